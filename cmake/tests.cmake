@@ -1,0 +1,28 @@
+# tests/unit/test_NAME.c is one cmocka program and one ctest entry; tests/*.sh are end-to-end scripts.
+file(GLOB support CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/support/*.c)
+add_library(tenon_test_support STATIC ${support})
+target_include_directories(tenon_test_support PUBLIC tests/support include src)
+target_link_libraries(tenon_test_support PRIVATE tenon_flags PUBLIC tenon_static PkgConfig::CMOCKA)
+
+file(GLOB unit_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/unit/test_*.c)
+foreach(source IN LISTS unit_tests)
+  get_filename_component(name ${source} NAME_WE)
+  add_executable(${name} ${source})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_link_libraries(${name} PRIVATE tenon_flags tenon_test_support PkgConfig::JANSSON)
+  if(TARGET tenon_llm_static)
+    target_link_libraries(${name} PRIVATE tenon_llm_static)
+  endif()
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 600
+    ENVIRONMENT "TENON_GOLDEN_DEFAULT=${CMAKE_SOURCE_DIR}/../shared/golden;CMOCKA_TEST_ABORT=0")
+endforeach()
+
+file(GLOB script_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/*.sh)
+foreach(source IN LISTS script_tests)
+  get_filename_component(name ${source} NAME_WE)
+  add_test(NAME ${name} COMMAND bash ${source} ${CMAKE_BINARY_DIR})
+  # A script that cannot run here (no npm, no browser) says why and exits 77.
+  set_tests_properties(${name} PROPERTIES TIMEOUT 900 SKIP_RETURN_CODE 77
+    ENVIRONMENT "TENON_GOLDEN_DEFAULT=${CMAKE_SOURCE_DIR}/../shared/golden")
+endforeach()
