@@ -1,0 +1,78 @@
+/* Messages, exit codes and interruption: what every command shares. */
+#include "cli.h"
+#include "term.h"
+
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+#include <unistd.h>
+
+static void message(const char *label, enum style colour, const char *format, va_list list) {
+    fflush(stdout);
+    fprintf(stderr, "%stenon:%s %s%s%s", style(stderr, STYLE_BOLD), style(stderr, STYLE_NONE), style(stderr, colour),
+            label, style(stderr, STYLE_NONE));
+    vfprintf(stderr, format, list);
+}
+
+int fail(const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    message("", STYLE_RED, format, list);
+    va_end(list);
+    fputc('\n', stderr);
+    return EXIT_ERROR;
+}
+
+int fail_status(tn_status status, const char *format, ...) {
+    if (status == TN_E_ABORTED && interrupted()) return EXIT_INTERRUPTED;
+    va_list list;
+    va_start(list, format);
+    message("", STYLE_RED, format, list);
+    va_end(list);
+    const char *particulars = tn_error();
+    fprintf(stderr, "%s%s\n", *format ? ": " : "", *particulars ? particulars : tn_status_text(status));
+    return EXIT_ERROR;
+}
+
+int fail_usage(const struct args *args, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    message("", STYLE_RED, format, list);
+    va_end(list);
+    fprintf(stderr, "\nSee: tenon %s --help\n", args->command->name);
+    return args->command->usage_exit ? args->command->usage_exit : EXIT_USAGE;
+}
+
+void warn(const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    message("warning: ", STYLE_YELLOW, format, list);
+    va_end(list);
+    fputc('\n', stderr);
+}
+
+/* ---- Interruption -------------------------------------------------------------------------------------------- */
+
+static volatile sig_atomic_t pending;
+
+static void on_signal(int number) {
+    if (pending) {
+        /* The work did not stop in time: let the signal have its usual effect. */
+        signal(number, SIG_DFL);
+        raise(number);
+    }
+    pending = 1;
+}
+
+void interrupt_install(void) {
+    struct sigaction action = {.sa_handler = on_signal};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a failed write with an error message, not a silent death */
+}
+
+bool interrupted(void) { return pending != 0; }
+void interrupt_clear(void) { pending = 0; }
+bool interrupted_callback(void *unused) { return interrupted(); }

@@ -1,0 +1,38 @@
+/* Terminal output: colour, human-readable sizes and times, progress. */
+#ifndef TENON_TOOL_TERM_H
+#define TENON_TOOL_TERM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum style { STYLE_NONE, STYLE_BOLD, STYLE_DIM, STYLE_RED, STYLE_GREEN, STYLE_YELLOW, STYLE_BLUE, STYLE_CYAN };
+
+/* The escape sequence that switches to a style on `out`, "" where `out` is no terminal, NO_COLOR is set, TERM is
+ * "dumb" or --no-color was given. STYLE_NONE goes back to plain. */
+const char *style(FILE *out, enum style style);
+void term_no_colour(void);
+int term_width(FILE *out); /* columns; 80 where it is no terminal */
+
+/* Short texts in the caller's buffer, which they return. */
+enum { HUMAN_SIZE = 32 };
+char *human_bytes(char out[HUMAN_SIZE], uint64_t bytes);   /* "1.50 GiB", "312 B" */
+char *human_count(char out[HUMAN_SIZE], double count);     /* "1.1 B" tokens or parameters: K, M, B, T */
+char *human_seconds(char out[HUMAN_SIZE], double seconds); /* "850 ms", "12.3 s", "4 m 05 s" */
+
+/* Progress of work that may take more than a second, on standard error: a bar with rate and time left on a
+ * terminal, a plain line now and then elsewhere, nothing for quick work. One at a time; one thread. */
+enum progress_unit { PROGRESS_BYTES, PROGRESS_ITEMS };
+struct progress {
+    const char *title;
+    uint64_t total; /* 0: unknown */
+    uint64_t done;
+    enum progress_unit unit;
+    uint64_t started_ns, shown_ns;
+    bool visible;
+};
+void progress_start(struct progress *progress, const char *title, uint64_t total, enum progress_unit unit);
+void progress_update(struct progress *progress, uint64_t done);
+void progress_end(struct progress *progress); /* erases the bar, or prints the closing line */
+
+#endif
