@@ -1,0 +1,139 @@
+/* Devices, the memory on them, and the streams of work that run there.
+ *
+ * A device is something that computes; a buffer type is a kind of memory it can use; a buffer is one allocation of
+ * that kind; a backend is a stream of work on a device. Who implements one reads backend_impl.h. */
+#ifndef TENON_BACKEND_H
+#define TENON_BACKEND_H
+
+#include "tenon/graph.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tn_device tn_device;
+typedef struct tn_buffer_type tn_buffer_type;
+typedef struct tn_backend tn_backend;
+typedef struct tn_event tn_event;
+typedef struct tn_program tn_program;
+
+/* ---- Devices ------------------------------------------------------------------------------------------------- */
+
+typedef enum tn_device_kind { TN_DEVICE_CPU, TN_DEVICE_GPU, TN_DEVICE_IGPU, TN_DEVICE_ACCEL } tn_device_kind;
+TN_API const char *tn_device_kind_name(tn_device_kind kind);
+
+typedef struct tn_device_caps {
+    bool async;        /* work is queued; results need a synchronize */
+    bool events;       /* backends can wait for each other without the host */
+    bool host_buffers; /* offers pinned host memory for fast transfers */
+    bool wrap_host;    /* can compute on memory the caller mapped */
+    bool shares_host;  /* its memory is the host's (CPU, integrated GPU) */
+} tn_device_caps;
+
+/* The registry: built-in devices first, then those from loadable backends in the order found, then added ones. The
+ * CPU is always there. Safe from any thread; devices live until the process ends (added ones: until removed). */
+TN_API size_t tn_device_count(void);
+TN_API tn_device *tn_device_get(size_t index);
+/* By name ("cpu", "cuda0", "sim0") or, for a simulated one not there yet, by specification ("sim:8G,align=256"). */
+TN_API tn_status tn_device_find(const char *name, tn_device **device) TN_MUST_CHECK;
+/* Loads a backend's shared object. The standard places (next to the library, TENON_BACKEND_PATH) are searched once,
+ * at the first use of the registry; there a bad or older one is skipped with a log line. */
+TN_API tn_status tn_registry_load(const char *path) TN_MUST_CHECK;
+
+TN_API const char *tn_device_name(const tn_device *device);
+TN_API const char *tn_device_description(const tn_device *device);
+TN_API tn_device_kind tn_device_get_kind(const tn_device *device);
+TN_API tn_device_caps tn_device_get_caps(const tn_device *device);
+TN_API tn_status tn_device_memory(tn_device *device, size_t *free_bytes, size_t *total_bytes); /* at this moment */
+/* Whether the device can run this node; if not, `reason` (may be NULL) says why. */
+TN_API bool tn_device_supports_op(tn_device *device, const tn_tensor *node, char *reason, size_t reason_size);
+TN_API bool tn_device_supports_buffer_type(tn_device *device, const tn_buffer_type *type);
+/* Whether moving this node's host weights over to run it is worth it. */
+TN_API bool tn_device_wants_op(tn_device *device, const tn_tensor *node);
+/* Sources whose place the device's kernel for this node may take: the op table's mask and what the device adds. */
+TN_API uint32_t tn_device_inplace_mask(tn_device *device, const tn_tensor *node);
+TN_API tn_buffer_type *tn_device_buffer_type(tn_device *device);      /* its own memory */
+TN_API tn_buffer_type *tn_device_host_buffer_type(tn_device *device); /* pinned host memory; NULL if none */
+/* Memory types for weights beyond the plain one, best first (e.g. a packed layout); NULL past the end. */
+TN_API tn_buffer_type *tn_device_extra_buffer_type(tn_device *device, size_t index);
+TN_API tn_status tn_device_wrap_host(tn_device *device, void *memory, size_t size, tn_buffer **buffer) TN_MUST_CHECK;
+
+/* ---- Buffers ------------------------------------------------------------------------------------------------- */
+
+typedef enum tn_buffer_usage { TN_USAGE_ANY, TN_USAGE_WEIGHTS, TN_USAGE_COMPUTE } tn_buffer_usage;
+
+TN_API const char *tn_buffer_type_name(const tn_buffer_type *type);
+TN_API tn_device *tn_buffer_type_device(const tn_buffer_type *type);
+TN_API size_t tn_buffer_type_alignment(const tn_buffer_type *type);
+TN_API size_t tn_buffer_type_max_size(const tn_buffer_type *type); /* largest single allocation */
+TN_API size_t tn_buffer_type_tensor_size(tn_buffer_type *type, const tn_tensor *tensor);
+TN_API bool tn_buffer_type_is_host(const tn_buffer_type *type); /* plain pointers the host may follow */
+
+/* Zero bytes is legal. Fails with TN_E_DEVICE_MEMORY naming the device, needed and free bytes. */
+TN_API tn_status tn_buffer_new(tn_buffer_type *type, size_t size, tn_buffer **buffer) TN_MUST_CHECK;
+TN_API void tn_buffer_free(tn_buffer *buffer);
+TN_API size_t tn_buffer_size(const tn_buffer *buffer);
+TN_API void *tn_buffer_base(const tn_buffer *buffer); /* an address on its device */
+TN_API tn_buffer_type *tn_buffer_get_type(const tn_buffer *buffer);
+TN_API tn_buffer_usage tn_buffer_get_usage(const tn_buffer *buffer);
+TN_API void tn_buffer_set_usage(tn_buffer *buffer, tn_buffer_usage usage);
+TN_API tn_status tn_buffer_clear(tn_buffer *buffer, uint8_t value);
+
+/* Gives the tensor its place in the buffer (checked: bounds and alignment). Views: see tn_view_bind. */
+TN_API tn_status tn_buffer_bind(tn_buffer *buffer, tn_tensor *tensor, size_t offset) TN_MUST_CHECK;
+TN_API tn_status tn_view_bind(tn_tensor *view) TN_MUST_CHECK; /* from its root, which must be bound */
+
+/* ---- Tensor data --------------------------------------------------------------------------------------------- */
+
+/* Synchronous; bounds-checked against the tensor's storage. Plain host tensors work too. */
+TN_API tn_status tn_tensor_set(tn_tensor *tensor, const void *data); /* all tn_nbytes() of it */
+TN_API tn_status tn_tensor_get(const tn_tensor *tensor, void *data);
+TN_API tn_status tn_tensor_set_at(tn_tensor *tensor, const void *data, size_t offset, size_t size);
+TN_API tn_status tn_tensor_get_at(const tn_tensor *tensor, void *data, size_t offset, size_t size);
+TN_API tn_status tn_tensor_fill(tn_tensor *tensor, uint8_t value, size_t offset, size_t size);
+TN_API tn_status tn_tensor_copy(const tn_tensor *from, tn_tensor *to); /* same layout; across devices if need be */
+
+/* ---- Backends: streams of work ------------------------------------------------------------------------------- */
+
+typedef struct tn_threadpool tn_threadpool; /* cpu.h */
+typedef bool (*tn_abort_fn)(void *user);    /* true: stop; asked between nodes, from any thread of the pool */
+
+typedef struct tn_backend_params {
+    int n_threads;          /* CPU: 0 for one per core */
+    tn_threadpool *threads; /* CPU: the caller's pool, or NULL for one of its own */
+    tn_abort_fn abort;
+    void *abort_user;
+} tn_backend_params;
+
+TN_API tn_status tn_backend_new(tn_device *device, const tn_backend_params *params, tn_backend **backend) TN_MUST_CHECK;
+TN_API void tn_backend_free(tn_backend *backend); /* waits for its work */
+TN_API tn_device *tn_backend_device(const tn_backend *backend);
+TN_API tn_status tn_backend_set_async(tn_backend *backend, tn_tensor *tensor, const void *data, size_t offset, size_t size);
+TN_API tn_status tn_backend_get_async(tn_backend *backend, const tn_tensor *tensor, void *data, size_t offset, size_t size);
+/* Copies between two backends' tensors after the work queued on `from` and before what is queued later on `to`. */
+TN_API tn_status tn_backend_copy_async(tn_backend *from, tn_backend *to, const tn_tensor *source, tn_tensor *target);
+TN_API tn_status tn_backend_synchronize(tn_backend *backend);
+
+/* A program is a list of nodes prepared for one backend: thread shares, kernels, captured launches. It says how much
+ * scratch it needs; running it allocates nothing. Node addresses are read at run time, so a program may be made
+ * before memory is bound, to learn its scratch size. The nodes must outlive the program. If addresses changed since
+ * the last run, say so with tn_program_moved. */
+TN_API tn_status tn_program_new(tn_backend *backend, tn_tensor *const *nodes, size_t n_nodes, tn_program **program) TN_MUST_CHECK;
+TN_API void tn_program_free(tn_program *program);
+TN_API size_t tn_program_scratch(const tn_program *program);
+TN_API void tn_program_moved(tn_program *program);
+/* `scratch`: a buffer of the device's own type with at least tn_program_scratch() bytes (NULL when that is 0). On an
+ * asynchronous device this returns once queued. */
+TN_API tn_status tn_program_run(tn_program *program, tn_buffer *scratch);
+
+/* Events order backends of devices that support them. */
+TN_API tn_status tn_event_new(tn_device *device, tn_event **event) TN_MUST_CHECK;
+TN_API void tn_event_free(tn_event *event);
+TN_API tn_status tn_event_record(tn_event *event, tn_backend *backend);
+TN_API tn_status tn_event_wait(tn_event *event, tn_backend *backend); /* the backend waits */
+TN_API tn_status tn_event_synchronize(tn_event *event);               /* the host waits */
+
+#ifdef __cplusplus
+}
+#endif
+#endif
