@@ -1,16 +1,64 @@
 # The front door. `make help` lists what can be asked for.
 BUILD := build
 JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
+CTEST := ctest --output-on-failure -j $(JOBS)
+DEMO := $(BUILD)/examples/matmul
 
 .DEFAULT_GOAL := build
-.PHONY: build test help
+.PHONY: build demo test bench asan tsan lint format docs coverage fuzz fresh install deb clean help
 
-build: ## build the library, the program, tests and benchmarks
-	@cmake --preset release $(CMAKE_FLAGS) > /dev/null
+build: setup-build ## build the libraries, the program, tests, benchmarks and examples into build/
+	@mkdir -p $(BUILD) && cmake --preset release $(CMAKE_FLAGS) > $(BUILD)/configure.log || { cat $(BUILD)/configure.log; exit 1; }
 	@cmake --build $(BUILD) -j $(JOBS)
 
-test: build ## run all tests
-	@cd $(BUILD) && ctest --output-on-failure -j $(JOBS)
+demo: build ## build and run the main job
+	@$(DEMO)
+
+test: build ## build and run all tests
+	@cd $(BUILD) && $(CTEST)
+
+bench: build ## run the benchmarks
+	@for program in $(BUILD)/bench/*; do if [ -x "$$program" ] && [ ! -d "$$program" ]; then echo "== $$program"; "$$program" || exit 1; fi; done
+
+asan tsan: %: setup-build ## build with a sanitizer (address + undefined, or thread) and run all tests
+	@cmake --preset $@ > /dev/null && cmake --build build-$@ -j $(JOBS) && cd build-$@ && $(CTEST)
+
+lint: setup-lint build ## check format, folder rules, static analysis and generated documents
+	@scripts/lint.sh $(BUILD) $(JOBS)
+
+format: setup-lint ## format all C and CUDA files
+	@scripts/sources.sh | xargs clang-format -i
+
+docs: build ## write docs/cli.md again from the command table
+	@$(BUILD)/bin/tenon help --markdown > docs/cli.md
+
+coverage: setup-coverage ## run the tests and show which lines of src/ they reach
+	@cmake --preset coverage > /dev/null && cmake --build build-coverage -j $(JOBS) && cd build-coverage && $(CTEST)
+	@gcovr -r . --object-directory build-coverage --filter 'src/' --print-summary --html-details build-coverage/coverage.html | tail -5
+
+fuzz: setup-fuzz ## fuzz one target: make fuzz TARGET=gguf SECONDS=60 (tests/fuzz/fuzz_TARGET.c)
+	@test -n "$(TARGET)" || { echo "which one? make fuzz TARGET=…: $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))"; exit 2; }
+	@cmake --preset fuzz > /dev/null && cmake --build build-fuzz -j $(JOBS) --target fuzz_$(TARGET)
+	@mkdir -p build-fuzz/corpus-$(TARGET)
+	@build-fuzz/fuzz/fuzz_$(TARGET) -max_total_time=$(or $(SECONDS),60) -print_final_stats=1 \
+	  build-fuzz/corpus-$(TARGET) $(wildcard tests/fuzz/corpus/$(TARGET))
+
+fresh: ## run make test and make demo in a fresh Debian 12 (needs root and debootstrap)
+	@scripts/fresh.sh
+
+install: build ## install: make install PREFIX=/usr/local (DESTDIR is honoured)
+	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+deb: build ## make a Debian package, build/tenon_VERSION_ARCH.deb
+	@scripts/deb.sh $(BUILD)
+
+clean: ## remove all build folders
+	@rm -rf build build-*
 
 help: ## this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@awk -F':.*## ' '/^[a-z][a-z ]*:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# What a goal needs from the system is looked for first; see scripts/setup.sh.
+setup-%:
+	@sh scripts/setup.sh $*

@@ -18,6 +18,10 @@ foreach(source IN LISTS unit_tests)
     ENVIRONMENT "TENON_GOLDEN_DEFAULT=${CMAKE_SOURCE_DIR}/../shared/golden;CMOCKA_TEST_ABORT=0")
 endforeach()
 
+if(TARGET test_cli)
+  target_link_libraries(test_cli PRIVATE tenon_frame)
+endif()
+
 file(GLOB script_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/*.sh)
 foreach(source IN LISTS script_tests)
   get_filename_component(name ${source} NAME_WE)

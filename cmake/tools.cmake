@@ -21,13 +21,34 @@ const struct command *const command_table[] = {
 };
 ")
 
+# The frame without the commands is a library of its own, so that the unit tests can drive it with a table of theirs.
+set(frame_sources ${tool_sources})
+list(FILTER frame_sources INCLUDE REGEX "/tools/tenon/(cli|options|suggest|help|documents|completion|term)\\.c$")
+list(REMOVE_ITEM tool_sources ${frame_sources})
+add_library(tenon_frame STATIC ${frame_sources})
+target_include_directories(tenon_frame PUBLIC tools/tenon include)
+target_link_libraries(tenon_frame PRIVATE tenon_flags)
+
 add_executable(tenon_program ${tool_sources} ${CMAKE_BINARY_DIR}/generated/command_table.c)
 set_target_properties(tenon_program PROPERTIES OUTPUT_NAME tenon INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
-target_include_directories(tenon_program PRIVATE tools/tenon)
 target_compile_definitions(tenon_program PRIVATE TENON_PLATFORM="${CMAKE_SYSTEM_NAME} ${CMAKE_SYSTEM_PROCESSOR}")
-target_link_libraries(tenon_program PRIVATE tenon_flags tenon
+target_link_libraries(tenon_program PRIVATE tenon_flags tenon_frame tenon
   PkgConfig::LIBEVENT PkgConfig::LIBEVENT_PTHREADS PkgConfig::JANSSON PkgConfig::LIBEDIT)
 if(TARGET tenon_llm)
   target_link_libraries(tenon_program PRIVATE tenon_llm)
 endif()
 target_link_options(tenon_program PRIVATE -pie)
+
+# The manual and the completions say what the program itself says.
+set(share ${CMAKE_BINARY_DIR}/share)
+set(documents ${share}/man/man1/tenon.1 ${share}/bash-completion/completions/tenon
+  ${share}/zsh/site-functions/_tenon ${share}/fish/vendor_completions.d/tenon.fish)
+foreach(folder IN ITEMS man/man1 bash-completion/completions zsh/site-functions fish/vendor_completions.d)
+  file(MAKE_DIRECTORY ${share}/${folder})
+endforeach()
+add_custom_command(OUTPUT ${documents} DEPENDS tenon_program VERBATIM
+  COMMAND tenon_program help --man > ${share}/man/man1/tenon.1
+  COMMAND tenon_program help --completion bash > ${share}/bash-completion/completions/tenon
+  COMMAND tenon_program help --completion zsh > ${share}/zsh/site-functions/_tenon
+  COMMAND tenon_program help --completion fish > ${share}/fish/vendor_completions.d/tenon.fish)
+add_custom_target(tenon_documents ALL DEPENDS ${documents})

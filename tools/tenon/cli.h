@@ -136,6 +136,11 @@ extern const char *const section_titles[SECTION_COUNT];
 void help_start(FILE *out); /* one screen: what it is, the commands, where to go next */
 void help_command(FILE *out, const struct command *command);
 
+/* Documents made from the table (documents.c, completion.c). */
+void help_markdown(FILE *out);                      /* docs/cli.md */
+void help_man(FILE *out);                           /* the manual page tenon(1) */
+bool help_completion(FILE *out, const char *shell); /* bash, zsh or fish; false for any other */
+
 /* The candidate nearest to `word` when it is near enough to be what was meant, else NULL. */
 const char *suggest_command(const char *word);
 /* Writes the nearest spelling with its dashes. */

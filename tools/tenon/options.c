@@ -76,6 +76,12 @@ static bool parse_real(const char *text, double *value) {
 
 bool parse_size(const char *text, uint64_t *bytes) {
     char *end;
+    /* Plain digits keep all their digits; a double would round beyond 2^53. */
+    if (*text && strspn(text, "0123456789") == strlen(text)) {
+        errno = 0;
+        *bytes = strtoull(text, NULL, 10);
+        return errno == 0;
+    }
     double number = strtod(text, &end), scale = 1;
     if (end == text || !isfinite(number) || number < 0) return false;
     static const char units[] = "KMGT";
@@ -87,11 +93,7 @@ bool parse_size(const char *text, uint64_t *bytes) {
     }
     if (*end == 'B' || *end == 'b') end++;
     if (*end != '\0' || number * scale >= 0x1p64) return false;
-    /* Plain digits keep all their digits; a double would round beyond 2^53. */
-    if (!unit && strspn(text, "0123456789") == strlen(text))
-        *bytes = strtoull(text, NULL, 10);
-    else
-        *bytes = (uint64_t)(number * scale);
+    *bytes = (uint64_t)(number * scale);
     return true;
 }
 
@@ -275,7 +277,7 @@ int args_parse(const struct command *command, int argc, char **argv, struct args
     options_visit(command, env_visit, &pass);
     out->state = tn_calloc(1, sizeof *out->state);
     const char **values = tn_calloc((size_t)argc + 1, sizeof *values);
-    if (out->state) out->state->entry = tn_calloc((size_t)(argc + pass.count), sizeof *out->state->entry);
+    if (out->state) out->state->entry = tn_calloc((size_t)argc + (size_t)pass.count, sizeof *out->state->entry);
     out->values = values;
     if (!out->state || !values || !out->state->entry) return fail("%s", tn_error());
     pass.count_only = false;

@@ -2,6 +2,7 @@
 #include "term.h"
 #include "tenon/base.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -60,10 +61,9 @@ char *human_seconds(char out[HUMAN_SIZE], double seconds) {
     else if (seconds < 60)
         snprintf(out, HUMAN_SIZE, "%.1f s", seconds);
     else if (seconds < 3600)
-        snprintf(out, HUMAN_SIZE, "%.0f m %02.0f s", (double)((int)seconds / 60), (double)((int)seconds % 60));
+        snprintf(out, HUMAN_SIZE, "%d m %02d s", (int)seconds / 60, (int)seconds % 60);
     else
-        snprintf(out, HUMAN_SIZE, "%.0f h %02.0f m", (double)((int64_t)seconds / 3600),
-                 (double)((int64_t)seconds % 3600 / 60));
+        snprintf(out, HUMAN_SIZE, "%.0f h %02.0f m", floor(seconds / 3600), floor(fmod(seconds, 3600) / 60));
     return out;
 }
 

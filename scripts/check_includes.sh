@@ -1,0 +1,28 @@
+#!/bin/sh
+# check_includes.sh: every #include "…" between folders is allowed by scripts/include_rules.txt.
+cd "$(dirname "$0")/.."
+scripts/sources.sh src tools examples | xargs grep -nE '^ *# *include *"' | awk -F: '
+    FILENAME == rules {
+        if ($0 !~ /^#/ && NF > 1) { allowed[$1] = " " $2 " " }
+        next
+    }
+    {
+        file = $1; line = $2
+        included = $0; sub(/^[^"]*"/, "", included); sub(/".*/, "", included)
+        folder = file; sub(/\/[^\/]*$/, "", folder)
+        directory = folder
+        while (!(folder in allowed) && folder ~ /\//) sub(/\/[^\/]*$/, "", folder)
+        if (!(folder in allowed)) { print file ": no rule for its folder in " rules; bad = 1; next }
+        if (included ~ /^tenon\// || included ~ /^generated\//) next
+        if (included ~ /^\.\.?\//) { print file ":" line ": write \"" included "\" from the root of src/"; bad = 1; next }
+        if (included !~ /\//) next # a header beside the file
+        target = "src/" included; sub(/\/[^\/]*$/, "", target)
+        # A file under tools/tenon writes its own sub-folders without the prefix.
+        if (folder !~ /^src/ && system("test -f " folder "/" included) == 0) next
+        while (target != folder && !(target in allowed) && target ~ /\//) sub(/\/[^\/]*$/, "", target)
+        name = target; sub(/^src\//, "", name)
+        if (target == folder || index(allowed[folder], " " name " ")) next
+        print file ":" line ": " folder " may not include \"" included "\" (" rules ")"
+        bad = 1
+    }
+    END { exit bad }' rules=scripts/include_rules.txt scripts/include_rules.txt -
