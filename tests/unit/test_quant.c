@@ -1,0 +1,261 @@
+/* Block formats: golden blocks dequantize exactly, our quantizers are at least as good as the reference's, and
+ * nothing in a block or in the input can lead a conversion astray. */
+#include "support.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/half.h"
+#include "quant/quant.h"
+
+typedef struct type_row {
+    const char *name, *golden;
+    int block, bytes;
+    void (*dequantize)(const void *, float *, int64_t);
+    void (*quantize_row)(const float *, void *, int64_t);
+    void (*quantize)(const float *, void *, int64_t, const float *);
+} type_row;
+
+#define FULL(T, G)                                                                                                   \
+    { #T, G, 0, sizeof(tn__##T), tn__dequantize_row_##T, tn__quantize_row_##T, tn__quantize_##T }
+#define READ(T, G)                                                                                                   \
+    { #T, G, 0, sizeof(tn__##T), tn__dequantize_row_##T, NULL, NULL }
+static type_row types[] = {
+    FULL(q4_0, "Q4_0"),       FULL(q4_1, "Q4_1"),     FULL(q5_0, "Q5_0"),     FULL(q5_1, "Q5_1"),
+    FULL(q8_0, "Q8_0"),       FULL(q2_K, "Q2_K"),     FULL(q3_K, "Q3_K"),     FULL(q4_K, "Q4_K"),
+    FULL(q5_K, "Q5_K"),       FULL(q6_K, "Q6_K"),     FULL(iq4_nl, "IQ4_NL"), FULL(iq4_xs, "IQ4_XS"),
+    FULL(mxfp4, "MXFP4"),     FULL(nvfp4, NULL),      FULL(tq1_0, "TQ1_0"),   FULL(tq2_0, "TQ2_0"),
+    READ(iq2_xxs, "IQ2_XXS"), READ(iq2_xs, "IQ2_XS"), READ(iq2_s, "IQ2_S"),   READ(iq3_xxs, "IQ3_XXS"),
+    READ(iq3_s, "IQ3_S"),     READ(iq1_s, "IQ1_S"),   READ(iq1_m, "IQ1_M"),   FULL(q8_1, NULL),
+    FULL(q8_K, NULL),
+};
+enum { TYPES = sizeof types / sizeof types[0], ROWS = 16, COLS = 1024, N = ROWS * COLS };
+
+static int fill_block_sizes(void **state) {
+    (void)state;
+#define TN_X(T, values, bytes_, quantize_)                                                                           \
+    for (int i = 0; i < TYPES; i++) {                                                                                \
+        if (strcmp(types[i].name, #T) == 0) types[i].block = values;                                                 \
+    }
+    TN__BLOCK_TYPES(TN_X)
+#undef TN_X
+    for (int i = 0; i < TYPES; i++) assert_true(types[i].block > 0);
+    return 0;
+}
+
+static void *golden_file(const char *type, const char *suffix, size_t expected) {
+    char relative[64];
+    size_t size;
+    snprintf(relative, sizeof relative, "quants/%s%s", type, suffix);
+    const char *path = golden_path(relative);
+    if (!path) return NULL;
+    void *bytes = read_file(path, &size);
+    assert_non_null(bytes);
+    assert_int_equal(size, expected);
+    return bytes;
+}
+
+static double relative_rmse(const float *x, const float *y, size_t n) {
+    double error = 0, norm = 0;
+    for (size_t i = 0; i < n; i++) {
+        error += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
+        norm += (double)x[i] * x[i];
+    }
+    return sqrt(error / norm);
+}
+
+static void test_golden_blocks_dequantize_to_the_reference(void **state) {
+    (void)state;
+    GOLDEN_OR_SKIP(manifest, "quants/manifest.json");
+    float *out = malloc(N * sizeof *out);
+    for (int t = 0; t < TYPES; t++) {
+        const type_row *type = &types[t];
+        if (!type->golden) continue;
+        size_t bytes = (size_t)(N / type->block * type->bytes);
+        void *blocks = golden_file(type->golden, ".blocks", bytes);
+        float *expected = golden_file(type->golden, ".deq.f32", N * sizeof(float));
+        assert_true(blocks && expected);
+        type->dequantize(blocks, out, N);
+        for (int b = 0; b < N; b += type->block) {
+            float peak = 0;
+            for (int j = 0; j < type->block; j++) peak = fmaxf(peak, fabsf(expected[b + j]));
+            for (int j = 0; j < type->block; j++) {
+                if (!(fabsf(out[b + j] - expected[b + j]) <= 1e-6f * peak))
+                    fail_msg("%s value %d: %g, expected %g", type->name, b + j, out[b + j], expected[b + j]);
+            }
+        }
+        free(blocks);
+        free(expected);
+    }
+    free(out);
+}
+
+static void test_quantizers_are_as_good_as_the_reference(void **state) {
+    (void)state;
+    GOLDEN_OR_SKIP(path, "quants/manifest.json");
+    json_t *manifest = json_load_file(path, 0, NULL);
+    assert_non_null(manifest);
+    float *out = malloc(N * sizeof *out);
+    int bad = 0;
+    for (int t = 0; t < TYPES; t++) {
+        const type_row *type = &types[t];
+        if (!type->golden || !type->quantize) continue;
+        double reference = json_real_value(json_object_get(json_object_get(manifest, type->golden), "rmse"));
+        size_t bytes = (size_t)(N / type->block * type->bytes);
+        float *x = golden_file(type->golden, ".f32", N * sizeof(float));
+        void *blocks = malloc(bytes);
+        type->quantize(x, blocks, N, NULL);
+        type->dequantize(blocks, out, N);
+        double careful = relative_rmse(x, out, N);
+        type->quantize_row(x, blocks, N);
+        type->dequantize(blocks, out, N);
+        double fast = relative_rmse(x, out, N);
+        print_message("%-8s reference %.5f careful %.4fx fast %.4fx\n", type->name, reference, careful / reference,
+                      fast / reference);
+        if (!(careful <= 1.03 * reference) || !(fast <= 1.35 * reference)) bad++;
+        free(blocks);
+        free(x);
+    }
+    json_decref(manifest);
+    free(out);
+    assert_int_equal(bad, 0);
+}
+
+static void test_importance_moves_the_error_to_unimportant_values(void **state) {
+    (void)state;
+    rng r = {7};
+    float x[4096], importance[4096], out[4096];
+    for (int i = 0; i < 4096; i++) {
+        x[i] = rng_normal(&r);
+        importance[i] = i % 4 == 0 ? 100.0f : 0.01f;
+    }
+    for (int t = 0; t < TYPES; t++) {
+        const type_row *type = &types[t];
+        /* Eight bits leave nothing to trade; ternary types have no search. */
+        if (!type->quantize || strstr(type->name, "q8") || strstr(type->name, "tq")) continue;
+        void *blocks = malloc(4096);
+        double weighted[2];
+        for (int use = 0; use < 2; use++) {
+            type->quantize(x, blocks, 4096, use ? importance : NULL);
+            type->dequantize(blocks, out, 4096);
+            weighted[use] = 0;
+            for (int i = 0; i < 4096; i++) weighted[use] += importance[i] * pow(x[i] - out[i], 2);
+        }
+        if (!(weighted[1] < weighted[0]))
+            fail_msg("%s: weighted error %g with importance, %g without", type->name, weighted[1], weighted[0]);
+        free(blocks);
+    }
+}
+
+static void test_activation_blocks_carry_their_sums(void **state) {
+    (void)state;
+    rng r = {11};
+    float x[512], out[512];
+    for (int i = 0; i < 512; i++) x[i] = 3 * rng_normal(&r);
+    tn__q8_K k[2];
+    tn__quantize_row_q8_K(x, k, 512);
+    for (int b = 0; b < 2; b++) {
+        for (int g = 0; g < 16; g++) {
+            int sum = 0;
+            for (int j = 0; j < 16; j++) sum += k[b].qs[16 * g + j];
+            assert_int_equal(sum, k[b].bsums[g]);
+        }
+    }
+    tn__dequantize_row_q8_K(k, out, 512);
+    assert_true(relative_rmse(x, out, 512) < 0.012);
+    tn__q8_1 s[16];
+    tn__quantize_row_q8_1(x, s, 512);
+    for (int b = 0; b < 16; b++) {
+        int sum = 0;
+        for (int j = 0; j < 32; j++) sum += s[b].qs[j];
+        float exact = tn__f16_to_f32(s[b].d) * (float)sum;
+        assert_true(fabsf(tn__f16_to_f32(s[b].s) - exact) <= 2e-3f * fabsf(exact) + 1e-3f);
+    }
+}
+
+static void test_zero_constant_and_extreme_blocks(void **state) {
+    (void)state;
+    static const float values[] = {0, 1, -1, 1e-8f, -3e4f, 1e-40f};
+    float x[256], out[256];
+    for (int t = 0; t < TYPES; t++) {
+        const type_row *type = &types[t];
+        if (!type->quantize) continue;
+        for (size_t v = 0; v < sizeof values / sizeof values[0]; v++) {
+            for (int careful = 0; careful < 2; careful++) {
+                unsigned char blocks[512];
+                for (int i = 0; i < 256; i++) x[i] = values[v];
+                if (careful) {
+                    type->quantize(x, blocks, 256, NULL);
+                } else {
+                    type->quantize_row(x, blocks, 256);
+                }
+                type->dequantize(blocks, out, 256);
+                /* Scales are f16 products at the least, so what is far below f16's range may vanish. mxfp4 and
+                 * nvfp4 know few levels; a constant may lie between two of them. */
+                float tolerance = (strcmp(type->name, "mxfp4") ? 0.13f : 0.26f) * fabsf(values[v]) + 1e-6f;
+                for (int i = 0; i < 256; i++) {
+                    bool beyond_nvfp4 = strcmp(type->name, "nvfp4") == 0 && (fabsf(values[v]) > 2688 || v == 3);
+                    if (!isfinite(out[i]) || (!beyond_nvfp4 && fabsf(out[i] - values[v]) > tolerance))
+                        fail_msg("%s: %g came back as %g", type->name, values[v], out[i]);
+                }
+            }
+        }
+        /* NaN and infinity have no code; they must not do worse than spoil their block. */
+        unsigned char blocks[512];
+        for (int i = 0; i < 256; i++) x[i] = i % 7 == 0 ? NAN : i % 11 == 0 ? INFINITY : (float)i;
+        type->quantize(x, blocks, 256, NULL);
+        type->quantize_row(x, blocks, 256);
+    }
+}
+
+static void test_any_bytes_dequantize_without_harm(void **state) {
+    (void)state;
+    rng r = {3};
+    float out[256];
+    for (int t = 0; t < TYPES; t++) {
+        for (int round = 0; round < 200; round++) {
+            unsigned char blocks[512];
+            for (size_t i = 0; i < sizeof blocks; i++) blocks[i] = (unsigned char)rng_next(&r);
+            types[t].dequantize(blocks, out, types[t].block);
+        }
+    }
+}
+
+static void test_quantizing_is_a_projection(void **state) {
+    (void)state;
+    /* What is on the grid stays there: the fast way reproduces every dequantized symmetric block. */
+    rng r = {5};
+    float x[1024], once[1024], twice[1024];
+    for (int i = 0; i < 1024; i++) x[i] = rng_normal(&r);
+    for (int t = 0; t < TYPES; t++) {
+        const type_row *type = &types[t];
+        if (!type->quantize_row || (strcmp(type->name, "q8_0") && strcmp(type->name, "q4_0") &&
+                                    strcmp(type->name, "q5_0") && strcmp(type->name, "tq2_0")))
+            continue;
+        unsigned char blocks[2048];
+        type->quantize_row(x, blocks, 1024);
+        type->dequantize(blocks, once, 1024);
+        type->quantize_row(once, blocks, 1024);
+        type->dequantize(blocks, twice, 1024);
+        for (int i = 0; i < 1024; i++) {
+            if (fabsf(once[i] - twice[i]) > 1e-3f * fabsf(once[i]))
+                fail_msg("%s moved %g to %g", type->name, once[i], twice[i]);
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden_blocks_dequantize_to_the_reference),
+        cmocka_unit_test(test_quantizers_are_as_good_as_the_reference),
+        cmocka_unit_test(test_importance_moves_the_error_to_unimportant_values),
+        cmocka_unit_test(test_activation_blocks_carry_their_sums),
+        cmocka_unit_test(test_zero_constant_and_extreme_blocks),
+        cmocka_unit_test(test_any_bytes_dequantize_without_harm),
+        cmocka_unit_test(test_quantizing_is_a_projection),
+    };
+    return cmocka_run_group_tests(tests, fill_block_sizes, NULL);
+}
