@@ -4,7 +4,10 @@ set -eu
 cd "$(dirname "$0")/.."
 wanted=$(sed -n 's/^ *tenon_require([A-Z0-9_]* \([^ ]*\) \([^ )]*\))/\1 \2/p' cmake/dependencies.cmake | sort -u)
 asked=$(sed -n 's/^ *need_library \([^ ]*\) \([^ ]*\)$/\1 \2/p' scripts/setup.sh | sort -u)
-[ -n "$wanted" ] && diff <(echo "$wanted") <(echo "$asked")
+if [ -z "$wanted" ] || [ "$wanted" != "$asked" ]; then
+    printf 'cmake/dependencies.cmake wants:\n%s\nscripts/setup.sh asks for:\n%s\n' "$wanted" "$asked"
+    exit 1
+fi
 [ -z "$(sh scripts/setup.sh build 2>&1)" ]
 
 # Where nothing is installed and nobody may install, it prints the one command and fails.
