@@ -14,7 +14,11 @@ install(FILES ${CMAKE_BINARY_DIR}/tenonConfig.cmake ${CMAKE_BINARY_DIR}/tenonCon
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tenon)
 # The pkg-config files find their prefix from where they lie, so that an installed tree can be moved.
 file(RELATIVE_PATH TENON_PC_TO_PREFIX /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
-foreach(name IN ITEMS tenon tenon-llm)
+set(packages tenon)
+if(TARGET tenon_llm)
+  list(APPEND packages tenon-llm)
+endif()
+foreach(name IN LISTS packages)
   configure_file(cmake/${name}.pc.in ${CMAKE_BINARY_DIR}/${name}.pc @ONLY)
   install(FILES ${CMAKE_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endforeach()

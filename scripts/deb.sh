@@ -17,7 +17,9 @@ install -Dm644 LICENSE "$root/usr/share/doc/tenon/copyright"
 depends=$(ldd "$root"/usr/bin/tenon "$root"/usr/lib/*.so | awk '$2 == "=>" && $3 ~ /^\// && $3 !~ /libtenon/ { print $3 }' | sort -u |
     while read -r file; do
         { dpkg -S "$file" || dpkg -S "/usr$file" || dpkg -S "${file#/usr}"; } 2> /dev/null | cut -d: -f1 | head -n 1
-    done | sort -u | paste -sd, | sed 's/,/, /g')
+    done | sort -u | while read -r package; do
+        echo "$package (>= $(dpkg-query -W -f '${Version}' "$package" | sed 's/-[^-]*$//'))"
+    done | paste -sd, | sed 's/,/, /g')
 mkdir -p "$root/DEBIAN"
 cat > "$root/DEBIAN/control" <<END
 Package: tenon

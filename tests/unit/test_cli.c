@@ -243,6 +243,31 @@ static void near_misses_are_suggested(void **state) {
     assert_int_equal(edit_distance("", "abc"), 3);
 }
 
+static void write_progress(struct progress *p, uint64_t done, double seconds_ago) {
+    fflush(stderr);
+    int saved = dup(STDERR_FILENO);
+    FILE *capture = tmpfile();
+    assert_non_null(capture);
+    dup2(fileno(capture), STDERR_FILENO);
+    progress_start(p, "Reading", 1000, PROGRESS_ITEMS);
+    p->started_ns -= (uint64_t)(seconds_ago * 1e9);
+    progress_update(p, done);
+    fflush(stderr);
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    rewind(capture);
+    message[fread(message, 1, sizeof message - 1, capture)] = '\0';
+    fclose(capture);
+}
+
+static void progress_appears_after_a_second_with_rate_and_time_left(void **state) {
+    struct progress p;
+    write_progress(&p, 250, 0.2);
+    assert_string_equal(message, "");
+    write_progress(&p, 250, 2);
+    assert_string_equal(message, "Reading  25% 250 of 1.00 K, 125/s, 6.0 s left\n");
+}
+
 static char *captured(void (*write)(FILE *out)) {
     static char text[65536];
     FILE *out = tmpfile();
@@ -283,6 +308,7 @@ int main(void) {
         cmocka_unit_test(sizes_and_times_have_units),
         cmocka_unit_test(people_read_round_figures),
         cmocka_unit_test(near_misses_are_suggested),
+        cmocka_unit_test(progress_appears_after_a_second_with_rate_and_time_left),
         cmocka_unit_test(every_document_has_every_command_and_option),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
