@@ -42,15 +42,16 @@ check_cppcheck() {
 
 # clang-tidy is slow, so a file whose preprocessed text passed before is not looked at again.
 tidy_one() {
-    local file=$1 key
-    key=$({ cat .clang-tidy; gcc -E -P -D_GNU_SOURCE -Iinclude -Isrc -Itools/tenon "$file" 2> /dev/null || cat "$file"; } | sha256sum | cut -c1-32)
+    local file=$1 key hints=()
+    key=$({ cat .clang-tidy scripts/tidy_hints.h; gcc -E -P -D_GNU_SOURCE -Iinclude -Isrc -Itools/tenon "$file" 2> /dev/null || cat "$file"; } | sha256sum | cut -c1-32)
     [ -e "$build/tidy/$key" ] && return 0
-    if clang-tidy -p "$build" --quiet --warnings-as-errors='*' "$file" > "$build/tidy/$key.log" 2>&1; then
+    [ "$file" = src/base/status.c ] || hints=(--extra-arg=-include --extra-arg="$PWD/scripts/tidy_hints.h")
+    if clang-tidy -p "$build" --quiet --warnings-as-errors='*' "${hints[@]}" "$file" > "$build/tidy/$key.log" 2>&1; then
         rm "$build/tidy/$key.log"
         touch "$build/tidy/$key"
         return 0
     fi
-    grep -vE 'warnings? (generated|treated as error)|Suppressed|^Use -|^$' "$build/tidy/$key.log"
+    grep -E '^/.*: (error|warning): ' "$build/tidy/$key.log" | sed "s#^$PWD/##; s/,-warnings-as-errors//"
     rm "$build/tidy/$key.log"
     return 1
 }
