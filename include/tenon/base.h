@@ -24,32 +24,32 @@ extern "C" {
 /* ---- Status -------------------------------------------------------------------------------------------------- */
 
 /* The one table of status codes: X(NAME, value, "short text"). Values are stable; new codes go at the end. */
-#define TN_STATUS_TABLE(X)                                                                                            \
-    X(OK, 0, "ok")                                                                                                    \
-    X(E_INVALID, 1, "invalid argument")                                                                               \
-    X(E_SHAPE, 2, "shapes do not match")                                                                              \
-    X(E_TYPE, 3, "type not accepted here")                                                                            \
-    X(E_NOMEM, 4, "out of host memory")                                                                               \
-    X(E_FULL, 5, "capacity exhausted")                                                                                \
-    X(E_OVERFLOW, 6, "size overflows")                                                                                \
-    X(E_UNSUPPORTED, 7, "not supported")                                                                              \
-    X(E_NOT_FOUND, 8, "not found")                                                                                    \
-    X(E_EXISTS, 9, "already exists")                                                                                  \
-    X(E_IO, 10, "input/output error")                                                                                 \
-    X(E_FORMAT, 11, "malformed file")                                                                                 \
-    X(E_SYNTAX, 12, "syntax error")                                                                                   \
-    X(E_STATE, 13, "not possible in this state")                                                                      \
-    X(E_ABORTED, 14, "aborted by the caller")                                                                         \
-    X(E_INFEASIBLE, 15, "no solution exists")                                                                         \
-    X(E_UNDECIDED, 16, "undecided within the budget")                                                                 \
-    X(E_DEVICE, 17, "device error")                                                                                   \
-    X(E_DEVICE_MEMORY, 18, "out of device memory")                                                                    \
-    X(E_DEVICE_LOST, 19, "device lost")                                                                               \
-    X(E_TOO_BIG, 20, "does not fit")                                                                                  \
-    X(E_NEED_RESERVE, 21, "a new reservation is needed")                                                              \
-    X(E_LIMIT, 22, "a safety limit was reached")                                                                      \
-    X(E_CHECKSUM, 23, "checksum mismatch")                                                                            \
-    X(E_VERSION, 24, "version not accepted")                                                                          \
+#define TN_STATUS_TABLE(X)                                                                                           \
+    X(OK, 0, "ok")                                                                                                   \
+    X(E_INVALID, 1, "invalid argument")                                                                              \
+    X(E_SHAPE, 2, "shapes do not match")                                                                             \
+    X(E_TYPE, 3, "type not accepted here")                                                                           \
+    X(E_NOMEM, 4, "out of host memory")                                                                              \
+    X(E_FULL, 5, "capacity exhausted")                                                                               \
+    X(E_OVERFLOW, 6, "size overflows")                                                                               \
+    X(E_UNSUPPORTED, 7, "not supported")                                                                             \
+    X(E_NOT_FOUND, 8, "not found")                                                                                   \
+    X(E_EXISTS, 9, "already exists")                                                                                 \
+    X(E_IO, 10, "input/output error")                                                                                \
+    X(E_FORMAT, 11, "malformed file")                                                                                \
+    X(E_SYNTAX, 12, "syntax error")                                                                                  \
+    X(E_STATE, 13, "not possible in this state")                                                                     \
+    X(E_ABORTED, 14, "aborted by the caller")                                                                        \
+    X(E_INFEASIBLE, 15, "no solution exists")                                                                        \
+    X(E_UNDECIDED, 16, "undecided within the budget")                                                                \
+    X(E_DEVICE, 17, "device error")                                                                                  \
+    X(E_DEVICE_MEMORY, 18, "out of device memory")                                                                   \
+    X(E_DEVICE_LOST, 19, "device lost")                                                                              \
+    X(E_TOO_BIG, 20, "does not fit")                                                                                 \
+    X(E_NEED_RESERVE, 21, "a new reservation is needed")                                                             \
+    X(E_LIMIT, 22, "a safety limit was reached")                                                                     \
+    X(E_CHECKSUM, 23, "checksum mismatch")                                                                           \
+    X(E_VERSION, 24, "version not accepted")                                                                         \
     X(E_INTERNAL, 25, "internal inconsistency")
 
 typedef enum tn_status {
@@ -72,17 +72,17 @@ TN_API tn_status tn_fail(tn_status status, const char *format, ...) TN_PRINTF(2,
 TN_API tn_status tn_fail_more(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
 
 /* Evaluates an expression of type tn_status and returns it from the enclosing function unless it is TN_OK. */
-#define TN_TRY(expr)                                                                                                  \
-    do {                                                                                                              \
-        tn_status tn_try_status_ = (expr);                                                                            \
-        if (tn_try_status_ != TN_OK) return tn_try_status_;                                                           \
+#define TN_TRY(expr)                                                                                                 \
+    do {                                                                                                             \
+        tn_status tn_try_status_ = (expr);                                                                           \
+        if (tn_try_status_ != TN_OK) return tn_try_status_;                                                          \
     } while (0)
 
 /* The same for functions that clean up at a label: sets `status` and jumps. */
-#define TN_TRY_GOTO(expr, status, label)                                                                              \
-    do {                                                                                                              \
-        (status) = (expr);                                                                                            \
-        if ((status) != TN_OK) goto label;                                                                            \
+#define TN_TRY_GOTO(expr, status, label)                                                                             \
+    do {                                                                                                             \
+        (status) = (expr);                                                                                           \
+        if ((status) != TN_OK) goto label;                                                                           \
     } while (0)
 
 /* ---- Log ----------------------------------------------------------------------------------------------------- */

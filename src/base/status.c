@@ -9,7 +9,7 @@ static _Thread_local char error_text[TN__ERROR_CAPACITY];
 
 const char *tn_status_name(tn_status status) {
     switch (status) {
-#define TN_X(name, value, text)                                                                                       \
+#define TN_X(name, value, text)                                                                                      \
     case TN_##name: return "TN_" #name;
         TN_STATUS_TABLE(TN_X)
 #undef TN_X
@@ -19,7 +19,7 @@ const char *tn_status_name(tn_status status) {
 
 const char *tn_status_text(tn_status status) {
     switch (status) {
-#define TN_X(name, value, text)                                                                                       \
+#define TN_X(name, value, text)                                                                                      \
     case TN_##name: return text;
         TN_STATUS_TABLE(TN_X)
 #undef TN_X

@@ -85,8 +85,7 @@ void check_every_allocation_failure(alloc_scenario scenario, void *user) {
         tn_status status = scenario(user);
         uint64_t after = tn_memory_get_stats().live_blocks;
         tn_set_allocator(NULL);
-        if (before != after)
-            fail_msg("allocation %ld failing: %lld blocks leaked", n, (long long)(after - before));
+        if (before != after) fail_msg("allocation %ld failing: %lld blocks leaked", n, (long long)(after - before));
         if (!atomic_load(&fired)) {
             if (status != TN_OK) fail_msg("without a failure: %s: %s", tn_status_name(status), tn_error());
             return;

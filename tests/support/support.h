@@ -12,32 +12,32 @@
 #include "tenon/base.h"
 
 /* Asserts that a call succeeded, and shows its message when it did not. */
-#define assert_ok(expr)                                                                                               \
-    do {                                                                                                              \
-        tn_status assert_ok_status_ = (expr);                                                                         \
-        if (assert_ok_status_ != TN_OK)                                                                               \
-            fail_msg("%s: %s: %s", #expr, tn_status_name(assert_ok_status_), tn_error());                             \
+#define assert_ok(expr)                                                                                              \
+    do {                                                                                                             \
+        tn_status assert_ok_status_ = (expr);                                                                        \
+        if (assert_ok_status_ != TN_OK)                                                                              \
+            fail_msg("%s: %s: %s", #expr, tn_status_name(assert_ok_status_), tn_error());                            \
     } while (0)
 
 /* Asserts a particular failure, and that it left a message. */
-#define assert_fails(expected, expr)                                                                                  \
-    do {                                                                                                              \
-        tn_error_clear();                                                                                             \
-        tn_status assert_fails_status_ = (expr);                                                                      \
-        if (assert_fails_status_ != (expected))                                                                       \
-            fail_msg("%s: expected %s, got %s (%s)", #expr, tn_status_name(expected),                                 \
-                     tn_status_name(assert_fails_status_), tn_error());                                               \
-        if (!*tn_error()) fail_msg("%s: failed without a message", #expr);                                            \
+#define assert_fails(expected, expr)                                                                                 \
+    do {                                                                                                             \
+        tn_error_clear();                                                                                            \
+        tn_status assert_fails_status_ = (expr);                                                                     \
+        if (assert_fails_status_ != (expected))                                                                      \
+            fail_msg("%s: expected %s, got %s (%s)", #expr, tn_status_name(expected),                                \
+                     tn_status_name(assert_fails_status_), tn_error());                                              \
+        if (!*tn_error()) fail_msg("%s: failed without a message", #expr);                                           \
     } while (0)
 
 /* Path of a golden file, or NULL when the folder is absent ($TENON_GOLDEN, else ../shared/golden beside the
  * project). The result is valid until the next call. Use GOLDEN_OR_SKIP inside a test. */
 const char *golden_path(const char *relative);
-#define GOLDEN_OR_SKIP(variable, relative)                                                                            \
-    const char *variable = golden_path(relative);                                                                     \
-    if (!variable) {                                                                                                  \
-        print_message("skipped: no golden file %s (set TENON_GOLDEN)\n", relative);                                   \
-        skip();                                                                                                       \
+#define GOLDEN_OR_SKIP(variable, relative)                                                                           \
+    const char *variable = golden_path(relative);                                                                    \
+    if (!variable) {                                                                                                 \
+        print_message("skipped: no golden file %s (set TENON_GOLDEN)\n", relative);                                  \
+        skip();                                                                                                      \
     }
 
 /* Reads a whole file; the caller frees with free(). NULL when it cannot be read. A NUL is added past the end. */

@@ -11,9 +11,9 @@
 
 static void status_table_is_complete(void **state) {
     (void)state;
-#define TN_X(name, value, text)                                                                                       \
-    assert_string_equal(tn_status_name(TN_##name), "TN_" #name);                                                      \
-    assert_string_equal(tn_status_text(TN_##name), text);                                                             \
+#define TN_X(name, value, text)                                                                                      \
+    assert_string_equal(tn_status_name(TN_##name), "TN_" #name);                                                     \
+    assert_string_equal(tn_status_text(TN_##name), text);                                                            \
     assert_int_equal(TN_##name, value);
     TN_STATUS_TABLE(TN_X)
 #undef TN_X
@@ -114,8 +114,10 @@ static void pointer_map_finds_what_was_put(void **state) {
     void *memory = malloc(tn__ptr_map_bytes(capacity));
     tn__ptr_map map;
     tn__ptr_map_bind(&map, capacity, memory);
-    for (uint32_t i = 0; i < N; i += 2) tn__ptr_map_put(&map, tn__ptr_map_slot(&map, objects + 16 * i), objects + 16 * i, i);
-    for (uint32_t i = 0; i < N; i++) assert_int_equal(tn__ptr_map_get(&map, objects + 16 * i, 7777), i % 2 ? 7777 : i);
+    for (uint32_t i = 0; i < N; i += 2)
+        tn__ptr_map_put(&map, tn__ptr_map_slot(&map, objects + 16 * i), objects + 16 * i, i);
+    for (uint32_t i = 0; i < N; i++)
+        assert_int_equal(tn__ptr_map_get(&map, objects + 16 * i, 7777), i % 2 ? 7777 : i);
     tn__ptr_map_clear(&map);
     assert_int_equal(tn__ptr_map_get(&map, objects, 7777), 7777);
     free(memory);
