@@ -191,6 +191,69 @@ TN_API void tn_gguf_evict(const tn_gguf *file, const tn_gguf_tensor *tensor);
  * when it does not fit into `size`. */
 TN_API tn_status tn_gguf_part_name(const char *base, int part, int count, char *out, size_t size);
 
+/* ---- Writing -------------------------------------------------------------------------------------------------
+ * Set keys and add tensors in any order, begin, stream the tensors' bytes in the order they were added in pieces of
+ * any size, finish. Nothing but the tables is held in memory. The file appears under its name when finish() has
+ * written all of it to disk: it is made under a temporary name beside it ("NAME.PID-N.partial") and renamed. One
+ * writer belongs to one thread at a time. A failed call other than set/add leaves the writer good for free() only. */
+
+typedef struct tn_gguf_writer tn_gguf_writer;
+
+typedef struct tn_gguf_writer_params {
+    uint64_t part_bytes; /* 0: one file. Else a split set of "-00001-of-0000N" files of at most this many bytes each,
+                            as far as single tensors allow */
+    bool no_data;        /* metadata and tensor table only, for planning; marked with the key "tenon.no_data" */
+} tn_gguf_writer_params;
+
+/* `params` may be NULL. */
+TN_API tn_status tn_gguf_writer_new(const char *path, const tn_gguf_writer_params *params, tn_gguf_writer **writer);
+/* Gives up what is unfinished: nothing stays on disk. Accepts NULL. */
+TN_API void tn_gguf_writer_free(tn_gguf_writer *writer);
+
+/* Adds a key or replaces its value, in place. Everything is copied. "general.alignment" (a power of two, default 32)
+ * sets the alignment of the data. Keys "split.*" and "tenon.no_data" are the writer's own and ignored here. */
+TN_API tn_status tn_gguf_writer_set(tn_gguf_writer *writer, const char *key, const tn_gguf_value *value);
+TN_API tn_status tn_gguf_writer_set_u32(tn_gguf_writer *writer, const char *key, uint32_t value);
+TN_API tn_status tn_gguf_writer_set_i32(tn_gguf_writer *writer, const char *key, int32_t value);
+TN_API tn_status tn_gguf_writer_set_f32(tn_gguf_writer *writer, const char *key, float value);
+TN_API tn_status tn_gguf_writer_set_bool(tn_gguf_writer *writer, const char *key, bool value);
+TN_API tn_status tn_gguf_writer_set_cstr(tn_gguf_writer *writer, const char *key, const char *value);
+TN_API tn_status tn_gguf_writer_set_array(tn_gguf_writer *writer, const char *key, tn_gguf_type type,
+                                          const void *data, uint64_t count);
+TN_API tn_status tn_gguf_writer_copy_keys(tn_gguf_writer *writer, const tn_gguf *file); /* all of a file's */
+TN_API bool tn_gguf_writer_remove(tn_gguf_writer *writer, const char *key);             /* false: there was none */
+
+TN_API tn_status tn_gguf_writer_add(tn_gguf_writer *writer, const char *name, tn_type type, int n_dims,
+                                    const int64_t *ne);
+TN_API tn_status tn_gguf_writer_begin(tn_gguf_writer *writer);
+TN_API tn_status tn_gguf_writer_write(tn_gguf_writer *writer, const void *bytes, size_t size);
+TN_API tn_status tn_gguf_writer_finish(tn_gguf_writer *writer);
+/* After begin(): bytes of all files together, and how many there are. */
+TN_API uint64_t tn_gguf_writer_bytes(const tn_gguf_writer *writer);
+TN_API int tn_gguf_writer_part_count(const tn_gguf_writer *writer);
+
+/* ---- Editing, merging, splitting ----------------------------------------------------------------------------- */
+
+typedef struct tn_gguf_rename {
+    const char *from, *to;
+} tn_gguf_rename;
+
+typedef struct tn_gguf_copy_params {
+    const tn_gguf_kv *set; /* keys to change or add; key.data must end with a NUL */
+    size_t set_count;
+    const char *const *remove; /* keys to leave out; TN_E_NOT_FOUND when absent */
+    size_t remove_count;
+    const tn_gguf_rename *rename; /* tensors; TN_E_NOT_FOUND when absent */
+    size_t rename_count;
+    uint64_t part_bytes;                                         /* as in tn_gguf_writer_params */
+    bool (*progress)(void *user, uint64_t done, uint64_t total); /* bytes; returns false to stop (TN_E_ABORTED) */
+    void *user;
+} tn_gguf_copy_params;
+
+/* Writes an open file (all its parts) as a new file with these changes. `path` may be the file's own: it is replaced
+ * in one step when everything is on disk, and the open file keeps the old content. `params` may be NULL. */
+TN_API tn_status tn_gguf_copy(const tn_gguf *file, const char *path, const tn_gguf_copy_params *params);
+
 #ifdef __cplusplus
 }
 #endif

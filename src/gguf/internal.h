@@ -21,6 +21,10 @@ typedef struct tn__gguf_index {
 /* Builds the index; *duplicate is the position of the first name seen before, or `count`. */
 tn_status tn__gguf_index_build(tn__gguf_index *index, const void *items, size_t stride, size_t count,
                                size_t *duplicate);
+/* Adds the item at position count-1, growing as needed; the name must not be there yet. */
+tn_status tn__gguf_index_add(tn__gguf_index *index, const void *items, size_t stride, size_t count);
+/* Adds item `i` where the capacity is known to suffice. */
+void tn__gguf_index_put(tn__gguf_index *index, const void *items, size_t stride, size_t i);
 /* Position of a name, or SIZE_MAX. */
 size_t tn__gguf_index_find(const tn__gguf_index *index, const void *items, size_t stride, const char *name);
 

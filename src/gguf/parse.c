@@ -4,7 +4,6 @@
  * nothing is allocated for a count that the file cannot hold. The second, over bytes known to be well formed, fills
  * tables whose sizes the first has counted. */
 #include "base/checked.h"
-#include "base/hash.h"
 #include "gguf/internal.h"
 
 #include <inttypes.h>
@@ -461,42 +460,4 @@ void tn__gguf_head_free(tn__gguf_head *head) {
     tn_free(head->tensors);
     tn_free(head->key_index.slots);
     *head = (tn__gguf_head){0};
-}
-
-/* ---- Name index ------------------------------------------------------------------------------------------------ */
-
-static const char *name_at(const void *items, size_t stride, size_t i) {
-    const char *name;
-    memcpy(&name, (const char *)items + i * stride, sizeof name);
-    return name;
-}
-
-tn_status tn__gguf_index_build(tn__gguf_index *index, const void *items, size_t stride, size_t count,
-                               size_t *duplicate) {
-    size_t capacity = 16;
-    while (capacity < count * 2) capacity *= 2;
-    index->slots = tn_calloc(capacity, sizeof *index->slots);
-    if (!index->slots) return TN_E_NOMEM;
-    index->mask = capacity - 1;
-    index->seed = tn__mix64(tn_time_ns() ^ (uint64_t)(uintptr_t)index->slots);
-    *duplicate = count;
-    for (size_t i = 0; i < count; i++) {
-        const char *name = name_at(items, stride, i);
-        size_t slot = (size_t)tn__hash_bytes(name, strlen(name), index->seed) & index->mask;
-        for (; index->slots[slot]; slot = (slot + 1) & index->mask)
-            if (strcmp(name_at(items, stride, index->slots[slot] - 1), name) == 0) {
-                *duplicate = i;
-                return TN_OK;
-            }
-        index->slots[slot] = (uint32_t)(i + 1);
-    }
-    return TN_OK;
-}
-
-size_t tn__gguf_index_find(const tn__gguf_index *index, const void *items, size_t stride, const char *name) {
-    if (!index->slots || !name) return SIZE_MAX;
-    size_t slot = (size_t)tn__hash_bytes(name, strlen(name), index->seed) & index->mask;
-    for (; index->slots[slot]; slot = (slot + 1) & index->mask)
-        if (strcmp(name_at(items, stride, index->slots[slot] - 1), name) == 0) return index->slots[slot] - 1;
-    return SIZE_MAX;
 }
