@@ -1,0 +1,71 @@
+/* What the files of this folder share: the arena's layout, the op table's rows, and building a node. */
+#ifndef TN_TENSOR_INTERNAL_H
+#define TN_TENSOR_INTERNAL_H
+
+#include "tenon/graph.h"
+
+#include "base/hash.h"
+
+/* Lies at the start of its own pool, so that an arena in the caller's memory allocates nothing. */
+struct tn_arena {
+    size_t size;
+    size_t used;
+    tn_object *first, *last;
+    size_t n_tensors;
+    bool owns_memory;
+    bool no_alloc;
+    tn_status status;
+    char error[512];
+};
+
+enum { TN__OBJECT_ALIGN = 16 };
+_Static_assert(sizeof(tn_object) % TN__OBJECT_ALIGN == 0, "payloads follow their header aligned");
+
+/* A new object of `size` payload bytes, or NULL with the error kept in the arena. */
+void *tn__arena_object(tn_arena *arena, tn_object_kind kind, size_t size);
+
+/* Keeps the calling thread's current error as the arena's first error. Returns NULL for `return`. */
+void *tn__arena_fail(tn_arena *arena, tn_status status);
+
+/* A shape rule: `t` has op, params and sources; the rule sets type and ne and, for views, nb, view_src and
+ * view_offset. On error it leaves a message. */
+typedef tn_status (*tn__shape_rule)(tn_tensor *t);
+extern const tn__shape_rule tn__shape_rules[TN_OP_COUNT];
+
+/* What the caller says about a result that its sources do not determine. */
+typedef struct tn__wanted {
+    tn_type type;
+    int n_dims;
+    int64_t ne[TN_MAX_DIMS];
+    size_t nb[TN_MAX_DIMS];
+    size_t offset;
+} tn__wanted;
+
+/* Builds a node by the op table: checks the number of sources, applies the shape rule, allocates. Optional sources
+ * may be NULL; `params` and `wanted` too. */
+tn_tensor *tn__op_new(tn_arena *arena, tn_op op, tn_tensor *const *src, int n_src, const tn_op_params *params,
+                      const tn__wanted *wanted);
+
+/* Fails with the op's name, the reason and the shapes of all sources. */
+tn_status tn__op_fail(const tn_tensor *t, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
+
+/* Contiguous strides for type and ne. False when a size overflows or dimension 0 is no multiple of the block. */
+bool tn__set_strides(tn_type type, const int64_t *ne, size_t *nb);
+
+typedef struct tn__walk_frame {
+    tn_tensor *tensor;
+    int32_t next; /* source to look at next */
+} tn__walk_frame;
+
+struct tn_graph {
+    size_t capacity; /* of nodes, and of leaves */
+    size_t n_nodes, n_leaves;
+    tn_tensor **nodes, **leaves;
+    tn__walk_frame *stack; /* room for one frame per tensor */
+    tn__ptr_map map;       /* tensor → number in order of the walk's visit, see graph.c */
+    uint32_t *uses;        /* by map slot */
+    bool has_fingerprint;
+    tn_fingerprint fingerprint;
+};
+
+#endif

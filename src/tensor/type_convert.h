@@ -1,0 +1,77 @@
+/* Row conversions by type name, so that the type table can name them: tn__to_f32_T and tn__from_f32_T, 0 where a
+ * type cannot be read or written. Plain types are here; block types come from src/quant. */
+#ifndef TN_TENSOR_TYPE_CONVERT_H
+#define TN_TENSOR_TYPE_CONVERT_H
+
+#include "base/half.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef void (*tn__to_f32)(const void *from, float *to, int64_t n);
+typedef void (*tn__from_f32)(const float *from, void *to, int64_t n, const float *importance);
+
+static inline void tn__to_f32_f32(const void *from, float *to, int64_t n) { memcpy(to, from, (size_t)n * 4); }
+static inline void tn__from_f32_f32(const float *from, void *to, int64_t n, const float *importance) {
+    (void)importance;
+    memcpy(to, from, (size_t)n * 4);
+}
+
+/* Saturating conversion of a float to an integer range; NaN becomes 0. */
+static inline int64_t tn__f32_to_int(float value, int64_t low, int64_t high) {
+    if (isnan(value)) return 0;
+    if (value <= (float)low) return low;
+    if (value >= (float)high) return high;
+    return (int64_t)value;
+}
+
+#define TN__PLAIN(name, ctype, read, write)                                                                           \
+    static inline void tn__to_f32_##name(const void *from, float *to, int64_t n) {                                    \
+        const ctype *x = from;                                                                                        \
+        for (int64_t i = 0; i < n; i++) to[i] = read;                                                                 \
+    }                                                                                                                 \
+    static inline void tn__from_f32_##name(const float *from, void *to, int64_t n, const float *importance) {         \
+        (void)importance;                                                                                             \
+        ctype *y = to;                                                                                                \
+        for (int64_t i = 0; i < n; i++) y[i] = write;                                                                 \
+    }
+TN__PLAIN(f16, uint16_t, tn__f16_to_f32(x[i]), tn__f32_to_f16(from[i]))
+TN__PLAIN(bf16, uint16_t, tn__bf16_to_f32(x[i]), tn__f32_to_bf16(from[i]))
+TN__PLAIN(f64, double, (float)x[i], from[i])
+TN__PLAIN(i8, int8_t, x[i], (int8_t)tn__f32_to_int(from[i], INT8_MIN, INT8_MAX))
+TN__PLAIN(i16, int16_t, x[i], (int16_t)tn__f32_to_int(from[i], INT16_MIN, INT16_MAX))
+TN__PLAIN(i32, int32_t, (float)x[i], (int32_t)tn__f32_to_int(from[i], INT32_MIN, INT32_MAX))
+TN__PLAIN(i64, int64_t, (float)x[i], tn__f32_to_int(from[i], INT64_MIN, INT64_MAX))
+#undef TN__PLAIN
+
+/* Until a block format is there, its functions are null constants. */
+#define TN__NO_BLOCK(name) enum { tn__to_f32_##name = 0, tn__from_f32_##name = 0 };
+TN__NO_BLOCK(q4_0)
+TN__NO_BLOCK(q4_1)
+TN__NO_BLOCK(q5_0)
+TN__NO_BLOCK(q5_1)
+TN__NO_BLOCK(q8_0)
+TN__NO_BLOCK(q8_1)
+TN__NO_BLOCK(q2_K)
+TN__NO_BLOCK(q3_K)
+TN__NO_BLOCK(q4_K)
+TN__NO_BLOCK(q5_K)
+TN__NO_BLOCK(q6_K)
+TN__NO_BLOCK(q8_K)
+TN__NO_BLOCK(iq2_xxs)
+TN__NO_BLOCK(iq2_xs)
+TN__NO_BLOCK(iq3_xxs)
+TN__NO_BLOCK(iq1_s)
+TN__NO_BLOCK(iq4_nl)
+TN__NO_BLOCK(iq3_s)
+TN__NO_BLOCK(iq2_s)
+TN__NO_BLOCK(iq4_xs)
+TN__NO_BLOCK(iq1_m)
+TN__NO_BLOCK(tq1_0)
+TN__NO_BLOCK(tq2_0)
+TN__NO_BLOCK(mxfp4)
+TN__NO_BLOCK(nvfp4)
+#undef TN__NO_BLOCK
+
+#endif
