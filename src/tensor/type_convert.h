@@ -4,6 +4,7 @@
 #define TN_TENSOR_TYPE_CONVERT_H
 
 #include "base/half.h"
+#include "quant/quant.h"
 
 #include <math.h>
 #include <stdint.h>
@@ -45,33 +46,21 @@ TN__PLAIN(i32, int32_t, (float)x[i], (int32_t)tn__f32_to_int(from[i], INT32_MIN,
 TN__PLAIN(i64, int64_t, (float)x[i], tn__f32_to_int(from[i], INT64_MIN, INT64_MAX))
 #undef TN__PLAIN
 
-/* Until a block format is there, its functions are null constants. */
-#define TN__NO_BLOCK(name) enum { tn__to_f32_##name = 0, tn__from_f32_##name = 0 };
-TN__NO_BLOCK(q4_0)
-TN__NO_BLOCK(q4_1)
-TN__NO_BLOCK(q5_0)
-TN__NO_BLOCK(q5_1)
-TN__NO_BLOCK(q8_0)
-TN__NO_BLOCK(q8_1)
-TN__NO_BLOCK(q2_K)
-TN__NO_BLOCK(q3_K)
-TN__NO_BLOCK(q4_K)
-TN__NO_BLOCK(q5_K)
-TN__NO_BLOCK(q6_K)
-TN__NO_BLOCK(q8_K)
-TN__NO_BLOCK(iq2_xxs)
-TN__NO_BLOCK(iq2_xs)
-TN__NO_BLOCK(iq3_xxs)
-TN__NO_BLOCK(iq1_s)
-TN__NO_BLOCK(iq4_nl)
-TN__NO_BLOCK(iq3_s)
-TN__NO_BLOCK(iq2_s)
-TN__NO_BLOCK(iq4_xs)
-TN__NO_BLOCK(iq1_m)
-TN__NO_BLOCK(tq1_0)
-TN__NO_BLOCK(tq2_0)
-TN__NO_BLOCK(mxfp4)
-TN__NO_BLOCK(nvfp4)
-#undef TN__NO_BLOCK
+/* Block types; the careful quantizer, since this table serves files. Types that cannot be written have a null
+ * constant in the function's place. */
+#define TN__WRITABLE_1(name)                                                                                          \
+    static inline void tn__from_f32_##name(const float *from, void *to, int64_t n, const float *importance) {         \
+        tn__quantize_##name(from, to, n, importance);                                                                 \
+    }
+#define TN__WRITABLE_0(name) enum { tn__from_f32_##name = 0 };
+#define TN_X(name, block, bytes, quantize)                                                                            \
+    static inline void tn__to_f32_##name(const void *from, float *to, int64_t n) {                                    \
+        tn__dequantize_row_##name(from, to, n);                                                                       \
+    }                                                                                                                 \
+    TN__WRITABLE_##quantize(name)
+TN__BLOCK_TYPES(TN_X)
+#undef TN_X
+#undef TN__WRITABLE_1
+#undef TN__WRITABLE_0
 
 #endif
