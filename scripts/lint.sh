@@ -72,11 +72,22 @@ check_cli_doc() {
     return 1
 }
 
+check_api_doc() {
+    local missing=0 header
+    for header in include/tenon/*.h; do
+        grep -q "\`tenon/$(basename "$header")\`" docs/api.md && continue
+        echo "docs/api.md has no row for $header"
+        missing=1
+    done
+    return $missing
+}
+
 step "format" check_format
 step "include rules" scripts/check_includes.sh
 step "no abort, exit, assert in src/" check_no_exits
 step "file sizes" check_sizes
 step "docs/cli.md" check_cli_doc
+step "docs/api.md" check_api_doc
 step "cppcheck" check_cppcheck
 step "clang-tidy" check_tidy
 exit $failed

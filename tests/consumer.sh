@@ -3,8 +3,8 @@
 # program runs from where it was installed.
 set -eu
 build=$1 source=$(cd "$(dirname "$0")" && pwd)
-if grep -q '^TENON_SANITIZE:STRING=.' "$build/CMakeCache.txt"; then
-    echo "a sanitizer build is not for installing"
+if grep -qE '^TENON_SANITIZE:STRING=.|^CMAKE_C_FLAGS:.*--coverage' "$build/CMakeCache.txt"; then
+    echo "an instrumented build is not for installing"
     exit 77
 fi
 work=$(mktemp -d)
