@@ -30,12 +30,13 @@ lint: setup-lint build ## check format, folder rules, static analysis and genera
 format: setup-lint ## format all C and CUDA files
 	@scripts/sources.sh | xargs clang-format -i
 
-docs: build ## write docs/cli.md again from the command table
+docs: build ## write the generated parts of docs/ again: cli.md and the headers in api.md
 	@$(BUILD)/bin/tenon help --markdown > docs/cli.md
+	@scripts/api_doc.sh > $(BUILD)/api.md && cp $(BUILD)/api.md docs/api.md
 
 coverage: setup-coverage ## run the tests and show which lines of src/ they reach
 	@cmake --preset coverage > /dev/null && cmake --build build-coverage -j $(JOBS) && cd build-coverage && $(CTEST)
-	@gcovr -r . --object-directory build-coverage --filter 'src/' --print-summary --html-details build-coverage/coverage.html | tail -5
+	@gcovr -r . build-coverage --filter 'src/' --print-summary --html-details build-coverage/coverage.html | tail -5
 
 fuzz: setup-fuzz ## fuzz one target: make fuzz TARGET=gguf SECONDS=60 (tests/fuzz/fuzz_TARGET.c)
 	@test -n "$(TARGET)" || { echo "which one? make fuzz TARGET=…: $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))"; exit 2; }
