@@ -1,0 +1,84 @@
+/* The scheduler: one graph over several devices.
+ *
+ * It decides which backend runs each node, cuts the graph into splits where the backend changes, copies what a split
+ * needs from elsewhere, plans every byte, reserves it once and runs. Your graph is not changed: the scheduled graph is
+ * the scheduler's own; only data and buffer of your unplaced tensors are set, so that tn_tensor_set/get work on them.
+ *
+ * A graph with the same fingerprint, placement and sizes as one seen before costs no new assignment, split or plan.
+ * A scheduler belongs to one thread at a time. */
+#ifndef TENON_SCHED_H
+#define TENON_SCHED_H
+
+#include "tenon/backend.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tn_sched tn_sched;
+
+/* Called for every node. With ask true: return whether the data is wanted; then again with ask false once it is
+ * computed and readable (return false to stop the run with TN_E_ABORTED). */
+typedef bool (*tn_eval_fn)(void *user, tn_tensor *node, bool ask);
+
+typedef struct tn_sched_params {
+    const char *devices[16];     /* names in order of priority; "cpu" is added at the end when missing */
+    tn_backend *const *backends; /* or the caller's own, any number, outliving the scheduler; the last must be the CPU */
+    size_t n_backends;
+    int n_threads;               /* for CPU backends made here; 0: one per core */
+    int pipeline_copies;         /* copies of split inputs that may be in flight; 0 or 1: none */
+    tn_abort_fn abort;           /* for backends made here */
+    void *abort_user;
+} tn_sched_params;
+
+TN_API tn_status tn_sched_new(const tn_sched_params *params, tn_sched **sched) TN_MUST_CHECK;
+TN_API void tn_sched_free(tn_sched *sched);
+
+TN_API size_t tn_sched_backend_count(const tn_sched *sched);
+TN_API tn_backend *tn_sched_backend(const tn_sched *sched, size_t index);
+/* Pins a tensor to a backend (by index), until tn_sched_reset or unpinning with -1. */
+TN_API tn_status tn_sched_pin(tn_sched *sched, const tn_tensor *tensor, int backend) TN_MUST_CHECK;
+/* Where a tensor of a scheduled graph runs or lives; -1 when that is not known. */
+TN_API int tn_sched_backend_of(const tn_sched *sched, const tn_graph *graph, const tn_tensor *tensor);
+
+/* Bytes a set of graphs would need, per backend, without allocating any of it: what reserve would then take. */
+typedef struct tn_sched_memory {
+    size_t compute; /* planned tensors, the largest graph */
+    size_t scratch; /* kernels' working memory, the largest program */
+    size_t lower_bound; /* of compute: no plan can be smaller */
+} tn_sched_memory;
+TN_API tn_status tn_sched_measure(tn_sched *sched, tn_graph *const *graphs, size_t n_graphs, tn_sched_memory *per_backend) TN_MUST_CHECK;
+
+/* Takes the memory for these graphs, beside what earlier reservations need. The only place, with a first
+ * tn_sched_alloc of an unreserved graph, where memory is taken. On failure everything stays as it was. */
+TN_API tn_status tn_sched_reserve(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;
+TN_API tn_status tn_sched_reserve_many(tn_sched *sched, tn_graph *const *graphs, size_t n_graphs) TN_MUST_CHECK;
+/* Binds the graph's tensors to the reserved memory, growing the reservation when it is too small, so that inputs can
+ * be set. tn_sched_run does this by itself when it was not done. */
+TN_API tn_status tn_sched_alloc(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;
+
+TN_API tn_status tn_sched_run(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;       /* and waits */
+TN_API tn_status tn_sched_run_async(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK; /* and does not */
+TN_API tn_status tn_sched_synchronize(tn_sched *sched);
+/* Forgets schedules, pins and errors; keeps the buffers. After a device failed, try this or free. */
+TN_API void tn_sched_reset(tn_sched *sched);
+TN_API void tn_sched_set_eval(tn_sched *sched, tn_eval_fn eval, void *user);
+
+typedef struct tn_sched_info {
+    size_t nodes, splits, copies; /* of one graph */
+    size_t copy_bytes;            /* moved between devices per run */
+} tn_sched_info;
+TN_API tn_status tn_sched_describe(tn_sched *sched, tn_graph *graph, tn_sched_info *info) TN_MUST_CHECK;
+TN_API tn_sched_memory tn_sched_memory_of(const tn_sched *sched, size_t backend); /* now reserved */
+/* The splits, with the cause of every assignment and the bytes copied. */
+TN_API tn_status tn_sched_dump(tn_sched *sched, tn_graph *graph, FILE *out);
+
+typedef struct tn_sched_stats {
+    uint64_t schedules_made, schedules_reused, plans_made, plans_reused, buffers_grown, runs;
+} tn_sched_stats;
+TN_API tn_sched_stats tn_sched_get_stats(const tn_sched *sched);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
