@@ -245,7 +245,8 @@ typedef struct tn_gguf_copy_params {
     size_t remove_count;
     const tn_gguf_rename *rename; /* tensors; TN_E_NOT_FOUND when absent */
     size_t rename_count;
-    uint64_t part_bytes;                                         /* as in tn_gguf_writer_params */
+    uint64_t part_bytes; /* as in tn_gguf_writer_params */
+    int *part_count;     /* when not NULL, receives how many files were written */
     bool (*progress)(void *user, uint64_t done, uint64_t total); /* bytes; returns false to stop (TN_E_ABORTED) */
     void *user;
 } tn_gguf_copy_params;

@@ -70,6 +70,7 @@ tn_status tn_gguf_copy(const tn_gguf *file, const char *path, const tn_gguf_copy
     TN_TRY_GOTO(tn_gguf_writer_begin(w), status, out);
     if (!how.no_data) TN_TRY_GOTO(copy_data(w, file, params, piece), status, out);
     status = tn_gguf_writer_finish(w);
+    if (params->part_count) *params->part_count = tn_gguf_writer_part_count(w);
 out:
     tn_free(piece);
     tn_gguf_writer_free(w);

@@ -272,31 +272,20 @@ static void fill_value(cursor *c, tn_gguf_value *value) {
     tn_gguf_arr_at(&one, 0, value);
 }
 
-/* One row of the type table; false for an id that has none. */
-static bool type_row(uint32_t id, int64_t *block, size_t *bytes, const char **name) {
-    switch (id) {
-#define TN_X(upper, text, value, elements, size)                                                                     \
-    case value: *block = elements, *bytes = size, *name = #text; return true;
-        TN_TYPE_TABLE(TN_X)
-#undef TN_X
-    }
-    return false;
-}
-
 tn_status tn__gguf_tensor_bytes(const char *where, uint32_t type_id, const int64_t ne[4], size_t *size) {
-    int64_t block, rows = 1, count;
-    size_t block_bytes, row;
-    const char *name;
-    if (!type_row(type_id, &block, &block_bytes, &name))
+    if (type_id >= TN_TYPE_LIMIT || !tn_type_valid((tn_type)type_id))
         return tn_fail(TN_E_FORMAT, "%s: %" PRIu32 " is no tensor type", where, type_id);
+    tn_type type = (tn_type)type_id;
+    int64_t block = tn_type_block(type), rows = 1, count;
+    size_t row;
     for (int i = 0; i < 4; i++)
         if (ne[i] <= 0)
             return tn_fail(TN_E_FORMAT, "%s: dimension %d is %" PRId64 "; it must be at least 1", where, i, ne[i]);
     if (ne[0] % block != 0)
         return tn_fail(TN_E_FORMAT, "%s: rows of %" PRId64 " elements are no multiple of %s's block of %" PRId64,
-                       where, ne[0], name, block);
+                       where, ne[0], tn_type_name(type), block);
     if (!tn__mul_i64(ne[1], ne[2], &rows) || !tn__mul_i64(rows, ne[3], &rows) || !tn__mul_i64(rows, ne[0], &count) ||
-        !tn__mul_size((size_t)(ne[0] / block), block_bytes, &row) || !tn__mul_size(row, (size_t)rows, size) ||
+        !tn__mul_size((size_t)(ne[0] / block), tn_type_bytes(type), &row) || !tn__mul_size(row, (size_t)rows, size) ||
         *size > INT64_MAX)
         return tn_fail(TN_E_FORMAT, "%s: %" PRId64 " x %" PRId64 " x %" PRId64 " x %" PRId64 " elements overflow",
                        where, ne[0], ne[1], ne[2], ne[3]);
