@@ -37,7 +37,7 @@ check "a log file that cannot be written" 1 'cannot write the log to /no/such' "
 
 # Colour on a terminal and nowhere else.
 "$tenon" help | grep -q $'\033' && { echo "FAILED: colour in a pipe"; failures=$((failures + 1)); }
-if command -v script > /dev/null && [ -e /dev/ptmx ]; then
+if script -qec true /dev/null > /dev/null 2>&1; then # not everywhere are there pseudo-terminals
     export TERM=xterm
     check "colour on a terminal" 0 $'\033\\[1m' script -qec "'$tenon' help" /dev/null
     check "no colour when asked" 0 'Usage' script -qec "'$tenon' help --no-color" /dev/null

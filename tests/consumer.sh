@@ -44,6 +44,8 @@ done
 
 # The tree may be moved as a whole.
 mv "$prefix" "$work/elsewhere"
+# The loader learns where the program lies from /proc, which a bare chroot lacks.
+[ -e /proc/self/exe ] || export LD_LIBRARY_PATH=$(dirname "$(ls "$work"/elsewhere/lib*/libtenon.so)")
 "$work/elsewhere/bin/tenon" version
 for file in man/man1/tenon.1 bash-completion/completions/tenon zsh/site-functions/_tenon fish/vendor_completions.d/tenon.fish; do
     [ -s "$work/elsewhere/share/$file" ] || { echo "not installed: share/$file"; exit 1; }
