@@ -9,6 +9,7 @@
 
 static void message(const char *label, enum style colour, const char *format, va_list list) {
     fflush(stdout);
+    progress_hide();
     fprintf(stderr, "%stenon:%s %s%s%s", style(stderr, STYLE_BOLD), style(stderr, STYLE_NONE), style(stderr, colour),
             label, style(stderr, STYLE_NONE));
     vfprintf(stderr, format, list);

@@ -70,6 +70,7 @@ char *human_seconds(char out[HUMAN_SIZE], double seconds) {
 /* ---- Progress ------------------------------------------------------------------------------------------------ */
 
 enum { BAR = 30 };
+static bool bar_on_screen;
 static const uint64_t second = 1000000000;
 
 static char *amount(char out[HUMAN_SIZE], const struct progress *p, double value) {
@@ -102,8 +103,16 @@ static void show(struct progress *p, bool terminal) {
     fprintf(stderr, ", %s/s", amount(rate, p, speed));
     if (p->total && speed > 0 && p->done < p->total)
         fprintf(stderr, ", %s left", human_seconds(left, (double)(p->total - p->done) / speed));
-    if (!terminal) fputc('\n', stderr);
+    if (terminal)
+        bar_on_screen = true;
+    else
+        fputc('\n', stderr);
     fflush(stderr);
+}
+
+void progress_hide(void) {
+    if (bar_on_screen) fputs("\r\033[K", stderr);
+    bar_on_screen = false;
 }
 
 void progress_update(struct progress *progress, uint64_t done) {

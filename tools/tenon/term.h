@@ -33,6 +33,8 @@ struct progress {
 };
 void progress_start(struct progress *progress, const char *title, uint64_t total, enum progress_unit unit);
 void progress_update(struct progress *progress, uint64_t done);
+void progress_hide(
+    void); /* takes the bar off the screen before other text is written; the next update shows it again */
 void progress_end(struct progress *progress); /* erases the bar, or prints the closing line */
 
 #endif
