@@ -1,0 +1,20 @@
+/* Importance files: how much each column of each weight matrix matters, measured on real text.
+ *
+ * Two forms are read: GGUF files with tensors NAME.in_sum2 and NAME.counts, and the older binary form. */
+#ifndef TENON_TOOL_IMPORTANCE_H
+#define TENON_TOOL_IMPORTANCE_H
+
+#include "tenon/gguf.h"
+
+struct importance;
+
+tn_status importance_open(const char *path, struct importance **out);
+void importance_free(struct importance *importance);
+size_t importance_count(const struct importance *importance);
+
+/* Weights for a tensor: `columns` for each of `matrices` (experts). *weights is NULL when the file has none for this
+ * tensor; a different size is TN_E_SHAPE. The weights belong to the importance object. */
+tn_status importance_find(const struct importance *importance, const char *tensor, int64_t columns, int64_t matrices,
+                          const float **weights);
+
+#endif
