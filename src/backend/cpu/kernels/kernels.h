@@ -1,0 +1,177 @@
+/* The CPU's inner loops behind one table: plain C always, faster ones over it where the CPU has the instructions.
+ *
+ * Op drivers own shapes, broadcasting, threads and scratch; kernels own rows, tiles and types. Kernels allocate
+ * nothing, fail never, and give the same bits for any number of threads: work is cut over outputs only, and what is
+ * summed for one output is summed in an order that depends on the shapes alone.
+ *
+ * All pointers may be unaligned unless said otherwise. Tables are constant once returned and safe from any thread. */
+#ifndef TN_CPU_KERNELS_H
+#define TN_CPU_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tenon/tensor.h"
+
+/* ---- Levels -------------------------------------------------------------------------------------------------- */
+
+typedef enum tn__cpu_level {
+    TN__CPU_GENERIC, /* plain C for any CPU of the architecture */
+    TN__CPU_AVX2,    /* AVX2, FMA, F16C */
+    TN__CPU_AVX512,  /* F, BW, VL, DQ, VNNI, VBMI; BF16 where present */
+    TN__CPU_AMX,     /* int8 and bf16 tiles besides */
+    TN__CPU_NEON,    /* ARM v8.2 with dot products; int8 matrix instructions where present */
+    TN__CPU_LEVELS
+} tn__cpu_level;
+
+/* ---- Mat-mul -------------------------------------------------------------------------------------------------
+ * out[j][i] = Σ w[i][·]·x[j][·] for m weight rows i and n activation rows j of k values each.
+ *
+ * 1. matmul_form says in which form the weights want the activations.
+ * 2. act_prepare converts them into act_bytes() bytes of scratch: every thread its share, then a barrier. (For one
+ *    or two rows it is cheaper that every thread prepares a copy of its own, with ith = 0 of 1.) Several mat-mul with
+ *    the same activations, k and form share one preparation. TN__ACT_PLAIN needs none.
+ * 3. matmul computes share ith of nth.
+ *
+ * Prepared activations are cut into chunks of 256 values: chunk c of row r lies at index c·rows + r. The last chunk
+ * is filled with zeros. */
+enum { TN__CHUNK = 256, TN__ACT_ALIGN = 64 };
+
+typedef enum tn__act_form {
+    TN__ACT_PLAIN, /* f32 rows as they are */
+    TN__ACT_F32,   /* chunks of 256 floats */
+    TN__ACT_BF16,  /* chunks of 256 bfloat16 */
+    TN__ACT_Q8     /* chunks of tn__q8_chunk: eight bits with a scale per 32 values */
+} tn__act_form;
+
+/* value = d·qs. A block with a NaN or an infinity has d = NaN, so that it shows in every result. */
+typedef struct tn__q8_chunk {
+    int8_t qs[256];
+    float d[8];         /* per 32 */
+    int32_t bias[8];    /* -128·Σqs per 32: kernels hold weights as unsigned bytes, 128 too large */
+    float ds[8];        /* d·Σqs per 32: what a weight block's minimum is multiplied with */
+    float reserved[8];  /* zero */
+    int32_t bias16[16]; /* the same per 16 */
+    float ds16[16];
+} tn__q8_chunk;
+_Static_assert(sizeof(tn__q8_chunk) == 512, "eight cache lines");
+
+typedef struct tn__matmul_job {
+    tn_type type;      /* of the weights */
+    bool packed;       /* w was made by `pack`; otherwise rows w_stride bytes apart */
+    tn__act_form form; /* what matmul_form said for these weights (n may be smaller: experts' shares) */
+    int64_t m, n, k;
+    const void *w;
+    size_t w_stride;
+    const void *x;   /* PLAIN: f32 rows x_stride bytes apart; else prepared data, 64-byte aligned */
+    size_t x_stride; /* PLAIN only */
+    int64_t x_rows;  /* prepared: rows that were prepared together… */
+    int64_t x_first; /* …and which of them is row 0 of this job */
+    float *out;
+    size_t out_stride;      /* bytes between out rows */
+    const int32_t *scatter; /* out row of activation row j is scatter[j]; NULL: j */
+} tn__matmul_job;
+
+/* ---- Attention -----------------------------------------------------------------------------------------------
+ * One batch entry of the op of tensor.h; strides in bytes; elements inside a row are adjacent. Scores are
+ * scale·q·k, capped, plus ALiBi's -slope·|position difference|, plus the mask.
+ *
+ * 1. attention_scratch says how many bytes (64-byte aligned) all threads share.
+ * 2. attention computes share ith of nth; if attention_splits() > 1, then a barrier, then
+ * 3. attention_combine puts the partial results together, again by shares. */
+typedef struct tn__attention_job {
+    int64_t head_k, head_v, heads, kv_heads, tokens, cells;
+    tn_type k_type, v_type;
+    const void *q, *k, *v;
+    size_t q_head, q_token, k_head, k_cell, v_head, v_cell;
+    float *out;
+    size_t out_head, out_token;
+    const int32_t *q_pos; /* [2, tokens], or NULL: cells - tokens + index */
+    const int32_t *k_pos; /* [1+words, cells], or NULL: index */
+    int32_t k_words;      /* words of sequence bits per cell */
+    const int32_t *range; /* first and end cell, or NULL: all */
+    const void *mask;     /* f32, or f16 when mask_f16; NULL: none */
+    bool mask_f16;
+    size_t mask_token, mask_head; /* mask_head 0: one mask for all heads */
+    const float *sinks;           /* [heads] or NULL */
+    tn_attention_params params;
+    void *scratch;
+} tn__attention_job;
+
+/* ---- The table ----------------------------------------------------------------------------------------------- */
+
+typedef struct tn__cpu_kernels {
+    tn__cpu_level level;
+    const char *name; /* "avx512" */
+
+    /* Mat-mul. */
+    tn__act_form (*matmul_form)(tn_type type, bool packed, int64_t m, int64_t n, int64_t k, bool precise);
+    size_t (*act_bytes)(tn__act_form form, int64_t rows, int64_t k);
+    /* Row r is taken from x + (gather ? gather[r] : r)·x_stride. */
+    void (*act_prepare)(tn__act_form form, const float *x, size_t x_stride, const int32_t *gather, int64_t rows,
+                        int64_t k, void *data, int ith, int nth);
+    void (*matmul)(const tn__matmul_job *job, int ith, int nth);
+
+    /* Packed weights: groups of 16 rows interleaved so that one vector holds the same place of 16 rows. The layout is
+     * the same at every level. k must be a multiple of the type's block and of 32. `pack` fills groups
+     * first…first+n-1 (of ceil(m/16)); missing rows of the last group are zero. `unpack_row` gives back the original
+     * bytes. */
+    bool (*can_pack)(tn_type type, int64_t m, int64_t k);
+    size_t (*packed_bytes)(tn_type type, int64_t m, int64_t k);
+    void (*pack)(tn_type type, int64_t m, int64_t k, const void *rows, size_t stride, void *packed, int64_t first,
+                 int64_t n);
+    void (*unpack_row)(tn_type type, int64_t m, int64_t k, const void *packed, int64_t row, void *out);
+
+    /* Attention. */
+    size_t (*attention_scratch)(const tn__attention_job *job, int nth);
+    int (*attention_splits)(const tn__attention_job *job);
+    void (*attention)(const tn__attention_job *job, int ith, int nth);
+    void (*attention_combine)(const tn__attention_job *job, int ith, int nth);
+
+    /* Row conversions by type; NULL where the type has none. */
+    void (*to_f32[TN_TYPE_LIMIT])(const void *from, float *to, int64_t n);
+    void (*from_f32[TN_TYPE_LIMIT])(const float *from, void *to, int64_t n);
+
+    /* Rows of n floats; y may be x, z may be x or y. */
+    void (*add)(int64_t n, const float *x, const float *y, float *z);
+    void (*sub)(int64_t n, const float *x, const float *y, float *z);
+    void (*mul)(int64_t n, const float *x, const float *y, float *z);
+    void (*div)(int64_t n, const float *x, const float *y, float *z);
+    void (*scale)(int64_t n, float s, float b, const float *x, float *y); /* s·x + b */
+    void (*mad)(int64_t n, float s, const float *x, float *y);            /* y += s·x */
+    void (*exp)(int64_t n, const float *x, float *y);
+    void (*tanh)(int64_t n, const float *x, float *y);
+    void (*sigmoid)(int64_t n, const float *x, float *y);
+    void (*silu)(int64_t n, const float *x, float *y);
+    void (*gelu)(int64_t n, const float *x, float *y);
+    void (*gelu_quick)(int64_t n, const float *x, float *y);
+    void (*gelu_erf)(int64_t n, const float *x, float *y);
+    void (*swiglu)(int64_t n, const float *gate, const float *up, float *y); /* silu(gate)·up */
+    void (*geglu)(int64_t n, const float *gate, const float *up, float *y);  /* gelu(gate)·up */
+    float (*dot)(int64_t n, const float *x, const float *y);
+    float (*sum)(int64_t n, const float *x);
+    float (*max)(int64_t n, const float *x);                          /* -inf for n = 0; NaN if any */
+    float (*exp_sum)(int64_t n, float max, const float *x, float *y); /* y = exp(x - max); returns Σy */
+    void (*rms_norm)(int64_t n, const float *x, const float *weight, float eps, float *y); /* weight may be NULL */
+    void (*norm)(int64_t n, const float *x, const float *weight, const float *bias, float eps, float *y);
+    /* Rotates n/2 pairs by the angles whose cosine and sine are given: (0,1)(2,3)… or (0,n/2)(1,n/2+1)…. */
+    void (*rope_normal)(int64_t n, const float *x, const float *cos, const float *sin, float *y);
+    void (*rope_neox)(int64_t n, const float *x, const float *cos, const float *sin, float *y);
+} tn__cpu_kernels;
+
+/* The best table for this CPU, or what TENON_CPU=generic|avx2|avx512|amx|neon lowers it to. Chosen once. */
+const tn__cpu_kernels *tn__cpu_kernels_get(void);
+/* The table of a level, or NULL where this build or CPU lacks it (TENON_CPU plays no part). */
+const tn__cpu_kernels *tn__cpu_kernels_at(tn__cpu_level level);
+const char *tn__cpu_level_name(tn__cpu_level level);
+
+/* A thread's part [*from, *to) of `total` things handed out in units of `unit`. */
+static inline void tn__share(int64_t total, int64_t unit, int ith, int nth, int64_t *from, int64_t *to) {
+    int64_t units = (total + unit - 1) / unit, each = units / nth, extra = units % nth;
+    int64_t first = ith * each + (ith < extra ? ith : extra), count = each + (ith < extra);
+    *from = first * unit < total ? first * unit : total;
+    *to = (first + count) * unit < total ? (first + count) * unit : total;
+}
+
+#endif

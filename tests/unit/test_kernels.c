@@ -1,0 +1,770 @@
+/* CPU kernels at every level this machine has: against float64 references, for any thread count, at ragged edges. */
+#include "support.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cpu/kernels/generic/internal.h"
+#include "backend/cpu/kernels/kernels.h"
+#include "base/half.h"
+#include "quant/quant.h"
+
+/* ---- Tolerances ----------------------------------------------------------------------------------------------
+ * Mat-mul errors are relative to |w|·|x| of the row and column (the dot product's natural scale).
+ * `exact`: against the prepared activations as they are; f32 sums only. `rounded`: against the original activations,
+ * what the form costs: eight bits about 0.7% of noise per value, bf16 about 0.2%, averaged over k. */
+static double exact_tolerance(tn_type type, tn__act_form form) {
+    /* Tiles and bf16 dot products round the weights to bf16 too, unless they are bf16 already. */
+    if (form == TN__ACT_BF16) return type == TN_BF16 ? 1e-5 : 1.5e-3;
+    return 2e-6;
+}
+static double rounded_tolerance(tn__act_form form) {
+    return form == TN__ACT_Q8 ? 6e-3 : form == TN__ACT_BF16 ? 3e-3 : 2e-6;
+}
+enum { ROW_ULPS = 8 };
+/* Relative to the largest value. Tiles round queries, keys, weights and values to bf16. */
+#define ATTENTION_TOLERANCE(table) ((table)->level == TN__CPU_AMX ? 1e-2 : 1e-5)
+
+/* ---- Weights of any type --------------------------------------------------------------------------------------- */
+
+static const tn_type types[] = {TN_F32,    TN_F16,     TN_BF16,  TN_Q4_0,  TN_Q4_1,  TN_Q5_0,    TN_Q5_1,
+                                TN_Q8_0,   TN_Q2_K,    TN_Q3_K,  TN_Q4_K,  TN_Q5_K,  TN_Q6_K,    TN_IQ4_NL,
+                                TN_IQ4_XS, TN_MXFP4,   TN_NVFP4, TN_TQ1_0, TN_TQ2_0, TN_IQ2_XXS, TN_IQ2_XS,
+                                TN_IQ2_S,  TN_IQ3_XXS, TN_IQ3_S, TN_IQ1_S, TN_IQ1_M};
+enum { TYPES = sizeof types / sizeof types[0] };
+
+static const char *type_name(tn_type type) {
+    switch (type) {
+#define TN_X(NAME, name, id, block, bytes)                                                                           \
+    case TN_##NAME: return #name;
+        TN_TYPE_TABLE(TN_X)
+#undef TN_X
+    default: return "?";
+    }
+}
+static size_t row_bytes(tn_type type, int64_t k) {
+    return (size_t)(k / tn__block_of(type)) * (size_t)tn__bytes_of(type);
+}
+
+/* Rows of random weights; types that cannot be quantized to get random codes and a sane scale. */
+static void random_weights(rng *r, tn_type type, int64_t k, unsigned char *row) {
+    const tn__cpu_kernels *generic = tn__cpu_kernels_at(TN__CPU_GENERIC);
+    if (generic->from_f32[type]) {
+        float *x = malloc((size_t)k * sizeof *x);
+        for (int64_t i = 0; i < k; i++) x[i] = rng_normal(r) * (i % 97 == 3 ? 4 : 1);
+        generic->from_f32[type](x, row, k);
+        free(x);
+        return;
+    }
+    size_t bytes = (size_t)tn__bytes_of(type);
+    for (size_t i = 0; i < row_bytes(type, k); i++) row[i] = (unsigned char)rng_next(r);
+    for (int64_t b = 0; b < k / tn__block_of(type); b++) {
+        uint16_t d = tn__f32_to_f16(0.01f + 0.02f * (float)rng_unit(r));
+        unsigned char *block = row + (size_t)b * bytes;
+        if (type == TN_IQ1_M) {
+            for (int i = 0; i < 4; i++) /* nibble i of d is the top nibble of word i */
+                block[48 + 2 * i + 1] = (unsigned char)((block[48 + 2 * i + 1] & 15) | (d >> 4 * i & 15) << 4);
+        } else {
+            memcpy(block, &d, 2);
+        }
+    }
+}
+
+typedef struct problem {
+    tn_type type;
+    int64_t m, n, k;
+    size_t stride;
+    unsigned char *w;
+    float *x, *w_f32;
+} problem;
+
+static problem make_problem(rng *r, tn_type type, int64_t m, int64_t n, int64_t k) {
+    const tn__cpu_kernels *generic = tn__cpu_kernels_at(TN__CPU_GENERIC);
+    problem p = {type, m, n, k, row_bytes(type, k), NULL, NULL, NULL};
+    p.w = malloc(p.stride * (size_t)m + 1);
+    p.x = malloc((size_t)(n * k) * sizeof(float));
+    p.w_f32 = malloc((size_t)(m * k) * sizeof(float));
+    for (int64_t i = 0; i < m; i++) {
+        random_weights(r, type, k, p.w + (size_t)i * p.stride);
+        generic->to_f32[type](p.w + (size_t)i * p.stride, p.w_f32 + i * k, k);
+    }
+    for (int64_t i = 0; i < n * k; i++) p.x[i] = rng_normal(r) * (i % 53 == 7 ? 3 : 1);
+    return p;
+}
+static void free_problem(problem *p) {
+    free(p->w);
+    free(p->x);
+    free(p->w_f32);
+}
+
+/* Prepared activations read back as floats. */
+static float prepared_value(tn__act_form form, const void *data, int64_t rows, int64_t row, int64_t i) {
+    const char *chunk = (const char *)data + (size_t)(i / TN__CHUNK * rows + row) * tn__act_chunk_bytes(form);
+    int64_t j = i % TN__CHUNK;
+    if (form == TN__ACT_F32) return ((const float *)chunk)[j];
+    if (form == TN__ACT_BF16) return tn__bf16_to_f32(((const uint16_t *)chunk)[j]);
+    const tn__q8_chunk *q = (const tn__q8_chunk *)chunk;
+    return q->d[j / 32] * (float)q->qs[j];
+}
+
+static void *aligned(size_t bytes) {
+    void *pointer = NULL;
+    assert_int_equal(posix_memalign(&pointer, 64, bytes + 64), 0);
+    memset(pointer, 0xff, bytes + 64); /* NaN everywhere: what is not written shows */
+    return pointer;
+}
+
+/* Runs a problem at one level with `nth` shares, one after the other. */
+static float *run_matmul(const tn__cpu_kernels *table, const problem *p, const void *packed, bool precise, int nth,
+                         tn__act_form *form_out, void **prepared_out) {
+    tn__act_form form = table->matmul_form(p->type, packed != NULL, p->m, p->n, p->k, precise);
+    void *prepared = aligned(table->act_bytes(form, p->n, p->k));
+    for (int t = 0; t < nth; t++)
+        table->act_prepare(form, p->x, (size_t)p->k * sizeof(float), NULL, p->n, p->k, prepared, t, nth);
+    float *out = aligned((size_t)(p->m * p->n) * sizeof(float));
+    tn__matmul_job job = {.type = p->type,
+                          .packed = packed != NULL,
+                          .form = form,
+                          .m = p->m,
+                          .n = p->n,
+                          .k = p->k,
+                          .w = packed ? packed : p->w,
+                          .w_stride = p->stride,
+                          .x = form == TN__ACT_PLAIN ? (const void *)p->x : prepared,
+                          .x_stride = (size_t)p->k * sizeof(float),
+                          .x_rows = p->n,
+                          .out = out,
+                          .out_stride = (size_t)p->m * sizeof(float)};
+    for (int t = 0; t < nth; t++) table->matmul(&job, t, nth);
+    *form_out = form;
+    *prepared_out = prepared;
+    return out;
+}
+
+static void check_matmul(const tn__cpu_kernels *table, const problem *p, const void *packed, bool precise) {
+    tn__act_form form;
+    void *prepared;
+    float *out = run_matmul(table, p, packed, precise, 1, &form, &prepared);
+    if (precise) assert_true(form == TN__ACT_PLAIN || form == TN__ACT_F32);
+    for (int64_t j = 0; j < p->n; j++) {
+        for (int64_t i = 0; i < p->m; i++) {
+            double exact = 0, original = 0, ww = 0, xx = 0;
+            for (int64_t l = 0; l < p->k; l++) {
+                double w = p->w_f32[i * p->k + l], x = p->x[j * p->k + l];
+                double seen = form == TN__ACT_PLAIN ? x : prepared_value(form, prepared, p->n, j, l);
+                exact += w * seen;
+                original += w * x;
+                ww += w * w;
+                xx += x * x;
+            }
+            double scale = sqrt(ww * xx) + 1e-30, got = out[j * p->m + i];
+            if (!(fabs(got - exact) <= exact_tolerance(p->type, form) * scale) ||
+                !(fabs(got - original) <= rounded_tolerance(form) * scale))
+                fail_msg("%s %s%s m=%d n=%d k=%d at %d,%d: got %g, expected %g (original %g), scale %g", table->name,
+                         type_name(p->type), packed ? " packed" : "", (int)p->m, (int)p->n, (int)p->k, (int)i, (int)j,
+                         got, exact, original, scale);
+        }
+    }
+    for (int nth = 2; nth <= 5; nth += 3) {
+        tn__act_form form2;
+        void *prepared2;
+        float *again = run_matmul(table, p, packed, precise, nth, &form2, &prepared2);
+        if (memcmp(out, again, (size_t)(p->m * p->n) * sizeof(float)) != 0)
+            fail_msg("%s %s%s m=%d n=%d k=%d: %d threads give other bits than 1", table->name, type_name(p->type),
+                     packed ? " packed" : "", (int)p->m, (int)p->n, (int)p->k, nth);
+        free(again);
+        free(prepared2);
+    }
+    free(out);
+    free(prepared);
+}
+
+static void for_each_level(void (*check)(const tn__cpu_kernels *table)) {
+    for (int level = 0; level < TN__CPU_LEVELS; level++) {
+        const tn__cpu_kernels *table = tn__cpu_kernels_at((tn__cpu_level)level);
+        if (table) check(table);
+    }
+}
+
+static void matmul_shapes(const tn__cpu_kernels *table) {
+    rng r = {42};
+    bool many = getenv("TENON_LONG") != NULL;
+    static const int64_t ns[] = {1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 64, 65};
+    for (int t = 0; t < TYPES; t++) {
+        tn_type type = types[t];
+        int64_t block = tn__block_of(type);
+        for (int round = 0; round < (many ? 60 : 8); round++) {
+            int64_t m = 1 + (int64_t)rng_below(&r, round % 4 == 3 ? 150 : 40);
+            int64_t n = ns[rng_below(&r, sizeof ns / sizeof ns[0])];
+            int64_t k = block * (1 + (int64_t)rng_below(&r, block == 256 ? 4 : block > 1 ? 37 : 1100));
+            if (round == 0) n = 1;
+            if (round == 1) n = 65;
+            problem p = make_problem(&r, type, m, n, k);
+            check_matmul(table, &p, NULL, round % 3 == 2);
+            if (table->can_pack(type, m, k)) {
+                void *packed = aligned(table->packed_bytes(type, m, k));
+                table->pack(type, m, k, p.w, p.stride, packed, 0, (m + 15) / 16);
+                check_matmul(table, &p, packed, round % 3 == 2);
+                free(packed);
+            }
+            free_problem(&p);
+        }
+    }
+}
+static void test_matmul_agrees_with_float64_for_every_type(void **state) {
+    (void)state;
+    for_each_level(matmul_shapes);
+}
+
+static void matmul_parts(const tn__cpu_kernels *table) {
+    /* Experts' shares: activations gathered and prepared together, computed in parts, results scattered. */
+    rng r = {43};
+    static const tn_type some[] = {TN_F32, TN_F16, TN_BF16, TN_Q8_0, TN_Q4_K, TN_Q6_K, TN_MXFP4};
+    for (size_t t = 0; t < sizeof some / sizeof some[0]; t++) {
+        enum { N = 40, M = 50, K = 512 };
+        problem p = make_problem(&r, some[t], M, N, K);
+        int32_t gather[N], scatter[N];
+        for (int j = 0; j < N; j++) {
+            gather[j] = (j * 7) % N;
+            scatter[j] = N - 1 - j;
+        }
+        tn__act_form form = table->matmul_form(p.type, false, M, N, K, false);
+        if (form == TN__ACT_PLAIN) {
+            free_problem(&p);
+            continue;
+        }
+        void *prepared = aligned(table->act_bytes(form, N, K));
+        for (int i = 0; i < 3; i++) table->act_prepare(form, p.x, K * sizeof(float), gather, N, K, prepared, i, 3);
+        float *whole = aligned(M * N * sizeof(float)), *parts = aligned(M * N * sizeof(float));
+        tn__matmul_job job = {.type = p.type,
+                              .form = form,
+                              .m = M,
+                              .n = N,
+                              .k = K,
+                              .w = p.w,
+                              .w_stride = p.stride,
+                              .x = prepared,
+                              .x_rows = N,
+                              .out = whole,
+                              .out_stride = M * sizeof(float)};
+        table->matmul(&job, 0, 1);
+        static const int cuts[] = {0, 1, 5, 21, N};
+        for (int c = 0; c + 1 < (int)(sizeof cuts / sizeof cuts[0]); c++) {
+            job.x_first = cuts[c];
+            job.n = cuts[c + 1] - cuts[c];
+            job.out = parts;
+            job.scatter = scatter + cuts[c];
+            table->matmul(&job, 0, 1);
+        }
+        for (int j = 0; j < N; j++) {
+            for (int i = 0; i < M; i++) {
+                double want = whole[j * M + i], got = parts[scatter[j] * M + i], scale = 0;
+                for (int l = 0; l < K; l++) scale += fabs((double)p.w_f32[i * K + l] * p.x[gather[j] * K + l]);
+                if (!(fabs(want - got) <= 1e-6 * scale))
+                    fail_msg("%s %s part: %g, whole: %g", table->name, type_name(p.type), got, want);
+            }
+        }
+        free(prepared);
+        free(whole);
+        free(parts);
+        free_problem(&p);
+    }
+}
+static void test_matmul_in_parts_with_gather_and_scatter(void **state) {
+    (void)state;
+    for_each_level(matmul_parts);
+}
+
+static void matmul_nan(const tn__cpu_kernels *table) {
+    rng r = {44};
+    static const tn_type some[] = {TN_F32, TN_F16, TN_BF16, TN_Q8_0, TN_Q4_K, TN_Q4_0};
+    for (size_t t = 0; t < sizeof some / sizeof some[0]; t++) {
+        for (int bad = 0; bad < 2; bad++) {
+            for (int64_t n = 3; n < 40; n += 30) {
+                problem p = make_problem(&r, some[t], 20, n, 512);
+                p.x[512 + 300] = bad ? INFINITY : NAN;
+                tn__act_form form;
+                void *prepared;
+                float *out = run_matmul(table, &p, NULL, false, 1, &form, &prepared);
+                for (int j = 0; j < n; j++) {
+                    for (int i = 0; i < 20; i++) {
+                        if (!isfinite(out[j * 20 + i]) != (j == 1))
+                            fail_msg("%s %s: %s in row 1 gives %g in row %d", table->name, type_name(p.type),
+                                     bad ? "inf" : "NaN", out[j * 20 + i], j);
+                    }
+                }
+                free(out);
+                free(prepared);
+                free_problem(&p);
+            }
+        }
+    }
+}
+static void test_matmul_lets_nan_and_infinity_through(void **state) {
+    (void)state;
+    for_each_level(matmul_nan);
+}
+
+static void packing(const tn__cpu_kernels *table) {
+    rng r = {45};
+    for (int t = 0; t < TYPES; t++) {
+        for (int64_t m = 1; m < 50; m += 12) {
+            int64_t k = 768;
+            if (!table->can_pack(types[t], m, k)) continue;
+            problem p = make_problem(&r, types[t], m, 1, k);
+            size_t bytes = table->packed_bytes(types[t], m, k);
+            unsigned char *packed = aligned(bytes), *row = malloc(p.stride);
+            int64_t groups = (m + 15) / 16, half = groups / 2;
+            table->pack(types[t], m, k, p.w, p.stride, packed, 0, half);
+            table->pack(types[t], m, k, p.w, p.stride, packed, half, groups - half);
+            for (int64_t i = 0; i < m; i++) {
+                table->unpack_row(types[t], m, k, packed, i, row);
+                assert_memory_equal(row, p.w + (size_t)i * p.stride, p.stride);
+            }
+            assert_int_equal(packed[bytes], 0xff); /* nothing written past the end */
+            free(packed);
+            free(row);
+            free_problem(&p);
+        }
+    }
+}
+static void test_packing_keeps_every_bit(void **state) {
+    (void)state;
+    for_each_level(packing);
+}
+
+static void preparing(const tn__cpu_kernels *table) {
+    rng r = {46};
+    const tn__cpu_kernels *generic = tn__cpu_kernels_at(TN__CPU_GENERIC);
+    for (int form = TN__ACT_F32; form <= TN__ACT_Q8; form++) {
+        for (int64_t k = 1; k < 1200; k = k * 3 + 5) {
+            int64_t rows = 1 + (int64_t)rng_below(&r, 9);
+            float *x = malloc((size_t)(rows * k) * sizeof *x);
+            for (int64_t i = 0; i < rows * k; i++) x[i] = rng_normal(&r) * powf(10, (float)rng_below(&r, 5) - 2);
+            x[rng_below(&r, (uint64_t)(rows * k))] = 0;
+            size_t bytes = table->act_bytes((tn__act_form)form, rows, k);
+            size_t used = (size_t)((k + 255) / 256 * rows) * tn__act_chunk_bytes((tn__act_form)form);
+            assert_true(bytes >= used);
+            void *a = aligned(bytes), *b = aligned(bytes);
+            for (int i = 0; i < 3; i++)
+                table->act_prepare((tn__act_form)form, x, (size_t)k * sizeof *x, NULL, rows, k, a, i, 3);
+            generic->act_prepare((tn__act_form)form, x, (size_t)k * sizeof *x, NULL, rows, k, b, 0, 1);
+            if (memcmp(a, b, used) != 0) fail_msg("%s: form %d, k = %d differs", table->name, form, (int)k);
+            free(a);
+            free(b);
+            free(x);
+        }
+    }
+}
+static void test_every_level_prepares_the_same_activations(void **state) {
+    (void)state;
+    for_each_level(preparing);
+}
+
+/* ---- Rows ------------------------------------------------------------------------------------------------------ */
+
+static double ref_exp(double x) { return exp(x); }
+static double ref_sigmoid(double x) { return 1 / (1 + exp(-x)); }
+static double ref_silu(double x) { return x / (1 + exp(-x)); }
+static double ref_gelu(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * x * (1 + 0.044715 * x * x))); }
+static double ref_gelu_quick(double x) { return x / (1 + exp(-1.702 * x)); }
+static double ref_gelu_erf(double x) { return 0.5 * x * erfc(-x / sqrt(2)); }
+
+/* Relative where the value is not tiny against the input's scale; activations cancel near zero and in their tails. */
+static void check_value(const tn__cpu_kernels *table, const char *what, double x, double got, double want,
+                        double floor) {
+    if (isnan(want)   ? isnan(got)
+        : isinf(want) ? got == want
+                      : fabs(got - want) <= ROW_ULPS * 0x1p-24 * fmax(fabs(want), floor))
+        return;
+    fail_msg("%s %s(%.9g) = %.9g, expected %.9g", table->name, what, x, got, want);
+}
+
+static void unary_rows(const tn__cpu_kernels *table) {
+    struct {
+        const char *name;
+        void (*row)(int64_t, const float *, float *);
+        double (*reference)(double);
+        double floor; /* relative to |x| when negative */
+    } functions[] = {{"exp", table->exp, ref_exp, 1e-37},
+                     {"tanh", table->tanh, tanh, 1e-37},
+                     {"sigmoid", table->sigmoid, ref_sigmoid, 1e-30},
+                     {"silu", table->silu, ref_silu, 1e-30},
+                     {"gelu", table->gelu, ref_gelu, -1},
+                     {"gelu_quick", table->gelu_quick, ref_gelu_quick, 1e-30},
+                     {"gelu_erf", table->gelu_erf, ref_gelu_erf, -1}};
+    enum { N = 5003 };
+    float *x = malloc(N * sizeof *x), *y = malloc((N + 1) * sizeof *y);
+    rng r = {47};
+    for (int i = 0; i < N; i++) x[i] = rng_normal(&r) * powf(10, (float)(i % 5) - 2);
+    static const float special[] = {0,    -0.0f, 1,      -1,      88,       -87,       100,
+                                    -104, -200,  1e-20f, -1e-20f, INFINITY, -INFINITY, NAN};
+    memcpy(x, special, sizeof special);
+    for (size_t f = 0; f < sizeof functions / sizeof functions[0]; f++) {
+        for (int64_t n = 0; n <= N; n = n < 40 ? n + 1 : n * 5 + 3) {
+            y[n] = 123;
+            functions[f].row(n, x, y);
+            assert_true(y[n] == 123);
+            for (int64_t i = 0; i < n; i++) {
+                double want = functions[f].reference(x[i]), floor = functions[f].floor;
+                if (isinf(x[i]) && f >= 3 && x[i] < 0) continue;                /* x·0: NaN or 0, both are sound */
+                if (fabs(want) < 0x1p-120 && fabsf(y[i]) < 0x1p-119f) continue; /* may be flushed */
+                if (fabs(want) >= 3.4028234e38) want = copysign(INFINITY, want);
+                check_value(table, functions[f].name, x[i], y[i], want, floor < 0 ? fabs(x[i]) : floor);
+            }
+        }
+        /* In place. */
+        memcpy(y, x, N * sizeof *x);
+        functions[f].row(N, y, y);
+        float *z = malloc(N * sizeof *z);
+        functions[f].row(N, x, z);
+        assert_memory_equal(y, z, N * sizeof *x);
+        free(z);
+    }
+    free(x);
+    free(y);
+}
+static void test_unary_rows_agree_with_libm(void **state) {
+    (void)state;
+    for_each_level(unary_rows);
+}
+
+static void plain_rows(const tn__cpu_kernels *table) {
+    enum { N = 1100 };
+    float x[N], y[N], z[N + 1], w[N];
+    rng r = {48};
+    for (int i = 0; i < N; i++) {
+        x[i] = rng_normal(&r);
+        y[i] = rng_normal(&r) + 3;
+        w[i] = rng_normal(&r);
+    }
+    for (int64_t n = 0; n <= N; n = n < 70 ? n + 1 : n + 343) {
+        double dot = 0, sum = 0, most = -INFINITY, squares = 0, exps = 0, magnitude = 0;
+        for (int64_t i = 0; i < n; i++) {
+            dot += (double)x[i] * y[i];
+            magnitude += fabs((double)x[i] * y[i]);
+            sum += y[i];
+            squares += (double)x[i] * x[i];
+            most = fmax(most, x[i]);
+            exps += exp((double)x[i] - 1.5);
+        }
+        assert_true(fabs(table->dot(n, x, y) - dot) <= 1e-6 * magnitude);
+        assert_true(fabs(table->sum(n, y) - sum) <= 1e-6 * fabs(sum));
+        assert_true(table->max(n, x) == (float)most);
+        z[n] = 123;
+        assert_true(fabs(table->exp_sum(n, 1.5f, x, z) - exps) <= 2e-6 * exps);
+        for (int64_t i = 0; i < n; i++) check_value(table, "exp_sum", x[i], z[i], exp((double)x[i] - 1.5), 0);
+        assert_true(z[n] == 123);
+#define CHECK_EACH(call, expression)                                                                                 \
+    call;                                                                                                            \
+    assert_true(z[n] == 123);                                                                                        \
+    for (int64_t i = 0; i < n; i++) check_value(table, #call, x[i], z[i], expression, 1)
+        CHECK_EACH(table->add(n, x, y, z), (double)x[i] + y[i]);
+        CHECK_EACH(table->sub(n, x, y, z), (double)x[i] - y[i]);
+        CHECK_EACH(table->mul(n, x, y, z), (double)x[i] * y[i]);
+        CHECK_EACH(table->div(n, x, y, z), (double)x[i] / y[i]);
+        CHECK_EACH(table->scale(n, 0.7f, 0.25f, x, z), 0.7f * (double)x[i] + 0.25);
+        CHECK_EACH(table->swiglu(n, x, y, z), ref_silu(x[i]) * y[i]);
+        CHECK_EACH(table->geglu(n, x, y, z), ref_gelu(x[i]) * y[i]);
+        memcpy(z, y, (size_t)n * sizeof *z);
+        CHECK_EACH(table->mad(n, 0.3f, x, z), 0.3f * (double)x[i] + y[i]);
+        double rms = 1 / sqrt(squares / (double)n + 1e-5);
+        CHECK_EACH(table->rms_norm(n, x, w, 1e-5f, z), x[i] * rms * w[i]);
+        CHECK_EACH(table->rms_norm(n, x, NULL, 1e-5f, z), x[i] * rms);
+        double mean = sum / (double)n, variance = 0;
+        for (int64_t i = 0; i < n; i++) variance += (y[i] - mean) * (y[i] - mean);
+        double inverse = 1 / sqrt(variance / (double)n + 1e-5);
+        if (n > 1) {
+            table->norm(n, y, w, x, 1e-5f, z);
+            for (int64_t i = 0; i < n; i++)
+                assert_true(fabs(z[i] - ((y[i] - mean) * inverse * w[i] + x[i])) < 2e-6 * (5 + fabs(w[i]) * inverse));
+        }
+        if (n % 2 == 0) {
+            table->rope_normal(n, x, w, y, z);
+            for (int64_t i = 0; i < n / 2; i++) {
+                check_value(table, "rope_normal", x[i], z[2 * i],
+                            (double)x[2 * i] * w[i] - (double)x[2 * i + 1] * y[i], 3);
+                check_value(table, "rope_normal", x[i], z[2 * i + 1],
+                            (double)x[2 * i] * y[i] + (double)x[2 * i + 1] * w[i], 3);
+            }
+            table->rope_neox(n, x, w, y, z);
+            for (int64_t i = 0; i < n / 2; i++) {
+                check_value(table, "rope_neox", x[i], z[i], (double)x[i] * w[i] - (double)x[i + n / 2] * y[i], 3);
+                check_value(table, "rope_neox", x[i], z[i + n / 2], (double)x[i] * y[i] + (double)x[i + n / 2] * w[i],
+                            3);
+            }
+            assert_true(z[n] == 123);
+        }
+    }
+    x[5] = NAN;
+    assert_true(isnan(table->max(40, x)));
+    assert_true(isnan(table->sum(40, x)));
+    assert_true(isnan(table->dot(40, x, y)));
+}
+static void test_plain_rows_agree_with_float64(void **state) {
+    (void)state;
+    for_each_level(plain_rows);
+}
+
+static void conversions(const tn__cpu_kernels *table) {
+    const tn__cpu_kernels *generic = tn__cpu_kernels_at(TN__CPU_GENERIC);
+    rng r = {49};
+    for (int t = 0; t < TYPES; t++) {
+        tn_type type = types[t];
+        for (int64_t blocks = 1; blocks < 20; blocks += 3) {
+            int64_t n = blocks * tn__block_of(type);
+            size_t bytes = row_bytes(type, n);
+            unsigned char *row = aligned(bytes), *again = aligned(bytes);
+            float *a = aligned((size_t)n * sizeof *a), *b = aligned((size_t)n * sizeof *b);
+            random_weights(&r, type, n, row);
+            table->to_f32[type](row, a, n);
+            generic->to_f32[type](row, b, n);
+            for (int64_t i = 0; i < n; i++) {
+                if (!(fabsf(a[i] - b[i]) <= 3e-7f * fabsf(b[i]) + 1e-7f))
+                    fail_msg("%s %s to_f32: %g, expected %g", table->name, type_name(type), a[i], b[i]);
+            }
+            assert_int_equal(((unsigned char *)a)[(size_t)n * sizeof *a], 0xff);
+            if (table->from_f32[type]) {
+                if (n > 2 && (type == TN_F16 || type == TN_BF16)) {
+                    b[0] = NAN;
+                    b[1] = 1e30f;
+                    b[2] = 1e-7f;
+                }
+                table->from_f32[type](b, row, n);
+                generic->from_f32[type](b, again, n);
+                /* One NaN is as good as another. */
+                if (tn__block_of(type) == 1 && type != TN_F32 && n > 2) ((uint16_t *)row)[0] = ((uint16_t *)again)[0];
+                if (memcmp(row, again, bytes) != 0) fail_msg("%s %s from_f32 differs", table->name, type_name(type));
+            }
+            free(row);
+            free(again);
+            free(a);
+            free(b);
+        }
+    }
+}
+static void test_conversions_agree_with_the_block_formats(void **state) {
+    (void)state;
+    for_each_level(conversions);
+}
+
+/* ---- Attention ------------------------------------------------------------------------------------------------- */
+
+typedef struct attention_case {
+    int head_k, head_v, heads, kv_heads, tokens, cells;
+    tn_type k_type, v_type;
+    tn_attention_params params;
+    bool positions, mask, mask_f16, mask_per_head, sinks;
+} attention_case;
+
+static void check_attention(const tn__cpu_kernels *table, rng *r, const attention_case *c) {
+    const tn__cpu_kernels *generic = tn__cpu_kernels_at(TN__CPU_GENERIC);
+    size_t k_row = row_bytes(c->k_type, c->head_k), v_row = row_bytes(c->v_type, c->head_v);
+    size_t nq = (size_t)(c->heads * c->tokens * c->head_k), nout = (size_t)(c->heads * c->tokens * c->head_v);
+    float *q = malloc(nq * sizeof *q), *out = aligned(nout * sizeof *out);
+    unsigned char *k = malloc(k_row * (size_t)(c->kv_heads * c->cells)),
+                  *v = malloc(v_row * (size_t)(c->kv_heads * c->cells));
+    float *kf = malloc((size_t)(c->kv_heads * c->cells * c->head_k) * sizeof *kf);
+    float *vf = malloc((size_t)(c->kv_heads * c->cells * c->head_v) * sizeof *vf);
+    float *mask = malloc((size_t)(c->cells * c->tokens * c->heads) * sizeof *mask),
+          *sinks = malloc((size_t)c->heads * sizeof *sinks);
+    uint16_t *mask16 = malloc((size_t)(c->cells * c->tokens * c->heads) * sizeof *mask16);
+    int32_t *q_pos = malloc((size_t)c->tokens * 8), *k_pos = malloc((size_t)c->cells * 8), range[2] = {0, c->cells};
+    for (size_t i = 0; i < nq; i++) q[i] = rng_normal(r);
+    for (int i = 0; i < c->kv_heads * c->cells; i++) {
+        random_weights(r, c->k_type, c->head_k, k + (size_t)i * k_row);
+        random_weights(r, c->v_type, c->head_v, v + (size_t)i * v_row);
+        generic->to_f32[c->k_type](k + (size_t)i * k_row, kf + (size_t)i * (size_t)c->head_k, c->head_k);
+        generic->to_f32[c->v_type](v + (size_t)i * v_row, vf + (size_t)i * (size_t)c->head_v, c->head_v);
+    }
+    for (int i = 0; i < c->cells * c->tokens * c->heads; i++) {
+        mask[i] = rng_below(r, 5) == 0 ? -INFINITY : (float)rng_unit(r);
+        mask16[i] = tn__f32_to_f16(mask[i]);
+        if (c->mask_f16) mask[i] = tn__f16_to_f32(mask16[i]);
+    }
+    for (int h = 0; h < c->heads; h++) sinks[h] = rng_normal(r);
+    for (int t = 0; t < c->tokens; t++) {
+        q_pos[2 * t] = c->cells / 2 + t;
+        q_pos[2 * t + 1] = t % 7 == 6 ? -1 : t % 3;
+    }
+    for (int i = 0; i < c->cells; i++) { /* cells in disorder, some empty, of three sequences */
+        k_pos[2 * i] = rng_below(r, 9) == 0 ? -1 : (i * 5) % c->cells;
+        k_pos[2 * i + 1] = 1 << rng_below(r, 3);
+    }
+    if (c->positions && c->cells > 3) {
+        range[0] = 1;
+        range[1] = c->cells - 1;
+    }
+    tn__attention_job job = {.head_k = c->head_k,
+                             .head_v = c->head_v,
+                             .heads = c->heads,
+                             .kv_heads = c->kv_heads,
+                             .tokens = c->tokens,
+                             .cells = c->cells,
+                             .k_type = c->k_type,
+                             .v_type = c->v_type,
+                             .q = q,
+                             .k = k,
+                             .v = v,
+                             .q_head = (size_t)c->head_k * 4,
+                             .q_token = (size_t)(c->head_k * c->heads) * 4,
+                             .k_head = k_row,
+                             .k_cell = k_row * (size_t)c->kv_heads,
+                             .v_head = v_row * (size_t)c->cells,
+                             .v_cell = v_row,
+                             .out = out,
+                             .out_head = (size_t)c->head_v * 4,
+                             .out_token = (size_t)(c->head_v * c->heads) * 4,
+                             .params = c->params};
+    if (c->positions) {
+        job.q_pos = q_pos;
+        job.k_pos = k_pos;
+        job.k_words = 1;
+        job.range = range;
+    }
+    if (c->mask) {
+        job.mask = c->mask_f16 ? (void *)mask16 : mask;
+        job.mask_f16 = c->mask_f16;
+        job.mask_token = (size_t)c->cells * (c->mask_f16 ? 2 : 4);
+        job.mask_head = c->mask_per_head ? job.mask_token * (size_t)c->tokens : 0;
+    }
+    if (c->sinks) job.sinks = sinks;
+    float *first = NULL;
+    static const int counts[] = {1, 2, 5};
+    for (int n = 0; n < 3; n++) {
+        int nth = counts[n];
+        memset(out, 0xff, nout * sizeof *out);
+        job.scratch = aligned(table->attention_scratch(&job, nth));
+        for (int i = 0; i < nth; i++) table->attention(&job, i, nth);
+        if (table->attention_splits(&job) > 1) {
+            for (int i = 0; i < nth; i++) table->attention_combine(&job, i, nth);
+        }
+        free(job.scratch);
+        if (!first) {
+            first = malloc(nout * sizeof *out);
+            memcpy(first, out, nout * sizeof *out);
+        } else if (memcmp(first, out, nout * sizeof *out) != 0) {
+            fail_msg("%s attention: %d threads give other bits than 1", table->name, nth);
+        }
+    }
+    double *p = malloc((size_t)c->cells * sizeof *p), *acc = malloc((size_t)c->head_v * sizeof *acc);
+    for (int t = 0; t < c->tokens; t++) {
+        for (int h = 0; h < c->heads; h++) {
+            int kv = h / (c->heads / c->kv_heads);
+            int position = c->positions ? q_pos[2 * t] : c->cells - c->tokens + t,
+                sequence = c->positions ? q_pos[2 * t + 1] : 0;
+            double most = -INFINITY, total = 0, vmax = 0;
+            for (int i = 0; i < c->cells; i++) {
+                int kp = c->positions ? k_pos[2 * i] : i;
+                bool sees = kp >= 0 && sequence >= 0 && i >= range[0] && i < range[1];
+                if (sees && c->positions) sees = k_pos[2 * i + 1] >> sequence & 1;
+                if (c->params.causal) sees = sees && kp <= position;
+                if (c->params.window) sees = sees && position - kp < c->params.window;
+                if (c->params.chunk) sees = sees && kp / c->params.chunk == position / c->params.chunk;
+                double s = 0;
+                const float *kr = kf + (size_t)(i * c->kv_heads + kv) * (size_t)c->head_k;
+                for (int d = 0; d < c->head_k; d++) s += (double)q[(t * c->heads + h) * c->head_k + d] * kr[d];
+                s *= c->params.scale;
+                if (c->params.soft_cap > 0) s = c->params.soft_cap * tanh(s / c->params.soft_cap);
+                if (c->params.max_bias > 0) {
+                    int power = 1;
+                    while (power * 2 <= c->heads) power *= 2;
+                    double slope = h < power ? exp2(-c->params.max_bias / power * (h + 1))
+                                             : exp2(-c->params.max_bias / 2 / power * (2 * (h - power) + 1));
+                    s -= slope * abs(position - kp);
+                }
+                if (c->mask) s += mask[((c->mask_per_head ? h * c->tokens : 0) + t) * c->cells + i];
+                p[i] = sees ? s : -INFINITY;
+                most = fmax(most, p[i]);
+            }
+            if (c->sinks) most = fmax(most, sinks[h]);
+            memset(acc, 0, (size_t)c->head_v * sizeof *acc);
+            for (int i = 0; i < c->cells; i++) {
+                double w = p[i] == -INFINITY ? 0 : exp(p[i] - most);
+                const float *vr = vf + (size_t)(kv * c->cells + i) * (size_t)c->head_v;
+                total += w;
+                for (int d = 0; d < c->head_v; d++) {
+                    acc[d] += w * vr[d];
+                    vmax = fmax(vmax, fabs(vr[d]));
+                }
+            }
+            bool empty = total == 0;
+            if (c->sinks) total += exp(sinks[h] - most);
+            for (int d = 0; d < c->head_v; d++) {
+                double want = empty ? 0 : acc[d] / total, got = first[(t * c->heads + h) * c->head_v + d];
+                if (!(fabs(got - want) <= ATTENTION_TOLERANCE(table) * vmax + 1e-6))
+                    fail_msg("%s attention token %d head %d [%d]: %g, expected %g (k %s v %s cells %d tokens %d)",
+                             table->name, t, h, d, got, want, type_name(c->k_type), type_name(c->v_type), c->cells,
+                             c->tokens);
+            }
+        }
+    }
+    free(p), free(acc), free(first), free(q), free(out), free(k), free(v), free(kf), free(vf), free(mask),
+        free(mask16);
+    free(sinks), free(q_pos), free(k_pos);
+}
+
+static void attention(const tn__cpu_kernels *table) {
+    rng r = {50};
+    static const tn_type kv_types[] = {TN_F16, TN_F32, TN_BF16, TN_Q8_0, TN_Q4_0};
+    for (int round = 0; round < (getenv("TENON_LONG") ? 300 : 60); round++) {
+        attention_case c = {.k_type = kv_types[rng_below(&r, 5)], .v_type = kv_types[rng_below(&r, 5)]};
+        c.head_k = 32 * (1 + (int)rng_below(&r, 4));
+        c.head_v = rng_below(&r, 3) ? c.head_k : 32 * (1 + (int)rng_below(&r, 4));
+        if (c.k_type <= TN_F16 && c.v_type <= TN_F16 && rng_below(&r, 3) == 0)
+            c.head_k = c.head_v = 10 + (int)rng_below(&r, 90);
+        c.kv_heads = 1 + (int)rng_below(&r, 3);
+        c.heads = c.kv_heads * (1 + (int)rng_below(&r, 5));
+        c.tokens = round % 3 == 0 ? 1 : 1 + (int)rng_below(&r, 40);
+        c.cells = c.tokens + (int)rng_below(&r, round % 5 == 0 ? 1500 : 90);
+        c.params.scale = 1 / sqrtf((float)c.head_k);
+        c.params.causal = (int32_t)rng_below(&r, 2);
+        if (rng_below(&r, 4) == 0) c.params.window = 1 + (int32_t)rng_below(&r, 60);
+        if (rng_below(&r, 6) == 0) c.params.chunk = 1 + (int32_t)rng_below(&r, 60);
+        if (rng_below(&r, 4) == 0) c.params.soft_cap = 5;
+        if (rng_below(&r, 4) == 0) c.params.max_bias = 8;
+        c.positions = rng_below(&r, 2);
+        c.mask = rng_below(&r, 4) == 0;
+        c.mask_f16 = rng_below(&r, 2);
+        c.mask_per_head = rng_below(&r, 2);
+        c.sinks = rng_below(&r, 4) == 0;
+        check_attention(table, &r, &c);
+    }
+}
+static void test_attention_agrees_with_float64(void **state) {
+    (void)state;
+    for_each_level(attention);
+}
+
+static void test_levels_have_names_and_complete_tables(void **state) {
+    (void)state;
+    const tn__cpu_kernels *best = tn__cpu_kernels_get();
+    print_message("levels here:");
+    for (int level = 0; level < TN__CPU_LEVELS; level++) {
+        const tn__cpu_kernels *table = tn__cpu_kernels_at((tn__cpu_level)level);
+        if (!table) continue;
+        print_message(" %s", table->name);
+        assert_int_equal(table->level, level);
+        for (int t = 0; t < TYPES; t++) assert_non_null(table->to_f32[types[t]]);
+    }
+    print_message("; chosen %s\n", best->name);
+    assert_null(tn__cpu_kernels_at(TN__CPU_LEVELS));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_levels_have_names_and_complete_tables),
+        cmocka_unit_test(test_matmul_agrees_with_float64_for_every_type),
+        cmocka_unit_test(test_matmul_in_parts_with_gather_and_scatter),
+        cmocka_unit_test(test_matmul_lets_nan_and_infinity_through),
+        cmocka_unit_test(test_packing_keeps_every_bit),
+        cmocka_unit_test(test_every_level_prepares_the_same_activations),
+        cmocka_unit_test(test_unary_rows_agree_with_libm),
+        cmocka_unit_test(test_plain_rows_agree_with_float64),
+        cmocka_unit_test(test_conversions_agree_with_the_block_formats),
+        cmocka_unit_test(test_attention_agrees_with_float64),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
