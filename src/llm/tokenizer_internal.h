@@ -1,0 +1,278 @@
+/* What the tokenizer's files share: the vocabulary, tries, merge tables, pre-tokenizers and scratch memory. */
+#ifndef TN_LLM_TOKENIZER_INTERNAL_H
+#define TN_LLM_TOKENIZER_INTERNAL_H
+
+#include "base/checked.h"
+#include "base/hash.h"
+#include "tenon/tokenizer.h"
+
+#include <pthread.h>
+
+#define TN__NIL UINT32_MAX
+#define TN__SPACE "\xe2\x96\x81" /* U+2581, how SentencePiece writes a space */
+
+/* ---- Where a vocabulary comes from (tokenizer_vocab.c) ------------------------------------------------------- */
+
+enum { TN__UNSET = -1 }; /* a switch that the file does not mention */
+
+/* Plain arrays, so that tests and other file formats can make a tokenizer too. Nothing is kept after the call. */
+typedef struct tn__vocab_source {
+    tn_gguf_str model, pre; /* tokenizer.ggml.model and .pre */
+    tn_gguf_str name, arch; /* general.name and .architecture: a few models are known by these alone */
+    size_t n_tokens, n_merges;
+    const tn_gguf_str *tokens;
+    const float *scores;       /* NULL: all 0 */
+    const int32_t *types;      /* NULL: all normal */
+    const tn_gguf_str *merges; /* "left right" */
+    const unsigned char *charsmap;
+    size_t charsmap_size;
+    int64_t special[TN_SPECIAL_COUNT]; /* -1 where absent */
+    int add_bos, add_eos, add_sep, add_space_prefix, remove_extra_whitespaces, lowercase, strip_accents;
+} tn__vocab_source;
+
+void tn__vocab_source_init(tn__vocab_source *source); /* empty, everything unset */
+/* Makes a tokenizer from arrays; tn_tokenizer_new() ends here. */
+tn_status tn__tokenizer_from_source(const tn__vocab_source *source, const tn_tokenizer_params *params,
+                                    tn_tokenizer **out);
+
+/* ---- Growable memory ----------------------------------------------------------------------------------------- */
+
+/* Makes room for `need` elements of `size` bytes; the capacity at least doubles. */
+tn_status tn__grow(void **memory, size_t *capacity, size_t need, size_t size);
+tn_status tn__tokens_push(tn_tokens *tokens, tn_token id);
+tn_status tn__text_append(tn_text *text, const char *bytes, size_t length); /* keeps the NUL */
+
+/* ---- Trie over byte strings (tokenizer_trie.c) --------------------------------------------------------------- */
+
+/* Children of a node lie side by side, sorted by label. Node 0 is the root. */
+typedef struct tn__trie {
+    struct tn__trie_node {
+        uint32_t first;    /* index of the first child */
+        uint32_t token;    /* TN__NIL where no string ends */
+        uint16_t children; /* how many */
+        uint8_t label;
+    } * nodes;
+    uint32_t root[256]; /* child of the root by label, or TN__NIL */
+} tn__trie;
+
+typedef struct tn__trie_item {
+    const char *data;
+    size_t size;
+    uint32_t token;
+} tn__trie_item;
+
+/* Sorts `items`; of equal strings the smallest token counts. Empty strings are left away. */
+tn_status tn__trie_build(tn__trie *trie, tn__trie_item *items, size_t count);
+void tn__trie_free(tn__trie *trie);
+static inline uint32_t tn__trie_child(const tn__trie *trie, uint32_t node, uint8_t label) {
+    if (node == 0) return trie->root[label];
+    const struct tn__trie_node *n = &trie->nodes[node];
+    uint32_t low = n->first, high = n->first + n->children;
+    while (low < high) {
+        uint32_t mid = (low + high) / 2;
+        if (trie->nodes[mid].label < label)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < n->first + n->children && trie->nodes[low].label == label ? low : TN__NIL;
+}
+
+/* ---- Pre-tokenizers (tokenizer_pre.c) ------------------------------------------------------------------------ */
+
+#define TN__PRE_STAGES 6
+
+enum tn__pre_flags {
+    TN__PRE_IGNORE_MERGES = 1, /* a word that is a token is that token, whatever the merges say */
+    TN__PRE_ADD_BOS = 2,
+    TN__PRE_ADD_SEP = 4,
+    TN__PRE_NFC = 8, /* the model's normalizer composes characters first */
+};
+
+typedef struct tn__pre_row {
+    const char *name;
+    const char *const *stages; /* patterns, each splitting the pieces of the one before; ended by NULL */
+    unsigned flags;
+} tn__pre_row;
+
+extern const tn__pre_row tn__pre_table[];
+extern const size_t tn__pre_count;
+const tn__pre_row *tn__pre_find(const char *name, size_t size); /* NULL when not known */
+
+typedef struct tn__pre tn__pre;             /* compiled patterns; immutable */
+typedef struct tn__pre_match tn__pre_match; /* what one thread needs to use them */
+tn_status tn__pre_new(const tn__pre_row *row, tn__pre **out);
+void tn__pre_free(tn__pre *pre);
+tn_status tn__pre_match_new(const tn__pre *pre, tn__pre_match **out);
+void tn__pre_match_free(tn__pre_match *match);
+/* Calls `word` for every piece of a valid UTF-8 text, in order; together they are the text. */
+typedef tn_status (*tn__word_fn)(void *user, const char *word, size_t size);
+tn_status tn__pre_split(const tn__pre *pre, tn__pre_match *match, const char *text, size_t size, tn__word_fn word,
+                        void *user);
+
+/* Canonical composition of valid UTF-8 (tokenizer_normalize.c). Leaves *text alone, with *changed false, where
+ * nothing needs composing. */
+tn_status tn__normalize_nfc(const char *text, size_t size, tn_text *out, bool *changed);
+
+/* ---- Merging (tokenizer_merge.c) ----------------------------------------------------------------------------- */
+
+/* Symbols are token ids, and past them strings that occur in merges without being tokens. */
+typedef struct tn__merge_slot {
+    uint64_t pair; /* left << 32 | right; UINT64_MAX in an empty slot */
+    uint32_t rank, result;
+} tn__merge_slot;
+
+typedef struct tn__merges {
+    tn__merge_slot *slots;
+    size_t mask; /* slots - 1 */
+    size_t count;
+    uint32_t n_ranks;
+    uint64_t seed;
+} tn__merges;
+
+tn_status tn__merges_init(tn__merges *merges, size_t capacity, uint64_t seed);
+void tn__merges_free(tn__merges *merges);
+/* Keeps the first of equal pairs; grows. */
+tn_status tn__merges_add(tn__merges *merges, uint32_t left, uint32_t right, uint32_t rank, uint32_t result);
+
+typedef struct tn__merge_work {
+    uint32_t *symbols, *starts; /* in: symbols; out: what is left, and the index where each began */
+    size_t capacity;
+    /* For words too long to look through again and again. */
+    uint32_t *next, *prev, *ranks, *results;
+    size_t long_capacity;
+    struct tn__merge_entry {
+        uint32_t position, next;
+    } * entries;
+    size_t entry_count, entry_capacity;
+    uint32_t free_entry;
+    struct tn__merge_bucket {
+        uint32_t head, tail, epoch;
+        bool opened, unsorted;
+    } * buckets;
+    size_t bucket_count;
+    uint32_t epoch;
+    uint32_t *rank_heap;
+    size_t rank_heap_count, rank_heap_capacity;
+    uint64_t *late_heap;
+    size_t late_heap_count, late_heap_capacity;
+} tn__merge_work;
+
+void tn__merge_work_free(tn__merge_work *work);
+tn_status tn__merge_reserve(tn__merge_work *work, size_t count); /* room for symbols */
+/* Merges work->symbols[0 … *count) by rank, leftmost first among equals. */
+tn_status tn__merge_run(const tn__merges *merges, tn__merge_work *work, size_t *count);
+
+/* ---- The tokenizer ------------------------------------------------------------------------------------------- */
+
+/* Tokens of words seen lately: one cache line per word, replaced when another word falls on it. */
+enum { TN__CACHE_WORD = 30, TN__CACHE_TOKENS = 8, TN__CACHE_SLOTS = 1 << 14 };
+typedef struct tn__cache_slot {
+    uint8_t size, count; /* size 0: empty */
+    char word[TN__CACHE_WORD];
+    tn_token tokens[TN__CACHE_TOKENS];
+} tn__cache_slot;
+
+/* What one encoding needs; kept for the next one. */
+typedef struct tn__scratch {
+    struct tn__scratch *next;
+    tn__pre_match *match;
+    tn__cache_slot *cache;
+    tn__merge_work work;
+    tn_text normalized, escaped;
+    tn_text word;
+    struct tn__lattice_node *lattice;
+    size_t lattice_capacity;
+} tn__scratch;
+
+struct tn_tokenizer {
+    tn_tokenizer_kind kind;
+    int32_t size;
+    uint64_t seed; /* of all hash tables, so that a file cannot be made to collide */
+
+    char *text_blob, *piece_blob;
+    size_t *text_at, *piece_at; /* size + 1 offsets; each string is followed by a NUL */
+    size_t longest_piece;
+    uint8_t *types;
+    float *scores;
+    uint8_t *strips; /* TN__STRIP_*: whitespace beside a special token that belongs to it; NULL when none has any */
+    struct tn__text_slot {
+        uint32_t hash, token;
+    } * text_map;
+    size_t text_mask;
+
+    tn_token special[TN_SPECIAL_COUNT];
+    tn__bits *ends;
+    bool add_bos, add_eos, add_sep, add_space_prefix, remove_extra_whitespaces, ignore_merges, nfc, lowercase,
+        strip_accents;
+    bool escape_spaces; /* spaces are written U+2581 */
+
+    tn__trie specials; /* control, user-defined and unknown tokens */
+    bool has_specials;
+    bool first_byte[256]; /* which bytes begin one of them */
+
+    const tn__pre_row *pre_row;
+    tn__pre *pre;
+    tn__merges merges;
+    uint32_t byte_symbol[256]; /* byte-level BPE: the symbol of each byte */
+    tn_token byte_token[256];  /* byte fallback: "<0x00>" … "<0xFF>" */
+    struct tn__char_slot {
+        uint32_t cp, symbol;
+    } * char_map; /* character BPE: the symbol of each character; cp TN__NIL in an empty slot */
+    size_t char_mask;
+    tn__bits *joins; /* character BPE: which characters (hashed pairs) some merge joins */
+
+    tn__trie words; /* WordPiece, Unigram */
+    double unknown_score, top_score;
+    unsigned char *charsmap;
+    size_t charsmap_size;
+    uint32_t charsmap_units; /* 32-bit units of its trie */
+
+    pthread_mutex_t lock; /* guards `idle` */
+    tn__scratch *idle;
+};
+
+enum { TN__STRIP_LEFT = 1, TN__STRIP_RIGHT = 2 };
+
+static inline const char *tn__token_text(const tn_tokenizer *t, uint32_t id, size_t *size) {
+    *size = t->text_at[id + 1] - t->text_at[id] - 1;
+    return t->text_blob + t->text_at[id];
+}
+/* Token with this text, or TN__NIL. */
+uint32_t tn__text_find(const tn_tokenizer *t, const char *text, size_t size);
+
+/* The byte that a character of the byte-level alphabet stands for, or -1; and the other way. */
+int tn__byte_of_char(uint32_t cp);
+uint32_t tn__char_of_byte(unsigned byte);
+
+tn_status tn__vocab_load(tn_tokenizer *t, const tn__vocab_source *source);
+tn_status tn__vocab_roles(tn_tokenizer *t, const tn__vocab_source *source);
+tn_status tn__vocab_pieces(tn_tokenizer *t);
+void tn__vocab_free(tn_tokenizer *t);
+
+/* Fills t->merges from the file's list, or from the scores: any two neighbours whose joined text is a token merge,
+ * the one with the higher score first (tokenizer_symbols.c). */
+tn_status tn__rank_merges(tn_tokenizer *t, const tn__vocab_source *source);
+tn_status tn__score_merges(tn_tokenizer *t);
+uint32_t tn__symbol_of_char(const tn_tokenizer *t, uint32_t cp);
+/* Whether any merge joins text that ends with one character to text that begins with another; may err on the side of
+ * yes. */
+bool tn__may_join(const tn_tokenizer *t, uint32_t last, uint32_t first);
+
+/* One pair per kind: what loading prepares, and how a text without special tokens is encoded. `first` says that the
+ * text begins the input or follows a special token. */
+tn_status tn__bpe_load(tn_tokenizer *t, const tn__vocab_source *source, const tn_tokenizer_params *params);
+tn_status tn__bpe_encode(const tn_tokenizer *t, tn__scratch *s, const char *text, size_t size, tn_tokens *out);
+tn_status tn__spm_load(tn_tokenizer *t, const tn__vocab_source *source);
+tn_status tn__spm_encode(const tn_tokenizer *t, tn__scratch *s, const char *text, size_t size, bool first,
+                         tn_tokens *out);
+tn_status tn__wordpiece_load(tn_tokenizer *t);
+tn_status tn__wordpiece_encode(const tn_tokenizer *t, tn__scratch *s, const char *text, size_t size, tn_tokens *out);
+tn_status tn__unigram_load(tn_tokenizer *t, const tn__vocab_source *source);
+tn_status tn__unigram_encode(const tn_tokenizer *t, tn__scratch *s, const char *text, size_t size, bool first,
+                             tn_tokens *out);
+
+/* Encodes one word by merging, through the cache. */
+tn_status tn__word_encode(const tn_tokenizer *t, tn__scratch *s, const char *word, size_t size, tn_tokens *out);
+
+#endif
