@@ -1,0 +1,173 @@
+/* The CPU as a device: what it is called, its memory, and making streams of work on it. */
+#include "backend/registry.h"
+
+#include "backend/cpu/host_buffer.h"
+#include "backend/cpu/ops.h"
+#include "backend/cpu/program.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- Memory -------------------------------------------------------------------------------------------------- */
+
+static bool read_number(const char *path, uint64_t *value) {
+    FILE *file = fopen(path, "r");
+    if (!file) return false;
+    unsigned long long number;
+    bool read = fscanf(file, "%llu", &number) == 1; /* "max" is no number: no limit */
+    fclose(file);
+    if (read) *value = number;
+    return read;
+}
+
+/* What the machine has, or less when this process lives in a container with a limit of its own. */
+tn_status tn__host_memory(size_t *free_bytes, size_t *total_bytes) {
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t available = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page, total = (uint64_t)sysconf(_SC_PHYS_PAGES) * page;
+    FILE *file =
+        fopen("/proc/meminfo", "r"); /* knows better: counts what can be reclaimed; absent in a bare chroot */
+    char line[256];
+    unsigned long long kib;
+    while (file && fgets(line, sizeof line, file)) {
+        if (sscanf(line, "MemTotal: %llu kB", &kib) == 1) total = kib * 1024;
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) available = kib * 1024;
+    }
+    if (file) fclose(file);
+    uint64_t limit, used;
+    if (read_number("/sys/fs/cgroup/memory.max", &limit) && read_number("/sys/fs/cgroup/memory.current", &used)) {
+        total = TN__MIN(total, limit);
+        available = TN__MIN(available, limit > used ? limit - used : 0);
+    }
+    *free_bytes = (size_t)available;
+    *total_bytes = (size_t)total;
+    return TN_OK;
+}
+
+static tn_status memory(tn_device *device, size_t *free_bytes, size_t *total_bytes) {
+    return tn__host_memory(free_bytes, total_bytes);
+}
+
+/* ---- Ops ----------------------------------------------------------------------------------------------------- */
+
+bool tn__cpu_supports(const tn_tensor *node, char *reason, size_t reason_size) {
+    if ((unsigned)node->op >= TN_OP_COUNT || !tn__cpu_ops[node->op].run)
+        return tn__refuse(reason, reason_size, "%s is not an op the CPU runs", tn_op_name(node->op));
+    const tn__cpu_op *op = &tn__cpu_ops[node->op];
+    /* Copies within a type move bytes, and what a custom op does with its sources is its own affair. */
+    bool moves_bytes = op->run == tn__run_copy && node->src[0]->type == node->type;
+    if (!moves_bytes && node->op != TN_OP_CUSTOM && !tn__readable(node, reason, reason_size)) return false;
+    return !op->supports || op->supports(node, reason, reason_size);
+}
+
+static bool supports_op(tn_device *device, const tn_tensor *node, char *reason, size_t reason_size) {
+    return tn__cpu_supports(node, reason, reason_size);
+}
+static bool supports_buffer_type(tn_device *device, const tn_buffer_type *type) { return type->is_host; }
+
+/* ---- Streams ------------------------------------------------------------------------------------------------- */
+
+static void stream_free(tn_backend *backend) {
+    tn__cpu_stream *stream = backend->impl;
+    if (stream->owns_pool) tn_threadpool_free(stream->pool);
+    tn_free(stream);
+}
+
+static const tn_backend_ops stream_ops = {
+    .free = stream_free,
+    .program_new = tn__cpu_program_new,
+    .program_free = tn__cpu_program_free,
+    .program_moved = tn__cpu_program_moved,
+    .program_run = tn__cpu_program_run,
+};
+
+static tn_status stream_new(tn_device *device, const tn_backend_params *params, tn_backend **backend) {
+    if (params->n_threads < 0 || params->n_threads > TN_MAX_THREADS)
+        return tn_fail(TN_E_INVALID, "%d threads: 0 to %d are possible", params->n_threads, TN_MAX_THREADS);
+    tn__cpu_stream *stream = tn_calloc(1, sizeof *stream);
+    if (!stream) return TN_E_NOMEM;
+    stream->base = (tn_backend){.ops = &stream_ops, .device = device, .impl = stream};
+    stream->abort = params->abort;
+    stream->abort_user = params->abort_user;
+    stream->pool = params->threads;
+    if (!stream->pool) {
+        tn_threadpool_params p = tn_threadpool_params_default(params->n_threads);
+        tn_status status = tn_threadpool_new(&p, &stream->pool);
+        if (status != TN_OK) {
+            tn_free(stream);
+            return status;
+        }
+        stream->owns_pool = true;
+    }
+    int size = tn_threadpool_size(stream->pool);
+    stream->n_threads = params->n_threads > 0 ? TN__MIN(params->n_threads, size) : size;
+    *backend = &stream->base;
+    return TN_OK;
+}
+
+/* ---- The device ---------------------------------------------------------------------------------------------- */
+
+static const tn_device_ops device_ops = {
+    .memory = memory,
+    .supports_op = supports_op,
+    .supports_buffer_type = supports_buffer_type,
+    .wrap_host = tn__host_buffer_wrap,
+    .backend_new = stream_new,
+};
+
+static tn_device cpu = {
+    .ops = &device_ops,
+    .name = "cpu",
+    .kind = TN_DEVICE_CPU,
+    .caps = {.wrap_host = true, .shares_host = true},
+};
+static tn_buffer_type host_type = {
+    .ops = &tn__host_buffer_type_ops,
+    .name = "cpu",
+    .device = &cpu,
+    .alignment = TN__HOST_ALIGN,
+    .max_size = PTRDIFF_MAX - 4096,
+    .is_host = true,
+};
+
+/* From the kernel's list of processors: x86 says "model name"; where there is none, the architecture's name serves.
+ */
+static char model[96];
+static void read_model(void) {
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    char line[256];
+    while (file && !model[0] && fgets(line, sizeof line, file)) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon) continue;
+        colon += 1 + strspn(colon + 1, " ");
+        snprintf(model, sizeof model, "%.*s", (int)strcspn(colon, "\n"), colon);
+    }
+    if (file) fclose(file);
+#if defined(__aarch64__)
+    if (!model[0]) snprintf(model, sizeof model, "ARM64 processor");
+#else
+    if (!model[0]) snprintf(model, sizeof model, "unknown processor");
+#endif
+}
+
+const char *tn_cpu_name(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, read_model);
+    return model;
+}
+const char *tn_cpu_level(void) { return "generic"; }
+
+static void describe(void) {
+    cpu.buffer_type = &host_type;
+    tn__host_buffer_init(&cpu);
+    snprintf(cpu.description, sizeof cpu.description, "%s, %d cores, %s", tn_cpu_name(), tn_cpu_count(),
+             tn_cpu_level());
+}
+
+tn_device *tn__cpu_device(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, describe);
+    return &cpu;
+}

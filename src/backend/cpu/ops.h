@@ -1,0 +1,185 @@
+/* What op drivers and the program share: the table op → driver, a driver's share of a node, and access to rows.
+ *
+ * A node runs in one or more phases with a barrier between them. Within a phase all threads call the driver at the
+ * same time; it takes its share by index or from a shared counter. Whichever thread computes an element, its bits are
+ * the same: drivers cut the work at places that depend on shapes only. */
+#ifndef TN_CPU_OPS_H
+#define TN_CPU_OPS_H
+
+#include "tenon/backend_impl.h"
+
+#include "base/checked.h"
+#include "base/half.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+typedef struct tn__task {
+    tn_tensor *node;
+    int phase;
+    int ith, nth;
+    unsigned char *scratch; /* what the op asked for, 64-byte aligned, shared by the threads and phases of the node */
+    _Atomic int32_t *next;  /* counter of this node and phase, starts at 0 */
+} tn__task;
+
+typedef struct tn__cpu_op {
+    void (*run)(const tn__task *task);
+    /* NULL: everything the op's shape rule accepts. Otherwise false and a reason. */
+    bool (*supports)(const tn_tensor *node, char *reason, size_t reason_size);
+    int (*phases)(const tn_tensor *node);                    /* NULL: one */
+    size_t (*scratch)(const tn_tensor *node, int n_threads); /* NULL: none */
+    int64_t (*units)(const tn_tensor *node); /* pieces that can run at once; NULL: rows of the result */
+    double (*cost)(const tn_tensor *node);   /* about how many ns on one thread; NULL: by elements */
+} tn__cpu_op;
+
+extern const tn__cpu_op tn__cpu_ops[TN_OP_COUNT];
+
+/* ---- Shares -------------------------------------------------------------------------------------------------- */
+
+/* Elements or rows begin…end-1 of `total` for this thread. */
+static inline void tn__task_share(const tn__task *task, int64_t total, int64_t *begin, int64_t *end) {
+    int64_t part = (total + task->nth - 1) / task->nth;
+    *begin = TN__MIN(part * task->ith, total);
+    *end = TN__MIN(*begin + part, total);
+}
+/* The next piece nobody has taken; the caller stops at its number of pieces. */
+static inline int64_t tn__take(const tn__task *task) {
+    return atomic_fetch_add_explicit(task->next, 1, memory_order_relaxed);
+}
+
+/* Scratch is cut into aligned pieces by adding up sizes in the same order in `scratch` and `run`. */
+enum { TN__SCRATCH_ALIGN = 64 };
+static inline size_t tn__scratch_size(size_t bytes) { return tn__align_up(bytes, TN__SCRATCH_ALIGN); }
+
+/* ---- Rows ---------------------------------------------------------------------------------------------------- */
+
+static inline char *tn__at(const tn_tensor *t, int64_t i1, int64_t i2, int64_t i3) {
+    return (char *)t->data + (size_t)i1 * t->nb[1] + (size_t)i2 * t->nb[2] + (size_t)i3 * t->nb[3];
+}
+typedef struct tn__index {
+    int64_t i1, i2, i3;
+} tn__index;
+/* Row number r in the order of the shape of t. */
+static inline tn__index tn__row_index(const tn_tensor *t, int64_t r) {
+    int64_t i1 = r % t->ne[1], rest = r / t->ne[1];
+    return (tn__index){i1, rest % t->ne[2], rest / t->ne[2]};
+}
+static inline char *tn__row(const tn_tensor *t, int64_t r) {
+    tn__index i = tn__row_index(t, r);
+    return tn__at(t, i.i1, i.i2, i.i3);
+}
+/* Elements of a row lie next to each other. */
+static inline bool tn__dense_row(const tn_tensor *t) { return t->nb[0] == tn_type_bytes(t->type); }
+
+/* Long rows are converted piece by piece; a multiple of every block size. */
+enum { TN__PIECE = 1024 };
+
+/* Element-wise work is cut into pieces of rows, so that one long row can be shared as well as many short ones. */
+typedef struct tn__piece {
+    int64_t row, first, n;
+} tn__piece;
+static inline int64_t tn__pieces_per_row(const tn_tensor *t) { return (t->ne[0] + TN__PIECE - 1) / TN__PIECE; }
+static inline int64_t tn__pieces(const tn_tensor *t) { return tn_nrows(t) * tn__pieces_per_row(t); }
+static inline tn__piece tn__piece_at(const tn_tensor *t, int64_t piece) {
+    int64_t per_row = tn__pieces_per_row(t), first = piece % per_row * TN__PIECE;
+    return (tn__piece){piece / per_row, first, TN__MIN(TN__PIECE, t->ne[0] - first)};
+}
+
+/* Elements first…first+n-1 of the row at `row` as f32: a pointer into the row where it holds such, else `buffer`,
+ * filled. For block types `first` and `n` are whole blocks. */
+const float *tn__load(const tn_tensor *t, const char *row, int64_t first, int64_t n, float *buffer);
+/* Stores n values from element `first` of the row on, rounding to the tensor's type. */
+void tn__store(const tn_tensor *t, char *row, int64_t first, int64_t n, const float *values);
+/* Where results may be computed directly: into the row when it is dense f32, else into `buffer`, for tn__store. */
+static inline float *tn__target(const tn_tensor *t, char *row, int64_t first, float *buffer) {
+    return t->type == TN_F32 && t->nb[0] == 4 ? (float *)(void *)row + first : buffer;
+}
+/* Rounds n values (whole blocks) to the type, the fast way for block types. */
+void tn__quantize(tn_type type, const float *values, void *to, int64_t n);
+/* Element i of a row of integers (i8 i16 i32 i64). */
+int64_t tn__load_int(const tn_tensor *t, const char *row, int64_t i);
+
+/* ---- Checks shared by `supports` ----------------------------------------------------------------------------- */
+
+bool tn__refuse(char *reason, size_t size, const char *format, ...) TN_PRINTF(3, 4); /* returns false */
+bool tn__readable(const tn_tensor *node, char *reason, size_t size); /* all sources can be read, the result written */
+
+/* ---- Drivers, by family -------------------------------------------------------------------------------------- */
+
+void tn__run_copy(const tn__task *task);
+int64_t tn__units_elements(const tn_tensor *node);
+void tn__run_unary(const tn__task *task);
+void tn__run_diag_mask(const tn__task *task);
+void tn__run_binary(const tn__task *task);
+void tn__run_glu(const tn__task *task);
+
+void tn__run_sum(const tn__task *task);
+int tn__phases_two(const tn_tensor *node);
+size_t tn__scratch_row_sums(const tn_tensor *node, int n_threads);
+int64_t tn__units_source_rows(const tn_tensor *node);
+double tn__cost_source(const tn_tensor *node);
+void tn__run_sum_rows(const tn__task *task);
+void tn__run_cumsum(const tn__task *task);
+void tn__run_argmax(const tn__task *task);
+void tn__run_argsort(const tn__task *task);
+size_t tn__scratch_argsort(const tn_tensor *node, int n_threads);
+void tn__run_top_k(const tn__task *task);
+void tn__run_mix(const tn__task *task);
+void tn__run_cross_entropy(const tn__task *task);
+
+void tn__run_concat(const tn__task *task);
+void tn__run_repeat(const tn__task *task);
+void tn__run_pad(const tn__task *task);
+void tn__run_roll(const tn__task *task);
+void tn__run_arange(const tn__task *task);
+void tn__run_region(const tn__task *task);
+void tn__run_upscale(const tn__task *task);
+void tn__run_timestep(const tn__task *task);
+
+void tn__run_get_rows(const tn__task *task);
+void tn__run_set_rows(const tn__task *task);
+int64_t tn__units_set_rows(const tn_tensor *node);
+double tn__cost_set_rows(const tn_tensor *node);
+void tn__run_add_id(const tn__task *task);
+
+void tn__run_norm(const tn__task *task);
+void tn__run_group_norm(const tn__task *task);
+int64_t tn__units_groups(const tn_tensor *node);
+void tn__run_soft_max(const tn__task *task);
+size_t tn__scratch_rows(const tn_tensor *node, int n_threads);
+float tn__alibi_slope(int64_t head, int64_t heads,
+                      float max_bias); /* falls off by heads, steeper past a power of two */
+void tn__run_rope(const tn__task *task);
+size_t tn__scratch_rope(const tn_tensor *node, int n_threads);
+bool tn__supports_rope(const tn_tensor *node, char *reason, size_t size);
+
+void tn__run_mul_mat(const tn__task *task);
+int tn__phases_mul_mat(const tn_tensor *node);
+size_t tn__scratch_mul_mat(const tn_tensor *node, int n_threads);
+int64_t tn__units_mul_mat(const tn_tensor *node);
+double tn__cost_mul_mat(const tn_tensor *node);
+void tn__run_mul_mat_id(const tn__task *task);
+size_t tn__scratch_mul_mat_id(const tn_tensor *node, int n_threads);
+void tn__run_out_prod(const tn__task *task);
+size_t tn__scratch_out_prod(const tn_tensor *node, int n_threads);
+
+void tn__run_im2col(const tn__task *task);
+void tn__run_conv(const tn__task *task);
+size_t tn__scratch_conv(const tn_tensor *node, int n_threads);
+int64_t tn__units_conv(const tn_tensor *node);
+double tn__cost_conv(const tn_tensor *node);
+void tn__run_conv_transpose(const tn__task *task);
+void tn__run_pool(const tn__task *task);
+
+void tn__run_attention(const tn__task *task);
+int tn__phases_attention(const tn_tensor *node);
+size_t tn__scratch_attention(const tn_tensor *node, int n_threads);
+int64_t tn__units_attention(const tn_tensor *node);
+double tn__cost_attention(const tn_tensor *node);
+
+void tn__run_custom(const tn__task *task);
+int64_t tn__units_custom(const tn_tensor *node);
+double tn__cost_custom(const tn_tensor *node);
+
+#endif

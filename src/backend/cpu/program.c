@@ -1,0 +1,292 @@
+/* The compute plan of the CPU: which nodes run together in one step, on how many threads, with which scratch.
+ *
+ * A step ends with a barrier. Two kinds of steps save barriers: a run of tiny nodes is done by one thread in order,
+ * and large nodes that do not touch each other's memory run side by side. The second kind may take a node out of
+ * turn, past nodes it has nothing to do with. What touches what is decided by addresses, since the planner may have
+ * given two unrelated tensors the same place; so steps are arranged at the first run and after every move. The
+ * scratch size is fixed earlier, by an arrangement that knows the graph's edges only; later arrangements stay within
+ * it. */
+#include "backend/cpu/program.h"
+
+#include "backend/cpu/ops.h"
+
+enum {
+    MAX_TOGETHER = 8, /* nodes side by side in one step */
+    LOOK_AHEAD = 16,  /* how far past a node another one may be fetched from */
+    TINY_NS = 3000    /* below this one thread is as fast as several with a barrier */
+};
+
+typedef struct node_info {
+    tn_tensor *node;
+    const tn__cpu_op *op;
+    size_t scratch;
+    int phases;
+    bool tiny;
+    uint32_t first_counter;
+} node_info;
+
+typedef struct step_task {
+    uint32_t node;
+    int32_t phase;
+    size_t scratch; /* offset */
+} step_task;
+
+typedef struct step {
+    uint32_t first, count; /* tasks */
+    bool serial;
+} step;
+
+typedef struct cpu_program {
+    tn_program base;
+    int n_threads;
+    bool arranged;
+    uint32_t n_nodes, n_phases; /* nodes that are work; all their phases */
+    uint32_t n_steps, n_tasks;
+    node_info *nodes;
+    bool *placed;     /* while arranging */
+    step_task *tasks; /* n_phases of them */
+    step *steps;      /* at most n_phases */
+    _Atomic int32_t *counters;
+    unsigned char *scratch; /* of the current run */
+    _Atomic bool aborted;
+} cpu_program;
+
+/* ---- What touches what --------------------------------------------------------------------------------------- */
+
+typedef struct range {
+    uintptr_t begin, end;
+} range;
+static range bytes_of(const tn_tensor *t) {
+    uintptr_t begin = (uintptr_t)t->data;
+    return (range){begin, begin + tn_nbytes(t)};
+}
+static bool overlap(const tn_tensor *a, const tn_tensor *b, bool by_address) {
+    if (!by_address) {
+        const tn_tensor *ra = a->view_src ? a->view_src : a, *rb = b->view_src ? b->view_src : b;
+        return ra == rb;
+    }
+    range x = bytes_of(a), y = bytes_of(b);
+    return x.begin < y.end && y.begin < x.end;
+}
+static bool reads(const tn_tensor *node, const tn_tensor *written, bool by_address) {
+    for (int i = 0; i < TN_MAX_SRC; i++)
+        if (node->src[i] && overlap(node->src[i], written, by_address)) return true;
+    return false;
+}
+/* Whether two nodes must keep their order. */
+static bool ordered(const tn_tensor *a, const tn_tensor *b, bool by_address) {
+    return overlap(a, b, by_address) || reads(a, b, by_address) || reads(b, a, by_address);
+}
+
+/* ---- Arranging ----------------------------------------------------------------------------------------------- */
+
+static void add_task(cpu_program *p, uint32_t node, int phase, size_t scratch) {
+    p->tasks[p->n_tasks++] = (step_task){node, phase, scratch};
+    p->steps[p->n_steps - 1].count++;
+}
+static void begin_step(cpu_program *p, bool serial) { p->steps[p->n_steps++] = (step){p->n_tasks, 0, serial}; }
+
+/* Tiny nodes from `first` on, in order. */
+static void arrange_serial(cpu_program *p, uint32_t first) {
+    begin_step(p, true);
+    for (uint32_t i = first; i < p->n_nodes; i++) {
+        if (p->placed[i]) continue;
+        if (!p->nodes[i].tiny) break;
+        for (int phase = 0; phase < p->nodes[i].phases; phase++) add_task(p, i, phase, 0);
+        p->placed[i] = true;
+    }
+}
+
+/* The node `first` and whatever large nodes soon after it can run at its side. */
+static size_t arrange_parallel(cpu_program *p, uint32_t first, bool by_address, size_t scratch_limit) {
+    uint32_t members[MAX_TOGETHER], n = 0;
+    size_t offsets[MAX_TOGETHER], used = 0;
+    int phases = 0;
+    uint32_t end = (uint32_t)TN__MIN((uint64_t)first + LOOK_AHEAD, p->n_nodes);
+    for (uint32_t i = first; i < end && n < MAX_TOGETHER; i++) {
+        const node_info *info = &p->nodes[i];
+        if (p->placed[i] || (n > 0 && info->tiny)) continue;
+        if (n > 0 && used + info->scratch > scratch_limit) continue;
+        bool free_to_move = true;
+        for (uint32_t j = first; j < i && free_to_move; j++) {
+            bool member = false;
+            for (uint32_t m = 0; m < n; m++) member |= members[m] == j;
+            if (p->placed[j] && !member) continue;
+            free_to_move = !ordered(p->nodes[j].node, info->node, by_address);
+        }
+        if (!free_to_move) continue;
+        members[n] = i;
+        offsets[n++] = used;
+        used += info->scratch;
+        phases = TN__MAX(phases, info->phases);
+        p->placed[i] = true;
+    }
+    for (int phase = 0; phase < phases; phase++) {
+        begin_step(p, false);
+        for (uint32_t m = 0; m < n; m++)
+            if (phase < p->nodes[members[m]].phases) add_task(p, members[m], phase, offsets[m]);
+    }
+    return used;
+}
+
+/* Returns the scratch the arrangement needs. */
+static size_t arrange(cpu_program *p, bool by_address, size_t scratch_limit) {
+    size_t most = 0;
+    p->n_steps = p->n_tasks = 0;
+    for (uint32_t i = 0; i < p->n_nodes; i++) p->placed[i] = false;
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        if (p->placed[i]) continue;
+        if (p->nodes[i].tiny)
+            arrange_serial(p, i);
+        else
+            most = TN__MAX(most, arrange_parallel(p, i, by_address, scratch_limit));
+    }
+    for (uint32_t i = 0; i < p->n_nodes; i++) most = TN__MAX(most, p->nodes[i].scratch);
+    return most;
+}
+
+/* ---- Making -------------------------------------------------------------------------------------------------- */
+
+static bool is_work(const tn_tensor *node) {
+    return node->op != TN_OP_NONE && tn_op_get_family(node->op) != TN_FAMILY_VIEW && !tn_is_empty(node);
+}
+
+static double cost_of(const tn_tensor *node, const tn__cpu_op *op) {
+    return op->cost ? op->cost(node) : (double)tn_nelements(node) * 0.7;
+}
+static int64_t units_of(const tn_tensor *node, const tn__cpu_op *op) {
+    return op->units ? op->units(node) : tn_nrows(node);
+}
+
+tn_status tn__cpu_program_new(tn_backend *backend, tn_tensor *const *nodes, size_t n_nodes, tn_program **out) {
+    const tn__cpu_stream *stream = backend->impl;
+    if (n_nodes > INT32_MAX / 8) return tn_fail(TN_E_OVERFLOW, "%zu nodes are too many for one program", n_nodes);
+    for (size_t i = 0; i < n_nodes; i++) {
+        char reason[256];
+        if (!nodes[i]) return tn_fail(TN_E_INVALID, "node %zu of the program is NULL", i);
+        if (is_work(nodes[i]) && !tn__cpu_supports(nodes[i], reason, sizeof reason))
+            return tn_fail(TN_E_UNSUPPORTED, "cpu: node %zu '%s': %s", i, nodes[i]->name, reason);
+    }
+    cpu_program *p = tn_calloc(1, sizeof *p);
+    if (!p) return TN_E_NOMEM;
+    p->base.backend = backend;
+    p->nodes = tn_calloc(n_nodes, sizeof *p->nodes);
+    p->placed = tn_calloc(n_nodes, sizeof *p->placed);
+    if (!p->nodes || !p->placed) goto out_of_memory;
+
+    int64_t widest = 1;
+    for (size_t i = 0; i < n_nodes; i++) {
+        if (!is_work(nodes[i])) continue;
+        const tn__cpu_op *op = &tn__cpu_ops[nodes[i]->op];
+        node_info *info = &p->nodes[p->n_nodes++];
+        *info = (node_info){.node = nodes[i], .op = op};
+        info->phases = op->phases ? op->phases(nodes[i]) : 1;
+        info->tiny = cost_of(nodes[i], op) < TINY_NS || units_of(nodes[i], op) <= 1;
+        info->first_counter = p->n_phases;
+        p->n_phases += (uint32_t)info->phases;
+        if (!info->tiny) widest = TN__MAX(widest, units_of(nodes[i], op));
+    }
+    p->n_threads = (int)TN__MIN((int64_t)stream->n_threads, widest);
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        node_info *info = &p->nodes[i];
+        if (info->op->scratch) info->scratch = tn__scratch_size(info->op->scratch(info->node, p->n_threads));
+    }
+    p->tasks = tn_calloc(p->n_phases, sizeof *p->tasks);
+    p->steps = tn_calloc(p->n_phases, sizeof *p->steps);
+    p->counters = tn_calloc(p->n_phases, sizeof *p->counters);
+    if (!p->tasks || !p->steps || !p->counters) goto out_of_memory;
+    p->base.scratch = arrange(p, false, SIZE_MAX / 2);
+    *out = &p->base;
+    return TN_OK;
+out_of_memory:
+    tn__cpu_program_free(&p->base);
+    return TN_E_NOMEM;
+}
+
+void tn__cpu_program_free(tn_program *program) {
+    cpu_program *p = (cpu_program *)program;
+    tn_free(p->nodes);
+    tn_free(p->placed);
+    tn_free(p->tasks);
+    tn_free(p->steps);
+    tn_free((void *)p->counters);
+    tn_free(p);
+}
+
+void tn__cpu_program_moved(tn_program *program) { ((cpu_program *)program)->arranged = false; }
+size_t tn__cpu_program_steps(const tn_program *program) { return ((const cpu_program *)program)->n_steps; }
+int tn__cpu_program_threads(const tn_program *program) { return ((const cpu_program *)program)->n_threads; }
+
+/* ---- Running ------------------------------------------------------------------------------------------------- */
+
+static void run_task(cpu_program *p, const step_task *t, int ith, int nth) {
+    const node_info *info = &p->nodes[t->node];
+    tn__task task = {.node = info->node,
+                     .phase = t->phase,
+                     .ith = ith,
+                     .nth = nth,
+                     .scratch = p->scratch + t->scratch,
+                     .next = &p->counters[info->first_counter + (uint32_t)t->phase]};
+    info->op->run(&task);
+}
+
+static bool asked_to_stop(cpu_program *p) {
+    const tn__cpu_stream *stream = p->base.backend->impl;
+    if (!stream->abort || !stream->abort(stream->abort_user)) return false;
+    atomic_store_explicit(&p->aborted, true, memory_order_relaxed);
+    return true;
+}
+
+static void run_thread(void *user, int ith, int nth) {
+    cpu_program *p = user;
+    tn_threadpool *pool = ((const tn__cpu_stream *)p->base.backend->impl)->pool;
+    for (uint32_t s = 0; s < p->n_steps; s++) {
+        const step *st = &p->steps[s];
+        if (!st->serial) {
+            for (uint32_t t = 0; t < st->count; t++) run_task(p, &p->tasks[st->first + t], ith, nth);
+        } else if (ith == 0) {
+            for (uint32_t t = 0; t < st->count; t++) {
+                run_task(p, &p->tasks[st->first + t], 0, 1);
+                if (t + 1 < st->count && asked_to_stop(p)) break;
+            }
+        }
+        if (s + 1 == p->n_steps) break;
+        if (ith == 0) (void)asked_to_stop(p);
+        if (nth > 1) tn_threadpool_barrier(pool);
+        if (atomic_load_explicit(&p->aborted, memory_order_relaxed)) break;
+    }
+}
+
+static tn_status check_bound(const cpu_program *p) {
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        const tn_tensor *node = p->nodes[i].node;
+        if (!node->data) return tn_fail(TN_E_STATE, "cpu: '%s' (%s) has no memory", node->name, tn_op_name(node->op));
+        for (int j = 0; j < TN_MAX_SRC; j++)
+            if (node->src[j] && !node->src[j]->data && !tn_is_empty(node->src[j]))
+                return tn_fail(TN_E_STATE, "cpu: '%s', source %d of '%s' (%s), has no memory", node->src[j]->name, j,
+                               node->name, tn_op_name(node->op));
+    }
+    return TN_OK;
+}
+
+tn_status tn__cpu_program_run(tn_program *program, tn_buffer *scratch) {
+    cpu_program *p = (cpu_program *)program;
+    const tn__cpu_stream *stream = program->backend->impl;
+    if (!p->arranged) {
+        TN_TRY(check_bound(p));
+        arrange(p, true, program->scratch);
+        p->arranged = true;
+    }
+    p->scratch = tn_buffer_base(scratch);
+    for (uint32_t i = 0; i < p->n_phases; i++) atomic_store_explicit(&p->counters[i], 0, memory_order_relaxed);
+    atomic_store_explicit(&p->aborted, false, memory_order_relaxed);
+    if (!asked_to_stop(p)) {
+        if (p->n_threads > 1)
+            tn_threadpool_run(stream->pool, p->n_threads, run_thread, p);
+        else
+            run_thread(p, 0, 1);
+    }
+    if (atomic_load_explicit(&p->aborted, memory_order_relaxed))
+        return tn_fail(TN_E_ABORTED, "cpu: the computation was stopped by its caller");
+    return TN_OK;
+}

@@ -1,0 +1,180 @@
+/* The thread pool: made once, kicked off per run, with a barrier between the steps of a run.
+ *
+ * The `work` word carries both the number of the run and how many threads take part, so that a worker which is not
+ * needed never reads the job of a run that may already be over. */
+#include "backend/cpu/topology.h"
+#include "backend/cpu/wait.h"
+#include "base/checked.h"
+#include "tenon/cpu.h"
+
+#include <pthread.h>
+#include <stdalign.h>
+
+enum { ACTIVE_BITS = 13, ACTIVE_MASK = (1 << ACTIVE_BITS) - 1 }; /* TN_MAX_THREADS fits */
+_Static_assert((int)TN_MAX_THREADS <= (int)ACTIVE_MASK, "the number of threads must fit into the work word");
+
+static const uint64_t give_way_ns = 20 * 1000; /* about one migration: a core waited for longer is not ours */
+static const uint64_t barrier_poll_ns =
+    2 * 1000 * 1000;                            /* steps of a run are shorter than this, or sleeping is cheap */
+static const uint64_t poll_unit_ns = 50 * 1000; /* of the poll level: 50 looks for 2.5 ms, a token's pause */
+
+typedef struct worker {
+    struct tn_threadpool *pool;
+    pthread_t thread;
+    int index; /* 1 … n_threads-1 */
+    bool started;
+} worker;
+
+struct tn_threadpool {
+    int n_threads;
+    tn_threadpool_params params;
+    uint64_t idle_poll_ns, step_poll_ns;
+    pthread_mutex_t run_lock; /* one run at a time */
+    worker *workers;
+
+    alignas(64) _Atomic uint32_t work; /* run number << ACTIVE_BITS | threads in it */
+    _Atomic uint32_t idle_sleepers;
+    _Atomic bool stop, paused;
+    tn_threadpool_fn fn; /* of the current run; written before `work` announces it */
+    void *user;
+    int active;
+
+    alignas(64) _Atomic uint32_t arrived;
+    alignas(64) _Atomic uint32_t turn; /* counts barriers */
+    _Atomic uint32_t turn_sleepers;
+};
+
+tn_threadpool_params tn_threadpool_params_default(int n_threads) {
+    return (tn_threadpool_params){.n_threads = n_threads, .poll = 50};
+}
+
+/* The last to arrive opens the barrier. A sleeper first announces itself, then looks once more, so that either it
+ * sees the new turn or the opener sees the sleeper: both sides use sequentially consistent accesses. */
+void tn_threadpool_barrier(tn_threadpool *pool) {
+    uint32_t active = (uint32_t)pool->active;
+    if (active == 1) return;
+    uint32_t turn = atomic_load_explicit(&pool->turn, memory_order_relaxed);
+    if (atomic_fetch_add_explicit(&pool->arrived, 1, memory_order_acq_rel) + 1 == active) {
+        atomic_store_explicit(&pool->arrived, 0, memory_order_relaxed);
+        atomic_store(&pool->turn, turn + 1);
+        if (atomic_load(&pool->turn_sleepers)) tn__wake_all(&pool->turn);
+        return;
+    }
+    while (!tn__poll(&pool->turn, turn, pool->step_poll_ns, give_way_ns)) {
+        atomic_fetch_add(&pool->turn_sleepers, 1);
+        if (atomic_load(&pool->turn) == turn) tn__sleep_on(&pool->turn, turn);
+        atomic_fetch_sub(&pool->turn_sleepers, 1);
+    }
+}
+
+static void wait_for_work(tn_threadpool *pool, uint32_t last) {
+    for (;;) {
+        uint64_t limit = atomic_load_explicit(&pool->paused, memory_order_relaxed) ? 0 : pool->idle_poll_ns;
+        if (tn__poll(&pool->work, last, limit, give_way_ns)) return;
+        atomic_fetch_add(&pool->idle_sleepers, 1);
+        if (atomic_load(&pool->work) == last) tn__sleep_on(&pool->work, last);
+        atomic_fetch_sub(&pool->idle_sleepers, 1);
+    }
+}
+
+static void *worker_main(void *user) {
+    worker *self = user;
+    tn_threadpool *pool = self->pool;
+    tn__apply_placement(&pool->params, self->index);
+    tn__apply_priority(pool->params.priority);
+    uint32_t last = 0;
+    for (;;) {
+        wait_for_work(pool, last);
+        last = atomic_load_explicit(&pool->work, memory_order_acquire);
+        if (atomic_load_explicit(&pool->stop, memory_order_relaxed)) return NULL;
+        if (self->index >= (int)(last & ACTIVE_MASK)) continue;
+        pool->fn(pool->user, self->index, pool->active);
+        tn_threadpool_barrier(pool);
+    }
+}
+
+static void announce(tn_threadpool *pool, int active) {
+    uint32_t old = atomic_load_explicit(&pool->work, memory_order_relaxed);
+    atomic_store(&pool->work, ((old >> ACTIVE_BITS) + 1) << ACTIVE_BITS | (uint32_t)active);
+    if (atomic_load(&pool->idle_sleepers)) tn__wake_all(&pool->work);
+}
+
+void tn_threadpool_run(tn_threadpool *pool, int n_threads, tn_threadpool_fn fn, void *user) {
+    int active = n_threads <= 0 || n_threads > pool->n_threads ? pool->n_threads : n_threads;
+    pthread_mutex_lock(&pool->run_lock);
+    pool->fn = fn;
+    pool->user = user;
+    pool->active = active;
+    tn__placement saved;
+    bool moved = tn__enter_placement(&pool->params, &saved);
+    if (active > 1) {
+        atomic_store_explicit(&pool->paused, false, memory_order_relaxed);
+        announce(pool, active);
+    }
+    fn(user, 0, active);
+    tn_threadpool_barrier(pool);
+    if (moved) tn__leave_placement(&saved);
+    pthread_mutex_unlock(&pool->run_lock);
+}
+
+tn_status tn_threadpool_new(const tn_threadpool_params *params, tn_threadpool **out) {
+    if (!out) return tn_fail(TN_E_INVALID, "tn_threadpool_new: no place for the result");
+    tn_threadpool_params p = params ? *params : tn_threadpool_params_default(0);
+    if (p.n_threads < 0 || p.n_threads > TN_MAX_THREADS)
+        return tn_fail(TN_E_INVALID, "%d threads: 0 to %d are possible", p.n_threads, TN_MAX_THREADS);
+    if (p.poll < 0 || p.poll > 100) return tn_fail(TN_E_INVALID, "poll level %d: 0 to 100 are possible", p.poll);
+    if ((unsigned)p.priority > TN_PRIORITY_REALTIME) return tn_fail(TN_E_INVALID, "unknown thread priority");
+    if ((unsigned)p.numa > TN_NUMA_LOCAL) return tn_fail(TN_E_INVALID, "unknown NUMA policy");
+    if (p.n_threads == 0) p.n_threads = tn__default_threads(&p.mask);
+    TN_TRY(tn__resolve_placement(&p));
+
+    tn_threadpool *pool = tn_malloc_aligned(sizeof *pool, 64);
+    if (!pool) return TN_E_NOMEM;
+    *pool = (tn_threadpool){.n_threads = p.n_threads, .params = p, .active = 1};
+    pool->idle_poll_ns = p.poll == 100 ? UINT64_MAX : (uint64_t)p.poll * poll_unit_ns;
+    /* Sleep at once still looks for a moment between steps: going to sleep costs more than a short step. */
+    pool->step_poll_ns = p.poll == 0 ? 5 * 1000 : p.poll == 100 ? UINT64_MAX : barrier_poll_ns;
+    atomic_store(&pool->paused, p.paused);
+    pthread_mutex_init(&pool->run_lock, NULL);
+    pool->workers = tn_calloc((size_t)p.n_threads, sizeof *pool->workers);
+    if (!pool->workers) {
+        tn_threadpool_free(pool);
+        return TN_E_NOMEM;
+    }
+    for (int i = 1; i < p.n_threads; i++) {
+        worker *w = &pool->workers[i];
+        w->pool = pool;
+        w->index = i;
+        int error = pthread_create(&w->thread, NULL, worker_main, w);
+        if (error) {
+            tn_threadpool_free(pool);
+            return tn_fail(TN_E_NOMEM, "cannot start thread %d of %d (error %d)", i, p.n_threads, error);
+        }
+        w->started = true;
+    }
+    *out = pool;
+    return TN_OK;
+}
+
+void tn_threadpool_free(tn_threadpool *pool) {
+    if (!pool) return;
+    atomic_store(&pool->stop, true);
+    announce(pool, 1);
+    for (int i = 1; pool->workers && i < pool->n_threads; i++)
+        if (pool->workers[i].started) pthread_join(pool->workers[i].thread, NULL);
+    pthread_mutex_destroy(&pool->run_lock);
+    tn_free(pool->workers);
+    tn_free(pool);
+}
+
+int tn_threadpool_size(const tn_threadpool *pool) { return pool ? pool->n_threads : 0; }
+
+/* Announcing a run without workers makes them look at `paused` again, also the ones that spin. */
+static void set_paused(tn_threadpool *pool, bool paused) {
+    pthread_mutex_lock(&pool->run_lock);
+    atomic_store(&pool->paused, paused);
+    announce(pool, 1);
+    pthread_mutex_unlock(&pool->run_lock);
+}
+void tn_threadpool_pause(tn_threadpool *pool) { set_paused(pool, true); }
+void tn_threadpool_resume(tn_threadpool *pool) { set_paused(pool, false); }

@@ -1,0 +1,58 @@
+/* Waiting for a word in memory to change: first looking, then giving way, at last sleeping in the kernel. */
+#ifndef TN_CPU_WAIT_H
+#define TN_CPU_WAIT_H
+
+#include "tenon/base.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#else
+#include <time.h>
+#endif
+
+static inline void tn__cpu_relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb" ::: "memory");
+#endif
+}
+
+/* Sleeps while *word == old; may wake early. Where the kernel offers nothing, a short nap does. */
+static inline void tn__sleep_on(_Atomic uint32_t *word, uint32_t old) {
+#if defined(__linux__)
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
+#else
+    if (atomic_load_explicit(word, memory_order_relaxed) == old) nanosleep(&(struct timespec){0, 50000}, NULL);
+#endif
+}
+static inline void tn__wake_all(_Atomic uint32_t *word) {
+#if defined(__linux__)
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+#endif
+}
+
+/* Looks at *word until it differs from `old` or `limit_ns` have passed; returns whether it differs. After
+ * `give_way_ns` every further look lets others run first: on a busy machine the thread that is waited for may need
+ * this very core. */
+static inline bool tn__poll(_Atomic uint32_t *word, uint32_t old, uint64_t limit_ns, uint64_t give_way_ns) {
+    if (atomic_load_explicit(word, memory_order_acquire) != old) return true;
+    if (limit_ns == 0) return false;
+    uint64_t start = tn_time_ns();
+    for (;;) {
+        for (int i = 0; i < 64; i++) {
+            if (atomic_load_explicit(word, memory_order_acquire) != old) return true;
+            tn__cpu_relax();
+        }
+        uint64_t waited = tn_time_ns() - start;
+        if (waited >= limit_ns) return false;
+        if (waited >= give_way_ns) sched_yield();
+    }
+}
+
+#endif

@@ -1,0 +1,233 @@
+/* The registry: which devices there are. Built-in ones first, then those of loadable backends, then added ones. */
+#include "backend/registry.h"
+
+#include "base/checked.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* A fixed table: the registry itself never needs memory, so the CPU is there even when nothing else is. */
+enum { MAX_DEVICES = 256 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static tn_device *devices[MAX_DEVICES];
+static size_t n_devices;
+
+/* With the lock held. */
+static tn_device *find_locked(const char *name) {
+    for (size_t i = 0; i < n_devices; i++)
+        if (strcmp(devices[i]->name, name) == 0) return devices[i];
+    return NULL;
+}
+
+static tn_status add_locked(tn_device *device) {
+    if (!device->name[0]) return tn_fail(TN_E_INVALID, "a device needs a name");
+    if (find_locked(device->name)) return tn_fail(TN_E_EXISTS, "a device named '%s' is already there", device->name);
+    if (n_devices == MAX_DEVICES) return tn_fail(TN_E_FULL, "more than %d devices", MAX_DEVICES);
+    devices[n_devices++] = device;
+    return TN_OK;
+}
+
+/* All or none of a module's devices. */
+static tn_status add_module(const char *path, const tn_backend_module *module) {
+    pthread_mutex_lock(&lock);
+    size_t before = n_devices;
+    tn_status status = TN_OK;
+    for (size_t i = 0; i < module->n_devices && status == TN_OK; i++) status = add_locked(module->devices[i]);
+    if (status != TN_OK) n_devices = before;
+    pthread_mutex_unlock(&lock);
+    return status == TN_OK ? status : tn_fail_more(status, " (from %s)", path);
+}
+
+/* A loaded module stays loaded: its devices live until the process ends. */
+static tn_status load(const char *path) {
+    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!module) return tn_fail(TN_E_IO, "cannot load backend: %s", dlerror());
+    tn_backend_entry_fn entry;
+    void *symbol = dlsym(module, TN_BACKEND_ENTRY_NAME);
+    memcpy(&entry, &symbol, sizeof entry); /* ISO C has no cast from object to function pointers */
+    tn_status status;
+    if (!symbol) {
+        status = tn_fail(TN_E_FORMAT, "%s: not a backend (no %s)", path, TN_BACKEND_ENTRY_NAME);
+        goto unload;
+    }
+    tn_backend_module info = {.interface = 0};
+    status = entry(&info);
+    if (status != TN_OK) {
+        status = tn_fail(status, "%s: its backend did not start: %s", path, tn_status_text(status));
+        goto unload;
+    }
+    if (info.interface != TN_BACKEND_INTERFACE) {
+        status = tn_fail(TN_E_VERSION, "%s: built for backend interface %u, this library has %u", path,
+                         (unsigned)info.interface, (unsigned)TN_BACKEND_INTERFACE);
+        goto unload;
+    }
+    if (info.n_devices == 0) {
+        tn_log(TN_LOG_INFO, "%s: no usable device", path);
+        goto unload;
+    }
+    status = add_module(path, &info);
+    if (status == TN_OK) return TN_OK;
+unload:
+    dlclose(module);
+    return status;
+}
+
+/* libtenon-NAME.so is a backend, except for the LLM layer, which carries the same prefix. */
+static bool is_backend_file(const char *name) {
+    static const char prefix[] = "libtenon-", suffix[] = ".so";
+    size_t length = strlen(name);
+    if (length <= sizeof prefix + sizeof suffix - 2 || strncmp(name, prefix, sizeof prefix - 1) != 0) return false;
+    return strcmp(name + length - (sizeof suffix - 1), suffix) == 0 && strcmp(name, "libtenon-llm.so") != 0;
+}
+
+static int by_name(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
+static int wanted(const struct dirent *entry) { return is_backend_file(entry->d_name); }
+
+static void load_or_log(const char *path) {
+    if (load(path) != TN_OK) {
+        tn_log(TN_LOG_WARN, "skipped backend: %s", tn_error());
+        tn_error_clear();
+    }
+}
+
+static void load_folder(const char *folder) {
+    struct dirent **entries;
+    int count = scandir(folder, &entries, wanted, by_name);
+    for (int i = 0; i < count; i++) {
+        char path[4096];
+        int length = snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name);
+        if (length > 0 && (size_t)length < sizeof path) load_or_log(path);
+        free(entries[i]);
+    }
+    if (count >= 0) free(entries);
+}
+
+static void load_next_to_library(void) {
+    Dl_info info;
+    char folder[4096];
+    static const char anchor;
+    if (!dladdr(&anchor, &info) || !info.dli_fname) return;
+    const char *slash = strrchr(info.dli_fname, '/');
+    size_t length = slash ? (size_t)(slash - info.dli_fname) : 0;
+    if (!slash || length >= sizeof folder) return;
+    memcpy(folder, info.dli_fname, length);
+    folder[length] = '\0';
+    load_folder(length ? folder : "/");
+}
+
+/* TENON_BACKEND_PATH: folders and files, separated by colons. */
+static void load_from_environment(void) {
+    const char *rest = getenv("TENON_BACKEND_PATH");
+    while (rest && *rest) {
+        size_t length = strcspn(rest, ":");
+        char path[4096];
+        if (length > 0 && length < sizeof path) {
+            memcpy(path, rest, length);
+            path[length] = '\0';
+            struct stat info;
+            if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+                load_folder(path);
+            else
+                load_or_log(path);
+        }
+        rest += length + (rest[length] == ':');
+    }
+}
+
+static void start(void) {
+    devices[n_devices++] = tn__cpu_device();
+    load_next_to_library();
+    load_from_environment();
+}
+static void ensure_started(void) { pthread_once(&once, start); }
+
+size_t tn_device_count(void) {
+    ensure_started();
+    pthread_mutex_lock(&lock);
+    size_t count = n_devices;
+    pthread_mutex_unlock(&lock);
+    return count;
+}
+
+tn_device *tn_device_get(size_t index) {
+    ensure_started();
+    pthread_mutex_lock(&lock);
+    tn_device *device = index < n_devices ? devices[index] : NULL;
+    pthread_mutex_unlock(&lock);
+    return device;
+}
+
+static tn_status not_found(const char *name) {
+    char known[512] = "";
+    size_t used = 0;
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < n_devices && used < sizeof known; i++) {
+        int n = snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", devices[i]->name);
+        if (n > 0) used += (size_t)n;
+    }
+    pthread_mutex_unlock(&lock);
+    return tn_fail(TN_E_NOT_FOUND, "no device named '%s' (there are: %s)", name, known);
+}
+
+tn_status tn_device_find(const char *name, tn_device **device) {
+    if (!name || !device) return tn_fail(TN_E_INVALID, "tn_device_find needs a name and a place for the result");
+    ensure_started();
+    pthread_mutex_lock(&lock);
+    tn_device *found = find_locked(name);
+    pthread_mutex_unlock(&lock);
+    if (!found) {
+#if __has_include("backend/sim/sim.h")
+        if (strncmp(name, "sim:", 4) == 0) {
+            TN_TRY(tn__sim_device_new(name, &found));
+            tn_status status = tn_registry_add(found);
+            if (status != TN_OK) {
+                if (found->ops->free) found->ops->free(found);
+                return status;
+            }
+            *device = found;
+            return TN_OK;
+        }
+#endif
+        return not_found(name);
+    }
+    *device = found;
+    return TN_OK;
+}
+
+tn_status tn_registry_load(const char *path) {
+    if (!path) return tn_fail(TN_E_INVALID, "tn_registry_load needs a path");
+    ensure_started();
+    return load(path);
+}
+
+tn_status tn_registry_add(tn_device *device) {
+    if (!device || !device->ops || !device->buffer_type)
+        return tn_fail(TN_E_INVALID, "a device needs its functions and a buffer type");
+    ensure_started();
+    pthread_mutex_lock(&lock);
+    tn_status status = add_locked(device);
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+void tn_registry_remove(tn_device *device) {
+    if (!device || device == tn__cpu_device()) return;
+    bool removed = false;
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < n_devices; i++) {
+        if (devices[i] != device) continue;
+        memmove(devices + i, devices + i + 1, (n_devices - i - 1) * sizeof devices[0]);
+        n_devices--;
+        removed = true;
+        break;
+    }
+    pthread_mutex_unlock(&lock);
+    if (removed && device->ops->free) device->ops->free(device);
+}

@@ -1,0 +1,113 @@
+/* Backends as streams of work: asynchronous transfers with their synchronous fallbacks, programs and events. */
+#include "tenon/backend_impl.h"
+
+tn_status tn_backend_new(tn_device *device, const tn_backend_params *params, tn_backend **backend) {
+    static const tn_backend_params defaults;
+    if (!device || !backend) return tn_fail(TN_E_INVALID, "tn_backend_new: missing argument");
+    return device->ops->backend_new(device, params ? params : &defaults, backend);
+}
+
+void tn_backend_free(tn_backend *backend) {
+    if (!backend) return;
+    if (backend->ops->synchronize) (void)backend->ops->synchronize(backend);
+    backend->ops->free(backend);
+}
+
+tn_device *tn_backend_device(const tn_backend *backend) { return backend ? backend->device : NULL; }
+
+tn_status tn_backend_synchronize(tn_backend *backend) {
+    if (!backend) return tn_fail(TN_E_INVALID, "tn_backend_synchronize: no backend");
+    return backend->ops->synchronize ? backend->ops->synchronize(backend) : TN_OK;
+}
+
+static tn_status check_range(const tn_tensor *tensor, size_t offset, size_t size) {
+    size_t bytes = tn_nbytes(tensor);
+    if (offset > bytes || size > bytes - offset)
+        return tn_fail(TN_E_INVALID, "'%s': %zu bytes at offset %zu, but the tensor has %zu", tensor->name, size,
+                       offset, bytes);
+    if (size && !tensor->data) return tn_fail(TN_E_STATE, "'%s' has no memory yet", tensor->name);
+    return TN_OK;
+}
+
+tn_status tn_backend_set_async(tn_backend *backend, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
+    if (!backend || !tensor || (!data && size))
+        return tn_fail(TN_E_INVALID, "tn_backend_set_async: missing argument");
+    TN_TRY(check_range(tensor, offset, size));
+    if (backend->ops->set_async) return backend->ops->set_async(backend, tensor, data, offset, size);
+    TN_TRY(tn_backend_synchronize(backend));
+    return tn_tensor_set_at(tensor, data, offset, size);
+}
+
+tn_status tn_backend_get_async(tn_backend *backend, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
+    if (!backend || !tensor || (!data && size))
+        return tn_fail(TN_E_INVALID, "tn_backend_get_async: missing argument");
+    TN_TRY(check_range(tensor, offset, size));
+    if (backend->ops->get_async) return backend->ops->get_async(backend, tensor, data, offset, size);
+    TN_TRY(tn_backend_synchronize(backend));
+    return tn_tensor_get_at(tensor, data, offset, size);
+}
+
+/* Either side may know how: a GPU copies from host memory as well as into it. */
+static tn_status try_copy(tn_backend *who, tn_backend *from, tn_backend *to, const tn_tensor *source,
+                          tn_tensor *target) {
+    if (!who->ops->copy_async) return TN_E_UNSUPPORTED;
+    tn_status status = who->ops->copy_async(from, to, source, target);
+    if (status == TN_E_UNSUPPORTED) tn_error_clear();
+    return status;
+}
+
+tn_status tn_backend_copy_async(tn_backend *from, tn_backend *to, const tn_tensor *source, tn_tensor *target) {
+    if (!from || !to || !source || !target) return tn_fail(TN_E_INVALID, "tn_backend_copy_async: missing argument");
+    if (!tn_same_layout(source, target))
+        return tn_fail(TN_E_SHAPE, "cannot copy '%s' into '%s': their layouts differ", source->name, target->name);
+    TN_TRY(check_range(source, 0, tn_nbytes(source)));
+    TN_TRY(check_range(target, 0, tn_nbytes(target)));
+    tn_status status = try_copy(to, from, to, source, target);
+    if (status == TN_E_UNSUPPORTED && from->ops != to->ops) status = try_copy(from, from, to, source, target);
+    if (status != TN_E_UNSUPPORTED) return status;
+    /* By hand: what made the source and what still reads the target must be done. */
+    TN_TRY(tn_backend_synchronize(from));
+    TN_TRY(tn_backend_synchronize(to));
+    return tn_tensor_copy(source, target);
+}
+
+tn_status tn_program_new(tn_backend *backend, tn_tensor *const *nodes, size_t n_nodes, tn_program **program) {
+    if (!backend || !program || (!nodes && n_nodes)) return tn_fail(TN_E_INVALID, "tn_program_new: missing argument");
+    return backend->ops->program_new(backend, nodes, n_nodes, program);
+}
+void tn_program_free(tn_program *program) {
+    if (program) program->backend->ops->program_free(program);
+}
+size_t tn_program_scratch(const tn_program *program) { return program ? program->scratch : 0; }
+void tn_program_moved(tn_program *program) {
+    if (program && program->backend->ops->program_moved) program->backend->ops->program_moved(program);
+}
+
+tn_status tn_program_run(tn_program *program, tn_buffer *scratch) {
+    if (!program) return tn_fail(TN_E_INVALID, "tn_program_run: no program");
+    if (program->scratch && (!scratch || scratch->size < program->scratch))
+        return tn_fail(TN_E_INVALID, "the program needs %zu bytes of scratch, got %zu", program->scratch,
+                       tn_buffer_size(scratch));
+    return program->backend->ops->program_run(program, scratch);
+}
+
+tn_status tn_event_new(tn_device *device, tn_event **event) {
+    if (!device || !event) return tn_fail(TN_E_INVALID, "tn_event_new: missing argument");
+    if (!device->ops->event_new) return tn_fail(TN_E_UNSUPPORTED, "%s has no events", device->name);
+    return device->ops->event_new(device, event);
+}
+void tn_event_free(tn_event *event) {
+    if (event) event->device->ops->event_free(event);
+}
+tn_status tn_event_record(tn_event *event, tn_backend *backend) {
+    if (!event || !backend) return tn_fail(TN_E_INVALID, "tn_event_record: missing argument");
+    return event->device->ops->event_record(event, backend);
+}
+tn_status tn_event_wait(tn_event *event, tn_backend *backend) {
+    if (!event || !backend) return tn_fail(TN_E_INVALID, "tn_event_wait: missing argument");
+    return event->device->ops->event_wait(event, backend);
+}
+tn_status tn_event_synchronize(tn_event *event) {
+    if (!event) return tn_fail(TN_E_INVALID, "tn_event_synchronize: no event");
+    return event->device->ops->event_synchronize(event);
+}

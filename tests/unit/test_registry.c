@@ -1,0 +1,220 @@
+/* The registry, devices, buffers and tensor data through the public interface, on the CPU. */
+#include "support.h"
+
+#include "tenon/backend_impl.h"
+#include "tenon/cpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static tn_device *cpu(void) {
+    tn_device *device;
+    assert_ok(tn_device_find("cpu", &device));
+    return device;
+}
+
+static void the_cpu_is_always_there(void **state) {
+    (void)state;
+    assert_true(tn_device_count() >= 1);
+    tn_device *device = tn_device_get(0);
+    assert_ptr_equal(device, cpu());
+    assert_string_equal(tn_device_name(device), "cpu");
+    assert_true(strlen(tn_device_description(device)) > 0);
+    assert_int_equal(tn_device_get_kind(device), TN_DEVICE_CPU);
+    assert_string_equal(tn_device_kind_name(TN_DEVICE_CPU), "cpu");
+    assert_true(tn_device_get_caps(device).shares_host);
+    assert_true(tn_device_get_caps(device).wrap_host);
+    size_t available, total;
+    assert_ok(tn_device_memory(device, &available, &total));
+    assert_true(available > 0 && available <= total);
+    assert_null(tn_device_get(tn_device_count()));
+    assert_true(strlen(tn_cpu_name()) > 0);
+    assert_true(strlen(tn_cpu_level()) > 0);
+}
+
+static void an_unknown_name_is_told_what_there_is(void **state) {
+    (void)state;
+    tn_device *device;
+    assert_fails(TN_E_NOT_FOUND, tn_device_find("cuda77", &device));
+    assert_non_null(strstr(tn_error(), "cpu"));
+    assert_fails(TN_E_INVALID, tn_device_find(NULL, &device));
+    assert_fails(TN_E_IO, tn_registry_load("/nowhere/libtenon-none.so"));
+    assert_fails(TN_E_INVALID, tn_registry_load(NULL));
+}
+
+static int freed;
+static void count_free(tn_device *device) {
+    (void)device;
+    freed++;
+}
+
+static void devices_come_and_go(void **state) {
+    (void)state;
+    tn_device_ops ops = *cpu()->ops;
+    ops.free = count_free;
+    tn_device extra = *cpu();
+    extra.ops = &ops;
+    assert_fails(TN_E_EXISTS, tn_registry_add(&extra)); /* the name is taken */
+    strcpy(extra.name, "extra0");
+    size_t before = tn_device_count();
+    assert_ok(tn_registry_add(&extra));
+    assert_int_equal(tn_device_count(), before + 1);
+    tn_device *found;
+    assert_ok(tn_device_find("extra0", &found));
+    assert_ptr_equal(found, &extra);
+    tn_registry_remove(&extra);
+    assert_int_equal(freed, 1);
+    tn_registry_remove(&extra); /* a stranger now: nothing happens */
+    assert_int_equal(freed, 1);
+    assert_int_equal(tn_device_count(), before);
+    tn_registry_remove(cpu()); /* the CPU stays */
+    assert_int_equal(tn_device_count(), before);
+}
+
+static void buffers_hold_tensors(void **state) {
+    (void)state;
+    tn_buffer_type *type = tn_device_buffer_type(cpu());
+    assert_true(tn_buffer_type_is_host(type));
+    size_t align = tn_buffer_type_alignment(type);
+    assert_true(align >= 64);
+    tn_arena *arena;
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 16, .no_alloc = true}, &arena));
+    tn_tensor *x = tn_tensor_nd(arena, TN_F32, 8, 2), *y = tn_tensor_nd(arena, TN_F32, 8, 2);
+    tn_tensor *row = tn_view(arena, x, 1, (int64_t[]){8}, NULL, 32);
+    tn_buffer *buffer;
+    assert_ok(tn_buffer_new(type, 64 + align, &buffer));
+    assert_int_equal((uintptr_t)tn_buffer_base(buffer) % align, 0);
+    float values[16], got[16];
+    for (int i = 0; i < 16; i++) values[i] = (float)i;
+
+    assert_fails(TN_E_STATE, tn_tensor_set(x, values)); /* no memory yet */
+    assert_fails(TN_E_STATE, tn_view_bind(row));
+    assert_fails(TN_E_INVALID, tn_buffer_bind(buffer, x, 4));
+    assert_fails(TN_E_INVALID, tn_buffer_bind(buffer, x, 2 * align));
+    assert_fails(TN_E_INVALID, tn_buffer_bind(buffer, row, 0));
+    assert_ok(tn_buffer_bind(buffer, x, 0));
+    assert_ok(tn_buffer_bind(buffer, y, align));
+    assert_ok(tn_view_bind(row));
+    assert_ptr_equal(row->data, (char *)x->data + 32);
+
+    assert_ok(tn_buffer_clear(buffer, 0));
+    assert_ok(tn_tensor_set(x, values));
+    assert_ok(tn_tensor_copy(x, y));
+    assert_ok(tn_tensor_get(y, got));
+    assert_memory_equal(got, values, sizeof values);
+    assert_ok(tn_tensor_get_at(row, got, 4, 8));
+    assert_memory_equal(got, values + 9, 8);
+    assert_ok(tn_tensor_fill(x, 0, 32, 32));
+    assert_ok(tn_tensor_get(row, got));
+    assert_true(got[0] == 0 && got[7] == 0);
+    assert_fails(TN_E_INVALID, tn_tensor_set_at(x, values, 60, 8));
+    assert_fails(TN_E_INVALID, tn_tensor_get_at(x, got, SIZE_MAX, 8));
+    assert_fails(TN_E_SHAPE, tn_tensor_copy(x, row));
+
+    tn_buffer_set_usage(buffer, TN_USAGE_WEIGHTS);
+    assert_int_equal(tn_buffer_get_usage(buffer), TN_USAGE_WEIGHTS);
+    tn_arena_free(arena);
+    tn_buffer_free(buffer);
+    tn_buffer_free(NULL);
+}
+
+static void odd_buffers_are_legal(void **state) {
+    (void)state;
+    tn_buffer_type *type = tn_device_buffer_type(cpu());
+    tn_buffer *buffer;
+    assert_ok(tn_buffer_new(type, 0, &buffer));
+    assert_int_equal(tn_buffer_size(buffer), 0);
+    assert_ok(tn_buffer_clear(buffer, 1));
+    tn_buffer_free(buffer);
+    assert_fails(TN_E_NOMEM, tn_buffer_new(type, SIZE_MAX / 4, &buffer)); /* more than there is */
+
+    float memory[4] = {1, 2, 3, 4};
+    assert_ok(tn_device_wrap_host(cpu(), memory, sizeof memory, &buffer));
+    assert_ptr_equal(tn_buffer_base(buffer), memory);
+    tn_arena *arena;
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 16, .no_alloc = true}, &arena));
+    tn_tensor *x = tn_tensor_nd(arena, TN_F32, 2);
+    assert_ok(tn_buffer_bind(buffer, x, 8)); /* files are not aligned to our liking */
+    float got[2];
+    assert_ok(tn_tensor_get(x, got));
+    assert_true(got[0] == 3 && got[1] == 4);
+    assert_true(tn_device_supports_buffer_type(cpu(), tn_buffer_get_type(buffer)));
+    tn_buffer_free(buffer);
+    tn_arena_free(arena);
+}
+
+/* (x·y)+(x·y) with memory from the arena. */
+static tn_status small_program(void *user) {
+    float *result = user;
+    tn_arena *arena = NULL;
+    tn_backend *backend = NULL;
+    tn_program *program = NULL;
+    tn_buffer *scratch = NULL;
+    tn_graph *graph;
+    tn_device *device;
+    tn_status status;
+    TN_TRY_GOTO(tn_arena_new(&(tn_arena_params){.size = 1 << 16}, &arena), status, out);
+    tn_tensor *x = tn_tensor_nd(arena, TN_F32, 2, 3), *y = tn_tensor_nd(arena, TN_F32, 2, 1);
+    tn_tensor *p = tn_mul_mat(arena, x, y), *z = tn_add(arena, p, p);
+    TN_TRY_GOTO(tn_graph_of(arena, z, &graph), status, out);
+    float xs[6] = {1, 2, 3, 4, 5, 6}, ys[2] = {10, 1};
+    TN_TRY_GOTO(tn_tensor_set(x, xs), status, out);
+    TN_TRY_GOTO(tn_tensor_set(y, ys), status, out);
+    TN_TRY_GOTO(tn_device_find("cpu", &device), status, out);
+    TN_TRY_GOTO(tn_backend_new(device, &(tn_backend_params){.n_threads = 2}, &backend), status, out);
+    TN_TRY_GOTO(tn_program_new(backend, tn_graph_nodes(graph), tn_graph_node_count(graph), &program), status, out);
+    TN_TRY_GOTO(tn_buffer_new(tn_device_buffer_type(device), tn_program_scratch(program), &scratch), status, out);
+    TN_TRY_GOTO(tn_program_run(program, scratch), status, out);
+    TN_TRY_GOTO(tn_backend_synchronize(backend), status, out);
+    TN_TRY_GOTO(tn_tensor_get(z, result), status, out);
+out:
+    tn_program_free(program);
+    tn_buffer_free(scratch);
+    tn_backend_free(backend);
+    tn_arena_free(arena);
+    return status;
+}
+
+static void a_small_program_runs(void **state) {
+    (void)state;
+    float result[3];
+    check_no_leak(small_program, result);
+    assert_true(result[0] == 24 && result[1] == 68 && result[2] == 112);
+    check_every_allocation_failure(small_program, result);
+}
+
+static void a_program_checks_what_it_is_given(void **state) {
+    (void)state;
+    tn_arena *arena;
+    tn_backend *backend;
+    tn_program *program;
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 16, .no_alloc = true}, &arena));
+    tn_tensor *x = tn_tensor_nd(arena, TN_F32, 4, 4), *order = tn_argsort(arena, x, false);
+    assert_ok(tn_backend_new(cpu(), NULL, &backend));
+    assert_ok(tn_program_new(backend, &order, 1, &program));
+    assert_true(tn_program_scratch(program) > 0); /* known before memory is bound */
+    assert_fails(TN_E_INVALID, tn_program_run(program, NULL));
+    tn_buffer *scratch;
+    assert_ok(tn_buffer_new(tn_device_buffer_type(cpu()), tn_program_scratch(program), &scratch));
+    assert_fails(TN_E_STATE, tn_program_run(program, scratch));
+    tn_event *event;
+    assert_fails(TN_E_UNSUPPORTED, tn_event_new(cpu(), &event));
+    tn_buffer_free(scratch);
+    tn_program_free(program);
+    tn_backend_free(backend);
+    tn_arena_free(arena);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_cpu_is_always_there),
+        cmocka_unit_test(an_unknown_name_is_told_what_there_is),
+        cmocka_unit_test(devices_come_and_go),
+        cmocka_unit_test(buffers_hold_tensors),
+        cmocka_unit_test(odd_buffers_are_legal),
+        cmocka_unit_test(a_small_program_runs),
+        cmocka_unit_test(a_program_checks_what_it_is_given),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
