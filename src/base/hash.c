@@ -1,22 +1,7 @@
-/* Byte hashing and the pointer map's set-up. */
+/* The pointer map's set-up. */
 #include "base/hash.h"
 
 #include <string.h>
-
-uint64_t tn__hash_bytes(const void *bytes, size_t size, uint64_t seed) {
-    const unsigned char *p = bytes;
-    uint64_t h = seed ^ tn__mix64(size);
-    while (size >= 8) {
-        uint64_t word;
-        memcpy(&word, p, 8);
-        h = tn__hash_combine(h, word);
-        p += 8;
-        size -= 8;
-    }
-    uint64_t tail = 0;
-    memcpy(&tail, p, size);
-    return tn__hash_combine(h, tail);
-}
 
 size_t tn__ptr_map_capacity(size_t count) {
     size_t capacity = 16;

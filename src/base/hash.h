@@ -4,6 +4,8 @@
 
 #include "tenon/base.h"
 
+#include <string.h>
+
 /* 64-bit mix of one word (a bijection with good avalanche). */
 static inline uint64_t tn__mix64(uint64_t x) {
     x ^= x >> 32;
@@ -15,8 +17,22 @@ static inline uint64_t tn__mix64(uint64_t x) {
 static inline uint64_t tn__hash_combine(uint64_t seed, uint64_t value) {
     return tn__mix64(seed * 0x9e3779b97f4a7c15u + tn__mix64(value + 0x632be59bd9b4e019u));
 }
-/* Hash of a byte range, for names, keys and checksums of small structures. Not cryptographic. */
-uint64_t tn__hash_bytes(const void *bytes, size_t size, uint64_t seed);
+/* Hash of a byte range, for names, keys and checksums of small structures. Not cryptographic. Inline, so that every
+ * library of the project can use it: only tn_ names leave a library. */
+static inline uint64_t tn__hash_bytes(const void *bytes, size_t size, uint64_t seed) {
+    const unsigned char *p = bytes;
+    uint64_t h = seed ^ tn__mix64(size);
+    while (size >= 8) {
+        uint64_t word;
+        memcpy(&word, p, 8);
+        h = tn__hash_combine(h, word);
+        p += 8;
+        size -= 8;
+    }
+    uint64_t tail = 0;
+    memcpy(&tail, p, size);
+    return tn__hash_combine(h, tail);
+}
 
 /* ---- Bitset -------------------------------------------------------------------------------------------------- */
 typedef uint64_t tn__bits;

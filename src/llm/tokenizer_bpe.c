@@ -16,6 +16,8 @@ static tn_status push_bytes(const tn_tokenizer *t, const char *bytes, size_t siz
         return TN_OK;
     }
     tn_token unknown = t->special[TN_SPECIAL_UNK];
+    /* Byte-level files often name the end of text here, which a stray byte must not write. */
+    if (t->kind == TN_TOKENIZER_BPE && unknown >= 0 && t->types[unknown] == TN_TOKEN_CONTROL) return TN_OK;
     if (unknown < 0 || (out->count && out->ids[out->count - 1] == unknown)) return TN_OK;
     return tn__tokens_push(out, unknown);
 }
