@@ -24,7 +24,7 @@ check_format() {
 
 # Library code returns a status; ending the process is the caller's business.
 check_no_exits() {
-    ! scripts/sources.sh src | xargs grep -nE '(^|[^_[:alnum:]])(abort|exit|_exit|quick_exit|assert)[[:space:]]*\(' |
+    ! scripts/sources.sh src | xargs grep -nE '(^|[^_.>[:alnum:]])(abort|exit|_exit|quick_exit|assert)[[:space:]]*\(' |
         grep -vE '^[^:]*:[0-9]*: *(/?\*|//)'
 }
 

@@ -2,11 +2,20 @@
 #include "base/checked.h"
 #include "tensor/tensor_internal.h"
 
+#include "tensor/graph_build.h"
+
+#include <stdatomic.h>
 #include <string.h>
 
 /* Values in the map: nodes and leaves are numbered apart, the top bit tells which; a tensor still being walked has
  * a mark of its own, so that meeting it again means a cycle. */
 static const uint32_t LEAF_BIT = 0x80000000u, OPEN = 0x7fffffffu;
+
+static void changed(tn_graph *g) {
+    static atomic_uint_fast64_t last;
+    g->serial = atomic_fetch_add_explicit(&last, 1, memory_order_relaxed) + 1;
+    g->has_fingerprint = false;
+}
 
 static size_t map_capacity(size_t capacity) { return tn__ptr_map_capacity(2 * capacity); }
 
@@ -48,6 +57,7 @@ tn_status tn_graph_new(tn_arena *arena, size_t capacity, tn_graph **graph) {
     memset(g->uses, 0, slots * sizeof(uint32_t));
     p += tn__align_up(slots * sizeof(uint32_t), 8);
     tn__ptr_map_bind(&g->map, slots, p);
+    changed(g);
     *graph = g;
     return TN_OK;
 }
@@ -89,7 +99,7 @@ tn_status tn_graph_add(tn_graph *g, tn_tensor *tensor) {
     if (!g || !tensor) return tn_fail(TN_E_INVALID, "tn_graph_add: NULL argument");
     size_t n_nodes = g->n_nodes, n_leaves = g->n_leaves, depth = 0;
     tn_status status = TN_OK;
-    g->has_fingerprint = false;
+    changed(g);
 
     size_t slot = tn__ptr_map_slot(&g->map, tensor);
     if (tn__ptr_map_has(&g->map, slot)) return TN_OK;
@@ -150,7 +160,7 @@ failed:
 void tn_graph_clear(tn_graph *g) {
     if (!g) return;
     roll_back(g, 0, 0);
-    g->has_fingerprint = false;
+    changed(g);
 }
 
 tn_status tn_graph_copy(tn_arena *arena, const tn_graph *graph, tn_graph **copy) {
@@ -201,7 +211,7 @@ void tn_graph_reset(tn_graph *g) {
         t->buffer = NULL;
         t->data = NULL;
     }
-    g->has_fingerprint = false;
+    changed(g);
 }
 
 size_t tn_graph_capacity(const tn_graph *g) { return g ? g->capacity : 0; }
@@ -235,7 +245,23 @@ uint32_t tn_graph_use_count(const tn_graph *g, const tn_tensor *t) {
 }
 
 void tn_graph_touch(tn_graph *g) {
-    if (g) g->has_fingerprint = false;
+    if (g) changed(g);
+}
+
+uint64_t tn__graph_serial(const tn_graph *g) { return g->serial; }
+
+tn_status tn__graph_append(tn_graph *g, tn_tensor *t) {
+    bool leaf = t->op == TN_OP_NONE;
+    size_t *count = leaf ? &g->n_leaves : &g->n_nodes;
+    if (*count >= g->capacity) return tn_fail(TN_E_FULL, "graph full: more than %zu %s", g->capacity, leaf ? "leaves" : "nodes");
+    size_t slot = tn__ptr_map_slot(&g->map, t);
+    if (tn__ptr_map_has(&g->map, slot)) return tn_fail(TN_E_INVALID, "tensor '%s' is in the graph already", t->name);
+    tn__ptr_map_put(&g->map, slot, t, (leaf ? LEAF_BIT : 0) | (uint32_t)*count);
+    (leaf ? g->leaves : g->nodes)[(*count)++] = t;
+    for (int s = 0; s < TN_MAX_SRC; s++)
+        if (t->src[s]) g->uses[tn__ptr_map_slot(&g->map, t->src[s])]++;
+    changed(g);
+    return TN_OK;
 }
 
 static void mix(tn_fingerprint *f, uint64_t value) {

@@ -62,7 +62,7 @@ static void show_number(FILE *out, const tn_gguf_value *value) {
 /* Floats are shown as short as reads back the same. */
 static void show_float(FILE *out, double value, bool is_f32) {
     char text[40];
-    for (int digits = 1; digits <= 17; digits++) {
+    for (int digits = 6; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, value);
         if (is_f32 ? strtof(text, NULL) == (float)value : strtod(text, NULL) == value) break;
     }

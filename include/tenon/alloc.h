@@ -1,0 +1,52 @@
+/* The graph allocator: plans a graph's memory, takes it once, and binds tensors to it.
+ *
+ * It remembers several reservations (prefill, decode, …). All of them share the same buffers, one set per buffer type,
+ * as large as the largest needs; binding a graph it has seen plans nothing. Buffers only grow. An allocator belongs to
+ * one thread at a time. */
+#ifndef TENON_ALLOC_H
+#define TENON_ALLOC_H
+
+#include "tenon/backend.h"
+#include "tenon/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tn_alloc tn_alloc;
+
+/* The same buffer type may be given twice: it is one set of buffers. */
+TN_API tn_status tn_alloc_new(tn_buffer_type *const *types, size_t n_types, tn_alloc **alloc) TN_MUST_CHECK;
+TN_API void tn_alloc_free(tn_alloc *alloc);
+
+/* `type_of` says for every node, then every leaf, in which of the types (by index) it lives; NULL: all in type 0.
+ * Tensors that have data already are left alone. */
+
+/* Sizes per buffer type without allocating: what these graphs together need, and their lower bound (may be NULL). */
+TN_API tn_status tn_alloc_measure(tn_alloc *alloc, tn_graph *graph, const uint16_t *type_of, size_t *sizes,
+                                  size_t *lower_bounds) TN_MUST_CHECK;
+/* Plans the graph for the worst case and takes the memory. If the new buffers cannot be had, the old reservation
+ * still works. Buffers that grow move: tensors bound before must be bound again. */
+TN_API tn_status tn_alloc_reserve(tn_alloc *alloc, tn_graph *graph, const uint16_t *type_of) TN_MUST_CHECK;
+/* Binds every tensor of the graph. Uses the plan it remembers for this graph; otherwise plans, and grows the buffers
+ * if `may_grow`, else fails with TN_E_NEED_RESERVE naming the buffer type, needed and reserved bytes. */
+TN_API tn_status tn_alloc_bind(tn_alloc *alloc, tn_graph *graph, const uint16_t *type_of, bool may_grow) TN_MUST_CHECK;
+
+TN_API size_t tn_alloc_size(const tn_alloc *alloc, size_t type); /* bytes now reserved */
+TN_API size_t tn_alloc_chunk_count(const tn_alloc *alloc, size_t type);
+TN_API tn_buffer *tn_alloc_buffer(const tn_alloc *alloc, size_t type, size_t chunk);
+/* Changes whenever buffers moved; what was bound at another generation must be bound again. */
+TN_API uint64_t tn_alloc_generation(const tn_alloc *alloc);
+/* The plan remembered for a graph, or NULL. Owned by the allocator. */
+TN_API const tn_plan *tn_alloc_plan(const tn_alloc *alloc, tn_graph *graph, const uint16_t *type_of);
+TN_API void tn_alloc_forget(tn_alloc *alloc); /* all plans; the buffers stay */
+
+typedef struct tn_alloc_stats {
+    uint64_t plans_made, plans_reused, buffers_grown;
+} tn_alloc_stats;
+TN_API tn_alloc_stats tn_alloc_get_stats(const tn_alloc *alloc);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,191 @@
+/* Language models from GGUF files: open, see whether it fits, load, decode, sample.
+ *
+ *     tn_model *model; tn_session *session;
+ *     TN_TRY(tn_model_open("model.gguf", NULL, &model));            // metadata only
+ *     TN_TRY(tn_session_new(model, &params, &session));             // loads and reserves, or fails here
+ *     TN_TRY(tn_session_prompt(session, 0, "Once upon a time", -1));
+ *     while ((token = tn_session_next(session, 0, sampler)) >= 0) fputs(tn_session_text(session, 0), stdout);
+ *
+ * A session belongs to one thread at a time; several sessions may share a model. After tn_session_new nothing is
+ * allocated while it runs: every graph the session can need for its batch sizes is reserved at creation. */
+#ifndef TENON_LLM_H
+#define TENON_LLM_H
+
+#include "tenon/gguf.h"
+#include "tenon/sched.h"
+#include "tenon/token.h"
+#include "tenon/tokenizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tn_model tn_model;
+typedef struct tn_session tn_session;
+typedef struct tn_sampler tn_sampler; /* sampler.h */
+
+/* ---- Model --------------------------------------------------------------------------------------------------- */
+
+typedef struct tn_model_params {
+    bool no_mmap;       /* read the weights instead of mapping them */
+    bool vocab_only;    /* tokenizer and metadata; sessions are refused */
+    bool check_weights; /* look for NaN and infinity while loading */
+} tn_model_params;
+
+/* Reads the metadata and checks every tensor's name and shape against the architecture. No weights are touched. */
+TN_API tn_status tn_model_open(const char *path, const tn_model_params *params, tn_model **model) TN_MUST_CHECK;
+TN_API void tn_model_close(tn_model *model); /* sessions first */
+
+typedef struct tn_model_info {
+    const char *architecture, *name;
+    int64_t n_params;
+    size_t bytes; /* of all tensors */
+    int32_t n_vocab, n_ctx_train, n_embd, n_layer, n_head, n_head_kv, n_ff, n_expert, n_expert_used, n_window;
+    bool is_encoder;   /* embeddings only, not causal */
+    const char *chat_template; /* NULL if the model has none */
+} tn_model_info;
+TN_API tn_model_info tn_model_get_info(const tn_model *model);
+TN_API const tn_tokenizer *tn_model_tokenizer(const tn_model *model); /* NULL when the file has none */
+TN_API const tn_gguf *tn_model_file(const tn_model *model);
+/* The architectures this build runs, NULL past the end. */
+TN_API const char *tn_architecture_name(size_t index);
+
+/* ---- Session ------------------------------------------------------------------------------------------------- */
+
+typedef enum tn_pooling { TN_POOLING_MODEL = -1, TN_POOLING_NONE, TN_POOLING_MEAN, TN_POOLING_CLS, TN_POOLING_LAST } tn_pooling;
+
+/* Sends the tensors whose names match the pattern (a POSIX extended regular expression) to a device. */
+typedef struct tn_placement_override {
+    const char *pattern;
+    const char *device;
+} tn_placement_override;
+
+typedef struct tn_session_params {
+    int32_t n_ctx;    /* cells of the KV cache, shared by the sequences; 0: as trained */
+    int32_t n_batch;  /* most tokens in one tn_session_decode */
+    int32_t n_ubatch; /* most tokens computed at once: the worst case that is reserved */
+    int32_t n_seqs;   /* sequence ids 0 … n_seqs-1 */
+    int32_t n_outputs; /* most rows of logits kept per decode; 0: n_seqs */
+    int n_threads;    /* 0: one per core */
+    tn_type cache_k, cache_v; /* f32 f16 bf16 q8_0 q4_0 */
+    const char *devices[16];  /* in order of preference; empty: all GPUs found, then the CPU */
+    float split[16];          /* share of the layers per device; all 0: by free memory */
+    int32_t n_gpu_layers;     /* layers off the CPU; -1: as many as fit */
+    const tn_placement_override *overrides;
+    size_t n_overrides;
+    bool no_pack;             /* keep weights as in the file, never in the CPU's packed layout */
+    bool embeddings;          /* offer tn_session_embedding */
+    tn_pooling pooling;
+    float rope_base, rope_scale; /* 0: as the model says */
+    bool (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* while loading; false cancels */
+    tn_abort_fn abort;                                                   /* while decoding */
+    void *user;                                                          /* for both */
+} tn_session_params;
+TN_API tn_session_params tn_session_params_default(void); /* 4096 cells, batch 2048, micro-batch 512, 1 sequence, f16 */
+
+/* Places and loads the weights (unless an earlier session of this model did), makes the KV cache, and reserves every
+ * graph. TN_E_TOO_BIG comes before anything is allocated and says what is needed, what is free, and what to try. */
+TN_API tn_status tn_session_new(tn_model *model, const tn_session_params *params, tn_session **session) TN_MUST_CHECK;
+TN_API void tn_session_free(tn_session *session);
+TN_API tn_model *tn_session_model(const tn_session *session);
+TN_API tn_session_params tn_session_get_params(const tn_session *session); /* with the defaults filled in */
+
+/* ---- Will it fit? -------------------------------------------------------------------------------------------- */
+
+typedef struct tn_fit_device {
+    const char *name;
+    size_t weights, cache, compute, scratch; /* bytes, exact */
+    size_t mapped;        /* of the weights, the part that stays in the file's map and takes no memory of its own */
+    size_t lower_bound;   /* of compute */
+    size_t free, total;   /* on the device now */
+    int32_t n_layers;
+} tn_fit_device;
+
+typedef struct tn_fit {
+    bool fits;
+    tn_fit_device *devices;
+    size_t n_devices;
+    size_t nodes_prefill, nodes_decode, splits_prefill, splits_decode;
+    char advice[512]; /* when it does not fit: what would */
+} tn_fit;
+/* What tn_session_new would take, from the real graphs, without taking it. Works on files without data. */
+TN_API tn_status tn_fit_session(tn_model *model, const tn_session_params *params, tn_fit *fit) TN_MUST_CHECK;
+TN_API void tn_fit_free(tn_fit *fit);
+/* What a session has taken, in the same terms. */
+TN_API tn_status tn_session_memory(const tn_session *session, tn_fit *fit) TN_MUST_CHECK;
+/* The plan of the largest graph, as a picture (time × address) or JSON. */
+TN_API tn_status tn_session_plan_svg(tn_session *session, FILE *out);
+
+/* ---- Decoding ------------------------------------------------------------------------------------------------ */
+
+/* Tokens of one or several sequences. Each becomes a cell of the KV cache. */
+typedef struct tn_batch {
+    int32_t n_tokens;
+    const tn_token *tokens;
+    const int32_t *positions; /* NULL: after the last position of each sequence */
+    const int32_t *seqs;      /* NULL: sequence 0 */
+    const bool *outputs;      /* rows whose logits (or embeddings) are wanted; NULL: the last of each sequence */
+} tn_batch;
+
+/* TN_E_FULL when the cache has no room: remove or shift something and try again; nothing was changed. */
+TN_API tn_status tn_session_decode(tn_session *session, const tn_batch *batch) TN_MUST_CHECK;
+TN_API int32_t tn_session_output_count(const tn_session *session); /* of the last decode */
+/* Row i of the outputs of the last decode (negative: from the end). Valid until the next; NULL if there is none. */
+TN_API float *tn_session_logits(tn_session *session, int32_t i);
+TN_API const float *tn_session_embedding(tn_session *session, int32_t i); /* n_embd floats; pooled: i is the sequence */
+/* Every logit row of a token list, handed over piece by piece: a prompt never needs a vocabulary × prompt buffer. */
+typedef bool (*tn_logits_fn)(void *user, int32_t position, const float *logits, int32_t n_vocab);
+TN_API tn_status tn_session_score(tn_session *session, int32_t seq, const tn_token *tokens, int32_t n_tokens, tn_logits_fn fn, void *user) TN_MUST_CHECK;
+
+/* The comfortable way: text in, tokens out. */
+TN_API tn_status tn_session_prompt(tn_session *session, int32_t seq, const char *text, int64_t length) TN_MUST_CHECK; /* length -1: to the NUL */
+TN_API tn_status tn_session_prompt_tokens(tn_session *session, int32_t seq, const tn_token *tokens, int32_t n_tokens) TN_MUST_CHECK;
+/* Samples the next token, decodes it, and returns it: -1 at the end of the text, -2 on an error (see tn_error). */
+TN_API tn_token tn_session_next(tn_session *session, int32_t seq, tn_sampler *sampler);
+/* The text the last token of this sequence completed: whole characters only, maybe empty. */
+TN_API const char *tn_session_text(tn_session *session, int32_t seq);
+
+/* ---- KV cache ------------------------------------------------------------------------------------------------ */
+
+/* Ranges of positions are [from, to); to < 0: to the end. seq < 0: every sequence (remove only). */
+TN_API tn_status tn_session_seq_remove(tn_session *session, int32_t seq, int32_t from, int32_t to);
+TN_API tn_status tn_session_seq_copy(tn_session *session, int32_t source, int32_t target, int32_t from, int32_t to); /* shares the cells */
+TN_API tn_status tn_session_seq_keep(tn_session *session, int32_t seq); /* removes all others */
+TN_API tn_status tn_session_seq_shift(tn_session *session, int32_t seq, int32_t from, int32_t to, int32_t by); /* re-rotates K */
+TN_API tn_status tn_session_seq_divide(tn_session *session, int32_t seq, int32_t from, int32_t to, int32_t by);
+TN_API int32_t tn_session_seq_first(const tn_session *session, int32_t seq); /* lowest position, -1 if empty */
+TN_API int32_t tn_session_seq_last(const tn_session *session, int32_t seq);  /* highest position, -1 if empty */
+TN_API tn_status tn_session_defragment(tn_session *session);
+TN_API void tn_session_clear(tn_session *session);
+
+typedef struct tn_cache_usage {
+    int32_t cells, used, peak;
+} tn_cache_usage;
+TN_API tn_cache_usage tn_session_cache_usage(const tn_session *session);
+/* For every cell the sequence id it belongs to (the lowest), or -1: to draw a picture. `cells` ints. */
+TN_API void tn_session_cache_map(const tn_session *session, int32_t *owner);
+
+/* State: the cache of one sequence (seq ≥ 0) or all (-1), with checksum and the model's identity. */
+TN_API tn_status tn_session_state_size(tn_session *session, int32_t seq, size_t *size);
+TN_API tn_status tn_session_state_get(tn_session *session, int32_t seq, void *to, size_t size);
+TN_API tn_status tn_session_state_set(tn_session *session, int32_t seq, const void *from, size_t size);
+TN_API tn_status tn_session_save(tn_session *session, int32_t seq, const char *path); /* atomically */
+TN_API tn_status tn_session_load(tn_session *session, int32_t seq, const char *path);
+
+/* ---- Numbers ------------------------------------------------------------------------------------------------- */
+
+typedef struct tn_session_stats {
+    uint64_t prompt_tokens, prompt_ns;       /* decodes of more than one token per sequence */
+    uint64_t generated_tokens, generated_ns; /* one token per sequence */
+    uint64_t load_ns;
+    tn_sched_stats sched;
+} tn_session_stats;
+TN_API tn_session_stats tn_session_get_stats(const tn_session *session);
+TN_API void tn_session_reset_stats(tn_session *session);
+TN_API tn_sched *tn_session_sched(tn_session *session); /* for dumps and callbacks */
+TN_API tn_status tn_session_dump_splits(tn_session *session, bool prefill, FILE *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,281 @@
+/* The graph allocator: remembered plans over one shared set of buffers per buffer type. */
+#include "tenon/alloc.h"
+
+#include "base/checked.h"
+#include "base/hash.h"
+
+#include <string.h>
+
+/* One set of buffers: the chunks of one buffer type. */
+typedef struct pool {
+    tn_buffer_type *type;
+    tn_buffer **chunks;
+    size_t n_chunks;
+} pool;
+
+typedef struct reservation {
+    tn_fingerprint key;
+    uint64_t assignment; /* hash of type_of */
+    tn_plan *plan;
+} reservation;
+
+struct tn_alloc {
+    size_t n_types;
+    uint16_t *pool_of; /* by type index; equal types share a pool */
+    pool *pools;
+    tn_plan_memory *memories; /* per pool */
+    size_t n_pools;
+    reservation *reservations;
+    size_t n_reservations, cap_reservations;
+    uint64_t generation;
+    tn_alloc_stats stats;
+};
+
+tn_status tn_alloc_new(tn_buffer_type *const *types, size_t n_types, tn_alloc **out) {
+    if (!types || !n_types || n_types > UINT16_MAX || !out) return tn_fail(TN_E_INVALID, "tn_alloc_new: 1 to 65535 buffer types are needed");
+    *out = NULL;
+    tn_alloc *a = tn_calloc(1, sizeof *a);
+    if (!a) return TN_E_NOMEM;
+    a->n_types = n_types;
+    a->generation = 1;
+    a->pool_of = tn_calloc(n_types, sizeof *a->pool_of);
+    a->pools = tn_calloc(n_types, sizeof *a->pools);
+    a->memories = tn_calloc(n_types, sizeof *a->memories);
+    if (!a->pool_of || !a->pools || !a->memories) {
+        tn_alloc_free(a);
+        return TN_E_NOMEM;
+    }
+    for (size_t i = 0; i < n_types; i++) {
+        size_t p = 0;
+        while (p < a->n_pools && a->pools[p].type != types[i]) p++;
+        if (p == a->n_pools) {
+            a->pools[p].type = types[i];
+            a->memories[p] = (tn_plan_memory){tn_buffer_type_name(types[i]), tn_buffer_type_alignment(types[i]), tn_buffer_type_max_size(types[i])};
+            a->n_pools++;
+        }
+        a->pool_of[i] = (uint16_t)p;
+    }
+    *out = a;
+    return TN_OK;
+}
+
+void tn_alloc_free(tn_alloc *a) {
+    if (!a) return;
+    tn_alloc_forget(a);
+    for (size_t p = 0; a->pools && p < a->n_pools; p++) {
+        for (size_t c = 0; c < a->pools[p].n_chunks; c++) tn_buffer_free(a->pools[p].chunks[c]);
+        tn_free(a->pools[p].chunks);
+    }
+    tn_free(a->pools);
+    tn_free(a->memories);
+    tn_free(a->pool_of);
+    tn_free(a->reservations);
+    tn_free(a);
+}
+
+void tn_alloc_forget(tn_alloc *a) {
+    for (size_t i = 0; i < a->n_reservations; i++) tn_plan_free(a->reservations[i].plan);
+    a->n_reservations = 0;
+}
+
+
+typedef struct plan_context {
+    const tn_alloc *alloc;
+    const uint16_t *pool_of_tensor;
+} plan_context;
+
+static size_t size_in_pool(void *user, size_t memory, const tn_tensor *tensor) {
+    return tn_buffer_type_tensor_size(((const plan_context *)user)->alloc->pools[memory].type, tensor);
+}
+/* The device that runs the node is the one whose memory it is in. */
+static uint32_t mask_on_device(void *user, const tn_tensor *node, size_t index) {
+    const plan_context *c = user;
+    return tn_device_inplace_mask(tn_buffer_type_device(c->alloc->pools[c->pool_of_tensor[index]].type), node);
+}
+
+static tn_status make_plan(const tn_alloc *a, const tn_graph *graph, const uint16_t *type_of, tn_plan **plan) {
+    size_t n = tn_graph_node_count(graph) + tn_graph_leaf_count(graph);
+    uint16_t *memory_of = tn_malloc(n * sizeof *memory_of);
+    if (!memory_of) return TN_E_NOMEM;
+    for (size_t i = 0; i < n; i++) {
+        size_t type = type_of ? type_of[i] : 0;
+        if (type >= a->n_types) {
+            tn_free(memory_of);
+            return tn_fail(TN_E_INVALID, "tensor %zu is assigned to buffer type %zu of %zu", i, type, a->n_types);
+        }
+        memory_of[i] = a->pool_of[type];
+    }
+    plan_context context = {a, memory_of};
+    tn_plan_params params = {
+        .memories = a->memories, .n_memories = a->n_pools, .memory_of = memory_of,
+        .tensor_size = size_in_pool, .inplace_mask = mask_on_device, .user = &context,
+    };
+    tn_status status = tn_plan_make(graph, &params, plan);
+    tn_free(memory_of);
+    return status;
+}
+
+static uint64_t hash_assignment(const tn_graph *graph, const uint16_t *type_of) {
+    size_t n = tn_graph_node_count(graph) + tn_graph_leaf_count(graph);
+    return type_of ? tn__hash_bytes(type_of, n * sizeof *type_of, 1) : 0;
+}
+
+static reservation *find(const tn_alloc *a, tn_fingerprint key, uint64_t assignment) {
+    for (size_t i = 0; i < a->n_reservations; i++) {
+        reservation *r = &a->reservations[i];
+        if (r->key.lo == key.lo && r->key.hi == key.hi && r->assignment == assignment) return r;
+    }
+    return NULL;
+}
+
+/* The plan for a graph: remembered, or made and remembered. */
+static tn_status plan_for(tn_alloc *a, tn_graph *graph, const uint16_t *type_of, tn_plan **plan) {
+    tn_fingerprint key = tn_graph_fingerprint(graph);
+    uint64_t assignment = hash_assignment(graph, type_of);
+    reservation *r = find(a, key, assignment);
+    if (r) {
+        a->stats.plans_reused++;
+        *plan = r->plan;
+        return TN_OK;
+    }
+    if (a->n_reservations == a->cap_reservations) {
+        size_t capacity = a->cap_reservations ? 2 * a->cap_reservations : 8;
+        reservation *grown = tn_realloc(a->reservations, capacity * sizeof *grown);
+        if (!grown) return TN_E_NOMEM;
+        a->reservations = grown;
+        a->cap_reservations = capacity;
+    }
+    TN_TRY(make_plan(a, graph, type_of, plan));
+    a->reservations[a->n_reservations++] = (reservation){key, assignment, *plan};
+    a->stats.plans_made++;
+    return TN_OK;
+}
+
+/* Whether the buffers serve a plan; if not, `pool` and `chunk` say where. */
+static bool buffers_serve(const tn_alloc *a, const tn_plan *plan, size_t *at_pool, size_t *at_chunk) {
+    for (size_t p = 0; p < a->n_pools; p++) {
+        for (size_t c = 0; c < tn_plan_chunk_count(plan, p); c++) {
+            if (c < a->pools[p].n_chunks && tn_buffer_size(a->pools[p].chunks[c]) >= tn_plan_chunk_size(plan, p, c)) continue;
+            *at_pool = p;
+            *at_chunk = c;
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Grows every chunk the plan needs larger. All new buffers are had before any old one is given up. */
+static tn_status grow(tn_alloc *a, const tn_plan *plan) {
+    tn_status status = TN_OK;
+    for (size_t p = 0; p < a->n_pools; p++) {
+        pool *set = &a->pools[p];
+        size_t wanted = tn_plan_chunk_count(plan, p);
+        if (wanted <= set->n_chunks) continue;
+        tn_buffer **chunks = tn_realloc(set->chunks, wanted * sizeof *chunks);
+        if (!chunks) return TN_E_NOMEM;
+        memset(chunks + set->n_chunks, 0, (wanted - set->n_chunks) * sizeof *chunks);
+        set->chunks = chunks;
+    }
+    size_t total = 0;
+    for (size_t p = 0; p < a->n_pools; p++) total += tn_plan_chunk_count(plan, p);
+    tn_buffer **fresh = tn_calloc(total, sizeof *fresh);
+    if (!fresh) return TN_E_NOMEM;
+    size_t k = 0;
+    for (size_t p = 0; p < a->n_pools; p++) {
+        for (size_t c = 0; c < tn_plan_chunk_count(plan, p); c++, k++) {
+            size_t needed = tn_plan_chunk_size(plan, p, c);
+            const pool *set = &a->pools[p];
+            if (c < set->n_chunks && tn_buffer_size(set->chunks[c]) >= needed) continue;
+            TN_TRY_GOTO(tn_buffer_new(set->type, needed, &fresh[k]), status, out);
+            tn_buffer_set_usage(fresh[k], TN_USAGE_COMPUTE);
+        }
+    }
+    k = 0;
+    for (size_t p = 0; p < a->n_pools; p++) {
+        pool *set = &a->pools[p];
+        for (size_t c = 0; c < tn_plan_chunk_count(plan, p); c++, k++) {
+            if (!fresh[k]) continue;
+            if (c < set->n_chunks) tn_buffer_free(set->chunks[c]);
+            set->chunks[c] = fresh[k];
+            fresh[k] = NULL;
+            a->stats.buffers_grown++;
+        }
+        set->n_chunks = TN__MAX(set->n_chunks, tn_plan_chunk_count(plan, p));
+    }
+    a->generation++;
+out:
+    for (size_t i = 0; i < total; i++) tn_buffer_free(fresh[i]);
+    tn_free(fresh);
+    return status;
+}
+
+tn_status tn_alloc_measure(tn_alloc *a, tn_graph *graph, const uint16_t *type_of, size_t *sizes, size_t *lower_bounds) {
+    if (!a || !graph || !sizes) return tn_fail(TN_E_INVALID, "tn_alloc_measure: NULL argument");
+    tn_plan *plan;
+    TN_TRY(plan_for(a, graph, type_of, &plan));
+    for (size_t t = 0; t < a->n_types; t++) {
+        /* A pool that several types share counts for the first of them. */
+        size_t p = a->pool_of[t];
+        bool first = true;
+        for (size_t u = 0; u < t; u++) first = first && a->pool_of[u] != p;
+        sizes[t] = first ? tn_plan_size(plan, p) : 0;
+        if (lower_bounds) lower_bounds[t] = first ? tn_plan_lower_bound(plan, p) : 0;
+    }
+    return TN_OK;
+}
+
+tn_status tn_alloc_reserve(tn_alloc *a, tn_graph *graph, const uint16_t *type_of) {
+    if (!a || !graph) return tn_fail(TN_E_INVALID, "tn_alloc_reserve: NULL argument");
+    tn_plan *plan;
+    size_t p, c;
+    TN_TRY(plan_for(a, graph, type_of, &plan));
+    return buffers_serve(a, plan, &p, &c) ? TN_OK : grow(a, plan);
+}
+
+tn_status tn_alloc_bind(tn_alloc *a, tn_graph *graph, const uint16_t *type_of, bool may_grow) {
+    if (!a || !graph) return tn_fail(TN_E_INVALID, "tn_alloc_bind: NULL argument");
+    tn_plan *plan;
+    size_t p, c;
+    TN_TRY(plan_for(a, graph, type_of, &plan));
+    if (!buffers_serve(a, plan, &p, &c)) {
+        if (!may_grow)
+            return tn_fail(TN_E_NEED_RESERVE, "chunk %zu in %s needs %zu bytes, %zu are reserved: reserve for this graph first", c,
+                           tn_buffer_type_name(a->pools[p].type), tn_plan_chunk_size(plan, p, c),
+                           c < a->pools[p].n_chunks ? tn_buffer_size(a->pools[p].chunks[c]) : 0);
+        TN_TRY(grow(a, plan));
+    }
+    size_t n_nodes = tn_graph_node_count(graph), n = n_nodes + tn_graph_leaf_count(graph);
+    const tn_plan_slot *slots = tn_plan_slots(plan);
+    for (size_t i = 0; i < n; i++) {
+        tn_tensor *t = i < n_nodes ? tn_graph_node(graph, i) : tn_graph_leaf(graph, i - n_nodes);
+        const tn_plan_slot *slot = &slots[i];
+        if (slot->memory < 0) continue;
+        const pool *set = &a->pools[slot->memory];
+        /* An empty tensor may lie in a pool without any chunk. */
+        if (slot->size == 0 && set->n_chunks == 0) continue;
+        TN_TRY(tn_buffer_bind(set->chunks[slot->chunk], t, slot->size ? slot->offset : 0));
+    }
+    for (size_t i = 0; i < n_nodes; i++) {
+        tn_tensor *t = tn_graph_node(graph, i);
+        if (t->view_src && t->view_src->data) TN_TRY(tn_view_bind(t));
+    }
+    return TN_OK;
+}
+
+size_t tn_alloc_size(const tn_alloc *a, size_t type) {
+    if (!a || type >= a->n_types) return 0;
+    const pool *set = &a->pools[a->pool_of[type]];
+    size_t total = 0;
+    for (size_t c = 0; c < set->n_chunks; c++) total += tn_buffer_size(set->chunks[c]);
+    return total;
+}
+size_t tn_alloc_chunk_count(const tn_alloc *a, size_t type) { return a && type < a->n_types ? a->pools[a->pool_of[type]].n_chunks : 0; }
+tn_buffer *tn_alloc_buffer(const tn_alloc *a, size_t type, size_t chunk) {
+    return chunk < tn_alloc_chunk_count(a, type) ? a->pools[a->pool_of[type]].chunks[chunk] : NULL;
+}
+uint64_t tn_alloc_generation(const tn_alloc *a) { return a->generation; }
+const tn_plan *tn_alloc_plan(const tn_alloc *a, tn_graph *graph, const uint16_t *type_of) {
+    const reservation *r = find(a, tn_graph_fingerprint(graph), hash_assignment(graph, type_of));
+    return r ? r->plan : NULL;
+}
+tn_alloc_stats tn_alloc_get_stats(const tn_alloc *a) { return a->stats; }

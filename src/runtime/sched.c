@@ -1,0 +1,396 @@
+/* The scheduler: remembered schedules, reservation, binding and running. */
+#include "runtime/sched_internal.h"
+
+#include "base/checked.h"
+#include "tensor/graph_build.h"
+
+#include <string.h>
+
+/* ---- Creation ------------------------------------------------------------------------------------------------ */
+
+static tn_status open_backends(tn_sched *s, const tn_sched_params *p) {
+    if (p->backends) {
+        s->n_backends = p->n_backends;
+        memcpy(s->backends, p->backends, p->n_backends * sizeof *s->backends);
+        return TN_OK;
+    }
+    s->owns_backends = true;
+    bool has_cpu = false;
+    size_t n_names = 0;
+    while (n_names < TN__COUNT(p->devices) && p->devices[n_names]) n_names++;
+    for (size_t i = 0; i <= n_names; i++) {
+        if (i == n_names && has_cpu) break;
+        tn_device *device;
+        TN_TRY(tn_device_find(i < n_names ? p->devices[i] : "cpu", &device));
+        has_cpu = has_cpu || tn_device_get_kind(device) == TN_DEVICE_CPU;
+        tn_backend_params params = {.n_threads = p->n_threads, .abort = p->abort, .abort_user = p->abort_user};
+        TN_TRY(tn_backend_new(device, &params, &s->backends[s->n_backends]));
+        s->n_backends++;
+    }
+    return TN_OK;
+}
+
+tn_status tn_sched_new(const tn_sched_params *params, tn_sched **out) {
+    if (!params || !out) return tn_fail(TN_E_INVALID, "tn_sched_new: NULL argument");
+    *out = NULL;
+    if (params->backends && (params->n_backends == 0 || params->n_backends > INT16_MAX))
+        return tn_fail(TN_E_INVALID, "a scheduler needs 1 to %d backends", INT16_MAX);
+    tn_sched *s = tn_calloc(1, sizeof *s);
+    if (!s) return TN_E_NOMEM;
+    size_t room = params->backends ? params->n_backends : TN__COUNT(params->devices) + 1;
+    tn_status status = TN_E_NOMEM;
+    s->backends = tn_calloc(room, sizeof *s->backends);
+    s->types = tn_calloc(room, sizeof *s->types);
+    s->scratch = tn_calloc(room, sizeof *s->scratch);
+    if (!s->backends || !s->types || !s->scratch) goto failed;
+    TN_TRY_GOTO(open_backends(s, params), status, failed);
+    for (size_t i = 0; i < s->n_backends; i++) s->types[i] = tn_device_buffer_type(tn_backend_device(s->backends[i]));
+    tn_device *last = tn_backend_device(s->backends[s->n_backends - 1]);
+    if (tn_device_get_kind(last) != TN_DEVICE_CPU) {
+        status = tn_fail(TN_E_INVALID, "the last device must be the CPU, not %s", tn_device_name(last));
+        goto failed;
+    }
+    TN_TRY_GOTO(tn_alloc_new(s->types, s->n_backends, &s->alloc), status, failed);
+    *out = s;
+    return TN_OK;
+failed:
+    tn_sched_free(s);
+    return status;
+}
+
+static void forget_schedules(tn_sched *s) {
+    for (size_t i = 0; i < s->n_schedules; i++) tn__schedule_free(s->schedules[i]);
+    s->n_schedules = 0;
+}
+
+void tn_sched_free(tn_sched *s) {
+    if (!s) return;
+    for (size_t i = 0; i < s->n_backends; i++) tn_backend_synchronize(s->backends[i]);
+    forget_schedules(s);
+    tn_alloc_free(s->alloc);
+    for (size_t i = 0; i < s->n_backends; i++) {
+        tn_buffer_free(s->scratch[i]);
+        if (s->owns_backends) tn_backend_free(s->backends[i]);
+    }
+    tn_free(s->schedules);
+    tn_free(s->backends);
+    tn_free(s->types);
+    tn_free(s->scratch);
+    tn_free(s->pinned);
+    tn_free(s->pinned_to);
+    tn_free(s);
+}
+
+void tn_sched_reset(tn_sched *s) {
+    if (!s) return;
+    for (size_t i = 0; i < s->n_backends; i++) tn_backend_synchronize(s->backends[i]);
+    forget_schedules(s);
+    tn_alloc_forget(s->alloc);
+    s->n_pinned = 0;
+}
+
+size_t tn_sched_backend_count(const tn_sched *s) { return s->n_backends; }
+tn_backend *tn_sched_backend(const tn_sched *s, size_t i) { return i < s->n_backends ? s->backends[i] : NULL; }
+void tn_sched_set_eval(tn_sched *s, tn_eval_fn eval, void *user) {
+    s->eval = eval;
+    s->eval_user = user;
+}
+
+tn_status tn_sched_pin(tn_sched *s, const tn_tensor *tensor, int backend) {
+    if (!s || !tensor || backend < -1 || backend >= (int)s->n_backends)
+        return tn_fail(TN_E_INVALID, "tn_sched_pin: NULL argument or no backend %d", backend);
+    for (size_t i = 0; i < s->n_pinned; i++) {
+        if (s->pinned[i] != tensor) continue;
+        s->pinned_to[i] = (int16_t)backend;
+        return TN_OK;
+    }
+    if (s->n_pinned == s->cap_pinned) {
+        size_t capacity = s->cap_pinned ? 2 * s->cap_pinned : 16;
+        const tn_tensor **tensors = tn_realloc(s->pinned, capacity * sizeof *tensors);
+        if (!tensors) return TN_E_NOMEM;
+        s->pinned = tensors;
+        int16_t *backends = tn_realloc(s->pinned_to, capacity * sizeof *backends);
+        if (!backends) return TN_E_NOMEM;
+        s->pinned_to = backends;
+        s->cap_pinned = capacity;
+    }
+    s->pinned[s->n_pinned] = tensor;
+    s->pinned_to[s->n_pinned++] = (int16_t)backend;
+    return TN_OK;
+}
+
+/* ---- Schedules ----------------------------------------------------------------------------------------------- */
+
+/* Where leaves lie and what is pinned: with the fingerprint this names a schedule. */
+static uint64_t hash_placement(const tn_sched *s, const tn_graph *g) {
+    uint64_t h = s->n_pinned;
+    for (size_t i = 0; i < tn_graph_leaf_count(g); i++) {
+        const tn_tensor *t = tn_graph_leaf(g, i);
+        bool own = tn__has_own_data(t);
+        h = tn__hash_combine(h, own ? (uintptr_t)(t->buffer ? (void *)tn_buffer_get_type(t->buffer) : s->types[s->n_backends - 1]) : 0);
+        if (own && t->buffer) h = tn__hash_combine(h, (uint64_t)tn_buffer_get_usage(t->buffer));
+    }
+    for (size_t i = 0; i < s->n_pinned; i++) {
+        uint32_t index = tn_graph_index(g, s->pinned[i]);
+        if (index != TN_GRAPH_NONE) h = tn__hash_combine(h, (uint64_t)index << 16 | (uint16_t)s->pinned_to[i]);
+    }
+    return h;
+}
+
+static tn__schedule *find_schedule(const tn_sched *s, tn_graph *graph) {
+    uint64_t serial = tn__graph_serial(graph);
+    for (size_t i = 0; i < s->n_schedules; i++)
+        if (s->schedules[i]->bound_serial == serial) return s->schedules[i];
+    tn_fingerprint key = tn_graph_fingerprint(graph);
+    uint64_t placement = 0;
+    for (size_t i = 0; i < s->n_schedules; i++) {
+        tn__schedule *c = s->schedules[i];
+        if (c->key.lo != key.lo || c->key.hi != key.hi) continue;
+        if (!placement) placement = hash_placement(s, graph);
+        if (c->placement == placement) return c;
+    }
+    return NULL;
+}
+
+static tn_status schedule_for(tn_sched *s, tn_graph *graph, tn__schedule **out) {
+    tn__schedule *found = find_schedule(s, graph);
+    if (found) {
+        s->stats.schedules_reused++;
+        found->last_used = ++s->clock;
+        *out = found;
+        return TN_OK;
+    }
+    if (s->n_schedules == s->cap_schedules) {
+        size_t capacity = s->cap_schedules ? 2 * s->cap_schedules : 8;
+        tn__schedule **grown = tn_realloc(s->schedules, capacity * sizeof(tn__schedule *));
+        if (!grown) return TN_E_NOMEM;
+        s->schedules = grown;
+        s->cap_schedules = capacity;
+    }
+    tn__schedule *fresh;
+    TN_TRY(tn__schedule_new(s, graph, &fresh));
+    fresh->key = tn_graph_fingerprint(graph);
+    fresh->placement = hash_placement(s, graph);
+    fresh->last_used = ++s->clock;
+    s->schedules[s->n_schedules++] = fresh;
+    s->stats.schedules_made++;
+    *out = fresh;
+    return TN_OK;
+}
+
+/* ---- Memory -------------------------------------------------------------------------------------------------- */
+
+tn_status tn_sched_measure(tn_sched *s, tn_graph *const *graphs, size_t n_graphs, tn_sched_memory *memory) {
+    if (!s || !graphs || !memory) return tn_fail(TN_E_INVALID, "tn_sched_measure: NULL argument");
+    memset(memory, 0, s->n_backends * sizeof *memory);
+    size_t *sizes = tn_malloc(2 * s->n_backends * sizeof *sizes);
+    if (!sizes) return TN_E_NOMEM;
+    tn_status status = TN_OK;
+    for (size_t g = 0; g < n_graphs && status == TN_OK; g++) {
+        tn__schedule *schedule;
+        status = schedule_for(s, graphs[g], &schedule);
+        if (status == TN_OK) status = tn_alloc_measure(s->alloc, schedule->graph, schedule->type_of, sizes, sizes + s->n_backends);
+        for (size_t b = 0; status == TN_OK && b < s->n_backends; b++) {
+            memory[b].compute = TN__MAX(memory[b].compute, sizes[b]);
+            memory[b].lower_bound = TN__MAX(memory[b].lower_bound, sizes[s->n_backends + b]);
+            memory[b].scratch = TN__MAX(memory[b].scratch, schedule->scratch[b]);
+        }
+    }
+    tn_free(sizes);
+    return status;
+}
+
+static tn_status reserve_scratch(tn_sched *s, const tn__schedule *schedule) {
+    for (size_t b = 0; b < s->n_backends; b++) {
+        if (schedule->scratch[b] <= (s->scratch[b] ? tn_buffer_size(s->scratch[b]) : 0)) continue;
+        tn_buffer *fresh;
+        TN_TRY(tn_buffer_new(s->types[b], schedule->scratch[b], &fresh));
+        tn_buffer_set_usage(fresh, TN_USAGE_COMPUTE);
+        tn_backend_synchronize(s->backends[b]);
+        tn_buffer_free(s->scratch[b]);
+        s->scratch[b] = fresh;
+    }
+    return TN_OK;
+}
+
+tn_status tn_sched_reserve(tn_sched *s, tn_graph *graph) {
+    if (!s || !graph) return tn_fail(TN_E_INVALID, "tn_sched_reserve: NULL argument");
+    return tn_sched_reserve_many(s, &graph, 1);
+}
+
+tn_status tn_sched_reserve_many(tn_sched *s, tn_graph *const *graphs, size_t n_graphs) {
+    if (!s || !graphs) return tn_fail(TN_E_INVALID, "tn_sched_reserve_many: NULL argument");
+    for (size_t i = 0; i < n_graphs; i++) {
+        tn__schedule *schedule;
+        TN_TRY(schedule_for(s, graphs[i], &schedule));
+        TN_TRY(tn_sched_synchronize(s));
+        TN_TRY(tn_alloc_reserve(s->alloc, schedule->graph, schedule->type_of));
+        TN_TRY(reserve_scratch(s, schedule));
+        TN_TRY(tn_sched_alloc(s, graphs[i]));
+    }
+    return TN_OK;
+}
+
+/* Gives the clones the addresses of the caller's own tensors, and the caller's the planned ones. */
+static tn_status bind(tn_sched *s, tn_graph *graph, tn__schedule *schedule) {
+    uint64_t serial = tn__graph_serial(graph);
+    if (schedule->bound_serial == serial && schedule->bound_generation == tn_alloc_generation(s->alloc)) return TN_OK;
+
+    bool moved = schedule->bound_generation != tn_alloc_generation(s->alloc);
+    size_t n = schedule->n_nodes + schedule->n_leaves;
+    for (size_t i = 0; i < n; i++) {
+        const tn_tensor *t = i < schedule->n_nodes ? tn_graph_node(graph, i) : tn_graph_leaf(graph, i - schedule->n_nodes);
+        tn_tensor *c = schedule->clones[i];
+        if (t->op == TN_OP_CUSTOM) c->params = t->params;
+        if (!tn__has_own_data(t) || t->view_src) continue;
+        moved = moved || c->data != t->data;
+        c->data = t->data;
+        c->buffer = t->buffer;
+        c->extra = t->extra;
+    }
+    if (moved) {
+        TN_TRY(tn_alloc_bind(s->alloc, schedule->graph, schedule->type_of, true));
+        for (size_t i = 0; i < schedule->n_splits; i++)
+            if (schedule->splits[i].program) tn_program_moved(schedule->splits[i].program);
+    }
+    for (size_t i = 0; i < n; i++) {
+        tn_tensor *t = i < schedule->n_nodes ? tn_graph_node(graph, i) : tn_graph_leaf(graph, i - schedule->n_nodes);
+        const tn_tensor *c = schedule->clones[i];
+        if (tn__has_own_data(t) && !t->view_src) continue;
+        t->data = c->data;
+        t->buffer = c->buffer;
+        t->extra = c->extra;
+    }
+    schedule->bound_serial = serial;
+    schedule->bound_generation = tn_alloc_generation(s->alloc);
+    return TN_OK;
+}
+
+tn_status tn_sched_alloc(tn_sched *s, tn_graph *graph) {
+    if (!s || !graph) return tn_fail(TN_E_INVALID, "tn_sched_alloc: NULL argument");
+    tn__schedule *schedule;
+    TN_TRY(schedule_for(s, graph, &schedule));
+    if (schedule->bound_serial == tn__graph_serial(graph) && schedule->bound_generation == tn_alloc_generation(s->alloc)) return TN_OK;
+    if (schedule->bound_generation != tn_alloc_generation(s->alloc)) {
+        TN_TRY(tn_sched_synchronize(s));
+        TN_TRY(tn_alloc_reserve(s->alloc, schedule->graph, schedule->type_of));
+        TN_TRY(reserve_scratch(s, schedule));
+    }
+    return bind(s, graph, schedule);
+}
+
+tn_sched_memory tn_sched_memory_of(const tn_sched *s, size_t backend) {
+    if (!s || backend >= s->n_backends) return (tn_sched_memory){0};
+    /* A buffer type that two backends share is counted with the first. */
+    bool first = true;
+    for (size_t b = 0; b < backend; b++) first = first && s->types[b] != s->types[backend];
+    return (tn_sched_memory){
+        .compute = first ? tn_alloc_size(s->alloc, backend) : 0,
+        .scratch = s->scratch[backend] ? tn_buffer_size(s->scratch[backend]) : 0,
+    };
+}
+
+/* ---- Running ------------------------------------------------------------------------------------------------- */
+
+/* Runs a split piece by piece, stopping after every node the caller wants to see. */
+static tn_status run_with_eval(tn_sched *s, const tn__schedule *schedule, const tn__split *split) {
+    tn_backend *backend = s->backends[split->backend];
+    tn_tensor **nodes = schedule->work + split->first_node;
+    size_t begin = 0;
+    for (size_t i = 0; i < split->n_nodes; i++) {
+        bool wanted = s->eval(s->eval_user, nodes[i], true);
+        if (!wanted && i + 1 < split->n_nodes) continue;
+        tn_program *program;
+        TN_TRY(tn_program_new(backend, nodes + begin, i + 1 - begin, &program));
+        tn_buffer *scratch = NULL;
+        tn_status status = tn_program_scratch(program) ? tn_buffer_new(s->types[split->backend], tn_program_scratch(program), &scratch) : TN_OK;
+        if (status == TN_OK) status = tn_program_run(program, scratch);
+        if (status == TN_OK) status = tn_backend_synchronize(backend);
+        tn_program_free(program);
+        tn_buffer_free(scratch);
+        TN_TRY(status);
+        if (wanted && !s->eval(s->eval_user, nodes[i], false)) return tn_fail(TN_E_ABORTED, "stopped by the eval callback at '%s'", nodes[i]->name);
+        begin = i + 1;
+    }
+    return TN_OK;
+}
+
+tn_status tn_sched_run_async(tn_sched *s, tn_graph *graph) {
+    if (!s || !graph) return tn_fail(TN_E_INVALID, "tn_sched_run: NULL argument");
+    TN_TRY(tn_sched_alloc(s, graph));
+    tn__schedule *schedule = find_schedule(s, graph);
+    s->stats.runs++;
+    for (size_t i = 0; i < schedule->n_splits; i++) {
+        const tn__split *split = &schedule->splits[i];
+        tn_backend *backend = s->backends[split->backend];
+        for (size_t c = 0; c < split->n_copies; c++) {
+            const tn__copy *copy = &schedule->copies[split->first_copy + c];
+            TN_TRY(tn_backend_copy_async(s->backends[copy->from], backend, copy->source, copy->target));
+        }
+        if (!split->program) continue;
+        TN_TRY(s->eval ? run_with_eval(s, schedule, split) : tn_program_run(split->program, s->scratch[split->backend]));
+    }
+    return TN_OK;
+}
+
+tn_status tn_sched_synchronize(tn_sched *s) {
+    if (!s) return tn_fail(TN_E_INVALID, "tn_sched_synchronize: NULL argument");
+    for (size_t i = 0; i < s->n_backends; i++) TN_TRY(tn_backend_synchronize(s->backends[i]));
+    return TN_OK;
+}
+
+tn_status tn_sched_run(tn_sched *s, tn_graph *graph) {
+    TN_TRY(tn_sched_run_async(s, graph));
+    return tn_sched_synchronize(s);
+}
+
+/* ---- Looking at it ------------------------------------------------------------------------------------------- */
+
+int tn_sched_backend_of(const tn_sched *s, const tn_graph *graph, const tn_tensor *tensor) {
+    uint32_t index = tn_graph_index(graph, tensor);
+    if (!s || index == TN_GRAPH_NONE) return -1;
+    const tn__schedule *schedule = find_schedule(s, (tn_graph *)(uintptr_t)graph);
+    return schedule ? schedule->places[index].backend : -1;
+}
+
+tn_status tn_sched_describe(tn_sched *s, tn_graph *graph, tn_sched_info *info) {
+    if (!s || !graph || !info) return tn_fail(TN_E_INVALID, "tn_sched_describe: NULL argument");
+    tn__schedule *schedule;
+    TN_TRY(schedule_for(s, graph, &schedule));
+    *info = (tn_sched_info){schedule->n_nodes, schedule->n_splits, schedule->n_copies, schedule->copy_bytes};
+    return TN_OK;
+}
+
+tn_sched_stats tn_sched_get_stats(const tn_sched *s) {
+    tn_sched_stats stats = s->stats;
+    tn_alloc_stats alloc = tn_alloc_get_stats(s->alloc);
+    stats.plans_made = alloc.plans_made;
+    stats.plans_reused = alloc.plans_reused;
+    stats.buffers_grown = alloc.buffers_grown;
+    return stats;
+}
+
+tn_status tn_sched_dump(tn_sched *s, tn_graph *graph, FILE *out) {
+    if (!s || !graph || !out) return tn_fail(TN_E_INVALID, "tn_sched_dump: NULL argument");
+    tn__schedule *schedule;
+    TN_TRY(schedule_for(s, graph, &schedule));
+    char shape[128];
+    fprintf(out, "%zu nodes in %zu splits, %zu copies of %zu bytes\n", schedule->n_nodes, schedule->n_splits, schedule->n_copies, schedule->copy_bytes);
+    for (size_t i = 0; i < schedule->n_splits; i++) {
+        const tn__split *split = &schedule->splits[i];
+        fprintf(out, "split %zu on %s: %zu nodes\n", i, tn_device_name(tn_backend_device(s->backends[split->backend])), split->n_nodes);
+        for (size_t c = 0; c < split->n_copies; c++) {
+            const tn__copy *copy = &schedule->copies[split->first_copy + c];
+            fprintf(out, "  copy %-24s %-24s %12zu bytes from %s\n", copy->source->name, tn_shape_text(copy->target, shape, sizeof shape),
+                    tn_nbytes(copy->target), tn_device_name(tn_backend_device(s->backends[copy->from])));
+        }
+        for (size_t k = 0; k < split->n_nodes; k++) {
+            const tn_tensor *c = schedule->work[split->first_node + k];
+            tn__cause cause = TN__CAUSE_NONE;
+            for (size_t n = 0; n < schedule->n_nodes; n++)
+                if (schedule->clones[n] == c) cause = (tn__cause)schedule->places[n].cause;
+            fprintf(out, "  %-16s %-24s %-24s %s\n", tn_op_name(c->op), c->name, tn_shape_text(c, shape, sizeof shape), tn__cause_text(cause));
+        }
+    }
+    return ferror(out) ? tn_fail(TN_E_IO, "writing the splits failed") : TN_OK;
+}

@@ -1,0 +1,106 @@
+/* What the scheduler's files share: assignment, schedule, splits. */
+#ifndef TN_RUNTIME_SCHED_INTERNAL_H
+#define TN_RUNTIME_SCHED_INTERNAL_H
+
+#include "tenon/alloc.h"
+#include "tenon/sched.h"
+
+#include "base/hash.h"
+
+/* Why a tensor is where it is: X(NAME, "text"). */
+#define TN__CAUSE_TABLE(X)                                                                                            \
+    X(NONE, "not assigned")                                                                                           \
+    X(PINNED, "pinned by the caller")                                                                                 \
+    X(DATA, "its data is there")                                                                                      \
+    X(INPUT, "graph input, on the host")                                                                              \
+    X(WEIGHTS, "its weights are there")                                                                               \
+    X(OFFLOAD, "large enough to move its host weights over")                                                          \
+    X(WRITES, "writes into memory there")                                                                             \
+    X(NEXT_TO, "next to its neighbours")                                                                              \
+    X(UPGRADED, "a better device reads the same memory")                                                              \
+    X(SOURCES, "most of its sources are there")                                                                       \
+    X(READER, "its first reader is there")                                                                            \
+    X(VIEW, "part of a tensor there")                                                                                 \
+    X(ONLY, "no preferred device supports it")
+typedef enum tn__cause {
+#define TN_X(name, text) TN__CAUSE_##name,
+    TN__CAUSE_TABLE(TN_X)
+#undef TN_X
+} tn__cause;
+
+/* Per tensor of a graph (nodes, then leaves). */
+typedef struct tn__place {
+    int16_t backend; /* -1: none yet */
+    uint8_t cause;
+} tn__place;
+
+typedef struct tn__copy {
+    tn_tensor *source, *target; /* both in the scheduled graph */
+    int16_t from;               /* backend */
+} tn__copy;
+
+typedef struct tn__split {
+    int16_t backend;
+    size_t first_copy, n_copies;
+    size_t first_node, n_nodes; /* in schedule->work */
+    tn_program *program;
+} tn__split;
+
+/* A scheduled graph: clones of all tensors, in order, with copies between backends as nodes of their own. */
+typedef struct tn__schedule {
+    tn_fingerprint key;
+    uint64_t placement; /* hash of where leaves are and what is pinned */
+    tn_arena *arena;
+    tn_graph *graph;
+    size_t n_nodes, n_leaves; /* of the caller's graph */
+    tn__place *places;        /* by index in the caller's graph */
+    tn_tensor **clones;       /* the same index → scheduled tensor */
+    uint16_t *type_of;        /* by index in the scheduled graph */
+    tn__split *splits;
+    size_t n_splits;
+    tn__copy *copies;
+    size_t n_copies;
+    tn_tensor **work; /* nodes that compute something, in order of the splits */
+    size_t copy_bytes;
+    size_t *scratch; /* per backend */
+    /* The caller's graph whose tensors carry this schedule's addresses now. */
+    uint64_t bound_serial, bound_generation;
+    uint64_t last_used;
+} tn__schedule;
+
+struct tn_sched {
+    tn_backend **backends;
+    size_t n_backends;
+    bool owns_backends;
+    tn_buffer_type **types; /* per backend; the allocator merges equal ones */
+    tn_alloc *alloc;
+    tn_buffer **scratch; /* per backend, grown to the largest program */
+    tn__schedule **schedules;
+    size_t n_schedules, cap_schedules;
+    uint64_t clock;
+    const tn_tensor **pinned; /* pairs of tensor and backend */
+    int16_t *pinned_to;
+    size_t n_pinned, cap_pinned;
+    tn_eval_fn eval;
+    void *eval_user;
+    tn_sched_stats stats;
+};
+
+/* Memory the caller gave a tensor; what an earlier run of ours bound does not count. */
+static inline bool tn__has_own_data(const tn_tensor *t) {
+    return t->data && !(t->buffer && tn_buffer_get_usage(t->buffer) == TN_USAGE_COMPUTE);
+}
+/* Ops that compute nothing. */
+static inline bool tn__is_view_op(const tn_tensor *t) { return tn_op_get_family(t->op) == TN_FAMILY_VIEW; }
+
+/* Fills places[0 … nodes+leaves-1]. */
+tn_status tn__sched_assign(const tn_sched *sched, const tn_graph *graph, tn__place *places);
+int tn__sched_pin_of(const tn_sched *sched, const tn_tensor *tensor);
+/* The memory a tensor on `backend` lives in: its own buffer's type, or the backend's. */
+tn_buffer_type *tn__sched_memory_type(const tn_sched *sched, const tn_tensor *tensor, int backend);
+/* Assigns, cuts and clones; no memory is taken. */
+tn_status tn__schedule_new(const tn_sched *sched, tn_graph *graph, tn__schedule **schedule);
+void tn__schedule_free(tn__schedule *schedule);
+const char *tn__cause_text(tn__cause cause);
+
+#endif
