@@ -89,6 +89,7 @@ static tn_status stream_new(tn_device *device, const tn_backend_params *params, 
     tn__cpu_stream *stream = tn_calloc(1, sizeof *stream);
     if (!stream) return TN_E_NOMEM;
     stream->base = (tn_backend){.ops = &stream_ops, .device = device, .impl = stream};
+    stream->tiny_ns = 3000; /* about what a barrier and a shared cache line cost */
     stream->abort = params->abort;
     stream->abort_user = params->abort_user;
     stream->pool = params->threads;

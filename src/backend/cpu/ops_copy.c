@@ -1,7 +1,7 @@
 /* Copies and conversions: dup, cast, cont, cpy.
  *
  * The same type is moved byte by byte, also block types. Between integers the conversion is exact or saturates;
- * where f64 or a wide integer takes part it goes through f64; everything else goes through f32. */
+ * where f64 or an integer takes part it goes through f64; everything else goes through f32. */
 #include "backend/cpu/ops.h"
 
 /* Position of element number e, in the order of the shape. */
@@ -11,7 +11,11 @@ static char *element_at(const tn_tensor *t, int64_t e) {
 }
 
 static bool is_integer(tn_type type) { return type == TN_I8 || type == TN_I16 || type == TN_I32 || type == TN_I64; }
-static bool is_wide(tn_type type) { return type == TN_F64 || type == TN_I32 || type == TN_I64; }
+/* Pairs of plain types that f32 between them would spoil. */
+static bool needs_more_than_f32(tn_type a, tn_type b) {
+    if (tn_type_is_quantized(a) || tn_type_is_quantized(b)) return false;
+    return a == TN_F64 || b == TN_F64 || is_integer(a) || is_integer(b);
+}
 
 static double load_f64(tn_type type, const char *at) {
     switch (type) {
@@ -87,7 +91,7 @@ static void copy_rows(const tn__task *task, const tn_tensor *x, tn_tensor *y) {
                 for (int64_t i = first; i < first + n; i++)
                     memmove(to + (size_t)i * y->nb[0], from + (size_t)i * x->nb[0], bytes);
             }
-        } else if (is_wide(x->type) || is_wide(y->type) || (is_integer(x->type) && is_integer(y->type))) {
+        } else if (needs_more_than_f32(x->type, y->type)) {
             for (int64_t i = at.first; i < at.first + at.n; i++)
                 convert_element(x->type, from + (size_t)i * x->nb[0], y->type, to + (size_t)i * y->nb[0]);
         } else {

@@ -8,7 +8,8 @@ typedef struct rotation {
     const float *factors;
     int64_t pairs;
     double step; /* ratio of neighbouring frequencies */
-    float ramp_low, ramp_high, magnitude;
+    double ramp_low, ramp_high;
+    float magnitude;
 } rotation;
 
 static bool is_multi(const tn_rope_params *p) { return p->mode == TN_ROPE_MULTI || p->mode == TN_ROPE_VISION; }
@@ -39,8 +40,8 @@ static rotation rotation_of(const tn_tensor *node) {
 static void turn(const rotation *r, int64_t i, double angle, float *cosine, float *sine) {
     double theta = r->p->freq_scale * angle;
     if (r->p->ext_factor != 0) {
-        float at = ((float)i - r->ramp_low) / fmaxf(0.001f, r->ramp_high - r->ramp_low);
-        float mix = (1 - fminf(1, fmaxf(0, at))) * r->p->ext_factor;
+        double at = ((double)i - r->ramp_low) / fmax(0.001, r->ramp_high - r->ramp_low);
+        double mix = (1 - fmin(1, fmax(0, at))) * r->p->ext_factor;
         theta = theta * (1 - mix) + angle * mix;
     }
     const float reduced = (float)(theta - 2 * M_PI * rint(theta / (2 * M_PI)));

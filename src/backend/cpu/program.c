@@ -12,8 +12,7 @@
 
 enum {
     MAX_TOGETHER = 8, /* nodes side by side in one step */
-    LOOK_AHEAD = 16,  /* how far past a node another one may be fetched from */
-    TINY_NS = 3000    /* below this one thread is as fast as several with a barrier */
+    LOOK_AHEAD = 16   /* how far past a node another one may be fetched from */
 };
 
 typedef struct node_info {
@@ -181,7 +180,7 @@ tn_status tn__cpu_program_new(tn_backend *backend, tn_tensor *const *nodes, size
         node_info *info = &p->nodes[p->n_nodes++];
         *info = (node_info){.node = nodes[i], .op = op};
         info->phases = op->phases ? op->phases(nodes[i]) : 1;
-        info->tiny = cost_of(nodes[i], op) < TINY_NS || units_of(nodes[i], op) <= 1;
+        info->tiny = cost_of(nodes[i], op) < stream->tiny_ns || units_of(nodes[i], op) <= 1;
         info->first_counter = p->n_phases;
         p->n_phases += (uint32_t)info->phases;
         if (!info->tiny) widest = TN__MAX(widest, units_of(nodes[i], op));

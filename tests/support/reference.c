@@ -1,0 +1,720 @@
+/* The reference implementation of every op: f64, one element at a time, written from the definitions. */
+#include "reference.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct array {
+    const tn_tensor *t;
+    double *v;
+    int64_t n0, n1, n2, n3;
+} array;
+
+double *reference_values(const tn_tensor *t) {
+    int64_t block = tn_type_block(t->type), n = tn_nelements(t);
+    double *values = malloc(((size_t)n + 1) * sizeof *values);
+    float *unpacked = malloc((size_t)block * sizeof *unpacked);
+    for (int64_t e = 0; e < n; e += block) {
+        int64_t i0 = e % t->ne[0], r = e / t->ne[0], i1 = r % t->ne[1], i2 = r / t->ne[1] % t->ne[2];
+        int64_t i3 = r / t->ne[1] / t->ne[2];
+        const char *at = (const char *)t->data + (size_t)(i0 / block) * t->nb[0] + (size_t)i1 * t->nb[1] +
+                         (size_t)i2 * t->nb[2] + (size_t)i3 * t->nb[3];
+        if (t->type == TN_F64) {
+            memcpy(values + e, at, 8);
+        } else if (t->type == TN_I32) {
+            int32_t x;
+            memcpy(&x, at, 4);
+            values[e] = x;
+        } else if (t->type == TN_I64) {
+            int64_t x;
+            memcpy(&x, at, 8);
+            values[e] = (double)x;
+        } else {
+            assert_ok(tn_type_to_f32(t->type, at, unpacked, block));
+            for (int64_t i = 0; i < block; i++) values[e + i] = unpacked[i];
+        }
+    }
+    free(unpacked);
+    return values;
+}
+
+static array load(const tn_tensor *t) {
+    if (!t) return (array){0};
+    return (array){t, reference_values(t), t->ne[0], t->ne[1], t->ne[2], t->ne[3]};
+}
+static double at(const array *a, int64_t i0, int64_t i1, int64_t i2, int64_t i3) {
+    return a->v[((i3 * a->n2 + i2) * a->n1 + i1) * a->n0 + i0];
+}
+
+#define EACH(t)                                                                                                      \
+    for (int64_t i3 = 0, e = 0; i3 < (t)->ne[3]; i3++)                                                               \
+        for (int64_t i2 = 0; i2 < (t)->ne[2]; i2++)                                                                  \
+            for (int64_t i1 = 0; i1 < (t)->ne[1]; i1++)                                                              \
+                for (int64_t i0 = 0; i0 < (t)->ne[0]; i0++, e++)
+#define EACH_ROW(t)                                                                                                  \
+    for (int64_t i3 = 0, row = 0; i3 < (t)->ne[3]; i3++)                                                             \
+        for (int64_t i2 = 0; i2 < (t)->ne[2]; i2++)                                                                  \
+            for (int64_t i1 = 0; i1 < (t)->ne[1]; i1++, row++)
+
+/* ---- Element-wise -------------------------------------------------------------------------------------------- */
+
+static double sigmoid(double v) { return 1 / (1 + exp(-v)); }
+static double gelu(double v) { return 0.5 * v * (1 + tanh(sqrt(2 / M_PI) * (v + 0.044715 * v * v * v))); }
+
+static double unary(const tn_tensor *node, double v) {
+    const tn_op_params *p = &node->params;
+    switch (node->op) {
+    case TN_OP_SCALE: return v * p->scale.scale + p->scale.bias;
+    case TN_OP_SQR: return v * v;
+    case TN_OP_SQRT: return sqrt(v);
+    case TN_OP_LOG: return log(v);
+    case TN_OP_EXP: return exp(v);
+    case TN_OP_SIN: return sin(v);
+    case TN_OP_COS: return cos(v);
+    case TN_OP_CLAMP: return v < p->clamp.min ? p->clamp.min : v > p->clamp.max ? p->clamp.max : v;
+    case TN_OP_NEG: return -v;
+    case TN_OP_ABS: return fabs(v);
+    case TN_OP_SGN: return v > 0 ? 1 : v < 0 ? -1 : 0;
+    case TN_OP_STEP: return v > 0;
+    case TN_OP_TANH: return tanh(v);
+    case TN_OP_ELU: return v > 0 ? v : expm1(v);
+    case TN_OP_RELU: return v < 0 ? 0 : v;
+    case TN_OP_LEAKY_RELU: return v > 0 ? v : v * p->leaky_relu.slope;
+    case TN_OP_SIGMOID: return sigmoid(v);
+    case TN_OP_GELU: return gelu(v);
+    case TN_OP_GELU_QUICK: return v * sigmoid(1.702 * v);
+    case TN_OP_GELU_ERF: return 0.5 * v * (1 + erf(v / sqrt(2)));
+    case TN_OP_SILU: return v * sigmoid(v);
+    case TN_OP_HARDSWISH: return v * (v < -3 ? 0 : v > 3 ? 1 : (v + 3) / 6);
+    case TN_OP_HARDSIGMOID: return v < -3 ? 0 : v > 3 ? 1 : (v + 3) / 6;
+    case TN_OP_SOFTPLUS: return v > 30 ? v : log1p(exp(v));
+    default: return NAN;
+    }
+}
+
+static double gated(const tn_tensor *node, double g, double u) {
+    double limit = node->params.glu.limit;
+    switch (node->op) {
+    case TN_OP_REGLU: return (g < 0 ? 0 : g) * u;
+    case TN_OP_GEGLU: return gelu(g) * u;
+    case TN_OP_GEGLU_QUICK: return g * sigmoid(1.702 * g) * u;
+    case TN_OP_GEGLU_ERF: return 0.5 * g * (1 + erf(g / sqrt(2))) * u;
+    case TN_OP_SWIGLU: return g * sigmoid(g) * u;
+    default:
+        g = g > limit ? limit : g;
+        u = u > limit ? limit : u < -limit ? -limit : u;
+        return g * sigmoid(node->params.glu.alpha * g) * (u + 1);
+    }
+}
+
+static double binary(tn_op op, double x, double y) {
+    return op == TN_OP_ADD ? x + y : op == TN_OP_SUB ? x - y : op == TN_OP_MUL ? x * y : x / y;
+}
+
+/* ---- Rows ---------------------------------------------------------------------------------------------------- */
+
+/* Sorting order: numbers by value, then NaN, equal ones by index. */
+static const double *sort_values;
+static bool sort_descending;
+static int compare(const void *a, const void *b) {
+    int x = *(const int *)a, y = *(const int *)b;
+    double u = sort_values[x], v = sort_values[y];
+    if (isnan(u) != isnan(v)) return isnan(u) ? 1 : -1;
+    if (u == v || isnan(u)) return x < y ? -1 : 1;
+    return (u < v) != sort_descending ? -1 : 1;
+}
+static void sorted(const double *values, int64_t n, bool descending, double *order, int64_t k) {
+    int *index = malloc(((size_t)n + 1) * sizeof *index);
+    for (int64_t i = 0; i < n; i++) index[i] = (int)i;
+    sort_values = values;
+    sort_descending = descending;
+    qsort(index, (size_t)n, sizeof *index, compare);
+    for (int64_t i = 0; i < k; i++) order[i] = index[i];
+    free(index);
+}
+
+static void norm_row(const tn_tensor *node, const double *x, double *y, double *scale, int64_t n) {
+    double mean = 0, squares = 0, most = 0, eps = node->params.norm.eps;
+    bool centred = node->op == TN_OP_NORM || node->op == TN_OP_GROUP_NORM;
+    for (int64_t i = 0; i < n; i++) mean += x[i] / (double)n;
+    if (!centred) mean = 0;
+    for (int64_t i = 0; i < n; i++) {
+        squares += (x[i] - mean) * (x[i] - mean);
+        most = fmax(most, fabs(x[i]));
+    }
+    double by = node->op == TN_OP_L2_NORM ? fmax(sqrt(squares), eps) : sqrt(squares / (double)n + eps);
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = (x[i] - mean) / by;
+        scale[i] = most / by;
+    }
+}
+
+static double alibi(int64_t head, int64_t heads, double max_bias) {
+    int64_t power = (int64_t)1 << (int64_t)floor(log2((double)heads));
+    return head < power ? pow(2, -max_bias * (double)(head + 1) / (double)power)
+                        : pow(2, -max_bias / 2 * (double)(2 * (head - power) + 1) / (double)power);
+}
+
+static void soft_max(const tn_tensor *node, double *out) {
+    array x = load(node->src[0]), mask = load(node->src[1]), sinks = load(node->src[2]);
+    double max_bias = node->params.soft_max.max_bias;
+    EACH_ROW(node) {
+        double *y = out + row * x.n0, most = -INFINITY, sum = 0;
+        double slope = max_bias > 0 ? alibi(i2, node->ne[2], max_bias) : 1;
+        for (int64_t i = 0; i < x.n0; i++) {
+            y[i] = at(&x, i, i1, i2, i3) * node->params.soft_max.scale;
+            if (mask.t) y[i] += slope * at(&mask, i, i1, i2 % mask.n2, i3 % mask.n3);
+            if (y[i] > most || isnan(y[i])) most = y[i];
+        }
+        if (sinks.t && sinks.v[i2] > most) most = sinks.v[i2];
+        for (int64_t i = 0; i < x.n0; i++) sum += most == -INFINITY ? 0 : exp(y[i] - most);
+        if (sinks.t) sum += exp(sinks.v[i2] - most);
+        for (int64_t i = 0; i < x.n0; i++) y[i] = most == -INFINITY ? 0 : exp(y[i] - most) / sum;
+    }
+    free(x.v);
+    free(mask.v);
+    free(sinks.v);
+}
+
+/* ---- Rope ---------------------------------------------------------------------------------------------------- */
+
+static void rope(const tn_tensor *node, double *out, double *scale) {
+    array x = load(node->src[0]), pos = load(node->src[1]), factors = load(node->src[2]);
+    const tn_rope_params *p = &node->params.rope;
+    bool vision = p->mode == TN_ROPE_VISION, multi = vision || p->mode == TN_ROPE_MULTI;
+    int64_t pairs = vision ? p->dims : p->dims / 2;
+    int64_t total = (int64_t)p->sections[0] + p->sections[1] + p->sections[2] + p->sections[3];
+    double low = 0, high = 0, magnitude = p->attn_factor;
+    if (p->ext_factor != 0) {
+        double turns_fast = p->dims * log(p->n_ctx_orig / (p->beta_fast * 2 * M_PI)) / (2 * log(p->base));
+        double turns_slow = p->dims * log(p->n_ctx_orig / (p->beta_slow * 2 * M_PI)) / (2 * log(p->base));
+        low = fmax(0, floor(turns_fast));
+        high = fmin(p->dims - 1, ceil(turns_slow));
+        magnitude *= 1 + 0.1 * log(1 / p->freq_scale);
+    }
+    EACH_ROW(node) {
+        double *y = out + row * x.n0;
+        for (int64_t i = 0; i < x.n0; i++) {
+            y[i] = at(&x, i, i1, i2, i3);
+            scale[row * x.n0 + i] = fabs(y[i]);
+        }
+        for (int64_t i = 0; i < pairs; i++) {
+            int64_t section = 0, exponent = i;
+            if (multi && total > 0) {
+                int64_t place = i % total, start = 0;
+                while (section < 3 && place >= start + p->sections[section]) start += p->sections[section++];
+                if (vision) exponent = place - start;
+            }
+            double angle = pos.v[i2 + section * node->ne[2]] * pow(p->base, -2.0 * (double)exponent / p->dims);
+            if (factors.t) angle /= factors.v[i];
+            double theta = angle * p->freq_scale;
+            if (p->ext_factor != 0) {
+                double ramp = ((double)i - low) / fmax(0.001, high - low);
+                double mix = (1 - fmin(1, fmax(0, ramp))) * p->ext_factor;
+                theta = theta * (1 - mix) + angle * mix;
+            }
+            double c = cos(theta) * magnitude, s = sin(theta) * magnitude * (p->reverse ? -1 : 1);
+            int64_t a = p->mode == TN_ROPE_NORMAL ? 2 * i : i, b = p->mode == TN_ROPE_NORMAL ? a + 1 : i + pairs;
+            double u = at(&x, a, i1, i2, i3), v = at(&x, b, i1, i2, i3);
+            y[a] = u * c - v * s;
+            y[b] = u * s + v * c;
+            scale[row * x.n0 + a] = scale[row * x.n0 + b] = (fabs(u) + fabs(v)) * fabs(magnitude);
+        }
+    }
+    free(x.v);
+    free(pos.v);
+    free(factors.v);
+}
+
+/* ---- Products ------------------------------------------------------------------------------------------------ */
+
+static void mul_mat(const tn_tensor *node, double *out, double *scale) {
+    array x = load(node->src[0]), y = load(node->src[1]);
+    EACH(node) {
+        double sum = 0, size = 0;
+        for (int64_t k = 0; k < x.n0; k++) {
+            double term = at(&x, k, i0, i2 / (node->ne[2] / x.n2), i3 / (node->ne[3] / x.n3)) * at(&y, k, i1, i2, i3);
+            sum += term;
+            size += fabs(term);
+        }
+        out[e] = sum;
+        scale[e] = size;
+    }
+    free(x.v);
+    free(y.v);
+}
+
+static void mul_mat_id(const tn_tensor *node, double *out, double *scale) {
+    array x = load(node->src[0]), y = load(node->src[1]), ids = load(node->src[2]);
+    EACH(node) {
+        double sum = 0, size = 0;
+        int64_t expert = (int64_t)at(&ids, i1, i2, 0, 0);
+        for (int64_t k = 0; k < x.n0 && expert >= 0 && expert < x.n2; k++) {
+            double term = at(&x, k, i0, expert, 0) * at(&y, k, i1 % y.n1, i2, 0);
+            sum += term;
+            size += fabs(term);
+        }
+        out[e] = sum;
+        scale[e] = size;
+    }
+    free(x.v);
+    free(y.v);
+    free(ids.v);
+}
+
+static void out_prod(const tn_tensor *node, double *out, double *scale) {
+    array x = load(node->src[0]), y = load(node->src[1]);
+    EACH(node) {
+        double sum = 0, size = 0;
+        for (int64_t k = 0; k < x.n1; k++) {
+            double term = at(&x, i0, k, i2 / (node->ne[2] / x.n2), i3 / (node->ne[3] / x.n3)) * at(&y, i1, k, i2, i3);
+            sum += term;
+            size += fabs(term);
+        }
+        out[e] = sum;
+        scale[e] = size;
+    }
+    free(x.v);
+    free(y.v);
+}
+
+static void attention(const tn_tensor *node, double *out, double *scale) {
+    array q = load(node->src[TN_ATTN_Q]), k = load(node->src[TN_ATTN_K]), v = load(node->src[TN_ATTN_V]);
+    array q_pos = load(node->src[TN_ATTN_Q_POS]), range = load(node->src[TN_ATTN_RANGE]);
+    array mask = load(node->src[TN_ATTN_MASK]), sinks = load(node->src[TN_ATTN_SINKS]);
+    const tn_tensor *k_pos = node->src[TN_ATTN_K_POS];
+    const tn_attention_params *p = &node->params.attention;
+    double *score = malloc(((size_t)k.n2 + 1) * sizeof *score);
+    EACH_ROW(node) { /* i1 head, i2 token, i3 batch */
+        int64_t own = k.n2 - q.n2 + i2, sequence = 0, first = 0, end = k.n2, kv = i1 / (q.n1 / k.n1);
+        if (q_pos.t) {
+            own = (int64_t)at(&q_pos, 0, i2, 0, 0);
+            sequence = (int64_t)at(&q_pos, 1, i2, 0, 0);
+            first = (int64_t)range.v[0];
+            end = (int64_t)range.v[1];
+        }
+        double most = -INFINITY, sum = 0;
+        for (int64_t c = 0; c < k.n2; c++) {
+            int64_t cell = c;
+            score[c] = -INFINITY;
+            if (c < first || c >= end || sequence < 0) continue;
+            if (k_pos) {
+                const int32_t *words = (const int32_t *)k_pos->data + c * k_pos->ne[0];
+                cell = words[0];
+                if (cell < 0 || sequence / 32 + 1 >= k_pos->ne[0]) continue;
+                if (!((uint32_t)words[1 + sequence / 32] >> (sequence % 32) & 1)) continue;
+            }
+            if (p->causal && cell > own) continue;
+            if (p->window && own - cell >= p->window) continue;
+            if (p->chunk && cell / p->chunk != own / p->chunk) continue;
+            double s = 0;
+            for (int64_t i = 0; i < q.n0; i++) s += at(&q, i, i1, i2, i3) * at(&k, i, kv, c, i3);
+            s *= p->scale;
+            if (p->soft_cap > 0) s = p->soft_cap * tanh(s / p->soft_cap);
+            if (p->max_bias > 0) s -= alibi(i1, q.n1, p->max_bias) * fabs((double)(own - cell));
+            if (mask.t) s += at(&mask, c, i2, i1 % mask.n2, i3 % mask.n3);
+            score[c] = s;
+            if (s > most || isnan(s)) most = s;
+        }
+        if (sinks.t && most != -INFINITY && sinks.v[i1] > most) most = sinks.v[i1];
+        for (int64_t c = 0; c < k.n2; c++) sum += score[c] == -INFINITY ? 0 : exp(score[c] - most);
+        if (sinks.t) sum += exp(sinks.v[i1] - most);
+        for (int64_t i = 0; i < v.n0; i++) {
+            double total = 0, size = 0;
+            for (int64_t c = 0; c < k.n2 && most != -INFINITY; c++) {
+                if (score[c] == -INFINITY) continue;
+                double term = exp(score[c] - most) / sum * at(&v, i, kv, c, i3);
+                total += term;
+                size += fabs(term);
+            }
+            out[row * v.n0 + i] = total;
+            scale[row * v.n0 + i] = size;
+        }
+    }
+    free(score);
+    free(q.v);
+    free(k.v);
+    free(v.v);
+    free(q_pos.v);
+    free(range.v);
+    free(mask.v);
+    free(sinks.v);
+}
+
+/* ---- Convolutions -------------------------------------------------------------------------------------------- */
+
+/* Data [w, h, channels, batch]; flat data has h = 1. */
+static double pixel(const array *x, bool flat, int64_t w, int64_t h, int64_t c, int64_t b) {
+    int64_t width = x->n0, height = flat ? 1 : x->n1;
+    if (w < 0 || w >= width || h < 0 || h >= height) return 0;
+    return flat ? at(x, w, c, b, 0) : at(x, w, h, c, b);
+}
+
+static void conv(const tn_tensor *node, double *out, double *scale) {
+    array kernel = load(node->src[0]), x = load(node->src[1]);
+    const tn_conv_params *p = &node->params.conv;
+    bool flat = node->op == TN_OP_CONV_1D;
+    int64_t kw = kernel.n0, kh = flat ? 1 : kernel.n1, in = flat ? kernel.n1 : kernel.n2;
+    int64_t per_group = (flat ? kernel.n2 : kernel.n3) / p->groups;
+    EACH(node) {
+        int64_t oh = flat ? 0 : i1, channel = flat ? i1 : i2, batch = flat ? i2 : i3, group = channel / per_group;
+        double sum = 0, size = 0;
+        for (int64_t c = 0; c < in; c++)
+            for (int64_t h = 0; h < kh; h++)
+                for (int64_t w = 0; w < kw; w++) {
+                    double weight = kernel.v[((channel * in + c) * kh + h) * kw + w];
+                    double term = weight * pixel(&x, flat, i0 * p->stride[0] + w * p->dilation[0] - p->pad[0],
+                                                 flat ? 0 : oh * p->stride[1] + h * p->dilation[1] - p->pad[1],
+                                                 group * in + c, batch);
+                    sum += term;
+                    size += fabs(term);
+                }
+        out[e] = sum;
+        scale[e] = size;
+    }
+    free(kernel.v);
+    free(x.v);
+}
+
+static void im2col(const tn_tensor *node, double *out) {
+    array kernel = load(node->src[0]), x = load(node->src[1]);
+    const tn_conv_params *p = &node->params.conv;
+    bool flat = !p->is_2d;
+    int64_t kw = kernel.n0, kh = flat ? 1 : kernel.n1;
+    EACH(node) {
+        int64_t w = i0 % kw, h = i0 / kw % kh, c = i0 / kw / kh;
+        out[e] = pixel(&x, flat, i1 * p->stride[0] + w * p->dilation[0] - p->pad[0],
+                       flat ? 0 : i2 * p->stride[1] + h * p->dilation[1] - p->pad[1], c, flat ? i2 : i3);
+    }
+    free(kernel.v);
+    free(x.v);
+}
+
+/* Every input stamps the kernel onto the result. */
+static void conv_transpose(const tn_tensor *node, double *out, double *scale) {
+    array kernel = load(node->src[0]), x = load(node->src[1]);
+    bool flat = node->op == TN_OP_CONV_TRANSPOSE_1D;
+    int64_t stride = node->params.conv.stride[0], kw = kernel.n0, kh = flat ? 1 : kernel.n1;
+    int64_t channels = flat ? kernel.n1 : kernel.n2, in = flat ? kernel.n2 : kernel.n3;
+    int64_t width = x.n0, height = flat ? 1 : x.n1, batches = flat ? x.n2 : x.n3;
+    int64_t out_w = node->ne[0], out_h = flat ? 1 : node->ne[1];
+    for (int64_t i = 0; i < tn_nelements(node); i++) out[i] = scale[i] = 0;
+    for (int64_t b = 0; b < batches; b++)
+        for (int64_t c = 0; c < in; c++)
+            for (int64_t o = 0; o < channels; o++)
+                for (int64_t h = 0; h < height; h++)
+                    for (int64_t w = 0; w < width; w++)
+                        for (int64_t y = 0; y < kh; y++)
+                            for (int64_t z = 0; z < kw; z++) {
+                                double term =
+                                    pixel(&x, flat, w, h, c, b) * kernel.v[((c * channels + o) * kh + y) * kw + z];
+                                int64_t to = ((b * channels + o) * out_h + h * stride + y) * out_w + w * stride + z;
+                                out[to] += term;
+                                scale[to] += fabs(term);
+                            }
+    free(kernel.v);
+    free(x.v);
+}
+
+static void pool(const tn_tensor *node, double *out, double *scale) {
+    array x = load(node->src[0]);
+    const tn_pool_params *p = &node->params.pool;
+    bool flat = node->op == TN_OP_POOL_1D;
+    EACH(node) {
+        double sum = 0, size = 0, most = -INFINITY;
+        for (int64_t h = 0; h < (flat ? 1 : p->kernel[1]); h++)
+            for (int64_t w = 0; w < p->kernel[0]; w++) {
+                int64_t column = i0 * p->stride[0] + w - p->pad[0];
+                int64_t line = flat ? i1 : i1 * p->stride[1] + h - p->pad[1];
+                if (column < 0 || column >= x.n0 || line < 0 || line >= x.n1) continue;
+                double v = at(&x, column, line, i2, i3);
+                sum += v;
+                size += fabs(v);
+                most = fmax(most, v);
+            }
+        double area = p->kernel[0] * (flat ? 1.0 : p->kernel[1]);
+        out[e] = p->kind == TN_POOL_MAX ? most : sum / area;
+        scale[e] = p->kind == TN_POOL_MAX ? fabs(most) : size / area;
+    }
+    free(x.v);
+}
+
+static void upscale(const tn_tensor *node, double *out, double *scale) {
+    array x = load(node->src[0]);
+    EACH(node) {
+        int64_t j2 = i2 * x.n2 / node->ne[2], j3 = i3 * x.n3 / node->ne[3];
+        if (node->params.upscale.mode == TN_UPSCALE_NEAREST) {
+            out[e] = at(&x, i0 * x.n0 / node->ne[0], i1 * x.n1 / node->ne[1], j2, j3);
+            scale[e] = fabs(out[e]);
+            continue;
+        }
+        double w = fmin(fmax(((double)i0 + 0.5) * (double)x.n0 / (double)node->ne[0] - 0.5, 0), (double)x.n0 - 1);
+        double h = fmin(fmax(((double)i1 + 0.5) * (double)x.n1 / (double)node->ne[1] - 0.5, 0), (double)x.n1 - 1);
+        int64_t w0 = (int64_t)floor(w), h0 = (int64_t)floor(h);
+        int64_t w1 = w0 + 1 < x.n0 ? w0 + 1 : w0, h1 = h0 + 1 < x.n1 ? h0 + 1 : h0;
+        double fw = w - (double)w0, fh = h - (double)h0;
+        double a = at(&x, w0, h0, j2, j3), b = at(&x, w1, h0, j2, j3);
+        double c = at(&x, w0, h1, j2, j3), d = at(&x, w1, h1, j2, j3);
+        out[e] = (a * (1 - fw) + b * fw) * (1 - fh) + (c * (1 - fw) + d * fw) * fh;
+        scale[e] = fabs(a) + fabs(b) + fabs(c) + fabs(d);
+    }
+    free(x.v);
+}
+
+/* ---- Moving -------------------------------------------------------------------------------------------------- */
+
+static void region(const tn_tensor *node, double *out, double *scale) {
+    array x = load(node->src[0]), y = load(node->src[1]);
+    memcpy(out, x.v, (size_t)tn_nelements(node) * sizeof *out);
+    for (int64_t i = 0; i < tn_nelements(node); i++) scale[i] = fabs(out[i]);
+    EACH(node->src[1]) {
+        size_t byte = node->params.region.offset + (size_t)i0 * 4 + (size_t)i1 * node->params.region.nb1 +
+                      (size_t)i2 * node->params.region.nb2 + (size_t)i3 * node->params.region.nb3;
+        double *to = out + byte / 4;
+        *to = node->op == TN_OP_ACC ? *to + y.v[e] : y.v[e];
+        scale[byte / 4] += fabs(y.v[e]);
+    }
+    free(x.v);
+    free(y.v);
+}
+
+static void set_rows(const tn_tensor *node, double *out) {
+    array x = load(node->src[0]), y = load(node->src[1]), rows = load(node->src[2]);
+    memcpy(out, x.v, (size_t)tn_nelements(node) * sizeof *out);
+    EACH_ROW(node->src[1]) {
+        int64_t to = (int64_t)at(&rows, i1, i2 % rows.n1, i3 % rows.n2, 0);
+        if (to < 0 || to >= x.n1) continue;
+        for (int64_t i = 0; i < x.n0; i++) out[((i3 * x.n2 + i2) * x.n1 + to) * x.n0 + i] = at(&y, i, i1, i2, i3);
+    }
+    free(x.v);
+    free(y.v);
+    free(rows.v);
+}
+
+/* ---- All of them --------------------------------------------------------------------------------------------- */
+
+static int64_t modulo(int64_t a, int64_t n) { return (a % n + n) % n; }
+
+static void simple(const tn_tensor *node, double *out, double *scale) {
+    array x = load(node->src[0]), y = load(node->src[1]), z = load(node->src[2]);
+    const tn_op_params *p = &node->params;
+    double total = 0, size = 0;
+    switch (node->op) {
+    case TN_OP_SUM:
+        for (int64_t i = 0; i < tn_nelements(node->src[0]); i++) {
+            total += x.v[i];
+            size += fabs(x.v[i]);
+        }
+        out[0] = total;
+        scale[0] = size;
+        break;
+    case TN_OP_CROSS_ENTROPY_LOSS:
+        EACH_ROW(node->src[0]) {
+            double most = -INFINITY, sum = 0;
+            for (int64_t i = 0; i < x.n0; i++) most = fmax(most, x.v[row * x.n0 + i]);
+            for (int64_t i = 0; i < x.n0; i++) sum += exp(x.v[row * x.n0 + i] - most);
+            for (int64_t i = 0; i < x.n0; i++) {
+                double term = y.v[row * x.n0 + i] * (x.v[row * x.n0 + i] - most - log(sum));
+                total -= term;
+                size += fabs(term);
+            }
+        }
+        out[0] = total / (double)tn_nrows(node->src[0]);
+        scale[0] = size / (double)tn_nrows(node->src[0]);
+        break;
+    case TN_OP_SUM_ROWS:
+    case TN_OP_MEAN:
+        EACH(node) {
+            out[e] = scale[e] = 0;
+            for (int64_t i = 0; i < x.n0; i++) {
+                out[e] += at(&x, i, i1, i2, i3) / (node->op == TN_OP_MEAN ? (double)x.n0 : 1);
+                scale[e] += fabs(at(&x, i, i1, i2, i3)) / (node->op == TN_OP_MEAN ? (double)x.n0 : 1);
+            }
+        }
+        break;
+    case TN_OP_CUMSUM:
+        EACH(node) {
+            out[e] = (i0 ? out[e - 1] : 0) + x.v[e];
+            scale[e] = (i0 ? scale[e - 1] : 0) + fabs(x.v[e]);
+        }
+        break;
+    case TN_OP_ARGMAX: EACH_ROW(node->src[0]) sorted(x.v + row * x.n0, x.n0, true, out + row, 1); break;
+    case TN_OP_ARGSORT:
+        EACH_ROW(node) sorted(x.v + row * x.n0, x.n0, p->argsort.descending, out + row * x.n0, x.n0);
+        break;
+    case TN_OP_TOP_K: EACH_ROW(node) sorted(x.v + row * x.n0, x.n0, true, out + row * p->top_k.k, p->top_k.k); break;
+    case TN_OP_MIX:
+        EACH(node) {
+            out[e] = scale[e] = 0;
+            for (int64_t k = 0; k < x.n1; k++) {
+                double term = at(&x, i0, k, i1, 0) * at(&y, k, i1, 0, 0);
+                out[e] += term;
+                scale[e] += fabs(term);
+            }
+        }
+        break;
+    case TN_OP_CONCAT:
+        EACH(node) {
+            int64_t i[4] = {i0, i1, i2, i3}, d = p->concat.dim;
+            const array *from = &x;
+            if (i[d] >= node->src[0]->ne[d]) {
+                i[d] -= node->src[0]->ne[d];
+                from = &y;
+            }
+            out[e] = at(from, i[0], i[1], i[2], i[3]);
+        }
+        break;
+    case TN_OP_REPEAT: EACH(node) out[e] = at(&x, i0 % x.n0, i1 % x.n1, i2 % x.n2, i3 % x.n3); break;
+    case TN_OP_PAD:
+        EACH(node) {
+            int64_t i[4] = {i0 - p->pad.before[0], i1 - p->pad.before[1], i2 - p->pad.before[2],
+                            i3 - p->pad.before[3]};
+            bool inside = true;
+            for (int d = 0; d < 4; d++) inside = inside && i[d] >= 0 && i[d] < node->src[0]->ne[d];
+            out[e] = inside ? at(&x, i[0], i[1], i[2], i[3]) : 0;
+        }
+        break;
+    case TN_OP_ROLL:
+        EACH(node)
+        out[e] = at(&x, modulo(i0 - p->roll.shift[0], x.n0), modulo(i1 - p->roll.shift[1], x.n1),
+                    modulo(i2 - p->roll.shift[2], x.n2), modulo(i3 - p->roll.shift[3], x.n3));
+        break;
+    case TN_OP_ARANGE: EACH(node) out[e] = (double)p->arange.start + (double)p->arange.step * (double)i0; break;
+    case TN_OP_GET_ROWS:
+        EACH(node) {
+            int64_t row = (int64_t)at(&y, i1, i2, i3, 0);
+            out[e] = row < 0 || row >= x.n1 ? 0 : at(&x, i0, row, i2, i3);
+        }
+        break;
+    case TN_OP_ADD_ID:
+        EACH(node) {
+            double bias = at(&y, i0, (int64_t)at(&z, i1, i2, 0, 0), 0, 0);
+            out[e] = x.v[e] + bias;
+            scale[e] = fabs(x.v[e]) + fabs(bias);
+        }
+        break;
+    case TN_OP_DIAG_MASK_INF:
+    case TN_OP_DIAG_MASK_ZERO:
+        EACH(node)
+        out[e] = i0 <= p->diag_mask.n_past + i1 ? x.v[e] : node->op == TN_OP_DIAG_MASK_INF ? -INFINITY : 0;
+        break;
+    case TN_OP_TIMESTEP_EMBEDDING:
+        EACH(node) {
+            int64_t half = p->timestep.dim / 2, j = i0 % (half ? half : 1);
+            double angle = x.v[i1] * exp(-log(p->timestep.max_period) * (double)j / (double)half);
+            out[e] = i0 >= 2 * half ? 0 : i0 < half ? cos(angle) : sin(angle);
+            scale[e] = 1 + fabs(angle);
+        }
+        break;
+    default: /* copies: elements in order */ memcpy(out, x.v, (size_t)tn_nelements(node) * sizeof *out);
+    }
+    free(x.v);
+    free(y.v);
+    free(z.v);
+}
+
+static void elementwise(const tn_tensor *node, double *out, double *scale) {
+    array x = load(node->src[0]), y = load(node->src[1]);
+    tn_op_family family = tn_op_get_family(node->op);
+    EACH(node) {
+        if (family == TN_FAMILY_BINARY) {
+            double a = x.v[e], b = at(&y, i0 % y.n0, i1 % y.n1, i2 % y.n2, i3 % y.n3);
+            out[e] = binary(node->op, a, b);
+            if (node->op == TN_OP_ADD || node->op == TN_OP_SUB) scale[e] = fabs(a) + fabs(b);
+        } else if (family == TN_FAMILY_GLU) {
+            const array *g = &x, *u = y.t ? &y : &x;
+            bool swapped = node->params.glu.swapped != 0;
+            int64_t g0 = !y.t && swapped ? node->ne[0] : 0, u0 = !y.t && !swapped ? node->ne[0] : 0;
+            if (y.t && swapped) {
+                g = &y;
+                u = &x;
+            }
+            double a = at(g, g0 + i0, i1, i2, i3), b = at(u, u0 + i0, i1, i2, i3);
+            out[e] = gated(node, a, b);
+            scale[e] = fabs(out[e]) + fabs(b) + fabs(a);
+        } else {
+            out[e] = unary(node, x.v[e]);
+            /* An argument is exact to a rounding: functions may pass on that much of it. */
+            scale[e] = fabs(out[e]) + (node->op == TN_OP_SCALE ? fabs(x.v[e] * node->params.scale.scale) : 0);
+            if (node->op == TN_OP_GELU || node->op == TN_OP_GELU_QUICK || node->op == TN_OP_GELU_ERF ||
+                node->op == TN_OP_SILU || node->op == TN_OP_HARDSWISH || node->op == TN_OP_HARDSIGMOID ||
+                node->op == TN_OP_LOG || node->op == TN_OP_SIN || node->op == TN_OP_COS)
+                scale[e] += fabs(x.v[e]) + (node->op == TN_OP_HARDSIGMOID);
+            if (node->op == TN_OP_EXP) scale[e] *= 1 + fabs(x.v[e]);
+        }
+    }
+    free(x.v);
+    free(y.v);
+}
+
+static void norms(const tn_tensor *node, double *out, double *scale) {
+    array x = load(node->src[0]), w = load(node->src[1]), b = load(node->src[2]);
+    if (node->op == TN_OP_GROUP_NORM) {
+        int64_t groups = node->params.norm.groups, per_group = (node->ne[2] + groups - 1) / groups;
+        int64_t plane = node->ne[0] * node->ne[1];
+        for (int64_t i3 = 0; i3 < node->ne[3]; i3++)
+            for (int64_t first = 0; first < node->ne[2]; first += per_group) {
+                int64_t count = first + per_group > node->ne[2] ? node->ne[2] - first : per_group;
+                int64_t from = (i3 * node->ne[2] + first) * plane;
+                norm_row(node, x.v + from, out + from, scale + from, count * plane);
+            }
+    } else {
+        EACH_ROW(node) norm_row(node, x.v + row * x.n0, out + row * x.n0, scale + row * x.n0, x.n0);
+        EACH(node) {
+            if (w.t) {
+                double weight = at(&w, i0, i1 % w.n1, i2 % w.n2, i3 % w.n3);
+                out[e] *= weight;
+                scale[e] *= fabs(weight);
+            }
+            if (b.t) {
+                double bias = at(&b, i0, i1 % b.n1, i2 % b.n2, i3 % b.n3);
+                out[e] += bias;
+                scale[e] += fabs(bias);
+            }
+        }
+    }
+    free(x.v);
+    free(w.v);
+    free(b.v);
+}
+
+void reference_run(const tn_tensor *node, double *out, double *scale_out) {
+    int64_t n = tn_nelements(node);
+    double *scale = malloc(((size_t)n + 1) * sizeof *scale);
+    for (int64_t i = 0; i < n; i++) scale[i] = -1;
+    switch (node->op) {
+    case TN_OP_SOFT_MAX: soft_max(node, out); break;
+    case TN_OP_ROPE: rope(node, out, scale); break;
+    case TN_OP_MUL_MAT: mul_mat(node, out, scale); break;
+    case TN_OP_MUL_MAT_ID: mul_mat_id(node, out, scale); break;
+    case TN_OP_OUT_PROD: out_prod(node, out, scale); break;
+    case TN_OP_ATTENTION: attention(node, out, scale); break;
+    case TN_OP_CONV_1D:
+    case TN_OP_CONV_2D: conv(node, out, scale); break;
+    case TN_OP_IM2COL: im2col(node, out); break;
+    case TN_OP_CONV_TRANSPOSE_1D:
+    case TN_OP_CONV_TRANSPOSE_2D: conv_transpose(node, out, scale); break;
+    case TN_OP_POOL_1D:
+    case TN_OP_POOL_2D: pool(node, out, scale); break;
+    case TN_OP_UPSCALE: upscale(node, out, scale); break;
+    case TN_OP_ACC:
+    case TN_OP_SET: region(node, out, scale); break;
+    case TN_OP_SET_ROWS: set_rows(node, out); break;
+    case TN_OP_NORM:
+    case TN_OP_RMS_NORM:
+    case TN_OP_L2_NORM:
+    case TN_OP_GROUP_NORM: norms(node, out, scale); break;
+    case TN_OP_DIAG_MASK_INF:
+    case TN_OP_DIAG_MASK_ZERO: simple(node, out, scale); break;
+    default: {
+        tn_op_family family = tn_op_get_family(node->op);
+        if (family == TN_FAMILY_UNARY || family == TN_FAMILY_BINARY || family == TN_FAMILY_GLU)
+            elementwise(node, out, scale);
+        else
+            simple(node, out, scale);
+    }
+    }
+    for (int64_t i = 0; scale_out && i < n; i++) scale_out[i] = scale[i] < 0 ? fabs(out[i]) : scale[i];
+    free(scale);
+}

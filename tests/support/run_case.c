@@ -1,0 +1,162 @@
+/* Running one node on any backend and comparing it with the reference. */
+#include "run_case.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_ROOTS = TN_MAX_SRC + 1 };
+
+static tn_tensor *root_of(tn_tensor *t) { return t->view_src ? t->view_src : t; }
+
+static void add_root(tn_tensor **roots, int *n, tn_tensor *t) {
+    for (int i = 0; i < *n; i++)
+        if (roots[i] == t) return;
+    roots[(*n)++] = t;
+}
+
+bool can_run_in_place(tn_backend *backend, const tn_tensor *node, int source) {
+    uint32_t mask = tn_device_inplace_mask(tn_backend_device(backend), node);
+    const tn_tensor *x = node->src[source];
+    if (!(mask >> source & 1) || !x || x->view_src || node->view_src || !tn_same_layout(x, node)) return false;
+    for (int i = 0; i < TN_MAX_SRC; i++)
+        if (i != source && node->src[i] && root_of(node->src[i]) == x) return false;
+    return true;
+}
+
+void *run_case(tn_backend *backend, tn_tensor *node, int in_place) {
+    tn_device *device = tn_backend_device(backend);
+    if (!tn_device_supports_op(device, node, NULL, 0)) return NULL;
+    tn_buffer_type *type = tn_device_buffer_type(device);
+    size_t align = tn_buffer_type_alignment(type), size = 0, offsets[MAX_ROOTS];
+    tn_tensor *roots[MAX_ROOTS];
+    void *host[MAX_ROOTS];
+    int n = 0;
+    for (int i = 0; i < TN_MAX_SRC; i++)
+        if (node->src[i]) add_root(roots, &n, root_of(node->src[i]));
+    if (in_place < 0) add_root(roots, &n, root_of(node));
+    for (int i = 0; i < n; i++) {
+        offsets[i] = size;
+        size += (tn_buffer_type_tensor_size(type, roots[i]) + align - 1) / align * align;
+    }
+    void *result_data = node->data;
+    tn_buffer *buffer, *scratch = NULL;
+    tn_program *program;
+    assert_ok(tn_buffer_new(type, size, &buffer));
+    for (int i = 0; i < n; i++) {
+        host[i] = roots[i]->data;
+        assert_ok(tn_buffer_bind(buffer, roots[i], offsets[i]));
+        if (roots[i] != node) assert_ok(tn_tensor_set(roots[i], host[i]));
+    }
+    for (int i = 0; i < TN_MAX_SRC; i++)
+        if (node->src[i] && node->src[i]->view_src) assert_ok(tn_view_bind(node->src[i]));
+    if (in_place >= 0) {
+        node->data = node->src[in_place]->data;
+        node->buffer = buffer;
+    } else if (node->view_src) {
+        assert_ok(tn_view_bind(node));
+    }
+
+    assert_ok(tn_program_new(backend, &node, 1, &program));
+    if (tn_program_scratch(program)) assert_ok(tn_buffer_new(type, tn_program_scratch(program), &scratch));
+    assert_ok(tn_program_run(program, scratch));
+    assert_ok(tn_backend_synchronize(backend));
+    void *bytes = malloc(tn_nbytes(node) + 1);
+    if (!tn_is_empty(node)) assert_ok(tn_tensor_get(node, bytes));
+
+    tn_program_free(program);
+    tn_buffer_free(scratch);
+    for (int i = 0; i < n; i++) {
+        roots[i]->data = host[i];
+        roots[i]->buffer = NULL;
+    }
+    for (int i = 0; i < TN_MAX_SRC; i++)
+        if (node->src[i] && node->src[i]->view_src) assert_ok(tn_view_bind(node->src[i]));
+    node->data = result_data;
+    node->buffer = NULL;
+    tn_buffer_free(buffer);
+    return bytes;
+}
+
+const char *describe_case(const tn_tensor *node) {
+    static char text[1024];
+    char shape[96];
+    size_t used = (size_t)snprintf(text, sizeof text, "%s → %s of", tn_op_name(node->op),
+                                   tn_shape_text(node, shape, sizeof shape));
+    for (int i = 0; i < TN_MAX_SRC && used < sizeof text; i++) {
+        const tn_tensor *x = node->src[i];
+        if (!x) continue;
+        used += (size_t)snprintf(text + used, sizeof text - used, " %s(%zu,%zu,%zu,%zu)",
+                                 tn_shape_text(x, shape, sizeof shape), x->nb[0], x->nb[1], x->nb[2], x->nb[3]);
+    }
+    return text;
+}
+
+/* How far the op's own arithmetic may be off, relative to the scale. Mat-muls and attention may round their
+ * activations to eight bits or bfloat16 where the weights are that coarse. */
+static double tolerance_of_op(const tn_tensor *node) {
+    switch (node->op) {
+    case TN_OP_MUL_MAT:
+        if (node->params.mul_mat.precise) return 2e-5;
+        return node->src[0]->type == TN_F32 ? 2e-5 : 6e-3;
+    case TN_OP_MUL_MAT_ID: return node->src[0]->type == TN_F32 ? 2e-5 : 6e-3;
+    case TN_OP_ATTENTION:
+        return node->src[TN_ATTN_K]->type == TN_F32 && node->src[TN_ATTN_V]->type == TN_F32 ? 1e-4 : 2e-2;
+    case TN_OP_OUT_PROD:
+    case TN_OP_CONV_1D:
+    case TN_OP_CONV_2D:
+    case TN_OP_CONV_TRANSPOSE_1D:
+    case TN_OP_CONV_TRANSPOSE_2D:
+    case TN_OP_NORM:
+    case TN_OP_RMS_NORM:
+    case TN_OP_L2_NORM:
+    case TN_OP_GROUP_NORM:
+    case TN_OP_SOFT_MAX: return 2e-5;
+    default: return 0;
+    }
+}
+
+/* What an integer result of a conversion is: towards zero, within the type. */
+static double to_integer(tn_type type, double v) {
+    double high = type == TN_I8 ? INT8_MAX : type == TN_I16 ? INT16_MAX : type == TN_I32 ? INT32_MAX : 0x1p63;
+    if (isnan(v)) return 0;
+    v = trunc(v);
+    return v > high ? high : v < -high - 1 ? -high - 1 : v;
+}
+
+void check_case(const tn_tensor *node, const void *bytes, const char *where) {
+    int64_t n = tn_nelements(node);
+    double *expected = malloc(((size_t)n + 1) * sizeof *expected), *scale = malloc(((size_t)n + 1) * sizeof *scale);
+    reference_run(node, expected, scale);
+    tn_tensor result = *node;
+    result.data = (void *)(uintptr_t)bytes;
+    double *got = reference_values(&result);
+    double tolerance = fmax(tolerance_of_type(node->type), tolerance_of_op(node));
+    bool product = node->op == TN_OP_MUL_MAT;
+    int64_t block = tn_type_block(node->type);
+    for (int64_t i = 0; i < n; i++) {
+        double want = expected[i], allowed = scale[i] * tolerance + 1e-37;
+        if (block > 1) { /* relative to the largest of the block */
+            double most = 0;
+            for (int64_t j = i / block * block; j < (i / block + 1) * block; j++)
+                most = fmax(most, fabs(expected[j]));
+            allowed = most * tolerance;
+        }
+        if (node->type == TN_F16) {
+            if (fabs(want) > 65519) want = copysign(INFINITY, want);
+            allowed += 3e-8; /* half a step of the smallest numbers */
+        }
+        if (tn_type_block(node->type) == 1 && !tn_type_is_float(node->type) &&
+            tn_op_get_family(node->op) == TN_FAMILY_COPY)
+            want = to_integer(node->type, want);
+        bool right = isnan(want) ? isnan(got[i]) : got[i] == want || fabs(got[i] - want) <= allowed;
+        if (product && !isfinite(want)) right = !isfinite(got[i]);
+        if (!right)
+            fail_msg("%s: %s: element %lld is %.9g, should be %.9g (off by %g, allowed %g)", where,
+                     describe_case(node), (long long)i, got[i], want, fabs(got[i] - want), allowed);
+    }
+    free(expected);
+    free(scale);
+    free(got);
+}

@@ -1,0 +1,112 @@
+/* Every op of the table on the CPU, at every level of kernels the machine has, against the f64 reference: random
+ * shapes, types and layouts, in place, NaN and infinities, and the same bits for any number of threads.
+ * TENON_LONG=1 runs many more cases; TENON_OPS="rope attention" only these ops; TENON_SEED another sequence. */
+#include "run_case.h"
+
+#include "backend/cpu/program.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const int thread_counts[] = {1, 2, 5};
+enum { N_COUNTS = 3 };
+
+static tn_backend *backends[N_COUNTS];
+
+static int make_backends(void **state) {
+    (void)state;
+    tn_device *cpu;
+    assert_ok(tn_device_find("cpu", &cpu));
+    for (int i = 0; i < N_COUNTS; i++) {
+        assert_ok(tn_backend_new(cpu, &(tn_backend_params){.n_threads = thread_counts[i]}, &backends[i]));
+        ((tn__cpu_stream *)backends[i]->impl)->tiny_ns = 0; /* share even the smallest node */
+    }
+    return 0;
+}
+static int free_backends(void **state) {
+    (void)state;
+    for (int i = 0; i < N_COUNTS; i++) tn_backend_free(backends[i]);
+    return 0;
+}
+
+static bool is_work(tn_op op) { return op != TN_OP_NONE && tn_op_get_family(op) != TN_FAMILY_VIEW; }
+
+static bool asked_for(tn_op op) {
+    const char *ops = getenv("TENON_OPS"), *name = tn_op_name(op);
+    if (!ops || !*ops) return true;
+    size_t length = strlen(name);
+    for (const char *at = ops; (at = strstr(at, name)); at++)
+        if ((at == ops || at[-1] == ' ') && (at[length] == ' ' || !at[length])) return true;
+    return false;
+}
+
+static void compare_bytes(const tn_tensor *node, const void *a, const void *b, const char *where) {
+    if (!tn_is_empty(node) && memcmp(a, b, tn_nbytes(node)) != 0)
+        fail_msg("%s: %s: bits differ", where, describe_case(node));
+}
+
+static void check_one(tn_tensor *node, const char *level) {
+    char where[64];
+    void *first = NULL;
+    for (int i = 0; i < N_COUNTS; i++) {
+        snprintf(where, sizeof where, "%s, %d threads", level, thread_counts[i]);
+        void *bytes = run_case(backends[i], node, -1);
+        if (!bytes) fail_msg("%s: %s: not supported", where, describe_case(node));
+        if (i == 0) {
+            check_case(node, bytes, where);
+            first = bytes;
+        } else {
+            compare_bytes(node, first, bytes, where);
+            free(bytes);
+        }
+    }
+    for (int source = 0; source < TN_MAX_SRC; source++) {
+        if (!can_run_in_place(backends[1], node, source)) continue;
+        void *bytes = run_case(backends[1], node, source);
+        compare_bytes(node, first, bytes, "in place");
+        free(bytes);
+    }
+    free(first);
+}
+
+static uint64_t first_seed(void) {
+    const char *text = getenv("TENON_SEED");
+    return text ? strtoull(text, NULL, 10) : 1;
+}
+
+static void run_cases(int n_cases, bool wild, const char *level) {
+    size_t size = 64 << 20;
+    void *memory = malloc(size);
+    for (tn_op op = 0; op < TN_OP_COUNT; op++) {
+        if (!is_work(op) || !asked_for(op)) continue;
+        for (int i = 0; i < n_cases; i++) {
+            rng r = {first_seed() * 1000003 + (uint64_t)op * 10007 + (uint64_t)i};
+            tn_arena *arena;
+            assert_ok(tn_arena_new(&(tn_arena_params){.size = size, .memory = memory}, &arena));
+            tn_tensor *node = random_case(arena, op, &r, wild);
+            if (tn_arena_status(arena) != TN_OK) fail_msg("%s, case %d: %s", tn_op_name(op), i, tn_error());
+            if (!node) fail_msg("no test case for the op '%s'", tn_op_name(op));
+            check_one(node, level);
+            tn_arena_free(arena);
+        }
+    }
+    free(memory);
+}
+
+static void every_op_agrees_with_the_reference(void **state) {
+    (void)state;
+    run_cases(getenv("TENON_LONG") ? 1500 : 40, false, "cpu");
+}
+static void nan_and_infinity_propagate(void **state) {
+    (void)state;
+    run_cases(getenv("TENON_LONG") ? 300 : 12, true, "cpu");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_op_agrees_with_the_reference),
+        cmocka_unit_test(nan_and_infinity_propagate),
+    };
+    return cmocka_run_group_tests(tests, make_backends, free_backends);
+}
