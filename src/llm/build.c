@@ -1,0 +1,313 @@
+/* The shared builder: a transformer's graph from hyper-parameters, the architecture's switches, and whichever
+ * optional tensors the file has. */
+#include "llm/session_internal.h"
+
+#include <math.h>
+
+/* Tokens whose feed-forward part is computed together: bounds the widest intermediate to this many rows, which is
+ * where most of a prefill's compute memory would go. Weights are re-read once per chunk, so not too small. */
+enum { FFN_CHUNK = 256 };
+
+typedef struct builder {
+    const tn_session *s;
+    const tn_model *m;
+    const tn__hparams *h;
+    const tn__arch *arch;
+    tn_arena *a;
+    tn__graph_set *set;
+    int32_t n_tokens; /* rows at this point */
+} builder;
+
+static tn_tensor *norm(const builder *b, tn_tensor *x, tn_tensor *weight, tn_tensor *bias) {
+    return b->arch->norm == TN__NORM_RMS ? tn_rms_norm(b->a, x, weight, b->h->norm_eps) : tn_norm(b->a, x, weight, bias, b->h->norm_eps);
+}
+static tn_tensor *linear(const builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias, tn_tensor *x) {
+    tn_tensor *y = tn_mul_mat(b->a, w, x);
+    if (scale) y = tn_mul(b->a, y, scale);
+    if (bias) y = tn_add(b->a, y, bias);
+    return y;
+}
+static tn_tensor *scaled(const builder *b, tn_tensor *x, float scale) {
+    return scale != 0 && scale != 1 ? tn_scale(b->a, x, scale, 0) : x;
+}
+
+/* ---- Attention ----------------------------------------------------------------------------------------------- */
+
+static tn_rope_params rope_params(const builder *b, int32_t il) {
+    const tn__hparams *h = b->h;
+    tn_rope_params p = tn_rope_params_default(h->n_rot, b->arch->rope);
+    p.base = b->s->params.rope_base > 0 ? b->s->params.rope_base : h->layers[il].rope_base;
+    p.freq_scale = b->s->params.rope_scale > 0 ? b->s->params.rope_scale : h->layers[il].rope_scale;
+    p.ext_factor = h->yarn_ext >= 0 ? h->yarn_ext : h->rope_scaling == TN__ROPE_SCALING_YARN ? 1.0f : 0.0f;
+    p.attn_factor = h->yarn_attn * h->rope_attn_factor;
+    p.beta_fast = h->yarn_beta_fast;
+    p.beta_slow = h->yarn_beta_slow;
+    p.n_ctx_orig = h->rope_orig_ctx;
+    for (int i = 0; i < 4; i++) p.sections[i] = h->rope_sections[i];
+    return p;
+}
+
+static tn_tensor *rope_factors(const builder *b, int32_t il) {
+    const tn__weights *w = &b->m->w;
+    if (w->layers[il].rope_freqs) return w->layers[il].rope_freqs;
+    if (w->rope_freqs) return w->rope_freqs;
+    return b->s->params.n_ctx / b->s->params.n_seqs > b->h->rope_orig_ctx ? w->rope_long : w->rope_short;
+}
+
+/* Rows of a head each: [size, heads, tokens] out of a matrix whose rows start at `offset` bytes. */
+static tn_tensor *heads_of(const builder *b, tn_tensor *x, int32_t size, int32_t heads, size_t offset) {
+    if (!x) return NULL;
+    return tn_view(b->a, x, 3, (const int64_t[]){size, heads, x->ne[1]}, (const size_t[]){4, (size_t)size * 4, x->nb[1]}, offset);
+}
+static tn_tensor *flat(const builder *b, tn_tensor *x) {
+    if (!x) return NULL;
+    return tn_view(b->a, x, 2, (const int64_t[]){x->ne[0] * x->ne[1], x->ne[2]}, (const size_t[]){4, x->nb[2]}, 0);
+}
+
+/* Normalises q or k: over a whole row when the weight is as long as that, else head by head. */
+static tn_tensor *norm_heads(const builder *b, tn_tensor *x, tn_tensor *weight, tn_tensor *bias) {
+    if (!weight || !x) return x;
+    if (weight->ne[0] == x->ne[0]) return norm(b, x, weight, bias);
+    tn_tensor *y = norm(b, flat(b, x), weight, bias);
+    return tn_reshape(b->a, y, x->ne[0], x->ne[1], x->ne[2]);
+}
+
+static tn_tensor *attention(builder *b, int32_t il, tn_tensor *x) {
+    const tn__hparams *h = b->h;
+    const tn__layer *l = &b->m->w.layers[il];
+    const tn__layer_hparams *lh = &h->layers[il];
+    tn_arena *a = b->a;
+    tn_tensor *q, *k, *v;
+    if (l->wqkv) {
+        tn_tensor *qkv = linear(b, l->wqkv, l->sqkv, l->bqkv, x);
+        if (h->clamp_qkv > 0) qkv = tn_clamp(a, qkv, -h->clamp_qkv, h->clamp_qkv);
+        size_t q_bytes = (size_t)lh->n_head * (size_t)h->head_k * 4, k_bytes = (size_t)lh->n_head_kv * (size_t)h->head_k * 4;
+        q = heads_of(b, qkv, h->head_k, lh->n_head, 0);
+        k = heads_of(b, qkv, h->head_k, lh->n_head_kv, q_bytes);
+        v = heads_of(b, qkv, h->head_v, lh->n_head_kv, q_bytes + k_bytes);
+    } else {
+        q = linear(b, l->wq, l->sq, l->bq, x);
+        k = linear(b, l->wk, l->sk, l->bk, x);
+        v = linear(b, l->wv, l->sv, l->bv, x);
+        if (h->clamp_qkv > 0) {
+            q = tn_clamp(a, q, -h->clamp_qkv, h->clamp_qkv);
+            k = tn_clamp(a, k, -h->clamp_qkv, h->clamp_qkv);
+            v = tn_clamp(a, v, -h->clamp_qkv, h->clamp_qkv);
+        }
+        q = heads_of(b, q, h->head_k, lh->n_head, 0);
+        k = heads_of(b, k, h->head_k, lh->n_head_kv, 0);
+        v = heads_of(b, v, h->head_v, lh->n_head_kv, 0);
+    }
+    if (!b->arch->norm_qk_after_rope) {
+        q = norm_heads(b, q, l->q_norm, l->q_norm_b);
+        k = norm_heads(b, k, l->k_norm, l->k_norm_b);
+    }
+    if (!b->arch->no_rope && !lh->no_rope) {
+        tn_rope_params p = rope_params(b, il);
+        q = tn_rope(a, q, b->set->positions, rope_factors(b, il), &p);
+        k = tn_rope(a, k, b->set->positions, rope_factors(b, il), &p);
+    }
+    if (b->arch->norm_qk_after_rope) {
+        q = norm_heads(b, q, l->q_norm, l->q_norm_b);
+        k = norm_heads(b, k, l->k_norm, l->k_norm_b);
+    }
+
+    tn_attention_sources src = {.q = q, .sinks = l->sinks};
+    tn_attention_params p = {
+        .scale = h->attn_scale != 0 ? h->attn_scale : 1 / sqrtf((float)h->head_k),
+        .soft_cap = h->attn_soft_cap, .max_bias = h->max_alibi, .causal = h->causal, .window = lh->window,
+    };
+    const tn__kv_layer *cache = &b->s->kv.layers[il];
+    int group = cache->group;
+    tn_tensor *kc = tn_set_rows(a, cache->k, flat(b, k), b->set->rows[group]);
+    tn_tensor *vc = tn_set_rows(a, cache->v, flat(b, v), b->set->rows[group]);
+    src.k = tn_reshape(a, kc, h->head_k, lh->n_head_kv, cache->k->ne[1]);
+    src.v = tn_reshape(a, vc, h->head_v, lh->n_head_kv, cache->v->ne[1]);
+    src.q_pos = b->set->q_pos;
+    src.k_pos = b->s->kv.meta[(size_t)group * b->s->kv.n_devices + (size_t)cache->device];
+    src.range = b->set->range[group];
+    tn_tensor *y = tn_attention(a, &src, &p);
+    if (!y) return NULL;
+    y = tn_reshape(a, y, y->ne[0] * y->ne[1], y->ne[2]);
+    return linear(b, l->wo, l->so, l->bo, y);
+}
+
+/* ---- Feed-forward -------------------------------------------------------------------------------------------- */
+
+static tn_tensor *gated(const builder *b, tn_tensor *gate, tn_tensor *up) {
+    return tn_glu(b->a, b->arch->activation, gate, up, false);
+}
+
+static tn_tensor *dense(const builder *b, const tn__layer *l, int32_t n_ff, tn_tensor *x) {
+    tn_tensor *up = linear(b, l->ffn_up, l->ffn_up_s, l->ffn_up_b, x), *y;
+    if (b->arch->ungated)
+        y = tn_unary(b->a, b->arch->activation, up);
+    else if (l->ffn_gate)
+        y = gated(b, linear(b, l->ffn_gate, l->ffn_gate_s, l->ffn_gate_b, x), up);
+    else
+        y = gated(b, up, NULL); /* one matrix holds gate and up */
+    if (l->ffn_act && y) y = tn_div(b->a, y, l->ffn_act);
+    (void)n_ff;
+    return linear(b, l->ffn_down, l->ffn_down_s, l->ffn_down_b, y);
+}
+
+/* Experts' product with what belongs to the chosen ones: a scale each, a bias each. */
+static tn_tensor *expert_linear(const builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias, tn_tensor *x, tn_tensor *ids) {
+    tn_tensor *y = tn_mul_mat_id(b->a, w, x, ids);
+    if (scale && y) {
+        int64_t used = ids->ne[0], tokens = ids->ne[1];
+        tn_tensor *s = tn_get_rows(b->a, tn_reshape(b->a, scale, 1, scale->ne[0]), tn_reshape(b->a, tn_cont(b->a, ids), used * tokens));
+        y = tn_mul(b->a, y, tn_reshape(b->a, s, 1, used, tokens));
+    }
+    if (bias) y = tn_add_id(b->a, y, bias, ids);
+    return y;
+}
+
+static tn_tensor *experts(const builder *b, const tn__layer *l, tn_tensor *x) {
+    const tn__hparams *h = b->h;
+    tn_arena *a = b->a;
+    if (!x) return NULL;
+    int64_t tokens = x->ne[1], used = h->n_expert_used;
+    tn_tensor *logits = linear(b, l->router, NULL, l->router_b, x), *probs = logits;
+    if (h->gating == TN__GATING_SOFTMAX) probs = tn_soft_max(a, logits, NULL, NULL, 1, 0);
+    if (h->gating == TN__GATING_SIGMOID) probs = tn_sigmoid(a, logits);
+    tn_tensor *ranked = l->router_bias ? tn_add(a, probs, l->router_bias) : probs;
+    tn_tensor *ids = tn_top_k(a, ranked, h->n_expert_used);
+    tn_tensor *weights = tn_reshape(a, tn_get_rows(a, tn_reshape(a, probs, 1, h->n_expert, tokens), ids), used, tokens);
+    if (h->gating == TN__GATING_SOFTMAX_OF_CHOSEN) weights = tn_soft_max(a, weights, NULL, NULL, 1, 0);
+    if (h->norm_expert_weights) weights = tn_div(a, weights, tn_sum_rows(a, weights));
+    weights = scaled(b, weights, h->expert_scale);
+
+    tn_tensor *row = tn_reshape(a, x, h->n_embd, 1, tokens);
+    tn_tensor *up = expert_linear(b, l->up_exps, l->up_exps_s, l->up_exps_b, row, ids);
+    tn_tensor *y = l->gate_exps ? gated(b, expert_linear(b, l->gate_exps, l->gate_exps_s, l->gate_exps_b, row, ids), up)
+                                : tn_unary(a, b->arch->activation, up);
+    y = tn_mix(a, expert_linear(b, l->down_exps, l->down_exps_s, l->down_exps_b, y, ids), weights);
+    if (l->up_shexp) {
+        tn_tensor *shared = tn_mul_mat(a, l->down_shexp, gated(b, tn_mul_mat(a, l->gate_shexp, x), tn_mul_mat(a, l->up_shexp, x)));
+        if (l->shared_router) {
+            tn_tensor *gate = tn_sigmoid(a, tn_mul_mat(a, tn_reshape(a, l->shared_router, h->n_embd, 1), x));
+            shared = tn_mul(a, shared, gate);
+        }
+        y = tn_add(a, y, shared);
+    }
+    return y;
+}
+
+static tn_tensor *feed_forward(const builder *b, int32_t il, tn_tensor *x) {
+    const tn__layer *l = &b->m->w.layers[il];
+    tn_tensor *y = l->router ? experts(b, l, x) : dense(b, l, b->h->layers[il].n_ff, x);
+    if (l->ffn_post_norm) y = norm(b, y, l->ffn_post_norm, NULL);
+    return scaled(b, y, b->h->residual_scale);
+}
+
+/* x + ffn(norm(x)), in chunks of tokens that add to x in place. */
+static tn_tensor *serial_ffn(const builder *b, int32_t il, tn_tensor *x) {
+    const tn__layer *l = &b->m->w.layers[il];
+    if (!x) return NULL;
+    int64_t rows = x->ne[1];
+    for (int64_t begin = 0; begin < rows && x; begin += FFN_CHUNK) {
+        int64_t n = rows - begin < FFN_CHUNK ? rows - begin : FFN_CHUNK;
+        size_t offset = (size_t)begin * x->nb[1];
+        tn_tensor *part = rows <= FFN_CHUNK ? x : tn_view(b->a, x, 2, (const int64_t[]){x->ne[0], n}, (const size_t[]){4, x->nb[1]}, offset);
+        tn_tensor *y = feed_forward(b, il, l->ffn_norm ? norm(b, part, l->ffn_norm, l->ffn_norm_b) : part);
+        if (rows <= FFN_CHUNK) return tn_add(b->a, x, y);
+        if (!y) return NULL;
+        x = tn_acc(b->a, x, y, x->nb[1], x->nb[2], x->nb[3], offset);
+    }
+    return x;
+}
+
+/* ---- Layers and the whole ------------------------------------------------------------------------------------ */
+
+static tn_tensor *layer(builder *b, int32_t il, tn_tensor *x) {
+    const tn__layer *l = &b->m->w.layers[il];
+    tn_arena *a = b->a;
+    tn_tensor *in = l->attn_norm ? norm(b, x, l->attn_norm, l->attn_norm_b) : x;
+    tn_tensor *attn_in = l->attn_norm_2 ? norm(b, x, l->attn_norm_2, l->attn_norm_2_b) : in;
+    tn_tensor *attn = attention(b, il, attn_in);
+    /* After the last attention only the rows somebody wants go on. */
+    if (il == b->h->n_layer - 1 && b->set->out_rows) {
+        attn = tn_get_rows(a, attn, b->set->out_rows);
+        x = tn_get_rows(a, x, b->set->out_rows);
+        if (b->arch->residual == TN__RESIDUAL_PARALLEL) in = tn_get_rows(a, in, b->set->out_rows);
+    }
+    if (l->attn_post_norm) attn = norm(b, attn, l->attn_post_norm, NULL);
+    attn = scaled(b, attn, b->h->residual_scale);
+    switch (b->arch->residual) {
+    case TN__RESIDUAL_SERIAL: return serial_ffn(b, il, tn_add(a, attn, x));
+    case TN__RESIDUAL_PARALLEL: {
+        tn_tensor *sum = tn_add(a, attn, x);
+        return tn_add(a, feed_forward(b, il, in), sum);
+    }
+    case TN__RESIDUAL_PARALLEL_NORM: {
+        tn_tensor *sum = tn_add(a, attn, x);
+        return tn_add(a, feed_forward(b, il, norm(b, x, l->ffn_norm, l->ffn_norm_b)), sum);
+    }
+    case TN__RESIDUAL_POST_NORM: {
+        tn_tensor *mid = norm(b, tn_add(a, attn, x), l->attn_out_norm, l->attn_out_norm_b);
+        return norm(b, tn_add(a, feed_forward(b, il, mid), mid), l->layer_out_norm, l->layer_out_norm_b);
+    }
+    }
+    return NULL;
+}
+
+static tn_tensor *embed(const builder *b) {
+    const tn__weights *w = &b->m->w;
+    tn_tensor *x = tn_get_rows(b->a, w->tok_embd, b->set->tokens);
+    x = scaled(b, x, b->h->embd_scale);
+    if (w->type_embd) x = tn_add(b->a, x, tn_view(b->a, w->type_embd, 1, (const int64_t[]){b->h->n_embd}, NULL, 0));
+    if (w->pos_embd) x = tn_add(b->a, x, tn_get_rows(b->a, w->pos_embd, b->set->positions));
+    if (w->tok_norm) x = norm(b, x, w->tok_norm, w->tok_norm_b);
+    return x;
+}
+
+static tn_tensor *head(const builder *b, tn_tensor *x) {
+    const tn__weights *w = &b->m->w;
+    tn_tensor *y = linear(b, w->output ? w->output : w->tok_embd, w->output_s, w->output_b, x);
+    y = scaled(b, y, b->h->logit_scale);
+    float cap = b->h->final_soft_cap;
+    if (cap > 0) y = tn_scale(b->a, tn_tanh(b->a, tn_scale(b->a, y, 1 / cap, 0)), cap, 0);
+    return y;
+}
+
+size_t tn__graph_tensor_limit(const tn_model *m, tn__shape shape) {
+    size_t chunks = (size_t)(shape.n_tokens + FFN_CHUNK - 1) / FFN_CHUNK;
+    return (size_t)m->h.n_layer * (48 + 40 * chunks) + 64;
+}
+
+tn_status tn__build_graph(const tn_session *s, tn__shape shape, tn__graph_set *set) {
+    builder b = {.s = s, .m = s->model, .h = &s->model->h, .arch = s->model->arch, .set = set, .n_tokens = shape.n_tokens};
+    size_t limit = tn__graph_tensor_limit(s->model, shape), capacity = limit + s->model->n_all + 4 * (size_t)b.h->n_layer;
+    set->shape = shape;
+    TN_TRY(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(limit, capacity), .no_alloc = true}, &set->arena));
+    tn_arena *a = b.a = set->arena;
+    tn_tensor *x;
+    if (shape.kind == TN__GRAPH_HEAD) {
+        x = set->hidden = tn_name(a, tn_input(a, TN_F32, b.h->n_embd, shape.n_outputs), "hidden");
+        x = head(&b, x);
+    } else {
+        int64_t n = shape.n_tokens;
+        set->tokens = tn_name(a, tn_input(a, TN_I32, n), "tokens");
+        set->positions = tn_name(a, tn_input(a, TN_I32, n), "positions");
+        set->q_pos = tn_name(a, tn_input(a, TN_I32, 2, n), "query_cells");
+        for (int g = 0; g < TN__CACHE_GROUPS; g++) {
+            if (!s->kv.groups[g].n) continue;
+            set->rows[g] = tn_name(a, tn_input(a, TN_I32, n), "rows.%d", g);
+            set->range[g] = tn_name(a, tn_input(a, TN_I32, 2), "range.%d", g);
+        }
+        if (shape.n_outputs < n) set->out_rows = tn_name(a, tn_input(a, TN_I32, shape.n_outputs), "outputs");
+        x = embed(&b);
+        for (int32_t il = 0; il < b.h->n_layer; il++) {
+            x = layer(&b, il, x);
+            tn_name(a, x, "layer.%d", il);
+        }
+        const tn__weights *w = &b.m->w;
+        if (w->out_norm) x = norm(&b, x, w->out_norm, w->out_norm_b);
+        if (shape.kind == TN__GRAPH_LOGITS) x = head(&b, x);
+    }
+    set->result = tn_name(a, tn_output(x), shape.kind == TN__GRAPH_HIDDEN ? "hidden" : "logits");
+    TN_TRY(tn_arena_status(a));
+    TN_TRY(tn_graph_new(a, capacity, &set->graph));
+    return tn_graph_add(set->graph, set->result);
+}

@@ -1,0 +1,126 @@
+/* Hyper-parameters: the keys all architectures share, checked for sense. */
+#include "llm/model_internal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *tn__arch_key(const tn_gguf *file, const char *key) {
+    static _Thread_local char text[192];
+    snprintf(text, sizeof text, "%.64s.%.100s", tn_gguf_get_cstr(file, "general.architecture", "?"), key);
+    return text;
+}
+#define KEY(name) tn__arch_key(file, name)
+
+static int32_t get_int(const tn_gguf *file, const char *key, int32_t missing) { return tn_gguf_get_i32(file, KEY(key), missing); }
+static float get_float(const tn_gguf *file, const char *key, float missing) { return tn_gguf_get_f32(file, KEY(key), missing); }
+
+static tn_status need_positive(const tn_gguf *file, const char *key, int32_t limit, int32_t *out) {
+    uint32_t value;
+    TN_TRY(tn_gguf_need_u32(file, KEY(key), &value));
+    if (value == 0 || value > (uint32_t)limit)
+        return tn_fail(TN_E_FORMAT, "%s: %s is %u; 1 to %d makes sense", tn_gguf_path(file), KEY(key), value, limit);
+    *out = (int32_t)value;
+    return TN_OK;
+}
+
+static tn_status read_layers(const tn_gguf *file, tn__hparams *h) {
+    h->layers = tn_calloc((size_t)h->n_layer, sizeof *h->layers);
+    if (!h->layers) return TN_E_NOMEM;
+    for (int32_t i = 0; i < h->n_layer; i++) {
+        tn__layer_hparams *l = &h->layers[i];
+        l->n_head = (int32_t)tn_gguf_get_u32_at(file, KEY("attention.head_count"), (uint64_t)i, 0);
+        l->n_head_kv = (int32_t)tn_gguf_get_u32_at(file, KEY("attention.head_count_kv"), (uint64_t)i, (uint32_t)l->n_head);
+        l->n_ff = (int32_t)tn_gguf_get_u32_at(file, KEY("feed_forward_length"), (uint64_t)i, 0);
+        if (l->n_head <= 0 || l->n_head > 65536 || l->n_head_kv <= 0 || l->n_head % l->n_head_kv)
+            return tn_fail(TN_E_FORMAT, "%s: layer %d has %d heads and %d key/value heads", tn_gguf_path(file), i, l->n_head, l->n_head_kv);
+        if (l->n_ff < 0 || l->n_ff > 1 << 24)
+            return tn_fail(TN_E_FORMAT, "%s: layer %d has a feed-forward width of %d", tn_gguf_path(file), i, l->n_ff);
+        l->rope_base = get_float(file, "rope.freq_base", 10000);
+        if (!(l->rope_base > 0)) l->rope_base = 10000;
+        l->rope_scale = 1;
+    }
+    return TN_OK;
+}
+
+static void read_rope(const tn_gguf *file, tn__hparams *h) {
+    const char *type = tn_gguf_get_cstr(file, KEY("rope.scaling.type"), "");
+    h->rope_factor = get_float(file, "rope.scaling.factor", get_float(file, "rope.scale_linear", 0));
+    h->rope_orig_ctx = get_int(file, "rope.scaling.original_context_length", h->n_ctx_train);
+    h->rope_attn_factor = get_float(file, "rope.scaling.attn_factor", 1);
+    if (h->rope_attn_factor == 0) h->rope_attn_factor = 1;
+    h->yarn_ext = get_float(file, "rope.scaling.yarn_ext_factor", -1);
+    h->yarn_attn = get_float(file, "rope.scaling.yarn_attn_factor", 1);
+    h->yarn_beta_fast = get_float(file, "rope.scaling.yarn_beta_fast", 32);
+    h->yarn_beta_slow = get_float(file, "rope.scaling.yarn_beta_slow", 1);
+    if (strcmp(type, "yarn") == 0)
+        h->rope_scaling = TN__ROPE_SCALING_YARN;
+    else if (strcmp(type, "longrope") == 0)
+        h->rope_scaling = TN__ROPE_SCALING_LONGROPE;
+    else if ((strcmp(type, "linear") == 0 || !*type) && h->rope_factor > 0)
+        h->rope_scaling = TN__ROPE_SCALING_LINEAR;
+    if (h->rope_factor > 0 && h->rope_scaling != TN__ROPE_SCALING_LONGROPE)
+        for (int32_t i = 0; i < h->n_layer; i++) h->layers[i].rope_scale = 1 / h->rope_factor;
+    uint64_t count;
+    const int32_t *sections = tn_gguf_get_array(file, KEY("rope.dimension_sections"), TN_GGUF_I32, &count);
+    for (uint64_t i = 0; sections && i < 4 && i < count; i++) h->rope_sections[i] = sections[i];
+}
+
+static tn_status read_experts(const tn_gguf *file, tn__hparams *h) {
+    h->n_expert = get_int(file, "expert_count", 0);
+    h->n_expert_used = get_int(file, "expert_used_count", 0);
+    if (h->n_expert == 0) return TN_OK;
+    if (h->n_expert < 0 || h->n_expert > 65536 || h->n_expert_used <= 0 || h->n_expert_used > h->n_expert)
+        return tn_fail(TN_E_FORMAT, "%s: %d of %d experts are used", tn_gguf_path(file), h->n_expert_used, h->n_expert);
+    h->n_ff_expert = get_int(file, "expert_feed_forward_length", 0);
+    if (h->n_ff_expert <= 0) h->n_ff_expert = h->layers[0].n_ff;
+    h->n_ff_shared = get_int(file, "expert_shared_feed_forward_length", 0);
+    int32_t gating = get_int(file, "expert_gating_func", 0);
+    h->gating = gating == 2 ? TN__GATING_SIGMOID : gating == 3 ? TN__GATING_SOFTMAX_OF_CHOSEN : TN__GATING_SOFTMAX;
+    h->norm_expert_weights = tn_gguf_get_bool(file, KEY("expert_weights_norm"), false);
+    h->expert_scale = get_float(file, "expert_weights_scale", 0);
+    return TN_OK;
+}
+
+tn_status tn__hparams_read(const tn_gguf *file, const tn__arch *arch, tn__hparams *h) {
+    memset(h, 0, sizeof *h);
+    TN_TRY(need_positive(file, "block_count", 65536, &h->n_layer));
+    /* Every layer has tensors, so a file with few cannot claim many layers. */
+    if ((uint64_t)h->n_layer > tn_gguf_tensor_count(file))
+        return tn_fail(TN_E_FORMAT, "%s: %s is %d, but the file has only %llu tensors", tn_gguf_path(file), KEY("block_count"), h->n_layer,
+                       (unsigned long long)tn_gguf_tensor_count(file));
+    TN_TRY(need_positive(file, "embedding_length", 1 << 24, &h->n_embd));
+    TN_TRY(need_positive(file, "context_length", INT32_MAX, &h->n_ctx_train));
+    TN_TRY(read_layers(file, h));
+
+    const tn_gguf_tensor *embd = tn_gguf_find_tensor(file, "token_embd.weight");
+    const tn_gguf_arr *tokens = tn_gguf_get_arr(file, "tokenizer.ggml.tokens");
+    h->n_vocab = get_int(file, "vocab_size", 0);
+    if (tokens) h->n_vocab = tokens->count <= INT32_MAX ? (int32_t)tokens->count : 0;
+    if (h->n_vocab <= 0 && embd && embd->ne[1] <= INT32_MAX) h->n_vocab = (int32_t)embd->ne[1];
+    if (h->n_vocab <= 0) return tn_fail(TN_E_FORMAT, "%s: the vocabulary's size is not known", tn_gguf_path(file));
+
+    int32_t n_head = h->layers[0].n_head;
+    if (h->n_embd % n_head && !tn_gguf_find(file, KEY("attention.key_length")))
+        return tn_fail(TN_E_FORMAT, "%s: a width of %d does not divide into %d heads", tn_gguf_path(file), h->n_embd, n_head);
+    h->head_k = get_int(file, "attention.key_length", h->n_embd / n_head);
+    h->head_v = get_int(file, "attention.value_length", h->n_embd / n_head);
+    h->n_rot = get_int(file, "rope.dimension_count", h->head_k);
+    if (h->head_k <= 0 || h->head_k > 65536 || h->head_v <= 0 || h->head_v > 65536 || h->n_rot < 0 || h->n_rot > h->head_k || h->n_rot % 2)
+        return tn_fail(TN_E_FORMAT, "%s: heads of %d and %d elements, %d of them rotating", tn_gguf_path(file), h->head_k, h->head_v, h->n_rot);
+    if (h->n_rot == 0) h->n_rot = h->head_k;
+
+    h->norm_eps = get_float(file, arch->norm == TN__NORM_RMS ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon", 1e-5f);
+    if (!(h->norm_eps >= 0) || !isfinite(h->norm_eps)) h->norm_eps = 1e-5f;
+    read_rope(file, h);
+    TN_TRY(read_experts(file, h));
+    h->causal = tn_gguf_get_bool(file, KEY("attention.causal"), true);
+    h->n_token_types = get_int(file, "token_type_count", (int32_t)tn_gguf_get_u32(file, "tokenizer.ggml.token_type_count", 0));
+    switch (get_int(file, "pooling_type", -1)) {
+    case 1: h->pooling = TN_POOLING_MEAN; break;
+    case 2: h->pooling = TN_POOLING_CLS; break;
+    case 3: h->pooling = TN_POOLING_LAST; break;
+    default: h->pooling = TN_POOLING_NONE;
+    }
+    return arch->read ? arch->read(file, h) : TN_OK;
+}

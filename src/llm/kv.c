@@ -1,0 +1,284 @@
+/* The KV cache: cells that sequences share, and the tensors behind them. */
+#include "llm/session_internal.h"
+
+#include "base/checked.h"
+
+#include <string.h>
+
+static int32_t *meta_of(const tn__cells *c, int32_t cell) { return c->meta + (size_t)cell * (size_t)(1 + c->words); }
+static bool has_seq(const tn__cells *c, int32_t cell, int32_t seq) { return (uint32_t)meta_of(c, cell)[1 + seq / 32] >> (seq % 32) & 1; }
+
+static tn_status new_cells(tn__cells *c, int32_t n, int32_t window, int32_t n_seqs) {
+    c->n = n;
+    c->window = window;
+    c->words = (n_seqs + 31) / 32;
+    size_t ints;
+    if (!tn__mul_size((size_t)n, (size_t)(1 + c->words), &ints)) return tn_fail(TN_E_OVERFLOW, "a cache of %d cells overflows", n);
+    c->meta = tn_calloc(ints, sizeof *c->meta);
+    if (!c->meta) return TN_E_NOMEM;
+    for (int32_t i = 0; i < n; i++) meta_of(c, i)[0] = -1;
+    c->dirty_end = n;
+    return TN_OK;
+}
+
+tn_status tn__kv_new(const tn__kv_params *p, tn__kv *kv) {
+    const tn__hparams *h = &p->model->h;
+    memset(kv, 0, sizeof *kv);
+    kv->n_layer = h->n_layer;
+    kv->n_seqs = p->n_seqs;
+    kv->n_devices = p->n_devices;
+    kv->layers = tn_calloc((size_t)h->n_layer, sizeof *kv->layers);
+    kv->meta = tn_calloc(TN__CACHE_GROUPS * p->n_devices, sizeof(tn_tensor *));
+    kv->buffers = tn_calloc(p->n_devices, sizeof(tn_buffer *));
+    if (!kv->layers || !kv->meta || !kv->buffers) return TN_E_NOMEM;
+
+    /* Layers with a window need only the window and one micro-batch per sequence; worth a group of its own only when
+     * that is smaller than the whole. */
+    int32_t window = 0;
+    bool any_full = false;
+    for (int32_t i = 0; i < h->n_layer; i++) {
+        if (h->layers[i].window > window) window = h->layers[i].window;
+        any_full = any_full || h->layers[i].window == 0;
+    }
+    int64_t ring = (int64_t)window * p->n_seqs + p->n_ubatch;
+    ring = (ring + 31) / 32 * 32;
+    bool use_ring = window > 0 && ring < p->n_ctx;
+    if (!use_ring || any_full) TN_TRY(new_cells(&kv->groups[TN__CACHE_FULL], p->n_ctx, 0, p->n_seqs));
+    if (use_ring) TN_TRY(new_cells(&kv->groups[TN__CACHE_WINDOW], (int32_t)ring, window, p->n_seqs));
+
+    size_t n_tensors = 2 * (size_t)h->n_layer + TN__CACHE_GROUPS * p->n_devices;
+    TN_TRY(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(n_tensors, 0), .no_alloc = true}, &kv->arena));
+    for (int32_t i = 0; i < h->n_layer; i++) {
+        tn__kv_layer *l = &kv->layers[i];
+        l->group = use_ring && h->layers[i].window ? TN__CACHE_WINDOW : TN__CACHE_FULL;
+        l->device = p->device_of_layer[i];
+        int64_t cells = kv->groups[l->group].n, heads = h->layers[i].n_head_kv;
+        if (h->head_k % tn_type_block(p->type_k) || h->head_v % tn_type_block(p->type_v))
+            return tn_fail(TN_E_UNSUPPORTED, "heads of %d and %d elements do not divide into blocks of %s and %s: use f16 for the cache", h->head_k, h->head_v,
+                           tn_type_name(p->type_k), tn_type_name(p->type_v));
+        l->k = tn_name(kv->arena, tn_tensor_nd(kv->arena, p->type_k, heads * h->head_k, cells), "cache_k.%d", i);
+        l->v = tn_name(kv->arena, tn_tensor_nd(kv->arena, p->type_v, heads * h->head_v, cells), "cache_v.%d", i);
+        tn_tensor **meta = &kv->meta[(size_t)l->group * p->n_devices + (size_t)l->device];
+        if (!*meta) *meta = tn_name(kv->arena, tn_tensor_nd(kv->arena, TN_I32, 1 + kv->groups[l->group].words, cells), "cells.%d", l->group);
+    }
+    return tn_arena_status(kv->arena);
+}
+
+/* Calls `each` for every tensor of a device with its place; returns the total. */
+static tn_status lay_out(const tn__kv *kv, size_t device, tn_buffer_type *type, tn_buffer *buffer, size_t *total) {
+    size_t offset = 0, align = tn_buffer_type_alignment(type);
+    for (size_t i = 0; i < 2 * (size_t)kv->n_layer + TN__CACHE_GROUPS; i++) {
+        tn_tensor *t;
+        if (i < 2 * (size_t)kv->n_layer) {
+            const tn__kv_layer *l = &kv->layers[i / 2];
+            if ((size_t)l->device != device) continue;
+            t = i % 2 ? l->v : l->k;
+        } else {
+            t = kv->meta[(i - 2 * (size_t)kv->n_layer) * kv->n_devices + device];
+            if (!t) continue;
+        }
+        if (buffer) TN_TRY(tn_buffer_bind(buffer, t, offset));
+        size_t size = tn_buffer_type_tensor_size(type, t);
+        if (!tn__align_up_checked(size, align, &size) || !tn__add_size(offset, size, &offset)) return tn_fail(TN_E_OVERFLOW, "the KV cache's size overflows");
+    }
+    *total = offset;
+    return TN_OK;
+}
+
+tn_status tn__kv_sizes(const tn__kv *kv, tn_buffer_type *const *types, size_t *sizes) {
+    for (size_t d = 0; d < kv->n_devices; d++) TN_TRY(lay_out(kv, d, types[d], NULL, &sizes[d]));
+    return TN_OK;
+}
+
+tn_status tn__kv_allocate(tn__kv *kv, tn_buffer_type *const *types) {
+    for (size_t d = 0; d < kv->n_devices; d++) {
+        size_t size;
+        TN_TRY(lay_out(kv, d, types[d], NULL, &size));
+        if (!size) continue;
+        TN_TRY(tn_buffer_new(types[d], size, &kv->buffers[d]));
+        TN_TRY(tn_buffer_clear(kv->buffers[d], 0)); /* empty cells are multiplied by 0: they must not hold NaN */
+        TN_TRY(lay_out(kv, d, types[d], kv->buffers[d], &size));
+    }
+    return TN_OK;
+}
+
+void tn__kv_free(tn__kv *kv) {
+    for (size_t d = 0; kv->buffers && d < kv->n_devices; d++) tn_buffer_free(kv->buffers[d]);
+    for (int g = 0; g < TN__CACHE_GROUPS; g++) tn_free(kv->groups[g].meta);
+    tn_arena_free(kv->arena);
+    tn_free(kv->buffers);
+    tn_free(kv->meta);
+    tn_free(kv->layers);
+    memset(kv, 0, sizeof *kv);
+}
+
+static void touch(tn__cells *c, int32_t cell) {
+    if (c->dirty_first >= c->dirty_end) {
+        c->dirty_first = cell;
+        c->dirty_end = cell + 1;
+        return;
+    }
+    if (cell < c->dirty_first) c->dirty_first = cell;
+    if (cell >= c->dirty_end) c->dirty_end = cell + 1;
+}
+
+static void empty_cell(tn__cells *c, int32_t cell) {
+    memset(meta_of(c, cell), 0, (size_t)(1 + c->words) * sizeof(int32_t));
+    meta_of(c, cell)[0] = -1;
+    c->used--;
+    while (c->end > 0 && meta_of(c, c->end - 1)[0] < 0) c->end--;
+    touch(c, cell);
+}
+
+/* In a window group, cells that no coming query of their sequence can see are free again. */
+static void drop_behind_window(tn__cells *c, int32_t n, const int32_t *positions, const int32_t *seqs) {
+    if (!c->window) return;
+    for (int32_t i = 0; i < c->end; i++) {
+        int32_t *meta = meta_of(c, i);
+        if (meta[0] < 0) continue;
+        for (int32_t t = 0; t < n; t++) {
+            /* The first token of each sequence in the batch has its lowest position. */
+            if (t > 0 && seqs[t] == seqs[t - 1]) continue;
+            if (has_seq(c, i, seqs[t]) && positions[t] - meta[0] >= c->window) meta[1 + seqs[t] / 32] &= ~(1u << (seqs[t] % 32));
+        }
+        bool owned = false;
+        for (int32_t w = 0; w < c->words; w++) owned = owned || meta[1 + w];
+        if (!owned) empty_cell(c, i);
+    }
+}
+
+tn_status tn__kv_take(tn__kv *kv, int32_t n, const int32_t *positions, const int32_t *seqs, int32_t *const *rows) {
+    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
+        tn__cells *c = &kv->groups[g];
+        if (!c->n) continue;
+        drop_behind_window(c, n, positions, seqs);
+        if (c->n - c->used < n)
+            return tn_fail(TN_E_FULL, "the KV cache is full: %d tokens need a cell, %d of %d are free; shift, remove a sequence, or use a larger context", n,
+                           c->n - c->used, c->n);
+    }
+    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
+        tn__cells *c = &kv->groups[g];
+        if (!c->n) continue;
+        int32_t cell = c->used == c->end ? c->end : 0; /* without holes the next free one is at the end */
+        for (int32_t t = 0; t < n; t++, cell++) {
+            while (meta_of(c, cell)[0] >= 0) cell++;
+            int32_t *meta = meta_of(c, cell);
+            meta[0] = positions[t];
+            meta[1 + seqs[t] / 32] |= (int32_t)(1u << (seqs[t] % 32));
+            rows[g][t] = cell;
+            c->used++;
+            if (cell >= c->end) c->end = cell + 1;
+            touch(c, cell);
+        }
+        if (g == TN__CACHE_FULL || !kv->groups[TN__CACHE_FULL].n) kv->peak = TN__MAX(kv->peak, c->used);
+    }
+    return TN_OK;
+}
+
+tn_status tn__kv_send_meta(tn__kv *kv) {
+    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
+        tn__cells *c = &kv->groups[g];
+        if (!c->n || c->dirty_first >= c->dirty_end) continue;
+        size_t row = (size_t)(1 + c->words) * sizeof(int32_t);
+        for (size_t d = 0; d < kv->n_devices; d++) {
+            tn_tensor *t = kv->meta[(size_t)g * kv->n_devices + d];
+            if (t) TN_TRY(tn_tensor_set_at(t, meta_of(c, c->dirty_first), (size_t)c->dirty_first * row, (size_t)(c->dirty_end - c->dirty_first) * row));
+        }
+        c->dirty_first = c->dirty_end = 0;
+    }
+    return TN_OK;
+}
+
+void tn__kv_range(const tn__kv *kv, int group, int32_t range[2]) {
+    range[0] = 0;
+    range[1] = kv->groups[group].end;
+}
+
+/* ---- Sequences ------------------------------------------------------------------------------------------------ */
+
+static tn_status check_seq(const tn_session *s, int32_t seq, bool any) {
+    if (!s) return tn_fail(TN_E_INVALID, "the session is NULL");
+    if ((seq < 0 && !any) || seq >= s->kv.n_seqs) return tn_fail(TN_E_INVALID, "there is no sequence %d; the session has 0 to %d", seq, s->kv.n_seqs - 1);
+    return TN_OK;
+}
+
+static bool in_range(int32_t position, int32_t from, int32_t to) { return position >= from && (to < 0 || position < to); }
+
+tn_status tn_session_seq_remove(tn_session *s, int32_t seq, int32_t from, int32_t to) {
+    TN_TRY(check_seq(s, seq, true));
+    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
+        tn__cells *c = &s->kv.groups[g];
+        for (int32_t i = c->n ? c->end - 1 : -1; i >= 0; i--) {
+            int32_t *meta = meta_of(c, i);
+            if (meta[0] < 0 || !in_range(meta[0], from, to) || (seq >= 0 && !has_seq(c, i, seq))) continue;
+            bool owned = false;
+            if (seq >= 0) {
+                meta[1 + seq / 32] &= ~(int32_t)(1u << (seq % 32));
+                for (int32_t w = 0; w < c->words; w++) owned = owned || meta[1 + w];
+            }
+            if (owned)
+                touch(c, i);
+            else
+                empty_cell(c, i);
+        }
+    }
+    return TN_OK;
+}
+
+tn_status tn_session_seq_copy(tn_session *s, int32_t source, int32_t target, int32_t from, int32_t to) {
+    TN_TRY(check_seq(s, source, false));
+    TN_TRY(check_seq(s, target, false));
+    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
+        tn__cells *c = &s->kv.groups[g];
+        for (int32_t i = 0; c->n && i < c->end; i++) {
+            int32_t *meta = meta_of(c, i);
+            if (meta[0] < 0 || !has_seq(c, i, source) || !in_range(meta[0], from, to)) continue;
+            meta[1 + target / 32] |= (int32_t)(1u << (target % 32));
+            touch(c, i);
+        }
+    }
+    return TN_OK;
+}
+
+tn_status tn_session_seq_keep(tn_session *s, int32_t seq) {
+    TN_TRY(check_seq(s, seq, false));
+    for (int32_t other = 0; other < s->kv.n_seqs; other++)
+        if (other != seq) TN_TRY(tn_session_seq_remove(s, other, 0, -1));
+    return TN_OK;
+}
+
+void tn_session_clear(tn_session *s) {
+    if (s) tn_session_seq_remove(s, -1, 0, -1);
+}
+
+static int32_t extreme(const tn_session *s, int32_t seq, bool highest) {
+    int32_t found = -1;
+    if (check_seq(s, seq, false) != TN_OK) return -1;
+    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
+        const tn__cells *c = &s->kv.groups[g];
+        for (int32_t i = 0; c->n && i < c->end; i++) {
+            int32_t p = meta_of(c, i)[0];
+            if (p < 0 || !has_seq(c, i, seq)) continue;
+            if (found < 0 || (highest ? p > found : p < found)) found = p;
+        }
+    }
+    return found;
+}
+int32_t tn_session_seq_first(const tn_session *s, int32_t seq) { return extreme(s, seq, false); }
+int32_t tn_session_seq_last(const tn_session *s, int32_t seq) { return extreme(s, seq, true); }
+
+static const tn__cells *main_cells(const tn_session *s) {
+    return &s->kv.groups[s->kv.groups[TN__CACHE_FULL].n ? TN__CACHE_FULL : TN__CACHE_WINDOW];
+}
+tn_cache_usage tn_session_cache_usage(const tn_session *s) {
+    const tn__cells *c = main_cells(s);
+    return (tn_cache_usage){c->n, c->used, s->kv.peak};
+}
+void tn_session_cache_map(const tn_session *s, int32_t *owner) {
+    const tn__cells *c = main_cells(s);
+    for (int32_t i = 0; i < c->n; i++) {
+        owner[i] = -1;
+        for (int32_t seq = s->kv.n_seqs - 1; seq >= 0 && meta_of(c, i)[0] >= 0; seq--)
+            if (has_seq(c, i, seq)) owner[i] = seq;
+    }
+}

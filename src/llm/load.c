@@ -1,0 +1,131 @@
+/* Bringing weights into memory: mapped where the device can read the file, uploaded elsewhere. */
+#include "llm/load.h"
+
+#include "base/checked.h"
+
+#include <string.h>
+
+static tn_status add_buffer(tn_model *m, tn_buffer *buffer, bool mapped) {
+    tn__weight_buffer *grown = tn_realloc(m->buffers, (m->n_buffers + 1) * sizeof *grown);
+    if (!grown) {
+        tn_buffer_free(buffer);
+        return TN_E_NOMEM;
+    }
+    m->buffers = grown;
+    tn_buffer_set_usage(buffer, TN_USAGE_WEIGHTS);
+    m->buffers[m->n_buffers++] = (tn__weight_buffer){buffer, mapped};
+    return TN_OK;
+}
+
+static tn_buffer_type *type_of(const tn__load *l, const tn__weight *w) { return l->types[l->device_of(l->user, w)]; }
+static bool can_map(const tn__load *l, const tn__weight *w) {
+    tn_buffer_type *type = type_of(l, w);
+    return w->info->data && tn_buffer_type_is_host(type) && tn_device_get_caps(tn_buffer_type_device(type)).wrap_host;
+}
+
+tn_status tn__load_sizes(const tn_model *m, const tn__load *l, size_t *sizes, size_t *mapped) {
+    memset(sizes, 0, l->n_types * sizeof *sizes);
+    memset(mapped, 0, l->n_types * sizeof *mapped);
+    for (size_t i = 0; i < m->n_all; i++) {
+        const tn__weight *w = &m->all[i];
+        if (w->ignored) continue;
+        size_t d = (size_t)l->device_of(l->user, w), align = tn_buffer_type_alignment(l->types[d]);
+        if (can_map(l, w) || (!tn_gguf_has_data(m->file) && tn_buffer_type_is_host(l->types[d])))
+            mapped[d] += w->info->size;
+        else
+            sizes[d] += tn__align_up(tn_buffer_type_tensor_size(l->types[d], w->tensor), align);
+    }
+    return TN_OK;
+}
+
+/* One buffer over the whole range of the map that a part's tensors span. */
+static tn_status map_part(tn_model *m, const tn__load *l, int part) {
+    const char *low = NULL, *high = NULL;
+    tn_device *device = NULL;
+    for (size_t i = 0; i < m->n_all; i++) {
+        const tn__weight *w = &m->all[i];
+        if (w->ignored || w->info->part != part || !can_map(l, w)) continue;
+        const char *data = w->info->data;
+        if (!low || data < low) low = data;
+        if (!high || data + w->info->size > high) high = data + w->info->size;
+        device = tn_buffer_type_device(type_of(l, w));
+    }
+    if (!low) return TN_OK;
+    tn_buffer *buffer;
+    TN_TRY(tn_device_wrap_host(device, (void *)(uintptr_t)low, (size_t)(high - low), &buffer));
+    TN_TRY(add_buffer(m, buffer, true));
+    for (size_t i = 0; i < m->n_all; i++) {
+        tn__weight *w = &m->all[i];
+        if (w->ignored || w->info->part != part || !can_map(l, w)) continue;
+        w->tensor->data = (void *)(uintptr_t)w->info->data;
+        w->tensor->buffer = buffer;
+    }
+    return TN_OK;
+}
+
+/* Weights that must be copied: gathered into as few buffers as the largest allocation allows. */
+static tn_status upload(tn_model *m, const tn__load *l, size_t device, size_t *done, size_t total) {
+    tn_buffer_type *type = l->types[device];
+    size_t align = tn_buffer_type_alignment(type), max = tn_buffer_type_max_size(type);
+    for (size_t begin = 0; begin < m->n_all;) {
+        size_t size = 0, end = begin;
+        for (; end < m->n_all; end++) {
+            const tn__weight *w = &m->all[end];
+            if (w->ignored || (size_t)l->device_of(l->user, w) != device || can_map(l, w)) continue;
+            size_t need = tn__align_up(tn_buffer_type_tensor_size(type, w->tensor), align);
+            if (size && need > max - size) break;
+            size += need;
+        }
+        if (size) {
+            tn_buffer *buffer;
+            TN_TRY(tn_buffer_new(type, size, &buffer));
+            TN_TRY(add_buffer(m, buffer, false));
+            size_t offset = 0;
+            for (size_t i = begin; i < end; i++) {
+                tn__weight *w = &m->all[i];
+                if (w->ignored || (size_t)l->device_of(l->user, w) != device || can_map(l, w)) continue;
+                TN_TRY(tn_buffer_bind(buffer, w->tensor, offset));
+                offset += tn__align_up(tn_buffer_type_tensor_size(type, w->tensor), align);
+                if (w->info->data) {
+                    TN_TRY(tn_tensor_set(w->tensor, w->info->data));
+                } else {
+                    void *bytes = tn_malloc(w->info->size);
+                    if (!bytes) return TN_E_NOMEM;
+                    tn_status status = tn_gguf_read(m->file, w->info, 0, bytes, w->info->size);
+                    if (status == TN_OK) status = tn_tensor_set(w->tensor, bytes);
+                    tn_free(bytes);
+                    TN_TRY(status);
+                }
+                *done += w->info->size;
+                if (l->progress && !l->progress(l->progress_user, *done, total)) return tn_fail(TN_E_ABORTED, "loading was cancelled");
+            }
+        }
+        begin = end;
+    }
+    return TN_OK;
+}
+
+tn_status tn__load_weights(tn_model *m, const tn__load *l) {
+    if (m->loaded) return TN_OK;
+    if (!tn_gguf_has_data(m->file)) return tn_fail(TN_E_STATE, "%s has no weights; it serves planning only", tn_gguf_path(m->file));
+    uint64_t begin = tn_time_ns();
+    size_t total = 0, done = 0;
+    for (size_t i = 0; i < m->n_all; i++) total += m->all[i].info->size;
+    tn_status status = TN_OK;
+    for (int part = 0; part < tn_gguf_part_count(m->file) && status == TN_OK; part++) status = map_part(m, l, part);
+    for (size_t d = 0; d < l->n_types && status == TN_OK; d++) status = upload(m, l, d, &done, total);
+    if (status != TN_OK) {
+        for (size_t i = 0; i < m->n_buffers; i++) tn_buffer_free(m->buffers[i].buffer);
+        m->n_buffers = 0;
+        for (size_t i = 0; i < m->n_all; i++) {
+            if (!m->all[i].tensor) continue;
+            m->all[i].tensor->data = NULL;
+            m->all[i].tensor->buffer = NULL;
+        }
+        return status;
+    }
+    if (l->progress) l->progress(l->progress_user, total, total);
+    m->loaded = true;
+    m->load_ns = tn_time_ns() - begin;
+    return TN_OK;
+}

@@ -1,0 +1,21 @@
+/* Loading weights: sizes per device, then the real thing. */
+#ifndef TN_LLM_LOAD_H
+#define TN_LLM_LOAD_H
+
+#include "llm/model_internal.h"
+
+typedef struct tn__load {
+    tn_buffer_type *const *types; /* per device */
+    size_t n_types;
+    int (*device_of)(const void *user, const tn__weight *weight);
+    const void *user;
+    bool (*progress)(void *user, size_t done, size_t total);
+    void *progress_user;
+} tn__load;
+
+/* Bytes per device that loading would allocate, and bytes that stay in the file's map. */
+tn_status tn__load_sizes(const tn_model *model, const tn__load *load, size_t *sizes, size_t *mapped);
+/* Loads once; later calls do nothing. On failure nothing stays loaded. */
+tn_status tn__load_weights(tn_model *model, const tn__load *load);
+
+#endif

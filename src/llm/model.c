@@ -1,0 +1,102 @@
+/* Opening a model: metadata, architecture, tensors, tokenizer. */
+#include "llm/model_internal.h"
+
+#include <string.h>
+
+static uint64_t mix_identity(uint64_t h, uint64_t value) { return (h ^ value) * 0x9e3779b97f4a7c15u + (h >> 31); }
+
+/* Two files with the same identity have caches of the same meaning: architecture, sizes and the weights' bytes count. */
+static uint64_t identity_of(const tn_model *m) {
+    uint64_t h = 0;
+    for (const char *p = m->arch->name; *p; p++) h = mix_identity(h, (unsigned char)*p);
+    const int32_t sizes[] = {m->h.n_vocab, m->h.n_embd, m->h.n_layer, m->h.head_k, m->h.head_v, m->h.n_rot};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) h = mix_identity(h, (uint64_t)sizes[i]);
+    for (size_t i = 0; i < m->n_all; i++) {
+        h = mix_identity(h, m->all[i].info->size);
+        h = mix_identity(h, (uint64_t)m->all[i].info->type);
+    }
+    return h;
+}
+
+static tn_status open_model(const char *path, tn_model *m) {
+    TN_TRY(tn_gguf_open(path, &(tn_gguf_params){.mode = m->params.no_mmap ? TN_GGUF_META : TN_GGUF_MAP}, &m->file));
+    tn_gguf_str name;
+    TN_TRY(tn_gguf_need_str(m->file, "general.architecture", &name));
+    const char *tokenizer = tn_gguf_get_cstr(m->file, "tokenizer.ggml.model", NULL);
+    if (tokenizer && strcmp(tokenizer, "no_vocab") != 0 && strcmp(tokenizer, "none") != 0) TN_TRY(tn_tokenizer_new(m->file, NULL, &m->tokenizer));
+    tn_gguf_str template = tn_gguf_get_str(m->file, "tokenizer.chat_template");
+    if (template.data) {
+        m->chat_template = tn_malloc(template.size + 1);
+        if (!m->chat_template) return TN_E_NOMEM;
+        memcpy(m->chat_template, template.data, template.size);
+        m->chat_template[template.size] = '\0';
+    }
+    m->arch = tn__arch_find(name.data);
+    if (m->params.vocab_only) return TN_OK;
+    if (!m->arch) {
+        tn_fail(TN_E_UNSUPPORTED, "%s: the architecture '%.60s' is not supported; these are:", path, name.data);
+        for (size_t i = 0; tn_architecture_name(i); i++) tn_fail_more(TN_E_UNSUPPORTED, " %s", tn_architecture_name(i));
+        return TN_E_UNSUPPORTED;
+    }
+    TN_TRY(tn__hparams_read(m->file, m->arch, &m->h));
+    TN_TRY(tn__weights_find(m));
+    m->identity = identity_of(m);
+    return TN_OK;
+}
+
+tn_status tn_model_open(const char *path, const tn_model_params *params, tn_model **out) {
+    if (!path || !out) return tn_fail(TN_E_INVALID, "tn_model_open: NULL argument");
+    *out = NULL;
+    tn_model *m = tn_calloc(1, sizeof *m);
+    if (!m) return TN_E_NOMEM;
+    if (params) m->params = *params;
+    tn_status status = open_model(path, m);
+    if (status != TN_OK) {
+        tn_model_close(m);
+        return status;
+    }
+    *out = m;
+    return TN_OK;
+}
+
+void tn_model_close(tn_model *m) {
+    if (!m) return;
+    for (size_t i = 0; i < m->n_buffers; i++) tn_buffer_free(m->buffers[i].buffer);
+    tn_free(m->buffers);
+    tn_tokenizer_free(m->tokenizer);
+    tn_free(m->chat_template);
+    tn_arena_free(m->arena);
+    tn_free(m->all);
+    tn_free(m->w.layers);
+    tn_free(m->h.layers);
+    tn_gguf_close(m->file);
+    tn_free(m);
+}
+
+tn_model_info tn_model_get_info(const tn_model *m) {
+    tn_model_info info = {0};
+    if (!m) return info;
+    info.architecture = tn_gguf_get_cstr(m->file, "general.architecture", "");
+    info.name = tn_gguf_get_cstr(m->file, "general.name", "");
+    info.chat_template = m->chat_template;
+    for (size_t i = 0; i < m->n_all; i++) info.bytes += m->all[i].info->size;
+    if (!m->h.layers) return info;
+    const tn__hparams *h = &m->h;
+    info.n_params = m->n_params;
+    info.n_vocab = h->n_vocab;
+    info.n_ctx_train = h->n_ctx_train;
+    info.n_embd = h->n_embd;
+    info.n_layer = h->n_layer;
+    info.n_head = h->layers[0].n_head;
+    info.n_head_kv = h->layers[0].n_head_kv;
+    info.n_ff = h->layers[0].n_ff;
+    info.n_expert = h->n_expert;
+    info.n_expert_used = h->n_expert_used;
+    for (int32_t i = 0; i < h->n_layer; i++)
+        if (h->layers[i].window > info.n_window) info.n_window = h->layers[i].window;
+    info.is_encoder = !h->causal;
+    return info;
+}
+
+const tn_tokenizer *tn_model_tokenizer(const tn_model *m) { return m ? m->tokenizer : NULL; }
+const tn_gguf *tn_model_file(const tn_model *m) { return m ? m->file : NULL; }

@@ -1,0 +1,102 @@
+/* A session inside: the KV cache, the graphs it runs, and the shared builder's interface. */
+#ifndef TN_LLM_SESSION_INTERNAL_H
+#define TN_LLM_SESSION_INTERNAL_H
+
+#include "llm/model_internal.h"
+
+/* ---- KV cache ------------------------------------------------------------------------------------------------- */
+
+enum { TN__CACHE_FULL, TN__CACHE_WINDOW, TN__CACHE_GROUPS };
+
+/* Which position and which sequences a cell holds. One set of cells serves all layers of a group. */
+typedef struct tn__cells {
+    int32_t n; /* 0: the group is not used */
+    int32_t window;
+    int32_t words; /* of sequence bits */
+    int32_t *meta; /* [n][1 + words]: position (-1: empty), then bits; the layout of attention's k_pos */
+    int32_t used, end; /* cells in use; one past the highest in use */
+    int32_t dirty_first, dirty_end; /* rows of meta not yet sent to the devices */
+} tn__cells;
+
+typedef struct tn__kv_layer {
+    tn_tensor *k, *v; /* [heads*size, cells] */
+    int group, device;
+} tn__kv_layer;
+
+typedef struct tn__kv {
+    tn__cells groups[TN__CACHE_GROUPS];
+    tn__kv_layer *layers;
+    int32_t n_layer, n_seqs;
+    size_t n_devices;
+    tn_tensor **meta; /* [group][device] on the device, or NULL */
+    tn_arena *arena;
+    tn_buffer **buffers; /* per device */
+    int32_t peak;
+} tn__kv;
+
+typedef struct tn__kv_params {
+    const tn_model *model;
+    int32_t n_ctx, n_ubatch, n_seqs;
+    tn_type type_k, type_v;
+    tn_buffer_type *const *types; /* per device */
+    const int *device_of_layer;
+    size_t n_devices;
+} tn__kv_params;
+
+tn_status tn__kv_new(const tn__kv_params *params, tn__kv *kv); /* tensors and cells; no device memory yet */
+tn_status tn__kv_sizes(const tn__kv *kv, tn_buffer_type *const *types, size_t *sizes);
+tn_status tn__kv_allocate(tn__kv *kv, tn_buffer_type *const *types);
+void tn__kv_free(tn__kv *kv);
+/* Finds cells for tokens, writes their metadata and the rows to write to (one list per group). */
+tn_status tn__kv_take(tn__kv *kv, int32_t n, const int32_t *positions, const int32_t *seqs, int32_t *const *rows);
+tn_status tn__kv_send_meta(tn__kv *kv);
+void tn__kv_range(const tn__kv *kv, int group, int32_t range[2]);
+
+/* ---- Graphs --------------------------------------------------------------------------------------------------- */
+
+typedef enum tn__graph_kind {
+    TN__GRAPH_LOGITS, /* tokens → logits of the wanted rows */
+    TN__GRAPH_HIDDEN, /* tokens → normalised hidden states of the wanted rows */
+    TN__GRAPH_HEAD    /* hidden states → logits */
+} tn__graph_kind;
+
+typedef struct tn__shape {
+    tn__graph_kind kind;
+    int32_t n_tokens, n_outputs;
+} tn__shape;
+
+/* One graph the session can run, with the tensors it sets and reads. */
+typedef struct tn__graph_set {
+    tn__shape shape;
+    tn_arena *arena;
+    tn_graph *graph;
+    tn_tensor *tokens, *positions, *q_pos, *out_rows, *hidden; /* inputs; NULL where not used */
+    tn_tensor *rows[TN__CACHE_GROUPS], *range[TN__CACHE_GROUPS];
+    tn_tensor *result;
+} tn__graph_set;
+
+struct tn_session {
+    tn_model *model;
+    tn_session_params params;
+    tn_sched *sched;
+    size_t n_devices; /* = backends of the scheduler */
+    int *device_of_layer; /* n_layer + 2: input side, layers, output side */
+    tn__kv kv;
+    tn__graph_set **sets;
+    size_t n_sets, cap_sets;
+    /* Staging of one micro-batch. */
+    int32_t *positions, *q_pos, *seqs, *out_rows, *rows[TN__CACHE_GROUPS];
+    tn_token *tokens;
+    bool *wanted;
+    /* Results of the last decode. */
+    float *logits, *embeddings;
+    int32_t n_results, n_result_rows;
+    /* The comfortable interface. */
+    struct tn__stream *streams; /* per sequence */
+    tn_session_stats stats;
+};
+
+tn_status tn__build_graph(const tn_session *session, tn__shape shape, tn__graph_set *set);
+size_t tn__graph_tensor_limit(const tn_model *model, tn__shape shape);
+
+#endif
