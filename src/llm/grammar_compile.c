@@ -16,7 +16,7 @@ static tn_status emit(compiler *c, tn__instruction instruction) {
     if (c->p->n_code >= TN__GRAMMAR_PROGRAM_MAX)
         return tn_fail(TN_E_LIMIT, "the grammar expands to more than %d steps; repeat less or nest rules",
                        TN__GRAMMAR_PROGRAM_MAX);
-    TN_TRY(tn__grow(&c->p->code, &c->p->code_capacity, c->p->n_code + 1, sizeof *c->p->code));
+    TN_TRY(tn__grammar_grow(&c->p->code, &c->p->code_capacity, c->p->n_code + 1, sizeof *c->p->code));
     c->p->code[c->p->n_code++] = instruction;
     return TN_OK;
 }
@@ -70,8 +70,8 @@ static tn_status emit_repeated(compiler *c, uint32_t node, uint32_t *rule) {
     if (*rule == TN__NONE) {
         if (c->p->n_rules >= TN__GRAMMAR_RULES_MAX)
             return tn_fail(TN_E_LIMIT, "more than %d rules and repeated groups", TN__GRAMMAR_RULES_MAX);
-        TN_TRY(tn__grow(&c->p->entries, &c->p->entry_capacity, c->p->n_rules + 1, sizeof *c->p->entries));
-        TN_TRY(tn__grow(&c->queue, &c->queue_capacity, c->n_queue + 1, sizeof *c->queue));
+        TN_TRY(tn__grammar_grow(&c->p->entries, &c->p->entry_capacity, c->p->n_rules + 1, sizeof *c->p->entries));
+        TN_TRY(tn__grammar_grow(&c->queue, &c->queue_capacity, c->n_queue + 1, sizeof *c->queue));
         c->queue[c->n_queue++] = node;
         *rule = (uint32_t)c->p->n_rules++;
     }
@@ -160,7 +160,7 @@ static tn_status emit_node(compiler *c, uint32_t node) {
 static tn_status emit_rules(compiler *c) {
     tn__program *p = c->p;
     size_t named = c->g->n_rules;
-    TN_TRY(tn__grow(&p->entries, &p->entry_capacity, named, sizeof *p->entries));
+    TN_TRY(tn__grammar_grow(&p->entries, &p->entry_capacity, named, sizeof *p->entries));
     p->n_rules = named;
     for (size_t r = 0; r < named + c->n_queue; r++) {
         p->entries[r] = here(c);

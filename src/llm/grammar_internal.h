@@ -22,7 +22,7 @@ enum {
 #define TN__NONE UINT32_MAX
 
 /* Makes room for at least `need` items of `size` bytes in a growing array. */
-tn_status tn__grow(void *array_pointer, size_t *capacity, size_t need, size_t size);
+tn_status tn__grammar_grow(void *array_pointer, size_t *capacity, size_t need, size_t size);
 
 /* ---- Parsed form --------------------------------------------------------------------------------------------- */
 

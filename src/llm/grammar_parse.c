@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-tn_status tn__grow(void *array_pointer, size_t *capacity, size_t need, size_t size) {
+tn_status tn__grammar_grow(void *array_pointer, size_t *capacity, size_t need, size_t size) {
     if (need <= *capacity) return TN_OK;
     size_t grown = TN__MAX(need, *capacity * 2), bytes;
     grown = TN__MAX(grown, (size_t)16);
@@ -67,7 +67,7 @@ static void skip_space(parser *p, bool lines) {
 
 static tn_status new_node(parser *p, tn__gbnf_node node, uint32_t *out) {
     tn__gbnf *g = p->g;
-    TN_TRY(tn__grow(&g->nodes, &g->node_capacity, g->n_nodes + 1, sizeof *g->nodes));
+    TN_TRY(tn__grammar_grow(&g->nodes, &g->node_capacity, g->n_nodes + 1, sizeof *g->nodes));
     node.next = TN__NONE;
     g->nodes[g->n_nodes] = node;
     *out = (uint32_t)g->n_nodes++;
@@ -112,7 +112,7 @@ static tn_status parse_name(parser *p, uint32_t *rule) {
     size_t slot = name_slot(g, p->text + start, p->at - start);
     if (!g->names[slot]) {
         if (g->n_rules == TN__GRAMMAR_RULES_MAX) return fail_at(p, start, TN_E_LIMIT, "too many rules");
-        TN_TRY(tn__grow(&g->rules, &g->rule_capacity, g->n_rules + 1, sizeof *g->rules));
+        TN_TRY(tn__grammar_grow(&g->rules, &g->rule_capacity, g->n_rules + 1, sizeof *g->rules));
         g->rules[g->n_rules] = (tn__gbnf_rule){(uint32_t)start, (uint32_t)(p->at - start), TN__NONE};
         g->names[slot] = (uint32_t)++g->n_rules;
     }
@@ -191,7 +191,7 @@ static tn_status parse_char(parser *p, uint32_t *out) {
 
 static tn_status add_bytes_of(parser *p, uint32_t code) {
     tn__gbnf *g = p->g;
-    TN_TRY(tn__grow(&g->bytes, &g->byte_capacity, g->n_bytes + 4, 1));
+    TN_TRY(tn__grammar_grow(&g->bytes, &g->byte_capacity, g->n_bytes + 4, 1));
     uint8_t *b = g->bytes + g->n_bytes;
     size_t n = 0;
     if (code < 0x80) {
@@ -236,7 +236,7 @@ static int compare_ranges(const void *a, const void *b) {
 
 static tn_status add_range(parser *p, uint32_t low, uint32_t high) {
     tn__gbnf *g = p->g;
-    TN_TRY(tn__grow(&g->ranges, &g->range_capacity, g->n_ranges + 1, sizeof *g->ranges));
+    TN_TRY(tn__grammar_grow(&g->ranges, &g->range_capacity, g->n_ranges + 1, sizeof *g->ranges));
     g->ranges[g->n_ranges++] = (tn__code_range){low, high};
     return TN_OK;
 }

@@ -41,7 +41,7 @@ static byte_product first_product(uint32_t low, uint32_t high, uint32_t *end) {
 }
 
 static tn_status add_node(tn__program *p, uint32_t *out) {
-    TN_TRY(tn__grow(&p->class_nodes, &p->class_node_capacity, p->n_class_nodes + 1, sizeof *p->class_nodes));
+    TN_TRY(tn__grammar_grow(&p->class_nodes, &p->class_node_capacity, p->n_class_nodes + 1, sizeof *p->class_nodes));
     p->class_nodes[p->n_class_nodes] = (tn__class_node){0};
     *out = (uint32_t)p->n_class_nodes++;
     return TN_OK;
@@ -57,7 +57,8 @@ static tn_status build(tn__program *p, const byte_product *products, size_t from
     size_t first = p->n_class_edges, count = 0;
     for (size_t i = from; i < to; i++) {
         if (i > from && products[i].low[level] == products[i - 1].low[level]) continue;
-        TN_TRY(tn__grow(&p->class_edges, &p->class_edge_capacity, p->n_class_edges + 1, sizeof *p->class_edges));
+        TN_TRY(
+            tn__grammar_grow(&p->class_edges, &p->class_edge_capacity, p->n_class_edges + 1, sizeof *p->class_edges));
         p->class_edges[p->n_class_edges++] =
             (tn__class_edge){.low = products[i].low[level], .high = products[i].high[level]};
         count++;
@@ -86,11 +87,12 @@ tn_status tn__program_add_class(tn__program *p, const tn__code_range *ranges, si
     if (p->n_class_nodes == 0) TN_TRY(add_node(p, &root)); /* number 0 means "the character is complete" */
     for (size_t i = 0; i < n; i++)
         for (uint32_t low = ranges[i].low, end; low <= ranges[i].high; low = end + 1) {
-            TN_TRY_GOTO(tn__grow(&products, &capacity, n_products + 1, sizeof *products), status, out);
+            TN_TRY_GOTO(tn__grammar_grow(&products, &capacity, n_products + 1, sizeof *products), status, out);
             products[n_products++] = first_product(low, ranges[i].high, &end);
         }
     TN_TRY_GOTO(build(p, products, 0, n_products, 0, &root), status, out);
-    TN_TRY_GOTO(tn__grow(&p->class_roots, &p->class_capacity, p->n_classes + 1, sizeof *p->class_roots), status, out);
+    TN_TRY_GOTO(tn__grammar_grow(&p->class_roots, &p->class_capacity, p->n_classes + 1, sizeof *p->class_roots),
+                status, out);
     p->class_roots[p->n_classes] = root;
     *out = (uint32_t)p->n_classes++;
 out:
