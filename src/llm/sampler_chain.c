@@ -230,18 +230,17 @@ static tn_token draw_from_row(tn_sampler *s) {
     return (tn_token)last;
 }
 
+/* The draw goes down the candidates from the best to the worst, whatever order the list happens to be in, so that a
+ * seed's tokens do not hang on how the list was made. */
 tn_token tn__draw(tn_sampler *s) {
     if (s->dense) return draw_from_row(s);
     double total = tn__candidates_weights(s), u = tn__random_unit(&s->random) * total;
-    tn_token last = TN_TOKEN_NONE;
-    for (size_t i = 0; i < s->count; i++) {
-        tn_token token = tn__key_token(s->list[i]);
-        if (s->weights[token] == 0) continue;
-        last = token;
-        if (u < s->weights[token]) break;
-        u -= s->weights[token];
-    }
-    return last;
+    size_t reached = tn__keys_select_weight(s->list, s->count, s->weights, u);
+    tn_token token = tn__key_token(s->list[reached - 1]);
+    if (s->weights[token] > 0) return token;
+    /* Rounding of the sums carried u past the last token that has any weight; the best one is as good as any. */
+    keep_best(s, 1);
+    return tn__key_token(s->list[0]);
 }
 
 /* Draws and moves mu against the difference between the token's surprise, in bits, and what is wanted. */
