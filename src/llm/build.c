@@ -27,6 +27,11 @@ static tn_tensor *linear(const builder *b, tn_tensor *w, tn_tensor *scale, tn_te
     if (bias) y = tn_add(b->a, y, bias);
     return y;
 }
+/* In the feed-forward part a matrix's scale covers its bias too. */
+static tn_tensor *ffn_linear(const builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias, tn_tensor *x) {
+    tn_tensor *y = linear(b, w, NULL, bias, x);
+    return scale && !b->arch->no_ffn_scales ? tn_mul(b->a, y, scale) : y;
+}
 static tn_tensor *scaled(const builder *b, tn_tensor *x, float scale) {
     return scale != 0 && scale != 1 ? tn_scale(b->a, x, scale, 0) : x;
 }
@@ -138,23 +143,22 @@ static tn_tensor *gated(const builder *b, tn_tensor *gate, tn_tensor *up) {
     return tn_glu(b->a, b->arch->activation, gate, up, false);
 }
 
-static tn_tensor *dense(const builder *b, const tn__layer *l, int32_t n_ff, tn_tensor *x) {
-    tn_tensor *up = linear(b, l->ffn_up, l->ffn_up_s, l->ffn_up_b, x), *y;
+static tn_tensor *dense(const builder *b, const tn__layer *l, tn_tensor *x) {
+    tn_tensor *up = ffn_linear(b, l->ffn_up, l->ffn_up_s, l->ffn_up_b, x), *y;
     if (b->arch->ungated)
         y = tn_unary(b->a, b->arch->activation, up);
     else if (l->ffn_gate)
-        y = gated(b, linear(b, l->ffn_gate, l->ffn_gate_s, l->ffn_gate_b, x), up);
+        y = gated(b, ffn_linear(b, l->ffn_gate, l->ffn_gate_s, l->ffn_gate_b, x), up);
     else
         y = gated(b, up, NULL); /* one matrix holds gate and up */
     if (l->ffn_act && y) y = tn_div(b->a, y, l->ffn_act);
-    (void)n_ff;
-    return linear(b, l->ffn_down, l->ffn_down_s, l->ffn_down_b, y);
+    return ffn_linear(b, l->ffn_down, l->ffn_down_s, l->ffn_down_b, y);
 }
 
 /* Experts' product with what belongs to the chosen ones: a scale each, a bias each. */
 static tn_tensor *expert_linear(const builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias, tn_tensor *x, tn_tensor *ids) {
     tn_tensor *y = tn_mul_mat_id(b->a, w, x, ids);
-    if (scale && y) {
+    if (scale && y && !b->arch->no_ffn_scales) {
         int64_t used = ids->ne[0], tokens = ids->ne[1];
         tn_tensor *s = tn_get_rows(b->a, tn_reshape(b->a, scale, 1, scale->ne[0]), tn_reshape(b->a, tn_cont(b->a, ids), used * tokens));
         y = tn_mul(b->a, y, tn_reshape(b->a, s, 1, used, tokens));
@@ -184,7 +188,8 @@ static tn_tensor *experts(const builder *b, const tn__layer *l, tn_tensor *x) {
                                 : tn_unary(a, b->arch->activation, up);
     y = tn_mix(a, expert_linear(b, l->down_exps, l->down_exps_s, l->down_exps_b, y, ids), weights);
     if (l->up_shexp) {
-        tn_tensor *shared = tn_mul_mat(a, l->down_shexp, gated(b, tn_mul_mat(a, l->gate_shexp, x), tn_mul_mat(a, l->up_shexp, x)));
+        tn_tensor *inner = gated(b, ffn_linear(b, l->gate_shexp, l->gate_shexp_s, NULL, x), ffn_linear(b, l->up_shexp, l->up_shexp_s, NULL, x));
+        tn_tensor *shared = ffn_linear(b, l->down_shexp, l->down_shexp_s, NULL, inner);
         if (l->shared_router) {
             tn_tensor *gate = tn_sigmoid(a, tn_mul_mat(a, tn_reshape(a, l->shared_router, h->n_embd, 1), x));
             shared = tn_mul(a, shared, gate);
@@ -196,7 +201,7 @@ static tn_tensor *experts(const builder *b, const tn__layer *l, tn_tensor *x) {
 
 static tn_tensor *feed_forward(const builder *b, int32_t il, tn_tensor *x) {
     const tn__layer *l = &b->m->w.layers[il];
-    tn_tensor *y = l->router ? experts(b, l, x) : dense(b, l, b->h->layers[il].n_ff, x);
+    tn_tensor *y = l->router ? experts(b, l, x) : dense(b, l, x);
     if (l->ffn_post_norm) y = norm(b, y, l->ffn_post_norm, NULL);
     return scaled(b, y, b->h->residual_scale);
 }
@@ -210,7 +215,7 @@ static tn_tensor *serial_ffn(const builder *b, int32_t il, tn_tensor *x) {
         int64_t n = rows - begin < FFN_CHUNK ? rows - begin : FFN_CHUNK;
         size_t offset = (size_t)begin * x->nb[1];
         tn_tensor *part = rows <= FFN_CHUNK ? x : tn_view(b->a, x, 2, (const int64_t[]){x->ne[0], n}, (const size_t[]){4, x->nb[1]}, offset);
-        tn_tensor *y = feed_forward(b, il, l->ffn_norm ? norm(b, part, l->ffn_norm, l->ffn_norm_b) : part);
+        tn_tensor *y = feed_forward(b, il, l->ffn_norm || b->arch->bare_norms ? norm(b, part, l->ffn_norm, l->ffn_norm_b) : part);
         if (rows <= FFN_CHUNK) return tn_add(b->a, x, y);
         if (!y) return NULL;
         x = tn_acc(b->a, x, y, x->nb[1], x->nb[2], x->nb[3], offset);
@@ -220,21 +225,29 @@ static tn_tensor *serial_ffn(const builder *b, int32_t il, tn_tensor *x) {
 
 /* ---- Layers and the whole ------------------------------------------------------------------------------------ */
 
+/* How this layer's parts are put together: the family's way, unless the file says otherwise. */
+static tn__residual residual_of(const builder *b, const tn__layer *l) {
+    if (b->arch->parallel_without_norm && !l->ffn_norm) return TN__RESIDUAL_PARALLEL;
+    if (b->arch->residual == TN__RESIDUAL_PARALLEL_NORM && !b->h->parallel) return TN__RESIDUAL_SERIAL;
+    return b->arch->residual;
+}
+
 static tn_tensor *layer(builder *b, int32_t il, tn_tensor *x) {
     const tn__layer *l = &b->m->w.layers[il];
     tn_arena *a = b->a;
-    tn_tensor *in = l->attn_norm ? norm(b, x, l->attn_norm, l->attn_norm_b) : x;
+    tn__residual residual = residual_of(b, l);
+    tn_tensor *in = l->attn_norm || b->arch->bare_norms ? norm(b, x, l->attn_norm, l->attn_norm_b) : x;
     tn_tensor *attn_in = l->attn_norm_2 ? norm(b, x, l->attn_norm_2, l->attn_norm_2_b) : in;
     tn_tensor *attn = attention(b, il, attn_in);
     /* After the last attention only the rows somebody wants go on. */
     if (il == b->h->n_layer - 1 && b->set->out_rows) {
         attn = tn_get_rows(a, attn, b->set->out_rows);
         x = tn_get_rows(a, x, b->set->out_rows);
-        if (b->arch->residual == TN__RESIDUAL_PARALLEL) in = tn_get_rows(a, in, b->set->out_rows);
+        if (residual == TN__RESIDUAL_PARALLEL) in = tn_get_rows(a, in, b->set->out_rows);
     }
     if (l->attn_post_norm) attn = norm(b, attn, l->attn_post_norm, NULL);
     attn = scaled(b, attn, b->h->residual_scale);
-    switch (b->arch->residual) {
+    switch (residual) {
     case TN__RESIDUAL_SERIAL: return serial_ffn(b, il, tn_add(a, attn, x));
     case TN__RESIDUAL_PARALLEL: {
         tn_tensor *sum = tn_add(a, attn, x);
@@ -303,7 +316,7 @@ tn_status tn__build_graph(const tn_session *s, tn__shape shape, tn__graph_set *s
             tn_name(a, x, "layer.%d", il);
         }
         const tn__weights *w = &b.m->w;
-        if (w->out_norm) x = norm(&b, x, w->out_norm, w->out_norm_b);
+        if (w->out_norm || b.arch->bare_norms) x = norm(&b, x, w->out_norm, w->out_norm_b);
         if (shape.kind == TN__GRAPH_LOGITS) x = head(&b, x);
     }
     set->result = tn_name(a, tn_output(x), shape.kind == TN__GRAPH_HIDDEN ? "hidden" : "logits");

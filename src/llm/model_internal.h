@@ -36,6 +36,7 @@ typedef struct tn__hparams {
     float expert_scale;
     int32_t n_token_types;
     bool causal;
+    bool parallel; /* gptneox: the file decides */
     tn_pooling pooling;
 } tn__hparams;
 
@@ -105,6 +106,9 @@ typedef enum tn__dim {
     X(shared_router, "ffn_gate_inp_shexp.weight", EMBD, NONE, NONE)                                                   \
     X(gate_shexp, "ffn_gate_shexp.weight", EMBD, FF_SHARED, NONE)                                                     \
     X(up_shexp, "ffn_up_shexp.weight", EMBD, FF_SHARED, NONE)                                                         \
+    X(gate_shexp_s, "ffn_gate_shexp.scale", ONE, NONE, NONE)                                                          \
+    X(up_shexp_s, "ffn_up_shexp.scale", ONE, NONE, NONE)                                                              \
+    X(down_shexp_s, "ffn_down_shexp.scale", ONE, NONE, NONE)                                                          \
     X(down_shexp, "ffn_down_shexp.weight", FF_SHARED, EMBD, NONE)                                                     \
     X(rope_freqs, "rope_freqs.weight", ANY, NONE, NONE)
 
@@ -165,6 +169,9 @@ typedef struct tn__arch {
     tn_op activation; /* of the gate; with `ungated` a plain unary op */
     bool ungated;
     bool norm_qk_after_rope;
+    bool no_ffn_scales;         /* scales of feed-forward matrices, where a file has them, are not applied */
+    bool bare_norms;            /* norms have no weights */
+    bool parallel_without_norm; /* a layer without a feed-forward norm runs both parts side by side */
     /* Tensors every layer must have, "a|b" for alternatives; NULL at the end. */
     const char *required[24];
     /* Reads what only this family has; may be NULL. Called after the common keys. */

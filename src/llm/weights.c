@@ -84,6 +84,7 @@ static bool split_name(const char *name, int32_t *layer, const char **rest) {
 static bool is_ignored(const char *name) {
     static const char *const endings[] = {".input_scale", ".attn_rot_embd", ".rotary_emb.inv_freq", ".attn.masked_bias"};
     size_t length = strlen(name);
+    if (strncmp(name, "cls.", 4) == 0) return true; /* classifier heads */
     for (size_t i = 0; i < COUNT(endings); i++) {
         size_t n = strlen(endings[i]);
         if (length >= n && strcmp(name + length - n, endings[i]) == 0) return true;

@@ -16,3 +16,18 @@ const tn__arch *tn__arch_find(const char *name) {
         if (strcmp(archs[i]->name, name) == 0) return archs[i];
     return NULL;
 }
+
+static int32_t window_of(const tn_gguf *file, int32_t missing) {
+    int32_t window = tn_gguf_get_i32(file, tn__arch_key(file, "attention.sliding_window"), missing);
+    return window > 0 ? window : 0;
+}
+
+void tn__window_pattern(const tn_gguf *file, tn__hparams *h, int32_t missing, int32_t period) {
+    int32_t window = window_of(file, missing);
+    for (int32_t i = 0; i < h->n_layer; i++) h->layers[i].window = i % period < period - 1 ? window : 0;
+}
+
+void tn__window_all(const tn_gguf *file, tn__hparams *h) {
+    int32_t window = window_of(file, 0);
+    for (int32_t i = 0; i < h->n_layer; i++) h->layers[i].window = window;
+}

@@ -1,17 +1,25 @@
-/* Llama and its many relatives (Mistral, TinyLlama, SmolLM, Yi, DeepSeek-LLM …), with experts: Mixtral. */
+/* Llama and its many relatives (Mistral, TinyLlama, SmolLM, Yi, DeepSeek-LLM …), with experts: Mixtral. Mistral 3,
+ * InternLM 2 and SmolLM 3 differ in next to nothing. */
 #include "llm/arch/arch.h"
 
 static tn_status read(const tn_gguf *file, tn__hparams *h) {
-    (void)file;
+    tn__window_all(file, h);
     h->norm_expert_weights = true;
     return TN_OK;
 }
 
-const tn__arch tn__arch_llama = {
-    .name = "llama",
-    .norm = TN__NORM_RMS,
-    .rope = TN_ROPE_NORMAL,
-    .activation = TN_OP_SWIGLU,
-    .required = {"attn_norm", "attn_q|attn_qkv", "attn_output", "ffn_norm", "ffn_down|ffn_down_exps"},
-    .read = read,
-};
+#define LLAMA_LIKE                                                                                                    \
+    .norm = TN__NORM_RMS, .rope = TN_ROPE_NORMAL, .activation = TN_OP_SWIGLU,                                         \
+    .required = {"attn_norm", "attn_q|attn_qkv", "attn_output", "ffn_norm", "ffn_down|ffn_down_exps"}
+
+const tn__arch tn__arch_llama = {.name = "llama", LLAMA_LIKE, .read = read};
+const tn__arch tn__arch_mistral3 = {.name = "mistral3", LLAMA_LIKE, .read = read};
+const tn__arch tn__arch_internlm2 = {.name = "internlm2", LLAMA_LIKE, .no_ffn_scales = true};
+
+/* Every fourth layer of SmolLM 3 knows no positions. */
+static tn_status read_smollm3(const tn_gguf *file, tn__hparams *h) {
+    (void)file;
+    for (int32_t i = 3; i < h->n_layer; i += 4) h->layers[i].no_rope = true;
+    return TN_OK;
+}
+const tn__arch tn__arch_smollm3 = {.name = "smollm3", LLAMA_LIKE, .no_ffn_scales = true, .read = read_smollm3};
