@@ -49,8 +49,8 @@ typedef enum tn__act_form {
 typedef struct tn__q8_chunk {
     int8_t qs[256];
     float d[8];         /* per 32 */
-    int32_t bias[8];    /* -128·Σqs per 32: kernels hold weights as unsigned bytes, 128 too large */
     float ds[8];        /* d·Σqs per 32: what a weight block's minimum is multiplied with */
+    int32_t bias[8];    /* -128·Σqs per 32: kernels hold weights as unsigned bytes, 128 too large */
     float reserved[8];  /* zero */
     int32_t bias16[16]; /* the same per 16 */
     float ds16[16];

@@ -34,7 +34,7 @@ static tn__cpu_kernels *start_table(tn__cpu_level level, tn__cpu_level base) {
     return table;
 }
 
-#if defined(TN__HAVE_X86_KERNELS)
+#if defined(__x86_64__)
 typedef struct features {
     bool avx2, avx512, bf16, amx;
 } features;
@@ -70,12 +70,10 @@ static void fill_tables(void) {
     tn__kernels_generic_rows(generic);
     tn__kernels_generic_matmul(generic);
     tn__kernels_generic_attention(generic);
-#if defined(TN__HAVE_X86_KERNELS)
+#if defined(__x86_64__)
     features f = detect();
     if (f.avx2) tn__kernels_avx2(start_table(TN__CPU_AVX2, TN__CPU_GENERIC));
     if (f.avx512) tn__kernels_avx512(start_table(TN__CPU_AVX512, TN__CPU_AVX2));
-    if (f.bf16) tn__kernels_avx512bf16(&tables[TN__CPU_AVX512]);
-    if (f.amx) tn__kernels_amx(start_table(TN__CPU_AMX, TN__CPU_AVX512));
 #elif defined(__aarch64__) && defined(TN__HAVE_NEON_KERNELS)
     unsigned long caps = getauxval(AT_HWCAP), caps2 = getauxval(AT_HWCAP2);
     if ((caps & HWCAP_ASIMDDP) && (caps & HWCAP_ASIMDHP)) {

@@ -1,0 +1,477 @@
+/* Yardstick for the CPU kernels: in one run, the machine's read bandwidth and instruction peaks, and what decode
+ * (one activation row), prefill (512 rows) and attention reach of them.
+ *
+ *   build/bench/matmul [threads=N] [type=q4_K] [only=gemv|small|gemm|attention] [rows=512] [seconds=0.3]
+ *   TENON_CPU=avx512 build/bench/matmul ...    the same at a lower level */
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "backend/cpu/kernels/generic/internal.h"
+#include "backend/cpu/kernels/kernels.h"
+#include "base/half.h"
+#include "tenon/base.h"
+
+/* ---- A team of threads that all run one function --------------------------------------------------------------- */
+
+typedef void (*task_fn)(void *arg, int ith, int nth);
+static int threads = 1;
+static pthread_barrier_t start_line, finish_line;
+static task_fn task;
+static void *task_arg;
+
+static void *worker(void *index) {
+    for (;;) {
+        pthread_barrier_wait(&start_line);
+        task(task_arg, (int)(intptr_t)index, threads);
+        pthread_barrier_wait(&finish_line);
+    }
+    return NULL;
+}
+static void run_team(task_fn fn, void *arg) {
+    task = fn;
+    task_arg = arg;
+    pthread_barrier_wait(&start_line);
+    fn(arg, 0, threads);
+    pthread_barrier_wait(&finish_line);
+}
+static double seconds_of(task_fn fn, void *arg, double at_least) {
+    double best = 1e30, spent = 0;
+    run_team(fn, arg);
+    for (int round = 0; round < 3 || spent < at_least; round++) {
+        uint64_t start = tn_time_ns();
+        run_team(fn, arg);
+        double t = (double)(tn_time_ns() - start) * 1e-9;
+        best = t < best ? t : best;
+        spent += t;
+    }
+    return best;
+}
+
+/* ---- What the machine can do ------------------------------------------------------------------------------------
+ */
+
+typedef struct span {
+    const unsigned char *bytes;
+    size_t size;
+} span;
+static atomic_uint sink;
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) static unsigned read_avx512(const unsigned char *p, size_t n) {
+    __m512i a = _mm512_setzero_si512(), b = a, c = a, d = a;
+    for (size_t i = 0; i + 256 <= n; i += 256) {
+        a = _mm512_add_epi32(a, _mm512_loadu_si512(p + i));
+        b = _mm512_add_epi32(b, _mm512_loadu_si512(p + i + 64));
+        c = _mm512_add_epi32(c, _mm512_loadu_si512(p + i + 128));
+        d = _mm512_add_epi32(d, _mm512_loadu_si512(p + i + 192));
+    }
+    return (unsigned)_mm512_reduce_add_epi32(_mm512_add_epi32(_mm512_add_epi32(a, b), _mm512_add_epi32(c, d)));
+}
+__attribute__((target("avx2"))) static unsigned read_avx2(const unsigned char *p, size_t n) {
+    __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
+    for (size_t i = 0; i + 128 <= n; i += 128) {
+        a = _mm256_add_epi32(a, _mm256_loadu_si256((const void *)(p + i)));
+        b = _mm256_add_epi32(b, _mm256_loadu_si256((const void *)(p + i + 32)));
+        c = _mm256_add_epi32(c, _mm256_loadu_si256((const void *)(p + i + 64)));
+        d = _mm256_add_epi32(d, _mm256_loadu_si256((const void *)(p + i + 96)));
+    }
+    a = _mm256_add_epi32(_mm256_add_epi32(a, b), _mm256_add_epi32(c, d));
+    return (unsigned)_mm256_extract_epi32(a, 0) + (unsigned)_mm256_extract_epi32(a, 5);
+}
+#endif
+static unsigned read_plain(const unsigned char *p, size_t n) {
+    uint64_t sum[8] = {0};
+    for (size_t i = 0; i + 64 <= n; i += 64) {
+        for (int j = 0; j < 8; j++) {
+            uint64_t v;
+            memcpy(&v, p + i + 8 * j, 8);
+            sum[j] += v;
+        }
+    }
+    return (unsigned)(sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7]);
+}
+static void read_task(void *arg, int ith, int nth) {
+    span *s = arg;
+    size_t each = s->size / (size_t)nth / 256 * 256;
+    const unsigned char *p = s->bytes + each * (size_t)ith;
+    unsigned r;
+#if defined(__x86_64__)
+    if (tn__cpu_kernels_at(TN__CPU_AVX512))
+        r = read_avx512(p, each);
+    else if (tn__cpu_kernels_at(TN__CPU_AVX2))
+        r = read_avx2(p, each);
+    else
+#endif
+        r = read_plain(p, each);
+    atomic_fetch_add(&sink, r);
+}
+
+/* Peaks: independent chains of the instruction, nothing else. Each call is STEPS × CHAINS instructions. */
+enum { STEPS = 200000, CHAINS = 16 };
+#define REPEAT16(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
+#if defined(__x86_64__)
+#define D_VNNI(i) __m512i a##i = _mm512_set1_epi32(i);
+#define S_VNNI(i) a##i = _mm512_dpbusd_epi32(a##i, b, b);
+#define U_VNNI(i) sum = _mm512_add_epi32(sum, a##i);
+__attribute__((target("avx512f,avx512vnni"))) static void peak_vnni(void *arg, int ith, int nth) {
+    (void)arg, (void)ith, (void)nth;
+    __m512i b = _mm512_set1_epi32(3), sum = b;
+    REPEAT16(D_VNNI)
+    for (int i = 0; i < STEPS; i++) {
+        __asm__ volatile("" : "+v"(b));
+        REPEAT16(S_VNNI)
+    }
+    REPEAT16(U_VNNI)
+    atomic_fetch_add(&sink, (unsigned)_mm512_reduce_add_epi32(sum));
+}
+#define D_FMA(i) __m512 a##i = _mm512_set1_ps(i);
+#define S_FMA(i) a##i = _mm512_fmadd_ps(a##i, b, b);
+#define U_FMA(i) sum = _mm512_add_ps(sum, a##i);
+__attribute__((target("avx512f"))) static void peak_fma512(void *arg, int ith, int nth) {
+    (void)arg, (void)ith, (void)nth;
+    __m512 b = _mm512_set1_ps(0.3f), sum = b;
+    REPEAT16(D_FMA)
+    for (int i = 0; i < STEPS; i++) {
+        __asm__ volatile("" : "+v"(b));
+        REPEAT16(S_FMA)
+    }
+    REPEAT16(U_FMA)
+    atomic_fetch_add(&sink, (unsigned)_mm512_reduce_add_ps(sum));
+}
+#define S_BF16(i) a##i = _mm512_dpbf16_ps(a##i, (__m512bh)b, (__m512bh)b);
+__attribute__((target("avx512f,avx512bf16"))) static void peak_bf16(void *arg, int ith, int nth) {
+    (void)arg, (void)ith, (void)nth;
+    __m512 b = _mm512_set1_ps(0.3f), sum = b;
+    REPEAT16(D_FMA)
+    for (int i = 0; i < STEPS; i++) {
+        __asm__ volatile("" : "+v"(b));
+        REPEAT16(S_BF16)
+    }
+    REPEAT16(U_FMA)
+    atomic_fetch_add(&sink, (unsigned)_mm512_reduce_add_ps(sum));
+}
+#define D_FMA2(i) __m256 a##i = _mm256_set1_ps(i);
+#define S_FMA2(i) a##i = _mm256_fmadd_ps(a##i, b, b);
+#define U_FMA2(i) sum = _mm256_add_ps(sum, a##i);
+__attribute__((target("avx2,fma"))) static void peak_fma256(void *arg, int ith, int nth) {
+    (void)arg, (void)ith, (void)nth;
+    __m256 b = _mm256_set1_ps(0.3f), sum = b;
+    REPEAT16(D_FMA2)
+    for (int i = 0; i < STEPS; i++) {
+        __asm__ volatile("" : "+x"(b));
+        REPEAT16(S_FMA2)
+    }
+    REPEAT16(U_FMA2)
+    atomic_fetch_add(&sink, (unsigned)_mm256_cvtss_f32(sum));
+}
+#endif
+static double peak_of(task_fn fn, double ops_per_instruction) {
+    return ops_per_instruction * STEPS * CHAINS * threads / seconds_of(fn, NULL, 0.1) * 1e-12;
+}
+
+/* ---- Problems ----------------------------------------------------------------------------------------------------
+ */
+
+static const tn__cpu_kernels *table;
+static double patience = 0.3;
+
+typedef struct problem {
+    tn__matmul_job job;
+    const float *x;
+    void *prepared;
+} problem;
+
+static void matmul_task(void *arg, int ith, int nth) {
+    problem *p = arg;
+    table->matmul(&p->job, ith, nth);
+}
+static void prepare_task(void *arg, int ith, int nth) {
+    problem *p = arg;
+    table->act_prepare(p->job.form, p->x, (size_t)p->job.k * 4, NULL, p->job.n, p->job.k, p->prepared, ith, nth);
+}
+
+static void *pages(size_t size) {
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) {
+        perror("mmap");
+        exit(1);
+    }
+    madvise(p, size, MADV_HUGEPAGE);
+    return p;
+}
+
+static const struct {
+    tn_type type;
+    const char *name;
+} types[] = {{TN_F32, "f32"},     {TN_F16, "f16"},         {TN_BF16, "bf16"},     {TN_Q8_0, "q8_0"},
+             {TN_Q4_0, "q4_0"},   {TN_Q4_1, "q4_1"},       {TN_Q5_0, "q5_0"},     {TN_Q5_1, "q5_1"},
+             {TN_Q2_K, "q2_K"},   {TN_Q3_K, "q3_K"},       {TN_Q4_K, "q4_K"},     {TN_Q5_K, "q5_K"},
+             {TN_Q6_K, "q6_K"},   {TN_IQ4_NL, "iq4_nl"},   {TN_IQ4_XS, "iq4_xs"}, {TN_MXFP4, "mxfp4"},
+             {TN_TQ2_0, "tq2_0"}, {TN_IQ2_XXS, "iq2_xxs"}, {TN_IQ3_S, "iq3_s"},   {TN_IQ1_S, "iq1_s"}};
+enum { TYPES = sizeof types / sizeof types[0] };
+
+/* m rows of plausible bytes: a few rows are quantized or made up, then repeated. */
+static unsigned char *weights_of(tn_type type, int64_t m, int64_t k, size_t *stride) {
+    *stride = (size_t)(k / tn__block_of(type)) * (size_t)tn__bytes_of(type);
+    unsigned char *w = pages(*stride * (size_t)m + 64);
+    const tn__cpu_kernels *generic = tn__cpu_kernels_at(TN__CPU_GENERIC);
+    float *row = malloc((size_t)k * sizeof *row);
+    unsigned seed = 1;
+    for (int64_t i = 0; i < m; i++) {
+        if (i >= 16) {
+            memcpy(w + (size_t)i * *stride, w + (size_t)(i % 16) * *stride, *stride);
+        } else if (generic->from_f32[type]) {
+            for (int64_t l = 0; l < k; l++) row[l] = (float)(int)(seed = seed * 1664525 + 1013904223) * 0x1p-31f;
+            generic->from_f32[type](row, w + (size_t)i * *stride, k);
+        } else {
+            for (size_t l = 0; l < *stride; l++)
+                w[(size_t)i * *stride + l] = (unsigned char)((seed = seed * 1664525 + 1013904223) >> 24);
+            for (int64_t b = 0; b < k / 256; b++)
+                memcpy(w + (size_t)i * *stride + (size_t)b * (size_t)tn__bytes_of(type), "\x00\x20", 2);
+        }
+    }
+    free(row);
+    return w;
+}
+
+/* One mat-mul measured; returns seconds, the preparation apart. */
+static double measure(tn_type type, const void *w, size_t stride, bool packed, int64_t m, int64_t n, int64_t k,
+                      double *prepare) {
+    problem p = {0};
+    float *x = pages((size_t)(n * k) * 4), *out = pages((size_t)(m * n) * 4);
+    for (int64_t i = 0; i < n * k; i++) x[i] = sinf((float)i);
+    tn__act_form form = table->matmul_form(type, packed, m, n, k, false);
+    size_t bytes = table->act_bytes(form, n, k);
+    p.x = x;
+    p.prepared = pages(bytes + 64);
+    p.job = (tn__matmul_job){.type = type,
+                             .packed = packed,
+                             .form = form,
+                             .m = m,
+                             .n = n,
+                             .k = k,
+                             .w = w,
+                             .w_stride = stride,
+                             .x = form == TN__ACT_PLAIN ? (const void *)x : p.prepared,
+                             .x_stride = (size_t)k * 4,
+                             .x_rows = n,
+                             .out = out,
+                             .out_stride = (size_t)m * 4};
+    *prepare = form == TN__ACT_PLAIN ? 0 : seconds_of(prepare_task, &p, patience / 10);
+    double t = seconds_of(matmul_task, &p, patience);
+    munmap(x, (size_t)(n * k) * 4);
+    munmap(out, (size_t)(m * n) * 4);
+    munmap(p.prepared, bytes + 64);
+    return t;
+}
+
+typedef struct pack_arg {
+    tn_type type;
+    int64_t m, k;
+    const void *rows;
+    size_t stride;
+    void *packed;
+} pack_arg;
+static void pack_task(void *arg, int ith, int nth) {
+    pack_arg *a = arg;
+    int64_t from, to;
+    tn__share((a->m + 15) / 16, 1, ith, nth, &from, &to);
+    table->pack(a->type, a->m, a->k, a->rows, a->stride, a->packed, from, to - from);
+}
+
+typedef struct peaks {
+    double bandwidth, fma, vnni, bf16;
+} peaks;
+
+static void bench_few(const peaks *peak, const char *only, int64_t n) {
+    printf("\nweights read once, %d activation row%s, matrix of 256 MB: GB/s (share of read bandwidth)\n", (int)n,
+           n > 1 ? "s" : "");
+    for (int t = 0; t < TYPES; t++) {
+        if (only && strcmp(only, types[t].name) != 0) continue;
+        int64_t k = 4096;
+        size_t stride = (size_t)(k / tn__block_of(types[t].type)) * (size_t)tn__bytes_of(types[t].type);
+        int64_t m = (int64_t)((256u << 20) / stride) / 64 * 64;
+        unsigned char *w = weights_of(types[t].type, m, k, &stride);
+        double prepare, s = measure(types[t].type, w, stride, false, m, n, k, &prepare),
+                        gb = (double)stride * (double)m * 1e-9;
+        printf("  %-8s rows %6.1f GB/s %4.0f%%  (prepare %.1f us)", types[t].name, gb / s,
+               100 * gb / s / peak->bandwidth, prepare * 1e6);
+        if (table->can_pack(types[t].type, m, k)) {
+            size_t bytes = table->packed_bytes(types[t].type, m, k);
+            void *packed = pages(bytes + 64);
+            pack_arg a = {types[t].type, m, k, w, stride, packed};
+            uint64_t start = tn_time_ns();
+            run_team(pack_task, &a);
+            double pack_seconds = (double)(tn_time_ns() - start) * 1e-9;
+            s = measure(types[t].type, packed, stride, true, m, n, k, &prepare);
+            printf("   packed %6.1f GB/s %4.0f%%  (packing %.2f GB/s)", gb / s, 100 * gb / s / peak->bandwidth,
+                   gb / pack_seconds);
+            munmap(packed, bytes + 64);
+        }
+        printf("\n");
+        fflush(stdout);
+        munmap(w, stride * (size_t)m + 64);
+    }
+}
+
+static void bench_gemm(const peaks *peak, const char *only, int64_t n) {
+    int64_t m = 4096, k = 4096;
+    printf("\nGEMM %d x %d, %d activation rows: Tops (share of the peak of the instruction used), preparation "
+           "included\n",
+           (int)m, (int)k, (int)n);
+    for (int t = 0; t < TYPES; t++) {
+        if (only && strcmp(only, types[t].name) != 0) continue;
+        size_t stride;
+        unsigned char *w = weights_of(types[t].type, m, k, &stride);
+        tn__act_form form = table->matmul_form(types[t].type, false, m, n, k, false);
+        double top = form == TN__ACT_Q8 ? peak->vnni : form == TN__ACT_BF16 ? peak->bf16 : peak->fma;
+        const char *name = form == TN__ACT_Q8 ? "int8" : form == TN__ACT_BF16 ? "bf16" : "f32";
+        double prepare, s = measure(types[t].type, w, stride, false, m, n, k, &prepare) + prepare,
+                        ops = 2e-12 * (double)m * (double)n * (double)k;
+        printf("  %-8s rows %6.3f Tops %4.0f%% of %s", types[t].name, ops / s, 100 * ops / s / top, name);
+        if (table->can_pack(types[t].type, m, k)) {
+            void *packed = pages(table->packed_bytes(types[t].type, m, k) + 64);
+            pack_arg a = {types[t].type, m, k, w, stride, packed};
+            run_team(pack_task, &a);
+            form = table->matmul_form(types[t].type, true, m, n, k, false);
+            top = form == TN__ACT_Q8 ? peak->vnni : form == TN__ACT_BF16 ? peak->bf16 : peak->fma;
+            s = measure(types[t].type, packed, stride, true, m, n, k, &prepare) + prepare;
+            printf("   packed %6.3f Tops %4.0f%%", ops / s, 100 * ops / s / top);
+            munmap(packed, table->packed_bytes(types[t].type, m, k) + 64);
+        }
+        printf("   (prepare %.1f%%)\n", 100 * prepare / s);
+        fflush(stdout);
+        munmap(w, stride * (size_t)m + 64);
+    }
+}
+
+static void attention_task(void *arg, int ith, int nth) { table->attention(arg, ith, nth); }
+static void combine_task(void *arg, int ith, int nth) { table->attention_combine(arg, ith, nth); }
+
+static void bench_attention(const peaks *peak) {
+    static const struct {
+        const char *name;
+        int tokens, cells, heads, kv_heads, head;
+        bool causal;
+        tn_type type;
+    } cases[] = {{"prefill 2048x2048, 32 heads of 64, f16", 2048, 2048, 32, 32, 64, false, TN_F16},
+                 {"the same, causal, 8 kv heads", 2048, 2048, 32, 8, 64, true, TN_F16},
+                 {"the same, heads of 128", 2048, 2048, 32, 8, 128, true, TN_F16},
+                 {"512 tokens on 4096 cells, causal", 512, 4096, 32, 8, 128, true, TN_F16},
+                 {"decode, 8192 cells, 32 heads of 128, 8 kv heads, f16", 1, 8192, 32, 8, 128, true, TN_F16},
+                 {"decode, 32768 cells, f16", 1, 32768, 32, 8, 128, true, TN_F16},
+                 {"decode, 32768 cells, q8_0", 1, 32768, 32, 8, 128, true, TN_Q8_0}};
+    printf("\nattention\n");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        int64_t head = cases[i].head, tokens = cases[i].tokens, cells = cases[i].cells, heads = cases[i].heads,
+                kv = cases[i].kv_heads;
+        size_t stride;
+        void *k = weights_of(cases[i].type, cells * kv, head, &stride),
+             *v = weights_of(cases[i].type, cells * kv, head, &stride);
+        float *q = pages((size_t)(tokens * heads * head) * 4), *out = pages((size_t)(tokens * heads * head) * 4);
+        for (int64_t j = 0; j < tokens * heads * head; j++) q[j] = sinf((float)j);
+        tn__attention_job job = {.head_k = head,
+                                 .head_v = head,
+                                 .heads = heads,
+                                 .kv_heads = kv,
+                                 .tokens = tokens,
+                                 .cells = cells,
+                                 .k_type = cases[i].type,
+                                 .v_type = cases[i].type,
+                                 .q = q,
+                                 .k = k,
+                                 .v = v,
+                                 .q_head = (size_t)head * 4,
+                                 .q_token = (size_t)(head * heads) * 4,
+                                 .k_head = stride,
+                                 .k_cell = stride * (size_t)kv,
+                                 .v_head = stride,
+                                 .v_cell = stride * (size_t)kv,
+                                 .out = out,
+                                 .out_head = (size_t)head * 4,
+                                 .out_token = (size_t)(head * heads) * 4,
+                                 .params = {.scale = 0.125f, .causal = cases[i].causal}};
+        size_t scratch = table->attention_scratch(&job, threads) + 64;
+        job.scratch = pages(scratch);
+        double s = seconds_of(attention_task, &job, patience);
+        if (table->attention_splits(&job) > 1) s += seconds_of(combine_task, &job, patience / 10);
+        double seen = cases[i].causal ? (double)tokens * ((double)cells - (double)tokens / 2 + 0.5)
+                                      : (double)tokens * (double)cells;
+        double ops = 4e-12 * seen * (double)(heads * head), gb = 2e-9 * (double)stride * (double)(kv * cells);
+        printf("  %-55s %8.3f ms", cases[i].name, s * 1e3);
+        if (tokens > 1)
+            printf("  %6.3f Tflops, %3.0f%% of the f32 peak\n", ops / s, 100 * ops / s / peak->fma);
+        else
+            printf("  %6.1f GB/s, %3.0f%% of read bandwidth\n", gb / s, 100 * gb / s / peak->bandwidth);
+        fflush(stdout);
+        munmap(k, stride * (size_t)(cells * kv) + 64);
+        munmap(v, stride * (size_t)(cells * kv) + 64);
+        munmap(q, (size_t)(tokens * heads * head) * 4);
+        munmap(out, (size_t)(tokens * heads * head) * 4);
+        munmap(job.scratch, scratch);
+    }
+}
+
+int main(int argc, char **argv) {
+    const char *only_type = NULL, *only = NULL;
+    int64_t rows = 512;
+    threads = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    for (int i = 1; i < argc; i++) {
+        if (strncmp(argv[i], "threads=", 8) == 0)
+            threads = atoi(argv[i] + 8);
+        else if (strncmp(argv[i], "type=", 5) == 0)
+            only_type = argv[i] + 5;
+        else if (strncmp(argv[i], "only=", 5) == 0)
+            only = argv[i] + 5;
+        else if (strncmp(argv[i], "rows=", 5) == 0)
+            rows = atoi(argv[i] + 5);
+        else if (strncmp(argv[i], "seconds=", 8) == 0)
+            patience = atof(argv[i] + 8);
+        else {
+            fprintf(stderr,
+                    "usage: %s [threads=N] [type=NAME] [only=gemv|small|gemm|attention] [rows=512] [seconds=0.3]\n",
+                    argv[0]);
+            return 2;
+        }
+    }
+    if (threads < 1 || rows < 1) return 2;
+    table = tn__cpu_kernels_get();
+    pthread_barrier_init(&start_line, NULL, (unsigned)threads);
+    pthread_barrier_init(&finish_line, NULL, (unsigned)threads);
+    for (int i = 1; i < threads; i++) {
+        pthread_t t;
+        if (pthread_create(&t, NULL, worker, (void *)(intptr_t)i) != 0) return 1;
+    }
+    peaks peak = {0};
+    span s = {pages(1u << 28), 1u << 28};
+    memset((void *)(uintptr_t)s.bytes, 1, s.size);
+    peak.bandwidth = (double)s.size / seconds_of(read_task, &s, 0.5) * 1e-9;
+    munmap((void *)(uintptr_t)s.bytes, s.size);
+    printf("level %s, %d threads: read %.1f GB/s", table->name, threads, peak.bandwidth);
+#if defined(__x86_64__)
+    if (table->level >= TN__CPU_AVX512) {
+        peak.fma = peak_of(peak_fma512, 32);
+        peak.vnni = peak_of(peak_vnni, 128);
+        if (__builtin_cpu_supports("avx512bf16")) peak.bf16 = peak_of(peak_bf16, 64);
+    } else if (table->level >= TN__CPU_AVX2) {
+        peak.fma = peak_of(peak_fma256, 16);
+        peak.vnni = peak.fma;
+    }
+#endif
+    printf(", f32 %.3f Tflops, int8 %.3f Tops, bf16 %.3f Tflops\n", peak.fma, peak.vnni, peak.bf16);
+    if (!only || strcmp(only, "gemv") == 0) bench_few(&peak, only_type, 1);
+    if (only && strcmp(only, "small") == 0) bench_few(&peak, only_type, rows < 64 ? rows : 4);
+    if (!only || strcmp(only, "gemm") == 0) bench_gemm(&peak, only_type, rows);
+    if (!only || strcmp(only, "attention") == 0) bench_attention(&peak);
+    return 0;
+}

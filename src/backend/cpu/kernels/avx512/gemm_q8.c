@@ -1,0 +1,329 @@
+/* Many activation rows, block weights: GEMM on eight-bit dot products (VNNI).
+ *
+ * Weights are unpacked, whatever their type, into panels of 16 rows × 256 values: unsigned bytes (value + 128), four
+ * neighbouring values of 16 rows per vector, and f32 scales. A panel pair (32 rows, 512 values) stays in the first
+ * level cache while all activation rows pass by, six at a time: 12 integer and 12 float accumulators in registers.
+ * Integer sums start at -128·Σx, which takes the offset off exactly. After each sub-block they are converted, scaled
+ * and added in f32, in the order of k, so that no result depends on how the output was cut. */
+#include <immintrin.h>
+
+#include "backend/cpu/kernels/avx512/internal.h"
+#include "backend/cpu/kernels/avx512/transpose.h"
+#include "backend/cpu/kernels/avx512/unpack.h"
+#include "backend/cpu/kernels/generic/grid.h"
+
+enum {
+    ROWS = 32,  /* of a panel pair */
+    COLS = 6,   /* activation rows at a time: 2·6 integer + 2·6 float accumulators + weights fit 32 registers */
+    DEPTH = 2,  /* chunks per pass: 16 KiB of codes, half of a 32 KiB cache */
+    PANELS = 4, /* panel pairs that take turns on the same activations while those are in the second level */
+    WIDE = 768, /* activation rows per pass: 768 KiB prepared */
+    DEAL = 8 * COLS, /* activation rows in one piece of work */
+};
+
+/* ---- Filling panels -------------------------------------------------------------------------------------------- */
+
+typedef struct unpacked {
+    uint8_t code[16][256];
+    float scale[16][16], less[16][16];
+} unpacked;
+
+TN__INLINE void keep(const tn__regs *r, int row, bool per16, int offset, unpacked *u) {
+    for (int v = 0; v < 4; v++) {
+        __m512i code = r->code[v];
+        if (offset >= 0 && offset != 128) code = _mm512_add_epi8(code, _mm512_set1_epi8((char)(128 - offset)));
+        if (offset < 0) code = _mm512_xor_si512(code, _mm512_set1_epi8(-128));
+        _mm512_storeu_si512(u->code[row] + 64 * v, code);
+    }
+    _mm512_storeu_ps(u->scale[row], r->scale);
+    if (per16 && offset < 0) _mm512_storeu_ps(u->less[row], r->less);
+}
+
+#define UNPACK_OF(NAME, name, bytes, per16, offset)                                                                  \
+    static void unpack_##name(const tn__matmul_job *job, int64_t row, int64_t c, int rows, unpacked *u) {            \
+        int64_t count = job->k - c * TN__CHUNK;                                                                      \
+        for (int i = 0; i < rows; i++) {                                                                             \
+            const uint8_t *w = (const uint8_t *)job->w + (size_t)(row + i) * job->w_stride + (size_t)c * bytes;      \
+            tn__regs r;                                                                                              \
+            if (count >= TN__CHUNK) {                                                                                \
+                load_##name(w, &r);                                                                                  \
+            } else {                                                                                                 \
+                uint8_t padded[bytes] = {0};                                                                         \
+                memcpy(padded, w, (size_t)(bytes * count / TN__CHUNK));                                              \
+                load_##name(padded, &r);                                                                             \
+            }                                                                                                        \
+            keep(&r, i, per16, offset, u);                                                                           \
+        }                                                                                                            \
+    }
+TN__AVX512_TYPES(UNPACK_OF)
+#undef UNPACK_OF
+
+static void turn(const void *rows, size_t stride, void *columns, int count) {
+    __m512i r[16];
+    for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_si512((const char *)rows + stride * (size_t)i);
+    tn__transpose16(r);
+    for (int i = 0; i < count; i++) _mm512_store_si512((char *)columns + 64 * i, r[i]);
+}
+
+/* Panels from packed weights need no turning, only their codes taken apart. */
+static void panel_packed(const tn__matmul_job *job, int64_t row, int64_t c, tn__panel16 *p) {
+    const uint8_t *group = (const uint8_t *)job->w + (size_t)(row / 16) * tn__packed_group_bytes(job->type, job->k);
+    const __m512i nibble = _mm512_set1_epi8(15);
+    int units = (int)(job->k - c * TN__CHUNK < TN__CHUNK ? (job->k - c * TN__CHUNK) / 32 : 8);
+    if (job->type == TN_Q8_0 || job->type == TN_Q4_0) {
+        for (int u = 0; u < units; u++) {
+            const uint8_t *w = group + (size_t)(8 * c + u) * (job->type == TN_Q8_0 ? 544 : 288);
+            _mm512_store_ps(p->scale[u], _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)w)));
+            if (job->type == TN_Q8_0) {
+                for (int q = 0; q < 8; q++)
+                    _mm512_store_si512(p->codes[8 * u + q], _mm512_loadu_si512(w + 32 + 64 * q));
+                continue;
+            }
+            const __m512i offset = _mm512_set1_epi8(120);
+            for (int q = 0; q < 4; q++) {
+                __m512i b = _mm512_loadu_si512(w + 32 + 64 * q);
+                _mm512_store_si512(p->codes[8 * u + q], _mm512_add_epi8(_mm512_and_si512(b, nibble), offset));
+                b = _mm512_and_si512(_mm512_srli_epi16(b, 4), nibble);
+                _mm512_store_si512(p->codes[8 * u + 4 + q], _mm512_add_epi8(b, offset));
+            }
+        }
+    } else if (job->type == TN_Q4_K) {
+        const uint8_t *w = group + (size_t)c * 2304;
+        const __m512i offset = _mm512_set1_epi8(-128);
+        __m512 d = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)w));
+        __m512 dmin = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(w + 32)));
+        for (int g = 0; g < 4; g++) {
+            uint8_t scale[2][16], min[2][16];
+            for (int r = 0; r < 16; r++) {
+                const uint8_t *from = w + 64 + 48 * g + r;
+                scale[0][r] = from[0] & 63;
+                scale[1][r] = from[16] & 63;
+                min[0][r] = (uint8_t)(from[0] >> 6 | (from[32] & 15) << 2);
+                min[1][r] = (uint8_t)(from[16] >> 6 | from[32] >> 4 << 2);
+            }
+            for (int i = 0; i < 2; i++) {
+                __m512i s = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)scale[i]));
+                __m512i m = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)min[i]));
+                _mm512_store_ps(p->scale[2 * g + i], _mm512_mul_ps(d, _mm512_cvtepi32_ps(s)));
+                _mm512_store_ps(p->less[2 * g + i], _mm512_mul_ps(dmin, _mm512_cvtepi32_ps(m)));
+            }
+            for (int q = 0; q < 8; q++) {
+                __m512i b = _mm512_loadu_si512(w + 256 + 512 * g + 64 * q);
+                _mm512_store_si512(p->codes[16 * g + q], _mm512_or_si512(_mm512_and_si512(b, nibble), offset));
+                b = _mm512_and_si512(_mm512_srli_epi16(b, 4), nibble);
+                _mm512_store_si512(p->codes[16 * g + 8 + q], _mm512_or_si512(b, offset));
+            }
+        }
+    } else { /* q6_K */
+        const uint8_t *w = group + (size_t)c * 3360;
+        const __m512i places = _mm512_set1_epi8(0x30), offset = _mm512_set1_epi8(96);
+        enum { OR_OF_AND = 0xf8 };
+        __m512 d = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)w));
+        for (int s = 0; s < 16; s++) {
+            __m512i code = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(w + 32 + 16 * s)));
+            _mm512_store_ps(p->scale[s], _mm512_mul_ps(d, _mm512_cvtepi32_ps(code)));
+        }
+        for (int h = 0; h < 2; h++) {
+            const uint8_t *half = w + 288 + 1536 * h;
+            for (int q = 0; q < 8; q++) {
+                __m512i a = _mm512_loadu_si512(half + 64 * q), b = _mm512_loadu_si512(half + 512 + 64 * q);
+                __m512i t = _mm512_loadu_si512(half + 1024 + 64 * q);
+                __m512i code[4] = {_mm512_ternarylogic_epi64(_mm512_and_si512(a, nibble), _mm512_slli_epi16(t, 4),
+                                                             places, OR_OF_AND),
+                                   _mm512_ternarylogic_epi64(_mm512_and_si512(b, nibble), _mm512_slli_epi16(t, 2),
+                                                             places, OR_OF_AND),
+                                   _mm512_ternarylogic_epi64(_mm512_and_si512(_mm512_srli_epi16(a, 4), nibble), t,
+                                                             places, OR_OF_AND),
+                                   _mm512_ternarylogic_epi64(_mm512_and_si512(_mm512_srli_epi16(b, 4), nibble),
+                                                             _mm512_srli_epi16(t, 2), places, OR_OF_AND)};
+                for (int r = 0; r < 4; r++)
+                    _mm512_store_si512(p->codes[32 * h + 8 * r + q], _mm512_add_epi8(code[r], offset));
+            }
+        }
+    }
+}
+
+/* What the kernel must know of a type. */
+static bool has_scale_per_16(tn_type type) {
+    switch (type) {
+#define CASE(NAME, name, bytes, per16, offset)                                                                       \
+    case TN_##NAME: return per16;
+        TN__AVX512_TYPES(CASE)
+#undef CASE
+    default: return false;
+    }
+}
+static bool has_minimum(tn_type type) {
+    switch (type) {
+#define CASE(NAME, name, bytes, per16, offset)                                                                       \
+    case TN_##NAME: return (offset) < 0;
+        TN__AVX512_TYPES(CASE)
+#undef CASE
+    default: return false;
+    }
+}
+
+void tn__avx512_panel(const tn__matmul_job *job, int64_t row, int64_t c, tn__panel16 *panel) {
+    if (job->packed) {
+        panel_packed(job, row, c, panel);
+        return;
+    }
+    unpacked u;
+    int rows = (int)(job->m - row < 16 ? job->m - row : 16);
+    if (rows < 16) memset(&u, 0, sizeof u);
+    switch (job->type) {
+#define CASE(NAME, name, bytes, per16, offset)                                                                       \
+    case TN_##NAME: unpack_##name(job, row, c, rows, &u); break;
+        TN__AVX512_TYPES(CASE)
+#undef CASE
+    default: break;
+    }
+    for (int v = 0; v < 4; v++) turn(u.code[0] + 64 * v, 256, panel->codes[16 * v], 16);
+    bool per16 = has_scale_per_16(job->type);
+    turn(u.scale, 64, panel->scale, 16);
+    if (has_minimum(job->type)) {
+        if (per16) {
+            turn(u.less, 64, panel->less, 16);
+        } else { /* they came in the upper lanes */
+            memcpy(panel->less, panel->scale[8], 8 * sizeof panel->less[0]);
+        }
+    }
+}
+
+/* ---- The kernel ------------------------------------------------------------------------------------------------ */
+
+/* One sub-block of 32 or 16 values (`steps` dot products of four) for 32 rows and `cols` activation rows. */
+TN__INLINE void sub_block(const tn__panel16 *a, const tn__panel16 *b, const tn__q8_chunk *x, int quad, int steps,
+                          int s, const float *scale_x, const float *ds, const int32_t *bias, bool minimum,
+                          const int cols, __m512 acc[2][COLS]) {
+    /* scale_x, ds and bias point into the first activation row's chunk; the others follow a chunk apart. */
+    enum { NEXT = sizeof(tn__q8_chunk) / 4 };
+    __m512i dot[2][COLS];
+    for (int j = 0; j < cols; j++) dot[0][j] = dot[1][j] = _mm512_set1_epi32(bias[j * NEXT]);
+#pragma GCC unroll 8
+    for (int q = 0; q < steps; q++) {
+        __m512i wa = _mm512_load_si512(a->codes[quad + q]), wb = _mm512_load_si512(b->codes[quad + q]);
+#pragma GCC unroll 6
+        for (int j = 0; j < cols; j++) {
+            int four;
+            memcpy(&four, x[j].qs + 4 * (quad + q), 4);
+            __m512i v = _mm512_set1_epi32(four);
+            dot[0][j] = _mm512_dpbusd_epi32(dot[0][j], wa, v);
+            dot[1][j] = _mm512_dpbusd_epi32(dot[1][j], wb, v);
+        }
+    }
+    __m512 sa = _mm512_load_ps(a->scale[s]), sb = _mm512_load_ps(b->scale[s]);
+#pragma GCC unroll 6
+    for (int j = 0; j < cols; j++) {
+        __m512 d = _mm512_set1_ps(scale_x[j * NEXT]);
+        acc[0][j] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dot[0][j]), sa), d, acc[0][j]);
+        acc[1][j] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dot[1][j]), sb), d, acc[1][j]);
+    }
+    if (minimum) {
+        __m512 la = _mm512_load_ps(a->less[s]), lb = _mm512_load_ps(b->less[s]);
+#pragma GCC unroll 6
+        for (int j = 0; j < cols; j++) {
+            __m512 t = _mm512_set1_ps(ds[j * NEXT]);
+            acc[0][j] = _mm512_fnmadd_ps(la, t, acc[0][j]);
+            acc[1][j] = _mm512_fnmadd_ps(lb, t, acc[1][j]);
+        }
+    }
+}
+
+/* 32 rows × cols columns over `values` values of k (up to DEPTH chunks). */
+TN__INLINE void kernel(const tn__panel16 panel[DEPTH][2], const tn__q8_chunk *x, int64_t x_rows, int64_t values,
+                       bool first, float *const out[COLS], __mmask16 rows_a, __mmask16 rows_b, bool per16,
+                       bool minimum, const int cols) {
+    __m512 acc[2][COLS];
+#pragma GCC unroll 6
+    for (int j = 0; j < cols; j++) {
+        acc[0][j] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(rows_a, out[j]);
+        acc[1][j] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(rows_b, out[j] + 16);
+    }
+    for (int64_t at = 0, chunk = 0; at < values; at += TN__CHUNK, chunk++, x += x_rows) {
+        const tn__panel16 *a = &panel[chunk][0], *b = &panel[chunk][1];
+        int blocks = (int)(values - at < TN__CHUNK ? (values - at) / 32 : 8);
+        if (per16) {
+            for (int s = 0; s < 2 * blocks; s++)
+                sub_block(a, b, x, 4 * s, 4, s, &x->d[s / 2], &x->ds16[s], &x->bias16[s], minimum, cols, acc);
+        } else {
+            for (int s = 0; s < blocks; s++)
+                sub_block(a, b, x, 8 * s, 8, s, &x->d[s], &x->ds[s], &x->bias[s], minimum, cols, acc);
+        }
+    }
+#pragma GCC unroll 6
+    for (int j = 0; j < cols; j++) {
+        _mm512_mask_storeu_ps(out[j], rows_a, acc[0][j]);
+        _mm512_mask_storeu_ps(out[j] + 16, rows_b, acc[1][j]);
+    }
+}
+
+typedef void kernel_fn(const tn__panel16 panel[DEPTH][2], const tn__q8_chunk *x, int64_t x_rows, int64_t values,
+                       bool first, float *const out[COLS], __mmask16 rows_a, __mmask16 rows_b);
+#define KERNEL(per16, minimum, cols)                                                                                 \
+    static void kernel_##per16##minimum##cols(const tn__panel16 panel[DEPTH][2], const tn__q8_chunk *x,              \
+                                              int64_t x_rows, int64_t values, bool first, float *const out[COLS],    \
+                                              __mmask16 rows_a, __mmask16 rows_b) {                                  \
+        kernel(panel, x, x_rows, values, first, out, rows_a, rows_b, per16, minimum, cols);                          \
+    }
+#define KERNELS(per16, minimum)                                                                                      \
+    KERNEL(per16, minimum, 1)                                                                                        \
+    KERNEL(per16, minimum, 2)                                                                                        \
+    KERNEL(per16, minimum, 3)                                                                                        \
+    KERNEL(per16, minimum, 4)                                                                                        \
+    KERNEL(per16, minimum, 5)                                                                                        \
+    KERNEL(per16, minimum, 6)
+KERNELS(0, 0)
+KERNELS(0, 1)
+KERNELS(1, 0)
+KERNELS(1, 1)
+#define ROW_OF(per16, minimum)                                                                                       \
+    {                                                                                                                \
+        kernel_##per16##minimum##1, kernel_##per16##minimum##2, kernel_##per16##minimum##3,                          \
+            kernel_##per16##minimum##4, kernel_##per16##minimum##5, kernel_##per16##minimum##6                       \
+    }
+static kernel_fn *const kernels[2][2][COLS] = {{ROW_OF(0, 0), ROW_OF(0, 1)}, {ROW_OF(1, 0), ROW_OF(1, 1)}};
+
+static __mmask16 rows_from(int64_t left) {
+    return left >= 16 ? 0xffff : left <= 0 ? 0 : (__mmask16)((1u << left) - 1);
+}
+
+/* Panel pairs [from, to) times activation rows [col_from, col_to). */
+static void rectangle(const tn__matmul_job *job, int64_t from, int64_t to, int64_t col_from, int64_t col_to) {
+    _Alignas(64) tn__panel16 panel[DEPTH][2];
+    kernel_fn *const *variants = kernels[has_scale_per_16(job->type)][has_minimum(job->type)];
+    for (int64_t c = 0; c * TN__CHUNK < job->k; c += DEPTH) {
+        int64_t left = job->k - c * TN__CHUNK, values = left < DEPTH * TN__CHUNK ? left : DEPTH * TN__CHUNK;
+        for (int64_t p = from; p < to; p++) {
+            int64_t row = p * ROWS;
+            __mmask16 rows_a = rows_from(job->m - row), rows_b = rows_from(job->m - row - 16);
+            for (int64_t d = 0; d * TN__CHUNK < values; d++) {
+                tn__avx512_panel(job, row, c + d, &panel[d][0]);
+                if (rows_b)
+                    tn__avx512_panel(job, row + 16, c + d, &panel[d][1]);
+                else
+                    panel[d][1] = panel[d][0]; /* computed and thrown away */
+            }
+            for (int64_t j = col_from; j < col_to; j += COLS) {
+                int cols = (int)(col_to - j < COLS ? col_to - j : COLS);
+                float *out[COLS];
+                for (int q = 0; q < cols; q++) out[q] = tn__out_row(job, j + q) + row;
+                variants[cols - 1](panel, tn__q8_at(job, c, j), job->x_rows, values, c == 0, out, rows_a, rows_b);
+            }
+        }
+    }
+}
+
+void tn__avx512_gemm_q8(const tn__matmul_job *job, int ith, int nth) {
+    tn__rect rect[3];
+    int count = tn__grid_share((job->m + ROWS - 1) / ROWS, job->n, DEAL, ith, nth, rect);
+    for (int i = 0; i < count; i++) {
+        for (int64_t j = rect[i].col_from; j < rect[i].col_to; j += WIDE) {
+            int64_t j_to = rect[i].col_to - j < WIDE ? rect[i].col_to : j + WIDE;
+            for (int64_t p = rect[i].panel_from; p < rect[i].panel_to; p += PANELS) {
+                int64_t p_to = rect[i].panel_to - p < PANELS ? rect[i].panel_to : p + PANELS;
+                rectangle(job, p, p_to, j, j_to);
+            }
+        }
+    }
+}

@@ -1,0 +1,38 @@
+/* What AVX-512 puts into the table, and which path a mat-mul takes. */
+#include "backend/cpu/kernels/avx512/internal.h"
+
+/* Above this many activation rows unpacking weights into panels pays. */
+enum { FEW_Q8 = 8, FEW_FLOAT = 4 };
+
+static bool is_float(tn_type type) { return type == TN_F32 || type == TN_F16 || type == TN_BF16; }
+
+static tn__act_form matmul_form(tn_type type, bool packed, int64_t m, int64_t n, int64_t k, bool precise) {
+    (void)packed, (void)m, (void)k;
+    if (is_float(type)) return n <= FEW_FLOAT ? TN__ACT_PLAIN : TN__ACT_F32;
+    return precise ? TN__ACT_F32 : TN__ACT_Q8;
+}
+
+static void matmul(const tn__matmul_job *job, int ith, int nth) {
+    int64_t from, to;
+    bool few = job->n <= (job->form == TN__ACT_Q8 ? FEW_Q8 : FEW_FLOAT);
+    if (few && (job->form == TN__ACT_Q8 || is_float(job->type))) {
+        tn__share(job->m, job->packed ? 16 : 1, ith, nth, &from, &to);
+        if (job->form != TN__ACT_Q8) {
+            tn__avx512_gemv_float(job, from, to);
+        } else if (job->packed) {
+            tn__avx512_gemv_q8_packed(job, from, to);
+        } else {
+            tn__avx512_gemv_q8(job, from, to);
+        }
+    } else if (job->form == TN__ACT_Q8) {
+        tn__avx512_gemm_q8(job, ith, nth);
+    } else {
+        tn__avx512_gemm_f32(job, ith, nth);
+    }
+}
+
+void tn__kernels_avx512(tn__cpu_kernels *table) {
+    table->matmul_form = matmul_form;
+    table->act_prepare = tn__avx512_act_prepare;
+    table->matmul = matmul;
+}
