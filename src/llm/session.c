@@ -95,6 +95,9 @@ static tn_status make_staging(tn_session *s) {
     s->positions = tn_calloc(b, sizeof *s->positions);
     s->seqs = tn_calloc(b, sizeof *s->seqs);
     s->wanted = tn_calloc(b, sizeof *s->wanted);
+    s->prompt_seqs = tn_calloc(b, sizeof *s->prompt_seqs);
+    s->score_wanted = tn_calloc(b, sizeof *s->score_wanted);
+    s->padded_positions = tn_calloc(n, sizeof *s->padded_positions);
     s->q_pos = tn_calloc(2 * n, sizeof *s->q_pos);
     s->out_rows = tn_calloc(n, sizeof *s->out_rows);
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
@@ -104,7 +107,7 @@ static tn_status make_staging(tn_session *s) {
     size_t count;
     if (!tn__mul_size((size_t)s->params.n_outputs, (size_t)s->model->h.n_vocab, &count)) return tn_fail(TN_E_OVERFLOW, "the logits' size overflows");
     s->logits = tn_calloc(count, sizeof *s->logits);
-    return s->tokens && s->positions && s->seqs && s->wanted && s->q_pos && s->out_rows && s->logits ? TN_OK : TN_E_NOMEM;
+    return s->tokens && s->positions && s->prompt_seqs && s->score_wanted && s->padded_positions && s->seqs && s->wanted && s->q_pos && s->out_rows && s->logits ? TN_OK : TN_E_NOMEM;
 }
 
 static tn_status create(tn_session *s) {
@@ -160,6 +163,7 @@ tn_status tn_session_new(tn_model *model, const tn_session_params *params, tn_se
 
 void tn_session_free(tn_session *s) {
     if (!s) return;
+    tn__streams_free(s);
     for (size_t i = 0; i < s->n_sets; i++) free_set(s->sets[i]);
     tn_free(s->sets);
     tn_sched_free(s->sched);
@@ -169,6 +173,9 @@ void tn_session_free(tn_session *s) {
     tn_free(s->positions);
     tn_free(s->seqs);
     tn_free(s->wanted);
+    tn_free(s->prompt_seqs);
+    tn_free(s->score_wanted);
+    tn_free(s->padded_positions);
     tn_free(s->q_pos);
     tn_free(s->out_rows);
     for (int g = 0; g < TN__CACHE_GROUPS; g++) tn_free(s->rows[g]);
@@ -213,6 +220,9 @@ static tn_status read_batch(tn_session *s, const tn_batch *b, int32_t *n_wanted)
     return TN_OK;
 }
 
+/* An input that this architecture's graph does not use has no memory. */
+static tn_status set_if_planned(tn_tensor *t, const void *data) { return t->data ? tn_tensor_set(t, data) : TN_OK; }
+
 static tn_status run_ubatch(tn_session *s, const tn_batch *b, int32_t begin, int32_t n) {
     int32_t padded = round_tokens(n, s->params.n_ubatch), n_out = 0;
     for (int32_t i = 0; i < n; i++)
@@ -227,7 +237,7 @@ static tn_status run_ubatch(tn_session *s, const tn_batch *b, int32_t begin, int
     for (int32_t i = 0; i < padded; i++) {
         bool real = i < n;
         s->tokens[i] = real ? b->tokens[begin + i] : 0;
-        s->q_pos[2 * i] = real ? s->positions[begin + i] : 0;
+        s->padded_positions[i] = s->q_pos[2 * i] = real ? s->positions[begin + i] : 0;
         s->q_pos[2 * i + 1] = real ? s->seqs[begin + i] : -1;
         for (int g = 0; !real && g < TN__CACHE_GROUPS; g++) s->rows[g][i] = -1;
     }
@@ -236,9 +246,7 @@ static tn_status run_ubatch(tn_session *s, const tn_batch *b, int32_t begin, int
     TN_TRY(tn_sched_alloc(s->sched, set->graph));
     TN_TRY(tn_tensor_set(set->tokens, s->tokens));
     TN_TRY(tn_tensor_set(set->q_pos, s->q_pos));
-    if (set->positions->data) {
-        for (int32_t i = 0; i < padded; i++) TN_TRY(tn_tensor_set_at(set->positions, &s->q_pos[2 * i], (size_t)i * 4, 4));
-    }
+    TN_TRY(set_if_planned(set->positions, s->padded_positions));
     if (set->out_rows) TN_TRY(tn_tensor_set(set->out_rows, s->out_rows));
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         if (!set->rows[g]) continue;

@@ -85,9 +85,11 @@ struct tn_session {
     tn__graph_set **sets;
     size_t n_sets, cap_sets;
     /* Staging of one micro-batch. */
-    int32_t *positions, *q_pos, *seqs, *out_rows, *rows[TN__CACHE_GROUPS];
+    int32_t *positions, *padded_positions, *q_pos, *seqs, *out_rows, *rows[TN__CACHE_GROUPS];
     tn_token *tokens;
     bool *wanted;
+    int32_t *prompt_seqs; /* n_batch, for batches made here */
+    bool *score_wanted;
     /* Results of the last decode. */
     float *logits, *embeddings;
     int32_t n_results, n_result_rows;
@@ -97,6 +99,7 @@ struct tn_session {
 };
 
 tn_status tn__build_graph(const tn_session *session, tn__shape shape, tn__graph_set *set);
+void tn__streams_free(tn_session *session);
 size_t tn__graph_tensor_limit(const tn_model *model, tn__shape shape);
 
 #endif
