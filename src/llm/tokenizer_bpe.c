@@ -7,8 +7,9 @@
 
 /* ---- Words --------------------------------------------------------------------------------------------------- */
 
-static tn_status push_bytes(const tn_tokenizer *t, const char *bytes, size_t size, tn_tokens *out) {
-    /* No symbol of its own: byte tokens where there are such, one unknown token otherwise. */
+/* What has no symbol of its own: byte tokens where there are such, otherwise the unknown token, which neighbours
+ * within the word share. */
+static tn_status push_bytes(const tn_tokenizer *t, const char *bytes, size_t size, size_t word, tn_tokens *out) {
     bool all = true;
     for (size_t i = 0; i < size; i++) all = all && t->byte_token[(uint8_t)bytes[i]] >= 0;
     if (all) {
@@ -18,12 +19,13 @@ static tn_status push_bytes(const tn_tokenizer *t, const char *bytes, size_t siz
     tn_token unknown = t->special[TN_SPECIAL_UNK];
     /* Byte-level files often name the end of text here, which a stray byte must not write. */
     if (t->kind == TN_TOKENIZER_BPE && unknown >= 0 && t->types[unknown] == TN_TOKEN_CONTROL) return TN_OK;
-    if (unknown < 0 || (out->count && out->ids[out->count - 1] == unknown)) return TN_OK;
+    if (unknown < 0 || (out->count > word && out->ids[out->count - 1] == unknown)) return TN_OK;
     return tn__tokens_push(out, unknown);
 }
 
 static tn_status merge_word(const tn_tokenizer *t, tn__scratch *s, const char *word, size_t size, tn_tokens *out) {
     tn__merge_work *work = &s->work;
+    size_t before = out->count;
     TN_TRY(tn__merge_reserve(work, size));
     size_t count = 0;
     if (t->kind == TN_TOKENIZER_BPE) {
@@ -48,7 +50,7 @@ static tn_status merge_word(const tn_tokenizer *t, tn__scratch *s, const char *w
             for (size_t k = start; k < end; k++) { /* a merge that the vocabulary does not hold: its bytes */
                 uint32_t symbol = t->byte_symbol[(uint8_t)word[k]];
                 TN_TRY(symbol < (uint32_t)t->size ? tn__tokens_push(out, (tn_token)symbol)
-                                                  : push_bytes(t, word + k, 1, out));
+                                                  : push_bytes(t, word + k, 1, before, out));
             }
         }
         return TN_OK;
@@ -72,12 +74,12 @@ static tn_status merge_word(const tn_tokenizer *t, tn__scratch *s, const char *w
         if (work->symbols[i] < (uint32_t)t->size)
             TN_TRY(tn__tokens_push(out, (tn_token)work->symbols[i]));
         else
-            TN_TRY(push_bytes(t, word + from, at - from, out));
+            TN_TRY(push_bytes(t, word + from, at - from, before, out));
     }
     return TN_OK;
 }
 
-tn_status tn__word_encode(const tn_tokenizer *t, tn__scratch *s, const char *word, size_t size, tn_tokens *out) {
+static tn_status encode_cached(const tn_tokenizer *t, tn__scratch *s, const char *word, size_t size, tn_tokens *out) {
     if (size > TN__CACHE_WORD) return merge_word(t, s, word, size, out);
     uint64_t hash = tn__hash_bytes(word, size, t->seed);
     tn__cache_slot *slot = &s->cache[hash & (TN__CACHE_SLOTS - 1)];
@@ -91,15 +93,24 @@ tn_status tn__word_encode(const tn_tokenizer *t, tn__scratch *s, const char *wor
     size_t before = out->count;
     TN_TRY(merge_word(t, s, word, size, out));
     size_t made = out->count - before;
-    /* Without a token of its own a word may have joined the unknown token before it: not the same every time. */
-    if (size > 0 && made > 0 && made <= TN__CACHE_TOKENS) {
-        bool unknown = false;
-        for (size_t i = 0; i < made; i++) unknown = unknown || out->ids[before + i] == t->special[TN_SPECIAL_UNK];
-        if (unknown) return TN_OK;
+    if (size > 0 && made <= TN__CACHE_TOKENS) {
         slot->size = (uint8_t)size;
         slot->count = (uint8_t)made;
         memcpy(slot->word, word, size);
-        memcpy(slot->tokens, out->ids + before, made * sizeof *slot->tokens);
+        if (made) memcpy(slot->tokens, out->ids + before, made * sizeof *slot->tokens);
+    }
+    return TN_OK;
+}
+
+tn_status tn__word_encode(const tn_tokenizer *t, tn__scratch *s, const char *word, size_t size, tn_tokens *out) {
+    size_t before = out->count;
+    TN_TRY(encode_cached(t, s, word, size, out));
+    /* The unknown token is also shared by neighbours in different words. */
+    tn_token unknown = t->special[TN_SPECIAL_UNK];
+    if (unknown >= 0 && t->types[unknown] != TN_TOKEN_NORMAL && before > 0 && before < out->count &&
+        out->ids[before - 1] == unknown && out->ids[before] == unknown) {
+        memmove(out->ids + before, out->ids + before + 1, (out->count - before - 1) * sizeof *out->ids);
+        out->count--;
     }
     return TN_OK;
 }
