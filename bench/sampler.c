@@ -17,7 +17,8 @@ static int compare(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* Rows like a model's: a broad bulk, a few favourites. Several rows, so that branch predictors learn none by heart. */
+/* Rows like a model's: a broad bulk, a few favourites. Several rows, so that branch predictors learn none by heart.
+ */
 enum { ROWS = 8 };
 
 static void measure(const char *name, tn_sampler_params p, float *rows[ROWS], size_t n, int tokens) {

@@ -41,6 +41,9 @@ typedef struct tn_pieces tn_pieces;
  * grammar allows them exactly where the text is complete, whatever their piece. */
 TN_API tn_status tn_pieces_new(const tn_piece *pieces, size_t count, const tn_token *ends, size_t n_ends,
                                tn_pieces **out);
+/* The same from a tokenizer: control and unused tokens have no text, the tokens that end a text are the ends. */
+typedef struct tn_tokenizer tn_tokenizer;
+TN_API tn_status tn_pieces_from_tokenizer(const tn_tokenizer *tokenizer, tn_pieces **out);
 TN_API void tn_pieces_free(tn_pieces *pieces); /* accepts NULL */
 TN_API size_t tn_pieces_count(const tn_pieces *pieces);
 TN_API tn_piece tn_pieces_get(const tn_pieces *pieces, tn_token token); /* empty when out of range */

@@ -2,6 +2,7 @@
 #include "base/checked.h"
 #include "base/hash.h"
 #include "llm/grammar_internal.h"
+#include "tenon/tokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -157,5 +158,27 @@ tn_status tn_pieces_new(const tn_piece *pieces, size_t count, const tn_token *en
         *out = p;
     else
         tn_pieces_free(p);
+    return status;
+}
+
+tn_status tn_pieces_from_tokenizer(const tn_tokenizer *tokenizer, tn_pieces **out) {
+    if (!tokenizer || !out) return tn_fail(TN_E_INVALID, "tn_pieces_from_tokenizer: NULL argument");
+    *out = NULL;
+    size_t n = (size_t)tn_tokenizer_size(tokenizer), n_ends = 0;
+    tn_piece *pieces = tn_calloc(n, sizeof *pieces);
+    tn_token *ends = tn_malloc(n * sizeof *ends);
+    tn_status status = TN_E_NOMEM;
+    if (!pieces || !ends) goto out;
+    for (size_t i = 0; i < n; i++) {
+        tn_token token = (tn_token)i;
+        tn_token_type type = tn_token_get_type(tokenizer, token);
+        if (tn_token_is_end(tokenizer, token)) ends[n_ends++] = token;
+        if (type == TN_TOKEN_CONTROL || type == TN_TOKEN_UNUSED || type == TN_TOKEN_UNKNOWN) continue;
+        pieces[i].bytes = tn_token_piece(tokenizer, token, &pieces[i].length);
+    }
+    status = tn_pieces_new(pieces, n, ends, n_ends, out);
+out:
+    tn_free(pieces);
+    tn_free(ends);
     return status;
 }

@@ -1,0 +1,152 @@
+/* What a grammar costs per token: bench/grammar [n_vocab | vocabulary.gguf]. A document is followed token by token
+ * and the mask taken at each; once with masks remembered, once with every mask made anew. */
+#include "tenon/grammar.h"
+#include "tenon/gguf.h"
+#include "tenon/tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void check(tn_status status) {
+    if (status == TN_OK) return;
+    fprintf(stderr, "%s: %s\n", tn_status_name(status), tn_error());
+    exit(1);
+}
+
+static uint64_t state = 1;
+static uint32_t below(uint32_t n) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(state >> 33) % n;
+}
+
+/* A vocabulary in the image of the big ones: all bytes, words with and without a space before them, numbers, runs of
+ * punctuation and blanks, and characters beyond ASCII. */
+static tn_pieces *make_vocabulary(size_t n) {
+    static const char *syllables[] = {"th", "er", "in", "on",  "al", "re", "st", "ent", "ing", "a",  "o",  "e",
+                                      "ti", "de", "co", "pro", "un", "ly", "s",  "ed",  "is",  "or", "me", "ne"};
+    static const char *marks[] = {"\"", "{", "}", "[", "]",  ":", ",", ".", "\n",
+                                  " ",  "(", ")", ";", "\\", "/", "-", "="};
+    tn_piece *pieces = calloc(n, sizeof *pieces);
+    char *text = malloc(n * 64), *at = text;
+    if (!pieces || !text) exit(1);
+    for (size_t i = 0; i < n; i++) {
+        char *start = at;
+        uint32_t kind = below(100);
+        if (i < 256) {
+            *at++ = (char)i;
+        } else if (kind < 75) {
+            if (below(2)) *at++ = ' ';
+            for (uint32_t k = 1 + below(4); k > 0; k--) at = stpcpy(at, syllables[below(24)]);
+            if (start[0] != ' ' && below(4) == 0) start[0] = (char)(start[0] - 32);
+        } else if (kind < 80) {
+            for (uint32_t k = 1 + below(3); k > 0; k--) *at++ = (char)('0' + below(10));
+        } else if (kind < 90) {
+            for (uint32_t k = 2 + below(5); k > 0; k--) at = stpcpy(at, marks[below(17)]);
+        } else {
+            for (uint32_t k = 1 + below(3); k > 0; k--) {
+                uint32_t code = 0x4e00 + below(0x5000);
+                *at++ = (char)(0xe0 | code >> 12);
+                *at++ = (char)(0x80 | (code >> 6 & 63));
+                *at++ = (char)(0x80 | (code & 63));
+            }
+        }
+        pieces[i] = (tn_piece){start, (size_t)(at - start)};
+    }
+    tn_pieces *out;
+    tn_token end = 0;
+    check(tn_pieces_new(pieces, n, &end, 1, &out));
+    free(pieces);
+    free(text);
+    return out;
+}
+
+static tn_pieces *read_vocabulary(const char *path) {
+    tn_gguf *file;
+    tn_tokenizer *tokenizer;
+    tn_pieces *out;
+    check(tn_gguf_open(path, NULL, &file));
+    check(tn_tokenizer_new(file, NULL, &tokenizer));
+    check(tn_pieces_from_tokenizer(tokenizer, &out));
+    tn_tokenizer_free(tokenizer);
+    tn_gguf_close(file);
+    return out;
+}
+
+static int compare(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The longest allowed token that the rest of the text begins with. */
+static tn_token next_token(const tn_pieces *pieces, const uint64_t *mask, const char *rest) {
+    tn_token best = -1;
+    size_t length = 0, left = strlen(rest);
+    for (size_t i = 0; i < tn_pieces_count(pieces); i++) {
+        tn_piece p = tn_pieces_get(pieces, (tn_token)i);
+        if (p.length <= length || p.length > left || memcmp(p.bytes, rest, p.length) != 0) continue;
+        if (!(mask[i / 64] >> (i % 64) & 1)) continue;
+        best = (tn_token)i;
+        length = p.length;
+    }
+    return best;
+}
+
+static void follow(const char *name, const char *gbnf, const char *text, const tn_pieces *pieces, bool remember) {
+    tn_grammar *grammar;
+    tn_grammar_state *s;
+    check(tn_grammar_new(gbnf, NULL, &grammar));
+    check(tn_grammar_state_new(
+        &(tn_grammar_state_params){.grammar = grammar, .pieces = pieces, .masks = remember ? 0 : 1}, &s));
+    static double times[100000];
+    size_t n = 0, allowed = 0;
+    for (const char *rest = text;; n++) {
+        const uint64_t *mask;
+        uint64_t start = tn_time_ns();
+        check(tn_grammar_mask(s, &mask));
+        times[n] = (double)(tn_time_ns() - start) / 1e3;
+        for (size_t i = 0; i < (tn_pieces_count(pieces) + 63) / 64; i++)
+            allowed += (size_t)__builtin_popcountll(mask[i]);
+        if (!*rest) break;
+        tn_token token = next_token(pieces, mask, rest);
+        if (token < 0) {
+            fprintf(stderr, "%s: no token for \"%.20s\"\n", name, rest);
+            exit(1);
+        }
+        check(tn_grammar_accept_token(s, token));
+        rest += tn_pieces_get(pieces, token).length;
+    }
+    n++;
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += times[i];
+    qsort(times, n, sizeof *times, compare);
+    printf("%-22s %-11s %4zu masks, %6zu tokens allowed: %8.1f mean %8.1f median %8.1f worst us\n", name,
+           remember ? "remembered" : "made anew", n, allowed / n, sum / (double)n, times[n / 2], times[n - 1]);
+    tn_grammar_state_free(s);
+    tn_grammar_free(grammar);
+}
+
+int main(int argc, char **argv) {
+    size_t n = argc > 1 ? strtoul(argv[1], NULL, 10) : 128000;
+    uint64_t start = tn_time_ns();
+    tn_pieces *pieces = argc > 1 && n == 0 ? read_vocabulary(argv[1]) : make_vocabulary(n < 256 ? 256 : n);
+    printf("%zu pieces organised in %.1f ms\n", tn_pieces_count(pieces), (double)(tn_time_ns() - start) / 1e6);
+    static const char *json =
+        "{\"name\": \"Tenon\", \"tags\": [\"runtime\", \"tensors\", \"plans before it runs\"], \"size\": 12345,\n"
+        "  \"nested\": {\"a\": [1, 2.5, -3e4, [true, false, null, {\"deep\": [[[\"in\"]]]}]], \"text\": \"a longer "
+        "text, "
+        "with some punctuation; numbers 1234 and escapes \\n \\u00e9, so that most masks are in strings\"}}";
+    static const char *arithmetic = "root ::= (expr \"=\" \" \"? number \"\\n\")+\n"
+                                    "expr ::= term ([-+*/] term)*\n"
+                                    "term ::= number | \"(\" expr \")\"\n"
+                                    "number ::= [0-9]+\n";
+    static const char *counted = "root ::= \"\\\"\" [^\"]{0,300} \"\\\"\"\n";
+    for (int remember = 1; remember >= 0; remember--) {
+        follow("JSON", tn_grammar_json(), json, pieces, remember);
+        follow("arithmetic", arithmetic, "(12+34)*5-6/(7+(8*9))=1234\n", pieces, remember);
+        follow("string of at most 300", counted, "\"this is a text with a bounded number of characters in it\"",
+               pieces, remember);
+    }
+    tn_pieces_free(pieces);
+    return 0;
+}
