@@ -239,6 +239,8 @@ static tn_type any_type(rng *r) {
     }
 }
 
+static float spread_of(tn_type type) { return tn_type_is_float(type) || tn_type_is_quantized(type) ? 1 : 60; }
+
 static tn_tensor *copy_case(tn_arena *a, tn_op op, rng *r) {
     int64_t ne[4];
     tn_type from = any_type(r), to = from;
@@ -248,7 +250,7 @@ static tn_tensor *copy_case(tn_arena *a, tn_op op, rng *r) {
     shape(r, ne);
     int64_t block = tn_type_block(from) > tn_type_block(to) ? tn_type_block(from) : tn_type_block(to);
     if (block > 1) ne[0] = block * pick(r, 1, 5);
-    tn_tensor *x = any_layout(a, from, ne, tn_type_is_float(from) || tn_type_is_quantized(from) ? 1 : 60, r);
+    tn_tensor *x = any_layout(a, from, ne, spread_of(from), r);
     if (op == TN_OP_DUP) return tn_dup(a, x);
     if (op == TN_OP_CONT) return tn_cont(a, x);
     if (op == TN_OP_CAST) return tn_cast(a, x, to);
@@ -372,12 +374,12 @@ static tn_tensor *rows_case(tn_arena *a, tn_op op, rng *r) {
                   *y = any_layout(a, TN_F32, (int64_t[]){ne[0], experts, 1, 1}, 1, r);
         return tn_add_id(a, x, y, integers(a, TN_I32, (int64_t[]){ne[1], ne[2], 1, 1}, 0, experts - 1, r));
     }
-    tn_type type = op == TN_OP_SET_ROWS || !chance(r, 10) ? weight_type(r) : TN_I32;
-    while (op == TN_OP_SET_ROWS && !tn_type_can_write(type)) type = weight_type(r);
+    tn_type type = any_type(r);
+    while (op == TN_OP_SET_ROWS && !tn_type_can_write(type)) type = any_type(r);
     if (tn_type_is_quantized(type)) ne[0] = tn_type_block(type) * pick(r, 1, 5);
     ne[1] = pick(r, 1, 20);
     if (op == TN_OP_GET_ROWS) {
-        tn_tensor *x = row_layout(a, type, ne, type == TN_I32 ? 100 : 1, r);
+        tn_tensor *x = row_layout(a, type, ne, spread_of(type), r);
         return tn_get_rows(a, x, integers(a, TN_I32, (int64_t[]){pick(r, 1, 9), ne[2], ne[3], 1}, -1, ne[1] - 1, r));
     }
     int64_t n = pick(r, 1, 2 * ne[1]);

@@ -1,16 +1,10 @@
-/* The activation functions, one element at a time. */
+/* The activation functions that have no kernel, one element at a time. */
 #ifndef TN_CPU_ACTIVATIONS_H
 #define TN_CPU_ACTIVATIONS_H
 
 #include <math.h>
 
 static inline float tn__relu(float v) { return v < 0 ? 0 : v; }
-static inline float tn__sigmoid(float v) { return 1 / (1 + expf(-v)); }
-static inline float tn__silu(float v) { return v / (1 + expf(-v)); }
-static inline float tn__gelu(float v) {
-    const float root = 0.79788456080286535588f; /* √(2/π) */
-    return 0.5f * v * (1 + tanhf(root * v * (1 + 0.044715f * v * v)));
-}
 static inline float tn__gelu_quick(float v) { return v / (1 + expf(-1.702f * v)); }
 static inline float tn__gelu_erf(float v) { return 0.5f * v * (1 + erff(v * 0.70710678118654752440f)); }
 static inline float tn__hard_sigmoid(float v) {

@@ -2,6 +2,7 @@
 #include "backend/registry.h"
 
 #include "backend/cpu/host_buffer.h"
+#include "backend/cpu/matmul.h"
 #include "backend/cpu/ops.h"
 #include "backend/cpu/program.h"
 
@@ -67,6 +68,8 @@ static bool supports_op(tn_device *device, const tn_tensor *node, char *reason, 
 }
 static bool supports_buffer_type(tn_device *device, const tn_buffer_type *type) { return type->is_host; }
 
+bool tn__is_packed(const tn_tensor *weights) { return false; }
+
 /* ---- Streams ------------------------------------------------------------------------------------------------- */
 
 static void stream_free(tn_backend *backend) {
@@ -89,6 +92,7 @@ static tn_status stream_new(tn_device *device, const tn_backend_params *params, 
     tn__cpu_stream *stream = tn_calloc(1, sizeof *stream);
     if (!stream) return TN_E_NOMEM;
     stream->base = (tn_backend){.ops = &stream_ops, .device = device, .impl = stream};
+    stream->kernels = tn__cpu_kernels_get();
     stream->tiny_ns = 3000; /* about what a barrier and a shared cache line cost */
     stream->abort = params->abort;
     stream->abort_user = params->abort_user;
@@ -158,7 +162,7 @@ const char *tn_cpu_name(void) {
     pthread_once(&once, read_model);
     return model;
 }
-const char *tn_cpu_level(void) { return "generic"; }
+const char *tn_cpu_level(void) { return tn__cpu_kernels_get()->name; }
 
 static void describe(void) {
     cpu.buffer_type = &host_type;

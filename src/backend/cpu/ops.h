@@ -8,6 +8,8 @@
 
 #include "tenon/backend_impl.h"
 
+#include "backend/cpu/kernels/kernels.h"
+
 #include "base/checked.h"
 #include "base/half.h"
 
@@ -17,8 +19,10 @@
 
 typedef struct tn__task {
     tn_tensor *node;
+    const tn__cpu_kernels *kernels;
     int phase;
     int ith, nth;
+    bool shared; /* an earlier node of the same step has prepared what this one needs, in the same scratch */
     unsigned char *scratch; /* what the op asked for, 64-byte aligned, shared by the threads and phases of the node */
     _Atomic int32_t *next;  /* counter of this node and phase, starts at 0 */
 } tn__task;
@@ -27,10 +31,12 @@ typedef struct tn__cpu_op {
     void (*run)(const tn__task *task);
     /* NULL: everything the op's shape rule accepts. Otherwise false and a reason. */
     bool (*supports)(const tn_tensor *node, char *reason, size_t reason_size);
-    int (*phases)(const tn_tensor *node);                    /* NULL: one */
-    size_t (*scratch)(const tn_tensor *node, int n_threads); /* NULL: none */
+    int (*phases)(const tn_tensor *node, const tn__cpu_kernels *kernels);                    /* NULL: one */
+    size_t (*scratch)(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads); /* NULL: none */
     int64_t (*units)(const tn_tensor *node); /* pieces that can run at once; NULL: rows of the result */
     double (*cost)(const tn_tensor *node);   /* about how many ns on one thread; NULL: by elements */
+    /* Whether `later` can do with what the phases of `earlier` before the last have prepared; NULL: never. */
+    bool (*shares)(const tn_tensor *earlier, const tn_tensor *later, const tn__cpu_kernels *kernels);
 } tn__cpu_op;
 
 extern const tn__cpu_op tn__cpu_ops[TN_OP_COUNT];
@@ -88,15 +94,17 @@ static inline tn__piece tn__piece_at(const tn_tensor *t, int64_t piece) {
 
 /* Elements first…first+n-1 of the row at `row` as f32: a pointer into the row where it holds such, else `buffer`,
  * filled. For block types `first` and `n` are whole blocks. */
-const float *tn__load(const tn_tensor *t, const char *row, int64_t first, int64_t n, float *buffer);
+const float *tn__load(const tn__cpu_kernels *kernels, const tn_tensor *t, const char *row, int64_t first, int64_t n,
+                      float *buffer);
 /* Stores n values from element `first` of the row on, rounding to the tensor's type. */
-void tn__store(const tn_tensor *t, char *row, int64_t first, int64_t n, const float *values);
+void tn__store(const tn__cpu_kernels *kernels, const tn_tensor *t, char *row, int64_t first, int64_t n,
+               const float *values);
 /* Where results may be computed directly: into the row when it is dense f32, else into `buffer`, for tn__store. */
 static inline float *tn__target(const tn_tensor *t, char *row, int64_t first, float *buffer) {
     return t->type == TN_F32 && t->nb[0] == 4 ? (float *)(void *)row + first : buffer;
 }
 /* Rounds n values (whole blocks) to the type, the fast way for block types. */
-void tn__quantize(tn_type type, const float *values, void *to, int64_t n);
+void tn__quantize(const tn__cpu_kernels *kernels, tn_type type, const float *values, void *to, int64_t n);
 /* Element i of a row of integers (i8 i16 i32 i64). */
 int64_t tn__load_int(const tn_tensor *t, const char *row, int64_t i);
 
@@ -115,15 +123,15 @@ void tn__run_binary(const tn__task *task);
 void tn__run_glu(const tn__task *task);
 
 void tn__run_sum(const tn__task *task);
-int tn__phases_two(const tn_tensor *node);
-size_t tn__scratch_row_sums(const tn_tensor *node, int n_threads);
+int tn__phases_two(const tn_tensor *node, const tn__cpu_kernels *kernels);
+size_t tn__scratch_row_sums(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
 int64_t tn__units_source_rows(const tn_tensor *node);
 double tn__cost_source(const tn_tensor *node);
 void tn__run_sum_rows(const tn__task *task);
 void tn__run_cumsum(const tn__task *task);
 void tn__run_argmax(const tn__task *task);
 void tn__run_argsort(const tn__task *task);
-size_t tn__scratch_argsort(const tn_tensor *node, int n_threads);
+size_t tn__scratch_argsort(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
 void tn__run_top_k(const tn__task *task);
 void tn__run_mix(const tn__task *task);
 void tn__run_cross_entropy(const tn__task *task);
@@ -147,35 +155,40 @@ void tn__run_norm(const tn__task *task);
 void tn__run_group_norm(const tn__task *task);
 int64_t tn__units_groups(const tn_tensor *node);
 void tn__run_soft_max(const tn__task *task);
-size_t tn__scratch_rows(const tn_tensor *node, int n_threads);
-float tn__alibi_slope(int64_t head, int64_t heads,
-                      float max_bias); /* falls off by heads, steeper past a power of two */
+size_t tn__scratch_rows(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
+float tn__head_slope(int64_t head, int64_t heads,
+                     float max_bias); /* falls off by heads, steeper past a power of two */
 void tn__run_rope(const tn__task *task);
-size_t tn__scratch_rope(const tn_tensor *node, int n_threads);
+size_t tn__scratch_rope(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
 bool tn__supports_rope(const tn_tensor *node, char *reason, size_t size);
 
 void tn__run_mul_mat(const tn__task *task);
-int tn__phases_mul_mat(const tn_tensor *node);
-size_t tn__scratch_mul_mat(const tn_tensor *node, int n_threads);
+int tn__phases_mul_mat(const tn_tensor *node, const tn__cpu_kernels *kernels);
+size_t tn__scratch_mul_mat(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
+bool tn__shares_mul_mat(const tn_tensor *earlier, const tn_tensor *later, const tn__cpu_kernels *kernels);
 int64_t tn__units_mul_mat(const tn_tensor *node);
 double tn__cost_mul_mat(const tn_tensor *node);
-void tn__run_mul_mat_id(const tn__task *task);
-size_t tn__scratch_mul_mat_id(const tn_tensor *node, int n_threads);
 void tn__run_out_prod(const tn__task *task);
-size_t tn__scratch_out_prod(const tn_tensor *node, int n_threads);
+size_t tn__scratch_out_prod(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
+double tn__cost_out_prod(const tn_tensor *node);
+void tn__run_mul_mat_id(const tn__task *task);
+bool tn__supports_mul_mat_id(const tn_tensor *node, char *reason, size_t size);
+int tn__phases_mul_mat_id(const tn_tensor *node, const tn__cpu_kernels *kernels);
+size_t tn__scratch_mul_mat_id(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
+double tn__cost_mul_mat_id(const tn_tensor *node);
 
 void tn__run_im2col(const tn__task *task);
 void tn__run_conv(const tn__task *task);
-size_t tn__scratch_conv(const tn_tensor *node, int n_threads);
+size_t tn__scratch_conv(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
 int64_t tn__units_conv(const tn_tensor *node);
 double tn__cost_conv(const tn_tensor *node);
 void tn__run_conv_transpose(const tn__task *task);
 void tn__run_pool(const tn__task *task);
 
 void tn__run_attention(const tn__task *task);
-int tn__phases_attention(const tn_tensor *node);
-size_t tn__scratch_attention(const tn_tensor *node, int n_threads);
-int64_t tn__units_attention(const tn_tensor *node);
+int tn__phases_attention(const tn_tensor *node, const tn__cpu_kernels *kernels);
+size_t tn__scratch_attention(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
+bool tn__supports_attention(const tn_tensor *node, char *reason, size_t size);
 double tn__cost_attention(const tn_tensor *node);
 
 void tn__run_custom(const tn__task *task);

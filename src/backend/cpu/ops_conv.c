@@ -56,48 +56,96 @@ void tn__run_im2col(const tn__task *task) {
             gather(target, &m, p, kw, kh, i.i1, i.i2, 0, m.channels, i.i3);
         else
             gather(target, &m, p, kw, kh, i.i1, 0, 0, m.channels, i.i2);
-        tn__store(out, to, 0, out->ne[0], target);
+        tn__store(task->kernels, out, to, 0, out->ne[0], target);
     }
 }
 
 /* ---- Convolution --------------------------------------------------------------------------------------------- */
 
-/* Per thread: one patch of one group. */
-static int64_t patch_length(const tn_tensor *node) {
+/* Places of the result that are done at once: their patches are the activations of a mat-mul with the kernel. */
+enum { PLACES = 32 };
+
+typedef struct plan {
+    bool flat;
+    int64_t length; /* of a patch of one group */
+    int64_t places, channels, in_group, out_group;
+    tn__act_form form;
+    size_t patches, prepared, results, total; /* bytes of scratch per thread */
+} plan;
+
+static plan plan_of(const tn_tensor *node, const tn__cpu_kernels *kernels) {
     const tn_tensor *kernel = node->src[0];
-    return node->op == TN_OP_CONV_2D ? kernel->ne[0] * kernel->ne[1] * kernel->ne[2] : kernel->ne[0] * kernel->ne[1];
+    plan p = {.flat = node->op == TN_OP_CONV_1D};
+    p.length = kernel->ne[0] * kernel->ne[1] * (p.flat ? 1 : kernel->ne[2]);
+    p.places = node->ne[0] * (p.flat ? 1 : node->ne[1]);
+    p.channels = p.flat ? node->ne[1] : node->ne[2];
+    p.out_group = p.channels / node->params.conv.groups;
+    p.in_group = p.flat ? kernel->ne[1] : kernel->ne[2];
+    p.form = kernels->matmul_form(kernel->type, false, p.out_group, PLACES, p.length, true);
+    p.patches = tn__scratch_size((size_t)(PLACES * p.length) * 4);
+    if (p.form != TN__ACT_PLAIN) p.prepared = tn__scratch_size(kernels->act_bytes(p.form, PLACES, p.length));
+    p.results = tn__scratch_size((size_t)(PLACES * p.out_group) * 4);
+    p.total = p.patches + p.prepared + p.results;
+    return p;
 }
-size_t tn__scratch_conv(const tn_tensor *node, int n_threads) {
-    return tn__scratch_size((size_t)patch_length(node) * 4) * (size_t)n_threads;
+
+size_t tn__scratch_conv(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
+    return plan_of(node, kernels).total * (size_t)n_threads;
 }
-double tn__cost_conv(const tn_tensor *node) { return (double)tn_nelements(node) * (double)patch_length(node); }
-int64_t tn__units_conv(const tn_tensor *node) { return node->ne[0] * (node->op == TN_OP_CONV_2D ? node->ne[1] : 1); }
+double tn__cost_conv(const tn_tensor *node) {
+    const tn_tensor *kernel = node->src[0];
+    const int64_t length = kernel->ne[0] * kernel->ne[1] * (node->op == TN_OP_CONV_1D ? 1 : kernel->ne[2]);
+    return (double)tn_nelements(node) * (double)length * 0.1;
+}
+int64_t tn__units_conv(const tn_tensor *node) {
+    return (node->ne[0] * (node->op == TN_OP_CONV_2D ? node->ne[1] : 1) + PLACES - 1) / PLACES;
+}
+
+/* Results [place][channel] go to planes of places, one per channel. */
+static void spread(const tn_tensor *out, const plan *p, const float *results, int64_t first, int64_t n,
+                   int64_t channel, int64_t batch) {
+    for (int64_t c = 0; c < p->out_group; c++)
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t w = (first + i) % out->ne[0], h = (first + i) / out->ne[0];
+            char *row = p->flat ? tn__at(out, channel + c, batch, 0) : tn__at(out, h, channel + c, batch);
+            ((float *)(void *)row)[w] = results[i * p->out_group + c];
+        }
+}
 
 void tn__run_conv(const tn__task *task) {
     tn_tensor *out = task->node;
     const tn_tensor *kernel = out->src[0];
-    const tn_conv_params *p = &out->params.conv;
-    const bool flat = out->op == TN_OP_CONV_1D;
-    const image m = image_of(out->src[1], flat);
-    const int64_t kw = kernel->ne[0], kh = flat ? 1 : kernel->ne[1], length = patch_length(out);
-    const int64_t out_h = flat ? 1 : out->ne[1], out_channels = flat ? out->ne[1] : out->ne[2];
-    const int64_t in_group = m.channels / p->groups, out_group = out_channels / p->groups;
-    float *patch = (float *)(void *)(task->scratch + (size_t)task->ith * tn__scratch_size((size_t)length * 4));
-    int64_t begin, end;
-    tn__task_share(task, out->ne[0] * out_h, &begin, &end);
-    for (int64_t place = begin; place < end; place++) {
-        const int64_t ow = place % out->ne[0], oh = place / out->ne[0];
-        for (int64_t batch = 0; batch < m.batch; batch++) {
-            for (int64_t g = 0; g < p->groups; g++) {
-                gather(patch, &m, p, kw, kh, ow, oh, g * in_group, in_group, batch);
-                for (int64_t c = g * out_group; c < (g + 1) * out_group; c++) {
-                    float sum = 0;
-                    for (int64_t i = 0; i < length; i++) sum += weight(kernel, c * length + i) * patch[i];
-                    char *row = flat ? tn__at(out, c, batch, 0) : tn__at(out, oh, c, batch);
-                    ((float *)(void *)row)[ow] = sum;
-                }
-            }
-        }
+    const tn_conv_params *cp = &out->params.conv;
+    const plan p = plan_of(out, task->kernels);
+    const image m = image_of(out->src[1], p.flat);
+    const size_t row = tn_type_bytes(kernel->type) * (size_t)p.length;
+    unsigned char *scratch = task->scratch + (size_t)task->ith * p.total, *prepared = scratch + p.patches;
+    float *patches = (float *)(void *)scratch, *results = (float *)(void *)(prepared + p.prepared);
+    const int64_t tiles = (p.places + PLACES - 1) / PLACES, units = tiles * m.batch * cp->groups;
+    for (int64_t unit; (unit = tn__take(task)) < units;) {
+        const int64_t first = unit % tiles * PLACES, n = TN__MIN(PLACES, p.places - first);
+        const int64_t group = unit / tiles % cp->groups, batch = unit / tiles / cp->groups;
+        for (int64_t i = 0; i < n; i++)
+            gather(patches + i * p.length, &m, cp, kernel->ne[0], p.flat ? 1 : kernel->ne[1],
+                   (first + i) % out->ne[0], (first + i) / out->ne[0], group * p.in_group, p.in_group, batch);
+        if (p.form != TN__ACT_PLAIN)
+            task->kernels->act_prepare(p.form, patches, (size_t)p.length * 4, NULL, n, p.length, prepared, 0, 1);
+        tn__matmul_job job = {
+            .type = kernel->type,
+            .form = p.form,
+            .m = p.out_group,
+            .n = n,
+            .k = p.length,
+            .w = (const char *)kernel->data + (size_t)(group * p.out_group) * row,
+            .w_stride = row,
+            .x = p.form == TN__ACT_PLAIN ? (const void *)patches : prepared,
+            .x_stride = (size_t)p.length * 4,
+            .x_rows = n,
+            .out = results,
+            .out_stride = (size_t)p.out_group * 4,
+        };
+        task->kernels->matmul(&job, 0, 1);
+        spread(out, &p, results, first, n, group * p.out_group, batch);
     }
 }
 

@@ -96,7 +96,7 @@ static void copy_rows(const tn__task *task, const tn_tensor *x, tn_tensor *y) {
                 convert_element(x->type, from + (size_t)i * x->nb[0], y->type, to + (size_t)i * y->nb[0]);
         } else {
             float buffer[TN__PIECE];
-            tn__store(y, to, at.first, at.n, tn__load(x, from, at.first, at.n, buffer));
+            tn__store(task->kernels, y, to, at.first, at.n, tn__load(task->kernels, x, from, at.first, at.n, buffer));
         }
     }
 }
@@ -119,7 +119,7 @@ static void copy_elements(const tn__task *task, const tn_tensor *x, tn_tensor *y
                     convert_element(TN_F32, (const char *)(values + i), y->type, element_at(y, e + i));
             } else {
                 for (int64_t i = 0; i < unit; i++) values[i] = (float)load_f64(x->type, element_at(x, e + i));
-                tn__quantize(y->type, values, element_at(y, e), unit);
+                tn__quantize(task->kernels, y->type, values, element_at(y, e), unit);
             }
         }
     }

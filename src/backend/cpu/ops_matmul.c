@@ -1,91 +1,153 @@
-/* Matrix products: mul_mat, mul_mat with expert ids, outer products. */
-#include "backend/cpu/ops.h"
+/* Matrix products: mul_mat, and outer products. The kernels multiply; here shapes become jobs.
+ *
+ * Activations are first brought into the form the weights want. Few rows are prepared by every thread for itself,
+ * which is cheaper than a barrier; many rows are prepared together, in a phase of their own. */
+#include "backend/cpu/matmul.h"
 
-static float dot(const float *x, const float *y, int64_t n) {
-    float lanes[8] = {0};
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        for (int64_t j = 0; j < 8; j++) lanes[j] += x[i + j] * y[i + j];
-    for (; i < n; i++) lanes[0] += x[i] * y[i];
-    return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+int tn__matmul_chunks(int64_t m, int nth) {
+    return nth == 1 ? 1 : (int)TN__MAX(1, TN__MIN(m / 32, (int64_t)nth * 4));
 }
 
-/* Activations that are not f32 are converted first, all rows side by side. */
-static bool converts(const tn_tensor *node) { return node->src[1]->type != TN_F32; }
-static size_t converted_bytes(const tn_tensor *y) { return tn__scratch_size((size_t)tn_nelements(y) * 4); }
-static size_t row_bytes(const tn_tensor *node) { return tn__scratch_size((size_t)node->src[0]->ne[0] * 4); }
+/* What a mul_mat does, from shapes alone. */
+typedef struct plan {
+    tn__act_form form;
+    bool packed, converts, alone; /* alone: every thread prepares a copy for itself */
+    int64_t m, n, k, jobs;        /* per job; x may be repeated over several */
+    bool merged;                  /* all of y's rows are one job */
+    size_t converted, prepared;   /* bytes of scratch: f32 rows of y; one job's prepared rows */
+} plan;
 
-int tn__phases_mul_mat(const tn_tensor *node) { return converts(node) ? 2 : 1; }
-size_t tn__scratch_mul_mat(const tn_tensor *node, int n_threads) {
-    return (converts(node) ? converted_bytes(node->src[1]) : 0) + row_bytes(node) * (size_t)n_threads;
+/* Whether all rows of t, over all outer dimensions, lie at equal distances. */
+static bool even_rows(const tn_tensor *t) {
+    return (t->ne[2] == 1 || t->nb[2] == t->nb[1] * (size_t)t->ne[1]) &&
+           (t->ne[3] == 1 || t->nb[3] == t->nb[1] * (size_t)(t->ne[1] * t->ne[2]));
 }
 
-enum { ROWS_AT_ONCE = 16 };
-static int64_t row_groups(const tn_tensor *node) { return (node->ne[0] + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE; }
-int64_t tn__units_mul_mat(const tn_tensor *node) { return row_groups(node) * node->ne[2] * node->ne[3]; }
+static plan plan_of(const tn_tensor *node, const tn__cpu_kernels *kernels) {
+    const tn_tensor *x = node->src[0], *y = node->src[1];
+    plan p = {.m = x->ne[1], .n = y->ne[1], .k = x->ne[0], .packed = tn__is_packed(x)};
+    p.converts = y->type != TN_F32;
+    p.merged = x->ne[2] == 1 && x->ne[3] == 1 && (p.converts || even_rows(y));
+    p.jobs = p.merged ? 1 : y->ne[2] * y->ne[3];
+    if (p.merged) p.n = tn_nrows(y);
+    p.form = kernels->matmul_form(x->type, p.packed, p.m, p.n, p.k, node->params.mul_mat.precise != 0);
+    p.alone = !p.converts && p.jobs == 1 && p.form != TN__ACT_PLAIN && p.n * p.k <= TN__ALONE_VALUES;
+    if (p.converts) p.converted = tn__scratch_size((size_t)tn_nelements(y) * 4);
+    if (p.form != TN__ACT_PLAIN) p.prepared = tn__scratch_size(kernels->act_bytes(p.form, p.n, p.k));
+    return p;
+}
+
+int tn__phases_mul_mat(const tn_tensor *node, const tn__cpu_kernels *kernels) {
+    const plan p = plan_of(node, kernels);
+    return 1 + p.converts + (p.form != TN__ACT_PLAIN && !p.alone);
+}
+size_t tn__scratch_mul_mat(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
+    const plan p = plan_of(node, kernels);
+    return p.converted + p.prepared * (size_t)(p.alone ? n_threads : p.jobs);
+}
+bool tn__shares_mul_mat(const tn_tensor *earlier, const tn_tensor *later, const tn__cpu_kernels *kernels) {
+    if (earlier->op != TN_OP_MUL_MAT || earlier->src[1] != later->src[1]) return false;
+    const plan a = plan_of(earlier, kernels), b = plan_of(later, kernels);
+    return a.form == b.form && a.form != TN__ACT_PLAIN && a.k == b.k && a.n == b.n && a.jobs == b.jobs;
+}
+int64_t tn__units_mul_mat(const tn_tensor *node) { return (tn_nelements(node) + 31) / 32; }
+/* Weights from memory at some 10 GB/s, or arithmetic at some 50 GFLOP/s, whichever takes longer. */
 double tn__cost_mul_mat(const tn_tensor *node) {
-    return (double)tn_nelements(node) * (double)node->src[0]->ne[0] * 0.1;
+    return TN__MAX((double)tn_nbytes(node->src[0]) * 0.1,
+                   (double)tn_nelements(node) * (double)node->src[0]->ne[0] * 0.04);
+}
+
+/* f32 rows of job number `index`. */
+static const float *activations(const plan *p, const tn_tensor *y, const tn__task *task, int64_t index,
+                                size_t *stride) {
+    if (p->converts) {
+        *stride = (size_t)p->k * 4;
+        return (const float *)(const void *)task->scratch + index * p->n * p->k;
+    }
+    *stride = y->nb[1];
+    return (const float *)(const void *)(p->merged ? (char *)y->data
+                                                   : tn__at(y, 0, index % y->ne[2], index / y->ne[2]));
+}
+
+static void convert(const plan *p, const tn__task *task, const tn_tensor *y) {
+    float *rows = (float *)(void *)task->scratch;
+    int64_t begin, end;
+    tn__task_share(task, tn_nrows(y), &begin, &end);
+    for (int64_t r = begin; r < end; r++) task->kernels->to_f32[y->type](tn__row(y, r), rows + r * p->k, p->k);
+}
+
+static void prepare(const plan *p, const tn__task *task, const tn_tensor *y) {
+    unsigned char *data = task->scratch + p->converted;
+    size_t stride;
+    if (p->alone) {
+        const float *x = activations(p, y, task, 0, &stride);
+        data += (size_t)task->ith * p->prepared;
+        task->kernels->act_prepare(p->form, x, stride, NULL, p->n, p->k, data, 0, 1);
+        return;
+    }
+    for (int64_t i = 0; i < p->jobs; i++) {
+        const float *x = activations(p, y, task, i, &stride);
+        task->kernels->act_prepare(p->form, x, stride, NULL, p->n, p->k, data + (size_t)i * p->prepared, task->ith,
+                                   task->nth);
+    }
+}
+
+static void multiply(const plan *p, const tn__task *task) {
+    tn_tensor *out = task->node;
+    const tn_tensor *x = out->src[0], *y = out->src[1];
+    const int chunks = tn__matmul_chunks(p->m, task->nth);
+    for (int64_t unit; (unit = tn__take(task)) < p->jobs * chunks;) {
+        const int64_t index = unit / chunks, i2 = p->merged ? 0 : index % y->ne[2],
+                      i3 = p->merged ? 0 : index / y->ne[2];
+        tn__matmul_job job = {
+            .type = x->type,
+            .packed = p->packed,
+            .form = p->form,
+            .m = p->m,
+            .n = p->n,
+            .k = p->k,
+            .w = tn__at(x, 0, i2 / (y->ne[2] / x->ne[2]), i3 / (y->ne[3] / x->ne[3])),
+            .w_stride = x->nb[1],
+            .x_rows = p->n,
+            .out = (float *)(void *)(p->merged ? (char *)out->data : tn__at(out, 0, i2, i3)),
+            .out_stride = out->nb[1],
+        };
+        if (p->form == TN__ACT_PLAIN)
+            job.x = activations(p, y, task, index, &job.x_stride);
+        else
+            job.x = task->scratch + p->converted + (size_t)(p->alone ? task->ith : index) * p->prepared;
+        task->kernels->matmul(&job, (int)(unit % chunks), chunks);
+    }
 }
 
 void tn__run_mul_mat(const tn__task *task) {
-    tn_tensor *out = task->node;
-    const tn_tensor *x = out->src[0], *y = out->src[1];
-    const int64_t k = x->ne[0];
-    float *converted = (float *)(void *)task->scratch;
-    if (converts(out) && task->phase == 0) {
-        int64_t begin, end;
-        tn__task_share(task, tn_nrows(y), &begin, &end);
-        for (int64_t r = begin; r < end; r++) (void)tn_type_to_f32(y->type, tn__row(y, r), converted + r * k, k);
-        return;
-    }
-    unsigned char *rows = task->scratch + (converts(out) ? converted_bytes(y) : 0);
-    float *row = (float *)(void *)(rows + (size_t)task->ith * row_bytes(out));
-    const int64_t groups = row_groups(out), units = tn__units_mul_mat(out);
-    for (int64_t unit; (unit = tn__take(task)) < units;) {
-        const int64_t batch = unit / groups, i2 = batch % out->ne[2], i3 = batch / out->ne[2];
-        const int64_t first = unit % groups * ROWS_AT_ONCE, last = TN__MIN(first + ROWS_AT_ONCE, out->ne[0]);
-        for (int64_t i = first; i < last; i++) {
-            const char *from = tn__at(x, i, i2 / (out->ne[2] / x->ne[2]), i3 / (out->ne[3] / x->ne[3]));
-            const float *weights = tn__load(x, from, 0, k, row);
-            for (int64_t j = 0; j < out->ne[1]; j++) {
-                const float *values = converts(out) ? converted + (batch * out->ne[1] + j) * k
-                                                    : (const float *)(const void *)tn__at(y, j, i2, i3);
-                ((float *)(void *)tn__at(out, j, i2, i3))[i] = dot(weights, values, k);
-            }
+    const plan p = plan_of(task->node, task->kernels);
+    const tn_tensor *y = task->node->src[1];
+    const int last = tn__phases_mul_mat(task->node, task->kernels) - 1;
+    if (task->phase == last) {
+        if (p.alone && !task->shared) prepare(&p, task, y);
+        if (p.k == 0) {
+            if (task->ith == 0) memset(task->node->data, 0, tn_nbytes(task->node));
+        } else {
+            multiply(&p, task);
         }
-    }
-}
-
-/* ---- Experts ------------------------------------------------------------------------------------------------- */
-
-size_t tn__scratch_mul_mat_id(const tn_tensor *node, int n_threads) { return row_bytes(node) * (size_t)n_threads; }
-
-/* An id outside the experts gives zeros. */
-void tn__run_mul_mat_id(const tn__task *task) {
-    tn_tensor *out = task->node;
-    const tn_tensor *x = out->src[0], *y = out->src[1], *ids = out->src[2];
-    const int64_t k = x->ne[0], groups = row_groups(out), units = groups * out->ne[1] * out->ne[2];
-    float *row = (float *)(void *)(task->scratch + (size_t)task->ith * row_bytes(out));
-    for (int64_t unit; (unit = tn__take(task)) < units;) {
-        const int64_t pair = unit / groups, used = pair % out->ne[1], token = pair / out->ne[1];
-        const int64_t first = unit % groups * ROWS_AT_ONCE, last = TN__MIN(first + ROWS_AT_ONCE, out->ne[0]);
-        const int64_t expert = tn__load_int(ids, tn__at(ids, token, 0, 0), used);
-        float *to = (float *)(void *)tn__at(out, used, token, 0);
-        const float *values = (const float *)(const void *)tn__at(y, used % y->ne[1], token, 0);
-        for (int64_t i = first; i < last; i++)
-            to[i] = expert < 0 || expert >= x->ne[2]
-                        ? 0
-                        : dot(tn__load(x, tn__at(x, i, expert, 0), 0, k, row), values, k);
+    } else if (p.converts && task->phase == 0) {
+        convert(&p, task, y);
+    } else {
+        prepare(&p, task, y);
     }
 }
 
 /* ---- Outer product ------------------------------------------------------------------------------------------- */
 
-size_t tn__scratch_out_prod(const tn_tensor *node, int n_threads) {
+size_t tn__scratch_out_prod(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
     return tn__scratch_size((size_t)node->ne[0] * 4) * (size_t)n_threads;
 }
+double tn__cost_out_prod(const tn_tensor *node) {
+    return (double)tn_nelements(node) * (double)node->src[0]->ne[1] * 0.1;
+}
 
-/* out[i,j] = Σ_k x[i,k]·y[j,k], built up column by column of the sum. */
+/* out[i,j] = Σ_k x[i,k]·y[j,k], row j growing by one multiple of x's row k at a time. */
 void tn__run_out_prod(const tn__task *task) {
     tn_tensor *out = task->node;
     const tn_tensor *x = out->src[0], *y = out->src[1];
@@ -98,9 +160,9 @@ void tn__run_out_prod(const tn__task *task) {
         float *to = (float *)(void *)tn__at(out, i.i1, i.i2, i.i3);
         memset(to, 0, (size_t)out->ne[0] * 4);
         for (int64_t k = 0; k < x->ne[1]; k++) {
-            const float *v = tn__load(x, tn__at(x, k, i2, i3), 0, out->ne[0], row);
+            const float *v = tn__load(task->kernels, x, tn__at(x, k, i2, i3), 0, out->ne[0], row);
             const float s = *(const float *)(const void *)(tn__at(y, k, i.i2, i.i3) + (size_t)i.i1 * y->nb[0]);
-            for (int64_t j = 0; j < out->ne[0]; j++) to[j] += v[j] * s;
+            task->kernels->mad(out->ne[0], s, v, to);
         }
     }
 }

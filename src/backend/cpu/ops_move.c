@@ -128,7 +128,7 @@ void tn__run_region(const tn__task *task) {
         for (int64_t first = 0; first < y->ne[0]; first += TN__PIECE) {
             float buffer[TN__PIECE];
             int64_t n = TN__MIN(TN__PIECE, y->ne[0] - first);
-            const float *v = tn__load(y, from, first, n, buffer);
+            const float *v = tn__load(task->kernels, y, from, first, n, buffer);
             for (int64_t j = 0; j < n; j++) to[first + j] = out->op == TN_OP_ACC ? to[first + j] + v[j] : v[j];
         }
     }

@@ -1,43 +1,33 @@
-/* Normalisation and soft-max over rows. Sums are kept in f64, so that long rows lose nothing. */
+/* Normalisation and soft-max over rows. */
 #include "backend/cpu/ops.h"
 
 static const float *weights_row(const tn_tensor *w, tn__index i) {
     return w ? (const float *)(const void *)tn__at(w, i.i1 % w->ne[1], i.i2 % w->ne[2], i.i3 % w->ne[3]) : NULL;
 }
 
-static void norm_row(const tn_tensor *y, float *to, const float *x, int64_t n, const float *weight,
-                     const float *bias) {
-    const float eps = y->params.norm.eps;
-    double mean = 0, squares = 0;
-    if (y->op == TN_OP_NORM) {
-        for (int64_t i = 0; i < n; i++) mean += x[i];
-        mean /= (double)n;
-    }
-    const float shift = (float)mean;
-    for (int64_t i = 0; i < n; i++) {
-        const float v = x[i] - shift;
-        squares += (double)v * v;
-    }
-    const float scale =
-        y->op == TN_OP_L2_NORM ? 1 / fmaxf((float)sqrt(squares), eps) : 1 / sqrtf((float)(squares / (double)n) + eps);
-    for (int64_t i = 0; i < n; i++) {
-        float v = (x[i] - shift) * scale;
-        if (weight) v *= weight[i];
-        if (bias) v += bias[i];
-        to[i] = v;
-    }
+static void l2_norm(const tn__task *task, const float *x, float *y, int64_t n) {
+    double squares = 0;
+    for (int64_t i = 0; i < n; i++) squares += (double)x[i] * x[i];
+    task->kernels->scale(n, 1 / fmaxf((float)sqrt(squares), task->node->params.norm.eps), 0, x, y);
 }
 
 void tn__run_norm(const tn__task *task) {
     tn_tensor *y = task->node;
     const tn_tensor *x = y->src[0];
+    const float eps = y->params.norm.eps;
     int64_t begin, end;
     tn__task_share(task, tn_nrows(y), &begin, &end);
     for (int64_t r = begin; r < end; r++) {
         tn__index i = tn__row_index(y, r);
-        norm_row(y, (float *)(void *)tn__at(y, i.i1, i.i2, i.i3),
-                 (const float *)(const void *)tn__at(x, i.i1, i.i2, i.i3), y->ne[0], weights_row(y->src[1], i),
-                 weights_row(y->src[2], i));
+        const float *from = (const float *)(const void *)tn__at(x, i.i1, i.i2, i.i3);
+        const float *weight = weights_row(y->src[1], i), *bias = weights_row(y->src[2], i);
+        float *to = (float *)(void *)tn__at(y, i.i1, i.i2, i.i3);
+        if (y->op == TN_OP_RMS_NORM)
+            task->kernels->rms_norm(y->ne[0], from, weight, eps, to);
+        else if (y->op == TN_OP_NORM)
+            task->kernels->norm(y->ne[0], from, weight, bias, eps, to);
+        else
+            l2_norm(task, from, to, y->ne[0]);
     }
 }
 
@@ -56,18 +46,13 @@ void tn__run_group_norm(const tn__task *task) {
         int64_t n = (last - first) * y->ne[0] * y->ne[1];
         const float *from = (const float *)(const void *)tn__at(x, 0, first, g / groups);
         float *to = (float *)(void *)tn__at(y, 0, first, g / groups);
-        double mean = 0, squares = 0;
-        for (int64_t i = 0; i < n; i++) mean += from[i];
-        const float shift = (float)(mean / (double)n);
-        for (int64_t i = 0; i < n; i++) squares += (double)(from[i] - shift) * (from[i] - shift);
-        const float scale = 1 / sqrtf((float)(squares / (double)n) + y->params.norm.eps);
-        for (int64_t i = 0; i < n; i++) to[i] = (from[i] - shift) * scale;
+        task->kernels->norm(n, from, NULL, NULL, y->params.norm.eps, to);
     }
 }
 
 /* ---- Soft-max ------------------------------------------------------------------------------------------------ */
 
-size_t tn__scratch_rows(const tn_tensor *node, int n_threads) {
+size_t tn__scratch_rows(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
     return tn__scratch_size((size_t)node->ne[0] * 4) * (size_t)n_threads;
 }
 
@@ -84,31 +69,31 @@ void tn__run_soft_max(const tn__task *task) {
         tn__index i = tn__row_index(y, r);
         const float *from = (const float *)(const void *)tn__at(x, i.i1, i.i2, i.i3);
         float *to = (float *)(void *)tn__at(y, i.i1, i.i2, i.i3);
-        for (int64_t j = 0; j < n; j++) w[j] = from[j] * scale;
+        task->kernels->scale(n, scale, 0, from, w);
         if (mask) {
             const char *row = tn__at(mask, i.i1, i.i2 % mask->ne[2], i.i3 % mask->ne[3]);
-            const float slope = max_bias > 0 ? tn__alibi_slope(i.i2, y->ne[2], max_bias) : 1;
+            const float slope = max_bias > 0 ? tn__head_slope(i.i2, y->ne[2], max_bias) : 1;
             for (int64_t first = 0; first < n; first += TN__PIECE) {
                 float buffer[TN__PIECE];
                 int64_t part = TN__MIN(TN__PIECE, n - first);
-                const float *m = tn__load(mask, row, first, part, buffer);
-                for (int64_t j = 0; j < part; j++) w[first + j] += slope * m[j];
+                const float *m = tn__load(task->kernels, mask, row, first, part, buffer);
+                task->kernels->mad(part, slope, m, w + first);
             }
         }
-        float most = sinks ? ((const float *)sinks->data)[i.i2] : -INFINITY;
-        for (int64_t j = 0; j < n; j++) most = w[j] > most || isnan(w[j]) ? w[j] : most;
+        const float sink = sinks ? ((const float *)sinks->data)[i.i2] : -INFINITY;
+        float most = task->kernels->max(n, w);
+        most = sink > most ? sink : most;
         if (most == -INFINITY) {
             memset(to, 0, (size_t)n * 4);
             continue;
         }
-        double sum = sinks ? exp((double)((const float *)sinks->data)[i.i2] - most) : 0;
-        for (int64_t j = 0; j < n; j++) sum += to[j] = expf(w[j] - most);
-        const float share = (float)(1 / sum);
-        for (int64_t j = 0; j < n; j++) to[j] *= share;
+        float sum = task->kernels->exp_sum(n, most, w, to);
+        if (sinks) sum += expf(sink - most);
+        task->kernels->scale(n, 1 / sum, 0, to, to);
     }
 }
 
-float tn__alibi_slope(int64_t head, int64_t heads, float max_bias) {
+float tn__head_slope(int64_t head, int64_t heads, float max_bias) {
     int64_t power = 1;
     while (power * 2 <= heads) power *= 2;
     const float base = exp2f(-max_bias / (float)power), half = exp2f(-max_bias / 2 / (float)power);

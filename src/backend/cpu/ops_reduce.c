@@ -1,21 +1,21 @@
 /* Reductions over rows: sums, largest elements, sorting, expert mixing, the loss. Sums are kept in f64. */
 #include "backend/cpu/ops.h"
 
-static double row_sum(const tn_tensor *x, const char *row) {
+static double row_sum(const tn__task *task, const tn_tensor *x, const char *row) {
     double sum = 0;
     for (int64_t first = 0; first < x->ne[0]; first += TN__PIECE) {
         float buffer[TN__PIECE];
         int64_t n = TN__MIN(TN__PIECE, x->ne[0] - first);
-        const float *v = tn__load(x, row, first, n, buffer);
+        const float *v = tn__load(task->kernels, x, row, first, n, buffer);
         for (int64_t i = 0; i < n; i++) sum += v[i];
     }
     return sum;
 }
 
-int tn__phases_two(const tn_tensor *node) { return 2; }
+int tn__phases_two(const tn_tensor *node, const tn__cpu_kernels *kernels) { return 2; }
 int64_t tn__units_source_rows(const tn_tensor *node) { return tn_nrows(node->src[0]); }
 double tn__cost_source(const tn_tensor *node) { return (double)tn_nelements(node->src[0]); }
-size_t tn__scratch_row_sums(const tn_tensor *node, int n_threads) {
+size_t tn__scratch_row_sums(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
     return (size_t)tn_nrows(node->src[0]) * sizeof(double);
 }
 
@@ -27,7 +27,7 @@ void tn__run_sum(const tn__task *task) {
     int64_t rows = tn_nrows(x), begin, end;
     if (task->phase == 0) {
         tn__task_share(task, rows, &begin, &end);
-        for (int64_t r = begin; r < end; r++) sums[r] = row_sum(x, tn__row(x, r));
+        for (int64_t r = begin; r < end; r++) sums[r] = row_sum(task, x, tn__row(x, r));
     } else if (task->ith == 0) {
         double sum = 0;
         for (int64_t r = 0; r < rows; r++) sum += sums[r];
@@ -41,7 +41,7 @@ void tn__run_sum_rows(const tn__task *task) {
     int64_t begin, end;
     tn__task_share(task, tn_nrows(y), &begin, &end);
     for (int64_t r = begin; r < end; r++) {
-        double sum = row_sum(x, tn__row(x, r));
+        double sum = row_sum(task, x, tn__row(x, r));
         *(float *)(void *)tn__row(y, r) = (float)(y->op == TN_OP_MEAN ? sum / (double)x->ne[0] : sum);
     }
 }
@@ -101,7 +101,7 @@ static void sort(const float *v, int32_t *order, int32_t *spare, int64_t n, bool
     if (from != order) memcpy(order, from, (size_t)n * 4);
 }
 
-size_t tn__scratch_argsort(const tn_tensor *node, int n_threads) {
+size_t tn__scratch_argsort(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
     return tn__scratch_size((size_t)node->src[0]->ne[0] * 4) * (size_t)n_threads;
 }
 
@@ -168,9 +168,9 @@ void tn__run_mix(const tn__task *task) {
         for (int64_t i = 0; i < at.n; i++) to[i] = 0;
         for (int64_t k = 0; k < x->ne[1]; k++) {
             float buffer[TN__PIECE];
-            const float *v = tn__load(x, tn__at(x, k, at.row, 0), at.first, at.n, buffer);
+            const float *v = tn__load(task->kernels, x, tn__at(x, k, at.row, 0), at.first, at.n, buffer);
             const float weight = *(const float *)(const void *)(tn__at(w, at.row, 0, 0) + (size_t)k * w->nb[0]);
-            for (int64_t i = 0; i < at.n; i++) to[i] += weight * v[i];
+            task->kernels->mad(at.n, weight, v, to);
         }
     }
 }

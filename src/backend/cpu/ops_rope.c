@@ -71,22 +71,20 @@ static void angles(const tn_tensor *node, const rotation *r, int64_t token, floa
     }
 }
 
-static void rotate(const rotation *r, float *y, const float *x, int64_t n, const float *cosine, const float *sine) {
-    const bool neighbours = r->p->mode == TN_ROPE_NORMAL;
-    for (int64_t i = 0; i < r->pairs; i++) {
-        const int64_t a = neighbours ? 2 * i : i, b = neighbours ? a + 1 : a + r->pairs;
-        const float u = x[a], v = x[b];
-        y[a] = u * cosine[i] - v * sine[i];
-        y[b] = u * sine[i] + v * cosine[i];
-    }
-    for (int64_t i = 2 * r->pairs; i < n; i++) y[i] = x[i];
+static void rotate(const tn__task *task, const rotation *r, float *y, const float *x, const float *cosine,
+                   const float *sine) {
+    const int64_t n = 2 * r->pairs, rest = task->node->ne[0] - n;
+    (r->p->mode == TN_ROPE_NORMAL ? task->kernels->rope_normal : task->kernels->rope_neox)(n, x, cosine, sine, y);
+    if (rest > 0 && x != y) memcpy(y + n, x + n, (size_t)rest * 4);
 }
 
 /* Per thread: cosines, sines, and a row to convert into and out of f16. */
 static size_t thread_scratch(const tn_tensor *node) {
     return 2 * tn__scratch_size((size_t)pairs_of(&node->params.rope) * 4) + tn__scratch_size((size_t)node->ne[0] * 4);
 }
-size_t tn__scratch_rope(const tn_tensor *node, int n_threads) { return thread_scratch(node) * (size_t)n_threads; }
+size_t tn__scratch_rope(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
+    return thread_scratch(node) * (size_t)n_threads;
+}
 
 bool tn__supports_rope(const tn_tensor *node, char *reason, size_t size) {
     const tn_tensor *factors = node->src[2];
@@ -111,7 +109,8 @@ void tn__run_rope(const tn__task *task) {
         if (i.i2 != token) angles(y, &r, token = i.i2, cosine, sine);
         char *to = tn__at(y, i.i1, i.i2, i.i3);
         float *target = tn__target(y, to, 0, row);
-        rotate(&r, target, tn__load(x, tn__at(x, i.i1, i.i2, i.i3), 0, y->ne[0], row), y->ne[0], cosine, sine);
-        tn__store(y, to, 0, y->ne[0], target);
+        const float *from = tn__load(task->kernels, x, tn__at(x, i.i1, i.i2, i.i3), 0, y->ne[0], row);
+        rotate(task, &r, target, from, cosine, sine);
+        tn__store(task->kernels, y, to, 0, y->ne[0], target);
     }
 }

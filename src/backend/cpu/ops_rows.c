@@ -19,7 +19,7 @@ void tn__run_get_rows(const tn__task *task) {
         if (x->type == TN_I32 || x->type == TN_F32)
             memcpy(to, from, (size_t)y->ne[0] * 4);
         else
-            (void)tn_type_to_f32(x->type, from, (float *)(void *)to, y->ne[0]);
+            (void)tn__load(task->kernels, x, from, 0, y->ne[0], (float *)(void *)to);
     }
 }
 
@@ -36,10 +36,13 @@ static bool may_repeat(const tn_tensor *rows, int64_t n, int64_t i2, int64_t i3)
     return false;
 }
 
-static void set_row(tn_tensor *x, const tn_tensor *y, const tn_tensor *rows, int64_t r, int64_t i2, int64_t i3) {
+static void set_row(const tn__task *task, int64_t r, int64_t i2, int64_t i3) {
+    tn_tensor *x = task->node;
+    const tn_tensor *y = x->src[1], *rows = x->src[2];
     int64_t row = tn__load_int(rows, tn__at(rows, i2 % rows->ne[1], i3 % rows->ne[2], 0), r);
     if (row < 0 || row >= x->ne[1]) return;
-    tn__store(x, tn__at(x, row, i2, i3), 0, y->ne[0], (const float *)(const void *)tn__at(y, r, i2, i3));
+    tn__store(task->kernels, x, tn__at(x, row, i2, i3), 0, y->ne[0],
+              (const float *)(const void *)tn__at(y, r, i2, i3));
 }
 
 /* The node is a view of x: only the rows named are touched. The node has the shape of x; the work is in the
@@ -54,9 +57,9 @@ void tn__run_set_rows(const tn__task *task) {
         for (int64_t i2 = 0; i2 < y->ne[2]; i2++) {
             if (may_repeat(rows, y->ne[1], i2 % rows->ne[1], i3 % rows->ne[2])) {
                 if ((i3 * y->ne[2] + i2) % task->nth != task->ith) continue;
-                for (int64_t r = 0; r < y->ne[1]; r++) set_row(x, y, rows, r, i2, i3);
+                for (int64_t r = 0; r < y->ne[1]; r++) set_row(task, r, i2, i3);
             } else {
-                for (int64_t r = task->ith; r < y->ne[1]; r += task->nth) set_row(x, y, rows, r, i2, i3);
+                for (int64_t r = task->ith; r < y->ne[1]; r += task->nth) set_row(task, r, i2, i3);
             }
         }
     }
@@ -72,13 +75,13 @@ void tn__run_add_id(const tn__task *task) {
         tn__piece at = tn__piece_at(out, piece);
         tn__index i = tn__row_index(out, at.row);
         float *to = (float *)(void *)tn__at(out, i.i1, i.i2, i.i3) + at.first;
-        const float *xs = tn__load(x, tn__at(x, i.i1, i.i2, i.i3), at.first, at.n, a);
+        const float *xs = tn__load(task->kernels, x, tn__at(x, i.i1, i.i2, i.i3), at.first, at.n, a);
         int64_t id = tn__load_int(ids, tn__at(ids, i.i2, 0, 0), i.i1);
         if (id < 0 || id >= y->ne[1]) {
             memmove(to, xs, (size_t)at.n * 4);
             continue;
         }
-        const float *bias = tn__load(y, tn__at(y, id, 0, 0), at.first, at.n, b);
+        const float *bias = tn__load(task->kernels, y, tn__at(y, id, 0, 0), at.first, at.n, b);
         for (int64_t j = 0; j < at.n; j++) to[j] = xs[j] + bias[j];
     }
 }

@@ -4,8 +4,23 @@
 #include "backend/cpu/activations.h"
 #include "backend/cpu/ops.h"
 
-typedef void (*vector_fn)(float *y, const float *x, int64_t n, const tn_op_params *p);
+/* Functions that models spend time in are kernels. */
+typedef void (*kernel_fn)(int64_t n, const float *x, float *y);
+static kernel_fn kernel_of(const tn__cpu_kernels *k, tn_op op) {
+    switch (op) {
+    case TN_OP_EXP: return k->exp;
+    case TN_OP_TANH: return k->tanh;
+    case TN_OP_SIGMOID: return k->sigmoid;
+    case TN_OP_SILU: return k->silu;
+    case TN_OP_GELU: return k->gelu;
+    case TN_OP_GELU_QUICK: return k->gelu_quick;
+    case TN_OP_GELU_ERF: return k->gelu_erf;
+    default: return NULL;
+    }
+}
 
+/* The rest are plain loops. */
+typedef void (*vector_fn)(float *y, const float *x, int64_t n, const tn_op_params *p);
 #define VECTOR(name, expression)                                                                                     \
     static void name##_vector(float *y, const float *x, int64_t n, const tn_op_params *p) {                          \
         (void)p;                                                                                                     \
@@ -14,11 +29,9 @@ typedef void (*vector_fn)(float *y, const float *x, int64_t n, const tn_op_param
             y[i] = (expression);                                                                                     \
         }                                                                                                            \
     }
-VECTOR(scale, v * p->scale.scale + p->scale.bias)
 VECTOR(sqr, v *v)
 VECTOR(sqrt, sqrtf(v))
 VECTOR(log, logf(v))
-VECTOR(exp, expf(v))
 VECTOR(sin, sinf(v))
 VECTOR(cos, cosf(v))
 VECTOR(clamp, v<p->clamp.min ? p->clamp.min : v> p->clamp.max ? p->clamp.max : v)
@@ -26,25 +39,17 @@ VECTOR(neg, -v)
 VECTOR(abs, fabsf(v))
 VECTOR(sgn, v > 0 ? 1.0f : v < 0 ? -1.0f : 0.0f)
 VECTOR(step, v > 0 ? 1.0f : 0.0f)
-VECTOR(tanh, tanhf(v))
 VECTOR(elu, v > 0 ? v : expm1f(v))
 VECTOR(relu, tn__relu(v))
 VECTOR(leaky_relu, v > 0 ? v : v * p->leaky_relu.slope)
-VECTOR(sigmoid, tn__sigmoid(v))
-VECTOR(gelu, tn__gelu(v))
-VECTOR(gelu_quick, tn__gelu_quick(v))
-VECTOR(gelu_erf, tn__gelu_erf(v))
-VECTOR(silu, tn__silu(v))
 VECTOR(hardswish, v *tn__hard_sigmoid(v))
 VECTOR(hardsigmoid, tn__hard_sigmoid(v))
 VECTOR(softplus, v > 20 ? v : log1pf(expf(v))) /* past 20 the difference to v is below half an ulp */
 
 static const vector_fn vectors[TN_OP_COUNT] = {
-    [TN_OP_SCALE] = scale_vector,
     [TN_OP_SQR] = sqr_vector,
     [TN_OP_SQRT] = sqrt_vector,
     [TN_OP_LOG] = log_vector,
-    [TN_OP_EXP] = exp_vector,
     [TN_OP_SIN] = sin_vector,
     [TN_OP_COS] = cos_vector,
     [TN_OP_CLAMP] = clamp_vector,
@@ -52,15 +57,9 @@ static const vector_fn vectors[TN_OP_COUNT] = {
     [TN_OP_ABS] = abs_vector,
     [TN_OP_SGN] = sgn_vector,
     [TN_OP_STEP] = step_vector,
-    [TN_OP_TANH] = tanh_vector,
     [TN_OP_ELU] = elu_vector,
     [TN_OP_RELU] = relu_vector,
     [TN_OP_LEAKY_RELU] = leaky_relu_vector,
-    [TN_OP_SIGMOID] = sigmoid_vector,
-    [TN_OP_GELU] = gelu_vector,
-    [TN_OP_GELU_QUICK] = gelu_quick_vector,
-    [TN_OP_GELU_ERF] = gelu_erf_vector,
-    [TN_OP_SILU] = silu_vector,
     [TN_OP_HARDSWISH] = hardswish_vector,
     [TN_OP_HARDSIGMOID] = hardsigmoid_vector,
     [TN_OP_SOFTPLUS] = softplus_vector,
@@ -69,7 +68,9 @@ static const vector_fn vectors[TN_OP_COUNT] = {
 void tn__run_unary(const tn__task *task) {
     tn_tensor *y = task->node;
     const tn_tensor *x = y->src[0];
-    vector_fn fn = vectors[y->op];
+    const tn_op_params *p = &y->params;
+    const kernel_fn kernel = kernel_of(task->kernels, y->op);
+    const vector_fn vector = vectors[y->op];
     int64_t begin, end;
     tn__task_share(task, tn__pieces(y), &begin, &end);
     for (int64_t piece = begin; piece < end; piece++) {
@@ -77,8 +78,14 @@ void tn__run_unary(const tn__task *task) {
         tn__piece at = tn__piece_at(y, piece);
         char *to = tn__row(y, at.row);
         float *target = tn__target(y, to, at.first, out);
-        fn(target, tn__load(x, tn__row(x, at.row), at.first, at.n, in), at.n, &y->params);
-        tn__store(y, to, at.first, at.n, target);
+        const float *from = tn__load(task->kernels, x, tn__row(x, at.row), at.first, at.n, in);
+        if (y->op == TN_OP_SCALE)
+            task->kernels->scale(at.n, p->scale.scale, p->scale.bias, from, target);
+        else if (kernel)
+            kernel(at.n, from, target);
+        else
+            vector(target, from, at.n, p);
+        tn__store(task->kernels, y, to, at.first, at.n, target);
     }
 }
 
@@ -95,9 +102,9 @@ void tn__run_diag_mask(const tn__task *task) {
         for (int64_t first = 0; first < y->ne[0]; first += TN__PIECE) {
             float buffer[TN__PIECE], out[TN__PIECE];
             int64_t n = TN__MIN(TN__PIECE, y->ne[0] - first);
-            const float *in = tn__load(x, from, first, n, buffer);
+            const float *in = tn__load(task->kernels, x, from, first, n, buffer);
             for (int64_t i = 0; i < n; i++) out[i] = first + i < keep ? in[i] : masked;
-            tn__store(y, to, first, n, out);
+            tn__store(task->kernels, y, to, first, n, out);
         }
     }
 }

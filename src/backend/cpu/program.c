@@ -26,7 +26,8 @@ typedef struct node_info {
 
 typedef struct step_task {
     uint32_t node;
-    int32_t phase;
+    int16_t phase;
+    bool shared;    /* an earlier task of the step prepared for it */
     size_t scratch; /* offset */
 } step_task;
 
@@ -79,8 +80,12 @@ static bool ordered(const tn_tensor *a, const tn_tensor *b, bool by_address) {
 
 /* ---- Arranging ----------------------------------------------------------------------------------------------- */
 
-static void add_task(cpu_program *p, uint32_t node, int phase, size_t scratch) {
-    p->tasks[p->n_tasks++] = (step_task){node, phase, scratch};
+static const tn__cpu_kernels *kernels_of(const cpu_program *p) {
+    return ((const tn__cpu_stream *)p->base.backend->impl)->kernels;
+}
+
+static void add_task(cpu_program *p, uint32_t node, int phase, size_t scratch, bool shared) {
+    p->tasks[p->n_tasks++] = (step_task){node, (int16_t)phase, shared, scratch};
     p->steps[p->n_steps - 1].count++;
 }
 static void begin_step(cpu_program *p, bool serial) { p->steps[p->n_steps++] = (step){p->n_tasks, 0, serial}; }
@@ -91,39 +96,64 @@ static void arrange_serial(cpu_program *p, uint32_t first) {
     for (uint32_t i = first; i < p->n_nodes; i++) {
         if (p->placed[i]) continue;
         if (!p->nodes[i].tiny) break;
-        for (int phase = 0; phase < p->nodes[i].phases; phase++) add_task(p, i, phase, 0);
+        for (int phase = 0; phase < p->nodes[i].phases; phase++) add_task(p, i, phase, 0, false);
         p->placed[i] = true;
     }
 }
 
-/* The node `first` and whatever large nodes soon after it can run at its side. */
+typedef struct member {
+    uint32_t node;
+    size_t scratch;
+    bool shared;
+} member;
+
+/* Whether node i can run now, before or beside everything from `first` on that comes earlier. */
+static bool free_to_move(const cpu_program *p, uint32_t first, uint32_t i, const member *members, uint32_t n,
+                         bool by_address) {
+    for (uint32_t j = first; j < i; j++) {
+        bool together = false;
+        for (uint32_t m = 0; m < n; m++) together |= members[m].node == j;
+        if (p->placed[j] && !together) continue;
+        if (ordered(p->nodes[j].node, p->nodes[i].node, by_address)) return false;
+    }
+    return true;
+}
+
+/* The member whose preparation node i can use, or NULL. */
+static const member *leader_of(const cpu_program *p, uint32_t i, const member *members, uint32_t n) {
+    const node_info *info = &p->nodes[i];
+    for (uint32_t m = 0; m < n && info->op->shares; m++) {
+        const node_info *other = &p->nodes[members[m].node];
+        if (!members[m].shared && other->phases == info->phases &&
+            info->op->shares(other->node, info->node, kernels_of(p)))
+            return &members[m];
+    }
+    return NULL;
+}
+
+/* The node `first` and whatever large nodes soon after it can run at its side. Returns the scratch they need. */
 static size_t arrange_parallel(cpu_program *p, uint32_t first, bool by_address, size_t scratch_limit) {
-    uint32_t members[MAX_TOGETHER], n = 0;
-    size_t offsets[MAX_TOGETHER], used = 0;
+    member members[MAX_TOGETHER];
+    size_t used = 0;
     int phases = 0;
-    uint32_t end = (uint32_t)TN__MIN((uint64_t)first + LOOK_AHEAD, p->n_nodes);
+    uint32_t n = 0, end = (uint32_t)TN__MIN((uint64_t)first + LOOK_AHEAD, p->n_nodes);
     for (uint32_t i = first; i < end && n < MAX_TOGETHER; i++) {
         const node_info *info = &p->nodes[i];
-        if (p->placed[i] || (n > 0 && info->tiny)) continue;
-        if (n > 0 && used + info->scratch > scratch_limit) continue;
-        bool free_to_move = true;
-        for (uint32_t j = first; j < i && free_to_move; j++) {
-            bool member = false;
-            for (uint32_t m = 0; m < n; m++) member |= members[m] == j;
-            if (p->placed[j] && !member) continue;
-            free_to_move = !ordered(p->nodes[j].node, info->node, by_address);
-        }
-        if (!free_to_move) continue;
-        members[n] = i;
-        offsets[n++] = used;
-        used += info->scratch;
+        if (p->placed[i] || (n > 0 && (info->tiny || !free_to_move(p, first, i, members, n, by_address)))) continue;
+        const member *leader = leader_of(p, i, members, n);
+        if (!leader && n > 0 && used + info->scratch > scratch_limit) continue;
+        members[n++] = (member){i, leader ? leader->scratch : used, leader != NULL};
+        if (!leader) used += info->scratch;
         phases = TN__MAX(phases, info->phases);
         p->placed[i] = true;
     }
     for (int phase = 0; phase < phases; phase++) {
         begin_step(p, false);
-        for (uint32_t m = 0; m < n; m++)
-            if (phase < p->nodes[members[m]].phases) add_task(p, members[m], phase, offsets[m]);
+        for (uint32_t m = 0; m < n; m++) {
+            const int own = p->nodes[members[m].node].phases;
+            if (phase < own && (!members[m].shared || phase == own - 1))
+                add_task(p, members[m].node, phase, members[m].scratch, members[m].shared);
+        }
     }
     return used;
 }
@@ -179,7 +209,7 @@ tn_status tn__cpu_program_new(tn_backend *backend, tn_tensor *const *nodes, size
         const tn__cpu_op *op = &tn__cpu_ops[nodes[i]->op];
         node_info *info = &p->nodes[p->n_nodes++];
         *info = (node_info){.node = nodes[i], .op = op};
-        info->phases = op->phases ? op->phases(nodes[i]) : 1;
+        info->phases = op->phases ? op->phases(nodes[i], stream->kernels) : 1;
         info->tiny = cost_of(nodes[i], op) < stream->tiny_ns || units_of(nodes[i], op) <= 1;
         info->first_counter = p->n_phases;
         p->n_phases += (uint32_t)info->phases;
@@ -188,7 +218,8 @@ tn_status tn__cpu_program_new(tn_backend *backend, tn_tensor *const *nodes, size
     p->n_threads = (int)TN__MIN((int64_t)stream->n_threads, widest);
     for (uint32_t i = 0; i < p->n_nodes; i++) {
         node_info *info = &p->nodes[i];
-        if (info->op->scratch) info->scratch = tn__scratch_size(info->op->scratch(info->node, p->n_threads));
+        if (info->op->scratch)
+            info->scratch = tn__scratch_size(info->op->scratch(info->node, stream->kernels, p->n_threads));
     }
     p->tasks = tn_calloc(p->n_phases, sizeof *p->tasks);
     p->steps = tn_calloc(p->n_phases, sizeof *p->steps);
@@ -221,6 +252,8 @@ int tn__cpu_program_threads(const tn_program *program) { return ((const cpu_prog
 static void run_task(cpu_program *p, const step_task *t, int ith, int nth) {
     const node_info *info = &p->nodes[t->node];
     tn__task task = {.node = info->node,
+                     .kernels = kernels_of(p),
+                     .shared = t->shared,
                      .phase = t->phase,
                      .ith = ith,
                      .nth = nth,

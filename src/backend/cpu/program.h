@@ -11,6 +11,7 @@ typedef struct tn__cpu_stream {
     tn_threadpool *pool;
     bool owns_pool;
     int n_threads;
+    const struct tn__cpu_kernels *kernels;
     double tiny_ns; /* nodes that take less than this are done by one thread */
     tn_abort_fn abort;
     void *abort_user;

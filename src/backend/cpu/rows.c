@@ -1,74 +1,58 @@
 /* Access to the rows of tensors of any type and layout as f32. */
 #include "backend/cpu/ops.h"
-#include "quant/quant.h"
 
 #include <stdio.h>
 
-static float element(tn_type type, const char *at) {
-    float value = 0;
-    (void)tn_type_to_f32(type, at, &value, 1); /* plain types always can */
-    return value;
+/* Floats and block types have kernels; integers and f64 go through the type table. */
+static void to_f32(const tn__cpu_kernels *kernels, tn_type type, const void *from, float *to, int64_t n) {
+    if (kernels->to_f32[type])
+        kernels->to_f32[type](from, to, n);
+    else
+        (void)tn_type_to_f32(type, from, to, n);
 }
 
-const float *tn__load(const tn_tensor *t, const char *row, int64_t first, int64_t n, float *buffer) {
-    if (tn__dense_row(t)) {
-        if (t->type == TN_F32) return (const float *)(const void *)row + first;
-        size_t block = (size_t)tn_type_block(t->type);
-        (void)tn_type_to_f32(t->type, row + (size_t)first / block * t->nb[0], buffer, n);
-        return buffer;
-    }
-    if (tn_type_is_quantized(t->type)) { /* blocks apart from each other: a permuted view */
-        int64_t block = tn_type_block(t->type);
-        for (int64_t i = 0; i < n; i += block)
-            (void)tn_type_to_f32(t->type, row + (size_t)((first + i) / block) * t->nb[0], buffer + i, block);
-        return buffer;
-    }
-    const char *at = row + (size_t)first * t->nb[0];
-    switch (t->type) {
-    case TN_F32:
-        for (int64_t i = 0; i < n; i++) memcpy(buffer + i, at + (size_t)i * t->nb[0], 4);
-        break;
-    case TN_F16:
-        for (int64_t i = 0; i < n; i++)
-            buffer[i] = tn__f16_to_f32(*(const uint16_t *)(const void *)(at + (size_t)i * t->nb[0]));
-        break;
-    default:
-        for (int64_t i = 0; i < n; i++) buffer[i] = element(t->type, at + (size_t)i * t->nb[0]);
-    }
-    return buffer;
-}
-
-/* The quantizers that search for the best block are for files; while a graph runs the direct ones serve. */
-typedef void (*quantize_fn)(const float *x, void *blocks, int64_t n);
-static const quantize_fn quantizers[TN_TYPE_LIMIT] = {
-#define TN_X(NAME, name) [TN_##NAME] = tn__quantize_row_##name,
-    TN_X(Q4_0, q4_0) TN_X(Q4_1, q4_1) TN_X(Q5_0, q5_0) TN_X(Q5_1, q5_1) TN_X(Q8_0, q8_0) TN_X(Q2_K, q2_K)
-        TN_X(Q3_K, q3_K) TN_X(Q4_K, q4_K) TN_X(Q5_K, q5_K) TN_X(Q6_K, q6_K) TN_X(IQ4_NL, iq4_nl) TN_X(IQ4_XS, iq4_xs)
-            TN_X(MXFP4, mxfp4) TN_X(NVFP4, nvfp4)
-#undef TN_X
-};
-
-void tn__quantize(tn_type type, const float *values, void *to, int64_t n) {
-    if (quantizers[type])
-        quantizers[type](values, to, n);
+/* While a graph runs, block types are written the direct way; searching for the best block is for files. */
+void tn__quantize(const tn__cpu_kernels *kernels, tn_type type, const float *values, void *to, int64_t n) {
+    if (kernels->from_f32[type])
+        kernels->from_f32[type](values, to, n);
     else
         (void)tn_type_from_f32(type, values, to, n, NULL);
 }
 
-void tn__store(const tn_tensor *t, char *row, int64_t first, int64_t n, const float *values) {
+const float *tn__load(const tn__cpu_kernels *kernels, const tn_tensor *t, const char *row, int64_t first, int64_t n,
+                      float *buffer) {
+    const int64_t block = tn_type_block(t->type);
     if (tn__dense_row(t)) {
-        if (t->type == TN_F32) {
-            float *to = (float *)(void *)row + first;
-            if (to != values) memmove(to, values, (size_t)n * 4);
-            return;
-        }
-        size_t block = (size_t)tn_type_block(t->type);
-        tn__quantize(t->type, values, row + (size_t)first / block * t->nb[0], n);
-        return;
+        if (t->type == TN_F32) return (const float *)(const void *)row + first;
+        to_f32(kernels, t->type, row + (size_t)(first / block) * t->nb[0], buffer, n);
+        return buffer;
     }
-    int64_t block = tn_type_block(t->type);
-    for (int64_t i = 0; i < n; i += block)
-        tn__quantize(t->type, values + i, row + (size_t)((first + i) / block) * t->nb[0], block);
+    const char *at = row + (size_t)(first / block) * t->nb[0];
+    switch (t->type) {
+    case TN_F32:
+        for (int64_t i = 0; i < n; i++, at += t->nb[0]) memcpy(buffer + i, at, 4);
+        break;
+    case TN_F16:
+        for (int64_t i = 0; i < n; i++, at += t->nb[0])
+            buffer[i] = tn__f16_to_f32(*(const uint16_t *)(const void *)at);
+        break;
+    default: /* elements, or blocks, apart from each other */
+        for (int64_t i = 0; i < n; i += block, at += t->nb[0]) to_f32(kernels, t->type, at, buffer + i, block);
+    }
+    return buffer;
+}
+
+void tn__store(const tn__cpu_kernels *kernels, const tn_tensor *t, char *row, int64_t first, int64_t n,
+               const float *values) {
+    const int64_t block = tn_type_block(t->type);
+    char *at = row + (size_t)(first / block) * t->nb[0];
+    if (!tn__dense_row(t)) {
+        for (int64_t i = 0; i < n; i += block, at += t->nb[0]) tn__quantize(kernels, t->type, values + i, at, block);
+    } else if (t->type != TN_F32) {
+        tn__quantize(kernels, t->type, values, at, n);
+    } else if ((const void *)at != values) {
+        memmove(at, values, (size_t)n * 4);
+    }
 }
 
 int64_t tn__load_int(const tn_tensor *t, const char *row, int64_t i) {
