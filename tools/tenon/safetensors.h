@@ -1,0 +1,45 @@
+/* Reads safetensors files: one, or the shards that an index names. Everything in a header is checked against the
+ * file's size before it is used. */
+#ifndef TENON_TOOL_SAFETENSORS_H
+#define TENON_TOOL_SAFETENSORS_H
+
+#include "tenon/base.h"
+#include "tenon/tensor.h"
+
+enum { SAFETENSORS_MAX_DIMS = 6 };
+
+enum safetensors_type { ST_F32, ST_F16, ST_BF16, ST_F64, ST_U8, ST_I8, ST_I16, ST_I32, ST_I64, ST_BOOL };
+
+struct safetensors_tensor {
+    char *name;
+    enum safetensors_type type;
+    int n_dims;
+    int64_t shape[SAFETENSORS_MAX_DIMS]; /* outermost first, as in the file */
+    int64_t count;                       /* elements */
+    uint64_t offset, size;               /* bytes in its file */
+    int file;
+    bool used; /* for the caller's notes */
+};
+
+struct safetensors;
+
+/* Opens FOLDER/model.safetensors, or the shards of FOLDER/model.safetensors.index.json. */
+tn_status safetensors_open(const char *folder, struct safetensors **out);
+void safetensors_close(struct safetensors *set);
+
+size_t safetensors_count(const struct safetensors *set);
+struct safetensors_tensor *safetensors_at(const struct safetensors *set, size_t index); /* sorted by name */
+struct safetensors_tensor *safetensors_find(const struct safetensors *set, const char *name);
+
+size_t safetensors_type_bytes(enum safetensors_type type);
+const char *safetensors_type_name(enum safetensors_type type);
+/* "[512, 64]" */
+char *safetensors_shape_text(const struct safetensors_tensor *tensor, char *out, size_t size);
+
+/* Elements [first, first + count) as floats, or as the bytes they are. Any thread. */
+tn_status safetensors_floats(const struct safetensors *set, const struct safetensors_tensor *tensor, int64_t first,
+                             int64_t count, float *out);
+tn_status safetensors_bytes(const struct safetensors *set, const struct safetensors_tensor *tensor, uint64_t offset,
+                            size_t size, void *out);
+
+#endif
