@@ -159,8 +159,12 @@ def write_stories(model, seconds, batch, length, top, temperature, top_p):
         ended = torch.zeros(batch, dtype=torch.bool, device=DEVICE)
         for at in range(length):
             logits = model.step(current, caches, at)
-            # 64 candidates carry all but a sliver of the mass of this model's distributions.
-            value, index = logits.topk(64, sorted=True)
+            # 64 candidates carry all but a sliver of the mass of this model's distributions. They are sought in the
+            # 24 blocks of 128 with the largest maxima, which is many times faster than among all.
+            blocks = logits.view(batch, -1, 128)
+            where = blocks.amax(-1).topk(24, sorted=False).indices
+            value, index = blocks.gather(1, where[..., None].expand(-1, -1, 128)).view(batch, -1).topk(64, sorted=True)
+            index = where.gather(1, index // 128) * 128 + index % 128
             value = value.float()
             p = (value - logits.float().logsumexp(-1, keepdim=True)).exp()
             idx[:, at], prob[:, at] = index[:, :top].to(torch.int16), p[:, :top].to(torch.float16)
@@ -352,7 +356,7 @@ def main():
     nats, chars, count = 0.0, 0, 0
     bounds = list(valid_starts) + [len(valid_stream)]
     with torch.no_grad():
-        for i in range(held):
+        for i in range(0, held, 4):
             row = torch.from_numpy(valid_stream[bounds[i] : bounds[i + 1]].astype(np.int64))[None].to(DEVICE)[:, :context]
             logp = F.log_softmax(student(row[:, :-1]).float(), -1)
             nats -= logp.gather(2, row[:, 1:, None]).sum().item()
@@ -369,7 +373,7 @@ def main():
             teacher_nats -= picked[mask].sum().item()
             teacher_count += int(mask.sum())
     report = dict(parameters=n_params, steps=step, tokens=step * rows * context, stories=n_stories, student_nats_per_token=nats / count,
-                  student_nats_per_char=nats / chars, teacher_nats_per_token=teacher_nats / max(teacher_count, 1), teacher_nats_per_char=teacher_nats / chars,
+                  student_nats_per_char=nats / chars, teacher_nats_per_token=teacher_nats / max(teacher_count, 1), teacher_nats_per_char=teacher_nats / int(valid_chars.sum()),
                   seconds=time.time() - START)
     say(json.dumps(report))
 
