@@ -1,5 +1,5 @@
 /* tenon logits: the logits a model gives for a list of tokens, as raw floats. */
-#include "cli.h"
+#include "text_input.h"
 
 #include "tenon/llm.h"
 
@@ -30,24 +30,6 @@ static int parse_tokens(const char *text, tn_tokens *out) {
     return out->count ? EXIT_OK : fail("the list of tokens is empty");
 }
 
-static char *read_list(const char *path) {
-    FILE *file = fopen(path, "rb");
-    if (!file) return NULL;
-    size_t size = 0, capacity = 1 << 16;
-    char *text = malloc(capacity);
-    for (size_t got; text && (got = fread(text + size, 1, capacity - size - 1, file)) > 0;) {
-        size += got;
-        if (capacity - size < 2) {
-            char *grown = realloc(text, capacity *= 2);
-            if (!grown) free(text);
-            text = grown;
-        }
-    }
-    if (text) text[size] = '\0';
-    fclose(file);
-    return text;
-}
-
 static bool write_row(void *user, int32_t position, const float *logits, int32_t n_vocab) {
     (void)position;
     return fwrite(logits, sizeof *logits, (size_t)n_vocab, user) == (size_t)n_vocab && !interrupted();
@@ -56,14 +38,15 @@ static bool write_row(void *user, int32_t position, const float *logits, int32_t
 static int run(const struct args *args) {
     const char *list = args_text(args, "tokens"), *path = args_text(args, "out");
     if (!list || !path) return fail_usage(args, "--tokens and --out are needed");
-    char *text = list[0] == '@' ? read_list(list + 1) : strdup(list);
-    if (!text) return fail("%s cannot be read", list + 1);
+    char *text = NULL;
+    size_t size;
+    if (list[0] == '@' && read_text_file(list + 1, &text, &size)) return EXIT_ERROR;
     tn_tokens tokens = {0};
     tn_model *model = NULL;
     tn_session *session = NULL;
     FILE *out = NULL;
     tn_status status;
-    int code = parse_tokens(text, &tokens);
+    int code = parse_tokens(text ? text : list, &tokens);
     free(text);
     if (code) goto out;
     if ((status = tn_model_open(args->values[0], NULL, &model)) != TN_OK) {

@@ -2,6 +2,7 @@
 #include "text_input.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,7 +16,7 @@ int open_tokenizer(const char *path, bool allow_unknown_pre, tn_tokenizer **out)
     return status == TN_OK ? 0 : fail_status(status, "vocabulary");
 }
 
-int read_input(char **text, size_t *size) {
+static int read_all(int descriptor, const char *name, char **text, size_t *size) {
     size_t capacity = 0;
     *text = NULL;
     *size = 0;
@@ -29,7 +30,7 @@ int read_input(char **text, size_t *size) {
             }
             *text = larger;
         }
-        ssize_t got = read(STDIN_FILENO, *text + *size, capacity - *size - 1);
+        ssize_t got = read(descriptor, *text + *size, capacity - *size - 1);
         if (got == 0) break;
         if (got > 0) {
             *size += (size_t)got;
@@ -38,8 +39,18 @@ int read_input(char **text, size_t *size) {
         if (errno == EINTR && !interrupted()) continue;
         int error = errno;
         free(*text);
-        return error == EINTR ? EXIT_INTERRUPTED : fail("standard input cannot be read: %s", strerror(error));
+        return error == EINTR ? EXIT_INTERRUPTED : fail("%s cannot be read: %s", name, strerror(error));
     }
     (*text)[*size] = 0;
     return 0;
+}
+
+int read_input(char **text, size_t *size) { return read_all(STDIN_FILENO, "standard input", text, size); }
+
+int read_text_file(const char *path, char **text, size_t *size) {
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) return fail("%s cannot be opened: %s", path, strerror(errno));
+    int code = read_all(descriptor, path, text, size);
+    close(descriptor);
+    return code;
 }

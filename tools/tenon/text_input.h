@@ -9,5 +9,6 @@
 int open_tokenizer(const char *path, bool allow_unknown_pre, tn_tokenizer **out);
 /* Reads standard input to its end; the caller frees. Returns 0, or prints a message and returns an exit code. */
 int read_input(char **text, size_t *size);
+int read_text_file(const char *path, char **text, size_t *size); /* the same for a file */
 
 #endif

@@ -1,0 +1,188 @@
+/* Implementation of what model commands share. */
+#include "engine.h"
+
+#include "term.h"
+#include "text_input.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const struct option engine_table[] = {
+    {.name = "model", .letter = "m", .value = "FILE", .kind = OPTION_TEXT, .help = "the model, instead of as the first argument", .env = "TENON_MODEL LLAMA_ARG_MODEL"},
+    {.name = "ctx", .letter = "c", .aliases = "--ctx-size", .value = "N", .kind = OPTION_INT, .min = 0, .max = INT32_MAX, .fallback = "4096",
+     .help = "context: cells of the KV cache, 0 for what the model was trained with", .env = "TENON_CTX LLAMA_ARG_CTX_SIZE"},
+    {.name = "batch", .letter = "b", .aliases = "--batch-size", .value = "N", .kind = OPTION_INT, .min = 1, .max = 1 << 24, .fallback = "2048",
+     .help = "most tokens handed over at once", .env = "LLAMA_ARG_BATCH"},
+    {.name = "ubatch", .letter = "ub", .aliases = "--ubatch-size", .value = "N", .kind = OPTION_INT, .min = 1, .max = 1 << 24, .fallback = "512",
+     .help = "most tokens computed at once", .env = "LLAMA_ARG_UBATCH"},
+    OPTION_THREADS,
+    {.name = "threads-batch", .letter = "tb", .value = "N", .kind = OPTION_INT, .min = 0, .max = 4096, .fallback = "0", .help = "accepted for compatibility; --threads rules"},
+    {.name = "cache-type-k", .letter = "ctk", .aliases = "--cache-type", .value = "TYPE", .kind = OPTION_TEXT, .fallback = "f16", .choices = "f32 f16 bf16 q8_0 q4_0",
+     .help = "type of the cached keys", .env = "LLAMA_ARG_CACHE_TYPE_K"},
+    {.name = "cache-type-v", .letter = "ctv", .value = "TYPE", .kind = OPTION_TEXT, .choices = "f32 f16 bf16 q8_0 q4_0", .help = "type of the cached values, as the keys' when not given",
+     .env = "LLAMA_ARG_CACHE_TYPE_V"},
+    {.name = "device", .letter = "dev", .value = "NAME", .kind = OPTION_TEXT, .repeats = true, .help = "a device to use, best first; repeat or separate by ';' (cpu, cuda0, sim:8G…)", .env = "TENON_DEVICE LLAMA_ARG_DEVICE"},
+    {.name = "gpu-layers", .letter = "ngl", .aliases = "--n-gpu-layers", .value = "N", .kind = OPTION_INT, .min = -1, .max = 1 << 20, .fallback = "-1",
+     .help = "layers off the CPU, -1 for as many as fit", .env = "LLAMA_ARG_N_GPU_LAYERS"},
+    {.name = "tensor-split", .letter = "ts", .value = "RATIOS", .kind = OPTION_TEXT, .help = "shares of the layers per device, e.g. 3,1", .env = "LLAMA_ARG_TENSOR_SPLIT"},
+    {.name = "override-tensor", .letter = "ot", .value = "REGEX=DEVICE", .kind = OPTION_TEXT, .repeats = true, .help = "put the tensors whose names match on a device"},
+    {.name = "no-pack", .kind = OPTION_FLAG, .help = "keep weights as in the file, never in the CPU's packed layout"},
+    {0},
+};
+const struct option_group engine_options = {"Model and memory", engine_table};
+
+static const struct option sampling_table[] = {
+    {.name = "seed", .letter = "s", .value = "N", .kind = OPTION_INT, .min = -1, .max = 9e15, .fallback = "-1", .help = "seed of the random numbers, -1 for a new one each time"},
+    {.name = "temp", .aliases = "--temperature", .value = "T", .kind = OPTION_REAL, .min = 0, .max = 100, .fallback = "0.8", .help = "temperature, 0 for the likeliest token always"},
+    {.name = "top-k", .value = "N", .kind = OPTION_INT, .min = 0, .max = INT32_MAX, .fallback = "40", .help = "keep the N likeliest tokens, 0 for all"},
+    {.name = "top-p", .value = "P", .kind = OPTION_REAL, .min = 0, .max = 1, .fallback = "0.95", .help = "keep the likeliest tokens up to this probability"},
+    {.name = "min-p", .value = "P", .kind = OPTION_REAL, .min = 0, .max = 1, .fallback = "0.05", .help = "drop tokens less likely than this share of the best"},
+    {.name = "typical", .value = "P", .kind = OPTION_REAL, .min = 0, .max = 1, .fallback = "1", .help = "locally typical sampling, 1 for off"},
+    {.name = "repeat-penalty", .value = "X", .kind = OPTION_REAL, .min = 0.01, .max = 100, .fallback = "1", .help = "penalty for tokens seen lately, 1 for none"},
+    {.name = "repeat-last-n", .value = "N", .kind = OPTION_INT, .min = 0, .max = 1 << 20, .fallback = "64", .help = "how many last tokens the penalties look at"},
+    {.name = "frequency-penalty", .value = "X", .kind = OPTION_REAL, .min = -100, .max = 100, .fallback = "0", .help = "penalty per occurrence"},
+    {.name = "presence-penalty", .value = "X", .kind = OPTION_REAL, .min = -100, .max = 100, .fallback = "0", .help = "penalty for having occurred"},
+    {.name = "mirostat", .value = "N", .kind = OPTION_INT, .min = 0, .max = 2, .fallback = "0", .help = "mirostat version, 0 for off"},
+    {.name = "grammar", .value = "GBNF", .kind = OPTION_TEXT, .help = "only text this grammar allows"},
+    {.name = "grammar-file", .value = "FILE", .kind = OPTION_TEXT, .help = "the same from a file"},
+    {.name = "json-schema", .letter = "j", .value = "SCHEMA", .kind = OPTION_TEXT, .help = "only JSON that this schema allows"},
+    {0},
+};
+const struct option_group sampling_options = {"Sampling", sampling_table};
+
+/* ---- Model ------------------------------------------------------------------------------------------------------ */
+
+static const char default_model[] = "tales.gguf";
+
+static bool try_path(char *buffer, size_t size, const char *folder, const char *rest) {
+    return (size_t)snprintf(buffer, size, "%s%s%s", folder, rest, default_model) < size && access(buffer, R_OK) == 0;
+}
+
+const char *engine_model_path(const struct args *args, char *buffer, size_t size) {
+    if (args_text(args, "model")) return args_text(args, "model");
+    if (args->count > 0) return args->values[0];
+    char program[4096];
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    program[length > 0 ? length : 0] = '\0';
+    char *slash = strrchr(program, '/');
+    if (slash) *slash = '\0';
+    /* Beside the program, in the source tree (build/bin), installed (bin beside share), then as built. */
+    static const char *const places[] = {"/", "/models/", "/../../models/", "/../share/tenon/models/"};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (try_path(buffer, size, program, places[i])) return buffer;
+    fail("no model given, and the default one (%s) is not installed: name a GGUF file", default_model);
+    return NULL;
+}
+
+int engine_session_params(const struct args *args, tn_session_params *p) {
+    static char names[16][256];
+    *p = tn_session_params_default();
+    p->n_ctx = (int32_t)args_int(args, "ctx");
+    p->n_batch = (int32_t)args_int(args, "batch");
+    p->n_ubatch = (int32_t)args_int(args, "ubatch");
+    p->n_threads = (int)args_int(args, "threads");
+    p->n_gpu_layers = (int32_t)args_int(args, "gpu-layers");
+    p->no_pack = args_flag(args, "no-pack");
+    p->abort = interrupted_callback;
+    const char *k = args_text(args, "cache-type-k"), *v = args_text(args, "cache-type-v");
+    if (tn_type_parse(k, &p->cache_k) != TN_OK) return fail_status(TN_E_TYPE, "--cache-type-k");
+    if (tn_type_parse(v ? v : k, &p->cache_v) != TN_OK) return fail_status(TN_E_TYPE, "--cache-type-v");
+
+    size_t n = 0;
+    for (int i = 0; i < args_repeats(args, "device"); i++) {
+        for (const char *name = args_text_at(args, "device", i); *name;) {
+            size_t length = strcspn(name, ";");
+            if (n == 15 || length >= sizeof names[0]) return fail("--device: at most 15 devices with names of up to 255 bytes");
+            memcpy(names[n], name, length);
+            names[n][length] = '\0';
+            p->devices[n] = names[n];
+            n++;
+            name += length + (name[length] == ';');
+        }
+    }
+    const char *ratio = args_text(args, "tensor-split");
+    for (size_t i = 0; ratio && *ratio && i < 16; i++) {
+        char *end;
+        p->split[i] = strtof(ratio, &end);
+        if (end == ratio || p->split[i] < 0) return fail("--tensor-split: '%s' is no list of shares like 3,1", args_text(args, "tensor-split"));
+        ratio = *end ? end + 1 : end;
+    }
+    int n_overrides = args_repeats(args, "override-tensor");
+    if (n_overrides) {
+        /* Lives as long as the program: options outlive every session. */
+        tn_placement_override *list = calloc((size_t)n_overrides, sizeof *list);
+        for (int i = 0; list && i < n_overrides; i++) {
+            char *text = strdup(args_text_at(args, "override-tensor", i)), *equal = text ? strrchr(text, '=') : NULL;
+            if (!equal) return fail("--override-tensor needs REGEX=DEVICE, not '%s'", args_text_at(args, "override-tensor", i));
+            *equal = '\0';
+            list[i] = (tn_placement_override){text, equal + 1};
+        }
+        p->overrides = list;
+        p->n_overrides = list ? (size_t)n_overrides : 0;
+    }
+    return EXIT_OK;
+}
+
+static bool show_progress(void *user, size_t done, size_t total) {
+    struct progress *progress = user;
+    if (!progress->total) progress_start(progress, "loading", total, PROGRESS_BYTES);
+    progress_update(progress, done);
+    return !interrupted();
+}
+
+int engine_open(const struct args *args, const char *path, const tn_session_params *params, tn_model **model, tn_session **session) {
+    (void)args;
+    *model = NULL;
+    *session = NULL;
+    tn_status status = tn_model_open(path, NULL, model);
+    if (status != TN_OK) return fail_status(status, "%s", "");
+    struct progress progress = {0};
+    tn_session_params p = *params;
+    p.progress = show_progress;
+    p.user = &progress;
+    status = tn_session_new(*model, &p, session);
+    if (progress.total) progress_end(&progress);
+    if (status == TN_OK) return EXIT_OK;
+    int code = fail_status(status, "%s", path);
+    tn_model_close(*model);
+    *model = NULL;
+    return code;
+}
+
+/* ---- Sampler ---------------------------------------------------------------------------------------------------- */
+
+int engine_sampler(const struct args *args, const tn_model *model, tn_sampler **sampler) {
+    tn_sampler_params p = tn_sampler_params_default();
+    int64_t seed = args_int(args, "seed");
+    p.seed = seed < 0 ? TN_SEED_RANDOM : (uint64_t)seed;
+    p.temperature = (float)args_real(args, "temp");
+    p.top_k = (int32_t)args_int(args, "top-k");
+    p.top_p = (float)args_real(args, "top-p");
+    p.min_p = (float)args_real(args, "min-p");
+    p.typical_p = (float)args_real(args, "typical");
+    p.repeat_penalty = (float)args_real(args, "repeat-penalty");
+    p.penalty_window = (int32_t)args_int(args, "repeat-last-n");
+    p.frequency_penalty = (float)args_real(args, "frequency-penalty");
+    p.presence_penalty = (float)args_real(args, "presence-penalty");
+    p.mirostat = (int32_t)args_int(args, "mirostat");
+    tn_status status = tn_sampler_new(&p, (size_t)tn_model_get_info(model).n_vocab, sampler);
+    if (status != TN_OK) return fail_status(status, "sampling");
+    if (args_text(args, "grammar") || args_text(args, "grammar-file") || args_text(args, "json-schema")) {
+        tn_sampler_free(*sampler);
+        *sampler = NULL;
+        return fail("grammars are not supported here yet");
+    }
+    return EXIT_OK;
+}
+
+/* ---- The end ---------------------------------------------------------------------------------------------------- */
+
+void engine_closing_line(tn_session *session) {
+    tn_session_stats s = tn_session_get_stats(session);
+    double prompt = s.prompt_ns ? (double)s.prompt_tokens * 1e9 / (double)s.prompt_ns : 0;
+    double generated = s.generated_ns ? (double)s.generated_tokens * 1e9 / (double)s.generated_ns : 0;
+    progress_hide();
+    fprintf(stderr, "%s%llu tokens, prompt %.1f t/s, generation %.1f t/s%s\n", style(stderr, STYLE_DIM), (unsigned long long)(s.prompt_tokens + s.generated_tokens), prompt,
+            generated, style(stderr, STYLE_NONE));
+}
