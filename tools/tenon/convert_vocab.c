@@ -393,6 +393,9 @@ static int64_t role_id(const struct vocab *v, const char *name) {
     if (!number || json_is_null(number)) number = json_object_get(v->generation, key);
     if (json_is_array(number)) number = json_array_get(number, 0);
     if (id < 0 && json_is_number(number)) id = (int64_t)json_number_value(number);
+    if (id < 0 && strcmp(name, "unk_token") == 0)
+        for (uint32_t i = 0; i < v->size && id < 0; i++)
+            if (v->types[i] == UNKNOWN) id = i;
     return id >= 0 && id < v->size ? id : -1;
 }
 

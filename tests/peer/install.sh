@@ -1,0 +1,8 @@
+#!/bin/bash
+# install.sh FOLDER: puts the npm packages that the peer tests compare with into FOLDER/node_modules, once.
+set -eu
+mkdir -p "$1"
+cd "$1"
+[ -d node_modules/@huggingface/gguf ] && [ -d node_modules/@huggingface/tokenizers ] && exit 0
+[ -f package.json ] || echo '{"private": true}' > package.json
+npm install --no-audit --no-fund --silent @huggingface/gguf@0.4 @huggingface/tokenizers@0.2 > /dev/null 2>&1
