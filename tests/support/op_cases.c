@@ -25,11 +25,11 @@ static tn_type real_type(rng *r) {
     static const tn_type types[] = {TN_F32, TN_F32, TN_F16, TN_BF16};
     return types[rng_below(r, 4)];
 }
-/* Any type that can be multiplied with; every block type in turn. */
+/* Any type that can be multiplied with; q8_1 and q8_K hold activations only. */
 static tn_type weight_type(rng *r) {
     for (;;) {
         tn_type type = (tn_type)rng_below(r, TN_TYPE_LIMIT);
-        if (!tn_type_valid(type) || !tn_type_can_read(type)) continue;
+        if (!tn_type_valid(type) || !tn_type_can_read(type) || type == TN_Q8_1 || type == TN_Q8_K) continue;
         if (tn_type_is_quantized(type) || type == TN_F32 || type == TN_F16 || type == TN_BF16) return type;
     }
 }

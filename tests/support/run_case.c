@@ -99,8 +99,8 @@ static double tolerance_of_op(const tn_tensor *node) {
     switch (node->op) {
     case TN_OP_MUL_MAT:
         if (node->params.mul_mat.precise) return 2e-5;
-        return node->src[0]->type == TN_F32 ? 2e-5 : 6e-3;
-    case TN_OP_MUL_MAT_ID: return node->src[0]->type == TN_F32 ? 2e-5 : 6e-3;
+        return node->src[0]->type == TN_F32 ? 2e-5 : 1.2e-2;
+    case TN_OP_MUL_MAT_ID: return node->src[0]->type == TN_F32 ? 2e-5 : 1.2e-2;
     case TN_OP_ATTENTION:
         return node->src[TN_ATTN_K]->type == TN_F32 && node->src[TN_ATTN_V]->type == TN_F32 ? 1e-4 : 2e-2;
     case TN_OP_OUT_PROD:

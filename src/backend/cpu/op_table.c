@@ -103,6 +103,7 @@ const tn__cpu_op tn__cpu_ops[TN_OP_COUNT] = {
     [TN_OP_ROPE] = {.run = tn__run_rope, .supports = tn__supports_rope, .scratch = tn__scratch_rope},
 
     [TN_OP_MUL_MAT] = {.run = tn__run_mul_mat,
+                       .supports = tn__supports_mul_mat,
                        .phases = tn__phases_mul_mat,
                        .scratch = tn__scratch_mul_mat,
                        .units = tn__units_mul_mat,

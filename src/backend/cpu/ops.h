@@ -163,6 +163,7 @@ size_t tn__scratch_rope(const tn_tensor *node, const tn__cpu_kernels *kernels, i
 bool tn__supports_rope(const tn_tensor *node, char *reason, size_t size);
 
 void tn__run_mul_mat(const tn__task *task);
+bool tn__supports_mul_mat(const tn_tensor *node, char *reason, size_t size);
 int tn__phases_mul_mat(const tn_tensor *node, const tn__cpu_kernels *kernels);
 size_t tn__scratch_mul_mat(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
 bool tn__shares_mul_mat(const tn_tensor *earlier, const tn_tensor *later, const tn__cpu_kernels *kernels);

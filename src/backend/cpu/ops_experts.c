@@ -126,6 +126,7 @@ static void multiply(const plan *p, const tn__task *task, const groups *g) {
 
 bool tn__supports_mul_mat_id(const tn_tensor *node, char *reason, size_t size) {
     const tn_tensor *y = node->src[1];
+    if (!tn__supports_mul_mat(node, reason, size)) return false;
     if (tn_nelements(node->src[2]) > INT32_MAX || node->src[0]->ne[2] >= INT32_MAX || tn_nbytes(y) / 4 > INT32_MAX)
         return tn__refuse(reason, size, "mul_mat_id: more than 8 GiB of activations, or 2^31 rows");
     if (y->nb[1] % 4 || y->nb[2] % 4) return tn__refuse(reason, size, "mul_mat_id: rows of y are not aligned");

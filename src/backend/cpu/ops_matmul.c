@@ -37,6 +37,14 @@ static plan plan_of(const tn_tensor *node, const tn__cpu_kernels *kernels) {
     return p;
 }
 
+bool tn__supports_mul_mat(const tn_tensor *node, char *reason, size_t size) {
+    const tn_type type = node->src[0]->type;
+    if (type == TN_Q8_1 || type == TN_Q8_K)
+        return tn__refuse(reason, size, "%s: %s is a format for activations, not for weights", tn_op_name(node->op),
+                          tn_type_name(type));
+    return true;
+}
+
 int tn__phases_mul_mat(const tn_tensor *node, const tn__cpu_kernels *kernels) {
     const plan p = plan_of(node, kernels);
     return 1 + p.converts + (p.form != TN__ACT_PLAIN && !p.alone);
