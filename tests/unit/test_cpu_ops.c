@@ -107,11 +107,11 @@ static void run_levels(int n_cases, bool wild) {
 
 static void every_op_agrees_with_the_reference(void **state) {
     (void)state;
-    run_levels(getenv("TENON_LONG") ? 1500 : 30, false);
+    run_levels(getenv("TENON_LONG") ? 1500 : 20, false);
 }
 static void nan_and_infinity_propagate(void **state) {
     (void)state;
-    run_levels(getenv("TENON_LONG") ? 300 : 8, true);
+    run_levels(getenv("TENON_LONG") ? 300 : 6, true);
 }
 
 int main(void) {

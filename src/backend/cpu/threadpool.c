@@ -13,7 +13,6 @@
 enum { ACTIVE_BITS = 13, ACTIVE_MASK = (1 << ACTIVE_BITS) - 1 }; /* TN_MAX_THREADS fits */
 _Static_assert((int)TN_MAX_THREADS <= (int)ACTIVE_MASK, "the number of threads must fit into the work word");
 
-static const uint64_t give_way_ns = 20 * 1000; /* about one migration: a core waited for longer is not ours */
 static const uint64_t barrier_poll_ns =
     2 * 1000 * 1000;                            /* steps of a run are shorter than this, or sleeping is cheap */
 static const uint64_t poll_unit_ns = 50 * 1000; /* of the poll level: 50 looks for 2.5 ms, a token's pause */
@@ -35,7 +34,8 @@ struct tn_threadpool {
     alignas(64) _Atomic uint32_t work; /* run number << ACTIVE_BITS | threads in it */
     _Atomic uint32_t idle_sleepers;
     _Atomic bool stop, paused;
-    tn_threadpool_fn fn; /* of the current run; written before `work` announces it */
+    _Atomic int crowded, idle_crowded; /* whether waiting threads hold up those they wait for */
+    tn_threadpool_fn fn;               /* of the current run; written before `work` announces it */
     void *user;
     int active;
 
@@ -60,7 +60,7 @@ void tn_threadpool_barrier(tn_threadpool *pool) {
         if (atomic_load(&pool->turn_sleepers)) tn__wake_all(&pool->turn);
         return;
     }
-    while (!tn__poll(&pool->turn, turn, pool->step_poll_ns, give_way_ns)) {
+    while (!tn__poll(&pool->turn, turn, pool->step_poll_ns, &pool->crowded)) {
         atomic_fetch_add(&pool->turn_sleepers, 1);
         if (atomic_load(&pool->turn) == turn) tn__sleep_on(&pool->turn, turn);
         atomic_fetch_sub(&pool->turn_sleepers, 1);
@@ -70,7 +70,7 @@ void tn_threadpool_barrier(tn_threadpool *pool) {
 static void wait_for_work(tn_threadpool *pool, uint32_t last) {
     for (;;) {
         uint64_t limit = atomic_load_explicit(&pool->paused, memory_order_relaxed) ? 0 : pool->idle_poll_ns;
-        if (tn__poll(&pool->work, last, limit, give_way_ns)) return;
+        if (tn__poll(&pool->work, last, limit, &pool->idle_crowded)) return;
         atomic_fetch_add(&pool->idle_sleepers, 1);
         if (atomic_load(&pool->work) == last) tn__sleep_on(&pool->work, last);
         atomic_fetch_sub(&pool->idle_sleepers, 1);

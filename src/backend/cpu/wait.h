@@ -37,19 +37,28 @@ static inline void tn__wake_all(_Atomic uint32_t *word) {
 #endif
 }
 
-/* Looks at *word until it differs from `old` or `limit_ns` have passed; returns whether it differs. After
- * `give_way_ns` every further look lets others run first: on a busy machine the thread that is waited for may need
- * this very core. */
-static inline bool tn__poll(_Atomic uint32_t *word, uint32_t old, uint64_t limit_ns, uint64_t give_way_ns) {
+/* Looks at *word until it differs from `old` or `limit_ns` have passed; returns whether it differs. After a while
+ * every further look lets others run first: on a busy machine the thread that is waited for may need this very core.
+ * `crowded` remembers across calls how often that was so; then giving way begins at once. */
+static inline bool tn__poll(_Atomic uint32_t *word, uint32_t old, uint64_t limit_ns, _Atomic int *crowded) {
+    enum { GIVE_WAY_NS = 20 * 1000, GIVE_WAY_CROWDED_NS = 1000, CROWDED = 8, MOST_CROWDED = 16 };
     if (atomic_load_explicit(word, memory_order_acquire) != old) return true;
     if (limit_ns == 0) return false;
-    uint64_t start = tn_time_ns();
+    int crowd = atomic_load_explicit(crowded, memory_order_relaxed);
+    const uint64_t give_way_ns = crowd >= CROWDED ? GIVE_WAY_CROWDED_NS : GIVE_WAY_NS;
+    uint64_t start = tn_time_ns(), waited = 0;
     for (;;) {
         for (int i = 0; i < 64; i++) {
-            if (atomic_load_explicit(word, memory_order_acquire) != old) return true;
+            if (atomic_load_explicit(word, memory_order_acquire) != old) {
+                if (waited >= give_way_ns && crowd < MOST_CROWDED)
+                    atomic_store_explicit(crowded, crowd + 1, memory_order_relaxed);
+                else if (waited < GIVE_WAY_CROWDED_NS && crowd > 0)
+                    atomic_store_explicit(crowded, crowd - 1, memory_order_relaxed);
+                return true;
+            }
             tn__cpu_relax();
         }
-        uint64_t waited = tn_time_ns() - start;
+        waited = tn_time_ns() - start;
         if (waited >= limit_ns) return false;
         if (waited >= give_way_ns) sched_yield();
     }
