@@ -183,7 +183,6 @@ tn_status tn_device_find(const char *name, tn_device **device) {
     tn_device *found = find_locked(name);
     pthread_mutex_unlock(&lock);
     if (!found) {
-#if __has_include("backend/sim/sim.h")
         if (strncmp(name, "sim:", 4) == 0) {
             TN_TRY(tn__sim_device_new(name, &found));
             tn_status status = tn_registry_add(found);
@@ -194,7 +193,6 @@ tn_status tn_device_find(const char *name, tn_device **device) {
             *device = found;
             return TN_OK;
         }
-#endif
         return not_found(name);
     }
     *device = found;

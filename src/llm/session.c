@@ -84,6 +84,29 @@ static tn_status fill_params(const tn_model *m, tn_session_params *p) {
     return TN_OK;
 }
 
+/* The last n_gpu_layers layers go to the devices before the CPU, by their shares; the output side follows when there
+ * is one more. */
+static void place_layers(tn_session *s) {
+    int32_t n = s->model->h.n_layer, cpu = (int32_t)s->n_devices - 1;
+    int32_t off_cpu = cpu == 0 ? 0 : s->params.n_gpu_layers < 0 ? n + 1 : TN__MIN(s->params.n_gpu_layers, n + 1);
+    float total = 0;
+    for (int32_t d = 0; d < cpu; d++) total += s->params.split[d];
+    for (int32_t i = 0; i < n + 2; i++) {
+        int32_t layer = i - 1, device = cpu;
+        if (layer >= 0 && layer >= n - off_cpu + (off_cpu > n)) {
+            /* Where this layer lies among those off the CPU, from 0 to 1. */
+            int32_t first = TN__MAX(0, n - off_cpu + (off_cpu > n));
+            float at = ((float)(layer - first) + 0.5f) / (float)(n + (off_cpu > n) - first), sum = 0;
+            for (device = 0; device < cpu - 1; device++) {
+                sum += total > 0 ? s->params.split[device] / total : 1.0f / (float)cpu;
+                if (at < sum) break;
+            }
+            if (layer == n && off_cpu <= n) device = cpu;
+        }
+        s->device_of_layer[i] = device;
+    }
+}
+
 static int device_of_weight(const void *user, const tn__weight *w) {
     const tn_session *s = user;
     return s->device_of_layer[w->layer + 1];
@@ -122,7 +145,7 @@ static tn_status create(tn_session *s) {
     tn_status status = TN_E_NOMEM;
     if (!s->device_of_layer || !types) goto out;
     for (size_t d = 0; d < s->n_devices; d++) types[d] = tn_device_buffer_type(tn_backend_device(tn_sched_backend(s->sched, d)));
-    for (int32_t i = 0; i < m->h.n_layer + 2; i++) s->device_of_layer[i] = (int)s->n_devices - 1;
+    place_layers(s);
     tn__load load = {.types = types, .n_types = s->n_devices, .device_of = device_of_weight, .user = s, .progress = s->params.progress, .progress_user = s->params.user};
     TN_TRY_GOTO(tn__load_weights(m, &load), status, out);
     tn__kv_params kp = {

@@ -1,0 +1,133 @@
+/* The simulated device's memory: one set of pages, mapped once without access for everyone to name and once with
+ * access for the device. */
+#include "backend/sim/sim.h"
+
+#include "base/checked.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+char *tn__sim_inner(const tn_buffer *buffer, const void *address) {
+    const tn__sim_buffer *b = buffer->impl;
+    return b->inner + ((const char *)address - (const char *)buffer->base);
+}
+
+static tn__sim *sim_of(const tn_buffer *buffer) { return buffer->type->impl; }
+
+static void buffer_free(tn_buffer *buffer) {
+    tn__sim_buffer *b = buffer->impl;
+    if (b->mapped) {
+        munmap(buffer->base, b->mapped);
+        if (b->inner) munmap(b->inner, b->mapped);
+    }
+    atomic_fetch_sub(&sim_of(buffer)->used, buffer->size);
+    tn_free(b);
+}
+
+/* A range of the tensor inside the device, or NULL with a message. */
+static char *range(tn_buffer *buffer, const tn_tensor *tensor, size_t offset) {
+    tn__sim_buffer *b = buffer->impl;
+    if (!b->inner) {
+        tn_fail(TN_E_UNSUPPORTED, "%s has no storage: it serves planning only", buffer->type->name);
+        return NULL;
+    }
+    return tn__sim_inner(buffer, (const char *)tensor->data + offset);
+}
+
+static tn_status before_copy(tn_buffer *buffer, size_t size) {
+    tn__sim *sim = sim_of(buffer);
+    TN_TRY(tn__sim_check(sim));
+    if (tn__sim_fault(&sim->fail_copy)) return tn_fail(TN_E_DEVICE, "%s: a copy of %zu bytes failed", sim->device.name, size);
+    tn__sim_delay(sim, size);
+    return TN_OK;
+}
+
+static tn_status set(tn_buffer *buffer, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
+    if (!size) return TN_OK;
+    if (sim_of(buffer)->memory_only) return TN_OK; /* weights may be "loaded" for a plan */
+    TN_TRY(before_copy(buffer, size));
+    char *to = range(buffer, tensor, offset);
+    if (!to) return TN_E_UNSUPPORTED;
+    memcpy(to, data, size);
+    return TN_OK;
+}
+
+static tn_status get(tn_buffer *buffer, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
+    if (!size) return TN_OK;
+    TN_TRY(before_copy(buffer, size));
+    const char *from = range(buffer, tensor, offset);
+    if (!from) return TN_E_UNSUPPORTED;
+    memcpy(data, from, size);
+    return TN_OK;
+}
+
+static tn_status fill(tn_buffer *buffer, tn_tensor *tensor, uint8_t value, size_t offset, size_t size) {
+    if (!size) return TN_OK;
+    if (sim_of(buffer)->memory_only) return TN_OK;
+    TN_TRY(tn__sim_check(sim_of(buffer)));
+    char *to = range(buffer, tensor, offset);
+    if (!to) return TN_E_UNSUPPORTED;
+    memset(to, value, size);
+    return TN_OK;
+}
+
+static tn_status clear(tn_buffer *buffer, uint8_t value) {
+    tn__sim_buffer *b = buffer->impl;
+    TN_TRY(tn__sim_check(sim_of(buffer)));
+    if (b->inner) memset(b->inner, value, buffer->size);
+    return TN_OK;
+}
+
+static const tn_buffer_ops buffer_ops = {.free = buffer_free, .set = set, .get = get, .fill = fill, .clear = clear};
+
+/* Pages for `size` bytes, visible and inner. */
+static tn_status map_pages(tn__sim_buffer *b, size_t size, bool memory_only) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes;
+    if (!tn__align_up_checked(size ? size : 1, page, &bytes)) return tn_fail(TN_E_OVERFLOW, "%zu bytes overflow", size);
+    int file = -1;
+    if (!memory_only) {
+        file = memfd_create("tenon-sim", MFD_CLOEXEC);
+        if (file < 0 || ftruncate(file, (off_t)bytes) != 0) goto failed;
+        b->inner = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        if (b->inner == MAP_FAILED) {
+            b->inner = NULL;
+            goto failed;
+        }
+    }
+    void *visible = mmap(NULL, bytes, PROT_NONE, memory_only ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED, file, 0);
+    if (visible == MAP_FAILED) {
+        if (b->inner) munmap(b->inner, bytes);
+        goto failed;
+    }
+    if (file >= 0) close(file);
+    b->base.base = visible;
+    b->mapped = bytes;
+    return TN_OK;
+failed:
+    if (file >= 0) close(file);
+    return tn_fail(TN_E_NOMEM, "the host has no room for %zu bytes of simulated memory", size);
+}
+
+static tn_status buffer_new(tn_buffer_type *type, size_t size, tn_buffer **buffer) {
+    tn__sim *sim = type->impl;
+    TN_TRY(tn__sim_check(sim));
+    size_t used = atomic_load(&sim->used), free_bytes = used < sim->size ? sim->size - used : 0;
+    if (size > type->max_size)
+        return tn_fail(TN_E_DEVICE_MEMORY, "%s: %zu bytes asked for, a single allocation has at most %zu", sim->device.name, size, type->max_size);
+    if (size > free_bytes || tn__sim_fault(&sim->fail_alloc))
+        return tn_fail(TN_E_DEVICE_MEMORY, "%s is out of memory: %zu bytes needed, %zu of %zu free", sim->device.name, size, free_bytes, sim->size);
+    tn__sim_buffer *b = tn_calloc(1, sizeof *b);
+    if (!b) return TN_E_NOMEM;
+    tn_status status = map_pages(b, size, sim->memory_only);
+    if (status != TN_OK) {
+        tn_free(b);
+        return status;
+    }
+    atomic_fetch_add(&sim->used, size);
+    b->base = (tn_buffer){.ops = &buffer_ops, .type = type, .base = b->base.base, .size = size, .impl = b};
+    *buffer = &b->base;
+    return TN_OK;
+}
+
+const tn_buffer_type_ops tn__sim_type_ops = {.buffer_new = buffer_new};

@@ -1,0 +1,52 @@
+/* The simulated device: a GPU's manners on the CPU, with settable limits and faults.
+ *
+ * Its memory has an address that the host cannot touch: the visible mapping allows no access, and only set, get, copy
+ * and the device's own thread use a second mapping of the same pages. Work is queued and runs on a thread of its own. */
+#ifndef TN_BACKEND_SIM_H
+#define TN_BACKEND_SIM_H
+
+#include "tenon/backend_impl.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+typedef struct tn__sim {
+    tn_device device;
+    tn_buffer_type type;
+    size_t size; /* bytes of memory */
+    bool memory_only;
+    uint8_t ops[TN_OP_COUNT]; /* 1: supported */
+    bool wants_ops;           /* large enough host-weight ops are worth moving here */
+    uint64_t latency_ns;      /* per copy and per program */
+    double bytes_per_ns;      /* 0: as fast as it goes */
+    /* Faults: the n-th of its kind from now fails, once (0: never). */
+    atomic_long fail_alloc, fail_copy, fail_run;
+    atomic_bool lost; /* after a lost device nothing works any more */
+    atomic_size_t used;
+    char specification[256];
+} tn__sim;
+
+typedef struct tn__sim_buffer {
+    tn_buffer base;
+    char *inner; /* the accessible mapping; NULL in memory-only mode */
+    size_t mapped;
+} tn__sim_buffer;
+
+/* Where the device itself finds what the host sees at `address` inside this buffer. */
+char *tn__sim_inner(const tn_buffer *buffer, const void *address);
+extern const tn_buffer_type_ops tn__sim_type_ops;
+
+/* Counts a fault counter down; true when this is the one that fails. */
+bool tn__sim_fault(atomic_long *counter);
+tn_status tn__sim_check(tn__sim *sim); /* TN_E_DEVICE_LOST when lost */
+void tn__sim_delay(const tn__sim *sim, size_t bytes);
+
+/* ---- The queue (queue.c) --------------------------------------------------------------------------------------- */
+tn_status tn__sim_backend_new(tn_device *device, const tn_backend_params *params, tn_backend **backend);
+tn_status tn__sim_event_new(tn_device *device, tn_event **event);
+void tn__sim_event_free(tn_event *event);
+tn_status tn__sim_event_record(tn_event *event, tn_backend *backend);
+tn_status tn__sim_event_wait(tn_event *event, tn_backend *backend);
+tn_status tn__sim_event_synchronize(tn_event *event);
+
+#endif
