@@ -4,6 +4,8 @@
 
 #include "llm/model_internal.h"
 
+#include "tenon/backend_impl.h"
+
 /* ---- KV cache ------------------------------------------------------------------------------------------------- */
 
 enum { TN__CACHE_FULL, TN__CACHE_WINDOW, TN__CACHE_GROUPS };
@@ -75,12 +77,24 @@ typedef struct tn__graph_set {
     tn_tensor *result;
 } tn__graph_set;
 
+/* Bytes a session needs on one device. */
+typedef struct tn__device_plan {
+    size_t weights, mapped, cache, compute, scratch, lower_bound;
+    int32_t n_layers;
+} tn__device_plan;
+
 struct tn_session {
     tn_model *model;
     tn_session_params params;
     tn_sched *sched;
     size_t n_devices; /* = backends of the scheduler */
     int *device_of_layer; /* n_layer + 2: input side, layers, output side */
+    tn_buffer_type **types;   /* per device */
+    tn_buffer *stand_ins;     /* per device: of unloaded weights, of the unallocated cache */
+    tn__device_plan *planned; /* per device */
+    bool fits;
+    int32_t chosen_layers; /* off the CPU */
+    tn__graph_set *reserved[2]; /* prefill, decode */
     tn__kv kv;
     tn__graph_set **sets;
     size_t n_sets, cap_sets;
@@ -99,6 +113,22 @@ struct tn_session {
 };
 
 tn_status tn__build_graph(const tn_session *session, tn__shape shape, tn__graph_set *set);
+/* The graph for a shape: remembered, or built and remembered. */
+tn_status tn__graph_for(tn_session *session, tn__shape shape, tn__graph_set **set);
+void tn__graph_set_free(tn__graph_set *set);
+/* Sizes are rounded up so that a session meets a bounded number of graphs; the added rows are padding. */
+int32_t tn__round_tokens(int32_t n, int32_t limit);
+int32_t tn__round_outputs(int32_t n, int32_t limit);
+
+/* Creation in steps: devices and scheduler; the plan for one placement; the choice of a placement that fits. */
+tn_status tn__session_prepare(tn_session *session);
+tn_status tn__session_devices(const tn_session *session, tn_sched_params *params);
+tn_status tn__session_plan(tn_session *session, int32_t n_gpu_layers);
+tn_status tn__session_choose(tn_session *session);
+/* Frees what a session holds, not the session itself, and undoes stand-ins in an unloaded model. */
+void tn__session_drop(tn_session *session);
+tn_status tn__session_too_big(const tn_session *session);
+
 void tn__streams_free(tn_session *session);
 size_t tn__graph_tensor_limit(const tn_model *model, tn__shape shape);
 

@@ -1,0 +1,117 @@
+/* Decoding batches: micro-batches through the graph of their size, results row by row. */
+#include "llm/session_internal.h"
+
+#include "base/checked.h"
+
+#include <string.h>
+
+/* Fills positions, sequences and wanted rows of the whole batch, and refuses what makes no sense. */
+static tn_status read_batch(tn_session *s, const tn_batch *b, int32_t *n_wanted) {
+    if (b->n_tokens < 1 || b->n_tokens > s->params.n_batch || !b->tokens)
+        return tn_fail(TN_E_INVALID, "a batch has 1 to %d tokens, not %d", s->params.n_batch, b->n_tokens);
+    *n_wanted = 0;
+    for (int32_t i = 0; i < b->n_tokens; i++) {
+        int32_t seq = b->seqs ? b->seqs[i] : 0;
+        if (seq < 0 || seq >= s->params.n_seqs) return tn_fail(TN_E_INVALID, "token %d belongs to sequence %d of %d", i, seq, s->params.n_seqs);
+        if (b->tokens[i] < 0 || b->tokens[i] >= s->model->h.n_vocab)
+            return tn_fail(TN_E_INVALID, "token %d is %d; the vocabulary has %d", i, b->tokens[i], s->model->h.n_vocab);
+        s->seqs[i] = seq;
+        if (b->positions) {
+            if (b->positions[i] < 0) return tn_fail(TN_E_INVALID, "token %d has position %d", i, b->positions[i]);
+            s->positions[i] = b->positions[i];
+        } else {
+            int32_t last = -1;
+            for (int32_t k = i - 1; k >= 0 && last < 0; k--)
+                if (s->seqs[k] == seq) last = s->positions[k];
+            s->positions[i] = (last >= 0 ? last : tn_session_seq_last(s, seq)) + 1;
+        }
+        bool last_of_seq = true;
+        for (int32_t k = i + 1; !b->outputs && k < b->n_tokens && last_of_seq; k++) last_of_seq = (b->seqs ? b->seqs[k] : 0) != seq;
+        s->wanted[i] = b->outputs ? b->outputs[i] : last_of_seq;
+        *n_wanted += s->wanted[i];
+    }
+    if (*n_wanted > s->params.n_outputs)
+        return tn_fail(TN_E_INVALID, "%d rows of logits are wanted, the session keeps %d: raise n_outputs, or use tn_session_score", *n_wanted, s->params.n_outputs);
+    return TN_OK;
+}
+
+/* An input that this architecture's graph does not use has no memory. */
+static tn_status set_if_planned(tn_tensor *t, const void *data) { return t->data ? tn_tensor_set(t, data) : TN_OK; }
+
+static tn_status run_ubatch(tn_session *s, const tn_batch *b, int32_t begin, int32_t n) {
+    int32_t padded = tn__round_tokens(n, s->params.n_ubatch), n_out = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (s->wanted[begin + i]) s->out_rows[n_out++] = i;
+    int32_t kept = n_out;
+    /* A row of logits is always computed: a graph without output has no end. */
+    int32_t outputs = tn__round_outputs(TN__MAX(n_out, 1), TN__MIN(padded, s->params.n_outputs));
+    for (; n_out < outputs; n_out++) s->out_rows[n_out] = n - 1;
+
+    TN_TRY(tn__kv_take(&s->kv, n, s->positions + begin, s->seqs + begin, s->rows));
+    TN_TRY(tn__kv_send_meta(&s->kv));
+    for (int32_t i = 0; i < padded; i++) {
+        bool real = i < n;
+        s->tokens[i] = real ? b->tokens[begin + i] : 0;
+        s->padded_positions[i] = s->q_pos[2 * i] = real ? s->positions[begin + i] : 0;
+        s->q_pos[2 * i + 1] = real ? s->seqs[begin + i] : -1;
+        for (int g = 0; !real && g < TN__CACHE_GROUPS; g++) s->rows[g][i] = -1;
+    }
+    tn__graph_set *set;
+    TN_TRY(tn__graph_for(s, (tn__shape){TN__GRAPH_LOGITS, padded, outputs}, &set));
+    TN_TRY(tn_sched_alloc(s->sched, set->graph));
+    TN_TRY(tn_tensor_set(set->tokens, s->tokens));
+    TN_TRY(tn_tensor_set(set->q_pos, s->q_pos));
+    TN_TRY(set_if_planned(set->positions, s->padded_positions));
+    if (set->out_rows) TN_TRY(tn_tensor_set(set->out_rows, s->out_rows));
+    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
+        if (!set->rows[g]) continue;
+        int32_t range[2];
+        tn__kv_range(&s->kv, g, range);
+        TN_TRY(tn_tensor_set(set->rows[g], s->rows[g]));
+        TN_TRY(tn_tensor_set(set->range[g], range));
+    }
+    TN_TRY(tn_sched_run(s->sched, set->graph));
+    size_t row = (size_t)s->model->h.n_vocab;
+    if (kept) TN_TRY(tn_tensor_get_at(set->result, s->logits + (size_t)s->n_results * row, 0, (size_t)kept * row * sizeof(float)));
+    s->n_results += kept;
+    return TN_OK;
+}
+
+tn_status tn_session_decode(tn_session *s, const tn_batch *b) {
+    if (!s || !b) return tn_fail(TN_E_INVALID, "tn_session_decode: NULL argument");
+    uint64_t begin = tn_time_ns();
+    int32_t n_wanted;
+    TN_TRY(read_batch(s, b, &n_wanted));
+    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
+        const tn__cells *c = &s->kv.groups[g];
+        if (c->n && !c->window && c->n - c->used < b->n_tokens)
+            return tn_fail(TN_E_FULL, "the KV cache is full: %d tokens need a cell, %d of %d are free; shift, remove a sequence, or use a larger context", b->n_tokens,
+                           c->n - c->used, c->n);
+    }
+    s->n_results = 0;
+    for (int32_t i = 0; i < b->n_tokens; i += s->params.n_ubatch) TN_TRY(run_ubatch(s, b, i, TN__MIN(s->params.n_ubatch, b->n_tokens - i)));
+    uint64_t ns = tn_time_ns() - begin;
+    if (b->n_tokens > s->params.n_seqs) {
+        s->stats.prompt_tokens += (uint64_t)b->n_tokens;
+        s->stats.prompt_ns += ns;
+    } else {
+        s->stats.generated_tokens += (uint64_t)b->n_tokens;
+        s->stats.generated_ns += ns;
+    }
+    return TN_OK;
+}
+
+int32_t tn_session_output_count(const tn_session *s) { return s->n_results; }
+float *tn_session_logits(tn_session *s, int32_t i) {
+    if (!s) return NULL;
+    if (i < 0) i += s->n_results;
+    return i >= 0 && i < s->n_results ? s->logits + (size_t)i * (size_t)s->model->h.n_vocab : NULL;
+}
+
+tn_session_stats tn_session_get_stats(const tn_session *s) {
+    tn_session_stats stats = s->stats;
+    stats.load_ns = s->model->load_ns;
+    stats.sched = tn_sched_get_stats(s->sched);
+    return stats;
+}
+void tn_session_reset_stats(tn_session *s) { memset(&s->stats, 0, sizeof s->stats); }

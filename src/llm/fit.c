@@ -1,0 +1,179 @@
+/* Will it fit? The plan of a session against what the devices have free, and what to try when it does not. */
+#include "llm/session_internal.h"
+
+#include "base/checked.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* All GPUs found, unless the caller names devices. */
+tn_status tn__session_devices(const tn_session *s, tn_sched_params *params) {
+    memcpy(params->devices, s->params.devices, sizeof params->devices);
+    if (params->devices[0]) return TN_OK;
+    size_t n = 0;
+    for (size_t i = 0; i < tn_device_count() && n < TN__COUNT(params->devices) - 1; i++) {
+        tn_device *device = tn_device_get(i);
+        /* Simulated devices serve those who ask for them. */
+        if (tn_device_get_kind(device) == TN_DEVICE_GPU && strncmp(tn_device_name(device), "sim", 3) != 0) params->devices[n++] = tn_device_name(device);
+    }
+    return TN_OK;
+}
+
+static size_t taken(const tn__device_plan *p) { return p->weights + p->cache + p->compute + p->scratch; }
+
+/* Whether the present plan fits now. Weights that another session loaded are paid for. Mapped ones need no free
+ * memory, but must fit the machine, or every token reads them from disk again. */
+static tn_status check(tn_session *s) {
+    s->fits = true;
+    for (size_t d = 0; d < s->n_devices; d++) {
+        size_t free_bytes, total;
+        TN_TRY(tn_device_memory(tn_backend_device(tn_sched_backend(s->sched, d)), &free_bytes, &total));
+        const tn__device_plan *p = &s->planned[d];
+        size_t needed = taken(p) - (s->model->loaded ? p->weights : 0);
+        if (needed > free_bytes || p->mapped > total) s->fits = false;
+    }
+    return TN_OK;
+}
+
+/* The caller's number of layers, or the largest that fits. */
+tn_status tn__session_choose(tn_session *s) {
+    int32_t wanted = s->params.n_gpu_layers, high = s->model->h.n_layer + 1;
+    if (s->model->loaded && s->model->n_gpu_layers != wanted) wanted = s->model->n_gpu_layers;
+    TN_TRY(tn__session_plan(s, wanted));
+    TN_TRY(check(s));
+    s->chosen_layers = wanted < 0 ? high : wanted;
+    if (wanted >= 0 || s->fits || s->n_devices == 1) return TN_OK;
+    int32_t low = 0; /* fits, or nothing does */
+    while (low + 1 < high) {
+        int32_t middle = low + (high - low) / 2;
+        TN_TRY(tn__session_plan(s, middle));
+        TN_TRY(check(s));
+        if (s->fits)
+            low = middle;
+        else
+            high = middle;
+    }
+    TN_TRY(tn__session_plan(s, low));
+    s->chosen_layers = low;
+    return check(s);
+}
+
+/* ---- Advice ------------------------------------------------------------------------------------------------------ */
+
+static bool fits_with(const tn_session *s, const tn_session_params *params) {
+    tn_session probe = {.model = s->model, .params = *params};
+    bool fits = tn__session_prepare(&probe) == TN_OK && tn__session_choose(&probe) == TN_OK && probe.fits;
+    tn__session_drop(&probe);
+    return fits;
+}
+
+static void advise(const tn_session *s, char *text, size_t size) {
+    tn_session_params p = s->params;
+    size_t used = 0;
+    text[0] = '\0';
+    p.n_gpu_layers = -1;
+    if (s->params.n_gpu_layers > 0 && s->n_devices > 1 && fits_with(s, &p))
+        used += (size_t)snprintf(text + used, size - used, "let the number of layers on the GPU be chosen (--gpu-layers -1); ");
+    p = s->params;
+    p.cache_k = p.cache_v = TN_Q8_0;
+    if (s->params.cache_k != TN_Q8_0 && used < size && fits_with(s, &p)) used += (size_t)snprintf(text + used, size - used, "use a q8_0 cache (--cache-type-k q8_0); ");
+    p = s->params;
+    for (p.n_ctx /= 2; p.n_ctx >= 256 && used < size; p.n_ctx /= 2) {
+        if (!fits_with(s, &p)) continue;
+        used += (size_t)snprintf(text + used, size - used, "use a context of %d (--ctx %d); ", p.n_ctx, p.n_ctx);
+        break;
+    }
+    if (used == 0) used += (size_t)snprintf(text, size, "use a smaller quantization of the model, or fewer layers on the GPU");
+    if (used >= 2 && used < size && text[used - 2] == ';') text[used - 2] = '\0';
+}
+
+tn_status tn__session_too_big(const tn_session *s) {
+    tn_fail(TN_E_TOO_BIG, "the session does not fit:");
+    for (size_t d = 0; d < s->n_devices; d++) {
+        tn_device *device = tn_backend_device(tn_sched_backend(s->sched, d));
+        const tn__device_plan *p = &s->planned[d];
+        size_t free_bytes = 0, total = 0;
+        tn_device_memory(device, &free_bytes, &total);
+        if (!taken(p) && !p->mapped) continue;
+        tn_fail_more(TN_E_TOO_BIG, " %s needs %zu bytes (weights %zu, cache %zu, compute %zu, scratch %zu%s), %zu are available;", tn_device_name(device), taken(p),
+                     p->weights, p->cache, p->compute, p->scratch, p->mapped > total ? ", mapped file larger than memory" : "", free_bytes);
+    }
+    char text[512];
+    advise(s, text, sizeof text);
+    return tn_fail_more(TN_E_TOO_BIG, " to make it fit: %s", text);
+}
+
+/* ---- Reports ----------------------------------------------------------------------------------------------------- */
+
+static tn_status report(tn_session *s, tn_fit *fit) {
+    fit->n_devices = s->n_devices;
+    fit->devices = tn_calloc(s->n_devices, sizeof *fit->devices);
+    if (!fit->devices) return TN_E_NOMEM;
+    fit->fits = s->fits;
+    for (size_t d = 0; d < s->n_devices; d++) {
+        tn_device *device = tn_backend_device(tn_sched_backend(s->sched, d));
+        const tn__device_plan *p = &s->planned[d];
+        tn_fit_device *f = &fit->devices[d];
+        *f = (tn_fit_device){.name = tn_device_name(device), .weights = p->weights, .mapped = p->mapped, .cache = p->cache, .compute = p->compute, .scratch = p->scratch,
+                             .lower_bound = p->lower_bound, .n_layers = p->n_layers};
+        TN_TRY(tn_device_memory(device, &f->free, &f->total));
+    }
+    for (int i = 0; i < 2; i++) {
+        tn_sched_info info;
+        TN_TRY(tn_sched_describe(s->sched, s->reserved[i]->graph, &info));
+        *(i ? &fit->nodes_decode : &fit->nodes_prefill) = info.nodes;
+        *(i ? &fit->splits_decode : &fit->splits_prefill) = info.splits;
+    }
+    return TN_OK;
+}
+
+tn_status tn_fit_session(tn_model *model, const tn_session_params *params, tn_fit *fit) {
+    if (!model || !fit) return tn_fail(TN_E_INVALID, "tn_fit_session: NULL argument");
+    if (model->params.vocab_only) return tn_fail(TN_E_STATE, "the model was opened for its vocabulary only");
+    memset(fit, 0, sizeof *fit);
+    tn_session s = {.model = model, .params = params ? *params : tn_session_params_default()};
+    tn_status status = tn__session_prepare(&s);
+    if (status == TN_OK) status = tn__session_choose(&s);
+    if (status == TN_OK) status = report(&s, fit);
+    if (status == TN_OK && !fit->fits) advise(&s, fit->advice, sizeof fit->advice);
+    tn__session_drop(&s);
+    if (status != TN_OK) tn_fit_free(fit);
+    return status;
+}
+
+void tn_fit_free(tn_fit *fit) {
+    if (!fit) return;
+    tn_free(fit->devices);
+    memset(fit, 0, sizeof *fit);
+}
+
+static tn_device *device_of(const tn_tensor *t) { return tn_buffer_type_device(tn_buffer_get_type(t->buffer)); }
+
+/* What was really taken: read off the buffers, not off the plan. */
+tn_status tn_session_memory(const tn_session *session, tn_fit *fit) {
+    if (!session || !fit) return tn_fail(TN_E_INVALID, "tn_session_memory: NULL argument");
+    tn_session *s = (tn_session *)(uintptr_t)session;
+    memset(fit, 0, sizeof *fit);
+    tn_status status = report(s, fit);
+    if (status != TN_OK) {
+        tn_fit_free(fit);
+        return status;
+    }
+    for (size_t d = 0; d < s->n_devices; d++) {
+        tn_fit_device *f = &fit->devices[d];
+        tn_sched_memory memory = tn_sched_memory_of(s->sched, d);
+        f->compute = memory.compute;
+        f->scratch = memory.scratch;
+        f->cache = s->kv.buffers[d] ? tn_buffer_size(s->kv.buffers[d]) : 0;
+        f->weights = f->mapped = 0;
+        for (size_t i = 0; i < s->model->n_buffers; i++) {
+            const tn__weight_buffer *b = &s->model->buffers[i];
+            if (!b->mapped && tn_buffer_get_type(b->buffer) == s->types[d]) f->weights += tn_buffer_size(b->buffer);
+        }
+        for (size_t i = 0; i < s->model->n_all; i++) {
+            const tn__weight *w = &s->model->all[i];
+            if (!w->ignored && w->info->data && w->tensor->data == w->info->data && device_of(w->tensor) == tn_buffer_type_device(s->types[d])) f->mapped += w->info->size;
+        }
+    }
+    return TN_OK;
+}
