@@ -4,6 +4,9 @@
 
 #include <stdint.h>
 #include <string.h>
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
 
 static inline float tn__f32_from_bits(uint32_t bits) {
     float value;
@@ -17,7 +20,9 @@ static inline uint32_t tn__f32_to_bits(float value) {
 }
 
 static inline float tn__f16_to_f32(uint16_t h) {
-#if defined(__F16C__) || defined(__aarch64__)
+#if defined(__F16C__)
+    return _cvtsh_ss(h);
+#elif defined(__aarch64__)
     _Float16 value;
     memcpy(&value, &h, 2);
     return (float)value;
@@ -33,7 +38,9 @@ static inline float tn__f16_to_f32(uint16_t h) {
 }
 
 static inline uint16_t tn__f32_to_f16(float value) {
-#if defined(__F16C__) || defined(__aarch64__)
+#if defined(__F16C__)
+    return _cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT);
+#elif defined(__aarch64__)
     _Float16 h = (_Float16)value;
     uint16_t bits;
     memcpy(&bits, &h, 2);
