@@ -324,3 +324,45 @@ tn_status tn__build_graph(const tn_session *s, tn__shape shape, tn__graph_set *s
     TN_TRY(tn_graph_new(a, capacity, &set->graph));
     return tn_graph_add(set->graph, set->result);
 }
+
+/* ---- Moving cached cells --------------------------------------------------------------------------------------- */
+
+/* Reads the cells in set->tokens, rotates K by set->positions, writes to set->rows. */
+static tn_tensor *moved(builder *b, tn_tensor *cache, int group, int32_t rotate_layer) {
+    tn_tensor *x = tn_get_rows(b->a, cache, b->set->tokens);
+    if (rotate_layer >= 0 && x) {
+        int32_t heads = b->h->layers[rotate_layer].n_head_kv;
+        tn_rope_params p = rope_params(b, rotate_layer);
+        /* Lengths are right already: only the angle changes. */
+        p.attn_factor = p.ext_factor != 0 ? 1 / (1 + 0.1f * logf(1 / p.freq_scale)) : 1;
+        x = tn_rope(b->a, tn_reshape(b->a, x, b->h->head_k, heads, x->ne[1]), b->set->positions, rope_factors(b, rotate_layer), &p);
+        x = x ? tn_reshape(b->a, x, x->ne[0] * x->ne[1], x->ne[2]) : NULL;
+    }
+    return tn_set_rows(b->a, cache, x, b->set->rows[group]);
+}
+
+tn_status tn__build_move(const tn_session *s, tn__shape shape, tn__graph_set *set) {
+    builder b = {.s = s, .m = s->model, .h = &s->model->h, .arch = s->model->arch, .set = set, .n_tokens = shape.n_tokens};
+    size_t limit = 16 * (size_t)b.h->n_layer + 16;
+    int group = shape.n_outputs;
+    bool shift = shape.kind == TN__GRAPH_SHIFT;
+    set->shape = shape;
+    TN_TRY(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(limit, limit), .no_alloc = true}, &set->arena));
+    tn_arena *a = b.a = set->arena;
+    set->tokens = tn_name(a, tn_input(a, TN_I32, shape.n_tokens), "cells.from");
+    set->rows[group] = tn_name(a, tn_input(a, TN_I32, shape.n_tokens), "cells.to");
+    if (shift) set->positions = tn_name(a, tn_input(a, TN_I32, shape.n_tokens), "cells.delta");
+    tn_graph *graph;
+    TN_TRY(tn_graph_new(a, limit, &graph));
+    for (int32_t il = 0; il < b.h->n_layer; il++) {
+        const tn__kv_layer *l = &s->kv.layers[il];
+        bool rotates = !b.arch->no_rope && !b.h->layers[il].no_rope;
+        if (l->group != group || (shift && !rotates)) continue;
+        tn_tensor *k = moved(&b, l->k, group, shift ? il : -1), *v = shift ? NULL : moved(&b, l->v, group, -1);
+        TN_TRY(tn_arena_status(a));
+        TN_TRY(tn_graph_add(graph, k));
+        if (v) TN_TRY(tn_graph_add(graph, v));
+        set->graph = graph;
+    }
+    return TN_OK;
+}

@@ -112,7 +112,7 @@ void tn__kv_free(tn__kv *kv) {
     memset(kv, 0, sizeof *kv);
 }
 
-static void touch(tn__cells *c, int32_t cell) {
+void tn__cells_touch(tn__cells *c, int32_t cell) {
     if (c->dirty_first >= c->dirty_end) {
         c->dirty_first = cell;
         c->dirty_end = cell + 1;
@@ -127,7 +127,7 @@ static void empty_cell(tn__cells *c, int32_t cell) {
     meta_of(c, cell)[0] = -1;
     c->used--;
     while (c->end > 0 && meta_of(c, c->end - 1)[0] < 0) c->end--;
-    touch(c, cell);
+    tn__cells_touch(c, cell);
 }
 
 /* In a window group, cells that no coming query of their sequence can see are free again. */
@@ -168,7 +168,7 @@ tn_status tn__kv_take(tn__kv *kv, int32_t n, const int32_t *positions, const int
             rows[g][t] = cell;
             c->used++;
             if (cell >= c->end) c->end = cell + 1;
-            touch(c, cell);
+            tn__cells_touch(c, cell);
         }
         if (g == TN__CACHE_FULL || !kv->groups[TN__CACHE_FULL].n) kv->peak = TN__MAX(kv->peak, c->used);
     }
@@ -217,7 +217,7 @@ tn_status tn_session_seq_remove(tn_session *s, int32_t seq, int32_t from, int32_
                 for (int32_t w = 0; w < c->words; w++) owned = owned || meta[1 + w];
             }
             if (owned)
-                touch(c, i);
+                tn__cells_touch(c, i);
             else
                 empty_cell(c, i);
         }
@@ -234,7 +234,7 @@ tn_status tn_session_seq_copy(tn_session *s, int32_t source, int32_t target, int
             int32_t *meta = meta_of(c, i);
             if (meta[0] < 0 || !has_seq(c, i, source) || !in_range(meta[0], from, to)) continue;
             meta[1 + target / 32] |= (int32_t)(1u << (target % 32));
-            touch(c, i);
+            tn__cells_touch(c, i);
         }
     }
     return TN_OK;

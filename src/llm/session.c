@@ -38,7 +38,8 @@ tn_status tn__graph_for(tn_session *s, tn__shape shape, tn__graph_set **out) {
     }
     tn__graph_set *set = tn_calloc(1, sizeof *set);
     if (!set) return TN_E_NOMEM;
-    tn_status status = tn__build_graph(s, shape, set);
+    bool moves = shape.kind == TN__GRAPH_SHIFT || shape.kind == TN__GRAPH_MOVE;
+    tn_status status = moves ? tn__build_move(s, shape, set) : tn__build_graph(s, shape, set);
     if (status != TN_OK) {
         tn__graph_set_free(set);
         return status;
@@ -193,18 +194,26 @@ tn_status tn__session_plan(tn_session *s, int32_t n_gpu_layers) {
     TN_TRY(tn__kv_new(&kp, &s->kv));
     stand_in_all(s);
     int32_t decode = tn__round_tokens(TN__MIN(s->params.n_seqs, s->params.n_ubatch), s->params.n_ubatch);
-    tn__shape shapes[2] = {{TN__GRAPH_LOGITS, s->params.n_ubatch, TN__MIN(s->params.n_outputs, s->params.n_ubatch)},
-                           {TN__GRAPH_LOGITS, decode, TN__MIN(decode, s->params.n_outputs)}};
-    tn_graph *graphs[2];
-    for (int i = 0; i < 2; i++) {
+    tn__shape shapes[2 + 2 * TN__CACHE_GROUPS] = {{TN__GRAPH_LOGITS, s->params.n_ubatch, TN__MIN(s->params.n_outputs, s->params.n_ubatch)},
+                                                  {TN__GRAPH_LOGITS, decode, TN__MIN(decode, s->params.n_outputs)}};
+    size_t n_shapes = 2;
+    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
+        if (!s->kv.groups[g].n) continue;
+        shapes[n_shapes++] = (tn__shape){TN__GRAPH_SHIFT, TN__MOVE_CELLS, g};
+        shapes[n_shapes++] = (tn__shape){TN__GRAPH_MOVE, TN__MOVE_CELLS, g};
+    }
+    tn_graph *graphs[2 + 2 * TN__CACHE_GROUPS];
+    s->n_reserved = 0;
+    for (size_t i = 0; i < n_shapes; i++) {
         tn__graph_set *set;
         TN_TRY(tn__graph_for(s, shapes[i], &set));
-        s->reserved[i] = set;
-        graphs[i] = set->graph;
+        if (!set->graph) continue;
+        s->reserved[s->n_reserved] = set;
+        graphs[s->n_reserved++] = set->graph;
     }
     tn_sched_memory *memory = tn_calloc(s->n_devices, sizeof *memory);
     size_t *sizes = tn_calloc(3 * s->n_devices, sizeof *sizes);
-    tn_status status = memory && sizes ? tn_sched_measure(s->sched, graphs, 2, memory) : TN_E_NOMEM;
+    tn_status status = memory && sizes ? tn_sched_measure(s->sched, graphs, s->n_reserved, memory) : TN_E_NOMEM;
     tn__load load = {.types = s->types, .n_types = s->n_devices, .device_of = device_of_weight, .user = s};
     if (status == TN_OK) status = tn__load_sizes(m, &load, sizes, sizes + s->n_devices);
     if (status == TN_OK) status = tn__kv_sizes(&s->kv, s->types, sizes + 2 * s->n_devices);
@@ -228,8 +237,9 @@ static tn_status create(tn_session *s) {
     m->n_gpu_layers = s->chosen_layers;
     TN_TRY(tn__kv_allocate(&s->kv, s->types));
     TN_TRY(make_staging(s));
-    tn_graph *graphs[] = {s->reserved[0]->graph, s->reserved[1]->graph};
-    return tn_sched_reserve_many(s->sched, graphs, 2);
+    tn_graph *graphs[TN__COUNT(s->reserved)];
+    for (size_t i = 0; i < s->n_reserved; i++) graphs[i] = s->reserved[i]->graph;
+    return tn_sched_reserve_many(s->sched, graphs, s->n_reserved);
 }
 
 tn_status tn_session_new(tn_model *model, const tn_session_params *params, tn_session **out) {

@@ -51,6 +51,7 @@ tn_status tn__kv_allocate(tn__kv *kv, tn_buffer_type *const *types);
 void tn__kv_free(tn__kv *kv);
 /* Finds cells for tokens, writes their metadata and the rows to write to (one list per group). */
 tn_status tn__kv_take(tn__kv *kv, int32_t n, const int32_t *positions, const int32_t *seqs, int32_t *const *rows);
+void tn__cells_touch(tn__cells *cells, int32_t cell); /* its metadata changed */
 tn_status tn__kv_send_meta(tn__kv *kv);
 void tn__kv_range(const tn__kv *kv, int group, int32_t range[2]);
 
@@ -59,13 +60,17 @@ void tn__kv_range(const tn__kv *kv, int group, int32_t range[2]);
 typedef enum tn__graph_kind {
     TN__GRAPH_LOGITS, /* tokens → logits of the wanted rows */
     TN__GRAPH_HIDDEN, /* tokens → normalised hidden states of the wanted rows */
-    TN__GRAPH_HEAD    /* hidden states → logits */
+    TN__GRAPH_HEAD,   /* hidden states → logits */
+    TN__GRAPH_SHIFT,  /* cells of a cache group → the same cells, K rotated on; n_outputs is the group */
+    TN__GRAPH_MOVE    /* cells of a cache group → other cells */
 } tn__graph_kind;
 
 typedef struct tn__shape {
     tn__graph_kind kind;
     int32_t n_tokens, n_outputs;
 } tn__shape;
+
+enum { TN__MOVE_CELLS = 256 }; /* moved at once */
 
 /* One graph the session can run, with the tensors it sets and reads. */
 typedef struct tn__graph_set {
@@ -94,7 +99,8 @@ struct tn_session {
     tn__device_plan *planned; /* per device */
     bool fits;
     int32_t chosen_layers; /* off the CPU */
-    tn__graph_set *reserved[2]; /* prefill, decode */
+    tn__graph_set *reserved[2 + 2 * TN__CACHE_GROUPS]; /* prefill, decode, then shift and move per group */
+    size_t n_reserved;
     tn__kv kv;
     tn__graph_set **sets;
     size_t n_sets, cap_sets;
@@ -102,6 +108,7 @@ struct tn_session {
     int32_t *positions, *padded_positions, *q_pos, *seqs, *out_rows, *rows[TN__CACHE_GROUPS];
     tn_token *tokens;
     bool *wanted;
+    int32_t move_from[TN__MOVE_CELLS], move_to[TN__MOVE_CELLS], move_delta[TN__MOVE_CELLS];
     int32_t *prompt_seqs; /* n_batch, for batches made here */
     bool *score_wanted;
     /* Results of the last decode. */
@@ -112,6 +119,8 @@ struct tn_session {
     tn_session_stats stats;
 };
 
+/* Graphs that move cells; a group in which nothing needs to be done gets no graph. */
+tn_status tn__build_move(const tn_session *session, tn__shape shape, tn__graph_set *set);
 tn_status tn__build_graph(const tn_session *session, tn__shape shape, tn__graph_set *set);
 /* The graph for a shape: remembered, or built and remembered. */
 tn_status tn__graph_for(tn_session *session, tn__shape shape, tn__graph_set **set);
