@@ -8,6 +8,9 @@
 #include "backend/cpu/kernels/avx512/internal.h"
 #include "backend/cpu/kernels/avx512/unpack.h"
 
+/* How far ahead of use weights are fetched, in bytes: about what arrives during one memory latency. */
+enum { AHEAD = 2048 };
+
 typedef struct sums {
     __m512 even, odd, less;
 } sums;
@@ -50,7 +53,7 @@ TN__INLINE float total(const sums *s, bool per16) {
         tn__regs r;                                                                                                  \
         for (int q = 0; q < cols; q++) s[q].even = s[q].odd = s[q].less = _mm512_setzero_ps();                       \
         for (int64_t c = 0; c < whole; c++, w += bytes) {                                                            \
-            for (int line = 0; line < bytes; line += 64) _mm_prefetch((const char *)w + 1536 + line, _MM_HINT_T0);   \
+            for (int line = 0; line < bytes; line += 64) _mm_prefetch((const char *)w + AHEAD + line, _MM_HINT_T0);  \
             load_##name(w, &r);                                                                                      \
             for (int q = 0; q < cols; q++) accumulate(&r, tn__q8_at(job, c, j + q), per16, &s[q]);                   \
         }                                                                                                            \
@@ -189,7 +192,7 @@ TN__INLINE void unit_q6_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m51
         __m512 acc[4];                                                                                               \
         for (int q = 0; q < cols; q++) acc[q] = _mm512_setzero_ps();                                                 \
         for (int64_t at = 0; at < job->k; at += values, w += bytes) {                                                \
-            for (int line = 0; line < bytes; line += 64) _mm_prefetch((const char *)w + 4096 + line, _MM_HINT_T0);   \
+            for (int line = 0; line < bytes; line += 64) _mm_prefetch((const char *)w + AHEAD + line, _MM_HINT_T0);  \
             for (int q = 0; q < cols; q++)                                                                           \
                 unit_##name(w, tn__q8_at(job, at / TN__CHUNK, j + q), (int)(at % TN__CHUNK), &acc[q]);               \
         }                                                                                                            \
@@ -231,33 +234,39 @@ TN__INLINE __m512 load16(const void *w, tn_type type, int64_t i, __mmask16 mask)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
-/* 64 values per step in four accumulators, then what is left by 16, the last one masked. */
+/* 64 values per step in four accumulators; the last step is masked. */
 TN__INLINE void float_columns(const tn__matmul_job *job, tn_type type, int64_t row, int64_t j, const int cols) {
     const char *w = (const char *)job->w + (size_t)row * job->w_stride;
     const size_t size = type == TN_F32 ? 4 : 2;
     __m512 acc[4][4];
-    for (int q = 0; q < cols; q++) {
-        for (int l = 0; l < 4; l++) acc[q][l] = _mm512_setzero_ps();
-    }
+#pragma GCC unroll 4
+    for (int q = 0; q < cols; q++) acc[q][0] = acc[q][1] = acc[q][2] = acc[q][3] = _mm512_setzero_ps();
     for (int64_t c = 0; c * TN__CHUNK < job->k; c++, w += size * TN__CHUNK) {
         int64_t count = job->k - c * TN__CHUNK < TN__CHUNK ? job->k - c * TN__CHUNK : TN__CHUNK, i = 0;
+        const float *x[4];
+#pragma GCC unroll 4
+        for (int q = 0; q < cols; q++) x[q] = tn__f32_at(job, c, j + q);
         for (; i + 64 <= count; i += 64) {
-            for (size_t line = 0; line < 64 * size; line += 64)
-                _mm_prefetch(w + size * (size_t)i + 2048 + line, _MM_HINT_T0);
+#pragma GCC unroll 4
             for (int l = 0; l < 4; l++) {
                 __m512 v = load16(w, type, i + 16 * l, 0xffff);
+#pragma GCC unroll 4
                 for (int q = 0; q < cols; q++)
-                    acc[q][l] =
-                        _mm512_fmadd_ps(v, _mm512_loadu_ps(tn__f32_at(job, c, j + q) + i + 16 * l), acc[q][l]);
+                    acc[q][l] = _mm512_fmadd_ps(v, _mm512_loadu_ps(x[q] + i + 16 * l), acc[q][l]);
             }
         }
-        for (int l = 0; i < count; i += 16, l++) {
-            __mmask16 mask = count - i >= 16 ? 0xffff : (__mmask16)((1u << (count - i)) - 1);
-            __m512 v = load16(w, type, i, mask);
-            for (int q = 0; q < cols; q++)
-                acc[q][l] = _mm512_fmadd_ps(v, _mm512_maskz_loadu_ps(mask, tn__f32_at(job, c, j + q) + i), acc[q][l]);
+        if (i < count) {
+#pragma GCC unroll 4
+            for (int l = 0; l < 4; l++) {
+                __mmask16 mask = (__mmask16)(_bzhi_u64(~(uint64_t)0, (unsigned)(count - i)) >> 16 * l);
+                __m512 v = load16(w, type, i + 16 * l, mask);
+#pragma GCC unroll 4
+                for (int q = 0; q < cols; q++)
+                    acc[q][l] = _mm512_fmadd_ps(v, _mm512_maskz_loadu_ps(mask, x[q] + i + 16 * l), acc[q][l]);
+            }
         }
     }
+#pragma GCC unroll 4
     for (int q = 0; q < cols; q++) {
         __m512 sum = _mm512_add_ps(_mm512_add_ps(acc[q][0], acc[q][2]), _mm512_add_ps(acc[q][1], acc[q][3]));
         tn__out_row(job, j + q)[row] = _mm512_reduce_add_ps(sum);
@@ -270,7 +279,7 @@ TN__INLINE void float_group(const tn__matmul_job *job, tn_type type, int64_t row
     __m512 acc[4][2];
     for (int q = 0; q < cols; q++) acc[q][0] = acc[q][1] = _mm512_setzero_ps();
     for (int64_t i = 0; i < job->k; i += 2, w += 64) {
-        _mm_prefetch((const char *)w + 4096, _MM_HINT_T0);
+        _mm_prefetch((const char *)w + AHEAD, _MM_HINT_T0);
         __m512 low = load16(w, type, 0, 0xffff), high = load16(w, type, 16, 0xffff);
         for (int q = 0; q < cols; q++) {
             double pair;
