@@ -6,6 +6,6 @@
 
 void tn__avx2_rows(tn__cpu_kernels *table);
 void tn__avx2_attention(tn__cpu_kernels *table);
-void tn__avx2_matmul(tn__cpu_kernels *table);
+void tn__avx2_gemm_f32(const tn__matmul_job *job, int ith, int nth);
 
 #endif

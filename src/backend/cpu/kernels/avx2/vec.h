@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define TN__TILE_12 0
 #define TN__VEC static inline __attribute__((always_inline))
 
 enum { VL = 8, TILE_COLS = 6 }; /* lanes; columns of a tile of two vectors: 12 sums in 16 registers */

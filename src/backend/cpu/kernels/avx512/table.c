@@ -33,6 +33,7 @@ static void matmul(const tn__matmul_job *job, int ith, int nth) {
 
 void tn__kernels_avx512(tn__cpu_kernels *table) {
     tn__avx512_rows(table);
+    tn__avx512_attention(table);
     table->matmul_form = matmul_form;
     table->act_prepare = tn__avx512_act_prepare;
     table->matmul = matmul;

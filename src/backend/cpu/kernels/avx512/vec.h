@@ -8,6 +8,7 @@
 
 #include "backend/cpu/kernels/avx512/transpose.h"
 
+#define TN__TILE_12 1
 #define TN__VEC static inline __attribute__((always_inline))
 
 enum { VL = 16, TILE_COLS = 12 }; /* lanes; columns of a tile of two vectors: 24 sums in 32 registers */
