@@ -46,38 +46,67 @@ static int print_json(const tn_tokenizer *t, const tn_tokens *tokens, bool piece
     return bad ? fail("the tokens cannot be written") : EXIT_OK;
 }
 
+static int print_tokens(const struct args *args, const tn_tokenizer *t, const tn_tokens *tokens) {
+    if (args_flag(args, "json")) return print_json(t, tokens, args_flag(args, "pieces"));
+    if (args_flag(args, "count")) {
+        printf("%zu\n", tokens->count);
+    } else if (args_flag(args, "pieces")) {
+        print_pieces(t, tokens);
+    } else {
+        for (size_t i = 0; i < tokens->count; i++) printf(i ? " %d" : "%d", tokens->ids[i]);
+        putchar('\n');
+    }
+    return EXIT_OK;
+}
+
+static int encode(const struct args *args, const tn_tokenizer *t, const char *text, size_t size, tn_tokens *tokens) {
+    unsigned flags = (args_flag(args, "add-special") ? TN_ENCODE_ADD_SPECIAL : 0) |
+                     (args_flag(args, "parse-special") ? TN_ENCODE_PARSE_SPECIAL : 0);
+    tokens->count = 0;
+    tn_status status = tn_tokenizer_encode(t, text, size, flags, tokens);
+    return status == TN_OK ? print_tokens(args, t, tokens) : fail_status(status, "tokenize");
+}
+
+/* Each line of the input is a text as a JSON string, so that it can hold line ends. */
+static int encode_lines(const struct args *args, const tn_tokenizer *t, const char *input, size_t size,
+                        tn_tokens *tokens) {
+    int code = EXIT_OK, number = 0;
+    for (size_t at = 0; at < size && code == EXIT_OK;) {
+        const char *end = memchr(input + at, '\n', size - at);
+        size_t length = end ? (size_t)(end - input) - at : size - at;
+        json_error_t error;
+        json_t *text = json_loadb(input + at, length, JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);
+        number++;
+        at += length + 1;
+        if (json_is_string(text))
+            code = encode(args, t, json_string_value(text), json_string_length(text), tokens);
+        else
+            code = fail("line %d of the input is no JSON string", number);
+        json_decref(text);
+    }
+    return code;
+}
+
 static int run(const struct args *args) {
     tn_tokenizer *t;
+    if (args_flag(args, "lines") && args->count > 1 && strcmp(args->values[1], "-") != 0)
+        return fail_usage(args, "--lines reads standard input, not a TEXT");
     int code = open_tokenizer(args->values[0], args_flag(args, "allow-unknown-pre"), &t);
     if (code) return code;
     char *input = NULL;
     const char *text = args->count > 1 ? args->values[1] : "-";
     size_t size = strlen(text);
     if (!strcmp(text, "-")) {
-        if ((code = read_input(&input, &size))) {
-            tn_tokenizer_free(t);
-            return code;
-        }
+        code = read_input(&input, &size);
         text = input;
     }
     tn_tokens tokens = {0};
-    unsigned flags = (args_flag(args, "add-special") ? TN_ENCODE_ADD_SPECIAL : 0) |
-                     (args_flag(args, "parse-special") ? TN_ENCODE_PARSE_SPECIAL : 0);
-    tn_status status = tn_tokenizer_encode(t, text, size, flags, &tokens);
-    if (status != TN_OK) {
-        code = fail_status(status, "tokenize");
-    } else if (args_flag(args, "json")) {
-        code = print_json(t, &tokens, args_flag(args, "pieces"));
-    } else if (args_flag(args, "count")) {
-        printf("%zu\n", tokens.count);
-    } else if (args_flag(args, "pieces")) {
-        print_pieces(t, &tokens);
-    } else {
-        for (size_t i = 0; i < tokens.count; i++) printf(i ? " %d" : "%d", tokens.ids[i]);
-        putchar('\n');
+    if (code == EXIT_OK) {
+        code = args_flag(args, "lines") ? encode_lines(args, t, text, size, &tokens)
+                                        : encode(args, t, text, size, &tokens);
+        free(input);
     }
     tn_tokens_free(&tokens);
-    free(input);
     tn_tokenizer_free(t);
     return code;
 }
@@ -89,6 +118,7 @@ static const struct option options[] = {
     {.name = "parse-special",
      .help = "read control tokens written in the text, such as <|im_end|>, as what they are",
      .kind = OPTION_FLAG},
+    {.name = "lines", .help = "each line of standard input is a text, written as a JSON string", .kind = OPTION_FLAG},
     {.name = "pieces", .help = "one token per line, with its type and text", .kind = OPTION_FLAG},
     {.name = "count", .help = "print only how many tokens there are", .kind = OPTION_FLAG},
     {.name = "allow-unknown-pre",
