@@ -43,6 +43,13 @@ static tn_status add_tensor(void *user, const char *name, enum layout_kind kind,
 static tn_status convert(struct job *job, const struct args *args) {
     const char *type = args_text(args, "type"), *out = args->values[1];
     TN_TRY(hf_model_open(args->values[0], &job->model));
+    if (args_flag(args, "vocab-only")) {
+        TN_TRY(tn_gguf_writer_new(out, NULL, &job->writer));
+        TN_TRY(hf_model_keys(&job->model, job->writer));
+        TN_TRY(hf_vocab_keys(&job->model, args_text(args, "pre"), job->writer));
+        TN_TRY(tn_gguf_writer_begin(job->writer));
+        return tn_gguf_writer_finish(job->writer);
+    }
     TN_TRY(hf_weights_open(&job->model, &job->weights));
     job->mix = mix_find(type ? type : tn_type_name(hf_weights_type(job->weights)));
     if (!job->mix || !tn_type_can_write(job->mix->type))
@@ -79,7 +86,7 @@ static int run(const struct args *args) {
     double parameters = 0;
     tn_status status = convert(&job, args);
     if (status == TN_OK) {
-        hf_weights_report(job.weights);
+        if (job.weights) hf_weights_report(job.weights);
         for (size_t i = 0; i < job.count; i++)
             parameters += (double)job.tensors[i].columns * (double)job.tensors[i].rows;
         printf("%s: %s, %s parameters in %zu tensors, %s\n", args->values[1], job.model.class->arch,
@@ -101,6 +108,9 @@ static const struct option options[] = {
      .value = "NAME",
      .kind = OPTION_TEXT,
      .help = "name of the pre-tokenizer, where it is not recognised"},
+    {.name = "vocab-only",
+     .help = "only the metadata and the vocabulary, for tokenize and detokenize; needs no weights",
+     .kind = OPTION_FLAG},
     {.name = "max-size",
      .value = "SIZE",
      .kind = OPTION_SIZE,
