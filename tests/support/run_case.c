@@ -25,58 +25,71 @@ bool can_run_in_place(tn_backend *backend, const tn_tensor *node, int source) {
     return true;
 }
 
-void *run_case(tn_backend *backend, tn_tensor *node, int in_place) {
+/* A leaf's stay in device memory. */
+typedef struct guest {
+    tn_tensor *root;
+    void *host;
+    tn_buffer *buffer;
+} guest;
+
+static void move_in(guest *g, tn_tensor *root, tn_buffer_type *type, bool with_data) {
+    *g = (guest){root, root->data, NULL};
+    assert_ok(tn_buffer_new(type, tn_buffer_type_tensor_size(type, root), &g->buffer));
+    assert_ok(tn_buffer_bind(g->buffer, root, 0));
+    if (with_data) assert_ok(tn_tensor_set(root, g->host));
+}
+static void move_out(guest *g) {
+    g->root->data = g->host;
+    g->root->buffer = NULL;
+    tn_buffer_free(g->buffer);
+}
+static void bind_views(tn_tensor *node) {
+    for (int i = 0; i < TN_MAX_SRC; i++)
+        if (node->src[i] && node->src[i]->view_src) assert_ok(tn_view_bind(node->src[i]));
+}
+
+static void *run(tn_backend *backend, tn_tensor *node, int in_place, tn_buffer_type *weights) {
     tn_device *device = tn_backend_device(backend);
-    if (!tn_device_supports_op(device, node, NULL, 0)) return NULL;
     tn_buffer_type *type = tn_device_buffer_type(device);
-    size_t align = tn_buffer_type_alignment(type), size = 0, offsets[MAX_ROOTS];
     tn_tensor *roots[MAX_ROOTS];
-    void *host[MAX_ROOTS];
+    guest guests[MAX_ROOTS];
     int n = 0;
     for (int i = 0; i < TN_MAX_SRC; i++)
         if (node->src[i]) add_root(roots, &n, root_of(node->src[i]));
     if (in_place < 0) add_root(roots, &n, root_of(node));
-    for (int i = 0; i < n; i++) {
-        offsets[i] = size;
-        size += (tn_buffer_type_tensor_size(type, roots[i]) + align - 1) / align * align;
-    }
-    void *result_data = node->data;
-    tn_buffer *buffer, *scratch = NULL;
-    tn_program *program;
-    assert_ok(tn_buffer_new(type, size, &buffer));
-    for (int i = 0; i < n; i++) {
-        host[i] = roots[i]->data;
-        assert_ok(tn_buffer_bind(buffer, roots[i], offsets[i]));
-        if (roots[i] != node) assert_ok(tn_tensor_set(roots[i], host[i]));
-    }
-    for (int i = 0; i < TN_MAX_SRC; i++)
-        if (node->src[i] && node->src[i]->view_src) assert_ok(tn_view_bind(node->src[i]));
+    void *result_data = node->data, *bytes = NULL;
+    for (int i = 0; i < n; i++)
+        move_in(&guests[i], roots[i], weights && roots[i] == node->src[0] ? weights : type, roots[i] != node);
+    bind_views(node);
     if (in_place >= 0) {
         node->data = node->src[in_place]->data;
-        node->buffer = buffer;
+        node->buffer = node->src[in_place]->buffer;
     } else if (node->view_src) {
         assert_ok(tn_view_bind(node));
     }
 
-    assert_ok(tn_program_new(backend, &node, 1, &program));
-    if (tn_program_scratch(program)) assert_ok(tn_buffer_new(type, tn_program_scratch(program), &scratch));
-    assert_ok(tn_program_run(program, scratch));
-    assert_ok(tn_backend_synchronize(backend));
-    void *bytes = malloc(tn_nbytes(node) + 1);
-    if (!tn_is_empty(node)) assert_ok(tn_tensor_get(node, bytes));
-
-    tn_program_free(program);
-    tn_buffer_free(scratch);
-    for (int i = 0; i < n; i++) {
-        roots[i]->data = host[i];
-        roots[i]->buffer = NULL;
+    if (tn_device_supports_op(device, node, NULL, 0)) {
+        tn_buffer *scratch = NULL;
+        tn_program *program;
+        assert_ok(tn_program_new(backend, &node, 1, &program));
+        if (tn_program_scratch(program)) assert_ok(tn_buffer_new(type, tn_program_scratch(program), &scratch));
+        assert_ok(tn_program_run(program, scratch));
+        assert_ok(tn_backend_synchronize(backend));
+        bytes = malloc(tn_nbytes(node) + 1);
+        if (!tn_is_empty(node)) assert_ok(tn_tensor_get(node, bytes));
+        tn_program_free(program);
+        tn_buffer_free(scratch);
     }
-    for (int i = 0; i < TN_MAX_SRC; i++)
-        if (node->src[i] && node->src[i]->view_src) assert_ok(tn_view_bind(node->src[i]));
+    for (int i = 0; i < n; i++) move_out(&guests[i]);
+    bind_views(node);
     node->data = result_data;
     node->buffer = NULL;
-    tn_buffer_free(buffer);
     return bytes;
+}
+
+void *run_case(tn_backend *backend, tn_tensor *node, int in_place) { return run(backend, node, in_place, NULL); }
+void *run_case_with_weights(tn_backend *backend, tn_tensor *node, tn_buffer_type *weights) {
+    return run(backend, node, -1, weights);
 }
 
 const char *describe_case(const tn_tensor *node) {

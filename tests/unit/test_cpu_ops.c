@@ -95,6 +95,35 @@ static void run_cases(int n_cases, bool wild, const char *level) {
     free(memory);
 }
 
+/* Ops that read packed weights, with rows enough for several groups and a rest. */
+static void run_packed_cases(int n_cases, const char *level) {
+    static const tn_op ops[] = {TN_OP_MUL_MAT, TN_OP_MUL_MAT_ID, TN_OP_GET_ROWS};
+    tn_buffer_type *packed = tn_device_extra_buffer_type(tn_backend_device(backends[0]), 0);
+    int done = 0;
+    for (size_t o = 0; o < 3; o++) {
+        for (int i = 0; done < n_cases * (int)(o + 1) && i < 100000; i++) {
+            rng r = {first_seed() * 7919 + (uint64_t)o * 104729 + (uint64_t)i};
+            tn_arena *arena;
+            assert_ok(tn_arena_new(&(tn_arena_params){.size = 16 << 20}, &arena));
+            tn_tensor *node = random_case(arena, ops[o], &r, false);
+            assert_ok(tn_arena_status(arena));
+            const tn_tensor *x = node->src[0];
+            if (!x->view_src && !tn_is_empty(node) && tn__cpu_kernels_get()->can_pack(x->type, x->ne[1], x->ne[0])) {
+                void *first = run_case_with_weights(backends[0], node, packed);
+                void *second = run_case_with_weights(backends[2], node, packed);
+                assert_true(first && second);
+                check_case(node, first, level);
+                compare_bytes(node, first, second, level);
+                free(first);
+                free(second);
+                done++;
+            }
+            tn_arena_free(arena);
+        }
+    }
+    assert_int_equal(done, n_cases * 3);
+}
+
 /* All levels the machine has; TENON_CPU plays no part. */
 static void run_levels(int n_cases, bool wild) {
     for (int level = 0; level < TN__CPU_LEVELS; level++) {
@@ -102,6 +131,7 @@ static void run_levels(int n_cases, bool wild) {
         if (!kernels) continue;
         for (int i = 0; i < N_COUNTS; i++) ((tn__cpu_stream *)backends[i]->impl)->kernels = kernels;
         run_cases(n_cases, wild, kernels->name);
+        if (!wild) run_packed_cases(n_cases, kernels->name);
     }
 }
 
@@ -114,10 +144,52 @@ static void nan_and_infinity_propagate(void **state) {
     run_levels(getenv("TENON_LONG") ? 300 : 6, true);
 }
 
+static void packed_weights_keep_their_bytes(void **state) {
+    (void)state;
+    static const tn_type types[] = {TN_Q4_0, TN_Q8_0, TN_Q4_K, TN_Q6_K, TN_F16, TN_BF16};
+    tn_buffer_type *packed = tn_device_extra_buffer_type(tn_backend_device(backends[0]), 0);
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        rng r = {i + 1};
+        tn_arena *arena;
+        assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 20}, &arena));
+        tn_tensor *x = random_tensor(arena, types[i], (int64_t[]){512, 37, 2, 1}, 0, 1, &r);
+        size_t size = tn_nbytes(x);
+        unsigned char *host = x->data, *got = malloc(size);
+        tn_buffer *buffer;
+        assert_ok(tn_buffer_new(packed, tn_buffer_type_tensor_size(packed, x), &buffer));
+        assert_ok(tn_buffer_bind(buffer, x, 0));
+        assert_ok(tn_buffer_clear(buffer, 0));
+        for (size_t at = 0; at < size;) { /* in odd pieces, as a loader may */
+            size_t part = 1 + rng_below(&r, 20000);
+            part = part < size - at ? part : size - at;
+            assert_ok(tn_tensor_set_at(x, host + at, at, part));
+            at += part;
+        }
+        assert_ok(tn_tensor_get(x, got));
+        assert_memory_equal(got, host, size);
+        assert_ok(tn_tensor_get_at(x, got, 1000, 3000));
+        assert_memory_equal(got, host + 1000, 3000);
+        assert_ok(tn_tensor_fill(x, 0, 100, 5000));
+        assert_ok(tn_tensor_get(x, got));
+        assert_memory_equal(got, host, 100);
+        assert_memory_equal(got + 5100, host + 5100, size - 5100);
+        for (int k = 100; k < 5100; k++) assert_int_equal(got[k], 0);
+
+        char reason[128]; /* what cannot read it says so */
+        tn_tensor *copy = tn_dup(arena, x);
+        assert_false(tn_device_supports_op(tn_backend_device(backends[0]), copy, reason, sizeof reason));
+        assert_non_null(strstr(reason, "packed"));
+        free(got);
+        tn_buffer_free(buffer);
+        tn_arena_free(arena);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_op_agrees_with_the_reference),
         cmocka_unit_test(nan_and_infinity_propagate),
+        cmocka_unit_test(packed_weights_keep_their_bytes),
     };
     return cmocka_run_group_tests(tests, make_backends, free_backends);
 }

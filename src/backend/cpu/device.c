@@ -2,8 +2,8 @@
 #include "backend/registry.h"
 
 #include "backend/cpu/host_buffer.h"
-#include "backend/cpu/matmul.h"
 #include "backend/cpu/ops.h"
+#include "backend/cpu/packed_buffer.h"
 #include "backend/cpu/program.h"
 
 #include <pthread.h>
@@ -60,15 +60,19 @@ bool tn__cpu_supports(const tn_tensor *node, char *reason, size_t reason_size) {
     /* Copies within a type move bytes, and what a custom op does with its sources is its own affair. */
     bool moves_bytes = op->run == tn__run_copy && node->src[0]->type == node->type;
     if (!moves_bytes && node->op != TN_OP_CUSTOM && !tn__readable(node, reason, reason_size)) return false;
+    if (!tn__supports_packed_sources(node, reason, reason_size)) return false;
     return !op->supports || op->supports(node, reason, reason_size);
 }
 
 static bool supports_op(tn_device *device, const tn_tensor *node, char *reason, size_t reason_size) {
     return tn__cpu_supports(node, reason, reason_size);
 }
-static bool supports_buffer_type(tn_device *device, const tn_buffer_type *type) { return type->is_host; }
-
-bool tn__is_packed(const tn_tensor *weights) { return false; }
+static bool supports_buffer_type(tn_device *device, const tn_buffer_type *type) {
+    return type->is_host || type == tn__packed_buffer_type();
+}
+static tn_buffer_type *extra_buffer_type(tn_device *device, size_t index) {
+    return index == 0 ? tn__packed_buffer_type() : NULL;
+}
 
 /* ---- Streams ------------------------------------------------------------------------------------------------- */
 
@@ -118,6 +122,7 @@ static const tn_device_ops device_ops = {
     .memory = memory,
     .supports_op = supports_op,
     .supports_buffer_type = supports_buffer_type,
+    .extra_buffer_type = extra_buffer_type,
     .wrap_host = tn__host_buffer_wrap,
     .backend_new = stream_new,
 };
@@ -167,6 +172,7 @@ const char *tn_cpu_level(void) { return tn__cpu_kernels_get()->name; }
 static void describe(void) {
     cpu.buffer_type = &host_type;
     tn__host_buffer_init(&cpu);
+    tn__packed_buffer_init(&cpu);
     snprintf(cpu.description, sizeof cpu.description, "%s, %d cores, %s", tn_cpu_name(), tn_cpu_count(),
              tn_cpu_level());
 }

@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 
 static void free_wrapper(tn_buffer *buffer) { tn_free(buffer); }
-static void free_owner(tn_buffer *buffer) {
+void tn__host_buffer_free(tn_buffer *buffer) {
     tn_free(buffer->base);
     tn_free(buffer);
 }
@@ -34,7 +34,7 @@ static tn_status clear(tn_buffer *buffer, uint8_t value) {
 }
 
 #define DATA_OPS .set = set, .get = get, .fill = fill, .copy = copy, .clear = clear
-static const tn_buffer_ops owner_ops = {.free = free_owner, DATA_OPS};
+static const tn_buffer_ops owner_ops = {.free = tn__host_buffer_free, DATA_OPS};
 static const tn_buffer_ops wrapper_ops = {.free = free_wrapper, DATA_OPS};
 
 /* Large buffers ask for large pages; a request beyond what is free is refused here rather than by the kernel's

@@ -10,6 +10,7 @@ enum {
 };
 
 extern const tn_buffer_type_ops tn__host_buffer_type_ops;
+void tn__host_buffer_free(tn_buffer *buffer); /* one that owns its memory */
 tn_status tn__host_buffer_wrap(tn_device *device, void *memory, size_t size, tn_buffer **buffer);
 void tn__host_buffer_init(tn_device *device); /* once, before any buffer is made */
 tn_status tn__host_memory(size_t *free_bytes, size_t *total_bytes);

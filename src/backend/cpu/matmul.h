@@ -3,12 +3,15 @@
 #define TN_CPU_MATMUL_H
 
 #include "backend/cpu/ops.h"
+#include "backend/cpu/packed_buffer.h"
 
 /* Up to so many activations (about two rows of a large model) are prepared faster than a barrier is passed. */
 enum { TN__ALONE_VALUES = 16384 };
 
-/* Weights in the layout of the packed buffer type. */
-bool tn__is_packed(const tn_tensor *weights);
+/* Matrix (i2, i3) of the weights, packed or not. */
+static inline const void *tn__weights_at(const tn_tensor *x, bool packed, int64_t i2, int64_t i3) {
+    return packed ? tn__packed_plane(x, i2, i3) : tn__at(x, 0, i2, i3);
+}
 
 /* Into how many pieces m weight rows are cut: a few per thread, so that a thread that is interrupted does not keep
  * the others waiting. */

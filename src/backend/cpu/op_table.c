@@ -92,7 +92,7 @@ const tn__cpu_op tn__cpu_ops[TN_OP_COUNT] = {
     [TN_OP_UPSCALE] = {.run = tn__run_upscale, .cost = cost_function},
     [TN_OP_TIMESTEP_EMBEDDING] = {.run = tn__run_timestep, .cost = cost_function},
 
-    [TN_OP_GET_ROWS] = {.run = tn__run_get_rows},
+    [TN_OP_GET_ROWS] = {.run = tn__run_get_rows, .scratch = tn__scratch_get_rows},
     [TN_OP_SET_ROWS] = {.run = tn__run_set_rows, .units = tn__units_set_rows, .cost = tn__cost_set_rows},
 
     [TN_OP_NORM] = NORM,

@@ -146,6 +146,7 @@ void tn__run_upscale(const tn__task *task);
 void tn__run_timestep(const tn__task *task);
 
 void tn__run_get_rows(const tn__task *task);
+size_t tn__scratch_get_rows(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
 void tn__run_set_rows(const tn__task *task);
 int64_t tn__units_set_rows(const tn_tensor *node);
 double tn__cost_set_rows(const tn_tensor *node);

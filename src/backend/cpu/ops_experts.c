@@ -105,7 +105,7 @@ static void multiply(const plan *p, const tn__task *task, const groups *g) {
             .m = p->m,
             .n = g->start[e + 1] - g->start[e],
             .k = p->k,
-            .w = tn__at(x, 0, e, 0),
+            .w = tn__weights_at(x, p->packed, e, 0),
             .w_stride = x->nb[1],
             .x = g->prepared,
             .x_rows = g->start[p->experts],

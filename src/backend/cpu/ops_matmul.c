@@ -114,7 +114,7 @@ static void multiply(const plan *p, const tn__task *task) {
             .m = p->m,
             .n = p->n,
             .k = p->k,
-            .w = tn__at(x, 0, i2 / (y->ne[2] / x->ne[2]), i3 / (y->ne[3] / x->ne[3])),
+            .w = tn__weights_at(x, p->packed, i2 / (y->ne[2] / x->ne[2]), i3 / (y->ne[3] / x->ne[3])),
             .w_stride = x->nb[1],
             .x_rows = p->n,
             .out = (float *)(void *)(p->merged ? (char *)out->data : tn__at(out, 0, i2, i3)),

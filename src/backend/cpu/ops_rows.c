@@ -1,10 +1,17 @@
 /* Rows by number: get_rows, set_rows, and a bias per expert. A row number outside the tensor reads as zeros and is
  * not written. */
 #include "backend/cpu/ops.h"
+#include "backend/cpu/packed_buffer.h"
+
+size_t tn__scratch_get_rows(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
+    return tn__is_packed(node->src[0]) ? tn__scratch_size(node->src[0]->nb[1]) * (size_t)n_threads : 0;
+}
 
 void tn__run_get_rows(const tn__task *task) {
     tn_tensor *y = task->node;
     const tn_tensor *x = y->src[0], *rows = y->src[1];
+    const bool packed = tn__is_packed(x);
+    const size_t row_bytes = tn__scratch_size(x->nb[1]);
     int64_t begin, end;
     tn__task_share(task, tn_nrows(y), &begin, &end);
     for (int64_t r = begin; r < end; r++) {
@@ -15,7 +22,11 @@ void tn__run_get_rows(const tn__task *task) {
             memset(to, 0, (size_t)y->ne[0] * 4);
             continue;
         }
-        const char *from = tn__at(x, row, i.i2, i.i3);
+        const char *from =
+            packed ? (char *)task->scratch + (size_t)task->ith * row_bytes : tn__at(x, row, i.i2, i.i3);
+        if (packed)
+            task->kernels->unpack_row(x->type, x->ne[1], x->ne[0], tn__packed_plane(x, i.i2, i.i3), row,
+                                      task->scratch + (size_t)task->ith * row_bytes);
         if (x->type == TN_I32 || x->type == TN_F32)
             memcpy(to, from, (size_t)y->ne[0] * 4);
         else

@@ -1,0 +1,176 @@
+/* The packed buffer type. Outside it weights have their usual bytes: set packs, get unpacks. */
+#include "backend/cpu/packed_buffer.h"
+
+#include "backend/cpu/host_buffer.h"
+#include "backend/cpu/ops.h"
+
+static tn_buffer_type packed_type;
+
+/* The layout is the same at every level, so any table will do. */
+static const tn__cpu_kernels *kernels(void) { return tn__cpu_kernels_get(); }
+
+static bool packs(const tn_tensor *t) {
+    return !tn_is_empty(t) && tn_is_contiguous(t) && kernels()->can_pack(t->type, t->ne[1], t->ne[0]);
+}
+static const tn_tensor *root_of(const tn_tensor *t) { return t->view_src ? t->view_src : t; }
+
+bool tn__is_packed(const tn_tensor *t) {
+    const tn_tensor *root = root_of(t);
+    return root->buffer && root->buffer->type == &packed_type && packs(root);
+}
+size_t tn__packed_plane_bytes(const tn_tensor *t) { return kernels()->packed_bytes(t->type, t->ne[1], t->ne[0]); }
+const void *tn__packed_plane(const tn_tensor *t, int64_t i2, int64_t i3) {
+    return (const char *)t->data + (size_t)(i3 * t->ne[2] + i2) * tn__packed_plane_bytes(t);
+}
+
+bool tn__supports_packed_sources(const tn_tensor *node, char *reason, size_t size) {
+    for (int i = 0; i < TN_MAX_SRC; i++) {
+        const tn_tensor *x = node->src[i];
+        if (!x || !tn__is_packed(x)) continue;
+        bool reads = node->op == TN_OP_MUL_MAT || node->op == TN_OP_MUL_MAT_ID || node->op == TN_OP_GET_ROWS;
+        if (!reads || i != 0)
+            return tn__refuse(reason, size, "%s does not read packed weights", tn_op_name(node->op));
+        if (x->view_src && (x->data != x->view_src->data || !tn_same_layout(x, x->view_src)))
+            return tn__refuse(reason, size, "%s: a part of packed weights cannot be read", tn_op_name(node->op));
+    }
+    return true;
+}
+
+/* ---- Sizes --------------------------------------------------------------------------------------------------- */
+
+static size_t tensor_size(tn_buffer_type *type, const tn_tensor *t) {
+    size_t bytes;
+    if (t->view_src || !packs(t)) return tn_nbytes(t);
+    return tn__mul_size(tn__packed_plane_bytes(t), (size_t)(t->ne[2] * t->ne[3]), &bytes) ? bytes : SIZE_MAX;
+}
+
+/* ---- Data ---------------------------------------------------------------------------------------------------- */
+
+enum { GROUP = 16 }; /* rows that are packed together */
+
+/* A range of a tensor's usual bytes, group by group: what part of the group at `rows` it covers. */
+typedef struct piece {
+    void *plane;
+    int64_t group;
+    size_t rows_at;     /* where the group begins in the usual bytes */
+    size_t rows_size;   /* and how long it is */
+    size_t begin, size; /* the part that is in the range, from the group's beginning */
+} piece;
+
+static piece piece_at(const tn_tensor *t, size_t offset, size_t end) {
+    const size_t row = t->nb[1], plane = t->nb[2];
+    const int64_t index = (int64_t)(offset / plane), group = (int64_t)(offset % plane / (row * GROUP));
+    piece p = {.group = group, .rows_at = (size_t)index * plane + (size_t)group * row * GROUP};
+    p.plane = (char *)t->data + (size_t)index * tn__packed_plane_bytes(t);
+    p.rows_size = TN__MIN(row * GROUP, plane - (size_t)group * row * GROUP);
+    p.begin = offset - p.rows_at;
+    p.size = TN__MIN(end, p.rows_at + p.rows_size) - offset;
+    return p;
+}
+
+static void unpack_group(const tn_tensor *t, const piece *p, char *rows) {
+    for (int64_t r = 0; (size_t)r * t->nb[1] < p->rows_size; r++)
+        kernels()->unpack_row(t->type, t->ne[1], t->ne[0], p->plane, p->group * GROUP + r,
+                              rows + (size_t)r * t->nb[1]);
+}
+/* The group as a matrix of its own. */
+static void pack_group(const tn_tensor *t, const piece *p, const char *rows) {
+    char *to = (char *)p->plane + (size_t)p->group * kernels()->packed_bytes(t->type, GROUP, t->ne[0]);
+    kernels()->pack(t->type, (int64_t)(p->rows_size / t->nb[1]), t->ne[0], rows, t->nb[1], to, 0, 1);
+}
+
+static tn_status no_views(const tn_tensor *t) {
+    return t->view_src
+               ? tn_fail(TN_E_UNSUPPORTED, "'%s': the data of packed weights is reached through its root", t->name)
+               : TN_OK;
+}
+
+static tn_status set(tn_buffer *buffer, tn_tensor *t, const void *data, size_t offset, size_t size) {
+    if (!tn__is_packed(t)) {
+        memcpy((char *)t->data + offset, data, size);
+        return TN_OK;
+    }
+    TN_TRY(no_views(t));
+    char *rows = NULL;
+    const size_t start = offset, end = offset + size;
+    while (offset < end) {
+        const piece p = piece_at(t, offset, end);
+        const char *from = (const char *)data + (offset - start);
+        if (p.size == p.rows_size) {
+            pack_group(t, &p, from);
+        } else { /* part of a group: the rest stays as it is */
+            if (!rows && !(rows = tn_malloc(t->nb[1] * GROUP))) return TN_E_NOMEM;
+            unpack_group(t, &p, rows);
+            memcpy(rows + p.begin, from, p.size);
+            pack_group(t, &p, rows);
+        }
+        offset += p.size;
+    }
+    tn_free(rows);
+    return TN_OK;
+}
+
+static tn_status get(tn_buffer *buffer, const tn_tensor *t, void *data, size_t offset, size_t size) {
+    if (!tn__is_packed(t)) {
+        memcpy(data, (const char *)t->data + offset, size);
+        return TN_OK;
+    }
+    TN_TRY(no_views(t));
+    char *rows = tn_malloc(t->nb[1] * GROUP);
+    if (!rows) return TN_E_NOMEM;
+    for (size_t at = offset, end = offset + size; at < end;) {
+        const piece p = piece_at(t, at, end);
+        unpack_group(t, &p, rows);
+        memcpy((char *)data + (at - offset), rows + p.begin, p.size);
+        at += p.size;
+    }
+    tn_free(rows);
+    return TN_OK;
+}
+
+static tn_status fill(tn_buffer *buffer, tn_tensor *t, uint8_t value, size_t offset, size_t size) {
+    if (!tn__is_packed(t)) {
+        memset((char *)t->data + offset, value, size);
+        return TN_OK;
+    }
+    const size_t most = t->nb[1] * GROUP;
+    char *bytes = tn_malloc(most);
+    if (!bytes) return TN_E_NOMEM;
+    memset(bytes, value, most);
+    tn_status status = TN_OK;
+    for (size_t at = offset, end = offset + size; at < end && status == TN_OK;) {
+        const piece p = piece_at(t, at, end);
+        status = set(buffer, t, bytes, at, p.size);
+        at += p.size;
+    }
+    tn_free(bytes);
+    return status;
+}
+
+static tn_status clear(tn_buffer *buffer, uint8_t value) {
+    memset(buffer->base, value, buffer->size);
+    return TN_OK;
+}
+
+static const tn_buffer_ops packed_ops = {
+    .free = tn__host_buffer_free, .set = set, .get = get, .fill = fill, .clear = clear};
+
+static tn_status buffer_new(tn_buffer_type *type, size_t size, tn_buffer **out) {
+    TN_TRY(tn__host_buffer_type_ops.buffer_new(type, size, out));
+    (*out)->ops = &packed_ops;
+    return TN_OK;
+}
+
+static const tn_buffer_type_ops packed_type_ops = {.buffer_new = buffer_new, .tensor_size = tensor_size};
+
+/* Not host memory in the sense of the interface: its bytes are not the tensor's. */
+static tn_buffer_type packed_type = {
+    .ops = &packed_type_ops,
+    .name = "cpu-packed",
+    .alignment = TN__HOST_ALIGN,
+    .max_size = PTRDIFF_MAX - 4096,
+    .is_host = false,
+};
+
+tn_buffer_type *tn__packed_buffer_type(void) { return &packed_type; }
+void tn__packed_buffer_init(tn_device *device) { packed_type.device = device; }
