@@ -1,4 +1,4 @@
-/* Grammars that generated text must obey: GBNF and masks over a vocabulary.
+/* Grammars that generated text must obey: GBNF, JSON schema turned into GBNF, and masks over a vocabulary.
  *
  * Three objects. A tn_grammar is a compiled grammar and a tn_pieces a vocabulary's texts; both are constant once made
  * and may be shared between threads. A tn_grammar_state is one sequence's position in a grammar; one thread at a
@@ -25,6 +25,12 @@ TN_API void tn_grammar_free(tn_grammar *grammar); /* accepts NULL */
 
 /* GBNF text of all JSON: rule "root" is any object, rule "value" any value. Static. */
 TN_API const char *tn_grammar_json(void);
+
+/* Turns a JSON schema into GBNF text (rule "root") that generates only documents valid against it, with properties in
+ * the schema's order. The caller frees *gbnf with tn_free. TN_E_SYNTAX: not JSON. TN_E_UNSUPPORTED: a keyword that
+ * cannot be honoured, named with its path; nothing is silently ignored that would change the meaning.
+ * TN_E_INFEASIBLE: nothing can match. TN_E_LIMIT: nested or expanded too far. */
+TN_API tn_status tn_schema_to_grammar(const char *schema_json, char **gbnf);
 
 /* ---- Vocabulary texts ---------------------------------------------------------------------------------------- */
 
