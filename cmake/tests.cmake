@@ -3,6 +3,9 @@ file(GLOB support CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/support/*.c)
 add_library(tenon_test_support STATIC ${support})
 target_include_directories(tenon_test_support PUBLIC tests/support include src)
 target_link_libraries(tenon_test_support PRIVATE tenon_flags PUBLIC tenon_static PkgConfig::CMOCKA)
+if(TARGET tenon_llm_static)
+  target_link_libraries(tenon_test_support PUBLIC tenon_llm_static)
+endif()
 target_compile_definitions(tenon_test_support PUBLIC TENON_SOURCE_DIR="${CMAKE_SOURCE_DIR}") # for data in tests/
 
 file(GLOB unit_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/unit/test_*.c)

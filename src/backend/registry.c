@@ -184,6 +184,18 @@ tn_status tn_device_find(const char *name, tn_device **device) {
     pthread_mutex_unlock(&lock);
     if (!found) {
         if (strncmp(name, "sim:", 4) == 0) {
+            /* The same specification with a name of its own means the same device again. */
+            const char *own = strstr(name, ",name=");
+            char text[sizeof found->name];
+            if (own && (size_t)snprintf(text, sizeof text, "%.*s", (int)strcspn(own + 6, ","), own + 6) < sizeof text) {
+                pthread_mutex_lock(&lock);
+                found = find_locked(text);
+                pthread_mutex_unlock(&lock);
+                if (found && strstr(found->description, name)) {
+                    *device = found;
+                    return TN_OK;
+                }
+            }
             TN_TRY(tn__sim_device_new(name, &found));
             tn_status status = tn_registry_add(found);
             if (status != TN_OK) {

@@ -14,7 +14,7 @@ tn_status tn__session_devices(const tn_session *s, tn_sched_params *params) {
     for (size_t i = 0; i < tn_device_count() && n < TN__COUNT(params->devices) - 1; i++) {
         tn_device *device = tn_device_get(i);
         /* Simulated devices serve those who ask for them. */
-        if (tn_device_get_kind(device) == TN_DEVICE_GPU && strncmp(tn_device_name(device), "sim", 3) != 0) params->devices[n++] = tn_device_name(device);
+        if (tn_device_get_kind(device) == TN_DEVICE_GPU && strncmp(tn_device_description(device), "simulated", 9) != 0) params->devices[n++] = tn_device_name(device);
     }
     return TN_OK;
 }

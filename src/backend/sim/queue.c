@@ -22,6 +22,8 @@ typedef struct sim_program {
     tn_tensor **nodes, **originals;
     size_t n_nodes, n_copies;
     tn_program *inner; /* on the CPU backend, over `nodes` */
+    tn_buffer *wrapped; /* the last scratch, as a buffer of the CPU's */
+    void *wrapped_base;
 } sim_program;
 
 typedef struct command {
@@ -56,6 +58,7 @@ static void program_free(tn_program *program) {
     sim_program *p = (sim_program *)program;
     if (program->backend) (void)tn_backend_synchronize(program->backend);
     tn_program_free(p->inner);
+    tn_buffer_free(p->wrapped);
     tn_free(p->copies);
     tn_free(p->nodes);
     tn_free(p->originals);
@@ -135,12 +138,16 @@ static tn_status execute_program(stream *s, const command *c) {
         p->copies[i].buffer = NULL;
     }
     if (moved) tn_program_moved(p->inner);
-    /* The CPU's program wants a buffer of the CPU's; the device's own scratch is wrapped for the call. */
-    tn_buffer *scratch = NULL;
-    if (p->base.scratch) TN_TRY(tn_device_wrap_host(tn__cpu_device(), tn__sim_inner(c->scratch, c->scratch->base), p->base.scratch, &scratch));
-    tn_status status = tn_program_run(p->inner, scratch);
-    tn_buffer_free(scratch);
-    return status;
+    /* The CPU's program wants a buffer of the CPU's: the device's scratch is wrapped, once as long as it stays. */
+    char *base = p->base.scratch ? tn__sim_inner(c->scratch, c->scratch->base) : NULL;
+    if (base && p->wrapped_base != base) {
+        tn_buffer *fresh;
+        TN_TRY(tn_device_wrap_host(tn__cpu_device(), base, p->base.scratch, &fresh));
+        tn_buffer_free(p->wrapped);
+        p->wrapped = fresh;
+        p->wrapped_base = base;
+    }
+    return tn_program_run(p->inner, p->wrapped);
 }
 
 /* ---- The thread -------------------------------------------------------------------------------------------------- */

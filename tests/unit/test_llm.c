@@ -1,0 +1,344 @@
+/* Sessions on the golden models: whatever way the tokens take through the cache, the logits are the reference's. */
+#include "llm_golden.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const double LIMIT = 1e-6;
+
+typedef struct fixture {
+    golden_model g;
+    tn_model *model;
+    tn_session *session;
+    nmse sum;
+} fixture;
+
+typedef void (*way)(fixture *f);
+
+static tn_session_params params(void) {
+    tn_session_params p = tn_session_params_default();
+    p.n_ctx = 256;
+    p.n_seqs = 3;
+    p.n_outputs = 64;
+    p.cache_k = p.cache_v = TN_F32;
+    p.n_threads = 2;
+    return p;
+}
+
+/* Decodes tokens begin…end-1 of the golden text into `seq`, at positions moved by `by`; compares unless told not to. */
+static void decode(fixture *f, int32_t seq, int32_t begin, int32_t end, int32_t by, bool compare) {
+    int32_t n = end - begin, positions[64], seqs[64];
+    bool outputs[64];
+    for (int32_t i = 0; i < n; i++) {
+        positions[i] = begin + i + by;
+        seqs[i] = seq;
+        outputs[i] = true;
+    }
+    tn_batch batch = {.n_tokens = n, .tokens = f->g.tokens + begin, .positions = positions, .seqs = seqs, .outputs = outputs};
+    assert_ok(tn_session_decode(f->session, &batch));
+    assert_int_equal(tn_session_output_count(f->session), n);
+    for (int32_t i = 0; compare && i < n; i++) nmse_add(&f->sum, tn_session_logits(f->session, i), f->g.logits + (size_t)(begin + i) * (size_t)f->g.n_vocab, f->g.n_vocab);
+}
+
+static void for_every_model(const char *what, way run, const tn_session_params *p) {
+    for (const char *const *name = golden_archs; *name; name++) {
+        fixture f = {0};
+        char relative[64];
+        snprintf(relative, sizeof relative, "archs/%s", *name);
+        if (!golden_load(relative, &f.g)) {
+            print_message("skipped: no golden file %s\n", relative);
+            golden_free(&f.g);
+            skip();
+        }
+        assert_ok(tn_model_open(f.g.path, NULL, &f.model));
+        assert_ok(tn_session_new(f.model, p, &f.session));
+        run(&f);
+        double value = nmse_value(&f.sum);
+        if (f.sum.scale > 0 && value > LIMIT) fail_msg("%s, %s: NMSE %g", *name, what, value);
+        tn_session_free(f.session);
+        tn_model_close(f.model);
+        golden_free(&f.g);
+    }
+}
+
+static void at_once(fixture *f) { decode(f, 0, 0, f->g.n_tokens, 0, true); }
+static void one_by_one(fixture *f) {
+    for (int32_t i = 0; i < f->g.n_tokens; i++) decode(f, 1, i, i + 1, 0, true);
+}
+static void in_chunks(fixture *f) {
+    rng r = {7};
+    for (int32_t i = 0; i < f->g.n_tokens;) {
+        int32_t n = 1 + (int32_t)rng_below(&r, 9);
+        if (n > f->g.n_tokens - i) n = f->g.n_tokens - i;
+        decode(f, 2, i, i + n, 0, true);
+        i += n;
+    }
+}
+static void interleaved(fixture *f) {
+    int32_t half = f->g.n_tokens / 2;
+    decode(f, 0, 0, half, 0, true);
+    decode(f, 1, 0, half, 0, true);
+    decode(f, 0, half, f->g.n_tokens, 0, true);
+    for (int32_t i = half; i < f->g.n_tokens; i++) decode(f, 1, i, i + 1, 0, true);
+}
+static void shared_prefix(fixture *f) {
+    int32_t half = f->g.n_tokens / 2;
+    decode(f, 0, 0, half, 0, false);
+    int32_t used = tn_session_cache_usage(f->session).used;
+    assert_ok(tn_session_seq_copy(f->session, 0, 2, 0, -1));
+    assert_int_equal(tn_session_cache_usage(f->session).used, used); /* shared, not copied */
+    assert_ok(tn_session_seq_remove(f->session, 0, 0, -1));
+    decode(f, 2, half, f->g.n_tokens, 0, true);
+}
+static void rolled_back(fixture *f) {
+    decode(f, 0, 0, f->g.n_tokens, 0, false);
+    assert_ok(tn_session_seq_remove(f->session, 0, 8, -1));
+    assert_int_equal(tn_session_seq_last(f->session, 0), 7);
+    decode(f, 0, 8, f->g.n_tokens, 0, true);
+}
+static void after_shift(fixture *f) {
+    int32_t half = f->g.n_tokens / 2;
+    if (tn_gguf_find_tensor(tn_model_file(f->model), "position_embd.weight")) {
+        decode(f, 0, 0, 4, 20, false);
+        assert_fails(TN_E_UNSUPPORTED, tn_session_seq_shift(f->session, 0, 0, -1, -20));
+        return;
+    }
+    decode(f, 0, 0, half, 40, false);
+    assert_fails(TN_E_INVALID, tn_session_seq_shift(f->session, 0, 0, -1, -41));
+    assert_ok(tn_session_seq_shift(f->session, 0, 0, -1, -30));
+    assert_ok(tn_session_seq_shift(f->session, 0, 0, -1, -10));
+    decode(f, 0, half, f->g.n_tokens, 0, true);
+}
+static void after_defragment(fixture *f) {
+    int32_t half = f->g.n_tokens / 2;
+    for (int32_t i = 0; i < half; i++) { /* every second cell becomes a hole */
+        decode(f, 1, i, i + 1, 0, false);
+        decode(f, 0, i, i + 1, 0, false);
+    }
+    assert_ok(tn_session_seq_remove(f->session, 1, 0, -1));
+    assert_ok(tn_session_defragment(f->session));
+    decode(f, 0, half, f->g.n_tokens, 0, true);
+}
+static void after_save_and_load(fixture *f) {
+    int32_t half = f->g.n_tokens / 2;
+    char path[] = "/tmp/tenon-state-XXXXXX";
+    int file = mkstemp(path);
+    assert_true(file >= 0);
+    close(file);
+    decode(f, 0, 0, half, 0, false);
+    assert_ok(tn_session_save(f->session, 0, path));
+    decode(f, 0, half, f->g.n_tokens, 0, false);
+    assert_ok(tn_session_load(f->session, 2, path)); /* into another sequence */
+    decode(f, 2, half, f->g.n_tokens, 0, true);
+
+    size_t size;
+    assert_ok(tn_session_state_size(f->session, -1, &size));
+    char *state = malloc(size);
+    assert_ok(tn_session_state_get(f->session, -1, state, size));
+    tn_session_clear(f->session);
+    assert_int_equal(tn_session_cache_usage(f->session).used, 0);
+    state[size / 2] ^= 1;
+    assert_fails(TN_E_CHECKSUM, tn_session_state_set(f->session, -1, state, size));
+    state[size / 2] ^= 1;
+    assert_fails(TN_E_FORMAT, tn_session_state_set(f->session, -1, state, size - 1));
+    assert_ok(tn_session_state_set(f->session, -1, state, size));
+    free(state);
+    unlink(path);
+    assert_ok(tn_session_seq_remove(f->session, 2, half, -1));
+    decode(f, 2, half, f->g.n_tokens, 0, true);
+}
+
+#define WAY(name)                                                                                                     \
+    static void logits_##name(void **state) {                                                                         \
+        (void)state;                                                                                                  \
+        tn_session_params p = params();                                                                               \
+        for_every_model(#name, name, &p);                                                                             \
+    }
+WAY(at_once)
+WAY(one_by_one)
+WAY(in_chunks)
+WAY(interleaved)
+WAY(shared_prefix)
+WAY(rolled_back)
+WAY(after_shift)
+WAY(after_defragment)
+WAY(after_save_and_load)
+
+static void logits_over_three_devices(void **state) {
+    (void)state;
+    tn_session_params p = params();
+    p.devices[0] = "sim:64M,name=left";
+    p.devices[1] = "sim:64M,ops=-rope-soft_max,name=right";
+    p.n_gpu_layers = 2;
+    for_every_model("over three devices", interleaved, &p);
+}
+
+static void logits_with_small_micro_batches(void **state) {
+    (void)state;
+    tn_session_params p = params();
+    p.n_ubatch = 5;
+    for_every_model("micro-batch of 5", at_once, &p);
+}
+
+/* What the plan says is what the session takes, to the byte; and one byte too few is refused beforehand. */
+static void fit_is_the_truth(void **state) {
+    (void)state;
+    for (const char *const *name = golden_archs; *name; name++) {
+        char relative[64], spec[64];
+        snprintf(relative, sizeof relative, "archs/%s.gguf", *name);
+        GOLDEN_OR_SKIP(path, relative);
+        for (int32_t ctx = 512; ctx <= 32768; ctx *= 8) {
+            for (int with_device = 0; with_device < 2; with_device++) {
+                tn_model *model;
+                tn_session *session;
+                tn_fit before, after;
+                tn_session_params p = params();
+                p.n_ctx = ctx;
+                if (with_device) p.devices[0] = "sim:4G,name=roomy";
+                assert_ok(tn_model_open(path, NULL, &model));
+                assert_ok(tn_fit_session(model, &p, &before));
+                assert_true(before.fits);
+                assert_ok(tn_session_new(model, &p, &session));
+                assert_ok(tn_session_memory(session, &after));
+                assert_int_equal(before.n_devices, after.n_devices);
+                for (size_t d = 0; d < before.n_devices; d++) {
+                    const tn_fit_device *b = &before.devices[d], *a = &after.devices[d];
+                    assert_int_equal(b->weights, a->weights);
+                    assert_int_equal(b->mapped, a->mapped);
+                    assert_int_equal(b->cache, a->cache);
+                    assert_int_equal(b->compute, a->compute);
+                    assert_int_equal(b->scratch, a->scratch);
+                }
+                tn_session_free(session);
+                size_t needed = before.devices[0].weights + before.devices[0].cache + before.devices[0].compute + before.devices[0].scratch;
+                tn_model_close(model);
+                if (with_device && ctx == 512) {
+                    for (int missing = 0; missing < 2; missing++) {
+                        snprintf(spec, sizeof spec, "sim:%zu,max-alloc=4G", needed - (size_t)missing);
+                        p.devices[0] = spec;
+                        p.n_gpu_layers = 1000;
+                        assert_ok(tn_model_open(path, NULL, &model));
+                        uint64_t blocks = tn_memory_get_stats().live_bytes;
+                        if (missing) {
+                            assert_fails(TN_E_TOO_BIG, tn_session_new(model, &p, &session));
+                            assert_non_null(strstr(tn_error(), "bytes"));
+                            assert_true(tn_memory_get_stats().live_bytes < blocks + 65536);
+                        } else {
+                            assert_ok(tn_session_new(model, &p, &session));
+                            tn_session_free(session);
+                        }
+                        tn_model_close(model);
+                    }
+                }
+                tn_fit_free(&before);
+                tn_fit_free(&after);
+            }
+        }
+    }
+}
+
+static void decoding_allocates_nothing(void **state) {
+    (void)state;
+    GOLDEN_OR_SKIP(path, "archs/gemma2-dense.gguf"); /* two cache groups */
+    for (int32_t n_seqs = 1; n_seqs <= 4; n_seqs += 3) {
+        tn_model *model;
+        tn_session *session;
+        tn_session_params p = tn_session_params_default();
+        p.n_ctx = 128;
+        p.n_seqs = n_seqs;
+        p.n_ubatch = 32;
+        assert_ok(tn_model_open(path, NULL, &model));
+        assert_ok(tn_session_new(model, &p, &session));
+        uint64_t allocations = 0;
+        for (int32_t t = 0; t < 100; t++) {
+            tn_token tokens[4] = {1, 2, 3, (t + 5) % 100};
+            int32_t seqs[4] = {0, 1, 2, 3};
+            if (tn_session_cache_usage(session).used + n_seqs > 128) {
+                for (int32_t s = 0; s < n_seqs; s++) { /* full: drop the first 8 of each and shift the rest down */
+                    assert_ok(tn_session_seq_remove(session, s, 0, 8));
+                    assert_ok(tn_session_seq_shift(session, s, 8, -1, -8));
+                }
+            }
+            tn_batch batch = {.n_tokens = n_seqs, .tokens = tokens, .seqs = seqs};
+            assert_ok(tn_session_decode(session, &batch));
+            if (t == 0) allocations = tn_memory_get_stats().allocations;
+        }
+        assert_int_equal(tn_memory_get_stats().allocations, allocations);
+        tn_session_free(session);
+        tn_model_close(model);
+    }
+}
+
+static void a_full_cache_is_a_status(void **state) {
+    (void)state;
+    GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
+    tn_model *model;
+    tn_session *session;
+    tn_session_params p = tn_session_params_default();
+    p.n_ctx = 8;
+    assert_ok(tn_model_open(path, NULL, &model));
+    assert_ok(tn_session_new(model, &p, &session));
+    tn_token tokens[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = 6, .tokens = tokens}));
+    assert_fails(TN_E_FULL, tn_session_decode(session, &(tn_batch){.n_tokens = 3, .tokens = tokens}));
+    assert_int_equal(tn_session_cache_usage(session).used, 6);
+    assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = 2, .tokens = tokens}));
+    assert_fails(TN_E_INVALID, tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = (tn_token[]){128}}));
+    assert_fails(TN_E_INVALID, tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = (tn_token[]){-1}}));
+    assert_fails(TN_E_INVALID, tn_session_decode(session, &(tn_batch){.n_tokens = 0, .tokens = tokens}));
+    assert_fails(TN_E_INVALID, tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = tokens, .seqs = (int32_t[]){1}}));
+    tn_session_free(session);
+    tn_model_close(model);
+}
+
+static void stories_agree_with_the_reference(void **state) {
+    (void)state;
+    golden_model g;
+    if (!golden_load("models/stories15M-f16", &g)) skip();
+    tn_model *model;
+    tn_session *session;
+    tn_session_params p = tn_session_params_default();
+    p.n_outputs = 64;
+    assert_ok(tn_model_open(g.path, NULL, &model));
+    assert_ok(tn_session_new(model, &p, &session));
+    bool outputs[64];
+    memset(outputs, 1, sizeof outputs);
+    assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = g.n_tokens, .tokens = g.tokens, .outputs = outputs}));
+    nmse sum = {0};
+    for (int32_t i = 0; i < g.n_tokens; i++) {
+        const float *got = tn_session_logits(session, i), *want = g.logits + (size_t)i * (size_t)g.n_vocab;
+        int32_t a = 0, b = 0;
+        for (int32_t k = 1; k < g.n_vocab; k++) {
+            if (got[k] > got[a]) a = k;
+            if (want[k] > want[b]) b = k;
+        }
+        assert_int_equal(a, b);
+        nmse_add(&sum, got, want, g.n_vocab);
+    }
+    assert_true(nmse_value(&sum) <= 1e-5);
+    tn_session_free(session);
+    tn_model_close(model);
+    golden_free(&g);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logits_at_once),
+        cmocka_unit_test(logits_one_by_one),
+        cmocka_unit_test(logits_in_chunks),
+        cmocka_unit_test(logits_interleaved),
+        cmocka_unit_test(logits_shared_prefix),
+        cmocka_unit_test(logits_rolled_back),
+        cmocka_unit_test(logits_after_shift),
+        cmocka_unit_test(logits_after_defragment),
+        cmocka_unit_test(logits_after_save_and_load),
+        cmocka_unit_test(logits_over_three_devices),
+        cmocka_unit_test(logits_with_small_micro_batches),
+        cmocka_unit_test(fit_is_the_truth),
+        cmocka_unit_test(decoding_allocates_nothing),
+        cmocka_unit_test(a_full_cache_is_a_status),
+        cmocka_unit_test(stories_agree_with_the_reference),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
