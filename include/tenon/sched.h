@@ -58,7 +58,7 @@ TN_API tn_status tn_sched_reserve_many(tn_sched *sched, tn_graph *const *graphs,
 TN_API tn_status tn_sched_alloc(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;
 
 TN_API tn_status tn_sched_run(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;       /* and waits */
-TN_API tn_status tn_sched_run_async(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK; /* and does not */
+TN_API tn_status tn_sched_run_async(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK; /* and does not: leave inputs and outputs alone until tn_sched_synchronize */
 TN_API tn_status tn_sched_synchronize(tn_sched *sched);
 /* Forgets schedules, pins and errors; keeps the buffers. After a device failed, try this or free. */
 TN_API void tn_sched_reset(tn_sched *sched);

@@ -42,13 +42,19 @@ tn_status tn_sched_new(const tn_sched_params *params, tn_sched **out) {
     s->backends = tn_calloc(room, sizeof *s->backends);
     s->types = tn_calloc(room, sizeof *s->types);
     s->scratch = tn_calloc(room, sizeof *s->scratch);
-    if (!s->backends || !s->types || !s->scratch) goto failed;
+    s->host_read = tn_calloc(room, sizeof *s->host_read);
+    s->reads_host = tn_calloc(room, sizeof *s->reads_host);
+    if (!s->backends || !s->types || !s->scratch || !s->host_read || !s->reads_host) goto failed;
     TN_TRY_GOTO(open_backends(s, params), status, failed);
     for (size_t i = 0; i < s->n_backends; i++) s->types[i] = tn_device_buffer_type(tn_backend_device(s->backends[i]));
     tn_device *last = tn_backend_device(s->backends[s->n_backends - 1]);
     if (tn_device_get_kind(last) != TN_DEVICE_CPU) {
         status = tn_fail(TN_E_INVALID, "the last device must be the CPU, not %s", tn_device_name(last));
         goto failed;
+    }
+    for (size_t i = 0; i < s->n_backends; i++) {
+        tn_device *device = tn_backend_device(s->backends[i]);
+        if (tn_device_get_caps(device).events) TN_TRY_GOTO(tn_event_new(device, &s->host_read[i]), status, failed);
     }
     TN_TRY_GOTO(tn_alloc_new(s->types, s->n_backends, &s->alloc), status, failed);
     *out = s;
@@ -70,12 +76,15 @@ void tn_sched_free(tn_sched *s) {
     tn_alloc_free(s->alloc);
     for (size_t i = 0; i < s->n_backends; i++) {
         tn_buffer_free(s->scratch[i]);
+        tn_event_free(s->host_read[i]);
         if (s->owns_backends) tn_backend_free(s->backends[i]);
     }
     tn_free(s->schedules);
     tn_free(s->backends);
     tn_free(s->types);
     tn_free(s->scratch);
+    tn_free(s->host_read);
+    tn_free(s->reads_host);
     tn_free(s->pinned);
     tn_free(s->pinned_to);
     tn_free(s);
@@ -315,6 +324,30 @@ static tn_status run_with_eval(tn_sched *s, const tn__schedule *schedule, const 
     return TN_OK;
 }
 
+/* Queues what a split needs from elsewhere. */
+static tn_status copy_inputs(tn_sched *s, const tn__schedule *schedule, const tn__split *split) {
+    tn_backend *backend = s->backends[split->backend];
+    bool from_host = false;
+    for (size_t c = 0; c < split->n_copies; c++) {
+        const tn__copy *copy = &schedule->copies[split->first_copy + c];
+        from_host = from_host || !tn_device_get_caps(tn_backend_device(s->backends[copy->from])).async;
+        TN_TRY(tn_backend_copy_async(s->backends[copy->from], backend, copy->source, copy->target));
+    }
+    if (!from_host || !tn_device_get_caps(tn_backend_device(backend)).async) return TN_OK;
+    s->reads_host[split->backend] = true;
+    return s->host_read[split->backend] ? tn_event_record(s->host_read[split->backend], backend) : TN_OK;
+}
+
+/* Before the host's memory changes: whoever still copies out of it finishes that. */
+static tn_status wait_for_host_reads(tn_sched *s) {
+    for (size_t b = 0; b < s->n_backends; b++) {
+        if (!s->reads_host[b]) continue;
+        TN_TRY(s->host_read[b] ? tn_event_synchronize(s->host_read[b]) : tn_backend_synchronize(s->backends[b]));
+        s->reads_host[b] = false;
+    }
+    return TN_OK;
+}
+
 tn_status tn_sched_run_async(tn_sched *s, tn_graph *graph) {
     if (!s || !graph) return tn_fail(TN_E_INVALID, "tn_sched_run: NULL argument");
     TN_TRY(tn_sched_alloc(s, graph));
@@ -322,11 +355,8 @@ tn_status tn_sched_run_async(tn_sched *s, tn_graph *graph) {
     s->stats.runs++;
     for (size_t i = 0; i < schedule->n_splits; i++) {
         const tn__split *split = &schedule->splits[i];
-        tn_backend *backend = s->backends[split->backend];
-        for (size_t c = 0; c < split->n_copies; c++) {
-            const tn__copy *copy = &schedule->copies[split->first_copy + c];
-            TN_TRY(tn_backend_copy_async(s->backends[copy->from], backend, copy->source, copy->target));
-        }
+        if (!tn_device_get_caps(tn_backend_device(s->backends[split->backend])).async) TN_TRY(wait_for_host_reads(s));
+        TN_TRY(copy_inputs(s, schedule, split));
         if (!split->program) continue;
         TN_TRY(s->eval ? run_with_eval(s, schedule, split) : tn_program_run(split->program, s->scratch[split->backend]));
     }
@@ -335,7 +365,10 @@ tn_status tn_sched_run_async(tn_sched *s, tn_graph *graph) {
 
 tn_status tn_sched_synchronize(tn_sched *s) {
     if (!s) return tn_fail(TN_E_INVALID, "tn_sched_synchronize: NULL argument");
-    for (size_t i = 0; i < s->n_backends; i++) TN_TRY(tn_backend_synchronize(s->backends[i]));
+    for (size_t i = 0; i < s->n_backends; i++) {
+        TN_TRY(tn_backend_synchronize(s->backends[i]));
+        s->reads_host[i] = false;
+    }
     return TN_OK;
 }
 

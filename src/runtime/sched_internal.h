@@ -75,6 +75,9 @@ struct tn_sched {
     tn_buffer_type **types; /* per backend; the allocator merges equal ones */
     tn_alloc *alloc;
     tn_buffer **scratch; /* per backend, grown to the largest program */
+    /* Copies out of host memory that a device may still be reading: the host must not compute over it meanwhile. */
+    tn_event **host_read; /* per backend, or NULL where the device has no events */
+    bool *reads_host;
     tn__schedule **schedules;
     size_t n_schedules, cap_schedules;
     uint64_t clock;

@@ -1,0 +1,377 @@
+/* The scheduler: the same bits on any set of devices, splits that hold together, faults that surface, plans kept. */
+#include "support.h"
+
+#include "backend/registry.h"
+#include "backend/sim/sim.h"
+#include "runtime/sched_internal.h"
+#include "tenon/sched.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Random graphs ------------------------------------------------------------------------------------------- */
+
+enum { WIDTH = 32, MAX_NODES = 40 };
+
+typedef struct world {
+    tn_arena *arena;
+    tn_graph *graph;
+    tn_tensor *inputs[4], *weights[6], *output;
+    tn_buffer *weight_buffers[6];
+    tn_tensor *nodes[MAX_NODES];
+    size_t n_nodes;
+} world;
+
+/* A graph of matrix products, element-wise ops, norms, views and row writes over WIDTH-wide rows. The same seed gives
+ * the same graph and data. */
+static void build_world(world *w, uint64_t seed) {
+    rng r = {seed};
+    memset(w, 0, sizeof *w);
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(4 * MAX_NODES + 16, 4 * MAX_NODES + 16), .no_alloc = true}, &w->arena));
+    tn_arena *a = w->arena;
+    int64_t rows = 1 + (int64_t)rng_below(&r, 5);
+    for (int i = 0; i < 4; i++) w->inputs[i] = tn_name(a, tn_input(a, TN_F32, WIDTH, rows), "in%d", i);
+    for (int i = 0; i < 6; i++) w->weights[i] = tn_name(a, tn_tensor_nd(a, TN_F32, WIDTH, WIDTH), "w%d", i);
+    tn_tensor *pool[MAX_NODES + 4];
+    size_t n = 0;
+    for (int i = 0; i < 4; i++) pool[n++] = w->inputs[i];
+    size_t count = 5 + rng_below(&r, MAX_NODES - 6);
+    for (size_t i = 0; i < count; i++) {
+        tn_tensor *x = pool[n - 1 - rng_below(&r, n < 6 ? n : 6)], *y = pool[rng_below(&r, n)], *t = NULL;
+        switch (rng_below(&r, 10)) {
+        case 0:
+        case 1:
+        case 2: t = tn_mul_mat(a, w->weights[rng_below(&r, 6)], x); break;
+        case 3: t = tn_add(a, x, y); break;
+        case 4: t = tn_mul(a, x, y); break;
+        case 5: t = tn_silu(a, x); break;
+        case 6: t = tn_rms_norm(a, x, NULL, 1e-5f); break;
+        case 7: t = tn_reshape(a, tn_cont(a, x), WIDTH, x->ne[1]); break;
+        case 8: { /* half of each row, put together again */
+            tn_tensor *half = tn_view(a, x, 2, (const int64_t[]){WIDTH / 2, x->ne[1]}, (const size_t[]){4, x->nb[1]}, 64);
+            t = tn_concat(a, half, tn_view(a, y, 2, (const int64_t[]){WIDTH / 2, y->ne[1]}, (const size_t[]){4, y->nb[1]}, 0), 0);
+            break;
+        }
+        default: t = tn_soft_max(a, x, NULL, NULL, 0.5f, 0);
+        }
+        w->nodes[w->n_nodes++] = t;
+        pool[n++] = t;
+    }
+    w->output = tn_output(tn_add(a, pool[n - 1], pool[n - 2]));
+    assert_ok(tn_graph_new(a, 4 * MAX_NODES + 16, &w->graph));
+    assert_ok(tn_graph_add(w->graph, w->output));
+}
+
+static void fill(tn_tensor *t, uint64_t seed) {
+    rng r = {seed};
+    float data[WIDTH * WIDTH];
+    for (int64_t i = 0; i < tn_nelements(t); i++) data[i] = rng_normal(&r) * 0.3f;
+    assert_ok(tn_tensor_set(t, data));
+}
+
+/* Weights go to random backends' memory. */
+static void place_weights(world *w, tn_sched *s, rng *r) {
+    for (int i = 0; i < 6; i++) {
+        tn_device *device = tn_backend_device(tn_sched_backend(s, rng_below(r, tn_sched_backend_count(s))));
+        tn_buffer_type *type = tn_device_buffer_type(device);
+        assert_ok(tn_buffer_new(type, tn_buffer_type_tensor_size(type, w->weights[i]), &w->weight_buffers[i]));
+        tn_buffer_set_usage(w->weight_buffers[i], TN_USAGE_WEIGHTS);
+        assert_ok(tn_buffer_bind(w->weight_buffers[i], w->weights[i], 0));
+        fill(w->weights[i], 100 + (uint64_t)i);
+    }
+}
+
+static tn_status run_world(world *w, tn_sched *s, float *result) {
+    TN_TRY(tn_sched_alloc(s, w->graph));
+    for (int i = 0; i < 4; i++)
+        if (w->inputs[i]->data) fill(w->inputs[i], 200 + (uint64_t)i);
+    TN_TRY(tn_sched_run(s, w->graph));
+    return tn_tensor_get(w->output, result);
+}
+
+static void free_world(world *w) {
+    for (int i = 0; i < 6; i++) tn_buffer_free(w->weight_buffers[i]);
+    tn_arena_free(w->arena);
+}
+
+/* Devices are kept for the whole program: specifications with names find the same ones again. */
+static const char *const devices[] = {
+    "sim:16M,name=a", "sim:16M,ops=mul_mat+add+silu,name=b", "sim:16M,ops=-soft_max-concat,align=256,name=c", "sim:16M,ops=rms_norm,offload=1,name=d",
+};
+
+/* An independent look at the scheduled graph: every source is readable where its node runs, no copy is made twice in
+ * a split, every node runs once and after its sources. */
+static void check_splits(const tn_sched *s) {
+    for (size_t k = 0; k < s->n_schedules; k++) {
+        const tn__schedule *c = s->schedules[k];
+        size_t work = 0;
+        for (size_t i = 0; i < c->n_splits; i++) {
+            const tn__split *split = &c->splits[i];
+            tn_device *device = tn_backend_device(s->backends[split->backend]);
+            if (i) assert_int_not_equal(split->backend, c->splits[i - 1].backend);
+            for (size_t a = 0; a < split->n_copies; a++)
+                for (size_t b = 0; b < a; b++) assert_ptr_not_equal(c->copies[split->first_copy + a].source, c->copies[split->first_copy + b].source);
+            assert_int_equal(split->first_node, work);
+            work += split->n_nodes;
+            for (size_t n = 0; n < split->n_nodes; n++) {
+                const tn_tensor *t = c->work[split->first_node + n];
+                assert_true(tn_device_supports_op(device, t, NULL, 0));
+                for (int x = 0; x < TN_MAX_SRC; x++) {
+                    if (!t->src[x]) continue;
+                    const tn_tensor *root = t->src[x]->view_src ? t->src[x]->view_src : t->src[x];
+                    tn_buffer_type *type = root->buffer ? tn_buffer_get_type(root->buffer) : s->types[s->n_backends - 1];
+                    assert_true(tn_device_supports_buffer_type(device, type));
+                    assert_true(tn_graph_index(c->graph, t->src[x]) < tn_graph_index(c->graph, t) || t->src[x]->op == TN_OP_NONE);
+                }
+            }
+        }
+    }
+}
+
+static void any_set_of_devices_gives_the_same_bits(void **state) {
+    (void)state;
+    size_t rounds = getenv("TENON_LONG") ? 10000 : 400;
+    tn_sched *one;
+    assert_ok(tn_sched_new(&(tn_sched_params){.devices = {"cpu"}, .n_threads = 1}, &one));
+    for (size_t round = 0; round < rounds; round++) {
+        rng r = {round * 77 + 5};
+        world w;
+        float want[WIDTH * 8] = {0}, got[WIDTH * 8] = {0};
+        build_world(&w, round);
+        place_weights(&w, one, &r);
+        assert_ok(run_world(&w, one, want));
+        tn_sched_reset(one);
+        free_world(&w);
+
+        tn_sched *many;
+        tn_sched_params p = {.n_threads = 1};
+        size_t n = 1 + rng_below(&r, 4);
+        for (size_t i = 0; i < n; i++) p.devices[i] = devices[(round + i) % 4];
+        assert_ok(tn_sched_new(&p, &many));
+        build_world(&w, round);
+        place_weights(&w, many, &r);
+        for (size_t i = 0; i < 3; i++) {
+            tn_tensor *t = w.nodes[rng_below(&r, w.n_nodes)];
+            int backend = (int)rng_below(&r, n + 1);
+            if (tn_device_supports_op(tn_backend_device(tn_sched_backend(many, (size_t)backend)), t, NULL, 0)) assert_ok(tn_sched_pin(many, t, backend));
+        }
+        assert_ok(run_world(&w, many, got));
+        assert_memory_equal(want, got, (size_t)tn_nbytes(w.output));
+        check_splits(many);
+        assert_ok(run_world(&w, many, got)); /* again, from what it remembers */
+        assert_memory_equal(want, got, (size_t)tn_nbytes(w.output));
+        assert_int_equal(tn_sched_get_stats(many).schedules_made, 1);
+        tn_sched_free(many);
+        free_world(&w);
+    }
+    tn_sched_free(one);
+}
+
+/* ---- Two graphs in turns ------------------------------------------------------------------------------------- */
+
+/* x·W chained n times; each step keeps the rows' scale. */
+static void chain(tn_arena *arena, int n, int64_t rows, tn_tensor **in, tn_tensor **out, tn_graph **graph) {
+    tn_tensor *x = *in = tn_input(arena, TN_F32, WIDTH, rows);
+    for (int i = 0; i < n; i++) x = tn_rms_norm(arena, tn_add(arena, tn_silu(arena, x), *in), NULL, 1e-5f);
+    *out = tn_output(x);
+    assert_ok(tn_graph_new(arena, (size_t)n * 4 + 16, graph));
+    assert_ok(tn_graph_add(*graph, *out));
+}
+
+static void two_graphs_keep_their_plans(void **state) {
+    (void)state;
+    tn_sched *s;
+    tn_arena *arena;
+    tn_tensor *in[2], *out[2];
+    tn_graph *graph[2];
+    assert_ok(tn_sched_new(&(tn_sched_params){.devices = {"sim:16M,name=a"}, .n_threads = 1}, &s));
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 20, .no_alloc = true}, &arena));
+    chain(arena, 10, 4, &in[0], &out[0], &graph[0]);  /* language */
+    chain(arena, 25, 60, &in[1], &out[1], &graph[1]); /* vision: more nodes, larger */
+    assert_ok(tn_sched_reserve(s, graph[0]));
+    float data[WIDTH * 60], first[2][WIDTH * 60], again[WIDTH * 60];
+    rng r = {3};
+    for (size_t i = 0; i < sizeof data / sizeof *data; i++) data[i] = rng_normal(&r);
+    for (int turn = 0; turn < 1000; turn++) {
+        int g = turn % 2;
+        assert_ok(tn_sched_alloc(s, graph[g]));
+        assert_ok(tn_tensor_set(in[g], data));
+        assert_ok(tn_sched_run(s, graph[g]));
+        assert_ok(tn_tensor_get(out[g], turn < 2 ? first[g] : again));
+        if (turn >= 2) assert_memory_equal(first[g], again, tn_nbytes(out[g]));
+    }
+    tn_sched_stats stats = tn_sched_get_stats(s);
+    assert_int_equal(stats.plans_made, 2);
+    assert_int_equal(stats.schedules_made, 2);
+    tn_sched_free(s);
+    tn_arena_free(arena);
+}
+
+/* ---- Faults -------------------------------------------------------------------------------------------------- */
+
+static tn__sim *sim_of(const char *name) {
+    tn_device *device;
+    assert_ok(tn_device_find(name, &device));
+    return device->impl;
+}
+
+static void every_fault_surfaces_and_can_be_left_behind(void **state) {
+    (void)state;
+    static const struct {
+        const char *what;
+        size_t offset;
+        tn_status status;
+    } kinds[] = {{"alloc", offsetof(tn__sim, fail_alloc), TN_E_DEVICE_MEMORY}, {"copy", offsetof(tn__sim, fail_copy), TN_E_DEVICE}, {"lost", offsetof(tn__sim, fail_run), TN_E_DEVICE_LOST}};
+    const char *spec = "sim:16M,ops=-soft_max,name=fragile";
+    tn_device *device;
+    assert_ok(tn_device_find(spec, &device));
+    tn__sim *sim = sim_of("fragile");
+    for (size_t kind = 0; kind < 3; kind++) {
+        for (long n = 1; n < 200; n++) {
+            world w;
+            tn_sched *s;
+            rng r = {9};
+            float want[WIDTH * 8], got[WIDTH * 8];
+            build_world(&w, 12);
+            assert_ok(tn_sched_new(&(tn_sched_params){.devices = {spec}, .n_threads = 1}, &s));
+            place_weights(&w, s, &r);
+            assert_ok(run_world(&w, s, want));
+            tn_sched_reset(s); /* so that everything is scheduled and planned anew, into old buffers */
+            world larger;
+            build_world(&larger, 13);
+            rng r2 = {9};
+            place_weights(&larger, s, &r2);
+            atomic_long *counter = (atomic_long *)((char *)sim + kinds[kind].offset);
+            atomic_store(counter, n);
+            tn_status status = run_world(&larger, s, got);
+            bool fired = atomic_load(counter) <= 0;
+            atomic_store(counter, 0);
+            atomic_store(&sim->lost, false);
+            if (fired) {
+                assert_int_equal(status, kinds[kind].status);
+                assert_non_null(strstr(tn_error(), "fragile"));
+            } else {
+                assert_int_equal(status, TN_OK);
+            }
+            tn_sched_reset(s);
+            assert_ok(run_world(&w, s, got)); /* the scheduler is as good as before */
+            assert_memory_equal(want, got, tn_nbytes(w.output));
+            tn_sched_free(s);
+            free_world(&w);
+            free_world(&larger);
+            if (!fired) break;
+        }
+        assert_int_equal(atomic_load(&sim->used), 0);
+    }
+}
+
+/* ---- Limits -------------------------------------------------------------------------------------------------- */
+
+static void many_devices_and_nodes_work(void **state) {
+    (void)state;
+    enum { DEVICES = 20, NODES = 100000, INPUTS = 500 };
+    tn_backend *backends[DEVICES];
+    for (int i = 0; i < DEVICES; i++) {
+        char spec[64];
+        snprintf(spec, sizeof spec, "sim:64M,name=many%d", i);
+        tn_device *device;
+        assert_ok(tn_device_find(i == DEVICES - 1 ? "cpu" : spec, &device));
+        assert_ok(tn_backend_new(device, &(tn_backend_params){.n_threads = 1}, &backends[i]));
+    }
+    tn_sched *s;
+    tn_arena *arena;
+    tn_graph *graph;
+    assert_ok(tn_sched_new(&(tn_sched_params){.backends = backends, .n_backends = DEVICES}, &s));
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(NODES + 4 * INPUTS, NODES + 4 * INPUTS), .no_alloc = true}, &arena));
+    /* 500 inputs summed up on one device, then a long chain handed from device to device. */
+    tn_tensor *inputs[INPUTS], *x = NULL, *first;
+    for (int i = 0; i < INPUTS; i++) {
+        inputs[i] = tn_input(arena, TN_F32, 4);
+        x = x ? tn_add(arena, x, inputs[i]) : inputs[i];
+        if (i) assert_ok(tn_sched_pin(s, x, 0));
+    }
+    first = x;
+    for (int i = INPUTS; i < NODES; i++) {
+        x = tn_scale(arena, x, 1, i % 2 ? 1 : -1);
+        if (i % 10000 == 0) assert_ok(tn_sched_pin(s, x, i / 10000 % DEVICES));
+    }
+    tn_output(x);
+    assert_ok(tn_graph_new(arena, NODES + 4 * INPUTS, &graph));
+    assert_ok(tn_graph_add(graph, x));
+    assert_ok(tn_sched_reserve(s, graph));
+    for (int i = 0; i < INPUTS; i++) assert_ok(tn_tensor_set(inputs[i], (float[]){1, 2, 3, (float)i}));
+    assert_ok(tn_sched_run(s, graph));
+    float got[4];
+    assert_ok(tn_tensor_get(x, got));
+    assert_true(got[0] == INPUTS && got[1] == 2 * INPUTS && got[2] == 3 * INPUTS && got[3] == INPUTS * (INPUTS - 1) / 2);
+    tn_sched_info info;
+    assert_ok(tn_sched_describe(s, graph, &info));
+    assert_true(info.copies >= INPUTS && info.splits >= 9);
+    assert_int_equal(tn_sched_backend_of(s, graph, first), 0);
+    tn_sched_free(s);
+    for (int i = 0; i < DEVICES; i++) tn_backend_free(backends[i]);
+    tn_arena_free(arena);
+}
+
+static void an_op_nobody_supports_names_everyone(void **state) {
+    (void)state;
+    tn_sched *s;
+    tn_arena *arena;
+    tn_graph *graph;
+    assert_ok(tn_sched_new(&(tn_sched_params){.devices = {"sim:16M,ops=add,name=adder"}, .n_threads = 1}, &s));
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 16, .no_alloc = true}, &arena));
+    tn_tensor *x = tn_input(arena, TN_F32, 4), *y = tn_output(tn_silu(arena, x));
+    assert_ok(tn_graph_of(arena, y, &graph));
+    assert_ok(tn_sched_pin(s, y, 0));
+    assert_fails(TN_E_UNSUPPORTED, tn_sched_reserve(s, graph));
+    assert_non_null(strstr(tn_error(), "adder"));
+    tn_sched_reset(s);
+    assert_ok(tn_sched_reserve(s, graph)); /* unpinned it goes to the CPU */
+    assert_fails(TN_E_INVALID, tn_sched_pin(s, y, 7));
+    tn_sched_free(s);
+    tn_arena_free(arena);
+    assert_fails(TN_E_INVALID, tn_sched_new(&(tn_sched_params){.devices = {"sim:16M,align=3"}}, &s));
+    assert_fails(TN_E_NOT_FOUND, tn_sched_new(&(tn_sched_params){.devices = {"cuda77"}}, &s));
+}
+
+/* ---- Out of host memory -------------------------------------------------------------------------------------- */
+
+static tn_status schedule_small_graph(void *user) {
+    (void)user;
+    tn_arena *arena = NULL;
+    tn_graph *graph;
+    tn_sched *s = NULL;
+    tn_status status;
+    float data[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    TN_TRY(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(8, 16), .no_alloc = true}, &arena));
+    tn_tensor *x = tn_input(arena, TN_F32, 4, 2), *y = tn_output(tn_add(arena, tn_silu(arena, x), x));
+    TN_TRY_GOTO(tn_graph_of(arena, y, &graph), status, out);
+    TN_TRY_GOTO(tn_sched_new(&(tn_sched_params){.devices = {"sim:16M,ops=add,name=adder"}, .n_threads = 1}, &s), status, out);
+    TN_TRY_GOTO(tn_sched_reserve(s, graph), status, out);
+    TN_TRY_GOTO(tn_tensor_set(x, data), status, out);
+    TN_TRY_GOTO(tn_sched_run(s, graph), status, out);
+    TN_TRY_GOTO(tn_tensor_get(y, data), status, out);
+out:
+    tn_sched_free(s);
+    tn_arena_free(arena);
+    return status;
+}
+static void every_failed_allocation_is_survived(void **state) {
+    (void)state;
+    tn_device *device;
+    assert_ok(tn_device_find("sim:16M,ops=add,name=adder", &device));
+    check_every_allocation_failure(schedule_small_graph, NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_set_of_devices_gives_the_same_bits),
+        cmocka_unit_test(two_graphs_keep_their_plans),
+        cmocka_unit_test(every_fault_surfaces_and_can_be_left_behind),
+        cmocka_unit_test(many_devices_and_nodes_work),
+        cmocka_unit_test(an_op_nobody_supports_names_everyone),
+        cmocka_unit_test(every_failed_allocation_is_survived),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
