@@ -186,6 +186,17 @@ static tn_status long_short_factors(struct hf_model *m, const json_t *rope) {
     return TN_OK;
 }
 
+/* YaRN raises attention with the factor, log-wise; some models say otherwise. The key holds what is left to multiply.
+ */
+static void yarn_attention(struct hf_model *m, const json_t *rope) {
+    double log_factor = m->rope_factor > 1 ? log(m->rope_factor) : 0, wanted = 0;
+    double scale = number(rope, "mscale", 0), all = number(rope, "mscale_all_dim", 0);
+    if (scale > 0 && all > 0) wanted = (1 + 0.1 * scale * log_factor) / (1 + 0.1 * all * log_factor);
+    wanted = number(rope, "attention_factor", wanted);
+    if (wanted > 0) m->yarn_attention = (float)(wanted / (1 + 0.1 * log_factor));
+    m->yarn_log_multiplier = (float)all;
+}
+
 static tn_status read_rope(struct hf_model *m) {
     struct layout *l = &m->layout;
     json_t *rope = first_of(m->config, "rope_parameters rope_scaling");
@@ -199,10 +210,11 @@ static tn_status read_rope(struct hf_model *m) {
                           number(m->config, "partial_rotary_factor rotary_pct rope_pct", l->arch->rotated));
     l->rotated = (uint32_t)(l->head * share) & ~1u;
     if (!rope || l->features & L_NO_ROPE) return TN_OK;
+    m->rope_temperature = (float)number(rope, "llama_4_scaling_beta", 0);
+    m->rope_original = whole(rope, "original_max_position_embeddings", 0);
     const char *type = json_string_value(first_of(rope, "rope_type type"));
     if (!type || strcmp(type, "default") == 0) return TN_OK;
     m->rope_factor = (float)number(rope, "factor", 1);
-    m->rope_original = whole(rope, "original_max_position_embeddings", 0);
     if (strcmp(type, "llama3") == 0) return llama3_factors(m, rope);
     if (strcmp(type, "longrope") == 0 || strcmp(type, "su") == 0) return long_short_factors(m, rope);
     if (strcmp(type, "linear") == 0) {
@@ -212,7 +224,7 @@ static tn_status read_rope(struct hf_model *m) {
         if (!m->rope_original) m->rope_original = (uint32_t)(l->context / m->rope_factor);
         m->rope_beta_fast = (float)number(rope, "beta_fast", 0);
         m->rope_beta_slow = (float)number(rope, "beta_slow", 0);
-        m->rope_temperature = (float)number(rope, "llama_4_scaling_beta", 0);
+        yarn_attention(m, rope);
     } else if (strcmp(type, "dynamic") == 0) {
         warn("dynamic RoPE scaling is left out: the model is right up to its original context length only");
     } else {
@@ -438,9 +450,11 @@ tn_status hf_model_keys(const struct hf_model *m, tn_gguf_writer *w) {
         TN_TRY(set_f32(m, w, "rope.scaling.factor", m->rope_factor));
         TN_TRY(set_f32(m, w, "rope.scaling.yarn_beta_fast", m->rope_beta_fast));
         TN_TRY(set_f32(m, w, "rope.scaling.yarn_beta_slow", m->rope_beta_slow));
-        TN_TRY(set_f32(m, w, "attention.temperature_scale", m->rope_temperature));
+        TN_TRY(set_f32(m, w, "rope.scaling.yarn_attn_factor", m->yarn_attention));
+        TN_TRY(set_f32(m, w, "rope.scaling.yarn_log_multiplier", m->yarn_log_multiplier));
     }
-    if (m->rope_original && (m->rope_type || m->rope_attention != 0)) {
+    TN_TRY(set_f32(m, w, "attention.temperature_scale", m->rope_temperature));
+    if (m->rope_original && (m->rope_type || m->rope_attention != 0 || m->rope_temperature != 0)) {
         snprintf(key, sizeof key, "%s.rope.scaling.original_context_length", m->class->arch);
         TN_TRY(tn_gguf_writer_set_u32(w, key, m->rope_original));
     }
