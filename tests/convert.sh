@@ -103,6 +103,24 @@ fresh qwen3; sed -i 's/"use_regex": true/"use_regex": false/' "$work/folder/toke
 refused "an unknown pre-tokenizer" 'cutting text into words is not known'
 fresh llama3-rope; sed -i 's/"llama3"/"spiral"/' "$work/folder/config.json"; refused "unknown RoPE scaling" '"spiral"'
 
+# ---- Every model class -------------------------------------------------------------------------------------------
+# Tiny folders of all classes, against what the transformers library defines, written down independently.
+if command -v node > /dev/null; then
+    mkdir "$work/classes"
+    classes=$(node "$here/peer/hf_folders.mjs" "$golden/hf/qwen3" "$work/classes") || failed "the folders could not be made"
+    for class in $classes; do
+        "$tenon" convert "$work/classes/$class" "$work/classes/$class.gguf" > "$work/out" 2>&1 || failed "$class: $(cat "$work/out")"
+        grep -q warning "$work/out" && failed "$class: $(cat "$work/out")"
+    done
+    if [ $has_logits = yes ]; then
+        # shellcheck disable=SC2086
+        node "$here/peer/hf_reference.mjs" "$tenon" "$work/classes" $classes > "$work/out" 2>&1 || failed "$(grep -v ^ok "$work/out")"
+        echo "$(grep -c ^ok "$work/out") model classes compared with their definition"
+    fi
+else
+    echo "note: no node; the model classes were not compared"
+fi
+
 # ---- Tokens ------------------------------------------------------------------------------------------------------
 if ! "$tenon" tokenize --help > /dev/null 2>&1; then
     echo "note: this build has no \"tenon tokenize\"; tokens were not compared"

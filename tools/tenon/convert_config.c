@@ -402,7 +402,11 @@ static tn_status read_config(struct hf_model *m) {
     if (arch_is(m, "mpt")) fourfold = (uint32_t)(number(m->config, "expansion_ratio", 4) * l->width);
     l->ffn = whole(m->config, "intermediate_size n_inner ffn_hidden_size", fourfold);
     TN_TRY(need(m, "max_position_embeddings n_positions n_ctx max_seq_len", &l->context));
-    l->eps = (float)number(m->config, "rms_norm_eps layer_norm_eps layer_norm_epsilon norm_epsilon norm_eps", 1e-5);
+    bool mean = l->features & L_LAYER_NORM;
+    l->eps = (float)number(m->config,
+                           mean ? "layer_norm_eps layer_norm_epsilon norm_epsilon norm_eps"
+                                : "rms_norm_eps layer_norm_eps layer_norm_epsilon norm_epsilon norm_eps",
+                           1e-5);
     TN_TRY(read_special(m));
     TN_TRY(read_rope(m));
     TN_TRY(read_window(m));

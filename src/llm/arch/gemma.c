@@ -9,8 +9,10 @@ static tn_status read_gemma(const tn_gguf *file, tn__hparams *h) {
     return TN_OK;
 }
 
-/* The largest of each family divides by the width per head instead of the head's own size. */
-static float scale_by_width(const tn__hparams *h, int32_t layers_of_largest) {
+/* What the file says; else the largest of each family divides by the width per head instead of the head's own size. */
+static float scale_by_width(const tn_gguf *file, const tn__hparams *h, int32_t layers_of_largest) {
+    float scale = tn_gguf_get_f32(file, tn__arch_key(file, "attention.scale"), 0);
+    if (scale > 0) return scale;
     return h->n_layer == layers_of_largest ? 1 / sqrtf((float)h->n_embd / (float)h->layers[0].n_head) : 0;
 }
 
@@ -19,7 +21,7 @@ static tn_status read_gemma2(const tn_gguf *file, tn__hparams *h) {
     tn__window_pattern(file, h, 4096, 2);
     h->attn_soft_cap = tn_gguf_get_f32(file, tn__arch_key(file, "attn_logit_softcapping"), 50);
     h->final_soft_cap = tn_gguf_get_f32(file, tn__arch_key(file, "final_logit_softcapping"), 30);
-    h->attn_scale = scale_by_width(h, 46);
+    h->attn_scale = scale_by_width(file, h, 46);
     return TN_OK;
 }
 
@@ -27,7 +29,7 @@ static tn_status read_gemma3(const tn_gguf *file, tn__hparams *h) {
     TN_TRY(read_gemma(file, h));
     tn__window_pattern(file, h, 0, 6);
     h->final_soft_cap = tn_gguf_get_f32(file, tn__arch_key(file, "final_logit_softcapping"), 0);
-    h->attn_scale = scale_by_width(h, 62);
+    h->attn_scale = scale_by_width(file, h, 62);
     float local = tn_gguf_get_f32(file, tn__arch_key(file, "rope.freq_base_swa"), 10000);
     for (int32_t i = 0; i < h->n_layer; i++) {
         if (!h->layers[i].window) continue;
