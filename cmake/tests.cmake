@@ -25,6 +25,8 @@ endforeach()
 if(TARGET test_cli)
   target_link_libraries(test_cli PRIVATE tenon_frame)
 endif()
+target_include_directories(test_model_tools PRIVATE tools/tenon)
+target_sources(test_model_tools PRIVATE tools/tenon/importance.c tools/tenon/mix.c tools/tenon/safetensors.c)
 
 file(GLOB script_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/*.sh)
 foreach(source IN LISTS script_tests)

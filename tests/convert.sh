@@ -54,7 +54,8 @@ done
 "$tenon" convert "$golden/hf/mixtral" "$work/many.gguf" --threads 7 > /dev/null
 cmp -s "$work/one.gguf" "$work/many.gguf" || failed "the result depends on the number of threads"
 "$tenon" convert "$golden/hf/mixtral" "$work/q8.gguf" --type q8_0 > /dev/null || failed "--type q8_0"
-"$tenon" inspect "$work/q8.gguf" --json | grep -q '"type": "q8_0"' || failed "--type q8_0 gave no q8_0 tensors"
+"$tenon" inspect "$work/q8.gguf" --json > "$work/out"
+grep -q '"type": "q8_0"' "$work/out" || failed "--type q8_0 gave no q8_0 tensors"
 
 # ---- Shards ------------------------------------------------------------------------------------------------------
 fresh qwen3
