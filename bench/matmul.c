@@ -3,181 +3,18 @@
  *
  *   build/bench/matmul [threads=N] [type=q4_K] [only=gemv|small|gemm|attention] [rows=512] [seconds=0.3]
  *   TENON_CPU=avx512 build/bench/matmul ...    the same at a lower level */
+#include "machine.h"
+
 #include <math.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 #include "backend/cpu/kernels/generic/internal.h"
 #include "backend/cpu/kernels/kernels.h"
 #include "base/half.h"
 #include "tenon/base.h"
-
-/* ---- A team of threads that all run one function --------------------------------------------------------------- */
-
-typedef void (*task_fn)(void *arg, int ith, int nth);
-static int threads = 1;
-static pthread_barrier_t start_line, finish_line;
-static task_fn task;
-static void *task_arg;
-
-static void *worker(void *index) {
-    for (;;) {
-        pthread_barrier_wait(&start_line);
-        task(task_arg, (int)(intptr_t)index, threads);
-        pthread_barrier_wait(&finish_line);
-    }
-    return NULL;
-}
-static void run_team(task_fn fn, void *arg) {
-    task = fn;
-    task_arg = arg;
-    pthread_barrier_wait(&start_line);
-    fn(arg, 0, threads);
-    pthread_barrier_wait(&finish_line);
-}
-static double seconds_of(task_fn fn, void *arg, double at_least) {
-    double best = 1e30, spent = 0;
-    run_team(fn, arg);
-    for (int round = 0; round < 3 || spent < at_least; round++) {
-        uint64_t start = tn_time_ns();
-        run_team(fn, arg);
-        double t = (double)(tn_time_ns() - start) * 1e-9;
-        best = t < best ? t : best;
-        spent += t;
-    }
-    return best;
-}
-
-/* ---- What the machine can do ------------------------------------------------------------------------------------
- */
-
-typedef struct span {
-    const unsigned char *bytes;
-    size_t size;
-} span;
-static atomic_uint sink;
-
-#if defined(__x86_64__)
-__attribute__((target("avx512f"))) static unsigned read_avx512(const unsigned char *p, size_t n) {
-    __m512i a = _mm512_setzero_si512(), b = a, c = a, d = a;
-    for (size_t i = 0; i + 256 <= n; i += 256) {
-        a = _mm512_add_epi32(a, _mm512_loadu_si512(p + i));
-        b = _mm512_add_epi32(b, _mm512_loadu_si512(p + i + 64));
-        c = _mm512_add_epi32(c, _mm512_loadu_si512(p + i + 128));
-        d = _mm512_add_epi32(d, _mm512_loadu_si512(p + i + 192));
-    }
-    return (unsigned)_mm512_reduce_add_epi32(_mm512_add_epi32(_mm512_add_epi32(a, b), _mm512_add_epi32(c, d)));
-}
-__attribute__((target("avx2"))) static unsigned read_avx2(const unsigned char *p, size_t n) {
-    __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
-    for (size_t i = 0; i + 128 <= n; i += 128) {
-        a = _mm256_add_epi32(a, _mm256_loadu_si256((const void *)(p + i)));
-        b = _mm256_add_epi32(b, _mm256_loadu_si256((const void *)(p + i + 32)));
-        c = _mm256_add_epi32(c, _mm256_loadu_si256((const void *)(p + i + 64)));
-        d = _mm256_add_epi32(d, _mm256_loadu_si256((const void *)(p + i + 96)));
-    }
-    a = _mm256_add_epi32(_mm256_add_epi32(a, b), _mm256_add_epi32(c, d));
-    return (unsigned)_mm256_extract_epi32(a, 0) + (unsigned)_mm256_extract_epi32(a, 5);
-}
-#endif
-static unsigned read_plain(const unsigned char *p, size_t n) {
-    uint64_t sum[8] = {0};
-    for (size_t i = 0; i + 64 <= n; i += 64) {
-        for (int j = 0; j < 8; j++) {
-            uint64_t v;
-            memcpy(&v, p + i + 8 * j, 8);
-            sum[j] += v;
-        }
-    }
-    return (unsigned)(sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7]);
-}
-static void read_task(void *arg, int ith, int nth) {
-    span *s = arg;
-    size_t each = s->size / (size_t)nth / 256 * 256;
-    const unsigned char *p = s->bytes + each * (size_t)ith;
-    unsigned r;
-#if defined(__x86_64__)
-    if (tn__cpu_kernels_at(TN__CPU_AVX512))
-        r = read_avx512(p, each);
-    else if (tn__cpu_kernels_at(TN__CPU_AVX2))
-        r = read_avx2(p, each);
-    else
-#endif
-        r = read_plain(p, each);
-    atomic_fetch_add(&sink, r);
-}
-
-/* Peaks: independent chains of the instruction, nothing else. Each call is STEPS × CHAINS instructions. */
-enum { STEPS = 200000, CHAINS = 16 };
-#define REPEAT16(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
-#if defined(__x86_64__)
-#define D_VNNI(i) __m512i a##i = _mm512_set1_epi32(i);
-#define S_VNNI(i) a##i = _mm512_dpbusd_epi32(a##i, b, b);
-#define U_VNNI(i) sum = _mm512_add_epi32(sum, a##i);
-__attribute__((target("avx512f,avx512vnni"))) static void peak_vnni(void *arg, int ith, int nth) {
-    (void)arg, (void)ith, (void)nth;
-    __m512i b = _mm512_set1_epi32(3), sum = b;
-    REPEAT16(D_VNNI)
-    for (int i = 0; i < STEPS; i++) {
-        __asm__ volatile("" : "+v"(b));
-        REPEAT16(S_VNNI)
-    }
-    REPEAT16(U_VNNI)
-    atomic_fetch_add(&sink, (unsigned)_mm512_reduce_add_epi32(sum));
-}
-#define D_FMA(i) __m512 a##i = _mm512_set1_ps(i);
-#define S_FMA(i) a##i = _mm512_fmadd_ps(a##i, b, b);
-#define U_FMA(i) sum = _mm512_add_ps(sum, a##i);
-__attribute__((target("avx512f"))) static void peak_fma512(void *arg, int ith, int nth) {
-    (void)arg, (void)ith, (void)nth;
-    __m512 b = _mm512_set1_ps(0.3f), sum = b;
-    REPEAT16(D_FMA)
-    for (int i = 0; i < STEPS; i++) {
-        __asm__ volatile("" : "+v"(b));
-        REPEAT16(S_FMA)
-    }
-    REPEAT16(U_FMA)
-    atomic_fetch_add(&sink, (unsigned)_mm512_reduce_add_ps(sum));
-}
-#define S_BF16(i) a##i = _mm512_dpbf16_ps(a##i, (__m512bh)b, (__m512bh)b);
-__attribute__((target("avx512f,avx512bf16"))) static void peak_bf16(void *arg, int ith, int nth) {
-    (void)arg, (void)ith, (void)nth;
-    __m512 b = _mm512_set1_ps(0.3f), sum = b;
-    REPEAT16(D_FMA)
-    for (int i = 0; i < STEPS; i++) {
-        __asm__ volatile("" : "+v"(b));
-        REPEAT16(S_BF16)
-    }
-    REPEAT16(U_FMA)
-    atomic_fetch_add(&sink, (unsigned)_mm512_reduce_add_ps(sum));
-}
-#define D_FMA2(i) __m256 a##i = _mm256_set1_ps(i);
-#define S_FMA2(i) a##i = _mm256_fmadd_ps(a##i, b, b);
-#define U_FMA2(i) sum = _mm256_add_ps(sum, a##i);
-__attribute__((target("avx2,fma"))) static void peak_fma256(void *arg, int ith, int nth) {
-    (void)arg, (void)ith, (void)nth;
-    __m256 b = _mm256_set1_ps(0.3f), sum = b;
-    REPEAT16(D_FMA2)
-    for (int i = 0; i < STEPS; i++) {
-        __asm__ volatile("" : "+x"(b));
-        REPEAT16(S_FMA2)
-    }
-    REPEAT16(U_FMA2)
-    atomic_fetch_add(&sink, (unsigned)_mm256_cvtss_f32(sum));
-}
-#endif
-static double peak_of(task_fn fn, double ops_per_instruction) {
-    return ops_per_instruction * STEPS * CHAINS * threads / seconds_of(fn, NULL, 0.1) * 1e-12;
-}
 
 /* ---- Problems ----------------------------------------------------------------------------------------------------
  */
@@ -198,16 +35,6 @@ static void matmul_task(void *arg, int ith, int nth) {
 static void prepare_task(void *arg, int ith, int nth) {
     problem *p = arg;
     table->act_prepare(p->job.form, p->x, (size_t)p->job.k * 4, NULL, p->job.n, p->job.k, p->prepared, ith, nth);
-}
-
-static void *pages(size_t size) {
-    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) {
-        perror("mmap");
-        exit(1);
-    }
-    madvise(p, size, MADV_HUGEPAGE);
-    return p;
 }
 
 static const struct {
@@ -288,10 +115,6 @@ static void pack_task(void *arg, int ith, int nth) {
     tn__share((a->m + 15) / 16, 1, ith, nth, &from, &to);
     table->pack(a->type, a->m, a->k, a->rows, a->stride, a->packed, from, to - from);
 }
-
-typedef struct peaks {
-    double bandwidth, fma, vnni, bf16;
-} peaks;
 
 static void bench_few(const peaks *peak, const char *only, int64_t n) {
     printf("\nweights read once, %d activation row%s, matrix of 256 MB: GB/s (share of read bandwidth)\n", (int)n,
@@ -446,29 +269,9 @@ int main(int argc, char **argv) {
     }
     if (threads < 1 || rows < 1) return 2;
     table = tn__cpu_kernels_get();
-    pthread_barrier_init(&start_line, NULL, (unsigned)threads);
-    pthread_barrier_init(&finish_line, NULL, (unsigned)threads);
-    for (int i = 1; i < threads; i++) {
-        pthread_t t;
-        if (pthread_create(&t, NULL, worker, (void *)(intptr_t)i) != 0) return 1;
-    }
-    peaks peak = {0};
-    span s = {pages(1u << 28), 1u << 28};
-    memset((void *)(uintptr_t)s.bytes, 1, s.size);
-    peak.bandwidth = (double)s.size / seconds_of(read_task, &s, 0.5) * 1e-9;
-    munmap((void *)(uintptr_t)s.bytes, s.size);
-    printf("level %s, %d threads: read %.1f GB/s", table->name, threads, peak.bandwidth);
-#if defined(__x86_64__)
-    if (table->level >= TN__CPU_AVX512) {
-        peak.fma = peak_of(peak_fma512, 32);
-        peak.vnni = peak_of(peak_vnni, 128);
-        if (__builtin_cpu_supports("avx512bf16")) peak.bf16 = peak_of(peak_bf16, 64);
-    } else if (table->level >= TN__CPU_AVX2) {
-        peak.fma = peak_of(peak_fma256, 16);
-        peak.vnni = peak.fma;
-    }
-#endif
-    printf(", f32 %.3f Tflops, int8 %.3f Tops, bf16 %.3f Tflops\n", peak.fma, peak.vnni, peak.bf16);
+    if (!start_team()) return 1;
+    peaks peak = measure_peaks(table);
+    print_peaks(table, &peak);
     if (!only || strcmp(only, "gemv") == 0) bench_few(&peak, only_type, 1);
     if (only && strcmp(only, "small") == 0) bench_few(&peak, only_type, rows < 64 ? rows : 4);
     if (!only || strcmp(only, "gemm") == 0) bench_gemm(&peak, only_type, rows);
