@@ -37,6 +37,7 @@ check_cppcheck() {
     cppcheck --quiet --std=c11 --language=c -j "$jobs" --cppcheck-build-dir="$build/cppcheck" --error-exitcode=1 \
         --enable=warning,portability --inline-suppr --suppressions-list=scripts/cppcheck.txt \
         --template='{file}:{line}: {id}: {message}' -I include -I src -D__x86_64__ -D__GNUC__ \
+        --include=scripts/cppcheck_hints.h \
         $(scripts/sources.sh src tools | grep '\.c$') 2>&1
 }
 

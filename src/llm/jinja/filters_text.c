@@ -187,10 +187,10 @@ static void wrap_paragraph(wrap *w, const jj_string *line, bool hyphens) {
     while (p < end) {
         const char *from = p;
         uint32_t code;
-        size_t n = tn__jj_decode(p, end, &code);
+        tn__jj_decode(p, end, &code);
         bool space = tn__jj_space(code);
         while (p < end) {
-            n = tn__jj_decode(p, end, &code);
+            size_t n = tn__jj_decode(p, end, &code);
             if (tn__jj_space(code) != space) break;
             p += n;
             bool inner = code == '-' && p - from > 1 && p < end;
