@@ -3,7 +3,6 @@ BUILD := build
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 CTEST := ctest --output-on-failure -j $(JOBS)
-DEMO := $(BUILD)/examples/matmul
 
 .DEFAULT_GOAL := build
 .PHONY: build demo test bench asan tsan lint format docs coverage fuzz fresh install deb clean help
@@ -12,8 +11,8 @@ build: setup-build ## build the libraries, the program, tests, benchmarks and ex
 	@mkdir -p $(BUILD) && cmake --preset release $(CMAKE_FLAGS) > $(BUILD)/configure.log || { cat $(BUILD)/configure.log; exit 1; }
 	@cmake --build $(BUILD) -j $(JOBS)
 
-demo: build ## build and run the main job
-	@$(DEMO)
+demo: build ## build and run the main job: a story by the default model, or the first example without one
+	@if [ -e models/tales.gguf ]; then $(BUILD)/bin/tenon run -n 200; else $(BUILD)/examples/matmul; fi
 
 test: build ## build and run all tests
 	@cd $(BUILD) && $(CTEST)

@@ -4,6 +4,7 @@
 #include "term.h"
 #include "text_input.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -65,6 +66,8 @@ const char *engine_model_path(const struct args *args, char *buffer, size_t size
     char program[4096];
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     program[length > 0 ? length : 0] = '\0';
+    /* A bare chroot has no /proc; the name it was called by serves where it has a folder. */
+    if (length <= 0 && strchr(program_invocation_name, '/')) snprintf(program, sizeof program, "%s", program_invocation_name);
     char *slash = strrchr(program, '/');
     if (slash) *slash = '\0';
     /* Beside the program, in the source tree (build/bin), installed (bin beside share), then as built. */
