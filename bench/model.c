@@ -22,7 +22,9 @@ static int complain(const char *what) {
 }
 
 /* Random tokens: what they are makes no difference to the arithmetic. */
-static tn_token token_at(const tn_model_info *info, int i) { return (tn_token)((unsigned)i * 7919u % (unsigned)info->n_vocab); }
+static tn_token token_at(const tn_model_info *info, int i) {
+    return (tn_token)((unsigned)i * 7919u % (unsigned)info->n_vocab);
+}
 
 static tn_status feed(tn_session *session, const tn_model_info *info, int n) {
     enum { MOST = 2048 };
@@ -86,8 +88,9 @@ static int measure(const settings *s, const peaks *peak) {
     }
     /* Two operations per weight and token; attention comes on top and is left out. */
     double weights = (double)info.n_params * reads / (double)info.bytes, tops = 2e-12 * weights * best_prompt;
-    printf("prompt   %5d tokens: %9.2f tokens/s  %7.3f Tops in the weights, %3.0f%% of int8, %3.0f%% of f32\n", s->prompt,
-           best_prompt, tops, peak->vnni > 0 ? 100 * tops / peak->vnni : 0, peak->fma > 0 ? 100 * tops / peak->fma : 0);
+    printf("prompt   %5d tokens: %9.2f tokens/s  %7.3f Tops in the weights, %3.0f%% of int8, %3.0f%% of f32\n",
+           s->prompt, best_prompt, tops, peak->vnni > 0 ? 100 * tops / peak->vnni : 0,
+           peak->fma > 0 ? 100 * tops / peak->fma : 0);
     printf("generate %5d tokens: %9.2f tokens/s  %7.1f GB/s of weights, %3.0f%% of read bandwidth\n", s->generate,
            best_generate, reads * best_generate * 1e-9, 100 * reads * best_generate * 1e-9 / peak->bandwidth);
     tn_session_free(session);
@@ -107,7 +110,8 @@ int main(int argc, char **argv) {
         s.path = argv[i];
     }
     if (!s.path || threads < 1 || s.prompt < 0 || s.depth < 0 || s.generate < 0 || s.repeat < 1) {
-        fprintf(stderr, "usage: %s MODEL [threads=N] [prompt=512] [depth=0] [generate=64] [repeat=3] [pack=1]\n", argv[0]);
+        fprintf(stderr, "usage: %s MODEL [threads=N] [prompt=512] [depth=0] [generate=64] [repeat=3] [pack=1]\n",
+                argv[0]);
         return 2;
     }
     if (!start_team()) return 1;

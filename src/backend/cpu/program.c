@@ -73,8 +73,9 @@ static bool reads(const tn_tensor *node, const tn_tensor *written, bool by_addre
         if (node->src[i] && overlap(node->src[i], written, by_address)) return true;
     return false;
 }
-/* Whether two nodes must keep their order. */
+/* Whether two nodes must keep their order. What a custom op does besides is unknown, so it keeps its place. */
 static bool ordered(const tn_tensor *a, const tn_tensor *b, bool by_address) {
+    if (a->op == TN_OP_CUSTOM || b->op == TN_OP_CUSTOM) return true;
     return overlap(a, b, by_address) || reads(a, b, by_address) || reads(b, a, by_address);
 }
 
@@ -165,10 +166,12 @@ static size_t arrange(cpu_program *p, bool by_address, size_t scratch_limit) {
     for (uint32_t i = 0; i < p->n_nodes; i++) p->placed[i] = false;
     for (uint32_t i = 0; i < p->n_nodes; i++) {
         if (p->placed[i]) continue;
-        if (p->nodes[i].tiny)
+        if (p->nodes[i].tiny) {
             arrange_serial(p, i);
-        else
-            most = TN__MAX(most, arrange_parallel(p, i, by_address, scratch_limit));
+        } else {
+            size_t used = arrange_parallel(p, i, by_address, scratch_limit);
+            most = TN__MAX(most, used);
+        }
     }
     for (uint32_t i = 0; i < p->n_nodes; i++) most = TN__MAX(most, p->nodes[i].scratch);
     return most;
