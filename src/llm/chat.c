@@ -7,8 +7,7 @@ static const char chatml[] = "{%- for message in messages -%}\n"
                              "{%- endfor -%}\n"
                              "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}\n";
 
-/* ---- Templates
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- Templates -------------------------------------------------------------------------------------------- */
 
 void tn__chat_syntax_clear(tn__chat_syntax *syntax) {
 #define TN_X(marker) tn_free(syntax->marker);
@@ -67,14 +66,14 @@ const char *tn_chat_template_syntax(const tn_chat_template *chat) {
     return names[chat->syntax.kind];
 }
 
-/* ---- Rendering
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- Rendering -------------------------------------------------------------------------------------------- */
 
-tn_status tn__chat_run(const tn_chat_template *chat, const json_t *variables, int64_t now, char **text,
-                       size_t *length) {
+tn_status tn__chat_run(const tn_chat_template *chat, const json_t *variables, int64_t now,
+                       const tn__jinja_limits *limits, char **text, size_t *length) {
     struct tm local;
     time_t seconds = (time_t)now;
     tn__jinja_params params = {.allow_mutation = chat->caps.mutation};
+    if (limits) params.limits = *limits;
     if (now) {
         if (!localtime_r(&seconds, &local)) return tn_fail(TN_E_INVALID, "%lld is not a time", (long long)now);
         params.now = &local;
@@ -104,13 +103,12 @@ tn_status tn_chat_render(const tn_chat_template *chat, const char *variables, in
     /* What the template itself does, without the permission that tn_chat_prompt_new gives it. */
     tn_chat_template strict = *chat;
     strict.caps.mutation = false;
-    tn_status status = tn__chat_run(&strict, json, now, text, length);
+    tn_status status = tn__chat_run(&strict, json, now, NULL, text, length);
     json_decref(json);
     return status;
 }
 
-/* ---- Prompts
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- Prompts ---------------------------------------------------------------------------------------------- */
 
 tn_chat_params tn_chat_params_default(void) {
     return (tn_chat_params){.parallel_calls = true, .generation_prompt = true};
@@ -205,7 +203,7 @@ static tn_status make_prompt(const tn_chat_template *chat, const tn_chat_params 
     view.syntax = prompt->syntax;
     if (status == TN_OK) status = tn__chat_adapt(&view, messages, tools, &adapted);
     if (status == TN_OK) status = collect(chat, params, adapted, tools, &variables);
-    if (status == TN_OK) status = tn__chat_run(chat, variables, params->now, &prompt->text, &prompt->length);
+    if (status == TN_OK) status = tn__chat_run(chat, variables, params->now, NULL, &prompt->text, &prompt->length);
     prompt->tools = tools; /* owned by the prompt from here on */
     json_decref(messages);
     json_decref(adapted);

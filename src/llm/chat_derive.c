@@ -45,8 +45,7 @@ static size_t common_end(span a, span b) {
     return tag ? tag : n;
 }
 
-/* ---- Finding the call
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Finding the call ------------------------------------------------------------------------------------- */
 
 typedef struct found {
     span name;      /* of the function, quotes not included */
@@ -123,8 +122,7 @@ static tn_status set_frame(span before, span behind, const span *between, tn__ch
     return set(&syntax->section_end, span_of(behind.from + end, behind.to));
 }
 
-/* ---- By kind
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- By kind ---------------------------------------------------------------------------------------------- */
 
 static tn_status derive_json(const char *text, const char *two_calls, const found *f, tn__chat_syntax *syntax) {
     found first = {0}, second = {0};
@@ -233,8 +231,7 @@ tn_status tn__chat_derive(const char *rendered, const char *two_calls, const cha
     return status;
 }
 
-/* ---- Formats that a template only mentions
- * --------------------------------------------------------------------------- */
+/* ---- Formats that a template only mentions ---------------------------------------------------------------- */
 
 tn_status tn__chat_known_syntax(const char *source, bool special, tn__chat_syntax *syntax) {
     static const struct {

@@ -8,8 +8,7 @@
 
 static bool present(const char *marker) { return marker && *marker; }
 
-/* ---- GBNF pieces
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- GBNF pieces ------------------------------------------------------------------------------------------ */
 
 static void add_literal(tn__chat_text *out, const char *text, size_t length) {
     tn__chat_adds(out, " \"");
@@ -93,8 +92,7 @@ static tn_status add_schema(tn__chat_text *out, const json_t *schema, const char
     return TN_OK;
 }
 
-/* ---- One call, by kind
- * -------------------------------------------------------------------------------------------------- */
+/* ---- One call, by kind ------------------------------------------------------------------------------------ */
 
 static bool wanted(const tn_chat_params *params, const char *name) {
     return params->tool_choice != TN_TOOLS_REQUIRED || !params->tool_name || strcmp(params->tool_name, name) == 0;
@@ -214,8 +212,7 @@ static tn_status add_tagged_call(tn__chat_text *out, const tn_chat_prompt *promp
     return status;
 }
 
-/* ---- The whole
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- The whole -------------------------------------------------------------------------------------------- */
 
 static tn_status add_calls(tn__chat_text *out, const tn_chat_prompt *prompt, const tn_chat_params *params,
                            size_t *count) {

@@ -8,8 +8,7 @@
 #include "llm/jinja/jinja.h"
 #include "tenon/chat.h"
 
-/* ---- Growing text ------------------------------------------------------------------------------------------------
- */
+/* ---- Growing text ----------------------------------------------------------------------------------------- */
 
 /* Appending never fails on the spot: lack of memory is remembered and asked for once, at the end. */
 typedef struct tn__chat_text {
@@ -26,8 +25,7 @@ void tn__chat_clear(tn__chat_text *text);                                       
 void tn__chat_release(tn__chat_text *text);
 tn_status tn__chat_take(tn__chat_text *text, char **out, size_t *length); /* gives the bytes away; never NULL */
 
-/* ---- How answers are written
- * ---------------------------------------------------------------------------------------- */
+/* ---- How answers are written ------------------------------------------------------------------------------ */
 
 /* X(KIND, name): json       {"name": …, "arguments": {…}} between markers, or bare at the start of the answer
  *                named      the name, then the arguments as a JSON object
@@ -84,10 +82,10 @@ tn_status tn__chat_syntax_copy(const tn__chat_syntax *from, tn__chat_syntax *to)
 #define TN__PROBE_KEY "tn_probe_key"
 #define TN__PROBE_ID "prb000001" /* nine letters or digits, because some templates insist */
 
-/* ---- Templates and prompts ----------------------------------------------------------------------------------------
- */
+/* ---- Templates and prompts -------------------------------------------------------------------------------- */
 
 struct tn_chat_template {
+    bool hopeless; /* a probe ran into a limit: the others would, too */
     tn__jinja *jinja;
     char *source;
     char *turn_end, *turn_tail; /* without and with the white space around it */
@@ -106,9 +104,9 @@ struct tn_chat_prompt {
     json_t *tools; /* array, or NULL */
 };
 
-/* Renders with the variables of a JSON object; NULL-safe for `now` 0. */
-tn_status tn__chat_run(const tn_chat_template *chat, const json_t *variables, int64_t now, char **text,
-                       size_t *length);
+/* Renders with the variables of a JSON object, under `limits` (NULL: the default ones). */
+tn_status tn__chat_run(const tn_chat_template *chat, const json_t *variables, int64_t now,
+                       const tn__jinja_limits *limits, char **text, size_t *length);
 
 /* chat_probe.c: fills caps, turn_end and syntax by trying. Only lack of memory is an error. */
 tn_status tn__chat_probe(tn_chat_template *chat);

@@ -56,8 +56,7 @@ struct tn_chat_parser {
     uint64_t id_seed;
 };
 
-/* ---- Events
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- Events ----------------------------------------------------------------------------------------------- */
 
 static tn_status send(tn_chat_parser *p, tn_chat_event_kind kind, const char *text, size_t length) {
     tn_chat_event event = {
@@ -127,8 +126,7 @@ static tn_status end_call(tn_chat_parser *p) {
     return send(p, TN_CHAT_CALL_END, "", 0);
 }
 
-/* ---- Looking ahead
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- Looking ahead ---------------------------------------------------------------------------------------- */
 
 static bool present(const char *marker) { return marker && *marker; }
 
@@ -219,8 +217,7 @@ static bool name_in(const tn_chat_parser *p, const char *text, size_t length, si
     return *to > 0;
 }
 
-/* ---- States: text
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- States: text ----------------------------------------------------------------------------------------- */
 
 static void enter_call(tn_chat_parser *p) {
     p->announced = false;
@@ -320,8 +317,7 @@ static tn_status step_reasoning(tn_chat_parser *p, bool *more) {
     return TN_OK;
 }
 
-/* ---- States: calls
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- States: calls ---------------------------------------------------------------------------------------- */
 
 static tn_status step_between(tn_chat_parser *p, bool *more) {
     const tn__chat_syntax *s = &p->syntax;
@@ -662,8 +658,7 @@ static tn_status step_python(tn_chat_parser *p, bool *more) {
     return TN_OK;
 }
 
-/* ---- States: channels
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- States: channels ------------------------------------------------------------------------------------- */
 
 static tn_status step_channel_head(tn_chat_parser *p, bool *more) {
     static const char *const message[] = {"<|message|>"};
@@ -726,9 +721,7 @@ static tn_status step_channel_body(tn_chat_parser *p, bool *more) {
     return TN_OK;
 }
 
-/* ---- The machine
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- The machine ------------------------------------------------------------------------------------------ */
 
 static tn_status step(tn_chat_parser *p, bool *more) {
     switch (p->state) {

@@ -26,8 +26,7 @@ static json_t *text_value(tn__chat_text *text) {
     return value;
 }
 
-/* ---- Tools in words
- * --------------------------------------------------------------------------------------------------- */
+/* ---- Tools in words --------------------------------------------------------------------------------------- */
 
 static void add_marked(tn__chat_text *text, const char *marker) {
     if (!marker || !*marker) return;
@@ -69,8 +68,7 @@ static void add_tools(tn__chat_text *text, const json_t *tools) {
               "<tool_call>\n{\"name\": \"the tool's name\", \"arguments\": {\"argument\": \"value\"}}\n</tool_call>");
 }
 
-/* ---- One message
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- One message ------------------------------------------------------------------------------------------ */
 
 /* The arguments of each call as an object or as text, whichever the template wants. */
 static int adapt_arguments(const tn_chat_template *chat, json_t *calls) {
@@ -146,8 +144,7 @@ static int adapt_message(const tn_chat_template *chat, json_t *message) {
     return adapt_content(chat, message);
 }
 
-/* ---- The whole
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- The whole -------------------------------------------------------------------------------------------- */
 
 static bool is_role(const json_t *message, const char *role) {
     const char *own = json_string_value(json_object_get(message, "role"));

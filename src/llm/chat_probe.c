@@ -8,8 +8,7 @@
 
 /* Renders messages (a reference that is taken). NULL when the template refuses or memory is short: `memory` then says
  * which. */
-static char *attempt(const tn_chat_template *chat, json_t *messages, bool tools, bool generation_prompt,
-                     bool *memory) {
+static char *attempt(tn_chat_template *chat, json_t *messages, bool tools, bool generation_prompt, bool *memory) {
     char *text = NULL;
     json_t *tool =
         tools ? json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{s:{s:s, s:s}, s:{s:s, s:s}}, s:[s]}}}]", "type", "function",
@@ -24,8 +23,11 @@ static char *attempt(const tn_chat_template *chat, json_t *messages, bool tools,
         *memory = true;
         return NULL;
     }
-    tn_status status = tn__chat_run(chat, variables, 1000000000, &text, NULL);
+    /* Released templates take some thousand steps for such a dialog; a hostile one shall not take long to load. */
+    static const tn__jinja_limits limits = {.max_steps = 500000, .max_output = 1 << 20, .max_memory = 32 << 20};
+    tn_status status = chat->hopeless ? TN_E_LIMIT : tn__chat_run(chat, variables, 1000000000, &limits, &text, NULL);
     json_decref(variables);
+    if (status == TN_E_LIMIT) chat->hopeless = true;
     if (status == TN_E_NOMEM) *memory = true;
     return text;
 }
@@ -56,8 +58,7 @@ static json_t *caller(json_t *content, json_t *first, json_t *second) {
     return json_pack("{s:s, s:o, s:o}", "role", "assistant", "content", content, "tool_calls", calls);
 }
 
-/* ---- Messages
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- Messages --------------------------------------------------------------------------------------------- */
 
 static void probe_content(tn_chat_template *chat, bool *memory) {
     tn_chat_caps *caps = &chat->caps;
@@ -83,8 +84,7 @@ static void probe_content(tn_chat_template *chat, bool *memory) {
     tn_free(text);
 }
 
-/* ---- Tools
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- Tools ------------------------------------------------------------------------------------------------ */
 
 static bool shows_call(const char *text) {
     return shows(text, TN__PROBE_NAME) && shows(text, VALUE) && !shows(text, "{'" TN__PROBE_KEY "': '" VALUE);
@@ -127,8 +127,7 @@ static void probe_tools(tn_chat_template *chat, bool *memory) {
     tn_free(text);
 }
 
-/* ---- How the assistant writes
- * ------------------------------------------------------------------------------------------ */
+/* ---- How the assistant writes ----------------------------------------------------------------------------- */
 
 /* The assistant's turn alone: what `whole` adds to a prompt that ends where the answer begins. Where the two part in
  * the middle of a tag, the turn begins with that tag. */
@@ -221,7 +220,7 @@ static tn_status probe_reasoning(tn_chat_template *chat, const char *prompt, boo
 }
 
 /* The turn with a call, without the thinking before it and the end behind it. */
-static char *call_turn(const tn_chat_template *chat, const char *prompt, json_t *message, bool *memory) {
+static char *call_turn(tn_chat_template *chat, const char *prompt, json_t *message, bool *memory) {
     char *text = attempt(chat, json_pack("[o, o]", user(chat), message), true, false, memory);
     if (!shows(text, TN__PROBE_NAME)) {
         tn_free(text);

@@ -28,8 +28,7 @@ size_t tn__chat_json_end(const char *text, size_t length) {
     return 0;
 }
 
-/* ---- A growing JSON object
- * ------------------------------------------------------------------------------------------ */
+/* ---- A growing JSON object -------------------------------------------------------------------------------- */
 
 static bool key_is(const tn__chat_scanner *s, size_t depth, const char *text, const char *const names[]) {
     size_t from = s->level[depth].key_from, n = s->level[depth].key_to - from;
@@ -155,8 +154,7 @@ void tn__chat_scan(tn__chat_scanner *s, const char *text, size_t length) {
     }
 }
 
-/* ---- Python literals and calls
- * -------------------------------------------------------------------------------------- */
+/* ---- Python literals and calls ---------------------------------------------------------------------------- */
 
 typedef struct reader {
     const char *at, *end;
@@ -308,8 +306,7 @@ bool tn__chat_parse_python(const char *text, size_t length, json_t *calls) {
     return r.at == r.end;
 }
 
-/* ---- Gemma
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- Gemma ------------------------------------------------------------------------------------------------ */
 
 static const char gemma_quote[] = "<|\"|>";
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "support.h"
 #include "tenon/chat.h"
@@ -46,8 +47,7 @@ static tn_chat_prompt *prompt_of(const tn_chat_template *chat, const char *messa
     return prompt;
 }
 
-/* ---- Rendering
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- Rendering -------------------------------------------------------------------------------------------- */
 
 static void every_golden_render_is_identical(void **state) {
     (void)state;
@@ -141,8 +141,33 @@ static void bad_input_is_refused_with_reason(void **state) {
     tn_chat_template_free(chat);
 }
 
-/* ---- Adapting
- * ---------------------------------------------------------------------------------------------------------- */
+static void hostile_templates_load_quickly(void **state) {
+    (void)state;
+    const char *const texts[] = {
+        "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "{{ 'tn_probe_text' * 60000 }}",
+        "{{ messages }}{{ tools }}{{ messages|tojson * 1000 }}",
+        "{% for m in messages %}{{ 'tn_probe_fn{tn_probe_key' * 1000 }}{{ m }}{% endfor %}",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        tn_chat_template *chat;
+        char *text;
+        clock_t start = clock(); /* the processor's time: others may be busy, too */
+        assert_ok(tn_chat_template_new(texts[i], &chat));
+        if (i < 2) assert_fails(TN_E_LIMIT, tn_chat_render(chat, "{}", 0, &text, NULL));
+        double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+        double bar = 30;
+#else
+        double bar = 1;
+#endif
+        if (seconds > bar) fail_msg("%s: took %.2f s", texts[i], seconds);
+        tn_chat_template_free(chat);
+    }
+}
+
+/* ---- Adapting --------------------------------------------------------------------------------------------- */
 
 static void missing_system_role_goes_to_the_user(void **state) {
     (void)state;
@@ -233,8 +258,7 @@ static void call_arguments_take_the_form_the_template_wants(void **state) {
     tn_chat_template_free(texts);
 }
 
-/* ---- Answers
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- Answers ---------------------------------------------------------------------------------------------- */
 
 typedef struct log {
     char text[8192];
@@ -565,8 +589,7 @@ static void reasoning_is_kept_on_request(void **state) {
     tn_chat_template_free(chat);
 }
 
-/* ---- Grammars
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- Grammars --------------------------------------------------------------------------------------------- */
 
 static bool grammar_takes(const tn_chat_prompt *prompt, const char *text) {
     tn_grammar *grammar;
@@ -651,8 +674,7 @@ static void required_calls_are_governed_from_the_start(void **state) {
     tn_chat_template_free(chat);
 }
 
-/* ---- Memory
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- Memory ----------------------------------------------------------------------------------------------- */
 
 static tn_status whole_turn(void *user) {
     tn_chat_template *chat = NULL;
@@ -668,7 +690,7 @@ static tn_status whole_turn(void *user) {
     tn_status status = tn_chat_template_new(user, &chat);
     if (status == TN_OK) status = tn_chat_prompt_new(chat, &params, &prompt);
     if (status == TN_OK) status = tn_chat_parser_new(prompt, &parser);
-    for (size_t i = 0; status == TN_OK && answer[i]; i += 5)
+    for (size_t i = 0; status == TN_OK && i < strlen(answer); i += 5)
         status = tn_chat_parser_feed(parser, answer + i, strlen(answer + i) < 5 ? strlen(answer + i) : 5, NULL, NULL);
     if (status == TN_OK) status = tn_chat_parser_finish(parser, NULL, NULL);
     if (status == TN_OK) status = tn_chat_parser_message(parser, &json);
@@ -696,6 +718,7 @@ int main(void) {
         cmocka_unit_test(every_golden_render_is_identical),
         cmocka_unit_test(default_template_is_chatml),
         cmocka_unit_test(bad_input_is_refused_with_reason),
+        cmocka_unit_test(hostile_templates_load_quickly),
         cmocka_unit_test(missing_system_role_goes_to_the_user),
         cmocka_unit_test(content_takes_the_form_the_template_wants),
         cmocka_unit_test(tools_without_support_are_described),

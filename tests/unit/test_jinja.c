@@ -1,9 +1,9 @@
 /* The Jinja engine: the language against jinja2's own answers, limits, hostile templates, lack of memory. */
-#include <dirent.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "llm/jinja/jinja.h"
 #include "support.h"
@@ -38,8 +38,7 @@ static void check(const char *text, const char *variables, const char *expected)
     tn_free(out);
 }
 
-/* ---- The language
- * --------------------------------------------------------------------------------------------------- */
+/* ---- The language ----------------------------------------------------------------------------------------- */
 
 /* The next part of tests/data/jinja_cases.txt: its marker's second word, and its bytes. */
 static bool next_part(char **at, char **name, char **text, size_t *length) {
@@ -164,8 +163,7 @@ static void clock_is_given_or_from_the_environment(void **state) {
     tn_free(out);
 }
 
-/* ---- Hostile templates
- * ----------------------------------------------------------------------------------------------- */
+/* ---- Hostile templates ------------------------------------------------------------------------------------ */
 
 static char *repeated(const char *before, const char *part, size_t count, const char *after) {
     size_t a = strlen(before), b = strlen(part), c = strlen(after);
@@ -178,10 +176,10 @@ static char *repeated(const char *before, const char *part, size_t count, const 
 
 static void check_refused_quickly(const char *text, tn_status expected) {
     char *out;
-    uint64_t start = tn_time_ns();
+    clock_t start = clock(); /* the processor's time: others may be busy, too */
     tn_error_clear();
     tn_status status = render(text, "{\"l\": [1, 2, 3], \"s\": \"abc\"}", NULL, &out);
-    double seconds = (double)(tn_time_ns() - start) * 1e-9;
+    double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
     tn_free(out);
     if (status == TN_OK || (expected != TN_OK && status != expected))
         fail_msg("%.80s…: %s %s", text, tn_status_name(status), tn_error());
@@ -342,8 +340,7 @@ static void values_as_deep_as_the_limit_work(void **state) {
           NULL, "602");
 }
 
-/* ---- Memory and corpus
- * --------------------------------------------------------------------------------------------------- */
+/* ---- Memory ----------------------------------------------------------------------------------------------- */
 
 static tn_status everything_once(void *user) {
     static const char text[] =
@@ -373,29 +370,6 @@ static void lack_of_memory_is_survived(void **state) {
     json_decref(variables);
 }
 
-static void fuzz_corpus_is_survived(void **state) {
-    (void)state;
-    const char *folder = TENON_SOURCE_DIR "/tests/fuzz/corpus/jinja";
-    DIR *dir = opendir(folder);
-    if (!dir) skip();
-    json_t *variables =
-        json_loads("{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], \"n\": 3, \"s\": \"text\"}", 0, NULL);
-    for (struct dirent *entry; (entry = readdir(dir));) {
-        char path[1024], *out;
-        size_t size;
-        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        if (entry->d_name[0] == '.') continue;
-        char *text = read_file(path, &size);
-        assert_non_null(text);
-        tn__jinja_params params = {.limits = {100000, 100, 1 << 20, 8 << 20}, .allow_mutation = true, .now = &noon};
-        (void)render_text(text, size, variables, &params, &out, NULL);
-        tn_free(out);
-        free(text);
-    }
-    closedir(dir);
-    json_decref(variables);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(templates_render_as_in_jinja2),
@@ -407,7 +381,6 @@ int main(void) {
         cmocka_unit_test(limits_are_parameters),
         cmocka_unit_test(values_as_deep_as_the_limit_work),
         cmocka_unit_test(lack_of_memory_is_survived),
-        cmocka_unit_test(fuzz_corpus_is_survived),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
