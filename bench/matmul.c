@@ -1,7 +1,7 @@
 /* Yardstick for the CPU kernels: in one run, the machine's read bandwidth and instruction peaks, and what decode
  * (one activation row), prefill (512 rows) and attention reach of them.
  *
- *   build/bench/matmul [threads=N] [type=q4_K] [only=gemv|small|gemm|attention] [rows=512] [seconds=0.3]
+ *   build/bench/matmul [threads=N] [type=q4_K] [only=gemv|small|gemm|attention] [rows=512] [seconds=0.3] [clock=cpu]
  *   TENON_CPU=avx512 build/bench/matmul ...    the same at a lower level */
 #include "machine.h"
 
@@ -260,9 +260,12 @@ int main(int argc, char **argv) {
             rows = atoi(argv[i] + 5);
         else if (strncmp(argv[i], "seconds=", 8) == 0)
             patience = atof(argv[i] + 8);
+        else if (strcmp(argv[i], "clock=cpu") == 0)
+            cpu_clock = true;
         else {
             fprintf(stderr,
-                    "usage: %s [threads=N] [type=NAME] [only=gemv|small|gemm|attention] [rows=512] [seconds=0.3]\n",
+                    "usage: %s [threads=N] [type=NAME] [only=gemv|small|gemm|attention] [rows=512] [seconds=0.3] "
+                    "[clock=cpu]\n",
                     argv[0]);
             return 2;
         }

@@ -103,4 +103,11 @@ TN__VEC void vf_transpose(vf r[VL]) {
     }
 }
 
+/* Lane i of the result is the sum of all lanes of a[i]. */
+TN__VEC vf vf_sums(const vf a[VL]) {
+    vf t = _mm256_hadd_ps(_mm256_hadd_ps(a[0], a[1]), _mm256_hadd_ps(a[2], a[3]));
+    vf u = _mm256_hadd_ps(_mm256_hadd_ps(a[4], a[5]), _mm256_hadd_ps(a[6], a[7]));
+    return _mm256_add_ps(_mm256_permute2f128_ps(t, u, 0x20), _mm256_permute2f128_ps(t, u, 0x31));
+}
+
 #endif

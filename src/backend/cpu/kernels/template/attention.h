@@ -4,7 +4,10 @@
  * against a range of cells, taken ATT_CELLS at a time: keys become f32 panels (turned), a register tile gives the
  * scores, rows are masked, exponentiated relative to the largest score so far, and a second tile adds them up with
  * the values. Few queries on many cells (decode) are split over cells in ranges of fixed size; the partial results
- * are combined in order. How pieces fall to threads changes nothing in the sums. */
+ * are combined in order. How pieces fall to threads changes nothing in the sums.
+ *
+ * Decode reads every key and value once and is bound by memory: cells are walked in order, all kv heads of a few
+ * cells before the next ones, keys are multiplied as they lie, and the next rows are fetched ahead. */
 #include "backend/cpu/kernels/generic/internal.h"
 #include "backend/cpu/kernels/generic/visible.h"
 #include "backend/cpu/kernels/template/math.h"
@@ -13,11 +16,13 @@
 #include <string.h>
 
 enum {
-    ATT_ROWS = 96,    /* a multiple of every TILE_COLS; shares the cost of preparing keys and values */
-    ATT_CELLS = 128,  /* a multiple of every TILE_ROWS */
-    ATT_FEW = 16,     /* up to so many query rows per kv head, cells are split */
-    ATT_SPLIT = 1024, /* cells of one split */
-    ATT_WORDS = 8,    /* words of sequence bits that block summaries look at */
+    ATT_ROWS = 96,   /* a multiple of every TILE_COLS; shares the cost of preparing keys and values */
+    ATT_CELLS = 128, /* a multiple of every TILE_ROWS */
+    ATT_FEW = 16,    /* up to so many query rows per kv head, cells are split */
+    ATT_SPLIT = 512, /* cells of one split */
+    ATT_BATCH = 64,  /* cells at a time when there are few queries */
+    ATT_STEP = 16,   /* of which so many of one head before the next head; a multiple of every VL */
+    ATT_WORDS = 8,   /* words of sequence bits that block summaries look at */
 };
 
 /* One thread's memory, carved out of the scratch. */
@@ -41,6 +46,16 @@ static size_t att_thread_floats(const tn__attention_job *job) {
                     (size_t)VL * (size_t)att_larger(job);
     return (floats + 6 * 16 + 15) / 16 * 16;
 }
+/* Few queries: all of them stay scaled and with their sums while cells stream by. */
+static size_t att_few_floats(const tn__attention_job *job) {
+    size_t rows = (size_t)(job->heads * job->tokens), k = (size_t)(job->head_k + VL), v = (size_t)(job->head_v + VL);
+    size_t larger = k > v ? k : v;
+    return (rows * (k + v + 2 + ATT_BATCH) + (size_t)ATT_BATCH * larger + 15) / 16 * 16 + 16;
+}
+static bool att_is_few(const tn__attention_job *job);
+static size_t att_floats(const tn__attention_job *job) {
+    return att_is_few(job) ? att_few_floats(job) : att_thread_floats(job);
+}
 static att_memory att_carve(const tn__attention_job *job, float *at) {
     size_t k = (size_t)job->head_k, v = (size_t)att_groups(job) * TILE_ROWS;
     att_memory m;
@@ -56,21 +71,22 @@ static att_memory att_carve(const tn__attention_job *job, float *at) {
 }
 
 static int64_t att_group_rows(const tn__attention_job *job) { return job->tokens * (job->heads / job->kv_heads); }
+static bool att_is_few(const tn__attention_job *job) { return att_group_rows(job) <= ATT_FEW; }
 static int att_splits(const tn__attention_job *job) {
-    if (att_group_rows(job) > ATT_FEW || job->cells <= ATT_SPLIT) return 1;
+    if (!att_is_few(job) || job->cells <= ATT_SPLIT) return 1;
     return (int)((job->cells + ATT_SPLIT - 1) / ATT_SPLIT);
 }
 /* A partial result: maximum, sum, weighted values. */
 static size_t att_partial_floats(const tn__attention_job *job) { return 2 + (size_t)job->head_v; }
 static size_t att_scratch(const tn__attention_job *job, int nth) {
-    size_t floats = att_thread_floats(job) * (size_t)nth;
+    size_t floats = att_floats(job) * (size_t)nth;
     if (att_splits(job) > 1)
         floats += (size_t)(job->heads * job->tokens) * (size_t)att_splits(job) * att_partial_floats(job);
     return floats * sizeof(float);
 }
 static float *att_partial(const tn__attention_job *job, int nth, int64_t head, int64_t token, int split) {
     size_t index = ((size_t)token * (size_t)job->heads + (size_t)head) * (size_t)att_splits(job) + (size_t)split;
-    return (float *)job->scratch + att_thread_floats(job) * (size_t)nth + index * att_partial_floats(job);
+    return (float *)job->scratch + att_floats(job) * (size_t)nth + index * att_partial_floats(job);
 }
 
 static void att_row(tn_type type, const void *from, float *to, int64_t n) {
@@ -261,6 +277,31 @@ static void att_tiles(const float *panels, size_t panel_floats, int n_panels, co
     }
 }
 
+/* Writes one query's result, or its part of it. */
+static void att_finish(const tn__attention_job *job, int64_t head, int64_t token, float most, float total,
+                       const float *sums, int split, int nth) {
+    float *out, by;
+    if (att_splits(job) > 1) {
+        out = att_partial(job, nth, head, token, split);
+        out[0] = most;
+        out[1] = total;
+        out += 2;
+        by = 1;
+    } else {
+        out = (float *)((char *)job->out + (size_t)head * job->out_head + (size_t)token * job->out_token);
+        by = total != 0 ? 1 / total : 0; /* a query that sees nothing stays zero */
+        if (job->sinks && total != 0) {
+            float top = job->sinks[head] > most ? job->sinks[head] : most, shrink = __builtin_expf(most - top);
+            by = shrink / (total * shrink + __builtin_expf(job->sinks[head] - top));
+        }
+    }
+    vf factor = vf_set1(by);
+    for (int64_t d = 0; d < job->head_v; d += VL) {
+        vf v = by == 0 ? vf_zero() : vf_mul(factor, vf_load_n(sums + d, job->head_v - d));
+        vf_store_n(out + d, v, job->head_v - d);
+    }
+}
+
 /* Query rows [row, row + rows) of one kv head against cells [first, end). */
 static void att_piece(const tn__attention_job *job, int64_t kv, int64_t row, int rows, int64_t first, int64_t end,
                       int split, int nth, att_memory *m) {
@@ -323,46 +364,262 @@ static void att_piece(const tn__attention_job *job, int64_t kv, int64_t row, int
         att_tiles(m->values, (size_t)ATT_CELLS * TILE_ROWS, (int)groups, m->scores, ATT_CELLS, count, m->sums,
                   (size_t)padded, from, to, true);
     }
+    for (int r = 0; r < rows; r++)
+        att_finish(job, kv * share + (row + r) % share, (row + r) / share, most[r], total[r],
+                   m->sums + (size_t)r * (size_t)padded, split, nth);
+}
+
+/* ---- Few queries -------------------------------------------------------------------------------------------------
+ */
+
+TN__VEC vf att_lanes(tn_type type, const char *row, int64_t i, int64_t left) {
+    if (type == TN_F32) return left >= VL ? vf_load((const float *)row + i) : vf_load_n((const float *)row + i, left);
+    const uint16_t *h = (const uint16_t *)row + i;
+    if (left >= VL) return type == TN_F16 ? vf_load_f16(h) : vf_load_bf16(h);
+    uint16_t padded[VL] = {0};
+    memcpy(padded, h, (size_t)left * sizeof *h);
+    return type == TN_F16 ? vf_load_f16(padded) : vf_load_bf16(padded);
+}
+/* Scores of `rows` queries with VL/rows cells: VL sums over the head, put together at the end. */
+TN__VEC void att_dots(tn_type type, const char *keys, size_t stride, int cells, const float *q, size_t q_next,
+                      int64_t depth, float *scores, const int rows) {
+    vf sum[VL];
+    const int wide = VL / rows;
+    const char *key[VL];
+#pragma GCC unroll 16
+    for (int i = 0; i < VL; i++) {
+        sum[i] = vf_zero();
+        key[i] = keys + (size_t)(i < cells ? i : 0) * stride; /* past the end: any, the result is not used */
+    }
+    int64_t d = 0;
+    for (; d + VL <= depth; d += VL) {
+        vf x[4];
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) x[r] = vf_load(q + (size_t)r * q_next + d);
+#pragma GCC unroll 16
+        for (int c = 0; c < wide; c++) {
+            vf k = att_lanes(type, key[c], d, VL);
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; r++) sum[r * wide + c] = vf_fma(k, x[r], sum[r * wide + c]);
+        }
+    }
+    if (d < depth) {
+#pragma GCC unroll 16
+        for (int c = 0; c < wide; c++) {
+            vf k = att_lanes(type, key[c], d, depth - d);
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; r++) /* queries are padded with zeros */
+                sum[r * wide + c] = vf_fma(k, vf_load(q + (size_t)r * q_next + d), sum[r * wide + c]);
+        }
+    }
+    float all[VL];
+    vf_store(all, vf_sums(sum));
     for (int r = 0; r < rows; r++) {
-        int64_t token = (row + r) / share, head = kv * share + (row + r) % share;
-        float *o = m->sums + (size_t)r * (size_t)padded, *out;
-        float by;
-        if (att_splits(job) > 1) {
-            float *partial = att_partial(job, nth, head, token, split);
-            partial[0] = most[r];
-            partial[1] = total[r];
-            out = partial + 2;
-            by = 1;
-        } else {
-            out = (float *)((char *)job->out + (size_t)head * job->out_head + (size_t)token * job->out_token);
-            if (job->sinks && total[r] != 0) { /* a query that sees nothing stays zero */
-                float top = job->sinks[head] > most[r] ? job->sinks[head] : most[r];
-                float shrink = __builtin_expf(most[r] - top);
-                total[r] = total[r] * shrink + __builtin_expf(job->sinks[head] - top);
-                by = shrink / total[r];
-            } else {
-                by = total[r] != 0 ? 1 / total[r] : 0;
+        for (int c = 0; c < wide && c < cells; c++) scores[(size_t)r * ATT_BATCH + (size_t)c] = all[r * wide + c];
+    }
+}
+
+/* Adds the weighted values of `cells` cells to the sums of `rows` queries. */
+TN__VEC void att_weigh(tn_type type, const char *values, size_t stride, int cells, const float *weights, float *sums,
+                       size_t next, int64_t head_v, const int rows) {
+    int64_t d = 0;
+    for (; d + 2 * VL <= head_v; d += 2 * VL) {
+        vf a[4], b[4];
+        const char *row = values;
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) {
+            a[r] = vf_load(sums + (size_t)r * next + d);
+            b[r] = vf_load(sums + (size_t)r * next + d + VL);
+        }
+        for (int c = 0; c < cells; c++, row += stride) {
+            vf u = att_lanes(type, row, d, VL), v = att_lanes(type, row, d + VL, VL);
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; r++) {
+                vf w = vf_set1(weights[(size_t)r * ATT_BATCH + (size_t)c]);
+                a[r] = vf_fma(u, w, a[r]);
+                b[r] = vf_fma(v, w, b[r]);
             }
         }
-        vf factor = vf_set1(by);
-        for (int64_t d = 0; d < job->head_v; d += VL)
-            vf_store_n(out + d, by == 0 ? vf_zero() : vf_mul(factor, vf_load(o + d)), job->head_v - d);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) {
+            vf_store(sums + (size_t)r * next + d, a[r]);
+            vf_store(sums + (size_t)r * next + d + VL, b[r]);
+        }
+    }
+    for (; d < head_v; d += VL) { /* sums are padded */
+        const char *row = values;
+        for (int c = 0; c < cells; c++, row += stride) {
+            vf u = att_lanes(type, row, d, head_v - d);
+            for (int r = 0; r < rows; r++) {
+                float *to = sums + (size_t)r * next + d;
+                vf_store(to, vf_fma(u, vf_set1(weights[(size_t)r * ATT_BATCH + (size_t)c]), vf_load(to)));
+            }
+        }
+    }
+}
+
+#define ATT_TYPED(TYPE)                                                                                              \
+    static void att_dots_##TYPE(const char *keys, size_t stride, int cells, const float *q, size_t q_next,           \
+                                int64_t depth, float *scores, int rows) {                                            \
+        int r = 0;                                                                                                   \
+        for (; r + 4 <= rows; r += 4) {                                                                              \
+            for (int c = 0; c < cells; c += VL / 4)                                                                  \
+                att_dots(TN_##TYPE, keys + (size_t)c * stride, stride, cells - c, q + (size_t)r * q_next, q_next,    \
+                         depth, scores + (size_t)r * ATT_BATCH + c, 4);                                              \
+        }                                                                                                            \
+        for (; r + 2 <= rows; r += 2) {                                                                              \
+            for (int c = 0; c < cells; c += VL / 2)                                                                  \
+                att_dots(TN_##TYPE, keys + (size_t)c * stride, stride, cells - c, q + (size_t)r * q_next, q_next,    \
+                         depth, scores + (size_t)r * ATT_BATCH + c, 2);                                              \
+        }                                                                                                            \
+        if (r < rows) {                                                                                              \
+            for (int c = 0; c < cells; c += VL)                                                                      \
+                att_dots(TN_##TYPE, keys + (size_t)c * stride, stride, cells - c, q + (size_t)r * q_next, q_next,    \
+                         depth, scores + (size_t)r * ATT_BATCH + c, 1);                                              \
+        }                                                                                                            \
+    }                                                                                                                \
+    static void att_weigh_##TYPE(const char *values, size_t stride, int cells, const float *weights, float *sums,    \
+                                 size_t next, int64_t head_v, int rows) {                                            \
+        int r = 0;                                                                                                   \
+        for (; r + 4 <= rows; r += 4)                                                                                \
+            att_weigh(TN_##TYPE, values, stride, cells, weights + (size_t)r * ATT_BATCH, sums + (size_t)r * next,    \
+                      next, head_v, 4);                                                                              \
+        if (rows - r == 3)                                                                                           \
+            att_weigh(TN_##TYPE, values, stride, cells, weights + (size_t)r * ATT_BATCH, sums + (size_t)r * next,    \
+                      next, head_v, 3);                                                                              \
+        if (rows - r == 2)                                                                                           \
+            att_weigh(TN_##TYPE, values, stride, cells, weights + (size_t)r * ATT_BATCH, sums + (size_t)r * next,    \
+                      next, head_v, 2);                                                                              \
+        if (rows - r == 1)                                                                                           \
+            att_weigh(TN_##TYPE, values, stride, cells, weights + (size_t)r * ATT_BATCH, sums + (size_t)r * next,    \
+                      next, head_v, 1);                                                                              \
+    }
+ATT_TYPED(F32)
+ATT_TYPED(F16)
+ATT_TYPED(BF16)
+
+/* Types without lanes of their own become floats first. */
+static const char *att_as_floats(tn_type *type, const char *from, size_t *stride, int cells, int64_t n,
+                                 float *buffer) {
+    if (*type == TN_F32 || *type == TN_F16 || *type == TN_BF16) return from;
+    for (int c = 0; c < cells; c++) att_row(*type, from + (size_t)c * *stride, buffer + (size_t)c * (size_t)n, n);
+    *type = TN_F32;
+    *stride = (size_t)n * sizeof(float);
+    return (const char *)buffer;
+}
+
+/* Kv heads [kv_from, kv_to) against the cells of one split. */
+static void att_few_piece(const tn__attention_job *job, int64_t kv_from, int64_t kv_to, int split, int nth,
+                          float *memory) {
+    int64_t share = job->heads / job->kv_heads, each = att_group_rows(job), first, end;
+    size_t k_next = (size_t)(job->head_k + VL - 1) / VL * VL, v_next = (size_t)(job->head_v + VL - 1) / VL * VL;
+    size_t all = (size_t)(each * (kv_to - kv_from)), per_kv = (size_t)each * ATT_BATCH;
+    float *q = memory, *sums = q + all * k_next, *most = sums + all * v_next, *total = most + all;
+    float *scores = total + all, *buffer = scores + all * ATT_BATCH, hide[ATT_BATCH];
+    att_block block;
+    tn__cell_range(job, &first, &end);
+    if (att_splits(job) > 1) {
+        int64_t from = (int64_t)split * ATT_SPLIT, to = from + ATT_SPLIT;
+        first = first < from ? from : first;
+        end = end > to ? to : end;
+    }
+    for (size_t i = 0; i < all; i++) { /* row i: kv head i / each, token and head as in att_piece */
+        int64_t kv = kv_from + (int64_t)i / each, r = (int64_t)i % each, head = kv * share + r % share;
+        const float *from =
+            (const float *)((const char *)job->q + (size_t)head * job->q_head + (size_t)(r / share) * job->q_token);
+        for (int64_t d = 0; d < job->head_k; d += VL)
+            vf_store(q + i * k_next + (size_t)d,
+                     vf_mul(vf_set1(job->params.scale), vf_load_n(from + d, job->head_k - d)));
+        most[i] = -__builtin_inff();
+        total[i] = 0;
+    }
+    memset(sums, 0, all * v_next * sizeof(float));
+    for (int64_t cell = first; cell < end; cell += ATT_BATCH) {
+        int count = (int)(end - cell < ATT_BATCH ? end - cell : ATT_BATCH);
+        att_summarise(job, cell, count, &block);
+        bool any = false;
+        for (int64_t t = 0; t < job->tokens; t++)
+            any = any || att_sees(job, att_view_of(job, t), &block) != SEES_NONE;
+        if (!any) continue;
+        for (int c = 0; c < count; c += ATT_STEP) { /* in the order of memory: all heads of a few cells */
+            int cells = count - c < ATT_STEP ? count - c : ATT_STEP;
+            for (int64_t kv = kv_from; kv < kv_to; kv++) {
+                size_t stride = job->k_cell, at = (size_t)(kv - kv_from);
+                tn_type type = job->k_type;
+                const char *k = (const char *)job->k + (size_t)kv * job->k_head + (size_t)(cell + c) * stride;
+                k = att_as_floats(&type, k, &stride, cells, job->head_k, buffer);
+                (type == TN_F32   ? att_dots_F32
+                 : type == TN_F16 ? att_dots_F16
+                                  : att_dots_BF16)(k, stride, cells, q + at * (size_t)each * k_next, k_next,
+                                                   job->head_k, scores + at * per_kv + c, (int)each);
+            }
+        }
+        for (int64_t t = 0; t < job->tokens; t++) {
+            att_view view = att_view_of(job, t);
+            int sees = att_sees(job, view, &block);
+            if (sees == SEES_SOME) att_hide(job, view, &block, cell, count, hide);
+            for (size_t i = (size_t)(t * share); i < all; i += (size_t)each) {
+                for (int64_t h = 0; h < share; h++) {
+                    size_t row = i + (size_t)h;
+                    int64_t head = (kv_from + (int64_t)row / each) * share + h;
+                    float *s = scores + row * ATT_BATCH;
+                    if (sees == SEES_NONE) {
+                        memset(s, 0, (size_t)count * sizeof(float));
+                        continue;
+                    }
+                    att_adjust(job, s, count, view, sees, &block, cell, head, t, tn__alibi_slope(job, head), hide);
+                    float shrink = att_soft_max(s, count, &most[row], &total[row]);
+                    if (shrink == 1) continue;
+                    float *o = sums + row * v_next;
+                    for (size_t d = 0; d < v_next; d += VL) vf_store(o + d, vf_mul(vf_set1(shrink), vf_load(o + d)));
+                }
+            }
+        }
+        for (int c = 0; c < count; c += ATT_STEP) {
+            int cells = count - c < ATT_STEP ? count - c : ATT_STEP;
+            for (int64_t kv = kv_from; kv < kv_to; kv++) {
+                size_t stride = job->v_cell, at = (size_t)(kv - kv_from);
+                tn_type type = job->v_type;
+                const char *v = (const char *)job->v + (size_t)kv * job->v_head + (size_t)(cell + c) * stride;
+                v = att_as_floats(&type, v, &stride, cells, job->head_v, buffer);
+                (type == TN_F32   ? att_weigh_F32
+                 : type == TN_F16 ? att_weigh_F16
+                                  : att_weigh_BF16)(v, stride, cells, scores + at * per_kv + c,
+                                                    sums + at * (size_t)each * v_next, v_next, job->head_v,
+                                                    (int)each);
+            }
+        }
+    }
+    for (size_t i = 0; i < all; i++) {
+        int64_t kv = kv_from + (int64_t)i / each, r = (int64_t)i % each;
+        att_finish(job, kv * share + r % share, r / share, most[i], total[i], sums + i * v_next, split, nth);
+    }
+}
+
+static void att_few(const tn__attention_job *job, int ith, int nth) {
+    float *memory = (float *)job->scratch + att_floats(job) * (size_t)ith;
+    int64_t from, to;
+    tn__share(job->kv_heads * att_splits(job), 1, ith, nth, &from, &to);
+    while (from < to) {
+        int64_t split = from / job->kv_heads, kv = from % job->kv_heads;
+        int64_t kv_to = kv + (to - from) < job->kv_heads ? kv + (to - from) : job->kv_heads;
+        att_few_piece(job, kv, kv_to, (int)split, nth, memory);
+        from += kv_to - kv;
     }
 }
 
 static void att_run(const tn__attention_job *job, int ith, int nth) {
-    att_memory m = att_carve(job, (float *)job->scratch + att_thread_floats(job) * (size_t)ith);
+    if (att_is_few(job)) {
+        att_few(job, ith, nth);
+        return;
+    }
+    att_memory m = att_carve(job, (float *)job->scratch + att_floats(job) * (size_t)ith);
     int64_t rows = att_group_rows(job), blocks = (rows + ATT_ROWS - 1) / ATT_ROWS;
-    int splits = att_splits(job);
-    int64_t pieces = blocks * job->kv_heads * splits;
-    /* Later queries see more cells: the longest pieces go first. */
-    for (int64_t i = ith; i < pieces; i += nth) {
-        int split = (int)(i % splits);
-        int64_t kv = i / splits % job->kv_heads, block = blocks - 1 - i / splits / job->kv_heads;
+    /* One kv head after the other, so that its cells stay in the cache; the longest pieces, later queries, first. */
+    for (int64_t i = ith; i < blocks * job->kv_heads; i += nth) {
+        int64_t kv = i / blocks, block = blocks - 1 - i % blocks;
         int count = (int)(rows - block * ATT_ROWS < ATT_ROWS ? rows - block * ATT_ROWS : ATT_ROWS);
-        int64_t first = splits > 1 ? (int64_t)split * ATT_SPLIT : 0;
-        int64_t end = splits > 1 && first + ATT_SPLIT < job->cells ? first + ATT_SPLIT : job->cells;
-        att_piece(job, kv, block * ATT_ROWS, count, first, end, split, nth, &m);
+        att_piece(job, kv, block * ATT_ROWS, count, 0, job->cells, 0, nth, &m);
     }
 }
 
