@@ -10,6 +10,7 @@
  * cells before the next ones, keys are multiplied as they lie, and the next rows are fetched ahead. */
 #include "backend/cpu/kernels/generic/internal.h"
 #include "backend/cpu/kernels/generic/visible.h"
+#include "backend/cpu/kernels/template/convert.h"
 #include "backend/cpu/kernels/template/math.h"
 #include "backend/cpu/kernels/template/tile.h"
 
@@ -89,26 +90,13 @@ static float *att_partial(const tn__attention_job *job, int nth, int64_t head, i
     return (float *)job->scratch + att_floats(job) * (size_t)nth + index * att_partial_floats(job);
 }
 
-static void att_row(tn_type type, const void *from, float *to, int64_t n) {
-    int64_t i = 0;
-    if (type == TN_F16) {
-        for (; i + VL <= n; i += VL) vf_store(to + i, vf_load_f16((const uint16_t *)from + i));
-        for (; i < n; i++) to[i] = tn__f16_to_f32(((const uint16_t *)from)[i]);
-    } else if (type == TN_BF16) {
-        for (; i + VL <= n; i += VL) vf_store(to + i, vf_load_bf16((const uint16_t *)from + i));
-        for (; i < n; i++) to[i] = tn__bf16_to_f32(((const uint16_t *)from)[i]);
-    } else {
-        tn__to_f32_of(type)(from, to, n);
-    }
-}
-
 static void att_load_keys(const tn__attention_job *job, int64_t kv, int64_t cell, int count, att_memory *m) {
     const char *k = (const char *)job->k + (size_t)kv * job->k_head;
     for (int c = 0; c < count; c += VL) {
         for (int i = 0; i < VL; i++) {
             float *row = m->rows + (size_t)i * (size_t)job->head_k;
             if (c + i < count)
-                att_row(job->k_type, k + (size_t)(cell + c + i) * job->k_cell, row, job->head_k);
+                row_to_f32(job->k_type, k + (size_t)(cell + c + i) * job->k_cell, row, job->head_k);
             else
                 memset(row, 0, (size_t)job->head_k * sizeof(float));
         }
@@ -125,7 +113,7 @@ static void att_load_values(const tn__attention_job *job, int64_t kv, int64_t ce
     int64_t groups = att_groups(job), padded = groups * TILE_ROWS;
     for (int64_t d = job->head_v; d < padded; d++) m->rows[d] = 0;
     for (int c = 0; c < count; c++) {
-        att_row(job->v_type, v + (size_t)(cell + c) * job->v_cell, m->rows, job->head_v);
+        row_to_f32(job->v_type, v + (size_t)(cell + c) * job->v_cell, m->rows, job->head_v);
         for (int64_t g = 0; g < groups; g++) {
             float *to = m->values + ((size_t)g * ATT_CELLS + (size_t)c) * TILE_ROWS;
             vf_store(to, vf_load(m->rows + g * TILE_ROWS));
@@ -380,9 +368,19 @@ TN__VEC vf att_lanes(tn_type type, const char *row, int64_t i, int64_t left) {
     memcpy(padded, h, (size_t)left * sizeof *h);
     return type == TN_F16 ? vf_load_f16(padded) : vf_load_bf16(padded);
 }
+/* How far from a row the one lies that the next step reads in its place: the same cell of the next kv head, or the
+ * first kv head of the next cells. Reading is asked for that far ahead. */
+static ptrdiff_t att_ahead(int64_t kv, int64_t kv_from, int64_t kv_to, size_t head, size_t cell) {
+    if (kv + 1 < kv_to) return (ptrdiff_t)head;
+    return (ptrdiff_t)(ATT_STEP * cell) - (ptrdiff_t)((size_t)(kv - kv_from) * head);
+}
+TN__VEC void att_fetch(const char *row, ptrdiff_t ahead, size_t at) {
+    __builtin_prefetch((const void *)((uintptr_t)row + (uintptr_t)ahead + at));
+}
+
 /* Scores of `rows` queries with VL/rows cells: VL sums over the head, put together at the end. */
 TN__VEC void att_dots(tn_type type, const char *keys, size_t stride, int cells, const float *q, size_t q_next,
-                      int64_t depth, float *scores, const int rows) {
+                      int64_t depth, float *scores, ptrdiff_t ahead, const int rows) {
     vf sum[VL];
     const int wide = VL / rows;
     const char *key[VL];
@@ -399,6 +397,7 @@ TN__VEC void att_dots(tn_type type, const char *keys, size_t stride, int cells, 
 #pragma GCC unroll 16
         for (int c = 0; c < wide; c++) {
             vf k = att_lanes(type, key[c], d, VL);
+            att_fetch(key[c], ahead, (size_t)d * (type == TN_F32 ? 4 : 2));
 #pragma GCC unroll 4
             for (int r = 0; r < rows; r++) sum[r * wide + c] = vf_fma(k, x[r], sum[r * wide + c]);
         }
@@ -421,7 +420,7 @@ TN__VEC void att_dots(tn_type type, const char *keys, size_t stride, int cells, 
 
 /* Adds the weighted values of `cells` cells to the sums of `rows` queries. */
 TN__VEC void att_weigh(tn_type type, const char *values, size_t stride, int cells, const float *weights, float *sums,
-                       size_t next, int64_t head_v, const int rows) {
+                       size_t next, int64_t head_v, ptrdiff_t ahead, const int rows) {
     int64_t d = 0;
     for (; d + 2 * VL <= head_v; d += 2 * VL) {
         vf a[4], b[4];
@@ -433,6 +432,7 @@ TN__VEC void att_weigh(tn_type type, const char *values, size_t stride, int cell
         }
         for (int c = 0; c < cells; c++, row += stride) {
             vf u = att_lanes(type, row, d, VL), v = att_lanes(type, row, d + VL, VL);
+            att_fetch(row, ahead, (size_t)d * (type == TN_F32 ? 4 : 2));
 #pragma GCC unroll 4
             for (int r = 0; r < rows; r++) {
                 vf w = vf_set1(weights[(size_t)r * ATT_BATCH + (size_t)c]);
@@ -460,51 +460,56 @@ TN__VEC void att_weigh(tn_type type, const char *values, size_t stride, int cell
 
 #define ATT_TYPED(TYPE)                                                                                              \
     static void att_dots_##TYPE(const char *keys, size_t stride, int cells, const float *q, size_t q_next,           \
-                                int64_t depth, float *scores, int rows) {                                            \
+                                int64_t depth, float *scores, ptrdiff_t ahead, int rows) {                           \
         int r = 0;                                                                                                   \
         for (; r + 4 <= rows; r += 4) {                                                                              \
             for (int c = 0; c < cells; c += VL / 4)                                                                  \
                 att_dots(TN_##TYPE, keys + (size_t)c * stride, stride, cells - c, q + (size_t)r * q_next, q_next,    \
-                         depth, scores + (size_t)r * ATT_BATCH + c, 4);                                              \
+                         depth, scores + (size_t)r * ATT_BATCH + c, ahead, 4);                                       \
         }                                                                                                            \
         for (; r + 2 <= rows; r += 2) {                                                                              \
             for (int c = 0; c < cells; c += VL / 2)                                                                  \
                 att_dots(TN_##TYPE, keys + (size_t)c * stride, stride, cells - c, q + (size_t)r * q_next, q_next,    \
-                         depth, scores + (size_t)r * ATT_BATCH + c, 2);                                              \
+                         depth, scores + (size_t)r * ATT_BATCH + c, ahead, 2);                                       \
         }                                                                                                            \
         if (r < rows) {                                                                                              \
             for (int c = 0; c < cells; c += VL)                                                                      \
                 att_dots(TN_##TYPE, keys + (size_t)c * stride, stride, cells - c, q + (size_t)r * q_next, q_next,    \
-                         depth, scores + (size_t)r * ATT_BATCH + c, 1);                                              \
+                         depth, scores + (size_t)r * ATT_BATCH + c, ahead, 1);                                       \
         }                                                                                                            \
     }                                                                                                                \
     static void att_weigh_##TYPE(const char *values, size_t stride, int cells, const float *weights, float *sums,    \
-                                 size_t next, int64_t head_v, int rows) {                                            \
+                                 size_t next, int64_t head_v, ptrdiff_t ahead, int rows) {                           \
         int r = 0;                                                                                                   \
         for (; r + 4 <= rows; r += 4)                                                                                \
             att_weigh(TN_##TYPE, values, stride, cells, weights + (size_t)r * ATT_BATCH, sums + (size_t)r * next,    \
-                      next, head_v, 4);                                                                              \
+                      next, head_v, ahead, 4);                                                                       \
         if (rows - r == 3)                                                                                           \
             att_weigh(TN_##TYPE, values, stride, cells, weights + (size_t)r * ATT_BATCH, sums + (size_t)r * next,    \
-                      next, head_v, 3);                                                                              \
+                      next, head_v, ahead, 3);                                                                       \
         if (rows - r == 2)                                                                                           \
             att_weigh(TN_##TYPE, values, stride, cells, weights + (size_t)r * ATT_BATCH, sums + (size_t)r * next,    \
-                      next, head_v, 2);                                                                              \
+                      next, head_v, ahead, 2);                                                                       \
         if (rows - r == 1)                                                                                           \
             att_weigh(TN_##TYPE, values, stride, cells, weights + (size_t)r * ATT_BATCH, sums + (size_t)r * next,    \
-                      next, head_v, 1);                                                                              \
+                      next, head_v, ahead, 1);                                                                       \
     }
 ATT_TYPED(F32)
 ATT_TYPED(F16)
 ATT_TYPED(BF16)
 
 /* Types without lanes of their own become floats first. */
-static const char *att_as_floats(tn_type *type, const char *from, size_t *stride, int cells, int64_t n,
-                                 float *buffer) {
+static const char *att_as_floats(tn_type *type, const char *from, size_t *stride, int cells, int64_t n, float *buffer,
+                                 ptrdiff_t *ahead) {
+    size_t bytes = (size_t)(n / tn__block_of(*type)) * (size_t)tn__bytes_of(*type);
     if (*type == TN_F32 || *type == TN_F16 || *type == TN_BF16) return from;
-    for (int c = 0; c < cells; c++) att_row(*type, from + (size_t)c * *stride, buffer + (size_t)c * (size_t)n, n);
+    for (int c = 0; c < cells; c++) {
+        for (size_t at = 0; at < bytes; at += 64) att_fetch(from + (size_t)c * *stride, *ahead, at);
+        row_to_f32(*type, from + (size_t)c * *stride, buffer + (size_t)c * (size_t)n, n);
+    }
     *type = TN_F32;
     *stride = (size_t)n * sizeof(float);
+    *ahead = 0;
     return (const char *)buffer;
 }
 
@@ -547,11 +552,12 @@ static void att_few_piece(const tn__attention_job *job, int64_t kv_from, int64_t
                 size_t stride = job->k_cell, at = (size_t)(kv - kv_from);
                 tn_type type = job->k_type;
                 const char *k = (const char *)job->k + (size_t)kv * job->k_head + (size_t)(cell + c) * stride;
-                k = att_as_floats(&type, k, &stride, cells, job->head_k, buffer);
+                ptrdiff_t ahead = att_ahead(kv, kv_from, kv_to, job->k_head, job->k_cell);
+                k = att_as_floats(&type, k, &stride, cells, job->head_k, buffer, &ahead);
                 (type == TN_F32   ? att_dots_F32
                  : type == TN_F16 ? att_dots_F16
                                   : att_dots_BF16)(k, stride, cells, q + at * (size_t)each * k_next, k_next,
-                                                   job->head_k, scores + at * per_kv + c, (int)each);
+                                                   job->head_k, scores + at * per_kv + c, ahead, (int)each);
             }
         }
         for (int64_t t = 0; t < job->tokens; t++) {
@@ -581,11 +587,12 @@ static void att_few_piece(const tn__attention_job *job, int64_t kv_from, int64_t
                 size_t stride = job->v_cell, at = (size_t)(kv - kv_from);
                 tn_type type = job->v_type;
                 const char *v = (const char *)job->v + (size_t)kv * job->v_head + (size_t)(cell + c) * stride;
-                v = att_as_floats(&type, v, &stride, cells, job->head_v, buffer);
+                ptrdiff_t ahead = att_ahead(kv, kv_from, kv_to, job->v_head, job->v_cell);
+                v = att_as_floats(&type, v, &stride, cells, job->head_v, buffer, &ahead);
                 (type == TN_F32   ? att_weigh_F32
                  : type == TN_F16 ? att_weigh_F16
                                   : att_weigh_BF16)(v, stride, cells, scores + at * per_kv + c,
-                                                    sums + at * (size_t)each * v_next, v_next, job->head_v,
+                                                    sums + at * (size_t)each * v_next, v_next, job->head_v, ahead,
                                                     (int)each);
             }
         }

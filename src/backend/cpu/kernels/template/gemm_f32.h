@@ -2,11 +2,10 @@
  * activations must not be rounded. Weights of any type become panels of 256 values, columns pass by in tiles. */
 #include "backend/cpu/kernels/generic/grid.h"
 #include "backend/cpu/kernels/generic/internal.h"
+#include "backend/cpu/kernels/template/convert.h"
 #include "backend/cpu/kernels/template/tile.h"
 
 #include <string.h>
-
-#include "base/half.h"
 
 enum {
     GEMM_PANELS = 4, /* panels that take turns on the same activations while those are in the second level cache */
@@ -20,26 +19,17 @@ static const float *gemm_x(const tn__matmul_job *job, int64_t c, int64_t j) {
     return (const float *)job->x + (c * job->x_rows + job->x_first + j) * TN__CHUNK;
 }
 
-/* One row's values as floats; half floats without the generic detour. */
+/* One row's values as floats. */
 static void gemm_weights(const tn__matmul_job *job, int64_t row, int64_t c, int count, float *to) {
-    const uint16_t *h = (const uint16_t *)((const char *)job->w + (size_t)row * job->w_stride) + c * TN__CHUNK;
-    uint16_t whole[TN__CHUNK];
-    int i = 0;
-    if (job->type != TN_F16 && job->type != TN_BF16) {
-        tn__weights_f32(job, row, c, count, to);
-        return;
-    }
+    uint8_t block[1024]; /* the largest: 256 floats */
+    const void *from = block;
     if (job->packed) {
-        tn__unpack_chunk(job->type, job->k, job->w, row, c, whole);
-        h = whole;
-    }
-    if (job->type == TN_F16) {
-        for (; i + VL <= count; i += VL) vf_store(to + i, vf_load_f16(h + i));
-        for (; i < count; i++) to[i] = tn__f16_to_f32(h[i]);
+        tn__unpack_chunk(job->type, job->k, job->w, row, c, block);
     } else {
-        for (; i + VL <= count; i += VL) vf_store(to + i, vf_load_bf16(h + i));
-        for (; i < count; i++) to[i] = tn__bf16_to_f32(h[i]);
+        size_t before = (size_t)(c * TN__CHUNK / tn__block_of(job->type)) * (size_t)tn__bytes_of(job->type);
+        from = (const uint8_t *)job->w + (size_t)row * job->w_stride + before;
     }
+    row_to_f32(job->type, from, to, count);
 }
 
 /* Values [256·c, +count) of VL weight rows, zero past the last row, as columns `first`… of the panel. */

@@ -1,5 +1,6 @@
 /* Rows of floats for any vector vocabulary: included once per level, after its vec.h. */
 #include "backend/cpu/kernels/generic/internal.h"
+#include "backend/cpu/kernels/template/convert.h"
 #include "backend/cpu/kernels/template/math.h"
 #include "base/half.h"
 
@@ -164,18 +165,6 @@ static void row_rope_neox(int64_t n, const float *x, const float *cos, const flo
     }
 }
 
-static void row_f16_to_f32(const void *from, float *to, int64_t n) {
-    const uint16_t *h = from;
-    int64_t i = 0;
-    for (; i + VL <= n; i += VL) vf_store(to + i, vf_load_f16(h + i));
-    for (; i < n; i++) to[i] = tn__f16_to_f32(h[i]);
-}
-static void row_bf16_to_f32(const void *from, float *to, int64_t n) {
-    const uint16_t *h = from;
-    int64_t i = 0;
-    for (; i + VL <= n; i += VL) vf_store(to + i, vf_load_bf16(h + i));
-    for (; i < n; i++) to[i] = tn__bf16_to_f32(h[i]);
-}
 static void row_f32_to_f16(const float *from, void *to, int64_t n) {
     uint16_t *h = to;
     int64_t i = 0;
@@ -215,6 +204,8 @@ static void fill_rows(tn__cpu_kernels *table) {
     table->rope_neox = row_rope_neox;
     table->to_f32[TN_F16] = row_f16_to_f32;
     table->to_f32[TN_BF16] = row_bf16_to_f32;
+    table->to_f32[TN_Q8_0] = row_q8_0_to_f32;
+    table->to_f32[TN_Q4_0] = row_q4_0_to_f32;
     table->from_f32[TN_F16] = row_f32_to_f16;
     table->from_f32[TN_BF16] = row_f32_to_bf16;
 }
