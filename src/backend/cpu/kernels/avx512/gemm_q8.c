@@ -144,7 +144,7 @@ static void panel_packed(const tn__matmul_job *job, int64_t row, int64_t c, tn__
 }
 
 /* What the kernel must know of a type. */
-static bool has_scale_per_16(tn_type type) {
+bool tn__avx512_scale_per_16(tn_type type) {
     switch (type) {
 #define CASE(NAME, name, bytes, per16, offset)                                                                       \
     case TN_##NAME: return per16;
@@ -153,7 +153,7 @@ static bool has_scale_per_16(tn_type type) {
     default: return false;
     }
 }
-static bool has_minimum(tn_type type) {
+bool tn__avx512_minimum(tn_type type) {
     switch (type) {
 #define CASE(NAME, name, bytes, per16, offset)                                                                       \
     case TN_##NAME: return (offset) < 0;
@@ -179,9 +179,9 @@ void tn__avx512_panel(const tn__matmul_job *job, int64_t row, int64_t c, tn__pan
     default: break;
     }
     for (int v = 0; v < 4; v++) turn(u.code[0] + 64 * v, 256, panel->codes[16 * v], 16);
-    bool per16 = has_scale_per_16(job->type);
+    bool per16 = tn__avx512_scale_per_16(job->type);
     turn(u.scale, 64, panel->scale, 16);
-    if (has_minimum(job->type)) {
+    if (tn__avx512_minimum(job->type)) {
         if (per16) {
             turn(u.less, 64, panel->less, 16);
         } else { /* they came in the upper lanes */
@@ -291,7 +291,7 @@ static __mmask16 rows_from(int64_t left) {
 /* Panel pairs [from, to) times activation rows [col_from, col_to). */
 static void rectangle(const tn__matmul_job *job, int64_t from, int64_t to, int64_t col_from, int64_t col_to) {
     _Alignas(64) tn__panel16 panel[DEPTH][2];
-    kernel_fn *const *variants = kernels[has_scale_per_16(job->type)][has_minimum(job->type)];
+    kernel_fn *const *variants = kernels[tn__avx512_scale_per_16(job->type)][tn__avx512_minimum(job->type)];
     for (int64_t c = 0; c * TN__CHUNK < job->k; c += DEPTH) {
         int64_t left = job->k - c * TN__CHUNK, values = left < DEPTH * TN__CHUNK ? left : DEPTH * TN__CHUNK;
         for (int64_t p = from; p < to; p++) {

@@ -15,6 +15,11 @@ void tn__avx512_gemv_float(const tn__matmul_job *job, int64_t from, int64_t to);
 void tn__avx512_gemm_q8(const tn__matmul_job *job, int ith, int nth);
 void tn__avx512_gemm_f32(const tn__matmul_job *job, int ith, int nth);
 
+/* Above this many activation rows panels pay. */
+enum { TN__AVX512_FEW_Q8 = 8, TN__AVX512_FEW_FLOAT = 4 };
+tn__act_form tn__avx512_matmul_form(tn_type type, bool packed, int64_t m, int64_t n, int64_t k, bool precise);
+void tn__avx512_matmul(const tn__matmul_job *job, int ith, int nth);
+
 void tn__avx512_rows(tn__cpu_kernels *table);
 void tn__avx512_attention(tn__cpu_kernels *table);
 
@@ -25,6 +30,8 @@ typedef struct tn__panel16 {
     float less[16][16];       /* true minima only; not written for types without */
 } tn__panel16;
 /* Fills rows [row, row+16) of chunk c (rows past the end are zero). */
+bool tn__avx512_scale_per_16(tn_type type);
+bool tn__avx512_minimum(tn_type type);
 void tn__avx512_panel(const tn__matmul_job *job, int64_t row, int64_t c, tn__panel16 *panel);
 
 static inline float *tn__out_row(const tn__matmul_job *job, int64_t j) {

@@ -1,20 +1,17 @@
 /* What AVX-512 puts into the table, and which path a mat-mul takes. */
 #include "backend/cpu/kernels/avx512/internal.h"
 
-/* Above this many activation rows unpacking weights into panels pays. */
-enum { FEW_Q8 = 8, FEW_FLOAT = 4 };
-
 static bool is_float(tn_type type) { return type == TN_F32 || type == TN_F16 || type == TN_BF16; }
 
-static tn__act_form matmul_form(tn_type type, bool packed, int64_t m, int64_t n, int64_t k, bool precise) {
+tn__act_form tn__avx512_matmul_form(tn_type type, bool packed, int64_t m, int64_t n, int64_t k, bool precise) {
     (void)packed, (void)m, (void)k;
-    if (is_float(type)) return n <= FEW_FLOAT ? TN__ACT_PLAIN : TN__ACT_F32;
+    if (is_float(type)) return n <= TN__AVX512_FEW_FLOAT ? TN__ACT_PLAIN : TN__ACT_F32;
     return precise ? TN__ACT_F32 : TN__ACT_Q8;
 }
 
-static void matmul(const tn__matmul_job *job, int ith, int nth) {
+void tn__avx512_matmul(const tn__matmul_job *job, int ith, int nth) {
     int64_t from, to;
-    bool few = job->n <= (job->form == TN__ACT_Q8 ? FEW_Q8 : FEW_FLOAT);
+    bool few = job->n <= (job->form == TN__ACT_Q8 ? TN__AVX512_FEW_Q8 : TN__AVX512_FEW_FLOAT);
     if (few && (job->form == TN__ACT_Q8 || is_float(job->type))) {
         tn__share(job->m, job->packed ? 16 : 1, ith, nth, &from, &to);
         if (job->form != TN__ACT_Q8) {
@@ -34,7 +31,7 @@ static void matmul(const tn__matmul_job *job, int ith, int nth) {
 void tn__kernels_avx512(tn__cpu_kernels *table) {
     tn__avx512_rows(table);
     tn__avx512_attention(table);
-    table->matmul_form = matmul_form;
+    table->matmul_form = tn__avx512_matmul_form;
     table->act_prepare = tn__avx512_act_prepare;
-    table->matmul = matmul;
+    table->matmul = tn__avx512_matmul;
 }

@@ -1,0 +1,24 @@
+/* What AMX puts into the table: tiles for more than a few activation rows, AVX-512 for the rest. */
+#include "backend/cpu/kernels/amx/internal.h"
+#include "backend/cpu/kernels/avx512/internal.h"
+
+/* Below this, making bfloat16 panels costs more than tiles save. */
+enum { FEW = 32 };
+
+static tn__act_form matmul_form(tn_type type, bool packed, int64_t m, int64_t n, int64_t k, bool precise) {
+    if (n > FEW && type != TN_F32 && !precise) return TN__ACT_BF16;
+    return tn__avx512_matmul_form(type, packed, m, n, k, precise);
+}
+
+static void matmul(const tn__matmul_job *job, int ith, int nth) {
+    if (job->form == TN__ACT_BF16) {
+        tn__amx_gemm(job, ith, nth);
+    } else {
+        tn__avx512_matmul(job, ith, nth);
+    }
+}
+
+void tn__kernels_amx(tn__cpu_kernels *table) {
+    table->matmul_form = matmul_form;
+    table->matmul = matmul;
+}
