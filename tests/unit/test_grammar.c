@@ -1,9 +1,11 @@
 /* Grammars: what they accept and refuse, bad ones, limits, masks against brute force, lazy triggers. */
+#include "../fuzz/fuzz_grammar.c" /* its target replays the corpus below */
 #include "../support/support.h"
 
 #include "tenon/grammar.h"
 #include "tenon/sampler.h"
 
+#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -675,6 +677,26 @@ static void running_out_of_memory_is_survived(void **state) {
     check_no_leak(whole_life, NULL);
 }
 
+static void fuzz_corpus_is_survived(void **state) {
+    (void)state;
+    DIR *dir = opendir(TENON_SOURCE_DIR "/tests/fuzz/corpus/grammar");
+    assert_non_null(dir);
+    int count = 0;
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        char path[2048];
+        size_t size;
+        snprintf(path, sizeof path, TENON_SOURCE_DIR "/tests/fuzz/corpus/grammar/%s", entry->d_name);
+        if (entry->d_name[0] == '.') continue;
+        void *bytes = read_file(path, &size);
+        assert_non_null(bytes);
+        LLVMFuzzerTestOneInput(bytes, size);
+        free(bytes);
+        count++;
+    }
+    closedir(dir);
+    assert_true(count > 10);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(known_grammars_accept_and_refuse),
@@ -689,6 +711,7 @@ int main(void) {
         cmocka_unit_test(a_mask_costs_no_allocation),
         cmocka_unit_test(a_lazy_grammar_waits_for_its_trigger),
         cmocka_unit_test(a_sampler_obeys_its_grammar),
+        cmocka_unit_test(fuzz_corpus_is_survived),
         cmocka_unit_test(running_out_of_memory_is_survived),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,11 @@
 /* JSON schema to grammar: tables, errors, and random schemas whose generated documents an independent validator
  * checks. */
+#include "../fuzz/fuzz_schema.c" /* its target replays the corpus below */
 #include "../support/support.h"
 
 #include "tenon/grammar.h"
 
+#include <dirent.h>
 #include <jansson.h>
 #include <math.h>
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -750,6 +752,26 @@ static void running_out_of_memory_is_survived(void **state) {
     check_no_leak(convert, schema);
 }
 
+static void fuzz_corpus_is_survived(void **state) {
+    (void)state;
+    DIR *dir = opendir(TENON_SOURCE_DIR "/tests/fuzz/corpus/schema");
+    assert_non_null(dir);
+    int count = 0;
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        char path[2048];
+        size_t size;
+        snprintf(path, sizeof path, TENON_SOURCE_DIR "/tests/fuzz/corpus/schema/%s", entry->d_name);
+        if (entry->d_name[0] == '.') continue;
+        void *bytes = read_file(path, &size);
+        assert_non_null(bytes);
+        LLVMFuzzerTestOneInput(bytes, size);
+        free(bytes);
+        count++;
+    }
+    closedir(dir);
+    assert_true(count > 10);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(known_schemas_accept_and_refuse),
@@ -758,6 +780,7 @@ int main(void) {
         cmocka_unit_test(bad_schemas_are_refused_with_path_and_reason),
         cmocka_unit_test(hostile_schemas_end_soon),
         cmocka_unit_test(documents_from_random_schemas_are_valid),
+        cmocka_unit_test(fuzz_corpus_is_survived),
         cmocka_unit_test(running_out_of_memory_is_survived),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
