@@ -90,15 +90,27 @@ void tn__apply_top_k(tn_sampler *s) {
     keep_best(s, TN__MAX((size_t)s->params.top_k, s->params.min_keep));
 }
 
+/* Lists the row's tokens down to some logit such that together they hold at least the share p of the weight. A few
+ * nearly always do, so the bar starts high; it need never go below where all tokens under it, each with less than
+ * (1 - p) / n of the weight, cannot make up 1 - p together (half of that leaves room for rounding). */
+static void list_likely(tn_sampler *s, float p, double total) {
+    const float step = 4; /* weights fall by e^4, about 55, each time */
+    float max = tn__candidates_max(s);
+    float lowest = max + logf((float)(0.5 * (1 - (double)p) * total / (double)s->n_vocab));
+    for (float bar = max - step;; bar -= step) {
+        double sum = 0;
+        list_row_above(s, fmaxf(bar, lowest));
+        for (size_t i = 0; i < s->count; i++) sum += s->weights[tn__key_token(s->list[i])];
+        if (sum >= p * total || bar <= lowest) return;
+    }
+}
+
 void tn__apply_top_p(tn_sampler *s) {
     float p = s->params.top_p;
     if (p >= 1) return;
     double total = tn__candidates_weights(s);
     if (s->dense) {
-        /* Tokens with less than (1 - p) / n of the total weigh at most 1 - p together, so the rest reaches p without
-         * them; half of that bound leaves room for rounding. */
-        double least = 0.5 * (1 - (double)p) * total / (double)s->n_vocab;
-        list_row_above(s, tn__candidates_max(s) + logf((float)least));
+        list_likely(s, p, total);
         if (s->count < s->params.min_keep) {
             s->dense = true;
             keep_best(s, s->params.min_keep);
