@@ -161,6 +161,7 @@ static tn_status parse_utf8(parser *p, uint32_t *out) {
 
 /* One character of a literal or class, escaped or not. */
 static tn_status parse_char(parser *p, uint32_t *out) {
+    *out = 0;
     if (peek(p) != '\\') return parse_utf8(p, out);
     size_t start = p->at++;
     char c = peek(p);

@@ -99,7 +99,7 @@ tn__schema_path tn__schema_at(const tn__schema_path *parent, size_t index) {
 }
 
 static void write_path(const tn__schema_path *path, char *out, size_t size) {
-    const tn__schema_path *nodes[2 * TN__SCHEMA_DEPTH_MAX];
+    const tn__schema_path *nodes[2 * TN__SCHEMA_DEPTH_MAX] = {0};
     size_t n = 0, at = 1;
     for (; path->parent && n < TN__COUNT(nodes); path = path->parent) nodes[n++] = path;
     snprintf(out, size, "#");

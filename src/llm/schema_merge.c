@@ -277,7 +277,7 @@ tn_status tn__schema_expand(tn__schema *s, json_t *schema, const tn__schema_path
     }
     if (!json_is_object(schema)) return tn__schema_fail(TN_E_SYNTAX, path, "a schema must be an object or a boolean");
     json_t *base = NULL, *list = json_array(), *all = json_object_get(schema, "allOf"),
-                  *ref = json_object_get(schema, "$ref");
+           *ref = json_object_get(schema, "$ref");
     TN_TRY(own(s, list));
     TN_TRY(flat_base(schema, path, &base));
     if (json_array_append_new(list, base) != 0) return no_memory();
