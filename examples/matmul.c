@@ -25,8 +25,8 @@ static tn_status run(void) {
     TN_TRY_GOTO(tn_tensor_get(y, result), status, out);
 
     for (int row = 0; row < 3; row++)
-        printf("%s[%g,%g,%g,%g]%s", row ? " " : "[", result[4 * row], result[4 * row + 1], result[4 * row + 2], result[4 * row + 3],
-               row < 2 ? ",\n" : "]\n");
+        printf("%s[%g,%g,%g,%g]%s", row ? " " : "[", result[4 * row], result[4 * row + 1], result[4 * row + 2],
+               result[4 * row + 3], row < 2 ? ",\n" : "]\n");
 out:
     tn_sched_free(sched);
     tn_arena_free(arena);

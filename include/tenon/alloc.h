@@ -1,8 +1,8 @@
 /* The graph allocator: plans a graph's memory, takes it once, and binds tensors to it.
  *
- * It remembers several reservations (prefill, decode, …). All of them share the same buffers, one set per buffer type,
- * as large as the largest needs; binding a graph it has seen plans nothing. Buffers only grow. An allocator belongs to
- * one thread at a time. */
+ * It remembers several reservations (prefill, decode, …). All of them share the same buffers, one set per buffer
+ * type, as large as the largest needs; binding a graph it has seen plans nothing. Buffers only grow. An allocator
+ * belongs to one thread at a time. */
 #ifndef TENON_ALLOC_H
 #define TENON_ALLOC_H
 
@@ -30,7 +30,8 @@ TN_API tn_status tn_alloc_measure(tn_alloc *alloc, tn_graph *graph, const uint16
 TN_API tn_status tn_alloc_reserve(tn_alloc *alloc, tn_graph *graph, const uint16_t *type_of) TN_MUST_CHECK;
 /* Binds every tensor of the graph. Uses the plan it remembers for this graph; otherwise plans, and grows the buffers
  * if `may_grow`, else fails with TN_E_NEED_RESERVE naming the buffer type, needed and reserved bytes. */
-TN_API tn_status tn_alloc_bind(tn_alloc *alloc, tn_graph *graph, const uint16_t *type_of, bool may_grow) TN_MUST_CHECK;
+TN_API tn_status tn_alloc_bind(tn_alloc *alloc, tn_graph *graph, const uint16_t *type_of,
+                               bool may_grow) TN_MUST_CHECK;
 
 TN_API size_t tn_alloc_size(const tn_alloc *alloc, size_t type); /* bytes now reserved */
 TN_API size_t tn_alloc_chunk_count(const tn_alloc *alloc, size_t type);

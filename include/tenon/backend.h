@@ -105,11 +105,14 @@ typedef struct tn_backend_params {
     void *abort_user;
 } tn_backend_params;
 
-TN_API tn_status tn_backend_new(tn_device *device, const tn_backend_params *params, tn_backend **backend) TN_MUST_CHECK;
+TN_API tn_status tn_backend_new(tn_device *device, const tn_backend_params *params,
+                                tn_backend **backend) TN_MUST_CHECK;
 TN_API void tn_backend_free(tn_backend *backend); /* waits for its work */
 TN_API tn_device *tn_backend_device(const tn_backend *backend);
-TN_API tn_status tn_backend_set_async(tn_backend *backend, tn_tensor *tensor, const void *data, size_t offset, size_t size);
-TN_API tn_status tn_backend_get_async(tn_backend *backend, const tn_tensor *tensor, void *data, size_t offset, size_t size);
+TN_API tn_status tn_backend_set_async(tn_backend *backend, tn_tensor *tensor, const void *data, size_t offset,
+                                      size_t size);
+TN_API tn_status tn_backend_get_async(tn_backend *backend, const tn_tensor *tensor, void *data, size_t offset,
+                                      size_t size);
 /* Copies between two backends' tensors after the work queued on `from` and before what is queued later on `to`. */
 TN_API tn_status tn_backend_copy_async(tn_backend *from, tn_backend *to, const tn_tensor *source, tn_tensor *target);
 TN_API tn_status tn_backend_synchronize(tn_backend *backend);
@@ -118,7 +121,8 @@ TN_API tn_status tn_backend_synchronize(tn_backend *backend);
  * scratch it needs; running it allocates nothing. Node addresses are read at run time, so a program may be made
  * before memory is bound, to learn its scratch size. The nodes must outlive the program. If addresses changed since
  * the last run, say so with tn_program_moved. */
-TN_API tn_status tn_program_new(tn_backend *backend, tn_tensor *const *nodes, size_t n_nodes, tn_program **program) TN_MUST_CHECK;
+TN_API tn_status tn_program_new(tn_backend *backend, tn_tensor *const *nodes, size_t n_nodes,
+                                tn_program **program) TN_MUST_CHECK;
 TN_API void tn_program_free(tn_program *program);
 TN_API size_t tn_program_scratch(const tn_program *program);
 TN_API void tn_program_moved(tn_program *program);

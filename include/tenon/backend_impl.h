@@ -78,9 +78,12 @@ struct tn_buffer {
 
 typedef struct tn_backend_ops {
     void (*free)(tn_backend *backend);
-    tn_status (*set_async)(tn_backend *backend, tn_tensor *tensor, const void *data, size_t offset, size_t size); /* optional */
-    tn_status (*get_async)(tn_backend *backend, const tn_tensor *tensor, void *data, size_t offset, size_t size); /* optional */
-    tn_status (*copy_async)(tn_backend *from, tn_backend *to, const tn_tensor *source, tn_tensor *target); /* optional; TN_E_UNSUPPORTED falls back */
+    tn_status (*set_async)(tn_backend *backend, tn_tensor *tensor, const void *data, size_t offset,
+                           size_t size); /* optional */
+    tn_status (*get_async)(tn_backend *backend, const tn_tensor *tensor, void *data, size_t offset,
+                           size_t size); /* optional */
+    tn_status (*copy_async)(tn_backend *from, tn_backend *to, const tn_tensor *source,
+                            tn_tensor *target);    /* optional; TN_E_UNSUPPORTED falls back */
     tn_status (*synchronize)(tn_backend *backend); /* optional: nothing is ever pending */
     tn_status (*program_new)(tn_backend *backend, tn_tensor *const *nodes, size_t n_nodes, tn_program **program);
     void (*program_free)(tn_program *program);

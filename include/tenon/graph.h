@@ -25,7 +25,8 @@ TN_API void tn_graph_clear(tn_graph *graph);
 TN_API tn_status tn_graph_copy(tn_arena *arena, const tn_graph *graph, tn_graph **copy) TN_MUST_CHECK;
 /* Nodes begin…end-1 with the leaves they read, as a graph of its own that shares the tensors. Sources made by
  * earlier nodes count as leaves. */
-TN_API tn_status tn_graph_slice(tn_arena *arena, const tn_graph *graph, size_t begin, size_t end, tn_graph **slice) TN_MUST_CHECK;
+TN_API tn_status tn_graph_slice(tn_arena *arena, const tn_graph *graph, size_t begin, size_t end,
+                                tn_graph **slice) TN_MUST_CHECK;
 /* Unbinds every node and leaf that the planner bound (buffer set, data not the caller's own). */
 TN_API void tn_graph_reset(tn_graph *graph);
 

@@ -41,7 +41,7 @@ typedef struct tn_model_info {
     int64_t n_params;
     size_t bytes; /* of all tensors */
     int32_t n_vocab, n_ctx_train, n_embd, n_layer, n_head, n_head_kv, n_ff, n_expert, n_expert_used, n_window;
-    bool is_encoder;   /* embeddings only, not causal */
+    bool is_encoder;           /* embeddings only, not causal */
     const char *chat_template; /* NULL if the model has none */
 } tn_model_info;
 TN_API tn_model_info tn_model_get_info(const tn_model *model);
@@ -52,7 +52,13 @@ TN_API const char *tn_architecture_name(size_t index);
 
 /* ---- Session ------------------------------------------------------------------------------------------------- */
 
-typedef enum tn_pooling { TN_POOLING_MODEL = -1, TN_POOLING_NONE, TN_POOLING_MEAN, TN_POOLING_CLS, TN_POOLING_LAST } tn_pooling;
+typedef enum tn_pooling {
+    TN_POOLING_MODEL = -1,
+    TN_POOLING_NONE,
+    TN_POOLING_MEAN,
+    TN_POOLING_CLS,
+    TN_POOLING_LAST
+} tn_pooling;
 
 /* Sends the tensors whose names match the pattern (a POSIX extended regular expression) to a device. */
 typedef struct tn_placement_override {
@@ -61,27 +67,28 @@ typedef struct tn_placement_override {
 } tn_placement_override;
 
 typedef struct tn_session_params {
-    int32_t n_ctx;    /* cells of the KV cache, shared by the sequences; 0: as trained */
-    int32_t n_batch;  /* most tokens in one tn_session_decode */
-    int32_t n_ubatch; /* most tokens computed at once: the worst case that is reserved */
-    int32_t n_seqs;   /* sequence ids 0 … n_seqs-1 */
-    int32_t n_outputs; /* most rows of logits kept per decode; 0: n_seqs */
-    int n_threads;    /* 0: one per core */
+    int32_t n_ctx;            /* cells of the KV cache, shared by the sequences; 0: as trained */
+    int32_t n_batch;          /* most tokens in one tn_session_decode */
+    int32_t n_ubatch;         /* most tokens computed at once: the worst case that is reserved */
+    int32_t n_seqs;           /* sequence ids 0 … n_seqs-1 */
+    int32_t n_outputs;        /* most rows of logits kept per decode; 0: n_seqs */
+    int n_threads;            /* 0: one per core */
     tn_type cache_k, cache_v; /* f32 f16 bf16 q8_0 q4_0 */
     const char *devices[16];  /* in order of preference; empty: all GPUs found, then the CPU */
     float split[16];          /* share of the layers per device; all 0: by free memory */
     int32_t n_gpu_layers;     /* layers off the CPU; -1: as many as fit */
     const tn_placement_override *overrides;
     size_t n_overrides;
-    bool no_pack;             /* keep weights as in the file, never in the CPU's packed layout */
-    bool embeddings;          /* offer tn_session_embedding */
+    bool no_pack;    /* keep weights as in the file, never in the CPU's packed layout */
+    bool embeddings; /* offer tn_session_embedding */
     tn_pooling pooling;
-    float rope_base, rope_scale; /* 0: as the model says */
+    float rope_base, rope_scale;                                         /* 0: as the model says */
     bool (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* while loading; false cancels */
     tn_abort_fn abort;                                                   /* while decoding */
     void *user;                                                          /* for both */
 } tn_session_params;
-TN_API tn_session_params tn_session_params_default(void); /* 4096 cells, batch 2048, micro-batch 512, 1 sequence, f16 */
+TN_API tn_session_params
+tn_session_params_default(void); /* 4096 cells, batch 2048, micro-batch 512, 1 sequence, f16 */
 
 /* Places and loads the weights (unless an earlier session of this model did), makes the KV cache, and reserves every
  * graph. TN_E_TOO_BIG comes before anything is allocated and says what is needed, what is free, and what to try. */
@@ -95,9 +102,9 @@ TN_API tn_session_params tn_session_get_params(const tn_session *session); /* wi
 typedef struct tn_fit_device {
     const char *name;
     size_t weights, cache, compute, scratch; /* bytes, exact */
-    size_t mapped;        /* of the weights, the part that stays in the file's map and takes no memory of its own */
-    size_t lower_bound;   /* of compute */
-    size_t free, total;   /* on the device now */
+    size_t mapped;      /* of the weights, the part that stays in the file's map and takes no memory of its own */
+    size_t lower_bound; /* of compute */
+    size_t free, total; /* on the device now */
     int32_t n_layers;
 } tn_fit_device;
 
@@ -132,14 +139,18 @@ TN_API tn_status tn_session_decode(tn_session *session, const tn_batch *batch) T
 TN_API int32_t tn_session_output_count(const tn_session *session); /* of the last decode */
 /* Row i of the outputs of the last decode (negative: from the end). Valid until the next; NULL if there is none. */
 TN_API float *tn_session_logits(tn_session *session, int32_t i);
-TN_API const float *tn_session_embedding(tn_session *session, int32_t i); /* n_embd floats; pooled: i is the sequence */
+TN_API const float *tn_session_embedding(tn_session *session,
+                                         int32_t i); /* n_embd floats; pooled: i is the sequence */
 /* Every logit row of a token list, handed over piece by piece: a prompt never needs a vocabulary × prompt buffer. */
 typedef bool (*tn_logits_fn)(void *user, int32_t position, const float *logits, int32_t n_vocab);
-TN_API tn_status tn_session_score(tn_session *session, int32_t seq, const tn_token *tokens, int32_t n_tokens, tn_logits_fn fn, void *user) TN_MUST_CHECK;
+TN_API tn_status tn_session_score(tn_session *session, int32_t seq, const tn_token *tokens, int32_t n_tokens,
+                                  tn_logits_fn fn, void *user) TN_MUST_CHECK;
 
 /* The comfortable way: text in, tokens out. */
-TN_API tn_status tn_session_prompt(tn_session *session, int32_t seq, const char *text, int64_t length) TN_MUST_CHECK; /* length -1: to the NUL */
-TN_API tn_status tn_session_prompt_tokens(tn_session *session, int32_t seq, const tn_token *tokens, int32_t n_tokens) TN_MUST_CHECK;
+TN_API tn_status tn_session_prompt(tn_session *session, int32_t seq, const char *text,
+                                   int64_t length) TN_MUST_CHECK; /* length -1: to the NUL */
+TN_API tn_status tn_session_prompt_tokens(tn_session *session, int32_t seq, const tn_token *tokens,
+                                          int32_t n_tokens) TN_MUST_CHECK;
 /* Samples the next token, decodes it, and returns it: -1 at the end of the text, -2 on an error (see tn_error). */
 TN_API tn_token tn_session_next(tn_session *session, int32_t seq, tn_sampler *sampler);
 /* The text the last token of this sequence completed: whole characters only, maybe empty. */
@@ -149,9 +160,11 @@ TN_API const char *tn_session_text(tn_session *session, int32_t seq);
 
 /* Ranges of positions are [from, to); to < 0: to the end. seq < 0: every sequence (remove only). */
 TN_API tn_status tn_session_seq_remove(tn_session *session, int32_t seq, int32_t from, int32_t to);
-TN_API tn_status tn_session_seq_copy(tn_session *session, int32_t source, int32_t target, int32_t from, int32_t to); /* shares the cells */
+TN_API tn_status tn_session_seq_copy(tn_session *session, int32_t source, int32_t target, int32_t from,
+                                     int32_t to);                       /* shares the cells */
 TN_API tn_status tn_session_seq_keep(tn_session *session, int32_t seq); /* removes all others */
-TN_API tn_status tn_session_seq_shift(tn_session *session, int32_t seq, int32_t from, int32_t to, int32_t by); /* re-rotates K */
+TN_API tn_status tn_session_seq_shift(tn_session *session, int32_t seq, int32_t from, int32_t to,
+                                      int32_t by); /* re-rotates K */
 TN_API tn_status tn_session_seq_divide(tn_session *session, int32_t seq, int32_t from, int32_t to, int32_t by);
 TN_API int32_t tn_session_seq_first(const tn_session *session, int32_t seq); /* lowest position, -1 if empty */
 TN_API int32_t tn_session_seq_last(const tn_session *session, int32_t seq);  /* highest position, -1 if empty */

@@ -1,8 +1,9 @@
 /* The scheduler: one graph over several devices.
  *
  * It decides which backend runs each node, cuts the graph into splits where the backend changes, copies what a split
- * needs from elsewhere, plans every byte, reserves it once and runs. Your graph is not changed: the scheduled graph is
- * the scheduler's own; only data and buffer of your unplaced tensors are set, so that tn_tensor_set/get work on them.
+ * needs from elsewhere, plans every byte, reserves it once and runs. Your graph is not changed: the scheduled graph
+ * is the scheduler's own; only data and buffer of your unplaced tensors are set, so that tn_tensor_set/get work on
+ * them.
  *
  * A graph with the same fingerprint, placement and sizes as one seen before costs no new assignment, split or plan.
  * A scheduler belongs to one thread at a time. */
@@ -22,12 +23,13 @@ typedef struct tn_sched tn_sched;
 typedef bool (*tn_eval_fn)(void *user, tn_tensor *node, bool ask);
 
 typedef struct tn_sched_params {
-    const char *devices[16];     /* names in order of priority; "cpu" is added at the end when missing */
-    tn_backend *const *backends; /* or the caller's own, any number, outliving the scheduler; the last must be the CPU */
+    const char *devices[16]; /* names in order of priority; "cpu" is added at the end when missing */
+    tn_backend *const
+        *backends; /* or the caller's own, any number, outliving the scheduler; the last must be the CPU */
     size_t n_backends;
-    int n_threads;               /* for CPU backends made here; 0: one per core */
-    int pipeline_copies;         /* copies of split inputs that may be in flight; 0 or 1: none */
-    tn_abort_fn abort;           /* for backends made here */
+    int n_threads;       /* for CPU backends made here; 0: one per core */
+    int pipeline_copies; /* copies of split inputs that may be in flight; 0 or 1: none */
+    tn_abort_fn abort;   /* for backends made here */
     void *abort_user;
 } tn_sched_params;
 
@@ -43,11 +45,12 @@ TN_API int tn_sched_backend_of(const tn_sched *sched, const tn_graph *graph, con
 
 /* Bytes a set of graphs would need, per backend, without allocating any of it: what reserve would then take. */
 typedef struct tn_sched_memory {
-    size_t compute; /* planned tensors, the largest graph */
-    size_t scratch; /* kernels' working memory, the largest program */
+    size_t compute;     /* planned tensors, the largest graph */
+    size_t scratch;     /* kernels' working memory, the largest program */
     size_t lower_bound; /* of compute: no plan can be smaller */
 } tn_sched_memory;
-TN_API tn_status tn_sched_measure(tn_sched *sched, tn_graph *const *graphs, size_t n_graphs, tn_sched_memory *per_backend) TN_MUST_CHECK;
+TN_API tn_status tn_sched_measure(tn_sched *sched, tn_graph *const *graphs, size_t n_graphs,
+                                  tn_sched_memory *per_backend) TN_MUST_CHECK;
 
 /* Takes the memory for these graphs, beside what earlier reservations need. The only place, with a first
  * tn_sched_alloc of an unreserved graph, where memory is taken. On failure everything stays as it was. */
@@ -57,8 +60,9 @@ TN_API tn_status tn_sched_reserve_many(tn_sched *sched, tn_graph *const *graphs,
  * be set. tn_sched_run does this by itself when it was not done. */
 TN_API tn_status tn_sched_alloc(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;
 
-TN_API tn_status tn_sched_run(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;       /* and waits */
-TN_API tn_status tn_sched_run_async(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK; /* and does not: leave inputs and outputs alone until tn_sched_synchronize */
+TN_API tn_status tn_sched_run(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK; /* and waits */
+TN_API tn_status tn_sched_run_async(tn_sched *sched, tn_graph *graph)
+    TN_MUST_CHECK; /* and does not: leave inputs and outputs alone until tn_sched_synchronize */
 TN_API tn_status tn_sched_synchronize(tn_sched *sched);
 /* Forgets schedules, pins and errors; keeps the buffers. After a device failed, try this or free. */
 TN_API void tn_sched_reset(tn_sched *sched);

@@ -24,39 +24,39 @@ enum { TN_MAX_DIMS = 4, TN_MAX_SRC = 10, TN_MAX_NAME = 64, TN_MAX_PARAMS = 64 };
 
 /* ---- Types ---------------------------------------------------------------------------------------------------
  * X(NAME, name, GGUF id, elements per block, bytes per block). Values are GGUF's ids. */
-#define TN_TYPE_TABLE(X)                                                                                              \
-    X(F32, f32, 0, 1, 4)                                                                                              \
-    X(F16, f16, 1, 1, 2)                                                                                              \
-    X(Q4_0, q4_0, 2, 32, 18)                                                                                          \
-    X(Q4_1, q4_1, 3, 32, 20)                                                                                          \
-    X(Q5_0, q5_0, 6, 32, 22)                                                                                          \
-    X(Q5_1, q5_1, 7, 32, 24)                                                                                          \
-    X(Q8_0, q8_0, 8, 32, 34)                                                                                          \
-    X(Q8_1, q8_1, 9, 32, 36)                                                                                          \
-    X(Q2_K, q2_K, 10, 256, 84)                                                                                        \
-    X(Q3_K, q3_K, 11, 256, 110)                                                                                       \
-    X(Q4_K, q4_K, 12, 256, 144)                                                                                       \
-    X(Q5_K, q5_K, 13, 256, 176)                                                                                       \
-    X(Q6_K, q6_K, 14, 256, 210)                                                                                       \
-    X(Q8_K, q8_K, 15, 256, 292)                                                                                       \
-    X(IQ2_XXS, iq2_xxs, 16, 256, 66)                                                                                  \
-    X(IQ2_XS, iq2_xs, 17, 256, 74)                                                                                    \
-    X(IQ3_XXS, iq3_xxs, 18, 256, 98)                                                                                  \
-    X(IQ1_S, iq1_s, 19, 256, 50)                                                                                      \
-    X(IQ4_NL, iq4_nl, 20, 32, 18)                                                                                     \
-    X(IQ3_S, iq3_s, 21, 256, 110)                                                                                     \
-    X(IQ2_S, iq2_s, 22, 256, 82)                                                                                      \
-    X(IQ4_XS, iq4_xs, 23, 256, 136)                                                                                   \
-    X(I8, i8, 24, 1, 1)                                                                                               \
-    X(I16, i16, 25, 1, 2)                                                                                             \
-    X(I32, i32, 26, 1, 4)                                                                                             \
-    X(I64, i64, 27, 1, 8)                                                                                             \
-    X(F64, f64, 28, 1, 8)                                                                                             \
-    X(IQ1_M, iq1_m, 29, 256, 56)                                                                                      \
-    X(BF16, bf16, 30, 1, 2)                                                                                           \
-    X(TQ1_0, tq1_0, 34, 256, 54)                                                                                      \
-    X(TQ2_0, tq2_0, 35, 256, 66)                                                                                      \
-    X(MXFP4, mxfp4, 39, 32, 17)                                                                                       \
+#define TN_TYPE_TABLE(X)                                                                                             \
+    X(F32, f32, 0, 1, 4)                                                                                             \
+    X(F16, f16, 1, 1, 2)                                                                                             \
+    X(Q4_0, q4_0, 2, 32, 18)                                                                                         \
+    X(Q4_1, q4_1, 3, 32, 20)                                                                                         \
+    X(Q5_0, q5_0, 6, 32, 22)                                                                                         \
+    X(Q5_1, q5_1, 7, 32, 24)                                                                                         \
+    X(Q8_0, q8_0, 8, 32, 34)                                                                                         \
+    X(Q8_1, q8_1, 9, 32, 36)                                                                                         \
+    X(Q2_K, q2_K, 10, 256, 84)                                                                                       \
+    X(Q3_K, q3_K, 11, 256, 110)                                                                                      \
+    X(Q4_K, q4_K, 12, 256, 144)                                                                                      \
+    X(Q5_K, q5_K, 13, 256, 176)                                                                                      \
+    X(Q6_K, q6_K, 14, 256, 210)                                                                                      \
+    X(Q8_K, q8_K, 15, 256, 292)                                                                                      \
+    X(IQ2_XXS, iq2_xxs, 16, 256, 66)                                                                                 \
+    X(IQ2_XS, iq2_xs, 17, 256, 74)                                                                                   \
+    X(IQ3_XXS, iq3_xxs, 18, 256, 98)                                                                                 \
+    X(IQ1_S, iq1_s, 19, 256, 50)                                                                                     \
+    X(IQ4_NL, iq4_nl, 20, 32, 18)                                                                                    \
+    X(IQ3_S, iq3_s, 21, 256, 110)                                                                                    \
+    X(IQ2_S, iq2_s, 22, 256, 82)                                                                                     \
+    X(IQ4_XS, iq4_xs, 23, 256, 136)                                                                                  \
+    X(I8, i8, 24, 1, 1)                                                                                              \
+    X(I16, i16, 25, 1, 2)                                                                                            \
+    X(I32, i32, 26, 1, 4)                                                                                            \
+    X(I64, i64, 27, 1, 8)                                                                                            \
+    X(F64, f64, 28, 1, 8)                                                                                            \
+    X(IQ1_M, iq1_m, 29, 256, 56)                                                                                     \
+    X(BF16, bf16, 30, 1, 2)                                                                                          \
+    X(TQ1_0, tq1_0, 34, 256, 54)                                                                                     \
+    X(TQ2_0, tq2_0, 35, 256, 66)                                                                                     \
+    X(MXFP4, mxfp4, 39, 32, 17)                                                                                      \
     X(NVFP4, nvfp4, 40, 64, 36)
 
 typedef enum tn_type {
@@ -66,15 +66,15 @@ typedef enum tn_type {
         TN_TYPE_LIMIT = 41 /* one past the largest id; ids between may be unused */
 } tn_type;
 
-TN_API bool tn_type_valid(tn_type type);         /* in the table */
-TN_API const char *tn_type_name(tn_type type);   /* "q4_K"; "?" outside the table */
+TN_API bool tn_type_valid(tn_type type);                         /* in the table */
+TN_API const char *tn_type_name(tn_type type);                   /* "q4_K"; "?" outside the table */
 TN_API tn_status tn_type_parse(const char *name, tn_type *type); /* case does not matter */
-TN_API int64_t tn_type_block(tn_type type);      /* elements per block; 1 for plain types; 0 outside the table */
-TN_API size_t tn_type_bytes(tn_type type);       /* bytes per block */
-TN_API bool tn_type_is_quantized(tn_type type);  /* block type */
-TN_API bool tn_type_is_float(tn_type type);      /* f64 f32 f16 bf16 */
-TN_API bool tn_type_can_read(tn_type type);      /* conversion to f32 exists */
-TN_API bool tn_type_can_write(tn_type type);     /* conversion from f32 exists */
+TN_API int64_t tn_type_block(tn_type type);     /* elements per block; 1 for plain types; 0 outside the table */
+TN_API size_t tn_type_bytes(tn_type type);      /* bytes per block */
+TN_API bool tn_type_is_quantized(tn_type type); /* block type */
+TN_API bool tn_type_is_float(tn_type type);     /* f64 f32 f16 bf16 */
+TN_API bool tn_type_can_read(tn_type type);     /* conversion to f32 exists */
+TN_API bool tn_type_can_write(tn_type type);    /* conversion from f32 exists */
 /* Bytes of a row of n elements; n must be a multiple of the block. False on overflow or a partial block. */
 TN_API bool tn_type_row_bytes(tn_type type, int64_t n, size_t *bytes);
 /* Converts n elements (a multiple of the block). `importance` (n weights, or NULL) steers quantization. */
@@ -122,90 +122,90 @@ TN_API void *tn_arena_alloc(tn_arena *arena, size_t size);
  * The table: X(NAME, name, symbol, least sources, most sources, family, in-place mask). Bit i of the mask: the
  * result may take the place of source i when that has the same type and layout and is read for the last time.
  * Families group ops that share a rule. */
-#define TN_OP_TABLE(X)                                                                                                \
-    X(NONE, none, "", 0, 0, LEAF, 0)                                                                                  \
-    X(DUP, dup, "x", 1, 1, COPY, 0)                                                                                   \
-    X(CAST, cast, "x→type", 1, 1, COPY, 0)                                                                            \
-    X(CONT, cont, "contiguous(x)", 1, 1, COPY, 0)                                                                     \
-    X(CPY, cpy, "y←x", 2, 2, COPY, 0)                                                                                 \
-    X(VIEW, view, "view(x)", 1, 1, VIEW, 0)                                                                           \
-    X(RESHAPE, reshape, "reshape(x)", 1, 1, VIEW, 0)                                                                  \
-    X(PERMUTE, permute, "permute(x)", 1, 1, VIEW, 0)                                                                  \
-    X(TRANSPOSE, transpose, "xᵀ", 1, 1, VIEW, 0)                                                                      \
-    X(ADD, add, "x+y", 2, 2, BINARY, 3)                                                                               \
-    X(SUB, sub, "x-y", 2, 2, BINARY, 3)                                                                               \
-    X(MUL, mul, "x*y", 2, 2, BINARY, 3)                                                                               \
-    X(DIV, div, "x/y", 2, 2, BINARY, 3)                                                                               \
-    X(ADD_ID, add_id, "x+y[i]", 3, 3, ROWS, 1)                                                                        \
-    X(SCALE, scale, "s*x+b", 1, 1, UNARY, 1)                                                                          \
-    X(SQR, sqr, "x²", 1, 1, UNARY, 1)                                                                                 \
-    X(SQRT, sqrt, "√x", 1, 1, UNARY, 1)                                                                               \
-    X(LOG, log, "log(x)", 1, 1, UNARY, 1)                                                                             \
-    X(EXP, exp, "exp(x)", 1, 1, UNARY, 1)                                                                             \
-    X(SIN, sin, "sin(x)", 1, 1, UNARY, 1)                                                                             \
-    X(COS, cos, "cos(x)", 1, 1, UNARY, 1)                                                                             \
-    X(CLAMP, clamp, "clamp(x)", 1, 1, UNARY, 1)                                                                       \
-    X(NEG, neg, "-x", 1, 1, UNARY, 1)                                                                                 \
-    X(ABS, abs, "|x|", 1, 1, UNARY, 1)                                                                                \
-    X(SGN, sgn, "sgn(x)", 1, 1, UNARY, 1)                                                                             \
-    X(STEP, step, "x>0", 1, 1, UNARY, 1)                                                                              \
-    X(TANH, tanh, "tanh(x)", 1, 1, UNARY, 1)                                                                          \
-    X(ELU, elu, "elu(x)", 1, 1, UNARY, 1)                                                                             \
-    X(RELU, relu, "relu(x)", 1, 1, UNARY, 1)                                                                          \
-    X(LEAKY_RELU, leaky_relu, "leaky(x)", 1, 1, UNARY, 1)                                                             \
-    X(SIGMOID, sigmoid, "σ(x)", 1, 1, UNARY, 1)                                                                       \
-    X(GELU, gelu, "gelu(x)", 1, 1, UNARY, 1)                                                                          \
-    X(GELU_QUICK, gelu_quick, "gelu_quick(x)", 1, 1, UNARY, 1)                                                        \
-    X(GELU_ERF, gelu_erf, "gelu_erf(x)", 1, 1, UNARY, 1)                                                              \
-    X(SILU, silu, "silu(x)", 1, 1, UNARY, 1)                                                                          \
-    X(HARDSWISH, hardswish, "hardswish(x)", 1, 1, UNARY, 1)                                                           \
-    X(HARDSIGMOID, hardsigmoid, "hardsigmoid(x)", 1, 1, UNARY, 1)                                                     \
-    X(SOFTPLUS, softplus, "softplus(x)", 1, 1, UNARY, 1)                                                              \
-    X(REGLU, reglu, "relu(x)*y", 1, 2, GLU, 3)                                                                        \
-    X(GEGLU, geglu, "gelu(x)*y", 1, 2, GLU, 3)                                                                        \
-    X(GEGLU_QUICK, geglu_quick, "gelu_quick(x)*y", 1, 2, GLU, 3)                                                      \
-    X(GEGLU_ERF, geglu_erf, "gelu_erf(x)*y", 1, 2, GLU, 3)                                                            \
-    X(SWIGLU, swiglu, "silu(x)*y", 1, 2, GLU, 3)                                                                      \
-    X(SWIGLU_OAI, swiglu_oai, "x*σ(αx)*(y+1)", 1, 2, GLU, 3)                                                          \
-    X(SUM, sum, "Σx", 1, 1, REDUCE, 0)                                                                                \
-    X(SUM_ROWS, sum_rows, "Σrow", 1, 1, REDUCE, 0)                                                                    \
-    X(MEAN, mean, "mean(row)", 1, 1, REDUCE, 0)                                                                       \
-    X(CUMSUM, cumsum, "cumsum(row)", 1, 1, REDUCE, 1)                                                                 \
-    X(ARGMAX, argmax, "argmax(row)", 1, 1, REDUCE, 0)                                                                 \
-    X(ARGSORT, argsort, "argsort(row)", 1, 1, REDUCE, 0)                                                              \
-    X(TOP_K, top_k, "top_k(row)", 1, 1, REDUCE, 0)                                                                    \
-    X(CONCAT, concat, "x|y", 2, 2, MOVE, 0)                                                                           \
-    X(REPEAT, repeat, "repeat(x)", 1, 1, MOVE, 0)                                                                     \
-    X(PAD, pad, "pad(x)", 1, 1, MOVE, 0)                                                                              \
-    X(ROLL, roll, "roll(x)", 1, 1, MOVE, 0)                                                                           \
-    X(ARANGE, arange, "arange", 0, 0, MOVE, 0)                                                                        \
-    X(GET_ROWS, get_rows, "x[i]", 2, 2, ROWS, 0)                                                                      \
-    X(SET_ROWS, set_rows, "x[i]=y", 3, 3, ROWS, 0)                                                                    \
-    X(ACC, acc, "x+=y", 2, 2, MOVE, 1)                                                                                \
-    X(SET, set, "x[..]=y", 2, 2, MOVE, 1)                                                                             \
-    X(NORM, norm, "norm(x)", 1, 3, NORM, 1)                                                                           \
-    X(RMS_NORM, rms_norm, "rms_norm(x)", 1, 2, NORM, 1)                                                               \
-    X(L2_NORM, l2_norm, "l2_norm(x)", 1, 1, NORM, 1)                                                                  \
-    X(GROUP_NORM, group_norm, "group_norm(x)", 1, 1, NORM, 1)                                                         \
-    X(SOFT_MAX, soft_max, "soft_max(x)", 1, 3, NORM, 1)                                                               \
-    X(DIAG_MASK_INF, diag_mask_inf, "mask∞(x)", 1, 1, UNARY, 1)                                                       \
-    X(DIAG_MASK_ZERO, diag_mask_zero, "mask0(x)", 1, 1, UNARY, 1)                                                     \
-    X(ROPE, rope, "rope(x)", 2, 3, ROPE, 1)                                                                           \
-    X(MUL_MAT, mul_mat, "x·y", 2, 2, MATMUL, 0)                                                                       \
-    X(MUL_MAT_ID, mul_mat_id, "x[i]·y", 3, 3, MATMUL, 0)                                                              \
-    X(OUT_PROD, out_prod, "x·yᵀ", 2, 2, MATMUL, 0)                                                                    \
-    X(MIX, mix, "Σw*x", 2, 2, REDUCE, 0)                                                                              \
-    X(IM2COL, im2col, "im2col(x)", 2, 2, CONV, 0)                                                                     \
-    X(CONV_1D, conv_1d, "conv(x)", 2, 2, CONV, 0)                                                                     \
-    X(CONV_2D, conv_2d, "conv(x)", 2, 2, CONV, 0)                                                                     \
-    X(CONV_TRANSPOSE_1D, conv_transpose_1d, "convᵀ(x)", 2, 2, CONV, 0)                                                \
-    X(CONV_TRANSPOSE_2D, conv_transpose_2d, "convᵀ(x)", 2, 2, CONV, 0)                                                \
-    X(POOL_1D, pool_1d, "pool(x)", 1, 1, CONV, 0)                                                                     \
-    X(POOL_2D, pool_2d, "pool(x)", 1, 1, CONV, 0)                                                                     \
-    X(UPSCALE, upscale, "upscale(x)", 1, 1, MOVE, 0)                                                                  \
-    X(ATTENTION, attention, "attention(q,k,v)", 3, 8, ATTENTION, 0)                                                   \
-    X(CROSS_ENTROPY_LOSS, cross_entropy_loss, "-Σy*log(p)", 2, 2, REDUCE, 0)                                          \
-    X(TIMESTEP_EMBEDDING, timestep_embedding, "timestep(x)", 1, 1, MOVE, 0)                                           \
+#define TN_OP_TABLE(X)                                                                                               \
+    X(NONE, none, "", 0, 0, LEAF, 0)                                                                                 \
+    X(DUP, dup, "x", 1, 1, COPY, 0)                                                                                  \
+    X(CAST, cast, "x→type", 1, 1, COPY, 0)                                                                           \
+    X(CONT, cont, "contiguous(x)", 1, 1, COPY, 0)                                                                    \
+    X(CPY, cpy, "y←x", 2, 2, COPY, 0)                                                                                \
+    X(VIEW, view, "view(x)", 1, 1, VIEW, 0)                                                                          \
+    X(RESHAPE, reshape, "reshape(x)", 1, 1, VIEW, 0)                                                                 \
+    X(PERMUTE, permute, "permute(x)", 1, 1, VIEW, 0)                                                                 \
+    X(TRANSPOSE, transpose, "xᵀ", 1, 1, VIEW, 0)                                                                     \
+    X(ADD, add, "x+y", 2, 2, BINARY, 3)                                                                              \
+    X(SUB, sub, "x-y", 2, 2, BINARY, 3)                                                                              \
+    X(MUL, mul, "x*y", 2, 2, BINARY, 3)                                                                              \
+    X(DIV, div, "x/y", 2, 2, BINARY, 3)                                                                              \
+    X(ADD_ID, add_id, "x+y[i]", 3, 3, ROWS, 1)                                                                       \
+    X(SCALE, scale, "s*x+b", 1, 1, UNARY, 1)                                                                         \
+    X(SQR, sqr, "x²", 1, 1, UNARY, 1)                                                                                \
+    X(SQRT, sqrt, "√x", 1, 1, UNARY, 1)                                                                              \
+    X(LOG, log, "log(x)", 1, 1, UNARY, 1)                                                                            \
+    X(EXP, exp, "exp(x)", 1, 1, UNARY, 1)                                                                            \
+    X(SIN, sin, "sin(x)", 1, 1, UNARY, 1)                                                                            \
+    X(COS, cos, "cos(x)", 1, 1, UNARY, 1)                                                                            \
+    X(CLAMP, clamp, "clamp(x)", 1, 1, UNARY, 1)                                                                      \
+    X(NEG, neg, "-x", 1, 1, UNARY, 1)                                                                                \
+    X(ABS, abs, "|x|", 1, 1, UNARY, 1)                                                                               \
+    X(SGN, sgn, "sgn(x)", 1, 1, UNARY, 1)                                                                            \
+    X(STEP, step, "x>0", 1, 1, UNARY, 1)                                                                             \
+    X(TANH, tanh, "tanh(x)", 1, 1, UNARY, 1)                                                                         \
+    X(ELU, elu, "elu(x)", 1, 1, UNARY, 1)                                                                            \
+    X(RELU, relu, "relu(x)", 1, 1, UNARY, 1)                                                                         \
+    X(LEAKY_RELU, leaky_relu, "leaky(x)", 1, 1, UNARY, 1)                                                            \
+    X(SIGMOID, sigmoid, "σ(x)", 1, 1, UNARY, 1)                                                                      \
+    X(GELU, gelu, "gelu(x)", 1, 1, UNARY, 1)                                                                         \
+    X(GELU_QUICK, gelu_quick, "gelu_quick(x)", 1, 1, UNARY, 1)                                                       \
+    X(GELU_ERF, gelu_erf, "gelu_erf(x)", 1, 1, UNARY, 1)                                                             \
+    X(SILU, silu, "silu(x)", 1, 1, UNARY, 1)                                                                         \
+    X(HARDSWISH, hardswish, "hardswish(x)", 1, 1, UNARY, 1)                                                          \
+    X(HARDSIGMOID, hardsigmoid, "hardsigmoid(x)", 1, 1, UNARY, 1)                                                    \
+    X(SOFTPLUS, softplus, "softplus(x)", 1, 1, UNARY, 1)                                                             \
+    X(REGLU, reglu, "relu(x)*y", 1, 2, GLU, 3)                                                                       \
+    X(GEGLU, geglu, "gelu(x)*y", 1, 2, GLU, 3)                                                                       \
+    X(GEGLU_QUICK, geglu_quick, "gelu_quick(x)*y", 1, 2, GLU, 3)                                                     \
+    X(GEGLU_ERF, geglu_erf, "gelu_erf(x)*y", 1, 2, GLU, 3)                                                           \
+    X(SWIGLU, swiglu, "silu(x)*y", 1, 2, GLU, 3)                                                                     \
+    X(SWIGLU_OAI, swiglu_oai, "x*σ(αx)*(y+1)", 1, 2, GLU, 3)                                                         \
+    X(SUM, sum, "Σx", 1, 1, REDUCE, 0)                                                                               \
+    X(SUM_ROWS, sum_rows, "Σrow", 1, 1, REDUCE, 0)                                                                   \
+    X(MEAN, mean, "mean(row)", 1, 1, REDUCE, 0)                                                                      \
+    X(CUMSUM, cumsum, "cumsum(row)", 1, 1, REDUCE, 1)                                                                \
+    X(ARGMAX, argmax, "argmax(row)", 1, 1, REDUCE, 0)                                                                \
+    X(ARGSORT, argsort, "argsort(row)", 1, 1, REDUCE, 0)                                                             \
+    X(TOP_K, top_k, "top_k(row)", 1, 1, REDUCE, 0)                                                                   \
+    X(CONCAT, concat, "x|y", 2, 2, MOVE, 0)                                                                          \
+    X(REPEAT, repeat, "repeat(x)", 1, 1, MOVE, 0)                                                                    \
+    X(PAD, pad, "pad(x)", 1, 1, MOVE, 0)                                                                             \
+    X(ROLL, roll, "roll(x)", 1, 1, MOVE, 0)                                                                          \
+    X(ARANGE, arange, "arange", 0, 0, MOVE, 0)                                                                       \
+    X(GET_ROWS, get_rows, "x[i]", 2, 2, ROWS, 0)                                                                     \
+    X(SET_ROWS, set_rows, "x[i]=y", 3, 3, ROWS, 0)                                                                   \
+    X(ACC, acc, "x+=y", 2, 2, MOVE, 1)                                                                               \
+    X(SET, set, "x[..]=y", 2, 2, MOVE, 1)                                                                            \
+    X(NORM, norm, "norm(x)", 1, 3, NORM, 1)                                                                          \
+    X(RMS_NORM, rms_norm, "rms_norm(x)", 1, 2, NORM, 1)                                                              \
+    X(L2_NORM, l2_norm, "l2_norm(x)", 1, 1, NORM, 1)                                                                 \
+    X(GROUP_NORM, group_norm, "group_norm(x)", 1, 1, NORM, 1)                                                        \
+    X(SOFT_MAX, soft_max, "soft_max(x)", 1, 3, NORM, 1)                                                              \
+    X(DIAG_MASK_INF, diag_mask_inf, "mask∞(x)", 1, 1, UNARY, 1)                                                      \
+    X(DIAG_MASK_ZERO, diag_mask_zero, "mask0(x)", 1, 1, UNARY, 1)                                                    \
+    X(ROPE, rope, "rope(x)", 2, 3, ROPE, 1)                                                                          \
+    X(MUL_MAT, mul_mat, "x·y", 2, 2, MATMUL, 0)                                                                      \
+    X(MUL_MAT_ID, mul_mat_id, "x[i]·y", 3, 3, MATMUL, 0)                                                             \
+    X(OUT_PROD, out_prod, "x·yᵀ", 2, 2, MATMUL, 0)                                                                   \
+    X(MIX, mix, "Σw*x", 2, 2, REDUCE, 0)                                                                             \
+    X(IM2COL, im2col, "im2col(x)", 2, 2, CONV, 0)                                                                    \
+    X(CONV_1D, conv_1d, "conv(x)", 2, 2, CONV, 0)                                                                    \
+    X(CONV_2D, conv_2d, "conv(x)", 2, 2, CONV, 0)                                                                    \
+    X(CONV_TRANSPOSE_1D, conv_transpose_1d, "convᵀ(x)", 2, 2, CONV, 0)                                               \
+    X(CONV_TRANSPOSE_2D, conv_transpose_2d, "convᵀ(x)", 2, 2, CONV, 0)                                               \
+    X(POOL_1D, pool_1d, "pool(x)", 1, 1, CONV, 0)                                                                    \
+    X(POOL_2D, pool_2d, "pool(x)", 1, 1, CONV, 0)                                                                    \
+    X(UPSCALE, upscale, "upscale(x)", 1, 1, MOVE, 0)                                                                 \
+    X(ATTENTION, attention, "attention(q,k,v)", 3, 8, ATTENTION, 0)                                                  \
+    X(CROSS_ENTROPY_LOSS, cross_entropy_loss, "-Σy*log(p)", 2, 2, REDUCE, 0)                                         \
+    X(TIMESTEP_EMBEDDING, timestep_embedding, "timestep(x)", 1, 1, MOVE, 0)                                          \
     X(CUSTOM, custom, "f(x…)", 0, 10, CUSTOM, 0)
 
 typedef enum tn_op {
@@ -216,9 +216,21 @@ typedef enum tn_op {
 } tn_op;
 
 typedef enum tn_op_family {
-    TN_FAMILY_LEAF, TN_FAMILY_COPY, TN_FAMILY_VIEW, TN_FAMILY_BINARY, TN_FAMILY_UNARY, TN_FAMILY_GLU, TN_FAMILY_REDUCE,
-    TN_FAMILY_MOVE, TN_FAMILY_ROWS, TN_FAMILY_NORM, TN_FAMILY_ROPE, TN_FAMILY_MATMUL, TN_FAMILY_CONV,
-    TN_FAMILY_ATTENTION, TN_FAMILY_CUSTOM
+    TN_FAMILY_LEAF,
+    TN_FAMILY_COPY,
+    TN_FAMILY_VIEW,
+    TN_FAMILY_BINARY,
+    TN_FAMILY_UNARY,
+    TN_FAMILY_GLU,
+    TN_FAMILY_REDUCE,
+    TN_FAMILY_MOVE,
+    TN_FAMILY_ROWS,
+    TN_FAMILY_NORM,
+    TN_FAMILY_ROPE,
+    TN_FAMILY_MATMUL,
+    TN_FAMILY_CONV,
+    TN_FAMILY_ATTENTION,
+    TN_FAMILY_CUSTOM
 } tn_op_family;
 
 TN_API const char *tn_op_name(tn_op op);
@@ -247,14 +259,15 @@ typedef struct tn_rope_params {
 } tn_rope_params;
 TN_API tn_rope_params tn_rope_params_default(int32_t dims, tn_rope_mode mode);
 
-/* Attention over K and V rows ("cells"). Which cells a query sees follows from positions, never from a stored mask. */
+/* Attention over K and V rows ("cells"). Which cells a query sees follows from positions, never from a stored mask.
+ */
 typedef struct tn_attention_params {
-    float scale;      /* 1/√head size, usually */
-    float soft_cap;   /* 0: none; otherwise cap*tanh(score/cap) */
-    float max_bias;   /* 0: none; otherwise ALiBi with slopes from this maximum */
-    int32_t causal;   /* a query sees cells with position ≤ its own */
-    int32_t window;   /* 0: all; otherwise only cells with own position - position < window */
-    int32_t chunk;    /* 0: none; otherwise only cells in the same position / chunk */
+    float scale;    /* 1/√head size, usually */
+    float soft_cap; /* 0: none; otherwise cap*tanh(score/cap) */
+    float max_bias; /* 0: none; otherwise ALiBi with slopes from this maximum */
+    int32_t causal; /* a query sees cells with position ≤ its own */
+    int32_t window; /* 0: all; otherwise only cells with own position - position < window */
+    int32_t chunk;  /* 0: none; otherwise only cells in the same position / chunk */
 } tn_attention_params;
 
 typedef enum tn_pool_kind { TN_POOL_MAX, TN_POOL_AVG } tn_pool_kind;
@@ -282,29 +295,71 @@ typedef struct tn_custom_job {
 
 /* Parameters of every op. Unused bytes are zero, so that equal parameters have equal bytes. */
 typedef union tn_op_params {
-    struct { float scale, bias; } scale;
-    struct { float min, max; } clamp;
-    struct { float slope; } leaky_relu;
-    struct { int32_t swapped; float alpha, limit; } glu; /* alpha and limit: swiglu_oai */
-    struct { int32_t axis[4]; } permute;
-    struct { int32_t dim; } concat;
-    struct { int32_t descending; } argsort;
-    struct { int32_t k; } top_k;
-    struct { int32_t before[4], after[4]; } pad;
-    struct { int32_t shift[4]; } roll;
-    struct { float start, stop, step; } arange;
-    struct { uint64_t nb1, nb2, nb3, offset; } region; /* acc, set: where y lies inside x, in bytes */
-    struct { float eps; int32_t groups; } norm;
-    struct { float scale, max_bias; } soft_max;
-    struct { int32_t n_past; } diag_mask;
+    struct {
+        float scale, bias;
+    } scale;
+    struct {
+        float min, max;
+    } clamp;
+    struct {
+        float slope;
+    } leaky_relu;
+    struct {
+        int32_t swapped;
+        float alpha, limit;
+    } glu; /* alpha and limit: swiglu_oai */
+    struct {
+        int32_t axis[4];
+    } permute;
+    struct {
+        int32_t dim;
+    } concat;
+    struct {
+        int32_t descending;
+    } argsort;
+    struct {
+        int32_t k;
+    } top_k;
+    struct {
+        int32_t before[4], after[4];
+    } pad;
+    struct {
+        int32_t shift[4];
+    } roll;
+    struct {
+        float start, stop, step;
+    } arange;
+    struct {
+        uint64_t nb1, nb2, nb3, offset;
+    } region; /* acc, set: where y lies inside x, in bytes */
+    struct {
+        float eps;
+        int32_t groups;
+    } norm;
+    struct {
+        float scale, max_bias;
+    } soft_max;
+    struct {
+        int32_t n_past;
+    } diag_mask;
     tn_rope_params rope;
     tn_attention_params attention;
     tn_conv_params conv;
     tn_pool_params pool;
-    struct { int32_t mode; } upscale;
-    struct { int32_t dim, max_period; } timestep;
-    struct { tn_custom_fn fn; void *user; int32_t n_tasks; } custom;
-    struct { int32_t precise; } mul_mat; /* 1: never quantize the activations */
+    struct {
+        int32_t mode;
+    } upscale;
+    struct {
+        int32_t dim, max_period;
+    } timestep;
+    struct {
+        tn_custom_fn fn;
+        void *user;
+        int32_t n_tasks;
+    } custom;
+    struct {
+        int32_t precise;
+    } mul_mat; /* 1: never quantize the activations */
     unsigned char bytes[TN_MAX_PARAMS];
 } tn_op_params;
 
@@ -317,7 +372,8 @@ typedef enum tn_tensor_flag {
     TN_FLAG_LOSS = 8
 } tn_tensor_flag;
 
-/* The layout is the interface. Element (i0,i1,i2,i3) lies at data + i0/block*nb[0] + i1*nb[1] + i2*nb[2] + i3*nb[3]. */
+/* The layout is the interface. Element (i0,i1,i2,i3) lies at data + i0/block*nb[0] + i1*nb[1] + i2*nb[2] + i3*nb[3].
+ */
 struct tn_tensor {
     tn_type type;
     tn_op op;
@@ -337,7 +393,8 @@ struct tn_tensor {
 
 TN_API tn_tensor *tn_tensor_new(tn_arena *arena, tn_type type, int n_dims, const int64_t *ne);
 /* tn_tensor_nd(a, TN_F32, 4096, 32): dimensions as arguments, innermost first. */
-#define TN_DIMS_(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]){__VA_ARGS__}
+#define TN_DIMS_(...)                                                                                                \
+    (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]) { __VA_ARGS__ }
 #define tn_tensor_nd(arena, type, ...) tn_tensor_new(arena, type, TN_DIMS_(__VA_ARGS__))
 #define tn_input(arena, type, ...) tn_mark(tn_tensor_new(arena, type, TN_DIMS_(__VA_ARGS__)), TN_FLAG_INPUT)
 #define tn_output(tensor) tn_mark(tensor, TN_FLAG_OUTPUT)
@@ -363,8 +420,8 @@ TN_API bool tn_is_scalar(const tn_tensor *t);
 TN_API bool tn_is_vector(const tn_tensor *t);
 TN_API bool tn_is_matrix(const tn_tensor *t);
 TN_API bool tn_same_shape(const tn_tensor *a, const tn_tensor *b);
-TN_API bool tn_same_layout(const tn_tensor *a, const tn_tensor *b); /* type, shape and strides */
-TN_API bool tn_can_repeat(const tn_tensor *small, const tn_tensor *large); /* broadcast: every ne divides */
+TN_API bool tn_same_layout(const tn_tensor *a, const tn_tensor *b);            /* type, shape and strides */
+TN_API bool tn_can_repeat(const tn_tensor *small, const tn_tensor *large);     /* broadcast: every ne divides */
 TN_API const char *tn_shape_text(const tn_tensor *t, char *text, size_t size); /* "f32[4096,32]" */
 
 /* ---- Constructors --------------------------------------------------------------------------------------------
@@ -427,13 +484,13 @@ TN_API tn_tensor *tn_swiglu(tn_arena *a, tn_tensor *gate, tn_tensor *up);
 /* gate=min(gate,limit), up=clamp(up,±limit); gate*σ(alpha*gate)*(up+1). */
 TN_API tn_tensor *tn_swiglu_oai(tn_arena *a, tn_tensor *gate, tn_tensor *up, float alpha, float limit);
 
-TN_API tn_tensor *tn_sum(tn_arena *a, tn_tensor *x);                       /* → [1] */
-TN_API tn_tensor *tn_sum_rows(tn_arena *a, tn_tensor *x);                  /* [n,…] → [1,…] */
-TN_API tn_tensor *tn_mean(tn_arena *a, tn_tensor *x);                      /* [n,…] → [1,…] */
-TN_API tn_tensor *tn_cumsum(tn_arena *a, tn_tensor *x);                    /* along rows */
-TN_API tn_tensor *tn_argmax(tn_arena *a, tn_tensor *x);                    /* [n,m] → i32[m]; the first of equals */
-TN_API tn_tensor *tn_argsort(tn_arena *a, tn_tensor *x, bool descending);  /* → i32, same shape; stable */
-TN_API tn_tensor *tn_top_k(tn_arena *a, tn_tensor *x, int k);              /* [n,…] → i32[k,…], largest first */
+TN_API tn_tensor *tn_sum(tn_arena *a, tn_tensor *x);                      /* → [1] */
+TN_API tn_tensor *tn_sum_rows(tn_arena *a, tn_tensor *x);                 /* [n,…] → [1,…] */
+TN_API tn_tensor *tn_mean(tn_arena *a, tn_tensor *x);                     /* [n,…] → [1,…] */
+TN_API tn_tensor *tn_cumsum(tn_arena *a, tn_tensor *x);                   /* along rows */
+TN_API tn_tensor *tn_argmax(tn_arena *a, tn_tensor *x);                   /* [n,m] → i32[m]; the first of equals */
+TN_API tn_tensor *tn_argsort(tn_arena *a, tn_tensor *x, bool descending); /* → i32, same shape; stable */
+TN_API tn_tensor *tn_top_k(tn_arena *a, tn_tensor *x, int k);             /* [n,…] → i32[k,…], largest first */
 /* x[d,k,t] weighted by w[k,t] and summed over k → [d,t]: puts the experts' results together. */
 TN_API tn_tensor *tn_mix(tn_arena *a, tn_tensor *x, tn_tensor *w);
 
@@ -442,7 +499,8 @@ TN_API tn_tensor *tn_repeat(tn_arena *a, tn_tensor *x, const int64_t ne[TN_MAX_D
 TN_API tn_tensor *tn_pad(tn_arena *a, tn_tensor *x, const int32_t before[4], const int32_t after[4]); /* zeros */
 TN_API tn_tensor *tn_roll(tn_arena *a, tn_tensor *x, const int32_t shift[4]);
 TN_API tn_tensor *tn_arange(tn_arena *a, float start, float stop, float step); /* f32 */
-TN_API tn_tensor *tn_get_rows(tn_arena *a, tn_tensor *x, tn_tensor *rows); /* x[n,m,…], i32 rows[r,…] → f32[n,r,…] (i32 stays i32) */
+TN_API tn_tensor *tn_get_rows(tn_arena *a, tn_tensor *x,
+                              tn_tensor *rows); /* x[n,m,…], i32 rows[r,…] → f32[n,r,…] (i32 stays i32) */
 /* Writes the rows of y[n,r,…] into x[n,m,…] at rows (i32 or i64)[r,…], converting to x's type; view of x. Rows
  * outside 0…m-1 are skipped, so that padding rows can be marked with -1. */
 TN_API tn_tensor *tn_set_rows(tn_arena *a, tn_tensor *x, tn_tensor *y, tn_tensor *rows);
@@ -457,11 +515,13 @@ TN_API tn_tensor *tn_l2_norm(tn_arena *a, tn_tensor *x, float eps);
 TN_API tn_tensor *tn_group_norm(tn_arena *a, tn_tensor *x, int groups, float eps); /* groups of ne[2] */
 /* soft_max(scale*x + slope*mask) over rows; mask f32/f16 [n, ≥rows, …broadcast]; sinks f32[ne[2]] join the
  * denominator; max_bias > 0 gives ALiBi slopes per ne[2]. */
-TN_API tn_tensor *tn_soft_max(tn_arena *a, tn_tensor *x, tn_tensor *mask, tn_tensor *sinks, float scale, float max_bias);
+TN_API tn_tensor *tn_soft_max(tn_arena *a, tn_tensor *x, tn_tensor *mask, tn_tensor *sinks, float scale,
+                              float max_bias);
 TN_API tn_tensor *tn_diag_mask_inf(tn_arena *a, tn_tensor *x, int n_past);
 TN_API tn_tensor *tn_diag_mask_zero(tn_arena *a, tn_tensor *x, int n_past);
 /* x[head, heads, tokens, …], pos i32[tokens] (4*tokens for MULTI/VISION), factors f32[dims/2] or NULL. */
-TN_API tn_tensor *tn_rope(tn_arena *a, tn_tensor *x, tn_tensor *pos, tn_tensor *factors, const tn_rope_params *params);
+TN_API tn_tensor *tn_rope(tn_arena *a, tn_tensor *x, tn_tensor *pos, tn_tensor *factors,
+                          const tn_rope_params *params);
 
 /* x[k,m,…] · y[k,n,…] → f32[m,n,…]; x is repeated over y's outer dimensions. x: any type with arithmetic. */
 TN_API tn_tensor *tn_mul_mat(tn_arena *a, tn_tensor *x, tn_tensor *y);
@@ -470,12 +530,14 @@ TN_API tn_tensor *tn_mul_mat_precise(tn_arena *a, tn_tensor *x, tn_tensor *y); /
 TN_API tn_tensor *tn_mul_mat_id(tn_arena *a, tn_tensor *x, tn_tensor *y, tn_tensor *ids);
 TN_API tn_tensor *tn_out_prod(tn_arena *a, tn_tensor *x, tn_tensor *y); /* x[m,k] , y[n,k] → [m,n] */
 
-/* Kernels are [kw, in/groups, out] (1d) and [kw, kh, in/groups, out] (2d); x is [w, in, batch] and [w, h, in, batch]. */
+/* Kernels are [kw, in/groups, out] (1d) and [kw, kh, in/groups, out] (2d); x is [w, in, batch] and [w, h, in, batch].
+ */
 TN_API tn_tensor *tn_im2col(tn_arena *a, tn_tensor *kernel, tn_tensor *x, const tn_conv_params *p, tn_type type);
 TN_API tn_tensor *tn_conv_1d(tn_arena *a, tn_tensor *kernel, tn_tensor *x, const tn_conv_params *p);
 TN_API tn_tensor *tn_conv_2d(tn_arena *a, tn_tensor *kernel, tn_tensor *x, const tn_conv_params *p);
 TN_API tn_conv_params tn_conv_params_default(void);
-TN_API tn_tensor *tn_conv_1d_dw(tn_arena *a, tn_tensor *kernel, tn_tensor *x, const tn_conv_params *p); /* depth-wise */
+TN_API tn_tensor *tn_conv_1d_dw(tn_arena *a, tn_tensor *kernel, tn_tensor *x,
+                                const tn_conv_params *p); /* depth-wise */
 TN_API tn_tensor *tn_conv_2d_dw(tn_arena *a, tn_tensor *kernel, tn_tensor *x, const tn_conv_params *p);
 /* Kernels [kw, out, in] and [kw, kh, out, in]; padding 0. */
 TN_API tn_tensor *tn_conv_transpose_1d(tn_arena *a, tn_tensor *kernel, tn_tensor *x, int stride);
@@ -499,14 +561,23 @@ typedef struct tn_attention_sources {
     tn_tensor *q_pos, *k_pos, *range;
     tn_tensor *mask, *sinks;
 } tn_attention_sources;
-enum { TN_ATTN_Q, TN_ATTN_K, TN_ATTN_V, TN_ATTN_Q_POS, TN_ATTN_K_POS, TN_ATTN_RANGE, TN_ATTN_MASK, TN_ATTN_SINKS }; /* src[] */
+enum {
+    TN_ATTN_Q,
+    TN_ATTN_K,
+    TN_ATTN_V,
+    TN_ATTN_Q_POS,
+    TN_ATTN_K_POS,
+    TN_ATTN_RANGE,
+    TN_ATTN_MASK,
+    TN_ATTN_SINKS
+}; /* src[] */
 TN_API tn_tensor *tn_attention(tn_arena *a, const tn_attention_sources *s, const tn_attention_params *p);
 
 TN_API tn_tensor *tn_cross_entropy_loss(tn_arena *a, tn_tensor *logits, tn_tensor *labels); /* mean over rows → [1] */
 TN_API tn_tensor *tn_timestep_embedding(tn_arena *a, tn_tensor *steps, int dim, int max_period);
 /* An op of the caller's: result of this type and shape, up to TN_MAX_SRC sources. Runs on the CPU. n_tasks 0: any. */
-TN_API tn_tensor *tn_custom(tn_arena *a, tn_type type, int n_dims, const int64_t *ne, tn_tensor *const *src, int n_src,
-                            tn_custom_fn fn, void *user, int n_tasks);
+TN_API tn_tensor *tn_custom(tn_arena *a, tn_type type, int n_dims, const int64_t *ne, tn_tensor *const *src,
+                            int n_src, tn_custom_fn fn, void *user, int n_tasks);
 
 #ifdef __cplusplus
 }

@@ -187,7 +187,8 @@ tn_status tn_device_find(const char *name, tn_device **device) {
             /* The same specification with a name of its own means the same device again. */
             const char *own = strstr(name, ",name=");
             char text[sizeof found->name];
-            if (own && (size_t)snprintf(text, sizeof text, "%.*s", (int)strcspn(own + 6, ","), own + 6) < sizeof text) {
+            if (own &&
+                (size_t)snprintf(text, sizeof text, "%.*s", (int)strcspn(own + 6, ","), own + 6) < sizeof text) {
                 pthread_mutex_lock(&lock);
                 found = find_locked(text);
                 pthread_mutex_unlock(&lock);

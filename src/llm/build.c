@@ -19,7 +19,8 @@ typedef struct builder {
 } builder;
 
 static tn_tensor *norm(const builder *b, tn_tensor *x, tn_tensor *weight, tn_tensor *bias) {
-    return b->arch->norm == TN__NORM_RMS ? tn_rms_norm(b->a, x, weight, b->h->norm_eps) : tn_norm(b->a, x, weight, bias, b->h->norm_eps);
+    return b->arch->norm == TN__NORM_RMS ? tn_rms_norm(b->a, x, weight, b->h->norm_eps)
+                                         : tn_norm(b->a, x, weight, bias, b->h->norm_eps);
 }
 static tn_tensor *linear(const builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias, tn_tensor *x) {
     tn_tensor *y = tn_mul_mat(b->a, w, x);
@@ -62,7 +63,8 @@ static tn_tensor *rope_factors(const builder *b, int32_t il) {
 /* Rows of a head each: [size, heads, tokens] out of a matrix whose rows start at `offset` bytes. */
 static tn_tensor *heads_of(const builder *b, tn_tensor *x, int32_t size, int32_t heads, size_t offset) {
     if (!x) return NULL;
-    return tn_view(b->a, x, 3, (const int64_t[]){size, heads, x->ne[1]}, (const size_t[]){4, (size_t)size * 4, x->nb[1]}, offset);
+    return tn_view(b->a, x, 3, (const int64_t[]){size, heads, x->ne[1]},
+                   (const size_t[]){4, (size_t)size * 4, x->nb[1]}, offset);
 }
 static tn_tensor *flat(const builder *b, tn_tensor *x) {
     if (!x) return NULL;
@@ -86,7 +88,8 @@ static tn_tensor *attention(builder *b, int32_t il, tn_tensor *x) {
     if (l->wqkv) {
         tn_tensor *qkv = linear(b, l->wqkv, l->sqkv, l->bqkv, x);
         if (h->clamp_qkv > 0) qkv = tn_clamp(a, qkv, -h->clamp_qkv, h->clamp_qkv);
-        size_t q_bytes = (size_t)lh->n_head * (size_t)h->head_k * 4, k_bytes = (size_t)lh->n_head_kv * (size_t)h->head_k * 4;
+        size_t q_bytes = (size_t)lh->n_head * (size_t)h->head_k * 4,
+               k_bytes = (size_t)lh->n_head_kv * (size_t)h->head_k * 4;
         q = heads_of(b, qkv, h->head_k, lh->n_head, 0);
         k = heads_of(b, qkv, h->head_k, lh->n_head_kv, q_bytes);
         v = heads_of(b, qkv, h->head_v, lh->n_head_kv, q_bytes + k_bytes);
@@ -120,7 +123,10 @@ static tn_tensor *attention(builder *b, int32_t il, tn_tensor *x) {
     tn_attention_sources src = {.q = q, .sinks = l->sinks};
     tn_attention_params p = {
         .scale = h->attn_scale != 0 ? h->attn_scale : 1 / sqrtf((float)h->head_k),
-        .soft_cap = h->attn_soft_cap, .max_bias = h->max_alibi, .causal = h->causal, .window = lh->window,
+        .soft_cap = h->attn_soft_cap,
+        .max_bias = h->max_alibi,
+        .causal = h->causal,
+        .window = lh->window,
     };
     const tn__kv_layer *cache = &b->s->kv.layers[il];
     int group = cache->group;
@@ -156,11 +162,13 @@ static tn_tensor *dense(const builder *b, const tn__layer *l, tn_tensor *x) {
 }
 
 /* Experts' product with what belongs to the chosen ones: a scale each, a bias each. */
-static tn_tensor *expert_linear(const builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias, tn_tensor *x, tn_tensor *ids) {
+static tn_tensor *expert_linear(const builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias, tn_tensor *x,
+                                tn_tensor *ids) {
     tn_tensor *y = tn_mul_mat_id(b->a, w, x, ids);
     if (scale && y && !b->arch->no_ffn_scales) {
         int64_t used = ids->ne[0], tokens = ids->ne[1];
-        tn_tensor *s = tn_get_rows(b->a, tn_reshape(b->a, scale, 1, scale->ne[0]), tn_reshape(b->a, tn_cont(b->a, ids), used * tokens));
+        tn_tensor *s = tn_get_rows(b->a, tn_reshape(b->a, scale, 1, scale->ne[0]),
+                                   tn_reshape(b->a, tn_cont(b->a, ids), used * tokens));
         y = tn_mul(b->a, y, tn_reshape(b->a, s, 1, used, tokens));
     }
     if (bias) y = tn_add_id(b->a, y, bias, ids);
@@ -177,18 +185,21 @@ static tn_tensor *experts(const builder *b, const tn__layer *l, tn_tensor *x) {
     if (h->gating == TN__GATING_SIGMOID) probs = tn_sigmoid(a, logits);
     tn_tensor *ranked = l->router_bias ? tn_add(a, probs, l->router_bias) : probs;
     tn_tensor *ids = tn_top_k(a, ranked, h->n_expert_used);
-    tn_tensor *weights = tn_reshape(a, tn_get_rows(a, tn_reshape(a, probs, 1, h->n_expert, tokens), ids), used, tokens);
+    tn_tensor *weights =
+        tn_reshape(a, tn_get_rows(a, tn_reshape(a, probs, 1, h->n_expert, tokens), ids), used, tokens);
     if (h->gating == TN__GATING_SOFTMAX_OF_CHOSEN) weights = tn_soft_max(a, weights, NULL, NULL, 1, 0);
     if (h->norm_expert_weights) weights = tn_div(a, weights, tn_sum_rows(a, weights));
     weights = scaled(b, weights, h->expert_scale);
 
     tn_tensor *row = tn_reshape(a, x, h->n_embd, 1, tokens);
     tn_tensor *up = expert_linear(b, l->up_exps, l->up_exps_s, l->up_exps_b, row, ids);
-    tn_tensor *y = l->gate_exps ? gated(b, expert_linear(b, l->gate_exps, l->gate_exps_s, l->gate_exps_b, row, ids), up)
-                                : tn_unary(a, b->arch->activation, up);
+    tn_tensor *y = l->gate_exps
+                       ? gated(b, expert_linear(b, l->gate_exps, l->gate_exps_s, l->gate_exps_b, row, ids), up)
+                       : tn_unary(a, b->arch->activation, up);
     y = tn_mix(a, expert_linear(b, l->down_exps, l->down_exps_s, l->down_exps_b, y, ids), weights);
     if (l->up_shexp) {
-        tn_tensor *inner = gated(b, ffn_linear(b, l->gate_shexp, l->gate_shexp_s, NULL, x), ffn_linear(b, l->up_shexp, l->up_shexp_s, NULL, x));
+        tn_tensor *inner = gated(b, ffn_linear(b, l->gate_shexp, l->gate_shexp_s, NULL, x),
+                                 ffn_linear(b, l->up_shexp, l->up_shexp_s, NULL, x));
         tn_tensor *shared = ffn_linear(b, l->down_shexp, l->down_shexp_s, NULL, inner);
         if (l->shared_router) {
             tn_tensor *gate = tn_sigmoid(a, tn_mul_mat(a, tn_reshape(a, l->shared_router, h->n_embd, 1), x));
@@ -214,8 +225,11 @@ static tn_tensor *serial_ffn(const builder *b, int32_t il, tn_tensor *x) {
     for (int64_t begin = 0; begin < rows && x; begin += FFN_CHUNK) {
         int64_t n = rows - begin < FFN_CHUNK ? rows - begin : FFN_CHUNK;
         size_t offset = (size_t)begin * x->nb[1];
-        tn_tensor *part = rows <= FFN_CHUNK ? x : tn_view(b->a, x, 2, (const int64_t[]){x->ne[0], n}, (const size_t[]){4, x->nb[1]}, offset);
-        tn_tensor *y = feed_forward(b, il, l->ffn_norm || b->arch->bare_norms ? norm(b, part, l->ffn_norm, l->ffn_norm_b) : part);
+        tn_tensor *part = rows <= FFN_CHUNK ? x
+                                            : tn_view(b->a, x, 2, (const int64_t[]){x->ne[0], n},
+                                                      (const size_t[]){4, x->nb[1]}, offset);
+        tn_tensor *y = feed_forward(
+            b, il, l->ffn_norm || b->arch->bare_norms ? norm(b, part, l->ffn_norm, l->ffn_norm_b) : part);
         if (rows <= FFN_CHUNK) return tn_add(b->a, x, y);
         if (!y) return NULL;
         x = tn_acc(b->a, x, y, x->nb[1], x->nb[2], x->nb[3], offset);
@@ -290,10 +304,13 @@ size_t tn__graph_tensor_limit(const tn_model *m, tn__shape shape) {
 }
 
 tn_status tn__build_graph(const tn_session *s, tn__shape shape, tn__graph_set *set) {
-    builder b = {.s = s, .m = s->model, .h = &s->model->h, .arch = s->model->arch, .set = set, .n_tokens = shape.n_tokens};
-    size_t limit = tn__graph_tensor_limit(s->model, shape), capacity = limit + s->model->n_all + 4 * (size_t)b.h->n_layer;
+    builder b = {
+        .s = s, .m = s->model, .h = &s->model->h, .arch = s->model->arch, .set = set, .n_tokens = shape.n_tokens};
+    size_t limit = tn__graph_tensor_limit(s->model, shape),
+           capacity = limit + s->model->n_all + 4 * (size_t)b.h->n_layer;
     set->shape = shape;
-    TN_TRY(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(limit, capacity), .no_alloc = true}, &set->arena));
+    TN_TRY(
+        tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(limit, capacity), .no_alloc = true}, &set->arena));
     tn_arena *a = b.a = set->arena;
     tn_tensor *x;
     if (shape.kind == TN__GRAPH_HEAD) {
@@ -335,14 +352,16 @@ static tn_tensor *moved(builder *b, tn_tensor *cache, int group, int32_t rotate_
         tn_rope_params p = rope_params(b, rotate_layer);
         /* Lengths are right already: only the angle changes. */
         p.attn_factor = p.ext_factor != 0 ? 1 / (1 + 0.1f * logf(1 / p.freq_scale)) : 1;
-        x = tn_rope(b->a, tn_reshape(b->a, x, b->h->head_k, heads, x->ne[1]), b->set->positions, rope_factors(b, rotate_layer), &p);
+        x = tn_rope(b->a, tn_reshape(b->a, x, b->h->head_k, heads, x->ne[1]), b->set->positions,
+                    rope_factors(b, rotate_layer), &p);
         x = x ? tn_reshape(b->a, x, x->ne[0] * x->ne[1], x->ne[2]) : NULL;
     }
     return tn_set_rows(b->a, cache, x, b->set->rows[group]);
 }
 
 tn_status tn__build_move(const tn_session *s, tn__shape shape, tn__graph_set *set) {
-    builder b = {.s = s, .m = s->model, .h = &s->model->h, .arch = s->model->arch, .set = set, .n_tokens = shape.n_tokens};
+    builder b = {
+        .s = s, .m = s->model, .h = &s->model->h, .arch = s->model->arch, .set = set, .n_tokens = shape.n_tokens};
     size_t limit = 16 * (size_t)b.h->n_layer + 16;
     int group = shape.n_outputs;
     bool shift = shape.kind == TN__GRAPH_SHIFT;

@@ -12,9 +12,11 @@ static tn_status read_batch(tn_session *s, const tn_batch *b, int32_t *n_wanted)
     *n_wanted = 0;
     for (int32_t i = 0; i < b->n_tokens; i++) {
         int32_t seq = b->seqs ? b->seqs[i] : 0;
-        if (seq < 0 || seq >= s->params.n_seqs) return tn_fail(TN_E_INVALID, "token %d belongs to sequence %d of %d", i, seq, s->params.n_seqs);
+        if (seq < 0 || seq >= s->params.n_seqs)
+            return tn_fail(TN_E_INVALID, "token %d belongs to sequence %d of %d", i, seq, s->params.n_seqs);
         if (b->tokens[i] < 0 || b->tokens[i] >= s->model->h.n_vocab)
-            return tn_fail(TN_E_INVALID, "token %d is %d; the vocabulary has %d", i, b->tokens[i], s->model->h.n_vocab);
+            return tn_fail(TN_E_INVALID, "token %d is %d; the vocabulary has %d", i, b->tokens[i],
+                           s->model->h.n_vocab);
         s->seqs[i] = seq;
         if (b->positions) {
             if (b->positions[i] < 0) return tn_fail(TN_E_INVALID, "token %d has position %d", i, b->positions[i]);
@@ -26,12 +28,15 @@ static tn_status read_batch(tn_session *s, const tn_batch *b, int32_t *n_wanted)
             s->positions[i] = (last >= 0 ? last : tn_session_seq_last(s, seq)) + 1;
         }
         bool last_of_seq = true;
-        for (int32_t k = i + 1; !b->outputs && k < b->n_tokens && last_of_seq; k++) last_of_seq = (b->seqs ? b->seqs[k] : 0) != seq;
+        for (int32_t k = i + 1; !b->outputs && k < b->n_tokens && last_of_seq; k++)
+            last_of_seq = (b->seqs ? b->seqs[k] : 0) != seq;
         s->wanted[i] = b->outputs ? b->outputs[i] : last_of_seq;
         *n_wanted += s->wanted[i];
     }
     if (*n_wanted > s->params.n_outputs)
-        return tn_fail(TN_E_INVALID, "%d rows of logits are wanted, the session keeps %d: raise n_outputs, or use tn_session_score", *n_wanted, s->params.n_outputs);
+        return tn_fail(TN_E_INVALID,
+                       "%d rows of logits are wanted, the session keeps %d: raise n_outputs, or use tn_session_score",
+                       *n_wanted, s->params.n_outputs);
     return TN_OK;
 }
 
@@ -72,7 +77,9 @@ static tn_status run_ubatch(tn_session *s, const tn_batch *b, int32_t begin, int
     }
     TN_TRY(tn_sched_run(s->sched, set->graph));
     size_t row = (size_t)s->model->h.n_vocab;
-    if (kept) TN_TRY(tn_tensor_get_at(set->result, s->logits + (size_t)s->n_results * row, 0, (size_t)kept * row * sizeof(float)));
+    if (kept)
+        TN_TRY(tn_tensor_get_at(set->result, s->logits + (size_t)s->n_results * row, 0,
+                                (size_t)kept * row * sizeof(float)));
     s->n_results += kept;
     return TN_OK;
 }
@@ -85,11 +92,14 @@ tn_status tn_session_decode(tn_session *s, const tn_batch *b) {
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         const tn__cells *c = &s->kv.groups[g];
         if (c->n && !c->window && c->n - c->used < b->n_tokens)
-            return tn_fail(TN_E_FULL, "the KV cache is full: %d tokens need a cell, %d of %d are free; shift, remove a sequence, or use a larger context", b->n_tokens,
-                           c->n - c->used, c->n);
+            return tn_fail(TN_E_FULL,
+                           "the KV cache is full: %d tokens need a cell, %d of %d are free; shift, remove a "
+                           "sequence, or use a larger context",
+                           b->n_tokens, c->n - c->used, c->n);
     }
     s->n_results = 0;
-    for (int32_t i = 0; i < b->n_tokens; i += s->params.n_ubatch) TN_TRY(run_ubatch(s, b, i, TN__MIN(s->params.n_ubatch, b->n_tokens - i)));
+    for (int32_t i = 0; i < b->n_tokens; i += s->params.n_ubatch)
+        TN_TRY(run_ubatch(s, b, i, TN__MIN(s->params.n_ubatch, b->n_tokens - i)));
     uint64_t ns = tn_time_ns() - begin;
     if (b->n_tokens > s->params.n_seqs) {
         s->stats.prompt_tokens += (uint64_t)b->n_tokens;

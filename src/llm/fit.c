@@ -14,7 +14,9 @@ tn_status tn__session_devices(const tn_session *s, tn_sched_params *params) {
     for (size_t i = 0; i < tn_device_count() && n < TN__COUNT(params->devices) - 1; i++) {
         tn_device *device = tn_device_get(i);
         /* Simulated devices serve those who ask for them. */
-        if (tn_device_get_kind(device) == TN_DEVICE_GPU && strncmp(tn_device_description(device), "simulated", 9) != 0) params->devices[n++] = tn_device_name(device);
+        if (tn_device_get_kind(device) == TN_DEVICE_GPU &&
+            strncmp(tn_device_description(device), "simulated", 9) != 0)
+            params->devices[n++] = tn_device_name(device);
     }
     return TN_OK;
 }
@@ -58,7 +60,8 @@ tn_status tn__session_choose(tn_session *s) {
     return check(s);
 }
 
-/* ---- Advice ------------------------------------------------------------------------------------------------------ */
+/* ---- Advice ------------------------------------------------------------------------------------------------------
+ */
 
 static bool fits_with(const tn_session *s, const tn_session_params *params) {
     tn_session probe = {.model = s->model, .params = *params};
@@ -73,17 +76,20 @@ static void advise(const tn_session *s, char *text, size_t size) {
     text[0] = '\0';
     p.n_gpu_layers = -1;
     if (s->params.n_gpu_layers > 0 && s->n_devices > 1 && fits_with(s, &p))
-        used += (size_t)snprintf(text + used, size - used, "let the number of layers on the GPU be chosen (--gpu-layers -1); ");
+        used += (size_t)snprintf(text + used, size - used,
+                                 "let the number of layers on the GPU be chosen (--gpu-layers -1); ");
     p = s->params;
     p.cache_k = p.cache_v = TN_Q8_0;
-    if (s->params.cache_k != TN_Q8_0 && used < size && fits_with(s, &p)) used += (size_t)snprintf(text + used, size - used, "use a q8_0 cache (--cache-type-k q8_0); ");
+    if (s->params.cache_k != TN_Q8_0 && used < size && fits_with(s, &p))
+        used += (size_t)snprintf(text + used, size - used, "use a q8_0 cache (--cache-type-k q8_0); ");
     p = s->params;
     for (p.n_ctx /= 2; p.n_ctx >= 256 && used < size; p.n_ctx /= 2) {
         if (!fits_with(s, &p)) continue;
         used += (size_t)snprintf(text + used, size - used, "use a context of %d (--ctx %d); ", p.n_ctx, p.n_ctx);
         break;
     }
-    if (used == 0) used += (size_t)snprintf(text, size, "use a smaller quantization of the model, or fewer layers on the GPU");
+    if (used == 0)
+        used += (size_t)snprintf(text, size, "use a smaller quantization of the model, or fewer layers on the GPU");
     if (used >= 2 && used < size && text[used - 2] == ';') text[used - 2] = '\0';
 }
 
@@ -95,15 +101,18 @@ tn_status tn__session_too_big(const tn_session *s) {
         size_t free_bytes = 0, total = 0;
         tn_device_memory(device, &free_bytes, &total);
         if (!taken(p) && !p->mapped) continue;
-        tn_fail_more(TN_E_TOO_BIG, " %s needs %zu bytes (weights %zu, cache %zu, compute %zu, scratch %zu%s), %zu are available;", tn_device_name(device), taken(p),
-                     p->weights, p->cache, p->compute, p->scratch, p->mapped > total ? ", mapped file larger than memory" : "", free_bytes);
+        tn_fail_more(TN_E_TOO_BIG,
+                     " %s needs %zu bytes (weights %zu, cache %zu, compute %zu, scratch %zu%s), %zu are available;",
+                     tn_device_name(device), taken(p), p->weights, p->cache, p->compute, p->scratch,
+                     p->mapped > total ? ", mapped file larger than memory" : "", free_bytes);
     }
     char text[512];
     advise(s, text, sizeof text);
     return tn_fail_more(TN_E_TOO_BIG, " to make it fit: %s", text);
 }
 
-/* ---- Reports ----------------------------------------------------------------------------------------------------- */
+/* ---- Reports -----------------------------------------------------------------------------------------------------
+ */
 
 static tn_status report(tn_session *s, tn_fit *fit) {
     fit->n_devices = s->n_devices;
@@ -114,8 +123,14 @@ static tn_status report(tn_session *s, tn_fit *fit) {
         tn_device *device = tn_backend_device(tn_sched_backend(s->sched, d));
         const tn__device_plan *p = &s->planned[d];
         tn_fit_device *f = &fit->devices[d];
-        *f = (tn_fit_device){.name = tn_device_name(device), .weights = p->weights, .mapped = p->mapped, .cache = p->cache, .compute = p->compute, .scratch = p->scratch,
-                             .lower_bound = p->lower_bound, .n_layers = p->n_layers};
+        *f = (tn_fit_device){.name = tn_device_name(device),
+                             .weights = p->weights,
+                             .mapped = p->mapped,
+                             .cache = p->cache,
+                             .compute = p->compute,
+                             .scratch = p->scratch,
+                             .lower_bound = p->lower_bound,
+                             .n_layers = p->n_layers};
         TN_TRY(tn_device_memory(device, &f->free, &f->total));
     }
     for (int i = 0; i < 2; i++) {
@@ -172,7 +187,9 @@ tn_status tn_session_memory(const tn_session *session, tn_fit *fit) {
         }
         for (size_t i = 0; i < s->model->n_all; i++) {
             const tn__weight *w = &s->model->all[i];
-            if (!w->ignored && w->info->data && w->tensor->data == w->info->data && device_of(w->tensor) == tn_buffer_type_device(s->types[d])) f->mapped += w->info->size;
+            if (!w->ignored && w->info->data && w->tensor->data == w->info->data &&
+                device_of(w->tensor) == tn_buffer_type_device(s->types[d]))
+                f->mapped += w->info->size;
         }
     }
     return TN_OK;

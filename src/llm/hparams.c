@@ -12,8 +12,12 @@ const char *tn__arch_key(const tn_gguf *file, const char *key) {
 }
 #define KEY(name) tn__arch_key(file, name)
 
-static int32_t get_int(const tn_gguf *file, const char *key, int32_t missing) { return tn_gguf_get_i32(file, KEY(key), missing); }
-static float get_float(const tn_gguf *file, const char *key, float missing) { return tn_gguf_get_f32(file, KEY(key), missing); }
+static int32_t get_int(const tn_gguf *file, const char *key, int32_t missing) {
+    return tn_gguf_get_i32(file, KEY(key), missing);
+}
+static float get_float(const tn_gguf *file, const char *key, float missing) {
+    return tn_gguf_get_f32(file, KEY(key), missing);
+}
 
 static tn_status need_positive(const tn_gguf *file, const char *key, int32_t limit, int32_t *out) {
     uint32_t value;
@@ -30,12 +34,15 @@ static tn_status read_layers(const tn_gguf *file, tn__hparams *h) {
     for (int32_t i = 0; i < h->n_layer; i++) {
         tn__layer_hparams *l = &h->layers[i];
         l->n_head = (int32_t)tn_gguf_get_u32_at(file, KEY("attention.head_count"), (uint64_t)i, 0);
-        l->n_head_kv = (int32_t)tn_gguf_get_u32_at(file, KEY("attention.head_count_kv"), (uint64_t)i, (uint32_t)l->n_head);
+        l->n_head_kv =
+            (int32_t)tn_gguf_get_u32_at(file, KEY("attention.head_count_kv"), (uint64_t)i, (uint32_t)l->n_head);
         l->n_ff = (int32_t)tn_gguf_get_u32_at(file, KEY("feed_forward_length"), (uint64_t)i, 0);
         if (l->n_head <= 0 || l->n_head > 65536 || l->n_head_kv <= 0 || l->n_head % l->n_head_kv)
-            return tn_fail(TN_E_FORMAT, "%s: layer %d has %d heads and %d key/value heads", tn_gguf_path(file), i, l->n_head, l->n_head_kv);
+            return tn_fail(TN_E_FORMAT, "%s: layer %d has %d heads and %d key/value heads", tn_gguf_path(file), i,
+                           l->n_head, l->n_head_kv);
         if (l->n_ff < 0 || l->n_ff > 1 << 24)
-            return tn_fail(TN_E_FORMAT, "%s: layer %d has a feed-forward width of %d", tn_gguf_path(file), i, l->n_ff);
+            return tn_fail(TN_E_FORMAT, "%s: layer %d has a feed-forward width of %d", tn_gguf_path(file), i,
+                           l->n_ff);
         l->rope_base = get_float(file, "rope.freq_base", 10000);
         if (!(l->rope_base > 0)) l->rope_base = 10000;
         l->rope_scale = 1;
@@ -71,7 +78,8 @@ static tn_status read_experts(const tn_gguf *file, tn__hparams *h) {
     h->n_expert_used = get_int(file, "expert_used_count", 0);
     if (h->n_expert == 0) return TN_OK;
     if (h->n_expert < 0 || h->n_expert > 65536 || h->n_expert_used <= 0 || h->n_expert_used > h->n_expert)
-        return tn_fail(TN_E_FORMAT, "%s: %d of %d experts are used", tn_gguf_path(file), h->n_expert_used, h->n_expert);
+        return tn_fail(TN_E_FORMAT, "%s: %d of %d experts are used", tn_gguf_path(file), h->n_expert_used,
+                       h->n_expert);
     h->n_ff_expert = get_int(file, "expert_feed_forward_length", 0);
     if (h->n_ff_expert <= 0) h->n_ff_expert = h->layers[0].n_ff;
     h->n_ff_shared = get_int(file, "expert_shared_feed_forward_length", 0);
@@ -87,8 +95,8 @@ tn_status tn__hparams_read(const tn_gguf *file, const tn__arch *arch, tn__hparam
     TN_TRY(need_positive(file, "block_count", 65536, &h->n_layer));
     /* Every layer has tensors, so a file with few cannot claim many layers. */
     if ((uint64_t)h->n_layer > tn_gguf_tensor_count(file))
-        return tn_fail(TN_E_FORMAT, "%s: %s is %d, but the file has only %llu tensors", tn_gguf_path(file), KEY("block_count"), h->n_layer,
-                       (unsigned long long)tn_gguf_tensor_count(file));
+        return tn_fail(TN_E_FORMAT, "%s: %s is %d, but the file has only %llu tensors", tn_gguf_path(file),
+                       KEY("block_count"), h->n_layer, (unsigned long long)tn_gguf_tensor_count(file));
     TN_TRY(need_positive(file, "embedding_length", 1 << 24, &h->n_embd));
     TN_TRY(need_positive(file, "context_length", INT32_MAX, &h->n_ctx_train));
     TN_TRY(read_layers(file, h));
@@ -102,20 +110,26 @@ tn_status tn__hparams_read(const tn_gguf *file, const tn__arch *arch, tn__hparam
 
     int32_t n_head = h->layers[0].n_head;
     if (h->n_embd % n_head && !tn_gguf_find(file, KEY("attention.key_length")))
-        return tn_fail(TN_E_FORMAT, "%s: a width of %d does not divide into %d heads", tn_gguf_path(file), h->n_embd, n_head);
+        return tn_fail(TN_E_FORMAT, "%s: a width of %d does not divide into %d heads", tn_gguf_path(file), h->n_embd,
+                       n_head);
     h->head_k = get_int(file, "attention.key_length", h->n_embd / n_head);
     h->head_v = get_int(file, "attention.value_length", h->n_embd / n_head);
     h->n_rot = get_int(file, "rope.dimension_count", h->head_k);
-    if (h->head_k <= 0 || h->head_k > 65536 || h->head_v <= 0 || h->head_v > 65536 || h->n_rot < 0 || h->n_rot > h->head_k || h->n_rot % 2)
-        return tn_fail(TN_E_FORMAT, "%s: heads of %d and %d elements, %d of them rotating", tn_gguf_path(file), h->head_k, h->head_v, h->n_rot);
+    if (h->head_k <= 0 || h->head_k > 65536 || h->head_v <= 0 || h->head_v > 65536 || h->n_rot < 0 ||
+        h->n_rot > h->head_k || h->n_rot % 2)
+        return tn_fail(TN_E_FORMAT, "%s: heads of %d and %d elements, %d of them rotating", tn_gguf_path(file),
+                       h->head_k, h->head_v, h->n_rot);
     if (h->n_rot == 0) h->n_rot = h->head_k;
 
-    h->norm_eps = get_float(file, arch->norm == TN__NORM_RMS ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon", 1e-5f);
+    h->norm_eps = get_float(
+        file, arch->norm == TN__NORM_RMS ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon",
+        1e-5f);
     if (!(h->norm_eps >= 0) || !isfinite(h->norm_eps)) h->norm_eps = 1e-5f;
     read_rope(file, h);
     TN_TRY(read_experts(file, h));
     h->causal = tn_gguf_get_bool(file, KEY("attention.causal"), true);
-    h->n_token_types = get_int(file, "token_type_count", (int32_t)tn_gguf_get_u32(file, "tokenizer.ggml.token_type_count", 0));
+    h->n_token_types =
+        get_int(file, "token_type_count", (int32_t)tn_gguf_get_u32(file, "tokenizer.ggml.token_type_count", 0));
     switch (get_int(file, "pooling_type", -1)) {
     case 1: h->pooling = TN_POOLING_MEAN; break;
     case 2: h->pooling = TN_POOLING_CLS; break;

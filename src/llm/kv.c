@@ -6,14 +6,17 @@
 #include <string.h>
 
 static int32_t *meta_of(const tn__cells *c, int32_t cell) { return c->meta + (size_t)cell * (size_t)(1 + c->words); }
-static bool has_seq(const tn__cells *c, int32_t cell, int32_t seq) { return (uint32_t)meta_of(c, cell)[1 + seq / 32] >> (seq % 32) & 1; }
+static bool has_seq(const tn__cells *c, int32_t cell, int32_t seq) {
+    return (uint32_t)meta_of(c, cell)[1 + seq / 32] >> (seq % 32) & 1;
+}
 
 static tn_status new_cells(tn__cells *c, int32_t n, int32_t window, int32_t n_seqs) {
     c->n = n;
     c->window = window;
     c->words = (n_seqs + 31) / 32;
     size_t ints;
-    if (!tn__mul_size((size_t)n, (size_t)(1 + c->words), &ints)) return tn_fail(TN_E_OVERFLOW, "a cache of %d cells overflows", n);
+    if (!tn__mul_size((size_t)n, (size_t)(1 + c->words), &ints))
+        return tn_fail(TN_E_OVERFLOW, "a cache of %d cells overflows", n);
     c->meta = tn_calloc(ints, sizeof *c->meta);
     if (!c->meta) return TN_E_NOMEM;
     for (int32_t i = 0; i < n; i++) meta_of(c, i)[0] = -1;
@@ -54,12 +57,16 @@ tn_status tn__kv_new(const tn__kv_params *p, tn__kv *kv) {
         l->device = p->device_of_layer[i];
         int64_t cells = kv->groups[l->group].n, heads = h->layers[i].n_head_kv;
         if (h->head_k % tn_type_block(p->type_k) || h->head_v % tn_type_block(p->type_v))
-            return tn_fail(TN_E_UNSUPPORTED, "heads of %d and %d elements do not divide into blocks of %s and %s: use f16 for the cache", h->head_k, h->head_v,
-                           tn_type_name(p->type_k), tn_type_name(p->type_v));
+            return tn_fail(
+                TN_E_UNSUPPORTED,
+                "heads of %d and %d elements do not divide into blocks of %s and %s: use f16 for the cache",
+                h->head_k, h->head_v, tn_type_name(p->type_k), tn_type_name(p->type_v));
         l->k = tn_name(kv->arena, tn_tensor_nd(kv->arena, p->type_k, heads * h->head_k, cells), "cache_k.%d", i);
         l->v = tn_name(kv->arena, tn_tensor_nd(kv->arena, p->type_v, heads * h->head_v, cells), "cache_v.%d", i);
         tn_tensor **meta = &kv->meta[(size_t)l->group * p->n_devices + (size_t)l->device];
-        if (!*meta) *meta = tn_name(kv->arena, tn_tensor_nd(kv->arena, TN_I32, 1 + kv->groups[l->group].words, cells), "cells.%d", l->group);
+        if (!*meta)
+            *meta = tn_name(kv->arena, tn_tensor_nd(kv->arena, TN_I32, 1 + kv->groups[l->group].words, cells),
+                            "cells.%d", l->group);
     }
     return tn_arena_status(kv->arena);
 }
@@ -79,7 +86,8 @@ static tn_status lay_out(const tn__kv *kv, size_t device, tn_buffer_type *type, 
         }
         if (buffer) TN_TRY(tn_buffer_bind(buffer, t, offset));
         size_t size = tn_buffer_type_tensor_size(type, t);
-        if (!tn__align_up_checked(size, align, &size) || !tn__add_size(offset, size, &offset)) return tn_fail(TN_E_OVERFLOW, "the KV cache's size overflows");
+        if (!tn__align_up_checked(size, align, &size) || !tn__add_size(offset, size, &offset))
+            return tn_fail(TN_E_OVERFLOW, "the KV cache's size overflows");
     }
     *total = offset;
     return TN_OK;
@@ -139,7 +147,8 @@ static void drop_behind_window(tn__cells *c, int32_t n, const int32_t *positions
         for (int32_t t = 0; t < n; t++) {
             /* The first token of each sequence in the batch has its lowest position. */
             if (t > 0 && seqs[t] == seqs[t - 1]) continue;
-            if (has_seq(c, i, seqs[t]) && positions[t] - meta[0] >= c->window) meta[1 + seqs[t] / 32] &= ~(1u << (seqs[t] % 32));
+            if (has_seq(c, i, seqs[t]) && positions[t] - meta[0] >= c->window)
+                meta[1 + seqs[t] / 32] &= ~(1u << (seqs[t] % 32));
         }
         bool owned = false;
         for (int32_t w = 0; w < c->words; w++) owned = owned || meta[1 + w];
@@ -153,8 +162,10 @@ tn_status tn__kv_take(tn__kv *kv, int32_t n, const int32_t *positions, const int
         if (!c->n) continue;
         drop_behind_window(c, n, positions, seqs);
         if (c->n - c->used < n)
-            return tn_fail(TN_E_FULL, "the KV cache is full: %d tokens need a cell, %d of %d are free; shift, remove a sequence, or use a larger context", n,
-                           c->n - c->used, c->n);
+            return tn_fail(TN_E_FULL,
+                           "the KV cache is full: %d tokens need a cell, %d of %d are free; shift, remove a "
+                           "sequence, or use a larger context",
+                           n, c->n - c->used, c->n);
     }
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         tn__cells *c = &kv->groups[g];
@@ -182,7 +193,9 @@ tn_status tn__kv_send_meta(tn__kv *kv) {
         size_t row = (size_t)(1 + c->words) * sizeof(int32_t);
         for (size_t d = 0; d < kv->n_devices; d++) {
             tn_tensor *t = kv->meta[(size_t)g * kv->n_devices + d];
-            if (t) TN_TRY(tn_tensor_set_at(t, meta_of(c, c->dirty_first), (size_t)c->dirty_first * row, (size_t)(c->dirty_end - c->dirty_first) * row));
+            if (t)
+                TN_TRY(tn_tensor_set_at(t, meta_of(c, c->dirty_first), (size_t)c->dirty_first * row,
+                                        (size_t)(c->dirty_end - c->dirty_first) * row));
         }
         c->dirty_first = c->dirty_end = 0;
     }
@@ -198,11 +211,14 @@ void tn__kv_range(const tn__kv *kv, int group, int32_t range[2]) {
 
 static tn_status check_seq(const tn_session *s, int32_t seq, bool any) {
     if (!s) return tn_fail(TN_E_INVALID, "the session is NULL");
-    if ((seq < 0 && !any) || seq >= s->kv.n_seqs) return tn_fail(TN_E_INVALID, "there is no sequence %d; the session has 0 to %d", seq, s->kv.n_seqs - 1);
+    if ((seq < 0 && !any) || seq >= s->kv.n_seqs)
+        return tn_fail(TN_E_INVALID, "there is no sequence %d; the session has 0 to %d", seq, s->kv.n_seqs - 1);
     return TN_OK;
 }
 
-static bool in_range(int32_t position, int32_t from, int32_t to) { return position >= from && (to < 0 || position < to); }
+static bool in_range(int32_t position, int32_t from, int32_t to) {
+    return position >= from && (to < 0 || position < to);
+}
 
 tn_status tn_session_seq_remove(tn_session *s, int32_t seq, int32_t from, int32_t to) {
     TN_TRY(check_seq(s, seq, true));

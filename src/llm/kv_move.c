@@ -8,7 +8,8 @@
 
 static int32_t *meta_of(const tn__cells *c, int32_t cell) { return c->meta + (size_t)cell * (size_t)(1 + c->words); }
 
-/* Runs one move graph: cell from[i] is read, its K rotated by delta[i] where the graph does that, and written to to[i]. */
+/* Runs one move graph: cell from[i] is read, its K rotated by delta[i] where the graph does that, and written to
+ * to[i]. */
 static tn_status run_move(tn_session *s, tn__graph_kind kind, int group, int32_t n) {
     tn__graph_set *set;
     TN_TRY(tn__graph_for(s, (tn__shape){kind, TN__MOVE_CELLS, group}, &set));
@@ -27,9 +28,11 @@ static tn_status run_move(tn_session *s, tn__graph_kind kind, int group, int32_t
 
 static tn_status check_seq(const tn_session *s, int32_t seq) {
     if (!s) return tn_fail(TN_E_INVALID, "the session is NULL");
-    if (seq < 0 || seq >= s->kv.n_seqs) return tn_fail(TN_E_INVALID, "there is no sequence %d; the session has 0 to %d", seq, s->kv.n_seqs - 1);
+    if (seq < 0 || seq >= s->kv.n_seqs)
+        return tn_fail(TN_E_INVALID, "there is no sequence %d; the session has 0 to %d", seq, s->kv.n_seqs - 1);
     if (s->model->w.pos_embd)
-        return tn_fail(TN_E_UNSUPPORTED, "%s learned its positions: cached tokens cannot move to others", s->model->arch->name);
+        return tn_fail(TN_E_UNSUPPORTED, "%s learned its positions: cached tokens cannot move to others",
+                       s->model->arch->name);
     return TN_OK;
 }
 
@@ -37,7 +40,8 @@ typedef int32_t (*new_position_fn)(int32_t position, int32_t by);
 static int32_t plus(int32_t position, int32_t by) { return position + by; }
 static int32_t over(int32_t position, int32_t by) { return position / by; }
 
-static tn_status change_positions(tn_session *s, int32_t seq, int32_t from, int32_t to, new_position_fn fn, int32_t by) {
+static tn_status change_positions(tn_session *s, int32_t seq, int32_t from, int32_t to, new_position_fn fn,
+                                  int32_t by) {
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         tn__cells *c = &s->kv.groups[g];
         int32_t n = 0;
@@ -46,7 +50,8 @@ static tn_status change_positions(tn_session *s, int32_t seq, int32_t from, int3
             bool ours = meta[0] >= 0 && (uint32_t)meta[1 + seq / 32] >> (seq % 32) & 1;
             if (!ours || meta[0] < from || (to >= 0 && meta[0] >= to)) continue;
             int32_t position = fn(meta[0], by);
-            if (position < 0) return tn_fail(TN_E_INVALID, "position %d of sequence %d would become %d", meta[0], seq, position);
+            if (position < 0)
+                return tn_fail(TN_E_INVALID, "position %d of sequence %d would become %d", meta[0], seq, position);
             if (position == meta[0]) continue;
             s->move_from[n] = s->move_to[n] = i;
             s->move_delta[n++] = position - meta[0];
@@ -68,7 +73,9 @@ tn_status tn_session_seq_shift(tn_session *s, int32_t seq, int32_t from, int32_t
     /* Checked for all cells before any changes. */
     int32_t first = tn_session_seq_first(s, seq);
     if (by < 0 && first >= 0 && TN__MAX(first, from) + by < 0 && (to < 0 || TN__MAX(first, from) < to))
-        return tn_fail(TN_E_INVALID, "shifting sequence %d from position %d by %d leads below 0: remove what comes before first", seq, TN__MAX(first, from), by);
+        return tn_fail(TN_E_INVALID,
+                       "shifting sequence %d from position %d by %d leads below 0: remove what comes before first",
+                       seq, TN__MAX(first, from), by);
     return change_positions(s, seq, from, to, plus, by);
 }
 

@@ -97,7 +97,8 @@ static tn_status upload(tn_model *m, const tn__load *l, size_t device, size_t *d
                     TN_TRY(status);
                 }
                 *done += w->info->size;
-                if (l->progress && !l->progress(l->progress_user, *done, total)) return tn_fail(TN_E_ABORTED, "loading was cancelled");
+                if (l->progress && !l->progress(l->progress_user, *done, total))
+                    return tn_fail(TN_E_ABORTED, "loading was cancelled");
             }
         }
         begin = end;
@@ -107,7 +108,8 @@ static tn_status upload(tn_model *m, const tn__load *l, size_t device, size_t *d
 
 tn_status tn__load_weights(tn_model *m, const tn__load *l) {
     if (m->loaded) return TN_OK;
-    if (!tn_gguf_has_data(m->file)) return tn_fail(TN_E_STATE, "%s has no weights; it serves planning only", tn_gguf_path(m->file));
+    if (!tn_gguf_has_data(m->file))
+        return tn_fail(TN_E_STATE, "%s has no weights; it serves planning only", tn_gguf_path(m->file));
     uint64_t begin = tn_time_ns();
     size_t total = 0, done = 0;
     for (size_t i = 0; i < m->n_all; i++) total += m->all[i].info->size;

@@ -5,7 +5,8 @@
 
 static uint64_t mix_identity(uint64_t h, uint64_t value) { return (h ^ value) * 0x9e3779b97f4a7c15u + (h >> 31); }
 
-/* Two files with the same identity have caches of the same meaning: architecture, sizes and the weights' bytes count. */
+/* Two files with the same identity have caches of the same meaning: architecture, sizes and the weights' bytes count.
+ */
 static uint64_t identity_of(const tn_model *m) {
     uint64_t h = 0;
     for (const char *p = m->arch->name; *p; p++) h = mix_identity(h, (unsigned char)*p);
@@ -23,7 +24,8 @@ static tn_status open_model(const char *path, tn_model *m) {
     tn_gguf_str name;
     TN_TRY(tn_gguf_need_str(m->file, "general.architecture", &name));
     const char *tokenizer = tn_gguf_get_cstr(m->file, "tokenizer.ggml.model", NULL);
-    if (tokenizer && strcmp(tokenizer, "no_vocab") != 0 && strcmp(tokenizer, "none") != 0) TN_TRY(tn_tokenizer_new(m->file, NULL, &m->tokenizer));
+    if (tokenizer && strcmp(tokenizer, "no_vocab") != 0 && strcmp(tokenizer, "none") != 0)
+        TN_TRY(tn_tokenizer_new(m->file, NULL, &m->tokenizer));
     tn_gguf_str template = tn_gguf_get_str(m->file, "tokenizer.chat_template");
     if (template.data) {
         m->chat_template = tn_malloc(template.size + 1);
@@ -35,7 +37,8 @@ static tn_status open_model(const char *path, tn_model *m) {
     if (m->params.vocab_only) return TN_OK;
     if (!m->arch) {
         tn_fail(TN_E_UNSUPPORTED, "%s: the architecture '%.60s' is not supported; these are:", path, name.data);
-        for (size_t i = 0; tn_architecture_name(i); i++) tn_fail_more(TN_E_UNSUPPORTED, " %s", tn_architecture_name(i));
+        for (size_t i = 0; tn_architecture_name(i); i++)
+            tn_fail_more(TN_E_UNSUPPORTED, " %s", tn_architecture_name(i));
         return TN_E_UNSUPPORTED;
     }
     TN_TRY(tn__hparams_read(m->file, m->arch, &m->h));

@@ -6,9 +6,18 @@
 
 /* ---- Hyper-parameters ---------------------------------------------------------------------------------------- */
 
-typedef enum tn__rope_scaling { TN__ROPE_SCALING_NONE, TN__ROPE_SCALING_LINEAR, TN__ROPE_SCALING_YARN, TN__ROPE_SCALING_LONGROPE } tn__rope_scaling;
+typedef enum tn__rope_scaling {
+    TN__ROPE_SCALING_NONE,
+    TN__ROPE_SCALING_LINEAR,
+    TN__ROPE_SCALING_YARN,
+    TN__ROPE_SCALING_LONGROPE
+} tn__rope_scaling;
 /* How expert logits become weights. */
-typedef enum tn__gating { TN__GATING_SOFTMAX = 1, TN__GATING_SIGMOID = 2, TN__GATING_SOFTMAX_OF_CHOSEN = 3 } tn__gating;
+typedef enum tn__gating {
+    TN__GATING_SOFTMAX = 1,
+    TN__GATING_SIGMOID = 2,
+    TN__GATING_SOFTMAX_OF_CHOSEN = 3
+} tn__gating;
 
 typedef struct tn__layer_hparams {
     int32_t n_head, n_head_kv, n_ff;
@@ -28,7 +37,7 @@ typedef struct tn__hparams {
     int32_t rope_orig_ctx;
     int32_t rope_sections[4];
     float attn_soft_cap, final_soft_cap, max_alibi, clamp_qkv;
-    float attn_scale; /* 0: 1/√head_k */
+    float attn_scale;                              /* 0: 1/√head_k */
     float embd_scale, residual_scale, logit_scale; /* 0: none */
     int32_t n_expert, n_expert_used, n_ff_expert, n_ff_shared;
     tn__gating gating;
@@ -43,88 +52,104 @@ typedef struct tn__hparams {
 /* ---- Weights --------------------------------------------------------------------------------------------------
  * Dimensions by meaning, so that one table can state every tensor's expected shape. */
 typedef enum tn__dim {
-    TN__DIM_NONE, TN__DIM_ONE, TN__DIM_ANY, TN__DIM_EMBD, TN__DIM_VOCAB, TN__DIM_Q, TN__DIM_K, TN__DIM_V, TN__DIM_QKV, TN__DIM_ATTN_OUT,
-    TN__DIM_FF, TN__DIM_UP, TN__DIM_EXPERT, TN__DIM_FF_EXPERT, TN__DIM_FF_SHARED, TN__DIM_HEADS, TN__DIM_CTX, TN__DIM_TYPES
+    TN__DIM_NONE,
+    TN__DIM_ONE,
+    TN__DIM_ANY,
+    TN__DIM_EMBD,
+    TN__DIM_VOCAB,
+    TN__DIM_Q,
+    TN__DIM_K,
+    TN__DIM_V,
+    TN__DIM_QKV,
+    TN__DIM_ATTN_OUT,
+    TN__DIM_FF,
+    TN__DIM_UP,
+    TN__DIM_EXPERT,
+    TN__DIM_FF_EXPERT,
+    TN__DIM_FF_SHARED,
+    TN__DIM_HEADS,
+    TN__DIM_CTX,
+    TN__DIM_TYPES
 } tn__dim;
 
 /* X(member, name in the file after "blk.N.", dimensions). Biases and scales of a matrix are slots of their own. */
-#define TN__LAYER_SLOTS(X)                                                                                            \
-    X(attn_norm, "attn_norm.weight", EMBD, NONE, NONE)                                                                \
-    X(attn_norm_b, "attn_norm.bias", EMBD, NONE, NONE)                                                                \
-    X(attn_norm_2, "attn_norm_2.weight", EMBD, NONE, NONE)                                                            \
-    X(attn_norm_2_b, "attn_norm_2.bias", EMBD, NONE, NONE)                                                            \
-    X(wq, "attn_q.weight", EMBD, Q, NONE)                                                                             \
-    X(bq, "attn_q.bias", Q, NONE, NONE)                                                                               \
-    X(sq, "attn_q.scale", ONE, NONE, NONE)                                                                            \
-    X(wk, "attn_k.weight", EMBD, K, NONE)                                                                             \
-    X(bk, "attn_k.bias", K, NONE, NONE)                                                                               \
-    X(sk, "attn_k.scale", ONE, NONE, NONE)                                                                            \
-    X(wv, "attn_v.weight", EMBD, V, NONE)                                                                             \
-    X(bv, "attn_v.bias", V, NONE, NONE)                                                                               \
-    X(sv, "attn_v.scale", ONE, NONE, NONE)                                                                            \
-    X(wqkv, "attn_qkv.weight", EMBD, QKV, NONE)                                                                       \
-    X(bqkv, "attn_qkv.bias", QKV, NONE, NONE)                                                                         \
-    X(sqkv, "attn_qkv.scale", ONE, NONE, NONE)                                                                        \
-    X(wo, "attn_output.weight", ATTN_OUT, EMBD, NONE)                                                                 \
-    X(bo, "attn_output.bias", EMBD, NONE, NONE)                                                                       \
-    X(so, "attn_output.scale", ONE, NONE, NONE)                                                                       \
-    X(q_norm, "attn_q_norm.weight", ANY, ANY, NONE)                                                                   \
-    X(q_norm_b, "attn_q_norm.bias", ANY, ANY, NONE)                                                                   \
-    X(k_norm, "attn_k_norm.weight", ANY, ANY, NONE)                                                                   \
-    X(k_norm_b, "attn_k_norm.bias", ANY, ANY, NONE)                                                                   \
-    X(sinks, "attn_sinks.weight", HEADS, NONE, NONE)                                                                  \
-    X(attn_post_norm, "post_attention_norm.weight", EMBD, NONE, NONE)                                                 \
-    X(attn_out_norm, "attn_output_norm.weight", EMBD, NONE, NONE)                                                     \
-    X(attn_out_norm_b, "attn_output_norm.bias", EMBD, NONE, NONE)                                                     \
-    X(ffn_norm, "ffn_norm.weight", EMBD, NONE, NONE)                                                                  \
-    X(ffn_norm_b, "ffn_norm.bias", EMBD, NONE, NONE)                                                                  \
-    X(ffn_gate, "ffn_gate.weight", EMBD, FF, NONE)                                                                    \
-    X(ffn_gate_b, "ffn_gate.bias", FF, NONE, NONE)                                                                    \
-    X(ffn_gate_s, "ffn_gate.scale", ONE, NONE, NONE)                                                                  \
-    X(ffn_up, "ffn_up.weight", EMBD, UP, NONE)                                                                        \
-    X(ffn_up_b, "ffn_up.bias", UP, NONE, NONE)                                                                        \
-    X(ffn_up_s, "ffn_up.scale", ONE, NONE, NONE)                                                                      \
-    X(ffn_down, "ffn_down.weight", FF, EMBD, NONE)                                                                    \
-    X(ffn_down_b, "ffn_down.bias", EMBD, NONE, NONE)                                                                  \
-    X(ffn_down_s, "ffn_down.scale", ONE, NONE, NONE)                                                                  \
-    X(ffn_act, "ffn_act.scales", FF, NONE, NONE)                                                                      \
-    X(ffn_post_norm, "post_ffw_norm.weight", EMBD, NONE, NONE)                                                        \
-    X(layer_out_norm, "layer_output_norm.weight", EMBD, NONE, NONE)                                                   \
-    X(layer_out_norm_b, "layer_output_norm.bias", EMBD, NONE, NONE)                                                   \
-    X(router, "ffn_gate_inp.weight", EMBD, EXPERT, NONE)                                                              \
-    X(router_b, "ffn_gate_inp.bias", EXPERT, NONE, NONE)                                                              \
-    X(router_bias, "exp_probs_b.bias", EXPERT, NONE, NONE)                                                            \
-    X(gate_exps, "ffn_gate_exps.weight", EMBD, FF_EXPERT, EXPERT)                                                     \
-    X(gate_exps_b, "ffn_gate_exps.bias", FF_EXPERT, EXPERT, NONE)                                                     \
-    X(gate_exps_s, "ffn_gate_exps.scale", EXPERT, NONE, NONE)                                                         \
-    X(up_exps, "ffn_up_exps.weight", EMBD, FF_EXPERT, EXPERT)                                                         \
-    X(up_exps_b, "ffn_up_exps.bias", FF_EXPERT, EXPERT, NONE)                                                         \
-    X(up_exps_s, "ffn_up_exps.scale", EXPERT, NONE, NONE)                                                             \
-    X(down_exps, "ffn_down_exps.weight", FF_EXPERT, EMBD, EXPERT)                                                     \
-    X(down_exps_b, "ffn_down_exps.bias", EMBD, EXPERT, NONE)                                                          \
-    X(down_exps_s, "ffn_down_exps.scale", EXPERT, NONE, NONE)                                                         \
-    X(shared_router, "ffn_gate_inp_shexp.weight", EMBD, NONE, NONE)                                                   \
-    X(gate_shexp, "ffn_gate_shexp.weight", EMBD, FF_SHARED, NONE)                                                     \
-    X(up_shexp, "ffn_up_shexp.weight", EMBD, FF_SHARED, NONE)                                                         \
-    X(gate_shexp_s, "ffn_gate_shexp.scale", ONE, NONE, NONE)                                                          \
-    X(up_shexp_s, "ffn_up_shexp.scale", ONE, NONE, NONE)                                                              \
-    X(down_shexp_s, "ffn_down_shexp.scale", ONE, NONE, NONE)                                                          \
-    X(down_shexp, "ffn_down_shexp.weight", FF_SHARED, EMBD, NONE)                                                     \
+#define TN__LAYER_SLOTS(X)                                                                                           \
+    X(attn_norm, "attn_norm.weight", EMBD, NONE, NONE)                                                               \
+    X(attn_norm_b, "attn_norm.bias", EMBD, NONE, NONE)                                                               \
+    X(attn_norm_2, "attn_norm_2.weight", EMBD, NONE, NONE)                                                           \
+    X(attn_norm_2_b, "attn_norm_2.bias", EMBD, NONE, NONE)                                                           \
+    X(wq, "attn_q.weight", EMBD, Q, NONE)                                                                            \
+    X(bq, "attn_q.bias", Q, NONE, NONE)                                                                              \
+    X(sq, "attn_q.scale", ONE, NONE, NONE)                                                                           \
+    X(wk, "attn_k.weight", EMBD, K, NONE)                                                                            \
+    X(bk, "attn_k.bias", K, NONE, NONE)                                                                              \
+    X(sk, "attn_k.scale", ONE, NONE, NONE)                                                                           \
+    X(wv, "attn_v.weight", EMBD, V, NONE)                                                                            \
+    X(bv, "attn_v.bias", V, NONE, NONE)                                                                              \
+    X(sv, "attn_v.scale", ONE, NONE, NONE)                                                                           \
+    X(wqkv, "attn_qkv.weight", EMBD, QKV, NONE)                                                                      \
+    X(bqkv, "attn_qkv.bias", QKV, NONE, NONE)                                                                        \
+    X(sqkv, "attn_qkv.scale", ONE, NONE, NONE)                                                                       \
+    X(wo, "attn_output.weight", ATTN_OUT, EMBD, NONE)                                                                \
+    X(bo, "attn_output.bias", EMBD, NONE, NONE)                                                                      \
+    X(so, "attn_output.scale", ONE, NONE, NONE)                                                                      \
+    X(q_norm, "attn_q_norm.weight", ANY, ANY, NONE)                                                                  \
+    X(q_norm_b, "attn_q_norm.bias", ANY, ANY, NONE)                                                                  \
+    X(k_norm, "attn_k_norm.weight", ANY, ANY, NONE)                                                                  \
+    X(k_norm_b, "attn_k_norm.bias", ANY, ANY, NONE)                                                                  \
+    X(sinks, "attn_sinks.weight", HEADS, NONE, NONE)                                                                 \
+    X(attn_post_norm, "post_attention_norm.weight", EMBD, NONE, NONE)                                                \
+    X(attn_out_norm, "attn_output_norm.weight", EMBD, NONE, NONE)                                                    \
+    X(attn_out_norm_b, "attn_output_norm.bias", EMBD, NONE, NONE)                                                    \
+    X(ffn_norm, "ffn_norm.weight", EMBD, NONE, NONE)                                                                 \
+    X(ffn_norm_b, "ffn_norm.bias", EMBD, NONE, NONE)                                                                 \
+    X(ffn_gate, "ffn_gate.weight", EMBD, FF, NONE)                                                                   \
+    X(ffn_gate_b, "ffn_gate.bias", FF, NONE, NONE)                                                                   \
+    X(ffn_gate_s, "ffn_gate.scale", ONE, NONE, NONE)                                                                 \
+    X(ffn_up, "ffn_up.weight", EMBD, UP, NONE)                                                                       \
+    X(ffn_up_b, "ffn_up.bias", UP, NONE, NONE)                                                                       \
+    X(ffn_up_s, "ffn_up.scale", ONE, NONE, NONE)                                                                     \
+    X(ffn_down, "ffn_down.weight", FF, EMBD, NONE)                                                                   \
+    X(ffn_down_b, "ffn_down.bias", EMBD, NONE, NONE)                                                                 \
+    X(ffn_down_s, "ffn_down.scale", ONE, NONE, NONE)                                                                 \
+    X(ffn_act, "ffn_act.scales", FF, NONE, NONE)                                                                     \
+    X(ffn_post_norm, "post_ffw_norm.weight", EMBD, NONE, NONE)                                                       \
+    X(layer_out_norm, "layer_output_norm.weight", EMBD, NONE, NONE)                                                  \
+    X(layer_out_norm_b, "layer_output_norm.bias", EMBD, NONE, NONE)                                                  \
+    X(router, "ffn_gate_inp.weight", EMBD, EXPERT, NONE)                                                             \
+    X(router_b, "ffn_gate_inp.bias", EXPERT, NONE, NONE)                                                             \
+    X(router_bias, "exp_probs_b.bias", EXPERT, NONE, NONE)                                                           \
+    X(gate_exps, "ffn_gate_exps.weight", EMBD, FF_EXPERT, EXPERT)                                                    \
+    X(gate_exps_b, "ffn_gate_exps.bias", FF_EXPERT, EXPERT, NONE)                                                    \
+    X(gate_exps_s, "ffn_gate_exps.scale", EXPERT, NONE, NONE)                                                        \
+    X(up_exps, "ffn_up_exps.weight", EMBD, FF_EXPERT, EXPERT)                                                        \
+    X(up_exps_b, "ffn_up_exps.bias", FF_EXPERT, EXPERT, NONE)                                                        \
+    X(up_exps_s, "ffn_up_exps.scale", EXPERT, NONE, NONE)                                                            \
+    X(down_exps, "ffn_down_exps.weight", FF_EXPERT, EMBD, EXPERT)                                                    \
+    X(down_exps_b, "ffn_down_exps.bias", EMBD, EXPERT, NONE)                                                         \
+    X(down_exps_s, "ffn_down_exps.scale", EXPERT, NONE, NONE)                                                        \
+    X(shared_router, "ffn_gate_inp_shexp.weight", EMBD, NONE, NONE)                                                  \
+    X(gate_shexp, "ffn_gate_shexp.weight", EMBD, FF_SHARED, NONE)                                                    \
+    X(up_shexp, "ffn_up_shexp.weight", EMBD, FF_SHARED, NONE)                                                        \
+    X(gate_shexp_s, "ffn_gate_shexp.scale", ONE, NONE, NONE)                                                         \
+    X(up_shexp_s, "ffn_up_shexp.scale", ONE, NONE, NONE)                                                             \
+    X(down_shexp_s, "ffn_down_shexp.scale", ONE, NONE, NONE)                                                         \
+    X(down_shexp, "ffn_down_shexp.weight", FF_SHARED, EMBD, NONE)                                                    \
     X(rope_freqs, "rope_freqs.weight", ANY, NONE, NONE)
 
-#define TN__MODEL_SLOTS(X)                                                                                            \
-    X(tok_embd, "token_embd.weight", EMBD, VOCAB, NONE)                                                               \
-    X(pos_embd, "position_embd.weight", EMBD, CTX, NONE)                                                              \
-    X(type_embd, "token_types.weight", EMBD, TYPES, NONE)                                                             \
-    X(tok_norm, "token_embd_norm.weight", EMBD, NONE, NONE)                                                           \
-    X(tok_norm_b, "token_embd_norm.bias", EMBD, NONE, NONE)                                                           \
-    X(out_norm, "output_norm.weight", EMBD, NONE, NONE)                                                               \
-    X(out_norm_b, "output_norm.bias", EMBD, NONE, NONE)                                                               \
-    X(output, "output.weight", EMBD, VOCAB, NONE)                                                                     \
-    X(output_b, "output.bias", VOCAB, NONE, NONE)                                                                     \
-    X(output_s, "output.scale", ONE, NONE, NONE)                                                                      \
-    X(rope_freqs, "rope_freqs.weight", ANY, NONE, NONE)                                                               \
-    X(rope_long, "rope_factors_long.weight", ANY, NONE, NONE)                                                         \
+#define TN__MODEL_SLOTS(X)                                                                                           \
+    X(tok_embd, "token_embd.weight", EMBD, VOCAB, NONE)                                                              \
+    X(pos_embd, "position_embd.weight", EMBD, CTX, NONE)                                                             \
+    X(type_embd, "token_types.weight", EMBD, TYPES, NONE)                                                            \
+    X(tok_norm, "token_embd_norm.weight", EMBD, NONE, NONE)                                                          \
+    X(tok_norm_b, "token_embd_norm.bias", EMBD, NONE, NONE)                                                          \
+    X(out_norm, "output_norm.weight", EMBD, NONE, NONE)                                                              \
+    X(out_norm_b, "output_norm.bias", EMBD, NONE, NONE)                                                              \
+    X(output, "output.weight", EMBD, VOCAB, NONE)                                                                    \
+    X(output_b, "output.bias", VOCAB, NONE, NONE)                                                                    \
+    X(output_s, "output.scale", ONE, NONE, NONE)                                                                     \
+    X(rope_freqs, "rope_freqs.weight", ANY, NONE, NONE)                                                              \
+    X(rope_long, "rope_factors_long.weight", ANY, NONE, NONE)                                                        \
     X(rope_short, "rope_factors_short.weight", ANY, NONE, NONE)
 
 typedef struct tn__layer {

@@ -8,7 +8,14 @@
 
 tn_session_params tn_session_params_default(void) {
     return (tn_session_params){
-        .n_ctx = 4096, .n_batch = 2048, .n_ubatch = 512, .n_seqs = 1, .cache_k = TN_F16, .cache_v = TN_F16, .n_gpu_layers = -1, .pooling = TN_POOLING_MODEL,
+        .n_ctx = 4096,
+        .n_batch = 2048,
+        .n_ubatch = 512,
+        .n_seqs = 1,
+        .cache_k = TN_F16,
+        .cache_v = TN_F16,
+        .n_gpu_layers = -1,
+        .pooling = TN_POOLING_MODEL,
     };
 }
 
@@ -24,7 +31,8 @@ void tn__graph_set_free(tn__graph_set *set) {
 tn_status tn__graph_for(tn_session *s, tn__shape shape, tn__graph_set **out) {
     for (size_t i = 0; i < s->n_sets; i++) {
         tn__graph_set *set = s->sets[i];
-        if (set->shape.kind == shape.kind && set->shape.n_tokens == shape.n_tokens && set->shape.n_outputs == shape.n_outputs) {
+        if (set->shape.kind == shape.kind && set->shape.n_tokens == shape.n_tokens &&
+            set->shape.n_outputs == shape.n_outputs) {
             *out = set;
             return TN_OK;
         }
@@ -69,8 +77,9 @@ static tn_status fill_params(const tn_model *m, tn_session_params *p) {
     if (p->n_batch == 0) p->n_batch = 2048;
     if (p->n_ubatch == 0) p->n_ubatch = 512;
     if (p->n_ctx < 1 || p->n_batch < 1 || p->n_ubatch < 1 || p->n_seqs < 1 || p->n_outputs < 0)
-        return tn_fail(TN_E_INVALID, "context %d, batch %d, micro-batch %d, %d sequences, %d outputs: all must be positive", p->n_ctx, p->n_batch, p->n_ubatch,
-                       p->n_seqs, p->n_outputs);
+        return tn_fail(TN_E_INVALID,
+                       "context %d, batch %d, micro-batch %d, %d sequences, %d outputs: all must be positive",
+                       p->n_ctx, p->n_batch, p->n_ubatch, p->n_seqs, p->n_outputs);
     if (p->n_batch > p->n_ctx) p->n_batch = p->n_ctx;
     if (p->n_ubatch > p->n_batch) p->n_ubatch = p->n_batch;
     if (p->n_outputs == 0) p->n_outputs = p->n_seqs;
@@ -81,7 +90,9 @@ static tn_status fill_params(const tn_model *m, tn_session_params *p) {
         k = k || p->cache_k == allowed[i];
         v = v || p->cache_v == allowed[i];
     }
-    if (!k || !v) return tn_fail(TN_E_TYPE, "the KV cache can be f32, f16, bf16, q8_0 or q4_0, not %s and %s", tn_type_name(p->cache_k), tn_type_name(p->cache_v));
+    if (!k || !v)
+        return tn_fail(TN_E_TYPE, "the KV cache can be f32, f16, bf16, q8_0 or q4_0, not %s and %s",
+                       tn_type_name(p->cache_k), tn_type_name(p->cache_v));
     return TN_OK;
 }
 
@@ -129,9 +140,13 @@ static tn_status make_staging(tn_session *s) {
         if (!s->rows[g]) return TN_E_NOMEM;
     }
     size_t count;
-    if (!tn__mul_size((size_t)s->params.n_outputs, (size_t)s->model->h.n_vocab, &count)) return tn_fail(TN_E_OVERFLOW, "the logits' size overflows");
+    if (!tn__mul_size((size_t)s->params.n_outputs, (size_t)s->model->h.n_vocab, &count))
+        return tn_fail(TN_E_OVERFLOW, "the logits' size overflows");
     s->logits = tn_calloc(count, sizeof *s->logits);
-    return s->tokens && s->positions && s->prompt_seqs && s->score_wanted && s->padded_positions && s->seqs && s->wanted && s->q_pos && s->out_rows && s->logits ? TN_OK : TN_E_NOMEM;
+    return s->tokens && s->positions && s->prompt_seqs && s->score_wanted && s->padded_positions && s->seqs &&
+                   s->wanted && s->q_pos && s->out_rows && s->logits
+               ? TN_OK
+               : TN_E_NOMEM;
 }
 
 /* Until weights and cache have memory they stand in a buffer that only says which kind of memory it will be, so that
@@ -175,7 +190,8 @@ tn_status tn__session_prepare(tn_session *s) {
     s->stand_ins = tn_calloc(2 * s->n_devices, sizeof *s->stand_ins);
     s->planned = tn_calloc(s->n_devices, sizeof *s->planned);
     if (!s->device_of_layer || !s->types || !s->stand_ins || !s->planned) return TN_E_NOMEM;
-    for (size_t d = 0; d < s->n_devices; d++) s->types[d] = tn_device_buffer_type(tn_backend_device(tn_sched_backend(s->sched, d)));
+    for (size_t d = 0; d < s->n_devices; d++)
+        s->types[d] = tn_device_buffer_type(tn_backend_device(tn_sched_backend(s->sched, d)));
     return TN_OK;
 }
 
@@ -188,14 +204,22 @@ tn_status tn__session_plan(tn_session *s, int32_t n_gpu_layers) {
     tn__kv_free(&s->kv);
     place_layers(s, n_gpu_layers);
     tn__kv_params kp = {
-        .model = m, .n_ctx = s->params.n_ctx, .n_ubatch = s->params.n_ubatch, .n_seqs = s->params.n_seqs, .type_k = s->params.cache_k,
-        .type_v = s->params.cache_v, .types = s->types, .device_of_layer = s->device_of_layer + 1, .n_devices = s->n_devices,
+        .model = m,
+        .n_ctx = s->params.n_ctx,
+        .n_ubatch = s->params.n_ubatch,
+        .n_seqs = s->params.n_seqs,
+        .type_k = s->params.cache_k,
+        .type_v = s->params.cache_v,
+        .types = s->types,
+        .device_of_layer = s->device_of_layer + 1,
+        .n_devices = s->n_devices,
     };
     TN_TRY(tn__kv_new(&kp, &s->kv));
     stand_in_all(s);
     int32_t decode = tn__round_tokens(TN__MIN(s->params.n_seqs, s->params.n_ubatch), s->params.n_ubatch);
-    tn__shape shapes[2 + 2 * TN__CACHE_GROUPS] = {{TN__GRAPH_LOGITS, s->params.n_ubatch, TN__MIN(s->params.n_outputs, s->params.n_ubatch)},
-                                                  {TN__GRAPH_LOGITS, decode, TN__MIN(decode, s->params.n_outputs)}};
+    tn__shape shapes[2 + 2 * TN__CACHE_GROUPS] = {
+        {TN__GRAPH_LOGITS, s->params.n_ubatch, TN__MIN(s->params.n_outputs, s->params.n_ubatch)},
+        {TN__GRAPH_LOGITS, decode, TN__MIN(decode, s->params.n_outputs)}};
     size_t n_shapes = 2;
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         if (!s->kv.groups[g].n) continue;
@@ -218,8 +242,12 @@ tn_status tn__session_plan(tn_session *s, int32_t n_gpu_layers) {
     if (status == TN_OK) status = tn__load_sizes(m, &load, sizes, sizes + s->n_devices);
     if (status == TN_OK) status = tn__kv_sizes(&s->kv, s->types, sizes + 2 * s->n_devices);
     for (size_t d = 0; status == TN_OK && d < s->n_devices; d++) {
-        s->planned[d] = (tn__device_plan){.weights = sizes[d], .mapped = sizes[s->n_devices + d], .cache = sizes[2 * s->n_devices + d],
-                                          .compute = memory[d].compute, .scratch = memory[d].scratch, .lower_bound = memory[d].lower_bound};
+        s->planned[d] = (tn__device_plan){.weights = sizes[d],
+                                          .mapped = sizes[s->n_devices + d],
+                                          .cache = sizes[2 * s->n_devices + d],
+                                          .compute = memory[d].compute,
+                                          .scratch = memory[d].scratch,
+                                          .lower_bound = memory[d].lower_bound};
         for (int32_t i = 0; i < m->h.n_layer; i++) s->planned[d].n_layers += s->device_of_layer[i + 1] == (int)d;
     }
     tn_free(memory);
@@ -232,7 +260,12 @@ static tn_status create(tn_session *s) {
     TN_TRY(tn__session_prepare(s));
     TN_TRY(tn__session_choose(s));
     if (!s->fits) return tn__session_too_big(s);
-    tn__load load = {.types = s->types, .n_types = s->n_devices, .device_of = device_of_weight, .user = s, .progress = s->params.progress, .progress_user = s->params.user};
+    tn__load load = {.types = s->types,
+                     .n_types = s->n_devices,
+                     .device_of = device_of_weight,
+                     .user = s,
+                     .progress = s->params.progress,
+                     .progress_user = s->params.user};
     TN_TRY(tn__load_weights(m, &load));
     m->n_gpu_layers = s->chosen_layers;
     TN_TRY(tn__kv_allocate(&s->kv, s->types));
@@ -294,4 +327,3 @@ void tn_session_free(tn_session *s) {
 tn_model *tn_session_model(const tn_session *s) { return s->model; }
 tn_session_params tn_session_get_params(const tn_session *s) { return s->params; }
 tn_sched *tn_session_sched(tn_session *s) { return s->sched; }
-

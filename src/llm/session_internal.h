@@ -14,8 +14,8 @@ enum { TN__CACHE_FULL, TN__CACHE_WINDOW, TN__CACHE_GROUPS };
 typedef struct tn__cells {
     int32_t n; /* 0: the group is not used */
     int32_t window;
-    int32_t words; /* of sequence bits */
-    int32_t *meta; /* [n][1 + words]: position (-1: empty), then bits; the layout of attention's k_pos */
+    int32_t words;     /* of sequence bits */
+    int32_t *meta;     /* [n][1 + words]: position (-1: empty), then bits; the layout of attention's k_pos */
     int32_t used, end; /* cells in use; one past the highest in use */
     int32_t dirty_first, dirty_end; /* rows of meta not yet sent to the devices */
 } tn__cells;
@@ -92,13 +92,13 @@ struct tn_session {
     tn_model *model;
     tn_session_params params;
     tn_sched *sched;
-    size_t n_devices; /* = backends of the scheduler */
-    int *device_of_layer; /* n_layer + 2: input side, layers, output side */
+    size_t n_devices;         /* = backends of the scheduler */
+    int *device_of_layer;     /* n_layer + 2: input side, layers, output side */
     tn_buffer_type **types;   /* per device */
     tn_buffer *stand_ins;     /* per device: of unloaded weights, of the unallocated cache */
     tn__device_plan *planned; /* per device */
     bool fits;
-    int32_t chosen_layers; /* off the CPU */
+    int32_t chosen_layers;                             /* off the CPU */
     tn__graph_set *reserved[2 + 2 * TN__CACHE_GROUPS]; /* prefill, decode, then shift and move per group */
     size_t n_reserved;
     tn__kv kv;

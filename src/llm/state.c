@@ -37,8 +37,12 @@ static bool chosen(const tn__cells *c, int32_t cell, int32_t seq) {
 }
 
 static state_header header_for(const tn_session *s, int32_t seq) {
-    state_header h = {.version = STATE_VERSION, .n_layer = (uint32_t)s->kv.n_layer, .identity = s->model->identity,
-                      .type_k = (uint32_t)s->params.cache_k, .type_v = (uint32_t)s->params.cache_v, .seq = seq};
+    state_header h = {.version = STATE_VERSION,
+                      .n_layer = (uint32_t)s->kv.n_layer,
+                      .identity = s->model->identity,
+                      .type_k = (uint32_t)s->params.cache_k,
+                      .type_v = (uint32_t)s->params.cache_v,
+                      .seq = seq};
     memcpy(h.magic, magic, sizeof magic);
     h.words = (uint32_t)((s->kv.n_seqs + 31) / 32);
     h.size = sizeof h + sizeof(uint64_t);
@@ -83,7 +87,8 @@ static tn_status get_rows(const tn_tensor *t, const tn__cells *c, int32_t seq, c
 tn_status tn_session_state_get(tn_session *s, int32_t seq, void *to, size_t size) {
     TN_TRY(check_args(s, seq));
     state_header h = header_for(s, seq);
-    if (!to || size < h.size) return tn_fail(TN_E_INVALID, "the state needs %llu bytes, %zu were given", (unsigned long long)h.size, size);
+    if (!to || size < h.size)
+        return tn_fail(TN_E_INVALID, "the state needs %llu bytes, %zu were given", (unsigned long long)h.size, size);
     char *p = to;
     memcpy(p, &h, sizeof h);
     p += sizeof h;
@@ -111,18 +116,29 @@ static tn_status check_state(const tn_session *s, int32_t seq, const char *from,
     if (size < sizeof *h + sizeof(uint64_t)) return tn_fail(TN_E_FORMAT, "a state of %zu bytes is too short", size);
     memcpy(h, from, sizeof *h);
     if (memcmp(h->magic, magic, sizeof magic) != 0) return tn_fail(TN_E_FORMAT, "this is no session state");
-    if (h->version != STATE_VERSION) return tn_fail(TN_E_VERSION, "the state has version %u, this program reads %d", h->version, STATE_VERSION);
-    if (h->size != size) return tn_fail(TN_E_FORMAT, "the state says it has %llu bytes, there are %zu", (unsigned long long)h->size, size);
+    if (h->version != STATE_VERSION)
+        return tn_fail(TN_E_VERSION, "the state has version %u, this program reads %d", h->version, STATE_VERSION);
+    if (h->size != size)
+        return tn_fail(TN_E_FORMAT, "the state says it has %llu bytes, there are %zu", (unsigned long long)h->size,
+                       size);
     uint64_t sum;
     memcpy(&sum, from + size - sizeof sum, sizeof sum);
-    if (sum != tn__hash_bytes(from, size - sizeof sum, 0)) return tn_fail(TN_E_CHECKSUM, "the state is damaged: its checksum does not match");
-    if (h->identity != s->model->identity || h->n_layer != (uint32_t)s->kv.n_layer) return tn_fail(TN_E_STATE, "the state belongs to another model");
+    if (sum != tn__hash_bytes(from, size - sizeof sum, 0))
+        return tn_fail(TN_E_CHECKSUM, "the state is damaged: its checksum does not match");
+    if (h->identity != s->model->identity || h->n_layer != (uint32_t)s->kv.n_layer)
+        return tn_fail(TN_E_STATE, "the state belongs to another model");
     if (h->type_k != (uint32_t)s->params.cache_k || h->type_v != (uint32_t)s->params.cache_v)
-        return tn_fail(TN_E_STATE, "the state's cache is %s/%s, the session's %s/%s", tn_type_name((tn_type)h->type_k), tn_type_name((tn_type)h->type_v),
+        return tn_fail(TN_E_STATE, "the state's cache is %s/%s, the session's %s/%s",
+                       tn_type_name((tn_type)h->type_k), tn_type_name((tn_type)h->type_v),
                        tn_type_name(s->params.cache_k), tn_type_name(s->params.cache_v));
-    if ((seq < 0) != (h->seq < 0)) return tn_fail(TN_E_STATE, "the state holds %s", h->seq < 0 ? "all sequences: load it with sequence -1" : "one sequence: name the one to load it into");
-    if (seq < 0 && h->words != (uint32_t)((s->kv.n_seqs + 31) / 32)) return tn_fail(TN_E_STATE, "the state has a different number of sequences");
-    if (h->words == 0 || h->words > 1 << 16) return tn_fail(TN_E_FORMAT, "the state has %u words of sequences", h->words);
+    if ((seq < 0) != (h->seq < 0))
+        return tn_fail(TN_E_STATE, "the state holds %s",
+                       h->seq < 0 ? "all sequences: load it with sequence -1"
+                                  : "one sequence: name the one to load it into");
+    if (seq < 0 && h->words != (uint32_t)((s->kv.n_seqs + 31) / 32))
+        return tn_fail(TN_E_STATE, "the state has a different number of sequences");
+    if (h->words == 0 || h->words > 1 << 16)
+        return tn_fail(TN_E_FORMAT, "the state has %u words of sequences", h->words);
     uint64_t expected = sizeof *h + sizeof sum;
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         const tn__cells *c = &s->kv.groups[g];
@@ -136,7 +152,9 @@ static tn_status check_state(const tn_session *s, int32_t seq, const char *from,
         const tn__kv_layer *l = &s->kv.layers[i];
         expected += (uint64_t)h->counts[l->group] * (l->k->nb[1] + l->v->nb[1]);
     }
-    if (expected != size) return tn_fail(TN_E_FORMAT, "the state should have %llu bytes, it has %zu", (unsigned long long)expected, size);
+    if (expected != size)
+        return tn_fail(TN_E_FORMAT, "the state should have %llu bytes, it has %zu", (unsigned long long)expected,
+                       size);
     const char *p = from + sizeof *h;
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         for (uint32_t i = 0; i < h->counts[g]; i++, p += (1 + h->words) * sizeof(int32_t)) {
@@ -200,7 +218,8 @@ tn_status tn_session_state_set(tn_session *s, int32_t seq, const void *from, siz
     return status;
 }
 
-/* ---- Files ------------------------------------------------------------------------------------------------------- */
+/* ---- Files -------------------------------------------------------------------------------------------------------
+ */
 
 static tn_status write_all(int file, const char *bytes, size_t size, const char *path) {
     while (size) {
@@ -227,9 +246,12 @@ tn_status tn_session_save(tn_session *s, int32_t seq, const char *path) {
             status = tn_fail(TN_E_IO, "%s cannot be made: %s", temporary, strerror(errno));
         } else {
             status = write_all(file, bytes, size, temporary);
-            if (status == TN_OK && fsync(file) != 0) status = tn_fail(TN_E_IO, "%s cannot be written: %s", temporary, strerror(errno));
-            if (close(file) != 0 && status == TN_OK) status = tn_fail(TN_E_IO, "%s cannot be written: %s", temporary, strerror(errno));
-            if (status == TN_OK && rename(temporary, path) != 0) status = tn_fail(TN_E_IO, "%s cannot be renamed to %s: %s", temporary, path, strerror(errno));
+            if (status == TN_OK && fsync(file) != 0)
+                status = tn_fail(TN_E_IO, "%s cannot be written: %s", temporary, strerror(errno));
+            if (close(file) != 0 && status == TN_OK)
+                status = tn_fail(TN_E_IO, "%s cannot be written: %s", temporary, strerror(errno));
+            if (status == TN_OK && rename(temporary, path) != 0)
+                status = tn_fail(TN_E_IO, "%s cannot be renamed to %s: %s", temporary, path, strerror(errno));
             if (status != TN_OK) unlink(temporary);
         }
     }

@@ -21,7 +21,8 @@ static tn_status stream_of(tn_session *s, int32_t seq, tn__stream **out) {
     }
     tn__stream *stream = &s->streams[seq];
     if (!stream->detokenizer) TN_TRY(tn_detokenizer_new(s->model->tokenizer, 0, &stream->detokenizer));
-    if (!stream->logits && !(stream->logits = tn_calloc((size_t)s->model->h.n_vocab, sizeof(float)))) return TN_E_NOMEM;
+    if (!stream->logits && !(stream->logits = tn_calloc((size_t)s->model->h.n_vocab, sizeof(float))))
+        return TN_E_NOMEM;
     *out = stream;
     return TN_OK;
 }
@@ -56,7 +57,8 @@ tn_status tn_session_prompt(tn_session *s, int32_t seq, const char *text, int64_
     if (!text) return tn_fail(TN_E_INVALID, "the prompt is NULL");
     tn_tokens tokens = {0};
     bool first = tn_session_seq_last(s, seq) < 0;
-    TN_TRY(tn_tokenizer_encode(s->model->tokenizer, text, length < 0 ? strlen(text) : (size_t)length, first ? TN_ENCODE_ADD_SPECIAL : 0, &tokens));
+    TN_TRY(tn_tokenizer_encode(s->model->tokenizer, text, length < 0 ? strlen(text) : (size_t)length,
+                               first ? TN_ENCODE_ADD_SPECIAL : 0, &tokens));
     tn_status status = tokens.count > INT32_MAX ? tn_fail(TN_E_TOO_BIG, "the prompt has %zu tokens", tokens.count)
                                                 : tn_session_prompt_tokens(s, seq, tokens.ids, (int32_t)tokens.count);
     tn_tokens_free(&tokens);
@@ -85,7 +87,8 @@ const char *tn_session_text(tn_session *s, int32_t seq) {
     return s->streams[seq].text;
 }
 
-tn_status tn_session_score(tn_session *s, int32_t seq, const tn_token *tokens, int32_t n, tn_logits_fn fn, void *user) {
+tn_status tn_session_score(tn_session *s, int32_t seq, const tn_token *tokens, int32_t n, tn_logits_fn fn,
+                           void *user) {
     if (!s || !tokens || n < 1 || !fn) return tn_fail(TN_E_INVALID, "tn_session_score: NULL argument or no tokens");
     if (seq < 0 || seq >= s->params.n_seqs) return tn_fail(TN_E_INVALID, "there is no sequence %d", seq);
     int32_t step = TN__MIN(s->params.n_outputs, s->params.n_batch), position = tn_session_seq_last(s, seq) + 1;
@@ -95,10 +98,12 @@ tn_status tn_session_score(tn_session *s, int32_t seq, const tn_token *tokens, i
             s->prompt_seqs[i] = seq;
             s->score_wanted[i] = true;
         }
-        tn_batch batch = {.n_tokens = count, .tokens = tokens + begin, .seqs = s->prompt_seqs, .outputs = s->score_wanted};
+        tn_batch batch = {
+            .n_tokens = count, .tokens = tokens + begin, .seqs = s->prompt_seqs, .outputs = s->score_wanted};
         TN_TRY(tn_session_decode(s, &batch));
         for (int32_t i = 0; i < count; i++)
-            if (!fn(user, position + begin + i, tn_session_logits(s, i), s->model->h.n_vocab)) return tn_fail(TN_E_ABORTED, "scoring was stopped");
+            if (!fn(user, position + begin + i, tn_session_logits(s, i), s->model->h.n_vocab))
+                return tn_fail(TN_E_ABORTED, "scoring was stopped");
     }
     return TN_OK;
 }

@@ -13,12 +13,14 @@ typedef struct slot {
 } slot;
 
 static const slot layer_slots[] = {
-#define TN_X(member, name, d0, d1, d2) {name, offsetof(tn__layer, member), {TN__DIM_##d0, TN__DIM_##d1, TN__DIM_##d2}},
+#define TN_X(member, name, d0, d1, d2)                                                                               \
+    {name, offsetof(tn__layer, member), {TN__DIM_##d0, TN__DIM_##d1, TN__DIM_##d2}},
     TN__LAYER_SLOTS(TN_X)
 #undef TN_X
 };
 static const slot model_slots[] = {
-#define TN_X(member, name, d0, d1, d2) {name, offsetof(tn__weights, member), {TN__DIM_##d0, TN__DIM_##d1, TN__DIM_##d2}},
+#define TN_X(member, name, d0, d1, d2)                                                                               \
+    {name, offsetof(tn__weights, member), {TN__DIM_##d0, TN__DIM_##d1, TN__DIM_##d2}},
     TN__MODEL_SLOTS(TN_X)
 #undef TN_X
 };
@@ -28,7 +30,8 @@ static const slot model_slots[] = {
 static int64_t expected(const tn__hparams *h, int32_t layer, tn__dim dim, int64_t *other) {
     static const tn__layer_hparams none;
     const tn__layer_hparams *l = layer >= 0 && layer < h->n_layer ? &h->layers[layer] : &none;
-    int64_t q = (int64_t)l->n_head * h->head_k, k = (int64_t)l->n_head_kv * h->head_k, v = (int64_t)l->n_head_kv * h->head_v;
+    int64_t q = (int64_t)l->n_head * h->head_k, k = (int64_t)l->n_head_kv * h->head_k,
+            v = (int64_t)l->n_head_kv * h->head_v;
     *other = 0;
     switch (dim) {
     case TN__DIM_NONE:
@@ -61,10 +64,12 @@ static tn_status check_shape(const tn_model *m, const tn_gguf_tensor *info, cons
         size_t used = 0;
         for (int d = 0; d < 3 && (d == 0 || s->dims[d] != TN__DIM_NONE); d++) {
             int64_t value = expected(&m->h, layer, s->dims[d], &other);
-            used += (size_t)snprintf(text + used, sizeof text - used, value < 0 ? "%s?" : "%s%lld", d ? "," : "", (long long)value);
+            used += (size_t)snprintf(text + used, sizeof text - used, value < 0 ? "%s?" : "%s%lld", d ? "," : "",
+                                     (long long)value);
         }
-        return tn_fail(TN_E_SHAPE, "%s: tensor '%s' is [%lld,%lld,%lld,%lld], the %s architecture needs [%s]", tn_gguf_path(m->file), info->name,
-                       (long long)info->ne[0], (long long)info->ne[1], (long long)info->ne[2], (long long)info->ne[3], m->arch->name, text);
+        return tn_fail(TN_E_SHAPE, "%s: tensor '%s' is [%lld,%lld,%lld,%lld], the %s architecture needs [%s]",
+                       tn_gguf_path(m->file), info->name, (long long)info->ne[0], (long long)info->ne[1],
+                       (long long)info->ne[2], (long long)info->ne[3], m->arch->name, text);
     }
     return TN_OK;
 }
@@ -82,7 +87,8 @@ static bool split_name(const char *name, int32_t *layer, const char **rest) {
 
 /* Tensors some files carry that nothing here uses. */
 static bool is_ignored(const char *name) {
-    static const char *const endings[] = {".input_scale", ".attn_rot_embd", ".rotary_emb.inv_freq", ".attn.masked_bias"};
+    static const char *const endings[] = {".input_scale", ".attn_rot_embd", ".rotary_emb.inv_freq",
+                                          ".attn.masked_bias"};
     size_t length = strlen(name);
     if (strncmp(name, "cls.", 4) == 0) return true; /* classifier heads */
     for (size_t i = 0; i < COUNT(endings); i++) {
@@ -104,9 +110,12 @@ static tn_status find_one(tn_model *m, tn__weight *w) {
         w->ignored = true;
         return TN_OK;
     }
-    if (!found) return tn_fail(TN_E_UNSUPPORTED, "%s: tensor '%s' is not known to the %s architecture", tn_gguf_path(m->file), w->info->name, m->arch->name);
+    if (!found)
+        return tn_fail(TN_E_UNSUPPORTED, "%s: tensor '%s' is not known to the %s architecture", tn_gguf_path(m->file),
+                       w->info->name, m->arch->name);
     if (in_layer && layer >= m->h.n_layer)
-        return tn_fail(TN_E_FORMAT, "%s: tensor '%s' belongs to layer %d of %d", tn_gguf_path(m->file), w->info->name, layer, m->h.n_layer);
+        return tn_fail(TN_E_FORMAT, "%s: tensor '%s' belongs to layer %d of %d", tn_gguf_path(m->file), w->info->name,
+                       layer, m->h.n_layer);
     TN_TRY(check_shape(m, w->info, found, layer));
 
     w->tensor = tn_tensor_new(m->arena, w->info->type, w->info->n_dims ? w->info->n_dims : 1, w->info->ne);
@@ -120,7 +129,8 @@ static tn_status find_one(tn_model *m, tn__weight *w) {
 
 static bool layer_has(const tn__layer *layer, const char *name, size_t length) {
     for (size_t i = 0; i < COUNT(layer_slots); i++) {
-        if (strncmp(layer_slots[i].name, name, length) != 0 || strcmp(layer_slots[i].name + length, ".weight") != 0) continue;
+        if (strncmp(layer_slots[i].name, name, length) != 0 || strcmp(layer_slots[i].name + length, ".weight") != 0)
+            continue;
         tn_tensor *t;
         memcpy(&t, (const char *)layer + layer_slots[i].offset, sizeof t);
         return t != NULL;
@@ -129,13 +139,16 @@ static bool layer_has(const tn__layer *layer, const char *name, size_t length) {
 }
 
 static tn_status check_required(const tn_model *m) {
-    if (!m->w.tok_embd) return tn_fail(TN_E_FORMAT, "%s: tensor 'token_embd.weight' is missing", tn_gguf_path(m->file));
+    if (!m->w.tok_embd)
+        return tn_fail(TN_E_FORMAT, "%s: tensor 'token_embd.weight' is missing", tn_gguf_path(m->file));
     for (int32_t l = 0; l < m->h.n_layer; l++) {
         for (const char *const *r = m->arch->required; *r; r++) {
             bool found = false;
             for (const char *name = *r; name && !found; name = strchr(name, '|') ? strchr(name, '|') + 1 : NULL)
                 found = layer_has(&m->w.layers[l], name, strcspn(name, "|"));
-            if (!found) return tn_fail(TN_E_FORMAT, "%s: tensor 'blk.%d.%.*s.weight' is missing", tn_gguf_path(m->file), l, (int)strcspn(*r, "|"), *r);
+            if (!found)
+                return tn_fail(TN_E_FORMAT, "%s: tensor 'blk.%d.%.*s.weight' is missing", tn_gguf_path(m->file), l,
+                               (int)strcspn(*r, "|"), *r);
         }
     }
     return TN_OK;
@@ -150,7 +163,8 @@ tn_status tn__weights_find(tn_model *m) {
     for (size_t i = 0; i < m->n_all; i++) {
         m->all[i].info = tn_gguf_tensor_at(m->file, i);
         TN_TRY(find_one(m, &m->all[i]));
-        m->n_params += tn_nelements(&(tn_tensor){.ne = {m->all[i].info->ne[0], m->all[i].info->ne[1], m->all[i].info->ne[2], m->all[i].info->ne[3]}});
+        m->n_params += tn_nelements(&(tn_tensor){
+            .ne = {m->all[i].info->ne[0], m->all[i].info->ne[1], m->all[i].info->ne[2], m->all[i].info->ne[3]}});
     }
     if (m->arch->adjust) m->arch->adjust(&m->h, &m->w);
     return check_required(m);

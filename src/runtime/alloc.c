@@ -32,7 +32,8 @@ struct tn_alloc {
 };
 
 tn_status tn_alloc_new(tn_buffer_type *const *types, size_t n_types, tn_alloc **out) {
-    if (!types || !n_types || n_types > UINT16_MAX || !out) return tn_fail(TN_E_INVALID, "tn_alloc_new: 1 to 65535 buffer types are needed");
+    if (!types || !n_types || n_types > UINT16_MAX || !out)
+        return tn_fail(TN_E_INVALID, "tn_alloc_new: 1 to 65535 buffer types are needed");
     *out = NULL;
     tn_alloc *a = tn_calloc(1, sizeof *a);
     if (!a) return TN_E_NOMEM;
@@ -50,7 +51,8 @@ tn_status tn_alloc_new(tn_buffer_type *const *types, size_t n_types, tn_alloc **
         while (p < a->n_pools && a->pools[p].type != types[i]) p++;
         if (p == a->n_pools) {
             a->pools[p].type = types[i];
-            a->memories[p] = (tn_plan_memory){tn_buffer_type_name(types[i]), tn_buffer_type_alignment(types[i]), tn_buffer_type_max_size(types[i])};
+            a->memories[p] = (tn_plan_memory){tn_buffer_type_name(types[i]), tn_buffer_type_alignment(types[i]),
+                                              tn_buffer_type_max_size(types[i])};
             a->n_pools++;
         }
         a->pool_of[i] = (uint16_t)p;
@@ -77,7 +79,6 @@ void tn_alloc_forget(tn_alloc *a) {
     for (size_t i = 0; i < a->n_reservations; i++) tn_plan_free(a->reservations[i].plan);
     a->n_reservations = 0;
 }
-
 
 typedef struct plan_context {
     const tn_alloc *alloc;
@@ -107,8 +108,12 @@ static tn_status make_plan(const tn_alloc *a, const tn_graph *graph, const uint1
     }
     plan_context context = {a, memory_of};
     tn_plan_params params = {
-        .memories = a->memories, .n_memories = a->n_pools, .memory_of = memory_of,
-        .tensor_size = size_in_pool, .inplace_mask = mask_on_device, .user = &context,
+        .memories = a->memories,
+        .n_memories = a->n_pools,
+        .memory_of = memory_of,
+        .tensor_size = size_in_pool,
+        .inplace_mask = mask_on_device,
+        .user = &context,
     };
     tn_status status = tn_plan_make(graph, &params, plan);
     tn_free(memory_of);
@@ -155,7 +160,8 @@ static tn_status plan_for(tn_alloc *a, tn_graph *graph, const uint16_t *type_of,
 static bool buffers_serve(const tn_alloc *a, const tn_plan *plan, size_t *at_pool, size_t *at_chunk) {
     for (size_t p = 0; p < a->n_pools; p++) {
         for (size_t c = 0; c < tn_plan_chunk_count(plan, p); c++) {
-            if (c < a->pools[p].n_chunks && tn_buffer_size(a->pools[p].chunks[c]) >= tn_plan_chunk_size(plan, p, c)) continue;
+            if (c < a->pools[p].n_chunks && tn_buffer_size(a->pools[p].chunks[c]) >= tn_plan_chunk_size(plan, p, c))
+                continue;
             *at_pool = p;
             *at_chunk = c;
             return false;
@@ -209,7 +215,8 @@ out:
     return status;
 }
 
-tn_status tn_alloc_measure(tn_alloc *a, tn_graph *graph, const uint16_t *type_of, size_t *sizes, size_t *lower_bounds) {
+tn_status tn_alloc_measure(tn_alloc *a, tn_graph *graph, const uint16_t *type_of, size_t *sizes,
+                           size_t *lower_bounds) {
     if (!a || !graph || !sizes) return tn_fail(TN_E_INVALID, "tn_alloc_measure: NULL argument");
     tn_plan *plan;
     TN_TRY(plan_for(a, graph, type_of, &plan));
@@ -239,7 +246,8 @@ tn_status tn_alloc_bind(tn_alloc *a, tn_graph *graph, const uint16_t *type_of, b
     TN_TRY(plan_for(a, graph, type_of, &plan));
     if (!buffers_serve(a, plan, &p, &c)) {
         if (!may_grow)
-            return tn_fail(TN_E_NEED_RESERVE, "chunk %zu in %s needs %zu bytes, %zu are reserved: reserve for this graph first", c,
+            return tn_fail(TN_E_NEED_RESERVE,
+                           "chunk %zu in %s needs %zu bytes, %zu are reserved: reserve for this graph first", c,
                            tn_buffer_type_name(a->pools[p].type), tn_plan_chunk_size(plan, p, c),
                            c < a->pools[p].n_chunks ? tn_buffer_size(a->pools[p].chunks[c]) : 0);
         TN_TRY(grow(a, plan));
@@ -269,7 +277,9 @@ size_t tn_alloc_size(const tn_alloc *a, size_t type) {
     for (size_t c = 0; c < set->n_chunks; c++) total += tn_buffer_size(set->chunks[c]);
     return total;
 }
-size_t tn_alloc_chunk_count(const tn_alloc *a, size_t type) { return a && type < a->n_types ? a->pools[a->pool_of[type]].n_chunks : 0; }
+size_t tn_alloc_chunk_count(const tn_alloc *a, size_t type) {
+    return a && type < a->n_types ? a->pools[a->pool_of[type]].n_chunks : 0;
+}
 tn_buffer *tn_alloc_buffer(const tn_alloc *a, size_t type, size_t chunk) {
     return chunk < tn_alloc_chunk_count(a, type) ? a->pools[a->pool_of[type]].chunks[chunk] : NULL;
 }

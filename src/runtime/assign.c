@@ -25,7 +25,9 @@ int tn__sched_pin_of(const tn_sched *sched, const tn_tensor *tensor) {
     return -1;
 }
 
-static tn_device *device_of(const tn_sched *sched, int backend) { return tn_backend_device(sched->backends[backend]); }
+static tn_device *device_of(const tn_sched *sched, int backend) {
+    return tn_backend_device(sched->backends[backend]);
+}
 
 tn_buffer_type *tn__sched_memory_type(const tn_sched *sched, const tn_tensor *tensor, int backend) {
     const tn_tensor *root = tensor->view_src ? tensor->view_src : tensor;
@@ -80,7 +82,8 @@ static void follow_weights(const job *j, const tn_tensor *t, tn__place *place) {
     for (int s = 0; s < TN_MAX_SRC; s++) {
         const tn_tensor *source = t->src[s];
         const tn_tensor *root = source ? (source->view_src ? source->view_src : source) : NULL;
-        if (!root || root->op != TN_OP_NONE || !root->buffer || tn_buffer_get_usage(root->buffer) != TN_USAGE_WEIGHTS) continue;
+        if (!root || root->op != TN_OP_NONE || !root->buffer || tn_buffer_get_usage(root->buffer) != TN_USAGE_WEIGHTS)
+            continue;
         const tn__place *weights = place_of(j, root);
         if (!weights || weights->backend < 0) continue;
         if (weights->backend == cpu) {
@@ -142,7 +145,8 @@ static int readable_sources(const job *j, const tn_tensor *t, int b) {
     for (int s = 0; s < TN_MAX_SRC; s++) {
         const tn__place *source = t->src[s] ? place_of(j, t->src[s]) : NULL;
         if (!source || source->backend < 0) continue;
-        count += tn_device_supports_buffer_type(device_of(j->sched, b), tn__sched_memory_type(j->sched, t->src[s], source->backend));
+        count += tn_device_supports_buffer_type(device_of(j->sched, b),
+                                                tn__sched_memory_type(j->sched, t->src[s], source->backend));
     }
     return count;
 }
@@ -181,7 +185,8 @@ static void place_sources_and_views(const job *j) {
         for (int s = 0; s < TN_MAX_SRC; s++) {
             const tn_tensor *source = t->src[s];
             tn__place *place = source ? place_of(j, source->view_src ? source->view_src : source) : NULL;
-            if (place && place->backend < 0 && j->places[i].backend >= 0) assign(place, j->places[i].backend, TN__CAUSE_READER);
+            if (place && place->backend < 0 && j->places[i].backend >= 0)
+                assign(place, j->places[i].backend, TN__CAUSE_READER);
         }
     }
     for (size_t i = 0; i < j->n_nodes; i++) {
@@ -200,7 +205,8 @@ static tn_status nobody_supports(const job *j, const tn_tensor *t) {
     char text[128], reason[256];
     tn_fail(TN_E_UNSUPPORTED, "no device runs %s → %s (", tn_op_name(t->op), tn_shape_text(t, text, sizeof text));
     for (int s = 0; s < TN_MAX_SRC; s++)
-        if (t->src[s]) tn_fail_more(TN_E_UNSUPPORTED, "%s%s", s ? ", " : "", tn_shape_text(t->src[s], text, sizeof text));
+        if (t->src[s])
+            tn_fail_more(TN_E_UNSUPPORTED, "%s%s", s ? ", " : "", tn_shape_text(t->src[s], text, sizeof text));
     tn_fail_more(TN_E_UNSUPPORTED, ")%s%s:", t->name[0] ? " " : "", t->name);
     for (size_t b = 0; b < j->sched->n_backends; b++) {
         tn_device *device = device_of(j->sched, (int)b);
@@ -219,8 +225,8 @@ static tn_status check(const job *j) {
         if (tn__is_view_op(t)) continue;
         if (place->backend >= 0 && supports(j, place->backend, t)) continue;
         if (place->cause == TN__CAUSE_PINNED)
-            return tn_fail(TN_E_UNSUPPORTED, "'%s' (%s) is pinned to %s, which does not support it", t->name, tn_op_name(t->op),
-                           tn_device_name(device_of(j->sched, place->backend)));
+            return tn_fail(TN_E_UNSUPPORTED, "'%s' (%s) is pinned to %s, which does not support it", t->name,
+                           tn_op_name(t->op), tn_device_name(device_of(j->sched, place->backend)));
         return nobody_supports(j, t);
     }
     return TN_OK;

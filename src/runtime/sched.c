@@ -136,7 +136,9 @@ static uint64_t hash_placement(const tn_sched *s, const tn_graph *g) {
     for (size_t i = 0; i < tn_graph_leaf_count(g); i++) {
         const tn_tensor *t = tn_graph_leaf(g, i);
         bool own = tn__has_own_data(t);
-        h = tn__hash_combine(h, own ? (uintptr_t)(t->buffer ? (void *)tn_buffer_get_type(t->buffer) : s->types[s->n_backends - 1]) : 0);
+        h = tn__hash_combine(
+            h,
+            own ? (uintptr_t)(t->buffer ? (void *)tn_buffer_get_type(t->buffer) : s->types[s->n_backends - 1]) : 0);
         if (own && t->buffer) h = tn__hash_combine(h, (uint64_t)tn_buffer_get_usage(t->buffer));
     }
     for (size_t i = 0; i < s->n_pinned; i++) {
@@ -198,7 +200,8 @@ tn_status tn_sched_measure(tn_sched *s, tn_graph *const *graphs, size_t n_graphs
     for (size_t g = 0; g < n_graphs && status == TN_OK; g++) {
         tn__schedule *schedule;
         status = schedule_for(s, graphs[g], &schedule);
-        if (status == TN_OK) status = tn_alloc_measure(s->alloc, schedule->graph, schedule->type_of, sizes, sizes + s->n_backends);
+        if (status == TN_OK)
+            status = tn_alloc_measure(s->alloc, schedule->graph, schedule->type_of, sizes, sizes + s->n_backends);
         for (size_t b = 0; status == TN_OK && b < s->n_backends; b++) {
             memory[b].compute = TN__MAX(memory[b].compute, sizes[b]);
             memory[b].lower_bound = TN__MAX(memory[b].lower_bound, sizes[s->n_backends + b]);
@@ -248,7 +251,8 @@ static tn_status bind(tn_sched *s, tn_graph *graph, tn__schedule *schedule) {
     bool moved = schedule->bound_generation != tn_alloc_generation(s->alloc);
     size_t n = schedule->n_nodes + schedule->n_leaves;
     for (size_t i = 0; i < n; i++) {
-        const tn_tensor *t = i < schedule->n_nodes ? tn_graph_node(graph, i) : tn_graph_leaf(graph, i - schedule->n_nodes);
+        const tn_tensor *t =
+            i < schedule->n_nodes ? tn_graph_node(graph, i) : tn_graph_leaf(graph, i - schedule->n_nodes);
         tn_tensor *c = schedule->clones[i];
         if (t->op == TN_OP_CUSTOM) c->params = t->params;
         if (!tn__has_own_data(t) || t->view_src) continue;
@@ -279,7 +283,9 @@ tn_status tn_sched_alloc(tn_sched *s, tn_graph *graph) {
     if (!s || !graph) return tn_fail(TN_E_INVALID, "tn_sched_alloc: NULL argument");
     tn__schedule *schedule;
     TN_TRY(schedule_for(s, graph, &schedule));
-    if (schedule->bound_serial == tn__graph_serial(graph) && schedule->bound_generation == tn_alloc_generation(s->alloc)) return TN_OK;
+    if (schedule->bound_serial == tn__graph_serial(graph) &&
+        schedule->bound_generation == tn_alloc_generation(s->alloc))
+        return TN_OK;
     if (schedule->bound_generation != tn_alloc_generation(s->alloc)) {
         TN_TRY(tn_sched_synchronize(s));
         TN_TRY(tn_alloc_reserve(s->alloc, schedule->graph, schedule->type_of));
@@ -312,13 +318,16 @@ static tn_status run_with_eval(tn_sched *s, const tn__schedule *schedule, const 
         tn_program *program;
         TN_TRY(tn_program_new(backend, nodes + begin, i + 1 - begin, &program));
         tn_buffer *scratch = NULL;
-        tn_status status = tn_program_scratch(program) ? tn_buffer_new(s->types[split->backend], tn_program_scratch(program), &scratch) : TN_OK;
+        tn_status status = tn_program_scratch(program)
+                               ? tn_buffer_new(s->types[split->backend], tn_program_scratch(program), &scratch)
+                               : TN_OK;
         if (status == TN_OK) status = tn_program_run(program, scratch);
         if (status == TN_OK) status = tn_backend_synchronize(backend);
         tn_program_free(program);
         tn_buffer_free(scratch);
         TN_TRY(status);
-        if (wanted && !s->eval(s->eval_user, nodes[i], false)) return tn_fail(TN_E_ABORTED, "stopped by the eval callback at '%s'", nodes[i]->name);
+        if (wanted && !s->eval(s->eval_user, nodes[i], false))
+            return tn_fail(TN_E_ABORTED, "stopped by the eval callback at '%s'", nodes[i]->name);
         begin = i + 1;
     }
     return TN_OK;
@@ -358,7 +367,8 @@ tn_status tn_sched_run_async(tn_sched *s, tn_graph *graph) {
         if (!tn_device_get_caps(tn_backend_device(s->backends[split->backend])).async) TN_TRY(wait_for_host_reads(s));
         TN_TRY(copy_inputs(s, schedule, split));
         if (!split->program) continue;
-        TN_TRY(s->eval ? run_with_eval(s, schedule, split) : tn_program_run(split->program, s->scratch[split->backend]));
+        TN_TRY(s->eval ? run_with_eval(s, schedule, split)
+                       : tn_program_run(split->program, s->scratch[split->backend]));
     }
     return TN_OK;
 }
@@ -408,21 +418,25 @@ tn_status tn_sched_dump(tn_sched *s, tn_graph *graph, FILE *out) {
     tn__schedule *schedule;
     TN_TRY(schedule_for(s, graph, &schedule));
     char shape[128];
-    fprintf(out, "%zu nodes in %zu splits, %zu copies of %zu bytes\n", schedule->n_nodes, schedule->n_splits, schedule->n_copies, schedule->copy_bytes);
+    fprintf(out, "%zu nodes in %zu splits, %zu copies of %zu bytes\n", schedule->n_nodes, schedule->n_splits,
+            schedule->n_copies, schedule->copy_bytes);
     for (size_t i = 0; i < schedule->n_splits; i++) {
         const tn__split *split = &schedule->splits[i];
-        fprintf(out, "split %zu on %s: %zu nodes\n", i, tn_device_name(tn_backend_device(s->backends[split->backend])), split->n_nodes);
+        fprintf(out, "split %zu on %s: %zu nodes\n", i,
+                tn_device_name(tn_backend_device(s->backends[split->backend])), split->n_nodes);
         for (size_t c = 0; c < split->n_copies; c++) {
             const tn__copy *copy = &schedule->copies[split->first_copy + c];
-            fprintf(out, "  copy %-24s %-24s %12zu bytes from %s\n", copy->source->name, tn_shape_text(copy->target, shape, sizeof shape),
-                    tn_nbytes(copy->target), tn_device_name(tn_backend_device(s->backends[copy->from])));
+            fprintf(out, "  copy %-24s %-24s %12zu bytes from %s\n", copy->source->name,
+                    tn_shape_text(copy->target, shape, sizeof shape), tn_nbytes(copy->target),
+                    tn_device_name(tn_backend_device(s->backends[copy->from])));
         }
         for (size_t k = 0; k < split->n_nodes; k++) {
             const tn_tensor *c = schedule->work[split->first_node + k];
             tn__cause cause = TN__CAUSE_NONE;
             for (size_t n = 0; n < schedule->n_nodes; n++)
                 if (schedule->clones[n] == c) cause = (tn__cause)schedule->places[n].cause;
-            fprintf(out, "  %-16s %-24s %-24s %s\n", tn_op_name(c->op), c->name, tn_shape_text(c, shape, sizeof shape), tn__cause_text(cause));
+            fprintf(out, "  %-16s %-24s %-24s %s\n", tn_op_name(c->op), c->name,
+                    tn_shape_text(c, shape, sizeof shape), tn__cause_text(cause));
         }
     }
     return ferror(out) ? tn_fail(TN_E_IO, "writing the splits failed") : TN_OK;

@@ -8,19 +8,19 @@
 #include "base/hash.h"
 
 /* Why a tensor is where it is: X(NAME, "text"). */
-#define TN__CAUSE_TABLE(X)                                                                                            \
-    X(NONE, "not assigned")                                                                                           \
-    X(PINNED, "pinned by the caller")                                                                                 \
-    X(DATA, "its data is there")                                                                                      \
-    X(INPUT, "graph input, on the host")                                                                              \
-    X(WEIGHTS, "its weights are there")                                                                               \
-    X(OFFLOAD, "large enough to move its host weights over")                                                          \
-    X(WRITES, "writes into memory there")                                                                             \
-    X(NEXT_TO, "next to its neighbours")                                                                              \
-    X(UPGRADED, "a better device reads the same memory")                                                              \
-    X(SOURCES, "most of its sources are there")                                                                       \
-    X(READER, "its first reader is there")                                                                            \
-    X(VIEW, "part of a tensor there")                                                                                 \
+#define TN__CAUSE_TABLE(X)                                                                                           \
+    X(NONE, "not assigned")                                                                                          \
+    X(PINNED, "pinned by the caller")                                                                                \
+    X(DATA, "its data is there")                                                                                     \
+    X(INPUT, "graph input, on the host")                                                                             \
+    X(WEIGHTS, "its weights are there")                                                                              \
+    X(OFFLOAD, "large enough to move its host weights over")                                                         \
+    X(WRITES, "writes into memory there")                                                                            \
+    X(NEXT_TO, "next to its neighbours")                                                                             \
+    X(UPGRADED, "a better device reads the same memory")                                                             \
+    X(SOURCES, "most of its sources are there")                                                                      \
+    X(READER, "its first reader is there")                                                                           \
+    X(VIEW, "part of a tensor there")                                                                                \
     X(ONLY, "no preferred device supports it")
 typedef enum tn__cause {
 #define TN_X(name, text) TN__CAUSE_##name,

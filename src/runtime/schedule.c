@@ -105,7 +105,8 @@ static tn_status add_copy(job *j, const tn_tensor *source, uint32_t index, int b
     memcpy(to->ne, source->ne, sizeof to->ne);
     memcpy(to->nb, source->nb, sizeof to->nb);
     to->src[0] = from;
-    snprintf(to->name, sizeof to->name, "%.40s@%.20s", source->name, tn_device_name(tn_backend_device(j->sched->backends[backend])));
+    snprintf(to->name, sizeof to->name, "%.40s@%.20s", source->name,
+             tn_device_name(tn_backend_device(j->sched->backends[backend])));
     TN_TRY(append(j, to, backend));
     TN_TRY(grow_array((void **)&j->s->copies, &j->cap_copies, j->s->n_copies, sizeof *j->s->copies));
     j->s->copies[j->s->n_copies++] = (tn__copy){from, to, j->s->places[index].backend};
@@ -123,7 +124,8 @@ static tn_status build_split(job *j, size_t begin, size_t end) {
         if (!tn__is_view_op(tn_graph_node(j->graph, i))) backend = j->s->places[i].backend;
     if (backend >= 0) {
         TN_TRY(grow_array((void **)&j->s->splits, &j->cap_splits, j->s->n_splits, sizeof *j->s->splits));
-        j->s->splits[j->s->n_splits++] = (tn__split){.backend = (int16_t)backend, .first_copy = j->s->n_copies, .first_node = j->n_work};
+        j->s->splits[j->s->n_splits++] =
+            (tn__split){.backend = (int16_t)backend, .first_copy = j->s->n_copies, .first_node = j->n_work};
     }
     tn__split *split = backend >= 0 ? &j->s->splits[j->s->n_splits - 1] : NULL;
 
@@ -154,7 +156,9 @@ static tn_status build_split(job *j, size_t begin, size_t end) {
             for (int s = 0; s < TN_MAX_SRC; s++) {
                 if (!t->src[s]) continue;
                 uint32_t index = tn_graph_index(j->graph, t->src[s]);
-                if (j->copy_split[index] == j->s->n_splits && j->copy[index] && needs_copy(j, t->src[s], index, backend)) c->src[s] = j->copy[index];
+                if (j->copy_split[index] == j->s->n_splits && j->copy[index] &&
+                    needs_copy(j, t->src[s], index, backend))
+                    c->src[s] = j->copy[index];
             }
             if (!tn_is_empty(t)) {
                 j->s->work[j->n_work++] = c;
@@ -200,7 +204,8 @@ static tn_status build(job *j) {
     for (size_t i = 0; i < s->n_splits; i++) {
         tn__split *split = &s->splits[i];
         if (!split->n_nodes) continue;
-        TN_TRY(tn_program_new(j->sched->backends[split->backend], s->work + split->first_node, split->n_nodes, &split->program));
+        TN_TRY(tn_program_new(j->sched->backends[split->backend], s->work + split->first_node, split->n_nodes,
+                              &split->program));
         size_t scratch = tn_program_scratch(split->program);
         if (scratch > s->scratch[split->backend]) s->scratch[split->backend] = scratch;
     }

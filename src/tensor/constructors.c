@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-#define SOURCES(...) (tn_tensor *const[]){__VA_ARGS__}, (int)(sizeof((tn_tensor *const[]){__VA_ARGS__}) / sizeof(tn_tensor *))
+#define SOURCES(...)                                                                                                 \
+    (tn_tensor *const[]){__VA_ARGS__}, (int)(sizeof((tn_tensor *const[]){__VA_ARGS__}) / sizeof(tn_tensor *))
 
 static tn_tensor *plain(tn_arena *a, tn_op op, tn_tensor *x) { return tn__op_new(a, op, SOURCES(x), NULL, NULL); }
 static tn_tensor *refuse(tn_arena *a, tn_status status) { return tn__arena_fail(a, status); }
@@ -13,7 +14,9 @@ tn_tensor *tn_cont(tn_arena *a, tn_tensor *x) { return plain(a, TN_OP_CONT, x); 
 tn_tensor *tn_cast(tn_arena *a, tn_tensor *x, tn_type type) {
     return tn__op_new(a, TN_OP_CAST, SOURCES(x), NULL, &(tn__wanted){.type = type});
 }
-tn_tensor *tn_cpy(tn_arena *a, tn_tensor *x, tn_tensor *y) { return tn__op_new(a, TN_OP_CPY, SOURCES(x, y), NULL, NULL); }
+tn_tensor *tn_cpy(tn_arena *a, tn_tensor *x, tn_tensor *y) {
+    return tn__op_new(a, TN_OP_CPY, SOURCES(x, y), NULL, NULL);
+}
 
 static bool wanted_shape(tn_arena *a, tn_op op, tn__wanted *w, int n_dims, const int64_t *ne) {
     if (n_dims < 1 || n_dims > TN_MAX_DIMS || !ne) {
@@ -60,9 +63,9 @@ tn_tensor *tn_permute(tn_arena *a, tn_tensor *x, int d0, int d1, int d2, int d3)
 }
 tn_tensor *tn_transpose(tn_arena *a, tn_tensor *x) { return plain(a, TN_OP_TRANSPOSE, x); }
 
-#define BINARY(name, OP)                                                                                              \
-    tn_tensor *tn_##name(tn_arena *a, tn_tensor *x, tn_tensor *y) {                                                   \
-        return tn__op_new(a, TN_OP_##OP, SOURCES(x, y), NULL, NULL);                                                  \
+#define BINARY(name, OP)                                                                                             \
+    tn_tensor *tn_##name(tn_arena *a, tn_tensor *x, tn_tensor *y) {                                                  \
+        return tn__op_new(a, TN_OP_##OP, SOURCES(x, y), NULL, NULL);                                                 \
     }
 BINARY(add, ADD)
 BINARY(sub, SUB)
@@ -104,7 +107,7 @@ tn_tensor *tn_unary(tn_arena *a, tn_op op, tn_tensor *x) {
     }
     return plain(a, op, x);
 }
-#define UNARY(name, OP)                                                                                               \
+#define UNARY(name, OP)                                                                                              \
     tn_tensor *tn_##name(tn_arena *a, tn_tensor *x) { return plain(a, TN_OP_##OP, x); }
 UNARY(sqr, SQR)
 UNARY(sqrt, SQRT)
@@ -153,11 +156,14 @@ static tn_tensor *gated(tn_arena *a, tn_op op, tn_tensor *gate, tn_tensor *up) {
 }
 tn_tensor *tn_reglu(tn_arena *a, tn_tensor *gate, tn_tensor *up) { return gated(a, TN_OP_REGLU, gate, up); }
 tn_tensor *tn_geglu(tn_arena *a, tn_tensor *gate, tn_tensor *up) { return gated(a, TN_OP_GEGLU, gate, up); }
-tn_tensor *tn_geglu_quick(tn_arena *a, tn_tensor *gate, tn_tensor *up) { return gated(a, TN_OP_GEGLU_QUICK, gate, up); }
+tn_tensor *tn_geglu_quick(tn_arena *a, tn_tensor *gate, tn_tensor *up) {
+    return gated(a, TN_OP_GEGLU_QUICK, gate, up);
+}
 tn_tensor *tn_geglu_erf(tn_arena *a, tn_tensor *gate, tn_tensor *up) { return gated(a, TN_OP_GEGLU_ERF, gate, up); }
 tn_tensor *tn_swiglu(tn_arena *a, tn_tensor *gate, tn_tensor *up) { return gated(a, TN_OP_SWIGLU, gate, up); }
 tn_tensor *tn_swiglu_oai(tn_arena *a, tn_tensor *gate, tn_tensor *up, float alpha, float limit) {
-    return tn__op_new(a, TN_OP_SWIGLU_OAI, SOURCES(up ? gate : NULL, up), &(tn_op_params){.glu = {0, alpha, limit}}, NULL);
+    return tn__op_new(a, TN_OP_SWIGLU_OAI, SOURCES(up ? gate : NULL, up), &(tn_op_params){.glu = {0, alpha, limit}},
+                      NULL);
 }
 
 tn_tensor *tn_argsort(tn_arena *a, tn_tensor *x, bool descending) {
@@ -192,7 +198,8 @@ tn_tensor *tn_roll(tn_arena *a, tn_tensor *x, const int32_t shift[4]) {
 tn_tensor *tn_arange(tn_arena *a, float start, float stop, float step) {
     return tn__op_new(a, TN_OP_ARANGE, NULL, 0, &(tn_op_params){.arange = {start, stop, step}}, NULL);
 }
-static tn_tensor *region(tn_arena *a, tn_op op, tn_tensor *x, tn_tensor *y, size_t nb1, size_t nb2, size_t nb3, size_t offset) {
+static tn_tensor *region(tn_arena *a, tn_op op, tn_tensor *x, tn_tensor *y, size_t nb1, size_t nb2, size_t nb3,
+                         size_t offset) {
     return tn__op_new(a, op, SOURCES(x, y), &(tn_op_params){.region = {nb1, nb2, nb3, offset}}, NULL);
 }
 tn_tensor *tn_acc(tn_arena *a, tn_tensor *x, tn_tensor *y, size_t nb1, size_t nb2, size_t nb3, size_t offset) {
@@ -215,7 +222,8 @@ tn_tensor *tn_group_norm(tn_arena *a, tn_tensor *x, int groups, float eps) {
     return tn__op_new(a, TN_OP_GROUP_NORM, SOURCES(x), &(tn_op_params){.norm = {eps, groups}}, NULL);
 }
 tn_tensor *tn_soft_max(tn_arena *a, tn_tensor *x, tn_tensor *mask, tn_tensor *sinks, float scale, float max_bias) {
-    return tn__op_new(a, TN_OP_SOFT_MAX, SOURCES(x, mask, sinks), &(tn_op_params){.soft_max = {scale, max_bias}}, NULL);
+    return tn__op_new(a, TN_OP_SOFT_MAX, SOURCES(x, mask, sinks), &(tn_op_params){.soft_max = {scale, max_bias}},
+                      NULL);
 }
 tn_tensor *tn_diag_mask_inf(tn_arena *a, tn_tensor *x, int n_past) {
     return tn__op_new(a, TN_OP_DIAG_MASK_INF, SOURCES(x), &(tn_op_params){.diag_mask = {n_past}}, NULL);
@@ -224,7 +232,13 @@ tn_tensor *tn_diag_mask_zero(tn_arena *a, tn_tensor *x, int n_past) {
     return tn__op_new(a, TN_OP_DIAG_MASK_ZERO, SOURCES(x), &(tn_op_params){.diag_mask = {n_past}}, NULL);
 }
 tn_rope_params tn_rope_params_default(int32_t dims, tn_rope_mode mode) {
-    return (tn_rope_params){.dims = dims, .mode = mode, .base = 10000, .freq_scale = 1, .attn_factor = 1, .beta_fast = 32, .beta_slow = 1};
+    return (tn_rope_params){.dims = dims,
+                            .mode = mode,
+                            .base = 10000,
+                            .freq_scale = 1,
+                            .attn_factor = 1,
+                            .beta_fast = 32,
+                            .beta_slow = 1};
 }
 tn_tensor *tn_rope(tn_arena *a, tn_tensor *x, tn_tensor *pos, tn_tensor *factors, const tn_rope_params *params) {
     tn_op_params p = {0};
@@ -292,10 +306,12 @@ tn_tensor *tn_attention(tn_arena *a, const tn_attention_sources *s, const tn_att
     tn_op_params params = {0};
     if (!s) s = &none;
     if (p) params.attention = *p;
-    return tn__op_new(a, TN_OP_ATTENTION, SOURCES(s->q, s->k, s->v, s->q_pos, s->k_pos, s->range, s->mask, s->sinks), &params, NULL);
+    return tn__op_new(a, TN_OP_ATTENTION, SOURCES(s->q, s->k, s->v, s->q_pos, s->k_pos, s->range, s->mask, s->sinks),
+                      &params, NULL);
 }
 tn_tensor *tn_timestep_embedding(tn_arena *a, tn_tensor *steps, int dim, int max_period) {
-    return tn__op_new(a, TN_OP_TIMESTEP_EMBEDDING, SOURCES(steps), &(tn_op_params){.timestep = {dim, max_period}}, NULL);
+    return tn__op_new(a, TN_OP_TIMESTEP_EMBEDDING, SOURCES(steps), &(tn_op_params){.timestep = {dim, max_period}},
+                      NULL);
 }
 tn_tensor *tn_custom(tn_arena *a, tn_type type, int n_dims, const int64_t *ne, tn_tensor *const *src, int n_src,
                      tn_custom_fn fn, void *user, int n_tasks) {

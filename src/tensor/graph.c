@@ -21,8 +21,9 @@ static size_t map_capacity(size_t capacity) { return tn__ptr_map_capacity(2 * ca
 
 static size_t graph_bytes(size_t capacity) {
     size_t slots = map_capacity(capacity);
-    return tn__align_up(sizeof(tn_graph), 16) + 2 * capacity * sizeof(tn_tensor *) + 2 * capacity * sizeof(tn__walk_frame) +
-           tn__align_up(slots * sizeof(uint32_t), 8) + tn__ptr_map_bytes(slots);
+    return tn__align_up(sizeof(tn_graph), 16) + 2 * capacity * sizeof(tn_tensor *) +
+           2 * capacity * sizeof(tn__walk_frame) + tn__align_up(slots * sizeof(uint32_t), 8) +
+           tn__ptr_map_bytes(slots);
 }
 
 size_t tn_graph_overhead(size_t capacity) {
@@ -39,8 +40,8 @@ tn_status tn_graph_new(tn_arena *arena, size_t capacity, tn_graph **graph) {
     /* Checked aside first: a graph that does not fit must not leave the arena in error. */
     size_t needed = tn_graph_overhead(capacity), room = arena->size - arena->used;
     if (needed > room)
-        return tn_fail(TN_E_FULL, "arena full: a graph of %zu nodes needs %zu bytes, %zu of %zu left, %zu missing", capacity,
-                       needed, room, arena->size, needed - room);
+        return tn_fail(TN_E_FULL, "arena full: a graph of %zu nodes needs %zu bytes, %zu of %zu left, %zu missing",
+                       capacity, needed, room, arena->size, needed - room);
     char *p = tn__arena_object(arena, TN_OBJECT_GRAPH, graph_bytes(capacity));
     if (!p) return arena->status;
     tn_graph *g = (tn_graph *)(void *)p;
@@ -119,14 +120,18 @@ tn_status tn_graph_add(tn_graph *g, tn_tensor *tensor) {
             if (frame->next <= TN_MAX_SRC) g->uses[source_slot]++; /* only real sources count as uses */
             if (!tn__ptr_map_has(&g->map, source_slot)) {
                 if (in_map >= 2 * g->capacity) {
-                    status = tn_fail(TN_E_FULL, "graph full: it holds %zu nodes and %zu leaves at most; make it with a larger capacity", g->capacity, g->capacity);
+                    status = tn_fail(
+                        TN_E_FULL,
+                        "graph full: it holds %zu nodes and %zu leaves at most; make it with a larger capacity",
+                        g->capacity, g->capacity);
                     goto failed;
                 }
                 tn__ptr_map_put(&g->map, source_slot, source, OPEN);
                 in_map++;
                 next = source;
             } else if (g->map.values[source_slot] == OPEN) {
-                status = tn_fail(TN_E_INVALID, "tensor '%s' (%s) depends on itself", source->name, tn_op_name(source->op));
+                status =
+                    tn_fail(TN_E_INVALID, "tensor '%s' (%s) depends on itself", source->name, tn_op_name(source->op));
                 goto failed;
             }
         }
@@ -253,7 +258,8 @@ uint64_t tn__graph_serial(const tn_graph *g) { return g->serial; }
 tn_status tn__graph_append(tn_graph *g, tn_tensor *t) {
     bool leaf = t->op == TN_OP_NONE;
     size_t *count = leaf ? &g->n_leaves : &g->n_nodes;
-    if (*count >= g->capacity) return tn_fail(TN_E_FULL, "graph full: more than %zu %s", g->capacity, leaf ? "leaves" : "nodes");
+    if (*count >= g->capacity)
+        return tn_fail(TN_E_FULL, "graph full: more than %zu %s", g->capacity, leaf ? "leaves" : "nodes");
     size_t slot = tn__ptr_map_slot(&g->map, t);
     if (tn__ptr_map_has(&g->map, slot)) return tn_fail(TN_E_INVALID, "tensor '%s' is in the graph already", t->name);
     tn__ptr_map_put(&g->map, slot, t, (leaf ? LEAF_BIT : 0) | (uint32_t)*count);

@@ -9,7 +9,7 @@ typedef struct op_row {
 } op_row;
 
 static const op_row rows[TN_OP_COUNT] = {
-#define TN_X(NAME, name, symbol, least, most, family, inplace)                                                        \
+#define TN_X(NAME, name, symbol, least, most, family, inplace)                                                       \
     [TN_OP_##NAME] = {#name, symbol, least, most, TN_FAMILY_##family, inplace},
     TN_OP_TABLE(TN_X)
 #undef TN_X

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #define REFUSE(status, ...) return tn__op_fail(t, status, __VA_ARGS__)
-#define REQUIRE(condition, status, ...)                                                                               \
-    do {                                                                                                              \
-        if (!(condition)) REFUSE(status, __VA_ARGS__);                                                                \
+#define REQUIRE(condition, status, ...)                                                                              \
+    do {                                                                                                             \
+        if (!(condition)) REFUSE(status, __VA_ARGS__);                                                               \
     } while (0)
 
 static bool is_real(const tn_tensor *x) { return x->type == TN_F32 || x->type == TN_F16 || x->type == TN_BF16; }
@@ -86,10 +86,12 @@ static tn_status rule_view(tn_tensor *t) {
     for (int i = 1; i < TN_MAX_DIMS; i++) {
         size_t step;
         empty = empty || t->ne[i] == 0;
-        if (t->ne[i] > 0) fits = fits && tn__mul_size((size_t)(t->ne[i] - 1), t->nb[i], &step) && tn__add_size(span, step, &span);
+        if (t->ne[i] > 0)
+            fits = fits && tn__mul_size((size_t)(t->ne[i] - 1), t->nb[i], &step) && tn__add_size(span, step, &span);
     }
     if (empty) span = 0;
-    fits = fits && tn__add_size(x->view_src ? x->view_offset : 0, offset, &offset) && tn__add_size(offset, span, &end);
+    fits =
+        fits && tn__add_size(x->view_src ? x->view_offset : 0, offset, &offset) && tn__add_size(offset, span, &end);
     REQUIRE(fits, TN_E_OVERFLOW, "the view's extent overflows");
     REQUIRE(end <= tn_nbytes(root), TN_E_SHAPE, "the view ends at byte %zu, its root has %zu", end, tn_nbytes(root));
     t->type = x->type;
@@ -155,7 +157,8 @@ static tn_status rule_add_id(tn_tensor *t) {
     REQUIRE(x->type == TN_F32 && y->type == TN_F32 && is_index(ids), TN_E_TYPE, "f32, f32 and i32 are needed");
     REQUIRE(y->ne[0] == x->ne[0] && y->ne[2] == 1 && y->ne[3] == 1, TN_E_SHAPE, "biases are [%lld, experts]",
             (long long)x->ne[0]);
-    REQUIRE(ids->ne[0] == x->ne[1] && ids->ne[1] == x->ne[2] && x->ne[3] == 1, TN_E_SHAPE, "ids do not match x[d,k,t]");
+    REQUIRE(ids->ne[0] == x->ne[1] && ids->ne[1] == x->ne[2] && x->ne[3] == 1, TN_E_SHAPE,
+            "ids do not match x[d,k,t]");
     return same_as_source(t);
 }
 static tn_status rule_glu(tn_tensor *t) {
@@ -190,7 +193,8 @@ static tn_status rule_rows_to_one(tn_tensor *t) {
     return TN_OK;
 }
 static tn_status rule_cumsum(tn_tensor *t) {
-    REQUIRE(t->src[0]->type == TN_F32 && tn_is_contiguous_rows(t->src[0]), TN_E_TYPE, "f32 with contiguous rows is needed");
+    REQUIRE(t->src[0]->type == TN_F32 && tn_is_contiguous_rows(t->src[0]), TN_E_TYPE,
+            "f32 with contiguous rows is needed");
     return same_as_source(t);
 }
 static tn_status rule_argmax(tn_tensor *t) {
@@ -202,7 +206,8 @@ static tn_status rule_argmax(tn_tensor *t) {
     return TN_OK;
 }
 static tn_status rule_argsort(tn_tensor *t) {
-    REQUIRE(t->src[0]->type == TN_F32 && tn_is_contiguous_rows(t->src[0]), TN_E_TYPE, "f32 with contiguous rows is needed");
+    REQUIRE(t->src[0]->type == TN_F32 && tn_is_contiguous_rows(t->src[0]), TN_E_TYPE,
+            "f32 with contiguous rows is needed");
     REQUIRE(t->src[0]->ne[0] <= INT32_MAX, TN_E_SHAPE, "a row is too long for i32 indices");
     shape_of(t, t->src[0]);
     t->type = TN_I32;
@@ -229,7 +234,8 @@ static tn_status rule_mix(tn_tensor *t) {
 static tn_status rule_cross_entropy(tn_tensor *t) {
     REQUIRE(t->src[0]->type == TN_F32 && t->src[1]->type == TN_F32, TN_E_TYPE, "f32 is needed");
     REQUIRE(tn_same_shape(t->src[0], t->src[1]), TN_E_SHAPE, "logits and labels must have one shape");
-    REQUIRE(tn_is_contiguous_rows(t->src[0]) && tn_is_contiguous_rows(t->src[1]), TN_E_SHAPE, "rows must be contiguous");
+    REQUIRE(tn_is_contiguous_rows(t->src[0]) && tn_is_contiguous_rows(t->src[1]), TN_E_SHAPE,
+            "rows must be contiguous");
     t->type = TN_F32;
     shape_is(t, 1, 1, 1, 1);
     return TN_OK;
@@ -265,7 +271,8 @@ static tn_status rule_pad(tn_tensor *t) {
     for (int i = 0; i < TN_MAX_DIMS; i++) {
         int32_t before = t->params.pad.before[i], after = t->params.pad.after[i];
         REQUIRE(before >= 0 && after >= 0, TN_E_INVALID, "padding of dimension %d is negative", i);
-        REQUIRE(tn__add_i64(x->ne[i], (int64_t)before + after, &t->ne[i]), TN_E_OVERFLOW, "dimension %d overflows", i);
+        REQUIRE(tn__add_i64(x->ne[i], (int64_t)before + after, &t->ne[i]), TN_E_OVERFLOW, "dimension %d overflows",
+                i);
     }
     return TN_OK;
 }
@@ -321,8 +328,7 @@ static tn_status rule_region(tn_tensor *t) {
         REQUIRE(tn__mul_size((size_t)(y->ne[i] - 1), nb[i], &step) && tn__add_size(end, step, &end), TN_E_OVERFLOW,
                 "the region's extent overflows");
     }
-    for (int i = 1; i < TN_MAX_DIMS; i++)
-        REQUIRE(nb[i] % 4 == 0, TN_E_INVALID, "stride %d is no multiple of 4", i);
+    for (int i = 1; i < TN_MAX_DIMS; i++) REQUIRE(nb[i] % 4 == 0, TN_E_INVALID, "stride %d is no multiple of 4", i);
     REQUIRE(t->params.region.offset % 4 == 0, TN_E_INVALID, "the offset is no multiple of 4");
     REQUIRE(end <= tn_nbytes(x), TN_E_SHAPE, "the region ends at byte %zu of %zu", end, tn_nbytes(x));
     return same_as_source(t);
@@ -342,7 +348,8 @@ static tn_status rule_upscale(tn_tensor *t) {
 }
 static tn_status rule_timestep(tn_tensor *t) {
     REQUIRE(t->src[0]->type == TN_F32 && tn_is_vector(t->src[0]), TN_E_TYPE, "an f32 vector is needed");
-    REQUIRE(t->params.timestep.dim > 0 && t->params.timestep.max_period > 0, TN_E_INVALID, "dim and max_period must be positive");
+    REQUIRE(t->params.timestep.dim > 0 && t->params.timestep.max_period > 0, TN_E_INVALID,
+            "dim and max_period must be positive");
     t->type = TN_F32;
     shape_is(t, t->params.timestep.dim, t->src[0]->ne[0], 1, 1);
     return TN_OK;
@@ -374,11 +381,13 @@ static tn_status rule_norm(tn_tensor *t) {
 static tn_status rule_group_norm(tn_tensor *t) {
     TN_TRY(check_rows_f32(t));
     int32_t groups = t->params.norm.groups;
-    REQUIRE(groups > 0 && groups <= t->ne[2], TN_E_INVALID, "%d groups of %lld channels", groups, (long long)t->ne[2]);
+    REQUIRE(groups > 0 && groups <= t->ne[2], TN_E_INVALID, "%d groups of %lld channels", groups,
+            (long long)t->ne[2]);
     REQUIRE(tn_is_contiguous(t->src[0]), TN_E_SHAPE, "the source must be contiguous");
     return TN_OK;
 }
-static tn_status check_mask(tn_tensor *t, const tn_tensor *mask, int64_t columns, int64_t rows, int64_t n2, int64_t n3) {
+static tn_status check_mask(tn_tensor *t, const tn_tensor *mask, int64_t columns, int64_t rows, int64_t n2,
+                            int64_t n3) {
     if (!mask) return TN_OK;
     REQUIRE(mask->type == TN_F32 || mask->type == TN_F16, TN_E_TYPE, "a mask is f32 or f16");
     REQUIRE(tn_is_contiguous_rows(mask) && mask->ne[0] == columns && mask->ne[1] >= rows && mask->ne[2] > 0 &&
@@ -388,8 +397,8 @@ static tn_status check_mask(tn_tensor *t, const tn_tensor *mask, int64_t columns
 }
 static tn_status check_sinks(tn_tensor *t, const tn_tensor *sinks, int64_t heads) {
     if (!sinks) return TN_OK;
-    REQUIRE(sinks->type == TN_F32 && sinks->ne[0] == heads && tn_is_vector(sinks) && tn_is_contiguous(sinks), TN_E_SHAPE,
-            "sinks must be f32[%lld]", (long long)heads);
+    REQUIRE(sinks->type == TN_F32 && sinks->ne[0] == heads && tn_is_vector(sinks) && tn_is_contiguous(sinks),
+            TN_E_SHAPE, "sinks must be f32[%lld]", (long long)heads);
     return TN_OK;
 }
 static tn_status rule_soft_max(tn_tensor *t) {
@@ -409,12 +418,13 @@ static tn_status rule_rope(tn_tensor *t) {
     REQUIRE(p->mode >= TN_ROPE_NORMAL && p->mode <= TN_ROPE_VISION, TN_E_INVALID, "mode %d is unknown", p->mode);
     REQUIRE(p->dims > 0 && p->dims % 2 == 0 && p->dims <= x->ne[0], TN_E_INVALID, "%d of %lld elements cannot rotate",
             p->dims, (long long)x->ne[0]);
-    REQUIRE(p->mode != TN_ROPE_VISION || p->dims * 2 == x->ne[0], TN_E_INVALID, "vision rope rotates half of the head per axis");
+    REQUIRE(p->mode != TN_ROPE_VISION || p->dims * 2 == x->ne[0], TN_E_INVALID,
+            "vision rope rotates half of the head per axis");
     REQUIRE(is_index(pos) && tn_is_vector(pos) && tn_is_contiguous(pos) && pos->ne[0] == x->ne[2] * (multi ? 4 : 1),
             TN_E_SHAPE, "positions must be i32[%lld]", (long long)(x->ne[2] * (multi ? 4 : 1)));
     if (factors)
-        REQUIRE(factors->type == TN_F32 && factors->ne[0] >= p->dims / 2 && tn_is_contiguous_rows(factors), TN_E_SHAPE,
-                "factors must be f32[%d]", p->dims / 2);
+        REQUIRE(factors->type == TN_F32 && factors->ne[0] >= p->dims / 2 && tn_is_contiguous_rows(factors),
+                TN_E_SHAPE, "factors must be f32[%d]", p->dims / 2);
     REQUIRE(p->base > 0 && p->freq_scale > 0, TN_E_INVALID, "base and scale must be positive");
     return same_as_source(t);
 }
@@ -442,7 +452,8 @@ static tn_status rule_mul_mat_id(tn_tensor *t) {
     REQUIRE(y->type == TN_F32 && is_index(ids), TN_E_TYPE, "f32 and i32 are needed");
     REQUIRE(x->ne[0] == y->ne[0], TN_E_SHAPE, "inner dimensions differ: %lld and %lld", (long long)x->ne[0],
             (long long)y->ne[0]);
-    REQUIRE(x->ne[3] == 1 && y->ne[3] == 1 && tn_is_matrix(ids), TN_E_SHAPE, "x[k,m,experts], y[k,used,tokens], ids[used,tokens]");
+    REQUIRE(x->ne[3] == 1 && y->ne[3] == 1 && tn_is_matrix(ids), TN_E_SHAPE,
+            "x[k,m,experts], y[k,used,tokens], ids[used,tokens]");
     REQUIRE(ids->ne[1] == y->ne[2] && (y->ne[1] == 1 || y->ne[1] == ids->ne[0]), TN_E_SHAPE, "ids do not match y");
     REQUIRE(tn_is_contiguous_rows(x) && tn_is_contiguous_rows(y) && tn_is_contiguous_rows(ids), TN_E_SHAPE,
             "rows must be contiguous");
@@ -466,8 +477,10 @@ static tn_status rule_attention(tn_tensor *t) {
     const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K], *v = t->src[TN_ATTN_V];
     const tn_tensor *q_pos = t->src[TN_ATTN_Q_POS], *k_pos = t->src[TN_ATTN_K_POS], *range = t->src[TN_ATTN_RANGE];
     REQUIRE(q->type == TN_F32, TN_E_TYPE, "q must be f32");
-    REQUIRE((is_real(k) || tn_type_is_quantized(k->type)) && tn_type_can_read(k->type), TN_E_TYPE, "k cannot be read");
-    REQUIRE((is_real(v) || tn_type_is_quantized(v->type)) && tn_type_can_read(v->type), TN_E_TYPE, "v cannot be read");
+    REQUIRE((is_real(k) || tn_type_is_quantized(k->type)) && tn_type_can_read(k->type), TN_E_TYPE,
+            "k cannot be read");
+    REQUIRE((is_real(v) || tn_type_is_quantized(v->type)) && tn_type_can_read(v->type), TN_E_TYPE,
+            "v cannot be read");
     REQUIRE(tn_is_contiguous_rows(q) && tn_is_contiguous_rows(k) && tn_is_contiguous_rows(v), TN_E_SHAPE,
             "rows must be contiguous");
     REQUIRE(q->ne[0] == k->ne[0], TN_E_SHAPE, "head sizes of q and k differ");
@@ -561,7 +574,8 @@ static tn_status rule_conv_transpose(tn_tensor *t) {
     REQUIRE(!tn_is_empty(x), TN_E_SHAPE, "the data is empty");
     t->type = TN_F32;
     if (n == 2)
-        shape_is(t, (x->ne[0] - 1) * stride + kernel->ne[0], (x->ne[1] - 1) * stride + kernel->ne[1], kernel->ne[2], x->ne[3]);
+        shape_is(t, (x->ne[0] - 1) * stride + kernel->ne[0], (x->ne[1] - 1) * stride + kernel->ne[1], kernel->ne[2],
+                 x->ne[3]);
     else
         shape_is(t, (x->ne[0] - 1) * stride + kernel->ne[0], kernel->ne[1], x->ne[2], 1);
     return TN_OK;

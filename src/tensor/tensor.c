@@ -27,8 +27,8 @@ static tn_status check_shape(tn_type type, int n_dims, const int64_t *ne, int64_
         if (full[i] < 0) return tn_fail(TN_E_SHAPE, "dimension %d is negative: %lld", i, (long long)full[i]);
     }
     if (full[0] % tn_type_block(type))
-        return tn_fail(TN_E_SHAPE, "a row of %lld elements is no whole number of %s blocks of %lld", (long long)full[0],
-                       tn_type_name(type), (long long)tn_type_block(type));
+        return tn_fail(TN_E_SHAPE, "a row of %lld elements is no whole number of %s blocks of %lld",
+                       (long long)full[0], tn_type_name(type), (long long)tn_type_block(type));
     size_t nb[TN_MAX_DIMS];
     bool fits = tn__set_strides(type, full, nb);
     for (int i = 0; i < TN_MAX_DIMS; i++) fits = fits && tn__mul_i64(elements, full[i], &elements);
@@ -185,9 +185,7 @@ bool tn_is_contiguous_rows(const tn_tensor *t) {
     return t->ne[0] <= tn_type_block(t->type) || t->nb[0] == tn_type_bytes(t->type);
 }
 bool tn_is_transposed(const tn_tensor *t) { return t->nb[0] > t->nb[1]; }
-bool tn_is_permuted(const tn_tensor *t) {
-    return t->nb[0] > t->nb[1] || t->nb[1] > t->nb[2] || t->nb[2] > t->nb[3];
-}
+bool tn_is_permuted(const tn_tensor *t) { return t->nb[0] > t->nb[1] || t->nb[1] > t->nb[2] || t->nb[2] > t->nb[3]; }
 bool tn_is_scalar(const tn_tensor *t) { return t->ne[0] == 1 && tn_is_vector(t); }
 bool tn_is_vector(const tn_tensor *t) { return t->ne[1] == 1 && tn_is_matrix(t); }
 bool tn_is_matrix(const tn_tensor *t) { return t->ne[2] == 1 && t->ne[3] == 1; }

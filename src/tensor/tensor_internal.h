@@ -64,7 +64,7 @@ struct tn_graph {
     tn__walk_frame *stack; /* room for one frame per tensor */
     tn__ptr_map map;       /* tensor → number in order of the walk's visit, see graph.c */
     uint32_t *uses;        /* by map slot */
-    uint64_t serial; /* names this content: new for every graph and every change, never used twice */
+    uint64_t serial;       /* names this content: new for every graph and every change, never used twice */
     bool has_fingerprint;
     tn_fingerprint fingerprint;
 };

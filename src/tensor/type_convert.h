@@ -27,15 +27,15 @@ static inline int64_t tn__f32_to_int(float value, int64_t low, int64_t high) {
     return (int64_t)value;
 }
 
-#define TN__PLAIN(name, ctype, read, write)                                                                           \
-    static inline void tn__to_f32_##name(const void *from, float *to, int64_t n) {                                    \
-        const ctype *x = from;                                                                                        \
-        for (int64_t i = 0; i < n; i++) to[i] = read;                                                                 \
-    }                                                                                                                 \
-    static inline void tn__from_f32_##name(const float *from, void *to, int64_t n, const float *importance) {         \
-        (void)importance;                                                                                             \
-        ctype *y = to;                                                                                                \
-        for (int64_t i = 0; i < n; i++) y[i] = write;                                                                 \
+#define TN__PLAIN(name, ctype, read, write)                                                                          \
+    static inline void tn__to_f32_##name(const void *from, float *to, int64_t n) {                                   \
+        const ctype *x = from;                                                                                       \
+        for (int64_t i = 0; i < n; i++) to[i] = read;                                                                \
+    }                                                                                                                \
+    static inline void tn__from_f32_##name(const float *from, void *to, int64_t n, const float *importance) {        \
+        (void)importance;                                                                                            \
+        ctype *y = to;                                                                                               \
+        for (int64_t i = 0; i < n; i++) y[i] = write;                                                                \
     }
 TN__PLAIN(f16, uint16_t, tn__f16_to_f32(x[i]), tn__f32_to_f16(from[i]))
 TN__PLAIN(bf16, uint16_t, tn__bf16_to_f32(x[i]), tn__f32_to_bf16(from[i]))
@@ -48,15 +48,15 @@ TN__PLAIN(i64, int64_t, (float)x[i], tn__f32_to_int(from[i], INT64_MIN, INT64_MA
 
 /* Block types; the careful quantizer, since this table serves files. Types that cannot be written have a null
  * constant in the function's place. */
-#define TN__WRITABLE_1(name)                                                                                          \
-    static inline void tn__from_f32_##name(const float *from, void *to, int64_t n, const float *importance) {         \
-        tn__quantize_##name(from, to, n, importance);                                                                 \
+#define TN__WRITABLE_1(name)                                                                                         \
+    static inline void tn__from_f32_##name(const float *from, void *to, int64_t n, const float *importance) {        \
+        tn__quantize_##name(from, to, n, importance);                                                                \
     }
 #define TN__WRITABLE_0(name) enum { tn__from_f32_##name = 0 };
-#define TN_X(name, block, bytes, quantize)                                                                            \
-    static inline void tn__to_f32_##name(const void *from, float *to, int64_t n) {                                    \
-        tn__dequantize_row_##name(from, to, n);                                                                       \
-    }                                                                                                                 \
+#define TN_X(name, block, bytes, quantize)                                                                           \
+    static inline void tn__to_f32_##name(const void *from, float *to, int64_t n) {                                   \
+        tn__dequantize_row_##name(from, to, n);                                                                      \
+    }                                                                                                                \
     TN__WRITABLE_##quantize(name)
 TN__BLOCK_TYPES(TN_X)
 #undef TN_X

@@ -15,7 +15,8 @@ typedef struct type_row {
 } type_row;
 
 static const type_row types[TN_TYPE_LIMIT] = {
-#define TN_X(name, text, id, block, bytes) [TN_##name] = {#text, block, bytes, tn__to_f32_##text, tn__from_f32_##text},
+#define TN_X(name, text, id, block, bytes)                                                                           \
+    [TN_##name] = {#text, block, bytes, tn__to_f32_##text, tn__from_f32_##text},
     TN_TYPE_TABLE(TN_X)
 #undef TN_X
 };
@@ -30,9 +31,7 @@ const char *tn_type_name(tn_type type) { return row(type)->name; }
 int64_t tn_type_block(tn_type type) { return row(type)->block; }
 size_t tn_type_bytes(tn_type type) { return row(type)->bytes; }
 bool tn_type_is_quantized(tn_type type) { return row(type)->block > 1; }
-bool tn_type_is_float(tn_type type) {
-    return type == TN_F32 || type == TN_F16 || type == TN_BF16 || type == TN_F64;
-}
+bool tn_type_is_float(tn_type type) { return type == TN_F32 || type == TN_F16 || type == TN_BF16 || type == TN_F64; }
 bool tn_type_can_read(tn_type type) { return row(type)->to_f32 != NULL; }
 bool tn_type_can_write(tn_type type) { return row(type)->from_f32 != NULL; }
 

@@ -7,8 +7,10 @@
 #include <string.h>
 
 const char *const golden_archs[] = {
-    "falcon-dense",   "gemma-dense",  "gemma2-dense", "gpt-oss-moe", "gpt2-dense",   "granite-dense", "granitemoe-moe", "llama-dense",     "llama-moe",        "mistral3-dense",
-    "phi3-dense",     "qwen2-dense",  "qwen3-dense",  "qwen3moe-moe", "smollm3-dense", "stablelm-dense", "starcoder-dense", "starcoder2-dense", NULL,
+    "falcon-dense",   "gemma-dense",     "gemma2-dense",     "gpt-oss-moe",  "gpt2-dense",
+    "granite-dense",  "granitemoe-moe",  "llama-dense",      "llama-moe",    "mistral3-dense",
+    "phi3-dense",     "qwen2-dense",     "qwen3-dense",      "qwen3moe-moe", "smollm3-dense",
+    "stablelm-dense", "starcoder-dense", "starcoder2-dense", NULL,
 };
 
 bool golden_load(const char *relative, golden_model *g) {

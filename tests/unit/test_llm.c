@@ -26,7 +26,8 @@ static tn_session_params params(void) {
     return p;
 }
 
-/* Decodes tokens begin…end-1 of the golden text into `seq`, at positions moved by `by`; compares unless told not to. */
+/* Decodes tokens begin…end-1 of the golden text into `seq`, at positions moved by `by`; compares unless told not to.
+ */
 static void decode(fixture *f, int32_t seq, int32_t begin, int32_t end, int32_t by, bool compare) {
     int32_t n = end - begin, positions[64], seqs[64];
     bool outputs[64];
@@ -35,10 +36,13 @@ static void decode(fixture *f, int32_t seq, int32_t begin, int32_t end, int32_t 
         seqs[i] = seq;
         outputs[i] = true;
     }
-    tn_batch batch = {.n_tokens = n, .tokens = f->g.tokens + begin, .positions = positions, .seqs = seqs, .outputs = outputs};
+    tn_batch batch = {
+        .n_tokens = n, .tokens = f->g.tokens + begin, .positions = positions, .seqs = seqs, .outputs = outputs};
     assert_ok(tn_session_decode(f->session, &batch));
     assert_int_equal(tn_session_output_count(f->session), n);
-    for (int32_t i = 0; compare && i < n; i++) nmse_add(&f->sum, tn_session_logits(f->session, i), f->g.logits + (size_t)(begin + i) * (size_t)f->g.n_vocab, f->g.n_vocab);
+    for (int32_t i = 0; compare && i < n; i++)
+        nmse_add(&f->sum, tn_session_logits(f->session, i), f->g.logits + (size_t)(begin + i) * (size_t)f->g.n_vocab,
+                 f->g.n_vocab);
 }
 
 static void for_every_model(const char *what, way run, const tn_session_params *p) {
@@ -149,11 +153,11 @@ static void after_save_and_load(fixture *f) {
     decode(f, 2, half, f->g.n_tokens, 0, true);
 }
 
-#define WAY(name)                                                                                                     \
-    static void logits_##name(void **state) {                                                                         \
-        (void)state;                                                                                                  \
-        tn_session_params p = params();                                                                               \
-        for_every_model(#name, name, &p);                                                                             \
+#define WAY(name)                                                                                                    \
+    static void logits_##name(void **state) {                                                                        \
+        (void)state;                                                                                                 \
+        tn_session_params p = params();                                                                              \
+        for_every_model(#name, name, &p);                                                                            \
     }
 WAY(at_once)
 WAY(one_by_one)
@@ -211,7 +215,8 @@ static void fit_is_the_truth(void **state) {
                     assert_int_equal(b->scratch, a->scratch);
                 }
                 tn_session_free(session);
-                size_t needed = before.devices[0].weights + before.devices[0].cache + before.devices[0].compute + before.devices[0].scratch;
+                size_t needed = before.devices[0].weights + before.devices[0].cache + before.devices[0].compute +
+                                before.devices[0].scratch;
                 tn_model_close(model);
                 if (with_device && ctx == 512) {
                     for (int missing = 0; missing < 2; missing++) {
@@ -287,7 +292,8 @@ static void a_full_cache_is_a_status(void **state) {
     assert_fails(TN_E_INVALID, tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = (tn_token[]){128}}));
     assert_fails(TN_E_INVALID, tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = (tn_token[]){-1}}));
     assert_fails(TN_E_INVALID, tn_session_decode(session, &(tn_batch){.n_tokens = 0, .tokens = tokens}));
-    assert_fails(TN_E_INVALID, tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = tokens, .seqs = (int32_t[]){1}}));
+    assert_fails(TN_E_INVALID,
+                 tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = tokens, .seqs = (int32_t[]){1}}));
     tn_session_free(session);
     tn_model_close(model);
 }
@@ -304,7 +310,8 @@ static void stories_agree_with_the_reference(void **state) {
     assert_ok(tn_session_new(model, &p, &session));
     bool outputs[64];
     memset(outputs, 1, sizeof outputs);
-    assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = g.n_tokens, .tokens = g.tokens, .outputs = outputs}));
+    assert_ok(
+        tn_session_decode(session, &(tn_batch){.n_tokens = g.n_tokens, .tokens = g.tokens, .outputs = outputs}));
     nmse sum = {0};
     for (int32_t i = 0; i < g.n_tokens; i++) {
         const float *got = tn_session_logits(session, i), *want = g.logits + (size_t)i * (size_t)g.n_vocab;

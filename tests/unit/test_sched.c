@@ -28,7 +28,9 @@ typedef struct world {
 static void build_world(world *w, uint64_t seed) {
     rng r = {seed};
     memset(w, 0, sizeof *w);
-    assert_ok(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(4 * MAX_NODES + 16, 4 * MAX_NODES + 16), .no_alloc = true}, &w->arena));
+    assert_ok(tn_arena_new(
+        &(tn_arena_params){.size = tn_arena_size_for(4 * MAX_NODES + 16, 4 * MAX_NODES + 16), .no_alloc = true},
+        &w->arena));
     tn_arena *a = w->arena;
     int64_t rows = 1 + (int64_t)rng_below(&r, 5);
     for (int i = 0; i < 4; i++) w->inputs[i] = tn_name(a, tn_input(a, TN_F32, WIDTH, rows), "in%d", i);
@@ -49,8 +51,11 @@ static void build_world(world *w, uint64_t seed) {
         case 6: t = tn_rms_norm(a, x, NULL, 1e-5f); break;
         case 7: t = tn_reshape(a, tn_cont(a, x), WIDTH, x->ne[1]); break;
         case 8: { /* half of each row, put together again */
-            tn_tensor *half = tn_view(a, x, 2, (const int64_t[]){WIDTH / 2, x->ne[1]}, (const size_t[]){4, x->nb[1]}, 64);
-            t = tn_concat(a, half, tn_view(a, y, 2, (const int64_t[]){WIDTH / 2, y->ne[1]}, (const size_t[]){4, y->nb[1]}, 0), 0);
+            tn_tensor *half =
+                tn_view(a, x, 2, (const int64_t[]){WIDTH / 2, x->ne[1]}, (const size_t[]){4, x->nb[1]}, 64);
+            t = tn_concat(a, half,
+                          tn_view(a, y, 2, (const int64_t[]){WIDTH / 2, y->ne[1]}, (const size_t[]){4, y->nb[1]}, 0),
+                          0);
             break;
         }
         default: t = tn_soft_max(a, x, NULL, NULL, 0.5f, 0);
@@ -97,7 +102,10 @@ static void free_world(world *w) {
 
 /* Devices are kept for the whole program: specifications with names find the same ones again. */
 static const char *const devices[] = {
-    "sim:16M,name=a", "sim:16M,ops=mul_mat+add+silu,name=b", "sim:16M,ops=-soft_max-concat,align=256,name=c", "sim:16M,ops=rms_norm,offload=1,name=d",
+    "sim:16M,name=a",
+    "sim:16M,ops=mul_mat+add+silu,name=b",
+    "sim:16M,ops=-soft_max-concat,align=256,name=c",
+    "sim:16M,ops=rms_norm,offload=1,name=d",
 };
 
 /* An independent look at the scheduled graph: every source is readable where its node runs, no copy is made twice in
@@ -111,7 +119,9 @@ static void check_splits(const tn_sched *s) {
             tn_device *device = tn_backend_device(s->backends[split->backend]);
             if (i) assert_int_not_equal(split->backend, c->splits[i - 1].backend);
             for (size_t a = 0; a < split->n_copies; a++)
-                for (size_t b = 0; b < a; b++) assert_ptr_not_equal(c->copies[split->first_copy + a].source, c->copies[split->first_copy + b].source);
+                for (size_t b = 0; b < a; b++)
+                    assert_ptr_not_equal(c->copies[split->first_copy + a].source,
+                                         c->copies[split->first_copy + b].source);
             assert_int_equal(split->first_node, work);
             work += split->n_nodes;
             for (size_t n = 0; n < split->n_nodes; n++) {
@@ -120,9 +130,11 @@ static void check_splits(const tn_sched *s) {
                 for (int x = 0; x < TN_MAX_SRC; x++) {
                     if (!t->src[x]) continue;
                     const tn_tensor *root = t->src[x]->view_src ? t->src[x]->view_src : t->src[x];
-                    tn_buffer_type *type = root->buffer ? tn_buffer_get_type(root->buffer) : s->types[s->n_backends - 1];
+                    tn_buffer_type *type =
+                        root->buffer ? tn_buffer_get_type(root->buffer) : s->types[s->n_backends - 1];
                     assert_true(tn_device_supports_buffer_type(device, type));
-                    assert_true(tn_graph_index(c->graph, t->src[x]) < tn_graph_index(c->graph, t) || t->src[x]->op == TN_OP_NONE);
+                    assert_true(tn_graph_index(c->graph, t->src[x]) < tn_graph_index(c->graph, t) ||
+                                t->src[x]->op == TN_OP_NONE);
                 }
             }
         }
@@ -154,7 +166,8 @@ static void any_set_of_devices_gives_the_same_bits(void **state) {
         for (size_t i = 0; i < 3; i++) {
             tn_tensor *t = w.nodes[rng_below(&r, w.n_nodes)];
             int backend = (int)rng_below(&r, n + 1);
-            if (tn_device_supports_op(tn_backend_device(tn_sched_backend(many, (size_t)backend)), t, NULL, 0)) assert_ok(tn_sched_pin(many, t, backend));
+            if (tn_device_supports_op(tn_backend_device(tn_sched_backend(many, (size_t)backend)), t, NULL, 0))
+                assert_ok(tn_sched_pin(many, t, backend));
         }
         assert_ok(run_world(&w, many, got));
         assert_memory_equal(want, got, (size_t)tn_nbytes(w.output));
@@ -222,7 +235,9 @@ static void every_fault_surfaces_and_can_be_left_behind(void **state) {
         const char *what;
         size_t offset;
         tn_status status;
-    } kinds[] = {{"alloc", offsetof(tn__sim, fail_alloc), TN_E_DEVICE_MEMORY}, {"copy", offsetof(tn__sim, fail_copy), TN_E_DEVICE}, {"lost", offsetof(tn__sim, fail_run), TN_E_DEVICE_LOST}};
+    } kinds[] = {{"alloc", offsetof(tn__sim, fail_alloc), TN_E_DEVICE_MEMORY},
+                 {"copy", offsetof(tn__sim, fail_copy), TN_E_DEVICE},
+                 {"lost", offsetof(tn__sim, fail_run), TN_E_DEVICE_LOST}};
     const char *spec = "sim:16M,ops=-soft_max,name=fragile";
     tn_device *device;
     assert_ok(tn_device_find(spec, &device));
@@ -283,7 +298,9 @@ static void many_devices_and_nodes_work(void **state) {
     tn_arena *arena;
     tn_graph *graph;
     assert_ok(tn_sched_new(&(tn_sched_params){.backends = backends, .n_backends = DEVICES}, &s));
-    assert_ok(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(NODES + 4 * INPUTS, NODES + 4 * INPUTS), .no_alloc = true}, &arena));
+    assert_ok(tn_arena_new(
+        &(tn_arena_params){.size = tn_arena_size_for(NODES + 4 * INPUTS, NODES + 4 * INPUTS), .no_alloc = true},
+        &arena));
     /* 500 inputs summed up on one device, then a long chain handed from device to device. */
     tn_tensor *inputs[INPUTS], *x = NULL, *first;
     for (int i = 0; i < INPUTS; i++) {
@@ -304,7 +321,8 @@ static void many_devices_and_nodes_work(void **state) {
     assert_ok(tn_sched_run(s, graph));
     float got[4];
     assert_ok(tn_tensor_get(x, got));
-    assert_true(got[0] == INPUTS && got[1] == 2 * INPUTS && got[2] == 3 * INPUTS && got[3] == INPUTS * (INPUTS - 1) / 2);
+    assert_true(got[0] == INPUTS && got[1] == 2 * INPUTS && got[2] == 3 * INPUTS &&
+                got[3] == INPUTS * (INPUTS - 1) / 2);
     tn_sched_info info;
     assert_ok(tn_sched_describe(s, graph, &info));
     assert_true(info.copies >= INPUTS && info.splits >= 9);
@@ -347,7 +365,8 @@ static tn_status schedule_small_graph(void *user) {
     TN_TRY(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(8, 16), .no_alloc = true}, &arena));
     tn_tensor *x = tn_input(arena, TN_F32, 4, 2), *y = tn_output(tn_add(arena, tn_silu(arena, x), x));
     TN_TRY_GOTO(tn_graph_of(arena, y, &graph), status, out);
-    TN_TRY_GOTO(tn_sched_new(&(tn_sched_params){.devices = {"sim:16M,ops=add,name=adder"}, .n_threads = 1}, &s), status, out);
+    TN_TRY_GOTO(tn_sched_new(&(tn_sched_params){.devices = {"sim:16M,ops=add,name=adder"}, .n_threads = 1}, &s),
+                status, out);
     TN_TRY_GOTO(tn_sched_reserve(s, graph), status, out);
     TN_TRY_GOTO(tn_tensor_set(x, data), status, out);
     TN_TRY_GOTO(tn_sched_run(s, graph), status, out);

@@ -60,9 +60,21 @@ out:
 }
 
 static const struct option options[] = {
-    {.name = "prompt", .letter = "p", .value = "TEXT", .kind = OPTION_TEXT, .help = "the text to continue, - to read standard input"},
+    {.name = "prompt",
+     .letter = "p",
+     .value = "TEXT",
+     .kind = OPTION_TEXT,
+     .help = "the text to continue, - to read standard input"},
     {.name = "file", .letter = "f", .value = "FILE", .kind = OPTION_TEXT, .help = "read the text from FILE"},
-    {.name = "predict", .letter = "n", .aliases = "--n-predict", .value = "N", .kind = OPTION_INT, .min = -1, .max = 1e9, .fallback = "256", .help = "tokens to write, -1 until the model stops",
+    {.name = "predict",
+     .letter = "n",
+     .aliases = "--n-predict",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = -1,
+     .max = 1e9,
+     .fallback = "256",
+     .help = "tokens to write, -1 until the model stops",
      .env = "LLAMA_ARG_N_PREDICT"},
     {.name = "no-echo", .kind = OPTION_FLAG, .help = "leave out the prompt"},
     {0},

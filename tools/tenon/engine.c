@@ -10,49 +10,194 @@
 #include <unistd.h>
 
 static const struct option engine_table[] = {
-    {.name = "model", .letter = "m", .value = "FILE", .kind = OPTION_TEXT, .help = "the model, instead of as the first argument", .env = "TENON_MODEL LLAMA_ARG_MODEL"},
-    {.name = "ctx", .letter = "c", .aliases = "--ctx-size", .value = "N", .kind = OPTION_INT, .min = 0, .max = INT32_MAX, .fallback = "4096",
-     .help = "context: cells of the KV cache, 0 for what the model was trained with", .env = "TENON_CTX LLAMA_ARG_CTX_SIZE"},
-    {.name = "batch", .letter = "b", .aliases = "--batch-size", .value = "N", .kind = OPTION_INT, .min = 1, .max = 1 << 24, .fallback = "2048",
-     .help = "most tokens handed over at once", .env = "LLAMA_ARG_BATCH"},
-    {.name = "ubatch", .letter = "ub", .aliases = "--ubatch-size", .value = "N", .kind = OPTION_INT, .min = 1, .max = 1 << 24, .fallback = "512",
-     .help = "most tokens computed at once", .env = "LLAMA_ARG_UBATCH"},
+    {.name = "model",
+     .letter = "m",
+     .value = "FILE",
+     .kind = OPTION_TEXT,
+     .help = "the model, instead of as the first argument",
+     .env = "TENON_MODEL LLAMA_ARG_MODEL"},
+    {.name = "ctx",
+     .letter = "c",
+     .aliases = "--ctx-size",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 0,
+     .max = INT32_MAX,
+     .fallback = "4096",
+     .help = "context: cells of the KV cache, 0 for what the model was trained with",
+     .env = "TENON_CTX LLAMA_ARG_CTX_SIZE"},
+    {.name = "batch",
+     .letter = "b",
+     .aliases = "--batch-size",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 1,
+     .max = 1 << 24,
+     .fallback = "2048",
+     .help = "most tokens handed over at once",
+     .env = "LLAMA_ARG_BATCH"},
+    {.name = "ubatch",
+     .letter = "ub",
+     .aliases = "--ubatch-size",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 1,
+     .max = 1 << 24,
+     .fallback = "512",
+     .help = "most tokens computed at once",
+     .env = "LLAMA_ARG_UBATCH"},
     OPTION_THREADS,
-    {.name = "threads-batch", .letter = "tb", .value = "N", .kind = OPTION_INT, .min = 0, .max = 4096, .fallback = "0", .help = "accepted for compatibility; --threads rules"},
-    {.name = "cache-type-k", .letter = "ctk", .aliases = "--cache-type", .value = "TYPE", .kind = OPTION_TEXT, .fallback = "f16", .choices = "f32 f16 bf16 q8_0 q4_0",
-     .help = "type of the cached keys", .env = "LLAMA_ARG_CACHE_TYPE_K"},
-    {.name = "cache-type-v", .letter = "ctv", .value = "TYPE", .kind = OPTION_TEXT, .choices = "f32 f16 bf16 q8_0 q4_0", .help = "type of the cached values, as the keys' when not given",
+    {.name = "threads-batch",
+     .letter = "tb",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 0,
+     .max = 4096,
+     .fallback = "0",
+     .help = "accepted for compatibility; --threads rules"},
+    {.name = "cache-type-k",
+     .letter = "ctk",
+     .aliases = "--cache-type",
+     .value = "TYPE",
+     .kind = OPTION_TEXT,
+     .fallback = "f16",
+     .choices = "f32 f16 bf16 q8_0 q4_0",
+     .help = "type of the cached keys",
+     .env = "LLAMA_ARG_CACHE_TYPE_K"},
+    {.name = "cache-type-v",
+     .letter = "ctv",
+     .value = "TYPE",
+     .kind = OPTION_TEXT,
+     .choices = "f32 f16 bf16 q8_0 q4_0",
+     .help = "type of the cached values, as the keys' when not given",
      .env = "LLAMA_ARG_CACHE_TYPE_V"},
-    {.name = "device", .letter = "dev", .value = "NAME", .kind = OPTION_TEXT, .repeats = true, .help = "a device to use, best first; repeat or separate by ';' (cpu, cuda0, sim:8G…)", .env = "TENON_DEVICE LLAMA_ARG_DEVICE"},
-    {.name = "gpu-layers", .letter = "ngl", .aliases = "--n-gpu-layers", .value = "N", .kind = OPTION_INT, .min = -1, .max = 1 << 20, .fallback = "-1",
-     .help = "layers off the CPU, -1 for as many as fit", .env = "LLAMA_ARG_N_GPU_LAYERS"},
-    {.name = "tensor-split", .letter = "ts", .value = "RATIOS", .kind = OPTION_TEXT, .help = "shares of the layers per device, e.g. 3,1", .env = "LLAMA_ARG_TENSOR_SPLIT"},
-    {.name = "override-tensor", .letter = "ot", .value = "REGEX=DEVICE", .kind = OPTION_TEXT, .repeats = true, .help = "put the tensors whose names match on a device"},
+    {.name = "device",
+     .letter = "dev",
+     .value = "NAME",
+     .kind = OPTION_TEXT,
+     .repeats = true,
+     .help = "a device to use, best first; repeat or separate by ';' (cpu, cuda0, sim:8G…)",
+     .env = "TENON_DEVICE LLAMA_ARG_DEVICE"},
+    {.name = "gpu-layers",
+     .letter = "ngl",
+     .aliases = "--n-gpu-layers",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = -1,
+     .max = 1 << 20,
+     .fallback = "-1",
+     .help = "layers off the CPU, -1 for as many as fit",
+     .env = "LLAMA_ARG_N_GPU_LAYERS"},
+    {.name = "tensor-split",
+     .letter = "ts",
+     .value = "RATIOS",
+     .kind = OPTION_TEXT,
+     .help = "shares of the layers per device, e.g. 3,1",
+     .env = "LLAMA_ARG_TENSOR_SPLIT"},
+    {.name = "override-tensor",
+     .letter = "ot",
+     .value = "REGEX=DEVICE",
+     .kind = OPTION_TEXT,
+     .repeats = true,
+     .help = "put the tensors whose names match on a device"},
     {.name = "no-pack", .kind = OPTION_FLAG, .help = "keep weights as in the file, never in the CPU's packed layout"},
     {0},
 };
 const struct option_group engine_options = {"Model and memory", engine_table};
 
 static const struct option sampling_table[] = {
-    {.name = "seed", .letter = "s", .value = "N", .kind = OPTION_INT, .min = -1, .max = 9e15, .fallback = "-1", .help = "seed of the random numbers, -1 for a new one each time"},
-    {.name = "temp", .aliases = "--temperature", .value = "T", .kind = OPTION_REAL, .min = 0, .max = 100, .fallback = "0.8", .help = "temperature, 0 for the likeliest token always"},
-    {.name = "top-k", .value = "N", .kind = OPTION_INT, .min = 0, .max = INT32_MAX, .fallback = "40", .help = "keep the N likeliest tokens, 0 for all"},
-    {.name = "top-p", .value = "P", .kind = OPTION_REAL, .min = 0, .max = 1, .fallback = "0.95", .help = "keep the likeliest tokens up to this probability"},
-    {.name = "min-p", .value = "P", .kind = OPTION_REAL, .min = 0, .max = 1, .fallback = "0.05", .help = "drop tokens less likely than this share of the best"},
-    {.name = "typical", .value = "P", .kind = OPTION_REAL, .min = 0, .max = 1, .fallback = "1", .help = "locally typical sampling, 1 for off"},
-    {.name = "repeat-penalty", .value = "X", .kind = OPTION_REAL, .min = 0.01, .max = 100, .fallback = "1", .help = "penalty for tokens seen lately, 1 for none"},
-    {.name = "repeat-last-n", .value = "N", .kind = OPTION_INT, .min = 0, .max = 1 << 20, .fallback = "64", .help = "how many last tokens the penalties look at"},
-    {.name = "frequency-penalty", .value = "X", .kind = OPTION_REAL, .min = -100, .max = 100, .fallback = "0", .help = "penalty per occurrence"},
-    {.name = "presence-penalty", .value = "X", .kind = OPTION_REAL, .min = -100, .max = 100, .fallback = "0", .help = "penalty for having occurred"},
-    {.name = "mirostat", .value = "N", .kind = OPTION_INT, .min = 0, .max = 2, .fallback = "0", .help = "mirostat version, 0 for off"},
+    {.name = "seed",
+     .letter = "s",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = -1,
+     .max = 9e15,
+     .fallback = "-1",
+     .help = "seed of the random numbers, -1 for a new one each time"},
+    {.name = "temp",
+     .aliases = "--temperature",
+     .value = "T",
+     .kind = OPTION_REAL,
+     .min = 0,
+     .max = 100,
+     .fallback = "0.8",
+     .help = "temperature, 0 for the likeliest token always"},
+    {.name = "top-k",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 0,
+     .max = INT32_MAX,
+     .fallback = "40",
+     .help = "keep the N likeliest tokens, 0 for all"},
+    {.name = "top-p",
+     .value = "P",
+     .kind = OPTION_REAL,
+     .min = 0,
+     .max = 1,
+     .fallback = "0.95",
+     .help = "keep the likeliest tokens up to this probability"},
+    {.name = "min-p",
+     .value = "P",
+     .kind = OPTION_REAL,
+     .min = 0,
+     .max = 1,
+     .fallback = "0.05",
+     .help = "drop tokens less likely than this share of the best"},
+    {.name = "typical",
+     .value = "P",
+     .kind = OPTION_REAL,
+     .min = 0,
+     .max = 1,
+     .fallback = "1",
+     .help = "locally typical sampling, 1 for off"},
+    {.name = "repeat-penalty",
+     .value = "X",
+     .kind = OPTION_REAL,
+     .min = 0.01,
+     .max = 100,
+     .fallback = "1",
+     .help = "penalty for tokens seen lately, 1 for none"},
+    {.name = "repeat-last-n",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 0,
+     .max = 1 << 20,
+     .fallback = "64",
+     .help = "how many last tokens the penalties look at"},
+    {.name = "frequency-penalty",
+     .value = "X",
+     .kind = OPTION_REAL,
+     .min = -100,
+     .max = 100,
+     .fallback = "0",
+     .help = "penalty per occurrence"},
+    {.name = "presence-penalty",
+     .value = "X",
+     .kind = OPTION_REAL,
+     .min = -100,
+     .max = 100,
+     .fallback = "0",
+     .help = "penalty for having occurred"},
+    {.name = "mirostat",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 0,
+     .max = 2,
+     .fallback = "0",
+     .help = "mirostat version, 0 for off"},
     {.name = "grammar", .value = "GBNF", .kind = OPTION_TEXT, .help = "only text this grammar allows"},
     {.name = "grammar-file", .value = "FILE", .kind = OPTION_TEXT, .help = "the same from a file"},
-    {.name = "json-schema", .letter = "j", .value = "SCHEMA", .kind = OPTION_TEXT, .help = "only JSON that this schema allows"},
+    {.name = "json-schema",
+     .letter = "j",
+     .value = "SCHEMA",
+     .kind = OPTION_TEXT,
+     .help = "only JSON that this schema allows"},
     {0},
 };
 const struct option_group sampling_options = {"Sampling", sampling_table};
 
-/* ---- Model ------------------------------------------------------------------------------------------------------ */
+/* ---- Model ------------------------------------------------------------------------------------------------------
+ */
 
 static const char default_model[] = "tales.gguf";
 
@@ -67,7 +212,8 @@ const char *engine_model_path(const struct args *args, char *buffer, size_t size
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     program[length > 0 ? length : 0] = '\0';
     /* A bare chroot has no /proc; the name it was called by serves where it has a folder. */
-    if (length <= 0 && strchr(program_invocation_name, '/')) snprintf(program, sizeof program, "%s", program_invocation_name);
+    if (length <= 0 && strchr(program_invocation_name, '/'))
+        snprintf(program, sizeof program, "%s", program_invocation_name);
     char *slash = strrchr(program, '/');
     if (slash) *slash = '\0';
     /* Beside the program, in the source tree (build/bin), installed (bin beside share), then as built. */
@@ -96,7 +242,8 @@ int engine_session_params(const struct args *args, tn_session_params *p) {
     for (int i = 0; i < args_repeats(args, "device"); i++) {
         for (const char *name = args_text_at(args, "device", i); *name;) {
             size_t length = strcspn(name, ";");
-            if (n == 15 || length >= sizeof names[0]) return fail("--device: at most 15 devices with names of up to 255 bytes");
+            if (n == 15 || length >= sizeof names[0])
+                return fail("--device: at most 15 devices with names of up to 255 bytes");
             memcpy(names[n], name, length);
             names[n][length] = '\0';
             p->devices[n] = names[n];
@@ -108,7 +255,8 @@ int engine_session_params(const struct args *args, tn_session_params *p) {
     for (size_t i = 0; ratio && *ratio && i < 16; i++) {
         char *end;
         p->split[i] = strtof(ratio, &end);
-        if (end == ratio || p->split[i] < 0) return fail("--tensor-split: '%s' is no list of shares like 3,1", args_text(args, "tensor-split"));
+        if (end == ratio || p->split[i] < 0)
+            return fail("--tensor-split: '%s' is no list of shares like 3,1", args_text(args, "tensor-split"));
         ratio = *end ? end + 1 : end;
     }
     int n_overrides = args_repeats(args, "override-tensor");
@@ -117,7 +265,9 @@ int engine_session_params(const struct args *args, tn_session_params *p) {
         tn_placement_override *list = calloc((size_t)n_overrides, sizeof *list);
         for (int i = 0; list && i < n_overrides; i++) {
             char *text = strdup(args_text_at(args, "override-tensor", i)), *equal = text ? strrchr(text, '=') : NULL;
-            if (!equal) return fail("--override-tensor needs REGEX=DEVICE, not '%s'", args_text_at(args, "override-tensor", i));
+            if (!equal)
+                return fail("--override-tensor needs REGEX=DEVICE, not '%s'",
+                            args_text_at(args, "override-tensor", i));
             *equal = '\0';
             list[i] = (tn_placement_override){text, equal + 1};
         }
@@ -134,7 +284,8 @@ static bool show_progress(void *user, size_t done, size_t total) {
     return !interrupted();
 }
 
-int engine_open(const struct args *args, const char *path, const tn_session_params *params, tn_model **model, tn_session **session) {
+int engine_open(const struct args *args, const char *path, const tn_session_params *params, tn_model **model,
+                tn_session **session) {
     (void)args;
     *model = NULL;
     *session = NULL;
@@ -153,7 +304,8 @@ int engine_open(const struct args *args, const char *path, const tn_session_para
     return code;
 }
 
-/* ---- Sampler ---------------------------------------------------------------------------------------------------- */
+/* ---- Sampler ----------------------------------------------------------------------------------------------------
+ */
 
 int engine_sampler(const struct args *args, const tn_model *model, tn_sampler **sampler) {
     tn_sampler_params p = tn_sampler_params_default();
@@ -179,13 +331,14 @@ int engine_sampler(const struct args *args, const tn_model *model, tn_sampler **
     return EXIT_OK;
 }
 
-/* ---- The end ---------------------------------------------------------------------------------------------------- */
+/* ---- The end ----------------------------------------------------------------------------------------------------
+ */
 
 void engine_closing_line(tn_session *session) {
     tn_session_stats s = tn_session_get_stats(session);
     double prompt = s.prompt_ns ? (double)s.prompt_tokens * 1e9 / (double)s.prompt_ns : 0;
     double generated = s.generated_ns ? (double)s.generated_tokens * 1e9 / (double)s.generated_ns : 0;
     progress_hide();
-    fprintf(stderr, "%s%llu tokens, prompt %.1f t/s, generation %.1f t/s%s\n", style(stderr, STYLE_DIM), (unsigned long long)(s.prompt_tokens + s.generated_tokens), prompt,
-            generated, style(stderr, STYLE_NONE));
+    fprintf(stderr, "%s%llu tokens, prompt %.1f t/s, generation %.1f t/s%s\n", style(stderr, STYLE_DIM),
+            (unsigned long long)(s.prompt_tokens + s.generated_tokens), prompt, generated, style(stderr, STYLE_NONE));
 }

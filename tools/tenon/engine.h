@@ -17,7 +17,8 @@ const char *engine_model_path(const struct args *args, char *buffer, size_t size
 /* Session parameters from the options. Returns an exit code. */
 int engine_session_params(const struct args *args, tn_session_params *params);
 /* Opens the model and makes a session, with progress. On failure both are NULL and the message is printed. */
-int engine_open(const struct args *args, const char *path, const tn_session_params *params, tn_model **model, tn_session **session);
+int engine_open(const struct args *args, const char *path, const tn_session_params *params, tn_model **model,
+                tn_session **session);
 /* A sampler as the options say; grammar and schema included. */
 int engine_sampler(const struct args *args, const tn_model *model, tn_sampler **sampler);
 /* "128 tokens, prompt 812.3 t/s, generation 44.1 t/s, memory planned 1.2 GiB = used 1.2 GiB" on standard error. */

@@ -38,7 +38,8 @@ static char *range(tn_buffer *buffer, const tn_tensor *tensor, size_t offset) {
 static tn_status before_copy(tn_buffer *buffer, size_t size) {
     tn__sim *sim = sim_of(buffer);
     TN_TRY(tn__sim_check(sim));
-    if (tn__sim_fault(&sim->fail_copy)) return tn_fail(TN_E_DEVICE, "%s: a copy of %zu bytes failed", sim->device.name, size);
+    if (tn__sim_fault(&sim->fail_copy))
+        return tn_fail(TN_E_DEVICE, "%s: a copy of %zu bytes failed", sim->device.name, size);
     tn__sim_delay(sim, size);
     return TN_OK;
 }
@@ -84,7 +85,8 @@ static const tn_buffer_ops buffer_ops = {.free = buffer_free, .set = set, .get =
 /* Pages for `size` bytes, visible and inner. */
 static tn_status map_pages(tn__sim_buffer *b, size_t size, bool memory_only) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes;
-    if (!tn__align_up_checked(size ? size : 1, page, &bytes)) return tn_fail(TN_E_OVERFLOW, "%zu bytes overflow", size);
+    if (!tn__align_up_checked(size ? size : 1, page, &bytes))
+        return tn_fail(TN_E_OVERFLOW, "%zu bytes overflow", size);
     int file = -1;
     if (!memory_only) {
         file = memfd_create("tenon-sim", MFD_CLOEXEC);
@@ -95,7 +97,8 @@ static tn_status map_pages(tn__sim_buffer *b, size_t size, bool memory_only) {
             goto failed;
         }
     }
-    void *visible = mmap(NULL, bytes, PROT_NONE, memory_only ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED, file, 0);
+    void *visible =
+        mmap(NULL, bytes, PROT_NONE, memory_only ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED, file, 0);
     if (visible == MAP_FAILED) {
         if (b->inner) munmap(b->inner, bytes);
         goto failed;
@@ -114,9 +117,11 @@ static tn_status buffer_new(tn_buffer_type *type, size_t size, tn_buffer **buffe
     TN_TRY(tn__sim_check(sim));
     size_t used = atomic_load(&sim->used), free_bytes = used < sim->size ? sim->size - used : 0;
     if (size > type->max_size)
-        return tn_fail(TN_E_DEVICE_MEMORY, "%s: %zu bytes asked for, a single allocation has at most %zu", sim->device.name, size, type->max_size);
+        return tn_fail(TN_E_DEVICE_MEMORY, "%s: %zu bytes asked for, a single allocation has at most %zu",
+                       sim->device.name, size, type->max_size);
     if (size > free_bytes || tn__sim_fault(&sim->fail_alloc))
-        return tn_fail(TN_E_DEVICE_MEMORY, "%s is out of memory: %zu bytes needed, %zu of %zu free", sim->device.name, size, free_bytes, sim->size);
+        return tn_fail(TN_E_DEVICE_MEMORY, "%s is out of memory: %zu bytes needed, %zu of %zu free", sim->device.name,
+                       size, free_bytes, sim->size);
     tn__sim_buffer *b = tn_calloc(1, sizeof *b);
     if (!b) return TN_E_NOMEM;
     tn_status status = map_pages(b, size, sim->memory_only);

@@ -7,7 +7,14 @@
 #include <string.h>
 
 enum { RING = 256 };
-typedef enum command_kind { COMMAND_SET, COMMAND_GET, COMMAND_COPY, COMMAND_RUN, COMMAND_RECORD, COMMAND_WAIT } command_kind;
+typedef enum command_kind {
+    COMMAND_SET,
+    COMMAND_GET,
+    COMMAND_COPY,
+    COMMAND_RUN,
+    COMMAND_RECORD,
+    COMMAND_WAIT
+} command_kind;
 
 typedef struct sim_event {
     tn_event base;
@@ -21,7 +28,7 @@ typedef struct sim_program {
     tn_tensor *copies; /* the nodes and their sources, with inner addresses; filled at each run */
     tn_tensor **nodes, **originals;
     size_t n_nodes, n_copies;
-    tn_program *inner; /* on the CPU backend, over `nodes` */
+    tn_program *inner;  /* on the CPU backend, over `nodes` */
     tn_buffer *wrapped; /* the last scratch, as a buffer of the CPU's */
     void *wrapped_base;
 } sim_program;
@@ -52,7 +59,8 @@ typedef struct stream {
     char error[512];
 } stream;
 
-/* ---- Programs ---------------------------------------------------------------------------------------------------- */
+/* ---- Programs ----------------------------------------------------------------------------------------------------
+ */
 
 static void program_free(tn_program *program) {
     sim_program *p = (sim_program *)program;
@@ -121,7 +129,8 @@ static tn_status execute_program(stream *s, const command *c) {
     tn__sim *sim = s->sim;
     sim_program *p = c->program;
     TN_TRY(tn__sim_check(sim));
-    if (sim->memory_only) return tn_fail(TN_E_UNSUPPORTED, "%s has no storage: it serves planning only", sim->device.name);
+    if (sim->memory_only)
+        return tn_fail(TN_E_UNSUPPORTED, "%s has no storage: it serves planning only", sim->device.name);
     if (tn__sim_fault(&sim->fail_run)) {
         atomic_store(&sim->lost, true);
         return tn_fail(TN_E_DEVICE_LOST, "%s was lost while computing", sim->device.name);
@@ -132,7 +141,8 @@ static tn_status execute_program(stream *s, const command *c) {
         const tn_tensor *t = p->originals[i];
         void *data = t->data && t->buffer && t->buffer->type->impl == sim ? tn__sim_inner(t->buffer, t->data) : NULL;
         if (t->data && !data && tn_nelements(t) > 0)
-            return tn_fail(TN_E_DEVICE, "%s cannot reach '%s', which lies in %s", sim->device.name, t->name, t->buffer ? t->buffer->type->name : "host memory");
+            return tn_fail(TN_E_DEVICE, "%s cannot reach '%s', which lies in %s", sim->device.name, t->name,
+                           t->buffer ? t->buffer->type->name : "host memory");
         moved = moved || p->copies[i].data != data;
         p->copies[i].data = data;
         p->copies[i].buffer = NULL;
@@ -150,7 +160,8 @@ static tn_status execute_program(stream *s, const command *c) {
     return tn_program_run(p->inner, p->wrapped);
 }
 
-/* ---- The thread -------------------------------------------------------------------------------------------------- */
+/* ---- The thread --------------------------------------------------------------------------------------------------
+ */
 
 static tn_status execute(stream *s, const command *c) {
     switch (c->kind) {
@@ -159,9 +170,11 @@ static tn_status execute(stream *s, const command *c) {
     case COMMAND_COPY: {
         /* Within the device; other copies go through the host before they are queued. */
         TN_TRY(tn__sim_check(s->sim));
-        if (tn__sim_fault(&s->sim->fail_copy)) return tn_fail(TN_E_DEVICE, "%s: a copy of %zu bytes failed", s->sim->device.name, c->size);
+        if (tn__sim_fault(&s->sim->fail_copy))
+            return tn_fail(TN_E_DEVICE, "%s: a copy of %zu bytes failed", s->sim->device.name, c->size);
         tn__sim_delay(s->sim, c->size);
-        memmove(tn__sim_inner(c->tensor->buffer, c->tensor->data), tn__sim_inner(c->source->buffer, c->source->data), c->size);
+        memmove(tn__sim_inner(c->tensor->buffer, c->tensor->data), tn__sim_inner(c->source->buffer, c->source->data),
+                c->size);
         return TN_OK;
     }
     case COMMAND_RUN: return execute_program(s, c);
@@ -227,22 +240,34 @@ static tn_status synchronize(tn_backend *backend) {
     return status;
 }
 
-/* ---- Backend ----------------------------------------------------------------------------------------------------- */
+/* ---- Backend -----------------------------------------------------------------------------------------------------
+ */
 
 static tn_status set_async(tn_backend *backend, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
-    return enqueue(backend->impl, &(command){.kind = COMMAND_SET, .tensor = tensor, .data = (void *)(uintptr_t)data, .offset = offset, .size = size});
+    return enqueue(
+        backend->impl,
+        &(command){
+            .kind = COMMAND_SET, .tensor = tensor, .data = (void *)(uintptr_t)data, .offset = offset, .size = size});
 }
 static tn_status get_async(tn_backend *backend, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
-    return enqueue(backend->impl, &(command){.kind = COMMAND_GET, .tensor = (tn_tensor *)(uintptr_t)tensor, .data = data, .offset = offset, .size = size});
+    return enqueue(backend->impl, &(command){.kind = COMMAND_GET,
+                                             .tensor = (tn_tensor *)(uintptr_t)tensor,
+                                             .data = data,
+                                             .offset = offset,
+                                             .size = size});
 }
 
 static tn_status copy_async(tn_backend *from, tn_backend *to, const tn_tensor *source, tn_tensor *target) {
     size_t size = tn_nbytes(source);
-    bool from_host = source->data && (!source->buffer || source->buffer->type->is_host), to_sim = to->ops->copy_async == copy_async;
-    if (from == to && to_sim) return enqueue(to->impl, &(command){.kind = COMMAND_COPY, .source = source, .tensor = target, .size = size});
+    bool from_host = source->data && (!source->buffer || source->buffer->type->is_host),
+         to_sim = to->ops->copy_async == copy_async;
+    if (from == to && to_sim)
+        return enqueue(to->impl, &(command){.kind = COMMAND_COPY, .source = source, .tensor = target, .size = size});
     if (from_host && to_sim) {
-        /* The host's work is done when this is called (the CPU is synchronous), so the data can be read by the queue. */
-        return enqueue(to->impl, &(command){.kind = COMMAND_SET, .tensor = target, .data = source->data, .size = size});
+        /* The host's work is done when this is called (the CPU is synchronous), so the data can be read by the queue.
+         */
+        return enqueue(to->impl,
+                       &(command){.kind = COMMAND_SET, .tensor = target, .data = source->data, .size = size});
     }
     return TN_E_UNSUPPORTED;
 }
@@ -250,7 +275,8 @@ static tn_status copy_async(tn_backend *from, tn_backend *to, const tn_tensor *s
 static tn_status program_run(tn_program *program, tn_buffer *scratch) {
     if (program->scratch && (!scratch || scratch->size < program->scratch))
         return tn_fail(TN_E_STATE, "the program needs %zu bytes of scratch", program->scratch);
-    return enqueue(program->backend->impl, &(command){.kind = COMMAND_RUN, .program = (sim_program *)program, .scratch = scratch});
+    return enqueue(program->backend->impl,
+                   &(command){.kind = COMMAND_RUN, .program = (sim_program *)program, .scratch = scratch});
 }
 
 static void backend_free(tn_backend *backend) {
@@ -299,7 +325,8 @@ tn_status tn__sim_backend_new(tn_device *device, const tn_backend_params *params
     return TN_OK;
 }
 
-/* ---- Events ------------------------------------------------------------------------------------------------------ */
+/* ---- Events ------------------------------------------------------------------------------------------------------
+ */
 
 tn_status tn__sim_event_new(tn_device *device, tn_event **event) {
     sim_event *e = tn_calloc(1, sizeof *e);
@@ -329,7 +356,8 @@ tn_status tn__sim_event_wait(tn_event *event, tn_backend *backend) {
     pthread_mutex_lock(&e->mutex);
     uint64_t ticket = e->recorded;
     pthread_mutex_unlock(&e->mutex);
-    if (backend->ops != &backend_ops) return tn__sim_event_synchronize(event); /* another kind of stream: the host waits */
+    if (backend->ops != &backend_ops)
+        return tn__sim_event_synchronize(event); /* another kind of stream: the host waits */
     return enqueue(backend->impl, &(command){.kind = COMMAND_WAIT, .event = e, .ticket = ticket});
 }
 tn_status tn__sim_event_synchronize(tn_event *event) {

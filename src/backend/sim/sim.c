@@ -21,7 +21,8 @@ void tn__sim_delay(const tn__sim *sim, size_t bytes) {
     while (nanosleep(&time, &time) != 0) {}
 }
 
-/* ---- Specification ---------------------------------------------------------------------------------------------- */
+/* ---- Specification ----------------------------------------------------------------------------------------------
+ */
 
 static bool parse_number(const char *text, double *value, const char **rest) {
     char *end;
@@ -52,7 +53,11 @@ static bool parse_time(const char *text, uint64_t *ns) {
     double value;
     const char *unit;
     if (!parse_number(text, &value, &unit)) return false;
-    double factor = !strcmp(unit, "ns") ? 1 : !strcmp(unit, "us") ? 1e3 : !strcmp(unit, "ms") ? 1e6 : !strcmp(unit, "s") ? 1e9 : -1;
+    double factor = !strcmp(unit, "ns")   ? 1
+                    : !strcmp(unit, "us") ? 1e3
+                    : !strcmp(unit, "ms") ? 1e6
+                    : !strcmp(unit, "s")  ? 1e9
+                                          : -1;
     if (factor < 0 || value * factor > 6e10) return false;
     *ns = (uint64_t)(value * factor);
     return true;
@@ -86,7 +91,8 @@ static tn_status parse_ops(tn__sim *sim, const char *text) {
 static tn_status parse_fault(tn__sim *sim, const char *text) {
     char kind[16];
     long n;
-    if (sscanf(text, "%15[a-z]:%ld", kind, &n) != 2 || n < 1) return tn_fail(TN_E_INVALID, "fail=%s: write alloc:N, copy:N or lost:N", text);
+    if (sscanf(text, "%15[a-z]:%ld", kind, &n) != 2 || n < 1)
+        return tn_fail(TN_E_INVALID, "fail=%s: write alloc:N, copy:N or lost:N", text);
     if (!strcmp(kind, "alloc"))
         atomic_store(&sim->fail_alloc, n);
     else if (!strcmp(kind, "copy"))
@@ -120,8 +126,10 @@ static tn_status parse_option(tn__sim *sim, const char *key, const char *value) 
         snprintf(sim->device.name, sizeof sim->device.name, "%s", value);
     else
         return tn_fail(TN_E_INVALID,
-                       "simulated device: '%s=%s' is not understood; known are align=BYTES (a power of two up to 4096), max-alloc=BYTES, latency=TIME (20us), "
-                       "bandwidth=BYTES per second, ops=NAME+NAME or -NAME, fail=alloc:N|copy:N|lost:N, offload=1, memory-only=1, name=NAME",
+                       "simulated device: '%s=%s' is not understood; known are align=BYTES (a power of two up to "
+                       "4096), max-alloc=BYTES, latency=TIME (20us), "
+                       "bandwidth=BYTES per second, ops=NAME+NAME or -NAME, fail=alloc:N|copy:N|lost:N, offload=1, "
+                       "memory-only=1, name=NAME",
                        key, value);
     return TN_OK;
 }
@@ -129,10 +137,12 @@ static tn_status parse_option(tn__sim *sim, const char *key, const char *value) 
 static tn_status parse(tn__sim *sim, const char *specification) {
     char text[256];
     if (strncmp(specification, "sim:", 4) != 0 || strlen(specification) >= sizeof text)
-        return tn_fail(TN_E_INVALID, "a simulated device is written sim:SIZE[,align=…][,max-alloc=…]…, not '%.100s'", specification);
+        return tn_fail(TN_E_INVALID, "a simulated device is written sim:SIZE[,align=…][,max-alloc=…]…, not '%.100s'",
+                       specification);
     snprintf(text, sizeof text, "%s", specification + 4);
     char *rest, *part = strtok_r(text, ",", &rest);
-    if (!part || !parse_bytes(part, &sim->size)) return tn_fail(TN_E_INVALID, "'%.100s': a size like 8G or 512M must follow sim:", specification);
+    if (!part || !parse_bytes(part, &sim->size))
+        return tn_fail(TN_E_INVALID, "'%.100s': a size like 8G or 512M must follow sim:", specification);
     while ((part = strtok_r(NULL, ",", &rest))) {
         char *equal = strchr(part, '=');
         if (equal) *equal = '\0';
@@ -141,7 +151,8 @@ static tn_status parse(tn__sim *sim, const char *specification) {
     return TN_OK;
 }
 
-/* ---- Device ----------------------------------------------------------------------------------------------------- */
+/* ---- Device -----------------------------------------------------------------------------------------------------
+ */
 
 static tn_status memory(tn_device *device, size_t *free_bytes, size_t *total_bytes) {
     tn__sim *sim = device->impl;
@@ -191,9 +202,14 @@ tn_status tn__sim_device_new(const char *specification, tn_device **device) {
     static atomic_int count;
     tn__sim *sim = tn_calloc(1, sizeof *sim);
     if (!sim) return TN_E_NOMEM;
-    sim->type = (tn_buffer_type){.ops = &tn__sim_type_ops, .device = &sim->device, .alignment = 128, .max_size = SIZE_MAX, .impl = sim};
+    sim->type = (tn_buffer_type){
+        .ops = &tn__sim_type_ops, .device = &sim->device, .alignment = 128, .max_size = SIZE_MAX, .impl = sim};
     sim->device = (tn_device){
-        .ops = &device_ops, .kind = TN_DEVICE_GPU, .caps = {.async = true, .events = true}, .buffer_type = &sim->type, .impl = sim,
+        .ops = &device_ops,
+        .kind = TN_DEVICE_GPU,
+        .caps = {.async = true, .events = true},
+        .buffer_type = &sim->type,
+        .impl = sim,
     };
     memset(sim->ops, 1, sizeof sim->ops);
     tn_status status = parse(sim, specification);
@@ -201,7 +217,8 @@ tn_status tn__sim_device_new(const char *specification, tn_device **device) {
         tn_free(sim);
         return status;
     }
-    if (!sim->device.name[0]) snprintf(sim->device.name, sizeof sim->device.name, "sim%d", atomic_fetch_add(&count, 1));
+    if (!sim->device.name[0])
+        snprintf(sim->device.name, sizeof sim->device.name, "sim%d", atomic_fetch_add(&count, 1));
     if (sim->type.max_size > sim->size) sim->type.max_size = sim->size;
     snprintf(sim->specification, sizeof sim->specification, "%s", specification);
     snprintf(sim->device.description, sizeof sim->device.description, "simulated device, %.100s", specification);

@@ -1,7 +1,8 @@
 /* The simulated device: a GPU's manners on the CPU, with settable limits and faults.
  *
  * Its memory has an address that the host cannot touch: the visible mapping allows no access, and only set, get, copy
- * and the device's own thread use a second mapping of the same pages. Work is queued and runs on a thread of its own. */
+ * and the device's own thread use a second mapping of the same pages. Work is queued and runs on a thread of its own.
+ */
 #ifndef TN_BACKEND_SIM_H
 #define TN_BACKEND_SIM_H
 

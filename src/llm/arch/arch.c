@@ -9,7 +9,9 @@ static const tn__arch *const archs[] = {
 #undef TN_X
 };
 
-const char *tn_architecture_name(size_t index) { return index < sizeof archs / sizeof *archs ? archs[index]->name : NULL; }
+const char *tn_architecture_name(size_t index) {
+    return index < sizeof archs / sizeof *archs ? archs[index]->name : NULL;
+}
 
 const tn__arch *tn__arch_find(const char *name) {
     for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
@@ -30,7 +32,8 @@ static int32_t window_in(const tn_gguf *file, int32_t layer, int32_t window, boo
 
 void tn__window_pattern(const tn_gguf *file, tn__hparams *h, int32_t missing, int32_t period) {
     int32_t window = window_of(file, missing);
-    for (int32_t i = 0; i < h->n_layer; i++) h->layers[i].window = window_in(file, i, window, i % period < period - 1);
+    for (int32_t i = 0; i < h->n_layer; i++)
+        h->layers[i].window = window_in(file, i, window, i % period < period - 1);
 }
 
 void tn__window_all(const tn_gguf *file, tn__hparams *h) {

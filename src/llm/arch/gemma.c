@@ -9,7 +9,8 @@ static tn_status read_gemma(const tn_gguf *file, tn__hparams *h) {
     return TN_OK;
 }
 
-/* What the file says; else the largest of each family divides by the width per head instead of the head's own size. */
+/* What the file says; else the largest of each family divides by the width per head instead of the head's own size.
+ */
 static float scale_by_width(const tn_gguf *file, const tn__hparams *h, int32_t layers_of_largest) {
     float scale = tn_gguf_get_f32(file, tn__arch_key(file, "attention.scale"), 0);
     if (scale > 0) return scale;
@@ -42,15 +43,23 @@ static tn_status read_gemma3(const tn_gguf *file, tn__hparams *h) {
 #define GEMMA .norm = TN__NORM_RMS, .rope = TN_ROPE_NEOX, .activation = TN_OP_GEGLU, .no_ffn_scales = true
 
 const tn__arch tn__arch_gemma = {
-    .name = "gemma", GEMMA, .read = read_gemma,
-    .required = {"attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down"},
+    .name = "gemma",
+    GEMMA,
+    .read = read_gemma,
+    .required = {"attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up",
+                 "ffn_down"},
 };
 const tn__arch tn__arch_gemma2 = {
-    .name = "gemma2", GEMMA, .read = read_gemma2,
-    .required = {"attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "post_attention_norm", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down", "post_ffw_norm"},
+    .name = "gemma2",
+    GEMMA,
+    .read = read_gemma2,
+    .required = {"attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "post_attention_norm", "ffn_norm",
+                 "ffn_gate", "ffn_up", "ffn_down", "post_ffw_norm"},
 };
 const tn__arch tn__arch_gemma3 = {
-    .name = "gemma3", GEMMA, .read = read_gemma3,
-    .required = {"attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "attn_q_norm", "attn_k_norm", "post_attention_norm", "ffn_norm", "ffn_gate", "ffn_up",
-                 "ffn_down", "post_ffw_norm"},
+    .name = "gemma3",
+    GEMMA,
+    .read = read_gemma3,
+    .required = {"attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "attn_q_norm", "attn_k_norm",
+                 "post_attention_norm", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down", "post_ffw_norm"},
 };

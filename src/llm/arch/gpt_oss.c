@@ -16,6 +16,13 @@ static void adjust(const tn__hparams *h, tn__weights *w) {
 }
 
 const tn__arch tn__arch_gpt_oss = {
-    .name = "gpt-oss", .norm = TN__NORM_RMS, .rope = TN_ROPE_NEOX, .activation = TN_OP_SWIGLU_OAI, .no_ffn_scales = true, .read = read, .adjust = adjust,
-    .required = {"attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "attn_sinks", "ffn_norm", "ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"},
+    .name = "gpt-oss",
+    .norm = TN__NORM_RMS,
+    .rope = TN_ROPE_NEOX,
+    .activation = TN_OP_SWIGLU_OAI,
+    .no_ffn_scales = true,
+    .read = read,
+    .adjust = adjust,
+    .required = {"attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "attn_sinks", "ffn_norm", "ffn_gate_inp",
+                 "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"},
 };

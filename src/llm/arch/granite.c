@@ -11,8 +11,8 @@ static tn_status read(const tn_gguf *file, tn__hparams *h) {
     return TN_OK;
 }
 
-#define GRANITE                                                                                                       \
-    .norm = TN__NORM_RMS, .rope = TN_ROPE_NORMAL, .activation = TN_OP_SWIGLU, .no_ffn_scales = true, .read = read,                           \
+#define GRANITE                                                                                                      \
+    .norm = TN__NORM_RMS, .rope = TN_ROPE_NORMAL, .activation = TN_OP_SWIGLU, .no_ffn_scales = true, .read = read,   \
     .required = {"attn_norm", "attn_q|attn_qkv", "attn_output", "ffn_norm", "ffn_down|ffn_down_exps"}
 
 const tn__arch tn__arch_granite = {.name = "granite", GRANITE};

@@ -8,8 +8,8 @@ static tn_status read(const tn_gguf *file, tn__hparams *h) {
     return TN_OK;
 }
 
-#define LLAMA_LIKE                                                                                                    \
-    .norm = TN__NORM_RMS, .rope = TN_ROPE_NORMAL, .activation = TN_OP_SWIGLU,                                         \
+#define LLAMA_LIKE                                                                                                   \
+    .norm = TN__NORM_RMS, .rope = TN_ROPE_NORMAL, .activation = TN_OP_SWIGLU,                                        \
     .required = {"attn_norm", "attn_q|attn_qkv", "attn_output", "ffn_norm", "ffn_down|ffn_down_exps"}
 
 const tn__arch tn__arch_llama = {.name = "llama", LLAMA_LIKE, .read = read};

@@ -8,6 +8,12 @@ static tn_status read(const tn_gguf *file, tn__hparams *h) {
 }
 
 const tn__arch tn__arch_mpt = {
-    .name = "mpt", .norm = TN__NORM_LAYER, .no_rope = true, .activation = TN_OP_GELU, .no_ffn_scales = true, .ungated = true, .read = read,
+    .name = "mpt",
+    .norm = TN__NORM_LAYER,
+    .no_rope = true,
+    .activation = TN_OP_GELU,
+    .no_ffn_scales = true,
+    .ungated = true,
+    .read = read,
     .required = {"attn_norm", "attn_qkv", "attn_output", "ffn_norm", "ffn_up", "ffn_down"},
 };
