@@ -3,12 +3,17 @@
 
 static int64_t pieces(const tn_tensor *node) { return tn__pieces(node); }
 static int64_t elements(const tn_tensor *node) { return node->ne[0]; }
-static double cost_function(const tn_tensor *node) { return (double)tn_nelements(node) * 8; } /* exp, tanh, … */
+static double cost_kernel(const tn_tensor *node) {
+    return (double)tn_nelements(node) * 1.5;
+} /* exp and kin, vectors */
+static double cost_function(const tn_tensor *node) { return (double)tn_nelements(node) * 8; } /* one by one */
 
 #define COPY                                                                                                         \
     { .run = tn__run_copy, .units = tn__units_elements }
 #define MATH                                                                                                         \
     { .run = tn__run_unary, .units = pieces }
+#define KERNEL                                                                                                       \
+    { .run = tn__run_unary, .units = pieces, .cost = cost_kernel }
 #define FUNCTION                                                                                                     \
     { .run = tn__run_unary, .units = pieces, .cost = cost_function }
 #define BINARY                                                                                                       \
@@ -34,7 +39,7 @@ const tn__cpu_op tn__cpu_ops[TN_OP_COUNT] = {
     [TN_OP_SQR] = MATH,
     [TN_OP_SQRT] = MATH,
     [TN_OP_LOG] = FUNCTION,
-    [TN_OP_EXP] = FUNCTION,
+    [TN_OP_EXP] = KERNEL,
     [TN_OP_SIN] = FUNCTION,
     [TN_OP_COS] = FUNCTION,
     [TN_OP_CLAMP] = MATH,
@@ -42,15 +47,15 @@ const tn__cpu_op tn__cpu_ops[TN_OP_COUNT] = {
     [TN_OP_ABS] = MATH,
     [TN_OP_SGN] = MATH,
     [TN_OP_STEP] = MATH,
-    [TN_OP_TANH] = FUNCTION,
+    [TN_OP_TANH] = KERNEL,
     [TN_OP_ELU] = FUNCTION,
     [TN_OP_RELU] = MATH,
     [TN_OP_LEAKY_RELU] = MATH,
-    [TN_OP_SIGMOID] = FUNCTION,
-    [TN_OP_GELU] = FUNCTION,
-    [TN_OP_GELU_QUICK] = FUNCTION,
-    [TN_OP_GELU_ERF] = FUNCTION,
-    [TN_OP_SILU] = FUNCTION,
+    [TN_OP_SIGMOID] = KERNEL,
+    [TN_OP_GELU] = KERNEL,
+    [TN_OP_GELU_QUICK] = KERNEL,
+    [TN_OP_GELU_ERF] = KERNEL,
+    [TN_OP_SILU] = KERNEL,
     [TN_OP_HARDSWISH] = MATH,
     [TN_OP_HARDSIGMOID] = MATH,
     [TN_OP_SOFTPLUS] = FUNCTION,
@@ -58,10 +63,10 @@ const tn__cpu_op tn__cpu_ops[TN_OP_COUNT] = {
     [TN_OP_DIAG_MASK_ZERO] = {.run = tn__run_diag_mask},
 
     [TN_OP_REGLU] = GATED,
-    [TN_OP_GEGLU] = GATED,
+    [TN_OP_GEGLU] = {.run = tn__run_glu, .units = pieces, .cost = cost_kernel},
     [TN_OP_GEGLU_QUICK] = GATED,
     [TN_OP_GEGLU_ERF] = GATED,
-    [TN_OP_SWIGLU] = GATED,
+    [TN_OP_SWIGLU] = {.run = tn__run_glu, .units = pieces, .cost = cost_kernel},
     [TN_OP_SWIGLU_OAI] = GATED,
 
     [TN_OP_SUM] = {.run = tn__run_sum,

@@ -272,23 +272,40 @@ static bool asked_to_stop(cpu_program *p) {
     return true;
 }
 
+/* A serial step, by one thread. */
+typedef struct solo {
+    cpu_program *program;
+    const step *step;
+} solo;
+static void run_solo(void *user) {
+    const solo *job = user;
+    cpu_program *p = job->program;
+    for (uint32_t t = 0; t < job->step->count; t++) {
+        if (t > 0 && p->tasks[job->step->first + t].phase == 0 && asked_to_stop(p)) return;
+        run_task(p, &p->tasks[job->step->first + t], 0, 1);
+    }
+}
+
+/* A serial step costs no barrier of its own: whoever arrives last at the barrier before it does its work. */
 static void run_thread(void *user, int ith, int nth) {
     cpu_program *p = user;
     tn_threadpool *pool = ((const tn__cpu_stream *)p->base.backend->impl)->pool;
-    for (uint32_t s = 0; s < p->n_steps; s++) {
-        const step *st = &p->steps[s];
-        if (!st->serial) {
+    for (uint32_t s = 0; s < p->n_steps;) {
+        const step *st = &p->steps[s++];
+        if (!st->serial)
             for (uint32_t t = 0; t < st->count; t++) run_task(p, &p->tasks[st->first + t], ith, nth);
-        } else if (ith == 0) {
-            for (uint32_t t = 0; t < st->count; t++) {
-                run_task(p, &p->tasks[st->first + t], 0, 1);
-                if (t + 1 < st->count && asked_to_stop(p)) break;
-            }
-        }
-        if (s + 1 == p->n_steps) break;
+        else if (ith == 0)
+            run_solo(&(solo){p, st});
+        if (s == p->n_steps) return;
         if (ith == 0) (void)asked_to_stop(p);
-        if (nth > 1) tn_threadpool_barrier(pool);
-        if (atomic_load_explicit(&p->aborted, memory_order_relaxed)) break;
+        solo next = {p, &p->steps[s]};
+        const bool then_solo = next.step->serial;
+        if (nth > 1)
+            tn__threadpool_meet(pool, then_solo ? run_solo : NULL, &next);
+        else if (then_solo)
+            run_solo(&next);
+        s += then_solo;
+        if (atomic_load_explicit(&p->aborted, memory_order_relaxed)) return;
     }
 }
 

@@ -17,6 +17,9 @@ typedef struct tn__cpu_stream {
     void *abort_user;
 } tn__cpu_stream;
 
+/* A barrier at which the last thread to arrive does something before it lets the others go on. */
+void tn__threadpool_meet(tn_threadpool *pool, void (*last)(void *user), void *user);
+
 tn_status tn__cpu_program_new(tn_backend *backend, tn_tensor *const *nodes, size_t n_nodes, tn_program **program);
 void tn__cpu_program_free(tn_program *program);
 void tn__cpu_program_moved(tn_program *program);

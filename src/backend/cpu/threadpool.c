@@ -2,6 +2,7 @@
  *
  * The `work` word carries both the number of the run and how many threads take part, so that a worker which is not
  * needed never reads the job of a run that may already be over. */
+#include "backend/cpu/program.h"
 #include "backend/cpu/topology.h"
 #include "backend/cpu/wait.h"
 #include "base/checked.h"
@@ -50,11 +51,12 @@ tn_threadpool_params tn_threadpool_params_default(int n_threads) {
 
 /* The last to arrive opens the barrier. A sleeper first announces itself, then looks once more, so that either it
  * sees the new turn or the opener sees the sleeper: both sides use sequentially consistent accesses. */
-void tn_threadpool_barrier(tn_threadpool *pool) {
+void tn__threadpool_meet(tn_threadpool *pool, void (*last)(void *user), void *user) {
     uint32_t active = (uint32_t)pool->active;
-    if (active == 1) return;
     uint32_t turn = atomic_load_explicit(&pool->turn, memory_order_relaxed);
-    if (atomic_fetch_add_explicit(&pool->arrived, 1, memory_order_acq_rel) + 1 == active) {
+    if (active == 1 || atomic_fetch_add_explicit(&pool->arrived, 1, memory_order_acq_rel) + 1 == active) {
+        if (last) last(user);
+        if (active == 1) return;
         atomic_store_explicit(&pool->arrived, 0, memory_order_relaxed);
         atomic_store(&pool->turn, turn + 1);
         if (atomic_load(&pool->turn_sleepers)) tn__wake_all(&pool->turn);
@@ -66,6 +68,7 @@ void tn_threadpool_barrier(tn_threadpool *pool) {
         atomic_fetch_sub(&pool->turn_sleepers, 1);
     }
 }
+void tn_threadpool_barrier(tn_threadpool *pool) { tn__threadpool_meet(pool, NULL, NULL); }
 
 static void wait_for_work(tn_threadpool *pool, uint32_t last) {
     for (;;) {
