@@ -200,6 +200,7 @@ struct tn_tokenizer {
         uint32_t hash, token;
     } * text_map;
     size_t text_mask;
+    tn__bits *text_bits; /* a filter before it */
 
     tn_token special[TN_SPECIAL_COUNT];
     tn__bits *ends;

@@ -35,17 +35,17 @@ static void extras_free(extras *e) {
     tn_free(e->slots);
 }
 
-/* The symbol of a text, or TN__NIL. */
+/* The symbol of a text, or TN__NIL; then, unless NULL, *slot is where it would go. */
 static uint32_t find_symbol(const tn_tokenizer *t, const extras *e, tn_gguf_str text, size_t *slot) {
     uint32_t id = tn__text_find(t, text.data, text.size);
-    if (id != TN__NIL) return id;
+    if (id != TN__NIL || (!slot && e->count == 0)) return id;
     size_t i = (size_t)tn__hash_bytes(text.data, text.size, t->seed) & e->mask;
     for (; e->slots[i] != TN__NIL; i = (i + 1) & e->mask) {
         const tn_gguf_str *have = &e->texts[e->slots[i]];
         if (have->size == text.size && memcmp(have->data, text.data, text.size) == 0)
             return (uint32_t)t->size + e->slots[i];
     }
-    *slot = i;
+    if (slot) *slot = i;
     return TN__NIL;
 }
 
@@ -172,13 +172,12 @@ tn_status tn__rank_merges(tn_tokenizer *t, const tn__vocab_source *source) {
             bad++;
             continue;
         }
-        size_t slot;
         joined.length = 0;
         TN_TRY_GOTO(tn__text_append(&joined, left.data, left.size), status, out);
         TN_TRY_GOTO(tn__text_append(&joined, right.data, right.size), status, out);
-        uint32_t result = find_symbol(t, &e, (tn_gguf_str){joined.bytes, joined.length}, &slot);
-        a = find_symbol(t, &e, left, &slot);
-        b = find_symbol(t, &e, right, &slot);
+        uint32_t result = find_symbol(t, &e, (tn_gguf_str){joined.bytes, joined.length}, NULL);
+        a = find_symbol(t, &e, left, NULL);
+        b = find_symbol(t, &e, right, NULL);
         status = tn__merges_add(&t->merges, a, b, (uint32_t)i, result == TN__NIL ? nothing : result);
         if (chars) joins_add(t, left, right);
     }
@@ -227,6 +226,7 @@ static uint32_t rank_of(const float *distinct, size_t count, float score) {
 
 /* Characters of tokens that are no tokens themselves. */
 static tn_status intern_chars(const tn_tokenizer *t, extras *e) {
+    tn__bits seen[0x10000 / 64] = {0}; /* most are met again and again */
     for (uint32_t id = 0; id < (uint32_t)t->size; id++) {
         tn_gguf_str text = token_str(t, id);
         if (!is_text(t, id) || text.size > LONGEST) continue;
@@ -234,7 +234,9 @@ static tn_status intern_chars(const tn_tokenizer *t, extras *e) {
             uint32_t cp, symbol;
             unsigned n = tn__utf8_decode(text.data + i, text.size - i, &cp);
             if (!n) break;
-            TN_TRY(intern(t, e, (tn_gguf_str){text.data + i, n}, &symbol));
+            if (cp >= 0x10000 || !tn__bits_get(seen, cp))
+                TN_TRY(intern(t, e, (tn_gguf_str){text.data + i, n}, &symbol));
+            if (cp < 0x10000) tn__bits_set(seen, cp);
             i += n;
         }
     }
@@ -248,10 +250,9 @@ static tn_status add_splits(tn_tokenizer *t, const extras *e, uint32_t id, uint3
     for (size_t i = 1; i < text.size; i++) {
         if ((text.data[i] & 0xc0) == 0x80) continue;
         tn_gguf_str left = {text.data, i}, right = {text.data + i, text.size - i};
-        size_t slot;
-        uint32_t a = find_symbol(t, e, left, &slot);
+        uint32_t a = find_symbol(t, e, left, NULL);
         if (a == TN__NIL || (a < (uint32_t)t->size && !is_text(t, a))) continue;
-        uint32_t b = find_symbol(t, e, right, &slot);
+        uint32_t b = find_symbol(t, e, right, NULL);
         if (b == TN__NIL || (b < (uint32_t)t->size && !is_text(t, b))) continue;
         TN_TRY(tn__merges_add(&t->merges, a, b, rank, id));
         joins_add(t, left, right);

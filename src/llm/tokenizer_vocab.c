@@ -39,12 +39,16 @@ int tn__byte_of_char(uint32_t cp) {
 
 /* ---- Texts --------------------------------------------------------------------------------------------------- */
 
-static inline uint32_t hash_text(const tn_tokenizer *t, const char *text, size_t size) {
-    return (uint32_t)tn__hash_bytes(text, size, t->seed);
+/* Eight bits per slot of the map, chosen by the upper half of the hash. */
+static inline size_t filter_bit(const tn_tokenizer *t, uint64_t hash) {
+    return (size_t)(hash >> 32) & (8 * (t->text_mask + 1) - 1);
 }
 
 uint32_t tn__text_find(const tn_tokenizer *t, const char *text, size_t size) {
-    uint32_t hash = hash_text(t, text, size);
+    uint64_t whole = tn__hash_bytes(text, size, t->seed);
+    /* Loading asks for many texts that are no tokens; the small bitset answers most of them. */
+    if (!tn__bits_get(t->text_bits, filter_bit(t, whole))) return TN__NIL;
+    uint32_t hash = (uint32_t)whole;
     for (size_t i = hash & t->text_mask;; i = (i + 1) & t->text_mask) {
         const struct tn__text_slot *slot = &t->text_map[i];
         if (slot->token == TN__NIL) return TN__NIL;
@@ -59,7 +63,8 @@ static tn_status index_texts(tn_tokenizer *t) {
     size_t slots = 16;
     while (slots / 2 < (size_t)t->size) slots *= 2;
     t->text_map = tn_malloc(slots * sizeof *t->text_map);
-    if (!t->text_map) return TN_E_NOMEM;
+    t->text_bits = tn_calloc(slots / 8, sizeof *t->text_bits);
+    if (!t->text_map || !t->text_bits) return TN_E_NOMEM;
     memset(t->text_map, 0xff, slots * sizeof *t->text_map);
     t->text_mask = slots - 1;
     for (uint32_t id = 0; id < (uint32_t)t->size; id++) {
@@ -67,10 +72,11 @@ static tn_status index_texts(tn_tokenizer *t) {
         const char *text = tn__token_text(t, id, &size);
         /* Of tokens with the same text only the first is ever made from text. Empty ones never are. */
         if (size == 0 || tn__text_find(t, text, size) != TN__NIL) continue;
-        uint32_t hash = hash_text(t, text, size);
-        size_t i = hash & t->text_mask;
+        uint64_t hash = tn__hash_bytes(text, size, t->seed);
+        size_t i = (uint32_t)hash & t->text_mask;
         while (t->text_map[i].token != TN__NIL) i = (i + 1) & t->text_mask;
-        t->text_map[i] = (struct tn__text_slot){hash, id};
+        t->text_map[i] = (struct tn__text_slot){(uint32_t)hash, id};
+        tn__bits_set(t->text_bits, filter_bit(t, hash));
     }
     return TN_OK;
 }
@@ -400,6 +406,7 @@ void tn__vocab_free(tn_tokenizer *t) {
     tn_free(t->scores);
     tn_free(t->strips);
     tn_free(t->text_map);
+    tn_free(t->text_bits);
     tn_free(t->ends);
     tn__trie_free(&t->specials);
 }
