@@ -1,0 +1,199 @@
+/* Packing: the efforts, and the answer. */
+#include "plan/pack_internal.h"
+
+#include "base/checked.h"
+
+/* Budgets in steps. A step takes two to five nanoseconds: ten thousand items stay below ten milliseconds at fast
+ * effort, balanced ends within about a second and exact within some ten seconds, after which both have found most of
+ * what they ever find. */
+static const uint64_t fast_base = 500000, fast_per_item = 120;
+static const uint64_t balanced_steps = 300000000, exact_steps = 4000000000;
+
+tn_pack_params tn_pack_params_default(void) { return (tn_pack_params){0}; }
+
+void tn_pack_result_free(tn_pack_result *result) {
+    if (!result) return;
+    tn_free(result->offsets);
+    tn_free(result->chunks);
+    tn_free(result->chunk_sizes);
+    tn_free(result->conflict);
+    memset(result, 0, sizeof *result);
+}
+
+/* The sum of the chunk sizes of the best placement. */
+static uint64_t total_size(const tn__pack_problem *p) {
+    uint64_t height = tn__pack_height(p);
+    if (!p->chunk || height == TN__NOWHERE) return height;
+    uint64_t total = 0;
+    size_t chunks = height / p->stride + 1;
+    uint64_t *end = tn_calloc(chunks, sizeof *end);
+    if (!end) return height; /* an overestimate; only a shortcut is missed */
+    for (uint32_t i = 0; i < p->n; i++) {
+        uint64_t *e = &end[p->best[i] / p->stride];
+        *e = TN__MAX(*e, p->best[i] % p->stride + p->size[i]);
+    }
+    for (size_t c = 0; c < chunks; c++) total += end[c];
+    tn_free(end);
+    return total;
+}
+
+static bool satisfied(const tn__pack_problem *p, uint64_t goal) { return total_size(p) <= goal; }
+
+/* ---- Fast
+ * ------------------------------------------------------------------------------------------------------------ */
+
+typedef struct workspace {
+    uint32_t *order;
+    uint64_t *key, *at, *scratch;
+} workspace;
+
+static bool workspace_make(workspace *w, size_t n) {
+    w->order = tn_malloc(n * sizeof *w->order);
+    w->key = tn_malloc(n * sizeof *w->key);
+    w->at = tn_malloc(n * sizeof *w->at);
+    w->scratch = tn_malloc(4 * n * sizeof *w->scratch);
+    return w->order && w->key && w->at && w->scratch;
+}
+static void workspace_free(workspace *w) {
+    tn_free(w->order);
+    tn_free(w->key);
+    tn_free(w->at);
+    tn_free(w->scratch);
+}
+
+static void greedy(tn__pack_problem *p, tn__pack_greedy *g, workspace *w, uint64_t goal, tn__pack_order_by by,
+                   tn__gap_rule rule) {
+    uint32_t count = tn__pack_open_items(p, goal, w->order);
+    p->clock.steps += 2 * (uint64_t)count;
+    tn__pack_order(p, by, w->order, count, w->key, w->scratch);
+    if (tn__pack_greedy_run(g, w->order, count, rule, w->at)) tn__pack_keep(p, w->at);
+}
+
+static tn_status online(tn__pack_problem *p, workspace *w, bool mirrored, bool large_first) {
+    p->clock.steps += 30 * (uint64_t)p->n;
+    TN_TRY(tn__pack_online(p, mirrored, large_first, w->at));
+    tn__pack_keep(p, w->at);
+    return TN_OK;
+}
+
+static tn_status pack_fast(tn__pack_problem *p, tn__pack_greedy *g, uint64_t goal) {
+    workspace w;
+    bool plain = !p->any_fixed && !p->chunk;
+    tn_status status = TN_E_NOMEM;
+    if (!workspace_make(&w, p->n)) goto out;
+    status = TN_OK;
+    /* The first one always runs to its end, so that there is a placement: as an allocator would do it, in order of
+     * start. Nothing later is ever worse. */
+    if (plain) {
+        TN_TRY_GOTO(online(p, &w, false, false), status, out);
+    } else {
+        uint64_t limit = p->clock.limit, deadline = p->clock.deadline;
+        p->clock.limit = UINT64_MAX;
+        p->clock.deadline = 0;
+        greedy(p, g, &w, 0, TN__BY_START, TN__GAP_TIGHTEST);
+        p->clock.limit = limit;
+        p->clock.deadline = deadline;
+    }
+    static const struct {
+        tn__pack_order_by by;
+        tn__gap_rule rule;
+    } attempts[] = {{TN__BY_SIZE, TN__GAP_LOWEST},
+                    {TN__BY_AREA, TN__GAP_LOWEST},
+                    {TN__BY_SIZE_SPAN, TN__GAP_TIGHTEST},
+                    {TN__BY_SPAN, TN__GAP_LOWEST}};
+    for (size_t a = 0; a < TN__COUNT(attempts) && !satisfied(p, goal) && !tn__pack_stopped(&p->clock); a++)
+        greedy(p, g, &w, goal, attempts[a].by, attempts[a].rule);
+    for (int a = 1; a < 4 && plain && !satisfied(p, goal) && !tn__pack_stopped(&p->clock); a++)
+        TN_TRY_GOTO(online(p, &w, a & 1, a & 2), status, out);
+out:
+    workspace_free(&w);
+    return status;
+}
+
+/* ---- The answer
+ * -------------------------------------------------------------------------------------------------------- */
+
+static tn_status answer(const tn__pack_problem *p, const tn_pack_item *items, size_t count, tn_pack_result *r) {
+    uint64_t stride = p->chunk ? p->stride : UINT64_MAX;
+    r->count = count;
+    r->offsets = tn_malloc(count * sizeof *r->offsets);
+    r->chunks = tn_malloc(count * sizeof *r->chunks);
+    r->chunk_count = count > 0;
+    for (uint32_t i = 0; i < p->n; i++) r->chunk_count = TN__MAX(r->chunk_count, p->best[i] / stride + 1);
+    r->chunk_sizes = tn_calloc(r->chunk_count, sizeof *r->chunk_sizes);
+    if (!r->offsets || !r->chunks || !r->chunk_sizes) return TN_E_NOMEM;
+    /* Items without a size or a life conflict with nothing. */
+    for (size_t i = 0; i < count; i++) {
+        r->offsets[i] = items[i].fixed ? items[i].offset : 0;
+        r->chunks[i] = items[i].fixed ? items[i].chunk : 0;
+    }
+    for (uint32_t i = 0; i < p->n; i++) {
+        size_t chunk = p->best[i] / stride, offset = p->best[i] % stride;
+        r->offsets[p->id[i]] = offset;
+        r->chunks[p->id[i]] = (uint32_t)chunk;
+        r->chunk_sizes[chunk] = TN__MAX(r->chunk_sizes[chunk], offset + p->size[i]);
+    }
+    for (size_t c = 0; c < r->chunk_count; c++) r->size += r->chunk_sizes[c];
+    return TN_OK;
+}
+
+static tn_status pack(tn__pack_problem *p, const tn_pack_params *params) {
+    /* With a capacity anything within it will do; without, nothing above the lower bound. */
+    uint64_t goal = params->capacity ? params->capacity : p->lower_bound;
+    if (params->capacity && p->lower_bound > params->capacity) return TN_E_INFEASIBLE;
+    tn__pack_greedy *g;
+    TN_TRY(tn__pack_greedy_new(p, &g));
+    uint64_t steps = params->max_steps;
+    p->clock.limit = steps ? steps : fast_base + fast_per_item * p->n;
+    tn_status status = pack_fast(p, g, goal);
+    if (status == TN_OK && params->effort != TN_PACK_FAST && !satisfied(p, goal)) {
+        p->clock.limit = steps ? steps : params->effort == TN_PACK_BALANCED ? balanced_steps : exact_steps;
+        uint64_t share = (params->effort == TN_PACK_EXACT ? balanced_steps / 8 : p->clock.limit) / 2;
+        status = tn__pack_improve(p, g, goal, share);
+        if (status == TN_OK && !satisfied(p, goal))
+            status = tn__pack_lower(p, goal, params->capacity != 0, p->clock.limit);
+    }
+    tn__pack_greedy_free(g);
+    if (status == TN_OK && params->capacity && !satisfied(p, params->capacity))
+        status = p->lower_bound > params->capacity ? TN_E_INFEASIBLE : TN_E_UNDECIDED;
+    return status;
+}
+
+tn_status tn_pack(const tn_pack_item *items, size_t count, const tn_pack_params *params, tn_pack_result *result) {
+    if (!result || (!items && count)) return tn_fail(TN_E_INVALID, "tn_pack: NULL argument");
+    memset(result, 0, sizeof *result);
+    tn_pack_params chosen = params ? *params : tn_pack_params_default();
+    if (chosen.effort < TN_PACK_FAST || chosen.effort > TN_PACK_EXACT)
+        return tn_fail(TN_E_INVALID, "tn_pack: effort %d does not exist", (int)chosen.effort);
+    if (!(chosen.time_limit >= 0)) return tn_fail(TN_E_INVALID, "tn_pack: time limit %g", chosen.time_limit);
+    uint64_t begun = tn_time_ns();
+    tn__pack_problem p;
+    TN_TRY(tn__pack_problem_make(items, count, &chosen, &p));
+    p.clock = (tn__pack_clock){.limit = UINT64_MAX, .cancel = chosen.cancel, .user = chosen.user};
+    if (chosen.time_limit > 0 && chosen.time_limit < 1e9)
+        p.clock.deadline = begun + (uint64_t)(chosen.time_limit * 1e9) + 1;
+
+    tn_status status = pack(&p, &chosen);
+    if (p.clock.cancelled) status = tn_fail(TN_E_ABORTED, "packing of %zu items was cancelled", count);
+    result->live_peak = p.live_peak;
+    result->lower_bound = p.lower_bound;
+    tn_status made = TN_OK;
+    if (status == TN_E_INFEASIBLE) {
+        made = tn__pack_conflict(&p, chosen.capacity, &result->conflict, &result->conflict_count);
+        if (made == TN_OK)
+            tn_fail(status, "%zu items cannot fit into %zu bytes together: at least %zu are needed",
+                    result->conflict_count, chosen.capacity, result->lower_bound);
+    } else if (status == TN_OK || status == TN_E_UNDECIDED) {
+        made = answer(&p, items, count, result);
+        if (made == TN_OK && status == TN_E_UNDECIDED)
+            tn_fail(status, "no placement within %zu bytes was found, nor shown to be impossible; the best has %zu",
+                    chosen.capacity, result->size);
+    }
+    if (made != TN_OK) status = made;
+    result->ratio = result->lower_bound ? (double)result->size / (double)result->lower_bound : 1;
+    result->optimal = result->offsets && result->size == result->lower_bound;
+    result->steps = p.clock.steps;
+    tn__pack_problem_free(&p);
+    if (status != TN_OK && status != TN_E_INFEASIBLE && status != TN_E_UNDECIDED) tn_pack_result_free(result);
+    return status;
+}

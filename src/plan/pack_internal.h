@@ -1,0 +1,143 @@
+/* The packing problem in the form all packing algorithms work on, and what they offer each other. */
+#ifndef TN_PLAN_PACK_INTERNAL_H
+#define TN_PLAN_PACK_INTERNAL_H
+
+#include "tenon/pack.h"
+
+#include <string.h>
+
+#define TN__NOWHERE UINT64_MAX /* an offset that is not known yet */
+
+/* Steps, time and cancellation. One step is a few nanoseconds of work; algorithms add up their steps and look at
+ * tn__pack_stopped() now and then. */
+typedef struct tn__pack_clock {
+    uint64_t steps, limit; /* spent and allowed */
+    uint64_t next_poll;
+    uint64_t deadline; /* tn_time_ns, 0: none */
+    bool (*cancel)(void *user);
+    void *user;
+    bool cancelled, late;
+} tn__pack_clock;
+
+/* True when work must end: cancelled, past the deadline, or out of steps. */
+bool tn__pack_stopped(tn__pack_clock *clock);
+
+/* A maximal run of items whose lifetimes hang together. Ranges share no moment, so each is packed on its own. */
+typedef struct tn__pack_range {
+    uint32_t begin, end;  /* items */
+    uint32_t first, last; /* moments [first, last) */
+    uint64_t lower_bound; /* largest padded sum of live sizes */
+    uint64_t best;        /* highest end of its items in the best placement, TN__NOWHERE before there is one */
+} tn__pack_range;
+
+/* Items that have a size and a lifetime, sorted by start, then by the caller's order; times are numbers of moments. A
+ * moment is a maximal set of items live together: only where a start follows an end does the next moment begin. Two
+ * items conflict exactly when their moments [first, last) overlap. */
+typedef struct tn__pack_problem {
+    const tn_pack_item *items; /* the caller's */
+    uint32_t n;
+    uint32_t *id;           /* the caller's index */
+    uint32_t *first, *last; /* moments */
+    uint64_t *size, *align; /* align is a mask: alignment - 1 */
+    uint64_t *fixed;        /* address, or TN__NOWHERE */
+    uint32_t moments;
+    bool any_fixed, any_align;
+    uint64_t chunk, stride; /* chunk c covers addresses [c*stride, c*stride + chunk); 0: no limit */
+    uint64_t granule;       /* every reachable address is a multiple of this */
+    uint64_t pad_mask;      /* every item starts at a multiple of pad_mask + 1 */
+    uint64_t max_pad;       /* largest padding that rounding a size up by pad_mask adds */
+    uint64_t live_peak;
+    uint64_t lower_bound; /* over all ranges; proven by live sums, alignment and (later) search */
+    tn__pack_range *ranges;
+    uint32_t n_ranges;
+    uint64_t *best; /* address of every item in the best placement so far */
+    tn__pack_clock clock;
+} tn__pack_problem;
+
+static inline uint64_t tn__pack_padded(const tn__pack_problem *p, uint64_t size) {
+    return (size + p->pad_mask) & ~p->pad_mask;
+}
+/* The lowest address from `at` on where item i may start: aligned, and not across the end of a chunk. */
+static inline uint64_t tn__pack_settle(const tn__pack_problem *p, uint32_t i, uint64_t at) {
+    at = (at + p->align[i]) & ~p->align[i];
+    if (p->chunk && at % p->stride + p->size[i] > p->chunk) at += p->stride - at % p->stride;
+    return at;
+}
+
+/* ---- pack_problem.c: from the caller's items to the problem, with lower bounds ------------------------------------
+ */
+tn_status tn__pack_problem_make(const tn_pack_item *items, size_t count, const tn_pack_params *params,
+                                tn__pack_problem *problem);
+void tn__pack_problem_free(tn__pack_problem *problem);
+/* Sorts `order` (a permutation of some items) by ascending key, keeping the order of equals. `scratch` has room for
+ * 4*count words. */
+void tn__pack_sort(uint32_t *order, uint32_t count, const uint64_t *key, uint64_t *scratch);
+/* Takes a placement over where it is better, range by range. Only ranges whose items all have an address count. */
+void tn__pack_keep(tn__pack_problem *problem, const uint64_t *at);
+/* Highest end over all ranges of the best placement; TN__NOWHERE before there is one. */
+uint64_t tn__pack_height(const tn__pack_problem *problem);
+
+/* ---- pack_online.c: best fit in order of start, as an allocator would do it at run time
+ * ------------------------------ */
+/* Writes an address for every item. Without fixed items and chunks only. `mirrored` runs time backwards;
+ * `large_first` takes items that start together by size. */
+tn_status tn__pack_online(const tn__pack_problem *problem, bool mirrored, bool large_first, uint64_t *at);
+
+/* ---- pack_greedy.c: items one after another, each into a gap among those placed before
+ * ------------------------------- */
+typedef struct tn__pack_greedy tn__pack_greedy;
+typedef enum tn__gap_rule { TN__GAP_LOWEST, TN__GAP_TIGHTEST } tn__gap_rule;
+tn_status tn__pack_greedy_new(tn__pack_problem *problem, tn__pack_greedy **greedy);
+void tn__pack_greedy_free(tn__pack_greedy *greedy);
+/* Places the given items in the given order; fixed items of all ranges are obstacles. Items that are not listed, or
+ * not reached when the clock stops the run, hold TN__NOWHERE; false in the latter case. */
+bool tn__pack_greedy_run(tn__pack_greedy *greedy, const uint32_t *order, uint32_t count, tn__gap_rule rule,
+                         uint64_t *at);
+
+/* ---- pack_improve.c: orders, and reordering around what sticks out
+ * ---------------------------------------------------- */
+typedef enum tn__pack_order_by {
+    TN__BY_START,
+    TN__BY_SIZE,
+    TN__BY_SIZE_SPAN,
+    TN__BY_AREA,
+    TN__BY_SPAN
+} tn__pack_order_by;
+/* Sorts items, given in ascending order, largest first by the chosen measure. `key` has room for all of the problem's
+ * items, `scratch` for 4*count words. */
+void tn__pack_order(const tn__pack_problem *problem, tn__pack_order_by by, uint32_t *order, uint32_t count,
+                    uint64_t *key, uint64_t *scratch);
+/* The items, without fixed ones, of ranges that are higher than the goal. Returns how many. */
+uint32_t tn__pack_open_items(const tn__pack_problem *problem, uint64_t goal, uint32_t *items);
+/* Tries to bring every range down to the goal within a number of steps; what is found is kept in the problem. */
+tn_status tn__pack_improve(tn__pack_problem *problem, tn__pack_greedy *greedy, uint64_t goal, uint64_t steps);
+
+/* ---- pack_exact.c: branch and bound over one range
+ * ------------------------------------------------------------------- */
+typedef struct tn__pack_search tn__pack_search;
+typedef enum tn__search_answer { TN__SEARCH_FOUND, TN__SEARCH_NONE, TN__SEARCH_UNDECIDED } tn__search_answer;
+/* `items` lists the items of the search, ascending: all of one range, or fewer to find a small conflict. Sets *search
+ * to NULL, with TN_OK, when there are too many for a search to be worth it. */
+tn_status tn__pack_search_new(tn__pack_problem *problem, const uint32_t *items, uint32_t count,
+                              tn__pack_search **search);
+void tn__pack_search_free(tn__pack_search *search);
+/* Looks for a placement of all items that ends at or below `height`, within a number of steps. Found addresses are
+ * written to `at` (indexed as the problem's items). What was learnt is kept for the next call. Around fixed items and
+ * with chunks the search is not exhaustive and never answers TN__SEARCH_NONE. */
+tn__search_answer tn__pack_search_run(tn__pack_search *search, uint64_t height, uint64_t steps, uint64_t *at);
+
+/* ---- pack_heights.c: which heights to search for
+ * ------------------------------------------------------------------------ */
+/* Searches for placements at or below `goal`; where that is not reached, for the lowest it can. Raises the problem's
+ * lower bound by what it proves. Spends at most `steps`. */
+tn_status tn__pack_lower(tn__pack_problem *problem, uint64_t goal, bool only_goal, uint64_t steps);
+/* A small set of items (as the caller's indices) that cannot be packed below `height`; for a problem that was proven
+ * infeasible there. */
+tn_status tn__pack_conflict(tn__pack_problem *problem, uint64_t height, size_t **items, size_t *count);
+
+/* ---- pack_verify.c
+ * --------------------------------------------------------------------------------------------------- */
+/* Fails with TN_E_INVALID when two fixed items are live together and overlap. */
+tn_status tn__pack_check_fixed(const tn_pack_item *items, size_t count);
+
+#endif

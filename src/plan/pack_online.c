@@ -1,0 +1,203 @@
+/* Best fit in order of start: what an allocator does that sees one request after another. It bounds what the planner
+ * may cost, and is often good: one run is n log n. */
+#include "plan/pack_internal.h"
+
+#include "base/hash.h"
+
+/* Memory is a list of blocks in order of address. Free blocks are also in a treap ordered by size, then address; the
+ * priorities are a hash of the block's number, so the tree's shape, too, is the same in every run. */
+enum { NONE = 0 }; /* block 0 stands for "no block" */
+typedef struct block {
+    uint64_t address, size;
+    uint32_t below, above; /* neighbours by address */
+    uint32_t left, right;  /* treap */
+    bool free;
+} block;
+
+typedef struct heap {
+    block *blocks;
+    uint32_t used, spare; /* blocks handed out so far; list of returned ones, through `above` */
+    uint32_t root;
+    uint32_t highest; /* by address */
+    uint64_t end;     /* of the highest block */
+} heap;
+
+static uint64_t priority(uint32_t b) { return tn__mix64(b); }
+static bool before(const block *a, const block *b) {
+    return a->size != b->size ? a->size < b->size : a->address < b->address;
+}
+
+/* Splits the tree t into what is before block b and what is not. */
+static void split(heap *h, uint32_t t, uint32_t b, uint32_t *low, uint32_t *high) {
+    while (t) {
+        if (before(&h->blocks[t], &h->blocks[b])) {
+            *low = t;
+            low = &h->blocks[t].right;
+            t = *low;
+        } else {
+            *high = t;
+            high = &h->blocks[t].left;
+            t = *high;
+        }
+    }
+    *low = *high = NONE;
+}
+
+static void tree_add(heap *h, uint32_t b) {
+    uint32_t *link = &h->root;
+    uint64_t rank = priority(b);
+    while (*link && priority(*link) > rank)
+        link = before(&h->blocks[b], &h->blocks[*link]) ? &h->blocks[*link].left : &h->blocks[*link].right;
+    uint32_t rest = *link;
+    *link = b;
+    split(h, rest, b, &h->blocks[b].left, &h->blocks[b].right);
+    h->blocks[b].free = true;
+}
+
+static void tree_remove(heap *h, uint32_t b) {
+    uint32_t *link = &h->root;
+    while (*link != b)
+        link = before(&h->blocks[b], &h->blocks[*link]) ? &h->blocks[*link].left : &h->blocks[*link].right;
+    uint32_t low = h->blocks[b].left, high = h->blocks[b].right;
+    while (low && high) {
+        if (priority(low) > priority(high)) {
+            *link = low;
+            link = &h->blocks[low].right;
+            low = *link;
+        } else {
+            *link = high;
+            link = &h->blocks[high].left;
+            high = *link;
+        }
+    }
+    *link = low ? low : high;
+    h->blocks[b].free = false;
+}
+
+/* The first free block of at least `size` bytes, or NONE. */
+static uint32_t tree_find(const heap *h, uint64_t size) {
+    uint32_t found = NONE;
+    for (uint32_t t = h->root; t;) {
+        if (h->blocks[t].size >= size) {
+            found = t;
+            t = h->blocks[t].left;
+        } else {
+            t = h->blocks[t].right;
+        }
+    }
+    return found;
+}
+
+static uint32_t block_new(heap *h, uint64_t address, uint64_t size, uint32_t below, uint32_t above) {
+    uint32_t b = h->spare;
+    if (b)
+        h->spare = h->blocks[b].above;
+    else
+        b = ++h->used;
+    h->blocks[b] = (block){.address = address, .size = size, .below = below, .above = above};
+    if (below) h->blocks[below].above = b;
+    if (above) h->blocks[above].below = b;
+    return b;
+}
+
+static void block_drop(heap *h, uint32_t b) {
+    block *x = &h->blocks[b];
+    if (x->below) h->blocks[x->below].above = x->above;
+    if (x->above) h->blocks[x->above].below = x->below;
+    if (h->highest == b) h->highest = x->below;
+    x->above = h->spare;
+    h->spare = b;
+}
+
+/* Cuts [address, address+size) out of block b, leaving free blocks on both sides. Returns the block in the middle. */
+static uint32_t carve(heap *h, uint32_t b, uint64_t address, uint64_t size) {
+    block *x = &h->blocks[b];
+    uint64_t front = address - x->address, back = x->size - front - size;
+    if (front) tree_add(h, block_new(h, x->address, front, x->below, b));
+    if (back) {
+        uint32_t rest = block_new(h, address + size, back, b, x->above);
+        if (h->highest == b) h->highest = rest;
+        tree_add(h, rest);
+    }
+    x->address = address;
+    x->size = size;
+    return b;
+}
+
+static uint64_t aligned(uint64_t at, uint64_t mask) { return (at + mask) & ~mask; }
+
+static uint32_t take(heap *h, uint64_t size, uint64_t mask) {
+    /* The tightest block may be too small once aligned; one with room for any alignment is then certain to do. */
+    uint32_t b = tree_find(h, size);
+    if (b && aligned(h->blocks[b].address, mask) + size > h->blocks[b].address + h->blocks[b].size)
+        b = tree_find(h, size + mask);
+    if (b) {
+        tree_remove(h, b);
+        return carve(h, b, aligned(h->blocks[b].address, mask), size);
+    }
+    /* Otherwise memory grows, from the free block at its end where there is one. */
+    b = h->highest;
+    if (b && h->blocks[b].free)
+        tree_remove(h, b);
+    else
+        b = h->highest = block_new(h, h->end, 0, h->highest, NONE);
+    block *x = &h->blocks[b];
+    uint64_t at = aligned(x->address, mask);
+    h->end = at + size;
+    x->size = h->end - x->address;
+    return carve(h, b, at, size);
+}
+
+static void give_back(heap *h, uint32_t b) {
+    block *x = &h->blocks[b];
+    uint32_t below = x->below, above = x->above;
+    if (below && h->blocks[below].free) {
+        tree_remove(h, below);
+        x->address = h->blocks[below].address;
+        x->size += h->blocks[below].size;
+        block_drop(h, below);
+    }
+    if (above && h->blocks[above].free) {
+        tree_remove(h, above);
+        x->size += h->blocks[above].size;
+        if (h->highest == above) h->highest = b;
+        block_drop(h, above);
+    }
+    tree_add(h, b);
+}
+
+tn_status tn__pack_online(const tn__pack_problem *p, bool mirrored, bool large_first, uint64_t *at) {
+    uint32_t n = p->n;
+    heap h = {.blocks = tn_malloc((2 * (size_t)n + 3) * sizeof(block))};
+    uint64_t *key = tn_malloc(n * sizeof *key), *scratch = tn_malloc(4 * (size_t)n * sizeof *scratch);
+    uint32_t *starts = tn_malloc(n * sizeof *starts), *ends = tn_malloc(n * sizeof *ends);
+    uint32_t *held = tn_malloc(n * sizeof *held);
+    tn_status status = TN_E_NOMEM;
+    if (!h.blocks || !key || !scratch || !starts || !ends || !held) goto out;
+
+    for (uint32_t i = 0; i < n; i++) starts[i] = ends[i] = i;
+    if (large_first) {
+        for (uint32_t i = 0; i < n; i++) key[i] = ~p->size[i];
+        tn__pack_sort(starts, n, key, scratch);
+    }
+    for (uint32_t i = 0; i < n; i++) key[i] = mirrored ? p->moments - p->last[i] : p->first[i];
+    if (large_first || mirrored) tn__pack_sort(starts, n, key, scratch);
+    for (uint32_t i = 0; i < n; i++) key[i] = mirrored ? p->moments - p->first[i] : p->last[i];
+    tn__pack_sort(ends, n, key, scratch);
+    for (uint32_t s = 0, e = 0; s < n; s++) {
+        uint32_t i = starts[s];
+        uint64_t now = mirrored ? p->moments - p->last[i] : p->first[i];
+        for (; key[ends[e]] <= now; e++) give_back(&h, held[ends[e]]);
+        held[i] = take(&h, p->size[i], p->align[i]);
+        at[i] = h.blocks[held[i]].address;
+    }
+    status = TN_OK;
+out:
+    tn_free(h.blocks);
+    tn_free(key);
+    tn_free(scratch);
+    tn_free(starts);
+    tn_free(ends);
+    tn_free(held);
+    return status;
+}

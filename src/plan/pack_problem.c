@@ -1,0 +1,293 @@
+/* The packing problem: checked input, lifetimes as moments, independent ranges, lower bounds. */
+#include "plan/pack_internal.h"
+
+#include "base/checked.h"
+
+bool tn__pack_stopped(tn__pack_clock *clock) {
+    if (clock->cancelled || clock->late || clock->steps >= clock->limit) return true;
+    if (clock->steps < clock->next_poll) return false;
+    /* Some hundred thousand steps are below a millisecond: prompt enough, and a cheap enough call. */
+    clock->next_poll = clock->steps + (1u << 17);
+    if (clock->cancel && clock->cancel(clock->user)) clock->cancelled = true;
+    if (clock->deadline && tn_time_ns() >= clock->deadline) clock->late = true;
+    return clock->cancelled || clock->late;
+}
+
+/* ---- Sorting ----------------------------------------------------------------------------------------------------
+ */
+
+enum { DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS };
+
+void tn__pack_sort(uint32_t *order, uint32_t count, const uint64_t *key, uint64_t *scratch) {
+    if (count <= 48) {
+        for (uint32_t i = 1; i < count; i++) {
+            uint32_t x = order[i], j = i;
+            for (; j && key[order[j - 1]] > key[x]; j--) order[j] = order[j - 1];
+            order[j] = x;
+        }
+        return;
+    }
+    /* Least significant digit first; digits in which all keys agree are left out. */
+    struct entry {
+        uint64_t key;
+        uint32_t item;
+    } *from = (struct entry *)scratch, *to = from + count;
+    uint64_t all = ~(uint64_t)0, any = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        from[i] = (struct entry){key[order[i]], order[i]};
+        all &= from[i].key;
+        any |= from[i].key;
+    }
+    for (unsigned shift = 0; shift < 64; shift += DIGIT_BITS) {
+        if (!((all ^ any) >> shift & (DIGITS - 1))) continue;
+        uint32_t slot[DIGITS] = {0};
+        for (uint32_t i = 0; i < count; i++) slot[from[i].key >> shift & (DIGITS - 1)]++;
+        uint32_t sum = 0;
+        for (unsigned d = 0; d < DIGITS; d++) {
+            uint32_t here = slot[d];
+            slot[d] = sum;
+            sum += here;
+        }
+        for (uint32_t i = 0; i < count; i++) to[slot[from[i].key >> shift & (DIGITS - 1)]++] = from[i];
+        struct entry *swap = from;
+        from = to;
+        to = swap;
+    }
+    for (uint32_t i = 0; i < count; i++) order[i] = from[i].item;
+}
+
+/* ---- Input
+ * --------------------------------------------------------------------------------------------------------- */
+
+static uint64_t gcd(uint64_t a, uint64_t b) {
+    while (b) {
+        uint64_t r = a % b;
+        a = b;
+        b = r;
+    }
+    return a;
+}
+
+/* Checks every item and counts those that take part. The sum of everything stays far from overflow, so that no later
+ * address arithmetic can wrap. */
+static tn_status check_items(const tn_pack_item *items, size_t count, size_t max_chunk, size_t *active,
+                             uint64_t *total) {
+    const uint64_t limit = (uint64_t)1 << 60;
+    *active = 0;
+    *total = 0;
+    if (count > (uint32_t)1 << 30)
+        return tn_fail(TN_E_OVERFLOW, "tn_pack: %zu items, at most 2^30 are possible", count);
+    for (size_t i = 0; i < count; i++) {
+        const tn_pack_item *item = &items[i];
+        if (item->end < item->start)
+            return tn_fail(TN_E_INVALID, "item %zu ends at %lld, before its start at %lld", i, (long long)item->end,
+                           (long long)item->start);
+        if (item->alignment && !tn__is_pow2(item->alignment))
+            return tn_fail(TN_E_INVALID, "item %zu has alignment %zu, not a power of two", i, item->alignment);
+        if (item->alignment > 1 && item->fixed && item->offset % item->alignment)
+            return tn_fail(TN_E_INVALID, "item %zu is fixed at offset %zu, not a multiple of its alignment %zu", i,
+                           item->offset, item->alignment);
+        if (max_chunk && (item->size > max_chunk || (item->fixed && item->offset > max_chunk - item->size)))
+            return tn_fail(TN_E_INVALID, "item %zu of %zu bytes does not fit into a chunk of %zu", i, item->size,
+                           max_chunk);
+        if (!max_chunk && item->fixed && item->chunk)
+            return tn_fail(TN_E_INVALID,
+                           "item %zu is fixed in chunk %u, but there is only one chunk without max_chunk", i,
+                           item->chunk);
+        uint64_t room = item->fixed ? item->offset : 0;
+        if (item->size >= limit || item->alignment >= limit || room >= limit || *total >= limit)
+            return tn_fail(TN_E_OVERFLOW, "the sizes up to item %zu add up to more than 2^60", i);
+        *total += item->size + item->alignment + room;
+        *active += item->size && item->end > item->start;
+    }
+    if (*total >= limit) return tn_fail(TN_E_OVERFLOW, "the sizes of all items add up to more than 2^60");
+    return TN_OK;
+}
+
+/* Sorts by start and end, and numbers the moments. */
+static void number_moments(tn__pack_problem *p, const tn_pack_item *items, uint32_t *by_end, uint64_t *key,
+                           uint64_t *scratch) {
+    const uint64_t sign = (uint64_t)1 << 63; /* makes signed times sort as unsigned keys */
+    for (uint32_t i = 0; i < p->n; i++) key[p->id[i]] = (uint64_t)items[p->id[i]].start ^ sign;
+    tn__pack_sort(p->id, p->n, key, scratch);
+    for (uint32_t i = 0; i < p->n; i++) {
+        by_end[i] = i;
+        key[i] = (uint64_t)items[p->id[i]].end ^ sign;
+    }
+    tn__pack_sort(by_end, p->n, key, scratch);
+    uint32_t moment = 0;
+    bool ended = false;
+    for (uint32_t i = 0, j = 0; j < p->n;) {
+        if (i < p->n && items[p->id[i]].start < items[p->id[by_end[j]]].end) {
+            if (ended) moment++;
+            ended = false;
+            p->first[i++] = moment;
+        } else {
+            p->last[by_end[j++]] = moment + 1;
+            ended = true;
+        }
+    }
+    p->moments = p->n ? moment + 1 : 0;
+}
+
+static tn_status find_ranges(tn__pack_problem *p) {
+    uint32_t count = 0, end = 0;
+    for (uint32_t i = 0; i < p->n; i++) {
+        if (i == 0 || p->first[i] >= end) count++;
+        end = TN__MAX(end, p->last[i]);
+    }
+    p->ranges = tn_calloc(count, sizeof *p->ranges);
+    if (!p->ranges) return TN_E_NOMEM;
+    end = 0;
+    for (uint32_t i = 0; i < p->n; i++) {
+        if (i == 0 || p->first[i] >= end)
+            p->ranges[p->n_ranges++] = (tn__pack_range){.begin = i, .first = p->first[i], .best = TN__NOWHERE};
+        end = TN__MAX(end, p->last[i]);
+        p->ranges[p->n_ranges - 1].end = i + 1;
+        p->ranges[p->n_ranges - 1].last = end;
+    }
+    return TN_OK;
+}
+
+/* The largest sum of live sizes. With a common alignment every item but the topmost also pays for its padding, in one
+ * chunk: several chunks end several times, so there only the plain sum is a bound. */
+static void find_bounds(tn__pack_problem *p, uint64_t *plain, uint64_t *padded) {
+    memset(plain, 0, (p->moments + 1) * sizeof *plain);
+    memset(padded, 0, (p->moments + 1) * sizeof *padded);
+    for (uint32_t i = 0; i < p->n; i++) {
+        plain[p->first[i]] += p->size[i];
+        plain[p->last[i]] -= p->size[i];
+        padded[p->first[i]] += tn__pack_padded(p, p->size[i]);
+        padded[p->last[i]] -= tn__pack_padded(p, p->size[i]);
+    }
+    uint64_t live = 0, live_padded = 0;
+    for (uint32_t r = 0; r < p->n_ranges; r++) {
+        tn__pack_range *range = &p->ranges[r];
+        for (uint32_t m = range->first; m < range->last; m++) {
+            live += plain[m];
+            live_padded += padded[m];
+            uint64_t bound = p->chunk || live_padded < live + p->max_pad ? live : live_padded - p->max_pad;
+            range->lower_bound = TN__MAX(range->lower_bound, bound);
+            p->live_peak = TN__MAX(p->live_peak, live);
+        }
+        for (uint32_t i = range->begin; p->any_fixed && !p->chunk && i < range->end; i++)
+            if (p->fixed[i] != TN__NOWHERE)
+                range->lower_bound = TN__MAX(range->lower_bound, p->fixed[i] + p->size[i]);
+        p->lower_bound = TN__MAX(p->lower_bound, range->lower_bound);
+    }
+}
+
+static void find_granules(tn__pack_problem *p) {
+    uint64_t g = p->stride, largest = 1, smallest = (uint64_t)1 << 62;
+    for (uint32_t i = 0; i < p->n; i++) {
+        g = gcd(p->size[i], g);
+        largest = TN__MAX(largest, p->align[i] + 1);
+        if (p->fixed[i] == TN__NOWHERE) {
+            smallest = TN__MIN(smallest, p->align[i] + 1);
+        } else {
+            g = gcd(p->fixed[i], g);
+            if (p->fixed[i]) smallest = TN__MIN(smallest, p->fixed[i] & -p->fixed[i]);
+        }
+    }
+    p->any_align = largest > 1;
+    if (g % largest) g = gcd(g, largest);
+    p->granule = g ? g : 1;
+    p->pad_mask = p->n ? smallest - 1 : 0;
+    for (uint32_t i = 0; i < p->n; i++) p->max_pad = TN__MAX(p->max_pad, tn__pack_padded(p, p->size[i]) - p->size[i]);
+}
+
+tn_status tn__pack_problem_make(const tn_pack_item *items, size_t count, const tn_pack_params *params,
+                                tn__pack_problem *p) {
+    memset(p, 0, sizeof *p);
+    p->items = items;
+    size_t active, max_chunk = params->max_chunk;
+    uint64_t total;
+    TN_TRY(check_items(items, count, max_chunk, &active, &total));
+    uint32_t n = (uint32_t)active;
+    p->id = tn_malloc(n * sizeof *p->id);
+    p->first = tn_malloc(n * sizeof *p->first);
+    p->last = tn_malloc(n * sizeof *p->last);
+    p->size = tn_malloc(n * sizeof *p->size);
+    p->align = tn_malloc(n * sizeof *p->align);
+    p->fixed = tn_malloc(n * sizeof *p->fixed);
+    p->best = tn_malloc(n * sizeof *p->best);
+    uint64_t *scratch = tn_malloc((4 * (size_t)n + 16) * sizeof *scratch);
+    uint64_t *key = tn_malloc(count * sizeof *key);
+    uint32_t *by_end = tn_malloc(n * sizeof *by_end);
+    tn_status status = TN_E_NOMEM;
+    if (!p->id || !p->first || !p->last || !p->size || !p->align || !p->fixed || !p->best || !scratch || !key ||
+        !by_end)
+        goto out;
+    for (size_t i = 0; i < count; i++)
+        if (items[i].size && items[i].end > items[i].start) p->id[p->n++] = (uint32_t)i;
+    number_moments(p, items, by_end, key, scratch);
+
+    uint64_t widest = 1;
+    uint32_t chunks = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const tn_pack_item *item = &items[p->id[i]];
+        p->size[i] = item->size;
+        p->align[i] = item->alignment ? item->alignment - 1 : 0;
+        p->best[i] = TN__NOWHERE;
+        widest = TN__MAX(widest, p->align[i] + 1);
+        if (item->fixed) chunks = TN__MAX(chunks, item->chunk);
+    }
+    /* A limit that even the sum of everything respects is none. */
+    if (max_chunk && (total > max_chunk || chunks)) {
+        p->chunk = max_chunk;
+        p->stride = tn__align_up(max_chunk, widest);
+        uint64_t highest;
+        if (__builtin_mul_overflow(p->stride, (uint64_t)n + chunks + 2, &highest) || highest >> 62) {
+            status = tn_fail(TN_E_OVERFLOW, "%u items in chunks of %zu bytes overflow the address arithmetic", n,
+                             max_chunk);
+            goto out;
+        }
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const tn_pack_item *item = &items[p->id[i]];
+        p->fixed[i] = item->fixed ? item->chunk * p->stride + item->offset : TN__NOWHERE;
+        p->any_fixed = p->any_fixed || item->fixed;
+    }
+    /* Fixed items are facts; two of them on one byte is the caller's mistake. */
+    if (p->any_fixed) TN_TRY_GOTO(tn__pack_check_fixed(items, count), status, out);
+    find_granules(p);
+    TN_TRY_GOTO(find_ranges(p), status, out);
+    find_bounds(p, scratch, scratch + n + 1);
+    status = TN_OK;
+out:
+    tn_free(scratch);
+    tn_free(key);
+    tn_free(by_end);
+    if (status != TN_OK) tn__pack_problem_free(p);
+    return status;
+}
+
+void tn__pack_problem_free(tn__pack_problem *p) {
+    tn_free(p->id);
+    tn_free(p->first);
+    tn_free(p->last);
+    tn_free(p->size);
+    tn_free(p->align);
+    tn_free(p->fixed);
+    tn_free(p->best);
+    tn_free(p->ranges);
+    memset(p, 0, sizeof *p);
+}
+
+void tn__pack_keep(tn__pack_problem *p, const uint64_t *at) {
+    for (uint32_t r = 0; r < p->n_ranges; r++) {
+        tn__pack_range *range = &p->ranges[r];
+        uint64_t height = 0;
+        for (uint32_t i = range->begin; i < range->end && height < range->best; i++)
+            height = at[i] == TN__NOWHERE ? TN__NOWHERE : TN__MAX(height, at[i] + p->size[i]);
+        if (height >= range->best) continue;
+        memcpy(p->best + range->begin, at + range->begin, (range->end - range->begin) * sizeof *at);
+        range->best = height;
+    }
+}
+
+uint64_t tn__pack_height(const tn__pack_problem *p) {
+    uint64_t height = 0;
+    for (uint32_t r = 0; r < p->n_ranges; r++) height = TN__MAX(height, p->ranges[r].best);
+    return height;
+}
