@@ -3,6 +3,7 @@
 #define TENON_PLAN_H
 
 #include "tenon/graph.h"
+#include "tenon/pack.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -33,7 +33,8 @@ tn_status tn__plan_liveness(const tn_graph *graph, const tn_plan_params *params,
         if (t->view_src || is_external(t)) continue;
         size_t memory = params->memory_of ? params->memory_of[i] : 0;
         if (memory >= params->n_memories)
-            return tn_fail(TN_E_INVALID, "tensor %zu ('%s') is assigned to memory %zu of %zu", i, t->name, memory, params->n_memories);
+            return tn_fail(TN_E_INVALID, "tensor %zu ('%s') is assigned to memory %zu of %zu", i, t->name, memory,
+                           params->n_memories);
         size_t bytes = params->tensor_size ? params->tensor_size(params->user, memory, t) : tn_nbytes(t);
         slot->memory = (int32_t)memory;
         if (!tn__align_up_checked(bytes, params->memories[memory].alignment, &slot->size))
@@ -42,7 +43,8 @@ tn_status tn__plan_liveness(const tn_graph *graph, const tn_plan_params *params,
         if (t->flags & TN_FLAG_PARAM) slot->last = end;
     }
 
-    /* Reads, through views too: a read of a view is a read of its root. A write through a view (set_rows, cpy) as well. */
+    /* Reads, through views too: a read of a view is a read of its root. A write through a view (set_rows, cpy) as
+     * well. */
     for (size_t i = 0; i < n_nodes; i++) {
         const tn_tensor *t = tn_graph_node(graph, i);
         for (int s = -1; s < TN_MAX_SRC; s++) {
@@ -80,7 +82,9 @@ tn_status tn__plan_liveness(const tn_graph *graph, const tn_plan_params *params,
                 const tn_tensor *o = t->src[other];
                 if (!o || other == s) continue;
                 const tn_tensor *o_root = o->view_src ? o->view_src : o;
-                if (owner_of(slots, tn_graph_index(graph, o_root)) == owner && !(o->view_offset == source->view_offset && tn_same_layout(o, source))) alone = false;
+                if (owner_of(slots, tn_graph_index(graph, o_root)) == owner &&
+                    !(o->view_offset == source->view_offset && tn_same_layout(o, source)))
+                    alone = false;
             }
             if (!alone) continue;
             slot->inplace_of = parent;

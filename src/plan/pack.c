@@ -146,13 +146,15 @@ static tn_status pack(tn__pack_problem *p, const tn_pack_params *params) {
     uint64_t steps = params->max_steps;
     p->clock.limit = steps ? steps : fast_base + fast_per_item * p->n;
     tn_status status = pack_fast(p, g, goal);
-    if (status == TN_OK && params->effort != TN_PACK_FAST && !satisfied(p, goal)) {
-        p->clock.limit = steps ? steps : params->effort == TN_PACK_BALANCED ? balanced_steps : exact_steps;
-        uint64_t share = (params->effort == TN_PACK_EXACT ? balanced_steps / 8 : p->clock.limit) / 2;
-        status = tn__pack_improve(p, g, goal, share);
-        if (status == TN_OK && !satisfied(p, goal))
-            status = tn__pack_lower(p, goal, params->capacity != 0, p->clock.limit);
+    /* Exact effort begins as balanced effort does, so that it is never worse. */
+    for (int effort = TN_PACK_BALANCED; effort <= (int)params->effort && status == TN_OK && !satisfied(p, goal);
+         effort++) {
+        uint64_t budget = effort == TN_PACK_BALANCED ? balanced_steps : exact_steps;
+        p->clock.limit = steps && (steps < budget || effort == (int)params->effort) ? steps : budget;
+        if (effort == TN_PACK_BALANCED) TN_TRY_GOTO(tn__pack_improve(p, g, goal, p->clock.limit / 2), status, out);
+        if (!satisfied(p, goal)) status = tn__pack_lower(p, goal, params->capacity != 0, UINT64_MAX);
     }
+out:
     tn__pack_greedy_free(g);
     if (status == TN_OK && params->capacity && !satisfied(p, params->capacity))
         status = p->lower_bound > params->capacity ? TN_E_INFEASIBLE : TN_E_UNDECIDED;

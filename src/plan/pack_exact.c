@@ -25,7 +25,6 @@ enum {
     MOST_CONFLICTS = 1 << 23, /* beyond this many pairs, a search would not get anywhere */
     ORDERINGS = 5,
     FIRST_RUN = 500, /* nodes until the first restart */
-    REFUTED_BITS = 17,
     NO_ITEM = -1,
 };
 
@@ -79,6 +78,7 @@ struct tn__pack_search {
     /* What is learnt. */
     uint64_t *weight;       /* per moment: failures seen there */
     uint64_t (*refuted)[2]; /* states without a solution, by hash */
+    unsigned refuted_bits;
     int64_t refuted_height;
     uint64_t restarts;
     uint64_t nodes, node_limit;
@@ -295,8 +295,11 @@ static int32_t choose(tn__pack_search *s, const int32_t *list, int32_t count) {
         bool closed = true;
         for (int32_t k = s->near_begin[u]; closed && k < s->near_begin[u + 1]; k++) {
             int32_t v = s->near[k];
-            if (s->placed[v] || lowest(s, v) >= end || postponed(s, v)) continue;
-            closed = may_start(s, v, neighbour_end(s, v));
+            if (s->placed[v] || lowest(s, v) >= end) continue;
+            /* Something that is not in conflict with u may come to lie below v first: then u does not tell what is
+             * next. */
+            closed = postponed(s, v) ? neighbour_end(s, v) >= end : may_start(s, v, neighbour_end(s, v));
+            if (postponed(s, v)) continue;
             choices += !is_second_twin(s, v);
         }
         work += (uint64_t)(s->near_begin[u + 1] - s->near_begin[u]);
@@ -384,7 +387,7 @@ static outcome solve(tn__pack_search *s, size_t list, int32_t count) {
         h1 += x;
         h2 ^= tn__mix64(x ^ 0x5851f42d4c957f2du);
     }
-    uint64_t *refuted = s->refuted[h1 >> (64 - REFUTED_BITS)];
+    uint64_t *refuted = s->refuted[h1 >> (64 - s->refuted_bits)];
     if (refuted[0] == h1 && refuted[1] == h2) return REFUTED;
 
     size_t n_changes = s->n_changes, n_lists = s->n_lists;
@@ -428,7 +431,10 @@ static outcome solve(tn__pack_search *s, size_t list, int32_t count) {
 
 tn__search_answer tn__pack_search_run(tn__pack_search *s, uint64_t height, uint64_t steps, uint64_t *at) {
     if (height > INT64_MAX / 4) height = INT64_MAX / 4;
-    if ((int64_t)height > s->refuted_height) memset(s->refuted, 0, sizeof *s->refuted << REFUTED_BITS);
+    if ((int64_t)height > s->refuted_height) {
+        memset(s->refuted, 0, sizeof *s->refuted << s->refuted_bits);
+        s->problem->clock.steps += (uint64_t)1 << s->refuted_bits >> 4;
+    }
     s->refuted_height = s->height = (int64_t)height;
     s->limit = s->height + (int64_t)s->problem->max_pad;
     tn__pack_clock *clock = &s->problem->clock;
@@ -637,7 +643,9 @@ tn_status tn__pack_search_new(tn__pack_problem *p, const uint32_t *items, uint32
     s->endings = tn_malloc(n * sizeof *s->endings);
     s->cap_lists = 4 * n;
     s->lists = tn_malloc(s->cap_lists * sizeof *s->lists);
-    s->refuted = tn_calloc((size_t)1 << REFUTED_BITS, sizeof *s->refuted);
+    /* A table for small problems stays small; past 2^17 entries it would only leave the caches. */
+    s->refuted_bits = TN__MIN(17, 40 - (unsigned)__builtin_clz(count));
+    s->refuted = tn_calloc((size_t)1 << s->refuted_bits, sizeof *s->refuted);
     if (!s->item || !s->first || !s->last || !s->size || !s->padded || !s->twin || !s->top || !s->low || !s->at ||
         !s->placed || !s->done || !s->live || !s->endings || !s->lists || !s->refuted)
         goto out;

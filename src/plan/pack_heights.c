@@ -5,6 +5,8 @@
 
 #include <stdlib.h>
 
+enum { MOST_KEPT = 64 }; /* ranges up to which their searches, with what they learnt, are kept */
+
 typedef struct hunt {
     tn__pack_problem *problem;
     tn__pack_search **searches; /* per range, made when first needed */
@@ -32,6 +34,10 @@ static tn_status try_height(hunt *h, uint64_t height, uint64_t steps, tn__search
         }
         for (uint32_t i = 0; i < p->n; i++) h->at[i] = p->fixed[i];
         *answer = tn__pack_search_run(h->searches[r], height, steps, h->at);
+        if (p->n_ranges > MOST_KEPT) {
+            tn__pack_search_free(h->searches[r]);
+            h->searches[r] = NULL;
+        }
         if (*answer == TN__SEARCH_FOUND) tn__pack_keep(p, h->at);
         if (*answer == TN__SEARCH_NONE) {
             /* No height up to this one is possible, and heights come in granules. */
@@ -51,9 +57,10 @@ tn_status tn__pack_lower(tn__pack_problem *p, uint64_t goal, bool only_goal, uin
     uint64_t limit = p->clock.limit;
     if (!h.searches || !h.items || !h.at) goto out;
     status = TN_OK;
-    p->clock.limit = TN__MIN(limit, p->clock.steps + steps);
+    if (steps < limit - TN__MIN(limit, p->clock.steps)) p->clock.limit = p->clock.steps + steps;
     /* Rounds with growing patience. In each, first the goal, then halfway between what was found and what was not. */
     for (uint64_t patience = (uint64_t)1 << 22; !h.hopeless && !tn__pack_stopped(&p->clock); patience *= 2) {
+        uint64_t begun = p->clock.steps, bound = p->lower_bound;
         goal = TN__MAX(goal, only_goal ? 0 : p->lower_bound);
         uint64_t height = tn__pack_height(p), missed = goal;
         tn__search_answer answer;
@@ -70,6 +77,8 @@ tn_status tn__pack_lower(tn__pack_problem *p, uint64_t goal, bool only_goal, uin
             TN_TRY_GOTO(try_height(&h, between, patience / 4, &answer), status, out);
             if (answer != TN__SEARCH_FOUND) missed = between;
         }
+        /* All searches ended before their patience did: more of it changes nothing. */
+        if (p->lower_bound == bound && p->clock.steps - begun < patience / 4) break;
     }
 out:
     p->clock.limit = limit;
