@@ -1,0 +1,149 @@
+// What the CUDA backend's files share: the device, its streams, programs, and the launchers of every op.
+#ifndef TN_BACKEND_CUDA_CUH
+#define TN_BACKEND_CUDA_CUH
+
+#include <cublasLt.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <stdio.h>
+#include <string.h>
+
+#define _Static_assert static_assert
+extern "C" {
+#include "quant/quant.h"
+}
+#undef _Static_assert
+#include "tenon/backend_impl.h"
+
+// A failed CUDA call becomes a status with the device, the call and CUDA's own words.
+tn_status cuda_check(cudaError_t error, const char *what);
+#define CUDA_TRY(call) TN_TRY(cuda_check((call), #call))
+
+struct cuda_device {
+    tn_device device;
+    tn_buffer_type type, host_type;
+    int ordinal;
+    cudaDeviceProp properties;
+    cudaStream_t copy_stream; // for synchronous transfers
+    void *staging[2];         // pinned, for uploads from pageable memory
+    cudaEvent_t staged[2];
+};
+
+enum { STAGING_BYTES = 8 << 20 };
+
+// ---- A stream of work ----------------------------------------------------------------------------------------------
+
+struct cuda_stream {
+    tn_backend base;
+    cuda_device *device;
+    cudaStream_t stream;
+    cublasLtHandle_t blas;
+    cudaEvent_t copied; // orders copies between streams
+};
+
+// ---- Kinds of weights (planar.cu) -------------------------------------------------------------------------------------
+
+enum { PLANAR = 0x80 };
+int kind_of(const tn_tensor *t);                 // type, with PLANAR where its rows were rearranged
+bool can_be_planar(const tn_tensor *t);          // by type and row length
+extern char planar_mark;                         // tensor->extra of rearranged weights
+tn_status planar_rearrange(cuda_device *device, const tn_tensor *t, bool forward); // in place, on the copy stream
+
+// What launchers get: the stream, and the program's scratch from `offset` on.
+struct launch {
+    cuda_device *device;
+    cudaStream_t stream;
+    cublasLtHandle_t blas;
+    char *scratch;
+    const tn_tensor **quantized; // activations whose int8 form lies at the start of scratch, or NULL
+};
+
+// Scratch bytes a node needs, and running it. Every op the device supports has a row in ops.cu.
+size_t node_scratch(const cuda_device *device, const tn_tensor *node);
+tn_status node_launch(const launch &l, const tn_tensor *node);
+bool node_supported(const tn_tensor *node, char *reason, size_t reason_size);
+
+// ---- Launchers by file ---------------------------------------------------------------------------------------------
+
+tn_status launch_unary(const launch &l, const tn_tensor *t);
+tn_status launch_binary(const launch &l, const tn_tensor *t);
+tn_status launch_glu(const launch &l, const tn_tensor *t);
+tn_status launch_copy(const launch &l, const tn_tensor *from, const tn_tensor *to); // any strides, any plain or readable types
+tn_status launch_get_rows(const launch &l, const tn_tensor *t);
+tn_status launch_set_rows(const launch &l, const tn_tensor *t);
+tn_status launch_add_id(const launch &l, const tn_tensor *t);
+tn_status launch_region(const launch &l, const tn_tensor *t); // acc, set
+tn_status launch_concat(const launch &l, const tn_tensor *t);
+tn_status launch_repeat(const launch &l, const tn_tensor *t);
+tn_status launch_norm(const launch &l, const tn_tensor *t);
+tn_status launch_soft_max(const launch &l, const tn_tensor *t);
+tn_status launch_rope(const launch &l, const tn_tensor *t);
+tn_status launch_row_reduce(const launch &l, const tn_tensor *t); // sum_rows, mean, argmax
+tn_status launch_top_k(const launch &l, const tn_tensor *t);
+tn_status launch_mix(const launch &l, const tn_tensor *t);
+size_t mul_mat_scratch(const cuda_device *device, const tn_tensor *t);
+tn_status launch_mul_mat(const launch &l, const tn_tensor *t);
+size_t mul_mat_id_scratch(const cuda_device *device, const tn_tensor *t);
+tn_status launch_mul_mat_id(const launch &l, const tn_tensor *t);
+size_t attention_scratch(const cuda_device *device, const tn_tensor *t);
+tn_status launch_attention(const launch &l, const tn_tensor *t);
+bool attention_supported(const tn_tensor *t, char *reason, size_t reason_size);
+
+// ---- Small things for kernels ----------------------------------------------------------------------------------------
+
+static inline unsigned blocks_for(int64_t n, int threads) { return (unsigned)((n + threads - 1) / threads); }
+
+struct shape4 {
+    int64_t ne[4];
+    int64_t nb[4];
+};
+static inline shape4 shape_of(const tn_tensor *t) {
+    shape4 s;
+    for (int i = 0; i < 4; i++) {
+        s.ne[i] = t->ne[i];
+        s.nb[i] = (int64_t)t->nb[i];
+    }
+    return s;
+}
+
+__device__ static inline float warp_sum(float x) {
+    for (int offset = 16; offset; offset >>= 1) x += __shfl_xor_sync(0xffffffffu, x, offset);
+    return x;
+}
+__device__ static inline float warp_max(float x) {
+    for (int offset = 16; offset; offset >>= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
+    return x;
+}
+// Over a block of up to 1024 threads; every thread gets the result. `shared` has 32 floats.
+template <bool MAX> __device__ static inline float block_reduce(float x, float *shared) {
+    x = MAX ? warp_max(x) : warp_sum(x);
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = (blockDim.x + 31) / 32;
+    if (warps == 1) return x;
+    __syncthreads();
+    if (lane == 0) shared[warp] = x;
+    __syncthreads();
+    x = lane < warps ? shared[lane] : (MAX ? -INFINITY : 0.0f);
+    return MAX ? warp_max(x) : warp_sum(x);
+}
+
+// One element of a plain type as float, and back.
+__device__ static inline float load_as_float(const void *p, int type) {
+    switch (type) {
+    case TN_F32: return *(const float *)p;
+    case TN_F16: return __half2float(*(const __half *)p);
+    case TN_BF16: return __bfloat162float(*(const __nv_bfloat16 *)p);
+    case TN_I32: return (float)*(const int32_t *)p;
+    default: return 0;
+    }
+}
+__device__ static inline void store_float(void *p, int type, float x) {
+    switch (type) {
+    case TN_F32: *(float *)p = x; break;
+    case TN_F16: *(__half *)p = __float2half_rn(x); break;
+    case TN_BF16: *(__nv_bfloat16 *)p = __float2bfloat16_rn(x); break;
+    case TN_I32: *(int32_t *)p = (int32_t)x; break;
+    }
+}
+
+#endif

@@ -1,0 +1,169 @@
+// Matrix products: few columns by GEMV (gemv.cu), many through cuBLASLt on f16 pieces of the weights.
+#include "backend/cuda/blocks.cuh"
+#include "backend/cuda/gemv.cuh"
+
+// Block-type weights are made f16 this many bytes at a time; bounds the scratch whatever the matrix.
+static const size_t PIECE_BYTES = (size_t)128 << 20;
+static const size_t BLAS_WORKSPACE = (size_t)32 << 20;
+
+static size_t round256(size_t n) { return (n + 255) & ~(size_t)255; }
+
+// The type both operands have inside cuBLASLt.
+static int blas_type(const tn_tensor *x) { return x->type == TN_F32 ? TN_F32 : x->type == TN_BF16 ? TN_BF16 : TN_F16; }
+
+// Rows of the weights converted at once, when they need converting.
+static int64_t piece_rows(const tn_tensor *x) {
+    int64_t rows = (int64_t)(PIECE_BYTES / ((size_t)x->ne[0] * 2));
+    return rows < 1 ? 1 : rows < x->ne[1] ? rows : x->ne[1];
+}
+static bool needs_pieces(const tn_tensor *x) { return tn_type_is_quantized(x->type); }
+
+size_t mul_mat_scratch(const cuda_device *, const tn_tensor *t) {
+    const tn_tensor *x = t->src[0], *y = t->src[1];
+    if (gemv_serves(t)) return gemv_scratch(t);
+    size_t bytes = BLAS_WORKSPACE;
+    if (blas_type(x) != TN_F32) bytes += round256((size_t)y->ne[0] * (size_t)y->ne[1] * 2);
+    if (needs_pieces(x)) bytes += round256((size_t)piece_rows(x) * (size_t)x->ne[0] * 2);
+    return bytes;
+}
+
+template <typename R> __global__ static void to_half_kernel(const char *x, __half *y, int64_t row_bytes, int64_t n0, int64_t n) {
+    int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 8;
+    if (i >= n) return;
+    float v[8];
+    R::eight(x + i / n0 * row_bytes, i % n0, v, n0);
+    __half2 h[4];
+    for (int k = 0; k < 4; k++) h[k] = __floats2half2_rn(v[2 * k], v[2 * k + 1]);
+    *(uint4 *)(y + i) = *(uint4 *)h;
+}
+
+static tn_status weights_to_half(const launch &l, int type, const char *x, int64_t row_bytes, int64_t n0, int64_t rows, __half *y) {
+    int64_t n = n0 * rows;
+    unsigned grid = blocks_for(n / 8, 256);
+    switch (type) {
+#define CASE(TYPE, reader)                                                                                            \
+    case TYPE: to_half_kernel<reader><<<grid, 256, 0, l.stream>>>(x, y, row_bytes, n0, n); break;
+        FOR_EVERY_BLOCK_READER(CASE)
+#undef CASE
+    default: return tn_fail(TN_E_UNSUPPORTED, "mul_mat with weights of kind %d", type);
+    }
+    return cuda_check(cudaGetLastError(), "weights to f16");
+}
+
+// Activations: rows of f32 at any stride to dense f16 or bf16. f16 saturates instead of overflowing.
+__global__ static void narrow_kernel(const char *x, void *y, int64_t row_bytes, int64_t n0, int64_t n, bool bf16) {
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    float v = *(const float *)(x + i / n0 * row_bytes + i % n0 * 4);
+    if (bf16)
+        ((__nv_bfloat16 *)y)[i] = __float2bfloat16_rn(v);
+    else
+        ((__half *)y)[i] = __float2half_rn(v != v ? v : fminf(fmaxf(v, -65504.0f), 65504.0f));
+}
+
+// C[m, n] (f32, column-major with leading dimension ldc) = A[k, m]ᵀ · B[k, n].
+static tn_status gemm(const launch &l, int type, const void *a, int64_t lda, const void *b, int64_t ldb, float *c, int64_t ldc, int64_t m, int64_t n, int64_t k, void *workspace) {
+    cublasLtMatmulDesc_t desc = NULL;
+    cublasLtMatrixLayout_t la = NULL, lb = NULL, lc = NULL;
+    cublasLtMatmulPreference_t preference = NULL;
+    cudaDataType_t data = type == TN_F32 ? CUDA_R_32F : type == TN_BF16 ? CUDA_R_16BF : CUDA_R_16F;
+    cublasOperation_t transpose = CUBLAS_OP_T;
+    size_t room = BLAS_WORKSPACE;
+    cublasLtMatmulHeuristicResult_t found;
+    int count = 0;
+    const float one = 1, zero = 0;
+    cublasStatus_t status = cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    if (!status) status = cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose);
+    if (!status) status = cublasLtMatrixLayoutCreate(&la, data, (uint64_t)k, (uint64_t)m, lda);
+    if (!status) status = cublasLtMatrixLayoutCreate(&lb, data, (uint64_t)k, (uint64_t)n, ldb);
+    if (!status) status = cublasLtMatrixLayoutCreate(&lc, CUDA_R_32F, (uint64_t)m, (uint64_t)n, ldc);
+    if (!status) status = cublasLtMatmulPreferenceCreate(&preference);
+    if (!status) status = cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room);
+    if (!status) status = cublasLtMatmulAlgoGetHeuristic(l.blas, desc, la, lb, lc, lc, preference, 1, &found, &count);
+    if (!status && count == 0) status = CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!status) status = cublasLtMatmul(l.blas, desc, &one, a, la, b, lb, &zero, c, lc, c, lc, &found.algo, workspace, room, l.stream);
+    if (preference) cublasLtMatmulPreferenceDestroy(preference);
+    if (lc) cublasLtMatrixLayoutDestroy(lc);
+    if (lb) cublasLtMatrixLayoutDestroy(lb);
+    if (la) cublasLtMatrixLayoutDestroy(la);
+    if (desc) cublasLtMatmulDescDestroy(desc);
+    return status ? tn_fail(TN_E_DEVICE, "%s: cuBLASLt failed with status %d for %lld×%lld×%lld", l.device->device.name, (int)status, (long long)m, (long long)n, (long long)k) : TN_OK;
+}
+
+// One matrix of x with the matching rows of y.
+static tn_status one_product(const launch &l, const tn_tensor *x, const char *xd, const char *yd, int64_t y_row, int64_t n, float *out, int64_t out_row) {
+    int type = blas_type(x);
+    int64_t k = x->ne[0], m = x->ne[1];
+    char *scratch = l.scratch;
+    void *workspace = scratch;
+    scratch += BLAS_WORKSPACE;
+    const void *b = yd;
+    int64_t ldb = y_row / 4;
+    if (type != TN_F32) {
+        narrow_kernel<<<blocks_for(k * n, 256), 256, 0, l.stream>>>(yd, scratch, y_row, k, k * n, type == TN_BF16);
+        TN_TRY(cuda_check(cudaGetLastError(), "activations to half"));
+        b = scratch;
+        ldb = k;
+        scratch += round256((size_t)(k * n) * 2);
+    }
+    if (!needs_pieces(x)) return gemm(l, type, xd, (int64_t)x->nb[1] / (type == TN_F32 ? 4 : 2), b, ldb, out, out_row, m, n, k, workspace);
+    int64_t step = piece_rows(x);
+    for (int64_t row = 0; row < m; row += step) {
+        int64_t rows = m - row < step ? m - row : step;
+        TN_TRY(weights_to_half(l, kind_of(x), xd + row * (int64_t)x->nb[1], (int64_t)x->nb[1], k, rows, (__half *)scratch));
+        TN_TRY(gemm(l, type, scratch, k, b, ldb, out + row, out_row, rows, n, k, workspace));
+    }
+    return TN_OK;
+}
+
+tn_status launch_mul_mat(const launch &l, const tn_tensor *t) {
+    const tn_tensor *x = t->src[0], *y = t->src[1];
+    if (gemv_serves(t)) return launch_gemv(l, t);
+    int64_t r2 = y->ne[2] / x->ne[2], r3 = y->ne[3] / x->ne[3];
+    for (int64_t i3 = 0; i3 < y->ne[3]; i3++) {
+        for (int64_t i2 = 0; i2 < y->ne[2]; i2++) {
+            const char *xd = (const char *)x->data + i2 / r2 * (int64_t)x->nb[2] + i3 / r3 * (int64_t)x->nb[3];
+            const char *yd = (const char *)y->data + i2 * (int64_t)y->nb[2] + i3 * (int64_t)y->nb[3];
+            float *out = (float *)((char *)t->data + i2 * (int64_t)t->nb[2] + i3 * (int64_t)t->nb[3]);
+            TN_TRY(one_product(l, x, xd, yd, (int64_t)y->nb[1], y->ne[1], out, (int64_t)t->nb[1] / 4));
+        }
+    }
+    return TN_OK;
+}
+
+// ---- Experts -------------------------------------------------------------------------------------------------------------
+
+size_t mul_mat_id_scratch(const cuda_device *, const tn_tensor *) { return 0; }
+
+// Every (token, chosen expert) pair is a column of its own: no host round trip, each expert's rows are read where they are.
+template <typename R>
+__global__ static void expert_kernel(const char *x, const char *y, const char *ids, char *z, shape4 xs, shape4 ys, shape4 is, shape4 zs) {
+    int64_t row = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, u = blockIdx.y, t = blockIdx.z;
+    if (row >= xs.ne[1]) return;
+    int32_t expert = *(const int32_t *)(ids + u * is.nb[0] + t * is.nb[1]);
+    if (expert < 0 || expert >= xs.ne[2]) return;
+    const char *w = x + row * xs.nb[1] + expert * xs.nb[2];
+    const float *v = (const float *)(y + u % ys.ne[1] * ys.nb[1] + t * ys.nb[2]);
+    float sum = 0, part[8];
+    for (int64_t i = (threadIdx.x % 32) * 8; i < xs.ne[0]; i += 256) {
+        R::eight(w, i, part, xs.ne[0]);
+        for (int k = 0; k < 8; k++) sum += part[k] * v[i + k];
+    }
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0) *(float *)(z + row * zs.nb[0] + u * zs.nb[1] + t * zs.nb[2]) = sum;
+}
+
+tn_status launch_mul_mat_id(const launch &l, const tn_tensor *t) {
+    const tn_tensor *x = t->src[0], *y = t->src[1], *ids = t->src[2];
+    dim3 grid(blocks_for(x->ne[1], 4), (unsigned)ids->ne[0], (unsigned)ids->ne[1]);
+    switch (kind_of(x)) {
+#define CASE(TYPE, reader)                                                                                            \
+    case TYPE:                                                                                                        \
+        expert_kernel<reader><<<grid, 128, 0, l.stream>>>((const char *)x->data, (const char *)y->data, (const char *)ids->data, (char *)t->data, shape_of(x), shape_of(y), shape_of(ids), shape_of(t)); \
+        break;
+        FOR_EVERY_READER(CASE)
+#undef CASE
+    default: return tn_fail(TN_E_UNSUPPORTED, "mul_mat_id with %s", tn_type_name(x->type));
+    }
+    return cuda_check(cudaGetLastError(), "mul_mat_id");
+}

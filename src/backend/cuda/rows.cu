@@ -1,0 +1,368 @@
+// Ops over rows: norms, soft-max, rope, reductions, picking and writing rows.
+#include "backend/cuda/cuda.cuh"
+#include "backend/cuda/blocks.cuh"
+
+// ---- Norms -------------------------------------------------------------------------------------------------------------
+
+// One block per row. kind 0: layer norm, 1: rms norm, 2: l2 norm.
+__global__ static void norm_kernel(const char *x, char *y, const char *w, const char *b, shape4 xs, shape4 ys, shape4 ws, shape4 bs, float eps, int kind) {
+    __shared__ float shared[32];
+    int64_t row = blockIdx.x, i1 = row % xs.ne[1], i2 = row / xs.ne[1] % xs.ne[2], i3 = row / xs.ne[1] / xs.ne[2];
+    const float *from = (const float *)(x + i1 * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3]);
+    float *to = (float *)(y + i1 * ys.nb[1] + i2 * ys.nb[2] + i3 * ys.nb[3]);
+    const float *weight = w ? (const float *)(w + i1 % ws.ne[1] * ws.nb[1] + i2 % ws.ne[2] * ws.nb[2] + i3 % ws.ne[3] * ws.nb[3]) : NULL;
+    const float *bias = b ? (const float *)(b + i1 % bs.ne[1] * bs.nb[1] + i2 % bs.ne[2] * bs.nb[2] + i3 % bs.ne[3] * bs.nb[3]) : NULL;
+    int n = (int)xs.ne[0];
+    float mean = 0;
+    if (kind == 0) {
+        for (int i = threadIdx.x; i < n; i += blockDim.x) mean += from[i];
+        mean = block_reduce<false>(mean, shared) / (float)n;
+    }
+    float sum = 0;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        float v = from[i] - mean;
+        sum += v * v;
+    }
+    sum = block_reduce<false>(sum, shared);
+    float scale = kind == 2 ? 1 / fmaxf(sqrtf(sum), eps) : rsqrtf(sum / (float)n + eps);
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        float v = (from[i] - mean) * scale;
+        if (weight) v *= weight[i];
+        if (bias) v += bias[i];
+        to[i] = v;
+    }
+}
+
+tn_status launch_norm(const launch &l, const tn_tensor *t) {
+    const tn_tensor *x = t->src[0], *w = t->src[1], *b = t->src[2];
+    int threads = x->ne[0] >= 4096 ? 1024 : x->ne[0] >= 1024 ? 256 : x->ne[0] >= 256 ? 128 : 32;
+    int kind = t->op == TN_OP_NORM ? 0 : t->op == TN_OP_RMS_NORM ? 1 : 2;
+    norm_kernel<<<(unsigned)tn_nrows(x), threads, 0, l.stream>>>((const char *)x->data, (char *)t->data, w ? (const char *)w->data : NULL, b ? (const char *)b->data : NULL, shape_of(x), shape_of(t),
+                                                                 shape_of(w ? w : x), shape_of(b ? b : x), t->params.norm.eps, kind);
+    return cuda_check(cudaGetLastError(), tn_op_name(t->op));
+}
+
+// ---- Soft-max ----------------------------------------------------------------------------------------------------------
+
+__device__ static float alibi_slope(float max_bias, int head, int heads) {
+    if (max_bias <= 0) return 1;
+    int base = 1 << (31 - __clz(heads));
+    float m0 = exp2f(-max_bias / (float)base), m1 = exp2f(-max_bias / 2 / (float)base);
+    return head < base ? powf(m0, (float)(head + 1)) : powf(m1, (float)(2 * (head - base) + 1));
+}
+
+__global__ static void soft_max_kernel(const char *x, const char *mask, const float *sinks, char *y, shape4 xs, shape4 ms, shape4 ys, int mask_type, float scale, float max_bias) {
+    __shared__ float shared[32];
+    int64_t row = blockIdx.x, i1 = row % xs.ne[1], i2 = row / xs.ne[1] % xs.ne[2], i3 = row / xs.ne[1] / xs.ne[2];
+    const float *from = (const float *)(x + i1 * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3]);
+    float *to = (float *)(y + i1 * ys.nb[1] + i2 * ys.nb[2] + i3 * ys.nb[3]);
+    const char *m = mask ? mask + i1 * ms.nb[1] + i2 % ms.ne[2] * ms.nb[2] + i3 % ms.ne[3] * ms.nb[3] : NULL;
+    float slope = alibi_slope(max_bias, (int)i2, (int)xs.ne[2]), high = sinks ? sinks[i2] : -INFINITY;
+    int n = (int)xs.ne[0];
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        float v = from[i] * scale + (m ? slope * load_as_float(m + (int64_t)i * ms.nb[0], mask_type) : 0);
+        high = fmaxf(high, v);
+    }
+    high = block_reduce<true>(high, shared);
+    float sum = 0;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        float v = from[i] * scale + (m ? slope * load_as_float(m + (int64_t)i * ms.nb[0], mask_type) : 0);
+        v = expf(v - high);
+        sum += v;
+        to[i] = v;
+    }
+    sum = block_reduce<false>(sum, shared);
+    if (sinks) sum += expf(sinks[i2] - high);
+    for (int i = threadIdx.x; i < n; i += blockDim.x) to[i] /= sum;
+}
+
+tn_status launch_soft_max(const launch &l, const tn_tensor *t) {
+    const tn_tensor *x = t->src[0], *mask = t->src[1], *sinks = t->src[2];
+    int threads = x->ne[0] >= 1024 ? 1024 : x->ne[0] >= 128 ? 128 : 32;
+    soft_max_kernel<<<(unsigned)tn_nrows(x), threads, 0, l.stream>>>((const char *)x->data, mask ? (const char *)mask->data : NULL, sinks ? (const float *)sinks->data : NULL, (char *)t->data,
+                                                                     shape_of(x), shape_of(mask ? mask : x), shape_of(t), mask ? mask->type : TN_F32, t->params.soft_max.scale,
+                                                                     t->params.soft_max.max_bias);
+    return cuda_check(cudaGetLastError(), "soft_max");
+}
+
+// ---- Rope --------------------------------------------------------------------------------------------------------------
+
+struct rope_job {
+    shape4 xs, ys;
+    tn_rope_params p;
+    float corr_low, corr_high; // YaRN: dimensions between which the blend runs
+    float log_scale;           // of the magnitude, YaRN
+};
+
+// One thread per pair and per head and token; dimensions past `dims` are copied.
+__global__ static void rope_kernel(const char *x, char *y, const int32_t *pos, const float *factors, rope_job j, int type, int64_t pairs) {
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= pairs) return;
+    int half = (int)(j.xs.ne[0] / 2), pair = (int)(i % half);
+    int64_t r = i / half, i1 = r % j.xs.ne[1];
+    r /= j.xs.ne[1];
+    int64_t i2 = r % j.xs.ne[2], i3 = r / j.xs.ne[2];
+    const char *from = x + i1 * j.xs.nb[1] + i2 * j.xs.nb[2] + i3 * j.xs.nb[3];
+    char *to = y + i1 * j.ys.nb[1] + i2 * j.ys.nb[2] + i3 * j.ys.nb[3];
+    int size = type == TN_F32 ? 4 : 2, dims = j.p.dims;
+    if (j.p.mode == TN_ROPE_VISION) dims *= 2;
+    if (pair >= dims / 2) {
+        for (int k = 2 * pair; k < 2 * pair + 2; k++) store_float(to + k * size, type, load_as_float(from + k * size, type));
+        return;
+    }
+    float theta;
+    if (j.p.mode == TN_ROPE_MULTI || j.p.mode == TN_ROPE_VISION) {
+        int total = j.p.sections[0] + j.p.sections[1] + j.p.sections[2] + j.p.sections[3], at = pair % total, section = 0, start = 0;
+        while (section < 3 && at >= start + j.p.sections[section]) start += j.p.sections[section++];
+        int power = j.p.mode == TN_ROPE_VISION ? at - start : pair;
+        theta = (float)pos[i2 + j.xs.ne[2] * section] * powf(j.p.base, -2.0f * (float)power / (float)j.p.dims);
+    } else {
+        theta = (float)pos[i2] * powf(j.p.base, -2.0f * (float)pair / (float)j.p.dims);
+    }
+    if (factors) theta /= factors[pair];
+    float scaled = j.p.freq_scale * theta, angle = scaled, magnitude = j.p.attn_factor;
+    if (j.p.ext_factor != 0) {
+        float ramp = 1 - fminf(1, fmaxf(0, ((float)pair - j.corr_low) / fmaxf(0.001f, j.corr_high - j.corr_low)));
+        float blend = ramp * j.p.ext_factor;
+        angle = scaled * (1 - blend) + theta * blend;
+        magnitude *= 1 + 0.1f * logf(1 / j.p.freq_scale);
+    }
+    float s, c;
+    sincosf(angle, &s, &c);
+    c *= magnitude;
+    s *= magnitude;
+    if (j.p.reverse) s = -s;
+    int a = j.p.mode == TN_ROPE_NORMAL ? 2 * pair : pair, b = j.p.mode == TN_ROPE_NORMAL ? 2 * pair + 1 : pair + dims / 2;
+    float u = load_as_float(from + a * size, type), v = load_as_float(from + b * size, type);
+    store_float(to + a * size, type, u * c - v * s);
+    store_float(to + b * size, type, u * s + v * c);
+}
+
+tn_status launch_rope(const launch &l, const tn_tensor *t) {
+    const tn_tensor *x = t->src[0];
+    rope_job j = {shape_of(x), shape_of(t), t->params.rope, 0, 0, 0};
+    const tn_rope_params &p = t->params.rope;
+    auto corr = [&](float beta) { return (float)p.dims * logf((float)p.n_ctx_orig / (beta * 2 * 3.14159265358979f)) / (2 * logf(p.base)); };
+    j.corr_low = fmaxf(0, floorf(corr(p.beta_fast)));
+    j.corr_high = fminf((float)p.dims - 1, ceilf(corr(p.beta_slow)));
+    int64_t pairs = tn_nelements(x) / 2;
+    rope_kernel<<<blocks_for(pairs, 128), 128, 0, l.stream>>>((const char *)x->data, (char *)t->data, (const int32_t *)t->src[1]->data, t->src[2] ? (const float *)t->src[2]->data : NULL, j, x->type, pairs);
+    return cuda_check(cudaGetLastError(), "rope");
+}
+
+// ---- Rows picked and written ---------------------------------------------------------------------------------------------
+
+template <typename T> __global__ static void get_rows_kernel(const char *x, const char *rows, char *y, shape4 xs, shape4 rs, shape4 ys) {
+    int64_t r = blockIdx.x, b = blockIdx.y, i2 = b % ys.ne[2], i3 = b / ys.ne[2];
+    int32_t row = *(const int32_t *)(rows + r * rs.nb[0] + i2 * rs.nb[1] + i3 * rs.nb[2]);
+    const char *from = x + row * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3];
+    float *to = (float *)(y + r * ys.nb[1] + i2 * ys.nb[2] + i3 * ys.nb[3]);
+    if (row < 0 || row >= xs.ne[1]) return;
+    for (int64_t i = threadIdx.x; i < xs.ne[0]; i += blockDim.x) to[i] = T::value(from, i, xs.ne[0]);
+}
+struct plain_i32 { // bits stay bits
+    __device__ static float value(const char *row, int64_t i, int64_t) { return __int_as_float(((const int32_t *)row)[i]); }
+};
+
+tn_status launch_get_rows(const launch &l, const tn_tensor *t) {
+    const tn_tensor *x = t->src[0], *rows = t->src[1];
+    dim3 grid((unsigned)rows->ne[0], (unsigned)(rows->ne[1] * rows->ne[2]));
+    int threads = x->ne[0] >= 256 ? 256 : 32;
+    const char *from = (const char *)x->data, *index = (const char *)rows->data;
+    char *to = (char *)t->data;
+    shape4 xs = shape_of(x), rs = shape_of(rows), ys = shape_of(t);
+    switch (kind_of(x)) {
+#define CASE(TYPE, reader)                                                                                            \
+    case TYPE: get_rows_kernel<reader><<<grid, threads, 0, l.stream>>>(from, index, to, xs, rs, ys); break;
+        CASE(TN_I32, plain_i32)
+        FOR_EVERY_READER(CASE)
+#undef CASE
+    default: return tn_fail(TN_E_UNSUPPORTED, "get_rows of %s", tn_type_name(x->type));
+    }
+    return cuda_check(cudaGetLastError(), "get_rows");
+}
+
+__device__ static int64_t row_number(const char *rows, const shape4 &rs, int wide, int64_t r, int64_t i2, int64_t i3) {
+    const char *p = rows + r * rs.nb[0] + i2 % rs.ne[1] * rs.nb[1] + i3 % rs.ne[2] * rs.nb[2];
+    return wide ? *(const int64_t *)p : *(const int32_t *)p;
+}
+__global__ static void set_rows_kernel(char *x, const char *y, const char *rows, shape4 xs, shape4 ys, shape4 rs, int type, int wide) {
+    int64_t r = blockIdx.x, b = blockIdx.y, i2 = b % ys.ne[2], i3 = b / ys.ne[2], row = row_number(rows, rs, wide, r, i2, i3);
+    if (row < 0 || row >= xs.ne[1]) return;
+    const float *from = (const float *)(y + r * ys.nb[1] + i2 * ys.nb[2] + i3 * ys.nb[3]);
+    char *to = x + row * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3];
+    for (int64_t i = threadIdx.x; i < ys.ne[0]; i += blockDim.x) store_float(to + i * xs.nb[0], type, from[i]);
+}
+// Blocks of 32: one thread each. The same arithmetic as the CPU's quick quantizers.
+__global__ static void set_rows_quantized_kernel(char *x, const char *y, const char *rows, shape4 xs, shape4 ys, shape4 rs, int type, int wide) {
+    int64_t r = blockIdx.x, b = blockIdx.y, i2 = b % ys.ne[2], i3 = b / ys.ne[2], row = row_number(rows, rs, wide, r, i2, i3);
+    if (row < 0 || row >= xs.ne[1]) return;
+    const float *from = (const float *)(y + r * ys.nb[1] + i2 * ys.nb[2] + i3 * ys.nb[3]);
+    char *to = x + row * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3];
+    for (int64_t k = threadIdx.x; k < ys.ne[0] / 32; k += blockDim.x) {
+        const float *v = from + 32 * k;
+        float most = 0, signed_most = 0;
+        for (int i = 0; i < 32; i++) {
+            if (fabsf(v[i]) > most) {
+                most = fabsf(v[i]);
+                signed_most = v[i];
+            }
+        }
+        if (type == TN_Q8_0) {
+            tn__q8_0 *block = (tn__q8_0 *)to + k;
+            float d = most / 127, inverse = d != 0 ? 1 / d : 0;
+            *(__half *)&block->d = __float2half_rn(d);
+            for (int i = 0; i < 32; i++) ((int8_t *)block)[2 + i] = (int8_t)roundf(v[i] * inverse);
+        } else {
+            unsigned char *block = (unsigned char *)to + 18 * k;
+            float d = signed_most / -8, inverse = d != 0 ? 1 / d : 0;
+            *(__half *)block = __float2half_rn(d);
+            for (int i = 0; i < 16; i++) {
+                int low = min(15, (int)(v[i] * inverse + 8.5f)), high = min(15, (int)(v[i + 16] * inverse + 8.5f));
+                block[2 + i] = (unsigned char)(low | high << 4);
+            }
+        }
+    }
+}
+
+tn_status launch_set_rows(const launch &l, const tn_tensor *t) {
+    const tn_tensor *x = t->src[0], *y = t->src[1], *rows = t->src[2];
+    dim3 grid((unsigned)y->ne[1], (unsigned)(y->ne[2] * y->ne[3]));
+    bool blocks = tn_type_is_quantized(x->type);
+    int threads = blocks ? 32 : y->ne[0] >= 256 ? 256 : 32;
+    auto kernel = blocks ? set_rows_quantized_kernel : set_rows_kernel;
+    kernel<<<grid, threads, 0, l.stream>>>((char *)x->data, (const char *)y->data, (const char *)rows->data, shape_of(x), shape_of(y), shape_of(rows), x->type, rows->type == TN_I64);
+    return cuda_check(cudaGetLastError(), "set_rows");
+}
+
+__global__ static void add_id_kernel(const char *x, const char *bias, const char *ids, char *y, shape4 xs, shape4 bs, shape4 is, shape4 ys) {
+    int64_t k = blockIdx.x, t = blockIdx.y;
+    int32_t id = *(const int32_t *)(ids + k * is.nb[0] + t * is.nb[1]);
+    if (id < 0 || id >= bs.ne[1]) return;
+    for (int64_t i = threadIdx.x; i < xs.ne[0]; i += blockDim.x)
+        *(float *)(y + i * ys.nb[0] + k * ys.nb[1] + t * ys.nb[2]) =
+            *(const float *)(x + i * xs.nb[0] + k * xs.nb[1] + t * xs.nb[2]) + *(const float *)(bias + i * bs.nb[0] + id * bs.nb[1]);
+}
+tn_status launch_add_id(const launch &l, const tn_tensor *t) {
+    const tn_tensor *x = t->src[0];
+    add_id_kernel<<<dim3((unsigned)x->ne[1], (unsigned)x->ne[2]), 128, 0, l.stream>>>((const char *)x->data, (const char *)t->src[1]->data, (const char *)t->src[2]->data, (char *)t->data, shape_of(x),
+                                                                                      shape_of(t->src[1]), shape_of(t->src[2]), shape_of(t));
+    return cuda_check(cudaGetLastError(), "add_id");
+}
+
+// ---- Reductions ----------------------------------------------------------------------------------------------------------
+
+// sum_rows, mean, argmax: one block per row.
+__global__ static void row_reduce_kernel(const char *x, char *y, shape4 xs, int type, int op, int64_t row0) {
+    __shared__ float shared[32];
+    __shared__ int indices[32];
+    int64_t row = row0 + blockIdx.x, i1 = row % xs.ne[1], i2 = row / xs.ne[1] % xs.ne[2], i3 = row / xs.ne[1] / xs.ne[2];
+    const char *from = x + i1 * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3];
+    if (op != TN_OP_ARGMAX) {
+        float sum = 0;
+        for (int64_t i = threadIdx.x; i < xs.ne[0]; i += blockDim.x) sum += load_as_float(from + i * xs.nb[0], type);
+        sum = block_reduce<false>(sum, shared);
+        if (threadIdx.x == 0) ((float *)y)[row] = op == TN_OP_MEAN ? sum / (float)xs.ne[0] : sum;
+        return;
+    }
+    float best = -INFINITY;
+    int at = 0x7fffffff;
+    for (int i = threadIdx.x; i < xs.ne[0]; i += blockDim.x) {
+        float v = ((const float *)from)[i];
+        if (v > best || (at == 0x7fffffff && v == best)) {
+            best = v;
+            at = i;
+        }
+    }
+    for (int offset = 16; offset; offset >>= 1) {
+        float v = __shfl_xor_sync(0xffffffffu, best, offset);
+        int k = __shfl_xor_sync(0xffffffffu, at, offset);
+        if (v > best || (v == best && k < at)) {
+            best = v;
+            at = k;
+        }
+    }
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = (blockDim.x + 31) / 32;
+    if (lane == 0) {
+        shared[warp] = best;
+        indices[warp] = at;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int w = 1; w < warps; w++)
+            if (shared[w] > best || (shared[w] == best && indices[w] < at)) {
+                best = shared[w];
+                at = indices[w];
+            }
+        ((int32_t *)y)[row] = at == 0x7fffffff ? 0 : at;
+    }
+}
+tn_status launch_row_reduce(const launch &l, const tn_tensor *t) {
+    const tn_tensor *x = t->src[0];
+    int threads = x->ne[0] >= 4096 ? 1024 : x->ne[0] >= 256 ? 256 : 32;
+    row_reduce_kernel<<<(unsigned)tn_nrows(x), threads, 0, l.stream>>>((const char *)x->data, (char *)t->data, shape_of(x), x->type, t->op, 0);
+    return cuda_check(cudaGetLastError(), tn_op_name(t->op));
+}
+
+// The k largest of a row, largest first, the lower index first among equals: k rounds of "the best below the last".
+__global__ static void top_k_kernel(const char *x, int32_t *y, shape4 xs, int k) {
+    __shared__ float shared[32];
+    __shared__ int indices[32];
+    int64_t row = blockIdx.x, i1 = row % xs.ne[1], i2 = row / xs.ne[1] % xs.ne[2], i3 = row / xs.ne[1] / xs.ne[2];
+    const float *from = (const float *)(x + i1 * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3]);
+    float last = INFINITY;
+    int last_at = -1;
+    for (int round = 0; round < k; round++) {
+        float best = -INFINITY;
+        int at = 0x7fffffff;
+        for (int i = threadIdx.x; i < xs.ne[0]; i += blockDim.x) {
+            float v = from[i];
+            if (!(v < last || (v == last && i > last_at))) continue;
+            if (v > best || (v == best && i < at)) {
+                best = v;
+                at = i;
+            }
+        }
+        for (int offset = 16; offset; offset >>= 1) {
+            float v = __shfl_xor_sync(0xffffffffu, best, offset);
+            int o = __shfl_xor_sync(0xffffffffu, at, offset);
+            if (v > best || (v == best && o < at)) {
+                best = v;
+                at = o;
+            }
+        }
+        int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = (blockDim.x + 31) / 32;
+        __syncthreads();
+        if (lane == 0) {
+            shared[warp] = best;
+            indices[warp] = at;
+        }
+        __syncthreads();
+        for (int w = 0; w < warps; w++)
+            if (shared[w] > best || (shared[w] == best && indices[w] < at)) {
+                best = shared[w];
+                at = indices[w];
+            }
+        last = best;
+        last_at = at;
+        if (threadIdx.x == 0) y[row * k + round] = at == 0x7fffffff ? 0 : at;
+    }
+}
+tn_status launch_top_k(const launch &l, const tn_tensor *t) {
+    const tn_tensor *x = t->src[0];
+    top_k_kernel<<<(unsigned)tn_nrows(x), x->ne[0] >= 256 ? 256 : 32, 0, l.stream>>>((const char *)x->data, (int32_t *)t->data, shape_of(x), (int)t->ne[0]);
+    return cuda_check(cudaGetLastError(), "top_k");
+}
+
+__global__ static void mix_kernel(const char *x, const char *w, char *y, shape4 xs, shape4 ws, shape4 ys) {
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, t = blockIdx.y;
+    if (i >= xs.ne[0]) return;
+    float sum = 0;
+    for (int64_t k = 0; k < xs.ne[1]; k++) sum += *(const float *)(x + i * xs.nb[0] + k * xs.nb[1] + t * xs.nb[2]) * *(const float *)(w + k * ws.nb[0] + t * ws.nb[1]);
+    *(float *)(y + i * ys.nb[0] + t * ys.nb[1]) = sum;
+}
+tn_status launch_mix(const launch &l, const tn_tensor *t) {
+    const tn_tensor *x = t->src[0];
+    mix_kernel<<<dim3(blocks_for(x->ne[0], 256), (unsigned)x->ne[2]), 256, 0, l.stream>>>((const char *)x->data, (const char *)t->src[1]->data, (char *)t->data, shape_of(x), shape_of(t->src[1]), shape_of(t));
+    return cuda_check(cudaGetLastError(), "mix");
+}

@@ -1,0 +1,236 @@
+// Streams of work: asynchronous transfers, events, and programs captured into CUDA graphs.
+#include "backend/cuda/cuda.cuh"
+
+static cuda_stream *stream_of(tn_backend *backend) { return (cuda_stream *)backend->impl; }
+
+static void stream_free(tn_backend *backend) {
+    cuda_stream *s = stream_of(backend);
+    cudaSetDevice(s->device->ordinal);
+    if (s->blas) cublasLtDestroy(s->blas);
+    if (s->copied) cudaEventDestroy(s->copied);
+    if (s->stream) cudaStreamDestroy(s->stream);
+    tn_free(s);
+}
+
+static tn_status set_async(tn_backend *backend, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
+    cuda_stream *s = stream_of(backend);
+    CUDA_TRY(cudaSetDevice(s->device->ordinal));
+    CUDA_TRY(cudaMemcpyAsync((char *)tensor->data + offset, data, size, cudaMemcpyHostToDevice, s->stream));
+    return TN_OK;
+}
+static tn_status get_async(tn_backend *backend, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
+    cuda_stream *s = stream_of(backend);
+    CUDA_TRY(cudaSetDevice(s->device->ordinal));
+    CUDA_TRY(cudaMemcpyAsync(data, (const char *)tensor->data + offset, size, cudaMemcpyDeviceToHost, s->stream));
+    return TN_OK;
+}
+static tn_status synchronize(tn_backend *backend) {
+    cuda_stream *s = stream_of(backend);
+    CUDA_TRY(cudaSetDevice(s->device->ordinal));
+    CUDA_TRY(cudaStreamSynchronize(s->stream));
+    return TN_OK;
+}
+
+static bool on_cuda(const tn_tensor *t, cuda_device **device) {
+    if (!t->buffer || t->buffer->type->is_host) return false;
+    *device = (cuda_device *)t->buffer->type->device->impl;
+    return strncmp(t->buffer->type->device->name, "cuda", 4) == 0;
+}
+
+// Host to device, device to host, and between devices; the streams wait for each other, the host for none but its own
+// data: what it must read next is there when this returns.
+static tn_status copy_async(tn_backend *from, tn_backend *to, const tn_tensor *source, tn_tensor *target) {
+    cuda_device *a = NULL, *b = NULL;
+    bool from_cuda = on_cuda(source, &a), to_cuda = on_cuda(target, &b);
+    bool from_host = !source->buffer || source->buffer->type->is_host, to_host = !target->buffer || target->buffer->type->is_host;
+    size_t size = tn_nbytes(source);
+    if (from_host && to_cuda) {
+        CUDA_TRY(cudaSetDevice(b->ordinal));
+        CUDA_TRY(cudaMemcpyAsync(target->data, source->data, size, cudaMemcpyHostToDevice, stream_of(to)->stream));
+        return TN_OK;
+    }
+    if (from_cuda && to_host) {
+        CUDA_TRY(cudaSetDevice(a->ordinal));
+        CUDA_TRY(cudaMemcpyAsync(target->data, source->data, size, cudaMemcpyDeviceToHost, stream_of(from)->stream));
+        CUDA_TRY(cudaStreamSynchronize(stream_of(from)->stream));
+        return TN_OK;
+    }
+    if (from_cuda && to_cuda) {
+        cuda_stream *f = stream_of(from), *t = stream_of(to);
+        CUDA_TRY(cudaSetDevice(a->ordinal));
+        // The target's earlier readers, then the copy in the source's order, then the target's later work.
+        if (f != t) {
+            CUDA_TRY(cudaSetDevice(b->ordinal));
+            CUDA_TRY(cudaEventRecord(t->copied, t->stream));
+            CUDA_TRY(cudaSetDevice(a->ordinal));
+            CUDA_TRY(cudaStreamWaitEvent(f->stream, t->copied, 0));
+        }
+        CUDA_TRY(cudaMemcpyPeerAsync(target->data, b->ordinal, source->data, a->ordinal, size, f->stream));
+        if (f != t) {
+            CUDA_TRY(cudaEventRecord(f->copied, f->stream));
+            CUDA_TRY(cudaSetDevice(b->ordinal));
+            CUDA_TRY(cudaStreamWaitEvent(t->stream, f->copied, 0));
+        }
+        return TN_OK;
+    }
+    return TN_E_UNSUPPORTED;
+}
+
+// ---- Programs --------------------------------------------------------------------------------------------------------
+
+struct cuda_program {
+    tn_program base;
+    tn_tensor **nodes;
+    size_t n_nodes;
+    cudaGraphExec_t graph; // captured at the second run with the same addresses; NULL before
+    void *scratch;         // captured with
+    int runs;              // since the addresses last changed
+};
+
+static void forget_graph(cuda_program *p) {
+    if (p->graph) cudaGraphExecDestroy(p->graph);
+    p->graph = NULL;
+    p->runs = 0;
+}
+
+static void program_free(tn_program *program) {
+    cuda_program *p = (cuda_program *)program;
+    cuda_stream *s = stream_of(program->backend);
+    cudaSetDevice(s->device->ordinal);
+    cudaStreamSynchronize(s->stream);
+    forget_graph(p);
+    tn_free(p->nodes);
+    tn_free(p);
+}
+static void program_moved(tn_program *program) {
+    cuda_program *p = (cuda_program *)program;
+    cuda_stream *s = stream_of(program->backend);
+    cudaSetDevice(s->device->ordinal);
+    cudaStreamSynchronize(s->stream); // a running graph must not be destroyed
+    forget_graph(p);
+}
+
+static tn_status program_new(tn_backend *backend, tn_tensor *const *nodes, size_t n_nodes, tn_program **program) {
+    cuda_program *p = (cuda_program *)tn_calloc(1, sizeof *p);
+    if (!p) return TN_E_NOMEM;
+    p->nodes = (tn_tensor **)tn_malloc(n_nodes * sizeof *p->nodes);
+    if (!p->nodes) {
+        tn_free(p);
+        return TN_E_NOMEM;
+    }
+    p->base.backend = backend;
+    memcpy(p->nodes, nodes, n_nodes * sizeof *p->nodes);
+    p->n_nodes = n_nodes;
+    for (size_t i = 0; i < n_nodes; i++) {
+        size_t scratch = node_scratch(stream_of(backend)->device, nodes[i]);
+        if (scratch > p->base.scratch) p->base.scratch = scratch;
+    }
+    *program = &p->base;
+    return TN_OK;
+}
+
+static tn_status launch_nodes(cuda_program *p, cuda_stream *s, char *scratch) {
+    const tn_tensor *quantized = NULL;
+    launch l = {s->device, s->stream, s->blas, scratch, &quantized};
+    for (size_t i = 0; i < p->n_nodes; i++) {
+        if (p->nodes[i]->op != TN_OP_MUL_MAT) quantized = NULL; // its memory or the scratch may change
+        TN_TRY(node_launch(l, p->nodes[i]));
+    }
+    return TN_OK;
+}
+
+// The first run launches one by one, which also lets kernels and libraries load; the second is captured; all later ones
+// replay. Positions and lengths are read from device memory, so a token loop replays one graph.
+static tn_status program_run(tn_program *program, tn_buffer *scratch) {
+    cuda_program *p = (cuda_program *)program;
+    cuda_stream *s = stream_of(program->backend);
+    char *base = scratch ? (char *)scratch->base : NULL;
+    if (p->base.scratch && (!scratch || scratch->size < p->base.scratch)) return tn_fail(TN_E_STATE, "the program needs %zu bytes of scratch", p->base.scratch);
+    CUDA_TRY(cudaSetDevice(s->device->ordinal));
+    if (p->graph && p->scratch != base) program_moved(program);
+    if (!p->graph && p->runs >= 1) {
+        CUDA_TRY(cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeThreadLocal));
+        tn_status status = launch_nodes(p, s, base);
+        cudaGraph_t graph = NULL;
+        cudaError_t error = cudaStreamEndCapture(s->stream, &graph);
+        if (status == TN_OK) status = cuda_check(error, "capturing the graph");
+        if (status == TN_OK) status = cuda_check(cudaGraphInstantiate(&p->graph, graph, 0), "instantiating the graph");
+        if (graph) cudaGraphDestroy(graph);
+        if (status != TN_OK) {
+            p->graph = NULL;
+            return status;
+        }
+        p->scratch = base;
+    }
+    p->runs++;
+    if (p->graph) {
+        CUDA_TRY(cudaGraphLaunch(p->graph, s->stream));
+        return TN_OK;
+    }
+    return launch_nodes(p, s, base);
+}
+
+static const tn_backend_ops backend_ops = {
+    stream_free, set_async, get_async, copy_async, synchronize, program_new, program_free, program_moved, program_run,
+};
+
+tn_status cuda_backend_new(tn_device *device, const tn_backend_params *, tn_backend **backend) {
+    cuda_stream *s = (cuda_stream *)tn_calloc(1, sizeof *s);
+    if (!s) return TN_E_NOMEM;
+    s->device = (cuda_device *)device->impl;
+    s->base.ops = &backend_ops;
+    s->base.device = device;
+    s->base.impl = s;
+    tn_status status = cuda_check(cudaSetDevice(s->device->ordinal), "cudaSetDevice");
+    if (status == TN_OK) status = cuda_check(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "cudaStreamCreate");
+    if (status == TN_OK) status = cuda_check(cudaEventCreateWithFlags(&s->copied, cudaEventDisableTiming), "cudaEventCreate");
+    if (status == TN_OK && cublasLtCreate(&s->blas) != CUBLAS_STATUS_SUCCESS) status = tn_fail(TN_E_DEVICE, "%s: cuBLASLt cannot be started", device->name);
+    if (status != TN_OK) {
+        stream_free(&s->base);
+        return status;
+    }
+    *backend = &s->base;
+    return TN_OK;
+}
+
+// ---- Events ----------------------------------------------------------------------------------------------------------
+
+tn_status cuda_event_synchronize(tn_event *event);
+
+struct cuda_event {
+    tn_event base;
+    cudaEvent_t event;
+};
+
+tn_status cuda_event_new(tn_device *device, tn_event **event) {
+    cuda_event *e = (cuda_event *)tn_calloc(1, sizeof *e);
+    if (!e) return TN_E_NOMEM;
+    e->base.device = device;
+    cudaSetDevice(((cuda_device *)device->impl)->ordinal);
+    tn_status status = cuda_check(cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming), "cudaEventCreate");
+    if (status != TN_OK) {
+        tn_free(e);
+        return status;
+    }
+    *event = &e->base;
+    return TN_OK;
+}
+void cuda_event_free(tn_event *event) {
+    cudaEventDestroy(((cuda_event *)event)->event);
+    tn_free(event);
+}
+tn_status cuda_event_record(tn_event *event, tn_backend *backend) {
+    CUDA_TRY(cudaSetDevice(stream_of(backend)->device->ordinal));
+    CUDA_TRY(cudaEventRecord(((cuda_event *)event)->event, stream_of(backend)->stream));
+    return TN_OK;
+}
+tn_status cuda_event_wait(tn_event *event, tn_backend *backend) {
+    if (backend->ops != &backend_ops) return cuda_event_synchronize(event); // another kind of stream: the host waits
+    CUDA_TRY(cudaSetDevice(stream_of(backend)->device->ordinal));
+    CUDA_TRY(cudaStreamWaitEvent(stream_of(backend)->stream, ((cuda_event *)event)->event, 0));
+    return TN_OK;
+}
+tn_status cuda_event_synchronize(tn_event *event) {
+    CUDA_TRY(cudaEventSynchronize(((cuda_event *)event)->event));
+    return TN_OK;
+}
