@@ -2,7 +2,7 @@
  * read bandwidth and arithmetic peak that is.
  *
  *   build/bin/tenon synth /tmp/1b.gguf --shape 1b --type q4_0
- *   build/bench/model /tmp/1b.gguf [threads=N] [prompt=512] [depth=0] [generate=64] [repeat=3] [pack=1] */
+ *   build/bench/model /tmp/1b.gguf [threads=N] [prompt=512] [depth=0] [generate=64] [repeat=3] [pack=1] [map=1] */
 #include "machine.h"
 
 #include "tenon/cpu.h"
@@ -13,7 +13,7 @@
 
 typedef struct settings {
     const char *path;
-    int prompt, depth, generate, repeat, pack;
+    int prompt, depth, generate, repeat, pack, map;
 } settings;
 
 static int complain(const char *what) {
@@ -60,7 +60,7 @@ static double weights_per_token(const tn_model *model, const tn_model_info *info
 static int measure(const settings *s, const peaks *peak) {
     tn_model *model;
     tn_session *session;
-    if (tn_model_open(s->path, NULL, &model) != TN_OK) return complain(s->path);
+    if (tn_model_open(s->path, &(tn_model_params){.no_mmap = !s->map}, &model) != TN_OK) return complain(s->path);
     tn_model_info info = tn_model_get_info(model);
     tn_session_params p = tn_session_params_default();
     p.n_threads = threads;
@@ -99,18 +99,20 @@ static int measure(const settings *s, const peaks *peak) {
 }
 
 int main(int argc, char **argv) {
-    settings s = {.prompt = 512, .generate = 64, .repeat = 3, .pack = 1};
+    settings s = {.prompt = 512, .generate = 64, .repeat = 3, .pack = 1, .map = 1};
     threads = tn_cpu_count();
     for (int i = 1; i < argc; i++) {
         if (sscanf(argv[i], "threads=%d", &threads) == 1 || sscanf(argv[i], "prompt=%d", &s.prompt) == 1 ||
             sscanf(argv[i], "depth=%d", &s.depth) == 1 || sscanf(argv[i], "generate=%d", &s.generate) == 1 ||
-            sscanf(argv[i], "repeat=%d", &s.repeat) == 1 || sscanf(argv[i], "pack=%d", &s.pack) == 1)
+            sscanf(argv[i], "repeat=%d", &s.repeat) == 1 || sscanf(argv[i], "pack=%d", &s.pack) == 1 ||
+            sscanf(argv[i], "map=%d", &s.map) == 1)
             continue;
         if (s.path || strchr(argv[i], '=')) threads = 0;
         s.path = argv[i];
     }
     if (!s.path || threads < 1 || s.prompt < 0 || s.depth < 0 || s.generate < 0 || s.repeat < 1) {
-        fprintf(stderr, "usage: %s MODEL [threads=N] [prompt=512] [depth=0] [generate=64] [repeat=3] [pack=1]\n",
+        fprintf(stderr,
+                "usage: %s MODEL [threads=N] [prompt=512] [depth=0] [generate=64] [repeat=3] [pack=1] [map=1]\n",
                 argv[0]);
         return 2;
     }

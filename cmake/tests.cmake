@@ -22,6 +22,21 @@ foreach(source IN LISTS unit_tests)
     ENVIRONMENT "TENON_GOLDEN_DEFAULT=${CMAKE_SOURCE_DIR}/../shared/golden;CMOCKA_TEST_ABORT=0")
 endforeach()
 
+# Loadable backends of several kinds, for the registry.
+set(kinds good none old stranger)
+foreach(kind RANGE 1 4)
+  math(EXPR index "${kind} - 1")
+  list(GET kinds ${index} name)
+  add_library(test_module_${name} MODULE tests/modules/backend.c)
+  set_target_properties(test_module_${name} PROPERTIES PREFIX lib OUTPUT_NAME tenon-${name}
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests/modules)
+  target_include_directories(test_module_${name} PRIVATE include)
+  target_compile_definitions(test_module_${name} PRIVATE MODULE_KIND=${kind})
+  target_link_libraries(test_module_${name} PRIVATE tenon_flags)
+  add_dependencies(test_registry test_module_${name})
+endforeach()
+target_compile_definitions(test_registry PRIVATE TENON_TEST_MODULES="${CMAKE_BINARY_DIR}/tests/modules")
+
 if(TARGET test_cli)
   target_link_libraries(test_cli PRIVATE tenon_frame)
 endif()

@@ -33,6 +33,41 @@ static void the_cpu_is_always_there(void **state) {
     assert_true(strlen(tn_cpu_level()) > 0);
 }
 
+static int lines_logged;
+static void count_lines(void *user, tn_log_level level, const char *text) {
+    (void)user;
+    (void)level;
+    (void)text;
+    lines_logged++;
+}
+
+/* The folder with the modules is searched at the first use of the registry: the good one's device is there, the
+ * others were skipped with a line each. */
+static void loadable_backends_are_found_and_bad_ones_skipped(void **state) {
+    (void)state;
+    tn_device *device;
+    assert_ok(tn_device_find("module0", &device));
+    assert_string_equal(tn_device_description(device), "for tests");
+    assert_ptr_equal(tn_device_get(1), device);
+    size_t available, count = tn_device_count();
+    assert_ok(tn_device_memory(device, &available, NULL));
+    assert_int_equal(available, 1000);
+    assert_int_equal(lines_logged, 3); /* another interface, no backend, a file that is not there */
+
+    assert_fails(TN_E_EXISTS, tn_registry_load(TENON_TEST_MODULES "/libtenon-good.so"));
+    assert_fails(TN_E_VERSION, tn_registry_load(TENON_TEST_MODULES "/libtenon-old.so"));
+    assert_fails(TN_E_FORMAT, tn_registry_load(TENON_TEST_MODULES "/libtenon-stranger.so"));
+    assert_ok(tn_registry_load(TENON_TEST_MODULES "/libtenon-none.so")); /* no usable device is no error */
+    assert_int_equal(tn_device_count(), count);
+
+    tn_backend *backend; /* what a device cannot do comes back as its status */
+    assert_int_equal(tn_backend_new(device, NULL, &backend), TN_E_UNSUPPORTED);
+    tn_buffer *buffer;
+    assert_int_equal(tn_buffer_new(tn_device_buffer_type(device), 10, &buffer), TN_E_UNSUPPORTED);
+    assert_fails(TN_E_DEVICE_MEMORY, tn_buffer_new(tn_device_buffer_type(device), 1001, &buffer));
+    assert_fails(TN_E_UNSUPPORTED, tn_device_wrap_host(device, &available, 8, &buffer));
+}
+
 static void an_unknown_name_is_told_what_there_is(void **state) {
     (void)state;
     tn_device *device;
@@ -209,6 +244,7 @@ static void a_program_checks_what_it_is_given(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_cpu_is_always_there),
+        cmocka_unit_test(loadable_backends_are_found_and_bad_ones_skipped),
         cmocka_unit_test(an_unknown_name_is_told_what_there_is),
         cmocka_unit_test(devices_come_and_go),
         cmocka_unit_test(buffers_hold_tensors),
@@ -216,5 +252,7 @@ int main(void) {
         cmocka_unit_test(a_small_program_runs),
         cmocka_unit_test(a_program_checks_what_it_is_given),
     };
+    setenv("TENON_BACKEND_PATH", TENON_TEST_MODULES ":/nowhere/libtenon-none.so", 1);
+    tn_log_set(count_lines, NULL, TN_LOG_WARN);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
