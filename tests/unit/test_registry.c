@@ -233,6 +233,13 @@ static void a_program_checks_what_it_is_given(void **state) {
     tn_buffer *scratch;
     assert_ok(tn_buffer_new(tn_device_buffer_type(cpu()), tn_program_scratch(program), &scratch));
     assert_fails(TN_E_STATE, tn_program_run(program, scratch));
+    float values[16] = {0};
+    tn_buffer_type elsewhere = *tn_device_buffer_type(cpu());
+    elsewhere.is_host = false;
+    tn_buffer foreign = {.type = &elsewhere, .base = values, .size = sizeof values};
+    x->data = order->data = values;
+    x->buffer = &foreign;
+    assert_fails(TN_E_INVALID, tn_program_run(program, scratch)); /* another device's memory is not touched */
     tn_event *event;
     assert_fails(TN_E_UNSUPPORTED, tn_event_new(cpu(), &event));
     tn_buffer_free(scratch);

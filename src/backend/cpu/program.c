@@ -9,6 +9,7 @@
 #include "backend/cpu/program.h"
 
 #include "backend/cpu/ops.h"
+#include "backend/cpu/packed_buffer.h"
 
 enum {
     MAX_TOGETHER = 8, /* nodes side by side in one step */
@@ -309,14 +310,22 @@ static void run_thread(void *user, int ith, int nth) {
     }
 }
 
+static tn_status check_memory(const tn_tensor *node, const tn_tensor *t, const char *what) {
+    if (!t->data && !tn_is_empty(t))
+        return tn_fail(TN_E_STATE, "cpu: %s '%s' of '%s' (%s) has no memory", what, t->name, node->name,
+                       tn_op_name(node->op));
+    if (t->buffer && !t->buffer->type->is_host && t->buffer->type != tn__packed_buffer_type())
+        return tn_fail(TN_E_INVALID, "cpu: %s '%s' of '%s' (%s) lies in %s, out of reach", what, t->name, node->name,
+                       tn_op_name(node->op), t->buffer->type->name);
+    return TN_OK;
+}
+
 static tn_status check_bound(const cpu_program *p) {
     for (uint32_t i = 0; i < p->n_nodes; i++) {
         const tn_tensor *node = p->nodes[i].node;
-        if (!node->data) return tn_fail(TN_E_STATE, "cpu: '%s' (%s) has no memory", node->name, tn_op_name(node->op));
+        TN_TRY(check_memory(node, node, "result"));
         for (int j = 0; j < TN_MAX_SRC; j++)
-            if (node->src[j] && !node->src[j]->data && !tn_is_empty(node->src[j]))
-                return tn_fail(TN_E_STATE, "cpu: '%s', source %d of '%s' (%s), has no memory", node->src[j]->name, j,
-                               node->name, tn_op_name(node->op));
+            if (node->src[j]) TN_TRY(check_memory(node, node->src[j], "source"));
     }
     return TN_OK;
 }
