@@ -6,6 +6,10 @@
 
 void tn__avx2_rows(tn__cpu_kernels *table);
 void tn__avx2_attention(tn__cpu_kernels *table);
+/* Many activation rows, in f32; few, in f32 or eight bits (for types that have them) on weight rows [from, to). */
 void tn__avx2_gemm_f32(const tn__matmul_job *job, int ith, int nth);
+void tn__avx2_gemv_f32(const tn__matmul_job *job, int64_t from, int64_t to);
+void tn__avx2_gemv_q8(const tn__matmul_job *job, int64_t from, int64_t to);
+bool tn__avx2_has_q8(tn_type type);
 
 #endif

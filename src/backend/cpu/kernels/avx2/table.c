@@ -1,14 +1,32 @@
 /* What AVX2 puts into the table, and which path a mat-mul takes. */
 #include "backend/cpu/kernels/avx2/internal.h"
 
+/* Above this many activation rows panels of floats are faster than unpacking for every few of them. */
+enum { FEW = 8 };
+
 static tn__act_form matmul_form(tn_type type, bool packed, int64_t m, int64_t n, int64_t k, bool precise) {
-    (void)type, (void)packed, (void)m, (void)k, (void)precise;
-    return n == 1 ? TN__ACT_PLAIN : TN__ACT_F32;
+    (void)packed, (void)m, (void)k;
+    if (n > FEW) return TN__ACT_F32;
+    return tn__avx2_has_q8(type) && !precise ? TN__ACT_Q8 : TN__ACT_PLAIN;
+}
+
+static void matmul(const tn__matmul_job *job, int ith, int nth) {
+    int64_t from, to;
+    if (job->n > FEW && job->form != TN__ACT_Q8) {
+        tn__avx2_gemm_f32(job, ith, nth);
+        return;
+    }
+    tn__share(job->m, 1, ith, nth, &from, &to);
+    if (job->form == TN__ACT_Q8) {
+        tn__avx2_gemv_q8(job, from, to);
+    } else {
+        tn__avx2_gemv_f32(job, from, to);
+    }
 }
 
 void tn__kernels_avx2(tn__cpu_kernels *table) {
     tn__avx2_rows(table);
     tn__avx2_attention(table);
     table->matmul_form = matmul_form;
-    table->matmul = tn__avx2_gemm_f32;
+    table->matmul = matmul;
 }
