@@ -175,27 +175,54 @@ __attribute__((target("avx512f,avx512bf16"))) static void peak_bf16(void *arg, i
     REPEAT16(U_FMA)
     atomic_fetch_add(&sink, (unsigned)_mm512_reduce_add_ps(sum));
 }
+/* Sixteen registers hold twelve chains. */
+#define REPEAT12(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
 #define D_FMA2(i) __m256 a##i = _mm256_set1_ps(i);
 #define S_FMA2(i) a##i = _mm256_fmadd_ps(a##i, b, b);
 #define U_FMA2(i) sum = _mm256_add_ps(sum, a##i);
 __attribute__((target("avx2,fma"))) static void peak_fma256(void *arg, int ith, int nth) {
     (void)arg, (void)ith, (void)nth;
     __m256 b = _mm256_set1_ps(0.3f), sum = b;
-    REPEAT16(D_FMA2)
-    for (int i = 0; i < STEPS; i++) {
+    REPEAT12(D_FMA2)
+    for (int i = 0; i < STEPS * 4 / 3; i++) {
         __asm__ volatile("" : "+x"(b));
-        REPEAT16(S_FMA2)
+        REPEAT12(S_FMA2)
     }
-    REPEAT16(U_FMA2)
+    REPEAT12(U_FMA2)
     atomic_fetch_add(&sink, (unsigned)_mm256_cvtss_f32(sum));
 }
+
+/* Tiles: four chains of 16×16 sums, 32 bfloat16 or 64 bytes deep. */
+#define PEAK_TILES(name, dot)                                                                                        \
+    __attribute__((target("amx-tile,amx-bf16,amx-int8"))) static void name(void *arg, int ith, int nth) {            \
+        static const unsigned char config[64] = {                                                                    \
+            [0] = 1,   [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64, [30] = 64,       \
+            [48] = 16, [49] = 16, [50] = 16, [51] = 16, [52] = 16, [53] = 16, [54] = 16, [55] = 16};                 \
+        (void)arg, (void)ith, (void)nth;                                                                             \
+        _tile_loadconfig(config);                                                                                    \
+        _tile_zero(0);                                                                                               \
+        _tile_zero(1);                                                                                               \
+        _tile_zero(2);                                                                                               \
+        _tile_zero(3);                                                                                               \
+        _tile_zero(4);                                                                                               \
+        _tile_zero(5);                                                                                               \
+        for (int i = 0; i < STEPS / 4; i++) {                                                                        \
+            dot(0, 4, 5);                                                                                            \
+            dot(1, 4, 5);                                                                                            \
+            dot(2, 4, 5);                                                                                            \
+            dot(3, 4, 5);                                                                                            \
+        }                                                                                                            \
+        _tile_release();                                                                                             \
+    }
+PEAK_TILES(peak_tiles_bf16, _tile_dpbf16ps)
+PEAK_TILES(peak_tiles_int8, _tile_dpbssd)
 #endif
 static double peak_of(task_fn fn, double ops_per_instruction) {
     return ops_per_instruction * STEPS * CHAINS * threads / seconds_of(fn, NULL, 0.1) * 1e-12;
 }
 
 typedef struct peaks {
-    double bandwidth, fma, vnni, bf16;
+    double bandwidth, fma, vnni, bf16, tiles_int8; /* bf16: of tiles where there are any */
 } peaks;
 
 static bool start_team(void) {
@@ -219,6 +246,10 @@ static peaks measure_peaks(const tn__cpu_kernels *table) {
         peak.fma = peak_of(peak_fma512, 32);
         peak.vnni = peak_of(peak_vnni, 128);
         if (__builtin_cpu_supports("avx512bf16")) peak.bf16 = peak_of(peak_bf16, 64);
+        if (table->level == TN__CPU_AMX) { /* what prefill uses there; a step is STEPS tile instructions */
+            peak.bf16 = peak_of(peak_tiles_bf16, 2.0 * 16 * 16 * 32 / CHAINS);
+            peak.tiles_int8 = peak_of(peak_tiles_int8, 2.0 * 16 * 16 * 64 / CHAINS);
+        }
     } else if (table->level >= TN__CPU_AVX2) {
         peak.fma = peak_of(peak_fma256, 16);
         peak.vnni = peak.fma;
@@ -228,8 +259,10 @@ static peaks measure_peaks(const tn__cpu_kernels *table) {
 }
 
 static void print_peaks(const tn__cpu_kernels *table, const peaks *peak) {
-    printf("level %s, %d threads: read %.1f GB/s, f32 %.3f Tflops, int8 %.3f Tops, bf16 %.3f Tflops\n", table->name,
+    printf("level %s, %d threads: read %.1f GB/s, f32 %.3f Tflops, int8 %.3f Tops, bf16 %.3f Tflops", table->name,
            threads, peak->bandwidth, peak->fma, peak->vnni, peak->bf16);
+    if (peak->tiles_int8 > 0) printf(", int8 tiles %.3f Tops", peak->tiles_int8);
+    printf("\n");
 }
 
 #endif

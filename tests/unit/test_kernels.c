@@ -203,7 +203,7 @@ static void matmul_shapes(const tn__cpu_kernels *table) {
             if (round == 1) n = 65;
             problem p = make_problem(&r, type, m, n, k);
             check_matmul(table, &p, NULL, round % 3 == 2);
-            if (table->can_pack(type, m, k)) {
+            if (tn__can_pack(type, m, k)) {
                 void *packed = aligned(table->packed_bytes(type, m, k));
                 table->pack(type, m, k, p.w, p.stride, packed, 0, (m + 15) / 16);
                 check_matmul(table, &p, packed, round % 3 == 2);
@@ -312,7 +312,7 @@ static void packing(const tn__cpu_kernels *table) {
     for (int t = 0; t < TYPES; t++) {
         for (int64_t m = 1; m < 50; m += 12) {
             int64_t k = 768;
-            if (!table->can_pack(types[t], m, k)) continue;
+            if (!tn__can_pack(types[t], m, k)) continue;
             problem p = make_problem(&r, types[t], m, 1, k);
             size_t bytes = table->packed_bytes(types[t], m, k);
             unsigned char *packed = aligned(bytes), *row = malloc(p.stride);

@@ -114,9 +114,9 @@ typedef struct tn__cpu_kernels {
     void (*matmul)(const tn__matmul_job *job, int ith, int nth);
 
     /* Packed weights: groups of 16 rows interleaved so that one vector holds the same place of 16 rows. The layout is
-     * the same at every level. k must be a multiple of the type's block and of 32. `pack` fills groups
-     * first…first+n-1 (of ceil(m/16)); missing rows of the last group are zero. `unpack_row` gives back the original
-     * bytes. */
+     * the same at every level and every level can read it; can_pack says whether it is faster. k must be a multiple
+     * of the type's block and of 32. `pack` fills groups first…first+n-1 (of ceil(m/16)); missing rows of the last
+     * group are zero. `unpack_row` gives back the original bytes. */
     bool (*can_pack)(tn_type type, int64_t m, int64_t k);
     size_t (*packed_bytes)(tn_type type, int64_t m, int64_t k);
     void (*pack)(tn_type type, int64_t m, int64_t k, const void *rows, size_t stride, void *packed, int64_t first,

@@ -4,6 +4,8 @@
 
 #include "backend/cpu/kernels/generic/internal.h"
 
+void tn__avx2_act_prepare(tn__act_form form, const float *x, size_t x_stride, const int32_t *gather, int64_t rows,
+                          int64_t k, void *data, int ith, int nth);
 void tn__avx2_rows(tn__cpu_kernels *table);
 void tn__avx2_attention(tn__cpu_kernels *table);
 /* Many activation rows, in f32; few, in f32 or eight bits (for types that have them) on weight rows [from, to). */

@@ -28,5 +28,6 @@ void tn__kernels_avx2(tn__cpu_kernels *table) {
     tn__avx2_rows(table);
     tn__avx2_attention(table);
     table->matmul_form = matmul_form;
+    table->act_prepare = tn__avx2_act_prepare;
     table->matmul = matmul;
 }

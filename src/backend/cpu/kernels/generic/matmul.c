@@ -122,12 +122,18 @@ static tn__act_form matmul_form(tn_type type, bool packed, int64_t m, int64_t n,
     return TN__ACT_PLAIN;
 }
 
+/* Packed weights can be read at every level, but are worth it only where vectors hold 16 rows. */
+static bool packs_nothing(tn_type type, int64_t m, int64_t k) {
+    (void)type, (void)m, (void)k;
+    return false;
+}
+
 void tn__kernels_generic_matmul(tn__cpu_kernels *table) {
     table->matmul_form = matmul_form;
     table->act_bytes = tn__act_bytes;
     table->act_prepare = tn__act_prepare;
     table->matmul = matmul;
-    table->can_pack = tn__can_pack;
+    table->can_pack = packs_nothing;
     table->packed_bytes = tn__packed_bytes;
     table->pack = tn__pack;
     table->unpack_row = tn__unpack_row;
