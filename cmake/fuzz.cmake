@@ -13,4 +13,5 @@ foreach(source IN LISTS fuzzers)
 endforeach()
 if(fuzzers)
   target_compile_options(tenon_flags INTERFACE -fsanitize=fuzzer-no-link)
+  target_compile_definitions(tenon_flags INTERFACE FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION) # the customary name
 endif()

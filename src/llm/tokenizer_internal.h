@@ -165,8 +165,15 @@ tn_status tn__merge_run(const tn__merges *merges, tn__merge_work *work, size_t *
 
 /* ---- The tokenizer ------------------------------------------------------------------------------------------- */
 
+/* Tables whose size is a matter of speed alone. Under a fuzzer they are small: quick to make, and words collide. */
+#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+enum { TN__CACHE_SLOTS = 4, TN__JOIN_BITS = 1 << 10 };
+#else
+enum { TN__CACHE_SLOTS = 1 << 14, TN__JOIN_BITS = 1 << 22 };
+#endif
+
 /* Tokens of words seen lately: one cache line per word, replaced when another word falls on it. */
-enum { TN__CACHE_WORD = 30, TN__CACHE_TOKENS = 8, TN__CACHE_SLOTS = 1 << 14 };
+enum { TN__CACHE_WORD = 30, TN__CACHE_TOKENS = 8 };
 typedef struct tn__cache_slot {
     uint8_t size, count; /* size 0: empty */
     char word[TN__CACHE_WORD];

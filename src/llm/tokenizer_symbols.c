@@ -7,10 +7,7 @@
 
 #include <string.h>
 
-enum {
-    JOIN_BITS = 1 << 22,
-    LONGEST = 1024 /* bytes of a token that merges may form; the work for one token grows with its square */
-};
+enum { LONGEST = 1024 }; /* bytes of a token that merges may form; the work for one token grows with its square */
 
 /* ---- Strings that are no tokens ------------------------------------------------------------------------------ */
 
@@ -63,7 +60,7 @@ static tn_status intern(const tn_tokenizer *t, extras *e, tn_gguf_str text, uint
 /* ---- Characters ---------------------------------------------------------------------------------------------- */
 
 static size_t join_bit(const tn_tokenizer *t, uint32_t last, uint32_t first) {
-    return (size_t)tn__mix64(((uint64_t)last << 32 | first) ^ t->seed) % JOIN_BITS;
+    return (size_t)tn__mix64(((uint64_t)last << 32 | first) ^ t->seed) % TN__JOIN_BITS;
 }
 
 bool tn__may_join(const tn_tokenizer *t, uint32_t last, uint32_t first) {
@@ -82,7 +79,7 @@ static uint32_t last_char(tn_gguf_str text) {
 }
 
 static tn_status joins_init(tn_tokenizer *t) {
-    t->joins = tn_calloc(tn__bits_words(JOIN_BITS), sizeof *t->joins);
+    t->joins = tn_calloc(tn__bits_words(TN__JOIN_BITS), sizeof *t->joins);
     return t->joins ? TN_OK : TN_E_NOMEM;
 }
 
