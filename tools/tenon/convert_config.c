@@ -189,7 +189,7 @@ static tn_status long_short_factors(struct hf_model *m, const json_t *rope) {
 /* YaRN raises attention with the factor, log-wise; some models say otherwise. The key holds what is left to multiply.
  */
 static void yarn_attention(struct hf_model *m, const json_t *rope) {
-    double log_factor = m->rope_factor > 1 ? log(m->rope_factor) : 0, wanted = 0;
+    double log_factor = m->rope_factor > 1 ? log((double)m->rope_factor) : 0, wanted = 0;
     double scale = number(rope, "mscale", 0), all = number(rope, "mscale_all_dim", 0);
     if (scale > 0 && all > 0) wanted = (1 + 0.1 * scale * log_factor) / (1 + 0.1 * all * log_factor);
     wanted = number(rope, "attention_factor", wanted);

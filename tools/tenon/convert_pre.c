@@ -24,7 +24,7 @@ static void flatten(struct steps *s, const json_t *step) {
         json_t *inner;
         json_t *list = json_object_get(step, "pretokenizers");
         if (!list) list = json_object_get(step, "normalizers");
-        json_array_foreach(list, i, inner) flatten(s, inner);
+        json_array_foreach(list, i, inner) { flatten(s, inner); }
     } else if (strcmp(type, "Split") == 0) {
         json_t *pattern = json_object_get(step, "pattern");
         const char *regex = json_string_value(json_object_get(pattern, "Regex"));

@@ -236,8 +236,9 @@ static tn_status read_vectors(const struct hf_weights *w, const struct recipe *p
 static tn_status read_blocks(const struct hf_weights *w, const struct recipe *p, int64_t row, int64_t count,
                              unsigned char *out) {
     int64_t n = p->columns / 32;
-    unsigned char *theirs = tn_malloc((size_t)n * 17), *scales = theirs + n * 16;
+    unsigned char *theirs = tn_malloc((size_t)n * 17);
     if (!theirs) return TN_E_NOMEM;
+    unsigned char *scales = theirs + n * 16;
     tn_status status = TN_OK;
     for (; count > 0 && status == TN_OK; row++, count--) {
         uint64_t from = (uint64_t)(row / p->rows * p->source_rows + place(w, p, row % p->rows));

@@ -95,19 +95,7 @@ static int64_t find_token(const struct vocab *v, const char *text) {
 /* ---- Kinds of tokenizer -----------------------------------------------------------------------------------------
  */
 
-/* True when any step of a normalizer, pre-tokenizer or decoder has this type. */
-static bool has_step(const json_t *step, const char *type) {
-    const char *name = json_string_value(json_object_get(step, "type"));
-    if (name && strcmp(name, type) == 0) return true;
-    static const char *const lists[] = {"normalizers", "pretokenizers", "decoders", "processors"};
-    for (int k = 0; k < 4; k++) {
-        size_t i;
-        json_t *inner;
-        json_array_foreach(json_object_get(step, lists[k]), i, inner) if (has_step(inner, type)) return true;
-    }
-    return false;
-}
-
+/* The step of this type in a normalizer, pre-tokenizer, decoder or post-processor, which may be sequences. */
 static const json_t *find_step(const json_t *step, const char *type) {
     const char *name = json_string_value(json_object_get(step, "type"));
     if (name && strcmp(name, type) == 0) return step;
@@ -122,6 +110,8 @@ static const json_t *find_step(const json_t *step, const char *type) {
     }
     return NULL;
 }
+
+static bool has_step(const json_t *step, const char *type) { return find_step(step, type) != NULL; }
 
 /* Merges are written "a b" or ["a", "b"]; GGUF has the first form. */
 static tn_status set_merges(struct vocab *v, const json_t *merges) {
