@@ -220,7 +220,7 @@ static tn_status open_shards(struct safetensors *set, const char *folder, const 
                           : tn_fail(TN_E_FORMAT, "%s: tensor \"%s\" has no file", index_path, tensor);
             if (status != TN_OK) break;
         }
-    qsort(set->tensors, set->count, sizeof *set->tensors, by_name);
+    if (set->count) qsort(set->tensors, set->count, sizeof *set->tensors, by_name);
     if (status == TN_OK) json_object_foreach(map, tensor, file) {
             const struct safetensors_tensor *t = safetensors_find(set, tensor);
             const char *name = json_string_value(file), *path = t ? set->files[t->file].path : "";
@@ -250,7 +250,7 @@ tn_status safetensors_open(const char *folder, struct safetensors **out) {
                                                    "model.safetensors.index.json is there",
                                                    folder);
     }
-    qsort(set->tensors, set->count, sizeof *set->tensors, by_name);
+    if (set->count) qsort(set->tensors, set->count, sizeof *set->tensors, by_name);
     for (size_t i = 1; i < set->count && status == TN_OK; i++)
         if (strcmp(set->tensors[i - 1].name, set->tensors[i].name) == 0)
             status = tn_fail(TN_E_FORMAT, "%s: tensor \"%s\" is in two shards", folder, set->tensors[i].name);
