@@ -126,6 +126,7 @@ TN_API void tn_tokens_free(tn_tokens *tokens);
 
 #define TN_ENCODE_ADD_SPECIAL 1u   /* beginning and end tokens as the model wants them */
 #define TN_ENCODE_PARSE_SPECIAL 2u /* control tokens written out in the text count: for templates, not for users */
+#define TN_ENCODE_CONTINUE 4u      /* the text goes on from another: no space is put in front */
 
 /* Appends the tokens of a text. On an error nothing is appended. */
 TN_API tn_status tn_tokenizer_encode(const tn_tokenizer *tokenizer, const char *text, size_t length, unsigned flags,
@@ -144,7 +145,8 @@ typedef struct tn_text {
 } tn_text;
 TN_API void tn_text_free(tn_text *text);
 
-#define TN_DECODE_SPECIAL 1u /* write control and unknown tokens out instead of leaving them away */
+#define TN_DECODE_SPECIAL 1u  /* write control and unknown tokens out instead of leaving them away */
+#define TN_DECODE_CONTINUE 2u /* the tokens go on from others: a space in front of the first word stays */
 
 /* Appends the text of tokens, bytes as they are: a sequence that ends in the middle of a character ends so here.
  * TN_E_INVALID for an id outside the vocabulary, with nothing appended. */

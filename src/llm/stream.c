@@ -20,7 +20,8 @@ static tn_status stream_of(tn_session *s, int32_t seq, tn__stream **out) {
         if (!s->streams) return TN_E_NOMEM;
     }
     tn__stream *stream = &s->streams[seq];
-    if (!stream->detokenizer) TN_TRY(tn_detokenizer_new(s->model->tokenizer, 0, &stream->detokenizer));
+    if (!stream->detokenizer)
+        TN_TRY(tn_detokenizer_new(s->model->tokenizer, TN_DECODE_CONTINUE, &stream->detokenizer));
     if (!stream->logits && !(stream->logits = tn_calloc((size_t)s->model->h.n_vocab, sizeof(float))))
         return TN_E_NOMEM;
     *out = stream;
@@ -58,7 +59,7 @@ tn_status tn_session_prompt(tn_session *s, int32_t seq, const char *text, int64_
     tn_tokens tokens = {0};
     bool first = tn_session_seq_last(s, seq) < 0;
     TN_TRY(tn_tokenizer_encode(s->model->tokenizer, text, length < 0 ? strlen(text) : (size_t)length,
-                               first ? TN_ENCODE_ADD_SPECIAL : 0, &tokens));
+                               first ? TN_ENCODE_ADD_SPECIAL : TN_ENCODE_CONTINUE, &tokens));
     tn_status status = tokens.count > INT32_MAX ? tn_fail(TN_E_TOO_BIG, "the prompt has %zu tokens", tokens.count)
                                                 : tn_session_prompt_tokens(s, seq, tokens.ids, (int32_t)tokens.count);
     tn_tokens_free(&tokens);

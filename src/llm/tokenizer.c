@@ -298,7 +298,7 @@ tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, size_t le
     if (length > TN_TOKENIZER_MAX_TEXT)
         return tn_fail(TN_E_LIMIT, "text of %zu bytes, at most %u are encoded at once", length,
                        TN_TOKENIZER_MAX_TEXT);
-    encoding e = {.t = t, .out = out, .first = true};
+    encoding e = {.t = t, .out = out, .first = !(flags & TN_ENCODE_CONTINUE)};
     size_t before = out->count;
     TN_TRY(scratch_take(t, &e.s));
     tn_status status = encode_all(&e, text, length, flags);

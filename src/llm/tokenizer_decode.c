@@ -26,7 +26,7 @@ tn_status tn_tokenizer_decode(const tn_tokenizer *t, const tn_token *ids, size_t
                               tn_text *out) {
     if (!t || !out || (!ids && count)) return tn_fail(TN_E_INVALID, "no tokenizer, tokens or place for text");
     size_t before = out->length;
-    bool start = true;
+    bool start = !(flags & TN_DECODE_CONTINUE);
     TN_TRY(tn__text_append(out, "", 0));
     for (size_t i = 0; i < count; i++) {
         tn_status status;
@@ -75,7 +75,7 @@ tn_status tn_detokenizer_new(const tn_tokenizer *t, unsigned flags, tn_detokeniz
 void tn_detokenizer_free(tn_detokenizer *d) { tn_free(d); }
 
 void tn_detokenizer_reset(tn_detokenizer *d) {
-    d->start = true;
+    d->start = !(d->flags & TN_DECODE_CONTINUE);
     d->waiting = 0;
     d->text[0] = 0;
 }
@@ -126,9 +126,9 @@ const char *tn_detokenizer_push(tn_detokenizer *d, tn_token token, size_t *lengt
 }
 
 const char *tn_detokenizer_finish(tn_detokenizer *d, size_t *length) {
-    size_t made = d->waiting ? put_broken(d->text) : 0;
-    d->waiting = 0;
-    d->start = true;
+    bool cut = d->waiting > 0;
+    tn_detokenizer_reset(d);
+    size_t made = cut ? put_broken(d->text) : 0;
     d->text[made] = 0;
     if (length) *length = made;
     return d->text;

@@ -189,6 +189,18 @@ static void spm_falls_back_to_bytes_and_escapes_spaces(void **state) {
     assert_decodes(t, (tn_token[]){1, 6324, 29871, 6324}, 4, 0, "Hi  Hi");
     assert_int_equal(tn_tokenizer_special(t, TN_SPECIAL_NEWLINE), 13);
     assert_true(tn_tokenizer_adds_space_prefix(t));
+    /* A text that goes on from another has its own spaces. */
+    assert_tokens(t, " Hi", TN_ENCODE_CONTINUE, "6324");
+    assert_decodes(t, (tn_token[]){6324}, 1, TN_DECODE_CONTINUE, " Hi");
+    tn_detokenizer *d;
+    assert_ok(tn_detokenizer_new(t, TN_DECODE_CONTINUE, &d));
+    assert_string_equal(tn_detokenizer_push(d, 6324, NULL), " Hi");
+    tn_detokenizer_free(d);
+    assert_ok(tn_detokenizer_new(t, 0, &d));
+    assert_string_equal(tn_detokenizer_push(d, 1, NULL), "");
+    assert_string_equal(tn_detokenizer_push(d, 6324, NULL), "Hi");
+    assert_string_equal(tn_detokenizer_push(d, 6324, NULL), " Hi");
+    tn_detokenizer_free(d);
     tn_tokenizer_free(t);
 }
 
