@@ -175,6 +175,17 @@ static size_t leading_space(const tn_chat_parser *p) {
     return n;
 }
 
+/* Whether the text, white space aside, begins with a marker. */
+static match begins_after_space(tn_chat_parser *p, const char *marker) {
+    tn__chat_text whole = p->pending;
+    size_t space = leading_space(p);
+    p->pending.data += space;
+    p->pending.length -= space;
+    match m = begins_with(p, marker);
+    p->pending = whole;
+    return m;
+}
+
 /* What looked like a call is content: what led here, and the rest is looked at again. */
 static tn_status give_up(tn_chat_parser *p) {
     tn__chat_text lead = p->lead;
@@ -243,11 +254,7 @@ static tn_status step_start(tn_chat_parser *p, bool *more) {
         return TN_OK;
     }
     if (present(s->reasoning_begin) && !p->keep_reasoning) {
-        tn__chat_text whole = p->pending;
-        p->pending.data += space;
-        p->pending.length -= space;
-        match m = begins_with(p, s->reasoning_begin);
-        p->pending = whole;
+        match m = begins_after_space(p, s->reasoning_begin);
         if (m == MAYBE) *more = false;
         if (m == YES) {
             consume(p, space + strlen(s->reasoning_begin), false);
@@ -374,12 +381,37 @@ static tn_status send_quoted_arguments(tn_chat_parser *p, const char *text, size
     return status;
 }
 
+/* The arguments as far as they have come. Whatever is no object is held back until it is complete. */
+static tn_status send_json_arguments(tn_chat_parser *p) {
+    const tn__chat_scanner *s = &p->scanner;
+    const char *text = p->pending.data + s->arguments_from;
+    if (!s->arguments_from) return s->done ? send(p, TN_CHAT_ARGUMENTS, "{}", 2) : TN_OK;
+    if (*text == '{') {
+        size_t have = (s->arguments_to ? s->arguments_to : s->at) - s->arguments_from, from = p->sent;
+        p->sent = have;
+        return send(p, TN_CHAT_ARGUMENTS, text + from, have - from);
+    }
+    if (!s->arguments_to || p->sent) return TN_OK;
+    p->sent = 1;
+    size_t length = s->arguments_to - s->arguments_from;
+    if (*text == '"') return send_quoted_arguments(p, text, length);
+    return *text == '[' ? send(p, TN_CHAT_ARGUMENTS, text, length) : send(p, TN_CHAT_ARGUMENTS, "{}", 2);
+}
+
+/* Without markers around it, JSON is a call only if it names a tool. */
+static bool is_no_call(const tn_chat_parser *p) {
+    const tn__chat_scanner *s = &p->scanner;
+    if (s->bad || (s->done && !s->name_to) || (s->name_to && s->name_to == s->name_from)) return true;
+    if (!p->bare) return false;
+    return (s->name_to && !known_tool(p, p->pending.data + s->name_from, s->name_to - s->name_from)) ||
+           (s->keys > 2 && !s->name_to) || (s->done && !s->arguments_to);
+}
+
 static tn_status step_json(tn_chat_parser *p, bool *more) {
     tn__chat_scanner *s = &p->scanner;
     *more = true;
     if (!s->at) {
-        size_t space = leading_space(p);
-        consume(p, space, true);
+        consume(p, leading_space(p), true);
         if (!p->pending.length) {
             *more = false;
             return TN_OK;
@@ -391,34 +423,18 @@ static tn_status step_json(tn_chat_parser *p, bool *more) {
             return TN_OK;
         }
     }
-    tn__chat_scan(s, p->pending.data, p->pending.length);
-    /* Without markers around it, JSON is a call only if it names a tool. */
-    bool stranger =
-        p->bare && ((s->name_to && !known_tool(p, p->pending.data + s->name_from, s->name_to - s->name_from)) ||
-                    (s->keys > 2 && !s->name_to) || (s->done && (!s->name_to || !s->arguments_to)));
-    if (!p->announced && (s->bad || stranger || (s->done && !s->name_to))) return give_up(p);
-    const char *text = p->pending.data;
-    if (!p->announced && s->name_to && (s->arguments_from || s->done) && (s->id_to || s->arguments_from))
-        TN_TRY(send_json_name(p));
-    else if (!p->announced && s->done)
-        TN_TRY(send_json_name(p));
-    if (p->announced && s->arguments_from && text[s->arguments_from] != '"') {
-        size_t end = s->arguments_to ? s->arguments_to : s->at, from = s->arguments_from + p->sent;
-        if (end > from) {
-            TN_TRY(send(p, TN_CHAT_ARGUMENTS, text + from, end - from));
-            p->sent += end - from;
-        }
-    } else if (p->announced && s->arguments_to && !p->sent) {
-        TN_TRY(send_quoted_arguments(p, text + s->arguments_from, s->arguments_to - s->arguments_from));
-        p->sent = 1;
+    /* Byte by byte, so that decisions do not depend on the pieces in which the text arrives. */
+    while (s->at < p->pending.length && !s->done && !s->bad) {
+        tn__chat_scan(s, p->pending.data, s->at + 1);
+        if (p->announced) continue;
+        if (is_no_call(p)) return give_up(p);
+        if (s->name_to && (s->arguments_from || s->done)) TN_TRY(send_json_name(p));
     }
-    if (s->done) {
-        if (!s->arguments_from) TN_TRY(send(p, TN_CHAT_ARGUMENTS, "{}", 2));
-        consume(p, s->at, false);
-        return end_call(p);
-    }
-    *more = false;
-    return TN_OK;
+    if (p->announced) TN_TRY(send_json_arguments(p));
+    *more = s->done || s->bad;
+    if (!*more) return TN_OK;
+    consume(p, s->at, false);
+    return end_call(p);
 }
 
 /* The name, up to what ends it. */
@@ -616,6 +632,10 @@ static tn_status step_close(tn_chat_parser *p, bool *more) {
     const tn__chat_syntax *s = &p->syntax;
     *more = true;
     consume(p, leading_space(p), false);
+    if (!p->pending.length) {
+        *more = false;
+        return TN_OK;
+    }
     if (present(s->call_end) && !p->list) {
         match m = begins_with(p, s->call_end);
         if (m == MAYBE) {
@@ -663,18 +683,21 @@ static tn_status step_python(tn_chat_parser *p, bool *more) {
 static tn_status step_channel_head(tn_chat_parser *p, bool *more) {
     static const char *const message[] = {"<|message|>"};
     int which;
+    /* Anything that does not look like a header is an answer without one. */
+    match tag = begins_after_space(p, "<|"), to_name = begins_after_space(p, "to=");
+    if (tag == NO && to_name == NO && (leading_space(p) < p->pending.length || p->final)) {
+        *more = true;
+        p->state = CHANNEL_BODY;
+        p->channel = TN_CHAT_CONTENT;
+        p->channel_call = false;
+        return TN_OK;
+    }
     size_t n = find(p, 0, message, 1, &which);
     *more = which >= 0;
     if (which < 0) {
-        /* Anything that does not look like a header is an answer without one. */
-        size_t space = leading_space(p);
-        bool header = space == p->pending.length || p->pending.data[space] == '<' || p->pending.data[space] == 't';
-        *more = p->final || !header;
-        if (*more) {
-            p->state = CHANNEL_BODY;
-            p->channel = TN_CHAT_CONTENT;
-            p->channel_call = false;
-        }
+        if (!p->final) return TN_OK;
+        TN_TRY(send_content(p, p->pending.data, p->pending.length));
+        consume(p, p->pending.length, false);
         return TN_OK;
     }
     char head[256];

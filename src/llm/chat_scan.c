@@ -53,7 +53,7 @@ static void value_begins(tn__chat_scanner *s, const char *text) {
         return;
     s->level[s->depth].in_value = true;
     s->level[s->depth].value_from = s->at;
-    if (counts(s, text) && key_is(s, s->depth, text, argument_keys)) s->arguments_from = s->at;
+    if (!s->arguments_from && counts(s, text) && key_is(s, s->depth, text, argument_keys)) s->arguments_from = s->at;
 }
 
 static void value_ends(tn__chat_scanner *s, const char *text, size_t end) {
@@ -62,11 +62,12 @@ static void value_ends(tn__chat_scanner *s, const char *text, size_t end) {
     s->level[s->depth].in_value = false;
     if (!counts(s, text)) return;
     bool string = text[from] == '"';
-    if (key_is(s, s->depth, text, argument_keys))
+    /* The first of each counts. */
+    if (from == s->arguments_from)
         s->arguments_to = end;
-    else if (string && key_is(s, s->depth, text, name_keys))
+    else if (string && !s->name_to && key_is(s, s->depth, text, name_keys))
         s->name_from = from + 1, s->name_to = end - 1;
-    else if (string && key_is(s, s->depth, text, id_keys))
+    else if (string && !s->id_to && key_is(s, s->depth, text, id_keys))
         s->id_from = from + 1, s->id_to = end - 1;
 }
 

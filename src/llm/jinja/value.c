@@ -5,7 +5,7 @@
 
 jj_string *tn__jj_string(jj *j, const char *data, size_t length) {
     jj_string *s = tn__jj_alloc(j, sizeof *s);
-    *s = (jj_string){.data = data, .length = length, .chars = SIZE_MAX};
+    *s = (jj_string){.data = data ? data : "", .length = length, .chars = SIZE_MAX}; /* empty buffers have no bytes */
     return s;
 }
 
