@@ -9,15 +9,14 @@ static void add_content(tn__chat_text *text, const json_t *content) {
     const json_t *part;
     if (json_is_string(content))
         tn__chat_add(text, json_string_value(content), json_string_length(content));
-    else if (json_is_array(content))
-        json_array_foreach(content, i, part) {
-            const json_t *piece = json_is_string(part) ? part : json_object_get(part, "text");
-            if (!json_is_string(piece)) continue;
-            if (text->length) tn__chat_adds(text, "\n");
-            tn__chat_add(text, json_string_value(piece), json_string_length(piece));
-        }
-    else if (content && !json_is_null(content))
+    else if (content && !json_is_null(content) && !json_is_array(content))
         tn__chat_add_json(text, content);
+    json_array_foreach(content, i, part) {
+        const json_t *piece = json_is_string(part) ? part : json_object_get(part, "text");
+        if (!json_is_string(piece)) continue;
+        if (text->length) tn__chat_adds(text, "\n");
+        tn__chat_add(text, json_string_value(piece), json_string_length(piece));
+    }
 }
 
 static json_t *text_value(tn__chat_text *text) {
@@ -132,7 +131,7 @@ static int adapt_calls(const tn_chat_template *chat, json_t *message) {
     if (chat->caps.tool_calls) return adapt_arguments(chat, calls);
     tn__chat_text text = {0};
     add_content(&text, json_object_get(message, "content"));
-    json_array_foreach(calls, i, call) add_call(&text, &chat->syntax, call);
+    json_array_foreach(calls, i, call) { add_call(&text, &chat->syntax, call); }
     json_object_del(message, "tool_calls");
     return json_object_set_new(message, "content", text_value(&text));
 }
