@@ -27,16 +27,37 @@ static float at(const image *m, int64_t w, int64_t h, int64_t channel, int64_t b
     return m->flat ? pixel(m->x, w, channel, batch, 0) : pixel(m->x, w, h, channel, batch);
 }
 
+/* kw neighbours of a line of the image from column `first` on; outside the image they are zero. */
+static void gather_line(float *to, const char *line, size_t step, int64_t width, int64_t first, int64_t kw) {
+    const int64_t left = TN__MIN(TN__MAX(-first, 0), kw), right = TN__MAX(TN__MIN(width - first, kw), left);
+    for (int64_t i = 0; i < left; i++) to[i] = 0;
+    if (step == 4) {
+        memcpy(to + left, (const float *)(const void *)line + first + left, (size_t)(right - left) * 4);
+    } else {
+        for (int64_t i = left; i < right; i++)
+            to[i] = *(const float *)(const void *)(line + (size_t)(first + i) * step);
+    }
+    for (int64_t i = right; i < kw; i++) to[i] = 0;
+}
+
 /* Elements of a patch for output place (ow, oh), channels first…first+n-1, in the kernel's order. */
 static void gather(float *patch, const image *m, const tn_conv_params *p, int64_t kw, int64_t kh, int64_t ow,
                    int64_t oh, int64_t first, int64_t n, int64_t batch) {
     const int64_t stride_h = m->flat ? 1 : p->stride[1], pad_h = m->flat ? 0 : p->pad[1];
-    const int64_t dilation_h = m->flat ? 1 : p->dilation[1];
-    for (int64_t c = first; c < first + n; c++)
-        for (int64_t y = 0; y < kh; y++)
-            for (int64_t x = 0; x < kw; x++)
-                *patch++ = at(m, ow * p->stride[0] + x * p->dilation[0] - p->pad[0],
-                              oh * stride_h + y * dilation_h - pad_h, c, batch);
+    const int64_t dilation_h = m->flat ? 1 : p->dilation[1], left = ow * p->stride[0] - p->pad[0];
+    for (int64_t c = first; c < first + n; c++) {
+        for (int64_t y = 0; y < kh; y++, patch += kw) {
+            const int64_t h = oh * stride_h + y * dilation_h - pad_h;
+            if (h < 0 || h >= m->h) {
+                memset(patch, 0, (size_t)kw * 4);
+            } else if (p->dilation[0] == 1) {
+                const char *line = m->flat ? tn__at(m->x, c, batch, 0) : tn__at(m->x, h, c, batch);
+                gather_line(patch, line, m->x->nb[0], m->w, left, kw);
+            } else {
+                for (int64_t x = 0; x < kw; x++) patch[x] = at(m, left + x * p->dilation[0], h, c, batch);
+            }
+        }
+    }
 }
 
 void tn__run_im2col(const tn__task *task) {
