@@ -1,5 +1,5 @@
-// Attention: split over the cache for few tokens, tensor cores for many, and a plain kernel for whatever is left. Which
-// cells a query sees follows from positions and sequence bits in device memory; no mask is stored.
+// Attention: split over the cache for few tokens, tensor cores for many, and a plain kernel for whatever is left.
+// Which cells a query sees follows from positions and sequence bits in device memory; no mask is stored.
 #include "backend/cuda/blocks.cuh"
 #include "backend/cuda/cuda.cuh"
 
@@ -19,7 +19,8 @@ struct attention_job {
 };
 
 static attention_job job_of(const tn_tensor *t) {
-    const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K], *v = t->src[TN_ATTN_V], *kp = t->src[TN_ATTN_K_POS], *mask = t->src[TN_ATTN_MASK];
+    const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K], *v = t->src[TN_ATTN_V],
+                    *kp = t->src[TN_ATTN_K_POS], *mask = t->src[TN_ATTN_MASK];
     attention_job j;
     memset(&j, 0, sizeof j);
     j.q = (const char *)q->data;
@@ -38,7 +39,8 @@ static attention_job job_of(const tn_tensor *t) {
     }
     if (mask) {
         j.mask = (const char *)mask->data;
-        j.m0 = (int64_t)mask->nb[0], j.m1 = (int64_t)mask->nb[1], j.m2 = (int64_t)mask->nb[2], j.m3 = (int64_t)mask->nb[3];
+        j.m0 = (int64_t)mask->nb[0], j.m1 = (int64_t)mask->nb[1], j.m2 = (int64_t)mask->nb[2],
+        j.m3 = (int64_t)mask->nb[3];
         j.mask_type = mask->type;
         j.mask_heads = (int)mask->ne[2];
         j.mask_batches = (int)mask->ne[3];
@@ -82,12 +84,15 @@ __device__ static float slope_of(const attention_job &j, int head) {
     return head < base ? powf(m0, (float)(head + 1)) : powf(m1, (float)(2 * (head - base) + 1));
 }
 // From a raw product to the exponent's argument.
-__device__ static float finish_score(const attention_job &j, float dot, int head, int token, int batch, int cell, viewer q, int position, float slope) {
+__device__ static float finish_score(const attention_job &j, float dot, int head, int token, int batch, int cell,
+                                     viewer q, int position, float slope) {
     float s = dot * j.p.scale;
     if (j.p.soft_cap > 0) s = j.p.soft_cap * tanhf(s / j.p.soft_cap);
     if (slope > 0 && !j.mask) s -= slope * (float)abs(q.position - position);
     if (j.mask) {
-        float m = load_as_float(j.mask + cell * j.m0 + token * j.m1 + head % j.mask_heads * j.m2 + batch % j.mask_batches * j.m3, j.mask_type);
+        float m = load_as_float(j.mask + cell * j.m0 + token * j.m1 + head % j.mask_heads * j.m2 +
+                                    batch % j.mask_batches * j.m3,
+                                j.mask_type);
         s += slope > 0 ? slope * m : m;
     }
     return s;
@@ -97,7 +102,8 @@ __device__ static void bounds_of(const attention_job &j, int *first, int *end) {
     *end = j.range ? min(j.cells, j.range[1]) : j.cells;
 }
 
-// ---- Any shape, any type -----------------------------------------------------------------------------------------------------
+// ---- Any shape, any type
+// -----------------------------------------------------------------------------------------------------
 
 enum { PLAIN_THREADS = 128 };
 
@@ -139,7 +145,9 @@ template <typename RK, typename RV> __global__ static void plain_kernel(attentio
         for (int i = threadIdx.x; i < j.head_v; i += PLAIN_THREADS) {
             float s = sum[i] * keep;
             for (int c = 0; c < n; c++)
-                if (weight[c] != 0) s += weight[c] * RV::value(j.v + kv * j.v1 + (int64_t)(begin + c) * j.v2 + batch * j.v3, i, j.head_v);
+                if (weight[c] != 0)
+                    s += weight[c] *
+                         RV::value(j.v + kv * j.v1 + (int64_t)(begin + c) * j.v2 + batch * j.v3, i, j.head_v);
             sum[i] = s;
         }
         __syncthreads();
@@ -153,12 +161,19 @@ template <typename RK, typename RV> __global__ static void plain_kernel(attentio
     for (int i = threadIdx.x; i < j.head_v; i += PLAIN_THREADS) out[i] = total > 0 ? sum[i] / total : 0;
 }
 
-// ---- Few tokens, f16 cache: the cache split over blocks ------------------------------------------------------------------------
+// ---- Few tokens, f16 cache: the cache split over blocks
+// ------------------------------------------------------------------------
 
-enum { SPLIT_CELLS = 256, SPLIT_THREADS = 128, SPLIT_HEADS = 8 /* heads that share a key/value head, at most */, SPLIT_MAX_TOKENS = 8 };
+enum {
+    SPLIT_CELLS = 256,
+    SPLIT_THREADS = 128,
+    SPLIT_HEADS = 8 /* heads that share a key/value head, at most */,
+    SPLIT_MAX_TOKENS = 8
+};
 
 // Partial results per token, head and chunk: size floats, then the maximum and the sum of weights.
-template <int SIZE> __global__ static void __launch_bounds__(SPLIT_THREADS) split_kernel(attention_job j, float *partial, int chunks) {
+template <int SIZE>
+__global__ static void __launch_bounds__(SPLIT_THREADS) split_kernel(attention_job j, float *partial, int chunks) {
     __shared__ __align__(16) float q[SPLIT_HEADS][SIZE];
     __shared__ float weight[SPLIT_HEADS][SPLIT_CELLS];
     __shared__ float highs[SPLIT_HEADS], totals[SPLIT_HEADS];
@@ -177,7 +192,9 @@ template <int SIZE> __global__ static void __launch_bounds__(SPLIT_THREADS) spli
         return;
     }
     viewer me = viewer_of(j, token);
-    for (int i = threadIdx.x; i < group * SIZE; i += SPLIT_THREADS) q[i / SIZE][i % SIZE] = ((const float *)(j.q + (int64_t)(kv * group + i / SIZE) * j.q1 + token * j.q2))[i % SIZE];
+    for (int i = threadIdx.x; i < group * SIZE; i += SPLIT_THREADS)
+        q[i / SIZE][i % SIZE] =
+            ((const float *)(j.q + (int64_t)(kv * group + i / SIZE) * j.q1 + token * j.q2))[i % SIZE];
     __syncthreads();
 
     // Eight lanes per cell.
@@ -202,7 +219,8 @@ template <int SIZE> __global__ static void __launch_bounds__(SPLIT_THREADS) spli
                     if (g >= group) break;
                     const float4 *x = (const float4 *)&q[g][at];
                     float4 a = x[0], b = x[1];
-                    dot[g] += f[0].x * a.x + f[0].y * a.y + f[1].x * a.z + f[1].y * a.w + f[2].x * b.x + f[2].y * b.y + f[3].x * b.z + f[3].y * b.w;
+                    dot[g] += f[0].x * a.x + f[0].y * a.y + f[1].x * a.z + f[1].y * a.w + f[2].x * b.x +
+                              f[2].y * b.y + f[3].x * b.z + f[3].y * b.w;
                 }
             }
         }
@@ -211,7 +229,10 @@ template <int SIZE> __global__ static void __launch_bounds__(SPLIT_THREADS) spli
             if (g >= group) break;
             float s = dot[g];
             for (int offset = 4; offset; offset >>= 1) s += __shfl_xor_sync(0xffffffffu, s, offset);
-            if (part == 0) weight[g][c] = visible ? finish_score(j, s, kv * group + g, token, 0, cell, me, position, slope_of(j, kv * group + g)) : -INFINITY;
+            if (part == 0)
+                weight[g][c] = visible ? finish_score(j, s, kv * group + g, token, 0, cell, me, position,
+                                                      slope_of(j, kv * group + g))
+                                       : -INFINITY;
         }
     }
     __syncthreads();
@@ -299,7 +320,8 @@ template <int SIZE> __global__ static void join_kernel(attention_job j, const fl
     ((float *)(j.out + head * j.o1 + token * j.o2))[i] = total > 0 ? sum / total : 0;
 }
 
-// ---- Many tokens, f16 cache: tensor cores --------------------------------------------------------------------------------------
+// ---- Many tokens, f16 cache: tensor cores
+// --------------------------------------------------------------------------------------
 
 enum { TILE = 64, TILE_THREADS = 128 };
 
@@ -320,7 +342,9 @@ template <int SIZE> __global__ static void __launch_bounds__(TILE_THREADS) tile_
     float slope = slope_of(j, head);
     for (int i = threadIdx.x; i < TILE * SIZE; i += TILE_THREADS) {
         int t = token0 + i / SIZE;
-        m.q[i / SIZE][i % SIZE] = t < j.tokens ? __float2half_rn(((const float *)(j.q + head * j.q1 + t * j.q2))[i % SIZE] * j.p.scale) : __float2half_rn(0);
+        m.q[i / SIZE][i % SIZE] =
+            t < j.tokens ? __float2half_rn(((const float *)(j.q + head * j.q1 + t * j.q2))[i % SIZE] * j.p.scale)
+                         : __float2half_rn(0);
         m.o[i / SIZE][i % SIZE] = 0;
     }
     for (int i = threadIdx.x; i < TILE; i += TILE_THREADS) {
@@ -344,8 +368,10 @@ template <int SIZE> __global__ static void __launch_bounds__(TILE_THREADS) tile_
         for (int i = threadIdx.x; i < TILE * (SIZE / 8); i += TILE_THREADS) {
             int c = i / (SIZE / 8), at = i % (SIZE / 8) * 8, cell = begin + c;
             uint4 zero = make_uint4(0, 0, 0, 0);
-            *(uint4 *)&m.k[c][at] = cell < end ? *(const uint4 *)(j.k + kv * j.k1 + (int64_t)cell * j.k2 + 2 * at) : zero;
-            *(uint4 *)&m.v[c][at] = cell < end ? *(const uint4 *)(j.v + kv * j.v1 + (int64_t)cell * j.v2 + 2 * at) : zero;
+            *(uint4 *)&m.k[c][at] =
+                cell < end ? *(const uint4 *)(j.k + kv * j.k1 + (int64_t)cell * j.k2 + 2 * at) : zero;
+            *(uint4 *)&m.v[c][at] =
+                cell < end ? *(const uint4 *)(j.v + kv * j.v1 + (int64_t)cell * j.v2 + 2 * at) : zero;
         }
         __syncthreads();
         {
@@ -360,7 +386,8 @@ template <int SIZE> __global__ static void __launch_bounds__(TILE_THREADS) tile_
                     wmma::mma_sync(s[n], a, b, s[n]);
                 }
             }
-            for (int n = 0; n < 4; n++) wmma::store_matrix_sync(&m.s[16 * warp][16 * n], s[n], TILE + 4, wmma::mem_row_major);
+            for (int n = 0; n < 4; n++)
+                wmma::store_matrix_sync(&m.s[16 * warp][16 * n], s[n], TILE + 4, wmma::mem_row_major);
         }
         __syncwarp();
         // Two lanes per row of this warp's 16 rows.
@@ -421,7 +448,8 @@ template <int SIZE> __global__ static void __launch_bounds__(TILE_THREADS) tile_
     }
 }
 
-// ---- Choice --------------------------------------------------------------------------------------------------------------------
+// ---- Choice
+// --------------------------------------------------------------------------------------------------------------------
 
 bool attention_supported(const tn_tensor *t, char *reason, size_t size) {
     const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K], *v = t->src[TN_ATTN_V];
@@ -445,8 +473,9 @@ bool attention_supported(const tn_tensor *t, char *reason, size_t size) {
 // The fast kernels: f16 rows of 64 or 128 at 16-byte alignment, no stored mask, no batches.
 static bool is_fast(const tn_tensor *t) {
     const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K], *v = t->src[TN_ATTN_V];
-    return k->type == TN_F16 && v->type == TN_F16 && (q->ne[0] == 64 || q->ne[0] == 128) && v->ne[0] == q->ne[0] && q->ne[3] == 1 && !t->src[TN_ATTN_MASK] && k->nb[1] % 16 == 0 &&
-           k->nb[2] % 16 == 0 && v->nb[1] % 16 == 0 && v->nb[2] % 16 == 0;
+    return k->type == TN_F16 && v->type == TN_F16 && (q->ne[0] == 64 || q->ne[0] == 128) && v->ne[0] == q->ne[0] &&
+           q->ne[3] == 1 && !t->src[TN_ATTN_MASK] && k->nb[1] % 16 == 0 && k->nb[2] % 16 == 0 && v->nb[1] % 16 == 0 &&
+           v->nb[2] % 16 == 0;
 }
 static bool is_split(const tn_tensor *t) {
     const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K];
@@ -463,9 +492,12 @@ size_t attention_scratch(const cuda_device *, const tn_tensor *t) {
 template <int SIZE> static tn_status launch_fast(const launch &l, const tn_tensor *t, const attention_job &j) {
     if (is_split(t)) {
         int chunks = chunks_of(t);
-        split_kernel<SIZE><<<dim3((unsigned)j.kv_heads, (unsigned)chunks, (unsigned)j.tokens), SPLIT_THREADS, 0, l.stream>>>(j, (float *)l.scratch, chunks);
+        split_kernel<SIZE>
+            <<<dim3((unsigned)j.kv_heads, (unsigned)chunks, (unsigned)j.tokens), SPLIT_THREADS, 0, l.stream>>>(
+                j, (float *)l.scratch, chunks);
         TN_TRY(cuda_check(cudaGetLastError(), "attention"));
-        join_kernel<SIZE><<<dim3((unsigned)j.heads, (unsigned)j.tokens), SIZE, 0, l.stream>>>(j, (const float *)l.scratch, chunks);
+        join_kernel<SIZE>
+            <<<dim3((unsigned)j.heads, (unsigned)j.tokens), SIZE, 0, l.stream>>>(j, (const float *)l.scratch, chunks);
         return cuda_check(cudaGetLastError(), "attention");
     }
     size_t bytes = sizeof(tile_memory<SIZE>);
@@ -491,7 +523,8 @@ template <typename RK> static tn_status launch_plain(const launch &l, const tn_t
 tn_status launch_attention(const launch &l, const tn_tensor *t) {
     attention_job j = job_of(t);
     bool room = l.device->properties.sharedMemPerBlockOptin >= sizeof(tile_memory<128>);
-    if (is_fast(t) && (is_split(t) || room)) return j.head_k == 64 ? launch_fast<64>(l, t, j) : launch_fast<128>(l, t, j);
+    if (is_fast(t) && (is_split(t) || room))
+        return j.head_k == 64 ? launch_fast<64>(l, t, j) : launch_fast<128>(l, t, j);
     switch (t->src[TN_ATTN_K]->type) {
     case TN_F32: return launch_plain<read_f32>(l, t, j);
     case TN_F16: return launch_plain<read_f16>(l, t, j);

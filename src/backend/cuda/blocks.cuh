@@ -1,7 +1,9 @@
-// Readers: how eight neighbouring elements of a row become floats, per kind. i is a multiple of 8; n is the row's length.
+// Readers: how eight neighbouring elements of a row become floats, per kind. i is a multiple of 8; n is the row's
+// length.
 //
-// A kind is a type, or a type with PLANAR: weights whose rows were rearranged after upload so that all quants of a row
-// come first and all scales last. Their bytes are as many, but quants start 16-byte aligned and are read in wide loads.
+// A kind is a type, or a type with PLANAR: weights whose rows were rearranged after upload so that all quants of a
+// row come first and all scales last. Their bytes are as many, but quants start 16-byte aligned and are read in wide
+// loads.
 #ifndef TN_BACKEND_CUDA_BLOCKS_CUH
 #define TN_BACKEND_CUDA_BLOCKS_CUH
 
@@ -16,13 +18,17 @@ struct read_f32 {
     }
 };
 struct read_f16 {
-    __device__ static float value(const char *row, int64_t i, int64_t n = 0) { return __half2float(((const __half *)row)[i]); }
+    __device__ static float value(const char *row, int64_t i, int64_t n = 0) {
+        return __half2float(((const __half *)row)[i]);
+    }
     __device__ static void eight(const char *row, int64_t i, float *v, int64_t n) {
         for (int k = 0; k < 8; k++) v[k] = value(row, i + k);
     }
 };
 struct read_bf16 {
-    __device__ static float value(const char *row, int64_t i, int64_t n = 0) { return __bfloat162float(((const __nv_bfloat16 *)row)[i]); }
+    __device__ static float value(const char *row, int64_t i, int64_t n = 0) {
+        return __bfloat162float(((const __nv_bfloat16 *)row)[i]);
+    }
     __device__ static void eight(const char *row, int64_t i, float *v, int64_t n) {
         for (int k = 0; k < 8; k++) v[k] = value(row, i + k);
     }
@@ -53,7 +59,9 @@ struct read_q4_1 : block_reader<read_q4_1> {
         for (int k = 0; k < 8; k++) v[k] = d * (float)(b->qs[j + k] >> shift & 15) + m;
     }
 };
-__device__ static inline uint32_t bits32(const uint8_t *p) { return p[0] | p[1] << 8 | p[2] << 16 | (uint32_t)p[3] << 24; }
+__device__ static inline uint32_t bits32(const uint8_t *p) {
+    return p[0] | p[1] << 8 | p[2] << 16 | (uint32_t)p[3] << 24;
+}
 struct read_q5_0 : block_reader<read_q5_0> {
     __device__ static void eight(const char *row, int64_t i, float *v, int64_t n) {
         const tn__q5_0 *b = (const tn__q5_0 *)row + i / 32;
@@ -130,7 +138,8 @@ struct read_q5_K : block_reader<read_q5_K> {
         s *= half_bits(b->d);
         m *= half_bits(b->dmin);
         for (int k = 0; k < 8; k++)
-            v[k] = s * (float)((b->qs[32 * (j / 2) + e % 32 + k] >> shift & 15) | (b->qh[e % 32 + k] >> j & 1) << 4) - m;
+            v[k] =
+                s * (float)((b->qs[32 * (j / 2) + e % 32 + k] >> shift & 15) | (b->qh[e % 32 + k] >> j & 1) << 4) - m;
     }
 };
 struct read_q6_K : block_reader<read_q6_K> {
@@ -139,12 +148,14 @@ struct read_q6_K : block_reader<read_q6_K> {
         int e = (int)(i % 256), half = e / 128, part = e % 128 / 32, l = e % 32;
         float d = half_bits(b->d) * (float)b->scales[e / 16];
         for (int k = 0; k < 8; k++) {
-            int low = b->ql[64 * half + 32 * (part % 2) + l + k] >> (part / 2 * 4) & 15, high = b->qh[32 * half + l + k] >> (2 * part) & 3;
+            int low = b->ql[64 * half + 32 * (part % 2) + l + k] >> (part / 2 * 4) & 15,
+                high = b->qh[32 * half + l + k] >> (2 * part) & 3;
             v[k] = d * (float)((low | high << 4) - 32);
         }
     }
 };
-__constant__ static const int8_t iq4_levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+__constant__ static const int8_t iq4_levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                                   1,    13,   25,  38,  53,  69,  89,  113};
 struct read_iq4_nl : block_reader<read_iq4_nl> {
     __device__ static void eight(const char *row, int64_t i, float *v, int64_t n) {
         const tn__iq4_nl *b = (const tn__iq4_nl *)row + i / 32;
@@ -193,35 +204,38 @@ struct read_q6_K_planar : block_reader<read_q6_K_planar> {
     __device__ static void eight(const char *row, int64_t i, float *v, int64_t n) {
         int64_t blocks = n / 256, block = i / 256;
         int e = (int)(i % 256), half = e / 128, part = e % 128 / 32, l = e % 32;
-        const uint8_t *ql = (const uint8_t *)row + 128 * block, *qh = (const uint8_t *)row + 128 * blocks + 64 * block;
-        float d = __half2float(((const __half *)(row + 208 * blocks))[block]) * (float)((const int8_t *)row + 192 * blocks + 16 * block)[e / 16];
+        const uint8_t *ql = (const uint8_t *)row + 128 * block,
+                      *qh = (const uint8_t *)row + 128 * blocks + 64 * block;
+        float d = __half2float(((const __half *)(row + 208 * blocks))[block]) *
+                  (float)((const int8_t *)row + 192 * blocks + 16 * block)[e / 16];
         for (int k = 0; k < 8; k++) {
-            int low = ql[64 * half + 32 * (part % 2) + l + k] >> (part / 2 * 4) & 15, high = qh[32 * half + l + k] >> (2 * part) & 3;
+            int low = ql[64 * half + 32 * (part % 2) + l + k] >> (part / 2 * 4) & 15,
+                high = qh[32 * half + l + k] >> (2 * part) & 3;
             v[k] = d * (float)((low | high << 4) - 32);
         }
     }
 };
 
-#define FOR_EVERY_PLAIN_READER(X)                                                                                     \
-    X(TN_F32, read_f32)                                                                                               \
-    X(TN_F16, read_f16)                                                                                               \
+#define FOR_EVERY_PLAIN_READER(X)                                                                                    \
+    X(TN_F32, read_f32)                                                                                              \
+    X(TN_F16, read_f16)                                                                                              \
     X(TN_BF16, read_bf16)
-#define FOR_EVERY_BLOCK_READER(X)                                                                                     \
-    X(TN_Q4_0, read_q4_0)                                                                                             \
-    X(TN_Q4_1, read_q4_1)                                                                                             \
-    X(TN_Q5_0, read_q5_0)                                                                                             \
-    X(TN_Q5_1, read_q5_1)                                                                                             \
-    X(TN_Q8_0, read_q8_0)                                                                                             \
-    X(TN_Q2_K, read_q2_K)                                                                                             \
-    X(TN_Q3_K, read_q3_K)                                                                                             \
-    X(TN_Q4_K, read_q4_K)                                                                                             \
-    X(TN_Q5_K, read_q5_K)                                                                                             \
-    X(TN_Q6_K, read_q6_K)                                                                                             \
-    X(TN_IQ4_NL, read_iq4_nl)                                                                                         \
-    X(TN_IQ4_XS, read_iq4_xs)                                                                                         \
-    X(TN_MXFP4, read_mxfp4)                                                                                           \
-    X(TN_Q4_0 | PLANAR, read_q4_0_planar)                                                                             \
-    X(TN_Q8_0 | PLANAR, read_q8_0_planar)                                                                             \
+#define FOR_EVERY_BLOCK_READER(X)                                                                                    \
+    X(TN_Q4_0, read_q4_0)                                                                                            \
+    X(TN_Q4_1, read_q4_1)                                                                                            \
+    X(TN_Q5_0, read_q5_0)                                                                                            \
+    X(TN_Q5_1, read_q5_1)                                                                                            \
+    X(TN_Q8_0, read_q8_0)                                                                                            \
+    X(TN_Q2_K, read_q2_K)                                                                                            \
+    X(TN_Q3_K, read_q3_K)                                                                                            \
+    X(TN_Q4_K, read_q4_K)                                                                                            \
+    X(TN_Q5_K, read_q5_K)                                                                                            \
+    X(TN_Q6_K, read_q6_K)                                                                                            \
+    X(TN_IQ4_NL, read_iq4_nl)                                                                                        \
+    X(TN_IQ4_XS, read_iq4_xs)                                                                                        \
+    X(TN_MXFP4, read_mxfp4)                                                                                          \
+    X(TN_Q4_0 | PLANAR, read_q4_0_planar)                                                                            \
+    X(TN_Q8_0 | PLANAR, read_q8_0_planar)                                                                            \
     X(TN_Q6_K | PLANAR, read_q6_K_planar)
 #define FOR_EVERY_READER(X) FOR_EVERY_PLAIN_READER(X) FOR_EVERY_BLOCK_READER(X)
 

@@ -32,7 +32,8 @@ struct cuda_device {
 
 enum { STAGING_BYTES = 8 << 20 };
 
-// ---- A stream of work ----------------------------------------------------------------------------------------------
+// ---- A stream of work
+// ----------------------------------------------------------------------------------------------
 
 struct cuda_stream {
     tn_backend base;
@@ -42,12 +43,13 @@ struct cuda_stream {
     cudaEvent_t copied; // orders copies between streams
 };
 
-// ---- Kinds of weights (planar.cu) -------------------------------------------------------------------------------------
+// ---- Kinds of weights (planar.cu)
+// -------------------------------------------------------------------------------------
 
 enum { PLANAR = 0x80 };
-int kind_of(const tn_tensor *t);                 // type, with PLANAR where its rows were rearranged
-bool can_be_planar(const tn_tensor *t);          // by type and row length
-extern char planar_mark;                         // tensor->extra of rearranged weights
+int kind_of(const tn_tensor *t);        // type, with PLANAR where its rows were rearranged
+bool can_be_planar(const tn_tensor *t); // by type and row length
+extern char planar_mark;                // tensor->extra of rearranged weights
 tn_status planar_rearrange(cuda_device *device, const tn_tensor *t, bool forward); // in place, on the copy stream
 
 // What launchers get: the stream, and the program's scratch from `offset` on.
@@ -64,12 +66,14 @@ size_t node_scratch(const cuda_device *device, const tn_tensor *node);
 tn_status node_launch(const launch &l, const tn_tensor *node);
 bool node_supported(const tn_tensor *node, char *reason, size_t reason_size);
 
-// ---- Launchers by file ---------------------------------------------------------------------------------------------
+// ---- Launchers by file
+// ---------------------------------------------------------------------------------------------
 
 tn_status launch_unary(const launch &l, const tn_tensor *t);
 tn_status launch_binary(const launch &l, const tn_tensor *t);
 tn_status launch_glu(const launch &l, const tn_tensor *t);
-tn_status launch_copy(const launch &l, const tn_tensor *from, const tn_tensor *to); // any strides, any plain or readable types
+tn_status launch_copy(const launch &l, const tn_tensor *from,
+                      const tn_tensor *to); // any strides, any plain or readable types
 tn_status launch_get_rows(const launch &l, const tn_tensor *t);
 tn_status launch_set_rows(const launch &l, const tn_tensor *t);
 tn_status launch_add_id(const launch &l, const tn_tensor *t);
@@ -90,7 +94,8 @@ size_t attention_scratch(const cuda_device *device, const tn_tensor *t);
 tn_status launch_attention(const launch &l, const tn_tensor *t);
 bool attention_supported(const tn_tensor *t, char *reason, size_t reason_size);
 
-// ---- Small things for kernels ----------------------------------------------------------------------------------------
+// ---- Small things for kernels
+// ----------------------------------------------------------------------------------------
 
 static inline unsigned blocks_for(int64_t n, int threads) { return (unsigned)((n + threads - 1) / threads); }
 

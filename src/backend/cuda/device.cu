@@ -6,14 +6,18 @@ tn_status cuda_check(cudaError_t error, const char *what) {
     int ordinal = -1;
     cudaGetDevice(&ordinal);
     cudaGetLastError(); // not sticky errors are forgotten
-    bool lost = error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure || error == cudaErrorECCUncorrectable || error == cudaErrorAssert;
-    tn_status status = error == cudaErrorMemoryAllocation ? TN_E_DEVICE_MEMORY : lost ? TN_E_DEVICE_LOST : TN_E_DEVICE;
+    bool lost = error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure ||
+                error == cudaErrorECCUncorrectable || error == cudaErrorAssert;
+    tn_status status = error == cudaErrorMemoryAllocation ? TN_E_DEVICE_MEMORY
+                       : lost                             ? TN_E_DEVICE_LOST
+                                                          : TN_E_DEVICE;
     return tn_fail(status, "cuda%d: %s: %s", ordinal, what, cudaGetErrorString(error));
 }
 
 static cuda_device *device_of(const tn_buffer *buffer) { return (cuda_device *)buffer->type->device->impl; }
 
-// ---- Device memory ---------------------------------------------------------------------------------------------------
+// ---- Device memory
+// ---------------------------------------------------------------------------------------------------
 
 static void buffer_free(tn_buffer *buffer) {
     cudaSetDevice(device_of(buffer)->ordinal);
@@ -60,7 +64,8 @@ static tn_status buffer_get(tn_buffer *buffer, const tn_tensor *tensor, void *da
     bool planar = tensor->extra == &planar_mark;
     if (planar) TN_TRY(planar_rearrange(d, tensor, false));
     CUDA_TRY(cudaSetDevice(d->ordinal));
-    CUDA_TRY(cudaMemcpyAsync(data, (const char *)tensor->data + offset, size, cudaMemcpyDeviceToHost, d->copy_stream));
+    CUDA_TRY(
+        cudaMemcpyAsync(data, (const char *)tensor->data + offset, size, cudaMemcpyDeviceToHost, d->copy_stream));
     CUDA_TRY(cudaStreamSynchronize(d->copy_stream));
     return planar ? planar_rearrange(d, tensor, true) : TN_OK;
 }
@@ -87,7 +92,8 @@ static tn_status buffer_copy(tn_buffer *buffer, const tn_tensor *from, tn_tensor
     return TN_OK;
 }
 
-static const tn_buffer_ops buffer_ops = {buffer_free, init_tensor, buffer_set, buffer_get, buffer_fill, buffer_copy, buffer_clear};
+static const tn_buffer_ops buffer_ops = {buffer_free, init_tensor, buffer_set,  buffer_get,
+                                         buffer_fill, buffer_copy, buffer_clear};
 
 static tn_status buffer_new(tn_buffer_type *type, size_t size, tn_buffer **out) {
     cuda_device *d = (cuda_device *)type->device->impl;
@@ -99,7 +105,8 @@ static tn_status buffer_new(tn_buffer_type *type, size_t size, tn_buffer **out) 
             size_t free_bytes = 0, total = 0;
             cudaGetLastError();
             cudaMemGetInfo(&free_bytes, &total);
-            return tn_fail(TN_E_DEVICE_MEMORY, "%s is out of memory: %zu bytes needed, %zu of %zu free", d->device.name, size, free_bytes, total);
+            return tn_fail(TN_E_DEVICE_MEMORY, "%s is out of memory: %zu bytes needed, %zu of %zu free",
+                           d->device.name, size, free_bytes, total);
         }
     }
     tn_buffer *buffer = (tn_buffer *)tn_calloc(1, sizeof *buffer);
@@ -118,7 +125,8 @@ static tn_status buffer_new(tn_buffer_type *type, size_t size, tn_buffer **out) 
 
 static const tn_buffer_type_ops type_ops = {buffer_new, NULL};
 
-// ---- Pinned host memory ----------------------------------------------------------------------------------------------
+// ---- Pinned host memory
+// ----------------------------------------------------------------------------------------------
 
 static void host_free(tn_buffer *buffer) {
     if (buffer->impl) cudaFreeHost(buffer->impl);
@@ -160,7 +168,8 @@ static tn_status host_buffer_new(tn_buffer_type *type, size_t size, tn_buffer **
 }
 static const tn_buffer_type_ops host_type_ops = {host_buffer_new, NULL};
 
-// ---- Device ----------------------------------------------------------------------------------------------------------
+// ---- Device
+// ----------------------------------------------------------------------------------------------------------
 
 static tn_status memory(tn_device *device, size_t *free_bytes, size_t *total_bytes) {
     cuda_device *d = (cuda_device *)device->impl;
@@ -177,11 +186,16 @@ static tn_status memory(tn_device *device, size_t *free_bytes, size_t *total_byt
     }
     return TN_OK;
 }
-static bool supports_op(tn_device *, const tn_tensor *node, char *reason, size_t reason_size) { return node_supported(node, reason, reason_size); }
-static bool supports_buffer_type(tn_device *device, const tn_buffer_type *type) { return type == device->buffer_type; }
+static bool supports_op(tn_device *, const tn_tensor *node, char *reason, size_t reason_size) {
+    return node_supported(node, reason, reason_size);
+}
+static bool supports_buffer_type(tn_device *device, const tn_buffer_type *type) {
+    return type == device->buffer_type;
+}
 // A product with many columns earns back the transfer of its weights.
 static bool wants_op(tn_device *, const tn_tensor *node) {
-    return tn_op_get_family(node->op) == TN_FAMILY_MATMUL && node->ne[1] * node->ne[2] >= 64 && node_supported(node, NULL, 0);
+    return tn_op_get_family(node->op) == TN_FAMILY_MATMUL && node->ne[1] * node->ne[2] >= 64 &&
+           node_supported(node, NULL, 0);
 }
 
 tn_status cuda_backend_new(tn_device *device, const tn_backend_params *params, tn_backend **backend);
@@ -192,18 +206,38 @@ tn_status cuda_event_wait(tn_event *event, tn_backend *backend);
 tn_status cuda_event_synchronize(tn_event *event);
 
 static const tn_device_ops device_ops = {
-    memory, supports_op, supports_buffer_type, wants_op, NULL, NULL, NULL, cuda_backend_new, cuda_event_new, cuda_event_free, cuda_event_record, cuda_event_wait, cuda_event_synchronize, NULL,
+    memory,
+    supports_op,
+    supports_buffer_type,
+    wants_op,
+    NULL,
+    NULL,
+    NULL,
+    cuda_backend_new,
+    cuda_event_new,
+    cuda_event_free,
+    cuda_event_record,
+    cuda_event_wait,
+    cuda_event_synchronize,
+    NULL,
 };
 
 static bool open_device(cuda_device *d, int ordinal) {
     d->ordinal = ordinal;
-    if (cudaGetDeviceProperties(&d->properties, ordinal) != cudaSuccess || d->properties.major * 10 + d->properties.minor < 75) return false;
-    if (cudaSetDevice(ordinal) != cudaSuccess || cudaStreamCreateWithFlags(&d->copy_stream, cudaStreamNonBlocking) != cudaSuccess) return false;
+    if (cudaGetDeviceProperties(&d->properties, ordinal) != cudaSuccess ||
+        d->properties.major * 10 + d->properties.minor < 75)
+        return false;
+    if (cudaSetDevice(ordinal) != cudaSuccess ||
+        cudaStreamCreateWithFlags(&d->copy_stream, cudaStreamNonBlocking) != cudaSuccess)
+        return false;
     for (int i = 0; i < 2; i++)
-        if (cudaMallocHost(&d->staging[i], STAGING_BYTES) != cudaSuccess || cudaEventCreateWithFlags(&d->staged[i], cudaEventDisableTiming) != cudaSuccess) return false;
+        if (cudaMallocHost(&d->staging[i], STAGING_BYTES) != cudaSuccess ||
+            cudaEventCreateWithFlags(&d->staged[i], cudaEventDisableTiming) != cudaSuccess)
+            return false;
     d->device.ops = &device_ops;
     snprintf(d->device.name, sizeof d->device.name, "cuda%d", ordinal);
-    snprintf(d->device.description, sizeof d->device.description, "%s, compute %d.%d", d->properties.name, d->properties.major, d->properties.minor);
+    snprintf(d->device.description, sizeof d->device.description, "%s, compute %d.%d", d->properties.name,
+             d->properties.major, d->properties.minor);
     d->device.kind = d->properties.integrated ? TN_DEVICE_IGPU : TN_DEVICE_GPU;
     d->device.caps.async = d->device.caps.events = d->device.caps.host_buffers = true;
     d->device.caps.shares_host = d->properties.integrated;

@@ -1,12 +1,13 @@
-// GEMV: weights are read once, in wide loads, and multiplied with up to 8 columns. Block types multiply int8 with int8
-// (activations are quantized per 32 elements); plain types multiply floats.
+// GEMV: weights are read once, in wide loads, and multiplied with up to 8 columns. Block types multiply int8 with
+// int8 (activations are quantized per 32 elements); plain types multiply floats.
 #include "backend/cuda/gemv.cuh"
 
 #include "backend/cuda/blocks.cuh"
 
 enum { WARPS = 4, ROWS = 2 };
 
-// ---- Activations -----------------------------------------------------------------------------------------------------------
+// ---- Activations
+// -----------------------------------------------------------------------------------------------------------
 
 // Per 32 elements: int8 values, a scale, and the sums of the first and second 16 values.
 struct activations {
@@ -14,7 +15,9 @@ struct activations {
     float *scale; // [columns][k/32]
     short2 *sums; // [columns][k/32]
 };
-static size_t activation_bytes(int64_t k, int64_t columns) { return (size_t)columns * (size_t)(k + k / 32 * 8) + 768; }
+static size_t activation_bytes(int64_t k, int64_t columns) {
+    return (size_t)columns * (size_t)(k + k / 32 * 8) + 768;
+}
 static activations activations_at(char *scratch, int64_t k, int64_t columns) {
     activations a;
     a.q = (int8_t *)scratch;
@@ -42,8 +45,9 @@ __global__ static void quantize_kernel(const char *y, int64_t row_bytes, activat
     }
 }
 
-// ---- Units: what one lane takes at a time ------------------------------------------------------------------------------------
-// ELEMENTS per unit; load() brings the weights of unit u into registers, dot() multiplies them with a column.
+// ---- Units: what one lane takes at a time
+// ------------------------------------------------------------------------------------ ELEMENTS per unit; load()
+// brings the weights of unit u into registers, dot() multiplies them with a column.
 
 struct unit_q4_0_planar {
     enum { ELEMENTS = 32 };
@@ -133,7 +137,8 @@ struct unit_q4_K {
         high = __dp4a((int)(q[1].z >> 4 & 0x0f0f0f0f), v3.z, high);
         high = __dp4a((int)(q[1].w >> 4 & 0x0f0f0f0f), v3.w, high);
         short2 s0 = sums[2 * u], s1 = sums[2 * u + 1];
-        return scale[2 * u] * (s[0] * (float)low - m[0] * (float)(s0.x + s0.y)) + scale[2 * u + 1] * (s[1] * (float)high - m[1] * (float)(s1.x + s1.y));
+        return scale[2 * u] * (s[0] * (float)low - m[0] * (float)(s0.x + s0.y)) +
+               scale[2 * u + 1] * (s[1] * (float)high - m[1] * (float)(s1.x + s1.y));
     }
 };
 
@@ -158,7 +163,8 @@ struct unit_q6_K_planar {
         uint32_t l[4] = {low.x, low.y, low.z, low.w}, h[4] = {high.x, high.y, high.z, high.w};
         int w[4] = {v.x, v.y, v.z, v.w}, sum = 0;
 #pragma unroll
-        for (int i = 0; i < 4; i++) sum = __dp4a((int)((l[i] >> low_shift & 0x0f0f0f0f) | (h[i] >> high_shift & 0x03030303) << 4), w[i], sum);
+        for (int i = 0; i < 4; i++)
+            sum = __dp4a((int)((l[i] >> low_shift & 0x0f0f0f0f) | (h[i] >> high_shift & 0x03030303) << 4), w[i], sum);
         return sum;
     }
     __device__ float dot(const int8_t *a, const float *scale, const short2 *sums, int u) const {
@@ -166,14 +172,17 @@ struct unit_q6_K_planar {
         const int8_t *v = a + 128 * half + 16 * group;
         const float *sc = scale + 4 * half;
         const short2 *sm = sums + 4 * half;
-        int q0 = quarter(low0, high, 0, 0, v), q1 = quarter(low1, high, 0, 2, v + 32), q2 = quarter(low0, high, 4, 4, v + 64), q3 = quarter(low1, high, 4, 6, v + 96);
+        int q0 = quarter(low0, high, 0, 0, v), q1 = quarter(low1, high, 0, 2, v + 32),
+            q2 = quarter(low0, high, 4, 4, v + 64), q3 = quarter(low1, high, 4, 6, v + 96);
         int s[4];
         for (int i = 0; i < 4; i++) s[i] = group ? sm[i].y : sm[i].x;
-        return sc[0] * d[0] * (float)(q0 - 32 * s[0]) + sc[1] * d[1] * (float)(q1 - 32 * s[1]) + sc[2] * d[2] * (float)(q2 - 32 * s[2]) + sc[3] * d[3] * (float)(q3 - 32 * s[3]);
+        return sc[0] * d[0] * (float)(q0 - 32 * s[0]) + sc[1] * d[1] * (float)(q1 - 32 * s[1]) +
+               sc[2] * d[2] * (float)(q2 - 32 * s[2]) + sc[3] * d[3] * (float)(q3 - 32 * s[3]);
     }
 };
 
-// ---- Kernels -----------------------------------------------------------------------------------------------------------------
+// ---- Kernels
+// -----------------------------------------------------------------------------------------------------------------
 
 struct gemv_job {
     const char *w;
@@ -183,7 +192,8 @@ struct gemv_job {
 };
 
 // Each warp takes ROWS rows; lanes take units in turn.
-template <typename U, int COLUMNS> __global__ static void __launch_bounds__(WARPS * 32) gemv_int8_kernel(gemv_job j, activations a) {
+template <typename U, int COLUMNS>
+__global__ static void __launch_bounds__(WARPS * 32) gemv_int8_kernel(gemv_job j, activations a) {
     int64_t row0 = ((int64_t)blockIdx.x * WARPS + threadIdx.x / 32) * ROWS;
     int lane = threadIdx.x % 32, units = (int)(j.k / U::ELEMENTS);
     if (row0 >= j.m) return;
@@ -198,7 +208,8 @@ template <typename U, int COLUMNS> __global__ static void __launch_bounds__(WARP
 #pragma unroll
         for (int c = 0; c < COLUMNS; c++)
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) sum[r][c] += unit[r].dot(a.q + c * j.k, a.scale + c * (j.k / 32), a.sums + c * (j.k / 32), u);
+            for (int r = 0; r < ROWS; r++)
+                sum[r][c] += unit[r].dot(a.q + c * j.k, a.scale + c * (j.k / 32), a.sums + c * (j.k / 32), u);
     }
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
@@ -210,7 +221,8 @@ template <typename U, int COLUMNS> __global__ static void __launch_bounds__(WARP
 }
 
 // Any other kind: eight weights at a time as floats.
-template <typename R, int COLUMNS> __global__ static void __launch_bounds__(WARPS * 32) gemv_float_kernel(gemv_job j, const char *y, int64_t y_row) {
+template <typename R, int COLUMNS>
+__global__ static void __launch_bounds__(WARPS * 32) gemv_float_kernel(gemv_job j, const char *y, int64_t y_row) {
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
     int lane = threadIdx.x % 32;
     if (row >= j.m) return;
@@ -224,7 +236,8 @@ template <typename R, int COLUMNS> __global__ static void __launch_bounds__(WARP
         for (int c = 0; c < COLUMNS; c++) {
             const float4 *x = (const float4 *)((const float *)(y + c * y_row) + i);
             float4 p = x[0], q = x[1];
-            sum[c] += v[0] * p.x + v[1] * p.y + v[2] * p.z + v[3] * p.w + v[4] * q.x + v[5] * q.y + v[6] * q.z + v[7] * q.w;
+            sum[c] +=
+                v[0] * p.x + v[1] * p.y + v[2] * p.z + v[3] * p.w + v[4] * q.x + v[5] * q.y + v[6] * q.z + v[7] * q.w;
         }
     }
 #pragma unroll
@@ -235,7 +248,8 @@ template <typename R, int COLUMNS> __global__ static void __launch_bounds__(WARP
 }
 
 // f16 and bf16 in 16-byte loads, two rows per warp.
-template <bool BF16, int COLUMNS> __global__ static void __launch_bounds__(WARPS * 32) gemv_half_kernel(gemv_job j, const char *y, int64_t y_row) {
+template <bool BF16, int COLUMNS>
+__global__ static void __launch_bounds__(WARPS * 32) gemv_half_kernel(gemv_job j, const char *y, int64_t y_row) {
     int64_t row0 = ((int64_t)blockIdx.x * WARPS + threadIdx.x / 32) * ROWS;
     int lane = threadIdx.x % 32;
     if (row0 >= j.m) return;
@@ -251,7 +265,8 @@ template <bool BF16, int COLUMNS> __global__ static void __launch_bounds__(WARPS
             uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
             for (int k = 0; k < 4; k++) {
-                float2 f = BF16 ? make_float2(__uint_as_float(word[k] << 16), __uint_as_float(word[k] & 0xffff0000u)) : __half22float2(*(const __half2 *)&word[k]);
+                float2 f = BF16 ? make_float2(__uint_as_float(word[k] << 16), __uint_as_float(word[k] & 0xffff0000u))
+                                : __half22float2(*(const __half2 *)&word[k]);
                 v[r][2 * k] = f.x;
                 v[r][2 * k + 1] = f.y;
             }
@@ -262,7 +277,8 @@ template <bool BF16, int COLUMNS> __global__ static void __launch_bounds__(WARPS
             float4 p = x[0], q = x[1];
 #pragma unroll
             for (int r = 0; r < ROWS; r++)
-                sum[r][c] += v[r][0] * p.x + v[r][1] * p.y + v[r][2] * p.z + v[r][3] * p.w + v[r][4] * q.x + v[r][5] * q.y + v[r][6] * q.z + v[r][7] * q.w;
+                sum[r][c] += v[r][0] * p.x + v[r][1] * p.y + v[r][2] * p.z + v[r][3] * p.w + v[r][4] * q.x +
+                             v[r][5] * q.y + v[r][6] * q.z + v[r][7] * q.w;
         }
     }
 #pragma unroll
@@ -274,25 +290,34 @@ template <bool BF16, int COLUMNS> __global__ static void __launch_bounds__(WARPS
         }
 }
 
-// ---- Choice ------------------------------------------------------------------------------------------------------------------
+// ---- Choice
+// ------------------------------------------------------------------------------------------------------------------
 
 static bool int8_kind(const tn_tensor *x) {
     int kind = kind_of(x);
-    return x->nb[1] % 16 == 0 && (kind == (TN_Q4_0 | PLANAR) || kind == (TN_Q8_0 | PLANAR) || kind == (TN_Q6_K | PLANAR) || kind == TN_Q4_K);
+    return x->nb[1] % 16 == 0 && (kind == (TN_Q4_0 | PLANAR) || kind == (TN_Q8_0 | PLANAR) ||
+                                  kind == (TN_Q6_K | PLANAR) || kind == TN_Q4_K);
 }
 static bool aligned16(const void *p) { return (uintptr_t)p % 16 == 0; }
 
 bool gemv_serves(const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
-    return y->ne[1] <= GEMV_MAX_COLUMNS && y->ne[2] == 1 && y->ne[3] == 1 && x->ne[2] == 1 && x->ne[3] == 1 && x->ne[0] % 8 == 0 && y->nb[1] % 16 == 0 && tn_is_contiguous_rows(y);
+    return y->ne[1] <= GEMV_MAX_COLUMNS && y->ne[2] == 1 && y->ne[3] == 1 && x->ne[2] == 1 && x->ne[3] == 1 &&
+           x->ne[0] % 8 == 0 && y->nb[1] % 16 == 0 && tn_is_contiguous_rows(y);
 }
 
-// Room for int8 activations is kept whether or not the weights turn out planar, which is known only once they have memory.
-size_t gemv_scratch(const tn_tensor *t) { return tn_type_is_quantized(t->src[0]->type) && t->src[0]->ne[0] % 32 == 0 ? activation_bytes(t->src[0]->ne[0], t->src[1]->ne[1]) : 0; }
+// Room for int8 activations is kept whether or not the weights turn out planar, which is known only once they have
+// memory.
+size_t gemv_scratch(const tn_tensor *t) {
+    return tn_type_is_quantized(t->src[0]->type) && t->src[0]->ne[0] % 32 == 0
+               ? activation_bytes(t->src[0]->ne[0], t->src[1]->ne[1])
+               : 0;
+}
 
 template <int COLUMNS> static tn_status launch_columns(const launch &l, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
-    gemv_job j = {(const char *)x->data, (int64_t)x->nb[1], x->ne[1], x->ne[0], (float *)t->data, (int64_t)t->nb[1] / 4};
+    gemv_job j = {(const char *)x->data, (int64_t)x->nb[1],    x->ne[1], x->ne[0],
+                  (float *)t->data,      (int64_t)t->nb[1] / 4};
     const char *in = (const char *)y->data;
     int64_t y_row = (int64_t)y->nb[1];
     unsigned pairs = blocks_for(j.m, WARPS * ROWS), singles = blocks_for(j.m, WARPS);
@@ -305,9 +330,15 @@ template <int COLUMNS> static tn_status launch_columns(const launch &l, const tn
             *l.quantized = y;
         }
         switch (kind) {
-        case TN_Q4_0 | PLANAR: gemv_int8_kernel<unit_q4_0_planar, COLUMNS><<<pairs, WARPS * 32, 0, l.stream>>>(j, a); break;
-        case TN_Q8_0 | PLANAR: gemv_int8_kernel<unit_q8_0_planar, COLUMNS><<<pairs, WARPS * 32, 0, l.stream>>>(j, a); break;
-        case TN_Q6_K | PLANAR: gemv_int8_kernel<unit_q6_K_planar, COLUMNS><<<pairs, WARPS * 32, 0, l.stream>>>(j, a); break;
+        case TN_Q4_0 | PLANAR:
+            gemv_int8_kernel<unit_q4_0_planar, COLUMNS><<<pairs, WARPS * 32, 0, l.stream>>>(j, a);
+            break;
+        case TN_Q8_0 | PLANAR:
+            gemv_int8_kernel<unit_q8_0_planar, COLUMNS><<<pairs, WARPS * 32, 0, l.stream>>>(j, a);
+            break;
+        case TN_Q6_K | PLANAR:
+            gemv_int8_kernel<unit_q6_K_planar, COLUMNS><<<pairs, WARPS * 32, 0, l.stream>>>(j, a);
+            break;
         default: gemv_int8_kernel<unit_q4_K, COLUMNS><<<pairs, WARPS * 32, 0, l.stream>>>(j, a); break;
         }
         return cuda_check(cudaGetLastError(), "gemv");
@@ -320,7 +351,7 @@ template <int COLUMNS> static tn_status launch_columns(const launch &l, const tn
         gemv_half_kernel<true, COLUMNS><<<pairs, WARPS * 32, 0, l.stream>>>(j, in, y_row);
     } else {
         switch (kind) {
-#define CASE(KIND, reader)                                                                                            \
+#define CASE(KIND, reader)                                                                                           \
     case KIND: gemv_float_kernel<reader, COLUMNS><<<singles, WARPS * 32, 0, l.stream>>>(j, in, y_row); break;
             FOR_EVERY_READER(CASE)
 #undef CASE

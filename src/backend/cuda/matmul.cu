@@ -9,7 +9,9 @@ static const size_t BLAS_WORKSPACE = (size_t)32 << 20;
 static size_t round256(size_t n) { return (n + 255) & ~(size_t)255; }
 
 // The type both operands have inside cuBLASLt.
-static int blas_type(const tn_tensor *x) { return x->type == TN_F32 ? TN_F32 : x->type == TN_BF16 ? TN_BF16 : TN_F16; }
+static int blas_type(const tn_tensor *x) {
+    return x->type == TN_F32 ? TN_F32 : x->type == TN_BF16 ? TN_BF16 : TN_F16;
+}
 
 // Rows of the weights converted at once, when they need converting.
 static int64_t piece_rows(const tn_tensor *x) {
@@ -27,7 +29,8 @@ size_t mul_mat_scratch(const cuda_device *, const tn_tensor *t) {
     return bytes;
 }
 
-template <typename R> __global__ static void to_half_kernel(const char *x, __half *y, int64_t row_bytes, int64_t n0, int64_t n) {
+template <typename R>
+__global__ static void to_half_kernel(const char *x, __half *y, int64_t row_bytes, int64_t n0, int64_t n) {
     int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 8;
     if (i >= n) return;
     float v[8];
@@ -37,11 +40,12 @@ template <typename R> __global__ static void to_half_kernel(const char *x, __hal
     *(uint4 *)(y + i) = *(uint4 *)h;
 }
 
-static tn_status weights_to_half(const launch &l, int type, const char *x, int64_t row_bytes, int64_t n0, int64_t rows, __half *y) {
+static tn_status weights_to_half(const launch &l, int type, const char *x, int64_t row_bytes, int64_t n0,
+                                 int64_t rows, __half *y) {
     int64_t n = n0 * rows;
     unsigned grid = blocks_for(n / 8, 256);
     switch (type) {
-#define CASE(TYPE, reader)                                                                                            \
+#define CASE(TYPE, reader)                                                                                           \
     case TYPE: to_half_kernel<reader><<<grid, 256, 0, l.stream>>>(x, y, row_bytes, n0, n); break;
         FOR_EVERY_BLOCK_READER(CASE)
 #undef CASE
@@ -62,7 +66,8 @@ __global__ static void narrow_kernel(const char *x, void *y, int64_t row_bytes, 
 }
 
 // C[m, n] (f32, column-major with leading dimension ldc) = A[k, m]ᵀ · B[k, n].
-static tn_status gemm(const launch &l, int type, const void *a, int64_t lda, const void *b, int64_t ldb, float *c, int64_t ldc, int64_t m, int64_t n, int64_t k, void *workspace) {
+static tn_status gemm(const launch &l, int type, const void *a, int64_t lda, const void *b, int64_t ldb, float *c,
+                      int64_t ldc, int64_t m, int64_t n, int64_t k, void *workspace) {
     cublasLtMatmulDesc_t desc = NULL;
     cublasLtMatrixLayout_t la = NULL, lb = NULL, lc = NULL;
     cublasLtMatmulPreference_t preference = NULL;
@@ -73,25 +78,33 @@ static tn_status gemm(const launch &l, int type, const void *a, int64_t lda, con
     int count = 0;
     const float one = 1, zero = 0;
     cublasStatus_t status = cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
-    if (!status) status = cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose);
+    if (!status)
+        status = cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose);
     if (!status) status = cublasLtMatrixLayoutCreate(&la, data, (uint64_t)k, (uint64_t)m, lda);
     if (!status) status = cublasLtMatrixLayoutCreate(&lb, data, (uint64_t)k, (uint64_t)n, ldb);
     if (!status) status = cublasLtMatrixLayoutCreate(&lc, CUDA_R_32F, (uint64_t)m, (uint64_t)n, ldc);
     if (!status) status = cublasLtMatmulPreferenceCreate(&preference);
-    if (!status) status = cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room);
+    if (!status)
+        status = cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room,
+                                                      sizeof room);
     if (!status) status = cublasLtMatmulAlgoGetHeuristic(l.blas, desc, la, lb, lc, lc, preference, 1, &found, &count);
     if (!status && count == 0) status = CUBLAS_STATUS_NOT_SUPPORTED;
-    if (!status) status = cublasLtMatmul(l.blas, desc, &one, a, la, b, lb, &zero, c, lc, c, lc, &found.algo, workspace, room, l.stream);
+    if (!status)
+        status = cublasLtMatmul(l.blas, desc, &one, a, la, b, lb, &zero, c, lc, c, lc, &found.algo, workspace, room,
+                                l.stream);
     if (preference) cublasLtMatmulPreferenceDestroy(preference);
     if (lc) cublasLtMatrixLayoutDestroy(lc);
     if (lb) cublasLtMatrixLayoutDestroy(lb);
     if (la) cublasLtMatrixLayoutDestroy(la);
     if (desc) cublasLtMatmulDescDestroy(desc);
-    return status ? tn_fail(TN_E_DEVICE, "%s: cuBLASLt failed with status %d for %lld×%lld×%lld", l.device->device.name, (int)status, (long long)m, (long long)n, (long long)k) : TN_OK;
+    return status ? tn_fail(TN_E_DEVICE, "%s: cuBLASLt failed with status %d for %lld×%lld×%lld",
+                            l.device->device.name, (int)status, (long long)m, (long long)n, (long long)k)
+                  : TN_OK;
 }
 
 // One matrix of x with the matching rows of y.
-static tn_status one_product(const launch &l, const tn_tensor *x, const char *xd, const char *yd, int64_t y_row, int64_t n, float *out, int64_t out_row) {
+static tn_status one_product(const launch &l, const tn_tensor *x, const char *xd, const char *yd, int64_t y_row,
+                             int64_t n, float *out, int64_t out_row) {
     int type = blas_type(x);
     int64_t k = x->ne[0], m = x->ne[1];
     char *scratch = l.scratch;
@@ -106,11 +119,14 @@ static tn_status one_product(const launch &l, const tn_tensor *x, const char *xd
         ldb = k;
         scratch += round256((size_t)(k * n) * 2);
     }
-    if (!needs_pieces(x)) return gemm(l, type, xd, (int64_t)x->nb[1] / (type == TN_F32 ? 4 : 2), b, ldb, out, out_row, m, n, k, workspace);
+    if (!needs_pieces(x))
+        return gemm(l, type, xd, (int64_t)x->nb[1] / (type == TN_F32 ? 4 : 2), b, ldb, out, out_row, m, n, k,
+                    workspace);
     int64_t step = piece_rows(x);
     for (int64_t row = 0; row < m; row += step) {
         int64_t rows = m - row < step ? m - row : step;
-        TN_TRY(weights_to_half(l, kind_of(x), xd + row * (int64_t)x->nb[1], (int64_t)x->nb[1], k, rows, (__half *)scratch));
+        TN_TRY(weights_to_half(l, kind_of(x), xd + row * (int64_t)x->nb[1], (int64_t)x->nb[1], k, rows,
+                               (__half *)scratch));
         TN_TRY(gemm(l, type, scratch, k, b, ldb, out + row, out_row, rows, n, k, workspace));
     }
     return TN_OK;
@@ -131,13 +147,16 @@ tn_status launch_mul_mat(const launch &l, const tn_tensor *t) {
     return TN_OK;
 }
 
-// ---- Experts -------------------------------------------------------------------------------------------------------------
+// ---- Experts
+// -------------------------------------------------------------------------------------------------------------
 
 size_t mul_mat_id_scratch(const cuda_device *, const tn_tensor *) { return 0; }
 
-// Every (token, chosen expert) pair is a column of its own: no host round trip, each expert's rows are read where they are.
+// Every (token, chosen expert) pair is a column of its own: no host round trip, each expert's rows are read where
+// they are.
 template <typename R>
-__global__ static void expert_kernel(const char *x, const char *y, const char *ids, char *z, shape4 xs, shape4 ys, shape4 is, shape4 zs) {
+__global__ static void expert_kernel(const char *x, const char *y, const char *ids, char *z, shape4 xs, shape4 ys,
+                                     shape4 is, shape4 zs) {
     int64_t row = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, u = blockIdx.y, t = blockIdx.z;
     if (row >= xs.ne[1]) return;
     int32_t expert = *(const int32_t *)(ids + u * is.nb[0] + t * is.nb[1]);
@@ -157,9 +176,11 @@ tn_status launch_mul_mat_id(const launch &l, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1], *ids = t->src[2];
     dim3 grid(blocks_for(x->ne[1], 4), (unsigned)ids->ne[0], (unsigned)ids->ne[1]);
     switch (kind_of(x)) {
-#define CASE(TYPE, reader)                                                                                            \
-    case TYPE:                                                                                                        \
-        expert_kernel<reader><<<grid, 128, 0, l.stream>>>((const char *)x->data, (const char *)y->data, (const char *)ids->data, (char *)t->data, shape_of(x), shape_of(y), shape_of(ids), shape_of(t)); \
+#define CASE(TYPE, reader)                                                                                           \
+    case TYPE:                                                                                                       \
+        expert_kernel<reader><<<grid, 128, 0, l.stream>>>((const char *)x->data, (const char *)y->data,              \
+                                                          (const char *)ids->data, (char *)t->data, shape_of(x),     \
+                                                          shape_of(y), shape_of(ids), shape_of(t));                  \
         break;
         FOR_EVERY_READER(CASE)
 #undef CASE

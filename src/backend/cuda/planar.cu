@@ -24,7 +24,8 @@ static bool layout_of(int type, layout *out) {
 // Rows must start 16-byte aligned; what must fit shared memory is one row.
 bool can_be_planar(const tn_tensor *t) {
     layout l;
-    return layout_of(t->type, &l) && t->nb[1] % 16 == 0 && t->nb[1] <= 48 << 10 && tn_is_contiguous(t) && t->ne[1] > 1;
+    return layout_of(t->type, &l) && t->nb[1] % 16 == 0 && t->nb[1] <= 48 << 10 && tn_is_contiguous(t) &&
+           t->ne[1] > 1;
 }
 
 int kind_of(const tn_tensor *t) {
@@ -35,13 +36,15 @@ int kind_of(const tn_tensor *t) {
 __global__ static void rearrange_kernel(char *data, int64_t row_bytes, int blocks, layout l, bool forward) {
     extern __shared__ char row[];
     char *at = data + (int64_t)blockIdx.x * row_bytes;
-    for (int i = threadIdx.x * 4; i < row_bytes; i += blockDim.x * 4) *(uint32_t *)(row + i) = *(const uint32_t *)(at + i);
+    for (int i = threadIdx.x * 4; i < row_bytes; i += blockDim.x * 4)
+        *(uint32_t *)(row + i) = *(const uint32_t *)(at + i);
     __syncthreads();
     // Two bytes at a time: the smallest piece of any part.
     for (int i = threadIdx.x * 2; i < row_bytes; i += blockDim.x * 2) {
         int start = 0, p = 0; // i is a place in the planar row: find its part, block and offset there
         while (i >= start + l.parts[p].bytes * blocks) start += l.parts[p++].bytes * blocks;
-        int within = i - start, block = within / l.parts[p].bytes, plain = block * l.block + l.parts[p].offset + within % l.parts[p].bytes;
+        int within = i - start, block = within / l.parts[p].bytes,
+            plain = block * l.block + l.parts[p].offset + within % l.parts[p].bytes;
         if (forward)
             *(uint16_t *)(at + i) = *(const uint16_t *)(row + plain);
         else
@@ -53,7 +56,8 @@ tn_status planar_rearrange(cuda_device *d, const tn_tensor *t, bool forward) {
     layout l;
     if (!layout_of(t->type, &l)) return tn_fail(TN_E_INTERNAL, "%s has no planar form", tn_type_name(t->type));
     CUDA_TRY(cudaSetDevice(d->ordinal));
-    rearrange_kernel<<<(unsigned)tn_nrows(t), 128, t->nb[1], d->copy_stream>>>((char *)t->data, (int64_t)t->nb[1], (int)(t->nb[1] / (size_t)l.block), l, forward);
+    rearrange_kernel<<<(unsigned)tn_nrows(t), 128, t->nb[1], d->copy_stream>>>(
+        (char *)t->data, (int64_t)t->nb[1], (int)(t->nb[1] / (size_t)l.block), l, forward);
     CUDA_TRY(cudaGetLastError());
     CUDA_TRY(cudaStreamSynchronize(d->copy_stream));
     return TN_OK;

@@ -1,17 +1,23 @@
 // Ops over rows: norms, soft-max, rope, reductions, picking and writing rows.
-#include "backend/cuda/cuda.cuh"
 #include "backend/cuda/blocks.cuh"
+#include "backend/cuda/cuda.cuh"
 
-// ---- Norms -------------------------------------------------------------------------------------------------------------
+// ---- Norms
+// -------------------------------------------------------------------------------------------------------------
 
 // One block per row. kind 0: layer norm, 1: rms norm, 2: l2 norm.
-__global__ static void norm_kernel(const char *x, char *y, const char *w, const char *b, shape4 xs, shape4 ys, shape4 ws, shape4 bs, float eps, int kind) {
+__global__ static void norm_kernel(const char *x, char *y, const char *w, const char *b, shape4 xs, shape4 ys,
+                                   shape4 ws, shape4 bs, float eps, int kind) {
     __shared__ float shared[32];
     int64_t row = blockIdx.x, i1 = row % xs.ne[1], i2 = row / xs.ne[1] % xs.ne[2], i3 = row / xs.ne[1] / xs.ne[2];
     const float *from = (const float *)(x + i1 * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3]);
     float *to = (float *)(y + i1 * ys.nb[1] + i2 * ys.nb[2] + i3 * ys.nb[3]);
-    const float *weight = w ? (const float *)(w + i1 % ws.ne[1] * ws.nb[1] + i2 % ws.ne[2] * ws.nb[2] + i3 % ws.ne[3] * ws.nb[3]) : NULL;
-    const float *bias = b ? (const float *)(b + i1 % bs.ne[1] * bs.nb[1] + i2 % bs.ne[2] * bs.nb[2] + i3 % bs.ne[3] * bs.nb[3]) : NULL;
+    const float *weight =
+        w ? (const float *)(w + i1 % ws.ne[1] * ws.nb[1] + i2 % ws.ne[2] * ws.nb[2] + i3 % ws.ne[3] * ws.nb[3])
+          : NULL;
+    const float *bias =
+        b ? (const float *)(b + i1 % bs.ne[1] * bs.nb[1] + i2 % bs.ne[2] * bs.nb[2] + i3 % bs.ne[3] * bs.nb[3])
+          : NULL;
     int n = (int)xs.ne[0];
     float mean = 0;
     if (kind == 0) {
@@ -37,12 +43,14 @@ tn_status launch_norm(const launch &l, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *w = t->src[1], *b = t->src[2];
     int threads = x->ne[0] >= 4096 ? 1024 : x->ne[0] >= 1024 ? 256 : x->ne[0] >= 256 ? 128 : 32;
     int kind = t->op == TN_OP_NORM ? 0 : t->op == TN_OP_RMS_NORM ? 1 : 2;
-    norm_kernel<<<(unsigned)tn_nrows(x), threads, 0, l.stream>>>((const char *)x->data, (char *)t->data, w ? (const char *)w->data : NULL, b ? (const char *)b->data : NULL, shape_of(x), shape_of(t),
-                                                                 shape_of(w ? w : x), shape_of(b ? b : x), t->params.norm.eps, kind);
+    norm_kernel<<<(unsigned)tn_nrows(x), threads, 0, l.stream>>>(
+        (const char *)x->data, (char *)t->data, w ? (const char *)w->data : NULL, b ? (const char *)b->data : NULL,
+        shape_of(x), shape_of(t), shape_of(w ? w : x), shape_of(b ? b : x), t->params.norm.eps, kind);
     return cuda_check(cudaGetLastError(), tn_op_name(t->op));
 }
 
-// ---- Soft-max ----------------------------------------------------------------------------------------------------------
+// ---- Soft-max
+// ----------------------------------------------------------------------------------------------------------
 
 __device__ static float alibi_slope(float max_bias, int head, int heads) {
     if (max_bias <= 0) return 1;
@@ -51,7 +59,8 @@ __device__ static float alibi_slope(float max_bias, int head, int heads) {
     return head < base ? powf(m0, (float)(head + 1)) : powf(m1, (float)(2 * (head - base) + 1));
 }
 
-__global__ static void soft_max_kernel(const char *x, const char *mask, const float *sinks, char *y, shape4 xs, shape4 ms, shape4 ys, int mask_type, float scale, float max_bias) {
+__global__ static void soft_max_kernel(const char *x, const char *mask, const float *sinks, char *y, shape4 xs,
+                                       shape4 ms, shape4 ys, int mask_type, float scale, float max_bias) {
     __shared__ float shared[32];
     int64_t row = blockIdx.x, i1 = row % xs.ne[1], i2 = row / xs.ne[1] % xs.ne[2], i3 = row / xs.ne[1] / xs.ne[2];
     const float *from = (const float *)(x + i1 * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3]);
@@ -79,13 +88,15 @@ __global__ static void soft_max_kernel(const char *x, const char *mask, const fl
 tn_status launch_soft_max(const launch &l, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *mask = t->src[1], *sinks = t->src[2];
     int threads = x->ne[0] >= 1024 ? 1024 : x->ne[0] >= 128 ? 128 : 32;
-    soft_max_kernel<<<(unsigned)tn_nrows(x), threads, 0, l.stream>>>((const char *)x->data, mask ? (const char *)mask->data : NULL, sinks ? (const float *)sinks->data : NULL, (char *)t->data,
-                                                                     shape_of(x), shape_of(mask ? mask : x), shape_of(t), mask ? mask->type : TN_F32, t->params.soft_max.scale,
-                                                                     t->params.soft_max.max_bias);
+    soft_max_kernel<<<(unsigned)tn_nrows(x), threads, 0, l.stream>>>(
+        (const char *)x->data, mask ? (const char *)mask->data : NULL, sinks ? (const float *)sinks->data : NULL,
+        (char *)t->data, shape_of(x), shape_of(mask ? mask : x), shape_of(t), mask ? mask->type : TN_F32,
+        t->params.soft_max.scale, t->params.soft_max.max_bias);
     return cuda_check(cudaGetLastError(), "soft_max");
 }
 
-// ---- Rope --------------------------------------------------------------------------------------------------------------
+// ---- Rope
+// --------------------------------------------------------------------------------------------------------------
 
 struct rope_job {
     shape4 xs, ys;
@@ -95,7 +106,8 @@ struct rope_job {
 };
 
 // One thread per pair and per head and token; dimensions past `dims` are copied.
-__global__ static void rope_kernel(const char *x, char *y, const int32_t *pos, const float *factors, rope_job j, int type, int64_t pairs) {
+__global__ static void rope_kernel(const char *x, char *y, const int32_t *pos, const float *factors, rope_job j,
+                                   int type, int64_t pairs) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= pairs) return;
     int half = (int)(j.xs.ne[0] / 2), pair = (int)(i % half);
@@ -107,12 +119,14 @@ __global__ static void rope_kernel(const char *x, char *y, const int32_t *pos, c
     int size = type == TN_F32 ? 4 : 2, dims = j.p.dims;
     if (j.p.mode == TN_ROPE_VISION) dims *= 2;
     if (pair >= dims / 2) {
-        for (int k = 2 * pair; k < 2 * pair + 2; k++) store_float(to + k * size, type, load_as_float(from + k * size, type));
+        for (int k = 2 * pair; k < 2 * pair + 2; k++)
+            store_float(to + k * size, type, load_as_float(from + k * size, type));
         return;
     }
     float theta;
     if (j.p.mode == TN_ROPE_MULTI || j.p.mode == TN_ROPE_VISION) {
-        int total = j.p.sections[0] + j.p.sections[1] + j.p.sections[2] + j.p.sections[3], at = pair % total, section = 0, start = 0;
+        int total = j.p.sections[0] + j.p.sections[1] + j.p.sections[2] + j.p.sections[3], at = pair % total,
+            section = 0, start = 0;
         while (section < 3 && at >= start + j.p.sections[section]) start += j.p.sections[section++];
         int power = j.p.mode == TN_ROPE_VISION ? at - start : pair;
         theta = (float)pos[i2 + j.xs.ne[2] * section] * powf(j.p.base, -2.0f * (float)power / (float)j.p.dims);
@@ -132,7 +146,8 @@ __global__ static void rope_kernel(const char *x, char *y, const int32_t *pos, c
     c *= magnitude;
     s *= magnitude;
     if (j.p.reverse) s = -s;
-    int a = j.p.mode == TN_ROPE_NORMAL ? 2 * pair : pair, b = j.p.mode == TN_ROPE_NORMAL ? 2 * pair + 1 : pair + dims / 2;
+    int a = j.p.mode == TN_ROPE_NORMAL ? 2 * pair : pair,
+        b = j.p.mode == TN_ROPE_NORMAL ? 2 * pair + 1 : pair + dims / 2;
     float u = load_as_float(from + a * size, type), v = load_as_float(from + b * size, type);
     store_float(to + a * size, type, u * c - v * s);
     store_float(to + b * size, type, u * s + v * c);
@@ -142,17 +157,23 @@ tn_status launch_rope(const launch &l, const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
     rope_job j = {shape_of(x), shape_of(t), t->params.rope, 0, 0, 0};
     const tn_rope_params &p = t->params.rope;
-    auto corr = [&](float beta) { return (float)p.dims * logf((float)p.n_ctx_orig / (beta * 2 * 3.14159265358979f)) / (2 * logf(p.base)); };
+    auto corr = [&](float beta) {
+        return (float)p.dims * logf((float)p.n_ctx_orig / (beta * 2 * 3.14159265358979f)) / (2 * logf(p.base));
+    };
     j.corr_low = fmaxf(0, floorf(corr(p.beta_fast)));
     j.corr_high = fminf((float)p.dims - 1, ceilf(corr(p.beta_slow)));
     int64_t pairs = tn_nelements(x) / 2;
-    rope_kernel<<<blocks_for(pairs, 128), 128, 0, l.stream>>>((const char *)x->data, (char *)t->data, (const int32_t *)t->src[1]->data, t->src[2] ? (const float *)t->src[2]->data : NULL, j, x->type, pairs);
+    rope_kernel<<<blocks_for(pairs, 128), 128, 0, l.stream>>>(
+        (const char *)x->data, (char *)t->data, (const int32_t *)t->src[1]->data,
+        t->src[2] ? (const float *)t->src[2]->data : NULL, j, x->type, pairs);
     return cuda_check(cudaGetLastError(), "rope");
 }
 
-// ---- Rows picked and written ---------------------------------------------------------------------------------------------
+// ---- Rows picked and written
+// ---------------------------------------------------------------------------------------------
 
-template <typename T> __global__ static void get_rows_kernel(const char *x, const char *rows, char *y, shape4 xs, shape4 rs, shape4 ys) {
+template <typename T>
+__global__ static void get_rows_kernel(const char *x, const char *rows, char *y, shape4 xs, shape4 rs, shape4 ys) {
     int64_t r = blockIdx.x, b = blockIdx.y, i2 = b % ys.ne[2], i3 = b / ys.ne[2];
     int32_t row = *(const int32_t *)(rows + r * rs.nb[0] + i2 * rs.nb[1] + i3 * rs.nb[2]);
     const char *from = x + row * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3];
@@ -161,7 +182,9 @@ template <typename T> __global__ static void get_rows_kernel(const char *x, cons
     for (int64_t i = threadIdx.x; i < xs.ne[0]; i += blockDim.x) to[i] = T::value(from, i, xs.ne[0]);
 }
 struct plain_i32 { // bits stay bits
-    __device__ static float value(const char *row, int64_t i, int64_t) { return __int_as_float(((const int32_t *)row)[i]); }
+    __device__ static float value(const char *row, int64_t i, int64_t) {
+        return __int_as_float(((const int32_t *)row)[i]);
+    }
 };
 
 tn_status launch_get_rows(const launch &l, const tn_tensor *t) {
@@ -172,7 +195,7 @@ tn_status launch_get_rows(const launch &l, const tn_tensor *t) {
     char *to = (char *)t->data;
     shape4 xs = shape_of(x), rs = shape_of(rows), ys = shape_of(t);
     switch (kind_of(x)) {
-#define CASE(TYPE, reader)                                                                                            \
+#define CASE(TYPE, reader)                                                                                           \
     case TYPE: get_rows_kernel<reader><<<grid, threads, 0, l.stream>>>(from, index, to, xs, rs, ys); break;
         CASE(TN_I32, plain_i32)
         FOR_EVERY_READER(CASE)
@@ -182,20 +205,25 @@ tn_status launch_get_rows(const launch &l, const tn_tensor *t) {
     return cuda_check(cudaGetLastError(), "get_rows");
 }
 
-__device__ static int64_t row_number(const char *rows, const shape4 &rs, int wide, int64_t r, int64_t i2, int64_t i3) {
+__device__ static int64_t row_number(const char *rows, const shape4 &rs, int wide, int64_t r, int64_t i2,
+                                     int64_t i3) {
     const char *p = rows + r * rs.nb[0] + i2 % rs.ne[1] * rs.nb[1] + i3 % rs.ne[2] * rs.nb[2];
     return wide ? *(const int64_t *)p : *(const int32_t *)p;
 }
-__global__ static void set_rows_kernel(char *x, const char *y, const char *rows, shape4 xs, shape4 ys, shape4 rs, int type, int wide) {
-    int64_t r = blockIdx.x, b = blockIdx.y, i2 = b % ys.ne[2], i3 = b / ys.ne[2], row = row_number(rows, rs, wide, r, i2, i3);
+__global__ static void set_rows_kernel(char *x, const char *y, const char *rows, shape4 xs, shape4 ys, shape4 rs,
+                                       int type, int wide) {
+    int64_t r = blockIdx.x, b = blockIdx.y, i2 = b % ys.ne[2], i3 = b / ys.ne[2],
+            row = row_number(rows, rs, wide, r, i2, i3);
     if (row < 0 || row >= xs.ne[1]) return;
     const float *from = (const float *)(y + r * ys.nb[1] + i2 * ys.nb[2] + i3 * ys.nb[3]);
     char *to = x + row * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3];
     for (int64_t i = threadIdx.x; i < ys.ne[0]; i += blockDim.x) store_float(to + i * xs.nb[0], type, from[i]);
 }
 // Blocks of 32: one thread each. The same arithmetic as the CPU's quick quantizers.
-__global__ static void set_rows_quantized_kernel(char *x, const char *y, const char *rows, shape4 xs, shape4 ys, shape4 rs, int type, int wide) {
-    int64_t r = blockIdx.x, b = blockIdx.y, i2 = b % ys.ne[2], i3 = b / ys.ne[2], row = row_number(rows, rs, wide, r, i2, i3);
+__global__ static void set_rows_quantized_kernel(char *x, const char *y, const char *rows, shape4 xs, shape4 ys,
+                                                 shape4 rs, int type, int wide) {
+    int64_t r = blockIdx.x, b = blockIdx.y, i2 = b % ys.ne[2], i3 = b / ys.ne[2],
+            row = row_number(rows, rs, wide, r, i2, i3);
     if (row < 0 || row >= xs.ne[1]) return;
     const float *from = (const float *)(y + r * ys.nb[1] + i2 * ys.nb[2] + i3 * ys.nb[3]);
     char *to = x + row * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3];
@@ -231,32 +259,38 @@ tn_status launch_set_rows(const launch &l, const tn_tensor *t) {
     bool blocks = tn_type_is_quantized(x->type);
     int threads = blocks ? 32 : y->ne[0] >= 256 ? 256 : 32;
     auto kernel = blocks ? set_rows_quantized_kernel : set_rows_kernel;
-    kernel<<<grid, threads, 0, l.stream>>>((char *)x->data, (const char *)y->data, (const char *)rows->data, shape_of(x), shape_of(y), shape_of(rows), x->type, rows->type == TN_I64);
+    kernel<<<grid, threads, 0, l.stream>>>((char *)x->data, (const char *)y->data, (const char *)rows->data,
+                                           shape_of(x), shape_of(y), shape_of(rows), x->type, rows->type == TN_I64);
     return cuda_check(cudaGetLastError(), "set_rows");
 }
 
-__global__ static void add_id_kernel(const char *x, const char *bias, const char *ids, char *y, shape4 xs, shape4 bs, shape4 is, shape4 ys) {
+__global__ static void add_id_kernel(const char *x, const char *bias, const char *ids, char *y, shape4 xs, shape4 bs,
+                                     shape4 is, shape4 ys) {
     int64_t k = blockIdx.x, t = blockIdx.y;
     int32_t id = *(const int32_t *)(ids + k * is.nb[0] + t * is.nb[1]);
     if (id < 0 || id >= bs.ne[1]) return;
     for (int64_t i = threadIdx.x; i < xs.ne[0]; i += blockDim.x)
         *(float *)(y + i * ys.nb[0] + k * ys.nb[1] + t * ys.nb[2]) =
-            *(const float *)(x + i * xs.nb[0] + k * xs.nb[1] + t * xs.nb[2]) + *(const float *)(bias + i * bs.nb[0] + id * bs.nb[1]);
+            *(const float *)(x + i * xs.nb[0] + k * xs.nb[1] + t * xs.nb[2]) +
+            *(const float *)(bias + i * bs.nb[0] + id * bs.nb[1]);
 }
 tn_status launch_add_id(const launch &l, const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
-    add_id_kernel<<<dim3((unsigned)x->ne[1], (unsigned)x->ne[2]), 128, 0, l.stream>>>((const char *)x->data, (const char *)t->src[1]->data, (const char *)t->src[2]->data, (char *)t->data, shape_of(x),
-                                                                                      shape_of(t->src[1]), shape_of(t->src[2]), shape_of(t));
+    add_id_kernel<<<dim3((unsigned)x->ne[1], (unsigned)x->ne[2]), 128, 0, l.stream>>>(
+        (const char *)x->data, (const char *)t->src[1]->data, (const char *)t->src[2]->data, (char *)t->data,
+        shape_of(x), shape_of(t->src[1]), shape_of(t->src[2]), shape_of(t));
     return cuda_check(cudaGetLastError(), "add_id");
 }
 
-// ---- Reductions ----------------------------------------------------------------------------------------------------------
+// ---- Reductions
+// ----------------------------------------------------------------------------------------------------------
 
 // sum_rows, mean, argmax: one block per row.
 __global__ static void row_reduce_kernel(const char *x, char *y, shape4 xs, int type, int op, int64_t row0) {
     __shared__ float shared[32];
     __shared__ int indices[32];
-    int64_t row = row0 + blockIdx.x, i1 = row % xs.ne[1], i2 = row / xs.ne[1] % xs.ne[2], i3 = row / xs.ne[1] / xs.ne[2];
+    int64_t row = row0 + blockIdx.x, i1 = row % xs.ne[1], i2 = row / xs.ne[1] % xs.ne[2],
+            i3 = row / xs.ne[1] / xs.ne[2];
     const char *from = x + i1 * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3];
     if (op != TN_OP_ARGMAX) {
         float sum = 0;
@@ -300,7 +334,8 @@ __global__ static void row_reduce_kernel(const char *x, char *y, shape4 xs, int 
 tn_status launch_row_reduce(const launch &l, const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
     int threads = x->ne[0] >= 4096 ? 1024 : x->ne[0] >= 256 ? 256 : 32;
-    row_reduce_kernel<<<(unsigned)tn_nrows(x), threads, 0, l.stream>>>((const char *)x->data, (char *)t->data, shape_of(x), x->type, t->op, 0);
+    row_reduce_kernel<<<(unsigned)tn_nrows(x), threads, 0, l.stream>>>((const char *)x->data, (char *)t->data,
+                                                                       shape_of(x), x->type, t->op, 0);
     return cuda_check(cudaGetLastError(), tn_op_name(t->op));
 }
 
@@ -350,7 +385,8 @@ __global__ static void top_k_kernel(const char *x, int32_t *y, shape4 xs, int k)
 }
 tn_status launch_top_k(const launch &l, const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
-    top_k_kernel<<<(unsigned)tn_nrows(x), x->ne[0] >= 256 ? 256 : 32, 0, l.stream>>>((const char *)x->data, (int32_t *)t->data, shape_of(x), (int)t->ne[0]);
+    top_k_kernel<<<(unsigned)tn_nrows(x), x->ne[0] >= 256 ? 256 : 32, 0, l.stream>>>(
+        (const char *)x->data, (int32_t *)t->data, shape_of(x), (int)t->ne[0]);
     return cuda_check(cudaGetLastError(), "top_k");
 }
 
@@ -358,11 +394,15 @@ __global__ static void mix_kernel(const char *x, const char *w, char *y, shape4 
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, t = blockIdx.y;
     if (i >= xs.ne[0]) return;
     float sum = 0;
-    for (int64_t k = 0; k < xs.ne[1]; k++) sum += *(const float *)(x + i * xs.nb[0] + k * xs.nb[1] + t * xs.nb[2]) * *(const float *)(w + k * ws.nb[0] + t * ws.nb[1]);
+    for (int64_t k = 0; k < xs.ne[1]; k++)
+        sum += *(const float *)(x + i * xs.nb[0] + k * xs.nb[1] + t * xs.nb[2]) *
+               *(const float *)(w + k * ws.nb[0] + t * ws.nb[1]);
     *(float *)(y + i * ys.nb[0] + t * ys.nb[1]) = sum;
 }
 tn_status launch_mix(const launch &l, const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
-    mix_kernel<<<dim3(blocks_for(x->ne[0], 256), (unsigned)x->ne[2]), 256, 0, l.stream>>>((const char *)x->data, (const char *)t->src[1]->data, (char *)t->data, shape_of(x), shape_of(t->src[1]), shape_of(t));
+    mix_kernel<<<dim3(blocks_for(x->ne[0], 256), (unsigned)x->ne[2]), 256, 0, l.stream>>>(
+        (const char *)x->data, (const char *)t->src[1]->data, (char *)t->data, shape_of(x), shape_of(t->src[1]),
+        shape_of(t));
     return cuda_check(cudaGetLastError(), "mix");
 }

@@ -42,7 +42,8 @@ static bool on_cuda(const tn_tensor *t, cuda_device **device) {
 static tn_status copy_async(tn_backend *from, tn_backend *to, const tn_tensor *source, tn_tensor *target) {
     cuda_device *a = NULL, *b = NULL;
     bool from_cuda = on_cuda(source, &a), to_cuda = on_cuda(target, &b);
-    bool from_host = !source->buffer || source->buffer->type->is_host, to_host = !target->buffer || target->buffer->type->is_host;
+    bool from_host = !source->buffer || source->buffer->type->is_host,
+         to_host = !target->buffer || target->buffer->type->is_host;
     size_t size = tn_nbytes(source);
     if (from_host && to_cuda) {
         CUDA_TRY(cudaSetDevice(b->ordinal));
@@ -76,7 +77,8 @@ static tn_status copy_async(tn_backend *from, tn_backend *to, const tn_tensor *s
     return TN_E_UNSUPPORTED;
 }
 
-// ---- Programs --------------------------------------------------------------------------------------------------------
+// ---- Programs
+// --------------------------------------------------------------------------------------------------------
 
 struct cuda_program {
     tn_program base;
@@ -139,13 +141,14 @@ static tn_status launch_nodes(cuda_program *p, cuda_stream *s, char *scratch) {
     return TN_OK;
 }
 
-// The first run launches one by one, which also lets kernels and libraries load; the second is captured; all later ones
-// replay. Positions and lengths are read from device memory, so a token loop replays one graph.
+// The first run launches one by one, which also lets kernels and libraries load; the second is captured; all later
+// ones replay. Positions and lengths are read from device memory, so a token loop replays one graph.
 static tn_status program_run(tn_program *program, tn_buffer *scratch) {
     cuda_program *p = (cuda_program *)program;
     cuda_stream *s = stream_of(program->backend);
     char *base = scratch ? (char *)scratch->base : NULL;
-    if (p->base.scratch && (!scratch || scratch->size < p->base.scratch)) return tn_fail(TN_E_STATE, "the program needs %zu bytes of scratch", p->base.scratch);
+    if (p->base.scratch && (!scratch || scratch->size < p->base.scratch))
+        return tn_fail(TN_E_STATE, "the program needs %zu bytes of scratch", p->base.scratch);
     CUDA_TRY(cudaSetDevice(s->device->ordinal));
     if (p->graph && p->scratch != base) program_moved(program);
     if (!p->graph && p->runs >= 1) {
@@ -154,7 +157,8 @@ static tn_status program_run(tn_program *program, tn_buffer *scratch) {
         cudaGraph_t graph = NULL;
         cudaError_t error = cudaStreamEndCapture(s->stream, &graph);
         if (status == TN_OK) status = cuda_check(error, "capturing the graph");
-        if (status == TN_OK) status = cuda_check(cudaGraphInstantiate(&p->graph, graph, 0), "instantiating the graph");
+        if (status == TN_OK)
+            status = cuda_check(cudaGraphInstantiate(&p->graph, graph, 0), "instantiating the graph");
         if (graph) cudaGraphDestroy(graph);
         if (status != TN_OK) {
             p->graph = NULL;
@@ -182,9 +186,12 @@ tn_status cuda_backend_new(tn_device *device, const tn_backend_params *, tn_back
     s->base.device = device;
     s->base.impl = s;
     tn_status status = cuda_check(cudaSetDevice(s->device->ordinal), "cudaSetDevice");
-    if (status == TN_OK) status = cuda_check(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "cudaStreamCreate");
-    if (status == TN_OK) status = cuda_check(cudaEventCreateWithFlags(&s->copied, cudaEventDisableTiming), "cudaEventCreate");
-    if (status == TN_OK && cublasLtCreate(&s->blas) != CUBLAS_STATUS_SUCCESS) status = tn_fail(TN_E_DEVICE, "%s: cuBLASLt cannot be started", device->name);
+    if (status == TN_OK)
+        status = cuda_check(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "cudaStreamCreate");
+    if (status == TN_OK)
+        status = cuda_check(cudaEventCreateWithFlags(&s->copied, cudaEventDisableTiming), "cudaEventCreate");
+    if (status == TN_OK && cublasLtCreate(&s->blas) != CUBLAS_STATUS_SUCCESS)
+        status = tn_fail(TN_E_DEVICE, "%s: cuBLASLt cannot be started", device->name);
     if (status != TN_OK) {
         stream_free(&s->base);
         return status;
@@ -193,7 +200,8 @@ tn_status cuda_backend_new(tn_device *device, const tn_backend_params *, tn_back
     return TN_OK;
 }
 
-// ---- Events ----------------------------------------------------------------------------------------------------------
+// ---- Events
+// ----------------------------------------------------------------------------------------------------------
 
 tn_status cuda_event_synchronize(tn_event *event);
 
