@@ -5,90 +5,120 @@
 
 #include <string.h>
 
-/* Storage that several tensors share: a root, its views, and what took its place. Followed up to its owner, the
- * tensor whose slot holds the place. */
+tn_status tn__plan_check_params(const tn_graph *graph, const tn_plan_params *params) {
+    if (!graph || !params || !params->memories || !params->n_memories || params->n_memories > INT16_MAX)
+        return tn_fail(TN_E_INVALID, "planning needs a graph and 1 to %d memories", INT16_MAX);
+    for (size_t m = 0; m < params->n_memories; m++)
+        if (!tn__is_pow2(params->memories[m].alignment))
+            return tn_fail(TN_E_INVALID, "memory %zu has alignment %zu, not a power of two", m,
+                           params->memories[m].alignment);
+    return TN_OK;
+}
+
+tn_status tn__plan_bytes(const tn_plan_params *params, size_t memory, size_t index, const tn_tensor *t,
+                         size_t *bytes) {
+    size_t plain = params->tensor_size ? params->tensor_size(params->user, memory, t) : tn_nbytes(t);
+    if (!tn__align_up_checked(plain, params->memories[memory].alignment, bytes))
+        return tn_fail(TN_E_OVERFLOW, "the size of tensor %zu ('%s') overflows", index, t->name);
+    return TN_OK;
+}
+
+/* The tensor whose slot holds the place that this one lies in. */
 static uint32_t owner_of(const tn_plan_slot *slots, uint32_t index) {
     while (slots[index].inplace_of != TN_GRAPH_NONE) index = slots[index].inplace_of;
     return index;
 }
 
-static bool is_external(const tn_tensor *t) {
-    /* Data that no planner of ours put there: it has an address, and is not an input we bound earlier. */
-    return t->data != NULL;
+static tn_status find_root(const tn_graph *graph, const tn_tensor *t, uint32_t *index) {
+    *index = tn_graph_index(graph, tn__root(t));
+    if (*index == TN_GRAPH_NONE)
+        return tn_fail(TN_E_INVALID, "tensor '%s' (%s) is used but not part of the graph", t->name,
+                       tn_op_name(t->op));
+    return TN_OK;
 }
 
-/* The last node that reads t itself or through any of its views, from the per-tensor table. */
-tn_status tn__plan_liveness(const tn_graph *graph, const tn_plan_params *params, tn_plan_slot *slots) {
-    size_t n_nodes = tn_graph_node_count(graph), n_leaves = tn_graph_leaf_count(graph), n = n_nodes + n_leaves;
-    uint32_t end = n_nodes ? (uint32_t)n_nodes - 1 : 0;
-
+static tn_status begin(const tn_graph *graph, const tn_plan_params *params, tn_plan_slot *slots) {
+    size_t n_nodes = tn_graph_node_count(graph), n = n_nodes + tn_graph_leaf_count(graph);
     for (size_t i = 0; i < n; i++) {
-        const tn_tensor *t = i < n_nodes ? tn_graph_node(graph, i) : tn_graph_leaf(graph, i - n_nodes);
+        const tn_tensor *t = tn__plan_tensor(graph, i);
         tn_plan_slot *slot = &slots[i];
-        uint32_t step = i < n_nodes ? (uint32_t)i : 0;
         memset(slot, 0, sizeof *slot);
         slot->memory = -1;
-        slot->first = slot->last = step;
+        slot->first = slot->last = i < n_nodes ? (uint32_t)i : 0;
         slot->inplace_of = TN_GRAPH_NONE;
-        if (t->view_src || is_external(t)) continue;
+        if (t->view_src || t->data) continue;
         size_t memory = params->memory_of ? params->memory_of[i] : 0;
         if (memory >= params->n_memories)
             return tn_fail(TN_E_INVALID, "tensor %zu ('%s') is assigned to memory %zu of %zu", i, t->name, memory,
                            params->n_memories);
-        size_t bytes = params->tensor_size ? params->tensor_size(params->user, memory, t) : tn_nbytes(t);
         slot->memory = (int32_t)memory;
-        if (!tn__align_up_checked(bytes, params->memories[memory].alignment, &slot->size))
-            return tn_fail(TN_E_OVERFLOW, "the size of tensor %zu ('%s') overflows", i, t->name);
-        if (t->flags & TN_FLAG_OUTPUT) slot->last = end;
-        if (t->flags & TN_FLAG_PARAM) slot->last = end;
+        TN_TRY(tn__plan_bytes(params, memory, i, t, &slot->size));
+        if (params->memories[memory].max_chunk && slot->size > params->memories[memory].max_chunk)
+            return tn_fail(TN_E_TOO_BIG, "tensor %zu ('%s') needs %zu bytes, the largest allocation in %s has %zu", i,
+                           t->name, slot->size, params->memories[memory].name, params->memories[memory].max_chunk);
+        if (t->flags & (TN_FLAG_OUTPUT | TN_FLAG_PARAM)) slot->last = (uint32_t)n_nodes;
     }
+    return TN_OK;
+}
 
-    /* Reads, through views too: a read of a view is a read of its root. A write through a view (set_rows, cpy) as
-     * well. */
+/* Reads, through views too: a read of a view is a read of its root, and so is a write through one (set_rows, cpy). */
+static tn_status find_reads(const tn_graph *graph, tn_plan_slot *slots) {
+    size_t n_nodes = tn_graph_node_count(graph);
+    uint32_t root;
     for (size_t i = 0; i < n_nodes; i++) {
         const tn_tensor *t = tn_graph_node(graph, i);
         for (int s = -1; s < TN_MAX_SRC; s++) {
             const tn_tensor *source = s < 0 ? t->view_src : t->src[s];
             if (!source) continue;
-            const tn_tensor *root = source->view_src ? source->view_src : source;
-            tn_plan_slot *slot = &slots[tn_graph_index(graph, root)];
-            if (slot->last < i) slot->last = (uint32_t)i;
-            if (source != root && (source->flags & TN_FLAG_OUTPUT)) slot->last = end;
+            TN_TRY(find_root(graph, source, &root));
+            slots[root].last = TN__MAX(slots[root].last, (uint32_t)i);
+            if (source->flags & TN_FLAG_OUTPUT) slots[root].last = (uint32_t)n_nodes;
         }
-        if (t->view_src && (t->flags & TN_FLAG_OUTPUT)) slots[tn_graph_index(graph, t->view_src)].last = end;
+        if (t->view_src && t->flags & TN_FLAG_OUTPUT)
+            slots[tn_graph_index(graph, t->view_src)].last = (uint32_t)n_nodes;
     }
+    return TN_OK;
+}
 
-    /* In place, in order: a result takes over the place of a source that nobody reads later. The owner's lifetime
-     * grows to cover it, so that whoever comes next in the chain sees the true end. */
+/* Whether node i, whose slot is given, may lie on its source s. */
+static bool may_take(const tn_graph *graph, const tn_plan_slot *slots, const uint32_t *until, size_t i, int s,
+                     uint32_t mask) {
+    const tn_tensor *t = tn_graph_node(graph, i), *source = t->src[s];
+    if (!source || !tn_same_layout(t, source)) return false;
+    uint32_t parent = tn_graph_index(graph, tn__root(source)), owner;
+    const tn_plan_slot *from = &slots[parent];
+    /* The source must be the whole of its place: same start, and nothing of the root beyond it. What lives to the end
+     * (outputs) has a last step past all nodes. */
+    if (from->memory != slots[i].memory || from->size != slots[i].size || source->view_offset != 0 || from->last != i)
+        return false;
+    owner = owner_of(slots, parent);
+    if (until[owner] != i) return false;
+    /* Another source in the same memory would be overwritten while still being read, unless it is the same elements
+     * and the op is made for that: x + x. */
+    for (int other = 0; other < TN_MAX_SRC; other++) {
+        const tn_tensor *o = t->src[other];
+        if (!o || other == s || owner_of(slots, tn_graph_index(graph, tn__root(o))) != owner) continue;
+        if (!(mask >> other & 1) || o->view_offset != source->view_offset || !tn_same_layout(o, source)) return false;
+    }
+    return true;
+}
+
+tn_status tn__plan_liveness(const tn_graph *graph, const tn_plan_params *params, tn_plan_slot *slots,
+                            uint32_t *until) {
+    size_t n_nodes = tn_graph_node_count(graph), n = n_nodes + tn_graph_leaf_count(graph);
+    TN_TRY(begin(graph, params, slots));
+    TN_TRY(find_reads(graph, slots));
+    for (size_t i = 0; i < n; i++) until[i] = slots[i].last;
+    /* In place, in order: a result takes over the place of a source that nobody reads later. The place lives on, so
+     * that whoever comes next in the chain sees its true end. */
     for (size_t i = 0; i < n_nodes; i++) {
-        const tn_tensor *t = tn_graph_node(graph, i);
         tn_plan_slot *slot = &slots[i];
         if (slot->memory < 0 || slot->size == 0) continue;
-        uint32_t mask = params->inplace_mask ? params->inplace_mask(params->user, t, i) : tn_op_inplace_mask(t->op);
+        uint32_t mask = tn__plan_mask(params, tn_graph_node(graph, i), i);
         for (int s = 0; s < TN_MAX_SRC && mask >> s; s++) {
-            const tn_tensor *source = t->src[s];
-            if (!(mask >> s & 1) || !source || !tn_same_layout(t, source)) continue;
-            const tn_tensor *root = source->view_src ? source->view_src : source;
-            uint32_t parent = tn_graph_index(graph, root);
-            const tn_plan_slot *from = &slots[parent];
-            /* The source must be the whole of its place: same start, and nothing of the root beyond it. */
-            if (from->memory != slot->memory || from->size != slot->size || source->view_offset != 0) continue;
-            if ((root->flags | source->flags) & TN_FLAG_OUTPUT || from->last != i) continue;
-            uint32_t owner = owner_of(slots, parent);
-            if (slots[owner].last != i) continue;
-            /* Another source that is only partly the same memory would be overwritten while still being read. */
-            bool alone = true;
-            for (int other = 0; other < TN_MAX_SRC; other++) {
-                const tn_tensor *o = t->src[other];
-                if (!o || other == s) continue;
-                const tn_tensor *o_root = o->view_src ? o->view_src : o;
-                if (owner_of(slots, tn_graph_index(graph, o_root)) == owner &&
-                    !(o->view_offset == source->view_offset && tn_same_layout(o, source)))
-                    alone = false;
-            }
-            if (!alone) continue;
-            slot->inplace_of = parent;
-            slots[owner].last = slot->last;
+            if (!(mask >> s & 1) || !may_take(graph, slots, until, i, s, mask)) continue;
+            slot->inplace_of = tn_graph_index(graph, tn__root(tn_graph_node(graph, i)->src[s]));
+            until[owner_of(slots, slot->inplace_of)] = slot->last;
             break;
         }
     }

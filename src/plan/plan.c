@@ -1,97 +1,189 @@
 /* Making a plan: lifetimes, then one packing per memory. */
 #include "plan/plan_internal.h"
 
-#include "tenon/pack.h"
+#include "base/checked.h"
 
+#include <stdio.h>
 #include <string.h>
+
+const char *const tn__plan_kinds[TN__KIND_COUNT] = {"external", "view",      "input",      "output",       "leaf",
+                                                    "mat-mul",  "attention", "norm, rope", "element-wise", "other"};
 
 void tn_plan_free(tn_plan *plan) {
     if (!plan) return;
-    for (size_t m = 0; plan->chunk_sizes && m < plan->n_memories; m++) tn_free(plan->chunk_sizes[m]);
-    tn_free(plan->chunk_sizes);
-    tn_free(plan->n_chunks);
-    tn_free(plan->lower_bounds);
+    for (size_t m = 0; plan->parts && m < plan->n_parts; m++) tn_free(plan->parts[m].chunk_sizes);
+    tn_free(plan->parts);
     tn_free(plan->slots);
+    tn_free(plan->until);
+    tn_free(plan->kinds);
+    tn_free(plan->labels);
+    tn_free(plan->text);
     tn_free(plan);
 }
 
+tn_status tn__plan_new(size_t n_nodes, size_t n_leaves, size_t n_parts, tn_plan **out) {
+    size_t n = n_nodes + n_leaves;
+    tn_plan *plan = *out = tn_calloc(1, sizeof *plan);
+    if (!plan) return TN_E_NOMEM;
+    plan->n_nodes = n_nodes;
+    plan->n_leaves = n_leaves;
+    plan->n_parts = n_parts;
+    plan->slots = tn_calloc(n, sizeof *plan->slots);
+    plan->until = tn_calloc(n, sizeof *plan->until);
+    plan->kinds = tn_calloc(n, sizeof *plan->kinds);
+    plan->labels = tn_calloc(n, sizeof *plan->labels);
+    plan->parts = tn_calloc(n_parts, sizeof *plan->parts);
+    if (plan->slots && plan->until && plan->kinds && plan->labels && plan->parts) return TN_OK;
+    tn_plan_free(plan);
+    *out = NULL;
+    return TN_E_NOMEM;
+}
+
+/* ---- Questions ----------------------------------------------------------------------------------------------------
+ */
+
 size_t tn_plan_tensor_count(const tn_plan *plan) { return plan->n_nodes + plan->n_leaves; }
 const tn_plan_slot *tn_plan_slots(const tn_plan *plan) { return plan->slots; }
-size_t tn_plan_memory_count(const tn_plan *plan) { return plan->n_memories; }
-size_t tn_plan_chunk_count(const tn_plan *plan, size_t memory) { return plan->n_chunks[memory]; }
+size_t tn_plan_memory_count(const tn_plan *plan) { return plan->n_parts; }
+size_t tn_plan_chunk_count(const tn_plan *plan, size_t memory) { return plan->parts[memory].n_chunks; }
 size_t tn_plan_chunk_size(const tn_plan *plan, size_t memory, size_t chunk) {
-    return plan->chunk_sizes[memory][chunk];
+    return plan->parts[memory].chunk_sizes[chunk];
 }
 size_t tn_plan_size(const tn_plan *plan, size_t memory) {
     size_t total = 0;
-    for (size_t c = 0; c < plan->n_chunks[memory]; c++) total += plan->chunk_sizes[memory][c];
+    for (size_t c = 0; c < plan->parts[memory].n_chunks; c++) total += plan->parts[memory].chunk_sizes[c];
     return total;
 }
-size_t tn_plan_lower_bound(const tn_plan *plan, size_t memory) { return plan->lower_bounds[memory]; }
+size_t tn_plan_lower_bound(const tn_plan *plan, size_t memory) { return plan->parts[memory].lower_bound; }
+bool tn_plan_optimal(const tn_plan *plan, size_t memory) { return plan->parts[memory].optimal; }
+const char *tn_plan_memory_name(const tn_plan *plan, size_t memory) { return plan->parts[memory].name; }
+const char *tn_plan_label(const tn_plan *plan, size_t tensor) { return plan->text + plan->labels[tensor]; }
 
-/* Packs the places of one memory. `places` lists the tensors that own one. */
-static tn_status pack(tn_plan *plan, const tn_plan_params *params, size_t memory, tn_plan_slot **places,
-                      size_t count) {
-    tn_pack_item *items = tn_calloc(count, sizeof *items);
-    if (!items) return TN_E_NOMEM;
-    for (size_t i = 0; i < count; i++)
-        items[i] = (tn_pack_item){.start = places[i]->first,
-                                  .end = (int64_t)places[i]->last + 1,
-                                  .size = places[i]->size,
-                                  .alignment = params->memories[memory].alignment};
-    tn_pack_params how = tn_pack_params_default();
-    how.max_chunk = params->memories[memory].max_chunk;
+size_t tn_plan_total(const tn_plan *plan) {
+    size_t total = 0;
+    for (size_t m = 0; m < plan->n_parts; m++) total += tn_plan_size(plan, m);
+    return total;
+}
+double tn_plan_ratio(const tn_plan *plan) {
+    size_t bound = 0;
+    for (size_t m = 0; m < plan->n_parts; m++) bound += plan->parts[m].lower_bound;
+    return bound ? (double)tn_plan_total(plan) / (double)bound : 1;
+}
+
+/* ---- Making -------------------------------------------------------------------------------------------------------
+ */
+
+static tn__plan_kind kind_of(const tn_tensor *t, const tn_plan_slot *slot) {
+    if (t->view_src) return TN__KIND_VIEW;
+    if (slot->memory < 0) return TN__KIND_EXTERNAL;
+    if (t->flags & TN_FLAG_OUTPUT) return TN__KIND_OUTPUT;
+    if (t->flags & TN_FLAG_INPUT) return TN__KIND_INPUT;
+    switch (tn_op_get_family(t->op)) {
+    case TN_FAMILY_LEAF: return TN__KIND_LEAF;
+    case TN_FAMILY_MATMUL:
+    case TN_FAMILY_CONV: return TN__KIND_MATMUL;
+    case TN_FAMILY_ATTENTION: return TN__KIND_ATTENTION;
+    case TN_FAMILY_NORM:
+    case TN_FAMILY_ROPE: return TN__KIND_NORM;
+    case TN_FAMILY_BINARY:
+    case TN_FAMILY_UNARY:
+    case TN_FAMILY_GLU: return TN__KIND_ELEMENT;
+    default: return TN__KIND_OTHER;
+    }
+}
+
+/* Copies what is worth knowing of each tensor when the graph is gone. */
+static tn_status describe(tn_plan *plan, const tn_graph *graph) {
+    size_t n = tn_plan_tensor_count(plan), size = 0;
+    char made[48];
+    for (int pass = 0; pass < 2; pass++) {
+        size = 0;
+        for (size_t i = 0; i < n; i++) {
+            const tn_tensor *t = tn__plan_tensor(graph, i);
+            const char *label = t->name;
+            size_t length = strnlen(label, TN_MAX_NAME);
+            if (length == 0) {
+                length = (size_t)snprintf(made, sizeof made, "%s-%zu",
+                                          t->op == TN_OP_NONE ? "leaf" : tn_op_name(t->op), i);
+                label = made;
+            }
+            if (pass == 1) {
+                plan->labels[i] = size;
+                memcpy(plan->text + size, label, length);
+                plan->text[size + length] = '\0';
+                plan->kinds[i] = (uint8_t)kind_of(t, &plan->slots[i]);
+            }
+            size += length + 1;
+        }
+        if (pass == 0 && !(plan->text = tn_malloc(size))) return TN_E_NOMEM;
+    }
+    plan->text_size = size;
+    return TN_OK;
+}
+
+static tn_status pack_part(tn_plan *plan, const tn_plan_params *params, size_t memory, tn_pack_item *items,
+                           size_t *owners) {
+    tn__plan_part *part = &plan->parts[memory];
+    const tn_plan_memory *m = &params->memories[memory];
+    snprintf(part->name, sizeof part->name, "%s", m->name ? m->name : "");
+    part->alignment = m->alignment;
+    part->max_chunk = m->max_chunk;
+    size_t count = 0, n = tn_plan_tensor_count(plan);
+    for (size_t i = 0; i < n; i++) {
+        const tn_plan_slot *slot = &plan->slots[i];
+        if (slot->memory != (int32_t)memory || !tn__plan_owns(slot) || !slot->size) continue;
+        owners[count] = i;
+        items[count++] = (tn_pack_item){
+            .start = slot->first, .end = (int64_t)plan->until[i] + 1, .size = slot->size, .alignment = m->alignment};
+    }
+    tn_pack_params how = params->pack;
+    how.capacity = 0;
+    how.max_chunk = m->max_chunk;
     tn_pack_result result;
     tn_status status = tn_pack(items, count, &how, &result);
-    tn_free(items);
-    if (status != TN_OK) return tn_fail_more(status, " (memory '%s')", params->memories[memory].name);
-    for (size_t i = 0; i < count; i++) {
-        places[i]->chunk = result.chunks[i];
-        places[i]->offset = result.offsets[i];
+    if (status != TN_OK) return tn_fail_more(status, " (memory '%s')", part->name);
+    for (size_t k = 0; k < count; k++) {
+        plan->slots[owners[k]].chunk = result.chunks[k];
+        plan->slots[owners[k]].offset = result.offsets[k];
     }
-    plan->n_chunks[memory] = result.size ? result.chunk_count : 0;
-    plan->lower_bounds[memory] = result.lower_bound;
-    plan->chunk_sizes[memory] = result.chunk_sizes;
+    part->n_chunks = result.size ? result.chunk_count : 0;
+    part->lower_bound = result.lower_bound;
+    part->optimal = result.optimal;
+    part->steps = result.steps;
+    part->chunk_sizes = result.chunk_sizes;
     result.chunk_sizes = NULL;
     tn_pack_result_free(&result);
     return TN_OK;
 }
 
 tn_status tn_plan_make(const tn_graph *graph, const tn_plan_params *params, tn_plan **out) {
-    if (!graph || !params || !out || !params->n_memories)
-        return tn_fail(TN_E_INVALID, "tn_plan_make: NULL argument or no memory");
+    if (!out) return tn_fail(TN_E_INVALID, "tn_plan_make: NULL argument");
     *out = NULL;
-    size_t n_nodes = tn_graph_node_count(graph), n_leaves = tn_graph_leaf_count(graph), n = n_nodes + n_leaves;
-    tn_plan *plan = tn_calloc(1, sizeof *plan);
-    if (!plan) return TN_E_NOMEM;
-    plan->n_nodes = n_nodes;
-    plan->n_leaves = n_leaves;
-    plan->n_memories = params->n_memories;
-    plan->slots = tn_calloc(n, sizeof *plan->slots);
-    plan->n_chunks = tn_calloc(params->n_memories, sizeof *plan->n_chunks);
-    plan->chunk_sizes = tn_calloc(params->n_memories, sizeof *plan->chunk_sizes);
-    plan->lower_bounds = tn_calloc(params->n_memories, sizeof *plan->lower_bounds);
-    tn_plan_slot **items = tn_calloc(n, sizeof *items);
+    TN_TRY(tn__plan_check_params(graph, params));
+    tn_plan *plan;
+    TN_TRY(tn__plan_new(tn_graph_node_count(graph), tn_graph_leaf_count(graph), params->n_memories, &plan));
+    size_t n = tn_plan_tensor_count(plan);
+    tn_pack_item *items = tn_malloc(n * sizeof *items);
+    size_t *owners = tn_malloc(n * sizeof *owners);
     tn_status status = TN_E_NOMEM;
-    if (!plan->slots || !plan->n_chunks || !plan->chunk_sizes || !plan->lower_bounds || !items) goto out;
-    TN_TRY_GOTO(tn__plan_liveness(graph, params, plan->slots), status, out);
-    for (size_t m = 0; m < params->n_memories; m++) {
-        size_t count = 0;
-        for (size_t i = 0; i < n; i++) {
-            tn_plan_slot *slot = &plan->slots[i];
-            if (slot->memory == (int32_t)m && slot->size && slot->inplace_of == TN_GRAPH_NONE) items[count++] = slot;
-        }
-        TN_TRY_GOTO(pack(plan, params, m, items, count), status, out);
-    }
+    if (!items || !owners) goto out;
+    TN_TRY_GOTO(tn__plan_liveness(graph, params, plan->slots, plan->until), status, out);
+    TN_TRY_GOTO(describe(plan, graph), status, out);
+    for (size_t m = 0; m < params->n_memories; m++)
+        TN_TRY_GOTO(pack_part(plan, params, m, items, owners), status, out);
     /* Whoever took a place has its address; parents come before their children among nodes, leaves are done. */
-    for (size_t i = 0; i < n_nodes; i++) {
+    for (size_t i = 0; i < plan->n_nodes; i++) {
         tn_plan_slot *slot = &plan->slots[i];
         if (slot->inplace_of == TN_GRAPH_NONE) continue;
         slot->chunk = plan->slots[slot->inplace_of].chunk;
         slot->offset = plan->slots[slot->inplace_of].offset;
     }
+#ifndef NDEBUG
+    TN_TRY_GOTO(tn_plan_verify(plan, graph, params), status, out);
+#endif
 out:
     tn_free(items);
+    tn_free(owners);
     if (status != TN_OK)
         tn_plan_free(plan);
     else

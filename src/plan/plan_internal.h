@@ -4,16 +4,71 @@
 
 #include "tenon/plan.h"
 
+/* What a tensor is, for pictures and lists. */
+typedef enum tn__plan_kind {
+    TN__KIND_EXTERNAL,
+    TN__KIND_VIEW,
+    TN__KIND_INPUT,
+    TN__KIND_OUTPUT,
+    TN__KIND_LEAF,
+    TN__KIND_MATMUL,
+    TN__KIND_ATTENTION,
+    TN__KIND_NORM,
+    TN__KIND_ELEMENT,
+    TN__KIND_OTHER,
+    TN__KIND_COUNT
+} tn__plan_kind;
+extern const char *const tn__plan_kinds[TN__KIND_COUNT];
+
+/* One memory's part of a plan. */
+typedef struct tn__plan_part {
+    char name[64];
+    size_t alignment, max_chunk;
+    size_t n_chunks;
+    size_t *chunk_sizes;
+    size_t lower_bound;
+    bool optimal;
+    uint64_t steps;
+} tn__plan_part;
+
 struct tn_plan {
     size_t n_nodes, n_leaves;
     tn_plan_slot *slots;
-    size_t n_memories;
-    size_t *n_chunks;     /* per memory */
-    size_t **chunk_sizes; /* per memory */
-    size_t *lower_bounds; /* per memory */
+    uint32_t *until; /* last step of the place that a tensor owns, with all that took it over */
+    uint8_t *kinds;  /* tn__plan_kind */
+    size_t *labels;  /* where in `text` a tensor's label begins */
+    char *text;
+    size_t text_size;
+    size_t n_parts;
+    tn__plan_part *parts;
 };
 
-/* Fills memory, size, first, last and inplace_of of every slot from the graph. Offsets are left for the packer. */
-tn_status tn__plan_liveness(const tn_graph *graph, const tn_plan_params *params, tn_plan_slot *slots);
+static inline bool tn__plan_owns(const tn_plan_slot *slot) {
+    return slot->memory >= 0 && slot->inplace_of == TN_GRAPH_NONE;
+}
+
+/* Tensor i of a graph as plans number them: nodes, then leaves. */
+static inline const tn_tensor *tn__plan_tensor(const tn_graph *graph, size_t i) {
+    size_t n = tn_graph_node_count(graph);
+    return i < n ? tn_graph_node(graph, i) : tn_graph_leaf(graph, i - n);
+}
+static inline const tn_tensor *tn__root(const tn_tensor *t) { return t->view_src ? t->view_src : t; }
+
+/* Bytes of a tensor in a memory, rounded up to its alignment. */
+tn_status tn__plan_bytes(const tn_plan_params *params, size_t memory, size_t index, const tn_tensor *t,
+                         size_t *bytes);
+/* Sources whose place node i may take. */
+static inline uint32_t tn__plan_mask(const tn_plan_params *params, const tn_tensor *t, size_t i) {
+    return params->inplace_mask ? params->inplace_mask(params->user, t, i) : tn_op_inplace_mask(t->op);
+}
+tn_status tn__plan_check_params(const tn_graph *graph, const tn_plan_params *params);
+
+/* An empty plan for so many tensors and memories. */
+tn_status tn__plan_new(size_t n_nodes, size_t n_leaves, size_t n_parts, tn_plan **plan);
+
+/* Fills memory, size, first, last and inplace_of of every slot, and `until`, from the graph. Offsets are left for the
+ * packer. */
+tn_status tn__plan_liveness(const tn_graph *graph, const tn_plan_params *params, tn_plan_slot *slots,
+                            uint32_t *until);
 
 #endif

@@ -270,6 +270,14 @@ tn_status tn__graph_append(tn_graph *g, tn_tensor *t) {
     return TN_OK;
 }
 
+void tn__graph_permute(tn_graph *g, const uint32_t *order) {
+    tn_tensor **before = (tn_tensor **)(void *)g->stack; /* idle between walks, and larger than needed */
+    memcpy(before, g->nodes, g->n_nodes * sizeof *before);
+    for (size_t i = 0; i < g->n_nodes; i++) g->nodes[i] = before[order[i]];
+    roll_back(g, g->n_nodes, g->n_leaves);
+    changed(g);
+}
+
 static void mix(tn_fingerprint *f, uint64_t value) {
     f->lo = tn__hash_combine(f->lo, value);
     f->hi = (f->hi ^ value) * 0x9e3779b97f4a7c15u;
