@@ -81,19 +81,38 @@ static void fill_block(tn_type type, unsigned char *at, float spread, rng *r) {
     fail_msg("no sensible random block of %s", tn_type_name(type));
 }
 
+/* Good quantizers are slow, so blocks are drawn from a few that are made once per type, always the same. */
+enum { BLOCKS = 64 };
+static const unsigned char *blocks_of(tn_type type) {
+    static unsigned char *made[TN_TYPE_LIMIT];
+    if (made[type]) return made[type];
+    rng r = {(uint64_t)type + 1};
+    size_t bytes = tn_type_bytes(type);
+    unsigned char *blocks = made[type] = malloc(BLOCKS * bytes);
+    for (int b = 0; b < BLOCKS; b++) {
+        float values[256];
+        for (int64_t i = 0; i < tn_type_block(type); i++) values[i] = rng_normal(&r);
+        if (tn_type_can_write(type))
+            assert_ok(tn_type_from_f32(type, values, blocks + (size_t)b * bytes, tn_type_block(type), NULL));
+        else
+            fill_block(type, blocks + (size_t)b * bytes, 1, &r);
+    }
+    return blocks;
+}
+
 static void fill(tn_tensor *t, float spread, rng *r) {
     int64_t n = tn_nelements(t), block = tn_type_block(t->type);
+    size_t bytes = tn_type_bytes(t->type);
     unsigned char *at = t->data;
-    float *values = malloc((size_t)block * sizeof *values);
-    for (int64_t i = 0; i < n; i += block, at += tn_type_bytes(t->type)) {
-        if (!tn_type_can_write(t->type)) {
-            fill_block(t->type, at, spread, r);
-            continue;
-        }
-        for (int64_t j = 0; j < block; j++) values[j] = rng_normal(r) * spread;
-        assert_ok(tn_type_from_f32(t->type, values, at, block, NULL));
+    if (block > 1) {
+        const unsigned char *blocks = blocks_of(t->type);
+        for (int64_t i = 0; i < n; i += block, at += bytes) memcpy(at, blocks + rng_below(r, BLOCKS) * bytes, bytes);
+        return;
     }
-    free(values);
+    for (int64_t i = 0; i < n; i++, at += bytes) {
+        float value = rng_normal(r) * spread;
+        assert_ok(tn_type_from_f32(t->type, &value, at, 1, NULL));
+    }
 }
 
 tn_tensor *random_tensor(tn_arena *a, tn_type type, const int64_t ne[4], int layout, float spread, rng *r) {

@@ -71,6 +71,10 @@ static void check_one(tn_tensor *node, const char *level) {
     free(first);
 }
 
+static bool long_run(void) {
+    const char *text = getenv("TENON_LONG");
+    return text && *text;
+}
 static uint64_t first_seed(void) {
     const char *text = getenv("TENON_SEED");
     return text ? strtoull(text, NULL, 10) : 1;
@@ -137,11 +141,11 @@ static void run_levels(int n_cases, bool wild) {
 
 static void every_op_agrees_with_the_reference(void **state) {
     (void)state;
-    run_levels(getenv("TENON_LONG") ? 1500 : 20, false);
+    run_levels(long_run() ? 1500 : 20, false);
 }
 static void nan_and_infinity_propagate(void **state) {
     (void)state;
-    run_levels(getenv("TENON_LONG") ? 300 : 6, true);
+    run_levels(long_run() ? 300 : 6, true);
 }
 
 static void packed_weights_keep_their_bytes(void **state) {
