@@ -23,11 +23,13 @@ tn_status tn__plan_bytes(const tn_plan_params *params, size_t memory, size_t ind
     return TN_OK;
 }
 
-/* The tensor whose slot holds the place that this one lies in. */
-static uint32_t owner_of(const tn_plan_slot *slots, uint32_t index) {
-    while (slots[index].inplace_of != TN_GRAPH_NONE) index = slots[index].inplace_of;
-    return index;
-}
+/* Lifetimes in the making. `owner` is the tensor whose slot holds the place that one lies in: itself, or the first of
+ * a chain of tensors that took it over. */
+typedef struct lives {
+    const tn_graph *graph;
+    tn_plan_slot *slots;
+    uint32_t *until, *owner;
+} lives;
 
 static tn_status find_root(const tn_graph *graph, const tn_tensor *t, uint32_t *index) {
     *index = tn_graph_index(graph, tn__root(t));
@@ -80,24 +82,21 @@ static tn_status find_reads(const tn_graph *graph, tn_plan_slot *slots) {
     return TN_OK;
 }
 
-/* Whether node i, whose slot is given, may lie on its source s. */
-static bool may_take(const tn_graph *graph, const tn_plan_slot *slots, const uint32_t *until, size_t i, int s,
-                     uint32_t mask) {
-    const tn_tensor *t = tn_graph_node(graph, i), *source = t->src[s];
+/* Whether node i may lie on its source s. */
+static bool may_take(const lives *l, size_t i, int s, uint32_t mask) {
+    const tn_tensor *t = tn_graph_node(l->graph, i), *source = t->src[s];
     if (!source || !tn_same_layout(t, source)) return false;
-    uint32_t parent = tn_graph_index(graph, tn__root(source)), owner;
-    const tn_plan_slot *from = &slots[parent];
+    uint32_t parent = tn_graph_index(l->graph, tn__root(source)), owner = l->owner[parent];
+    const tn_plan_slot *from = &l->slots[parent], *own = &l->slots[i];
     /* The source must be the whole of its place: same start, and nothing of the root beyond it. What lives to the end
      * (outputs) has a last step past all nodes. */
-    if (from->memory != slots[i].memory || from->size != slots[i].size || source->view_offset != 0 || from->last != i)
-        return false;
-    owner = owner_of(slots, parent);
-    if (until[owner] != i) return false;
+    if (from->memory != own->memory || from->size != own->size || source->view_offset != 0) return false;
+    if (from->last != i || l->until[owner] != i) return false;
     /* Another source in the same memory would be overwritten while still being read, unless it is the same elements
      * and the op is made for that: x + x. */
     for (int other = 0; other < TN_MAX_SRC; other++) {
         const tn_tensor *o = t->src[other];
-        if (!o || other == s || owner_of(slots, tn_graph_index(graph, tn__root(o))) != owner) continue;
+        if (!o || other == s || l->owner[tn_graph_index(l->graph, tn__root(o))] != owner) continue;
         if (!(mask >> other & 1) || o->view_offset != source->view_offset || !tn_same_layout(o, source)) return false;
     }
     return true;
@@ -108,7 +107,12 @@ tn_status tn__plan_liveness(const tn_graph *graph, const tn_plan_params *params,
     size_t n_nodes = tn_graph_node_count(graph), n = n_nodes + tn_graph_leaf_count(graph);
     TN_TRY(begin(graph, params, slots));
     TN_TRY(find_reads(graph, slots));
-    for (size_t i = 0; i < n; i++) until[i] = slots[i].last;
+    lives l = {graph, slots, until, tn_malloc(n * sizeof *l.owner)};
+    if (!l.owner) return TN_E_NOMEM;
+    for (uint32_t i = 0; i < n; i++) {
+        until[i] = slots[i].last;
+        l.owner[i] = i;
+    }
     /* In place, in order: a result takes over the place of a source that nobody reads later. The place lives on, so
      * that whoever comes next in the chain sees its true end. */
     for (size_t i = 0; i < n_nodes; i++) {
@@ -116,11 +120,13 @@ tn_status tn__plan_liveness(const tn_graph *graph, const tn_plan_params *params,
         if (slot->memory < 0 || slot->size == 0) continue;
         uint32_t mask = tn__plan_mask(params, tn_graph_node(graph, i), i);
         for (int s = 0; s < TN_MAX_SRC && mask >> s; s++) {
-            if (!(mask >> s & 1) || !may_take(graph, slots, until, i, s, mask)) continue;
+            if (!(mask >> s & 1) || !may_take(&l, i, s, mask)) continue;
             slot->inplace_of = tn_graph_index(graph, tn__root(tn_graph_node(graph, i)->src[s]));
-            until[owner_of(slots, slot->inplace_of)] = slot->last;
+            l.owner[i] = l.owner[slot->inplace_of];
+            until[l.owner[i]] = slot->last;
             break;
         }
     }
+    tn_free(l.owner);
     return TN_OK;
 }

@@ -1,0 +1,405 @@
+/* What planning costs and how good it is: packing instances, model-shaped graphs, and growth with size.
+ *
+ *     plan [FOLDER]    FOLDER holds packing files (default: $TENON_GOLDEN/packing or ../shared/golden/packing)
+ *
+ * The yardstick is an allocator that sees one request after another in execution order and takes the tightest free
+ * block. Times are medians of the processor time of several runs. */
+#include "plan/plan_internal.h"
+
+#include "base/checked.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void die(const char *what) {
+    fprintf(stderr, "plan: %s: %s\n", what, tn_error());
+    exit(1);
+}
+
+static uint64_t random_state = 1;
+static uint64_t below(uint64_t bound) {
+    uint64_t z = random_state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (z ^ z >> 31) % bound;
+}
+
+/* ---- The yardstick
+ * --------------------------------------------------------------------------------------------------- */
+
+typedef struct hole {
+    size_t at, size;
+} hole;
+typedef struct event {
+    int64_t time;
+    size_t item;
+    bool start;
+} event;
+
+static int by_time(const void *a, const void *b) {
+    const event *x = a, *y = b;
+    if (x->time != y->time) return x->time < y->time ? -1 : 1;
+    if (x->start != y->start) return x->start ? 1 : -1; /* frees first */
+    return x->item < y->item ? -1 : x->item > y->item;
+}
+
+static size_t best_fit(const tn_pack_item *items, size_t count) {
+    event *events = malloc(2 * count * sizeof *events);
+    hole *holes = malloc((count + 2) * sizeof *holes);
+    size_t *at = malloc(count * sizeof *at), n_events = 0, n_holes = 0, end = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (items[i].size == 0 || items[i].start >= items[i].end) continue;
+        events[n_events++] = (event){items[i].start, i, true};
+        events[n_events++] = (event){items[i].end, i, false};
+    }
+    qsort(events, n_events, sizeof *events, by_time);
+    for (size_t e = 0; e < n_events; e++) {
+        size_t i = events[e].item, align = items[i].alignment ? items[i].alignment : 1,
+               size = tn__align_up(items[i].size, align);
+        if (events[e].start) {
+            size_t best = SIZE_MAX;
+            for (size_t h = 0; h < n_holes; h++)
+                if (holes[h].size >= size && (best == SIZE_MAX || holes[h].size < holes[best].size)) best = h;
+            if (best == SIZE_MAX) {
+                /* Memory grows, from the hole at its end if there is one. */
+                if (n_holes && holes[n_holes - 1].at + holes[n_holes - 1].size == end) end = holes[--n_holes].at;
+                at[i] = end;
+                end += size;
+            } else {
+                at[i] = holes[best].at;
+                holes[best].at += size;
+                holes[best].size -= size;
+                if (holes[best].size == 0)
+                    memmove(&holes[best], &holes[best + 1], (--n_holes - best) * sizeof *holes);
+            }
+        } else {
+            size_t h = 0;
+            while (h < n_holes && holes[h].at < at[i]) h++;
+            bool below_free = h > 0 && holes[h - 1].at + holes[h - 1].size == at[i],
+                 above_free = h < n_holes && at[i] + size == holes[h].at;
+            if (below_free) holes[h - 1].size += size;
+            if (above_free && below_free) {
+                holes[h - 1].size += holes[h].size;
+                memmove(&holes[h], &holes[h + 1], (--n_holes - h) * sizeof *holes);
+            } else if (above_free) {
+                holes[h].at -= size;
+                holes[h].size += size;
+            } else if (!below_free) {
+                memmove(&holes[h + 1], &holes[h], (n_holes++ - h) * sizeof *holes);
+                holes[h] = (hole){at[i], size};
+            }
+        }
+    }
+    free(events);
+    free(holes);
+    free(at);
+    return end;
+}
+
+/* ---- Measuring
+ * -------------------------------------------------------------------------------------------------------- */
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Packs several times, less often the longer it takes; the result of the last run is the caller's. */
+static double pack_time(const tn_pack_item *items, size_t count, const tn_pack_params *params, tn_pack_result *result,
+                        tn_status *status) {
+    double times[15], total = 0;
+    int runs = 0;
+    while (runs < 15 && (runs == 0 || total < 0.5)) {
+        if (runs) tn_pack_result_free(result);
+        double begun = now();
+        *status = tn_pack(items, count, params, result);
+        times[runs] = now() - begun;
+        total += times[runs++];
+    }
+    if (*status != TN_OK && *status != TN_E_UNDECIDED) die("tn_pack");
+    if (tn_pack_verify(items, count, params, result) != TN_OK) die("tn_pack_verify");
+    qsort(times, (size_t)runs, sizeof *times, ascending);
+    return times[runs / 2];
+}
+
+static void print_head(const char *title) {
+    printf("\n%s\n%-28s %9s %-14s %14s %14s %8s %12s\n", title, "instance", "items", "method", "size", "lower bound",
+           "ratio", "ms");
+}
+static void print_row(const char *name, size_t items, const char *method, size_t size, size_t bound, double seconds) {
+    printf("%-28s %9zu %-14s %14zu %14zu %8.4f %12.3f\n", name, items, method, size, bound,
+           bound ? (double)size / (double)bound : 1, 1e3 * seconds);
+    fflush(stdout);
+}
+
+static const char *const effort_names[] = {"fast", "balanced", "exact"};
+static bool larger_than_yardstick;
+
+static void measure(const char *name, const tn_pack_item *items, size_t count, int most_effort, size_t capacity) {
+    tn_pack_result result;
+    tn_status status;
+    double begun = now();
+    size_t online = best_fit(items, count), bound = 0;
+    double online_time = now() - begun;
+    for (int effort = TN_PACK_FAST; effort <= most_effort; effort++) {
+        tn_pack_params params = {.effort = (tn_pack_effort)effort};
+        double seconds = pack_time(items, count, &params, &result, &status);
+        print_row(name, count, effort_names[effort], result.size, result.lower_bound, seconds);
+        if (result.size > online) larger_than_yardstick = true;
+        bound = result.lower_bound;
+        tn_pack_result_free(&result);
+    }
+    if (capacity) {
+        tn_pack_params params = {.effort = TN_PACK_EXACT, .capacity = capacity};
+        double seconds = pack_time(items, count, &params, &result, &status);
+        char method[32];
+        snprintf(method, sizeof method, "<= %zu%s", capacity, status == TN_OK ? "" : " NOT MET");
+        print_row(name, count, method, result.size, result.lower_bound, seconds);
+        tn_pack_result_free(&result);
+    }
+    print_row(name, count, "online", online, bound, online_time);
+}
+
+/* ---- Packing files
+ * ------------------------------------------------------------------------------------------------------ */
+
+static void pack_files(const char *folder) {
+    struct dirent **entries;
+    int count = scandir(folder, &entries, NULL, alphasort);
+    if (count < 0) {
+        printf("\nno packing files in %s\n", folder);
+        return;
+    }
+    print_head("Packing files");
+    for (int i = 0; i < count; i++) {
+        char path[8192], name[64];
+        size_t length = strlen(entries[i]->d_name);
+        if (length > 4 && strcmp(entries[i]->d_name + length - 4, ".csv") == 0) {
+            snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name);
+            snprintf(name, sizeof name, "%.*s", (int)length - 4, entries[i]->d_name);
+            FILE *file = fopen(path, "rb");
+            if (!file) continue;
+            static char text[1 << 24];
+            size_t size = fread(text, 1, sizeof text, file);
+            fclose(file);
+            tn_pack_table table;
+            if (tn_pack_table_parse(text, size, &table) != TN_OK) die(path);
+            bool small = strncmp(name, "minimalloc", 10) == 0;
+            measure(name, table.items, table.count, TN_PACK_BALANCED, small ? 1048576 : 0);
+            tn_pack_table_free(&table);
+        }
+        free(entries[i]);
+    }
+    free(entries);
+}
+
+/* ---- Graphs
+ * -------------------------------------------------------------------------------------------------------------- */
+
+typedef tn_tensor *(*shape_maker)(tn_arena *a, int layers);
+
+/* Weights live elsewhere. */
+static tn_tensor *weight(tn_arena *a, tn_type type, int64_t n0, int64_t n1, int64_t n2) {
+    static char elsewhere;
+    tn_tensor *t = tn_tensor_nd(a, type, n0, n1, n2);
+    if (t) t->data = &elsewhere;
+    return t;
+}
+
+static tn_tensor *attention_block(tn_arena *a, tn_tensor *x, tn_tensor *pos, int64_t width, int64_t heads,
+                                  int64_t kv_heads, int64_t tokens) {
+    int64_t head = width / heads;
+    tn_rope_params rope = tn_rope_params_default((int32_t)head, TN_ROPE_NEOX);
+    tn_tensor *h = tn_rms_norm(a, x, weight(a, TN_F32, width, 1, 1), 1e-5f);
+    tn_tensor *q =
+        tn_rope(a, tn_reshape(a, tn_mul_mat(a, weight(a, TN_F16, width, width, 1), h), head, heads, tokens), pos,
+                NULL, &rope);
+    tn_tensor *k = tn_rope(
+        a, tn_reshape(a, tn_mul_mat(a, weight(a, TN_F16, width, head * kv_heads, 1), h), head, kv_heads, tokens), pos,
+        NULL, &rope);
+    tn_tensor *v =
+        tn_reshape(a, tn_mul_mat(a, weight(a, TN_F16, width, head * kv_heads, 1), h), head, kv_heads, tokens);
+    tn_tensor *o = tn_attention(a, &(tn_attention_sources){.q = q, .k = k, .v = v},
+                                &(tn_attention_params){.scale = 0.1f, .causal = 1});
+    return tn_add(a, x, tn_mul_mat(a, weight(a, TN_F16, width, width, 1), tn_reshape(a, o, width, tokens)));
+}
+
+static tn_tensor *transformer(tn_arena *a, int layers) {
+    int64_t heads = 4 << below(4), head = 64 << below(2), width = heads * head, kv = heads >> below(3),
+            tokens = 1 + (int64_t)below(512), hidden = width * (2 + (int64_t)below(3));
+    tn_tensor *x = tn_input(a, TN_F32, width, tokens), *pos = tn_input(a, TN_I32, tokens);
+    for (int l = 0; l < layers; l++) {
+        x = attention_block(a, x, pos, width, heads, kv, tokens);
+        tn_tensor *h = tn_rms_norm(a, x, weight(a, TN_F32, width, 1, 1), 1e-5f);
+        tn_tensor *gate = tn_mul_mat(a, weight(a, TN_F16, width, hidden, 1), h),
+                  *up = tn_mul_mat(a, weight(a, TN_F16, width, hidden, 1), h);
+        x = tn_add(a, x, tn_mul_mat(a, weight(a, TN_F16, hidden, width, 1), tn_swiglu(a, gate, up)));
+    }
+    return tn_mul_mat(a, weight(a, TN_F16, width, 32000, 1),
+                      tn_rms_norm(a, x, weight(a, TN_F32, width, 1, 1), 1e-5f));
+}
+
+static tn_tensor *mixture(tn_arena *a, int layers) {
+    int64_t heads = 4 << below(3), width = heads * 64, tokens = 1 + (int64_t)below(300), experts = 8 << below(3),
+            hidden = width;
+    int used = 2 + (int)below(4);
+    tn_tensor *x = tn_input(a, TN_F32, width, tokens), *pos = tn_input(a, TN_I32, tokens);
+    for (int l = 0; l < layers; l++) {
+        x = attention_block(a, x, pos, width, heads, heads, tokens);
+        tn_tensor *h = tn_rms_norm(a, x, weight(a, TN_F32, width, 1, 1), 1e-5f);
+        tn_tensor *scores = tn_soft_max(a, tn_mul_mat(a, weight(a, TN_F32, width, experts, 1), h), NULL, NULL, 1, 0);
+        tn_tensor *ids = tn_top_k(a, scores, used);
+        tn_tensor *w = tn_reshape(a, tn_get_rows(a, tn_reshape(a, scores, 1, experts, tokens), ids), used, tokens);
+        tn_tensor *each = tn_reshape(a, h, width, 1, tokens);
+        tn_tensor *gate = tn_mul_mat_id(a, weight(a, TN_F16, width, hidden, experts), each, ids),
+                  *up = tn_mul_mat_id(a, weight(a, TN_F16, width, hidden, experts), each, ids);
+        tn_tensor *down = tn_mul_mat_id(a, weight(a, TN_F16, hidden, width, experts), tn_swiglu(a, gate, up), ids);
+        tn_tensor *shared = tn_silu(a, tn_mul_mat(a, weight(a, TN_F16, width, width, 1), h));
+        x = tn_add(a, x, tn_add(a, tn_mix(a, down, w), shared));
+    }
+    return tn_rms_norm(a, x, weight(a, TN_F32, width, 1, 1), 1e-5f);
+}
+
+/* Down and up again, with every level's result kept for the way back. */
+static tn_tensor *unet(tn_arena *a, int layers) {
+    enum { LEVELS = 4 };
+    int64_t size = 32 << below(2), channels = 16 << below(3);
+    tn_tensor *x = tn_input(a, TN_F32, size, size, channels), *skips[LEVELS * 64];
+    int n_skips = 0, blocks = layers / (2 * LEVELS) + 1;
+    tn_conv_params same = tn_conv_params_default();
+    same.pad[0] = same.pad[1] = 1;
+    tn_pool_params half = {.kind = TN_POOL_AVG, .kernel = {2, 2}, .stride = {2, 2}};
+    for (int level = 0; level < LEVELS; level++) {
+        for (int b = 0; b < blocks && b < 64; b++) {
+            tn_tensor *kernel = tn_reshape(a, weight(a, TN_F16, 9, channels, channels), 3, 3, channels, channels);
+            tn_tensor *h = tn_conv_2d(a, kernel, tn_silu(a, tn_group_norm(a, x, 8, 1e-5f)), &same);
+            x = skips[n_skips++] =
+                tn_add(a, x, tn_conv_2d(a, kernel, tn_silu(a, tn_group_norm(a, h, 8, 1e-5f)), &same));
+        }
+        tn_tensor *wider = tn_reshape(a, weight(a, TN_F16, 9, channels, 2 * channels), 3, 3, channels, 2 * channels);
+        x = tn_conv_2d(a, wider, tn_pool_2d(a, x, &half), &same);
+        channels *= 2;
+        size /= 2;
+    }
+    for (int level = 0; level < LEVELS; level++) {
+        channels /= 2;
+        size *= 2;
+        tn_tensor *narrower =
+            tn_reshape(a, weight(a, TN_F16, 9, 2 * channels, channels), 3, 3, 2 * channels, channels);
+        x = tn_conv_2d(a, narrower, tn_upscale(a, x, (int64_t[]){size, size, 2 * channels, 1}, TN_UPSCALE_NEAREST),
+                       &same);
+        for (int b = 0; b < blocks && b < 64; b++) {
+            tn_tensor *both = tn_concat(a, x, skips[--n_skips], 2);
+            x = tn_silu(a, tn_group_norm(a, tn_conv_2d(a, narrower, both, &same), 8, 1e-5f));
+        }
+    }
+    return x;
+}
+
+static void plan_graphs(const char *name, shape_maker make, int graphs, int layers) {
+    static const tn_plan_memory memory = {"memory", 64, 0};
+    tn_plan_params params = {.memories = &memory, .n_memories = 1};
+    double worst = 0, worst_online = 0;
+    for (int g = 0; g < graphs; g++) {
+        size_t room = (size_t)(layers + 8) * 64;
+        tn_arena *a;
+        tn_graph *graph;
+        tn_plan *plan;
+        if (tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(room, 2 * room), .no_alloc = true}, &a) !=
+            TN_OK)
+            die("arena");
+        tn_tensor *y = tn_output(make(a, layers));
+        if (tn_graph_of(a, y, &graph) != TN_OK) die(name);
+        double times[9];
+        for (int run = 0; run < 9; run++) {
+            double begun = now();
+            if (tn_plan_make(graph, &params, &plan) != TN_OK) die("tn_plan_make");
+            times[run] = now() - begun;
+            if (run < 8) tn_plan_free(plan);
+        }
+        qsort(times, 9, sizeof *times, ascending);
+        if (tn_plan_verify(plan, graph, &params) != TN_OK) die("tn_plan_verify");
+        size_t n = tn_plan_tensor_count(plan), count = 0;
+        tn_pack_item *items = calloc(n, sizeof *items);
+        for (size_t i = 0; i < n; i++) {
+            const tn_plan_slot *slot = &plan->slots[i];
+            if (tn__plan_owns(slot))
+                items[count++] = (tn_pack_item){
+                    .start = slot->first, .end = (int64_t)plan->until[i] + 1, .size = slot->size, .alignment = 64};
+        }
+        size_t online = best_fit(items, count), bound = tn_plan_lower_bound(plan, 0);
+        free(items);
+        if (tn_plan_total(plan) > online) larger_than_yardstick = true;
+        worst = fmax(worst, tn_plan_ratio(plan));
+        worst_online = fmax(worst_online, (double)online / (double)bound);
+        char label[64];
+        snprintf(label, sizeof label, "%s %d: %zu nodes", name, g, plan->n_nodes);
+        if (g < 3 || graphs < 4) {
+            print_row(label, count, "plan", tn_plan_total(plan), bound, times[4]);
+            print_row(label, count, "online", online, bound, 0);
+        }
+        tn_plan_free(plan);
+        tn_arena_free(a);
+    }
+    printf("%-28s %9d graphs, worst ratio: plan %.4f, online %.4f\n", name, graphs, worst, worst_online);
+}
+
+/* ---- Growth
+ * --------------------------------------------------------------------------------------------------------------- */
+
+/* Like a deep network in training: mostly short lives, some that last for long, a few sizes and some odd ones. */
+static void random_trace(tn_pack_item *items, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        uint64_t kind = below(20);
+        int64_t life = 1 + (int64_t)below(kind == 0 ? 200 : kind < 5 ? 20 : 4);
+        size_t size = below(4) ? (size_t)4096 << below(8) : 64 * (1 + below(100000));
+        items[i] = (tn_pack_item){.start = (int64_t)i, .end = (int64_t)i + life, .size = size, .alignment = 64};
+    }
+}
+
+static void growth(void) {
+    print_head("Growth (random traces, fast effort; the last column is to stay level)");
+    for (size_t count = 1000; count <= 1000000; count *= 10) {
+        for (int half = 0; half < 2 && count * (half ? 3 : 1) <= 1000000; half++) {
+            size_t n = count * (half ? 3 : 1);
+            tn_pack_item *items = calloc(n, sizeof *items);
+            tn_pack_result result;
+            tn_status status;
+            random_state = n;
+            random_trace(items, n);
+            double seconds = pack_time(items, n, NULL, &result, &status);
+            char name[64];
+            snprintf(name, sizeof name, "trace, %.1f ns/(n log2 n)", 1e9 * seconds / ((double)n * log2((double)n)));
+            print_row(name, n, "fast", result.size, result.lower_bound, seconds);
+            tn_pack_result_free(&result);
+            free(items);
+        }
+    }
+}
+
+int main(int argc, char **argv) {
+    const char *golden = getenv("TENON_GOLDEN");
+    char folder[4096];
+    snprintf(folder, sizeof folder, "%s/packing", golden ? golden : "../shared/golden");
+    pack_files(argc > 1 ? argv[1] : folder);
+    print_head("Graphs (default effort, all of tn_plan_make)");
+    plan_graphs("transformer", transformer, 20, 24);
+    plan_graphs("mixture of experts", mixture, 20, 24);
+    plan_graphs("u-net", unet, 20, 24);
+    plan_graphs("deep transformer", transformer, 1, 620);
+    plan_graphs("very deep transformer", transformer, 1, 6200);
+    growth();
+    printf("\n%s\n", larger_than_yardstick ? "LARGER than the online allocator somewhere"
+                                           : "never larger than the online allocator");
+    return larger_than_yardstick;
+}
