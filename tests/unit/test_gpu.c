@@ -1,0 +1,156 @@
+/* The op and model tests on every GPU found: against the f64 reference, the golden logits, and for leaks. Without a GPU
+ * they are skipped; TENON_GPU=sim:1G runs them on a simulated one. */
+#include "llm_golden.h"
+#include "run_case.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static tn_device *gpu;
+
+static int find_gpu(void **state) {
+    (void)state;
+    const char *name = getenv("TENON_GPU");
+    if (name && *name) return tn_device_find(name, &gpu) == TN_OK ? 0 : -1;
+    for (size_t i = 0; i < tn_device_count() && !gpu; i++) {
+        tn_device *device = tn_device_get(i);
+        if (tn_device_get_kind(device) != TN_DEVICE_CPU && strncmp(tn_device_description(device), "simulated", 9) != 0) gpu = device;
+    }
+    return 0;
+}
+#define NEED_GPU()                                                                                                    \
+    if (!gpu) {                                                                                                       \
+        print_message("skipped: no GPU here\n");                                                                      \
+        skip();                                                                                                       \
+    }
+
+static void every_supported_op_agrees_with_the_reference(void **state) {
+    (void)state;
+    NEED_GPU();
+    tn_backend *backend;
+    assert_ok(tn_backend_new(gpu, NULL, &backend));
+    size_t size = 64 << 20;
+    void *memory = malloc(size);
+    int cases = getenv("TENON_LONG") ? 300 : 20;
+    const char *only = getenv("TENON_OPS");
+    for (tn_op op = 1; op < TN_OP_COUNT; op++) {
+        if (tn_op_get_family(op) == TN_FAMILY_VIEW || (only && *only && strcmp(only, tn_op_name(op)) != 0)) continue;
+        int ran = 0;
+        for (int i = 0; i < cases; i++) {
+            rng r = {1000003 + (uint64_t)op * 10007 + (uint64_t)i};
+            tn_arena *arena;
+            assert_ok(tn_arena_new(&(tn_arena_params){.size = size, .memory = memory}, &arena));
+            tn_tensor *node = random_case(arena, op, &r, false);
+            assert_ok(tn_arena_status(arena));
+            void *bytes = run_case(backend, node, -1);
+            if (bytes) {
+                check_case(node, bytes, tn_device_name(gpu));
+                ran++;
+                for (int s = 0; s < TN_MAX_SRC; s++) {
+                    if (!can_run_in_place(backend, node, s)) continue;
+                    void *again = run_case(backend, node, s);
+                    check_case(node, again, "in place");
+                    free(again);
+                }
+                free(bytes);
+            }
+            tn_arena_free(arena);
+        }
+        print_message("%-20s %d of %d cases run\n", tn_op_name(op), ran, cases);
+    }
+    free(memory);
+    tn_backend_free(backend);
+}
+
+/* NMSE of a golden model's logits with this many layers on the GPU. */
+static double model_error(const char *name, int32_t layers, bool one_by_one, tn_type cache) {
+    golden_model g;
+    if (!golden_load(name, &g)) return -1;
+    tn_model *model;
+    tn_session *session;
+    tn_session_params p = tn_session_params_default();
+    p.n_ctx = 256;
+    p.n_outputs = 64;
+    p.cache_k = p.cache_v = cache;
+    p.devices[0] = tn_device_name(gpu);
+    p.n_gpu_layers = layers;
+    assert_ok(tn_model_open(g.path, NULL, &model));
+    assert_ok(tn_session_new(model, &p, &session));
+    nmse sum = {0};
+    bool outputs[64];
+    memset(outputs, 1, sizeof outputs);
+    int32_t step = one_by_one ? 1 : g.n_tokens;
+    for (int32_t i = 0; i < g.n_tokens; i += step) {
+        assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = step, .tokens = g.tokens + i, .outputs = outputs}));
+        for (int32_t k = 0; k < step; k++) nmse_add(&sum, tn_session_logits(session, k), g.logits + (size_t)(i + k) * (size_t)g.n_vocab, g.n_vocab);
+    }
+    tn_session_free(session);
+    tn_model_close(model);
+    golden_free(&g);
+    return nmse_value(&sum);
+}
+
+static void models_agree_with_the_golden_logits(void **state) {
+    (void)state;
+    NEED_GPU();
+    int bad = 0;
+    for (const char *const *name = golden_archs; *name; name++) {
+        char relative[64];
+        snprintf(relative, sizeof relative, "archs/%s", *name);
+        static const int32_t layers[] = {100, 100, 2, 100};
+        double worst = 0;
+        for (int i = 0; i < 4; i++) {
+            double value = model_error(relative, layers[i], i == 1, i == 3 ? TN_F16 : TN_F32);
+            if (value < 0) break;
+            if (!(value <= worst)) worst = value;
+        }
+        print_message("%-20s NMSE %.3g\n", *name, worst);
+        bad += !(worst <= 1e-5);
+    }
+    assert_int_equal(bad, 0);
+}
+
+static void stories_agree_on_f16_weights(void **state) {
+    (void)state;
+    NEED_GPU();
+    double prefill = model_error("models/stories15M-f16", 100, false, TN_F16), decode = model_error("models/stories15M-f16", 100, true, TN_F16);
+    if (prefill < 0) skip();
+    print_message("stories15M prefill %.3g decode %.3g\n", prefill, decode);
+    assert_true(prefill <= 1e-5 && decode <= 1e-5);
+}
+
+static void sessions_leave_no_memory_behind(void **state) {
+    (void)state;
+    NEED_GPU();
+    GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
+    size_t before = 0, after = 0, total;
+    int rounds = getenv("TENON_LONG") ? 1000 : 20;
+    for (int i = 0; i < rounds + 3; i++) {
+        if (i == 3) assert_ok(tn_device_memory(gpu, &before, &total)); /* libraries have loaded their own by now */
+        tn_model *model;
+        tn_session *session;
+        tn_session_params p = tn_session_params_default();
+        p.devices[0] = tn_device_name(gpu);
+        p.n_ctx = 512;
+        tn_token tokens[3] = {1, 2, 3};
+        assert_ok(tn_model_open(path, NULL, &model));
+        assert_ok(tn_session_new(model, &p, &session));
+        for (int k = 0; k < 3; k++) assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = tokens + k}));
+        tn_session_free(session);
+        tn_model_close(model);
+    }
+    assert_ok(tn_device_memory(gpu, &after, &total));
+    assert_int_equal(before, after);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_supported_op_agrees_with_the_reference),
+        cmocka_unit_test(models_agree_with_the_golden_logits),
+        cmocka_unit_test(stories_agree_on_f16_weights),
+        cmocka_unit_test(sessions_leave_no_memory_behind),
+    };
+    return cmocka_run_group_tests(tests, find_gpu, NULL);
+}
