@@ -58,6 +58,7 @@ bool node_supported(const tn_tensor *t, char *reason, size_t size) {
 }
 
 size_t node_scratch(const cuda_device *device, const tn_tensor *t) {
+    if (tn_is_empty(t)) return 0;
     switch (t->op) {
     case TN_OP_MUL_MAT: return mul_mat_scratch(device, t);
     case TN_OP_MUL_MAT_ID: return mul_mat_id_scratch(device, t);
@@ -66,7 +67,13 @@ size_t node_scratch(const cuda_device *device, const tn_tensor *t) {
     }
 }
 
+// A grid of no blocks is an error to CUDA: ops with nothing to do are left out here.
+static bool is_idle(const tn_tensor *t) {
+    return tn_is_empty(t) || (t->op == TN_OP_SET_ROWS && tn_is_empty(t->src[1]));
+}
+
 tn_status node_launch(const launch &l, const tn_tensor *t) {
+    if (is_idle(t)) return TN_OK;
     switch (tn_op_get_family(t->op)) {
     case TN_FAMILY_UNARY: return launch_unary(l, t);
     case TN_FAMILY_BINARY: return launch_binary(l, t);
