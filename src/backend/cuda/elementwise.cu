@@ -95,16 +95,23 @@ __global__ static void glu_kernel(const char *gate, const char *up, char *y, sha
 tn_status launch_glu(const launch &l, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *second = t->src[1];
     const char *gate = (const char *)x->data, *up;
-    shape4 us = shape_of(second ? second : x);
+    shape4 gs = shape_of(x), us = shape_of(second ? second : x);
     if (second) {
         up = (const char *)second->data;
+        if (t->params.glu.swapped) {
+            const char *other = gate;
+            gate = up;
+            up = other;
+            gs = us;
+            us = shape_of(x);
+        }
     } else {
         size_t half = (size_t)t->ne[0] * x->nb[0];
         up = gate + (t->params.glu.swapped ? 0 : half);
         gate += t->params.glu.swapped ? half : 0;
     }
     int64_t n = tn_nelements(t);
-    glu_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>(gate, up, (char *)t->data, shape_of(x), us, shape_of(t), t->type, t->op, t->params, n);
+    glu_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>(gate, up, (char *)t->data, gs, us, shape_of(t), t->type, t->op, t->params, n);
     return cuda_check(cudaGetLastError(), tn_op_name(t->op));
 }
 
