@@ -5,8 +5,8 @@
 1. The teacher writes a large set of stories; for every token its 16 likeliest continuations are kept.
 2. A byte-level BPE tokenizer of 4,096 tokens is trained on them.
 3. The student learns to predict its own tokens, and wherever one of its tokens starts where a teacher's token starts,
-   also the teacher's distribution there, translated: a teacher's token counts for the student's token that its text
-   begins with.
+   also the teacher's distribution there, translated: a teacher's token counts for the student's tokens that really
+   stood in its place in the stories, by how often they did.
 4. OUT/tales-f16.gguf, OUT/report.json. `tenon quantize tales-f16.gguf tales.gguf Q8_0` makes the file we ship.
 """
 import argparse
@@ -287,15 +287,18 @@ def main():
     train_stream, train_align, _, _, _ = build_stream(held, n_stories)
     valid_stream, _, valid_starts, valid_chars, valid_counts = build_stream(0, held)
     say("%.1f M tokens to train on" % (len(train_stream) / 1e6))
-    first = torch.zeros(len(pieces), dtype=torch.long)
-    for i, code in enumerate(tokenizer.encode_batch([p if p else " " for p in pieces])):
-        first[i] = code.ids[0] if code.ids else 1
-    first[1] = first[2] = 1  # the teacher's ends are the student's end
-    first = first.to(DEVICE)
     stream, align = torch.from_numpy(train_stream).to(DEVICE), torch.from_numpy(train_align).to(DEVICE)
     flat_ids, flat_probs = top_ids.view(-1, top), top_probs.view(-1, top)
     held_tokens = tokens[:held].long()
-    del tokens
+    # How often a student's token stands where a teacher's token starts: the translation of one vocabulary to the other.
+    spread = 3
+    known = align >= 0
+    pairs = tokens[:, 1:].reshape(-1)[align[known]].long() * vocab + stream[known].long()
+    counts = torch.bincount(pairs, minlength=len(pieces) * vocab).view(len(pieces), vocab)
+    share, meaning = counts.topk(spread, -1)
+    share = share.float() / counts.sum(-1, keepdim=True).clamp(min=1)
+    share[1:3], meaning[1:3] = torch.tensor([1.0] + [0.0] * (spread - 1)), 1  # the teacher's ends are the student's end
+    del tokens, counts, pairs, known
 
     context = 512
     config = dict(vocab=vocab, dim=256, layers=11, heads=8, kv_heads=4, ff=704, eps=1e-5, context=context)
@@ -312,7 +315,7 @@ def main():
     decay = [p for p in student.parameters() if p.ndim > 1]
     other = [p for p in student.parameters() if p.ndim < 2]
     optimizer = torch.optim.AdamW([dict(params=decay, weight_decay=0.1), dict(params=other, weight_decay=0.0)], lr=1e-3, betas=(0.9, 0.95), fused=True)
-    peak, rows = 3e-3, 192
+    peak, rows, likely = 3e-3, 192, 10
 
     def loss_of(x, y, a):
         with torch.autocast(DEVICE, dtype=torch.bfloat16):
@@ -322,11 +325,11 @@ def main():
         a = a.view(-1)
         known = a >= 0
         a = a.clamp(min=0)
-        p = flat_probs[a].float()
-        p = p / p.sum(-1, keepdim=True)
-        targets = first[flat_ids[a].long()]
-        soft = -(p * logp.gather(1, targets)).sum(-1)
-        return torch.where(known, 0.25 * hard + 0.75 * soft, hard).mean(), hard.mean()
+        ids, p = flat_ids[a, :likely].long(), flat_probs[a, :likely].float()
+        p = (p[..., None] * share[ids]).flatten(1)
+        p = p / p.sum(-1, keepdim=True).clamp(min=1e-6)
+        soft = -(p * logp.gather(1, meaning[ids].flatten(1))).sum(-1)
+        return torch.where(known, 0.5 * hard + 0.5 * soft, hard).mean(), hard.mean()
 
     compiled = torch.compile(loss_of)
     offsets = torch.arange(context, device=DEVICE)

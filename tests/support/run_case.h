@@ -22,6 +22,9 @@ bool can_run_in_place(tn_backend *backend, const tn_tensor *node, int source);
 /* Fails the test when `bytes` is too far from the reference. */
 void check_case(const tn_tensor *node, const void *bytes, const char *where);
 
+/* Multiplies every tolerance: a GPU multiplies block types as f16, and has its own exponentials. 1 unless set. */
+extern double case_slack;
+
 /* A line that describes a case: op, types, shapes. */
 const char *describe_case(const tn_tensor *node);
 

@@ -88,12 +88,12 @@ __device__ static float finish_score(const attention_job &j, float dot, int head
                                      viewer q, int position, float slope) {
     float s = dot * j.p.scale;
     if (j.p.soft_cap > 0) s = j.p.soft_cap * tanhf(s / j.p.soft_cap);
-    if (slope > 0 && !j.mask) s -= slope * (float)abs(q.position - position);
+    if (slope > 0) s -= slope * (float)abs(q.position - position);
     if (j.mask) {
         float m = load_as_float(j.mask + cell * j.m0 + token * j.m1 + head % j.mask_heads * j.m2 +
                                     batch % j.mask_batches * j.m3,
                                 j.mask_type);
-        s += slope > 0 ? slope * m : m;
+        s += m;
     }
     return s;
 }

@@ -43,25 +43,31 @@ __device__ static int64_t offset_of(const shape4 &s, int64_t i) {
     return i0 * s.nb[0] + i1 * s.nb[1] + r % s.ne[2] * s.nb[2] + r / s.ne[2] * s.nb[3];
 }
 
-__global__ static void unary_kernel(const char *x, char *y, shape4 xs, shape4 ys, int type, int op, tn_op_params p, int64_t n) {
+__global__ static void unary_kernel(const char *x, char *y, shape4 xs, shape4 ys, int type, int op, tn_op_params p,
+                                    int64_t n) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) store_float(y + offset_of(ys, i), type, unary(op, load_as_float(x + offset_of(xs, i), type), p));
 }
 
 tn_status launch_unary(const launch &l, const tn_tensor *t) {
     int64_t n = tn_nelements(t);
-    unary_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>((const char *)t->src[0]->data, (char *)t->data, shape_of(t->src[0]), shape_of(t), t->type, t->op, t->params, n);
+    unary_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>((const char *)t->src[0]->data, (char *)t->data,
+                                                           shape_of(t->src[0]), shape_of(t), t->type, t->op,
+                                                           t->params, n);
     return cuda_check(cudaGetLastError(), tn_op_name(t->op));
 }
 
-__global__ static void binary_kernel(const char *x, const char *y, char *z, shape4 xs, shape4 ys, shape4 zs, int xt, int yt, int op, int64_t n) {
+__global__ static void binary_kernel(const char *x, const char *y, char *z, shape4 xs, shape4 ys, shape4 zs, int xt,
+                                     int yt, int op, int64_t n) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     int64_t i0 = i % zs.ne[0], r = i / zs.ne[0], i1 = r % zs.ne[1];
     r /= zs.ne[1];
     int64_t i2 = r % zs.ne[2], i3 = r / zs.ne[2];
     float a = load_as_float(x + i0 * xs.nb[0] + i1 * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3], xt);
-    float b = load_as_float(y + i0 % ys.ne[0] * ys.nb[0] + i1 % ys.ne[1] * ys.nb[1] + i2 % ys.ne[2] * ys.nb[2] + i3 % ys.ne[3] * ys.nb[3], yt);
+    float b = load_as_float(y + i0 % ys.ne[0] * ys.nb[0] + i1 % ys.ne[1] * ys.nb[1] + i2 % ys.ne[2] * ys.nb[2] +
+                                i3 % ys.ne[3] * ys.nb[3],
+                            yt);
     float c = op == TN_OP_ADD ? a + b : op == TN_OP_SUB ? a - b : op == TN_OP_MUL ? a * b : a / b;
     store_float(z + i0 * zs.nb[0] + i1 * zs.nb[1] + i2 * zs.nb[2] + i3 * zs.nb[3], xt, c);
 }
@@ -69,11 +75,14 @@ __global__ static void binary_kernel(const char *x, const char *y, char *z, shap
 tn_status launch_binary(const launch &l, const tn_tensor *t) {
     int64_t n = tn_nelements(t);
     const tn_tensor *x = t->src[0], *y = t->src[1];
-    binary_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>((const char *)x->data, (const char *)y->data, (char *)t->data, shape_of(x), shape_of(y), shape_of(t), x->type, y->type, t->op, n);
+    binary_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>((const char *)x->data, (const char *)y->data,
+                                                            (char *)t->data, shape_of(x), shape_of(y), shape_of(t),
+                                                            x->type, y->type, t->op, n);
     return cuda_check(cudaGetLastError(), tn_op_name(t->op));
 }
 
-__global__ static void glu_kernel(const char *gate, const char *up, char *y, shape4 gs, shape4 us, shape4 ys, int type, int op, tn_op_params p, int64_t n) {
+__global__ static void glu_kernel(const char *gate, const char *up, char *y, shape4 gs, shape4 us, shape4 ys,
+                                  int type, int op, tn_op_params p, int64_t n) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     int64_t i0 = i % ys.ne[0], r = i / ys.ne[0], i1 = r % ys.ne[1];
@@ -111,14 +120,17 @@ tn_status launch_glu(const launch &l, const tn_tensor *t) {
         gate += t->params.glu.swapped ? half : 0;
     }
     int64_t n = tn_nelements(t);
-    glu_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>(gate, up, (char *)t->data, gs, us, shape_of(t), t->type, t->op, t->params, n);
+    glu_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>(gate, up, (char *)t->data, gs, us, shape_of(t), t->type,
+                                                         t->op, t->params, n);
     return cuda_check(cudaGetLastError(), tn_op_name(t->op));
 }
 
-// ---- Copies ------------------------------------------------------------------------------------------------------------
+// ---- Copies
+// ------------------------------------------------------------------------------------------------------------
 
 // Element i of `from` goes to element i of `to`, both in row-major order, whatever their strides.
-__global__ static void copy_kernel(const char *x, char *y, shape4 xs, shape4 ys, int xt, int yt, int size, int64_t n) {
+__global__ static void copy_kernel(const char *x, char *y, shape4 xs, shape4 ys, int xt, int yt, int size,
+                                   int64_t n) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     const char *from = x + offset_of(xs, i);
@@ -126,22 +138,30 @@ __global__ static void copy_kernel(const char *x, char *y, shape4 xs, shape4 ys,
     if (xt != yt) {
         store_float(to, yt, load_as_float(from, xt));
     } else {
-        if (size == 4) *(uint32_t *)to = *(const uint32_t *)from;
-        else if (size == 2) *(uint16_t *)to = *(const uint16_t *)from;
-        else if (size == 8) *(uint64_t *)to = *(const uint64_t *)from;
-        else *to = *from;
+        if (size == 4)
+            *(uint32_t *)to = *(const uint32_t *)from;
+        else if (size == 2)
+            *(uint16_t *)to = *(const uint16_t *)from;
+        else if (size == 8)
+            *(uint64_t *)to = *(const uint64_t *)from;
+        else
+            *to = *from;
     }
 }
 
 tn_status launch_copy(const launch &l, const tn_tensor *from, const tn_tensor *to) {
     if (from->type == to->type && tn_is_contiguous(from) && tn_is_contiguous(to))
-        return cuda_check(cudaMemcpyAsync(to->data, from->data, tn_nbytes(from), cudaMemcpyDeviceToDevice, l.stream), "copy");
+        return cuda_check(cudaMemcpyAsync(to->data, from->data, tn_nbytes(from), cudaMemcpyDeviceToDevice, l.stream),
+                          "copy");
     int64_t n = tn_nelements(to);
-    copy_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>((const char *)from->data, (char *)to->data, shape_of(from), shape_of(to), from->type, to->type, (int)tn_type_bytes(to->type), n);
+    copy_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>((const char *)from->data, (char *)to->data, shape_of(from),
+                                                          shape_of(to), from->type, to->type,
+                                                          (int)tn_type_bytes(to->type), n);
     return cuda_check(cudaGetLastError(), "copy");
 }
 
-__global__ static void concat_kernel(const char *x, const char *y, char *z, shape4 xs, shape4 ys, shape4 zs, int dim, int size, int64_t n) {
+__global__ static void concat_kernel(const char *x, const char *y, char *z, shape4 xs, shape4 ys, shape4 zs, int dim,
+                                     int size, int64_t n) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     int64_t k[4], r = i;
@@ -158,8 +178,9 @@ __global__ static void concat_kernel(const char *x, const char *y, char *z, shap
 }
 tn_status launch_concat(const launch &l, const tn_tensor *t) {
     int64_t n = tn_nelements(t);
-    concat_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>((const char *)t->src[0]->data, (const char *)t->src[1]->data, (char *)t->data, shape_of(t->src[0]), shape_of(t->src[1]), shape_of(t),
-                                                            t->params.concat.dim, (int)tn_type_bytes(t->type), n);
+    concat_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>(
+        (const char *)t->src[0]->data, (const char *)t->src[1]->data, (char *)t->data, shape_of(t->src[0]),
+        shape_of(t->src[1]), shape_of(t), t->params.concat.dim, (int)tn_type_bytes(t->type), n);
     return cuda_check(cudaGetLastError(), "concat");
 }
 
@@ -177,12 +198,15 @@ __global__ static void repeat_kernel(const char *x, char *z, shape4 xs, shape4 z
 }
 tn_status launch_repeat(const launch &l, const tn_tensor *t) {
     int64_t n = tn_nelements(t);
-    repeat_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>((const char *)t->src[0]->data, (char *)t->data, shape_of(t->src[0]), shape_of(t), (int)tn_type_bytes(t->type), n);
+    repeat_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>((const char *)t->src[0]->data, (char *)t->data,
+                                                            shape_of(t->src[0]), shape_of(t),
+                                                            (int)tn_type_bytes(t->type), n);
     return cuda_check(cudaGetLastError(), "repeat");
 }
 
 // acc and set: x is copied unless the result took its place, then y is added to or written over a region.
-__global__ static void region_kernel(char *x, const char *y, shape4 ys, int64_t nb1, int64_t nb2, int64_t nb3, bool add, int64_t n) {
+__global__ static void region_kernel(char *x, const char *y, shape4 ys, int64_t nb1, int64_t nb2, int64_t nb3,
+                                     bool add, int64_t n) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     int64_t i0 = i % ys.ne[0], r = i / ys.ne[0], i1 = r % ys.ne[1];
@@ -194,10 +218,12 @@ __global__ static void region_kernel(char *x, const char *y, shape4 ys, int64_t 
 }
 tn_status launch_region(const launch &l, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
-    if (x->data != t->data) CUDA_TRY(cudaMemcpyAsync(t->data, x->data, tn_nbytes(x), cudaMemcpyDeviceToDevice, l.stream));
+    if (x->data != t->data)
+        CUDA_TRY(cudaMemcpyAsync(t->data, x->data, tn_nbytes(x), cudaMemcpyDeviceToDevice, l.stream));
     int64_t n = tn_nelements(y);
     if (!n) return TN_OK;
-    region_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>((char *)t->data + t->params.region.offset, (const char *)y->data, shape_of(y), (int64_t)t->params.region.nb1,
-                                                            (int64_t)t->params.region.nb2, (int64_t)t->params.region.nb3, t->op == TN_OP_ACC, n);
+    region_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>(
+        (char *)t->data + t->params.region.offset, (const char *)y->data, shape_of(y), (int64_t)t->params.region.nb1,
+        (int64_t)t->params.region.nb2, (int64_t)t->params.region.nb3, t->op == TN_OP_ACC, n);
     return cuda_check(cudaGetLastError(), tn_op_name(t->op));
 }

@@ -13,7 +13,8 @@ bool node_supported(const tn_tensor *t, char *reason, size_t size) {
     switch (tn_op_get_family(t->op)) {
     case TN_FAMILY_VIEW: return true;
     case TN_FAMILY_UNARY:
-        if (t->op == TN_OP_DIAG_MASK_INF || t->op == TN_OP_DIAG_MASK_ZERO) return refuse(reason, size, "not written for CUDA");
+        if (t->op == TN_OP_DIAG_MASK_INF || t->op == TN_OP_DIAG_MASK_ZERO)
+            return refuse(reason, size, "not written for CUDA");
         return true;
     case TN_FAMILY_BINARY:
     case TN_FAMILY_GLU: return true;
@@ -31,7 +32,9 @@ bool node_supported(const tn_tensor *t, char *reason, size_t size) {
     case TN_OP_CPY: {
         const tn_tensor *to = t->op == TN_OP_CPY ? y : t;
         if (x->type == to->type && tn_type_is_quantized(x->type))
-            return tn_is_contiguous(x) && tn_is_contiguous(to) ? true : refuse(reason, size, "block types are copied whole only");
+            return tn_is_contiguous(x) && tn_is_contiguous(to)
+                       ? true
+                       : refuse(reason, size, "block types are copied whole only");
         bool plain = (is_real(x) || x->type == TN_I32) && (is_real(to) || to->type == TN_I32);
         return plain || x->type == to->type ? true : refuse(reason, size, "this conversion is not written for CUDA");
     }
@@ -45,8 +48,14 @@ bool node_supported(const tn_tensor *t, char *reason, size_t size) {
     case TN_OP_MEAN:
     case TN_OP_ARGMAX:
     case TN_OP_TOP_K: return true;
-    case TN_OP_GET_ROWS: return x->type == TN_I32 || (has_reader(x->type) && (!tn_type_is_quantized(x->type) || x->ne[0] % 8 == 0)) ? true : refuse(reason, size, "this type is not read on CUDA");
-    case TN_OP_SET_ROWS: return is_real(x) || x->type == TN_Q8_0 || x->type == TN_Q4_0 ? true : refuse(reason, size, "this type is not written on CUDA");
+    case TN_OP_GET_ROWS:
+        return x->type == TN_I32 || (has_reader(x->type) && (!tn_type_is_quantized(x->type) || x->ne[0] % 8 == 0))
+                   ? true
+                   : refuse(reason, size, "this type is not read on CUDA");
+    case TN_OP_SET_ROWS:
+        return is_real(x) || x->type == TN_Q8_0 || x->type == TN_Q4_0
+                   ? true
+                   : refuse(reason, size, "this type is not written on CUDA");
     case TN_OP_MUL_MAT:
     case TN_OP_MUL_MAT_ID:
         if (!has_reader(x->type)) return refuse(reason, size, "this weight type is not read on CUDA");

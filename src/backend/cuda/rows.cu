@@ -73,6 +73,10 @@ __global__ static void soft_max_kernel(const char *x, const char *mask, const fl
         high = fmaxf(high, v);
     }
     high = block_reduce<true>(high, shared);
+    if (high == -INFINITY) { // everything is masked: nothing gets any weight
+        for (int i = threadIdx.x; i < n; i += blockDim.x) to[i] = 0;
+        return;
+    }
     float sum = 0;
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
         float v = from[i] * scale + (m ? slope * load_as_float(m + (int64_t)i * ms.nb[0], mask_type) : 0);
@@ -123,18 +127,20 @@ __global__ static void rope_kernel(const char *x, char *y, const int32_t *pos, c
             store_float(to + k * size, type, load_as_float(from + k * size, type));
         return;
     }
-    float theta;
+    // Angles in double, brought back to one turn: positions are large, and a float would lose the fraction.
+    double theta;
     if (j.p.mode == TN_ROPE_MULTI || j.p.mode == TN_ROPE_VISION) {
         int total = j.p.sections[0] + j.p.sections[1] + j.p.sections[2] + j.p.sections[3], at = pair % total,
             section = 0, start = 0;
         while (section < 3 && at >= start + j.p.sections[section]) start += j.p.sections[section++];
         int power = j.p.mode == TN_ROPE_VISION ? at - start : pair;
-        theta = (float)pos[i2 + j.xs.ne[2] * section] * powf(j.p.base, -2.0f * (float)power / (float)j.p.dims);
+        theta = (double)pos[i2 + j.xs.ne[2] * section] * pow((double)j.p.base, -2.0 * power / j.p.dims);
     } else {
-        theta = (float)pos[i2] * powf(j.p.base, -2.0f * (float)pair / (float)j.p.dims);
+        theta = (double)pos[i2] * pow((double)j.p.base, -2.0 * pair / j.p.dims);
     }
     if (factors) theta /= factors[pair];
-    float scaled = j.p.freq_scale * theta, angle = scaled, magnitude = j.p.attn_factor;
+    double scaled = j.p.freq_scale * theta, angle = scaled;
+    float magnitude = j.p.attn_factor;
     if (j.p.ext_factor != 0) {
         float ramp = 1 - fminf(1, fmaxf(0, ((float)pair - j.corr_low) / fmaxf(0.001f, j.corr_high - j.corr_low)));
         float blend = ramp * j.p.ext_factor;
@@ -142,7 +148,7 @@ __global__ static void rope_kernel(const char *x, char *y, const int32_t *pos, c
         magnitude *= 1 + 0.1f * logf(1 / j.p.freq_scale);
     }
     float s, c;
-    sincosf(angle, &s, &c);
+    sincosf((float)(angle - 6.283185307179586476925 * rint(angle / 6.283185307179586476925)), &s, &c);
     c *= magnitude;
     s *= magnitude;
     if (j.p.reverse) s = -s;
@@ -210,11 +216,19 @@ __device__ static int64_t row_number(const char *rows, const shape4 &rs, int wid
     const char *p = rows + r * rs.nb[0] + i2 % rs.ne[1] * rs.nb[1] + i3 % rs.ne[2] * rs.nb[2];
     return wide ? *(const int64_t *)p : *(const int32_t *)p;
 }
+// Rows named twice are written by the last: earlier ones give way.
+__device__ static bool is_last(const char *rows, const shape4 &rs, int wide, int64_t r, int64_t n, int64_t i2,
+                               int64_t i3, int64_t row) {
+    int later = 0;
+    for (int64_t k = r + 1 + threadIdx.x; k < n; k += blockDim.x)
+        later |= row_number(rows, rs, wide, k, i2, i3) == row;
+    return !__syncthreads_or(later);
+}
 __global__ static void set_rows_kernel(char *x, const char *y, const char *rows, shape4 xs, shape4 ys, shape4 rs,
                                        int type, int wide) {
     int64_t r = blockIdx.x, b = blockIdx.y, i2 = b % ys.ne[2], i3 = b / ys.ne[2],
             row = row_number(rows, rs, wide, r, i2, i3);
-    if (row < 0 || row >= xs.ne[1]) return;
+    if (row < 0 || row >= xs.ne[1] || !is_last(rows, rs, wide, r, ys.ne[1], i2, i3, row)) return;
     const float *from = (const float *)(y + r * ys.nb[1] + i2 * ys.nb[2] + i3 * ys.nb[3]);
     char *to = x + row * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3];
     for (int64_t i = threadIdx.x; i < ys.ne[0]; i += blockDim.x) store_float(to + i * xs.nb[0], type, from[i]);
@@ -224,7 +238,7 @@ __global__ static void set_rows_quantized_kernel(char *x, const char *y, const c
                                                  shape4 rs, int type, int wide) {
     int64_t r = blockIdx.x, b = blockIdx.y, i2 = b % ys.ne[2], i3 = b / ys.ne[2],
             row = row_number(rows, rs, wide, r, i2, i3);
-    if (row < 0 || row >= xs.ne[1]) return;
+    if (row < 0 || row >= xs.ne[1] || !is_last(rows, rs, wide, r, ys.ne[1], i2, i3, row)) return;
     const float *from = (const float *)(y + r * ys.nb[1] + i2 * ys.nb[2] + i3 * ys.nb[3]);
     char *to = x + row * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3];
     for (int64_t k = threadIdx.x; k < ys.ne[0] / 32; k += blockDim.x) {
@@ -294,7 +308,17 @@ __global__ static void row_reduce_kernel(const char *x, char *y, shape4 xs, int 
     const char *from = x + i1 * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3];
     if (op != TN_OP_ARGMAX) {
         float sum = 0;
-        for (int64_t i = threadIdx.x; i < xs.ne[0]; i += blockDim.x) sum += load_as_float(from + i * xs.nb[0], type);
+        if (type == TN_F32 && xs.nb[0] == 4 && xs.ne[0] % 4 == 0 && (uintptr_t)from % 16 == 0) {
+            const float4 *wide = (const float4 *)from;
+#pragma unroll 4
+            for (int64_t i = threadIdx.x; i < xs.ne[0] / 4; i += blockDim.x) {
+                float4 v = wide[i];
+                sum += (v.x + v.y) + (v.z + v.w);
+            }
+        } else {
+            for (int64_t i = threadIdx.x; i < xs.ne[0]; i += blockDim.x)
+                sum += load_as_float(from + i * xs.nb[0], type);
+        }
         sum = block_reduce<false>(sum, shared);
         if (threadIdx.x == 0) ((float *)y)[row] = op == TN_OP_MEAN ? sum / (float)xs.ne[0] : sum;
         return;
@@ -345,14 +369,21 @@ __global__ static void top_k_kernel(const char *x, int32_t *y, shape4 xs, int k)
     __shared__ int indices[32];
     int64_t row = blockIdx.x, i1 = row % xs.ne[1], i2 = row / xs.ne[1] % xs.ne[2], i3 = row / xs.ne[1] / xs.ne[2];
     const float *from = (const float *)(x + i1 * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3]);
+    // NaN comes after every number; among NaN, as among equals, the lower index comes first.
     float last = INFINITY;
     int last_at = -1;
+    bool nan_now = false;
     for (int round = 0; round < k; round++) {
         float best = -INFINITY;
         int at = 0x7fffffff;
         for (int i = threadIdx.x; i < xs.ne[0]; i += blockDim.x) {
             float v = from[i];
-            if (!(v < last || (v == last && i > last_at))) continue;
+            if (nan_now) {
+                if (v == v || i <= last_at) continue;
+                v = -INFINITY;
+            } else if (!(v < last || (v == last && i > last_at))) {
+                continue;
+            }
             if (v > best || (v == best && i < at)) {
                 best = v;
                 at = i;
@@ -378,6 +409,13 @@ __global__ static void top_k_kernel(const char *x, int32_t *y, shape4 xs, int k)
                 best = shared[w];
                 at = indices[w];
             }
+        if (at == 0x7fffffff && !nan_now) { // the numbers are used up
+            nan_now = true;
+            last_at = -1;
+            round--;
+            __syncthreads();
+            continue;
+        }
         last = best;
         last_at = at;
         if (threadIdx.x == 0) y[row * k + round] = at == 0x7fffffff ? 0 : at;
