@@ -1,4 +1,5 @@
-/* Yardstick for a GPU: what the card can do, then tokens per second of models on it and how much of the ceiling that is.
+/* Yardstick for a GPU: what the card can do, then tokens per second of models on it and how much of the ceiling that
+ * is.
  *
  *   build/bench/gpu [device=cuda0] [prompt=512] [depth=0] [generate=128] [repeat=5] MODEL.gguf … */
 #include "tenon/llm.h"
@@ -17,7 +18,8 @@ static double median(double *values, int n) {
 }
 
 /* Seconds a graph of one op takes, the median of several runs; the sources are filled with small random numbers. */
-static tn_status time_op(const char *device, tn_arena *arena, tn_tensor *node, tn_tensor *const *sources, int n_sources, double *seconds) {
+static tn_status time_op(const char *device, tn_arena *arena, tn_tensor *node, tn_tensor *const *sources,
+                         int n_sources, double *seconds) {
     tn_graph *graph;
     tn_sched *sched;
     TN_TRY(tn_graph_of(arena, tn_output(node), &graph));
@@ -31,9 +33,11 @@ static tn_status time_op(const char *device, tn_arena *arena, tn_tensor *node, t
         if (status == TN_OK) status = tn_buffer_bind(buffers[i], sources[i], 0);
         enum { PIECE = 1 << 20 };
         static uint16_t noise[PIECE / 2];
-        for (int k = 0; k < PIECE / 2; k++) noise[k] = (uint16_t)(0x3c00 ^ (rand() & 0x83ff)); /* ±1 … ±2 as f16 or bf16 halves */
+        for (int k = 0; k < PIECE / 2; k++)
+            noise[k] = (uint16_t)(0x3c00 ^ (rand() & 0x83ff)); /* ±1 … ±2 as f16 or bf16 halves */
         for (size_t at = 0; at < tn_nbytes(sources[i]) && status == TN_OK; at += PIECE)
-            status = tn_tensor_set_at(sources[i], noise, at, tn_nbytes(sources[i]) - at < PIECE ? tn_nbytes(sources[i]) - at : PIECE);
+            status = tn_tensor_set_at(sources[i], noise, at,
+                                      tn_nbytes(sources[i]) - at < PIECE ? tn_nbytes(sources[i]) - at : PIECE);
     }
     double times[9];
     for (int i = -3; i < 9 && status == TN_OK; i++) {
@@ -112,17 +116,22 @@ static tn_status run_model(const settings *s, const char *path, double ceiling) 
         status = tn_session_decode(session, &(tn_batch){.n_tokens = s->prompt, .tokens = tokens});
         if (r >= 0) prefill[r] = s->prompt / ((double)(tn_time_ns() - begin) * 1e-9);
         for (int done = s->prompt; done < s->depth && status == TN_OK; done += 512)
-            status = tn_session_decode(session, &(tn_batch){.n_tokens = s->depth - done < 512 ? s->depth - done : 512, .tokens = tokens});
+            status = tn_session_decode(
+                session, &(tn_batch){.n_tokens = s->depth - done < 512 ? s->depth - done : 512, .tokens = tokens});
         if (s->depth == 0) tn_session_clear(session);
-        for (int i = 0; i < 4 && status == TN_OK; i++) status = tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = tokens + i});
+        for (int i = 0; i < 4 && status == TN_OK; i++)
+            status = tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = tokens + i});
         begin = tn_time_ns();
-        for (int i = 0; i < s->generate && status == TN_OK; i++) status = tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = tokens + i});
+        for (int i = 0; i < s->generate && status == TN_OK; i++)
+            status = tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = tokens + i});
         if (r >= 0) decode[r] = s->generate / ((double)(tn_time_ns() - begin) * 1e-9);
     }
     if (status == TN_OK) {
         double d = median(decode, s->repeat), f = median(prefill, s->repeat);
-        printf("%-40s depth %5d  decode %8.1f t/s (%5.1f%% of read)  prefill %d: %9.1f t/s  load %.2f s (%.2f GB/s)\n", path, s->depth, d, 100 * d * bytes_per_token(model) / ceiling, s->prompt,
-               f, load, (double)info.bytes * 1e-9 / load);
+        printf(
+            "%-40s depth %5d  decode %8.1f t/s (%5.1f%% of read)  prefill %d: %9.1f t/s  load %.2f s (%.2f GB/s)\n",
+            path, s->depth, d, 100 * d * bytes_per_token(model) / ceiling, s->prompt, f, load,
+            (double)info.bytes * 1e-9 / load);
         fflush(stdout);
     }
     free(tokens);
@@ -136,13 +145,15 @@ int main(int argc, char **argv) {
     double read = 0, copy = 0, flops = 0;
     for (int i = 1; i < argc; i++) {
         if (strncmp(argv[i], "device=", 7) == 0) s.device = argv[i] + 7;
-        if (sscanf(argv[i], "prompt=%d", &s.prompt) == 1 || sscanf(argv[i], "depth=%d", &s.depth) == 1 || sscanf(argv[i], "generate=%d", &s.generate) == 1 ||
-            sscanf(argv[i], "repeat=%d", &s.repeat) == 1)
+        if (sscanf(argv[i], "prompt=%d", &s.prompt) == 1 || sscanf(argv[i], "depth=%d", &s.depth) == 1 ||
+            sscanf(argv[i], "generate=%d", &s.generate) == 1 || sscanf(argv[i], "repeat=%d", &s.repeat) == 1)
             continue;
     }
-    if (s.repeat < 1 || s.repeat > 16 || s.prompt < 1 || s.prompt > 16384) return fprintf(stderr, "gpu: repeat is 1 to 16, prompt 1 to 16384\n"), 2;
+    if (s.repeat < 1 || s.repeat > 16 || s.prompt < 1 || s.prompt > 16384)
+        return fprintf(stderr, "gpu: repeat is 1 to 16, prompt 1 to 16384\n"), 2;
     if (measure_card(s.device, &read, &copy, &flops) != TN_OK) return fprintf(stderr, "gpu: %s\n", tn_error()), 1;
-    printf("%s: read %.2f TB/s, copy %.2f TB/s, bf16 8192³ %.0f TFLOP/s\n", s.device, read * 1e-12, copy * 1e-12, flops * 1e-12);
+    printf("%s: read %.2f TB/s, copy %.2f TB/s, bf16 8192³ %.0f TFLOP/s\n", s.device, read * 1e-12, copy * 1e-12,
+           flops * 1e-12);
     double ceiling = read > copy ? read : copy;
     int bad = 0;
     for (int i = 1; i < argc; i++) {

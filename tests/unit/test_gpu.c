@@ -1,5 +1,5 @@
-/* The op and model tests on every GPU found: against the f64 reference, the golden logits, and for leaks. Without a GPU
- * they are skipped; TENON_GPU=sim:1G runs them on a simulated one. */
+/* The op and model tests on every GPU found: against the f64 reference, the golden logits, and for leaks. Without a
+ * GPU they are skipped; TENON_GPU=sim:1G runs them on a simulated one. */
 #include "llm_golden.h"
 #include "run_case.h"
 
@@ -16,14 +16,16 @@ static int find_gpu(void **state) {
     if (name && *name) return tn_device_find(name, &gpu) == TN_OK ? 0 : -1;
     for (size_t i = 0; i < tn_device_count() && !gpu; i++) {
         tn_device *device = tn_device_get(i);
-        if (tn_device_get_kind(device) != TN_DEVICE_CPU && strncmp(tn_device_description(device), "simulated", 9) != 0) gpu = device;
+        if (tn_device_get_kind(device) != TN_DEVICE_CPU &&
+            strncmp(tn_device_description(device), "simulated", 9) != 0)
+            gpu = device;
     }
     return 0;
 }
-#define NEED_GPU()                                                                                                    \
-    if (!gpu) {                                                                                                       \
-        print_message("skipped: no GPU here\n");                                                                      \
-        skip();                                                                                                       \
+#define NEED_GPU()                                                                                                   \
+    if (!gpu) {                                                                                                      \
+        print_message("skipped: no GPU here\n");                                                                     \
+        skip();                                                                                                      \
     }
 
 static void every_supported_op_agrees_with_the_reference(void **state) {
@@ -84,8 +86,10 @@ static double model_error(const char *name, int32_t layers, bool one_by_one, tn_
     memset(outputs, 1, sizeof outputs);
     int32_t step = one_by_one ? 1 : g.n_tokens;
     for (int32_t i = 0; i < g.n_tokens; i += step) {
-        assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = step, .tokens = g.tokens + i, .outputs = outputs}));
-        for (int32_t k = 0; k < step; k++) nmse_add(&sum, tn_session_logits(session, k), g.logits + (size_t)(i + k) * (size_t)g.n_vocab, g.n_vocab);
+        assert_ok(
+            tn_session_decode(session, &(tn_batch){.n_tokens = step, .tokens = g.tokens + i, .outputs = outputs}));
+        for (int32_t k = 0; k < step; k++)
+            nmse_add(&sum, tn_session_logits(session, k), g.logits + (size_t)(i + k) * (size_t)g.n_vocab, g.n_vocab);
     }
     tn_session_free(session);
     tn_model_close(model);
@@ -116,7 +120,8 @@ static void models_agree_with_the_golden_logits(void **state) {
 static void stories_agree_on_f16_weights(void **state) {
     (void)state;
     NEED_GPU();
-    double prefill = model_error("models/stories15M-f16", 100, false, TN_F16), decode = model_error("models/stories15M-f16", 100, true, TN_F16);
+    double prefill = model_error("models/stories15M-f16", 100, false, TN_F16),
+           decode = model_error("models/stories15M-f16", 100, true, TN_F16);
     if (prefill < 0) skip();
     print_message("stories15M prefill %.3g decode %.3g\n", prefill, decode);
     assert_true(prefill <= 1e-5 && decode <= 1e-5);
@@ -138,7 +143,8 @@ static void sessions_leave_no_memory_behind(void **state) {
         tn_token tokens[3] = {1, 2, 3};
         assert_ok(tn_model_open(path, NULL, &model));
         assert_ok(tn_session_new(model, &p, &session));
-        for (int k = 0; k < 3; k++) assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = tokens + k}));
+        for (int k = 0; k < 3; k++)
+            assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = tokens + k}));
         tn_session_free(session);
         tn_model_close(model);
     }
