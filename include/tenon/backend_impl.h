@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a structure below changes. A module with another number is not loaded. */
-enum { TN_BACKEND_INTERFACE = 1 };
+enum { TN_BACKEND_INTERFACE = 2 };
 
 typedef struct tn_device_ops {
     tn_status (*memory)(tn_device *device, size_t *free_bytes, size_t *total_bytes);
@@ -44,6 +44,7 @@ struct tn_device {
 typedef struct tn_buffer_type_ops {
     tn_status (*buffer_new)(tn_buffer_type *type, size_t size, tn_buffer **buffer);
     size_t (*tensor_size)(tn_buffer_type *type, const tn_tensor *tensor); /* optional: tn_nbytes */
+    bool (*wants)(tn_buffer_type *type, const tn_tensor *weights);        /* optional: no preference, false */
 } tn_buffer_type_ops;
 
 struct tn_buffer_type {

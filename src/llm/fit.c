@@ -38,7 +38,7 @@ static tn_status check(tn_session *s) {
 }
 
 /* The caller's number of layers, or the largest that fits. */
-tn_status tn__session_choose(tn_session *s) {
+static tn_status choose_layers(tn_session *s) {
     int32_t wanted = s->params.n_gpu_layers, high = s->model->h.n_layer + 1;
     if (s->model->loaded && s->model->n_gpu_layers != wanted) wanted = s->model->n_gpu_layers;
     TN_TRY(tn__session_plan(s, wanted));
@@ -58,6 +58,14 @@ tn_status tn__session_choose(tn_session *s) {
     TN_TRY(tn__session_plan(s, low));
     s->chosen_layers = low;
     return check(s);
+}
+
+/* Packed weights take memory that mapped ones do not; where that is not there, the map serves. */
+tn_status tn__session_choose(tn_session *s) {
+    TN_TRY(choose_layers(s));
+    if (s->fits || !s->pack || s->model->loaded) return TN_OK;
+    s->pack = false;
+    return choose_layers(s);
 }
 
 /* ---- Advice ------------------------------------------------------------------------------------------------------
@@ -183,7 +191,9 @@ tn_status tn_session_memory(const tn_session *session, tn_fit *fit) {
         f->weights = f->mapped = 0;
         for (size_t i = 0; i < s->model->n_buffers; i++) {
             const tn__weight_buffer *b = &s->model->buffers[i];
-            if (!b->mapped && tn_buffer_get_type(b->buffer) == s->types[d]) f->weights += tn_buffer_size(b->buffer);
+            if (!b->mapped &&
+                tn_buffer_type_device(tn_buffer_get_type(b->buffer)) == tn_buffer_type_device(s->types[d]))
+                f->weights += tn_buffer_size(b->buffer);
         }
         for (size_t i = 0; i < s->model->n_all; i++) {
             const tn__weight *w = &s->model->all[i];

@@ -17,9 +17,26 @@ static tn_status add_buffer(tn_model *m, tn_buffer *buffer, bool mapped) {
     return TN_OK;
 }
 
-static tn_buffer_type *type_of(const tn__load *l, const tn__weight *w) { return l->types[l->device_of(l->user, w)]; }
+/* Whether mat-muls are all that reads the weight, by its name. */
+static bool only_multiplied(const tn__weight *w) {
+    const char *name = w->info->name, *block = strncmp(name, "blk.", 4) == 0 ? strchr(name + 4, '.') : NULL;
+    if (strcmp(name, "output.weight") == 0) return true;
+    if (!block || w->tensor->ne[1] < 2 || strstr(name, "norm")) return false;
+    size_t length = strlen(name);
+    bool matrix = length > 7 && strcmp(name + length - 7, ".weight") == 0;
+    return matrix && (strncmp(block, ".attn_", 6) == 0 || strncmp(block, ".ffn_", 5) == 0);
+}
+
+tn_buffer_type *tn__weight_memory(const tn__load *l, const tn__weight *w) {
+    tn_buffer_type *plain = l->types[l->device_of(l->user, w)], *extra;
+    if (!l->pack || !only_multiplied(w)) return plain;
+    for (size_t i = 0; (extra = tn_device_extra_buffer_type(tn_buffer_type_device(plain), i)); i++)
+        if (tn_buffer_type_wants(extra, w->tensor)) return extra;
+    return plain;
+}
+
 static bool can_map(const tn__load *l, const tn__weight *w) {
-    tn_buffer_type *type = type_of(l, w);
+    tn_buffer_type *type = tn__weight_memory(l, w);
     return w->info->data && tn_buffer_type_is_host(type) && tn_device_get_caps(tn_buffer_type_device(type)).wrap_host;
 }
 
@@ -29,11 +46,12 @@ tn_status tn__load_sizes(const tn_model *m, const tn__load *l, size_t *sizes, si
     for (size_t i = 0; i < m->n_all; i++) {
         const tn__weight *w = &m->all[i];
         if (w->ignored) continue;
-        size_t d = (size_t)l->device_of(l->user, w), align = tn_buffer_type_alignment(l->types[d]);
-        if (can_map(l, w) || (!tn_gguf_has_data(m->file) && tn_buffer_type_is_host(l->types[d])))
+        size_t d = (size_t)l->device_of(l->user, w);
+        tn_buffer_type *type = tn__weight_memory(l, w);
+        if (can_map(l, w) || (!tn_gguf_has_data(m->file) && tn_buffer_type_is_host(type)))
             mapped[d] += w->info->size;
         else
-            sizes[d] += tn__align_up(tn_buffer_type_tensor_size(l->types[d], w->tensor), align);
+            sizes[d] += tn__align_up(tn_buffer_type_tensor_size(type, w->tensor), tn_buffer_type_alignment(type));
     }
     return TN_OK;
 }
@@ -48,7 +66,7 @@ static tn_status map_part(tn_model *m, const tn__load *l, int part) {
         const char *data = w->info->data;
         if (!low || data < low) low = data;
         if (!high || data + w->info->size > high) high = data + w->info->size;
-        device = tn_buffer_type_device(type_of(l, w));
+        device = tn_buffer_type_device(tn__weight_memory(l, w));
     }
     if (!low) return TN_OK;
     tn_buffer *buffer;
@@ -64,14 +82,13 @@ static tn_status map_part(tn_model *m, const tn__load *l, int part) {
 }
 
 /* Weights that must be copied: gathered into as few buffers as the largest allocation allows. */
-static tn_status upload(tn_model *m, const tn__load *l, size_t device, size_t *done, size_t total) {
-    tn_buffer_type *type = l->types[device];
+static tn_status upload(tn_model *m, const tn__load *l, tn_buffer_type *type, size_t *done, size_t total) {
     size_t align = tn_buffer_type_alignment(type), max = tn_buffer_type_max_size(type);
     for (size_t begin = 0; begin < m->n_all;) {
         size_t size = 0, end = begin;
         for (; end < m->n_all; end++) {
             const tn__weight *w = &m->all[end];
-            if (w->ignored || (size_t)l->device_of(l->user, w) != device || can_map(l, w)) continue;
+            if (w->ignored || tn__weight_memory(l, w) != type || can_map(l, w)) continue;
             size_t need = tn__align_up(tn_buffer_type_tensor_size(type, w->tensor), align);
             if (size && need > max - size) break;
             size += need;
@@ -83,7 +100,7 @@ static tn_status upload(tn_model *m, const tn__load *l, size_t device, size_t *d
             size_t offset = 0;
             for (size_t i = begin; i < end; i++) {
                 tn__weight *w = &m->all[i];
-                if (w->ignored || (size_t)l->device_of(l->user, w) != device || can_map(l, w)) continue;
+                if (w->ignored || tn__weight_memory(l, w) != type || can_map(l, w)) continue;
                 TN_TRY(tn_buffer_bind(buffer, w->tensor, offset));
                 offset += tn__align_up(tn_buffer_type_tensor_size(type, w->tensor), align);
                 if (w->info->data) {
@@ -115,7 +132,13 @@ tn_status tn__load_weights(tn_model *m, const tn__load *l) {
     for (size_t i = 0; i < m->n_all; i++) total += m->all[i].info->size;
     tn_status status = TN_OK;
     for (int part = 0; part < tn_gguf_part_count(m->file) && status == TN_OK; part++) status = map_part(m, l, part);
-    for (size_t d = 0; d < l->n_types && status == TN_OK; d++) status = upload(m, l, d, &done, total);
+    for (size_t d = 0; d < l->n_types && status == TN_OK; d++) {
+        tn_buffer_type *type = l->types[d];
+        for (size_t extra = 0; type && status == TN_OK; extra++) {
+            status = upload(m, l, type, &done, total);
+            type = tn_device_extra_buffer_type(tn_buffer_type_device(l->types[d]), extra);
+        }
+    }
     if (status != TN_OK) {
         for (size_t i = 0; i < m->n_buffers; i++) tn_buffer_free(m->buffers[i].buffer);
         m->n_buffers = 0;

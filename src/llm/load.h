@@ -7,12 +7,15 @@
 typedef struct tn__load {
     tn_buffer_type *const *types; /* per device */
     size_t n_types;
+    bool pack; /* put weights into the special memory a device offers for them, where that gains something */
     int (*device_of)(const void *user, const tn__weight *weight);
     const void *user;
     bool (*progress)(void *user, size_t done, size_t total);
     void *progress_user;
 } tn__load;
 
+/* The memory a weight goes to. */
+tn_buffer_type *tn__weight_memory(const tn__load *load, const tn__weight *weight);
 /* Bytes per device that loading would allocate, and bytes that stay in the file's map. */
 tn_status tn__load_sizes(const tn_model *model, const tn__load *load, size_t *sizes, size_t *mapped);
 /* Loads once; later calls do nothing. On failure nothing stays loaded. */

@@ -228,6 +228,7 @@ struct tn_model {
     /* Set by the first session. */
     bool loaded;
     int32_t n_gpu_layers; /* as loaded: later sessions follow */
+    bool packed;          /* likewise */
     tn__weight_buffer *buffers;
     size_t n_buffers;
     uint64_t load_ns;

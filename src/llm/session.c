@@ -151,23 +151,44 @@ static tn_status make_staging(tn_session *s) {
 
 /* Until weights and cache have memory they stand in a buffer that only says which kind of memory it will be, so that
  * graphs are scheduled and planned as they will run. */
-static void stand_in(tn_session *s, tn_tensor *t, int device, tn_buffer_usage usage) {
-    tn_buffer *b = &s->stand_ins[2 * device + (usage == TN_USAGE_WEIGHTS)];
-    *b = (tn_buffer){.type = s->types[device], .base = (void *)(uintptr_t)4096, .size = SIZE_MAX / 2, .usage = usage};
+enum { STAND_CACHE, STAND_WEIGHTS, STAND_PACKED, STANDS };
+static void stand_in(tn_session *s, tn_tensor *t, int device, int kind, tn_buffer_type *type) {
+    tn_buffer *b = &s->stand_ins[STANDS * device + kind];
+    *b = (tn_buffer){.type = type,
+                     .base = (void *)(uintptr_t)4096,
+                     .size = SIZE_MAX / 2,
+                     .usage = kind == STAND_CACHE ? TN_USAGE_ANY : TN_USAGE_WEIGHTS};
     t->buffer = b;
     t->data = b->base;
 }
 
+static tn__load load_of(const tn_session *s) {
+    return (tn__load){.types = s->types,
+                      .n_types = s->n_devices,
+                      .pack = s->pack,
+                      .device_of = device_of_weight,
+                      .user = s,
+                      .progress = s->params.progress,
+                      .progress_user = s->params.user};
+}
+
 static void stand_in_all(tn_session *s) {
     tn_model *m = s->model;
-    for (size_t i = 0; !m->loaded && i < m->n_all; i++)
-        if (!m->all[i].ignored) stand_in(s, m->all[i].tensor, device_of_weight(s, &m->all[i]), TN_USAGE_WEIGHTS);
+    const tn__load load = load_of(s);
+    for (size_t i = 0; !m->loaded && i < m->n_all; i++) {
+        if (m->all[i].ignored) continue;
+        int device = device_of_weight(s, &m->all[i]);
+        tn_buffer_type *type = tn__weight_memory(&load, &m->all[i]);
+        stand_in(s, m->all[i].tensor, device, type == s->types[device] ? STAND_WEIGHTS : STAND_PACKED, type);
+    }
     for (int32_t i = 0; i < m->h.n_layer; i++) {
-        stand_in(s, s->kv.layers[i].k, s->kv.layers[i].device, TN_USAGE_ANY);
-        stand_in(s, s->kv.layers[i].v, s->kv.layers[i].device, TN_USAGE_ANY);
+        int device = s->kv.layers[i].device;
+        stand_in(s, s->kv.layers[i].k, device, STAND_CACHE, s->types[device]);
+        stand_in(s, s->kv.layers[i].v, device, STAND_CACHE, s->types[device]);
     }
     for (size_t i = 0; i < TN__CACHE_GROUPS * s->n_devices; i++)
-        if (s->kv.meta[i]) stand_in(s, s->kv.meta[i], (int)(i % s->n_devices), TN_USAGE_ANY);
+        if (s->kv.meta[i])
+            stand_in(s, s->kv.meta[i], (int)(i % s->n_devices), STAND_CACHE, s->types[i % s->n_devices]);
 }
 
 static void remove_stand_ins(tn_model *m) {
@@ -181,13 +202,14 @@ static void remove_stand_ins(tn_model *m) {
 tn_status tn__session_prepare(tn_session *s) {
     tn_model *m = s->model;
     TN_TRY(fill_params(m, &s->params));
+    s->pack = m->loaded ? m->packed : !s->params.no_pack;
     tn_sched_params sp = {.n_threads = s->params.n_threads, .abort = s->params.abort, .abort_user = s->params.user};
     TN_TRY(tn__session_devices(s, &sp));
     TN_TRY(tn_sched_new(&sp, &s->sched));
     s->n_devices = tn_sched_backend_count(s->sched);
     s->device_of_layer = tn_calloc((size_t)m->h.n_layer + 2, sizeof *s->device_of_layer);
     s->types = tn_calloc(s->n_devices, sizeof(tn_buffer_type *));
-    s->stand_ins = tn_calloc(2 * s->n_devices, sizeof *s->stand_ins);
+    s->stand_ins = tn_calloc(STANDS * s->n_devices, sizeof *s->stand_ins);
     s->planned = tn_calloc(s->n_devices, sizeof *s->planned);
     if (!s->device_of_layer || !s->types || !s->stand_ins || !s->planned) return TN_E_NOMEM;
     for (size_t d = 0; d < s->n_devices; d++)
@@ -238,7 +260,7 @@ tn_status tn__session_plan(tn_session *s, int32_t n_gpu_layers) {
     tn_sched_memory *memory = tn_calloc(s->n_devices, sizeof *memory);
     size_t *sizes = tn_calloc(3 * s->n_devices, sizeof *sizes);
     tn_status status = memory && sizes ? tn_sched_measure(s->sched, graphs, s->n_reserved, memory) : TN_E_NOMEM;
-    tn__load load = {.types = s->types, .n_types = s->n_devices, .device_of = device_of_weight, .user = s};
+    const tn__load load = load_of(s);
     if (status == TN_OK) status = tn__load_sizes(m, &load, sizes, sizes + s->n_devices);
     if (status == TN_OK) status = tn__kv_sizes(&s->kv, s->types, sizes + 2 * s->n_devices);
     for (size_t d = 0; status == TN_OK && d < s->n_devices; d++) {
@@ -260,14 +282,10 @@ static tn_status create(tn_session *s) {
     TN_TRY(tn__session_prepare(s));
     TN_TRY(tn__session_choose(s));
     if (!s->fits) return tn__session_too_big(s);
-    tn__load load = {.types = s->types,
-                     .n_types = s->n_devices,
-                     .device_of = device_of_weight,
-                     .user = s,
-                     .progress = s->params.progress,
-                     .progress_user = s->params.user};
+    const tn__load load = load_of(s);
     TN_TRY(tn__load_weights(m, &load));
     m->n_gpu_layers = s->chosen_layers;
+    m->packed = s->pack;
     TN_TRY(tn__kv_allocate(&s->kv, s->types));
     TN_TRY(make_staging(s));
     tn_graph *graphs[TN__COUNT(s->reserved)];

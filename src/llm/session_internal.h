@@ -95,7 +95,8 @@ struct tn_session {
     size_t n_devices;         /* = backends of the scheduler */
     int *device_of_layer;     /* n_layer + 2: input side, layers, output side */
     tn_buffer_type **types;   /* per device */
-    tn_buffer *stand_ins;     /* per device: of unloaded weights, of the unallocated cache */
+    tn_buffer *stand_ins;     /* per device: of the unallocated cache, of unloaded weights, plain and packed */
+    bool pack;                /* weights go to the memory they gain from */
     tn__device_plan *planned; /* per device */
     bool fits;
     int32_t chosen_layers;                             /* off the CPU */
