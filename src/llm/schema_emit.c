@@ -476,10 +476,10 @@ static tn_status emit_object(tn__schema *s, json_t *flat, const tn__schema_path 
     tn_status status = collect_properties(s, flat, path, list, &n, empty);
     if (status != TN_OK || *empty) goto out;
     for (size_t i = 0; i < n; i++) n_required += list[i].required;
-    /* Other properties where the schema asks for them, or where it names none at all. Names that nothing may have
+    /* Other properties where the schema asks for them, or where it speaks of none at all. Names that nothing may have
      * (their schema is false) must be kept out of the others too. */
     uint32_t other = TN__RULE_EMPTY;
-    if (rest ? !json_is_false(rest) : room == 0) {
+    if (rest ? !json_is_false(rest) : room == 0 && !properties) {
         uint32_t value;
         tn__schema_path below = tn__schema_below(path, "additionalProperties");
         TN_TRY_GOTO(tn__schema_rule(s, rest ? rest : json_true(), &below, &value), status, out);

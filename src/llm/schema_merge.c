@@ -340,9 +340,9 @@ static bool is_required(json_t *flat, const char *name) {
 static tn_status apart_objects(tn__schema *s, json_t *a, json_t *b, const tn__schema_path *path, bool *result) {
     json_t *pa = json_object_get(a, "properties"), *pb = json_object_get(b, "properties");
     json_t *ra = rest_of_properties(a), *rb = rest_of_properties(b), *item, *value;
-    /* Documents from a have other properties than it names only where it says so, or names none. */
+    /* Documents from a have other properties than it names only where it says so, or does not speak of any. */
     *result = false;
-    bool a_is_closed = ra ? json_is_false(ra) : json_object_size(pa) > 0;
+    bool a_is_closed = ra ? json_is_false(ra) : pa != NULL;
     size_t i;
     const char *name;
     json_array_foreach(json_object_get(b, "required"), i, item) {

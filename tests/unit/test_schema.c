@@ -535,6 +535,8 @@ static void known_schemas_accept_and_refuse(void **state) {
           "{\"a\\\"\": 2}"},
          {"{\"ab\": 3}", "{\"\\u0061b\": 3}", "{\"x\": 1}", "{\"a\\u0062\": 3}", "{\"a\\\"\": 3}"}},
         {"{\"type\": \"object\", \"additionalProperties\": false}", {"{}"}, {"{\"a\": 1}"}},
+        {"{\"type\": \"object\", \"properties\": {}}", {"{}"}, {"{\"a\": 1}"}}, /* a call without arguments */
+        {"{\"type\": \"object\"}", {"{}", "{\"a\": 1}"}, {"[]"}},
         {"{\"type\": \"object\", \"additionalProperties\": {\"type\": \"null\"}, \"minProperties\": 1, "
          "\"maxProperties\": 2}",
          {"{\"a\": null}", "{\"a\": null, \"b\": null}"},
