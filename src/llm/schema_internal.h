@@ -10,7 +10,8 @@ enum {
     TN__SCHEMA_DEPTH_MAX = 100,        /* schemas within schemas, and references behind references */
     TN__SCHEMA_ALTERNATIVES_MAX = 200, /* of one schema after anyOf, oneOf and allOf are multiplied out */
     TN__SCHEMA_RULES_MAX = 20000,
-    TN__SCHEMA_WORK_MAX = 200000, /* schemas multiplied out in all */
+    TN__SCHEMA_WORK_MAX = 200000,  /* schemas multiplied out in all */
+    TN__SCHEMA_MERGES_MAX = 20000, /* pairs of schemas merged in all */
     TN__SCHEMA_TEXT_MAX = 8 << 20,
     TN__SCHEMA_REPEAT_MAX = 10000, /* longer strings and arrays than this are not generated */
 };
@@ -59,7 +60,7 @@ typedef struct tn__schema {
     tn__schema_memo *memo;
     size_t memo_slots, memo_count;
     uint32_t n_rules;
-    uint32_t work;
+    uint32_t work, merges;
     unsigned formats_used; /* bit per row of the table of formats */
 } tn__schema;
 

@@ -205,7 +205,7 @@ static tn_status flat_base(json_t *schema, const tn__schema_path *path, json_t *
 }
 
 /* Every combination of one schema from each list; those that nothing can match fall away when they are written. */
-static tn_status multiply(json_t *left, json_t *right, const tn__schema_path *path, json_t **result) {
+static tn_status multiply(tn__schema *s, json_t *left, json_t *right, const tn__schema_path *path, json_t **result) {
     json_t *out = json_array(), *a, *b;
     size_t i, k;
     tn_status status = out ? TN_OK : no_memory();
@@ -214,6 +214,8 @@ static tn_status multiply(json_t *left, json_t *right, const tn__schema_path *pa
         if (status == TN_OK && json_array_size(out) >= TN__SCHEMA_ALTERNATIVES_MAX)
             status = tn__schema_fail(TN_E_LIMIT, path, "more than %d combinations of alternatives",
                                      TN__SCHEMA_ALTERNATIVES_MAX);
+        if (status == TN_OK && ++s->merges > TN__SCHEMA_MERGES_MAX)
+            status = tn__schema_fail(TN_E_LIMIT, path, "too many combinations of allOf, anyOf and oneOf");
         if (status == TN_OK) status = merge(a, b, path, &merged);
         if (status == TN_OK && json_array_append_new(out, merged) != 0) status = no_memory();
     }
@@ -228,7 +230,7 @@ static tn_status multiply(json_t *left, json_t *right, const tn__schema_path *pa
 static tn_status multiply_by(tn__schema *s, json_t **list, json_t *schema, const tn__schema_path *path) {
     json_t *factor, *product;
     TN_TRY(tn__schema_expand(s, schema, path, &factor));
-    TN_TRY(multiply(*list, factor, path, &product));
+    TN_TRY(multiply(s, *list, factor, path, &product));
     TN_TRY(own(s, product));
     *list = product;
     return TN_OK;
@@ -258,7 +260,7 @@ static tn_status multiply_choice(tn__schema *s, json_t **list, json_t *schema, c
     if (!json_is_array(choices)) return tn__schema_fail(TN_E_SYNTAX, &below, "must be an array of schemas");
     if (strcmp(key, "oneOf") == 0) TN_TRY(tn__schema_check_apart(s, choices, &below));
     TN_TRY(expand_all(s, choices, &below, &factor));
-    TN_TRY(multiply(*list, factor, path, &product));
+    TN_TRY(multiply(s, *list, factor, path, &product));
     TN_TRY(own(s, product));
     *list = product;
     return TN_OK;
