@@ -29,7 +29,15 @@ add_library(tenon_frame STATIC ${frame_sources})
 target_include_directories(tenon_frame PUBLIC tools/tenon include)
 target_link_libraries(tenon_frame PRIVATE tenon_flags)
 
-add_executable(tenon_program ${tool_sources} ${CMAKE_BINARY_DIR}/generated/command_table.c)
+# The page of tenon serve is part of the program.
+file(GLOB page_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tools/tenon/page/*)
+add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/generated/page_files.c VERBATIM
+  DEPENDS ${page_files} ${CMAKE_SOURCE_DIR}/cmake/embed.cmake
+  COMMAND ${CMAKE_COMMAND} -DOUT=${CMAKE_BINARY_DIR}/generated/page_files.c
+    -DFOLDER=${CMAKE_SOURCE_DIR}/tools/tenon/page -P ${CMAKE_SOURCE_DIR}/cmake/embed.cmake)
+
+add_executable(tenon_program ${tool_sources} ${CMAKE_BINARY_DIR}/generated/command_table.c
+  ${CMAKE_BINARY_DIR}/generated/page_files.c)
 set_target_properties(tenon_program PROPERTIES OUTPUT_NAME tenon INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
 target_compile_definitions(tenon_program PRIVATE TENON_PLATFORM="${CMAKE_SYSTEM_NAME} ${CMAKE_SYSTEM_PROCESSOR}")
 target_link_libraries(tenon_program PRIVATE tenon_flags tenon_frame tenon

@@ -1,0 +1,304 @@
+/* tenon serve: the model over HTTP. Options, set-up, the event loop and the way out; the rest is in serve/. */
+#include "serve/http.h"
+
+#include "text_input.h"
+
+#include <event2/thread.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+static void on_outbox(evutil_socket_t fd, short what, void *user) {
+    struct server *server = user;
+    (void)fd;
+    (void)what;
+    take_pieces(server);
+    if (atomic_load(&server->phase) == PHASE_FAILED) event_base_loopbreak(server->base);
+}
+
+struct watch {
+    struct server *server;
+    double grace;
+    uint64_t deadline, last_ping;
+    struct evhttp_bound_socket *socket;
+    bool announced;
+};
+
+/* Ten times a second: has somebody asked us to stop, and is it time for a ping? */
+static void on_tick(evutil_socket_t fd, short what, void *user) {
+    struct watch *watch = user;
+    struct server *server = watch->server;
+    uint64_t now = tn_time_ns();
+    (void)fd;
+    (void)what;
+    if (!watch->announced && atomic_load(&server->phase) == PHASE_READY) {
+        watch->announced = true;
+        fprintf(stderr, "tenon: %s is ready: %d slots share a context of %d\n", server->alias, server->n_slots,
+                server->n_ctx);
+    }
+    if (now - watch->last_ping > 1000000000u) {
+        watch->last_ping = now;
+        ping_requests(server);
+    }
+    if (interrupted() && !watch->deadline) {
+        watch->deadline = now + (uint64_t)(watch->grace * 1e9);
+        if (watch->socket) evhttp_del_accept_socket(server->http, watch->socket);
+        watch->socket = NULL;
+        int ready = PHASE_READY, loading = PHASE_LOADING;
+        if (!atomic_compare_exchange_strong(&server->phase, &ready, PHASE_STOPPING))
+            atomic_compare_exchange_strong(&server->phase, &loading, PHASE_STOPPING);
+        engine_wake(server);
+    }
+    if (!watch->deadline) return;
+    if (now > watch->deadline) cancel_requests(server);
+    /* A moment for the last answers to leave. */
+    if (!server->requests && now + (uint64_t)(watch->grace * 1e9) > watch->deadline + 200000000u)
+        event_base_loopbreak(server->base);
+}
+
+static int read_keys(struct server *server, const struct args *args) {
+    const char *file = args_text(args, "api-key-file"), *list = args_text(args, "api-key");
+    char *text = NULL;
+    size_t size;
+    int code = EXIT_OK;
+    if (file && (code = read_text_file(file, &text, &size))) return code;
+    for (int part = 0; part < 2; part++) {
+        const char *at = part ? text : list;
+        while (at && *at) {
+            size_t length = strcspn(at, part ? "\r\n" : ",");
+            if (length && server->n_keys == sizeof server->keys / sizeof *server->keys) {
+                free(text);
+                return fail("at most %zu API keys", sizeof server->keys / sizeof *server->keys);
+            }
+            if (length && (server->keys[server->n_keys] = strndup(at, length))) server->n_keys++;
+            at += length + (at[length] != '\0');
+        }
+    }
+    free(text);
+    if ((file || list) && !server->n_keys) return fail("the list of API keys is empty");
+    return EXIT_OK;
+}
+
+static void read_sampling(const struct args *args, tn_sampler_params *p) {
+    *p = tn_sampler_params_default();
+    int64_t seed = args_int(args, "seed");
+    p->seed = seed < 0 ? TN_SEED_RANDOM : (uint64_t)seed;
+    p->temperature = (float)args_real(args, "temp");
+    p->top_k = (int32_t)args_int(args, "top-k");
+    p->top_p = (float)args_real(args, "top-p");
+    p->min_p = (float)args_real(args, "min-p");
+    p->typical_p = (float)args_real(args, "typical");
+    p->repeat_penalty = (float)args_real(args, "repeat-penalty");
+    p->penalty_window = (int32_t)args_int(args, "repeat-last-n");
+    p->frequency_penalty = (float)args_real(args, "frequency-penalty");
+    p->presence_penalty = (float)args_real(args, "presence-penalty");
+    p->mirostat = (int32_t)args_int(args, "mirostat");
+}
+
+static int configure(struct server *server, const struct args *args) {
+    char buffer[4096];
+    const char *path = engine_model_path(args, buffer, sizeof buffer), *alias = args_text(args, "alias");
+    if (!path) return EXIT_ERROR;
+    if (args_text(args, "grammar") || args_text(args, "grammar-file") || args_text(args, "json-schema"))
+        return fail_usage(args, "a grammar or schema belongs into the request");
+    snprintf(server->path, sizeof server->path, "%s", path);
+    const char *slash = strrchr(path, '/');
+    snprintf(server->alias, sizeof server->alias, "%s", alias ? alias : slash ? slash + 1 : path);
+    char *dot = strrchr(server->alias, '.');
+    if (!alias && dot && strcasecmp(dot, ".gguf") == 0) *dot = '\0';
+    json_t *text = json_string(server->alias);
+    if (!text) snprintf(server->alias, sizeof server->alias, "model");
+    json_decref(text);
+    server->n_slots = (int)args_int(args, "parallel");
+    server->queue_limit = (int)args_int(args, "queue");
+    server->timeout = args_real(args, "timeout");
+    server->show_metrics = args_flag(args, "metrics");
+    server->show_slots = args_flag(args, "slots");
+    server->log_requests = args_flag(args, "access-log");
+    server->default_predict = (int32_t)args_int(args, "predict");
+    read_sampling(args, &server->sampling);
+    int code = engine_session_params(args, &server->params);
+    return code ? code : read_keys(server, args);
+}
+
+static int listen_at(struct server *server, struct watch *watch, const struct args *args) {
+    const char *host = args_text(args, "host");
+    int port = (int)args_int(args, "port");
+    server->http = evhttp_new(server->base);
+    if (!server->http) return fail("no memory for the HTTP server");
+    evhttp_set_max_headers_size(server->http, 64 * 1024);
+    evhttp_set_max_body_size(server->http, (ev_ssize_t)args_size(args, "max-body"));
+    evhttp_set_timeout(server->http, (int)server->timeout);
+    evhttp_set_allowed_methods(server->http, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_OPTIONS |
+                                                 EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE | EVHTTP_REQ_PATCH);
+    evhttp_set_gencb(server->http, on_request, server);
+    watch->socket = evhttp_bind_socket_with_handle(server->http, host, (ev_uint16_t)port);
+    if (!watch->socket) return fail("cannot listen at %s:%d: is the port taken?", host, port);
+    struct sockaddr_storage address;
+    socklen_t size = sizeof address;
+    if (getsockname(evhttp_bound_socket_get_fd(watch->socket), (struct sockaddr *)&address, &size) == 0)
+        port = ntohs(address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port
+                                                   : ((struct sockaddr_in *)&address)->sin_port);
+    fprintf(stderr, "tenon: listening at http://%s:%d\n", host, port);
+    if (!server->n_keys && strcmp(host, "127.0.0.1") != 0 && strcmp(host, "localhost") != 0 &&
+        strcmp(host, "::1") != 0)
+        warn("everybody who reaches %s can use this server; set --api-key", host);
+    return EXIT_OK;
+}
+
+static int run(const struct args *args) {
+    struct server *server = tn_calloc(1, sizeof *server);
+    if (!server) return fail_status(TN_E_NOMEM, "server");
+    struct watch watch = {.server = server, .grace = args_real(args, "grace")};
+    struct event *tick = NULL;
+    bool running = false;
+    server->args = args;
+    server->started = time(NULL);
+    server->queue_end = &server->queue;
+    server->outbox_end = &server->outbox;
+    pthread_mutex_init(&server->lock, NULL);
+    pthread_cond_init(&server->wake, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+    int code = configure(server, args);
+    if (code) goto out;
+    evthread_use_pthreads();
+    server->base = event_base_new();
+    server->outbox_ready = server->base ? event_new(server->base, -1, EV_PERSIST, on_outbox, server) : NULL;
+    tick = server->base ? event_new(server->base, -1, EV_PERSIST, on_tick, &watch) : NULL;
+    struct timeval often = {.tv_usec = 100000};
+    if (!server->outbox_ready || !tick || event_add(tick, &often) != 0) {
+        code = fail("no memory for the event loop");
+        goto out;
+    }
+    if ((code = listen_at(server, &watch, args)) || (code = engine_start(server))) goto out;
+    running = true;
+    event_base_dispatch(server->base);
+    /* Whatever ended the loop, the engine must not wait for us, nor answers for the engine. */
+    int ready = PHASE_READY;
+    atomic_compare_exchange_strong(&server->phase, &ready, PHASE_STOPPING);
+    cancel_requests(server);
+    engine_wake(server);
+out:
+    if (running) {
+        engine_join(server);
+        take_pieces(server);
+        code = server->exit_code;
+    }
+    if (server->http) evhttp_free(server->http);
+    if (tick) event_free(tick);
+    if (server->outbox_ready) event_free(server->outbox_ready);
+    if (server->base) event_base_free(server->base);
+    for (size_t i = 0; i < server->n_keys; i++) free(server->keys[i]);
+    pthread_mutex_destroy(&server->lock);
+    pthread_cond_destroy(&server->wake);
+    tn_free(server);
+    return code;
+}
+
+static const struct option options[] = {
+    {.name = "host",
+     .value = "ADDRESS",
+     .kind = OPTION_TEXT,
+     .fallback = "127.0.0.1",
+     .help = "address to listen at",
+     .env = "LLAMA_ARG_HOST"},
+    {.name = "port",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 0,
+     .max = 65535,
+     .fallback = "8080",
+     .help = "port to listen at, 0 for any free one",
+     .env = "LLAMA_ARG_PORT"},
+    {.name = "parallel",
+     .letter = "np",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 1,
+     .max = 1024,
+     .fallback = "4",
+     .help = "slots: requests computed at once, sharing the context",
+     .env = "LLAMA_ARG_N_PARALLEL"},
+    {.name = "queue",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 1,
+     .max = 1 << 20,
+     .fallback = "256",
+     .help = "texts that may wait for a slot before clients are sent away"},
+    {.name = "predict",
+     .letter = "n",
+     .aliases = "--n-predict",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = -1,
+     .max = 1e9,
+     .fallback = "-1",
+     .help = "tokens to write when a request does not say, -1 up to the context",
+     .env = "LLAMA_ARG_N_PREDICT"},
+    {.name = "alias",
+     .letter = "a",
+     .value = "NAME",
+     .kind = OPTION_TEXT,
+     .help = "the model's name for clients",
+     .env = "LLAMA_ARG_ALIAS"},
+    {.name = "api-key",
+     .value = "KEYS",
+     .kind = OPTION_TEXT,
+     .help = "keys that clients must present one of, separated by commas",
+     .env = "TENON_API_KEY LLAMA_API_KEY"},
+    {.name = "api-key-file", .value = "FILE", .kind = OPTION_TEXT, .help = "the same from a file, one per line"},
+    {.name = "metrics", .kind = OPTION_FLAG, .help = "offer /metrics", .env = "LLAMA_ARG_ENDPOINT_METRICS"},
+    {.name = "slots", .kind = OPTION_FLAG, .fallback = "on", .help = "offer /slots"},
+    {.name = "access-log", .kind = OPTION_FLAG, .help = "a line of JSON for every answer, on standard error"},
+    {.name = "max-body",
+     .value = "SIZE",
+     .kind = OPTION_SIZE,
+     .fallback = "16M",
+     .help = "largest request body accepted"},
+    {.name = "timeout",
+     .letter = "to",
+     .value = "TIME",
+     .kind = OPTION_SECONDS,
+     .min = 1,
+     .max = 86400,
+     .fallback = "60",
+     .help = "silence after which a client that should read or write is dropped",
+     .env = "LLAMA_ARG_TIMEOUT"},
+    {.name = "grace",
+     .value = "TIME",
+     .kind = OPTION_SECONDS,
+     .min = 0,
+     .max = 3600,
+     .fallback = "5",
+     .help = "time that running requests get to finish when the server is stopped"},
+    {0},
+};
+static const struct option_group *const groups[] = {&engine_options, &sampling_options, NULL};
+
+const struct command command_serve = {
+    .name = "serve",
+    .summary = "offer a model over HTTP, with a page to chat",
+    .arguments = "[MODEL]",
+    .options = options,
+    .groups = groups,
+    .details =
+        "Clients written for the OpenAI API or for llama.cpp's server work unchanged; docs/server.md lists what is "
+        "served. Sampling options are the defaults for requests that do not say.",
+    .examples = "tenon serve model.gguf\n"
+                "tenon serve model.gguf -c 16384 -np 8 --host 0.0.0.0 --api-key secret\n"
+                "tenon serve --port 0 --metrics",
+    .section = SECTION_USE,
+    .min_arguments = 0,
+    .max_arguments = 1,
+    .run = run,
+};

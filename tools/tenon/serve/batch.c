@@ -1,0 +1,623 @@
+/* The engine thread: continuous batching of jobs over slots.
+ *
+ * A slot is a sequence of the session with the tokens that belong in it. Every round feeds what the slots still lack:
+ * one token of each that writes, and a piece of the prompts that wait, so that a long prompt stalls nobody. When the
+ * cache is full, what idle slots remember goes first; then the youngest job gives its cells back and is computed
+ * again when there is room. */
+#include "serve.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct slot {
+    struct job *job; /* NULL: idle, the tokens are what the cache remembers */
+    tn_token *tokens;
+    int32_t count, n_kv; /* tokens in all, and of them in the cache */
+    int32_t n_prompt, n_scored, n_predicted, n_cached;
+    uint64_t task, began, prompted, used;
+    char held[512]; /* text that may be the beginning of a stop word */
+    size_t n_held;
+    bool fed; /* in the batch of this round */
+};
+
+struct engine {
+    struct server *server;
+    tn_session *session;
+    struct slot *slots;
+    int n_slots, turn;
+    int32_t n_batch, n_piece, n_score;
+    tn_token *tokens;
+    int32_t *seqs, *positions;
+    bool *outputs;
+    int32_t n_tokens;
+    uint64_t n_tasks, map_time;
+    tn_token_prob top[MAX_TOP];
+};
+
+/* ---- Pieces ---------------------------------------------------------------------------------------------------- */
+
+static struct piece *piece_new(struct job *job, size_t n_top, const char *text, size_t length) {
+    struct piece *p = tn_calloc(1, sizeof *p + n_top * sizeof *p->top);
+    if (!p) return NULL;
+    p->text = tn_malloc(length + 1);
+    if (!p->text) {
+        tn_free(p);
+        return NULL;
+    }
+    memcpy(p->text, text, length);
+    p->text[length] = '\0';
+    p->length = length;
+    p->job = job;
+    p->token = TN_TOKEN_NONE;
+    p->n_top = n_top;
+    return p;
+}
+
+static void post(struct server *server, struct piece *p) {
+    pthread_mutex_lock(&server->lock);
+    bool first = !server->outbox;
+    *server->outbox_end = p;
+    server->outbox_end = &p->next;
+    pthread_mutex_unlock(&server->lock);
+    if (first) event_active(server->outbox_ready, EV_READ, 0);
+}
+
+static struct job_stats stats_of(const struct slot *slot) {
+    uint64_t now = tn_time_ns(), prompted = slot->prompted ? slot->prompted : now;
+    return (struct job_stats){
+        .n_cached = slot->n_cached,
+        .n_prompt = slot->n_prompt,
+        .n_predicted = slot->n_predicted,
+        .prompt_ms = (double)(prompted - slot->began) / 1e6,
+        .predicted_ms = (double)(now - prompted) / 1e6,
+    };
+}
+
+/* The last piece of a job. There must be one even without memory, or the request would never end. */
+static void post_end(struct server *server, struct job *job, enum finish finish, const struct job_stats *stats,
+                     const char *text, size_t length, const char *detail) {
+    struct piece *p;
+    while (!(p = piece_new(job, 0, text, length))) {
+        struct timespec pause = {.tv_nsec = 10000000};
+        nanosleep(&pause, NULL);
+    }
+    p->finish = finish;
+    if (stats) p->stats = *stats;
+    if (job->sampler) p->stats.seed = tn_sampler_seed(job->sampler);
+    if (finish == FINISH_WORD) snprintf(p->stop_word, sizeof p->stop_word, "%s", detail);
+    if (finish == FINISH_ERROR) snprintf(p->error, sizeof p->error, "%s", detail);
+    post(server, p);
+}
+
+static void finish_slot(struct engine *e, struct slot *slot, enum finish finish, const char *text, size_t length,
+                        const char *detail, bool truncated) {
+    struct job_stats stats = stats_of(slot);
+    stats.truncated = truncated;
+    struct job *job = slot->job;
+    slot->job = NULL;
+    slot->count = slot->n_kv; /* a token that was drawn but not fed is not in the cache */
+    slot->used = tn_time_ns();
+    pthread_mutex_lock(&e->server->lock);
+    e->server->view.n_prompt += (uint64_t)(stats.n_prompt - stats.n_cached);
+    e->server->view.n_predicted += (uint64_t)stats.n_predicted;
+    e->server->view.prompt_seconds += stats.prompt_ms / 1e3;
+    e->server->view.predicted_seconds += stats.predicted_ms / 1e3;
+    pthread_mutex_unlock(&e->server->lock);
+    post_end(e->server, job, finish, &stats, text, length, detail);
+}
+
+/* ---- Slots ----------------------------------------------------------------------------------------------------- */
+
+static int32_t common_prefix(const struct slot *slot, const tn_tokens *prompt) {
+    int32_t n = 0, most = slot->n_kv < (int32_t)prompt->count - 1 ? slot->n_kv : (int32_t)prompt->count - 1;
+    while (n < most && slot->tokens[n] == prompt->ids[n]) n++;
+    return n;
+}
+
+static void forget(struct engine *e, struct slot *slot) {
+    if (tn_session_seq_remove(e->session, (int32_t)(slot - e->slots), 0, -1) != TN_OK)
+        tn_log(TN_LOG_WARN, "slot %d: %s", (int)(slot - e->slots), tn_error());
+    slot->n_kv = 0;
+    if (!slot->job) slot->count = 0;
+}
+
+static void assign(struct engine *e, struct slot *slot, struct job *job) {
+    int32_t id = (int32_t)(slot - e->slots), keep = 0;
+    bool windowed = e->server->info.n_window > 0;
+    if (!job->no_cache && !job->score_prompt) {
+        keep = common_prefix(slot, &job->prompt);
+        /* A sliding window has dropped what lies before its end: only a whole sequence can go on. */
+        if (windowed && keep < slot->n_kv) keep = 0;
+        struct slot *source = NULL;
+        int32_t best = keep;
+        for (int i = 0; !windowed && i < e->n_slots; i++) {
+            int32_t n = &e->slots[i] == slot ? 0 : common_prefix(&e->slots[i], &job->prompt);
+            if (n > best + 16) {
+                best = n;
+                source = &e->slots[i];
+            }
+        }
+        if (source) {
+            forget(e, slot);
+            keep = tn_session_seq_copy(e->session, (int32_t)(source - e->slots), id, 0, best) == TN_OK ? best : 0;
+        }
+    }
+    if (keep == 0)
+        forget(e, slot);
+    else if (tn_session_seq_remove(e->session, id, keep, -1) != TN_OK)
+        keep = 0;
+    memcpy(slot->tokens, job->prompt.ids, job->prompt.count * sizeof *slot->tokens);
+    slot->job = job;
+    slot->count = slot->n_prompt = (int32_t)job->prompt.count;
+    slot->n_kv = slot->n_cached = keep;
+    slot->n_predicted = 0;
+    slot->n_scored = 1;
+    slot->n_held = 0;
+    slot->prompted = 0;
+    slot->began = tn_time_ns();
+    slot->task = ++e->n_tasks;
+}
+
+/* The idle slot that already knows most of the prompt; of equals the one longest unused. */
+static struct slot *choose_slot(struct engine *e, const tn_tokens *prompt) {
+    struct slot *best = NULL;
+    int32_t best_n = -1;
+    for (int i = 0; i < e->n_slots; i++) {
+        struct slot *slot = &e->slots[i];
+        if (slot->job) continue;
+        int32_t n = common_prefix(slot, prompt);
+        if (n > best_n || (n == best_n && slot->used < best->used)) {
+            best = slot;
+            best_n = n;
+        }
+    }
+    return best;
+}
+
+/* Whether a prompt can be computed beside those at work. */
+static bool has_room(const struct engine *e, const struct job *job) {
+    int64_t used = 0;
+    for (int i = 0; i < e->n_slots; i++)
+        if (e->slots[i].job) used += e->slots[i].count;
+    return used == 0 || used + (int64_t)job->prompt.count + 1 <= e->server->n_ctx;
+}
+
+static void admit(struct engine *e) {
+    for (;;) {
+        struct server *server = e->server;
+        pthread_mutex_lock(&server->lock);
+        struct job **at = &server->queue, *job = NULL;
+        while (*at && !atomic_load(&(*at)->cancelled)) at = &(*at)->next;
+        if (!*at) at = &server->queue;
+        struct slot *slot = NULL;
+        if (*at && (atomic_load(&(*at)->cancelled) ||
+                    ((slot = choose_slot(e, &(*at)->prompt)) != NULL && has_room(e, *at)))) {
+            job = *at;
+            *at = job->next;
+            if (!*at && server->queue_end == &job->next) server->queue_end = at;
+            server->n_queued--;
+        }
+        pthread_mutex_unlock(&server->lock);
+        if (!job) return;
+        if (atomic_load(&job->cancelled))
+            post_end(server, job, FINISH_CANCELLED, NULL, "", 0, "");
+        else
+            assign(e, slot, job);
+    }
+}
+
+static void drop_cancelled(struct engine *e) {
+    for (int i = 0; i < e->n_slots; i++)
+        if (e->slots[i].job && atomic_load(&e->slots[i].job->cancelled))
+            finish_slot(e, &e->slots[i], FINISH_CANCELLED, "", 0, "", false);
+}
+
+/* Frees cells. False when nobody is left to give any. */
+static bool make_room(struct engine *e) {
+    struct slot *oldest = NULL, *youngest = NULL;
+    int n_busy = 0;
+    for (int i = 0; i < e->n_slots; i++) {
+        struct slot *slot = &e->slots[i];
+        if (!slot->job && slot->n_kv && (!oldest || slot->used < oldest->used)) oldest = slot;
+        if (slot->job && slot->n_kv && (!youngest || slot->task > youngest->task)) youngest = slot;
+        n_busy += slot->job && slot->n_kv;
+    }
+    struct slot *victim = oldest ? oldest : n_busy > 1 ? youngest : NULL;
+    if (victim) forget(e, victim);
+    return victim != NULL;
+}
+
+/* ---- Text ------------------------------------------------------------------------------------------------------ */
+
+/* Length of the longest end of `text` that begins a stop word. */
+static size_t stop_overlap(const struct job *job, const char *text, size_t length) {
+    size_t most = 0;
+    for (size_t i = 0; i < job->n_stops; i++) {
+        size_t size = strlen(job->stops[i]), n = size - 1 < length ? size - 1 : length;
+        for (; n > most; n--)
+            if (memcmp(text + length - n, job->stops[i], n) == 0) break;
+        if (n > most) most = n;
+    }
+    return most;
+}
+
+/* Adds text to what is held and says how much may go out. Returns the index of the stop word met, or -1. */
+static int hold(struct slot *slot, char *buffer, size_t size, const char *text, size_t length, size_t *release,
+                size_t *total) {
+    const struct job *job = slot->job;
+    if (length > size - slot->n_held) length = size - slot->n_held;
+    memcpy(buffer, slot->held, slot->n_held);
+    memcpy(buffer + slot->n_held, text, length);
+    *total = slot->n_held + length;
+    int met = -1;
+    *release = *total;
+    for (size_t i = 0; i < job->n_stops; i++) {
+        char *at = memmem(buffer, *total, job->stops[i], strlen(job->stops[i]));
+        if (at && (size_t)(at - buffer) < *release) {
+            *release = (size_t)(at - buffer);
+            met = (int)i;
+        }
+    }
+    if (met >= 0) return met;
+    size_t keep = stop_overlap(job, buffer, *total);
+    /* Words longer than the room for held text are cut at reading, so this is only a guard. */
+    if (keep > sizeof slot->held) keep = sizeof slot->held;
+    *release = *total - keep;
+    memcpy(slot->held, buffer + *release, keep);
+    slot->n_held = keep;
+    return -1;
+}
+
+static void post_token(struct engine *e, struct slot *slot, tn_token token, const float *row, const char *text,
+                       size_t length, bool of_prompt) {
+    struct job *job = slot->job;
+    size_t n_top = job->n_top > 0 ? (size_t)job->n_top : 0;
+    float logprob = 0;
+    bool known = row && job->n_top >= 0 &&
+                 tn_top_logprobs(row, (size_t)e->server->info.n_vocab, e->top, n_top, token, &logprob) == TN_OK;
+    struct piece *p = piece_new(job, known ? n_top : 0, text, length);
+    if (!p) return; /* a lost piece of text; the end is still reported */
+    p->token = token;
+    p->of_prompt = of_prompt;
+    p->has_logprob = known;
+    p->logprob = logprob;
+    if (known) memcpy(p->top, e->top, n_top * sizeof *p->top);
+    post(e->server, p);
+}
+
+/* A row of logits after the last token of a slot: the next token, or the end. */
+static void advance(struct engine *e, struct slot *slot, const float *row) {
+    struct job *job = slot->job;
+    struct server *server = e->server;
+    char buffer[2048];
+    if (!slot->prompted) slot->prompted = tn_time_ns();
+    if (job->n_predict == 0) {
+        finish_slot(e, slot, FINISH_LIMIT, "", 0, "", false);
+        return;
+    }
+    tn_token token;
+    if (tn_sampler_sample(job->sampler, row, (size_t)server->info.n_vocab, &token) != TN_OK ||
+        tn_sampler_accept(job->sampler, token) != TN_OK) {
+        finish_slot(e, slot, FINISH_ERROR, "", 0, tn_error(), false);
+        return;
+    }
+    size_t length, release, total;
+    if (tn_token_is_end(server->tokenizer, token) && !job->ignore_end) {
+        const char *rest = tn_detokenizer_finish(job->detokenizer, &length);
+        memcpy(buffer, slot->held, slot->n_held);
+        if (length > sizeof buffer - slot->n_held) length = 0;
+        memcpy(buffer + slot->n_held, rest, length);
+        finish_slot(e, slot, FINISH_EOS, buffer, slot->n_held + length, "", false);
+        return;
+    }
+    slot->n_predicted++;
+    const char *text = tn_detokenizer_push(job->detokenizer, token, &length);
+    int met = hold(slot, buffer, sizeof buffer, text, length, &release, &total);
+    post_token(e, slot, token, row, buffer, release, false);
+    if (met >= 0) {
+        bool user = (size_t)met < job->n_user_stops;
+        finish_slot(e, slot, user ? FINISH_WORD : FINISH_EOS, "", 0, job->stops[met], false);
+        return;
+    }
+    bool full = slot->count + 1 >= server->n_ctx;
+    if (slot->n_predicted >= job->n_predict || full) {
+        const char *rest = tn_detokenizer_finish(job->detokenizer, &length);
+        memcpy(buffer, slot->held, slot->n_held);
+        memcpy(buffer + slot->n_held, rest, length < 64 ? length : 64);
+        finish_slot(e, slot, FINISH_LIMIT, buffer, slot->n_held + (length < 64 ? length : 64), "",
+                    full && slot->n_predicted < job->n_predict);
+        return;
+    }
+    slot->tokens[slot->count++] = token;
+}
+
+/* ---- Rounds ---------------------------------------------------------------------------------------------------- */
+
+static void feed(struct engine *e, struct slot *slot, int32_t count) {
+    for (int32_t i = 0; i < count; i++) {
+        int32_t position = slot->n_kv + i, n = e->n_tokens++;
+        e->tokens[n] = slot->tokens[position];
+        e->positions[n] = position;
+        e->seqs[n] = (int32_t)(slot - e->slots);
+        e->outputs[n] = position == slot->count - 1 ||
+                        (slot->job->score_prompt && position < slot->n_prompt - 1 && position + 1 >= slot->n_scored);
+    }
+    slot->fed = true;
+}
+
+static void build(struct engine *e) {
+    e->n_tokens = 0;
+    int32_t score = e->n_score, left;
+    for (int i = 0; i < e->n_slots; i++) {
+        struct slot *slot = &e->slots[i];
+        slot->fed = false;
+        if (slot->job && slot->count - slot->n_kv == 1 && !atomic_load(&slot->job->paused)) feed(e, slot, 1);
+    }
+    left = e->n_piece < e->n_batch - e->n_tokens ? e->n_piece : e->n_batch - e->n_tokens;
+    e->turn++;
+    for (int i = 0; i < e->n_slots; i++) {
+        struct slot *slot = &e->slots[(i + e->turn) % e->n_slots];
+        if (!slot->job || slot->count - slot->n_kv < 2) continue;
+        int32_t n = slot->count - slot->n_kv;
+        if (n > left) n = left;
+        if (slot->job->score_prompt && n > score) n = score;
+        if (n < 1) continue;
+        if (slot->job->score_prompt) score -= n;
+        left -= n;
+        feed(e, slot, n);
+    }
+}
+
+static void harvest(struct engine *e) {
+    int32_t row = 0;
+    for (int32_t i = 0; i < e->n_tokens; i++) {
+        struct slot *slot = &e->slots[e->seqs[i]];
+        slot->n_kv = e->positions[i] + 1;
+        if (!e->outputs[i]) continue;
+        const float *logits = tn_session_logits(e->session, row++);
+        if (!slot->job || !logits) continue;
+        if (slot->job->score_prompt && slot->n_kv < slot->n_prompt) {
+            post_token(e, slot, slot->tokens[slot->n_kv], logits, "", 0, true);
+            slot->n_scored = slot->n_kv + 1;
+        } else if (slot->n_kv == slot->count) {
+            advance(e, slot, logits);
+        }
+    }
+}
+
+/* A decode is given up when everybody in it has gone, or when the program must end. */
+static bool abandon(void *user) {
+    struct engine *e = user;
+    if (atomic_load(&e->server->phase) == PHASE_FAILED) return true;
+    bool fed = false;
+    for (int i = 0; e->slots && i < e->n_slots; i++) {
+        if (!e->slots[i].fed || !e->slots[i].job) continue;
+        if (!atomic_load(&e->slots[i].job->cancelled)) return false;
+        fed = true;
+    }
+    return fed;
+}
+
+static void repair(struct engine *e, tn_status status) {
+    char why[200];
+    snprintf(why, sizeof why, "%s", tn_error());
+    for (int i = 0; i < e->n_slots; i++) {
+        struct slot *slot = &e->slots[i];
+        if (!slot->fed) continue;
+        if (tn_session_seq_remove(e->session, i, slot->n_kv, -1) != TN_OK) forget(e, slot);
+        if (status != TN_E_ABORTED && slot->job) finish_slot(e, slot, FINISH_ERROR, "", 0, why, false);
+    }
+}
+
+static void publish(struct engine *e, bool now) {
+    struct engine_view *view = &e->server->view;
+    uint64_t time = tn_time_ns();
+    pthread_mutex_lock(&e->server->lock);
+    view->stats = tn_session_get_stats(e->session);
+    view->cache = tn_session_cache_usage(e->session);
+    view->n_busy_slots = 0;
+    for (int i = 0; i < e->n_slots; i++) {
+        const struct slot *s = &e->slots[i];
+        view->slots[i] = (struct slot_view){.busy = s->job != NULL,
+                                            .n_prompt = s->n_prompt,
+                                            .n_done = s->n_kv,
+                                            .n_cached = s->n_cached,
+                                            .n_predicted = s->n_predicted,
+                                            .n_remaining = s->job ? s->job->n_predict - s->n_predicted : 0,
+                                            .task = s->task};
+        view->n_busy_slots += s->job != NULL;
+    }
+    /* The map costs a walk over all cells; five times a second is as often as anybody looks. */
+    if (now || time - e->map_time > 200000000u) {
+        e->map_time = time;
+        tn_session_cache_map(e->session, view->map);
+        tn_fit fit;
+        if (tn_session_memory(e->session, &fit) == TN_OK) {
+            tn_fit_free(&view->used);
+            view->used = fit;
+        }
+    }
+    pthread_mutex_unlock(&e->server->lock);
+}
+
+/* One decode; false when nothing could be fed. */
+static bool round_of(struct engine *e) {
+    tn_status status;
+    do {
+        build(e);
+        if (e->n_tokens == 0) return false;
+        tn_batch batch = {.n_tokens = e->n_tokens,
+                          .tokens = e->tokens,
+                          .positions = e->positions,
+                          .seqs = e->seqs,
+                          .outputs = e->outputs};
+        status = tn_session_decode(e->session, &batch);
+    } while (status == TN_E_FULL && make_room(e));
+    if (status == TN_OK)
+        harvest(e);
+    else
+        repair(e, status);
+    pthread_mutex_lock(&e->server->lock);
+    e->server->view.n_decodes++;
+    pthread_mutex_unlock(&e->server->lock);
+    return true;
+}
+
+static bool is_busy(const struct engine *e) {
+    for (int i = 0; i < e->n_slots; i++)
+        if (e->slots[i].job) return true;
+    return false;
+}
+
+/* Paused jobs wait for their readers; a look every now and then is enough, for the wake-up comes by signal. */
+static void wait_a_little(struct server *server) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 20000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_mutex_lock(&server->lock);
+    pthread_cond_timedwait(&server->wake, &server->lock, &until);
+    pthread_mutex_unlock(&server->lock);
+}
+
+static void work(struct engine *e) {
+    struct server *server = e->server;
+    publish(e, true);
+    for (;;) {
+        pthread_mutex_lock(&server->lock);
+        while (atomic_load(&server->phase) == PHASE_READY && !is_busy(e) && !server->queue)
+            pthread_cond_wait(&server->wake, &server->lock);
+        bool waiting = server->queue != NULL;
+        pthread_mutex_unlock(&server->lock);
+        int phase = atomic_load(&server->phase);
+        if (phase != PHASE_READY && !is_busy(e) && !waiting) break;
+        drop_cancelled(e);
+        admit(e);
+        bool fed = round_of(e);
+        publish(e, !is_busy(e));
+        if (!fed && is_busy(e)) wait_a_little(server);
+    }
+}
+
+/* ---- Loading --------------------------------------------------------------------------------------------------- */
+
+static bool go_on(void *user, size_t done, size_t total) {
+    (void)done;
+    (void)total;
+    return atomic_load(&((struct engine *)user)->server->phase) == PHASE_LOADING;
+}
+
+static int load(struct server *server, struct engine *e) {
+    tn_session_params p = server->params;
+    tn_status status;
+    p.abort = abandon;
+    p.progress = go_on;
+    p.user = e;
+    p.n_seqs = server->n_slots;
+    if (p.n_batch < server->n_slots) p.n_batch = server->n_slots;
+    p.n_outputs = server->n_slots + 64;
+    if ((status = tn_model_open(server->path, NULL, &server->model)) != TN_OK) return fail_status(status, "%s", "");
+    if ((status = tn_fit_session(server->model, &p, &server->planned)) != TN_OK)
+        return fail_status(status, "%s", server->path);
+    if ((status = tn_session_new(server->model, &p, &server->session)) != TN_OK)
+        return fail_status(status, "%s", server->path);
+    e->session = server->session;
+    server->info = tn_model_get_info(server->model);
+    server->tokenizer = tn_model_tokenizer(server->model);
+    if (!server->tokenizer) return fail("%s has no tokenizer, so that it cannot be served", server->path);
+    if (server->info.is_encoder) return fail("%s makes embeddings only, which are not served", server->path);
+    p = tn_session_get_params(server->session);
+    server->n_ctx = p.n_ctx;
+    e->n_batch = p.n_batch;
+    e->n_piece = p.n_ubatch;
+    e->n_score = p.n_outputs - server->n_slots;
+    if (e->n_score < 1) return fail("--ctx %d is too small for %d slots", p.n_ctx, server->n_slots);
+    if ((status = tn_pieces_from_tokenizer(server->tokenizer, &server->pieces)) != TN_OK)
+        return fail_status(status, "vocabulary");
+    if (tn_chat_template_new(server->info.chat_template, &server->chat) != TN_OK) {
+        warn("the model's chat template is not usable (%s); ChatML is used instead", tn_error());
+        if ((status = tn_chat_template_new(NULL, &server->chat)) != TN_OK) return fail_status(status, "chat");
+    }
+    e->slots = tn_calloc((size_t)e->n_slots, sizeof *e->slots);
+    e->tokens = tn_calloc((size_t)e->n_batch, sizeof *e->tokens);
+    e->seqs = tn_calloc((size_t)e->n_batch, sizeof *e->seqs);
+    e->positions = tn_calloc((size_t)e->n_batch, sizeof *e->positions);
+    e->outputs = tn_calloc((size_t)e->n_batch, sizeof *e->outputs);
+    server->view.map = tn_calloc((size_t)server->n_ctx, sizeof *server->view.map);
+    server->view.slots = tn_calloc((size_t)e->n_slots, sizeof *server->view.slots);
+    bool enough =
+        e->slots && e->tokens && e->seqs && e->positions && e->outputs && server->view.map && server->view.slots;
+    for (int i = 0; enough && i < e->n_slots; i++)
+        enough = (e->slots[i].tokens = tn_calloc((size_t)server->n_ctx, sizeof(tn_token))) != NULL;
+    return enough ? EXIT_OK : fail_status(TN_E_NOMEM, "slots");
+}
+
+static void *engine_thread(void *user) {
+    struct engine *e = user;
+    struct server *server = e->server;
+    server->exit_code = load(server, e);
+    int loading = PHASE_LOADING;
+    if (server->exit_code) {
+        atomic_store(&server->phase, PHASE_FAILED);
+        event_active(server->outbox_ready, EV_READ, 0);
+    } else if (atomic_compare_exchange_strong(&server->phase, &loading, PHASE_READY)) {
+        event_active(server->outbox_ready, EV_READ, 0);
+        work(e);
+        publish(e, true);
+        event_active(server->outbox_ready, EV_READ, 0);
+    }
+    return NULL;
+}
+
+int engine_start(struct server *server) {
+    struct engine *e = tn_calloc(1, sizeof *e);
+    if (!e) return fail_status(TN_E_NOMEM, "engine");
+    e->server = server;
+    e->n_slots = server->n_slots;
+    server->engine = e;
+    if (pthread_create(&server->thread, NULL, engine_thread, e) != 0) return fail("no thread for the engine");
+    return EXIT_OK;
+}
+
+void engine_wake(struct server *server) {
+    pthread_mutex_lock(&server->lock);
+    pthread_cond_signal(&server->wake);
+    pthread_mutex_unlock(&server->lock);
+}
+
+void engine_join(struct server *server) {
+    struct engine *e = server->engine;
+    pthread_join(server->thread, NULL);
+    for (int i = 0; e->slots && i < e->n_slots; i++) tn_free(e->slots[i].tokens);
+    tn_free(e->slots);
+    tn_free(e->tokens);
+    tn_free(e->seqs);
+    tn_free(e->positions);
+    tn_free(e->outputs);
+    tn_free(e);
+    tn_free(server->view.map);
+    tn_free(server->view.slots);
+    tn_fit_free(&server->view.used);
+    tn_fit_free(&server->planned);
+    tn_chat_template_free(server->chat);
+    tn_pieces_free(server->pieces);
+    tn_session_free(server->session);
+    tn_model_close(server->model);
+}
+
+bool engine_submit(struct server *server, struct job *const *jobs, size_t count) {
+    pthread_mutex_lock(&server->lock);
+    bool accepted = server->n_queued + (int)count <= server->queue_limit;
+    for (size_t i = 0; accepted && i < count; i++) {
+        jobs[i]->next = NULL;
+        *server->queue_end = jobs[i];
+        server->queue_end = &jobs[i]->next;
+        server->n_queued++;
+    }
+    if (accepted) pthread_cond_signal(&server->wake);
+    pthread_mutex_unlock(&server->lock);
+    return accepted;
+}

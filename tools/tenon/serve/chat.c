@@ -1,0 +1,253 @@
+/* POST /v1/chat/completions and /apply-template: messages in, a message out, by the model's own template. */
+#include "chat_request.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- From messages to jobs (shared with messages.c and responses.c) -------------------------------------------- */
+
+/* Text is all that can be taken in; a picture that is silently left out would be answered wrongly. */
+static bool check_messages(json_t *messages, struct problem *problem) {
+    json_t *message, *part;
+    size_t i, k;
+    if (!json_is_array(messages) || json_array_size(messages) == 0)
+        return problem_set(problem, 400, "messages must be a list of at least one message");
+    json_array_foreach(messages, i, message) {
+        json_t *content = json_object_get(message, "content");
+        if (!json_is_object(message) || !json_is_string(json_object_get(message, "role")))
+            return problem_set(problem, 400, "messages[%zu] must be an object with a role", i);
+        if (content && !json_is_string(content) && !json_is_array(content) && !json_is_null(content))
+            return problem_set(problem, 400, "messages[%zu].content must be a string or a list of parts", i);
+        json_array_foreach(content, k, part) {
+            const char *type = json_string_value(json_object_get(part, "type"));
+            if (!type) return problem_set(problem, 400, "messages[%zu].content[%zu] needs a type", i, k);
+            if (strcmp(type, "text") != 0)
+                return problem_set(problem, 501, "content of the type %.40s is not supported, only text", type);
+        }
+    }
+    return true;
+}
+
+static bool read_choice(json_t *body, tn_chat_params *p, struct problem *problem) {
+    json_t *choice = json_object_get(body, "tool_choice");
+    const char *word = json_string_value(choice);
+    if (json_is_object(choice)) {
+        const char *name = json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
+        if (!name) return problem_set(problem, 400, "tool_choice: function.name is missing");
+        p->tool_choice = TN_TOOLS_REQUIRED;
+        p->tool_name = name;
+    } else if (word && strcmp(word, "none") == 0) {
+        p->tool_choice = TN_TOOLS_NONE;
+    } else if (word && strcmp(word, "required") == 0) {
+        p->tool_choice = TN_TOOLS_REQUIRED;
+    } else if (choice && !json_is_null(choice) && (!word || strcmp(word, "auto") != 0)) {
+        return problem_set(problem, 400, "tool_choice is none, auto, required or an object that names a function");
+    }
+    return field_bool(body, "parallel_tool_calls", &p->parallel_calls, problem);
+}
+
+bool chat_prompt(struct server *server, json_t *body, tn_chat_prompt **prompt, struct problem *problem) {
+    json_t *messages = json_object_get(body, "messages"), *tools = json_object_get(body, "tools");
+    json_t *variables = json_object_get(body, "chat_template_kwargs");
+    tn_chat_params p = tn_chat_params_default();
+    size_t length;
+    if (!check_messages(messages, problem) || !read_choice(body, &p, problem) ||
+        !field_bool(body, "add_generation_prompt", &p.generation_prompt, problem))
+        return false;
+    if (tools && !json_is_null(tools) && !json_is_array(tools))
+        return problem_set(problem, 400, "tools must be a list");
+    char *messages_text = json_dumps(messages, JSON_COMPACT);
+    char *tools_text = json_is_array(tools) && json_array_size(tools) ? json_dumps(tools, JSON_COMPACT) : NULL;
+    char *variables_text = json_is_object(variables) ? json_dumps(variables, JSON_COMPACT) : NULL;
+    p.messages = messages_text;
+    p.tools = tools_text;
+    p.variables = variables_text;
+    tn_token bos = tn_tokenizer_special(server->tokenizer, TN_SPECIAL_BOS);
+    tn_token eos = tn_tokenizer_special(server->tokenizer, TN_SPECIAL_EOS);
+    p.bos_token = tn_token_text(server->tokenizer, bos, &length);
+    p.eos_token = tn_token_text(server->tokenizer, eos, &length);
+    tn_status status = messages_text ? tn_chat_prompt_new(server->chat, &p, prompt) : TN_E_NOMEM;
+    free(messages_text);
+    free(tools_text);
+    free(variables_text);
+    return status == TN_OK || problem_status(problem, status, "messages");
+}
+
+bool chat_jobs(struct server *server, struct request *r, json_t *body, int64_t n, int64_t n_top,
+               struct problem *problem) {
+    if (!chat_prompt(server, body, &r->prompt, problem)) return false;
+    size_t length;
+    const char *text = tn_chat_prompt_text(r->prompt, &length);
+    unsigned flags = TN_ENCODE_PARSE_SPECIAL | (tn_chat_prompt_has_bos(r->prompt) ? 0 : TN_ENCODE_ADD_SPECIAL);
+    for (int64_t i = 0; i < n; i++) {
+        struct job *job = request_add_job(r);
+        if (!job) return problem_set(problem, 500, "out of memory");
+        tn_status status = tn_tokenizer_encode(server->tokenizer, text, length, flags, &job->prompt);
+        if (status != TN_OK) return problem_status(problem, status, "messages");
+        job->n_top = (int32_t)n_top;
+        if (!prompt_check(server, &job->prompt, problem) ||
+            !job_read(server, job, body, tn_chat_prompt_grammar(r->prompt), tn_chat_prompt_trigger(r->prompt),
+                      problem))
+            return false;
+        const char *turn_end = tn_chat_template_turn_end(server->chat);
+        if (*turn_end && strlen(turn_end) < 500 && job->n_stops < MAX_STOPS &&
+            (job->stops[job->n_stops] = tn_strdup(turn_end)))
+            job->n_stops++;
+        status = tn_chat_parser_new(r->prompt, &job->parser);
+        if (status != TN_OK) return problem_status(problem, status, "");
+    }
+    return true;
+}
+
+bool chat_feed(struct job *job, const struct piece *p, tn_chat_event_fn on_event, void *user) {
+    if (p->length && tn_chat_parser_feed(job->parser, p->text, p->length, on_event, user) != TN_OK) return false;
+    return !p->finish || tn_chat_parser_finish(job->parser, on_event, user) == TN_OK;
+}
+
+/* ---- Chat completions ------------------------------------------------------------------------------------------ */
+
+static json_t *chat_object(struct request *r, const char *object, json_t *choices) {
+    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o}", "id", r->id, "object", object, "created",
+                     (json_int_t)r->created, "model", r->server->alias, "system_fingerprint", tn_version(), "choices",
+                     choices);
+}
+
+static const char *reason(const struct job *job) {
+    if (job->finish == FINISH_LIMIT) return "length";
+    return tn_chat_parser_calls(job->parser) ? "tool_calls" : "stop";
+}
+
+static void send_delta(struct request *r, struct job *job, json_t *delta, json_t *logprobs, bool last) {
+    json_t *choice = json_pack("{s:I, s:o, s:o}", "index", (json_int_t)job->index, "delta", delta, "finish_reason",
+                               last ? json_string(reason(job)) : json_null());
+    if (logprobs) json_object_set_new(choice, "logprobs", json_pack("{s:[o]}", "content", logprobs));
+    stream_send(r, NULL, chat_object(r, "chat.completion.chunk", json_pack("[o]", choice)));
+}
+
+struct delta_sender {
+    struct request *request;
+    struct job *job;
+    json_t *logprobs; /* goes with the first delta */
+};
+
+static tn_status on_event(void *user, const tn_chat_event *event) {
+    struct delta_sender *sender = user;
+    json_t *delta = NULL, *text = json_stringn(event->text ? event->text : "", event->text ? event->length : 0);
+    if (!text) text = json_string("\xef\xbf\xbd");
+    switch (event->kind) {
+    case TN_CHAT_CONTENT: delta = json_pack("{s:o}", "content", text); break;
+    case TN_CHAT_REASONING: delta = json_pack("{s:o}", "reasoning_content", text); break;
+    case TN_CHAT_CALL:
+        delta = json_pack("{s:[{s:I, s:s, s:s, s:{s:o, s:s}}]}", "tool_calls", "index", (json_int_t)event->call, "id",
+                          event->id, "type", "function", "function", "name", text, "arguments", "");
+        break;
+    case TN_CHAT_ARGUMENTS:
+        delta = json_pack("{s:[{s:I, s:{s:o}}]}", "tool_calls", "index", (json_int_t)event->call, "function",
+                          "arguments", text);
+        break;
+    default: json_decref(text); return TN_OK;
+    }
+    send_delta(sender->request, sender->job, delta, sender->logprobs, false);
+    sender->logprobs = NULL;
+    return TN_OK;
+}
+
+static json_t *logprob_json(struct server *server, tn_token token, float logprob) {
+    return json_pack("{s:o, s:f, s:o}", "token", token_text_json(server, token), "logprob",
+                     logprob < -1e30f ? -1e30 : (double)logprob, "bytes", token_bytes_json(server, token));
+}
+
+static json_t *logprobs_of(struct server *server, const struct piece *p) {
+    if (p->token < 0 || !p->has_logprob) return NULL;
+    json_t *entry = logprob_json(server, p->token, p->logprob), *top = json_array();
+    for (size_t i = 0; i < p->n_top; i++)
+        if (p->top[i].token >= 0)
+            json_array_append_new(top, logprob_json(server, p->top[i].token, p->top[i].logprob));
+    json_object_set_new(entry, "top_logprobs", top);
+    return entry;
+}
+
+static void chat_piece(struct request *r, struct job *job, const struct piece *p) {
+    json_t *logprobs = logprobs_of(r->server, p);
+    if (!r->stream) {
+        if (logprobs) json_array_append_new(job->logprobs, logprobs);
+        if (!chat_feed(job, p, NULL, NULL)) snprintf(r->failed, sizeof r->failed, "%s", tn_error());
+        return;
+    }
+    if (!job->announced) send_delta(r, job, json_pack("{s:s, s:n}", "role", "assistant", "content"), NULL, false);
+    job->announced = true;
+    struct delta_sender sender = {r, job, logprobs};
+    if (!chat_feed(job, p, on_event, &sender)) snprintf(r->failed, sizeof r->failed, "%s", tn_error());
+    if (sender.logprobs) send_delta(r, job, json_pack("{s:s}", "content", ""), sender.logprobs, false);
+    if (p->finish && !r->failed[0]) send_delta(r, job, json_object(), NULL, true);
+}
+
+json_t *chat_message(struct job *job) {
+    char *text = NULL;
+    json_t *message = tn_chat_parser_message(job->parser, &text) == TN_OK ? json_loads(text, 0, NULL) : NULL;
+    tn_free(text);
+    return message ? message : json_pack("{s:s, s:s}", "role", "assistant", "content", "");
+}
+
+static void chat_end(struct request *r) {
+    if (r->stream) {
+        if (r->include_usage) {
+            json_t *last = chat_object(r, "chat.completion.chunk", json_array());
+            json_object_set_new(last, "usage", usage_json(r));
+            json_object_set_new(last, "timings", timings_json(r->jobs[0]));
+            stream_send(r, NULL, last);
+        }
+        stream_send_raw(r, "data: [DONE]\n\n");
+        stream_end(r);
+        return;
+    }
+    json_t *choices = json_array();
+    for (size_t i = 0; i < r->n_jobs; i++) {
+        struct job *job = r->jobs[i];
+        json_t *choice = json_pack("{s:I, s:o, s:s}", "index", (json_int_t)i, "message", chat_message(job),
+                                   "finish_reason", reason(job));
+        if (r->want_logprobs) json_object_set_new(choice, "logprobs", json_pack("{s:O}", "content", job->logprobs));
+        json_array_append_new(choices, choice);
+    }
+    json_t *answer = chat_object(r, "chat.completion", choices);
+    json_object_set_new(answer, "usage", usage_json(r));
+    json_object_set_new(answer, "timings", timings_json(r->jobs[0]));
+    reply_json(r->server, request_take(r), 200, answer);
+}
+
+static const struct wording chat_wording = {chat_piece, chat_end};
+
+void serve_chat(struct server *server, struct evhttp_request *http, json_t *body) {
+    struct problem problem = {0};
+    int64_t n = 1, top = 0;
+    bool fine;
+    struct request *r = request_new(server, http, &chat_wording, "chatcmpl-");
+    fine = r ? field_int(body, "n", 1, MAX_CHOICES, &n, &problem) &&
+                   field_bool(body, "stream", &r->stream, &problem) &&
+                   field_bool(body, "logprobs", &r->want_logprobs, &problem) &&
+                   field_int(body, "top_logprobs", 0, MAX_TOP, &top, &problem)
+             : problem_set(&problem, 500, "out of memory");
+    json_t *options = json_object_get(body, "stream_options");
+    if (json_is_object(options)) fine = fine && field_bool(options, "include_usage", &r->include_usage, &problem);
+    if (fine && top > 0 && !r->want_logprobs) fine = problem_set(&problem, 400, "top_logprobs needs logprobs: true");
+    fine = fine && chat_jobs(server, r, body, n, r->want_logprobs ? top : -1, &problem);
+    if (fine) {
+        request_submit(r);
+        return;
+    }
+    request_free(r);
+    reply_problem(server, http, &problem);
+}
+
+void serve_template(struct server *server, struct evhttp_request *http, json_t *body) {
+    struct problem problem = {0};
+    tn_chat_prompt *prompt = NULL;
+    size_t length;
+    if (!chat_prompt(server, body, &prompt, &problem)) {
+        reply_problem(server, http, &problem);
+        return;
+    }
+    const char *text = tn_chat_prompt_text(prompt, &length);
+    reply_json(server, http, 200, json_pack("{s:s#}", "prompt", text, (int)length));
+    tn_chat_prompt_free(prompt);
+}

@@ -1,0 +1,413 @@
+/* Reading requests: typed fields, prompts, and everything a job needs to run; what all interfaces word alike. */
+#include "serve.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static json_t *get(json_t *body, const char *name) {
+    json_t *value = json_object_get(body, name);
+    return json_is_null(value) ? NULL : value;
+}
+
+bool field_real(json_t *body, const char *name, double min, double max, double *out, struct problem *problem) {
+    json_t *value = get(body, name);
+    if (!value) return true;
+    double number = json_number_value(value);
+    if (!json_is_number(value) || !(number >= min && number <= max))
+        return problem_set(problem, 400, "%s must be a number from %g to %g", name, min, max);
+    *out = number;
+    return true;
+}
+
+bool field_int(json_t *body, const char *name, int64_t min, int64_t max, int64_t *out, struct problem *problem) {
+    json_t *value = get(body, name);
+    if (!value) return true;
+    double real = json_number_value(value);
+    bool whole = json_is_integer(value) || (json_is_real(value) && real == floor(real) && fabs(real) < 9e15);
+    int64_t number = !whole ? 0 : json_is_integer(value) ? json_integer_value(value) : (int64_t)real;
+    if (!whole || number < min || number > max)
+        return problem_set(problem, 400, "%s must be a whole number from %lld to %lld", name, (long long)min,
+                           (long long)max);
+    *out = number;
+    return true;
+}
+
+bool field_bool(json_t *body, const char *name, bool *out, struct problem *problem) {
+    json_t *value = get(body, name);
+    if (!value) return true;
+    if (!json_is_boolean(value)) return problem_set(problem, 400, "%s must be true or false", name);
+    *out = json_is_true(value);
+    return true;
+}
+
+bool field_text(json_t *body, const char *name, const char **out, struct problem *problem) {
+    json_t *value = get(body, name);
+    if (!value) return true;
+    if (!json_is_string(value)) return problem_set(problem, 400, "%s must be a string", name);
+    *out = json_string_value(value);
+    return true;
+}
+
+/* ---- Sampling -------------------------------------------------------------------------------------------------- */
+
+struct real_field {
+    const char *name;
+    size_t offset;
+    double min, max;
+};
+#define REAL(field, member, low, high)                                                                               \
+    { field, offsetof(tn_sampler_params, member), low, high }
+static const struct real_field real_fields[] = {
+    REAL("temperature", temperature, 0, 100),
+    REAL("top_p", top_p, 0, 1),
+    REAL("min_p", min_p, 0, 1),
+    REAL("typical_p", typical_p, 0, 1),
+    REAL("top_n_sigma", top_n_sigma, -1, 1000),
+    REAL("xtc_probability", xtc_probability, 0, 1),
+    REAL("xtc_threshold", xtc_threshold, 0, 1),
+    REAL("dynatemp_range", dynamic_range, 0, 100),
+    REAL("dynatemp_exponent", dynamic_exponent, 0, 100),
+    REAL("repeat_penalty", repeat_penalty, 0.01, 100),
+    REAL("repetition_penalty", repeat_penalty, 0.01, 100),
+    REAL("presence_penalty", presence_penalty, -100, 100),
+    REAL("frequency_penalty", frequency_penalty, -100, 100),
+    REAL("dry_multiplier", dry_multiplier, 0, 100),
+    REAL("dry_base", dry_base, 1, 100),
+    REAL("mirostat_tau", mirostat_tau, 0, 100),
+    REAL("mirostat_eta", mirostat_eta, 0, 10),
+};
+
+static bool read_chain(json_t *body, tn_sampler_params *p, struct problem *problem) {
+    json_t *list = get(body, "samplers"), *item;
+    size_t i;
+    if (!list) return true;
+    if (!json_is_array(list)) return problem_set(problem, 400, "samplers must be a list of names");
+    p->n_chain = 0;
+    json_array_foreach(list, i, item) {
+        const char *name = json_string_value(item);
+        tn_sampler_kind kind;
+        if (name && (strcmp(name, "typ_p") == 0 || strcmp(name, "typical_p") == 0)) name = "typical";
+        if (name && strcmp(name, "temp") == 0) name = "temperature";
+        if (!name || tn_sampler_kind_from_name(name, &kind) != TN_OK)
+            return problem_set(problem, 400, "samplers: %s", name ? tn_error() : "must be a list of names");
+        for (size_t k = 0; k < p->n_chain; k++)
+            if (p->chain[k] == kind) return problem_set(problem, 400, "samplers: %.40s is there twice", name);
+        p->chain[p->n_chain++] = kind;
+    }
+    return true;
+}
+
+enum { MOST_BIASES = 1024 };
+struct biases {
+    tn_logit_bias list[MOST_BIASES];
+    size_t count;
+};
+
+static bool add_bias(const struct server *server, struct biases *biases, tn_token token, double bias,
+                     struct problem *problem) {
+    if (token < 0 || token >= server->info.n_vocab)
+        return problem_set(problem, 400, "logit_bias: %d is no token", token);
+    if (biases->count == MOST_BIASES)
+        return problem_set(problem, 400, "logit_bias: more than %d tokens", MOST_BIASES);
+    biases->list[biases->count++] = (tn_logit_bias){token, bias <= -100 ? -INFINITY : (float)bias};
+    return true;
+}
+
+/* {"ID": bias} as OpenAI writes it, or [[id or text, bias or false]]. */
+static bool read_biases(struct server *server, json_t *body, struct biases *biases, struct problem *problem) {
+    json_t *map = get(body, "logit_bias"), *value;
+    const char *key;
+    size_t i;
+    if (!map) return true;
+    if (json_is_object(map)) {
+        json_object_foreach(map, key, value) {
+            char *end;
+            long token = strtol(key, &end, 10);
+            if (end == key || *end || !json_is_number(value) || token > INT32_MAX)
+                return problem_set(problem, 400, "logit_bias maps token ids to numbers");
+            if (!add_bias(server, biases, (tn_token)token, json_number_value(value), problem)) return false;
+        }
+        return true;
+    }
+    if (!json_is_array(map)) return problem_set(problem, 400, "logit_bias must be an object or a list of pairs");
+    json_array_foreach(map, i, value) {
+        json_t *what = json_array_get(value, 0), *bias = json_array_get(value, 1);
+        double amount = json_is_false(bias) ? -INFINITY : json_number_value(bias);
+        if (!json_is_false(bias) && !json_is_number(bias))
+            return problem_set(problem, 400, "logit_bias: each pair is [token, bias]");
+        if (json_is_integer(what)) {
+            int64_t token = json_integer_value(what);
+            if (!add_bias(server, biases, token > INT32_MAX || token < 0 ? -1 : (tn_token)token, amount, problem))
+                return false;
+        } else if (json_is_string(what)) {
+            tn_tokens tokens = {0};
+            bool fine = tn_tokenizer_encode(server->tokenizer, json_string_value(what), json_string_length(what),
+                                            TN_ENCODE_PARSE_SPECIAL | TN_ENCODE_CONTINUE, &tokens) == TN_OK;
+            for (size_t k = 0; fine && k < tokens.count; k++)
+                fine = add_bias(server, biases, tokens.ids[k], amount, problem);
+            tn_tokens_free(&tokens);
+            if (!fine) return problem->code ? false : problem_status(problem, TN_E_INVALID, "logit_bias");
+        } else {
+            return problem_set(problem, 400, "logit_bias: each pair is [token, bias]");
+        }
+    }
+    return true;
+}
+
+static bool read_stops(struct job *job, json_t *body, struct problem *problem) {
+    json_t *stop = get(body, "stop");
+    if (!stop) stop = get(body, "stop_sequences");
+    size_t count = json_is_array(stop) ? json_array_size(stop) : stop ? 1 : 0;
+    if (count > MAX_STOPS - 1) return problem_set(problem, 400, "stop: at most %d words", MAX_STOPS - 1);
+    for (size_t i = 0; i < count; i++) {
+        json_t *word = json_is_array(stop) ? json_array_get(stop, i) : stop;
+        if (!json_is_string(word)) return problem_set(problem, 400, "stop must be a string or a list of strings");
+        size_t length = json_string_length(word);
+        if (length > 500) return problem_set(problem, 400, "stop: a word is longer than 500 bytes");
+        if (length == 0) continue;
+        if (!(job->stops[job->n_stops] = tn_strdup(json_string_value(word))))
+            return problem_set(problem, 500, "out of memory");
+        job->n_user_stops = ++job->n_stops;
+    }
+    return true;
+}
+
+/* ---- Grammar --------------------------------------------------------------------------------------------------- */
+
+static bool schema_grammar(json_t *schema, char **gbnf, struct problem *problem) {
+    char *text = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY);
+    if (!text) return problem_set(problem, 500, "out of memory");
+    tn_status status = tn_schema_to_grammar(text, gbnf);
+    free(text);
+    return status == TN_OK || problem_status(problem, status == TN_E_UNSUPPORTED ? TN_E_INVALID : status, "schema");
+}
+
+/* The grammar's text, to be freed, or NULL where nothing is asked for. */
+static bool read_grammar(json_t *body, char **gbnf, struct problem *problem) {
+    const char *text = NULL, *type = NULL;
+    json_t *format = get(body, "response_format"), *schema = get(body, "json_schema");
+    if (!field_text(body, "grammar", &text, problem)) return false;
+    if (format) {
+        if (!json_is_object(format)) return problem_set(problem, 400, "response_format must be an object");
+        if (!field_text(format, "type", &type, problem)) return false;
+        if (!type) return problem_set(problem, 400, "response_format needs a type");
+        if (strcmp(type, "json_schema") == 0) {
+            json_t *wrapped = get(format, "json_schema");
+            schema = wrapped ? get(wrapped, "schema") : get(format, "schema");
+            if (!schema) return problem_set(problem, 400, "response_format: json_schema.schema is missing");
+        } else if (strcmp(type, "json_object") == 0) {
+            schema = get(format, "schema");
+            if (!schema) text = tn_grammar_json();
+        } else if (strcmp(type, "text") != 0) {
+            return problem_set(problem, 400, "response_format: type is text, json_object or json_schema");
+        }
+    }
+    if (schema) {
+        if (text) return problem_set(problem, 400, "a grammar and a JSON schema exclude each other");
+        return schema_grammar(schema, gbnf, problem);
+    }
+    if (text && *text && !(*gbnf = tn_strdup(text))) return problem_set(problem, 500, "out of memory");
+    return true;
+}
+
+static bool set_grammar(struct server *server, struct job *job, const char *gbnf, const char *trigger,
+                        struct problem *problem) {
+    tn_grammar *grammar = NULL;
+    tn_grammar_state *state = NULL;
+    tn_status status = tn_grammar_new(gbnf, NULL, &grammar);
+    if (status != TN_OK) return problem_status(problem, status, "grammar");
+    tn_grammar_trigger wake = {.text = trigger, .token = TN_TOKEN_NONE, .included = true};
+    tn_grammar_state_params p = {.grammar = grammar,
+                                 .pieces = server->pieces,
+                                 .triggers = trigger ? &wake : NULL,
+                                 .n_triggers = trigger != NULL};
+    status = tn_grammar_state_new(&p, &state);
+    if (status == TN_OK && (status = tn_sampler_set_grammar(job->sampler, state)) != TN_OK)
+        tn_grammar_state_free(state);
+    tn_grammar_free(grammar);
+    return status == TN_OK || problem_status(problem, status, "grammar");
+}
+
+/* ---- Jobs ------------------------------------------------------------------------------------------------------ */
+
+static bool make_sampler(struct server *server, struct job *job, json_t *body, struct problem *problem) {
+    tn_sampler_params p = server->sampling;
+    int64_t seed = -1, top_k = p.top_k, window = p.penalty_window, mirostat = p.mirostat, min_keep = 0;
+    int64_t dry_length = p.dry_allowed_length, dry_window = p.dry_window;
+    struct biases biases = {.count = 0};
+    for (size_t i = 0; i < sizeof real_fields / sizeof *real_fields; i++) {
+        const struct real_field *f = &real_fields[i];
+        float *member = (float *)(void *)((char *)&p + f->offset);
+        double value = *member;
+        if (!field_real(body, f->name, f->min, f->max, &value, problem)) return false;
+        *member = (float)value;
+    }
+    if (p.top_n_sigma < 0) p.top_n_sigma = 0;
+    if (!field_int(body, "seed", INT64_MIN, INT64_MAX, &seed, problem) ||
+        !field_int(body, "top_k", -1, INT32_MAX, &top_k, problem) ||
+        !field_int(body, "repeat_last_n", -1, 1 << 20, &window, problem) ||
+        !field_int(body, "mirostat", 0, 2, &mirostat, problem) ||
+        !field_int(body, "min_keep", 0, 1 << 20, &min_keep, problem) ||
+        !field_int(body, "dry_allowed_length", 0, 1 << 20, &dry_length, problem) ||
+        !field_int(body, "dry_penalty_last_n", -1, 1 << 20, &dry_window, problem) ||
+        !field_bool(body, "ignore_eos", &job->ignore_end, problem) || !read_chain(body, &p, problem) ||
+        !read_biases(server, body, &biases, problem))
+        return false;
+    if (get(body, "seed")) p.seed = seed < 0 ? TN_SEED_RANDOM : (uint64_t)seed;
+    /* Several answers to one request should differ, and do so repeatably. */
+    if (p.seed != TN_SEED_RANDOM) p.seed += job->index;
+    p.top_k = top_k < 0 ? 0 : (int32_t)top_k;
+    p.penalty_window = window < 0 ? server->n_ctx : (int32_t)window;
+    p.mirostat = (int32_t)mirostat;
+    p.dry_allowed_length = (int32_t)dry_length;
+    p.dry_window = dry_window < 0 ? server->n_ctx : (int32_t)dry_window;
+    if (get(body, "min_keep")) p.min_keep = (size_t)min_keep;
+    for (tn_token t = 0; job->ignore_end && t < server->info.n_vocab && biases.count < MOST_BIASES; t++)
+        if (tn_token_is_end(server->tokenizer, t)) biases.list[biases.count++] = (tn_logit_bias){t, -INFINITY};
+    p.logit_bias = biases.list;
+    p.n_logit_bias = biases.count;
+    p.pieces = server->pieces;
+    tn_status status = tn_sampler_new(&p, (size_t)server->info.n_vocab, &job->sampler);
+    if (status != TN_OK) return problem_status(problem, status, "");
+    size_t from = 0, wanted = (size_t)(p.penalty_window > p.dry_window ? p.penalty_window : p.dry_window);
+    if (job->prompt.count > wanted) from = job->prompt.count - wanted;
+    for (; from < job->prompt.count && status == TN_OK; from++)
+        status = tn_sampler_accept(job->sampler, job->prompt.ids[from]);
+    return status == TN_OK || problem_status(problem, status, "prompt");
+}
+
+bool job_read(struct server *server, struct job *job, json_t *body, const char *gbnf, const char *trigger,
+              struct problem *problem) {
+    int64_t limit = -1;
+    bool cache = true;
+    char *own = NULL;
+    static const char *const names[] = {"n_predict", "max_tokens", "max_completion_tokens", "max_output_tokens"};
+    limit = server->default_predict;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!field_int(body, names[i], -1, INT32_MAX, &limit, problem)) return false;
+    if (!field_bool(body, "cache_prompt", &cache, problem) || !make_sampler(server, job, body, problem) ||
+        !read_stops(job, body, problem) || !read_grammar(body, &own, problem))
+        return false;
+    /* Without a limit the model's own context is where sense ends. */
+    int32_t room = server->n_ctx < server->info.n_ctx_train ? server->n_ctx : server->info.n_ctx_train;
+    room -= (int32_t)job->prompt.count;
+    job->n_predict = limit >= 0 ? (int32_t)limit : room > 0 ? room : 1;
+    job->no_cache = !cache;
+    bool fine = true;
+    if (own)
+        fine = set_grammar(server, job, own, NULL, problem);
+    else if (gbnf)
+        fine = set_grammar(server, job, gbnf, trigger, problem);
+    tn_free(own);
+    if (!fine) return false;
+    unsigned flags = TN_DECODE_CONTINUE | (job->request->prompt ? TN_DECODE_SPECIAL : 0);
+    tn_status status = tn_detokenizer_new(server->tokenizer, flags, &job->detokenizer);
+    return status == TN_OK || problem_status(problem, status, "");
+}
+
+/* ---- Prompts --------------------------------------------------------------------------------------------------- */
+
+bool prompt_check(struct server *server, const tn_tokens *prompt, struct problem *problem) {
+    if (prompt->count == 0) return problem_set(problem, 400, "the prompt is empty");
+    if (prompt->count < (size_t)server->n_ctx) return true;
+    problem_set(problem, 400, "the prompt has %zu tokens and the context %d", prompt->count, server->n_ctx);
+    problem->type = "exceed_context_size_error";
+    problem->more =
+        json_pack("{s:I, s:i}", "n_prompt_tokens", (json_int_t)prompt->count, "n_ctx", (int)server->n_ctx);
+    return false;
+}
+
+static bool append_text(struct server *server, json_t *text, tn_tokens *out, struct problem *problem) {
+    unsigned flags = TN_ENCODE_PARSE_SPECIAL | (out->count ? TN_ENCODE_CONTINUE : TN_ENCODE_ADD_SPECIAL);
+    tn_status status =
+        tn_tokenizer_encode(server->tokenizer, json_string_value(text), json_string_length(text), flags, out);
+    return status == TN_OK || problem_status(problem, status, "prompt");
+}
+
+static bool append_id(struct server *server, json_t *id, tn_tokens *out, struct problem *problem) {
+    json_int_t value = json_integer_value(id);
+    if (!json_is_integer(id) || value < 0 || value >= server->info.n_vocab)
+        return problem_set(problem, 400, "prompt: a list holds token ids below %d and texts", server->info.n_vocab);
+    if (out->count == out->capacity) {
+        size_t capacity = out->capacity ? 2 * out->capacity : 64;
+        tn_token *ids = tn_realloc(out->ids, capacity * sizeof *ids);
+        if (!ids) return problem_set(problem, 500, "out of memory");
+        out->ids = ids;
+        out->capacity = capacity;
+    }
+    out->ids[out->count++] = (tn_token)value;
+    return true;
+}
+
+static bool read_one(struct server *server, json_t *prompt, tn_tokens *out, struct problem *problem) {
+    json_t *item;
+    size_t i;
+    if (json_is_string(prompt)) return append_text(server, prompt, out, problem);
+    if (!json_is_array(prompt))
+        return problem_set(problem, 400, "prompt must be a string, a list of tokens, or a list of these");
+    json_array_foreach(prompt, i, item) if (!(json_is_string(item) ? append_text : append_id)(server, item, out,
+                                                                                              problem)) return false;
+    return true;
+}
+
+bool prompts_read(struct server *server, json_t *prompt, tn_tokens *lists, size_t *count, size_t capacity,
+                  struct problem *problem) {
+    bool many = json_is_array(prompt) && json_array_size(prompt) > 0, nested = false;
+    json_t *item;
+    size_t i;
+    json_array_foreach(prompt, i, item) {
+        many = many && (json_is_string(item) || json_is_array(item));
+        nested = nested || json_is_array(item);
+    }
+    if (!prompt || json_is_null(prompt)) return problem_set(problem, 400, "prompt is missing");
+    if (nested && !many) return problem_set(problem, 400, "prompt mixes lists and token ids");
+    size_t n = many ? json_array_size(prompt) : 1;
+    if (n > capacity) return problem_set(problem, 400, "at most %zu prompts in a request", capacity);
+    for (i = 0; i < n; i++) {
+        (*count)++;
+        if (!read_one(server, many ? json_array_get(prompt, i) : prompt, &lists[i], problem) ||
+            !prompt_check(server, &lists[i], problem))
+            return false;
+    }
+    return true;
+}
+
+/* ---- What answers share ---------------------------------------------------------------------------------------- */
+
+json_t *token_text_json(struct server *server, tn_token token) {
+    size_t length = 0;
+    const char *piece = tn_token_piece(server->tokenizer, token, &length);
+    json_t *text = piece ? json_stringn(piece, length) : NULL;
+    return text ? text : json_string("\xef\xbf\xbd");
+}
+
+json_t *token_bytes_json(struct server *server, tn_token token) {
+    size_t length = 0;
+    const char *piece = tn_token_piece(server->tokenizer, token, &length);
+    json_t *bytes = json_array();
+    for (size_t i = 0; piece && i < length; i++) json_array_append_new(bytes, json_integer((unsigned char)piece[i]));
+    return bytes;
+}
+
+json_t *usage_json(const struct request *request) {
+    int64_t prompt = 0, predicted = 0, cached = 0;
+    for (size_t i = 0; i < request->n_jobs; i++) {
+        prompt += request->jobs[i]->stats.n_prompt;
+        predicted += request->jobs[i]->stats.n_predicted;
+        cached += request->jobs[i]->stats.n_cached;
+    }
+    return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", (json_int_t)prompt, "completion_tokens",
+                     (json_int_t)predicted, "total_tokens", (json_int_t)(prompt + predicted), "prompt_tokens_details",
+                     "cached_tokens", (json_int_t)cached);
+}
+
+json_t *timings_json(const struct job *job) {
+    const struct job_stats *s = &job->stats;
+    int prompt = s->n_prompt - s->n_cached;
+    return json_pack("{s:i, s:i, s:f, s:f, s:i, s:f, s:f}", "cache_n", (int)s->n_cached, "prompt_n", prompt,
+                     "prompt_ms", s->prompt_ms, "prompt_per_second",
+                     s->prompt_ms > 0 ? prompt * 1e3 / s->prompt_ms : 0.0, "predicted_n", (int)s->n_predicted,
+                     "predicted_ms", s->predicted_ms, "predicted_per_second",
+                     s->predicted_ms > 0 ? s->n_predicted * 1e3 / s->predicted_ms : 0.0);
+}

@@ -1,0 +1,12 @@
+/* Between the server's set-up (cmd_serve.c) and its HTTP side (http.c). */
+#ifndef TENON_SERVE_HTTP_H
+#define TENON_SERVE_HTTP_H
+
+#include "serve.h"
+
+void on_request(struct evhttp_request *http, void *user); /* evhttp's callback; user is the server */
+void take_pieces(struct server *server);                  /* what the engine has said since the last time */
+void ping_requests(struct server *server);                /* comments into streams that are silent */
+void cancel_requests(struct server *server);
+
+#endif

@@ -1,0 +1,254 @@
+/* tenon serve: what its files share. Two threads: the HTTP thread owns requests, connections and JSON; the engine
+ * thread owns the session and its slots. They meet in two queues under one lock: jobs go in, pieces come out. */
+#ifndef TENON_SERVE_H
+#define TENON_SERVE_H
+
+#include "../engine.h"
+
+#include "tenon/chat.h"
+
+#include <event2/event.h>
+#include <event2/http.h>
+#include <jansson.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+
+struct server;
+struct request;
+
+enum { MAX_TOP = 128, MAX_STOPS = 32, MAX_CHOICES = 64 };
+
+/* ---- Jobs ---------------------------------------------------------------------------------------------------- */
+
+enum finish { FINISH_NONE, FINISH_EOS, FINISH_WORD, FINISH_LIMIT, FINISH_CANCELLED, FINISH_ERROR };
+
+struct job_stats {
+    int32_t n_cached, n_prompt, n_predicted;
+    double prompt_ms, predicted_ms;
+    bool truncated; /* the context ended before the request did */
+    uint64_t seed;
+};
+
+/* One text to continue. Made and freed by the HTTP thread; between submission and its last piece the engine thread
+ * works on it, and the HTTP thread touches only the two flags and the part at the end. */
+struct job {
+    struct job *next; /* in the queue */
+    struct request *request;
+    size_t index; /* among the request's jobs */
+
+    tn_tokens prompt;
+    tn_sampler *sampler;
+    tn_detokenizer *detokenizer;
+    int32_t n_predict;
+    int32_t n_top;     /* alternatives to report per token; -1: no log-probabilities */
+    bool score_prompt; /* report the prompt's tokens as well */
+    bool ignore_end;   /* go on after the end of the text */
+    bool no_cache;     /* do not reuse what a slot has computed */
+    char *stops[MAX_STOPS];
+    size_t n_stops, n_user_stops; /* the user's first, then the template's end of turn */
+
+    atomic_bool cancelled, paused;
+
+    /* The HTTP thread's, filled from the pieces. */
+    tn_text text;
+    json_t *tokens;   /* ids written */
+    json_t *logprobs; /* array in the form of the interface */
+    tn_chat_parser *parser;
+    enum finish finish;
+    char stop_word[128];
+    struct job_stats stats;
+    size_t text_offset; /* of the next token, for text_completion's logprobs */
+    bool done, announced;
+    size_t user; /* for the interface */
+};
+
+/* What the engine says about a job. The last one has `finish` set; after it the job is the HTTP thread's again. */
+struct piece {
+    struct piece *next;
+    struct job *job;
+    enum finish finish;
+    bool of_prompt, has_logprob;
+    tn_token token; /* TN_TOKEN_NONE: text only */
+    float logprob;
+    char *text; /* valid UTF-8; may be empty while a stop word is possible */
+    size_t length;
+    char stop_word[128];
+    char error[256];
+    struct job_stats stats;
+    size_t n_top;
+    tn_token_prob top[];
+};
+
+/* ---- Engine (batch.c) ---------------------------------------------------------------------------------------- */
+
+/* What the HTTP thread may know about the engine, copied under the lock. */
+struct slot_view {
+    bool busy;
+    int32_t n_prompt, n_done, n_cached, n_predicted, n_remaining;
+    uint64_t task;
+};
+struct engine_view {
+    tn_session_stats stats;
+    tn_cache_usage cache;
+    int32_t *map; /* owner of every cell, n_ctx of them */
+    tn_fit used;  /* what is taken; devices' array belongs to the view */
+    uint64_t n_prompt, n_predicted, n_decodes, n_busy_slots;
+    double prompt_seconds, predicted_seconds;
+    struct slot_view *slots;
+};
+
+struct engine;
+/* Starts the thread, which loads the model first. */
+int engine_start(struct server *server);
+void engine_wake(struct server *server);
+void engine_join(struct server *server);
+/* False when the queue is full; nothing is submitted then. */
+bool engine_submit(struct server *server, struct job *const *jobs, size_t count);
+
+/* ---- Server -------------------------------------------------------------------------------------------------- */
+
+enum phase { PHASE_LOADING, PHASE_READY, PHASE_STOPPING, PHASE_FAILED };
+
+struct server {
+    const struct args *args;
+    struct event_base *base;
+    struct evhttp *http;
+    struct event *outbox_ready;
+    char path[4096], alias[256];
+    char *keys[64];
+    size_t n_keys;
+    int n_slots, queue_limit;
+    double timeout;
+    bool show_metrics, show_slots, log_requests;
+    const char *slot_path;
+    int32_t default_predict;
+    tn_sampler_params sampling;
+    tn_session_params params;
+    time_t started;
+    struct request *requests; /* alive, for pings and shutdown */
+    uint64_t n_requests;
+
+    /* Set by the engine thread before PHASE_READY, constant from then on. */
+    tn_model *model;
+    tn_session *session; /* the engine thread's */
+    const tn_tokenizer *tokenizer;
+    tn_chat_template *chat;
+    tn_pieces *pieces;
+    tn_model_info info;
+    int32_t n_ctx;
+    tn_fit planned;
+
+    pthread_t thread;
+    struct engine *engine;
+    atomic_int phase;
+    int exit_code;
+
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    struct job *queue, **queue_end;
+    int n_queued;
+    struct piece *outbox, **outbox_end;
+    struct engine_view view;
+};
+
+/* ---- Requests (http.c) --------------------------------------------------------------------------------------- */
+
+/* How an interface words its answers. */
+struct wording {
+    /* A piece of a job arrived (in a stream: send what it says). */
+    void (*piece)(struct request *request, struct job *job, const struct piece *piece);
+    /* Every job is done: send the answer, or the end of the stream. */
+    void (*end)(struct request *request);
+};
+
+struct request {
+    struct request *next, *previous;
+    struct server *server;
+    struct evhttp_request *http; /* NULL once the client is gone */
+    const struct wording *wording;
+    char id[48];
+    time_t created;
+    uint64_t begin, last_sent;
+    bool stream, started, include_usage, echo, want_logprobs;
+    struct job **jobs;
+    size_t n_jobs, n_done;
+    char failed[256]; /* an engine error, to be reported at the end */
+    json_t *extra;    /* the interface's own notes */
+    tn_chat_prompt *prompt;
+};
+
+/* An answer's failure, filled by the readers of requests. */
+struct problem {
+    int code;
+    const char *type;
+    char text[512];
+    json_t *more; /* further members of the error object */
+};
+/* Always returns false, so that readers can end with it. */
+bool problem_set(struct problem *problem, int code, const char *format, ...) TN_PRINTF(3, 4);
+bool problem_status(struct problem *problem, tn_status status, const char *what);
+json_t *problem_json(const struct problem *problem);
+
+void reply_json(struct server *server, struct evhttp_request *http, int code, json_t *json); /* takes the reference */
+void reply_text(struct server *server, struct evhttp_request *http, int code, const char *type, const void *text,
+                size_t length);
+void reply_problem(struct server *server, struct evhttp_request *http, struct problem *problem);
+/* The body as a JSON object, or NULL after an answer. */
+json_t *read_body(struct server *server, struct evhttp_request *http);
+
+/* A request and its jobs; jobs are added with prompt and sampler ready. request_submit() takes over: the request
+ * answers by itself from then on, also when it fails. */
+struct request *request_new(struct server *server, struct evhttp_request *http, const struct wording *wording,
+                            const char *id_prefix);
+struct job *request_add_job(struct request *request); /* NULL without memory */
+void request_submit(struct request *request);
+void request_free(struct request *request);
+
+/* Detaches the connection for a final answer; NULL when the client has gone. */
+struct evhttp_request *request_take(struct request *request);
+
+/* One SSE event; takes the JSON's reference. `event` may be NULL. */
+void stream_send(struct request *request, const char *event, json_t *json);
+void stream_send_raw(struct request *request, const char *text);
+void stream_end(struct request *request);
+
+/* ---- Fields (fields.c) --------------------------------------------------------------------------------------- */
+
+/* null counts as absent. Each returns false with the problem set when a field is there but wrong. */
+bool field_real(json_t *body, const char *name, double min, double max, double *out, struct problem *problem);
+bool field_int(json_t *body, const char *name, int64_t min, int64_t max, int64_t *out, struct problem *problem);
+bool field_bool(json_t *body, const char *name, bool *out, struct problem *problem);
+bool field_text(json_t *body, const char *name, const char **out, struct problem *problem);
+
+/* Sampling, stop words, limits and grammar of a job whose prompt is set. `gbnf` (with an optional trigger) comes from
+ * the tools of a chat. */
+bool job_read(struct server *server, struct job *job, json_t *body, const char *gbnf, const char *trigger,
+              struct problem *problem);
+/* The prompts of a completion: text, token list, or a list of these. Appends to lists[*count]. */
+bool prompts_read(struct server *server, json_t *prompt, tn_tokens *lists, size_t *count, size_t capacity,
+                  struct problem *problem);
+bool prompt_check(struct server *server, const tn_tokens *prompt, struct problem *problem);
+json_t *token_text_json(struct server *server, tn_token token); /* U+FFFD for what is no UTF-8 */
+json_t *token_bytes_json(struct server *server, tn_token token);
+json_t *usage_json(const struct request *request);
+json_t *timings_json(const struct job *job);
+
+/* ---- Interfaces ---------------------------------------------------------------------------------------------- */
+
+typedef void handler(struct server *server, struct evhttp_request *http, json_t *body);
+handler serve_completions, serve_native, serve_chat, serve_messages, serve_responses; /* generation */
+handler serve_template, serve_tokenize, serve_detokenize, serve_embeddings;           /* text */
+handler serve_health, serve_models, serve_props, serve_slots, serve_slot_action, serve_metrics, serve_memory,
+    serve_tokenizer_info;
+
+/* The page's files, embedded by CMake. */
+struct page_file {
+    const char *path, *type;
+    const unsigned char *bytes;
+    size_t length;
+};
+extern const struct page_file page_files[];
+extern const size_t n_page_files;
+
+#endif
