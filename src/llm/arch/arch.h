@@ -6,7 +6,7 @@
 
 /* clang-format off */
 #define TN__ARCH_TABLE(X)                                                                                            \
-    X(llama) X(mistral3) X(internlm2) X(smollm3) X(granite) X(granitemoe) X(qwen2)                                     \
+    X(llama) X(mistral3) X(internlm2) X(smollm3) X(granite) X(granitemoe) X(qwen2)                                   \
     X(qwen2moe) X(qwen3) X(qwen3moe) X(gemma) X(gemma2) X(gemma3)                                                    \
     X(phi2) X(phi3) X(gpt2) X(starcoder) X(starcoder2) X(gptneox)                                                    \
     X(falcon) X(mpt) X(stablelm) X(olmo) X(olmo2) X(olmoe)                                                           \
