@@ -17,7 +17,8 @@ struct slot {
     uint64_t task, began, prompted, used;
     char held[512]; /* text that may be the beginning of a stop word */
     size_t n_held;
-    bool fed; /* in the batch of this round */
+    bool fed;     /* in the batch of this round */
+    bool stalled; /* gave its cells to others and waits for room */
 };
 
 struct engine {
@@ -148,6 +149,7 @@ static void assign(struct engine *e, struct slot *slot, struct job *job) {
         keep = 0;
     memcpy(slot->tokens, job->prompt.ids, job->prompt.count * sizeof *slot->tokens);
     slot->job = job;
+    slot->stalled = false;
     slot->count = slot->n_prompt = (int32_t)job->prompt.count;
     slot->n_kv = slot->n_cached = keep;
     slot->n_predicted = 0;
@@ -223,8 +225,10 @@ static bool make_room(struct engine *e) {
         n_busy += slot->job && slot->n_kv;
     }
     struct slot *victim = oldest ? oldest : n_busy > 1 ? youngest : NULL;
-    if (victim) forget(e, victim);
-    return victim != NULL;
+    if (!victim) return false;
+    forget(e, victim);
+    victim->stalled = victim->job != NULL;
+    return true;
 }
 
 /* ---- Text ------------------------------------------------------------------------------------------------------ */
@@ -345,19 +349,36 @@ static void feed(struct engine *e, struct slot *slot, int32_t count) {
     slot->fed = true;
 }
 
+/* Lets the oldest of those that gave way go on, when there is room for it beside the others and for a few tokens
+ * more, or nobody else is left. */
+static void resume(struct engine *e) {
+    struct slot *oldest = NULL;
+    int64_t used = 0;
+    for (int i = 0; i < e->n_slots; i++) {
+        struct slot *slot = &e->slots[i];
+        if (!slot->job) continue;
+        if (!slot->stalled)
+            used += slot->count + 16;
+        else if (!oldest || slot->task < oldest->task)
+            oldest = slot;
+    }
+    if (oldest && (used == 0 || used + oldest->count + 16 <= e->server->n_ctx)) oldest->stalled = false;
+}
+
 static void build(struct engine *e) {
     e->n_tokens = 0;
     int32_t score = e->n_score, left;
     for (int i = 0; i < e->n_slots; i++) {
         struct slot *slot = &e->slots[i];
         slot->fed = false;
-        if (slot->job && slot->count - slot->n_kv == 1 && !atomic_load(&slot->job->paused)) feed(e, slot, 1);
+        if (slot->job && slot->count - slot->n_kv == 1 && !slot->stalled && !atomic_load(&slot->job->paused))
+            feed(e, slot, 1);
     }
     left = e->n_piece < e->n_batch - e->n_tokens ? e->n_piece : e->n_batch - e->n_tokens;
     e->turn++;
     for (int i = 0; i < e->n_slots; i++) {
         struct slot *slot = &e->slots[(i + e->turn) % e->n_slots];
-        if (!slot->job || slot->count - slot->n_kv < 2) continue;
+        if (!slot->job || slot->stalled || slot->count - slot->n_kv < 2) continue;
         int32_t n = slot->count - slot->n_kv;
         if (n > left) n = left;
         if (slot->job->score_prompt && n > score) n = score;
@@ -443,6 +464,7 @@ static void publish(struct engine *e, bool now) {
 /* One decode; false when nothing could be fed. */
 static bool round_of(struct engine *e) {
     tn_status status;
+    resume(e);
     do {
         build(e);
         if (e->n_tokens == 0) return false;

@@ -1,0 +1,174 @@
+#!/bin/bash
+# tenon serve end to end: every endpoint, streams, errors, keys, disconnects, and clients that mean no good.
+set -u
+tenon=$1/bin/tenon failures=0
+golden=${TENON_GOLDEN:-${TENON_GOLDEN_DEFAULT:-}}
+model=$golden/models/stories15M-f16.gguf
+[ -r "$model" ] || { echo "skipped: no model (set TENON_GOLDEN to the golden data)"; exit 77; }
+command -v curl > /dev/null || { echo "skipped: curl is not installed"; exit 77; }
+work=$(mktemp -d)
+server=
+stop() { [ -n "$server" ] && kill "$server" 2> /dev/null && wait "$server" 2> /dev/null; rm -rf "$work"; }
+trap stop EXIT
+
+start() { # options… ; sets server, port and url
+    timeout 120 "$tenon" serve "$model" --port 0 -t 2 "$@" 2> "$work/log" &
+    server=$!
+    for _ in $(seq 100); do
+        port=$(sed -n 's/.*listening at http:.*:\([0-9]*\)$/\1/p' "$work/log")
+        [ -n "$port" ] && curl -sf -m 2 "http://127.0.0.1:$port/health" > /dev/null && break
+        sleep 0.1
+    done
+    url=http://127.0.0.1:$port
+}
+failed() {
+    echo "FAILED: $1:"
+    head -c 1500 "$work/out"
+    echo
+    failures=$((failures + 1))
+}
+check() { # description, status, pattern, curl arguments…
+    local what=$1 status=$2 pattern=$3 got
+    shift 3
+    got=$(curl -s -m 10 -o "$work/out" -w '%{http_code}' "$@")
+    [ "$got" = "$status" ] && grep -qE -- "$pattern" "$work/out" || failed "$what (status $got, expected $status)"
+}
+raw() { # bytes for the server, answered or dropped within 5 seconds
+    timeout 5 bash -c 'exec 3<> /dev/tcp/127.0.0.1/$1; printf "$2" >&3; head -c 2000 <&3' - "$port" "$1" > "$work/out" 2> /dev/null
+}
+
+start --metrics --api-key "first,second" -np 3 --timeout 2
+key=(-H "Authorization: Bearer second")
+check "health is public" 200 '^\{"status":"ok"\}$' "$url/health"
+check "the page is public" 200 '<!doctype html>' "$url/"
+check "no key" 401 '"type":"authentication_error"' "$url/v1/models"
+check "wrong key" 401 'authentication_error' -H "Authorization: Bearer secon" "$url/v1/models"
+check "X-Api-Key" 200 '"id":"stories15M-f16"' -H "X-Api-Key: first" "$url/v1/models"
+check "models" 200 '"n_vocab":32000' "${key[@]}" "$url/v1/models"
+curl -s -m 5 -i -X OPTIONS -H "Origin: http://a.example" "$url/v1/models" > "$work/out"
+grep -q "^Access-Control-Allow-Origin: http://a.example" "$work/out" || failed "preflight"
+post() { # description, status, pattern, path, body
+    check "$1" "$2" "$3" "${key[@]}" -H "Content-Type: application/json" "$url$4" -d "$5"
+}
+
+story='"prompt":"Once upon a time","temperature":0'
+post "completion" 200 '"text":", there was a little girl named Lily.".*"finish_reason":"length".*"completion_tokens":10' /v1/completions "{$story,\"max_tokens\":10}"
+post "the prefix is reused" 200 '"cached_tokens":4' /v1/completions "{$story,\"max_tokens\":1}"
+post "token ids" 200 '"text":", there' /v1/completions '{"prompt":[1,9038,2501,263,931],"temperature":0,"max_tokens":2}'
+post "several prompts and answers" 200 '"index":3' /v1/completions '{"prompt":["Once","The cat"],"n":2,"max_tokens":3,"seed":1}'
+post "stop word" 200 '"text":", there was a ","index":0,"logprobs":null,"finish_reason":"stop"' /v1/completions "{$story,\"stop\":[\"little\"],\"max_tokens\":20}"
+post "echo with logprobs" 200 '"text":"Once upon a time","index":0,"logprobs":\{"tokens":\["<s>"," Once"," upon"," a"," time"\],"token_logprobs":\[null,-0.24[0-9]*,' /v1/completions "{$story,\"echo\":true,\"logprobs\":1,\"max_tokens\":0}"
+# Summed log-probabilities are what a client computes from tenon logits.
+if command -v python3 > /dev/null; then
+    cp "$work/out" "$work/echo"
+    "$tenon" logits "$model" --tokens 1,9038,2501,263,931 --cache-type f16 --out "$work/logits" -t 2 &&
+        timeout 20 python3 - "$work/echo" "$work/logits" > "$work/out" 2>&1 << 'PY' || failed "logprobs equal those of tenon logits"
+import array, json, math, sys
+got = json.load(open(sys.argv[1]))["choices"][0]["logprobs"]["token_logprobs"]
+logits = array.array("f", open(sys.argv[2], "rb").read())
+tokens, n = [1, 9038, 2501, 263, 931], len(logits) // 5
+want = 0
+for i in range(4):
+    row = logits[i * n:(i + 1) * n]
+    top = max(row)
+    want += row[tokens[i + 1]] - top - math.log(sum(math.exp(x - top) for x in row))
+assert abs(sum(got[1:]) - want) < 1e-4, (sum(got[1:]), want)
+PY
+fi
+post "the same seed, the same text" 200 'text' /v1/completions '{"prompt":"The","seed":5,"max_tokens":12}'
+one=$(grep -o '"text":"[^"]*"' "$work/out")
+post "the same seed again" 200 'text' /v1/completions '{"prompt":"The","seed":5,"max_tokens":12}'
+[ "$one" = "$(grep -o '"text":"[^"]*"' "$work/out")" ] || failed "a seed does not repeat its text"
+post "stream" 200 '^data: \[DONE\]' /v1/completions "{$story,\"max_tokens\":4,\"stream\":true,\"stream_options\":{\"include_usage\":true}}"
+grep -q '"choices":\[\],"usage":{"prompt_tokens":5,"completion_tokens":4' "$work/out" || failed "usage in a stream"
+post "native" 200 '"stop_type":"word","stopping_word":"little".*"content":", there was a ".*"completion_probabilities":\[\{"id":29892' /completion "{$story,\"n_predict\":20,\"stop\":[\"little\"],\"n_probs\":2}"
+post "native stream" 200 '"stop":true.*"stop_type":"limit"' /completion "{$story,\"n_predict\":3,\"stream\":true}"
+
+chat='"messages":[{"role":"user","content":"Tell a story"}],"temperature":0'
+post "chat" 200 '"object":"chat.completion".*"role":"assistant","content":".+"\},"finish_reason":"length"' /v1/chat/completions "{$chat,\"max_tokens\":8}"
+post "chat stream" 200 '^data: \[DONE\]' /v1/chat/completions "{$chat,\"max_tokens\":3,\"stream\":true}"
+head -n 1 "$work/out" | grep -q '"delta":{"role":"assistant","content":null}' || failed "first delta"
+grep -q '"delta":{},"finish_reason":"length"' "$work/out" || failed "last delta"
+post "content parts" 200 'chat.completion' /v1/chat/completions '{"messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}],"max_tokens":1}'
+post "logprobs of a chat" 200 '"logprobs":\{"content":\[\{"token":.*"top_logprobs":\[\{' /v1/chat/completions "{$chat,\"max_tokens\":2,\"logprobs\":true,\"top_logprobs\":2}"
+schema='{"type":"object","properties":{"a":{"type":"boolean"}},"required":["a"],"additionalProperties":false}'
+post "JSON schema" 200 '"content":"\{[\\n ]*\\"a\\"[\\n ]*:[\\n ]*(true|false)?' /v1/chat/completions "{$chat,\"max_tokens\":12,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":$schema}}}"
+post "grammar" 200 '"content":"(yes|no)"\},"finish_reason":"stop"' /v1/chat/completions "{$chat,\"grammar\":\"root ::= \\\"yes\\\" | \\\"no\\\"\",\"max_tokens\":9}"
+post "a forced tool call" 200 '"finish_reason":"(tool_calls|length)"' /v1/chat/completions "{$chat,\"max_tokens\":40,\"tool_choice\":\"required\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{}}}}]}"
+
+post "tokenize" 200 '^\{"tokens":\[9038,2501\]\}$' /tokenize '{"content":"Once upon"}'
+post "detokenize" 200 '"content":" ?Once upon"' /detokenize '{"tokens":[9038,2501]}'
+post "apply-template" 200 'im_start.*hi' /apply-template '{"messages":[{"role":"user","content":"hi"}]}'
+check "props" 200 '"total_slots":3' "${key[@]}" "$url/props"
+check "slots" 200 '"id":2' "${key[@]}" "$url/slots"
+check "metrics" 200 '^tenon:tokens_predicted_total [1-9]' "${key[@]}" "$url/metrics"
+check "memory" 200 '"devices":\[\{"name":"cpu".*"runs":\[\[' "${key[@]}" "$url/memory"
+
+post "not JSON" 400 'not valid JSON.*invalid_request_error' /v1/completions '{bad'
+post "not UTF-8" 400 'invalid_request_error' /v1/completions $'{"prompt":"\xff\xfe"}'
+post "not an object" 400 'must be a JSON object' /v1/completions '[1]'
+post "deep nesting" 400 'not valid JSON' /v1/completions "$(printf '[%.0s' $(seq 3000))"
+post "wrong type" 400 'temperature must be a number' /v1/completions '{"prompt":"a","temperature":"hot"}'
+post "token out of range" 400 'token ids below' /v1/completions '{"prompt":[99999999]}'
+post "no messages" 400 'messages' /v1/chat/completions '{}'
+post "pictures" 501 'not_supported_error' /v1/chat/completions '{"messages":[{"role":"user","content":[{"type":"image_url"}]}]}'
+post "bad grammar" 400 'grammar' /v1/completions '{"prompt":"a","grammar":"root := ("}'
+post "too long" 400 '"type":"exceed_context_size_error".*"n_prompt_tokens":' /v1/completions "{\"prompt\":\"$(printf 'word %.0s' $(seq 6000))\"}"
+post "embeddings" 501 'not_supported_error' /v1/embeddings '{"input":"a"}'
+check "unknown path" 404 'not_found_error' "${key[@]}" "$url/nothing"
+check "wrong method" 405 'invalid_request_error' "${key[@]}" "$url/v1/completions"
+
+# A client that goes away frees its slot.
+timeout 1 curl -sN "${key[@]}" "$url/completion" -d '{"prompt":"Once","n_predict":3000,"ignore_eos":true,"stream":true}' > "$work/out"
+sleep 0.3
+check "a closed stream frees its slot" 200 '^\[(\{[^{]*"is_processing":false[^}]*\}\},?)*\]$' "${key[@]}" "$url/slots"
+
+# Clients that mean no good: the server answers or drops them, and goes on.
+raw 'nonsense\r\n\r\n'
+raw 'GET / HTTP/1.1\r\nX: %09999d' # half a request; dropped at the time limit
+raw "GET / HTTP/1.1\r\nX: $(printf '%070000d' 0)\r\n\r\n"
+raw 'POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n'
+raw 'POST /v1/completions HTTP/1.1\r\nContent-Length: -5\r\n\r\n{}'
+raw 'GET /health HTTP/1.1\r\n\r\nGET /health HTTP/1.1\r\n\r\n'
+body='{"prompt":"Once","max_tokens":40}'
+raw "POST /v1/completions HTTP/1.1\r\nX-Api-Key: first\r\nContent-Length: ${#body}\r\n\r\n${body}bytes while the answer is made"
+for _ in $(seq 20); do (exec 3<> "/dev/tcp/127.0.0.1/$port") 2> /dev/null; done
+check "still well" 200 '"ok"' "$url/health"
+post "still at work" 200 'Lily' /v1/completions "{$story,\"max_tokens\":10}"
+
+# More clients than slots.
+for i in $(seq 8); do
+    curl -s -m 20 "${key[@]}" "$url/v1/completions" -d "{$story,\"max_tokens\":24}" > "$work/many.$i" &
+    clients[i]=$!
+done
+wait "${clients[@]}"
+for i in $(seq 8); do
+    cp "$work/many.$i" "$work/out"
+    grep -q 'there was a little girl named Lily.*"completion_tokens":24' "$work/out" || failed "client $i of 8"
+done
+
+kill "$server"
+wait "$server"
+code=$?
+[ $code = 0 ] || { cp "$work/log" "$work/out"; failed "stopping gives $code"; }
+
+# A full queue sends clients away; a small context makes jobs give way to each other and still finish.
+start -np 2 --queue 1 -c 256
+key=()
+for i in 1 2 3; do
+    curl -sN -m 20 "$url/completion" -d '{"prompt":"Once","n_predict":200,"ignore_eos":true,"temperature":0,"stream":true}' > "$work/long.$i" &
+    clients[i]=$!
+    sleep 0.15
+done
+code=$(curl -s -m 5 -D "$work/headers" -o "$work/out" -w '%{http_code}' "$url/completion" -d '{"prompt":["a","b"],"n_predict":1}')
+[ "$code" = 503 ] && grep -qi '^retry-after: 1' "$work/headers" || failed "a full queue is status $code"
+wait "${clients[1]}" "${clients[2]}" "${clients[3]}"
+for i in 1 2 3; do
+    tail -n 2 "$work/long.$i" > "$work/out"
+    grep -q '"tokens_predicted":200' "$work/out" || failed "long client $i"
+    grep -o '"content":"[^"]*"' "$work/long.$i" > "$work/text.$i"
+done
+cmp -s "$work/text.1" "$work/text.2" || failed "a text changes when its job gives way"
+
+[ $failures = 0 ] && echo "server: all well"
+exit $((failures > 0))
