@@ -285,140 +285,173 @@ TN__INLINE void load_tq1_0(const uint8_t *block, tn__regs *r) {
     r->scale = r->less = _mm512_set1_ps(tn__f16_to_f32(b->d));
 }
 
-/* ---- Lattices, per 16: codes are the signed values plus 64
- * ------------------------------------------------------------ */
+/* ---- Lattices, per 16: codes are the signed values plus 64 ----------------------------------------------------- */
 
-TN__INLINE void signed_levels(const uint64_t *points, const uint8_t *signs, __m512i levels, __m512i *code) {
-    for (int v = 0; v < 4; v++) {
-        uint64_t bits;
-        memcpy(&bits, signs + 8 * v, 8);
-        __m512i value = _mm512_shuffle_epi8(levels, _mm512_loadu_si512(points + 8 * v));
-        value = _mm512_mask_sub_epi8(value, _cvtu64_mask64(bits), _mm512_setzero_si512(), value);
-        code[v] = _mm512_add_epi8(value, _mm512_set1_epi8(64));
-    }
+/* Eight lattice points, each spread to eight bytes, go from registers to a vector: through memory the vector would
+ * have to wait for its eight parts. */
+#define TN__EIGHT(point)                                                                                             \
+    _mm512_set_epi64(point(7), point(6), point(5), point(4), point(3), point(2), point(1), point(0))
+TN__INLINE long long pairs_apart(uint16_t point) { return (long long)_pdep_u64(point, 0x0303030303030303u); }
+TN__INLINE long long triples_apart(uint32_t first, uint32_t second) {
+    return (long long)_pdep_u64(first | second << 12, 0x0707070707070707u);
 }
-TN__INLINE uint64_t pairs_apart(uint16_t point) { return _pdep_u64(point, 0x0303030303030303u); }
-TN__INLINE uint64_t triples_apart(uint32_t two_points) { return _pdep_u64(two_points, 0x0707070707070707u); }
-TN__INLINE __m512i iq2_levels(void) { return _mm512_set1_epi32(8 | 25 << 8 | 43 << 16); }
-TN__INLINE void lattice_scale(const float *scale, tn__regs *r) {
-    r->scale = _mm512_loadu_ps(scale);
+TN__INLINE __m512i signed_levels(__m512i points, uint64_t minus, __m512i levels) {
+    __m512i value = _mm512_shuffle_epi8(levels, points);
+    value = _mm512_mask_sub_epi8(value, _cvtu64_mask64(minus), _mm512_setzero_si512(), value);
+    return _mm512_add_epi8(value, _mm512_set1_epi8(64));
+}
+/* Seven sign bits per byte, the eighth added so that their number is even: by nibbles. */
+TN__INLINE __m256i eight_signs(__m256i seven) {
+    const __m256i nibble = _mm256_set1_epi8(15);
+    const __m256i odd = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, -128, -128, 0, -128, 0, 0, -128, -128, 0, 0, -128, 0, -128, -128, 0));
+    __m256i low = _mm256_shuffle_epi8(odd, _mm256_and_si256(seven, nibble));
+    __m256i high = _mm256_shuffle_epi8(odd, _mm256_and_si256(_mm256_srli_epi16(seven, 4), nibble));
+    return _mm256_or_si256(seven, _mm256_xor_si256(low, high));
+}
+TN__INLINE uint64_t quarter(__m256i v, int i) {
+    uint64_t part[4];
+    _mm256_storeu_si256((__m256i *)part, v);
+    return part[i];
+}
+/* Eight words of four seven-bit fields and a four-bit scale, as xxs types have them. */
+TN__INLINE __m256i xxs_signs(__m256i words) {
+    __m512i wide = _mm512_cvtepu32_epi64(words);
+    __m512i seven = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(0x150e0700), wide);
+    return eight_signs(_mm256_and_si256(_mm512_cvtepi64_epi32(seven), _mm256_set1_epi8(127)));
+}
+/* d·(0.5 + scale)·factor for eight words with the scale on top, each for two sub-blocks of 16. */
+TN__INLINE void xxs_scales(__m256i words, float d, float factor, tn__regs *r) {
+    const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    __m256 code = _mm256_add_ps(_mm256_cvtepi32_ps(_mm256_srli_epi32(words, 28)), _mm256_set1_ps(0.5f));
+    __m256 scale = _mm256_mul_ps(_mm256_mul_ps(_mm256_set1_ps(d), code), _mm256_set1_ps(factor));
+    r->scale = _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(scale));
     r->less = _mm512_mul_ps(r->scale, _mm512_set1_ps(64));
 }
+TN__INLINE __m512i iq2_levels(void) { return _mm512_set1_epi32(8 | 25 << 8 | 43 << 16); }
 TN__INLINE void load_iq2_xxs(const uint8_t *block, tn__regs *r) {
     const tn__iq2_xxs *b = (const tn__iq2_xxs *)block;
-    uint64_t points[32];
-    uint8_t signs[32];
-    float scale[16], d = tn__f16_to_f32(b->d);
-    for (int g = 0; g < 8; g++) {
-        const uint16_t *q = b->qs + 4 * g;
-        uint32_t index = q[0] | (uint32_t)q[1] << 16, rest = q[2] | (uint32_t)q[3] << 16;
-        for (int k = 0; k < 4; k++) {
-            points[4 * g + k] = pairs_apart(tn__iq2_xxs_lattice[index >> 8 * k & 255]);
-            signs[4 * g + k] = tn__iq_signs(rest >> 7 * k & 127);
-        }
-        scale[2 * g] = scale[2 * g + 1] = d * (0.5f + (float)(rest >> 28)) * 0.25f;
+    const uint8_t *index = (const uint8_t *)b->qs; /* four of every eight bytes */
+    __m256i rest = _mm512_cvtepi64_epi32(_mm512_srli_epi64(_mm512_loadu_si512(b->qs), 32)), signs = xxs_signs(rest);
+    for (int v = 0; v < 4; v++) {
+#define POINT(i) pairs_apart(tn__iq2_xxs_lattice[index[16 * v + (i) % 4 + (i) / 4 * 8]])
+        r->code[v] = signed_levels(TN__EIGHT(POINT), quarter(signs, v), iq2_levels());
+#undef POINT
     }
-    signed_levels(points, signs, iq2_levels(), r->code);
-    lattice_scale(scale, r);
+    xxs_scales(rest, tn__f16_to_f32(b->d), 0.25f, r);
 }
-TN__INLINE void nibble_scales_iq2(float d, const uint8_t *scales, tn__regs *r) {
-    float scale[16];
-    for (int g = 0; g < 16; g++) scale[g] = d * (0.5f + (float)(scales[g / 2] >> 4 * (g & 1) & 15)) * 0.25f;
-    lattice_scale(scale, r);
+/* 16 four-bit codes, low nibble first: d·(0.5 + code)/4. */
+TN__INLINE void nibble_scales(const uint8_t *scales, float d, tn__regs *r) {
+    __m128i bytes = _mm_loadl_epi64((const __m128i *)scales);
+    __m128i codes = _mm_and_si128(_mm_unpacklo_epi8(bytes, _mm_srli_epi16(bytes, 4)), _mm_set1_epi8(15));
+    __m512 scale = _mm512_add_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(codes)), _mm512_set1_ps(0.5f));
+    r->scale = _mm512_mul_ps(_mm512_mul_ps(scale, _mm512_set1_ps(d)), _mm512_set1_ps(0.25f));
+    r->less = _mm512_mul_ps(r->scale, _mm512_set1_ps(64));
 }
 TN__INLINE void load_iq2_xs(const uint8_t *block, tn__regs *r) {
     const tn__iq2_xs *b = (const tn__iq2_xs *)block;
-    uint64_t points[32];
-    uint8_t signs[32];
-    for (int g = 0; g < 32; g++) {
-        points[g] = pairs_apart(tn__iq2_xs_lattice[b->qs[g] & 511]);
-        signs[g] = tn__iq_signs(b->qs[g] >> 9);
+    __m256i signs = eight_signs(_mm512_cvtepi16_epi8(_mm512_srli_epi16(_mm512_loadu_si512(b->qs), 9)));
+    for (int v = 0; v < 4; v++) {
+#define POINT(i) pairs_apart(tn__iq2_xs_lattice[b->qs[8 * v + (i)] & 511])
+        r->code[v] = signed_levels(TN__EIGHT(POINT), quarter(signs, v), iq2_levels());
+#undef POINT
     }
-    signed_levels(points, signs, iq2_levels(), r->code);
-    nibble_scales_iq2(tn__f16_to_f32(b->d), b->scales, r);
+    nibble_scales(b->scales, tn__f16_to_f32(b->d), r);
 }
 TN__INLINE void load_iq2_s(const uint8_t *block, tn__regs *r) {
     const tn__iq2_s *b = (const tn__iq2_s *)block;
-    uint64_t points[32];
-    for (int g = 0; g < 32; g++)
-        points[g] = pairs_apart(tn__iq2_s_lattice[b->qs[g] | (b->qh[g / 4] >> 2 * (g & 3) & 3) << 8]);
-    signed_levels(points, b->signs, iq2_levels(), r->code);
-    nibble_scales_iq2(tn__f16_to_f32(b->d), b->scales, r);
+    for (int v = 0; v < 4; v++) {
+        uint64_t minus;
+        memcpy(&minus, b->signs + 8 * v, 8);
+#define POINT(i)                                                                                                     \
+    pairs_apart(tn__iq2_s_lattice[b->qs[8 * v + (i)] | (b->qh[2 * v + (i) / 4] >> 2 * ((i) % 4) & 3) << 8])
+        r->code[v] = signed_levels(TN__EIGHT(POINT), minus, iq2_levels());
+#undef POINT
+    }
+    nibble_scales(b->scales, tn__f16_to_f32(b->d), r);
 }
 TN__INLINE void load_iq3_xxs(const uint8_t *block, tn__regs *r) {
     const tn__iq3_xxs *b = (const tn__iq3_xxs *)block;
-    uint64_t points[32];
-    uint8_t signs[32];
-    float scale[16], d = tn__f16_to_f32(b->d);
-    for (int g = 0; g < 8; g++) {
-        uint32_t rest;
-        memcpy(&rest, b->gas + 4 * g, 4);
-        for (int k = 0; k < 4; k++) {
-            const uint8_t *q = b->qs + 8 * g + 2 * k;
-            points[4 * g + k] = triples_apart(tn__iq3_xxs_lattice[q[0]] | (uint32_t)tn__iq3_xxs_lattice[q[1]] << 12);
-            signs[4 * g + k] = tn__iq_signs(rest >> 7 * k & 127);
-        }
-        scale[2 * g] = scale[2 * g + 1] = d * (0.5f + (float)(rest >> 28)) * 0.5f;
+    __m256i rest = _mm256_loadu_si256((const __m256i *)b->gas), signs = xxs_signs(rest);
+    __m512i levels = _mm512_broadcast_i32x4(_mm_loadl_epi64((const __m128i *)tn__iq3_xxs_levels));
+    for (int v = 0; v < 4; v++) {
+        const uint8_t *q = b->qs + 16 * v;
+#define POINT(i) triples_apart(tn__iq3_xxs_lattice[q[2 * (i)]], tn__iq3_xxs_lattice[q[2 * (i) + 1]])
+        r->code[v] = signed_levels(TN__EIGHT(POINT), quarter(signs, v), levels);
+#undef POINT
     }
-    signed_levels(points, signs, _mm512_broadcast_i32x4(_mm_loadl_epi64((const __m128i *)tn__iq3_xxs_levels)),
-                  r->code);
-    lattice_scale(scale, r);
+    xxs_scales(rest, tn__f16_to_f32(b->d), 0.5f, r);
 }
 TN__INLINE void load_iq3_s(const uint8_t *block, tn__regs *r) {
     const tn__iq3_s *b = (const tn__iq3_s *)block;
-    uint64_t points[32];
-    float scale[16], d = tn__f16_to_f32(b->d);
-    for (int k = 0; k < 32; k++) {
-        int high = b->qh[k / 4] >> 2 * (k & 3);
-        uint32_t first = tn__iq3_s_lattice[b->qs[2 * k] | (high & 1) << 8];
-        points[k] = triples_apart(first | (uint32_t)tn__iq3_s_lattice[b->qs[2 * k + 1] | (high & 2) << 7] << 12);
-    }
-    for (int g = 0; g < 16; g++) scale[g] = d * (float)(1 + 2 * (b->scales[g / 4] >> 4 * (g / 2 & 1) & 15));
-    signed_levels(points, b->signs,
-                  _mm512_broadcast_i32x4(_mm_setr_epi8(1, 3, 5, 7, 9, 11, 13, 15, 0, 0, 0, 0, 0, 0, 0, 0)), r->code);
-    lattice_scale(scale, r);
-}
-/* iq1: eighths. A point is -8, 0 or 8, moved up or down by one. */
-TN__INLINE void iq1_codes(const uint64_t *points, uint32_t downs, __m512i *code) {
+    __m512i levels = _mm512_broadcast_i32x4(_mm_setr_epi8(1, 3, 5, 7, 9, 11, 13, 15, 0, 0, 0, 0, 0, 0, 0, 0));
     for (int v = 0; v < 4; v++) {
-        uint64_t down = _pdep_u64(downs >> 8 * v & 255, 0x0101010101010101u) * 255;
-        __m512i value = _mm512_shuffle_epi8(_mm512_set1_epi32(0x00484038), _mm512_loadu_si512(points + 8 * v));
-        value = _mm512_add_epi8(value, _mm512_set1_epi8(1));
-        code[v] = _mm512_mask_sub_epi8(value, _cvtu64_mask64(down), value, _mm512_set1_epi8(2));
+        const uint8_t *q = b->qs + 16 * v;
+        uint32_t high = (uint32_t)(b->qh[2 * v] | b->qh[2 * v + 1] << 8);
+        uint64_t minus;
+        memcpy(&minus, b->signs + 8 * v, 8);
+#define POINT(i)                                                                                                     \
+    triples_apart(tn__iq3_s_lattice[q[2 * (i)] | (high >> 2 * (i)&1) << 8],                                          \
+                  tn__iq3_s_lattice[q[2 * (i) + 1] | (high >> (2 * (i) + 1) & 1) << 8])
+        r->code[v] = signed_levels(TN__EIGHT(POINT), minus, levels);
+#undef POINT
     }
+    uint32_t nibbles;
+    memcpy(&nibbles, b->scales, 4);
+    __m128i bytes = _mm_cvtsi32_si128((int)nibbles);
+    __m128i codes = _mm_and_si128(_mm_unpacklo_epi8(bytes, _mm_srli_epi16(bytes, 4)), _mm_set1_epi8(15));
+    codes = _mm_unpacklo_epi8(codes, codes); /* each for two sub-blocks of 16 */
+    codes = _mm_add_epi8(_mm_add_epi8(codes, codes), _mm_set1_epi8(1));
+    r->scale = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(codes)), _mm512_set1_ps(tn__f16_to_f32(b->d)));
+    r->less = _mm512_mul_ps(r->scale, _mm512_set1_ps(64));
+}
+/* iq1: eighths. A point is -8, 0 or 8, moved up or down by one; `down` has a bit per point. */
+TN__INLINE __m512i iq1_codes(__m512i points, uint32_t down) {
+    uint64_t bytes = _pdep_u64(down & 255, 0x0101010101010101u) * 255;
+    __m512i value = _mm512_shuffle_epi8(_mm512_set1_epi32(0x00494139), points);
+    return _mm512_mask_sub_epi8(value, _cvtu64_mask64(bytes), value, _mm512_set1_epi8(2));
 }
 TN__INLINE void load_iq1_s(const uint8_t *block, tn__regs *r) {
     const tn__iq1_s *b = (const tn__iq1_s *)block;
-    uint64_t points[32];
-    uint32_t downs = 0;
-    float scale[16], d = tn__f16_to_f32(b->d);
-    for (int g = 0; g < 8; g++) {
-        uint16_t qh = b->qh[g];
-        for (int k = 0; k < 4; k++)
-            points[4 * g + k] = pairs_apart(tn__iq1_s_lattice[b->qs[4 * g + k] | (qh >> 3 * k & 7) << 8]);
-        downs |= (uint32_t)(qh >> 15) * 15u << 4 * g;
-        scale[2 * g] = scale[2 * g + 1] = d * (float)(2 * (qh >> 12 & 7) + 1) * 0.125f;
+    for (int v = 0; v < 4; v++) {
+        const uint8_t *q = b->qs + 8 * v;
+        uint32_t first = b->qh[2 * v], second = b->qh[2 * v + 1];
+#define POINT(i) pairs_apart(tn__iq1_s_lattice[q[i] | (((i) < 4 ? first : second) >> 3 * ((i) % 4) & 7) << 8])
+        r->code[v] = iq1_codes(TN__EIGHT(POINT), (first >> 15) * 15 | (second >> 15) * 240);
+#undef POINT
     }
-    iq1_codes(points, downs, r->code);
-    lattice_scale(scale, r);
+    const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    __m256i code = _mm256_and_si256(
+        _mm256_srli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)b->qh)), 11), _mm256_set1_epi32(14));
+    __m256 scale = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_add_epi32(code, _mm256_set1_epi32(1))),
+                                 _mm256_set1_ps(tn__f16_to_f32(b->d) * 0.125f));
+    r->scale = _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(scale));
+    r->less = _mm512_mul_ps(r->scale, _mm512_set1_ps(64));
 }
 TN__INLINE void load_iq1_m(const uint8_t *block, tn__regs *r) {
     const tn__iq1_m *b = (const tn__iq1_m *)block;
-    uint64_t points[32];
-    uint32_t downs = 0;
     uint16_t sc[4];
-    float scale[16];
     memcpy(sc, b->scales, 8);
     float d =
         tn__f16_to_f32((uint16_t)(sc[0] >> 12 | (sc[1] >> 8 & 0x00f0) | (sc[2] >> 4 & 0x0f00) | (sc[3] & 0xf000)));
-    for (int g = 0; g < 32; g++) {
-        int high = b->qh[g / 2] >> 4 * (g & 1);
-        points[g] = pairs_apart(tn__iq1_s_lattice[b->qs[g] | (high & 7) << 8]);
-        downs |= (uint32_t)(high >> 3 & 1) << g;
+    for (int v = 0; v < 4; v++) {
+        const uint8_t *q = b->qs + 8 * v;
+        uint32_t high;
+        memcpy(&high, b->qh + 4 * v, 4); /* a nibble per point: three bits of the index, one for down */
+#define POINT(i) pairs_apart(tn__iq1_s_lattice[q[i] | (high >> 4 * (i)&7) << 8])
+        r->code[v] = iq1_codes(TN__EIGHT(POINT), _pext_u32(high, 0x88888888u));
+#undef POINT
     }
-    for (int g = 0; g < 16; g++) scale[g] = d * (float)(2 * (sc[g / 4] >> 3 * (g & 3) & 7) + 1) * 0.125f;
-    iq1_codes(points, downs, r->code);
-    lattice_scale(scale, r);
+    uint64_t all;
+    memcpy(&all, sc, 8);
+    const __m256i spread = _mm256_setr_m128i(_mm_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3, 2, 3),
+                                             _mm_setr_epi8(4, 5, 4, 5, 4, 5, 4, 5, 6, 7, 6, 7, 6, 7, 6, 7));
+    __m256i words = _mm256_shuffle_epi8(_mm256_set1_epi64x((long long)all), spread);
+    words = _mm256_srlv_epi16(words, _mm256_set1_epi64x(0x0009000600030000)); /* three bits each */
+    __m256i codes = _mm256_and_si256(_mm256_add_epi16(words, words), _mm256_set1_epi16(14));
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_add_epi16(codes, _mm256_set1_epi16(1)));
+    r->scale = _mm512_mul_ps(_mm512_cvtepi32_ps(wide), _mm512_set1_ps(d * 0.125f));
+    r->less = _mm512_mul_ps(r->scale, _mm512_set1_ps(64));
 }
 
 /* X(NAME, name, bytes of 256 values, 1: scales per 16, offset: code of the value zero; -1: `less` is a true minimum)
