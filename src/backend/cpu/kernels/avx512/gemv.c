@@ -8,9 +8,6 @@
 #include "backend/cpu/kernels/avx512/internal.h"
 #include "backend/cpu/kernels/avx512/unpack.h"
 
-/* How far ahead of use weights are fetched, in bytes: about what arrives during one memory latency. */
-enum { AHEAD = 2048 };
-
 typedef struct sums {
     __m512 even, odd, less;
 } sums;
@@ -53,7 +50,6 @@ TN__INLINE float total(const sums *s, bool per16) {
         tn__regs r;                                                                                                  \
         for (int q = 0; q < cols; q++) s[q].even = s[q].odd = s[q].less = _mm512_setzero_ps();                       \
         for (int64_t c = 0; c < whole; c++, w += bytes) {                                                            \
-            for (int line = 0; line < bytes; line += 64) _mm_prefetch((const char *)w + AHEAD + line, _MM_HINT_T0);  \
             load_##name(w, &r);                                                                                      \
             for (int q = 0; q < cols; q++) accumulate(&r, tn__q8_at(job, c, j + q), per16, &s[q]);                   \
         }                                                                                                            \
@@ -186,13 +182,15 @@ TN__INLINE void unit_q6_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m51
     }
 }
 
-#define PACKED_OF(name, values, bytes)                                                                               \
+/* `ahead`: how far ahead to fetch, in bytes; 0 where the hardware does by itself. */
+#define PACKED_OF(name, values, bytes, ahead)                                                                        \
     TN__INLINE void group_##name(const tn__matmul_job *job, int64_t row, int64_t j, const int cols) {                \
         const uint8_t *w = (const uint8_t *)job->w + (size_t)(row / 16) * tn__packed_group_bytes(job->type, job->k); \
         __m512 acc[4];                                                                                               \
         for (int q = 0; q < cols; q++) acc[q] = _mm512_setzero_ps();                                                 \
         for (int64_t at = 0; at < job->k; at += values, w += bytes) {                                                \
-            for (int line = 0; line < bytes; line += 64) _mm_prefetch((const char *)w + AHEAD + line, _MM_HINT_T0);  \
+            for (int line = 0; ahead && line < bytes; line += 64)                                                    \
+                _mm_prefetch((const char *)w + ahead + line, _MM_HINT_T0);                                           \
             for (int q = 0; q < cols; q++)                                                                           \
                 unit_##name(w, tn__q8_at(job, at / TN__CHUNK, j + q), (int)(at % TN__CHUNK), &acc[q]);               \
         }                                                                                                            \
@@ -208,10 +206,10 @@ TN__INLINE void unit_q6_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m51
             if (job->n - j == 1) group_##name(job, row, j, 1);                                                       \
         }                                                                                                            \
     }
-PACKED_OF(q8_0, 32, 544)
-PACKED_OF(q4_0, 32, 288)
-PACKED_OF(q4_K, 256, 2304)
-PACKED_OF(q6_K, 256, 3360)
+PACKED_OF(q8_0, 32, 544, 0)
+PACKED_OF(q4_0, 32, 288, 0)
+PACKED_OF(q4_K, 256, 2304, 0)
+PACKED_OF(q6_K, 256, 3360, 2048)
 #undef PACKED_OF
 
 void tn__avx512_gemv_q8_packed(const tn__matmul_job *job, int64_t from, int64_t to) {
@@ -279,7 +277,6 @@ TN__INLINE void float_group(const tn__matmul_job *job, tn_type type, int64_t row
     __m512 acc[4][2];
     for (int q = 0; q < cols; q++) acc[q][0] = acc[q][1] = _mm512_setzero_ps();
     for (int64_t i = 0; i < job->k; i += 2, w += 64) {
-        _mm_prefetch((const char *)w + AHEAD, _MM_HINT_T0);
         __m512 low = load16(w, type, 0, 0xffff), high = load16(w, type, 16, 0xffff);
         for (int q = 0; q < cols; q++) {
             double pair;
