@@ -122,22 +122,19 @@ TN__INLINE void load_mxfp4(const uint8_t *b, tn__regs *r) {
 /* ---- Super-blocks, per 32
  * ------------------------------------------------------------------------------------------ */
 
-/* Eight six-bit scales and eight minima, as 16 bytes. */
-TN__INLINE __m128i scales_k4(const uint8_t *packed) {
-    uint32_t a, b, c;
-    memcpy(&a, packed, 4);
-    memcpy(&b, packed + 4, 4);
-    memcpy(&c, packed + 8, 4);
-    uint32_t scale_high = (c & 0x0f0f0f0f) | (a >> 6 & 0x03030303) << 4;
-    uint32_t min_high = (c >> 4 & 0x0f0f0f0f) | (b >> 6 & 0x03030303) << 4;
-    return _mm_setr_epi32((int)(a & 0x3f3f3f3f), (int)scale_high, (int)(b & 0x3f3f3f3f), (int)min_high);
-}
-/* Half floats d and dmin next to each other: eight lanes of each. */
-TN__INLINE __m512 both_scales(const void *d_dmin) {
-    int pair;
-    memcpy(&pair, d_dmin, 4);
-    const __m256i spread = _mm256_setr_m128i(_mm_set1_epi16(0x0100), _mm_set1_epi16(0x0302));
-    return _mm512_cvtph_ps(_mm256_shuffle_epi8(_mm256_set1_epi32(pair), spread));
+/* The first 16 bytes of q4_K and q5_K (d, dmin, packed scales) as eight scales and eight minima: the bytes with the
+ * low bits, the bytes with the two high ones, each brought to its place. */
+TN__INLINE __m512 scales_k4(const void *block) {
+    __m128i head = _mm_loadu_si128((const __m128i *)block);
+    __m128i low = _mm_shuffle_epi8(head, _mm_setr_epi8(4, 5, 6, 7, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13, 14, 15));
+    __m128i high = _mm_shuffle_epi8(head, _mm_setr_epi8(-1, -1, -1, -1, 4, 5, 6, 7, -1, -1, -1, -1, 8, 9, 10, 11));
+    low = _mm_and_si128(_mm_srlv_epi32(low, _mm_setr_epi32(0, 0, 0, 4)),
+                        _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f));
+    enum { OR_OF_AND = 0xf8 };
+    __m128i codes = _mm_ternarylogic_epi32(low, _mm_srli_epi32(high, 2), _mm_set1_epi8(0x30), OR_OF_AND);
+    const __m512i first = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    __m512 d = _mm512_permutexvar_ps(first, _mm512_castps128_ps512(_mm_cvtph_ps(head)));
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(codes)), d);
 }
 TN__INLINE __m512i row_of_nibbles(const uint8_t *qs) {
     __m512i twice = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)qs));
@@ -147,7 +144,7 @@ TN__INLINE __m512i row_of_nibbles(const uint8_t *qs) {
 TN__INLINE void load_q4_K(const uint8_t *block, tn__regs *r) {
     const tn__q4_K *b = (const tn__q4_K *)block;
     for (int g = 0; g < 4; g++) r->code[g] = row_of_nibbles(b->qs + 32 * g);
-    r->scale = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(scales_k4(b->scales))), both_scales(&b->d));
+    r->scale = scales_k4(b);
 }
 TN__INLINE void load_q5_K(const uint8_t *block, tn__regs *r) {
     const tn__q5_K *b = (const tn__q5_K *)block;
@@ -158,7 +155,7 @@ TN__INLINE void load_q5_K(const uint8_t *block, tn__regs *r) {
         __m512i code = row_of_nibbles(b->qs + 32 * g);
         r->code[g] = _mm512_mask_add_epi8(code, _mm512_test_epi8_mask(high, bit), code, _mm512_set1_epi8(16));
     }
-    r->scale = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(scales_k4(b->scales))), both_scales(&b->d));
+    r->scale = scales_k4(b);
 }
 TN__INLINE void load_iq4_xs(const uint8_t *block, tn__regs *r) {
     const tn__iq4_xs *b = (const tn__iq4_xs *)block;
