@@ -94,30 +94,47 @@ TN__INLINE __m512i four(const tn__q8_chunk *x, int at) {
 TN__INLINE __m512 halves16(const void *d) { return _mm512_cvtph_ps(_mm256_loadu_si256(d)); }
 TN__INLINE __m512 bytes16(__m128i bytes) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes)); }
 
-/* One unit (32 or 256 values) of 16 rows; at: where the unit starts in its chunk, in values. */
-TN__INLINE void unit_q8_0(const uint8_t *w, const tn__q8_chunk *x, int at, __m512 *acc) {
-    __m512i dot = _mm512_set1_epi32(x->bias[at / 32]), other = _mm512_setzero_si512();
-    for (int q = 0; q < 8; q += 2) {
-        dot = _mm512_dpbusd_epi32(dot, _mm512_loadu_si512(w + 32 + 64 * q), four(x, at + 4 * q));
-        other = _mm512_dpbusd_epi32(other, _mm512_loadu_si512(w + 96 + 64 * q), four(x, at + 4 * q + 4));
-    }
-    __m512 scale = _mm512_mul_ps(halves16(w), _mm512_set1_ps(x->d[at / 32]));
-    *acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_add_epi32(dot, other)), scale, *acc);
-}
-TN__INLINE void unit_q4_0(const uint8_t *w, const tn__q8_chunk *x, int at, __m512 *acc) {
-    const __m512i nibble = _mm512_set1_epi8(15);
-    /* Codes are eight too large: -8·Σ is a sixteenth of the bias for bytes. */
-    __m512i low = _mm512_srai_epi32(_mm512_set1_epi32(x->bias[at / 32]), 4), high = _mm512_setzero_si512();
-    for (int q = 0; q < 4; q++) {
+/* One unit (32 or 256 values) of 16 rows times `cols` activation rows (chunks next to each other); at: where the unit
+ * starts in its chunk, in values. What is unpacked serves all of them. */
+TN__INLINE void unit_q8_0(const uint8_t *w, const tn__q8_chunk *x, int at, __m512 *acc, const int cols) {
+    __m512i dot[8];
+#pragma GCC unroll 8
+    for (int j = 0; j < cols; j++) dot[j] = _mm512_set1_epi32(x[j].bias[at / 32]);
+#pragma GCC unroll 8
+    for (int q = 0; q < 8; q++) {
         __m512i codes = _mm512_loadu_si512(w + 32 + 64 * q);
-        low = _mm512_dpbusd_epi32(low, _mm512_and_si512(codes, nibble), four(x, at + 4 * q));
-        high = _mm512_dpbusd_epi32(high, _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble),
-                                   four(x, at + 16 + 4 * q));
+#pragma GCC unroll 8
+        for (int j = 0; j < cols; j++) dot[j] = _mm512_dpbusd_epi32(dot[j], codes, four(&x[j], at + 4 * q));
     }
-    __m512 scale = _mm512_mul_ps(halves16(w), _mm512_set1_ps(x->d[at / 32]));
-    *acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_add_epi32(low, high)), scale, *acc);
+    __m512 d = halves16(w);
+#pragma GCC unroll 8
+    for (int j = 0; j < cols; j++)
+        acc[j] =
+            _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[j]), _mm512_mul_ps(d, _mm512_set1_ps(x[j].d[at / 32])), acc[j]);
 }
-TN__INLINE void unit_q4_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m512 *acc) {
+TN__INLINE void unit_q4_0(const uint8_t *w, const tn__q8_chunk *x, int at, __m512 *acc, const int cols) {
+    const __m512i nibble = _mm512_set1_epi8(15);
+    __m512i dot[8];
+    /* Codes are eight too large: -8·Σ is a sixteenth of the bias for bytes. */
+#pragma GCC unroll 8
+    for (int j = 0; j < cols; j++) dot[j] = _mm512_srai_epi32(_mm512_set1_epi32(x[j].bias[at / 32]), 4);
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; q++) {
+        __m512i codes = _mm512_loadu_si512(w + 32 + 64 * q), low = _mm512_and_si512(codes, nibble);
+        __m512i high = _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble);
+#pragma GCC unroll 8
+        for (int j = 0; j < cols; j++) {
+            dot[j] = _mm512_dpbusd_epi32(dot[j], low, four(&x[j], at + 4 * q));
+            dot[j] = _mm512_dpbusd_epi32(dot[j], high, four(&x[j], at + 16 + 4 * q));
+        }
+    }
+    __m512 d = halves16(w);
+#pragma GCC unroll 8
+    for (int j = 0; j < cols; j++)
+        acc[j] =
+            _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[j]), _mm512_mul_ps(d, _mm512_set1_ps(x[j].d[at / 32])), acc[j]);
+}
+TN__INLINE void unit_q4_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m512 *acc, const int cols) {
     (void)at;
     const __m512i nibble = _mm512_set1_epi8(15);
     const __m128i six = _mm_set1_epi8(63), two = _mm_set1_epi8(3), four_bits = _mm_set1_epi8(15);
@@ -130,54 +147,81 @@ TN__INLINE void unit_q4_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m51
             _mm_or_si128(_mm_and_si128(_mm_srli_epi16(a, 6), two), _mm_slli_epi16(_mm_and_si128(c, four_bits), 2));
         __m128i min_b = _mm_or_si128(_mm_and_si128(_mm_srli_epi16(b, 6), two),
                                      _mm_and_si128(_mm_srli_epi16(c, 2), _mm_set1_epi8(60)));
-        __m512i low = _mm512_setzero_si512(), high = _mm512_setzero_si512();
+        __m512i low[8], high[8];
+#pragma GCC unroll 8
+        for (int j = 0; j < cols; j++) low[j] = high[j] = _mm512_setzero_si512();
+#pragma GCC unroll 8
         for (int q = 0; q < 8; q++) {
-            __m512i codes = _mm512_loadu_si512(w + 256 + 512 * p + 64 * q);
-            low = _mm512_dpbusd_epi32(low, _mm512_and_si512(codes, nibble), four(x, 64 * p + 4 * q));
-            high = _mm512_dpbusd_epi32(high, _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble),
-                                       four(x, 64 * p + 32 + 4 * q));
+            __m512i codes = _mm512_loadu_si512(w + 256 + 512 * p + 64 * q), first = _mm512_and_si512(codes, nibble);
+            __m512i second = _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble);
+#pragma GCC unroll 8
+            for (int j = 0; j < cols; j++) {
+                low[j] = _mm512_dpbusd_epi32(low[j], first, four(&x[j], 64 * p + 4 * q));
+                high[j] = _mm512_dpbusd_epi32(high[j], second, four(&x[j], 64 * p + 32 + 4 * q));
+            }
         }
-        __m512 scale_a = _mm512_mul_ps(_mm512_mul_ps(bytes16(_mm_and_si128(a, six)), d), _mm512_set1_ps(x->d[2 * p]));
-        __m512 scale_b =
-            _mm512_mul_ps(_mm512_mul_ps(bytes16(_mm_and_si128(b, six)), d), _mm512_set1_ps(x->d[2 * p + 1]));
-        *acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(low), scale_a, *acc);
-        *acc = _mm512_fnmadd_ps(_mm512_mul_ps(bytes16(min_a), dmin), _mm512_set1_ps(x->ds[2 * p]), *acc);
-        *acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(high), scale_b, *acc);
-        *acc = _mm512_fnmadd_ps(_mm512_mul_ps(bytes16(min_b), dmin), _mm512_set1_ps(x->ds[2 * p + 1]), *acc);
+        __m512 scale_a = _mm512_mul_ps(bytes16(_mm_and_si128(a, six)), d),
+               less_a = _mm512_mul_ps(bytes16(min_a), dmin);
+        __m512 scale_b = _mm512_mul_ps(bytes16(_mm_and_si128(b, six)), d),
+               less_b = _mm512_mul_ps(bytes16(min_b), dmin);
+#pragma GCC unroll 8
+        for (int j = 0; j < cols; j++) {
+            __m512 by_a = _mm512_mul_ps(scale_a, _mm512_set1_ps(x[j].d[2 * p]));
+            __m512 by_b = _mm512_mul_ps(scale_b, _mm512_set1_ps(x[j].d[2 * p + 1]));
+            acc[j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(low[j]), by_a, acc[j]);
+            acc[j] = _mm512_fnmadd_ps(less_a, _mm512_set1_ps(x[j].ds[2 * p]), acc[j]);
+            acc[j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(high[j]), by_b, acc[j]);
+            acc[j] = _mm512_fnmadd_ps(less_b, _mm512_set1_ps(x[j].ds[2 * p + 1]), acc[j]);
+        }
     }
 }
-TN__INLINE void unit_q6_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m512 *acc) {
+TN__INLINE void unit_q6_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m512 *acc, const int cols) {
     (void)at;
     const __m512i nibble = _mm512_set1_epi8(15), places = _mm512_set1_epi8(0x30);
     enum { OR_OF_AND = 0xf8 };
     __m512 d = halves16(w);
-    for (int part = 0; part < 4; part++) { /* half part/2, and the first or last 16 of its rows of 32 */
-        const uint8_t *half = w + 288 + 1536 * (part / 2);
-        int first = 4 * (part & 1), value = 128 * (part / 2), sub = 8 * (part / 2) + (part & 1);
-        __m512i dot[4];
+    for (int part = 0; part < 8;
+         part++) { /* half, first or last 16 of its rows of 32, first or second pair of rows */
+        const uint8_t *half = w + 288 + 1536 * (part / 4);
+        int first = 4 * (part / 2 & 1), row = 2 * (part & 1), value = 128 * (part / 4) + 32 * row;
+        int sub = 8 * (part / 4) + (part / 2 & 1) + 2 * row;
+        __m512i dot[2][8];
         /* Codes are 32 too large: a quarter of the bias for bytes. */
-        for (int r = 0; r < 4; r++) dot[r] = _mm512_srai_epi32(_mm512_set1_epi32(x->bias16[sub + 2 * r]), 2);
+#pragma GCC unroll 8
+        for (int j = 0; j < cols; j++) {
+            dot[0][j] = _mm512_srai_epi32(_mm512_set1_epi32(x[j].bias16[sub]), 2);
+            dot[1][j] = _mm512_srai_epi32(_mm512_set1_epi32(x[j].bias16[sub + 2]), 2);
+        }
+#pragma GCC unroll 4
         for (int q = first; q < first + 4; q++) {
             __m512i a = _mm512_loadu_si512(half + 64 * q), b = _mm512_loadu_si512(half + 512 + 64 * q);
             __m512i h = _mm512_loadu_si512(half + 1024 + 64 * q);
-            __m512i c0 =
-                _mm512_ternarylogic_epi64(_mm512_and_si512(a, nibble), _mm512_slli_epi16(h, 4), places, OR_OF_AND);
-            __m512i c1 =
-                _mm512_ternarylogic_epi64(_mm512_and_si512(b, nibble), _mm512_slli_epi16(h, 2), places, OR_OF_AND);
-            __m512i c2 =
-                _mm512_ternarylogic_epi64(_mm512_and_si512(_mm512_srli_epi16(a, 4), nibble), h, places, OR_OF_AND);
-            __m512i c3 = _mm512_ternarylogic_epi64(_mm512_and_si512(_mm512_srli_epi16(b, 4), nibble),
-                                                   _mm512_srli_epi16(h, 2), places, OR_OF_AND);
-            dot[0] = _mm512_dpbusd_epi32(dot[0], c0, four(x, value + 4 * q));
-            dot[1] = _mm512_dpbusd_epi32(dot[1], c1, four(x, value + 32 + 4 * q));
-            dot[2] = _mm512_dpbusd_epi32(dot[2], c2, four(x, value + 64 + 4 * q));
-            dot[3] = _mm512_dpbusd_epi32(dot[3], c3, four(x, value + 96 + 4 * q));
+            if (row == 0) {
+                a = _mm512_ternarylogic_epi64(_mm512_and_si512(a, nibble), _mm512_slli_epi16(h, 4), places,
+                                              OR_OF_AND);
+                b = _mm512_ternarylogic_epi64(_mm512_and_si512(b, nibble), _mm512_slli_epi16(h, 2), places,
+                                              OR_OF_AND);
+            } else {
+                a = _mm512_and_si512(_mm512_srli_epi16(a, 4), nibble);
+                b = _mm512_and_si512(_mm512_srli_epi16(b, 4), nibble);
+                a = _mm512_ternarylogic_epi64(a, h, places, OR_OF_AND);
+                b = _mm512_ternarylogic_epi64(b, _mm512_srli_epi16(h, 2), places, OR_OF_AND);
+            }
+#pragma GCC unroll 8
+            for (int j = 0; j < cols; j++) {
+                dot[0][j] = _mm512_dpbusd_epi32(dot[0][j], a, four(&x[j], value + 4 * q));
+                dot[1][j] = _mm512_dpbusd_epi32(dot[1][j], b, four(&x[j], value + 32 + 4 * q));
+            }
         }
-        for (int r = 0; r < 4; r++) {
+#pragma GCC unroll 2
+        for (int r = 0; r < 2; r++) {
             __m128i code = _mm_loadu_si128((const __m128i *)(w + 32 + 16 * (sub + 2 * r)));
             __m512 scale = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(code)), d);
-            scale = _mm512_mul_ps(scale, _mm512_set1_ps(x->d[4 * (part / 2) + r]));
-            *acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[r]), scale, *acc);
+#pragma GCC unroll 8
+            for (int j = 0; j < cols; j++) {
+                __m512 by = _mm512_mul_ps(scale, _mm512_set1_ps(x[j].d[4 * (part / 4) + row + r]));
+                acc[j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[r][j]), by, acc[j]);
+            }
         }
     }
 }
@@ -186,24 +230,28 @@ TN__INLINE void unit_q6_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m51
 #define PACKED_OF(name, values, bytes, ahead)                                                                        \
     TN__INLINE void group_##name(const tn__matmul_job *job, int64_t row, int64_t j, const int cols) {                \
         const uint8_t *w = (const uint8_t *)job->w + (size_t)(row / 16) * tn__packed_group_bytes(job->type, job->k); \
-        __m512 acc[4];                                                                                               \
+        __m512 acc[8];                                                                                               \
         for (int q = 0; q < cols; q++) acc[q] = _mm512_setzero_ps();                                                 \
         for (int64_t at = 0; at < job->k; at += values, w += bytes) {                                                \
             for (int line = 0; ahead && line < bytes; line += 64)                                                    \
                 _mm_prefetch((const char *)w + ahead + line, _MM_HINT_T0);                                           \
-            for (int q = 0; q < cols; q++)                                                                           \
-                unit_##name(w, tn__q8_at(job, at / TN__CHUNK, j + q), (int)(at % TN__CHUNK), &acc[q]);               \
+            unit_##name(w, tn__q8_at(job, at / TN__CHUNK, j), (int)(at % TN__CHUNK), acc, cols);                     \
         }                                                                                                            \
         __mmask16 rows = job->m - row >= 16 ? 0xffff : (__mmask16)((1u << (job->m - row)) - 1);                      \
         for (int q = 0; q < cols; q++) _mm512_mask_storeu_ps(tn__out_row(job, j + q) + row, rows, acc[q]);           \
     }                                                                                                                \
     static void packed_##name(const tn__matmul_job *job, int64_t from, int64_t to) {                                 \
         for (int64_t row = from; row < to; row += 16) {                                                              \
-            int64_t j = 0;                                                                                           \
-            for (; j + 4 <= job->n; j += 4) group_##name(job, row, j, 4);                                            \
-            if (job->n - j == 3) group_##name(job, row, j, 3);                                                       \
-            if (job->n - j == 2) group_##name(job, row, j, 2);                                                       \
-            if (job->n - j == 1) group_##name(job, row, j, 1);                                                       \
+            switch (job->n) {                                                                                        \
+            case 1: group_##name(job, row, 0, 1); break;                                                             \
+            case 2: group_##name(job, row, 0, 2); break;                                                             \
+            case 3: group_##name(job, row, 0, 3); break;                                                             \
+            case 4: group_##name(job, row, 0, 4); break;                                                             \
+            case 5: group_##name(job, row, 0, 5); break;                                                             \
+            case 6: group_##name(job, row, 0, 6); break;                                                             \
+            case 7: group_##name(job, row, 0, 7); break;                                                             \
+            case 8: group_##name(job, row, 0, 8); break;                                                             \
+            }                                                                                                        \
         }                                                                                                            \
     }
 PACKED_OF(q8_0, 32, 544, 0)
@@ -232,42 +280,62 @@ TN__INLINE __m512 load16(const void *w, tn_type type, int64_t i, __mmask16 mask)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
-/* 64 values per step in four accumulators; the last step is masked. */
-TN__INLINE void float_columns(const tn__matmul_job *job, tn_type type, int64_t row, int64_t j, const int cols) {
-    const char *w = (const char *)job->w + (size_t)row * job->w_stride;
+/* `rows` weight rows times `cols` activation rows, in `lanes` accumulators each; the last step is masked. One weight
+ * row at a time reads memory in one stream; with several activation rows, four share what is loaded of those. */
+TN__INLINE void float_tile(const tn__matmul_job *job, tn_type type, int64_t row, int64_t j, const int rows,
+                           const int cols, const int lanes) {
     const size_t size = type == TN_F32 ? 4 : 2;
-    __m512 acc[4][4];
+    __m512 acc[4][4][4];
 #pragma GCC unroll 4
-    for (int q = 0; q < cols; q++) acc[q][0] = acc[q][1] = acc[q][2] = acc[q][3] = _mm512_setzero_ps();
-    for (int64_t c = 0; c * TN__CHUNK < job->k; c++, w += size * TN__CHUNK) {
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 4
+        for (int q = 0; q < cols; q++) {
+#pragma GCC unroll 4
+            for (int l = 0; l < lanes; l++) acc[r][q][l] = _mm512_setzero_ps();
+        }
+    }
+    for (int64_t c = 0; c * TN__CHUNK < job->k; c++) {
         int64_t count = job->k - c * TN__CHUNK < TN__CHUNK ? job->k - c * TN__CHUNK : TN__CHUNK, i = 0;
+        const char *w = (const char *)job->w + (size_t)row * job->w_stride + (size_t)c * size * TN__CHUNK;
         const float *x[4];
 #pragma GCC unroll 4
         for (int q = 0; q < cols; q++) x[q] = tn__f32_at(job, c, j + q);
-        for (; i + 64 <= count; i += 64) {
+        for (; i + 16 * lanes <= count; i += 16 * lanes) {
 #pragma GCC unroll 4
-            for (int l = 0; l < 4; l++) {
-                __m512 v = load16(w, type, i + 16 * l, 0xffff);
+            for (int l = 0; l < lanes; l++) {
 #pragma GCC unroll 4
-                for (int q = 0; q < cols; q++)
-                    acc[q][l] = _mm512_fmadd_ps(v, _mm512_loadu_ps(x[q] + i + 16 * l), acc[q][l]);
+                for (int r = 0; r < rows; r++) {
+                    __m512 v = load16(w + (size_t)r * job->w_stride, type, i + 16 * l, 0xffff);
+#pragma GCC unroll 4
+                    for (int q = 0; q < cols; q++)
+                        acc[r][q][l] = _mm512_fmadd_ps(v, _mm512_loadu_ps(x[q] + i + 16 * l), acc[r][q][l]);
+                }
             }
         }
         if (i < count) {
 #pragma GCC unroll 4
-            for (int l = 0; l < 4; l++) {
+            for (int l = 0; l < lanes; l++) {
                 __mmask16 mask = (__mmask16)(_bzhi_u64(~(uint64_t)0, (unsigned)(count - i)) >> 16 * l);
-                __m512 v = load16(w, type, i + 16 * l, mask);
 #pragma GCC unroll 4
-                for (int q = 0; q < cols; q++)
-                    acc[q][l] = _mm512_fmadd_ps(v, _mm512_maskz_loadu_ps(mask, x[q] + i + 16 * l), acc[q][l]);
+                for (int r = 0; r < rows; r++) {
+                    __m512 v = load16(w + (size_t)r * job->w_stride, type, i + 16 * l, mask);
+#pragma GCC unroll 4
+                    for (int q = 0; q < cols; q++)
+                        acc[r][q][l] =
+                            _mm512_fmadd_ps(v, _mm512_maskz_loadu_ps(mask, x[q] + i + 16 * l), acc[r][q][l]);
+                }
             }
         }
     }
 #pragma GCC unroll 4
     for (int q = 0; q < cols; q++) {
-        __m512 sum = _mm512_add_ps(_mm512_add_ps(acc[q][0], acc[q][2]), _mm512_add_ps(acc[q][1], acc[q][3]));
-        tn__out_row(job, j + q)[row] = _mm512_reduce_add_ps(sum);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) {
+            __m512 sum = acc[r][q][0];
+#pragma GCC unroll 4
+            for (int l = 1; l < lanes; l++) sum = _mm512_add_ps(sum, acc[r][q][l]);
+            tn__out_row(job, j + q)[row + r] = _mm512_reduce_add_ps(sum);
+        }
     }
 }
 
@@ -295,15 +363,21 @@ TN__INLINE void float_group(const tn__matmul_job *job, tn_type type, int64_t row
     }
 }
 
+/* A result must not depend on which rows it is computed with: the sums of a row are the same in both shapes. */
+TN__INLINE void float_rows(const tn__matmul_job *job, tn_type type, int64_t row, const int rows) {
+    int64_t j = 0;
+    for (; j + 4 <= job->n; j += 4) float_tile(job, type, row, j, rows, 4, 1);
+    if (job->n - j == 3) float_tile(job, type, row, j, rows, 3, 1);
+    if (job->n - j == 2) float_tile(job, type, row, j, rows, 2, 1);
+    if (job->n - j == 1) float_tile(job, type, row, j, rows, 1, 1);
+}
 #define FLOAT_OF(NAME)                                                                                               \
     static void float_##NAME(const tn__matmul_job *job, int64_t from, int64_t to) {                                  \
-        for (int64_t row = from; row < to; row++) {                                                                  \
-            int64_t j = 0;                                                                                           \
-            for (; j + 4 <= job->n; j += 4) float_columns(job, TN_##NAME, row, j, 4);                                \
-            if (job->n - j == 3) float_columns(job, TN_##NAME, row, j, 3);                                           \
-            if (job->n - j == 2) float_columns(job, TN_##NAME, row, j, 2);                                           \
-            if (job->n - j == 1) float_columns(job, TN_##NAME, row, j, 1);                                           \
+        if (job->n == 1) {                                                                                           \
+            for (; from < to; from++) float_tile(job, TN_##NAME, from, 0, 1, 1, 4);                                  \
         }                                                                                                            \
+        for (; from + 4 <= to; from += 4) float_rows(job, TN_##NAME, from, 4);                                       \
+        for (; from < to; from++) float_rows(job, TN_##NAME, from, 1);                                               \
     }
 #define FLOAT_PACKED_OF(NAME)                                                                                        \
     static void float_packed_##NAME(const tn__matmul_job *job, int64_t from, int64_t to) {                           \

@@ -11,7 +11,9 @@ tn__act_form tn__avx512_matmul_form(tn_type type, bool packed, int64_t m, int64_
 
 void tn__avx512_matmul(const tn__matmul_job *job, int ith, int nth) {
     int64_t from, to;
-    bool few = job->n <= (job->form == TN__ACT_Q8 ? TN__AVX512_FEW_Q8 : TN__AVX512_FEW_FLOAT);
+    bool few = job->n <= (job->form != TN__ACT_Q8 ? TN__AVX512_FEW_FLOAT
+                          : job->packed           ? TN__AVX512_FEW_PACKED
+                                                  : TN__AVX512_FEW_Q8);
     if (few && (job->form == TN__ACT_Q8 || is_float(job->type))) {
         tn__share(job->m, job->packed ? 16 : 1, ith, nth, &from, &to);
         if (job->form != TN__ACT_Q8) {

@@ -39,6 +39,12 @@ static void gemm_fill(const tn__matmul_job *job, int64_t row, int64_t c, int cou
         turn_rows(w, job->w_stride / sizeof(float), count, first, panel);
         return;
     }
+#if defined(TN__FILL_PACKED)
+    if (job->packed && (job->type == TN_F16 || job->type == TN_BF16)) {
+        TN__FILL_PACKED(job, row, c, count, first, panel);
+        return;
+    }
+#endif
     float rows[VL][TN__CHUNK];
     for (int i = 0; i < VL; i++) {
         if (row + i < job->m) {
