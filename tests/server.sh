@@ -96,6 +96,16 @@ post "JSON schema" 200 '"content":"\{[\\n ]*\\"a\\"[\\n ]*:[\\n ]*(true|false)?'
 post "grammar" 200 '"content":"(yes|no)"\},"finish_reason":"stop"' /v1/chat/completions "{$chat,\"grammar\":\"root ::= \\\"yes\\\" | \\\"no\\\"\",\"max_tokens\":9}"
 post "a forced tool call" 200 '"finish_reason":"(tool_calls|length)"' /v1/chat/completions "{$chat,\"max_tokens\":40,\"tool_choice\":\"required\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{}}}}]}"
 
+told='"max_tokens":3,"temperature":0,"messages":[{"role":"user","content":[{"type":"text","text":"Tell"}]}]'
+post "messages" 200 '"type":"message","role":"assistant".*"content":\[\{"type":"text","text":".+"\}\],"stop_reason":"max_tokens".*"output_tokens":3' /v1/messages "{\"system\":\"Be kind\",$told}"
+post "messages stream" 200 '^event: message_stop' /v1/messages "{$told,\"stream\":true}"
+for event in message_start content_block_start content_block_delta content_block_stop message_delta; do
+    grep -q "^event: $event" "$work/out" || failed "messages stream without $event"
+done
+post "responses" 200 '"object":"response".*"status":"incomplete".*"type":"output_text","text":".+"' /v1/responses '{"input":"Tell","max_output_tokens":3}'
+post "responses stream" 200 '"type":"response.incomplete"' /v1/responses '{"input":[{"role":"user","content":[{"type":"input_text","text":"Tell"}]}],"max_output_tokens":3,"stream":true}'
+grep -q '"type":"response.output_text.delta"' "$work/out" || failed "responses stream without text"
+
 post "tokenize" 200 '^\{"tokens":\[9038,2501\]\}$' /tokenize '{"content":"Once upon"}'
 post "detokenize" 200 '"content":" ?Once upon"' /detokenize '{"tokens":[9038,2501]}'
 post "apply-template" 200 'im_start.*hi' /apply-template '{"messages":[{"role":"user","content":"hi"}]}'

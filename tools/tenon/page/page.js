@@ -277,8 +277,9 @@ function deviceNode(device) {
 }
 function drawCells(cells) {
   const canvas = $("cells"), context = canvas.getContext("2d");
-  const side = Math.max(1, Math.floor(Math.sqrt(canvas.width * canvas.height / Math.max(1, cells.total))));
+  const side = Math.max(1, Math.floor(Math.sqrt(canvas.width * 192 / Math.max(1, cells.total))));
   const columns = Math.floor(canvas.width / side);
+  canvas.height = Math.ceil(cells.total / columns) * side;
   context.clearRect(0, 0, canvas.width, canvas.height);
   let i = 0;
   for (const [owner, count] of cells.runs) {

@@ -302,19 +302,3 @@ void serve_tokenizer_info(struct server *server, struct evhttp_request *http, js
                          special_json(server, TN_SPECIAL_BOS), "eos_token", special_json(server, TN_SPECIAL_EOS),
                          "chat_template", text_json(server->info.chat_template)));
 }
-
-/* ---- Interfaces that are not served ---------------------------------------------------------------------------- */
-
-static void not_served(struct server *server, struct evhttp_request *http, const char *what) {
-    struct problem problem = {0};
-    problem_set(&problem, 501, "%s is not supported; use /v1/chat/completions", what);
-    reply_problem(server, http, &problem);
-}
-void serve_messages(struct server *server, struct evhttp_request *http, json_t *body) {
-    (void)body;
-    not_served(server, http, "/v1/messages");
-}
-void serve_responses(struct server *server, struct evhttp_request *http, json_t *body) {
-    (void)body;
-    not_served(server, http, "/v1/responses");
-}

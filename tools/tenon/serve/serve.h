@@ -60,7 +60,9 @@ struct job {
     struct job_stats stats;
     size_t text_offset; /* of the next token, for text_completion's logprobs */
     bool done, announced;
-    size_t user; /* for the interface */
+    size_t user;     /* for the interface */
+    int block_kind;  /* of the part of a message that is being sent; 0: none */
+    size_t n_blocks; /* parts begun */
 };
 
 /* What the engine says about a job. The last one has `finish` set; after it the job is the HTTP thread's again. */
