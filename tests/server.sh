@@ -170,7 +170,7 @@ for i in 1 2 3; do
     clients[i]=$!
     sleep 0.15
 done
-code=$(curl -s -m 5 -D "$work/headers" -o "$work/out" -w '%{http_code}' "$url/completion" -d '{"prompt":["a","b"],"n_predict":1}')
+code=$(curl -s -m 5 -D "$work/headers" -o "$work/out" -w '%{http_code}' "$url/completion" -d '{"prompt":["a","b","c","d"],"n_predict":1}')
 [ "$code" = 503 ] && grep -qi '^retry-after: 1' "$work/headers" || failed "a full queue is status $code"
 wait "${clients[1]}" "${clients[2]}" "${clients[3]}"
 for i in 1 2 3; do

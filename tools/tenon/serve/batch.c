@@ -198,10 +198,11 @@ static void admit(struct engine *e) {
             *at = job->next;
             if (!*at && server->queue_end == &job->next) server->queue_end = at;
             server->n_queued--;
+            server->view.n_busy_slots += slot != NULL;
         }
         pthread_mutex_unlock(&server->lock);
         if (!job) return;
-        if (atomic_load(&job->cancelled))
+        if (!slot)
             post_end(server, job, FINISH_CANCELLED, NULL, "", 0, "");
         else
             assign(e, slot, job);
@@ -632,7 +633,8 @@ void engine_join(struct server *server) {
 
 bool engine_submit(struct server *server, struct job *const *jobs, size_t count) {
     pthread_mutex_lock(&server->lock);
-    bool accepted = server->n_queued + (int)count <= server->queue_limit;
+    int idle = server->n_slots - (int)server->view.n_busy_slots;
+    bool accepted = server->n_queued + (int)count <= server->queue_limit + (idle > 0 ? idle : 0);
     for (size_t i = 0; accepted && i < count; i++) {
         jobs[i]->next = NULL;
         *server->queue_end = jobs[i];
