@@ -1,6 +1,6 @@
 """Trains models/tales.gguf: a small Llama distilled from stories15M.
 
-  python3 train.py --teacher stories15M-f16.gguf --logits stories15M-f16.logits --out OUT [--minutes 8]
+  python3 train.py --teacher stories15M-f16.gguf --out OUT [--logits stories15M-f16.logits] [--minutes 9.5]
 
 1. The teacher writes a large set of stories; for every token its 16 likeliest continuations are kept.
 2. A byte-level BPE tokenizer of 4,096 tokens is trained on them.
