@@ -7,7 +7,7 @@
  * effort, balanced ends within about a second and exact within some ten seconds, after which both have found most of
  * what they ever find. */
 static const uint64_t fast_base = 500000, fast_per_item = 120;
-static const uint64_t balanced_steps = 300000000, exact_steps = 4000000000;
+static const uint64_t balanced_steps = 250000000, exact_steps = 2000000000;
 
 tn_pack_params tn_pack_params_default(void) { return (tn_pack_params){0}; }
 

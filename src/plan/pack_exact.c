@@ -76,7 +76,8 @@ struct tn__pack_search {
     bool no_memory;
 
     /* What is learnt. */
-    uint64_t *weight;       /* per moment: failures seen there */
+    uint64_t *weight;       /* per moment: failures seen there, later ones counting more */
+    uint64_t blame;         /* what a failure counts now */
     uint64_t (*refuted)[2]; /* states without a solution, by hash */
     unsigned refuted_bits;
     int64_t refuted_height;
@@ -165,7 +166,7 @@ static int64_t neighbour_end(const tn__pack_search *s, int32_t u) {
     return end;
 }
 
-static void blame(tn__pack_search *s, int32_t m) { s->weight[m]++; }
+static void blame(tn__pack_search *s, int32_t m) { s->weight[m] += s->blame; }
 
 /* Brings the record of one moment up to date and, if asked to, deduces what it implies. False: no solution from here.
  */
@@ -309,7 +310,7 @@ static int32_t choose(tn__pack_search *s, const int32_t *list, int32_t count) {
             goto out;
         }
         uint64_t weight = 1;
-        for (int32_t m = s->first[u]; m < s->last[u]; m++) weight = TN__MAX(weight, s->weight[m]);
+        for (int32_t m = s->first[u]; m < s->last[u]; m++) weight += s->weight[m];
         if (best == NO_ITEM || choices * best_weight < best_choices * weight) {
             best = u;
             best_choices = choices;
@@ -429,6 +430,14 @@ static outcome solve(tn__pack_search *s, size_t list, int32_t count) {
     return result;
 }
 
+/* Recent failures count more: each run's weigh two hundredths more than those of the run before. */
+static void age(tn__pack_search *s) {
+    s->blame += s->blame / 50;
+    if (s->blame < (uint64_t)1 << 40) return;
+    s->blame >>= 20;
+    for (int32_t m = 0; m < s->moments; m++) s->weight[m] >>= 20;
+}
+
 tn__search_answer tn__pack_search_run(tn__pack_search *s, uint64_t height, uint64_t steps, uint64_t *at) {
     if (height > INT64_MAX / 4) height = INT64_MAX / 4;
     if ((int64_t)height > s->refuted_height) {
@@ -447,6 +456,7 @@ tn__search_answer tn__pack_search_run(tn__pack_search *s, uint64_t height, uint6
         s->node_limit = FIRST_RUN + FIRST_RUN * s->restarts / 16;
         s->nodes = 0;
         s->restarts++;
+        age(s);
         s->n_changes = s->n_lists = 0;
         s->n_done = 0;
         bool open = true;
@@ -628,6 +638,7 @@ tn_status tn__pack_search_new(tn__pack_problem *p, const uint32_t *items, uint32
     tn_status status = TN_E_NOMEM;
     s->problem = p;
     s->complete = p->chunk == 0;
+    s->blame = 256;
     s->item = tn_malloc(n * sizeof *s->item);
     s->first = tn_malloc(n * sizeof *s->first);
     s->last = tn_malloc(n * sizeof *s->last);
