@@ -19,7 +19,9 @@ enum {
     TOP = 64,
     BOTTOM = 40,
     PANEL_GAP = 26,
-    WIDTH = 1400,
+    LEAST_WIDTH = 1400,
+    MOST_WIDTH = 8000,
+    BOX_WIDTH = 3, /* pixels that a picture of many boxes grows by for each, so that labels stay readable */
     PLOT_HEIGHT = 780,
     LEAST_PANEL = 60
 };
@@ -29,7 +31,7 @@ typedef struct frame {
     int64_t begin, end; /* time */
     double per_step, per_byte;
     double *bottom; /* y of address 0 of each chunk */
-    double height;
+    double width, height;
 } frame;
 
 static double x_of(const frame *f, int64_t time) { return LEFT + (double)(time - f->begin) * f->per_step; }
@@ -94,7 +96,7 @@ static void draw_box(tn__text *t, const frame *f, const tn_picture_box *box, uns
 static void draw_axes(tn__text *t, const frame *f) {
     const tn_picture *p = f->picture;
     char text[32];
-    double right = WIDTH - RIGHT, range = (double)(f->end - f->begin);
+    double right = f->width - RIGHT, range = (double)(f->end - f->begin);
     for (size_t c = 0; c < p->chunk_count; c++) {
         double bottom = f->bottom[c], top = y_of(f, (uint32_t)c, p->chunk_sizes[c]);
         double step = mark_distance((double)p->chunk_sizes[c], (int)TN__MAX((bottom - top) / 60, 1), true);
@@ -155,7 +157,8 @@ static void lay_out(frame *f) {
         f->end = TN__MAX(f->end, p->boxes[i].end);
     }
     if (f->begin >= f->end) f->end = f->begin = 0;
-    f->per_step = f->end > f->begin ? (double)(WIDTH - LEFT - RIGHT) / (double)(f->end - f->begin) : 1;
+    f->width = TN__MIN(TN__MAX((double)LEAST_WIDTH, (double)BOX_WIDTH * (double)p->box_count), (double)MOST_WIDTH);
+    f->per_step = f->end > f->begin ? (f->width - LEFT - RIGHT) / (double)(f->end - f->begin) : 1;
     size_t smallest = SIZE_MAX;
     for (size_t c = 0; c < p->chunk_count; c++) {
         total += p->chunk_sizes[c];
@@ -186,9 +189,9 @@ tn_status tn_picture_svg(const tn_picture *p, char **text) {
     lay_out(&f);
     tn__text t = {0};
     tn__text_add(&t,
-                 "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%.0f\" viewBox=\"0 0 %d %.0f\" "
+                 "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" "
                  "font-family=\"sans-serif\">\n<title>",
-                 WIDTH, f.height, WIDTH, f.height);
+                 f.width, f.height, f.width, f.height);
     tn__text_xml(&t, p->title ? p->title : "packing");
     tn__text_add(&t, "</"
                      "title>\n<style>rect{stroke:#fff;stroke-width:.5}rect.s{stroke:none}g:hover>rect{stroke:#000;"
@@ -199,9 +202,9 @@ tn_status tn_picture_svg(const tn_picture *p, char **text) {
                      "fill:#c00;text-anchor:end}");
     for (int c = 0; c < N_COLOURS; c++) tn__text_add(&t, ".c%d{fill:%s}", c, colours[c]);
     tn__text_add(&t,
-                 "</style>\n<rect width=\"%d\" height=\"%.0f\" fill=\"#fff\"/>\n<text x=\"%d\" y=\"22\" "
+                 "</style>\n<rect width=\"%.0f\" height=\"%.0f\" fill=\"#fff\"/>\n<text x=\"%d\" y=\"22\" "
                  "font-size=\"16\" font-weight=\"bold\">",
-                 WIDTH, f.height, LEFT);
+                 f.width, f.height, LEFT);
     tn__text_xml(&t, p->title ? p->title : "packing");
     tn__text_add(&t, "</text>\n");
     draw_axes(&t, &f);
@@ -217,10 +220,11 @@ tn_status tn_picture_svg(const tn_picture *p, char **text) {
     if (p->lower_bound && p->chunk_count == 1 && p->lower_bound <= p->chunk_sizes[0]) {
         double y = y_of(&f, 0, p->lower_bound);
         char size[32];
-        tn__text_add(&t,
-                     "<line class=\"bound\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/><text class=\"b\" x=\"%d\" "
-                     "y=\"42\">lower bound %s (dashed)</text>\n",
-                     LEFT, WIDTH - RIGHT, y, y, WIDTH - RIGHT, tn__text_size(p->lower_bound, size, sizeof size));
+        tn__text_add(
+            &t,
+            "<line class=\"bound\" x1=\"%d\" x2=\"%.0f\" y1=\"%.1f\" y2=\"%.1f\"/><text class=\"b\" x=\"%.0f\" "
+            "y=\"42\">lower bound %s (dashed)</text>\n",
+            LEFT, f.width - RIGHT, y, y, f.width - RIGHT, tn__text_size(p->lower_bound, size, sizeof size));
     }
     tn__text_add(&t, "</svg>\n");
     tn_free(f.bottom);

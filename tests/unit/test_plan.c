@@ -203,7 +203,7 @@ static uint64_t run_planned(const tn_graph *g, const tn_plan *plan, const tn_gra
     for (size_t i = 0; i < tn_graph_node_count(g); i++) {
         run_node(tn_graph_node(g, i));
         for (size_t k = 0; k < count_of(g); k++)
-            if (tn__plan_owns(&slots[k]) && plan->until[k] == i)
+            if (tn__plan_owns(&slots[k]) && slots[k].size && plan->until[k] == i)
                 memset(memory[slots[k].memory][slots[k].chunk] + slots[k].offset, 0xff, slots[k].size);
     }
     uint64_t h = hash_outputs(g, numbering);

@@ -49,7 +49,8 @@ static int write_results(const struct args *args, const tn_pack_table *t, const 
     tn_free(text);
     const char *path = args_text(args, "svg");
     if (!path) return EXIT_OK;
-    status = tn_pack_svg(t->items, ids, r, args->values[0], &text);
+    const char *slash = strrchr(args->values[0], '/');
+    status = tn_pack_svg(t->items, ids, r, slash ? slash + 1 : args->values[0], &text);
     if (status != TN_OK) return fail_status(status, "pack");
     int code = write_file(path, text);
     tn_free(text);
