@@ -37,6 +37,7 @@ typedef struct step {
     bool serial;
 } step;
 
+#define NEVER UINT32_MAX
 typedef struct cpu_program {
     tn_program base;
     int n_threads;
@@ -48,8 +49,8 @@ typedef struct cpu_program {
     step_task *tasks; /* n_phases of them */
     step *steps;      /* at most n_phases */
     _Atomic int32_t *counters;
-    unsigned char *scratch; /* of the current run */
-    _Atomic bool aborted;
+    unsigned char *scratch;   /* of the current run */
+    _Atomic uint32_t stop_at; /* the barrier at which all threads stop together; NEVER: none */
 } cpu_program;
 
 /* ---- What touches what --------------------------------------------------------------------------------------- */
@@ -266,10 +267,12 @@ static void run_task(cpu_program *p, const step_task *t, int ith, int nth) {
     info->op->run(&task);
 }
 
-static bool asked_to_stop(cpu_program *p) {
+/* Stopping takes effect at a barrier that nobody has left yet, named by the step behind it. A mere flag would be seen
+ * by a thread that is late to leave the barrier before: it would go, and the others would wait for it for ever. */
+static bool asked_to_stop(cpu_program *p, uint32_t barrier) {
     const tn__cpu_stream *stream = p->base.backend->impl;
     if (!stream->abort || !stream->abort(stream->abort_user)) return false;
-    atomic_store_explicit(&p->aborted, true, memory_order_relaxed);
+    atomic_store_explicit(&p->stop_at, barrier, memory_order_relaxed);
     return true;
 }
 
@@ -277,12 +280,13 @@ static bool asked_to_stop(cpu_program *p) {
 typedef struct solo {
     cpu_program *program;
     const step *step;
+    uint32_t barrier; /* before or at which it runs */
 } solo;
 static void run_solo(void *user) {
     const solo *job = user;
     cpu_program *p = job->program;
     for (uint32_t t = 0; t < job->step->count; t++) {
-        if (t > 0 && p->tasks[job->step->first + t].phase == 0 && asked_to_stop(p)) return;
+        if (t > 0 && p->tasks[job->step->first + t].phase == 0 && asked_to_stop(p, job->barrier)) return;
         run_task(p, &p->tasks[job->step->first + t], 0, 1);
     }
 }
@@ -296,17 +300,18 @@ static void run_thread(void *user, int ith, int nth) {
         if (!st->serial)
             for (uint32_t t = 0; t < st->count; t++) run_task(p, &p->tasks[st->first + t], ith, nth);
         else if (ith == 0)
-            run_solo(&(solo){p, st});
+            run_solo(&(solo){p, st, s});
         if (s == p->n_steps) return;
-        if (ith == 0) (void)asked_to_stop(p);
-        solo next = {p, &p->steps[s]};
+        if (ith == 0) (void)asked_to_stop(p, s);
+        const uint32_t barrier = s;
+        solo next = {p, &p->steps[s], barrier};
         const bool then_solo = next.step->serial;
         if (nth > 1)
             tn__threadpool_meet(pool, then_solo ? run_solo : NULL, &next);
         else if (then_solo)
             run_solo(&next);
         s += then_solo;
-        if (atomic_load_explicit(&p->aborted, memory_order_relaxed)) return;
+        if (atomic_load_explicit(&p->stop_at, memory_order_relaxed) <= barrier) return;
     }
 }
 
@@ -340,14 +345,14 @@ tn_status tn__cpu_program_run(tn_program *program, tn_buffer *scratch) {
     }
     p->scratch = tn_buffer_base(scratch);
     for (uint32_t i = 0; i < p->n_phases; i++) atomic_store_explicit(&p->counters[i], 0, memory_order_relaxed);
-    atomic_store_explicit(&p->aborted, false, memory_order_relaxed);
-    if (!asked_to_stop(p)) {
+    atomic_store_explicit(&p->stop_at, NEVER, memory_order_relaxed);
+    if (!asked_to_stop(p, 0)) {
         if (p->n_threads > 1)
             tn_threadpool_run(stream->pool, p->n_threads, run_thread, p);
         else
             run_thread(p, 0, 1);
     }
-    if (atomic_load_explicit(&p->aborted, memory_order_relaxed))
+    if (atomic_load_explicit(&p->stop_at, memory_order_relaxed) != NEVER)
         return tn_fail(TN_E_ABORTED, "cpu: the computation was stopped by its caller");
     return TN_OK;
 }
