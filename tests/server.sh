@@ -37,7 +37,7 @@ raw() { # bytes for the server, answered or dropped within 5 seconds
     timeout 5 bash -c 'exec 3<> /dev/tcp/127.0.0.1/$1; printf "$2" >&3; head -c 2000 <&3' - "$port" "$1" > "$work/out" 2> /dev/null
 }
 
-start --metrics --api-key "first,second" -np 3 --timeout 2
+start --slot-save-path "$work" --metrics --api-key "first,second" -np 3 --timeout 2
 key=(-H "Authorization: Bearer second")
 check "health is public" 200 '^\{"status":"ok"\}$' "$url/health"
 check "the page is public" 200 '<!doctype html>' "$url/"
@@ -113,6 +113,16 @@ check "props" 200 '"total_slots":3' "${key[@]}" "$url/props"
 check "slots" 200 '"id":2' "${key[@]}" "$url/slots"
 check "metrics" 200 '^tenon:tokens_predicted_total [1-9]' "${key[@]}" "$url/metrics"
 check "memory" 200 '"devices":\[\{"name":"cpu".*"runs":\[\[' "${key[@]}" "$url/memory"
+
+for i in 0 1 2; do post "erase slot $i" 200 "\"id_slot\":$i,\"n_erased\"" "/slots/$i?action=erase" '{}'; done
+post "a text to keep" 200 '"cached_tokens":0' /v1/completions "{$story,\"max_tokens\":1}"
+kept=$(curl -s -m 5 "${key[@]}" "$url/slots" | grep -o '"id":[0-9]*,[^{]*"n_cells":[1-9]' | grep -o '^"id":[0-9]*' | cut -d: -f2)
+post "save a slot" 200 '"n_saved":5,"filename":"kept.slot"' "/slots/$kept?action=save" '{"filename":"kept.slot"}'
+post "erase the slot" 200 '"n_erased":5' "/slots/$kept?action=erase" '{}'
+post "restore it elsewhere" 200 '"n_restored":5' "/slots/$(((kept + 1) % 3))?action=restore" '{"filename":"kept.slot"}'
+post "a restored prefix is reused" 200 '"text":", there was a.*"cached_tokens":4' /v1/completions "{$story,\"max_tokens\":4}"
+post "a name that leaves the folder" 400 'plain name' "/slots/0?action=save" '{"filename":"../x"}'
+post "no such slot" 404 'not_found_error' "/slots/9?action=erase" '{}'
 
 post "not JSON" 400 'not valid JSON.*invalid_request_error' /v1/completions '{bad'
 post "not UTF-8" 400 'invalid_request_error' /v1/completions $'{"prompt":"\xff\xfe"}'

@@ -118,6 +118,7 @@ static int configure(struct server *server, const struct args *args) {
     server->timeout = args_real(args, "timeout");
     server->show_metrics = args_flag(args, "metrics");
     server->show_slots = args_flag(args, "slots");
+    server->slot_path = args_text(args, "slot-save-path");
     server->log_requests = args_flag(args, "access-log");
     server->default_predict = (int32_t)args_int(args, "predict");
     read_sampling(args, &server->sampling);
@@ -259,6 +260,11 @@ static const struct option options[] = {
     {.name = "api-key-file", .value = "FILE", .kind = OPTION_TEXT, .help = "the same from a file, one per line"},
     {.name = "metrics", .kind = OPTION_FLAG, .help = "offer /metrics", .env = "LLAMA_ARG_ENDPOINT_METRICS"},
     {.name = "slots", .kind = OPTION_FLAG, .fallback = "on", .help = "offer /slots"},
+    {.name = "slot-save-path",
+     .value = "FOLDER",
+     .kind = OPTION_TEXT,
+     .help = "where POST /slots/ID may save and restore slots",
+     .env = "LLAMA_ARG_SLOT_SAVE_PATH"},
     {.name = "access-log", .kind = OPTION_FLAG, .help = "a line of JSON for every answer, on standard error"},
     {.name = "max-body",
      .value = "SIZE",

@@ -184,15 +184,79 @@ static bool has_room(const struct engine *e, const struct job *job) {
     return used == 0 || used + (int64_t)job->prompt.count + 1 <= e->server->n_ctx;
 }
 
+/* ---- Keeping slots ----------------------------------------------------------------------------------------------
+ */
+
+/* A slot's state is two files: the session's, and beside it the tokens, without which no prefix could be recognised.
+ */
+static bool tokens_path(const struct job *job, char *path, size_t size) {
+    return (size_t)snprintf(path, size, "%s.tokens", job->path) < size;
+}
+
+static tn_status save_slot(struct engine *e, struct slot *slot, const struct job *job) {
+    char path[4200];
+    if (!tokens_path(job, path, sizeof path)) return tn_fail(TN_E_INVALID, "the file's name is too long");
+    if (slot->n_kv == 0) return tn_fail(TN_E_STATE, "slot %d is empty", job->slot);
+    TN_TRY(tn_session_save(e->session, job->slot, job->path));
+    FILE *file = fopen(path, "wb");
+    bool fine = file && fwrite(slot->tokens, sizeof *slot->tokens, (size_t)slot->n_kv, file) == (size_t)slot->n_kv;
+    if (file && fclose(file) != 0) fine = false;
+    return fine ? TN_OK : tn_fail(TN_E_IO, "the slot's tokens could not be written");
+}
+
+static tn_status restore_slot(struct engine *e, struct slot *slot, const struct job *job) {
+    char path[4200];
+    if (!tokens_path(job, path, sizeof path)) return tn_fail(TN_E_INVALID, "the file's name is too long");
+    FILE *file = fopen(path, "rb");
+    if (!file) return tn_fail(TN_E_NOT_FOUND, "there is no such saved slot");
+    forget(e, slot);
+    size_t n = fread(slot->tokens, sizeof *slot->tokens, (size_t)e->server->n_ctx, file);
+    fclose(file);
+    tn_status status = tn_session_load(e->session, job->slot, job->path);
+    for (size_t i = 0; status == TN_OK && i < n; i++)
+        if (slot->tokens[i] < 0 || slot->tokens[i] >= e->server->info.n_vocab)
+            status = tn_fail(TN_E_FORMAT, "the saved tokens are no tokens of this model");
+    if (status == TN_OK && (n == 0 || tn_session_seq_last(e->session, job->slot) != (int32_t)n - 1))
+        status = tn_fail(TN_E_FORMAT, "the saved tokens and the saved cache do not belong together");
+    if (status != TN_OK) {
+        forget(e, slot);
+        return status;
+    }
+    slot->n_kv = slot->count = slot->n_prompt = (int32_t)n;
+    return TN_OK;
+}
+
+static void act(struct engine *e, struct job *job) {
+    struct slot *slot = &e->slots[job->slot];
+    struct job_stats stats = {.n_prompt = slot->n_kv};
+    tn_status status = TN_OK;
+    if (slot->job) {
+        status = tn_fail(TN_E_STATE, "slot %d is at work", job->slot);
+    } else if (job->action == SLOT_ERASE) {
+        forget(e, slot);
+    } else if (job->action == SLOT_SAVE) {
+        status = save_slot(e, slot, job);
+    } else {
+        status = restore_slot(e, slot, job);
+        stats.n_prompt = slot->n_kv;
+    }
+    slot->used = tn_time_ns();
+    post_end(e->server, job, status == TN_OK ? FINISH_EOS : FINISH_ERROR, &stats, "", 0,
+             status == TN_OK ? "" : tn_error());
+}
+
+/* ---- Admission --------------------------------------------------------------------------------------------------
+ */
+
 static void admit(struct engine *e) {
     for (;;) {
         struct server *server = e->server;
         pthread_mutex_lock(&server->lock);
         struct job **at = &server->queue, *job = NULL;
-        while (*at && !atomic_load(&(*at)->cancelled)) at = &(*at)->next;
+        while (*at && !atomic_load(&(*at)->cancelled) && !(*at)->action) at = &(*at)->next;
         if (!*at) at = &server->queue;
         struct slot *slot = NULL;
-        if (*at && (atomic_load(&(*at)->cancelled) ||
+        if (*at && (atomic_load(&(*at)->cancelled) || (*at)->action ||
                     ((slot = choose_slot(e, &(*at)->prompt)) != NULL && has_room(e, *at)))) {
             job = *at;
             *at = job->next;
@@ -202,7 +266,9 @@ static void admit(struct engine *e) {
         }
         pthread_mutex_unlock(&server->lock);
         if (!job) return;
-        if (!slot)
+        if (!slot && job->action && !atomic_load(&job->cancelled))
+            act(e, job);
+        else if (!slot)
             post_end(server, job, FINISH_CANCELLED, NULL, "", 0, "");
         else
             assign(e, slot, job);

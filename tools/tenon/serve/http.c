@@ -188,6 +188,7 @@ static void job_free(struct job *job) {
     json_decref(job->tokens);
     json_decref(job->logprobs);
     tn_chat_parser_free(job->parser);
+    tn_free(job->path);
     tn_free(job);
 }
 
@@ -500,11 +501,15 @@ void on_request(struct evhttp_request *http, void *user) {
         reply_problem(server, http, &problem);
         return;
     }
-    if (!route) {
-        serve_slot_action(server, http, NULL);
+    json_t *body = NULL;
+    if (is_slot) {
+        /* Erasing needs no body. */
+        bool empty = evbuffer_get_length(evhttp_request_get_input_buffer(http)) == 0;
+        if (!(body = empty ? json_object() : read_body(server, http))) return;
+        serve_slot_action(server, http, body);
+        json_decref(body);
         return;
     }
-    json_t *body = NULL;
     if (route->method == EVHTTP_REQ_POST && !(body = read_body(server, http))) return;
     route->handle(server, http, body);
     json_decref(body);

@@ -109,13 +109,6 @@ void serve_slots(struct server *server, struct evhttp_request *http, json_t *bod
     reply_json(server, http, 200, list);
 }
 
-void serve_slot_action(struct server *server, struct evhttp_request *http, json_t *body) {
-    struct problem problem = {0};
-    (void)body;
-    problem_set(&problem, 501, "saving, restoring and erasing slots is not supported");
-    reply_problem(server, http, &problem);
-}
-
 void serve_embeddings(struct server *server, struct evhttp_request *http, json_t *body) {
     struct problem problem = {0};
     (void)body;

@@ -23,6 +23,8 @@ enum { MAX_TOP = 128, MAX_STOPS = 32, MAX_CHOICES = 64 };
 
 enum finish { FINISH_NONE, FINISH_EOS, FINISH_WORD, FINISH_LIMIT, FINISH_CANCELLED, FINISH_ERROR };
 
+enum slot_action { SLOT_NOTHING, SLOT_SAVE, SLOT_RESTORE, SLOT_ERASE };
+
 struct job_stats {
     int32_t n_cached, n_prompt, n_predicted;
     double prompt_ms, predicted_ms;
@@ -47,6 +49,11 @@ struct job {
     bool no_cache;     /* do not reuse what a slot has computed */
     char *stops[MAX_STOPS];
     size_t n_stops, n_user_stops; /* the user's first, then the template's end of turn */
+
+    /* Instead of a text: something to do with a slot. `path` is where its state is kept. */
+    enum slot_action action;
+    int slot;
+    char *path;
 
     atomic_bool cancelled, paused;
 
