@@ -67,7 +67,8 @@ TN_API tn_device *tn_buffer_type_device(const tn_buffer_type *type);
 TN_API size_t tn_buffer_type_alignment(const tn_buffer_type *type);
 TN_API size_t tn_buffer_type_max_size(const tn_buffer_type *type); /* largest single allocation */
 TN_API size_t tn_buffer_type_tensor_size(tn_buffer_type *type, const tn_tensor *tensor);
-/* For the extra types of a device: whether these weights, read by mul_mat and mul_mat_id only, gain from lying there. */
+/* For the extra types of a device: whether these weights, read by mul_mat and mul_mat_id only, gain from lying there.
+ */
 TN_API bool tn_buffer_type_wants(tn_buffer_type *type, const tn_tensor *weights);
 TN_API bool tn_buffer_type_is_host(const tn_buffer_type *type); /* plain pointers the host may follow */
 
