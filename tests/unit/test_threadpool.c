@@ -275,6 +275,45 @@ static void abort_stops_within_one_node(void **state) {
     tn_arena_free(arena);
 }
 
+typedef struct asked {
+    int count, last; /* the question that is answered with yes */
+} asked;
+static void quick_node(const tn_custom_job *job) { (void)job; }
+static bool stop_at_last(void *user) {
+    asked *a = user;
+    return ++a->count >= a->last;
+}
+
+/* Threads that are late to leave a barrier (there are more than cores) must not take the stop at the next for theirs.
+ */
+static void abort_at_any_barrier_releases_every_thread(void **state) {
+    (void)state;
+    enum { NODES = 12, RUNS = 4000 };
+    asked a = {0};
+    tn_arena *arena;
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 20}, &arena));
+    tn_tensor *nodes[NODES], *x = tn_tensor_nd(arena, TN_F32, 4);
+    for (int i = 0; i < NODES; i++)
+        nodes[i] = x = tn_custom(arena, TN_F32, 1, (int64_t[]){4}, &x, 1, quick_node, NULL, 0);
+    assert_ok(tn_arena_status(arena));
+    tn_device *cpu;
+    tn_backend *backend;
+    tn_program *program;
+    assert_ok(tn_device_find("cpu", &cpu));
+    assert_ok(
+        tn_backend_new(cpu, &(tn_backend_params){.n_threads = 4, .abort = stop_at_last, .abort_user = &a}, &backend));
+    assert_ok(tn_program_new(backend, nodes, NODES, &program));
+    alarm(120); /* a thread that waits for ever ends the test */
+    for (int i = 0; i < RUNS; i++) {
+        a = (asked){.last = 1 + i % (NODES - 1)};
+        assert_fails(TN_E_ABORTED, tn_program_run(program, NULL));
+    }
+    alarm(0);
+    tn_program_free(program);
+    tn_backend_free(backend);
+    tn_arena_free(arena);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_thread_runs_once_per_run),
@@ -285,6 +324,7 @@ int main(void) {
         cmocka_unit_test(wrong_parameters_are_refused),
         cmocka_unit_test(lack_of_memory_is_survived),
         cmocka_unit_test(abort_stops_within_one_node),
+        cmocka_unit_test(abort_at_any_barrier_releases_every_thread),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
