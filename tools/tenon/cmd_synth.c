@@ -83,6 +83,7 @@ static tn_status make_layout(const struct layout_arch *arch, const char *shape, 
     if (strcmp(name, "command-r") == 0) l->scale_output = 0.0625f;
     if (strcmp(name, "gptneox") == 0) l->parallel_residual = true;
     if (strncmp(name, "starcoder", 10) == 0) l->kv_heads = 1; /* one KV head for all */
+    if (strcmp(name, "olmoe") == 0) l->kv_heads = l->heads; /* other readers know no sharing here */
     return layout_check(l);
 }
 
@@ -320,7 +321,8 @@ static tn_status add_tensor(void *user, const char *name, enum layout_kind kind,
 static tn_status write_model(struct synth *s, const struct args *args) {
     const struct layout *l = &s->layout;
     char name[128];
-    snprintf(name, sizeof name, "synth %s %s", l->arch->name, args_text(args, "shape"));
+    /* Readers look for known models in this name and expect their tokens, so the architecture is not in it. */
+    snprintf(name, sizeof name, "synth %.100s", args_text(args, "shape"));
     TN_TRY(layout_keys(l, s->writer));
     TN_TRY(tn_gguf_writer_set_cstr(s->writer, "general.name", name));
     TN_TRY(tn_gguf_writer_set_u32(s->writer, "general.file_type", s->mix->file_type));

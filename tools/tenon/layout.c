@@ -231,6 +231,14 @@ static void flag(struct keys *k, const char *name, bool value, bool wanted) {
     k->status = tn_gguf_writer_set_bool(k->writer, key, value);
 }
 
+/* These architectures have one key for the size of a feed-forward layer, which is then that of an expert. */
+static bool same_ffn(const struct layout *l) {
+    const char *const names[] = {"llama", "mistral3", "olmoe", "granitemoe"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(l->arch->name, names[i]) == 0) return true;
+    return false;
+}
+
 tn_status layout_keys(const struct layout *l, tn_gguf_writer *writer) {
     uint32_t f = l->features;
     struct keys k = {.writer = writer, .arch = l->arch->name};
@@ -238,7 +246,7 @@ tn_status layout_keys(const struct layout *l, tn_gguf_writer *writer) {
     u32(&k, "block_count", l->layers, true);
     u32(&k, "context_length", l->context, true);
     u32(&k, "embedding_length", l->width, true);
-    u32(&k, "feed_forward_length", l->ffn ? l->ffn : l->expert_ffn, true);
+    u32(&k, "feed_forward_length", l->ffn && !(l->experts && same_ffn(l)) ? l->ffn : l->expert_ffn, true);
     u32(&k, "attention.head_count", l->heads, true);
     u32(&k, "attention.head_count_kv", l->kv_heads, true);
     u32(&k, "attention.key_length", l->head, true);
@@ -250,7 +258,7 @@ tn_status layout_keys(const struct layout *l, tn_gguf_writer *writer) {
     f32(&k, "rope.freq_base_swa", l->rope_base_local, l->rope_base_local > 0);
     u32(&k, "expert_count", l->experts, l->experts);
     u32(&k, "expert_used_count", l->experts_used, l->experts);
-    u32(&k, "expert_feed_forward_length", l->expert_ffn, l->experts && l->expert_ffn != l->ffn);
+    u32(&k, "expert_feed_forward_length", l->expert_ffn, l->experts);
     u32(&k, "expert_shared_feed_forward_length", l->shared_ffn, l->shared_ffn);
     flag(&k, "expert_weights_norm", true, l->experts_normalized);
     u32(&k, "attention.sliding_window", l->window, l->window);
