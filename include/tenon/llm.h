@@ -120,7 +120,7 @@ TN_API tn_status tn_fit_session(tn_model *model, const tn_session_params *params
 TN_API void tn_fit_free(tn_fit *fit);
 /* What a session has taken, in the same terms. */
 TN_API tn_status tn_session_memory(const tn_session *session, tn_fit *fit) TN_MUST_CHECK;
-/* The plan of the largest graph, as a picture (time × address) or JSON. */
+/* The plan of the largest graph, as a picture (time × address). Not supported yet: TN_E_UNSUPPORTED. */
 TN_API tn_status tn_session_plan_svg(tn_session *session, FILE *out);
 
 /* ---- Decoding ------------------------------------------------------------------------------------------------ */
@@ -139,8 +139,7 @@ TN_API tn_status tn_session_decode(tn_session *session, const tn_batch *batch) T
 TN_API int32_t tn_session_output_count(const tn_session *session); /* of the last decode */
 /* Row i of the outputs of the last decode (negative: from the end). Valid until the next; NULL if there is none. */
 TN_API float *tn_session_logits(tn_session *session, int32_t i);
-TN_API const float *tn_session_embedding(tn_session *session,
-                                         int32_t i); /* n_embd floats; pooled: i is the sequence */
+TN_API const float *tn_session_embedding(tn_session *session, int32_t i); /* not supported yet: NULL */
 /* Every logit row of a token list, handed over piece by piece: a prompt never needs a vocabulary × prompt buffer. */
 typedef bool (*tn_logits_fn)(void *user, int32_t position, const float *logits, int32_t n_vocab);
 TN_API tn_status tn_session_score(tn_session *session, int32_t seq, const tn_token *tokens, int32_t n_tokens,

@@ -345,3 +345,22 @@ void tn_session_free(tn_session *s) {
 tn_model *tn_session_model(const tn_session *s) { return s->model; }
 tn_session_params tn_session_get_params(const tn_session *s) { return s->params; }
 tn_sched *tn_session_sched(tn_session *s) { return s->sched; }
+
+tn_status tn_session_dump_splits(tn_session *s, bool prefill, FILE *out) {
+    if (!s || !out) return tn_fail(TN_E_INVALID, "tn_session_dump_splits: NULL argument");
+    return tn_sched_dump(s->sched, s->reserved[prefill ? 0 : 1]->graph, out);
+}
+
+const float *tn_session_embedding(tn_session *s, int32_t i) {
+    (void)s;
+    tn_fail(TN_E_UNSUPPORTED, "embedding %d: embeddings are not supported yet", i);
+    return NULL;
+}
+
+tn_status tn_session_plan_svg(tn_session *s, FILE *out) {
+    (void)s;
+    (void)out;
+    return tn_fail(
+        TN_E_UNSUPPORTED,
+        "the picture of a session's plan is not supported yet; tn_plan_make and the plan's own pictures are");
+}
