@@ -7,7 +7,7 @@
  * effort, balanced ends within about a second and exact within some ten seconds, after which both have found most of
  * what they ever find. */
 static const uint64_t fast_base = 500000, fast_per_item = 120;
-static const uint64_t balanced_steps = 250000000, exact_steps = 2000000000;
+static const uint64_t balanced_steps = 200000000, exact_steps = 2000000000;
 
 tn_pack_params tn_pack_params_default(void) { return (tn_pack_params){0}; }
 
@@ -137,22 +137,33 @@ static tn_status answer(const tn__pack_problem *p, const tn_pack_item *items, si
     return TN_OK;
 }
 
+/* Steps up to which an effort may go: its own number, or the caller's where that is less, or where it is the last. */
+static uint64_t budget_of(const tn__pack_problem *p, const tn_pack_params *params, int effort) {
+    const uint64_t own[] = {fast_base + fast_per_item * p->n, balanced_steps, exact_steps};
+    bool last = effort == (int)params->effort;
+    return params->max_steps && (last || params->max_steps < own[effort]) ? params->max_steps : own[effort];
+}
+
 static tn_status pack(tn__pack_problem *p, const tn_pack_params *params) {
     /* With a capacity anything within it will do; without, nothing above the lower bound. */
     uint64_t goal = params->capacity ? params->capacity : p->lower_bound;
     if (params->capacity && p->lower_bound > params->capacity) return TN_E_INFEASIBLE;
     tn__pack_greedy *g;
     TN_TRY(tn__pack_greedy_new(p, &g));
-    uint64_t steps = params->max_steps;
-    p->clock.limit = steps ? steps : fast_base + fast_per_item * p->n;
+    p->clock.limit = budget_of(p, params, TN_PACK_FAST);
     tn_status status = pack_fast(p, g, goal);
-    /* Exact effort begins as balanced effort does, so that it is never worse. */
-    for (int effort = TN_PACK_BALANCED; effort <= (int)params->effort && status == TN_OK && !satisfied(p, goal);
+    /* Each effort begins as the one below, so that it is never worse. What the fast one has left over, small problems
+     * can use. */
+    for (int effort = TN_PACK_FAST; effort <= (int)params->effort && status == TN_OK && !satisfied(p, goal);
          effort++) {
-        uint64_t budget = effort == TN_PACK_BALANCED ? balanced_steps : exact_steps;
-        p->clock.limit = steps && (steps < budget || effort == (int)params->effort) ? steps : budget;
-        if (effort == TN_PACK_BALANCED) TN_TRY_GOTO(tn__pack_improve(p, g, goal, p->clock.limit / 2), status, out);
-        if (!satisfied(p, goal)) status = tn__pack_lower(p, goal, params->capacity != 0, UINT64_MAX);
+        p->clock.limit = budget_of(p, params, effort);
+        if (effort < TN_PACK_EXACT) {
+            uint64_t left = p->clock.limit - TN__MIN(p->clock.limit, p->clock.steps);
+            TN_TRY_GOTO(tn__pack_improve(p, g, goal, left / 8 * 5), status, out);
+        }
+        if (!satisfied(p, goal))
+            status = tn__pack_lower(p, goal, params->capacity != 0,
+                                    effort == TN_PACK_EXACT ? UINT64_MAX : p->clock.limit / 8 * 3);
     }
 out:
     tn__pack_greedy_free(g);

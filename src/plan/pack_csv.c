@@ -20,7 +20,7 @@ static int cut(char **cursor, char **fields, const char **reason) {
             return -1;
         }
         while (*read == ' ' || *read == '\t') read++;
-        char *write = read;
+        char *write;
         if (*read == '"') {
             fields[count] = ++read;
             for (write = read;; read++) {
@@ -126,14 +126,13 @@ tn_status tn_pack_table_parse(const char *text, size_t length, tn_pack_table *ta
         const char *reason = NULL;
         int count = cut(&cursor, fields, &reason);
         line++;
-        status = TN_OK;
         if (count < 0) {
             status = bad(line, "%s%s", reason, "");
         } else if (line == 1) {
             width = count;
             status = read_header(fields, count, columns);
         } else if (count == 1 && !*fields[0]) {
-            continue; /* an empty line */
+            status = TN_OK; /* an empty line */
         } else if (count != width) {
             status = tn_fail(TN_E_FORMAT, "line %zu: %d fields, the header has %d", line, count, width);
         } else {

@@ -551,14 +551,26 @@ static bool same(const tn__pack_search *s, int32_t u, int32_t v) {
            p->align[s->item[u]] == p->align[s->item[v]];
 }
 
-/* Lists of conflicts, and of who is live when. Items are sorted by start. */
+/* Lists of conflicts, and of who is live when; not if making them alone would take the steps that are left. */
 static tn_status make_lists(tn__pack_search *s, bool *too_many) {
     size_t pairs = 0, lives = 0, n = (size_t)s->n;
+    tn__pack_clock *clock = &s->problem->clock;
+    uint64_t left = clock->limit - TN__MIN(clock->limit, clock->steps), most = TN__MIN(left, MOST_CONFLICTS);
     for (int32_t u = 0; u < s->n; u++) {
-        for (int32_t v = u + 1; v < s->n && s->first[v] < s->last[u]; v++) pairs += 2;
+        /* Items from u on that start before u ends: they are sorted by start. */
+        int32_t low = u + 1, high = s->n;
+        while (low < high) {
+            int32_t middle = low + (high - low) / 2;
+            if (s->first[middle] < s->last[u])
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        pairs += 2 * (size_t)(low - u - 1);
         lives += (size_t)(s->last[u] - s->first[u]);
-        if ((*too_many = pairs > MOST_CONFLICTS || lives > MOST_CONFLICTS)) return TN_OK;
     }
+    if ((*too_many = pairs > most || lives > most)) return TN_OK;
+    clock->steps += pairs + lives + ((uint64_t)1 << s->refuted_bits >> 4);
     s->near_begin = tn_calloc(n + 2, sizeof *s->near_begin);
     s->near = tn_malloc(pairs * sizeof *s->near);
     s->at_begin = tn_calloc((size_t)s->moments + 2, sizeof *s->at_begin);

@@ -20,8 +20,8 @@ enum {
     BOTTOM = 40,
     PANEL_GAP = 26,
     LEAST_WIDTH = 1400,
-    MOST_WIDTH = 8000,
-    BOX_WIDTH = 3, /* pixels that a picture of many boxes grows by for each, so that labels stay readable */
+    MOST_WIDTH = 30000,
+    BOX_WIDTH = 4, /* pixels that a picture of many boxes grows by for each, so that labels stay readable */
     PLOT_HEIGHT = 780,
     LEAST_PANEL = 60
 };
@@ -34,7 +34,7 @@ typedef struct frame {
     double width, height;
 } frame;
 
-static double x_of(const frame *f, int64_t time) { return LEFT + (double)(time - f->begin) * f->per_step; }
+static double x_of(const frame *f, int64_t time) { return LEFT + ((double)time - (double)f->begin) * f->per_step; }
 static double y_of(const frame *f, uint32_t chunk, size_t address) {
     return f->bottom[chunk] - (double)address * f->per_byte;
 }
@@ -65,10 +65,30 @@ static void add_label(tn__text *t, const char *label, size_t room) {
     tn__text_bytes(t, "…", strlen("…"));
 }
 
+/* The label across the box, or upwards where that leaves more room. Characters are about 0.6 em wide; fewer than
+ * three of a longer label say nothing. */
+static void draw_label(tn__text *t, const char *label, double x, double y, double width, double height) {
+    double across = TN__MIN(11, height * 0.8), upwards = TN__MIN(11, width * 0.8);
+    int room = across >= 5 ? (int)((width - 4) / (across * 0.6)) : 0;
+    int room_upwards = upwards >= 5 ? (int)((height - 4) / (upwards * 0.6)) : 0;
+    int length = label ? (int)strlen(label) : 0;
+    bool turned = room < length && room_upwards > room;
+    if (turned) room = room_upwards;
+    if (length == 0 || (room < 3 && room < length)) return;
+    double em = turned ? upwards : across, middle_x = x + width / 2, middle_y = y + height / 2;
+    if (turned)
+        tn__text_add(t, "<text transform=\"translate(%.2f %.2f) rotate(-90)\" font-size=\"%.1f\">",
+                     middle_x + em * 0.35, middle_y, em);
+    else
+        tn__text_add(t, "<text x=\"%.2f\" y=\"%.2f\" font-size=\"%.1f\">", middle_x, middle_y + em * 0.35, em);
+    add_label(t, label, (size_t)room);
+    tn__text_add(t, "</text>");
+}
+
 static void draw_box(tn__text *t, const frame *f, const tn_picture_box *box, unsigned colour) {
     char size[32], at[32];
     double x = x_of(f, box->start), y = y_of(f, box->chunk, box->offset + box->size);
-    double width = (double)(box->end - box->start) * f->per_step, height = (double)box->size * f->per_byte;
+    double width = ((double)box->end - (double)box->start) * f->per_step, height = (double)box->size * f->per_byte;
     tn__text_add(t, "<g><rect class=\"c%u%s\" x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\"/><title>", colour,
                  width < 3 || height < 3 ? " s" : "", x, y, TN__MAX(width, 0.3), TN__MAX(height, 0.3));
     tn__text_xml(t, box->label ? box->label : "");
@@ -81,42 +101,51 @@ static void draw_box(tn__text *t, const frame *f, const tn_picture_box *box, uns
         tn__text_xml(t, box->note);
     }
     tn__text_add(t, "</title>");
-    /* Characters are about 0.6 em wide; a label of fewer than three of them says nothing. */
-    double em = TN__MIN(11, height * 0.8);
-    int room = em >= 5 ? (int)((width - 4) / (em * 0.6)) : 0;
-    if (box->label && *box->label && (room >= 3 || room >= (int)strlen(box->label))) {
-        tn__text_add(t, "<text x=\"%.2f\" y=\"%.2f\" font-size=\"%.1f\">", x + width / 2, y + height / 2 + em * 0.35,
-                     em);
-        add_label(t, box->label, (size_t)room);
-        tn__text_add(t, "</text>");
-    }
+    draw_label(t, box->label, x, y, width, height);
     tn__text_add(t, "</g>\n");
 }
 
 static void draw_axes(tn__text *t, const frame *f) {
     const tn_picture *p = f->picture;
     char text[32];
-    double right = f->width - RIGHT, range = (double)(f->end - f->begin);
+    double right = f->width - RIGHT, range = (double)f->end - (double)f->begin;
     for (size_t c = 0; c < p->chunk_count; c++) {
         double bottom = f->bottom[c], top = y_of(f, (uint32_t)c, p->chunk_sizes[c]);
         double step = mark_distance((double)p->chunk_sizes[c], (int)TN__MAX((bottom - top) / 60, 1), true);
-        for (double a = 0; a <= (double)p->chunk_sizes[c] && step > 0; a += step)
-            tn__text_add(t,
-                         "<line class=\"grid\" x1=\"%d\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/><text class=\"y\" "
-                         "x=\"%d\" y=\"%.1f\">%s</text>\n",
-                         LEFT, right, bottom - a * f->per_byte, bottom - a * f->per_byte, LEFT - 6,
-                         bottom - a * f->per_byte + 4, tn__text_size((size_t)a, text, sizeof text));
+        for (double a = 0; a <= (double)p->chunk_sizes[c] && step > 0; a += step) {
+            double y = bottom - a * f->per_byte;
+            tn__text_size((size_t)a, text, sizeof text);
+            tn__text_add(t, "<line class=\"grid\" x1=\"%d\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", LEFT, right, y,
+                         y);
+            tn__text_add(t, "<text class=\"y\" x=\"%d\" y=\"%.1f\">%s</text>\n", LEFT - 6, y + 4, text);
+        }
         tn__text_add(t, "<rect class=\"frame\" x=\"%d\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n", LEFT, top,
                      right - LEFT, bottom - top);
         if (p->chunk_count > 1)
             tn__text_add(t, "<text class=\"h\" x=\"%d\" y=\"%.1f\">chunk %zu: %s</text>\n", LEFT, top - 5, c,
                          tn__text_size(p->chunk_sizes[c], text, sizeof text));
     }
-    double step = mark_distance(range, 14, false), bottom = p->chunk_count ? f->bottom[p->chunk_count - 1] : TOP;
+    double step = mark_distance(range, (int)(f->width / 100), false),
+           bottom = p->chunk_count ? f->bottom[p->chunk_count - 1] : TOP;
     for (double s = ceil((double)f->begin / step) * step; s <= (double)f->end; s += step)
         tn__text_add(t, "<text class=\"x\" x=\"%.1f\" y=\"%.1f\">%.0f</text>\n",
                      LEFT + (s - (double)f->begin) * f->per_step, bottom + 16, s);
     tn__text_add(t, "<text class=\"x\" x=\"%.1f\" y=\"%.1f\">step</text>\n", (LEFT + right) / 2, bottom + 34);
+}
+
+/* A picture wider than a screen says what the lines mean on every one. */
+static void draw_repeated_marks(tn__text *t, const frame *f) {
+    const tn_picture *p = f->picture;
+    char text[32];
+    for (double x = LEFT + LEAST_WIDTH; x < f->width - RIGHT - LEAST_WIDTH / 2; x += LEAST_WIDTH) {
+        for (size_t c = 0; c < p->chunk_count; c++) {
+            double height = (double)p->chunk_sizes[c] * f->per_byte;
+            double step = mark_distance((double)p->chunk_sizes[c], (int)TN__MAX(height / 60, 1), true);
+            for (double a = step; a <= (double)p->chunk_sizes[c] && step > 0; a += step)
+                tn__text_add(t, "<text class=\"m\" x=\"%.0f\" y=\"%.1f\">%s</text>\n", x,
+                             f->bottom[c] - a * f->per_byte - 3, tn__text_size((size_t)a, text, sizeof text));
+        }
+    }
 }
 
 static void draw_legend(tn__text *t, const frame *f, const unsigned *used) {
@@ -158,7 +187,7 @@ static void lay_out(frame *f) {
     }
     if (f->begin >= f->end) f->end = f->begin = 0;
     f->width = TN__MIN(TN__MAX((double)LEAST_WIDTH, (double)BOX_WIDTH * (double)p->box_count), (double)MOST_WIDTH);
-    f->per_step = f->end > f->begin ? (f->width - LEFT - RIGHT) / (double)(f->end - f->begin) : 1;
+    f->per_step = f->end > f->begin ? (f->width - LEFT - RIGHT) / ((double)f->end - (double)f->begin) : 1;
     size_t smallest = SIZE_MAX;
     for (size_t c = 0; c < p->chunk_count; c++) {
         total += p->chunk_sizes[c];
@@ -198,7 +227,8 @@ tn_status tn_picture_svg(const tn_picture *p, char **text) {
                      "stroke-width:2}g>text{text-anchor:middle;pointer-events:none}"
                      ".frame{fill:none;stroke:#444;stroke-width:1;pointer-events:none}.grid{stroke:#ddd;stroke-width:"
                      "1}.bound{stroke:#c00;stroke-width:1.5;stroke-dasharray:6 4}"
-                     ".h,.x,.y{font-size:12px;fill:#333}.x{text-anchor:middle}.y{text-anchor:end}.b{font-size:12px;"
+                     ".m{font-size:12px;fill:#333;font-weight:bold;stroke:#fff;stroke-width:3;paint-order:stroke}.h,."
+                     "x,.y{font-size:12px;fill:#333}.x{text-anchor:middle}.y{text-anchor:end}.b{font-size:12px;"
                      "fill:#c00;text-anchor:end}");
     for (int c = 0; c < N_COLOURS; c++) tn__text_add(&t, ".c%d{fill:%s}", c, colours[c]);
     tn__text_add(&t,
@@ -217,6 +247,7 @@ tn_status tn_picture_svg(const tn_picture *p, char **text) {
         draw_box(&t, &f, box, colour);
     }
     draw_legend(&t, &f, used);
+    draw_repeated_marks(&t, &f);
     if (p->lower_bound && p->chunk_count == 1 && p->lower_bound <= p->chunk_sizes[0]) {
         double y = y_of(&f, 0, p->lower_bound);
         char size[32];
@@ -224,7 +255,8 @@ tn_status tn_picture_svg(const tn_picture *p, char **text) {
             &t,
             "<line class=\"bound\" x1=\"%d\" x2=\"%.0f\" y1=\"%.1f\" y2=\"%.1f\"/><text class=\"b\" x=\"%.0f\" "
             "y=\"42\">lower bound %s (dashed)</text>\n",
-            LEFT, f.width - RIGHT, y, y, f.width - RIGHT, tn__text_size(p->lower_bound, size, sizeof size));
+            LEFT, f.width - RIGHT, y, y, (double)(LEAST_WIDTH - RIGHT),
+            tn__text_size(p->lower_bound, size, sizeof size));
     }
     tn__text_add(&t, "</svg>\n");
     tn_free(f.bottom);

@@ -444,7 +444,7 @@ static void real_traces_are_within_a_hundredth_of_the_bound(void **state) {
     for (size_t i = 0; i < TN__COUNT(names); i++) {
         GOLDEN_OR_SKIP(path, names[i]);
         tn_pack_table t = load(path);
-        tn_pack_params params = {.effort = TN_PACK_BALANCED, .max_steps = 160000000};
+        tn_pack_params params = {.effort = TN_PACK_BALANCED};
         tn_pack_result result;
         assert_ok(tn_pack(t.items, t.count, &params, &result));
         check_result(t.items, t.count, &params, &result);
