@@ -40,6 +40,8 @@ TN_API tn_buffer *tn_alloc_buffer(const tn_alloc *alloc, size_t type, size_t chu
 TN_API uint64_t tn_alloc_generation(const tn_alloc *alloc);
 /* The plan remembered for a graph, or NULL. Owned by the allocator. */
 TN_API const tn_plan *tn_alloc_plan(const tn_alloc *alloc, tn_graph *graph, const uint16_t *type_of);
+/* Which of the plans' memories a buffer type is: the same one for equal types. */
+TN_API size_t tn_alloc_plan_memory(const tn_alloc *alloc, size_t type);
 TN_API void tn_alloc_forget(tn_alloc *alloc); /* all plans; the buffers stay */
 
 typedef struct tn_alloc_stats {

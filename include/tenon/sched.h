@@ -11,6 +11,7 @@
 #define TENON_SCHED_H
 
 #include "tenon/backend.h"
+#include "tenon/plan.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -74,6 +75,12 @@ typedef struct tn_sched_info {
 } tn_sched_info;
 TN_API tn_status tn_sched_describe(tn_sched *sched, tn_graph *graph, tn_sched_info *info) TN_MUST_CHECK;
 TN_API tn_sched_memory tn_sched_memory_of(const tn_sched *sched, size_t backend); /* now reserved */
+/* The plan of a graph's memory, as an object: tn_plan_export prints and draws it. Made if there was none; nothing is
+ * reserved. It belongs to the scheduler and lasts until tn_sched_reset or tn_sched_free. Tensors are numbered as in
+ * the scheduled graph: the caller's, plus copies between devices. `memory_of` (one entry per backend, may be NULL)
+ * receives which of the plan's memories each backend uses; backends that share a buffer type share one. */
+TN_API tn_status tn_sched_plan(tn_sched *sched, tn_graph *graph, const tn_plan **plan,
+                               size_t *memory_of) TN_MUST_CHECK;
 /* The splits, with the cause of every assignment and the bytes copied. */
 TN_API tn_status tn_sched_dump(tn_sched *sched, tn_graph *graph, FILE *out);
 

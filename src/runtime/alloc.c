@@ -288,4 +288,5 @@ const tn_plan *tn_alloc_plan(const tn_alloc *a, tn_graph *graph, const uint16_t 
     const reservation *r = find(a, tn_graph_fingerprint(graph), hash_assignment(graph, type_of));
     return r ? r->plan : NULL;
 }
+size_t tn_alloc_plan_memory(const tn_alloc *a, size_t type) { return type < a->n_types ? a->pool_of[type] : 0; }
 tn_alloc_stats tn_alloc_get_stats(const tn_alloc *a) { return a->stats; }

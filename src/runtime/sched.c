@@ -404,6 +404,24 @@ tn_status tn_sched_describe(tn_sched *s, tn_graph *graph, tn_sched_info *info) {
     return TN_OK;
 }
 
+tn_status tn_sched_plan(tn_sched *s, tn_graph *graph, const tn_plan **plan, size_t *memory_of) {
+    if (!s || !graph || !plan) return tn_fail(TN_E_INVALID, "tn_sched_plan: NULL argument");
+    *plan = NULL;
+    tn__schedule *schedule;
+    TN_TRY(schedule_for(s, graph, &schedule));
+    *plan = tn_alloc_plan(s->alloc, schedule->graph, schedule->type_of);
+    if (!*plan) {
+        size_t *sizes = tn_malloc(s->n_backends * sizeof *sizes);
+        if (!sizes) return TN_E_NOMEM;
+        tn_status status = tn_alloc_measure(s->alloc, schedule->graph, schedule->type_of, sizes, NULL);
+        tn_free(sizes);
+        TN_TRY(status);
+        *plan = tn_alloc_plan(s->alloc, schedule->graph, schedule->type_of);
+    }
+    for (size_t b = 0; memory_of && b < s->n_backends; b++) memory_of[b] = tn_alloc_plan_memory(s->alloc, b);
+    return TN_OK;
+}
+
 tn_sched_stats tn_sched_get_stats(const tn_sched *s) {
     tn_sched_stats stats = s->stats;
     tn_alloc_stats alloc = tn_alloc_get_stats(s->alloc);

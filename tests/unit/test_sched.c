@@ -214,9 +214,26 @@ static void two_graphs_keep_their_plans(void **state) {
         assert_ok(tn_tensor_get(out[g], turn < 2 ? first[g] : again));
         if (turn >= 2) assert_memory_equal(first[g], again, tn_nbytes(out[g]));
     }
+    /* The plans can be looked at, and are the same objects that were used. */
+    for (int g = 0; g < 2; g++) {
+        const tn_plan *plan;
+        size_t memory_of[2];
+        char *svg;
+        assert_ok(tn_sched_plan(s, graph[g], &plan, memory_of));
+        assert_int_equal(memory_of[0], 0);
+        assert_int_equal(memory_of[1], 1);
+        assert_true(tn_plan_size(plan, 0) + tn_plan_size(plan, 1) > 0);
+        assert_ok(tn_plan_export(plan, TN_PLAN_SVG, tn_plan_size(plan, 0) ? 0 : 1, &svg));
+        assert_non_null(strstr(svg, "</svg>"));
+        tn_free(svg);
+    }
     tn_sched_stats stats = tn_sched_get_stats(s);
     assert_int_equal(stats.plans_made, 2);
     assert_int_equal(stats.schedules_made, 2);
+    tn_sched_reset(s);
+    const tn_plan *fresh; /* made on demand */
+    assert_ok(tn_sched_plan(s, graph[0], &fresh, NULL));
+    assert_int_equal(tn_sched_get_stats(s).plans_made, 3);
     tn_sched_free(s);
     tn_arena_free(arena);
 }
