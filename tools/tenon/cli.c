@@ -26,12 +26,13 @@ int fail(const char *format, ...) {
 
 int fail_status(tn_status status, const char *format, ...) {
     if (status == TN_E_ABORTED && interrupted()) return EXIT_INTERRUPTED;
+    char context[512];
     va_list list;
     va_start(list, format);
-    message("", STYLE_RED, format, list);
+    vsnprintf(context, sizeof context, format, list);
     va_end(list);
     const char *particulars = tn_error();
-    fprintf(stderr, "%s%s\n", *format ? ": " : "", *particulars ? particulars : tn_status_text(status));
+    fail("%s%s%s", context, *context ? ": " : "", *particulars ? particulars : tn_status_text(status));
     return EXIT_ERROR;
 }
 

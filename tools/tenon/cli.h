@@ -99,6 +99,8 @@ int args_parse(const struct command *command, int argc, char **argv, struct args
 void args_free(struct args *args);
 
 bool parse_size(const char *text, uint64_t *bytes);
+/* Says what is wrong with a value for an option, or returns false when it is fine. */
+bool option_value_wrong(const struct option *option, const char *text, char *why, size_t size);
 bool parse_seconds(const char *text, double *seconds);
 
 /* Calls `visit` for every option of a command: its own, then its groups', then those that all commands have. */
@@ -112,7 +114,7 @@ enum { EXIT_OK = 0, EXIT_ERROR = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 /* 12
 
 /* "tenon: TEXT" on standard error; returns EXIT_ERROR. */
 int fail(const char *format, ...) TN_PRINTF(1, 2);
-/* The same for a failed library call: "tenon: CONTEXT: what tn_error() says". An empty format leaves out the context.
+/* The same for a failed library call: "tenon: CONTEXT: what tn_error() says". An empty context is left out.
  * Returns EXIT_INTERRUPTED when the status is TN_E_ABORTED and Ctrl-C was pressed. */
 int fail_status(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
 /* Wrong usage: the message, and where help is found; returns the command's usage exit code. */

@@ -24,7 +24,8 @@ static const struct option engine_table[] = {
      .min = 0,
      .max = INT32_MAX,
      .fallback = "4096",
-     .help = "context: cells of the KV cache, 0 for what the model was trained with",
+     .help = "context: tokens that the KV cache holds, 0 for as many as the model was trained with, which is also "
+             "the most where -c is not given",
      .env = "TENON_CTX LLAMA_ARG_CTX_SIZE"},
     {.name = "batch",
      .letter = "b",
@@ -105,97 +106,6 @@ static const struct option engine_table[] = {
 };
 const struct option_group engine_options = {"Model and memory", engine_table};
 
-static const struct option sampling_table[] = {
-    {.name = "seed",
-     .letter = "s",
-     .value = "N",
-     .kind = OPTION_INT,
-     .min = -1,
-     .max = 9e15,
-     .fallback = "-1",
-     .help = "seed of the random numbers, -1 for a new one each time"},
-    {.name = "temp",
-     .aliases = "--temperature",
-     .value = "T",
-     .kind = OPTION_REAL,
-     .min = 0,
-     .max = 100,
-     .fallback = "0.8",
-     .help = "temperature, 0 for the likeliest token always"},
-    {.name = "top-k",
-     .value = "N",
-     .kind = OPTION_INT,
-     .min = 0,
-     .max = INT32_MAX,
-     .fallback = "40",
-     .help = "keep the N likeliest tokens, 0 for all"},
-    {.name = "top-p",
-     .value = "P",
-     .kind = OPTION_REAL,
-     .min = 0,
-     .max = 1,
-     .fallback = "0.95",
-     .help = "keep the likeliest tokens up to this probability"},
-    {.name = "min-p",
-     .value = "P",
-     .kind = OPTION_REAL,
-     .min = 0,
-     .max = 1,
-     .fallback = "0.05",
-     .help = "drop tokens less likely than this share of the best"},
-    {.name = "typical",
-     .value = "P",
-     .kind = OPTION_REAL,
-     .min = 0,
-     .max = 1,
-     .fallback = "1",
-     .help = "locally typical sampling, 1 for off"},
-    {.name = "repeat-penalty",
-     .value = "X",
-     .kind = OPTION_REAL,
-     .min = 0.01,
-     .max = 100,
-     .fallback = "1",
-     .help = "penalty for tokens seen lately, 1 for none"},
-    {.name = "repeat-last-n",
-     .value = "N",
-     .kind = OPTION_INT,
-     .min = 0,
-     .max = 1 << 20,
-     .fallback = "64",
-     .help = "how many last tokens the penalties look at"},
-    {.name = "frequency-penalty",
-     .value = "X",
-     .kind = OPTION_REAL,
-     .min = -100,
-     .max = 100,
-     .fallback = "0",
-     .help = "penalty per occurrence"},
-    {.name = "presence-penalty",
-     .value = "X",
-     .kind = OPTION_REAL,
-     .min = -100,
-     .max = 100,
-     .fallback = "0",
-     .help = "penalty for having occurred"},
-    {.name = "mirostat",
-     .value = "N",
-     .kind = OPTION_INT,
-     .min = 0,
-     .max = 2,
-     .fallback = "0",
-     .help = "mirostat version, 0 for off"},
-    {.name = "grammar", .value = "GBNF", .kind = OPTION_TEXT, .help = "only text this grammar allows"},
-    {.name = "grammar-file", .value = "FILE", .kind = OPTION_TEXT, .help = "the same from a file"},
-    {.name = "json-schema",
-     .letter = "j",
-     .value = "SCHEMA",
-     .kind = OPTION_TEXT,
-     .help = "only JSON that this schema allows"},
-    {0},
-};
-const struct option_group sampling_options = {"Sampling", sampling_table};
-
 /* ---- Model ------------------------------------------------------------------------------------------------------
  */
 
@@ -207,7 +117,7 @@ static bool try_path(char *buffer, size_t size, const char *folder, const char *
 
 const char *engine_model_path(const struct args *args, char *buffer, size_t size) {
     if (args_text(args, "model")) return args_text(args, "model");
-    if (args->count > 0) return args->values[0];
+    if (args->count > 0 && strcmp(args->values[0], "-") != 0) return args->values[0];
     char program[4096];
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     program[length > 0 ? length : 0] = '\0';
@@ -284,9 +194,29 @@ static bool show_progress(void *user, size_t done, size_t total) {
     return !interrupted();
 }
 
+/* Bytes of a plan or a session: what it takes itself, without weights that stay in the file's map. */
+static size_t bytes_of(const tn_fit *fit) {
+    size_t bytes = 0;
+    for (size_t d = 0; d < fit->n_devices; d++) {
+        const tn_fit_device *f = &fit->devices[d];
+        bytes += f->weights + f->cache + f->compute + f->scratch;
+    }
+    return bytes;
+}
+
+static size_t planned_bytes; /* of the last session that engine_open made */
+
+/* The plan is made before the session, so that it can be compared with what the session then takes. */
+static tn_status plan_and_make(tn_model *model, const tn_session_params *params, tn_session **session) {
+    tn_fit fit;
+    TN_TRY(tn_fit_session(model, params, &fit));
+    planned_bytes = bytes_of(&fit);
+    tn_fit_free(&fit);
+    return tn_session_new(model, params, session);
+}
+
 int engine_open(const struct args *args, const char *path, const tn_session_params *params, tn_model **model,
                 tn_session **session) {
-    (void)args;
     *model = NULL;
     *session = NULL;
     tn_status status = tn_model_open(path, NULL, model);
@@ -295,7 +225,9 @@ int engine_open(const struct args *args, const char *path, const tn_session_para
     tn_session_params p = *params;
     p.progress = show_progress;
     p.user = &progress;
-    status = tn_session_new(*model, &p, session);
+    int32_t trained = tn_model_get_info(*model).n_ctx_train;
+    if (!args_given(args, "ctx") && trained > 0 && trained < p.n_ctx) p.n_ctx = trained;
+    status = plan_and_make(*model, &p, session);
     if (progress.total) progress_end(&progress);
     if (status == TN_OK) return EXIT_OK;
     int code = fail_status(status, "%s", path);
@@ -304,41 +236,33 @@ int engine_open(const struct args *args, const char *path, const tn_session_para
     return code;
 }
 
-/* ---- Sampler ----------------------------------------------------------------------------------------------------
- */
-
-int engine_sampler(const struct args *args, const tn_model *model, tn_sampler **sampler) {
-    tn_sampler_params p = tn_sampler_params_default();
-    int64_t seed = args_int(args, "seed");
-    p.seed = seed < 0 ? TN_SEED_RANDOM : (uint64_t)seed;
-    p.temperature = (float)args_real(args, "temp");
-    p.top_k = (int32_t)args_int(args, "top-k");
-    p.top_p = (float)args_real(args, "top-p");
-    p.min_p = (float)args_real(args, "min-p");
-    p.typical_p = (float)args_real(args, "typical");
-    p.repeat_penalty = (float)args_real(args, "repeat-penalty");
-    p.penalty_window = (int32_t)args_int(args, "repeat-last-n");
-    p.frequency_penalty = (float)args_real(args, "frequency-penalty");
-    p.presence_penalty = (float)args_real(args, "presence-penalty");
-    p.mirostat = (int32_t)args_int(args, "mirostat");
-    tn_status status = tn_sampler_new(&p, (size_t)tn_model_get_info(model).n_vocab, sampler);
-    if (status != TN_OK) return fail_status(status, "sampling");
-    if (args_text(args, "grammar") || args_text(args, "grammar-file") || args_text(args, "json-schema")) {
-        tn_sampler_free(*sampler);
-        *sampler = NULL;
-        return fail("grammars are not supported here yet");
-    }
-    return EXIT_OK;
-}
-
 /* ---- The end ----------------------------------------------------------------------------------------------------
  */
+
+bool engine_memory(tn_session *session, struct engine_memory *memory) {
+    tn_fit fit;
+    tn_status status = tn_session_memory(session, &fit);
+    if (status != TN_OK) {
+        fail_status(status, "memory");
+        return false;
+    }
+    *memory = (struct engine_memory){.planned = planned_bytes, .used = bytes_of(&fit)};
+    for (size_t d = 0; d < fit.n_devices; d++) memory->mapped += fit.devices[d].mapped;
+    tn_fit_free(&fit);
+    return true;
+}
 
 void engine_closing_line(tn_session *session) {
     tn_session_stats s = tn_session_get_stats(session);
     double prompt = s.prompt_ns ? (double)s.prompt_tokens * 1e9 / (double)s.prompt_ns : 0;
     double generated = s.generated_ns ? (double)s.generated_tokens * 1e9 / (double)s.generated_ns : 0;
+    char p[HUMAN_SIZE], u[HUMAN_SIZE], w[HUMAN_SIZE];
+    struct engine_memory m;
+    if (!engine_memory(session, &m)) return;
     progress_hide();
-    fprintf(stderr, "%s%llu tokens, prompt %.1f t/s, generation %.1f t/s%s\n", style(stderr, STYLE_DIM),
-            (unsigned long long)(s.prompt_tokens + s.generated_tokens), prompt, generated, style(stderr, STYLE_NONE));
+    fprintf(stderr, "%s%llu tokens, prompt %.1f tokens/s, generation %.1f tokens/s, memory planned %s %s used %s",
+            style(stderr, STYLE_DIM), (unsigned long long)(s.prompt_tokens + s.generated_tokens), prompt, generated,
+            human_bytes(p, m.planned), m.planned == m.used ? "=" : "but", human_bytes(u, m.used));
+    if (m.mapped) fprintf(stderr, " (and %s of weights mapped)", human_bytes(w, m.mapped));
+    fprintf(stderr, "%s\n", style(stderr, STYLE_NONE));
 }

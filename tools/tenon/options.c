@@ -113,8 +113,7 @@ bool parse_seconds(const char *text, double *seconds) {
     return false;
 }
 
-/* Says what is wrong with a value, or returns false when it is fine. */
-static bool value_wrong(const struct option *option, const char *text, char *why, size_t size) {
+bool option_value_wrong(const struct option *option, const char *text, char *why, size_t size) {
     bool flag, limited = option->min < option->max;
     int64_t whole = 0;
     double real = 0;
@@ -191,7 +190,7 @@ static struct match match_option(const struct command *command, const char *word
 
 static bool add_entry(struct args *args, const struct option *option, const char *text, const char *source) {
     char why[256];
-    if (value_wrong(option, text, why, sizeof why)) {
+    if (option_value_wrong(option, text, why, sizeof why)) {
         fail_usage(args, "%.*s %s", (int)strcspn(source, "="), source, why);
         return false;
     }

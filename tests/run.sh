@@ -1,0 +1,55 @@
+#!/bin/bash
+# tenon run with the default model: text from all sources, grammar and schema, the closing line, JSON, a full context.
+set -u
+tenon=$1/bin/tenon failures=0
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+check() { # description, expected exit code, pattern expected in stdout+stderr, command…
+    local what=$1 code=$2 pattern=$3 got
+    shift 3
+    "$@" > "$work/out" 2>&1
+    got=$?
+    if [[ $got != $code ]] || ! grep -qE -- "$pattern" "$work/out"; then
+        echo "FAILED: $what: exit $got (expected $code), output:"
+        head -n 20 "$work/out"
+        failures=$((failures + 1))
+    fi
+}
+same() { # description, two texts that should be equal
+    [ "$2" = "$3" ] && return
+    printf 'FAILED: %s:\n%s\nis not\n%s\n' "$1" "$2" "$3"
+    failures=$((failures + 1))
+}
+
+prompt='Once upon a time there was a fox'
+story=$("$tenon" run -p "$prompt" -n 30 --temp 0 2> "$work/closing")
+case $story in "$prompt"*) ;; *) echo "FAILED: the story does not begin with its prompt: $story"; failures=$((failures + 1)) ;; esac
+grep -qE '^[0-9]+ tokens, prompt [0-9.]+ tokens/s, generation [0-9.]+ tokens/s, memory planned ([0-9.]+ [KMG]?i?B) = used \1' "$work/closing" ||
+    { echo "FAILED: closing line: $(cat "$work/closing")"; failures=$((failures + 1)); }
+printf '%s' "$prompt" > "$work/prompt"
+same "the prompt from a file" "$("$tenon" run -f "$work/prompt" -n 30 --temp 0 2> /dev/null)" "$story"
+same "the prompt from standard input" "$(printf '%s' "$prompt" | "$tenon" run - -n 30 --temp 0 2> /dev/null)" "$story"
+same "one seed, one story" "$("$tenon" run -n 30 --seed 5 2> /dev/null)" "$("$tenon" run -n 30 --seed 5 -t 1 2> /dev/null)"
+same "without its prompt" "$prompt$("$tenon" run -p "$prompt" --no-echo -n 30 --temp 0 2> /dev/null)" "$story"
+
+check "a grammar" 0 '^Yes or no\?(yes|no)$' "$tenon" run -p 'Yes or no?' --grammar 'root ::= "yes" | "no"' --seed 1
+printf 'root ::= [a-f]{8}\n' > "$work/grammar"
+check "a grammar from a file" 0 '^Hex:[a-f]{8}$' "$tenon" run -p 'Hex:' --grammar-file "$work/grammar" --seed 1
+schema='{"type": "object", "properties": {"legs": {"type": "integer", "minimum": 2, "maximum": 8}}, "required": ["legs"]}'
+check "a schema" 0 '"legs": *[2-8]' "$tenon" run --no-echo -p 'Fox:' -j "$schema" --seed 1
+printf '%s' "$schema" > "$work/schema"
+check "a schema from a file" 0 '"legs": *[2-8]' "$tenon" run --no-echo -p 'Fox:' -jf "$work/schema" --seed 1
+check "a grammar with a mistake" 1 'grammar: .*line 1' "$tenon" run --grammar 'root ::= "a' -n 5
+check "a schema that is no JSON" 1 '--json-schema: ' "$tenon" run -j '{' -n 5
+check "two grammars" 2 'exclude each other' "$tenon" run -j '{}' --grammar 'root ::= "a"'
+check "JSON for programs" 0 '"generated_tokens": 7' "$tenon" run --json -n 7 --seed 1
+planned=$(sed -n 's/.*"memory_planned": \([0-9]*\).*/\1/p' "$work/out")
+used=$(sed -n 's/.*"memory_used": \([0-9]*\).*/\1/p' "$work/out")
+same "memory planned and used" "$planned" "$used"
+check "a full context ends the text" 0 'the context of 32 tokens is full' "$tenon" run -c 32 -n -1 --seed 1
+check "a prompt beyond the context" 1 'the prompt has [0-9]+ tokens and the context room for 8: use -c' "$tenon" run -c 8 -p "$prompt"
+check "two prompts" 2 'is enough' "$tenon" run -p a -f b
+check "a stray word" 2 'goes after -p' "$tenon" run model.gguf once
+check "a model that is not there" 1 'tenon: .*nowhere.gguf.*No such file' "$tenon" run nowhere.gguf
+check "a device that is not there" 1 'nowhere' "$tenon" run -dev nowhere
+exit $((failures > 0))
