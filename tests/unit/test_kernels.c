@@ -181,6 +181,11 @@ static void check_matmul(const tn__cpu_kernels *table, const problem *p, const v
     free(prepared);
 }
 
+/* Rounds of a random test: many more where time does not matter, a third where every instruction is emulated. */
+static int effort(int rounds) {
+    return getenv("TENON_LONG") ? 6 * rounds : getenv("TENON_SHORT") ? (rounds + 2) / 3 : rounds;
+}
+
 static void for_each_level(void (*check)(const tn__cpu_kernels *table)) {
     for (int level = 0; level < TN__CPU_LEVELS; level++) {
         const tn__cpu_kernels *table = tn__cpu_kernels_at((tn__cpu_level)level);
@@ -190,12 +195,11 @@ static void for_each_level(void (*check)(const tn__cpu_kernels *table)) {
 
 static void matmul_shapes(const tn__cpu_kernels *table) {
     rng r = {42};
-    bool many = getenv("TENON_LONG") != NULL;
     static const int64_t ns[] = {1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 64, 65};
     for (int t = 0; t < TYPES; t++) {
         tn_type type = types[t];
         int64_t block = tn__block_of(type);
-        for (int round = 0; round < (many ? 60 : 8); round++) {
+        for (int round = 0; round < effort(8); round++) {
             int64_t m = 1 + (int64_t)rng_below(&r, round % 4 == 3 ? 150 : 40);
             int64_t n = ns[rng_below(&r, sizeof ns / sizeof ns[0])];
             int64_t k = block * (1 + (int64_t)rng_below(&r, block == 256 ? 4 : block > 1 ? 37 : 1100));
@@ -709,7 +713,7 @@ static void check_attention(const tn__cpu_kernels *table, rng *r, const attentio
 static void attention(const tn__cpu_kernels *table) {
     rng r = {50};
     static const tn_type kv_types[] = {TN_F16, TN_F32, TN_BF16, TN_Q8_0, TN_Q4_0};
-    for (int round = 0; round < (getenv("TENON_LONG") ? 300 : 60); round++) {
+    for (int round = 0; round < effort(60); round++) {
         attention_case c = {.k_type = kv_types[rng_below(&r, 5)], .v_type = kv_types[rng_below(&r, 5)]};
         c.head_k = 32 * (1 + (int)rng_below(&r, 4));
         c.head_v = rng_below(&r, 3) ? c.head_k : 32 * (1 + (int)rng_below(&r, 4));

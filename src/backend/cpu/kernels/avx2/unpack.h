@@ -76,12 +76,15 @@ TN__INLINE void load_iq4_nl(const uint8_t *b, tn__regs *r) {
     r->scale[0] = halves8(b, 18);
 }
 TN__INLINE void load_mxfp4(const uint8_t *b, tn__regs *r) {
-    float scale[8];
-    for (int i = 0; i < 8; i++) {
-        r->code[i] = look_up(tn__fp4_levels, nibbles(b + 17 * i + 1));
-        scale[i] = tn__mxfp4_scale(b[17 * i]);
-    }
-    r->scale[0] = _mm256_loadu_ps(scale);
+    for (int i = 0; i < 8; i++) r->code[i] = look_up(tn__fp4_levels, nibbles(b + 17 * i + 1));
+    /* 2^(e-128): e-1 is the exponent of a float; the two smallest are subnormal and come by a shift. */
+    __m128i e = _mm_setr_epi8((char)b[0], (char)b[17], (char)b[34], (char)b[51], (char)b[68], (char)b[85],
+                              (char)b[102], (char)b[119], 0, 0, 0, 0, 0, 0, 0, 0);
+    __m256i wide = _mm256_cvtepu8_epi32(e),
+            bits = _mm256_slli_epi32(_mm256_sub_epi32(wide, _mm256_set1_epi32(1)), 23);
+    __m256i tiny = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), wide);
+    __m256i small = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), wide);
+    r->scale[0] = _mm256_castsi256_ps(_mm256_blendv_epi8(bits, tiny, small));
 }
 
 TN__INLINE void scales_k4(const uint8_t *packed, const tn__f16_bits *d, const tn__f16_bits *dmin, tn__regs *r) {
@@ -150,13 +153,19 @@ TN__INLINE void load_q3_K(const uint8_t *block, tn__regs *r) {
     const tn__q3_K *b = (const tn__q3_K *)block;
     const __m256i four = _mm256_set1_epi8(4);
     __m256i high = load256(b->hmask);
-    int8_t scale[16];
     for (int i = 0; i < 8; i++) {
         __m256i bit = i < 3 ? _mm256_slli_epi16(high, 2 - i) : _mm256_srli_epi16(high, i - 2);
         r->code[i] = _mm256_or_si256(bit_pairs(load256(b->qs + 32 * (i / 4)), i % 4), _mm256_and_si256(bit, four));
     }
-    for (int g = 0; g < 16; g++) scale[g] = (int8_t)tn__scale_k3(b->scales, g);
-    scales16(load128(scale), tn__f16_to_f32(b->d), r->scale);
+    uint32_t x, y, z; /* four-bit parts of 16 codes, then two-bit parts */
+    memcpy(&x, b->scales, 4);
+    memcpy(&y, b->scales + 4, 4);
+    memcpy(&z, b->scales + 8, 4);
+    __m128i codes = _mm_setr_epi32((int)((x & 0x0f0f0f0f) | (z & 0x03030303) << 4),
+                                   (int)((y & 0x0f0f0f0f) | (z >> 2 & 0x03030303) << 4),
+                                   (int)((x >> 4 & 0x0f0f0f0f) | (z >> 4 & 0x03030303) << 4),
+                                   (int)((y >> 4 & 0x0f0f0f0f) | (z >> 6 & 0x03030303) << 4));
+    scales16(_mm_sub_epi8(codes, _mm_set1_epi8(32)), tn__f16_to_f32(b->d), r->scale);
     for (int h = 0; h < 2; h++) r->less[h] = times(r->scale[h], 4);
 }
 TN__INLINE void load_q6_K(const uint8_t *block, tn__regs *r) {
@@ -192,6 +201,166 @@ TN__INLINE void load_tq2_0(const uint8_t *block, tn__regs *r) {
     r->scale[0] = r->less[0] = _mm256_set1_ps(tn__f16_to_f32(b->d));
 }
 
+/* Lattices: signed values, four points of eight per vector. */
+TN__INLINE long long pairs_apart(uint16_t point) { return (long long)_pdep_u64(point, 0x0303030303030303u); }
+TN__INLINE long long triples_apart(uint32_t first, uint32_t second) {
+    return (long long)_pdep_u64(first | second << 12, 0x0707070707070707u);
+}
+/* -1 in the bytes whose bit is set. */
+TN__INLINE __m256i bytes_of_bits(uint32_t word) {
+    const __m256i spread = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const __m256i bit = _mm256_set1_epi64x((int64_t)0x8040201008040201u);
+    __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi32((int)word), spread);
+    return _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit);
+}
+TN__INLINE __m256i signed_levels(__m256i points, uint32_t minus, __m128i levels) {
+    __m256i value = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(levels), points), m = bytes_of_bits(minus);
+    return _mm256_sub_epi8(_mm256_xor_si256(value, m), m);
+}
+TN__INLINE uint32_t seven_bit_signs(uint32_t rest) {
+    uint32_t signs = 0;
+    for (int k = 0; k < 4; k++) signs |= (uint32_t)tn__iq_signs(rest >> 7 * k & 127) << 8 * k;
+    return signs;
+}
+TN__INLINE __m128i iq2_levels(void) { return _mm_set1_epi32(8 | 25 << 8 | 43 << 16); }
+TN__INLINE void store_scales(const float *scale, tn__regs *r) {
+    r->scale[0] = _mm256_loadu_ps(scale);
+    r->scale[1] = _mm256_loadu_ps(scale + 8);
+}
+TN__INLINE void load_iq2_xxs(const uint8_t *block, tn__regs *r) {
+    const tn__iq2_xxs *b = (const tn__iq2_xxs *)block;
+    float scale[16], d = tn__f16_to_f32(b->d);
+    for (int g = 0; g < 8; g++) {
+        const uint8_t *q = (const uint8_t *)(b->qs + 4 * g);
+        uint32_t rest;
+        memcpy(&rest, q + 4, 4);
+        __m256i points =
+            _mm256_setr_epi64x(pairs_apart(tn__iq2_xxs_lattice[q[0]]), pairs_apart(tn__iq2_xxs_lattice[q[1]]),
+                               pairs_apart(tn__iq2_xxs_lattice[q[2]]), pairs_apart(tn__iq2_xxs_lattice[q[3]]));
+        r->code[g] = signed_levels(points, seven_bit_signs(rest), iq2_levels());
+        scale[2 * g] = scale[2 * g + 1] = d * (0.5f + (float)(rest >> 28)) * 0.25f;
+    }
+    store_scales(scale, r);
+}
+TN__INLINE void load_iq2_xs(const uint8_t *block, tn__regs *r) {
+    const tn__iq2_xs *b = (const tn__iq2_xs *)block;
+    float scale[16], d = tn__f16_to_f32(b->d);
+    for (int g = 0; g < 8; g++) {
+        const uint16_t *q = b->qs + 4 * g;
+        uint32_t minus = 0;
+        for (int k = 0; k < 4; k++) minus |= (uint32_t)tn__iq_signs(q[k] >> 9) << 8 * k;
+        __m256i points = _mm256_setr_epi64x(
+            pairs_apart(tn__iq2_xs_lattice[q[0] & 511]), pairs_apart(tn__iq2_xs_lattice[q[1] & 511]),
+            pairs_apart(tn__iq2_xs_lattice[q[2] & 511]), pairs_apart(tn__iq2_xs_lattice[q[3] & 511]));
+        r->code[g] = signed_levels(points, minus, iq2_levels());
+        scale[2 * g] = d * (0.5f + (float)(b->scales[g] & 15)) * 0.25f;
+        scale[2 * g + 1] = d * (0.5f + (float)(b->scales[g] >> 4)) * 0.25f;
+    }
+    store_scales(scale, r);
+}
+TN__INLINE void load_iq2_s(const uint8_t *block, tn__regs *r) {
+    const tn__iq2_s *b = (const tn__iq2_s *)block;
+    float scale[16], d = tn__f16_to_f32(b->d);
+    for (int g = 0; g < 8; g++) {
+        long long point[4];
+        uint32_t minus;
+        memcpy(&minus, b->signs + 4 * g, 4);
+        for (int k = 0; k < 4; k++)
+            point[k] = pairs_apart(tn__iq2_s_lattice[b->qs[4 * g + k] | (b->qh[g] >> 2 * k & 3) << 8]);
+        r->code[g] = signed_levels(_mm256_setr_epi64x(point[0], point[1], point[2], point[3]), minus, iq2_levels());
+        scale[2 * g] = d * (0.5f + (float)(b->scales[g] & 15)) * 0.25f;
+        scale[2 * g + 1] = d * (0.5f + (float)(b->scales[g] >> 4)) * 0.25f;
+    }
+    store_scales(scale, r);
+}
+TN__INLINE void load_iq3_xxs(const uint8_t *block, tn__regs *r) {
+    const tn__iq3_xxs *b = (const tn__iq3_xxs *)block;
+    __m128i levels = _mm_loadl_epi64((const __m128i *)tn__iq3_xxs_levels);
+    float scale[16], d = tn__f16_to_f32(b->d);
+    for (int g = 0; g < 8; g++) {
+        const uint8_t *q = b->qs + 8 * g;
+        long long point[4];
+        uint32_t rest;
+        memcpy(&rest, b->gas + 4 * g, 4);
+        for (int k = 0; k < 4; k++)
+            point[k] = triples_apart(tn__iq3_xxs_lattice[q[2 * k]], tn__iq3_xxs_lattice[q[2 * k + 1]]);
+        r->code[g] =
+            signed_levels(_mm256_setr_epi64x(point[0], point[1], point[2], point[3]), seven_bit_signs(rest), levels);
+        scale[2 * g] = scale[2 * g + 1] = d * (0.5f + (float)(rest >> 28)) * 0.5f;
+    }
+    store_scales(scale, r);
+}
+TN__INLINE void load_iq3_s(const uint8_t *block, tn__regs *r) {
+    const tn__iq3_s *b = (const tn__iq3_s *)block;
+    __m128i levels = _mm_setr_epi8(1, 3, 5, 7, 9, 11, 13, 15, 0, 0, 0, 0, 0, 0, 0, 0);
+    float scale[16], d = tn__f16_to_f32(b->d);
+    for (int g = 0; g < 8; g++) {
+        const uint8_t *q = b->qs + 8 * g;
+        long long point[4];
+        uint32_t minus;
+        memcpy(&minus, b->signs + 4 * g, 4);
+        for (int k = 0; k < 4; k++)
+            point[k] = triples_apart(tn__iq3_s_lattice[q[2 * k] | (b->qh[g] >> 2 * k & 1) << 8],
+                                     tn__iq3_s_lattice[q[2 * k + 1] | (b->qh[g] >> (2 * k + 1) & 1) << 8]);
+        r->code[g] = signed_levels(_mm256_setr_epi64x(point[0], point[1], point[2], point[3]), minus, levels);
+        scale[2 * g] = scale[2 * g + 1] = d * (float)(1 + 2 * (b->scales[g / 2] >> 4 * (g & 1) & 15));
+    }
+    store_scales(scale, r);
+}
+/* iq1: eighths. A point is -8, 0 or 8, moved up or down by one; `down` has a bit per point. */
+TN__INLINE __m256i iq1_codes(__m256i points, uint32_t down) {
+    __m256i value = _mm256_shuffle_epi8(_mm256_set1_epi32(0x000901f9), points); /* -7, 1, 9 */
+    uint32_t bits = _pdep_u32(down, 0x01010101u) * 255;
+    return _mm256_add_epi8(value, _mm256_and_si256(bytes_of_bits(bits), _mm256_set1_epi8(-2)));
+}
+TN__INLINE void load_iq1_s(const uint8_t *block, tn__regs *r) {
+    const tn__iq1_s *b = (const tn__iq1_s *)block;
+    float scale[16], d = tn__f16_to_f32(b->d);
+    for (int g = 0; g < 8; g++) {
+        uint32_t qh = b->qh[g];
+        long long point[4];
+        for (int k = 0; k < 4; k++)
+            point[k] = pairs_apart(tn__iq1_s_lattice[b->qs[4 * g + k] | (qh >> 3 * k & 7) << 8]);
+        r->code[g] = iq1_codes(_mm256_setr_epi64x(point[0], point[1], point[2], point[3]), (qh >> 15) * 15);
+        scale[2 * g] = scale[2 * g + 1] = d * (float)(2 * (qh >> 12 & 7) + 1) * 0.125f;
+    }
+    store_scales(scale, r);
+}
+TN__INLINE void load_iq1_m(const uint8_t *block, tn__regs *r) {
+    const tn__iq1_m *b = (const tn__iq1_m *)block;
+    uint16_t sc[4];
+    float scale[16];
+    memcpy(sc, b->scales, 8);
+    float d =
+        tn__f16_to_f32((uint16_t)(sc[0] >> 12 | (sc[1] >> 8 & 0x00f0) | (sc[2] >> 4 & 0x0f00) | (sc[3] & 0xf000)));
+    for (int g = 0; g < 8; g++) {
+        uint32_t high = (uint32_t)(b->qh[2 * g] | b->qh[2 * g + 1] << 8); /* a nibble per point */
+        long long point[4];
+        for (int k = 0; k < 4; k++)
+            point[k] = pairs_apart(tn__iq1_s_lattice[b->qs[4 * g + k] | (high >> 4 * k & 7) << 8]);
+        r->code[g] = iq1_codes(_mm256_setr_epi64x(point[0], point[1], point[2], point[3]), _pext_u32(high, 0x8888u));
+        for (int h = 0; h < 2; h++)
+            scale[2 * g + h] = d * (float)(2 * (sc[g / 2] >> 3 * (2 * (g & 1) + h) & 7) + 1) * 0.125f;
+    }
+    store_scales(scale, r);
+}
+TN__INLINE void load_tq1_0(const uint8_t *block, tn__regs *r) {
+    const tn__tq1_0 *b = (const tn__tq1_0 *)block;
+    static const uint8_t power[5] = {1, 3, 9, 27, 81};
+    uint8_t code[256], *to = code;
+    for (int k = 0; k < 5; k++, to += 32) {
+        for (int j = 0; j < 32; j++) to[j] = (uint8_t)((uint8_t)(b->qs[j] * power[k]) * 3 >> 8);
+    }
+    for (int k = 0; k < 5; k++, to += 16) {
+        for (int j = 0; j < 16; j++) to[j] = (uint8_t)((uint8_t)(b->qs[32 + j] * power[k]) * 3 >> 8);
+    }
+    for (int k = 0; k < 4; k++, to += 4) {
+        for (int j = 0; j < 4; j++) to[j] = (uint8_t)((uint8_t)(b->qh[j] * power[k]) * 3 >> 8);
+    }
+    for (int i = 0; i < 8; i++) r->code[i] = load256(code + 32 * i);
+    r->scale[0] = r->less[0] = _mm256_set1_ps(tn__f16_to_f32(b->d));
+}
+
 /* X(NAME, name, bytes of 256 values, scales per 16, signed codes) */
 #define TN__AVX2_TYPES(X)                                                                                            \
     X(Q4_0, q4_0, 144, 0, 0)                                                                                         \
@@ -208,6 +377,14 @@ TN__INLINE void load_tq2_0(const uint8_t *block, tn__regs *r) {
     X(Q3_K, q3_K, 110, 1, 0)                                                                                         \
     X(Q6_K, q6_K, 210, 1, 0)                                                                                         \
     X(NVFP4, nvfp4, 144, 1, 1)                                                                                       \
-    X(TQ2_0, tq2_0, 66, 0, 0)
+    X(TQ2_0, tq2_0, 66, 0, 0)                                                                                        \
+    X(TQ1_0, tq1_0, 54, 0, 0)                                                                                        \
+    X(IQ2_XXS, iq2_xxs, 66, 1, 1)                                                                                    \
+    X(IQ2_XS, iq2_xs, 74, 1, 1)                                                                                      \
+    X(IQ2_S, iq2_s, 82, 1, 1)                                                                                        \
+    X(IQ3_XXS, iq3_xxs, 98, 1, 1)                                                                                    \
+    X(IQ3_S, iq3_s, 110, 1, 1)                                                                                       \
+    X(IQ1_S, iq1_s, 50, 1, 1)                                                                                        \
+    X(IQ1_M, iq1_m, 56, 1, 1)
 
 #endif

@@ -76,7 +76,7 @@ static void fill_tables(void) {
     if (f.avx512) tn__kernels_avx512(start_table(TN__CPU_AVX512, TN__CPU_AVX2));
     if (f.bf16) tn__kernels_avx512bf16(&tables[TN__CPU_AVX512]);
     if (f.amx) tn__kernels_amx(start_table(TN__CPU_AMX, TN__CPU_AVX512));
-#elif defined(__aarch64__) && defined(TN__HAVE_NEON_KERNELS)
+#elif defined(__aarch64__)
     unsigned long caps = getauxval(AT_HWCAP), caps2 = getauxval(AT_HWCAP2);
     if ((caps & HWCAP_ASIMDDP) && (caps & HWCAP_ASIMDHP)) {
         tn__kernels_neon(start_table(TN__CPU_NEON, TN__CPU_GENERIC));
