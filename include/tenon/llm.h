@@ -36,12 +36,24 @@ typedef struct tn_model_params {
 TN_API tn_status tn_model_open(const char *path, const tn_model_params *params, tn_model **model) TN_MUST_CHECK;
 TN_API void tn_model_close(tn_model *model); /* sessions first */
 
+/* How a sequence's hidden states become one embedding. */
+typedef enum tn_pooling {
+    TN_POOLING_MODEL = -1, /* as the file says; where it says nothing: MEAN for encoders, LAST for the others */
+    TN_POOLING_NONE,       /* one embedding per token */
+    TN_POOLING_MEAN,
+    TN_POOLING_CLS,  /* the first token's */
+    TN_POOLING_LAST, /* the last token's */
+    TN_POOLING_RANK  /* the classifier's scores instead of an embedding; needs a model that has one */
+} tn_pooling;
+
 typedef struct tn_model_info {
     const char *architecture, *name;
     int64_t n_params;
     size_t bytes; /* of all tensors */
     int32_t n_vocab, n_ctx_train, n_embd, n_layer, n_head, n_head_kv, n_ff, n_expert, n_expert_used, n_window;
     bool is_encoder;           /* embeddings only, not causal */
+    tn_pooling pooling;        /* TN_POOLING_MODEL: the file says nothing */
+    int32_t n_labels;          /* scores of the classifier; 0: none */
     const char *chat_template; /* NULL if the model has none */
 } tn_model_info;
 TN_API tn_model_info tn_model_get_info(const tn_model *model);
@@ -51,14 +63,6 @@ TN_API const tn_gguf *tn_model_file(const tn_model *model);
 TN_API const char *tn_architecture_name(size_t index);
 
 /* ---- Session ------------------------------------------------------------------------------------------------- */
-
-typedef enum tn_pooling {
-    TN_POOLING_MODEL = -1,
-    TN_POOLING_NONE,
-    TN_POOLING_MEAN,
-    TN_POOLING_CLS,
-    TN_POOLING_LAST
-} tn_pooling;
 
 /* Sends the tensors whose names match the pattern (a POSIX extended regular expression) to a device. */
 typedef struct tn_placement_override {
@@ -80,7 +84,7 @@ typedef struct tn_session_params {
     const tn_placement_override *overrides;
     size_t n_overrides;
     bool no_pack;    /* keep weights as in the file, never in the CPU's packed layout */
-    bool embeddings; /* offer tn_session_embedding */
+    bool embeddings; /* decoding gives embeddings instead of logits; encoders always do */
     tn_pooling pooling;
     float rope_base, rope_scale;                                         /* 0: as the model says */
     bool (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* while loading; false cancels */
@@ -139,7 +143,16 @@ TN_API tn_status tn_session_decode(tn_session *session, const tn_batch *batch) T
 TN_API int32_t tn_session_output_count(const tn_session *session); /* of the last decode */
 /* Row i of the outputs of the last decode (negative: from the end). Valid until the next; NULL if there is none. */
 TN_API float *tn_session_logits(tn_session *session, int32_t i);
-TN_API const float *tn_session_embedding(tn_session *session, int32_t i); /* not supported yet: NULL */
+/* Embeddings, of a session made for them. Without pooling output i is that of the i-th wanted token (outputs NULL:
+ * every token). With pooling there is one per sequence, in the order in which the sequences first occur in the batch;
+ * it covers the tokens of this decode. An encoder reads a sequence as a whole: its tokens stand together in the
+ * batch, at most a micro-batch of them, and nothing stays in the cache. Not normalised. Valid until the next decode;
+ * NULL if there is none. */
+TN_API float *tn_session_embedding(tn_session *session, int32_t i);
+TN_API int32_t tn_session_embedding_size(const tn_session *session); /* floats per output; RANK: the labels */
+/* Divides a row by its norm: 2 Euclidean, 1 sum of magnitudes, p > 2 the p-norm; 0 scales the largest magnitude to
+ * 32760, for storage as 16-bit integers; below 0 leaves it alone. A row of zeros stays. */
+TN_API void tn_embedding_normalize(float *row, int32_t n, int32_t norm);
 /* Every logit row of a token list, handed over piece by piece: a prompt never needs a vocabulary × prompt buffer. */
 typedef bool (*tn_logits_fn)(void *user, int32_t position, const float *logits, int32_t n_vocab);
 TN_API tn_status tn_session_score(tn_session *session, int32_t seq, const tn_token *tokens, int32_t n_tokens,

@@ -298,6 +298,13 @@ static tn_tensor *head(const builder *b, tn_tensor *x) {
     return y;
 }
 
+/* Scores from the pooled state. */
+static tn_tensor *classify(const builder *b, tn_tensor *x) {
+    const tn__weights *w = &b->m->w;
+    if (w->cls) x = tn_tanh(b->a, linear(b, w->cls, NULL, w->cls_b, x));
+    return linear(b, w->cls_out, NULL, w->cls_out_b, x);
+}
+
 size_t tn__graph_tensor_limit(const tn_model *m, tn__shape shape) {
     size_t chunks = (size_t)(shape.n_tokens + FFN_CHUNK - 1) / FFN_CHUNK;
     return (size_t)m->h.n_layer * (48 + 40 * chunks) + 64;
@@ -312,31 +319,28 @@ tn_status tn__build_graph(const tn_session *s, tn__shape shape, tn__graph_set *s
     TN_TRY(
         tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(limit, capacity), .no_alloc = true}, &set->arena));
     tn_arena *a = b.a = set->arena;
-    tn_tensor *x;
-    if (shape.kind == TN__GRAPH_HEAD) {
-        x = set->hidden = tn_name(a, tn_input(a, TN_F32, b.h->n_embd, shape.n_outputs), "hidden");
-        x = head(&b, x);
-    } else {
-        int64_t n = shape.n_tokens;
-        set->tokens = tn_name(a, tn_input(a, TN_I32, n), "tokens");
-        set->positions = tn_name(a, tn_input(a, TN_I32, n), "positions");
-        set->q_pos = tn_name(a, tn_input(a, TN_I32, 2, n), "query_cells");
-        for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-            if (!s->kv.groups[g].n) continue;
-            set->rows[g] = tn_name(a, tn_input(a, TN_I32, n), "rows.%d", g);
-            set->range[g] = tn_name(a, tn_input(a, TN_I32, 2), "range.%d", g);
-        }
-        if (shape.n_outputs < n) set->out_rows = tn_name(a, tn_input(a, TN_I32, shape.n_outputs), "outputs");
-        x = embed(&b);
-        for (int32_t il = 0; il < b.h->n_layer; il++) {
-            x = layer(&b, il, x);
-            tn_name(a, x, "layer.%d", il);
-        }
-        const tn__weights *w = &b.m->w;
-        if (w->out_norm || b.arch->bare_norms) x = norm(&b, x, w->out_norm, w->out_norm_b);
-        if (shape.kind == TN__GRAPH_LOGITS) x = head(&b, x);
+    int64_t n = shape.n_tokens;
+    set->tokens = tn_name(a, tn_input(a, TN_I32, n), "tokens");
+    set->positions = tn_name(a, tn_input(a, TN_I32, n), "positions");
+    set->q_pos = tn_name(a, tn_input(a, TN_I32, 2, n), "query_cells");
+    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
+        if (!s->kv.groups[g].n) continue;
+        set->rows[g] = tn_name(a, tn_input(a, TN_I32, n), "rows.%d", g);
+        set->range[g] = tn_name(a, tn_input(a, TN_I32, 2), "range.%d", g);
     }
-    set->result = tn_name(a, tn_output(x), shape.kind == TN__GRAPH_HIDDEN ? "hidden" : "logits");
+    if (shape.n_outputs < n) set->out_rows = tn_name(a, tn_input(a, TN_I32, shape.n_outputs), "outputs");
+    tn_tensor *x = embed(&b);
+    for (int32_t il = 0; il < b.h->n_layer; il++) {
+        x = layer(&b, il, x);
+        tn_name(a, x, "layer.%d", il);
+    }
+    const tn__weights *w = &b.m->w;
+    if (w->out_norm || b.arch->bare_norms) x = norm(&b, x, w->out_norm, w->out_norm_b);
+    if (shape.kind == TN__GRAPH_LOGITS) x = head(&b, x);
+    if (shape.kind == TN__GRAPH_RANK) x = classify(&b, x);
+    static const char *const names[] = {
+        [TN__GRAPH_LOGITS] = "logits", [TN__GRAPH_HIDDEN] = "hidden", [TN__GRAPH_RANK] = "scores"};
+    set->result = tn_name(a, tn_output(x), "%s", names[shape.kind]);
     TN_TRY(tn_arena_status(a));
     TN_TRY(tn_graph_new(a, capacity, &set->graph));
     return tn_graph_add(set->graph, set->result);

@@ -27,13 +27,15 @@ static tn_status read_batch(tn_session *s, const tn_batch *b, int32_t *n_wanted)
                 if (s->seqs[k] == seq) last = s->positions[k];
             s->positions[i] = (last >= 0 ? last : tn_session_seq_last(s, seq)) + 1;
         }
-        bool last_of_seq = true;
-        for (int32_t k = i + 1; !b->outputs && k < b->n_tokens && last_of_seq; k++)
-            last_of_seq = (b->seqs ? b->seqs[k] : 0) != seq;
-        s->wanted[i] = b->outputs ? b->outputs[i] : last_of_seq;
+        const tn_tensor *learned = s->model->w.pos_embd;
+        if (learned && s->positions[i] >= learned->ne[1])
+            return tn_fail(TN_E_INVALID, "token %d has position %d; the model has learned %lld positions", i,
+                           s->positions[i], (long long)learned->ne[1]);
+        s->wanted[i] = tn__pool_wants(s, b, i);
         *n_wanted += s->wanted[i];
     }
-    if (*n_wanted > s->params.n_outputs)
+    bool pooled = s->params.embeddings && s->params.pooling != TN_POOLING_NONE;
+    if (!pooled && *n_wanted > s->params.n_outputs)
         return tn_fail(TN_E_INVALID,
                        "%d rows of logits are wanted, the session keeps %d: raise n_outputs, or use tn_session_score",
                        *n_wanted, s->params.n_outputs);
@@ -48,8 +50,8 @@ static tn_status run_ubatch(tn_session *s, const tn_batch *b, int32_t begin, int
     for (int32_t i = 0; i < n; i++)
         if (s->wanted[begin + i]) s->out_rows[n_out++] = i;
     int32_t kept = n_out;
-    /* A row of logits is always computed: a graph without output has no end. */
-    int32_t outputs = tn__round_outputs(TN__MAX(n_out, 1), TN__MIN(padded, s->params.n_outputs));
+    /* A row of results is always computed: a graph without output has no end. */
+    int32_t outputs = tn__outputs_for(s, TN__MAX(n_out, 1), padded);
     for (; n_out < outputs; n_out++) s->out_rows[n_out] = n - 1;
 
     TN_TRY(tn__kv_take(&s->kv, n, s->positions + begin, s->seqs + begin, s->rows));
@@ -62,7 +64,7 @@ static tn_status run_ubatch(tn_session *s, const tn_batch *b, int32_t begin, int
         for (int g = 0; !real && g < TN__CACHE_GROUPS; g++) s->rows[g][i] = -1;
     }
     tn__graph_set *set;
-    TN_TRY(tn__graph_for(s, (tn__shape){TN__GRAPH_LOGITS, padded, outputs}, &set));
+    TN_TRY(tn__graph_for(s, (tn__shape){tn__session_kind(s), padded, outputs}, &set));
     TN_TRY(tn_sched_alloc(s->sched, set->graph));
     TN_TRY(tn_tensor_set(set->tokens, s->tokens));
     TN_TRY(tn_tensor_set(set->q_pos, s->q_pos));
@@ -76,11 +78,45 @@ static tn_status run_ubatch(tn_session *s, const tn_batch *b, int32_t begin, int
         TN_TRY(tn_tensor_set(set->range[g], range));
     }
     TN_TRY(tn_sched_run(s->sched, set->graph));
+    if (s->params.embeddings) return tn__pool_take(s, set, begin, n, kept);
     size_t row = (size_t)s->model->h.n_vocab;
-    if (kept)
-        TN_TRY(tn_tensor_get_at(set->result, s->logits + (size_t)s->n_results * row, 0,
-                                (size_t)kept * row * sizeof(float)));
+    float *to = s->logits + (size_t)s->n_results * row;
     s->n_results += kept;
+    if (set->out_rows || kept == n)
+        return kept ? tn_tensor_get_at(set->result, to, 0, (size_t)kept * row * sizeof(float)) : TN_OK;
+    /* Nearly all rows were wanted: the graph gave all of them, in the tokens' order. */
+    for (int32_t i = 0; i < kept; i++)
+        TN_TRY(tn_tensor_get_at(set->result, to + (size_t)i * row, (size_t)s->out_rows[i] * row * sizeof(float),
+                                row * sizeof(float)));
+    return TN_OK;
+}
+
+/* The end of the micro-batch that begins here. An encoder's sequences are not cut. */
+static tn_status micro_batch_end(const tn_session *s, int32_t begin, int32_t n_tokens, int32_t *end) {
+    int32_t limit = s->params.n_ubatch;
+    *end = TN__MIN(begin + limit, n_tokens);
+    if (s->model->h.causal || *end == n_tokens) return TN_OK;
+    while (*end > begin && s->seqs[*end - 1] == s->seqs[*end]) --*end;
+    if (*end > begin) return TN_OK;
+    return tn_fail(TN_E_TOO_BIG,
+                   "sequence %d has more than %d tokens, and this model reads a sequence as a whole: raise n_ubatch "
+                   "(--ubatch), or shorten the text",
+                   s->seqs[begin], limit);
+}
+
+/* Encoders: every sequence in one piece, and short enough. */
+static tn_status check_whole(const tn_session *s, int32_t n_tokens) {
+    for (int32_t begin = 0, end; begin < n_tokens; begin = end) {
+        TN_TRY(micro_batch_end(s, begin, n_tokens, &end));
+        for (int32_t i = begin + 1; i < end; i++) {
+            bool torn = false;
+            for (int32_t k = 0; k < i - 1 && s->seqs[i] != s->seqs[i - 1]; k++)
+                torn = torn || s->seqs[k] == s->seqs[i];
+            if (torn)
+                return tn_fail(TN_E_INVALID, "the tokens of sequence %d do not stand together in the batch",
+                               s->seqs[i]);
+        }
+    }
     return TN_OK;
 }
 
@@ -89,17 +125,24 @@ tn_status tn_session_decode(tn_session *s, const tn_batch *b) {
     uint64_t begin = tn_time_ns();
     int32_t n_wanted;
     TN_TRY(read_batch(s, b, &n_wanted));
+    if (!s->model->h.causal) TN_TRY(check_whole(s, b->n_tokens));
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         const tn__cells *c = &s->kv.groups[g];
-        if (c->n && !c->window && c->n - c->used < b->n_tokens)
+        if (s->model->h.causal && c->n && !c->window && c->n - c->used < b->n_tokens)
             return tn_fail(TN_E_FULL,
                            "the KV cache is full: %d tokens need a cell, %d of %d are free; shift, remove a "
                            "sequence, or use a larger context",
                            b->n_tokens, c->n - c->used, c->n);
     }
     s->n_results = 0;
-    for (int32_t i = 0; i < b->n_tokens; i += s->params.n_ubatch)
-        TN_TRY(run_ubatch(s, b, i, TN__MIN(s->params.n_ubatch, b->n_tokens - i)));
+    if (s->params.embeddings) tn__pool_start(s);
+    for (int32_t i = 0, end; i < b->n_tokens; i = end) {
+        TN_TRY(micro_batch_end(s, i, b->n_tokens, &end));
+        tn_status status = run_ubatch(s, b, i, end - i);
+        if (!s->model->h.causal) tn_session_clear(s);
+        TN_TRY(status);
+    }
+    if (s->params.embeddings) tn__pool_finish(s);
     uint64_t ns = tn_time_ns() - begin;
     if (b->n_tokens > s->params.n_seqs) {
         s->stats.prompt_tokens += (uint64_t)b->n_tokens;
@@ -113,7 +156,7 @@ tn_status tn_session_decode(tn_session *s, const tn_batch *b) {
 
 int32_t tn_session_output_count(const tn_session *s) { return s->n_results; }
 float *tn_session_logits(tn_session *s, int32_t i) {
-    if (!s) return NULL;
+    if (!s || s->params.embeddings) return NULL;
     if (i < 0) i += s->n_results;
     return i >= 0 && i < s->n_results ? s->logits + (size_t)i * (size_t)s->model->h.n_vocab : NULL;
 }

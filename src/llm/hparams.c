@@ -130,11 +130,7 @@ tn_status tn__hparams_read(const tn_gguf *file, const tn__arch *arch, tn__hparam
     h->causal = tn_gguf_get_bool(file, KEY("attention.causal"), true);
     h->n_token_types =
         get_int(file, "token_type_count", (int32_t)tn_gguf_get_u32(file, "tokenizer.ggml.token_type_count", 0));
-    switch (get_int(file, "pooling_type", -1)) {
-    case 1: h->pooling = TN_POOLING_MEAN; break;
-    case 2: h->pooling = TN_POOLING_CLS; break;
-    case 3: h->pooling = TN_POOLING_LAST; break;
-    default: h->pooling = TN_POOLING_NONE;
-    }
+    int32_t pooling = get_int(file, "pooling_type", TN_POOLING_MODEL); /* the file's numbers are the enum's */
+    h->pooling = pooling >= TN_POOLING_NONE && pooling <= TN_POOLING_RANK ? (tn_pooling)pooling : TN_POOLING_MODEL;
     return arch->read ? arch->read(file, h) : TN_OK;
 }

@@ -149,6 +149,10 @@ typedef enum tn__dim {
     X(output_b, "output.bias", VOCAB, NONE, NONE)                                                                    \
     X(output_s, "output.scale", ONE, NONE, NONE)                                                                     \
     X(rope_freqs, "rope_freqs.weight", ANY, NONE, NONE)                                                              \
+    X(cls, "cls.weight", EMBD, EMBD, NONE)                                                                           \
+    X(cls_b, "cls.bias", EMBD, NONE, NONE)                                                                           \
+    X(cls_out, "cls.output.weight", EMBD, ANY, NONE)                                                                 \
+    X(cls_out_b, "cls.output.bias", ANY, NONE, NONE)                                                                 \
     X(rope_long, "rope_factors_long.weight", ANY, NONE, NONE)                                                        \
     X(rope_short, "rope_factors_short.weight", ANY, NONE, NONE)
 

@@ -82,7 +82,8 @@ static tn_status fill_params(const tn_model *m, tn_session_params *p) {
                        p->n_ctx, p->n_batch, p->n_ubatch, p->n_seqs, p->n_outputs);
     if (p->n_batch > p->n_ctx) p->n_batch = p->n_ctx;
     if (p->n_ubatch > p->n_batch) p->n_ubatch = p->n_batch;
-    if (p->n_outputs == 0) p->n_outputs = p->n_seqs;
+    TN_TRY(tn__pool_params(m, p));
+    if (p->n_outputs == 0) p->n_outputs = p->embeddings && p->pooling == TN_POOLING_NONE ? p->n_batch : p->n_seqs;
     if (p->n_outputs > p->n_batch) p->n_outputs = p->n_batch;
     static const tn_type allowed[] = {TN_F32, TN_F16, TN_BF16, TN_Q8_0, TN_Q4_0};
     bool k = false, v = false;
@@ -139,10 +140,11 @@ static tn_status make_staging(tn_session *s) {
         s->rows[g] = tn_calloc(n, sizeof *s->rows[g]);
         if (!s->rows[g]) return TN_E_NOMEM;
     }
+    if (s->params.embeddings) TN_TRY(tn__pool_new(s));
     size_t count;
     if (!tn__mul_size((size_t)s->params.n_outputs, (size_t)s->model->h.n_vocab, &count))
         return tn_fail(TN_E_OVERFLOW, "the logits' size overflows");
-    s->logits = tn_calloc(count, sizeof *s->logits);
+    s->logits = tn_calloc(s->params.embeddings ? 1 : count, sizeof *s->logits);
     return s->tokens && s->positions && s->prompt_seqs && s->score_wanted && s->padded_positions && s->seqs &&
                    s->wanted && s->q_pos && s->out_rows && s->logits
                ? TN_OK
@@ -227,7 +229,7 @@ tn_status tn__session_plan(tn_session *s, int32_t n_gpu_layers) {
     place_layers(s, n_gpu_layers);
     tn__kv_params kp = {
         .model = m,
-        .n_ctx = s->params.n_ctx,
+        .n_ctx = m->h.causal ? s->params.n_ctx : s->params.n_ubatch, /* encoders keep nothing between micro-batches */
         .n_ubatch = s->params.n_ubatch,
         .n_seqs = s->params.n_seqs,
         .type_k = s->params.cache_k,
@@ -240,8 +242,8 @@ tn_status tn__session_plan(tn_session *s, int32_t n_gpu_layers) {
     stand_in_all(s);
     int32_t decode = tn__round_tokens(TN__MIN(s->params.n_seqs, s->params.n_ubatch), s->params.n_ubatch);
     tn__shape shapes[2 + 2 * TN__CACHE_GROUPS] = {
-        {TN__GRAPH_LOGITS, s->params.n_ubatch, TN__MIN(s->params.n_outputs, s->params.n_ubatch)},
-        {TN__GRAPH_LOGITS, decode, TN__MIN(decode, s->params.n_outputs)}};
+        {tn__session_kind(s), s->params.n_ubatch, tn__rows_out(s, s->params.n_ubatch)},
+        {tn__session_kind(s), decode, tn__rows_out(s, decode)}};
     size_t n_shapes = 2;
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         if (!s->kv.groups[g].n) continue;
@@ -332,7 +334,7 @@ void tn__session_drop(tn_session *s) {
     tn_free(s->out_rows);
     for (int g = 0; g < TN__CACHE_GROUPS; g++) tn_free(s->rows[g]);
     tn_free(s->logits);
-    tn_free(s->embeddings);
+    tn__pool_free(s);
     remove_stand_ins(s->model);
 }
 
@@ -349,12 +351,6 @@ tn_sched *tn_session_sched(tn_session *s) { return s->sched; }
 tn_status tn_session_dump_splits(tn_session *s, bool prefill, FILE *out) {
     if (!s || !out) return tn_fail(TN_E_INVALID, "tn_session_dump_splits: NULL argument");
     return tn_sched_dump(s->sched, s->reserved[prefill ? 0 : 1]->graph, out);
-}
-
-const float *tn_session_embedding(tn_session *s, int32_t i) {
-    (void)s;
-    tn_fail(TN_E_UNSUPPORTED, "embedding %d: embeddings are not supported yet", i);
-    return NULL;
 }
 
 tn_status tn_session_plan_svg(tn_session *s, FILE *out) {

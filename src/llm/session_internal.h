@@ -60,7 +60,7 @@ void tn__kv_range(const tn__kv *kv, int group, int32_t range[2]);
 typedef enum tn__graph_kind {
     TN__GRAPH_LOGITS, /* tokens → logits of the wanted rows */
     TN__GRAPH_HIDDEN, /* tokens → normalised hidden states of the wanted rows */
-    TN__GRAPH_HEAD,   /* hidden states → logits */
+    TN__GRAPH_RANK,   /* tokens → the classifier's scores of the wanted rows */
     TN__GRAPH_SHIFT,  /* cells of a cache group → the same cells, K rotated on; n_outputs is the group */
     TN__GRAPH_MOVE    /* cells of a cache group → other cells */
 } tn__graph_kind;
@@ -77,7 +77,7 @@ typedef struct tn__graph_set {
     tn__shape shape;
     tn_arena *arena;
     tn_graph *graph;
-    tn_tensor *tokens, *positions, *q_pos, *out_rows, *hidden; /* inputs; NULL where not used */
+    tn_tensor *tokens, *positions, *q_pos, *out_rows; /* inputs; NULL where not used */
     tn_tensor *rows[TN__CACHE_GROUPS], *range[TN__CACHE_GROUPS];
     tn_tensor *result;
 } tn__graph_set;
@@ -87,6 +87,15 @@ typedef struct tn__device_plan {
     size_t weights, mapped, cache, compute, scratch, lower_bound;
     int32_t n_layers;
 } tn__device_plan;
+
+/* Embeddings in the making. */
+typedef struct tn__pool {
+    float *rows;     /* the results: [results][size] */
+    float *hidden;   /* [n_ubatch][size], what comes off the device */
+    int32_t size;    /* floats per row; 0: the session gives logits */
+    int32_t *row_of; /* per sequence: its result in this decode, or -1 */
+    int32_t *counts; /* per result: tokens in the mean */
+} tn__pool;
 
 struct tn_session {
     tn_model *model;
@@ -113,12 +122,25 @@ struct tn_session {
     int32_t *prompt_seqs; /* n_batch, for batches made here */
     bool *score_wanted;
     /* Results of the last decode. */
-    float *logits, *embeddings;
-    int32_t n_results, n_result_rows;
+    float *logits;
+    int32_t n_results;
+    tn__pool pool;
     /* The comfortable interface. */
     struct tn__stream *streams; /* per sequence */
     tn_session_stats stats;
 };
+
+/* Embeddings (embed.c). */
+tn_status tn__pool_params(const tn_model *model, tn_session_params *params); /* fills in what "as the model" means */
+tn_status tn__pool_new(tn_session *session);
+void tn__pool_free(tn_session *session);
+void tn__pool_start(tn_session *session); /* of a decode */
+bool tn__pool_wants(const tn_session *session, const tn_batch *batch, int32_t i);
+tn_status tn__pool_take(tn_session *session, const tn__graph_set *set, int32_t begin, int32_t n, int32_t kept);
+void tn__pool_finish(tn_session *session);
+tn__graph_kind tn__session_kind(const tn_session *session); /* of its graphs from tokens on */
+int32_t tn__rows_out(const tn_session *session, int32_t n_tokens); /* most rows such a graph gives */
+int32_t tn__outputs_for(const tn_session *session, int32_t n_wanted, int32_t n_tokens);
 
 /* Graphs that move cells; a group in which nothing needs to be done gets no graph. */
 tn_status tn__build_move(const tn_session *session, tn__shape shape, tn__graph_set *set);

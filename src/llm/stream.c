@@ -14,6 +14,7 @@ typedef struct tn__stream {
 
 static tn_status stream_of(tn_session *s, int32_t seq, tn__stream **out) {
     if (!s || seq < 0 || seq >= s->params.n_seqs) return tn_fail(TN_E_INVALID, "there is no sequence %d", seq);
+    if (s->params.embeddings) return tn_fail(TN_E_STATE, "the session makes embeddings, not text");
     if (!s->model->tokenizer) return tn_fail(TN_E_STATE, "the model has no tokenizer");
     if (!s->streams) {
         s->streams = tn_calloc((size_t)s->params.n_seqs, sizeof *s->streams);
@@ -92,6 +93,7 @@ tn_status tn_session_score(tn_session *s, int32_t seq, const tn_token *tokens, i
                            void *user) {
     if (!s || !tokens || n < 1 || !fn) return tn_fail(TN_E_INVALID, "tn_session_score: NULL argument or no tokens");
     if (seq < 0 || seq >= s->params.n_seqs) return tn_fail(TN_E_INVALID, "there is no sequence %d", seq);
+    if (s->params.embeddings) return tn_fail(TN_E_STATE, "the session makes embeddings, not logits");
     int32_t step = TN__MIN(s->params.n_outputs, s->params.n_batch), position = tn_session_seq_last(s, seq) + 1;
     for (int32_t begin = 0; begin < n; begin += step) {
         int32_t count = TN__MIN(step, n - begin);

@@ -90,13 +90,15 @@ static bool is_ignored(const char *name) {
     static const char *const endings[] = {".input_scale", ".attn_rot_embd", ".rotary_emb.inv_freq",
                                           ".attn.masked_bias"};
     size_t length = strlen(name);
-    if (strncmp(name, "cls.", 4) == 0) return true; /* classifier heads */
+    if (strncmp(name, "cls.", 4) == 0) return true; /* other classifier heads than the known one */
     for (size_t i = 0; i < COUNT(endings); i++) {
         size_t n = strlen(endings[i]);
         if (length >= n && strcmp(name + length - n, endings[i]) == 0) return true;
     }
     return false;
 }
+
+static bool after_layers(const char *name) { return strncmp(name, "output", 6) == 0 || strncmp(name, "cls", 3) == 0; }
 
 static tn_status find_one(tn_model *m, tn__weight *w) {
     const char *rest = w->info->name;
@@ -121,7 +123,7 @@ static tn_status find_one(tn_model *m, tn__weight *w) {
     w->tensor = tn_tensor_new(m->arena, w->info->type, w->info->n_dims ? w->info->n_dims : 1, w->info->ne);
     if (!w->tensor) return tn_arena_status(m->arena);
     if (!tn_name(m->arena, w->tensor, "%s", w->info->name)) return tn_arena_status(m->arena);
-    w->layer = in_layer ? layer : strncmp(rest, "output", 6) == 0 ? m->h.n_layer : -1;
+    w->layer = in_layer ? layer : after_layers(rest) ? m->h.n_layer : -1;
     char *base = in_layer ? (char *)&m->w.layers[layer] : (char *)&m->w;
     memcpy(base + found->offset, &w->tensor, sizeof w->tensor);
     return TN_OK;
