@@ -42,7 +42,7 @@ fuzz: setup-fuzz ## fuzz one target: make fuzz TARGET=gguf SECONDS=60 (tests/fuz
 	@cmake --preset fuzz > /dev/null && cmake --build build-fuzz -j $(JOBS) --target fuzz_$(TARGET)
 	@mkdir -p build-fuzz/corpus-$(TARGET)
 	@build-fuzz/fuzz/fuzz_$(TARGET) -max_total_time=$(or $(SECONDS),60) -print_final_stats=1 \
-	  build-fuzz/corpus-$(TARGET) $(wildcard tests/fuzz/corpus/$(TARGET))
+	  $(addprefix -dict=,$(wildcard tests/fuzz/$(TARGET).dict)) build-fuzz/corpus-$(TARGET) $(wildcard tests/fuzz/corpus/$(TARGET))
 
 fresh: ## run make test and make demo in a fresh Debian 12 (needs root and debootstrap)
 	@scripts/fresh.sh

@@ -10,6 +10,9 @@
 #undef LLVMFuzzerTestOneInput
 #define LLVMFuzzerTestOneInput fuzz_chat
 #include "../fuzz/fuzz_chat.c"
+#undef LLVMFuzzerTestOneInput
+#define LLVMFuzzerTestOneInput fuzz_template
+#include "../fuzz/fuzz_template.c"
 
 static void replay(const char *folder, int (*target)(const uint8_t *, size_t)) {
     DIR *dir = opendir(folder);
@@ -35,6 +38,11 @@ static void templates_are_survived(void **state) {
     replay(TENON_SOURCE_DIR "/tests/fuzz/corpus/jinja", fuzz_jinja);
 }
 
+static void templates_of_chats_are_survived(void **state) {
+    (void)state;
+    replay(TENON_SOURCE_DIR "/tests/fuzz/corpus/jinja", fuzz_template);
+}
+
 static void answers_are_survived(void **state) {
     (void)state;
     replay(TENON_SOURCE_DIR "/tests/fuzz/corpus/chat", fuzz_chat);
@@ -42,6 +50,7 @@ static void answers_are_survived(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(templates_are_survived),
+                                       cmocka_unit_test(templates_of_chats_are_survived),
                                        cmocka_unit_test(answers_are_survived)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
