@@ -82,6 +82,7 @@ void progress_start(struct progress *progress, const char *title, uint64_t total
 }
 
 static void show(struct progress *p, bool terminal) {
+    p->shown_done = p->done;
     char done[HUMAN_SIZE], total[HUMAN_SIZE], rate[HUMAN_SIZE], left[HUMAN_SIZE];
     double seconds = (double)(tn_time_ns() - p->started_ns) / 1e9, speed = (double)p->done / seconds;
     double share = p->total ? (double)p->done / (double)p->total : 0;
@@ -131,7 +132,7 @@ void progress_end(struct progress *progress) {
     if (!progress->visible) return;
     if (isatty(STDERR_FILENO))
         fputs("\r\033[K", stderr);
-    else
+    else if (progress->shown_done != progress->done)
         show(progress, false);
     progress->visible = false;
 }

@@ -28,7 +28,7 @@ struct progress {
     uint64_t total; /* 0: unknown */
     uint64_t done;
     enum progress_unit unit;
-    uint64_t started_ns, shown_ns;
+    uint64_t started_ns, shown_ns, shown_done;
     bool visible;
 };
 void progress_start(struct progress *progress, const char *title, uint64_t total, enum progress_unit unit);
