@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 CTEST := ctest --output-on-failure -j $(JOBS)
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test bench asan tsan lint format docs coverage fuzz fresh install deb clean help
+.PHONY: build demo test bench bench-peers asan tsan lint format docs coverage fuzz fresh install deb clean help
 
 build: setup-build ## build the libraries, the program, tests, benchmarks and examples into build/
 	@mkdir -p $(BUILD) && cmake --preset release $(CMAKE_FLAGS) > $(BUILD)/configure.log || { cat $(BUILD)/configure.log; exit 1; }
@@ -19,6 +19,9 @@ test: build ## build and run all tests
 
 bench: build ## run the benchmarks
 	@for program in $(BUILD)/bench/*; do if [ -x "$$program" ] && [ ! -d "$$program" ]; then echo "== $$program"; "$$program" || exit 1; fi; done
+
+bench-peers: setup-peers build ## run side by side with llama.cpp from npm (bench/README.md; QUICK=1 for a first look)
+	@bench/peers/run.sh $(BUILD)
 
 asan tsan: %: setup-build ## build with a sanitizer (address + undefined, or thread) and run all tests
 	@cmake --preset $@ > /dev/null && cmake --build build-$@ -j $(JOBS) && cd build-$@ && $(CTEST)
@@ -57,7 +60,7 @@ clean: ## remove all build folders
 	@rm -rf build build-*
 
 help: ## this list
-	@awk -F':.*## ' '/^[a-z][a-z ]*:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z][a-z -]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # What a goal needs from the system is looked for first; see scripts/setup.sh.
 setup-%:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# setup.sh build|lint|coverage|fuzz: looks for what the goal needs from the system. What is missing is installed with
+# setup.sh build|lint|coverage|fuzz|peers: looks for what the goal needs from the system. What is missing is installed with
 # apt-get when that is possible without asking (root, or sudo without a password); otherwise the one command to run
 # is printed. Quick when nothing is missing. Assumes only a POSIX shell.
 set -eu
@@ -36,6 +36,7 @@ lint)
     ;;
 coverage) need_program gcovr gcovr ;;
 fuzz) need_program clang clang ;;
+peers) need_program npm npm ;;
 esac
 [ -n "$missing" ] || exit 0
 

@@ -1,0 +1,127 @@
+/* What a contestant of bench-peers is: a program that reads one command per line and answers each with one line,
+ * "ok NUMBERS…" or "error TEXT". The referee (compare.c) asks two of them in turn; only what happens between a
+ * command and its answer is timed, by the contestant itself, with the same clock.
+ *
+ *     load MODEL CELLS THREADS    seconds to open the file, seconds until the session is ready
+ *     prefill N                   seconds for N tokens into an empty cache
+ *     fill N                      the same, and the cache keeps them: the depth of the decodes that follow
+ *     extend N                    more of the same on top
+ *     decode N                    seconds for N tokens, one at a time, at that depth; they are removed again
+ *     memory                      bytes: compute buffers, KV cache; and scratch that only a run needs, if known
+ *     tokenize FILE TIMES         seconds and number of tokens
+ *     quantize IN OUT TYPE THREADS   seconds
+ *
+ * The first line a contestant writes is "ready NAME VERSION VARIANT". */
+#ifndef BENCH_PEERS_ENGINE_H
+#define BENCH_PEERS_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { BATCH = 2048, MICRO_BATCH = 512 };
+
+/* Each returns NULL or what went wrong. */
+const char *engine_start(const char *folder, char *name, char *version, char *variant, size_t room);
+const char *engine_load(const char *path, int cells, int threads, double seconds[2]);
+int engine_vocabulary(void);
+const char *engine_decode(int32_t *tokens, int n); /* and waits until the logits are there */
+void engine_keep(int n);                           /* forgets all but the first n tokens */
+const char *engine_memory(double bytes[3]);
+const char *engine_tokenize(const char *text, size_t size, int *n_tokens);
+const char *engine_quantize(const char *from, const char *to, const char *type, int threads);
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Both get the same tokens; which ones makes no difference to the arithmetic. */
+static const char *feed(int from, int n, int at_once) {
+    static int32_t tokens[BATCH];
+    int vocabulary = engine_vocabulary();
+    for (int done = 0; done < n;) {
+        int part = n - done < at_once ? n - done : at_once;
+        for (int i = 0; i < part; i++)
+            tokens[i] = (int32_t)((unsigned)(from + done + i) * 7919u % (unsigned)vocabulary);
+        const char *wrong = engine_decode(tokens, part);
+        if (wrong) return wrong;
+        done += part;
+    }
+    return NULL;
+}
+
+static const char *tokenize_file(const char *path, int times, double *seconds, int *n_tokens) {
+    FILE *f = fopen(path, "rb");
+    if (!f) return "cannot open the text";
+    fseek(f, 0, SEEK_END);
+    long size = ftell(f);
+    rewind(f);
+    char *text = malloc((size_t)size + 1);
+    const char *wrong = text && fread(text, 1, (size_t)size, f) == (size_t)size ? NULL : "cannot read the text";
+    fclose(f);
+    double start = now();
+    for (int i = 0; !wrong && i < times; i++) wrong = engine_tokenize(text, (size_t)size, n_tokens);
+    *seconds = now() - start;
+    free(text);
+    return wrong;
+}
+
+static const char *obey(const char *line, int *depth) {
+    char word[16], a[1024], b[1024], c[64];
+    int n = 0, m = 0;
+    const char *wrong = "unknown command";
+    if (sscanf(line, "%15s", word) != 1) return "empty line";
+    if (sscanf(line, "load %1023s %d %d", a, &n, &m) == 3) {
+        double seconds[2];
+        *depth = 0;
+        if (!(wrong = engine_load(a, n, m, seconds))) printf("ok %.6f %.6f\n", seconds[0], seconds[1]);
+    } else if (sscanf(line, "prefill %d", &n) == 1 || sscanf(line, "fill %d", &n) == 1) {
+        engine_keep(0);
+        double start = now();
+        if (!(wrong = feed(0, n, BATCH))) printf("ok %.6f\n", now() - start);
+        *depth = word[0] == 'f' ? n : 0;
+        engine_keep(*depth);
+    } else if (sscanf(line, "extend %d", &n) == 1) {
+        double start = now();
+        if (!(wrong = feed(*depth, n, BATCH))) printf("ok %.6f\n", now() - start);
+        *depth += n;
+    } else if (sscanf(line, "decode %d", &n) == 1) {
+        double start = now();
+        if (!(wrong = feed(*depth, n, 1))) printf("ok %.6f\n", now() - start);
+        engine_keep(*depth);
+    } else if (strcmp(word, "memory") == 0) {
+        double bytes[3] = {0};
+        if (!(wrong = engine_memory(bytes))) printf("ok %.0f %.0f %.0f\n", bytes[0], bytes[1], bytes[2]);
+    } else if (sscanf(line, "tokenize %1023s %d", a, &n) == 2) {
+        double seconds;
+        if (!(wrong = tokenize_file(a, n, &seconds, &m))) printf("ok %.6f %d\n", seconds, m);
+    } else if (sscanf(line, "quantize %1023s %1023s %63s %d", a, b, c, &n) == 4) {
+        double start = now();
+        if (!(wrong = engine_quantize(a, b, c, n))) printf("ok %.6f\n", now() - start);
+    }
+    return wrong;
+}
+
+int main(int argc, char **argv) {
+    char line[4096], name[64] = "", version[64] = "", variant[128] = "";
+    int depth = 0;
+    const char *wrong = engine_start(argc > 1 ? argv[1] : NULL, name, version, variant, 64);
+    if (wrong)
+        printf("error %s\n", wrong);
+    else
+        printf("ready %s %s %s\n", name, version, variant);
+    fflush(stdout);
+    while (!wrong && fgets(line, sizeof line, stdin)) {
+        const char *failed = obey(line, &depth);
+        if (failed) printf("error %s\n", failed);
+        fflush(stdout);
+    }
+    return wrong != NULL;
+}
+#endif

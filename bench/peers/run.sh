@@ -1,0 +1,58 @@
+#!/bin/bash
+# run.sh BUILD: Tenon and llama.cpp side by side on the same models, processors and threads; see bench/README.md.
+#   PEERS_DIR=…     a folder where the peer is installed already (no network is used then)
+#   MODELS_DIR=…    where the models are made (5 GB; default: in PEERS_DIR)
+#   OUT=FILE        the JSON file (default: bench/results/DATE-LEVEL.json)
+#   THREADS=2  REPEAT=3  BUDGET=20   threads; repetitions; seconds after which nothing is repeated again
+#   LIMIT=SECONDS   after which nothing new is begun
+#   TYPES="q4_0 q8_0 Q4_K_M bf16"  SHAPE=1b
+#   QUICK=1         one type, few measurements
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+build=$(cd "${1:-build}" && pwd)
+tenon=$build/bin/tenon
+peers=${PEERS_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/tenon-peers}
+models=${MODELS_DIR:-$peers/models}
+quick=${QUICK:-} shape=${SHAPE:-1b}
+types=${TYPES:-${quick:+q4_0}}
+types=${types:-q4_0 q8_0 Q4_K_M bf16}
+notes=()
+
+folder=$peers/node_modules/@node-llama-cpp/linux-x64/bins/linux-x64
+if [ -z "${PEERS_DIR:-}" ]; then "$here/install.sh" "$peers"; fi
+[ -d "$folder" ] || folder=$peers
+ls "$folder"/libllama*.so > /dev/null 2>&1 || { echo "no shared objects of the peer in $folder" >&2; exit 1; }
+package=$(sed -n 's/.*"version": "\(.*\)".*/\1/p' "$peers/node_modules/@node-llama-cpp/linux-x64/package.json" 2> /dev/null || true)
+[ -z "$package" ] || notes+=(--note "package=@node-llama-cpp/linux-x64 $package")
+commit=$(git -C "$here" describe --always --dirty 2> /dev/null || cat "$build/commit" 2> /dev/null || true)
+[ -z "$commit" ] || notes+=(--note "commit=$commit")
+
+mkdir -p "$models"
+files=()
+make_model() { # file shape type
+    [ -e "$1" ] || "$tenon" synth "$1" --shape "$2" --type "$3" > /dev/null
+}
+for type in $types; do
+    make_model "$models/$shape-$type.gguf" "$shape" "$type"
+    files+=("$models/$shape-$type.gguf")
+done
+make_model "$models/tiny.gguf" tiny q8_0
+make_model "$models/100m-f16.gguf" 100m f16
+more=(--vocabulary "$models/tiny.gguf")
+[ ! -e "$here/../../models/tales.gguf" ] || more+=(--vocabulary "$here/../../models/tales.gguf")
+if [ -z "$quick" ]; then more+=(--quantize "$models/100m-f16.gguf"); else more+=(--quick); fi
+
+# A megabyte of English and of C.
+text=$models/text.txt
+while [ ! -s "$text" ] || [ "$(stat -c %s "$text")" -lt 1000000 ]; do
+    cat "$here"/../../docs/*.md "$here"/../README.md "$here"/*.c >> "$text"
+done
+
+level=$(echo | "$build/peers/ours" | awk '{ print $NF; exit }')
+out=${OUT:-$here/../results/$(date -u +%Y-%m-%d)-$level.json}
+mkdir -p "$(dirname "$out")"
+"$build/peers/compare" --ours "$build/peers/ours" --peer "$build/peers/peer" "$folder" --tenon "$tenon" --out "$out" \
+    --text "$text" --threads "${THREADS:-2}" --repeat "${REPEAT:-3}" --budget "${BUDGET:-20}" --limit "${LIMIT:-0}" \
+    "${notes[@]}" "${more[@]}" "${files[@]}"
+echo
+echo "samples: $out"
