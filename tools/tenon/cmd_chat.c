@@ -93,13 +93,12 @@ static double per_second(uint64_t tokens, uint64_t ns) { return ns ? (double)tok
 static void do_stats(struct chat *c, const char *argument) {
     struct dialog *d = &c->dialog;
     tn_session_stats s = tn_session_get_stats(d->session);
-    tn_cache_usage usage = tn_session_cache_usage(d->session);
     struct engine_memory m;
     char a[HUMAN_SIZE], b[HUMAN_SIZE], e[HUMAN_SIZE];
     (void)argument;
     if (!engine_memory(d->session, &m)) return;
     printf("  messages     %zu%s\n", json_array_size(d->messages), d->forgotten ? ", older ones are forgotten" : "");
-    printf("  context      %zu of %d tokens\n", d->cached.count, usage.cells);
+    printf("  context      %zu of %d tokens\n", d->cached.count, tn_session_get_params(d->session).n_ctx);
     printf("  prompt       %llu tokens, %.1f tokens/s\n", (unsigned long long)s.prompt_tokens,
            per_second(s.prompt_tokens, s.prompt_ns));
     printf("  generation   %llu tokens, %.1f tokens/s\n", (unsigned long long)s.generated_tokens,
@@ -231,7 +230,7 @@ static void greet(struct chat *c, const char *path) {
     if (!line_is_terminal(c->lines)) return;
     printf("%s%s%s, %s parameters, context %d. /help lists commands, Ctrl-D leaves.\n", style(stdout, STYLE_BOLD),
            name, style(stdout, STYLE_NONE), human_count(size, (double)info.n_params),
-           tn_session_cache_usage(c->dialog.session).cells);
+           tn_session_get_params(c->dialog.session).n_ctx);
     if (c->dialog.continues) note("This model has no chat template: it goes on with what you write.");
     putchar('\n');
 }

@@ -34,11 +34,10 @@ static const char *const ending_names[] = {"stop", "limit", "context", "interrup
 
 /* Writes up to `limit` tokens (negative: until the model or the context ends). */
 static int generate(tn_session *session, tn_sampler *sampler, int64_t limit, struct output *out, enum ending *end) {
-    tn_cache_usage usage = tn_session_cache_usage(session);
+    int32_t n_ctx = tn_session_get_params(session).n_ctx;
     *end = END_LIMIT;
     for (int64_t i = 0; limit < 0 || i < limit; i++) {
-        usage = tn_session_cache_usage(session);
-        if (usage.used >= usage.cells) {
+        if (tn_session_seq_last(session, 0) + 1 >= n_ctx) {
             *end = END_CONTEXT;
             break;
         }
@@ -75,7 +74,7 @@ static int feed(const struct args *args, tn_session *session, tn_sampler *sample
     tn_model *model = tn_session_model(session);
     tn_tokens tokens = {0};
     tn_status status = tn_tokenizer_encode(tn_model_tokenizer(model), text, size, TN_ENCODE_ADD_SPECIAL, &tokens);
-    int cells = tn_session_cache_usage(session).cells, code = EXIT_OK;
+    int cells = tn_session_get_params(session).n_ctx, code = EXIT_OK;
     if (status == TN_OK && tokens.count >= (size_t)cells)
         code = fail("the prompt has %zu tokens and the context room for %d: use -c %zu or more", tokens.count, cells,
                     tokens.count + 256);
@@ -138,7 +137,7 @@ static int run(const struct args *args) {
         putchar('\n');
         fflush(stdout);
         if (end == END_CONTEXT)
-            warn("the context of %d tokens is full; -c sets a longer one", tn_session_cache_usage(session).cells);
+            warn("the context of %d tokens is full; -c sets a longer one", tn_session_get_params(session).n_ctx);
         if (code != EXIT_ERROR) engine_closing_line(session);
     }
 out:

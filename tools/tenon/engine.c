@@ -112,7 +112,12 @@ const struct option_group engine_options = {"Model and memory", engine_table};
 static const char default_model[] = "tales.gguf";
 
 static bool try_path(char *buffer, size_t size, const char *folder, const char *rest) {
-    return (size_t)snprintf(buffer, size, "%s%s%s", folder, rest, default_model) < size && access(buffer, R_OK) == 0;
+    char path[4096], *real = NULL;
+    if ((size_t)snprintf(path, sizeof path, "%s%s%s", folder, rest, default_model) < sizeof path)
+        real = realpath(path, NULL);
+    bool found = real && access(real, R_OK) == 0 && (size_t)snprintf(buffer, size, "%s", real) < size;
+    free(real);
+    return found;
 }
 
 const char *engine_model_path(const struct args *args, char *buffer, size_t size) {
@@ -226,7 +231,8 @@ int engine_open(const struct args *args, const char *path, const tn_session_para
     p.progress = show_progress;
     p.user = &progress;
     int32_t trained = tn_model_get_info(*model).n_ctx_train;
-    if (!args_given(args, "ctx") && trained > 0 && trained < p.n_ctx) p.n_ctx = trained;
+    if (!args_given(args, "ctx") && p.n_ctx == args_int(args, "ctx") && trained > 0 && trained < p.n_ctx)
+        p.n_ctx = trained;
     status = plan_and_make(*model, &p, session);
     if (progress.total) progress_end(&progress);
     if (status == TN_OK) return EXIT_OK;

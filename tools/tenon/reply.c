@@ -21,7 +21,7 @@ static tn_status append(tn_tokens *to, const tn_token *ids, size_t count) {
     return TN_OK;
 }
 
-static size_t cells(const struct dialog *d) { return (size_t)tn_session_cache_usage(d->session).cells; }
+static size_t cells(const struct dialog *d) { return (size_t)tn_session_get_params(d->session).n_ctx; }
 
 /* The prompt of all messages. */
 static tn_status render(struct dialog *d, tn_chat_prompt **prompt, tn_tokens *tokens) {
@@ -82,12 +82,17 @@ static struct reuse find_reuse(const tn_tokens *cached, const tn_token *ids, siz
     return r;
 }
 
+/* Layers with a window have dropped what lies before it, so that they cannot go back to an earlier end. */
+static bool can_go_back(const struct dialog *d) {
+    int32_t window = tn_model_get_info(d->model).n_window;
+    return window <= 0 || d->cached.count <= (size_t)window;
+}
+
 /* Positions above what was decoded hold nothing that counts, whatever was interrupted. */
 static void cut_cache(struct dialog *d, size_t count) {
-    d->cached.count = count;
-    if (tn_session_seq_remove(d->session, 0, (int32_t)count, -1) == TN_OK) return;
-    tn_session_clear(d->session); /* a cache with a window cannot go back everywhere */
-    d->cached.count = 0;
+    bool possible = can_go_back(d) && tn_session_seq_remove(d->session, 0, (int32_t)count, -1) == TN_OK;
+    if (!possible) tn_session_clear(d->session);
+    d->cached.count = possible ? count : 0;
 }
 
 static tn_status move_up(struct dialog *d, struct reuse r) {
@@ -123,7 +128,7 @@ static tn_status decode(struct dialog *d, const tn_token *ids, size_t count) {
  * which nobody wants to pay for twice. */
 static tn_status align(struct dialog *d, const tn_tokens *wanted, bool moves, bool logits) {
     struct reuse r = find_reuse(&d->cached, wanted->ids, wanted->count);
-    if (!moves) r.gap = r.tail = 0;
+    if (!moves || !can_go_back(d)) r.gap = r.tail = 0;
     if (r.tail && move_up(d, r) != TN_OK) {
         tn_session_clear(d->session);
         d->cached.count = 0;

@@ -1,0 +1,13 @@
+/* What the memory of a device can deliver, as a yardstick for what a model makes of it. */
+#ifndef TENON_TOOL_BANDWIDTH_H
+#define TENON_TOOL_BANDWIDTH_H
+
+#include "tenon/base.h"
+
+/* Bytes per second that `threads` threads read together from the host's memory; takes about half a second. 0 when it
+ * cannot be measured. */
+double bandwidth_host(int threads);
+/* The same for a device, from adding large tensors there. */
+tn_status bandwidth_device(const char *device, double *bytes_per_second);
+
+#endif
