@@ -117,15 +117,23 @@ typedef struct tn_fit {
     tn_fit_device *devices;
     size_t n_devices;
     size_t nodes_prefill, nodes_decode, splits_prefill, splits_decode;
-    char advice[512]; /* when it does not fit: what would */
+    char advice[512];            /* when it does not fit: what would */
+    struct tn__fit_plans *plans; /* for tn_fit_plan */
 } tn_fit;
 /* What tn_session_new would take, from the real graphs, without taking it. Works on files without data. */
 TN_API tn_status tn_fit_session(tn_model *model, const tn_session_params *params, tn_fit *fit) TN_MUST_CHECK;
 TN_API void tn_fit_free(tn_fit *fit);
 /* What a session has taken, in the same terms. */
 TN_API tn_status tn_session_memory(const tn_session *session, tn_fit *fit) TN_MUST_CHECK;
-/* The plan of the largest graph, as a picture (time × address). Not supported yet: TN_E_UNSUPPORTED. */
-TN_API tn_status tn_session_plan_svg(tn_session *session, FILE *out);
+/* The plan behind the numbers: of the largest prefill graph or of the decode graph, and which of its memories is the
+ * given device's (`memory` may be NULL). tn_plan_export makes text, JSON, CSV or a picture of it. It lasts as long as
+ * the session, or until tn_fit_free; tn_fit_plan is for what tn_fit_session has filled in. */
+TN_API tn_status tn_session_plan(tn_session *session, bool prefill, size_t device, const tn_plan **plan,
+                                 size_t *memory) TN_MUST_CHECK;
+TN_API tn_status tn_fit_plan(const tn_fit *fit, bool prefill, size_t device, const tn_plan **plan,
+                             size_t *memory) TN_MUST_CHECK;
+/* The prefill's plan on the device that needs most, as a picture (time × address). */
+TN_API tn_status tn_session_plan_svg(tn_session *session, FILE *out) TN_MUST_CHECK;
 
 /* ---- Decoding ------------------------------------------------------------------------------------------------ */
 

@@ -150,22 +150,87 @@ static tn_status report(tn_session *s, tn_fit *fit) {
     return TN_OK;
 }
 
+/* A session that took no memory, kept for its plans. */
+struct tn__fit_plans {
+    tn_session session;
+    const tn_plan *plans[2];
+    size_t *memories[2]; /* per device */
+};
+
+static void plans_free(struct tn__fit_plans *p) {
+    if (!p) return;
+    tn__session_drop(&p->session);
+    for (int i = 0; i < 2; i++) tn_free(p->memories[i]);
+    tn_free(p);
+}
+
+static tn_status plan_session(struct tn__fit_plans *p, tn_fit *fit) {
+    tn_session *s = &p->session;
+    TN_TRY(tn__session_prepare(s));
+    TN_TRY(tn__session_choose(s));
+    TN_TRY(report(s, fit));
+    for (int i = 0; i < 2; i++) {
+        p->memories[i] = tn_calloc(s->n_devices, sizeof *p->memories[i]);
+        if (!p->memories[i]) return TN_E_NOMEM;
+        TN_TRY(tn_sched_plan(s->sched, s->reserved[i]->graph, &p->plans[i], p->memories[i]));
+    }
+    /* Last: the attempts it makes put other stand-ins in the place of this session's. */
+    if (!fit->fits) advise(s, fit->advice, sizeof fit->advice);
+    return TN_OK;
+}
+
 tn_status tn_fit_session(tn_model *model, const tn_session_params *params, tn_fit *fit) {
     if (!model || !fit) return tn_fail(TN_E_INVALID, "tn_fit_session: NULL argument");
     if (model->params.vocab_only) return tn_fail(TN_E_STATE, "the model was opened for its vocabulary only");
     memset(fit, 0, sizeof *fit);
-    tn_session s = {.model = model, .params = params ? *params : tn_session_params_default()};
-    tn_status status = tn__session_prepare(&s);
-    if (status == TN_OK) status = tn__session_choose(&s);
-    if (status == TN_OK) status = report(&s, fit);
-    if (status == TN_OK && !fit->fits) advise(&s, fit->advice, sizeof fit->advice);
-    tn__session_drop(&s);
+    fit->plans = tn_calloc(1, sizeof *fit->plans);
+    if (!fit->plans) return TN_E_NOMEM;
+    fit->plans->session.model = model;
+    fit->plans->session.params = params ? *params : tn_session_params_default();
+    tn_status status = plan_session(fit->plans, fit);
+    tn__remove_stand_ins(model);
+    fit->plans->session.model = NULL; /* the plans outlive it */
     if (status != TN_OK) tn_fit_free(fit);
     return status;
 }
 
+tn_status tn_fit_plan(const tn_fit *fit, bool prefill, size_t device, const tn_plan **plan, size_t *memory) {
+    if (!fit || !plan) return tn_fail(TN_E_INVALID, "tn_fit_plan: NULL argument");
+    if (!fit->plans) return tn_fail(TN_E_STATE, "only what tn_fit_session has filled in has plans");
+    if (device >= fit->n_devices) return tn_fail(TN_E_INVALID, "there is no device %zu", device);
+    *plan = fit->plans->plans[prefill ? 0 : 1];
+    if (memory) *memory = fit->plans->memories[prefill ? 0 : 1][device];
+    return TN_OK;
+}
+
+tn_status tn_session_plan(tn_session *s, bool prefill, size_t device, const tn_plan **plan, size_t *memory) {
+    if (!s || !plan) return tn_fail(TN_E_INVALID, "tn_session_plan: NULL argument");
+    if (device >= s->n_devices) return tn_fail(TN_E_INVALID, "there is no device %zu", device);
+    size_t *memories = tn_calloc(s->n_devices, sizeof *memories);
+    if (!memories) return TN_E_NOMEM;
+    tn_status status = tn_sched_plan(s->sched, s->reserved[prefill ? 0 : 1]->graph, plan, memories);
+    if (memory) *memory = memories[device];
+    tn_free(memories);
+    return status;
+}
+
+tn_status tn_session_plan_svg(tn_session *s, FILE *out) {
+    if (!s || !out) return tn_fail(TN_E_INVALID, "tn_session_plan_svg: NULL argument");
+    size_t device = 0, memory;
+    for (size_t d = 1; d < s->n_devices; d++)
+        if (s->planned[d].compute > s->planned[device].compute) device = d;
+    const tn_plan *plan;
+    char *text;
+    TN_TRY(tn_session_plan(s, true, device, &plan, &memory));
+    TN_TRY(tn_plan_export(plan, TN_PLAN_SVG, memory, &text));
+    bool written = fputs(text, out) >= 0;
+    tn_free(text);
+    return written ? TN_OK : tn_fail(TN_E_IO, "the picture cannot be written");
+}
+
 void tn_fit_free(tn_fit *fit) {
     if (!fit) return;
+    plans_free(fit->plans);
     tn_free(fit->devices);
     memset(fit, 0, sizeof *fit);
 }

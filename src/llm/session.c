@@ -193,7 +193,7 @@ static void stand_in_all(tn_session *s) {
             stand_in(s, s->kv.meta[i], (int)(i % s->n_devices), STAND_CACHE, s->types[i % s->n_devices]);
 }
 
-static void remove_stand_ins(tn_model *m) {
+void tn__remove_stand_ins(tn_model *m) {
     for (size_t i = 0; !m->loaded && i < m->n_all; i++) {
         if (m->all[i].ignored) continue;
         m->all[i].tensor->buffer = NULL;
@@ -335,7 +335,7 @@ void tn__session_drop(tn_session *s) {
     for (int g = 0; g < TN__CACHE_GROUPS; g++) tn_free(s->rows[g]);
     tn_free(s->logits);
     tn__pool_free(s);
-    remove_stand_ins(s->model);
+    if (s->model) tn__remove_stand_ins(s->model);
 }
 
 void tn_session_free(tn_session *s) {
@@ -353,10 +353,3 @@ tn_status tn_session_dump_splits(tn_session *s, bool prefill, FILE *out) {
     return tn_sched_dump(s->sched, s->reserved[prefill ? 0 : 1]->graph, out);
 }
 
-tn_status tn_session_plan_svg(tn_session *s, FILE *out) {
-    (void)s;
-    (void)out;
-    return tn_fail(
-        TN_E_UNSUPPORTED,
-        "the picture of a session's plan is not supported yet; tn_plan_make and the plan's own pictures are");
-}

@@ -157,6 +157,7 @@ tn_status tn__session_prepare(tn_session *session);
 tn_status tn__session_devices(const tn_session *session, tn_sched_params *params);
 tn_status tn__session_plan(tn_session *session, int32_t n_gpu_layers);
 tn_status tn__session_choose(tn_session *session);
+void tn__remove_stand_ins(tn_model *model); /* as long as nothing is loaded */
 /* Frees what a session holds, not the session itself, and undoes stand-ins in an unloaded model. */
 void tn__session_drop(tn_session *session);
 tn_status tn__session_too_big(const tn_session *session);

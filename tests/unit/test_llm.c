@@ -243,6 +243,48 @@ static void fit_is_the_truth(void **state) {
     }
 }
 
+/* The plan behind the numbers is the one they come from, before and after the session is made. */
+static void plans_can_be_looked_at(void **state) {
+    (void)state;
+    GOLDEN_OR_SKIP(path, "archs/gemma2-dense.gguf");
+    tn_model *model;
+    tn_session *session;
+    tn_fit fit;
+    tn_session_params p = params();
+    p.devices[0] = "sim:64M,name=seen";
+    p.n_gpu_layers = 2;
+    assert_ok(tn_model_open(path, NULL, &model));
+    assert_ok(tn_fit_session(model, &p, &fit));
+    assert_ok(tn_session_new(model, &p, &session));
+    for (size_t d = 0; d < fit.n_devices; d++) {
+        const tn_plan *before, *after;
+        size_t memory;
+        assert_ok(tn_fit_plan(&fit, true, d, &before, &memory));
+        assert_ok(tn_session_plan(session, true, d, &after, &memory));
+        assert_true(tn_plan_equal(before, after));
+        assert_true(tn_plan_size(after, memory) > 0);
+        assert_true(tn_plan_size(after, memory) <= fit.devices[d].compute);
+        char *text;
+        assert_ok(tn_plan_export(before, TN_PLAN_JSON, memory, &text));
+        assert_non_null(strstr(text, "layer."));
+        tn_free(text);
+    }
+    const tn_plan *plan;
+    assert_fails(TN_E_INVALID, tn_fit_plan(&fit, true, 2, &plan, NULL));
+    assert_fails(TN_E_INVALID, tn_session_plan(session, true, 2, &plan, NULL));
+    char *picture = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&picture, &size);
+    assert_ok(tn_session_plan_svg(session, out));
+    fclose(out);
+    assert_int_equal(strncmp(picture, "<svg", 4), 0);
+    assert_non_null(strstr(picture, "</svg>"));
+    free(picture);
+    tn_session_free(session);
+    tn_fit_free(&fit);
+    tn_model_close(model);
+}
+
 static void decoding_allocates_nothing(void **state) {
     (void)state;
     GOLDEN_OR_SKIP(path, "archs/gemma2-dense.gguf"); /* two cache groups */
@@ -343,6 +385,7 @@ int main(void) {
         cmocka_unit_test(logits_over_three_devices),
         cmocka_unit_test(logits_with_small_micro_batches),
         cmocka_unit_test(fit_is_the_truth),
+        cmocka_unit_test(plans_can_be_looked_at),
         cmocka_unit_test(decoding_allocates_nothing),
         cmocka_unit_test(a_full_cache_is_a_status),
         cmocka_unit_test(stories_agree_with_the_reference),
