@@ -18,8 +18,10 @@ static tn_status new_cells(tn__cells *c, int32_t n, int32_t window, int32_t n_se
     if (!tn__mul_size((size_t)n, (size_t)(1 + c->words), &ints))
         return tn_fail(TN_E_OVERFLOW, "a cache of %d cells overflows", n);
     c->meta = tn_calloc(ints, sizeof *c->meta);
-    if (!c->meta) return TN_E_NOMEM;
+    c->last = tn_malloc((size_t)n_seqs * sizeof *c->last);
+    if (!c->meta || !c->last) return TN_E_NOMEM;
     for (int32_t i = 0; i < n; i++) meta_of(c, i)[0] = -1;
+    for (int32_t i = 0; i < n_seqs; i++) c->last[i] = -1;
     c->dirty_end = n;
     return TN_OK;
 }
@@ -112,7 +114,10 @@ tn_status tn__kv_allocate(tn__kv *kv, tn_buffer_type *const *types) {
 
 void tn__kv_free(tn__kv *kv) {
     for (size_t d = 0; kv->buffers && d < kv->n_devices; d++) tn_buffer_free(kv->buffers[d]);
-    for (int g = 0; g < TN__CACHE_GROUPS; g++) tn_free(kv->groups[g].meta);
+    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
+        tn_free(kv->groups[g].meta);
+        tn_free(kv->groups[g].last);
+    }
     tn_arena_free(kv->arena);
     tn_free(kv->buffers);
     tn_free(kv->meta);
@@ -156,6 +161,26 @@ static void drop_behind_window(tn__cells *c, int32_t n, const int32_t *positions
     }
 }
 
+/* The cells of one sequence stay together in runs, so that attention can pass over whole blocks of cells that a query
+ * does not see: with many sequences nearly all of them. The length is that of attention's blocks. */
+enum { RUN_CELLS = 64 };
+
+/* A free cell for the next token of a sequence. There is one: the caller has counted. `lowest` is a cell below which
+ * none is free. */
+static int32_t place_for(const tn__cells *c, int32_t seq, int32_t position, int32_t *lowest) {
+    int32_t last = c->last[seq];
+    for (int32_t i = 0; last < 0 && position > 0 && i < c->end; i++)
+        if (meta_of(c, i)[0] == position - 1 && has_seq(c, i, seq)) last = i;
+    if (last >= 0 && last + 1 < c->n && (last + 1) % RUN_CELLS && meta_of(c, last + 1)[0] < 0) return last + 1;
+    for (int32_t run = 0; run + RUN_CELLS <= c->n; run += RUN_CELLS) {
+        int32_t free = 0;
+        while (free < RUN_CELLS && meta_of(c, run + free)[0] < 0) free++;
+        if (free == RUN_CELLS) return run;
+    }
+    while (meta_of(c, *lowest)[0] >= 0) ++*lowest;
+    return *lowest;
+}
+
 tn_status tn__kv_take(tn__kv *kv, int32_t n, const int32_t *positions, const int32_t *seqs, int32_t *const *rows) {
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         tn__cells *c = &kv->groups[g];
@@ -170,10 +195,11 @@ tn_status tn__kv_take(tn__kv *kv, int32_t n, const int32_t *positions, const int
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         tn__cells *c = &kv->groups[g];
         if (!c->n) continue;
-        int32_t cell = c->used == c->end ? c->end : 0; /* without holes the next free one is at the end */
-        for (int32_t t = 0; t < n; t++, cell++) {
-            while (meta_of(c, cell)[0] >= 0) cell++;
+        int32_t lowest = c->used == c->end ? c->end : 0; /* without holes the next free one is at the end */
+        for (int32_t t = 0; t < n; t++) {
+            int32_t cell = place_for(c, seqs[t], positions[t], &lowest);
             int32_t *meta = meta_of(c, cell);
+            c->last[seqs[t]] = cell;
             meta[0] = positions[t];
             meta[1 + seqs[t] / 32] |= (int32_t)(1u << (seqs[t] % 32));
             rows[g][t] = cell;
@@ -224,6 +250,8 @@ tn_status tn_session_seq_remove(tn_session *s, int32_t seq, int32_t from, int32_
     TN_TRY(check_seq(s, seq, true));
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         tn__cells *c = &s->kv.groups[g];
+        for (int32_t i = 0; c->n && i < s->kv.n_seqs; i++)
+            if (seq < 0 || i == seq) c->last[i] = -1;
         for (int32_t i = c->n ? c->end - 1 : -1; i >= 0; i--) {
             int32_t *meta = meta_of(c, i);
             if (meta[0] < 0 || !in_range(meta[0], from, to) || (seq >= 0 && !has_seq(c, i, seq))) continue;

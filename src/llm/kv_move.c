@@ -92,6 +92,7 @@ tn_status tn_session_defragment(tn_session *s) {
         if (!c->n) continue;
         int32_t hole = 0, n = 0;
         size_t row = (size_t)(1 + c->words) * sizeof(int32_t);
+        for (int32_t seq = 0; seq < s->kv.n_seqs; seq++) c->last[seq] = -1;
         /* The highest cell fills the lowest hole until there is none below it. Targets lie below all sources, so a
          * batch of moves never reads what it has written. */
         while (c->used < c->end) {

@@ -592,7 +592,9 @@ static void check_attention(const tn__cpu_kernels *table, rng *r, const attentio
     for (int h = 0; h < c->heads; h++) sinks[h] = rng_normal(r);
     for (int t = 0; t < c->tokens; t++) {
         q_pos[2 * t] = c->cells / 2 + t;
+        /* A token each of three sequences and padding; where the count is even, a long run of one follows them. */
         q_pos[2 * t + 1] = t % 7 == 6 ? -1 : t % 3;
+        if (c->tokens % 2 == 0 && t >= 10) q_pos[2 * t + 1] = t < c->tokens - 2 ? 1 : -1;
     }
     for (int i = 0; i < c->cells; i++) { /* cells in disorder, some empty, of three sequences */
         k_pos[2 * i] = rng_below(r, 9) == 0 ? -1 : (i * 5) % c->cells;

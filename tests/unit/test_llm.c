@@ -317,6 +317,38 @@ static void decoding_allocates_nothing(void **state) {
     }
 }
 
+static void the_cells_of_a_sequence_stay_together(void **state) {
+    (void)state;
+    GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
+    tn_model *model;
+    tn_session *session;
+    tn_session_params p = tn_session_params_default();
+    int32_t owner[250];
+    p.n_ctx = 250; /* three runs of 64 cells and a rest */
+    p.n_seqs = 2;
+    p.n_ubatch = 8;
+    assert_ok(tn_model_open(path, NULL, &model));
+    assert_ok(tn_session_new(model, &p, &session));
+    for (int32_t t = 0; t < 125; t++) {
+        tn_batch batch = {.n_tokens = 2, .tokens = (tn_token[]){1, 2}, .seqs = (int32_t[]){0, 1}};
+        assert_ok(tn_session_decode(session, &batch));
+        if (t != 40) continue;
+        tn_session_cache_map(session, owner);
+        for (int32_t i = 0; i < 250; i++) assert_int_equal(owner[i], i < 41 ? 0 : i >= 64 && i < 105 ? 1 : -1);
+        /* Taken back and gone on: in the same run, where it left off. */
+        assert_ok(tn_session_seq_remove(session, 1, 20, -1));
+        for (t = 20; t < 41; t++)
+            assert_ok(tn_session_decode(
+                session, &(tn_batch){.n_tokens = 1, .tokens = (tn_token[]){2}, .seqs = (int32_t[]){1}}));
+        tn_session_cache_map(session, owner);
+        for (int32_t i = 0; i < 250; i++) assert_int_equal(owner[i], i < 41 ? 0 : i >= 64 && i < 105 ? 1 : -1);
+        t = 40;
+    }
+    assert_int_equal(tn_session_cache_usage(session).used, 250); /* to the last cell */
+    tn_session_free(session);
+    tn_model_close(model);
+}
+
 static void a_full_cache_is_a_status(void **state) {
     (void)state;
     GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
@@ -387,6 +419,7 @@ int main(void) {
         cmocka_unit_test(fit_is_the_truth),
         cmocka_unit_test(plans_can_be_looked_at),
         cmocka_unit_test(decoding_allocates_nothing),
+        cmocka_unit_test(the_cells_of_a_sequence_stay_together),
         cmocka_unit_test(a_full_cache_is_a_status),
         cmocka_unit_test(stories_agree_with_the_reference),
     };

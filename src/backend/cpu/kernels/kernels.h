@@ -97,6 +97,7 @@ typedef struct tn__attention_job {
     const float *sinks;           /* [heads] or NULL */
     tn_attention_params params;
     void *scratch;
+    bool unsplit; /* a kernel's own: the cells are not divided */
 } tn__attention_job;
 
 /* ---- The table ----------------------------------------------------------------------------------------------- */

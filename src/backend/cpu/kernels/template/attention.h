@@ -54,8 +54,16 @@ static size_t att_few_floats(const tn__attention_job *job) {
     return (rows * (k + v + 2 + ATT_BATCH) + (size_t)ATT_BATCH * larger + 15) / 16 * 16 + 16;
 }
 static bool att_is_few(const tn__attention_job *job);
+static tn__attention_job att_part(const tn__attention_job *job, int64_t token, int64_t count);
+static int64_t att_part_tokens(const tn__attention_job *job);
 static size_t att_floats(const tn__attention_job *job) {
-    return att_is_few(job) ? att_few_floats(job) : att_thread_floats(job);
+    if (att_is_few(job)) return att_few_floats(job);
+    size_t floats = att_thread_floats(job), part = 0;
+    if (job->k_words > 0) {
+        const tn__attention_job few = att_part(job, 0, att_part_tokens(job));
+        part = att_few_floats(&few);
+    }
+    return part > floats ? part : floats;
 }
 static att_memory att_carve(const tn__attention_job *job, float *at) {
     size_t k = (size_t)job->head_k, v = (size_t)att_groups(job) * TILE_ROWS;
@@ -74,7 +82,7 @@ static att_memory att_carve(const tn__attention_job *job, float *at) {
 static int64_t att_group_rows(const tn__attention_job *job) { return job->tokens * (job->heads / job->kv_heads); }
 static bool att_is_few(const tn__attention_job *job) { return att_group_rows(job) <= ATT_FEW; }
 static int att_splits(const tn__attention_job *job) {
-    if (!att_is_few(job) || job->cells <= ATT_SPLIT) return 1;
+    if (!att_is_few(job) || job->unsplit || job->cells <= ATT_SPLIT) return 1;
     return (int)((job->cells + ATT_SPLIT - 1) / ATT_SPLIT);
 }
 /* A partial result: maximum, sum, weighted values. */
@@ -542,10 +550,15 @@ static void att_few_piece(const tn__attention_job *job, int64_t kv_from, int64_t
     for (int64_t cell = first; cell < end; cell += ATT_BATCH) {
         int count = (int)(end - cell < ATT_BATCH ? end - cell : ATT_BATCH);
         att_summarise(job, cell, count, &block);
-        bool any = false;
-        for (int64_t t = 0; t < job->tokens; t++)
-            any = any || att_sees(job, att_view_of(job, t), &block) != SEES_NONE;
-        if (!any) continue;
+        int64_t t_from = job->tokens, t_to = 0;
+        for (int64_t t = 0; t < job->tokens; t++) { /* the tokens that see anything here */
+            if (att_sees(job, att_view_of(job, t), &block) == SEES_NONE) continue;
+            t_from = t < t_from ? t : t_from;
+            t_to = t + 1;
+        }
+        if (t_from >= t_to) continue;
+        const size_t r_from = (size_t)(t_from * share);
+        const int r_count = (int)((t_to - t_from) * share);
         for (int c = 0; c < count; c += ATT_STEP) { /* in the order of memory: all heads of a few cells */
             int cells = count - c < ATT_STEP ? count - c : ATT_STEP;
             for (int64_t kv = kv_from; kv < kv_to; kv++) {
@@ -556,11 +569,12 @@ static void att_few_piece(const tn__attention_job *job, int64_t kv_from, int64_t
                 k = att_as_floats(&type, k, &stride, cells, job->head_k, buffer, &ahead);
                 (type == TN_F32   ? att_dots_F32
                  : type == TN_F16 ? att_dots_F16
-                                  : att_dots_BF16)(k, stride, cells, q + at * (size_t)each * k_next, k_next,
-                                                   job->head_k, scores + at * per_kv + c, ahead, (int)each);
+                                  : att_dots_BF16)(k, stride, cells, q + (at * (size_t)each + r_from) * k_next,
+                                                   k_next, job->head_k, scores + at * per_kv + r_from * ATT_BATCH + c,
+                                                   ahead, r_count);
             }
         }
-        for (int64_t t = 0; t < job->tokens; t++) {
+        for (int64_t t = t_from; t < t_to; t++) {
             att_view view = att_view_of(job, t);
             int sees = att_sees(job, view, &block);
             if (sees == SEES_SOME) att_hide(job, view, &block, cell, count, hide);
@@ -591,9 +605,9 @@ static void att_few_piece(const tn__attention_job *job, int64_t kv_from, int64_t
                 v = att_as_floats(&type, v, &stride, cells, job->head_v, buffer, &ahead);
                 (type == TN_F32   ? att_weigh_F32
                  : type == TN_F16 ? att_weigh_F16
-                                  : att_weigh_BF16)(v, stride, cells, scores + at * per_kv + c,
-                                                    sums + at * (size_t)each * v_next, v_next, job->head_v, ahead,
-                                                    (int)each);
+                                  : att_weigh_BF16)(v, stride, cells, scores + at * per_kv + r_from * ATT_BATCH + c,
+                                                    sums + (at * (size_t)each + r_from) * v_next, v_next, job->head_v,
+                                                    ahead, r_count);
             }
         }
     }
@@ -615,18 +629,79 @@ static void att_few(const tn__attention_job *job, int ith, int nth) {
     }
 }
 
+/* ---- Many queries of many sequences ------------------------------------------------------------------------------
+ * Tokens of a batch come sequence by sequence. Long runs of one sequence are matrices; short ones (a token each of
+ * many, as a server decodes) share almost no cells, so a few of them at a time go through the cells as few queries
+ * do, and each looks only at the blocks of its own sequence. */
+
+static int64_t att_part_tokens(const tn__attention_job *job) {
+    int64_t share = job->heads / job->kv_heads, most = ATT_FEW / share > 1 ? ATT_FEW / share : 1;
+    return job->tokens < most ? job->tokens : most;
+}
+/* Some of a job's tokens as a job of their own. */
+static tn__attention_job att_part(const tn__attention_job *job, int64_t token, int64_t count) {
+    tn__attention_job part = *job;
+    part.tokens = count;
+    part.unsplit = true;
+    if (job->q) part.q = (const char *)job->q + (size_t)token * job->q_token;
+    if (job->out) part.out = (float *)((char *)job->out + (size_t)token * job->out_token);
+    if (job->q_pos) part.q_pos = job->q_pos + 2 * token;
+    if (job->mask) part.mask = (const char *)job->mask + (size_t)token * job->mask_token;
+    return part;
+}
+static int64_t att_same_sequence(const tn__attention_job *job, int64_t token) {
+    int64_t n = 1;
+    if (!job->q_pos || job->k_words == 0) return job->tokens - token;
+    while (token + n < job->tokens && job->q_pos[2 * (token + n) + 1] == job->q_pos[2 * token + 1]) n++;
+    return n;
+}
+/* How many tokens from this one on are treated together, and whether as few. */
+static int64_t att_together(const tn__attention_job *job, int64_t token, bool *few) {
+    int64_t share = job->heads / job->kv_heads, n = att_same_sequence(job, token), most = att_part_tokens(job);
+    *few = n * share <= ATT_FEW;
+    while (*few && token + n < job->tokens) {
+        int64_t more = att_same_sequence(job, token + n);
+        if (n + more > most) break;
+        n += more;
+    }
+    return n;
+}
+
 static void att_run(const tn__attention_job *job, int ith, int nth) {
     if (att_is_few(job)) {
         att_few(job, ith, nth);
         return;
     }
-    att_memory m = att_carve(job, (float *)job->scratch + att_floats(job) * (size_t)ith);
-    int64_t rows = att_group_rows(job), blocks = (rows + ATT_ROWS - 1) / ATT_ROWS;
-    /* One kv head after the other, so that its cells stay in the cache; the longest pieces, later queries, first. */
-    for (int64_t i = ith; i < blocks * job->kv_heads; i += nth) {
-        int64_t kv = i / blocks, block = blocks - 1 - i % blocks;
-        int count = (int)(rows - block * ATT_ROWS < ATT_ROWS ? rows - block * ATT_ROWS : ATT_ROWS);
-        att_piece(job, kv, block * ATT_ROWS, count, 0, job->cells, 0, nth, &m);
+    float *memory = (float *)job->scratch + att_floats(job) * (size_t)ith;
+    att_memory m = att_carve(job, memory);
+    int64_t share = job->heads / job->kv_heads, item = 0, n_parts = 0, n, from, to;
+    bool few;
+    for (int64_t token = 0; token < job->tokens; token += n) {
+        n = att_together(job, token, &few);
+        if (few) {
+            n_parts++;
+            continue;
+        }
+        /* One kv head after the other, so that its cells stay in the cache; the longest pieces, later queries, first.
+         */
+        int64_t rows = n * share, blocks = (rows + ATT_ROWS - 1) / ATT_ROWS;
+        for (int64_t i = 0; i < blocks * job->kv_heads; i++) {
+            if (item++ % nth != ith) continue;
+            int64_t kv = i / blocks, block = blocks - 1 - i % blocks;
+            int count = (int)(rows - block * ATT_ROWS < ATT_ROWS ? rows - block * ATT_ROWS : ATT_ROWS);
+            att_piece(job, kv, token * share + block * ATT_ROWS, count, 0, job->cells, 0, nth, &m);
+        }
+    }
+    tn__share(n_parts * job->kv_heads, 1, ith, nth, &from, &to);
+    item = 0;
+    for (int64_t token = 0; token < job->tokens && item < to; token += n) {
+        n = att_together(job, token, &few);
+        if (!few) continue;
+        int64_t kv = from > item ? from - item : 0, kv_to = to - item < job->kv_heads ? to - item : job->kv_heads;
+        item += job->kv_heads;
+        if (kv >= kv_to) continue;
+        const tn__attention_job part = att_part(job, token, n);
+        att_few_piece(&part, kv, kv_to, 0, nth, memory);
     }
 }
 
