@@ -17,8 +17,10 @@ check() { # description, expected exit code, pattern expected in stdout+stderr, 
     fi
 }
 
-check "tenon alone is a start page" 0 '^Usage: tenon COMMAND' "$tenon"
-[ "$(wc -l < "$work/out")" -le 45 ] || { echo "FAILED: the start page is longer than a screen"; failures=$((failures + 1)); }
+check "tenon alone is a start page" 0 '^Begin here' "$tenon"
+[ "$(wc -l < "$work/out")" -le 23 ] || { echo "FAILED: the start page is longer than a screen"; failures=$((failures + 1)); }
+[ "$(wc -L < "$work/out")" -le 80 ] || { echo "FAILED: the start page is wider than a screen"; failures=$((failures + 1)); }
+check "tenon help lists the commands" 0 '^Usage: tenon COMMAND' "$tenon" help
 commands=$(awk '/^  [a-z]/ { print $1 }' "$work/out")
 [ -n "$commands" ] || { echo "FAILED: no commands"; failures=$((failures + 1)); }
 check "--help" 0 '^Usage: tenon COMMAND' "$tenon" --help
@@ -29,6 +31,8 @@ for command in $commands; do
     check "unknown option of $command" '[1-9]*' "unknown option --no-such-option" "$tenon" "$command" --no-such-option
 done
 check "a command nearly right" 2 'did you mean "version"' "$tenon" versoin
+check "a model instead of a command" 2 'did you mean "tenon run model.gguf"' "$tenon" model.gguf
+check "an option instead of a command" 2 'tenon run -m' "$tenon" -m model.gguf
 check "a command quite wrong" 2 'unknown command "xyzzy"' "$tenon" xyzzy
 check "an option nearly right" 2 'did you mean --json' "$tenon" version --jsn
 check "JSON is JSON" 0 '^\{.*\}$' "$tenon" version --json

@@ -72,7 +72,6 @@ void interrupt_install(void) {
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGHUP, &action, NULL);
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a failed write with an error message, not a silent death */
 }
 
 bool interrupted(void) { return pending != 0; }

@@ -135,7 +135,8 @@ bool interrupted_callback(void *unused); /* in the shape of the library's abort 
 
 const struct command *command_find(const char *name);
 extern const char *const section_titles[SECTION_COUNT];
-void help_start(FILE *out); /* one screen: what it is, the commands, where to go next */
+void help_start(FILE *out);    /* one screen: what it is, where to begin, the commands' names */
+void help_commands(FILE *out); /* all commands with what they do */
 void help_command(FILE *out, const struct command *command);
 
 /* Documents made from the table (documents.c, completion.c). */

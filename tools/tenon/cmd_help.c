@@ -10,7 +10,7 @@ static int run(const struct args *args) {
     else if (args_flag(args, "man"))
         help_man(stdout);
     else if (args->count == 0)
-        help_start(stdout);
+        help_commands(stdout);
     else {
         const struct command *command = command_find(args->values[0]);
         const char *near = suggest_command(args->values[0]);

@@ -55,7 +55,8 @@ static const struct option engine_table[] = {
      .min = 0,
      .max = 4096,
      .fallback = "0",
-     .help = "accepted for compatibility; --threads rules"},
+     .help = "accepted for compatibility; --threads rules",
+     .env = "LLAMA_ARG_THREADS_BATCH"},
     {.name = "cache-type-k",
      .letter = "ctk",
      .aliases = "--cache-type",
@@ -77,7 +78,7 @@ static const struct option engine_table[] = {
      .value = "NAME",
      .kind = OPTION_TEXT,
      .repeats = true,
-     .help = "a device to use, best first; repeat or separate by ';' (cpu, cuda0, sim:8G…)",
+     .help = "a device to use, best first; repeat or separate by ',' (cpu, cuda0, sim:8G…)",
      .env = "TENON_DEVICE LLAMA_ARG_DEVICE"},
     {.name = "gpu-layers",
      .letter = "ngl",
@@ -100,7 +101,8 @@ static const struct option engine_table[] = {
      .value = "REGEX=DEVICE",
      .kind = OPTION_TEXT,
      .repeats = true,
-     .help = "put the tensors whose names match on a device"},
+     .help = "put the tensors whose names match on a device",
+     .env = "LLAMA_ARG_OVERRIDE_TENSOR"},
     {.name = "no-pack", .kind = OPTION_FLAG, .help = "keep weights as in the file, never in the CPU's packed layout"},
     {0},
 };
@@ -139,6 +141,17 @@ const char *engine_model_path(const struct args *args, char *buffer, size_t size
     return NULL;
 }
 
+/* Length of the first name in a list. A comma separates names, but not a name from its settings: sim:8G,align=256. */
+static size_t name_length(const char *list) {
+    size_t length = strcspn(list, ",;");
+    while (list[length] == ',') {
+        size_t next = strcspn(list + length + 1, ",;=");
+        if (list[length + 1 + next] != '=') break;
+        length += 1 + strcspn(list + length + 1, ",;");
+    }
+    return length;
+}
+
 int engine_session_params(const struct args *args, tn_session_params *p) {
     static char names[16][256];
     *p = tn_session_params_default();
@@ -156,14 +169,14 @@ int engine_session_params(const struct args *args, tn_session_params *p) {
     size_t n = 0;
     for (int i = 0; i < args_repeats(args, "device"); i++) {
         for (const char *name = args_text_at(args, "device", i); *name;) {
-            size_t length = strcspn(name, ";");
+            size_t length = name_length(name);
             if (n == 15 || length >= sizeof names[0])
                 return fail("--device: at most 15 devices with names of up to 255 bytes");
             memcpy(names[n], name, length);
             names[n][length] = '\0';
             p->devices[n] = names[n];
             n++;
-            name += length + (name[length] == ';');
+            name += length + (name[length] != '\0');
         }
     }
     const char *ratio = args_text(args, "tensor-split");

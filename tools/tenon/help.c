@@ -15,10 +15,46 @@ const struct command *command_find(const char *name) {
     return NULL;
 }
 
+static void title(FILE *out) {
+    fprintf(out, "%stenon%s %s: a tensor runtime that plans every byte before anything runs\n\n",
+            style(out, STYLE_BOLD), style(out, STYLE_NONE), tn_version());
+}
+
 void help_start(FILE *out) {
+    static const struct {
+        const char *command, *line, *what;
+    } first[] = {
+        {"run", "tenon run", "a story by the model that comes with it"},
+        {"run", "tenon run model.gguf -p \"Dear\"", "continue a text"},
+        {"chat", "tenon chat model.gguf", "talk with a model"},
+        {"serve", "tenon serve model.gguf", "the same in a browser, and for programs"},
+        {"plan", "tenon plan model.gguf -c 32768", "will it fit, and where does the memory go?"},
+        {"quantize", "tenon quantize in.gguf out.gguf q4_K", "make a model smaller"},
+    };
     const char *bold = style(out, STYLE_BOLD), *plain = style(out, STYLE_NONE);
-    fprintf(out, "%stenon%s %s: a tensor runtime that plans every byte before anything runs\n\n", bold, plain,
-            tn_version());
+    title(out);
+    fprintf(out, "%sBegin here%s\n", bold, plain);
+    for (size_t i = 0; i < sizeof first / sizeof *first; i++)
+        if (command_find(first[i].command))
+            fprintf(out, "  %s%-37s%s %s\n", style(out, STYLE_CYAN), first[i].line, plain, first[i].what);
+    fprintf(out, "\n%sCommands%s\n", bold, plain);
+    for (int section = 0; section < SECTION_COUNT; section++) {
+        bool titled = false;
+        for (int i = 0; command_table[i]; i++) {
+            if ((int)command_table[i]->section != section) continue;
+            if (!titled) fprintf(out, "  %-19s%s", section_titles[section], style(out, STYLE_CYAN));
+            titled = true;
+            fprintf(out, " %s", command_table[i]->name);
+        }
+        if (titled) fprintf(out, "%s\n", plain);
+    }
+    fprintf(out, "\ntenon help               says what each of them does\n"
+                 "tenon COMMAND --help     explains one, with examples\n");
+}
+
+void help_commands(FILE *out) {
+    const char *bold = style(out, STYLE_BOLD), *plain = style(out, STYLE_NONE);
+    title(out);
     fprintf(out, "%sUsage:%s tenon COMMAND [OPTIONS] [ARGUMENTS]\n", bold, plain);
     for (int section = 0; section < SECTION_COUNT; section++) {
         bool titled = false;

@@ -43,18 +43,31 @@ static int run_command(const struct command *command, int argc, char **argv) {
     return code;
 }
 
-int main(int argc, char **argv) {
-    interrupt_install();
-    const char *name = argc > 1 ? argv[1] : "help";
-    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) name = "help";
-    if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) name = "version";
-    const struct command *command = command_find(name);
-    if (command) return run_command(command, argc > 1 ? argc - 1 : 1, argc > 1 ? argv + 1 : argv);
+/* Says what was probably meant: another command, or run before a model or an option. */
+static int unknown_command(const char *name) {
     const char *near = suggest_command(name);
+    size_t length = strlen(name);
     if (near)
         fail("unknown command \"%s\"; did you mean \"%s\"?", name, near);
+    else if (length > 5 && strcmp(name + length - 5, ".gguf") == 0)
+        fail("\"%s\" is no command; did you mean \"tenon run %s\"?", name, name);
+    else if (name[0] == '-')
+        fail("the command comes before its options: tenon run %s …", name);
     else
         fail("unknown command \"%s\"", name);
     fprintf(stderr, "See: tenon help\n");
     return EXIT_USAGE;
+}
+
+int main(int argc, char **argv) {
+    interrupt_install();
+    if (argc < 2) {
+        help_start(stdout);
+        return fflush(stdout) == 0 ? EXIT_OK : fail("cannot write to standard output: %m");
+    }
+    const char *name = argv[1];
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) name = "help";
+    if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) name = "version";
+    const struct command *command = command_find(name);
+    return command ? run_command(command, argc - 1, argv + 1) : unknown_command(name);
 }
