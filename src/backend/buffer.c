@@ -58,8 +58,10 @@ tn_status tn_buffer_bind(tn_buffer *buffer, tn_tensor *tensor, size_t offset) {
     if (status != TN_OK) {
         tensor->data = old_data;
         tensor->buffer = old_buffer;
+        return status;
     }
-    return status;
+    tensor->flags &= ~(uint32_t)TN_FLAG_PLANNED;
+    return TN_OK;
 }
 
 tn_status tn_view_bind(tn_tensor *view) {

@@ -48,7 +48,7 @@ static tn_status begin(const tn_graph *graph, const tn_plan_params *params, tn_p
         slot->memory = -1;
         slot->first = slot->last = i < n_nodes ? (uint32_t)i : 0;
         slot->inplace_of = TN_GRAPH_NONE;
-        if (t->view_src || t->data) continue;
+        if (t->view_src || (t->data && !(t->flags & TN_FLAG_PLANNED))) continue;
         size_t memory = params->memory_of ? params->memory_of[i] : 0;
         if (memory >= params->n_memories)
             return tn_fail(TN_E_INVALID, "tensor %zu ('%s') is assigned to memory %zu of %zu", i, t->name, memory,

@@ -68,7 +68,7 @@ static bool owns(const play *p, size_t i) {
 static tn_status check_slot(const play *p, size_t i) {
     const tn_plan_slot *slot = &p->plan->slots[i];
     const tn_tensor *t = tn__plan_tensor(p->graph, i);
-    bool elsewhere = t->view_src || t->data;
+    bool elsewhere = t->view_src || (t->data && !(t->flags & TN_FLAG_PLANNED));
     if (elsewhere != (slot->memory < 0))
         return wrong(p, i, elsewhere ? "has a place of its own already" : "has no place");
     if (elsewhere) return TN_OK;

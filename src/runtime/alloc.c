@@ -262,6 +262,7 @@ tn_status tn_alloc_bind(tn_alloc *a, tn_graph *graph, const uint16_t *type_of, b
         /* An empty tensor may lie in a pool without any chunk. */
         if (slot->size == 0 && set->n_chunks == 0) continue;
         TN_TRY(tn_buffer_bind(set->chunks[slot->chunk], t, slot->size ? slot->offset : 0));
+        t->flags |= TN_FLAG_PLANNED;
     }
     for (size_t i = 0; i < n_nodes; i++) {
         tn_tensor *t = tn_graph_node(graph, i);

@@ -82,7 +82,8 @@ static void follow_weights(const job *j, const tn_tensor *t, tn__place *place) {
     for (int s = 0; s < TN_MAX_SRC; s++) {
         const tn_tensor *source = t->src[s];
         const tn_tensor *root = source ? (source->view_src ? source->view_src : source) : NULL;
-        if (!root || root->op != TN_OP_NONE || !root->buffer || tn_buffer_get_usage(root->buffer) != TN_USAGE_WEIGHTS)
+        if (!root || root->op != TN_OP_NONE || !tn__has_own_data(root) || !root->buffer ||
+            tn_buffer_get_usage(root->buffer) != TN_USAGE_WEIGHTS)
             continue;
         const tn__place *weights = place_of(j, root);
         if (!weights || weights->backend < 0) continue;

@@ -163,6 +163,28 @@ static tn__schedule *find_schedule(const tn_sched *s, tn_graph *graph) {
     return NULL;
 }
 
+static tn_tensor *tensor_at(const tn_graph *g, size_t i) {
+    size_t n = tn_graph_node_count(g);
+    return i < n ? tn_graph_node(g, i) : tn_graph_leaf(g, i - n);
+}
+
+/* Devices are asked about the caller's tensors and look at their memory; what an earlier run bound must not be seen.
+ */
+static void unbind_planned(const tn_graph *g) {
+    size_t n = tn_graph_node_count(g) + tn_graph_leaf_count(g);
+    for (int roots = 0; roots < 2; roots++) {
+        for (size_t i = 0; i < n; i++) {
+            tn_tensor *t = tensor_at(g, i);
+            if ((t->view_src == NULL) != roots) continue;
+            if (!((roots ? t : t->view_src)->flags & TN_FLAG_PLANNED)) continue;
+            t->data = NULL;
+            t->buffer = NULL;
+            t->extra = NULL;
+            t->flags &= ~(uint32_t)TN_FLAG_PLANNED;
+        }
+    }
+}
+
 static tn_status schedule_for(tn_sched *s, tn_graph *graph, tn__schedule **out) {
     tn__schedule *found = find_schedule(s, graph);
     if (found) {
@@ -179,6 +201,7 @@ static tn_status schedule_for(tn_sched *s, tn_graph *graph, tn__schedule **out) 
         s->cap_schedules = capacity;
     }
     tn__schedule *fresh;
+    unbind_planned(graph);
     TN_TRY(tn__schedule_new(s, graph, &fresh));
     fresh->key = tn_graph_fingerprint(graph);
     fresh->placement = hash_placement(s, graph);
@@ -251,8 +274,7 @@ static tn_status bind(tn_sched *s, tn_graph *graph, tn__schedule *schedule) {
     bool moved = schedule->bound_generation != tn_alloc_generation(s->alloc);
     size_t n = schedule->n_nodes + schedule->n_leaves;
     for (size_t i = 0; i < n; i++) {
-        const tn_tensor *t =
-            i < schedule->n_nodes ? tn_graph_node(graph, i) : tn_graph_leaf(graph, i - schedule->n_nodes);
+        const tn_tensor *t = tensor_at(graph, i);
         tn_tensor *c = schedule->clones[i];
         if (t->op == TN_OP_CUSTOM) c->params = t->params;
         if (!tn__has_own_data(t) || t->view_src) continue;
@@ -267,12 +289,13 @@ static tn_status bind(tn_sched *s, tn_graph *graph, tn__schedule *schedule) {
             if (schedule->splits[i].program) tn_program_moved(schedule->splits[i].program);
     }
     for (size_t i = 0; i < n; i++) {
-        tn_tensor *t = i < schedule->n_nodes ? tn_graph_node(graph, i) : tn_graph_leaf(graph, i - schedule->n_nodes);
+        tn_tensor *t = tensor_at(graph, i);
         const tn_tensor *c = schedule->clones[i];
         if (tn__has_own_data(t) && !t->view_src) continue;
         t->data = c->data;
         t->buffer = c->buffer;
         t->extra = c->extra;
+        t->flags = (t->flags & ~(uint32_t)TN_FLAG_PLANNED) | (c->flags & TN_FLAG_PLANNED);
     }
     schedule->bound_serial = serial;
     schedule->bound_generation = tn_alloc_generation(s->alloc);

@@ -89,10 +89,9 @@ struct tn_sched {
     tn_sched_stats stats;
 };
 
-/* Memory the caller gave a tensor; what an earlier run of ours bound does not count. */
-static inline bool tn__has_own_data(const tn_tensor *t) {
-    return t->data && !(t->buffer && tn_buffer_get_usage(t->buffer) == TN_USAGE_COMPUTE);
-}
+/* Memory the caller gave a tensor. What some run bound does not count, and its buffer must not be looked at: it is
+ * gone once the reservation grew or that scheduler was freed. */
+static inline bool tn__has_own_data(const tn_tensor *t) { return t->data && !(t->flags & TN_FLAG_PLANNED); }
 /* Ops that compute nothing. */
 static inline bool tn__is_view_op(const tn_tensor *t) { return tn_op_get_family(t->op) == TN_FAMILY_VIEW; }
 

@@ -212,9 +212,10 @@ void tn_graph_reset(tn_graph *g) {
         /* Weights keep their place; what has a compute buffer was bound by a planner. */
         const tn_tensor *root = t->view_src ? t->view_src : t;
         if (!root->buffer && !t->buffer) continue;
-        if (root->op == TN_OP_NONE && !(root->flags & TN_FLAG_INPUT)) continue;
+        if (root->op == TN_OP_NONE && !(root->flags & (TN_FLAG_INPUT | TN_FLAG_PLANNED))) continue;
         t->buffer = NULL;
         t->data = NULL;
+        t->flags &= ~(uint32_t)TN_FLAG_PLANNED;
     }
     changed(g);
 }
@@ -286,7 +287,7 @@ static void mix(tn_fingerprint *f, uint64_t value) {
 
 /* Everything of one tensor that shapes a plan. */
 static void mix_tensor(tn_fingerprint *f, const tn_graph *g, const tn_tensor *t) {
-    mix(f, (uint64_t)t->type << 40 ^ (uint64_t)t->op << 16 ^ t->flags);
+    mix(f, (uint64_t)t->type << 40 ^ (uint64_t)t->op << 16 ^ (t->flags & ~(uint32_t)TN_FLAG_PLANNED));
     for (int i = 0; i < TN_MAX_DIMS; i++) {
         mix(f, (uint64_t)t->ne[i]);
         mix(f, t->nb[i]);
@@ -296,7 +297,7 @@ static void mix_tensor(tn_fingerprint *f, const tn_graph *g, const tn_tensor *t)
         mix(f, t->view_offset);
     }
     if (t->op == TN_OP_NONE) {
-        mix(f, t->data != NULL && !(t->flags & TN_FLAG_INPUT));
+        mix(f, t->data != NULL && !(t->flags & (TN_FLAG_INPUT | TN_FLAG_PLANNED)));
         return;
     }
     for (size_t i = 0; i < sizeof t->params; i += 8) {

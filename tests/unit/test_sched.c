@@ -238,6 +238,56 @@ static void two_graphs_keep_their_plans(void **state) {
     tn_arena_free(arena);
 }
 
+/* A tensor that a run bound keeps the address of a buffer that may be gone. */
+static void stale_bindings_are_never_followed(void **state) {
+    (void)state;
+    tn_arena *arena;
+    tn_tensor *in[2], *out[2];
+    tn_graph *graph[2], *again;
+    float data[WIDTH * 60], want[WIDTH * 4], got[WIDTH * 4];
+    rng r = {3};
+    for (size_t i = 0; i < sizeof data / sizeof *data; i++) data[i] = rng_normal(&r);
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 20, .no_alloc = true}, &arena));
+    chain(arena, 10, 4, &in[0], &out[0], &graph[0]);
+    chain(arena, 25, 60, &in[1], &out[1], &graph[1]);
+    for (int turn = 0; turn < 3; turn++) { /* in later turns the first scheduler's buffers are gone altogether */
+        tn_sched *s;
+        assert_ok(tn_sched_new(&(tn_sched_params){.devices = {"sim:16M,ops=-silu,name=stale"}, .n_threads = 1}, &s));
+        assert_ok(tn_sched_alloc(s, graph[0]));
+        assert_ok(tn_tensor_set(in[0], data));
+        assert_ok(tn_sched_run(s, graph[0]));
+        assert_ok(tn_tensor_get(out[0], turn ? got : want));
+        if (turn) assert_memory_equal(want, got, sizeof want);
+        uint64_t grown = tn_sched_get_stats(s).buffers_grown;
+        assert_ok(tn_sched_reserve(s, graph[1]));
+        assert_true(tn_sched_get_stats(s).buffers_grown > grown);
+        /* The first graph, and another one over the same tensors, whose fingerprint is the same. */
+        assert_ok(tn_graph_copy(arena, graph[0], &again));
+        for (int g = 0; g < 2; g++) {
+            assert_ok(tn_sched_alloc(s, g ? again : graph[0]));
+            assert_ok(tn_tensor_set(in[0], data));
+            assert_ok(tn_sched_run(s, g ? again : graph[0]));
+            assert_ok(tn_tensor_get(out[0], got));
+            assert_memory_equal(want, got, sizeof want);
+        }
+        assert_int_equal(tn_sched_get_stats(s).schedules_made, 2);
+        tn_sched_free(s);
+    }
+    /* A place of the caller's own takes the mark off again. */
+    tn_buffer *buffer;
+    tn_device *device;
+    assert_ok(tn_device_find("cpu", &device));
+    assert_ok(tn_buffer_new(tn_device_buffer_type(device), tn_nbytes(in[0]), &buffer));
+    assert_true(in[0]->flags & TN_FLAG_PLANNED);
+    assert_ok(tn_buffer_bind(buffer, in[0], 0));
+    assert_false(in[0]->flags & TN_FLAG_PLANNED);
+    tn_graph_reset(graph[1]);
+    assert_null(out[1]->buffer);
+    assert_false(out[1]->flags & TN_FLAG_PLANNED);
+    tn_buffer_free(buffer);
+    tn_arena_free(arena);
+}
+
 /* ---- Faults -------------------------------------------------------------------------------------------------- */
 
 static tn__sim *sim_of(const char *name) {
@@ -404,6 +454,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_set_of_devices_gives_the_same_bits),
         cmocka_unit_test(two_graphs_keep_their_plans),
+        cmocka_unit_test(stale_bindings_are_never_followed),
         cmocka_unit_test(every_fault_surfaces_and_can_be_left_behind),
         cmocka_unit_test(many_devices_and_nodes_work),
         cmocka_unit_test(an_op_nobody_supports_names_everyone),
