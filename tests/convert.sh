@@ -57,6 +57,12 @@ cmp -s "$work/one.gguf" "$work/many.gguf" || failed "the result depends on the n
 "$tenon" inspect "$work/q8.gguf" --json > "$work/out"
 grep -q '"type": "q8_0"' "$work/out" || failed "--type q8_0 gave no q8_0 tensors"
 
+# A vocabulary may hold the character U+0000 as a token.
+fresh qwen3; sed -i 's/^\( *\)"[^"]*": 508/\1"\\u0000": 508/' "$work/folder/tokenizer.json"
+grep -q '"\\u0000": 508' "$work/folder/tokenizer.json" || failed "the test's own edit"
+"$tenon" convert "$work/folder" "$work/nul.gguf" > "$work/out" 2>&1 || failed "U+0000 as a token: $(cat "$work/out")"
+[ "$("$tenon" inspect "$work/nul.gguf" --key tokenizer.ggml.tokens | wc -l)" = 512 ] || failed "U+0000 as a token: not 512 tokens"
+
 # ---- Shards ------------------------------------------------------------------------------------------------------
 fresh qwen3
 header=$(od -An -t u8 -N 8 "$work/folder/model.safetensors" | tr -d ' ')

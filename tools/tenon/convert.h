@@ -46,6 +46,8 @@ tn_status hf_model_keys(const struct hf_model *model, tn_gguf_writer *writer);
 
 /* A JSON file of the folder; *out is NULL when it is absent. */
 tn_status hf_load_json(const char *folder, const char *name, json_t **out);
+/* What stands for the NUL character in keys, which jansson cannot hold: U+FDD0, which is never a character. */
+#define HF_NUL_IN_KEY "\xef\xb7\x90"
 /* The bytes of a file; *out is NULL when it is absent. Freed with tn_free(). */
 tn_status hf_load_bytes(const char *folder, const char *name, char **out, size_t *size);
 

@@ -87,6 +87,22 @@ tn_status hf_load_bytes(const char *folder, const char *name, char **out, size_t
     return TN_OK;
 }
 
+/* jansson holds no NUL in an object's key, but vocabularies have a token of just that byte. Writes the stand-in of
+ * the same length over every \u0000 in a string that a colon follows. */
+static void hide_nul_in_keys(char *bytes) {
+    for (char *start = strchr(bytes, '"'); start; start = strchr(start, '"')) {
+        bool found = false;
+        char *end = start + 1;
+        for (; *end && *end != '"'; end += *end == '\\' && end[1] ? 2 : 1)
+            found = found || strncmp(end, "\\u0000", 6) == 0;
+        if (!*end) return;
+        const char *next = end + 1 + strspn(end + 1, " \t\r\n");
+        for (char *at = start + 1; found && *next == ':' && at < end; at += *at == '\\' ? 2 : 1)
+            if (strncmp(at, "\\u0000", 6) == 0) memcpy(at, "\\ufdd0", 6);
+        start = end + 1;
+    }
+}
+
 tn_status hf_load_json(const char *folder, const char *name, json_t **out) {
     char *bytes;
     size_t size;
@@ -98,6 +114,10 @@ tn_status hf_load_json(const char *folder, const char *name, json_t **out) {
     /* tokenizer_config.json writes "no limit" as an integer of 31 digits. */
     if (!*out && json_error_code(&error) == json_error_numeric_overflow)
         *out = json_loadb(bytes, size, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &error);
+    if (!*out && json_error_code(&error) == json_error_null_byte_in_key) {
+        hide_nul_in_keys(bytes);
+        *out = json_loadb(bytes, size, JSON_ALLOW_NUL, &error);
+    }
     tn_free(bytes);
     if (*out) return TN_OK;
     return tn_fail(TN_E_FORMAT, "%s/%s: line %d: %s", folder, name, error.line, error.text);

@@ -143,6 +143,20 @@ static tn_status set_merges(struct vocab *v, const json_t *merges) {
     return status;
 }
 
+/* A key of the vocabulary as the text it stands for. */
+static tn_gguf_str text_of_key(struct vocab *v, const char *key, size_t length) {
+    if (!strstr(key, HF_NUL_IN_KEY)) return (tn_gguf_str){key, length};
+    tn_gguf_str made = keep(v, "", (tn_gguf_str){key, length});
+    char *to = (char *)(uintptr_t)made.data; /* just made, and known to nobody else */
+    for (const char *from = key; to && *from; to++) {
+        bool hidden = strncmp(from, HF_NUL_IN_KEY, 3) == 0;
+        *to = hidden ? '\0' : *from;
+        from += hidden ? 3 : 1;
+    }
+    if (to) made.size = (size_t)(to - made.data);
+    return made;
+}
+
 static tn_status put_vocab_object(struct vocab *v, const json_t *vocab) {
     const char *text;
     json_t *id;
@@ -153,7 +167,8 @@ static tn_status put_vocab_object(struct vocab *v, const json_t *vocab) {
         id = json_object_iter_value(at);
         if (!json_is_integer(id))
             return tn_fail(TN_E_FORMAT, "%s/tokenizer.json: token \"%s\" has no id", v->model->folder, text);
-        tn_gguf_str str = {text, json_object_iter_key_len(at)};
+        tn_gguf_str str = text_of_key(v, text, json_object_iter_key_len(at));
+        if (!str.data) return tn_fail(TN_E_NOMEM, "out of memory in the vocabulary");
         TN_TRY(put(v, json_integer_value(id), str, is_byte(str) ? BYTE : NORMAL, 0));
     }
     return TN_OK;
