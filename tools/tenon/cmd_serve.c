@@ -83,27 +83,12 @@ static int read_keys(struct server *server, const struct args *args) {
     return EXIT_OK;
 }
 
-static void read_sampling(const struct args *args, tn_sampler_params *p) {
-    *p = tn_sampler_params_default();
-    int64_t seed = args_int(args, "seed");
-    p->seed = seed < 0 ? TN_SEED_RANDOM : (uint64_t)seed;
-    p->temperature = (float)args_real(args, "temp");
-    p->top_k = (int32_t)args_int(args, "top-k");
-    p->top_p = (float)args_real(args, "top-p");
-    p->min_p = (float)args_real(args, "min-p");
-    p->typical_p = (float)args_real(args, "typical");
-    p->repeat_penalty = (float)args_real(args, "repeat-penalty");
-    p->penalty_window = (int32_t)args_int(args, "repeat-last-n");
-    p->frequency_penalty = (float)args_real(args, "frequency-penalty");
-    p->presence_penalty = (float)args_real(args, "presence-penalty");
-    p->mirostat = (int32_t)args_int(args, "mirostat");
-}
-
 static int configure(struct server *server, const struct args *args) {
     char buffer[4096];
     const char *path = engine_model_path(args, buffer, sizeof buffer), *alias = args_text(args, "alias");
     if (!path) return EXIT_ERROR;
-    if (args_text(args, "grammar") || args_text(args, "grammar-file") || args_text(args, "json-schema"))
+    if (args_text(args, "grammar") || args_text(args, "grammar-file") || args_text(args, "json-schema") ||
+        args_text(args, "json-schema-file"))
         return fail_usage(args, "a grammar or schema belongs into the request");
     snprintf(server->path, sizeof server->path, "%s", path);
     const char *slash = strrchr(path, '/');
@@ -121,7 +106,7 @@ static int configure(struct server *server, const struct args *args) {
     server->slot_path = args_text(args, "slot-save-path");
     server->log_requests = args_flag(args, "access-log");
     server->default_predict = (int32_t)args_int(args, "predict");
-    read_sampling(args, &server->sampling);
+    sampling_params(args, &server->sampling);
     int code = engine_session_params(args, &server->params);
     return code ? code : read_keys(server, args);
 }
