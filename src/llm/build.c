@@ -5,8 +5,9 @@
 #include <math.h>
 
 /* Tokens whose feed-forward part is computed together: bounds the widest intermediate to this many rows, which is
- * where most of a prefill's compute memory would go. Weights are re-read once per chunk, so not too small. */
-enum { FFN_CHUNK = 256 };
+ * where most of a prefill's compute memory would go. Weights are re-read once per chunk, so not too small: on the CPU
+ * 128 rows cost no more time than 512. A GPU wants large products and has the memory. */
+enum { FFN_CHUNK_CPU = 128, FFN_CHUNK_GPU = 512 };
 
 typedef struct builder {
     const tn_session *s;
@@ -15,18 +16,27 @@ typedef struct builder {
     const tn__arch *arch;
     tn_arena *a;
     tn__graph_set *set;
-    int32_t n_tokens; /* rows at this point */
+    tn_graph *graph;
+    tn_status status; /* of what was put in order */
 } builder;
+
+/* Puts a node into the graph here and now. Without it nodes come in the order in which the end asks for them. */
+static void in_order(builder *b, tn_tensor *t) {
+    if (t && b->status == TN_OK) b->status = tn_graph_add(b->graph, t);
+}
 
 static tn_tensor *norm(const builder *b, tn_tensor *x, tn_tensor *weight, tn_tensor *bias) {
     return b->arch->norm == TN__NORM_RMS ? tn_rms_norm(b->a, x, weight, b->h->norm_eps)
                                          : tn_norm(b->a, x, weight, bias, b->h->norm_eps);
 }
-static tn_tensor *linear(const builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias, tn_tensor *x) {
-    tn_tensor *y = tn_mul_mat(b->a, w, x);
+/* What belongs to a matrix, on its product. */
+static tn_tensor *finish_linear(const builder *b, tn_tensor *y, tn_tensor *scale, tn_tensor *bias) {
     if (scale) y = tn_mul(b->a, y, scale);
     if (bias) y = tn_add(b->a, y, bias);
     return y;
+}
+static tn_tensor *linear(const builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias, tn_tensor *x) {
+    return finish_linear(b, tn_mul_mat(b->a, w, x), scale, bias);
 }
 /* In the feed-forward part a matrix's scale covers its bias too. */
 static tn_tensor *ffn_linear(const builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias, tn_tensor *x) {
@@ -94,9 +104,13 @@ static tn_tensor *attention(builder *b, int32_t il, tn_tensor *x) {
         k = heads_of(b, qkv, h->head_k, lh->n_head_kv, q_bytes);
         v = heads_of(b, qkv, h->head_v, lh->n_head_kv, q_bytes + k_bytes);
     } else {
-        q = linear(b, l->wq, l->sq, l->bq, x);
-        k = linear(b, l->wk, l->sk, l->bk, x);
-        v = linear(b, l->wv, l->sv, l->bv, x);
+        /* The three products stand together, so that a backend can share what they have in common. */
+        in_order(b, q = tn_mul_mat(a, l->wq, x));
+        in_order(b, k = tn_mul_mat(a, l->wk, x));
+        in_order(b, v = tn_mul_mat(a, l->wv, x));
+        q = finish_linear(b, q, l->sq, l->bq);
+        k = finish_linear(b, k, l->sk, l->bk);
+        v = finish_linear(b, v, l->sv, l->bv);
         if (h->clamp_qkv > 0) {
             q = tn_clamp(a, q, -h->clamp_qkv, h->clamp_qkv);
             k = tn_clamp(a, k, -h->clamp_qkv, h->clamp_qkv);
@@ -217,20 +231,25 @@ static tn_tensor *feed_forward(const builder *b, int32_t il, tn_tensor *x) {
     return scaled(b, y, b->h->residual_scale);
 }
 
+static int64_t ffn_chunk(const builder *b, int32_t il) {
+    tn_backend *backend = tn_sched_backend(b->s->sched, (size_t)b->s->device_of_layer[il + 1]);
+    return tn_device_get_kind(tn_backend_device(backend)) == TN_DEVICE_CPU ? FFN_CHUNK_CPU : FFN_CHUNK_GPU;
+}
+
 /* x + ffn(norm(x)), in chunks of tokens that add to x in place. */
 static tn_tensor *serial_ffn(const builder *b, int32_t il, tn_tensor *x) {
     const tn__layer *l = &b->m->w.layers[il];
     if (!x) return NULL;
-    int64_t rows = x->ne[1];
-    for (int64_t begin = 0; begin < rows && x; begin += FFN_CHUNK) {
-        int64_t n = rows - begin < FFN_CHUNK ? rows - begin : FFN_CHUNK;
+    int64_t rows = x->ne[1], chunk = ffn_chunk(b, il);
+    for (int64_t begin = 0; begin < rows && x; begin += chunk) {
+        int64_t n = rows - begin < chunk ? rows - begin : chunk;
         size_t offset = (size_t)begin * x->nb[1];
-        tn_tensor *part = rows <= FFN_CHUNK ? x
-                                            : tn_view(b->a, x, 2, (const int64_t[]){x->ne[0], n},
-                                                      (const size_t[]){4, x->nb[1]}, offset);
+        tn_tensor *part = rows <= chunk ? x
+                                        : tn_view(b->a, x, 2, (const int64_t[]){x->ne[0], n},
+                                                  (const size_t[]){4, x->nb[1]}, offset);
         tn_tensor *y = feed_forward(
             b, il, l->ffn_norm || b->arch->bare_norms ? norm(b, part, l->ffn_norm, l->ffn_norm_b) : part);
-        if (rows <= FFN_CHUNK) return tn_add(b->a, x, y);
+        if (rows <= chunk) return tn_add(b->a, x, y);
         if (!y) return NULL;
         x = tn_acc(b->a, x, y, x->nb[1], x->nb[2], x->nb[3], offset);
     }
@@ -306,19 +325,19 @@ static tn_tensor *classify(const builder *b, tn_tensor *x) {
 }
 
 size_t tn__graph_tensor_limit(const tn_model *m, tn__shape shape) {
-    size_t chunks = (size_t)(shape.n_tokens + FFN_CHUNK - 1) / FFN_CHUNK;
+    size_t chunks = (size_t)(shape.n_tokens + FFN_CHUNK_CPU - 1) / FFN_CHUNK_CPU;
     return (size_t)m->h.n_layer * (48 + 40 * chunks) + 64;
 }
 
 tn_status tn__build_graph(const tn_session *s, tn__shape shape, tn__graph_set *set) {
-    builder b = {
-        .s = s, .m = s->model, .h = &s->model->h, .arch = s->model->arch, .set = set, .n_tokens = shape.n_tokens};
+    builder b = {.s = s, .m = s->model, .h = &s->model->h, .arch = s->model->arch, .set = set};
     size_t limit = tn__graph_tensor_limit(s->model, shape),
            capacity = limit + s->model->n_all + 4 * (size_t)b.h->n_layer;
     set->shape = shape;
     TN_TRY(
         tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(limit, capacity), .no_alloc = true}, &set->arena));
     tn_arena *a = b.a = set->arena;
+    TN_TRY(tn_graph_new(a, capacity, &b.graph));
     int64_t n = shape.n_tokens;
     set->tokens = tn_name(a, tn_input(a, TN_I32, n), "tokens");
     set->positions = tn_name(a, tn_input(a, TN_I32, n), "positions");
@@ -342,7 +361,8 @@ tn_status tn__build_graph(const tn_session *s, tn__shape shape, tn__graph_set *s
         [TN__GRAPH_LOGITS] = "logits", [TN__GRAPH_HIDDEN] = "hidden", [TN__GRAPH_RANK] = "scores"};
     set->result = tn_name(a, tn_output(x), "%s", names[shape.kind]);
     TN_TRY(tn_arena_status(a));
-    TN_TRY(tn_graph_new(a, capacity, &set->graph));
+    TN_TRY(b.status);
+    set->graph = b.graph;
     return tn_graph_add(set->graph, set->result);
 }
 
@@ -364,8 +384,7 @@ static tn_tensor *moved(builder *b, tn_tensor *cache, int group, int32_t rotate_
 }
 
 tn_status tn__build_move(const tn_session *s, tn__shape shape, tn__graph_set *set) {
-    builder b = {
-        .s = s, .m = s->model, .h = &s->model->h, .arch = s->model->arch, .set = set, .n_tokens = shape.n_tokens};
+    builder b = {.s = s, .m = s->model, .h = &s->model->h, .arch = s->model->arch, .set = set};
     size_t limit = 16 * (size_t)b.h->n_layer + 16;
     int group = shape.n_outputs;
     bool shift = shape.kind == TN__GRAPH_SHIFT;
