@@ -63,11 +63,18 @@ static tn_rope_params rope_params(const builder *b, int32_t il) {
     return p;
 }
 
+tn_tensor *tn__rope_factors(const tn_session *s) {
+    const tn__weights *w = &s->model->w;
+    if (w->rope_freqs) return w->rope_freqs;
+    return s->params.n_ctx / s->params.n_seqs > s->model->h.rope_orig_ctx ? w->rope_long : w->rope_short;
+}
+
+/* Where the layer is: such a small tensor must not make its op, or itself, travel. */
 static tn_tensor *rope_factors(const builder *b, int32_t il) {
     const tn__weights *w = &b->m->w;
     if (w->layers[il].rope_freqs) return w->layers[il].rope_freqs;
-    if (w->rope_freqs) return w->rope_freqs;
-    return b->s->params.n_ctx / b->s->params.n_seqs > b->h->rope_orig_ctx ? w->rope_long : w->rope_short;
+    tn_tensor *copy = b->s->kv.factors[b->s->kv.layers[il].device];
+    return copy ? copy : tn__rope_factors(b->s);
 }
 
 /* Rows of a head each: [size, heads, tokens] out of a matrix whose rows start at `offset` bytes. */

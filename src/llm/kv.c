@@ -34,8 +34,10 @@ tn_status tn__kv_new(const tn__kv_params *p, tn__kv *kv) {
     kv->n_devices = p->n_devices;
     kv->layers = tn_calloc((size_t)h->n_layer, sizeof *kv->layers);
     kv->meta = tn_calloc(TN__CACHE_GROUPS * p->n_devices, sizeof(tn_tensor *));
+    kv->factors = tn_calloc(p->n_devices, sizeof(tn_tensor *));
+    kv->factors_from = p->factors;
     kv->buffers = tn_calloc(p->n_devices, sizeof(tn_buffer *));
-    if (!kv->layers || !kv->meta || !kv->buffers) return TN_E_NOMEM;
+    if (!kv->layers || !kv->meta || !kv->factors || !kv->buffers) return TN_E_NOMEM;
 
     /* Layers with a window need only the window and one micro-batch per sequence; worth a group of its own only when
      * that is smaller than the whole. */
@@ -51,7 +53,7 @@ tn_status tn__kv_new(const tn__kv_params *p, tn__kv *kv) {
     if (!use_ring || any_full) TN_TRY(new_cells(&kv->groups[TN__CACHE_FULL], p->n_ctx, 0, p->n_seqs));
     if (use_ring) TN_TRY(new_cells(&kv->groups[TN__CACHE_WINDOW], (int32_t)ring, window, p->n_seqs));
 
-    size_t n_tensors = 2 * (size_t)h->n_layer + TN__CACHE_GROUPS * p->n_devices;
+    size_t n_tensors = 2 * (size_t)h->n_layer + (TN__CACHE_GROUPS + 1) * p->n_devices;
     TN_TRY(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(n_tensors, 0), .no_alloc = true}, &kv->arena));
     for (int32_t i = 0; i < h->n_layer; i++) {
         tn__kv_layer *l = &kv->layers[i];
@@ -69,6 +71,11 @@ tn_status tn__kv_new(const tn__kv_params *p, tn__kv *kv) {
         if (!*meta)
             *meta = tn_name(kv->arena, tn_tensor_nd(kv->arena, TN_I32, 1 + kv->groups[l->group].words, cells),
                             "cells.%d", l->group);
+        tn_tensor **factors = &kv->factors[l->device];
+        if (p->factors && l->device != p->factors_device && !*factors)
+            *factors =
+                tn_name(kv->arena, tn_tensor_new(kv->arena, p->factors->type, p->factors->n_dims, p->factors->ne),
+                        "rope_factors");
     }
     return tn_arena_status(kv->arena);
 }
@@ -76,14 +83,15 @@ tn_status tn__kv_new(const tn__kv_params *p, tn__kv *kv) {
 /* Calls `each` for every tensor of a device with its place; returns the total. */
 static tn_status lay_out(const tn__kv *kv, size_t device, tn_buffer_type *type, tn_buffer *buffer, size_t *total) {
     size_t offset = 0, align = tn_buffer_type_alignment(type);
-    for (size_t i = 0; i < 2 * (size_t)kv->n_layer + TN__CACHE_GROUPS; i++) {
+    for (size_t i = 0; i < 2 * (size_t)kv->n_layer + TN__CACHE_GROUPS + 1; i++) {
         tn_tensor *t;
         if (i < 2 * (size_t)kv->n_layer) {
             const tn__kv_layer *l = &kv->layers[i / 2];
             if ((size_t)l->device != device) continue;
             t = i % 2 ? l->v : l->k;
         } else {
-            t = kv->meta[(i - 2 * (size_t)kv->n_layer) * kv->n_devices + device];
+            size_t group = i - 2 * (size_t)kv->n_layer;
+            t = group < TN__CACHE_GROUPS ? kv->meta[group * kv->n_devices + device] : kv->factors[device];
             if (!t) continue;
         }
         if (buffer) TN_TRY(tn_buffer_bind(buffer, t, offset));
@@ -108,6 +116,7 @@ tn_status tn__kv_allocate(tn__kv *kv, tn_buffer_type *const *types) {
         TN_TRY(tn_buffer_new(types[d], size, &kv->buffers[d]));
         TN_TRY(tn_buffer_clear(kv->buffers[d], 0)); /* empty cells are multiplied by 0: they must not hold NaN */
         TN_TRY(lay_out(kv, d, types[d], kv->buffers[d], &size));
+        if (kv->factors[d]) TN_TRY(tn_tensor_copy(kv->factors_from, kv->factors[d]));
     }
     return TN_OK;
 }
@@ -121,6 +130,7 @@ void tn__kv_free(tn__kv *kv) {
     tn_arena_free(kv->arena);
     tn_free(kv->buffers);
     tn_free(kv->meta);
+    tn_free(kv->factors);
     tn_free(kv->layers);
     memset(kv, 0, sizeof *kv);
 }

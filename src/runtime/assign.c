@@ -243,6 +243,7 @@ tn_status tn__sched_assign(const tn_sched *sched, const tn_graph *graph, tn__pla
     spread(&j, true, false);
     spread(&j, false, false);
     place_the_rest(&j);
+    TN_TRY(tn__sched_trim_borders(sched, graph, places));
     place_sources_and_views(&j);
     return check(&j);
 }

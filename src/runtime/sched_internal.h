@@ -17,6 +17,7 @@
     X(OFFLOAD, "large enough to move its host weights over")                                                         \
     X(WRITES, "writes into memory there")                                                                            \
     X(NEXT_TO, "next to its neighbours")                                                                             \
+    X(BORDER, "with what it reads: less is copied")                                                                  \
     X(UPGRADED, "a better device reads the same memory")                                                             \
     X(SOURCES, "most of its sources are there")                                                                      \
     X(READER, "its first reader is there")                                                                           \
@@ -97,6 +98,8 @@ static inline bool tn__is_view_op(const tn_tensor *t) { return tn_op_get_family(
 
 /* Fills places[0 … nodes+leaves-1]. */
 tn_status tn__sched_assign(const tn_sched *sched, const tn_graph *graph, tn__place *places);
+/* Part of it: moves cheap nodes at the borders between devices to where less has to be copied. */
+tn_status tn__sched_trim_borders(const tn_sched *sched, const tn_graph *graph, tn__place *places);
 int tn__sched_pin_of(const tn_sched *sched, const tn_tensor *tensor);
 /* The memory a tensor on `backend` lives in: its own buffer's type, or the backend's. */
 tn_buffer_type *tn__sched_memory_type(const tn_sched *sched, const tn_tensor *tensor, int backend);
