@@ -79,7 +79,7 @@ typedef struct tn_session_params {
     int n_threads;            /* 0: one per core */
     tn_type cache_k, cache_v; /* f32 f16 bf16 q8_0 q4_0 */
     const char *devices[16];  /* in order of preference; empty: all GPUs found, then the CPU */
-    float split[16];          /* share of the layers per device; all 0: by free memory */
+    float split[16];          /* share of the layers per device; all 0: fill the first, then the next */
     int32_t n_gpu_layers;     /* layers off the CPU; -1: as many as fit */
     const tn_placement_override *overrides;
     size_t n_overrides;
@@ -216,6 +216,8 @@ typedef struct tn_session_stats {
 TN_API tn_session_stats tn_session_get_stats(const tn_session *session);
 TN_API void tn_session_reset_stats(tn_session *session);
 TN_API tn_sched *tn_session_sched(tn_session *session); /* for dumps and callbacks */
+/* Where every weight is and why, one line each. */
+TN_API tn_status tn_session_explain(const tn_session *session, FILE *out);
 TN_API tn_status tn_session_dump_splits(tn_session *session, bool prefill, FILE *out);
 
 #ifdef __cplusplus

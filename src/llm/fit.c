@@ -37,27 +37,32 @@ static tn_status check(tn_session *s) {
     return TN_OK;
 }
 
-/* The caller's number of layers, or the largest that fits. */
-static tn_status choose_layers(tn_session *s) {
-    int32_t wanted = s->params.n_gpu_layers, high = s->model->h.n_layer + 1;
-    if (s->model->loaded && s->model->n_gpu_layers != wanted) wanted = s->model->n_gpu_layers;
-    TN_TRY(tn__session_plan(s, wanted));
-    TN_TRY(check(s));
-    s->chosen_layers = wanted < 0 ? high : wanted;
-    if (wanted >= 0 || s->fits || s->n_devices == 1) return TN_OK;
-    int32_t low = 0; /* fits, or nothing does */
-    while (low + 1 < high) {
-        int32_t middle = low + (high - low) / 2;
-        TN_TRY(tn__session_plan(s, middle));
-        TN_TRY(check(s));
-        if (s->fits)
-            low = middle;
-        else
-            high = middle;
-    }
-    TN_TRY(tn__session_plan(s, low));
-    s->chosen_layers = low;
+static tn_status place_and_check(tn_session *s, int32_t n_gpu_layers) {
+    TN_TRY(tn__place_layers(s, n_gpu_layers));
+    TN_TRY(tn__session_plan(s));
     return check(s);
+}
+
+/* The caller's number of layers, or as many as fit. How much a device needs beside its layers is known once a plan
+ * put some there, so placing and planning take turns until a plan fits or nothing new is learnt. What was learnt from
+ * plans with more layers may be too much: single layers are added as long as they fit. */
+static tn_status choose_layers(tn_session *s) {
+    if (s->model->loaded) {
+        TN_TRY(tn__place_follow(s));
+        TN_TRY(tn__session_plan(s));
+        return check(s);
+    }
+    int32_t wanted = s->params.n_gpu_layers, all = s->model->h.n_layer + 1;
+    do TN_TRY(place_and_check(s, wanted));
+    while (tn__place_learn(s) && !s->fits && s->n_devices > 1);
+    if (wanted >= 0 || !s->fits || s->n_devices == 1) return TN_OK;
+    int32_t count = tn__place_count(s);
+    while (count < all) {
+        TN_TRY(place_and_check(s, count + 1));
+        if (!s->fits) return place_and_check(s, count);
+        count++;
+    }
+    return TN_OK;
 }
 
 /* Packed weights take memory that mapped ones do not; where that is not there, the map serves. */

@@ -40,18 +40,21 @@ static bool can_map(const tn__load *l, const tn__weight *w) {
     return w->info->data && tn_buffer_type_is_host(type) && tn_device_get_caps(tn_buffer_type_device(type)).wrap_host;
 }
 
+size_t tn__load_size(const tn_model *m, const tn__load *l, const tn__weight *w) {
+    tn_buffer_type *type = tn__weight_memory(l, w);
+    if (can_map(l, w) || (!tn_gguf_has_data(m->file) && tn_buffer_type_is_host(type))) return 0;
+    return tn__align_up(tn_buffer_type_tensor_size(type, w->tensor), tn_buffer_type_alignment(type));
+}
+
 tn_status tn__load_sizes(const tn_model *m, const tn__load *l, size_t *sizes, size_t *mapped) {
     memset(sizes, 0, l->n_types * sizeof *sizes);
     memset(mapped, 0, l->n_types * sizeof *mapped);
     for (size_t i = 0; i < m->n_all; i++) {
         const tn__weight *w = &m->all[i];
         if (w->ignored) continue;
-        size_t d = (size_t)l->device_of(l->user, w);
-        tn_buffer_type *type = tn__weight_memory(l, w);
-        if (can_map(l, w) || (!tn_gguf_has_data(m->file) && tn_buffer_type_is_host(type)))
-            mapped[d] += w->info->size;
-        else
-            sizes[d] += tn__align_up(tn_buffer_type_tensor_size(type, w->tensor), tn_buffer_type_alignment(type));
+        size_t d = (size_t)l->device_of(l->user, w), size = tn__load_size(m, l, w);
+        sizes[d] += size;
+        if (!size) mapped[d] += w->info->size;
     }
     return TN_OK;
 }

@@ -16,6 +16,8 @@ typedef struct tn__load {
 
 /* The memory a weight goes to. */
 tn_buffer_type *tn__weight_memory(const tn__load *load, const tn__weight *weight);
+/* Bytes that loading would allocate for it: 0 when it stays in the file's map. */
+size_t tn__load_size(const tn_model *model, const tn__load *load, const tn__weight *weight);
 /* Bytes per device that loading would allocate, and bytes that stay in the file's map. */
 tn_status tn__load_sizes(const tn_model *model, const tn__load *load, size_t *sizes, size_t *mapped);
 /* Loads once; later calls do nothing. On failure nothing stays loaded. */

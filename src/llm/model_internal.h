@@ -231,8 +231,7 @@ struct tn_model {
     int64_t n_params;
     /* Set by the first session. */
     bool loaded;
-    int32_t n_gpu_layers; /* as loaded: later sessions follow */
-    bool packed;          /* likewise */
+    bool packed; /* as loaded: later sessions follow */
     tn__weight_buffer *buffers;
     size_t n_buffers;
     uint64_t load_ns;

@@ -97,33 +97,7 @@ static tn_status fill_params(const tn_model *m, tn_session_params *p) {
     return TN_OK;
 }
 
-/* The last n_gpu_layers layers go to the devices before the CPU, by their shares; the output side follows when there
- * is one more. */
-static void place_layers(tn_session *s, int32_t n_gpu_layers) {
-    int32_t n = s->model->h.n_layer, cpu = (int32_t)s->n_devices - 1;
-    int32_t off_cpu = cpu == 0 ? 0 : n_gpu_layers < 0 ? n + 1 : TN__MIN(n_gpu_layers, n + 1);
-    float total = 0;
-    for (int32_t d = 0; d < cpu; d++) total += s->params.split[d];
-    for (int32_t i = 0; i < n + 2; i++) {
-        int32_t layer = i - 1, device = cpu;
-        if (layer >= 0 && layer >= n - off_cpu + (off_cpu > n)) {
-            /* Where this layer lies among those off the CPU, from 0 to 1. */
-            int32_t first = TN__MAX(0, n - off_cpu + (off_cpu > n));
-            float at = ((float)(layer - first) + 0.5f) / (float)(n + (off_cpu > n) - first), sum = 0;
-            for (device = 0; device < cpu - 1; device++) {
-                sum += total > 0 ? s->params.split[device] / total : 1.0f / (float)cpu;
-                if (at < sum) break;
-            }
-            if (layer == n && off_cpu <= n) device = cpu;
-        }
-        s->device_of_layer[i] = device;
-    }
-}
-
-static int device_of_weight(const void *user, const tn__weight *w) {
-    const tn_session *s = user;
-    return s->device_of_layer[w->layer + 1];
-}
+static int device_of_weight(const void *user, const tn__weight *w) { return tn__place_of_weight(user, w); }
 
 static tn_status make_staging(tn_session *s) {
     size_t n = (size_t)s->params.n_ubatch, b = (size_t)s->params.n_batch;
@@ -191,6 +165,8 @@ static void stand_in_all(tn_session *s) {
     for (size_t i = 0; i < TN__CACHE_GROUPS * s->n_devices; i++)
         if (s->kv.meta[i])
             stand_in(s, s->kv.meta[i], (int)(i % s->n_devices), STAND_CACHE, s->types[i % s->n_devices]);
+    for (size_t d = 0; d < s->n_devices; d++)
+        if (s->kv.factors[d]) stand_in(s, s->kv.factors[d], (int)d, STAND_CACHE, s->types[d]);
 }
 
 void tn__remove_stand_ins(tn_model *m) {
@@ -209,24 +185,22 @@ tn_status tn__session_prepare(tn_session *s) {
     TN_TRY(tn__session_devices(s, &sp));
     TN_TRY(tn_sched_new(&sp, &s->sched));
     s->n_devices = tn_sched_backend_count(s->sched);
-    s->device_of_layer = tn_calloc((size_t)m->h.n_layer + 2, sizeof *s->device_of_layer);
     s->types = tn_calloc(s->n_devices, sizeof(tn_buffer_type *));
     s->stand_ins = tn_calloc(STANDS * s->n_devices, sizeof *s->stand_ins);
     s->planned = tn_calloc(s->n_devices, sizeof *s->planned);
-    if (!s->device_of_layer || !s->types || !s->stand_ins || !s->planned) return TN_E_NOMEM;
+    if (!s->types || !s->stand_ins || !s->planned) return TN_E_NOMEM;
     for (size_t d = 0; d < s->n_devices; d++)
         s->types[d] = tn_device_buffer_type(tn_backend_device(tn_sched_backend(s->sched, d)));
-    return TN_OK;
+    return tn__place_new(s);
 }
 
-/* Everything a session will need, per device, for one placement of the layers. Takes no device memory. */
-tn_status tn__session_plan(tn_session *s, int32_t n_gpu_layers) {
+/* Everything a session will need, per device, for the present placement. Takes no device memory. */
+tn_status tn__session_plan(tn_session *s) {
     tn_model *m = s->model;
     for (size_t i = 0; i < s->n_sets; i++) tn__graph_set_free(s->sets[i]);
     s->n_sets = 0;
     tn_sched_reset(s->sched);
     tn__kv_free(&s->kv);
-    place_layers(s, n_gpu_layers);
     tn__kv_params kp = {
         .model = m,
         .n_ctx = m->h.causal ? s->params.n_ctx : s->params.n_ubatch, /* encoders keep nothing between micro-batches */
@@ -237,7 +211,10 @@ tn_status tn__session_plan(tn_session *s, int32_t n_gpu_layers) {
         .types = s->types,
         .device_of_layer = s->device_of_layer + 1,
         .n_devices = s->n_devices,
+        .factors = tn__rope_factors(s),
     };
+    for (size_t i = 0; kp.factors && i < m->n_all; i++)
+        if (m->all[i].tensor == kp.factors) kp.factors_device = tn__place_of_weight(s, &m->all[i]);
     TN_TRY(tn__kv_new(&kp, &s->kv));
     stand_in_all(s);
     int32_t decode = tn__round_tokens(TN__MIN(s->params.n_seqs, s->params.n_ubatch), s->params.n_ubatch);
@@ -286,7 +263,6 @@ static tn_status create(tn_session *s) {
     if (!s->fits) return tn__session_too_big(s);
     const tn__load load = load_of(s);
     TN_TRY(tn__load_weights(m, &load));
-    m->n_gpu_layers = s->chosen_layers;
     m->packed = s->pack;
     TN_TRY(tn__kv_allocate(&s->kv, s->types));
     TN_TRY(make_staging(s));
@@ -319,7 +295,7 @@ void tn__session_drop(tn_session *s) {
     tn_free(s->sets);
     tn_sched_free(s->sched);
     tn__kv_free(&s->kv);
-    tn_free(s->device_of_layer);
+    tn__place_free(s);
     tn_free(s->types);
     tn_free(s->stand_ins);
     tn_free(s->planned);
@@ -352,4 +328,3 @@ tn_status tn_session_dump_splits(tn_session *s, bool prefill, FILE *out) {
     if (!s || !out) return tn_fail(TN_E_INVALID, "tn_session_dump_splits: NULL argument");
     return tn_sched_dump(s->sched, s->reserved[prefill ? 0 : 1]->graph, out);
 }
-

@@ -3,6 +3,7 @@
 #define TN_LLM_SESSION_INTERNAL_H
 
 #include "llm/model_internal.h"
+#include "llm/placement.h"
 
 #include "tenon/backend_impl.h"
 
@@ -31,7 +32,9 @@ typedef struct tn__kv {
     tn__kv_layer *layers;
     int32_t n_layer, n_seqs;
     size_t n_devices;
-    tn_tensor **meta; /* [group][device] on the device, or NULL */
+    tn_tensor **meta;    /* [group][device] on the device, or NULL */
+    tn_tensor **factors; /* per device: a copy of the model's rope factors, or NULL: those themselves are there */
+    const tn_tensor *factors_from;
     tn_arena *arena;
     tn_buffer **buffers; /* per device */
     int32_t peak;
@@ -44,6 +47,8 @@ typedef struct tn__kv_params {
     tn_buffer_type *const *types; /* per device */
     const int *device_of_layer;
     size_t n_devices;
+    const tn_tensor *factors; /* rope factors that all layers share, or NULL, and where they are */
+    int factors_device;
 } tn__kv_params;
 
 tn_status tn__kv_new(const tn__kv_params *params, tn__kv *kv); /* tensors and cells; no device memory yet */
@@ -102,14 +107,14 @@ struct tn_session {
     tn_model *model;
     tn_session_params params;
     tn_sched *sched;
-    size_t n_devices;         /* = backends of the scheduler */
-    int *device_of_layer;     /* n_layer + 2: input side, layers, output side */
+    size_t n_devices;     /* = backends of the scheduler */
+    int *device_of_layer; /* n_layer + 2: input side, layers, output side */
+    tn__placement place;
     tn_buffer_type **types;   /* per device */
     tn_buffer *stand_ins;     /* per device: of the unallocated cache, of unloaded weights, plain and packed */
     bool pack;                /* weights go to the memory they gain from */
     tn__device_plan *planned; /* per device */
     bool fits;
-    int32_t chosen_layers;                             /* off the CPU */
     tn__graph_set *reserved[2 + 2 * TN__CACHE_GROUPS]; /* prefill, decode, then shift and move per group */
     size_t n_reserved;
     tn__kv kv;
@@ -139,10 +144,11 @@ void tn__pool_start(tn_session *session); /* of a decode */
 bool tn__pool_wants(const tn_session *session, const tn_batch *batch, int32_t i);
 tn_status tn__pool_take(tn_session *session, const tn__graph_set *set, int32_t begin, int32_t n, int32_t kept);
 void tn__pool_finish(tn_session *session);
-tn__graph_kind tn__session_kind(const tn_session *session); /* of its graphs from tokens on */
+tn__graph_kind tn__session_kind(const tn_session *session);        /* of its graphs from tokens on */
 int32_t tn__rows_out(const tn_session *session, int32_t n_tokens); /* most rows such a graph gives */
 int32_t tn__outputs_for(const tn_session *session, int32_t n_wanted, int32_t n_tokens);
 
+tn_tensor *tn__rope_factors(const tn_session *session); /* that all layers share, or NULL */
 /* Graphs that move cells; a group in which nothing needs to be done gets no graph. */
 tn_status tn__build_move(const tn_session *session, tn__shape shape, tn__graph_set *set);
 tn_status tn__build_graph(const tn_session *session, tn__shape shape, tn__graph_set *set);
@@ -156,7 +162,7 @@ int32_t tn__round_outputs(int32_t n, int32_t limit);
 /* Creation in steps: devices and scheduler; the plan for one placement; the choice of a placement that fits. */
 tn_status tn__session_prepare(tn_session *session);
 tn_status tn__session_devices(const tn_session *session, tn_sched_params *params);
-tn_status tn__session_plan(tn_session *session, int32_t n_gpu_layers);
+tn_status tn__session_plan(tn_session *session);
 tn_status tn__session_choose(tn_session *session);
 void tn__remove_stand_ins(tn_model *model); /* as long as nothing is loaded */
 /* Frees what a session holds, not the session itself, and undoes stand-ins in an unloaded model. */

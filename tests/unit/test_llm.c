@@ -174,6 +174,7 @@ static void logits_over_three_devices(void **state) {
     tn_session_params p = params();
     p.devices[0] = "sim:64M,name=left";
     p.devices[1] = "sim:64M,ops=-rope-soft_max,name=right";
+    p.split[0] = p.split[1] = 1;
     p.n_gpu_layers = 2;
     for_every_model("over three devices", interleaved, &p);
 }
