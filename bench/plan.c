@@ -1,9 +1,10 @@
 /* What planning costs and how good it is: packing instances, model-shaped graphs, and growth with size.
  *
- *     plan [FOLDER]    FOLDER holds packing files (default: $TENON_GOLDEN/packing or ../shared/golden/packing)
+ *     plan [FOLDER]    FOLDER holds packing/ and archs/ (default: $TENON_GOLDEN or ../shared/golden)
  *
  * The yardstick is an allocator that sees one request after another in execution order and takes the tightest free
  * block. Times are medians of the processor time of several runs. */
+#include "llm/session_internal.h"
 #include "plan/plan_internal.h"
 
 #include "base/checked.h"
@@ -144,6 +145,9 @@ static void print_row(const char *name, size_t items, const char *method, size_t
 
 static const char *const effort_names[] = {"fast", "balanced", "exact"};
 static bool larger_than_yardstick;
+typedef struct worst_case {
+    double plan, online, seconds;
+} worst_case;
 
 static void measure(const char *name, const tn_pack_item *items, size_t count, int most_effort, size_t capacity) {
     tn_pack_result result;
@@ -170,6 +174,11 @@ static void measure(const char *name, const tn_pack_item *items, size_t count, i
     print_row(name, count, "online", online, bound, online_time);
 }
 
+static int ends_with(const char *name, const char *end) {
+    size_t length = strlen(name), tail = strlen(end);
+    return length > tail && strcmp(name + length - tail, end) == 0 ? (int)(length - tail) : 0;
+}
+
 /* ---- Packing files
  * ------------------------------------------------------------------------------------------------------ */
 
@@ -183,10 +192,10 @@ static void pack_files(const char *folder) {
     print_head("Packing files");
     for (int i = 0; i < count; i++) {
         char path[8192], name[64];
-        size_t length = strlen(entries[i]->d_name);
-        if (length > 4 && strcmp(entries[i]->d_name + length - 4, ".csv") == 0) {
+        int length = ends_with(entries[i]->d_name, ".csv");
+        if (length) {
             snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name);
-            snprintf(name, sizeof name, "%.*s", (int)length - 4, entries[i]->d_name);
+            snprintf(name, sizeof name, "%.*s", length, entries[i]->d_name);
             FILE *file = fopen(path, "rb");
             if (!file) continue;
             static char text[1 << 24];
@@ -306,12 +315,154 @@ static tn_tensor *unet(tn_arena *a, int layers) {
     return x;
 }
 
+/* Encoder and decoder, each with a width of its own: the encoder's result lives to the end, attention and
+ * feed-forward may run side by side, some layers hand a result to a later one. */
+static tn_tensor *translator(tn_arena *a, int layers) {
+    int64_t width = 64 * (2 + (int64_t)below(14)), heads = width / 64, tokens = 1 + (int64_t)below(700),
+            outputs = 1 + (int64_t)below(400), hidden = width / 2 * (1 + (int64_t)below(8));
+    tn_tensor *x = tn_input(a, TN_F32, width, tokens), *pos = tn_input(a, TN_I32, tokens), *memory = NULL,
+              *early = NULL;
+    for (int l = 0; l < layers; l++) {
+        if (l == layers / 2) {
+            memory = tn_rms_norm(a, x, weight(a, TN_F32, width, 1, 1), 1e-5f);
+            tokens = outputs;
+            x = tn_input(a, TN_F32, width, tokens);
+            pos = tn_input(a, TN_I32, tokens);
+            early = NULL;
+        }
+        tn_tensor *side = below(3) ? NULL : x;
+        x = attention_block(a, x, pos, width, heads, heads, tokens);
+        if (memory) {
+            tn_tensor *h = tn_rms_norm(a, x, weight(a, TN_F32, width, 1, 1), 1e-5f);
+            tn_tensor *q = tn_reshape(a, tn_mul_mat(a, weight(a, TN_F16, width, width, 1), h), 64, heads, tokens);
+            tn_tensor *k = tn_reshape(a, tn_mul_mat(a, weight(a, TN_F16, width, width, 1), memory), 64, heads,
+                                      memory->ne[1]),
+                      *v = tn_reshape(a, tn_mul_mat(a, weight(a, TN_F16, width, width, 1), memory), 64, heads,
+                                      memory->ne[1]);
+            tn_tensor *o = tn_attention(a, &(tn_attention_sources){.q = q, .k = k, .v = v},
+                                        &(tn_attention_params){.scale = 0.1f});
+            x = tn_add(a, x, tn_mul_mat(a, weight(a, TN_F16, width, width, 1), tn_reshape(a, o, width, tokens)));
+        }
+        tn_tensor *h = tn_rms_norm(a, side ? side : x, weight(a, TN_F32, width, 1, 1), 1e-5f);
+        tn_tensor *up = tn_silu(a, tn_mul_mat(a, weight(a, TN_F16, width, hidden, 1), h));
+        x = tn_add(a, x, tn_mul_mat(a, weight(a, TN_F16, hidden, width, 1), up));
+        if (early && below(2)) {
+            x = tn_add(a, x, early);
+            early = NULL;
+        } else if (!early && below(2)) {
+            early = tn_scale(a, x, 0.5f, 0);
+        }
+    }
+    return tn_mul_mat(a, weight(a, TN_F16, width, 1000 + (int64_t)below(60000), 1), x);
+}
+
+/* Experts as branches of their own, each with as many rows as were sent to it. */
+static tn_tensor *branches(tn_arena *a, int layers) {
+    int64_t width = 64 * (1 + (int64_t)below(12)), heads = width / 64, tokens = 16 + (int64_t)below(300);
+    tn_tensor *x = tn_input(a, TN_F32, width, tokens), *pos = tn_input(a, TN_I32, tokens);
+    for (int l = 0; l < layers; l++) {
+        x = attention_block(a, x, pos, width, heads, heads, tokens);
+        tn_tensor *h = tn_rms_norm(a, x, weight(a, TN_F32, width, 1, 1), 1e-5f), *sum = tn_dup(a, x);
+        int experts = 2 + (int)below(4);
+        int64_t left = tokens;
+        for (int e = 0; e < experts && left; e++) {
+            int64_t rows = e == experts - 1 ? left : (int64_t)below((uint64_t)left + 1);
+            left -= rows;
+            if (rows == 0) continue;
+            int64_t hidden = 32 * (1 + (int64_t)below(60));
+            tn_tensor *ids = tn_input(a, TN_I32, rows), *own = tn_get_rows(a, h, ids);
+            tn_tensor *gate = tn_mul_mat(a, weight(a, TN_F16, width, hidden, 1), own),
+                      *up = tn_mul_mat(a, weight(a, TN_F16, width, hidden, 1), own);
+            tn_tensor *down = tn_mul_mat(a, weight(a, TN_F16, hidden, width, 1), tn_swiglu(a, gate, up));
+            sum = tn_set_rows(a, sum, tn_add(a, down, tn_get_rows(a, sum, ids)), ids);
+        }
+        x = sum;
+    }
+    return tn_rms_norm(a, x, weight(a, TN_F32, width, 1, 1), 1e-5f);
+}
+
+/* A U-net with odd sizes, attention below, and a time embedding that every block reads. */
+static tn_tensor *odd_unet(tn_arena *a, int layers) {
+    int levels = 2 + (int)below(4), blocks = layers / (2 * levels) + 1, n_skips = 0;
+    int64_t size[8], channels[8];
+    tn_tensor **skips = calloc((size_t)levels * (size_t)blocks, sizeof(tn_tensor *));
+    size[0] = 8 * (4 + (int64_t)below(12));
+    channels[0] = 8 * (1 + (int64_t)below(8));
+    for (int l = 1; l < levels; l++) {
+        size[l] = (size[l - 1] + 1) / 2;
+        channels[l] = channels[l - 1] * (1 + (int64_t)below(3));
+    }
+    tn_tensor *x = tn_input(a, TN_F32, size[0], size[0], channels[0]), *time = tn_input(a, TN_F32, 64);
+    tn_conv_params same = tn_conv_params_default();
+    same.pad[0] = same.pad[1] = 1;
+    for (int step = 0; step < 2 * levels; step++) {
+        bool down = step < levels;
+        int l = down ? step : 2 * levels - 1 - step;
+        int64_t n = size[l], c = channels[l];
+        x = tn_upscale(a, x, (int64_t[]){n, n, x->ne[2], 1}, TN_UPSCALE_NEAREST);
+        for (int b = 0; b < blocks; b++) {
+            tn_tensor *in = down ? x : tn_concat(a, x, skips[--n_skips], 2);
+            int64_t wide = in->ne[2];
+            tn_tensor *first = tn_reshape(a, weight(a, TN_F16, 9, wide, c), 3, 3, wide, c),
+                      *second = tn_reshape(a, weight(a, TN_F16, 9, c, c), 3, 3, c, c),
+                      *short_cut = tn_reshape(a, weight(a, TN_F16, 9, wide, c), 3, 3, wide, c);
+            tn_tensor *h = tn_conv_2d(a, first, tn_silu(a, tn_group_norm(a, in, 8, 1e-5f)), &same);
+            tn_tensor *t = tn_mul_mat(a, weight(a, TN_F16, 64, c, 1), tn_silu(a, time));
+            h = tn_add(a, h, tn_reshape(a, t, 1, 1, c));
+            h = tn_conv_2d(a, second, tn_silu(a, tn_group_norm(a, h, 8, 1e-5f)), &same);
+            x = tn_add(a, wide == c ? in : tn_conv_2d(a, short_cut, in, &same), h);
+            if (down) skips[n_skips++] = x;
+        }
+    }
+    free(skips);
+    return x;
+}
+
+/* One plan in one memory against the yardstick. Returns false when it is larger. */
+static void show_plan(const char *label, const tn_plan *plan, size_t memory, double seconds, bool print,
+                      worst_case *worst) {
+    size_t n = tn_plan_tensor_count(plan), count = 0;
+    tn_pack_item *items = calloc(n + 1, sizeof *items);
+    for (size_t i = 0; i < n; i++) {
+        const tn_plan_slot *slot = &plan->slots[i];
+        if (tn__plan_owns(slot) && (size_t)slot->memory == memory)
+            items[count++] = (tn_pack_item){.start = slot->first,
+                                            .end = (int64_t)plan->until[i] + 1,
+                                            .size = slot->size,
+                                            .alignment = plan->parts[memory].alignment};
+    }
+    double begun = now();
+    size_t online = best_fit(items, count), bound = tn_plan_lower_bound(plan, memory);
+    double online_time = now() - begun;
+    if (seconds < 0) {
+        tn_pack_result result;
+        tn_status status;
+        seconds = pack_time(items, count, NULL, &result, &status);
+        tn_pack_result_free(&result);
+    }
+    free(items);
+    size_t size = tn_plan_size(plan, memory);
+    if (size > online) larger_than_yardstick = true;
+    worst->plan = fmax(worst->plan, (double)size / (double)bound);
+    worst->online = fmax(worst->online, (double)online / (double)bound);
+    worst->seconds = fmax(worst->seconds, seconds);
+    if (!print) return;
+    print_row(label, count, "plan", size, bound, seconds);
+    print_row(label, count, "online", online, bound, online_time);
+}
+
+static void show_worst(const char *name, int graphs, const worst_case *worst) {
+    printf("%-28s %9d graphs, worst ratio: plan %.4f, online %.4f; longest %.3f ms\n", name, graphs, worst->plan,
+           worst->online, 1e3 * worst->seconds);
+    fflush(stdout);
+}
+
 static void plan_graphs(const char *name, shape_maker make, int graphs, int layers) {
     static const tn_plan_memory memory = {"memory", 64, 0};
     tn_plan_params params = {.memories = &memory, .n_memories = 1};
-    double worst = 0, worst_online = 0;
+    worst_case worst = {0};
     for (int g = 0; g < graphs; g++) {
-        size_t room = (size_t)(layers + 8) * 64;
+        size_t room = (size_t)(layers + 8) * 96;
         tn_arena *a;
         tn_graph *graph;
         tn_plan *plan;
@@ -320,40 +471,71 @@ static void plan_graphs(const char *name, shape_maker make, int graphs, int laye
             die("arena");
         tn_tensor *y = tn_output(make(a, layers));
         if (tn_graph_of(a, y, &graph) != TN_OK) die(name);
-        double times[9];
-        for (int run = 0; run < 9; run++) {
+        enum { RUNS = 9 };
+        double times[RUNS];
+        for (int run = 0; run < RUNS; run++) {
             double begun = now();
             if (tn_plan_make(graph, &params, &plan) != TN_OK) die("tn_plan_make");
             times[run] = now() - begun;
-            if (run < 8) tn_plan_free(plan);
+            if (run < RUNS - 1) tn_plan_free(plan);
         }
-        qsort(times, 9, sizeof *times, ascending);
+        qsort(times, RUNS, sizeof *times, ascending);
         if (tn_plan_verify(plan, graph, &params) != TN_OK) die("tn_plan_verify");
-        size_t n = tn_plan_tensor_count(plan), count = 0;
-        tn_pack_item *items = calloc(n, sizeof *items);
-        for (size_t i = 0; i < n; i++) {
-            const tn_plan_slot *slot = &plan->slots[i];
-            if (tn__plan_owns(slot))
-                items[count++] = (tn_pack_item){
-                    .start = slot->first, .end = (int64_t)plan->until[i] + 1, .size = slot->size, .alignment = 64};
-        }
-        double begun = now();
-        size_t online = best_fit(items, count), bound = tn_plan_lower_bound(plan, 0);
-        double online_time = now() - begun;
-        free(items);
-        if (tn_plan_total(plan) > online) larger_than_yardstick = true;
-        worst = fmax(worst, tn_plan_ratio(plan));
-        worst_online = fmax(worst_online, (double)online / (double)bound);
-        char label[64];
+        char label[96];
         snprintf(label, sizeof label, "%s %d: %zu nodes", name, g, plan->n_nodes);
-        if (g < 3 || graphs < 4) {
-            print_row(label, count, "plan", tn_plan_total(plan), bound, times[4]);
-            print_row(label, count, "online", online, bound, online_time);
-        }
+        show_plan(label, plan, 0, times[RUNS / 2], g < 2, &worst);
         tn_plan_free(plan);
         tn_arena_free(a);
     }
-    printf("%-28s %9d graphs, worst ratio: plan %.4f, online %.4f\n", name, graphs, worst, worst_online);
+    show_worst(name, graphs, &worst);
+}
+
+/* ---- Models
+ * --------------------------------------------------------------------------------------------------------------- */
+
+/* The plans of a model's own graphs, as a session on the CPU makes them: 512 tokens, and 1. */
+static void plan_model(const char *path, const char *name, worst_case *worst) {
+    tn_model *model;
+    tn_session *session;
+    if (tn_model_open(path, NULL, &model) != TN_OK) die(path);
+    tn_session_params params = tn_session_params_default();
+    params.n_ctx = 1024;
+    params.n_ubatch = 512;
+    params.n_threads = 1;
+    if (tn_session_new(model, &params, &session) != TN_OK) die(path);
+    for (int decode = 0; decode < 2; decode++) {
+        const tn_plan *plan;
+        char label[64];
+        if (tn_sched_plan(session->sched, session->reserved[decode]->graph, &plan, NULL) != TN_OK) die(path);
+        snprintf(label, sizeof label, "%.20s, %s", name, decode ? "1 token" : "512");
+        for (size_t m = 0; m < tn_plan_memory_count(plan); m++) show_plan(label, plan, m, -1, true, worst);
+    }
+    tn_session_free(session);
+    tn_model_close(model);
+}
+
+static void models(const char *folder) {
+    struct dirent **entries;
+    int count = scandir(folder, &entries, NULL, alphasort), graphs = 0;
+    if (count < 0) {
+        printf("\nno models in %s\n", folder);
+        return;
+    }
+    print_head("Graphs of models, as sessions plan them (default effort; the time is that of packing)");
+    worst_case worst = {0};
+    for (int i = 0; i < count; i++) {
+        char path[8192], name[64];
+        int length = ends_with(entries[i]->d_name, ".gguf");
+        if (length) {
+            snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name);
+            snprintf(name, sizeof name, "%.*s", length, entries[i]->d_name);
+            plan_model(path, name, &worst);
+            graphs += 2;
+        }
+        free(entries[i]);
+    }
+    free(entries);
+    show_worst("models", graphs, &worst);
 }
 
 /* ---- Growth
@@ -390,16 +572,27 @@ static void growth(void) {
 }
 
 int main(int argc, char **argv) {
-    const char *golden = getenv("TENON_GOLDEN");
+    const char *golden = argc > 1 ? argv[1] : getenv("TENON_GOLDEN");
     char folder[4096];
     snprintf(folder, sizeof folder, "%s/packing", golden ? golden : "../shared/golden");
-    pack_files(argc > 1 ? argv[1] : folder);
+    pack_files(folder);
+    snprintf(folder, sizeof folder, "%s/archs", golden ? golden : "../shared/golden");
+    models(folder);
     print_head("Graphs (default effort, all of tn_plan_make)");
-    plan_graphs("transformer", transformer, 20, 24);
-    plan_graphs("mixture of experts", mixture, 20, 24);
-    plan_graphs("u-net", unet, 20, 24);
-    plan_graphs("deep transformer", transformer, 1, 620);
-    plan_graphs("very deep transformer", transformer, 1, 6200);
+    static const struct {
+        const char *name;
+        shape_maker make;
+        int deep; /* layers of about 10,000 nodes */
+    } shapes[] = {{"transformer", transformer, 527}, {"translator", translator, 390}, {"mixture", mixture, 335},
+                  {"experts", branches, 192},        {"u-net", unet, 2000},           {"odd u-net", odd_unet, 800}};
+    for (size_t i = 0; i < TN__COUNT(shapes); i++) plan_graphs(shapes[i].name, shapes[i].make, 100, 24);
+    for (size_t i = 0; i < TN__COUNT(shapes); i++) {
+        char name[64];
+        for (int times = 1; times <= 10; times *= 10) {
+            snprintf(name, sizeof name, "%s%s deep", shapes[i].name, times > 1 ? ", very" : ",");
+            plan_graphs(name, shapes[i].make, 1, shapes[i].deep * times);
+        }
+    }
     growth();
     printf("\n%s\n", larger_than_yardstick ? "LARGER than the online allocator somewhere"
                                            : "never larger than the online allocator");

@@ -92,32 +92,40 @@ static tn__plan_kind kind_of(const tn_tensor *t, const tn_plan_slot *slot) {
     }
 }
 
+/* Writes "op-number" for a tensor without a name. Returns the length. */
+static size_t make_label(char *label, const tn_tensor *t, size_t number) {
+    const char *op = t->op == TN_OP_NONE ? "leaf" : tn_op_name(t->op);
+    size_t length = strnlen(op, TN_MAX_NAME / 2), digits = 1;
+    memcpy(label, op, length);
+    for (size_t rest = number; rest >= 10; rest /= 10) digits++;
+    label[length] = '-';
+    for (size_t d = digits; d > 0; d--, number /= 10) label[length + d] = (char)('0' + number % 10);
+    return length + digits + 1;
+}
+
 /* Copies what is worth knowing of each tensor when the graph is gone. */
 static tn_status describe(tn_plan *plan, const tn_graph *graph) {
-    size_t n = tn_plan_tensor_count(plan), size = 0;
-    char made[48];
-    for (int pass = 0; pass < 2; pass++) {
-        size = 0;
-        for (size_t i = 0; i < n; i++) {
-            const tn_tensor *t = tn__plan_tensor(graph, i);
-            const char *label = t->name;
-            size_t length = strnlen(label, TN_MAX_NAME);
-            if (length == 0) {
-                length = (size_t)snprintf(made, sizeof made, "%s-%zu",
-                                          t->op == TN_OP_NONE ? "leaf" : tn_op_name(t->op), i);
-                label = made;
-            }
-            if (pass == 1) {
-                plan->labels[i] = size;
-                memcpy(plan->text + size, label, length);
-                plan->text[size + length] = '\0';
-                plan->kinds[i] = (uint8_t)kind_of(t, &plan->slots[i]);
-            }
-            size += length + 1;
+    size_t n = tn_plan_tensor_count(plan), capacity = 0;
+    for (size_t i = 0; i < n; i++) {
+        const tn_tensor *t = tn__plan_tensor(graph, i);
+        if (capacity < plan->text_size + TN_MAX_NAME + 1) {
+            /* Most names are short. */
+            capacity = 2 * capacity + 16 * n + 2 * TN_MAX_NAME;
+            char *grown = tn_realloc(plan->text, capacity);
+            if (!grown) return TN_E_NOMEM;
+            plan->text = grown;
         }
-        if (pass == 0 && !(plan->text = tn_malloc(size))) return TN_E_NOMEM;
+        char *label = plan->text + plan->text_size;
+        size_t length = strnlen(t->name, TN_MAX_NAME);
+        if (length)
+            memcpy(label, t->name, length);
+        else
+            length = make_label(label, t, i);
+        label[length] = '\0';
+        plan->labels[i] = plan->text_size;
+        plan->text_size += length + 1;
+        plan->kinds[i] = (uint8_t)kind_of(t, &plan->slots[i]);
     }
-    plan->text_size = size;
     return TN_OK;
 }
 
