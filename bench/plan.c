@@ -283,13 +283,14 @@ static tn_tensor *mixture(tn_arena *a, int layers) {
 static tn_tensor *unet(tn_arena *a, int layers) {
     enum { LEVELS = 4 };
     int64_t size = 32 << below(2), channels = 16 << below(3);
-    tn_tensor *x = tn_input(a, TN_F32, size, size, channels), *skips[LEVELS * 64];
     int n_skips = 0, blocks = layers / (2 * LEVELS) + 1;
+    tn_tensor *x = tn_input(a, TN_F32, size, size, channels),
+              **skips = calloc((size_t)LEVELS * (size_t)blocks, sizeof(tn_tensor *));
     tn_conv_params same = tn_conv_params_default();
     same.pad[0] = same.pad[1] = 1;
     tn_pool_params half = {.kind = TN_POOL_AVG, .kernel = {2, 2}, .stride = {2, 2}};
     for (int level = 0; level < LEVELS; level++) {
-        for (int b = 0; b < blocks && b < 64; b++) {
+        for (int b = 0; b < blocks; b++) {
             tn_tensor *kernel = tn_reshape(a, weight(a, TN_F16, 9, channels, channels), 3, 3, channels, channels);
             tn_tensor *h = tn_conv_2d(a, kernel, tn_silu(a, tn_group_norm(a, x, 8, 1e-5f)), &same);
             x = skips[n_skips++] =
@@ -307,11 +308,12 @@ static tn_tensor *unet(tn_arena *a, int layers) {
             tn_reshape(a, weight(a, TN_F16, 9, 2 * channels, channels), 3, 3, 2 * channels, channels);
         x = tn_conv_2d(a, narrower, tn_upscale(a, x, (int64_t[]){size, size, 2 * channels, 1}, TN_UPSCALE_NEAREST),
                        &same);
-        for (int b = 0; b < blocks && b < 64; b++) {
+        for (int b = 0; b < blocks; b++) {
             tn_tensor *both = tn_concat(a, x, skips[--n_skips], 2);
             x = tn_silu(a, tn_group_norm(a, tn_conv_2d(a, narrower, both, &same), 8, 1e-5f));
         }
     }
+    free(skips);
     return x;
 }
 
@@ -584,7 +586,7 @@ int main(int argc, char **argv) {
         shape_maker make;
         int deep; /* layers of about 10,000 nodes */
     } shapes[] = {{"transformer", transformer, 527}, {"translator", translator, 390}, {"mixture", mixture, 335},
-                  {"experts", branches, 192},        {"u-net", unet, 2000},           {"odd u-net", odd_unet, 800}};
+                  {"experts", branches, 192},        {"u-net", unet, 1700},           {"odd u-net", odd_unet, 800}};
     for (size_t i = 0; i < TN__COUNT(shapes); i++) plan_graphs(shapes[i].name, shapes[i].make, 100, 24);
     for (size_t i = 0; i < TN__COUNT(shapes); i++) {
         char name[64];

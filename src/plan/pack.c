@@ -69,23 +69,35 @@ static void greedy(tn__pack_problem *p, tn__pack_greedy *g, workspace *w, uint64
     if (tn__pack_greedy_run(g, w->order, count, rule, w->at)) tn__pack_keep(p, w->at);
 }
 
-static tn_status online(tn__pack_problem *p, workspace *w, bool mirrored, bool large_first) {
+static tn_status online(tn__pack_problem *p, workspace *w, bool mirrored, tn__pack_ties ties) {
     p->clock.steps += 30 * (uint64_t)p->n;
-    TN_TRY(tn__pack_online(p, mirrored, large_first, w->at));
+    for (uint32_t i = 0; i < p->n; i++) w->order[i] = i;
+    TN_TRY(tn__pack_online(p, w->order, p->n, mirrored, ties, w->at));
     tn__pack_keep(p, w->at);
     return TN_OK;
 }
 
+typedef struct attempt {
+    tn__pack_order_by by;
+    tn__gap_rule rule;
+} attempt;
+
+static void attempts(tn__pack_problem *p, tn__pack_greedy *g, workspace *w, uint64_t goal, const attempt *list,
+                     size_t count) {
+    for (size_t a = 0; a < count && !satisfied(p, goal) && !tn__pack_stopped(&p->clock); a++)
+        greedy(p, g, w, goal, list[a].by, list[a].rule);
+}
+
 static tn_status pack_fast(tn__pack_problem *p, tn__pack_greedy *g, uint64_t goal) {
     workspace w;
-    bool plain = !p->any_fixed && !p->chunk;
+    bool plain = !p->any_fixed && !p->chunk, founded;
     tn_status status = TN_E_NOMEM;
     if (!workspace_make(&w, p->n)) goto out;
     status = TN_OK;
     /* The first one always runs to its end, so that there is a placement: as an allocator would do it, in order of
      * start. Nothing later is ever worse. */
     if (plain) {
-        TN_TRY_GOTO(online(p, &w, false, false), status, out);
+        TN_TRY_GOTO(online(p, &w, false, TN__TIES_AS_GIVEN), status, out);
     } else {
         uint64_t limit = p->clock.limit, deadline = p->clock.deadline;
         p->clock.limit = UINT64_MAX;
@@ -94,17 +106,33 @@ static tn_status pack_fast(tn__pack_problem *p, tn__pack_greedy *g, uint64_t goa
         p->clock.limit = limit;
         p->clock.deadline = deadline;
     }
-    static const struct {
-        tn__pack_order_by by;
-        tn__gap_rule rule;
-    } attempts[] = {{TN__BY_SIZE, TN__GAP_LOWEST},
-                    {TN__BY_AREA, TN__GAP_LOWEST},
-                    {TN__BY_SIZE_SPAN, TN__GAP_TIGHTEST},
-                    {TN__BY_SPAN, TN__GAP_LOWEST}};
-    for (size_t a = 0; a < TN__COUNT(attempts) && !satisfied(p, goal) && !tn__pack_stopped(&p->clock); a++)
-        greedy(p, g, &w, goal, attempts[a].by, attempts[a].rule);
+    if (satisfied(p, goal)) goto out;
+    static const attempt above[] = {{TN__BY_CROWD_SPAN, TN__GAP_LOWEST},
+                                    {TN__BY_SIZE_SPAN, TN__GAP_LOWEST},
+                                    {TN__BY_ROUGH_CROWD_SPAN, TN__GAP_LOWEST},
+                                    {TN__BY_SIZE, TN__GAP_TIGHTEST}};
+    TN_TRY_GOTO(tn__pack_greedy_found(g, goal, &founded), status, out);
+    if (founded) {
+        TN_TRY_GOTO(tn__pack_find_peaks(p), status, out);
+        attempts(p, g, &w, goal, above, TN__COUNT(above));
+        uint64_t left = p->clock.limit - TN__MIN(p->clock.limit, p->clock.steps);
+        TN_TRY_GOTO(tn__pack_improve(p, g, goal, left / 2), status, out);
+        tn__pack_greedy_unfound(g);
+    }
+    static const attempt all[] = {{TN__BY_SIZE, TN__GAP_LOWEST},
+                                  {TN__BY_AREA, TN__GAP_LOWEST},
+                                  {TN__BY_CROWD_SPAN, TN__GAP_LOWEST},
+                                  {TN__BY_SIZE_SPAN, TN__GAP_TIGHTEST},
+                                  {TN__BY_CROWD_AREA, TN__GAP_LOWEST},
+                                  {TN__BY_SPAN, TN__GAP_LOWEST},
+                                  {TN__BY_ROUGH_CROWD_SPAN, TN__GAP_LOWEST}};
+    attempts(p, g, &w, goal, all, 2);
+    if (satisfied(p, goal) || tn__pack_stopped(&p->clock)) goto out;
+    if (plain) TN_TRY_GOTO(online(p, &w, false, TN__TIES_LONGEST), status, out);
+    TN_TRY_GOTO(tn__pack_find_peaks(p), status, out);
+    attempts(p, g, &w, goal, all + 2, TN__COUNT(all) - 2);
     for (int a = 1; a < 4 && plain && !satisfied(p, goal) && !tn__pack_stopped(&p->clock); a++)
-        TN_TRY_GOTO(online(p, &w, a & 1, a & 2), status, out);
+        TN_TRY_GOTO(online(p, &w, a & 1, a & 2 ? TN__TIES_LARGEST : TN__TIES_AS_GIVEN), status, out);
 out:
     workspace_free(&w);
     return status;
@@ -158,8 +186,14 @@ static tn_status pack(tn__pack_problem *p, const tn_pack_params *params) {
          effort++) {
         p->clock.limit = budget_of(p, params, effort);
         if (effort < TN_PACK_EXACT) {
-            uint64_t left = p->clock.limit - TN__MIN(p->clock.limit, p->clock.steps);
-            TN_TRY_GOTO(tn__pack_improve(p, g, goal, left / 8 * 5), status, out);
+            uint64_t left = p->clock.limit - TN__MIN(p->clock.limit, p->clock.steps), begun = p->clock.steps;
+            bool founded;
+            TN_TRY_GOTO(tn__pack_greedy_found(g, goal, &founded), status, out);
+            if (founded && effort > TN_PACK_FAST)
+                TN_TRY_GOTO(tn__pack_improve(p, g, goal, left / 8 * 3), status, out);
+            tn__pack_greedy_unfound(g);
+            begun = p->clock.steps - begun;
+            TN_TRY_GOTO(tn__pack_improve(p, g, goal, left / 8 * 5 - TN__MIN(begun, left / 8 * 5)), status, out);
         }
         if (!satisfied(p, goal))
             status = tn__pack_lower(p, goal, params->capacity != 0,

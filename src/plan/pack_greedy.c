@@ -7,7 +7,10 @@
 /* Items are sorted by start, so those that conflict with item i are found among the items that start before its end
  * and end after its start. The first condition is a prefix; for the second, a binary tree over blocks of items knows
  * the latest end of any placed item below each of its nodes. */
-enum { BLOCK = 16 };
+enum {
+    BLOCK = 16,
+    LONG = 64, /* moments from which on a life is long: several times what one layer of a network takes */
+};
 
 typedef struct span {
     uint64_t low, high;
@@ -21,6 +24,8 @@ struct tn__pack_greedy {
     uint32_t *fixed;  /* items with a fixed address */
     uint32_t n_fixed;
     span *spans, *scratch; /* of the items in conflict with the one being placed */
+    uint64_t *base;        /* addresses of long-lived items that are placed beforehand, or NULL */
+    uint64_t *floor;       /* per item: where the tallest of those ends that are live with it */
 };
 
 tn_status tn__pack_greedy_new(tn__pack_problem *p, tn__pack_greedy **out) {
@@ -56,7 +61,101 @@ void tn__pack_greedy_free(tn__pack_greedy *g) {
     tn_free(g->fixed);
     tn_free(g->spans);
     tn_free(g->scratch);
+    tn__pack_greedy_unfound(g);
     tn_free(g);
+}
+
+void tn__pack_greedy_unfound(tn__pack_greedy *g) {
+    tn_free(g->base);
+    tn_free(g->floor);
+    g->base = g->floor = NULL;
+}
+
+/* Highest end of the items in `base` at each moment: tallest first, each over the moments that none has covered. */
+static tn_status outline(const tn__pack_problem *p, const uint64_t *base, uint32_t *order, uint32_t count,
+                         uint64_t *tops) {
+    uint64_t *key = tn_malloc(p->n * sizeof *key), *scratch = tn_malloc(4 * (size_t)count * sizeof *scratch);
+    uint32_t *next = tn_malloc(((size_t)p->moments + 1) * sizeof *next); /* leads to the next uncovered moment */
+    tn_status status = key && scratch && next ? TN_OK : TN_E_NOMEM;
+    if (status != TN_OK) goto out;
+    for (uint32_t k = 0; k < count; k++) key[order[k]] = ~(base[order[k]] + p->size[order[k]]);
+    tn__pack_sort(order, count, key, scratch);
+    for (uint32_t m = 0; m <= p->moments; m++) next[m] = m;
+    memset(tops, 0, p->moments * sizeof *tops);
+    for (uint32_t k = 0; k < count; k++) {
+        uint32_t i = order[k];
+        for (uint32_t m = p->first[i]; m < p->last[i];) {
+            if (next[m] == m) {
+                tops[m] = base[i] + p->size[i];
+                next[m] = m + 1;
+                m++;
+                continue;
+            }
+            /* Shorten the way for those who come later. */
+            uint32_t to = next[m];
+            while (next[to] != to) to = next[to] = next[next[to]];
+            next[m] = to;
+            m = to;
+        }
+    }
+out:
+    tn_free(key);
+    tn_free(scratch);
+    tn_free(next);
+    return status;
+}
+
+/* What a placement above these tops needs at least. */
+static uint64_t height_above(const tn__pack_problem *p, const uint64_t *base, const uint64_t *tops,
+                             uint64_t *shorts) {
+    memset(shorts, 0, ((size_t)p->moments + 1) * sizeof *shorts);
+    for (uint32_t i = 0; i < p->n; i++) {
+        if (base[i] != TN__NOWHERE) continue;
+        shorts[p->first[i]] += p->size[i];
+        shorts[p->last[i]] -= p->size[i];
+    }
+    uint64_t live = 0, height = 0;
+    for (uint32_t m = 0; m < p->moments; m++) {
+        live += shorts[m];
+        height = TN__MAX(height, tops[m] + live);
+    }
+    return height;
+}
+
+tn_status tn__pack_greedy_found(tn__pack_greedy *g, uint64_t goal, bool *of_use) {
+    tn__pack_problem *p = g->problem;
+    uint32_t *items = tn_malloc(p->n * sizeof *items), count = 0;
+    uint64_t *tops = tn_malloc(p->moments * sizeof *tops);
+    uint64_t *shorts = tn_malloc(((size_t)p->moments + 1) * sizeof *shorts);
+    tn_status status = TN_E_NOMEM;
+    *of_use = false;
+    if (!items || !tops || !shorts) goto out;
+    status = TN_OK;
+    for (uint32_t i = 0; i < p->n; i++)
+        if (p->last[i] - p->first[i] >= LONG) items[count++] = i;
+    if (count == 0 || count == p->n || p->any_fixed || p->chunk) goto out;
+    tn__pack_greedy_unfound(g);
+    g->base = tn_malloc(p->n * sizeof *g->base);
+    g->floor = tn_calloc(p->n, sizeof *g->floor);
+    status = TN_E_NOMEM;
+    if (!g->base || !g->floor) goto out;
+    for (uint32_t i = 0; i < p->n; i++) g->base[i] = TN__NOWHERE;
+    TN_TRY_GOTO(tn__pack_online(p, items, count, false, TN__TIES_LONGEST, g->base), status, out);
+    TN_TRY_GOTO(outline(p, g->base, items, count, tops), status, out);
+    p->clock.steps += 30 * (uint64_t)count + 6 * (uint64_t)p->n + 2 * (uint64_t)p->moments;
+    /* Where long lives leave gaps between them, or lie in each other's way, too much is lost. */
+    uint64_t height = height_above(p, g->base, tops, shorts);
+    if (height >= tn__pack_height(p) || height > goal + goal / 64) goto out;
+    for (uint32_t i = 0; i < p->n; i++)
+        for (uint32_t m = p->first[i]; m < p->last[i] && g->base[i] == TN__NOWHERE; m++)
+            g->floor[i] = TN__MAX(g->floor[i], tops[m]);
+    *of_use = true;
+out:
+    if (!*of_use) tn__pack_greedy_unfound(g);
+    tn_free(items);
+    tn_free(tops);
+    tn_free(shorts);
+    return status;
 }
 
 static void mark(tn__pack_greedy *g, uint32_t i) {
@@ -121,8 +220,9 @@ static span *sort_spans(span *s, span *scratch, uint32_t count) {
     return s;
 }
 
-static uint64_t choose(const tn__pack_problem *p, uint32_t i, const span *s, uint32_t count, tn__gap_rule rule) {
-    uint64_t floor = 0, best = TN__NOWHERE, tightest = TN__NOWHERE;
+static uint64_t choose(const tn__pack_problem *p, uint32_t i, uint64_t floor, const span *s, uint32_t count,
+                       tn__gap_rule rule) {
+    uint64_t best = TN__NOWHERE, tightest = TN__NOWHERE;
     for (uint32_t k = 0; k < count; k++) {
         if (s[k].low > floor && s[k].low - floor >= p->size[i]) {
             uint64_t gap = s[k].low - floor;
@@ -143,7 +243,7 @@ static uint64_t choose(const tn__pack_problem *p, uint32_t i, const span *s, uin
 bool tn__pack_greedy_run(tn__pack_greedy *g, const uint32_t *order, uint32_t count, tn__gap_rule rule, uint64_t *at) {
     tn__pack_problem *p = g->problem;
     memset(g->latest, 0, 2 * (size_t)g->leaves * sizeof *g->latest);
-    for (uint32_t i = 0; i < p->n; i++) at[i] = TN__NOWHERE;
+    for (uint32_t i = 0; i < p->n; i++) at[i] = g->base ? g->base[i] : TN__NOWHERE;
     for (uint32_t f = 0; f < g->n_fixed; f++) {
         at[g->fixed[f]] = p->fixed[g->fixed[f]];
         mark(g, g->fixed[f]);
@@ -153,7 +253,8 @@ bool tn__pack_greedy_run(tn__pack_greedy *g, const uint32_t *order, uint32_t cou
         if (at[i] != TN__NOWHERE) continue;
         if (tn__pack_stopped(&p->clock)) return false;
         uint32_t conflicts = collect(g, i, at);
-        at[i] = choose(p, i, sort_spans(g->spans, g->scratch, conflicts), conflicts, rule);
+        at[i] =
+            choose(p, i, g->floor ? g->floor[i] : 0, sort_spans(g->spans, g->scratch, conflicts), conflicts, rule);
         mark(g, i);
     }
     return true;

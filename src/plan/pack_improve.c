@@ -20,8 +20,16 @@ void tn__pack_order(const tn__pack_problem *p, tn__pack_order_by by, uint32_t *o
                     uint64_t *scratch) {
     /* The sort is stable, so the less significant measure comes first, and in the end ties are in order of start:
      * among items of one size, taking them in that order wastes nothing. */
+    uint64_t rough = 1;
     switch (by) {
     case TN__BY_START: return;
+    case TN__BY_ROUGH_CROWD_SPAN: rough = p->live_peak / 16 + 1; __attribute__((fallthrough));
+    case TN__BY_CROWD_SPAN:
+    case TN__BY_CROWD_AREA:
+        tn__pack_order(p, by == TN__BY_CROWD_AREA ? TN__BY_AREA : TN__BY_SPAN, order, count, key, scratch);
+        for (uint32_t k = 0; k < count; k++) key[order[k]] = ~((p->peak[order[k]] + rough - 1) / rough);
+        tn__pack_sort(order, count, key, scratch);
+        return;
     case TN__BY_SIZE_SPAN:
         sort_by(p, TN__BY_SPAN, order, count, key, scratch);
         sort_by(p, TN__BY_SIZE, order, count, key, scratch);

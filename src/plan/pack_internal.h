@@ -51,6 +51,7 @@ typedef struct tn__pack_problem {
     tn__pack_range *ranges;
     uint32_t n_ranges;
     uint64_t *best; /* address of every item in the best placement so far */
+    uint64_t *peak; /* per item: largest sum of live sizes while it lives; NULL before tn__pack_find_peaks */
     tn__pack_clock clock;
 } tn__pack_problem;
 
@@ -69,6 +70,7 @@ static inline uint64_t tn__pack_settle(const tn__pack_problem *p, uint32_t i, ui
 tn_status tn__pack_problem_make(const tn_pack_item *items, size_t count, const tn_pack_params *params,
                                 tn__pack_problem *problem);
 void tn__pack_problem_free(tn__pack_problem *problem);
+tn_status tn__pack_find_peaks(tn__pack_problem *problem);
 /* Sorts `order` (a permutation of some items) by ascending key, keeping the order of equals. `scratch` has room for
  * 4*count words. */
 void tn__pack_sort(uint32_t *order, uint32_t count, const uint64_t *key, uint64_t *scratch);
@@ -79,9 +81,11 @@ uint64_t tn__pack_height(const tn__pack_problem *problem);
 
 /* ---- pack_online.c: best fit in order of start, as an allocator would do it at run time
  * ------------------------------ */
-/* Writes an address for every item. Without fixed items and chunks only. `mirrored` runs time backwards;
- * `large_first` takes items that start together by size. */
-tn_status tn__pack_online(const tn__pack_problem *problem, bool mirrored, bool large_first, uint64_t *at);
+typedef enum tn__pack_ties { TN__TIES_AS_GIVEN, TN__TIES_LARGEST, TN__TIES_LONGEST } tn__pack_ties;
+/* Writes an address for each of the given items, ascending numbers, as if there were no others. Without fixed items
+ * and chunks only. `mirrored` runs time backwards; `ties` says who is first of those that start together. */
+tn_status tn__pack_online(const tn__pack_problem *problem, const uint32_t *items, uint32_t count, bool mirrored,
+                          tn__pack_ties ties, uint64_t *at);
 
 /* ---- pack_greedy.c: items one after another, each into a gap among those placed before
  * ------------------------------- */
@@ -93,6 +97,11 @@ void tn__pack_greedy_free(tn__pack_greedy *greedy);
  * not reached when the clock stops the run, hold TN__NOWHERE; false in the latter case. */
 bool tn__pack_greedy_run(tn__pack_greedy *greedy, const uint32_t *order, uint32_t count, tn__gap_rule rule,
                          uint64_t *at);
+/* From now on all that live for long are placed beforehand, as an allocator would, and the others only above them: a
+ * run then costs n log n however many there are. Not `of_use`, and nothing changes, where too much would be lost for
+ * the goal to be near. */
+tn_status tn__pack_greedy_found(tn__pack_greedy *greedy, uint64_t goal, bool *of_use);
+void tn__pack_greedy_unfound(tn__pack_greedy *greedy); /* not any more */
 
 /* ---- pack_improve.c: orders, and reordering around what sticks out
  * ---------------------------------------------------- */
@@ -101,7 +110,12 @@ typedef enum tn__pack_order_by {
     TN__BY_SIZE,
     TN__BY_SIZE_SPAN,
     TN__BY_AREA,
-    TN__BY_SPAN
+    TN__BY_SPAN,
+    /* First by how crowded an item's most crowded moment is, exactly or in sixteenths; these need the peaks. Those
+     * live at the peak are then placed first, without a gap between them. */
+    TN__BY_CROWD_SPAN,
+    TN__BY_CROWD_AREA,
+    TN__BY_ROUGH_CROWD_SPAN
 } tn__pack_order_by;
 /* Sorts items, given in ascending order, largest first by the chosen measure. `key` has room for all of the problem's
  * items, `scratch` for 4*count words. */

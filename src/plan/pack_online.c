@@ -166,28 +166,36 @@ static void give_back(heap *h, uint32_t b) {
     tree_add(h, b);
 }
 
-tn_status tn__pack_online(const tn__pack_problem *p, bool mirrored, bool large_first, uint64_t *at) {
-    uint32_t n = p->n;
+/* Time as this run sees it. */
+static uint64_t begin_of(const tn__pack_problem *p, uint32_t i, bool mirrored) {
+    return mirrored ? p->moments - p->last[i] : p->first[i];
+}
+static uint64_t end_of(const tn__pack_problem *p, uint32_t i, bool mirrored) {
+    return mirrored ? p->moments - p->first[i] : p->last[i];
+}
+
+tn_status tn__pack_online(const tn__pack_problem *p, const uint32_t *items, uint32_t n, bool mirrored,
+                          tn__pack_ties ties, uint64_t *at) {
     heap h = {.blocks = tn_malloc((2 * (size_t)n + 3) * sizeof(block))};
-    uint64_t *key = tn_malloc(n * sizeof *key), *scratch = tn_malloc(4 * (size_t)n * sizeof *scratch);
+    uint64_t *key = tn_malloc(p->n * sizeof *key), *scratch = tn_malloc(4 * (size_t)n * sizeof *scratch);
     uint32_t *starts = tn_malloc(n * sizeof *starts), *ends = tn_malloc(n * sizeof *ends);
-    uint32_t *held = tn_malloc(n * sizeof *held);
+    uint32_t *held = tn_malloc(p->n * sizeof *held);
     tn_status status = TN_E_NOMEM;
     if (!h.blocks || !key || !scratch || !starts || !ends || !held) goto out;
 
-    for (uint32_t i = 0; i < n; i++) starts[i] = ends[i] = i;
-    if (large_first) {
-        for (uint32_t i = 0; i < n; i++) key[i] = ~p->size[i];
+    for (uint32_t k = 0; k < n; k++) starts[k] = ends[k] = items[k];
+    if (ties != TN__TIES_AS_GIVEN) {
+        for (uint32_t k = 0; k < n; k++)
+            key[items[k]] = ~(ties == TN__TIES_LARGEST ? p->size[items[k]] : end_of(p, items[k], mirrored));
         tn__pack_sort(starts, n, key, scratch);
     }
-    for (uint32_t i = 0; i < n; i++) key[i] = mirrored ? p->moments - p->last[i] : p->first[i];
-    if (large_first || mirrored) tn__pack_sort(starts, n, key, scratch);
-    for (uint32_t i = 0; i < n; i++) key[i] = mirrored ? p->moments - p->first[i] : p->last[i];
+    for (uint32_t k = 0; k < n; k++) key[items[k]] = begin_of(p, items[k], mirrored);
+    if (ties != TN__TIES_AS_GIVEN || mirrored) tn__pack_sort(starts, n, key, scratch);
+    for (uint32_t k = 0; k < n; k++) key[items[k]] = end_of(p, items[k], mirrored);
     tn__pack_sort(ends, n, key, scratch);
     for (uint32_t s = 0, e = 0; s < n; s++) {
         uint32_t i = starts[s];
-        uint64_t now = mirrored ? p->moments - p->last[i] : p->first[i];
-        for (; key[ends[e]] <= now; e++) give_back(&h, held[ends[e]]);
+        for (uint64_t now = begin_of(p, i, mirrored); key[ends[e]] <= now; e++) give_back(&h, held[ends[e]]);
         held[i] = take(&h, p->size[i], p->align[i]);
         at[i] = h.blocks[held[i]].address;
     }

@@ -262,7 +262,41 @@ out:
     return status;
 }
 
+tn_status tn__pack_find_peaks(tn__pack_problem *p) {
+    enum { BLOCK = 64 };
+    if (p->peak) return TN_OK;
+    uint64_t *crowd = tn_calloc((size_t)p->moments + 1, sizeof *crowd), sum = 0;
+    uint64_t *block = tn_calloc(p->moments / BLOCK + 1, sizeof *block); /* largest crowd of BLOCK moments */
+    p->peak = tn_calloc(p->n, sizeof *p->peak);
+    if (crowd && block && p->peak) {
+        for (uint32_t i = 0; i < p->n; i++) {
+            crowd[p->first[i]] += p->size[i];
+            crowd[p->last[i]] -= p->size[i];
+        }
+        for (uint32_t m = 0; m < p->moments; m++) {
+            crowd[m] = sum += crowd[m];
+            block[m / BLOCK] = TN__MAX(block[m / BLOCK], sum);
+        }
+        for (uint32_t i = 0; i < p->n; i++) {
+            uint64_t peak = 0;
+            for (uint32_t m = p->first[i]; m < p->last[i];) {
+                bool whole = m % BLOCK == 0 && m + BLOCK <= p->last[i];
+                peak = TN__MAX(peak, whole ? block[m / BLOCK] : crowd[m]);
+                m += whole ? BLOCK : 1;
+            }
+            p->peak[i] = peak;
+            p->clock.steps +=
+                1 + TN__MIN(p->last[i] - p->first[i], 2 * BLOCK) / 4 + (p->last[i] - p->first[i]) / (4 * BLOCK);
+        }
+    }
+    tn_status status = crowd && block && p->peak ? TN_OK : TN_E_NOMEM;
+    tn_free(crowd);
+    tn_free(block);
+    return status;
+}
+
 void tn__pack_problem_free(tn__pack_problem *p) {
+    tn_free(p->peak);
     tn_free(p->id);
     tn_free(p->first);
     tn_free(p->last);
