@@ -1,7 +1,9 @@
-# The programs of `make bench-peers`: two contestants that take the same commands, and the referee.
-foreach(name IN ITEMS ours peer compare)
+# The programs of `make bench-peers`: two contestants that take the same commands, the referee, and
+# one that compares the errors of quantized files.
+foreach(name IN ITEMS ours peer compare quantize_error)
   add_executable(peers-${name} bench/peers/${name}.c)
   set_target_properties(peers-${name} PROPERTIES OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/peers)
   target_link_libraries(peers-${name} PRIVATE tenon_flags ${CMAKE_DL_LIBS})
 endforeach()
 target_link_libraries(peers-ours PRIVATE tenon_llm_static)
+target_link_libraries(peers-quantize_error PRIVATE tenon_static m)
