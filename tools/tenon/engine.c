@@ -205,6 +205,12 @@ int engine_session_params(const struct args *args, tn_session_params *p) {
     return EXIT_OK;
 }
 
+void engine_context(const struct args *args, const tn_model *model, tn_session_params *p) {
+    int32_t trained = tn_model_get_info(model).n_ctx_train;
+    bool asked = args_given(args, "ctx") || p->n_ctx != args_int(args, "ctx");
+    if (!asked && trained > 0 && trained < p->n_ctx) p->n_ctx = trained;
+}
+
 static bool show_progress(void *user, size_t done, size_t total) {
     struct progress *progress = user;
     if (!progress->total) progress_start(progress, "loading", total, PROGRESS_BYTES);
@@ -243,9 +249,7 @@ int engine_open(const struct args *args, const char *path, const tn_session_para
     tn_session_params p = *params;
     p.progress = show_progress;
     p.user = &progress;
-    int32_t trained = tn_model_get_info(*model).n_ctx_train;
-    if (!args_given(args, "ctx") && p.n_ctx == args_int(args, "ctx") && trained > 0 && trained < p.n_ctx)
-        p.n_ctx = trained;
+    engine_context(args, *model, &p);
     status = plan_and_make(*model, &p, session);
     if (progress.total) progress_end(&progress);
     if (status == TN_OK) return EXIT_OK;

@@ -14,8 +14,10 @@ const char *engine_model_path(const struct args *args, char *buffer, size_t size
 
 /* Session parameters from the options. Returns an exit code. */
 int engine_session_params(const struct args *args, tn_session_params *params);
-/* Opens the model, plans its memory and makes a session, with progress. The context is no longer than what the model
- * was trained for unless the options or the caller ask for it. On failure both are NULL and the message is printed. */
+/* Makes the context no longer than what the model was trained for, unless the options or the caller asked for it. */
+void engine_context(const struct args *args, const tn_model *model, tn_session_params *params);
+/* Opens the model, plans its memory and makes a session with such a context, with progress. On failure both are NULL
+ * and the message is printed. */
 int engine_open(const struct args *args, const char *path, const tn_session_params *params, tn_model **model,
                 tn_session **session);
 /* Bytes on all devices: what was planned before engine_open made the session, what it takes, and how much of the
