@@ -11,8 +11,10 @@ build: setup-build ## build the libraries, the program, tests, benchmarks and ex
 	@mkdir -p $(BUILD) && cmake --preset release $(CMAKE_FLAGS) > $(BUILD)/configure.log || { cat $(BUILD)/configure.log; exit 1; }
 	@cmake --build $(BUILD) -j $(JOBS)
 
-demo: build ## build and run the main job: a story by the default model, or the first example without one
-	@if [ -e models/tales.gguf ]; then $(BUILD)/bin/tenon run -n 200; else $(BUILD)/examples/matmul; fi
+demo: build ## build, write a story with the default model, and draw where its memory goes
+	@$(BUILD)/bin/tenon run -n 200 --temp 0.7 --seed 13 --ignore-eos
+	@$(BUILD)/bin/tenon plan --svg $(BUILD)/plan.svg
+	@echo "A picture of the plan, time × address: $(BUILD)/plan.svg"
 
 test: build ## build and run all tests
 	@cd $(BUILD) && $(CTEST)

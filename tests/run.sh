@@ -46,6 +46,8 @@ check "JSON for programs" 0 '"generated_tokens": 7' "$tenon" run --json -n 7 --s
 planned=$(sed -n 's/.*"memory_planned": \([0-9]*\).*/\1/p' "$work/out")
 used=$(sed -n 's/.*"memory_used": \([0-9]*\).*/\1/p' "$work/out")
 same "memory planned and used" "$planned" "$used"
+check "a text that may not end" 0 '^[0-9]+ tokens' "$tenon" run -p 'The end.' --ignore-eos -n 300 --temp 0
+grep -q '^3[0-9][0-9] tokens' "$work/out" || { echo "FAILED: --ignore-eos: $(tail -n 1 "$work/out")"; failures=$((failures + 1)); }
 check "a full context ends the text" 0 'the context of 32 tokens is full' "$tenon" run -c 32 -n -1 --seed 1
 check "a prompt beyond the context" 1 'the prompt has [0-9]+ tokens and the context room for 8: use -c' "$tenon" run -c 8 -p "$prompt"
 check "two prompts" 2 'is enough' "$tenon" run -p a -f b

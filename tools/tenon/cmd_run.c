@@ -3,6 +3,7 @@
 #include "text_input.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,6 +89,23 @@ static int feed(const struct args *args, tn_session *session, tn_sampler *sample
     return code ? code : sampling_grammar(args, model, sampler);
 }
 
+/* Bans every token that ends a text. */
+static int ban_ends(const tn_model *model, tn_sampler_params *p, tn_logit_bias **biases) {
+    const tn_tokenizer *tokenizer = tn_model_tokenizer(model);
+    int32_t n = tokenizer ? tn_tokenizer_size(tokenizer) : 0;
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass == 1 && !(*biases = tn_calloc(p->n_logit_bias + 1, sizeof **biases))) return fail("out of memory");
+        p->n_logit_bias = 0;
+        for (tn_token t = 0; t < n; t++) {
+            if (!tn_token_is_end(tokenizer, t)) continue;
+            if (pass == 1) (*biases)[p->n_logit_bias] = (tn_logit_bias){t, -INFINITY};
+            p->n_logit_bias++;
+        }
+    }
+    p->logit_bias = *biases;
+    return EXIT_OK;
+}
+
 static int print_json(tn_session *session, struct output *out, enum ending end, uint64_t seed) {
     tn_session_stats s = tn_session_get_stats(session);
     struct engine_memory m;
@@ -114,6 +132,7 @@ static int run(const struct args *args) {
     tn_sampler *sampler = NULL;
     tn_session_params params;
     tn_sampler_params sampling;
+    tn_logit_bias *biases = NULL;
     struct output out = {.keep = args_flag(args, "json")};
     enum ending end = END_INTERRUPTED;
     size_t size = 0;
@@ -124,6 +143,7 @@ static int run(const struct args *args) {
     if (code || (code = read_prompt(args, &prompt, &size))) return code;
     if ((code = engine_open(args, path, &params, &model, &session))) goto out;
     sampling_params(args, &sampling);
+    if (args_flag(args, "ignore-eos") && (code = ban_ends(model, &sampling, &biases))) goto out;
     if ((code = sampling_new(&sampling, model, &sampler))) goto out;
     tn_status status = args_flag(args, "echo") ? put(&out, prompt, size) : TN_OK;
     if (status != TN_OK)
@@ -142,6 +162,7 @@ static int run(const struct args *args) {
     }
 out:
     free(prompt);
+    tn_free(biases);
     tn_text_free(&out.text);
     tn_sampler_free(sampler);
     tn_session_free(session);
@@ -166,6 +187,7 @@ static const struct option options[] = {
      .fallback = "256",
      .help = "tokens to write, -1 until the model stops or the context is full",
      .env = "LLAMA_ARG_N_PREDICT"},
+    {.name = "ignore-eos", .kind = OPTION_FLAG, .help = "write on where the model would end the text"},
     {.name = "echo",
      .kind = OPTION_FLAG,
      .fallback = "on",
