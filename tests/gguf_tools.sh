@@ -34,7 +34,10 @@ cmp -s "$work/a.gguf" "$work/c.gguf" && failed "another seed gave the same file"
 for arch in llama mistral3 qwen2 qwen2moe qwen3 qwen3moe gemma gemma2 gemma3 phi2 phi3 gpt2 gptneox falcon mpt starcoder \
     starcoder2 stablelm smollm3 olmo olmo2 olmoe granite granitemoe gpt-oss internlm2 command-r bert nomic-bert; do
     ok "$tenon" synth "$work/arch.gguf" --arch $arch --type q8_0
-    "$tenon" logits --help > /dev/null 2>&1 && ok "$tenon" logits "$work/arch.gguf" --tokens 5,300,301 --out "$work/arch.f32"
+    case $arch in
+        *bert) ok "$tenon" embed "$work/arch.gguf" -p hello ;;
+        *) ok "$tenon" logits "$work/arch.gguf" --tokens 5,300,301 --out "$work/arch.f32" ;;
+    esac
 done
 ok "$tenon" synth "$work/custom.gguf" --shape layers=1,width=64,heads=2,kv=1,ffn=96,vocab=600,ctx=100,experts=4,used=2
 says 'experts used +2' "$tenon" inspect "$work/custom.gguf"
@@ -106,6 +109,39 @@ if [ "$code" != done ] && [ "$code" != 0 ]; then
     [ ! -e "$work/x.gguf" ] || failed "an interrupted quantize left a file"
     leftovers "an interrupted quantize"
 fi
+
+# A disk that is full: an error before the work begins, and nothing left behind.
+mkdir "$work/disk"
+if unshare -rm true 2> /dev/null; then
+    # shellcheck disable=SC2016
+    refused 'not enough disk space|No space left' unshare -rm bash -c 'mount -t tmpfs -o size=4m none "$2" || exit 0
+        "$1" quantize "$3" "$2/x.gguf" Q8_0; code=$?; ls -A "$2" | sed "s/^/left: /"; exit $code' - "$tenon" "$work/disk" "$work/large.gguf"
+    grep -q '^left: ' "$work/out" && failed "a full disk: $(cat "$work/out")"
+else
+    echo "note: no user namespaces here; the full disk was not tried"
+fi
+
+# A file that becomes shorter while its weights are mapped.
+http() { # port, request; the answer on standard output
+    timeout 20 bash -c 'exec 3<> "/dev/tcp/127.0.0.1/$1" && printf "%s" "$2" >&3 && cat <&3' - "$1" "$2" 2> /dev/null
+}
+serve_and_ask() { # file, size to cut it to; what the program says is in $work/out
+    local port='' pid body='{"prompt": "a", "max_tokens": 2}' end=$'\r\nConnection: close\r\n'
+    "$tenon" serve "$1" --port 0 -t 1 > /dev/null 2> "$work/out" &
+    pid=$!
+    for _ in $(seq 200); do
+        port=$(sed -n 's/.*listening at http:.*:\([0-9]*\)$/\1/p' "$work/out")
+        [ -n "$port" ] && http "$port" $'GET /health HTTP/1.1\r\nHost: x'"$end"$'\r\n' | grep -q ' 200 ' && break
+        sleep 0.05
+    done
+    truncate -s "$2" "$1"
+    http "$port" $'POST /v1/completions HTTP/1.1\r\nHost: x'"$end"$'Content-Type: application/json\r\nContent-Length: '"${#body}"$'\r\n\r\n'"$body" > "$work/answer"
+    kill "$pid" 2> /dev/null
+    wait "$pid"
+}
+cp "$work/large.gguf" "$work/shrinks.gguf"
+serve_and_ask "$work/shrinks.gguf" 200000
+grep -q 'became shorter while it was in use' "$work/out" || failed "a file that became shorter: $(cat "$work/out" "$work/answer")"
 
 # ---- split and merge ---------------------------------------------------------------------------------------------
 ok "$tenon" split "$work/q1.gguf" "$work/parts.gguf" --max-size 200K

@@ -549,6 +549,23 @@ static void a_file_cut_short_while_open_is_an_error(void **state) {
     assert_fails(TN_E_IO, tn_gguf_read(file, tn_gguf_find_tensor(file, "c.weight"), 0, bytes, 200));
     assert_fails(TN_E_STATE, tn_gguf_check_unchanged(file));
     tn_gguf_close(file);
+
+    /* What was read stays; what was mapped is lost, and there is a way to know before touching it. */
+    assert_int_equal(ftruncate(fd, 0), 0);
+    assert_int_equal(pwrite(fd, b.data, b.size, 0), (ssize_t)b.size);
+    tn_gguf *read, *mapped;
+    assert_ok(tn_gguf_open(path, &(tn_gguf_params){.mode = TN_GGUF_READ}, &read));
+    assert_ok(tn_gguf_open(path, &(tn_gguf_params){.mode = TN_GGUF_MAP}, &mapped));
+    assert_int_equal(ftruncate(fd, 0), 0);
+    for (uint64_t i = 0; i < tn_gguf_tensor_count(read); i++) {
+        const tn_gguf_tensor *t = tn_gguf_tensor_at(read, i);
+        assert_memory_equal(t->data, b.data + t->file_offset, t->size);
+    }
+    assert_fails(TN_E_STATE, tn_gguf_check_unchanged(mapped));
+    assert_fails(TN_E_STATE, tn_gguf_check_unchanged(read));
+    assert_fails(TN_E_IO, tn_gguf_read(mapped, tn_gguf_find_tensor(mapped, "c.weight"), 0, bytes, 200));
+    tn_gguf_close(read);
+    tn_gguf_close(mapped);
     close(fd);
     unlink(path);
     gb_free(&b);

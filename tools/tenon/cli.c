@@ -66,8 +66,24 @@ static void on_signal(int number) {
     pending = 1;
 }
 
+/* Touching a mapped page that its file no longer has. Nothing of the work can be saved, but the reason can be told.
+ */
+static void on_lost_page(int number, siginfo_t *info, void *context) {
+    static const char text[] = "\ntenon: a model file became shorter while it was in use\n";
+    (void)context;
+    if (info->si_code == BUS_ADRERR) {
+        ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
+        (void)ignored;
+        _exit(EXIT_ERROR);
+    }
+    signal(number, SIG_DFL); /* something else: happens again, with its usual effect */
+}
+
 void interrupt_install(void) {
     struct sigaction action = {.sa_handler = on_signal};
+    struct sigaction lost = {.sa_sigaction = on_lost_page, .sa_flags = SA_SIGINFO};
+    sigemptyset(&lost.sa_mask);
+    sigaction(SIGBUS, &lost, NULL);
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
