@@ -50,7 +50,8 @@ extern "C" {
     X(E_LIMIT, 22, "a safety limit was reached")                                                                     \
     X(E_CHECKSUM, 23, "checksum mismatch")                                                                           \
     X(E_VERSION, 24, "version not accepted")                                                                         \
-    X(E_INTERNAL, 25, "internal inconsistency")
+    X(E_INTERNAL, 25, "internal inconsistency")                                                                      \
+    X(E_NOT_FINITE, 26, "result is not finite")
 
 typedef enum tn_status {
 #define TN_X(name, value, text) TN_##name = value,

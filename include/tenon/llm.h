@@ -27,9 +27,10 @@ typedef struct tn_sampler tn_sampler; /* sampler.h */
 /* ---- Model --------------------------------------------------------------------------------------------------- */
 
 typedef struct tn_model_params {
-    bool no_mmap;       /* read the weights instead of mapping them */
-    bool vocab_only;    /* tokenizer and metadata; sessions are refused */
-    bool check_weights; /* look for NaN and infinity while loading */
+    bool no_mmap;    /* read the weights instead of mapping them */
+    bool vocab_only; /* tokenizer and metadata; sessions are refused */
+    bool
+        check_weights; /* look at every weight while loading: NaN or infinity is TN_E_FORMAT with the tensor's name */
 } tn_model_params;
 
 /* Reads the metadata and checks every tensor's name and shape against the architecture. No weights are touched. */
@@ -146,7 +147,8 @@ typedef struct tn_batch {
     const bool *outputs;      /* rows whose logits (or embeddings) are wanted; NULL: the last of each sequence */
 } tn_batch;
 
-/* TN_E_FULL when the cache has no room: remove or shift something and try again; nothing was changed. */
+/* TN_E_FULL when the cache has no room: remove or shift something and try again; nothing was changed.
+ * TN_E_NOT_FINITE when a wanted row holds NaN or infinity, as damaged weights make them (see check_weights). */
 TN_API tn_status tn_session_decode(tn_session *session, const tn_batch *batch) TN_MUST_CHECK;
 TN_API int32_t tn_session_output_count(const tn_session *session); /* of the last decode */
 /* Row i of the outputs of the last decode (negative: from the end). Valid until the next; NULL if there is none. */

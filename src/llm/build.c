@@ -141,6 +141,7 @@ static tn_tensor *attention(builder *b, int32_t il, tn_tensor *x) {
         k = norm_heads(b, k, l->k_norm, l->k_norm_b);
     }
 
+    if (b->set->q_scale) q = tn_mul(a, q, b->set->q_scale);
     tn_attention_sources src = {.q = q, .sinks = l->sinks};
     tn_attention_params p = {
         .scale = h->attn_scale != 0 ? h->attn_scale : 1 / sqrtf((float)h->head_k),
@@ -349,6 +350,7 @@ tn_status tn__build_graph(const tn_session *s, tn__shape shape, tn__graph_set *s
     set->tokens = tn_name(a, tn_input(a, TN_I32, n), "tokens");
     set->positions = tn_name(a, tn_input(a, TN_I32, n), "positions");
     set->q_pos = tn_name(a, tn_input(a, TN_I32, 2, n), "query_cells");
+    if (b.h->temperature_scale != 0) set->q_scale = tn_name(a, tn_input(a, TN_F32, 1, 1, n), "query_scales");
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         if (!s->kv.groups[g].n) continue;
         set->rows[g] = tn_name(a, tn_input(a, TN_I32, n), "rows.%d", g);

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Fills positions, sequences and wanted rows of the whole batch, and refuses what makes no sense. */
@@ -45,6 +46,28 @@ static tn_status read_batch(tn_session *s, const tn_batch *b, int32_t *n_wanted)
 /* An input that this architecture's graph does not use has no memory. */
 static tn_status set_if_planned(tn_tensor *t, const void *data) { return t->data ? tn_tensor_set(t, data) : TN_OK; }
 
+static float query_scale(const tn__hparams *h, int32_t position) {
+    if (h->temperature_scale == 0) return 1;
+    return 1 + h->temperature_scale * logf(1 + (float)(position / h->temperature_length));
+}
+
+/* Sampling from NaN would quietly give nonsense. */
+static tn_status check_finite(const tn_session *s, const float *x, size_t n) {
+    uint32_t worst = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        bits &= 0x7f800000u;
+        worst = bits > worst ? bits : worst;
+    }
+    if (worst < 0x7f800000u) return TN_OK;
+    return tn_fail(
+        TN_E_NOT_FINITE,
+        "%s gives results that are NaN or infinite: its weights may be damaged; open it with check_weights "
+        "(--check-tensors) to find out",
+        tn_gguf_path(s->model->file));
+}
+
 static tn_status run_ubatch(tn_session *s, const tn_batch *b, int32_t begin, int32_t n) {
     int32_t padded = tn__round_tokens(n, s->params.n_ubatch), n_out = 0;
     for (int32_t i = 0; i < n; i++)
@@ -61,6 +84,7 @@ static tn_status run_ubatch(tn_session *s, const tn_batch *b, int32_t begin, int
         s->tokens[i] = real ? b->tokens[begin + i] : 0;
         s->padded_positions[i] = s->q_pos[2 * i] = real ? s->positions[begin + i] : 0;
         s->q_pos[2 * i + 1] = real ? s->seqs[begin + i] : -1;
+        s->q_scale[i] = query_scale(&s->model->h, s->padded_positions[i]);
         for (int g = 0; !real && g < TN__CACHE_GROUPS; g++) s->rows[g][i] = -1;
     }
     tn__graph_set *set;
@@ -69,6 +93,7 @@ static tn_status run_ubatch(tn_session *s, const tn_batch *b, int32_t begin, int
     TN_TRY(tn_tensor_set(set->tokens, s->tokens));
     TN_TRY(tn_tensor_set(set->q_pos, s->q_pos));
     TN_TRY(set_if_planned(set->positions, s->padded_positions));
+    if (set->q_scale) TN_TRY(tn_tensor_set(set->q_scale, s->q_scale));
     if (set->out_rows) TN_TRY(tn_tensor_set(set->out_rows, s->out_rows));
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         if (!set->rows[g]) continue;
@@ -82,13 +107,15 @@ static tn_status run_ubatch(tn_session *s, const tn_batch *b, int32_t begin, int
     size_t row = (size_t)s->model->h.n_vocab;
     float *to = s->logits + (size_t)s->n_results * row;
     s->n_results += kept;
-    if (set->out_rows || kept == n)
-        return kept ? tn_tensor_get_at(set->result, to, 0, (size_t)kept * row * sizeof(float)) : TN_OK;
+    if (kept && (set->out_rows || kept == n)) {
+        TN_TRY(tn_tensor_get_at(set->result, to, 0, (size_t)kept * row * sizeof(float)));
+        return check_finite(s, to, (size_t)kept * row);
+    }
     /* Nearly all rows were wanted: the graph gave all of them, in the tokens' order. */
     for (int32_t i = 0; i < kept; i++)
         TN_TRY(tn_tensor_get_at(set->result, to + (size_t)i * row, (size_t)s->out_rows[i] * row * sizeof(float),
                                 row * sizeof(float)));
-    return TN_OK;
+    return check_finite(s, to, (size_t)kept * row);
 }
 
 /* The end of the micro-batch that begins here. An encoder's sequences are not cut. */
@@ -142,7 +169,10 @@ tn_status tn_session_decode(tn_session *s, const tn_batch *b) {
         if (!s->model->h.causal) tn_session_clear(s);
         TN_TRY(status);
     }
-    if (s->params.embeddings) tn__pool_finish(s);
+    if (s->params.embeddings) {
+        tn__pool_finish(s);
+        TN_TRY(check_finite(s, s->pool.rows, (size_t)s->n_results * (size_t)s->pool.size));
+    }
     uint64_t ns = tn_time_ns() - begin;
     if (b->n_tokens > s->params.n_seqs) {
         s->stats.prompt_tokens += (uint64_t)b->n_tokens;

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 
+#include <math.h>
 #include <string.h>
 
 static tn_status add_buffer(tn_model *m, tn_buffer *buffer, bool mapped) {
@@ -126,6 +127,40 @@ static tn_status upload(tn_model *m, const tn__load *l, tn_buffer_type *type, si
     return TN_OK;
 }
 
+/* Every number a weight stands for must be one. */
+static tn_status check_weight(const tn_model *m, const tn__weight *w) {
+    enum { PIECE = 8192 }; /* a multiple of every block */
+    float numbers[PIECE];
+    int64_t n = tn_nelements(w->tensor), block = tn_type_block(w->info->type);
+    size_t block_bytes = tn_type_bytes(w->info->type);
+    void *bytes = tn_malloc(PIECE / (size_t)block * block_bytes);
+    if (!bytes) return TN_E_NOMEM;
+    tn_status status = TN_OK;
+    for (int64_t begin = 0; begin < n && status == TN_OK; begin += PIECE) {
+        int64_t count = TN__MIN(n - begin, PIECE);
+        size_t offset = (size_t)(begin / block) * block_bytes;
+        status = tn_gguf_read(m->file, w->info, offset, bytes, (size_t)(count / block) * block_bytes);
+        if (status == TN_OK) status = tn_type_to_f32(w->info->type, bytes, numbers, count);
+        for (int64_t i = 0; i < count && status == TN_OK; i++)
+            if (!isfinite(numbers[i]))
+                status =
+                    tn_fail(TN_E_FORMAT, "%s: tensor '%s' is damaged: element %lld is %s", tn_gguf_path(m->file),
+                            w->info->name, (long long)(begin + i), isnan(numbers[i]) ? "not a number" : "infinite");
+    }
+    tn_free(bytes);
+    return status;
+}
+
+static tn_status check_weights(const tn_model *m, const tn__load *l, size_t total) {
+    for (size_t i = 0; i < m->n_all; i++) {
+        if (m->all[i].ignored || !tn_type_can_read(m->all[i].info->type)) continue;
+        TN_TRY(check_weight(m, &m->all[i]));
+        if (l->progress && !l->progress(l->progress_user, 0, total))
+            return tn_fail(TN_E_ABORTED, "loading was cancelled");
+    }
+    return TN_OK;
+}
+
 tn_status tn__load_weights(tn_model *m, const tn__load *l) {
     if (m->loaded) return TN_OK;
     if (!tn_gguf_has_data(m->file))
@@ -133,6 +168,7 @@ tn_status tn__load_weights(tn_model *m, const tn__load *l) {
     uint64_t begin = tn_time_ns();
     size_t total = 0, done = 0;
     for (size_t i = 0; i < m->n_all; i++) total += m->all[i].info->size;
+    if (m->params.check_weights) TN_TRY(check_weights(m, l, total));
     tn_status status = TN_OK;
     for (int part = 0; part < tn_gguf_part_count(m->file) && status == TN_OK; part++) status = map_part(m, l, part);
     for (size_t d = 0; d < l->n_types && status == TN_OK; d++) {

@@ -37,7 +37,9 @@ typedef struct tn__hparams {
     int32_t rope_orig_ctx;
     int32_t rope_sections[4];
     float attn_soft_cap, final_soft_cap, max_alibi, clamp_qkv;
-    float attn_scale;                              /* 0: 1/√head_k */
+    float attn_scale;        /* 0: 1/√head_k */
+    float temperature_scale; /* queries grow by this × ln(1 + ⌊position/length⌋); 0: never */
+    int32_t temperature_length;
     float embd_scale, residual_scale, logit_scale; /* 0: none */
     int32_t n_expert, n_expert_used, n_ff_expert, n_ff_shared;
     tn__gating gating;

@@ -108,6 +108,7 @@ static tn_status make_staging(tn_session *s) {
     s->prompt_seqs = tn_calloc(b, sizeof *s->prompt_seqs);
     s->score_wanted = tn_calloc(b, sizeof *s->score_wanted);
     s->padded_positions = tn_calloc(n, sizeof *s->padded_positions);
+    s->q_scale = tn_calloc(n, sizeof *s->q_scale);
     s->q_pos = tn_calloc(2 * n, sizeof *s->q_pos);
     s->out_rows = tn_calloc(n, sizeof *s->out_rows);
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
@@ -120,7 +121,7 @@ static tn_status make_staging(tn_session *s) {
         return tn_fail(TN_E_OVERFLOW, "the logits' size overflows");
     s->logits = tn_calloc(s->params.embeddings ? 1 : count, sizeof *s->logits);
     return s->tokens && s->positions && s->prompt_seqs && s->score_wanted && s->padded_positions && s->seqs &&
-                   s->wanted && s->q_pos && s->out_rows && s->logits
+                   s->wanted && s->q_scale && s->q_pos && s->out_rows && s->logits
                ? TN_OK
                : TN_E_NOMEM;
 }
@@ -307,6 +308,7 @@ void tn__session_drop(tn_session *s) {
     tn_free(s->score_wanted);
     tn_free(s->padded_positions);
     tn_free(s->q_pos);
+    tn_free(s->q_scale);
     tn_free(s->out_rows);
     for (int g = 0; g < TN__CACHE_GROUPS; g++) tn_free(s->rows[g]);
     tn_free(s->logits);

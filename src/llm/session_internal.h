@@ -83,7 +83,7 @@ typedef struct tn__graph_set {
     tn__shape shape;
     tn_arena *arena;
     tn_graph *graph;
-    tn_tensor *tokens, *positions, *q_pos, *out_rows; /* inputs; NULL where not used */
+    tn_tensor *tokens, *positions, *q_pos, *q_scale, *out_rows; /* inputs; NULL where not used */
     tn_tensor *rows[TN__CACHE_GROUPS], *range[TN__CACHE_GROUPS];
     tn_tensor *result;
 } tn__graph_set;
@@ -123,6 +123,7 @@ struct tn_session {
     /* Staging of one micro-batch. */
     int32_t *positions, *padded_positions, *q_pos, *seqs, *out_rows, *rows[TN__CACHE_GROUPS];
     tn_token *tokens;
+    float *q_scale;
     bool *wanted;
     int32_t move_from[TN__MOVE_CELLS], move_to[TN__MOVE_CELLS], move_delta[TN__MOVE_CELLS];
     int32_t *prompt_seqs; /* n_batch, for batches made here */

@@ -103,6 +103,7 @@ static const struct option engine_table[] = {
      .repeats = true,
      .help = "put the tensors whose names match on a device",
      .env = "LLAMA_ARG_OVERRIDE_TENSOR"},
+    {.name = "check-tensors", .kind = OPTION_FLAG, .help = "look for NaN and infinity in the weights while loading"},
     {.name = "no-pack", .kind = OPTION_FLAG, .help = "keep weights as in the file, never in the CPU's packed layout"},
     {0},
 };
@@ -243,7 +244,8 @@ int engine_open(const struct args *args, const char *path, const tn_session_para
                 tn_session **session) {
     *model = NULL;
     *session = NULL;
-    tn_status status = tn_model_open(path, NULL, model);
+    tn_status status =
+        tn_model_open(path, &(tn_model_params){.check_weights = args_flag(args, "check-tensors")}, model);
     if (status != TN_OK) return fail_status(status, "%s", "");
     struct progress progress = {0};
     tn_session_params p = *params;
