@@ -1,7 +1,8 @@
 /* Fuzzes session states: any bytes must load or be refused, and the session must go on working either way.
  *
- * The first byte says what the cache holds before, the second which sequence to load into; the rest is the state. With
- * an odd first byte the header is made to fit and the checksum right, so that what lies behind these checks is reached.
+ * The first byte says what the cache holds before, the second which sequence to load into; the rest is the state.
+ * With an odd first byte the header is made to fit and the checksum right, so that what lies behind these checks is
+ * reached.
  *
  *   make fuzz TARGET=state SECONDS=60 */
 #include "base/hash.h"
@@ -38,7 +39,8 @@ static void start(void) {
     char path[64];
     tn_model *model;
     snprintf(path, sizeof path, "/tmp/tenon-fuzz-%ld.gguf", (long)getpid());
-    need(tiny_model_write(path) == TN_OK && tn_model_open(path, &(tn_model_params){.no_mmap = true}, &model) == TN_OK);
+    need(tiny_model_write(path) == TN_OK &&
+         tn_model_open(path, &(tn_model_params){.no_mmap = true}, &model) == TN_OK);
     tn_session_params p = tn_session_params_default();
     p.n_ctx = CELLS;
     p.n_batch = p.n_ubatch = 8;

@@ -124,7 +124,7 @@ static int listen_at(struct server *server, struct watch *watch, const struct ar
     evhttp_set_gencb(server->http, on_request, server);
     watch->socket = evhttp_bind_socket_with_handle(server->http, host, (ev_uint16_t)port);
     if (!watch->socket) return fail("cannot listen at %s:%d: is the port taken?", host, port);
-    struct sockaddr_storage address;
+    struct sockaddr_storage address = {0};
     socklen_t size = sizeof address;
     if (getsockname(evhttp_bound_socket_get_fd(watch->socket), (struct sockaddr *)&address, &size) == 0)
         port = ntohs(address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port

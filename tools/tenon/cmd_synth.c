@@ -83,7 +83,7 @@ static tn_status make_layout(const struct layout_arch *arch, const char *shape, 
     if (strcmp(name, "command-r") == 0) l->scale_output = 0.0625f;
     if (strcmp(name, "gptneox") == 0) l->parallel_residual = true;
     if (strncmp(name, "starcoder", 10) == 0) l->kv_heads = 1; /* one KV head for all */
-    if (strcmp(name, "olmoe") == 0) l->kv_heads = l->heads; /* other readers know no sharing here */
+    if (strcmp(name, "olmoe") == 0) l->kv_heads = l->heads;   /* other readers know no sharing here */
     return layout_check(l);
 }
 
