@@ -51,3 +51,10 @@ foreach(source IN LISTS script_tests)
   set_tests_properties(${name} PROPERTIES TIMEOUT 900 SKIP_RETURN_CODE 77
     ENVIRONMENT "TENON_GOLDEN_DEFAULT=${CMAKE_SOURCE_DIR}/../shared/golden")
 endforeach()
+
+# `make fault` loads this in front of the C library to make the system fail on purpose.
+add_library(fault_preload MODULE tests/fault/preload.c)
+set_target_properties(fault_preload PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+target_compile_options(fault_preload PRIVATE -Wall -Wextra -fno-builtin)
+target_compile_definitions(fault_preload PRIVATE _GNU_SOURCE)
+target_link_libraries(fault_preload PRIVATE ${CMAKE_DL_LIBS})

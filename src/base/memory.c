@@ -42,6 +42,9 @@ static void count_alloc(size_t size) {
                                                                  memory_order_relaxed)) {}
 }
 
+/* Bytes taken for a block of this size: never none, so that its address lies inside what was allocated. */
+static size_t taken(size_t size) { return size ? size : 1; }
+
 void *tn_malloc_aligned(size_t size, size_t align) {
     if (!tn__is_pow2(align)) {
         tn_fail(TN_E_INVALID, "alignment %zu is not a power of two", align);
@@ -49,7 +52,7 @@ void *tn_malloc_aligned(size_t size, size_t align) {
     }
     if (align < 16) align = 16;
     size_t lead = align > sizeof(block_header) ? align : sizeof(block_header), total;
-    if (!tn__add_size(size, lead, &total) || total > PTRDIFF_MAX) {
+    if (!tn__add_size(taken(size), lead, &total) || total > PTRDIFF_MAX) {
         tn_fail(TN_E_NOMEM, "out of host memory: %zu bytes asked for", size);
         return NULL;
     }
@@ -102,7 +105,7 @@ void tn_free(void *pointer) {
     size_t size = header->size, lead = header->lead;
     atomic_fetch_sub_explicit(&stat_blocks, 1, memory_order_relaxed);
     atomic_fetch_sub_explicit(&stat_bytes, size, memory_order_relaxed);
-    hooks.free(hooks.user, (char *)pointer - lead, size + lead);
+    hooks.free(hooks.user, (char *)pointer - lead, taken(size) + lead);
 }
 
 tn_memory_stats tn_memory_get_stats(void) {

@@ -5,7 +5,7 @@
  *
  *   make fuzz TARGET=plan SECONDS=60 */
 #include "base/hash.h"
-#include "tenon/tenon.h"
+#include "tenon/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
