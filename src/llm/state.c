@@ -36,6 +36,14 @@ static bool chosen(const tn__cells *c, int32_t cell, int32_t seq) {
     return meta[0] >= 0 && (seq < 0 || (uint32_t)meta[1 + seq / 32] >> (seq % 32) & 1);
 }
 
+/* Whether a cell becomes free when `seq` is replaced: cells that other sequences share stay. */
+static bool given_up(const tn__cells *c, int32_t cell, int32_t seq) {
+    if (!chosen(c, cell, seq) || seq < 0) return chosen(c, cell, seq);
+    for (int32_t w = 0; w < c->words; w++)
+        if ((uint32_t)meta_of(c, cell)[1 + w] & ~(w == seq / 32 ? 1u << (seq % 32) : 0u)) return false;
+    return true;
+}
+
 static state_header header_for(const tn_session *s, int32_t seq) {
     state_header h = {.version = STATE_VERSION,
                       .n_layer = (uint32_t)s->kv.n_layer,
@@ -111,6 +119,18 @@ tn_status tn_session_state_get(tn_session *s, int32_t seq, void *to, size_t size
     return TN_OK;
 }
 
+/* Whether a cell's sequence words name at least one sequence and none past the last. */
+static bool known_owners(const char *words, uint32_t n_words, int32_t n_seqs) {
+    bool any = false;
+    for (uint32_t w = 0; w < n_words; w++) {
+        uint32_t bits, known = n_seqs - (int32_t)(32 * w) >= 32 ? ~0u : (1u << (n_seqs % 32)) - 1;
+        memcpy(&bits, words + w * sizeof bits, sizeof bits);
+        if (bits & ~known) return false;
+        any = any || bits;
+    }
+    return any;
+}
+
 /* Everything about a state is checked before the cache changes. */
 static tn_status check_state(const tn_session *s, int32_t seq, const char *from, size_t size, state_header *h) {
     if (size < sizeof *h + sizeof(uint64_t)) return tn_fail(TN_E_FORMAT, "a state of %zu bytes is too short", size);
@@ -143,7 +163,7 @@ static tn_status check_state(const tn_session *s, int32_t seq, const char *from,
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         const tn__cells *c = &s->kv.groups[g];
         int32_t ours = 0;
-        for (int32_t i = 0; c->n && i < c->end; i++) ours += chosen(c, i, seq); /* given up for the new ones */
+        for (int32_t i = 0; c->n && i < c->end; i++) ours += given_up(c, i, seq);
         if (h->counts[g] && (!c->n || (int64_t)h->counts[g] > c->n - c->used + ours))
             return tn_fail(TN_E_FULL, "the state needs %u cells, %d are free", h->counts[g], c->n - c->used + ours);
         expected += (uint64_t)h->counts[g] * (1 + h->words) * sizeof(int32_t);
@@ -161,6 +181,8 @@ static tn_status check_state(const tn_session *s, int32_t seq, const char *from,
             int32_t position;
             memcpy(&position, p, sizeof position);
             if (position < 0) return tn_fail(TN_E_FORMAT, "the state has a cell at position %d", position);
+            if (seq < 0 && !known_owners(p + sizeof position, h->words, s->kv.n_seqs))
+                return tn_fail(TN_E_FORMAT, "the state has a cell of no sequence, or of one that there is not");
         }
     }
     return TN_OK;
