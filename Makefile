@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 CTEST := ctest --output-on-failure -j $(JOBS)
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test bench bench-peers asan tsan lint format docs coverage fuzz fresh install deb clean help
+.PHONY: build demo test bench bench-peers fault asan tsan lint format docs coverage fuzz fresh install deb clean help
 
 build: setup-build ## build the libraries, the program, tests, benchmarks and examples into build/
 	@mkdir -p $(BUILD) && cmake --preset release $(CMAKE_FLAGS) > $(BUILD)/configure.log || { cat $(BUILD)/configure.log; exit 1; }
@@ -48,6 +48,9 @@ fuzz: setup-fuzz ## fuzz one target: make fuzz TARGET=gguf SECONDS=60 (tests/fuz
 	@mkdir -p build-fuzz/corpus-$(TARGET)
 	@build-fuzz/fuzz/fuzz_$(TARGET) -max_total_time=$(or $(SECONDS),60) -print_final_stats=1 \
 	  $(addprefix -dict=,$(wildcard tests/fuzz/$(TARGET).dict)) build-fuzz/corpus-$(TARGET) $(wildcard tests/fuzz/corpus/$(TARGET))
+
+fault: build ## try the program under fault: no memory, short reads, full disk, signals, changing files and clocks
+	@tests/fault/run.sh $(BUILD) $(PARTS)
 
 fresh: ## run make test and make demo in a fresh Debian 12 (needs root and debootstrap)
 	@scripts/fresh.sh

@@ -1,0 +1,151 @@
+/* Loaded in front of the C library (LD_PRELOAD), it makes the system fail on purpose. What fails is in the
+ * environment:
+ *
+ *     FAULT_MALLOC=N     the N-th allocation of the process fails, and with FAULT_MALLOC_ALL=1 all that follow
+ *     FAULT_SHORT=N      reads and writes of regular files move at most N bytes at a time
+ *     FAULT_EINTR=N      every N-th read or write is interrupted before it does anything
+ *     FAULT_SPACE=N      after N bytes written to regular files the disk is full
+ *     FAULT_CLOCK=1      the wall clock jumps by hours, back and forth; the steady one sometimes leaps ahead
+ *     FAULT_COUNT=FILE   writes the number of allocations there at the end
+ *
+ * It allocates nothing itself. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t count, size_t size);
+void *__libc_realloc(void *old, size_t size);
+void *__libc_memalign(size_t align, size_t size);
+
+static atomic_long allocations, calls, written, looks;
+static long fail_at, short_by, interrupt_every, space;
+static bool fail_all, jump;
+static char count_file[256];
+
+static long number(const char *name) {
+    const char *text = getenv(name);
+    return text ? atol(text) : 0;
+}
+
+__attribute__((constructor)) static void start(void) {
+    fail_at = number("FAULT_MALLOC");
+    fail_all = number("FAULT_MALLOC_ALL");
+    short_by = number("FAULT_SHORT");
+    interrupt_every = number("FAULT_EINTR");
+    space = getenv("FAULT_SPACE") ? number("FAULT_SPACE") + 1 : 0;
+    jump = number("FAULT_CLOCK");
+    if (getenv("FAULT_COUNT")) snprintf(count_file, sizeof count_file, "%s", getenv("FAULT_COUNT"));
+    atomic_store(&allocations, 0);
+}
+
+__attribute__((destructor)) static void finish(void) {
+    char text[32];
+    if (!count_file[0]) return;
+    int file = open(count_file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    int n = snprintf(text, sizeof text, "%ld\n", atomic_load(&allocations));
+    if (file >= 0 && syscall(SYS_write, file, text, (size_t)n) != n) errno = EIO;
+    if (file >= 0) close(file);
+}
+
+static bool fails(void) {
+    long n = atomic_fetch_add(&allocations, 1) + 1;
+    if (fail_at == 0 || (fail_all ? n < fail_at : n != fail_at)) return false;
+    errno = ENOMEM;
+    return true;
+}
+
+void *malloc(size_t size) { return fails() ? NULL : __libc_malloc(size); }
+void *calloc(size_t count, size_t size) { return fails() ? NULL : __libc_calloc(count, size); }
+void *realloc(void *old, size_t size) { return fails() ? NULL : __libc_realloc(old, size); }
+void *aligned_alloc(size_t align, size_t size) { return fails() ? NULL : __libc_memalign(align, size); }
+int posix_memalign(void **out, size_t align, size_t size) {
+    void *block = fails() ? NULL : __libc_memalign(align, size);
+    if (!block) return ENOMEM;
+    *out = block;
+    return 0;
+}
+
+static bool is_file(int fd) {
+    struct stat st;
+    return fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+/* How many of `size` bytes may be moved; -1 with errno when none may. */
+static ssize_t allowed(int fd, size_t size, bool writing) {
+    if ((!short_by && !interrupt_every && !space) || size == 0 || !is_file(fd)) return (ssize_t)size;
+    if (interrupt_every && atomic_fetch_add(&calls, 1) % interrupt_every == interrupt_every - 1) {
+        errno = EINTR;
+        return -1;
+    }
+    if (short_by && size > (size_t)short_by) size = (size_t)short_by;
+    if (writing && space) {
+        long room = space - 1 - atomic_load(&written);
+        if (room <= 0) {
+            errno = ENOSPC;
+            return -1;
+        }
+        if (size > (size_t)room) size = (size_t)room;
+        atomic_fetch_add(&written, (long)size);
+    }
+    return (ssize_t)size;
+}
+
+ssize_t read(int fd, void *to, size_t size) {
+    ssize_t n = allowed(fd, size, false);
+    return n < 0 ? -1 : syscall(SYS_read, fd, to, (size_t)n);
+}
+ssize_t write(int fd, const void *from, size_t size) {
+    ssize_t n = allowed(fd, size, true);
+    return n < 0 ? -1 : syscall(SYS_write, fd, from, (size_t)n);
+}
+ssize_t pread(int fd, void *to, size_t size, off_t at) {
+    static ssize_t (*next)(int, void *, size_t, off_t);
+    if (!next) *(void **)&next = dlsym(RTLD_NEXT, "pread");
+    ssize_t n = allowed(fd, size, false);
+    return n < 0 ? -1 : next(fd, to, (size_t)n, at);
+}
+ssize_t pwrite(int fd, const void *from, size_t size, off_t at) {
+    static ssize_t (*next)(int, const void *, size_t, off_t);
+    if (!next) *(void **)&next = dlsym(RTLD_NEXT, "pwrite");
+    ssize_t n = allowed(fd, size, true);
+    return n < 0 ? -1 : next(fd, from, (size_t)n, at);
+}
+ssize_t copy_file_range(int in, off_t *in_at, int out, off_t *out_at, size_t size, unsigned flags) {
+    static ssize_t (*next)(int, off_t *, int, off_t *, size_t, unsigned);
+    if (!next) *(void **)&next = dlsym(RTLD_NEXT, "copy_file_range");
+    ssize_t n = allowed(out, size, true);
+    return n < 0 ? -1 : next(in, in_at, out, out_at, (size_t)n, flags);
+}
+
+int clock_gettime(clockid_t clock, struct timespec *t) {
+    static int (*next)(clockid_t, struct timespec *);
+    static _Atomic long leap;
+    if (!next) *(void **)&next = dlsym(RTLD_NEXT, "clock_gettime");
+    int result = next(clock, t);
+    if (!jump || result != 0) return result;
+    long look = atomic_fetch_add(&looks, 1);
+    if (clock == CLOCK_REALTIME) t->tv_sec += (look % 3 - 1) * 7200;
+    if (clock == CLOCK_MONOTONIC && look % 997 == 996)
+        atomic_fetch_add(&leap, 3600); /* as after a suspended machine */
+    if (clock == CLOCK_MONOTONIC) t->tv_sec += atomic_load(&leap);
+    return result;
+}
+time_t time(time_t *out) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    if (out) *out = t.tv_sec;
+    return t.tv_sec;
+}

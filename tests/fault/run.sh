@@ -1,0 +1,283 @@
+#!/bin/bash
+# run.sh BUILD [PART…]: the tenon program under fault. Whatever happens it must end by itself with a documented exit
+# code, say why on standard error, and leave no partial file. Parts: memory reads full kill change clock server.
+set -u
+build=$(cd "$1" && pwd)
+shift
+parts=${*:-memory reads full kill change clock server}
+tenon=$build/bin/tenon
+preload=$build/tests/libfault_preload.so
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+server_pid=
+mounted=
+cleanup() {
+    [ -z "$server_pid" ] || kill -KILL "$server_pid" 2> /dev/null
+    [ -z "$mounted" ] || umount "$mounted"
+    rm -rf "$work"
+}
+trap cleanup EXIT
+failures=0 checks=0
+fail() {
+    failures=$((failures + 1))
+    echo "FAIL: $*"
+    [ ! -s "$work/err" ] || tail -n 3 "$work/err" | sed 's/^/      /'
+}
+
+# What the sanitizers find must show, and their own allocator is not to be failed.
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1} LC_ALL=C NO_COLOR=1
+sanitized=
+grep -q __asan_init "$tenon" && sanitized=1
+
+cd "$work" || exit 1
+"$tenon" synth model.gguf --shape layers=2,width=64,heads=2,kv=1,head=32,ffn=128,vocab=512,ctx=256 --type f16 > /dev/null || exit 1
+"$tenon" synth big.gguf --shape 15m --type f16 > /dev/null || exit 1
+"$tenon" split big.gguf parts.gguf --max-size 8M > /dev/null || exit 1
+printf 'id,lower,upper,size\n0,0,3,16\n1,2,5,32\n' > items.csv
+echo '[{"role":"user","content":"hi"}]' > messages.json
+echo 'Once upon a time there was a tenon.' > text.txt
+mkdir out
+
+# Every command, as it is used; %O is the file it writes.
+commands=(
+    "run model.gguf -p hello -n 8 -c 128"
+    "inspect model.gguf"
+    "inspect model.gguf --json"
+    "tokenize model.gguf hello"
+    "logits model.gguf --tokens 1,2,3,4 --out %O"
+    "pack items.csv"
+    "quantize model.gguf %O q8_0"
+    "merge parts-00001-of-*.gguf %O"
+    "split model.gguf %O --max-size 16K"
+    "synth %O --shape tiny --type q8_0"
+    "devices"
+    "help run"
+    "version"
+)
+[ -z "${TENON_FAULT_COMMANDS:-}" ] || mapfile -t commands <<< "$TENON_FAULT_COMMANDS"
+
+# Runs a command with the environment given before it; leaves its exit code in $code.
+run_command() { # command [VARIABLE=VALUE…]
+    local line=${1//%O/out/file.gguf}
+    shift
+    rm -rf out/*
+    # shellcheck disable=SC2086
+    timeout -s KILL 120 env "$@" "$tenon" $line > stdout 2> err < /dev/null
+    code=$?
+    checks=$((checks + 1))
+}
+# The end of every fault: an honest exit code, a message, and no piece of a file.
+expect_clean_failure() { # description
+    case $code in
+    0) return ;;
+    1 | 2 | 130 | 143) [ -s err ] || fail "$1: exit code $code without a message" ;;
+    *) fail "$1: exit code $code" ;;
+    esac
+    local left
+    left=$(ls out)
+    [ -z "$left" ] || fail "$1: left behind: $left"
+}
+
+part_memory() {
+    local line total n step
+    if [ -n "$sanitized" ]; then echo "memory: skipped, the sanitizer has an allocator of its own"; return; fi
+    for line in "${commands[@]}"; do
+        run_command "$line" LD_PRELOAD="$preload" FAULT_COUNT="$work/count"
+        [ $code = 0 ] || { fail "'$line' without a fault: exit code $code"; continue; }
+        total=$(cat "$work/count")
+        step=$((total / ${TENON_FAULT_POINTS:-60} + 1))
+        for ((n = 1; n <= total; n += n < 40 ? 1 : step)); do
+            run_command "$line" LD_PRELOAD="$preload" FAULT_MALLOC="$n"
+            expect_clean_failure "'$line', allocation $n of $total failing"
+        done
+        for ((n = 1; n <= total; n += 5 * step)); do
+            run_command "$line" LD_PRELOAD="$preload" FAULT_MALLOC="$n" FAULT_MALLOC_ALL=1
+            expect_clean_failure "'$line', no memory from allocation $n on"
+        done
+    done
+}
+
+part_reads() {
+    local line
+    for line in "${commands[@]}"; do
+        case $line in devices* | run*) continue ;; esac # print speeds and memory, which change by themselves
+        run_command "$line"
+        [ $code = 0 ] || { fail "'$line' without a fault: exit code $code"; continue; }
+        cp stdout expected
+        rm -rf expected.out
+        cp -r out expected.out
+        run_command "$line" LD_PRELOAD="$preload" FAULT_SHORT=1000 FAULT_EINTR=7
+        [ $code = 0 ] || fail "'$line' with short and interrupted reads and writes: exit code $code"
+        diff -r out expected.out > /dev/null || fail "'$line' with short reads writes another file"
+        sed -i 's/[0-9.]* s\b//g; s/[0-9.]* [KMG]i\?B\/s//g' stdout expected
+        cmp -s stdout expected || fail "'$line' with short reads prints something else"
+    done
+}
+
+part_full() {
+    local line room
+    for line in "${commands[@]}"; do
+        case $line in *%O*) ;; *) continue ;; esac
+        for room in 0 1 100 5000 30000; do
+            run_command "$line" LD_PRELOAD="$preload" FAULT_SPACE=$room
+            [ $code != 0 ] || [ -n "$(ls out)" ] || fail "'$line' with $room bytes of disk: success without a file"
+            expect_clean_failure "'$line' with $room bytes of disk"
+        done
+        (ulimit -f 8; run_command "$line"; exit $code)
+        code=$?
+        expect_clean_failure "'$line' with files of at most 8 KiB"
+    done
+    run_command "inspect model.gguf"
+    "$tenon" inspect model.gguf > /dev/full 2> err && fail "inspect into a full disk: success"
+    "$tenon" help --markdown > /dev/full 2> err && fail "help into a full disk: success"
+    if [ "$(id -u)" = 0 ] && mkdir -p small && mount -t tmpfs -o size=256k tmpfs small 2> /dev/null; then
+        mounted=$work/small
+        for line in "quantize big.gguf small/file.gguf q8_0" "merge parts-00001-of-*.gguf small/file.gguf" "synth small/file.gguf --shape 15m"; do
+            # shellcheck disable=SC2086
+            "$tenon" $line > stdout 2> err
+            code=$? checks=$((checks + 1))
+            [ $code = 1 ] || fail "'$line' on a full disk: exit code $code"
+            [ -z "$(ls small)" ] || fail "'$line' on a full disk left $(ls small)"
+        done
+        umount small && mounted=
+    else
+        echo "full: no small disk to be had (not root); the rest ran"
+    fi
+}
+
+part_kill() {
+    local line signal delay long=(
+        "run big.gguf -p hello -n 100000 -c 4096"
+        "quantize big.gguf %O Q2_K"
+        "synth %O --shape 100m --type Q3_K_M"
+        "merge parts-00001-of-*.gguf %O"
+        "logits big.gguf --out %O --tokens $(seq -s, 1 400)"
+        "serve big.gguf --port 0"
+    )
+    for line in "${long[@]}"; do
+        for signal in INT TERM; do
+            for delay in 0.005 0.05 0.3 0.8; do
+                rm -rf out/*
+                # shellcheck disable=SC2086
+                "$tenon" ${line//%O/out/file.gguf} > stdout 2> err < /dev/null &
+                local pid=$! waited=0
+                sleep $delay
+                kill -$signal $pid 2> /dev/null
+                while kill -0 $pid 2> /dev/null && [ $waited -lt 300 ]; do sleep 0.1; waited=$((waited + 1)); done
+                kill -KILL $pid 2> /dev/null && fail "'$line' goes on 30 s after SIG$signal at $delay s"
+                wait $pid 2> /dev/null
+                code=$? checks=$((checks + 1))
+                case $code in
+                0 | 130 | 143) ;;
+                *) fail "'$line', SIG$signal after $delay s: exit code $code" ;;
+                esac
+                [ $code = 0 ] || [ -z "$(ls out)" ] || fail "'$line', SIG$signal after $delay s left $(ls out)"
+            done
+        done
+    done
+}
+
+part_change() {
+    local size n
+    size=$(stat -c %s model.gguf)
+    # Cut short at every kind of place: in the header, the metadata, the table, the data.
+    for n in 0 3 8 24 100 1000 $((size / 3)) $((size / 2)) $((size - 1)); do
+        head -c "$n" model.gguf > short.gguf
+        for line in "run short.gguf -p hello -n 4" "inspect short.gguf" "quantize short.gguf %O q8_0" "tokenize short.gguf hello"; do
+            run_command "$line"
+            [ $code != 0 ] || [ "${line%% *}" = inspect ] || [ "${line%% *}" = tokenize ] || fail "'$line' at $n bytes: success"
+            expect_clean_failure "'$line', cut to $n bytes"
+        done
+    done
+    # Changed while it is being used: whatever comes out, it ends by itself.
+    for n in $(seq 1 8); do
+        cp big.gguf change.gguf
+        "$tenon" quantize change.gguf out/file.gguf Q4_K_M > stdout 2> err &
+        local pid=$!
+        sleep 0.0$n
+        : > change.gguf
+        wait $pid
+        code=$? checks=$((checks + 1))
+        [ $code = 0 ] || [ $code = 1 ] || fail "quantize of a file that is emptied meanwhile: exit code $code"
+        [ $code = 0 ] || [ -z "$(ls out)" ] || fail "quantize of a file that is emptied meanwhile left $(ls out)"
+        rm -f out/*
+    done
+    rm -f model2.gguf
+    mkdir -p folder.gguf
+    for line in "run folder.gguf -p x" "run /dev/null -p x" "inspect missing.gguf" "run text.txt -p x"; do
+        run_command "$line"
+        [ $code = 1 ] || [ $code = 2 ] || fail "'$line': exit code $code"
+    done
+}
+
+part_clock() {
+    run_command "run model.gguf -p hello -n 16 -c 128 --temp 0"
+    cp stdout expected
+    run_command "run model.gguf -p hello -n 16 -c 128 --temp 0" LD_PRELOAD="$preload" FAULT_CLOCK=1
+    [ $code = 0 ] || fail "run while the clock jumps: exit code $code"
+    cmp -s stdout expected || fail "run while the clock jumps says something else"
+    run_command "pack items.csv" LD_PRELOAD="$preload" FAULT_CLOCK=1
+    [ $code = 0 ] || fail "pack while the clock jumps: exit code $code"
+}
+
+# Starts a server with the given environment; its address is in $url afterwards, or nothing when it did not come up.
+start_server() {
+    env "$@" "$tenon" serve model.gguf --port 0 -c 256 > stdout 2> err &
+    server_pid=$!
+    url=
+    for _ in $(seq 100); do
+        url=$(sed -n 's/.*listening at \(http:[^ ]*\).*/\1/p' err)
+        [ -n "$url" ] && curl -sf -o /dev/null --max-time 1 "$url/health" && return 0
+        kill -0 $server_pid 2> /dev/null || break
+        sleep 0.1
+    done
+    return 1
+}
+stop_server() { # description
+    kill -TERM $server_pid 2> /dev/null
+    wait $server_pid
+    code=$? checks=$((checks + 1))
+    server_pid=
+    case $code in 0 | 1 | 130 | 143) ;; *) fail "$1: the server's exit code is $code" ;; esac
+}
+body='{"prompt":"hello","n_predict":4,"max_tokens":4,"messages":[{"role":"user","content":"hi"}]}'
+ask_server() { # path
+    curl -s -o answer -w '%{http_code}' --max-time 20 -H 'Content-Type: application/json' -d "$body" "$url$1"
+}
+
+part_server() {
+    local total n step answered
+    command -v curl > /dev/null || { echo "server: skipped, no curl"; return; }
+    start_server FAULT_CLOCK=1 LD_PRELOAD="$preload" || { fail "the server does not start while the clock jumps"; return; }
+    for path in /v1/completions /v1/chat/completions /completion; do
+        [ "$(ask_server $path)" = 200 ] || fail "$path while the clock jumps: $(head -c 200 answer)"
+    done
+    stop_server "while the clock jumps"
+    [ -z "$sanitized" ] || return
+    start_server LD_PRELOAD="$preload" FAULT_COUNT="$work/count" || { fail "the server does not start"; return; }
+    [ "$(ask_server /v1/completions)" = 200 ] || fail "completions: $(head -c 200 answer)"
+    stop_server "after one request"
+    total=$(cat "$work/count" 2> /dev/null || echo 0)
+    [ "$total" -gt 0 ] || { fail "no allocations were counted"; return; }
+    step=$((total / ${TENON_FAULT_POINTS:-60} + 1))
+    for ((n = 1; n <= total; n += step)); do
+        start_server LD_PRELOAD="$preload" FAULT_MALLOC="$n"
+        if [ -n "$url" ] && kill -0 $server_pid 2> /dev/null; then
+            answered=$(ask_server /v1/completions)
+            case $answered in 200 | 500 | 503 | 400 | 000) ;; *) fail "allocation $n failing: the answer is $answered" ;; esac
+            # One failure must not be the end: the next request is served.
+            answered=$(ask_server /v1/completions)
+            kill -0 $server_pid 2> /dev/null && [ "$answered" != 200 ] && fail "after allocation $n failed: $answered $(head -c 200 answer)"
+        fi
+        stop_server "allocation $n of $total failing"
+    done
+}
+
+for part in $parts; do
+    before=$failures
+    start=$SECONDS
+    "part_$part"
+    echo "$part: $((failures - before)) failures, $((SECONDS - start)) s"
+done
+echo "$checks checks, $failures failures"
+[ $failures = 0 ]
