@@ -54,7 +54,7 @@ endforeach()
 
 # `make fault` loads this in front of the C library to make the system fail on purpose.
 add_library(fault_preload MODULE tests/fault/preload.c)
-set_target_properties(fault_preload PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+set_target_properties(fault_preload PROPERTIES C_VISIBILITY_PRESET default LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 target_compile_options(fault_preload PRIVATE -Wall -Wextra -fno-builtin)
 target_compile_definitions(fault_preload PRIVATE _GNU_SOURCE)
 target_link_libraries(fault_preload PRIVATE ${CMAKE_DL_LIBS})

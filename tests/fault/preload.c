@@ -6,12 +6,15 @@
  *     FAULT_EINTR=N      every N-th read or write is interrupted before it does anything
  *     FAULT_SPACE=N      after N bytes written to regular files the disk is full
  *     FAULT_CLOCK=1      the wall clock jumps by hours, back and forth; the steady one sometimes leaps ahead
+ *     FAULT_TRACE=1      says on standard error where the failing allocation was, and where a crash was
  *     FAULT_COUNT=FILE   writes the number of allocations there at the end
  *
  * It allocates nothing itself. */
 #include <dlfcn.h>
 #include <errno.h>
+#include <execinfo.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -32,7 +35,7 @@ void *__libc_memalign(size_t align, size_t size);
 
 static atomic_long allocations, calls, written, looks;
 static long fail_at, short_by, interrupt_every, space;
-static bool fail_all, jump;
+static bool fail_all, jump, trace;
 static char count_file[256];
 
 static long number(const char *name) {
@@ -40,7 +43,24 @@ static long number(const char *name) {
     return text ? atol(text) : 0;
 }
 
+static void show_stack(void) {
+    void *frames[32];
+    backtrace_symbols_fd(frames, backtrace(frames, 32), 2);
+}
+static void on_crash(int signal_number) {
+    show_stack();
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+
 __attribute__((constructor)) static void start(void) {
+    trace = number("FAULT_TRACE");
+    if (trace) {
+        void *frame;
+        backtrace(&frame, 1); /* loads what it needs now */
+        signal(SIGSEGV, on_crash);
+        signal(SIGABRT, on_crash);
+    }
     fail_at = number("FAULT_MALLOC");
     fail_all = number("FAULT_MALLOC_ALL");
     short_by = number("FAULT_SHORT");
@@ -63,6 +83,7 @@ __attribute__((destructor)) static void finish(void) {
 static bool fails(void) {
     long n = atomic_fetch_add(&allocations, 1) + 1;
     if (fail_at == 0 || (fail_all ? n < fail_at : n != fail_at)) return false;
+    if (trace) show_stack();
     errno = ENOMEM;
     return true;
 }

@@ -88,6 +88,7 @@ void interrupt_install(void) {
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGHUP, &action, NULL);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of write(), with a message */
 }
 
 bool interrupted(void) { return pending != 0; }

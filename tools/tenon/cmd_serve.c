@@ -3,6 +3,7 @@
 
 #include "text_input.h"
 
+#include <event2/listener.h>
 #include <event2/thread.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -124,6 +125,9 @@ static int listen_at(struct server *server, struct watch *watch, const struct ar
     evhttp_set_gencb(server->http, on_request, server);
     watch->socket = evhttp_bind_socket_with_handle(server->http, host, (ev_uint16_t)port);
     if (!watch->socket) return fail("cannot listen at %s:%d: is the port taken?", host, port);
+    /* Binding does not say when there was no memory to listen; asking a second time does. */
+    if (evconnlistener_enable(evhttp_bound_socket_get_listener(watch->socket)) != 0)
+        return fail("no memory to listen at %s:%d", host, port);
     struct sockaddr_storage address = {0};
     socklen_t size = sizeof address;
     if (getsockname(evhttp_bound_socket_get_fd(watch->socket), (struct sockaddr *)&address, &size) == 0)
