@@ -43,6 +43,7 @@ check "a grammar with a mistake" 1 'grammar: .*line 1' "$tenon" run --grammar 'r
 check "a schema that is no JSON" 1 '--json-schema: ' "$tenon" run -j '{' -n 5
 check "two grammars" 2 'exclude each other' "$tenon" run -j '{}' --grammar 'root ::= "a"'
 check "JSON for programs" 0 '"generated_tokens": 7' "$tenon" run --json -n 7 --seed 1
+check "JSON with a long context" 0 '"generated_tokens": 3' "$tenon" run --json -n 3 --seed 1 -c 40000
 planned=$(sed -n 's/.*"memory_planned": \([0-9]*\).*/\1/p' "$work/out")
 used=$(sed -n 's/.*"memory_used": \([0-9]*\).*/\1/p' "$work/out")
 same "memory planned and used" "$planned" "$used"

@@ -87,10 +87,15 @@ static int att_splits(const tn__attention_job *job) {
 }
 /* A partial result: maximum, sum, weighted values. */
 static size_t att_partial_floats(const tn__attention_job *job) { return 2 + (size_t)job->head_v; }
+/* Never less for more tokens, so that what is reserved for the most serves all: partial results are for a few tokens,
+ * which is more than for one and more than for many. */
 static size_t att_scratch(const tn__attention_job *job, int nth) {
     size_t floats = att_floats(job) * (size_t)nth;
-    if (att_splits(job) > 1)
-        floats += (size_t)(job->heads * job->tokens) * (size_t)att_splits(job) * att_partial_floats(job);
+    int64_t few = ATT_FEW / (job->heads / job->kv_heads);
+    tn__attention_job split = *job;
+    if (split.tokens > few) split.tokens = few;
+    if (att_splits(&split) > 1)
+        floats += (size_t)(split.heads * split.tokens) * (size_t)att_splits(&split) * att_partial_floats(job);
     return floats * sizeof(float);
 }
 static float *att_partial(const tn__attention_job *job, int nth, int64_t head, int64_t token, int split) {
