@@ -394,12 +394,26 @@ static const char *definitions =
     " \"tree\": {\"type\": \"array\", \"items\": {\"$ref\": \"#/$defs/tree\"}, \"maxItems\": 3},"
     " \"small\": {\"type\": \"integer\", \"minimum\": -9, \"maximum\": 99}}";
 
+/* For another validator (tests/schema_peer.sh): a schema and a document made for it, a line each. */
+static void show_to_peer(FILE *out, const char *schema, const char *document) {
+    json_t *string = json_string(document);
+    char *line = json_dumps(string, JSON_ENCODE_ANY);
+    fprintf(out, "%s\n%s\n", schema, line);
+    free(line);
+    json_decref(string);
+}
+
 static void documents_from_random_schemas_are_valid(void **state) {
     (void)state;
     static char text[100000];
+    const char *peer_path = getenv("TENON_SCHEMA_PEER");
+    FILE *peer = peer_path ? fopen(peer_path, "w") : NULL;
     rng random = {2024};
     tn_pieces *pieces = make_pieces();
-    int wanted = getenv("TENON_LONG") ? 30000 : 1000, made = 0, tried = 0, documents = 0, unfinished = 0;
+    int wanted = getenv("TENON_LONG") ? 30000
+                 : peer               ? 2000
+                                      : 1000,
+        made = 0, tried = 0, documents = 0, unfinished = 0;
     for (; made < wanted && tried < 3 * wanted; tried++) {
         json_t *schema = random_schema(&random, 3);
         json_object_set_new(schema, "$defs", json_loads(definitions, 0, NULL));
@@ -422,6 +436,7 @@ static void documents_from_random_schemas_are_valid(void **state) {
                 if (!document) fail_msg("%s\nis not JSON (%s), for\n%s\n%s", text, error.text, dump, gbnf);
                 if (!valid(schema, document)) fail_msg("%s\nis not valid for\n%s\n%s", text, dump, gbnf);
                 json_decref(document);
+                if (peer) show_to_peer(peer, dump, text);
                 documents++;
             }
             tn_grammar_state_free(s);
@@ -437,6 +452,7 @@ static void documents_from_random_schemas_are_valid(void **state) {
     print_message("%d of %d schemas, %d documents, %d unfinished\n", made, tried, documents, unfinished);
     assert_int_equal(made, wanted);
     assert_true(documents > wanted * 7 / 2);
+    if (peer) assert_int_equal(fclose(peer), 0);
     tn_pieces_free(pieces);
 }
 
