@@ -11,8 +11,10 @@ server=
 stop() { [ -n "$server" ] && kill "$server" 2> /dev/null && wait "$server" 2> /dev/null; rm -rf "$work"; }
 trap stop EXIT
 
-start() { # options… ; sets server, port and url
-    timeout 120 "$tenon" serve "$model" --port 0 -t 2 "$@" 2> "$work/log" &
+start() { serve "$model" "$@"; }
+serve() { # options… ; sets server, port and url
+    # --foreground: one signal when it is to stop, not a second one to the group, which would end it at once
+    timeout --foreground 120 "$tenon" serve --port 0 -t 2 "$@" 2> "$work/log" &
     server=$!
     for _ in $(seq 100); do
         port=$(sed -n 's/.*listening at http:.*:\([0-9]*\)$/\1/p' "$work/log")
@@ -134,7 +136,7 @@ post "no messages" 400 'messages' /v1/chat/completions '{}'
 post "pictures" 501 'not_supported_error' /v1/chat/completions '{"messages":[{"role":"user","content":[{"type":"image_url"}]}]}'
 post "bad grammar" 400 'grammar' /v1/completions '{"prompt":"a","grammar":"root := ("}'
 post "too long" 400 '"type":"exceed_context_size_error".*"n_prompt_tokens":' /v1/completions "{\"prompt\":\"$(printf 'word %.0s' $(seq 6000))\"}"
-post "embeddings" 501 'not_supported_error' /v1/embeddings '{"input":"a"}'
+post "embeddings are off" 501 'not_supported_error' /v1/embeddings '{"input":"a"}'
 check "unknown path" 404 'not_found_error' "${key[@]}" "$url/nothing"
 check "wrong method" 405 'invalid_request_error' "${key[@]}" "$url/v1/completions"
 
@@ -190,5 +192,71 @@ for i in 1 2 3; do
 done
 cmp -s "$work/text.1" "$work/text.2" || failed "a text changes when its job gives way"
 
+kill "$server"
+wait "$server"
+
+# Embeddings beside text: the same numbers as tenon embed, in both formats.
+start --embedding --pooling mean
+"$tenon" embed "$model" -p "Once upon a time" -p "A cat" --pooling mean --json -t 2 > "$work/embed" 2> /dev/null
+post "embeddings" 200 '"object":"list".*"object":"embedding","index":1,.*"usage":\{"prompt_tokens":[0-9]+,"total_tokens":[0-9]+\}' /v1/embeddings '{"input":["Once upon a time","A cat"]}'
+cp "$work/out" "$work/floats"
+post "embeddings in base64" 200 '"embedding":"[A-Za-z0-9+/]+=*"' /v1/embeddings '{"input":["Once upon a time","A cat"],"encoding_format":"base64"}'
+if command -v python3 > /dev/null; then
+    cp "$work/out" "$work/base64"
+    timeout 20 python3 - "$work/embed" "$work/floats" "$work/base64" > "$work/out" 2>&1 << 'PY' || failed "embeddings are those of tenon embed"
+import base64, json, struct, sys
+want, floats, coded = (json.load(open(name))["data"] for name in sys.argv[1:])
+for i in range(2):
+    raw = base64.b64decode(coded[i]["embedding"])
+    got = struct.unpack("<%df" % (len(raw) // 4), raw)
+    assert len(got) == len(floats[i]["embedding"]) == len(want[i]["embedding"]) == 288
+    assert abs(sum(x * x for x in got) - 1) < 1e-4
+    assert max(abs(a - b) for a, b in zip(got, floats[i]["embedding"])) < 1e-6
+    assert max(abs(a - b) for a, b in zip(got, want[i]["embedding"])) < 1e-4
+PY
+fi
+post "embedding of token ids" 200 '"index":0' /v1/embeddings '{"input":[1,9038]}'
+post "embeddings while a text is written" 200 'Lily' /v1/completions "{$story,\"max_tokens\":10}"
+post "no input" 400 'input is missing' /v1/embeddings '{}'
+post "a text too long to embed" 400 'exceed_context_size_error' /v1/embeddings "{\"input\":\"$(printf 'word %.0s' $(seq 600))\"}"
+post "other dimensions" 400 'have 288' /v1/embeddings '{"input":"a","dimensions":7}'
+post "many inputs" 200 '"index":299' /v1/embeddings "{\"input\":[$(printf '"a cat",%.0s' $(seq 299))\"a dog\"]}"
+kill "$server"
+wait "$server"
+
+# Several models: loaded when named, and unloaded for each other when the memory is for one.
+mkdir "$work/models"
+ln -s "$model" "$work/models/first.gguf"
+ln -s "$model" "$work/models/second.gguf"
+printf 'GGUF' > "$work/models/third.gguf"
+serve --models-dir "$work/models" --models-memory 100M -c 512 --metrics
+check "several models" 200 '"id":"first".*"unloaded".*"id":"second".*"unloaded".*"id":"third"' "$url/v1/models"
+post "the first model" 200 '"model":"first".*Lily' /v1/completions "{$story,\"model\":\"first\",\"max_tokens\":10}"
+post "no name: the one used last" 200 '"model":"first"' /v1/completions "{$story,\"max_tokens\":1}"
+post "the second model" 200 '"model":"second".*Lily' /v1/completions "{$story,\"model\":\"second\",\"max_tokens\":10}"
+check "both are loaded" 200 '"id":"first"[^}]*"loaded".*"id":"second"[^}]*"loaded"' "$url/v1/models"
+check "metrics by model" 200 '^tenon:tokens_predicted_total\{model="second"\} 10$' "$url/metrics"
+post "an unknown model" 404 'not_found_error' /v1/completions "{$story,\"model\":\"fourth\"}"
+post "a broken model" 500 'third could not be loaded' /v1/completions "{$story,\"model\":\"third\"}"
+check "props of a model" 200 '"model_alias":"first"' "$url/props?model=first"
+kill "$server"
+wait "$server"
+serve --models-dir "$work/models" --models-memory 1M -c 512
+post "a model larger than the memory for models" 503 'it needs [0-9]+ MiB; of the 1 MiB' /v1/completions "{$story,\"model\":\"first\"}"
+need=$(sed -n 's/.*it needs \([0-9]*\) MiB.*/\1/p' "$work/out")
+kill "$server"
+wait "$server"
+serve --models-dir "$work/models" --models-memory "$((need * 3 / 2))M" -c 512
+for turn in 1 2; do
+    for name in first second; do
+        post "$name in turn $turn" 200 "\"model\":\"$name\".*Lily" /v1/completions "{$story,\"model\":\"$name\",\"max_tokens\":10}"
+    done
+done
+check "one makes room for the other" 200 '"id":"first"[^}]*"unloaded".*"id":"second"[^}]*"loaded"' "$url/v1/models"
+curl -sN -m 20 "$url/completion" -d '{"model":"second","prompt":"Once","n_predict":300,"ignore_eos":true,"stream":true}' > "$work/long.1" &
+busy=$!
+sleep 0.3
+post "no room beside a model at work" 503 'first could not be loaded: it needs [0-9]+ MiB' /v1/completions "{$story,\"model\":\"first\",\"max_tokens\":1}"
+kill "$busy"
 [ $failures = 0 ] && echo "server: all well"
 exit $((failures > 0))

@@ -13,7 +13,7 @@ trap stop EXIT
 cp "$here/data/server_clients.mjs" "$work/"
 (cd "$work" && timeout 100 npm install --no-audit --no-fund --ignore-scripts openai@6.49.0 @anthropic-ai/sdk@1.8.0) > "$work/npm.log" 2>&1 ||
     { echo "skipped: the clients could not be installed from npm"; tail -n 3 "$work/npm.log"; exit 77; }
-timeout 120 "$tenon" serve "$model" --port 0 -t 2 --api-key secret 2> "$work/log" &
+timeout 120 "$tenon" serve "$model" --port 0 -t 2 --api-key secret --embedding 2> "$work/log" &
 server=$!
 for _ in $(seq 100); do
     port=$(sed -n 's/.*listening at http:.*:\([0-9]*\)$/\1/p' "$work/log")

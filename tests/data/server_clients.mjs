@@ -58,7 +58,13 @@ for await (const event of await openai.responses.create({ model: "any", input: "
   if (event.type === "response.output_text.delta") events += event.delta;
 assert.equal(events, text);
 
-await assert.rejects(openai.embeddings.create({ model: "any", input: "a" }), (error) => error.status === 501);
+const vectors = await openai.embeddings.create({ model: "any", input: ["a cat", "a kitten", "seven"] });
+assert.equal(vectors.data.length, 3);
+assert.equal(vectors.data[2].embedding.length, 288);
+const floats = await openai.embeddings.create({ model: "any", input: "a cat", encoding_format: "float" });
+floats.data[0].embedding.forEach((x, i) => assert.ok(Math.abs(x - vectors.data[0].embedding[i]) < 1e-4));
+assert.ok(Math.abs(floats.data[0].embedding.reduce((sum, x) => sum + x * x, 0) - 1) < 1e-4);
+await assert.rejects(openai.embeddings.create({ model: "any", input: "" , dimensions: 3 }), (error) => error.status === 400);
 await assert.rejects(openai.chat.completions.create({ ...base, messages: [] }), (error) => error.status === 400);
 const stranger = new OpenAI({ baseURL: url + "/v1", apiKey: "wrong", maxRetries: 0 });
 await assert.rejects(stranger.models.list(), OpenAI.AuthenticationError);

@@ -1,4 +1,4 @@
-/* tenon serve: the model over HTTP. Options, set-up, the event loop and the way out; the rest is in serve/. */
+/* tenon serve: models over HTTP. Options, set-up, the event loop and the way out; the rest is in serve/. */
 #include "serve/http.h"
 
 #include "text_input.h"
@@ -13,20 +13,11 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-static void on_outbox(evutil_socket_t fd, short what, void *user) {
-    struct server *server = user;
-    (void)fd;
-    (void)what;
-    take_pieces(server);
-    if (atomic_load(&server->phase) == PHASE_FAILED) event_base_loopbreak(server->base);
-}
-
 struct watch {
     struct server *server;
     double grace;
     uint64_t deadline, last_ping;
     struct evhttp_bound_socket *socket;
-    bool announced;
 };
 
 /* Ten times a second: has somebody asked us to stop, and is it time for a ping? */
@@ -36,11 +27,6 @@ static void on_tick(evutil_socket_t fd, short what, void *user) {
     uint64_t now = tn_time_ns();
     (void)fd;
     (void)what;
-    if (!watch->announced && atomic_load(&server->phase) == PHASE_READY) {
-        watch->announced = true;
-        fprintf(stderr, "tenon: %s is ready: %d slots share a context of %d\n", server->alias, server->n_slots,
-                server->n_ctx);
-    }
     if (now - watch->last_ping > 1000000000u) {
         watch->last_ping = now;
         ping_requests(server);
@@ -49,10 +35,7 @@ static void on_tick(evutil_socket_t fd, short what, void *user) {
         watch->deadline = now + (uint64_t)(watch->grace * 1e9);
         if (watch->socket) evhttp_del_accept_socket(server->http, watch->socket);
         watch->socket = NULL;
-        int ready = PHASE_READY, loading = PHASE_LOADING;
-        if (!atomic_compare_exchange_strong(&server->phase, &ready, PHASE_STOPPING))
-            atomic_compare_exchange_strong(&server->phase, &loading, PHASE_STOPPING);
-        engine_wake(server);
+        models_stop(server);
     }
     if (!watch->deadline) return;
     if (now > watch->deadline) cancel_requests(server);
@@ -84,21 +67,29 @@ static int read_keys(struct server *server, const struct args *args) {
     return EXIT_OK;
 }
 
-static int configure(struct server *server, const struct args *args) {
+static int find_models(struct server *server, const struct args *args) {
     char buffer[4096];
-    const char *path = engine_model_path(args, buffer, sizeof buffer), *alias = args_text(args, "alias");
+    const char *folder = args_text(args, "models-dir"), *alias = args_text(args, "alias");
+    if (folder && (args->count || args_text(args, "model") || alias))
+        return fail_usage(args, "--models-dir names the models itself; leave out the model and its alias");
+    server->on_demand = folder != NULL;
+    server->memory_limit = args_size(args, "models-memory");
+    if (folder) return models_scan(server, folder);
+    const char *path = engine_model_path(args, buffer, sizeof buffer);
     if (!path) return EXIT_ERROR;
+    return models_add(server, path, alias) ? EXIT_OK : fail_status(TN_E_NOMEM, "server");
+}
+
+static const struct {
+    const char *name;
+    tn_pooling pooling;
+} poolings[] = {
+    {"model", TN_POOLING_MODEL}, {"mean", TN_POOLING_MEAN}, {"cls", TN_POOLING_CLS}, {"last", TN_POOLING_LAST}};
+
+static int configure(struct server *server, const struct args *args) {
     if (args_text(args, "grammar") || args_text(args, "grammar-file") || args_text(args, "json-schema") ||
         args_text(args, "json-schema-file"))
         return fail_usage(args, "a grammar or schema belongs into the request");
-    snprintf(server->path, sizeof server->path, "%s", path);
-    const char *slash = strrchr(path, '/');
-    snprintf(server->alias, sizeof server->alias, "%s", alias ? alias : slash ? slash + 1 : path);
-    char *dot = strrchr(server->alias, '.');
-    if (!alias && dot && strcasecmp(dot, ".gguf") == 0) *dot = '\0';
-    json_t *text = json_string(server->alias);
-    if (!text) snprintf(server->alias, sizeof server->alias, "model");
-    json_decref(text);
     server->n_slots = (int)args_int(args, "parallel");
     server->queue_limit = (int)args_int(args, "queue");
     server->timeout = args_real(args, "timeout");
@@ -106,10 +97,14 @@ static int configure(struct server *server, const struct args *args) {
     server->show_slots = args_flag(args, "slots");
     server->slot_path = args_text(args, "slot-save-path");
     server->log_requests = args_flag(args, "access-log");
+    server->embeddings = args_flag(args, "embedding");
     server->default_predict = (int32_t)args_int(args, "predict");
     sampling_params(args, &server->sampling);
     int code = engine_session_params(args, &server->params);
-    return code ? code : read_keys(server, args);
+    for (size_t i = 0; i < sizeof poolings / sizeof *poolings; i++)
+        if (strcmp(args_text(args, "pooling"), poolings[i].name) == 0) server->params.pooling = poolings[i].pooling;
+    if (!code) code = read_keys(server, args);
+    return code ? code : find_models(server, args);
 }
 
 static int listen_at(struct server *server, struct watch *watch, const struct args *args) {
@@ -145,51 +140,39 @@ static int run(const struct args *args) {
     if (!server) return fail_status(TN_E_NOMEM, "server");
     struct watch watch = {.server = server, .grace = args_real(args, "grace")};
     struct event *tick = NULL;
-    bool running = false;
     server->args = args;
     server->started = time(NULL);
-    server->queue_end = &server->queue;
-    server->outbox_end = &server->outbox;
-    pthread_mutex_init(&server->lock, NULL);
-    pthread_cond_init(&server->wake, NULL);
     signal(SIGPIPE, SIG_IGN);
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);
     }
-    int code = configure(server, args);
-    if (code) goto out;
+    int code = EXIT_OK;
     evthread_use_pthreads();
     server->base = event_base_new();
-    server->outbox_ready = server->base ? event_new(server->base, -1, EV_PERSIST, on_outbox, server) : NULL;
     tick = server->base ? event_new(server->base, -1, EV_PERSIST, on_tick, &watch) : NULL;
     struct timeval often = {.tv_usec = 100000};
-    if (!server->outbox_ready || !tick || event_add(tick, &often) != 0) {
-        code = fail("no memory for the event loop");
-        goto out;
+    if (!tick || event_add(tick, &often) != 0) code = fail("no memory for the event loop");
+    if (!code) code = configure(server, args);
+    if (!code) code = listen_at(server, &watch, args);
+    if (!code && !server->on_demand) {
+        server->loading = server->models[0];
+        code = engine_start(server->models[0]);
     }
-    if ((code = listen_at(server, &watch, args)) || (code = engine_start(server))) goto out;
-    running = true;
-    event_base_dispatch(server->base);
-    /* Whatever ended the loop, the engine must not wait for us, nor answers for the engine. */
-    int ready = PHASE_READY;
-    atomic_compare_exchange_strong(&server->phase, &ready, PHASE_STOPPING);
+    if (!code) event_base_dispatch(server->base);
+    /* Whatever ended the loop, engines must not wait for us, nor answers for them. */
+    models_stop(server);
     cancel_requests(server);
-    engine_wake(server);
-out:
-    if (running) {
-        engine_join(server);
-        take_pieces(server);
-        code = server->exit_code;
+    if (!code && !server->on_demand) {
+        engine_join(server->models[0]);
+        code = server->models[0]->exit_code;
     }
+    models_free(server);
     if (server->http) evhttp_free(server->http);
     if (tick) event_free(tick);
-    if (server->outbox_ready) event_free(server->outbox_ready);
     if (server->base) event_base_free(server->base);
     for (size_t i = 0; i < server->n_keys; i++) free(server->keys[i]);
-    pthread_mutex_destroy(&server->lock);
-    pthread_cond_destroy(&server->wake);
     tn_free(server);
     return code;
 }
@@ -247,6 +230,28 @@ static const struct option options[] = {
      .help = "keys that clients must present one of, separated by commas",
      .env = "TENON_API_KEY LLAMA_API_KEY"},
     {.name = "api-key-file", .value = "FILE", .kind = OPTION_TEXT, .help = "the same from a file, one per line"},
+    {.name = "models-dir",
+     .value = "FOLDER",
+     .kind = OPTION_TEXT,
+     .help = "offer all GGUF files of a folder; a model is loaded when a request names it",
+     .env = "LLAMA_ARG_MODELS_DIR"},
+    {.name = "models-memory",
+     .value = "SIZE",
+     .kind = OPTION_SIZE,
+     .fallback = "0",
+     .help = "planned bytes that loaded models may have together; 0 for what the devices have free"},
+    {.name = "embedding",
+     .aliases = "--embeddings",
+     .kind = OPTION_FLAG,
+     .help = "offer /v1/embeddings as well; encoders do so by themselves",
+     .env = "LLAMA_ARG_EMBEDDINGS"},
+    {.name = "pooling",
+     .value = "KIND",
+     .kind = OPTION_TEXT,
+     .fallback = "model",
+     .choices = "model mean cls last",
+     .help = "how a text's states become one embedding",
+     .env = "LLAMA_ARG_POOLING"},
     {.name = "metrics", .kind = OPTION_FLAG, .help = "offer /metrics", .env = "LLAMA_ARG_ENDPOINT_METRICS"},
     {.name = "slots", .kind = OPTION_FLAG, .fallback = "on", .help = "offer /slots"},
     {.name = "slot-save-path",
@@ -291,6 +296,7 @@ const struct command command_serve = {
         "served. Sampling options are the defaults for requests that do not say.",
     .examples = "tenon serve model.gguf\n"
                 "tenon serve model.gguf -c 16384 -np 8 --host 0.0.0.0 --api-key secret\n"
+                "tenon serve --models-dir ~/models --models-memory 24G\n"
                 "tenon serve --port 0 --metrics",
     .section = SECTION_USE,
     .min_arguments = 0,

@@ -4,36 +4,10 @@
  * one token of each that writes, and a piece of the prompts that wait, so that a long prompt stalls nobody. When the
  * cache is full, what idle slots remember goes first; then the youngest job gives its cells back and is computed
  * again when there is room. */
-#include "serve.h"
+#include "batch.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-struct slot {
-    struct job *job; /* NULL: idle, the tokens are what the cache remembers */
-    tn_token *tokens;
-    int32_t count, n_kv; /* tokens in all, and of them in the cache */
-    int32_t n_prompt, n_scored, n_predicted, n_cached;
-    uint64_t task, began, prompted, used;
-    char held[512]; /* text that may be the beginning of a stop word */
-    size_t n_held;
-    bool fed;     /* in the batch of this round */
-    bool stalled; /* gave its cells to others and waits for room */
-};
-
-struct engine {
-    struct server *server;
-    tn_session *session;
-    struct slot *slots;
-    int n_slots, turn;
-    int32_t n_batch, n_piece, n_score;
-    tn_token *tokens;
-    int32_t *seqs, *positions;
-    bool *outputs;
-    int32_t n_tokens;
-    uint64_t n_tasks, map_time;
-    tn_token_prob top[MAX_TOP];
-};
 
 /* ---- Pieces ---------------------------------------------------------------------------------------------------- */
 
@@ -54,13 +28,13 @@ static struct piece *piece_new(struct job *job, size_t n_top, const char *text, 
     return p;
 }
 
-static void post(struct server *server, struct piece *p) {
-    pthread_mutex_lock(&server->lock);
-    bool first = !server->outbox;
-    *server->outbox_end = p;
-    server->outbox_end = &p->next;
-    pthread_mutex_unlock(&server->lock);
-    if (first) event_active(server->outbox_ready, EV_READ, 0);
+static void post(struct served *served, struct piece *p) {
+    pthread_mutex_lock(&served->lock);
+    bool first = !served->outbox;
+    *served->outbox_end = p;
+    served->outbox_end = &p->next;
+    pthread_mutex_unlock(&served->lock);
+    if (first) event_active(served->outbox_ready, EV_READ, 0);
 }
 
 static struct job_stats stats_of(const struct slot *slot) {
@@ -75,8 +49,8 @@ static struct job_stats stats_of(const struct slot *slot) {
 }
 
 /* The last piece of a job. There must be one even without memory, or the request would never end. */
-static void post_end(struct server *server, struct job *job, enum finish finish, const struct job_stats *stats,
-                     const char *text, size_t length, const char *detail) {
+void engine_end_job(struct served *served, struct job *job, enum finish finish, const struct job_stats *stats,
+                    const char *text, size_t length, const char *detail, float *vector, size_t n_vector) {
     struct piece *p;
     while (!(p = piece_new(job, 0, text, length))) {
         struct timespec pause = {.tv_nsec = 10000000};
@@ -87,7 +61,14 @@ static void post_end(struct server *server, struct job *job, enum finish finish,
     if (job->sampler) p->stats.seed = tn_sampler_seed(job->sampler);
     if (finish == FINISH_WORD) snprintf(p->stop_word, sizeof p->stop_word, "%s", detail);
     if (finish == FINISH_ERROR) snprintf(p->error, sizeof p->error, "%s", detail);
-    post(server, p);
+    p->vector = vector;
+    p->n_vector = n_vector;
+    post(served, p);
+}
+
+static void post_end(struct served *served, struct job *job, enum finish finish, const struct job_stats *stats,
+                     const char *text, size_t length, const char *detail) {
+    engine_end_job(served, job, finish, stats, text, length, detail, NULL, 0);
 }
 
 static void finish_slot(struct engine *e, struct slot *slot, enum finish finish, const char *text, size_t length,
@@ -98,13 +79,13 @@ static void finish_slot(struct engine *e, struct slot *slot, enum finish finish,
     slot->job = NULL;
     slot->count = slot->n_kv; /* a token that was drawn but not fed is not in the cache */
     slot->used = tn_time_ns();
-    pthread_mutex_lock(&e->server->lock);
-    e->server->view.n_prompt += (uint64_t)(stats.n_prompt - stats.n_cached);
-    e->server->view.n_predicted += (uint64_t)stats.n_predicted;
-    e->server->view.prompt_seconds += stats.prompt_ms / 1e3;
-    e->server->view.predicted_seconds += stats.predicted_ms / 1e3;
-    pthread_mutex_unlock(&e->server->lock);
-    post_end(e->server, job, finish, &stats, text, length, detail);
+    pthread_mutex_lock(&e->served->lock);
+    e->served->view.n_prompt += (uint64_t)(stats.n_prompt - stats.n_cached);
+    e->served->view.n_predicted += (uint64_t)stats.n_predicted;
+    e->served->view.prompt_seconds += stats.prompt_ms / 1e3;
+    e->served->view.predicted_seconds += stats.predicted_ms / 1e3;
+    pthread_mutex_unlock(&e->served->lock);
+    post_end(e->served, job, finish, &stats, text, length, detail);
 }
 
 /* ---- Slots ----------------------------------------------------------------------------------------------------- */
@@ -124,7 +105,7 @@ static void forget(struct engine *e, struct slot *slot) {
 
 static void assign(struct engine *e, struct slot *slot, struct job *job) {
     int32_t id = (int32_t)(slot - e->slots), keep = 0;
-    bool windowed = e->server->info.n_window > 0;
+    bool windowed = e->served->info.n_window > 0;
     if (!job->no_cache && !job->score_prompt) {
         keep = common_prefix(slot, &job->prompt);
         /* A sliding window has dropped what lies before its end: only a whole sequence can go on. */
@@ -181,7 +162,7 @@ static bool has_room(const struct engine *e, const struct job *job) {
     int64_t used = 0;
     for (int i = 0; i < e->n_slots; i++)
         if (e->slots[i].job) used += e->slots[i].count;
-    return used == 0 || used + (int64_t)job->prompt.count + 1 <= e->server->n_ctx;
+    return used == 0 || used + (int64_t)job->prompt.count + 1 <= e->served->n_ctx;
 }
 
 /* ---- Keeping slots ----------------------------------------------------------------------------------------------
@@ -210,11 +191,11 @@ static tn_status restore_slot(struct engine *e, struct slot *slot, const struct 
     FILE *file = fopen(path, "rb");
     if (!file) return tn_fail(TN_E_NOT_FOUND, "there is no such saved slot");
     forget(e, slot);
-    size_t n = fread(slot->tokens, sizeof *slot->tokens, (size_t)e->server->n_ctx, file);
+    size_t n = fread(slot->tokens, sizeof *slot->tokens, (size_t)e->served->n_ctx, file);
     fclose(file);
     tn_status status = tn_session_load(e->session, job->slot, job->path);
     for (size_t i = 0; status == TN_OK && i < n; i++)
-        if (slot->tokens[i] < 0 || slot->tokens[i] >= e->server->info.n_vocab)
+        if (slot->tokens[i] < 0 || slot->tokens[i] >= e->served->info.n_vocab)
             status = tn_fail(TN_E_FORMAT, "the saved tokens are no tokens of this model");
     if (status == TN_OK && (n == 0 || tn_session_seq_last(e->session, job->slot) != (int32_t)n - 1))
         status = tn_fail(TN_E_FORMAT, "the saved tokens and the saved cache do not belong together");
@@ -241,7 +222,7 @@ static void act(struct engine *e, struct job *job) {
         stats.n_prompt = slot->n_kv;
     }
     slot->used = tn_time_ns();
-    post_end(e->server, job, status == TN_OK ? FINISH_EOS : FINISH_ERROR, &stats, "", 0,
+    post_end(e->served, job, status == TN_OK ? FINISH_EOS : FINISH_ERROR, &stats, "", 0,
              status == TN_OK ? "" : tn_error());
 }
 
@@ -250,26 +231,27 @@ static void act(struct engine *e, struct job *job) {
 
 static void admit(struct engine *e) {
     for (;;) {
-        struct server *server = e->server;
-        pthread_mutex_lock(&server->lock);
-        struct job **at = &server->queue, *job = NULL;
+        struct served *served = e->served;
+        pthread_mutex_lock(&served->lock);
+        struct job **at = &served->queue, *job = NULL;
         while (*at && !atomic_load(&(*at)->cancelled) && !(*at)->action) at = &(*at)->next;
-        if (!*at) at = &server->queue;
+        if (!*at)
+            for (at = &served->queue; *at && (*at)->embed;) at = &(*at)->next;
         struct slot *slot = NULL;
         if (*at && (atomic_load(&(*at)->cancelled) || (*at)->action ||
                     ((slot = choose_slot(e, &(*at)->prompt)) != NULL && has_room(e, *at)))) {
             job = *at;
             *at = job->next;
-            if (!*at && server->queue_end == &job->next) server->queue_end = at;
-            server->n_queued--;
-            server->view.n_busy_slots += slot != NULL;
+            if (!*at && served->queue_end == &job->next) served->queue_end = at;
+            *(job->embed ? &served->n_embed_queued : &served->n_queued) -= 1;
+            served->view.n_busy_slots += slot != NULL;
         }
-        pthread_mutex_unlock(&server->lock);
+        pthread_mutex_unlock(&served->lock);
         if (!job) return;
         if (!slot && job->action && !atomic_load(&job->cancelled))
             act(e, job);
         else if (!slot)
-            post_end(server, job, FINISH_CANCELLED, NULL, "", 0, "");
+            post_end(served, job, FINISH_CANCELLED, NULL, "", 0, "");
         else
             assign(e, slot, job);
     }
@@ -345,7 +327,7 @@ static void post_token(struct engine *e, struct slot *slot, tn_token token, cons
     size_t n_top = job->n_top > 0 ? (size_t)job->n_top : 0;
     float logprob = 0;
     bool known = row && job->n_top >= 0 &&
-                 tn_top_logprobs(row, (size_t)e->server->info.n_vocab, e->top, n_top, token, &logprob) == TN_OK;
+                 tn_top_logprobs(row, (size_t)e->served->info.n_vocab, e->top, n_top, token, &logprob) == TN_OK;
     struct piece *p = piece_new(job, known ? n_top : 0, text, length);
     if (!p) return; /* a lost piece of text; the end is still reported */
     p->token = token;
@@ -353,13 +335,13 @@ static void post_token(struct engine *e, struct slot *slot, tn_token token, cons
     p->has_logprob = known;
     p->logprob = logprob;
     if (known) memcpy(p->top, e->top, n_top * sizeof *p->top);
-    post(e->server, p);
+    post(e->served, p);
 }
 
 /* A row of logits after the last token of a slot: the next token, or the end. */
 static void advance(struct engine *e, struct slot *slot, const float *row) {
     struct job *job = slot->job;
-    struct server *server = e->server;
+    struct served *served = e->served;
     char buffer[2048];
     if (!slot->prompted) slot->prompted = tn_time_ns();
     if (job->n_predict == 0) {
@@ -367,13 +349,13 @@ static void advance(struct engine *e, struct slot *slot, const float *row) {
         return;
     }
     tn_token token;
-    if (tn_sampler_sample(job->sampler, row, (size_t)server->info.n_vocab, &token) != TN_OK ||
+    if (tn_sampler_sample(job->sampler, row, (size_t)served->info.n_vocab, &token) != TN_OK ||
         tn_sampler_accept(job->sampler, token) != TN_OK) {
         finish_slot(e, slot, FINISH_ERROR, "", 0, tn_error(), false);
         return;
     }
     size_t length, release, total;
-    if (tn_token_is_end(server->tokenizer, token) && !job->ignore_end) {
+    if (tn_token_is_end(served->tokenizer, token) && !job->ignore_end) {
         const char *rest = tn_detokenizer_finish(job->detokenizer, &length);
         memcpy(buffer, slot->held, slot->n_held);
         if (length > sizeof buffer - slot->n_held) length = 0;
@@ -390,7 +372,7 @@ static void advance(struct engine *e, struct slot *slot, const float *row) {
         finish_slot(e, slot, user ? FINISH_WORD : FINISH_EOS, "", 0, job->stops[met], false);
         return;
     }
-    bool full = slot->count + 1 >= server->n_ctx;
+    bool full = slot->count + 1 >= served->n_ctx;
     if (slot->n_predicted >= job->n_predict || full) {
         const char *rest = tn_detokenizer_finish(job->detokenizer, &length);
         memcpy(buffer, slot->held, slot->n_held);
@@ -429,7 +411,7 @@ static void resume(struct engine *e) {
         else if (!oldest || slot->task < oldest->task)
             oldest = slot;
     }
-    if (oldest && (used == 0 || used + oldest->count + 16 <= e->server->n_ctx)) oldest->stalled = false;
+    if (oldest && (used == 0 || used + oldest->count + 16 <= e->served->n_ctx)) oldest->stalled = false;
 }
 
 static void build(struct engine *e) {
@@ -474,9 +456,10 @@ static void harvest(struct engine *e) {
 }
 
 /* A decode is given up when everybody in it has gone, or when the program must end. */
-static bool abandon(void *user) {
+bool engine_abandon(void *user) {
     struct engine *e = user;
-    if (atomic_load(&e->server->phase) == PHASE_FAILED) return true;
+    if (atomic_load(&e->served->phase) == PHASE_FAILED) return true;
+    if (e->embedding) return false;
     bool fed = false;
     for (int i = 0; e->slots && i < e->n_slots; i++) {
         if (!e->slots[i].fed || !e->slots[i].job) continue;
@@ -497,12 +480,13 @@ static void repair(struct engine *e, tn_status status) {
     }
 }
 
-static void publish(struct engine *e, bool now) {
-    struct engine_view *view = &e->server->view;
+void engine_publish(struct engine *e, bool now) {
+    struct engine_view *view = &e->served->view;
     uint64_t time = tn_time_ns();
-    pthread_mutex_lock(&e->server->lock);
-    view->stats = tn_session_get_stats(e->session);
-    view->cache = tn_session_cache_usage(e->session);
+    tn_session *session = e->session ? e->session : e->served->embedder;
+    pthread_mutex_lock(&e->served->lock);
+    view->stats = tn_session_get_stats(session);
+    view->cache = tn_session_cache_usage(session);
     view->n_busy_slots = 0;
     for (int i = 0; i < e->n_slots; i++) {
         const struct slot *s = &e->slots[i];
@@ -518,14 +502,14 @@ static void publish(struct engine *e, bool now) {
     /* The map costs a walk over all cells; five times a second is as often as anybody looks. */
     if (now || time - e->map_time > 200000000u) {
         e->map_time = time;
-        tn_session_cache_map(e->session, view->map);
+        tn_session_cache_map(session, view->map);
         tn_fit fit;
-        if (tn_session_memory(e->session, &fit) == TN_OK) {
+        if (tn_session_memory(session, &fit) == TN_OK) {
             tn_fit_free(&view->used);
             view->used = fit;
         }
     }
-    pthread_mutex_unlock(&e->server->lock);
+    pthread_mutex_unlock(&e->served->lock);
 }
 
 /* One decode; false when nothing could be fed. */
@@ -546,9 +530,9 @@ static bool round_of(struct engine *e) {
         harvest(e);
     else
         repair(e, status);
-    pthread_mutex_lock(&e->server->lock);
-    e->server->view.n_decodes++;
-    pthread_mutex_unlock(&e->server->lock);
+    pthread_mutex_lock(&e->served->lock);
+    e->served->view.n_decodes++;
+    pthread_mutex_unlock(&e->served->lock);
     return true;
 }
 
@@ -559,7 +543,7 @@ static bool is_busy(const struct engine *e) {
 }
 
 /* Paused jobs wait for their readers; a look every now and then is enough, for the wake-up comes by signal. */
-static void wait_a_little(struct server *server) {
+static void wait_a_little(struct served *served) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_nsec += 20000000;
@@ -567,147 +551,27 @@ static void wait_a_little(struct server *server) {
         until.tv_sec++;
         until.tv_nsec -= 1000000000;
     }
-    pthread_mutex_lock(&server->lock);
-    pthread_cond_timedwait(&server->wake, &server->lock, &until);
-    pthread_mutex_unlock(&server->lock);
+    pthread_mutex_lock(&served->lock);
+    pthread_cond_timedwait(&served->wake, &served->lock, &until);
+    pthread_mutex_unlock(&served->lock);
 }
 
-static void work(struct engine *e) {
-    struct server *server = e->server;
-    publish(e, true);
+void engine_work(struct engine *e) {
+    struct served *served = e->served;
+    engine_publish(e, true);
     for (;;) {
-        pthread_mutex_lock(&server->lock);
-        while (atomic_load(&server->phase) == PHASE_READY && !is_busy(e) && !server->queue)
-            pthread_cond_wait(&server->wake, &server->lock);
-        bool waiting = server->queue != NULL;
-        pthread_mutex_unlock(&server->lock);
-        int phase = atomic_load(&server->phase);
+        pthread_mutex_lock(&served->lock);
+        while (atomic_load(&served->phase) == PHASE_READY && !is_busy(e) && !served->queue)
+            pthread_cond_wait(&served->wake, &served->lock);
+        bool waiting = served->queue != NULL;
+        pthread_mutex_unlock(&served->lock);
+        int phase = atomic_load(&served->phase);
         if (phase != PHASE_READY && !is_busy(e) && !waiting) break;
         drop_cancelled(e);
         admit(e);
         bool fed = round_of(e);
-        publish(e, !is_busy(e));
-        if (!fed && is_busy(e)) wait_a_little(server);
+        fed = embed_round(e) || fed;
+        engine_publish(e, !is_busy(e));
+        if (!fed && is_busy(e)) wait_a_little(served);
     }
-}
-
-/* ---- Loading --------------------------------------------------------------------------------------------------- */
-
-static bool go_on(void *user, size_t done, size_t total) {
-    (void)done;
-    (void)total;
-    return atomic_load(&((struct engine *)user)->server->phase) == PHASE_LOADING;
-}
-
-static int load(struct server *server, struct engine *e) {
-    tn_session_params p = server->params;
-    tn_status status;
-    p.abort = abandon;
-    p.progress = go_on;
-    p.user = e;
-    p.n_seqs = server->n_slots;
-    if (p.n_batch < server->n_slots) p.n_batch = server->n_slots;
-    p.n_outputs = server->n_slots + 64;
-    if ((status = tn_model_open(server->path, NULL, &server->model)) != TN_OK) return fail_status(status, "%s", "");
-    if ((status = tn_fit_session(server->model, &p, &server->planned)) != TN_OK)
-        return fail_status(status, "%s", server->path);
-    if ((status = tn_session_new(server->model, &p, &server->session)) != TN_OK)
-        return fail_status(status, "%s", server->path);
-    e->session = server->session;
-    server->info = tn_model_get_info(server->model);
-    server->tokenizer = tn_model_tokenizer(server->model);
-    if (!server->tokenizer) return fail("%s has no tokenizer, so that it cannot be served", server->path);
-    if (server->info.is_encoder) return fail("%s makes embeddings only, which are not served", server->path);
-    p = tn_session_get_params(server->session);
-    server->n_ctx = p.n_ctx;
-    e->n_batch = p.n_batch;
-    e->n_piece = p.n_ubatch;
-    e->n_score = p.n_outputs - server->n_slots;
-    if (e->n_score < 1) return fail("--ctx %d is too small for %d slots", p.n_ctx, server->n_slots);
-    if ((status = tn_pieces_from_tokenizer(server->tokenizer, &server->pieces)) != TN_OK)
-        return fail_status(status, "vocabulary");
-    if (tn_chat_template_new(server->info.chat_template, &server->chat) != TN_OK) {
-        warn("the model's chat template is not usable (%s); ChatML is used instead", tn_error());
-        if ((status = tn_chat_template_new(NULL, &server->chat)) != TN_OK) return fail_status(status, "chat");
-    }
-    e->slots = tn_calloc((size_t)e->n_slots, sizeof *e->slots);
-    e->tokens = tn_calloc((size_t)e->n_batch, sizeof *e->tokens);
-    e->seqs = tn_calloc((size_t)e->n_batch, sizeof *e->seqs);
-    e->positions = tn_calloc((size_t)e->n_batch, sizeof *e->positions);
-    e->outputs = tn_calloc((size_t)e->n_batch, sizeof *e->outputs);
-    server->view.map = tn_calloc((size_t)server->n_ctx, sizeof *server->view.map);
-    server->view.slots = tn_calloc((size_t)e->n_slots, sizeof *server->view.slots);
-    bool enough =
-        e->slots && e->tokens && e->seqs && e->positions && e->outputs && server->view.map && server->view.slots;
-    for (int i = 0; enough && i < e->n_slots; i++)
-        enough = (e->slots[i].tokens = tn_calloc((size_t)server->n_ctx, sizeof(tn_token))) != NULL;
-    return enough ? EXIT_OK : fail_status(TN_E_NOMEM, "slots");
-}
-
-static void *engine_thread(void *user) {
-    struct engine *e = user;
-    struct server *server = e->server;
-    server->exit_code = load(server, e);
-    int loading = PHASE_LOADING;
-    if (server->exit_code) {
-        atomic_store(&server->phase, PHASE_FAILED);
-        event_active(server->outbox_ready, EV_READ, 0);
-    } else if (atomic_compare_exchange_strong(&server->phase, &loading, PHASE_READY)) {
-        event_active(server->outbox_ready, EV_READ, 0);
-        work(e);
-        publish(e, true);
-        event_active(server->outbox_ready, EV_READ, 0);
-    }
-    return NULL;
-}
-
-int engine_start(struct server *server) {
-    struct engine *e = tn_calloc(1, sizeof *e);
-    if (!e) return fail_status(TN_E_NOMEM, "engine");
-    e->server = server;
-    e->n_slots = server->n_slots;
-    server->engine = e;
-    if (pthread_create(&server->thread, NULL, engine_thread, e) != 0) return fail("no thread for the engine");
-    return EXIT_OK;
-}
-
-void engine_wake(struct server *server) {
-    pthread_mutex_lock(&server->lock);
-    pthread_cond_signal(&server->wake);
-    pthread_mutex_unlock(&server->lock);
-}
-
-void engine_join(struct server *server) {
-    struct engine *e = server->engine;
-    pthread_join(server->thread, NULL);
-    for (int i = 0; e->slots && i < e->n_slots; i++) tn_free(e->slots[i].tokens);
-    tn_free(e->slots);
-    tn_free(e->tokens);
-    tn_free(e->seqs);
-    tn_free(e->positions);
-    tn_free(e->outputs);
-    tn_free(e);
-    tn_free(server->view.map);
-    tn_free(server->view.slots);
-    tn_fit_free(&server->view.used);
-    tn_fit_free(&server->planned);
-    tn_chat_template_free(server->chat);
-    tn_pieces_free(server->pieces);
-    tn_session_free(server->session);
-    tn_model_close(server->model);
-}
-
-bool engine_submit(struct server *server, struct job *const *jobs, size_t count) {
-    pthread_mutex_lock(&server->lock);
-    int idle = server->n_slots - (int)server->view.n_busy_slots;
-    bool accepted = server->n_queued + (int)count <= server->queue_limit + (idle > 0 ? idle : 0);
-    for (size_t i = 0; accepted && i < count; i++) {
-        jobs[i]->next = NULL;
-        *server->queue_end = jobs[i];
-        server->queue_end = &jobs[i]->next;
-        server->n_queued++;
-    }
-    if (accepted) pthread_cond_signal(&server->wake);
-    pthread_mutex_unlock(&server->lock);
-    return accepted;
 }

@@ -46,7 +46,7 @@ static bool read_choice(json_t *body, tn_chat_params *p, struct problem *problem
     return field_bool(body, "parallel_tool_calls", &p->parallel_calls, problem);
 }
 
-bool chat_prompt(struct server *server, json_t *body, tn_chat_prompt **prompt, struct problem *problem) {
+bool chat_prompt(struct served *served, json_t *body, tn_chat_prompt **prompt, struct problem *problem) {
     json_t *messages = json_object_get(body, "messages"), *tools = json_object_get(body, "tools");
     json_t *variables = json_object_get(body, "chat_template_kwargs");
     tn_chat_params p = tn_chat_params_default();
@@ -62,34 +62,34 @@ bool chat_prompt(struct server *server, json_t *body, tn_chat_prompt **prompt, s
     p.messages = messages_text;
     p.tools = tools_text;
     p.variables = variables_text;
-    tn_token bos = tn_tokenizer_special(server->tokenizer, TN_SPECIAL_BOS);
-    tn_token eos = tn_tokenizer_special(server->tokenizer, TN_SPECIAL_EOS);
-    p.bos_token = tn_token_text(server->tokenizer, bos, &length);
-    p.eos_token = tn_token_text(server->tokenizer, eos, &length);
-    tn_status status = messages_text ? tn_chat_prompt_new(server->chat, &p, prompt) : TN_E_NOMEM;
+    tn_token bos = tn_tokenizer_special(served->tokenizer, TN_SPECIAL_BOS);
+    tn_token eos = tn_tokenizer_special(served->tokenizer, TN_SPECIAL_EOS);
+    p.bos_token = tn_token_text(served->tokenizer, bos, &length);
+    p.eos_token = tn_token_text(served->tokenizer, eos, &length);
+    tn_status status = messages_text ? tn_chat_prompt_new(served->chat, &p, prompt) : TN_E_NOMEM;
     free(messages_text);
     free(tools_text);
     free(variables_text);
     return status == TN_OK || problem_status(problem, status, "messages");
 }
 
-bool chat_jobs(struct server *server, struct request *r, json_t *body, int64_t n, int64_t n_top,
+bool chat_jobs(struct served *served, struct request *r, json_t *body, int64_t n, int64_t n_top,
                struct problem *problem) {
-    if (!chat_prompt(server, body, &r->prompt, problem)) return false;
+    if (!chat_prompt(served, body, &r->prompt, problem)) return false;
     size_t length;
     const char *text = tn_chat_prompt_text(r->prompt, &length);
     unsigned flags = TN_ENCODE_PARSE_SPECIAL | (tn_chat_prompt_has_bos(r->prompt) ? 0 : TN_ENCODE_ADD_SPECIAL);
     for (int64_t i = 0; i < n; i++) {
         struct job *job = request_add_job(r);
         if (!job) return problem_set(problem, 500, "out of memory");
-        tn_status status = tn_tokenizer_encode(server->tokenizer, text, length, flags, &job->prompt);
+        tn_status status = tn_tokenizer_encode(served->tokenizer, text, length, flags, &job->prompt);
         if (status != TN_OK) return problem_status(problem, status, "messages");
         job->n_top = (int32_t)n_top;
-        if (!prompt_check(server, &job->prompt, problem) ||
-            !job_read(server, job, body, tn_chat_prompt_grammar(r->prompt), tn_chat_prompt_trigger(r->prompt),
+        if (!prompt_check(&job->prompt, served->n_ctx, problem) ||
+            !job_read(served, job, body, tn_chat_prompt_grammar(r->prompt), tn_chat_prompt_trigger(r->prompt),
                       problem))
             return false;
-        const char *turn_end = tn_chat_template_turn_end(server->chat);
+        const char *turn_end = tn_chat_template_turn_end(served->chat);
         if (*turn_end && strlen(turn_end) < 500 && job->n_stops < MAX_STOPS &&
             (job->stops[job->n_stops] = tn_strdup(turn_end)))
             job->n_stops++;
@@ -108,7 +108,7 @@ bool chat_feed(struct job *job, const struct piece *p, tn_chat_event_fn on_event
 
 static json_t *chat_object(struct request *r, const char *object, json_t *choices) {
     return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o}", "id", r->id, "object", object, "created",
-                     (json_int_t)r->created, "model", r->server->alias, "system_fingerprint", tn_version(), "choices",
+                     (json_int_t)r->created, "model", r->served->alias, "system_fingerprint", tn_version(), "choices",
                      choices);
 }
 
@@ -152,23 +152,23 @@ static tn_status on_event(void *user, const tn_chat_event *event) {
     return TN_OK;
 }
 
-static json_t *logprob_json(struct server *server, tn_token token, float logprob) {
-    return json_pack("{s:o, s:f, s:o}", "token", token_text_json(server, token), "logprob",
-                     logprob < -1e30f ? -1e30 : (double)logprob, "bytes", token_bytes_json(server, token));
+static json_t *logprob_json(struct served *served, tn_token token, float logprob) {
+    return json_pack("{s:o, s:f, s:o}", "token", token_text_json(served, token), "logprob",
+                     logprob < -1e30f ? -1e30 : (double)logprob, "bytes", token_bytes_json(served, token));
 }
 
-static json_t *logprobs_of(struct server *server, const struct piece *p) {
+static json_t *logprobs_of(struct served *served, const struct piece *p) {
     if (p->token < 0 || !p->has_logprob) return NULL;
-    json_t *entry = logprob_json(server, p->token, p->logprob), *top = json_array();
+    json_t *entry = logprob_json(served, p->token, p->logprob), *top = json_array();
     for (size_t i = 0; i < p->n_top; i++)
         if (p->top[i].token >= 0)
-            json_array_append_new(top, logprob_json(server, p->top[i].token, p->top[i].logprob));
+            json_array_append_new(top, logprob_json(served, p->top[i].token, p->top[i].logprob));
     json_object_set_new(entry, "top_logprobs", top);
     return entry;
 }
 
 static void chat_piece(struct request *r, struct job *job, const struct piece *p) {
-    json_t *logprobs = logprobs_of(r->server, p);
+    json_t *logprobs = logprobs_of(r->served, p);
     if (!r->stream) {
         if (logprobs) json_array_append_new(job->logprobs, logprobs);
         if (!chat_feed(job, p, NULL, NULL)) snprintf(r->failed, sizeof r->failed, "%s", tn_error());
@@ -212,16 +212,16 @@ static void chat_end(struct request *r) {
     json_t *answer = chat_object(r, "chat.completion", choices);
     json_object_set_new(answer, "usage", usage_json(r));
     json_object_set_new(answer, "timings", timings_json(r->jobs[0]));
-    reply_json(r->server, request_take(r), 200, answer);
+    reply_json(r->served->server, request_take(r), 200, answer);
 }
 
 static const struct wording chat_wording = {chat_piece, chat_end};
 
-void serve_chat(struct server *server, struct evhttp_request *http, json_t *body) {
+void serve_chat(struct served *served, struct evhttp_request *http, json_t *body) {
     struct problem problem = {0};
     int64_t n = 1, top = 0;
     bool fine;
-    struct request *r = request_new(server, http, &chat_wording, "chatcmpl-");
+    struct request *r = request_new(served, http, &chat_wording, "chatcmpl-");
     fine = r ? field_int(body, "n", 1, MAX_CHOICES, &n, &problem) &&
                    field_bool(body, "stream", &r->stream, &problem) &&
                    field_bool(body, "logprobs", &r->want_logprobs, &problem) &&
@@ -230,24 +230,24 @@ void serve_chat(struct server *server, struct evhttp_request *http, json_t *body
     json_t *options = json_object_get(body, "stream_options");
     if (json_is_object(options)) fine = fine && field_bool(options, "include_usage", &r->include_usage, &problem);
     if (fine && top > 0 && !r->want_logprobs) fine = problem_set(&problem, 400, "top_logprobs needs logprobs: true");
-    fine = fine && chat_jobs(server, r, body, n, r->want_logprobs ? top : -1, &problem);
+    fine = fine && chat_jobs(served, r, body, n, r->want_logprobs ? top : -1, &problem);
     if (fine) {
         request_submit(r);
         return;
     }
     request_free(r);
-    reply_problem(server, http, &problem);
+    reply_problem(served->server, http, &problem);
 }
 
-void serve_template(struct server *server, struct evhttp_request *http, json_t *body) {
+void serve_template(struct served *served, struct evhttp_request *http, json_t *body) {
     struct problem problem = {0};
     tn_chat_prompt *prompt = NULL;
     size_t length;
-    if (!chat_prompt(server, body, &prompt, &problem)) {
-        reply_problem(server, http, &problem);
+    if (!chat_prompt(served, body, &prompt, &problem)) {
+        reply_problem(served->server, http, &problem);
         return;
     }
     const char *text = tn_chat_prompt_text(prompt, &length);
-    reply_json(server, http, 200, json_pack("{s:s#}", "prompt", text, (int)length));
+    reply_json(served->server, http, 200, json_pack("{s:s#}", "prompt", text, (int)length));
     tn_chat_prompt_free(prompt);
 }

@@ -5,9 +5,9 @@
 #include "serve.h"
 
 /* Renders body's messages (with tools, tool_choice …). */
-bool chat_prompt(struct server *server, json_t *body, tn_chat_prompt **prompt, struct problem *problem);
+bool chat_prompt(struct served *served, json_t *body, tn_chat_prompt **prompt, struct problem *problem);
 /* Adds n jobs to a request, ready to submit. n_top as in struct job. */
-bool chat_jobs(struct server *server, struct request *request, json_t *body, int64_t n, int64_t n_top,
+bool chat_jobs(struct served *served, struct request *request, json_t *body, int64_t n, int64_t n_top,
                struct problem *problem);
 /* Takes a piece apart; at the last one also what the parser still holds. */
 bool chat_feed(struct job *job, const struct piece *piece, tn_chat_event_fn on_event, void *user);

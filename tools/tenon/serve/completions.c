@@ -22,22 +22,22 @@ static json_t *number(double value) { return json_real(value < -1e30 ? -1e30 : v
 /* ---- OpenAI's form --------------------------------------------------------------------------------------------- */
 
 /* The four parallel lists of text_completion. `known`: the token has a probability. */
-static void add_logprob(struct server *server, struct job *job, json_t *to, tn_token token, bool known,
+static void add_logprob(struct served *served, struct job *job, json_t *to, tn_token token, bool known,
                         const struct piece *p) {
     size_t length = 0;
-    json_array_append_new(json_object_get(to, "tokens"), token_text_json(server, token));
+    json_array_append_new(json_object_get(to, "tokens"), token_text_json(served, token));
     json_array_append_new(json_object_get(to, "token_logprobs"), known ? number(p->logprob) : json_null());
     json_array_append_new(json_object_get(to, "text_offset"), json_integer((json_int_t)job->text_offset));
     json_t *top = known ? json_object() : json_null();
     for (size_t i = 0; known && i < p->n_top; i++) {
-        json_t *key = token_text_json(server, p->top[i].token);
+        json_t *key = token_text_json(served, p->top[i].token);
         if (p->top[i].token >= 0 && !json_object_get(top, json_string_value(key)))
             json_object_set_new(top, json_string_value(key), number(p->top[i].logprob));
         json_decref(key);
     }
     json_array_append_new(json_object_get(to, "top_logprobs"), top);
-    tn_token_piece(server->tokenizer, token, &length);
-    if (tn_token_get_type(server->tokenizer, token) == TN_TOKEN_CONTROL) return;
+    tn_token_piece(served->tokenizer, token, &length);
+    if (tn_token_get_type(served->tokenizer, token) == TN_TOKEN_CONTROL) return;
     /* The space that the tokenizer put before the text is in the token but not in the text. */
     size_t added = job->user < length ? job->user : length;
     job->user -= added;
@@ -52,7 +52,7 @@ static const char *reason(const struct job *job) { return job->finish == FINISH_
 
 static json_t *text_completion(struct request *r, json_t *choices) {
     return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o}", "id", r->id, "object", "text_completion", "created",
-                     (json_int_t)r->created, "model", r->server->alias, "system_fingerprint", tn_version(), "choices",
+                     (json_int_t)r->created, "model", r->served->alias, "system_fingerprint", tn_version(), "choices",
                      choices);
 }
 
@@ -60,8 +60,8 @@ static void completions_piece(struct request *r, struct job *job, const struct p
     json_t *logprobs = NULL;
     if (r->want_logprobs) {
         logprobs = r->stream ? empty_logprobs() : json_incref(json_array_get(job->logprobs, 0));
-        if (r->echo && !job->announced) add_logprob(r->server, job, logprobs, job->prompt.ids[0], false, p);
-        if (p->token >= 0) add_logprob(r->server, job, logprobs, p->token, p->has_logprob, p);
+        if (r->echo && !job->announced) add_logprob(r->served, job, logprobs, job->prompt.ids[0], false, p);
+        if (p->token >= 0) add_logprob(r->served, job, logprobs, p->token, p->has_logprob, p);
     }
     /* In a stream the prompt's text comes first. */
     if (r->stream && r->echo && !job->announced)
@@ -105,18 +105,18 @@ static void completions_end(struct request *r) {
     json_t *answer = text_completion(r, choices);
     json_object_set_new(answer, "usage", usage_json(r));
     json_object_set_new(answer, "timings", timings_json(r->jobs[0]));
-    reply_json(r->server, request_take(r), 200, answer);
+    reply_json(r->served->server, request_take(r), 200, answer);
 }
 
 static const struct wording completions_wording = {completions_piece, completions_end};
 
 /* The prompt's own text, as its tokens spell it. */
-static bool echo_prompt(struct server *server, struct job *job, struct problem *problem) {
+static bool echo_prompt(struct served *served, struct job *job, struct problem *problem) {
     tn_text text = {0}, whole = {0};
     const tn_tokens *p = &job->prompt;
-    tn_status status = tn_tokenizer_decode(server->tokenizer, p->ids, p->count, 0, &text);
+    tn_status status = tn_tokenizer_decode(served->tokenizer, p->ids, p->count, 0, &text);
     if (status == TN_OK)
-        status = tn_tokenizer_decode(server->tokenizer, p->ids, p->count, TN_DECODE_CONTINUE, &whole);
+        status = tn_tokenizer_decode(served->tokenizer, p->ids, p->count, TN_DECODE_CONTINUE, &whole);
     if (status == TN_OK) job->user = whole.length - text.length;
     tn_text_free(&whole);
     if (status != TN_OK) return problem_status(problem, status, "echo");
@@ -125,7 +125,7 @@ static bool echo_prompt(struct server *server, struct job *job, struct problem *
     return true;
 }
 
-static bool read_completions(struct server *server, struct request *r, json_t *body, struct problem *problem) {
+static bool read_completions(struct served *served, struct request *r, json_t *body, struct problem *problem) {
     static tn_tokens lists[MAX_CHOICES];
     int64_t n = 1, logprobs = -1;
     size_t count = 0;
@@ -141,7 +141,8 @@ static bool read_completions(struct server *server, struct request *r, json_t *b
     if (fine && json_is_string(json_object_get(body, "suffix")))
         fine = problem_set(problem, 501, "suffix (filling in the middle) is not supported");
     memset(lists, 0, sizeof lists);
-    fine = fine && prompts_read(server, json_object_get(body, "prompt"), lists, &count, MAX_CHOICES, problem);
+    fine = fine &&
+           prompts_read(served, json_object_get(body, "prompt"), lists, &count, MAX_CHOICES, served->n_ctx, problem);
     if (fine && count * (size_t)n > MAX_CHOICES)
         fine = problem_set(problem, 400, "at most %d answers to a request", MAX_CHOICES);
     r->want_logprobs = logprobs >= 0;
@@ -157,50 +158,50 @@ static bool read_completions(struct server *server, struct request *r, json_t *b
         job->n_top = (int32_t)logprobs;
         job->score_prompt = r->echo && r->want_logprobs;
         if (r->want_logprobs) json_array_append_new(job->logprobs, empty_logprobs());
-        fine = job_read(server, job, body, NULL, NULL, problem) && (!r->echo || echo_prompt(server, job, problem));
+        fine = job_read(served, job, body, NULL, NULL, problem) && (!r->echo || echo_prompt(served, job, problem));
         if (fine && !json_object_get(body, "max_tokens") && !json_object_get(body, "n_predict") &&
-            server->default_predict < 0)
+            served->server->default_predict < 0)
             job->n_predict = 16; /* OpenAI's default for this interface */
     }
     for (size_t i = 0; i < MAX_CHOICES; i++) tn_tokens_free(&lists[i]);
     return fine;
 }
 
-static void start(struct server *server, struct evhttp_request *http, struct request *r, bool fine,
+static void start(struct served *served, struct evhttp_request *http, struct request *r, bool fine,
                   struct problem *problem) {
     if (fine) {
         request_submit(r);
         return;
     }
     request_free(r);
-    reply_problem(server, http, problem);
+    reply_problem(served->server, http, problem);
 }
 
-void serve_completions(struct server *server, struct evhttp_request *http, json_t *body) {
+void serve_completions(struct served *served, struct evhttp_request *http, json_t *body) {
     struct problem problem = {0};
-    struct request *r = request_new(server, http, &completions_wording, "cmpl-");
-    bool fine = r ? read_completions(server, r, body, &problem) : problem_set(&problem, 500, "out of memory");
-    start(server, http, r, fine, &problem);
+    struct request *r = request_new(served, http, &completions_wording, "cmpl-");
+    bool fine = r ? read_completions(served, r, body, &problem) : problem_set(&problem, 500, "out of memory");
+    start(served, http, r, fine, &problem);
 }
 
 /* ---- The native form ------------------------------------------------------------------------------------------- */
 
-static json_t *native_probs(struct server *server, const struct piece *p) {
+static json_t *native_probs(struct served *served, const struct piece *p) {
     json_t *top = json_array();
     for (size_t i = 0; i < p->n_top; i++)
         if (p->top[i].token >= 0)
             json_array_append_new(top, json_pack("{s:i, s:o, s:o, s:o}", "id", (int)p->top[i].token, "token",
-                                                 token_text_json(server, p->top[i].token), "bytes",
-                                                 token_bytes_json(server, p->top[i].token), "logprob",
+                                                 token_text_json(served, p->top[i].token), "bytes",
+                                                 token_bytes_json(served, p->top[i].token), "logprob",
                                                  number(p->top[i].logprob)));
-    return json_pack("{s:i, s:o, s:o, s:o, s:o}", "id", (int)p->token, "token", token_text_json(server, p->token),
-                     "bytes", token_bytes_json(server, p->token), "logprob", number(p->logprob), "top_logprobs", top);
+    return json_pack("{s:i, s:o, s:o, s:o, s:o}", "id", (int)p->token, "token", token_text_json(served, p->token),
+                     "bytes", token_bytes_json(served, p->token), "logprob", number(p->logprob), "top_logprobs", top);
 }
 
 static json_t *native_end(struct request *r, struct job *job) {
     const char *type = job->finish == FINISH_EOS ? "eos" : job->finish == FINISH_WORD ? "word" : "limit";
     return json_pack("{s:I, s:s, s:I, s:s, s:i, s:i, s:b, s:b, s:s, s:s, s:o, s:{s:I}}", "index",
-                     (json_int_t)job->index, "model", r->server->alias, "id_slot", (json_int_t)-1, "object",
+                     (json_int_t)job->index, "model", r->served->alias, "id_slot", (json_int_t)-1, "object",
                      "completion", "tokens_predicted", (int)job->stats.n_predicted, "tokens_evaluated",
                      (int)job->stats.n_prompt, "stop", 1, "truncated", (int)job->stats.truncated, "stop_type", type,
                      "stopping_word", job->finish == FINISH_WORD ? job->stop_word : "", "timings", timings_json(job),
@@ -208,7 +209,7 @@ static json_t *native_end(struct request *r, struct job *job) {
 }
 
 static void native_piece(struct request *r, struct job *job, const struct piece *p) {
-    json_t *probs = p->token >= 0 && p->has_logprob ? native_probs(r->server, p) : NULL;
+    json_t *probs = p->token >= 0 && p->has_logprob ? native_probs(r->served, p) : NULL;
     append(job, p->text, p->length);
     if (p->token >= 0) json_array_append_new(job->tokens, json_integer(p->token));
     if (r->stream && !p->finish && (p->length || probs)) {
@@ -247,23 +248,23 @@ static void native_finish(struct request *r) {
     }
     json_t *answer = r->n_jobs == 1 ? json_incref(json_array_get(list, 0)) : json_incref(list);
     json_decref(list);
-    reply_json(r->server, request_take(r), 200, answer);
+    reply_json(r->served->server, request_take(r), 200, answer);
 }
 
 static const struct wording native_wording = {native_piece, native_finish};
 
-void serve_native(struct server *server, struct evhttp_request *http, json_t *body) {
+void serve_native(struct served *served, struct evhttp_request *http, json_t *body) {
     static tn_tokens lists[MAX_CHOICES];
     struct problem problem = {0};
     size_t count = 0;
     int64_t n_probs = 0;
-    struct request *r = request_new(server, http, &native_wording, "cmpl-");
+    struct request *r = request_new(served, http, &native_wording, "cmpl-");
     memset(lists, 0, sizeof lists);
     bool fine = r ? field_bool(body, "stream", &r->stream, &problem) &&
                         field_int(body, "n_probs", 0, MAX_TOP, &n_probs, &problem)
                   : problem_set(&problem, 500, "out of memory");
     json_t *prompt = json_object_get(body, "prompt");
-    fine = fine && prompts_read(server, prompt, lists, &count, MAX_CHOICES, &problem);
+    fine = fine && prompts_read(served, prompt, lists, &count, MAX_CHOICES, served->n_ctx, &problem);
     for (size_t i = 0; fine && i < count; i++) {
         struct job *job = request_add_job(r);
         if (!job) {
@@ -273,8 +274,8 @@ void serve_native(struct server *server, struct evhttp_request *http, json_t *bo
         job->prompt = lists[i];
         lists[i] = (tn_tokens){0};
         job->n_top = n_probs > 0 ? (int32_t)n_probs : -1;
-        fine = job_read(server, job, body, NULL, NULL, &problem);
+        fine = job_read(served, job, body, NULL, NULL, &problem);
     }
     for (size_t i = 0; i < MAX_CHOICES; i++) tn_tokens_free(&lists[i]);
-    start(server, http, r, fine, &problem);
+    start(served, http, r, fine, &problem);
 }

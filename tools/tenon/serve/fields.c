@@ -104,9 +104,9 @@ struct biases {
     size_t count;
 };
 
-static bool add_bias(const struct server *server, struct biases *biases, tn_token token, double bias,
+static bool add_bias(const struct served *served, struct biases *biases, tn_token token, double bias,
                      struct problem *problem) {
-    if (token < 0 || token >= server->info.n_vocab)
+    if (token < 0 || token >= served->info.n_vocab)
         return problem_set(problem, 400, "logit_bias: %d is no token", token);
     if (biases->count == MOST_BIASES)
         return problem_set(problem, 400, "logit_bias: more than %d tokens", MOST_BIASES);
@@ -115,7 +115,7 @@ static bool add_bias(const struct server *server, struct biases *biases, tn_toke
 }
 
 /* {"ID": bias} as OpenAI writes it, or [[id or text, bias or false]]. */
-static bool read_biases(struct server *server, json_t *body, struct biases *biases, struct problem *problem) {
+static bool read_biases(struct served *served, json_t *body, struct biases *biases, struct problem *problem) {
     json_t *map = get(body, "logit_bias"), *value;
     const char *key;
     size_t i;
@@ -126,7 +126,7 @@ static bool read_biases(struct server *server, json_t *body, struct biases *bias
             long token = strtol(key, &end, 10);
             if (end == key || *end || !json_is_number(value) || token > INT32_MAX)
                 return problem_set(problem, 400, "logit_bias maps token ids to numbers");
-            if (!add_bias(server, biases, (tn_token)token, json_number_value(value), problem)) return false;
+            if (!add_bias(served, biases, (tn_token)token, json_number_value(value), problem)) return false;
         }
         return true;
     }
@@ -138,14 +138,14 @@ static bool read_biases(struct server *server, json_t *body, struct biases *bias
             return problem_set(problem, 400, "logit_bias: each pair is [token, bias]");
         if (json_is_integer(what)) {
             int64_t token = json_integer_value(what);
-            if (!add_bias(server, biases, token > INT32_MAX || token < 0 ? -1 : (tn_token)token, amount, problem))
+            if (!add_bias(served, biases, token > INT32_MAX || token < 0 ? -1 : (tn_token)token, amount, problem))
                 return false;
         } else if (json_is_string(what)) {
             tn_tokens tokens = {0};
-            bool fine = tn_tokenizer_encode(server->tokenizer, json_string_value(what), json_string_length(what),
+            bool fine = tn_tokenizer_encode(served->tokenizer, json_string_value(what), json_string_length(what),
                                             TN_ENCODE_PARSE_SPECIAL | TN_ENCODE_CONTINUE, &tokens) == TN_OK;
             for (size_t k = 0; fine && k < tokens.count; k++)
-                fine = add_bias(server, biases, tokens.ids[k], amount, problem);
+                fine = add_bias(served, biases, tokens.ids[k], amount, problem);
             tn_tokens_free(&tokens);
             if (!fine) return problem->code ? false : problem_status(problem, TN_E_INVALID, "logit_bias");
         } else {
@@ -211,7 +211,7 @@ static bool read_grammar(json_t *body, char **gbnf, struct problem *problem) {
     return true;
 }
 
-static bool set_grammar(struct server *server, struct job *job, const char *gbnf, const char *trigger,
+static bool set_grammar(struct served *served, struct job *job, const char *gbnf, const char *trigger,
                         struct problem *problem) {
     tn_grammar *grammar = NULL;
     tn_grammar_state *state = NULL;
@@ -219,7 +219,7 @@ static bool set_grammar(struct server *server, struct job *job, const char *gbnf
     if (status != TN_OK) return problem_status(problem, status, "grammar");
     tn_grammar_trigger wake = {.text = trigger, .token = TN_TOKEN_NONE, .included = true};
     tn_grammar_state_params p = {.grammar = grammar,
-                                 .pieces = server->pieces,
+                                 .pieces = served->pieces,
                                  .triggers = trigger ? &wake : NULL,
                                  .n_triggers = trigger != NULL};
     status = tn_grammar_state_new(&p, &state);
@@ -231,8 +231,8 @@ static bool set_grammar(struct server *server, struct job *job, const char *gbnf
 
 /* ---- Jobs ------------------------------------------------------------------------------------------------------ */
 
-static bool make_sampler(struct server *server, struct job *job, json_t *body, struct problem *problem) {
-    tn_sampler_params p = server->sampling;
+static bool make_sampler(struct served *served, struct job *job, json_t *body, struct problem *problem) {
+    tn_sampler_params p = served->server->sampling;
     int64_t seed = -1, top_k = p.top_k, window = p.penalty_window, mirostat = p.mirostat, min_keep = 0;
     int64_t dry_length = p.dry_allowed_length, dry_window = p.dry_window;
     struct biases biases = {.count = 0};
@@ -252,23 +252,23 @@ static bool make_sampler(struct server *server, struct job *job, json_t *body, s
         !field_int(body, "dry_allowed_length", 0, 1 << 20, &dry_length, problem) ||
         !field_int(body, "dry_penalty_last_n", -1, 1 << 20, &dry_window, problem) ||
         !field_bool(body, "ignore_eos", &job->ignore_end, problem) || !read_chain(body, &p, problem) ||
-        !read_biases(server, body, &biases, problem))
+        !read_biases(served, body, &biases, problem))
         return false;
     if (get(body, "seed")) p.seed = seed < 0 ? TN_SEED_RANDOM : (uint64_t)seed;
     /* Several answers to one request should differ, and do so repeatably. */
     if (p.seed != TN_SEED_RANDOM) p.seed += job->index;
     p.top_k = top_k < 0 ? 0 : (int32_t)top_k;
-    p.penalty_window = window < 0 ? server->n_ctx : (int32_t)window;
+    p.penalty_window = window < 0 ? served->n_ctx : (int32_t)window;
     p.mirostat = (int32_t)mirostat;
     p.dry_allowed_length = (int32_t)dry_length;
-    p.dry_window = dry_window < 0 ? server->n_ctx : (int32_t)dry_window;
+    p.dry_window = dry_window < 0 ? served->n_ctx : (int32_t)dry_window;
     if (get(body, "min_keep")) p.min_keep = (size_t)min_keep;
-    for (tn_token t = 0; job->ignore_end && t < server->info.n_vocab && biases.count < MOST_BIASES; t++)
-        if (tn_token_is_end(server->tokenizer, t)) biases.list[biases.count++] = (tn_logit_bias){t, -INFINITY};
+    for (tn_token t = 0; job->ignore_end && t < served->info.n_vocab && biases.count < MOST_BIASES; t++)
+        if (tn_token_is_end(served->tokenizer, t)) biases.list[biases.count++] = (tn_logit_bias){t, -INFINITY};
     p.logit_bias = biases.list;
     p.n_logit_bias = biases.count;
-    p.pieces = server->pieces;
-    tn_status status = tn_sampler_new(&p, (size_t)server->info.n_vocab, &job->sampler);
+    p.pieces = served->pieces;
+    tn_status status = tn_sampler_new(&p, (size_t)served->info.n_vocab, &job->sampler);
     if (status != TN_OK) return problem_status(problem, status, "");
     size_t from = 0, wanted = (size_t)(p.penalty_window > p.dry_window ? p.penalty_window : p.dry_window);
     if (job->prompt.count > wanted) from = job->prompt.count - wanted;
@@ -277,58 +277,57 @@ static bool make_sampler(struct server *server, struct job *job, json_t *body, s
     return status == TN_OK || problem_status(problem, status, "prompt");
 }
 
-bool job_read(struct server *server, struct job *job, json_t *body, const char *gbnf, const char *trigger,
+bool job_read(struct served *served, struct job *job, json_t *body, const char *gbnf, const char *trigger,
               struct problem *problem) {
     int64_t limit = -1;
     bool cache = true;
     char *own = NULL;
     static const char *const names[] = {"n_predict", "max_tokens", "max_completion_tokens", "max_output_tokens"};
-    limit = server->default_predict;
+    limit = served->server->default_predict;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!field_int(body, names[i], -1, INT32_MAX, &limit, problem)) return false;
-    if (!field_bool(body, "cache_prompt", &cache, problem) || !make_sampler(server, job, body, problem) ||
+    if (!field_bool(body, "cache_prompt", &cache, problem) || !make_sampler(served, job, body, problem) ||
         !read_stops(job, body, problem) || !read_grammar(body, &own, problem))
         return false;
     /* Without a limit the model's own context is where sense ends. */
-    int32_t room = server->n_ctx < server->info.n_ctx_train ? server->n_ctx : server->info.n_ctx_train;
+    int32_t room = served->n_ctx < served->info.n_ctx_train ? served->n_ctx : served->info.n_ctx_train;
     room -= (int32_t)job->prompt.count;
     job->n_predict = limit >= 0 ? (int32_t)limit : room > 0 ? room : 1;
     job->no_cache = !cache;
     bool fine = true;
     if (own)
-        fine = set_grammar(server, job, own, NULL, problem);
+        fine = set_grammar(served, job, own, NULL, problem);
     else if (gbnf)
-        fine = set_grammar(server, job, gbnf, trigger, problem);
+        fine = set_grammar(served, job, gbnf, trigger, problem);
     tn_free(own);
     if (!fine) return false;
     unsigned flags = TN_DECODE_CONTINUE | (job->request->prompt ? TN_DECODE_SPECIAL : 0);
-    tn_status status = tn_detokenizer_new(server->tokenizer, flags, &job->detokenizer);
+    tn_status status = tn_detokenizer_new(served->tokenizer, flags, &job->detokenizer);
     return status == TN_OK || problem_status(problem, status, "");
 }
 
 /* ---- Prompts --------------------------------------------------------------------------------------------------- */
 
-bool prompt_check(struct server *server, const tn_tokens *prompt, struct problem *problem) {
+bool prompt_check(const tn_tokens *prompt, int32_t limit, struct problem *problem) {
     if (prompt->count == 0) return problem_set(problem, 400, "the prompt is empty");
-    if (prompt->count < (size_t)server->n_ctx) return true;
-    problem_set(problem, 400, "the prompt has %zu tokens and the context %d", prompt->count, server->n_ctx);
+    if (prompt->count < (size_t)limit) return true;
+    problem_set(problem, 400, "the prompt has %zu tokens and the context %d", prompt->count, limit);
     problem->type = "exceed_context_size_error";
-    problem->more =
-        json_pack("{s:I, s:i}", "n_prompt_tokens", (json_int_t)prompt->count, "n_ctx", (int)server->n_ctx);
+    problem->more = json_pack("{s:I, s:i}", "n_prompt_tokens", (json_int_t)prompt->count, "n_ctx", (int)limit);
     return false;
 }
 
-static bool append_text(struct server *server, json_t *text, tn_tokens *out, struct problem *problem) {
+static bool append_text(struct served *served, json_t *text, tn_tokens *out, struct problem *problem) {
     unsigned flags = TN_ENCODE_PARSE_SPECIAL | (out->count ? TN_ENCODE_CONTINUE : TN_ENCODE_ADD_SPECIAL);
     tn_status status =
-        tn_tokenizer_encode(server->tokenizer, json_string_value(text), json_string_length(text), flags, out);
+        tn_tokenizer_encode(served->tokenizer, json_string_value(text), json_string_length(text), flags, out);
     return status == TN_OK || problem_status(problem, status, "prompt");
 }
 
-static bool append_id(struct server *server, json_t *id, tn_tokens *out, struct problem *problem) {
+static bool append_id(struct served *served, json_t *id, tn_tokens *out, struct problem *problem) {
     json_int_t value = json_integer_value(id);
-    if (!json_is_integer(id) || value < 0 || value >= server->info.n_vocab)
-        return problem_set(problem, 400, "prompt: a list holds token ids below %d and texts", server->info.n_vocab);
+    if (!json_is_integer(id) || value < 0 || value >= served->info.n_vocab)
+        return problem_set(problem, 400, "prompt: a list holds token ids below %d and texts", served->info.n_vocab);
     if (out->count == out->capacity) {
         size_t capacity = out->capacity ? 2 * out->capacity : 64;
         tn_token *ids = tn_realloc(out->ids, capacity * sizeof *ids);
@@ -340,19 +339,19 @@ static bool append_id(struct server *server, json_t *id, tn_tokens *out, struct 
     return true;
 }
 
-static bool read_one(struct server *server, json_t *prompt, tn_tokens *out, struct problem *problem) {
+static bool read_one(struct served *served, json_t *prompt, tn_tokens *out, struct problem *problem) {
     json_t *item;
     size_t i;
-    if (json_is_string(prompt)) return append_text(server, prompt, out, problem);
+    if (json_is_string(prompt)) return append_text(served, prompt, out, problem);
     if (!json_is_array(prompt))
         return problem_set(problem, 400, "prompt must be a string, a list of tokens, or a list of these");
-    json_array_foreach(prompt, i, item) if (!(json_is_string(item) ? append_text : append_id)(server, item, out,
+    json_array_foreach(prompt, i, item) if (!(json_is_string(item) ? append_text : append_id)(served, item, out,
                                                                                               problem)) return false;
     return true;
 }
 
-bool prompts_read(struct server *server, json_t *prompt, tn_tokens *lists, size_t *count, size_t capacity,
-                  struct problem *problem) {
+bool prompts_read(struct served *served, json_t *prompt, tn_tokens *lists, size_t *count, size_t capacity,
+                  int32_t limit, struct problem *problem) {
     bool many = json_is_array(prompt) && json_array_size(prompt) > 0, nested = false;
     json_t *item;
     size_t i;
@@ -366,8 +365,8 @@ bool prompts_read(struct server *server, json_t *prompt, tn_tokens *lists, size_
     if (n > capacity) return problem_set(problem, 400, "at most %zu prompts in a request", capacity);
     for (i = 0; i < n; i++) {
         (*count)++;
-        if (!read_one(server, many ? json_array_get(prompt, i) : prompt, &lists[i], problem) ||
-            !prompt_check(server, &lists[i], problem))
+        if (!read_one(served, many ? json_array_get(prompt, i) : prompt, &lists[i], problem) ||
+            !prompt_check(&lists[i], limit, problem))
             return false;
     }
     return true;
@@ -375,16 +374,16 @@ bool prompts_read(struct server *server, json_t *prompt, tn_tokens *lists, size_
 
 /* ---- What answers share ---------------------------------------------------------------------------------------- */
 
-json_t *token_text_json(struct server *server, tn_token token) {
+json_t *token_text_json(struct served *served, tn_token token) {
     size_t length = 0;
-    const char *piece = tn_token_piece(server->tokenizer, token, &length);
+    const char *piece = tn_token_piece(served->tokenizer, token, &length);
     json_t *text = piece ? json_stringn(piece, length) : NULL;
     return text ? text : json_string("\xef\xbf\xbd");
 }
 
-json_t *token_bytes_json(struct server *server, tn_token token) {
+json_t *token_bytes_json(struct served *served, tn_token token) {
     size_t length = 0;
-    const char *piece = tn_token_piece(server->tokenizer, token, &length);
+    const char *piece = tn_token_piece(served->tokenizer, token, &length);
     json_t *bytes = json_array();
     for (size_t i = 0; piece && i < length; i++) json_array_append_new(bytes, json_integer((unsigned char)piece[i]));
     return bytes;

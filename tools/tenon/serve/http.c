@@ -143,7 +143,7 @@ json_t *read_body(struct server *server, struct evhttp_request *http) {
 
 /* ---- Requests -------------------------------------------------------------------------------------------------- */
 
-struct request *request_new(struct server *server, struct evhttp_request *http, const struct wording *wording,
+struct request *request_new(struct served *served, struct evhttp_request *http, const struct wording *wording,
                             const char *id_prefix) {
     struct request *r = tn_calloc(1, sizeof *r);
     if (!r) return NULL;
@@ -151,7 +151,9 @@ struct request *request_new(struct server *server, struct evhttp_request *http, 
     evutil_secure_rng_get_bytes(random, sizeof random);
     int n = snprintf(r->id, sizeof r->id, "%s", id_prefix);
     for (size_t i = 0; i < sizeof random; i++) n += snprintf(r->id + n, sizeof r->id - (size_t)n, "%02x", random[i]);
-    r->server = server;
+    struct server *server = served->server;
+    r->served = served;
+    served->n_alive++;
     r->http = http;
     r->wording = wording;
     r->created = time(NULL);
@@ -189,6 +191,7 @@ static void job_free(struct job *job) {
     json_decref(job->logprobs);
     tn_chat_parser_free(job->parser);
     tn_free(job->path);
+    tn_free(job->vector);
     tn_free(job);
 }
 
@@ -197,18 +200,19 @@ void request_free(struct request *r) {
     if (r->previous)
         r->previous->next = r->next;
     else
-        r->server->requests = r->next;
+        r->served->server->requests = r->next;
     if (r->next) r->next->previous = r->previous;
     for (size_t i = 0; i < r->n_jobs; i++) job_free(r->jobs[i]);
     tn_free(r->jobs);
     json_decref(r->extra);
     tn_chat_prompt_free(r->prompt);
+    r->served->n_alive--;
     tn_free(r);
 }
 
 static void cancel(struct request *r) {
     for (size_t i = 0; i < r->n_jobs; i++) atomic_store(&r->jobs[i]->cancelled, true);
-    engine_wake(r->server);
+    engine_wake(r->served);
 }
 
 static struct bufferevent *bufferevent_of(struct evhttp_request *http) {
@@ -227,35 +231,40 @@ static void on_close(struct evhttp_connection *connection, void *user) {
     cancel(r);
 }
 
-static void detach(struct request *r) {
-    struct evhttp_connection *connection = evhttp_request_get_connection(r->http);
-    struct bufferevent *bev = bufferevent_of(r->http);
+void unwatch_close(struct server *server, struct evhttp_request *http) {
+    struct evhttp_connection *connection = evhttp_request_get_connection(http);
+    struct bufferevent *bev = bufferevent_of(http);
     if (connection) evhttp_connection_set_closecb(connection, NULL, NULL);
     if (bev) {
-        struct timeval patience = {.tv_sec = (time_t)r->server->timeout};
+        struct timeval patience = {.tv_sec = (time_t)server->timeout};
         bufferevent_setwatermark(bev, EV_READ, 0, 0);
         bufferevent_set_timeouts(bev, &patience, &patience);
     }
+}
+
+static void detach(struct request *r) {
+    unwatch_close(r->served->server, r->http);
     r->http = NULL;
 }
 
 /* While an answer is made, the connection is read only to learn that the client closed it. evhttp's own read callback
  * would end the program on bytes that arrive in this state, so it is taken out until evhttp puts it back for the next
  * request; the watermark bounds what a client can make us store meanwhile. */
-static void watch_close(struct request *r) {
-    struct evhttp_connection *connection = evhttp_request_get_connection(r->http);
-    struct bufferevent *bev = bufferevent_of(r->http);
+void watch_close(struct server *server, struct evhttp_request *http,
+                 void (*closed)(struct evhttp_connection *connection, void *user), void *user) {
+    struct evhttp_connection *connection = evhttp_request_get_connection(http);
+    struct bufferevent *bev = bufferevent_of(http);
     if (!connection || !bev) return;
     bufferevent_data_cb on_read, on_write;
     bufferevent_event_cb on_event;
-    void *user;
-    struct timeval patience = {.tv_sec = (time_t)r->server->timeout};
-    bufferevent_getcb(bev, &on_read, &on_write, &on_event, &user);
-    bufferevent_setcb(bev, NULL, on_write, on_event, user);
+    void *own;
+    struct timeval patience = {.tv_sec = (time_t)server->timeout};
+    bufferevent_getcb(bev, &on_read, &on_write, &on_event, &own);
+    bufferevent_setcb(bev, NULL, on_write, on_event, own);
     bufferevent_setwatermark(bev, EV_READ, 0, 64 * 1024);
     bufferevent_set_timeouts(bev, NULL, &patience);
     bufferevent_enable(bev, EV_READ);
-    evhttp_connection_set_closecb(connection, on_close, r);
+    evhttp_connection_set_closecb(connection, closed, user);
 }
 
 static void stream_start(struct request *r) {
@@ -264,21 +273,21 @@ static void stream_start(struct request *r) {
     add_headers(r->http, "text/event-stream; charset=utf-8");
     evhttp_add_header(out, "Cache-Control", "no-cache");
     evhttp_add_header(out, "X-Accel-Buffering", "no");
-    log_access(r->server, r->http, 200);
+    log_access(r->served->server, r->http, 200);
     evhttp_send_reply_start(r->http, 200, "OK");
     r->started = true;
 }
 
 void request_submit(struct request *r) {
     struct problem problem = {0};
-    if (!engine_submit(r->server, r->jobs, r->n_jobs)) {
+    if (!engine_submit(r->served, r->jobs, r->n_jobs)) {
         problem_set(&problem, 503, "all slots are busy and the queue is full; try again");
-        reply_problem(r->server, r->http, &problem);
+        reply_problem(r->served->server, r->http, &problem);
         request_free(r);
         return;
     }
-    r->server->n_requests++;
-    watch_close(r);
+    r->served->server->n_requests++;
+    watch_close(r->served->server, r->http, on_close, r);
     if (r->stream) stream_start(r);
 }
 
@@ -289,7 +298,7 @@ static void on_drained(struct evhttp_connection *connection, void *user) {
     (void)connection;
     bool any = false;
     for (size_t i = 0; i < r->n_jobs; i++) any = atomic_exchange(&r->jobs[i]->paused, false) || any;
-    if (any) engine_wake(r->server);
+    if (any) engine_wake(r->served);
 }
 
 static void send_chunk(struct request *r, struct evbuffer *buffer) {
@@ -345,7 +354,7 @@ static void end_request(struct request *r) {
         } else {
             struct evhttp_request *http = r->http;
             detach(r);
-            reply_problem(r->server, http, &problem);
+            reply_problem(r->served->server, http, &problem);
         }
     } else if (r->http) {
         r->wording->end(r);
@@ -367,6 +376,8 @@ static void take_piece(struct piece *p) {
         job->finish = p->finish;
         job->stats = p->stats;
         memcpy(job->stop_word, p->stop_word, sizeof job->stop_word);
+        job->vector = p->vector;
+        job->n_vector = p->n_vector;
         if (p->finish == FINISH_ERROR) memcpy(r->failed, p->error, sizeof r->failed);
         if (p->finish == FINISH_CANCELLED && r->http) snprintf(r->failed, sizeof r->failed, "the server is stopping");
     }
@@ -374,12 +385,12 @@ static void take_piece(struct piece *p) {
     if (p->finish && ++r->n_done == r->n_jobs) end_request(r);
 }
 
-void take_pieces(struct server *server) {
-    pthread_mutex_lock(&server->lock);
-    struct piece *p = server->outbox;
-    server->outbox = NULL;
-    server->outbox_end = &server->outbox;
-    pthread_mutex_unlock(&server->lock);
+void take_pieces(struct served *served) {
+    pthread_mutex_lock(&served->lock);
+    struct piece *p = served->outbox;
+    served->outbox = NULL;
+    served->outbox_end = &served->outbox;
+    pthread_mutex_unlock(&served->lock);
     while (p) {
         struct piece *next = p->next;
         take_piece(p);
@@ -402,35 +413,40 @@ void cancel_requests(struct server *server) {
 
 /* ---- Routes ---------------------------------------------------------------------------------------------------- */
 
+/* What a request needs to be answered: nothing, a model that is loaded already, any model, one that writes. */
+enum need { NEEDS_NOTHING, NEEDS_LOADED, NEEDS_MODEL, NEEDS_WRITER };
+
 struct route {
     const char *path;
     enum evhttp_cmd_type method;
     handler *handle;
-    bool is_public, early; /* early: answered while the model loads */
+    enum need need;
+    bool is_public;
 };
 
 static const struct route routes[] = {
-    {"/health", EVHTTP_REQ_GET, serve_health, true, true},
-    {"/v1/health", EVHTTP_REQ_GET, serve_health, true, true},
-    {"/v1/models", EVHTTP_REQ_GET, serve_models, false, false},
-    {"/models", EVHTTP_REQ_GET, serve_models, false, false},
-    {"/v1/completions", EVHTTP_REQ_POST, serve_completions, false, false},
-    {"/completions", EVHTTP_REQ_POST, serve_native, false, false},
-    {"/completion", EVHTTP_REQ_POST, serve_native, false, false},
-    {"/v1/chat/completions", EVHTTP_REQ_POST, serve_chat, false, false},
-    {"/chat/completions", EVHTTP_REQ_POST, serve_chat, false, false},
-    {"/v1/messages", EVHTTP_REQ_POST, serve_messages, false, false},
-    {"/v1/responses", EVHTTP_REQ_POST, serve_responses, false, false},
-    {"/v1/embeddings", EVHTTP_REQ_POST, serve_embeddings, false, false},
-    {"/embeddings", EVHTTP_REQ_POST, serve_embeddings, false, false},
-    {"/tokenize", EVHTTP_REQ_POST, serve_tokenize, false, false},
-    {"/detokenize", EVHTTP_REQ_POST, serve_detokenize, false, false},
-    {"/apply-template", EVHTTP_REQ_POST, serve_template, false, false},
-    {"/tokenizer_info", EVHTTP_REQ_GET, serve_tokenizer_info, false, false},
-    {"/props", EVHTTP_REQ_GET, serve_props, false, false},
-    {"/slots", EVHTTP_REQ_GET, serve_slots, false, false},
-    {"/metrics", EVHTTP_REQ_GET, serve_metrics, false, false},
-    {"/memory", EVHTTP_REQ_GET, serve_memory, false, false},
+    {"/health", EVHTTP_REQ_GET, serve_health, NEEDS_NOTHING, true},
+    {"/v1/health", EVHTTP_REQ_GET, serve_health, NEEDS_NOTHING, true},
+    {"/v1/models", EVHTTP_REQ_GET, serve_models, NEEDS_NOTHING, false},
+    {"/models", EVHTTP_REQ_GET, serve_models, NEEDS_NOTHING, false},
+    {"/v1/completions", EVHTTP_REQ_POST, serve_completions, NEEDS_WRITER, false},
+    {"/completions", EVHTTP_REQ_POST, serve_native, NEEDS_WRITER, false},
+    {"/completion", EVHTTP_REQ_POST, serve_native, NEEDS_WRITER, false},
+    {"/v1/chat/completions", EVHTTP_REQ_POST, serve_chat, NEEDS_WRITER, false},
+    {"/chat/completions", EVHTTP_REQ_POST, serve_chat, NEEDS_WRITER, false},
+    {"/v1/messages", EVHTTP_REQ_POST, serve_messages, NEEDS_WRITER, false},
+    {"/v1/responses", EVHTTP_REQ_POST, serve_responses, NEEDS_WRITER, false},
+    {"/v1/embeddings", EVHTTP_REQ_POST, serve_embeddings, NEEDS_MODEL, false},
+    {"/embeddings", EVHTTP_REQ_POST, serve_embeddings, NEEDS_MODEL, false},
+    {"/tokenize", EVHTTP_REQ_POST, serve_tokenize, NEEDS_MODEL, false},
+    {"/detokenize", EVHTTP_REQ_POST, serve_detokenize, NEEDS_MODEL, false},
+    {"/apply-template", EVHTTP_REQ_POST, serve_template, NEEDS_MODEL, false},
+    {"/tokenizer_info", EVHTTP_REQ_GET, serve_tokenizer_info, NEEDS_MODEL, false},
+    {"/props", EVHTTP_REQ_GET, serve_props, NEEDS_MODEL, false},
+    {"/slots", EVHTTP_REQ_GET, serve_slots, NEEDS_LOADED, false},
+    {"/metrics", EVHTTP_REQ_GET, serve_metrics, NEEDS_LOADED, false},
+    {"/memory", EVHTTP_REQ_GET, serve_memory, NEEDS_LOADED, false},
+    {"/plan.svg", EVHTTP_REQ_GET, serve_plan, NEEDS_LOADED, false},
 };
 
 /* Takes as long for a wrong key as for the right one of the same length. */
@@ -463,6 +479,48 @@ static bool serve_page(struct server *server, struct evhttp_request *http, const
     return false;
 }
 
+/* The model that a request names in its body or its query; NULL: there is none of this name. */
+static struct served *model_of(struct server *server, struct evhttp_request *http, json_t *body) {
+    const char *query = evhttp_uri_get_query(evhttp_request_get_evhttp_uri(http));
+    const char *name = json_string_value(json_object_get(body, "model"));
+    struct evkeyvalq values;
+    if (!server->on_demand) return server->models[0];
+    if (name || !query || evhttp_parse_query_str(query, &values) != 0) return models_find(server, name);
+    struct served *served = models_find(server, evhttp_find_header(&values, "model"));
+    evhttp_clear_headers(&values);
+    return served;
+}
+
+static void dispatch(struct server *server, struct evhttp_request *http, const struct route *route, json_t *body) {
+    struct problem problem = {0};
+    struct served *served = route->need == NEEDS_NOTHING ? server->models[0] : model_of(server, http, body);
+    int phase = served ? atomic_load(&served->phase) : PHASE_ABSENT;
+    if (route->need == NEEDS_NOTHING) {
+        route->handle(served, http, body);
+        return;
+    }
+    if (!served)
+        problem_set(&problem, 404, "there is no model of this name; GET /v1/models lists them");
+    else if (server->stopping)
+        problem_set(&problem, 503, "the server is stopping");
+    else if (phase != PHASE_READY && !server->on_demand)
+        problem_set(&problem, 503, "the model is being loaded");
+    else if (phase != PHASE_READY && route->need == NEEDS_LOADED)
+        problem_set(&problem, 503, "the model is not loaded");
+    else if (phase != PHASE_READY)
+        models_park(served, http, route->handle, route->need == NEEDS_WRITER, body);
+    else if (route->need == NEEDS_WRITER && !served->session)
+        problem_set(&problem, 501, "this model makes embeddings and does not write");
+    else {
+        if (route->need != NEEDS_LOADED) {
+            served->last_used = tn_time_ns();
+            server->current = served;
+        }
+        route->handle(served, http, body);
+    }
+    if (problem.code) reply_problem(server, http, &problem);
+}
+
 void on_request(struct evhttp_request *http, void *user) {
     struct server *server = user;
     struct problem problem = {0};
@@ -480,6 +538,7 @@ void on_request(struct evhttp_request *http, void *user) {
     }
     bool reading = method == EVHTTP_REQ_GET || method == EVHTTP_REQ_HEAD;
     if (reading && serve_page(server, http, path)) return;
+    static const struct route slot_route = {"", EVHTTP_REQ_POST, serve_slot_action, NEEDS_LOADED, false};
     const struct route *route = NULL;
     bool known = false, is_slot = strncmp(path, "/slots/", 7) == 0;
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
@@ -487,30 +546,21 @@ void on_request(struct evhttp_request *http, void *user) {
         known = true;
         if (routes[i].method == (method == EVHTTP_REQ_HEAD ? EVHTTP_REQ_GET : method)) route = &routes[i];
     }
+    if (is_slot && method == EVHTTP_REQ_POST) route = &slot_route;
     if (!(route && route->is_public) && !may_enter(server, http))
         problem_set(&problem, 401, "a valid API key is needed: Authorization: Bearer KEY");
     else if (!known && !is_slot)
         problem_set(&problem, 404, "there is no %.100s here", path);
-    else if (!route && !(is_slot && method == EVHTTP_REQ_POST))
+    else if (!route)
         problem_set(&problem, 405, "%.100s does not take this method", path);
-    else if (!(route && route->early) && atomic_load(&server->phase) == PHASE_LOADING)
-        problem_set(&problem, 503, "the model is being loaded");
-    else if (!(route && route->early) && atomic_load(&server->phase) != PHASE_READY)
-        problem_set(&problem, 503, "the server is stopping");
     if (problem.code) {
         reply_problem(server, http, &problem);
         return;
     }
     json_t *body = NULL;
-    if (is_slot) {
-        /* Erasing needs no body. */
-        bool empty = evbuffer_get_length(evhttp_request_get_input_buffer(http)) == 0;
-        if (!(body = empty ? json_object() : read_body(server, http))) return;
-        serve_slot_action(server, http, body);
-        json_decref(body);
-        return;
-    }
-    if (route->method == EVHTTP_REQ_POST && !(body = read_body(server, http))) return;
-    route->handle(server, http, body);
+    /* Erasing a slot needs no body. */
+    bool empty = is_slot && evbuffer_get_length(evhttp_request_get_input_buffer(http)) == 0;
+    if (route->method == EVHTTP_REQ_POST && !(body = empty ? json_object() : read_body(server, http))) return;
+    dispatch(server, http, route, body);
     json_decref(body);
 }

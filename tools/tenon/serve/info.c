@@ -12,21 +12,20 @@ static json_t *text_json(const char *text) {
     return string ? string : json_string("?");
 }
 
-void serve_health(struct server *server, struct evhttp_request *http, json_t *body) {
+void serve_health(struct served *served, struct evhttp_request *http, json_t *body) {
     struct problem problem = {0};
+    struct server *server = served->server;
     (void)body;
-    if (atomic_load(&server->phase) == PHASE_READY) {
+    if (!server->stopping && (server->on_demand || atomic_load(&served->phase) == PHASE_READY)) {
         reply_json(server, http, 200, json_pack("{s:s}", "status", "ok"));
         return;
     }
-    problem_set(&problem, 503,
-                atomic_load(&server->phase) == PHASE_LOADING ? "the model is being loaded"
-                                                             : "the server is stopping");
+    problem_set(&problem, 503, server->stopping ? "the server is stopping" : "the model is being loaded");
     reply_problem(server, http, &problem);
 }
 
-static const char *vocab_type(const struct server *server) {
-    switch (tn_tokenizer_get_kind(server->tokenizer)) {
+static const char *vocab_type(const struct served *served) {
+    switch (tn_tokenizer_get_kind(served->tokenizer)) {
 #define TN_X(name, model, text)                                                                                      \
     case TN_TOKENIZER_##name: return model;
         TN_TOKENIZER_KIND_TABLE(TN_X)
@@ -35,35 +34,47 @@ static const char *vocab_type(const struct server *server) {
     return "";
 }
 
-void serve_models(struct server *server, struct evhttp_request *http, json_t *body) {
-    const tn_model_info *i = &server->info;
-    (void)body;
-    json_t *meta = json_pack("{s:s, s:i, s:i, s:i, s:I, s:I}", "vocab_type", vocab_type(server), "n_vocab",
-                             (int)i->n_vocab, "n_ctx_train", (int)i->n_ctx_train, "n_embd", (int)i->n_embd,
-                             "n_params", (json_int_t)i->n_params, "size", (json_int_t)i->bytes);
-    json_t *model = json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", server->alias, "object", "model", "created",
-                              (json_int_t)server->started, "owned_by", "tenon", "meta", meta);
-    reply_json(server, http, 200, json_pack("{s:s, s:[o]}", "object", "list", "data", model));
+static json_t *model_json(const struct served *served) {
+    static const char *const states[] = {"unloaded", "loading", "loaded", "unloading", "failed"};
+    int phase = atomic_load(&served->phase);
+    json_t *model =
+        json_pack("{s:s, s:s, s:I, s:s, s:{s:s}}", "id", served->alias, "object", "model", "created",
+                  (json_int_t)served->server->started, "owned_by", "tenon", "status", "value", states[phase]);
+    if (phase != PHASE_READY) return model;
+    const tn_model_info *i = &served->info;
+    json_object_set_new(model, "meta",
+                        json_pack("{s:s, s:i, s:i, s:i, s:I, s:I}", "vocab_type", vocab_type(served), "n_vocab",
+                                  (int)i->n_vocab, "n_ctx_train", (int)i->n_ctx_train, "n_embd", (int)i->n_embd,
+                                  "n_params", (json_int_t)i->n_params, "size", (json_int_t)i->bytes));
+    return model;
 }
 
-static json_t *special_json(struct server *server, tn_special role) {
+void serve_models(struct served *served, struct evhttp_request *http, json_t *body) {
+    struct server *server = served->server;
+    json_t *list = json_array();
+    (void)body;
+    for (size_t i = 0; i < server->n_models; i++) json_array_append_new(list, model_json(server->models[i]));
+    reply_json(server, http, 200, json_pack("{s:s, s:o}", "object", "list", "data", list));
+}
+
+static json_t *special_json(struct served *served, tn_special role) {
     size_t length;
-    return text_json(tn_token_text(server->tokenizer, tn_tokenizer_special(server->tokenizer, role), &length));
+    return text_json(tn_token_text(served->tokenizer, tn_tokenizer_special(served->tokenizer, role), &length));
 }
 
-void serve_props(struct server *server, struct evhttp_request *http, json_t *body) {
+void serve_props(struct served *served, struct evhttp_request *http, json_t *body) {
     (void)body;
-    const tn_sampler_params *s = &server->sampling;
+    const tn_sampler_params *s = &served->server->sampling;
     json_t *params = json_pack("{s:f, s:i, s:f, s:f, s:f, s:f, s:f}", "temperature", (double)s->temperature, "top_k",
                                (int)s->top_k, "top_p", (double)s->top_p, "min_p", (double)s->min_p, "repeat_penalty",
                                (double)s->repeat_penalty, "presence_penalty", (double)s->presence_penalty,
                                "frequency_penalty", (double)s->frequency_penalty);
-    json_t *settings = json_pack("{s:i, s:o}", "n_ctx", (int)server->n_ctx, "params", params);
-    reply_json(server, http, 200,
+    json_t *settings = json_pack("{s:i, s:o}", "n_ctx", (int)served->n_ctx, "params", params);
+    reply_json(served->server, http, 200,
                json_pack("{s:o, s:i, s:o, s:s, s:o, s:o, s:o, s:o}", "default_generation_settings", settings,
-                         "total_slots", server->n_slots, "model_path", text_json(server->path), "model_alias",
-                         server->alias, "chat_template", text_json(server->info.chat_template), "bos_token",
-                         special_json(server, TN_SPECIAL_BOS), "eos_token", special_json(server, TN_SPECIAL_EOS),
+                         "total_slots", served->server->n_slots, "model_path", text_json(served->path), "model_alias",
+                         served->alias, "chat_template", text_json(served->info.chat_template), "bos_token",
+                         special_json(served, TN_SPECIAL_BOS), "eos_token", special_json(served, TN_SPECIAL_EOS),
                          "build_info", json_sprintf("tenon %s", tn_version())));
 }
 
@@ -78,100 +89,156 @@ static bool query_is(struct evhttp_request *http, const char *name, const char *
     return same;
 }
 
-void serve_slots(struct server *server, struct evhttp_request *http, json_t *body) {
+void serve_slots(struct served *served, struct evhttp_request *http, json_t *body) {
     struct problem problem = {0};
     (void)body;
-    if (!server->show_slots) {
+    if (!served->server->show_slots) {
         problem_set(&problem, 501, "the slots are hidden; start the server without --no-slots");
-        reply_problem(server, http, &problem);
+        reply_problem(served->server, http, &problem);
         return;
     }
     json_t *list = json_array();
     int idle = 0;
-    pthread_mutex_lock(&server->lock);
-    for (int i = 0; i < server->n_slots; i++) {
-        const struct slot_view *s = &server->view.slots[i];
+    pthread_mutex_lock(&served->lock);
+    for (int i = 0; i < served->server->n_slots; i++) {
+        const struct slot_view *s = &served->view.slots[i];
         idle += !s->busy;
         json_array_append_new(list, json_pack("{s:i, s:I, s:i, s:b, s:i, s:i, s:i, s:{s:b, s:i, s:i}}", "id", i,
-                                              "id_task", (json_int_t)s->task, "n_ctx", (int)server->n_ctx,
+                                              "id_task", (json_int_t)s->task, "n_ctx", (int)served->n_ctx,
                                               "is_processing", (int)s->busy, "n_prompt_tokens", (int)s->n_prompt,
                                               "n_cached_tokens", (int)s->n_cached, "n_cells", (int)s->n_done,
                                               "next_token", "has_next_token", (int)s->busy, "n_decoded",
                                               (int)s->n_predicted, "n_remain", (int)s->n_remaining));
     }
-    pthread_mutex_unlock(&server->lock);
+    pthread_mutex_unlock(&served->lock);
     if (!idle && query_is(http, "fail_on_no_slot", "1")) {
         json_decref(list);
         problem_set(&problem, 503, "no slot is idle");
-        reply_problem(server, http, &problem);
+        reply_problem(served->server, http, &problem);
         return;
     }
-    reply_json(server, http, 200, list);
-}
-
-void serve_embeddings(struct server *server, struct evhttp_request *http, json_t *body) {
-    struct problem problem = {0};
-    (void)body;
-    problem_set(&problem, 501, "this server does not make embeddings");
-    reply_problem(server, http, &problem);
+    reply_json(served->server, http, 200, list);
 }
 
 /* ---- Metrics and memory ---------------------------------------------------------------------------------------- */
 
 static size_t taken(const tn_fit_device *d) { return d->weights + d->cache + d->compute + d->scratch; }
 
-static void metric(struct evbuffer *out, const char *name, const char *kind, const char *help, double value) {
-    evbuffer_add_printf(out, "# HELP tenon:%s %s\n# TYPE tenon:%s %s\ntenon:%s %.10g\n", name, help, name, kind, name,
-                        value);
+/* A metric of every loaded model; with several they are told apart by a label. */
+enum metric_kind { COUNTER, GAUGE };
+struct metric {
+    const char *name;
+    enum metric_kind kind;
+    const char *help;
+    double (*value)(const struct served *served);
+};
+static double per_second(uint64_t n, double seconds) { return seconds > 0 ? (double)n / seconds : 0; }
+#define VALUE(name, expression)                                                                                      \
+    static double name(const struct served *m) {                                                                     \
+        const struct engine_view *v = &m->view;                                                                      \
+        (void)v;                                                                                                     \
+        return (double)(expression);                                                                                 \
+    }
+VALUE(prompt_tokens, v->n_prompt)
+VALUE(prompt_seconds, v->prompt_seconds)
+VALUE(predicted_tokens, v->n_predicted)
+VALUE(predicted_seconds, v->predicted_seconds)
+VALUE(decodes, v->n_decodes)
+VALUE(prompt_rate, per_second(v->n_prompt, v->prompt_seconds))
+VALUE(predicted_rate, per_second(v->n_predicted, v->predicted_seconds))
+VALUE(cache_ratio, v->cache.cells ? (double)v->cache.used / v->cache.cells : 0)
+VALUE(cache_cells, v->cache.used)
+VALUE(requests, m->server->n_requests)
+VALUE(processing, v->n_busy_slots)
+VALUE(deferred, m->n_queued + m->n_embed_queued)
+VALUE(plans_made, v->stats.sched.plans_made)
+VALUE(plans_reused, v->stats.sched.plans_reused)
+static const struct metric metrics[] = {
+    {"prompt_tokens_total", COUNTER, "Prompt tokens computed.", prompt_tokens},
+    {"prompt_seconds_total", COUNTER, "Time spent on prompts.", prompt_seconds},
+    {"tokens_predicted_total", COUNTER, "Tokens written.", predicted_tokens},
+    {"tokens_predicted_seconds_total", COUNTER, "Time spent writing.", predicted_seconds},
+    {"n_decode_total", COUNTER, "Batches computed.", decodes},
+    {"prompt_tokens_seconds", GAUGE, "Prompt tokens per second, on average.", prompt_rate},
+    {"predicted_tokens_seconds", GAUGE, "Tokens written per second and request, on average.", predicted_rate},
+    {"kv_cache_usage_ratio", GAUGE, "Share of the KV cache's cells in use.", cache_ratio},
+    {"kv_cache_tokens", GAUGE, "Cells of the KV cache in use.", cache_cells},
+    {"requests_total", COUNTER, "Requests for text accepted.", requests},
+    {"requests_processing", GAUGE, "Slots at work.", processing},
+    {"requests_deferred", GAUGE, "Jobs that wait for a slot.", deferred},
+    {"plans_made_total", COUNTER, "Memory plans made.", plans_made},
+    {"plans_reused_total", COUNTER, "Runs with a plan made before.", plans_reused},
+};
+
+static void device_metric(struct evbuffer *out, const struct served *served, const char *name, const tn_fit *fit) {
+    for (size_t i = 0; i < fit->n_devices; i++) {
+        evbuffer_add_printf(out, "tenon:%s{device=\"%s\"", name, fit->devices[i].name);
+        if (served->server->on_demand) evbuffer_add_printf(out, ",model=\"%s\"", served->alias);
+        evbuffer_add_printf(out, "} %zu\n", taken(&fit->devices[i]));
+    }
 }
 
-static void device_metric(struct evbuffer *out, const char *name, const char *help, const tn_fit *fit) {
-    evbuffer_add_printf(out, "# HELP tenon:%s %s\n# TYPE tenon:%s gauge\n", name, help, name);
-    for (size_t i = 0; i < fit->n_devices; i++)
-        evbuffer_add_printf(out, "tenon:%s{device=\"%s\"} %zu\n", name, fit->devices[i].name,
-                            taken(&fit->devices[i]));
+static bool next_loaded(struct server *server, size_t *at, struct served **served) {
+    while (*at < server->n_models) {
+        *served = server->models[(*at)++];
+        if (atomic_load(&(*served)->phase) == PHASE_READY) return true;
+    }
+    return false;
 }
 
-void serve_metrics(struct server *server, struct evhttp_request *http, json_t *body) {
+static void write_metrics(struct server *server, struct evbuffer *out) {
+    struct served *served;
+    for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++) {
+        const struct metric *m = &metrics[i];
+        evbuffer_add_printf(out, "# HELP tenon:%s %s\n# TYPE tenon:%s %s\n", m->name, m->help, m->name,
+                            m->kind == COUNTER ? "counter" : "gauge");
+        for (size_t k = 0; next_loaded(server, &k, &served);) {
+            pthread_mutex_lock(&served->lock);
+            evbuffer_add_printf(out, "tenon:%s", m->name);
+            if (server->on_demand) evbuffer_add_printf(out, "{model=\"%s\"}", served->alias);
+            evbuffer_add_printf(out, " %.10g\n", m->value(served));
+            pthread_mutex_unlock(&served->lock);
+        }
+    }
+    for (int planned = 1; planned >= 0; planned--) {
+        const char *name = planned ? "memory_planned_bytes" : "memory_used_bytes";
+        evbuffer_add_printf(out, "# HELP tenon:%s %s\n# TYPE tenon:%s gauge\n", name,
+                            planned ? "Bytes planned before loading." : "Bytes taken.", name);
+        for (size_t k = 0; next_loaded(server, &k, &served);) {
+            pthread_mutex_lock(&served->lock);
+            device_metric(out, served, name, planned ? &served->planned : &served->view.used);
+            pthread_mutex_unlock(&served->lock);
+        }
+    }
+}
+
+void serve_metrics(struct served *served, struct evhttp_request *http, json_t *body) {
     struct problem problem = {0};
     (void)body;
-    if (!server->show_metrics) {
-        problem_set(&problem, 501, "metrics are off; start the server with --metrics");
-        reply_problem(server, http, &problem);
-        return;
-    }
-    struct evbuffer *out = evbuffer_new();
+    struct evbuffer *out = served->server->show_metrics ? evbuffer_new() : NULL;
     if (!out) {
-        problem_set(&problem, 500, "out of memory");
-        reply_problem(server, http, &problem);
+        if (served->server->show_metrics)
+            problem_set(&problem, 500, "out of memory");
+        else
+            problem_set(&problem, 501, "metrics are off; start the server with --metrics");
+        reply_problem(served->server, http, &problem);
         return;
     }
-    pthread_mutex_lock(&server->lock);
-    const struct engine_view *v = &server->view;
-    metric(out, "prompt_tokens_total", "counter", "Prompt tokens computed.", (double)v->n_prompt);
-    metric(out, "prompt_seconds_total", "counter", "Time spent on prompts.", v->prompt_seconds);
-    metric(out, "tokens_predicted_total", "counter", "Tokens written.", (double)v->n_predicted);
-    metric(out, "tokens_predicted_seconds_total", "counter", "Time spent writing.", v->predicted_seconds);
-    metric(out, "n_decode_total", "counter", "Batches computed.", (double)v->n_decodes);
-    metric(out, "prompt_tokens_seconds", "gauge", "Prompt tokens per second, on average.",
-           v->prompt_seconds > 0 ? (double)v->n_prompt / v->prompt_seconds : 0);
-    metric(out, "predicted_tokens_seconds", "gauge", "Tokens written per second and request, on average.",
-           v->predicted_seconds > 0 ? (double)v->n_predicted / v->predicted_seconds : 0);
-    metric(out, "kv_cache_usage_ratio", "gauge", "Share of the KV cache's cells in use.",
-           v->cache.cells ? (double)v->cache.used / v->cache.cells : 0);
-    metric(out, "kv_cache_tokens", "gauge", "Cells of the KV cache in use.", v->cache.used);
-    metric(out, "requests_total", "counter", "Requests for text accepted.", (double)server->n_requests);
-    metric(out, "requests_processing", "gauge", "Slots at work.", (double)v->n_busy_slots);
-    metric(out, "requests_deferred", "gauge", "Jobs that wait for a slot.", server->n_queued);
-    metric(out, "plans_made_total", "counter", "Memory plans made.", (double)v->stats.sched.plans_made);
-    metric(out, "plans_reused_total", "counter", "Runs with a plan made before.",
-           (double)v->stats.sched.plans_reused);
-    device_metric(out, "memory_planned_bytes", "Bytes planned before loading.", &server->planned);
-    device_metric(out, "memory_used_bytes", "Bytes taken.", &v->used);
-    pthread_mutex_unlock(&server->lock);
-    reply_text(server, http, 200, "text/plain; version=0.0.4; charset=utf-8", evbuffer_pullup(out, -1),
+    write_metrics(served->server, out);
+    reply_text(served->server, http, 200, "text/plain; version=0.0.4; charset=utf-8", evbuffer_pullup(out, -1),
                evbuffer_get_length(out));
     evbuffer_free(out);
+}
+
+void serve_plan(struct served *served, struct evhttp_request *http, json_t *body) {
+    struct problem problem = {0};
+    (void)body;
+    if (served->plan_svg) {
+        reply_text(served->server, http, 200, "image/svg+xml", served->plan_svg, served->plan_svg_length);
+        return;
+    }
+    problem_set(&problem, 404, "there is no picture of the plan");
+    reply_problem(served->server, http, &problem);
 }
 
 /* The cells as runs of [owner, count]: a cache is mostly long runs. */
@@ -184,40 +251,40 @@ static json_t *cells_json(const struct engine_view *view) {
     return runs;
 }
 
-void serve_memory(struct server *server, struct evhttp_request *http, json_t *body) {
+void serve_memory(struct served *served, struct evhttp_request *http, json_t *body) {
     (void)body;
     json_t *devices = json_array(), *slots = json_array();
-    pthread_mutex_lock(&server->lock);
-    const struct engine_view *v = &server->view;
-    for (size_t i = 0; i < v->used.n_devices && i < server->planned.n_devices; i++) {
+    pthread_mutex_lock(&served->lock);
+    const struct engine_view *v = &served->view;
+    for (size_t i = 0; i < v->used.n_devices && i < served->planned.n_devices; i++) {
         const tn_fit_device *d = &v->used.devices[i];
         json_array_append_new(
             devices,
             json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}", "name", text_json(d->name),
-                      "planned", (json_int_t)taken(&server->planned.devices[i]), "used", (json_int_t)taken(d),
+                      "planned", (json_int_t)taken(&served->planned.devices[i]), "used", (json_int_t)taken(d),
                       "weights", (json_int_t)d->weights, "mapped", (json_int_t)d->mapped, "cache",
                       (json_int_t)d->cache, "compute", (json_int_t)d->compute, "scratch", (json_int_t)d->scratch,
                       "free", (json_int_t)d->free, "total", (json_int_t)d->total, "layers", (int)d->n_layers));
     }
-    for (int i = 0; i < server->n_slots; i++) {
+    for (int i = 0; i < served->server->n_slots; i++) {
         const struct slot_view *s = &v->slots[i];
         json_array_append_new(slots,
                               json_pack("{s:b, s:i, s:i, s:i}", "busy", (int)s->busy, "prompt", (int)s->n_prompt,
                                         "predicted", (int)s->n_predicted, "cells", (int)s->n_done));
     }
     uint64_t ns = v->stats.generated_ns;
-    json_t *answer = json_pack("{s:o, s:o, s:{s:i, s:i, s:i, s:o}, s:I, s:I, s:I, s:i}", "devices", devices, "slots",
-                               slots, "cells", "total", (int)v->cache.cells, "used", (int)v->cache.used, "peak",
-                               (int)v->cache.peak, "runs", cells_json(v), "generated_tokens",
-                               (json_int_t)v->stats.generated_tokens, "generated_ns", (json_int_t)ns, "plans_reused",
-                               (json_int_t)v->stats.sched.plans_reused, "waiting", server->n_queued);
-    pthread_mutex_unlock(&server->lock);
-    reply_json(server, http, 200, answer);
+    json_t *answer = json_pack(
+        "{s:o, s:o, s:{s:i, s:i, s:i, s:o}, s:I, s:I, s:I, s:i}", "devices", devices, "slots", slots, "cells",
+        "total", (int)v->cache.cells, "used", (int)v->cache.used, "peak", (int)v->cache.peak, "runs", cells_json(v),
+        "generated_tokens", (json_int_t)v->stats.generated_tokens, "generated_ns", (json_int_t)ns, "plans_reused",
+        (json_int_t)v->stats.sched.plans_reused, "waiting", served->n_queued + served->n_embed_queued);
+    pthread_mutex_unlock(&served->lock);
+    reply_json(served->server, http, 200, answer);
 }
 
 /* ---- Tokens ---------------------------------------------------------------------------------------------------- */
 
-void serve_tokenize(struct server *server, struct evhttp_request *http, json_t *body) {
+void serve_tokenize(struct served *served, struct evhttp_request *http, json_t *body) {
     struct problem problem = {0};
     const char *text = NULL;
     bool special = false, parse = true, pieces = false;
@@ -227,31 +294,31 @@ void serve_tokenize(struct server *server, struct evhttp_request *http, json_t *
                 field_bool(body, "parse_special", &parse, &problem) &&
                 field_bool(body, "with_pieces", &pieces, &problem);
     if (fine && !text) fine = problem_set(&problem, 400, "content is missing");
-    if (fine && tn_tokenizer_encode(server->tokenizer, text, strlen(text),
+    if (fine && tn_tokenizer_encode(served->tokenizer, text, strlen(text),
                                     (special ? TN_ENCODE_ADD_SPECIAL : 0) | (parse ? TN_ENCODE_PARSE_SPECIAL : 0),
                                     &tokens) != TN_OK)
         fine = problem_status(&problem, TN_E_INVALID, "content");
     if (!fine) {
-        reply_problem(server, http, &problem);
+        reply_problem(served->server, http, &problem);
         return;
     }
     json_t *list = json_array();
     for (size_t i = 0; i < tokens.count; i++) {
         tn_token t = tokens.ids[i];
         size_t length = 0;
-        const char *piece = pieces ? tn_token_piece(server->tokenizer, t, &length) : NULL;
+        const char *piece = pieces ? tn_token_piece(served->tokenizer, t, &length) : NULL;
         json_t *shown = piece ? json_stringn(piece, length) : NULL;
         if (pieces)
             json_array_append_new(
-                list, json_pack("{s:i, s:o}", "id", (int)t, "piece", shown ? shown : token_bytes_json(server, t)));
+                list, json_pack("{s:i, s:o}", "id", (int)t, "piece", shown ? shown : token_bytes_json(served, t)));
         else
             json_array_append_new(list, json_integer(t));
     }
     tn_tokens_free(&tokens);
-    reply_json(server, http, 200, json_pack("{s:o}", "tokens", list));
+    reply_json(served->server, http, 200, json_pack("{s:o}", "tokens", list));
 }
 
-void serve_detokenize(struct server *server, struct evhttp_request *http, json_t *body) {
+void serve_detokenize(struct served *served, struct evhttp_request *http, json_t *body) {
     struct problem problem = {0};
     json_t *list = json_object_get(body, "tokens"), *item;
     tn_detokenizer *detokenizer = NULL;
@@ -259,16 +326,16 @@ void serve_detokenize(struct server *server, struct evhttp_request *http, json_t
     bool fine = json_is_array(list) || problem_set(&problem, 400, "tokens must be a list of token ids");
     json_array_foreach(list, i, item) {
         json_int_t id = json_integer_value(item);
-        if (fine && (!json_is_integer(item) || id < 0 || id >= server->info.n_vocab))
+        if (fine && (!json_is_integer(item) || id < 0 || id >= served->info.n_vocab))
             fine = problem_set(&problem, 400, "tokens[%zu] is no token id", i);
     }
-    if (fine && tn_detokenizer_new(server->tokenizer, TN_DECODE_SPECIAL | TN_DECODE_CONTINUE, &detokenizer) != TN_OK)
+    if (fine && tn_detokenizer_new(served->tokenizer, TN_DECODE_SPECIAL | TN_DECODE_CONTINUE, &detokenizer) != TN_OK)
         fine = problem_set(&problem, 500, "%s", tn_error());
     struct evbuffer *out = fine ? evbuffer_new() : NULL;
     if (fine && !out) fine = problem_set(&problem, 500, "out of memory");
     if (!fine) {
         tn_detokenizer_free(detokenizer);
-        reply_problem(server, http, &problem);
+        reply_problem(served->server, http, &problem);
         return;
     }
     json_array_foreach(list, i, item) {
@@ -280,18 +347,18 @@ void serve_detokenize(struct server *server, struct evhttp_request *http, json_t
     length = evbuffer_get_length(out);
     const char *whole = length ? (const char *)evbuffer_pullup(out, -1) : "";
     json_t *content = json_stringn(whole ? whole : "", whole ? length : 0);
-    reply_json(server, http, 200, json_pack("{s:o}", "content", content ? content : json_string("")));
+    reply_json(served->server, http, 200, json_pack("{s:o}", "content", content ? content : json_string("")));
     evbuffer_free(out);
     tn_detokenizer_free(detokenizer);
 }
 
-void serve_tokenizer_info(struct server *server, struct evhttp_request *http, json_t *body) {
+void serve_tokenizer_info(struct served *served, struct evhttp_request *http, json_t *body) {
     (void)body;
-    reply_json(server, http, 200,
-               json_pack("{s:s, s:s, s:i, s:b, s:b, s:o, s:o, s:o}", "type", vocab_type(server), "pre",
-                         tn_tokenizer_pre(server->tokenizer), "n_vocab", (int)tn_tokenizer_size(server->tokenizer),
-                         "add_bos", (int)tn_tokenizer_adds_bos(server->tokenizer), "add_eos",
-                         (int)tn_tokenizer_adds_eos(server->tokenizer), "bos_token",
-                         special_json(server, TN_SPECIAL_BOS), "eos_token", special_json(server, TN_SPECIAL_EOS),
-                         "chat_template", text_json(server->info.chat_template)));
+    reply_json(served->server, http, 200,
+               json_pack("{s:s, s:s, s:i, s:b, s:b, s:o, s:o, s:o}", "type", vocab_type(served), "pre",
+                         tn_tokenizer_pre(served->tokenizer), "n_vocab", (int)tn_tokenizer_size(served->tokenizer),
+                         "add_bos", (int)tn_tokenizer_adds_bos(served->tokenizer), "add_eos",
+                         (int)tn_tokenizer_adds_eos(served->tokenizer), "bos_token",
+                         special_json(served, TN_SPECIAL_BOS), "eos_token", special_json(served, TN_SPECIAL_EOS),
+                         "chat_template", text_json(served->info.chat_template)));
 }

@@ -202,7 +202,7 @@ static tn_status on_event(void *user, const tn_chat_event *event) {
 
 static void announce(struct request *r, struct job *job) {
     json_t *message = json_pack("{s:s, s:s, s:s, s:s, s:[], s:n, s:n, s:{s:i, s:i}}", "id", r->id, "type", "message",
-                                "role", "assistant", "model", r->server->alias, "content", "stop_reason",
+                                "role", "assistant", "model", r->served->alias, "content", "stop_reason",
                                 "stop_sequence", "usage", "input_tokens", (int)job->prompt.count, "output_tokens", 0);
     stream_send(r, "message_start", json_pack("{s:s, s:o}", "type", "message_start", "message", message));
 }
@@ -245,25 +245,25 @@ static void messages_end(struct request *r) {
         return;
     }
     json_t *answer = json_pack("{s:s, s:s, s:s, s:s, s:o, s:s, s:o, s:o}", "id", r->id, "type", "message", "role",
-                               "assistant", "model", r->server->alias, "content", content_of(job), "stop_reason",
+                               "assistant", "model", r->served->alias, "content", content_of(job), "stop_reason",
                                stop_reason(job), "stop_sequence", stop_sequence(job), "usage", usage(job));
-    reply_json(r->server, request_take(r), 200, answer);
+    reply_json(r->served->server, request_take(r), 200, answer);
 }
 
 static const struct wording messages_wording = {messages_piece, messages_end};
 
-void serve_messages(struct server *server, struct evhttp_request *http, json_t *body) {
+void serve_messages(struct served *served, struct evhttp_request *http, json_t *body) {
     struct problem problem = {0};
-    struct request *r = request_new(server, http, &messages_wording, "msg_");
+    struct request *r = request_new(served, http, &messages_wording, "msg_");
     json_t *chat = r ? translate(body, &problem) : NULL;
     if (!r) problem_set(&problem, 500, "out of memory");
     bool fine =
-        chat && field_bool(body, "stream", &r->stream, &problem) && chat_jobs(server, r, chat, 1, -1, &problem);
+        chat && field_bool(body, "stream", &r->stream, &problem) && chat_jobs(served, r, chat, 1, -1, &problem);
     json_decref(chat);
     if (fine) {
         request_submit(r);
         return;
     }
     request_free(r);
-    reply_problem(server, http, &problem);
+    reply_problem(served->server, http, &problem);
 }

@@ -138,7 +138,7 @@ static json_t *response(struct request *r, const char *status, json_t *output) {
                           (int)(job->stats.n_prompt + job->stats.n_predicted));
     return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o, s:n, s:o, s:o, s:b, s:[], s:s}", "id", r->id, "object",
                      "response", "created_at", (json_int_t)r->created, "status", cut ? "incomplete" : status, "model",
-                     r->server->alias, "output", output, "error", "incomplete_details",
+                     r->served->alias, "output", output, "error", "incomplete_details",
                      cut ? json_pack("{s:s}", "reason", "max_output_tokens") : json_null(), "usage", usage, "store",
                      0, "tools", "tool_choice", "auto");
 }
@@ -259,7 +259,7 @@ static void responses_end(struct request *r) {
     struct job *job = r->jobs[0];
     if (!r->stream) {
         json_t *answer = response(r, "completed", output_of(r));
-        reply_json(r->server, request_take(r), 200, answer);
+        reply_json(r->served->server, request_take(r), 200, answer);
         return;
     }
     close_item(r, job);
@@ -270,18 +270,18 @@ static void responses_end(struct request *r) {
 
 static const struct wording responses_wording = {responses_piece, responses_end};
 
-void serve_responses(struct server *server, struct evhttp_request *http, json_t *body) {
+void serve_responses(struct served *served, struct evhttp_request *http, json_t *body) {
     struct problem problem = {0};
-    struct request *r = request_new(server, http, &responses_wording, "resp_");
+    struct request *r = request_new(served, http, &responses_wording, "resp_");
     json_t *chat = r ? translate(body, &problem) : NULL;
     if (!r) problem_set(&problem, 500, "out of memory");
     bool fine =
-        chat && field_bool(body, "stream", &r->stream, &problem) && chat_jobs(server, r, chat, 1, -1, &problem);
+        chat && field_bool(body, "stream", &r->stream, &problem) && chat_jobs(served, r, chat, 1, -1, &problem);
     json_decref(chat);
     if (fine) {
         request_submit(r);
         return;
     }
     request_free(r);
-    reply_problem(server, http, &problem);
+    reply_problem(served->server, http, &problem);
 }

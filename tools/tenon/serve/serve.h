@@ -1,5 +1,6 @@
-/* tenon serve: what its files share. Two threads: the HTTP thread owns requests, connections and JSON; the engine
- * thread owns the session and its slots. They meet in two queues under one lock: jobs go in, pieces come out. */
+/* tenon serve: what its files share. The HTTP thread owns requests, connections and JSON; every loaded model has an
+ * engine thread that owns its session and slots. They meet in two queues under one lock: jobs go in, pieces come out.
+ */
 #ifndef TENON_SERVE_H
 #define TENON_SERVE_H
 
@@ -15,9 +16,10 @@
 #include <time.h>
 
 struct server;
+struct served;
 struct request;
 
-enum { MAX_TOP = 128, MAX_STOPS = 32, MAX_CHOICES = 64 };
+enum { MAX_TOP = 128, MAX_STOPS = 32, MAX_CHOICES = 64, MAX_INPUTS = 2048 };
 
 /* ---- Jobs ---------------------------------------------------------------------------------------------------- */
 
@@ -47,6 +49,7 @@ struct job {
     bool score_prompt; /* report the prompt's tokens as well */
     bool ignore_end;   /* go on after the end of the text */
     bool no_cache;     /* do not reuse what a slot has computed */
+    bool embed;        /* the prompt's embedding instead of its continuation */
     char *stops[MAX_STOPS];
     size_t n_stops, n_user_stops; /* the user's first, then the template's end of turn */
 
@@ -61,6 +64,8 @@ struct job {
     tn_text text;
     json_t *tokens;   /* ids written */
     json_t *logprobs; /* array in the form of the interface */
+    float *vector;    /* the embedding */
+    size_t n_vector;
     tn_chat_parser *parser;
     enum finish finish;
     char stop_word[128];
@@ -84,14 +89,16 @@ struct piece {
     size_t length;
     char stop_word[128];
     char error[256];
+    float *vector; /* of the last piece: the embedding, now the job's */
+    size_t n_vector;
     struct job_stats stats;
     size_t n_top;
     tn_token_prob top[];
 };
 
-/* ---- Engine (batch.c) ---------------------------------------------------------------------------------------- */
+/* ---- Engines (load.c, batch.c, embedder.c) ----------------------------------------------------------------- */
 
-/* What the HTTP thread may know about the engine, copied under the lock. */
+/* What the HTTP thread may know about an engine, copied under the lock. */
 struct slot_view {
     bool busy;
     int32_t n_prompt, n_done, n_cached, n_predicted, n_remaining;
@@ -100,36 +107,82 @@ struct slot_view {
 struct engine_view {
     tn_session_stats stats;
     tn_cache_usage cache;
-    int32_t *map; /* owner of every cell, n_ctx of them */
+    int32_t *map; /* owner of every cell */
     tn_fit used;  /* what is taken; devices' array belongs to the view */
     uint64_t n_prompt, n_predicted, n_decodes, n_busy_slots;
     double prompt_seconds, predicted_seconds;
     struct slot_view *slots;
 };
 
+enum phase { PHASE_ABSENT, PHASE_LOADING, PHASE_READY, PHASE_STOPPING, PHASE_FAILED };
+enum room { ROOM_NOT_ASKED, ROOM_WANTED, ROOM_MADE, ROOM_NONE };
+
 struct engine;
+struct parked;
+
+/* A model that is offered, loaded or not. */
+struct served {
+    struct server *server;
+    char path[4096], alias[256];
+    atomic_int phase;
+    atomic_bool ended; /* the thread has nothing more to do */
+
+    /* The HTTP thread's. */
+    struct event *outbox_ready;
+    struct parked *parked; /* requests that wait for the model to be loaded */
+    size_t n_alive;        /* requests that are answered by it */
+    uint64_t last_used;
+    struct served *makes_room_for;
+    bool has_thread;
+    pthread_t thread;
+
+    /* Set by the engine thread before PHASE_READY, constant from then on; before PHASE_FAILED: why and how it failed.
+     */
+    tn_model *model;
+    tn_session *session, *embedder; /* the engine thread's; NULL: not offered */
+    const tn_tokenizer *tokenizer;
+    tn_chat_template *chat;
+    tn_pieces *pieces;
+    tn_model_info info;
+    int32_t n_ctx, n_embd, embed_limit; /* floats of an embedding; most tokens of a text to embed */
+    tn_fit planned;
+    atomic_size_t planned_bytes; /* over all devices, for the limit */
+    char *plan_svg;              /* the plan as a picture, or NULL */
+    size_t plan_svg_length;
+    struct engine *engine;
+    tn_status status;
+    char error[512];
+    int exit_code;
+
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    struct job *queue, **queue_end;
+    int n_queued, n_embed_queued;
+    struct piece *outbox, **outbox_end;
+    struct engine_view view;
+    enum room room; /* asked by a thread that loads, answered by the HTTP thread */
+};
+
 /* Starts the thread, which loads the model first. */
-int engine_start(struct server *server);
-void engine_wake(struct server *server);
-void engine_join(struct server *server);
+int engine_start(struct served *served);
+void engine_wake(struct served *served);
+/* Waits for the thread and frees everything of the model's; it is PHASE_ABSENT then. */
+void engine_join(struct served *served);
 /* False when the queue is full; nothing is submitted then. */
-bool engine_submit(struct server *server, struct job *const *jobs, size_t count);
+bool engine_submit(struct served *served, struct job *const *jobs, size_t count);
 
 /* ---- Server -------------------------------------------------------------------------------------------------- */
-
-enum phase { PHASE_LOADING, PHASE_READY, PHASE_STOPPING, PHASE_FAILED };
 
 struct server {
     const struct args *args;
     struct event_base *base;
     struct evhttp *http;
-    struct event *outbox_ready;
-    char path[4096], alias[256];
     char *keys[64];
     size_t n_keys;
     int n_slots, queue_limit;
     double timeout;
     bool show_metrics, show_slots, log_requests;
+    bool embeddings; /* asked for; encoders make them anyway */
     const char *slot_path;
     int32_t default_predict;
     tn_sampler_params sampling;
@@ -137,29 +190,29 @@ struct server {
     time_t started;
     struct request *requests; /* alive, for pings and shutdown */
     uint64_t n_requests;
+    bool stopping;
 
-    /* Set by the engine thread before PHASE_READY, constant from then on. */
-    tn_model *model;
-    tn_session *session; /* the engine thread's */
-    const tn_tokenizer *tokenizer;
-    tn_chat_template *chat;
-    tn_pieces *pieces;
-    tn_model_info info;
-    int32_t n_ctx;
-    tn_fit planned;
-
-    pthread_t thread;
-    struct engine *engine;
-    atomic_int phase;
-    int exit_code;
-
-    pthread_mutex_t lock;
-    pthread_cond_t wake;
-    struct job *queue, **queue_end;
-    int n_queued;
-    struct piece *outbox, **outbox_end;
-    struct engine_view view;
+    struct served **models;
+    size_t n_models;
+    bool on_demand;         /* models come and go; otherwise there is one, and the program ends when it fails */
+    size_t memory_limit;    /* planned bytes of all loaded models together; 0: what the devices have free */
+    struct served *loading; /* one at a time, or they could not plan on what is free */
+    struct served *current; /* the one used last, for requests that name none */
 };
+
+/* ---- Models (models.c) --------------------------------------------------------------------------------------- */
+
+typedef void handler(struct served *served, struct evhttp_request *http, json_t *body);
+
+struct served *models_add(struct server *server, const char *path, const char *alias); /* NULL without memory */
+int models_scan(struct server *server, const char *folder);
+struct served *models_find(struct server *server, const char *name); /* NULL: there is none of this name */
+/* Keeps a request until its model is loaded. Takes a reference to the body. */
+void models_park(struct served *served, struct evhttp_request *http, handler *handle, bool writes, json_t *body);
+/* What an engine thread has to say apart from pieces: loaded, failed, in need of room, at its end. */
+void models_event(struct served *served);
+void models_stop(struct server *server); /* asks all threads to end */
+void models_free(struct server *server);
 
 /* ---- Requests (http.c) --------------------------------------------------------------------------------------- */
 
@@ -173,7 +226,7 @@ struct wording {
 
 struct request {
     struct request *next, *previous;
-    struct server *server;
+    struct served *served;
     struct evhttp_request *http; /* NULL once the client is gone */
     const struct wording *wording;
     char id[48];
@@ -208,11 +261,16 @@ json_t *read_body(struct server *server, struct evhttp_request *http);
 
 /* A request and its jobs; jobs are added with prompt and sampler ready. request_submit() takes over: the request
  * answers by itself from then on, also when it fails. */
-struct request *request_new(struct server *server, struct evhttp_request *http, const struct wording *wording,
+struct request *request_new(struct served *served, struct evhttp_request *http, const struct wording *wording,
                             const char *id_prefix);
 struct job *request_add_job(struct request *request); /* NULL without memory */
 void request_submit(struct request *request);
 void request_free(struct request *request);
+
+/* While an answer is made, the connection is only watched for its end, which `closed` hears about. */
+void watch_close(struct server *server, struct evhttp_request *http,
+                 void (*closed)(struct evhttp_connection *connection, void *user), void *user);
+void unwatch_close(struct server *server, struct evhttp_request *http);
 
 /* Detaches the connection for a final answer; NULL when the client has gone. */
 struct evhttp_request *request_take(struct request *request);
@@ -232,24 +290,24 @@ bool field_text(json_t *body, const char *name, const char **out, struct problem
 
 /* Sampling, stop words, limits and grammar of a job whose prompt is set. `gbnf` (with an optional trigger) comes from
  * the tools of a chat. */
-bool job_read(struct server *server, struct job *job, json_t *body, const char *gbnf, const char *trigger,
+bool job_read(struct served *served, struct job *job, json_t *body, const char *gbnf, const char *trigger,
               struct problem *problem);
 /* The prompts of a completion: text, token list, or a list of these. Appends to lists[*count]. */
-bool prompts_read(struct server *server, json_t *prompt, tn_tokens *lists, size_t *count, size_t capacity,
-                  struct problem *problem);
-bool prompt_check(struct server *server, const tn_tokens *prompt, struct problem *problem);
-json_t *token_text_json(struct server *server, tn_token token); /* U+FFFD for what is no UTF-8 */
-json_t *token_bytes_json(struct server *server, tn_token token);
+bool prompts_read(struct served *served, json_t *prompt, tn_tokens *lists, size_t *count, size_t capacity,
+                  int32_t limit, struct problem *problem);
+/* Whether a prompt has less than `limit` tokens, and any at all. */
+bool prompt_check(const tn_tokens *prompt, int32_t limit, struct problem *problem);
+json_t *token_text_json(struct served *served, tn_token token); /* U+FFFD for what is no UTF-8 */
+json_t *token_bytes_json(struct served *served, tn_token token);
 json_t *usage_json(const struct request *request);
 json_t *timings_json(const struct job *job);
 
 /* ---- Interfaces ---------------------------------------------------------------------------------------------- */
 
-typedef void handler(struct server *server, struct evhttp_request *http, json_t *body);
 handler serve_completions, serve_native, serve_chat, serve_messages, serve_responses; /* generation */
 handler serve_template, serve_tokenize, serve_detokenize, serve_embeddings;           /* text */
 handler serve_health, serve_models, serve_props, serve_slots, serve_slot_action, serve_metrics, serve_memory,
-    serve_tokenizer_info;
+    serve_plan, serve_tokenizer_info;
 
 /* The page's files, embedded by CMake. */
 struct page_file {

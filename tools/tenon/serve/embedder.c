@@ -1,0 +1,73 @@
+/* The engine thread's part in embeddings: waiting texts, a batch of them at a time between the rounds of the slots.
+ */
+#include "batch.h"
+
+#include <string.h>
+
+/* Takes waiting texts off the queue as long as they fit a batch together. */
+static size_t take_texts(struct engine *e, struct job **jobs, size_t most, int32_t room) {
+    struct served *served = e->served;
+    size_t n = 0;
+    pthread_mutex_lock(&served->lock);
+    for (struct job **at = &served->queue; *at && n < most;) {
+        struct job *job = *at;
+        if (!job->embed) {
+            at = &job->next;
+            continue;
+        }
+        if ((int32_t)job->prompt.count > room) break;
+        room -= (int32_t)job->prompt.count;
+        *at = job->next;
+        if (!*at && served->queue_end == &job->next) served->queue_end = at;
+        served->n_embed_queued--;
+        jobs[n++] = job;
+    }
+    pthread_mutex_unlock(&served->lock);
+    return n;
+}
+
+bool embed_round(struct engine *e) {
+    enum { MOST = 64 };
+    struct served *served = e->served;
+    struct job *jobs[MOST];
+    if (!served->embedder) return false;
+    tn_session_params p = tn_session_get_params(served->embedder);
+    size_t n = take_texts(e, jobs, p.n_seqs < MOST ? (size_t)p.n_seqs : MOST, p.n_batch);
+    if (n == 0) return false;
+    int32_t count = 0;
+    uint64_t begin = tn_time_ns();
+    for (size_t i = 0; i < n; i++) {
+        for (size_t k = 0; k < jobs[i]->prompt.count; k++) {
+            e->tokens[count] = jobs[i]->prompt.ids[k];
+            e->seqs[count] = (int32_t)i;
+            e->positions[count++] = (int32_t)k;
+        }
+    }
+    tn_batch batch = {.n_tokens = count, .tokens = e->tokens, .positions = e->positions, .seqs = e->seqs};
+    e->embedding = true;
+    tn_session_clear(served->embedder);
+    tn_status status = tn_session_decode(served->embedder, &batch);
+    e->embedding = false;
+    double ms = (double)(tn_time_ns() - begin) / 1e6;
+    char why[256];
+    snprintf(why, sizeof why, "%s", status == TN_OK ? "" : tn_error());
+    pthread_mutex_lock(&served->lock);
+    served->view.n_decodes++;
+    served->view.n_prompt += (uint64_t)count;
+    served->view.prompt_seconds += ms / 1e3;
+    pthread_mutex_unlock(&served->lock);
+    for (size_t i = 0; i < n; i++) {
+        struct job_stats stats = {.n_prompt = (int32_t)jobs[i]->prompt.count, .prompt_ms = ms};
+        float *row = status == TN_OK ? tn_session_embedding(served->embedder, (int32_t)i) : NULL;
+        size_t size = (size_t)served->n_embd;
+        float *vector = row ? tn_malloc(size * sizeof *vector) : NULL;
+        if (vector) {
+            memcpy(vector, row, size * sizeof *vector);
+            engine_end_job(served, jobs[i], FINISH_EOS, &stats, "", 0, "", vector, size);
+        } else {
+            engine_end_job(served, jobs[i], FINISH_ERROR, &stats, "", 0, *why ? why : "no embedding was made", NULL,
+                           0);
+        }
+    }
+    return true;
+}

@@ -1,0 +1,269 @@
+/* Loading a model, its engine thread from beginning to end, and the way into its queue. */
+#include "batch.h"
+#include "http.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_EMBED_QUEUED = 4 * MAX_INPUTS };
+
+static bool go_on(void *user, size_t done, size_t total) {
+    (void)done;
+    (void)total;
+    return atomic_load(&((struct engine *)user)->served->phase) == PHASE_LOADING;
+}
+
+/* ---- Room ------------------------------------------------------------------------------------------------------ */
+
+static size_t planned_bytes(const tn_fit *fit, bool with_weights) {
+    size_t total = 0;
+    for (size_t i = 0; i < fit->n_devices; i++) {
+        const tn_fit_device *d = &fit->devices[i];
+        total += d->cache + d->compute + d->scratch + (with_weights ? d->weights : 0);
+    }
+    return total;
+}
+
+/* The HTTP thread unloads somebody who is idle. False: there is nobody. */
+static bool ask_for_room(struct served *served) {
+    pthread_mutex_lock(&served->lock);
+    served->room = ROOM_WANTED;
+    event_active(served->outbox_ready, EV_READ, 0);
+    while (served->room == ROOM_WANTED && atomic_load(&served->phase) == PHASE_LOADING)
+        pthread_cond_wait(&served->wake, &served->lock);
+    bool made = served->room == ROOM_MADE;
+    served->room = ROOM_NOT_ASKED;
+    pthread_mutex_unlock(&served->lock);
+    return made;
+}
+
+/* Only one model is loaded at a time, so what the others have planned does not change meanwhile except to less. */
+static size_t planned_by_others(const struct served *served) {
+    size_t total = 0;
+    for (size_t i = 0; i < served->server->n_models; i++) {
+        struct served *other = served->server->models[i];
+        int phase = atomic_load(&other->phase);
+        if (other != served && (phase == PHASE_READY || phase == PHASE_STOPPING))
+            total += atomic_load(&other->planned_bytes);
+    }
+    return total;
+}
+
+/* Plans before anything is taken; where the plan does not fit beside the models that are loaded, one of them goes. */
+static tn_status find_room(struct served *served, const tn_session_params *main, const tn_session_params *embed) {
+    size_t limit = served->server->memory_limit;
+    for (;;) {
+        tn_fit fit = {0}, second = {0};
+        TN_TRY(tn_fit_session(served->model, main ? main : embed, &fit));
+        bool fits = fit.fits;
+        size_t bytes = planned_bytes(&fit, true);
+        if (main && embed) {
+            tn_status status = tn_fit_session(served->model, embed, &second);
+            if (status != TN_OK) {
+                tn_fit_free(&fit);
+                return status;
+            }
+            fits = fits && second.fits; /* the weights are shared */
+            bytes += planned_bytes(&second, false);
+        }
+        size_t others = planned_by_others(served);
+        bool within = !limit || (bytes <= limit && others <= limit - bytes);
+        char advice[sizeof fit.advice];
+        memcpy(advice, fit.fits ? second.advice : fit.advice, sizeof advice);
+        tn_fit_free(&second);
+        if (fits && within) {
+            served->planned = fit;
+            atomic_store(&served->planned_bytes, bytes);
+            return TN_OK;
+        }
+        tn_fit_free(&fit);
+        if (ask_for_room(served)) continue;
+        if (!within)
+            return tn_fail(TN_E_TOO_BIG, "it needs %zu MiB; of the %zu MiB for models, %zu MiB are taken",
+                           bytes >> 20, limit >> 20, others >> 20);
+        return tn_fail(TN_E_TOO_BIG, "it does not fit: %s", advice);
+    }
+}
+
+/* ---- Loading --------------------------------------------------------------------------------------------------- */
+
+/* The embedder decodes whole texts and forgets them, so that its cache is a micro-batch. */
+static tn_session_params embed_params(const struct served *served, const tn_session_params *main) {
+    tn_session_params p = *main;
+    p.embeddings = true;
+    if (p.n_ubatch > served->info.n_ctx_train && served->info.n_ctx_train > 0) p.n_ubatch = served->info.n_ctx_train;
+    p.n_ctx = p.n_batch = p.n_ubatch;
+    if (p.n_seqs > p.n_batch) p.n_seqs = p.n_batch;
+    p.n_outputs = p.n_seqs;
+    return p;
+}
+
+static tn_status make_embedder(struct served *served, const tn_session_params *p) {
+    TN_TRY(tn_session_new(served->model, p, &served->embedder));
+    tn_session_params got = tn_session_get_params(served->embedder);
+    if (got.pooling == TN_POOLING_NONE || got.pooling == TN_POOLING_RANK)
+        return tn_fail(TN_E_UNSUPPORTED, "an embedding over HTTP is one vector: --pooling mean, cls or last");
+    served->n_embd = tn_session_embedding_size(served->embedder);
+    served->embed_limit = got.n_ubatch;
+    return TN_OK;
+}
+
+/* The picture is made once, at the beginning: the session belongs to this thread. */
+static void draw_plan(struct served *served, tn_session *session) {
+    FILE *out = open_memstream(&served->plan_svg, &served->plan_svg_length);
+    if (!out) return;
+    tn_status status = tn_session_plan_svg(session, out);
+    if (fclose(out) == 0 && status == TN_OK) return;
+    free(served->plan_svg);
+    served->plan_svg = NULL;
+}
+
+static tn_status make_slots(struct served *served, struct engine *e, int32_t n_batch) {
+    e->slots = tn_calloc((size_t)e->n_slots, sizeof *e->slots);
+    e->tokens = tn_calloc((size_t)n_batch, sizeof *e->tokens);
+    e->seqs = tn_calloc((size_t)n_batch, sizeof *e->seqs);
+    e->positions = tn_calloc((size_t)n_batch, sizeof *e->positions);
+    e->outputs = tn_calloc((size_t)n_batch, sizeof *e->outputs);
+    served->view.map = tn_calloc((size_t)served->n_ctx, sizeof *served->view.map);
+    served->view.slots = tn_calloc((size_t)e->n_slots, sizeof *served->view.slots);
+    bool enough =
+        e->slots && e->tokens && e->seqs && e->positions && e->outputs && served->view.map && served->view.slots;
+    for (int i = 0; enough && i < e->n_slots; i++)
+        enough = (e->slots[i].tokens = tn_calloc((size_t)served->n_ctx, sizeof(tn_token))) != NULL;
+    return enough ? TN_OK : TN_E_NOMEM;
+}
+
+static tn_status load(struct served *served, struct engine *e) {
+    tn_session_params p = served->server->params, embed;
+    int n_slots = served->server->n_slots;
+    p.abort = engine_abandon;
+    p.progress = go_on;
+    p.user = e;
+    p.n_seqs = n_slots;
+    if (p.n_batch < n_slots) p.n_batch = n_slots;
+    p.n_outputs = n_slots + 64;
+    TN_TRY(tn_model_open(served->path, NULL, &served->model));
+    served->info = tn_model_get_info(served->model);
+    served->tokenizer = tn_model_tokenizer(served->model);
+    if (!served->tokenizer) return tn_fail(TN_E_UNSUPPORTED, "without a tokenizer it cannot be served");
+    bool writes = !served->info.is_encoder, embeds = served->info.is_encoder || served->server->embeddings;
+    embed = embed_params(served, &p);
+    TN_TRY(find_room(served, writes ? &p : NULL, embeds ? &embed : NULL));
+    if (writes) TN_TRY(tn_session_new(served->model, &p, &served->session));
+    if (embeds) TN_TRY(make_embedder(served, &embed));
+    e->session = served->session;
+    draw_plan(served, writes ? served->session : served->embedder);
+    p = tn_session_get_params(writes ? served->session : served->embedder);
+    served->n_ctx = p.n_ctx;
+    e->n_batch = p.n_batch;
+    e->n_piece = p.n_ubatch;
+    e->n_score = p.n_outputs - n_slots;
+    if (writes && e->n_score < 1)
+        return tn_fail(TN_E_INVALID, "--ctx %d is too small for %d slots", p.n_ctx, n_slots);
+    TN_TRY(tn_pieces_from_tokenizer(served->tokenizer, &served->pieces));
+    if (tn_chat_template_new(served->info.chat_template, &served->chat) != TN_OK) {
+        warn("the model's chat template is not usable (%s); ChatML is used instead", tn_error());
+        TN_TRY(tn_chat_template_new(NULL, &served->chat));
+    }
+    int32_t n_batch = embeds && embed.n_batch > e->n_batch ? embed.n_batch : e->n_batch;
+    return make_slots(served, e, n_batch);
+}
+
+static void *engine_thread(void *user) {
+    struct engine *e = user;
+    struct served *served = e->served;
+    int loading = PHASE_LOADING;
+    tn_status status = served->status = load(served, e);
+    if (status != TN_OK) {
+        snprintf(served->error, sizeof served->error, "%s", tn_error());
+        served->exit_code = fail_status(status, "%s", served->path);
+        atomic_store(&served->phase, PHASE_FAILED);
+    } else if (atomic_compare_exchange_strong(&served->phase, &loading, PHASE_READY)) {
+        engine_publish(e, true);
+        event_active(served->outbox_ready, EV_READ, 0);
+        engine_work(e);
+    }
+    atomic_store(&served->ended, true);
+    event_active(served->outbox_ready, EV_READ, 0);
+    return NULL;
+}
+
+int engine_start(struct served *served) {
+    struct engine *e = tn_calloc(1, sizeof *e);
+    if (!e) return fail_status(TN_E_NOMEM, "engine");
+    e->served = served;
+    e->n_slots = served->server->n_slots;
+    served->engine = e;
+    served->exit_code = EXIT_OK;
+    atomic_store(&served->ended, false);
+    atomic_store(&served->phase, PHASE_LOADING);
+    if (pthread_create(&served->thread, NULL, engine_thread, e) != 0) {
+        tn_free(e);
+        served->engine = NULL;
+        atomic_store(&served->phase, PHASE_ABSENT);
+        return fail("no thread for the engine");
+    }
+    served->has_thread = true;
+    return EXIT_OK;
+}
+
+void engine_wake(struct served *served) {
+    pthread_mutex_lock(&served->lock);
+    pthread_cond_signal(&served->wake);
+    pthread_mutex_unlock(&served->lock);
+}
+
+void engine_join(struct served *served) {
+    struct engine *e = served->engine;
+    if (!served->has_thread) return;
+    pthread_join(served->thread, NULL);
+    served->has_thread = false;
+    take_pieces(served); /* while what they are about is still there */
+    for (int i = 0; e->slots && i < e->n_slots; i++) tn_free(e->slots[i].tokens);
+    tn_free(e->slots);
+    tn_free(e->tokens);
+    tn_free(e->seqs);
+    tn_free(e->positions);
+    tn_free(e->outputs);
+    tn_free(e);
+    tn_free(served->view.map);
+    tn_free(served->view.slots);
+    tn_fit_free(&served->view.used);
+    tn_fit_free(&served->planned);
+    tn_chat_template_free(served->chat);
+    tn_pieces_free(served->pieces);
+    tn_session_free(served->embedder);
+    tn_session_free(served->session);
+    tn_model_close(served->model);
+    free(served->plan_svg);
+    served->engine = NULL;
+    served->view = (struct engine_view){0};
+    served->planned = (tn_fit){0};
+    atomic_store(&served->planned_bytes, 0);
+    served->n_embd = 0;
+    served->chat = NULL;
+    served->pieces = NULL;
+    served->embedder = served->session = NULL;
+    served->model = NULL;
+    served->tokenizer = NULL;
+    served->plan_svg = NULL;
+    atomic_store(&served->phase, PHASE_ABSENT);
+}
+
+/* Texts to embed are many and short; they have a limit of their own, above the largest request. */
+bool engine_submit(struct served *served, struct job *const *jobs, size_t count) {
+    bool embed = jobs[0]->embed;
+    pthread_mutex_lock(&served->lock);
+    int idle = served->server->n_slots - (int)served->view.n_busy_slots;
+    bool accepted = embed ? served->n_embed_queued + (int)count <= MOST_EMBED_QUEUED
+                          : served->n_queued + (int)count <= served->server->queue_limit + (idle > 0 ? idle : 0);
+    for (size_t i = 0; accepted && i < count; i++) {
+        jobs[i]->next = NULL;
+        *served->queue_end = jobs[i];
+        served->queue_end = &jobs[i]->next;
+        *(embed ? &served->n_embed_queued : &served->n_queued) += 1;
+    }
+    if (accepted) pthread_cond_signal(&served->wake);
+    pthread_mutex_unlock(&served->lock);
+    return accepted;
+}
