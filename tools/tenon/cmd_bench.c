@@ -112,7 +112,7 @@ static double bytes_per_token(const struct bench *b, double cache_bytes) {
 }
 
 /* The bandwidth of the device that holds the weights; with several there is no one number. */
-static int find_bandwidth(struct bench *b, const tn_fit *fit, double *cache_bytes) {
+static void find_bandwidth(struct bench *b, const tn_fit *fit, double *cache_bytes) {
     const tn_fit_device *only = NULL;
     int holders = 0;
     *cache_bytes = 0;
@@ -122,7 +122,7 @@ static int find_bandwidth(struct bench *b, const tn_fit *fit, double *cache_byte
         only = &fit->devices[i];
         holders++;
     }
-    if (holders != 1) return EXIT_OK;
+    if (holders != 1) return;
     tn_device *device;
     tn_status status = tn_device_find(only->name, &device);
     if (status == TN_OK) {
@@ -133,7 +133,7 @@ static int find_bandwidth(struct bench *b, const tn_fit *fit, double *cache_byte
         else
             status = bandwidth_device(b->bandwidth_of, &b->bandwidth);
     }
-    return status == TN_OK ? EXIT_OK : fail_status(status, "bandwidth");
+    if (status != TN_OK) warn("the bandwidth of %s cannot be measured: %s", only->name, tn_error());
 }
 
 static uint64_t peak_resident(void) {
@@ -229,7 +229,8 @@ static int measure_all(struct bench *b) {
     }
     progress_end(&b->progress);
     if (peak_resident() > peak) peak = peak_resident();
-    int code = status == TN_OK ? find_bandwidth(b, &fit, &cache_bytes) : fail_status(status, "%s", "");
+    int code = status == TN_OK ? EXIT_OK : fail_status(status, "%s", "");
+    if (!code) find_bandwidth(b, &fit, &cache_bytes);
     if (!code && b->generate) results[count - 1].bytes_per_token = bytes_per_token(b, cache_bytes);
     if (!code)
         code = args_flag(b->args, "json") ? print_json(b, results, count, peak) : print_text(b, results, count, peak);
