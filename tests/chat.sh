@@ -49,6 +49,10 @@ out '/regen' "/help"
 # A template is used, and its end of turn is looked for in the text.
 chat 'Hi\n' --chat-template '{% for m in messages %}[{{ m.role }}]{{ m.content }}<end>{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}' --grammar 'root ::= "Hello<" "end>" "never"'
 [ "$(cat "$work/out")" = Hello ] || complain "the reply ends with the turn"
+template='{% for m in messages %}[{{ m.role }}]{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}<end>{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}'
+chat 'Hi\n' --chat-template "$template" --grammar 'root ::= "<think>Well.</think>Hello"'
+[ "$(cat "$work/out")" = Hello ] || complain "reasoning is no part of the reply"
+err 'Well.' "reasoning goes to standard error"
 chat 'Hi\n' -j '{"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}' --chat-template chatml
 out '"a": *(true|false)' "a schema binds the reply"
 chat 'Hi\nHi\n' --grammar 'root ::= "yes" | "no"'

@@ -29,7 +29,7 @@ void help_start(FILE *out) {
         {"chat", "tenon chat model.gguf", "talk with a model"},
         {"serve", "tenon serve model.gguf", "the same in a browser, and for programs"},
         {"plan", "tenon plan model.gguf -c 32768", "will it fit, and where does the memory go?"},
-        {"quantize", "tenon quantize in.gguf out.gguf q4_K", "make a model smaller"},
+        {"quantize", "tenon quantize a.gguf b.gguf Q4_K_M", "make a model smaller"},
     };
     const char *bold = style(out, STYLE_BOLD), *plain = style(out, STYLE_NONE);
     title(out);

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- Tokens -----------------------------------------------------------------------------------------------------
  */
@@ -150,26 +151,34 @@ struct writer {
     tn_chat_parser *parser;
     char held[512]; /* text that may be the beginning of the stop text */
     size_t n_held;
-    bool stopped, reasoning, wrote;
+    bool stopped, reasoning;
+    bool begun, wrote; /* this part, anything at all */
 };
 
+/* Reasoning is dim at a terminal, and elsewhere no part of the reply: it goes to standard error. */
 static tn_status show(void *user, const tn_chat_event *event) {
     struct writer *w = user;
-    bool reasoning = event->kind == TN_CHAT_REASONING;
+    bool reasoning = event->kind == TN_CHAT_REASONING, terminal = isatty(STDOUT_FILENO);
+    FILE *out = reasoning && !terminal ? stderr : stdout;
     if (event->kind == TN_CHAT_CALL_END) return TN_OK;
-    if (reasoning != w->reasoning) fputs(style(stdout, reasoning ? STYLE_DIM : STYLE_NONE), stdout);
-    if (w->reasoning && !reasoning && w->wrote) fputs("\n\n", stdout);
+    if (w->reasoning && !reasoning) {
+        fputs(style(stdout, STYLE_NONE), stdout);
+        fputs("\n\n", terminal ? stdout : stderr);
+        w->begun = false;
+    }
+    if (reasoning && !w->reasoning) fputs(style(stdout, STYLE_DIM), stdout);
     w->reasoning = reasoning;
     /* Models like to begin with a space or a line end. */
     const char *text = event->text;
     size_t length = event->length;
-    while (!w->wrote && length && strchr(" \n\r\t", *text) && !w->dialog->continues) {
+    while (!w->begun && length && strchr(" \n\r\t", *text) && !w->dialog->continues) {
         text++;
         length--;
     }
+    w->begun = w->begun || length;
     w->wrote = w->wrote || length;
-    fwrite(text, 1, length, stdout);
-    return fflush(stdout) == 0 ? TN_OK : tn_fail(TN_E_IO, "standard output is closed");
+    fwrite(text, 1, length, out);
+    return fflush(out) == 0 ? TN_OK : tn_fail(TN_E_IO, "standard output is closed");
 }
 
 static tn_status feed(struct writer *w, const char *text, size_t length) {
