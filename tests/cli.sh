@@ -61,6 +61,7 @@ fi
     _tenon
     [ "${COMPREPLY[*]}" = zsh ]
 ) || { echo "FAILED: bash completion does not complete"; failures=$((failures + 1)); }
+"$tenon" help --man | grep -q '[^ ]\.fi$' && { echo "FAILED: the manual's examples do not end"; failures=$((failures + 1)); }
 for command in $commands; do
     for document in --markdown --man '--completion=zsh' '--completion=fish'; do
         "$tenon" help $document | grep -q "$command" || { echo "FAILED: help $document lacks $command"; failures=$((failures + 1)); }

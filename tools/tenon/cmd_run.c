@@ -211,8 +211,8 @@ const struct command command_run = {
                 "tenon run model.gguf -p \"The capital of France is\" -n 20 --temp 0\n"
                 "tenon run model.gguf -f letter.txt -c 8192\n"
                 "date | tenon run model.gguf -                         # from standard input\n"
-                "tenon run model.gguf -p \"A fox as JSON:\" -j '{\"type\": \"object\", \"properties\": {\"legs\": "
-                "{\"type\": \"integer\"}}}'",
+                "tenon run model.gguf -p \"Is a fox red?\" --grammar 'root ::= \" yes\" | \" no\"'\n"
+                "tenon run model.gguf -p \"A fox:\" -jf fox-schema.json      # JSON by a schema",
     .section = SECTION_USE,
     .min_arguments = 0,
     .max_arguments = 2,

@@ -181,8 +181,9 @@ static void man_command(FILE *out, const struct command *command) {
     }
     if (command->examples) {
         fputs(".PP\n.nf\n", out);
+        size_t length = strlen(command->examples);
         man_text(out, command->examples);
-        fputs(".fi\n", out);
+        fputs(length && command->examples[length - 1] == '\n' ? ".fi\n" : "\n.fi\n", out);
     }
 }
 

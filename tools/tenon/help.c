@@ -28,7 +28,7 @@ void help_start(FILE *out) {
         {"run", "tenon run model.gguf -p \"Dear\"", "continue a text"},
         {"chat", "tenon chat model.gguf", "talk with a model"},
         {"serve", "tenon serve model.gguf", "the same in a browser, and for programs"},
-        {"plan", "tenon plan model.gguf -c 32768", "will it fit, and where does the memory go?"},
+        {"plan", "tenon plan model.gguf -c 32768", "will it fit? where does the memory go?"},
         {"quantize", "tenon quantize a.gguf b.gguf Q4_K_M", "make a model smaller"},
     };
     const char *bold = style(out, STYLE_BOLD), *plain = style(out, STYLE_NONE);
