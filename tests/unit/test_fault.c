@@ -1,0 +1,267 @@
+/* Whole scenarios under fault: a model is loaded, run, saved and restored while memory runs out, a device fails or
+ * the file on disk changes. A fault is a status, leaves nothing behind, and the next try works. */
+#include "support.h"
+
+#include "backend/sim/sim.h"
+#include "base/hash.h"
+#include "tenon/llm.h"
+#include "tenon/sampler.h"
+#include "tiny_model.h"
+
+#include <dirent.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char folder[64];
+
+static const char *in_folder(const char *name) {
+    static char paths[4][512];
+    static unsigned next;
+    char *path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
+static int make_folder(void **state) {
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/tenon-fault-XXXXXX");
+    if (!mkdtemp(folder)) return -1;
+    return tiny_model_write(in_folder("model.gguf")) == TN_OK ? 0 : -1;
+}
+
+static int count_files(void) {
+    int n = 0;
+    DIR *dir = opendir(folder);
+    for (struct dirent *e; dir && (e = readdir(dir));) n += e->d_name[0] != '.';
+    if (dir) closedir(dir);
+    return n;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    DIR *dir = opendir(folder);
+    for (struct dirent *e; dir && (e = readdir(dir));) unlink(in_folder(e->d_name));
+    if (dir) closedir(dir);
+    return rmdir(folder);
+}
+
+static tn_session_params params(const char *device) {
+    tn_session_params p = tn_session_params_default();
+    p.n_ctx = 32;
+    p.n_batch = p.n_ubatch = 16;
+    p.n_seqs = 3;
+    p.n_threads = 1;
+    p.devices[0] = device;
+    return p;
+}
+
+static tn_status decode(tn_session *session, int32_t seq, int32_t n) {
+    static const tn_token tokens[16] = {1, 5, 9, 13, 17, 21, 25, 29, 33, 37, 41, 45, 49, 53, 57, 61};
+    int32_t seqs[16];
+    for (int i = 0; i < 16; i++) seqs[i] = seq;
+    return tn_session_decode(session, &(tn_batch){.n_tokens = n, .tokens = tokens, .seqs = seqs});
+}
+
+/* Everything a program does with a model, from opening it to a saved state. `logits` receives a sum to compare. */
+typedef struct whole {
+    const char *device;
+    double sum;
+} whole;
+
+static tn_status use_session(tn_session *session, whole *w) {
+    tn_sampler *sampler = NULL;
+    tn_sampler_params sp = tn_sampler_params_default();
+    sp.seed = 7;
+    TN_TRY(decode(session, 0, 8));
+    const float *logits = tn_session_logits(session, -1);
+    if (!logits) return tn_fail(TN_E_INTERNAL, "no logits");
+    w->sum = 0;
+    for (int i = 0; i < TINY_VOCAB; i++) w->sum += logits[i] * (i + 1);
+    tn_status status = tn_sampler_new(&sp, TINY_VOCAB, &sampler);
+    for (int i = 0; i < 3 && status == TN_OK; i++) {
+        tn_token token;
+        status = tn_sampler_sample(sampler, tn_session_logits(session, -1), TINY_VOCAB, &token);
+        if (status == TN_OK) status = tn_sampler_accept(sampler, token);
+        if (status == TN_OK) status = tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = &token});
+    }
+    tn_sampler_free(sampler);
+    if (status == TN_OK) status = tn_session_seq_copy(session, 0, 1, 0, 4);
+    if (status == TN_OK) status = tn_session_save(session, 0, in_folder("state"));
+    if (status == TN_OK) status = tn_session_load(session, 2, in_folder("state"));
+    if (status == TN_OK) status = decode(session, 2, 1);
+    if (status == TN_OK) status = tn_session_defragment(session);
+    return status;
+}
+
+static tn_status whole_scenario(void *user) {
+    whole *w = user;
+    tn_model *model = NULL;
+    tn_session *session = NULL;
+    tn_session_params p = params(w->device);
+    tn_fit fit = {0};
+    TN_TRY(tn_model_open(in_folder("model.gguf"), NULL, &model));
+    tn_status status = tn_fit_session(model, &p, &fit);
+    if (status == TN_OK) tn_fit_free(&fit);
+    if (status == TN_OK) status = tn_session_new(model, &p, &session);
+    if (status == TN_OK) status = use_session(session, w);
+    tn_session_free(session);
+    tn_model_close(model);
+    unlink(in_folder("state"));
+    return status;
+}
+
+static void every_allocation_from_load_to_restore_may_fail(void **state) {
+    (void)state;
+    whole w = {.device = "cpu"};
+    check_no_leak(whole_scenario, &w); /* and what is made once per process is there */
+    check_every_allocation_failure(whole_scenario, &w);
+    assert_int_equal(count_files(), 1);
+}
+
+static tn_status write_scenario(void *user) {
+    tn_status status = tiny_model_write(user);
+    unlink(user);
+    return status;
+}
+
+static void every_allocation_of_a_writer_may_fail_without_a_file(void **state) {
+    (void)state;
+    char path[128];
+    snprintf(path, sizeof path, "%s", in_folder("written.gguf"));
+    check_every_allocation_failure(write_scenario, path);
+    assert_int_equal(count_files(), 1);
+}
+
+/* The device fails at its n-th allocation, copy or run, for every n, in the same scenario; then it is well again. */
+static void a_session_survives_its_device(void **state) {
+    (void)state;
+    static const struct {
+        size_t offset;
+        tn_status status;
+    } kinds[] = {{offsetof(tn__sim, fail_alloc), TN_E_DEVICE_MEMORY},
+                 {offsetof(tn__sim, fail_copy), TN_E_DEVICE},
+                 {offsetof(tn__sim, fail_run), TN_E_DEVICE_LOST}};
+    whole healthy = {.device = "sim:64M,name=brittle"};
+    tn_device *device;
+    assert_ok(tn_device_find(healthy.device, &device));
+    tn__sim *sim = device->impl;
+    assert_ok(whole_scenario(&healthy));
+    for (size_t kind = 0; kind < 3; kind++) {
+        atomic_long *counter = (atomic_long *)((char *)sim + kinds[kind].offset);
+        bool fired = true;
+        for (long n = 1; fired && n < 5000; n += n < 20 ? 1 : 7) {
+            uint64_t before = tn_memory_get_stats().live_blocks;
+            whole w = {.device = healthy.device};
+            atomic_store(counter, n);
+            tn_error_clear();
+            tn_status status = whole_scenario(&w);
+            fired = atomic_load(counter) <= 0;
+            atomic_store(counter, 0);
+            atomic_store(&sim->lost, false);
+            if (fired && status != kinds[kind].status)
+                fail_msg("fault %zu at %ld: %s: %s", kind, n, tn_status_name(status), tn_error());
+            if (fired && !*tn_error()) fail_msg("fault %zu at %ld left no message", kind, n);
+            if (tn_memory_get_stats().live_blocks != before) fail_msg("fault %zu at %ld leaks", kind, n);
+        }
+        whole again = {.device = healthy.device};
+        assert_ok(whole_scenario(&again));
+        assert_true(again.sum == healthy.sum);
+    }
+}
+
+/* A state needs cells of its own: those that its sequence shares with another do not become free. */
+static void a_state_does_not_take_shared_cells(void **state) {
+    (void)state;
+    tn_model *model;
+    tn_session *session;
+    tn_session_params p = params("cpu");
+    assert_ok(tn_model_open(in_folder("model.gguf"), NULL, &model));
+    assert_ok(tn_session_new(model, &p, &session));
+    assert_ok(decode(session, 0, 16));
+    assert_ok(tn_session_save(session, 0, in_folder("shared")));
+    assert_ok(tn_session_seq_copy(session, 0, 1, 0, -1));
+    assert_ok(decode(session, 2, 8));
+    int32_t used = tn_session_cache_usage(session).used;
+    assert_int_equal(used, 24); /* of 32: the state has 16 */
+    assert_fails(TN_E_FULL, tn_session_load(session, 0, in_folder("shared")));
+    assert_int_equal(tn_session_cache_usage(session).used, used);
+    assert_ok(tn_session_seq_remove(session, 2, 0, -1));
+    assert_ok(tn_session_load(session, 0, in_folder("shared")));
+    assert_int_equal(tn_session_cache_usage(session).used, 32);
+    tn_session_free(session);
+    tn_model_close(model);
+    unlink(in_folder("shared"));
+}
+
+/* Owners that the session does not have would be cells that nobody can free. */
+static void a_state_with_unknown_owners_is_refused(void **state) {
+    (void)state;
+    tn_model *model;
+    tn_session *session;
+    tn_session_params p = params("cpu");
+    assert_ok(tn_model_open(in_folder("model.gguf"), NULL, &model));
+    assert_ok(tn_session_new(model, &p, &session));
+    assert_ok(decode(session, 0, 4));
+    size_t size;
+    assert_ok(tn_session_state_size(session, -1, &size));
+    unsigned char *bytes = malloc(size);
+    static const uint32_t owners[] = {0, 8, 0xffffffff};
+    for (size_t i = 0; i < 3; i++) {
+        assert_ok(tn_session_state_get(session, -1, bytes, size));
+        memcpy(bytes + 56 + 4, &owners[i], 4); /* the first cell: position, then owners */
+        uint64_t sum = tn__hash_bytes(bytes, size - 8, 0);
+        memcpy(bytes + size - 8, &sum, 8);
+        assert_fails(TN_E_FORMAT, tn_session_state_set(session, -1, bytes, size));
+    }
+    assert_int_equal(tn_session_cache_usage(session).used, 4);
+    free(bytes);
+    tn_session_free(session);
+    tn_model_close(model);
+}
+
+static void a_file_that_changes_after_opening_is_noticed(void **state) {
+    (void)state;
+    whole w = {.device = "cpu"};
+    for (int how = 0; how < 3; how++) {
+        const char *path = in_folder("changing.gguf");
+        tn_model *model = NULL;
+        tn_session *session = NULL;
+        tn_session_params p = params(w.device);
+        assert_ok(tiny_model_write(path));
+        assert_ok(tn_model_open(path, &(tn_model_params){.no_mmap = true}, &model));
+        struct stat st;
+        assert_int_equal(stat(path, &st), 0);
+        FILE *f = fopen(path, "r+b");
+        assert_non_null(f);
+        if (how == 0) assert_int_equal(ftruncate(fileno(f), st.st_size / 2), 0); /* cut short */
+        if (how == 1) assert_int_equal(ftruncate(fileno(f), 0), 0);
+        if (how == 2) { /* longer, and newer */
+            fseek(f, 0, SEEK_END);
+            fputs("more", f);
+        }
+        fclose(f);
+        tn_status status = tn_session_new(model, &p, &session);
+        if (how < 2) {
+            assert_true(status == TN_E_IO || status == TN_E_STATE || status == TN_E_FORMAT);
+            assert_true(*tn_error());
+        }
+        tn_session_free(session);
+        tn_model_close(model);
+        unlink(path);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_allocation_from_load_to_restore_may_fail),
+        cmocka_unit_test(every_allocation_of_a_writer_may_fail_without_a_file),
+        cmocka_unit_test(a_session_survives_its_device),
+        cmocka_unit_test(a_state_does_not_take_shared_cells),
+        cmocka_unit_test(a_state_with_unknown_owners_is_refused),
+        cmocka_unit_test(a_file_that_changes_after_opening_is_noticed),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
