@@ -49,6 +49,12 @@ used=$(sed -n 's/.*"memory_used": \([0-9]*\).*/\1/p' "$work/out")
 same "memory planned and used" "$planned" "$used"
 check "a text that may not end" 0 '^[0-9]+ tokens' "$tenon" run -p 'The end.' --ignore-eos -n 300 --temp 0
 grep -q '^3[0-9][0-9] tokens' "$work/out" || { echo "FAILED: --ignore-eos: $(tail -n 1 "$work/out")"; failures=$((failures + 1)); }
+# What a model writes cannot steer a terminal, and is left alone elsewhere.
+control=$'root ::= "a\\x1b[2Jb"'
+check "control characters in a pipe" 0 $'a\033\\[2Jb' "$tenon" run --no-echo --grammar "$control"
+if script -qec true /dev/null > /dev/null 2>&1; then
+    check "control characters on a terminal" 0 $'a\xef\xbf\xbd\\[2Jb' script -qec "'$tenon' run --no-echo --grammar '$control'" /dev/null
+fi
 check "a full context ends the text" 0 'the context of 32 tokens is full' "$tenon" run -c 32 -n -1 --seed 1
 check "a prompt beyond the context" 1 'the prompt has [0-9]+ tokens and the context room for 8: use -c' "$tenon" run -c 8 -p "$prompt"
 check "two prompts" 2 'is enough' "$tenon" run -p a -f b

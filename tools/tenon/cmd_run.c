@@ -1,5 +1,6 @@
 /* tenon run: continue a text. */
 #include "engine.h"
+#include "term.h"
 #include "text_input.h"
 
 #include <jansson.h>
@@ -15,7 +16,7 @@ struct output {
 
 static tn_status put(struct output *out, const char *bytes, size_t length) {
     if (!out->keep) {
-        fwrite(bytes, 1, length, stdout);
+        term_write(stdout, bytes, length);
         return fflush(stdout) == 0 ? TN_OK : tn_fail(TN_E_IO, "standard output is closed");
     }
     if (out->text.length + length >= out->text.capacity) {

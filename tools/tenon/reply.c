@@ -177,7 +177,7 @@ static tn_status show(void *user, const tn_chat_event *event) {
     }
     w->begun = w->begun || length;
     w->wrote = w->wrote || length;
-    fwrite(text, 1, length, out);
+    term_write(out, text, length);
     return fflush(out) == 0 ? TN_OK : tn_fail(TN_E_IO, "standard output is closed");
 }
 

@@ -30,6 +30,22 @@ int term_width(FILE *out) {
     return 80;
 }
 
+void term_write(FILE *out, const char *text, size_t length) {
+    if (!isatty(fileno(out))) {
+        fwrite(text, 1, length, out);
+        return;
+    }
+    for (size_t i = 0; i < length; i++) {
+        unsigned char c = (unsigned char)text[i];
+        bool second_half = c == 0xc2 && i + 1 < length && (unsigned char)text[i + 1] < 0xa0; /* U+0080 … U+009F */
+        if ((c < 32 && c != '\n' && c != '\t') || c == 127 || second_half)
+            fputs("\xef\xbf\xbd", out);
+        else
+            fputc(c, out);
+        i += second_half;
+    }
+}
+
 char *human_bytes(char out[HUMAN_SIZE], uint64_t bytes) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     double value = (double)bytes;

@@ -14,6 +14,10 @@ const char *style(FILE *out, enum style style);
 void term_no_colour(void);
 int term_width(FILE *out); /* columns; 80 where it is no terminal */
 
+/* Writes text that a model made. What could steer a terminal (escape sequences, other control characters) is shown as
+ * U+FFFD there; files and pipes get the bytes as they are. */
+void term_write(FILE *out, const char *text, size_t length);
+
 /* Short texts in the caller's buffer, which they return. */
 enum { HUMAN_SIZE = 32 };
 char *human_bytes(char out[HUMAN_SIZE], uint64_t bytes);   /* "1.50 GiB", "312 B" */
