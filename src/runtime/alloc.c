@@ -2,7 +2,7 @@
 #include "tenon/alloc.h"
 
 #include "base/checked.h"
-#include "base/hash.h"
+#include "tensor/graph_build.h"
 
 #include <string.h>
 
@@ -15,8 +15,9 @@ typedef struct pool {
 
 typedef struct reservation {
     tn_fingerprint key;
-    uint64_t assignment; /* hash of type_of */
+    uint16_t *type_of; /* a copy of the caller's, or NULL */
     tn_plan *plan;
+    uint64_t serial; /* of the graph that was last seen to agree with the plan in what has data of its own */
 } reservation;
 
 struct tn_alloc {
@@ -76,8 +77,17 @@ void tn_alloc_free(tn_alloc *a) {
 }
 
 void tn_alloc_forget(tn_alloc *a) {
-    for (size_t i = 0; i < a->n_reservations; i++) tn_plan_free(a->reservations[i].plan);
+    for (size_t i = 0; i < a->n_reservations; i++) {
+        tn_plan_free(a->reservations[i].plan);
+        tn_free(a->reservations[i].type_of);
+    }
     a->n_reservations = 0;
+}
+
+static size_t tensor_count(const tn_graph *graph) { return tn_graph_node_count(graph) + tn_graph_leaf_count(graph); }
+static tn_tensor *tensor_at(const tn_graph *graph, size_t i) {
+    size_t n_nodes = tn_graph_node_count(graph);
+    return i < n_nodes ? tn_graph_node(graph, i) : tn_graph_leaf(graph, i - n_nodes);
 }
 
 typedef struct plan_context {
@@ -95,7 +105,7 @@ static uint32_t mask_on_device(void *user, const tn_tensor *node, size_t index) 
 }
 
 static tn_status make_plan(const tn_alloc *a, const tn_graph *graph, const uint16_t *type_of, tn_plan **plan) {
-    size_t n = tn_graph_node_count(graph) + tn_graph_leaf_count(graph);
+    size_t n = tensor_count(graph);
     uint16_t *memory_of = tn_malloc(n * sizeof *memory_of);
     if (!memory_of) return TN_E_NOMEM;
     for (size_t i = 0; i < n; i++) {
@@ -120,27 +130,38 @@ static tn_status make_plan(const tn_alloc *a, const tn_graph *graph, const uint1
     return status;
 }
 
-static uint64_t hash_assignment(const tn_graph *graph, const uint16_t *type_of) {
-    size_t n = tn_graph_node_count(graph) + tn_graph_leaf_count(graph);
-    return type_of ? tn__hash_bytes(type_of, n * sizeof *type_of, 1) : 0;
+/* Whether the plan has a place for exactly those tensors of the graph that have no data of their own. The fingerprint
+ * does not tell all of that: an input may be given memory, or be left to the allocator. */
+static bool same_externals(const tn_plan *plan, const tn_graph *graph) {
+    const tn_plan_slot *slots = tn_plan_slots(plan);
+    for (size_t i = 0, n = tensor_count(graph); i < n; i++) {
+        const tn_tensor *t = tensor_at(graph, i);
+        bool own = t->data && !(t->flags & TN_FLAG_PLANNED);
+        if (!t->view_src && own != (slots[i].memory < 0)) return false;
+    }
+    return true;
 }
 
-static reservation *find(const tn_alloc *a, tn_fingerprint key, uint64_t assignment) {
+static reservation *find(const tn_alloc *a, tn_graph *graph, const uint16_t *type_of) {
+    tn_fingerprint key = tn_graph_fingerprint(graph);
+    uint64_t serial = tn__graph_serial(graph);
     for (size_t i = 0; i < a->n_reservations; i++) {
         reservation *r = &a->reservations[i];
-        if (r->key.lo == key.lo && r->key.hi == key.hi && r->assignment == assignment) return r;
+        if (r->key.lo != key.lo || r->key.hi != key.hi || !r->type_of != !type_of) continue;
+        if (type_of && memcmp(r->type_of, type_of, tensor_count(graph) * sizeof *type_of) != 0) continue;
+        if (r->serial != serial && !same_externals(r->plan, graph)) continue;
+        r->serial = serial;
+        return r;
     }
     return NULL;
 }
 
 /* The plan for a graph: remembered, or made and remembered. */
 static tn_status plan_for(tn_alloc *a, tn_graph *graph, const uint16_t *type_of, tn_plan **plan) {
-    tn_fingerprint key = tn_graph_fingerprint(graph);
-    uint64_t assignment = hash_assignment(graph, type_of);
-    reservation *r = find(a, key, assignment);
-    if (r) {
+    const reservation *found = find(a, graph, type_of);
+    if (found) {
         a->stats.plans_reused++;
-        *plan = r->plan;
+        *plan = found->plan;
         return TN_OK;
     }
     if (a->n_reservations == a->cap_reservations) {
@@ -150,8 +171,20 @@ static tn_status plan_for(tn_alloc *a, tn_graph *graph, const uint16_t *type_of,
         a->reservations = grown;
         a->cap_reservations = capacity;
     }
-    TN_TRY(make_plan(a, graph, type_of, plan));
-    a->reservations[a->n_reservations++] = (reservation){key, assignment, *plan};
+    reservation fresh = {.key = tn_graph_fingerprint(graph), .serial = tn__graph_serial(graph)};
+    if (type_of) {
+        size_t bytes = tensor_count(graph) * sizeof *type_of;
+        fresh.type_of = tn_malloc(bytes);
+        if (!fresh.type_of) return TN_E_NOMEM;
+        memcpy(fresh.type_of, type_of, bytes);
+    }
+    tn_status status = make_plan(a, graph, type_of, &fresh.plan);
+    if (status != TN_OK) {
+        tn_free(fresh.type_of);
+        return status;
+    }
+    *plan = fresh.plan;
+    a->reservations[a->n_reservations++] = fresh;
     a->stats.plans_made++;
     return TN_OK;
 }
@@ -239,6 +272,25 @@ tn_status tn_alloc_reserve(tn_alloc *a, tn_graph *graph, const uint16_t *type_of
     return buffers_serve(a, plan, &p, &c) ? TN_OK : grow(a, plan);
 }
 
+static tn_status bind_roots(const tn_alloc *a, tn_tensor *const *tensors, const tn_plan_slot *slots, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        const tn_plan_slot *slot = &slots[i];
+        if (slot->memory < 0) continue;
+        const pool *set = &a->pools[slot->memory];
+        /* An empty tensor may lie in a pool without any chunk. */
+        if (slot->size == 0 && set->n_chunks == 0) continue;
+        TN_TRY(tn_buffer_bind(set->chunks[slot->chunk], tensors[i], slot->size ? slot->offset : 0));
+        tensors[i]->flags |= TN_FLAG_PLANNED;
+    }
+    return TN_OK;
+}
+
+static tn_status bind_views(tn_tensor *const *tensors, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (tensors[i]->view_src && tensors[i]->view_src->data) TN_TRY(tn_view_bind(tensors[i]));
+    return TN_OK;
+}
+
 tn_status tn_alloc_bind(tn_alloc *a, tn_graph *graph, const uint16_t *type_of, bool may_grow) {
     if (!a || !graph) return tn_fail(TN_E_INVALID, "tn_alloc_bind: NULL argument");
     tn_plan *plan;
@@ -252,23 +304,11 @@ tn_status tn_alloc_bind(tn_alloc *a, tn_graph *graph, const uint16_t *type_of, b
                            c < a->pools[p].n_chunks ? tn_buffer_size(a->pools[p].chunks[c]) : 0);
         TN_TRY(grow(a, plan));
     }
-    size_t n_nodes = tn_graph_node_count(graph), n = n_nodes + tn_graph_leaf_count(graph);
-    const tn_plan_slot *slots = tn_plan_slots(plan);
-    for (size_t i = 0; i < n; i++) {
-        tn_tensor *t = i < n_nodes ? tn_graph_node(graph, i) : tn_graph_leaf(graph, i - n_nodes);
-        const tn_plan_slot *slot = &slots[i];
-        if (slot->memory < 0) continue;
-        const pool *set = &a->pools[slot->memory];
-        /* An empty tensor may lie in a pool without any chunk. */
-        if (slot->size == 0 && set->n_chunks == 0) continue;
-        TN_TRY(tn_buffer_bind(set->chunks[slot->chunk], t, slot->size ? slot->offset : 0));
-        t->flags |= TN_FLAG_PLANNED;
-    }
-    for (size_t i = 0; i < n_nodes; i++) {
-        tn_tensor *t = tn_graph_node(graph, i);
-        if (t->view_src && t->view_src->data) TN_TRY(tn_view_bind(t));
-    }
-    return TN_OK;
+    size_t n_nodes = tn_graph_node_count(graph), n_leaves = tn_graph_leaf_count(graph);
+    TN_TRY(bind_roots(a, tn_graph_nodes(graph), tn_plan_slots(plan), n_nodes));
+    TN_TRY(bind_roots(a, tn_graph_leaves(graph), tn_plan_slots(plan) + n_nodes, n_leaves));
+    TN_TRY(bind_views(tn_graph_leaves(graph), n_leaves));
+    return bind_views(tn_graph_nodes(graph), n_nodes);
 }
 
 size_t tn_alloc_size(const tn_alloc *a, size_t type) {
@@ -286,7 +326,7 @@ tn_buffer *tn_alloc_buffer(const tn_alloc *a, size_t type, size_t chunk) {
 }
 uint64_t tn_alloc_generation(const tn_alloc *a) { return a->generation; }
 const tn_plan *tn_alloc_plan(const tn_alloc *a, tn_graph *graph, const uint16_t *type_of) {
-    const reservation *r = find(a, tn_graph_fingerprint(graph), hash_assignment(graph, type_of));
+    const reservation *r = find(a, graph, type_of);
     return r ? r->plan : NULL;
 }
 size_t tn_alloc_plan_memory(const tn_alloc *a, size_t type) { return type < a->n_types ? a->pool_of[type] : 0; }
