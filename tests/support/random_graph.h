@@ -1,0 +1,40 @@
+/* Random graphs with everything that makes planning difficult, and a run of them with memory of its own per tensor.
+ */
+#ifndef TN_TESTS_RANDOM_GRAPH_H
+#define TN_TESTS_RANDOM_GRAPH_H
+
+#include "support.h"
+
+#include "tenon/backend.h"
+
+enum { WIDTH = 16, MOST = 128 };
+
+typedef struct world {
+    tn_arena *arena;
+    tn_graph *graph;
+    tn_tensor *pool[MOST];
+    int n;
+} world;
+
+/* Views of views, chains in place, writes through views, inputs that are written, several outputs, now and then
+ * nothing but empty tensors. */
+void make_world(world *w, rng *r, int ops);
+
+/* Tensors as plans number them: nodes, then leaves. */
+size_t count_of(const tn_graph *g);
+tn_tensor *tensor_of(const tn_graph *g, size_t i);
+void unbind(const tn_graph *g);     /* all tensors, views too */
+void bind_views(const tn_graph *g); /* to wherever their roots are */
+/* The same numbers for the same seed in all leaves. */
+void fill_leaves(const tn_graph *g, uint64_t seed);
+
+/* A backend for the group of tests, as its setup and teardown. */
+int open_backend(void **state);
+int close_backend(void **state);
+void run_node(tn_tensor *node);
+/* Over all outputs of `numbering`, a graph of the same tensors: whatever order they were computed in. */
+uint64_t hash_outputs(const tn_graph *numbering);
+/* Runs with every tensor in memory of its own and returns the hash of the outputs; nothing is bound afterwards. */
+uint64_t run_privately(const tn_graph *g, const tn_graph *numbering);
+
+#endif
