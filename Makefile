@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 CTEST := ctest --output-on-failure -j $(JOBS)
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test bench bench-peers fault asan tsan lint format docs coverage fuzz fresh install deb clean help
+.PHONY: build demo test bench bench-peers fault soak asan tsan lint format docs coverage fuzz fresh install deb clean help
 
 build: setup-build ## build the libraries, the program, tests, benchmarks and examples into build/
 	@mkdir -p $(BUILD) && cmake --preset release $(CMAKE_FLAGS) > $(BUILD)/configure.log || { cat $(BUILD)/configure.log; exit 1; }
@@ -51,6 +51,9 @@ fuzz: setup-fuzz ## fuzz one target: make fuzz TARGET=gguf SECONDS=60 (tests/fuz
 
 fault: build ## try the program under fault: no memory, short reads, full disk, signals, changing files and clocks
 	@tests/fault/run.sh $(BUILD) $(PARTS)
+
+soak: build ## let clients come, go, stall and misbehave at a server: make soak MINUTES=5
+	@tests/soak/run.sh $(BUILD) $(or $(MINUTES),5)
 
 fresh: ## run make test and make demo in a fresh Debian 12 (needs root and debootstrap)
 	@scripts/fresh.sh

@@ -58,3 +58,8 @@ set_target_properties(fault_preload PROPERTIES C_VISIBILITY_PRESET default LIBRA
 target_compile_options(fault_preload PRIVATE -Wall -Wextra -fno-builtin)
 target_compile_definitions(fault_preload PRIVATE _GNU_SOURCE)
 target_link_libraries(fault_preload PRIVATE ${CMAKE_DL_LIBS})
+
+# The crowd of clients for `make soak`.
+add_executable(soak tests/soak/soak.c)
+set_target_properties(soak PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+target_link_libraries(soak PRIVATE tenon_flags Threads::Threads)
