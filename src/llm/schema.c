@@ -38,7 +38,7 @@ void tn__text_add_bytes(tn__text *t, const char *bytes, size_t count) {
     t->bytes[t->length] = '\0';
 }
 
-void tn__text_add(tn__text *t, const char *format, ...) {
+void tn__text_format(tn__text *t, const char *format, ...) {
     va_list args, again;
     va_start(args, format);
     va_copy(again, args);
@@ -53,29 +53,29 @@ void tn__text_add(tn__text *t, const char *format, ...) {
 
 void tn__text_add_code(tn__text *t, uint32_t code) {
     if (code == '"' || code == '\\' || code == '[' || code == ']' || code == '^' || code == '-')
-        tn__text_add(t, "\\%c", (char)code);
+        tn__text_format(t, "\\%c", (char)code);
     else if (code >= 0x20 && code < 0x7f)
-        tn__text_add(t, "%c", (char)code);
+        tn__text_format(t, "%c", (char)code);
     else if (code < 0x100)
-        tn__text_add(t, "\\x%02X", code);
+        tn__text_format(t, "\\x%02X", code);
     else if (code < 0x10000)
-        tn__text_add(t, "\\u%04X", code);
+        tn__text_format(t, "\\u%04X", code);
     else
-        tn__text_add(t, "\\U%08X", code);
+        tn__text_format(t, "\\U%08X", code);
 }
 
 void tn__text_add_literal(tn__text *t, const char *utf8, size_t count) {
-    tn__text_add(t, "\"");
+    tn__text_format(t, "\"");
     for (size_t i = 0; i < count; i++) {
         uint8_t c = (uint8_t)utf8[i];
         if (c == '"' || c == '\\')
-            tn__text_add(t, "\\%c", c);
+            tn__text_format(t, "\\%c", c);
         else if (c < 0x20 || c == 0x7f)
-            tn__text_add(t, "\\x%02X", c);
+            tn__text_format(t, "\\x%02X", c);
         else
             tn__text_add_bytes(t, utf8 + i, 1);
     }
-    tn__text_add(t, "\"");
+    tn__text_format(t, "\"");
 }
 
 void tn__text_cut(tn__text *t, size_t length) {
@@ -198,9 +198,9 @@ static tn_status next_number(tn__schema *s, const tn__schema_path *path, uint32_
 tn_status tn__schema_add_rule(tn__schema *s, const tn__text *body, uint32_t *rule) {
     if (body->status != TN_OK) return body->status;
     TN_TRY(next_number(s, NULL, rule));
-    tn__text_add(&s->text, "r%u ::= ", *rule);
+    tn__text_format(&s->text, "r%u ::= ", *rule);
     tn__text_add_bytes(&s->text, body->bytes, body->length);
-    tn__text_add(&s->text, "\n");
+    tn__text_format(&s->text, "\n");
     return s->text.status;
 }
 
@@ -254,7 +254,7 @@ static tn_status emit_alternatives(tn__schema *s, json_t *list, const tn__schema
         uint32_t rule;
         TN_TRY(tn__schema_rule(s, branch, &at, &rule));
         if (rule == TN__RULE_EMPTY) continue;
-        tn__text_add(out, "%sr%u", *empty ? "" : " | ", rule);
+        tn__text_format(out, "%sr%u", *empty ? "" : " | ", rule);
         *empty = false;
     }
     return TN_OK;
@@ -267,7 +267,7 @@ static tn_status emit_any(tn__schema *s, json_t *schema, const tn__schema_path *
     *empty = false;
     if (json_is_boolean(schema)) {
         *empty = json_is_false(schema);
-        tn__text_add(out, "value");
+        tn__text_format(out, "value");
         return TN_OK;
     }
     if (!json_is_object(schema)) return tn__schema_fail(TN_E_SYNTAX, path, "a schema must be an object or a boolean");
@@ -278,7 +278,7 @@ static tn_status emit_any(tn__schema *s, json_t *schema, const tn__schema_path *
         tn__schema_path below = tn__schema_below(path, "$ref"); /* counts against endless chains */
         TN_TRY(tn__schema_rule(s, target, &below, &rule));
         *empty = rule == TN__RULE_EMPTY;
-        tn__text_add(out, "r%u", rule);
+        tn__text_format(out, "r%u", rule);
         return TN_OK;
     }
     if ((value = sole_keyword(schema, "anyOf"))) {
@@ -305,7 +305,7 @@ static tn_status emit_any(tn__schema *s, json_t *schema, const tn__schema_path *
             *empty = false;
         } else if (status == TN_OK && !none) {
             status = tn__schema_add_rule(s, &body, &rule);
-            if (status == TN_OK) tn__text_add(out, "%sr%u", *empty ? "" : " | ", rule);
+            if (status == TN_OK) tn__text_format(out, "%sr%u", *empty ? "" : " | ", rule);
             *empty = false;
         }
         tn__text_free(&body);
@@ -336,12 +336,12 @@ tn_status tn__schema_rule(tn__schema *s, json_t *schema, const tn__schema_path *
     if (status == TN_OK && empty) {
         /* A part of this schema that refers back to it waits for something that never comes: the grammar check says.
          */
-        if (memo->awaited) tn__text_add(&s->text, "r%u ::= [x] r%u\n", *rule, *rule);
+        if (memo->awaited) tn__text_format(&s->text, "r%u ::= [x] r%u\n", *rule, *rule);
         memo->rule = *rule = TN__RULE_EMPTY;
     } else if (status == TN_OK) {
-        tn__text_add(&s->text, "r%u ::= ", *rule);
+        tn__text_format(&s->text, "r%u ::= ", *rule);
         tn__text_add_bytes(&s->text, body.bytes, body.length);
-        tn__text_add(&s->text, "\n");
+        tn__text_format(&s->text, "\n");
     }
     tn__text_free(&body);
     return status == TN_OK ? s->text.status : status;
@@ -370,8 +370,8 @@ static tn_status write_grammar(tn__schema *s) {
     uint32_t rule;
     TN_TRY(tn__schema_rule(s, s->root, &root, &rule));
     if (rule == TN__RULE_EMPTY) return tn_fail(TN_E_INFEASIBLE, "no JSON document matches the schema");
-    tn__text_add(&s->text, "root ::= r%u\n", rule);
-    tn__text_add(&s->text, "%s", core_rules);
+    tn__text_format(&s->text, "root ::= r%u\n", rule);
+    tn__text_format(&s->text, "%s", core_rules);
     tn__schema_add_formats(s);
     return s->text.status;
 }

@@ -62,7 +62,7 @@ enum { FORMAT_DATE, FORMAT_TIME, FORMAT_DATE_TIME };
 void tn__schema_add_formats(tn__schema *s) {
     if (s->formats_used & 1u << FORMAT_DATE_TIME) s->formats_used |= 1u << FORMAT_DATE | 1u << FORMAT_TIME;
     for (size_t i = 0; i < TN__COUNT(formats); i++)
-        if (s->formats_used & 1u << i) tn__text_add(&s->text, "%s", formats[i].rules);
+        if (s->formats_used & 1u << i) tn__text_format(&s->text, "%s", formats[i].rules);
 }
 
 /* The row of the table for a "format", or -1: other formats are annotations, as the standard has it. */
@@ -147,7 +147,7 @@ static tn_status emit_enum(json_t *flat, const tn__schema_path *path, tn__text *
         bool fits;
         TN_TRY(value_fits(flat, value, types, path, &fits));
         if (!fits) continue;
-        if (!*empty) tn__text_add(out, " | ");
+        if (!*empty) tn__text_format(out, " | ");
         TN_TRY(emit_value(value, out));
         *empty = false;
     }
@@ -173,9 +173,9 @@ static tn_status emit_string(tn__schema *s, json_t *flat, const tn__schema_path 
             return tn__schema_fail(TN_E_UNSUPPORTED, path, "\"pattern\" together with %s",
                                    sized ? "minLength or maxLength" : "format");
         tn__schema_path below = tn__schema_below(path, "pattern");
-        tn__text_add(out, "\"\\\"\" (");
+        tn__text_format(out, "\"\\\"\" (");
         TN_TRY(tn__schema_emit_pattern(json_string_value(pattern), &below, out));
-        tn__text_add(out, ") \"\\\"\"");
+        tn__text_format(out, ") \"\\\"\"");
         return TN_OK;
     }
     if (known >= 0) {
@@ -185,17 +185,17 @@ static tn_status emit_string(tn__schema *s, json_t *flat, const tn__schema_path 
                                    formats[known].name);
         *empty = sized && (length < min || length > max);
         s->formats_used |= 1u << known;
-        tn__text_add(out, "\"\\\"\" f-%s \"\\\"\"", formats[known].name);
+        tn__text_format(out, "\"\\\"\" f-%s \"\\\"\"", formats[known].name);
         return TN_OK;
     }
     if (min > TN__SCHEMA_REPEAT_MAX)
         return tn__schema_fail(TN_E_LIMIT, path, "strings of at least %zu characters", min);
     if (!sized)
-        tn__text_add(out, "string");
+        tn__text_format(out, "string");
     else if (max == SIZE_MAX)
-        tn__text_add(out, "\"\\\"\" char{%zu,} \"\\\"\"", min);
+        tn__text_format(out, "\"\\\"\" char{%zu,} \"\\\"\"", min);
     else
-        tn__text_add(out, "\"\\\"\" char{%zu,%zu} \"\\\"\"", min, TN__MIN(max, (size_t)TN__SCHEMA_REPEAT_MAX));
+        tn__text_format(out, "\"\\\"\" char{%zu,%zu} \"\\\"\"", min, TN__MIN(max, (size_t)TN__SCHEMA_REPEAT_MAX));
     return TN_OK;
 }
 
@@ -204,11 +204,11 @@ static tn_status emit_string(tn__schema *s, json_t *flat, const tn__schema_path 
 /* "," ws item, min to max times; a maximum of SIZE_MAX is none. */
 static void emit_more(tn__text *out, uint32_t item, size_t min, size_t max) {
     if (max == 0) return;
-    tn__text_add(out, " (\",\" ws r%u ws)", item);
+    tn__text_format(out, " (\",\" ws r%u ws)", item);
     if (max == SIZE_MAX)
-        tn__text_add(out, "{%zu,}", min);
+        tn__text_format(out, "{%zu,}", min);
     else
-        tn__text_add(out, "{%zu,%zu}", min, TN__MAX(min, TN__MIN(max, (size_t)TN__SCHEMA_REPEAT_MAX)));
+        tn__text_format(out, "{%zu,%zu}", min, TN__MAX(min, TN__MIN(max, (size_t)TN__SCHEMA_REPEAT_MAX)));
 }
 
 static size_t less(size_t a, size_t b) { return a == SIZE_MAX ? SIZE_MAX : a > b ? a - b : 0; }
@@ -221,16 +221,16 @@ static tn_status emit_tuple(tn__schema *s, const uint32_t *items, size_t n, uint
     tn_status status = TN_OK;
     for (size_t i = n; i-- > 0 && status == TN_OK;) {
         uint32_t rule;
-        if (tail.length == 0) tn__text_add(&tail, "\"\"");
+        if (tail.length == 0) tn__text_format(&tail, "\"\"");
         status = tn__schema_add_rule(s, &tail, &rule);
         tn__text_free(&tail);
         if (i >= max) continue; /* beyond the maximum: nothing follows */
         const char *open = i < min ? "" : "(", *close = i < min ? "" : ")?";
-        tn__text_add(&tail, "%s%sr%u ws r%u%s", open, i > 0 ? "\",\" ws " : "", items[i], rule, close);
+        tn__text_format(&tail, "%s%sr%u ws r%u%s", open, i > 0 ? "\",\" ws " : "", items[i], rule, close);
     }
-    tn__text_add(out, "\"[\" ws ");
+    tn__text_format(out, "\"[\" ws ");
     tn__text_add_bytes(out, tail.bytes ? tail.bytes : "", tail.length);
-    tn__text_add(out, " \"]\"");
+    tn__text_format(out, " \"]\"");
     if (status == TN_OK) status = tail.status;
     tn__text_free(&tail);
     return status;
@@ -261,13 +261,13 @@ static tn_status emit_array(tn__schema *s, json_t *flat, const tn__schema_path *
             *empty = true;
             return TN_OK;
         }
-        tn__text_add(out, "\"[\" ws ");
+        tn__text_format(out, "\"[\" ws ");
         if (max > 0) {
-            tn__text_add(out, "%sr%u ws", min == 0 ? "(" : "", rest);
+            tn__text_format(out, "%sr%u ws", min == 0 ? "(" : "", rest);
             emit_more(out, rest, less(min, 1), less(max, 1));
-            tn__text_add(out, "%s ", min == 0 ? ")?" : "");
+            tn__text_format(out, "%s ", min == 0 ? ")?" : "");
         }
-        tn__text_add(out, "\"]\"");
+        tn__text_format(out, "\"]\"");
         return TN_OK;
     }
     uint32_t *rules = tn_malloc(n * sizeof *rules);
@@ -318,17 +318,17 @@ static tn_status emit_other_key(tn__schema *s, const char **names, size_t n, siz
         if (first >= 0x20 && first != '"' && first != '\\' && first != 0x7f) {
             uint32_t child;
             status = emit_other_key(s, names + i, end - i, prefix + bytes, depth + 1, &child);
-            if (first == '[' || first == ']' || first == '^' || first == '-') tn__text_add(&excluded, "\\");
+            if (first == '[' || first == ']' || first == '^' || first == '-') tn__text_format(&excluded, "\\");
             tn__text_add_bytes(&excluded, names[i] + prefix, bytes);
-            tn__text_add(&children, " | ");
+            tn__text_format(&children, " | ");
             tn__text_add_literal(&children, names[i] + prefix, bytes);
-            tn__text_add(&children, " r%u", child);
+            tn__text_format(&children, " r%u", child);
         }
         i = end;
     }
-    tn__text_add(&body, "[^\"\\\\\\x00-\\x1F\\x7F");
+    tn__text_format(&body, "[^\"\\\\\\x00-\\x1F\\x7F");
     tn__text_add_bytes(&body, excluded.bytes ? excluded.bytes : "", excluded.length);
-    tn__text_add(&body, "] char*%s", is_name ? "" : " | \"\"");
+    tn__text_format(&body, "] char*%s", is_name ? "" : " | \"\"");
     tn__text_add_bytes(&body, children.bytes ? children.bytes : "", children.length);
     if (status == TN_OK) status = excluded.status;
     if (status == TN_OK) status = children.status;
@@ -349,7 +349,7 @@ static tn_status emit_other_member(tn__schema *s, const property *properties, si
     tn__text body = {0};
     tn_status status = TN_OK;
     if (n == 0) {
-        tn__text_add(&body, "string \":\" ws r%u", value);
+        tn__text_format(&body, "string \":\" ws r%u", value);
     } else {
         const char **names = tn_malloc(n * sizeof *names);
         uint32_t key;
@@ -357,7 +357,7 @@ static tn_status emit_other_member(tn__schema *s, const property *properties, si
         for (size_t i = 0; i < n; i++) names[i] = properties[i].name;
         qsort(names, n, sizeof *names, compare_names);
         status = emit_other_key(s, names, n, 0, 0, &key);
-        if (status == TN_OK) tn__text_add(&body, "\"\\\"\" r%u \"\\\":\" ws r%u", key, value);
+        if (status == TN_OK) tn__text_format(&body, "\"\\\"\" r%u \"\\\":\" ws r%u", key, value);
         tn_free(names);
     }
     if (status == TN_OK) status = tn__schema_add_rule(s, &body, rule);
@@ -371,7 +371,7 @@ static tn_status emit_member(const property *p, tn__text *out) {
     json_decref(name);
     if (!dump) return tn_fail(TN_E_NOMEM, "out of host memory while writing a property");
     tn__text_add_literal(out, dump, strlen(dump));
-    tn__text_add(out, " \":\" ws r%u ws", p->rule);
+    tn__text_format(out, " \":\" ws r%u ws", p->rule);
     free(dump);
     return TN_OK;
 }
@@ -385,7 +385,7 @@ static tn_status emit_members(tn__schema *s, const property *p, size_t n, uint32
     tn__text after = {0}, first = {0};
     tn_status status = TN_OK;
     if (other != TN__RULE_EMPTY) {
-        tn__text_add(&first, "r%u ws", other);
+        tn__text_format(&first, "r%u ws", other);
         emit_more(&first, other, 0, less(max_other, 1));
         emit_more(&after, other, 0, max_other);
     }
@@ -393,7 +393,7 @@ static tn_status emit_members(tn__schema *s, const property *p, size_t n, uint32
     for (size_t i = n; i-- > 0 && status == TN_OK;) {
         tn__text member = {0};
         uint32_t follow;
-        if (after.length == 0) tn__text_add(&after, "\"\"");
+        if (after.length == 0) tn__text_format(&after, "\"\"");
         status = tn__schema_add_rule(s, &after, &follow);
         if (status == TN_OK) status = emit_member(&p[i], &member);
         if (status == TN_OK) status = member.status;
@@ -405,17 +405,17 @@ static tn_status emit_members(tn__schema *s, const property *p, size_t n, uint32
             }
             tn__text rest = first;
             first = (tn__text){0};
-            tn__text_add(&first, "%s r%u", member.bytes, follow);
-            if (rest.length) tn__text_add(&first, " | %s", rest.bytes);
+            tn__text_format(&first, "%s r%u", member.bytes, follow);
+            if (rest.length) tn__text_format(&first, " | %s", rest.bytes);
             if (status == TN_OK) status = rest.status;
             tn__text_free(&rest);
-            tn__text_add(&after, p[i].required ? "\",\" ws %s r%u" : "(\",\" ws %s)? r%u", member.bytes, follow);
+            tn__text_format(&after, p[i].required ? "\",\" ws %s r%u" : "(\",\" ws %s)? r%u", member.bytes, follow);
         }
         tn__text_free(&member);
     }
-    tn__text_add(out, "\"{\" ws ");
-    if (first.length) tn__text_add(out, "(%s)%s ", first.bytes, may_be_empty ? "?" : "");
-    tn__text_add(out, "\"}\"");
+    tn__text_format(out, "\"{\" ws ");
+    if (first.length) tn__text_format(out, "(%s)%s ", first.bytes, may_be_empty ? "?" : "");
+    tn__text_format(out, "\"}\"");
     if (status == TN_OK) status = first.status;
     if (status == TN_OK) status = after.status;
     tn__text_free(&first);
@@ -523,7 +523,7 @@ tn_status tn__schema_emit(tn__schema *s, json_t *flat, const tn__schema_path *pa
     if (json_object_get(flat, "enum")) return emit_enum(flat, path, out, empty);
     *empty = true;
     if (types == TN__TYPE_ALL && !stated) {
-        tn__text_add(out, "value");
+        tn__text_format(out, "value");
         *empty = false;
         return TN_OK;
     }
@@ -541,12 +541,12 @@ tn_status tn__schema_emit(tn__schema *s, json_t *flat, const tn__schema_path *pa
         case TN__TYPE_STRING: status = emit_string(s, flat, path, &part, &none); break;
         case TN__TYPE_NUMBER: status = tn__schema_emit_number(flat, false, path, &part, &none); break;
         case TN__TYPE_INTEGER: status = tn__schema_emit_number(flat, true, path, &part, &none); break;
-        case TN__TYPE_BOOLEAN: tn__text_add(&part, "\"true\" | \"false\""); break;
-        default: tn__text_add(&part, "\"null\""); break;
+        case TN__TYPE_BOOLEAN: tn__text_format(&part, "\"true\" | \"false\""); break;
+        default: tn__text_format(&part, "\"null\""); break;
         }
         if (status == TN_OK) status = part.status;
         if (status == TN_OK && !none) {
-            tn__text_add(out, "%s%s", *empty ? "" : " | ", part.bytes);
+            tn__text_format(out, "%s%s", *empty ? "" : " | ", part.bytes);
             *empty = false;
         }
         tn__text_free(&part);

@@ -22,7 +22,7 @@ typedef struct tn__text {
     size_t length, capacity;
     tn_status status;
 } tn__text;
-void tn__text_add(tn__text *text, const char *format, ...) TN_PRINTF(2, 3);
+void tn__text_format(tn__text *text, const char *format, ...) TN_PRINTF(2, 3);
 void tn__text_add_bytes(tn__text *text, const char *bytes, size_t count);
 /* One character of a GBNF literal or class, escaped as needed. */
 void tn__text_add_code(tn__text *text, uint32_t code);
