@@ -139,7 +139,7 @@ function requestBody() {
   const messages = current.messages.filter((m) => !m.error).map((m) => ({ role: m.role, content: m.content }));
   if (messages.at(-1)?.role === "assistant") messages.pop();
   if ($("system").value.trim()) messages.unshift({ role: "system", content: $("system").value });
-  const body = { messages, stream: true, stream_options: { include_usage: true } };
+  const body = { model: $("model").value, messages, stream: true, stream_options: { include_usage: true } };
   for (const name of ["temperature", "top_k", "top_p", "min_p", "max_tokens", "seed"])
     if ($(name).value !== "") body[name] = Number($(name).value);
   return body;
@@ -240,7 +240,7 @@ function show(memory) {
   $("memory").hidden = !memory;
   $("show-chat").setAttribute("aria-pressed", !memory);
   $("show-memory").setAttribute("aria-pressed", memory);
-  if (memory) drawMemory();
+  if (memory) { drawMemory(); drawPlan(); }
 }
 $("show-chat").onclick = () => show(false);
 $("show-memory").onclick = () => show(true);
@@ -250,7 +250,8 @@ $("show-memory").onclick = () => show(true);
 const colours = { weights: "#4878a8", mapped: "#a9bfd6", cache: "#cf8e3f", compute: "#6a9a5b", scratch: "#9a6aa0" };
 const slotColour = (i) => `hsl(${(i * 137 + 205) % 360} 55% 52%)`;
 const bytes = (n) => n >= 2 ** 30 ? (n / 2 ** 30).toFixed(2) + " GiB" : (n / 2 ** 20).toFixed(1) + " MiB";
-let before = null;
+const ofModel = () => $("model").value ? "?model=" + encodeURIComponent($("model").value) : "";
+let before = null, planOf = null;
 
 // Colours go in through the style object, which the page's content security policy allows; markup could not.
 function swatch(colour, text) {
@@ -291,7 +292,7 @@ function drawCells(cells) {
 async function drawMemory() {
   if ($("memory").hidden || document.hidden) return;
   try {
-    const response = await fetch("memory", { headers: headers() });
+    const response = await fetch("memory" + ofModel(), { headers: headers() });
     const now = await response.json();
     if (!response.ok) throw new Error(now.error.message);
     $("devices").replaceChildren(...now.devices.map(deviceNode));
@@ -304,9 +305,27 @@ async function drawMemory() {
     const time = performance.now();
     const rate = before ? (now.generated_tokens - before.tokens) / (time - before.time) * 1000 : 0;
     before = { tokens: now.generated_tokens, time };
-    $("speed").textContent = `${rate.toFixed(1)} tokens per second, ${now.waiting} waiting`;
+    $("speed").textContent = `${rate.toFixed(1)} tokens per second, ${now.slots.filter((slot) => slot.busy).length} of ${now.slots.length} slots at work, ${now.waiting} waiting`;
   } catch (error) {
     $("speed").textContent = error.message;
+  }
+}
+// Fetched rather than named as the picture's source, because a key goes in a header.
+async function drawPlan() {
+  const of = ofModel();
+  if (planOf === of) return;
+  try {
+    const response = await fetch("plan.svg" + of, { headers: headers() });
+    if (!response.ok) throw new Error((await response.json()).error.message);
+    const source = await response.text();
+    URL.revokeObjectURL($("plan").src);
+    $("plan").src = $("plan-link").href = URL.createObjectURL(new Blob([source], { type: "image/svg+xml" }));
+    $("plan-link").hidden = false;
+    $("plan-text").textContent = /<title>([^<]*)/.exec(source)?.[1] ?? "";
+    planOf = of;
+  } catch (error) {
+    $("plan-link").hidden = true;
+    $("plan-text").textContent = error.message;
   }
 }
 setInterval(drawMemory, 500);
@@ -323,4 +342,15 @@ for (const name of settings) {
 conversations = load("conversations", []);
 current = conversations.find((one) => one.id === load("current", 0)) || conversations[0] || begin();
 draw();
-fetch("v1/models", { headers: headers() }).then((r) => r.json()).then((models) => { $("model").textContent = models.data?.[0]?.id || ""; }).catch(() => {});
+async function listModels() {
+  try {
+    const models = (await (await fetch("v1/models", { headers: headers() })).json()).data ?? [];
+    $("model").replaceChildren(...models.map((model) => new Option(model.id, model.id)));
+    $("model").disabled = models.length < 2;
+    const chosen = load("model", "");
+    if (models.some((model) => model.id === chosen)) $("model").value = chosen;
+  } catch { /* the first message will say what is wrong */ }
+}
+$("model").onchange = () => { keep("model", $("model").value); before = null; drawMemory(); if (!$("memory").hidden) drawPlan(); };
+$("key").addEventListener("change", listModels);
+listModels();

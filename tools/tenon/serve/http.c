@@ -471,7 +471,7 @@ static bool serve_page(struct server *server, struct evhttp_request *http, const
         const struct page_file *file = &page_files[i];
         if (strcmp(path, file->path) != 0) continue;
         evhttp_add_header(evhttp_request_get_output_headers(http), "Content-Security-Policy",
-                          "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+                          "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
                           "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
         reply_text(server, http, 200, file->type, file->bytes, file->length);
         return true;
