@@ -43,9 +43,11 @@ TN_API const tn_plan *tn_alloc_plan(const tn_alloc *alloc, tn_graph *graph, cons
 /* Which of the plans' memories a buffer type is: the same one for equal types. */
 TN_API size_t tn_alloc_plan_memory(const tn_alloc *alloc, size_t type);
 TN_API void tn_alloc_forget(tn_alloc *alloc); /* all plans; the buffers stay */
+TN_API void tn_alloc_drop(tn_alloc *alloc, tn_graph *graph, const uint16_t *type_of); /* the plan of one graph */
 
 typedef struct tn_alloc_stats {
-    uint64_t plans_made, plans_reused, buffers_grown;
+    uint64_t plans_made, plans_reused;
+    uint64_t buffers_grown; /* times that buffers were replaced by larger ones */
 } tn_alloc_stats;
 TN_API tn_alloc_stats tn_alloc_get_stats(const tn_alloc *alloc);
 

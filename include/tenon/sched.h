@@ -28,9 +28,12 @@ typedef struct tn_sched_params {
     tn_backend *const
         *backends; /* or the caller's own, any number, outliving the scheduler; the last must be the CPU */
     size_t n_backends;
-    int n_threads;       /* for CPU backends made here; 0: one per core */
-    int pipeline_copies; /* copies of split inputs that may be in flight; 0 or 1: none */
-    tn_abort_fn abort;   /* for backends made here */
+    int n_threads; /* for CPU backends made here; 0: one per core */
+    /* Runs that may be in flight on asynchronous devices: so many places for what is copied into a split, so that the
+     * inputs of the next run are copied while this one computes. 0 or 1: one. At most 64. */
+    int pipeline_copies;
+    size_t max_schedules; /* remembered beside the reserved ones, the least recently used are forgotten; 0: 128 */
+    tn_abort_fn abort;    /* for backends made here */
     void *abort_user;
 } tn_sched_params;
 
@@ -62,8 +65,10 @@ TN_API tn_status tn_sched_reserve_many(tn_sched *sched, tn_graph *const *graphs,
 TN_API tn_status tn_sched_alloc(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;
 
 TN_API tn_status tn_sched_run(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK; /* and waits */
-TN_API tn_status tn_sched_run_async(tn_sched *sched, tn_graph *graph)
-    TN_MUST_CHECK; /* and does not: leave inputs and outputs alone until tn_sched_synchronize */
+/* And does not wait: leave outputs alone until tn_sched_synchronize, or queue tn_backend_get_async on the backend
+ * that computes them before the next run. Inputs too, unless pipeline_copies is 2 or more and only asynchronous
+ * devices read them: then they have been copied when this returns. */
+TN_API tn_status tn_sched_run_async(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;
 TN_API tn_status tn_sched_synchronize(tn_sched *sched);
 /* Forgets schedules, pins and errors; keeps the buffers. After a device failed, try this or free. */
 TN_API void tn_sched_reset(tn_sched *sched);
@@ -85,7 +90,12 @@ TN_API tn_status tn_sched_plan(tn_sched *sched, tn_graph *graph, const tn_plan *
 TN_API tn_status tn_sched_dump(tn_sched *sched, tn_graph *graph, FILE *out);
 
 typedef struct tn_sched_stats {
-    uint64_t schedules_made, schedules_reused, plans_made, plans_reused, buffers_grown, runs;
+    uint64_t schedules_made, schedules_reused, schedules_forgotten, plans_made, plans_reused, runs;
+    uint64_t buffers_grown; /* times that buffers were replaced by larger ones */
+    uint64_t bytes_copied;  /* between devices, by all runs */
+    /* Time of the calling thread: finding or making schedules; planning and taking memory; binding; copies and
+     * programs of runs, with what the CPU computes and with waiting for devices. */
+    uint64_t split_ns, plan_ns, bind_ns, submit_ns;
 } tn_sched_stats;
 TN_API tn_sched_stats tn_sched_get_stats(const tn_sched *sched);
 

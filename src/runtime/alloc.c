@@ -156,6 +156,14 @@ static reservation *find(const tn_alloc *a, tn_graph *graph, const uint16_t *typ
     return NULL;
 }
 
+void tn_alloc_drop(tn_alloc *a, tn_graph *graph, const uint16_t *type_of) {
+    reservation *r = find(a, graph, type_of);
+    if (!r) return;
+    tn_plan_free(r->plan);
+    tn_free(r->type_of);
+    *r = a->reservations[--a->n_reservations];
+}
+
 /* The plan for a graph: remembered, or made and remembered. */
 static tn_status plan_for(tn_alloc *a, tn_graph *graph, const uint16_t *type_of, tn_plan **plan) {
     const reservation *found = find(a, graph, type_of);
@@ -219,6 +227,7 @@ static tn_status grow(tn_alloc *a, const tn_plan *plan) {
     for (size_t p = 0; p < a->n_pools; p++) total += tn_plan_chunk_count(plan, p);
     tn_buffer **fresh = tn_calloc(total, sizeof *fresh);
     if (!fresh) return TN_E_NOMEM;
+    bool replaced = false;
     size_t k = 0;
     for (size_t p = 0; p < a->n_pools; p++) {
         for (size_t c = 0; c < tn_plan_chunk_count(plan, p); c++, k++) {
@@ -234,14 +243,17 @@ static tn_status grow(tn_alloc *a, const tn_plan *plan) {
         pool *set = &a->pools[p];
         for (size_t c = 0; c < tn_plan_chunk_count(plan, p); c++, k++) {
             if (!fresh[k]) continue;
-            if (c < set->n_chunks) tn_buffer_free(set->chunks[c]);
+            if (c < set->n_chunks) {
+                tn_buffer_free(set->chunks[c]);
+                replaced = true;
+            }
             set->chunks[c] = fresh[k];
             fresh[k] = NULL;
-            a->stats.buffers_grown++;
         }
         set->n_chunks = TN__MAX(set->n_chunks, tn_plan_chunk_count(plan, p));
     }
     a->generation++;
+    a->stats.buffers_grown += replaced;
 out:
     for (size_t i = 0; i < total; i++) tn_buffer_free(fresh[i]);
     tn_free(fresh);

@@ -6,6 +6,9 @@
 
 #include <string.h>
 
+/* A session meets tens of graphs, some hundred bytes per node each. */
+enum { DEFAULT_SCHEDULES = 128, MAX_PIPELINE_COPIES = 64 };
+
 /* ---- Creation ------------------------------------------------------------------------------------------------ */
 
 static tn_status open_backends(tn_sched *s, const tn_sched_params *p) {
@@ -35,6 +38,9 @@ tn_status tn_sched_new(const tn_sched_params *params, tn_sched **out) {
     *out = NULL;
     if (params->backends && (params->n_backends == 0 || params->n_backends > INT16_MAX))
         return tn_fail(TN_E_INVALID, "a scheduler needs 1 to %d backends", INT16_MAX);
+    if (params->pipeline_copies < 0 || params->pipeline_copies > MAX_PIPELINE_COPIES)
+        return tn_fail(TN_E_INVALID, "%d pipeline copies; 0 to %d are possible", params->pipeline_copies,
+                       MAX_PIPELINE_COPIES);
     tn_sched *s = tn_calloc(1, sizeof *s);
     if (!s) return TN_E_NOMEM;
     size_t room = params->backends ? params->n_backends : TN__COUNT(params->devices) + 1;
@@ -44,7 +50,12 @@ tn_status tn_sched_new(const tn_sched_params *params, tn_sched **out) {
     s->scratch = tn_calloc(room, sizeof *s->scratch);
     s->host_read = tn_calloc(room, sizeof *s->host_read);
     s->reads_host = tn_calloc(room, sizeof *s->reads_host);
-    if (!s->backends || !s->types || !s->scratch || !s->host_read || !s->reads_host) goto failed;
+    s->pushed = tn_calloc(room, sizeof *s->pushed);
+    s->async = tn_calloc(room, sizeof *s->async);
+    if (!s->backends || !s->types || !s->scratch || !s->host_read || !s->reads_host || !s->pushed || !s->async)
+        goto failed;
+    s->n_slots = params->pipeline_copies > 1 ? (size_t)params->pipeline_copies : 1;
+    s->max_schedules = params->max_schedules ? params->max_schedules : DEFAULT_SCHEDULES;
     TN_TRY_GOTO(open_backends(s, params), status, failed);
     for (size_t i = 0; i < s->n_backends; i++) s->types[i] = tn_device_buffer_type(tn_backend_device(s->backends[i]));
     tn_device *last = tn_backend_device(s->backends[s->n_backends - 1]);
@@ -54,7 +65,11 @@ tn_status tn_sched_new(const tn_sched_params *params, tn_sched **out) {
     }
     for (size_t i = 0; i < s->n_backends; i++) {
         tn_device *device = tn_backend_device(s->backends[i]);
-        if (tn_device_get_caps(device).events) TN_TRY_GOTO(tn_event_new(device, &s->host_read[i]), status, failed);
+        tn_device_caps caps = tn_device_get_caps(device);
+        s->async[i] = caps.async && caps.events;
+        if (!caps.events) continue;
+        TN_TRY_GOTO(tn_event_new(device, &s->host_read[i]), status, failed);
+        if (s->n_slots > 1) TN_TRY_GOTO(tn_event_new(device, &s->pushed[i]), status, failed);
     }
     TN_TRY_GOTO(tn_alloc_new(s->types, s->n_backends, &s->alloc), status, failed);
     *out = s;
@@ -67,6 +82,7 @@ failed:
 static void forget_schedules(tn_sched *s) {
     for (size_t i = 0; i < s->n_schedules; i++) tn__schedule_free(s->schedules[i]);
     s->n_schedules = 0;
+    s->last_run = NULL;
 }
 
 void tn_sched_free(tn_sched *s) {
@@ -77,6 +93,7 @@ void tn_sched_free(tn_sched *s) {
     for (size_t i = 0; i < s->n_backends; i++) {
         tn_buffer_free(s->scratch[i]);
         tn_event_free(s->host_read[i]);
+        tn_event_free(s->pushed[i]);
         if (s->owns_backends) tn_backend_free(s->backends[i]);
     }
     tn_free(s->schedules);
@@ -85,6 +102,8 @@ void tn_sched_free(tn_sched *s) {
     tn_free(s->scratch);
     tn_free(s->host_read);
     tn_free(s->reads_host);
+    tn_free(s->pushed);
+    tn_free(s->async);
     tn_free(s->pinned);
     tn_free(s->pinned_to);
     tn_free(s);
@@ -108,6 +127,8 @@ void tn_sched_set_eval(tn_sched *s, tn_eval_fn eval, void *user) {
 tn_status tn_sched_pin(tn_sched *s, const tn_tensor *tensor, int backend) {
     if (!s || !tensor || backend < -1 || backend >= (int)s->n_backends)
         return tn_fail(TN_E_INVALID, "tn_sched_pin: NULL argument or no backend %d", backend);
+    for (size_t i = 0; i < s->n_schedules; i++)
+        s->schedules[i]->bound_serial = 0; /* it may not be the right one now */
     for (size_t i = 0; i < s->n_pinned; i++) {
         if (s->pinned[i] != tensor) continue;
         s->pinned_to[i] = (int16_t)backend;
@@ -185,14 +206,37 @@ static void unbind_planned(const tn_graph *g) {
     }
 }
 
+/* Makes room for one more schedule: forgets the one that was not used for longest, with its plan. Those that were
+ * reserved stay. */
+static tn_status forget_oldest(tn_sched *s) {
+    size_t oldest = s->n_schedules, in_turn = 0;
+    for (size_t i = 0; i < s->n_schedules; i++) {
+        if (s->schedules[i]->keep) continue;
+        in_turn++;
+        if (oldest == s->n_schedules || s->schedules[i]->last_used < s->schedules[oldest]->last_used) oldest = i;
+    }
+    if (in_turn < s->max_schedules) return TN_OK;
+    TN_TRY(tn_sched_synchronize(s));
+    tn__schedule *gone = s->schedules[oldest];
+    if (s->last_run == gone) s->last_run = NULL;
+    tn_alloc_drop(s->alloc, gone->graph, gone->type_of);
+    tn__schedule_free(gone);
+    s->schedules[oldest] = s->schedules[--s->n_schedules];
+    s->stats.schedules_forgotten++;
+    return TN_OK;
+}
+
 static tn_status schedule_for(tn_sched *s, tn_graph *graph, tn__schedule **out) {
+    uint64_t begin = tn_time_ns();
     tn__schedule *found = find_schedule(s, graph);
     if (found) {
         s->stats.schedules_reused++;
         found->last_used = ++s->clock;
         *out = found;
+        s->stats.split_ns += tn_time_ns() - begin;
         return TN_OK;
     }
+    TN_TRY(forget_oldest(s));
     if (s->n_schedules == s->cap_schedules) {
         size_t capacity = s->cap_schedules ? 2 * s->cap_schedules : 8;
         tn__schedule **grown = tn_realloc(s->schedules, capacity * sizeof(tn__schedule *));
@@ -209,6 +253,7 @@ static tn_status schedule_for(tn_sched *s, tn_graph *graph, tn__schedule **out) 
     s->schedules[s->n_schedules++] = fresh;
     s->stats.schedules_made++;
     *out = fresh;
+    s->stats.split_ns += tn_time_ns() - begin;
     return TN_OK;
 }
 
@@ -248,6 +293,16 @@ static tn_status reserve_scratch(tn_sched *s, const tn__schedule *schedule) {
     return TN_OK;
 }
 
+/* Plans the schedule's memory and takes what is missing of it. */
+static tn_status reserve(tn_sched *s, tn__schedule *schedule) {
+    uint64_t begin = tn_time_ns();
+    TN_TRY(tn_sched_synchronize(s));
+    TN_TRY(tn_alloc_reserve(s->alloc, schedule->graph, schedule->type_of));
+    TN_TRY(reserve_scratch(s, schedule));
+    s->stats.plan_ns += tn_time_ns() - begin;
+    return TN_OK;
+}
+
 tn_status tn_sched_reserve(tn_sched *s, tn_graph *graph) {
     if (!s || !graph) return tn_fail(TN_E_INVALID, "tn_sched_reserve: NULL argument");
     return tn_sched_reserve_many(s, &graph, 1);
@@ -258,35 +313,54 @@ tn_status tn_sched_reserve_many(tn_sched *s, tn_graph *const *graphs, size_t n_g
     for (size_t i = 0; i < n_graphs; i++) {
         tn__schedule *schedule;
         TN_TRY(schedule_for(s, graphs[i], &schedule));
-        TN_TRY(tn_sched_synchronize(s));
-        TN_TRY(tn_alloc_reserve(s->alloc, schedule->graph, schedule->type_of));
-        TN_TRY(reserve_scratch(s, schedule));
+        schedule->keep = true;
+        TN_TRY(reserve(s, schedule));
         TN_TRY(tn_sched_alloc(s, graphs[i]));
     }
     return TN_OK;
 }
 
+/* Whether the caller's tensors still carry this schedule's addresses: another graph over some of them may have been
+ * bound since. */
+static bool is_bound(const tn_sched *s, const tn_graph *graph, const tn__schedule *schedule) {
+    if (schedule->bound_serial != tn__graph_serial(graph) ||
+        schedule->bound_generation != tn_alloc_generation(s->alloc))
+        return false;
+    for (size_t k = 0; k < schedule->n_outer; k++) {
+        uint32_t i = schedule->outer[k];
+        if (tensor_at(graph, i)->data != schedule->clones[i]->data) return false;
+    }
+    return true;
+}
+
 /* Gives the clones the addresses of the caller's own tensors, and the caller's the planned ones. */
 static tn_status bind(tn_sched *s, tn_graph *graph, tn__schedule *schedule) {
-    uint64_t serial = tn__graph_serial(graph);
-    if (schedule->bound_serial == serial && schedule->bound_generation == tn_alloc_generation(s->alloc)) return TN_OK;
-
     bool moved = schedule->bound_generation != tn_alloc_generation(s->alloc);
     size_t n = schedule->n_nodes + schedule->n_leaves;
+    for (size_t i = 0; i < n && !moved; i++) {
+        const tn_tensor *t = tensor_at(graph, i);
+        moved = tn__has_own_data(t) && !t->view_src && schedule->clones[i]->data != t->data;
+    }
+    if (moved) TN_TRY(tn_sched_synchronize(s)); /* runs in flight read the addresses */
     for (size_t i = 0; i < n; i++) {
         const tn_tensor *t = tensor_at(graph, i);
         tn_tensor *c = schedule->clones[i];
         if (t->op == TN_OP_CUSTOM) c->params = t->params;
         if (!tn__has_own_data(t) || t->view_src) continue;
-        moved = moved || c->data != t->data;
         c->data = t->data;
         c->buffer = t->buffer;
         c->extra = t->extra;
     }
     if (moved) {
         TN_TRY(tn_alloc_bind(s->alloc, schedule->graph, schedule->type_of, true));
-        for (size_t i = 0; i < schedule->n_splits; i++)
-            if (schedule->splits[i].program) tn_program_moved(schedule->splits[i].program);
+        for (size_t i = 0; i < schedule->n_twins; i++) {
+            tn__twin *twin = &schedule->twins[i];
+            twin->tensor->data = twin->of->data;
+            twin->tensor->buffer = twin->of->buffer;
+            twin->tensor->extra = twin->of->extra;
+        }
+        for (size_t i = 0; i < schedule->n_programs; i++)
+            if (schedule->programs[i]) tn_program_moved(schedule->programs[i]);
     }
     for (size_t i = 0; i < n; i++) {
         tn_tensor *t = tensor_at(graph, i);
@@ -297,24 +371,31 @@ static tn_status bind(tn_sched *s, tn_graph *graph, tn__schedule *schedule) {
         t->extra = c->extra;
         t->flags = (t->flags & ~(uint32_t)TN_FLAG_PLANNED) | (c->flags & TN_FLAG_PLANNED);
     }
-    schedule->bound_serial = serial;
+    schedule->bound_serial = tn__graph_serial(graph);
     schedule->bound_generation = tn_alloc_generation(s->alloc);
     return TN_OK;
+}
+
+tn_status tn__sched_ready(tn_sched *s, tn_graph *graph, tn__schedule **out) {
+    tn__schedule *schedule;
+    TN_TRY(schedule_for(s, graph, &schedule));
+    *out = schedule;
+    uint64_t begin = tn_time_ns();
+    bool bound = is_bound(s, graph, schedule);
+    uint64_t looked = tn_time_ns();
+    s->stats.bind_ns += looked - begin;
+    if (bound) return TN_OK;
+    if (schedule->bound_generation != tn_alloc_generation(s->alloc)) TN_TRY(reserve(s, schedule));
+    uint64_t planned = tn_time_ns();
+    tn_status status = bind(s, graph, schedule);
+    s->stats.bind_ns += tn_time_ns() - planned;
+    return status;
 }
 
 tn_status tn_sched_alloc(tn_sched *s, tn_graph *graph) {
     if (!s || !graph) return tn_fail(TN_E_INVALID, "tn_sched_alloc: NULL argument");
     tn__schedule *schedule;
-    TN_TRY(schedule_for(s, graph, &schedule));
-    if (schedule->bound_serial == tn__graph_serial(graph) &&
-        schedule->bound_generation == tn_alloc_generation(s->alloc))
-        return TN_OK;
-    if (schedule->bound_generation != tn_alloc_generation(s->alloc)) {
-        TN_TRY(tn_sched_synchronize(s));
-        TN_TRY(tn_alloc_reserve(s->alloc, schedule->graph, schedule->type_of));
-        TN_TRY(reserve_scratch(s, schedule));
-    }
-    return bind(s, graph, schedule);
+    return tn__sched_ready(s, graph, &schedule);
 }
 
 tn_sched_memory tn_sched_memory_of(const tn_sched *s, size_t backend) {
@@ -326,88 +407,6 @@ tn_sched_memory tn_sched_memory_of(const tn_sched *s, size_t backend) {
         .compute = first ? tn_alloc_size(s->alloc, backend) : 0,
         .scratch = s->scratch[backend] ? tn_buffer_size(s->scratch[backend]) : 0,
     };
-}
-
-/* ---- Running ------------------------------------------------------------------------------------------------- */
-
-/* Runs a split piece by piece, stopping after every node the caller wants to see. */
-static tn_status run_with_eval(tn_sched *s, const tn__schedule *schedule, const tn__split *split) {
-    tn_backend *backend = s->backends[split->backend];
-    tn_tensor **nodes = schedule->work + split->first_node;
-    size_t begin = 0;
-    for (size_t i = 0; i < split->n_nodes; i++) {
-        bool wanted = s->eval(s->eval_user, nodes[i], true);
-        if (!wanted && i + 1 < split->n_nodes) continue;
-        tn_program *program;
-        TN_TRY(tn_program_new(backend, nodes + begin, i + 1 - begin, &program));
-        tn_buffer *scratch = NULL;
-        tn_status status = tn_program_scratch(program)
-                               ? tn_buffer_new(s->types[split->backend], tn_program_scratch(program), &scratch)
-                               : TN_OK;
-        if (status == TN_OK) status = tn_program_run(program, scratch);
-        if (status == TN_OK) status = tn_backend_synchronize(backend);
-        tn_program_free(program);
-        tn_buffer_free(scratch);
-        TN_TRY(status);
-        if (wanted && !s->eval(s->eval_user, nodes[i], false))
-            return tn_fail(TN_E_ABORTED, "stopped by the eval callback at '%s'", nodes[i]->name);
-        begin = i + 1;
-    }
-    return TN_OK;
-}
-
-/* Queues what a split needs from elsewhere. */
-static tn_status copy_inputs(tn_sched *s, const tn__schedule *schedule, const tn__split *split) {
-    tn_backend *backend = s->backends[split->backend];
-    bool from_host = false;
-    for (size_t c = 0; c < split->n_copies; c++) {
-        const tn__copy *copy = &schedule->copies[split->first_copy + c];
-        from_host = from_host || !tn_device_get_caps(tn_backend_device(s->backends[copy->from])).async;
-        TN_TRY(tn_backend_copy_async(s->backends[copy->from], backend, copy->source, copy->target));
-    }
-    if (!from_host || !tn_device_get_caps(tn_backend_device(backend)).async) return TN_OK;
-    s->reads_host[split->backend] = true;
-    return s->host_read[split->backend] ? tn_event_record(s->host_read[split->backend], backend) : TN_OK;
-}
-
-/* Before the host's memory changes: whoever still copies out of it finishes that. */
-static tn_status wait_for_host_reads(tn_sched *s) {
-    for (size_t b = 0; b < s->n_backends; b++) {
-        if (!s->reads_host[b]) continue;
-        TN_TRY(s->host_read[b] ? tn_event_synchronize(s->host_read[b]) : tn_backend_synchronize(s->backends[b]));
-        s->reads_host[b] = false;
-    }
-    return TN_OK;
-}
-
-tn_status tn_sched_run_async(tn_sched *s, tn_graph *graph) {
-    if (!s || !graph) return tn_fail(TN_E_INVALID, "tn_sched_run: NULL argument");
-    TN_TRY(tn_sched_alloc(s, graph));
-    tn__schedule *schedule = find_schedule(s, graph);
-    s->stats.runs++;
-    for (size_t i = 0; i < schedule->n_splits; i++) {
-        const tn__split *split = &schedule->splits[i];
-        if (!tn_device_get_caps(tn_backend_device(s->backends[split->backend])).async) TN_TRY(wait_for_host_reads(s));
-        TN_TRY(copy_inputs(s, schedule, split));
-        if (!split->program) continue;
-        TN_TRY(s->eval ? run_with_eval(s, schedule, split)
-                       : tn_program_run(split->program, s->scratch[split->backend]));
-    }
-    return TN_OK;
-}
-
-tn_status tn_sched_synchronize(tn_sched *s) {
-    if (!s) return tn_fail(TN_E_INVALID, "tn_sched_synchronize: NULL argument");
-    for (size_t i = 0; i < s->n_backends; i++) {
-        TN_TRY(tn_backend_synchronize(s->backends[i]));
-        s->reads_host[i] = false;
-    }
-    return TN_OK;
-}
-
-tn_status tn_sched_run(tn_sched *s, tn_graph *graph) {
-    TN_TRY(tn_sched_run_async(s, graph));
-    return tn_sched_synchronize(s);
 }
 
 /* ---- Looking at it ------------------------------------------------------------------------------------------- */
@@ -432,6 +431,7 @@ tn_status tn_sched_plan(tn_sched *s, tn_graph *graph, const tn_plan **plan, size
     *plan = NULL;
     tn__schedule *schedule;
     TN_TRY(schedule_for(s, graph, &schedule));
+    schedule->keep = true;
     *plan = tn_alloc_plan(s->alloc, schedule->graph, schedule->type_of);
     if (!*plan) {
         size_t *sizes = tn_malloc(s->n_backends * sizeof *sizes);
@@ -467,9 +467,12 @@ tn_status tn_sched_dump(tn_sched *s, tn_graph *graph, FILE *out) {
                 tn_device_name(tn_backend_device(s->backends[split->backend])), split->n_nodes);
         for (size_t c = 0; c < split->n_copies; c++) {
             const tn__copy *copy = &schedule->copies[split->first_copy + c];
-            fprintf(out, "  copy %-24s %-24s %12zu bytes from %s\n", copy->source->name,
+            fprintf(out, "  copy %-24s %-24s %12zu bytes from %s%s", copy->source->name,
                     tn_shape_text(copy->target, shape, sizeof shape), tn_nbytes(copy->target),
-                    tn_device_name(tn_backend_device(s->backends[copy->from])));
+                    tn_device_name(tn_backend_device(s->backends[copy->from])),
+                    copy->ids ? ", at most: only the experts in use" : "");
+            if (split->n_slots > 1 && !copy->ids) fprintf(out, ", into one of %zu places", split->n_slots);
+            fprintf(out, "\n");
         }
         for (size_t k = 0; k < split->n_nodes; k++) {
             const tn_tensor *c = schedule->work[split->first_node + k];

@@ -38,14 +38,23 @@ typedef struct tn__place {
 typedef struct tn__copy {
     tn_tensor *source, *target; /* both in the scheduled graph */
     int16_t from;               /* backend */
+    size_t first_slot;    /* in schedule->slots, one for each run that may be in flight; target lies in the first */
+    const tn_tensor *ids; /* or NULL; expert weights: only the matrices that these name are copied, to target */
 } tn__copy;
 
 typedef struct tn__split {
     int16_t backend;
     size_t first_copy, n_copies;
     size_t first_node, n_nodes; /* in schedule->work */
-    tn_program *program;
+    size_t n_slots;             /* runs that may be in flight in this split */
+    size_t first_program;       /* in schedule->programs, one for each of them */
 } tn__split;
+
+/* A tensor of a program for another slot, and the one in the scheduled graph whose place it shares. */
+typedef struct tn__twin {
+    tn_tensor *tensor;
+    const tn_tensor *of;
+} tn__twin;
 
 /* A scheduled graph: clones of all tensors, in order, with copies between backends as nodes of their own. */
 typedef struct tn__schedule {
@@ -61,9 +70,24 @@ typedef struct tn__schedule {
     size_t n_splits;
     tn__copy *copies;
     size_t n_copies;
-    tn_tensor **work; /* nodes that compute something, in order of the splits */
+    tn_tensor **work; /* [slot][n_nodes]: nodes that compute something, in order of the splits */
     size_t copy_bytes;
-    size_t *scratch; /* per backend */
+    size_t *scratch;       /* per backend */
+    tn_program **programs; /* NULL where a split computes nothing */
+    tn_event **slot_free;  /* by program: its last run is over. NULL where a split has one slot */
+    size_t n_programs;
+    tn_tensor **slots; /* leaves of the scheduled graph that nothing else shares memory with */
+    size_t n_slots;
+    tn__twin *twins;
+    size_t n_twins;
+    void *ids;       /* room for the largest list of experts */
+    uint8_t *wanted; /* room for a mark per expert */
+    /* Tensors that the caller may set or read, whose clones have planned places. */
+    uint32_t *outer;
+    size_t n_outer;
+    bool pipelined;
+    uint64_t turn; /* runs so far */
+    bool keep;     /* reserved, or its plan was handed out: not forgotten to make room */
     /* The caller's graph whose tensors carry this schedule's addresses now. */
     uint64_t bound_serial, bound_generation;
     uint64_t last_used;
@@ -79,6 +103,12 @@ struct tn_sched {
     /* Copies out of host memory that a device may still be reading: the host must not compute over it meanwhile. */
     tn_event **host_read; /* per backend, or NULL where the device has no events */
     bool *reads_host;
+    /* With several runs in flight: what a backend pushed to others has arrived. */
+    tn_event **pushed; /* per backend, or NULL */
+    bool *async;       /* per backend: work is queued, and events order it */
+    size_t n_slots;    /* of split inputs; 1: no pipeline */
+    size_t max_schedules;
+    const tn__schedule *last_run;
     tn__schedule **schedules;
     size_t n_schedules, cap_schedules;
     uint64_t clock;
@@ -93,6 +123,8 @@ struct tn_sched {
 /* Memory the caller gave a tensor. What some run bound does not count, and its buffer must not be looked at: it is
  * gone once the reservation grew or that scheduler was freed. */
 static inline bool tn__has_own_data(const tn_tensor *t) { return t->data && !(t->flags & TN_FLAG_PLANNED); }
+/* Makes sure that the graph is scheduled, has memory and is bound. */
+tn_status tn__sched_ready(tn_sched *sched, tn_graph *graph, tn__schedule **schedule);
 /* Ops that compute nothing. */
 static inline bool tn__is_view_op(const tn_tensor *t) { return tn_op_get_family(t->op) == TN_FAMILY_VIEW; }
 

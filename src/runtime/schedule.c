@@ -9,7 +9,8 @@
 
 void tn__schedule_free(tn__schedule *s) {
     if (!s) return;
-    for (size_t i = 0; s->splits && i < s->n_splits; i++) tn_program_free(s->splits[i].program);
+    for (size_t i = 0; s->programs && i < s->n_programs; i++) tn_program_free(s->programs[i]);
+    for (size_t i = 0; s->slot_free && i < s->n_programs; i++) tn_event_free(s->slot_free[i]);
     tn_arena_free(s->arena);
     tn_free(s->places);
     tn_free(s->clones);
@@ -18,18 +19,38 @@ void tn__schedule_free(tn__schedule *s) {
     tn_free(s->copies);
     tn_free(s->work);
     tn_free(s->scratch);
+    tn_free(s->programs);
+    tn_free(s->slot_free);
+    tn_free(s->slots);
+    tn_free(s->twins);
+    tn_free(s->ids);
+    tn_free(s->wanted);
+    tn_free(s->outer);
     tn_free(s);
 }
+
+/* Where a split begins, and what it will hold. */
+typedef struct cut {
+    size_t begin;
+    int16_t backend; /* -1: nothing but views */
+    size_t n_copies, n_slots;
+} cut;
 
 typedef struct job {
     const tn_sched *sched;
     const tn_graph *graph; /* the caller's */
     tn__schedule *s;
     size_t n; /* tensors in it */
-    /* Per tensor of the caller's graph: its copy in the split being built, and that split's number plus one. */
-    tn_tensor **copy;
+    /* Per tensor of the caller's graph: its copy (by number) in the split being built, and that split's number plus
+     * one; its twin in the program being built. */
+    size_t *copy;
     uint32_t *copy_split;
-    size_t cap_splits, cap_copies, n_work;
+    const tn_tensor **copy_ids; /* the choice of experts of that copy, or NULL: all of the tensor */
+    tn_tensor **twin;
+    cut *cuts;
+    size_t n_cuts, cap_cuts;
+    size_t n_work, n_slot_leaves, n_twins;
+    size_t largest_ids, most_experts;
 } job;
 
 static bool needs_copy(const job *j, const tn_tensor *source, uint32_t index, int backend) {
@@ -39,39 +60,91 @@ static bool needs_copy(const job *j, const tn_tensor *source, uint32_t index, in
                                            tn__sched_memory_type(j->sched, source, from));
 }
 
-/* Copies are counted beforehand, so that one arena holds everything exactly. */
-static size_t count_copies(const job *j) {
-    size_t count = 0;
-    uint32_t split = 0;
+static bool are_weights(const tn_tensor *t) {
+    return t->op == TN_OP_NONE && tn__has_own_data(t) && t->buffer &&
+           tn_buffer_get_usage(t->buffer) == TN_USAGE_WEIGHTS;
+}
+
+/* Whether source s of the node is a stack of experts in plain host memory, of which it reads only some. */
+static bool are_experts(const job *j, const tn_tensor *t, int s) {
+    const tn_tensor *source = t->src[s];
+    return t->op == TN_OP_MUL_MAT_ID && s == 0 && are_weights(source) && source->ne[3] == 1 &&
+           tn_is_contiguous(source) &&
+           tn_buffer_get_type(source->buffer) == j->sched->types[j->sched->n_backends - 1];
+}
+
+/* ---- Cutting ------------------------------------------------------------------------------------------------------
+ */
+
+/* Weights that are moved over for one op: in a split of its own they are in memory for no longer than that, and the
+ * choice of experts is known when it begins. */
+enum { LARGE_WEIGHTS = 64 * 1024 };
+static bool begins_split(const job *j, const tn_tensor *t, int backend, uint32_t split) {
+    for (int s = 0; s < TN_MAX_SRC; s++) {
+        if (!t->src[s] || !are_weights(t->src[s])) continue;
+        uint32_t index = tn_graph_index(j->graph, t->src[s]);
+        if (!needs_copy(j, t->src[s], index, backend)) continue;
+        const tn_tensor *ids = are_experts(j, t, s) ? t->src[2] : NULL;
+        if (j->copy_split[index] == split) {
+            if (j->copy_ids[index] && j->copy_ids[index] != ids) return true; /* it reads others than were copied */
+        } else if (ids || tn_nbytes(t->src[s]) >= LARGE_WEIGHTS) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static tn_status add_cut(job *j, size_t begin, int backend) {
+    if (j->n_cuts == j->cap_cuts) {
+        size_t capacity = j->cap_cuts ? 2 * j->cap_cuts : 16;
+        cut *grown = tn_realloc(j->cuts, capacity * sizeof *grown);
+        if (!grown) return TN_E_NOMEM;
+        j->cuts = grown;
+        j->cap_cuts = capacity;
+    }
+    j->cuts[j->n_cuts++] = (cut){.begin = begin, .backend = (int16_t)backend, .n_slots = 1};
+    return TN_OK;
+}
+
+/* Decides where splits begin and counts what they need, so that one arena holds everything. */
+static tn_status cut_graph(job *j) {
     int current = -1;
     for (size_t i = 0; i < j->s->n_nodes; i++) {
         const tn_tensor *t = tn_graph_node(j->graph, i);
         if (tn__is_view_op(t)) continue;
-        if (j->s->places[i].backend != current) {
-            current = j->s->places[i].backend;
-            split++;
+        int backend = j->s->places[i].backend;
+        if (backend != current || begins_split(j, t, backend, (uint32_t)j->n_cuts)) {
+            TN_TRY(add_cut(j, current < 0 ? 0 : i, backend));
+            current = backend;
         }
+        cut *c = &j->cuts[j->n_cuts - 1];
         for (int s = 0; s < TN_MAX_SRC; s++) {
             if (!t->src[s]) continue;
             uint32_t index = tn_graph_index(j->graph, t->src[s]);
-            if (j->copy_split[index] == split || !needs_copy(j, t->src[s], index, current)) continue;
-            j->copy_split[index] = split;
-            count++;
+            if (j->copy_split[index] == j->n_cuts || !needs_copy(j, t->src[s], index, current)) continue;
+            j->copy_split[index] = (uint32_t)j->n_cuts;
+            j->copy_ids[index] = are_experts(j, t, s) ? t->src[2] : NULL;
+            c->n_copies++;
+            if (are_experts(j, t, s)) {
+                j->largest_ids = TN__MAX(j->largest_ids, tn_nbytes(t->src[2]));
+                j->most_experts = TN__MAX(j->most_experts, (size_t)t->src[0]->ne[2]);
+            } else if (j->sched->n_slots > 1 && j->sched->async[current]) {
+                c->n_slots = j->sched->n_slots;
+                j->n_slot_leaves += c->n_slots;
+            }
         }
     }
+    if (!j->n_cuts) TN_TRY(add_cut(j, 0, -1));
+    for (size_t k = 0; k < j->n_cuts; k++) {
+        size_t end = k + 1 < j->n_cuts ? j->cuts[k + 1].begin : j->s->n_nodes;
+        j->n_twins += (end - j->cuts[k].begin) * (j->cuts[k].n_slots - 1);
+    }
     memset(j->copy_split, 0, j->n * sizeof *j->copy_split);
-    return count;
-}
-
-static tn_status grow_array(void **array, size_t *capacity, size_t count, size_t size) {
-    if (count < *capacity) return TN_OK;
-    size_t wanted = *capacity ? 2 * *capacity : 16;
-    void *grown = tn_realloc(*array, wanted * size);
-    if (!grown) return TN_E_NOMEM;
-    *array = grown;
-    *capacity = wanted;
     return TN_OK;
 }
+
+/* ---- Building -----------------------------------------------------------------------------------------------------
+ */
 
 /* A tensor of the scheduled graph with the caller's layout; sources and root are the clones. */
 static tn_tensor *clone(job *j, const tn_tensor *t) {
@@ -95,121 +168,216 @@ static tn_status append(job *j, tn_tensor *t, int backend) {
     return tn__graph_append(j->s->graph, t);
 }
 
-static tn_status add_copy(job *j, const tn_tensor *source, uint32_t index, int backend, tn__split *split) {
-    tn_tensor *from = j->s->clones[index], *to = tn_arena_alloc(j->s->arena, sizeof *to);
-    if (!to) return tn_arena_status(j->s->arena);
-    memset(to, 0, sizeof *to);
+/* A view inside the very run of nodes being built, of memory elsewhere, is cloned where it stands, ahead. */
+static tn_status clone_ahead(job *j, const tn_tensor *t, uint32_t index) {
+    tn__schedule *s = j->s;
+    if (s->clones[index]) return TN_OK;
+    s->clones[index] = clone(j, t);
+    if (!s->clones[index]) return tn_arena_status(s->arena);
+    return append(j, s->clones[index], s->places[index].backend);
+}
+
+static tn_tensor *like(job *j, const tn_tensor *source, const char *where) {
+    tn_tensor *t = tn_arena_alloc(j->s->arena, sizeof *t);
+    if (!t) return NULL;
+    memset(t, 0, sizeof *t);
+    t->type = source->type;
+    t->n_dims = source->n_dims;
+    memcpy(t->ne, source->ne, sizeof t->ne);
+    memcpy(t->nb, source->nb, sizeof t->nb);
+    snprintf(t->name, sizeof t->name, "%.40s@%.20s", source->name, where);
+    return t;
+}
+
+static tn_status add_copy(job *j, const tn_tensor *source, uint32_t index, const tn_tensor *ids, tn__split *split) {
+    tn__schedule *s = j->s;
+    const char *where = tn_device_name(tn_backend_device(j->sched->backends[split->backend]));
+    tn_tensor *from = s->clones[index], *to = like(j, source, where);
+    if (!to) return tn_arena_status(s->arena);
+    tn__copy *copy = &s->copies[s->n_copies];
+    *copy = (tn__copy){.source = from, .target = to, .from = s->places[index].backend, .first_slot = s->n_slots};
+    if (ids)
+        copy->ids = s->clones[tn_graph_index(j->graph, ids)];
+    else
+        for (size_t k = 0; split->n_slots > 1 && k < split->n_slots; k++) {
+            tn_tensor *slot = like(j, source, where);
+            if (!slot) return tn_arena_status(s->arena);
+            slot->flags = TN_FLAG_INPUT | TN_FLAG_OUTPUT; /* it is filled ahead of the run: nobody else's memory */
+            TN_TRY(append(j, slot, split->backend));
+            s->slots[s->n_slots++] = slot;
+        }
     to->op = TN_OP_DUP;
-    to->type = source->type;
-    to->n_dims = source->n_dims;
-    memcpy(to->ne, source->ne, sizeof to->ne);
-    memcpy(to->nb, source->nb, sizeof to->nb);
     to->src[0] = from;
-    snprintf(to->name, sizeof to->name, "%.40s@%.20s", source->name,
-             tn_device_name(tn_backend_device(j->sched->backends[backend])));
-    TN_TRY(append(j, to, backend));
-    TN_TRY(grow_array((void **)&j->s->copies, &j->cap_copies, j->s->n_copies, sizeof *j->s->copies));
-    j->s->copies[j->s->n_copies++] = (tn__copy){from, to, j->s->places[index].backend};
-    j->s->copy_bytes += tn_nbytes(source);
-    j->copy[index] = to;
-    j->copy_split[index] = (uint32_t)j->s->n_splits;
+    if (s->n_slots > copy->first_slot) to->view_src = s->slots[copy->first_slot];
+    TN_TRY(append(j, to, split->backend));
+    s->copy_bytes += tn_nbytes(source);
+    j->copy[index] = s->n_copies++;
+    j->copy_split[index] = (uint32_t)s->n_splits;
     split->n_copies++;
     return TN_OK;
 }
 
-/* The copies a split needs come first, so a split is built in two passes over its nodes. */
-static tn_status build_split(job *j, size_t begin, size_t end) {
-    int backend = -1;
-    for (size_t i = begin; i < end && backend < 0; i++)
-        if (!tn__is_view_op(tn_graph_node(j->graph, i))) backend = j->s->places[i].backend;
-    if (backend >= 0) {
-        TN_TRY(grow_array((void **)&j->s->splits, &j->cap_splits, j->s->n_splits, sizeof *j->s->splits));
-        j->s->splits[j->s->n_splits++] =
-            (tn__split){.backend = (int16_t)backend, .first_copy = j->s->n_copies, .first_node = j->n_work};
-    }
-    tn__split *split = backend >= 0 ? &j->s->splits[j->s->n_splits - 1] : NULL;
+/* The copy that a node of the present split reads instead of a source, or NULL. */
+static const tn__copy *copy_for(const job *j, const tn_tensor *source, int backend) {
+    uint32_t index = tn_graph_index(j->graph, source);
+    if (j->copy_split[index] != j->s->n_splits || !needs_copy(j, source, index, backend)) return NULL;
+    return &j->s->copies[j->copy[index]];
+}
 
-    for (size_t i = begin; i < end; i++) {
-        const tn_tensor *t = tn_graph_node(j->graph, i);
-        if (tn__is_view_op(t)) continue;
-        for (int s = 0; s < TN_MAX_SRC; s++) {
-            const tn_tensor *source = t->src[s];
-            if (!source) continue;
-            uint32_t index = tn_graph_index(j->graph, source);
-            if (j->copy_split[index] == j->s->n_splits || !needs_copy(j, source, index, backend)) continue;
-            if (!j->s->clones[index]) {
-                /* A view inside this very run of nodes, of memory elsewhere: it is cloned where it stands, ahead. */
-                j->s->clones[index] = clone(j, source);
-                if (!j->s->clones[index]) return tn_arena_status(j->s->arena);
-                TN_TRY(append(j, j->s->clones[index], j->s->places[index].backend));
+/* The nodes of a split again for every further slot, reading the copies there. They share all other places. */
+static tn_status add_twins(job *j, size_t begin, size_t end, const tn__split *split) {
+    tn__schedule *s = j->s;
+    for (size_t k = 1; k < split->n_slots; k++) {
+        tn_tensor **work = s->work + k * s->n_nodes + split->first_node;
+        for (size_t i = begin; i < end; i++) {
+            const tn_tensor *t = tn_graph_node(j->graph, i);
+            tn_tensor *twin = tn_arena_alloc(s->arena, sizeof *twin);
+            if (!twin) return tn_arena_status(s->arena);
+            *twin = *s->clones[i];
+            for (int x = 0; x < TN_MAX_SRC; x++) {
+                if (!t->src[x]) continue;
+                const tn__copy *copy = tn__is_view_op(t) ? NULL : copy_for(j, t->src[x], split->backend);
+                uint32_t index = tn_graph_index(j->graph, t->src[x]);
+                if (copy && !copy->ids)
+                    twin->src[x] = s->slots[copy->first_slot + k];
+                else if (!copy && index >= begin && index < end)
+                    twin->src[x] = j->twin[index];
             }
-            TN_TRY(add_copy(j, source, index, backend, split));
+            uint32_t root = t->view_src ? tn_graph_index(j->graph, t->view_src) : TN_GRAPH_NONE;
+            if (root >= begin && root < end) twin->view_src = j->twin[root];
+            j->twin[i] = twin;
+            s->twins[s->n_twins++] = (tn__twin){twin, s->clones[i]};
+            if (!tn__is_view_op(t) && !tn_is_empty(t)) *work++ = twin;
         }
     }
-    for (size_t i = begin; i < end; i++) {
+    return TN_OK;
+}
+
+/* The copies a split needs come first, so a split is built in two passes over its nodes. */
+static tn_status build_split(job *j, const cut *c, size_t end) {
+    tn__schedule *s = j->s;
+    tn__split *split = NULL;
+    if (c->backend >= 0) {
+        split = &s->splits[s->n_splits++];
+        *split = (tn__split){.backend = c->backend,
+                             .first_copy = s->n_copies,
+                             .first_node = j->n_work,
+                             .n_slots = c->n_slots,
+                             .first_program = s->n_programs};
+        s->n_programs += split->n_slots;
+        s->pipelined = s->pipelined || split->n_slots > 1;
+    }
+    for (size_t i = c->begin; i < end; i++) {
         const tn_tensor *t = tn_graph_node(j->graph, i);
-        if (j->s->clones[i]) continue;
-        tn_tensor *c = clone(j, t);
-        if (!c) return tn_arena_status(j->s->arena);
-        j->s->clones[i] = c;
+        if (tn__is_view_op(t)) continue;
+        for (int x = 0; x < TN_MAX_SRC; x++) {
+            const tn_tensor *source = t->src[x];
+            if (!source) continue;
+            uint32_t index = tn_graph_index(j->graph, source);
+            if (j->copy_split[index] == s->n_splits || !needs_copy(j, source, index, c->backend)) continue;
+            const tn_tensor *ids = are_experts(j, t, x) ? t->src[2] : NULL;
+            TN_TRY(clone_ahead(j, source, index));
+            if (ids) TN_TRY(clone_ahead(j, ids, tn_graph_index(j->graph, ids)));
+            TN_TRY(add_copy(j, source, index, ids, split));
+        }
+    }
+    for (size_t i = c->begin; i < end; i++) {
+        const tn_tensor *t = tn_graph_node(j->graph, i);
+        if (s->clones[i]) continue;
+        tn_tensor *node = clone(j, t);
+        if (!node) return tn_arena_status(s->arena);
+        s->clones[i] = node;
         if (!tn__is_view_op(t)) {
-            for (int s = 0; s < TN_MAX_SRC; s++) {
-                if (!t->src[s]) continue;
-                uint32_t index = tn_graph_index(j->graph, t->src[s]);
-                if (j->copy_split[index] == j->s->n_splits && j->copy[index] &&
-                    needs_copy(j, t->src[s], index, backend))
-                    c->src[s] = j->copy[index];
+            for (int x = 0; x < TN_MAX_SRC; x++) {
+                const tn__copy *copy = t->src[x] ? copy_for(j, t->src[x], c->backend) : NULL;
+                if (copy) node->src[x] = copy->target;
             }
             if (!tn_is_empty(t)) {
-                j->s->work[j->n_work++] = c;
+                s->work[j->n_work++] = node;
                 split->n_nodes++;
             }
         }
-        TN_TRY(append(j, c, j->s->places[i].backend));
+        TN_TRY(append(j, node, s->places[i].backend));
+    }
+    return split ? add_twins(j, c->begin, end, split) : TN_OK;
+}
+
+/* Room for everything that was counted. */
+static tn_status make_room(job *j) {
+    tn__schedule *s = j->s;
+    size_t n_copies = 0, n_programs = 0;
+    for (size_t k = 0; k < j->n_cuts; k++) {
+        n_copies += j->cuts[k].n_copies;
+        n_programs += j->cuts[k].n_slots;
+    }
+    size_t in_graph = j->n + n_copies + j->n_slot_leaves, n_slots = j->sched->n_slots;
+    tn_arena_params params = {.size = tn_arena_size_for(in_graph + j->n_twins, in_graph ? in_graph : 1),
+                              .no_alloc = true};
+    TN_TRY(tn_arena_new(&params, &s->arena));
+    TN_TRY(tn_graph_new(s->arena, in_graph ? in_graph : 1, &s->graph));
+    s->type_of = tn_calloc(in_graph + 1, sizeof *s->type_of);
+    s->work = tn_calloc((j->n_twins ? n_slots : 1) * s->n_nodes + 1, sizeof *s->work);
+    s->scratch = tn_calloc(j->sched->n_backends, sizeof *s->scratch);
+    s->splits = tn_calloc(j->n_cuts, sizeof *s->splits);
+    s->copies = tn_calloc(n_copies + 1, sizeof *s->copies);
+    s->programs = tn_calloc(n_programs, sizeof *s->programs);
+    s->slot_free = tn_calloc(n_programs, sizeof *s->slot_free);
+    s->slots = tn_calloc(j->n_slot_leaves + 1, sizeof *s->slots);
+    s->twins = tn_calloc(j->n_twins + 1, sizeof *s->twins);
+    s->ids = tn_malloc(j->largest_ids + 1);
+    s->wanted = tn_malloc(j->most_experts + 1);
+    s->outer = tn_calloc(j->n + 1, sizeof *s->outer);
+    return s->type_of && s->work && s->scratch && s->splits && s->copies && s->programs && s->slot_free && s->slots &&
+                   s->twins && s->ids && s->wanted && s->outer
+               ? TN_OK
+               : TN_E_NOMEM;
+}
+
+static tn_status make_programs(job *j) {
+    tn__schedule *s = j->s;
+    for (size_t i = 0; i < s->n_splits; i++) {
+        const tn__split *split = &s->splits[i];
+        tn_backend *backend = j->sched->backends[split->backend];
+        for (size_t k = 0; k < split->n_slots; k++) {
+            size_t at = split->first_program + k;
+            if (split->n_slots > 1) TN_TRY(tn_event_new(tn_backend_device(backend), &s->slot_free[at]));
+            if (!split->n_nodes) continue;
+            TN_TRY(tn_program_new(backend, s->work + k * s->n_nodes + split->first_node, split->n_nodes,
+                                  &s->programs[at]));
+            size_t scratch = tn_program_scratch(s->programs[at]);
+            if (scratch > s->scratch[split->backend]) s->scratch[split->backend] = scratch;
+        }
     }
     return TN_OK;
 }
 
 static tn_status build(job *j) {
     tn__schedule *s = j->s;
-    size_t n_copies = count_copies(j), total = j->n + n_copies;
-    tn_arena_params params = {.size = tn_arena_size_for(total, total ? total : 1), .no_alloc = true};
-    TN_TRY(tn_arena_new(&params, &s->arena));
-    TN_TRY(tn_graph_new(s->arena, total ? total : 1, &s->graph));
-    s->type_of = tn_calloc(total + 1, sizeof *s->type_of);
-    s->work = tn_calloc(s->n_nodes + 1, sizeof *s->work);
-    s->scratch = tn_calloc(j->sched->n_backends, sizeof *s->scratch);
-    if (!s->type_of || !s->work || !s->scratch) return TN_E_NOMEM;
-
+    TN_TRY(cut_graph(j));
+    TN_TRY(make_room(j));
     for (size_t i = 0; i < s->n_leaves; i++) {
         tn_tensor *c = clone(j, tn_graph_leaf(j->graph, i));
         if (!c) return tn_arena_status(s->arena);
         s->clones[s->n_nodes + i] = c;
         TN_TRY(append(j, c, s->places[s->n_nodes + i].backend));
     }
-    size_t begin = 0;
-    int current = -1;
-    for (size_t i = 0; i < s->n_nodes; i++) {
-        if (tn__is_view_op(tn_graph_node(j->graph, i))) continue;
-        if (current >= 0 && s->places[i].backend != current) {
-            TN_TRY(build_split(j, begin, i));
-            begin = i;
-        }
-        current = s->places[i].backend;
-    }
-    TN_TRY(build_split(j, begin, s->n_nodes));
-    for (size_t i = 0; i < s->n_leaves; i++)
-        s->type_of[tn_graph_node_count(s->graph) + i] = (uint16_t)s->places[s->n_nodes + i].backend;
+    for (size_t k = 0; k < j->n_cuts; k++)
+        TN_TRY(build_split(j, &j->cuts[k], k + 1 < j->n_cuts ? j->cuts[k + 1].begin : s->n_nodes));
 
+    uint16_t *leaves = s->type_of + tn_graph_node_count(s->graph);
+    for (size_t i = 0; i < s->n_leaves; i++) *leaves++ = (uint16_t)s->places[s->n_nodes + i].backend;
     for (size_t i = 0; i < s->n_splits; i++) {
-        tn__split *split = &s->splits[i];
-        if (!split->n_nodes) continue;
-        TN_TRY(tn_program_new(j->sched->backends[split->backend], s->work + split->first_node, split->n_nodes,
-                              &split->program));
-        size_t scratch = tn_program_scratch(split->program);
-        if (scratch > s->scratch[split->backend]) s->scratch[split->backend] = scratch;
+        const tn__split *split = &s->splits[i];
+        for (size_t c = 0; split->n_slots > 1 && c < split->n_copies; c++)
+            for (size_t k = 0; !s->copies[split->first_copy + c].ids && k < split->n_slots; k++)
+                *leaves++ = (uint16_t)split->backend;
     }
-    return TN_OK;
+    for (size_t i = 0; i < j->n; i++) {
+        const tn_tensor *c = s->clones[i];
+        if (!c->view_src && !c->data && (c->op == TN_OP_NONE || c->flags & TN_FLAG_OUTPUT))
+            s->outer[s->n_outer++] = (uint32_t)i;
+    }
+    return make_programs(j);
 }
 
 tn_status tn__schedule_new(const tn_sched *sched, tn_graph *graph, tn__schedule **out) {
@@ -223,13 +391,18 @@ tn_status tn__schedule_new(const tn_sched *sched, tn_graph *graph, tn__schedule 
     s->clones = tn_calloc(j.n + 1, sizeof *s->clones);
     j.copy = tn_calloc(j.n + 1, sizeof *j.copy);
     j.copy_split = tn_calloc(j.n + 1, sizeof *j.copy_split);
+    j.copy_ids = tn_calloc(j.n + 1, sizeof *j.copy_ids);
+    j.twin = tn_calloc(j.n + 1, sizeof *j.twin);
     tn_status status = TN_E_NOMEM;
-    if (!s->places || !s->clones || !j.copy || !j.copy_split) goto out;
+    if (!s->places || !s->clones || !j.copy || !j.copy_split || !j.copy_ids || !j.twin) goto out;
     TN_TRY_GOTO(tn__sched_assign(sched, graph, s->places), status, out);
     TN_TRY_GOTO(build(&j), status, out);
 out:
     tn_free(j.copy);
     tn_free(j.copy_split);
+    tn_free(j.copy_ids);
+    tn_free(j.twin);
+    tn_free(j.cuts);
     if (status != TN_OK)
         tn__schedule_free(s);
     else

@@ -95,6 +95,21 @@ static tn_status run_world(world *w, tn_sched *s, float *result) {
     return tn_tensor_get(w->output, result);
 }
 
+/* Several runs with other inputs each, queued one behind the other; what each gave. */
+enum { IN_FLIGHT = 6 };
+static void run_ahead(world *w, tn_sched *s, float results[IN_FLIGHT][WIDTH * 8]) {
+    assert_ok(tn_sched_alloc(s, w->graph));
+    int backend = tn_sched_backend_of(s, w->graph, w->output);
+    for (uint64_t run = 0; run < IN_FLIGHT; run++) {
+        for (int i = 0; i < 4; i++)
+            if (w->inputs[i]->data) fill(w->inputs[i], 300 + 10 * run + (uint64_t)i);
+        assert_ok(tn_sched_run_async(s, w->graph));
+        assert_ok(tn_backend_get_async(tn_sched_backend(s, (size_t)backend), w->output, results[run], 0,
+                                       tn_nbytes(w->output)));
+    }
+    assert_ok(tn_sched_synchronize(s));
+}
+
 static void free_world(world *w) {
     for (int i = 0; i < 6; i++) tn_buffer_free(w->weight_buffers[i]);
     tn_arena_free(w->arena);
@@ -124,15 +139,18 @@ static void check_splits(const tn_sched *s) {
                                          c->copies[split->first_copy + b].source);
             assert_int_equal(split->first_node, work);
             work += split->n_nodes;
-            for (size_t n = 0; n < split->n_nodes; n++) {
-                const tn_tensor *t = c->work[split->first_node + n];
+            for (size_t n = 0; n < split->n_nodes * split->n_slots; n++) {
+                size_t slot = n / split->n_nodes, at = split->first_node + n % split->n_nodes;
+                const tn_tensor *t = c->work[slot * c->n_nodes + at], *first = c->work[at];
                 assert_true(tn_device_supports_op(device, t, NULL, 0));
+                assert_ptr_equal(t->data, first->data); /* programs for other slots share all but the copies */
                 for (int x = 0; x < TN_MAX_SRC; x++) {
                     if (!t->src[x]) continue;
                     const tn_tensor *root = t->src[x]->view_src ? t->src[x]->view_src : t->src[x];
                     tn_buffer_type *type =
                         root->buffer ? tn_buffer_get_type(root->buffer) : s->types[s->n_backends - 1];
                     assert_true(tn_device_supports_buffer_type(device, type));
+                    if (slot) continue;
                     assert_true(tn_graph_index(c->graph, t->src[x]) < tn_graph_index(c->graph, t) ||
                                 t->src[x]->op == TN_OP_NONE);
                 }
@@ -150,14 +168,16 @@ static void any_set_of_devices_gives_the_same_bits(void **state) {
         rng r = {round * 77 + 5};
         world w;
         float want[WIDTH * 8] = {0}, got[WIDTH * 8] = {0};
+        float want_ahead[IN_FLIGHT][WIDTH * 8] = {{0}}, got_ahead[IN_FLIGHT][WIDTH * 8] = {{0}};
         build_world(&w, round);
         place_weights(&w, one, &r);
         assert_ok(run_world(&w, one, want));
+        run_ahead(&w, one, want_ahead);
         tn_sched_reset(one);
         free_world(&w);
 
         tn_sched *many;
-        tn_sched_params p = {.n_threads = 1};
+        tn_sched_params p = {.n_threads = 1, .pipeline_copies = round % 2 ? 0 : 2 + (int)(round / 2 % 3)};
         size_t n = 1 + rng_below(&r, 4);
         for (size_t i = 0; i < n; i++) p.devices[i] = devices[(round + i) % 4];
         assert_ok(tn_sched_new(&p, &many));
@@ -175,6 +195,10 @@ static void any_set_of_devices_gives_the_same_bits(void **state) {
         assert_ok(run_world(&w, many, got)); /* again, from what it remembers */
         assert_memory_equal(want, got, (size_t)tn_nbytes(w.output));
         assert_int_equal(tn_sched_get_stats(many).schedules_made, 1);
+        if (p.pipeline_copies) {
+            run_ahead(&w, many, got_ahead);
+            assert_memory_equal(want_ahead, got_ahead, sizeof want_ahead);
+        }
         tn_sched_free(many);
         free_world(&w);
     }
@@ -230,6 +254,7 @@ static void two_graphs_keep_their_plans(void **state) {
     tn_sched_stats stats = tn_sched_get_stats(s);
     assert_int_equal(stats.plans_made, 2);
     assert_int_equal(stats.schedules_made, 2);
+    assert_int_equal(stats.buffers_grown, 1);
     tn_sched_reset(s);
     const tn_plan *fresh; /* made on demand */
     assert_ok(tn_sched_plan(s, graph[0], &fresh, NULL));
@@ -288,6 +313,137 @@ static void stale_bindings_are_never_followed(void **state) {
     tn_arena_free(arena);
 }
 
+/* Graphs that share tensors: each finds its own addresses in them, though the other was bound in between. */
+static void graphs_may_share_tensors(void **state) {
+    (void)state;
+    tn_sched *s;
+    tn_arena *arena;
+    tn_graph *graph[2];
+    assert_ok(tn_sched_new(&(tn_sched_params){.devices = {"sim:16M,name=a"}, .n_threads = 1}, &s));
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 18, .no_alloc = true}, &arena));
+    tn_tensor *pad = tn_input(arena, TN_F32, WIDTH, 8), *x = tn_input(arena, TN_F32, WIDTH, 4);
+    tn_tensor *y = tn_output(tn_silu(arena, x)), *z = tn_output(tn_add(arena, pad, tn_concat(arena, y, y, 1)));
+    assert_ok(tn_graph_of(arena, y, &graph[0]));
+    assert_ok(tn_graph_of(arena, z, &graph[1]));
+    float data[WIDTH * 8], first[WIDTH * 4], again[WIDTH * 4];
+    rng r = {3};
+    for (size_t i = 0; i < WIDTH * 8; i++) data[i] = rng_normal(&r);
+    assert_ok(tn_sched_pin(s, y, 0));
+    for (int turn = 0; turn < 6; turn++) {
+        assert_ok(tn_sched_alloc(s, graph[turn % 2]));
+        assert_ok(tn_tensor_set(x, data));
+        if (turn % 2) assert_ok(tn_tensor_set(pad, data));
+        assert_ok(tn_sched_run(s, graph[turn % 2]));
+        assert_ok(tn_tensor_get(y, turn ? again : first));
+        if (turn) assert_memory_equal(first, again, sizeof first);
+    }
+    /* A pin given later counts. */
+    assert_int_equal(tn_sched_backend_of(s, graph[0], y), 0);
+    assert_ok(tn_sched_pin(s, y, 1));
+    assert_ok(tn_sched_alloc(s, graph[0]));
+    assert_int_equal(tn_sched_backend_of(s, graph[0], y), 1);
+    tn_sched_free(s);
+    tn_arena_free(arena);
+}
+
+static void only_so_many_schedules_are_remembered(void **state) {
+    (void)state;
+    enum { GRAPHS = 9 };
+    tn_sched *s;
+    tn_arena *arena;
+    tn_tensor *in[GRAPHS], *out[GRAPHS];
+    tn_graph *graph[GRAPHS];
+    tn_sched_params p = {.devices = {"sim:16M,name=a"}, .n_threads = 1, .max_schedules = 3};
+    assert_ok(tn_sched_new(&p, &s));
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 20, .no_alloc = true}, &arena));
+    for (int g = 0; g < GRAPHS; g++) chain(arena, 3 + g, 4, &in[g], &out[g], &graph[g]);
+    assert_ok(tn_sched_reserve(s, graph[0]));
+    float data[WIDTH * 4], want[GRAPHS][WIDTH * 4], got[WIDTH * 4];
+    rng r = {3};
+    for (size_t i = 0; i < WIDTH * 4; i++) data[i] = rng_normal(&r);
+    for (int turn = 0; turn < 3 * GRAPHS; turn++) {
+        int g = turn % GRAPHS;
+        assert_ok(tn_sched_alloc(s, graph[g]));
+        assert_ok(tn_tensor_set(in[g], data));
+        assert_ok(tn_sched_run(s, graph[g]));
+        assert_ok(tn_tensor_get(out[g], turn < GRAPHS ? want[g] : got));
+        if (turn >= GRAPHS) assert_memory_equal(want[g], got, sizeof got);
+        assert_true(s->n_schedules <= 4);
+    }
+    tn_sched_stats stats = tn_sched_get_stats(s);
+    /* In turns none of the others is remembered for long enough; the reserved one always is. */
+    assert_int_equal(stats.schedules_made, 1 + 3 * (GRAPHS - 1));
+    assert_int_equal(stats.schedules_forgotten, stats.schedules_made - 4);
+    assert_int_equal(stats.plans_made, stats.schedules_made);
+    /* The last three are there still. */
+    for (int g = GRAPHS - 3; g < GRAPHS; g++) assert_ok(tn_sched_run(s, graph[g]));
+    assert_int_equal(tn_sched_get_stats(s).schedules_made, stats.schedules_made);
+    tn_sched_free(s);
+    tn_arena_free(arena);
+}
+
+/* ---- Experts ------------------------------------------------------------------------------------------------- */
+
+/* Weights on the host, the product on a device: only the matrices that the ids name go over. */
+static void only_experts_in_use_are_copied(void **state) {
+    (void)state;
+    enum { EXPERTS = 16, USED = 2, TOKENS = 3 };
+    static const int32_t picks[][USED * TOKENS] = {{3, 4, 3, 4, 4, 3}, {0, 15, 7, 0, 15, 7}, {9, 9, 9, 9, 9, 9}};
+    static const int32_t others[USED * TOKENS] = {5, 5, 5, 6, 7, 5};
+    static const size_t distinct[] = {2, 3, 1};
+    for (int copies = 1; copies <= 4; copies += 3) {
+        float want[3][WIDTH * USED * TOKENS], got[WIDTH * USED * TOKENS];
+        for (int on_device = 0; on_device < 2; on_device++) {
+            tn_sched *s;
+            tn_arena *arena;
+            tn_graph *graph;
+            tn_buffer *buffer;
+            tn_device *cpu;
+            tn_sched_params p = {.devices = {"sim:16M,name=a"}, .n_threads = 1, .pipeline_copies = copies};
+            assert_ok(tn_device_find("cpu", &cpu));
+            assert_ok(tn_sched_new(&p, &s));
+            assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 18, .no_alloc = true}, &arena));
+            tn_tensor *w = tn_tensor_nd(arena, TN_F32, WIDTH, WIDTH, EXPERTS);
+            tn_tensor *x = tn_input(arena, TN_F32, WIDTH, 1, TOKENS), *ids = tn_input(arena, TN_I32, USED, TOKENS);
+            tn_tensor *other_ids = tn_input(arena, TN_I32, USED, TOKENS);
+            tn_tensor *chosen = tn_cont(arena, ids), *other = tn_cont(arena, other_ids); /* computed on the device */
+            tn_tensor *y = tn_mul_mat_id(arena, w, tn_silu(arena, x), chosen);
+            tn_tensor *z = tn_mul_mat_id(arena, w, tn_mul_mat_id(arena, w, y, chosen), other);
+            tn_output(z);
+            assert_ok(tn_graph_of(arena, z, &graph));
+            for (size_t i = 0; i < tn_graph_node_count(graph); i++)
+                assert_ok(tn_sched_pin(s, tn_graph_node(graph, i), on_device ? 0 : 1));
+            tn_buffer_type *type = tn_device_buffer_type(cpu);
+            assert_ok(tn_buffer_new(type, tn_nbytes(w), &buffer));
+            tn_buffer_set_usage(buffer, TN_USAGE_WEIGHTS);
+            assert_ok(tn_buffer_bind(buffer, w, 0));
+            float *weights = malloc(tn_nbytes(w));
+            rng r = {4};
+            for (int64_t i = 0; i < tn_nelements(w); i++) weights[i] = 0.2f * rng_normal(&r);
+            assert_ok(tn_tensor_set(w, weights));
+            free(weights);
+            assert_ok(tn_sched_reserve(s, graph));
+            for (int pick = 0; pick < 3; pick++) {
+                fill(x, 7);
+                assert_ok(tn_tensor_set(ids, picks[pick]));
+                assert_ok(tn_tensor_set(other_ids, others));
+                uint64_t before = tn_sched_get_stats(s).bytes_copied;
+                assert_ok(tn_sched_run(s, graph));
+                uint64_t copied = tn_sched_get_stats(s).bytes_copied - before;
+                assert_ok(tn_tensor_get(z, on_device ? got : want[pick]));
+                if (!on_device) continue;
+                assert_memory_equal(want[pick], got, sizeof got);
+                /* The second product finds the first one's experts; the third, with other ids, gets three. */
+                size_t expert = WIDTH * WIDTH * sizeof(float);
+                assert_int_equal(copied, tn_nbytes(x) + 2 * tn_nbytes(ids) + (distinct[pick] + 3) * expert);
+            }
+            tn_sched_free(s);
+            tn_buffer_free(buffer);
+            tn_arena_free(arena);
+        }
+    }
+}
+
 /* ---- Faults -------------------------------------------------------------------------------------------------- */
 
 static tn__sim *sim_of(const char *name) {
@@ -309,14 +465,16 @@ static void every_fault_surfaces_and_can_be_left_behind(void **state) {
     tn_device *device;
     assert_ok(tn_device_find(spec, &device));
     tn__sim *sim = sim_of("fragile");
-    for (size_t kind = 0; kind < 3; kind++) {
+    for (size_t kind = 0; kind < 6; kind++) {
+        int copies = kind < 3 ? 1 : 3;
         for (long n = 1; n < 200; n++) {
             world w;
             tn_sched *s;
             rng r = {9};
             float want[WIDTH * 8], got[WIDTH * 8];
             build_world(&w, 12);
-            assert_ok(tn_sched_new(&(tn_sched_params){.devices = {spec}, .n_threads = 1}, &s));
+            assert_ok(
+                tn_sched_new(&(tn_sched_params){.devices = {spec}, .n_threads = 1, .pipeline_copies = copies}, &s));
             place_weights(&w, s, &r);
             assert_ok(run_world(&w, s, want));
             tn_sched_reset(s); /* so that everything is scheduled and planned anew, into old buffers */
@@ -324,15 +482,16 @@ static void every_fault_surfaces_and_can_be_left_behind(void **state) {
             build_world(&larger, 13);
             rng r2 = {9};
             place_weights(&larger, s, &r2);
-            atomic_long *counter = (atomic_long *)((char *)sim + kinds[kind].offset);
+            atomic_long *counter = (atomic_long *)((char *)sim + kinds[kind % 3].offset);
             atomic_store(counter, n);
             tn_status status = run_world(&larger, s, got);
             bool fired = atomic_load(counter) <= 0;
             atomic_store(counter, 0);
             atomic_store(&sim->lost, false);
             if (fired) {
-                assert_int_equal(status, kinds[kind].status);
+                assert_int_equal(status, kinds[kind % 3].status);
                 assert_non_null(strstr(tn_error(), "fragile"));
+                if (kind % 3 < 2) assert_non_null(strstr(tn_error(), "bytes"));
             } else {
                 assert_int_equal(status, TN_OK);
             }
@@ -455,6 +614,9 @@ int main(void) {
         cmocka_unit_test(any_set_of_devices_gives_the_same_bits),
         cmocka_unit_test(two_graphs_keep_their_plans),
         cmocka_unit_test(stale_bindings_are_never_followed),
+        cmocka_unit_test(graphs_may_share_tensors),
+        cmocka_unit_test(only_so_many_schedules_are_remembered),
+        cmocka_unit_test(only_experts_in_use_are_copied),
         cmocka_unit_test(every_fault_surfaces_and_can_be_left_behind),
         cmocka_unit_test(many_devices_and_nodes_work),
         cmocka_unit_test(an_op_nobody_supports_names_everyone),

@@ -52,6 +52,7 @@ typedef struct stream {
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
+    tn_event *copied; /* this stream came to a copy between two of them */
     command ring[RING];
     uint64_t put, taken, done; /* commands ever enqueued, taken by the thread, finished */
     bool stop;
@@ -168,7 +169,7 @@ static tn_status execute(stream *s, const command *c) {
     case COMMAND_SET: return tn_tensor_set_at(c->tensor, c->data, c->offset, c->size);
     case COMMAND_GET: return tn_tensor_get_at(c->tensor, c->data, c->offset, c->size);
     case COMMAND_COPY: {
-        /* Within the device; other copies go through the host before they are queued. */
+        /* Within the device, or out of it into another simulated one. */
         TN_TRY(tn__sim_check(s->sim));
         if (tn__sim_fault(&s->sim->fail_copy))
             return tn_fail(TN_E_DEVICE, "%s: a copy of %zu bytes failed", s->sim->device.name, c->size);
@@ -257,12 +258,26 @@ static tn_status get_async(tn_backend *backend, const tn_tensor *tensor, void *d
                                              .size = size});
 }
 
+static bool in_simulated(const tn_tensor *t) { return t->buffer && t->buffer->type->ops == &tn__sim_type_ops; }
+
 static tn_status copy_async(tn_backend *from, tn_backend *to, const tn_tensor *source, tn_tensor *target) {
     size_t size = tn_nbytes(source);
     bool from_host = source->data && (!source->buffer || source->buffer->type->is_host),
-         to_sim = to->ops->copy_async == copy_async;
-    if (from == to && to_sim)
-        return enqueue(to->impl, &(command){.kind = COMMAND_COPY, .source = source, .tensor = target, .size = size});
+         from_sim = from->ops->copy_async == copy_async, to_sim = to->ops->copy_async == copy_async;
+    if (from_sim && to_sim && in_simulated(source) && in_simulated(target)) {
+        /* After the earlier work of both, in the source's queue; the target's later work waits for it. */
+        stream *f = from->impl, *t = to->impl;
+        if (f != t) {
+            TN_TRY(tn__sim_event_record(t->copied, to));
+            TN_TRY(tn__sim_event_wait(t->copied, from));
+        }
+        TN_TRY(enqueue(f, &(command){.kind = COMMAND_COPY, .source = source, .tensor = target, .size = size}));
+        if (f != t) {
+            TN_TRY(tn__sim_event_record(f->copied, from));
+            TN_TRY(tn__sim_event_wait(f->copied, to));
+        }
+        return TN_OK;
+    }
     if (from_host && to_sim) {
         /* The host's work is done when this is called (the CPU is synchronous), so the data can be read by the queue.
          */
@@ -288,6 +303,7 @@ static void backend_free(tn_backend *backend) {
     pthread_join(s->thread, NULL);
     pthread_mutex_destroy(&s->mutex);
     pthread_cond_destroy(&s->changed);
+    tn__sim_event_free(s->copied);
     tn_backend_free(s->cpu);
     tn_free(s);
 }
@@ -309,8 +325,10 @@ tn_status tn__sim_backend_new(tn_device *device, const tn_backend_params *params
     s->sim = device->impl;
     s->base = (tn_backend){.ops = &backend_ops, .device = device, .impl = s};
     tn_backend_params cpu = {.n_threads = 1, .abort = params->abort, .abort_user = params->abort_user};
-    tn_status status = tn_backend_new(tn__cpu_device(), &cpu, &s->cpu);
+    tn_status status = tn__sim_event_new(device, &s->copied);
+    if (status == TN_OK) status = tn_backend_new(tn__cpu_device(), &cpu, &s->cpu);
     if (status != TN_OK) {
+        if (s->copied) tn__sim_event_free(s->copied);
         tn_free(s);
         return status;
     }
@@ -318,6 +336,7 @@ tn_status tn__sim_backend_new(tn_device *device, const tn_backend_params *params
     pthread_cond_init(&s->changed, NULL);
     if (pthread_create(&s->thread, NULL, work, s) != 0) {
         tn_backend_free(s->cpu);
+        tn__sim_event_free(s->copied);
         tn_free(s);
         return tn_fail(TN_E_NOMEM, "%s: its thread cannot be started", device->name);
     }
