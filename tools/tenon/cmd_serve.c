@@ -5,6 +5,7 @@
 
 #include <event2/listener.h>
 #include <event2/thread.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -107,6 +108,27 @@ static int configure(struct server *server, const struct args *args) {
     return code ? code : find_models(server, args);
 }
 
+/* evhttp's own way to bind leaves room for 128 connections that nobody has accepted yet; with more at once the kernel
+ * drops some, and their clients would neither be answered nor told. */
+static struct evhttp_bound_socket *bind_socket(struct server *server, const char *host, int port) {
+    enum { BACKLOG = 4096 };
+    char service[16];
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *list = NULL;
+    struct evhttp_bound_socket *bound = NULL;
+    snprintf(service, sizeof service, "%d", port);
+    if (getaddrinfo(host, service, &hints, &list) != 0) return NULL;
+    for (struct addrinfo *a = list; a && !bound; a = a->ai_next) {
+        struct evconnlistener *listener = evconnlistener_new_bind(
+            server->base, NULL, NULL, LEV_OPT_REUSEABLE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_CLOSE_ON_FREE, BACKLOG,
+            a->ai_addr, (int)a->ai_addrlen);
+        if (!listener) continue;
+        bound = evhttp_bind_listener(server->http, listener);
+        if (!bound) evconnlistener_free(listener);
+    }
+    freeaddrinfo(list);
+    return bound;
+}
+
 static int listen_at(struct server *server, struct watch *watch, const struct args *args) {
     const char *host = args_text(args, "host");
     int port = (int)args_int(args, "port");
@@ -118,7 +140,7 @@ static int listen_at(struct server *server, struct watch *watch, const struct ar
     evhttp_set_allowed_methods(server->http, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_OPTIONS |
                                                  EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE | EVHTTP_REQ_PATCH);
     evhttp_set_gencb(server->http, on_request, server);
-    watch->socket = evhttp_bind_socket_with_handle(server->http, host, (ev_uint16_t)port);
+    watch->socket = bind_socket(server, host, port);
     if (!watch->socket) return fail("cannot listen at %s:%d: is the port taken?", host, port);
     /* Binding does not say when there was no memory to listen; asking a second time does. */
     if (evconnlistener_enable(evhttp_bound_socket_get_listener(watch->socket)) != 0)

@@ -4,10 +4,13 @@
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <event2/keyvalq_struct.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/socket.h>
 
 #include "http.h"
 
@@ -273,6 +276,10 @@ static void stream_start(struct request *r) {
     add_headers(r->http, "text/event-stream; charset=utf-8");
     evhttp_add_header(out, "Cache-Control", "no-cache");
     evhttp_add_header(out, "X-Accel-Buffering", "no");
+    /* Every piece of text leaves at once, instead of waiting for the one before to be confirmed. */
+    struct bufferevent *bev = bufferevent_of(r->http);
+    int on = 1;
+    if (bev) setsockopt(bufferevent_getfd(bev), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     log_access(r->served->server, r->http, 200);
     evhttp_send_reply_start(r->http, 200, "OK");
     r->started = true;
