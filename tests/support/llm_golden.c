@@ -1,6 +1,7 @@
 /* Reading golden logits: int32 n_tokens, int32 n_vocab, tokens, f32 logits. */
 #include "llm_golden.h"
 
+#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,15 +14,48 @@ const char *const golden_archs[] = {
     "stablelm-dense", "starcoder-dense", "starcoder2-dense", NULL,
 };
 
+enum { MOST = 64 };
+static char names[MOST][512];
+static const char *list[MOST + 1];
+
+static void list_name(const char *folder, const char *name, int length) {
+    static size_t used;
+    if (used == MOST) return;
+    snprintf(names[used], sizeof names[used], "%s/%.*s", folder, length, name);
+    list[used] = names[used];
+    used++;
+}
+
+const char *const *golden_models(void) {
+    const char *folder = getenv("TENON_LLM_FOLDER");
+    if (list[0]) return list;
+    if (!folder) {
+        for (const char *const *name = golden_archs; *name; name++) list_name("archs", *name, 255);
+        return list;
+    }
+    struct dirent **entries;
+    int n = scandir(folder, &entries, NULL, alphasort);
+    for (int i = 0; i < n; i++) {
+        size_t length = strlen(entries[i]->d_name);
+        if (length > 5 && strcmp(entries[i]->d_name + length - 5, ".gguf") == 0)
+            list_name(folder, entries[i]->d_name, (int)length - 5);
+        free(entries[i]);
+    }
+    if (n >= 0) free(entries);
+    return list;
+}
+
+static const char *file_of(const char *name) { return name[0] == '/' ? name : golden_path(name); }
+
 bool golden_load(const char *relative, golden_model *g) {
-    char name[256];
+    char name[512];
     memset(g, 0, sizeof *g);
     snprintf(name, sizeof name, "%s.gguf", relative);
-    const char *path = golden_path(name);
+    const char *path = file_of(name);
     if (!path) return false;
     snprintf(g->path, sizeof g->path, "%s", path);
     snprintf(name, sizeof name, "%s.logits", relative);
-    path = golden_path(name);
+    path = file_of(name);
     size_t size;
     if (!path || !(g->memory = read_file(path, &size))) return false;
     const int32_t *head = g->memory;

@@ -16,8 +16,11 @@ typedef struct golden_model {
 
 /* The golden architectures, NULL at the end. */
 extern const char *const golden_archs[];
+/* What to test with, NULL at the end: the golden architectures ("archs/NAME"), or the models NAME.gguf with
+ * NAME.logits beside them in the folder $TENON_LLM_FOLDER, as "/folder/NAME". */
+const char *const *golden_models(void);
 
-/* Loads "archs/NAME"; false when the golden folder is absent. */
+/* Loads one of them, by its name without the ending; false when the golden folder is absent. */
 bool golden_load(const char *relative, golden_model *g);
 void golden_free(golden_model *g);
 

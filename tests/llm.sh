@@ -1,0 +1,102 @@
+#!/bin/bash
+# The engine on models made here: the golden Hugging Face folders, converted, through every way of the cache; large
+# synthetic models, planned and made; and the commands plan, embed, perplexity and logits.
+set -u
+build=$1
+tenon=$build/bin/tenon failures=0
+golden=${TENON_GOLDEN:-${TENON_GOLDEN_DEFAULT:-}}
+skip() { echo "skipped: $1"; exit 77; }
+[ -x "$tenon" ] || skip "the tenon program is not built"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed() { echo "FAILED: $1"; failures=$((failures + 1)); }
+check() { # description, expected exit code, pattern expected in stdout+stderr, command…
+    local what=$1 code=$2 pattern=$3 got
+    shift 3
+    "$@" > "$work/out" 2>&1
+    got=$?
+    if [[ $got != "$code" ]] || ! grep -qE -- "$pattern" "$work/out"; then
+        failed "$what: exit $got (expected $code), output:"
+        head -n 20 "$work/out"
+    fi
+}
+
+# ---- Converted models --------------------------------------------------------------------------------------------
+if [ -d "$golden/hf" ] && [ -x "$build/tests/test_llm" ]; then
+    mkdir "$work/hf"
+    for folder in "$golden"/hf/*/; do
+        name=$(basename "$folder")
+        "$tenon" convert "$folder" "$work/hf/$name.gguf" > "$work/out" 2>&1 || failed "$name: $(cat "$work/out")"
+        cp "$folder/logits.bin" "$work/hf/$name.logits"
+    done
+    TENON_LLM_FOLDER=$work/hf "$build/tests/test_llm" > "$work/out" 2>&1 || failed "converted models: $(grep -v OK "$work/out")"
+    grep -q SKIPPED "$work/out" && failed "converted models were skipped: $(cat "$work/out")"
+else
+    echo "note: no golden folders of Hugging Face models (set TENON_GOLDEN)"
+fi
+
+# ---- Large models ------------------------------------------------------------------------------------------------
+# A file with the size of the real one and holes for its weights: enough for everything but running it.
+hollow() { # shape, file
+    "$tenon" synth "$2" --shape "$1" --type Q4_K_M --no-data > /dev/null || failed "synth $1"
+    local bytes
+    bytes=$("$tenon" plan "$2" --json | sed -n 's/.*"bytes": \([0-9]*\).*/\1/p')
+    LC_ALL=C sed -i 's/tenon\.no_data/tenon.no_dat_/' "$2"
+    truncate -s $(($(stat -c %s "$2") + bytes + 64)) "$2"
+}
+if [ -x "$build/tests/test_llm_fit" ]; then
+    for shape in 1b 8b; do
+        mkdir "$work/$shape"
+        hollow $shape "$work/$shape/$shape.gguf"
+        TENON_LLM_FOLDER=$work/$shape "$build/tests/test_llm_fit" > "$work/out" 2>&1 || failed "$shape: $(grep -v OK "$work/out")"
+    done
+fi
+
+# ---- tenon plan --------------------------------------------------------------------------------------------------
+for shape in 1b 8b 70b; do "$tenon" synth "$work/$shape.gguf" --shape $shape --type Q4_K_M --no-data > /dev/null; done
+check "a model that fits" 0 'It fits' "$tenon" plan "$work/1b.gguf" --device sim:8G
+check "a model that does not" 3 'sim[0-9]+ lacks .* bytes' "$tenon" plan "$work/1b.gguf" --device sim:64M -ngl 99
+check "what would make it fit" 3 'To make it fit: ' "$tenon" plan "$work/8b.gguf" --device sim:6G -ngl 99 --ctx 32768
+check "a large model on devices that do not exist" 0 'It fits' \
+    "$tenon" plan "$work/70b.gguf" --device sim:48G,name=a --device sim:48G,name=b
+check "JSON" 0 '"fits": true' "$tenon" plan "$work/1b.gguf" --json
+check "pictures" 0 'fits' "$tenon" plan "$work/1b.gguf" --svg "$work/p.svg" --html "$work/p.html"
+grep -q '</svg>' "$work/p.svg" || failed "the picture is not complete"
+[ "$(grep -c '</svg>' "$work/p.html")" = 2 ] || failed "the page has not two pictures"
+check "no such model" 1 'No such file' "$tenon" plan "$work/none.gguf"
+# Compute and scratch memory of a prefill of 512 tokens, in context 4096.
+sum=$("$tenon" plan "$work/1b.gguf" --ctx 4096 --ubatch 512 --device cpu --json |
+    awk -F'[:,]' '/"compute"|"scratch"/ { s += $2 } END { print s }')
+[ "$sum" -gt 0 ] && [ "$sum" -le $((24 << 20)) ] || failed "the 1B model computes in $sum bytes, more than 24 MiB"
+
+# ---- embed, perplexity, logits -----------------------------------------------------------------------------------
+small=layers=2,width=64,heads=4,kv=4,head=16,ffn=96,vocab=600,ctx=64
+for arch in bert llama; do "$tenon" synth "$work/$arch.gguf" --arch $arch --shape $small --type f32 > /dev/null; done
+check "cosines" 0 '^1.000000 1.000000$' "$tenon" embed "$work/bert.gguf" -p "the same" -p "the same" --similarity
+"$tenon" embed "$work/llama.gguf" -p hello > "$work/a"
+[ "$(wc -w < "$work/a")" = 64 ] || failed "an embedding has $(wc -w < "$work/a") numbers, not 64"
+awk '{ for (i = 1; i <= NF; i++) s += $i * $i } END { exit !(s > 0.9999 && s < 1.0001) }' "$work/a" || failed "its length is not 1"
+printf 'one\ntwo\n\nthree\n' | "$tenon" embed "$work/bert.gguf" > "$work/a"
+[ "$(wc -l < "$work/a")" = 3 ] || failed "three lines did not give three embeddings"
+check "JSON embeddings" 0 '"index":1,"text":1,"embedding":\[' "$tenon" embed "$work/bert.gguf" -p a -p b --json
+check "no classifier" 1 'no classifier' "$tenon" embed "$work/bert.gguf" -p a --pooling rank
+check "too long for an encoder" 1 'as a whole' "$tenon" embed "$work/bert.gguf" -p "a b c d e f g h i j k l" --ubatch 4
+
+# The perplexity is what the logits say.
+words=$(for i in $(seq 30); do printf 'tree %d house ' $i; done)
+printf '%s' "$words" > "$work/text"
+"$tenon" tokenize "$work/llama.gguf" --add-special < "$work/text" | tr ' ' '\n' | head -n 32 > "$work/ids"
+check "a text that is too short" 1 'fewer than one chunk' "$tenon" perplexity "$work/llama.gguf" -f "$work/text" --ctx 4096
+"$tenon" perplexity "$work/llama.gguf" -f "$work/text" --ctx 32 --chunks 1 --cache-type f32 --json > "$work/a" ||
+    failed "perplexity"
+"$tenon" logits "$work/llama.gguf" --tokens @"$work/ids" --out "$work/l.f32" || failed "logits"
+expected=$(od -An -v -t f4 -w2400 "$work/l.f32" | awk -v ids="$(tr '\n' ' ' < "$work/ids")" '
+    BEGIN { split(ids, id, " ") }
+    NR > 16 && NR < 32 { s = 0; for (i = 1; i <= NF; i++) s += exp($i); sum += log(s) - $(id[NR + 1] + 1); n++ }
+    END { printf "%.4f", exp(sum / n) }')
+got=$(sed 's/.*"perplexity": \([0-9.]*\).*/\1/' "$work/a")
+awk -v a="$got" -v b="$expected" 'BEGIN { exit !(a > 0 && a / b > 0.9999 && a / b < 1.0001) }' ||
+    failed "the perplexity is $got, the logits say $expected"
+
+[ $failures = 0 ] && echo "all good"
+exit $((failures > 0))
