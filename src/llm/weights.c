@@ -140,9 +140,36 @@ static bool layer_has(const tn__layer *layer, const char *name, size_t length) {
     return false;
 }
 
+static tn_status missing(const tn_model *m, int32_t layer, const char *name) {
+    char prefix[32] = "";
+    if (layer >= 0) snprintf(prefix, sizeof prefix, "blk.%d.", layer);
+    return tn_fail(TN_E_FORMAT, "%s: tensor '%s%s.weight' is missing", tn_gguf_path(m->file), prefix, name);
+}
+
+/* Tensors that others in the same layer call for. */
+static tn_status check_layer(const tn_model *m, int32_t i) {
+    const tn__layer *l = &m->w.layers[i];
+    bool gated = !m->arch->ungated;
+    if (l->wq && !l->wqkv && !l->wk) return missing(m, i, "attn_k");
+    if (l->wq && !l->wqkv && !l->wv) return missing(m, i, "attn_v");
+    if (l->router) {
+        if (!l->up_exps) return missing(m, i, "ffn_up_exps");
+        if (!l->down_exps) return missing(m, i, "ffn_down_exps");
+        if (gated && !l->gate_exps) return missing(m, i, "ffn_gate_exps");
+        if (l->up_shexp && !l->gate_shexp) return missing(m, i, "ffn_gate_shexp");
+        if (l->up_shexp && !l->down_shexp) return missing(m, i, "ffn_down_shexp");
+        return TN_OK;
+    }
+    if (!l->ffn_up) return missing(m, i, "ffn_up");
+    if (!l->ffn_down) return missing(m, i, "ffn_down");
+    /* Without a gate one matrix must hold both. */
+    return gated && !l->ffn_gate && l->ffn_up->ne[1] == m->h.layers[i].n_ff ? missing(m, i, "ffn_gate") : TN_OK;
+}
+
 static tn_status check_required(const tn_model *m) {
-    if (!m->w.tok_embd)
-        return tn_fail(TN_E_FORMAT, "%s: tensor 'token_embd.weight' is missing", tn_gguf_path(m->file));
+    if (!m->w.tok_embd) return missing(m, -1, "token_embd");
+    if (!m->w.out_norm && !m->arch->bare_norms && m->arch->residual != TN__RESIDUAL_POST_NORM)
+        return missing(m, -1, "output_norm");
     for (int32_t l = 0; l < m->h.n_layer; l++) {
         for (const char *const *r = m->arch->required; *r; r++) {
             bool found = false;
@@ -152,6 +179,7 @@ static tn_status check_required(const tn_model *m) {
                 return tn_fail(TN_E_FORMAT, "%s: tensor 'blk.%d.%.*s.weight' is missing", tn_gguf_path(m->file), l,
                                (int)strcspn(*r, "|"), *r);
         }
+        TN_TRY(check_layer(m, l));
     }
     return TN_OK;
 }

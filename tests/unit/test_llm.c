@@ -45,7 +45,7 @@ static void decode(fixture *f, int32_t seq, int32_t begin, int32_t end, int32_t 
                  f->g.n_vocab);
 }
 
-static void for_every_model(const char *what, way run, const tn_session_params *p) {
+static void for_every_model_within(double limit, const char *what, way run, const tn_session_params *p) {
     for (const char *const *name = golden_models(); *name; name++) {
         fixture f = {0};
         if (!golden_load(*name, &f.g)) {
@@ -54,14 +54,24 @@ static void for_every_model(const char *what, way run, const tn_session_params *
             skip();
         }
         assert_ok(tn_model_open(f.g.path, NULL, &f.model));
-        assert_ok(tn_session_new(f.model, p, &f.session));
-        run(&f);
-        double value = nmse_value(&f.sum);
-        if (f.sum.scale > 0 && value > LIMIT) fail_msg("%s, %s: NMSE %g", *name, what, value);
+        tn_status status = tn_session_new(f.model, p, &f.session);
+        /* Heads that are no whole number of blocks long are refused, with advice. */
+        bool refused =
+            status == TN_E_UNSUPPORTED && tn_type_is_quantized(p->cache_k) && strstr(tn_error(), "use f16");
+        if (!refused) {
+            assert_ok(status);
+            run(&f);
+            double value = nmse_value(&f.sum);
+            if (f.sum.scale > 0 && value > limit) fail_msg("%s, %s: NMSE %g", *name, what, value);
+        }
         tn_session_free(f.session);
         tn_model_close(f.model);
         golden_free(&f.g);
     }
+}
+
+static void for_every_model(const char *what, way run, const tn_session_params *p) {
+    for_every_model_within(LIMIT, what, run, p);
 }
 
 static void at_once(fixture *f) { decode(f, 0, 0, f->g.n_tokens, 0, true); }
@@ -182,6 +192,91 @@ static void logits_with_small_micro_batches(void **state) {
     tn_session_params p = params();
     p.n_ubatch = 5;
     for_every_model("micro-batch of 5", at_once, &p);
+}
+
+/* The tolerances docs/engine.md states. */
+static void logits_with_smaller_caches(void **state) {
+    (void)state;
+    static const struct {
+        tn_type type;
+        double limit;
+    } caches[] = {{TN_F16, 1e-6}, {TN_BF16, 2e-6}, {TN_Q8_0, 1e-5}, {TN_Q4_0, 1e-3}};
+    for (size_t i = 0; i < sizeof caches / sizeof *caches; i++) {
+        tn_session_params p = params();
+        p.cache_k = p.cache_v = caches[i].type;
+        for_every_model_within(caches[i].limit, tn_type_name(caches[i].type), in_chunks, &p);
+        for_every_model_within(2 * caches[i].limit, "a shift in a smaller cache", after_shift, &p);
+    }
+}
+
+/* A prompt long enough for its feed-forward part to be computed in chunks gives what small pieces give. */
+static void long_prompts_equal_short_pieces(void **state) {
+    (void)state;
+    static const char *const names[] = {"archs/llama-dense", "archs/gemma2-dense", "archs/gpt-oss-moe",
+                                        "archs/falcon-dense"};
+    enum { N = 300 };
+    tn_token tokens[N];
+    rng r = {11};
+    for (int i = 0; i < N; i++) tokens[i] = (tn_token)rng_below(&r, 100);
+    for (size_t m = 0; m < sizeof names / sizeof *names; m++) {
+        golden_model g;
+        if (!golden_load(names[m], &g)) skip();
+        tn_model *model;
+        assert_ok(tn_model_open(g.path, NULL, &model));
+        float *rows[2];
+        for (int small = 0; small < 2; small++) {
+            tn_session *session;
+            tn_session_params p = params();
+            p.n_ctx = 320;
+            p.n_ubatch = small ? 16 : N;
+            assert_ok(tn_session_new(model, &p, &session));
+            assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = N, .tokens = tokens}));
+            rows[small] = malloc((size_t)g.n_vocab * sizeof(float));
+            memcpy(rows[small], tn_session_logits(session, 0), (size_t)g.n_vocab * sizeof(float));
+            tn_session_free(session);
+        }
+        nmse sum = {0};
+        nmse_add(&sum, rows[0], rows[1], g.n_vocab);
+        if (nmse_value(&sum) > 1e-9) fail_msg("%s: NMSE %g", names[m], nmse_value(&sum));
+        free(rows[0]);
+        free(rows[1]);
+        tn_model_close(model);
+        golden_free(&g);
+    }
+}
+
+/* Mistral 3: within the original context queries are as they were, beyond it they grow. */
+static void queries_grow_beyond_the_original_context(void **state) {
+    (void)state;
+    golden_model g;
+    if (!golden_load("archs/mistral3-dense", &g)) skip();
+    const char *keys[] = {"mistral3.attention.temperature_scale", "mistral3.rope.scaling.original_context_length"};
+    tn_gguf_kv set[2] = {
+        {.key = {keys[0], strlen(keys[0])}, .value = {.type = TN_GGUF_F32, .f = 20}},
+        {.key = {keys[1], strlen(keys[1])}, .value = {.type = TN_GGUF_U32, .u = 8}},
+    };
+    char path[] = "/tmp/tenon-mistral-XXXXXX";
+    int file = mkstemp(path);
+    assert_true(file >= 0);
+    close(file);
+    tn_gguf *gguf;
+    assert_ok(tn_gguf_open(g.path, NULL, &gguf));
+    assert_ok(tn_gguf_copy(gguf, path, &(tn_gguf_copy_params){.set = set, .set_count = 2}));
+    tn_gguf_close(gguf);
+    snprintf(g.path, sizeof g.path, "%s", path);
+    fixture f = {.g = g};
+    tn_session_params p = params();
+    assert_ok(tn_model_open(path, NULL, &f.model));
+    assert_ok(tn_session_new(f.model, &p, &f.session));
+    decode(&f, 0, 0, 8, 0, true);
+    assert_true(nmse_value(&f.sum) <= 1e-10);
+    f.sum = (nmse){0};
+    decode(&f, 0, 8, g.n_tokens, 0, true);
+    if (nmse_value(&f.sum) < 1e-6) fail_msg("NMSE %g only", nmse_value(&f.sum));
+    tn_session_free(f.session);
+    tn_model_close(f.model);
+    unlink(path);
+    golden_free(&g);
 }
 
 static void decoding_allocates_nothing(void **state) {
@@ -315,6 +410,9 @@ int main(void) {
         cmocka_unit_test(logits_after_save_and_load),
         cmocka_unit_test(logits_over_three_devices),
         cmocka_unit_test(logits_with_small_micro_batches),
+        cmocka_unit_test(logits_with_smaller_caches),
+        cmocka_unit_test(long_prompts_equal_short_pieces),
+        cmocka_unit_test(queries_grow_beyond_the_original_context),
         cmocka_unit_test(decoding_allocates_nothing),
         cmocka_unit_test(the_cells_of_a_sequence_stay_together),
         cmocka_unit_test(a_full_cache_is_a_status),
