@@ -4,7 +4,7 @@
  *     sched [LATENCY]    of the simulated devices, per copy and per program (default 5ms)
  *
  * The first part runs on devices whose kernels and copies take no time at all, so that only the host's work is left.
- * Times are medians. */
+ * Times there are medians; those of the second part the best of three, since they wait for threads to be woken. */
 #include "tenon/sched.h"
 #include "tenon/backend_impl.h"
 
@@ -179,7 +179,7 @@ static void overhead(void) {
 enum { WIDTH = 4096, ROWS = 8, BATCHES = 24 };
 
 /* Batches from the host through one or two devices. Milliseconds per batch; `results` gets what came out. */
-static double stream(const char *latency, int n_devices, int copies, float *results) {
+static double stream_once(const char *latency, int n_devices, int copies, float *results) {
     char specs[2][96];
     tn_sched_params p = {.n_threads = 1, .pipeline_copies = copies};
     for (int d = 0; d < n_devices; d++) {
@@ -217,6 +217,15 @@ static double stream(const char *latency, int n_devices, int copies, float *resu
     tn_sched_free(sched);
     tn_arena_free(arena);
     return ms;
+}
+
+static double stream(const char *latency, int n_devices, int copies, float *results) {
+    double best = 1e300;
+    for (int i = 0; i < 3; i++) {
+        double ms = stream_once(latency, n_devices, copies, results);
+        if (ms < best) best = ms;
+    }
+    return best;
 }
 
 static bool same_bits(const void *a, const void *b, size_t size) { return memcmp(a, b, size) == 0; }

@@ -45,7 +45,8 @@ static tn_status place_and_check(tn_session *s, int32_t n_gpu_layers) {
 
 /* The caller's number of layers, or as many as fit. How much a device needs beside its layers is known once a plan
  * put some there, so placing and planning take turns until a plan fits or nothing new is learnt. What was learnt from
- * plans with more layers may be too much: single layers are added as long as they fit. */
+ * plans with other layers may be too much: what a plan that fits needs is tried, then single layers more. */
+enum { MAX_LESSONS = 8 };
 static tn_status choose_layers(tn_session *s) {
     if (s->model->loaded) {
         TN_TRY(tn__place_follow(s));
@@ -54,8 +55,15 @@ static tn_status choose_layers(tn_session *s) {
     }
     int32_t wanted = s->params.n_gpu_layers, all = s->model->h.n_layer + 1;
     do TN_TRY(place_and_check(s, wanted));
-    while (tn__place_learn(s) && !s->fits && s->n_devices > 1);
+    while (tn__place_learn(s, false) && !s->fits && s->n_devices > 1);
     if (wanted >= 0 || !s->fits || s->n_devices == 1) return TN_OK;
+    for (int i = 0; i < MAX_LESSONS && tn__place_learn(s, true); i++) {
+        TN_TRY(place_and_check(s, wanted));
+        if (s->fits) continue;
+        tn__place_unlearn(s);
+        TN_TRY(place_and_check(s, wanted));
+        break;
+    }
     int32_t count = tn__place_count(s);
     while (count < all) {
         TN_TRY(place_and_check(s, count + 1));

@@ -49,9 +49,10 @@ tn_status tn__place_new(tn_session *s) {
     p->bytes = tn_calloc(n_items * s->n_devices, sizeof *p->bytes);
     p->places = tn_calloc(n_items, sizeof *p->places);
     p->needed = tn_calloc(s->n_devices, sizeof *p->needed);
+    p->before = tn_calloc(s->n_devices, sizeof *p->before);
     p->weights = tn_calloc(s->model->n_all + 1, sizeof *p->weights);
     if (!s->device_of_layer || !p->devices || !p->layers || !p->names || !p->bytes || !p->places || !p->needed ||
-        !p->weights)
+        !p->before || !p->weights)
         return TN_E_NOMEM;
     p->params = (tn_place_params){p->devices, s->n_devices, p->layers, n_items, p->bytes, -1};
     for (size_t i = 0; i < n_items; i++) {
@@ -81,6 +82,7 @@ void tn__place_free(tn_session *s) {
     tn_free(p->bytes);
     tn_free(p->places);
     tn_free(p->needed);
+    tn_free(p->before);
     tn_free(p->weights);
     *p = (tn__placement){0};
     s->device_of_layer = NULL;
@@ -163,19 +165,28 @@ int32_t tn__place_count(const tn_session *s) {
     return count;
 }
 
-bool tn__place_learn(tn_session *s) {
+bool tn__place_learn(tn_session *s, bool exactly) {
     tn__placement *p = &s->place;
     bool learnt = false;
     for (size_t d = 0; d < s->n_devices; d++) {
         const tn__device_plan *plan = &s->planned[d];
-        size_t layers = 0, taken = plan->weights + plan->cache + plan->compute + plan->scratch;
+        size_t layers = 0, count = 0, taken = plan->weights + plan->cache + plan->compute + plan->scratch;
         for (size_t i = 0; i < p->params.n_layers; i++)
-            if (p->places[i].device == (int)d) layers += p->bytes[i * s->n_devices + d];
-        size_t fixed = taken > layers ? taken - layers : 0;
-        learnt = learnt || fixed > p->devices[d].fixed;
-        p->devices[d].fixed = TN__MAX(p->devices[d].fixed, fixed);
+            if (p->places[i].device == (int)d) {
+                layers += p->bytes[i * s->n_devices + d];
+                count++;
+            }
+        size_t fixed = taken > layers ? taken - layers : 0, known = p->devices[d].fixed;
+        p->before[d] = known;
+        if (fixed < known && !(exactly && count)) fixed = known;
+        learnt = learnt || fixed != known;
+        p->devices[d].fixed = fixed;
     }
     return learnt;
+}
+
+void tn__place_unlearn(tn_session *s) {
+    for (size_t d = 0; d < s->n_devices; d++) s->place.devices[d].fixed = s->place.before[d];
 }
 
 /* Weights that an earlier session loaded stay where they are; a layer is where most of its bytes are. */

@@ -16,6 +16,7 @@ typedef struct tn__placement {
     tn_place_layer *layers;
     char *names;
     size_t *bytes, *needed;
+    size_t *before; /* per device: `fixed` before the last lesson */
     tn_place *places;
     tn__weight_place *weights; /* by number in the model */
 } tn__placement;
@@ -26,9 +27,11 @@ void tn__place_free(struct tn_session *session);
 /* Fills session->device_of_layer for so many layers off the host; -1: as many as fit by what is known so far. */
 tn_status tn__place_layers(struct tn_session *session, int32_t n_gpu_layers);
 int32_t tn__place_count(const struct tn_session *session); /* layers off the host, the output side with them */
-/* Takes what the session's present plan needs beside its layers (compute buffers, scratch) into account from now on.
- * False when that was known already: another attempt would end the same. */
-bool tn__place_learn(struct tn_session *session);
+/* Takes what the session's present plan needs beside its layers (compute buffers, scratch) into account from now on:
+ * where it is more than was known, or, with `exactly`, where it is less, too. False when nothing was learnt: another
+ * attempt would end the same. tn__place_unlearn takes the last lesson back. */
+bool tn__place_learn(struct tn_session *session, bool exactly);
+void tn__place_unlearn(struct tn_session *session);
 tn_status tn__place_follow(struct tn_session *session); /* fills it from the loaded weights */
 int tn__place_of_weight(const struct tn_session *session, const tn__weight *weight);
 
