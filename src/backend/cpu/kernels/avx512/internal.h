@@ -7,6 +7,9 @@
 void tn__avx512_act_prepare(tn__act_form form, const float *x, size_t x_stride, const int32_t *gather, int64_t rows,
                             int64_t k, void *data, int ith, int nth);
 
+void tn__avx512_pack(tn_type type, int64_t m, int64_t k, const void *rows, size_t stride, void *packed, int64_t first,
+                     int64_t n);
+
 /* Few activation rows: weight rows [from, to) times all of job's activations, read once. */
 void tn__avx512_gemv_q8(const tn__matmul_job *job, int64_t from, int64_t to);
 void tn__avx512_gemv_q8_packed(const tn__matmul_job *job, int64_t from, int64_t to); /* multiples of 16 */

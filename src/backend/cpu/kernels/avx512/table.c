@@ -36,5 +36,6 @@ void tn__kernels_avx512(tn__cpu_kernels *table) {
     table->matmul_form = tn__avx512_matmul_form;
     table->act_prepare = tn__avx512_act_prepare;
     table->can_pack = tn__can_pack;
+    table->pack = tn__avx512_pack;
     table->matmul = tn__avx512_matmul;
 }
