@@ -20,7 +20,11 @@
 #define TN__INLINE static inline __attribute__((always_inline))
 
 typedef float tn__v8 __attribute__((vector_size(32)));
+typedef float tn__v4 __attribute__((vector_size(16)));
 typedef int32_t tn__v8i __attribute__((vector_size(32)));
+typedef int16_t tn__v8s __attribute__((vector_size(16)));
+typedef uint8_t tn__v16c __attribute__((vector_size(16)));
+typedef int8_t tn__v8c __attribute__((vector_size(8)));
 
 /* Functions below take and return vectors by pointer or as macros' values only inside always-inline code, so no
  * vector ever crosses a call. */
@@ -31,12 +35,35 @@ typedef int32_t tn__v8i __attribute__((vector_size(32)));
 #define TN__VMIN(a, b) TN__SELECT((a) < (b), a, b)
 /* Adding 1.5·2^23 leaves no fraction bits, rounding to nearest even; exact for |x| < 2^22. */
 #define TN__VROUND(x) (((x) + 12582912.0f) - 12582912.0f)
-#define TN__VSUM(v) ((((v)[0] + (v)[4]) + ((v)[2] + (v)[6])) + (((v)[1] + (v)[5]) + ((v)[3] + (v)[7])))
+#define TN__VSUM(v) tn__vsum(&(v))
 #define TN__LOAD(out, p) memcpy(&(out), (p), 32)
 #define TN__STORE(p, v) memcpy((p), &(v), 32)
 
+TN__INLINE float tn__vsum(const tn__v8 *v) {
+    tn__v4 half[2];
+    memcpy(half, v, sizeof half);
+    half[0] += half[1];
+    return (half[0][0] + half[0][2]) + (half[0][1] + half[0][3]);
+}
 TN__INLINE float tn__clampf(float x, float lo, float hi) { return x > lo ? (x < hi ? x : hi) : lo; }
 TN__INLINE float tn__roundf_even(float x) { return (x + 12582912.0f) - 12582912.0f; }
+
+/* The value of largest magnitude of n (a multiple of 8), with its sign; the positive one if both are as large. */
+TN__INLINE float tn__signed_peak(int n, const float *x) {
+    tn__v8 high = {0}, low = {0};
+    for (int i = 0; i < n; i += 8) {
+        tn__v8 v;
+        TN__LOAD(v, x + i);
+        high = TN__VMAX(v, high);
+        low = TN__VMIN(v, low);
+    }
+    float most = 0, least = 0;
+    for (int j = 0; j < 8; j++) {
+        most = high[j] > most ? high[j] : most;
+        least = low[j] < least ? low[j] : least;
+    }
+    return most >= -least ? most : least;
+}
 
 /* Per-value weights of one sub-block of n values: what the importance says, tempered so that large values, which
  * carry most of a dot product, are kept better than plain squared error would. */
@@ -50,13 +77,12 @@ TN__INLINE void tn__search_weights(int n, const float *x, const float *importanc
 /* x ≈ scale·q with lo ≤ q ≤ hi (lo = -hi-1). Tries inverse scales around the one that maps the largest magnitude onto
  * the wider end, and keeps the best by weighted least squares. Returns the scale (0 for a block of zeros). */
 TN__INLINE float tn__search_scale(int n, int hi, int steps, float step, const float *x, const float *w) {
-    float peak = 0;
-    for (int i = 0; i < n; i++) {
-        if (__builtin_fabsf(x[i]) > __builtin_fabsf(peak)) peak = x[i];
-    }
+    float peak = tn__signed_peak(n, x);
     if (!(__builtin_fabsf(peak) > 1e-30f)) return 0;
     float lo_f = (float)(-hi - 1), hi_f = (float)hi;
-    float best = -1, scale = 0;
+    /* The error saved is xq²/qq; fractions are compared without dividing, and without a branch that nobody can
+     * predict. */
+    float best_xq = 0, best_qq = 1;
     for (int k = -steps; k <= steps; k++) {
         float inverse = -((float)(hi + 1) + step * (float)k) / peak;
         tn__v8 xq = {0}, qq = {0};
@@ -73,12 +99,11 @@ TN__INLINE float tn__search_scale(int n, int hi, int steps, float step, const fl
             qq += wq * q;
         }
         float sxq = TN__VSUM(xq), sqq = TN__VSUM(qq);
-        if (sqq > 0 && sxq * sxq > best * sqq) {
-            best = sxq * sxq / sqq;
-            scale = sxq / sqq;
-        }
+        int better = (double)sxq * sxq * best_qq > (double)best_xq * best_xq * sqq;
+        best_xq = better ? sxq : best_xq;
+        best_qq = better ? sqq : best_qq;
     }
-    return scale;
+    return best_xq / best_qq;
 }
 
 /* x ≈ scale·q + min with 0 ≤ q ≤ hi. For each trial spread the best (scale, min) pair follows from the normal
@@ -152,8 +177,9 @@ TN__INLINE void tn__round_to(int n, const float *x, float min, float inverse, in
         v = TN__VROUND(v);
         v = TN__VMAX(v, TN__SPLAT(lo_f));
         v = TN__VMIN(v, TN__SPLAT(hi_f));
-        tn__v8i k = __builtin_convertvector(v, tn__v8i);
-        for (int j = 0; j < 8; j++) q[i + j] = (int8_t)k[j];
+        tn__v8c k =
+            __builtin_convertvector(__builtin_convertvector(__builtin_convertvector(v, tn__v8i), tn__v8s), tn__v8c);
+        memcpy(q + i, &k, 8);
     }
 }
 

@@ -86,14 +86,6 @@ void tn__dequantize_row_q8_K(const void *blocks, float *out, int64_t n) {
 
 /* ---- Floats to blocks ---------------------------------------------------------------------------------------- */
 
-/* The value of largest magnitude, with its sign. */
-TN__INLINE float signed_peak(int n, const float *x) {
-    float peak = 0;
-    for (int j = 0; j < n; j++) {
-        if (__builtin_fabsf(x[j]) > __builtin_fabsf(peak)) peak = x[j];
-    }
-    return peak;
-}
 TN__INLINE void range(int n, const float *x, float *low, float *high) {
     float lo = x[0], hi = x[0];
     for (int j = 1; j < n; j++) {
@@ -106,7 +98,11 @@ TN__INLINE void range(int n, const float *x, float *low, float *high) {
 TN__INLINE float inverse_of(float d) { return d != 0 ? 1 / d : 0; }
 
 TN__INLINE void pack4(const int8_t *q, int offset, uint8_t *qs) {
-    for (int j = 0; j < 16; j++) qs[j] = (uint8_t)((q[j] + offset) | (q[j + 16] + offset) << 4);
+    tn__v16c low, high;
+    memcpy(&low, q, 16);
+    memcpy(&high, q + 16, 16);
+    low = (low + (uint8_t)offset) | (high + (uint8_t)offset) << 4;
+    memcpy(qs, &low, 16);
 }
 TN__INLINE void pack5(const int8_t *q, int offset, uint8_t *qh, uint8_t *qs) {
     uint32_t high = 0;
@@ -136,10 +132,10 @@ TN__INLINE float mean_square(int64_t n, const float *x) {
 
 /* One symmetric block: the fast scale maps the peak onto the wider end, the careful one is searched. */
 TN__INLINE float symmetric_scale(const float *x, const float *importance, int hi, int careful) {
-    if (!careful) return signed_peak(32, x) / (float)(-hi - 1);
+    if (!careful) return tn__signed_peak(32, x) / (float)(-hi - 1);
     float w[32];
     tn__search_weights(32, x, importance, mean_square(32, x), w);
-    return tn__search_scale(32, hi, 8, 0.15f, x, w);
+    return tn__search_scale(32, hi, 4, 0.3f, x, w);
 }
 TN__INLINE void affine_scale(const float *x, const float *importance, int hi, int careful, float *d, float *m) {
     if (!careful) {
@@ -209,7 +205,7 @@ TN__BOTH_WAYS(q5_1)
 TN__MANY_CPUS void tn__quantize_row_q8_0(const float *x, void *blocks, int64_t n) {
     tn__q8_0 *b = blocks;
     for (int64_t i = 0; i < n / 32; i++, x += 32) {
-        float d = __builtin_fabsf(signed_peak(32, x)) / 127;
+        float d = __builtin_fabsf(tn__signed_peak(32, x)) / 127;
         b[i].d = tn__f32_to_f16(d);
         tn__round_to(32, x, 0, inverse_of(d), -127, 127, b[i].qs);
     }
@@ -222,7 +218,7 @@ void tn__quantize_q8_0(const float *x, void *blocks, int64_t n, const float *imp
 TN__MANY_CPUS void tn__quantize_row_q8_1(const float *x, void *blocks, int64_t n) {
     tn__q8_1 *b = blocks;
     for (int64_t i = 0; i < n / 32; i++, x += 32) {
-        float d = __builtin_fabsf(signed_peak(32, x)) / 127;
+        float d = __builtin_fabsf(tn__signed_peak(32, x)) / 127;
         b[i].d = tn__f32_to_f16(d);
         tn__round_to(32, x, 0, inverse_of(d), -127, 127, b[i].qs);
         int sum = 0;
@@ -238,7 +234,7 @@ void tn__quantize_q8_1(const float *x, void *blocks, int64_t n, const float *imp
 TN__MANY_CPUS void tn__quantize_row_q8_K(const float *x, void *blocks, int64_t n) {
     tn__q8_K *b = blocks;
     for (int64_t i = 0; i < n / 256; i++, x += 256) {
-        b[i].d = __builtin_fabsf(signed_peak(256, x)) / 127;
+        b[i].d = __builtin_fabsf(tn__signed_peak(256, x)) / 127;
         tn__round_to(256, x, 0, inverse_of(b[i].d), -127, 127, b[i].qs);
         for (int g = 0; g < 16; g++) {
             int sum = 0;
