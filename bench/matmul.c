@@ -26,11 +26,15 @@ typedef struct problem {
     tn__matmul_job job;
     const float *x;
     void *prepared;
+    char *scratch; /* of each thread */
+    size_t scratch_bytes;
 } problem;
 
 static void matmul_task(void *arg, int ith, int nth) {
     problem *p = arg;
-    table->matmul(&p->job, ith, nth);
+    tn__matmul_job job = p->job;
+    job.scratch = p->scratch + (size_t)ith * p->scratch_bytes;
+    table->matmul(&job, ith, nth);
 }
 static void prepare_task(void *arg, int ith, int nth) {
     problem *p = arg;
@@ -81,6 +85,8 @@ static double measure(tn_type type, const void *w, size_t stride, bool packed, i
     size_t bytes = table->act_bytes(form, n, k);
     p.x = x;
     p.prepared = pages(bytes + 64);
+    p.scratch_bytes = (table->matmul_scratch(form, n, k) + 63) / 64 * 64;
+    p.scratch = pages(p.scratch_bytes * (size_t)threads + 64);
     p.job = (tn__matmul_job){.type = type,
                              .packed = packed,
                              .form = form,
@@ -99,6 +105,7 @@ static double measure(tn_type type, const void *w, size_t stride, bool packed, i
     munmap(x, (size_t)(n * k) * 4);
     munmap(out, (size_t)(m * n) * 4);
     munmap(p.prepared, bytes + 64);
+    munmap(p.scratch, p.scratch_bytes * (size_t)threads + 64);
     return t;
 }
 
@@ -157,8 +164,12 @@ static void bench_gemm(const peaks *peak, const char *only, int64_t n) {
         size_t stride;
         unsigned char *w = weights_of(types[t].type, m, k, &stride);
         tn__act_form form = table->matmul_form(types[t].type, false, m, n, k, false);
-        double top = form == TN__ACT_Q8 ? peak->vnni : form == TN__ACT_BF16 ? peak->bf16 : peak->fma;
-        const char *name = form == TN__ACT_Q8 ? "int8" : form == TN__ACT_BF16 ? "bf16" : "f32";
+        double top = form == TN__ACT_Q8                              ? peak->vnni
+                     : form == TN__ACT_BF16 || form == TN__ACT_TILES ? peak->bf16
+                                                                     : peak->fma;
+        const char *name = form == TN__ACT_Q8                              ? "int8"
+                           : form == TN__ACT_BF16 || form == TN__ACT_TILES ? "bf16"
+                                                                           : "f32";
         double prepare, s = measure(types[t].type, w, stride, false, m, n, k, &prepare) + prepare,
                         ops = 2e-12 * (double)m * (double)n * (double)k;
         printf("  %-8s rows %6.3f Tops %4.0f%% of %s", types[t].name, ops / s, 100 * ops / s / top, name);
@@ -167,7 +178,9 @@ static void bench_gemm(const peaks *peak, const char *only, int64_t n) {
             pack_arg a = {types[t].type, m, k, w, stride, packed};
             run_team(pack_task, &a);
             form = table->matmul_form(types[t].type, true, m, n, k, false);
-            top = form == TN__ACT_Q8 ? peak->vnni : form == TN__ACT_BF16 ? peak->bf16 : peak->fma;
+            top = form == TN__ACT_Q8                              ? peak->vnni
+                  : form == TN__ACT_BF16 || form == TN__ACT_TILES ? peak->bf16
+                                                                  : peak->fma;
             s = measure(types[t].type, packed, stride, true, m, n, k, &prepare) + prepare;
             printf("   packed %6.3f Tops %4.0f%%", ops / s, 100 * ops / s / top);
             munmap(packed, table->packed_bytes(types[t].type, m, k) + 64);

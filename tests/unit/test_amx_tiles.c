@@ -10,6 +10,7 @@
 #pragma GCC target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,avx512bf16")
 #define TN__TILES_EMULATED
 #define tn__amx_gemm emulated_gemm
+#define tn__amx_scratch emulated_scratch
 #include "backend/cpu/kernels/amx/gemm.c"
 
 typedef struct shape {
@@ -27,10 +28,12 @@ static void check(const shape *s) {
           *w32 = malloc((size_t)s->k * 4);
     float *all = malloc((size_t)(s->m * s->k) * 4);
     int32_t *scatter = malloc((size_t)s->n * 4);
-    void *prepared = NULL;
-    assert_int_equal(posix_memalign(&prepared, 64, generic->act_bytes(TN__ACT_BF16, s->n, s->k)), 0);
+    void *prepared = NULL, *own = NULL;
+    assert_int_equal(posix_memalign(&own, 64, emulated_scratch(TN__ACT_TILES, s->n, s->k)), 0);
+    memset(own, 0xff, emulated_scratch(TN__ACT_TILES, s->n, s->k));
+    assert_int_equal(posix_memalign(&prepared, 64, generic->act_bytes(TN__ACT_TILES, s->n, s->k)), 0);
     memset(prepared, 0xff,
-           generic->act_bytes(TN__ACT_BF16, s->n, s->k)); /* NaN: what is not prepared must not count */
+           generic->act_bytes(TN__ACT_TILES, s->n, s->k)); /* NaN: what is not prepared must not count */
     for (int i = 0; i < s->m; i++) {
         for (int l = 0; l < s->k; l++) w32[l] = rng_normal(&r);
         generic->from_f32[s->type](w32, w + (size_t)i * stride, s->k);
@@ -38,14 +41,14 @@ static void check(const shape *s) {
     }
     for (int i = 0; i < s->n * s->k; i++) x[i] = rng_normal(&r);
     for (int j = 0; j < s->n; j++) scatter[j] = (j * 7 + 3) % s->n;
-    generic->act_prepare(TN__ACT_BF16, x, (size_t)s->k * 4, NULL, s->n, s->k, prepared, 0, 1);
+    generic->act_prepare(TN__ACT_TILES, x, (size_t)s->k * 4, NULL, s->n, s->k, prepared, 0, 1);
     if (s->packed) {
         packed = malloc(generic->packed_bytes(s->type, s->m, s->k));
         generic->pack(s->type, s->m, s->k, w, stride, packed, 0, (s->m + 15) / 16);
     }
     tn__matmul_job job = {.type = s->type,
                           .packed = s->packed,
-                          .form = TN__ACT_BF16,
+                          .form = TN__ACT_TILES,
                           .m = s->m,
                           .n = s->n,
                           .k = s->k,
@@ -55,7 +58,8 @@ static void check(const shape *s) {
                           .x_rows = s->n,
                           .out = out,
                           .out_stride = (size_t)s->m * 4,
-                          .scatter = s->scatter ? scatter : NULL};
+                          .scatter = s->scatter ? scatter : NULL,
+                          .scratch = own};
     float *first = NULL;
     for (int nth = 1; nth <= 3; nth += 2) {
         memset(out, 0xff, (size_t)(s->m * s->n) * 4);
@@ -80,7 +84,8 @@ static void check(const shape *s) {
                          out[at * s->m + i], want);
         }
     }
-    free(w), free(packed), free(x), free(out), free(w32), free(all), free(scatter), free(prepared), free(first);
+    free(w), free(packed), free(x), free(out), free(w32), free(all), free(scatter), free(prepared), free(first),
+        free(own);
 }
 
 static void test_tile_loops_agree_with_float64(void **state) {
@@ -98,7 +103,7 @@ static void test_tile_loops_agree_with_float64(void **state) {
                                    {TN_Q4_K, 64, 64, 768, true, false},  {TN_Q4_K, 37, 50, 512, false, true},
                                    {TN_Q6_K, 64, 40, 512, true, false},  {TN_Q6_K, 33, 16, 256, false, false},
                                    {TN_MXFP4, 65, 31, 96, false, false}, {TN_Q2_K, 31, 34, 256, false, false},
-                                   {TN_F32, 40, 70, 333, false, false}};
+                                   {TN_F32, 40, 70, 333, false, false},  {TN_Q4_0, 96, 600, 1056, true, false}};
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) check(&shapes[i]);
 }
 #else

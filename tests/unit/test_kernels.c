@@ -17,11 +17,11 @@
  * what the form costs: eight bits about 0.7% of noise per value, bf16 about 0.2%, averaged over k. */
 static double exact_tolerance(tn_type type, tn__act_form form) {
     /* Tiles and bf16 dot products round the weights to bf16 too, unless they are bf16 already. */
-    if (form == TN__ACT_BF16) return type == TN_BF16 ? 1e-5 : 1.5e-3;
+    if (form == TN__ACT_BF16 || form == TN__ACT_TILES) return type == TN_BF16 ? 1e-5 : 1.5e-3;
     return 2e-6;
 }
 static double rounded_tolerance(tn__act_form form) {
-    return form == TN__ACT_Q8 ? 6e-3 : form == TN__ACT_BF16 ? 3e-3 : 2e-6;
+    return form == TN__ACT_Q8 ? 6e-3 : form == TN__ACT_BF16 || form == TN__ACT_TILES ? 3e-3 : 2e-6;
 }
 enum { ROW_ULPS = 8 };
 /* Relative to the largest value. Tiles round queries, keys, weights and values to bf16. */
@@ -103,6 +103,10 @@ static void free_problem(problem *p) {
 static float prepared_value(tn__act_form form, const void *data, int64_t rows, int64_t row, int64_t i) {
     const char *chunk = (const char *)data + (size_t)(i / TN__CHUNK * rows + row) * tn__act_chunk_bytes(form);
     int64_t j = i % TN__CHUNK;
+    if (form == TN__ACT_TILES)
+        return tn__bf16_to_f32(
+            ((const uint16_t *)
+                 data)[tn__act_tile(rows, row / 16, i / TN__CHUNK, j / 32) * 512 + row % 16 * 32 + j % 32]);
     if (form == TN__ACT_F32) return ((const float *)chunk)[j];
     if (form == TN__ACT_BF16) return tn__bf16_to_f32(((const uint16_t *)chunk)[j]);
     const tn__q8_chunk *q = (const tn__q8_chunk *)chunk;
@@ -136,8 +140,10 @@ static float *run_matmul(const tn__cpu_kernels *table, const problem *p, const v
                           .x_stride = (size_t)p->k * sizeof(float),
                           .x_rows = p->n,
                           .out = out,
-                          .out_stride = (size_t)p->m * sizeof(float)};
+                          .out_stride = (size_t)p->m * sizeof(float),
+                          .scratch = aligned(table->matmul_scratch(form, p->n, p->k))};
     for (int t = 0; t < nth; t++) table->matmul(&job, t, nth);
+    free(job.scratch);
     *form_out = form;
     *prepared_out = prepared;
     return out;
@@ -240,7 +246,7 @@ static void matmul_parts(const tn__cpu_kernels *table) {
             free_problem(&p);
             continue;
         }
-        void *prepared = aligned(table->act_bytes(form, N, K));
+        void *prepared = aligned(table->act_bytes(form, N, K)), *scratch = aligned(table->matmul_scratch(form, N, K));
         for (int i = 0; i < 3; i++) table->act_prepare(form, p.x, K * sizeof(float), gather, N, K, prepared, i, 3);
         float *whole = aligned(M * N * sizeof(float)), *parts = aligned(M * N * sizeof(float));
         tn__matmul_job job = {.type = p.type,
@@ -253,10 +259,12 @@ static void matmul_parts(const tn__cpu_kernels *table) {
                               .x = prepared,
                               .x_rows = N,
                               .out = whole,
-                              .out_stride = M * sizeof(float)};
+                              .out_stride = M * sizeof(float),
+                              .scratch = scratch};
         table->matmul(&job, 0, 1);
-        static const int cuts[] = {0, 1, 5, 21, N};
-        for (int c = 0; c + 1 < (int)(sizeof cuts / sizeof cuts[0]); c++) {
+        static const int any[] = {0, 1, 5, 21, N}, at_tiles[] = {0, 0, 16, 32, N};
+        const int *cuts = form == TN__ACT_TILES ? at_tiles : any;
+        for (int c = 0; c < 4; c++) {
             job.x_first = cuts[c];
             job.n = cuts[c + 1] - cuts[c];
             job.out = parts;
@@ -272,6 +280,7 @@ static void matmul_parts(const tn__cpu_kernels *table) {
             }
         }
         free(prepared);
+        free(scratch);
         free(whole);
         free(parts);
         free_problem(&p);
@@ -343,14 +352,15 @@ static void test_packing_keeps_every_bit(void **state) {
 static void preparing(const tn__cpu_kernels *table) {
     rng r = {46};
     const tn__cpu_kernels *generic = tn__cpu_kernels_at(TN__CPU_GENERIC);
-    for (int form = TN__ACT_F32; form <= TN__ACT_Q8; form++) {
+    for (int form = TN__ACT_F32; form <= TN__ACT_TILES; form++) {
         for (int64_t k = 1; k < 1200; k = k * 3 + 5) {
             int64_t rows = 1 + (int64_t)rng_below(&r, 9);
             float *x = malloc((size_t)(rows * k) * sizeof *x);
             for (int64_t i = 0; i < rows * k; i++) x[i] = rng_normal(&r) * powf(10, (float)rng_below(&r, 5) - 2);
             x[rng_below(&r, (uint64_t)(rows * k))] = 0;
             size_t bytes = table->act_bytes((tn__act_form)form, rows, k);
-            size_t used = (size_t)((k + 255) / 256 * rows) * tn__act_chunk_bytes((tn__act_form)form);
+            size_t places = form == TN__ACT_TILES ? (size_t)(rows + 15) / 16 * 16 : (size_t)rows;
+            size_t used = (size_t)((k + 255) / 256) * places * tn__act_chunk_bytes((tn__act_form)form);
             assert_true(bytes >= used);
             void *a = aligned(bytes), *b = aligned(bytes);
             for (int i = 0; i < 3; i++)

@@ -13,8 +13,8 @@ static inline const void *tn__weights_at(const tn_tensor *x, bool packed, int64_
     return packed ? tn__packed_plane(x, i2, i3) : tn__at(x, 0, i2, i3);
 }
 
-/* Into how many pieces m weight rows are cut: a few per thread, so that a thread that is interrupted does not keep
- * the others waiting. */
-int tn__matmul_chunks(int64_t m, int nth);
+/* Into how many pieces m weight rows, times n activation rows, are cut: a few per thread, so that a thread that is
+ * interrupted does not keep the others waiting. */
+int tn__matmul_chunks(int64_t m, int64_t n, int nth);
 
 #endif

@@ -4,8 +4,10 @@
  * which is cheaper than a barrier; many rows are prepared together, in a phase of their own. */
 #include "backend/cpu/matmul.h"
 
-int tn__matmul_chunks(int64_t m, int nth) {
-    return nth == 1 ? 1 : (int)TN__MAX(1, TN__MIN(m / 32, (int64_t)nth * 4));
+int tn__matmul_chunks(int64_t m, int64_t n, int nth) {
+    const int64_t least = n > 32 ? 256 : 32; /* rows: many activations are worth passing by only for many weights */
+    if (nth == 1) return 1;
+    return (int)TN__MAX(TN__MAX(1, TN__MIN(m / 32, (int64_t)nth)), TN__MIN(m / least, (int64_t)nth * 4));
 }
 
 /* What a mul_mat does, from shapes alone. */
@@ -14,7 +16,8 @@ typedef struct plan {
     bool packed, converts, alone; /* alone: every thread prepares a copy for itself */
     int64_t m, n, k, jobs;        /* per job; x may be repeated over several */
     bool merged;                  /* all of y's rows are one job */
-    size_t converted, prepared;   /* bytes of scratch: f32 rows of y; one job's prepared rows */
+    size_t converted, prepared;   /* bytes of scratch: f32 rows of y; one job's prepared rows… */
+    size_t own;                   /* …and what every thread needs for itself */
 } plan;
 
 /* Whether all rows of t, over all outer dimensions, lie at equal distances. */
@@ -34,6 +37,7 @@ static plan plan_of(const tn_tensor *node, const tn__cpu_kernels *kernels) {
     p.alone = !p.converts && p.jobs == 1 && p.form != TN__ACT_PLAIN && p.n * p.k <= TN__ALONE_VALUES;
     if (p.converts) p.converted = tn__scratch_size((size_t)tn_nelements(y) * 4);
     if (p.form != TN__ACT_PLAIN) p.prepared = tn__scratch_size(kernels->act_bytes(p.form, p.n, p.k));
+    p.own = tn__scratch_size(kernels->matmul_scratch(p.form, p.n, p.k));
     return p;
 }
 
@@ -51,7 +55,7 @@ int tn__phases_mul_mat(const tn_tensor *node, const tn__cpu_kernels *kernels) {
 }
 size_t tn__scratch_mul_mat(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
     const plan p = plan_of(node, kernels);
-    return p.converted + p.prepared * (size_t)(p.alone ? n_threads : p.jobs);
+    return p.converted + p.prepared * (size_t)(p.alone ? n_threads : p.jobs) + p.own * (size_t)n_threads;
 }
 bool tn__shares_mul_mat(const tn_tensor *earlier, const tn_tensor *later, const tn__cpu_kernels *kernels) {
     if (earlier->op != TN_OP_MUL_MAT || earlier->src[1] != later->src[1]) return false;
@@ -103,7 +107,8 @@ static void prepare(const plan *p, const tn__task *task, const tn_tensor *y) {
 static void multiply(const plan *p, const tn__task *task) {
     tn_tensor *out = task->node;
     const tn_tensor *x = out->src[0], *y = out->src[1];
-    const int chunks = tn__matmul_chunks(p->m, task->nth);
+    const int chunks = tn__matmul_chunks(p->m, p->n, task->nth);
+    unsigned char *own = task->scratch + p->converted + p->prepared * (size_t)(p->alone ? task->nth : p->jobs);
     for (int64_t unit; (unit = tn__take(task)) < p->jobs * chunks;) {
         const int64_t index = unit / chunks, i2 = p->merged ? 0 : index % y->ne[2],
                       i3 = p->merged ? 0 : index / y->ne[2];
@@ -119,6 +124,7 @@ static void multiply(const plan *p, const tn__task *task) {
             .x_rows = p->n,
             .out = (float *)(void *)(p->merged ? (char *)out->data : tn__at(out, 0, i2, i3)),
             .out_stride = out->nb[1],
+            .scratch = own + (size_t)task->ith * p->own,
         };
         if (p->form == TN__ACT_PLAIN)
             job.x = activations(p, y, task, index, &job.x_stride);

@@ -35,15 +35,22 @@ typedef enum tn__cpu_level {
  * 3. matmul computes share ith of nth.
  *
  * Prepared activations are cut into chunks of 256 values: chunk c of row r lies at index c·rows + r. The last chunk
- * is filled with zeros. */
-enum { TN__CHUNK = 256, TN__ACT_ALIGN = 64 };
+ * is filled with zeros. Only tiles lie otherwise, see tn__act_tile. */
+enum { TN__CHUNK = 256, TN__ACT_ALIGN = 64, TN__TILE_ROWS = 16, TN__TILE_VALUES = 32 };
 
 typedef enum tn__act_form {
     TN__ACT_PLAIN, /* f32 rows as they are */
     TN__ACT_F32,   /* chunks of 256 floats */
     TN__ACT_BF16,  /* chunks of 256 bfloat16 */
-    TN__ACT_Q8     /* chunks of tn__q8_chunk: eight bits with a scale per 32 values */
+    TN__ACT_Q8,    /* chunks of tn__q8_chunk: eight bits with a scale per 32 values */
+    TN__ACT_TILES  /* bfloat16 tiles of 16 rows × 32 values; rows that fill up the last tile are zero */
 } tn__act_form;
+
+/* Which tile, each of 1 KiB, holds values [32·(8·chunk + step), +32) of rows [16·group, +16). */
+static inline int64_t tn__act_tile(int64_t rows, int64_t group, int64_t chunk, int64_t step) {
+    int64_t groups = (rows + TN__TILE_ROWS - 1) / TN__TILE_ROWS;
+    return (chunk * groups + group) * (TN__CHUNK / TN__TILE_VALUES) + step;
+}
 
 /* value = d·qs. A block with a NaN or an infinity has d = NaN, so that it shows in every result. */
 typedef struct tn__q8_chunk {
@@ -67,10 +74,11 @@ typedef struct tn__matmul_job {
     const void *x;   /* PLAIN: f32 rows x_stride bytes apart; else prepared data, 64-byte aligned */
     size_t x_stride; /* PLAIN only */
     int64_t x_rows;  /* prepared: rows that were prepared together… */
-    int64_t x_first; /* …and which of them is row 0 of this job */
+    int64_t x_first; /* …and which of them is row 0 of this job; TILES: a multiple of 16 */
     float *out;
     size_t out_stride;      /* bytes between out rows */
     const int32_t *scatter; /* out row of activation row j is scatter[j]; NULL: j */
+    void *scratch;          /* matmul_scratch() bytes that no other thread uses meanwhile, 64-byte aligned */
 } tn__matmul_job;
 
 /* ---- Attention -----------------------------------------------------------------------------------------------
@@ -109,9 +117,10 @@ typedef struct tn__cpu_kernels {
     /* Mat-mul. */
     tn__act_form (*matmul_form)(tn_type type, bool packed, int64_t m, int64_t n, int64_t k, bool precise);
     size_t (*act_bytes)(tn__act_form form, int64_t rows, int64_t k);
-    /* Row r is taken from x + (gather ? gather[r] : r)·x_stride. */
+    /* Row r is taken from x + (gather ? gather[r] : r)·x_stride; for TILES it is zero where gather[r] is negative. */
     void (*act_prepare)(tn__act_form form, const float *x, size_t x_stride, const int32_t *gather, int64_t rows,
                         int64_t k, void *data, int ith, int nth);
+    size_t (*matmul_scratch)(tn__act_form form, int64_t n, int64_t k); /* per thread */
     void (*matmul)(const tn__matmul_job *job, int ith, int nth);
 
     /* Packed weights: groups of 16 rows interleaved so that one vector holds the same place of 16 rows. The layout is

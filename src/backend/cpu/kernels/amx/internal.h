@@ -4,6 +4,7 @@
 
 #include "backend/cpu/kernels/generic/internal.h"
 
+size_t tn__amx_scratch(tn__act_form form, int64_t n, int64_t k);
 void tn__amx_gemm(const tn__matmul_job *job, int ith, int nth);
 
 #endif

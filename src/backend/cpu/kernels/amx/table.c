@@ -6,12 +6,12 @@
 enum { FEW = 32 };
 
 static tn__act_form matmul_form(tn_type type, bool packed, int64_t m, int64_t n, int64_t k, bool precise) {
-    if (n > FEW && type != TN_F32 && !precise) return TN__ACT_BF16;
+    if (n > FEW && type != TN_F32 && type != TN_F16 && !precise) return TN__ACT_TILES;
     return tn__avx512_matmul_form(type, packed, m, n, k, precise);
 }
 
 static void matmul(const tn__matmul_job *job, int ith, int nth) {
-    if (job->form == TN__ACT_BF16) {
+    if (job->form == TN__ACT_TILES) {
         tn__amx_gemm(job, ith, nth);
     } else {
         tn__avx512_matmul(job, ith, nth);
@@ -20,5 +20,6 @@ static void matmul(const tn__matmul_job *job, int ith, int nth) {
 
 void tn__kernels_amx(tn__cpu_kernels *table) {
     table->matmul_form = matmul_form;
+    table->matmul_scratch = tn__amx_scratch;
     table->matmul = matmul;
 }

@@ -11,8 +11,8 @@
 
 #if defined(TN__TILES_EMULATED)
 
-static struct tile { float f32[16][16]; } tile_memory[8];
-static int tiles_configured;
+static _Thread_local struct tile { float f32[16][16]; } tile_memory[8];
+static _Thread_local int tiles_configured;
 
 static inline void tiles_begin(void) { tiles_configured = 1; }
 static inline void tiles_end(void) { tiles_configured = 0; }
@@ -21,6 +21,7 @@ static inline void tile_zero(int t) { memset(&tile_memory[t], 0, sizeof tile_mem
 static inline void tile_load(int t, const void *from, size_t stride) {
     for (int r = 0; r < 16; r++) memcpy(tile_memory[t].f32[r], (const char *)from + (size_t)r * stride, 64);
 }
+static inline void tile_load_once(int t, const void *from, size_t stride) { tile_load(t, from, stride); }
 static inline void tile_store(int t, void *to, size_t stride) {
     for (int r = 0; r < 16; r++) memcpy((char *)to + (size_t)r * stride, tile_memory[t].f32[r], 64);
 }
@@ -58,6 +59,7 @@ static inline void tiles_end(void) { _tile_release(); }
 #define tiles_see_memory() __asm__ volatile("" ::: "memory")
 #define tile_zero(t) _tile_zero(t)
 #define tile_load(t, from, stride) _tile_loadd(t, from, stride)
+#define tile_load_once(t, from, stride) _tile_stream_loadd(t, from, stride)
 #define tile_store(t, to, stride) _tile_stored(t, to, stride)
 #define tile_dot_bf16(c, a, b) _tile_dpbf16ps(c, a, b)
 

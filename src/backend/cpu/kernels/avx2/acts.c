@@ -57,6 +57,10 @@ void tn__avx2_act_prepare(tn__act_form form, const float *x, size_t x_stride, co
     int64_t chunks = (k + TN__CHUNK - 1) / TN__CHUNK, from, to;
     size_t bytes = tn__act_chunk_bytes(form);
     if (form == TN__ACT_PLAIN) return;
+    if (form == TN__ACT_TILES) { /* for processors that have more than this level */
+        tn__act_prepare(form, x, x_stride, gather, rows, k, data, ith, nth);
+        return;
+    }
     tn__share(chunks * rows, 1, ith, nth, &from, &to);
     for (int64_t u = from; u < to; u++) {
         int64_t c = u / rows, r = u % rows, count = k - c * TN__CHUNK;

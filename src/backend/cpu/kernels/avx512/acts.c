@@ -45,15 +45,39 @@ static void q8_chunk(const float *x, tn__q8_chunk *out) {
     }
 }
 
+static __m256i bf16_of(__m512 x) {
+    __m512i bits = _mm512_castps_si512(x);
+    __mmask16 nan =
+        _mm512_cmpgt_epu32_mask(_mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff)), _mm512_set1_epi32(0x7f800000));
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    rounded = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+}
+
 static void bf16_chunk(const float *x, uint16_t *out) {
-    for (int j = 0; j < TN__CHUNK; j += 16) {
-        __m512i bits = _mm512_castps_si512(_mm512_loadu_ps(x + j));
-        __mmask16 nan = _mm512_cmpgt_epu32_mask(_mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff)),
-                                                _mm512_set1_epi32(0x7f800000));
-        __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-        __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
-        rounded = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
-        _mm256_storeu_si256((__m256i *)(out + j), _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
+    for (int j = 0; j < TN__CHUNK; j += 16)
+        _mm256_storeu_si256((__m256i *)(out + j), bf16_of(_mm512_loadu_ps(x + j)));
+}
+
+static void tiles(const float *x, size_t x_stride, const int32_t *gather, int64_t rows, int64_t k, uint16_t *data,
+                  int ith, int nth) {
+    const int64_t chunks = (k + TN__CHUNK - 1) / TN__CHUNK, groups = (rows + TN__TILE_ROWS - 1) / TN__TILE_ROWS;
+    int64_t from, to;
+    tn__share(chunks * groups, 1, ith, nth, &from, &to);
+    for (int64_t u = from; u < to; u++) {
+        const int64_t c = u / groups, left = k - c * TN__CHUNK;
+        for (int i = 0; i < TN__TILE_ROWS; i++) {
+            const int64_t r = u % groups * TN__TILE_ROWS + i, place = r >= rows ? -1 : gather ? gather[r] : r;
+            const float *row = (const float *)((const char *)x + (size_t)(place < 0 ? 0 : place) * x_stride);
+            for (int64_t j = 0; j < TN__CHUNK; j += 16) {
+                const __mmask16 some = place < 0 || left <= j ? 0
+                                       : left - j >= 16       ? 0xffff
+                                                              : (__mmask16)((1u << (left - j)) - 1);
+                uint16_t *to_row = data + (u * 8 + j / 32) * 512 + i * 32 + j % 32;
+                _mm256_storeu_si256((__m256i *)to_row, bf16_of(_mm512_maskz_loadu_ps(some, row + c * TN__CHUNK + j)));
+            }
+        }
     }
 }
 
@@ -62,6 +86,10 @@ void tn__avx512_act_prepare(tn__act_form form, const float *x, size_t x_stride, 
     int64_t chunks = (k + TN__CHUNK - 1) / TN__CHUNK, from, to;
     size_t bytes = tn__act_chunk_bytes(form);
     if (form == TN__ACT_PLAIN) return;
+    if (form == TN__ACT_TILES) {
+        tiles(x, x_stride, gather, rows, k, data, ith, nth);
+        return;
+    }
     tn__share(chunks * rows, 1, ith, nth, &from, &to);
     for (int64_t u = from; u < to; u++) {
         int64_t c = u / rows, r = u % rows, count = k - c * TN__CHUNK;

@@ -12,6 +12,11 @@ typedef struct tn__panel_bf16 {
 /* Fills rows [row, row+16) of chunk c, any type; rows and values past the end are zero. */
 void tn__bf16_panel(const tn__matmul_job *job, int64_t row, int64_t c, tn__panel_bf16 *panel);
 
+/* One tile of a panel, 32 values of a group of packed rows: values [32·unit, +32). NULL for types that are not
+ * blocks. */
+typedef void tn__bf16_tile_fn(const uint8_t *group, int64_t unit, uint16_t (*out)[16][2]);
+tn__bf16_tile_fn *tn__bf16_tile_of(tn_type type);
+
 void tn__avx512bf16_gemm(const tn__matmul_job *job, int ith, int nth);
 
 static inline const uint16_t *tn__bf16_at(const tn__matmul_job *job, int64_t c, int64_t j) {

@@ -5,29 +5,151 @@
 #include "backend/cpu/kernels/avx512/transpose.h"
 #include "backend/cpu/kernels/avx512bf16/internal.h"
 
-/* Two vectors of floats, `even` and `odd` places, as one vector of pairs. */
+/* A code becomes a float without a conversion: its bits below the exponent of 128 make 128 + code, or 128 + code/2
+ * one place further down, and one multiplication and addition make the weight of that. */
+#define CODE(bits, mask) _mm512_ternarylogic_epi32(bits, mask, _mm512_set1_epi32(0x43000000), 0xea) /* a & b | c */
+
+/* Two vectors of floats, `even` and `odd` places, as one vector of pairs, rounded to nearest. */
 static inline __m512i pairs(__m512 even, __m512 odd) {
-    const __m512i weave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
-                                           21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    return _mm512_permutexvar_epi16(weave, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
+    const __m512i high = _mm512_set_epi16(63, 31, 61, 29, 59, 27, 57, 25, 55, 23, 53, 21, 51, 19, 49, 17, 47, 15, 45,
+                                          13, 43, 11, 41, 9, 39, 7, 37, 5, 35, 3, 33, 1);
+    const __m512i half = _mm512_set1_epi32(0x8000);
+    return _mm512_permutex2var_epi16(_mm512_add_epi32(_mm512_castps_si512(even), half), high,
+                                     _mm512_add_epi32(_mm512_castps_si512(odd), half));
 }
+
+/* weight = scale·bits' float + off. Rounding could carry a NaN over into a number, unless its lower bits are zero. */
+typedef struct line {
+    __m512 scale, off;
+} line;
+static inline line line_of(__m512 scale, float shift, __m512 off) {
+    __m512 nan = _mm512_set1_ps(__builtin_nanf(""));
+    scale = _mm512_mask_mov_ps(scale, _mm512_cmp_ps_mask(scale, scale, _CMP_UNORD_Q), nan);
+    off = _mm512_fnmadd_ps(scale, _mm512_set1_ps(shift), off);
+    return (line){scale, _mm512_mask_mov_ps(off, _mm512_cmp_ps_mask(off, off, _CMP_UNORD_Q), nan)};
+}
+#define AT(bits, mask, l) _mm512_fmadd_ps(_mm512_castsi512_ps(CODE(bits, mask)), (l).scale, (l).off)
+
+/* Four bytes per row, each value + 128; off is zero, or minus the minimum. */
+static inline line line_of_bytes(__m512 scale, __m512 off) {
+    return line_of(_mm512_add_ps(scale, scale), 192, off); /* 128 + byte/2 */
+}
+static inline void from_bytes(__m512i b, line l, uint16_t (*out)[16][2]) {
+    const __m512i mask = _mm512_set1_epi32(0x7f8000);
+    _mm512_store_si512(out[0], pairs(AT(_mm512_slli_epi32(b, 15), mask, l), AT(_mm512_slli_epi32(b, 7), mask, l)));
+    _mm512_store_si512(out[1], pairs(AT(_mm512_srli_epi32(b, 1), mask, l), AT(_mm512_srli_epi32(b, 9), mask, l)));
+}
+/* The low or the high nibbles of four bytes per row. */
+static inline void from_low(__m512i b, line l, uint16_t (*out)[16][2]) {
+    const __m512i mask = _mm512_set1_epi32(0x0f0000);
+    _mm512_store_si512(out[0], pairs(AT(_mm512_slli_epi32(b, 16), mask, l), AT(_mm512_slli_epi32(b, 8), mask, l)));
+    _mm512_store_si512(out[1], pairs(AT(b, mask, l), AT(_mm512_srli_epi32(b, 8), mask, l)));
+}
+static inline void from_high(__m512i b, line l, uint16_t (*out)[16][2]) {
+    const __m512i mask = _mm512_set1_epi32(0x0f0000);
+    _mm512_store_si512(out[0], pairs(AT(_mm512_slli_epi32(b, 12), mask, l), AT(_mm512_slli_epi32(b, 4), mask, l)));
+    _mm512_store_si512(out[1], pairs(AT(_mm512_srli_epi32(b, 4), mask, l), AT(_mm512_srli_epi32(b, 12), mask, l)));
+}
+/* Four bytes per row with six bits each. */
+static inline void from_six_bits(__m512i b, line l, uint16_t (*out)[16][2]) {
+    const __m512i mask = _mm512_set1_epi32(0x3f0000);
+    _mm512_store_si512(out[0], pairs(AT(_mm512_slli_epi32(b, 16), mask, l), AT(_mm512_slli_epi32(b, 8), mask, l)));
+    _mm512_store_si512(out[1], pairs(AT(b, mask, l), AT(_mm512_srli_epi32(b, 8), mask, l)));
+}
+
+/* ---- Packed weights: no turning, only taken apart, 32 values of 16 rows at a time --------------------------------
+ */
+
+static inline __m512 halves(const uint8_t *at) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at)); }
+static inline __m512 small(__m128i bytes) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes)); }
+
+static void tile_q8_0(const uint8_t *group, int64_t unit, uint16_t (*out)[16][2]) {
+    const uint8_t *w = group + unit * 544;
+    const line l = line_of_bytes(halves(w), _mm512_setzero_ps());
+    for (int q = 0; q < 8; q++) from_bytes(_mm512_loadu_si512(w + 32 + 64 * q), l, out + 2 * q);
+}
+static void tile_q4_0(const uint8_t *group, int64_t unit, uint16_t (*out)[16][2]) {
+    const uint8_t *w = group + unit * 288;
+    const line l = line_of(halves(w), 128 + 8, _mm512_setzero_ps());
+    for (int q = 0; q < 4; q++) {
+        const __m512i b = _mm512_loadu_si512(w + 32 + 64 * q);
+        from_low(b, l, out + 2 * q);
+        from_high(b, l, out + 8 + 2 * q);
+    }
+}
+static void tile_q4_K(const uint8_t *group, int64_t unit, uint16_t (*out)[16][2]) {
+    const uint8_t *w = group + unit / 8 * 2304, *from = w + 64 + unit % 8 / 2 * 48,
+                  *codes = w + 256 + unit % 8 / 2 * 512;
+    const __m512 d = halves(w), dmin = _mm512_sub_ps(_mm512_setzero_ps(), halves(w + 32));
+    const __m128i a = _mm_loadu_si128((const __m128i *)(from + unit % 2 * 16)),
+                  c = _mm_loadu_si128((const __m128i *)(from + 32));
+    /* The minimum: two low bits at the top of a, four high bits in one half of c. */
+    const __m128i high = unit % 2 ? _mm_srli_epi16(c, 2) : _mm_slli_epi16(c, 2);
+    const __m128i min =
+        _mm_or_si128(_mm_and_si128(_mm_srli_epi16(a, 6), _mm_set1_epi8(3)), _mm_and_si128(high, _mm_set1_epi8(60)));
+    const __m512 scale = _mm512_mul_ps(d, small(_mm_and_si128(a, _mm_set1_epi8(63))));
+    const line l = line_of(scale, 128, _mm512_mul_ps(dmin, small(min)));
+    if (unit % 2) {
+        for (int q = 0; q < 8; q++) from_high(_mm512_loadu_si512(codes + 64 * q), l, out + 2 * q);
+    } else {
+        for (int q = 0; q < 8; q++) from_low(_mm512_loadu_si512(codes + 64 * q), l, out + 2 * q);
+    }
+}
+static inline __attribute__((always_inline)) void tile_q6_K_of(const uint8_t *w, const int half, const int r,
+                                                               uint16_t (*out)[16][2]) {
+    const __m512i nibble = _mm512_set1_epi8(15), places = _mm512_set1_epi8(0x30);
+    const uint8_t *codes = w + 288 + 1536 * half;
+    enum { OR_OF_AND = 0xf8 };
+    line l[2]; /* per 16 values */
+    for (int s = 0; s < 2; s++) {
+        const uint8_t *at = w + 32 + 16 * (8 * half + 2 * r + s);
+        const __m512i scale = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)at));
+        l[s] = line_of(_mm512_mul_ps(halves(w), _mm512_cvtepi32_ps(scale)), 128 + 32, _mm512_setzero_ps());
+    }
+    for (int q = 0; q < 8; q++) {
+        __m512i low = _mm512_loadu_si512(codes + 512 * (r % 2) + 64 * q),
+                t = _mm512_loadu_si512(codes + 1024 + 64 * q);
+        if (r >= 2) low = _mm512_srli_epi16(low, 4);
+        t = r == 0   ? _mm512_slli_epi16(t, 4)
+            : r == 1 ? _mm512_slli_epi16(t, 2)
+            : r == 2 ? t
+                     : _mm512_srli_epi16(t, 2);
+        from_six_bits(_mm512_ternarylogic_epi64(_mm512_and_si512(low, nibble), t, places, OR_OF_AND), l[q / 4],
+                      out + 2 * q);
+    }
+}
+static void tile_q6_K(const uint8_t *group, int64_t unit, uint16_t (*out)[16][2]) {
+    const uint8_t *w = group + unit / 8 * 3360;
+    const int half = (int)(unit % 8 / 4);
+    switch (unit % 4) {
+    case 0: tile_q6_K_of(w, half, 0, out); break;
+    case 1: tile_q6_K_of(w, half, 1, out); break;
+    case 2: tile_q6_K_of(w, half, 2, out); break;
+    default: tile_q6_K_of(w, half, 3, out); break;
+    }
+}
+
+tn__bf16_tile_fn *tn__bf16_tile_of(tn_type type) {
+    switch (type) {
+    case TN_Q8_0: return tile_q8_0;
+    case TN_Q4_0: return tile_q4_0;
+    case TN_Q4_K: return tile_q4_K;
+    case TN_Q6_K: return tile_q6_K;
+    default: return NULL;
+    }
+}
+
+/* ---- Everything else ----------------------------------------------------------------------------------------------
+ */
 
 /* Blocks: from the panel of bytes, code by code. value = scale·(code - 128) - less. */
 static void from_codes(const tn__panel16 *p, bool per16, bool minimum, tn__panel_bf16 *out) {
-    const __m512i byte = _mm512_set1_epi32(255);
     int each = per16 ? 4 : 8; /* vectors of codes per scale */
-    for (int q = 0; q < 64; q++) {
-        int s = q / each;
-        __m512 scale = _mm512_load_ps(p->scale[s]), off = _mm512_mul_ps(scale, _mm512_set1_ps(128));
-        if (minimum) off = _mm512_add_ps(off, _mm512_load_ps(p->less[s]));
-        __m512i codes = _mm512_load_si512(p->codes[q]);
-        __m512 a = _mm512_cvtepi32_ps(_mm512_and_si512(codes, byte));
-        __m512 b = _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(codes, 8), byte));
-        __m512 c = _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(codes, 16), byte));
-        __m512 d = _mm512_cvtepi32_ps(_mm512_srli_epi32(codes, 24));
-        _mm512_store_si512(out->value[2 * q], pairs(_mm512_fmsub_ps(a, scale, off), _mm512_fmsub_ps(b, scale, off)));
-        _mm512_store_si512(out->value[2 * q + 1],
-                           pairs(_mm512_fmsub_ps(c, scale, off), _mm512_fmsub_ps(d, scale, off)));
+    for (int s = 0; s < 64 / each; s++) {
+        const __m512 less = minimum ? _mm512_load_ps(p->less[s]) : _mm512_setzero_ps();
+        const line l = line_of_bytes(_mm512_load_ps(p->scale[s]), _mm512_sub_ps(_mm512_setzero_ps(), less));
+        for (int q = s * each; q < (s + 1) * each; q++)
+            from_bytes(_mm512_load_si512(p->codes[q]), l, out->value + 2 * q);
     }
 }
 
@@ -75,9 +197,19 @@ void tn__bf16_panel(const tn__matmul_job *job, int64_t row, int64_t c, tn__panel
         from_floats(job, row, c, panel);
         return;
     }
+    if (job->packed) {
+        const uint8_t *group =
+            (const uint8_t *)job->w + (size_t)(row / 16) * tn__packed_group_bytes(job->type, job->k);
+        tn__bf16_tile_fn *tile = tn__bf16_tile_of(job->type);
+        for (int u = 0; u < 8; u++) {
+            if ((8 * c + u) * 32 < job->k)
+                tile(group, 8 * c + u, panel->value + 16 * u);
+            else
+                memset(panel->value + 16 * u, 0, 16 * sizeof panel->value[0]);
+        }
+        return;
+    }
     _Alignas(64) tn__panel16 codes;
-    int64_t left = job->k - c * TN__CHUNK;
-    if (job->packed && left < TN__CHUNK) memset(&codes, 0, sizeof codes); /* blocks that are not there */
     tn__avx512_panel(job, row, c, &codes);
     from_codes(&codes, tn__avx512_scale_per_16(job->type), tn__avx512_minimum(job->type), panel);
 }

@@ -9,16 +9,17 @@ size_t tn__act_chunk_bytes(tn__act_form form) {
     switch (form) {
     case TN__ACT_PLAIN: return 0;
     case TN__ACT_F32: return TN__CHUNK * sizeof(float);
-    case TN__ACT_BF16: return TN__CHUNK * sizeof(uint16_t);
+    case TN__ACT_BF16:
+    case TN__ACT_TILES: return TN__CHUNK * sizeof(uint16_t);
     case TN__ACT_Q8: return sizeof(tn__q8_chunk);
     }
     return 0;
 }
 
 size_t tn__act_bytes(tn__act_form form, int64_t rows, int64_t k) {
-    /* Tile kernels read whole groups of 16 rows: room for the last group of the last chunk. */
     size_t chunks = (size_t)((k + TN__CHUNK - 1) / TN__CHUNK);
-    return form == TN__ACT_PLAIN ? 0 : (chunks * (size_t)rows + 15) * tn__act_chunk_bytes(form);
+    if (form == TN__ACT_TILES) rows = (rows + TN__TILE_ROWS - 1) / TN__TILE_ROWS * TN__TILE_ROWS;
+    return chunks * (size_t)rows * tn__act_chunk_bytes(form);
 }
 
 static void q8_chunk(const float *x, tn__q8_chunk *out) {
@@ -48,11 +49,33 @@ static void q8_chunk(const float *x, tn__q8_chunk *out) {
     }
 }
 
+static void tiles(const float *x, size_t x_stride, const int32_t *gather, int64_t rows, int64_t k, uint16_t *data,
+                  int ith, int nth) {
+    const int64_t chunks = (k + TN__CHUNK - 1) / TN__CHUNK, groups = (rows + TN__TILE_ROWS - 1) / TN__TILE_ROWS;
+    int64_t from, to;
+    tn__share(chunks * groups, 1, ith, nth, &from, &to);
+    for (int64_t u = from; u < to; u++) {
+        const int64_t c = u / groups;
+        for (int i = 0; i < TN__TILE_ROWS; i++) {
+            const int64_t r = u % groups * TN__TILE_ROWS + i, place = r >= rows ? -1 : gather ? gather[r] : r;
+            const float *row = place < 0 ? NULL : (const float *)((const char *)x + (size_t)place * x_stride);
+            for (int64_t j = 0; j < TN__CHUNK; j++) {
+                const int64_t at = c * TN__CHUNK + j;
+                data[(u * 8 + j / 32) * 512 + i * 32 + j % 32] = row && at < k ? tn__f32_to_bf16(row[at]) : 0;
+            }
+        }
+    }
+}
+
 void tn__act_prepare(tn__act_form form, const float *x, size_t x_stride, const int32_t *gather, int64_t rows,
                      int64_t k, void *data, int ith, int nth) {
     int64_t chunks = (k + TN__CHUNK - 1) / TN__CHUNK, from, to;
     size_t bytes = tn__act_chunk_bytes(form);
     if (form == TN__ACT_PLAIN) return;
+    if (form == TN__ACT_TILES) {
+        tiles(x, x_stride, gather, rows, k, data, ith, nth);
+        return;
+    }
     tn__share(chunks * rows, 1, ith, nth, &from, &to);
     for (int64_t u = from; u < to; u++) {
         int64_t c = u / rows, r = u % rows, count = k - c * TN__CHUNK;

@@ -122,6 +122,11 @@ static tn__act_form matmul_form(tn_type type, bool packed, int64_t m, int64_t n,
     return TN__ACT_PLAIN;
 }
 
+static size_t matmul_scratch(tn__act_form form, int64_t n, int64_t k) {
+    (void)form, (void)n, (void)k;
+    return 0;
+}
+
 /* Packed weights can be read at every level, but are worth it only where vectors hold 16 rows. */
 static bool packs_nothing(tn_type type, int64_t m, int64_t k) {
     (void)type, (void)m, (void)k;
@@ -132,6 +137,7 @@ void tn__kernels_generic_matmul(tn__cpu_kernels *table) {
     table->matmul_form = matmul_form;
     table->act_bytes = tn__act_bytes;
     table->act_prepare = tn__act_prepare;
+    table->matmul_scratch = matmul_scratch;
     table->matmul = matmul;
     table->can_pack = packs_nothing;
     table->packed_bytes = tn__packed_bytes;
