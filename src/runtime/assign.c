@@ -19,12 +19,6 @@ const char *tn__cause_text(tn__cause cause) {
     return texts[cause];
 }
 
-int tn__sched_pin_of(const tn_sched *sched, const tn_tensor *tensor) {
-    for (size_t i = 0; i < sched->n_pinned; i++)
-        if (sched->pinned[i] == tensor) return sched->pinned_to[i];
-    return -1;
-}
-
 static tn_device *device_of(const tn_sched *sched, int backend) {
     return tn_backend_device(sched->backends[backend]);
 }
@@ -66,7 +60,7 @@ static void place_leaves(const job *j) {
     for (size_t i = 0; i < j->n_leaves; i++) {
         const tn_tensor *t = tn_graph_leaf(j->graph, i);
         tn__place *place = &j->places[j->n_nodes + i];
-        int pin = tn__sched_pin_of(j->sched, t), there = backend_of_memory(j->sched, t);
+        int pin = tn__pins_get(&j->sched->pins, t), there = backend_of_memory(j->sched, t);
         if (there >= 0 && !(t->flags & TN_FLAG_INPUT))
             assign(place, there, TN__CAUSE_DATA);
         else if (pin >= 0)
@@ -106,7 +100,7 @@ static void place_certain_nodes(const job *j) {
     for (size_t i = 0; i < j->n_nodes; i++) {
         const tn_tensor *t = tn_graph_node(j->graph, i);
         tn__place *place = &j->places[i];
-        int pin = tn__sched_pin_of(j->sched, t);
+        int pin = tn__pins_get(&j->sched->pins, t);
         if (pin >= 0) {
             assign(place, pin, TN__CAUSE_PINNED);
             continue;

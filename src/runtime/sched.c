@@ -104,8 +104,7 @@ void tn_sched_free(tn_sched *s) {
     tn_free(s->reads_host);
     tn_free(s->pushed);
     tn_free(s->async);
-    tn_free(s->pinned);
-    tn_free(s->pinned_to);
+    tn__pins_free(&s->pins);
     tn_free(s);
 }
 
@@ -114,7 +113,7 @@ void tn_sched_reset(tn_sched *s) {
     for (size_t i = 0; i < s->n_backends; i++) tn_backend_synchronize(s->backends[i]);
     forget_schedules(s);
     tn_alloc_forget(s->alloc);
-    s->n_pinned = 0;
+    tn__pins_clear(&s->pins);
 }
 
 size_t tn_sched_backend_count(const tn_sched *s) { return s->n_backends; }
@@ -129,31 +128,14 @@ tn_status tn_sched_pin(tn_sched *s, const tn_tensor *tensor, int backend) {
         return tn_fail(TN_E_INVALID, "tn_sched_pin: NULL argument or no backend %d", backend);
     for (size_t i = 0; i < s->n_schedules; i++)
         s->schedules[i]->bound_serial = 0; /* it may not be the right one now */
-    for (size_t i = 0; i < s->n_pinned; i++) {
-        if (s->pinned[i] != tensor) continue;
-        s->pinned_to[i] = (int16_t)backend;
-        return TN_OK;
-    }
-    if (s->n_pinned == s->cap_pinned) {
-        size_t capacity = s->cap_pinned ? 2 * s->cap_pinned : 16;
-        const tn_tensor **tensors = tn_realloc(s->pinned, capacity * sizeof *tensors);
-        if (!tensors) return TN_E_NOMEM;
-        s->pinned = tensors;
-        int16_t *backends = tn_realloc(s->pinned_to, capacity * sizeof *backends);
-        if (!backends) return TN_E_NOMEM;
-        s->pinned_to = backends;
-        s->cap_pinned = capacity;
-    }
-    s->pinned[s->n_pinned] = tensor;
-    s->pinned_to[s->n_pinned++] = (int16_t)backend;
-    return TN_OK;
+    return tn__pins_set(&s->pins, tensor, backend);
 }
 
 /* ---- Schedules ----------------------------------------------------------------------------------------------- */
 
 /* Where leaves lie and what is pinned: with the fingerprint this names a schedule. */
 static uint64_t hash_placement(const tn_sched *s, const tn_graph *g) {
-    uint64_t h = s->n_pinned;
+    uint64_t h = tn__pins_hash(&s->pins, g);
     for (size_t i = 0; i < tn_graph_leaf_count(g); i++) {
         const tn_tensor *t = tn_graph_leaf(g, i);
         bool own = tn__has_own_data(t);
@@ -161,10 +143,6 @@ static uint64_t hash_placement(const tn_sched *s, const tn_graph *g) {
             h,
             own ? (uintptr_t)(t->buffer ? (void *)tn_buffer_get_type(t->buffer) : s->types[s->n_backends - 1]) : 0);
         if (own && t->buffer) h = tn__hash_combine(h, (uint64_t)tn_buffer_get_usage(t->buffer));
-    }
-    for (size_t i = 0; i < s->n_pinned; i++) {
-        uint32_t index = tn_graph_index(g, s->pinned[i]);
-        if (index != TN_GRAPH_NONE) h = tn__hash_combine(h, (uint64_t)index << 16 | (uint16_t)s->pinned_to[i]);
     }
     return h;
 }
@@ -459,6 +437,7 @@ tn_status tn_sched_dump(tn_sched *s, tn_graph *graph, FILE *out) {
     tn__schedule *schedule;
     TN_TRY(schedule_for(s, graph, &schedule));
     char shape[128];
+    size_t at = 0;
     fprintf(out, "%zu nodes in %zu splits, %zu copies of %zu bytes\n", schedule->n_nodes, schedule->n_splits,
             schedule->n_copies, schedule->copy_bytes);
     for (size_t i = 0; i < schedule->n_splits; i++) {
@@ -476,9 +455,8 @@ tn_status tn_sched_dump(tn_sched *s, tn_graph *graph, FILE *out) {
         }
         for (size_t k = 0; k < split->n_nodes; k++) {
             const tn_tensor *c = schedule->work[split->first_node + k];
-            tn__cause cause = TN__CAUSE_NONE;
-            for (size_t n = 0; n < schedule->n_nodes; n++)
-                if (schedule->clones[n] == c) cause = (tn__cause)schedule->places[n].cause;
+            while (schedule->clones[at] != c) at++; /* both are in the order of the graph */
+            tn__cause cause = (tn__cause)schedule->places[at].cause;
             fprintf(out, "  %-16s %-24s %-24s %s\n", tn_op_name(c->op), c->name,
                     tn_shape_text(c, shape, sizeof shape), tn__cause_text(cause));
         }

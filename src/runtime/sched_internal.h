@@ -93,6 +93,20 @@ typedef struct tn__schedule {
     uint64_t last_used;
 } tn__schedule;
 
+/* Tensors that the caller put on a backend (pins.c). */
+typedef struct tn__pins {
+    const tn_tensor **tensors;
+    int16_t *backends; /* -1: not any more */
+    size_t n, capacity;
+    tn__ptr_map map; /* tensor → number */
+    void *memory;    /* of the map */
+} tn__pins;
+tn_status tn__pins_set(tn__pins *pins, const tn_tensor *tensor, int backend);
+int tn__pins_get(const tn__pins *pins, const tn_tensor *tensor);     /* or -1 */
+uint64_t tn__pins_hash(const tn__pins *pins, const tn_graph *graph); /* of those in the graph */
+void tn__pins_clear(tn__pins *pins);
+void tn__pins_free(tn__pins *pins);
+
 struct tn_sched {
     tn_backend **backends;
     size_t n_backends;
@@ -112,9 +126,7 @@ struct tn_sched {
     tn__schedule **schedules;
     size_t n_schedules, cap_schedules;
     uint64_t clock;
-    const tn_tensor **pinned; /* pairs of tensor and backend */
-    int16_t *pinned_to;
-    size_t n_pinned, cap_pinned;
+    tn__pins pins;
     tn_eval_fn eval;
     void *eval_user;
     tn_sched_stats stats;
@@ -132,7 +144,6 @@ static inline bool tn__is_view_op(const tn_tensor *t) { return tn_op_get_family(
 tn_status tn__sched_assign(const tn_sched *sched, const tn_graph *graph, tn__place *places);
 /* Part of it: moves cheap nodes at the borders between devices to where less has to be copied. */
 tn_status tn__sched_trim_borders(const tn_sched *sched, const tn_graph *graph, tn__place *places);
-int tn__sched_pin_of(const tn_sched *sched, const tn_tensor *tensor);
 /* The memory a tensor on `backend` lives in: its own buffer's type, or the backend's. */
 tn_buffer_type *tn__sched_memory_type(const tn_sched *sched, const tn_tensor *tensor, int backend);
 /* Assigns, cuts and clones; no memory is taken. */

@@ -342,6 +342,24 @@ static void graphs_may_share_tensors(void **state) {
     assert_ok(tn_sched_pin(s, y, 1));
     assert_ok(tn_sched_alloc(s, graph[0]));
     assert_int_equal(tn_sched_backend_of(s, graph[0], y), 1);
+    /* Taking it back counts, too, and pins of strangers do not. */
+    uint64_t made = tn_sched_get_stats(s).schedules_made;
+    assert_ok(tn_sched_pin(s, y, 0));
+    assert_ok(tn_sched_pin(s, z, 1));
+    assert_ok(tn_sched_alloc(s, graph[0]));
+    assert_int_equal(tn_sched_backend_of(s, graph[0], y), 0);
+    assert_int_equal(tn_sched_get_stats(s).schedules_made, made);
+    for (size_t i = 0; i < 1000; i++) assert_ok(tn_sched_pin(s, (const tn_tensor *)&data[i % 256], (int)(i % 2)));
+    assert_ok(tn_sched_pin(s, y, -1));
+    assert_ok(tn_sched_alloc(s, graph[0]));
+    assert_int_equal(tn_sched_backend_of(s, graph[0], y), 1); /* with its input */
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    assert_ok(tn_sched_dump(s, graph[1], out));
+    fclose(out);
+    assert_non_null(strstr(text, "pinned by the caller\n"));
+    free(text);
     tn_sched_free(s);
     tn_arena_free(arena);
 }
