@@ -124,6 +124,9 @@ typedef struct tn_fit {
 /* What tn_session_new would take, from the real graphs, without taking it. Works on files without data. */
 TN_API tn_status tn_fit_session(tn_model *model, const tn_session_params *params, tn_fit *fit) TN_MUST_CHECK;
 TN_API void tn_fit_free(tn_fit *fit);
+/* Where such a session would put every weight and why, and how the graph of one token would be cut. Takes nothing,
+ * either. */
+TN_API tn_status tn_fit_explain(tn_model *model, const tn_session_params *params, FILE *out);
 /* What a session has taken, in the same terms. */
 TN_API tn_status tn_session_memory(const tn_session *session, tn_fit *fit) TN_MUST_CHECK;
 /* The plan behind the numbers: of the largest prefill graph or of the decode graph, and which of its memories is the

@@ -207,6 +207,18 @@ tn_status tn_fit_session(tn_model *model, const tn_session_params *params, tn_fi
     return status;
 }
 
+tn_status tn_fit_explain(tn_model *model, const tn_session_params *params, FILE *out) {
+    if (!model || !out) return tn_fail(TN_E_INVALID, "tn_fit_explain: NULL argument");
+    if (model->params.vocab_only) return tn_fail(TN_E_STATE, "the model was opened for its vocabulary only");
+    tn_session s = {.model = model, .params = params ? *params : tn_session_params_default()};
+    tn_status status = tn__session_prepare(&s);
+    if (status == TN_OK) status = tn__session_choose(&s);
+    if (status == TN_OK) status = tn_session_explain(&s, out);
+    if (status == TN_OK && fputc('\n', out) != EOF) status = tn_session_dump_splits(&s, false, out);
+    tn__session_drop(&s);
+    return status;
+}
+
 tn_status tn_fit_plan(const tn_fit *fit, bool prefill, size_t device, const tn_plan **plan, size_t *memory) {
     if (!fit || !plan) return tn_fail(TN_E_INVALID, "tn_fit_plan: NULL argument");
     if (!fit->plans) return tn_fail(TN_E_STATE, "only what tn_fit_session has filled in has plans");

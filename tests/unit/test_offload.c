@@ -174,7 +174,18 @@ static void overrides_are_kept_and_explained(void **state) {
         else if (w->layer >= 0 && w->layer < model->h.n_layer)
             assert_string_equal(device, 2 * w->layer < model->h.n_layer ? "left" : "right");
     }
-    char *text = explain(s);
+    char *text = explain(s), *before = NULL;
+    size_t size_before;
+    FILE *out = open_memstream(&before, &size_before);
+    tn_model *unloaded;
+    open_model("llama-dense", &unloaded);
+    assert_ok(tn_fit_explain(unloaded, &p, out));
+    fclose(out);
+    assert_memory_equal(text, before, strlen(text)); /* and then the splits */
+    assert_non_null(strstr(before, "split 0 on cpu"));
+    assert_false(unloaded->loaded);
+    free(before);
+    tn_model_close(unloaded);
     assert_non_null(strstr(text, "override blk\\.[01]\\.ffn_down\n"));
     assert_non_null(strstr(text, "on left     the caller's shares\n"));
     size_t lines = 0, weights = 0;

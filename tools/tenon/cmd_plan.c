@@ -239,6 +239,11 @@ static int run(const struct args *args) {
         print_graphs(&s, stdout);
         print_verdict(&s, stdout);
     }
+    if (!code && args_flag(args, "why")) {
+        putchar('\n');
+        status = tn_fit_explain(s.model, &s.params, stdout);
+        if (status != TN_OK) code = fail_status(status, "%s", s.path);
+    }
     if (!code && args_text(args, "svg")) code = write_svg(&s, args_text(args, "svg"));
     if (!code && args_text(args, "html")) code = write_html(&s, args_text(args, "html"));
     if (!code && !s.fit.fits) code = EXIT_TOO_BIG;
@@ -261,6 +266,9 @@ static const struct option options[] = {
     {.name = "embeddings", .kind = OPTION_FLAG, .help = "a session that makes embeddings instead of text"},
     {.name = "svg", .value = "FILE", .kind = OPTION_TEXT, .help = "draw the largest plan: time × address"},
     {.name = "html", .value = "FILE", .kind = OPTION_TEXT, .help = "the whole report with all pictures"},
+    {.name = "why",
+     .kind = OPTION_FLAG,
+     .help = "where each weight goes and why, and how the graph of one token is cut"},
     OPTION_JSON,
     {0},
 };
