@@ -200,7 +200,7 @@ static void logits_with_smaller_caches(void **state) {
     static const struct {
         tn_type type;
         double limit;
-    } caches[] = {{TN_F16, 1e-6}, {TN_BF16, 2e-6}, {TN_Q8_0, 1e-5}, {TN_Q4_0, 1e-3}};
+    } caches[] = {{TN_F16, 2e-6}, {TN_BF16, 1e-4}, {TN_Q8_0, 1e-5}, {TN_Q4_0, 1e-3}};
     for (size_t i = 0; i < sizeof caches / sizeof *caches; i++) {
         tn_session_params p = params();
         p.cache_k = p.cache_v = caches[i].type;
@@ -282,16 +282,21 @@ static void queries_grow_beyond_the_original_context(void **state) {
 static void decoding_allocates_nothing(void **state) {
     (void)state;
     GOLDEN_OR_SKIP(path, "archs/gemma2-dense.gguf"); /* two cache groups */
-    for (int32_t n_seqs = 1; n_seqs <= 4; n_seqs += 3) {
+    for (int run = 0; run < 4; run++) {
+        int32_t n_seqs = run % 2 ? 4 : 1;
         tn_model *model;
         tn_session *session;
         tn_session_params p = tn_session_params_default();
         p.n_ctx = 128;
         p.n_seqs = n_seqs;
         p.n_ubatch = 32;
+        if (run >= 2) p.devices[0] = "sim:64M,name=counting";
         assert_ok(tn_model_open(path, NULL, &model));
         assert_ok(tn_session_new(model, &p, &session));
-        uint64_t allocations = 0;
+        uint64_t allocations = 0, grown = 0;
+        size_t free_before = 0, free_after, total;
+        tn_device *device;
+        assert_ok(tn_device_find(run >= 2 ? "counting" : "cpu", &device));
         for (int32_t t = 0; t < 100; t++) {
             tn_token tokens[4] = {1, 2, 3, (t + 5) % 100};
             int32_t seqs[4] = {0, 1, 2, 3};
@@ -303,9 +308,19 @@ static void decoding_allocates_nothing(void **state) {
             }
             tn_batch batch = {.n_tokens = n_seqs, .tokens = tokens, .seqs = seqs};
             assert_ok(tn_session_decode(session, &batch));
-            if (t == 0) allocations = tn_memory_get_stats().allocations;
+            if (t > 0) continue;
+            if (run >= 2) { /* the simulated device takes a small block at the first run of every graph */
+                assert_ok(tn_session_seq_shift(session, 0, 0, -1, 1));
+                assert_ok(tn_session_seq_shift(session, 0, 0, -1, -1));
+            }
+            allocations = tn_memory_get_stats().allocations;
+            grown = tn_session_get_stats(session).sched.buffers_grown;
+            assert_ok(tn_device_memory(device, &free_before, &total));
         }
         assert_int_equal(tn_memory_get_stats().allocations, allocations);
+        assert_int_equal(tn_session_get_stats(session).sched.buffers_grown, grown);
+        assert_ok(tn_device_memory(device, &free_after, &total));
+        if (run >= 2) assert_int_equal(free_before, free_after);
         tn_session_free(session);
         tn_model_close(model);
     }
