@@ -60,21 +60,31 @@ post "token ids" 200 '"text":", there' /v1/completions '{"prompt":[1,9038,2501,2
 post "several prompts and answers" 200 '"index":3' /v1/completions '{"prompt":["Once","The cat"],"n":2,"max_tokens":3,"seed":1}'
 post "stop word" 200 '"text":", there was a ","index":0,"logprobs":null,"finish_reason":"stop"' /v1/completions "{$story,\"stop\":[\"little\"],\"max_tokens\":20}"
 post "echo with logprobs" 200 '"text":"Once upon a time","index":0,"logprobs":\{"tokens":\["<s>"," Once"," upon"," a"," time"\],"token_logprobs":\[null,-0.24[0-9]*,' /v1/completions "{$story,\"echo\":true,\"logprobs\":1,\"max_tokens\":0}"
-# Summed log-probabilities are what a client computes from tenon logits.
+# lm-eval's requests: token lists with echo. Summed log-probabilities are what a client computes from tenon logits.
 if command -v python3 > /dev/null; then
+    post "tokens of a text" 200 '^\{"tokens":\[1,' /tokenize '{"content":"Once upon a time, there was a little girl named Lily. She loved to play outside in the park with her big red ball.","add_special":true}'
+    long=$(sed 's/.*\[\(.*\)\].*/\1/' "$work/out") short=1,9038,2501,263,931
+    post "lm-eval's request" 200 '"index":1' /v1/completions "{\"model\":\"any\",\"prompt\":[[$short],[$long]],\"temperature\":0,\"max_tokens\":1,\"logprobs\":1,\"seed\":1234,\"echo\":true}"
     cp "$work/out" "$work/echo"
-    "$tenon" logits "$model" --tokens 1,9038,2501,263,931 --cache-type f16 --out "$work/logits" -t 2 &&
-        timeout 20 python3 - "$work/echo" "$work/logits" > "$work/out" 2>&1 << 'PY' || failed "logprobs equal those of tenon logits"
+    for list in "$short" "$long"; do
+        "$tenon" logits "$model" --tokens "$list" --cache-type f16 --out "$work/logits.${#list}" -t 2 || failed "tenon logits"
+    done
+    timeout 20 python3 - "$work/echo" "$short" "$work/logits.${#short}" "$long" "$work/logits.${#long}" > "$work/out" 2>&1 << 'PY' || failed "logprobs equal those of tenon logits"
 import array, json, math, sys
-got = json.load(open(sys.argv[1]))["choices"][0]["logprobs"]["token_logprobs"]
-logits = array.array("f", open(sys.argv[2], "rb").read())
-tokens, n = [1, 9038, 2501, 263, 931], len(logits) // 5
-want = 0
-for i in range(4):
-    row = logits[i * n:(i + 1) * n]
-    top = max(row)
-    want += row[tokens[i + 1]] - top - math.log(sum(math.exp(x - top) for x in row))
-assert abs(sum(got[1:]) - want) < 1e-4, (sum(got[1:]), want)
+choices = json.load(open(sys.argv[1]))["choices"]
+for choice, ids, name in zip(choices, sys.argv[2::2], sys.argv[3::2]):
+    tokens, logits = [int(i) for i in ids.split(",")], array.array("f", open(name, "rb").read())
+    n, want, greedy = len(logits) // len(tokens), 0, []
+    for i in range(len(tokens) - 1):
+        row = logits[i * n:(i + 1) * n]
+        top = max(row)
+        want += row[tokens[i + 1]] - top - math.log(sum(math.exp(x - top) for x in row))
+        greedy.append(row[tokens[i + 1]] == top)
+    got = choice["logprobs"]
+    assert len(got["tokens"]) == len(got["token_logprobs"]) == len(got["top_logprobs"]) == len(tokens) + 1
+    assert abs(sum(got["token_logprobs"][1:-1]) - want) < 1e-4, (sum(got["token_logprobs"][1:-1]), want)
+    likeliest = [max(top, key=top.get) == token for top, token in zip(got["top_logprobs"][1:-1], got["tokens"][1:-1])]
+    assert likeliest == greedy, (likeliest, greedy)
 PY
 fi
 post "the same seed, the same text" 200 'text' /v1/completions '{"prompt":"The","seed":5,"max_tokens":12}'

@@ -63,8 +63,9 @@ int32_t tn__round_tokens(int32_t n, int32_t limit) {
     int32_t rounded = (n + step - 1) / step * step;
     return rounded < limit ? rounded : limit;
 }
+/* One row, or as good as all: rows of logits cost little beside the layers, and every graph more costs memory. */
 int32_t tn__round_outputs(int32_t n, int32_t limit) {
-    int32_t rounded = 1;
+    int32_t rounded = n <= 1 ? 1 : 64;
     while (rounded < n) rounded *= 2;
     return rounded < limit ? rounded : limit;
 }

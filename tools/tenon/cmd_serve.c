@@ -5,6 +5,7 @@
 
 #include <event2/listener.h>
 #include <event2/thread.h>
+#include <malloc.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -157,6 +158,16 @@ static int listen_at(struct server *server, struct watch *watch, const struct ar
     return EXIT_OK;
 }
 
+/* Requests come and go for weeks. What is large among them (samplers, masks of grammars) is taken from the system and
+ * given back, instead of leaving holes between small things that live longer. */
+static void keep_memory_flat(void) {
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, 64 * 1024);
+    mallopt(M_TRIM_THRESHOLD, 1024 * 1024);
+    mallopt(M_ARENA_MAX, 2);
+#endif
+}
+
 static int run(const struct args *args) {
     struct server *server = tn_calloc(1, sizeof *server);
     if (!server) return fail_status(TN_E_NOMEM, "server");
@@ -165,6 +176,7 @@ static int run(const struct args *args) {
     server->args = args;
     server->started = time(NULL);
     signal(SIGPIPE, SIG_IGN);
+    keep_memory_flat();
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max;

@@ -384,6 +384,8 @@ static void advance(struct engine *e, struct slot *slot, const float *row) {
     slot->tokens[slot->count++] = token;
 }
 
+enum { BATCH_STEP = 64 };
+
 /* ---- Rounds ---------------------------------------------------------------------------------------------------- */
 
 static void feed(struct engine *e, struct slot *slot, int32_t count) {
@@ -424,6 +426,14 @@ static void build(struct engine *e) {
             feed(e, slot, 1);
     }
     left = e->n_piece < e->n_batch - e->n_tokens ? e->n_piece : e->n_batch - e->n_tokens;
+    /* Large batches come in a few sizes: each size met for the first time costs a plan, and its memory for good. What
+     * is over waits for the next round. */
+    int32_t waiting = 0;
+    for (int i = 0; i < e->n_slots && waiting < left; i++)
+        if (e->slots[i].job && !e->slots[i].stalled && e->slots[i].count - e->slots[i].n_kv > 1)
+            waiting += e->slots[i].count - e->slots[i].n_kv;
+    int32_t total = e->n_tokens + (waiting < left ? waiting : left), whole = total / BATCH_STEP * BATCH_STEP;
+    if (whole - e->n_tokens >= BATCH_STEP / 2) left = whole - e->n_tokens;
     e->turn++;
     for (int i = 0; i < e->n_slots; i++) {
         struct slot *slot = &e->slots[(i + e->turn) % e->n_slots];
