@@ -61,7 +61,7 @@ static void place_leaves(const job *j) {
         const tn_tensor *t = tn_graph_leaf(j->graph, i);
         tn__place *place = &j->places[j->n_nodes + i];
         int pin = tn__pins_get(&j->sched->pins, t), there = backend_of_memory(j->sched, t);
-        if (there >= 0 && !(t->flags & TN_FLAG_INPUT))
+        if (there >= 0)
             assign(place, there, TN__CAUSE_DATA);
         else if (pin >= 0)
             assign(place, pin, TN__CAUSE_PINNED);
@@ -212,13 +212,27 @@ static tn_status nobody_supports(const job *j, const tn_tensor *t) {
     return TN_E_UNSUPPORTED;
 }
 
+/* Whether the node's result lies in memory that its device can write: the caller may have put it, or what it writes
+ * into, elsewhere. */
+static bool can_write(const job *j, const tn_tensor *t, int backend) {
+    const tn_tensor *root = t->view_src ? t->view_src : t;
+    const tn__place *place = place_of(j, root);
+    if (!place || place->backend < 0) return true;
+    return tn_device_supports_buffer_type(device_of(j->sched, backend),
+                                          tn__sched_memory_type(j->sched, root, place->backend));
+}
+
 /* Every node must be able to run where it is. */
 static tn_status check(const job *j) {
     for (size_t i = 0; i < j->n_nodes; i++) {
         const tn_tensor *t = tn_graph_node(j->graph, i);
         tn__place *place = &j->places[i];
         if (tn__is_view_op(t)) continue;
-        if (place->backend >= 0 && supports(j, place->backend, t)) continue;
+        if (place->backend >= 0 && supports(j, place->backend, t)) {
+            if (can_write(j, t, place->backend)) continue;
+            return tn_fail(TN_E_UNSUPPORTED, "'%s' (%s) would run on %s, which cannot write the memory it goes to",
+                           t->name, tn_op_name(t->op), tn_device_name(device_of(j->sched, place->backend)));
+        }
         if (place->cause == TN__CAUSE_PINNED)
             return tn_fail(TN_E_UNSUPPORTED, "'%s' (%s) is pinned to %s, which does not support it", t->name,
                            tn_op_name(t->op), tn_device_name(device_of(j->sched, place->backend)));

@@ -194,6 +194,11 @@ tn_status tn_sched_synchronize(tn_sched *s) {
 }
 
 tn_status tn_sched_run(tn_sched *s, tn_graph *graph) {
-    TN_TRY(tn_sched_run_async(s, graph));
-    return tn_sched_synchronize(s);
+    tn_status status = tn_sched_run_async(s, graph);
+    if (status == TN_OK || !s) return status == TN_OK ? tn_sched_synchronize(s) : status;
+    /* What was queued before the failure may still read the caller's memory. */
+    char text[512] = "";
+    strncpy(text, tn_error(), sizeof text - 1);
+    (void)tn_sched_synchronize(s);
+    return tn_fail(status, "%s", text);
 }

@@ -374,8 +374,7 @@ static tn_status build(job *j) {
     }
     for (size_t i = 0; i < j->n; i++) {
         const tn_tensor *c = s->clones[i];
-        if (!c->view_src && !c->data && (c->op == TN_OP_NONE || c->flags & TN_FLAG_OUTPUT))
-            s->outer[s->n_outer++] = (uint32_t)i;
+        if (!c->data && (c->op == TN_OP_NONE || c->flags & TN_FLAG_OUTPUT)) s->outer[s->n_outer++] = (uint32_t)i;
     }
     return make_programs(j);
 }

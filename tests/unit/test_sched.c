@@ -364,6 +364,45 @@ static void graphs_may_share_tensors(void **state) {
     tn_arena_free(arena);
 }
 
+/* What the caller put somewhere is read and written there, be it marked as an input or not. */
+static void the_callers_places_are_kept(void **state) {
+    (void)state;
+    tn_sched *s;
+    tn_arena *arena;
+    tn_graph *graph;
+    tn_device *device;
+    tn_buffer *buffer;
+    float data[WIDTH], got[WIDTH];
+    for (int i = 0; i < WIDTH; i++) data[i] = (float)i;
+    assert_ok(tn_sched_new(&(tn_sched_params){.devices = {"sim:16M,name=a"}, .n_threads = 1}, &s));
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 18, .no_alloc = true}, &arena));
+    assert_ok(tn_device_find("a", &device));
+    assert_ok(tn_buffer_new(tn_device_buffer_type(device), 4096, &buffer));
+    tn_tensor *x = tn_input(arena, TN_F32, WIDTH), *kept = tn_tensor_nd(arena, TN_F32, WIDTH);
+    tn_tensor *here = tn_scale(arena, x, 2, 0), *there = tn_scale(arena, x, 3, 0), *sum = tn_add(arena, here, there);
+    assert_ok(tn_graph_of(arena, tn_output(sum), &graph));
+    assert_ok(tn_buffer_bind(buffer, x, 0));
+    assert_ok(tn_buffer_bind(buffer, kept, 1024));
+    assert_ok(tn_sched_pin(s, here, 0));
+    assert_ok(tn_sched_pin(s, there, 1));
+    assert_ok(tn_tensor_set(x, data));
+    assert_ok(tn_sched_run(s, graph));
+    assert_ok(tn_tensor_get(sum, got));
+    for (int i = 0; i < WIDTH; i++) assert_true(got[i] == 5 * data[i]);
+    assert_int_equal(tn_sched_backend_of(s, graph, x), 0);
+    /* A write into the device's memory is the device's to do. */
+    tn_tensor *write = tn_cpy(arena, tn_silu(arena, x), kept);
+    assert_ok(tn_graph_of(arena, write, &graph));
+    assert_ok(tn_sched_pin(s, write, 1));
+    assert_fails(TN_E_UNSUPPORTED, tn_sched_reserve(s, graph));
+    assert_ok(tn_sched_pin(s, write, -1));
+    assert_ok(tn_sched_reserve(s, graph));
+    assert_int_equal(tn_sched_backend_of(s, graph, write), 0);
+    tn_sched_free(s);
+    tn_buffer_free(buffer);
+    tn_arena_free(arena);
+}
+
 static void only_so_many_schedules_are_remembered(void **state) {
     (void)state;
     enum { GRAPHS = 9 };
@@ -633,6 +672,7 @@ int main(void) {
         cmocka_unit_test(two_graphs_keep_their_plans),
         cmocka_unit_test(stale_bindings_are_never_followed),
         cmocka_unit_test(graphs_may_share_tensors),
+        cmocka_unit_test(the_callers_places_are_kept),
         cmocka_unit_test(only_so_many_schedules_are_remembered),
         cmocka_unit_test(only_experts_in_use_are_copied),
         cmocka_unit_test(every_fault_surfaces_and_can_be_left_behind),
