@@ -174,6 +174,22 @@ static void place_the_rest(const job *j) {
     }
 }
 
+/* What writes into another tensor's memory runs where that is; or that moves to the writer, if only the writer's
+ * device can. */
+static void place_writers(const job *j) {
+    for (size_t i = 0; i < j->n_nodes; i++) {
+        const tn_tensor *t = tn_graph_node(j->graph, i);
+        tn__place *place = &j->places[i], *root = t->view_src ? place_of(j, t->view_src) : NULL;
+        if (tn__is_view_op(t) || !root || root->backend < 0 || root->backend == place->backend) continue;
+        bool root_stays = root->cause == TN__CAUSE_PINNED || tn__has_own_data(t->view_src);
+        if (place->cause != TN__CAUSE_PINNED && supports(j, root->backend, t))
+            assign(place, root->backend, TN__CAUSE_WRITES);
+        else if (place->backend >= 0 && !root_stays &&
+                 (t->view_src->op == TN_OP_NONE || supports(j, place->backend, t->view_src)))
+            assign(root, place->backend, TN__CAUSE_WRITTEN);
+    }
+}
+
 static void place_sources_and_views(const job *j) {
     for (size_t i = 0; i < j->n_nodes; i++) {
         const tn_tensor *t = tn_graph_node(j->graph, i);
@@ -251,6 +267,7 @@ tn_status tn__sched_assign(const tn_sched *sched, const tn_graph *graph, tn__pla
     spread(&j, true, false);
     spread(&j, false, false);
     place_the_rest(&j);
+    place_writers(&j);
     TN_TRY(tn__sched_trim_borders(sched, graph, places));
     place_sources_and_views(&j);
     return check(&j);

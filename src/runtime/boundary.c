@@ -12,6 +12,7 @@ typedef struct border {
     const tn_graph *graph;
     tn__place *places;
     size_t n_nodes;
+    bool *written;     /* by node: others write into its memory, and must be where it is */
     uint32_t *readers; /* [tensor * n_backends + backend]: how many nodes there read it, or a view of it */
 } border;
 
@@ -28,6 +29,8 @@ static void count_readers(const border *b) {
     for (size_t i = 0; i < b->n_nodes; i++) {
         const tn_tensor *t = tn_graph_node(b->graph, i);
         if (tn__is_view_op(t) || b->places[i].backend < 0) continue;
+        uint32_t root = t->view_src ? tn_graph_index(b->graph, t->view_src) : TN_GRAPH_NONE;
+        if (root < b->n_nodes) b->written[root] = true;
         for (int s = 0; s < TN_MAX_SRC; s++)
             if (t->src[s])
                 b->readers[tn_graph_index(b->graph, root_of(t->src[s])) * b->sched->n_backends +
@@ -66,7 +69,7 @@ static bool may_move(const border *b, size_t i, int to) {
     tn_op_family family = tn_op_get_family(t->op);
     bool cheap = family != TN_FAMILY_MATMUL && family != TN_FAMILY_ATTENTION && family != TN_FAMILY_CONV &&
                  family != TN_FAMILY_CUSTOM;
-    return cheap && !t->view_src && b->places[i].cause == TN__CAUSE_NEXT_TO &&
+    return cheap && !t->view_src && !b->written[i] && b->places[i].cause == TN__CAUSE_NEXT_TO &&
            tn_device_supports_op(tn_backend_device(b->sched->backends[to]), t, NULL, 0);
 }
 
@@ -91,10 +94,15 @@ static void try_moves(const border *b, size_t first, int to) {
 }
 
 tn_status tn__sched_trim_borders(const tn_sched *sched, const tn_graph *graph, tn__place *places) {
-    border b = {sched, graph, places, tn_graph_node_count(graph), NULL};
+    border b = {sched, graph, places, tn_graph_node_count(graph), NULL, NULL};
     if (sched->n_backends < 2) return TN_OK;
     b.readers = tn_calloc(b.n_nodes + tn_graph_leaf_count(graph) + 1, sched->n_backends * sizeof *b.readers);
-    if (!b.readers) return TN_E_NOMEM;
+    b.written = tn_calloc(b.n_nodes + 1, sizeof *b.written);
+    if (!b.readers || !b.written) {
+        tn_free(b.readers);
+        tn_free(b.written);
+        return TN_E_NOMEM;
+    }
     count_readers(&b);
     int before = -1;
     for (size_t i = 0; i < b.n_nodes; i++) {
@@ -104,5 +112,6 @@ tn_status tn__sched_trim_borders(const tn_sched *sched, const tn_graph *graph, t
         before = places[i].backend;
     }
     tn_free(b.readers);
+    tn_free(b.written);
     return TN_OK;
 }

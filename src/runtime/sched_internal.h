@@ -16,6 +16,7 @@
     X(WEIGHTS, "its weights are there")                                                                              \
     X(OFFLOAD, "large enough to move its host weights over")                                                         \
     X(WRITES, "writes into memory there")                                                                            \
+    X(WRITTEN, "what writes into it is there")                                                                       \
     X(NEXT_TO, "next to its neighbours")                                                                             \
     X(BORDER, "with what it reads: less is copied")                                                                  \
     X(UPGRADED, "a better device reads the same memory")                                                             \

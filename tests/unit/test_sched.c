@@ -17,7 +17,7 @@ enum { WIDTH = 32, MAX_NODES = 40 };
 typedef struct world {
     tn_arena *arena;
     tn_graph *graph;
-    tn_tensor *inputs[4], *weights[6], *output;
+    tn_tensor *inputs[4], *rows, *weights[6], *output;
     tn_buffer *weight_buffers[6];
     tn_tensor *nodes[MAX_NODES];
     size_t n_nodes;
@@ -34,6 +34,7 @@ static void build_world(world *w, uint64_t seed) {
     tn_arena *a = w->arena;
     int64_t rows = 1 + (int64_t)rng_below(&r, 5);
     for (int i = 0; i < 4; i++) w->inputs[i] = tn_name(a, tn_input(a, TN_F32, WIDTH, rows), "in%d", i);
+    w->rows = tn_input(a, TN_I32, rows);
     for (int i = 0; i < 6; i++) w->weights[i] = tn_name(a, tn_tensor_nd(a, TN_F32, WIDTH, WIDTH), "w%d", i);
     tn_tensor *pool[MAX_NODES + 4];
     size_t n = 0;
@@ -41,7 +42,7 @@ static void build_world(world *w, uint64_t seed) {
     size_t count = 5 + rng_below(&r, MAX_NODES - 6);
     for (size_t i = 0; i < count; i++) {
         tn_tensor *x = pool[n - 1 - rng_below(&r, n < 6 ? n : 6)], *y = pool[rng_below(&r, n)], *t = NULL;
-        switch (rng_below(&r, 10)) {
+        switch (rng_below(&r, 12)) {
         case 0:
         case 1:
         case 2: t = tn_mul_mat(a, w->weights[rng_below(&r, 6)], x); break;
@@ -58,6 +59,11 @@ static void build_world(world *w, uint64_t seed) {
                           0);
             break;
         }
+        case 9: /* all rows but the first, which stays; what is read is the written tensor */
+            t = tn_set_rows(a, tn_cont(a, x), y, w->rows);
+            t = tn_add(a, t, y);
+            break;
+        case 10: t = tn_cpy(a, tn_silu(a, x), tn_cont(a, y)); break;
         default: t = tn_soft_max(a, x, NULL, NULL, 0.5f, 0);
         }
         w->nodes[w->n_nodes++] = t;
@@ -87,8 +93,15 @@ static void place_weights(world *w, tn_sched *s, rng *r) {
     }
 }
 
+static void fill_rows(tn_tensor *t) {
+    int32_t rows[8] = {-1, 4, 3, 2, 1, 0, 0, 0}; /* distinct, and one that is not written */
+    for (int64_t i = 1; i < t->ne[0]; i++) rows[i] = (int32_t)(t->ne[0] - i);
+    if (t->data) assert_ok(tn_tensor_set(t, rows));
+}
+
 static tn_status run_world(world *w, tn_sched *s, float *result) {
     TN_TRY(tn_sched_alloc(s, w->graph));
+    fill_rows(w->rows);
     for (int i = 0; i < 4; i++)
         if (w->inputs[i]->data) fill(w->inputs[i], 200 + (uint64_t)i);
     TN_TRY(tn_sched_run(s, w->graph));
@@ -101,6 +114,7 @@ static void run_ahead(world *w, tn_sched *s, float results[IN_FLIGHT][WIDTH * 8]
     assert_ok(tn_sched_alloc(s, w->graph));
     int backend = tn_sched_backend_of(s, w->graph, w->output);
     for (uint64_t run = 0; run < IN_FLIGHT; run++) {
+        fill_rows(w->rows);
         for (int i = 0; i < 4; i++)
             if (w->inputs[i]->data) fill(w->inputs[i], 300 + 10 * run + (uint64_t)i);
         assert_ok(tn_sched_run_async(s, w->graph));
