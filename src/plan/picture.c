@@ -23,7 +23,8 @@ enum {
     MOST_WIDTH = 30000,
     BOX_WIDTH = 4, /* pixels that a picture of many boxes grows by for each, so that labels stay readable */
     PLOT_HEIGHT = 780,
-    LEAST_PANEL = 60
+    LEAST_PANEL = 60,
+    LEAST_TEXT = 3, /* pixels: what is too small to read as it is can be read when zoomed in */
 };
 
 typedef struct frame {
@@ -69,8 +70,8 @@ static void add_label(tn__text *t, const char *label, size_t room) {
  * three of a longer label say nothing. */
 static void draw_label(tn__text *t, const char *label, double x, double y, double width, double height) {
     double across = TN__MIN(11, height * 0.8), upwards = TN__MIN(11, width * 0.8);
-    int room = across >= 5 ? (int)((width - 4) / (across * 0.6)) : 0;
-    int room_upwards = upwards >= 5 ? (int)((height - 4) / (upwards * 0.6)) : 0;
+    int room = across >= LEAST_TEXT ? (int)((width - 4) / (across * 0.6)) : 0;
+    int room_upwards = upwards >= LEAST_TEXT ? (int)((height - 4) / (upwards * 0.6)) : 0;
     int length = label ? (int)strlen(label) : 0;
     bool turned = room < length && room_upwards > room;
     if (turned) room = room_upwards;
