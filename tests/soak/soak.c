@@ -4,8 +4,8 @@
  *   soak PORT PID SECONDS [CLIENTS=12]
  *
  * Fails when a well-formed request gets anything but its answer (503 when the server is full counts as one), when the
- * server dies, when its memory in the last tenth of the time differs by more than 1% (at least 1 MiB) from that after
- * the first quarter, or when a slot is still busy ten seconds after everybody left. */
+ * server dies, when its resident memory at rest at the end differs by more than 1% (at least 1 MiB) from that at rest
+ * after the first quarter, or when a slot is still busy ten seconds after everybody left. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <pthread.h>
@@ -21,11 +21,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ANSWER = 1 << 16, SAMPLES = 1 << 16 };
+enum { ANSWER = 1 << 16 };
 
 static int port, seconds;
 static pid_t server;
-static atomic_bool done;
+static atomic_bool done, resting;
+static atomic_int at_work;
 static atomic_long asked, answered, full, left, stalled, garbage, wrong;
 
 static double now(void) {
@@ -199,7 +200,7 @@ static void stall(rng *r) {
         send_all(fd, half, below(r, sizeof half));
     else
         post(fd, "/completion", "{\"prompt\":\"on and on\",\"n_predict\":150,\"stream\":true,\"ignore_eos\":true}");
-    for (unsigned i = below(r, 40); i > 0 && !atomic_load(&done); i--) usleep(100000);
+    for (unsigned i = below(r, 40); i > 0 && !atomic_load(&done) && !atomic_load(&resting); i--) usleep(100000);
     close(fd);
     atomic_fetch_add(&stalled, 1);
 }
@@ -235,10 +236,35 @@ static void send_garbage(rng *r, char *answer) {
     atomic_fetch_add(&garbage, 1);
 }
 
+/* Long prompts and texts side by side, so that every cell of the cache and the largest batch have been used once
+ * before memory is looked at. */
+static void *fill_cache(void *arg) {
+    enum { PROMPT = 440 };
+    char *answer = malloc(ANSWER), body[8 * PROMPT + 128];
+    int at = snprintf(body, sizeof body, "{\"n_predict\":60,\"ignore_eos\":true,\"prompt\":[");
+    for (int i = 0; i < PROMPT; i++)
+        at += snprintf(body + at, sizeof body - (size_t)at, "%s%d", i ? "," : "",
+                       300 + (i * 7 + (int)(intptr_t)arg * 31) % 1000);
+    snprintf(body + at, sizeof body - (size_t)at, "]}");
+    for (int round = 0; answer && round < 2; round++) {
+        int fd = dial();
+        if (fd < 0) break;
+        if (!post(fd, "/completion", body) || receive(fd, answer, ANSWER) != 200) complain("warming up", answer);
+        close(fd);
+    }
+    free(answer);
+    return NULL;
+}
+
 static void *client(void *arg) {
     rng r = {(uint64_t)(uintptr_t)arg * 77 + 5};
     char *answer = malloc(ANSWER);
     while (answer && !atomic_load(&done)) {
+        if (atomic_load(&resting)) {
+            usleep(10000);
+            continue;
+        }
+        atomic_fetch_add(&at_work, 1);
         unsigned mood = below(&r, 20);
         if (mood < 9)
             behave(&r, answer);
@@ -250,6 +276,7 @@ static void *client(void *arg) {
             stall(&r);
         else
             send_garbage(&r, answer);
+        atomic_fetch_sub(&at_work, 1);
         if (below(&r, 4) == 0) usleep(below(&r, 300) * 1000);
     }
     free(answer);
@@ -264,24 +291,9 @@ static double memory_of(pid_t pid) {
     snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
     FILE *f = fopen(path, "r");
     while (f && fgets(line, sizeof line, f))
-        if (strncmp(line, "RssAnon:", 8) == 0) value = strtod(line + 8, NULL) / 1024;
+        if (strncmp(line, "VmRSS:", 6) == 0) value = strtod(line + 6, NULL) / 1024;
     if (f) fclose(f);
     return value;
-}
-
-static double samples[SAMPLES];
-static int n_samples;
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-static double median_of(int from, int to) {
-    static double sorted[SAMPLES];
-    if (to <= from) return 0;
-    memcpy(sorted, samples + from, (size_t)(to - from) * sizeof *sorted);
-    qsort(sorted, (size_t)(to - from), sizeof *sorted, by_value);
-    return sorted[(to - from) / 2];
 }
 
 static bool slots_are_free(void) {
@@ -298,6 +310,38 @@ static bool slots_are_free(void) {
     return false;
 }
 
+/* Lets everybody finish; the memory then, in MiB, or -1 when a slot stays busy. */
+static double at_rest(void) {
+    atomic_store(&resting, true);
+    while (atomic_load(&at_work) > 0) usleep(10000);
+    bool idle = memory_of(server) >= 0 && slots_are_free();
+    sleep(1);
+    double memory = memory_of(server);
+    atomic_store(&resting, false);
+    return idle ? memory : -1;
+}
+
+/* The crowd at work until that many seconds after the start. */
+static double work_until(double start, double end) {
+    double told = now(), most = 0;
+    while (now() - start < end) {
+        usleep(500000);
+        double memory = memory_of(server);
+        if (memory < 0) {
+            complain("the server", "is gone");
+            break;
+        }
+        most = memory > most ? memory : most;
+        if (now() - told < 60) continue;
+        told = now();
+        printf("%4.0f s: %.2f MiB, %ld answered, %ld full, %ld left, %ld stalled, %ld garbage, %ld wrong\n",
+               told - start, memory, atomic_load(&answered), atomic_load(&full), atomic_load(&left),
+               atomic_load(&stalled), atomic_load(&garbage), atomic_load(&wrong));
+        fflush(stdout);
+    }
+    return most;
+}
+
 int main(int argc, char **argv) {
     int clients = argc > 4 ? atoi(argv[4]) : 12;
     pthread_t threads[256];
@@ -309,36 +353,24 @@ int main(int argc, char **argv) {
     server = (pid_t)atoi(argv[2]);
     seconds = atoi(argv[3]);
     signal(SIGPIPE, SIG_IGN);
+    for (int i = 0; i < 8; i++) pthread_create(&threads[i], NULL, fill_cache, (void *)(intptr_t)i);
+    for (int i = 0; i < 8; i++) pthread_join(threads[i], NULL);
     for (int i = 0; i < clients; i++) pthread_create(&threads[i], NULL, client, (void *)(intptr_t)(i + 1));
-    double start = now(), told = start;
-    while (now() - start < seconds) {
-        usleep(500000);
-        double memory = memory_of(server);
-        if (memory < 0) {
-            complain("the server", "is gone");
-            break;
-        }
-        if (n_samples < SAMPLES) samples[n_samples++] = memory;
-        if (now() - told > 60) {
-            told = now();
-            printf("%4.0f s: %.2f MiB, %ld answered, %ld full, %ld left, %ld stalled, %ld garbage, %ld wrong\n",
-                   told - start, memory, atomic_load(&answered), atomic_load(&full), atomic_load(&left),
-                   atomic_load(&stalled), atomic_load(&garbage), atomic_load(&wrong));
-            fflush(stdout);
-        }
-    }
+    double start = now();
+    work_until(start, seconds / 4.0);
+    double early = at_rest(), most = work_until(start, seconds), late = at_rest();
     atomic_store(&done, true);
     for (int i = 0; i < clients; i++) pthread_join(threads[i], NULL);
-    bool idle = memory_of(server) >= 0 && slots_are_free();
+    bool idle = early > 0 && late > 0;
     if (!idle) complain("the slots", "are not free again");
-    int tenth = n_samples / 10 > 0 ? n_samples / 10 : 1;
-    double early = median_of(n_samples / 4, n_samples / 4 + tenth), late = median_of(n_samples - tenth, n_samples);
     double change = late - early, limit = early / 100 > 1 ? early / 100 : 1;
-    if (change > limit || change < -limit) complain("memory", "is not flat");
+    if (idle && (change > limit || change < -limit)) complain("memory", "is not flat");
     printf("%d s, %d clients: %ld requests, %ld answered, %ld sent away (full), %ld left, %ld stalled, %ld garbage, "
-           "%ld wrong; memory %.2f MiB after the first quarter, %.2f MiB at the end (%+.2f%%), slots %s\n",
+           "%ld wrong; memory at rest %.2f MiB after the first quarter, %.2f MiB at the end (%+.2f%%), at most %.2f "
+           "MiB; "
+           "slots %s\n",
            seconds, clients, atomic_load(&asked), atomic_load(&answered), atomic_load(&full), atomic_load(&left),
-           atomic_load(&stalled), atomic_load(&garbage), atomic_load(&wrong), early, late, 100 * change / early,
+           atomic_load(&stalled), atomic_load(&garbage), atomic_load(&wrong), early, late, 100 * change / early, most,
            idle ? "free" : "STUCK");
     return atomic_load(&wrong) != 0;
 }
