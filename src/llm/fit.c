@@ -81,39 +81,6 @@ tn_status tn__session_choose(tn_session *s) {
     return choose_layers(s);
 }
 
-/* ---- Advice ------------------------------------------------------------------------------------------------------
- */
-
-static bool fits_with(const tn_session *s, const tn_session_params *params) {
-    tn_session probe = {.model = s->model, .params = *params};
-    bool fits = tn__session_prepare(&probe) == TN_OK && tn__session_choose(&probe) == TN_OK && probe.fits;
-    tn__session_drop(&probe);
-    return fits;
-}
-
-static void advise(const tn_session *s, char *text, size_t size) {
-    tn_session_params p = s->params;
-    size_t used = 0;
-    text[0] = '\0';
-    p.n_gpu_layers = -1;
-    if (s->params.n_gpu_layers > 0 && s->n_devices > 1 && fits_with(s, &p))
-        used += (size_t)snprintf(text + used, size - used,
-                                 "let the number of layers on the GPU be chosen (--gpu-layers -1); ");
-    p = s->params;
-    p.cache_k = p.cache_v = TN_Q8_0;
-    if (s->params.cache_k != TN_Q8_0 && used < size && fits_with(s, &p))
-        used += (size_t)snprintf(text + used, size - used, "use a q8_0 cache (--cache-type-k q8_0); ");
-    p = s->params;
-    for (p.n_ctx /= 2; p.n_ctx >= 256 && used < size; p.n_ctx /= 2) {
-        if (!fits_with(s, &p)) continue;
-        used += (size_t)snprintf(text + used, size - used, "use a context of %d (--ctx %d); ", p.n_ctx, p.n_ctx);
-        break;
-    }
-    if (used == 0)
-        used += (size_t)snprintf(text, size, "use a smaller quantization of the model, or fewer layers on the GPU");
-    if (used >= 2 && used < size && text[used - 2] == ';') text[used - 2] = '\0';
-}
-
 tn_status tn__session_too_big(const tn_session *s) {
     tn_fail(TN_E_TOO_BIG, "the session does not fit:");
     for (size_t d = 0; d < s->n_devices; d++) {
@@ -128,7 +95,7 @@ tn_status tn__session_too_big(const tn_session *s) {
                      p->mapped > total ? ", mapped file larger than memory" : "", free_bytes);
     }
     char text[512];
-    advise(s, text, sizeof text);
+    tn__advise(s, text, sizeof text);
     return tn_fail_more(TN_E_TOO_BIG, " to make it fit: %s", text);
 }
 
@@ -188,7 +155,7 @@ static tn_status plan_session(struct tn__fit_plans *p, tn_fit *fit) {
         TN_TRY(tn_sched_plan(s->sched, s->reserved[i]->graph, &p->plans[i], p->memories[i]));
     }
     /* Last: the attempts it makes put other stand-ins in the place of this session's. */
-    if (!fit->fits) advise(s, fit->advice, sizeof fit->advice);
+    if (!fit->fits) tn__advise(s, fit->advice, sizeof fit->advice);
     return TN_OK;
 }
 

@@ -168,6 +168,8 @@ tn_status tn__session_choose(tn_session *session);
 void tn__remove_stand_ins(tn_model *model); /* as long as nothing is loaded */
 /* Frees what a session holds, not the session itself, and undoes stand-ins in an unloaded model. */
 void tn__session_drop(tn_session *session);
+/* What would make a session fit that does not: every way was planned, and it does. */
+void tn__advise(const tn_session *session, char *text, size_t size);
 tn_status tn__session_too_big(const tn_session *session);
 
 void tn__streams_free(tn_session *session);
