@@ -585,8 +585,8 @@ int main(int argc, char **argv) {
         const char *name;
         shape_maker make;
         int deep; /* layers of about 10,000 nodes */
-    } shapes[] = {{"transformer", transformer, 527}, {"translator", translator, 390}, {"mixture", mixture, 335},
-                  {"experts", branches, 192},        {"u-net", unet, 1700},           {"odd u-net", odd_unet, 800}};
+    } shapes[] = {{"transformer", transformer, 527}, {"translator", translator, 420}, {"mixture", mixture, 335},
+                  {"experts", branches, 262},        {"u-net", unet, 1700},           {"odd u-net", odd_unet, 800}};
     for (size_t i = 0; i < TN__COUNT(shapes); i++) plan_graphs(shapes[i].name, shapes[i].make, 100, 24);
     for (size_t i = 0; i < TN__COUNT(shapes); i++) {
         char name[64];

@@ -42,6 +42,7 @@ check "a picture that cannot be written" 1 'cannot be written' "$tenon" pack "$w
 golden=${TENON_GOLDEN:-${TENON_GOLDEN_DEFAULT:-../shared/golden}}/packing
 if [ -e "$golden/minimalloc-A.csv" ]; then
     check "undecided" 3 'undecided' "$tenon" pack "$golden/minimalloc-A.csv" --capacity 1048576 --effort exact --steps 100000
+    check "a time limit" 3 'undecided' "$tenon" pack "$golden/minimalloc-A.csv" --capacity 1048576 --effort exact --time-limit 0.000001
     check "solved" 0 '^optimal +yes' "$tenon" pack "$golden/minimalloc-A.csv" --capacity 1M --effort exact
     "$tenon" pack "$golden/minimalloc-A.csv" --effort exact --steps 1000000 > "$work/one" 2> /dev/null
     "$tenon" pack "$golden/minimalloc-A.csv" --effort exact --steps 1000000 > "$work/two" 2> /dev/null

@@ -1,5 +1,6 @@
 /* Plans of graphs: the verifier accepts them, running on planned memory gives the bits of running on private memory,
  * and what is exported, saved and reordered says the same. */
+#include "llm_golden.h"
 #include "random_graph.h"
 
 #include "base/checked.h"
@@ -73,6 +74,12 @@ static uint64_t run_planned(const tn_graph *g, const tn_plan *plan, const tn_gra
     return h;
 }
 
+static uint64_t hash_tensors(const tn_graph *g) {
+    uint64_t h = 0;
+    for (size_t i = 0; i < count_of(g); i++) h = tn__hash_bytes(tensor_of(g, i), sizeof(tn_tensor), h);
+    return h;
+}
+
 static void random_graphs_run_with_the_same_bits(void **state) {
     (void)state;
     int graphs = long_run() ? 100000 : 2000;
@@ -85,8 +92,10 @@ static void random_graphs_run_with_the_same_bits(void **state) {
         uint64_t expected = run_privately(w.graph, w.graph);
         make_setting(s, &r, w.graph);
         tn_plan *plan;
+        uint64_t before = hash_tensors(w.graph);
         assert_ok(tn_plan_make(w.graph, &s->params, &plan));
         assert_ok(tn_plan_verify(plan, w.graph, &s->params));
+        assert_true(hash_tensors(w.graph) == before); /* planning changes nothing */
         for (size_t i = 0; i < count_of(w.graph); i++) {
             in_place += tn_plan_slots(plan)[i].inplace_of != TN_GRAPH_NONE;
             views += tensor_of(w.graph, i)->view_src != NULL;
@@ -433,6 +442,34 @@ static void a_saved_plan_loads_and_damage_is_noticed(void **state) {
     tn_arena_free(stranger.arena);
 }
 
+/* As sessions plan them, prefill of 512 tokens and of one. */
+static void graphs_of_models_are_within_a_hundredth_of_the_bound(void **state) {
+    (void)state;
+    for (size_t i = 0; golden_archs[i]; i++) {
+        char name[128];
+        snprintf(name, sizeof name, "archs/%s.gguf", golden_archs[i]);
+        GOLDEN_OR_SKIP(path, name);
+        tn_model *model;
+        assert_ok(tn_model_open(path, NULL, &model));
+        for (int32_t tokens = 1; tokens <= 512; tokens += 511) {
+            tn_session_params params = tn_session_params_default();
+            params.n_ctx = 1024;
+            params.n_ubatch = tokens;
+            params.n_threads = 1;
+            tn_fit fit;
+            assert_ok(tn_fit_session(model, &params, &fit));
+            for (size_t d = 0; d < fit.n_devices; d++) {
+                assert_true(fit.devices[d].lower_bound > 0);
+                if ((double)fit.devices[d].compute > 1.01 * (double)fit.devices[d].lower_bound)
+                    fail_msg("%s, %d tokens: %zu bytes planned, %zu is the bound", golden_archs[i], (int)tokens,
+                             fit.devices[d].compute, fit.devices[d].lower_bound);
+            }
+            tn_fit_free(&fit);
+        }
+        tn_model_close(model);
+    }
+}
+
 typedef struct scenario {
     world world;
     setting setting;
@@ -493,6 +530,7 @@ int main(void) {
         cmocka_unit_test(the_verifier_finds_damage),
         cmocka_unit_test(documents_are_complete),
         cmocka_unit_test(a_saved_plan_loads_and_damage_is_noticed),
+        cmocka_unit_test(graphs_of_models_are_within_a_hundredth_of_the_bound),
         cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, open_backend, close_backend);
