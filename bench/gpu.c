@@ -75,6 +75,37 @@ static tn_status measure_card(const char *device, double *read, double *copy, do
     return status;
 }
 
+/* Bytes per second from pinned memory to the device. */
+static tn_status measure_upload(const char *name, double *rate) {
+    enum { BYTES = 256 << 20 };
+    tn_device *device;
+    tn_backend *backend = NULL;
+    tn_buffer *from = NULL, *to = NULL;
+    tn_arena *arena = NULL;
+    double times[9];
+    TN_TRY(tn_device_find(name, &device));
+    tn_buffer_type *pinned = tn_device_host_buffer_type(device);
+    if (!pinned) return tn_fail(TN_E_UNSUPPORTED, "%s offers no pinned memory", name);
+    tn_status status = tn_backend_new(device, NULL, &backend);
+    if (status == TN_OK) status = tn_arena_new(&(tn_arena_params){.size = 1 << 16, .no_alloc = true}, &arena);
+    tn_tensor *t = status == TN_OK ? tn_tensor_nd(arena, TN_F32, BYTES / 4) : NULL;
+    if (status == TN_OK) status = tn_buffer_new(pinned, BYTES, &from);
+    if (status == TN_OK) status = tn_buffer_new(tn_device_buffer_type(device), BYTES, &to);
+    if (status == TN_OK) status = tn_buffer_bind(to, t, 0);
+    for (int i = -2; i < 9 && status == TN_OK; i++) {
+        uint64_t begin = tn_time_ns();
+        status = tn_backend_set_async(backend, t, tn_buffer_base(from), 0, BYTES);
+        if (status == TN_OK) status = tn_backend_synchronize(backend);
+        if (i >= 0) times[i] = (double)(tn_time_ns() - begin) * 1e-9;
+    }
+    if (status == TN_OK) *rate = BYTES / median(times, 9);
+    tn_buffer_free(from);
+    tn_buffer_free(to);
+    tn_arena_free(arena);
+    tn_backend_free(backend);
+    return status;
+}
+
 static double bytes_per_token(const tn_model *model) {
     double bytes = 0, table = 0;
     bool output = false;
@@ -94,7 +125,7 @@ typedef struct settings {
     int prompt, depth, generate, repeat;
 } settings;
 
-static tn_status run_model(const settings *s, const char *path, double ceiling) {
+static tn_status run_model(const settings *s, const char *path, double ceiling, double bus) {
     tn_model *model;
     tn_session *session = NULL;
     TN_TRY(tn_model_open(path, NULL, &model));
@@ -128,10 +159,10 @@ static tn_status run_model(const settings *s, const char *path, double ceiling) 
     }
     if (status == TN_OK) {
         double d = median(decode, s->repeat), f = median(prefill, s->repeat);
-        printf(
-            "%-40s depth %5d  decode %8.1f t/s (%5.1f%% of read)  prefill %d: %9.1f t/s  load %.2f s (%.2f GB/s)\n",
-            path, s->depth, d, 100 * d * bytes_per_token(model) / ceiling, s->prompt, f, load,
-            (double)info.bytes * 1e-9 / load);
+        printf("%-40s depth %5d  decode %8.1f t/s (%5.1f%% of read)  prefill %d: %9.1f t/s  load %.2f s (%.2f GB/s, "
+               "%.0f%% of the bus)\n",
+               path, s->depth, d, 100 * d * bytes_per_token(model) / ceiling, s->prompt, f, load,
+               (double)info.bytes * 1e-9 / load, 100 * (double)info.bytes / load / bus);
         fflush(stdout);
     }
     free(tokens);
@@ -142,7 +173,7 @@ static tn_status run_model(const settings *s, const char *path, double ceiling) 
 
 int main(int argc, char **argv) {
     settings s = {"cuda0", 512, 0, 128, 5};
-    double read = 0, copy = 0, flops = 0;
+    double read = 0, copy = 0, flops = 0, bus = 0;
     for (int i = 1; i < argc; i++) {
         if (strncmp(argv[i], "device=", 7) == 0) s.device = argv[i] + 7;
         if (sscanf(argv[i], "prompt=%d", &s.prompt) == 1 || sscanf(argv[i], "depth=%d", &s.depth) == 1 ||
@@ -152,13 +183,15 @@ int main(int argc, char **argv) {
     if (s.repeat < 1 || s.repeat > 16 || s.prompt < 1 || s.prompt > 16384)
         return fprintf(stderr, "gpu: repeat is 1 to 16, prompt 1 to 16384\n"), 2;
     if (measure_card(s.device, &read, &copy, &flops) != TN_OK) return fprintf(stderr, "gpu: %s\n", tn_error()), 1;
-    printf("%s: read %.2f TB/s, copy %.2f TB/s, bf16 8192³ %.0f TFLOP/s\n", s.device, read * 1e-12, copy * 1e-12,
-           flops * 1e-12);
+    if (measure_upload(s.device, &bus) != TN_OK) return fprintf(stderr, "gpu: %s\n", tn_error()), 1;
+    printf("%s: read %.2f TB/s, copy %.2f TB/s, bf16 8192³ %.0f TFLOP/s, upload %.1f GB/s\n", s.device, read * 1e-12,
+           copy * 1e-12, flops * 1e-12, bus * 1e-9);
     double ceiling = read > copy ? read : copy;
     int bad = 0;
     for (int i = 1; i < argc; i++) {
         if (strchr(argv[i], '=')) continue;
-        if (run_model(&s, argv[i], ceiling) != TN_OK) bad = 1, fprintf(stderr, "gpu: %s: %s\n", argv[i], tn_error());
+        if (run_model(&s, argv[i], ceiling, bus) != TN_OK)
+            bad = 1, fprintf(stderr, "gpu: %s: %s\n", argv[i], tn_error());
     }
     return bad;
 }

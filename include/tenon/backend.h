@@ -123,7 +123,8 @@ TN_API tn_status tn_backend_synchronize(tn_backend *backend);
 /* A program is a list of nodes prepared for one backend: thread shares, kernels, captured launches. It says how much
  * scratch it needs; running it allocates nothing. Node addresses are read at run time, so a program may be made
  * before memory is bound, to learn its scratch size. The nodes must outlive the program. If addresses changed since
- * the last run, say so with tn_program_moved. */
+ * the last run, say so with tn_program_moved. A result that only nodes of the same program read need not be stored,
+ * unless it is flagged TN_FLAG_OUTPUT or TN_FLAG_KEPT. */
 TN_API tn_status tn_program_new(tn_backend *backend, tn_tensor *const *nodes, size_t n_nodes,
                                 tn_program **program) TN_MUST_CHECK;
 TN_API void tn_program_free(tn_program *program);

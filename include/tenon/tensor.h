@@ -370,7 +370,8 @@ typedef enum tn_tensor_flag {
     TN_FLAG_OUTPUT = 2, /* its memory is never reused */
     TN_FLAG_PARAM = 4,
     TN_FLAG_LOSS = 8,
-    TN_FLAG_PLANNED = 16 /* set by allocators and schedulers: its place is theirs and may be gone by now */
+    TN_FLAG_PLANNED = 16, /* set by allocators and schedulers: its place is theirs and may be gone by now */
+    TN_FLAG_KEPT = 32     /* read outside the program that computes it: a backend must store it */
 } tn_tensor_flag;
 
 /* The layout is the interface. Element (i0,i1,i2,i3) lies at data + i0/block*nb[0] + i1*nb[1] + i2*nb[2] + i3*nb[3].

@@ -120,7 +120,16 @@ static tn_status make_staging(tn_session *s) {
     size_t count;
     if (!tn__mul_size((size_t)s->params.n_outputs, (size_t)s->model->h.n_vocab, &count))
         return tn_fail(TN_E_OVERFLOW, "the logits' size overflows");
-    s->logits = tn_calloc(s->params.embeddings ? 1 : count, sizeof *s->logits);
+    if (s->params.embeddings) count = 1;
+    /* Memory that the first device can write to directly, where it offers such. */
+    tn_buffer_type *pinned = tn_device_host_buffer_type(tn_backend_device(tn_sched_backend(s->sched, 0)));
+    if (pinned) {
+        TN_TRY(tn_buffer_new(pinned, count * sizeof *s->logits, &s->pinned_logits));
+        TN_TRY(tn_buffer_clear(s->pinned_logits, 0));
+        s->logits = tn_buffer_base(s->pinned_logits);
+    } else {
+        s->logits = tn_calloc(count, sizeof *s->logits);
+    }
     return s->tokens && s->positions && s->prompt_seqs && s->score_wanted && s->padded_positions && s->seqs &&
                    s->wanted && s->q_scale && s->q_pos && s->out_rows && s->logits
                ? TN_OK
@@ -312,7 +321,8 @@ void tn__session_drop(tn_session *s) {
     tn_free(s->q_scale);
     tn_free(s->out_rows);
     for (int g = 0; g < TN__CACHE_GROUPS; g++) tn_free(s->rows[g]);
-    tn_free(s->logits);
+    if (!s->pinned_logits) tn_free(s->logits);
+    tn_buffer_free(s->pinned_logits);
     tn__pool_free(s);
     if (s->model) tn__remove_stand_ins(s->model);
 }

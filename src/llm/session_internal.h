@@ -130,6 +130,7 @@ struct tn_session {
     bool *score_wanted;
     /* Results of the last decode. */
     float *logits;
+    tn_buffer *pinned_logits; /* what they lie in, or NULL: the heap */
     int32_t n_results;
     tn__pool pool;
     /* The comfortable interface. */

@@ -16,6 +16,7 @@ static tn_status run_with_eval(tn_sched *s, const tn__schedule *schedule, const 
     tn_backend *backend = s->backends[split->backend];
     tn_tensor **nodes = schedule->work + split->first_node;
     size_t begin = 0;
+    for (size_t i = 0; i < split->n_nodes; i++) nodes[i]->flags |= TN_FLAG_KEPT; /* another piece may read it */
     for (size_t i = 0; i < split->n_nodes; i++) {
         bool wanted = s->eval(s->eval_user, nodes[i], true);
         if (!wanted && i + 1 < split->n_nodes) continue;

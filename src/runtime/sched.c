@@ -57,7 +57,13 @@ tn_status tn_sched_new(const tn_sched_params *params, tn_sched **out) {
     s->n_slots = params->pipeline_copies > 1 ? (size_t)params->pipeline_copies : 1;
     s->max_schedules = params->max_schedules ? params->max_schedules : DEFAULT_SCHEDULES;
     TN_TRY_GOTO(open_backends(s, params), status, failed);
-    for (size_t i = 0; i < s->n_backends; i++) s->types[i] = tn_device_buffer_type(tn_backend_device(s->backends[i]));
+    tn_buffer_type *pinned = NULL; /* host memory that a device copies from without a detour */
+    for (size_t i = 0; i < s->n_backends; i++) {
+        tn_device *device = tn_backend_device(s->backends[i]);
+        s->types[i] = tn_device_buffer_type(device);
+        if (!pinned) pinned = tn_device_host_buffer_type(device);
+        if (pinned && tn_device_get_kind(device) == TN_DEVICE_CPU) s->types[i] = pinned;
+    }
     tn_device *last = tn_backend_device(s->backends[s->n_backends - 1]);
     if (tn_device_get_kind(last) != TN_DEVICE_CPU) {
         status = tn_fail(TN_E_INVALID, "the last device must be the CPU, not %s", tn_device_name(last));

@@ -206,6 +206,8 @@ static tn_status add_copy(job *j, const tn_tensor *source, uint32_t index, const
             TN_TRY(append(j, slot, split->backend));
             s->slots[s->n_slots++] = slot;
         }
+    from->flags |= TN_FLAG_KEPT;
+    if (from->view_src) from->view_src->flags |= TN_FLAG_KEPT;
     to->op = TN_OP_DUP;
     to->src[0] = from;
     if (s->n_slots > copy->first_slot) to->view_src = s->slots[copy->first_slot];

@@ -127,6 +127,60 @@ static void stories_agree_on_f16_weights(void **state) {
     assert_true(prefill <= 1e-5 && decode <= 1e-5);
 }
 
+/* Logits of every position of a short text, token by token or at once. */
+static float *logits_on(tn_model *model, const char *device, bool one_by_one, int32_t n) {
+    tn_session *session;
+    tn_session_params p = tn_session_params_default();
+    int32_t vocab = tn_model_get_info(model).n_vocab;
+    float *logits = malloc((size_t)n * (size_t)vocab * sizeof *logits);
+    tn_token tokens[64];
+    bool outputs[64];
+    for (int32_t i = 0; i < n; i++) tokens[i] = (tn_token)((i * 7919 + 13) % vocab);
+    memset(outputs, 1, sizeof outputs);
+    p.n_ctx = 512;
+    p.n_outputs = 64;
+    p.devices[0] = device;
+    assert_ok(tn_session_new(model, &p, &session));
+    int32_t step = one_by_one ? 1 : n;
+    for (int32_t i = 0; i < n; i += step) {
+        assert_ok(
+            tn_session_decode(session, &(tn_batch){.n_tokens = step, .tokens = tokens + i, .outputs = outputs}));
+        memcpy(logits + (size_t)i * (size_t)vocab, tn_session_logits(session, 0),
+               (size_t)step * (size_t)vocab * sizeof *logits);
+    }
+    tn_session_free(session);
+    return logits;
+}
+
+/* TENON_GPU_MODELS: files separated by spaces, such as `tenon synth` makes, whose logits are compared with the CPU's.
+ */
+static void named_models_agree_with_the_cpu(void **state) {
+    (void)state;
+    NEED_GPU();
+    const char *names = getenv("TENON_GPU_MODELS");
+    if (!names || !*names) skip();
+    char list[4096];
+    snprintf(list, sizeof list, "%s", names);
+    int bad = 0;
+    for (char *name = strtok(list, " "); name; name = strtok(NULL, " ")) {
+        tn_model *model;
+        assert_ok(tn_model_open(name, NULL, &model));
+        int32_t n = 48, vocab = tn_model_get_info(model).n_vocab;
+        float *oracle = logits_on(model, "cpu", false, n);
+        for (int one_by_one = 0; one_by_one < 2; one_by_one++) {
+            float *mine = logits_on(model, tn_device_name(gpu), one_by_one, n);
+            nmse sum = {0};
+            nmse_add(&sum, mine, oracle, n * vocab);
+            print_message("%-40s %s NMSE %.3g\n", name, one_by_one ? "token by token" : "at once", nmse_value(&sum));
+            bad += !(nmse_value(&sum) <= 1e-3);
+            free(mine);
+        }
+        free(oracle);
+        tn_model_close(model);
+    }
+    assert_int_equal(bad, 0);
+}
+
 static void sessions_leave_no_memory_behind(void **state) {
     (void)state;
     NEED_GPU();
@@ -157,6 +211,7 @@ int main(void) {
         cmocka_unit_test(every_supported_op_agrees_with_the_reference),
         cmocka_unit_test(models_agree_with_the_golden_logits),
         cmocka_unit_test(stories_agree_on_f16_weights),
+        cmocka_unit_test(named_models_agree_with_the_cpu),
         cmocka_unit_test(sessions_leave_no_memory_behind),
     };
     return cmocka_run_group_tests(tests, find_gpu, NULL);

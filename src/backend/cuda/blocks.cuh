@@ -118,15 +118,20 @@ __device__ static inline void scale_min(const uint8_t *scales, int j, float *sca
         *min = (float)(scales[j + 4] >> 4 | scales[j] >> 6 << 4);
     }
 }
+// Rows of whole blocks of 144 bytes start 16-byte aligned.
 struct read_q4_K : block_reader<read_q4_K> {
     __device__ static void eight(const char *row, int64_t i, float *v, int64_t n) {
-        const tn__q4_K *b = (const tn__q4_K *)row + i / 256;
+        const char *b = row + 144 * (i / 256);
         int e = (int)(i % 256), j = e / 32, shift = j % 2 * 4;
+        uint4 head = *(const uint4 *)b; // d, dmin, 12 bytes of scales
+        uint2 q = *(const uint2 *)(b + 16 + 32 * (j / 2) + e % 32);
+        uint8_t scales[12];
+        memcpy(scales, &head.y, 12);
         float s, m;
-        scale_min(b->scales, j, &s, &m);
-        s *= half_bits(b->d);
-        m *= half_bits(b->dmin);
-        for (int k = 0; k < 8; k++) v[k] = s * (float)(b->qs[32 * (j / 2) + e % 32 + k] >> shift & 15) - m;
+        scale_min(scales, j, &s, &m);
+        s *= half_bits((uint16_t)head.x);
+        m *= half_bits((uint16_t)(head.x >> 16));
+        for (int k = 0; k < 8; k++) v[k] = s * (float)((k < 4 ? q.x : q.y) >> (8 * (k & 3) + shift) & 15) - m;
     }
 };
 struct read_q5_K : block_reader<read_q5_K> {
@@ -208,9 +213,10 @@ struct read_q6_K_planar : block_reader<read_q6_K_planar> {
                       *qh = (const uint8_t *)row + 128 * blocks + 64 * block;
         float d = __half2float(((const __half *)(row + 208 * blocks))[block]) *
                   (float)((const int8_t *)row + 192 * blocks + 16 * block)[e / 16];
+        uint2 l8 = *(const uint2 *)(ql + 64 * half + 32 * (part % 2) + l), h8 = *(const uint2 *)(qh + 32 * half + l);
         for (int k = 0; k < 8; k++) {
-            int low = ql[64 * half + 32 * (part % 2) + l + k] >> (part / 2 * 4) & 15,
-                high = qh[32 * half + l + k] >> (2 * part) & 3;
+            int low = (k < 4 ? l8.x : l8.y) >> (8 * (k & 3) + part / 2 * 4) & 15,
+                high = (k < 4 ? h8.x : h8.y) >> (8 * (k & 3) + 2 * part) & 3;
             v[k] = d * (float)((low | high << 4) - 32);
         }
     }

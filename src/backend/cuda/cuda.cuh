@@ -25,12 +25,15 @@ struct cuda_device {
     tn_buffer_type type, host_type;
     int ordinal;
     cudaDeviceProp properties;
-    cudaStream_t copy_stream; // for synchronous transfers
-    void *staging[2];         // pinned, for uploads from pageable memory
-    cudaEvent_t staged[2];
+    cudaStream_t copy_stream;   // for synchronous transfers
+    struct upload_lanes *lanes; // NULL before the first large upload
 };
 
-enum { STAGING_BYTES = 8 << 20 };
+// ---- Uploads (upload.cu)
+// ----------------------------------------------------------------------------------------------
+
+tn_status upload(cuda_device *d, char *to, const char *from, size_t size); // complete when it returns
+void upload_free(cuda_device *d);
 
 // ---- A stream of work
 // ----------------------------------------------------------------------------------------------
@@ -40,8 +43,11 @@ struct cuda_stream {
     cuda_device *device;
     cudaStream_t stream;
     cublasLtHandle_t blas;
-    cudaEvent_t copied; // orders copies between streams
+    cudaEvent_t copied;      // orders copies between streams
+    unsigned *tickets;       // N_TICKETS zeros: who of several blocks is the last counts here and leaves zero behind
+    struct profile *profile; // NULL unless TENON_CUDA_PROFILE is set
 };
+enum { N_TICKETS = 16384 };
 
 // ---- Kinds of weights (planar.cu)
 // -------------------------------------------------------------------------------------
@@ -52,13 +58,19 @@ bool can_be_planar(const tn_tensor *t); // by type and row length
 extern char planar_mark;                // tensor->extra of rearranged weights
 tn_status planar_rearrange(cuda_device *device, const tn_tensor *t, bool forward); // in place, on the copy stream
 
-// What launchers get: the stream, and the program's scratch from `offset` on.
+// Activations that lie in scratch as f16 or bf16, from the product before.
+struct narrow {
+    const void *data;
+    int type;
+};
+// What launchers get: the stream, and the program's scratch.
 struct launch {
     cuda_device *device;
     cudaStream_t stream;
     cublasLtHandle_t blas;
     char *scratch;
-    const tn_tensor **quantized; // activations whose int8 form lies at the start of scratch, or NULL
+    unsigned *tickets;
+    narrow *narrowed; // forgotten whenever anything but a product runs
 };
 
 // Scratch bytes a node needs, and running it. Every op the device supports has a row in ops.cu.
@@ -83,7 +95,8 @@ tn_status launch_repeat(const launch &l, const tn_tensor *t);
 tn_status launch_norm(const launch &l, const tn_tensor *t);
 tn_status launch_soft_max(const launch &l, const tn_tensor *t);
 tn_status launch_rope(const launch &l, const tn_tensor *t);
-tn_status launch_row_reduce(const launch &l, const tn_tensor *t); // sum_rows, mean, argmax
+void rope_blend(const tn_rope_params &p, float *low, float *high); // YaRN: the pairs between which it blends
+tn_status launch_row_reduce(const launch &l, const tn_tensor *t);  // sum_rows, mean, argmax
 tn_status launch_top_k(const launch &l, const tn_tensor *t);
 tn_status launch_mix(const launch &l, const tn_tensor *t);
 size_t mul_mat_scratch(const cuda_device *device, const tn_tensor *t);
@@ -94,8 +107,47 @@ size_t attention_scratch(const cuda_device *device, const tn_tensor *t);
 tn_status launch_attention(const launch &l, const tn_tensor *t);
 bool attention_supported(const tn_tensor *t, char *reason, size_t reason_size);
 
+// ---- Nodes that run together (fuse.cu)
+// --------------------------------------------------------------------------------
+
+struct fusion; // what is known about a program's nodes: who reads whom
+tn_status fusion_new(tn_tensor *const *nodes, size_t n_nodes, fusion **out);
+void fusion_free(fusion *f);
+size_t fusion_scratch(const fusion *f, const cuda_device *device); // for the whole program, nodes' own included
+struct profile;
+tn_status fusion_launch(fusion *f, const launch &l, profile *p);
+
 // ---- Small things for kernels
 // ----------------------------------------------------------------------------------------
+
+// Kernels of a token's chain start while their predecessor still runs: what does not depend on it (weights) may be
+// fetched before grid_wait(), everything else only after. grid_next() lets the successor start likewise.
+__device__ static inline void grid_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ static inline void grid_next() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+// For kernels that call grid_wait() before they touch anything a kernel before them writes.
+template <typename... P, typename... A>
+static inline tn_status launch_early(const launch &l, const char *what, void (*kernel)(P...), dim3 grid,
+                                     unsigned threads, size_t shared, A... args) {
+    cudaLaunchAttribute attribute;
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = l.stream;
+    config.attrs = &attribute;
+    config.numAttrs = l.device->properties.major >= 9 ? 1 : 0;
+    return cuda_check(cudaLaunchKernelEx(&config, kernel, P(args)...), what);
+}
 
 static inline unsigned blocks_for(int64_t n, int threads) { return (unsigned)((n + threads - 1) / threads); }
 

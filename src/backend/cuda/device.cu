@@ -25,28 +25,6 @@ static void buffer_free(tn_buffer *buffer) {
     tn_free(buffer);
 }
 
-// Uploads go through two pinned pieces: one is filled while the other is on its way.
-static tn_status upload(cuda_device *d, char *to, const char *from, size_t size) {
-    CUDA_TRY(cudaSetDevice(d->ordinal));
-    if (size < 65536) {
-        CUDA_TRY(cudaMemcpyAsync(to, from, size, cudaMemcpyHostToDevice, d->copy_stream));
-        CUDA_TRY(cudaStreamSynchronize(d->copy_stream));
-        return TN_OK;
-    }
-    for (int piece = 0; size; piece ^= 1) {
-        size_t n = size < STAGING_BYTES ? size : (size_t)STAGING_BYTES;
-        CUDA_TRY(cudaEventSynchronize(d->staged[piece]));
-        memcpy(d->staging[piece], from, n);
-        CUDA_TRY(cudaMemcpyAsync(to, d->staging[piece], n, cudaMemcpyHostToDevice, d->copy_stream));
-        CUDA_TRY(cudaEventRecord(d->staged[piece], d->copy_stream));
-        to += n;
-        from += n;
-        size -= n;
-    }
-    CUDA_TRY(cudaStreamSynchronize(d->copy_stream));
-    return TN_OK;
-}
-
 // Weights of some types are rearranged once they are complete.
 static tn_status init_tensor(tn_buffer *buffer, tn_tensor *tensor) {
     if (buffer->usage == TN_USAGE_WEIGHTS && !tensor->view_src && can_be_planar(tensor)) tensor->extra = &planar_mark;
@@ -230,14 +208,12 @@ static bool open_device(cuda_device *d, int ordinal) {
     if (cudaSetDevice(ordinal) != cudaSuccess ||
         cudaStreamCreateWithFlags(&d->copy_stream, cudaStreamNonBlocking) != cudaSuccess)
         return false;
-    for (int i = 0; i < 2; i++)
-        if (cudaMallocHost(&d->staging[i], STAGING_BYTES) != cudaSuccess ||
-            cudaEventCreateWithFlags(&d->staged[i], cudaEventDisableTiming) != cudaSuccess)
-            return false;
     d->device.ops = &device_ops;
     snprintf(d->device.name, sizeof d->device.name, "cuda%d", ordinal);
-    snprintf(d->device.description, sizeof d->device.description, "%s, compute %d.%d", d->properties.name,
-             d->properties.major, d->properties.minor);
+    char chip[96];
+    snprintf(chip, sizeof chip, "%.90s", d->properties.name);
+    snprintf(d->device.description, sizeof d->device.description, "%s, compute %d.%d", chip, d->properties.major,
+             d->properties.minor);
     d->device.kind = d->properties.integrated ? TN_DEVICE_IGPU : TN_DEVICE_GPU;
     d->device.caps.async = d->device.caps.events = d->device.caps.host_buffers = true;
     d->device.caps.shares_host = d->properties.integrated;

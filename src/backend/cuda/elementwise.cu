@@ -1,46 +1,48 @@
 // Element-wise ops: unary, binary with broadcasting, gated activations, copies with conversion.
 #include "backend/cuda/cuda.cuh"
-
-__device__ static float unary(int op, float x, tn_op_params p) {
-    switch (op) {
-    case TN_OP_SCALE: return p.scale.scale * x + p.scale.bias;
-    case TN_OP_SQR: return x * x;
-    case TN_OP_SQRT: return sqrtf(x);
-    case TN_OP_LOG: return logf(x);
-    case TN_OP_EXP: return expf(x);
-    case TN_OP_SIN: return sinf(x);
-    case TN_OP_COS: return cosf(x);
-    case TN_OP_CLAMP: return x < p.clamp.min ? p.clamp.min : x > p.clamp.max ? p.clamp.max : x; // NaN stays
-    case TN_OP_NEG: return -x;
-    case TN_OP_ABS: return fabsf(x);
-    case TN_OP_SGN: return x > 0 ? 1.0f : x < 0 ? -1.0f : x == 0 ? 0.0f : x;
-    case TN_OP_STEP: return x > 0 ? 1.0f : 0.0f;
-    case TN_OP_TANH: return tanhf(x);
-    case TN_OP_ELU: return x > 0 ? x : expm1f(x);
-    case TN_OP_RELU: return x > 0 ? x : x != x ? x : 0.0f;
-    case TN_OP_LEAKY_RELU: return x > 0 ? x : x * p.leaky_relu.slope;
-    case TN_OP_SIGMOID: return 1 / (1 + expf(-x));
-    case TN_OP_GELU:
-    case TN_OP_GEGLU: return 0.5f * x * (1 + tanhf(0.79788456080286535588f * x * (1 + 0.044715f * x * x)));
-    case TN_OP_GELU_QUICK:
-    case TN_OP_GEGLU_QUICK: return x / (1 + expf(-1.702f * x));
-    case TN_OP_GELU_ERF:
-    case TN_OP_GEGLU_ERF: return 0.5f * x * (1 + erff(x * 0.70710678118654752440f));
-    case TN_OP_SILU:
-    case TN_OP_SWIGLU: return x / (1 + expf(-x));
-    case TN_OP_REGLU: return x > 0 ? x : x != x ? x : 0.0f;
-    case TN_OP_HARDSWISH: return x * fminf(1, fmaxf(0, (x + 3) / 6));
-    case TN_OP_HARDSIGMOID: return fminf(1, fmaxf(0, (x + 3) / 6));
-    case TN_OP_SOFTPLUS: return x > 20 ? x : log1pf(expf(x));
-    default: return x;
-    }
-}
+#include "backend/cuda/unary.cuh"
 
 // Byte offset of element i (in row-major order of `s`) under the strides of `s`.
 __device__ static int64_t offset_of(const shape4 &s, int64_t i) {
     int64_t i0 = i % s.ne[0], r = i / s.ne[0], i1 = r % s.ne[1];
     r /= s.ne[1];
     return i0 * s.nb[0] + i1 * s.nb[1] + r % s.ne[2] * s.nb[2] + r / s.ne[2] * s.nb[3];
+}
+
+// Dense f32 operands of one shape: four elements per thread, no strides.
+static bool is_dense(const tn_tensor *t, int64_t n) {
+    return t->type == TN_F32 && tn_is_contiguous(t) && tn_nelements(t) == n && n % 4 == 0 &&
+           (uintptr_t)t->data % 16 == 0;
+}
+template <typename F>
+__global__ static void dense_kernel(const float4 *x, const float4 *y, float4 *z, int64_t n, F f) {
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    float4 a = x[i], b = y[i];
+    z[i] = make_float4(f(a.x, b.x), f(a.y, b.y), f(a.z, b.z), f(a.w, b.w));
+}
+struct by_binary {
+    int op;
+    __device__ float operator()(float a, float b) const {
+        return op == TN_OP_ADD ? a + b : op == TN_OP_SUB ? a - b : op == TN_OP_MUL ? a * b : a / b;
+    }
+};
+struct by_gate {
+    int op;
+    tn_op_params p;
+    __device__ float operator()(float a, float b) const { return gated(op, a, b, p); }
+};
+struct by_unary {
+    int op;
+    tn_op_params p;
+    __device__ float operator()(float a, float) const { return unary(op, a, p); }
+};
+template <typename F>
+static tn_status launch_dense(const launch &l, const void *x, const void *y, const tn_tensor *t, F f) {
+    int64_t n = tn_nelements(t) / 4;
+    dense_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>((const float4 *)x, (const float4 *)y, (float4 *)t->data, n,
+                                                           f);
+    return cuda_check(cudaGetLastError(), tn_op_name(t->op));
 }
 
 __global__ static void unary_kernel(const char *x, char *y, shape4 xs, shape4 ys, int type, int op, tn_op_params p,
@@ -51,6 +53,8 @@ __global__ static void unary_kernel(const char *x, char *y, shape4 xs, shape4 ys
 
 tn_status launch_unary(const launch &l, const tn_tensor *t) {
     int64_t n = tn_nelements(t);
+    if (is_dense(t, n) && is_dense(t->src[0], n))
+        return launch_dense(l, t->src[0]->data, t->src[0]->data, t, by_unary{t->op, t->params});
     unary_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>((const char *)t->src[0]->data, (char *)t->data,
                                                            shape_of(t->src[0]), shape_of(t), t->type, t->op,
                                                            t->params, n);
@@ -75,6 +79,8 @@ __global__ static void binary_kernel(const char *x, const char *y, char *z, shap
 tn_status launch_binary(const launch &l, const tn_tensor *t) {
     int64_t n = tn_nelements(t);
     const tn_tensor *x = t->src[0], *y = t->src[1];
+    if (is_dense(t, n) && is_dense(x, n) && is_dense(y, n))
+        return launch_dense(l, x->data, y->data, t, by_binary{t->op});
     binary_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>((const char *)x->data, (const char *)y->data,
                                                             (char *)t->data, shape_of(x), shape_of(y), shape_of(t),
                                                             x->type, y->type, t->op, n);
@@ -90,14 +96,7 @@ __global__ static void glu_kernel(const char *gate, const char *up, char *y, sha
     int64_t i2 = r % ys.ne[2], i3 = r / ys.ne[2];
     float g = load_as_float(gate + i0 * gs.nb[0] + i1 * gs.nb[1] + i2 * gs.nb[2] + i3 * gs.nb[3], type);
     float u = load_as_float(up + i0 * us.nb[0] + i1 * us.nb[1] + i2 * us.nb[2] + i3 * us.nb[3], type);
-    float z;
-    if (op == TN_OP_SWIGLU_OAI) {
-        g = fminf(g, p.glu.limit);
-        u = fmaxf(fminf(u, p.glu.limit), -p.glu.limit);
-        z = g / (1 + expf(-p.glu.alpha * g)) * (u + 1);
-    } else {
-        z = unary(op, g, p) * u;
-    }
+    float z = gated(op, g, u, p);
     store_float(y + i0 * ys.nb[0] + i1 * ys.nb[1] + i2 * ys.nb[2] + i3 * ys.nb[3], type, z);
 }
 
@@ -120,6 +119,8 @@ tn_status launch_glu(const launch &l, const tn_tensor *t) {
         gate += t->params.glu.swapped ? half : 0;
     }
     int64_t n = tn_nelements(t);
+    if (second && is_dense(t, n) && is_dense(x, n) && is_dense(second, n))
+        return launch_dense(l, gate, up, t, by_gate{t->op, t->params});
     glu_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>(gate, up, (char *)t->data, gs, us, shape_of(t), t->type,
                                                          t->op, t->params, n);
     return cuda_check(cudaGetLastError(), tn_op_name(t->op));

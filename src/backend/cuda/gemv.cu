@@ -1,109 +1,212 @@
 // GEMV: weights are read once, in wide loads, and multiplied with up to 8 columns. Block types multiply int8 with
-// int8 (activations are quantized per 32 elements); plain types multiply floats.
+// int8 (activations are quantized per 32 elements); f16 and bf16 multiply floats.
+//
+// A block computes 32 rows, so that it can finish them: add a residual, gate, weigh for the next norm, quantize for
+// the next product. Weights do not depend on what ran before, so their first loads are on the way before the wait.
 #include "backend/cuda/gemv.cuh"
 
 #include "backend/cuda/blocks.cuh"
+#include "backend/cuda/unary.cuh"
 
-enum { WARPS = 4, ROWS = 2 };
+enum { WARPS = GEMV_TILE / 4, OTHER_WARPS = 4, RING_SPAN = 2048 /* elements of a row in a stage */ };
 
 // ---- Activations
 // -----------------------------------------------------------------------------------------------------------
 
-// Per 32 elements: int8 values, a scale, and the sums of the first and second 16 values.
-struct activations {
-    int8_t *q;    // [columns][k]
-    float *scale; // [columns][k/32]
-    short2 *sums; // [columns][k/32]
-};
-static size_t activation_bytes(int64_t k, int64_t columns) {
-    return (size_t)columns * (size_t)(k + k / 32 * 8) + 768;
+static size_t round256(size_t n) { return (n + 255) & ~(size_t)255; }
+
+// Either form fits.
+size_t activation_bytes(int64_t k, int64_t columns) {
+    size_t floats = round256((size_t)(k * columns) * 4),
+           bytes = round256((size_t)(k * columns)) + 2 * round256((size_t)(k / 32 * columns) * 4);
+    return (floats > bytes ? floats : bytes) + round256((size_t)((k + 31) / 32 * columns) * 4);
 }
-static activations activations_at(char *scratch, int64_t k, int64_t columns) {
-    activations a;
-    a.q = (int8_t *)scratch;
-    scratch += ((size_t)(k * columns) + 255) & ~(size_t)255;
-    a.scale = (float *)scratch;
-    scratch += ((size_t)(k / 32 * columns) * 4 + 255) & ~(size_t)255;
-    a.sums = (short2 *)scratch;
+activations activations_at(char *at, gemv_family family, int64_t k, int64_t columns, bool squares, gemv_next *next) {
+    activations a = {};
+    size_t groups = round256((size_t)((k + 31) / 32 * columns) * 4);
+    next->squares = (float *)at;
+    if (squares) a.squares = (const float *)at;
+    at += groups;
+    if (family == GEMV_INT8) {
+        a.q = (int8_t *)at;
+        at += round256((size_t)(k * columns));
+        a.scale = (float *)at;
+        a.sums = (short2 *)(at + groups);
+    } else {
+        next->y = (float *)at;
+        a.y = next->y;
+        a.stride = k;
+    }
+    if (!squares) next->squares = NULL;
+    next->to = a;
     return a;
 }
 
 // One warp per 32 elements.
-__global__ static void quantize_kernel(const char *y, int64_t row_bytes, activations a, int64_t k) {
-    int64_t block = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, column = blockIdx.y;
-    int lane = threadIdx.x % 32;
-    if (block >= k / 32) return;
-    float v = ((const float *)(y + column * row_bytes))[32 * block + lane];
-    float most = warp_max(fabsf(v)), scale = most / 127;
-    int q = scale > 0 ? __float2int_rn(v / scale) : 0, sum = q;
-    a.q[column * k + 32 * block + lane] = (int8_t)q;
-    for (int offset = 8; offset; offset >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-    int other = __shfl_xor_sync(0xffffffffu, sum, 16);
-    if (lane == 0) {
-        a.scale[column * (k / 32) + block] = scale;
-        a.sums[column * (k / 32) + block] = make_short2((short)sum, (short)other);
-    }
+__global__ static void prepare_kernel(const char *x, int64_t row_bytes, int64_t k, gemv_next next) {
+    grid_next();
+    int64_t group = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    int c = blockIdx.y, lane = threadIdx.x % 32;
+    if (group >= k / 32) return;
+    float weight = next.weight ? next.weight[32 * group + lane] : 1;
+    grid_wait();
+    float value = ((const float *)(x + c * row_bytes))[32 * group + lane];
+    gemv_leave(next, k, c, group, value, value * weight);
+}
+
+tn_status gemv_prepare(const launch &l, const float *x, int64_t row_bytes, int64_t k, int columns,
+                       const gemv_next &next) {
+    return launch_early(l, "preparing activations", prepare_kernel, dim3(blocks_for(k / 32, 8), (unsigned)columns),
+                        256, 0, (const char *)x, row_bytes, k, next);
+}
+
+// ---- Bulk copies into shared memory, from compute capability 9 on
+// --------------------------------------------------------------------------------------
+
+#if __CUDA_ARCH__ >= 900
+__device__ static inline uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+__device__ static inline void barrier_init(uint64_t *b) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(b)));
+}
+__device__ static inline void barrier_expect(uint64_t *b, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes)
+                 : "memory");
+}
+__device__ static inline void barrier_wait(uint64_t *b, uint32_t parity) {
+    uint32_t done;
+    do {
+        asm volatile(
+            "{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
+            : "=r"(done)
+            : "r"(shared_address(b)), "r"(parity)
+            : "memory");
+    } while (!done);
+}
+#endif
+__device__ static inline void bulk(char *to, const char *from, uint32_t bytes, uint64_t *full) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(full))
+                 : "memory");
+#endif
 }
 
 // ---- Units: what one lane takes at a time
-// ------------------------------------------------------------------------------------ ELEMENTS per unit; load()
-// brings the weights of unit u into registers, dot() multiplies them with a column.
+// ------------------------------------------------------------------------------------------
+// A warp takes SPAN elements of a row per step. load() brings lane's share of step s into registers, dot() multiplies
+// it with a column of activations; covers() says whether the lane has a share.
 
+// Two blocks of 32, so that enough is under way.
 struct unit_q4_0_planar {
-    enum { ELEMENTS = 32 };
-    uint4 q;
-    float d;
-    __device__ void load(const char *row, int u, int64_t k) {
-        q = ((const uint4 *)row)[u];
-        d = __half2float(((const __half *)(row + k / 2))[u]);
+    enum { SPAN = 2 * 32 * 32 };
+    uint4 q[2];
+    float d[2];
+    __device__ static bool covers(int step, int lane, int k) { return step * SPAN + 32 * lane < k; }
+    __device__ void load(const char *row, int step, int lane, int k) {
+        int u = 64 * step + lane;
+        take((const uint4 *)row + u, (const __half *)(row + k / 2) + u, 32 * (u + 32) < k);
     }
-    __device__ float dot(const int8_t *a, const float *scale, const short2 *sums, int u) const {
-        const int4 *v = (const int4 *)(a + 32 * u);
-        int4 low = v[0], high = v[1];
-        int sum = __dp4a((int)(q.x & 0x0f0f0f0f), low.x, 0);
-        sum = __dp4a((int)(q.y & 0x0f0f0f0f), low.y, sum);
-        sum = __dp4a((int)(q.z & 0x0f0f0f0f), low.z, sum);
-        sum = __dp4a((int)(q.w & 0x0f0f0f0f), low.w, sum);
-        sum = __dp4a((int)(q.x >> 4 & 0x0f0f0f0f), high.x, sum);
-        sum = __dp4a((int)(q.y >> 4 & 0x0f0f0f0f), high.y, sum);
-        sum = __dp4a((int)(q.z >> 4 & 0x0f0f0f0f), high.z, sum);
-        sum = __dp4a((int)(q.w >> 4 & 0x0f0f0f0f), high.w, sum);
-        return d * scale[u] * (float)(sum - 8 * (sums[u].x + sums[u].y));
+    __device__ void take(const uint4 *quants, const __half *scales, bool more) {
+        q[0] = quants[0];
+        d[0] = __half2float(scales[0]);
+        q[1] = more ? quants[32] : make_uint4(0, 0, 0, 0);
+        d[1] = more ? __half2float(scales[32]) : 0;
+    }
+    enum { STAGE = 1024 + 128, RING = 8 };
+    __device__ static void fetch(char *stage, const char *row, int step, int k, uint64_t *full) {
+        bulk(stage, row + 1024 * (int64_t)step, 1024, full);
+        bulk(stage + 1024, row + k / 2 + 128 * step, 128, full);
+    }
+    __device__ void take(const char *stage, int, int lane) {
+        take((const uint4 *)stage + lane, (const __half *)(stage + 1024) + lane, true);
+    }
+    __device__ float dot(const activations &in, int c, int k, int step, int lane) const {
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int u = 64 * step + 32 * i + lane;
+            if (i == 1 && 32 * u >= k) break;
+            const int4 *v = (const int4 *)(in.q + (int64_t)c * k + 32 * u);
+            int4 low = v[0], high = v[1];
+            short2 sums = in.sums[c * (k / 32) + u];
+            int dot = __dp4a((int)(q[i].x & 0x0f0f0f0f), low.x, 0);
+            dot = __dp4a((int)(q[i].y & 0x0f0f0f0f), low.y, dot);
+            dot = __dp4a((int)(q[i].z & 0x0f0f0f0f), low.z, dot);
+            dot = __dp4a((int)(q[i].w & 0x0f0f0f0f), low.w, dot);
+            dot = __dp4a((int)(q[i].x >> 4 & 0x0f0f0f0f), high.x, dot);
+            dot = __dp4a((int)(q[i].y >> 4 & 0x0f0f0f0f), high.y, dot);
+            dot = __dp4a((int)(q[i].z >> 4 & 0x0f0f0f0f), high.z, dot);
+            dot = __dp4a((int)(q[i].w >> 4 & 0x0f0f0f0f), high.w, dot);
+            sum += d[i] * in.scale[c * (k / 32) + u] * (float)(dot - 8 * (sums.x + sums.y));
+        }
+        return sum;
     }
 };
 
 struct unit_q8_0_planar {
-    enum { ELEMENTS = 32 };
-    int4 q[2];
-    float d;
-    __device__ void load(const char *row, int u, int64_t k) {
-        q[0] = ((const int4 *)row)[2 * u];
-        q[1] = ((const int4 *)row)[2 * u + 1];
-        d = __half2float(((const __half *)(row + k))[u]);
+    enum { SPAN = 2 * 32 * 32 };
+    int4 q[2][2];
+    float d[2];
+    __device__ static bool covers(int step, int lane, int k) { return step * SPAN + 32 * lane < k; }
+    __device__ void load(const char *row, int step, int lane, int k) {
+        int u = 64 * step + lane;
+        take((const int4 *)row + 2 * u, (const __half *)(row + k) + u, 32 * (u + 32) < k);
     }
-    __device__ float dot(const int8_t *a, const float *scale, const short2 *, int u) const {
-        const int4 *v = (const int4 *)(a + 32 * u);
-        int4 x = v[0], y = v[1];
-        int sum = __dp4a(q[0].x, x.x, 0);
-        sum = __dp4a(q[0].y, x.y, sum);
-        sum = __dp4a(q[0].z, x.z, sum);
-        sum = __dp4a(q[0].w, x.w, sum);
-        sum = __dp4a(q[1].x, y.x, sum);
-        sum = __dp4a(q[1].y, y.y, sum);
-        sum = __dp4a(q[1].z, y.z, sum);
-        sum = __dp4a(q[1].w, y.w, sum);
-        return d * scale[u] * (float)sum;
+    __device__ void take(const int4 *quants, const __half *scales, bool more) {
+        q[0][0] = quants[0];
+        q[0][1] = quants[1];
+        d[0] = __half2float(scales[0]);
+        q[1][0] = more ? quants[64] : make_int4(0, 0, 0, 0);
+        q[1][1] = more ? quants[65] : make_int4(0, 0, 0, 0);
+        d[1] = more ? __half2float(scales[32]) : 0;
+    }
+    enum { STAGE = 2048 + 128, RING = 4 };
+    __device__ static void fetch(char *stage, const char *row, int step, int k, uint64_t *full) {
+        bulk(stage, row + 2048 * (int64_t)step, 2048, full);
+        bulk(stage + 2048, row + k + 128 * step, 128, full);
+    }
+    __device__ void take(const char *stage, int, int lane) {
+        take((const int4 *)stage + 2 * lane, (const __half *)(stage + 2048) + lane, true);
+    }
+    __device__ float dot(const activations &in, int c, int k, int step, int lane) const {
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int u = 64 * step + 32 * i + lane;
+            if (i == 1 && 32 * u >= k) break;
+            const int4 *v = (const int4 *)(in.q + (int64_t)c * k + 32 * u);
+            int4 x = v[0], y = v[1];
+            int dot = __dp4a(q[i][0].x, x.x, 0);
+            dot = __dp4a(q[i][0].y, x.y, dot);
+            dot = __dp4a(q[i][0].z, x.z, dot);
+            dot = __dp4a(q[i][0].w, x.w, dot);
+            dot = __dp4a(q[i][1].x, y.x, dot);
+            dot = __dp4a(q[i][1].y, y.y, dot);
+            dot = __dp4a(q[i][1].z, y.z, dot);
+            dot = __dp4a(q[i][1].w, y.w, dot);
+            sum += d[i] * in.scale[c * (k / 32) + u] * (float)dot;
+        }
+        return sum;
     }
 };
 
 // 64 elements: two neighbouring sub-blocks that share 32 bytes. The block is 144 bytes, so 16-byte aligned.
 struct unit_q4_K {
-    enum { ELEMENTS = 64 };
+    enum { SPAN = 64 * 32 };
     uint4 q[2];
     float s[2], m[2];
-    __device__ void load(const char *row, int u, int64_t) {
-        const char *block = row + 144 * (u / 4);
-        int pair = u % 4;
+    __device__ static bool covers(int step, int lane, int k) { return step * SPAN + lane * (SPAN / 32) < k; }
+    __device__ void load(const char *row, int step, int lane, int) {
+        int u = 32 * step + lane;
+        take_from(row + 144 * (u / 4), u % 4);
+    }
+    enum { STAGE = 8 * 144, RING = 8 };
+    __device__ static void fetch(char *stage, const char *row, int step, int, uint64_t *full) {
+        bulk(stage, row + STAGE * (int64_t)step, STAGE, full);
+    }
+    __device__ void take(const char *stage, int, int lane) { take_from(stage + 144 * (lane / 4), lane % 4); }
+    __device__ void take_from(const char *block, int pair) {
         q[0] = *(const uint4 *)(block + 16 + 32 * pair);
         q[1] = *(const uint4 *)(block + 32 + 32 * pair);
         uint4 head = *(const uint4 *)block; // d, dmin, 12 bytes of scales
@@ -116,7 +219,11 @@ struct unit_q4_K {
             m[i] *= dmin;
         }
     }
-    __device__ float dot(const int8_t *a, const float *scale, const short2 *sums, int u) const {
+    __device__ float dot(const activations &in, int c, int k, int step, int lane) const {
+        const int8_t *a = in.q + (int64_t)c * k;
+        const float *scale = in.scale + c * (k / 32);
+        const short2 *sums = in.sums + c * (k / 32);
+        int u = 32 * step + lane;
         const int4 *v = (const int4 *)(a + 64 * u);
         int4 v0 = v[0], v1 = v[1], v2 = v[2], v3 = v[3];
         int low = 0, high = 0;
@@ -144,19 +251,37 @@ struct unit_q4_K {
 
 // 64 elements of q6_K: 16 places in each of the four quarters of a half block.
 struct unit_q6_K_planar {
-    enum { ELEMENTS = 64 };
+    enum { SPAN = 64 * 32 };
     uint4 low0, low1, high;
     float d[4];
-    __device__ void load(const char *row, int u, int64_t k) {
+    __device__ static bool covers(int step, int lane, int k) { return step * SPAN + lane * (SPAN / 32) < k; }
+    __device__ void load(const char *row, int step, int lane, int k) {
+        int blocks = k / 256, u = 32 * step + lane, block = u / 4;
+        take_from(row + 128 * (int64_t)block, row + 128 * (int64_t)blocks + 64 * block,
+                  (const int8_t *)row + 192 * (int64_t)blocks + 16 * block,
+                  (const __half *)(row + 208 * (int64_t)blocks) + block, u);
+    }
+    enum { STAGE = 1024 + 512 + 128 + 16, RING = 4 };
+    __device__ static void fetch(char *stage, const char *row, int step, int k, uint64_t *full) {
         int64_t blocks = k / 256;
-        int block = u / 4, half = u / 2 % 2, group = u % 2;
-        const char *ql = row + 128 * (int64_t)block + 64 * half + 16 * group;
-        low0 = *(const uint4 *)ql;
-        low1 = *(const uint4 *)(ql + 32);
-        high = *(const uint4 *)(row + 128 * blocks + 64 * (int64_t)block + 32 * half + 16 * group);
-        float scale = __half2float(((const __half *)(row + 208 * blocks))[block]);
-        const int8_t *scales = (const int8_t *)row + 192 * blocks + 16 * (int64_t)block + 8 * half + group;
-        for (int i = 0; i < 4; i++) d[i] = scale * (float)scales[2 * i];
+        bulk(stage, row + 1024 * (int64_t)step, 1024, full);
+        bulk(stage + 1024, row + 128 * blocks + 512 * step, 512, full);
+        bulk(stage + 1536, row + 192 * blocks + 128 * step, 128, full);
+        bulk(stage + 1664, row + 208 * blocks + 16 * step, 16, full);
+    }
+    __device__ void take(const char *stage, int, int lane) {
+        int block = lane / 4;
+        take_from(stage + 128 * block, stage + 1024 + 64 * block, (const int8_t *)stage + 1536 + 16 * block,
+                  (const __half *)(stage + 1664) + block, lane);
+    }
+    // Low and high bits, scales and factor of unit u's block.
+    __device__ void take_from(const char *ql, const char *qh, const int8_t *scales, const __half *factor, int u) {
+        int half = u / 2 % 2, group = u % 2;
+        low0 = *(const uint4 *)(ql + 64 * half + 16 * group);
+        low1 = *(const uint4 *)(ql + 64 * half + 16 * group + 32);
+        high = *(const uint4 *)(qh + 32 * half + 16 * group);
+        float scale = __half2float(*factor);
+        for (int i = 0; i < 4; i++) d[i] = scale * (float)scales[8 * half + group + 2 * i];
     }
     __device__ static int quarter(uint4 low, uint4 high, int low_shift, int high_shift, const int8_t *a) {
         int4 v = *(const int4 *)a;
@@ -167,7 +292,11 @@ struct unit_q6_K_planar {
             sum = __dp4a((int)((l[i] >> low_shift & 0x0f0f0f0f) | (h[i] >> high_shift & 0x03030303) << 4), w[i], sum);
         return sum;
     }
-    __device__ float dot(const int8_t *a, const float *scale, const short2 *sums, int u) const {
+    __device__ float dot(const activations &in, int c, int k, int step, int lane) const {
+        const int8_t *a = in.q + (int64_t)c * k;
+        const float *scale = in.scale + c * (k / 32);
+        const short2 *sums = in.sums + c * (k / 32);
+        int u = 32 * step + lane;
         int half = u / 2, group = u % 2; // half blocks of 128 from the row's start
         const int8_t *v = a + 128 * half + 16 * group;
         const float *sc = scale + 4 * half;
@@ -181,57 +310,266 @@ struct unit_q6_K_planar {
     }
 };
 
+// f16 and bf16: two times eight elements, so that a warp's loads are of whole lines.
+template <bool BF16> struct unit_half {
+    enum { SPAN = 512 };
+    uint4 raw[2];
+    __device__ static bool covers(int step, int lane, int k) { return step * SPAN + 8 * lane < k; }
+    __device__ void load(const char *row, int step, int lane, int k) {
+        const uint4 *p = (const uint4 *)row + step * 64 + lane;
+        raw[0] = p[0];
+        raw[1] = step * SPAN + 256 + 8 * lane < k ? p[32] : make_uint4(0, 0, 0, 0);
+    }
+    enum { STAGE = 4096, RING = 2 };
+    __device__ static void fetch(char *stage, const char *row, int step, int, uint64_t *full) {
+        bulk(stage, row + STAGE * (int64_t)step, STAGE, full);
+    }
+    __device__ void take(const char *stage, int part, int lane) {
+        const uint4 *p = (const uint4 *)stage + 64 * part + lane;
+        raw[0] = p[0];
+        raw[1] = p[32];
+    }
+    __device__ float dot(const activations &in, int c, int k, int step, int lane) const {
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int at = step * SPAN + 256 * i + 8 * lane;
+            if (i == 1 && at >= k) break;
+            const float4 *x = (const float4 *)(in.y + c * in.stride + at);
+            float4 p = x[0], q = x[1];
+            const uint32_t word[4] = {raw[i].x, raw[i].y, raw[i].z, raw[i].w};
+            float2 f[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                f[e] = BF16 ? make_float2(__uint_as_float(word[e] << 16), __uint_as_float(word[e] & 0xffff0000u))
+                            : __half22float2(*(const __half2 *)&word[e]);
+            sum += f[0].x * p.x + f[0].y * p.y + f[1].x * p.z + f[1].y * p.w + f[2].x * q.x + f[2].y * q.y +
+                   f[3].x * q.z + f[3].y * q.w;
+        }
+        return sum;
+    }
+};
+
 // ---- Kernels
 // -----------------------------------------------------------------------------------------------------------------
 
-struct gemv_job {
-    const char *w;
-    int64_t row_bytes, m, k;
-    float *out;
-    int64_t out_row; // floats between columns
+// What the end of a tile needs beside the sums: a warp has a column there, a lane a row. Read at the start, so that
+// nobody waits for it at the end.
+struct early_reads {
+    float residual, weight, norm;
 };
-
-// Each warp takes ROWS rows; lanes take units in turn.
-template <typename U, int COLUMNS>
-__global__ static void __launch_bounds__(WARPS * 32) gemv_int8_kernel(gemv_job j, activations a) {
-    int64_t row0 = ((int64_t)blockIdx.x * WARPS + threadIdx.x / 32) * ROWS;
-    int lane = threadIdx.x % 32, units = (int)(j.k / U::ELEMENTS);
-    if (row0 >= j.m) return;
-    float sum[ROWS][COLUMNS] = {};
-    const char *rows[ROWS];
-    for (int r = 0; r < ROWS; r++) rows[r] = j.w + (row0 + r < j.m ? row0 + r : j.m - 1) * j.row_bytes;
-#pragma unroll 2
-    for (int u = lane; u < units; u += 32) {
-        U unit[ROWS];
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) unit[r].load(rows[r], u, j.k);
-#pragma unroll
-        for (int c = 0; c < COLUMNS; c++)
-#pragma unroll
-            for (int r = 0; r < ROWS; r++)
-                sum[r][c] += unit[r].dot(a.q + c * j.k, a.scale + c * (j.k / 32), a.sums + c * (j.k / 32), u);
+template <int COLUMNS> __device__ static early_reads read_early(const gemv_job &j, const gemv_matrix &m, int tile) {
+    early_reads e = {0, 1, 1};
+    int c = threadIdx.x / 32, lane = threadIdx.x % 32, row = tile * GEMV_TILE + lane;
+    if (c >= COLUMNS) return e;
+    if (j.finish == GEMV_ADD && row < m.rows) e.residual = j.residual[c * j.residual_row + row];
+    if (j.next.weight) e.weight = j.next.weight[row];
+    if (j.in.squares) {
+        float sum = 0;
+        for (int i = lane; i < j.k / 32; i += 32) sum += j.in.squares[c * (j.k / 32) + i];
+        e.norm = rsqrtf(warp_sum(sum) / (float)j.k + j.in.eps);
     }
+    return e;
+}
+template <int COLUMNS>
+__device__ static void finish_tile(const gemv_job &j, const gemv_matrix &m, int tile,
+                                   const float (&results)[2][GEMV_TILE][COLUMNS], const early_reads &early) {
+    int c = threadIdx.x / 32, lane = threadIdx.x % 32, row = tile * GEMV_TILE + lane;
+    if (c >= COLUMNS) return;
+    float value = results[0][lane][c] * early.norm;
+    if (j.finish == GEMV_GLU) value = gated(j.glu, value, results[1][lane][c] * early.norm, j.glu_params);
+    value += early.residual;
+    if (m.out && row < m.rows) m.out[c * m.out_row + row] = value;
+    // Rows are whole tiles where a next product follows.
+    if (j.next.to.q || j.next.y) gemv_leave(j.next, m.rows, c, tile, value, value * early.weight);
+}
+
+// A warp computes four rows of the block's 32, two at a time, and for a gate the same four of the second matrix. All
+// of that is one sequence of steps, so that the next weights are always on the way, across rows and matrices.
+template <typename U, int COLUMNS> __global__ static void __launch_bounds__(WARPS * 32) gemv_kernel(gemv_job j) {
+    __shared__ float results[2][GEMV_TILE][COLUMNS];
+    grid_next();
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = (int)blockIdx.x;
+    bool glu = j.finish == GEMV_GLU;
+    gemv_matrix m = j.m[0];
+    if (!glu && j.n > 1 && block >= j.m[1].first_block) m = j.m[1];
+    if (!glu && j.n > 2 && block >= j.m[2].first_block) m = j.m[2];
+    int tile = block - m.first_block, first_row = tile * GEMV_TILE + 4 * warp;
+    int steps = (j.k + U::SPAN - 1) / U::SPAN, passes = glu ? 4 : 2;
+    auto row_at = [&](int pass, int r) {
+        const char *w = pass < 2 ? m.w : j.m[1].w;
+        return w + (int64_t)min(first_row + 2 * (pass & 1) + r, m.rows - 1) * m.row_bytes;
+    };
+    const char *row0 = row_at(0, 0), *row1 = row_at(0, 1);
+    U next[2];
+    if (U::covers(0, lane, j.k)) {
+        next[0].load(row0, 0, lane, j.k);
+        next[1].load(row1, 0, lane, j.k);
+    }
+    grid_wait();
+    early_reads early = read_early<COLUMNS>(j, m, tile);
+    for (int pass = 0; pass < passes; pass++) {
+        float sum[2][COLUMNS] = {};
+        for (int s = 0; s < steps; s++) {
+            U now[2] = {next[0], next[1]};
+            int coming = s + 1 < steps ? s + 1 : 0;
+            if (coming == 0 && pass + 1 < passes) {
+                row0 = row_at(pass + 1, 0);
+                row1 = row_at(pass + 1, 1);
+            }
+            if ((coming || pass + 1 < passes) && U::covers(coming, lane, j.k)) {
+                next[0].load(row0, coming, lane, j.k);
+                next[1].load(row1, coming, lane, j.k);
+            }
+            if (U::covers(s, lane, j.k))
 #pragma unroll
-    for (int r = 0; r < ROWS; r++)
+                for (int c = 0; c < COLUMNS; c++) {
+                    sum[0][c] += now[0].dot(j.in, c, j.k, s, lane);
+                    sum[1][c] += now[1].dot(j.in, c, j.k, s, lane);
+                }
+        }
 #pragma unroll
         for (int c = 0; c < COLUMNS; c++) {
-            float s = warp_sum(sum[r][c]);
-            if (lane == 0 && row0 + r < j.m) j.out[c * j.out_row + row0 + r] = s;
+            float a = warp_sum(sum[0][c]), b = warp_sum(sum[1][c]);
+            if (lane == 0) {
+                results[pass / 2][4 * warp + 2 * (pass & 1)][c] = a;
+                results[pass / 2][4 * warp + 2 * (pass & 1) + 1][c] = b;
+            }
         }
+    }
+    __syncthreads();
+    finish_tile<COLUMNS>(j, m, tile, results, early);
+}
+
+// The same with weights streamed through shared memory: each warp has a ring of stages, a stage holds 2,048 elements
+// of a row. The ring is filled before the wait, so memory is busy while the launch before this one ends.
+template <typename U, int COLUMNS> __global__ static void __launch_bounds__(WARPS * 32) gemv_ring_kernel(gemv_job j) {
+#if __CUDA_ARCH__ >= 900
+    enum { PARTS = RING_SPAN / U::SPAN };
+    extern __shared__ __align__(128) char rings[];
+    __shared__ float results[2][GEMV_TILE][COLUMNS];
+    __shared__ __align__(8) uint64_t barriers[WARPS][U::RING];
+    grid_next();
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = (int)blockIdx.x;
+    bool glu = j.finish == GEMV_GLU;
+    gemv_matrix m = j.m[0];
+    if (!glu && j.n > 1 && block >= j.m[1].first_block) m = j.m[1];
+    if (!glu && j.n > 2 && block >= j.m[2].first_block) m = j.m[2];
+    int tile = block - m.first_block, first_row = tile * GEMV_TILE + 4 * warp;
+    int steps = j.k / RING_SPAN, items = (glu ? 8 : 4) * steps; // a row's step each, two rows in turn
+    char *ring = rings + (size_t)warp * U::RING * U::STAGE;
+    uint64_t *full = barriers[warp];
+    auto fetch = [&](int item) {
+        int row = item / (2 * steps) * 2 + item % 2, step = item / 2 % steps;
+        const char *w = row < 4 ? m.w : j.m[1].w;
+        int stage = item % U::RING;
+        barrier_expect(&full[stage], U::STAGE);
+        U::fetch(ring + stage * U::STAGE, w + (int64_t)min(first_row + row % 4, m.rows - 1) * m.row_bytes, step, j.k,
+                 &full[stage]);
+    };
+    if (lane == 0) {
+        for (int i = 0; i < U::RING; i++) barrier_init(&full[i]);
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        for (int i = 0; i < U::RING && i < items; i++) fetch(i);
+    }
+    __syncwarp();
+    grid_wait();
+    early_reads early = read_early<COLUMNS>(j, m, tile);
+    float sum[2][COLUMNS] = {};
+    for (int item = 0; item < items; item += 2) {
+        int stage = item % U::RING, step = item / 2 % steps;
+        uint32_t parity = (uint32_t)(item / U::RING) & 1;
+        barrier_wait(&full[stage], parity);
+        barrier_wait(&full[stage + 1], parity);
+        const char *a = ring + stage * U::STAGE, *b = a + U::STAGE;
+#pragma unroll
+        for (int part = 0; part < PARTS; part++) {
+            U now[2];
+            now[0].take(a, part, lane);
+            now[1].take(b, part, lane);
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c++) {
+                sum[0][c] += now[0].dot(j.in, c, j.k, PARTS * step + part, lane);
+                sum[1][c] += now[1].dot(j.in, c, j.k, PARTS * step + part, lane);
+            }
+        }
+        __syncwarp();
+        if (lane == 0 && item + U::RING < items) {
+            fetch(item + U::RING);
+            fetch(item + U::RING + 1);
+        }
+        if (step == steps - 1) {
+            int row = item / (2 * steps) * 2;
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c++) {
+                float x = warp_sum(sum[0][c]), y = warp_sum(sum[1][c]);
+                if (lane == 0) {
+                    results[row / 4][4 * warp + row % 4][c] = x;
+                    results[row / 4][4 * warp + row % 4 + 1][c] = y;
+                }
+                sum[0][c] = sum[1][c] = 0;
+            }
+        }
+    }
+    __syncthreads();
+    finish_tile<COLUMNS>(j, m, tile, results, early);
+#endif
+}
+
+template <typename U, int COLUMNS> static tn_status run_both(const launch &l, const gemv_job &job) {
+    const gemv_matrix &last = job.m[job.finish == GEMV_GLU ? 0 : job.n - 1];
+    dim3 grid((unsigned)last.first_block + blocks_for(last.rows, GEMV_TILE));
+    if (l.device->properties.major < 9 || job.k % RING_SPAN)
+        return launch_early(l, "gemv", gemv_kernel<U, COLUMNS>, grid, WARPS * 32, 0, job);
+    size_t bytes = (size_t)WARPS * U::RING * U::STAGE;
+    CUDA_TRY(
+        cudaFuncSetAttribute(gemv_ring_kernel<U, COLUMNS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+    return launch_early(l, "gemv", gemv_ring_kernel<U, COLUMNS>, grid, WARPS * 32, bytes, job);
+}
+template <typename U> static tn_status run_kind(const launch &l, const gemv_job &job, int columns) {
+    switch (columns) {
+    case 1: return run_both<U, 1>(l, job);
+    case 2: return run_both<U, 2>(l, job);
+    case 3: return run_both<U, 3>(l, job);
+    case 4: return run_both<U, 4>(l, job);
+    case 5: return run_both<U, 5>(l, job);
+    case 6: return run_both<U, 6>(l, job);
+    case 7: return run_both<U, 7>(l, job);
+    default: return run_both<U, 8>(l, job);
+    }
+}
+
+tn_status gemv_run(const launch &l, const gemv_job &job, int columns) {
+    gemv_job j = job;
+    int blocks = 0;
+    for (int i = 0; i < j.n; i++) {
+        j.m[i].first_block = j.finish == GEMV_GLU ? 0 : blocks;
+        blocks += (int)blocks_for(j.m[i].rows, GEMV_TILE);
+    }
+    switch (j.kind) {
+    case TN_F16: return run_kind<unit_half<false>>(l, j, columns);
+    case TN_BF16: return run_kind<unit_half<true>>(l, j, columns);
+    case TN_Q4_0 | PLANAR: return run_kind<unit_q4_0_planar>(l, j, columns);
+    case TN_Q8_0 | PLANAR: return run_kind<unit_q8_0_planar>(l, j, columns);
+    case TN_Q6_K | PLANAR: return run_kind<unit_q6_K_planar>(l, j, columns);
+    case TN_Q4_K: return run_kind<unit_q4_K>(l, j, columns);
+    default: return tn_fail(TN_E_INTERNAL, "gemv with weights of kind %d", j.kind);
+    }
 }
 
 // Any other kind: eight weights at a time as floats.
 template <typename R, int COLUMNS>
-__global__ static void __launch_bounds__(WARPS * 32) gemv_float_kernel(gemv_job j, const char *y, int64_t y_row) {
-    int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+__global__ static void __launch_bounds__(OTHER_WARPS * 32)
+    gemv_float_kernel(gemv_matrix j, int64_t k, const char *y, int64_t y_row) {
+    int64_t row = (int64_t)blockIdx.x * OTHER_WARPS + threadIdx.x / 32;
     int lane = threadIdx.x % 32;
-    if (row >= j.m) return;
+    if (row >= j.rows) return;
     float sum[COLUMNS] = {};
     const char *w = j.w + row * j.row_bytes;
 #pragma unroll 4
-    for (int64_t i = lane * 8; i < j.k; i += 256) {
+    for (int64_t i = lane * 8; i < k; i += 256) {
         float v[8];
-        R::eight(w, i, v, j.k);
+        R::eight(w, i, v, k);
 #pragma unroll
         for (int c = 0; c < COLUMNS; c++) {
             const float4 *x = (const float4 *)((const float *)(y + c * y_row) + i);
@@ -247,58 +585,24 @@ __global__ static void __launch_bounds__(WARPS * 32) gemv_float_kernel(gemv_job 
     }
 }
 
-// f16 and bf16 in 16-byte loads, two rows per warp.
-template <bool BF16, int COLUMNS>
-__global__ static void __launch_bounds__(WARPS * 32) gemv_half_kernel(gemv_job j, const char *y, int64_t y_row) {
-    int64_t row0 = ((int64_t)blockIdx.x * WARPS + threadIdx.x / 32) * ROWS;
-    int lane = threadIdx.x % 32;
-    if (row0 >= j.m) return;
-    float sum[ROWS][COLUMNS] = {};
-    const char *rows[ROWS];
-    for (int r = 0; r < ROWS; r++) rows[r] = j.w + (row0 + r < j.m ? row0 + r : j.m - 1) * j.row_bytes;
-#pragma unroll 4
-    for (int64_t i = lane * 8; i < j.k; i += 256) {
-        float v[ROWS][8];
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            uint4 raw = *(const uint4 *)(rows[r] + 2 * i);
-            uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                float2 f = BF16 ? make_float2(__uint_as_float(word[k] << 16), __uint_as_float(word[k] & 0xffff0000u))
-                                : __half22float2(*(const __half2 *)&word[k]);
-                v[r][2 * k] = f.x;
-                v[r][2 * k + 1] = f.y;
-            }
-        }
-#pragma unroll
-        for (int c = 0; c < COLUMNS; c++) {
-            const float4 *x = (const float4 *)((const float *)(y + c * y_row) + i);
-            float4 p = x[0], q = x[1];
-#pragma unroll
-            for (int r = 0; r < ROWS; r++)
-                sum[r][c] += v[r][0] * p.x + v[r][1] * p.y + v[r][2] * p.z + v[r][3] * p.w + v[r][4] * q.x +
-                             v[r][5] * q.y + v[r][6] * q.z + v[r][7] * q.w;
-        }
-    }
-#pragma unroll
-    for (int r = 0; r < ROWS; r++)
-#pragma unroll
-        for (int c = 0; c < COLUMNS; c++) {
-            float s = warp_sum(sum[r][c]);
-            if (lane == 0 && row0 + r < j.m) j.out[c * j.out_row + row0 + r] = s;
-        }
-}
-
 // ---- Choice
 // ------------------------------------------------------------------------------------------------------------------
 
-static bool int8_kind(const tn_tensor *x) {
-    int kind = kind_of(x);
-    return x->nb[1] % 16 == 0 && (kind == (TN_Q4_0 | PLANAR) || kind == (TN_Q8_0 | PLANAR) ||
-                                  kind == (TN_Q6_K | PLANAR) || kind == TN_Q4_K);
-}
 static bool aligned16(const void *p) { return (uintptr_t)p % 16 == 0; }
+
+gemv_family gemv_family_of(const tn_tensor *t) {
+    const tn_tensor *x = t->src[0];
+    if (!gemv_serves(t) || x->nb[1] % 16 || !aligned16(x->data)) return GEMV_OTHER;
+    switch (kind_of(x)) {
+    case TN_F16:
+    case TN_BF16: return GEMV_HALF;
+    case TN_Q4_0 | PLANAR:
+    case TN_Q8_0 | PLANAR:
+    case TN_Q6_K | PLANAR:
+    case TN_Q4_K: return t->params.mul_mat.precise ? GEMV_OTHER : GEMV_INT8;
+    default: return GEMV_OTHER;
+    }
+}
 
 bool gemv_serves(const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
@@ -306,70 +610,65 @@ bool gemv_serves(const tn_tensor *t) {
            x->ne[0] % 8 == 0 && y->nb[1] % 16 == 0 && tn_is_contiguous_rows(y);
 }
 
-// Room for int8 activations is kept whether or not the weights turn out planar, which is known only once they have
-// memory.
-size_t gemv_scratch(const tn_tensor *t) {
-    return tn_type_is_quantized(t->src[0]->type) && t->src[0]->ne[0] % 32 == 0
-               ? activation_bytes(t->src[0]->ne[0], t->src[1]->ne[1])
-               : 0;
+// Room for activations is kept whether or not the weights turn out to be of a family that wants it, which is known
+// only once they have memory.
+size_t gemv_scratch(const tn_tensor *t) { return activation_bytes(t->src[0]->ne[0], t->src[1]->ne[1]); }
+
+gemv_matrix gemv_matrix_of(const tn_tensor *t) {
+    const tn_tensor *x = t->src[0];
+    gemv_matrix m = {};
+    m.w = (const char *)x->data;
+    m.row_bytes = (int64_t)x->nb[1];
+    m.rows = (int)x->ne[1];
+    m.out = (float *)t->data;
+    m.out_row = (int64_t)t->nb[1] / 4;
+    return m;
 }
 
-template <int COLUMNS> static tn_status launch_columns(const launch &l, const tn_tensor *t) {
+template <int COLUMNS> static tn_status launch_other(const launch &l, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
-    gemv_job j = {(const char *)x->data, (int64_t)x->nb[1],    x->ne[1], x->ne[0],
-                  (float *)t->data,      (int64_t)t->nb[1] / 4};
+    gemv_matrix m = gemv_matrix_of(t);
     const char *in = (const char *)y->data;
-    int64_t y_row = (int64_t)y->nb[1];
-    unsigned pairs = blocks_for(j.m, WARPS * ROWS), singles = blocks_for(j.m, WARPS);
-    int kind = kind_of(x);
-    if (int8_kind(x) && !t->params.mul_mat.precise) {
-        activations a = activations_at(l.scratch, j.k, COLUMNS);
-        if (*l.quantized != y) {
-            quantize_kernel<<<dim3(blocks_for(j.k / 32, 8), COLUMNS), 256, 0, l.stream>>>(in, y_row, a, j.k);
-            TN_TRY(cuda_check(cudaGetLastError(), "quantizing activations"));
-            *l.quantized = y;
-        }
-        switch (kind) {
-        case TN_Q4_0 | PLANAR:
-            gemv_int8_kernel<unit_q4_0_planar, COLUMNS><<<pairs, WARPS * 32, 0, l.stream>>>(j, a);
-            break;
-        case TN_Q8_0 | PLANAR:
-            gemv_int8_kernel<unit_q8_0_planar, COLUMNS><<<pairs, WARPS * 32, 0, l.stream>>>(j, a);
-            break;
-        case TN_Q6_K | PLANAR:
-            gemv_int8_kernel<unit_q6_K_planar, COLUMNS><<<pairs, WARPS * 32, 0, l.stream>>>(j, a);
-            break;
-        default: gemv_int8_kernel<unit_q4_K, COLUMNS><<<pairs, WARPS * 32, 0, l.stream>>>(j, a); break;
-        }
-        return cuda_check(cudaGetLastError(), "gemv");
-    }
-    *l.quantized = NULL;
-    bool wide = x->nb[1] % 16 == 0 && aligned16(x->data);
-    if (kind == TN_F16 && wide) {
-        gemv_half_kernel<false, COLUMNS><<<pairs, WARPS * 32, 0, l.stream>>>(j, in, y_row);
-    } else if (kind == TN_BF16 && wide) {
-        gemv_half_kernel<true, COLUMNS><<<pairs, WARPS * 32, 0, l.stream>>>(j, in, y_row);
-    } else {
-        switch (kind) {
+    int64_t y_row = (int64_t)y->nb[1], k = x->ne[0];
+    unsigned grid = blocks_for(m.rows, OTHER_WARPS);
+    switch (kind_of(x)) {
 #define CASE(KIND, reader)                                                                                           \
-    case KIND: gemv_float_kernel<reader, COLUMNS><<<singles, WARPS * 32, 0, l.stream>>>(j, in, y_row); break;
-            FOR_EVERY_READER(CASE)
+    case KIND: gemv_float_kernel<reader, COLUMNS><<<grid, OTHER_WARPS * 32, 0, l.stream>>>(m, k, in, y_row); break;
+        FOR_EVERY_READER(CASE)
 #undef CASE
-        default: return tn_fail(TN_E_UNSUPPORTED, "mul_mat with %s", tn_type_name(x->type));
-        }
+    default: return tn_fail(TN_E_UNSUPPORTED, "mul_mat with %s", tn_type_name(x->type));
     }
     return cuda_check(cudaGetLastError(), "gemv");
 }
 
 tn_status launch_gemv(const launch &l, const tn_tensor *t) {
-    switch (t->src[1]->ne[1]) {
-    case 1: return launch_columns<1>(l, t);
-    case 2: return launch_columns<2>(l, t);
-    case 3: return launch_columns<3>(l, t);
-    case 4: return launch_columns<4>(l, t);
-    case 5: return launch_columns<5>(l, t);
-    case 6: return launch_columns<6>(l, t);
-    case 7: return launch_columns<7>(l, t);
-    default: return launch_columns<8>(l, t);
+    const tn_tensor *y = t->src[1];
+    int columns = (int)y->ne[1];
+    gemv_family family = gemv_family_of(t);
+    if (family != GEMV_OTHER && aligned16(y->data)) {
+        gemv_job job = {};
+        job.n = 1;
+        job.k = (int)y->ne[0];
+        job.kind = kind_of(t->src[0]);
+        job.m[0] = gemv_matrix_of(t);
+        if (family == GEMV_INT8) {
+            gemv_next next = {};
+            job.in = activations_at(l.scratch, family, job.k, columns, false, &next);
+            TN_TRY(gemv_prepare(l, (const float *)y->data, (int64_t)y->nb[1], job.k, columns, next));
+        } else {
+            job.in.y = (const float *)y->data;
+            job.in.stride = (int64_t)y->nb[1] / 4;
+        }
+        return gemv_run(l, job, columns);
+    }
+    switch (columns) {
+    case 1: return launch_other<1>(l, t);
+    case 2: return launch_other<2>(l, t);
+    case 3: return launch_other<3>(l, t);
+    case 4: return launch_other<4>(l, t);
+    case 5: return launch_other<5>(l, t);
+    case 6: return launch_other<6>(l, t);
+    case 7: return launch_other<7>(l, t);
+    default: return launch_other<8>(l, t);
     }
 }

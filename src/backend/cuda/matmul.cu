@@ -29,40 +29,51 @@ size_t mul_mat_scratch(const cuda_device *, const tn_tensor *t) {
     return bytes;
 }
 
-template <typename R>
-__global__ static void to_half_kernel(const char *x, __half *y, int64_t row_bytes, int64_t n0, int64_t n) {
-    int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 8;
-    if (i >= n) return;
+// Eight weights per thread, a row per grid row.
+template <typename R> __global__ static void to_half_kernel(const char *x, __half *y, int64_t row_bytes, int n0) {
+    int i = (int)(blockIdx.x * blockDim.x + threadIdx.x) * 8;
+    if (i >= n0) return;
     float v[8];
-    R::eight(x + i / n0 * row_bytes, i % n0, v, n0);
+    R::eight(x + (int64_t)blockIdx.y * row_bytes, i, v, n0);
     __half2 h[4];
     for (int k = 0; k < 4; k++) h[k] = __floats2half2_rn(v[2 * k], v[2 * k + 1]);
-    *(uint4 *)(y + i) = *(uint4 *)h;
+    *(uint4 *)(y + (int64_t)blockIdx.y * n0 + i) = *(uint4 *)h;
 }
 
 static tn_status weights_to_half(const launch &l, int type, const char *x, int64_t row_bytes, int64_t n0,
                                  int64_t rows, __half *y) {
-    int64_t n = n0 * rows;
-    unsigned grid = blocks_for(n / 8, 256);
-    switch (type) {
+    for (int64_t row = 0; row < rows; row += 65535) { // as many rows as a grid may have
+        dim3 grid(blocks_for(n0 / 8, 256), (unsigned)(rows - row < 65535 ? rows - row : 65535));
+        switch (type) {
 #define CASE(TYPE, reader)                                                                                           \
-    case TYPE: to_half_kernel<reader><<<grid, 256, 0, l.stream>>>(x, y, row_bytes, n0, n); break;
-        FOR_EVERY_BLOCK_READER(CASE)
+    case TYPE:                                                                                                       \
+        to_half_kernel<reader><<<grid, 256, 0, l.stream>>>(x + row * row_bytes, y + row * n0, row_bytes, (int)n0);   \
+        break;
+            FOR_EVERY_BLOCK_READER(CASE)
 #undef CASE
-    default: return tn_fail(TN_E_UNSUPPORTED, "mul_mat with weights of kind %d", type);
+        default: return tn_fail(TN_E_UNSUPPORTED, "mul_mat with weights of kind %d", type);
+        }
     }
     return cuda_check(cudaGetLastError(), "weights to f16");
 }
 
-// Activations: rows of f32 at any stride to dense f16 or bf16. f16 saturates instead of overflowing.
-__global__ static void narrow_kernel(const char *x, void *y, int64_t row_bytes, int64_t n0, int64_t n, bool bf16) {
-    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n) return;
-    float v = *(const float *)(x + i / n0 * row_bytes + i % n0 * 4);
-    if (bf16)
-        ((__nv_bfloat16 *)y)[i] = __float2bfloat16_rn(v);
-    else
-        ((__half *)y)[i] = __float2half_rn(v != v ? v : fminf(fmaxf(v, -65504.0f), 65504.0f));
+// Activations: rows of f32 at any stride to dense f16 or bf16, four at a time. f16 saturates instead of overflowing.
+__device__ static float saturated(float v) { return v != v ? v : fminf(fmaxf(v, -65504.0f), 65504.0f); }
+__global__ static void narrow_kernel(const char *x, uint2 *y, int64_t row_bytes, int n0, bool bf16) {
+    int i = (int)(blockIdx.x * blockDim.x + threadIdx.x) * 4;
+    if (i >= n0) return;
+    const float *from = (const float *)(x + (int64_t)blockIdx.y * row_bytes) + i;
+    float4 v = (uintptr_t)from % 16 == 0 ? *(const float4 *)from : make_float4(from[0], from[1], from[2], from[3]);
+    uint2 out;
+    if (bf16) {
+        __nv_bfloat162 a = __floats2bfloat162_rn(v.x, v.y), b = __floats2bfloat162_rn(v.z, v.w);
+        out = make_uint2(*(uint32_t *)&a, *(uint32_t *)&b);
+    } else {
+        __half2 a = __floats2half2_rn(saturated(v.x), saturated(v.y)),
+                b = __floats2half2_rn(saturated(v.z), saturated(v.w));
+        out = make_uint2(*(uint32_t *)&a, *(uint32_t *)&b);
+    }
+    y[((int64_t)blockIdx.y * n0 + i) / 4] = out;
 }
 
 // C[m, n] (f32, column-major with leading dimension ldc) = A[k, m]ᵀ · B[k, n].
@@ -113,8 +124,16 @@ static tn_status one_product(const launch &l, const tn_tensor *x, const char *xd
     const void *b = yd;
     int64_t ldb = y_row / 4;
     if (type != TN_F32) {
-        narrow_kernel<<<blocks_for(k * n, 256), 256, 0, l.stream>>>(yd, scratch, y_row, k, k * n, type == TN_BF16);
-        TN_TRY(cuda_check(cudaGetLastError(), "activations to half"));
+        // Products of the same activations follow each other: the second finds them narrow already.
+        if (l.narrowed->data != yd || l.narrowed->type != type) {
+            for (int64_t row = 0; row < n; row += 65535) {
+                dim3 grid(blocks_for(k / 4, 256), (unsigned)(n - row < 65535 ? n - row : 65535));
+                narrow_kernel<<<grid, 256, 0, l.stream>>>(yd + row * y_row, (uint2 *)scratch + row * k / 4, y_row,
+                                                          (int)k, type == TN_BF16);
+            }
+            TN_TRY(cuda_check(cudaGetLastError(), "activations to half"));
+            *l.narrowed = {yd, type};
+        }
         b = scratch;
         ldb = k;
         scratch += round256((size_t)(k * n) * 2);

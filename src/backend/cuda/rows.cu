@@ -39,8 +39,42 @@ __global__ static void norm_kernel(const char *x, char *y, const char *w, const 
     }
 }
 
+// The usual case: rms norm of dense rows with one row of weights, in wide loads, the row kept in registers.
+enum { WIDE_THREADS = 256, WIDE_MOST = 16 };
+__global__ static void __launch_bounds__(WIDE_THREADS)
+    wide_rms_kernel(const float4 *x, const float4 *w, float4 *y, int n4, float eps) {
+    __shared__ float shared[32];
+    const float4 *from = x + (int64_t)blockIdx.x * n4;
+    float4 v[WIDE_MOST];
+    float sum = 0;
+#pragma unroll
+    for (int k = 0; k < WIDE_MOST; k++) {
+        int i = threadIdx.x + k * WIDE_THREADS;
+        if (i >= n4) break;
+        v[k] = from[i];
+        sum += (v[k].x * v[k].x + v[k].y * v[k].y) + (v[k].z * v[k].z + v[k].w * v[k].w);
+    }
+    float scale = rsqrtf(block_reduce<false>(sum, shared) / (float)(4 * n4) + eps);
+#pragma unroll
+    for (int k = 0; k < WIDE_MOST; k++) {
+        int i = threadIdx.x + k * WIDE_THREADS;
+        if (i >= n4) break;
+        float4 g = w[i];
+        y[(int64_t)blockIdx.x * n4 + i] =
+            make_float4(v[k].x * scale * g.x, v[k].y * scale * g.y, v[k].z * scale * g.z, v[k].w * scale * g.w);
+    }
+}
+
 tn_status launch_norm(const launch &l, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *w = t->src[1], *b = t->src[2];
+    if (t->op == TN_OP_RMS_NORM && w && !b && tn_is_contiguous(x) && tn_is_contiguous(t) && tn_is_contiguous(w) &&
+        tn_nrows(w) == 1 && x->ne[0] % 4 == 0 && x->ne[0] >= 1024 && x->ne[0] <= 4 * WIDE_THREADS * WIDE_MOST &&
+        (uintptr_t)x->data % 16 == 0 && (uintptr_t)t->data % 16 == 0 && (uintptr_t)w->data % 16 == 0) {
+        wide_rms_kernel<<<(unsigned)tn_nrows(x), WIDE_THREADS, 0, l.stream>>>(
+            (const float4 *)x->data, (const float4 *)w->data, (float4 *)t->data, (int)(x->ne[0] / 4),
+            t->params.norm.eps);
+        return cuda_check(cudaGetLastError(), tn_op_name(t->op));
+    }
     int threads = x->ne[0] >= 4096 ? 1024 : x->ne[0] >= 1024 ? 256 : x->ne[0] >= 256 ? 128 : 32;
     int kind = t->op == TN_OP_NORM ? 0 : t->op == TN_OP_RMS_NORM ? 1 : 2;
     norm_kernel<<<(unsigned)tn_nrows(x), threads, 0, l.stream>>>(
@@ -106,7 +140,6 @@ struct rope_job {
     shape4 xs, ys;
     tn_rope_params p;
     float corr_low, corr_high; // YaRN: dimensions between which the blend runs
-    float log_scale;           // of the magnitude, YaRN
 };
 
 // One thread per pair and per head and token; dimensions past `dims` are copied.
@@ -159,15 +192,18 @@ __global__ static void rope_kernel(const char *x, char *y, const int32_t *pos, c
     store_float(to + b * size, type, u * s + v * c);
 }
 
-tn_status launch_rope(const launch &l, const tn_tensor *t) {
-    const tn_tensor *x = t->src[0];
-    rope_job j = {shape_of(x), shape_of(t), t->params.rope, 0, 0, 0};
-    const tn_rope_params &p = t->params.rope;
+void rope_blend(const tn_rope_params &p, float *low, float *high) {
     auto corr = [&](float beta) {
         return (float)p.dims * logf((float)p.n_ctx_orig / (beta * 2 * 3.14159265358979f)) / (2 * logf(p.base));
     };
-    j.corr_low = fmaxf(0, floorf(corr(p.beta_fast)));
-    j.corr_high = fminf((float)p.dims - 1, ceilf(corr(p.beta_slow)));
+    *low = fmaxf(0, floorf(corr(p.beta_fast)));
+    *high = fminf((float)p.dims - 1, ceilf(corr(p.beta_slow)));
+}
+
+tn_status launch_rope(const launch &l, const tn_tensor *t) {
+    const tn_tensor *x = t->src[0];
+    rope_job j = {shape_of(x), shape_of(t), t->params.rope, 0, 0};
+    rope_blend(t->params.rope, &j.corr_low, &j.corr_high);
     int64_t pairs = tn_nelements(x) / 2;
     rope_kernel<<<blocks_for(pairs, 128), 128, 0, l.stream>>>(
         (const char *)x->data, (char *)t->data, (const int32_t *)t->src[1]->data,
@@ -184,8 +220,8 @@ __global__ static void get_rows_kernel(const char *x, const char *rows, char *y,
     int32_t row = *(const int32_t *)(rows + r * rs.nb[0] + i2 * rs.nb[1] + i3 * rs.nb[2]);
     const char *from = x + row * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3];
     float *to = (float *)(y + r * ys.nb[1] + i2 * ys.nb[2] + i3 * ys.nb[3]);
-    if (row < 0 || row >= xs.ne[1]) return;
-    for (int64_t i = threadIdx.x; i < xs.ne[0]; i += blockDim.x) to[i] = T::value(from, i, xs.ne[0]);
+    bool inside = row >= 0 && row < xs.ne[1]; // a row that does not exist is zeros
+    for (int64_t i = threadIdx.x; i < xs.ne[0]; i += blockDim.x) to[i] = inside ? T::value(from, i, xs.ne[0]) : 0;
 }
 struct plain_i32 { // bits stay bits
     __device__ static float value(const char *row, int64_t i, int64_t) {
@@ -310,8 +346,8 @@ __global__ static void row_reduce_kernel(const char *x, char *y, shape4 xs, int 
         float sum = 0;
         if (type == TN_F32 && xs.nb[0] == 4 && xs.ne[0] % 4 == 0 && (uintptr_t)from % 16 == 0) {
             const float4 *wide = (const float4 *)from;
-#pragma unroll 4
-            for (int64_t i = threadIdx.x; i < xs.ne[0] / 4; i += blockDim.x) {
+#pragma unroll 8
+            for (int i = threadIdx.x; i < (int)(xs.ne[0] / 4); i += blockDim.x) {
                 float4 v = wide[i];
                 sum += (v.x + v.y) + (v.z + v.w);
             }
@@ -357,7 +393,7 @@ __global__ static void row_reduce_kernel(const char *x, char *y, shape4 xs, int 
 }
 tn_status launch_row_reduce(const launch &l, const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
-    int threads = x->ne[0] >= 4096 ? 1024 : x->ne[0] >= 256 ? 256 : 32;
+    int threads = t->op == TN_OP_ARGMAX && x->ne[0] >= 4096 ? 1024 : x->ne[0] >= 256 ? 256 : 32;
     row_reduce_kernel<<<(unsigned)tn_nrows(x), threads, 0, l.stream>>>((const char *)x->data, (char *)t->data,
                                                                        shape_of(x), x->type, t->op, 0);
     return cuda_check(cudaGetLastError(), tn_op_name(t->op));

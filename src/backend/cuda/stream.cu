@@ -1,11 +1,14 @@
 // Streams of work: asynchronous transfers, events, and programs captured into CUDA graphs.
 #include "backend/cuda/cuda.cuh"
+#include "backend/cuda/profile.cuh"
 
 static cuda_stream *stream_of(tn_backend *backend) { return (cuda_stream *)backend->impl; }
 
 static void stream_free(tn_backend *backend) {
     cuda_stream *s = stream_of(backend);
     cudaSetDevice(s->device->ordinal);
+    profile_free(s->profile);
+    if (s->tickets) cudaFree(s->tickets);
     if (s->blas) cublasLtDestroy(s->blas);
     if (s->copied) cudaEventDestroy(s->copied);
     if (s->stream) cudaStreamDestroy(s->stream);
@@ -83,7 +86,7 @@ static tn_status copy_async(tn_backend *from, tn_backend *to, const tn_tensor *s
 struct cuda_program {
     tn_program base;
     tn_tensor **nodes;
-    size_t n_nodes;
+    fusion *nodes_together;
     cudaGraphExec_t graph; // captured at the second run with the same addresses; NULL before
     void *scratch;         // captured with
     int runs;              // since the addresses last changed
@@ -101,6 +104,7 @@ static void program_free(tn_program *program) {
     cudaSetDevice(s->device->ordinal);
     cudaStreamSynchronize(s->stream);
     forget_graph(p);
+    fusion_free(p->nodes_together);
     tn_free(p->nodes);
     tn_free(p);
 }
@@ -120,25 +124,23 @@ static tn_status program_new(tn_backend *backend, tn_tensor *const *nodes, size_
         tn_free(p);
         return TN_E_NOMEM;
     }
-    p->base.backend = backend;
     memcpy(p->nodes, nodes, n_nodes * sizeof *p->nodes);
-    p->n_nodes = n_nodes;
-    for (size_t i = 0; i < n_nodes; i++) {
-        size_t scratch = node_scratch(stream_of(backend)->device, nodes[i]);
-        if (scratch > p->base.scratch) p->base.scratch = scratch;
+    tn_status status = fusion_new(p->nodes, n_nodes, &p->nodes_together);
+    if (status != TN_OK) {
+        tn_free(p->nodes);
+        tn_free(p);
+        return status;
     }
+    p->base.backend = backend;
+    p->base.scratch = fusion_scratch(p->nodes_together, stream_of(backend)->device);
     *program = &p->base;
     return TN_OK;
 }
 
 static tn_status launch_nodes(cuda_program *p, cuda_stream *s, char *scratch) {
-    const tn_tensor *quantized = NULL;
-    launch l = {s->device, s->stream, s->blas, scratch, &quantized};
-    for (size_t i = 0; i < p->n_nodes; i++) {
-        if (p->nodes[i]->op != TN_OP_MUL_MAT) quantized = NULL; // its memory or the scratch may change
-        TN_TRY(node_launch(l, p->nodes[i]));
-    }
-    return TN_OK;
+    narrow narrowed = {NULL, 0};
+    return fusion_launch(p->nodes_together, launch{s->device, s->stream, s->blas, scratch, s->tickets, &narrowed},
+                         s->profile);
 }
 
 // The first run launches one by one, which also lets kernels and libraries load; the second is captured; all later
@@ -151,7 +153,7 @@ static tn_status program_run(tn_program *program, tn_buffer *scratch) {
         return tn_fail(TN_E_STATE, "the program needs %zu bytes of scratch", p->base.scratch);
     CUDA_TRY(cudaSetDevice(s->device->ordinal));
     if (p->graph && p->scratch != base) program_moved(program);
-    if (!p->graph && p->runs >= 1) {
+    if (!p->graph && p->runs >= 1 && !s->profile) {
         CUDA_TRY(cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeThreadLocal));
         tn_status status = launch_nodes(p, s, base);
         cudaGraph_t graph = NULL;
@@ -192,6 +194,10 @@ tn_status cuda_backend_new(tn_device *device, const tn_backend_params *, tn_back
         status = cuda_check(cudaEventCreateWithFlags(&s->copied, cudaEventDisableTiming), "cudaEventCreate");
     if (status == TN_OK && cublasLtCreate(&s->blas) != CUBLAS_STATUS_SUCCESS)
         status = tn_fail(TN_E_DEVICE, "%s: cuBLASLt cannot be started", device->name);
+    if (status == TN_OK)
+        status = cuda_check(cudaMalloc(&s->tickets, N_TICKETS * sizeof *s->tickets), "allocating tickets");
+    if (status == TN_OK) status = cuda_check(cudaMemset(s->tickets, 0, N_TICKETS * sizeof *s->tickets), "cudaMemset");
+    s->profile = profile_new();
     if (status != TN_OK) {
         stream_free(&s->base);
         return status;

@@ -1,0 +1,134 @@
+// What attention's kernels share: the job, and which cells a query sees.
+#ifndef TN_BACKEND_CUDA_ATTENTION_CUH
+#define TN_BACKEND_CUDA_ATTENTION_CUH
+
+#include "backend/cuda/cuda.cuh"
+#include "backend/cuda/gemv.cuh"
+
+struct attention_job {
+    const char *q, *k, *v;
+    char *out;
+    int64_t q1, q2, q3, k1, k2, k3, v1, v2, v3, o1, o2, o3; // byte strides of head, token/cell, batch
+    const int32_t *q_pos, *k_pos, *range;
+    const char *mask;
+    int64_t m0, m1, m2, m3;
+    int mask_type, mask_heads, mask_batches;
+    const float *sinks;
+    int head_k, head_v, heads, kv_heads, tokens, cells, words;
+    tn_attention_params p;
+};
+
+static inline attention_job job_of(const tn_tensor *t) {
+    const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K], *v = t->src[TN_ATTN_V],
+                    *kp = t->src[TN_ATTN_K_POS], *mask = t->src[TN_ATTN_MASK];
+    attention_job j;
+    memset(&j, 0, sizeof j);
+    j.q = (const char *)q->data;
+    j.k = (const char *)k->data;
+    j.v = (const char *)v->data;
+    j.out = (char *)t->data;
+    j.q1 = (int64_t)q->nb[1], j.q2 = (int64_t)q->nb[2], j.q3 = (int64_t)q->nb[3];
+    j.k1 = (int64_t)k->nb[1], j.k2 = (int64_t)k->nb[2], j.k3 = (int64_t)k->nb[3];
+    j.v1 = (int64_t)v->nb[1], j.v2 = (int64_t)v->nb[2], j.v3 = (int64_t)v->nb[3];
+    j.o1 = (int64_t)t->nb[1], j.o2 = (int64_t)t->nb[2], j.o3 = (int64_t)t->nb[3];
+    if (kp) {
+        j.q_pos = (const int32_t *)t->src[TN_ATTN_Q_POS]->data;
+        j.k_pos = (const int32_t *)kp->data;
+        j.range = (const int32_t *)t->src[TN_ATTN_RANGE]->data;
+        j.words = (int)kp->ne[0] - 1;
+    }
+    if (mask) {
+        j.mask = (const char *)mask->data;
+        j.m0 = (int64_t)mask->nb[0], j.m1 = (int64_t)mask->nb[1], j.m2 = (int64_t)mask->nb[2],
+        j.m3 = (int64_t)mask->nb[3];
+        j.mask_type = mask->type;
+        j.mask_heads = (int)mask->ne[2];
+        j.mask_batches = (int)mask->ne[3];
+    }
+    j.sinks = t->src[TN_ATTN_SINKS] ? (const float *)t->src[TN_ATTN_SINKS]->data : NULL;
+    j.head_k = (int)q->ne[0];
+    j.head_v = (int)v->ne[0];
+    j.heads = (int)q->ne[1];
+    j.kv_heads = (int)k->ne[1];
+    j.tokens = (int)q->ne[2];
+    j.cells = (int)k->ne[2];
+    j.p = t->params.attention;
+    return j;
+}
+
+// A query's place in the world.
+struct viewer {
+    int position, seq;
+};
+__device__ static viewer viewer_of(const attention_job &j, int token) {
+    if (!j.q_pos) return {j.cells - j.tokens + token, 0};
+    return {j.q_pos[2 * token], j.q_pos[2 * token + 1]};
+}
+__device__ static bool sees(const attention_job &j, viewer q, int cell, int *position) {
+    int p = cell;
+    if (j.k_pos) {
+        const int32_t *meta = j.k_pos + (int64_t)cell * (1 + j.words);
+        p = meta[0];
+        if (p < 0 || q.seq < 0 || !((uint32_t)meta[1 + q.seq / 32] >> (q.seq % 32) & 1)) return false;
+    }
+    *position = p;
+    if (j.p.causal && p > q.position) return false;
+    if (j.p.window && q.position - p >= j.p.window) return false;
+    if (j.p.chunk && p / j.p.chunk != q.position / j.p.chunk) return false;
+    return true;
+}
+__device__ static float slope_of(const attention_job &j, int head) {
+    if (j.p.max_bias <= 0) return 0;
+    int base = 1 << (31 - __clz(j.heads));
+    float m0 = exp2f(-j.p.max_bias / (float)base), m1 = exp2f(-j.p.max_bias / 2 / (float)base);
+    return head < base ? powf(m0, (float)(head + 1)) : powf(m1, (float)(2 * (head - base) + 1));
+}
+// From a raw product to the exponent's argument.
+__device__ static float finish_score(const attention_job &j, float dot, int head, int token, int batch, int cell,
+                                     viewer q, int position, float slope) {
+    float s = dot * j.p.scale;
+    if (j.p.soft_cap > 0) s = j.p.soft_cap * tanhf(s / j.p.soft_cap);
+    if (slope > 0) s -= slope * (float)abs(q.position - position);
+    if (j.mask) {
+        float m = load_as_float(j.mask + cell * j.m0 + token * j.m1 + head % j.mask_heads * j.m2 +
+                                    batch % j.mask_batches * j.m3,
+                                j.mask_type);
+        s += m;
+    }
+    return s;
+}
+__device__ static void bounds_of(const attention_job &j, int *first, int *end) {
+    *first = j.range ? max(0, j.range[0]) : 0;
+    *end = j.range ? min(j.cells, j.range[1]) : j.cells;
+}
+
+// ---- Few tokens, f16 cache (decode.cu)
+// ---------------------------------------------------------------------------------
+
+// What may run with it: rotating q and k, and storing the new rows of k and v.
+struct decode_extras {
+    const tn_tensor *rope_q, *rope_k;   // both or none
+    const tn_tensor *store_k, *store_v; // both or none
+    gemv_next next;                     // instead of the result, when the product after it takes it in this form
+    bool has_next;
+    bool early; // nothing in the program computes positions, rows or ranges
+};
+bool decode_serves(const cuda_device *device, const tn_tensor *t);
+size_t decode_scratch(const cuda_device *device, const tn_tensor *t);
+tn_status launch_decode(const launch &l, const tn_tensor *t, const decode_extras &extras);
+
+// ---- Many tokens, f16 cache (prefill.cu)
+// ------------------------------------------------------------------------------
+
+bool prefill_serves(const cuda_device *device, const tn_tensor *t);
+tn_status launch_prefill(const launch &l, const tn_tensor *t);
+
+// The fast kernels: f16 rows of 64 or 128 at 16-byte alignment, no stored mask, no batches.
+static inline bool attention_is_fast(const tn_tensor *t) {
+    const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K], *v = t->src[TN_ATTN_V];
+    return k->type == TN_F16 && v->type == TN_F16 && (q->ne[0] == 64 || q->ne[0] == 128) && v->ne[0] == q->ne[0] &&
+           q->ne[3] == 1 && !t->src[TN_ATTN_MASK] && k->nb[1] % 16 == 0 && k->nb[2] % 16 == 0 && v->nb[1] % 16 == 0 &&
+           v->nb[2] % 16 == 0;
+}
+
+#endif

@@ -1,0 +1,389 @@
+// Attention for a few tokens over an f16 cache: the cache is split over blocks, the last of them joins their shares.
+// Rotating q and k and storing the new k and v can run in the same launch: every block rotates the q it needs, and
+// the block whose share of the cache holds a new row writes it before reading.
+#include "backend/cuda/attention.cuh"
+
+enum {
+    THREADS = 256,
+    CELLS = 256 /* a tile of scores */,
+    MAX_GROUP = 8,
+    MAX_TOKENS = 8,
+    LEAST = 32 /* cells a block */
+};
+
+struct decode_job {
+    attention_job a;
+    int splits;
+    float *partial;    // [token][head][split][SIZE + 2]: sums, maximum, sum of weights
+    unsigned *tickets; // [token][key/value head]
+    // Rotation, when dims > 0.
+    int dims, neox;
+    const int32_t *positions;
+    const float *factors;
+    float freq_scale, ext_factor, attn_factor, corr_low, corr_high;
+    double frequency[64];
+    // New rows, when rows is set.
+    const int32_t *rows;
+    const char *new_k, *new_v;
+    int64_t nk1, nk2, nv1, nv2; // strides of head and token
+    char *cache_k, *cache_v;    // the same memory as a.k and a.v
+    gemv_next next;
+    bool store; // the result as floats
+    bool early; // positions, rows and ranges are not computed by this program
+};
+
+// Cosine and sine of every pair at this position.
+__device__ static void angles(const decode_job &d, int position, float2 *turn) {
+    int pair = threadIdx.x;
+    if (pair < d.dims / 2) {
+        double theta = (double)position * d.frequency[pair];
+        if (d.factors) theta /= d.factors[pair];
+        double angle = d.freq_scale * theta;
+        float magnitude = d.attn_factor;
+        if (d.ext_factor != 0) {
+            float ramp = 1 - fminf(1, fmaxf(0, ((float)pair - d.corr_low) / fmaxf(0.001f, d.corr_high - d.corr_low)));
+            float blend = ramp * d.ext_factor;
+            angle = angle * (1 - blend) + theta * blend;
+            magnitude *= 1 + 0.1f * logf(1 / d.freq_scale);
+        }
+        float s, c;
+        sincosf((float)(angle - 6.283185307179586476925 * rint(angle / 6.283185307179586476925)), &s, &c);
+        turn[pair] = make_float2(c * magnitude, s * magnitude);
+    }
+    __syncthreads();
+}
+// Element i of a rotated row.
+__device__ static float rotated(const decode_job &d, const float *x, int i, const float2 *turn) {
+    if (i >= d.dims) return x[i];
+    int pair = d.neox ? i % (d.dims / 2) : i / 2;
+    bool second = d.neox ? i >= d.dims / 2 : i & 1;
+    float u = x[d.neox ? pair : 2 * pair], v = x[d.neox ? pair + d.dims / 2 : 2 * pair + 1];
+    return second ? u * turn[pair].y + v * turn[pair].x : u * turn[pair].x - v * turn[pair].y;
+}
+
+// New rows that lie in this block's share of the cache. A row named twice keeps the last, as everywhere.
+template <int SIZE>
+__device__ static void store_new(const decode_job &d, int kv, int begin, int stop, int me, float2 *turn) {
+    for (int t = 0; t < d.a.tokens; t++) {
+        int row = d.rows[t];
+        if (row < begin || row >= stop) continue; // the same for all threads
+        if (d.dims && t != me) {
+            __syncthreads();
+            angles(d, d.positions[t], turn);
+        }
+        const float *k = (const float *)(d.new_k + kv * d.nk1 + t * d.nk2),
+                    *v = (const float *)(d.new_v + kv * d.nv1 + t * d.nv2);
+        __half *to_k = (__half *)(d.cache_k + kv * d.a.k1 + (int64_t)row * d.a.k2),
+               *to_v = (__half *)(d.cache_v + kv * d.a.v1 + (int64_t)row * d.a.v2);
+        for (int i = threadIdx.x; i < SIZE; i += THREADS) {
+            to_k[i] = __float2half_rn(rotated(d, k, i, turn));
+            to_v[i] = __float2half_rn(v[i]);
+        }
+        if (d.dims && t != me) {
+            __syncthreads();
+            angles(d, d.positions[me], turn);
+        }
+    }
+}
+
+template <int SIZE, int GROUP> __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
+    constexpr int LANES = SIZE / 8, ROWS = THREADS / LANES, WARPS = THREADS / 32; // LANES read a row of V
+    __shared__ __align__(16) float q[GROUP][SIZE];
+    __shared__ float weight[GROUP][CELLS];
+    __shared__ __align__(16) float meet[WARPS][GROUP][SIZE];
+    __shared__ float highs[GROUP], totals[GROUP], keeps[GROUP];
+    __shared__ float2 turn[SIZE / 2];
+    __shared__ bool last;
+    const attention_job &j = d.a;
+    int kv = blockIdx.x, split = blockIdx.y, token = blockIdx.z, group = j.heads / j.kv_heads;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    grid_next();
+    // Positions and ranges come from the host, so they are there already; only what launches before this one computed
+    // must be waited for.
+    if (!d.early) grid_wait();
+    int first, end;
+    bounds_of(j, &first, &end);
+    int n = max(end - first, 0), span = max((int)LEAST, ((n + d.splits - 1) / d.splits + 15) / 16 * 16),
+        active = max(1, (n + span - 1) / span);
+    if (split >= active) return;
+    int begin = first + split * span, stop = min(end, begin + span);
+    viewer me = viewer_of(j, token);
+    int new_row = d.rows && j.tokens == 1 ? d.rows[0] : -1;
+    if (d.dims) angles(d, d.positions[token], turn);
+    if (threadIdx.x < GROUP) {
+        highs[threadIdx.x] = -INFINITY;
+        totals[threadIdx.x] = 0;
+    }
+    if (d.early) grid_wait();
+    // One token's row of k and v is loaded together with q.
+    bool writes = new_row >= begin && new_row < stop && threadIdx.x < SIZE;
+    float new_k = 0, new_v = 0;
+    if (writes) {
+        new_k = rotated(d, (const float *)(d.new_k + kv * d.nk1), threadIdx.x, turn);
+        new_v = ((const float *)(d.new_v + kv * d.nv1))[threadIdx.x];
+    }
+    float own_q[(GROUP * SIZE + THREADS - 1) / THREADS];
+#pragma unroll
+    for (int i = 0; i < (GROUP * SIZE + THREADS - 1) / THREADS; i++) {
+        int at = threadIdx.x + i * THREADS, g = at / SIZE;
+        own_q[i] =
+            at < group * SIZE
+                ? rotated(d, (const float *)(j.q + (int64_t)(kv * group + g) * j.q1 + token * j.q2), at % SIZE, turn)
+                : 0;
+    }
+    if (writes) {
+        ((__half *)(d.cache_k + kv * j.k1 + (int64_t)new_row * j.k2))[threadIdx.x] = __float2half_rn(new_k);
+        ((__half *)(d.cache_v + kv * j.v1 + (int64_t)new_row * j.v2))[threadIdx.x] = __float2half_rn(new_v);
+    }
+#pragma unroll
+    for (int i = 0; i < (GROUP * SIZE + THREADS - 1) / THREADS; i++) {
+        int at = threadIdx.x + i * THREADS;
+        if (at < GROUP * SIZE) q[at / SIZE][at % SIZE] = own_q[i];
+    }
+    if (d.rows && j.tokens > 1) store_new<SIZE>(d, kv, begin, stop, token, turn);
+    __syncthreads();
+
+    int dim = threadIdx.x % LANES * 8, row = threadIdx.x / LANES;
+    float acc[GROUP][8] = {};
+    for (int tile = begin; tile < stop; tile += CELLS) {
+        int cells = min((int)CELLS, stop - tile);
+        // Scores: eight lanes per cell.
+        int part = threadIdx.x % 8;
+#pragma unroll 4
+        for (int c = threadIdx.x / 8; c < (cells + THREADS / 8 - 1) / (THREADS / 8) * (THREADS / 8);
+             c += THREADS / 8) {
+            int cell = min(tile + c, stop - 1), position = 0;
+            const char *k = j.k + kv * j.k1 + (int64_t)cell * j.k2;
+            uint4 raw[SIZE / 64];
+#pragma unroll
+            for (int i = 0; i < SIZE / 64; i++) raw[i] = *(const uint4 *)(k + 2 * (64 * i + 8 * part));
+            bool visible = c < cells && sees(j, me, cell, &position);
+            float dot[GROUP] = {};
+#pragma unroll
+            for (int i = 0; i < SIZE / 64; i++) {
+                const __half2 *h = (const __half2 *)&raw[i];
+                float2 f[4];
+#pragma unroll
+                for (int e = 0; e < 4; e++) f[e] = __half22float2(h[e]);
+#pragma unroll
+                for (int g = 0; g < GROUP; g++) {
+                    const float4 *x = (const float4 *)&q[g][64 * i + 8 * part];
+                    float4 a = x[0], b = x[1];
+                    dot[g] += f[0].x * a.x + f[0].y * a.y + f[1].x * a.z + f[1].y * a.w + f[2].x * b.x +
+                              f[2].y * b.y + f[3].x * b.z + f[3].y * b.w;
+                }
+            }
+#pragma unroll
+            for (int g = 0; g < GROUP; g++) {
+                float s = dot[g];
+                for (int offset = 4; offset; offset >>= 1) s += __shfl_xor_sync(0xffffffffu, s, offset);
+                if (part == g % 8 && c < CELLS)
+                    weight[g][c] = visible && g < group ? finish_score(j, s, kv * group + g, token, 0, cell, me,
+                                                                       position, slope_of(j, kv * group + g))
+                                                        : -INFINITY;
+            }
+        }
+        __syncthreads();
+        for (int g = warp; g < GROUP; g += WARPS) {
+            float high = highs[g], total = 0;
+            for (int c = lane; c < cells; c += 32) high = fmaxf(high, weight[g][c]);
+            high = warp_max(high);
+            for (int c = lane; c < cells; c += 32) {
+                float w = weight[g][c] == -INFINITY ? 0 : __expf(weight[g][c] - high);
+                weight[g][c] = w;
+                total += w;
+            }
+            total = warp_sum(total);
+            __syncwarp();
+            if (lane == 0) {
+                keeps[g] = highs[g] == -INFINITY ? 0 : __expf(highs[g] - high);
+                totals[g] = totals[g] * keeps[g] + total;
+                highs[g] = high;
+            }
+        }
+        __syncthreads();
+        if (tile > begin) {
+#pragma unroll
+            for (int g = 0; g < GROUP; g++)
+#pragma unroll
+                for (int e = 0; e < 8; e++) acc[g][e] *= keeps[g];
+        }
+#pragma unroll 4
+        for (int c = row; c < cells; c += ROWS) {
+            uint4 raw = *(const uint4 *)(j.v + kv * j.v1 + (int64_t)(tile + c) * j.v2 + 2 * dim);
+            const __half2 *h = (const __half2 *)&raw;
+            float v[8];
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float2 f = __half22float2(h[e]);
+                v[2 * e] = f.x;
+                v[2 * e + 1] = f.y;
+            }
+#pragma unroll
+            for (int g = 0; g < GROUP; g++) {
+                float w = weight[g][c];
+#pragma unroll
+                for (int e = 0; e < 8; e++) acc[g][e] += w == 0 ? 0 : w * v[e]; // an unseen cell may hold NaN
+            }
+        }
+        __syncthreads();
+    }
+    // The rows of a warp meet by shuffles, the warps in shared memory.
+#pragma unroll
+    for (int g = 0; g < GROUP; g++) {
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+#pragma unroll
+            for (int offset = LANES; offset < 32; offset <<= 1)
+                acc[g][e] += __shfl_xor_sync(0xffffffffu, acc[g][e], offset);
+        if (lane < LANES) {
+            *(float4 *)&meet[warp][g][dim] = make_float4(acc[g][0], acc[g][1], acc[g][2], acc[g][3]);
+            *(float4 *)&meet[warp][g][dim + 4] = make_float4(acc[g][4], acc[g][5], acc[g][6], acc[g][7]);
+        }
+    }
+    __syncthreads();
+
+    // This block's share goes to the others, unless it is alone; whoever is last joins them all.
+    float *shares = d.partial + ((int64_t)token * j.heads + kv * group) * d.splits * (SIZE + 2);
+    if (active > 1) {
+        for (int i = threadIdx.x; i < group * SIZE; i += THREADS) {
+            int g = i / SIZE;
+            float sum = 0;
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) sum += meet[w][g][i % SIZE];
+            shares[((int64_t)g * d.splits + split) * (SIZE + 2) + i % SIZE] = sum;
+        }
+        if (threadIdx.x < group) {
+            float *end_of = shares + ((int64_t)threadIdx.x * d.splits + split) * (SIZE + 2) + SIZE;
+            end_of[0] = highs[threadIdx.x];
+            end_of[1] = totals[threadIdx.x];
+        }
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0)
+            last = atomicInc(&d.tickets[token * j.kv_heads + kv], (unsigned)active - 1) == (unsigned)active - 1;
+        __syncthreads();
+        if (!last) return;
+        __threadfence();
+    }
+    // How much each share counts: a warp per head, a lane per share.
+    for (int g = warp; g < group; g += WARPS) {
+        float sink = j.sinks ? j.sinks[kv * group + g] : -INFINITY;
+        float h[2] = {-INFINITY, -INFINITY}, t[2] = {0, 0};
+        if (active == 1) {
+            if (lane == 0) h[0] = highs[g], t[0] = totals[g];
+        } else {
+            const float *share = shares + (int64_t)g * d.splits * (SIZE + 2) + SIZE;
+            for (int k = 0; k < 2; k++)
+                if (lane + 32 * k < active) {
+                    h[k] = __ldcg(share + (lane + 32 * k) * (SIZE + 2));
+                    t[k] = __ldcg(share + (lane + 32 * k) * (SIZE + 2) + 1);
+                }
+        }
+        float high = fmaxf(sink, warp_max(fmaxf(h[0], h[1]))), sum = 0;
+        for (int k = 0; k < 2; k++) {
+            float keep = h[k] == -INFINITY ? 0 : __expf(h[k] - high);
+            weight[g][lane + 32 * k] = keep;
+            sum += keep * t[k];
+        }
+        sum = warp_sum(sum);
+        if (j.sinks) sum += __expf(sink - high);
+        __syncwarp();
+        if (lane == 0) keeps[g] = sum > 0 ? 1 / sum : 0;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < group * SIZE; i += THREADS) {
+        int g = i / SIZE, head = kv * group + g;
+        float sum = 0;
+        if (active == 1) {
+            for (int w = 0; w < WARPS; w++) sum += meet[w][g][i % SIZE];
+            sum *= weight[g][0];
+        } else {
+            const float *share = shares + (int64_t)g * d.splits * (SIZE + 2) + i % SIZE;
+#pragma unroll 8
+            for (int s = 0; s < active; s++) sum += weight[g][s] * __ldcg(share + s * (SIZE + 2));
+        }
+        float value = sum * keeps[g];
+        if (d.store) ((float *)(j.out + head * j.o1 + token * j.o2))[i % SIZE] = value;
+        if (d.next.to.q || d.next.y)
+            gemv_leave(d.next, (int64_t)j.heads * SIZE, token, (int64_t)head * (SIZE / 32) + i % SIZE / 32, value,
+                       value);
+    }
+}
+
+// ---- Choice
+// ------------------------------------------------------------------------------------------------------------------
+
+static int group_of(const tn_tensor *t) { return (int)(t->src[TN_ATTN_Q]->ne[1] / t->src[TN_ATTN_K]->ne[1]); }
+
+bool decode_serves(const cuda_device *, const tn_tensor *t) {
+    const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K];
+    return attention_is_fast(t) && q->ne[2] <= MAX_TOKENS && group_of(t) <= MAX_GROUP &&
+           q->ne[2] * k->ne[1] <= N_TICKETS;
+}
+
+// Enough blocks for two on every multiprocessor.
+static int splits_of(const cuda_device *device, const tn_tensor *t) {
+    int blocks = (int)(t->src[TN_ATTN_K]->ne[1] * t->src[TN_ATTN_Q]->ne[2]),
+        wanted = (2 * device->properties.multiProcessorCount + blocks - 1) / blocks,
+        most = (int)((t->src[TN_ATTN_K]->ne[2] + LEAST - 1) / LEAST);
+    return wanted < 1 ? 1 : wanted > most ? (most < 1 ? 1 : most) : wanted > 64 ? 64 : wanted;
+}
+size_t decode_scratch(const cuda_device *device, const tn_tensor *t) {
+    const tn_tensor *q = t->src[TN_ATTN_Q];
+    return (size_t)q->ne[2] * (size_t)q->ne[1] * (size_t)splits_of(device, t) * (size_t)(q->ne[0] + 2) * 4;
+}
+
+template <int SIZE> static tn_status run_size(const launch &l, const decode_job &d, dim3 grid, int group) {
+    return group <= 1   ? launch_early(l, "attention", decode_kernel<SIZE, 1>, grid, THREADS, 0, d)
+           : group <= 2 ? launch_early(l, "attention", decode_kernel<SIZE, 2>, grid, THREADS, 0, d)
+           : group <= 4 ? launch_early(l, "attention", decode_kernel<SIZE, 4>, grid, THREADS, 0, d)
+                        : launch_early(l, "attention", decode_kernel<SIZE, 8>, grid, THREADS, 0, d);
+}
+
+tn_status launch_decode(const launch &l, const tn_tensor *t, const decode_extras &extras) {
+    decode_job d = {};
+    d.a = job_of(t);
+    d.splits = splits_of(l.device, t);
+    d.partial = (float *)l.scratch;
+    d.tickets = l.tickets;
+    d.store = !extras.has_next;
+    d.early = extras.early;
+    if (extras.has_next) d.next = extras.next;
+    if (extras.rope_q) {
+        const tn_tensor *q = extras.rope_q->src[0], *factors = extras.rope_q->src[2];
+        const tn_rope_params &p = extras.rope_q->params.rope;
+        d.a.q = (const char *)q->data;
+        d.a.q1 = (int64_t)q->nb[1];
+        d.a.q2 = (int64_t)q->nb[2];
+        d.dims = p.dims;
+        d.neox = p.mode == TN_ROPE_NEOX;
+        d.positions = (const int32_t *)extras.rope_q->src[1]->data;
+        d.factors = factors ? (const float *)factors->data : NULL;
+        d.freq_scale = p.freq_scale;
+        d.ext_factor = p.ext_factor;
+        d.attn_factor = p.attn_factor;
+        rope_blend(p, &d.corr_low, &d.corr_high);
+        for (int i = 0; i < p.dims / 2; i++) d.frequency[i] = pow((double)p.base, -2.0 * i / p.dims);
+    }
+    if (extras.store_k) {
+        const tn_tensor *k = extras.store_k->src[1], *v = extras.store_v->src[1];
+        d.rows = (const int32_t *)extras.store_k->src[2]->data;
+        d.new_k = (const char *)k->data;
+        d.nk1 = d.a.head_k * 4;
+        d.nk2 = (int64_t)k->nb[1];
+        if (extras.rope_k) {
+            k = extras.rope_k->src[0];
+            d.new_k = (const char *)k->data;
+            d.nk1 = (int64_t)k->nb[1];
+            d.nk2 = (int64_t)k->nb[2];
+        }
+        d.new_v = (const char *)v->data;
+        d.nv1 = d.a.head_v * 4;
+        d.nv2 = (int64_t)v->nb[1];
+        d.cache_k = (char *)d.a.k;
+        d.cache_v = (char *)d.a.v;
+    }
+    dim3 grid((unsigned)d.a.kv_heads, (unsigned)d.splits, (unsigned)d.a.tokens);
+    return d.a.head_k == 64 ? run_size<64>(l, d, grid, group_of(t)) : run_size<128>(l, d, grid, group_of(t));
+}

@@ -1,0 +1,444 @@
+// Running a program's nodes, several in one launch where a token is decoded:
+//
+//   norm → products with the same input          one launch; the norm was left by the launch before
+//   rope q, rope k, store k, store v, attention  one launch
+//   product → add → norm                         one launch
+//   gate, up → gated activation                  one launch
+//
+// A node whose only readers take its result in another form is never stored. Which nodes those are follows from the
+// graph (who reads whom) and from addresses (the plan reuses memory as if nodes ran one by one, so what runs later
+// than planned must not find its sources overwritten). Whatever does not fit a pattern runs by itself.
+#include "backend/cuda/attention.cuh"
+#include "backend/cuda/gemv.cuh"
+#include "backend/cuda/profile.cuh"
+
+enum { AHEAD = 16, MAX_GROUP = 3 };
+
+struct node_info {
+    int readers;      // nodes of this program that read it, itself or through views
+    bool kept, done;  // read elsewhere too; run, or part of another node's launch
+    bool runs_extras; // an attention that rotates and stores
+};
+struct by_address {
+    const tn_tensor *tensor;
+    int index;
+};
+struct fusion {
+    tn_tensor *const *nodes;
+    int n;
+    node_info *info;
+    by_address *order; // nodes sorted by address, to find their number
+    // Activations that the last launch left instead of a node's result.
+    const tn_tensor *pending;
+    activations pending_form;
+    gemv_family pending_family;
+    char *slots; // two places for activations: what a launch reads, and what it leaves
+    int slot;    // which of them is next
+    size_t slot_bytes;
+};
+
+static int compare_address(const void *a, const void *b) {
+    const tn_tensor *x = ((const by_address *)a)->tensor, *y = ((const by_address *)b)->tensor;
+    return x < y ? -1 : x > y;
+}
+static const tn_tensor *without_views(const tn_tensor *t) {
+    while (t && tn_op_get_family(t->op) == TN_FAMILY_VIEW && t->src[0]) t = t->src[0];
+    return t;
+}
+// The node's number, or -1 when it is not of this program.
+static int number_of(const fusion *f, const tn_tensor *t) {
+    by_address key = {without_views(t), 0};
+    const by_address *found =
+        (const by_address *)bsearch(&key, f->order, (size_t)f->n, sizeof *f->order, compare_address);
+    return found ? found->index : -1;
+}
+
+tn_status fusion_new(tn_tensor *const *nodes, size_t n_nodes, fusion **out) {
+    fusion *f = (fusion *)tn_calloc(1, sizeof *f);
+    if (!f) return TN_E_NOMEM;
+    f->nodes = nodes;
+    f->n = (int)n_nodes;
+    f->info = (node_info *)tn_calloc(n_nodes + 1, sizeof *f->info);
+    f->order = (by_address *)tn_calloc(n_nodes + 1, sizeof *f->order);
+    if (!f->info || !f->order) {
+        fusion_free(f);
+        return TN_E_NOMEM;
+    }
+    for (int i = 0; i < f->n; i++) f->order[i] = {nodes[i], i};
+    qsort(f->order, n_nodes, sizeof *f->order, compare_address);
+    for (int i = 0; i < f->n; i++) {
+        for (int s = 0; s < TN_MAX_SRC; s++) {
+            int source = nodes[i]->src[s] ? number_of(f, nodes[i]->src[s]) : -1;
+            if (source >= 0) f->info[source].readers++;
+        }
+        if (nodes[i]->op == TN_OP_MUL_MAT && gemv_serves(nodes[i])) {
+            size_t bytes = activation_bytes(nodes[i]->src[0]->ne[0], nodes[i]->src[1]->ne[1]);
+            if (bytes > f->slot_bytes) f->slot_bytes = bytes;
+        }
+    }
+    *out = f;
+    return TN_OK;
+}
+void fusion_free(fusion *f) {
+    if (!f) return;
+    tn_free(f->info);
+    tn_free(f->order);
+    tn_free(f);
+}
+
+size_t fusion_scratch(const fusion *f, const cuda_device *device) {
+    size_t most = 0;
+    for (int i = 0; i < f->n; i++) {
+        size_t bytes = node_scratch(device, f->nodes[i]);
+        if (bytes > most) most = bytes;
+    }
+    return 2 * f->slot_bytes + most;
+}
+
+// ---- What may be moved
+// ----------------------------------------------------------------------------------------------------------
+
+static bool overlap(const tn_tensor *a, const tn_tensor *b) {
+    const char *x = (const char *)a->data, *y = (const char *)b->data;
+    return x < y + tn_nbytes(b) && y < x + tn_nbytes(a);
+}
+static bool only_read_by(const fusion *f, int i, int readers) {
+    return f->info[i].readers == readers && !f->info[i].kept;
+}
+// The next node that still runs by itself.
+static int following(const fusion *f, int i) {
+    do i++;
+    while (i < f->n && f->info[i].done);
+    return i;
+}
+
+// ---- Products with the same input
+// ----------------------------------------------------------------------------------------------
+
+struct group {
+    int at[MAX_GROUP], n;
+    gemv_family family;
+};
+
+static bool same_input(const tn_tensor *a, const tn_tensor *b) {
+    return a->data == b->data && a->type == b->type && tn_same_shape(a, b) && a->nb[1] == b->nb[1];
+}
+// Products of node i's input, node i first. Later ones may run now if nothing in between touches their result.
+static group group_at(const fusion *f, int i) {
+    group g = {};
+    if (i >= f->n || f->nodes[i]->op != TN_OP_MUL_MAT || f->info[i].done) return g;
+    g.family = gemv_family_of(f->nodes[i]);
+    if (g.family == GEMV_OTHER) return g;
+    g.at[g.n++] = i;
+    const tn_tensor *in = f->nodes[i]->src[1];
+    for (int k = i + 1; k < f->n && k < i + AHEAD && g.n < MAX_GROUP; k++) {
+        const tn_tensor *t = f->nodes[k];
+        if (f->info[k].done || t->op != TN_OP_MUL_MAT || without_views(t->src[1]) != without_views(in) ||
+            !same_input(t->src[1], in) || gemv_family_of(t) != g.family)
+            continue;
+        bool free_way = true;
+        for (int m = i; m < k && free_way; m++) {
+            const tn_tensor *between = f->nodes[m];
+            free_way = !overlap(between, t);
+            for (int s = 0; s < TN_MAX_SRC && free_way; s++)
+                free_way = !between->src[s] || !between->src[s]->data || !overlap(between->src[s], t);
+        }
+        if (free_way) g.at[g.n++] = k;
+    }
+    return g;
+}
+// Whether node i's readers are exactly one group that runs next after `after`.
+static bool feeds_group(const fusion *f, int i, int after, group *g) {
+    *g = group_at(f, following(f, after));
+    if (!g->n || f->info[i].kept) return false;
+    for (int k = 0; k < g->n; k++)
+        if (number_of(f, f->nodes[g->at[k]]->src[1]) != i) return false;
+    return f->info[i].readers == g->n && f->nodes[g->at[0]]->src[0]->ne[0] % 32 == 0;
+}
+
+static activations new_activations(fusion *f, gemv_family family, int64_t k, int64_t columns, bool squares,
+                                   gemv_next *next) {
+    char *at = f->slots + (size_t)f->slot * f->slot_bytes;
+    f->slot ^= 1;
+    return activations_at(at, family, k, columns, squares, next);
+}
+static void leave_pending(fusion *f, const tn_tensor *instead_of, gemv_family family, const activations &form) {
+    f->pending = instead_of;
+    f->pending_family = family;
+    f->pending_form = form;
+}
+static bool is_plain_norm(const tn_tensor *t) {
+    const tn_tensor *x = t->src[0], *w = t->src[1];
+    return t->op == TN_OP_RMS_NORM && x->type == TN_F32 && x->nb[0] == 4 && x->ne[2] == 1 && x->ne[3] == 1 &&
+           x->ne[1] <= GEMV_MAX_COLUMNS && w && w->type == TN_F32 && w->nb[0] == 4 && tn_nrows(w) == 1 &&
+           w->ne[0] == x->ne[0];
+}
+static bool is_rows(const tn_tensor *t) {
+    return t->type == TN_F32 && t->nb[0] == 4 && t->ne[2] == 1 && t->ne[3] == 1 && t->nb[1] % 4 == 0;
+}
+
+// A norm that the products after it take unfinished.
+static tn_status run_norm(fusion *f, const launch &l, int i, bool *ran) {
+    const tn_tensor *t = f->nodes[i], *x = t->src[0];
+    group g;
+    *ran = is_plain_norm(t) && feeds_group(f, i, i, &g);
+    if (!*ran) return TN_OK;
+    gemv_next next = {};
+    activations form = new_activations(f, g.family, x->ne[0], x->ne[1], true, &next);
+    form.eps = t->params.norm.eps;
+    next.weight = (const float *)t->src[1]->data;
+    leave_pending(f, t, g.family, form);
+    return gemv_prepare(l, (const float *)x->data, (int64_t)x->nb[1], x->ne[0], (int)x->ne[1], next);
+}
+
+// Gate and up, and the gated activation if the product after it is all that reads it.
+static bool finish_with_gate(fusion *f, const group &g, gemv_job *job, int columns) {
+    if (g.n != 2) return false;
+    int a = g.at[0], b = g.at[1], at = following(f, a);
+    if (at >= f->n || tn_op_get_family(f->nodes[at]->op) != TN_FAMILY_GLU) return false;
+    const tn_tensor *t = f->nodes[at];
+    if (!t->src[1] || !only_read_by(f, a, 1) || !only_read_by(f, b, 1) || !is_rows(t) || t->ne[1] != columns ||
+        t->ne[0] % GEMV_TILE || t->ne[0] != job->m[0].rows || t->ne[0] != job->m[1].rows)
+        return false;
+    int gate = number_of(f, t->src[t->params.glu.swapped ? 1 : 0]),
+        up = number_of(f, t->src[t->params.glu.swapped ? 0 : 1]);
+    if (!((gate == a && up == b) || (gate == b && up == a))) return false;
+    group next_group;
+    if (!feeds_group(f, at, at, &next_group)) return false;
+    if (gate == b) {
+        gemv_matrix other = job->m[0];
+        job->m[0] = job->m[1];
+        job->m[1] = other;
+    }
+    job->finish = GEMV_GLU;
+    job->glu = t->op;
+    job->glu_params = t->params;
+    job->m[0].out = job->m[1].out = NULL;
+    activations form = new_activations(f, next_group.family, t->ne[0], columns, false, &job->next);
+    leave_pending(f, t, next_group.family, form);
+    f->info[at].done = true;
+    return true;
+}
+
+// A product that is added to something of its shape; and the norm after that, if only products read it.
+static bool finish_with_add(fusion *f, const group &g, gemv_job *job, int columns) {
+    int a = g.at[0], at = following(f, a);
+    if (g.n != 1 || at >= f->n || f->nodes[at]->op != TN_OP_ADD || !only_read_by(f, a, 1)) return false;
+    const tn_tensor *t = f->nodes[at], *other = number_of(f, t->src[0]) == a ? t->src[1] : t->src[0];
+    if ((number_of(f, t->src[0]) != a) == (number_of(f, t->src[1]) != a)) return false;
+    if (!is_rows(t) || !is_rows(other) || !tn_same_shape(t, other) || t->ne[1] != columns ||
+        t->ne[0] != job->m[0].rows)
+        return false;
+    // Every element is read where it is written, or nowhere near; and the input may still be read by other blocks.
+    if (overlap(t, other) && (t->data != other->data || t->nb[1] != other->nb[1])) return false;
+    if (!job->in.q && overlap(t, f->nodes[a]->src[1]) && f->pending == NULL) return false;
+    job->finish = GEMV_ADD;
+    job->residual = (const float *)other->data;
+    job->residual_row = (int64_t)other->nb[1] / 4;
+    job->m[0].out = (float *)t->data;
+    job->m[0].out_row = (int64_t)t->nb[1] / 4;
+    f->info[at].done = true;
+    int norm = following(f, at);
+    f->pending = NULL;
+    if (norm >= f->n || t->ne[0] % GEMV_TILE || !is_plain_norm(f->nodes[norm]) ||
+        number_of(f, f->nodes[norm]->src[0]) != at)
+        return true;
+    group next_group;
+    if (!feeds_group(f, norm, norm, &next_group)) return true;
+    activations form = new_activations(f, next_group.family, t->ne[0], columns, true, &job->next);
+    form.eps = f->nodes[norm]->params.norm.eps;
+    job->next.weight = (const float *)f->nodes[norm]->src[1]->data;
+    leave_pending(f, f->nodes[norm], next_group.family, form);
+    f->info[norm].done = true;
+    return true;
+}
+
+static int kind_in(const fusion *f, const group &g, int k) { return kind_of(f->nodes[g.at[k]]->src[0]); }
+
+static tn_status run_group(fusion *f, const launch &l, int i, bool *ran) {
+    group g = group_at(f, i);
+    const tn_tensor *first = f->nodes[i], *in = g.n ? first->src[1] : NULL;
+    *ran = g.n && ((uintptr_t)in->data % 16 == 0 || f->pending == without_views(in));
+    if (!*ran) return TN_OK;
+    int columns = (int)in->ne[1];
+    gemv_job job = {};
+    job.k = (int)in->ne[0];
+    if (f->pending && f->pending == without_views(in) && f->pending_family == g.family) {
+        job.in = f->pending_form;
+    } else if (g.family == GEMV_INT8) {
+        gemv_next next = {};
+        f->pending = NULL;
+        job.in = new_activations(f, g.family, job.k, columns, false, &next);
+        TN_TRY(gemv_prepare(l, (const float *)in->data, (int64_t)in->nb[1], job.k, columns, next));
+    } else {
+        f->pending = NULL;
+        job.in.y = (const float *)in->data;
+        job.in.stride = (int64_t)in->nb[1] / 4;
+    }
+    bool first_launch = true, one_kind = true;
+    for (int k = 1; k < g.n; k++) one_kind = one_kind && kind_in(f, g, k) == kind_in(f, g, 0);
+    for (int k = 0; k < g.n; k++) f->info[g.at[k]].done = true;
+    // One launch per kind of weights; what finishes more than a product needs all of them in one.
+    for (int k = 0; k < g.n; k++) {
+        bool had = false;
+        for (int m = 0; m < k; m++) had = had || kind_in(f, g, m) == kind_in(f, g, k);
+        if (had) continue;
+        job.n = 0;
+        job.kind = kind_in(f, g, k);
+        for (int m = k; m < g.n; m++)
+            if (kind_in(f, g, m) == job.kind) job.m[job.n++] = gemv_matrix_of(f->nodes[g.at[m]]);
+        if (first_launch &&
+            !(one_kind && (finish_with_gate(f, g, &job, columns) || finish_with_add(f, g, &job, columns))))
+            f->pending = NULL;
+        first_launch = false;
+        TN_TRY(gemv_run(l, job, columns));
+    }
+    return TN_OK;
+}
+
+// ---- Attention with what comes before it
+// ----------------------------------------------------------------------------------------
+
+static bool same_rotation(const tn_tensor *a, const tn_tensor *b) {
+    return a->src[1]->data == b->src[1]->data &&
+           (a->src[2] ? a->src[2]->data : NULL) == (b->src[2] ? b->src[2]->data : NULL) &&
+           memcmp(&a->params.rope, &b->params.rope, sizeof a->params.rope) == 0;
+}
+static bool can_rotate(const tn_tensor *t) {
+    const tn_rope_params &p = t->params.rope;
+    const tn_tensor *x = t->src[0];
+    return t->op == TN_OP_ROPE && (p.mode == TN_ROPE_NORMAL || p.mode == TN_ROPE_NEOX) && !p.reverse &&
+           p.dims <= 128 && x->type == TN_F32 && x->nb[0] == 4;
+}
+// Nobody who runs between node `from` and node `to` writes over this memory.
+static bool survives(const fusion *f, const tn_tensor *t, int from, int to) {
+    for (int m = from + 1; m < to; m++)
+        if (!f->info[m].done && overlap(f->nodes[m], t)) return false;
+    return true;
+}
+
+static decode_extras extras_of(const fusion *f, int i, int numbers[4]) {
+    decode_extras e = {};
+    const tn_tensor *t = f->nodes[i];
+    int rope_q = number_of(f, t->src[TN_ATTN_Q]), store_k = number_of(f, t->src[TN_ATTN_K]),
+        store_v = number_of(f, t->src[TN_ATTN_V]);
+    numbers[0] = numbers[1] = numbers[2] = numbers[3] = -1;
+    if (store_k < 0 || store_v < 0 || f->nodes[store_k]->op != TN_OP_SET_ROWS ||
+        f->nodes[store_v]->op != TN_OP_SET_ROWS)
+        return e;
+    const tn_tensor *sk = f->nodes[store_k], *sv = f->nodes[store_v];
+    if (sk->src[2]->data != sv->src[2]->data || sk->src[2]->type != TN_I32 ||
+        tn_nelements(sk->src[2]) != t->src[TN_ATTN_Q]->ne[2] || !is_rows(sk->src[1]) || !is_rows(sv->src[1]) ||
+        sk->src[0]->data != t->src[TN_ATTN_K]->data || sv->src[0]->data != t->src[TN_ATTN_V]->data)
+        return e;
+    int rope_k = number_of(f, sk->src[1]);
+    bool q_turns = rope_q >= 0 && f->nodes[rope_q]->op == TN_OP_ROPE,
+         k_turns = rope_k >= 0 && f->nodes[rope_k]->op == TN_OP_ROPE;
+    if (q_turns != k_turns) return e;
+    if (q_turns) {
+        if (!can_rotate(f->nodes[rope_q]) || !can_rotate(f->nodes[rope_k]) ||
+            !same_rotation(f->nodes[rope_q], f->nodes[rope_k]))
+            return e;
+        e.rope_q = f->nodes[rope_q];
+        e.rope_k = f->nodes[rope_k];
+        numbers[0] = rope_q;
+        numbers[1] = rope_k;
+    }
+    e.store_k = sk;
+    e.store_v = sv;
+    numbers[2] = store_k;
+    numbers[3] = store_v;
+    return e;
+}
+
+// Marks what runs inside attentions, before anything is launched.
+static void find_attentions(fusion *f, const cuda_device *device) {
+    for (int i = 0; i < f->n; i++) {
+        const tn_tensor *t = f->nodes[i];
+        if (t->op != TN_OP_ATTENTION || !decode_serves(device, t)) continue;
+        int numbers[4];
+        decode_extras e = extras_of(f, i, numbers);
+        if (!e.store_k) continue;
+        bool fits = true;
+        for (int k = 0; k < 4; k++)
+            fits = fits && (numbers[k] < 0 ||
+                            (numbers[k] < i && !f->info[numbers[k]].done && only_read_by(f, numbers[k], 1)));
+        if (!fits) continue;
+        for (int k = 0; k < 4; k++)
+            if (numbers[k] >= 0) f->info[numbers[k]].done = true;
+        // Sources that now must last until here.
+        const tn_tensor *late[3] = {e.rope_q ? e.rope_q->src[0] : t->src[TN_ATTN_Q],
+                                    e.rope_k ? e.rope_k->src[0] : e.store_k->src[1], e.store_v->src[1]};
+        for (int k = 0; k < 3; k++) fits = fits && survives(f, late[k], number_of(f, late[k]), i);
+        if (!fits)
+            for (int k = 0; k < 4; k++)
+                if (numbers[k] >= 0) f->info[numbers[k]].done = false;
+        f->info[i].runs_extras = fits;
+    }
+}
+
+static tn_status run_attention(fusion *f, const launch &l, int i, bool *ran) {
+    const tn_tensor *t = f->nodes[i];
+    *ran = t->op == TN_OP_ATTENTION && decode_serves(l.device, t);
+    if (!*ran) return TN_OK;
+    decode_extras e = {};
+    int numbers[4];
+    if (f->info[i].runs_extras) e = extras_of(f, i, numbers);
+    const tn_tensor *indices[] = {t->src[TN_ATTN_Q_POS], t->src[TN_ATTN_K_POS], t->src[TN_ATTN_RANGE],
+                                  e.rope_q ? e.rope_q->src[1] : NULL, e.store_k ? e.store_k->src[2] : NULL};
+    e.early = true;
+    for (const tn_tensor *index : indices) e.early = e.early && (!index || number_of(f, index) < 0);
+    group g;
+    e.has_next = feeds_group(f, i, i, &g) && tn_is_contiguous(t);
+    f->pending = NULL;
+    if (e.has_next) {
+        int64_t k = t->ne[0] * t->ne[1], columns = t->ne[2];
+        activations form = new_activations(f, g.family, k, columns, false, &e.next);
+        leave_pending(f, t, g.family, form);
+    } else if (e.store_k) {
+        // The result is written while other blocks still read their sources.
+        const tn_tensor *late[3] = {e.rope_q ? e.rope_q->src[0] : t->src[TN_ATTN_Q],
+                                    e.rope_k ? e.rope_k->src[0] : e.store_k->src[1], e.store_v->src[1]};
+        for (int k = 0; k < 3; k++) {
+            if (!overlap(late[k], t)) continue;
+            // Apart, then, in the planned order.
+            for (int n = 0; n < 4; n++)
+                if (numbers[n] >= 0) TN_TRY(node_launch(l, f->nodes[numbers[n]]));
+            e = decode_extras{};
+            break; // nothing early: the rows were written just now
+        }
+    }
+    return launch_decode(l, t, e);
+}
+
+// ---- The whole
+// ---------------------------------------------------------------------------------------------------------------------
+
+tn_status fusion_launch(fusion *f, const launch &whole, profile *p) {
+    launch l = whole;
+    f->slots = whole.scratch;
+    l.scratch += 2 * f->slot_bytes; // what nodes use by themselves lies behind
+    f->pending = NULL;
+    f->slot = 0;
+    for (int i = 0; i < f->n; i++) {
+        f->info[i].done = f->info[i].runs_extras = false;
+        f->info[i].kept = (f->nodes[i]->flags & (TN_FLAG_OUTPUT | TN_FLAG_KEPT)) != 0 || !f->info[i].readers;
+    }
+    find_attentions(f, whole.device);
+    for (int i = 0; i < f->n; i++) {
+        if (f->info[i].done) continue;
+        bool ran = false;
+        profile_begin(p, l.stream);
+        TN_TRY(run_norm(f, l, i, &ran));
+        if (!ran) TN_TRY(run_group(f, l, i, &ran));
+        if (!ran) TN_TRY(run_attention(f, l, i, &ran));
+        if (ran || f->nodes[i]->op != TN_OP_MUL_MAT) *l.narrowed = {NULL, 0};
+        if (!ran) {
+            f->pending = NULL;
+            TN_TRY(node_launch(l, f->nodes[i]));
+        }
+        f->info[i].done = true;
+        profile_end(p, l.stream, f->nodes[i]);
+    }
+    return TN_OK;
+}
