@@ -29,7 +29,7 @@ TN_API tn_status tn_alloc_measure(tn_alloc *alloc, tn_graph *graph, const uint16
  * still works. Buffers that grow move: tensors bound before must be bound again. */
 TN_API tn_status tn_alloc_reserve(tn_alloc *alloc, tn_graph *graph, const uint16_t *type_of) TN_MUST_CHECK;
 /* Binds every tensor of the graph. Uses the plan it remembers for this graph; otherwise plans, and grows the buffers
- * if `may_grow`, else fails with TN_E_NEED_RESERVE naming the buffer type, needed and reserved bytes. */
+ * if `may_grow`, else fails with TN_E_NEED_RESERVE naming a tensor, the buffer type, needed and reserved bytes. */
 TN_API tn_status tn_alloc_bind(tn_alloc *alloc, tn_graph *graph, const uint16_t *type_of,
                                bool may_grow) TN_MUST_CHECK;
 

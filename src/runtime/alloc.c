@@ -284,6 +284,22 @@ tn_status tn_alloc_reserve(tn_alloc *a, tn_graph *graph, const uint16_t *type_of
     return buffers_serve(a, plan, &p, &c) ? TN_OK : grow(a, plan);
 }
 
+/* Says why the buffers do not serve: which tensor has no room where. */
+static tn_status need_reserve(const tn_alloc *a, const tn_plan *plan, size_t p, size_t chunk) {
+    const tn_plan_slot *slots = tn_plan_slots(plan);
+    size_t reserved = chunk < a->pools[p].n_chunks ? tn_buffer_size(a->pools[p].chunks[chunk]) : 0;
+    size_t n = tn_plan_tensor_count(plan), i = 0;
+    while (i + 1 < n &&
+           (slots[i].memory != (int32_t)p || slots[i].chunk != chunk || slots[i].offset + slots[i].size <= reserved))
+        i++;
+    return tn_fail(
+        TN_E_NEED_RESERVE,
+        "no room for '%s' of %zu bytes: chunk %zu in %s needs %zu bytes, %zu are reserved; reserve for this "
+        "graph first",
+        tn_plan_label(plan, i), slots[i].size, chunk, tn_buffer_type_name(a->pools[p].type),
+        tn_plan_chunk_size(plan, p, chunk), reserved);
+}
+
 static tn_status bind_roots(const tn_alloc *a, tn_tensor *const *tensors, const tn_plan_slot *slots, size_t count) {
     for (size_t i = 0; i < count; i++) {
         const tn_plan_slot *slot = &slots[i];
@@ -309,11 +325,7 @@ tn_status tn_alloc_bind(tn_alloc *a, tn_graph *graph, const uint16_t *type_of, b
     size_t p, c;
     TN_TRY(plan_for(a, graph, type_of, &plan));
     if (!buffers_serve(a, plan, &p, &c)) {
-        if (!may_grow)
-            return tn_fail(TN_E_NEED_RESERVE,
-                           "chunk %zu in %s needs %zu bytes, %zu are reserved: reserve for this graph first", c,
-                           tn_buffer_type_name(a->pools[p].type), tn_plan_chunk_size(plan, p, c),
-                           c < a->pools[p].n_chunks ? tn_buffer_size(a->pools[p].chunks[c]) : 0);
+        if (!may_grow) return need_reserve(a, plan, p, c);
         TN_TRY(grow(a, plan));
     }
     size_t n_nodes = tn_graph_node_count(graph), n_leaves = tn_graph_leaf_count(graph);

@@ -394,6 +394,7 @@ static void measuring_takes_no_memory_and_reserving_takes_what_was_measured(void
     assert_fails(TN_E_NEED_RESERVE, tn_alloc_bind(a, p->large.graph, p->large_of, false));
     char needed[32];
     snprintf(needed, sizeof needed, "%zu", tn_plan_chunk_size(tn_alloc_plan(a, p->large.graph, p->large_of), 0, 0));
+    assert_non_null(strstr(tn_error(), "no room for '"));
     assert_non_null(strstr(tn_error(), "first"));
     assert_non_null(strstr(tn_error(), needed));
     assert_ok(tn_alloc_reserve(a, p->large.graph, p->large_of));
