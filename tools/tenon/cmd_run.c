@@ -46,6 +46,7 @@ static int generate(tn_session *session, tn_sampler *sampler, int64_t limit, str
         tn_token token = tn_session_next(session, 0, sampler);
         if (token < -1 || interrupted()) {
             *end = END_INTERRUPTED;
+            if (!interrupted() && !out->keep) putchar('\n');
             return interrupted() ? EXIT_INTERRUPTED : fail("%s", tn_error());
         }
         const char *text = tn_session_text(session, 0);
@@ -71,6 +72,25 @@ static int read_prompt(const struct args *args, char **prompt, size_t *size) {
     return EXIT_OK;
 }
 
+/* In pieces, so that a long prompt can show how far it is. */
+static tn_status read_tokens(tn_session *session, const tn_tokens *tokens) {
+    struct progress progress;
+    size_t piece = 0;
+    uint64_t ns = 0;
+    tn_status status = TN_OK;
+    progress_start(&progress, "reading", tokens->count, PROGRESS_ITEMS);
+    for (size_t done = 0; done < tokens->count && status == TN_OK; done += piece) {
+        piece = engine_piece(session, piece, ns);
+        size_t n = tokens->count - done < piece ? tokens->count - done : piece;
+        uint64_t begin = tn_time_ns();
+        status = tn_session_prompt_tokens(session, 0, tokens->ids + done, (int32_t)n);
+        ns = tn_time_ns() - begin;
+        progress_update(&progress, done + n);
+    }
+    progress_end(&progress);
+    return status;
+}
+
 /* The prompt's tokens go into the cache, and before the sampler's eyes for its penalties. */
 static int feed(const struct args *args, tn_session *session, tn_sampler *sampler, const char *text, size_t size) {
     tn_model *model = tn_session_model(session);
@@ -83,7 +103,7 @@ static int feed(const struct args *args, tn_session *session, tn_sampler *sample
     else if (status == TN_OK && tokens.count == 0)
         code = fail("the prompt is empty, and the model has no token to begin a text with");
     else if (status == TN_OK)
-        status = tn_session_prompt_tokens(session, 0, tokens.ids, (int32_t)tokens.count);
+        status = read_tokens(session, &tokens);
     for (size_t i = 0; i < tokens.count && status == TN_OK; i++) status = tn_sampler_accept(sampler, tokens.ids[i]);
     tn_tokens_free(&tokens);
     if (status != TN_OK) return fail_status(status, "%s", "");
@@ -146,20 +166,19 @@ static int run(const struct args *args) {
     sampling_params(args, &sampling);
     if (args_flag(args, "ignore-eos") && (code = ban_ends(model, &sampling, &biases))) goto out;
     if ((code = sampling_new(&sampling, model, &sampler))) goto out;
-    tn_status status = args_flag(args, "echo") ? put(&out, prompt, size) : TN_OK;
-    if (status != TN_OK)
-        code = fail_status(status, "%s", "");
-    else if (!(code = feed(args, session, sampler, prompt, size)))
-        code = generate(session, sampler, args_int(args, "predict"), &out, &end);
+    code = feed(args, session, sampler, prompt, size);
+    tn_status status = !code && args_flag(args, "echo") ? put(&out, prompt, size) : TN_OK;
+    if (status != TN_OK) code = fail_status(status, "%s", "");
+    if (!code) code = generate(session, sampler, args_int(args, "predict"), &out, &end);
     if (out.keep && code != EXIT_ERROR) {
         int printed = print_json(session, &out, end, tn_sampler_seed(sampler));
         if (printed) code = printed;
-    } else if (!out.keep) {
+    } else if (code != EXIT_ERROR) {
         putchar('\n');
         fflush(stdout);
         if (end == END_CONTEXT)
             warn("the context of %d tokens is full; -c sets a longer one", tn_session_get_params(session).n_ctx);
-        if (code != EXIT_ERROR) engine_closing_line(session);
+        engine_closing_line(session);
     }
 out:
     free(prompt);

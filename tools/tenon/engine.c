@@ -261,6 +261,15 @@ int engine_open(const struct args *args, const char *path, const tn_session_para
     return code;
 }
 
+size_t engine_piece(const tn_session *session, size_t last, uint64_t last_ns) {
+    enum { FIRST = 64 };
+    static const uint64_t short_ns = UINT64_C(3000000000), long_ns = UINT64_C(10000000000);
+    size_t most = (size_t)tn_session_get_params(session).n_ubatch, piece = last ? last : FIRST;
+    if (last && last_ns < short_ns) piece = 4 * last;
+    if (last_ns > long_ns && last > FIRST) piece = last / 2;
+    return piece < most ? piece : most;
+}
+
 /* ---- The end ----------------------------------------------------------------------------------------------------
  */
 

@@ -108,15 +108,19 @@ static tn_status move_up(struct dialog *d, struct reuse r) {
 
 static tn_status decode(struct dialog *d, const tn_token *ids, size_t count) {
     struct progress progress;
-    size_t step = (size_t)tn_session_get_params(d->session).n_ubatch;
+    size_t piece = 0;
+    uint64_t ns = 0;
     progress_start(&progress, "reading", count, PROGRESS_ITEMS);
     tn_status status = TN_OK;
-    for (size_t done = 0; done < count && status == TN_OK; done += step) {
-        size_t n = count - done < step ? count - done : step;
+    for (size_t done = 0; done < count && status == TN_OK; done += piece) {
+        piece = engine_piece(d->session, piece, ns);
+        size_t n = count - done < piece ? count - done : piece;
         status = append(&d->cached, ids + done, n); /* first, since it may fail */
         if (status != TN_OK) break;
         d->cached.count -= n;
+        uint64_t begin = tn_time_ns();
         status = tn_session_decode(d->session, &(tn_batch){.n_tokens = (int32_t)n, .tokens = ids + done});
+        ns = tn_time_ns() - begin;
         if (status == TN_OK) d->cached.count += n;
         progress_update(&progress, done + n);
     }
