@@ -151,6 +151,7 @@ typedef struct tn_batch {
 } tn_batch;
 
 /* TN_E_FULL when the cache has no room: remove or shift something and try again; nothing was changed.
+ * After any failure none of the batch's tokens is in the cache.
  * TN_E_NOT_FINITE when a wanted row holds NaN or infinity, as damaged weights make them (see check_weights). */
 TN_API tn_status tn_session_decode(tn_session *session, const tn_batch *batch) TN_MUST_CHECK;
 TN_API int32_t tn_session_output_count(const tn_session *session); /* of the last decode */

@@ -53,14 +53,13 @@ static float query_scale(const tn__hparams *h, int32_t position) {
 
 /* Sampling from NaN would quietly give nonsense. */
 static tn_status check_finite(const tn_session *s, const float *x, size_t n) {
-    uint32_t worst = 0;
+    uint32_t found = 0;
     for (size_t i = 0; i < n; i++) {
         uint32_t bits;
         memcpy(&bits, &x[i], sizeof bits);
-        bits &= 0x7f800000u;
-        worst = bits > worst ? bits : worst;
+        found |= (bits & 0x7f800000u) + 0x00800000u; /* all ones in the exponent carry into the sign */
     }
-    if (worst < 0x7f800000u) return TN_OK;
+    if (!(found & 0x80000000u)) return TN_OK;
     return tn_fail(
         TN_E_NOT_FINITE,
         "%s gives results that are NaN or infinite: its weights may be damaged; open it with check_weights "
@@ -147,6 +146,28 @@ static tn_status check_whole(const tn_session *s, int32_t n_tokens) {
     return TN_OK;
 }
 
+static tn_status run_batch(tn_session *s, const tn_batch *b) {
+    for (int32_t i = 0, end; i < b->n_tokens; i = end) {
+        TN_TRY(micro_batch_end(s, i, b->n_tokens, &end));
+        TN_TRY(run_ubatch(s, b, i, end - i));
+        if (!s->model->h.causal) tn_session_clear(s);
+    }
+    if (!s->params.embeddings) return TN_OK;
+    tn__pool_finish(s);
+    return check_finite(s, s->pool.rows, (size_t)s->n_results * (size_t)s->pool.size);
+}
+
+/* After a failure: half a batch in the cache would be taken for a whole one. */
+static void take_back(tn_session *s, int32_t n_tokens) {
+    s->n_results = 0;
+    for (int32_t i = 0, end; i < n_tokens; i = end) {
+        for (end = i + 1;
+             end < n_tokens && s->seqs[end] == s->seqs[i] && s->positions[end] == s->positions[end - 1] + 1;)
+            end++;
+        (void)tn_session_seq_remove(s, s->seqs[i], s->positions[i], s->positions[end - 1] + 1);
+    }
+}
+
 tn_status tn_session_decode(tn_session *s, const tn_batch *b) {
     if (!s || !b) return tn_fail(TN_E_INVALID, "tn_session_decode: NULL argument");
     uint64_t begin = tn_time_ns();
@@ -163,15 +184,10 @@ tn_status tn_session_decode(tn_session *s, const tn_batch *b) {
     }
     s->n_results = 0;
     if (s->params.embeddings) tn__pool_start(s);
-    for (int32_t i = 0, end; i < b->n_tokens; i = end) {
-        TN_TRY(micro_batch_end(s, i, b->n_tokens, &end));
-        tn_status status = run_ubatch(s, b, i, end - i);
-        if (!s->model->h.causal) tn_session_clear(s);
-        TN_TRY(status);
-    }
-    if (s->params.embeddings) {
-        tn__pool_finish(s);
-        TN_TRY(check_finite(s, s->pool.rows, (size_t)s->n_results * (size_t)s->pool.size));
+    tn_status status = run_batch(s, b);
+    if (status != TN_OK) {
+        take_back(s, b->n_tokens);
+        return status;
     }
     uint64_t ns = tn_time_ns() - begin;
     if (b->n_tokens > s->params.n_seqs) {

@@ -358,6 +358,39 @@ static void the_cells_of_a_sequence_stay_together(void **state) {
     tn_model_close(model);
 }
 
+static bool stop(void *user) { return *(bool *)user; }
+
+/* A batch that was stopped leaves the cache as it was, and can be decoded again. */
+static void an_aborted_batch_leaves_nothing(void **state) {
+    (void)state;
+    golden_model g;
+    if (!golden_load("archs/gemma2-dense", &g)) skip();
+    fixture f = {.g = g};
+    bool stopping = false;
+    tn_session_params p = params();
+    p.n_ubatch = 8;
+    p.abort = stop;
+    p.user = &stopping;
+    assert_ok(tn_model_open(g.path, NULL, &f.model));
+    assert_ok(tn_session_new(f.model, &p, &f.session));
+    decode(&f, 1, 0, 10, 0, true);
+    int32_t used = tn_session_cache_usage(f.session).used;
+    stopping = true;
+    int32_t seqs[12];
+    for (int i = 0; i < 12; i++) seqs[i] = 1;
+    assert_fails(TN_E_ABORTED,
+                 tn_session_decode(f.session, &(tn_batch){.n_tokens = 12, .tokens = g.tokens + 10, .seqs = seqs}));
+    assert_int_equal(tn_session_cache_usage(f.session).used, used);
+    assert_int_equal(tn_session_seq_last(f.session, 1), 9);
+    assert_int_equal(tn_session_output_count(f.session), 0);
+    stopping = false;
+    decode(&f, 1, 10, g.n_tokens, 0, true);
+    assert_true(nmse_value(&f.sum) <= LIMIT);
+    tn_session_free(f.session);
+    tn_model_close(f.model);
+    golden_free(&g);
+}
+
 static void a_full_cache_is_a_status(void **state) {
     (void)state;
     GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
@@ -430,6 +463,7 @@ int main(void) {
         cmocka_unit_test(queries_grow_beyond_the_original_context),
         cmocka_unit_test(decoding_allocates_nothing),
         cmocka_unit_test(the_cells_of_a_sequence_stay_together),
+        cmocka_unit_test(an_aborted_batch_leaves_nothing),
         cmocka_unit_test(a_full_cache_is_a_status),
         cmocka_unit_test(stories_agree_with_the_reference),
     };

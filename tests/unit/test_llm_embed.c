@@ -142,6 +142,40 @@ static void logits_of_all_rows_but_one(void **state) {
     golden_free(&g);
 }
 
+/* Text and embeddings from one loaded model. */
+static void sessions_share_a_model(void **state) {
+    (void)state;
+    golden_model g;
+    if (!golden_load("archs/llama-dense", &g)) skip();
+    tn_model *model;
+    tn_session *text, *vectors;
+    tn_session_params p = embedding_params(TN_POOLING_MEAN);
+    assert_ok(tn_model_open(g.path, NULL, &model));
+    assert_ok(tn_session_new(model, &p, &vectors));
+    p.embeddings = false;
+    p.n_outputs = 64;
+    assert_ok(tn_session_new(model, &p, &text));
+    float first[128];
+    bool outputs[64];
+    memset(outputs, 1, sizeof outputs);
+    for (int round = 0; round < 2; round++) {
+        nmse sum = {0};
+        tn_session_clear(vectors);
+        tn_session_clear(text);
+        assert_ok(tn_session_decode(vectors, &(tn_batch){.n_tokens = 20, .tokens = g.tokens}));
+        if (round == 0) memcpy(first, tn_session_embedding(vectors, 0), sizeof first);
+        assert_memory_equal(first, tn_session_embedding(vectors, 0), sizeof first);
+        assert_ok(
+            tn_session_decode(text, &(tn_batch){.n_tokens = g.n_tokens, .tokens = g.tokens, .outputs = outputs}));
+        nmse_add(&sum, tn_session_logits(text, 0), g.logits, g.n_tokens * g.n_vocab);
+        assert_true(nmse_value(&sum) <= 1e-6);
+    }
+    tn_session_free(vectors);
+    tn_session_free(text);
+    tn_model_close(model);
+    golden_free(&g);
+}
+
 static void normalisation_divides_by_the_norm(void **state) {
     (void)state;
     const float given[4] = {3, -4, 0, 12};
@@ -466,6 +500,7 @@ int main(void) {
         cmocka_unit_test(states_times_the_output_matrix_are_the_logits),
         cmocka_unit_test(pooling_is_what_it_says),
         cmocka_unit_test(logits_of_all_rows_but_one),
+        cmocka_unit_test(sessions_share_a_model),
         cmocka_unit_test(normalisation_divides_by_the_norm),
         cmocka_unit_test(encoders_agree_with_the_formulas),
         cmocka_unit_test(encoders_refuse_what_they_cannot_read),

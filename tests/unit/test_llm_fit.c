@@ -20,11 +20,11 @@ static tn_session_params params(void) {
 static size_t taken(const tn_fit_device *d) { return d->weights + d->cache + d->compute + d->scratch; }
 
 /* Plans, makes, compares. */
-static void check(const char *path, const tn_session_params *p, tn_fit *before) {
+static void check(const char *path, const tn_session_params *p, bool no_mmap, tn_fit *before) {
     tn_model *model;
     tn_session *session;
     tn_fit after;
-    assert_ok(tn_model_open(path, NULL, &model));
+    assert_ok(tn_model_open(path, &(tn_model_params){.no_mmap = no_mmap}, &model));
     assert_ok(tn_fit_session(model, p, before));
     if (!before->fits) fail_msg("%s with a context of %d does not fit: %s", path, p->n_ctx, before->advice);
     assert_ok(tn_session_new(model, p, &session));
@@ -104,7 +104,7 @@ static void fit_is_the_truth(void **state) {
                     p.split[1] = 2;
                     p.n_gpu_layers = 2;
                 }
-                check(path, &p, &fit);
+                check(path, &p, false, &fit);
                 if (devices == 1 && (ctx == 512 || all)) check_edge(path, p, &fit.devices[0]);
                 tn_fit_free(&fit);
             }
@@ -118,7 +118,8 @@ static void fit_is_the_truth(void **state) {
             p.cache_k = types[i];
             p.cache_v = types[3 - i];
             p.embeddings = i % 2;
-            check(path, &p, &fit);
+            check(path, &p, i >= 2, &fit);
+            if (i >= 2) assert_int_equal(fit.devices[fit.n_devices - 1].mapped, 0);
             tn_fit_free(&fit);
         }
     }
