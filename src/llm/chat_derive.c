@@ -220,6 +220,21 @@ static tn_status derive_tagged(const char *text, const char *two_calls, const ch
     return set_frame(span_of(text, f->name.from), behind, second ? &between : NULL, syntax);
 }
 
+/* Forgets everything but the reasoning when a marker is longer than any real one. */
+static void check_lengths(tn__chat_syntax *syntax) {
+    size_t longest = 0;
+#define TN_X(marker)                                                                                                 \
+    if (syntax->marker && strlen(syntax->marker) > longest) longest = strlen(syntax->marker);
+    TN__CHAT_MARKERS(TN_X)
+#undef TN_X
+    if (longest <= TN__CHAT_MARKER_MAX) return;
+    char *begin = syntax->reasoning_begin, *end = syntax->reasoning_end;
+    syntax->reasoning_begin = syntax->reasoning_end = NULL;
+    tn__chat_syntax_clear(syntax);
+    syntax->reasoning_begin = begin;
+    syntax->reasoning_end = end;
+}
+
 tn_status tn__chat_derive(const char *rendered, const char *two_calls, const char *two_arguments,
                           tn__chat_syntax *syntax) {
     found f;
@@ -228,6 +243,7 @@ tn_status tn__chat_derive(const char *rendered, const char *two_calls, const cha
                        : f.arguments.from ? derive_named(rendered, two_calls, &f, syntax)
                                           : derive_tagged(rendered, two_calls, two_arguments, &f, syntax);
     json_decref(f.json);
+    if (status == TN_OK) check_lengths(syntax);
     return status;
 }
 

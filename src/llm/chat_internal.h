@@ -65,6 +65,9 @@ typedef enum tn__chat_kind {
     X(name_key)      /* of the JSON object */                                                                        \
     X(arguments_key) /* of the JSON object */                                                                        \
     X(id_key)        /* of the JSON object */
+/* Released templates have markers of some ten bytes and write a probe's turn in some hundred. Beyond these lengths a
+ * rendering is not believed, so that what follows from it (grammars, searches in answers) stays small. */
+enum { TN__CHAT_MARKER_MAX = 256, TN__CHAT_TURN_MAX = 8192 };
 typedef struct tn__chat_syntax {
     tn__chat_kind kind;
     bool python_tag;    /* <|python_tag|> begins a call too */

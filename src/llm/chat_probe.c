@@ -161,6 +161,7 @@ static tn_status probe_turn_end(tn_chat_template *chat, bool *memory) {
     const char *at = text ? strstr(text, NEEDLE) : NULL;
     if (at) at += sizeof NEEDLE - 1;
     chat->turn_tail = tn_strdup(at ? at : "");
+    if (at && strlen(at) > TN__CHAT_MARKER_MAX) at = NULL; /* more than a marker: instructions, say */
     chat->turn_end = at ? trimmed(at, at + strlen(at)) : tn_strdup("");
     tn_free(text);
     return chat->turn_tail && chat->turn_end ? TN_OK : TN_E_NOMEM;
@@ -180,10 +181,15 @@ static tn_status probe_reasoning(tn_chat_template *chat, const char *prompt, boo
                                    NEEDLE, "content", VALUE),
                          false, false, memory);
     const char *at = text ? strstr(text, NEEDLE) : NULL, *after = at ? strstr(at, VALUE) : NULL;
+    const char *from = at;
     if (after) {
-        const char *turn = turn_of(text, prompt), *from = turn <= at ? turn : at;
+        const char *turn = turn_of(text, prompt);
+        if (turn <= at) from = turn;
         const char *foreign = strstr(from, "tn_probe_user"); /* the two part early: the prompt tells nothing */
         if (foreign && foreign < at) from = at;
+        if (at - from > TN__CHAT_MARKER_MAX || after - at > TN__CHAT_MARKER_MAX) after = NULL;
+    }
+    if (after) {
         /* The opening marker may already be part of the prompt: then it is what the prompt ends with. */
         syntax->reasoning_begin = trimmed(from, at);
         syntax->reasoning_end = trimmed(at + sizeof NEEDLE - 1, after);
@@ -203,13 +209,14 @@ static tn_status probe_reasoning(tn_chat_template *chat, const char *prompt, boo
     if (unknown && prompt) {
         /* The prompt opens it, with the last two tags of its last line; or opens and closes it, when thinking is off
          * by default. */
-        const char *end = prompt + strlen(prompt), *from;
+        const char *end = prompt + strlen(prompt);
         while (end > prompt && strchr(" \n\t", end[-1])) end--;
         from = end;
         size_t n = strlen(syntax->reasoning_end);
         bool closed = (size_t)(end - prompt) > n && memcmp(end - n, syntax->reasoning_end, n) == 0;
         if (closed) from = end -= n;
-        for (int tags = closed; from > prompt && from[-1] != '\n' && tags < 2;) tags += *--from == '<';
+        for (int tags = closed; from > prompt && from[-1] != '\n' && tags < 2 && end - from < TN__CHAT_MARKER_MAX;)
+            tags += *--from == '<';
         syntax->reasoning_begin = trimmed(from, end);
         return syntax->reasoning_begin ? TN_OK : TN_E_NOMEM;
     }
@@ -230,7 +237,9 @@ static char *call_turn(tn_chat_template *chat, const char *prompt, json_t *messa
     const char *first = strstr(turn, TN__PROBE_NAME);
     for (const char *at = turn; end && *end && first && (at = strstr(at, end)) && at < first; at++)
         turn = at + strlen(end);
-    char *copy = tn_strdup(turn);
+    bool believed = strlen(turn) <= TN__CHAT_TURN_MAX;
+    char *copy = believed ? tn_strdup(turn) : NULL;
+    if (believed && !copy) *memory = true;
     tn_free(text);
     if (copy) cut_end(copy, chat->turn_tail);
     return copy;

@@ -149,6 +149,15 @@ static void hostile_templates_load_quickly(void **state) {
         "{{ 'tn_probe_text' * 60000 }}",
         "{{ messages }}{{ tools }}{{ messages|tojson * 1000 }}",
         "{% for m in messages %}{{ 'tn_probe_fn{tn_probe_key' * 1000 }}{{ m }}{% endfor %}",
+        /* Renderings of calls that are no syntax but try to be one, at length. */
+        "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}{{ '{' * 90000 }}{{ c.function.name "
+        "}}"
+        "{{ c.function.arguments|tojson }}{{ '}' * 90000 }}{% endfor %}{% endfor %}",
+        "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}{{ ('[{\"name\":\"' ~ "
+        "c.function.name) * 5000 }}{{ c.function.arguments|tojson }}{% endfor %}{% endfor %}",
+        "{{ (messages|tojson) * 2000 }}{{ tools|tojson }}",
+        "{% for m in messages %}{{ m.role }}{{ '<' * 50000 }}{{ m.reasoning_content }}{{ '>' * 50000 }}{{ m.content "
+        "}}{{ 'end' * 50000 }}{% endfor %}",
     };
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         tn_chat_template *chat;
