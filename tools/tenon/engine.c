@@ -4,9 +4,9 @@
 #include "term.h"
 #include "text_input.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 static const struct option engine_table[] = {
@@ -129,9 +129,9 @@ const char *engine_model_path(const struct args *args, char *buffer, size_t size
     char program[4096];
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     program[length > 0 ? length : 0] = '\0';
-    /* A bare chroot has no /proc; the name it was called by serves where it has a folder. */
-    if (length <= 0 && strchr(program_invocation_name, '/'))
-        snprintf(program, sizeof program, "%s", program_invocation_name);
+    /* A bare chroot has no /proc; the kernel also tells by what path the program was started. */
+    const char *started = (const char *)getauxval(AT_EXECFN);
+    if (length <= 0 && started) snprintf(program, sizeof program, "%s", started);
     char *slash = strrchr(program, '/');
     if (slash) *slash = '\0';
     /* Beside the program, in the source tree (build/bin), installed (bin beside share), then as built. */
