@@ -13,9 +13,10 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 for file in README.md CONTRIBUTING.md SECURITY.md docs/*.md models/README.md; do
+    grep -oE '\]\([^)]+\)' "$file" | sed 's/^](//; s/)$//' | grep -vE '^(https?:|#)' > "$work/links"
     while read -r link; do
         [ -e "$(dirname "$file")/${link%%#*}" ] || complain "$file links to $link, which is not there"
-    done < <(grep -oE '\]\([^)]+\)' "$file" | sed 's/^](//; s/)$//' | grep -vE '^(https?:|#)')
+    done < "$work/links"
 done
 
 awk '/^```c$/ { inside = 1; next } /^```$/ { inside = 0 } inside' docs/embedding.md > "$work/story.c"
