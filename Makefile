@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 CTEST := ctest --output-on-failure -j $(JOBS)
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test bench bench-peers fault soak asan tsan lint format docs coverage fuzz fresh install deb clean help
+.PHONY: build demo test bench bench-peers bench-check fault soak asan tsan lint format docs coverage fuzz fresh install deb clean help
 
 build: setup-build ## build the libraries, the program, tests, benchmarks and examples into build/
 	@mkdir -p $(BUILD) && cmake --preset release $(CMAKE_FLAGS) > $(BUILD)/configure.log || { cat $(BUILD)/configure.log; exit 1; }
@@ -24,6 +24,9 @@ bench: build ## run the benchmarks
 
 bench-peers: setup-peers build ## run side by side with llama.cpp from npm (bench/README.md; QUICK=1 for a first look)
 	@bench/peers/run.sh $(BUILD)
+
+bench-check: build ## compare with the committed ratios; UPDATE=1 writes them anew
+	@bench/check.sh $(BUILD) $(if $(UPDATE),--update)
 
 asan tsan: %: setup-build ## build with a sanitizer (address + undefined, or thread) and run all tests
 	@cmake --preset $@ > /dev/null && cmake --build build-$@ -j $(JOBS) && cd build-$@ && $(CTEST)
