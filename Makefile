@@ -28,8 +28,14 @@ bench-peers: setup-peers build ## run side by side with llama.cpp from npm (benc
 bench-check: build ## compare with the committed ratios; UPDATE=1 writes them anew
 	@bench/check.sh $(BUILD) $(if $(UPDATE),--update)
 
-asan tsan: %: setup-build ## build with a sanitizer (address + undefined, or thread) and run all tests
-	@cmake --preset $@ > /dev/null && cmake --build build-$@ -j $(JOBS) && cd build-$@ && $(CTEST)
+asan: setup-build ## build with AddressSanitizer and UBSan and run all tests
+	@cmake --preset asan > /dev/null && cmake --build build-asan -j $(JOBS) && cd build-asan && $(CTEST)
+
+TSAN_TESTS := test_threadpool test_sched test_alloc test_cpu_program test_fault
+tsan: setup-build ## build with ThreadSanitizer; thread pool, scheduler, whole scenarios, and a server with a crowd
+	@cmake --preset tsan > /dev/null && cmake --build build-tsan -j $(JOBS) --target $(TSAN_TESTS) tenon_program soak
+	@cd build-tsan && $(CTEST) -R '^($(subst $() $(),|,$(TSAN_TESTS)))$$'
+	@SOAK_MEMORY=0 TSAN_OPTIONS="exitcode=66 $(TSAN_OPTIONS)" tests/soak/run.sh build-tsan 1
 
 lint: setup-lint build ## check format, folder rules, static analysis and generated documents
 	@scripts/lint.sh $(BUILD) $(JOBS)
@@ -41,9 +47,10 @@ docs: build ## write the generated parts of docs/ again: cli.md and the headers 
 	@$(BUILD)/bin/tenon help --markdown > docs/cli.md
 	@scripts/api_doc.sh > $(BUILD)/api.md && cp $(BUILD)/api.md docs/api.md
 
-coverage: setup-coverage ## run the tests and show which lines of src/ they reach
+coverage: setup-coverage ## run the tests and show which lines of src/ they reach, ISA-specific kernels left out
 	@cmake --preset coverage > /dev/null && cmake --build build-coverage -j $(JOBS) && cd build-coverage && $(CTEST)
-	@gcovr -r . build-coverage --filter 'src/' --print-summary --html-details build-coverage/coverage.html | tail -5
+	@gcovr -r . build-coverage --filter src/ --exclude 'src/backend/cpu/kernels/(avx|amx|neon|template).*' -j $(JOBS) \
+	  --print-summary --fail-under-line 85 --html-details build-coverage/coverage.html | tail -5
 
 fuzz: setup-fuzz ## fuzz one target: make fuzz TARGET=gguf SECONDS=60 (tests/fuzz/fuzz_TARGET.c)
 	@test -n "$(TARGET)" || { echo "which one? make fuzz TARGET=…: $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))"; exit 2; }
