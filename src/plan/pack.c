@@ -172,6 +172,20 @@ static uint64_t budget_of(const tn__pack_problem *p, const tn_pack_params *param
     return params->max_steps && (last || params->max_steps < own[effort]) ? params->max_steps : own[effort];
 }
 
+/* Improvement, with what it may take of the steps that are left: little where a search can follow. The fast effort
+ * has done the part above long lives already. */
+static tn_status improve(tn__pack_problem *p, tn__pack_greedy *g, uint64_t goal, int effort) {
+    uint64_t begun = p->clock.steps, left = p->clock.limit - TN__MIN(p->clock.limit, begun);
+    uint64_t share = left / 8 * (effort == TN_PACK_FAST || p->n > TN__MOST_SEARCHED ? 5 : 2);
+    if (effort > TN_PACK_FAST) {
+        bool founded;
+        TN_TRY(tn__pack_greedy_found(g, goal, &founded));
+        if (founded) TN_TRY(tn__pack_improve(p, g, goal, left / 8 * 3));
+        tn__pack_greedy_unfound(g);
+    }
+    return tn__pack_improve(p, g, goal, share - TN__MIN(p->clock.steps - begun, share));
+}
+
 static tn_status pack(tn__pack_problem *p, const tn_pack_params *params) {
     /* With a capacity anything within it will do; without, nothing above the lower bound. */
     uint64_t goal = params->capacity ? params->capacity : p->lower_bound;
@@ -185,19 +199,10 @@ static tn_status pack(tn__pack_problem *p, const tn_pack_params *params) {
     for (int effort = TN_PACK_FAST; effort <= (int)params->effort && status == TN_OK && !satisfied(p, goal);
          effort++) {
         p->clock.limit = budget_of(p, params, effort);
-        if (effort < TN_PACK_EXACT) {
-            uint64_t left = p->clock.limit - TN__MIN(p->clock.limit, p->clock.steps), begun = p->clock.steps;
-            bool founded;
-            TN_TRY_GOTO(tn__pack_greedy_found(g, goal, &founded), status, out);
-            if (founded && effort > TN_PACK_FAST)
-                TN_TRY_GOTO(tn__pack_improve(p, g, goal, left / 8 * 3), status, out);
-            tn__pack_greedy_unfound(g);
-            begun = p->clock.steps - begun;
-            TN_TRY_GOTO(tn__pack_improve(p, g, goal, left / 8 * 5 - TN__MIN(begun, left / 8 * 5)), status, out);
-        }
+        if (effort < TN_PACK_EXACT) TN_TRY_GOTO(improve(p, g, goal, effort), status, out);
         if (!satisfied(p, goal))
             status = tn__pack_lower(p, goal, params->capacity != 0,
-                                    effort == TN_PACK_EXACT ? UINT64_MAX : p->clock.limit / 8 * 3);
+                                    effort == TN_PACK_FAST ? p->clock.limit / 8 * 3 : UINT64_MAX);
     }
 out:
     tn__pack_greedy_free(g);

@@ -21,8 +21,7 @@
 #include "base/hash.h"
 
 enum {
-    MOST_ITEMS = 4096,        /* beyond, and */
-    MOST_CONFLICTS = 1 << 23, /* beyond this many pairs, a search would not get anywhere */
+    MOST_CONFLICTS = 1 << 23, /* pairs beyond which a search would not get anywhere */
     ORDERINGS = 5,
     FIRST_RUN = 500, /* nodes until the first restart */
     NO_ITEM = -1,
@@ -643,7 +642,7 @@ out:
 
 tn_status tn__pack_search_new(tn__pack_problem *p, const uint32_t *items, uint32_t count, tn__pack_search **out) {
     *out = NULL;
-    if (count == 0 || count > MOST_ITEMS) return TN_OK;
+    if (count == 0 || count > TN__MOST_SEARCHED) return TN_OK;
     tn__pack_search *s = tn_calloc(1, sizeof *s);
     if (!s) return TN_E_NOMEM;
     size_t n = count;

@@ -128,6 +128,7 @@ tn_status tn__pack_improve(tn__pack_problem *problem, tn__pack_greedy *greedy, u
 
 /* ---- pack_exact.c: branch and bound over one range
  * ------------------------------------------------------------------- */
+enum { TN__MOST_SEARCHED = 4096 }; /* items beyond which a search would not get anywhere */
 typedef struct tn__pack_search tn__pack_search;
 typedef enum tn__search_answer { TN__SEARCH_FOUND, TN__SEARCH_NONE, TN__SEARCH_UNDECIDED } tn__search_answer;
 /* `items` lists the items of the search, ascending: all of one range, or fewer to find a small conflict. Sets *search
