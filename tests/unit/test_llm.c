@@ -122,6 +122,28 @@ static void after_shift(fixture *f) {
     assert_ok(tn_session_seq_shift(f->session, 0, 0, -1, -10));
     decode(f, 0, half, f->g.n_tokens, 0, true);
 }
+/* One token is the same text at any position, so the next one, one further on, has its golden logits. */
+static void after_division(fixture *f) {
+    if (tn_gguf_find_tensor(tn_model_file(f->model), "position_embd.weight")) return;
+    decode(f, 1, 0, 1, 40, false);
+    decode(f, 2, 0, 1, 0, false);
+    assert_fails(TN_E_INVALID, tn_session_seq_divide(f->session, 1, 0, -1, 0));
+    assert_ok(tn_session_seq_divide(f->session, 1, 0, -1, 4));
+    assert_int_equal(tn_session_seq_first(f->session, 1), 10);
+    assert_int_equal(tn_session_seq_last(f->session, 1), 10);
+    decode(f, 1, 1, 2, 10, true);
+    assert_ok(tn_session_seq_keep(f->session, 2));
+    assert_int_equal(tn_session_seq_last(f->session, 1), -1);
+    int32_t owner[256], owned = 0;
+    assert_int_equal(tn_session_cache_usage(f->session).cells, 256);
+    tn_session_cache_map(f->session, owner);
+    for (int i = 0; i < 256; i++) {
+        assert_true(owner[i] == -1 || owner[i] == 2);
+        owned += owner[i] == 2;
+    }
+    assert_int_equal(owned, 1);
+    decode(f, 2, 1, f->g.n_tokens, 0, true);
+}
 static void after_defragment(fixture *f) {
     int32_t half = f->g.n_tokens / 2;
     for (int32_t i = 0; i < half; i++) { /* every second cell becomes a hole */
@@ -174,6 +196,7 @@ WAY(interleaved)
 WAY(shared_prefix)
 WAY(rolled_back)
 WAY(after_shift)
+WAY(after_division)
 WAY(after_defragment)
 WAY(after_save_and_load)
 
@@ -454,6 +477,7 @@ int main(void) {
         cmocka_unit_test(logits_shared_prefix),
         cmocka_unit_test(logits_rolled_back),
         cmocka_unit_test(logits_after_shift),
+        cmocka_unit_test(logits_after_division),
         cmocka_unit_test(logits_after_defragment),
         cmocka_unit_test(logits_after_save_and_load),
         cmocka_unit_test(logits_over_three_devices),
