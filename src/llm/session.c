@@ -196,6 +196,9 @@ tn_status tn__session_prepare(tn_session *s) {
     TN_TRY(tn__session_devices(s, &sp));
     TN_TRY(tn_sched_new(&sp, &s->sched));
     s->n_devices = tn_sched_backend_count(s->sched);
+    /* From here on by name: a specification would make another device every time it is read. */
+    for (size_t d = 0; d < s->n_devices && d < TN__COUNT(s->params.devices); d++)
+        s->params.devices[d] = tn_device_name(tn_backend_device(tn_sched_backend(s->sched, d)));
     s->types = tn_calloc(s->n_devices, sizeof(tn_buffer_type *));
     s->stand_ins = tn_calloc(STANDS * s->n_devices, sizeof *s->stand_ins);
     s->planned = tn_calloc(s->n_devices, sizeof *s->planned);
