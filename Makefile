@@ -19,8 +19,8 @@ demo: build ## build, write a story with the default model, and draw where its m
 test: build ## build and run all tests
 	@cd $(BUILD) && $(CTEST)
 
-bench: build ## run the benchmarks
-	@for program in $(BUILD)/bench/*; do if [ -x "$$program" ] && [ ! -d "$$program" ]; then echo "== $$program"; "$$program" || exit 1; fi; done
+bench: build ## our own figures against what the machine can do at most (ONLY="model plan" for some)
+	@bench/run.sh $(BUILD)
 
 bench-peers: setup-peers build ## run side by side with llama.cpp from npm (bench/README.md; QUICK=1 for a first look)
 	@bench/peers/run.sh $(BUILD)
@@ -50,7 +50,7 @@ docs: build ## write the generated parts of docs/ again: cli.md and the headers 
 coverage: setup-coverage ## run the tests and show which lines of src/ they reach, ISA-specific kernels left out
 	@cmake --preset coverage > /dev/null && cmake --build build-coverage -j $(JOBS) && cd build-coverage && $(CTEST)
 	@gcovr -r . build-coverage --filter src/ --exclude 'src/backend/cpu/kernels/(avx|amx|neon|template).*' -j $(JOBS) \
-	  --print-summary --fail-under-line 85 --html-details build-coverage/coverage.html | tail -5
+	  --print-summary --fail-under-line 85 --html-details build-coverage/coverage.html
 
 fuzz: setup-fuzz ## fuzz one target: make fuzz TARGET=gguf SECONDS=60 (tests/fuzz/fuzz_TARGET.c)
 	@test -n "$(TARGET)" || { echo "which one? make fuzz TARGET=…: $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))"; exit 2; }

@@ -11,22 +11,22 @@ static jmp_buf cross_leave;
 static int cross_skipped;
 
 #define print_message(...) fprintf(stderr, __VA_ARGS__)
-#define fail_msg(...)                                                                                                 \
-    do {                                                                                                              \
-        fprintf(stderr, "%s:%d: ", __FILE__, __LINE__);                                                               \
-        fprintf(stderr, __VA_ARGS__);                                                                                 \
-        fputc('\n', stderr);                                                                                          \
-        longjmp(cross_leave, 1);                                                                                      \
+#define fail_msg(...)                                                                                                \
+    do {                                                                                                             \
+        fprintf(stderr, "%s:%d: ", __FILE__, __LINE__);                                                              \
+        fprintf(stderr, __VA_ARGS__);                                                                                \
+        fputc('\n', stderr);                                                                                         \
+        longjmp(cross_leave, 1);                                                                                     \
     } while (0)
 #define assert_true(c) ((c) ? (void)0 : cross_fail(#c, __FILE__, __LINE__))
 #define assert_non_null(p) assert_true((p) != NULL)
 #define assert_null(p) assert_true((p) == NULL)
 #define assert_int_equal(a, b) assert_true((long long)(a) == (long long)(b))
 #define assert_memory_equal(a, b, n) assert_true(memcmp(a, b, n) == 0)
-#define skip()                                                                                                        \
-    do {                                                                                                              \
-        cross_skipped = 1;                                                                                            \
-        longjmp(cross_leave, 2);                                                                                      \
+#define skip()                                                                                                       \
+    do {                                                                                                             \
+        cross_skipped = 1;                                                                                           \
+        longjmp(cross_leave, 2);                                                                                     \
     } while (0)
 
 static inline void cross_fail(const char *what, const char *file, int line) {
@@ -38,7 +38,8 @@ struct CMUnitTest {
     const char *name;
     void (*run)(void **state);
 };
-#define cmocka_unit_test(f) {#f, f}
+#define cmocka_unit_test(f)                                                                                          \
+    { #f, f }
 #define cmocka_run_group_tests(tests, setup, teardown) cross_run(tests, sizeof(tests) / sizeof((tests)[0]), setup)
 
 static inline int cross_run(const struct CMUnitTest *tests, size_t n, int (*setup)(void **)) {
