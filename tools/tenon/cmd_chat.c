@@ -2,7 +2,6 @@
 #include "dialog.h"
 #include "line.h"
 #include "term.h"
-#include "text_input.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -235,22 +234,11 @@ static void greet(struct chat *c, const char *path) {
     putchar('\n');
 }
 
-/* Texts of the options, from a file where they say so. */
-static int option_text(const struct args *args, const char *name, const char *file_name, char **text) {
-    const char *direct = args_text(args, name), *file = args_text(args, file_name);
-    size_t size;
-    *text = NULL;
-    if (direct && file) return fail_usage(args, "--%s and --%s exclude each other", name, file_name);
-    if (file) return read_text_file(file, text, &size);
-    if (direct && !(*text = strdup(direct))) return fail("out of memory");
-    return EXIT_OK;
-}
-
 static int begin(struct chat *c, const struct args *args, const char *path, tn_model *model, tn_session *session) {
     static const char *words[COMMANDS + 1];
     char *template = NULL, *first = NULL;
-    int code = option_text(args, "chat-template", "chat-template-file", &template);
-    if (!code) code = option_text(args, "prompt", "file", &first);
+    int code = engine_text(args, "chat-template", "chat-template-file", &template);
+    if (!code) code = engine_text(args, "prompt", "file", &first);
     if (!code) code = dialog_open(&c->dialog, args, model, session, template);
     if (code) goto out;
     for (int i = 0; i < COMMANDS; i++) words[i] = commands[i].name;
@@ -312,16 +300,6 @@ static const struct option options[] = {
      .fallback = "1024",
      .help = "most tokens of a reply, -1 for no limit",
      .env = "LLAMA_ARG_N_PREDICT"},
-    {.name = "chat-template",
-     .value = "JINJA",
-     .kind = OPTION_TEXT,
-     .help = "a template instead of the model's own; chatml for that one",
-     .env = "LLAMA_ARG_CHAT_TEMPLATE"},
-    {.name = "chat-template-file",
-     .value = "FILE",
-     .kind = OPTION_TEXT,
-     .help = "the same from a file",
-     .env = "LLAMA_ARG_CHAT_TEMPLATE_FILE"},
     {.name = "chat-template-kwargs",
      .value = "JSON",
      .kind = OPTION_TEXT,
@@ -329,7 +307,7 @@ static const struct option options[] = {
      .env = "LLAMA_ARG_CHAT_TEMPLATE_KWARGS LLAMA_CHAT_TEMPLATE_KWARGS"},
     {0},
 };
-static const struct option_group *const groups[] = {&engine_options, &sampling_options, NULL};
+static const struct option_group *const groups[] = {&engine_options, &template_options, &sampling_options, NULL};
 
 const struct command command_chat = {
     .name = "chat",

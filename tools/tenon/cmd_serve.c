@@ -103,6 +103,7 @@ static int configure(struct server *server, const struct args *args) {
     server->default_predict = (int32_t)args_int(args, "predict");
     sampling_params(args, &server->sampling);
     int code = engine_session_params(args, &server->params);
+    if (!code) code = engine_text(args, "chat-template", "chat-template-file", &server->chat_template);
     for (size_t i = 0; i < sizeof poolings / sizeof *poolings; i++)
         if (strcmp(args_text(args, "pooling"), poolings[i].name) == 0) server->params.pooling = poolings[i].pooling;
     if (!code) code = read_keys(server, args);
@@ -207,6 +208,7 @@ static int run(const struct args *args) {
     if (tick) event_free(tick);
     if (server->base) event_base_free(server->base);
     for (size_t i = 0; i < server->n_keys; i++) free(server->keys[i]);
+    free(server->chat_template);
     tn_free(server);
     return code;
 }
@@ -317,7 +319,7 @@ static const struct option options[] = {
      .help = "time that running requests get to finish when the server is stopped"},
     {0},
 };
-static const struct option_group *const groups[] = {&engine_options, &sampling_options, NULL};
+static const struct option_group *const groups[] = {&engine_options, &template_options, &sampling_options, NULL};
 
 const struct command command_serve = {
     .name = "serve",

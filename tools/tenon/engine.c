@@ -109,6 +109,31 @@ static const struct option engine_table[] = {
 };
 const struct option_group engine_options = {"Model and memory", engine_table};
 
+static const struct option template_table[] = {
+    {.name = "chat-template",
+     .value = "JINJA",
+     .kind = OPTION_TEXT,
+     .help = "a template instead of the model's own; chatml for that one",
+     .env = "LLAMA_ARG_CHAT_TEMPLATE"},
+    {.name = "chat-template-file",
+     .value = "FILE",
+     .kind = OPTION_TEXT,
+     .help = "the same from a file",
+     .env = "LLAMA_ARG_CHAT_TEMPLATE_FILE"},
+    {0},
+};
+const struct option_group template_options = {"Chat template", template_table};
+
+int engine_text(const struct args *args, const char *name, const char *file_name, char **text) {
+    const char *direct = args_text(args, name), *file = args_text(args, file_name);
+    size_t size;
+    *text = NULL;
+    if (direct && file) return fail_usage(args, "--%s and --%s exclude each other", name, file_name);
+    if (file) return read_text_file(file, text, &size);
+    if (direct && !(*text = strdup(direct))) return fail("out of memory");
+    return EXIT_OK;
+}
+
 /* ---- Model ------------------------------------------------------------------------------------------------------
  */
 

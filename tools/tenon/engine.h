@@ -6,11 +6,16 @@
 
 #include "sampling.h"
 
-extern const struct option_group engine_options; /* context, batch, threads, cache types, devices */
+extern const struct option_group engine_options;   /* context, batch, threads, cache types, devices */
+extern const struct option_group template_options; /* --chat-template, --chat-template-file */
 
 /* Path of the model: the first positional argument, -m, or the default model's (next to the program, in the source
  * tree, or installed). NULL after a message when there is none. The result lives in `buffer`. */
 const char *engine_model_path(const struct args *args, char *buffer, size_t size);
+
+/* The text that an option gives, or the file that its companion names; NULL where neither is given. The caller frees
+ * it with free(). Returns an exit code. */
+int engine_text(const struct args *args, const char *name, const char *file_name, char **text);
 
 /* Session parameters from the options. Returns an exit code. */
 int engine_session_params(const struct args *args, tn_session_params *params);

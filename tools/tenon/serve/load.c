@@ -161,7 +161,11 @@ static tn_status load(struct served *served, struct engine *e) {
     if (writes && e->n_score < 1)
         return tn_fail(TN_E_INVALID, "--ctx %d is too small for %d slots", p.n_ctx, n_slots);
     TN_TRY(tn_pieces_from_tokenizer(served->tokenizer, &served->pieces));
-    if (tn_chat_template_new(served->info.chat_template, &served->chat) != TN_OK) {
+    const char *given = served->server->chat_template;
+    if (given) {
+        served->info.chat_template = strcmp(given, "chatml") == 0 ? NULL : given;
+        TN_TRY(tn_chat_template_new(served->info.chat_template, &served->chat));
+    } else if (tn_chat_template_new(served->info.chat_template, &served->chat) != TN_OK) {
         warn("the model's chat template is not usable (%s); ChatML is used instead", tn_error());
         TN_TRY(tn_chat_template_new(NULL, &served->chat));
     }

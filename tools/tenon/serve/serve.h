@@ -184,6 +184,7 @@ struct server {
     bool show_metrics, show_slots, log_requests;
     bool embeddings; /* asked for; encoders make them anyway */
     const char *slot_path;
+    char *chat_template; /* instead of the models' own; NULL: theirs */
     int32_t default_predict;
     tn_sampler_params sampling;
     tn_session_params params;
