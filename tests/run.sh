@@ -57,6 +57,13 @@ if script -qec true /dev/null > /dev/null 2>&1; then
 fi
 check "a full context ends the text" 0 'the context of 32 tokens is full' "$tenon" run -c 32 -n -1 --seed 1
 check "a prompt beyond the context" 1 'the prompt has [0-9]+ tokens and the context room for 8: use -c' "$tenon" run -c 8 -p "$prompt"
+# Ctrl-C ends a text in good order: what was written stays, the closing line comes, the exit code says so.
+"$tenon" run -c 50000 -n -1 --ignore-eos > "$work/out" 2> "$work/err" &
+for _ in $(seq 100); do [ "$(wc -c < "$work/out")" -gt 60 ] && break; sleep 0.1; done
+kill -INT $!
+wait $!
+same "exit code after Ctrl-C" $? 130
+grep -q '^[0-9]* tokens.* = used' "$work/err" || { echo "FAILED: no closing line after Ctrl-C: $(cat "$work/err")"; failures=$((failures + 1)); }
 check "two prompts" 2 'is enough' "$tenon" run -p a -f b
 check "a stray word" 2 'goes after -p' "$tenon" run model.gguf once
 check "a model that is not there" 1 'tenon: .*nowhere.gguf.*No such file' "$tenon" run nowhere.gguf
