@@ -95,9 +95,14 @@ class Load:
         text = open(f"/proc/{self.pid}/status").read()
         return {key: int(re.search(key + r":\s+(\d+)", text).group(1)) for key in ("VmRSS", "RssAnon", "RssFile")}
 
+    def cpu(self):
+        """Seconds of processor time the server has used: says something where others use the machine too."""
+        fields = open(f"/proc/{self.pid}/stat").read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def run(self, n, seconds):
         self.errors, self.gaps, self.first, self.done, self.running = [], [], [], 0, True
-        samples, start = [(0.0, self.memory())], time.monotonic()
+        samples, start, cpu = [(0.0, self.memory())], time.monotonic(), self.cpu()
         clients = [Client(self, i) for i in range(n)]
         while time.monotonic() < start + seconds:
             for key, _ in self.selector.select(1):
@@ -108,7 +113,7 @@ class Load:
             # A client that hears nothing at all is a stall too, even if nothing ever comes.
             if len(self.errors) >= 100:
                 break
-        took = time.monotonic() - start
+        took, cpu = time.monotonic() - start, self.cpu() - cpu
         made = self.done * self.tokens + sum(min(c.pieces, self.tokens) for c in clients if c.socket)
         answers = self.done
         quiet = [time.monotonic() - c.last for c in clients if c.socket and c.last]
@@ -121,6 +126,7 @@ class Load:
             self.errors.append("answers that did not end within a minute")
         gaps = sorted(self.gaps + quiet)
         return {"clients": n, "seconds": round(took, 1), "answers": answers, "tokens_per_second": round(made / took, 1),
+                "tokens_per_cpu_second": round(made / max(cpu, 0.01), 1),
                 "errors": len(self.errors), "what": self.errors[:3],
                 "longest_gap_s": round(gaps[-1], 3) if gaps else None,
                 "gap_p99_s": round(gaps[int(len(gaps) * 0.99)], 3) if gaps else None,
@@ -172,7 +178,8 @@ def main():
         (factor < args.factor, "too little throughput"),
         (growth > args.growth, "memory grows"),
         (code, f"the server ended with {code}")) if bad]
-    print(json.dumps({"one": one, "many": many, "factor": round(factor, 2), "growth": round(growth, 4),
+    print(json.dumps({"one": one, "many": many, "factor": round(factor, 2),
+                      "cpu_factor": round(many["tokens_per_cpu_second"] / one["tokens_per_cpu_second"], 2), "growth": round(growth, 4),
                       "memory_kb": [[t, m["VmRSS"], m["RssAnon"], m["RssFile"]] for t, m in samples],
                       "problems": problems}, indent=1))
     sys.exit(bool(problems))
