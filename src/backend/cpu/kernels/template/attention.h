@@ -17,13 +17,14 @@
 #include <string.h>
 
 enum {
-    ATT_ROWS = 96,   /* a multiple of every TILE_COLS; shares the cost of preparing keys and values */
-    ATT_CELLS = 128, /* a multiple of every TILE_ROWS */
-    ATT_FEW = 16,    /* up to so many query rows per kv head, cells are split */
-    ATT_SPLIT = 512, /* cells of one split */
-    ATT_BATCH = 64,  /* cells at a time when there are few queries */
-    ATT_STEP = 16,   /* of which so many of one head before the next head; a multiple of every VL */
-    ATT_WORDS = 8,   /* words of sequence bits that block summaries look at */
+    ATT_ROWS = 96,    /* a multiple of every TILE_COLS; shares the cost of preparing keys and values */
+    ATT_CELLS = 128,  /* a multiple of every TILE_ROWS */
+    ATT_FEW = 16,     /* up to so many query rows per kv head, cells are split */
+    ATT_SPLIT = 512,  /* cells of one split */
+    ATT_BATCH = 64,   /* cells at a time when there are few queries */
+    ATT_STEP = 16,    /* of which so many of one head before the next head; a multiple of every VL */
+    ATT_WORDS = 8,    /* words of sequence bits that block summaries look at */
+    ATT_HOLDS = 4096, /* words of a list that says which sequences each block holds */
 };
 
 /* One thread's memory, carved out of the scratch. */
@@ -181,6 +182,34 @@ static void att_summarise(const tn__attention_job *job, int64_t cell, int count,
             b->any[w] |= (uint32_t)entry[1 + w];
         }
     }
+}
+/* The sequences of a job's tokens as bits, and the part of a block of cells that holds any of them. */
+typedef struct att_wanted {
+    bool known; /* false: nothing can be said, all cells may be seen */
+    uint32_t bits[ATT_WORDS];
+} att_wanted;
+static att_wanted att_wanted_by(const tn__attention_job *job) {
+    att_wanted w = {.known = job->k_pos && job->q_pos && job->k_words > 0 && job->k_words <= ATT_WORDS};
+    for (int64_t t = 0; w.known && t < job->tokens; t++) {
+        int32_t sequence = job->q_pos[2 * t + 1];
+        if (sequence >= 0 && sequence < 32 * job->k_words) w.bits[sequence / 32] |= (uint32_t)1 << sequence % 32;
+    }
+    return w;
+}
+static void att_narrow(const tn__attention_job *job, const att_wanted *w, int64_t *cell, int *count) {
+    if (!w->known) return;
+    const int words = job->k_words;
+    int first = *count, last = -1;
+    const int32_t *entry = job->k_pos + (size_t)(1 + words) * (size_t)*cell;
+    for (int i = 0; i < *count; i++, entry += 1 + words) {
+        uint32_t hit = 0;
+        for (int k = 0; k < words; k++) hit |= (uint32_t)entry[1 + k] & w->bits[k];
+        if (!hit) continue;
+        first = i < first ? i : first;
+        last = i;
+    }
+    *cell += last < 0 ? 0 : first;
+    *count = last < 0 ? 0 : last + 1 - first;
 }
 enum { SEES_NONE, SEES_SOME, SEES_ALL };
 static int att_sees(const tn__attention_job *job, att_view v, const att_block *b) {
@@ -526,9 +555,26 @@ static const char *att_as_floats(tn_type *type, const char *from, size_t *stride
     return (const char *)buffer;
 }
 
-/* Kv heads [kv_from, kv_to) against the cells of one split. */
+/* Which sequences each block of cells holds, for all parts of a job; false where the list would be too long. */
+static bool att_list_holds(const tn__attention_job *job, uint32_t *holds) {
+    int64_t first, end, words = job->k_words;
+    tn__cell_range(job, &first, &end);
+    if (!job->k_pos || words <= 0 || words > ATT_WORDS ||
+        (end - first + ATT_BATCH - 1) / ATT_BATCH * words > ATT_HOLDS)
+        return false;
+    const int32_t *entry = job->k_pos + (size_t)(1 + words) * (size_t)first;
+    for (int64_t cell = first; cell < end; holds += words) {
+        for (int64_t k = 0; k < words; k++) holds[k] = 0;
+        int64_t stop = end - cell < ATT_BATCH ? end : cell + ATT_BATCH;
+        for (; cell < stop; cell++, entry += 1 + words)
+            for (int64_t k = 0; k < words; k++) holds[k] |= (uint32_t)entry[1 + k];
+    }
+    return true;
+}
+
+/* Kv heads [kv_from, kv_to) against the cells of one split. `holds` may be NULL. */
 static void att_few_piece(const tn__attention_job *job, int64_t kv_from, int64_t kv_to, int split, int nth,
-                          float *memory) {
+                          float *memory, const uint32_t *holds) {
     int64_t share = job->heads / job->kv_heads, each = att_group_rows(job), first, end;
     size_t k_next = (size_t)(job->head_k + VL - 1) / VL * VL, v_next = (size_t)(job->head_v + VL - 1) / VL * VL;
     size_t all = (size_t)(each * (kv_to - kv_from)), per_kv = (size_t)each * ATT_BATCH;
@@ -552,8 +598,18 @@ static void att_few_piece(const tn__attention_job *job, int64_t kv_from, int64_t
         total[i] = 0;
     }
     memset(sums, 0, all * v_next * sizeof(float));
-    for (int64_t cell = first; cell < end; cell += ATT_BATCH) {
+    const att_wanted wanted = att_wanted_by(job);
+    for (int64_t at_cell = first; at_cell < end; at_cell += ATT_BATCH) {
+        int64_t cell = at_cell;
         int count = (int)(end - cell < ATT_BATCH ? end - cell : ATT_BATCH);
+        if (holds && wanted.known) {
+            const uint32_t *here = holds + (at_cell - first) / ATT_BATCH * job->k_words;
+            uint32_t hit = 0;
+            for (int k = 0; k < job->k_words; k++) hit |= here[k] & wanted.bits[k];
+            if (!hit) continue;
+        }
+        att_narrow(job, &wanted, &cell, &count);
+        if (count == 0) continue;
         att_summarise(job, cell, count, &block);
         int64_t t_from = job->tokens, t_to = 0;
         for (int64_t t = 0; t < job->tokens; t++) { /* the tokens that see anything here */
@@ -629,7 +685,7 @@ static void att_few(const tn__attention_job *job, int ith, int nth) {
     while (from < to) {
         int64_t split = from / job->kv_heads, kv = from % job->kv_heads;
         int64_t kv_to = kv + (to - from) < job->kv_heads ? kv + (to - from) : job->kv_heads;
-        att_few_piece(job, kv, kv_to, (int)split, nth, memory);
+        att_few_piece(job, kv, kv_to, (int)split, nth, memory, NULL);
         from += kv_to - kv;
     }
 }
@@ -699,6 +755,8 @@ static void att_run(const tn__attention_job *job, int ith, int nth) {
     }
     tn__share(n_parts * job->kv_heads, 1, ith, nth, &from, &to);
     item = 0;
+    uint32_t holds[ATT_HOLDS];
+    bool listed = from < to && att_list_holds(job, holds);
     for (int64_t token = 0; token < job->tokens && item < to; token += n) {
         n = att_together(job, token, &few);
         if (!few) continue;
@@ -706,7 +764,7 @@ static void att_run(const tn__attention_job *job, int ith, int nth) {
         item += job->kv_heads;
         if (kv >= kv_to) continue;
         const tn__attention_job part = att_part(job, token, n);
-        att_few_piece(&part, kv, kv_to, 0, nth, memory);
+        att_few_piece(&part, kv, kv_to, 0, nth, memory, listed ? holds : NULL);
     }
 }
 
