@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char magic[8] = {'T', 'N', '-', 'P', 'L', 'A', 'N', '\n'};
 enum { VERSION = 1, MOST_TENSORS = 1 << 28, MOST_CHUNKS = 1 << 20 };
@@ -96,6 +97,28 @@ static void write_plan(stream *s, const tn_plan *plan, tn_fingerprint print) {
     if (!s->bad) put_word(s, tn__hash_bytes(s->data, s->at, VERSION));
 }
 
+/* Under a temporary name first: a plan is there whole or not at all. */
+static tn_status write_file(const char *path, const unsigned char *data, size_t size) {
+    size_t length = strlen(path) + 32;
+    char *temporary = tn_malloc(length);
+    if (!temporary) return TN_E_NOMEM;
+    snprintf(temporary, length, "%s.%ld.partial", path, (long)getpid());
+    FILE *file = fopen(temporary, "wb");
+    tn_status status = TN_OK;
+    if (!file) {
+        status = tn_fail(TN_E_IO, "%s cannot be made: %s", temporary, strerror(errno));
+    } else {
+        bool written = fwrite(data, 1, size, file) == size;
+        if (fclose(file) != 0 || !written)
+            status = tn_fail(TN_E_IO, "%s cannot be written: %s", path, strerror(errno));
+        else if (rename(temporary, path) != 0)
+            status = tn_fail(TN_E_IO, "%s cannot be renamed to %s: %s", temporary, path, strerror(errno));
+        if (status != TN_OK) unlink(temporary);
+    }
+    tn_free(temporary);
+    return status;
+}
+
 tn_status tn_plan_save(const tn_plan *plan, tn_graph *graph, const char *path) {
     if (!plan || !graph || !path) return tn_fail(TN_E_INVALID, "tn_plan_save: NULL argument");
     if (plan->n_nodes != tn_graph_node_count(graph) || plan->n_leaves != tn_graph_leaf_count(graph))
@@ -106,15 +129,7 @@ tn_status tn_plan_save(const tn_plan *plan, tn_graph *graph, const char *path) {
         tn_free(s.data);
         return TN_E_NOMEM;
     }
-    FILE *file = fopen(path, "wb");
-    tn_status status = TN_OK;
-    if (!file) {
-        status = tn_fail(TN_E_IO, "%s cannot be written: %s", path, strerror(errno));
-    } else {
-        bool written = fwrite(s.data, 1, s.at, file) == s.at;
-        if (fclose(file) != 0 || !written)
-            status = tn_fail(TN_E_IO, "%s cannot be written: %s", path, strerror(errno));
-    }
+    tn_status status = write_file(path, s.data, s.at);
     tn_free(s.data);
     return status;
 }

@@ -34,8 +34,10 @@ cd "$work" || exit 1
 "$tenon" synth big.gguf --shape 15m --type f16 > /dev/null || exit 1
 "$tenon" split big.gguf parts.gguf --max-size 8M > /dev/null || exit 1
 printf 'id,lower,upper,size\n0,0,3,16\n1,2,5,32\n' > items.csv
-echo '[{"role":"user","content":"hi"}]' > messages.json
-echo 'Once upon a time there was a tenon.' > text.txt
+echo '{"messages":[{"role":"user","content":"hi"}]}' > messages.json
+echo '{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}' > template.jinja
+for _ in 1 2 3 4; do echo 'Once upon a time there was a tenon.'; done > text.txt
+for _ in $(seq 2000); do cat text.txt; done > long.txt
 mkdir out
 
 # Every command, as it is used; %O is the file it writes.
@@ -50,10 +52,20 @@ commands=(
     "merge parts-00001-of-*.gguf %O"
     "split model.gguf %O --max-size 16K"
     "synth %O --shape tiny --type q8_0"
+    "plan model.gguf -c 128"
+    "plan model.gguf -c 128 --html %O"
+    "detokenize model.gguf 300 301 302"
+    "render template.jinja messages.json"
+    "embed model.gguf -p hello -c 64"
+    "perplexity model.gguf -f text.txt -c 16"
+    "bench model.gguf -p 16 -n 4 -r 1"
     "devices"
     "help run"
     "version"
 )
+# A Hugging Face folder only comes with the golden data.
+golden=${TENON_GOLDEN:-$here/../../../shared/golden}
+[ ! -d "$golden/hf/llama3-rope" ] || commands+=("convert $golden/hf/llama3-rope %O")
 [ -z "${TENON_FAULT_COMMANDS:-}" ] || mapfile -t commands <<< "$TENON_FAULT_COMMANDS"
 
 # Runs a command with the environment given before it; leaves its exit code in $code.
@@ -100,7 +112,7 @@ part_memory() {
 part_reads() {
     local line
     for line in "${commands[@]}"; do
-        case $line in devices* | run*) continue ;; esac # print speeds and memory, which change by themselves
+        case $line in devices* | run* | bench* | plan* | perplexity*) continue ;; esac # print speeds and memory, which change by themselves
         run_command "$line"
         [ $code = 0 ] || { fail "'$line' without a fault: exit code $code"; continue; }
         cp stdout expected
@@ -153,6 +165,10 @@ part_kill() {
         "merge parts-00001-of-*.gguf %O"
         "logits big.gguf --out %O --tokens $(seq -s, 1 400)"
         "serve big.gguf --port 0"
+        "bench big.gguf -p 512 -n 512 -r 50"
+        "perplexity big.gguf -f long.txt"
+        "embed big.gguf -f long.txt"
+        "plan big.gguf --html %O"
     )
     for line in "${long[@]}"; do
         for signal in INT TERM; do

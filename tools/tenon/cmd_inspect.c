@@ -1,5 +1,6 @@
 /* tenon inspect: what is in a GGUF file. */
 #include "cli.h"
+#include "filework.h"
 #include "show.h"
 #include "tenon/gguf.h"
 #include "term.h"
@@ -279,7 +280,7 @@ static int inspect_tensor(const struct args *args, const tn_gguf *file) {
     tn_status status = convert_tensor(file, t, out, &s);
     if (out && fclose(out) != 0 && status == TN_OK) status = tn_fail(TN_E_IO, "cannot write: %m");
     if (status != TN_OK) {
-        if (path) remove(path);
+        if (path) remove_partial(path);
         return fail_status(status, "%s", path ? path : name);
     }
     char shape[128], bytes[HUMAN_SIZE];

@@ -1,4 +1,5 @@
 /* tenon logits: the logits a model gives for a list of tokens, as raw floats. */
+#include "filework.h"
 #include "text_input.h"
 
 #include "tenon/llm.h"
@@ -77,7 +78,7 @@ static int run(const struct args *args) {
     if (status != TN_OK) code = fail_status(status, "%s", "");
 out:
     if (out && fclose(out) != 0 && !code) code = fail("%s cannot be written", path);
-    if (code && out) remove(path);
+    if (code && out) remove_partial(path);
     tn_session_free(session);
     tn_model_close(model);
     tn_tokens_free(&tokens);

@@ -1,5 +1,6 @@
 /* tenon pack: offsets for things with known lifetimes, from a table. */
 #include "cli.h"
+#include "filework.h"
 #include "tenon/pack.h"
 #include "term.h"
 #include "text_input.h"
@@ -37,7 +38,10 @@ static int write_file(const char *path, const char *text) {
     FILE *file = fopen(path, "w");
     if (!file) return fail("%s cannot be written: %s", path, strerror(errno));
     bool written = fputs(text, file) >= 0;
-    return fclose(file) == 0 && written ? EXIT_OK : fail("%s cannot be written: %s", path, strerror(errno));
+    if (fclose(file) == 0 && written) return EXIT_OK;
+    int code = fail("%s cannot be written: %s", path, strerror(errno));
+    remove_partial(path);
+    return code;
 }
 
 static int write_results(const struct args *args, const tn_pack_table *t, const tn_pack_result *r) {

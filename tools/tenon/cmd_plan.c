@@ -1,5 +1,6 @@
 /* tenon plan: what a model needs on each device, and whether it fits. */
 #include "engine.h"
+#include "filework.h"
 #include "show.h"
 #include "term.h"
 
@@ -141,7 +142,9 @@ static int picture(const struct subject *s, bool prefill, size_t device, char **
 
 static int close_file(FILE *out, const char *path) {
     bool bad = ferror(out);
-    return fclose(out) != 0 || bad ? fail("%s cannot be written", path) : EXIT_OK;
+    if (fclose(out) == 0 && !bad) return EXIT_OK;
+    remove_partial(path);
+    return fail("%s cannot be written", path);
 }
 
 /* One picture: the prefill on the device that needs most. */
@@ -204,6 +207,7 @@ static int write_html(const struct subject *s, const char *path) {
         }
     }
     int closed = close_file(out, path);
+    if (code) remove_partial(path);
     return code ? code : closed;
 }
 

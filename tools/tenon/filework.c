@@ -3,6 +3,9 @@
 #include "cli.h"
 #include "term.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 struct copy_state {
     struct progress bar;
     const char *title;
@@ -25,4 +28,9 @@ int copy_with_progress(const tn_gguf *file, const char *out, const tn_gguf_copy_
     tn_status status = tn_gguf_copy(file, out, &how);
     if (state.started) progress_end(&state.bar);
     return status == TN_OK ? 0 : fail_status(status, "%s", title);
+}
+
+void remove_partial(const char *path) {
+    struct stat info;
+    if (lstat(path, &info) == 0 && S_ISREG(info.st_mode)) unlink(path);
 }
