@@ -114,7 +114,8 @@ uint64_t hash_outputs(const tn_graph *numbering) {
     for (size_t i = 0; i < count_of(numbering); i++) {
         const tn_tensor *t = tensor_of(numbering, i);
         /* A hash of each, so that the order of nodes does not count. */
-        if (t->flags & TN_FLAG_OUTPUT) h += tn__hash_bytes(t->data, tn_nbytes(t), tn_is_contiguous(t)) * (2 * i + 1);
+        if (t->flags & TN_FLAG_OUTPUT)
+            h += tn__hash_bytes(t->data ? t->data : "", tn_nbytes(t), tn_is_contiguous(t)) * (2 * i + 1);
     }
     return h;
 }

@@ -81,7 +81,7 @@ static uint64_t run_bound(const tn_alloc *a, tn_graph *g, const uint16_t *type_o
     for (size_t i = 0; i < tn_graph_node_count(g); i++) {
         run_node(tn_graph_node(g, i));
         for (size_t k = 0; k < count_of(g); k++)
-            if (tn__plan_owns(&plan->slots[k]) && plan->until[k] == i)
+            if (tn__plan_owns(&plan->slots[k]) && plan->slots[k].size && plan->until[k] == i)
                 memset(tensor_of(g, k)->data, 0xff, plan->slots[k].size);
     }
     return hash_outputs(g);
