@@ -428,7 +428,7 @@ tn_status fusion_launch(fusion *f, const launch &whole, profile *p) {
     for (int i = 0; i < f->n; i++) {
         if (f->info[i].done) continue;
         bool ran = false;
-        profile_begin(p, l.stream);
+        if (profile_is_single(p)) profile_begin(p, l.stream);
         TN_TRY(run_norm(f, l, i, &ran));
         if (!ran) TN_TRY(run_group(f, l, i, &ran));
         if (!ran) TN_TRY(run_attention(f, l, i, &ran));
@@ -438,7 +438,7 @@ tn_status fusion_launch(fusion *f, const launch &whole, profile *p) {
             TN_TRY(node_launch(l, f->nodes[i]));
         }
         f->info[i].done = true;
-        profile_end(p, l.stream, f->nodes[i]);
+        if (profile_is_single(p)) profile_end(p, l.stream, f->nodes[i]);
     }
     return TN_OK;
 }

@@ -8,7 +8,7 @@
 #include "backend/cuda/blocks.cuh"
 #include "backend/cuda/unary.cuh"
 
-enum { WARPS = GEMV_TILE / 4, OTHER_WARPS = 4, RING_SPAN = 2048 /* elements of a row in a stage */ };
+enum { WARPS = GEMV_TILE / 4, OTHER_WARPS = 4, RING_WARPS = GEMV_TILE / 2 };
 
 // ---- Activations
 // -----------------------------------------------------------------------------------------------------------
@@ -113,12 +113,12 @@ struct unit_q4_0_planar {
         q[1] = more ? quants[32] : make_uint4(0, 0, 0, 0);
         d[1] = more ? __half2float(scales[32]) : 0;
     }
-    enum { STAGE = 1024 + 128, RING = 8 };
+    enum { ROW = 1024 + 128, RING = 3 };
     __device__ static void fetch(char *stage, const char *row, int step, int k, uint64_t *full) {
         bulk(stage, row + 1024 * (int64_t)step, 1024, full);
         bulk(stage + 1024, row + k / 2 + 128 * step, 128, full);
     }
-    __device__ void take(const char *stage, int, int lane) {
+    __device__ void take(const char *stage, int lane) {
         take((const uint4 *)stage + lane, (const __half *)(stage + 1024) + lane, true);
     }
     __device__ float dot(const activations &in, int c, int k, int step, int lane) const {
@@ -145,49 +145,39 @@ struct unit_q4_0_planar {
 };
 
 struct unit_q8_0_planar {
-    enum { SPAN = 2 * 32 * 32 };
-    int4 q[2][2];
-    float d[2];
+    enum { SPAN = 32 * 32 };
+    int4 q[2];
+    float d;
     __device__ static bool covers(int step, int lane, int k) { return step * SPAN + 32 * lane < k; }
     __device__ void load(const char *row, int step, int lane, int k) {
-        int u = 64 * step + lane;
-        take((const int4 *)row + 2 * u, (const __half *)(row + k) + u, 32 * (u + 32) < k);
+        int u = 32 * step + lane;
+        q[0] = ((const int4 *)row)[2 * u];
+        q[1] = ((const int4 *)row)[2 * u + 1];
+        d = __half2float(((const __half *)(row + k))[u]);
     }
-    __device__ void take(const int4 *quants, const __half *scales, bool more) {
-        q[0][0] = quants[0];
-        q[0][1] = quants[1];
-        d[0] = __half2float(scales[0]);
-        q[1][0] = more ? quants[64] : make_int4(0, 0, 0, 0);
-        q[1][1] = more ? quants[65] : make_int4(0, 0, 0, 0);
-        d[1] = more ? __half2float(scales[32]) : 0;
+    enum { ROW = 1024 + 64, RING = 3 };
+    __device__ static void fetch(char *to, const char *row, int step, int k, uint64_t *full) {
+        bulk(to, row + 1024 * (int64_t)step, 1024, full);
+        bulk(to + 1024, row + k + 64 * step, 64, full);
     }
-    enum { STAGE = 2048 + 128, RING = 4 };
-    __device__ static void fetch(char *stage, const char *row, int step, int k, uint64_t *full) {
-        bulk(stage, row + 2048 * (int64_t)step, 2048, full);
-        bulk(stage + 2048, row + k + 128 * step, 128, full);
-    }
-    __device__ void take(const char *stage, int, int lane) {
-        take((const int4 *)stage + 2 * lane, (const __half *)(stage + 2048) + lane, true);
+    __device__ void take(const char *from, int lane) {
+        q[0] = ((const int4 *)from)[2 * lane];
+        q[1] = ((const int4 *)from)[2 * lane + 1];
+        d = __half2float(((const __half *)(from + 1024))[lane]);
     }
     __device__ float dot(const activations &in, int c, int k, int step, int lane) const {
-        float sum = 0;
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            int u = 64 * step + 32 * i + lane;
-            if (i == 1 && 32 * u >= k) break;
-            const int4 *v = (const int4 *)(in.q + (int64_t)c * k + 32 * u);
-            int4 x = v[0], y = v[1];
-            int dot = __dp4a(q[i][0].x, x.x, 0);
-            dot = __dp4a(q[i][0].y, x.y, dot);
-            dot = __dp4a(q[i][0].z, x.z, dot);
-            dot = __dp4a(q[i][0].w, x.w, dot);
-            dot = __dp4a(q[i][1].x, y.x, dot);
-            dot = __dp4a(q[i][1].y, y.y, dot);
-            dot = __dp4a(q[i][1].z, y.z, dot);
-            dot = __dp4a(q[i][1].w, y.w, dot);
-            sum += d[i] * in.scale[c * (k / 32) + u] * (float)dot;
-        }
-        return sum;
+        int u = 32 * step + lane;
+        const int4 *v = (const int4 *)(in.q + (int64_t)c * k + 32 * u);
+        int4 x = v[0], y = v[1];
+        int dot = __dp4a(q[0].x, x.x, 0);
+        dot = __dp4a(q[0].y, x.y, dot);
+        dot = __dp4a(q[0].z, x.z, dot);
+        dot = __dp4a(q[0].w, x.w, dot);
+        dot = __dp4a(q[1].x, y.x, dot);
+        dot = __dp4a(q[1].y, y.y, dot);
+        dot = __dp4a(q[1].z, y.z, dot);
+        dot = __dp4a(q[1].w, y.w, dot);
+        return d * in.scale[c * (k / 32) + u] * (float)dot;
     }
 };
 
@@ -201,11 +191,11 @@ struct unit_q4_K {
         int u = 32 * step + lane;
         take_from(row + 144 * (u / 4), u % 4);
     }
-    enum { STAGE = 8 * 144, RING = 8 };
+    enum { ROW = 8 * 144, RING = 3 };
     __device__ static void fetch(char *stage, const char *row, int step, int, uint64_t *full) {
-        bulk(stage, row + STAGE * (int64_t)step, STAGE, full);
+        bulk(stage, row + ROW * (int64_t)step, ROW, full);
     }
-    __device__ void take(const char *stage, int, int lane) { take_from(stage + 144 * (lane / 4), lane % 4); }
+    __device__ void take(const char *stage, int lane) { take_from(stage + 144 * (lane / 4), lane % 4); }
     __device__ void take_from(const char *block, int pair) {
         q[0] = *(const uint4 *)(block + 16 + 32 * pair);
         q[1] = *(const uint4 *)(block + 32 + 32 * pair);
@@ -261,7 +251,7 @@ struct unit_q6_K_planar {
                   (const int8_t *)row + 192 * (int64_t)blocks + 16 * block,
                   (const __half *)(row + 208 * (int64_t)blocks) + block, u);
     }
-    enum { STAGE = 1024 + 512 + 128 + 16, RING = 4 };
+    enum { ROW = 1024 + 512 + 128 + 16, RING = 2 };
     __device__ static void fetch(char *stage, const char *row, int step, int k, uint64_t *full) {
         int64_t blocks = k / 256;
         bulk(stage, row + 1024 * (int64_t)step, 1024, full);
@@ -269,7 +259,7 @@ struct unit_q6_K_planar {
         bulk(stage + 1536, row + 192 * blocks + 128 * step, 128, full);
         bulk(stage + 1664, row + 208 * blocks + 16 * step, 16, full);
     }
-    __device__ void take(const char *stage, int, int lane) {
+    __device__ void take(const char *stage, int lane) {
         int block = lane / 4;
         take_from(stage + 128 * block, stage + 1024 + 64 * block, (const int8_t *)stage + 1536 + 16 * block,
                   (const __half *)(stage + 1664) + block, lane);
@@ -320,12 +310,12 @@ template <bool BF16> struct unit_half {
         raw[0] = p[0];
         raw[1] = step * SPAN + 256 + 8 * lane < k ? p[32] : make_uint4(0, 0, 0, 0);
     }
-    enum { STAGE = 4096, RING = 2 };
+    enum { ROW = 1024, RING = 3 };
     __device__ static void fetch(char *stage, const char *row, int step, int, uint64_t *full) {
-        bulk(stage, row + STAGE * (int64_t)step, STAGE, full);
+        bulk(stage, row + ROW * (int64_t)step, ROW, full);
     }
-    __device__ void take(const char *stage, int part, int lane) {
-        const uint4 *p = (const uint4 *)stage + 64 * part + lane;
+    __device__ void take(const char *stage, int lane) {
+        const uint4 *p = (const uint4 *)stage + lane;
         raw[0] = p[0];
         raw[1] = p[32];
     }
@@ -358,24 +348,26 @@ template <bool BF16> struct unit_half {
 struct early_reads {
     float residual, weight, norm;
 };
+template <int COLUMNS> __device__ static float read_norm(const gemv_job &j) {
+    int c = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (!j.in.squares || c >= j.columns) return 1;
+    float sum = 0;
+    for (int i = lane; i < j.k / 32; i += 32) sum += j.in.squares[c * (j.k / 32) + i];
+    return rsqrtf(warp_sum(sum) / (float)j.k + j.in.eps);
+}
 template <int COLUMNS> __device__ static early_reads read_early(const gemv_job &j, const gemv_matrix &m, int tile) {
     early_reads e = {0, 1, 1};
     int c = threadIdx.x / 32, lane = threadIdx.x % 32, row = tile * GEMV_TILE + lane;
-    if (c >= COLUMNS) return e;
+    if (c >= j.columns) return e;
     if (j.finish == GEMV_ADD && row < m.rows) e.residual = j.residual[c * j.residual_row + row];
     if (j.next.weight) e.weight = j.next.weight[row];
-    if (j.in.squares) {
-        float sum = 0;
-        for (int i = lane; i < j.k / 32; i += 32) sum += j.in.squares[c * (j.k / 32) + i];
-        e.norm = rsqrtf(warp_sum(sum) / (float)j.k + j.in.eps);
-    }
     return e;
 }
 template <int COLUMNS>
 __device__ static void finish_tile(const gemv_job &j, const gemv_matrix &m, int tile,
                                    const float (&results)[2][GEMV_TILE][COLUMNS], const early_reads &early) {
     int c = threadIdx.x / 32, lane = threadIdx.x % 32, row = tile * GEMV_TILE + lane;
-    if (c >= COLUMNS) return;
+    if (c >= j.columns) return;
     float value = results[0][lane][c] * early.norm;
     if (j.finish == GEMV_GLU) value = gated(j.glu, value, results[1][lane][c] * early.norm, j.glu_params);
     value += early.residual;
@@ -408,6 +400,7 @@ template <typename U, int COLUMNS> __global__ static void __launch_bounds__(WARP
     }
     grid_wait();
     early_reads early = read_early<COLUMNS>(j, m, tile);
+    early.norm = read_norm<COLUMNS>(j);
     for (int pass = 0; pass < passes; pass++) {
         float sum[2][COLUMNS] = {};
         for (int s = 0; s < steps; s++) {
@@ -424,6 +417,7 @@ template <typename U, int COLUMNS> __global__ static void __launch_bounds__(WARP
             if (U::covers(s, lane, j.k))
 #pragma unroll
                 for (int c = 0; c < COLUMNS; c++) {
+                    if (COLUMNS > 2 && c >= j.columns) break;
                     sum[0][c] += now[0].dot(j.in, c, j.k, s, lane);
                     sum[1][c] += now[1].dot(j.in, c, j.k, s, lane);
                 }
@@ -441,102 +435,116 @@ template <typename U, int COLUMNS> __global__ static void __launch_bounds__(WARP
     finish_tile<COLUMNS>(j, m, tile, results, early);
 }
 
-// The same with weights streamed through shared memory: each warp has a ring of stages, a stage holds 2,048 elements
-// of a row. The ring is filled before the wait, so memory is busy while the launch before this one ends.
-template <typename U, int COLUMNS> __global__ static void __launch_bounds__(WARPS * 32) gemv_ring_kernel(gemv_job j) {
+// The same with weights streamed through shared memory: a block stays and takes tile after tile, a warp two rows of each.
+// Each warp has a ring of stages that hold one step of its two rows; it runs ahead over the end of a tile, and is filled
+// before the wait, so that memory is busy while the launch before this one ends.
+struct ring_place {
+    int tile, pass, step;
+    __device__ void advance(int passes, int steps, int stride) {
+        if (++step < steps) return;
+        step = 0;
+        if (++pass < passes) return;
+        pass = 0;
+        tile += stride;
+    }
+};
+
+template <typename U, int COLUMNS>
+__global__ static void __launch_bounds__(RING_WARPS * 32, COLUMNS <= 2 ? 2 : 1) gemv_ring_kernel(gemv_job j) {
 #if __CUDA_ARCH__ >= 900
-    enum { PARTS = RING_SPAN / U::SPAN };
     extern __shared__ __align__(128) char rings[];
-    __shared__ float results[2][GEMV_TILE][COLUMNS];
-    __shared__ __align__(8) uint64_t barriers[WARPS][U::RING];
+    __shared__ float results[2][2][GEMV_TILE][COLUMNS]; // of this tile and the one before
+    __shared__ __align__(8) uint64_t barriers[RING_WARPS][U::RING];
     grid_next();
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = (int)blockIdx.x;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, stride = (int)gridDim.x;
     bool glu = j.finish == GEMV_GLU;
-    gemv_matrix m = j.m[0];
-    if (!glu && j.n > 1 && block >= j.m[1].first_block) m = j.m[1];
-    if (!glu && j.n > 2 && block >= j.m[2].first_block) m = j.m[2];
-    int tile = block - m.first_block, first_row = tile * GEMV_TILE + 4 * warp;
-    int steps = j.k / RING_SPAN, items = (glu ? 8 : 4) * steps; // a row's step each, two rows in turn
-    char *ring = rings + (size_t)warp * U::RING * U::STAGE;
+    int steps = j.k / U::SPAN, passes = glu ? 2 : 1;
+    char *ring = rings + (size_t)warp * U::RING * 2 * U::ROW;
     uint64_t *full = barriers[warp];
-    auto fetch = [&](int item) {
-        int row = item / (2 * steps) * 2 + item % 2, step = item / 2 % steps;
-        const char *w = row < 4 ? m.w : j.m[1].w;
-        int stage = item % U::RING;
-        barrier_expect(&full[stage], U::STAGE);
-        U::fetch(ring + stage * U::STAGE, w + (int64_t)min(first_row + row % 4, m.rows - 1) * m.row_bytes, step, j.k,
-                 &full[stage]);
+    auto matrix_at = [&](int tile) {
+        return glu || j.n == 1 || tile < j.m[1].first_block ? 0 : j.n == 2 || tile < j.m[2].first_block ? 1 : 2;
+    };
+    ring_place ahead = {(int)blockIdx.x, 0, 0};
+    int ahead_stage = 0;
+    auto fetch = [&]() { // by one lane
+        int part = matrix_at(ahead.tile);
+        const gemv_matrix &m = part == 0 ? j.m[0] : part == 1 ? j.m[1] : j.m[2];
+        const char *w = ahead.pass ? j.m[1].w : m.w;
+        int row = (ahead.tile - m.first_block) * GEMV_TILE + 2 * warp;
+        char *to = ring + ahead_stage * 2 * U::ROW;
+        barrier_expect(&full[ahead_stage], 2 * U::ROW);
+        U::fetch(to, w + (int64_t)min(row, m.rows - 1) * m.row_bytes, ahead.step, j.k, &full[ahead_stage]);
+        U::fetch(to + U::ROW, w + (int64_t)min(row + 1, m.rows - 1) * m.row_bytes, ahead.step, j.k, &full[ahead_stage]);
+        ahead.advance(passes, steps, stride);
+        if (++ahead_stage == U::RING) ahead_stage = 0;
     };
     if (lane == 0) {
         for (int i = 0; i < U::RING; i++) barrier_init(&full[i]);
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-        for (int i = 0; i < U::RING && i < items; i++) fetch(i);
+        for (int i = 0; i < U::RING && ahead.tile < j.tiles; i++) fetch();
     }
     __syncwarp();
     grid_wait();
-    early_reads early = read_early<COLUMNS>(j, m, tile);
-    float sum[2][COLUMNS] = {};
-    for (int item = 0; item < items; item += 2) {
-        int stage = item % U::RING, step = item / 2 % steps;
-        uint32_t parity = (uint32_t)(item / U::RING) & 1;
-        barrier_wait(&full[stage], parity);
-        barrier_wait(&full[stage + 1], parity);
-        const char *a = ring + stage * U::STAGE, *b = a + U::STAGE;
+    float norm = read_norm<COLUMNS>(j);
+    int stage = 0, buffer = 0;
+    uint32_t parity = 0;
+    for (int tile = (int)blockIdx.x; tile < j.tiles; tile += stride, buffer ^= 1) {
+        int part = matrix_at(tile);
+        const gemv_matrix &m = part == 0 ? j.m[0] : part == 1 ? j.m[1] : j.m[2];
+        early_reads early = read_early<COLUMNS>(j, m, tile - m.first_block);
+        early.norm = norm;
+        for (int pass = 0; pass < passes; pass++) {
+            float sum[2][COLUMNS] = {};
+            for (int step = 0; step < steps; step++) {
+                const char *at = ring + stage * 2 * U::ROW;
+                barrier_wait(&full[stage], parity);
+                U now[2];
+                now[0].take(at, lane);
+                now[1].take(at + U::ROW, lane);
+                __syncwarp();
+                if (lane == 0 && ahead.tile < j.tiles) fetch();
 #pragma unroll
-        for (int part = 0; part < PARTS; part++) {
-            U now[2];
-            now[0].take(a, part, lane);
-            now[1].take(b, part, lane);
-#pragma unroll
-            for (int c = 0; c < COLUMNS; c++) {
-                sum[0][c] += now[0].dot(j.in, c, j.k, PARTS * step + part, lane);
-                sum[1][c] += now[1].dot(j.in, c, j.k, PARTS * step + part, lane);
+                for (int c = 0; c < COLUMNS; c++) {
+                    if (COLUMNS > 2 && c >= j.columns) break;
+                    sum[0][c] += now[0].dot(j.in, c, j.k, step, lane);
+                    sum[1][c] += now[1].dot(j.in, c, j.k, step, lane);
+                }
+                if (++stage == U::RING) {
+                    stage = 0;
+                    parity ^= 1;
+                }
             }
-        }
-        __syncwarp();
-        if (lane == 0 && item + U::RING < items) {
-            fetch(item + U::RING);
-            fetch(item + U::RING + 1);
-        }
-        if (step == steps - 1) {
-            int row = item / (2 * steps) * 2;
 #pragma unroll
             for (int c = 0; c < COLUMNS; c++) {
                 float x = warp_sum(sum[0][c]), y = warp_sum(sum[1][c]);
                 if (lane == 0) {
-                    results[row / 4][4 * warp + row % 4][c] = x;
-                    results[row / 4][4 * warp + row % 4 + 1][c] = y;
+                    results[buffer][pass][2 * warp][c] = x;
+                    results[buffer][pass][2 * warp + 1][c] = y;
                 }
-                sum[0][c] = sum[1][c] = 0;
             }
         }
+        __syncthreads();
+        finish_tile<COLUMNS>(j, m, tile - m.first_block, results[buffer], early);
     }
-    __syncthreads();
-    finish_tile<COLUMNS>(j, m, tile, results, early);
 #endif
 }
 
-template <typename U, int COLUMNS> static tn_status run_both(const launch &l, const gemv_job &job) {
-    const gemv_matrix &last = job.m[job.finish == GEMV_GLU ? 0 : job.n - 1];
-    dim3 grid((unsigned)last.first_block + blocks_for(last.rows, GEMV_TILE));
-    if (l.device->properties.major < 9 || job.k % RING_SPAN)
-        return launch_early(l, "gemv", gemv_kernel<U, COLUMNS>, grid, WARPS * 32, 0, job);
-    size_t bytes = (size_t)WARPS * U::RING * U::STAGE;
+template <typename U, int COLUMNS> static tn_status run_columns(const launch &l, const gemv_job &job) {
+    bool ring = l.device->properties.major >= 9 && job.k % U::SPAN == 0;
+    if (!ring) return launch_early(l, "gemv", gemv_kernel<U, COLUMNS>, dim3((unsigned)job.tiles), WARPS * 32, 0, job);
+    size_t bytes = (size_t)RING_WARPS * U::RING * 2 * U::ROW;
+    unsigned most = (unsigned)l.device->properties.multiProcessorCount,
+             blocks = (unsigned)job.tiles < most ? (unsigned)job.tiles : most;
     CUDA_TRY(
         cudaFuncSetAttribute(gemv_ring_kernel<U, COLUMNS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-    return launch_early(l, "gemv", gemv_ring_kernel<U, COLUMNS>, grid, WARPS * 32, bytes, job);
+    return launch_early(l, "gemv", gemv_ring_kernel<U, COLUMNS>, dim3(blocks), RING_WARPS * 32, bytes, job);
 }
-template <typename U> static tn_status run_kind(const launch &l, const gemv_job &job, int columns) {
-    switch (columns) {
-    case 1: return run_both<U, 1>(l, job);
-    case 2: return run_both<U, 2>(l, job);
-    case 3: return run_both<U, 3>(l, job);
-    case 4: return run_both<U, 4>(l, job);
-    case 5: return run_both<U, 5>(l, job);
-    case 6: return run_both<U, 6>(l, job);
-    case 7: return run_both<U, 7>(l, job);
-    default: return run_both<U, 8>(l, job);
-    }
+
+template <typename U> static tn_status run_kind(const launch &l, const gemv_job &job) {
+    return job.columns == 1   ? run_columns<U, 1>(l, job)
+           : job.columns == 2 ? run_columns<U, 2>(l, job)
+           : job.columns <= 4 ? run_columns<U, 4>(l, job)
+                              : run_columns<U, 8>(l, job);
 }
 
 tn_status gemv_run(const launch &l, const gemv_job &job, int columns) {
@@ -544,15 +552,17 @@ tn_status gemv_run(const launch &l, const gemv_job &job, int columns) {
     int blocks = 0;
     for (int i = 0; i < j.n; i++) {
         j.m[i].first_block = j.finish == GEMV_GLU ? 0 : blocks;
-        blocks += (int)blocks_for(j.m[i].rows, GEMV_TILE);
+        if (j.finish != GEMV_GLU || i == 0) blocks += (int)blocks_for(j.m[i].rows, GEMV_TILE);
     }
+    j.tiles = blocks;
+    j.columns = columns;
     switch (j.kind) {
-    case TN_F16: return run_kind<unit_half<false>>(l, j, columns);
-    case TN_BF16: return run_kind<unit_half<true>>(l, j, columns);
-    case TN_Q4_0 | PLANAR: return run_kind<unit_q4_0_planar>(l, j, columns);
-    case TN_Q8_0 | PLANAR: return run_kind<unit_q8_0_planar>(l, j, columns);
-    case TN_Q6_K | PLANAR: return run_kind<unit_q6_K_planar>(l, j, columns);
-    case TN_Q4_K: return run_kind<unit_q4_K>(l, j, columns);
+    case TN_F16: return run_kind<unit_half<false>>(l, j);
+    case TN_BF16: return run_kind<unit_half<true>>(l, j);
+    case TN_Q4_0 | PLANAR: return run_kind<unit_q4_0_planar>(l, j);
+    case TN_Q8_0 | PLANAR: return run_kind<unit_q8_0_planar>(l, j);
+    case TN_Q6_K | PLANAR: return run_kind<unit_q6_K_planar>(l, j);
+    case TN_Q4_K: return run_kind<unit_q4_K>(l, j);
     default: return tn_fail(TN_E_INTERNAL, "gemv with weights of kind %d", j.kind);
     }
 }

@@ -44,6 +44,7 @@ enum gemv_finish { GEMV_STORE, GEMV_ADD, GEMV_GLU };
 struct gemv_job {
     gemv_matrix m[3]; // all of one kind
     int n, k, kind;
+    int tiles, columns; // filled by gemv_run
     activations in;
     int finish;
     const float *residual; // GEMV_ADD

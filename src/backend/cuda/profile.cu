@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 struct profile {
+    bool single;
     cudaEvent_t begin, end;
     double ms[2][TN_OP_COUNT]; // by op: few columns, many columns
     long count[2][TN_OP_COUNT];
@@ -11,9 +12,10 @@ struct profile {
 
 profile *profile_new(void) {
     const char *wanted = getenv("TENON_CUDA_PROFILE");
-    if (!wanted || strcmp(wanted, "1") != 0) return NULL;
+    if (!wanted || (strcmp(wanted, "1") != 0 && strcmp(wanted, "2") != 0)) return NULL;
     profile *p = (profile *)tn_calloc(1, sizeof *p);
     if (!p) return NULL;
+    p->single = *wanted == '1';
     if (cudaEventCreate(&p->begin) != cudaSuccess || cudaEventCreate(&p->end) != cudaSuccess) {
         profile_free(p);
         return NULL;
@@ -37,6 +39,7 @@ void profile_free(profile *p) {
     if (p->end) cudaEventDestroy(p->end);
     tn_free(p);
 }
+bool profile_is_single(const profile *p) { return p && p->single; }
 void profile_begin(profile *p, cudaStream_t stream) {
     if (p) cudaEventRecord(p->begin, stream);
 }

@@ -153,7 +153,7 @@ static tn_status program_run(tn_program *program, tn_buffer *scratch) {
         return tn_fail(TN_E_STATE, "the program needs %zu bytes of scratch", p->base.scratch);
     CUDA_TRY(cudaSetDevice(s->device->ordinal));
     if (p->graph && p->scratch != base) program_moved(program);
-    if (!p->graph && p->runs >= 1 && !s->profile) {
+    if (!p->graph && p->runs >= 1 && !profile_is_single(s->profile)) {
         CUDA_TRY(cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeThreadLocal));
         tn_status status = launch_nodes(p, s, base);
         cudaGraph_t graph = NULL;
@@ -170,7 +170,9 @@ static tn_status program_run(tn_program *program, tn_buffer *scratch) {
     }
     p->runs++;
     if (p->graph) {
+        if (s->profile) profile_begin(s->profile, s->stream);
         CUDA_TRY(cudaGraphLaunch(p->graph, s->stream));
+        if (s->profile) profile_end(s->profile, s->stream, p->nodes[0]);
         return TN_OK;
     }
     return launch_nodes(p, s, base);
