@@ -8,7 +8,7 @@ enum {
     CELLS = 256 /* a tile of scores */,
     MAX_GROUP = 8,
     MAX_TOKENS = 8,
-    LEAST = 32 /* cells a block */
+    LEAST = 128 /* cells a block */
 };
 
 struct decode_job {
@@ -21,7 +21,7 @@ struct decode_job {
     const int32_t *positions;
     const float *factors;
     float freq_scale, ext_factor, attn_factor, corr_low, corr_high;
-    double frequency[64];
+    double octave; // log2 of a pair's frequency, by its number
     // New rows, when rows is set.
     const int32_t *rows;
     const char *new_k, *new_v;
@@ -36,7 +36,7 @@ struct decode_job {
 __device__ static void angles(const decode_job &d, int position, float2 *turn) {
     int pair = threadIdx.x;
     if (pair < d.dims / 2) {
-        double theta = (double)position * d.frequency[pair];
+        double theta = (double)position * exp2(pair * d.octave);
         if (d.factors) theta /= d.factors[pair];
         double angle = d.freq_scale * theta;
         float magnitude = d.attn_factor;
@@ -47,7 +47,7 @@ __device__ static void angles(const decode_job &d, int position, float2 *turn) {
             magnitude *= 1 + 0.1f * logf(1 / d.freq_scale);
         }
         float s, c;
-        sincosf((float)(angle - 6.283185307179586476925 * rint(angle / 6.283185307179586476925)), &s, &c);
+        sincosf((float)(angle - 6.283185307179586476925 * rint(angle * 0.15915494309189533577)), &s, &c);
         turn[pair] = make_float2(c * magnitude, s * magnitude);
     }
     __syncthreads();
@@ -93,6 +93,7 @@ template <int SIZE, int GROUP> __global__ static void __launch_bounds__(THREADS)
     __shared__ __align__(16) float meet[WARPS][GROUP][SIZE];
     __shared__ float highs[GROUP], totals[GROUP], keeps[GROUP];
     __shared__ float2 turn[SIZE / 2];
+    __shared__ int seen[CELLS]; // a cell's position, or -1 when the query does not see it
     __shared__ bool last;
     const attention_job &j = d.a;
     int kv = blockIdx.x, split = blockIdx.y, token = blockIdx.z, group = j.heads / j.kv_heads;
@@ -109,6 +110,11 @@ template <int SIZE, int GROUP> __global__ static void __launch_bounds__(THREADS)
     int begin = first + split * span, stop = min(end, begin + span);
     viewer me = viewer_of(j, token);
     int new_row = d.rows && j.tokens == 1 ? d.rows[0] : -1;
+    auto look = [&](int tile) { // a thread per cell
+        int cell = tile + threadIdx.x, position = 0;
+        if (threadIdx.x < CELLS) seen[threadIdx.x] = cell < stop && sees(j, me, cell, &position) ? position : -1;
+    };
+    look(begin);
     if (d.dims) angles(d, d.positions[token], turn);
     if (threadIdx.x < GROUP) {
         highs[threadIdx.x] = -INFINITY;
@@ -147,17 +153,21 @@ template <int SIZE, int GROUP> __global__ static void __launch_bounds__(THREADS)
     float acc[GROUP][8] = {};
     for (int tile = begin; tile < stop; tile += CELLS) {
         int cells = min((int)CELLS, stop - tile);
+        if (tile > begin) {
+            look(tile);
+            __syncthreads();
+        }
         // Scores: eight lanes per cell.
         int part = threadIdx.x % 8;
 #pragma unroll 4
         for (int c = threadIdx.x / 8; c < (cells + THREADS / 8 - 1) / (THREADS / 8) * (THREADS / 8);
              c += THREADS / 8) {
-            int cell = min(tile + c, stop - 1), position = 0;
+            int cell = min(tile + c, stop - 1), position = seen[min(c, CELLS - 1)];
             const char *k = j.k + kv * j.k1 + (int64_t)cell * j.k2;
             uint4 raw[SIZE / 64];
 #pragma unroll
             for (int i = 0; i < SIZE / 64; i++) raw[i] = *(const uint4 *)(k + 2 * (64 * i + 8 * part));
-            bool visible = c < cells && sees(j, me, cell, &position);
+            bool visible = c < cells && position >= 0;
             float dot[GROUP] = {};
 #pragma unroll
             for (int i = 0; i < SIZE / 64; i++) {
@@ -364,7 +374,7 @@ tn_status launch_decode(const launch &l, const tn_tensor *t, const decode_extras
         d.ext_factor = p.ext_factor;
         d.attn_factor = p.attn_factor;
         rope_blend(p, &d.corr_low, &d.corr_high);
-        for (int i = 0; i < p.dims / 2; i++) d.frequency[i] = pow((double)p.base, -2.0 * i / p.dims);
+        d.octave = -2.0 / p.dims * log2((double)p.base);
     }
     if (extras.store_k) {
         const tn_tensor *k = extras.store_k->src[1], *v = extras.store_v->src[1];

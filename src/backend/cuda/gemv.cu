@@ -113,7 +113,7 @@ struct unit_q4_0_planar {
         q[1] = more ? quants[32] : make_uint4(0, 0, 0, 0);
         d[1] = more ? __half2float(scales[32]) : 0;
     }
-    enum { ROW = 1024 + 128, RING = 3 };
+    enum { ROW = 1024 + 128, RING = 2 };
     __device__ static void fetch(char *stage, const char *row, int step, int k, uint64_t *full) {
         bulk(stage, row + 1024 * (int64_t)step, 1024, full);
         bulk(stage + 1024, row + k / 2 + 128 * step, 128, full);
@@ -155,7 +155,7 @@ struct unit_q8_0_planar {
         q[1] = ((const int4 *)row)[2 * u + 1];
         d = __half2float(((const __half *)(row + k))[u]);
     }
-    enum { ROW = 1024 + 64, RING = 3 };
+    enum { ROW = 1024 + 64, RING = 2 };
     __device__ static void fetch(char *to, const char *row, int step, int k, uint64_t *full) {
         bulk(to, row + 1024 * (int64_t)step, 1024, full);
         bulk(to + 1024, row + k + 64 * step, 64, full);
@@ -191,7 +191,7 @@ struct unit_q4_K {
         int u = 32 * step + lane;
         take_from(row + 144 * (u / 4), u % 4);
     }
-    enum { ROW = 8 * 144, RING = 3 };
+    enum { ROW = 8 * 144, RING = 2 };
     __device__ static void fetch(char *stage, const char *row, int step, int, uint64_t *full) {
         bulk(stage, row + ROW * (int64_t)step, ROW, full);
     }
@@ -310,7 +310,7 @@ template <bool BF16> struct unit_half {
         raw[0] = p[0];
         raw[1] = step * SPAN + 256 + 8 * lane < k ? p[32] : make_uint4(0, 0, 0, 0);
     }
-    enum { ROW = 1024, RING = 3 };
+    enum { ROW = 1024, RING = 2 };
     __device__ static void fetch(char *stage, const char *row, int step, int, uint64_t *full) {
         bulk(stage, row + ROW * (int64_t)step, ROW, full);
     }
@@ -435,57 +435,94 @@ template <typename U, int COLUMNS> __global__ static void __launch_bounds__(WARP
     finish_tile<COLUMNS>(j, m, tile, results, early);
 }
 
-// The same with weights streamed through shared memory: a block stays and takes tile after tile, a warp two rows of each.
-// Each warp has a ring of stages that hold one step of its two rows; it runs ahead over the end of a tile, and is filled
-// before the wait, so that memory is busy while the launch before this one ends.
-struct ring_place {
-    int tile, pass, step;
-    __device__ void advance(int passes, int steps, int stride) {
-        if (++step < steps) return;
-        step = 0;
-        if (++pass < passes) return;
-        pass = 0;
-        tile += stride;
+// The same with weights streamed through shared memory: a block stays and takes tile after tile, a warp two rows of
+// each. Each warp has a ring of stages that hold one step of its two rows; it runs ahead over the end of a tile, and
+// is filled before the wait, so that memory is busy while the launch before this one ends. Where there are few tiles,
+// a block has twice the warps, and two of them share the steps of a pair of rows.
+__host__ __device__ static inline size_t near_bytes(const gemv_job &j) {
+    return (size_t)j.columns * (j.in.q ? (size_t)j.k + (size_t)j.k / 4 : (size_t)j.k * 4);
+}
+__device__ static void copy_near(void *to, const void *from, int bytes) {
+    for (int i = 16 * threadIdx.x; i < bytes; i += 16 * blockDim.x)
+        *(uint4 *)((char *)to + i) = *(const uint4 *)((const char *)from + i);
+}
+// By all threads. Rows of 512 elements and more: every part is a multiple of 16 bytes.
+__device__ static activations bring_near(const gemv_job &j, char *at) {
+    activations in = j.in;
+    if (in.q) {
+        int n = j.columns * j.k, groups = n / 32 * 4;
+        copy_near(at, in.q, n);
+        copy_near(at + n, in.scale, groups);
+        copy_near(at + n + groups, in.sums, groups);
+        in.q = (int8_t *)at;
+        in.scale = (float *)(at + n);
+        in.sums = (short2 *)(at + n + groups);
+    } else {
+        for (int c = 0; c < j.columns; c++) copy_near((float *)at + c * j.k, in.y + c * in.stride, 4 * j.k);
+        in.y = (const float *)at;
+        in.stride = j.k;
     }
-};
+    __syncthreads();
+    return in;
+}
 
 template <typename U, int COLUMNS>
-__global__ static void __launch_bounds__(RING_WARPS * 32, COLUMNS <= 2 ? 2 : 1) gemv_ring_kernel(gemv_job j) {
+__global__ static void __launch_bounds__(COLUMNS <= 2 ? 2 * RING_WARPS * 32 : RING_WARPS * 32, 1)
+    gemv_ring_kernel(gemv_job j) {
 #if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) char rings[];
-    __shared__ float results[2][2][GEMV_TILE][COLUMNS]; // of this tile and the one before
-    __shared__ __align__(8) uint64_t barriers[RING_WARPS][U::RING];
+    __shared__ float results[2][2][2][GEMV_TILE][COLUMNS]; // of this tile and the one before; shares; passes
+    __shared__ __align__(8) uint64_t barriers[2 * RING_WARPS][U::RING];
     grid_next();
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, stride = (int)gridDim.x;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, stride = (int)gridDim.x, warps = (int)blockDim.x / 32;
+    int share = warp / RING_WARPS, pair = 2 * (warp % RING_WARPS);
     bool glu = j.finish == GEMV_GLU;
-    int steps = j.k / U::SPAN, passes = glu ? 2 : 1;
+    int passes = glu ? 2 : 1, steps = j.k / U::SPAN, half = warps > RING_WARPS ? (steps + 1) / 2 : steps,
+        first_step = share * half, end_step = min(steps, first_step + half);
     char *ring = rings + (size_t)warp * U::RING * 2 * U::ROW;
     uint64_t *full = barriers[warp];
     auto matrix_at = [&](int tile) {
         return glu || j.n == 1 || tile < j.m[1].first_block ? 0 : j.n == 2 || tile < j.m[2].first_block ? 1 : 2;
     };
-    ring_place ahead = {(int)blockIdx.x, 0, 0};
-    int ahead_stage = 0;
-    auto fetch = [&]() { // by one lane
-        int part = matrix_at(ahead.tile);
+    // What is fetched next, by one lane.
+    int ahead_tile = (int)blockIdx.x, ahead_pass = 0, ahead_step = first_step, ahead_stage = 0;
+    const char *row0 = NULL, *row1 = NULL;
+    auto find_rows = [&]() {
+        if (ahead_tile >= j.tiles) return;
+        int part = matrix_at(ahead_tile);
         const gemv_matrix &m = part == 0 ? j.m[0] : part == 1 ? j.m[1] : j.m[2];
-        const char *w = ahead.pass ? j.m[1].w : m.w;
-        int row = (ahead.tile - m.first_block) * GEMV_TILE + 2 * warp;
+        const char *w = ahead_pass ? j.m[1].w : m.w;
+        int row = (ahead_tile - m.first_block) * GEMV_TILE + pair;
+        row0 = w + (int64_t)min(row, m.rows - 1) * m.row_bytes;
+        row1 = w + (int64_t)min(row + 1, m.rows - 1) * m.row_bytes;
+    };
+    auto fetch = [&]() {
         char *to = ring + ahead_stage * 2 * U::ROW;
-        barrier_expect(&full[ahead_stage], 2 * U::ROW);
-        U::fetch(to, w + (int64_t)min(row, m.rows - 1) * m.row_bytes, ahead.step, j.k, &full[ahead_stage]);
-        U::fetch(to + U::ROW, w + (int64_t)min(row + 1, m.rows - 1) * m.row_bytes, ahead.step, j.k, &full[ahead_stage]);
-        ahead.advance(passes, steps, stride);
+        uint64_t *barrier = full + ahead_stage;
+        barrier_expect(barrier, 2 * U::ROW);
+        U::fetch(to, row0, ahead_step, j.k, barrier);
+        U::fetch(to + U::ROW, row1, ahead_step, j.k, barrier);
         if (++ahead_stage == U::RING) ahead_stage = 0;
+        if (++ahead_step < end_step) return;
+        ahead_step = first_step;
+        if (++ahead_pass == passes) {
+            ahead_pass = 0;
+            ahead_tile += stride;
+        }
+        find_rows();
     };
     if (lane == 0) {
         for (int i = 0; i < U::RING; i++) barrier_init(&full[i]);
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-        for (int i = 0; i < U::RING && ahead.tile < j.tiles; i++) fetch();
+        find_rows();
+        for (int i = 0; i < U::RING && ahead_tile < j.tiles; i++) fetch();
     }
     __syncwarp();
     grid_wait();
     float norm = read_norm<COLUMNS>(j);
+    // Every warp reads all activations for every row: they come to shared memory once.
+    activations in = j.in;
+    if (j.near) in = bring_near(j, rings + (size_t)warps * U::RING * 2 * U::ROW);
     int stage = 0, buffer = 0;
     uint32_t parity = 0;
     for (int tile = (int)blockIdx.x; tile < j.tiles; tile += stride, buffer ^= 1) {
@@ -495,19 +532,19 @@ __global__ static void __launch_bounds__(RING_WARPS * 32, COLUMNS <= 2 ? 2 : 1) 
         early.norm = norm;
         for (int pass = 0; pass < passes; pass++) {
             float sum[2][COLUMNS] = {};
-            for (int step = 0; step < steps; step++) {
+            for (int step = first_step; step < end_step; step++) {
                 const char *at = ring + stage * 2 * U::ROW;
                 barrier_wait(&full[stage], parity);
                 U now[2];
                 now[0].take(at, lane);
                 now[1].take(at + U::ROW, lane);
                 __syncwarp();
-                if (lane == 0 && ahead.tile < j.tiles) fetch();
+                if (lane == 0 && ahead_tile < j.tiles) fetch();
 #pragma unroll
                 for (int c = 0; c < COLUMNS; c++) {
                     if (COLUMNS > 2 && c >= j.columns) break;
-                    sum[0][c] += now[0].dot(j.in, c, j.k, step, lane);
-                    sum[1][c] += now[1].dot(j.in, c, j.k, step, lane);
+                    sum[0][c] += now[0].dot(in, c, j.k, step, lane);
+                    sum[1][c] += now[1].dot(in, c, j.k, step, lane);
                 }
                 if (++stage == U::RING) {
                     stage = 0;
@@ -518,29 +555,38 @@ __global__ static void __launch_bounds__(RING_WARPS * 32, COLUMNS <= 2 ? 2 : 1) 
             for (int c = 0; c < COLUMNS; c++) {
                 float x = warp_sum(sum[0][c]), y = warp_sum(sum[1][c]);
                 if (lane == 0) {
-                    results[buffer][pass][2 * warp][c] = x;
-                    results[buffer][pass][2 * warp + 1][c] = y;
+                    results[buffer][share][pass][pair][c] = x;
+                    results[buffer][share][pass][pair + 1][c] = y;
                 }
             }
         }
         __syncthreads();
-        finish_tile<COLUMNS>(j, m, tile - m.first_block, results[buffer], early);
+        if (warps > RING_WARPS && warp < j.columns) // the shares meet; a lane has a row
+            for (int pass = 0; pass < passes; pass++)
+                results[buffer][0][pass][lane][warp] += results[buffer][1][pass][lane][warp];
+        __syncwarp();
+        finish_tile<COLUMNS>(j, m, tile - m.first_block, results[buffer][0], early);
     }
 #endif
 }
 
-template <typename U, int COLUMNS> static tn_status run_columns(const launch &l, const gemv_job &job) {
+template <typename U, int COLUMNS> static tn_status run_columns(const launch &l, gemv_job &job) {
     bool ring = l.device->properties.major >= 9 && job.k % U::SPAN == 0;
     if (!ring) return launch_early(l, "gemv", gemv_kernel<U, COLUMNS>, dim3((unsigned)job.tiles), WARPS * 32, 0, job);
-    size_t bytes = (size_t)RING_WARPS * U::RING * 2 * U::ROW;
-    unsigned most = (unsigned)l.device->properties.multiProcessorCount,
-             blocks = (unsigned)job.tiles < most ? (unsigned)job.tiles : most;
+    int processors = l.device->properties.multiProcessorCount;
+    bool shared_rows = COLUMNS <= 2 && job.tiles <= processors + processors / 2 && job.k / U::SPAN > 1;
+    unsigned warps = shared_rows ? 2 * RING_WARPS : RING_WARPS;
+    int most = shared_rows || COLUMNS > 2 ? processors : 2 * processors;
+    size_t bytes = (size_t)warps * U::RING * 2 * U::ROW, near = near_bytes(job);
+    job.near = bytes + near + 20480 <= l.device->properties.sharedMemPerBlockOptin;
+    if (job.near) bytes += near;
     CUDA_TRY(
         cudaFuncSetAttribute(gemv_ring_kernel<U, COLUMNS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-    return launch_early(l, "gemv", gemv_ring_kernel<U, COLUMNS>, dim3(blocks), RING_WARPS * 32, bytes, job);
+    return launch_early(l, "gemv", gemv_ring_kernel<U, COLUMNS>,
+                        dim3((unsigned)(job.tiles < most ? job.tiles : most)), warps * 32, bytes, job);
 }
 
-template <typename U> static tn_status run_kind(const launch &l, const gemv_job &job) {
+template <typename U> static tn_status run_kind(const launch &l, gemv_job &job) {
     return job.columns == 1   ? run_columns<U, 1>(l, job)
            : job.columns == 2 ? run_columns<U, 2>(l, job)
            : job.columns <= 4 ? run_columns<U, 4>(l, job)

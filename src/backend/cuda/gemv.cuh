@@ -45,6 +45,7 @@ struct gemv_job {
     gemv_matrix m[3]; // all of one kind
     int n, k, kind;
     int tiles, columns; // filled by gemv_run
+    bool near;          // activations come to shared memory
     activations in;
     int finish;
     const float *residual; // GEMV_ADD
