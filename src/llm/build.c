@@ -2,6 +2,8 @@
  * optional tensors the file has. */
 #include "llm/session_internal.h"
 
+#include "base/checked.h"
+
 #include <math.h>
 
 /* Tokens whose feed-forward part is computed together: bounds the widest intermediate to this many rows, which is
@@ -239,16 +241,20 @@ static tn_tensor *feed_forward(const builder *b, int32_t il, tn_tensor *x) {
     return scaled(b, y, b->h->residual_scale);
 }
 
-static int64_t ffn_chunk(const builder *b, int32_t il) {
+/* Few enough that a micro-batch of any size gives a graph of bounded size. */
+enum { FFN_MOST_CHUNKS = 64 };
+static int64_t ffn_chunk(const builder *b, int32_t il, int64_t rows) {
     tn_backend *backend = tn_sched_backend(b->s->sched, (size_t)b->s->device_of_layer[il + 1]);
-    return tn_device_get_kind(tn_backend_device(backend)) == TN_DEVICE_CPU ? FFN_CHUNK_CPU : FFN_CHUNK_GPU;
+    int64_t chunk = tn_device_get_kind(tn_backend_device(backend)) == TN_DEVICE_CPU ? FFN_CHUNK_CPU : FFN_CHUNK_GPU;
+    int64_t least = (rows + FFN_MOST_CHUNKS - 1) / FFN_MOST_CHUNKS;
+    return least > chunk ? least : chunk;
 }
 
 /* x + ffn(norm(x)), in chunks of tokens that add to x in place. */
 static tn_tensor *serial_ffn(const builder *b, int32_t il, tn_tensor *x) {
     const tn__layer *l = &b->m->w.layers[il];
     if (!x) return NULL;
-    int64_t rows = x->ne[1], chunk = ffn_chunk(b, il);
+    int64_t rows = x->ne[1], chunk = ffn_chunk(b, il, rows);
     for (int64_t begin = 0; begin < rows && x; begin += chunk) {
         int64_t n = rows - begin < chunk ? rows - begin : chunk;
         size_t offset = (size_t)begin * x->nb[1];
@@ -333,7 +339,7 @@ static tn_tensor *classify(const builder *b, tn_tensor *x) {
 }
 
 size_t tn__graph_tensor_limit(const tn_model *m, tn__shape shape) {
-    size_t chunks = (size_t)(shape.n_tokens + FFN_CHUNK_CPU - 1) / FFN_CHUNK_CPU;
+    size_t chunks = TN__MIN((size_t)(shape.n_tokens + FFN_CHUNK_CPU - 1) / FFN_CHUNK_CPU, FFN_MOST_CHUNKS);
     return (size_t)m->h.n_layer * (48 + 40 * chunks) + 64;
 }
 

@@ -10,19 +10,23 @@ static bool has_seq(const tn__cells *c, int32_t cell, int32_t seq) {
     return (uint32_t)meta_of(c, cell)[1 + seq / 32] >> (seq % 32) & 1;
 }
 
-static tn_status new_cells(tn__cells *c, int32_t n, int32_t window, int32_t n_seqs) {
+static void new_cells(tn__cells *c, int32_t n, int32_t window, int32_t n_seqs) {
     c->n = n;
     c->window = window;
     c->words = (n_seqs + 31) / 32;
+}
+
+/* What a cell holds is host memory in proportion to the context: only a session that fits takes it. */
+static tn_status fill_cells(tn__cells *c, int32_t n_seqs) {
     size_t ints;
-    if (!tn__mul_size((size_t)n, (size_t)(1 + c->words), &ints))
-        return tn_fail(TN_E_OVERFLOW, "a cache of %d cells overflows", n);
+    if (!tn__mul_size((size_t)c->n, (size_t)(1 + c->words), &ints))
+        return tn_fail(TN_E_OVERFLOW, "a cache of %d cells overflows", c->n);
     c->meta = tn_calloc(ints, sizeof *c->meta);
     c->last = tn_malloc((size_t)n_seqs * sizeof *c->last);
     if (!c->meta || !c->last) return TN_E_NOMEM;
-    for (int32_t i = 0; i < n; i++) meta_of(c, i)[0] = -1;
+    for (int32_t i = 0; i < c->n; i++) meta_of(c, i)[0] = -1;
     for (int32_t i = 0; i < n_seqs; i++) c->last[i] = -1;
-    c->dirty_end = n;
+    c->dirty_end = c->n;
     return TN_OK;
 }
 
@@ -50,8 +54,8 @@ tn_status tn__kv_new(const tn__kv_params *p, tn__kv *kv) {
     int64_t ring = (int64_t)window * p->n_seqs + p->n_ubatch;
     ring = (ring + 31) / 32 * 32;
     bool use_ring = window > 0 && ring < p->n_ctx;
-    if (!use_ring || any_full) TN_TRY(new_cells(&kv->groups[TN__CACHE_FULL], p->n_ctx, 0, p->n_seqs));
-    if (use_ring) TN_TRY(new_cells(&kv->groups[TN__CACHE_WINDOW], (int32_t)ring, window, p->n_seqs));
+    if (!use_ring || any_full) new_cells(&kv->groups[TN__CACHE_FULL], p->n_ctx, 0, p->n_seqs);
+    if (use_ring) new_cells(&kv->groups[TN__CACHE_WINDOW], (int32_t)ring, window, p->n_seqs);
 
     size_t n_tensors = 2 * (size_t)h->n_layer + (TN__CACHE_GROUPS + 1) * p->n_devices;
     TN_TRY(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(n_tensors, 0), .no_alloc = true}, &kv->arena));
@@ -109,6 +113,8 @@ tn_status tn__kv_sizes(const tn__kv *kv, tn_buffer_type *const *types, size_t *s
 }
 
 tn_status tn__kv_allocate(tn__kv *kv, tn_buffer_type *const *types) {
+    for (int g = 0; g < TN__CACHE_GROUPS; g++)
+        if (kv->groups[g].n) TN_TRY(fill_cells(&kv->groups[g], kv->n_seqs));
     for (size_t d = 0; d < kv->n_devices; d++) {
         size_t size;
         TN_TRY(lay_out(kv, d, types[d], NULL, &size));
