@@ -206,7 +206,7 @@ kill "$server"
 wait "$server"
 
 # Embeddings beside text: the same numbers as tenon embed, in both formats.
-start --embedding --pooling mean
+start --embedding --pooling mean --slot-save-path "$work"
 "$tenon" embed "$model" -p "Once upon a time" -p "A cat" --pooling mean --json -t 2 > "$work/embed" 2> /dev/null
 post "embeddings" 200 '"object":"list".*"object":"embedding","index":1,.*"usage":\{"prompt_tokens":[0-9]+,"total_tokens":[0-9]+\}' /v1/embeddings '{"input":["Once upon a time","A cat"]}'
 cp "$work/out" "$work/floats"
@@ -231,6 +231,15 @@ post "no input" 400 'input is missing' /v1/embeddings '{}'
 post "a text too long to embed" 400 'exceed_context_size_error' /v1/embeddings "{\"input\":\"$(printf 'word %.0s' $(seq 600))\"}"
 post "other dimensions" 400 'have 288' /v1/embeddings '{"input":"a","dimensions":7}'
 post "many inputs" 200 '"index":299' /v1/embeddings "{\"input\":[$(printf '"a cat",%.0s' $(seq 299))\"a dog\"]}"
+kill "$server"
+wait "$server"
+
+# The examples of the documentation.
+start --embedding --slot-save-path "$work" --api-key secret
+while read -r example; do
+    example=${example//localhost:8080/127.0.0.1:$port}
+    eval "${example%%  #*} -sf -m 30 -H 'X-Api-Key: secret'" > "$work/out" 2>&1 || failed "$example"
+done < <(sed -n 's/^    \(curl .*\)/\1/p' "$(dirname "$0")/../docs/server.md")
 kill "$server"
 wait "$server"
 
