@@ -13,6 +13,7 @@ trap stop EXIT
 
 start() { serve "$model" "$@"; }
 serve() { # options… ; sets server, port and url
+    : > "$work/log"
     # --foreground: one signal when it is to stop, not a second one to the group, which would end it at once
     timeout --foreground 120 "$tenon" serve --port 0 -t 2 "$@" 2> "$work/log" &
     server=$!
