@@ -90,7 +90,7 @@ static tn_status find_reads(const lives *l) {
 static bool may_take(const lives *l, size_t i, int s, uint32_t mask, const uint32_t *roots, uint32_t *parent) {
     const tn_tensor *t = tn_graph_node(l->graph, i), *source = t->src[s];
     if (!source || !tn_same_layout(t, source)) return false;
-    uint32_t of[TN_MAX_SRC];
+    uint32_t of[TN_MAX_SRC] = {0};
     for (int other = 0; other < TN_MAX_SRC; other++)
         if (t->src[other]) of[other] = *roots++;
     *parent = of[s];
