@@ -339,7 +339,7 @@ static tn_tensor *classify(const builder *b, tn_tensor *x) {
 }
 
 size_t tn__graph_tensor_limit(const tn_model *m, tn__shape shape) {
-    size_t chunks = TN__MIN((size_t)(shape.n_tokens + FFN_CHUNK_CPU - 1) / FFN_CHUNK_CPU, FFN_MOST_CHUNKS);
+    size_t chunks = TN__MIN(((size_t)shape.n_tokens + FFN_CHUNK_CPU - 1) / FFN_CHUNK_CPU, FFN_MOST_CHUNKS);
     return (size_t)m->h.n_layer * (48 + 40 * chunks) + 64;
 }
 

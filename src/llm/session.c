@@ -59,15 +59,15 @@ tn_status tn__graph_for(tn_session *s, tn__shape shape, tn__graph_set **out) {
 
 /* Sizes are rounded up so that a session meets a bounded number of graphs; the added rows are padding. */
 int32_t tn__round_tokens(int32_t n, int32_t limit) {
-    int32_t step = n <= 8 ? 1 : n <= 64 ? 8 : 32;
-    int32_t rounded = (n + step - 1) / step * step;
-    return rounded < limit ? rounded : limit;
+    int64_t step = n <= 8 ? 1 : n <= 64 ? 8 : 32;
+    int64_t rounded = (n + step - 1) / step * step;
+    return rounded < limit ? (int32_t)rounded : limit;
 }
 /* One row, or as good as all: rows of logits cost little beside the layers, and every graph more costs memory. */
 int32_t tn__round_outputs(int32_t n, int32_t limit) {
-    int32_t rounded = n <= 1 ? 1 : 64;
+    int64_t rounded = n <= 1 ? 1 : 64;
     while (rounded < n) rounded *= 2;
-    return rounded < limit ? rounded : limit;
+    return rounded < limit ? (int32_t)rounded : limit;
 }
 
 /* ---- Creation ------------------------------------------------------------------------------------------------- */
@@ -81,6 +81,7 @@ static tn_status fill_params(const tn_model *m, tn_session_params *p) {
         return tn_fail(TN_E_INVALID,
                        "context %d, batch %d, micro-batch %d, %d sequences, %d outputs: all must be positive",
                        p->n_ctx, p->n_batch, p->n_ubatch, p->n_seqs, p->n_outputs);
+    if (p->n_seqs > 65536) return tn_fail(TN_E_INVALID, "%d sequences; at most 65536 are possible", p->n_seqs);
     if (p->n_batch > p->n_ctx) p->n_batch = p->n_ctx;
     if (p->n_ubatch > p->n_batch) p->n_ubatch = p->n_batch;
     TN_TRY(tn__pool_params(m, p));

@@ -218,7 +218,7 @@ static void senseless_sessions(void **state) {
     tn_model *model;
     tn_session *session;
     assert_ok(tn_model_open(path, NULL, &model));
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < 8; i++) {
         tn_session_params p = tn_session_params_default();
         if (i == 0) p.n_ctx = -1;
         if (i == 1) p.n_batch = -5;
@@ -226,6 +226,7 @@ static void senseless_sessions(void **state) {
         if (i == 3) p.n_seqs = -1;
         if (i == 4) p.n_outputs = -1;
         if (i == 5) p.cache_k = TN_Q4_K;
+        if (i == 7) p.n_seqs = INT32_MAX;
         if (i == 6) p.devices[0] = "cuda99";
         tn_status status = tn_session_new(model, &p, &session);
         assert_true(status == TN_E_INVALID || status == TN_E_TYPE || status == TN_E_NOT_FOUND);
