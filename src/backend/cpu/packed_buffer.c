@@ -46,9 +46,11 @@ static size_t tensor_size(tn_buffer_type *type, const tn_tensor *t) {
 }
 
 /* Types whose rows take more instructions to unpack than memory takes to deliver them: decode is up to a third faster
- * packed (bench/matmul only=gemv). The others gain nothing. */
+ * packed (bench/matmul only=gemv). Tiles want all blocks packed: only then are they made while others are multiplied.
+ * The rest gains nothing. */
 static bool wants(tn_buffer_type *type, const tn_tensor *t) {
-    return (t->type == TN_Q4_0 || t->type == TN_Q4_K) && !t->view_src && packs(t);
+    const bool tiles = kernels()->level == TN__CPU_AMX && (t->type == TN_Q8_0 || t->type == TN_Q6_K);
+    return (t->type == TN_Q4_0 || t->type == TN_Q4_K || tiles) && !t->view_src && packs(t);
 }
 
 /* ---- Data ---------------------------------------------------------------------------------------------------- */

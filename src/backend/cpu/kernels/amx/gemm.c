@@ -97,7 +97,9 @@ typedef struct operands {
     maker *next;
 } operands;
 
-/* Products with the same weights follow each other: the multiplier keeps those, and takes its time to change them. */
+/* One register for activations and one for weights, although there are two to spare and activations have to be loaded
+ * again: a tile instruction needs a fresh physical register until it retires, and a thread that shares its core has
+ * ten of them. With all eight names in use two are left, and loads and products wait for each other. */
 static inline __attribute__((always_inline)) void multiply(const operands *o, const bool rows2, const bool cols2) {
     const char *w0 = o->w[0], *w1 = o->w[1], *chunk = o->x;
     for (int done = 0; done < o->steps; done += STEPS, chunk += o->x_chunk) {
@@ -105,16 +107,19 @@ static inline __attribute__((always_inline)) void multiply(const operands *o, co
         const int steps = o->steps - done < STEPS ? o->steps - done : STEPS;
         for (int s = 0; s < steps; s++, x += TILE, w0 += TILE, w1 += TILE) {
             tile_load(4, x, 64);
-            tile_load(6, w0, 64);
-            tile_dot_bf16(0, 4, 6);
+            tile_load(5, w0, 64);
+            tile_dot_bf16(0, 4, 5);
             if (cols2) {
-                tile_load(5, x + STEPS * TILE, 64);
-                tile_dot_bf16(2, 5, 6);
+                tile_load(4, x + STEPS * TILE, 64);
+                tile_dot_bf16(2, 4, 5);
             }
             if (rows2) {
-                tile_load(7, w1, 64);
-                tile_dot_bf16(1, 4, 7);
-                if (cols2) tile_dot_bf16(3, 5, 7);
+                tile_load(5, w1, 64);
+                if (cols2) {
+                    tile_dot_bf16(3, 4, 5);
+                    tile_load(4, x, 64);
+                }
+                tile_dot_bf16(1, 4, 5);
             }
         }
         make_some(o->next, o->next->each);
