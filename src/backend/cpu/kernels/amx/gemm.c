@@ -4,7 +4,7 @@
  * register after 32 values, which costs several times the multiplication. As bfloat16 the scales are in the weights,
  * and the activations keep eight bits of precision whatever their range.
  *
- * Weights become panels of 32 rows × 512 values, made once for all activations that pass by, 32 rows at a time: 2×2
+ * Weights become panels of 32 rows × 1024 values, made once for all activations that pass by, 32 rows at a time: 2×2
  * tiles of sums, 2 of activations, 2 of weights. While a panel is in use the next one is made, tile by tile: the
  * vector units are idle then. Everything a tile is loaded from lies in one piece: activations are prepared that way,
  * and sums wait for the next panel of the same rows in scratch, not in the output, whose rows are often a multiple of
@@ -17,9 +17,10 @@
 enum {
     ROWS = 32,  /* of weights in a panel */
     COLS = 32,  /* activation rows at a time */
-    DEPTH = 2,  /* chunks of 256 values in a panel */
+    DEPTH = 4,  /* chunks of 256 values in a panel */
     PANELS = 8, /* that take turns on the same activations while those are in the second level cache */
-    WIDE = 512, /* activation rows per pass: 512 KiB of bfloat16 */
+    WIDE = 512, /* activation rows per pass: 1 MiB of bfloat16 */
+    AHEAD = 2,  /* tiles that are fetched from the second level before they are loaded */
     TILE = 1024,
     STEPS = TN__CHUNK / TN__TILE_VALUES, /* tiles in a chunk */
 };
@@ -97,6 +98,11 @@ typedef struct operands {
     maker *next;
 } operands;
 
+static inline __attribute__((always_inline)) void fetch(const char *tile) {
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) _mm_prefetch(tile + 64 * i, _MM_HINT_T0);
+}
+
 /* One register for activations and one for weights, although there are two to spare and activations have to be loaded
  * again: a tile instruction needs a fresh physical register until it retires, and a thread that shares its core has
  * ten of them. With all eight names in use two are left, and loads and products wait for each other. */
@@ -109,9 +115,11 @@ static inline __attribute__((always_inline)) void multiply(const operands *o, co
             tile_load(4, x, 64);
             tile_load(5, w0, 64);
             tile_dot_bf16(0, 4, 5);
+            fetch(x + AHEAD * TILE);
             if (cols2) {
                 tile_load(4, x + STEPS * TILE, 64);
                 tile_dot_bf16(2, 4, 5);
+                fetch(x + (STEPS + AHEAD) * TILE);
             }
             if (rows2) {
                 tile_load(5, w1, 64);
@@ -137,6 +145,10 @@ static void block(const tn__matmul_job *job, const operands *o, int64_t row, int
                   float sums[4][16][16], bool first, bool last) {
     const bool rows2 = job->m - row > 16, cols2 = j_to - j > 16;
     const bool whole = !job->scatter && job->m - row >= ROWS && j_to - j >= COLS;
+    for (int i = 0; i < 32 && last && whole; i++) { /* where the sums will go */
+        __builtin_prefetch(tn__out_row(job, j + i) + row, 1);
+        __builtin_prefetch(tn__out_row(job, j + i) + row + 16, 1);
+    }
     if (first) {
         tile_zero(0);
         tile_zero(1);

@@ -14,7 +14,7 @@ static void matmul(const tn__matmul_job *job, int ith, int nth) {
     if (job->form == TN__ACT_TILES) {
         tn__amx_gemm(job, ith, nth);
     } else {
-        tn__avx512_matmul(job, ith, nth);
+        tn__avx512_matmul_with(&tn__amx_gemv, job, ith, nth);
     }
 }
 

@@ -11,9 +11,12 @@ void tn__avx512_pack(tn_type type, int64_t m, int64_t k, const void *rows, size_
                      int64_t n);
 
 /* Few activation rows: weight rows [from, to) times all of job's activations, read once. */
-void tn__avx512_gemv_q8(const tn__matmul_job *job, int64_t from, int64_t to);
-void tn__avx512_gemv_q8_packed(const tn__matmul_job *job, int64_t from, int64_t to); /* multiples of 16 */
-void tn__avx512_gemv_float(const tn__matmul_job *job, int64_t from, int64_t to);
+typedef struct tn__gemv {
+    void (*q8)(const tn__matmul_job *job, int64_t from, int64_t to);
+    void (*q8_packed)(const tn__matmul_job *job, int64_t from, int64_t to); /* multiples of 16 */
+    void (*floats)(const tn__matmul_job *job, int64_t from, int64_t to);
+} tn__gemv;
+extern const tn__gemv tn__avx512_gemv;
 /* Many activation rows. */
 void tn__avx512_gemm_q8(const tn__matmul_job *job, int ith, int nth);
 void tn__avx512_gemm_f32(const tn__matmul_job *job, int ith, int nth);
@@ -22,6 +25,7 @@ void tn__avx512_gemm_f32(const tn__matmul_job *job, int ith, int nth);
 enum { TN__AVX512_FEW_Q8 = 4, TN__AVX512_FEW_PACKED = 8, TN__AVX512_FEW_FLOAT = 8 };
 tn__act_form tn__avx512_matmul_form(tn_type type, bool packed, int64_t m, int64_t n, int64_t k, bool precise);
 void tn__avx512_matmul(const tn__matmul_job *job, int ith, int nth);
+void tn__avx512_matmul_with(const tn__gemv *gemv, const tn__matmul_job *job, int ith, int nth);
 
 void tn__avx512_rows(tn__cpu_kernels *table);
 void tn__avx512_attention(tn__cpu_kernels *table);

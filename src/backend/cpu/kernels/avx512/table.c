@@ -9,7 +9,7 @@ tn__act_form tn__avx512_matmul_form(tn_type type, bool packed, int64_t m, int64_
     return precise ? TN__ACT_F32 : TN__ACT_Q8;
 }
 
-void tn__avx512_matmul(const tn__matmul_job *job, int ith, int nth) {
+void tn__avx512_matmul_with(const tn__gemv *gemv, const tn__matmul_job *job, int ith, int nth) {
     int64_t from, to;
     bool few = job->n <= (job->form != TN__ACT_Q8 ? TN__AVX512_FEW_FLOAT
                           : job->packed           ? TN__AVX512_FEW_PACKED
@@ -17,17 +17,21 @@ void tn__avx512_matmul(const tn__matmul_job *job, int ith, int nth) {
     if (few && (job->form == TN__ACT_Q8 || is_float(job->type))) {
         tn__share(job->m, job->packed ? 16 : 1, ith, nth, &from, &to);
         if (job->form != TN__ACT_Q8) {
-            tn__avx512_gemv_float(job, from, to);
+            gemv->floats(job, from, to);
         } else if (job->packed) {
-            tn__avx512_gemv_q8_packed(job, from, to);
+            gemv->q8_packed(job, from, to);
         } else {
-            tn__avx512_gemv_q8(job, from, to);
+            gemv->q8(job, from, to);
         }
     } else if (job->form == TN__ACT_Q8) {
         tn__avx512_gemm_q8(job, ith, nth);
     } else {
         tn__avx512_gemm_f32(job, ith, nth);
     }
+}
+
+void tn__avx512_matmul(const tn__matmul_job *job, int ith, int nth) {
+    tn__avx512_matmul_with(&tn__avx512_gemv, job, ith, nth);
 }
 
 void tn__kernels_avx512(tn__cpu_kernels *table) {

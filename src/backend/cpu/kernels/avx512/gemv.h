@@ -1,0 +1,419 @@
+/* Few activation rows (decode): every weight is read once, unpacked in registers and used for up to four rows.
+ *
+ * Blocks: dot products of unsigned codes with eight-bit activations, 64 at a time; sums of four land in 16 lanes,
+ * each lane gets the scale of its sub-block and is accumulated in f32. What is to be taken off (minima, or the offset
+ * that made codes unsigned) is one multiplication per sub-block with the activations' sums.
+ *
+ * Included by a file that says how far ahead to fetch, TN__FETCH_AHEAD, and gives the three functions at the end a
+ * name. */
+#include <immintrin.h>
+
+#include "backend/cpu/kernels/avx512/internal.h"
+#include "backend/cpu/kernels/avx512/unpack.h"
+
+/* How far ahead weights are fetched, in bytes: TN__FETCH_AHEAD, or what a kernel needs without it; 0 where the
+ * hardware does by itself. */
+#define AHEAD(otherwise) (TN__FETCH_AHEAD ? TN__FETCH_AHEAD : (otherwise))
+TN__INLINE void fetch(const void *w, const int bytes, const int ahead) {
+#pragma GCC unroll 64
+    for (int line = 0; ahead && line < bytes; line += 64) _mm_prefetch((const char *)w + ahead + line, _MM_HINT_T0);
+}
+
+typedef struct sums {
+    __m512 even, odd, less;
+} sums;
+
+/* Lane l of vector v belongs to sub-block v·2 + l/8, or v·4 + l/4. */
+TN__INLINE __m512i lanes_of(int v, bool per16) {
+    const __m512i eighth = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    const __m512i fourth = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    return per16 ? _mm512_add_epi32(fourth, _mm512_set1_epi32(4 * v))
+                 : _mm512_add_epi32(eighth, _mm512_set1_epi32(2 * v));
+}
+
+TN__INLINE void accumulate(const tn__regs *r, const tn__q8_chunk *x, bool per16, sums *s) {
+    __m512 scale;
+    if (per16) {
+        const __m512i halves = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+        scale = _mm512_mul_ps(r->scale, _mm512_permutexvar_ps(halves, _mm512_loadu_ps(x->d)));
+        s->less = _mm512_fmadd_ps(r->less, _mm512_loadu_ps(x->ds16), s->less);
+    } else { /* d and ds are neighbours: the upper lanes become what is to be taken off */
+        scale = _mm512_mul_ps(r->scale, _mm512_loadu_ps(x->d));
+        s->less = _mm512_add_ps(s->less, scale);
+    }
+    for (int v = 0; v < 4; v++) {
+        __m512i dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), r->code[v], _mm512_loadu_si512(x->qs + 64 * v));
+        __m512 by = _mm512_permutexvar_ps(lanes_of(v, per16), scale);
+        __m512 *to = v & 1 ? &s->odd : &s->even;
+        *to = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), by, *to);
+    }
+}
+TN__INLINE float total(const sums *s, bool per16) {
+    float less = _mm512_mask_reduce_add_ps(per16 ? 0xffff : 0xff00, s->less);
+    return _mm512_reduce_add_ps(_mm512_add_ps(s->even, s->odd)) - less;
+}
+
+#define GEMV_OF(NAME, name, bytes, per16, offset)                                                                    \
+    TN__INLINE void columns_##name(const tn__matmul_job *job, int64_t row, int64_t j, const int cols) {              \
+        const uint8_t *w = (const uint8_t *)job->w + (size_t)row * job->w_stride;                                    \
+        int64_t whole = job->k / TN__CHUNK, rest = job->k % TN__CHUNK;                                               \
+        sums s[4];                                                                                                   \
+        tn__regs r;                                                                                                  \
+        for (int q = 0; q < cols; q++) s[q].even = s[q].odd = s[q].less = _mm512_setzero_ps();                       \
+        for (int64_t c = 0; c < whole; c++, w += bytes) {                                                            \
+            fetch(w, bytes, AHEAD(0));                                                                               \
+            load_##name(w, &r);                                                                                      \
+            for (int q = 0; q < cols; q++) accumulate(&r, tn__q8_at(job, c, j + q), per16, &s[q]);                   \
+        }                                                                                                            \
+        if (rest) { /* missing blocks are zero: no scale, no contribution */                                         \
+            uint8_t padded[bytes] = {0};                                                                             \
+            memcpy(padded, w, (size_t)(bytes * rest / TN__CHUNK));                                                   \
+            load_##name(padded, &r);                                                                                 \
+            for (int q = 0; q < cols; q++) accumulate(&r, tn__q8_at(job, whole, j + q), per16, &s[q]);               \
+        }                                                                                                            \
+        for (int q = 0; q < cols; q++) tn__out_row(job, j + q)[row] = total(&s[q], per16);                           \
+    }                                                                                                                \
+    static void gemv_##name(const tn__matmul_job *job, int64_t from, int64_t to) {                                   \
+        for (int64_t row = from; row < to; row++) {                                                                  \
+            int64_t j = 0;                                                                                           \
+            for (; j + 4 <= job->n; j += 4) columns_##name(job, row, j, 4);                                          \
+            if (job->n - j == 3) columns_##name(job, row, j, 3);                                                     \
+            if (job->n - j == 2) columns_##name(job, row, j, 2);                                                     \
+            if (job->n - j == 1) columns_##name(job, row, j, 1);                                                     \
+        }                                                                                                            \
+    }
+TN__AVX512_TYPES(GEMV_OF)
+#undef GEMV_OF
+
+static void gemv_q8(const tn__matmul_job *job, int64_t from, int64_t to) {
+    switch (job->type) {
+#define CASE(NAME, name, bytes, per16, offset)                                                                       \
+    case TN_##NAME: gemv_##name(job, from, to); break;
+        TN__AVX512_TYPES(CASE)
+#undef CASE
+    default: break;
+    }
+}
+
+/* ---- Packed: 16 rows at a time, a broadcast of four activations against the same place of all of them ------------
+ */
+
+TN__INLINE __m512i four(const tn__q8_chunk *x, int at) {
+    int quad;
+    memcpy(&quad, x->qs + at, 4);
+    return _mm512_set1_epi32(quad);
+}
+TN__INLINE __m512 halves16(const void *d) { return _mm512_cvtph_ps(_mm256_loadu_si256(d)); }
+TN__INLINE __m512 bytes16(__m128i bytes) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes)); }
+
+/* One unit (32 or 256 values) of 16 rows times `cols` activation rows (chunks next to each other); at: where the unit
+ * starts in its chunk, in values. What is unpacked serves all of them. */
+TN__INLINE void unit_q8_0(const uint8_t *w, const tn__q8_chunk *x, int at, __m512 *acc, const int cols) {
+    __m512i dot[8];
+#pragma GCC unroll 8
+    for (int j = 0; j < cols; j++) dot[j] = _mm512_set1_epi32(x[j].bias[at / 32]);
+#pragma GCC unroll 8
+    for (int q = 0; q < 8; q++) {
+        __m512i codes = _mm512_loadu_si512(w + 32 + 64 * q);
+#pragma GCC unroll 8
+        for (int j = 0; j < cols; j++) dot[j] = _mm512_dpbusd_epi32(dot[j], codes, four(&x[j], at + 4 * q));
+    }
+    __m512 d = halves16(w);
+#pragma GCC unroll 8
+    for (int j = 0; j < cols; j++)
+        acc[j] =
+            _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[j]), _mm512_mul_ps(d, _mm512_set1_ps(x[j].d[at / 32])), acc[j]);
+}
+TN__INLINE void unit_q4_0(const uint8_t *w, const tn__q8_chunk *x, int at, __m512 *acc, const int cols) {
+    const __m512i nibble = _mm512_set1_epi8(15);
+    __m512i dot[8];
+    /* Codes are eight too large: -8·Σ is a sixteenth of the bias for bytes. */
+#pragma GCC unroll 8
+    for (int j = 0; j < cols; j++) dot[j] = _mm512_srai_epi32(_mm512_set1_epi32(x[j].bias[at / 32]), 4);
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; q++) {
+        __m512i codes = _mm512_loadu_si512(w + 32 + 64 * q), low = _mm512_and_si512(codes, nibble);
+        __m512i high = _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble);
+#pragma GCC unroll 8
+        for (int j = 0; j < cols; j++) {
+            dot[j] = _mm512_dpbusd_epi32(dot[j], low, four(&x[j], at + 4 * q));
+            dot[j] = _mm512_dpbusd_epi32(dot[j], high, four(&x[j], at + 16 + 4 * q));
+        }
+    }
+    __m512 d = halves16(w);
+#pragma GCC unroll 8
+    for (int j = 0; j < cols; j++)
+        acc[j] =
+            _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[j]), _mm512_mul_ps(d, _mm512_set1_ps(x[j].d[at / 32])), acc[j]);
+}
+TN__INLINE void unit_q4_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m512 *acc, const int cols) {
+    (void)at;
+    const __m512i nibble = _mm512_set1_epi8(15);
+    const __m128i six = _mm_set1_epi8(63), two = _mm_set1_epi8(3), four_bits = _mm_set1_epi8(15);
+    __m512 d = halves16(w), dmin = halves16(w + 32);
+    for (int p = 0; p < 4; p++) {
+        __m128i a = _mm_loadu_si128((const __m128i *)(w + 64 + 48 * p));
+        __m128i b = _mm_loadu_si128((const __m128i *)(w + 80 + 48 * p));
+        __m128i c = _mm_loadu_si128((const __m128i *)(w + 96 + 48 * p));
+        __m128i min_a =
+            _mm_or_si128(_mm_and_si128(_mm_srli_epi16(a, 6), two), _mm_slli_epi16(_mm_and_si128(c, four_bits), 2));
+        __m128i min_b = _mm_or_si128(_mm_and_si128(_mm_srli_epi16(b, 6), two),
+                                     _mm_and_si128(_mm_srli_epi16(c, 2), _mm_set1_epi8(60)));
+        __m512i low[8], high[8];
+#pragma GCC unroll 8
+        for (int j = 0; j < cols; j++) low[j] = high[j] = _mm512_setzero_si512();
+#pragma GCC unroll 8
+        for (int q = 0; q < 8; q++) {
+            __m512i codes = _mm512_loadu_si512(w + 256 + 512 * p + 64 * q), first = _mm512_and_si512(codes, nibble);
+            __m512i second = _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble);
+#pragma GCC unroll 8
+            for (int j = 0; j < cols; j++) {
+                low[j] = _mm512_dpbusd_epi32(low[j], first, four(&x[j], 64 * p + 4 * q));
+                high[j] = _mm512_dpbusd_epi32(high[j], second, four(&x[j], 64 * p + 32 + 4 * q));
+            }
+        }
+        __m512 scale_a = _mm512_mul_ps(bytes16(_mm_and_si128(a, six)), d),
+               less_a = _mm512_mul_ps(bytes16(min_a), dmin);
+        __m512 scale_b = _mm512_mul_ps(bytes16(_mm_and_si128(b, six)), d),
+               less_b = _mm512_mul_ps(bytes16(min_b), dmin);
+#pragma GCC unroll 8
+        for (int j = 0; j < cols; j++) {
+            __m512 by_a = _mm512_mul_ps(scale_a, _mm512_set1_ps(x[j].d[2 * p]));
+            __m512 by_b = _mm512_mul_ps(scale_b, _mm512_set1_ps(x[j].d[2 * p + 1]));
+            acc[j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(low[j]), by_a, acc[j]);
+            acc[j] = _mm512_fnmadd_ps(less_a, _mm512_set1_ps(x[j].ds[2 * p]), acc[j]);
+            acc[j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(high[j]), by_b, acc[j]);
+            acc[j] = _mm512_fnmadd_ps(less_b, _mm512_set1_ps(x[j].ds[2 * p + 1]), acc[j]);
+        }
+    }
+}
+TN__INLINE void unit_q6_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m512 *acc, const int cols) {
+    (void)at;
+    const __m512i nibble = _mm512_set1_epi8(15), places = _mm512_set1_epi8(0x30);
+    enum { OR_OF_AND = 0xf8 };
+    __m512 d = halves16(w);
+    for (int part = 0; part < 8;
+         part++) { /* half, first or last 16 of its rows of 32, first or second pair of rows */
+        const uint8_t *half = w + 288 + 1536 * (part / 4);
+        int first = 4 * (part / 2 & 1), row = 2 * (part & 1), value = 128 * (part / 4) + 32 * row;
+        int sub = 8 * (part / 4) + (part / 2 & 1) + 2 * row;
+        __m512i dot[2][8];
+        /* Codes are 32 too large: a quarter of the bias for bytes. */
+#pragma GCC unroll 8
+        for (int j = 0; j < cols; j++) {
+            dot[0][j] = _mm512_srai_epi32(_mm512_set1_epi32(x[j].bias16[sub]), 2);
+            dot[1][j] = _mm512_srai_epi32(_mm512_set1_epi32(x[j].bias16[sub + 2]), 2);
+        }
+#pragma GCC unroll 4
+        for (int q = first; q < first + 4; q++) {
+            __m512i a = _mm512_loadu_si512(half + 64 * q), b = _mm512_loadu_si512(half + 512 + 64 * q);
+            __m512i h = _mm512_loadu_si512(half + 1024 + 64 * q);
+            if (row == 0) {
+                a = _mm512_ternarylogic_epi64(_mm512_and_si512(a, nibble), _mm512_slli_epi16(h, 4), places,
+                                              OR_OF_AND);
+                b = _mm512_ternarylogic_epi64(_mm512_and_si512(b, nibble), _mm512_slli_epi16(h, 2), places,
+                                              OR_OF_AND);
+            } else {
+                a = _mm512_and_si512(_mm512_srli_epi16(a, 4), nibble);
+                b = _mm512_and_si512(_mm512_srli_epi16(b, 4), nibble);
+                a = _mm512_ternarylogic_epi64(a, h, places, OR_OF_AND);
+                b = _mm512_ternarylogic_epi64(b, _mm512_srli_epi16(h, 2), places, OR_OF_AND);
+            }
+#pragma GCC unroll 8
+            for (int j = 0; j < cols; j++) {
+                dot[0][j] = _mm512_dpbusd_epi32(dot[0][j], a, four(&x[j], value + 4 * q));
+                dot[1][j] = _mm512_dpbusd_epi32(dot[1][j], b, four(&x[j], value + 32 + 4 * q));
+            }
+        }
+#pragma GCC unroll 2
+        for (int r = 0; r < 2; r++) {
+            __m128i code = _mm_loadu_si128((const __m128i *)(w + 32 + 16 * (sub + 2 * r)));
+            __m512 scale = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(code)), d);
+#pragma GCC unroll 8
+            for (int j = 0; j < cols; j++) {
+                __m512 by = _mm512_mul_ps(scale, _mm512_set1_ps(x[j].d[4 * (part / 4) + row + r]));
+                acc[j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[r][j]), by, acc[j]);
+            }
+        }
+    }
+}
+
+#define PACKED_OF(name, values, bytes, ahead)                                                                        \
+    TN__INLINE void group_##name(const tn__matmul_job *job, int64_t row, int64_t j, const int cols) {                \
+        const uint8_t *w = (const uint8_t *)job->w + (size_t)(row / 16) * tn__packed_group_bytes(job->type, job->k); \
+        __m512 acc[8];                                                                                               \
+        for (int q = 0; q < cols; q++) acc[q] = _mm512_setzero_ps();                                                 \
+        for (int64_t at = 0; at < job->k; at += values, w += bytes) {                                                \
+            fetch(w, bytes, AHEAD(ahead));                                                                           \
+            unit_##name(w, tn__q8_at(job, at / TN__CHUNK, j), (int)(at % TN__CHUNK), acc, cols);                     \
+        }                                                                                                            \
+        __mmask16 rows = job->m - row >= 16 ? 0xffff : (__mmask16)((1u << (job->m - row)) - 1);                      \
+        for (int q = 0; q < cols; q++) _mm512_mask_storeu_ps(tn__out_row(job, j + q) + row, rows, acc[q]);           \
+    }                                                                                                                \
+    static void packed_##name(const tn__matmul_job *job, int64_t from, int64_t to) {                                 \
+        for (int64_t row = from; row < to; row += 16) {                                                              \
+            switch (job->n) {                                                                                        \
+            case 1: group_##name(job, row, 0, 1); break;                                                             \
+            case 2: group_##name(job, row, 0, 2); break;                                                             \
+            case 3: group_##name(job, row, 0, 3); break;                                                             \
+            case 4: group_##name(job, row, 0, 4); break;                                                             \
+            case 5: group_##name(job, row, 0, 5); break;                                                             \
+            case 6: group_##name(job, row, 0, 6); break;                                                             \
+            case 7: group_##name(job, row, 0, 7); break;                                                             \
+            case 8: group_##name(job, row, 0, 8); break;                                                             \
+            }                                                                                                        \
+        }                                                                                                            \
+    }
+PACKED_OF(q8_0, 32, 544, 0)
+PACKED_OF(q4_0, 32, 288, 0)
+PACKED_OF(q4_K, 256, 2304, 0)
+PACKED_OF(q6_K, 256, 3360, 2048)
+#undef PACKED_OF
+
+static void gemv_q8_packed(const tn__matmul_job *job, int64_t from, int64_t to) {
+    switch (job->type) {
+    case TN_Q8_0: packed_q8_0(job, from, to); break;
+    case TN_Q4_0: packed_q4_0(job, from, to); break;
+    case TN_Q4_K: packed_q4_K(job, from, to); break;
+    case TN_Q6_K: packed_q6_K(job, from, to); break;
+    default: break;
+    }
+}
+
+/* ---- Float weights
+ * ------------------------------------------------------------------------------------------------- */
+
+TN__INLINE __m512 load16(const void *w, tn_type type, int64_t i, __mmask16 mask) {
+    if (type == TN_F32) return _mm512_maskz_loadu_ps(mask, (const float *)w + i);
+    __m256i half = _mm256_maskz_loadu_epi16(mask, (const uint16_t *)w + i);
+    if (type == TN_F16) return _mm512_cvtph_ps(half);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+/* `rows` weight rows times `cols` activation rows, in `lanes` accumulators each; the last step is masked. One weight
+ * row at a time reads memory in one stream; with several activation rows, four share what is loaded of those. */
+TN__INLINE void float_tile(const tn__matmul_job *job, tn_type type, int64_t row, int64_t j, const int rows,
+                           const int cols, const int lanes) {
+    const size_t size = type == TN_F32 ? 4 : 2;
+    __m512 acc[4][4][4];
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 4
+        for (int q = 0; q < cols; q++) {
+#pragma GCC unroll 4
+            for (int l = 0; l < lanes; l++) acc[r][q][l] = _mm512_setzero_ps();
+        }
+    }
+    for (int64_t c = 0; c * TN__CHUNK < job->k; c++) {
+        int64_t count = job->k - c * TN__CHUNK < TN__CHUNK ? job->k - c * TN__CHUNK : TN__CHUNK, i = 0;
+        const char *w = (const char *)job->w + (size_t)row * job->w_stride + (size_t)c * size * TN__CHUNK;
+        const float *x[4];
+#pragma GCC unroll 4
+        for (int q = 0; q < cols; q++) x[q] = tn__f32_at(job, c, j + q);
+        for (; i + 16 * lanes <= count; i += 16 * lanes) {
+            if (rows == 1) fetch(w + (size_t)i * size, 16 * lanes * (type == TN_F32 ? 4 : 2), AHEAD(0));
+#pragma GCC unroll 4
+            for (int l = 0; l < lanes; l++) {
+#pragma GCC unroll 4
+                for (int r = 0; r < rows; r++) {
+                    __m512 v = load16(w + (size_t)r * job->w_stride, type, i + 16 * l, 0xffff);
+#pragma GCC unroll 4
+                    for (int q = 0; q < cols; q++)
+                        acc[r][q][l] = _mm512_fmadd_ps(v, _mm512_loadu_ps(x[q] + i + 16 * l), acc[r][q][l]);
+                }
+            }
+        }
+        if (i < count) {
+#pragma GCC unroll 4
+            for (int l = 0; l < lanes; l++) {
+                __mmask16 mask = (__mmask16)(_bzhi_u64(~(uint64_t)0, (unsigned)(count - i)) >> 16 * l);
+#pragma GCC unroll 4
+                for (int r = 0; r < rows; r++) {
+                    __m512 v = load16(w + (size_t)r * job->w_stride, type, i + 16 * l, mask);
+#pragma GCC unroll 4
+                    for (int q = 0; q < cols; q++)
+                        acc[r][q][l] =
+                            _mm512_fmadd_ps(v, _mm512_maskz_loadu_ps(mask, x[q] + i + 16 * l), acc[r][q][l]);
+                }
+            }
+        }
+    }
+#pragma GCC unroll 4
+    for (int q = 0; q < cols; q++) {
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) {
+            __m512 sum = acc[r][q][0];
+#pragma GCC unroll 4
+            for (int l = 1; l < lanes; l++) sum = _mm512_add_ps(sum, acc[r][q][l]);
+            tn__out_row(job, j + q)[row + r] = _mm512_reduce_add_ps(sum);
+        }
+    }
+}
+
+/* Packed pairs: a vector holds two neighbouring values of 8 rows; the two sums of a row meet at the end. */
+TN__INLINE void float_group(const tn__matmul_job *job, tn_type type, int64_t row, int64_t j, const int cols) {
+    const uint8_t *w = (const uint8_t *)job->w + (size_t)(row / 16) * tn__packed_group_bytes(type, job->k);
+    __m512 acc[4][2];
+    for (int q = 0; q < cols; q++) acc[q][0] = acc[q][1] = _mm512_setzero_ps();
+    for (int64_t i = 0; i < job->k; i += 2, w += 64) {
+        fetch(w, 64, AHEAD(0));
+        __m512 low = load16(w, type, 0, 0xffff), high = load16(w, type, 16, 0xffff);
+        for (int q = 0; q < cols; q++) {
+            double pair;
+            memcpy(&pair, tn__f32_at(job, i / TN__CHUNK, j + q) + i % TN__CHUNK, 8);
+            __m512 x = _mm512_castpd_ps(_mm512_set1_pd(pair));
+            acc[q][0] = _mm512_fmadd_ps(low, x, acc[q][0]);
+            acc[q][1] = _mm512_fmadd_ps(high, x, acc[q][1]);
+        }
+    }
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    __mmask16 rows = job->m - row >= 16 ? 0xffff : (__mmask16)((1u << (job->m - row)) - 1);
+    for (int q = 0; q < cols; q++) {
+        __m512 a = _mm512_permutex2var_ps(acc[q][0], even, acc[q][1]);
+        __m512 b = _mm512_permutex2var_ps(acc[q][0], _mm512_add_epi32(even, _mm512_set1_epi32(1)), acc[q][1]);
+        _mm512_mask_storeu_ps(tn__out_row(job, j + q) + row, rows, _mm512_add_ps(a, b));
+    }
+}
+
+/* A result must not depend on which rows it is computed with: the sums of a row are the same in both shapes. */
+TN__INLINE void float_rows(const tn__matmul_job *job, tn_type type, int64_t row, const int rows) {
+    int64_t j = 0;
+    for (; j + 4 <= job->n; j += 4) float_tile(job, type, row, j, rows, 4, 1);
+    if (job->n - j == 3) float_tile(job, type, row, j, rows, 3, 1);
+    if (job->n - j == 2) float_tile(job, type, row, j, rows, 2, 1);
+    if (job->n - j == 1) float_tile(job, type, row, j, rows, 1, 1);
+}
+#define FLOAT_OF(NAME)                                                                                               \
+    static void float_##NAME(const tn__matmul_job *job, int64_t from, int64_t to) {                                  \
+        if (job->n == 1) {                                                                                           \
+            for (; from < to; from++) float_tile(job, TN_##NAME, from, 0, 1, 1, 4);                                  \
+        }                                                                                                            \
+        for (; from + 4 <= to; from += 4) float_rows(job, TN_##NAME, from, 4);                                       \
+        for (; from < to; from++) float_rows(job, TN_##NAME, from, 1);                                               \
+    }
+#define FLOAT_PACKED_OF(NAME)                                                                                        \
+    static void float_packed_##NAME(const tn__matmul_job *job, int64_t from, int64_t to) {                           \
+        for (int64_t row = from; row < to; row += 16) {                                                              \
+            int64_t j = 0;                                                                                           \
+            for (; j + 4 <= job->n; j += 4) float_group(job, TN_##NAME, row, j, 4);                                  \
+            if (job->n - j == 3) float_group(job, TN_##NAME, row, j, 3);                                             \
+            if (job->n - j == 2) float_group(job, TN_##NAME, row, j, 2);                                             \
+            if (job->n - j == 1) float_group(job, TN_##NAME, row, j, 1);                                             \
+        }                                                                                                            \
+    }
+FLOAT_OF(F32)
+FLOAT_OF(F16)
+FLOAT_OF(BF16)
+FLOAT_PACKED_OF(F16)
+FLOAT_PACKED_OF(BF16)
+#undef FLOAT_OF
+#undef FLOAT_PACKED_OF
+
+static void gemv_float(const tn__matmul_job *job, int64_t from, int64_t to) {
+    switch (job->type) {
+    case TN_F32: float_F32(job, from, to); break;
+    case TN_F16: (job->packed ? float_packed_F16 : float_F16)(job, from, to); break;
+    case TN_BF16: (job->packed ? float_packed_BF16 : float_BF16)(job, from, to); break;
+    default: break;
+    }
+}
