@@ -15,7 +15,8 @@ static tn_status read(const tn_gguf *file, tn__hparams *h) {
     .required = {"attn_norm", "attn_q|attn_qkv", "attn_output", "ffn_norm", "ffn_down|ffn_down_exps"}
 
 /* Queries beyond the context the model was first trained with grow with their position. YaRN's own growth of q and k
- * is taken back as far as the file says. */
+ * is taken back as far as the file says; one that says so takes it back altogether, whatever factor it names besides.
+ */
 static tn_status read_mistral3(const tn_gguf *file, tn__hparams *h) {
     TN_TRY(read(file, h));
     h->temperature_scale = tn_gguf_get_f32(file, tn__arch_key(file, "attention.temperature_scale"), 0);
@@ -23,7 +24,7 @@ static tn_status read_mistral3(const tn_gguf *file, tn__hparams *h) {
     if (h->temperature_length <= 0) h->temperature_length = h->rope_orig_ctx > 0 ? h->rope_orig_ctx : h->n_ctx_train;
     float log_mul = tn_gguf_get_f32(file, tn__arch_key(file, "rope.scaling.yarn_log_multiplier"), 0);
     if (h->rope_scaling == TN__ROPE_SCALING_YARN && h->rope_factor > 1 && log_mul > 0)
-        h->yarn_attn /= 1 + 0.1f * log_mul * logf(h->rope_factor);
+        h->yarn_attn = 1 / (1 + 0.1f * log_mul * logf(h->rope_factor));
     return TN_OK;
 }
 
