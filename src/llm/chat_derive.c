@@ -1,6 +1,7 @@
 /* Reads the syntax of tool calls off a template's own rendering of one: which text surrounds the name, the arguments
  * and the whole. */
 #include "llm/chat_internal.h"
+#include "llm/utf8.h"
 
 typedef struct span {
     const char *from, *to;
@@ -220,14 +221,19 @@ static tn_status derive_tagged(const char *text, const char *two_calls, const ch
     return set_frame(span_of(text, f->name.from), behind, second ? &between : NULL, syntax);
 }
 
-/* Forgets everything but the reasoning when a marker is longer than any real one. */
-static void check_lengths(tn__chat_syntax *syntax) {
-    size_t longest = 0;
-#define TN_X(marker)                                                                                                 \
-    if (syntax->marker && strlen(syntax->marker) > longest) longest = strlen(syntax->marker);
+/* Whether a marker could be one: not longer than any real one, and text, because grammars are. */
+static bool plausible(const char *marker) {
+    size_t length = marker ? strlen(marker) : 0;
+    return length <= TN__CHAT_MARKER_MAX && (!length || tn__utf8_valid_prefix(marker, length) == length);
+}
+
+/* Forgets everything but the reasoning when a marker is not plausible. */
+static void check_markers(tn__chat_syntax *syntax) {
+    bool good = true;
+#define TN_X(marker) good = good && plausible(syntax->marker);
     TN__CHAT_MARKERS(TN_X)
 #undef TN_X
-    if (longest <= TN__CHAT_MARKER_MAX) return;
+    if (good) return;
     char *begin = syntax->reasoning_begin, *end = syntax->reasoning_end;
     syntax->reasoning_begin = syntax->reasoning_end = NULL;
     tn__chat_syntax_clear(syntax);
@@ -243,7 +249,7 @@ tn_status tn__chat_derive(const char *rendered, const char *two_calls, const cha
                        : f.arguments.from ? derive_named(rendered, two_calls, &f, syntax)
                                           : derive_tagged(rendered, two_calls, two_arguments, &f, syntax);
     json_decref(f.json);
-    if (status == TN_OK) check_lengths(syntax);
+    if (status == TN_OK) check_markers(syntax);
     return status;
 }
 
