@@ -45,8 +45,15 @@ static tn_status add_module(const char *path, const tn_backend_module *module) {
     return status == TN_OK ? status : tn_fail_more(status, " (from %s)", path);
 }
 
+static bool is_loaded(const char *path) {
+    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    if (module) dlclose(module);
+    return module != NULL;
+}
+
 /* A loaded module stays loaded: its devices live until the process ends. */
 static tn_status load(const char *path) {
+    if (is_loaded(path)) return tn_fail(TN_E_EXISTS, "%s is loaded already", path);
     void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!module) return tn_fail(TN_E_IO, "cannot load backend: %s", dlerror());
     tn_backend_entry_fn entry;
@@ -90,7 +97,9 @@ static bool is_backend_file(const char *name) {
 static int by_name(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
 static int wanted(const struct dirent *entry) { return is_backend_file(entry->d_name); }
 
+/* The same file may be found twice, next to the library and in TENON_BACKEND_PATH. */
 static void load_or_log(const char *path) {
+    if (is_loaded(path)) return;
     if (load(path) != TN_OK) {
         tn_log(TN_LOG_WARN, "skipped backend: %s", tn_error());
         tn_error_clear();

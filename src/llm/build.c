@@ -8,7 +8,7 @@
 
 /* Tokens whose feed-forward part is computed together: bounds the widest intermediate to this many rows, which is
  * where most of a prefill's compute memory would go. Weights are re-read once per chunk, so not too small: on the CPU
- * 128 rows cost no more time than 512. A GPU wants large products and has the memory. */
+ * 128 rows took as long as 256. A GPU wants large products and has the memory. */
 enum { FFN_CHUNK_CPU = 128, FFN_CHUNK_GPU = 512 };
 
 typedef struct builder {
