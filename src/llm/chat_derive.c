@@ -221,16 +221,14 @@ static tn_status derive_tagged(const char *text, const char *two_calls, const ch
     return set_frame(span_of(text, f->name.from), behind, second ? &between : NULL, syntax);
 }
 
-/* Whether a marker could be one: not longer than any real one, and text, because grammars are. */
-static bool plausible(const char *marker) {
-    size_t length = marker ? strlen(marker) : 0;
+bool tn__chat_plausible(const char *marker, size_t length) {
     return length <= TN__CHAT_MARKER_MAX && (!length || tn__utf8_valid_prefix(marker, length) == length);
 }
 
 /* Forgets everything but the reasoning when a marker is not plausible. */
 static void check_markers(tn__chat_syntax *syntax) {
     bool good = true;
-#define TN_X(marker) good = good && plausible(syntax->marker);
+#define TN_X(marker) good = good && (!syntax->marker || tn__chat_plausible(syntax->marker, strlen(syntax->marker)));
     TN__CHAT_MARKERS(TN_X)
 #undef TN_X
     if (good) return;

@@ -117,6 +117,8 @@ tn_status tn__chat_probe(tn_chat_template *chat);
  * TN__PROBE_NAME, `two_calls` and `two_arguments` the same with two of them, or NULL. */
 tn_status tn__chat_derive(const char *rendered, const char *two_calls, const char *two_arguments,
                           tn__chat_syntax *syntax);
+/* Whether a marker could be one: not longer than any real one, and text, because grammars are. */
+bool tn__chat_plausible(const char *marker, size_t length);
 /* Markers of formats known by what a template mentions. With `special` only those whose rendering does not tell the
  * whole story, and the kind stays "none" when it is none of them; without, there is always an answer, in the end the
  * form that tools described in words ask for. */

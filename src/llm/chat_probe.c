@@ -187,7 +187,9 @@ static tn_status probe_reasoning(tn_chat_template *chat, const char *prompt, boo
         if (turn <= at) from = turn;
         const char *foreign = strstr(from, "tn_probe_user"); /* the two part early: the prompt tells nothing */
         if (foreign && foreign < at) from = at;
-        if (at - from > TN__CHAT_MARKER_MAX || after - at > TN__CHAT_MARKER_MAX) after = NULL;
+        const char *behind = at + sizeof NEEDLE - 1;
+        if (!tn__chat_plausible(from, (size_t)(at - from)) || !tn__chat_plausible(behind, (size_t)(after - behind)))
+            after = NULL;
     }
     if (after) {
         /* The opening marker may already be part of the prompt: then it is what the prompt ends with. */

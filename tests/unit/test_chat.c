@@ -156,6 +156,9 @@ static void hostile_templates_load_quickly(void **state) {
         "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}{{ ('[{\"name\":\"' ~ "
         "c.function.name) * 5000 }}{{ c.function.arguments|tojson }}{% endfor %}{% endfor %}",
         "{{ (messages|tojson) * 2000 }}{{ tools|tojson }}",
+        "{% for m in messages %}{{ m.role }}<\xff>{{ m.reasoning_content }}</\xff>{{ m.content }}{% for c in "
+        "m.tool_calls or [] %}\xff{{ c.function|tojson }}\xff{% endfor %}{% endfor %}{% if add_generation_prompt "
+        "%}assistant<\xff>{% endif %}",
         "{% for m in messages %}{{ m.role }}{{ '<' * 50000 }}{{ m.reasoning_content }}{{ '>' * 50000 }}{{ m.content "
         "}}{{ 'end' * 50000 }}{% endfor %}",
     };
@@ -172,6 +175,20 @@ static void hostile_templates_load_quickly(void **state) {
         double bar = 1;
 #endif
         if (seconds > bar) fail_msg("%s: took %.2f s", texts[i], seconds);
+        /* Whatever was read off the template, a grammar for calls compiles. */
+        tn_chat_params params = tn_chat_params_default();
+        params.messages = "[{\"role\": \"user\", \"content\": \"u\"}]";
+        params.tools = "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]";
+        params.tool_choice = TN_TOOLS_REQUIRED;
+        tn_chat_prompt *prompt;
+        tn_grammar *grammar;
+        if (tn_chat_prompt_new(chat, &params, &prompt) == TN_OK) {
+            if (tn_chat_prompt_grammar(prompt)) {
+                assert_ok(tn_grammar_new(tn_chat_prompt_grammar(prompt), NULL, &grammar));
+                tn_grammar_free(grammar);
+            }
+            tn_chat_prompt_free(prompt);
+        }
         tn_chat_template_free(chat);
     }
 }
