@@ -210,6 +210,15 @@ static void measure_load(const char *model, bool cold) {
     }
 }
 
+/* At the depth that the caches have now. */
+static void measure_decode(const char *model, contestant *c, int depth) {
+    char what[48], command[48];
+    int tokens = opt.quick ? 16 : 32;
+    snprintf(what, sizeof what, "decode at depth %d", depth);
+    snprintf(command, sizeof command, "decode %d", tokens);
+    interleave(new_row(model, what, "t/s", false), c, 2, command, tokens);
+}
+
 static void measure_model(const char *model, bool lowered) {
     contestant c[CONTESTANTS];
     int n = lowered ? 3 : 2;
@@ -226,23 +235,24 @@ static void measure_model(const char *model, bool lowered) {
         ask(&c[who], answer, "prefill 32"); /* touches everything once */
     }
     for (size_t i = 0; i < sizeof prompts / sizeof *prompts; i++) {
-        if (opt.quick && prompts[i] != 512) continue;
-        snprintf(command, sizeof command, "fill %d", prompts[i]);
         char what[48];
+        if (opt.quick && prompts[i] != 512) continue;
+        if (prompts[i] == 2048) {
+            for (int who = 0; who < 2; who++) ask(&c[who], answer, "fill 0");
+            measure_decode(model, c, 0);
+        }
+        if (late()) break;
+        snprintf(command, sizeof command, "fill %d", prompts[i]);
         snprintf(what, sizeof what, "prefill %d", prompts[i]);
         interleave(new_row(model, what, "t/s", false), c, n, command, prompts[i]);
     }
-    /* The longest prompt is still there: the first half of the depth. */
-    static const int depths[] = {4096, 0};
-    for (size_t i = 0; i < 2; i++) {
-        char what[48];
-        int tokens = opt.quick ? 16 : 32;
-        if ((opt.quick && depths[i]) || late()) continue;
-        snprintf(what, sizeof what, "decode at depth %d", depths[i]);
-        snprintf(command, sizeof command, depths[i] ? "extend %d" : "fill %d", depths[i] ? depths[i] - 2048 : 0);
-        for (int who = 0; who < 2; who++) ask(&c[who], answer, command);
-        snprintf(command, sizeof command, "decode %d", tokens);
-        interleave(new_row(model, what, "t/s", false), c, 2, command, tokens);
+    if (opt.quick) {
+        for (int who = 0; who < 2; who++) ask(&c[who], answer, "fill 0");
+        measure_decode(model, c, 0);
+    }
+    if (!opt.quick && !late()) { /* the longest prompt is still there: the first half of the depth */
+        for (int who = 0; who < 2; who++) ask(&c[who], answer, "extend 2048");
+        measure_decode(model, c, 4096);
     }
     row *compute = new_row(model, "compute buffers", "MiB", true);
     row *cache = new_row(model, "KV cache", "MiB", true);
