@@ -251,3 +251,21 @@ void serve_template(struct served *served, struct evhttp_request *http, json_t *
     reply_json(served->server, http, 200, json_pack("{s:s#}", "prompt", text, (int)length));
     tn_chat_prompt_free(prompt);
 }
+
+void serve_translated(struct served *served, struct evhttp_request *http, json_t *body,
+                      json_t *(*translate)(json_t *body, struct problem *problem), const struct wording *wording,
+                      const char *prefix) {
+    struct problem problem = {0};
+    struct request *r = request_new(served, http, wording, prefix);
+    json_t *chat = r ? translate(body, &problem) : NULL;
+    if (!r) problem_set(&problem, 500, "out of memory");
+    bool fine =
+        chat && field_bool(body, "stream", &r->stream, &problem) && chat_jobs(served, r, chat, 1, -1, &problem);
+    json_decref(chat);
+    if (fine) {
+        request_submit(r);
+        return;
+    }
+    request_free(r);
+    reply_problem(served->server, http, &problem);
+}

@@ -253,17 +253,5 @@ static void messages_end(struct request *r) {
 static const struct wording messages_wording = {messages_piece, messages_end};
 
 void serve_messages(struct served *served, struct evhttp_request *http, json_t *body) {
-    struct problem problem = {0};
-    struct request *r = request_new(served, http, &messages_wording, "msg_");
-    json_t *chat = r ? translate(body, &problem) : NULL;
-    if (!r) problem_set(&problem, 500, "out of memory");
-    bool fine =
-        chat && field_bool(body, "stream", &r->stream, &problem) && chat_jobs(served, r, chat, 1, -1, &problem);
-    json_decref(chat);
-    if (fine) {
-        request_submit(r);
-        return;
-    }
-    request_free(r);
-    reply_problem(served->server, http, &problem);
+    serve_translated(served, http, body, translate, &messages_wording, "msg_");
 }

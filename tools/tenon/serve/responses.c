@@ -271,17 +271,5 @@ static void responses_end(struct request *r) {
 static const struct wording responses_wording = {responses_piece, responses_end};
 
 void serve_responses(struct served *served, struct evhttp_request *http, json_t *body) {
-    struct problem problem = {0};
-    struct request *r = request_new(served, http, &responses_wording, "resp_");
-    json_t *chat = r ? translate(body, &problem) : NULL;
-    if (!r) problem_set(&problem, 500, "out of memory");
-    bool fine =
-        chat && field_bool(body, "stream", &r->stream, &problem) && chat_jobs(served, r, chat, 1, -1, &problem);
-    json_decref(chat);
-    if (fine) {
-        request_submit(r);
-        return;
-    }
-    request_free(r);
-    reply_problem(served->server, http, &problem);
+    serve_translated(served, http, body, translate, &responses_wording, "resp_");
 }
