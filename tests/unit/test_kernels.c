@@ -571,8 +571,11 @@ typedef struct attention_case {
     int head_k, head_v, heads, kv_heads, tokens, cells;
     tn_type k_type, v_type;
     tn_attention_params params;
-    bool positions, mask, mask_f16, mask_per_head, sinks;
+    int words; /* of sequence bits; the three sequences lie as far apart as they allow */
+    bool positions, runs, mask, mask_f16, mask_per_head, sinks;
 } attention_case;
+
+static int sequence_of(const attention_case *c, int s) { return s * (32 * c->words - 1) / 2; }
 
 static void check_attention(const tn__cpu_kernels *table, rng *r, const attention_case *c) {
     const tn__cpu_kernels *generic = tn__cpu_kernels_at(TN__CPU_GENERIC);
@@ -586,7 +589,8 @@ static void check_attention(const tn__cpu_kernels *table, rng *r, const attentio
     float *mask = malloc((size_t)(c->cells * c->tokens * c->heads) * sizeof *mask),
           *sinks = malloc((size_t)c->heads * sizeof *sinks);
     uint16_t *mask16 = malloc((size_t)(c->cells * c->tokens * c->heads) * sizeof *mask16);
-    int32_t *q_pos = malloc((size_t)c->tokens * 8), *k_pos = malloc((size_t)c->cells * 8), range[2] = {0, c->cells};
+    int32_t *q_pos = malloc((size_t)c->tokens * 8), *k_pos = calloc((size_t)c->cells, (size_t)(1 + c->words) * 4),
+            range[2] = {0, c->cells};
     for (size_t i = 0; i < nq; i++) q[i] = rng_normal(r);
     for (int i = 0; i < c->kv_heads * c->cells; i++) {
         random_weights(r, c->k_type, c->head_k, k + (size_t)i * k_row);
@@ -603,12 +607,14 @@ static void check_attention(const tn__cpu_kernels *table, rng *r, const attentio
     for (int t = 0; t < c->tokens; t++) {
         q_pos[2 * t] = c->cells / 2 + t;
         /* A token each of three sequences and padding; where the count is even, a long run of one follows them. */
-        q_pos[2 * t + 1] = t % 7 == 6 ? -1 : t % 3;
-        if (c->tokens % 2 == 0 && t >= 10) q_pos[2 * t + 1] = t < c->tokens - 2 ? 1 : -1;
+        q_pos[2 * t + 1] = t % 7 == 6 ? -1 : sequence_of(c, t % 3);
+        if (c->tokens % 2 == 0 && t >= 10) q_pos[2 * t + 1] = t < c->tokens - 2 ? sequence_of(c, 1) : -1;
     }
-    for (int i = 0; i < c->cells; i++) { /* cells in disorder, some empty, of three sequences */
-        k_pos[2 * i] = rng_below(r, 9) == 0 ? -1 : (i * 5) % c->cells;
-        k_pos[2 * i + 1] = 1 << rng_below(r, 3);
+    for (int i = 0; i < c->cells; i++) { /* cells in disorder, some empty, of three sequences, mixed or in runs */
+        int32_t *entry = k_pos + i * (1 + c->words);
+        int sequence = sequence_of(c, c->runs ? i / 70 % 3 : (int)rng_below(r, 3));
+        entry[0] = rng_below(r, 9) == 0 ? -1 : (i * 5) % c->cells;
+        entry[1 + sequence / 32] = (int32_t)(1u << sequence % 32);
     }
     if (c->positions && c->cells > 3) {
         range[0] = 1;
@@ -638,7 +644,7 @@ static void check_attention(const tn__cpu_kernels *table, rng *r, const attentio
     if (c->positions) {
         job.q_pos = q_pos;
         job.k_pos = k_pos;
-        job.k_words = 1;
+        job.k_words = c->words;
         job.range = range;
     }
     if (c->mask) {
@@ -674,9 +680,10 @@ static void check_attention(const tn__cpu_kernels *table, rng *r, const attentio
                 sequence = c->positions ? q_pos[2 * t + 1] : 0;
             double most = -INFINITY, total = 0, vmax = 0;
             for (int i = 0; i < c->cells; i++) {
-                int kp = c->positions ? k_pos[2 * i] : i;
+                const int32_t *entry = k_pos + i * (1 + c->words);
+                int kp = c->positions ? entry[0] : i;
                 bool sees = kp >= 0 && sequence >= 0 && i >= range[0] && i < range[1];
-                if (sees && c->positions) sees = k_pos[2 * i + 1] >> sequence & 1;
+                if (sees && c->positions) sees = (uint32_t)entry[1 + sequence / 32] >> sequence % 32 & 1;
                 if (c->params.causal) sees = sees && kp <= position;
                 if (c->params.window) sees = sees && position - kp < c->params.window;
                 if (c->params.chunk) sees = sees && kp / c->params.chunk == position / c->params.chunk;
@@ -743,6 +750,8 @@ static void attention(const tn__cpu_kernels *table) {
         if (rng_below(&r, 4) == 0) c.params.soft_cap = 5;
         if (rng_below(&r, 4) == 0) c.params.max_bias = 8;
         c.positions = rng_below(&r, 2);
+        c.words = 1 + (int)rng_below(&r, 9); /* more than kernels make summaries of, too */
+        c.runs = rng_below(&r, 2);
         c.mask = rng_below(&r, 4) == 0;
         c.mask_f16 = rng_below(&r, 2);
         c.mask_per_head = rng_below(&r, 2);

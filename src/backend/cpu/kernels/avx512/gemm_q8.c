@@ -288,9 +288,31 @@ static __mmask16 rows_from(int64_t left) {
     return left >= 16 ? 0xffff : left <= 0 ? 0 : (__mmask16)((1u << left) - 1);
 }
 
+/* Asks for a share of what the panel pair at `row` and chunk c is made of, so that all of it has arrived when the
+ * pair before has been multiplied. Into the second cache: it can ask memory for far more at a time than the first. */
+static void fetch(const tn__matmul_job *job, int64_t row, int64_t c, uint32_t part, uint32_t parts) {
+    const int64_t together = job->packed ? 16 : 1, k = job->k - c * TN__CHUNK;
+    const int64_t blocks = (k < DEPTH * TN__CHUNK ? k : DEPTH * TN__CHUNK) / tn__block_of(job->type);
+    const size_t unit = (size_t)(together * tn__bytes_of(job->type)), bytes = (size_t)blocks * unit;
+    const size_t stride = job->packed ? tn__packed_group_bytes(job->type, job->k) : job->w_stride;
+    const int64_t rows = (job->m - row < ROWS ? job->m - row + together - 1 : ROWS) / together;
+    const char *at = (const char *)job->w + (size_t)(row / together) * stride +
+                     (size_t)(c * TN__CHUNK / tn__block_of(job->type)) * unit;
+    const uint32_t each = (uint32_t)((bytes + 63) / 64), all = each * (uint32_t)rows, end = all * (part + 1) / parts;
+    uint32_t i = all * part / parts, line = i % each;
+    for (at += i / each * stride; i < end; i++) {
+        __builtin_prefetch(at + line * 64, 0, 2);
+        if (++line == each) {
+            line = 0;
+            at += stride;
+        }
+    }
+}
+
 /* Panel pairs [from, to) times activation rows [col_from, col_to). */
 static void rectangle(const tn__matmul_job *job, int64_t from, int64_t to, int64_t col_from, int64_t col_to) {
     _Alignas(64) tn__panel16 panel[DEPTH][2];
+    const uint32_t parts = (uint32_t)((col_to - col_from + COLS - 1) / COLS);
     kernel_fn *const *variants = kernels[tn__avx512_scale_per_16(job->type)][tn__avx512_minimum(job->type)];
     for (int64_t c = 0; c * TN__CHUNK < job->k; c += DEPTH) {
         int64_t left = job->k - c * TN__CHUNK, values = left < DEPTH * TN__CHUNK ? left : DEPTH * TN__CHUNK;
@@ -304,8 +326,14 @@ static void rectangle(const tn__matmul_job *job, int64_t from, int64_t to, int64
                 else
                     panel[d][1] = panel[d][0]; /* computed and thrown away */
             }
+            /* What comes next: the next pair, these pairs' next chunks, or the pair behind all of these. */
+            const bool deeper = (c + DEPTH) * TN__CHUNK < job->k;
+            const int64_t next = p + 1 < to || !deeper ? p + 1 : from, next_c = p + 1 < to ? c
+                                                                                : deeper   ? c + DEPTH
+                                                                                           : 0;
             for (int64_t j = col_from; j < col_to; j += COLS) {
                 int cols = (int)(col_to - j < COLS ? col_to - j : COLS);
+                if (next * ROWS < job->m) fetch(job, next * ROWS, next_c, (uint32_t)((j - col_from) / COLS), parts);
                 float *out[COLS];
                 for (int q = 0; q < cols; q++) out[q] = tn__out_row(job, j + q) + row;
                 variants[cols - 1](panel, tn__q8_at(job, c, j), job->x_rows, values, c == 0, out, rows_a, rows_b);
