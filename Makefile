@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 CTEST := ctest --output-on-failure -j $(JOBS)
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test bench bench-peers bench-check fault soak asan tsan lint format docs coverage fuzz fresh install deb clean help
+.PHONY: build demo test bench bench-peers bench-check fault soak asan tsan lint format docs coverage fuzz fresh install uninstall deb clean help
 
 build: setup-build ## build the libraries, the program, tests, benchmarks and examples into build/
 	@mkdir -p $(BUILD) && cmake --preset release $(CMAKE_FLAGS) > $(BUILD)/configure.log || { cat $(BUILD)/configure.log; exit 1; }
@@ -14,7 +14,6 @@ build: setup-build ## build the libraries, the program, tests, benchmarks and ex
 demo: build ## build, write a story with the default model, and draw where its memory goes
 	@$(BUILD)/bin/tenon run -n 200 --temp 0.7 --seed 13 --ignore-eos
 	@$(BUILD)/bin/tenon plan --svg $(BUILD)/plan.svg
-	@echo "A picture of the plan, time × address: $(BUILD)/plan.svg"
 
 test: build ## build and run all tests
 	@cd $(BUILD) && $(CTEST)
@@ -71,6 +70,14 @@ fresh: ## run make test and make demo in a fresh Debian 12 (needs root and deboo
 
 install: build ## install: make install PREFIX=/usr/local (DESTDIR is honoured)
 	@cmake --install $(BUILD) --prefix $(PREFIX)
+	@if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then ldconfig; fi
+
+uninstall: ## remove what the last make install put there (DESTDIR is honoured)
+	@test -e $(BUILD)/install_manifest.txt || { echo "nothing was installed from here"; exit 1; }
+	@sed '$$a\' $(BUILD)/install_manifest.txt | while read -r file; do rm -fv "$(DESTDIR)$$file"; done
+	@sed '$$a\' $(BUILD)/install_manifest.txt | grep /tenon/ | xargs -d '\n' -n 1 dirname | sort -ru | \
+	  while read -r folder; do rmdir --ignore-fail-on-non-empty -p "$(DESTDIR)$$folder" 2> /dev/null; done; true
+	@if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then ldconfig; fi
 
 deb: build ## make a Debian package, build/tenon_VERSION_ARCH.deb
 	@scripts/deb.sh $(BUILD)

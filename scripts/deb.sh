@@ -11,6 +11,8 @@ cmake --install "$build" --prefix "$root/usr" > /dev/null
 strip --strip-unneeded "$root"/usr/bin/tenon "$root"/usr/lib/*.so.*.*.*
 gzip -9n "$root/usr/share/man/man1/tenon.1"
 install -Dm644 LICENSE "$root/usr/share/doc/tenon/copyright"
+install -Dm644 docs/tenon.service "$root/usr/share/doc/tenon/examples/tenon.service"
+mv "$root/usr/share/zsh/site-functions" "$root/usr/share/zsh/vendor-completions" # where Debian's zsh looks
 
 # The packages that own the libraries it is linked with; dpkg knows some of them by their path before the merge of
 # /lib into /usr/lib.

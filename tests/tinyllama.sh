@@ -16,9 +16,10 @@ complain() {
 grep -qE '^parameters +1\.10 B' "$work/out" || complain "1.10 B parameters"
 grep -q 'iq2_xxs' "$work/out" || complain "iq2_xxs"
 
-printf '{"messages": [{"role": "user", "content": "Hi"}], "eos_token": "</s>", "add_generation_prompt": true}' > "$work/messages"
+printf '{"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt": true}' > "$work/messages"
 "$tenon" render "$model" "$work/messages" > "$work/out" || complain "render"
 grep -q '<|user|>' "$work/out" && grep -q '<|assistant|>' "$work/out" || complain "its template"
+grep -qx 'Hi</s>' "$work/out" || complain "the model's own tokens in its template"
 
 printf 'What is the capital of France?\n/stats\n' | "$tenon" chat "$model" --temp 0 -n 60 > "$work/out" 2>&1 || complain "chat"
 grep -q 'Paris' "$work/out" || complain "the capital of France"

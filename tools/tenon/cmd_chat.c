@@ -71,9 +71,13 @@ static void do_load(struct chat *c, const char *path) {
 
 static void do_system(struct chat *c, const char *text) {
     const char *now = dialog_system(&c->dialog);
-    if (*text)
-        dialog_set_system(&c->dialog, strcmp(text, "-") == 0 ? "" : text);
-    else if (now)
+    if (*text) {
+        bool none = strcmp(text, "-") == 0;
+        if (dialog_set_system(&c->dialog, none ? "" : text))
+            note(none ? "(no system message from now on)" : "(the system message is set)");
+        else
+            fail("the system message is no UTF-8 text");
+    } else if (now)
         printf("%s\n", now);
     else
         note("(there is no system message; /system TEXT sets it)");

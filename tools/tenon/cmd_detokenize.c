@@ -92,7 +92,7 @@ const struct command command_detokenize = {
         "Writes the bytes that the tokens stand for and nothing else, not even a line end. Without ids, or with "
         "\"-\", they are read from standard input: numbers separated by spaces, commas or line ends.",
     .options = options,
-    .examples = "tenon detokenize model.gguf 9906 1917\n"
+    .examples = "tenon detokenize model.gguf 1206 1435\n"
                 "tenon tokenize model.gguf \"Hello world\" | tenon detokenize model.gguf\n",
     .run = run,
 };

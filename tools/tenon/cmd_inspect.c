@@ -355,6 +355,6 @@ const struct command command_inspect = {
     .examples = "tenon inspect model.gguf\n"
                 "tenon inspect model.gguf --tensors\n"
                 "tenon inspect model.gguf --key tokenizer.chat_template  # the template as it is\n"
-                "tenon inspect model.gguf --tensor output.weight --out output.f32\n",
+                "tenon inspect model.gguf --tensor token_embd.weight --out embedding.f32\n",
     .run = run,
 };

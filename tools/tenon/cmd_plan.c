@@ -30,9 +30,11 @@ static void print_heading(const struct subject *s, FILE *out) {
     char size[HUMAN_SIZE], count[HUMAN_SIZE];
     fprintf(out, "%s: %s, %s parameters, %s, %d layers\n", s->path, s->info.architecture,
             human_count(count, (double)s->info.n_params), human_bytes(size, s->info.bytes), s->info.n_layer);
-    fprintf(out, "context %d, batch %d, micro-batch %d, %d sequence%s, cache %s/%s\n\n", s->params.n_ctx,
-            s->params.n_batch, s->params.n_ubatch, s->params.n_seqs, s->params.n_seqs == 1 ? "" : "s",
-            tn_type_name(s->params.cache_k), tn_type_name(s->params.cache_v));
+    fprintf(out, "context %d", s->params.n_ctx);
+    if (s->params.n_ctx > s->info.n_ctx_train) fprintf(out, " (the model was trained with %d)", s->info.n_ctx_train);
+    fprintf(out, ", batch %d, micro-batch %d, %d sequence%s, cache %s/%s\n\n", s->params.n_batch, s->params.n_ubatch,
+            s->params.n_seqs, s->params.n_seqs == 1 ? "" : "s", tn_type_name(s->params.cache_k),
+            tn_type_name(s->params.cache_v));
 }
 
 static void print_table(const struct subject *s, FILE *out) {
@@ -248,8 +250,11 @@ static int run(const struct args *args) {
         status = tn_fit_explain(s.model, &s.params, stdout);
         if (status != TN_OK) code = fail_status(status, "%s", s.path);
     }
-    if (!code && args_text(args, "svg")) code = write_svg(&s, args_text(args, "svg"));
-    if (!code && args_text(args, "html")) code = write_html(&s, args_text(args, "html"));
+    const char *svg = args_text(args, "svg"), *html = args_text(args, "html");
+    if (!code && svg && !(code = write_svg(&s, svg)))
+        fprintf(stderr, "A picture of the plan, time × address: %s\n", svg);
+    if (!code && html && !(code = write_html(&s, html)))
+        fprintf(stderr, "The report with pictures of every plan: %s\n", html);
     if (!code && !s.fit.fits) code = EXIT_TOO_BIG;
     tn_fit_free(&s.fit);
     tn_model_close(s.model);

@@ -1,13 +1,23 @@
 /* tenon render: what a chat template makes of messages. */
+#include "show.h"
 #include "tenon/chat.h"
 #include "tenon/gguf.h"
 #include "text_input.h"
 
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The template's text: a file of its own, or what a model file holds. */
-static int read_template(const char *path, char **text) {
+/* A token's text by the key of its id, into `variables` under the name that templates use. */
+static void add_token(const tn_gguf *gguf, const char *key, const char *name, json_t *variables) {
+    uint64_t count = 0;
+    const tn_gguf_str *tokens = tn_gguf_get_array(gguf, "tokenizer.ggml.tokens", TN_GGUF_STR, &count);
+    uint32_t id = tn_gguf_get_u32(gguf, key, UINT32_MAX);
+    if (tokens && id < count) json_object_set_new(variables, name, show_json_text(tokens[id]));
+}
+
+/* The template's text: a file of its own, or what a model file holds, then with the model's tokens as variables. */
+static int read_template(const char *path, char **text, json_t *variables) {
     size_t size;
     char magic[4] = "";
     FILE *file = fopen(path, "rb");
@@ -23,6 +33,8 @@ static int read_template(const char *path, char **text) {
         code = fail("%s: the model has no chat template", path);
     else if (!(*text = strndup(stored.data, stored.size)))
         code = fail("out of memory");
+    add_token(gguf, "tokenizer.ggml.bos_token_id", "bos_token", variables);
+    add_token(gguf, "tokenizer.ggml.eos_token_id", "eos_token", variables);
     tn_gguf_close(gguf);
     return code;
 }
@@ -49,11 +61,25 @@ static void print_info(const tn_chat_template *chat) {
     printf("%-16s  %s\n", "turn_end", tn_chat_template_turn_end(chat));
 }
 
-static int render(const tn_chat_template *chat, const char *path) {
+/* What the input says goes before what the model says. Input that is no object is left to the renderer's message. */
+static char *with_defaults(char *input, size_t size, json_t *defaults) {
+    json_t *given = json_object_size(defaults) ? json_loadb(input, size, 0, NULL) : NULL;
+    if (!json_is_object(given) || json_object_update_missing(given, defaults) != 0) {
+        json_decref(given);
+        return input;
+    }
+    char *merged = json_dumps(given, JSON_ENCODE_ANY);
+    json_decref(given);
+    free(input);
+    return merged;
+}
+
+static int render(const tn_chat_template *chat, const char *path, json_t *defaults) {
     char *variables = NULL, *text = NULL;
     size_t size, length;
     int code = strcmp(path, "-") ? read_text_file(path, &variables, &size) : read_input(&variables, &size);
     if (code) return code;
+    if (!(variables = with_defaults(variables, size, defaults))) return fail("out of memory");
     tn_status status = tn_chat_render(chat, variables, 0, &text, &length);
     if (status != TN_OK)
         code = fail_status(status, "render");
@@ -69,16 +95,20 @@ static int run(const struct args *args) {
     tn_chat_template *chat;
     bool info = args_flag(args, "info");
     if (!info && args->count < 2) return fail_usage(args, "INPUT.json is missing");
-    int code = read_template(args->values[0], &text);
-    if (code) return code;
-    tn_status status = tn_chat_template_new(text, &chat);
+    json_t *defaults = json_object();
+    int code = read_template(args->values[0], &text, defaults);
+    if (!code) {
+        tn_status status = tn_chat_template_new(text, &chat);
+        if (status != TN_OK)
+            code = fail_status(status, "%s", args->values[0]);
+        else if (info)
+            print_info(chat);
+        else
+            code = render(chat, args->values[1], defaults);
+        if (status == TN_OK) tn_chat_template_free(chat);
+    }
     free(text);
-    if (status != TN_OK) return fail_status(status, "%s", args->values[0]);
-    if (info)
-        print_info(chat);
-    else
-        code = render(chat, args->values[1]);
-    tn_chat_template_free(chat);
+    json_decref(defaults);
     return code;
 }
 
@@ -97,8 +127,8 @@ const struct command command_render = {
     .details =
         "Renders the template with exactly the variables of INPUT.json, an object with messages, "
         "add_generation_prompt, bos_token and whatever else the template asks for; \"-\" reads it from standard "
-        "input. TEMPLATE may also be a model file that holds a template. The text is printed without a line end of "
-        "our own.\n\n"
+        "input. TEMPLATE may also be a model file that holds a template; bos_token and eos_token are then the "
+        "model's own, unless INPUT.json has them. The text is printed without a line end of our own.\n\n"
         "The environment variable TENON_NOW=2026-11-15T12:00:00 fixes the time that the template sees.",
     .options = options,
     .examples = "tenon render template.jinja messages.json\n"

@@ -1,12 +1,18 @@
 /* tenon version: version of the program and of the library it runs with. */
 #include "cli.h"
 
+#ifdef __clang__
+#define COMPILER __VERSION__ /* names itself */
+#else
+#define COMPILER "gcc " __VERSION__
+#endif
+
 static int run(const struct args *args) {
     if (args_flag(args, "json"))
-        printf("{\"version\": \"%s\", \"compiler\": \"%s\", \"platform\": \"%s\"}\n", tn_version(), __VERSION__,
+        printf("{\"version\": \"%s\", \"compiler\": \"%s\", \"platform\": \"%s\"}\n", tn_version(), COMPILER,
                TENON_PLATFORM);
     else
-        printf("tenon %s (%s, compiler %s)\n", tn_version(), TENON_PLATFORM, __VERSION__);
+        printf("tenon %s (%s, %s)\n", tn_version(), TENON_PLATFORM, COMPILER);
     return EXIT_OK;
 }
 

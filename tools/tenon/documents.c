@@ -106,7 +106,8 @@ void help_markdown(FILE *out) {
 
 /* ---- Manual page --------------------------------------------------------------------------------------------- */
 
-/* troff reads '\' and a '.' or '\'' at the start of a line as its own; a '-' must be escaped to stay a plain one. */
+/* troff reads '\' and a '.' or '\'' at the start of a line as its own; a '-' must be escaped to stay a plain one. A
+ * list without spaces may be broken after a comma. */
 static void write_man(FILE *out, const char *text, size_t length) {
     for (size_t i = 0; i < length; i++) {
         bool line_start = i == 0 || text[i - 1] == '\n';
@@ -115,6 +116,8 @@ static void write_man(FILE *out, const char *text, size_t length) {
             fputs("\\e", out);
         else if (text[i] == '-')
             fputs("\\-", out);
+        else if (text[i] == ',' && i + 1 < length && text[i + 1] != ' ' && text[i + 1] != '\n')
+            fputs(",\\:", out);
         else
             fputc(text[i], out);
     }
@@ -189,6 +192,8 @@ static void man_command(FILE *out, const struct command *command) {
 
 void help_man(FILE *out) {
     fprintf(out, ".TH TENON 1 \"\" \"tenon %s\" \"User Commands\"\n", tn_version());
+    /* Ragged and never hyphenated: names of options and files stay whole. */
+    fputs(".ad l\n.nh\n", out);
     fputs(".SH NAME\ntenon \\- tensor runtime that plans every byte before anything runs\n"
           ".SH SYNOPSIS\n\\fBtenon\\fR \\fICOMMAND\\fR [\\fIOPTIONS\\fR] [\\fIARGUMENTS\\fR]\n.SH COMMANDS\n",
           out);

@@ -234,7 +234,11 @@ int engine_session_params(const struct args *args, tn_session_params *p) {
 void engine_context(const struct args *args, const tn_model *model, tn_session_params *p) {
     int32_t trained = tn_model_get_info(model).n_ctx_train;
     bool asked = args_given(args, "ctx") || p->n_ctx != args_int(args, "ctx");
-    if (!asked && trained > 0 && trained < p->n_ctx) p->n_ctx = trained;
+    if (trained <= 0 || trained >= p->n_ctx) return;
+    if (!asked)
+        p->n_ctx = trained;
+    else if (args_given(args, "ctx"))
+        warn("the context of %d is longer than the %d that the model was trained with", p->n_ctx, trained);
 }
 
 static bool show_progress(void *user, size_t done, size_t total) {
