@@ -480,10 +480,10 @@ static tn_tensor *rope_case(tn_arena *a, rng *r) {
 }
 
 static tn_tensor *matmul_case(tn_arena *a, tn_op op, rng *r, bool wild) {
-    static const int64_t counts[] = {1, 1, 2, 3, 4, 5, 8, 13, 16, 17, 33, 40};
+    static const int64_t counts[] = {1, 1, 2, 3, 4, 5, 8, 13, 16, 17, 33, 40, 61};
     tn_type type = weight_type(r);
     int64_t block = tn_type_block(type), k = block > 1 ? block * pick(r, 1, 1 + 512 / block) : length(r);
-    int64_t m = chance(r, 30) ? pick(r, 60, 90) : counts[rng_below(r, 12)], n = counts[rng_below(r, 12)];
+    int64_t m = chance(r, 30) ? pick(r, 60, 90) : counts[rng_below(r, 13)], n = counts[rng_below(r, 13)];
     if (op == TN_OP_OUT_PROD) {
         int64_t x2 = pick(r, 1, 2), x3 = pick(r, 1, 2);
         int64_t k1 = pick(r, 0, 20);

@@ -32,7 +32,8 @@ static void make(build *b, bool no_alloc, uint64_t seed, int n_ops) {
     memset(b, 0, sizeof *b);
     assert_ok(tn_arena_new(&(tn_arena_params){.size = 16 << 20, .no_alloc = no_alloc}, &b->arena));
     tn_arena *a = b->arena;
-    int64_t rows = 1 + (int64_t)rng_below(&r, 12);
+    /* Few rows, or so many that threads keep their own. */
+    int64_t rows = rng_below(&r, 3) ? 1 + (int64_t)rng_below(&r, 12) : 48 + (int64_t)rng_below(&r, 20);
     tn_tensor *pool[MAX_TENSORS], *weights[4];
     int n = 0;
     for (int i = 0; i < 4; i++) weights[i] = leaf(b, i % 2 ? TN_Q8_0 : TN_F32, WIDTH, WIDTH);

@@ -31,7 +31,7 @@ typedef struct tn__cpu_op {
     void (*run)(const tn__task *task);
     /* NULL: everything the op's shape rule accepts. Otherwise false and a reason. */
     bool (*supports)(const tn_tensor *node, char *reason, size_t reason_size);
-    int (*phases)(const tn_tensor *node, const tn__cpu_kernels *kernels);                    /* NULL: one */
+    int (*phases)(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);     /* NULL: one */
     size_t (*scratch)(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads); /* NULL: none */
     int64_t (*units)(const tn_tensor *node); /* pieces that can run at once; NULL: rows of the result */
     double (*cost)(const tn_tensor *node);   /* about how many ns on one thread; NULL: by elements */
@@ -123,7 +123,7 @@ void tn__run_binary(const tn__task *task);
 void tn__run_glu(const tn__task *task);
 
 void tn__run_sum(const tn__task *task);
-int tn__phases_two(const tn_tensor *node, const tn__cpu_kernels *kernels);
+int tn__phases_two(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
 size_t tn__scratch_row_sums(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
 int64_t tn__units_source_rows(const tn_tensor *node);
 double tn__cost_source(const tn_tensor *node);
@@ -165,7 +165,7 @@ bool tn__supports_rope(const tn_tensor *node, char *reason, size_t size);
 
 void tn__run_mul_mat(const tn__task *task);
 bool tn__supports_mul_mat(const tn_tensor *node, char *reason, size_t size);
-int tn__phases_mul_mat(const tn_tensor *node, const tn__cpu_kernels *kernels);
+int tn__phases_mul_mat(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
 size_t tn__scratch_mul_mat(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
 bool tn__shares_mul_mat(const tn_tensor *earlier, const tn_tensor *later, const tn__cpu_kernels *kernels);
 int64_t tn__units_mul_mat(const tn_tensor *node);
@@ -175,7 +175,7 @@ size_t tn__scratch_out_prod(const tn_tensor *node, const tn__cpu_kernels *kernel
 double tn__cost_out_prod(const tn_tensor *node);
 void tn__run_mul_mat_id(const tn__task *task);
 bool tn__supports_mul_mat_id(const tn_tensor *node, char *reason, size_t size);
-int tn__phases_mul_mat_id(const tn_tensor *node, const tn__cpu_kernels *kernels);
+int tn__phases_mul_mat_id(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
 size_t tn__scratch_mul_mat_id(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
 double tn__cost_mul_mat_id(const tn_tensor *node);
 
@@ -188,7 +188,7 @@ void tn__run_conv_transpose(const tn__task *task);
 void tn__run_pool(const tn__task *task);
 
 void tn__run_attention(const tn__task *task);
-int tn__phases_attention(const tn_tensor *node, const tn__cpu_kernels *kernels);
+int tn__phases_attention(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
 size_t tn__scratch_attention(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
 bool tn__supports_attention(const tn_tensor *node, char *reason, size_t size);
 double tn__cost_attention(const tn_tensor *node);

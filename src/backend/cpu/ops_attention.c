@@ -61,7 +61,7 @@ static size_t job_scratch(const tn_tensor *node, const tn__cpu_kernels *kernels,
 size_t tn__scratch_attention(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
     return job_scratch(node, kernels, n_threads) * (size_t)node->ne[3];
 }
-int tn__phases_attention(const tn_tensor *node, const tn__cpu_kernels *kernels) {
+int tn__phases_attention(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
     const tn__attention_job job = job_of(node, 0);
     return kernels->attention_splits(&job) > 1 ? 2 : 1;
 }

@@ -47,7 +47,7 @@ static groups groups_in(const plan *p, const tn__task *task) {
     return g;
 }
 
-int tn__phases_mul_mat_id(const tn_tensor *node, const tn__cpu_kernels *kernels) {
+int tn__phases_mul_mat_id(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
     return plan_of(node, kernels).alone ? 1 : 3;
 }
 size_t tn__scratch_mul_mat_id(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {

@@ -1,7 +1,9 @@
 /* Matrix products: mul_mat, and outer products. The kernels multiply; here shapes become jobs.
  *
  * Activations are first brought into the form the weights want. Few rows are prepared by every thread for itself,
- * which is cheaper than a barrier; many rows are prepared together, in a phase of their own. */
+ * which is cheaper than a barrier; more rows are prepared together, in a phase of their own, and the weights are
+ * dealt out. Where there are many rows for each of few threads, every thread keeps its rows to itself, as it does in
+ * the ops between the products: what passes from core to core costs more than taking the weights apart twice. */
 #include "backend/cpu/matmul.h"
 
 int tn__matmul_chunks(int64_t m, int64_t n, int nth) {
@@ -13,11 +15,13 @@ int tn__matmul_chunks(int64_t m, int64_t n, int nth) {
 /* What a mul_mat does, from shapes alone. */
 typedef struct plan {
     tn__act_form form;
-    bool packed, converts, alone; /* alone: every thread prepares a copy for itself */
-    int64_t m, n, k, jobs;        /* per job; x may be repeated over several */
-    bool merged;                  /* all of y's rows are one job */
-    size_t converted, prepared;   /* bytes of scratch: f32 rows of y; one job's prepared rows… */
-    size_t own;                   /* …and what every thread needs for itself */
+    bool packed, converts;
+    bool alone;                 /* every thread prepares a copy for itself */
+    bool own_rows;              /* every thread prepares and multiplies its own rows of y */
+    int64_t m, n, k, jobs;      /* per job; x may be repeated over several */
+    bool merged;                /* all of y's rows are one job */
+    size_t converted, prepared; /* bytes of scratch: f32 rows of y; one job's prepared rows… */
+    size_t own;                 /* …and what every thread needs for itself */
 } plan;
 
 /* Whether all rows of t, over all outer dimensions, lie at equal distances. */
@@ -26,7 +30,10 @@ static bool even_rows(const tn_tensor *t) {
            (t->ne[3] == 1 || t->nb[3] == t->nb[1] * (size_t)(t->ne[1] * t->ne[2]));
 }
 
-static plan plan_of(const tn_tensor *node, const tn__cpu_kernels *kernels) {
+/* Rows of a thread from which on it keeps them, and threads up to which all of them may read all the weights. */
+enum { OWN_ROWS = 24, OWN_THREADS = 4 };
+
+static plan plan_of(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
     const tn_tensor *x = node->src[0], *y = node->src[1];
     plan p = {.m = x->ne[1], .n = y->ne[1], .k = x->ne[0], .packed = tn__is_packed(x)};
     p.converts = y->type != TN_F32;
@@ -35,6 +42,8 @@ static plan plan_of(const tn_tensor *node, const tn__cpu_kernels *kernels) {
     if (p.merged) p.n = tn_nrows(y);
     p.form = kernels->matmul_form(x->type, p.packed, p.m, p.n, p.k, node->params.mul_mat.precise != 0);
     p.alone = !p.converts && p.jobs == 1 && p.form != TN__ACT_PLAIN && p.n * p.k <= TN__ALONE_VALUES;
+    p.own_rows = !p.converts && !p.alone && p.jobs == 1 && kernels->level != TN__CPU_AMX && n_threads > 1 &&
+                 n_threads <= OWN_THREADS && p.n >= (int64_t)OWN_ROWS * n_threads;
     if (p.converts) p.converted = tn__scratch_size((size_t)tn_nelements(y) * 4);
     if (p.form != TN__ACT_PLAIN) p.prepared = tn__scratch_size(kernels->act_bytes(p.form, p.n, p.k));
     p.own = tn__scratch_size(kernels->matmul_scratch(p.form, p.n, p.k));
@@ -49,17 +58,17 @@ bool tn__supports_mul_mat(const tn_tensor *node, char *reason, size_t size) {
     return true;
 }
 
-int tn__phases_mul_mat(const tn_tensor *node, const tn__cpu_kernels *kernels) {
-    const plan p = plan_of(node, kernels);
-    return 1 + p.converts + (p.form != TN__ACT_PLAIN && !p.alone);
+int tn__phases_mul_mat(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
+    const plan p = plan_of(node, kernels, n_threads);
+    return 1 + p.converts + (p.form != TN__ACT_PLAIN && !p.alone && !p.own_rows);
 }
 size_t tn__scratch_mul_mat(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
-    const plan p = plan_of(node, kernels);
+    const plan p = plan_of(node, kernels, n_threads);
     return p.converted + p.prepared * (size_t)(p.alone ? n_threads : p.jobs) + p.own * (size_t)n_threads;
 }
 bool tn__shares_mul_mat(const tn_tensor *earlier, const tn_tensor *later, const tn__cpu_kernels *kernels) {
     if (earlier->op != TN_OP_MUL_MAT || earlier->src[1] != later->src[1]) return false;
-    const plan a = plan_of(earlier, kernels), b = plan_of(later, kernels);
+    const plan a = plan_of(earlier, kernels, 1), b = plan_of(later, kernels, 1);
     return a.form == b.form && a.form != TN__ACT_PLAIN && a.k == b.k && a.n == b.n && a.jobs == b.jobs;
 }
 int64_t tn__units_mul_mat(const tn_tensor *node) { return (tn_nelements(node) + 31) / 32; }
@@ -104,44 +113,64 @@ static void prepare(const plan *p, const tn__task *task, const tn_tensor *y) {
     }
 }
 
-static void multiply(const plan *p, const tn__task *task) {
+static tn__matmul_job job_of(const plan *p, const tn__task *task, int64_t index) {
     tn_tensor *out = task->node;
     const tn_tensor *x = out->src[0], *y = out->src[1];
-    const int chunks = tn__matmul_chunks(p->m, p->n, task->nth);
+    const int64_t i2 = p->merged ? 0 : index % y->ne[2], i3 = p->merged ? 0 : index / y->ne[2];
     unsigned char *own = task->scratch + p->converted + p->prepared * (size_t)(p->alone ? task->nth : p->jobs);
+    tn__matmul_job job = {
+        .type = x->type,
+        .packed = p->packed,
+        .form = p->form,
+        .m = p->m,
+        .n = p->n,
+        .k = p->k,
+        .w = tn__weights_at(x, p->packed, i2 / (y->ne[2] / x->ne[2]), i3 / (y->ne[3] / x->ne[3])),
+        .w_stride = x->nb[1],
+        .x_rows = p->n,
+        .out = (float *)(void *)(p->merged ? (char *)out->data : tn__at(out, 0, i2, i3)),
+        .out_stride = out->nb[1],
+        .scratch = own + (size_t)task->ith * p->own,
+    };
+    if (p->form == TN__ACT_PLAIN)
+        job.x = activations(p, y, task, index, &job.x_stride);
+    else
+        job.x = task->scratch + p->converted + (size_t)(p->alone ? task->ith : index) * p->prepared;
+    return job;
+}
+
+static void multiply(const plan *p, const tn__task *task) {
+    const int chunks = tn__matmul_chunks(p->m, p->n, task->nth);
     for (int64_t unit; (unit = tn__take(task)) < p->jobs * chunks;) {
-        const int64_t index = unit / chunks, i2 = p->merged ? 0 : index % y->ne[2],
-                      i3 = p->merged ? 0 : index / y->ne[2];
-        tn__matmul_job job = {
-            .type = x->type,
-            .packed = p->packed,
-            .form = p->form,
-            .m = p->m,
-            .n = p->n,
-            .k = p->k,
-            .w = tn__weights_at(x, p->packed, i2 / (y->ne[2] / x->ne[2]), i3 / (y->ne[3] / x->ne[3])),
-            .w_stride = x->nb[1],
-            .x_rows = p->n,
-            .out = (float *)(void *)(p->merged ? (char *)out->data : tn__at(out, 0, i2, i3)),
-            .out_stride = out->nb[1],
-            .scratch = own + (size_t)task->ith * p->own,
-        };
-        if (p->form == TN__ACT_PLAIN)
-            job.x = activations(p, y, task, index, &job.x_stride);
-        else
-            job.x = task->scratch + p->converted + (size_t)(p->alone ? task->ith : index) * p->prepared;
+        const tn__matmul_job job = job_of(p, task, unit / chunks);
         task->kernels->matmul(&job, (int)(unit % chunks), chunks);
     }
 }
 
+/* All weights times this thread's rows. */
+static void multiply_own(const plan *p, const tn__task *task) {
+    tn__matmul_job job = job_of(p, task, 0);
+    int64_t from, to;
+    tn__share(p->n, 1, task->ith, task->nth, &from, &to);
+    job.n = to - from;
+    job.out = (float *)(void *)((char *)job.out + (size_t)from * job.out_stride);
+    if (p->form == TN__ACT_PLAIN)
+        job.x = (const char *)job.x + (size_t)from * job.x_stride;
+    else
+        job.x_first = from;
+    task->kernels->matmul(&job, 0, 1);
+}
+
 void tn__run_mul_mat(const tn__task *task) {
-    const plan p = plan_of(task->node, task->kernels);
+    const plan p = plan_of(task->node, task->kernels, task->nth);
     const tn_tensor *y = task->node->src[1];
-    const int last = tn__phases_mul_mat(task->node, task->kernels) - 1;
+    const int last = tn__phases_mul_mat(task->node, task->kernels, task->nth) - 1;
     if (task->phase == last) {
-        if (p.alone && !task->shared) prepare(&p, task, y);
+        if ((p.alone || (p.own_rows && p.form != TN__ACT_PLAIN)) && !task->shared) prepare(&p, task, y);
         if (p.k == 0) {
             if (task->ith == 0) memset(task->node->data, 0, tn_nbytes(task->node));
+        } else if (p.own_rows) {
+            multiply_own(&p, task);
         } else {
             multiply(&p, task);
         }

@@ -12,7 +12,7 @@ static double row_sum(const tn__task *task, const tn_tensor *x, const char *row)
     return sum;
 }
 
-int tn__phases_two(const tn_tensor *node, const tn__cpu_kernels *kernels) { return 2; }
+int tn__phases_two(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) { return 2; }
 int64_t tn__units_source_rows(const tn_tensor *node) { return tn_nrows(node->src[0]); }
 double tn__cost_source(const tn_tensor *node) { return (double)tn_nelements(node->src[0]); }
 size_t tn__scratch_row_sums(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {

@@ -214,15 +214,16 @@ tn_status tn__cpu_program_new(tn_backend *backend, tn_tensor *const *nodes, size
         const tn__cpu_op *op = &tn__cpu_ops[nodes[i]->op];
         node_info *info = &p->nodes[p->n_nodes++];
         *info = (node_info){.node = nodes[i], .op = op};
-        info->phases = op->phases ? op->phases(nodes[i], stream->kernels) : 1;
         info->tiny = cost_of(nodes[i], op) < stream->tiny_ns || units_of(nodes[i], op) <= 1;
-        info->first_counter = p->n_phases;
-        p->n_phases += (uint32_t)info->phases;
         if (!info->tiny) widest = TN__MAX(widest, units_of(nodes[i], op));
     }
     p->n_threads = (int)TN__MIN((int64_t)stream->n_threads, widest);
     for (uint32_t i = 0; i < p->n_nodes; i++) {
         node_info *info = &p->nodes[i];
+        const int nth = info->tiny ? 1 : p->n_threads;
+        info->phases = info->op->phases ? info->op->phases(info->node, stream->kernels, nth) : 1;
+        info->first_counter = p->n_phases;
+        p->n_phases += (uint32_t)info->phases;
         if (info->op->scratch)
             info->scratch = tn__scratch_size(info->op->scratch(info->node, stream->kernels, p->n_threads));
     }

@@ -30,8 +30,9 @@ typedef enum tn__cpu_level {
  *
  * 1. matmul_form says in which form the weights want the activations.
  * 2. act_prepare converts them into act_bytes() bytes of scratch: every thread its share, then a barrier. (For one
- *    or two rows it is cheaper that every thread prepares a copy of its own, with ith = 0 of 1.) Several mat-mul with
- *    the same activations, k and form share one preparation. TN__ACT_PLAIN needs none.
+ *    or two rows it is cheaper that every thread prepares a copy of its own, with ith = 0 of 1.) Where there are as
+ *    many rows as threads, a share is whole rows, those tn__share() says; only tiles are shared otherwise. Several
+ *    mat-mul with the same activations, k and form share one preparation. TN__ACT_PLAIN needs none.
  * 3. matmul computes share ith of nth.
  *
  * Prepared activations are cut into chunks of 256 values: chunk c of row r lies at index c·rows + r. The last chunk

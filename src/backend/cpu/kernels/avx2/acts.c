@@ -61,13 +61,14 @@ void tn__avx2_act_prepare(tn__act_form form, const float *x, size_t x_stride, co
         tn__act_prepare(form, x, x_stride, gather, rows, k, data, ith, nth);
         return;
     }
-    tn__share(chunks * rows, 1, ith, nth, &from, &to);
+    const bool whole = rows >= nth;
+    tn__share(chunks * rows, whole ? chunks : 1, ith, nth, &from, &to);
     for (int64_t u = from; u < to; u++) {
-        int64_t c = u / rows, r = u % rows, count = k - c * TN__CHUNK;
+        int64_t c = whole ? u % chunks : u / rows, r = whole ? u / chunks : u % rows, count = k - c * TN__CHUNK;
         float padded[TN__CHUNK];
         const float *row = (const float *)((const char *)x + (size_t)(gather ? gather[r] : r) * x_stride);
         const float *values = row + c * TN__CHUNK;
-        char *out = (char *)data + (size_t)u * bytes;
+        char *out = (char *)data + (size_t)(c * rows + r) * bytes;
         if (count < TN__CHUNK) {
             memset(padded, 0, sizeof padded);
             memcpy(padded, values, (size_t)count * sizeof(float));
