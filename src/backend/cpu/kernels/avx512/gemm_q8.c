@@ -126,8 +126,8 @@ static void panel_packed(const tn__matmul_job *job, int64_t row, int64_t c, tn__
         for (int h = 0; h < 2; h++) {
             const uint8_t *half = w + 288 + 1536 * h;
             for (int q = 0; q < 8; q++) {
-                __m512i a = _mm512_loadu_si512(half + 64 * q), b = _mm512_loadu_si512(half + 512 + 64 * q);
-                __m512i t = _mm512_loadu_si512(half + 1024 + 64 * q);
+                __m512i a = _mm512_loadu_si512(half + 192 * q), b = _mm512_loadu_si512(half + 192 * q + 64);
+                __m512i t = _mm512_loadu_si512(half + 192 * q + 128);
                 __m512i code[4] = {_mm512_ternarylogic_epi64(_mm512_and_si512(a, nibble), _mm512_slli_epi16(t, 4),
                                                              places, OR_OF_AND),
                                    _mm512_ternarylogic_epi64(_mm512_and_si512(b, nibble), _mm512_slli_epi16(t, 2),

@@ -187,52 +187,62 @@ TN__INLINE void unit_q4_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m51
         }
     }
 }
-TN__INLINE void unit_q6_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m512 *acc, const int cols) {
-    (void)at;
+/* 16 values of `rows` rows of 32, from row `first` on, in one half of the block: which they are is known when this is
+ * compiled, so that shifts and places are constants. */
+TN__INLINE void part_q6_K(const uint8_t *w, const tn__q8_chunk *x, __m512 d, __m512 *acc, const int cols,
+                          const int half, const int side, const int first, const int rows) {
     const __m512i nibble = _mm512_set1_epi8(15), places = _mm512_set1_epi8(0x30);
+    const uint8_t *codes = w + 288 + 1536 * half + 768 * side;
     enum { OR_OF_AND = 0xf8 };
-    __m512 d = halves16(w);
-    for (int part = 0; part < 8;
-         part++) { /* half, first or last 16 of its rows of 32, first or second pair of rows */
-        const uint8_t *half = w + 288 + 1536 * (part / 4);
-        int first = 4 * (part / 2 & 1), row = 2 * (part & 1), value = 128 * (part / 4) + 32 * row;
-        int sub = 8 * (part / 4) + (part / 2 & 1) + 2 * row;
-        __m512i dot[2][8];
-        /* Codes are 32 too large: a quarter of the bias for bytes. */
+    __m512i dot[4][8];
+    /* Codes are 32 too large: a quarter of the bias for bytes. */
+#pragma GCC unroll 4
+    for (int r = first; r < first + rows; r++) {
+#pragma GCC unroll 8
+        for (int j = 0; j < cols; j++)
+            dot[r][j] = _mm512_srai_epi32(_mm512_set1_epi32(x[j].bias16[8 * half + 2 * r + side]), 2);
+    }
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; q++) {
+        const __m512i h = _mm512_loadu_si512(codes + 192 * q + 128);
+        __m512i low[2] = {_mm512_loadu_si512(codes + 192 * q), _mm512_loadu_si512(codes + 192 * q + 64)};
+#pragma GCC unroll 4
+        for (int r = first; r < first + rows; r++) {
+            const __m512i l = r < 2 ? low[r % 2] : _mm512_srli_epi16(low[r % 2], 4);
+            const __m512i t = r == 0   ? _mm512_slli_epi16(h, 4)
+                              : r == 1 ? _mm512_slli_epi16(h, 2)
+                              : r == 2 ? h
+                                       : _mm512_srli_epi16(h, 2);
+            const __m512i code = _mm512_ternarylogic_epi64(_mm512_and_si512(l, nibble), t, places, OR_OF_AND);
+#pragma GCC unroll 8
+            for (int j = 0; j < cols; j++)
+                dot[r][j] =
+                    _mm512_dpbusd_epi32(dot[r][j], code, four(&x[j], 128 * half + 32 * r + 16 * side + 4 * q));
+        }
+    }
+#pragma GCC unroll 4
+    for (int r = first; r < first + rows; r++) {
+        const __m128i code = _mm_loadu_si128((const __m128i *)(w + 32 + 16 * (8 * half + 2 * r + side)));
+        const __m512 scale = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(code)), d);
 #pragma GCC unroll 8
         for (int j = 0; j < cols; j++) {
-            dot[0][j] = _mm512_srai_epi32(_mm512_set1_epi32(x[j].bias16[sub]), 2);
-            dot[1][j] = _mm512_srai_epi32(_mm512_set1_epi32(x[j].bias16[sub + 2]), 2);
+            const __m512 by = _mm512_mul_ps(scale, _mm512_set1_ps(x[j].d[4 * half + r]));
+            acc[j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[r][j]), by, acc[j]);
         }
-#pragma GCC unroll 4
-        for (int q = first; q < first + 4; q++) {
-            __m512i a = _mm512_loadu_si512(half + 64 * q), b = _mm512_loadu_si512(half + 512 + 64 * q);
-            __m512i h = _mm512_loadu_si512(half + 1024 + 64 * q);
-            if (row == 0) {
-                a = _mm512_ternarylogic_epi64(_mm512_and_si512(a, nibble), _mm512_slli_epi16(h, 4), places,
-                                              OR_OF_AND);
-                b = _mm512_ternarylogic_epi64(_mm512_and_si512(b, nibble), _mm512_slli_epi16(h, 2), places,
-                                              OR_OF_AND);
-            } else {
-                a = _mm512_and_si512(_mm512_srli_epi16(a, 4), nibble);
-                b = _mm512_and_si512(_mm512_srli_epi16(b, 4), nibble);
-                a = _mm512_ternarylogic_epi64(a, h, places, OR_OF_AND);
-                b = _mm512_ternarylogic_epi64(b, _mm512_srli_epi16(h, 2), places, OR_OF_AND);
-            }
-#pragma GCC unroll 8
-            for (int j = 0; j < cols; j++) {
-                dot[0][j] = _mm512_dpbusd_epi32(dot[0][j], a, four(&x[j], value + 4 * q));
-                dot[1][j] = _mm512_dpbusd_epi32(dot[1][j], b, four(&x[j], value + 32 + 4 * q));
-            }
-        }
+    }
+}
+TN__INLINE void unit_q6_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m512 *acc, const int cols) {
+    (void)at;
+    const __m512 d = halves16(w);
 #pragma GCC unroll 2
-        for (int r = 0; r < 2; r++) {
-            __m128i code = _mm_loadu_si128((const __m128i *)(w + 32 + 16 * (sub + 2 * r)));
-            __m512 scale = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(code)), d);
-#pragma GCC unroll 8
-            for (int j = 0; j < cols; j++) {
-                __m512 by = _mm512_mul_ps(scale, _mm512_set1_ps(x[j].d[4 * (part / 4) + row + r]));
-                acc[j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[r][j]), by, acc[j]);
+    for (int half = 0; half < 2; half++) {
+#pragma GCC unroll 2
+        for (int side = 0; side < 2; side++) {
+            if (cols <= 4) { /* all four rows in registers at once */
+                part_q6_K(w, x, d, acc, cols, half, side, 0, 4);
+            } else {
+                part_q6_K(w, x, d, acc, cols, half, side, 0, 2);
+                part_q6_K(w, x, d, acc, cols, half, side, 2, 2);
             }
         }
     }
@@ -267,7 +277,7 @@ TN__INLINE void unit_q6_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m51
 PACKED_OF(q8_0, 32, 544, 0)
 PACKED_OF(q4_0, 32, 288, 0)
 PACKED_OF(q4_K, 256, 2304, 0)
-PACKED_OF(q6_K, 256, 3360, 2048)
+PACKED_OF(q6_K, 256, 3360, 0)
 #undef PACKED_OF
 
 static void gemv_q8_packed(const tn__matmul_job *job, int64_t from, int64_t to) {

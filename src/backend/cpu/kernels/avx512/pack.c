@@ -118,10 +118,11 @@ static void group_q6_K(const uint8_t *from, size_t stride, __m512i rows, int64_t
         }
         for (int h = 0; h < 2; h++) {
             turn(from + 64 * h, stride, r);
-            put(to + 288 + 1536 * h, r, 16);
+            for (int i = 0; i < 16; i++) /* interleaved by threes */
+                _mm512_storeu_si512(to + 288 + 1536 * h + 192 * (i % 8) + 64 * (i / 8), r[i]);
         }
         turn(from + 128, stride, r);
-        for (int h = 0; h < 2; h++) put(to + 288 + 1536 * h + 1024, r + 8 * h, 8);
+        for (int i = 0; i < 16; i++) _mm512_storeu_si512(to + 288 + 192 * i + 128, r[i]);
     }
 }
 

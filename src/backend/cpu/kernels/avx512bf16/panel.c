@@ -107,8 +107,8 @@ static inline __attribute__((always_inline)) void tile_q6_K_of(const uint8_t *w,
         l[s] = line_of(_mm512_mul_ps(halves(w), _mm512_cvtepi32_ps(scale)), 128 + 32, _mm512_setzero_ps());
     }
     for (int q = 0; q < 8; q++) {
-        __m512i low = _mm512_loadu_si512(codes + 512 * (r % 2) + 64 * q),
-                t = _mm512_loadu_si512(codes + 1024 + 64 * q);
+        __m512i low = _mm512_loadu_si512(codes + 192 * q + 64 * (r % 2)),
+                t = _mm512_loadu_si512(codes + 192 * q + 128);
         if (r >= 2) low = _mm512_srli_epi16(low, 4);
         t = r == 0   ? _mm512_slli_epi16(t, 4)
             : r == 1 ? _mm512_slli_epi16(t, 2)

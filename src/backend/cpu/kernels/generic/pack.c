@@ -87,20 +87,26 @@ static void get_q4_K(const uint8_t *unit, int r, tn__q4_K *b) {
     for (int g = 0; g < 4; g++) unweave(unit + 256 + 512 * g, r, b->qs + 32 * g, 32);
 }
 
+/* The three vectors that make codes together are neighbours, so that memory is read in order: the low bits of rows 0
+ * and 2 of a half, those of rows 1 and 3, the high bits of all. i: half and place in 32, by fours. */
+static uint8_t *q6_vector(uint8_t *unit, int i, int j) { return unit + 288 + 192 * i + 64 * j; }
+static uint8_t *q6_bytes(const tn__q6_K *b, int i, int j) {
+    const int half = i / 8, at = 4 * (i % 8);
+    return (uint8_t *)(uintptr_t)(j < 2 ? b->ql + 64 * half + 32 * j + at : b->qh + 32 * half + at);
+}
+
 static void put_q6_K(uint8_t *unit, int r, const tn__q6_K *b) {
     memcpy(unit + 2 * r, &b->d, 2);
     for (int s = 0; s < 16; s++) unit[32 + 16 * s + r] = (uint8_t)b->scales[s];
-    for (int h = 0; h < 2; h++) {
-        weave(unit + 288 + 1536 * h, r, b->ql + 64 * h, 64);
-        weave(unit + 288 + 1536 * h + 1024, r, b->qh + 32 * h, 32);
+    for (int i = 0; i < 16; i++) {
+        for (int j = 0; j < 3; j++) weave(q6_vector(unit, i, j), r, q6_bytes(b, i, j), 4);
     }
 }
 static void get_q6_K(const uint8_t *unit, int r, tn__q6_K *b) {
     memcpy(&b->d, unit + 2 * r, 2);
     for (int s = 0; s < 16; s++) b->scales[s] = (int8_t)unit[32 + 16 * s + r];
-    for (int h = 0; h < 2; h++) {
-        unweave(unit + 288 + 1536 * h, r, b->ql + 64 * h, 64);
-        unweave(unit + 288 + 1536 * h + 1024, r, b->qh + 32 * h, 32);
+    for (int i = 0; i < 16; i++) {
+        for (int j = 0; j < 3; j++) unweave(q6_vector((uint8_t *)unit, i, j), r, q6_bytes(b, i, j), 4);
     }
 }
 
