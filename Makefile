@@ -75,8 +75,8 @@ install: build ## install: make install PREFIX=/usr/local (DESTDIR is honoured)
 uninstall: ## remove what the last make install put there (DESTDIR is honoured)
 	@test -e $(BUILD)/install_manifest.txt || { echo "nothing was installed from here"; exit 1; }
 	@sed '$$a\' $(BUILD)/install_manifest.txt | while read -r file; do rm -fv "$(DESTDIR)$$file"; done
-	@sed '$$a\' $(BUILD)/install_manifest.txt | grep /tenon/ | xargs -d '\n' -n 1 dirname | sort -ru | \
-	  while read -r folder; do rmdir --ignore-fail-on-non-empty -p "$(DESTDIR)$$folder" 2> /dev/null; done; true
+	@sed -n 's|/[^/]*$$||; /\/tenon/ { p; s|/tenon/.*|/tenon|p }' $(BUILD)/install_manifest.txt | sort -ru | \
+	  while read -r folder; do rmdir "$(DESTDIR)$$folder" 2> /dev/null; done; true
 	@if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then ldconfig; fi
 
 deb: build ## make a Debian package, build/tenon_VERSION_ARCH.deb
