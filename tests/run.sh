@@ -30,6 +30,12 @@ printf '%s' "$prompt" > "$work/prompt"
 same "the prompt from a file" "$("$tenon" run -f "$work/prompt" -n 30 --temp 0 2> /dev/null)" "$story"
 same "the prompt from standard input" "$(printf '%s' "$prompt" | "$tenon" run - -n 30 --temp 0 2> /dev/null)" "$story"
 same "one seed, one story" "$("$tenon" run -n 30 --seed 5 2> /dev/null)" "$("$tenon" run -n 30 --seed 5 -t 1 2> /dev/null)"
+"$tenon" run -n 20 --json > "$work/out" 2> /dev/null
+seed=$(sed -n 's/.*"seed": \([0-9]*\),/\1/p' "$work/out")
+"$tenon" run -n 20 --json --seed "$seed" 2> /dev/null | grep '"text"' | cmp -s - <(grep '"text"' "$work/out") ||
+    { echo "FAILED: the seed that --json gives does not repeat the text"; failures=$((failures + 1)); }
+check "-v says what is loaded where" 0 'info: cpu: 11 layers, weights .* mapped, cache' "$tenon" run -n 1 -v
+check "a context beyond the training" 0 'warning: the context of 600 is longer than the 512' "$tenon" run -n 1 -c 600
 same "without its prompt" "$prompt$("$tenon" run -p "$prompt" --no-echo -n 30 --temp 0 2> /dev/null)" "$story"
 
 check "a grammar" 0 '^Yes or no\?(yes|no)$' "$tenon" run -p 'Yes or no?' --grammar 'root ::= "yes" | "no"' --seed 1

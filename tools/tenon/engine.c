@@ -4,6 +4,8 @@
 #include "term.h"
 #include "text_input.h"
 
+#include "tenon/cpu.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -269,10 +271,34 @@ static tn_status plan_and_make(tn_model *model, const tn_session_params *params,
     return tn_session_new(model, params, session);
 }
 
+void engine_log(const char *path, const tn_model *model, const tn_session *session, uint64_t began_ns) {
+    tn_model_info i = tn_model_get_info(model);
+    tn_session_params p = tn_session_get_params(session);
+    tn_fit fit;
+    char a[HUMAN_SIZE], b[HUMAN_SIZE], c[HUMAN_SIZE], d[HUMAN_SIZE], e[HUMAN_SIZE];
+    tn_log(TN_LOG_INFO, "%s: %s, %s parameters in %s, ready after %.2f s", path, i.architecture,
+           human_count(a, (double)i.n_params), human_bytes(b, i.bytes), (double)(tn_time_ns() - began_ns) / 1e9);
+    tn_log(TN_LOG_INFO, "%s, %s kernels, %d threads", tn_cpu_name(), tn_cpu_level(),
+           p.n_threads > 0 ? p.n_threads : tn_cpu_count());
+    tn_log(TN_LOG_INFO, "context %d, batch %d, micro-batch %d, %d sequence%s, cache %s/%s", p.n_ctx, p.n_batch,
+           p.n_ubatch, p.n_seqs, p.n_seqs == 1 ? "" : "s", tn_type_name(p.cache_k), tn_type_name(p.cache_v));
+    if (tn_session_memory(session, &fit) != TN_OK) return;
+    for (size_t n = 0; n < fit.n_devices; n++) {
+        const tn_fit_device *f = &fit.devices[n];
+        tn_log(TN_LOG_INFO, "%s: %d layers, weights %s and %s mapped, cache %s, compute %s, scratch %s", f->name,
+               f->n_layers, human_bytes(a, f->weights), human_bytes(b, f->mapped), human_bytes(c, f->cache),
+               human_bytes(d, f->compute), human_bytes(e, f->scratch));
+    }
+    tn_log(TN_LOG_INFO, "graphs: prefill %zu nodes in %zu split%s, decode %zu in %zu", fit.nodes_prefill,
+           fit.splits_prefill, fit.splits_prefill == 1 ? "" : "s", fit.nodes_decode, fit.splits_decode);
+    tn_fit_free(&fit);
+}
+
 int engine_open(const struct args *args, const char *path, const tn_session_params *params, tn_model **model,
                 tn_session **session) {
     *model = NULL;
     *session = NULL;
+    uint64_t began = tn_time_ns();
     tn_status status =
         tn_model_open(path, &(tn_model_params){.check_weights = args_flag(args, "check-tensors")}, model);
     if (status != TN_OK) return fail_status(status, "%s", "");
@@ -283,7 +309,10 @@ int engine_open(const struct args *args, const char *path, const tn_session_para
     engine_context(args, *model, &p);
     status = plan_and_make(*model, &p, session);
     if (progress.total) progress_end(&progress);
-    if (status == TN_OK) return EXIT_OK;
+    if (status == TN_OK) {
+        engine_log(path, *model, *session, began);
+        return EXIT_OK;
+    }
     int code = fail_status(status, "%s", path);
     tn_model_close(*model);
     *model = NULL;

@@ -25,6 +25,8 @@ void engine_context(const struct args *args, const tn_model *model, tn_session_p
  * and the message is printed. */
 int engine_open(const struct args *args, const char *path, const tn_session_params *params, tn_model **model,
                 tn_session **session);
+/* For -v: what was loaded, where it lies and how long that took. */
+void engine_log(const char *path, const tn_model *model, const tn_session *session, uint64_t began_ns);
 /* How many tokens of a long prompt to read next, so that progress can be shown every few seconds: few at first
  * (last is 0), then as many as the last piece's time allows, at most a micro-batch, which is fastest. */
 size_t engine_piece(const tn_session *session, size_t last, uint64_t last_ns);

@@ -1,5 +1,6 @@
 /* Loading a model, its engine thread from beginning to end, and the way into its queue. */
 #include "batch.h"
+#include "engine.h"
 #include "http.h"
 
 #include <stdlib.h>
@@ -142,6 +143,7 @@ static tn_status load(struct served *served, struct engine *e) {
     p.n_seqs = n_slots;
     if (p.n_batch < n_slots) p.n_batch = n_slots;
     p.n_outputs = n_slots + 64;
+    uint64_t began = tn_time_ns();
     TN_TRY(tn_model_open(served->path, NULL, &served->model));
     served->info = tn_model_get_info(served->model);
     served->tokenizer = tn_model_tokenizer(served->model);
@@ -153,6 +155,7 @@ static tn_status load(struct served *served, struct engine *e) {
     if (embeds) TN_TRY(make_embedder(served, &embed));
     e->session = served->session;
     draw_plan(served, writes ? served->session : served->embedder);
+    engine_log(served->path, served->model, writes ? served->session : served->embedder, began);
     p = tn_session_get_params(writes ? served->session : served->embedder);
     served->n_ctx = p.n_ctx;
     e->n_batch = p.n_batch;
