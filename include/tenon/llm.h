@@ -78,6 +78,7 @@ typedef struct tn_session_params {
     int32_t n_seqs;           /* sequence ids 0 … n_seqs-1 */
     int32_t n_outputs;        /* most rows of logits kept per decode; 0: n_seqs */
     int n_threads;            /* 0: one per core */
+    tn_threadpool *threads;   /* the CPU's pool, outliving the session; NULL: one of its own */
     tn_type cache_k, cache_v; /* f32 f16 bf16 q8_0 q4_0 */
     const char *devices[16];  /* in order of preference; empty: all GPUs found, then the CPU */
     float split[16];          /* share of the layers per device; all 0: fill the first, then the next */

@@ -28,7 +28,8 @@ typedef struct tn_sched_params {
     tn_backend *const
         *backends; /* or the caller's own, any number, outliving the scheduler; the last must be the CPU */
     size_t n_backends;
-    int n_threads; /* for CPU backends made here; 0: one per core */
+    int n_threads;          /* for CPU backends made here; 0: one per core */
+    tn_threadpool *threads; /* their pool, outliving the scheduler; NULL: each makes its own */
     /* Runs that may be in flight on asynchronous devices: so many places for what is copied into a split, so that the
      * inputs of the next run are copied while this one computes. 0 or 1: one. At most 64. */
     int pipeline_copies;

@@ -3,7 +3,10 @@
 
 #include "base/checked.h"
 
+#include "tenon/cpu.h"
+
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 /* Fills positions, sequences and wanted rows of the whole batch, and refuses what makes no sense. */
@@ -52,14 +55,30 @@ static float query_scale(const tn__hparams *h, int32_t position) {
 }
 
 /* Sampling from NaN would quietly give nonsense. */
-static tn_status check_finite(const tn_session *s, const float *x, size_t n) {
+typedef struct finite_check {
+    const float *x;
+    size_t n;
+    _Atomic uint32_t found;
+} finite_check;
+static void check_share(void *user, int index, int count) {
+    finite_check *c = user;
+    const size_t end = c->n * ((size_t)index + 1) / (size_t)count;
     uint32_t found = 0;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = c->n * (size_t)index / (size_t)count; i < end; i++) {
         uint32_t bits;
-        memcpy(&bits, &x[i], sizeof bits);
+        memcpy(&bits, &c->x[i], sizeof bits);
         found |= (bits & 0x7f800000u) + 0x00800000u; /* all ones in the exponent carry into the sign */
     }
-    if (!(found & 0x80000000u)) return TN_OK;
+    if (found & 0x80000000u) atomic_store_explicit(&c->found, 1, memory_order_relaxed);
+}
+static tn_status check_finite(const tn_session *s, const float *x, size_t n) {
+    enum { WORTH_SHARING = 1 << 17 };
+    finite_check c = {.x = x, .n = n};
+    if (s->params.threads && n >= WORTH_SHARING)
+        tn_threadpool_run(s->params.threads, 0, check_share, &c);
+    else
+        check_share(&c, 0, 1);
+    if (!c.found) return TN_OK;
     return tn_fail(
         TN_E_NOT_FINITE,
         "%s gives results that are NaN or infinite: its weights may be damaged; open it with check_weights "
@@ -106,6 +125,12 @@ static tn_status run_ubatch(tn_session *s, const tn_batch *b, int32_t begin, int
     size_t row = (size_t)s->model->h.n_vocab;
     float *to = s->logits + (size_t)s->n_results * row;
     s->n_results += kept;
+    /* All results in the host's memory, one row after the other: they need not be moved. */
+    if (n == b->n_tokens && (set->out_rows || kept == n) &&
+        tn_buffer_type_is_host(tn_buffer_get_type(set->result->buffer))) {
+        s->results = set->result->data;
+        return check_finite(s, s->results, (size_t)kept * row);
+    }
     if (kept && (set->out_rows || kept == n)) {
         TN_TRY(tn_tensor_get_at(set->result, to, 0, (size_t)kept * row * sizeof(float)));
         return check_finite(s, to, (size_t)kept * row);
@@ -183,6 +208,7 @@ tn_status tn_session_decode(tn_session *s, const tn_batch *b) {
                            b->n_tokens, c->n - c->used, c->n);
     }
     s->n_results = 0;
+    s->results = s->logits;
     if (s->params.embeddings) tn__pool_start(s);
     tn_status status = run_batch(s, b);
     if (status != TN_OK) {
@@ -204,7 +230,13 @@ int32_t tn_session_output_count(const tn_session *s) { return s->n_results; }
 float *tn_session_logits(tn_session *s, int32_t i) {
     if (!s || s->params.embeddings) return NULL;
     if (i < 0) i += s->n_results;
-    return i >= 0 && i < s->n_results ? s->logits + (size_t)i * (size_t)s->model->h.n_vocab : NULL;
+    return i >= 0 && i < s->n_results ? s->results + (size_t)i * (size_t)s->model->h.n_vocab : NULL;
+}
+/* Before another graph computes where the results lie. */
+void tn__keep_results(tn_session *s) {
+    if (s->n_results && s->results != s->logits)
+        memcpy(s->logits, s->results, (size_t)s->n_results * (size_t)s->model->h.n_vocab * sizeof(float));
+    s->results = s->logits;
 }
 
 tn_session_stats tn_session_get_stats(const tn_session *s) {

@@ -193,7 +193,10 @@ tn_status tn__session_prepare(tn_session *s) {
     tn_model *m = s->model;
     TN_TRY(fill_params(m, &s->params));
     s->pack = m->loaded ? m->packed : !s->params.no_pack;
-    tn_sched_params sp = {.n_threads = s->params.n_threads, .abort = s->params.abort, .abort_user = s->params.user};
+    tn_sched_params sp = {.n_threads = s->params.n_threads,
+                          .threads = s->params.threads,
+                          .abort = s->params.abort,
+                          .abort_user = s->params.user};
     TN_TRY(tn__session_devices(s, &sp));
     TN_TRY(tn_sched_new(&sp, &s->sched));
     s->n_devices = tn_sched_backend_count(s->sched);

@@ -130,6 +130,7 @@ struct tn_session {
     bool *score_wanted;
     /* Results of the last decode. */
     float *logits;
+    float *results;           /* of the last decode: `logits`, or where the graph left them */
     tn_buffer *pinned_logits; /* what they lie in, or NULL: the heap */
     int32_t n_results;
     tn__pool pool;
@@ -173,6 +174,7 @@ void tn__session_drop(tn_session *session);
 void tn__advise(const tn_session *session, char *text, size_t size);
 tn_status tn__session_too_big(const tn_session *session);
 
+void tn__keep_results(tn_session *session); /* before a graph runs that is no decode */
 void tn__streams_free(tn_session *session);
 size_t tn__graph_tensor_limit(const tn_model *model, tn__shape shape);
 

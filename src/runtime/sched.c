@@ -26,7 +26,8 @@ static tn_status open_backends(tn_sched *s, const tn_sched_params *p) {
         tn_device *device;
         TN_TRY(tn_device_find(i < n_names ? p->devices[i] : "cpu", &device));
         has_cpu = has_cpu || tn_device_get_kind(device) == TN_DEVICE_CPU;
-        tn_backend_params params = {.n_threads = p->n_threads, .abort = p->abort, .abort_user = p->abort_user};
+        tn_backend_params params = {
+            .n_threads = p->n_threads, .threads = p->threads, .abort = p->abort, .abort_user = p->abort_user};
         TN_TRY(tn_backend_new(device, &params, &s->backends[s->n_backends]));
         s->n_backends++;
     }

@@ -1,6 +1,8 @@
 /* Sessions on the golden models: whatever way the tokens take through the cache, the logits are the reference's. */
 #include "llm_golden.h"
 
+#include "tenon/cpu.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -381,6 +383,39 @@ static void the_cells_of_a_sequence_stay_together(void **state) {
     tn_model_close(model);
 }
 
+static void logits_last_until_the_next_decode(void **state) {
+    (void)state;
+    GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
+    tn_model *model;
+    tn_session *session;
+    tn_threadpool *threads;
+    tn_session_params p = tn_session_params_default();
+    tn_threadpool_params tp = tn_threadpool_params_default(2);
+    p.n_ctx = 64;
+    p.n_seqs = 2;
+    assert_ok(tn_threadpool_new(&tp, &threads));
+    p.threads = threads; /* the caller's own, used by the caller between decodes */
+    assert_ok(tn_model_open(path, NULL, &model));
+    assert_ok(tn_session_new(model, &p, &session));
+    size_t row = (size_t)tn_model_get_info(model).n_vocab;
+    float *before = malloc(2 * row * sizeof *before);
+    tn_token tokens[] = {5, 6, 7, 8};
+    tn_batch batch = {.n_tokens = 4, .tokens = tokens, .seqs = (int32_t[]){0, 0, 1, 1}};
+    assert_ok(tn_session_decode(session, &batch));
+    assert_int_equal(tn_session_output_count(session), 2);
+    memcpy(before, tn_session_logits(session, 0), row * sizeof *before);
+    memcpy(before + row, tn_session_logits(session, 1), row * sizeof *before);
+    assert_ok(tn_session_seq_shift(session, 0, 0, -1, 3)); /* computes in the same memory */
+    assert_ok(tn_session_seq_remove(session, 0, 0, -1));
+    assert_ok(tn_session_defragment(session));
+    assert_memory_equal(before, tn_session_logits(session, 0), row * sizeof *before);
+    assert_memory_equal(before + row, tn_session_logits(session, 1), row * sizeof *before);
+    free(before);
+    tn_session_free(session);
+    tn_model_close(model);
+    tn_threadpool_free(threads);
+}
+
 static bool stop(void *user) { return *(bool *)user; }
 
 /* A batch that was stopped leaves the cache as it was, and can be decoded again. */
@@ -487,6 +522,7 @@ int main(void) {
         cmocka_unit_test(queries_grow_beyond_the_original_context),
         cmocka_unit_test(decoding_allocates_nothing),
         cmocka_unit_test(the_cells_of_a_sequence_stay_together),
+        cmocka_unit_test(logits_last_until_the_next_decode),
         cmocka_unit_test(an_aborted_batch_leaves_nothing),
         cmocka_unit_test(a_full_cache_is_a_status),
         cmocka_unit_test(stories_agree_with_the_reference),

@@ -28,13 +28,17 @@ static struct piece *piece_new(struct job *job, size_t n_top, const char *text, 
     return p;
 }
 
+/* The HTTP thread is woken once for all pieces of a round. */
 static void post(struct served *served, struct piece *p) {
     pthread_mutex_lock(&served->lock);
-    bool first = !served->outbox;
     *served->outbox_end = p;
     served->outbox_end = &p->next;
     pthread_mutex_unlock(&served->lock);
-    if (first) event_active(served->outbox_ready, EV_READ, 0);
+    served->posted = true;
+}
+static void announce(struct served *served) {
+    if (served->posted) event_active(served->outbox_ready, EV_READ, 0);
+    served->posted = false;
 }
 
 static struct job_stats stats_of(const struct slot *slot) {
@@ -338,20 +342,31 @@ static void post_token(struct engine *e, struct slot *slot, tn_token token, cons
     post(e->served, p);
 }
 
-/* A row of logits after the last token of a slot: the next token, or the end. */
+/* Tokens are drawn by all threads, each from the rows that it has computed, which its core still holds; then from
+ * what others have not come to. */
+static void draw(void *user, int index, int count) {
+    struct engine *e = user;
+    for (int i = 0; i < count; i++) {
+        const int share = (index + i) % count, end = e->n_drawings * (share + 1) / count;
+        for (int n; (n = e->n_drawings * share / count + atomic_fetch_add(&e->next_drawing[share], 1)) < end;) {
+            struct slot *slot = e->drawings[n].slot;
+            tn_sampler *sampler = slot->job->sampler;
+            slot->failed = tn_sampler_sample(sampler, e->drawings[n].row, (size_t)e->served->info.n_vocab,
+                                             &slot->drawn) != TN_OK ||
+                           tn_sampler_accept(sampler, slot->drawn) != TN_OK;
+            if (slot->failed) snprintf(slot->error, sizeof slot->error, "%s", tn_error());
+        }
+    }
+}
+
+/* What a slot's drawn token leads to: text, or the end. */
 static void advance(struct engine *e, struct slot *slot, const float *row) {
     struct job *job = slot->job;
     struct served *served = e->served;
     char buffer[2048];
-    if (!slot->prompted) slot->prompted = tn_time_ns();
-    if (job->n_predict == 0) {
-        finish_slot(e, slot, FINISH_LIMIT, "", 0, "", false);
-        return;
-    }
-    tn_token token;
-    if (tn_sampler_sample(job->sampler, row, (size_t)served->info.n_vocab, &token) != TN_OK ||
-        tn_sampler_accept(job->sampler, token) != TN_OK) {
-        finish_slot(e, slot, FINISH_ERROR, "", 0, tn_error(), false);
+    const tn_token token = slot->drawn;
+    if (slot->failed) {
+        finish_slot(e, slot, FINISH_ERROR, "", 0, slot->error, false);
         return;
     }
     size_t length, release, total;
@@ -450,6 +465,7 @@ static void build(struct engine *e) {
 
 static void harvest(struct engine *e) {
     int32_t row = 0;
+    e->n_drawings = 0;
     for (int32_t i = 0; i < e->n_tokens; i++) {
         struct slot *slot = &e->slots[e->seqs[i]];
         slot->n_kv = e->positions[i] + 1;
@@ -460,9 +476,20 @@ static void harvest(struct engine *e) {
             post_token(e, slot, slot->tokens[slot->n_kv], logits, "", 0, true);
             slot->n_scored = slot->n_kv + 1;
         } else if (slot->n_kv == slot->count) {
-            advance(e, slot, logits);
+            if (!slot->prompted) slot->prompted = tn_time_ns();
+            if (slot->job->n_predict == 0)
+                finish_slot(e, slot, FINISH_LIMIT, "", 0, "", false);
+            else
+                e->drawings[e->n_drawings++] = (struct drawing){slot, logits};
         }
     }
+    const int n_threads = tn_threadpool_size(e->threads);
+    for (int i = 0; i < n_threads; i++) atomic_store(&e->next_drawing[i], 0);
+    if (e->n_drawings > 1)
+        tn_threadpool_run(e->threads, 0, draw, e);
+    else
+        draw(e, 0, 1);
+    for (int i = 0; i < e->n_drawings; i++) advance(e, e->drawings[i].slot, e->drawings[i].row);
 }
 
 /* A decode is given up when everybody in it has gone, or when the program must end. */
@@ -579,8 +606,11 @@ void engine_work(struct engine *e) {
         if (phase != PHASE_READY && !is_busy(e) && !waiting) break;
         drop_cancelled(e);
         admit(e);
+        announce(served);
         bool fed = round_of(e);
+        announce(served);
         fed = embed_round(e) || fed;
+        announce(served);
         engine_publish(e, !is_busy(e));
         if (!fed && is_busy(e)) wait_a_little(served);
     }

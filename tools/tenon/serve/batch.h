@@ -4,6 +4,8 @@
 
 #include "serve.h"
 
+#include "tenon/cpu.h"
+
 struct slot {
     struct job *job; /* NULL: idle, the tokens are what the cache remembers */
     tn_token *tokens;
@@ -12,8 +14,17 @@ struct slot {
     uint64_t task, began, prompted, used;
     char held[512]; /* text that may be the beginning of a stop word */
     size_t n_held;
-    bool fed;     /* in the batch of this round */
+    bool fed;       /* in the batch of this round */
+    tn_token drawn; /* this round's */
+    bool failed;    /* to draw it; `error` says why */
+    char error[200];
     bool stalled; /* gave its cells to others and waits for room */
+};
+
+/* A row of logits after the last token of a slot. */
+struct drawing {
+    struct slot *slot;
+    const float *row;
 };
 
 struct engine {
@@ -26,6 +37,10 @@ struct engine {
     int32_t *seqs, *positions;
     bool *outputs;
     int32_t n_tokens;
+    struct drawing *drawings; /* of this round, one for each slot that gets a token */
+    int n_drawings;
+    atomic_int *next_drawing; /* of each thread's share */
+    tn_threadpool *threads;   /* the sessions', too */
     uint64_t n_tasks, map_time;
     bool embedding; /* the embedder is at work */
     tn_token_prob top[MAX_TOP];

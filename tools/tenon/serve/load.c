@@ -125,10 +125,12 @@ static tn_status make_slots(struct served *served, struct engine *e, int32_t n_b
     e->seqs = tn_calloc((size_t)n_batch, sizeof *e->seqs);
     e->positions = tn_calloc((size_t)n_batch, sizeof *e->positions);
     e->outputs = tn_calloc((size_t)n_batch, sizeof *e->outputs);
+    e->drawings = tn_calloc((size_t)e->n_slots, sizeof *e->drawings);
+    e->next_drawing = tn_calloc((size_t)tn_threadpool_size(e->threads), sizeof *e->next_drawing);
     served->view.map = tn_calloc((size_t)served->n_ctx, sizeof *served->view.map);
     served->view.slots = tn_calloc((size_t)e->n_slots, sizeof *served->view.slots);
-    bool enough =
-        e->slots && e->tokens && e->seqs && e->positions && e->outputs && served->view.map && served->view.slots;
+    bool enough = e->slots && e->tokens && e->seqs && e->positions && e->outputs && e->drawings && e->next_drawing &&
+                  served->view.map && served->view.slots;
     for (int i = 0; enough && i < e->n_slots; i++)
         enough = (e->slots[i].tokens = tn_calloc((size_t)served->n_ctx, sizeof(tn_token))) != NULL;
     return enough ? TN_OK : TN_E_NOMEM;
@@ -144,6 +146,9 @@ static tn_status load(struct served *served, struct engine *e) {
     if (p.n_batch < n_slots) p.n_batch = n_slots;
     p.n_outputs = n_slots + 64;
     uint64_t began = tn_time_ns();
+    tn_threadpool_params threads = tn_threadpool_params_default(p.n_threads);
+    TN_TRY(tn_threadpool_new(&threads, &e->threads));
+    p.threads = e->threads;
     TN_TRY(tn_model_open(served->path, NULL, &served->model));
     served->info = tn_model_get_info(served->model);
     served->tokenizer = tn_model_tokenizer(served->model);
@@ -232,7 +237,8 @@ void engine_join(struct served *served) {
     tn_free(e->seqs);
     tn_free(e->positions);
     tn_free(e->outputs);
-    tn_free(e);
+    tn_free(e->drawings);
+    tn_free(e->next_drawing);
     tn_free(served->view.map);
     tn_free(served->view.slots);
     tn_fit_free(&served->view.used);
@@ -241,6 +247,8 @@ void engine_join(struct served *served) {
     tn_pieces_free(served->pieces);
     tn_session_free(served->embedder);
     tn_session_free(served->session);
+    tn_threadpool_free(e->threads);
+    tn_free(e);
     tn_model_close(served->model);
     free(served->plan_svg);
     served->engine = NULL;

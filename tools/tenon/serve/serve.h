@@ -159,6 +159,7 @@ struct served {
     struct job *queue, **queue_end;
     int n_queued, n_embed_queued;
     struct piece *outbox, **outbox_end;
+    bool posted; /* the engine thread's: something since it last said so */
     struct engine_view view;
     enum room room; /* asked by a thread that loads, answered by the HTTP thread */
 };
