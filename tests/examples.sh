@@ -37,9 +37,9 @@ while read -r line; do
     *"man -l"*) command -v man > /dev/null || continue ;;
     "source <("*) [ -e /dev/fd/0 ] || continue ;; # needs /proc
     *"--host 0.0.0.0"*) continue ;;                                               # other machines are no part of a test
-    "tenon serve"*) limit=2 line+=" --port 0" ;;                                  # any free port
+    "tenon serve"*) limit=2 line="exec $line --port 0" ;;                         # one process, any free port
     esac
-    timeout --preserve-status -s INT "$limit" bash -c "exec < /dev/null; $line" > out 2>&1
+    timeout --foreground --preserve-status -s INT "$limit" bash -c "exec < /dev/null; $line" > out 2>&1
     code=$?
     [ $code = $expected ] || { echo "FAILED ($code): $line"; tail -n 5 out; failures=$((failures + 1)); }
 done < examples
