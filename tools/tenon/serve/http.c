@@ -11,6 +11,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include "http.h"
 
@@ -208,6 +209,7 @@ void request_free(struct request *r) {
     for (size_t i = 0; i < r->n_jobs; i++) job_free(r->jobs[i]);
     tn_free(r->jobs);
     json_decref(r->extra);
+    free(r->head);
     tn_chat_prompt_free(r->prompt);
     r->served->n_alive--;
     tn_free(r);
@@ -282,6 +284,8 @@ static void stream_start(struct request *r) {
     if (bev) setsockopt(bufferevent_getfd(bev), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     log_access(r->served->server, r->http, 200);
     evhttp_send_reply_start(r->http, 200, "OK");
+    const char *coding = evhttp_find_header(out, "Transfer-Encoding");
+    r->chunked = coding && strcmp(coding, "chunked") == 0;
     r->started = true;
 }
 
@@ -308,37 +312,59 @@ static void on_drained(struct evhttp_connection *connection, void *user) {
     if (any) engine_wake(r->served);
 }
 
-static void send_chunk(struct request *r, struct evbuffer *buffer) {
+enum { MOST_PARTS = 4 };
+
+/* Straight into the socket, as long as everything before has left: no event needs to be waited for, and none asked
+ * for. False when it must take the long way; what the socket did not take of a chunk is left to the connection. */
+static bool send_now(struct request *r, const struct iovec *parts, int n, size_t length) {
+    struct bufferevent *bev = bufferevent_of(r->http);
+    if (!bev || !r->chunked || evbuffer_get_length(bufferevent_get_output(bev)) > 0) return false;
+    char size[24];
+    struct iovec all[MOST_PARTS + 2] = {{size, (size_t)snprintf(size, sizeof size, "%zx\r\n", length)}};
+    memcpy(all + 1, parts, (size_t)n * sizeof *parts);
+    all[n + 1] = (struct iovec){"\r\n", 2};
+    ssize_t sent = sendmsg(bufferevent_getfd(bev), &(struct msghdr){.msg_iov = all, .msg_iovlen = (size_t)n + 2},
+                           MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent <= 0) return false; /* if the connection is broken, writing the long way finds out */
+    for (int i = 0; i < n + 2; i++) {
+        size_t done = (size_t)sent < all[i].iov_len ? (size_t)sent : all[i].iov_len;
+        sent -= (ssize_t)done;
+        if (done < all[i].iov_len) bufferevent_write(bev, (char *)all[i].iov_base + done, all[i].iov_len - done);
+    }
+    return true;
+}
+
+static void send_chunk(struct request *r, const struct iovec *parts, int n) {
+    size_t length = 0;
     if (!r->http) return;
     stream_start(r);
-    evhttp_send_reply_chunk_with_cb(r->http, buffer, on_drained, r);
+    for (int i = 0; i < n; i++) length += parts[i].iov_len;
     r->last_sent = tn_time_ns();
+    if (send_now(r, parts, n, length)) return;
+    struct evbuffer *buffer = evbuffer_new();
+    if (!buffer) return;
+    for (int i = 0; i < n; i++) evbuffer_add(buffer, parts[i].iov_base, parts[i].iov_len);
+    evhttp_send_reply_chunk_with_cb(r->http, buffer, on_drained, r);
+    evbuffer_free(buffer);
     struct bufferevent *bev = bufferevent_of(r->http);
     if (bev && evbuffer_get_length(bufferevent_get_output(bev)) > MOST_UNSENT)
         for (size_t i = 0; i < r->n_jobs; i++) atomic_store(&r->jobs[i]->paused, true);
 }
 
 void stream_send_raw(struct request *r, const char *text) {
-    struct evbuffer *buffer = r->http ? evbuffer_new() : NULL;
-    if (!buffer) return;
-    evbuffer_add(buffer, text, strlen(text));
-    send_chunk(r, buffer);
-    evbuffer_free(buffer);
+    send_chunk(r, &(struct iovec){(void *)(uintptr_t)text, strlen(text)}, 1);
+}
+
+void stream_send_text(struct request *r, const char *event, const char *json, size_t length) {
+    char name[80] = "data: ";
+    if (event) snprintf(name, sizeof name, "event: %s\ndata: ", event);
+    send_chunk(r, (struct iovec[]){{name, strlen(name)}, {(void *)(uintptr_t)json, length}, {"\n\n", 2}}, 3);
 }
 
 void stream_send(struct request *r, const char *event, json_t *json) {
     char *text = r->http && json ? json_dumps(json, JSON_COMPACT) : NULL;
     json_decref(json);
-    if (!text) return;
-    struct evbuffer *buffer = evbuffer_new();
-    if (buffer) {
-        if (event) evbuffer_add_printf(buffer, "event: %s\n", event);
-        evbuffer_add_printf(buffer, "data: ");
-        evbuffer_add(buffer, text, strlen(text));
-        evbuffer_add(buffer, "\n\n", 2);
-        send_chunk(r, buffer);
-        evbuffer_free(buffer);
-    }
+    if (text) stream_send_text(r, event, text, strlen(text));
     free(text);
 }
 

@@ -234,11 +234,12 @@ struct request {
     char id[48];
     time_t created;
     uint64_t begin, last_sent;
-    bool stream, started, include_usage, echo, want_logprobs;
+    bool stream, started, chunked, include_usage, echo, want_logprobs;
     struct job **jobs;
     size_t n_jobs, n_done;
     char failed[256]; /* an engine error, to be reported at the end */
     json_t *extra;    /* the interface's own notes */
+    char *head;       /* and how all its events begin, from malloc */
     tn_chat_prompt *prompt;
 };
 
@@ -279,6 +280,7 @@ struct evhttp_request *request_take(struct request *request);
 
 /* One SSE event; takes the JSON's reference. `event` may be NULL. */
 void stream_send(struct request *request, const char *event, json_t *json);
+void stream_send_text(struct request *request, const char *event, const char *json, size_t length);
 void stream_send_raw(struct request *request, const char *text);
 void stream_end(struct request *request);
 
