@@ -67,9 +67,9 @@ TN_API tn_device *tn_buffer_type_device(const tn_buffer_type *type);
 TN_API size_t tn_buffer_type_alignment(const tn_buffer_type *type);
 TN_API size_t tn_buffer_type_max_size(const tn_buffer_type *type); /* largest single allocation */
 TN_API size_t tn_buffer_type_tensor_size(tn_buffer_type *type, const tn_tensor *tensor);
-/* For the extra types of a device: whether these weights, read by mul_mat and mul_mat_id only, gain from lying there.
- */
-TN_API bool tn_buffer_type_wants(tn_buffer_type *type, const tn_tensor *weights);
+/* For the extra types of a device: whether these weights, read by mul_mat and mul_mat_id only, gain from lying there;
+ * `rows` is how many activation rows they will often be multiplied with at once. */
+TN_API bool tn_buffer_type_wants(tn_buffer_type *type, const tn_tensor *weights, int64_t rows);
 TN_API bool tn_buffer_type_is_host(const tn_buffer_type *type); /* plain pointers the host may follow */
 
 /* Zero bytes is legal. Fails with TN_E_DEVICE_MEMORY naming the device, needed and free bytes. */

@@ -43,8 +43,8 @@ struct tn_device {
 
 typedef struct tn_buffer_type_ops {
     tn_status (*buffer_new)(tn_buffer_type *type, size_t size, tn_buffer **buffer);
-    size_t (*tensor_size)(tn_buffer_type *type, const tn_tensor *tensor); /* optional: tn_nbytes */
-    bool (*wants)(tn_buffer_type *type, const tn_tensor *weights);        /* optional: no preference, false */
+    size_t (*tensor_size)(tn_buffer_type *type, const tn_tensor *tensor);        /* optional: tn_nbytes */
+    bool (*wants)(tn_buffer_type *type, const tn_tensor *weights, int64_t rows); /* optional: no preference, false */
 } tn_buffer_type_ops;
 
 struct tn_buffer_type {

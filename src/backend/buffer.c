@@ -12,8 +12,8 @@ size_t tn_buffer_type_tensor_size(tn_buffer_type *type, const tn_tensor *tensor)
     return type->ops->tensor_size ? type->ops->tensor_size(type, tensor) : tn_nbytes(tensor);
 }
 
-bool tn_buffer_type_wants(tn_buffer_type *type, const tn_tensor *weights) {
-    return type && weights && type->ops->wants && type->ops->wants(type, weights);
+bool tn_buffer_type_wants(tn_buffer_type *type, const tn_tensor *weights, int64_t rows) {
+    return type && weights && type->ops->wants && type->ops->wants(type, weights, rows);
 }
 
 tn_status tn_buffer_new(tn_buffer_type *type, size_t size, tn_buffer **buffer) {

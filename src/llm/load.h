@@ -7,7 +7,8 @@
 typedef struct tn__load {
     tn_buffer_type *const *types; /* per device */
     size_t n_types;
-    bool pack; /* put weights into the special memory a device offers for them, where that gains something */
+    bool pack;    /* put weights into the special memory a device offers for them, where that gains something */
+    int32_t rows; /* that they will often be multiplied with at once */
     int (*device_of)(const void *user, const tn__weight *weight);
     const void *user;
     bool (*progress)(void *user, size_t done, size_t total);

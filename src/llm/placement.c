@@ -122,7 +122,8 @@ static void fill_bytes(tn_session *s) {
     memset(p->bytes, 0, (n_layer + 1) * n * sizeof *p->bytes);
     for (size_t d = 0; d < n; d++) {
         bool together = ends_together(s, d);
-        const tn__load load = {.types = s->types, .pack = s->pack, .device_of = that_device, .user = &d};
+        const tn__load load = {
+            .types = s->types, .pack = s->pack, .rows = s->pack_rows, .device_of = that_device, .user = &d};
         for (size_t i = 0; i < s->model->n_all; i++) {
             const tn__weight *w = &s->model->all[i];
             if (w->ignored || p->weights[i].override >= 0 || (w->layer < 0 && !together)) continue;

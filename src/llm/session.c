@@ -154,6 +154,7 @@ static tn__load load_of(const tn_session *s) {
     return (tn__load){.types = s->types,
                       .n_types = s->n_devices,
                       .pack = s->pack,
+                      .rows = s->pack_rows,
                       .device_of = device_of_weight,
                       .user = s,
                       .progress = s->params.progress,
@@ -193,6 +194,7 @@ tn_status tn__session_prepare(tn_session *s) {
     tn_model *m = s->model;
     TN_TRY(fill_params(m, &s->params));
     s->pack = m->loaded ? m->packed : !s->params.no_pack;
+    s->pack_rows = m->loaded ? m->pack_rows : s->params.n_seqs;
     tn_sched_params sp = {.n_threads = s->params.n_threads,
                           .threads = s->params.threads,
                           .abort = s->params.abort,
@@ -282,6 +284,7 @@ static tn_status create(tn_session *s) {
     const tn__load load = load_of(s);
     TN_TRY(tn__load_weights(m, &load));
     m->packed = s->pack;
+    m->pack_rows = s->pack_rows;
     TN_TRY(tn__kv_allocate(&s->kv, s->types));
     TN_TRY(make_staging(s));
     tn_graph *graphs[TN__COUNT(s->reserved)];

@@ -112,7 +112,8 @@ struct tn_session {
     tn__placement place;
     tn_buffer_type **types;   /* per device */
     tn_buffer *stand_ins;     /* per device: of the unallocated cache, of unloaded weights, plain and packed */
-    bool pack;                /* weights go to the memory they gain from */
+    bool pack;                /* weights go to the memory they gain from… */
+    int32_t pack_rows;        /* …when so many rows are multiplied at once */
     tn__device_plan *planned; /* per device */
     bool fits;
     tn__graph_set *reserved[2 + 2 * TN__CACHE_GROUPS]; /* prefill, decode, then shift and move per group */

@@ -41,9 +41,9 @@ static plan plan_of(const tn_tensor *node, const tn__cpu_kernels *kernels, int n
     p.jobs = p.merged ? 1 : y->ne[2] * y->ne[3];
     if (p.merged) p.n = tn_nrows(y);
     p.form = kernels->matmul_form(x->type, p.packed, p.m, p.n, p.k, node->params.mul_mat.precise != 0);
-    p.alone = !p.converts && p.jobs == 1 && p.form != TN__ACT_PLAIN && p.n * p.k <= TN__ALONE_VALUES;
-    p.own_rows = !p.converts && !p.alone && p.jobs == 1 && kernels->level != TN__CPU_AMX && n_threads > 1 &&
+    p.own_rows = !p.converts && p.jobs == 1 && kernels->level != TN__CPU_AMX && n_threads > 1 &&
                  n_threads <= OWN_THREADS && p.n >= (int64_t)OWN_ROWS * n_threads;
+    p.alone = !p.converts && p.jobs == 1 && p.form != TN__ACT_PLAIN && p.n * p.k <= TN__ALONE_VALUES && !p.own_rows;
     if (p.converts) p.converted = tn__scratch_size((size_t)tn_nelements(y) * 4);
     if (p.form != TN__ACT_PLAIN) p.prepared = tn__scratch_size(kernels->act_bytes(p.form, p.n, p.k));
     p.own = tn__scratch_size(kernels->matmul_scratch(p.form, p.n, p.k));

@@ -47,10 +47,13 @@ static size_t tensor_size(tn_buffer_type *type, const tn_tensor *t) {
 
 /* Types whose rows take more instructions to unpack than memory takes to deliver them: decode is up to a third faster
  * packed (bench/matmul only=gemv). Tiles want all blocks packed: only then are they made while others are multiplied.
- * The rest gains nothing. */
-static bool wants(tn_buffer_type *type, const tn_tensor *t) {
+ * Packed q8_0 is multiplied with several rows as it lies, without being turned first; with as many rows as a prompt
+ * has, turning costs next to nothing. The rest gains nothing. */
+static bool wants(tn_buffer_type *type, const tn_tensor *t, int64_t rows) {
+    enum { SEVERAL = 16 };
     const bool tiles = kernels()->level == TN__CPU_AMX && (t->type == TN_Q8_0 || t->type == TN_Q6_K);
-    return (t->type == TN_Q4_0 || t->type == TN_Q4_K || tiles) && !t->view_src && packs(t);
+    const bool several = t->type == TN_Q8_0 && rows >= SEVERAL;
+    return (t->type == TN_Q4_0 || t->type == TN_Q4_K || tiles || several) && !t->view_src && packs(t);
 }
 
 /* ---- Data ---------------------------------------------------------------------------------------------------- */

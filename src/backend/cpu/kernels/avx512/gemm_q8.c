@@ -284,6 +284,71 @@ KERNELS(1, 1)
     }
 static kernel_fn *const kernels[2][2][COLS] = {{ROW_OF(0, 0), ROW_OF(0, 1)}, {ROW_OF(1, 0), ROW_OF(1, 1)}};
 
+/* Packed q8_0 is what a panel would be, but for its scales: it is multiplied as it lies. `a` and `b` are the units of
+ * two groups from this chunk on; what is computed, and in which order, is what the kernel above does. */
+enum { UNIT = 544 };
+TN__INLINE void packed_kernel(const uint8_t *a, const uint8_t *b, const tn__q8_chunk *x, int64_t x_rows,
+                              int64_t values, bool first, float *const out[COLS], __mmask16 rows_a, __mmask16 rows_b,
+                              const int cols) {
+    enum { NEXT = sizeof(tn__q8_chunk) / 4 };
+    __m512 acc[2][COLS];
+#pragma GCC unroll 6
+    for (int j = 0; j < cols; j++) {
+        acc[0][j] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(rows_a, out[j]);
+        acc[1][j] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(rows_b, out[j] + 16);
+    }
+    for (int64_t s = 0; s < values / 32; s++, a += UNIT, b += UNIT) {
+        const tn__q8_chunk *chunk = x + s / 8 * x_rows;
+        const int8_t *qs = chunk->qs + s % 8 * 32;
+        const float *scale_x = &chunk->d[s % 8];
+        const int32_t *bias = &chunk->bias[s % 8];
+        __m512i dot[2][COLS];
+#pragma GCC unroll 6
+        for (int j = 0; j < cols; j++) dot[0][j] = dot[1][j] = _mm512_set1_epi32(bias[j * NEXT]);
+#pragma GCC unroll 8
+        for (int q = 0; q < 8; q++) {
+            __m512i wa = _mm512_loadu_si512(a + 32 + 64 * q), wb = _mm512_loadu_si512(b + 32 + 64 * q);
+#pragma GCC unroll 6
+            for (int j = 0; j < cols; j++) {
+                int four;
+                memcpy(&four, qs + j * (int)sizeof(tn__q8_chunk) + 4 * q, 4);
+                __m512i v = _mm512_set1_epi32(four);
+                dot[0][j] = _mm512_dpbusd_epi32(dot[0][j], wa, v);
+                dot[1][j] = _mm512_dpbusd_epi32(dot[1][j], wb, v);
+            }
+        }
+        __m512 sa = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)a));
+        __m512 sb = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)b));
+#pragma GCC unroll 6
+        for (int j = 0; j < cols; j++) {
+            __m512 d = _mm512_set1_ps(scale_x[j * NEXT]);
+            acc[0][j] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dot[0][j]), sa), d, acc[0][j]);
+            acc[1][j] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dot[1][j]), sb), d, acc[1][j]);
+        }
+    }
+#pragma GCC unroll 6
+    for (int j = 0; j < cols; j++) {
+        _mm512_mask_storeu_ps(out[j], rows_a, acc[0][j]);
+        _mm512_mask_storeu_ps(out[j] + 16, rows_b, acc[1][j]);
+    }
+}
+
+typedef void packed_fn(const uint8_t *a, const uint8_t *b, const tn__q8_chunk *x, int64_t x_rows, int64_t values,
+                       bool first, float *const out[COLS], __mmask16 rows_a, __mmask16 rows_b);
+#define PACKED(cols)                                                                                                 \
+    static void packed_##cols(const uint8_t *a, const uint8_t *b, const tn__q8_chunk *x, int64_t x_rows,             \
+                              int64_t values, bool first, float *const out[COLS], __mmask16 rows_a,                  \
+                              __mmask16 rows_b) {                                                                    \
+        packed_kernel(a, b, x, x_rows, values, first, out, rows_a, rows_b, cols);                                    \
+    }
+PACKED(1)
+PACKED(2)
+PACKED(3)
+PACKED(4)
+PACKED(5)
+PACKED(6)
+static packed_fn *const packed_kernels[COLS] = {packed_1, packed_2, packed_3, packed_4, packed_5, packed_6};
+
 static __mmask16 rows_from(int64_t left) {
     return left >= 16 ? 0xffff : left <= 0 ? 0 : (__mmask16)((1u << left) - 1);
 }
@@ -313,13 +378,16 @@ static void fetch(const tn__matmul_job *job, int64_t row, int64_t c, uint32_t pa
 static void rectangle(const tn__matmul_job *job, int64_t from, int64_t to, int64_t col_from, int64_t col_to) {
     _Alignas(64) tn__panel16 panel[DEPTH][2];
     const uint32_t parts = (uint32_t)((col_to - col_from + COLS - 1) / COLS);
+    const bool direct = job->packed && job->type == TN_Q8_0;
+    const size_t group_bytes = job->packed ? tn__packed_group_bytes(job->type, job->k) : 0;
     kernel_fn *const *variants = kernels[tn__avx512_scale_per_16(job->type)][tn__avx512_minimum(job->type)];
     for (int64_t c = 0; c * TN__CHUNK < job->k; c += DEPTH) {
         int64_t left = job->k - c * TN__CHUNK, values = left < DEPTH * TN__CHUNK ? left : DEPTH * TN__CHUNK;
         for (int64_t p = from; p < to; p++) {
             int64_t row = p * ROWS;
             __mmask16 rows_a = rows_from(job->m - row), rows_b = rows_from(job->m - row - 16);
-            for (int64_t d = 0; d * TN__CHUNK < values; d++) {
+            const uint8_t *group = (const uint8_t *)job->w + (size_t)(row / 16) * group_bytes + (size_t)c * 8 * UNIT;
+            for (int64_t d = 0; !direct && d * TN__CHUNK < values; d++) {
                 tn__avx512_panel(job, row, c + d, &panel[d][0]);
                 if (rows_b)
                     tn__avx512_panel(job, row + 16, c + d, &panel[d][1]);
@@ -336,7 +404,11 @@ static void rectangle(const tn__matmul_job *job, int64_t from, int64_t to, int64
                 if (next * ROWS < job->m) fetch(job, next * ROWS, next_c, (uint32_t)((j - col_from) / COLS), parts);
                 float *out[COLS];
                 for (int q = 0; q < cols; q++) out[q] = tn__out_row(job, j + q) + row;
-                variants[cols - 1](panel, tn__q8_at(job, c, j), job->x_rows, values, c == 0, out, rows_a, rows_b);
+                if (direct)
+                    packed_kernels[cols - 1](group, rows_b ? group + group_bytes : group, tn__q8_at(job, c, j),
+                                             job->x_rows, values, c == 0, out, rows_a, rows_b);
+                else
+                    variants[cols - 1](panel, tn__q8_at(job, c, j), job->x_rows, values, c == 0, out, rows_a, rows_b);
             }
         }
     }
