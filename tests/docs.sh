@@ -12,7 +12,7 @@ complain() {
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-for file in README.md CONTRIBUTING.md SECURITY.md docs/*.md models/README.md; do
+for file in README.md CONTRIBUTING.md SECURITY.md docs/*.md models/README.md bench/README.md; do
     grep -oE '\]\([^)]+\)' "$file" | sed 's/^](//; s/)$//' | grep -vE '^(https?:|#)' > "$work/links"
     while read -r link; do
         [ -e "$(dirname "$file")/${link%%#*}" ] || complain "$file links to $link, which is not there"
@@ -28,7 +28,8 @@ grep -qE 'planned ([0-9]+) bytes, used \1$' "$work/out" || { complain "examples/
 grep -q 'nowhere.gguf: No such file' "$work/out" || complain "examples/story does not say what is wrong"
 
 # Every `tenon …` line in a code block names a command and options that there are.
-for file in README.md docs/quick-start.md docs/troubleshooting.md docs/embedding.md docs/server.md docs/chat.md docs/gguf.md; do
+for file in README.md docs/quick-start.md docs/troubleshooting.md docs/embedding.md docs/server.md docs/chat.md docs/gguf.md \
+    docs/engine.md docs/adding-a-model.md models/README.md; do
     awk '/^```/ { inside = !inside; next } inside || /^    / ' "$file" | grep -oE '(^|[|&;] *|^    )(build/bin/)?tenon [a-z]+ [^|>]*' |
         sed -E 's/^[|&; ]*//; s/^build\/bin\///; s/ +#.*//' > "$work/lines"
     while read -r _ command rest; do
