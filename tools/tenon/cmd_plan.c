@@ -251,6 +251,7 @@ static int run(const struct args *args) {
         if (status != TN_OK) code = fail_status(status, "%s", s.path);
     }
     const char *svg = args_text(args, "svg"), *html = args_text(args, "html");
+    fflush(stdout); /* the table comes before what follows in a file that gets both */
     if (!code && svg && !(code = write_svg(&s, svg)))
         fprintf(stderr, "A picture of the plan, time × address: %s\n", svg);
     if (!code && html && !(code = write_html(&s, html)))
