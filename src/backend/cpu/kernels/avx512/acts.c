@@ -10,7 +10,8 @@ static __m128i quantize16(__m512 x, __m512 inverse) {
     return _mm512_cvtepi32_epi8(q);
 }
 
-static void q8_chunk(const float *x, tn__q8_chunk *out) {
+/* Block by block, for chunks that hold a NaN or an infinity. */
+static void q8_chunk_wild(const float *x, tn__q8_chunk *out) {
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
     const __m128i ones = _mm_set1_epi8(1);
     for (int b = 0; b < 8; b++, x += 32) {
@@ -43,6 +44,69 @@ static void q8_chunk(const float *x, tn__q8_chunk *out) {
             out->ds16[2 * b + h] = d * (float)sum[h];
         }
     }
+}
+
+/* The largest of every lane group: lane b of the result is the largest of m[b]. */
+static __m256i largest_of(const __m512i m[8]) {
+    __m512i t[4], u[2];
+    for (int i = 0; i < 4; i++)
+        t[i] = _mm512_max_epu32(_mm512_unpacklo_epi32(m[2 * i], m[2 * i + 1]),
+                                _mm512_unpackhi_epi32(m[2 * i], m[2 * i + 1]));
+    for (int i = 0; i < 2; i++) /* each quarter: m[4i]…m[4i+3] */
+        u[i] = _mm512_max_epu32(_mm512_unpacklo_epi64(t[2 * i], t[2 * i + 1]),
+                                _mm512_unpackhi_epi64(t[2 * i], t[2 * i + 1]));
+    __m512i v = _mm512_max_epu32(_mm512_shuffle_i32x4(u[0], u[1], 0x88), _mm512_shuffle_i32x4(u[0], u[1], 0xdd));
+    v = _mm512_max_epu32(v, _mm512_shuffle_i32x4(v, v, 0xb1));
+    return _mm512_castsi512_si256(_mm512_shuffle_i32x4(v, v, 0x08));
+}
+
+/* The same for all blocks at once, and whole cache lines written: lines that are not at hand are then asked for many
+ * at a time. */
+static void q8_chunk(const float *x, tn__q8_chunk *out) {
+    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff), ones = _mm512_set1_epi8(1);
+    const __m512i in_order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    __m512i most[8], sums[4];
+    for (int b = 0; b < 8; b++)
+        most[b] =
+            _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(_mm512_loadu_ps(x + 32 * b)), magnitude),
+                             _mm512_and_si512(_mm512_castps_si512(_mm512_loadu_ps(x + 32 * b + 16)), magnitude));
+    const __m256i bits = largest_of(most);
+    if (_mm256_cmpge_epu32_mask(bits, _mm256_set1_epi32(0x7f800000))) {
+        q8_chunk_wild(x, out);
+        return;
+    }
+    const __m256 peak = _mm256_castsi256_ps(bits), most_code = _mm256_set1_ps(127);
+    const __m256 d = _mm256_div_ps(peak, most_code);
+    const __mmask8 any = _mm256_cmp_ps_mask(peak, _mm256_setzero_ps(), _CMP_GT_OQ);
+    float inverse[8];
+    _mm256_storeu_ps(inverse, _mm256_maskz_div_ps(any, most_code, peak));
+    for (int g = 0; g < 4; g++, x += 64) {
+        __m512i code[4];
+        for (int i = 0; i < 4; i++)
+            code[i] = _mm512_cvt_roundps_epi32(
+                _mm512_mul_ps(_mm512_loadu_ps(x + 16 * i), _mm512_set1_ps(inverse[2 * g + i / 2])),
+                _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        /* Each quarter holds four codes of each of the four vectors. */
+        __m512i q = _mm512_packs_epi16(_mm512_packs_epi32(code[0], code[1]), _mm512_packs_epi32(code[2], code[3]));
+        q = _mm512_max_epi8(q, _mm512_set1_epi8(-127));
+        sums[g] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), ones, q);
+        _mm512_storeu_si512(out->qs + 64 * g, _mm512_permutexvar_epi32(in_order, q));
+    }
+    __m512i s01 =
+        _mm512_add_epi32(_mm512_shuffle_i32x4(sums[0], sums[1], 0x88), _mm512_shuffle_i32x4(sums[0], sums[1], 0xdd));
+    __m512i s23 =
+        _mm512_add_epi32(_mm512_shuffle_i32x4(sums[2], sums[3], 0x88), _mm512_shuffle_i32x4(sums[2], sums[3], 0xdd));
+    const __m512i sum16 =
+        _mm512_add_epi32(_mm512_shuffle_i32x4(s01, s23, 0x88), _mm512_shuffle_i32x4(s01, s23, 0xdd));
+    const __m256i sum32 = _mm512_cvtepi64_epi32(_mm512_add_epi32(sum16, _mm512_srli_epi64(sum16, 32)));
+    const __m256 ds = _mm256_mul_ps(d, _mm256_cvtepi32_ps(sum32));
+    const __m256i bias = _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32(sum32, 7));
+    const __m512 d16 = _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(d));
+    _mm512_storeu_ps(out->d, _mm512_insertf32x8(_mm512_castps256_ps512(d), ds, 1));
+    _mm512_storeu_si512(out->bias, _mm512_zextsi256_si512(bias)); /* and the reserved zeros */
+    _mm512_storeu_si512(out->bias16, _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(sum16, 7)));
+    _mm512_storeu_ps(out->ds16, _mm512_mul_ps(d16, _mm512_cvtepi32_ps(sum16)));
 }
 
 static __m256i bf16_of(__m512 x) {
@@ -99,8 +163,8 @@ void tn__avx512_act_prepare(tn__act_form form, const float *x, size_t x_stride, 
         const float *values = row + c * TN__CHUNK;
         char *out = (char *)data + (size_t)(c * rows + r) * bytes;
         if (count < TN__CHUNK) {
-            memset(padded, 0, sizeof padded);
             memcpy(padded, values, (size_t)count * sizeof(float));
+            memset(padded + count, 0, (size_t)(TN__CHUNK - count) * sizeof(float));
             values = padded;
         }
         if (form == TN__ACT_F32) {

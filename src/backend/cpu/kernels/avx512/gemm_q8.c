@@ -230,6 +230,23 @@ TN__INLINE void sub_block(const tn__panel16 *a, const tn__panel16 *b, const tn__
     }
 }
 
+TN__INLINE void store_tile(__m512 acc[2][COLS], float *const out[COLS], __mmask16 rows_a, __mmask16 rows_b,
+                           const int cols) {
+    if ((rows_a & rows_b) == 0xffff) { /* nearly always, and cheaper than with masks */
+#pragma GCC unroll 6
+        for (int j = 0; j < cols; j++) {
+            _mm512_storeu_ps(out[j], acc[0][j]);
+            _mm512_storeu_ps(out[j] + 16, acc[1][j]);
+        }
+        return;
+    }
+#pragma GCC unroll 6
+    for (int j = 0; j < cols; j++) {
+        _mm512_mask_storeu_ps(out[j], rows_a, acc[0][j]);
+        _mm512_mask_storeu_ps(out[j] + 16, rows_b, acc[1][j]);
+    }
+}
+
 /* 32 rows × cols columns over `values` values of k (up to DEPTH chunks). */
 TN__INLINE void kernel(const tn__panel16 panel[DEPTH][2], const tn__q8_chunk *x, int64_t x_rows, int64_t values,
                        bool first, float *const out[COLS], __mmask16 rows_a, __mmask16 rows_b, bool per16,
@@ -251,11 +268,7 @@ TN__INLINE void kernel(const tn__panel16 panel[DEPTH][2], const tn__q8_chunk *x,
                 sub_block(a, b, x, 8 * s, 8, s, &x->d[s], &x->ds[s], &x->bias[s], minimum, cols, acc);
         }
     }
-#pragma GCC unroll 6
-    for (int j = 0; j < cols; j++) {
-        _mm512_mask_storeu_ps(out[j], rows_a, acc[0][j]);
-        _mm512_mask_storeu_ps(out[j] + 16, rows_b, acc[1][j]);
-    }
+    store_tile(acc, out, rows_a, rows_b, cols);
 }
 
 typedef void kernel_fn(const tn__panel16 panel[DEPTH][2], const tn__q8_chunk *x, int64_t x_rows, int64_t values,
@@ -326,11 +339,7 @@ TN__INLINE void packed_kernel(const uint8_t *a, const uint8_t *b, const tn__q8_c
             acc[1][j] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dot[1][j]), sb), d, acc[1][j]);
         }
     }
-#pragma GCC unroll 6
-    for (int j = 0; j < cols; j++) {
-        _mm512_mask_storeu_ps(out[j], rows_a, acc[0][j]);
-        _mm512_mask_storeu_ps(out[j] + 16, rows_b, acc[1][j]);
-    }
+    store_tile(acc, out, rows_a, rows_b, cols);
 }
 
 typedef void packed_fn(const uint8_t *a, const uint8_t *b, const tn__q8_chunk *x, int64_t x_rows, int64_t values,
