@@ -165,7 +165,7 @@ static float att_soft_max(float *s, int count, float *most, float *total) {
             rest += lanes[j];
         }
     }
-    float shrink = __builtin_expf(*most - largest);
+    const float shrink = largest == *most ? 1 : *most == -__builtin_inff() ? 0 : __builtin_expf(*most - largest);
     *total = *total * shrink + (vf_sum(sum) + rest);
     *most = largest;
     return shrink;

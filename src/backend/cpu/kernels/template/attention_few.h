@@ -20,17 +20,14 @@ static void att_fetch(uintptr_t rows, size_t stride, int cells, size_t bytes) {
         for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch((const void *)(rows + at), 0, 2);
 }
 
-/* Scores of `rows` queries with VL/rows cells: VL sums over the head, put together at the end. */
+/* Scores of `rows` queries with VL/rows cells: VL sums over the head, put together at the end. `few`: there are fewer
+ * cells than that; the first stands in for those past the end, whose scores are not used. */
 TN__VEC void att_dots(tn_type type, const char *keys, size_t stride, int cells, const float *q, size_t q_next,
-                      int64_t depth, float *scores, const int rows) {
+                      int64_t depth, float *scores, const int rows, const bool few) {
     vf sum[VL];
     const int wide = VL / rows;
-    const char *key[VL];
 #pragma GCC unroll 16
-    for (int i = 0; i < VL; i++) {
-        sum[i] = vf_zero();
-        key[i] = keys + (size_t)(i < cells ? i : 0) * stride; /* past the end: any, the result is not used */
-    }
+    for (int i = 0; i < VL; i++) sum[i] = vf_zero();
     int64_t d = 0;
     for (; d + VL <= depth; d += VL) {
         vf x[4];
@@ -38,7 +35,7 @@ TN__VEC void att_dots(tn_type type, const char *keys, size_t stride, int cells, 
         for (int r = 0; r < rows; r++) x[r] = vf_load(q + (size_t)r * q_next + d);
 #pragma GCC unroll 16
         for (int c = 0; c < wide; c++) {
-            vf k = att_lanes(type, key[c], d, VL);
+            vf k = att_lanes(type, keys + (size_t)(few && c >= cells ? 0 : c) * stride, d, VL);
 #pragma GCC unroll 4
             for (int r = 0; r < rows; r++) sum[r * wide + c] = vf_fma(k, x[r], sum[r * wide + c]);
         }
@@ -46,7 +43,7 @@ TN__VEC void att_dots(tn_type type, const char *keys, size_t stride, int cells, 
     if (d < depth) {
 #pragma GCC unroll 16
         for (int c = 0; c < wide; c++) {
-            vf k = att_lanes(type, key[c], d, depth - d);
+            vf k = att_lanes(type, keys + (size_t)(few && c >= cells ? 0 : c) * stride, d, depth - d);
 #pragma GCC unroll 4
             for (int r = 0; r < rows; r++) /* queries are padded with zeros */
                 sum[r * wide + c] = vf_fma(k, vf_load(q + (size_t)r * q_next + d), sum[r * wide + c]);
@@ -56,6 +53,14 @@ TN__VEC void att_dots(tn_type type, const char *keys, size_t stride, int cells, 
     vf_store(all, vf_sums(sum));
     for (int r = 0; r < rows; r++) /* a row of scores has room for those past the end, too */
         memcpy(scores + (size_t)r * ATT_BATCH, all + r * wide, (size_t)wide * sizeof *all);
+}
+TN__VEC void att_dots_all(tn_type type, const char *keys, size_t stride, int cells, const float *q, size_t q_next,
+                          int64_t depth, float *scores, const int rows) {
+    int c = 0;
+    for (; c + VL / rows <= cells; c += VL / rows)
+        att_dots(type, keys + (size_t)c * stride, stride, cells - c, q, q_next, depth, scores + c, rows, false);
+    if (c < cells)
+        att_dots(type, keys + (size_t)c * stride, stride, cells - c, q, q_next, depth, scores + c, rows, true);
 }
 
 /* Adds the weighted values of `cells` cells to the sums of `rows` queries. */
@@ -101,21 +106,15 @@ TN__VEC void att_weigh(tn_type type, const char *values, size_t stride, int cell
     static void att_dots_##TYPE(const char *keys, size_t stride, int cells, const float *q, size_t q_next,           \
                                 int64_t depth, float *scores, int rows) {                                            \
         int r = 0;                                                                                                   \
-        for (; r + 4 <= rows; r += 4) {                                                                              \
-            for (int c = 0; c < cells; c += VL / 4)                                                                  \
-                att_dots(TN_##TYPE, keys + (size_t)c * stride, stride, cells - c, q + (size_t)r * q_next, q_next,    \
-                         depth, scores + (size_t)r * ATT_BATCH + c, 4);                                              \
-        }                                                                                                            \
-        for (; r + 2 <= rows; r += 2) {                                                                              \
-            for (int c = 0; c < cells; c += VL / 2)                                                                  \
-                att_dots(TN_##TYPE, keys + (size_t)c * stride, stride, cells - c, q + (size_t)r * q_next, q_next,    \
-                         depth, scores + (size_t)r * ATT_BATCH + c, 2);                                              \
-        }                                                                                                            \
-        if (r < rows) {                                                                                              \
-            for (int c = 0; c < cells; c += VL)                                                                      \
-                att_dots(TN_##TYPE, keys + (size_t)c * stride, stride, cells - c, q + (size_t)r * q_next, q_next,    \
-                         depth, scores + (size_t)r * ATT_BATCH + c, 1);                                              \
-        }                                                                                                            \
+        for (; r + 4 <= rows; r += 4)                                                                                \
+            att_dots_all(TN_##TYPE, keys, stride, cells, q + (size_t)r * q_next, q_next, depth,                      \
+                         scores + (size_t)r * ATT_BATCH, 4);                                                         \
+        for (; r + 2 <= rows; r += 2)                                                                                \
+            att_dots_all(TN_##TYPE, keys, stride, cells, q + (size_t)r * q_next, q_next, depth,                      \
+                         scores + (size_t)r * ATT_BATCH, 2);                                                         \
+        if (r < rows)                                                                                                \
+            att_dots_all(TN_##TYPE, keys, stride, cells, q + (size_t)r * q_next, q_next, depth,                      \
+                         scores + (size_t)r * ATT_BATCH, 1);                                                         \
     }                                                                                                                \
     static void att_weigh_##TYPE(const char *values, size_t stride, int cells, const float *weights, float *sums,    \
                                  size_t next, int64_t head_v, int rows) {                                            \
