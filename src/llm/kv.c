@@ -27,6 +27,7 @@ static tn_status fill_cells(tn__cells *c, int32_t n_seqs) {
     for (int32_t i = 0; i < c->n; i++) meta_of(c, i)[0] = -1;
     for (int32_t i = 0; i < n_seqs; i++) c->last[i] = -1;
     c->dirty_end = c->n;
+    c->n_dirty = TN__COUNT(c->dirty) + 1;
     return TN_OK;
 }
 
@@ -142,6 +143,8 @@ void tn__kv_free(tn__kv *kv) {
 }
 
 void tn__cells_touch(tn__cells *c, int32_t cell) {
+    if (c->n_dirty < (int32_t)TN__COUNT(c->dirty)) c->dirty[c->n_dirty] = cell;
+    if (c->n_dirty <= (int32_t)TN__COUNT(c->dirty)) c->n_dirty++;
     if (c->dirty_first >= c->dirty_end) {
         c->dirty_first = cell;
         c->dirty_end = cell + 1;
@@ -228,18 +231,27 @@ tn_status tn__kv_take(tn__kv *kv, int32_t n, const int32_t *positions, const int
     return TN_OK;
 }
 
+/* A device is sent one range. In the host's memory single cells cost nothing, and what did not change stays in the
+ * caches of the threads that read it. */
+static tn_status send_cells(const tn__cells *c, tn_tensor *t) {
+    const size_t row = (size_t)(1 + c->words) * sizeof(int32_t);
+    if (c->n_dirty > (int32_t)TN__COUNT(c->dirty) || !tn_buffer_type_is_host(tn_buffer_get_type(t->buffer)))
+        return tn_tensor_set_at(t, meta_of(c, c->dirty_first), (size_t)c->dirty_first * row,
+                                (size_t)(c->dirty_end - c->dirty_first) * row);
+    for (int32_t i = 0; i < c->n_dirty; i++)
+        TN_TRY(tn_tensor_set_at(t, meta_of(c, c->dirty[i]), (size_t)c->dirty[i] * row, row));
+    return TN_OK;
+}
+
 tn_status tn__kv_send_meta(tn__kv *kv) {
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         tn__cells *c = &kv->groups[g];
         if (!c->n || c->dirty_first >= c->dirty_end) continue;
-        size_t row = (size_t)(1 + c->words) * sizeof(int32_t);
         for (size_t d = 0; d < kv->n_devices; d++) {
             tn_tensor *t = kv->meta[(size_t)g * kv->n_devices + d];
-            if (t)
-                TN_TRY(tn_tensor_set_at(t, meta_of(c, c->dirty_first), (size_t)c->dirty_first * row,
-                                        (size_t)(c->dirty_end - c->dirty_first) * row));
+            if (t) TN_TRY(send_cells(c, t));
         }
-        c->dirty_first = c->dirty_end = 0;
+        c->dirty_first = c->dirty_end = c->n_dirty = 0;
     }
     return TN_OK;
 }

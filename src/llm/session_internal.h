@@ -19,7 +19,9 @@ typedef struct tn__cells {
     int32_t *meta;     /* [n][1 + words]: position (-1: empty), then bits; the layout of attention's k_pos */
     int32_t used, end; /* cells in use; one past the highest in use */
     int32_t *last;     /* by sequence: the cell it took last, -1 when that may have changed */
-    int32_t dirty_first, dirty_end; /* rows of meta not yet sent to the devices */
+    int32_t dirty_first, dirty_end; /* rows of meta not yet sent to the devices… */
+    int32_t n_dirty;                /* …and which, as long as they are few */
+    int32_t dirty[256];
 } tn__cells;
 
 typedef struct tn__kv_layer {
