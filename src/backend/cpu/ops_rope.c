@@ -44,7 +44,9 @@ static void turn(const rotation *r, int64_t i, double angle, float *cosine, floa
         double mix = (1 - fmin(1, fmax(0, at))) * r->p->ext_factor;
         theta = theta * (1 - mix) + angle * mix;
     }
-    const float reduced = (float)(theta - 2 * M_PI * rint(theta / (2 * M_PI)));
+    /* Adding and taking off 1.5·2^52 rounds to a whole number; positions are far below what would be too large. */
+    const double turns = theta * (0.5 / M_PI) + 0x1.8p52 - 0x1.8p52;
+    const float reduced = (float)(theta - 2 * M_PI * turns);
     *cosine = cosf(reduced) * r->magnitude;
     *sine = sinf(reduced) * r->magnitude * (r->p->reverse ? -1.0f : 1.0f);
 }
@@ -66,7 +68,8 @@ static void angles(const tn_tensor *node, const rotation *r, int64_t token, floa
             if (p->mode == TN_ROPE_VISION && at == start) frequency = 1;
             if (++at == sections_end) at = 0;
         }
-        const double angle = pos[token + node->ne[2] * s] * frequency / (r->factors ? r->factors[i] : 1);
+        double angle = pos[token + node->ne[2] * s] * frequency;
+        if (r->factors) angle /= r->factors[i];
         turn(r, i, angle, &cosine[i], &sine[i]);
     }
 }
