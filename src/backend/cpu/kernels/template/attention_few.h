@@ -217,10 +217,10 @@ static void att_few_end(const tn__attention_job *job, int64_t kv_from, size_t ro
 /* From scores to weights for one row of `count` cells; what was summed before shrinks with them. */
 static void att_few_weights(const tn__attention_job *job, const att_few_memory *m, size_t row, int64_t head,
                             int64_t token, att_view view, int sees, const att_block *block, int64_t cell, int count,
-                            const float *hide) {
+                            const float *hide, float (*soft_max)(float *, int, float *, float *)) {
     float *s = m->scores + row * ATT_BATCH, *o = m->sums + row * m->v_next;
     att_adjust(job, s, count, view, sees, block, cell, head, token, tn__alibi_slope(job, head), hide);
-    float shrink = att_soft_max(s, count, &m->most[row], &m->total[row]);
+    float shrink = soft_max(s, count, &m->most[row], &m->total[row]);
     if (shrink == 1) return;
     for (size_t d = 0; d < m->v_next; d += VL) vf_store(o + d, vf_mul(vf_set1(shrink), vf_load(o + d)));
 }
@@ -279,7 +279,7 @@ static void att_few_piece(const tn__attention_job *job, int64_t kv_from, int64_t
                         memset(m.scores + row * ATT_BATCH, 0, (size_t)count * sizeof(float));
                     else
                         att_few_weights(job, &m, row, (kv_from + (int64_t)row / each) * share + h, t, view, sees,
-                                        &block, cell, count, hide);
+                                        &block, cell, count, hide, att_soft_max);
                 }
             }
         }

@@ -96,6 +96,30 @@ static bool att_next_visit(att_walk *w, att_visit *v) {
     }
 }
 
+/* As att_soft_max, for rows with room up to the next whole vector. */
+static float att_soft_max_whole(float *s, int count, float *most, float *total) {
+    vf top = vf_set1(-__builtin_inff());
+    for (int i = count; i % VL != 0; i++) s[i] = -__builtin_inff();
+    for (int i = 0; i < count; i += VL) top = vf_max(top, vf_load(s + i));
+    float largest = vf_most(top);
+    largest = largest > *most ? largest : *most;
+    if (largest == -__builtin_inff()) {
+        memset(s, 0, (size_t)count * sizeof(float));
+        return 1;
+    }
+    const vf m = vf_set1(largest);
+    vf sum = vf_zero();
+    for (int i = 0; i < count; i += VL) {
+        vf e = vf_exp(vf_sub(vf_load(s + i), m));
+        vf_store(s + i, e);
+        sum = vf_add(sum, e);
+    }
+    const float shrink = largest == *most ? 1 : *most == -__builtin_inff() ? 0 : __builtin_expf(*most - largest);
+    *total = *total * shrink + vf_sum(sum);
+    *most = largest;
+    return shrink;
+}
+
 /* One block of one run: keys, weights, values. The first `fetched` keys are on their way; `next` may be NULL. */
 static void att_visit_block(const att_visit *v, int fetched, const att_visit *next, const att_few_memory *m) {
     const tn__attention_job *job = &v->run->job;
@@ -124,7 +148,8 @@ static void att_visit_block(const att_visit *v, int fetched, const att_visit *ne
                 if (sees == SEES_NONE)
                     memset(m->scores + row * ATT_BATCH, 0, (size_t)v->count * sizeof(float));
                 else
-                    att_few_weights(job, m, row, kv * share + h, t, view, sees, &v->block, v->cell, v->count, hide);
+                    att_few_weights(job, m, row, kv * share + h, t, view, sees, &v->block, v->cell, v->count, hide,
+                                    att_soft_max_whole);
             }
         }
     }

@@ -105,31 +105,32 @@ static void att_hide(const tn__attention_job *job, att_view v, const att_block *
 /* ---- One sequence ------------------------------------------------------------------------------------------------
  * Whoever looks for one sequence only is told of others' cells as of empty ones. */
 
+_Static_assert(ATT_BATCH == 64, "a bit of a word for every cell of a block");
 /* Narrows a block to the cells of a sequence and notes their positions, -1 for others between them. */
 static void att_look(const tn__attention_job *job, int32_t sequence, int64_t *cell, int *count, att_block *b) {
-    const int words = job->k_words;
-    int first = *count, last = -1;
-    b->least = INT32_MAX;
-    b->most = INT32_MIN;
-    if (sequence < 0 || sequence >= 32 * words) {
-        *count = 0;
-        return;
-    }
+    const int words = job->k_words, n = *count;
+    *count = 0;
+    if (sequence < 0 || sequence >= 32 * words) return;
     int32_t position[ATT_BATCH];
-    const int32_t *entry = job->k_pos + (size_t)(1 + words) * (size_t)*cell, *word = entry + 1 + sequence / 32;
-    for (int i = 0; i < *count; i++, entry += 1 + words, word += 1 + words) {
-        const bool mine = (uint32_t)*word >> sequence % 32 & 1;
-        position[i] = mine ? entry[0] : -1;
-        if (mine && i < first) first = i;
-        if (mine) last = i;
+    uint64_t mine = 0; /* a bit per cell */
+    const int32_t *entry = job->k_pos + (size_t)(1 + words) * (size_t)*cell;
+    for (int i = 0; i < n; i++, entry += 1 + words) {
+        const uint64_t is = (uint32_t)entry[1 + sequence / 32] >> sequence % 32 & 1;
+        position[i] = entry[0] | ((int32_t)is - 1);
+        mine |= is << i;
     }
-    for (int i = first; i <= last; i++) {
-        b->position[i - first] = position[i];
-        b->least = position[i] < b->least ? position[i] : b->least;
-        b->most = position[i] > b->most ? position[i] : b->most;
-    }
+    if (!mine) return;
+    const int first = __builtin_ctzll(mine);
+    *count = 64 - __builtin_clzll(mine) - first;
     *cell += first;
-    *count = last < 0 ? 0 : last + 1 - first;
+    memcpy(b->position, position + first, (size_t)*count * sizeof *position);
+    int32_t least = INT32_MAX, most = INT32_MIN;
+    for (int i = 0; i < *count; i++) {
+        least = b->position[i] < least ? b->position[i] : least;
+        most = b->position[i] > most ? b->position[i] : most;
+    }
+    b->least = least;
+    b->most = most;
 }
 static int att_sees_positions(att_view v, const att_block *b) {
     if (b->most < v.low || b->least > v.high) return SEES_NONE;
