@@ -251,24 +251,47 @@ static bool show_progress(void *user, size_t done, size_t total) {
 }
 
 /* Bytes of a plan or a session: what it takes itself, without weights that stay in the file's map. */
+static size_t taken(const tn_fit_device *f) { return f->weights + f->cache + f->compute + f->scratch; }
+
 static size_t bytes_of(const tn_fit *fit) {
     size_t bytes = 0;
+    for (size_t d = 0; d < fit->n_devices; d++) bytes += taken(&fit->devices[d]);
+    return bytes;
+}
+
+/* What the library says in one line, in several: every device that lacks something, and what to do. */
+static int too_big(const char *path, const tn_fit *fit) {
+    fail("%s: the session does not fit", path);
     for (size_t d = 0; d < fit->n_devices; d++) {
         const tn_fit_device *f = &fit->devices[d];
-        bytes += f->weights + f->cache + f->compute + f->scratch;
+        char needed[HUMAN_SIZE], available[HUMAN_SIZE], weights[HUMAN_SIZE], cache[HUMAN_SIZE], compute[HUMAN_SIZE];
+        if (taken(f) > f->free)
+            fprintf(stderr,
+                    "  %s needs %s (%zu bytes) and has %s (%zu): weights %s, cache %s, compute and scratch %s\n",
+                    f->name, human_bytes(needed, taken(f)), taken(f), human_bytes(available, f->free), f->free,
+                    human_bytes(weights, f->weights), human_bytes(cache, f->cache),
+                    human_bytes(compute, f->compute + f->scratch));
+        if (f->mapped > f->total)
+            fprintf(stderr, "  the file (%s) is larger than the memory of %s (%s)\n", human_bytes(needed, f->mapped),
+                    f->name, human_bytes(available, f->total));
     }
-    return bytes;
+    fprintf(stderr, "To make it fit: %s.\n", fit->advice);
+    return EXIT_ERROR;
 }
 
 static size_t planned_bytes; /* of the last session that engine_open made */
 
 /* The plan is made before the session, so that it can be compared with what the session then takes. */
-static tn_status plan_and_make(tn_model *model, const tn_session_params *params, tn_session **session) {
+static int plan_and_make(const char *path, tn_model *model, const tn_session_params *params, tn_session **session) {
     tn_fit fit;
-    TN_TRY(tn_fit_session(model, params, &fit));
+    tn_status status = tn_fit_session(model, params, &fit);
+    if (status != TN_OK) return fail_status(status, "%s", path);
     planned_bytes = bytes_of(&fit);
+    int code = fit.fits ? EXIT_OK : too_big(path, &fit);
     tn_fit_free(&fit);
-    return tn_session_new(model, params, session);
+    if (code) return code;
+    status = tn_session_new(model, params, session);
+    return status == TN_OK ? EXIT_OK : fail_status(status, "%s", path);
 }
 
 void engine_log(const char *path, const tn_model *model, const tn_session *session, uint64_t began_ns) {
@@ -307,13 +330,12 @@ int engine_open(const struct args *args, const char *path, const tn_session_para
     p.progress = show_progress;
     p.user = &progress;
     engine_context(args, *model, &p);
-    status = plan_and_make(*model, &p, session);
+    int code = plan_and_make(path, *model, &p, session);
     if (progress.total) progress_end(&progress);
-    if (status == TN_OK) {
+    if (!code) {
         engine_log(path, *model, *session, began);
         return EXIT_OK;
     }
-    int code = fail_status(status, "%s", path);
     tn_model_close(*model);
     *model = NULL;
     return code;
