@@ -1,4 +1,5 @@
-/* What AMX puts into the table: tiles for more than a few activation rows, AVX-512 for the rest. */
+/* What AMX puts into the table: tiles for more than a few activation rows, AVX-512 for the rest, and tiles for
+ * the attention of prompts. */
 #include "backend/cpu/kernels/amx/internal.h"
 #include "backend/cpu/kernels/avx512/internal.h"
 
@@ -22,4 +23,5 @@ void tn__kernels_amx(tn__cpu_kernels *table) {
     table->matmul_form = matmul_form;
     table->matmul_scratch = tn__amx_scratch;
     table->matmul = matmul;
+    tn__amx_attention(table);
 }

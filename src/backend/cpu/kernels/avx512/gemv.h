@@ -4,8 +4,8 @@
  * each lane gets the scale of its sub-block and is accumulated in f32. What is to be taken off (minima, or the offset
  * that made codes unsigned) is one multiplication per sub-block with the activations' sums.
  *
- * Included by a file that says how far ahead to fetch, TN__FETCH_AHEAD, and gives the three functions at the end a
- * name. */
+ * Included by a file that says how far ahead to fetch, TN__FETCH_AHEAD, and into which cache, TN__FETCH_INTO, and
+ * gives the three functions at the end a name. */
 #include <immintrin.h>
 
 #include "backend/cpu/kernels/avx512/internal.h"
@@ -16,7 +16,8 @@
 #define AHEAD(otherwise) (TN__FETCH_AHEAD ? TN__FETCH_AHEAD : (otherwise))
 TN__INLINE void fetch(const void *w, const int bytes, const int ahead) {
 #pragma GCC unroll 64
-    for (int line = 0; ahead && line < bytes; line += 64) _mm_prefetch((const char *)w + ahead + line, _MM_HINT_T0);
+    for (int line = 0; ahead && line < bytes; line += 64)
+        _mm_prefetch((const char *)w + ahead + line, TN__FETCH_INTO);
 }
 
 typedef struct sums {

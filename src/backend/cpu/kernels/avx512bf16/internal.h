@@ -16,6 +16,8 @@ void tn__bf16_panel(const tn__matmul_job *job, int64_t row, int64_t c, tn__panel
  * blocks. */
 typedef void tn__bf16_tile_fn(const uint8_t *group, int64_t unit, uint16_t (*out)[16][2]);
 tn__bf16_tile_fn *tn__bf16_tile_of(tn_type type);
+/* The same of rows of half floats or floats that are not packed; what is past the end is zero. */
+void tn__bf16_rows_tile(const tn__matmul_job *job, int64_t row, int64_t unit, uint16_t (*out)[16][2]);
 
 void tn__avx512bf16_gemm(const tn__matmul_job *job, int ith, int nth);
 

@@ -160,6 +160,25 @@ static inline __m512i f16_pairs_to_bf16(__m512i halves) {
 }
 
 /* Half floats and floats: 32 values of each row, then turned. */
+void tn__bf16_rows_tile(const tn__matmul_job *job, int64_t row, int64_t unit, uint16_t (*out)[16][2]) {
+    const int64_t at = unit * 32, left = job->k - at;
+    const uint32_t some = left >= 32 ? ~0u : left > 0 ? (1u << left) - 1 : 0;
+    __m512i r[16];
+    for (int i = 0; i < 16; i++) {
+        const char *w = (const char *)job->w + (size_t)(row + i) * job->w_stride;
+        const __mmask32 mask = row + i < job->m ? some : 0;
+        if (job->type == TN_F32) {
+            const float *f = (const float *)w + at;
+            r[i] = (__m512i)_mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps((__mmask16)(mask >> 16), f + 16),
+                                                _mm512_maskz_loadu_ps((__mmask16)mask, f));
+        } else {
+            r[i] = _mm512_maskz_loadu_epi16(mask, (const uint16_t *)w + at);
+            if (job->type == TN_F16) r[i] = f16_pairs_to_bf16(r[i]);
+        }
+    }
+    tn__transpose16(r);
+    for (int i = 0; i < 16; i++) _mm512_store_si512(out[i], r[i]);
+}
 static void from_floats(const tn__matmul_job *job, int64_t row, int64_t c, tn__panel_bf16 *out) {
     int64_t left = job->k - c * TN__CHUNK, count = left < TN__CHUNK ? left : TN__CHUNK;
     if (job->packed) { /* already in place */
@@ -172,24 +191,8 @@ static void from_floats(const tn__matmul_job *job, int64_t row, int64_t c, tn__p
         }
         return;
     }
-    for (int64_t at = 0; at < TN__CHUNK; at += 32) {
-        __m512i r[16];
-        uint32_t some = count - at >= 32 ? ~0u : count > at ? (1u << (count - at)) - 1 : 0;
-        for (int i = 0; i < 16; i++) {
-            const char *w = (const char *)job->w + (size_t)(row + i) * job->w_stride;
-            __mmask32 mask = row + i < job->m ? some : 0;
-            if (job->type == TN_F32) {
-                const float *f = (const float *)w + c * TN__CHUNK + at;
-                r[i] = (__m512i)_mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps((__mmask16)(mask >> 16), f + 16),
-                                                    _mm512_maskz_loadu_ps((__mmask16)mask, f));
-            } else {
-                r[i] = _mm512_maskz_loadu_epi16(mask, (const uint16_t *)w + c * TN__CHUNK + at);
-                if (job->type == TN_F16) r[i] = f16_pairs_to_bf16(r[i]);
-            }
-        }
-        tn__transpose16(r);
-        for (int i = 0; i < 16; i++) _mm512_store_si512(out->value[at / 2 + i], r[i]);
-    }
+    for (int u = 0; u < TN__CHUNK / 32; u++)
+        tn__bf16_rows_tile(job, row, c * (TN__CHUNK / 32) + u, out->value + 16 * u);
 }
 
 void tn__bf16_panel(const tn__matmul_job *job, int64_t row, int64_t c, tn__panel_bf16 *panel) {

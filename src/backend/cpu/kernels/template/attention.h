@@ -7,7 +7,10 @@
  * are combined in order. How pieces fall to threads changes nothing in the sums.
  *
  * Decode reads every key and value once and is bound by memory: cells are walked in order, all kv heads of a few
- * cells before the next ones, keys are multiplied as they lie, and the next rows are fetched ahead. */
+ * cells before the next ones, keys are multiplied as they lie, and the next rows are fetched ahead.
+ *
+ * A level with a matrix unit says ATT_TILED, the name of a header with pieces of its own for the jobs that suit it.
+ */
 #include "backend/cpu/kernels/generic/internal.h"
 #include "backend/cpu/kernels/generic/visible.h"
 #include "backend/cpu/kernels/template/convert.h"
@@ -56,12 +59,14 @@ static size_t att_few_floats(const tn__attention_job *job) {
     size_t larger = k > v ? k : v;
     return (rows * (k + v + 2 + ATT_BATCH) + (size_t)ATT_BATCH * larger + 15) / 16 * 16 + 16;
 }
+static bool att_is_tiled(const tn__attention_job *job);
+static size_t att_tiled_floats(const tn__attention_job *job);
 static bool att_is_few(const tn__attention_job *job);
 static tn__attention_job att_part(const tn__attention_job *job, int64_t token, int64_t count);
 static int64_t att_part_tokens(const tn__attention_job *job);
 static size_t att_floats(const tn__attention_job *job) {
     if (att_is_few(job)) return att_few_floats(job);
-    size_t floats = att_thread_floats(job), part = 0;
+    size_t floats = att_is_tiled(job) ? att_tiled_floats(job) : att_thread_floats(job), part = 0;
     if (job->k_words > 0) {
         const tn__attention_job few = att_part(job, 0, att_part_tokens(job));
         part = att_few_floats(&few);
@@ -296,6 +301,16 @@ static void att_piece(const tn__attention_job *job, int64_t kv, int64_t row, int
         att_finish(job, kv * share + (row + r) % share, (row + r) / share, most[r], total[r],
                    m->sums + (size_t)r * (size_t)padded, 0, nth);
 }
+
+#ifdef ATT_TILED
+#include ATT_TILED
+#else
+enum { ATT_TILED_ROWS = ATT_ROWS };
+static bool att_is_tiled(const tn__attention_job *job) { return false; }
+static size_t att_tiled_floats(const tn__attention_job *job) { return 0; }
+static void att_tiled_piece(const tn__attention_job *job, int64_t kv, int64_t row, int rows, const att_index *index,
+                            int nth, float *memory) {}
+#endif
 
 #include "backend/cpu/kernels/template/attention_few.h"
 #include "backend/cpu/kernels/template/attention_runs.h"
