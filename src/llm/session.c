@@ -59,7 +59,7 @@ tn_status tn__graph_for(tn_session *s, tn__shape shape, tn__graph_set **out) {
 
 /* Sizes are rounded up so that a session meets a bounded number of graphs; the added rows are padding. */
 int32_t tn__round_tokens(int32_t n, int32_t limit) {
-    int64_t step = n <= 8 ? 1 : n <= 64 ? 8 : 32;
+    int64_t step = n <= 8 ? 1 : n <= 64 ? 8 : n <= 128 ? 16 : 32;
     int64_t rounded = (n + step - 1) / step * step;
     return rounded < limit ? (int32_t)rounded : limit;
 }
