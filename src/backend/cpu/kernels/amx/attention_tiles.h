@@ -202,6 +202,41 @@ static void tiled_sums(const tiled_memory *m, int row, int count) {
     }
 }
 
+/* Two rows of raw scores over a whole block as weights in bfloat16: att_soft_max() in registers. */
+static void tiled_soft_max(const float *s, float most[2], float total[2], float shrink[2], uint16_t *weights) {
+    enum { VECTORS = ATT_CELLS / VL };
+    vf v[2][VECTORS], top[2], sum[2];
+#pragma GCC unroll 2
+    for (int k = 0; k < 2; k++) {
+#pragma GCC unroll 8
+        for (int i = 0; i < VECTORS; i++) v[k][i] = vf_load(s + k * ATT_CELLS + i * VL);
+        top[k] = v[k][0];
+#pragma GCC unroll 8
+        for (int i = 1; i < VECTORS; i++) top[k] = vf_max(top[k], v[k][i]);
+        sum[k] = vf_zero();
+    }
+#pragma GCC unroll 2
+    for (int k = 0; k < 2; k++) {
+        const float here = vf_most(top[k]), largest = here > most[k] ? here : most[k];
+        /* Nothing is seen yet: every weight becomes zero. */
+        const vf base = vf_set1(largest == -__builtin_inff() ? 0 : largest);
+        shrink[k] = largest == most[k] ? 1 : _mm512_cvtss_f32(vf_exp(vf_sub(vf_set1(most[k]), base)));
+        most[k] = largest;
+        top[k] = base;
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < VECTORS; i += 2) {
+#pragma GCC unroll 2
+        for (int k = 0; k < 2; k++) {
+            const vf low = vf_exp(vf_sub(v[k][i], top[k])), high = vf_exp(vf_sub(v[k][i + 1], top[k]));
+            sum[k] = vf_add(sum[k], vf_add(low, high));
+            _mm512_store_si512(weights + 32 * k + i / 2 * TILED_VALUES, tiled_rounded(low, high));
+        }
+    }
+#pragma GCC unroll 2
+    for (int k = 0; k < 2; k++) total[k] = total[k] * shrink[k] + vf_sum(sum[k]);
+}
+
 /* Query rows [row, row + rows) of one kv head, all of one sequence, against the cells. */
 static void att_tiled_piece(const tn__attention_job *job, int64_t kv, int64_t row, int rows, const att_index *index,
                             int nth, float *memory) {
@@ -237,15 +272,17 @@ static void att_tiled_piece(const tn__attention_job *job, int64_t kv, int64_t ro
             tiled_scores(&m, turn, count);
             tiles_see_memory();
             int64_t last_token = -1;
-            int sees = SEES_NONE;
+            int sees = SEES_NONE, state[2];
             att_view view = {0};
             bool apart = false;
             for (int i = 0; i < TILED_TURN; i++) {
                 const int r = turn + i;
                 const int64_t token = (row + r) / share, head = kv * share + (row + r) % share;
                 float *s = m.scores + (size_t)i * ATT_CELLS, *sums = m.sums + (size_t)r * (size_t)m.dims;
+                uint16_t *w = m.weights + (size_t)(i / 16) * (ATT_CELLS / 32) * TILED_VALUES + (size_t)(i % 16) * 32;
+                float shrink[2] = {1, 1};
+                state[i % 2] = SEES_NONE;
                 if (r < from || r >= to) { /* not even zero times what lies there, it may be infinite */
-                    memset(s, 0, (size_t)wide * sizeof(float));
                     memcpy(m.kept + (size_t)i * (size_t)m.dims, sums, (size_t)m.dims * sizeof(float));
                     apart = true;
                 } else {
@@ -255,20 +292,33 @@ static void att_tiled_piece(const tn__attention_job *job, int64_t kv, int64_t ro
                         if (sees == SEES_SOME) att_hide(job, view, &block, cell, count, hide);
                         last_token = token;
                     }
-                    if (sees == SEES_NONE) {
-                        memset(s, 0, (size_t)wide * sizeof(float));
-                    } else {
+                    state[i % 2] = sees;
+                    if (sees != SEES_NONE)
                         att_adjust(job, s, count, view, sees, &block, cell, head, token, tn__alibi_slope(job, head),
                                    hide);
-                        const float shrink = att_soft_max(s, count, &most[r], &total[r]);
-                        for (int64_t d = 0; shrink != 1 && d < m.dims; d += VL)
-                            vf_store(sums + d, vf_mul(vf_set1(shrink), vf_load(sums + d)));
-                        for (int c = count; c < wide; c++) s[c] = 0;
+                }
+                if (i % 2 == 0) continue;
+                /* Two rows are known now. */
+                if (count == ATT_CELLS && state[0] != SEES_NONE && state[1] != SEES_NONE) {
+                    tiled_soft_max(s - ATT_CELLS, &most[r - 1], &total[r - 1], shrink, w - 32);
+                } else {
+                    for (int k = 0; k < 2; k++) {
+                        float *one = s + (k - 1) * ATT_CELLS;
+                        if (state[k] == SEES_NONE)
+                            memset(one, 0, (size_t)wide * sizeof(float));
+                        else
+                            shrink[k] = att_soft_max(one, count, &most[r + k - 1], &total[r + k - 1]);
+                        for (int c = count; c < wide; c++) one[c] = 0;
+                        for (int c = 0; c < wide; c += 32)
+                            _mm512_store_si512(w + 32 * (k - 1) + c / 32 * TILED_VALUES,
+                                               tiled_rounded(vf_load(one + c), vf_load(one + c + 16)));
                     }
                 }
-                uint16_t *w = m.weights + (size_t)(i / 16) * (ATT_CELLS / 32) * TILED_VALUES + (size_t)(i % 16) * 32;
-                for (int c = 0; c < wide; c += 32, w += TILED_VALUES)
-                    _mm512_store_si512(w, tiled_rounded(vf_load(s + c), vf_load(s + c + 16)));
+                for (int k = 0; k < 2; k++) {
+                    float *to_shrink = sums + (k - 1) * m.dims;
+                    for (int64_t d = 0; shrink[k] != 1 && d < m.dims; d += VL)
+                        vf_store(to_shrink + d, vf_mul(vf_set1(shrink[k]), vf_load(to_shrink + d)));
+                }
             }
             tiles_see_memory();
             tiled_sums(&m, turn, count);

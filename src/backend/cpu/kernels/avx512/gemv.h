@@ -4,20 +4,21 @@
  * each lane gets the scale of its sub-block and is accumulated in f32. What is to be taken off (minima, or the offset
  * that made codes unsigned) is one multiplication per sub-block with the activations' sums.
  *
- * Included by a file that says how far ahead to fetch, TN__FETCH_AHEAD, and into which cache, TN__FETCH_INTO, and
- * gives the three functions at the end a name. */
+ * Included by a file that says how far ahead to fetch, TN__FETCH_FAR and TN__FETCH_NEAR, and gives the three
+ * functions at the end a name. */
 #include <immintrin.h>
 
 #include "backend/cpu/kernels/avx512/internal.h"
 #include "backend/cpu/kernels/avx512/unpack.h"
 
-/* How far ahead weights are fetched, in bytes: TN__FETCH_AHEAD, or what a kernel needs without it; 0 where the
- * hardware does by itself. */
-#define AHEAD(otherwise) (TN__FETCH_AHEAD ? TN__FETCH_AHEAD : (otherwise))
-TN__INLINE void fetch(const void *w, const int bytes, const int ahead) {
+/* Weights are fetched TN__FETCH_FAR bytes ahead into the second level cache and TN__FETCH_NEAR bytes ahead into the
+ * first; 0 where the hardware does so by itself. */
+TN__INLINE void fetch(const void *w, const int bytes) {
 #pragma GCC unroll 64
-    for (int line = 0; ahead && line < bytes; line += 64)
-        _mm_prefetch((const char *)w + ahead + line, TN__FETCH_INTO);
+    for (int line = 0; TN__FETCH_FAR && line < bytes; line += 64) {
+        _mm_prefetch((const char *)w + TN__FETCH_FAR + line, _MM_HINT_T1);
+        _mm_prefetch((const char *)w + TN__FETCH_NEAR + line, _MM_HINT_T0);
+    }
 }
 
 typedef struct sums {
@@ -62,7 +63,7 @@ TN__INLINE float total(const sums *s, bool per16) {
         tn__regs r;                                                                                                  \
         for (int q = 0; q < cols; q++) s[q].even = s[q].odd = s[q].less = _mm512_setzero_ps();                       \
         for (int64_t c = 0; c < whole; c++, w += bytes) {                                                            \
-            fetch(w, bytes, AHEAD(0));                                                                               \
+            fetch(w, bytes);                                                                                         \
             load_##name(w, &r);                                                                                      \
             for (int q = 0; q < cols; q++) accumulate(&r, tn__q8_at(job, c, j + q), per16, &s[q]);                   \
         }                                                                                                            \
@@ -249,13 +250,13 @@ TN__INLINE void unit_q6_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m51
     }
 }
 
-#define PACKED_OF(name, values, bytes, ahead)                                                                        \
+#define PACKED_OF(name, values, bytes)                                                                               \
     TN__INLINE void group_##name(const tn__matmul_job *job, int64_t row, int64_t j, const int cols) {                \
         const uint8_t *w = (const uint8_t *)job->w + (size_t)(row / 16) * tn__packed_group_bytes(job->type, job->k); \
         __m512 acc[8];                                                                                               \
         for (int q = 0; q < cols; q++) acc[q] = _mm512_setzero_ps();                                                 \
         for (int64_t at = 0; at < job->k; at += values, w += bytes) {                                                \
-            fetch(w, bytes, AHEAD(ahead));                                                                           \
+            fetch(w, bytes);                                                                                         \
             unit_##name(w, tn__q8_at(job, at / TN__CHUNK, j), (int)(at % TN__CHUNK), acc, cols);                     \
         }                                                                                                            \
         __mmask16 rows = job->m - row >= 16 ? 0xffff : (__mmask16)((1u << (job->m - row)) - 1);                      \
@@ -275,10 +276,10 @@ TN__INLINE void unit_q6_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m51
             }                                                                                                        \
         }                                                                                                            \
     }
-PACKED_OF(q8_0, 32, 544, 0)
-PACKED_OF(q4_0, 32, 288, 0)
-PACKED_OF(q4_K, 256, 2304, 0)
-PACKED_OF(q6_K, 256, 3360, 0)
+PACKED_OF(q8_0, 32, 544)
+PACKED_OF(q4_0, 32, 288)
+PACKED_OF(q4_K, 256, 2304)
+PACKED_OF(q6_K, 256, 3360)
 #undef PACKED_OF
 
 static void gemv_q8_packed(const tn__matmul_job *job, int64_t from, int64_t to) {
@@ -322,7 +323,7 @@ TN__INLINE void float_tile(const tn__matmul_job *job, tn_type type, int64_t row,
 #pragma GCC unroll 4
         for (int q = 0; q < cols; q++) x[q] = tn__f32_at(job, c, j + q);
         for (; i + 16 * lanes <= count; i += 16 * lanes) {
-            if (rows == 1) fetch(w + (size_t)i * size, 16 * lanes * (type == TN_F32 ? 4 : 2), AHEAD(0));
+            if (rows == 1) fetch(w + (size_t)i * size, 16 * lanes * (type == TN_F32 ? 4 : 2));
 #pragma GCC unroll 4
             for (int l = 0; l < lanes; l++) {
 #pragma GCC unroll 4
@@ -367,7 +368,7 @@ TN__INLINE void float_group(const tn__matmul_job *job, tn_type type, int64_t row
     __m512 acc[4][2];
     for (int q = 0; q < cols; q++) acc[q][0] = acc[q][1] = _mm512_setzero_ps();
     for (int64_t i = 0; i < job->k; i += 2, w += 64) {
-        fetch(w, 64, AHEAD(0));
+        fetch(w, 64);
         __m512 low = load16(w, type, 0, 0xffff), high = load16(w, type, 16, 0xffff);
         for (int q = 0; q < cols; q++) {
             double pair;
