@@ -15,11 +15,11 @@
 #include "backend/cpu/kernels/generic/grid.h"
 
 enum {
-    ROWS = 32,  /* of weights in a panel */
-    COLS = 16,  /* activation rows at a time */
-    PANELS = 6, /* that take turns on the same activations while those are in the second level cache */
-    WIDE = 512, /* activation rows per pass */
-    AHEAD = 4,  /* tiles that are fetched from the second level before they are loaded */
+    ROWS = 32,   /* of weights in a panel */
+    COLS = 16,   /* activation rows at a time */
+    PANELS = 12, /* that take turns on the same activations while those are in the second level cache */
+    WIDE = 512,  /* activation rows per pass */
+    AHEAD = 4,   /* tiles that are fetched from the second level before they are loaded */
     TILE = 1024,
     STEPS = TN__CHUNK / TN__TILE_VALUES, /* tiles in a chunk */
 };
