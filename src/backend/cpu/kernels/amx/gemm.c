@@ -104,8 +104,9 @@ static inline __attribute__((always_inline)) void fetch(const char *tile) {
 }
 
 /* Two tiles of sums, one of activations, one of weights, although there are four more: a tile instruction needs a
- * fresh physical register until it retires, and a thread that shares its core has ten in all. Every name in use is
- * one less for instructions under way: with 2×2 sums and all eight names such a core reaches half of this. */
+ * fresh physical register until it retires, and a thread that shares its core behaves as if there were ten in all.
+ * Every name in use is one less for instructions under way: with 2×2 sums and all eight names half of this was
+ * measured there. */
 static inline __attribute__((always_inline)) void multiply(const char *x, const char *w0, const char *w1, int steps,
                                                            const char *next, const bool rows2) {
     for (int s = 0; s < steps; s++, x += TILE, w0 += TILE, w1 += TILE, next += 256) {
