@@ -113,8 +113,61 @@ struct decode_extras {
     bool has_next;
     bool early; // nothing in the program computes positions, rows or ranges
 };
+struct decode_job {
+    attention_job a;
+    int splits;
+    float *partial;    // [token][head][split][SIZE + 2]: sums, maximum, sum of weights
+    unsigned *tickets; // [token][key/value head]
+    // Rotation, when dims > 0.
+    int dims, neox, rotation; // rotation: steps of a chain with the same number turn alike
+    const int32_t *positions;
+    const float *factors;
+    float freq_scale, ext_factor, attn_factor, corr_low, corr_high;
+    double octave; // log2 of a pair's frequency, by its number
+    // New rows, when rows is set.
+    const int32_t *rows;
+    const char *new_k, *new_v;
+    int64_t nk1, nk2, nv1, nv2; // strides of head and token
+    char *cache_k, *cache_v;    // the same memory as a.k and a.v
+    gemv_next next;
+    bool store; // the result as floats
+    bool early; // positions, rows and ranges are not computed by this program
+};
+
+// Cosine and sine of every pair at this position.
+__device__ static void angles(const decode_job &d, int position, float2 *turn) {
+    int pair = threadIdx.x;
+    if (pair < d.dims / 2) {
+        double theta = (double)position * exp2(pair * d.octave);
+        if (d.factors) theta /= d.factors[pair];
+        double angle = d.freq_scale * theta;
+        float magnitude = d.attn_factor;
+        if (d.ext_factor != 0) {
+            double ramp =
+                1 - fmin(1.0, fmax(0.0, (pair - (double)d.corr_low) / fmax(0.001, (double)d.corr_high - d.corr_low)));
+            double blend = ramp * d.ext_factor;
+            angle = angle * (1 - blend) + theta * blend;
+            magnitude *= 1 + 0.1f * logf(1 / d.freq_scale);
+        }
+        float s, c;
+        double turns = angle * 0.15915494309189533577;
+        sincospif((float)(2 * (turns - rint(turns))), &s, &c);
+        turn[pair] = make_float2(c * magnitude, s * magnitude);
+    }
+    __syncthreads();
+}
+// Element i of a rotated row.
+__device__ static float rotated(const decode_job &d, const float *x, int i, const float2 *turn) {
+    if (i >= d.dims) return x[i];
+    int pair = d.neox ? i % (d.dims / 2) : i / 2;
+    bool second = d.neox ? i >= d.dims / 2 : i & 1;
+    float u = x[d.neox ? pair : 2 * pair], v = x[d.neox ? pair + d.dims / 2 : 2 * pair + 1];
+    return second ? u * turn[pair].y + v * turn[pair].x : u * turn[pair].x - v * turn[pair].y;
+}
+
 bool decode_serves(const cuda_device *device, const tn_tensor *t);
 size_t decode_scratch(const cuda_device *device, const tn_tensor *t);
+decode_job decode_job_of(const launch &l, const tn_tensor *t, const decode_extras &extras);
 tn_status launch_decode(const launch &l, const tn_tensor *t, const decode_extras &extras);
 
 // ---- Many tokens, f16 cache (prefill.cu)

@@ -2,6 +2,7 @@
 #ifndef TN_BACKEND_CUDA_CUH
 #define TN_BACKEND_CUDA_CUH
 
+#include <atomic>
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -25,14 +26,17 @@ struct cuda_device {
     tn_buffer_type type, host_type;
     int ordinal;
     cudaDeviceProp properties;
-    cudaStream_t copy_stream;   // for synchronous transfers
-    struct upload_lanes *lanes; // NULL before the first large upload
+    cudaStream_t copy_stream;     // for transfers of buffers
+    struct upload_lanes *lanes;   // NULL before the first upload
+    std::atomic<unsigned> writes; // uploads so far: streams wait for those they have not seen (stream_catch_up)
 };
 
 // ---- Uploads (upload.cu)
 // ----------------------------------------------------------------------------------------------
 
-tn_status upload(cuda_device *d, char *to, const char *from, size_t size); // complete when it returns
+// `from` may change when it returns; whatever runs or reads on the device afterwards finds the data.
+tn_status upload(cuda_device *d, char *to, const char *from, size_t size);
+tn_status upload_wait(cuda_device *d, cudaStream_t stream); // that stream, for all uploads so far
 void upload_free(cuda_device *d);
 
 // ---- A stream of work
@@ -44,10 +48,11 @@ struct cuda_stream {
     cudaStream_t stream;
     cublasLtHandle_t blas;
     cudaEvent_t copied;      // orders copies between streams
-    unsigned *tickets;       // N_TICKETS zeros: who of several blocks is the last counts here and leaves zero behind
+    unsigned *tickets;       // zeros: who of several blocks is the last counts here and leaves zero behind
     struct profile *profile; // NULL unless TENON_CUDA_PROFILE is set
+    unsigned seen_writes;    // of the device
 };
-enum { N_TICKETS = 16384 };
+enum { N_TICKETS = 16384, N_CHAIN_TICKETS = 64 /* behind them: the counters of chains */ };
 
 // ---- Kinds of weights (planar.cu)
 // -------------------------------------------------------------------------------------
@@ -111,7 +116,7 @@ bool attention_supported(const tn_tensor *t, char *reason, size_t reason_size);
 // --------------------------------------------------------------------------------
 
 struct fusion; // what is known about a program's nodes: who reads whom
-tn_status fusion_new(tn_tensor *const *nodes, size_t n_nodes, fusion **out);
+tn_status fusion_new(tn_tensor *const *nodes, size_t n_nodes, const cuda_device *device, fusion **out);
 void fusion_free(fusion *f);
 size_t fusion_scratch(const fusion *f, const cuda_device *device); // for the whole program, nodes' own included
 struct profile;

@@ -11,56 +11,6 @@ enum {
     LEAST = 128 /* cells a block */
 };
 
-struct decode_job {
-    attention_job a;
-    int splits;
-    float *partial;    // [token][head][split][SIZE + 2]: sums, maximum, sum of weights
-    unsigned *tickets; // [token][key/value head]
-    // Rotation, when dims > 0.
-    int dims, neox;
-    const int32_t *positions;
-    const float *factors;
-    float freq_scale, ext_factor, attn_factor, corr_low, corr_high;
-    double octave; // log2 of a pair's frequency, by its number
-    // New rows, when rows is set.
-    const int32_t *rows;
-    const char *new_k, *new_v;
-    int64_t nk1, nk2, nv1, nv2; // strides of head and token
-    char *cache_k, *cache_v;    // the same memory as a.k and a.v
-    gemv_next next;
-    bool store; // the result as floats
-    bool early; // positions, rows and ranges are not computed by this program
-};
-
-// Cosine and sine of every pair at this position.
-__device__ static void angles(const decode_job &d, int position, float2 *turn) {
-    int pair = threadIdx.x;
-    if (pair < d.dims / 2) {
-        double theta = (double)position * exp2(pair * d.octave);
-        if (d.factors) theta /= d.factors[pair];
-        double angle = d.freq_scale * theta;
-        float magnitude = d.attn_factor;
-        if (d.ext_factor != 0) {
-            float ramp = 1 - fminf(1, fmaxf(0, ((float)pair - d.corr_low) / fmaxf(0.001f, d.corr_high - d.corr_low)));
-            float blend = ramp * d.ext_factor;
-            angle = angle * (1 - blend) + theta * blend;
-            magnitude *= 1 + 0.1f * logf(1 / d.freq_scale);
-        }
-        float s, c;
-        sincosf((float)(angle - 6.283185307179586476925 * rint(angle * 0.15915494309189533577)), &s, &c);
-        turn[pair] = make_float2(c * magnitude, s * magnitude);
-    }
-    __syncthreads();
-}
-// Element i of a rotated row.
-__device__ static float rotated(const decode_job &d, const float *x, int i, const float2 *turn) {
-    if (i >= d.dims) return x[i];
-    int pair = d.neox ? i % (d.dims / 2) : i / 2;
-    bool second = d.neox ? i >= d.dims / 2 : i & 1;
-    float u = x[d.neox ? pair : 2 * pair], v = x[d.neox ? pair + d.dims / 2 : 2 * pair + 1];
-    return second ? u * turn[pair].y + v * turn[pair].x : u * turn[pair].x - v * turn[pair].y;
-}
-
 // New rows that lie in this block's share of the cache. A row named twice keeps the last, as everywhere.
 template <int SIZE>
 __device__ static void store_new(const decode_job &d, int kv, int begin, int stop, int me, float2 *turn) {
@@ -351,7 +301,7 @@ template <int SIZE> static tn_status run_size(const launch &l, const decode_job 
                         : launch_early(l, "attention", decode_kernel<SIZE, 8>, grid, THREADS, 0, d);
 }
 
-tn_status launch_decode(const launch &l, const tn_tensor *t, const decode_extras &extras) {
+decode_job decode_job_of(const launch &l, const tn_tensor *t, const decode_extras &extras) {
     decode_job d = {};
     d.a = job_of(t);
     d.splits = splits_of(l.device, t);
@@ -394,6 +344,11 @@ tn_status launch_decode(const launch &l, const tn_tensor *t, const decode_extras
         d.cache_k = (char *)d.a.k;
         d.cache_v = (char *)d.a.v;
     }
+    return d;
+}
+
+tn_status launch_decode(const launch &l, const tn_tensor *t, const decode_extras &extras) {
+    decode_job d = decode_job_of(l, t, extras);
     dim3 grid((unsigned)d.a.kv_heads, (unsigned)d.splits, (unsigned)d.a.tokens);
     return d.a.head_k == 64 ? run_size<64>(l, d, grid, group_of(t)) : run_size<128>(l, d, grid, group_of(t));
 }

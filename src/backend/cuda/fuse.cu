@@ -8,9 +8,14 @@
 // A node whose only readers take its result in another form is never stored. Which nodes those are follows from the
 // graph (who reads whom) and from addresses (the plan reuses memory as if nodes ran one by one, so what runs later
 // than planned must not find its sources overwritten). Whatever does not fit a pattern runs by itself.
+//
+// Where the device can, all of that is collected into chains of steps, each of which is one launch (chain.cuh).
 #include "backend/cuda/attention.cuh"
+#include "backend/cuda/chain.cuh"
 #include "backend/cuda/gemv.cuh"
 #include "backend/cuda/profile.cuh"
+
+#include <stdlib.h>
 
 enum { AHEAD = 16, MAX_GROUP = 3 };
 
@@ -32,8 +37,10 @@ struct fusion {
     const tn_tensor *pending;
     activations pending_form;
     gemv_family pending_family;
-    char *slots; // two places for activations: what a launch reads, and what it leaves
-    int slot;    // which of them is next
+    chain *steps; // NULL where the device has none, or the program nothing for it
+    bool chained; // in this run
+    char *slots;  // two places for activations: what a launch reads, and what it leaves
+    int slot;     // which of them is next
     size_t slot_bytes;
 };
 
@@ -53,7 +60,20 @@ static int number_of(const fusion *f, const tn_tensor *t) {
     return found ? found->index : -1;
 }
 
-tn_status fusion_new(tn_tensor *const *nodes, size_t n_nodes, fusion **out) {
+// How many steps a chain may have.
+static int count_steps(const fusion *f, const cuda_device *device) {
+    const char *wanted = getenv("TENON_CUDA_CHAIN");
+    if (!chain_serves(device) || (wanted && strcmp(wanted, "0") == 0)) return 0;
+    int steps = 0;
+    for (int i = 0; i < f->n; i++) {
+        const tn_tensor *t = f->nodes[i];
+        if (t->op == TN_OP_MUL_MAT) steps += gemv_serves(t) && t->ne[1] == 1;
+        if (t->op == TN_OP_ATTENTION) steps += decode_serves(device, t) && chain_takes_attention(t);
+    }
+    return steps;
+}
+
+tn_status fusion_new(tn_tensor *const *nodes, size_t n_nodes, const cuda_device *device, fusion **out) {
     fusion *f = (fusion *)tn_calloc(1, sizeof *f);
     if (!f) return TN_E_NOMEM;
     f->nodes = nodes;
@@ -76,11 +96,18 @@ tn_status fusion_new(tn_tensor *const *nodes, size_t n_nodes, fusion **out) {
             if (bytes > f->slot_bytes) f->slot_bytes = bytes;
         }
     }
+    int steps = count_steps(f, device);
+    tn_status status = steps ? chain_new(device, steps, &f->steps) : TN_OK;
+    if (status != TN_OK) {
+        fusion_free(f);
+        return status;
+    }
     *out = f;
     return TN_OK;
 }
 void fusion_free(fusion *f) {
     if (!f) return;
+    chain_free(f->steps);
     tn_free(f->info);
     tn_free(f->order);
     tn_free(f);
@@ -156,11 +183,30 @@ static bool feeds_group(const fusion *f, int i, int after, group *g) {
     return f->info[i].readers == g->n && f->nodes[g->at[0]]->src[0]->ne[0] % 32 == 0;
 }
 
-static activations new_activations(fusion *f, gemv_family family, int64_t k, int64_t columns, bool squares,
+// Whether a group of products is a step of a chain. Those read and leave plain floats, and do the norm themselves.
+static bool is_step(const fusion *f, const group &g) {
+    if (!f->chained || f->nodes[g.at[0]]->src[1]->ne[1] != 1) return false;
+    gemv_job job = {};
+    job.k = (int)f->nodes[g.at[0]]->src[0]->ne[0];
+    for (job.n = 0; job.n < g.n; job.n++) job.m[job.n] = gemv_matrix_of(f->nodes[g.at[job.n]]);
+    return chain_takes_product(job);
+}
+// Room for what group g will read in the place of a node's result: with `norm`, of the node's source, and the norm is
+// g's or, between launches, shared: the weight before, the division after.
+static activations new_activations(fusion *f, const group &g, int64_t k, int64_t columns, const tn_tensor *norm,
                                    gemv_next *next) {
     char *at = f->slots + (size_t)f->slot * f->slot_bytes;
     f->slot ^= 1;
-    return activations_at(at, family, k, columns, squares, next);
+    bool step = is_step(f, g);
+    activations form = activations_at(at, step ? GEMV_HALF : g.family, k, columns, norm && !step, next);
+    if (norm) {
+        form.eps = norm->params.norm.eps;
+        *(step ? &form.weight : &next->weight) = (const float *)norm->src[1]->data;
+    }
+    return form;
+}
+static tn_status end_chain(const fusion *f, const launch &l) {
+    return f->chained ? chain_launch(f->steps, l) : TN_OK;
 }
 static void leave_pending(fusion *f, const tn_tensor *instead_of, gemv_family family, const activations &form) {
     f->pending = instead_of;
@@ -184,10 +230,9 @@ static tn_status run_norm(fusion *f, const launch &l, int i, bool *ran) {
     *ran = is_plain_norm(t) && feeds_group(f, i, i, &g);
     if (!*ran) return TN_OK;
     gemv_next next = {};
-    activations form = new_activations(f, g.family, x->ne[0], x->ne[1], true, &next);
-    form.eps = t->params.norm.eps;
-    next.weight = (const float *)t->src[1]->data;
+    activations form = new_activations(f, g, x->ne[0], x->ne[1], t, &next);
     leave_pending(f, t, g.family, form);
+    TN_TRY(end_chain(f, l));
     return gemv_prepare(l, (const float *)x->data, (int64_t)x->nb[1], x->ne[0], (int)x->ne[1], next);
 }
 
@@ -198,13 +243,14 @@ static bool finish_with_gate(fusion *f, const group &g, gemv_job *job, int colum
     if (at >= f->n || tn_op_get_family(f->nodes[at]->op) != TN_FAMILY_GLU) return false;
     const tn_tensor *t = f->nodes[at];
     if (!t->src[1] || !only_read_by(f, a, 1) || !only_read_by(f, b, 1) || !is_rows(t) || t->ne[1] != columns ||
-        t->ne[0] % GEMV_TILE || t->ne[0] != job->m[0].rows || t->ne[0] != job->m[1].rows)
+        t->ne[0] % GEMV_TILE || t->ne[0] != job->m[0].rows || t->ne[0] != job->m[1].rows ||
+        job->m[0].kind != job->m[1].kind)
         return false;
     int gate = number_of(f, t->src[t->params.glu.swapped ? 1 : 0]),
         up = number_of(f, t->src[t->params.glu.swapped ? 0 : 1]);
     if (!((gate == a && up == b) || (gate == b && up == a))) return false;
     group next_group;
-    if (!feeds_group(f, at, at, &next_group)) return false;
+    if (!feeds_group(f, at, at, &next_group) || is_step(f, g) > is_step(f, next_group)) return false;
     if (gate == b) {
         gemv_matrix other = job->m[0];
         job->m[0] = job->m[1];
@@ -214,7 +260,7 @@ static bool finish_with_gate(fusion *f, const group &g, gemv_job *job, int colum
     job->glu = t->op;
     job->glu_params = t->params;
     job->m[0].out = job->m[1].out = NULL;
-    activations form = new_activations(f, next_group.family, t->ne[0], columns, false, &job->next);
+    activations form = new_activations(f, next_group, t->ne[0], columns, NULL, &job->next);
     leave_pending(f, t, next_group.family, form);
     f->info[at].done = true;
     return true;
@@ -244,13 +290,20 @@ static bool finish_with_add(fusion *f, const group &g, gemv_job *job, int column
         number_of(f, f->nodes[norm]->src[0]) != at)
         return true;
     group next_group;
-    if (!feeds_group(f, norm, norm, &next_group)) return true;
-    activations form = new_activations(f, next_group.family, t->ne[0], columns, true, &job->next);
-    form.eps = f->nodes[norm]->params.norm.eps;
-    job->next.weight = (const float *)f->nodes[norm]->src[1]->data;
+    if (!feeds_group(f, norm, norm, &next_group) || is_step(f, g) > is_step(f, next_group)) return true;
+    activations form = new_activations(f, next_group, t->ne[0], columns, f->nodes[norm], &job->next);
     leave_pending(f, f->nodes[norm], next_group.family, form);
     f->info[norm].done = true;
     return true;
+}
+
+// A step takes all products of a group, of any kinds.
+static tn_status add_step(fusion *f, const group &g, gemv_job *job) {
+    for (job->n = 0; job->n < g.n; job->n++) job->m[job->n] = gemv_matrix_of(f->nodes[g.at[job->n]]);
+    for (int k = 0; k < g.n; k++) f->info[g.at[k]].done = true;
+    if (!finish_with_gate(f, g, job, 1) && !finish_with_add(f, g, job, 1)) f->pending = NULL;
+    chain_add_product(f->steps, *job);
+    return TN_OK;
 }
 
 static int kind_in(const fusion *f, const group &g, int k) { return kind_of(f->nodes[g.at[k]]->src[0]); }
@@ -263,18 +316,21 @@ static tn_status run_group(fusion *f, const launch &l, int i, bool *ran) {
     int columns = (int)in->ne[1];
     gemv_job job = {};
     job.k = (int)in->ne[0];
+    bool step = is_step(f, g);
+    if (!step) TN_TRY(end_chain(f, l));
     if (f->pending && f->pending == without_views(in) && f->pending_family == g.family) {
         job.in = f->pending_form;
-    } else if (g.family == GEMV_INT8) {
+    } else if (g.family == GEMV_INT8 && !step) {
         gemv_next next = {};
         f->pending = NULL;
-        job.in = new_activations(f, g.family, job.k, columns, false, &next);
+        job.in = new_activations(f, g, job.k, columns, NULL, &next);
         TN_TRY(gemv_prepare(l, (const float *)in->data, (int64_t)in->nb[1], job.k, columns, next));
     } else {
         f->pending = NULL;
         job.in.y = (const float *)in->data;
         job.in.stride = (int64_t)in->nb[1] / 4;
     }
+    if (step) return add_step(f, g, &job);
     bool first_launch = true, one_kind = true;
     for (int k = 1; k < g.n; k++) one_kind = one_kind && kind_in(f, g, k) == kind_in(f, g, 0);
     for (int k = 0; k < g.n; k++) f->info[g.at[k]].done = true;
@@ -284,9 +340,8 @@ static tn_status run_group(fusion *f, const launch &l, int i, bool *ran) {
         for (int m = 0; m < k; m++) had = had || kind_in(f, g, m) == kind_in(f, g, k);
         if (had) continue;
         job.n = 0;
-        job.kind = kind_in(f, g, k);
         for (int m = k; m < g.n; m++)
-            if (kind_in(f, g, m) == job.kind) job.m[job.n++] = gemv_matrix_of(f->nodes[g.at[m]]);
+            if (kind_in(f, g, m) == kind_in(f, g, k)) job.m[job.n++] = gemv_matrix_of(f->nodes[g.at[m]]);
         if (first_launch &&
             !(one_kind && (finish_with_gate(f, g, &job, columns) || finish_with_add(f, g, &job, columns))))
             f->pending = NULL;
@@ -389,11 +444,13 @@ static tn_status run_attention(fusion *f, const launch &l, int i, bool *ran) {
     e.early = true;
     for (const tn_tensor *index : indices) e.early = e.early && (!index || number_of(f, index) < 0);
     group g;
-    e.has_next = feeds_group(f, i, i, &g) && tn_is_contiguous(t);
+    bool step = f->chained && chain_takes_attention(t) && (!e.rope_q || e.rope_q->params.rope.dims % 8 == 0);
+    e.has_next = feeds_group(f, i, i, &g) && tn_is_contiguous(t) && (!step || is_step(f, g));
     f->pending = NULL;
+    if (!step) TN_TRY(end_chain(f, l));
     if (e.has_next) {
         int64_t k = t->ne[0] * t->ne[1], columns = t->ne[2];
-        activations form = new_activations(f, g.family, k, columns, false, &e.next);
+        activations form = new_activations(f, g, k, columns, NULL, &e.next);
         leave_pending(f, t, g.family, form);
     } else if (e.store_k) {
         // The result is written while other blocks still read their sources.
@@ -402,13 +459,15 @@ static tn_status run_attention(fusion *f, const launch &l, int i, bool *ran) {
         for (int k = 0; k < 3; k++) {
             if (!overlap(late[k], t)) continue;
             // Apart, then, in the planned order.
+            TN_TRY(end_chain(f, l));
             for (int n = 0; n < 4; n++)
                 if (numbers[n] >= 0) TN_TRY(node_launch(l, f->nodes[numbers[n]]));
             e = decode_extras{};
             break; // nothing early: the rows were written just now
         }
     }
-    return launch_decode(l, t, e);
+    if (!step) return launch_decode(l, t, e);
+    return chain_add_attention(f->steps, l, decode_job_of(l, t, e));
 }
 
 // ---- The whole
@@ -420,6 +479,8 @@ tn_status fusion_launch(fusion *f, const launch &whole, profile *p) {
     l.scratch += 2 * f->slot_bytes; // what nodes use by themselves lies behind
     f->pending = NULL;
     f->slot = 0;
+    f->chained = f->steps && !profile_is_single(p);
+    if (f->chained) chain_begin(f->steps);
     for (int i = 0; i < f->n; i++) {
         f->info[i].done = f->info[i].runs_extras = false;
         f->info[i].kept = (f->nodes[i]->flags & (TN_FLAG_OUTPUT | TN_FLAG_KEPT)) != 0 || !f->info[i].readers;
@@ -435,10 +496,11 @@ tn_status fusion_launch(fusion *f, const launch &whole, profile *p) {
         if (ran || f->nodes[i]->op != TN_OP_MUL_MAT) *l.narrowed = {NULL, 0};
         if (!ran) {
             f->pending = NULL;
+            TN_TRY(end_chain(f, l));
             TN_TRY(node_launch(l, f->nodes[i]));
         }
         f->info[i].done = true;
         if (profile_is_single(p)) profile_end(p, l.stream, f->nodes[i]);
     }
-    return TN_OK;
+    return end_chain(f, l);
 }

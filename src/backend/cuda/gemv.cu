@@ -5,8 +5,8 @@
 // the next product. Weights do not depend on what ran before, so their first loads are on the way before the wait.
 #include "backend/cuda/gemv.cuh"
 
-#include "backend/cuda/blocks.cuh"
 #include "backend/cuda/unary.cuh"
+#include "backend/cuda/units.cuh"
 
 enum { WARPS = GEMV_TILE / 4, OTHER_WARPS = 4, RING_WARPS = GEMV_TILE / 2 };
 
@@ -59,286 +59,6 @@ tn_status gemv_prepare(const launch &l, const float *x, int64_t row_bytes, int64
     return launch_early(l, "preparing activations", prepare_kernel, dim3(blocks_for(k / 32, 8), (unsigned)columns),
                         256, 0, (const char *)x, row_bytes, k, next);
 }
-
-// ---- Bulk copies into shared memory, from compute capability 9 on
-// --------------------------------------------------------------------------------------
-
-#if __CUDA_ARCH__ >= 900
-__device__ static inline uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
-__device__ static inline void barrier_init(uint64_t *b) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(b)));
-}
-__device__ static inline void barrier_expect(uint64_t *b, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes)
-                 : "memory");
-}
-__device__ static inline void barrier_wait(uint64_t *b, uint32_t parity) {
-    uint32_t done;
-    do {
-        asm volatile(
-            "{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
-            : "=r"(done)
-            : "r"(shared_address(b)), "r"(parity)
-            : "memory");
-    } while (!done);
-}
-#endif
-__device__ static inline void bulk(char *to, const char *from, uint32_t bytes, uint64_t *full) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     shared_address(to)),
-                 "l"(from), "r"(bytes), "r"(shared_address(full))
-                 : "memory");
-#endif
-}
-
-// ---- Units: what one lane takes at a time
-// ------------------------------------------------------------------------------------------
-// A warp takes SPAN elements of a row per step. load() brings lane's share of step s into registers, dot() multiplies
-// it with a column of activations; covers() says whether the lane has a share.
-
-// Two blocks of 32, so that enough is under way.
-struct unit_q4_0_planar {
-    enum { SPAN = 2 * 32 * 32 };
-    uint4 q[2];
-    float d[2];
-    __device__ static bool covers(int step, int lane, int k) { return step * SPAN + 32 * lane < k; }
-    __device__ void load(const char *row, int step, int lane, int k) {
-        int u = 64 * step + lane;
-        take((const uint4 *)row + u, (const __half *)(row + k / 2) + u, 32 * (u + 32) < k);
-    }
-    __device__ void take(const uint4 *quants, const __half *scales, bool more) {
-        q[0] = quants[0];
-        d[0] = __half2float(scales[0]);
-        q[1] = more ? quants[32] : make_uint4(0, 0, 0, 0);
-        d[1] = more ? __half2float(scales[32]) : 0;
-    }
-    enum { ROW = 1024 + 128, RING = 2 };
-    __device__ static void fetch(char *stage, const char *row, int step, int k, uint64_t *full) {
-        bulk(stage, row + 1024 * (int64_t)step, 1024, full);
-        bulk(stage + 1024, row + k / 2 + 128 * step, 128, full);
-    }
-    __device__ void take(const char *stage, int lane) {
-        take((const uint4 *)stage + lane, (const __half *)(stage + 1024) + lane, true);
-    }
-    __device__ float dot(const activations &in, int c, int k, int step, int lane) const {
-        float sum = 0;
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            int u = 64 * step + 32 * i + lane;
-            if (i == 1 && 32 * u >= k) break;
-            const int4 *v = (const int4 *)(in.q + (int64_t)c * k + 32 * u);
-            int4 low = v[0], high = v[1];
-            short2 sums = in.sums[c * (k / 32) + u];
-            int dot = __dp4a((int)(q[i].x & 0x0f0f0f0f), low.x, 0);
-            dot = __dp4a((int)(q[i].y & 0x0f0f0f0f), low.y, dot);
-            dot = __dp4a((int)(q[i].z & 0x0f0f0f0f), low.z, dot);
-            dot = __dp4a((int)(q[i].w & 0x0f0f0f0f), low.w, dot);
-            dot = __dp4a((int)(q[i].x >> 4 & 0x0f0f0f0f), high.x, dot);
-            dot = __dp4a((int)(q[i].y >> 4 & 0x0f0f0f0f), high.y, dot);
-            dot = __dp4a((int)(q[i].z >> 4 & 0x0f0f0f0f), high.z, dot);
-            dot = __dp4a((int)(q[i].w >> 4 & 0x0f0f0f0f), high.w, dot);
-            sum += d[i] * in.scale[c * (k / 32) + u] * (float)(dot - 8 * (sums.x + sums.y));
-        }
-        return sum;
-    }
-};
-
-struct unit_q8_0_planar {
-    enum { SPAN = 32 * 32 };
-    int4 q[2];
-    float d;
-    __device__ static bool covers(int step, int lane, int k) { return step * SPAN + 32 * lane < k; }
-    __device__ void load(const char *row, int step, int lane, int k) {
-        int u = 32 * step + lane;
-        q[0] = ((const int4 *)row)[2 * u];
-        q[1] = ((const int4 *)row)[2 * u + 1];
-        d = __half2float(((const __half *)(row + k))[u]);
-    }
-    enum { ROW = 1024 + 64, RING = 2 };
-    __device__ static void fetch(char *to, const char *row, int step, int k, uint64_t *full) {
-        bulk(to, row + 1024 * (int64_t)step, 1024, full);
-        bulk(to + 1024, row + k + 64 * step, 64, full);
-    }
-    __device__ void take(const char *from, int lane) {
-        q[0] = ((const int4 *)from)[2 * lane];
-        q[1] = ((const int4 *)from)[2 * lane + 1];
-        d = __half2float(((const __half *)(from + 1024))[lane]);
-    }
-    __device__ float dot(const activations &in, int c, int k, int step, int lane) const {
-        int u = 32 * step + lane;
-        const int4 *v = (const int4 *)(in.q + (int64_t)c * k + 32 * u);
-        int4 x = v[0], y = v[1];
-        int dot = __dp4a(q[0].x, x.x, 0);
-        dot = __dp4a(q[0].y, x.y, dot);
-        dot = __dp4a(q[0].z, x.z, dot);
-        dot = __dp4a(q[0].w, x.w, dot);
-        dot = __dp4a(q[1].x, y.x, dot);
-        dot = __dp4a(q[1].y, y.y, dot);
-        dot = __dp4a(q[1].z, y.z, dot);
-        dot = __dp4a(q[1].w, y.w, dot);
-        return d * in.scale[c * (k / 32) + u] * (float)dot;
-    }
-};
-
-// 64 elements: two neighbouring sub-blocks that share 32 bytes. The block is 144 bytes, so 16-byte aligned.
-struct unit_q4_K {
-    enum { SPAN = 64 * 32 };
-    uint4 q[2];
-    float s[2], m[2];
-    __device__ static bool covers(int step, int lane, int k) { return step * SPAN + lane * (SPAN / 32) < k; }
-    __device__ void load(const char *row, int step, int lane, int) {
-        int u = 32 * step + lane;
-        take_from(row + 144 * (u / 4), u % 4);
-    }
-    enum { ROW = 8 * 144, RING = 2 };
-    __device__ static void fetch(char *stage, const char *row, int step, int, uint64_t *full) {
-        bulk(stage, row + ROW * (int64_t)step, ROW, full);
-    }
-    __device__ void take(const char *stage, int lane) { take_from(stage + 144 * (lane / 4), lane % 4); }
-    __device__ void take_from(const char *block, int pair) {
-        q[0] = *(const uint4 *)(block + 16 + 32 * pair);
-        q[1] = *(const uint4 *)(block + 32 + 32 * pair);
-        uint4 head = *(const uint4 *)block; // d, dmin, 12 bytes of scales
-        uint8_t scales[12];
-        memcpy(scales, &head.y, 12);
-        float d = half_bits((uint16_t)head.x), dmin = half_bits((uint16_t)(head.x >> 16));
-        for (int i = 0; i < 2; i++) {
-            scale_min(scales, 2 * pair + i, &s[i], &m[i]);
-            s[i] *= d;
-            m[i] *= dmin;
-        }
-    }
-    __device__ float dot(const activations &in, int c, int k, int step, int lane) const {
-        const int8_t *a = in.q + (int64_t)c * k;
-        const float *scale = in.scale + c * (k / 32);
-        const short2 *sums = in.sums + c * (k / 32);
-        int u = 32 * step + lane;
-        const int4 *v = (const int4 *)(a + 64 * u);
-        int4 v0 = v[0], v1 = v[1], v2 = v[2], v3 = v[3];
-        int low = 0, high = 0;
-        low = __dp4a((int)(q[0].x & 0x0f0f0f0f), v0.x, low);
-        low = __dp4a((int)(q[0].y & 0x0f0f0f0f), v0.y, low);
-        low = __dp4a((int)(q[0].z & 0x0f0f0f0f), v0.z, low);
-        low = __dp4a((int)(q[0].w & 0x0f0f0f0f), v0.w, low);
-        low = __dp4a((int)(q[1].x & 0x0f0f0f0f), v1.x, low);
-        low = __dp4a((int)(q[1].y & 0x0f0f0f0f), v1.y, low);
-        low = __dp4a((int)(q[1].z & 0x0f0f0f0f), v1.z, low);
-        low = __dp4a((int)(q[1].w & 0x0f0f0f0f), v1.w, low);
-        high = __dp4a((int)(q[0].x >> 4 & 0x0f0f0f0f), v2.x, high);
-        high = __dp4a((int)(q[0].y >> 4 & 0x0f0f0f0f), v2.y, high);
-        high = __dp4a((int)(q[0].z >> 4 & 0x0f0f0f0f), v2.z, high);
-        high = __dp4a((int)(q[0].w >> 4 & 0x0f0f0f0f), v2.w, high);
-        high = __dp4a((int)(q[1].x >> 4 & 0x0f0f0f0f), v3.x, high);
-        high = __dp4a((int)(q[1].y >> 4 & 0x0f0f0f0f), v3.y, high);
-        high = __dp4a((int)(q[1].z >> 4 & 0x0f0f0f0f), v3.z, high);
-        high = __dp4a((int)(q[1].w >> 4 & 0x0f0f0f0f), v3.w, high);
-        short2 s0 = sums[2 * u], s1 = sums[2 * u + 1];
-        return scale[2 * u] * (s[0] * (float)low - m[0] * (float)(s0.x + s0.y)) +
-               scale[2 * u + 1] * (s[1] * (float)high - m[1] * (float)(s1.x + s1.y));
-    }
-};
-
-// 64 elements of q6_K: 16 places in each of the four quarters of a half block.
-struct unit_q6_K_planar {
-    enum { SPAN = 64 * 32 };
-    uint4 low0, low1, high;
-    float d[4];
-    __device__ static bool covers(int step, int lane, int k) { return step * SPAN + lane * (SPAN / 32) < k; }
-    __device__ void load(const char *row, int step, int lane, int k) {
-        int blocks = k / 256, u = 32 * step + lane, block = u / 4;
-        take_from(row + 128 * (int64_t)block, row + 128 * (int64_t)blocks + 64 * block,
-                  (const int8_t *)row + 192 * (int64_t)blocks + 16 * block,
-                  (const __half *)(row + 208 * (int64_t)blocks) + block, u);
-    }
-    enum { ROW = 1024 + 512 + 128 + 16, RING = 2 };
-    __device__ static void fetch(char *stage, const char *row, int step, int k, uint64_t *full) {
-        int64_t blocks = k / 256;
-        bulk(stage, row + 1024 * (int64_t)step, 1024, full);
-        bulk(stage + 1024, row + 128 * blocks + 512 * step, 512, full);
-        bulk(stage + 1536, row + 192 * blocks + 128 * step, 128, full);
-        bulk(stage + 1664, row + 208 * blocks + 16 * step, 16, full);
-    }
-    __device__ void take(const char *stage, int lane) {
-        int block = lane / 4;
-        take_from(stage + 128 * block, stage + 1024 + 64 * block, (const int8_t *)stage + 1536 + 16 * block,
-                  (const __half *)(stage + 1664) + block, lane);
-    }
-    // Low and high bits, scales and factor of unit u's block.
-    __device__ void take_from(const char *ql, const char *qh, const int8_t *scales, const __half *factor, int u) {
-        int half = u / 2 % 2, group = u % 2;
-        low0 = *(const uint4 *)(ql + 64 * half + 16 * group);
-        low1 = *(const uint4 *)(ql + 64 * half + 16 * group + 32);
-        high = *(const uint4 *)(qh + 32 * half + 16 * group);
-        float scale = __half2float(*factor);
-        for (int i = 0; i < 4; i++) d[i] = scale * (float)scales[8 * half + group + 2 * i];
-    }
-    __device__ static int quarter(uint4 low, uint4 high, int low_shift, int high_shift, const int8_t *a) {
-        int4 v = *(const int4 *)a;
-        uint32_t l[4] = {low.x, low.y, low.z, low.w}, h[4] = {high.x, high.y, high.z, high.w};
-        int w[4] = {v.x, v.y, v.z, v.w}, sum = 0;
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            sum = __dp4a((int)((l[i] >> low_shift & 0x0f0f0f0f) | (h[i] >> high_shift & 0x03030303) << 4), w[i], sum);
-        return sum;
-    }
-    __device__ float dot(const activations &in, int c, int k, int step, int lane) const {
-        const int8_t *a = in.q + (int64_t)c * k;
-        const float *scale = in.scale + c * (k / 32);
-        const short2 *sums = in.sums + c * (k / 32);
-        int u = 32 * step + lane;
-        int half = u / 2, group = u % 2; // half blocks of 128 from the row's start
-        const int8_t *v = a + 128 * half + 16 * group;
-        const float *sc = scale + 4 * half;
-        const short2 *sm = sums + 4 * half;
-        int q0 = quarter(low0, high, 0, 0, v), q1 = quarter(low1, high, 0, 2, v + 32),
-            q2 = quarter(low0, high, 4, 4, v + 64), q3 = quarter(low1, high, 4, 6, v + 96);
-        int s[4];
-        for (int i = 0; i < 4; i++) s[i] = group ? sm[i].y : sm[i].x;
-        return sc[0] * d[0] * (float)(q0 - 32 * s[0]) + sc[1] * d[1] * (float)(q1 - 32 * s[1]) +
-               sc[2] * d[2] * (float)(q2 - 32 * s[2]) + sc[3] * d[3] * (float)(q3 - 32 * s[3]);
-    }
-};
-
-// f16 and bf16: two times eight elements, so that a warp's loads are of whole lines.
-template <bool BF16> struct unit_half {
-    enum { SPAN = 512 };
-    uint4 raw[2];
-    __device__ static bool covers(int step, int lane, int k) { return step * SPAN + 8 * lane < k; }
-    __device__ void load(const char *row, int step, int lane, int k) {
-        const uint4 *p = (const uint4 *)row + step * 64 + lane;
-        raw[0] = p[0];
-        raw[1] = step * SPAN + 256 + 8 * lane < k ? p[32] : make_uint4(0, 0, 0, 0);
-    }
-    enum { ROW = 1024, RING = 2 };
-    __device__ static void fetch(char *stage, const char *row, int step, int, uint64_t *full) {
-        bulk(stage, row + ROW * (int64_t)step, ROW, full);
-    }
-    __device__ void take(const char *stage, int lane) {
-        const uint4 *p = (const uint4 *)stage + lane;
-        raw[0] = p[0];
-        raw[1] = p[32];
-    }
-    __device__ float dot(const activations &in, int c, int k, int step, int lane) const {
-        float sum = 0;
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            int at = step * SPAN + 256 * i + 8 * lane;
-            if (i == 1 && at >= k) break;
-            const float4 *x = (const float4 *)(in.y + c * in.stride + at);
-            float4 p = x[0], q = x[1];
-            const uint32_t word[4] = {raw[i].x, raw[i].y, raw[i].z, raw[i].w};
-            float2 f[4];
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                f[e] = BF16 ? make_float2(__uint_as_float(word[e] << 16), __uint_as_float(word[e] & 0xffff0000u))
-                            : __half22float2(*(const __half2 *)&word[e]);
-            sum += f[0].x * p.x + f[0].y * p.y + f[1].x * p.z + f[1].y * p.w + f[2].x * q.x + f[2].y * q.y +
-                   f[3].x * q.z + f[3].y * q.w;
-        }
-        return sum;
-    }
-};
 
 // ---- Kernels
 // -----------------------------------------------------------------------------------------------------------------
@@ -442,6 +162,7 @@ template <typename U, int COLUMNS> __global__ static void __launch_bounds__(WARP
 __host__ __device__ static inline size_t near_bytes(const gemv_job &j) {
     return (size_t)j.columns * (j.in.q ? (size_t)j.k + (size_t)j.k / 4 : (size_t)j.k * 4);
 }
+#if __CUDA_ARCH__ >= 900
 __device__ static void copy_near(void *to, const void *from, int bytes) {
     for (int i = 16 * threadIdx.x; i < bytes; i += 16 * blockDim.x)
         *(uint4 *)((char *)to + i) = *(const uint4 *)((const char *)from + i);
@@ -465,6 +186,7 @@ __device__ static activations bring_near(const gemv_job &j, char *at) {
     __syncthreads();
     return in;
 }
+#endif
 
 template <typename U, int COLUMNS>
 __global__ static void __launch_bounds__(COLUMNS <= 2 ? 2 * RING_WARPS * 32 : RING_WARPS * 32, 1)
@@ -602,14 +324,14 @@ tn_status gemv_run(const launch &l, const gemv_job &job, int columns) {
     }
     j.tiles = blocks;
     j.columns = columns;
-    switch (j.kind) {
+    switch (j.m[0].kind) { // one kind in a launch
     case TN_F16: return run_kind<unit_half<false>>(l, j);
     case TN_BF16: return run_kind<unit_half<true>>(l, j);
     case TN_Q4_0 | PLANAR: return run_kind<unit_q4_0_planar>(l, j);
     case TN_Q8_0 | PLANAR: return run_kind<unit_q8_0_planar>(l, j);
     case TN_Q6_K | PLANAR: return run_kind<unit_q6_K_planar>(l, j);
     case TN_Q4_K: return run_kind<unit_q4_K>(l, j);
-    default: return tn_fail(TN_E_INTERNAL, "gemv with weights of kind %d", j.kind);
+    default: return tn_fail(TN_E_INTERNAL, "gemv with weights of kind %d", j.m[0].kind);
     }
 }
 
@@ -675,6 +397,7 @@ gemv_matrix gemv_matrix_of(const tn_tensor *t) {
     gemv_matrix m = {};
     m.w = (const char *)x->data;
     m.row_bytes = (int64_t)x->nb[1];
+    m.kind = kind_of(x);
     m.rows = (int)x->ne[1];
     m.out = (float *)t->data;
     m.out_row = (int64_t)t->nb[1] / 4;
@@ -705,7 +428,6 @@ tn_status launch_gemv(const launch &l, const tn_tensor *t) {
         gemv_job job = {};
         job.n = 1;
         job.k = (int)y->ne[0];
-        job.kind = kind_of(t->src[0]);
         job.m[0] = gemv_matrix_of(t);
         if (family == GEMV_INT8) {
             gemv_next next = {};

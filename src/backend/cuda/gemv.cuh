@@ -23,6 +23,7 @@ struct activations {
     const float *y; // [columns][stride], when q is NULL
     int64_t stride;
     const float *squares; // [columns][k/32], or NULL
+    const float *weight;  // of an RMS norm that the reader does, in a chain (chain.cuh); or NULL
     float eps;
 };
 
@@ -36,14 +37,14 @@ struct gemv_next {
 struct gemv_matrix {
     const char *w;
     int64_t row_bytes;
-    int rows, first_block;
+    int kind, rows, first_block;
     float *out; // or NULL
     int64_t out_row;
 };
 enum gemv_finish { GEMV_STORE, GEMV_ADD, GEMV_GLU };
 struct gemv_job {
-    gemv_matrix m[3]; // all of one kind
-    int n, k, kind;
+    gemv_matrix m[3];
+    int n, k;
     int tiles, columns; // filled by gemv_run
     bool near;          // activations come to shared memory
     activations in;

@@ -175,8 +175,9 @@ __global__ static void rope_kernel(const char *x, char *y, const int32_t *pos, c
     double scaled = j.p.freq_scale * theta, angle = scaled;
     float magnitude = j.p.attn_factor;
     if (j.p.ext_factor != 0) {
-        float ramp = 1 - fminf(1, fmaxf(0, ((float)pair - j.corr_low) / fmaxf(0.001f, j.corr_high - j.corr_low)));
-        float blend = ramp * j.p.ext_factor;
+        double ramp =
+            1 - fmin(1.0, fmax(0.0, (pair - (double)j.corr_low) / fmax(0.001, (double)j.corr_high - j.corr_low)));
+        double blend = ramp * j.p.ext_factor;
         angle = scaled * (1 - blend) + theta * blend;
         magnitude *= 1 + 0.1f * logf(1 / j.p.freq_scale);
     }

@@ -15,15 +15,26 @@ static void stream_free(tn_backend *backend) {
     tn_free(s);
 }
 
+// Uploads since this stream last looked come before what it does next.
+static tn_status catch_up(cuda_stream *s) {
+    unsigned writes = s->device->writes.load();
+    if (s->seen_writes == writes) return TN_OK;
+    TN_TRY(upload_wait(s->device, s->stream));
+    s->seen_writes = writes;
+    return TN_OK;
+}
+
 static tn_status set_async(tn_backend *backend, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
     cuda_stream *s = stream_of(backend);
     CUDA_TRY(cudaSetDevice(s->device->ordinal));
+    TN_TRY(catch_up(s));
     CUDA_TRY(cudaMemcpyAsync((char *)tensor->data + offset, data, size, cudaMemcpyHostToDevice, s->stream));
     return TN_OK;
 }
 static tn_status get_async(tn_backend *backend, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
     cuda_stream *s = stream_of(backend);
     CUDA_TRY(cudaSetDevice(s->device->ordinal));
+    TN_TRY(catch_up(s));
     CUDA_TRY(cudaMemcpyAsync(data, (const char *)tensor->data + offset, size, cudaMemcpyDeviceToHost, s->stream));
     return TN_OK;
 }
@@ -48,6 +59,8 @@ static tn_status copy_async(tn_backend *from, tn_backend *to, const tn_tensor *s
     bool from_host = !source->buffer || source->buffer->type->is_host,
          to_host = !target->buffer || target->buffer->type->is_host;
     size_t size = tn_nbytes(source);
+    if (from_cuda) TN_TRY(catch_up(stream_of(from)));
+    if (to_cuda) TN_TRY(catch_up(stream_of(to)));
     if (from_host && to_cuda) {
         CUDA_TRY(cudaSetDevice(b->ordinal));
         CUDA_TRY(cudaMemcpyAsync(target->data, source->data, size, cudaMemcpyHostToDevice, stream_of(to)->stream));
@@ -88,7 +101,7 @@ struct cuda_program {
     tn_tensor **nodes;
     fusion *nodes_together;
     cudaGraphExec_t graph; // captured at the second run with the same addresses; NULL before
-    void *scratch;         // captured with
+    void *scratch;         // of the last run
     int runs;              // since the addresses last changed
 };
 
@@ -125,7 +138,7 @@ static tn_status program_new(tn_backend *backend, tn_tensor *const *nodes, size_
         return TN_E_NOMEM;
     }
     memcpy(p->nodes, nodes, n_nodes * sizeof *p->nodes);
-    tn_status status = fusion_new(p->nodes, n_nodes, &p->nodes_together);
+    tn_status status = fusion_new(p->nodes, n_nodes, stream_of(backend)->device, &p->nodes_together);
     if (status != TN_OK) {
         tn_free(p->nodes);
         tn_free(p);
@@ -152,7 +165,8 @@ static tn_status program_run(tn_program *program, tn_buffer *scratch) {
     if (p->base.scratch && (!scratch || scratch->size < p->base.scratch))
         return tn_fail(TN_E_STATE, "the program needs %zu bytes of scratch", p->base.scratch);
     CUDA_TRY(cudaSetDevice(s->device->ordinal));
-    if (p->graph && p->scratch != base) program_moved(program);
+    TN_TRY(catch_up(s));
+    if (p->runs && p->scratch != base) program_moved(program);
     if (!p->graph && p->runs >= 1 && !profile_is_single(s->profile)) {
         CUDA_TRY(cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeThreadLocal));
         tn_status status = launch_nodes(p, s, base);
@@ -166,8 +180,8 @@ static tn_status program_run(tn_program *program, tn_buffer *scratch) {
             p->graph = NULL;
             return status;
         }
-        p->scratch = base;
     }
+    p->scratch = base;
     p->runs++;
     if (p->graph) {
         if (s->profile) profile_begin(s->profile, s->stream);
@@ -197,8 +211,11 @@ tn_status cuda_backend_new(tn_device *device, const tn_backend_params *, tn_back
     if (status == TN_OK && cublasLtCreate(&s->blas) != CUBLAS_STATUS_SUCCESS)
         status = tn_fail(TN_E_DEVICE, "%s: cuBLASLt cannot be started", device->name);
     if (status == TN_OK)
-        status = cuda_check(cudaMalloc(&s->tickets, N_TICKETS * sizeof *s->tickets), "allocating tickets");
-    if (status == TN_OK) status = cuda_check(cudaMemset(s->tickets, 0, N_TICKETS * sizeof *s->tickets), "cudaMemset");
+        status = cuda_check(cudaMalloc(&s->tickets, (N_TICKETS + N_CHAIN_TICKETS) * sizeof *s->tickets),
+                            "allocating tickets");
+    if (status == TN_OK)
+        status =
+            cuda_check(cudaMemset(s->tickets, 0, (N_TICKETS + N_CHAIN_TICKETS) * sizeof *s->tickets), "cudaMemset");
     s->profile = profile_new();
     if (status != TN_OK) {
         stream_free(&s->base);

@@ -1,0 +1,348 @@
+// What a lane of a warp multiplies at a time, by kind of weights, and how a warp's share comes to shared memory.
+#ifndef TN_BACKEND_CUDA_UNITS_CUH
+#define TN_BACKEND_CUDA_UNITS_CUH
+
+#include "backend/cuda/blocks.cuh"
+#include "backend/cuda/gemv.cuh"
+
+// ---- Bulk copies into shared memory, from compute capability 9 on
+// --------------------------------------------------------------------------------------
+
+#if __CUDA_ARCH__ >= 900
+__device__ static inline uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+__device__ static inline void barrier_init(uint64_t *b) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(b)));
+}
+__device__ static inline void barrier_expect(uint64_t *b, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes)
+                 : "memory");
+}
+__device__ static inline void barrier_wait(uint64_t *b, uint32_t parity) {
+    uint32_t done;
+    do {
+        asm volatile(
+            "{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
+            : "=r"(done)
+            : "r"(shared_address(b)), "r"(parity)
+            : "memory");
+    } while (!done);
+}
+#endif
+__device__ static inline void bulk(char *to, const char *from, uint32_t bytes, uint64_t *full) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(full))
+                 : "memory");
+#endif
+}
+
+// 16 bytes to shared memory, on their way until the thread waits for its copies; from compute capability 8 on.
+__device__ static inline void copy16(char *to, const char *from) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from)
+                 : "memory");
+#endif
+}
+// A group of rows, `last` the last that is there: others are fetched in its place.
+struct row_group {
+    const char *w;
+    int row_bytes, last;
+    __device__ const char *row(int i) const { return w + (int64_t)min(i, last) * row_bytes; }
+};
+// Up to 1024 bytes of each of N rows by a warp, to stages `apart` bytes from each other.
+template <int N>
+__device__ static inline void copy_rows(char *stage, const row_group &g, int apart, int offset, int bytes) {
+    int at = 16 * ((int)threadIdx.x % 32);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const char *from = g.row(i) + offset + at;
+        if (at < bytes) copy16(stage + i * apart + at, from);
+        if (at + 512 < bytes) copy16(stage + i * apart + at + 512, from + 512);
+    }
+}
+// Up to 16 · LANES bytes of each of 32/LANES rows.
+template <int LANES>
+__device__ static inline void copy_ends(char *stage, const row_group &g, int apart, int offset, int bytes) {
+    int row = (int)threadIdx.x % 32 / LANES, at = 16 * ((int)threadIdx.x % LANES);
+    if (at < bytes) copy16(stage + row * apart + at, g.row(row) + offset + at);
+}
+
+// Unsigned bytes times signed ones.
+__device__ static inline int dot4(uint32_t a, int b, int sum) {
+    asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(a), "r"(b));
+    return sum;
+}
+// The low halves of 16 bytes times a, and the high halves times b; those count 16 times.
+__device__ static inline void dot_nibbles(uint4 q, int4 a, int4 b, int *low, int *high16) {
+    *low = dot4(q.x & 0x0f0f0f0f, a.x, *low);
+    *high16 = dot4(q.x & 0xf0f0f0f0, b.x, *high16);
+    *low = dot4(q.y & 0x0f0f0f0f, a.y, *low);
+    *high16 = dot4(q.y & 0xf0f0f0f0, b.y, *high16);
+    *low = dot4(q.z & 0x0f0f0f0f, a.z, *low);
+    *high16 = dot4(q.z & 0xf0f0f0f0, b.z, *high16);
+    *low = dot4(q.w & 0x0f0f0f0f, a.w, *low);
+    *high16 = dot4(q.w & 0xf0f0f0f0, b.w, *high16);
+}
+
+// ---- Units: what one lane takes at a time
+// ------------------------------------------------------------------------------------------
+// A warp takes SPAN elements of a row per step. load() brings lane's share of step s into registers, dot() multiplies
+// it with a column of activations; covers() says whether the lane has a share. fetch() starts the copy of a step of a
+// row to shared memory, which has ROW bytes there. In a chain a stage has GROUP rows, of GRAIN elements or a
+// multiple; copy() fetches a step of them.
+
+// Two blocks of 32, so that enough is under way.
+struct unit_q4_0_planar {
+    enum { SPAN = 2 * 32 * 32 };
+    uint4 q[2];
+    float d[2];
+    __device__ static bool covers(int step, int lane, int k) { return step * SPAN + 32 * lane < k; }
+    __device__ void load(const char *row, int step, int lane, int k) {
+        int u = 64 * step + lane;
+        take((const uint4 *)row + u, (const __half *)(row + k / 2) + u, 32 * (u + 32) < k);
+    }
+    __device__ void take(const uint4 *quants, const __half *scales, bool more) {
+        q[0] = quants[0];
+        d[0] = __half2float(scales[0]);
+        q[1] = more ? quants[32] : make_uint4(0, 0, 0, 0);
+        d[1] = more ? __half2float(scales[32]) : 0;
+    }
+    enum { ROW = 1024 + 128, RING = 2, GRAIN = 256, GROUP = 4 };
+    __device__ static void fetch(char *stage, const char *row, int step, int k, uint64_t *full) {
+        bulk(stage, row + 1024 * (int64_t)step, 1024, full);
+        bulk(stage + 1024, row + k / 2 + 128 * step, 128, full);
+    }
+    __device__ static void copy(char *stage, const row_group &g, int step, int k) {
+        int elements = min((int)SPAN, k - step * SPAN);
+        copy_rows<GROUP>(stage, g, ROW, 1024 * step, elements / 2);
+        copy_ends<8>(stage + 1024, g, ROW, k / 2 + 128 * step, elements / 16);
+    }
+    __device__ void take(const char *stage, int lane) {
+        take((const uint4 *)stage + lane, (const __half *)(stage + 1024) + lane, true);
+    }
+    __device__ float dot(const activations &in, int c, int k, int step, int lane) const {
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int u = 64 * step + 32 * i + lane, here = min(u, k / 32 - 1); // no branch: rows hide each other's latency
+            const int4 *v = (const int4 *)(in.q + (int64_t)c * k + 32 * here);
+            int4 low = v[0], high = v[1];
+            short2 sums = in.sums[c * (k / 32) + here];
+            int dot = -8 * (sums.x + sums.y), high16 = 0;
+            dot_nibbles(q[i], low, high, &dot, &high16);
+            float part = d[i] * in.scale[c * (k / 32) + here] * (float)(dot + (high16 >> 4));
+            sum += u == here ? part : 0;
+        }
+        return sum;
+    }
+};
+
+struct unit_q8_0_planar {
+    enum { SPAN = 32 * 32 };
+    int4 q[2];
+    float d;
+    __device__ static bool covers(int step, int lane, int k) { return step * SPAN + 32 * lane < k; }
+    __device__ void load(const char *row, int step, int lane, int k) {
+        int u = 32 * step + lane;
+        q[0] = ((const int4 *)row)[2 * u];
+        q[1] = ((const int4 *)row)[2 * u + 1];
+        d = __half2float(((const __half *)(row + k))[u]);
+    }
+    enum { ROW = 1024 + 64, RING = 2, GRAIN = 256, GROUP = 4 };
+    __device__ static void fetch(char *to, const char *row, int step, int k, uint64_t *full) {
+        bulk(to, row + 1024 * (int64_t)step, 1024, full);
+        bulk(to + 1024, row + k + 64 * step, 64, full);
+    }
+    __device__ static void copy(char *stage, const row_group &g, int step, int k) {
+        int elements = min((int)SPAN, k - step * SPAN);
+        copy_rows<GROUP>(stage, g, ROW, 1024 * step, elements);
+        if (threadIdx.x % 32 < 16) copy_ends<4>(stage + 1024, g, ROW, k + 64 * step, elements / 16);
+    }
+    __device__ void take(const char *from, int lane) {
+        q[0] = ((const int4 *)from)[2 * lane];
+        q[1] = ((const int4 *)from)[2 * lane + 1];
+        d = __half2float(((const __half *)(from + 1024))[lane]);
+    }
+    __device__ float dot(const activations &in, int c, int k, int step, int lane) const {
+        int u = 32 * step + lane;
+        const int4 *v = (const int4 *)(in.q + (int64_t)c * k + 32 * u);
+        int4 x = v[0], y = v[1];
+        int dot = __dp4a(q[0].x, x.x, 0);
+        dot = __dp4a(q[0].y, x.y, dot);
+        dot = __dp4a(q[0].z, x.z, dot);
+        dot = __dp4a(q[0].w, x.w, dot);
+        dot = __dp4a(q[1].x, y.x, dot);
+        dot = __dp4a(q[1].y, y.y, dot);
+        dot = __dp4a(q[1].z, y.z, dot);
+        dot = __dp4a(q[1].w, y.w, dot);
+        return d * in.scale[c * (k / 32) + u] * (float)dot;
+    }
+};
+
+// 64 elements: two neighbouring sub-blocks that share 32 bytes. The block is 144 bytes, so 16-byte aligned.
+struct unit_q4_K {
+    enum { SPAN = 64 * 32 };
+    uint4 q[2];
+    float s[2], m[2];
+    __device__ static bool covers(int step, int lane, int k) { return step * SPAN + lane * (SPAN / 32) < k; }
+    __device__ void load(const char *row, int step, int lane, int) {
+        int u = 32 * step + lane;
+        take_from(row + 144 * (u / 4), u % 4);
+    }
+    enum { ROW = 8 * 144, RING = 2, GRAIN = 256, GROUP = 4 };
+    __device__ static void fetch(char *stage, const char *row, int step, int, uint64_t *full) {
+        bulk(stage, row + ROW * (int64_t)step, ROW, full);
+    }
+    __device__ static void copy(char *stage, const row_group &g, int step, int k) {
+        int bytes = min((int)SPAN, k - step * SPAN) / 256 * 144;
+        copy_rows<GROUP>(stage, g, ROW, ROW * step, min(1024, bytes));
+        copy_ends<8>(stage + 1024, g, ROW, ROW * step + 1024, bytes - 1024);
+    }
+    __device__ void take(const char *stage, int lane) { take_from(stage + 144 * (lane / 4), lane % 4); }
+    __device__ void take_from(const char *block, int pair) {
+        q[0] = *(const uint4 *)(block + 16 + 32 * pair);
+        q[1] = *(const uint4 *)(block + 32 + 32 * pair);
+        // d and dmin, then 12 bytes: 6 bits of each scale and minimum. Of both sub-blocks at once: the first four
+        // have them in a byte of y and z, the last four in w's halves and the top bits of y and z.
+        uint4 head = *(const uint4 *)block;
+        float d = half_bits((uint16_t)head.x), dmin = half_bits((uint16_t)(head.x >> 16));
+        int shift = pair % 2 * 16;
+        uint32_t y = head.y >> shift, z = head.z >> shift, w = head.w >> shift;
+        uint32_t scales = pair < 2 ? y & 0x3f3f : (w & 0x0f0f) | (y & 0xc0c0) >> 2,
+                 mins = pair < 2 ? z & 0x3f3f : (w >> 4 & 0x0f0f) | (z & 0xc0c0) >> 2;
+        s[0] = d * (float)(scales & 0xff);
+        s[1] = d * (float)(scales >> 8);
+        m[0] = dmin * (float)(mins & 0xff);
+        m[1] = dmin * (float)(mins >> 8);
+    }
+    __device__ float dot(const activations &in, int c, int k, int step, int lane) const {
+        const int8_t *a = in.q + (int64_t)c * k;
+        const float *scale = in.scale + c * (k / 32);
+        const short2 *sums = in.sums + c * (k / 32);
+        int u = 32 * step + lane;
+        const int4 *v = (const int4 *)(a + 64 * u);
+        int4 v0 = v[0], v1 = v[1], v2 = v[2], v3 = v[3];
+        int low = 0, high = 0;
+        dot_nibbles(q[0], v0, v2, &low, &high);
+        dot_nibbles(q[1], v1, v3, &low, &high);
+        high >>= 4;
+        short2 s0 = sums[2 * u], s1 = sums[2 * u + 1];
+        return scale[2 * u] * (s[0] * (float)low - m[0] * (float)(s0.x + s0.y)) +
+               scale[2 * u + 1] * (s[1] * (float)high - m[1] * (float)(s1.x + s1.y));
+    }
+};
+
+// 64 elements of q6_K: 16 places in each of the four quarters of a half block.
+struct unit_q6_K_planar {
+    enum { SPAN = 64 * 32 };
+    uint4 low0, low1, high;
+    float d[4];
+    __device__ static bool covers(int step, int lane, int k) { return step * SPAN + lane * (SPAN / 32) < k; }
+    __device__ void load(const char *row, int step, int lane, int k) {
+        int blocks = k / 256, u = 32 * step + lane, block = u / 4;
+        take_from(row + 128 * (int64_t)block, row + 128 * (int64_t)blocks + 64 * block,
+                  (const int8_t *)row + 192 * (int64_t)blocks + 16 * block,
+                  (const __half *)(row + 208 * (int64_t)blocks) + block, u);
+    }
+    enum { ROW = 1024 + 512 + 128 + 16, RING = 2, GRAIN = SPAN, GROUP = 2 };
+    __device__ static void fetch(char *stage, const char *row, int step, int k, uint64_t *full) {
+        int64_t blocks = k / 256;
+        bulk(stage, row + 1024 * (int64_t)step, 1024, full);
+        bulk(stage + 1024, row + 128 * blocks + 512 * step, 512, full);
+        bulk(stage + 1536, row + 192 * blocks + 128 * step, 128, full);
+        bulk(stage + 1664, row + 208 * blocks + 16 * step, 16, full);
+    }
+    __device__ static void copy(char *stage, const row_group &g, int step, int k) {
+        int blocks = k / 256;
+        copy_rows<GROUP>(stage, g, ROW, 1024 * step, 1024);
+        copy_rows<GROUP>(stage + 1024, g, ROW, 128 * blocks + 512 * step, 512);
+        if (threadIdx.x % 32 < 16) copy_ends<8>(stage + 1536, g, ROW, 192 * blocks + 128 * step, 128);
+        if (threadIdx.x % 32 < 2) copy_ends<1>(stage + 1664, g, ROW, 208 * blocks + 16 * step, 16);
+    }
+    __device__ void take(const char *stage, int lane) {
+        int block = lane / 4;
+        take_from(stage + 128 * block, stage + 1024 + 64 * block, (const int8_t *)stage + 1536 + 16 * block,
+                  (const __half *)(stage + 1664) + block, lane);
+    }
+    // Low and high bits, scales and factor of unit u's block.
+    __device__ void take_from(const char *ql, const char *qh, const int8_t *scales, const __half *factor, int u) {
+        int half = u / 2 % 2, group = u % 2;
+        low0 = *(const uint4 *)(ql + 64 * half + 16 * group);
+        low1 = *(const uint4 *)(ql + 64 * half + 16 * group + 32);
+        high = *(const uint4 *)(qh + 32 * half + 16 * group);
+        float scale = __half2float(*factor);
+        for (int i = 0; i < 4; i++) d[i] = scale * (float)scales[8 * half + group + 2 * i];
+    }
+    __device__ static int quarter(uint4 low, uint4 high, int low_shift, int high_shift, const int8_t *a) {
+        int4 v = *(const int4 *)a;
+        uint32_t l[4] = {low.x, low.y, low.z, low.w}, h[4] = {high.x, high.y, high.z, high.w};
+        int w[4] = {v.x, v.y, v.z, v.w}, sum = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            sum = __dp4a((int)((l[i] >> low_shift & 0x0f0f0f0f) | (h[i] >> high_shift & 0x03030303) << 4), w[i], sum);
+        return sum;
+    }
+    __device__ float dot(const activations &in, int c, int k, int step, int lane) const {
+        const int8_t *a = in.q + (int64_t)c * k;
+        const float *scale = in.scale + c * (k / 32);
+        const short2 *sums = in.sums + c * (k / 32);
+        int u = 32 * step + lane;
+        int half = u / 2, group = u % 2; // half blocks of 128 from the row's start
+        const int8_t *v = a + 128 * half + 16 * group;
+        const float *sc = scale + 4 * half;
+        const short2 *sm = sums + 4 * half;
+        int q0 = quarter(low0, high, 0, 0, v), q1 = quarter(low1, high, 0, 2, v + 32),
+            q2 = quarter(low0, high, 4, 4, v + 64), q3 = quarter(low1, high, 4, 6, v + 96);
+        int s[4];
+        for (int i = 0; i < 4; i++) s[i] = group ? sm[i].y : sm[i].x;
+        return sc[0] * d[0] * (float)(q0 - 32 * s[0]) + sc[1] * d[1] * (float)(q1 - 32 * s[1]) +
+               sc[2] * d[2] * (float)(q2 - 32 * s[2]) + sc[3] * d[3] * (float)(q3 - 32 * s[3]);
+    }
+};
+
+// f16 and bf16: two times eight elements, so that a warp's loads are of whole lines.
+template <bool BF16> struct unit_half {
+    enum { SPAN = 512 };
+    uint4 raw[2];
+    __device__ static bool covers(int step, int lane, int k) { return step * SPAN + 8 * lane < k; }
+    __device__ void load(const char *row, int step, int lane, int k) {
+        const uint4 *p = (const uint4 *)row + step * 64 + lane;
+        raw[0] = p[0];
+        raw[1] = step * SPAN + 256 + 8 * lane < k ? p[32] : make_uint4(0, 0, 0, 0);
+    }
+    enum { ROW = 1024, RING = 2, GRAIN = 8, GROUP = 4 };
+    __device__ static void fetch(char *stage, const char *row, int step, int, uint64_t *full) {
+        bulk(stage, row + ROW * (int64_t)step, ROW, full);
+    }
+    __device__ static void copy(char *stage, const row_group &g, int step, int k) {
+        copy_rows<GROUP>(stage, g, ROW, ROW * step, 2 * min((int)SPAN, k - step * SPAN));
+    }
+    __device__ void take(const char *stage, int lane) {
+        const uint4 *p = (const uint4 *)stage + lane;
+        raw[0] = p[0];
+        raw[1] = p[32];
+    }
+    __device__ float dot(const activations &in, int c, int k, int step, int lane) const {
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int at = step * SPAN + 256 * i + 8 * lane, here = min(at, k - 8);
+            const float4 *x = (const float4 *)(in.y + c * in.stride + here);
+            float4 p = x[0], q = x[1];
+            const uint32_t word[4] = {raw[i].x, raw[i].y, raw[i].z, raw[i].w};
+            float2 f[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                f[e] = BF16 ? make_float2(__uint_as_float(word[e] << 16), __uint_as_float(word[e] & 0xffff0000u))
+                            : __half22float2(*(const __half2 *)&word[e]);
+            float part = f[0].x * p.x + f[0].y * p.y + f[1].x * p.z + f[1].y * p.w + f[2].x * q.x + f[2].y * q.y +
+                         f[3].x * q.z + f[3].y * q.w;
+            sum += at == here ? part : 0;
+        }
+        return sum;
+    }
+};
+
+#endif
