@@ -130,8 +130,9 @@ struct decode_job {
     int64_t nk1, nk2, nv1, nv2; // strides of head and token
     char *cache_k, *cache_v;    // the same memory as a.k and a.v
     gemv_next next;
-    bool store; // the result as floats
-    bool early; // positions, rows and ranges are not computed by this program
+    bool store;      // the result as floats
+    bool early;      // positions, rows and ranges are not computed by this program
+    bool wait_first; // in a chain: nothing may be read before the step before has ended
 };
 
 // Cosine and sine of every pair at this position.

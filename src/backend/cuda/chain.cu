@@ -428,16 +428,16 @@ __device__ static inline void add_scores(float (&s)[4], uint4 q, uint32_t k0, ui
 }
 
 // Old cells do not depend on the step before: a warp's first are on their way before the wait, and if the new one is
-// among them it is put in its place afterwards. `wait_first`: nothing may be read before the wait.
+// among them it is put in its place afterwards. After another attention nothing is read before the wait.
 template <int SIZE, int GROUP>
-__device__ static inline void attend(const decode_job &d, char *near, const float2 *turn, bool wait_first,
-                                     const unsigned *counters, unsigned arrivals) {
+__device__ static inline void attend(const decode_job &d, char *near, const float2 *turn, const unsigned *counters,
+                                     unsigned arrivals) {
     constexpr int DIMS = SIZE / 32;
     attention_room<SIZE, GROUP> &room = *(attention_room<SIZE, GROUP> *)near;
     const attention_job &j = d.a;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = j.heads / j.kv_heads;
     int kv = (int)blockIdx.x % j.kv_heads, split = (int)blockIdx.x / j.kv_heads;
-    if (wait_first) wait_for_all(counters, arrivals);
+    if (d.wait_first) wait_for_all(counters, arrivals);
     int first, end;
     bounds_of(j, &first, &end);
     int most = min(d.splits, (int)gridDim.x / j.kv_heads), n = max(end - first, 0);
@@ -487,7 +487,7 @@ __device__ static inline void attend(const decode_job &d, char *near, const floa
 
         if (!begun) {
             begun = true;
-            if (!wait_first) wait_for_all(counters, arrivals);
+            if (!d.wait_first) wait_for_all(counters, arrivals);
             for (int i = threadIdx.x; i < SIZE / 16 * 32; i += THREADS) {
                 int h = i % 32 / 4, dim = 32 * (i / 64) + 8 * (i % 4) + 4 * (i / 32 % 2);
                 float x[4] = {}, rest[4];
@@ -715,8 +715,7 @@ __global__ static void __launch_bounds__(THREADS, 1)
             const decode_job &d = now.attention;
             if (d.dims && streams[warp].turned != d.rotation) angles(d, d.positions[0], turn);
             if (lane == 0) streams[warp].turned = d.rotation;
-            bool wait_first = step && known.steps[(step - 1) % KNOWN].is_attention;
-            attend<SIZE, GROUP>(d, near, turn, wait_first, counters, arrivals);
+            attend<SIZE, GROUP>(d, near, turn, counters, arrivals);
         } else {
             const gemv_job &j = now.product.job;
             if (j.in.weight && 32 * (int)threadIdx.x < j.k)
@@ -746,7 +745,8 @@ struct chain {
 };
 
 bool chain_serves(const cuda_device *device) {
-    return device->properties.major >= 9 && device->properties.cooperativeLaunch != 0;
+    return device->properties.major >= 9 && device->properties.cooperativeLaunch != 0 &&
+           device->properties.sharedMemPerBlockOptin >= 227 << 10;
 }
 
 void chain_free(chain *c) {
@@ -801,7 +801,9 @@ static bool product_of(const gemv_job &j, chain_product *p) {
 // What few models do to scores or masks is not in a chain: its code would be in everybody's way.
 bool chain_takes_attention(const tn_tensor *t) {
     const tn_attention_params &p = t->params.attention;
-    return t->ne[2] == 1 && p.soft_cap == 0 && p.max_bias == 0 && !p.chunk && t->src[TN_ATTN_Q]->nb[1] % 16 == 0;
+    const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K];
+    bool fits = q->ne[0] <= 64 || q->ne[1] / k->ne[1] <= 4; // what the warps bring together, beside the rings
+    return t->ne[2] == 1 && p.soft_cap == 0 && p.max_bias == 0 && !p.chunk && fits && q->nb[1] % 16 == 0;
 }
 bool chain_takes_product(const gemv_job &j) {
     chain_product p;
@@ -823,6 +825,7 @@ tn_status chain_add_attention(chain *c, const launch &l, const decode_job &job) 
     if (c->size && (c->size != d.a.head_k || c->group != group_of(d))) TN_TRY(chain_launch(c, l));
     c->size = d.a.head_k;
     c->group = group_of(d);
+    d.wait_first = c->n > c->launched && c->steps[c->n - 1].is_attention;
     // Steps with the same rotation share its table.
     d.rotation = c->n;
     for (int i = c->launched; i < c->n; i++) {
@@ -852,7 +855,7 @@ template <int SIZE> static chain_function kernel_for(int group) {
     return group <= 1   ? chain_kernel<SIZE, 1>
            : group == 2 ? chain_kernel<SIZE, 2>
            : group == 4 ? chain_kernel<SIZE, 4>
-                        : chain_kernel<SIZE, 8>;
+                        : chain_kernel<64, 8>; // the only size that takes eight
 }
 tn_status chain_launch(chain *c, const launch &l) {
     int n = c->n - c->launched;
