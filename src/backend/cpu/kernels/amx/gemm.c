@@ -143,10 +143,11 @@ static void block(const tn__matmul_job *job, const char *x, const char *const w[
         tile_load(0, sums[0], 64);
         tile_load(1, sums[1], 64);
     }
+    const char *next = (const char *)sums + 2 * sizeof sums[0]; /* the next block's sums, only fetched */
     if (rows2)
-        multiply(x, w[0], w[1], steps, (const char *)sums[2], true);
+        multiply(x, w[0], w[1], steps, next, true);
     else
-        multiply(x, w[0], w[1], steps, (const char *)sums[2], false);
+        multiply(x, w[0], w[1], steps, next, false);
     if (last && whole) {
         char *out = (char *)(tn__out_row(job, j) + row);
         tile_store(0, out, job->out_stride);
