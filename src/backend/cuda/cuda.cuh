@@ -28,7 +28,7 @@ struct cuda_device {
     cudaDeviceProp properties;
     cudaStream_t copy_stream;     // for transfers of buffers
     struct upload_lanes *lanes;   // NULL before the first upload
-    std::atomic<unsigned> writes; // uploads so far: streams wait for those they have not seen (stream_catch_up)
+    std::atomic<unsigned> writes; // uploads so far: streams wait for those they have not seen (catch_up in stream.cu)
 };
 
 // ---- Uploads (upload.cu)
@@ -37,7 +37,6 @@ struct cuda_device {
 // `from` may change when it returns; whatever runs or reads on the device afterwards finds the data.
 tn_status upload(cuda_device *d, char *to, const char *from, size_t size);
 tn_status upload_wait(cuda_device *d, cudaStream_t stream); // that stream, for all uploads so far
-void upload_free(cuda_device *d);
 
 // ---- A stream of work
 // ----------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ struct upload_task {
     upload_worker *worker;
 };
 
-void upload_free(cuda_device *d) {
+static void upload_free(cuda_device *d) {
     upload_lanes *lanes = d->lanes;
     if (!lanes) return;
     for (int i = 0; i < WORKERS; i++) {
