@@ -3,6 +3,7 @@
 #include "support.h"
 
 #include "backend/cpu/program.h"
+#include "base/half.h"
 #include "tenon/alloc.h"
 
 #include <math.h>
@@ -191,6 +192,65 @@ static void independent_products_share_a_step_and_tiny_nodes_too(void **state) {
     tn_arena_free(a);
 }
 
+/* Rows go from op to op, at last into rows of a cache, out of order and some of them twice. */
+enum { CHAIN_WIDTH = 96, CHAIN_ROWS = 96, CHAIN_CELLS = 200 };
+static tn_tensor *chain_of(tn_arena *a, tn_tensor **nodes, int *n) {
+    tn_tensor *x = tn_tensor_nd(a, TN_F32, CHAIN_WIDTH, CHAIN_ROWS),
+              *w = tn_tensor_nd(a, TN_F32, CHAIN_WIDTH, CHAIN_WIDTH);
+    tn_tensor *cache = tn_tensor_nd(a, TN_F16, CHAIN_WIDTH, CHAIN_CELLS), *rows = tn_tensor_nd(a, TN_I32, CHAIN_ROWS);
+    assert_ok(tn_arena_status(a));
+    for (int64_t i = 0; i < tn_nelements(x); i++) ((float *)x->data)[i] = (float)(i * 7 % 31) / 16 - 1;
+    for (int64_t i = 0; i < tn_nelements(w); i++) ((float *)w->data)[i] = (float)(i * 11 % 29) / 64 - 0.2f;
+    for (int32_t i = 0; i < CHAIN_ROWS; i++) ((int32_t *)rows->data)[i] = i % 9 == 8 ? -1 : i * 37 % CHAIN_CELLS / 2;
+    memset(cache->data, 0, tn_nbytes(cache));
+    tn_tensor *norm = tn_rms_norm(a, x, NULL, 1e-5f), *p = tn_mul_mat(a, w, norm), *sum = tn_add(a, p, x);
+    tn_tensor *again = tn_rms_norm(a, sum, NULL, 1e-5f), *gate = tn_mul_mat(a, w, again), *up = tn_mul_mat(a, w, sum);
+    tn_tensor *glu = tn_glu(a, TN_OP_SWIGLU, gate, up, false), *set = tn_set_rows(a, cache, glu, rows);
+    assert_ok(tn_arena_status(a));
+    tn_tensor *all[] = {norm, p, sum, again, gate, up, glu, set};
+    *n = (int)(sizeof all / sizeof *all);
+    memcpy(nodes, all, sizeof all);
+    return cache;
+}
+
+static void threads_go_on_with_their_own_rows_and_the_last_row_named_wins(void **state) {
+    (void)state;
+    static uint16_t expected[CHAIN_WIDTH * CHAIN_CELLS];
+    for (int n_threads = 1; n_threads <= 4; n_threads++) {
+        tn_arena *a;
+        tn_tensor *nodes[16];
+        int n;
+        assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 20}, &a));
+        const tn_tensor *cache = chain_of(a, nodes, &n);
+        tn_backend *backend = backend_of(n_threads, 0);
+        if (n_threads == 1) {
+            for (int i = 0; i < n; i++) run(backend, &nodes[i], 1);
+            memcpy(expected, cache->data, sizeof expected);
+            const tn_tensor *glu = nodes[n - 1]->src[1], *rows = nodes[n - 1]->src[2];
+            for (int32_t cell = 0; cell < CHAIN_CELLS; cell++) {
+                int32_t last = -1;
+                for (int32_t r = 0; r < CHAIN_ROWS; r++)
+                    if (((const int32_t *)rows->data)[r] == cell) last = r;
+                const float value = last < 0 ? 0 : ((const float *)glu->data)[last * CHAIN_WIDTH];
+                assert_int_equal(expected[cell * CHAIN_WIDTH], tn__f32_to_f16(value));
+            }
+        } else {
+            tn_program *program;
+            tn_buffer *scratch;
+            assert_ok(tn_program_new(backend, nodes, (size_t)n, &program));
+            assert_ok(tn_buffer_new(tn_device_buffer_type(tn_backend_device(backend)), tn_program_scratch(program),
+                                    &scratch));
+            assert_ok(tn_program_run(program, scratch));
+            assert_true(tn__cpu_program_steps(program) + 3 <= (size_t)n);
+            assert_memory_equal(cache->data, expected, sizeof expected);
+            tn_program_free(program);
+            tn_buffer_free(scratch);
+        }
+        tn_backend_free(backend);
+        tn_arena_free(a);
+    }
+}
+
 static void threads_are_no_more_than_the_widest_node_can_use(void **state) {
     (void)state;
     tn_arena *a;
@@ -216,6 +276,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_keep_the_bits_of_one_after_the_other),
         cmocka_unit_test(independent_products_share_a_step_and_tiny_nodes_too),
+        cmocka_unit_test(threads_go_on_with_their_own_rows_and_the_last_row_named_wins),
         cmocka_unit_test(threads_are_no_more_than_the_widest_node_can_use),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,17 +11,17 @@ static double cost_function(const tn_tensor *node) { return (double)tn_nelements
 #define COPY                                                                                                         \
     { .run = tn__run_copy, .units = tn__units_elements }
 #define MATH                                                                                                         \
-    { .run = tn__run_unary, .units = pieces }
+    { .run = tn__run_unary, .units = pieces, .by_rows = tn__by_rows_one }
 #define KERNEL                                                                                                       \
-    { .run = tn__run_unary, .units = pieces, .cost = cost_kernel }
+    { .run = tn__run_unary, .units = pieces, .cost = cost_kernel, .by_rows = tn__by_rows_one }
 #define FUNCTION                                                                                                     \
-    { .run = tn__run_unary, .units = pieces, .cost = cost_function }
+    { .run = tn__run_unary, .units = pieces, .cost = cost_function, .by_rows = tn__by_rows_one }
 #define BINARY                                                                                                       \
-    { .run = tn__run_binary, .units = pieces }
+    { .run = tn__run_binary, .units = pieces, .by_rows = tn__by_rows_binary }
 #define GATED                                                                                                        \
-    { .run = tn__run_glu, .units = pieces, .cost = cost_function }
+    { .run = tn__run_glu, .units = pieces, .cost = cost_function, .by_rows = tn__by_rows_glu }
 #define NORM                                                                                                         \
-    { .run = tn__run_norm }
+    { .run = tn__run_norm, .by_rows = tn__by_rows_one }
 
 const tn__cpu_op tn__cpu_ops[TN_OP_COUNT] = {
     [TN_OP_DUP] = COPY,
@@ -63,10 +63,10 @@ const tn__cpu_op tn__cpu_ops[TN_OP_COUNT] = {
     [TN_OP_DIAG_MASK_ZERO] = {.run = tn__run_diag_mask},
 
     [TN_OP_REGLU] = GATED,
-    [TN_OP_GEGLU] = {.run = tn__run_glu, .units = pieces, .cost = cost_kernel},
+    [TN_OP_GEGLU] = {.run = tn__run_glu, .units = pieces, .cost = cost_kernel, .by_rows = tn__by_rows_glu},
     [TN_OP_GEGLU_QUICK] = GATED,
     [TN_OP_GEGLU_ERF] = GATED,
-    [TN_OP_SWIGLU] = {.run = tn__run_glu, .units = pieces, .cost = cost_kernel},
+    [TN_OP_SWIGLU] = {.run = tn__run_glu, .units = pieces, .cost = cost_kernel, .by_rows = tn__by_rows_glu},
     [TN_OP_SWIGLU_OAI] = GATED,
 
     [TN_OP_SUM] = {.run = tn__run_sum,
@@ -97,15 +97,21 @@ const tn__cpu_op tn__cpu_ops[TN_OP_COUNT] = {
     [TN_OP_UPSCALE] = {.run = tn__run_upscale, .cost = cost_function},
     [TN_OP_TIMESTEP_EMBEDDING] = {.run = tn__run_timestep, .cost = cost_function},
 
-    [TN_OP_GET_ROWS] = {.run = tn__run_get_rows, .scratch = tn__scratch_get_rows},
-    [TN_OP_SET_ROWS] = {.run = tn__run_set_rows, .units = tn__units_set_rows, .cost = tn__cost_set_rows},
+    [TN_OP_GET_ROWS] = {.run = tn__run_get_rows, .scratch = tn__scratch_get_rows, .by_rows = tn__by_rows_get_rows},
+    [TN_OP_SET_ROWS] = {.run = tn__run_set_rows,
+                        .units = tn__units_set_rows,
+                        .cost = tn__cost_set_rows,
+                        .by_rows = tn__by_rows_set_rows},
 
     [TN_OP_NORM] = NORM,
     [TN_OP_RMS_NORM] = NORM,
     [TN_OP_L2_NORM] = NORM,
     [TN_OP_GROUP_NORM] = {.run = tn__run_group_norm, .units = tn__units_groups},
     [TN_OP_SOFT_MAX] = {.run = tn__run_soft_max, .scratch = tn__scratch_rows, .cost = cost_function},
-    [TN_OP_ROPE] = {.run = tn__run_rope, .supports = tn__supports_rope, .scratch = tn__scratch_rope},
+    [TN_OP_ROPE] = {.run = tn__run_rope,
+                    .supports = tn__supports_rope,
+                    .scratch = tn__scratch_rope,
+                    .by_rows = tn__by_rows_one},
 
     [TN_OP_MUL_MAT] = {.run = tn__run_mul_mat,
                        .supports = tn__supports_mul_mat,
@@ -113,7 +119,8 @@ const tn__cpu_op tn__cpu_ops[TN_OP_COUNT] = {
                        .scratch = tn__scratch_mul_mat,
                        .units = tn__units_mul_mat,
                        .cost = tn__cost_mul_mat,
-                       .shares = tn__shares_mul_mat},
+                       .shares = tn__shares_mul_mat,
+                       .by_rows = tn__by_rows_mul_mat},
     [TN_OP_MUL_MAT_ID] = {.run = tn__run_mul_mat_id,
                           .supports = tn__supports_mul_mat_id,
                           .phases = tn__phases_mul_mat_id,

@@ -37,7 +37,13 @@ typedef struct tn__cpu_op {
     double (*cost)(const tn_tensor *node);   /* about how many ns on one thread; NULL: by elements */
     /* Whether `later` can do with what the phases of `earlier` before the last have prepared; NULL: never. */
     bool (*shares)(const tn_tensor *earlier, const tn_tensor *later, const tn__cpu_kernels *kernels);
+    /* Whether rows that divide by the threads are cut into as many equal parts, the i-th part for the i-th thread:
+     * the sources it reads the same part of only, as bits, or TN__NOT_BY_ROWS. Such nodes need no barrier between
+     * them. NULL: never. */
+    int (*by_rows)(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
 } tn__cpu_op;
+/* TN__SCATTERED: the parts are those of the sources' rows; what is written may lie anywhere in the result. */
+enum { TN__NOT_BY_ROWS = -1, TN__SCATTERED = 1 << 16 };
 
 extern const tn__cpu_op tn__cpu_ops[TN_OP_COUNT];
 
@@ -121,6 +127,9 @@ void tn__run_unary(const tn__task *task);
 void tn__run_diag_mask(const tn__task *task);
 void tn__run_binary(const tn__task *task);
 void tn__run_glu(const tn__task *task);
+int tn__by_rows_one(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
+int tn__by_rows_binary(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
+int tn__by_rows_glu(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
 
 void tn__run_sum(const tn__task *task);
 int tn__phases_two(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
@@ -150,6 +159,8 @@ size_t tn__scratch_get_rows(const tn_tensor *node, const tn__cpu_kernels *kernel
 void tn__run_set_rows(const tn__task *task);
 int64_t tn__units_set_rows(const tn_tensor *node);
 double tn__cost_set_rows(const tn_tensor *node);
+int tn__by_rows_get_rows(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
+int tn__by_rows_set_rows(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
 void tn__run_add_id(const tn__task *task);
 
 void tn__run_norm(const tn__task *task);
@@ -168,6 +179,7 @@ bool tn__supports_mul_mat(const tn_tensor *node, char *reason, size_t size);
 int tn__phases_mul_mat(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
 size_t tn__scratch_mul_mat(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
 bool tn__shares_mul_mat(const tn_tensor *earlier, const tn_tensor *later, const tn__cpu_kernels *kernels);
+int tn__by_rows_mul_mat(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
 int64_t tn__units_mul_mat(const tn_tensor *node);
 double tn__cost_mul_mat(const tn_tensor *node);
 void tn__run_out_prod(const tn__task *task);

@@ -26,6 +26,12 @@ static char *repeated_row(const tn_tensor *y, tn__index i) {
     return tn__at(y, i.i1 % y->ne[1], i.i2 % y->ne[2], i.i3 % y->ne[3]);
 }
 
+int tn__by_rows_binary(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
+    const tn_tensor *y = node->src[1];
+    const bool repeats = y->ne[1] != node->ne[1] || y->ne[2] != node->ne[2] || y->ne[3] != node->ne[3];
+    return repeats ? 1 : 3;
+}
+
 void tn__run_binary(const tn__task *task) {
     tn_tensor *out = task->node;
     const tn_tensor *x = out->src[0], *y = out->src[1];
@@ -66,6 +72,8 @@ static void gate(const tn__task *task, float *out, const float *g, const float *
         }
     }
 }
+
+int tn__by_rows_glu(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) { return 3; }
 
 void tn__run_glu(const tn__task *task) {
     tn_tensor *out = task->node;

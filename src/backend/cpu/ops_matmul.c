@@ -71,6 +71,9 @@ bool tn__shares_mul_mat(const tn_tensor *earlier, const tn_tensor *later, const 
     const plan a = plan_of(earlier, kernels, 1), b = plan_of(later, kernels, 1);
     return a.form == b.form && a.form != TN__ACT_PLAIN && a.k == b.k && a.n == b.n && a.jobs == b.jobs;
 }
+int tn__by_rows_mul_mat(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
+    return plan_of(node, kernels, n_threads).own_rows ? 2 : TN__NOT_BY_ROWS;
+}
 int64_t tn__units_mul_mat(const tn_tensor *node) { return (tn_nelements(node) + 31) / 32; }
 /* Weights from memory at some 10 GB/s, or arithmetic at some 50 GFLOP/s, whichever takes longer. */
 double tn__cost_mul_mat(const tn_tensor *node) {

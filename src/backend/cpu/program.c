@@ -1,26 +1,33 @@
 /* The compute plan of the CPU: which nodes run together in one step, on how many threads, with which scratch.
  *
- * A step ends with a barrier. Two kinds of steps save barriers: a run of tiny nodes is done by one thread in order,
- * and large nodes that do not touch each other's memory run side by side. The second kind may take a node out of
- * turn, past nodes it has nothing to do with. What touches what is decided by addresses, since the planner may have
- * given two unrelated tensors the same place; so steps are arranged at the first run and after every move. The
- * scratch size is fixed earlier, by an arrangement that knows the graph's edges only; later arrangements stay within
- * it. */
+ * A step ends with a barrier. Three kinds of steps save barriers: a run of tiny nodes is done by one thread in order;
+ * large nodes that do not touch each other's memory run side by side, and may be taken out of turn, past nodes they
+ * have nothing to do with; and in a chain every thread goes on with its own rows from node to node, as long as no
+ * thread touches what another one does. What touches what is decided by addresses, since the planner may have given
+ * two unrelated tensors the same place; so steps are arranged at the first run and after every move. The scratch size
+ * is fixed earlier, by an arrangement that knows the graph's edges only; later arrangements stay within it. */
 #include "backend/cpu/program.h"
 
 #include "backend/cpu/ops.h"
 #include "backend/cpu/packed_buffer.h"
 
 enum {
-    MAX_TOGETHER = 8, /* nodes side by side in one step */
-    LOOK_AHEAD = 16   /* how far past a node another one may be fetched from */
+    MAX_TOGETHER = 8,       /* nodes side by side in one step */
+    LOOK_AHEAD = 16,        /* how far past a node another one may be fetched from */
+    MAX_CHAIN = 64,         /* nodes of a chain */
+    CHAIN_SCRATCH = 1 << 20 /* for chains, whose nodes need theirs all at once: the same for any number of rows, so
+                               that what the most rows need serves fewer */
 };
+/* A chain can be stopped at its end only, and where steps are long a barrier costs nothing. */
+static const double chain_ns = 5e6;
 
 typedef struct node_info {
     tn_tensor *node;
     const tn__cpu_op *op;
     size_t scratch;
+    double cost;
     int phases;
+    int by_rows; /* as the op says */
     bool tiny;
     uint32_t first_counter;
 } node_info;
@@ -110,6 +117,60 @@ typedef struct member {
     bool shared;
 } member;
 
+/* ---- Chains -------------------------------------------------------------------------------------------------- */
+
+/* What thread i of n touches of a tensor: the i-th part of its rows, or anything. */
+static range part_of(const tn_tensor *t, bool by_rows, int i, int n) {
+    const int64_t rows = tn_nrows(t) / n;
+    for (int d = 1; d + 1 < TN_MAX_DIMS; d++)
+        if (t->ne[d + 1] > 1 && t->nb[d + 1] < t->nb[d] * (size_t)t->ne[d]) by_rows = false; /* not in order */
+    if (!by_rows || rows == 0) return bytes_of(t);
+    const uintptr_t last = (uintptr_t)tn__row(t, rows * (i + 1) - 1);
+    return (range){(uintptr_t)tn__row(t, rows * i), last + (size_t)(t->ne[0] / tn_type_block(t->type)) * t->nb[0]};
+}
+
+typedef struct access {
+    const tn_tensor *t;
+    bool by_rows, writes;
+} access;
+static int accesses_of(const node_info *info, access list[1 + TN_MAX_SRC]) {
+    int n = 0;
+    list[n++] = (access){info->node, !(info->by_rows & TN__SCATTERED), true};
+    for (int s = 0; s < TN_MAX_SRC; s++)
+        if (info->node->src[s]) list[n++] = (access){info->node->src[s], info->by_rows >> s & 1, false};
+    return n;
+}
+/* Whether one thread's part of one meets another thread's part of the other. */
+static bool parts_meet(const access *a, const access *b, int n_threads) {
+    if (!(a->writes || b->writes) || !overlap(a->t, b->t, true)) return false;
+    for (int i = 0; i < n_threads; i++) {
+        const range x = part_of(a->t, a->by_rows, i, n_threads);
+        for (int j = 0; j < n_threads; j++) {
+            const range y = part_of(b->t, b->by_rows, j, n_threads);
+            if (i != j && x.begin < y.end && y.begin < x.end) return true;
+        }
+    }
+    return false;
+}
+static bool threads_meet(const node_info *a, const node_info *b, int n_threads) {
+    access of_a[1 + TN_MAX_SRC], of_b[1 + TN_MAX_SRC];
+    const int n_a = accesses_of(a, of_a), n_b = accesses_of(b, of_b);
+    for (int i = 0; i < n_a; i++)
+        for (int j = 0; j < n_b; j++)
+            if (parts_meet(&of_a[i], &of_b[j], n_threads)) return true;
+    return false;
+}
+
+/* Whether all that is cut falls into equal parts. */
+static bool parts_are_equal(const tn_tensor *node, int by_rows, int n_threads) {
+    if (!(by_rows & TN__SCATTERED) && tn_nrows(node) % n_threads) return false;
+    for (int s = 0; s < TN_MAX_SRC; s++)
+        if (node->src[s] && by_rows >> s & 1 && tn_nrows(node->src[s]) % n_threads) return false;
+    return true;
+}
+
+/* ---- Steps --------------------------------------------------------------------------------------------------- */
+
 /* Whether node i can run now, before or beside everything from `first` on that comes earlier. */
 static bool free_to_move(const cpu_program *p, uint32_t first, uint32_t i, const member *members, uint32_t n,
                          bool by_address) {
@@ -132,6 +193,34 @@ static const member *leader_of(const cpu_program *p, uint32_t i, const member *m
             return &members[m];
     }
     return NULL;
+}
+
+/* The nodes from `first` on that every thread can do for its own rows without meeting another. Returns how many; one
+ * is no chain, and nothing is placed. */
+static uint32_t arrange_chain(cpu_program *p, uint32_t first, size_t scratch_limit) {
+    member members[MAX_CHAIN];
+    size_t used = 0;
+    double cost = 0;
+    uint32_t n = 0;
+    for (uint32_t i = first; i < p->n_nodes && n < MAX_CHAIN; i++) {
+        const node_info *info = &p->nodes[i];
+        if (p->placed[i]) continue;
+        bool joins = info->by_rows != TN__NOT_BY_ROWS && info->phases == 1 && cost + info->cost <= chain_ns;
+        for (uint32_t m = 0; m < n && joins; m++)
+            joins = !threads_meet(&p->nodes[members[m].node], info, p->n_threads);
+        const member *leader = joins ? leader_of(p, i, members, n) : NULL;
+        if (!joins || (!leader && used + info->scratch > scratch_limit)) break;
+        members[n++] = (member){i, leader ? leader->scratch : used, leader != NULL};
+        if (!leader) used += info->scratch;
+        cost += info->cost;
+    }
+    if (n < 2) return n;
+    begin_step(p, false);
+    for (uint32_t m = 0; m < n; m++) {
+        p->placed[members[m].node] = true;
+        add_task(p, members[m].node, 0, members[m].scratch, members[m].shared);
+    }
+    return n;
 }
 
 /* The node `first` and whatever large nodes soon after it can run at its side. Returns the scratch they need. */
@@ -170,7 +259,7 @@ static size_t arrange(cpu_program *p, bool by_address, size_t scratch_limit) {
         if (p->placed[i]) continue;
         if (p->nodes[i].tiny) {
             arrange_serial(p, i);
-        } else {
+        } else if (!by_address || arrange_chain(p, i, scratch_limit) < 2) {
             size_t used = arrange_parallel(p, i, by_address, scratch_limit);
             most = TN__MAX(most, used);
         }
@@ -209,12 +298,14 @@ tn_status tn__cpu_program_new(tn_backend *backend, tn_tensor *const *nodes, size
     if (!p->nodes || !p->placed) goto out_of_memory;
 
     int64_t widest = 1;
+    size_t chained = 0;
     for (size_t i = 0; i < n_nodes; i++) {
         if (!is_work(nodes[i])) continue;
         const tn__cpu_op *op = &tn__cpu_ops[nodes[i]->op];
         node_info *info = &p->nodes[p->n_nodes++];
         *info = (node_info){.node = nodes[i], .op = op};
-        info->tiny = cost_of(nodes[i], op) < stream->tiny_ns || units_of(nodes[i], op) <= 1;
+        info->cost = cost_of(nodes[i], op);
+        info->tiny = info->cost < stream->tiny_ns || units_of(nodes[i], op) <= 1;
         if (!info->tiny) widest = TN__MAX(widest, units_of(nodes[i], op));
     }
     p->n_threads = (int)TN__MIN((int64_t)stream->n_threads, widest);
@@ -226,12 +317,18 @@ tn_status tn__cpu_program_new(tn_backend *backend, tn_tensor *const *nodes, size
         p->n_phases += (uint32_t)info->phases;
         if (info->op->scratch)
             info->scratch = tn__scratch_size(info->op->scratch(info->node, stream->kernels, p->n_threads));
+        info->by_rows = info->op->by_rows && p->n_threads > 1
+                            ? info->op->by_rows(info->node, stream->kernels, p->n_threads)
+                            : TN__NOT_BY_ROWS;
+        if (info->by_rows == TN__NOT_BY_ROWS) continue;
+        chained = TN__MIN(chained + info->scratch, (size_t)CHAIN_SCRATCH);
+        if (!parts_are_equal(info->node, info->by_rows, p->n_threads)) info->by_rows = TN__NOT_BY_ROWS;
     }
     p->tasks = tn_calloc(p->n_phases, sizeof *p->tasks);
     p->steps = tn_calloc(p->n_phases, sizeof *p->steps);
     p->counters = tn_calloc(p->n_phases, sizeof *p->counters);
     if (!p->tasks || !p->steps || !p->counters) goto out_of_memory;
-    p->base.scratch = arrange(p, false, SIZE_MAX / 2);
+    p->base.scratch = TN__MAX(arrange(p, false, SIZE_MAX / 2), chained);
     *out = &p->base;
     return TN_OK;
 out_of_memory:
