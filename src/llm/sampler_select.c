@@ -103,16 +103,15 @@ void tn__keys_sort(tn__key *keys, size_t n) {
     insertion_sort(keys, n);
 }
 
-/* Keys above a rising bar are collected; whenever the room is full, the best `count` stay and the bar rises to the
- * least of them. Blocks whose maximum does not clear the bar are stepped over. */
-size_t tn__keys_from_row(tn__key *room, const float *row, const float *block_max, size_t n, size_t count) {
+/* Keys of values from `least` on and above a rising bar are collected; whenever the room is full, the best `count`
+ * stay and the bar rises to the least of them. Blocks whose maximum does not clear the bar are stepped over. */
+static size_t collect(tn__key *room, const float *row, const float *block_max, size_t n, size_t count, float least) {
     size_t capacity = tn__keys_room(n, count), kept = 0;
     tn__key bar = tn__key_make(-INFINITY, 0); /* the largest key that -inf can make */
-    if (count == 0) return 0;
     for (size_t b = 0; b < tn__scan_blocks(n); b++) {
-        if (tn__key_make(block_max[b], 0) <= bar) continue;
+        if (block_max && (!(block_max[b] >= least) || tn__key_make(block_max[b], 0) <= bar)) continue;
         size_t end = TN__MIN(n, (b + 1) * TN__SCAN_BLOCK);
-        float bar_value = tn__key_value(bar);
+        float bar_value = TN__MAX(tn__key_value(bar), least);
         for (size_t i = b * TN__SCAN_BLOCK; i < end; i++) {
             if (!(row[i] >= bar_value)) continue;
             tn__key key = tn__key_make(row[i], (tn_token)i);
@@ -133,6 +132,19 @@ size_t tn__keys_from_row(tn__key *room, const float *row, const float *block_max
         kept = count;
     }
     return kept;
+}
+
+/* The bar starts where it is likely to end: at the block maximum of rank `count`, above which there are that many.
+ * With fewer blocks it starts at the least of them, above which there are some of each, and if those are too few
+ * after all, it starts again from below. */
+size_t tn__keys_from_row(tn__key *room, const float *row, const float *block_max, size_t n, size_t count) {
+    const size_t n_blocks = tn__scan_blocks(n);
+    if (count == 0) return 0;
+    const size_t best = collect(room, block_max, NULL, n_blocks, count, -INFINITY);
+    float least = best < TN__MIN(count, n_blocks) ? -INFINITY : INFINITY;
+    for (size_t i = 0; i < best; i++) least = TN__MIN(least, tn__key_value(room[i]));
+    const size_t kept = collect(room, row, block_max, n, count, least);
+    return kept < count && least > -INFINITY ? collect(room, row, block_max, n, count, -INFINITY) : kept;
 }
 
 /* ---- Random numbers ------------------------------------------------------------------------------------------ */
