@@ -1,44 +1,58 @@
 /* A piece of attention in tiles: included by template/attention.h, whose helpers it uses.
  *
- * Scores decide exponents, so both sides of a score are taken as two bfloat16, the value and what rounding left of
- * it: three products instead of one, which together keep 16 bits. Weights and values are rounded once, as activations
- * are in every mat-mul. Caches of f32 are left to the vectors.
+ * Everything is turned: a tile of scores has 16 cells × 16 queries, so that a vector is a cell's scores of 16
+ * queries. Largest scores, sums and factors are vectors too, nothing is added up across lanes, and keys are
+ * multiplied in the order they are kept in.
  *
- * Keys and values of 128 cells become tiles and serve 256 query rows, 32 at a time from scores to sums. */
+ * Queries, keys, weights and values are rounded to bfloat16 as activations are in every mat-mul at this level. Scores
+ * are exponents, so where they may be large queries and keys are taken as two bfloat16 each, the value and what
+ * rounding left of it: three products instead of one, which together keep 16 bits. Caches of f32 are left to the
+ * vectors.
+ *
+ * Keys and values of 64 cells become tiles and serve up to 512 query rows, 16 at a time. While the weights of one
+ * group of 16 are computed by the vector units, the tiles do the scores of the next group and then the sums of the
+ * last one: the instructions stand mixed, because a tile instruction that waits for a register stops what follows. */
 #include "backend/cpu/kernels/amx/tiles.h"
 
 enum {
-    ATT_TILED_ROWS = 256,
-    TILED_TURN = 32, /* rows at a time: two tiles */
-    TILED_VALUES = 512,
+    ATT_TILED_ROWS = 512,
+    TILED_CELLS = 64,                       /* of a block: what a group needs of it stays in the first level cache */
+    TILED_GROUP = 16,                       /* queries of a tile */
+    TILED_VALUES = 512,                     /* bfloat16 in a tile */
+    TILED_FLOATS = 256,                     /* floats in a tile */
+    TILED_DEEP = TILED_CELLS / 32,          /* tiles of weights of a group */
+    TILED_TALL = TILED_CELLS / 16,          /* tiles of scores of a group */
+    TILED_BITS = TILED_GROUP * TILED_CELLS, /* scores of a group */
+    TILED_PARTS = 3,                        /* products of a score that may be large */
+    TILED_SLOTS = TILED_CELLS / 8,          /* between which the tile instructions of a group are spread */
 };
 
 static bool att_is_tiled(const tn__attention_job *job) { return job->k_type != TN_F32 && job->v_type != TN_F32; }
 
 /* One thread's memory; tiles are 1 KiB. */
 typedef struct tiled_memory {
-    uint16_t *q;       /* [rows/16][steps][2] tiles: rounded, and the rest */
-    uint16_t *keys;    /* [cells/16][steps][2] */
-    uint16_t *values;  /* [cells/32][dims/16] */
-    uint16_t *weights; /* [2][cells/32] */
-    float *scores;     /* [TILED_TURN][ATT_CELLS] */
-    float *sums;       /* [rows][dims] */
-    float *kept;       /* [TILED_TURN][dims] */
-    float *rows;       /* [32][larger head], padded with zeros */
-    int64_t steps, dims, larger;
+    uint16_t *q;                  /* [rows/16][steps]: pairs of dimensions × queries */
+    uint16_t *keys;               /* [cells/16][steps]: cells × dimensions */
+    uint16_t *values;             /* [cells/32][bands]: dimensions × cells */
+    uint16_t *weights;            /* two of [cells/32]: pairs of cells × queries */
+    float *scores;                /* two of [cells][16] */
+    float *sums;                  /* [rows/16][bands]: dimensions × queries */
+    float *kept;                  /* [bands] */
+    float *rows;                  /* [32][larger head], padded with zeros */
+    int64_t steps, bands, larger; /* 32 and 16 dimensions each */
 } tiled_memory;
 
 static tiled_memory tiled_carve(const tn__attention_job *job, float *at, size_t *floats) {
-    tiled_memory m = {.steps = (job->head_k + 31) / 32, .dims = (job->head_v + 31) / 32 * 32};
-    m.larger = m.steps * 32 > m.dims ? m.steps * 32 : m.dims;
-    const size_t steps = (size_t)m.steps, dims = (size_t)m.dims, tile = TILED_VALUES / 2;
-    const size_t sizes[8] = {ATT_TILED_ROWS / 16 * steps * 2 * tile,
-                             ATT_CELLS / 16 * steps * 2 * tile,
-                             ATT_CELLS / 32 * (dims / 16) * tile,
-                             2 * (ATT_CELLS / 32) * tile,
-                             TILED_TURN * ATT_CELLS,
-                             ATT_TILED_ROWS * dims,
-                             TILED_TURN * dims,
+    tiled_memory m = {.steps = (job->head_k + 31) / 32, .bands = (job->head_v + 31) / 32 * 2};
+    m.larger = m.steps * 32 > m.bands * 16 ? m.steps * 32 : m.bands * 16;
+    const size_t steps = (size_t)m.steps, bands = (size_t)m.bands, groups = ATT_TILED_ROWS / TILED_GROUP;
+    const size_t sizes[8] = {groups * TILED_PARTS * steps * TILED_FLOATS,
+                             TILED_TALL * TILED_PARTS * steps * TILED_FLOATS,
+                             TILED_DEEP * bands * TILED_FLOATS,
+                             2 * TILED_DEEP * TILED_FLOATS,
+                             2 * TILED_BITS,
+                             groups * bands * TILED_FLOATS,
+                             bands * TILED_FLOATS,
                              32 * (size_t)m.larger};
     size_t offset[9] = {0};
     for (int i = 0; i < 8; i++) offset[i + 1] = offset[i] + sizes[i];
@@ -60,8 +74,11 @@ static size_t att_tiled_floats(const tn__attention_job *job) {
     return floats;
 }
 
-/* 32 floats as bfloat16, and what that leaves of them; nothing of infinities and NaN. */
+/* ---- Tiles of what is given --------------------------------------------------------------------------------------
+ */
+
 TN__VEC __m512i tiled_rounded(vf low, vf high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
+/* What rounding left of them; nothing of infinities and NaN. */
 TN__VEC vf tiled_left(vf x, __m256i rounded) {
     enum { NOT_FINITE = 0x99 };
     const vf r = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(rounded), 16));
@@ -71,30 +88,57 @@ TN__VEC __m512i tiled_rest(vf low, vf high, __m512i rounded) {
     return tiled_rounded(tiled_left(low, _mm512_castsi512_si256(rounded)),
                          tiled_left(high, _mm512_extracti64x4_epi64(rounded, 1)));
 }
-
-/* Query rows as tiles of 16 rows × 32 values; rows that fill up the last 32 are zero. */
-static void tiled_queries(const tn__attention_job *job, int64_t kv, int64_t row, int rows, tiled_memory *m) {
-    const int64_t share = job->heads / job->kv_heads;
-    const vf scale = vf_set1(job->params.scale);
-    for (int r = 0; r < (rows + TILED_TURN - 1) / TILED_TURN * TILED_TURN; r++) {
-        const int64_t token = (row + r) / share, head = kv * share + (row + r) % share;
-        const float *q =
-            r < rows
-                ? (const float *)((const char *)job->q + (size_t)head * job->q_head + (size_t)token * job->q_token)
-                : NULL;
-        uint16_t *to = m->q + (size_t)(r / 16) * (size_t)m->steps * 2 * TILED_VALUES + (size_t)(r % 16) * 32;
-        for (int64_t s = 0; s < m->steps; s++, to += 2 * TILED_VALUES) {
-            const int64_t left = q ? job->head_k - 32 * s : 0;
-            const vf low = left > 0 ? vf_mul(scale, vf_load_n(q + 32 * s, left)) : vf_zero(),
-                     high = left > 16 ? vf_mul(scale, vf_load_n(q + 32 * s + 16, left - 16)) : vf_zero();
-            const __m512i rounded = tiled_rounded(low, high);
-            _mm512_store_si512(to, rounded);
-            _mm512_store_si512(to + TILED_VALUES, tiled_rest(low, high, rounded));
-        }
-    }
+/* Rounded as pairs: one of each. */
+TN__VEC __m512i tiled_pairs(vf first, vf second) {
+    const __m512i together = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22,
+                                              6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return _mm512_permutexvar_epi16(together, tiled_rounded(first, second));
 }
 
-/* Cells [cell, cell + count) of a cache as floats; up to 32, the rest is zero. */
+/* The squared length of a row is added up in `squares`. */
+TN__VEC vf tiled_squares(vf squares, vf low, vf high) { return vf_fma(low, low, vf_fma(high, high, squares)); }
+
+/* Query rows: 16 of them turned as pairs; rows beyond the last are zero. Returns the largest squared length. */
+static float tiled_queries(const tn__attention_job *job, int64_t kv, int64_t row, int rows, tiled_memory *m) {
+    const int64_t share = job->heads / job->kv_heads;
+    const vf scale = vf_set1(job->params.scale);
+    const size_t part = (size_t)m->steps * TILED_VALUES;
+    float longest = 0;
+    for (int g = 0; g < rows; g += TILED_GROUP) {
+        uint16_t *to = m->q + (size_t)(g / TILED_GROUP) * TILED_PARTS * part;
+        vf squares[TILED_GROUP];
+        for (int i = 0; i < TILED_GROUP; i++) squares[i] = vf_zero();
+        for (int64_t s = 0; s < m->steps; s++, to += TILED_VALUES) {
+            const int64_t left = job->head_k - 32 * s;
+            __m512i rounded[16], rest[16];
+            for (int i = 0; i < TILED_GROUP; i++) {
+                const int64_t token = (row + g + i) / share, head = kv * share + (row + g + i) % share;
+                rounded[i] = rest[i] = _mm512_setzero_si512();
+                if (g + i >= rows) continue;
+                const float *q = (const float *)((const char *)job->q + (size_t)head * job->q_head +
+                                                 (size_t)token * job->q_token) +
+                                 32 * s;
+                const vf low = vf_mul(scale, vf_load_n(q, left)),
+                         high = left > 16 ? vf_mul(scale, vf_load_n(q + 16, left - 16)) : vf_zero();
+                rounded[i] = tiled_rounded(low, high);
+                rest[i] = tiled_rest(low, high, rounded[i]);
+                squares[i] = tiled_squares(squares[i], low, high);
+            }
+            tn__transpose16(rounded);
+            tn__transpose16(rest);
+            for (int i = 0; i < 16; i++) {
+                _mm512_store_si512(to + 32 * i, rounded[i]);
+                _mm512_store_si512(to + part + 32 * i, rounded[i]);
+                _mm512_store_si512(to + 2 * part + 32 * i, rest[i]);
+            }
+        }
+        const float here = vf_most(vf_sums(squares));
+        longest = here > longest ? here : longest;
+    }
+    return longest;
+}
+
+/* Up to `all` cells of a cache as floats; what is not there is zero. */
 static void tiled_floats(tn_type type, const char *at, size_t stride, int count, int64_t n, int64_t padded,
                          tiled_memory *m, int all) {
     for (int i = 0; i < all; i++) {
@@ -104,234 +148,416 @@ static void tiled_floats(tn_type type, const char *at, size_t stride, int count,
     }
 }
 
-/* Keys: a tile has pairs of neighbouring values of 16 cells, so 16 rows of 32 are turned as words. */
-static void tiled_keys(const tn__attention_job *job, int64_t kv, int64_t cell, int count, tiled_memory *m) {
-    const char *k = (const char *)job->k + (size_t)kv * job->k_head + (size_t)cell * job->k_cell;
-    for (int c = 0; c < (count + 31) / 32 * 32; c += 16) {
-        const int some = count - c < 16 ? count - c : 16;
-        tiled_floats(job->k_type, k + (size_t)c * job->k_cell, job->k_cell, some > 0 ? some : 0, job->head_k,
-                     32 * m->steps, m, 16);
-        uint16_t *to = m->keys + (size_t)(c / 16) * (size_t)m->steps * 2 * TILED_VALUES;
-        for (int64_t s = 0; s < m->steps; s++, to += 2 * TILED_VALUES) {
-            __m512i rounded[16], rest[16];
-#pragma GCC unroll 16
-            for (int i = 0; i < 16; i++) {
-                const float *row = m->rows + (size_t)i * (size_t)m->larger + 32 * s;
-                const vf low = vf_load(row), high = vf_load(row + 16);
-                rounded[i] = tiled_rounded(low, high);
-                rest[i] = tiled_rest(low, high, rounded[i]);
-            }
-            tn__transpose16(rounded);
-            for (int i = 0; i < 16; i++) _mm512_store_si512(to + 32 * i, rounded[i]);
-            tn__transpose16(rest);
-            for (int i = 0; i < 16; i++) _mm512_store_si512(to + TILED_VALUES + 32 * i, rest[i]);
-        }
-    }
+/* Whether a cell is the sequence's, for queries and cells that have sequences. */
+TN__VEC bool tiled_owns(const tn__attention_job *job, int32_t sequence, int64_t cell) {
+    if (!job->k_pos || job->k_words == 0) return true;
+    return (uint32_t)job->k_pos[(size_t)(1 + job->k_words) * (size_t)cell + 1 + (size_t)(sequence / 32)] >>
+               sequence % 32 &
+           1;
 }
 
-/* Values: pairs of neighbouring cells for 16 dimensions. */
+/* Keys as they are. Says whether scores, of queries of the given squared length with the sequence's keys, are taken
+ * in three parts: rounding once costs an error of 2^-9 of |q|·|k| at worst, a tenth of that where no few dimensions
+ * outweigh the rest. */
+static bool tiled_keys(const tn__attention_job *job, int64_t kv, int64_t cell, int count, float queries,
+                       int32_t sequence, tiled_memory *m) {
+    enum { LARGE = 64 };
+    const char *k = (const char *)job->k + (size_t)kv * job->k_head + (size_t)cell * job->k_cell;
+    const bool halves = job->k_type == TN_F16 && job->head_k % 32 == 0;
+    vf squares[TILED_GROUP], longest = vf_zero();
+    for (int c = 0; c < TILED_CELLS; c++) {
+        uint16_t *to = m->keys + (size_t)(c / 16) * (size_t)m->steps * TILED_VALUES + c % 16 * 32;
+        const char *at = k + (size_t)c * job->k_cell;
+        if (!halves || c >= count)
+            tiled_floats(job->k_type, at, job->k_cell, c < count, job->head_k, 32 * m->steps, m, 1);
+        vf sum = vf_zero();
+        for (int64_t s = 0; s < m->steps; s++) {
+            const uint16_t *h = (const uint16_t *)at + 32 * s;
+            const float *f = m->rows + 32 * s;
+            const bool half = halves && c < count;
+            const vf low = half ? vf_load_f16(h) : vf_load(f), high = half ? vf_load_f16(h + 16) : vf_load(f + 16);
+            _mm512_store_si512(to + s * TILED_VALUES, tiled_rounded(low, high));
+            sum = tiled_squares(sum, low, high);
+        }
+        squares[c % TILED_GROUP] = c < count && tiled_owns(job, sequence, cell + c) ? sum : vf_zero();
+        if (c % TILED_GROUP == TILED_GROUP - 1) longest = vf_max(longest, vf_sums(squares));
+    }
+    if (!(queries * vf_most(longest) > LARGE * LARGE)) return false;
+    const size_t part = (size_t)m->steps * TILED_VALUES;
+    for (int c = 0; c < TILED_CELLS; c++) {
+        uint16_t *to = m->keys + (size_t)(c / 16) * TILED_PARTS * part + c % 16 * 32;
+        tiled_floats(job->k_type, k + (size_t)c * job->k_cell, job->k_cell, c < count, job->head_k, 32 * m->steps, m,
+                     1);
+        for (int64_t s = 0; s < m->steps; s++, to += TILED_VALUES) {
+            const vf low = vf_load(m->rows + 32 * s), high = vf_load(m->rows + 32 * s + 16);
+            const __m512i rounded = tiled_rounded(low, high);
+            _mm512_store_si512(to, rounded);
+            _mm512_store_si512(to + part, tiled_rest(low, high, rounded));
+            _mm512_store_si512(to + 2 * part, rounded);
+        }
+    }
+    return true;
+}
+
+/* Values: pairs of neighbouring cells, turned. */
 static void tiled_values(const tn__attention_job *job, int64_t kv, int64_t cell, int count, tiled_memory *m) {
-    const __m512i together = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22,
-                                              6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     const char *v = (const char *)job->v + (size_t)kv * job->v_head + (size_t)cell * job->v_cell;
     uint16_t *to = m->values;
-    for (int c = 0; c < count; c += 32) {
-        tiled_floats(job->v_type, v + (size_t)c * job->v_cell, job->v_cell, count - c < 32 ? count - c : 32,
-                     job->head_v, m->dims, m, 32);
-        for (int64_t d = 0; d < m->dims; d += 16, to += TILED_VALUES) {
+    for (int c = 0; c < TILED_CELLS; c += 32) {
+        const bool halves = job->v_type == TN_F16 && job->head_v % 32 == 0 && c + 32 <= count;
+        const char *at = v + (size_t)c * job->v_cell;
+        const int left = count > c ? count - c : 0;
+        if (!halves)
+            tiled_floats(job->v_type, at, job->v_cell, left < 32 ? left : 32, job->head_v, 16 * m->bands, m, 32);
+        for (int64_t d = 0; d < 16 * m->bands; d += 16, to += TILED_VALUES) {
+            __m512i pairs[16];
+#pragma GCC unroll 16
             for (int i = 0; i < 16; i++) {
-                const float *row = m->rows + (size_t)(2 * i) * (size_t)m->larger + d;
-                const __m512i both = tiled_rounded(vf_load(row), vf_load(row + m->larger));
-                _mm512_store_si512(to + 32 * i, _mm512_permutexvar_epi16(together, both));
+                if (halves) {
+                    const char *pair = at + (size_t)(2 * i) * job->v_cell + 2 * d;
+                    pairs[i] = tiled_pairs(vf_load_f16((const uint16_t *)pair),
+                                           vf_load_f16((const uint16_t *)(pair + job->v_cell)));
+                } else {
+                    const float *pair = m->rows + (size_t)(2 * i) * (size_t)m->larger + d;
+                    pairs[i] = tiled_pairs(vf_load(pair), vf_load(pair + m->larger));
+                }
             }
+            tn__transpose16(pairs);
+            for (int i = 0; i < 16; i++) _mm512_store_si512(to + 32 * i, pairs[i]);
         }
     }
 }
 
-/* Both products keep two tiles of sums and one of each side, as the GEMM does and for the same reason. */
+/* Asks for the rows of a share of the next block's cells. */
+static void tiled_fetch(const char *rows, size_t stride, size_t bytes, int from, int to) {
+    for (int c = from; c < to; c++) {
+        for (size_t b = 0; b < bytes; b += 64) _mm_prefetch(rows + (size_t)c * stride + b, _MM_HINT_T1);
+    }
+}
 
-/* Scores of 32 query rows with the cells. */
-static void tiled_scores(const tiled_memory *m, int row, int count) {
-    const size_t step = 2 * TILED_VALUES, group = (size_t)m->steps * step;
-    for (int half = 0; half < 2; half++) {
-        const uint16_t *q = m->q + (size_t)(row / 16 + half) * group, *k = m->keys;
-        float *to = m->scores + 16 * half * ATT_CELLS;
-        for (int c = 0; c < count; c += 32, k += 2 * group) {
+/* ---- One group at a time -----------------------------------------------------------------------------------------
+ */
+
+/* What a turn does; NULL: nothing. Four tile names serve both products, for the reason that gemm.c gives. */
+typedef struct tiled_turn {
+    const uint16_t *q; /* the next group's */
+    float *next;       /* its scores */
+    const float *scores;
+    vf base;  /* the largest scores, times log2 e, negative */
+    vf total; /* sums of this group's weights are added */
+    uint16_t *weights;
+    const uint16_t *last; /* the last group's weights */
+    float *sums;
+} tiled_turn;
+
+/* The n-th of TILED_TALL·steps products of scores. */
+TN__VEC void tiled_score(const tiled_memory *m, const tiled_turn *t, int n, const int steps) {
+    if (steps <= 2) { /* queries stay */
+        const int c = n / steps, s = n % steps;
+        const uint16_t *k = m->keys + (size_t)n * TILED_VALUES;
+        if (n == 0) {
+            tile_load(2, t->q, 64);
+            if (steps == 2) tile_load(3, t->q + TILED_VALUES, 64);
+        }
+        if (s == 0) {
+            tile_zero(0);
+            tile_load(1, k, 64);
+            tile_dot_bf16(0, 1, 2);
+        } else {
+            tile_load(1, k, 64);
+            tile_dot_bf16(0, 1, 3);
+        }
+        if (s == steps - 1) tile_store(0, t->next + (size_t)c * TILED_FLOATS, 64);
+        return;
+    }
+    /* Two tiles of scores share queries. */
+    const int pair = n / (2 * steps), s = n % (2 * steps) / 2;
+    const uint16_t *k = m->keys + (size_t)(2 * pair * steps + s) * TILED_VALUES;
+    if (n % 2 == 0) {
+        if (s == 0) {
             tile_zero(0);
             tile_zero(1);
-            for (int64_t s = 0; s < m->steps; s++) {
-                const uint16_t *x = q + (size_t)s * step, *y = k + (size_t)s * step;
-                tile_load(4, x + TILED_VALUES, 64);
-                tile_load(5, y, 64);
-                tile_dot_bf16(0, 4, 5);
-                tile_load(5, y + group, 64);
-                tile_dot_bf16(1, 4, 5);
-                tile_load(4, x, 64);
-                tile_dot_bf16(1, 4, 5);
-                tile_load(5, y, 64);
-                tile_dot_bf16(0, 4, 5);
-                tile_load(5, y + TILED_VALUES, 64);
-                tile_dot_bf16(0, 4, 5);
-                tile_load(5, y + group + TILED_VALUES, 64);
-                tile_dot_bf16(1, 4, 5);
+        }
+        tile_load(2, t->q + (size_t)s * TILED_VALUES, 64);
+        tile_load(3, k, 64);
+        tile_dot_bf16(0, 3, 2);
+        return;
+    }
+    tile_load(3, k + (size_t)steps * TILED_VALUES, 64);
+    tile_dot_bf16(1, 3, 2);
+    if (s < steps - 1) return;
+    tile_store(0, t->next + (size_t)(2 * pair) * TILED_FLOATS, 64);
+    tile_store(1, t->next + (size_t)(2 * pair + 1) * TILED_FLOATS, 64);
+}
+
+/* The n-th of TILED_DEEP·bands products of sums: two tiles of sums share weights. */
+TN__VEC void tiled_sum(const tiled_memory *m, const tiled_turn *t, int n, const int bands) {
+    const int pair = n / (2 * TILED_DEEP), deep = n % (2 * TILED_DEEP) / 2;
+    const uint16_t *v = m->values + (size_t)(deep * bands + 2 * pair) * TILED_VALUES;
+    float *sums = t->sums + (size_t)(2 * pair) * TILED_FLOATS;
+    if (n % 2 == 0) {
+        if (deep == 0) {
+            tile_load(0, sums, 64);
+            tile_load(1, sums + TILED_FLOATS, 64);
+        }
+        tile_load(2, t->last + (size_t)deep * TILED_VALUES, 64);
+        tile_load(3, v, 64);
+        tile_dot_bf16(0, 3, 2);
+        return;
+    }
+    tile_load(3, v + TILED_VALUES, 64);
+    tile_dot_bf16(1, 3, 2);
+    if (deep < TILED_DEEP - 1) return;
+    tile_store(0, sums, 64);
+    tile_store(1, sums + TILED_FLOATS, 64);
+}
+
+/* 2^x: the fraction's part by a polynomial with relative error below 2^-13, weights are rounded to 2^-9. -infinity
+ * gives zero, NaN stays. */
+TN__VEC vf tiled_exp2(vf x) {
+    const vf r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    vf p = vf_fma(vf_set1(0.0780245227f), r, vf_set1(0.226067155f));
+    p = vf_fma(p, r, vf_set1(0.695833541f));
+    p = vf_fma(p, r, vf_set1(0.999925219f));
+    return vf_scale2(p, x); /* takes the whole part of x */
+}
+
+#define TILED_LOG2_E 1.44269504f
+
+TN__VEC void tiled_turn_of(const tiled_memory *m, tiled_turn *t, const int steps, const int bands) {
+    const int products[2] = {t->next ? TILED_TALL * steps : 0, t->sums ? TILED_DEEP * bands : 0};
+    vf total[2] = {t->total, vf_zero()};
+    const vf base = t->base, log2_e = vf_set1(TILED_LOG2_E);
+    int done = 0;
+    tiles_see_memory();
+#pragma GCC unroll 2
+    for (int phase = 0; phase < 2; phase++) {
+        for (int slot = 0; slot < TILED_SLOTS; slot++) {
+            const int until = (slot + 1) * products[phase] / TILED_SLOTS;
+            for (int n = slot * products[phase] / TILED_SLOTS; n < until; n++) {
+                if (phase == 0)
+                    tiled_score(m, t, n, steps);
+                else
+                    tiled_sum(m, t, n, bands);
             }
-            tile_store(0, to + c, ATT_CELLS * 4);
-            tile_store(1, to + c + 16, ATT_CELLS * 4);
+            if (!t->scores) continue;
+#pragma GCC unroll 2
+            for (int i = 0; i < 2; i++, done += 2) {
+                const vf x = vf_fma(vf_load(t->scores + done * TILED_GROUP), log2_e, base),
+                         y = vf_fma(vf_load(t->scores + (done + 1) * TILED_GROUP), log2_e, base);
+                const vf first = tiled_exp2(x), second = tiled_exp2(y);
+                total[0] = vf_add(total[0], first);
+                total[1] = vf_add(total[1], second);
+                _mm512_store_si512(t->weights + done * TILED_GROUP, tiled_pairs(first, second));
+            }
         }
+    }
+    tiles_see_memory();
+    t->total = vf_add(total[0], total[1]);
+}
+static void tiled_turn_64(const tiled_memory *m, tiled_turn *t) { tiled_turn_of(m, t, 2, 4); }
+static void tiled_turn_128(const tiled_memory *m, tiled_turn *t) { tiled_turn_of(m, t, 4, 8); }
+static void tiled_turn_any(const tiled_memory *m, tiled_turn *t) {
+    tiled_turn_of(m, t, (int)m->steps, (int)m->bands);
+}
+static void tiled_turn_parts(const tiled_memory *m, tiled_turn *t) {
+    tiled_turn_of(m, t, TILED_PARTS * (int)m->steps, (int)m->bands);
+}
+
+/* ---- A piece -----------------------------------------------------------------------------------------------------
+ */
+
+/* The rows of a piece: what each sees and where its soft-max stands. */
+typedef struct tiled_rows {
+    int32_t low[ATT_TILED_ROWS], high[ATT_TILED_ROWS], position[ATT_TILED_ROWS];
+    float slope[ATT_TILED_ROWS], most[ATT_TILED_ROWS], total[ATT_TILED_ROWS];
+    int64_t row, kv;
+    int rows;
+    int32_t sequence;
+} tiled_rows;
+
+static void tiled_begin(const tn__attention_job *job, int64_t kv, int64_t row, int rows, tiled_rows *p) {
+    const int64_t share = job->heads / job->kv_heads;
+    p->row = row;
+    p->kv = kv;
+    p->rows = rows;
+    p->sequence = tn__query_of(job, row / share).sequence;
+    for (int r = 0; r < (rows + TILED_GROUP - 1) / TILED_GROUP * TILED_GROUP; r++) {
+        /* What fills up the last group sees what the last row sees. */
+        const att_view view = att_view_of(job, (row + (r < rows ? r : rows - 1)) / share);
+        p->low[r] = view.low;
+        p->high[r] = view.high;
+        p->position[r] = (int32_t)view.position;
+        p->slope[r] = r < rows ? tn__alibi_slope(job, kv * share + (row + r) % share) : 0;
+        p->most[r] = -__builtin_inff();
+        p->total[r] = 0;
     }
 }
 
-/* Adds the values, weighted, to the sums of 32 rows. */
-static void tiled_sums(const tiled_memory *m, int row, int count) {
-    const size_t next = (size_t)m->dims * 4;
-    for (int64_t i = 0; i < 2 * m->dims; i += 32) {
-        const int64_t half = i / m->dims, d = i % m->dims;
-        float *sums = m->sums + (size_t)(row + 16 * half) * (size_t)m->dims + d;
-        tile_load(0, sums, next);
-        tile_load(1, sums + 16, next);
-        for (int s = 0; 32 * s < count; s++) {
-            const uint16_t *v = m->values + ((size_t)s * (size_t)(m->dims / 16) + (size_t)(d / 16)) * TILED_VALUES;
-            tile_load(4, m->weights + (size_t)(half * (ATT_CELLS / 32) + s) * TILED_VALUES, 64);
-            tile_load(5, v, 64);
-            tile_dot_bf16(0, 4, 5);
-            tile_load(5, v + TILED_VALUES, 64);
-            tile_dot_bf16(1, 4, 5);
-        }
-        tile_store(0, sums, next);
-        tile_store(1, sums + 16, next);
-    }
+/* Which of a group's queries see something of a block, and which all of it. */
+typedef struct tiled_view {
+    __mmask16 some, all;
+} tiled_view;
+static tiled_view tiled_view_of(const tiled_rows *p, int g, const att_block *b, int sees) {
+    const __m512i low = _mm512_loadu_si512(p->low + g), high = _mm512_loadu_si512(p->high + g),
+                  least = _mm512_set1_epi32(b->least), most = _mm512_set1_epi32(b->most);
+    tiled_view v = {_mm512_cmple_epi32_mask(low, most) & _mm512_cmple_epi32_mask(least, high),
+                    _mm512_cmple_epi32_mask(low, least) & _mm512_cmple_epi32_mask(most, high)};
+    if (sees != SEES_ALL) v.all = 0;
+    if (sees == SEES_NONE) v.some = 0;
+    v.all &= v.some;
+    return v;
 }
 
-/* Two rows of raw scores over a whole block as weights in bfloat16: att_soft_max() in registers. */
-static void tiled_soft_max(const float *s, float most[2], float total[2], float shrink[2], uint16_t *weights) {
-    enum { VECTORS = ATT_CELLS / VL };
-    vf v[2][VECTORS], top[2], sum[2];
-#pragma GCC unroll 2
-    for (int k = 0; k < 2; k++) {
-#pragma GCC unroll 8
-        for (int i = 0; i < VECTORS; i++) v[k][i] = vf_load(s + k * ATT_CELLS + i * VL);
-        top[k] = v[k][0];
-#pragma GCC unroll 8
-        for (int i = 1; i < VECTORS; i++) top[k] = vf_max(top[k], v[k][i]);
-        sum[k] = vf_zero();
+/* What is added to a group's scores beyond the product; cells that are not seen get -infinity. */
+static void tiled_adjust(const tn__attention_job *job, const tiled_rows *p, int g, const att_block *b, int64_t cell,
+                         int count, bool hide, float *scores) {
+    const int64_t share = job->heads / job->kv_heads;
+    const float cap = job->params.soft_cap;
+    const __m512i low = _mm512_loadu_si512(p->low + g), high = _mm512_loadu_si512(p->high + g),
+                  position = _mm512_loadu_si512(p->position + g);
+    const vf slope = vf_load(p->slope + g), never = vf_set1(-__builtin_inff());
+    for (int c = 0; c < count; c++) {
+        float *at = scores + (size_t)c * TILED_GROUP;
+        const __m512i here = _mm512_set1_epi32(b->position[c]);
+        vf s = vf_load(at);
+        if (cap > 0) s = vf_mul(vf_set1(cap), vf_tanh(vf_mul(s, vf_set1(1 / cap))));
+        if (job->params.max_bias > 0)
+            s = vf_fnma(slope, vf_abs(_mm512_cvtepi32_ps(_mm512_sub_epi32(position, here))), s);
+        if (job->mask) {
+            float masks[TILED_GROUP] = {0};
+            for (int i = 0; i < TILED_GROUP && g + i < p->rows; i++)
+                masks[i] =
+                    tn__mask_value(job, p->kv * share + (p->row + g + i) % share, (p->row + g + i) / share, cell + c);
+            s = vf_add(s, vf_load(masks));
+        }
+        if (hide) {
+            vm seen = _mm512_cmple_epi32_mask(low, here) & _mm512_cmple_epi32_mask(here, high);
+            if (!tiled_owns(job, p->sequence, cell + c)) seen = 0;
+            s = vf_select(seen, s, never); /* not even a NaN gets through */
+        }
+        vf_store(at, s);
     }
-#pragma GCC unroll 2
-    for (int k = 0; k < 2; k++) {
-        const float here = vf_most(top[k]), largest = here > most[k] ? here : most[k];
-        /* Nothing is seen yet: every weight becomes zero. */
-        const vf base = vf_set1(largest == -__builtin_inff() ? 0 : largest);
-        shrink[k] = largest == most[k] ? 1 : _mm512_cvtss_f32(vf_exp(vf_sub(vf_set1(most[k]), base)));
-        most[k] = largest;
-        top[k] = base;
-    }
+    for (int c = count; c < TILED_CELLS; c++) vf_store(scores + (size_t)c * TILED_GROUP, never);
+}
+
+/* The group's largest scores. They are only moved where they grew by much: weights may be as large as e^5 then, which
+ * costs no precision, and sums are seldom multiplied. */
+static void tiled_most(const tiled_memory *m, tiled_rows *p, int g, tiled_turn *t) {
+    vf top[4], most = vf_load(p->most + g);
 #pragma GCC unroll 4
-    for (int i = 0; i < VECTORS; i += 2) {
-#pragma GCC unroll 2
-        for (int k = 0; k < 2; k++) {
-            const vf low = vf_exp(vf_sub(v[k][i], top[k])), high = vf_exp(vf_sub(v[k][i + 1], top[k]));
-            sum[k] = vf_add(sum[k], vf_add(low, high));
-            _mm512_store_si512(weights + 32 * k + i / 2 * TILED_VALUES, tiled_rounded(low, high));
+    for (int i = 0; i < 4; i++) top[i] = vf_load(t->scores + i * TILED_GROUP);
+    for (int c = 4; c < TILED_CELLS; c += 4) {
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) top[i] = vf_max(top[i], vf_load(t->scores + (c + i) * TILED_GROUP));
+    }
+    const vf here = vf_max(vf_max(top[0], top[1]), vf_max(top[2], top[3]));
+    const vm grew = vm_less(vf_add(most, vf_set1(5)), here);
+    t->total = vf_load(p->total + g);
+    if (vm_any(grew)) {
+        /* Where nothing was seen yet there is nothing to shrink either. */
+        const vf shrink = vf_select(grew, vf_exp(vf_sub(most, here)), vf_set1(1));
+        float *sums = m->sums + (size_t)(g / TILED_GROUP) * (size_t)m->bands * TILED_FLOATS;
+        most = vf_select(grew, here, most);
+        t->total = vf_mul(t->total, shrink);
+        for (int64_t d = 0; d < 16 * m->bands; d++, sums += TILED_GROUP)
+            vf_store(sums, vf_mul(shrink, vf_load(sums)));
+        vf_store(p->most + g, most);
+    }
+    const vm nothing = _mm512_cmp_ps_mask(most, vf_set1(-__builtin_inff()), _CMP_EQ_OQ);
+    t->base = vf_select(nothing, vf_zero(), vf_mul(most, vf_set1(-TILED_LOG2_E)));
+}
+
+/* One block of cells for the groups from `from` up to `to`. */
+static void tiled_block(const tn__attention_job *job, const tiled_memory *m, tiled_rows *p, int from, int to,
+                        const att_block *b, int64_t cell, int count, int sees, bool parts, int64_t later) {
+    void (*turn)(const tiled_memory *, tiled_turn *) = parts                            ? tiled_turn_parts
+                                                       : m->steps == 2 && m->bands == 4 ? tiled_turn_64
+                                                       : m->steps == 4 && m->bands == 8 ? tiled_turn_128
+                                                                                        : tiled_turn_any;
+    const bool adjust = job->params.soft_cap > 0 || job->params.max_bias > 0 || job->mask || count < TILED_CELLS;
+    const char *k = (const char *)job->k + (size_t)p->kv * job->k_head + (size_t)cell * job->k_cell,
+               *v = (const char *)job->v + (size_t)p->kv * job->v_head + (size_t)cell * job->v_cell;
+    const size_t k_bytes = att_row_bytes(job->k_type, job->head_k), v_bytes = att_row_bytes(job->v_type, job->head_v);
+    const size_t sums = (size_t)m->bands * TILED_FLOATS;
+    tiled_turn t = {0};
+    __mmask16 keep = 0; /* the last group's queries that see nothing: not even zero times what lies there */
+    for (int g = from; g <= to + TILED_GROUP; g += TILED_GROUP) {
+        const int group = g / TILED_GROUP, odd = group % 2;
+        /* One group's scores, the weights of the one before, the sums of the one before that. */
+        const bool scores = g<to, weights = g> from && g<to + TILED_GROUP, add = g> from + TILED_GROUP;
+        t.q = m->q + (size_t)group * TILED_PARTS * (size_t)m->steps * TILED_VALUES;
+        t.next = scores ? m->scores + odd * TILED_BITS : NULL;
+        t.scores = weights ? m->scores + !odd * TILED_BITS : NULL;
+        t.weights = m->weights + !odd * TILED_DEEP * TILED_VALUES;
+        t.last = m->weights + odd * TILED_DEEP * TILED_VALUES;
+        t.sums = add ? m->sums + (size_t)(group - 2) * sums : NULL;
+        tiled_view view = {0};
+        if (weights) {
+            const int one = g - TILED_GROUP;
+            view = tiled_view_of(p, one, b, sees);
+            if (adjust || view.all != 0xffff)
+                tiled_adjust(job, p, one, b, cell, count, view.all != 0xffff, m->scores + !odd * TILED_BITS);
+            tiled_most(m, p, one, &t);
+            const int at = (one - from) / TILED_GROUP, all = (to - from + TILED_GROUP - 1) / TILED_GROUP;
+            const int64_t first = later * at / all, end = later * (at + 1) / all;
+            tiled_fetch(k + TILED_CELLS * job->k_cell, job->k_cell, k_bytes, (int)first, (int)end);
+            tiled_fetch(v + TILED_CELLS * job->v_cell, job->v_cell, v_bytes, (int)first, (int)end);
+        }
+        if (keep && add) memcpy(m->kept, t.sums, sums * sizeof(float));
+        turn(m, &t);
+        for (size_t d = 0; keep && add && d < sums; d += TILED_GROUP)
+            _mm512_mask_storeu_ps(t.sums + d, keep, vf_load(m->kept + d));
+        if (weights) {
+            const int one = g - TILED_GROUP;
+            vf_store(p->total + one, t.total);
+            keep = (__mmask16)(~view.some & first_lanes(p->rows - one));
         }
     }
-#pragma GCC unroll 2
-    for (int k = 0; k < 2; k++) total[k] = total[k] * shrink[k] + vf_sum(sum[k]);
 }
 
 /* Query rows [row, row + rows) of one kv head, all of one sequence, against the cells. */
 static void att_tiled_piece(const tn__attention_job *job, int64_t kv, int64_t row, int rows, const att_index *index,
                             int nth, float *memory) {
     const int64_t share = job->heads / job->kv_heads;
-    float most[ATT_TILED_ROWS], total[ATT_TILED_ROWS], hide[ATT_CELLS];
     int64_t first, end;
     size_t floats;
     att_block block;
+    tiled_rows p;
     tiled_memory m = tiled_carve(job, memory, &floats);
     tn__cell_range(job, &first, &end);
-    for (int r = 0; r < rows; r++) {
-        most[r] = -__builtin_inff();
-        total[r] = 0;
-    }
-    memset(m.sums, 0, (size_t)ATT_TILED_ROWS * (size_t)m.dims * sizeof(float));
-    tiled_queries(job, kv, row, rows, &m);
+    tiled_begin(job, kv, row, rows, &p);
+    memset(m.sums, 0, (size_t)((rows + TILED_GROUP - 1) / TILED_GROUP) * (size_t)m.bands * TILED_FLOATS * 4);
+    const float queries = tiled_queries(job, kv, row, rows, &m);
     tiles_begin();
-    const int32_t sequence = tn__query_of(job, row / share).sequence;
-    for (int64_t cell = first; (cell = att_index_next(index, sequence, cell)) < end; cell += ATT_CELLS) {
-        const int count = (int)(end - cell < ATT_CELLS ? end - cell : ATT_CELLS), wide = (count + 31) / 32 * 32;
+    for (int64_t cell = first; (cell = att_index_next(index, p.sequence, cell)) < end; cell += TILED_CELLS) {
+        const int count = (int)(end - cell < TILED_CELLS ? end - cell : TILED_CELLS);
+        const int64_t left = end - cell - count;
         int from = rows, to = 0;
         att_summarise(job, cell, count, &block);
-        for (int r = 0; r < rows; r++) { /* the rows that see anything here */
-            if (att_sees(job, att_view_of(job, (row + r) / share), &block) == SEES_NONE) continue;
-            from = r < from ? r : from;
-            to = r + 1;
+        const att_view anywhere = {INT32_MIN, INT32_MAX, p.sequence, 0};
+        const int sees = att_sees(job, anywhere, &block);
+        for (int g = 0; g < rows; g += TILED_GROUP) { /* the groups that see anything here */
+            if (!tiled_view_of(&p, g, &block, sees).some) continue;
+            from = g < from ? g : from;
+            to = g + TILED_GROUP;
         }
         if (from >= to) continue;
-        tiled_keys(job, kv, cell, count, &m);
+        const bool parts = tiled_keys(job, kv, cell, count, queries, p.sequence, &m);
         tiled_values(job, kv, cell, count, &m);
-        for (int turn = from / TILED_TURN * TILED_TURN; turn < to; turn += TILED_TURN) {
-            tiles_see_memory();
-            tiled_scores(&m, turn, count);
-            tiles_see_memory();
-            int64_t last_token = -1;
-            int sees = SEES_NONE, state[2];
-            att_view view = {0};
-            bool apart = false;
-            for (int i = 0; i < TILED_TURN; i++) {
-                const int r = turn + i;
-                const int64_t token = (row + r) / share, head = kv * share + (row + r) % share;
-                float *s = m.scores + (size_t)i * ATT_CELLS, *sums = m.sums + (size_t)r * (size_t)m.dims;
-                uint16_t *w = m.weights + (size_t)(i / 16) * (ATT_CELLS / 32) * TILED_VALUES + (size_t)(i % 16) * 32;
-                float shrink[2] = {1, 1};
-                state[i % 2] = SEES_NONE;
-                if (r < from || r >= to) { /* not even zero times what lies there, it may be infinite */
-                    memcpy(m.kept + (size_t)i * (size_t)m.dims, sums, (size_t)m.dims * sizeof(float));
-                    apart = true;
-                } else {
-                    if (token != last_token) {
-                        view = att_view_of(job, token);
-                        sees = att_sees(job, view, &block);
-                        if (sees == SEES_SOME) att_hide(job, view, &block, cell, count, hide);
-                        last_token = token;
-                    }
-                    state[i % 2] = sees;
-                    if (sees != SEES_NONE)
-                        att_adjust(job, s, count, view, sees, &block, cell, head, token, tn__alibi_slope(job, head),
-                                   hide);
-                }
-                if (i % 2 == 0) continue;
-                /* Two rows are known now. */
-                if (count == ATT_CELLS && state[0] != SEES_NONE && state[1] != SEES_NONE) {
-                    tiled_soft_max(s - ATT_CELLS, &most[r - 1], &total[r - 1], shrink, w - 32);
-                } else {
-                    for (int k = 0; k < 2; k++) {
-                        float *one = s + (k - 1) * ATT_CELLS;
-                        if (state[k] == SEES_NONE)
-                            memset(one, 0, (size_t)wide * sizeof(float));
-                        else
-                            shrink[k] = att_soft_max(one, count, &most[r + k - 1], &total[r + k - 1]);
-                        for (int c = count; c < wide; c++) one[c] = 0;
-                        for (int c = 0; c < wide; c += 32)
-                            _mm512_store_si512(w + 32 * (k - 1) + c / 32 * TILED_VALUES,
-                                               tiled_rounded(vf_load(one + c), vf_load(one + c + 16)));
-                    }
-                }
-                for (int k = 0; k < 2; k++) {
-                    float *to_shrink = sums + (k - 1) * m.dims;
-                    for (int64_t d = 0; shrink[k] != 1 && d < m.dims; d += VL)
-                        vf_store(to_shrink + d, vf_mul(vf_set1(shrink[k]), vf_load(to_shrink + d)));
-                }
-            }
-            tiles_see_memory();
-            tiled_sums(&m, turn, count);
-            tiles_see_memory();
-            for (int i = 0; apart && i < TILED_TURN; i++) {
-                if (turn + i >= from && turn + i < to) continue;
-                memcpy(m.sums + (size_t)(turn + i) * (size_t)m.dims, m.kept + (size_t)i * (size_t)m.dims,
-                       (size_t)m.dims * sizeof(float));
-            }
-        }
+        tiled_block(job, &m, &p, from, to, &block, cell, count, sees, parts, left < TILED_CELLS ? left : TILED_CELLS);
     }
     tiles_end();
-    for (int r = 0; r < rows; r++)
-        att_finish(job, kv * share + (row + r) % share, (row + r) / share, most[r], total[r],
-                   m.sums + (size_t)r * (size_t)m.dims, 0, nth);
+    for (int g = 0; g < rows; g += TILED_GROUP) {
+        const float *sums = m.sums + (size_t)(g / TILED_GROUP) * (size_t)m.bands * TILED_FLOATS;
+        for (int64_t d = 0; d < m.bands; d++, sums += TILED_FLOATS) {
+            vf turned[16];
+            for (int i = 0; i < 16; i++) turned[i] = vf_load(sums + i * TILED_GROUP);
+            vf_transpose(turned);
+            for (int i = 0; i < 16; i++) vf_store(m.rows + (size_t)i * (size_t)m.larger + 16 * d, turned[i]);
+        }
+        for (int r = g; r < rows && r < g + TILED_GROUP; r++)
+            att_finish(job, kv * share + (row + r) % share, (row + r) / share, p.most[r], p.total[r],
+                       m.rows + (size_t)(r - g) * (size_t)m.larger, 0, nth);
+    }
 }

@@ -302,6 +302,8 @@ static void att_piece(const tn__attention_job *job, int64_t kv, int64_t row, int
                    m->sums + (size_t)r * (size_t)padded, 0, nth);
 }
 
+#include "backend/cpu/kernels/template/attention_few.h"
+
 #ifdef ATT_TILED
 #include ATT_TILED
 #else
@@ -312,7 +314,6 @@ static void att_tiled_piece(const tn__attention_job *job, int64_t kv, int64_t ro
                             int nth, float *memory) {}
 #endif
 
-#include "backend/cpu/kernels/template/attention_few.h"
 #include "backend/cpu/kernels/template/attention_runs.h"
 
 static void att_combine(const tn__attention_job *job, int ith, int nth) {
