@@ -12,13 +12,16 @@
 #include "backend/cpu/kernels/avx512/unpack.h"
 
 /* Weights are fetched TN__FETCH_FAR bytes ahead into the second level cache and TN__FETCH_NEAR bytes ahead into the
- * first; 0 where the hardware does so by itself. */
+ * first; 0 where the hardware does so by itself. One line at a time and where it is loaded: many at once would take
+ * the place of loads. */
+TN__INLINE void fetch_line(const void *w) {
+    if (!TN__FETCH_FAR) return;
+    _mm_prefetch((const char *)w + TN__FETCH_FAR, _MM_HINT_T1);
+    _mm_prefetch((const char *)w + TN__FETCH_NEAR, _MM_HINT_T0);
+}
 TN__INLINE void fetch(const void *w, const int bytes) {
 #pragma GCC unroll 64
-    for (int line = 0; TN__FETCH_FAR && line < bytes; line += 64) {
-        _mm_prefetch((const char *)w + TN__FETCH_FAR + line, _MM_HINT_T1);
-        _mm_prefetch((const char *)w + TN__FETCH_NEAR + line, _MM_HINT_T0);
-    }
+    for (int line = 0; line < bytes; line += 64) fetch_line((const char *)w + line);
 }
 
 typedef struct sums {
@@ -117,9 +120,11 @@ TN__INLINE void unit_q8_0(const uint8_t *w, const tn__q8_chunk *x, int at, __m51
 #pragma GCC unroll 8
     for (int q = 0; q < 8; q++) {
         __m512i codes = _mm512_loadu_si512(w + 32 + 64 * q);
+        fetch_line(w + 32 + 64 * q);
 #pragma GCC unroll 8
         for (int j = 0; j < cols; j++) dot[j] = _mm512_dpbusd_epi32(dot[j], codes, four(&x[j], at + 4 * q));
     }
+    if (at % 64 == 0) fetch_line(w + 512); /* two units are 17 lines */
     __m512 d = halves16(w);
 #pragma GCC unroll 8
     for (int j = 0; j < cols; j++)
@@ -128,31 +133,38 @@ TN__INLINE void unit_q8_0(const uint8_t *w, const tn__q8_chunk *x, int at, __m51
 }
 TN__INLINE void unit_q4_0(const uint8_t *w, const tn__q8_chunk *x, int at, __m512 *acc, const int cols) {
     const __m512i nibble = _mm512_set1_epi8(15);
-    __m512i dot[8];
+    __m512i low[8], high[8]; /* the high ones stay where they are: sixteen times as much */
     /* Codes are eight too large: -8·Σ is a sixteenth of the bias for bytes. */
 #pragma GCC unroll 8
-    for (int j = 0; j < cols; j++) dot[j] = _mm512_srai_epi32(_mm512_set1_epi32(x[j].bias[at / 32]), 4);
+    for (int j = 0; j < cols; j++) {
+        low[j] = _mm512_setzero_si512();
+        high[j] = _mm512_set1_epi32(x[j].bias[at / 32]);
+    }
 #pragma GCC unroll 4
     for (int q = 0; q < 4; q++) {
-        __m512i codes = _mm512_loadu_si512(w + 32 + 64 * q), low = _mm512_and_si512(codes, nibble);
-        __m512i high = _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble);
+        const __m512i codes = _mm512_loadu_si512(w + 32 + 64 * q), first = _mm512_and_si512(codes, nibble),
+                      second = _mm512_andnot_si512(nibble, codes);
+        fetch_line(w + 32 + 64 * q);
 #pragma GCC unroll 8
         for (int j = 0; j < cols; j++) {
-            dot[j] = _mm512_dpbusd_epi32(dot[j], low, four(&x[j], at + 4 * q));
-            dot[j] = _mm512_dpbusd_epi32(dot[j], high, four(&x[j], at + 16 + 4 * q));
+            low[j] = _mm512_dpbusd_epi32(low[j], first, four(&x[j], at + 4 * q));
+            high[j] = _mm512_dpbusd_epi32(high[j], second, four(&x[j], at + 16 + 4 * q));
         }
     }
+    if (at % 64 == 0) fetch_line(w + 256); /* two units are nine lines */
     __m512 d = halves16(w);
 #pragma GCC unroll 8
-    for (int j = 0; j < cols; j++)
-        acc[j] =
-            _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[j]), _mm512_mul_ps(d, _mm512_set1_ps(x[j].d[at / 32])), acc[j]);
+    for (int j = 0; j < cols; j++) {
+        const __m512i dot = _mm512_add_epi32(low[j], _mm512_srai_epi32(high[j], 4));
+        acc[j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_mul_ps(d, _mm512_set1_ps(x[j].d[at / 32])), acc[j]);
+    }
 }
 TN__INLINE void unit_q4_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m512 *acc, const int cols) {
     (void)at;
     const __m512i nibble = _mm512_set1_epi8(15);
     const __m128i six = _mm_set1_epi8(63), two = _mm_set1_epi8(3), four_bits = _mm_set1_epi8(15);
     __m512 d = halves16(w), dmin = halves16(w + 32);
+    fetch(w, 256);
     for (int p = 0; p < 4; p++) {
         __m128i a = _mm_loadu_si128((const __m128i *)(w + 64 + 48 * p));
         __m128i b = _mm_loadu_si128((const __m128i *)(w + 80 + 48 * p));
@@ -167,7 +179,8 @@ TN__INLINE void unit_q4_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m51
 #pragma GCC unroll 8
         for (int q = 0; q < 8; q++) {
             __m512i codes = _mm512_loadu_si512(w + 256 + 512 * p + 64 * q), first = _mm512_and_si512(codes, nibble);
-            __m512i second = _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble);
+            __m512i second = _mm512_andnot_si512(nibble, codes); /* sixteen times as much */
+            fetch_line(w + 256 + 512 * p + 64 * q);
 #pragma GCC unroll 8
             for (int j = 0; j < cols; j++) {
                 low[j] = _mm512_dpbusd_epi32(low[j], first, four(&x[j], 64 * p + 4 * q));
@@ -184,7 +197,7 @@ TN__INLINE void unit_q4_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m51
             __m512 by_b = _mm512_mul_ps(scale_b, _mm512_set1_ps(x[j].d[2 * p + 1]));
             acc[j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(low[j]), by_a, acc[j]);
             acc[j] = _mm512_fnmadd_ps(less_a, _mm512_set1_ps(x[j].ds[2 * p]), acc[j]);
-            acc[j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(high[j]), by_b, acc[j]);
+            acc[j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_srai_epi32(high[j], 4)), by_b, acc[j]);
             acc[j] = _mm512_fnmadd_ps(less_b, _mm512_set1_ps(x[j].ds[2 * p + 1]), acc[j]);
         }
     }
@@ -208,6 +221,7 @@ TN__INLINE void part_q6_K(const uint8_t *w, const tn__q8_chunk *x, __m512 d, __m
     for (int q = 0; q < 4; q++) {
         const __m512i h = _mm512_loadu_si512(codes + 192 * q + 128);
         __m512i low[2] = {_mm512_loadu_si512(codes + 192 * q), _mm512_loadu_si512(codes + 192 * q + 64)};
+        if (first == 0) fetch(codes + 192 * q, 192);
 #pragma GCC unroll 4
         for (int r = first; r < first + rows; r++) {
             const __m512i l = r < 2 ? low[r % 2] : _mm512_srli_epi16(low[r % 2], 4);
@@ -236,6 +250,7 @@ TN__INLINE void part_q6_K(const uint8_t *w, const tn__q8_chunk *x, __m512 d, __m
 TN__INLINE void unit_q6_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m512 *acc, const int cols) {
     (void)at;
     const __m512 d = halves16(w);
+    fetch(w, 288);
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++) {
 #pragma GCC unroll 2
@@ -256,7 +271,6 @@ TN__INLINE void unit_q6_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m51
         __m512 acc[8];                                                                                               \
         for (int q = 0; q < cols; q++) acc[q] = _mm512_setzero_ps();                                                 \
         for (int64_t at = 0; at < job->k; at += values, w += bytes) {                                                \
-            fetch(w, bytes);                                                                                         \
             unit_##name(w, tn__q8_at(job, at / TN__CHUNK, j), (int)(at % TN__CHUNK), acc, cols);                     \
         }                                                                                                            \
         __mmask16 rows = job->m - row >= 16 ? 0xffff : (__mmask16)((1u << (job->m - row)) - 1);                      \
