@@ -124,13 +124,13 @@ static void pack_task(void *arg, int ith, int nth) {
 }
 
 static void bench_few(const peaks *peak, const char *only, int64_t n) {
-    printf("\nweights read once, %d activation row%s, matrix of 256 MB: GB/s (share of read bandwidth)\n", (int)n,
-           n > 1 ? "s" : "");
+    printf("\nweights read once, %d activation row%s, matrix of %d MB: GB/s (share of read bandwidth)\n", (int)n,
+           n > 1 ? "s" : "", (int)(beyond_caches() >> 20));
     for (int t = 0; t < TYPES; t++) {
         if (only && strcmp(only, types[t].name) != 0) continue;
         int64_t k = 4096;
         size_t stride = (size_t)(k / tn__block_of(types[t].type)) * (size_t)tn__bytes_of(types[t].type);
-        int64_t m = (int64_t)((256u << 20) / stride) / 64 * 64;
+        int64_t m = (int64_t)(beyond_caches() / stride) / 64 * 64;
         unsigned char *w = weights_of(types[t].type, m, k, &stride);
         double prepare, s = measure(types[t].type, w, stride, false, m, n, k, &prepare),
                         gb = (double)stride * (double)m * 1e-9;
@@ -245,7 +245,10 @@ static void bench_attention(const peaks *peak) {
                                       : (double)tokens * (double)cells;
         double ops = 4e-12 * seen * (double)(heads * head), gb = 2e-9 * (double)stride * (double)(kv * cells);
         printf("  %-55s %8.3f ms", cases[i].name, s * 1e3);
-        if (tokens > 1)
+        if (tokens > 1 && peak->tiles_int8 > 0) /* in tiles where there are any */
+            printf("  %6.3f Tflops, %3.0f%% of the bf16 peak, %3.0f%% of the f32 peak\n", ops / s,
+                   100 * ops / s / peak->bf16, 100 * ops / s / peak->fma);
+        else if (tokens > 1)
             printf("  %6.3f Tflops, %3.0f%% of the f32 peak\n", ops / s, 100 * ops / s / peak->fma);
         else
             printf("  %6.1f GB/s, %3.0f%% of read bandwidth\n", gb / s, 100 * gb / s / peak->bandwidth);
