@@ -20,14 +20,15 @@
 #include <string.h>
 
 enum {
-    ATT_ROWS = 96,    /* a multiple of every TILE_COLS; shares the cost of preparing keys and values */
-    ATT_CELLS = 128,  /* a multiple of every TILE_ROWS */
-    ATT_FEW = 16,     /* up to so many query rows per kv head, cells are split */
-    ATT_SPLIT = 512,  /* cells of one split */
-    ATT_BATCH = 64,   /* cells at a time when there are few queries */
-    ATT_STEP = 16,    /* of which so many of one head before the next head; a multiple of every VL */
-    ATT_WORDS = 8,    /* words of sequence bits that block summaries look at */
-    ATT_INDEX = 4096, /* words of a list that says which blocks hold each sequence */
+    ATT_ROWS = 96,     /* a multiple of every TILE_COLS; shares the cost of preparing keys and values */
+    ATT_CELLS = 128,   /* a multiple of every TILE_ROWS */
+    ATT_FEW = 16,      /* up to so many query rows per kv head, cells are split */
+    ATT_SPLIT = 512,   /* cells of one split */
+    ATT_BATCH = 64,    /* cells at a time when there are few queries */
+    ATT_STEP = 16,     /* of which so many of one head before the next head; a multiple of every VL */
+    ATT_STRETCHES = 8, /* blocks at a time whose cells share a sequence's batch */
+    ATT_WORDS = 8,     /* words of sequence bits that block summaries look at */
+    ATT_INDEX = 4096,  /* words of a list that says which blocks hold each sequence */
 };
 
 #include "backend/cpu/kernels/template/attention_view.h"

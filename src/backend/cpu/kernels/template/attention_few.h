@@ -54,9 +54,49 @@ TN__VEC void att_dots(tn_type type, const char *keys, size_t stride, int cells, 
     for (int r = 0; r < rows; r++) /* a row of scores has room for those past the end, too */
         memcpy(scores + (size_t)r * ATT_BATCH, all + r * wide, (size_t)wide * sizeof *all);
 }
+/* The same for heads of two vectors: queries stay in registers, and each cell's address follows from the one before.
+ */
+TN__VEC void att_dots_two(tn_type type, const char *keys, size_t stride, int cells, const float *q, size_t q_next,
+                          float *scores, const int rows) {
+    const int wide = VL / rows;
+    vf low[4], high[4];
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) {
+        low[r] = vf_load(q + (size_t)r * q_next);
+        high[r] = vf_load(q + (size_t)r * q_next + VL);
+    }
+    for (int at = 0; at < cells; at += wide) {
+        const int left = cells - at;
+        vf sum[VL];
+        if (left >= wide) {
+#pragma GCC unroll 16
+            for (int c = 0; c < wide; c++, keys += stride) {
+                const vf a = att_lanes(type, keys, 0, VL), b = att_lanes(type, keys, VL, VL);
+#pragma GCC unroll 4
+                for (int r = 0; r < rows; r++) sum[r * wide + c] = vf_fma(b, high[r], vf_mul(a, low[r]));
+            }
+        } else { /* the last cell stands in for those past the end */
+#pragma GCC unroll 16
+            for (int c = 0; c < wide; c++) {
+                const vf a = att_lanes(type, keys, 0, VL), b = att_lanes(type, keys, VL, VL);
+                keys += c + 1 < left ? stride : 0;
+#pragma GCC unroll 4
+                for (int r = 0; r < rows; r++) sum[r * wide + c] = vf_fma(b, high[r], vf_mul(a, low[r]));
+            }
+        }
+        float all[VL];
+        vf_store(all, vf_sums(sum));
+        for (int r = 0; r < rows; r++)
+            memcpy(scores + (size_t)r * ATT_BATCH + at, all + r * wide, (size_t)wide * sizeof *all);
+    }
+}
 TN__VEC void att_dots_all(tn_type type, const char *keys, size_t stride, int cells, const float *q, size_t q_next,
                           int64_t depth, float *scores, const int rows) {
     int c = 0;
+    if (depth == 2 * VL) {
+        att_dots_two(type, keys, stride, cells, q, q_next, scores, rows);
+        return;
+    }
     for (; c + VL / rows <= cells; c += VL / rows)
         att_dots(type, keys + (size_t)c * stride, stride, cells - c, q, q_next, depth, scores + c, rows, false);
     if (c < cells)

@@ -38,13 +38,18 @@ typedef struct att_run {
     int32_t sequence;
 } att_run;
 
-/* A block of cells that a run looks at; the first one of a run may have no cells. */
+/* Cells that a run looks at together, from one block or several: streams that share the beginning of their texts have
+ * a few cells here and a few there. The first visit of a run may have no cells. */
+typedef struct att_stretch {
+    int64_t cell;
+    int count, at; /* its place among the cells of the visit */
+} att_stretch;
 typedef struct att_visit {
     const att_run *run;
     bool begins;
-    int count;
-    int64_t cell;
-    att_block block;
+    int count, n;
+    att_stretch stretches[ATT_STRETCHES];
+    att_block block; /* positions of all cells */
 } att_visit;
 
 /* A thread's way through its share [from, to) of the short runs, whose kv heads are counted through. */
@@ -76,24 +81,37 @@ static bool att_next_run(att_walk *w) {
     }
     return false;
 }
+/* The next block's cells, if there is room for them up to the next whole step. */
+static bool att_add_stretch(att_walk *w, att_visit *v) {
+    if (v->n == ATT_STRETCHES || (v->n > 0 && (v->count > ATT_BATCH - ATT_STEP || w->job->mask))) return false;
+    int64_t cell = w->cell;
+    int count = (int)(w->end - cell < ATT_BATCH ? w->end - cell : ATT_BATCH);
+    /* What is noted beyond the room is not looked at. */
+    _Static_assert(ATT_CELLS >= 2 * ATT_BATCH, "positions of two blocks");
+    att_look(w->job, v->run->sequence, &cell, &count, &v->block, v->count);
+    if (v->count + (count + ATT_STEP - 1) / ATT_STEP * ATT_STEP > ATT_BATCH) return false;
+    if (count > 0) v->stretches[v->n++] = (att_stretch){cell, count, v->count};
+    v->count += count;
+    w->cell += ATT_BATCH;
+    return true;
+}
 static bool att_next_visit(att_walk *w, att_visit *v) {
     v->begins = w->cell >= w->end;
+    v->count = v->n = 0;
     if (v->begins && !att_next_run(w)) return false;
     for (;;) {
-        const att_run *run = v->run = &w->runs[w->which];
-        v->cell = w->cell = att_index_next(w->index, run->sequence, w->cell);
-        v->count = (int)(w->end - w->cell < ATT_BATCH ? w->end - w->cell : ATT_BATCH);
-        if (w->cell >= w->end) {
-            v->count = 0;
-            if (v->begins) return true;
-            v->begins = true;
-            if (!att_next_run(w)) return false;
-            continue;
+        v->run = &w->runs[w->which];
+        w->cell = att_index_next(w->index, v->run->sequence, w->cell);
+        if (w->cell < w->end) {
+            if (att_add_stretch(w, v)) continue;
+            break;
         }
-        w->cell += ATT_BATCH;
-        att_look(w->job, run->sequence, &v->cell, &v->count, &v->block);
-        if (v->count > 0) return true;
+        if (v->begins || v->count > 0) break;
+        v->begins = true;
+        if (!att_next_run(w)) return false;
     }
+    att_look_done(&v->block, v->count);
+    return true;
 }
 
 /* As att_soft_max, for rows with room up to the next whole vector. */
@@ -120,22 +138,38 @@ static float att_soft_max_whole(float *s, int count, float *most, float *total) 
     return shrink;
 }
 
-/* One block of one run: keys, weights, values. The first `fetched` keys are on their way; `next` may be NULL. */
-static void att_visit_block(const att_visit *v, int fetched, const att_visit *next, const att_few_memory *m) {
+/* Asks for the keys of a visit's cells [from, to), one kv head. */
+static void att_fetch_keys(const att_visit *v, int64_t kv, int from, int to) {
+    const tn__attention_job *job = &v->run->job;
+    const size_t bytes = att_row_bytes(job->k_type, job->head_k);
+    for (int i = 0; i < v->n; i++) {
+        const att_stretch *s = &v->stretches[i];
+        const int first = from > s->at ? from - s->at : 0, end = to - s->at < s->count ? to - s->at : s->count;
+        if (first < end) att_fetch((uintptr_t)att_key(job, kv, s->cell + first), job->k_cell, end - first, bytes);
+    }
+}
+
+/* One visit of one run: keys, weights, values. The keys of `next`, which may be NULL, are asked for meanwhile;
+ * `fetched` says whether these were. */
+static void att_visit_cells(const att_visit *v, bool fetched, const att_visit *next, const att_few_memory *m) {
     const tn__attention_job *job = &v->run->job;
     const int64_t share = job->heads / job->kv_heads, each = att_group_rows(job), kv_from = v->run->kv_from,
                   kv_to = v->run->kv_to;
-    const size_t k_bytes = att_row_bytes(job->k_type, job->head_k), v_bytes = att_row_bytes(job->v_type, job->head_v);
+    const size_t v_bytes = att_row_bytes(job->v_type, job->head_v);
+    const int early = next ? next->count / 2 : 0,
+              late = next ? next->count - early : 0; /* keys asked for, by phase */
     float hide[ATT_BATCH];
-    for (int64_t kv = kv_from; fetched < v->count && kv < kv_to; kv++)
-        att_fetch((uintptr_t)att_key(job, kv, v->cell + fetched), job->k_cell, v->count - fetched, k_bytes);
-    for (int c = 0; c < v->count; c += ATT_STEP) { /* in the order of memory: all heads of a few cells */
-        const int cells = v->count - c < ATT_STEP ? v->count - c : ATT_STEP;
-        for (int64_t kv = kv_from; kv < kv_to; kv++) {
-            const size_t row = (size_t)((kv - kv_from) * each);
-            att_fetch((uintptr_t)att_value(job, kv, v->cell + c), job->v_cell, cells, v_bytes);
-            att_score_step(job, kv, v->cell + c, cells, m->q + row * m->k_next, m->k_next, (int)each,
-                           m->scores + row * ATT_BATCH + c, m->buffer);
+    for (int64_t kv = kv_from; !fetched && kv < kv_to; kv++) att_fetch_keys(v, kv, 0, v->count);
+    for (int i = 0; i < v->n; i++) {
+        const att_stretch *s = &v->stretches[i];
+        for (int c = 0; c < s->count; c += ATT_STEP) { /* in the order of memory: all heads of a few cells */
+            const int cells = s->count - c < ATT_STEP ? s->count - c : ATT_STEP;
+            for (int64_t kv = kv_from; kv < kv_to; kv++) {
+                const size_t row = (size_t)((kv - kv_from) * each);
+                att_fetch((uintptr_t)att_value(job, kv, s->cell + c), job->v_cell, cells, v_bytes);
+                att_score_step(job, kv, s->cell + c, cells, m->q + row * m->k_next, m->k_next, (int)each,
+                               m->scores + row * ATT_BATCH + s->at + c, m->buffer);
+            }
         }
     }
     for (int64_t t = 0; t < job->tokens; t++) {
@@ -143,24 +177,30 @@ static void att_visit_block(const att_visit *v, int fetched, const att_visit *ne
         const int sees = att_sees_positions(view, &v->block);
         if (sees == SEES_SOME) att_hide_positions(view, &v->block, v->count, hide);
         for (int64_t kv = kv_from; kv < kv_to; kv++) {
+            if (next && t == 0) att_fetch_keys(next, kv, 0, early);
             for (int64_t h = 0; h < share; h++) {
                 const size_t row = (size_t)((kv - kv_from) * each + t * share + h);
                 if (sees == SEES_NONE)
                     memset(m->scores + row * ATT_BATCH, 0, (size_t)v->count * sizeof(float));
                 else
-                    att_few_weights(job, m, row, kv * share + h, t, view, sees, &v->block, v->cell, v->count, hide,
-                                    att_soft_max_whole);
+                    att_few_weights(job, m, row, kv * share + h, t, view, sees, &v->block, v->stretches[0].cell,
+                                    v->count, hide, att_soft_max_whole);
             }
         }
     }
-    for (int c = 0; c < v->count; c += ATT_STEP) {
-        const int cells = v->count - c < ATT_STEP ? v->count - c : ATT_STEP;
-        const int left = next ? next->count - c : 0, ahead = left < ATT_STEP ? left : ATT_STEP;
-        for (int64_t kv = kv_from; kv < kv_to; kv++) {
-            const size_t row = (size_t)((kv - kv_from) * each);
-            if (ahead > 0) att_fetch((uintptr_t)att_key(job, kv, next->cell + c), job->k_cell, ahead, k_bytes);
-            att_weigh_step(job, kv, v->cell + c, cells, m->scores + row * ATT_BATCH + c, m->sums + row * m->v_next,
-                           m->v_next, (int)each, m->buffer);
+    for (int i = 0; i < v->n; i++) {
+        const att_stretch *s = &v->stretches[i];
+        for (int c = 0; c < s->count; c += ATT_STEP) {
+            const int cells = s->count - c < ATT_STEP ? s->count - c : ATT_STEP;
+            /* As great a part of the next cells as these are of this visit's. */
+            const int from = early + late * (s->at + c) / v->count,
+                      to = early + late * (s->at + c + cells) / v->count;
+            for (int64_t kv = kv_from; kv < kv_to; kv++) {
+                const size_t row = (size_t)((kv - kv_from) * each);
+                if (to > from) att_fetch_keys(next, kv, from, to);
+                att_weigh_step(job, kv, s->cell + c, cells, m->scores + row * ATT_BATCH + s->at + c,
+                               m->sums + row * m->v_next, m->v_next, (int)each, m->buffer);
+            }
         }
     }
 }
@@ -171,7 +211,7 @@ static void att_short_runs(const tn__attention_job *job, const att_index *index,
     att_visit visits[2];
     att_few_memory m = {0};
     size_t rows = 0;
-    int fetched = 0;
+    bool fetched = false;
     bool any = att_next_visit(&walk, &visits[0]);
     for (int i = 0; any; i ^= 1) {
         const att_visit *v = &visits[i], *next = &visits[i ^ 1];
@@ -182,9 +222,9 @@ static void att_short_runs(const tn__attention_job *job, const att_index *index,
             m = att_few_carve(&run->job, rows, memory);
             att_few_begin(&run->job, run->kv_from, rows, &m);
         }
-        att_visit_block(v, fetched, any ? next : NULL, &m);
+        if (v->n > 0) att_visit_cells(v, fetched, any ? next : NULL, &m);
         if (!any || next->begins) att_few_end(&run->job, run->kv_from, rows, 0, nth, &m);
-        fetched = (v->count + ATT_STEP - 1) / ATT_STEP * ATT_STEP;
+        fetched = v->n > 0;
     }
 }
 

@@ -106,8 +106,10 @@ static void att_hide(const tn__attention_job *job, att_view v, const att_block *
  * Whoever looks for one sequence only is told of others' cells as of empty ones. */
 
 _Static_assert(ATT_BATCH == 64, "a bit of a word for every cell of a block");
-/* Narrows a block to the cells of a sequence and notes their positions, -1 for others between them. */
-static void att_look(const tn__attention_job *job, int32_t sequence, int64_t *cell, int *count, att_block *b) {
+/* Narrows a block to the cells of a sequence and adds their positions to those at `at`, -1 for others between them.
+ */
+static void att_look(const tn__attention_job *job, int32_t sequence, int64_t *cell, int *count, att_block *b,
+                     int at) {
     const int words = job->k_words, n = *count;
     *count = 0;
     if (sequence < 0 || sequence >= 32 * words) return;
@@ -123,9 +125,11 @@ static void att_look(const tn__attention_job *job, int32_t sequence, int64_t *ce
     const int first = __builtin_ctzll(mine);
     *count = 64 - __builtin_clzll(mine) - first;
     *cell += first;
-    memcpy(b->position, position + first, (size_t)*count * sizeof *position);
+    memcpy(b->position + at, position + first, (size_t)*count * sizeof *position);
+}
+static void att_look_done(att_block *b, int count) {
     int32_t least = INT32_MAX, most = INT32_MIN;
-    for (int i = 0; i < *count; i++) {
+    for (int i = 0; i < count; i++) {
         least = b->position[i] < least ? b->position[i] : least;
         most = b->position[i] > most ? b->position[i] : most;
     }
