@@ -4,6 +4,7 @@
 #include "llm/sampler_internal.h"
 
 #include <math.h>
+#include <string.h>
 #include <sys/random.h>
 
 /* ---- Selection ----------------------------------------------------------------------------------------------- */
@@ -103,6 +104,19 @@ void tn__keys_sort(tn__key *keys, size_t n) {
     insertion_sort(keys, n);
 }
 
+/* Whether any of a few values is that high: nearly always none is, and vectors say so at a glance. */
+enum { GLANCE = 16 };
+typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int32_t four_truths __attribute__((vector_size(16)));
+static bool any_from(const float *values, float least) {
+    const four bar = (four){0} + least;
+    four_truths any = {0};
+    for (int i = 0; i < GLANCE; i += 4) any |= *(const four *)(values + i) >= bar;
+    uint64_t halves[2];
+    memcpy(halves, &any, sizeof halves);
+    return (halves[0] | halves[1]) != 0;
+}
+
 /* Keys of values from `least` on and above a rising bar are collected; whenever the room is full, the best `count`
  * stay and the bar rises to the least of them. Blocks whose maximum does not clear the bar are stepped over. */
 static size_t collect(tn__key *room, const float *row, const float *block_max, size_t n, size_t count, float least) {
@@ -113,6 +127,8 @@ static size_t collect(tn__key *room, const float *row, const float *block_max, s
         size_t end = TN__MIN(n, (b + 1) * TN__SCAN_BLOCK);
         float bar_value = TN__MAX(tn__key_value(bar), least);
         for (size_t i = b * TN__SCAN_BLOCK; i < end; i++) {
+            while (i % GLANCE == 0 && i + GLANCE <= end && !any_from(row + i, bar_value)) i += GLANCE;
+            if (i >= end) break;
             if (!(row[i] >= bar_value)) continue;
             tn__key key = tn__key_make(row[i], (tn_token)i);
             if (key <= bar) continue;
