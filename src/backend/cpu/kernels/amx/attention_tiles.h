@@ -95,13 +95,21 @@ TN__VEC __m512i tiled_pairs(vf first, vf second) {
     return _mm512_permutexvar_epi16(together, tiled_rounded(first, second));
 }
 
+/* Scores are in units of ln 2, so that weights are powers of two; where something is added to them, from then on. */
+#define TILED_LOG2_E 1.44269504f
+#define TILED_LN_2 0.693147181f
+static bool tiled_adjusts(const tn__attention_job *job) {
+    return job->params.soft_cap > 0 || job->params.max_bias > 0 || job->mask;
+}
+
 /* The squared length of a row is added up in `squares`. */
 TN__VEC vf tiled_squares(vf squares, vf low, vf high) { return vf_fma(low, low, vf_fma(high, high, squares)); }
 
-/* Query rows: 16 of them turned as pairs; rows beyond the last are zero. Returns the largest squared length. */
+/* Query rows: 16 of them turned as pairs; rows beyond the last are zero. Returns the largest squared length, in units
+ * of ln 2. */
 static float tiled_queries(const tn__attention_job *job, int64_t kv, int64_t row, int rows, tiled_memory *m) {
     const int64_t share = job->heads / job->kv_heads;
-    const vf scale = vf_set1(job->params.scale);
+    const vf scale = vf_set1(tiled_adjusts(job) ? job->params.scale : job->params.scale * TILED_LOG2_E);
     const size_t part = (size_t)m->steps * TILED_VALUES;
     float longest = 0;
     for (int g = 0; g < rows; g += TILED_GROUP) {
@@ -135,7 +143,7 @@ static float tiled_queries(const tn__attention_job *job, int64_t kv, int64_t row
         const float here = vf_most(vf_sums(squares));
         longest = here > longest ? here : longest;
     }
-    return longest;
+    return tiled_adjusts(job) ? longest * (TILED_LOG2_E * TILED_LOG2_E) : longest;
 }
 
 /* Up to `all` cells of a cache as floats; what is not there is zero. */
@@ -161,7 +169,7 @@ TN__VEC bool tiled_owns(const tn__attention_job *job, int32_t sequence, int64_t 
  * outweigh the rest. */
 static bool tiled_keys(const tn__attention_job *job, int64_t kv, int64_t cell, int count, float queries,
                        int32_t sequence, tiled_memory *m) {
-    enum { LARGE = 64 };
+    enum { LARGE = 70 }; /* 48 in units of ln 2 */
     const char *k = (const char *)job->k + (size_t)kv * job->k_head + (size_t)cell * job->k_cell;
     const bool halves = job->k_type == TN_F16 && job->head_k % 32 == 0;
     vf squares[TILED_GROUP], longest = vf_zero();
@@ -243,7 +251,7 @@ typedef struct tiled_turn {
     const uint16_t *q; /* the next group's */
     float *next;       /* its scores */
     const float *scores;
-    vf base;  /* the largest scores, times log2 e, negative */
+    vf base;  /* the largest scores, negative */
     vf total; /* sums of this group's weights are added */
     uint16_t *weights;
     const uint16_t *last; /* the last group's weights */
@@ -290,27 +298,24 @@ TN__VEC void tiled_score(const tiled_memory *m, const tiled_turn *t, int n, cons
     tile_store(1, t->next + (size_t)(2 * pair + 1) * TILED_FLOATS, 64);
 }
 
-/* The n-th of TILED_DEEP·bands products of sums: two tiles of sums share weights. */
+/* The n-th of TILED_DEEP·bands products of sums: weights stay. */
 TN__VEC void tiled_sum(const tiled_memory *m, const tiled_turn *t, int n, const int bands) {
-    const int pair = n / (2 * TILED_DEEP), deep = n % (2 * TILED_DEEP) / 2;
-    const uint16_t *v = m->values + (size_t)(deep * bands + 2 * pair) * TILED_VALUES;
-    float *sums = t->sums + (size_t)(2 * pair) * TILED_FLOATS;
-    if (n % 2 == 0) {
-        if (deep == 0) {
-            tile_load(0, sums, 64);
-            tile_load(1, sums + TILED_FLOATS, 64);
-        }
-        tile_load(2, t->last + (size_t)deep * TILED_VALUES, 64);
-        tile_load(3, v, 64);
-        tile_dot_bf16(0, 3, 2);
+    const int band = n / TILED_DEEP, deep = n % TILED_DEEP;
+    float *sums = t->sums + (size_t)band * TILED_FLOATS;
+    if (n == 0) {
+        tile_load(2, t->last, 64);
+        tile_load(3, t->last + TILED_VALUES, 64);
+    }
+    if (deep == 0) tile_load(0, sums, 64);
+    tile_load(1, m->values + (size_t)(deep * bands + band) * TILED_VALUES, 64);
+    if (deep == 0) {
+        tile_dot_bf16(0, 1, 2);
         return;
     }
-    tile_load(3, v + TILED_VALUES, 64);
-    tile_dot_bf16(1, 3, 2);
-    if (deep < TILED_DEEP - 1) return;
+    tile_dot_bf16(0, 1, 3);
     tile_store(0, sums, 64);
-    tile_store(1, sums + TILED_FLOATS, 64);
 }
+_Static_assert(TILED_DEEP == 2, "weights of a group stay in two tiles");
 
 /* 2^x: the fraction's part by a polynomial with relative error below 2^-13, weights are rounded to 2^-9. -infinity
  * gives zero, NaN stays. */
@@ -322,16 +327,24 @@ TN__VEC vf tiled_exp2(vf x) {
     return vf_scale2(p, x); /* takes the whole part of x */
 }
 
-#define TILED_LOG2_E 1.44269504f
+/* Weights as pairs, rounded to nearest. A NaN may be lost here; it is in the total, too. */
+TN__VEC __m512i tiled_weights(vf first, vf second) {
+    const __m512i half = _mm512_set1_epi32(0x8000), low = _mm512_add_epi32(_mm512_castps_si512(first), half),
+                  high = _mm512_add_epi32(_mm512_castps_si512(second), half);
+    return _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(low, 16), high);
+}
 
-TN__VEC void tiled_turn_of(const tiled_memory *m, tiled_turn *t, const int steps, const int bands) {
-    const int products[2] = {t->next ? TILED_TALL * steps : 0, t->sums ? TILED_DEEP * bands : 0};
+/* full: there is something to do in all three respects. */
+TN__VEC void tiled_turn_of(const tiled_memory *m, tiled_turn *t, const int steps, const int bands, const bool full) {
+    const int products[2] = {full || t->next ? TILED_TALL * steps : 0, full || t->sums ? TILED_DEEP * bands : 0};
     vf total[2] = {t->total, vf_zero()};
-    const vf base = t->base, log2_e = vf_set1(TILED_LOG2_E);
-    int done = 0;
+    const vf base = t->base;
+    const float *scores = t->scores;
+    uint16_t *weights = t->weights;
     tiles_see_memory();
 #pragma GCC unroll 2
     for (int phase = 0; phase < 2; phase++) {
+#pragma GCC unroll 8
         for (int slot = 0; slot < TILED_SLOTS; slot++) {
             const int until = (slot + 1) * products[phase] / TILED_SLOTS;
             for (int n = slot * products[phase] / TILED_SLOTS; n < until; n++) {
@@ -340,28 +353,25 @@ TN__VEC void tiled_turn_of(const tiled_memory *m, tiled_turn *t, const int steps
                 else
                     tiled_sum(m, t, n, bands);
             }
-            if (!t->scores) continue;
+            if (!full && !scores) continue;
 #pragma GCC unroll 2
-            for (int i = 0; i < 2; i++, done += 2) {
-                const vf x = vf_fma(vf_load(t->scores + done * TILED_GROUP), log2_e, base),
-                         y = vf_fma(vf_load(t->scores + (done + 1) * TILED_GROUP), log2_e, base);
-                const vf first = tiled_exp2(x), second = tiled_exp2(y);
+            for (int i = 0; i < 2; i++) {
+                const int done = 4 * (phase * TILED_SLOTS + slot) + 2 * i;
+                const vf first = tiled_exp2(vf_add(base, vf_load(scores + done * TILED_GROUP))),
+                         second = tiled_exp2(vf_add(base, vf_load(scores + (done + 1) * TILED_GROUP)));
                 total[0] = vf_add(total[0], first);
                 total[1] = vf_add(total[1], second);
-                _mm512_store_si512(t->weights + done * TILED_GROUP, tiled_pairs(first, second));
+                _mm512_store_si512(weights + done * TILED_GROUP, tiled_weights(first, second));
             }
         }
     }
     tiles_see_memory();
     t->total = vf_add(total[0], total[1]);
 }
-static void tiled_turn_64(const tiled_memory *m, tiled_turn *t) { tiled_turn_of(m, t, 2, 4); }
-static void tiled_turn_128(const tiled_memory *m, tiled_turn *t) { tiled_turn_of(m, t, 4, 8); }
-static void tiled_turn_any(const tiled_memory *m, tiled_turn *t) {
-    tiled_turn_of(m, t, (int)m->steps, (int)m->bands);
-}
-static void tiled_turn_parts(const tiled_memory *m, tiled_turn *t) {
-    tiled_turn_of(m, t, TILED_PARTS * (int)m->steps, (int)m->bands);
+static void tiled_turn_64(const tiled_memory *m, tiled_turn *t) { tiled_turn_of(m, t, 2, 4, true); }
+static void tiled_turn_128(const tiled_memory *m, tiled_turn *t) { tiled_turn_of(m, t, 4, 8, true); }
+static void tiled_turn_any(const tiled_memory *m, tiled_turn *t, bool parts) {
+    tiled_turn_of(m, t, (parts ? TILED_PARTS : 1) * (int)m->steps, (int)m->bands, false);
 }
 
 /* ---- A piece -----------------------------------------------------------------------------------------------------
@@ -436,15 +446,26 @@ static void tiled_adjust(const tn__attention_job *job, const tiled_rows *p, int 
             if (!tiled_owns(job, p->sequence, cell + c)) seen = 0;
             s = vf_select(seen, s, never); /* not even a NaN gets through */
         }
-        vf_store(at, s);
+        vf_store(at, tiled_adjusts(job) ? vf_mul(s, vf_set1(TILED_LOG2_E)) : s);
     }
     for (int c = count; c < TILED_CELLS; c++) vf_store(scores + (size_t)c * TILED_GROUP, never);
 }
 
-/* The group's largest scores. They are only moved where they grew by much: weights may be as large as e^5 then, which
- * costs no precision, and sums are seldom multiplied. */
-static void tiled_most(const tiled_memory *m, tiled_rows *p, int g, tiled_turn *t) {
-    vf top[4], most = vf_load(p->most + g);
+/* The scores that a group's weights are relative to: the largest, which are only moved where they grew by much.
+ * Weights may be as large as 2^7 then, which costs no precision, and sums are seldom multiplied. Where scores are
+ * known to be bounded they are relative to nothing. */
+static void tiled_most(const tiled_memory *m, tiled_rows *p, int g, bool bounded, tiled_turn *t) {
+    vf most = vf_load(p->most + g);
+    t->total = vf_load(p->total + g);
+    if (bounded) {
+        most = vf_select(_mm512_cmp_ps_mask(most, vf_set1(-__builtin_inff()), _CMP_EQ_OQ), vf_zero(), most);
+        if (!vm_any(vm_less(most, vf_zero()))) {
+            vf_store(p->most + g, most);
+            t->base = vf_sub(vf_zero(), most);
+            return;
+        }
+    }
+    vf top[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) top[i] = vf_load(t->scores + i * TILED_GROUP);
     for (int c = 4; c < TILED_CELLS; c += 4) {
@@ -452,11 +473,10 @@ static void tiled_most(const tiled_memory *m, tiled_rows *p, int g, tiled_turn *
         for (int i = 0; i < 4; i++) top[i] = vf_max(top[i], vf_load(t->scores + (c + i) * TILED_GROUP));
     }
     const vf here = vf_max(vf_max(top[0], top[1]), vf_max(top[2], top[3]));
-    const vm grew = vm_less(vf_add(most, vf_set1(5)), here);
-    t->total = vf_load(p->total + g);
+    const vm grew = vm_less(vf_add(most, vf_set1(7)), here);
     if (vm_any(grew)) {
         /* Where nothing was seen yet there is nothing to shrink either. */
-        const vf shrink = vf_select(grew, vf_exp(vf_sub(most, here)), vf_set1(1));
+        const vf shrink = vf_select(grew, tiled_exp2(vf_sub(most, here)), vf_set1(1));
         float *sums = m->sums + (size_t)(g / TILED_GROUP) * (size_t)m->bands * TILED_FLOATS;
         most = vf_select(grew, here, most);
         t->total = vf_mul(t->total, shrink);
@@ -465,17 +485,15 @@ static void tiled_most(const tiled_memory *m, tiled_rows *p, int g, tiled_turn *
         vf_store(p->most + g, most);
     }
     const vm nothing = _mm512_cmp_ps_mask(most, vf_set1(-__builtin_inff()), _CMP_EQ_OQ);
-    t->base = vf_select(nothing, vf_zero(), vf_mul(most, vf_set1(-TILED_LOG2_E)));
+    t->base = vf_select(nothing, vf_zero(), vf_sub(vf_zero(), most));
 }
 
 /* One block of cells for the groups from `from` up to `to`. */
 static void tiled_block(const tn__attention_job *job, const tiled_memory *m, tiled_rows *p, int from, int to,
                         const att_block *b, int64_t cell, int count, int sees, bool parts, int64_t later) {
-    void (*turn)(const tiled_memory *, tiled_turn *) = parts                            ? tiled_turn_parts
-                                                       : m->steps == 2 && m->bands == 4 ? tiled_turn_64
-                                                       : m->steps == 4 && m->bands == 8 ? tiled_turn_128
-                                                                                        : tiled_turn_any;
-    const bool adjust = job->params.soft_cap > 0 || job->params.max_bias > 0 || job->mask || count < TILED_CELLS;
+    const bool adjust = tiled_adjusts(job) || count < TILED_CELLS;
+    /* A bias or mask may take more off than exponents hold. */
+    const bool bounded = !parts && !(job->params.max_bias > 0) && !job->mask;
     const char *k = (const char *)job->k + (size_t)p->kv * job->k_head + (size_t)cell * job->k_cell,
                *v = (const char *)job->v + (size_t)p->kv * job->v_head + (size_t)cell * job->v_cell;
     const size_t k_bytes = att_row_bytes(job->k_type, job->head_k), v_bytes = att_row_bytes(job->v_type, job->head_v);
@@ -498,14 +516,21 @@ static void tiled_block(const tn__attention_job *job, const tiled_memory *m, til
             view = tiled_view_of(p, one, b, sees);
             if (adjust || view.all != 0xffff)
                 tiled_adjust(job, p, one, b, cell, count, view.all != 0xffff, m->scores + !odd * TILED_BITS);
-            tiled_most(m, p, one, &t);
+            tiled_most(m, p, one, bounded, &t);
             const int at = (one - from) / TILED_GROUP, all = (to - from + TILED_GROUP - 1) / TILED_GROUP;
             const int64_t first = later * at / all, end = later * (at + 1) / all;
             tiled_fetch(k + TILED_CELLS * job->k_cell, job->k_cell, k_bytes, (int)first, (int)end);
             tiled_fetch(v + TILED_CELLS * job->v_cell, job->v_cell, v_bytes, (int)first, (int)end);
         }
         if (keep && add) memcpy(m->kept, t.sums, sums * sizeof(float));
-        turn(m, &t);
+        if (parts || !scores || !weights || !add)
+            tiled_turn_any(m, &t, parts);
+        else if (m->steps == 2 && m->bands == 4)
+            tiled_turn_64(m, &t);
+        else if (m->steps == 4 && m->bands == 8)
+            tiled_turn_128(m, &t);
+        else
+            tiled_turn_any(m, &t, false);
         for (size_t d = 0; keep && add && d < sums; d += TILED_GROUP)
             _mm512_mask_storeu_ps(t.sums + d, keep, vf_load(m->kept + d));
         if (weights) {
@@ -557,7 +582,7 @@ static void att_tiled_piece(const tn__attention_job *job, int64_t kv, int64_t ro
             for (int i = 0; i < 16; i++) vf_store(m.rows + (size_t)i * (size_t)m.larger + 16 * d, turned[i]);
         }
         for (int r = g; r < rows && r < g + TILED_GROUP; r++)
-            att_finish(job, kv * share + (row + r) % share, (row + r) / share, p.most[r], p.total[r],
+            att_finish(job, kv * share + (row + r) % share, (row + r) / share, p.most[r] * TILED_LN_2, p.total[r],
                        m.rows + (size_t)(r - g) * (size_t)m.larger, 0, nth);
     }
 }
