@@ -82,13 +82,7 @@ static inline float *out_row(const tn__matmul_job *job, int64_t j) {
             out_row(job, j + q)[row] = sum8(_mm256_add_ps(s[q].even, s[q].odd)) - sum8(s[q].less);                   \
     }                                                                                                                \
     static void gemv_##name(const tn__matmul_job *job, int64_t from, int64_t to) {                                   \
-        for (int64_t row = from; row < to; row++) {                                                                  \
-            int64_t j = 0;                                                                                           \
-            for (; j + 4 <= job->n; j += 4) columns_##name(job, row, j, 4);                                          \
-            if (job->n - j == 3) columns_##name(job, row, j, 3);                                                     \
-            if (job->n - j == 2) columns_##name(job, row, j, 2);                                                     \
-            if (job->n - j == 1) columns_##name(job, row, j, 1);                                                     \
-        }                                                                                                            \
+        for (int64_t row = from; row < to; row++) TN__BY_FOUR(job->n, columns_##name, job, row);                     \
     }
 TN__AVX2_TYPES(GEMV_OF)
 #undef GEMV_OF

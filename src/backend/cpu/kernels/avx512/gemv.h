@@ -79,13 +79,7 @@ TN__INLINE float total(const sums *s, bool per16) {
         for (int q = 0; q < cols; q++) tn__out_row(job, j + q)[row] = total(&s[q], per16);                           \
     }                                                                                                                \
     static void gemv_##name(const tn__matmul_job *job, int64_t from, int64_t to) {                                   \
-        for (int64_t row = from; row < to; row++) {                                                                  \
-            int64_t j = 0;                                                                                           \
-            for (; j + 4 <= job->n; j += 4) columns_##name(job, row, j, 4);                                          \
-            if (job->n - j == 3) columns_##name(job, row, j, 3);                                                     \
-            if (job->n - j == 2) columns_##name(job, row, j, 2);                                                     \
-            if (job->n - j == 1) columns_##name(job, row, j, 1);                                                     \
-        }                                                                                                            \
+        for (int64_t row = from; row < to; row++) TN__BY_FOUR(job->n, columns_##name, job, row);                     \
     }
 TN__AVX512_TYPES(GEMV_OF)
 #undef GEMV_OF
@@ -111,6 +105,11 @@ TN__INLINE __m512i four(const tn__q8_chunk *x, int at) {
 TN__INLINE __m512 halves16(const void *d) { return _mm512_cvtph_ps(_mm256_loadu_si256(d)); }
 TN__INLINE __m512 bytes16(__m128i bytes) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes)); }
 
+/* A block's dot products with their scales, the weights' and the activations'. */
+TN__INLINE __m512 scaled(__m512i dot, __m512 d, const tn__q8_chunk *x, int at, __m512 acc) {
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_mul_ps(d, _mm512_set1_ps(x->d[at / 32])), acc);
+}
+
 /* One unit (32 or 256 values) of 16 rows times `cols` activation rows (chunks next to each other); at: where the unit
  * starts in its chunk, in values. What is unpacked serves all of them. */
 TN__INLINE void unit_q8_0(const uint8_t *w, const tn__q8_chunk *x, int at, __m512 *acc, const int cols) {
@@ -127,9 +126,7 @@ TN__INLINE void unit_q8_0(const uint8_t *w, const tn__q8_chunk *x, int at, __m51
     if (at % 64 == 0) fetch_line(w + 512); /* two units are 17 lines */
     __m512 d = halves16(w);
 #pragma GCC unroll 8
-    for (int j = 0; j < cols; j++)
-        acc[j] =
-            _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[j]), _mm512_mul_ps(d, _mm512_set1_ps(x[j].d[at / 32])), acc[j]);
+    for (int j = 0; j < cols; j++) acc[j] = scaled(dot[j], d, &x[j], at, acc[j]);
 }
 TN__INLINE void unit_q4_0(const uint8_t *w, const tn__q8_chunk *x, int at, __m512 *acc, const int cols) {
     const __m512i nibble = _mm512_set1_epi8(15);
@@ -154,10 +151,8 @@ TN__INLINE void unit_q4_0(const uint8_t *w, const tn__q8_chunk *x, int at, __m51
     if (at % 64 == 0) fetch_line(w + 256); /* two units are nine lines */
     __m512 d = halves16(w);
 #pragma GCC unroll 8
-    for (int j = 0; j < cols; j++) {
-        const __m512i dot = _mm512_add_epi32(low[j], _mm512_srai_epi32(high[j], 4));
-        acc[j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_mul_ps(d, _mm512_set1_ps(x[j].d[at / 32])), acc[j]);
-    }
+    for (int j = 0; j < cols; j++)
+        acc[j] = scaled(_mm512_add_epi32(low[j], _mm512_srai_epi32(high[j], 4)), d, &x[j], at, acc[j]);
 }
 TN__INLINE void unit_q4_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m512 *acc, const int cols) {
     (void)at;
@@ -419,13 +414,7 @@ TN__INLINE void float_rows(const tn__matmul_job *job, tn_type type, int64_t row,
     }
 #define FLOAT_PACKED_OF(NAME)                                                                                        \
     static void float_packed_##NAME(const tn__matmul_job *job, int64_t from, int64_t to) {                           \
-        for (int64_t row = from; row < to; row += 16) {                                                              \
-            int64_t j = 0;                                                                                           \
-            for (; j + 4 <= job->n; j += 4) float_group(job, TN_##NAME, row, j, 4);                                  \
-            if (job->n - j == 3) float_group(job, TN_##NAME, row, j, 3);                                             \
-            if (job->n - j == 2) float_group(job, TN_##NAME, row, j, 2);                                             \
-            if (job->n - j == 1) float_group(job, TN_##NAME, row, j, 1);                                             \
-        }                                                                                                            \
+        for (int64_t row = from; row < to; row += 16) TN__BY_FOUR(job->n, float_group, job, TN_##NAME, row);         \
     }
 FLOAT_OF(F32)
 FLOAT_OF(F16)

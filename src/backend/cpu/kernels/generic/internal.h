@@ -55,6 +55,16 @@ static inline int tn__bytes_of(tn_type type) {
     }
 }
 
+/* fn(…, j, how many) for all of n activation rows, four at a time: how many is a constant to the compiler. */
+#define TN__BY_FOUR(n, fn, ...)                                                                                      \
+    do {                                                                                                             \
+        int64_t by_four = 0;                                                                                         \
+        for (; by_four + 4 <= (n); by_four += 4) fn(__VA_ARGS__, by_four, 4);                                        \
+        if ((n)-by_four == 3) fn(__VA_ARGS__, by_four, 3);                                                           \
+        if ((n)-by_four == 2) fn(__VA_ARGS__, by_four, 2);                                                           \
+        if ((n)-by_four == 1) fn(__VA_ARGS__, by_four, 1);                                                           \
+    } while (0)
+
 /* Weights of any type as floats, chunk by chunk (matmul.c): values [256·chunk, +count) of a row. */
 void tn__weights_f32(const tn__matmul_job *job, int64_t row, int64_t chunk, int64_t count, float *out);
 void (*tn__to_f32_of(tn_type type))(const void *, float *, int64_t); /* NULL for types without arithmetic */
