@@ -42,7 +42,7 @@ class Client:
         if not self.socket:
             self.socket = socket.create_connection(("127.0.0.1", self.load.port))
             self.socket.setblocking(False)
-            self.fd = self.socket.fileno()
+            self.fd, self.recv = self.socket.fileno(), self.socket.recv
             self.load.waiting[self.fd] = self
             self.load.epoll.register(self.fd, select.EPOLLIN)
         self.socket.sendall(self.request)
@@ -61,15 +61,16 @@ class Client:
             self.begin()
 
     def read(self, now):
-        data = self.socket.recv(8192)
+        data = self.recv(8192)
         if not data:
             return self.fail(f"closed after {self.pieces} pieces")
         if self.pieces == 0 and self.rest == b"" and not data.startswith(b"HTTP/1.1 200"):
             return self.fail(data[:200].decode(errors="replace"))
-        self.rest += data
-        if b'{"error"' in self.rest:
-            return self.fail(self.rest[-300:].decode(errors="replace"))
-        new = self.rest.count(b"data: {")
+        if self.rest:
+            data = self.rest + data
+        if b'{"error"' in data:
+            return self.fail(data[-300:].decode(errors="replace"))
+        new = data.count(b"data: {")
         if new:
             if self.last is None:
                 self.load.first.append(now - self.started)
@@ -77,9 +78,12 @@ class Client:
                 self.load.gaps.append(now - self.last)
             self.last = now
             self.pieces += new
-        done = b"data: [DONE]\n\n" in self.rest and self.rest.endswith(b"\r\n0\r\n\r\n")
-        at = self.rest.rfind(b"data: {")
-        self.rest = b"" if done else self.rest[max(at + 7, len(self.rest) - 40):]
+        if data.endswith(b"}\n\n\r\n"):  # whole events, as nearly always: nothing is left over
+            self.rest = b""
+            return
+        done = b"data: [DONE]\n\n" in data and data.endswith(b"\r\n0\r\n\r\n")
+        at = data.rfind(b"data: {")
+        self.rest = b"" if done else data[max(at + 7, len(data) - 40):]
         if done:
             self.load.done += 1
             if self.load.running:
