@@ -82,8 +82,8 @@ class Client:
             self.rest = b""
             return
         done = b"data: [DONE]\n\n" in data and data.endswith(b"\r\n0\r\n\r\n")
-        at = data.rfind(b"data: {")
-        self.rest = b"" if done else data[max(at + 7, len(data) - 40):]
+        counted = data.rfind(b"data: {") + 1  # what has been counted must not be seen again
+        self.rest = b"" if done else data[max(counted, len(data) - 40):]
         if done:
             self.load.done += 1
             if self.load.running:
