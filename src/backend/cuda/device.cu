@@ -20,7 +20,9 @@ static cuda_device *device_of(const tn_buffer *buffer) { return (cuda_device *)b
 // ---------------------------------------------------------------------------------------------------
 
 static void buffer_free(tn_buffer *buffer) {
-    cudaSetDevice(device_of(buffer)->ordinal);
+    cuda_device *d = device_of(buffer);
+    cudaSetDevice(d->ordinal);
+    if (buffer->impl && upload_before(d) == TN_OK) cudaStreamSynchronize(d->copy_stream); // nothing is still to come
     if (buffer->impl) cudaFree(buffer->impl);
     tn_free(buffer);
 }
@@ -33,15 +35,19 @@ static tn_status init_tensor(tn_buffer *buffer, tn_tensor *tensor) {
 static tn_status buffer_set(tn_buffer *buffer, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
     cuda_device *d = device_of(buffer);
     bool planar = tensor->extra == &planar_mark, whole = offset == 0 && size == tn_nbytes(tensor);
-    if (planar && !whole) TN_TRY(planar_rearrange(d, tensor, false));
+    if (planar && !whole) {
+        TN_TRY(upload_before(d));
+        TN_TRY(planar_rearrange(d, tensor, false));
+    }
     TN_TRY(upload(d, (char *)tensor->data + offset, (const char *)data, size));
     return planar ? planar_rearrange(d, tensor, true) : TN_OK;
 }
 static tn_status buffer_get(tn_buffer *buffer, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
     cuda_device *d = device_of(buffer);
     bool planar = tensor->extra == &planar_mark;
-    if (planar) TN_TRY(planar_rearrange(d, tensor, false));
     CUDA_TRY(cudaSetDevice(d->ordinal));
+    TN_TRY(upload_before(d));
+    if (planar) TN_TRY(planar_rearrange(d, tensor, false));
     CUDA_TRY(
         cudaMemcpyAsync(data, (const char *)tensor->data + offset, size, cudaMemcpyDeviceToHost, d->copy_stream));
     CUDA_TRY(cudaStreamSynchronize(d->copy_stream));
@@ -50,6 +56,7 @@ static tn_status buffer_get(tn_buffer *buffer, const tn_tensor *tensor, void *da
 static tn_status buffer_fill(tn_buffer *buffer, tn_tensor *tensor, uint8_t value, size_t offset, size_t size) {
     cuda_device *d = device_of(buffer);
     CUDA_TRY(cudaSetDevice(d->ordinal));
+    TN_TRY(upload_before(d));
     CUDA_TRY(cudaMemsetAsync((char *)tensor->data + offset, value, size, d->copy_stream));
     CUDA_TRY(cudaStreamSynchronize(d->copy_stream));
     return TN_OK;
@@ -57,6 +64,7 @@ static tn_status buffer_fill(tn_buffer *buffer, tn_tensor *tensor, uint8_t value
 static tn_status buffer_clear(tn_buffer *buffer, uint8_t value) {
     cuda_device *d = device_of(buffer);
     CUDA_TRY(cudaSetDevice(d->ordinal));
+    TN_TRY(upload_before(d));
     if (buffer->size) CUDA_TRY(cudaMemsetAsync(buffer->base, value, buffer->size, d->copy_stream));
     CUDA_TRY(cudaStreamSynchronize(d->copy_stream));
     return TN_OK;
@@ -65,6 +73,7 @@ static tn_status buffer_copy(tn_buffer *buffer, const tn_tensor *from, tn_tensor
     cuda_device *d = device_of(buffer);
     if (!from->buffer || from->buffer->ops != buffer->ops) return TN_E_UNSUPPORTED;
     CUDA_TRY(cudaSetDevice(d->ordinal));
+    TN_TRY(upload_before(d));
     CUDA_TRY(cudaMemcpyAsync(to->data, from->data, tn_nbytes(from), cudaMemcpyDeviceToDevice, d->copy_stream));
     CUDA_TRY(cudaStreamSynchronize(d->copy_stream));
     return TN_OK;

@@ -59,6 +59,6 @@ tn_status planar_rearrange(cuda_device *d, const tn_tensor *t, bool forward) {
     rearrange_kernel<<<(unsigned)tn_nrows(t), 128, t->nb[1], d->copy_stream>>>(
         (char *)t->data, (int64_t)t->nb[1], (int)(t->nb[1] / (size_t)l.block), l, forward);
     CUDA_TRY(cudaGetLastError());
-    d->writes++; // for other streams it is one
+    upload_after(d);
     return TN_OK;
 }

@@ -19,7 +19,7 @@ static void stream_free(tn_backend *backend) {
 static tn_status catch_up(cuda_stream *s) {
     unsigned writes = s->device->writes.load();
     if (s->seen_writes == writes) return TN_OK;
-    TN_TRY(upload_wait(s->device, s->stream));
+    TN_TRY(upload_wait(s->device, s->stream, &s->seen_copies));
     s->seen_writes = writes;
     return TN_OK;
 }

@@ -1,26 +1,65 @@
-// Uploads from ordinary memory: several threads copy pieces into pinned memory, each with two pieces, so that one is
-// filled while the other is on its way. One thread cannot read memory as fast as the bus takes it. Small ones, a
-// token's inputs, go through pinned slots of their own. Nobody waits for the bus: the copy stream is behind all
-// uploads, and other streams wait for it when they start something.
+// Uploads from ordinary memory, in three sizes. Nobody waits for the bus: streams wait for what was sent before they
+// start something.
+//
+//   notes    a few bytes, a token's inputs: collected, and brought by one launch in the stream that needs them
+//   letters  through pinned places that are used in turn
+//   parcels  in pieces: several threads copy them into pinned memory, each filling one place while another is on its
+//            way, because one thread cannot read memory as fast as the bus takes it
+//
+// Letters, parcels and whatever else changes buffers are ordered by the copy stream.
 #include "backend/cuda/cuda.cuh"
 
 #include <pthread.h>
+#include <unistd.h>
 
-enum { PIECE = 4 << 20, WORKERS = 8, LETTER = 4 << 10, LETTERS = 64 };
-
-struct upload_worker {
-    cudaStream_t stream;
-    void *staging[2];
-    cudaEvent_t staged[2], done;
+enum {
+    NOTE = 128,
+    NOTES = 24, // with NOTE bytes each they fit the parameters of a launch
+    LETTER = 4 << 10,
+    LETTERS = 64,
+    PIECE = 512 << 10,
+    STAGES = 3,
+    WORKERS = 12,
+    RECENT = 32,
 };
+
+struct notes {
+    int n;
+    struct {
+        char *to;
+        int size;
+    } to[NOTES];
+    char text[NOTES][NOTE];
+};
+struct range {
+    const char *begin, *end;
+};
+struct upload_worker {
+    pthread_t thread;
+    cudaStream_t stream;
+    char *staging[STAGES];
+    cudaEvent_t staged[STAGES], done;
+    bool took; // pieces of the present job
+};
+// Everything under `lock`, but what workers do with their own.
 struct upload_lanes {
-    upload_worker workers[WORKERS];
-    char *letters; // LETTERS places of LETTER bytes, pinned
+    notes mail;
+    cudaEvent_t delivered; // behind the notes that were brought last
+    cudaStream_t carrier;  // which brought them, or NULL
+    char *letters;         // LETTERS places of LETTER bytes, pinned
     unsigned sent;
     cudaEvent_t behind; // of the copy stream
-};
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // of all lanes
-struct upload_job {
+    unsigned copies;    // what the copy stream did so far
+    bool mixed;         // not only parcels, and what belongs to them, since parcels last followed the copy stream
+
+    upload_worker workers[WORKERS];
+    int n_workers; // 0 before the first parcel; the first is whoever uploads
+    char *staging;
+    range recent[RECENT]; // what the copy stream may still be changing
+    int n_recent;
+    pthread_cond_t work, end;
+    pthread_mutex_t job_lock;
+    unsigned jobs, busy; // jobs so far; workers that have not ended the present one
     int ordinal;
     char *to;
     const char *from;
@@ -29,76 +68,84 @@ struct upload_job {
     std::atomic<int> error;
 };
 struct upload_task {
-    upload_job *job;
+    upload_lanes *lanes;
     upload_worker *worker;
 };
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // of all lanes
 
-static void upload_free(cuda_device *d) {
-    upload_lanes *lanes = d->lanes;
-    if (!lanes) return;
-    for (int i = 0; i < WORKERS; i++) {
-        upload_worker *w = &lanes->workers[i];
-        if (w->stream) cudaStreamDestroy(w->stream);
-        if (w->done) cudaEventDestroy(w->done);
-        for (int k = 0; k < 2; k++) {
-            if (w->staged[k]) cudaEventDestroy(w->staged[k]);
-            if (w->staging[k]) cudaFreeHost(w->staging[k]);
-        }
-    }
-    if (lanes->letters) cudaFreeHost(lanes->letters);
-    if (lanes->behind) cudaEventDestroy(lanes->behind);
-    tn_free(lanes);
-    d->lanes = NULL;
-}
 static tn_status new_event(cudaEvent_t *event) {
     return cuda_check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "cudaEventCreate");
 }
-// Made at the first upload and kept; the workers' at the first large one.
+// Made at the first upload and kept as long as the device.
 static tn_status make_lanes(cuda_device *d) {
     if (d->lanes) return TN_OK;
-    d->lanes = (upload_lanes *)tn_calloc(1, sizeof *d->lanes);
-    if (!d->lanes) return TN_E_NOMEM;
-    tn_status status = new_event(&d->lanes->behind);
+    upload_lanes *lanes = (upload_lanes *)tn_calloc(1, sizeof *lanes);
+    if (!lanes) return TN_E_NOMEM;
+    tn_status status = new_event(&lanes->behind);
+    if (status == TN_OK) status = new_event(&lanes->delivered);
     if (status == TN_OK)
-        status = cuda_check(cudaMallocHost(&d->lanes->letters, LETTERS * LETTER), "pinned memory for uploads");
-    if (status != TN_OK) upload_free(d);
-    return status;
-}
-static tn_status make_workers(cuda_device *d) {
-    for (int i = 0; i < WORKERS; i++) {
-        upload_worker *w = &d->lanes->workers[i];
-        if (w->done) continue;
-        if (!w->stream) CUDA_TRY(cudaStreamCreateWithFlags(&w->stream, cudaStreamNonBlocking));
-        for (int k = 0; k < 2; k++) {
-            if (!w->staging[k])
-                TN_TRY(cuda_check(cudaMallocHost(&w->staging[k], PIECE), "pinned memory for uploads"));
-            if (!w->staged[k]) TN_TRY(new_event(&w->staged[k]));
-        }
-        TN_TRY(new_event(&w->done));
+        status = cuda_check(cudaMallocHost(&lanes->letters, LETTERS * LETTER), "pinned memory for uploads");
+    if (status != TN_OK) {
+        if (lanes->behind) cudaEventDestroy(lanes->behind);
+        if (lanes->delivered) cudaEventDestroy(lanes->delivered);
+        tn_free(lanes);
+        return status;
     }
+    lanes->ordinal = d->ordinal;
+    pthread_cond_init(&lanes->work, NULL);
+    pthread_cond_init(&lanes->end, NULL);
+    pthread_mutex_init(&lanes->job_lock, NULL);
+    d->lanes = lanes;
     return TN_OK;
 }
 
-static void *upload_pieces(void *argument) {
-    upload_task *task = (upload_task *)argument;
-    upload_job *job = task->job;
-    upload_worker *w = task->worker;
-    cudaError_t error = cudaSetDevice(job->ordinal);
-    for (int k = 0; error == cudaSuccess && !job->error.load(); k ^= 1) {
-        size_t at = job->next.fetch_add(PIECE);
-        if (at >= job->size) break;
-        size_t n = job->size - at < PIECE ? job->size - at : (size_t)PIECE;
-        error = cudaEventSynchronize(w->staged[k]);
-        if (error != cudaSuccess) break;
-        memcpy(w->staging[k], job->from + at, n);
-        error = cudaMemcpyAsync(job->to + at, w->staging[k], n, cudaMemcpyHostToDevice, w->stream);
-        if (error == cudaSuccess) error = cudaEventRecord(w->staged[k], w->stream);
-    }
-    cudaError_t recorded = cudaEventRecord(w->done, w->stream);
-    if (error == cudaSuccess) error = recorded;
-    if (error != cudaSuccess) job->error.store((int)error);
-    return NULL;
+// ---- Notes
+// ---------------------------------------------------------------------------------------------------------------
+
+__global__ static void deliver_kernel(const __grid_constant__ notes mail) {
+    int i = blockIdx.x;
+    if ((int)threadIdx.x < mail.to[i].size) mail.to[i].to[threadIdx.x] = mail.text[i][threadIdx.x];
 }
+static tn_status follow_carrier(const upload_lanes *lanes, cudaStream_t stream) {
+    if (lanes->carrier && lanes->carrier != stream) CUDA_TRY(cudaStreamWaitEvent(stream, lanes->delivered, 0));
+    return TN_OK;
+}
+static tn_status deliver(upload_lanes *lanes, cudaStream_t stream) {
+    if (!lanes->mail.n) return TN_OK;
+    TN_TRY(follow_carrier(lanes, stream));
+    deliver_kernel<<<(unsigned)lanes->mail.n, NOTE, 0, stream>>>(lanes->mail);
+    CUDA_TRY(cudaGetLastError());
+    lanes->mail.n = 0;
+    lanes->carrier = stream;
+    lanes->mixed = true;
+    return cuda_check(cudaEventRecord(lanes->delivered, stream), "cudaEventRecord");
+}
+// What was uploaded so far comes before what the copy stream does next.
+static tn_status order_copies(cuda_device *d) {
+    TN_TRY(follow_carrier(d->lanes, d->copy_stream));
+    return deliver(d->lanes, d->copy_stream);
+}
+// Two notes to one place would be brought at once.
+static bool has_note_at(const notes &mail, const char *to, size_t size) {
+    for (int i = 0; i < mail.n; i++)
+        if (to < mail.to[i].to + mail.to[i].size && mail.to[i].to < to + size) return true;
+    return false;
+}
+static tn_status leave_note(cuda_device *d, char *to, const char *from, size_t size) {
+    notes &mail = d->lanes->mail;
+    if (mail.n == NOTES || has_note_at(mail, to, size)) {
+        CUDA_TRY(cudaSetDevice(d->ordinal));
+        TN_TRY(order_copies(d));
+        d->lanes->copies++;
+    }
+    memcpy(mail.text[mail.n], from, size);
+    mail.to[mail.n].to = to;
+    mail.to[mail.n++].size = (int)size;
+    return TN_OK;
+}
+
+// ---- Letters and parcels
+// ------------------------------------------------------------------------------------------------------
 
 // Places are used in turn; before the first is used again, all have gone.
 static tn_status send_letter(cuda_device *d, char *to, const char *from, size_t size) {
@@ -106,58 +153,162 @@ static tn_status send_letter(cuda_device *d, char *to, const char *from, size_t 
     unsigned place = lanes->sent++ % LETTERS;
     if (place == 0) CUDA_TRY(cudaStreamSynchronize(d->copy_stream));
     memcpy(lanes->letters + place * LETTER, from, size);
+    lanes->mixed = true;
     CUDA_TRY(cudaMemcpyAsync(to, lanes->letters + place * LETTER, size, cudaMemcpyHostToDevice, d->copy_stream));
     return TN_OK;
 }
 
-static tn_status send_pieces(cuda_device *d, char *to, const char *from, size_t size) {
-    TN_TRY(make_workers(d));
-    upload_job job;
-    job.ordinal = d->ordinal;
-    job.to = to;
-    job.from = from;
-    job.size = size;
-    job.next = 0;
-    job.error = 0;
-    upload_task tasks[WORKERS];
-    pthread_t threads[WORKERS];
-    size_t pieces = (size + PIECE - 1) / PIECE;
-    int helpers = 0;
-    // What the copy stream did with this memory before comes first.
-    CUDA_TRY(cudaEventRecord(d->lanes->behind, d->copy_stream));
-    for (int i = 0; i < WORKERS && (size_t)i < pieces; i++)
-        CUDA_TRY(cudaStreamWaitEvent(d->lanes->workers[i].stream, d->lanes->behind, 0));
-    // Without a thread more the work is done by those there are.
-    for (int i = 1; i < WORKERS && (size_t)i < pieces; i++) {
-        tasks[helpers] = {&job, &d->lanes->workers[i]};
-        if (pthread_create(&threads[helpers], NULL, upload_pieces, &tasks[helpers]) != 0) break;
-        helpers++;
+static void send_pieces(upload_lanes *lanes, upload_worker *w) {
+    cudaError_t error = cudaSuccess;
+    w->took = false;
+    for (int k = 0; error == cudaSuccess && !lanes->error.load(); k = (k + 1) % STAGES) {
+        size_t at = lanes->next.fetch_add(PIECE);
+        if (at >= lanes->size) break;
+        size_t n = lanes->size - at < PIECE ? lanes->size - at : (size_t)PIECE;
+        error = cudaEventSynchronize(w->staged[k]);
+        if (error != cudaSuccess) break;
+        memcpy(w->staging[k], lanes->from + at, n);
+        error = cudaMemcpyAsync(lanes->to + at, w->staging[k], n, cudaMemcpyHostToDevice, w->stream);
+        if (error == cudaSuccess) error = cudaEventRecord(w->staged[k], w->stream);
+        w->took = true;
     }
-    upload_task own = {&job, &d->lanes->workers[0]};
-    upload_pieces(&own);
-    for (int i = 0; i < helpers; i++) pthread_join(threads[i], NULL);
-    for (int i = 0; i <= helpers; i++) CUDA_TRY(cudaStreamWaitEvent(d->copy_stream, d->lanes->workers[i].done, 0));
-    return cuda_check((cudaError_t)job.error.load(), "uploading");
+    if (w->took && error == cudaSuccess) error = cudaEventRecord(w->done, w->stream);
+    if (error != cudaSuccess) lanes->error.store((int)error);
+}
+static void *work(void *argument) {
+    upload_task task = *(upload_task *)argument;
+    tn_free(argument);
+    upload_lanes *lanes = task.lanes;
+    cudaError_t error = cudaSetDevice(lanes->ordinal);
+    if (error != cudaSuccess) lanes->error.store((int)error);
+    unsigned seen = 0;
+    pthread_mutex_lock(&lanes->job_lock);
+    for (;;) {
+        while (lanes->jobs == seen) pthread_cond_wait(&lanes->work, &lanes->job_lock);
+        seen = lanes->jobs;
+        pthread_mutex_unlock(&lanes->job_lock);
+        send_pieces(lanes, task.worker);
+        pthread_mutex_lock(&lanes->job_lock);
+        if (--lanes->busy == 0) pthread_cond_signal(&lanes->end);
+    }
+    return NULL;
+}
+static tn_status make_worker(upload_lanes *lanes, upload_worker *w, char *staging) {
+    if (!w->stream) CUDA_TRY(cudaStreamCreateWithFlags(&w->stream, cudaStreamNonBlocking));
+    for (int k = 0; k < STAGES; k++) {
+        w->staging[k] = staging + k * PIECE;
+        if (!w->staged[k]) TN_TRY(new_event(&w->staged[k]));
+    }
+    if (!w->done) TN_TRY(new_event(&w->done));
+    if (w == lanes->workers) return TN_OK;
+    upload_task *task = (upload_task *)tn_malloc(sizeof *task);
+    if (!task) return TN_E_NOMEM;
+    *task = {lanes, w};
+    if (pthread_create(&w->thread, NULL, work, task) == 0) return TN_OK;
+    tn_free(task);
+    return tn_fail(TN_E_NOMEM, "no thread for uploads");
+}
+// Those there are do the work; one is enough.
+static tn_status make_workers(upload_lanes *lanes) {
+    if (lanes->n_workers) return TN_OK;
+    if (!lanes->staging)
+        TN_TRY(cuda_check(cudaMallocHost(&lanes->staging, (size_t)WORKERS * STAGES * PIECE),
+                          "pinned memory for uploads"));
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    for (int i = 0; i < WORKERS && (i == 0 || i < cores); i++) {
+        tn_status status = make_worker(lanes, &lanes->workers[i], lanes->staging + (size_t)i * STAGES * PIECE);
+        if (status != TN_OK && i == 0) return status;
+        if (status != TN_OK) break;
+        lanes->n_workers = i + 1;
+    }
+    return TN_OK;
 }
 
+// The workers' streams follow the copy stream only where it may still be changing the same memory.
+static tn_status follow_copies(cuda_device *d, const char *to, size_t size) {
+    upload_lanes *lanes = d->lanes;
+    bool follows = lanes->mixed || lanes->n_recent == RECENT;
+    for (int i = 0; i < lanes->n_recent && !follows; i++)
+        follows = to < lanes->recent[i].end && lanes->recent[i].begin < to + size;
+    if (follows) {
+        CUDA_TRY(cudaEventRecord(lanes->behind, d->copy_stream));
+        for (int i = 0; i < lanes->n_workers; i++)
+            CUDA_TRY(cudaStreamWaitEvent(lanes->workers[i].stream, lanes->behind, 0));
+        lanes->n_recent = 0;
+        lanes->mixed = false;
+    }
+    lanes->recent[lanes->n_recent++] = {to, to + size};
+    return TN_OK;
+}
+static tn_status send_parcel(cuda_device *d, char *to, const char *from, size_t size) {
+    upload_lanes *lanes = d->lanes;
+    TN_TRY(make_workers(lanes));
+    TN_TRY(follow_copies(d, to, size));
+    pthread_mutex_lock(&lanes->job_lock);
+    lanes->to = to;
+    lanes->from = from;
+    lanes->size = size;
+    lanes->next = 0;
+    lanes->error = 0;
+    lanes->busy = (unsigned)lanes->n_workers - 1;
+    lanes->jobs++;
+    pthread_cond_broadcast(&lanes->work);
+    pthread_mutex_unlock(&lanes->job_lock);
+    send_pieces(lanes, &lanes->workers[0]);
+    pthread_mutex_lock(&lanes->job_lock);
+    while (lanes->busy) pthread_cond_wait(&lanes->end, &lanes->job_lock);
+    pthread_mutex_unlock(&lanes->job_lock);
+    for (int i = 0; i < lanes->n_workers; i++)
+        if (lanes->workers[i].took) CUDA_TRY(cudaStreamWaitEvent(d->copy_stream, lanes->workers[i].done, 0));
+    return cuda_check((cudaError_t)lanes->error.load(), "uploading");
+}
+
+// ---- All
+// -----------------------------------------------------------------------------------------------------------------
+
 tn_status upload(cuda_device *d, char *to, const char *from, size_t size) {
-    CUDA_TRY(cudaSetDevice(d->ordinal));
     pthread_mutex_lock(&lock);
-    tn_status status = make_lanes(d);
-    if (status == TN_OK) status = size <= LETTER ? send_letter(d, to, from, size) : send_pieces(d, to, from, size);
+    tn_status status = TN_OK;
+    if (!d->lanes || size > NOTE) status = cuda_check(cudaSetDevice(d->ordinal), "cudaSetDevice");
+    if (status == TN_OK) status = make_lanes(d);
+    if (status == TN_OK && size <= NOTE) {
+        status = leave_note(d, to, from, size);
+    } else if (status == TN_OK) {
+        status = order_copies(d);
+        if (status == TN_OK)
+            status = size <= LETTER ? send_letter(d, to, from, size) : send_parcel(d, to, from, size);
+        d->lanes->copies++;
+    }
     d->writes++;
     pthread_mutex_unlock(&lock);
     return status;
 }
+tn_status upload_before(cuda_device *d) {
+    pthread_mutex_lock(&lock);
+    tn_status status = d->lanes ? order_copies(d) : TN_OK;
+    if (d->lanes) d->lanes->mixed = true;
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+void upload_after(cuda_device *d) {
+    pthread_mutex_lock(&lock);
+    if (d->lanes) d->lanes->copies++;
+    d->writes++;
+    pthread_mutex_unlock(&lock);
+}
 
-tn_status upload_wait(cuda_device *d, cudaStream_t stream) {
+tn_status upload_wait(cuda_device *d, cudaStream_t stream, unsigned *seen) {
     pthread_mutex_lock(&lock);
     tn_status status = TN_OK;
-    if (d->lanes) {
-        status = cuda_check(cudaEventRecord(d->lanes->behind, d->copy_stream), "cudaEventRecord");
+    upload_lanes *lanes = d->lanes;
+    if (lanes) status = follow_carrier(lanes, stream);
+    if (lanes && *seen != lanes->copies) {
+        if (status == TN_OK) status = cuda_check(cudaEventRecord(lanes->behind, d->copy_stream), "cudaEventRecord");
         if (status == TN_OK)
-            status = cuda_check(cudaStreamWaitEvent(stream, d->lanes->behind, 0), "cudaStreamWaitEvent");
+            status = cuda_check(cudaStreamWaitEvent(stream, lanes->behind, 0), "cudaStreamWaitEvent");
+        if (status == TN_OK) *seen = lanes->copies;
     }
+    if (lanes && status == TN_OK) status = deliver(lanes, stream);
     pthread_mutex_unlock(&lock);
     return status;
 }
