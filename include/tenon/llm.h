@@ -149,6 +149,7 @@ typedef struct tn_batch {
     const int32_t *positions; /* NULL: after the last position of each sequence */
     const int32_t *seqs;      /* NULL: sequence 0 */
     const bool *outputs;      /* rows whose logits (or embeddings) are wanted; NULL: the last of each sequence */
+    bool best; /* of those rows only the most likely token is wanted: logits stay on the device (tn_session_best) */
 } tn_batch;
 
 /* TN_E_FULL when the cache has no room: remove or shift something and try again; nothing was changed.
@@ -158,6 +159,9 @@ TN_API tn_status tn_session_decode(tn_session *session, const tn_batch *batch) T
 TN_API int32_t tn_session_output_count(const tn_session *session); /* of the last decode */
 /* Row i of the outputs of the last decode (negative: from the end). Valid until the next; NULL if there is none. */
 TN_API float *tn_session_logits(tn_session *session, int32_t i);
+/* The most likely token of row i, the first of equals; -1 if there is no such row. Quickest after a batch with
+ * `best`, which has no logits. */
+TN_API tn_token tn_session_best(const tn_session *session, int32_t i);
 /* Embeddings, of a session made for them. Without pooling output i is that of the i-th wanted token (outputs NULL:
  * every token). With pooling there is one per sequence, in the order in which the sequences first occur in the batch;
  * it covers the tokens of this decode. An encoder reads a sequence as a whole: its tokens stand together in the

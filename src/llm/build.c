@@ -370,14 +370,21 @@ tn_status tn__build_graph(const tn_session *s, tn__shape shape, tn__graph_set *s
     }
     const tn__weights *w = &b.m->w;
     if (w->out_norm || b.arch->bare_norms) x = norm(&b, x, w->out_norm, w->out_norm_b);
-    if (shape.kind == TN__GRAPH_LOGITS) x = head(&b, x);
+    if (shape.kind == TN__GRAPH_LOGITS || shape.kind == TN__GRAPH_BEST) x = head(&b, x);
     if (shape.kind == TN__GRAPH_RANK) x = classify(&b, x);
-    static const char *const names[] = {
-        [TN__GRAPH_LOGITS] = "logits", [TN__GRAPH_HIDDEN] = "hidden", [TN__GRAPH_RANK] = "scores"};
+    if (shape.kind == TN__GRAPH_BEST) {
+        set->sums = tn_name(a, tn_output(tn_sum_rows(a, x)), "sums");
+        x = tn_argmax(a, x);
+    }
+    static const char *const names[] = {[TN__GRAPH_LOGITS] = "logits",
+                                        [TN__GRAPH_BEST] = "best",
+                                        [TN__GRAPH_HIDDEN] = "hidden",
+                                        [TN__GRAPH_RANK] = "scores"};
     set->result = tn_name(a, tn_output(x), "%s", names[shape.kind]);
     TN_TRY(tn_arena_status(a));
     TN_TRY(b.status);
     set->graph = b.graph;
+    if (set->sums) TN_TRY(tn_graph_add(set->graph, set->sums));
     return tn_graph_add(set->graph, set->result);
 }
 

@@ -86,6 +86,68 @@ static tn_status check_finite(const tn_session *s, const float *x, size_t n) {
         tn_gguf_path(s->model->file));
 }
 
+/* The results of a run: queued behind it where the device can, then waited for. */
+static tn_status fetch(tn_session *s, const tn_tensor *result, void *to, size_t size) {
+    tn_buffer_type *type = tn_buffer_get_type(result->buffer);
+    for (size_t i = 0; i < s->n_devices && s->pinned_logits; i++) {
+        tn_backend *backend = tn_sched_backend(s->sched, i);
+        if (type != tn_device_buffer_type(tn_backend_device(backend))) continue;
+        return tn_backend_get_async(backend, result, to, 0, size);
+    }
+    TN_TRY(tn_sched_synchronize(s->sched));
+    return tn_tensor_get_at(result, to, 0, size);
+}
+static tn_status fetch_best(tn_session *s, const tn__graph_set *set, int32_t kept, bool in_order) {
+    tn_token *best = s->best + s->n_results;
+    float *sums = (float *)(void *)(s->best + s->params.n_outputs) + s->n_results;
+    s->n_results += kept;
+    s->results = NULL;
+    if (kept && in_order) {
+        TN_TRY(fetch(s, set->result, best, (size_t)kept * sizeof *best));
+        TN_TRY(fetch(s, set->sums, sums, (size_t)kept * sizeof *sums));
+    }
+    TN_TRY(tn_sched_synchronize(s->sched));
+    for (int32_t i = 0; i < kept && !in_order; i++) {
+        const size_t at = (size_t)s->out_rows[i] * sizeof *best;
+        TN_TRY(tn_tensor_get_at(set->result, best + i, at, sizeof *best));
+        TN_TRY(tn_tensor_get_at(set->sums, sums + i, at, sizeof *sums));
+    }
+    return check_finite(s, sums, (size_t)kept);
+}
+
+/* After a micro-batch was started: waits for it and takes its results, `kept` rows. */
+static tn_status take_results(tn_session *s, const tn_batch *b, const tn__graph_set *set, int32_t begin, int32_t n,
+                              int32_t kept) {
+    bool in_order = set->out_rows || kept == n;
+    if (set->sums) return fetch_best(s, set, kept, in_order);
+    size_t row = (size_t)s->model->h.n_vocab;
+    float *to = s->logits + (size_t)s->n_results * row;
+    bool on_host = tn_buffer_type_is_host(tn_buffer_get_type(set->result->buffer));
+    if (kept && in_order && !on_host && !s->params.embeddings) {
+        TN_TRY(fetch(s, set->result, to, (size_t)kept * row * sizeof(float)));
+        TN_TRY(tn_sched_synchronize(s->sched));
+        s->n_results += kept;
+        return check_finite(s, to, (size_t)kept * row);
+    }
+    TN_TRY(tn_sched_synchronize(s->sched));
+    if (s->params.embeddings) return tn__pool_take(s, set, begin, n, kept);
+    s->n_results += kept;
+    /* All results in the host's memory, one row after the other: they need not be moved. */
+    if (n == b->n_tokens && in_order && on_host) {
+        s->results = set->result->data;
+        return check_finite(s, s->results, (size_t)kept * row);
+    }
+    if (kept && in_order) {
+        TN_TRY(tn_tensor_get_at(set->result, to, 0, (size_t)kept * row * sizeof(float)));
+        return check_finite(s, to, (size_t)kept * row);
+    }
+    /* Nearly all rows were wanted: the graph gave all of them, in the tokens' order. */
+    for (int32_t i = 0; i < kept; i++)
+        TN_TRY(tn_tensor_get_at(set->result, to + (size_t)i * row, (size_t)s->out_rows[i] * row * sizeof(float),
+                                row * sizeof(float)));
+    return check_finite(s, to, (size_t)kept * row);
+}
+
 static tn_status run_ubatch(tn_session *s, const tn_batch *b, int32_t begin, int32_t n) {
     int32_t padded = tn__round_tokens(n, s->params.n_ubatch), n_out = 0;
     for (int32_t i = 0; i < n; i++)
@@ -106,7 +168,9 @@ static tn_status run_ubatch(tn_session *s, const tn_batch *b, int32_t begin, int
         for (int g = 0; !real && g < TN__CACHE_GROUPS; g++) s->rows[g][i] = -1;
     }
     tn__graph_set *set;
-    TN_TRY(tn__graph_for(s, (tn__shape){tn__session_kind(s), padded, outputs}, &set));
+    tn__graph_kind kind = tn__session_kind(s);
+    if (kind == TN__GRAPH_LOGITS && b->best) kind = TN__GRAPH_BEST;
+    TN_TRY(tn__graph_for(s, (tn__shape){kind, padded, outputs}, &set));
     TN_TRY(tn_sched_alloc(s->sched, set->graph));
     TN_TRY(tn_tensor_set(set->tokens, s->tokens));
     TN_TRY(tn_tensor_set(set->q_pos, s->q_pos));
@@ -120,26 +184,14 @@ static tn_status run_ubatch(tn_session *s, const tn_batch *b, int32_t begin, int
         TN_TRY(tn_tensor_set(set->rows[g], s->rows[g]));
         TN_TRY(tn_tensor_set(set->range[g], range));
     }
-    TN_TRY(tn_sched_run(s->sched, set->graph));
-    if (s->params.embeddings) return tn__pool_take(s, set, begin, n, kept);
-    size_t row = (size_t)s->model->h.n_vocab;
-    float *to = s->logits + (size_t)s->n_results * row;
-    s->n_results += kept;
-    /* All results in the host's memory, one row after the other: they need not be moved. */
-    if (n == b->n_tokens && (set->out_rows || kept == n) &&
-        tn_buffer_type_is_host(tn_buffer_get_type(set->result->buffer))) {
-        s->results = set->result->data;
-        return check_finite(s, s->results, (size_t)kept * row);
-    }
-    if (kept && (set->out_rows || kept == n)) {
-        TN_TRY(tn_tensor_get_at(set->result, to, 0, (size_t)kept * row * sizeof(float)));
-        return check_finite(s, to, (size_t)kept * row);
-    }
-    /* Nearly all rows were wanted: the graph gave all of them, in the tokens' order. */
-    for (int32_t i = 0; i < kept; i++)
-        TN_TRY(tn_tensor_get_at(set->result, to + (size_t)i * row, (size_t)s->out_rows[i] * row * sizeof(float),
-                                row * sizeof(float)));
-    return check_finite(s, to, (size_t)kept * row);
+    tn_status status = tn_sched_run_async(s->sched, set->graph);
+    if (status == TN_OK) status = take_results(s, b, set, begin, n, kept);
+    if (status == TN_OK) return TN_OK;
+    /* Whatever was queued ends before the caller hears of it. */
+    char text[512] = "";
+    strncpy(text, tn_error(), sizeof text - 1);
+    (void)tn_sched_synchronize(s->sched);
+    return tn_fail(status, "%s", text);
 }
 
 /* The end of the micro-batch that begins here. An encoder's sequences are not cut. */
@@ -230,10 +282,22 @@ int32_t tn_session_output_count(const tn_session *s) { return s->n_results; }
 float *tn_session_logits(tn_session *s, int32_t i) {
     if (!s || s->params.embeddings) return NULL;
     if (i < 0) i += s->n_results;
-    return i >= 0 && i < s->n_results ? s->results + (size_t)i * (size_t)s->model->h.n_vocab : NULL;
+    return i >= 0 && i < s->n_results && s->results ? s->results + (size_t)i * (size_t)s->model->h.n_vocab : NULL;
+}
+tn_token tn_session_best(const tn_session *s, int32_t i) {
+    if (!s || s->params.embeddings) return -1;
+    if (i < 0) i += s->n_results;
+    if (i < 0 || i >= s->n_results) return -1;
+    if (!s->results) return s->best[i];
+    const float *row = s->results + (size_t)i * (size_t)s->model->h.n_vocab;
+    tn_token best = 0;
+    for (tn_token t = 1; t < s->model->h.n_vocab; t++)
+        if (row[t] > row[best]) best = t;
+    return best;
 }
 /* Before another graph computes where the results lie. */
 void tn__keep_results(tn_session *s) {
+    if (!s->results) return;
     if (s->n_results && s->results != s->logits)
         memcpy(s->logits, s->results, (size_t)s->n_results * (size_t)s->model->h.n_vocab * sizeof(float));
     s->results = s->logits;

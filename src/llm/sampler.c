@@ -290,6 +290,18 @@ static bool applies_in_this_mode(const tn_sampler *s, tn_sampler_kind kind, bool
     return !greedy && (s->params.mirostat == 0 || kind == TN_SAMPLER_TEMPERATURE);
 }
 
+bool tn_sampler_is_greedy(const tn_sampler *s) {
+    if (!s || s->params.temperature >= TN__TEMPERATURE_MIN || s->params.n_logit_bias || s->grammar) return false;
+    const tn_sampler_params *p = &s->params;
+    for (size_t i = 0; i < p->n_chain; i++) {
+        if (p->chain[i] == TN_SAMPLER_PENALTIES && p->penalty_window > 0 &&
+            (p->repeat_penalty != 1 || p->frequency_penalty != 0 || p->presence_penalty != 0))
+            return false;
+        if (p->chain[i] == TN_SAMPLER_DRY && p->dry_multiplier != 0) return false;
+    }
+    return true;
+}
+
 tn_status tn_sampler_sample(tn_sampler *s, const float *logits, size_t n_vocab, tn_token *out) {
     if (!s || !logits || !out) return tn_fail(TN_E_INVALID, "tn_sampler_sample: NULL argument");
     if (n_vocab != s->n_vocab)

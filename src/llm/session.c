@@ -118,10 +118,10 @@ static tn_status make_staging(tn_session *s) {
         if (!s->rows[g]) return TN_E_NOMEM;
     }
     if (s->params.embeddings) TN_TRY(tn__pool_new(s));
-    size_t count;
-    if (!tn__mul_size((size_t)s->params.n_outputs, (size_t)s->model->h.n_vocab, &count))
+    size_t count, rows = (size_t)s->params.n_outputs;
+    if (!tn__mul_size(rows, (size_t)s->model->h.n_vocab + 2, &count))
         return tn_fail(TN_E_OVERFLOW, "the logits' size overflows");
-    if (s->params.embeddings) count = 1;
+    if (s->params.embeddings) count = 2 * rows;
     /* Memory that the first device can write to directly, where it offers such. */
     tn_buffer_type *pinned = tn_device_host_buffer_type(tn_backend_device(tn_sched_backend(s->sched, 0)));
     if (pinned) {
@@ -131,6 +131,7 @@ static tn_status make_staging(tn_session *s) {
     } else {
         s->logits = tn_calloc(count, sizeof *s->logits);
     }
+    if (s->logits) s->best = (tn_token *)(void *)(s->logits + count - 2 * rows);
     return s->tokens && s->positions && s->prompt_seqs && s->score_wanted && s->padded_positions && s->seqs &&
                    s->wanted && s->q_scale && s->q_pos && s->out_rows && s->logits
                ? TN_OK
@@ -238,16 +239,17 @@ tn_status tn__session_plan(tn_session *s) {
     TN_TRY(tn__kv_new(&kp, &s->kv));
     stand_in_all(s);
     int32_t decode = tn__round_tokens(TN__MIN(s->params.n_seqs, s->params.n_ubatch), s->params.n_ubatch);
-    tn__shape shapes[2 + 2 * TN__CACHE_GROUPS] = {
+    tn__shape shapes[TN__COUNT(s->reserved)] = {
         {tn__session_kind(s), s->params.n_ubatch, tn__rows_out(s, s->params.n_ubatch)},
         {tn__session_kind(s), decode, tn__rows_out(s, decode)}};
     size_t n_shapes = 2;
+    if (!s->params.embeddings) shapes[n_shapes++] = (tn__shape){TN__GRAPH_BEST, decode, tn__rows_out(s, decode)};
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         if (!s->kv.groups[g].n) continue;
         shapes[n_shapes++] = (tn__shape){TN__GRAPH_SHIFT, TN__MOVE_CELLS, g};
         shapes[n_shapes++] = (tn__shape){TN__GRAPH_MOVE, TN__MOVE_CELLS, g};
     }
-    tn_graph *graphs[2 + 2 * TN__CACHE_GROUPS];
+    tn_graph *graphs[TN__COUNT(s->reserved)];
     s->n_reserved = 0;
     for (size_t i = 0; i < n_shapes; i++) {
         tn__graph_set *set;

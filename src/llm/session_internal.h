@@ -67,6 +67,7 @@ void tn__kv_range(const tn__kv *kv, int group, int32_t range[2]);
 
 typedef enum tn__graph_kind {
     TN__GRAPH_LOGITS, /* tokens → logits of the wanted rows */
+    TN__GRAPH_BEST,   /* tokens → the most likely tokens of the wanted rows */
     TN__GRAPH_HIDDEN, /* tokens → normalised hidden states of the wanted rows */
     TN__GRAPH_RANK,   /* tokens → the classifier's scores of the wanted rows */
     TN__GRAPH_SHIFT,  /* cells of a cache group → the same cells, K rotated on; n_outputs is the group */
@@ -88,6 +89,7 @@ typedef struct tn__graph_set {
     tn_tensor *tokens, *positions, *q_pos, *q_scale, *out_rows; /* inputs; NULL where not used */
     tn_tensor *rows[TN__CACHE_GROUPS], *range[TN__CACHE_GROUPS];
     tn_tensor *result;
+    tn_tensor *sums; /* TN__GRAPH_BEST: of the rows' logits: finite if those are */
 } tn__graph_set;
 
 /* Bytes a session needs on one device. */
@@ -118,7 +120,7 @@ struct tn_session {
     int32_t pack_rows;        /* …when so many rows are multiplied at once */
     tn__device_plan *planned; /* per device */
     bool fits;
-    tn__graph_set *reserved[2 + 2 * TN__CACHE_GROUPS]; /* prefill, decode, then shift and move per group */
+    tn__graph_set *reserved[3 + 2 * TN__CACHE_GROUPS]; /* prefill, decode, best, then shift and move per group */
     size_t n_reserved;
     tn__kv kv;
     tn__graph_set **sets;
@@ -133,7 +135,8 @@ struct tn_session {
     bool *score_wanted;
     /* Results of the last decode. */
     float *logits;
-    float *results;           /* of the last decode: `logits`, or where the graph left them */
+    float *results;           /* of the last decode: `logits`, or where the graph left them; NULL: only `best` */
+    tn_token *best;           /* behind the logits: a token a row, then the rows' sums */
     tn_buffer *pinned_logits; /* what they lie in, or NULL: the heap */
     int32_t n_results;
     tn__pool pool;

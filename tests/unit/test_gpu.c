@@ -88,8 +88,15 @@ static double model_error(const char *name, int32_t layers, bool one_by_one, tn_
     for (int32_t i = 0; i < g.n_tokens; i += step) {
         assert_ok(
             tn_session_decode(session, &(tn_batch){.n_tokens = step, .tokens = g.tokens + i, .outputs = outputs}));
+        tn_token best = tn_session_best(session, -1);
         for (int32_t k = 0; k < step; k++)
             nmse_add(&sum, tn_session_logits(session, k), g.logits + (size_t)(i + k) * (size_t)g.n_vocab, g.n_vocab);
+        /* The last token again, without its logits. */
+        int32_t last = i + step - 1;
+        assert_ok(tn_session_seq_remove(session, 0, last, last + 1));
+        assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = g.tokens + last, .best = true}));
+        assert_null(tn_session_logits(session, -1));
+        if (one_by_one) assert_int_equal(tn_session_best(session, -1), best);
     }
     tn_session_free(session);
     tn_model_close(model);

@@ -503,6 +503,42 @@ static void stories_agree_with_the_reference(void **state) {
     golden_free(&g);
 }
 
+static tn_token highest(const float *row, int32_t n) {
+    tn_token best = 0;
+    for (int32_t i = 1; i < n; i++)
+        if (row[i] > row[best]) best = i;
+    return best;
+}
+/* What is most likely, with and without the logits; nearly all rows of a batch, the last one, one token alone. */
+static void best(fixture *f) {
+    int32_t n = f->g.n_tokens;
+    tn_token wanted[64];
+    bool outputs[64];
+    decode(f, 0, 0, n, 0, true);
+    for (int32_t i = 0; i < n; i++) {
+        wanted[i] = highest(tn_session_logits(f->session, i), f->g.n_vocab);
+        assert_int_equal(tn_session_best(f->session, i), wanted[i]);
+        outputs[i] = i != 1;
+    }
+    tn_session_clear(f->session);
+    tn_batch most = {.n_tokens = n, .tokens = f->g.tokens, .outputs = outputs, .best = true};
+    assert_ok(tn_session_decode(f->session, &most));
+    assert_int_equal(tn_session_output_count(f->session), n - 1);
+    for (int32_t i = 0; i < n - 1; i++) assert_int_equal(tn_session_best(f->session, i), wanted[i ? i + 1 : 0]);
+    assert_int_equal(tn_session_best(f->session, n - 1), -1);
+    assert_null(tn_session_logits(f->session, 0));
+    tn_session_clear(f->session);
+    assert_ok(tn_session_decode(f->session, &(tn_batch){.n_tokens = n - 1, .tokens = f->g.tokens, .best = true}));
+    assert_int_equal(tn_session_best(f->session, -1), wanted[n - 2]);
+    assert_ok(tn_session_decode(f->session, &(tn_batch){.n_tokens = 1, .tokens = f->g.tokens + n - 1, .best = true}));
+    assert_int_equal(tn_session_best(f->session, -1), wanted[n - 1]);
+}
+static void the_best_token_needs_no_logits(void **state) {
+    (void)state;
+    tn_session_params p = params();
+    for_every_model_within(LIMIT, "best", best, &p);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_at_once),
@@ -523,6 +559,7 @@ int main(void) {
         cmocka_unit_test(decoding_allocates_nothing),
         cmocka_unit_test(the_cells_of_a_sequence_stay_together),
         cmocka_unit_test(logits_last_until_the_next_decode),
+        cmocka_unit_test(the_best_token_needs_no_logits),
         cmocka_unit_test(an_aborted_batch_leaves_nothing),
         cmocka_unit_test(a_full_cache_is_a_status),
         cmocka_unit_test(stories_agree_with_the_reference),

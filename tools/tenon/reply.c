@@ -119,7 +119,10 @@ static tn_status decode(struct dialog *d, const tn_token *ids, size_t count) {
         if (status != TN_OK) break;
         d->cached.count -= n;
         uint64_t begin = tn_time_ns();
-        status = tn_session_decode(d->session, &(tn_batch){.n_tokens = (int32_t)n, .tokens = ids + done});
+        /* A greedy reply needs only the best token of each step. */
+        bool best = count == 1 && d->sampler && tn_sampler_is_greedy(d->sampler);
+        status =
+            tn_session_decode(d->session, &(tn_batch){.n_tokens = (int32_t)n, .tokens = ids + done, .best = best});
         ns = tn_time_ns() - begin;
         if (status == TN_OK) d->cached.count += n;
         progress_update(&progress, done + n);
@@ -246,7 +249,10 @@ static tn_status make_room(struct dialog *d, size_t *n_prompt) {
 
 static tn_status next_token(struct dialog *d, tn_token *token) {
     const float *logits = tn_session_logits(d->session, -1);
-    TN_TRY(tn_sampler_sample(d->sampler, logits, (size_t)tn_model_get_info(d->model).n_vocab, token));
+    if (logits)
+        TN_TRY(tn_sampler_sample(d->sampler, logits, (size_t)tn_model_get_info(d->model).n_vocab, token));
+    else
+        *token = tn_session_best(d->session, -1);
     return tn_sampler_accept(d->sampler, *token);
 }
 

@@ -72,6 +72,7 @@ size_t node_scratch(const cuda_device *device, const tn_tensor *t) {
     case TN_OP_MUL_MAT: return mul_mat_scratch(device, t);
     case TN_OP_MUL_MAT_ID: return mul_mat_id_scratch(device, t);
     case TN_OP_ATTENTION: return attention_scratch(device, t);
+    case TN_OP_ARGMAX: return best_scratch(t);
     default: return 0;
     }
 }

@@ -400,6 +400,70 @@ tn_status launch_row_reduce(const launch &l, const tn_tensor *t) {
     return cuda_check(cudaGetLastError(), tn_op_name(t->op));
 }
 
+// The sum and the first largest of one long row: a share per block, joined by the last.
+enum { BEST_BLOCKS = 64, BEST_THREADS = 512 };
+struct best_share {
+    float sum, best;
+    int at;
+};
+__device__ static best_share join(best_share a, best_share b) {
+    bool other = b.best > a.best || (b.best == a.best && b.at < a.at);
+    return {a.sum + b.sum, other ? b.best : a.best, other ? b.at : a.at};
+}
+__device__ static best_share join_block(best_share mine, best_share *shared) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    auto join_warp = [&](best_share x) {
+        for (int offset = 16; offset; offset >>= 1)
+            x = join(x, {__shfl_xor_sync(0xffffffffu, x.sum, offset), __shfl_xor_sync(0xffffffffu, x.best, offset),
+                         __shfl_xor_sync(0xffffffffu, x.at, offset)});
+        return x;
+    };
+    mine = join_warp(mine);
+    if (lane == 0) shared[warp] = mine;
+    __syncthreads();
+    return join_warp(lane < BEST_THREADS / 32 ? shared[lane] : best_share{0, -INFINITY, 0x7fffffff});
+}
+__global__ static void __launch_bounds__(BEST_THREADS)
+    best_kernel(const float *x, int n, float *sum, int32_t *at, best_share *shares, unsigned *ticket) {
+    __shared__ best_share shared[BEST_THREADS / 32];
+    __shared__ bool last;
+    best_share mine = {0, -INFINITY, 0x7fffffff};
+    for (int i = blockIdx.x * BEST_THREADS + threadIdx.x; i < n; i += BEST_BLOCKS * BEST_THREADS)
+        mine = join(mine, {x[i], x[i], i});
+    mine = join_block(mine, shared);
+    if (threadIdx.x == 0) {
+        shares[blockIdx.x] = mine;
+        __threadfence();
+        last = atomicInc(ticket, BEST_BLOCKS - 1) == BEST_BLOCKS - 1;
+    }
+    __syncthreads();
+    if (!last) return;
+    __threadfence();
+    const best_share *share = &shares[threadIdx.x];
+    mine = {0, -INFINITY, 0x7fffffff};
+    if (threadIdx.x < BEST_BLOCKS) mine = {__ldcg(&share->sum), __ldcg(&share->best), __ldcg(&share->at)};
+    mine = join_block(mine, shared);
+    if (threadIdx.x == 0) {
+        *sum = mine.sum;
+        *at = mine.at == 0x7fffffff ? 0 : mine.at;
+    }
+}
+size_t best_scratch(const tn_tensor *argmax) {
+    return tn_nrows(argmax->src[0]) == 1 ? BEST_BLOCKS * sizeof(best_share) : 0;
+}
+bool best_serves(const tn_tensor *sum, const tn_tensor *argmax) {
+    const tn_tensor *x = argmax->src[0];
+    return sum->op == TN_OP_SUM_ROWS && argmax->op == TN_OP_ARGMAX && sum->src[0] == x && x->type == TN_F32 &&
+           x->nb[0] == 4 && tn_nrows(x) == 1 && x->ne[0] >= 4096;
+}
+tn_status launch_best(const launch &l, const tn_tensor *sum, const tn_tensor *argmax) {
+    const tn_tensor *x = argmax->src[0];
+    best_kernel<<<BEST_BLOCKS, BEST_THREADS, 0, l.stream>>>((const float *)x->data, (int)x->ne[0], (float *)sum->data,
+                                                            (int32_t *)argmax->data, (best_share *)l.scratch,
+                                                            l.tickets);
+    return cuda_check(cudaGetLastError(), "argmax");
+}
+
 // The k largest of a row, largest first, the lower index first among equals: k rounds of "the best below the last".
 __global__ static void top_k_kernel(const char *x, int32_t *y, shape4 xs, int k) {
     __shared__ float shared[32];
