@@ -119,7 +119,8 @@ struct decode_job {
     float *partial;    // [token][head][split][SIZE + 2]: sums, maximum, sum of weights
     unsigned *tickets; // [token][key/value head]
     // Rotation, when dims > 0.
-    int dims, neox, rotation; // rotation: steps of a chain with the same number turn alike
+    int dims, neox, rotation; // steps of a chain with the same number turn alike…
+    int view;                 // …or see the same cells
     const int32_t *positions;
     const float *factors;
     float freq_scale, ext_factor, attn_factor, corr_low, corr_high;
@@ -133,6 +134,7 @@ struct decode_job {
     bool store;      // the result as floats
     bool early;      // positions, rows and ranges are not computed by this program
     bool wait_first; // in a chain: nothing may be read before the step before has ended
+    float *told;     // in a chain: where the result is told to the next step, or NULL
 };
 
 // Cosine and sine of every pair at this position.

@@ -1,4 +1,12 @@
-// One block per multiprocessor runs all steps; between steps all blocks wait for each other.
+// One block per multiprocessor runs all steps.
+//
+// Results are told, not announced: two neighbouring floats are written at once, and their lowest bits hold the number
+// of the step. Who needs them reads until the number is right, so a step costs one trip to the second cache and back
+// where a barrier costs three. The bits are far below what the products keep of a float. Steps whose results cannot
+// be told this way are waited for at a barrier of all blocks.
+//
+// Who has heard all of a step's results knows that all blocks have ended it, so memory may be told anew two steps
+// later.
 //
 // Weights do not depend on what is computed, so their stream never stops: every warp has a ring of stages in shared
 // memory and refills each stage as soon as it has read it, over the ends of rows, matrices and steps. While the
@@ -24,10 +32,13 @@ enum {
     STAGE = 4608,          // bytes: four rows of q4_0 or q4_K
     SLOTS = 2,             // stages of a warp
     KNOWN = 8,             // steps of which a block has the description
-    VECTORS = 2,           // of four activations that a thread prepares at a time
     LEAST_CELLS = 128,     // of a block in attention
     TURN = 8,              // cells of a warp at a time
+    FIXED_ROOM = 11 << 10, // bytes of shared memory that all chains use
     MOST_GROUPS = 1 << 22, // their number times the blocks is counted in 32 bits
+    TAG_BITS = 5,          // of a float; two floats make a tag
+    TAGS = (1 << 2 * TAG_BITS) - 1,
+    AHEAD = KNOWN - 3, // how far fetching looks: a step, the one before it that slow warps end, and the one to come
 };
 
 // ---- Kinds of weights
@@ -85,27 +96,68 @@ __device__ static inline void wait_for_all(const unsigned *counters, unsigned ar
     __syncthreads();
 }
 
+// The tag of a step: never that of memory that was not told. 0: nothing is told, floats are as they are.
+__device__ static inline unsigned tag_of(unsigned epoch, int step) { return (epoch + (unsigned)step) % TAGS + 1; }
+enum : uint32_t { TAG_MASK = (1 << TAG_BITS) - 1 };
+__device__ static inline float without_tag(float x) { return __uint_as_float(__float_as_uint(x) & ~TAG_MASK); }
+__device__ static inline uint32_t with_tag(float x, unsigned tag) {
+    uint32_t bits = x == x ? __float_as_uint(x) + TAG_MASK / 2 + 1 : 0x7fc00000u; // rounded; NaN stays NaN
+    return (bits & ~TAG_MASK) | tag;
+}
+// Two floats, at an even place.
+__device__ static inline void tell(float *to, float a, float b, unsigned tag) {
+    uint64_t both = with_tag(a, tag & TAG_MASK) | (uint64_t)with_tag(b, tag >> TAG_BITS) << 32;
+    asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(both) : "memory");
+}
+struct heard { // four floats that perhaps are not yet there
+    uint64_t a, b;
+};
+__device__ static inline heard listen(const float *from) {
+    heard h;
+    asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];" : "=l"(h.a), "=l"(h.b) : "l"(from) : "memory");
+    return h;
+}
+__device__ static inline bool is_told(heard h, unsigned tag) {
+    const uint64_t wanted = (tag & TAG_MASK) | (uint64_t)(tag >> TAG_BITS) << 32,
+                   bits = TAG_MASK | (uint64_t)TAG_MASK << 32;
+    return !tag || !(((h.a ^ wanted) | (h.b ^ wanted)) & bits);
+}
+__device__ static inline float4 floats_of(heard h, unsigned tag) {
+    uint32_t mask = tag ? ~TAG_MASK : ~0u;
+    return make_float4(__uint_as_float((uint32_t)h.a & mask), __uint_as_float((uint32_t)(h.a >> 32) & mask),
+                       __uint_as_float((uint32_t)h.b & mask), __uint_as_float((uint32_t)(h.b >> 32) & mask));
+}
+__device__ static inline float4 hear(heard h, const float *from, unsigned tag) {
+    while (!is_told(h, tag)) h = listen(from);
+    return floats_of(h, tag);
+}
+// Eight floats each, by a whole warp, with what was heard before. While something is missing one lane asks for all:
+// everybody listens to the same few lines.
+__device__ static inline void hear_together(heard (&h)[2], const float *from, bool wanted, unsigned tag) {
+    unsigned missing;
+    while ((missing = __ballot_sync(0xffffffffu, wanted && !(is_told(h[0], tag) && is_told(h[1], tag))))) {
+        if ((int)threadIdx.x % 32 == __ffs((int)missing) - 1) {
+            while (!is_told(h[0], tag)) h[0] = listen(from);
+            while (!is_told(h[1], tag)) h[1] = listen(from + 4);
+        }
+        __syncwarp();
+        if (missing >> threadIdx.x % 32 & 1) {
+            h[0] = listen(from);
+            h[1] = listen(from + 4);
+        }
+    }
+}
+
 // ---- The stream of weights
 // -------------------------------------------------------------------------------------------------------
 
 // A warp's share of a product: items `begin` to `end` of the block's, which has `items`; the first is `rest` items
 // into group `group`.
 struct share {
-    int group, rest, begin, end, items;
+    int group, begin, end, items;
+    uint8_t rest, pass, piece, kind; // of the first
 };
 __device__ static inline int passes_of(const chain_product &p) { return p.job.finish == GEMV_GLU ? 2 : 1; }
-__device__ static share share_of(const chain_product &p, int warp) {
-    unsigned first = (unsigned)p.all_groups * blockIdx.x / gridDim.x,
-             last = (unsigned)p.all_groups * (blockIdx.x + 1) / gridDim.x, each = (unsigned)(p.pieces * passes_of(p));
-    share s;
-    s.items = (int)((last - first) * each);
-    s.begin = s.items * warp / WARPS;
-    s.end = s.items * (warp + 1) / WARPS;
-    unsigned groups = (unsigned)s.begin / each;
-    s.group = (int)(first + groups);
-    s.rest = s.begin - (int)(groups * each);
-    return s;
-}
 // Which matrix a group is of in this pass; `group` becomes its number there.
 __device__ static inline int matrix_of(const chain_product &p, int *group, int pass) {
     if (p.job.finish == GEMV_GLU) return pass;
@@ -118,19 +170,36 @@ __device__ static inline int kind_of(const chain_product &p, int group, int pass
     return p.kinds[matrix_of(p, &group, pass)];
 }
 
+__device__ static inline share share_of(const chain_product &p, int warp) {
+    int block = (int)blockIdx.x, first = block * p.least + min(block, p.with_more), each = p.pieces * passes_of(p);
+    share s;
+    s.items = (p.least + (block < p.with_more)) * each;
+    s.begin = s.items * warp / WARPS;
+    s.end = s.items * (warp + 1) / WARPS;
+    int groups = (int)__umulhi((unsigned)s.begin, p.per_item); // begin / each
+    if (each == 1) groups = s.begin;
+    s.group = first + groups;
+    int rest = s.begin - groups * each;
+    s.rest = (uint8_t)rest;
+    s.pass = rest >= p.pieces;
+    s.piece = (uint8_t)(rest - (s.pass ? p.pieces : 0));
+    s.kind = (uint8_t)kind_of(p, s.group, s.pass);
+    return s;
+}
 // What a block knows of the steps that are near.
 struct knowledge {
     chain_step steps[KNOWN];
     share shares[KNOWN][WARPS];
 };
 // Where a warp's fetching stands; the same in all lanes.
-struct stream {
+struct alignas(16) stream {
     int step, items; // items of this step that are not yet fetched
     int group, pass, piece;
     int slot, free, reading; // reading: the stage to be read next
+    unsigned phases;         // of the stages' barriers when they are read next, by bits
     int kind;
     row_group rows;
-    int now, turned; // the step that runs; the rotation that is at hand
+    int now, turned, viewed; // the step that runs; the rotation and the view that are at hand
 };
 
 __device__ static inline void stream_aim(stream &s, const chain_product &p) {
@@ -140,7 +209,8 @@ __device__ static inline void stream_aim(stream &s, const chain_product &p) {
     s.rows = {m.w + row * m.row_bytes, (int)m.row_bytes, m.rows - 1 - row};
 }
 // Fetches while there is room, and items that are known.
-__device__ static inline void stream_fetch(stream &s, const knowledge &known, int last_known, char *ring) {
+__device__ static inline void stream_fetch(stream &s, const knowledge &known, int last_known, char *ring,
+                                           uint64_t *full) {
     while (s.free) {
         const chain_step *step = &known.steps[s.step % KNOWN];
         if (!s.items) {
@@ -152,13 +222,13 @@ __device__ static inline void stream_fetch(stream &s, const knowledge &known, in
             s.items = mine.end - mine.begin;
             if (!s.items) continue;
             s.group = mine.group;
-            s.pass = mine.rest >= step->product.pieces;
-            s.piece = mine.rest - (s.pass ? step->product.pieces : 0);
+            s.pass = mine.pass;
+            s.piece = mine.piece;
             stream_aim(s, step->product);
         }
         const chain_product &p = step->product;
         char *stage = ring + s.slot * STAGE;
-#define COPY(U) U::copy(stage, s.rows, s.piece, p.job.k)
+#define COPY(U) U::copy(stage, s.rows, s.piece, p.job.k, full + s.slot)
         FOR_KIND(s.kind, COPY)
 #undef COPY
         asm volatile("cp.async.commit_group;" ::: "memory");
@@ -177,7 +247,8 @@ __device__ static inline void stream_fetch(stream &s, const knowledge &known, in
     }
 }
 // Until the oldest item that was fetched is there, for all lanes.
-__device__ static inline void stream_wait(const stream &s) {
+__device__ static inline void stream_wait(const stream &s, uint64_t *full) {
+    barrier_wait(full + s.reading, s.phases >> s.reading & 1);
     if (s.free)
         asm volatile("cp.async.wait_group 0;" ::: "memory");
     else
@@ -199,66 +270,99 @@ __device__ static inline activations near_form(int k, char *near) {
     return in;
 }
 
+// The norms' weights are read by all at the worst moment: those of the next norm come while there is time.
+struct weighed {
+    uint64_t there;
+    int step; // whose they are; -1: nobody's
+    uint32_t phase;
+};
+__device__ static inline void next_weight(weighed &norm, const knowledge &known, int step, int last_known, char *to,
+                                          int room) {
+    while (++step <= last_known) {
+        const chain_step &s = known.steps[step % KNOWN];
+        const gemv_job &j = s.product.job;
+        if (s.is_attention || !j.in.weight || 4 * j.k > room) continue;
+        norm.step = step;
+        norm.phase ^= 1;
+        barrier_expect(&norm.there, (uint32_t)(4 * j.k));
+        bulk(to, (const char *)j.in.weight, (uint32_t)(4 * j.k), &norm.there);
+        return;
+    }
+}
 // Brings the result of the step before near. The norm's division is left to who finishes rows, so that nobody waits
 // for the sum; it is in `squares`, a part per warp.
-__device__ static void prepare(const chain_product &p, char *near, float *squares) {
+template <typename M>
+__device__ static inline void prepare(const chain_product &p, unsigned tag, const float *weight, char *near,
+                                      float *squares, M meanwhile) {
     const gemv_job &j = p.job;
     bool floats = p.kinds[0] <= CHAIN_BF16;
-    const float *weight = j.in.weight, *x = j.in.y;
+    const float *x = j.in.y;
     activations in = near_form(j.k, near);
-    float4 v[VECTORS], w[VECTORS];
     float sum = 0;
-    auto load = [&](int base) {
-#pragma unroll
-        for (int i = 0; i < VECTORS; i++) {
-            int at = base + 4 * ((int)threadIdx.x + i * THREADS);
-            v[i] = at < j.k ? __ldcg((const float4 *)(x + at)) : make_float4(0, 0, 0, 0);
-            w[i] = weight && at < j.k ? *(const float4 *)(weight + at) : make_float4(1, 1, 1, 1);
-        }
+    heard h[2], next[2];
+    auto load = [&](int at, heard(&to)[2]) {
+        if (at >= j.k) return;
+        to[0] = listen(x + at);
+        to[1] = listen(x + at + 4);
     };
-    load(0);
+    load(8 * (int)threadIdx.x, next);
+    meanwhile();
+    // A thread has eight values, four lanes a group of 32; whole warps are beyond the end together.
 #pragma unroll 1
-    for (int base = 0; base < j.k; base += 4 * THREADS * VECTORS) {
-        float y[VECTORS][4], most[VECTORS];
+    for (int at = 8 * (int)threadIdx.x; at - 8 * ((int)threadIdx.x % 32) < j.k; at += 8 * THREADS) {
+        bool here = at < j.k;
+        h[0] = next[0], h[1] = next[1];
+        load(at + 8 * THREADS, next); // on its way meanwhile
+        float y[8];
+        hear_together(h, x + at, here, tag);
 #pragma unroll
-        for (int i = 0; i < VECTORS; i++) {
-            sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
-            y[i][0] = v[i].x * w[i].x, y[i][1] = v[i].y * w[i].y, y[i][2] = v[i].z * w[i].z,
-            y[i][3] = v[i].w * w[i].w;
+        for (int i = 0; i < 2; i++) {
+            float4 v = floats_of(h[i], tag);
+            y[4 * i] = v.x, y[4 * i + 1] = v.y, y[4 * i + 2] = v.z, y[4 * i + 3] = v.w;
         }
-        if (base + 4 * THREADS * VECTORS < j.k) load(base + 4 * THREADS * VECTORS); // on its way meanwhile
-        if (floats) {
+        if (weight && here) {
 #pragma unroll
-            for (int i = 0; i < VECTORS; i++) {
-                int at = base + 4 * ((int)threadIdx.x + i * THREADS);
-                if (at < j.k) *(float4 *)(near + 4 * at) = make_float4(y[i][0], y[i][1], y[i][2], y[i][3]);
+            for (int i = 0; i < 2; i++) {
+                float4 w = *(const float4 *)(weight + at + 4 * i);
+                const float by[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    sum += y[4 * i + e] * y[4 * i + e];
+                    y[4 * i + e] *= by[e];
+                }
+            }
+        }
+        if (floats) {
+            if (here) {
+                *(float4 *)(near + 4 * at) = make_float4(y[0], y[1], y[2], y[3]);
+                *(float4 *)(near + 4 * at + 16) = make_float4(y[4], y[5], y[6], y[7]);
             }
             continue;
         }
-        // Eight lanes have a group of 32. Several at a time hide each other's latency.
+        float most = fmaxf(fmaxf(fmaxf(fabsf(y[0]), fabsf(y[1])), fmaxf(fabsf(y[2]), fabsf(y[3]))),
+                           fmaxf(fmaxf(fabsf(y[4]), fabsf(y[5])), fmaxf(fabsf(y[6]), fabsf(y[7]))));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+        float factor = most > 0 ? __fdividef(127, most) : 0;
+        // Added to this the last bits are the rounded number.
+        const float anchor = 12582912;
+        uint32_t q[2];
 #pragma unroll
-        for (int i = 0; i < VECTORS; i++)
-            most[i] = fmaxf(fmaxf(fabsf(y[i][0]), fabsf(y[i][1])), fmaxf(fabsf(y[i][2]), fabsf(y[i][3])));
-#pragma unroll
-        for (int offset = 4; offset; offset >>= 1)
-#pragma unroll
-            for (int i = 0; i < VECTORS; i++) most[i] = fmaxf(most[i], __shfl_xor_sync(0xffffffffu, most[i], offset));
-#pragma unroll
-        for (int i = 0; i < VECTORS; i++) {
-            float factor = most[i] > 0 ? __fdividef(127, most[i]) : 0;
-            int at = base + 4 * ((int)threadIdx.x + i * THREADS);
-            int a = __float2int_rn(y[i][0] * factor), b = __float2int_rn(y[i][1] * factor),
-                c = __float2int_rn(y[i][2] * factor), d = __float2int_rn(y[i][3] * factor);
-            int part = a + b + c + d;
-#pragma unroll
-            for (int offset = 2; offset; offset >>= 1) part += __shfl_xor_sync(0xffffffffu, part, offset);
-            int other = __shfl_xor_sync(0xffffffffu, part, 4);
-            if (at < j.k) {
-                *(char4 *)(near + at) = make_char4((char)a, (char)b, (char)c, (char)d);
-                if (threadIdx.x % 8 == 0) {
-                    in.scale[at / 32] = most[i] / 127;
-                    in.sums[at / 32] = make_short2((short)part, (short)other);
-                }
+        for (int i = 0; i < 2; i++) {
+            uint32_t low = __byte_perm(__float_as_uint(fmaf(y[4 * i], factor, anchor)),
+                                       __float_as_uint(fmaf(y[4 * i + 1], factor, anchor)), 0x0040),
+                     high = __byte_perm(__float_as_uint(fmaf(y[4 * i + 2], factor, anchor)),
+                                        __float_as_uint(fmaf(y[4 * i + 3], factor, anchor)), 0x0040);
+            q[i] = __byte_perm(low, high, 0x5410);
+        }
+        int part = __dp4a((int)q[0], 0x01010101, __dp4a((int)q[1], 0x01010101, 0));
+        part += __shfl_xor_sync(0xffffffffu, part, 1);
+        int other = __shfl_xor_sync(0xffffffffu, part, 2);
+        if (here) {
+            *(uint2 *)(near + at) = make_uint2(q[0], q[1]);
+            if (threadIdx.x % 4 == 0) {
+                in.scale[at / 32] = most / 127;
+                in.sums[at / 32] = make_short2((short)part, (short)other);
             }
         }
     }
@@ -307,47 +411,52 @@ __device__ static inline int row_of(const chain_product &p, int group, int *matr
     return lane % 8 || lane / 8 >= p.rows[m] || row >= p.job.m[m].rows ? -1 : row;
 }
 __device__ static inline float residual_of(const chain_product &p, int group) {
-    int m, row = p.job.finish == GEMV_ADD ? row_of(p, group, &m) : -1;
-    return row < 0 ? 0 : __ldcg(p.job.residual + row);
+    if (p.job.finish != GEMV_ADD) return 0; // otherwise there is one matrix
+    int lane = threadIdx.x % 32, row = group * p.rows[0] + lane / 8;
+    return lane % 8 || lane / 8 >= p.rows[0] || row >= p.job.m[0].rows ? 0 : __ldcg(p.job.residual + row);
 }
 // A group's rows, of the first and second pass. Eight lanes have a row.
 __device__ static __noinline__ void finish_group(const chain_product &p, int group, float first, float second,
-                                                 float residual) {
+                                                 float residual, unsigned tag) {
     const gemv_job &j = p.job;
     int m, row = row_of(p, group, &m);
-    if (row < 0) return;
+    if (p.told_residual) residual = without_tag(residual);
     float value = (j.finish == GEMV_GLU ? gated(j.glu, first, second, j.glu_params) : first) + residual;
+    float after = __shfl_xor_sync(0xffffffffu, value, 8); // the next row's, for every other
+    if (row < 0) return;
+    if (p.told[m] && row % 2 == 0) tell(p.told[m] + row, value, after, tag);
     if (j.m[m].out) j.m[m].out[row] = value;
     if (j.next.y) j.next.y[row] = value;
 }
 
 // `rests`: what a warp has of a group that another warp began, by pass and row.
 __device__ static void multiply(const chain_product &p, const share &mine, char *near, stream &kept,
-                                const knowledge &known, int last_known, char *ring, float (*rests)[2][4],
-                                const float *squares) {
+                                const knowledge &known, int last_known, char *ring, uint64_t *full,
+                                float (*rests)[2][4], const float *squares, unsigned tag) {
     stream s = kept;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = p.job.k, pieces = p.pieces, passes = passes_of(p);
     int group = mine.group, begun_at = mine.begin - mine.rest, item = mine.begin;
-    int pass = mine.rest >= pieces, piece = mine.rest - (pass ? pieces : 0);
+    int pass = mine.pass, piece = mine.piece, kind = mine.kind;
     activations in = near_form(k, near);
     float first = 0, second = 0;
     bool begun = !mine.rest, open = false;
     float residual = item < mine.end ? residual_of(p, group) : 0;
-    int kind = kind_of(p, group, pass);
-    float sum[4] = {}, norm = norm_of(p.job, squares);
+    float sum[4] = {}, norm = -1;
     for (;;) {
-        stream_fetch(s, known, last_known, ring); // at first, and after every item: what it left is free
+        stream_fetch(s, known, last_known, ring, full); // at first, and after every item: what it left is free
         if (item == mine.end) break;
-        stream_wait(s);
+        stream_wait(s, full);
         const char *stage = ring + s.reading * STAGE;
 #define READ(U) read_stage<U>(stage, in, k, piece, sum)
         FOR_KIND(kind, READ)
 #undef READ
+        s.phases ^= 1u << s.reading;
         if (++s.reading == SLOTS) s.reading = 0;
         __syncwarp();
         s.free++;
         item++;
         if (++piece < pieces && item < mine.end) continue;
+        if (norm < 0) norm = norm_of(p.job, squares); // not before the first item, which everybody waits for
         float x = sum_rows(sum) * norm;
         sum[0] = sum[1] = sum[2] = sum[3] = 0;
         if (pass)
@@ -361,7 +470,7 @@ __device__ static void multiply(const chain_product &p, const share &mine, char 
                 rests[warp][0][lane / 8] = first;
                 rests[warp][1][lane / 8] = second;
             } else if (!open) {
-                finish_group(p, group, first, second, residual);
+                finish_group(p, group, first, second, residual, tag);
             }
             if (item == mine.end) continue;
             begun = true;
@@ -383,12 +492,18 @@ __device__ static void multiply(const chain_product &p, const share &mine, char 
             first += rests[w][0][lane / 8];
             second += rests[w][1][lane / 8];
         }
-    finish_group(p, group, first, second, residual);
+    finish_group(p, group, first, second, residual, tag);
 }
 
 // ---- Attention
 // ---------------------------------------------------------------------------------------------------------------
 
+// What a block sees: the same for many attentions.
+struct view {
+    int first, end, new_row; // cells
+    viewer me;
+    unsigned first_cells[WARPS]; // which of a warp's first cells are seen, by bits
+};
 template <int SIZE, int GROUP> struct attention_room { // in the place of activations
     uint4 q[SIZE / 16][32]; // as the tensor cores read it, rounded to f16, and below that what rounding took away
     __half new_k[SIZE], new_v[SIZE];
@@ -400,12 +515,13 @@ template <int SIZE, int GROUP> struct attention_room { // in the place of activa
 };
 
 // Elements i to i + 3 of a rotated row; with a multiple of 8 dimensions they turn alike.
-__device__ static inline void rotate_four(const decode_job &d, const float *row, int i, const float2 *turn,
-                                          float (&out)[4]) {
-    float4 x = __ldcg((const float4 *)(row + i)), y = x;
+__device__ static inline void rotate_four(const decode_job &d, const float *row, int i, unsigned tag,
+                                          const float2 *turn, float (&out)[4]) {
     int half = d.dims / 2;
     bool turns = i < d.dims, second = i >= half;
-    if (turns && d.neox) y = __ldcg((const float4 *)(row + (second ? i - half : i + half)));
+    const float *at = row + i, *other_half = !turns || !d.neox ? at : second ? at - half : at + half;
+    heard h = listen(at), g = listen(other_half);
+    float4 x = hear(h, at, tag), y = hear(g, other_half, tag);
     const float a[4] = {x.x, x.y, x.z, x.w}, b[4] = {y.x, y.y, y.z, y.w};
 #pragma unroll
     for (int e = 0; e < 4; e++) {
@@ -430,23 +546,32 @@ __device__ static inline void add_scores(float (&s)[4], uint4 q, uint32_t k0, ui
 // Old cells do not depend on the step before: a warp's first are on their way before the wait, and if the new one is
 // among them it is put in its place afterwards. After another attention nothing is read before the wait.
 template <int SIZE, int GROUP>
-__device__ static inline void attend(const decode_job &d, char *near, const float2 *turn, const unsigned *counters,
-                                     unsigned arrivals) {
+__device__ static inline void attend(const chain_step &step, char *near, const float2 *turn, view &seen_from,
+                                     bool known_view, const unsigned *counters, unsigned heard_tag, unsigned tag) {
     constexpr int DIMS = SIZE / 32;
     attention_room<SIZE, GROUP> &room = *(attention_room<SIZE, GROUP> *)near;
+    const decode_job &d = step.attention;
     const attention_job &j = d.a;
+    unsigned arrivals = (unsigned)step.arrivals * gridDim.x;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = j.heads / j.kv_heads;
     int kv = (int)blockIdx.x % j.kv_heads, split = (int)blockIdx.x / j.kv_heads;
     if (d.wait_first) wait_for_all(counters, arrivals);
-    int first, end;
-    bounds_of(j, &first, &end);
+    if (!known_view) {
+        if (threadIdx.x == 0) {
+            bounds_of(j, &seen_from.first, &seen_from.end);
+            seen_from.me = viewer_of(j, 0);
+            seen_from.new_row = d.rows ? d.rows[0] : -1;
+        }
+        __syncthreads();
+    }
+    int first = seen_from.first, end = seen_from.end;
     int most = min(d.splits, (int)gridDim.x / j.kv_heads), n = max(end - first, 0);
     int span = max((int)LEAST_CELLS, ((n + most - 1) / most + TURN - 1) / TURN * TURN),
         active = max(1, (n + span - 1) / span);
     if (split >= active) return;
     int begin = first + split * span, stop = min(end, begin + span);
-    viewer me = viewer_of(j, 0);
-    int new_row = d.rows ? d.rows[0] : -1;
+    viewer me = seen_from.me;
+    int new_row = seen_from.new_row;
 
     // Of scores a lane has those of a head with two cells; of v a few dimensions of all cells.
     int head = lane / 4, pair = lane % 4 * 2;
@@ -472,42 +597,55 @@ __device__ static inline void attend(const decode_job &d, char *near, const floa
                 v[c][0] = *(const uint32_t *)from;
             }
         }
-        // Which of the cells are seen: a lane looks at one.
-        int mine = tile + lane % TURN, position = max(0, min(mine, stop - 1));
-        uint32_t word = ~0u;
-        if (j.k_pos) {
-            const int32_t *meta = j.k_pos + (int64_t)position * (1 + j.words);
-            position = meta[0];
-            word = (uint32_t)meta[1 + max(0, me.seq) / 32];
+        // Which of the cells are seen: a lane looks at one. The first cells are the same in all layers.
+        unsigned seen = known_view && !begun ? seen_from.first_cells[warp] : 0;
+        if (!known_view || begun) {
+            int mine = tile + lane % TURN, position = max(0, min(mine, stop - 1));
+            uint32_t word = ~0u;
+            if (j.k_pos) {
+                const int32_t *meta = j.k_pos + (int64_t)position * (1 + j.words);
+                position = meta[0];
+                word = (uint32_t)meta[1 + max(0, me.seq) / 32];
+            }
+            bool visible =
+                mine < stop && !(j.k_pos && (position < 0 || me.seq < 0 || !(word >> (me.seq % 32) & 1))) &&
+                !(j.p.causal && position > me.position) && !(j.p.window && me.position - position >= j.p.window);
+            seen = __ballot_sync(0xffffffffu, visible);
+            if (!begun && lane == 0) seen_from.first_cells[warp] = seen;
         }
-        bool visible = mine < stop && !(j.k_pos && (position < 0 || me.seq < 0 || !(word >> (me.seq % 32) & 1))) &&
-                       !(j.p.causal && position > me.position) &&
-                       !(j.p.window && me.position - position >= j.p.window);
-        unsigned seen = __ballot_sync(0xffffffffu, visible);
 
         if (!begun) {
             begun = true;
-            if (!d.wait_first) wait_for_all(counters, arrivals);
-            for (int i = threadIdx.x; i < SIZE / 16 * 32; i += THREADS) {
+            if (step.waits && !d.wait_first) wait_for_all(counters, arrivals);
+            // Half the warps rotate q, two others the new row of k and take that of v.
+            int i = threadIdx.x;
+            if (i < SIZE / 16 * 32) {
                 int h = i % 32 / 4, dim = 32 * (i / 64) + 8 * (i % 4) + 4 * (i / 32 % 2);
                 float x[4] = {}, rest[4];
-                if (h < group) rotate_four(d, (const float *)(j.q + (int64_t)(kv * group + h) * j.q1), dim, turn, x);
+                if (h < group)
+                    rotate_four(d, (const float *)(j.q + (int64_t)(kv * group + h) * j.q1), dim, heard_tag, turn, x);
 #pragma unroll
                 for (int e = 0; e < 4; e++) rest[e] = x[e] - __half2float(__float2half_rn(x[e]));
                 room.q[i / 32][i % 32] = make_uint4(halves(x[0], x[1]), halves(rest[0], rest[1]), halves(x[2], x[3]),
                                                     halves(rest[2], rest[3]));
-            }
-            if (new_row >= 0 && threadIdx.x < SIZE) {
-                int i = threadIdx.x;
-                __half new_k = __float2half_rn(rotated(d, (const float *)(d.new_k + kv * d.nk1), i, turn)),
-                       new_v = __float2half_rn(((const float *)(d.new_v + kv * d.nv1))[i]);
-                room.new_k[i] = new_k;
-                room.new_v[i] = new_v;
-                // Into the cache by whose share it is in; by the first, should it be in none.
-                if (new_row < first || new_row >= end ? split == 0 : new_row >= begin && new_row < stop) {
-                    ((__half *)(d.cache_k + kv * j.k1 + (int64_t)new_row * j.k2))[i] = new_k;
-                    ((__half *)(d.cache_v + kv * j.v1 + (int64_t)new_row * j.v2))[i] = new_v;
+            } else if (new_row >= 0 && i >= THREADS / 2 && i < THREADS / 2 + 64 && i % 32 < SIZE / 4) {
+                bool is_v = i >= THREADS / 2 + 32;
+                int dim = i % 32 * 4;
+                float x[4];
+                if (is_v) {
+                    const float *at = (const float *)(d.new_v + kv * d.nv1) + dim;
+                    float4 y = hear(listen(at), at, heard_tag);
+                    x[0] = y.x, x[1] = y.y, x[2] = y.z, x[3] = y.w;
+                } else {
+                    rotate_four(d, (const float *)(d.new_k + kv * d.nk1), dim, heard_tag, turn, x);
                 }
+                uint2 row = make_uint2(halves(x[0], x[1]), halves(x[2], x[3]));
+                *(uint2 *)((is_v ? room.new_v : room.new_k) + dim) = row;
+                // Into the cache by whose share it is in; by the first, should it be in none.
+                if (new_row < first || new_row >= end ? split == 0 : new_row >= begin && new_row < stop)
+                    *(uint2 *)((is_v ? d.cache_v + kv * j.v1 + (int64_t)new_row * j.v2
+                                     : d.cache_k + kv * j.k1 + (int64_t)new_row * j.k2) +
+                               2 * dim) = row;
             }
             __syncthreads();
         }
@@ -581,11 +719,14 @@ __device__ static inline void attend(const decode_job &d, char *near, const floa
 #pragma unroll
         for (int e = 0; e < DIMS; e++) room.meet[warp][g][DIMS * lane + e] = acc[g][e];
     __syncthreads();
-    // How much each warp counts: a warp per head, a lane per warp.
+    // How much each warp counts: a warp per head, a lane per warp. Where there is no other block, this is all.
     if (warp < GROUP) {
-        float h = lane < WARPS ? room.high[lane][warp] : -INFINITY, most_of = warp_max(h),
+        float sink = j.sinks && active == 1 && warp < group ? j.sinks[kv * group + warp] : -INFINITY,
+              h = lane < WARPS ? room.high[lane][warp] : -INFINITY, most_of = fmaxf(sink, warp_max(h)),
               keep = h == -INFINITY ? 0 : __expf(h - most_of),
               sum = warp_sum(lane < WARPS ? keep * room.total[lane][warp] : 0);
+        if (sink != -INFINITY) sum += __expf(sink - most_of);
+        if (active == 1) keep *= sum > 0 ? 1 / sum : 0;
         if (lane < WARPS) room.keep[lane][warp] = keep;
         if (lane == 0) {
             room.all_high[warp] = most_of;
@@ -613,35 +754,27 @@ __device__ static inline void attend(const decode_job &d, char *near, const floa
         __syncthreads();
         if (!room.last) return;
         __threadfence();
-    }
-    if (warp < group) {
-        float sink = j.sinks ? j.sinks[kv * group + warp] : -INFINITY, h[2] = {-INFINITY, -INFINITY}, t[2] = {0, 0};
-        if (active == 1) {
-            if (lane == 0) h[0] = room.all_high[warp], t[0] = room.all_total[warp];
-        } else {
+        if (warp < group) {
+            float sink = j.sinks ? j.sinks[kv * group + warp] : -INFINITY, h[2] = {-INFINITY, -INFINITY},
+                  t[2] = {0, 0};
             const float *share = shares + (int64_t)warp * d.splits * (SIZE + 2) + SIZE;
             for (int i = 0; i < 2; i++)
                 if (lane + 32 * i < active) {
                     h[i] = __ldcg(share + (lane + 32 * i) * (SIZE + 2));
                     t[i] = __ldcg(share + (lane + 32 * i) * (SIZE + 2) + 1);
                 }
-        }
-        float most_of = fmaxf(sink, warp_max(fmaxf(h[0], h[1]))), sum = 0, keep[2];
-        for (int i = 0; i < 2; i++) {
-            keep[i] = h[i] == -INFINITY ? 0 : __expf(h[i] - most_of);
-            sum += keep[i] * t[i];
-        }
-        sum = warp_sum(sum);
-        if (j.sinks) sum += __expf(sink - most_of);
-        float inverse = sum > 0 ? 1 / sum : 0;
-        if (active == 1) { // on top of what the warps count
-            float whole = __shfl_sync(0xffffffffu, keep[0], 0) * inverse;
-            if (lane < WARPS) room.keep[lane][warp] *= whole;
-        } else {
+            float most_of = fmaxf(sink, warp_max(fmaxf(h[0], h[1]))), sum = 0, keep[2];
+            for (int i = 0; i < 2; i++) {
+                keep[i] = h[i] == -INFINITY ? 0 : __expf(h[i] - most_of);
+                sum += keep[i] * t[i];
+            }
+            sum = warp_sum(sum);
+            if (j.sinks) sum += __expf(sink - most_of);
+            float inverse = sum > 0 ? 1 / sum : 0;
             for (int i = 0; i < 2; i++) room.keep[lane + 32 * i][warp] = keep[i] * inverse;
         }
+        __syncthreads();
     }
-    __syncthreads();
     for (int i = threadIdx.x; i < group * SIZE; i += THREADS) {
         int g = i / SIZE, head = kv * group + g;
         float value = 0;
@@ -653,6 +786,8 @@ __device__ static inline void attend(const decode_job &d, char *near, const floa
 #pragma unroll 4
             for (int s = 0; s < active; s++) value += room.keep[s][g] * __ldcg(share + s * (SIZE + 2));
         }
+        float after = __shfl_down_sync(0xffffffffu, value, 1);
+        if (d.told && i % 2 == 0) tell(d.told + head * SIZE + i % SIZE, value, after, tag);
         if (d.store) ((float *)(j.out + head * j.o1))[i % SIZE] = value;
         if (d.next.y) d.next.y[head * SIZE + i % SIZE] = value;
     }
@@ -666,22 +801,35 @@ __device__ static inline void attend(const decode_job &d, char *near, const floa
 // All attentions of a chain have heads of one size and at most GROUP for each key/value head.
 template <int SIZE, int GROUP>
 __global__ static void __launch_bounds__(THREADS, 1)
-    chain_kernel(const chain_step *steps, int n, unsigned *counters) {
+    chain_kernel(const chain_step *steps, int n, unsigned *counters, unsigned *epoch, int norm_bytes) {
 #if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) char room[];
     __shared__ __align__(16) knowledge known;
+    __shared__ __align__(8) uint64_t learned[KNOWN], full[WARPS][SLOTS];
+    __shared__ __align__(8) weighed norm;
+    __shared__ view seen_from;
     __shared__ float2 turn[64];
     __shared__ float sums[32], rests[WARPS][2][4];
     __shared__ stream streams[WARPS];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    char *ring = room + warp * SLOTS * STAGE, *near = room + WARPS * SLOTS * STAGE;
+    char *ring = room + warp * SLOTS * STAGE, *weights = room + WARPS * SLOTS * STAGE, *near = weights + norm_bytes;
     static_assert(sizeof(chain_step) % 16 == 0, "steps are copied 16 bytes at a time");
-    auto learn = [&](int step) { // by a warp
-        if (step < n)
-            for (int i = lane; i < (int)(sizeof(chain_step) / 16); i += 32)
-                ((uint4 *)&known.steps[step % KNOWN])[i] = ((const uint4 *)&steps[step])[i];
+    auto learn = [&](int step) { // by one thread; nobody waits
+        if (step >= n) return;
+        barrier_expect(&learned[step % KNOWN], sizeof(chain_step));
+        bulk((char *)&known.steps[step % KNOWN], (const char *)&steps[step], sizeof(chain_step),
+             &learned[step % KNOWN]);
     };
-    if (warp < KNOWN - 1) learn(warp);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < KNOWN; i++) barrier_init(&learned[i]);
+        for (int i = 0; i < WARPS * SLOTS; i++) barrier_init(&full[0][i]);
+        barrier_init(&norm.there);
+        norm.step = -1;
+        norm.phase = 1;
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        for (int i = 0; i <= AHEAD; i++) learn(i);
+    }
+    const unsigned began = *(volatile unsigned *)epoch;
     __syncthreads();
     // What lasts from step to step is in shared memory: in registers it would be in the way, and what does not fit
     // those is lost to the cache with every wait.
@@ -689,58 +837,81 @@ __global__ static void __launch_bounds__(THREADS, 1)
         streams[warp] = {};
         streams[warp].step = -1;
         streams[warp].free = SLOTS;
-        streams[warp].now = 2 - KNOWN;
-        streams[warp].turned = -1;
+        streams[warp].turned = streams[warp].viewed = -1;
     }
     __syncwarp();
+    // What does not depend on the step before: a step's share is computed long before it, its description has come
+    // even earlier.
+    auto look_ahead = [&](int step) {
+        int far = step + AHEAD;
+        if (far < n) {
+            barrier_wait(&learned[far % KNOWN], (uint32_t)(far / KNOWN & 1));
+            if (lane == 0 && !known.steps[far % KNOWN].is_attention)
+                known.shares[far % KNOWN][warp] = share_of(known.steps[far % KNOWN].product, warp);
+        }
+        if (threadIdx.x == THREADS - 1 && step >= 0) {
+            learn(far + 1); // for the next step
+            if (norm.step < step) next_weight(norm, known, step, min(n - 1, far), weights, norm_bytes);
+        }
+        __syncwarp();
+    };
+#pragma unroll 1
+    for (int step = -AHEAD; step < 0; step++) look_ahead(step);
     for (;;) {
         int step = streams[warp].now;
         if (step >= n) break;
-        // What does not depend on the step before: a step's share is computed long before it, its description has
-        // come even earlier.
-        int far = step + KNOWN - 2;
-        if (far < n && !known.steps[far % KNOWN].is_attention && lane == 0)
-            known.shares[far % KNOWN][warp] = share_of(known.steps[far % KNOWN].product, warp);
-        __syncwarp();
-        if (step < 0) {
-            if (lane == 0) streams[warp].now = step + 1;
-            __syncwarp();
-            continue;
-        }
-        if (warp == WARPS - 1) learn(far + 1); // from the next step on
-        int last_known = min(n - 1, far);
+        int last_known = min(n - 1, step + AHEAD);
         const chain_step &now = known.steps[step % KNOWN];
-        unsigned arrivals = (unsigned)step * gridDim.x;
-        if (now.is_attention) {
+        unsigned tag = tag_of(began, step), heard_tag = now.hears < 0 ? 0 : tag_of(began, now.hears);
+        bool is_attention = now.is_attention;
+        if (is_attention) {
             const decode_job &d = now.attention;
             if (d.dims && streams[warp].turned != d.rotation) angles(d, d.positions[0], turn);
-            if (lane == 0) streams[warp].turned = d.rotation;
-            attend<SIZE, GROUP>(d, near, turn, counters, arrivals);
+            bool known_view = streams[warp].viewed == d.view;
+            __syncwarp();
+            if (lane == 0) {
+                streams[warp].turned = d.rotation;
+                streams[warp].viewed = d.view;
+            }
+            attend<SIZE, GROUP>(now, near, turn, seen_from, known_view, counters, heard_tag, tag);
+            look_ahead(step); // while those who have cells are busy, and what they tell is on its way
+            __syncthreads();  // others may still need what lies near
         } else {
-            const gemv_job &j = now.product.job;
-            if (j.in.weight && 32 * (int)threadIdx.x < j.k)
-                asm volatile("prefetch.global.L2 [%0];" ::"l"(j.in.weight + 32 * threadIdx.x));
-            wait_for_all(counters, arrivals);
-            prepare(now.product, near, sums);
+            if (now.waits) wait_for_all(counters, (unsigned)now.arrivals * gridDim.x);
+            bool here = norm.step == step;
+            prepare(now.product, heard_tag, here ? (const float *)weights : now.product.job.in.weight, near, sums,
+                    [&] {
+                        look_ahead(step);
+                        if (here) barrier_wait(&norm.there, norm.phase);
+                    });
             multiply(now.product, known.shares[step % KNOWN][warp], near, streams[warp], known, last_known, ring,
-                     rests, sums);
+                     full[warp], rests, sums, tag);
         }
-        if (step + 1 < n) arrive(counters);
+        if (now.arrives) arrive(counters);
         if (lane == 0) streams[warp].now++;
         __syncwarp();
     }
     // Whoever ends last leaves the counters as they were.
-    if (threadIdx.x == 0 && atomicInc(counters + 32, gridDim.x - 1) == gridDim.x - 1) counters[0] = 0;
+    if (threadIdx.x == 0 && atomicInc(counters + 32, gridDim.x - 1) == gridDim.x - 1) {
+        counters[0] = 0;
+        *epoch = (began + (unsigned)n) % TAGS;
+    }
 #endif
 }
 
 // ---- Collecting and launching
 // --------------------------------------------------------------------------------------------------
 
+enum { PLACES = 3 };
 struct chain {
     chain_step *steps, *sent; // as collected in this run; as the device has them
     chain_step *on_device;
+    unsigned *epoch;       // on the device: steps that ran so far
+    float *places[PLACES]; // what is told: two in turn, and q, k, v; CHAIN_MOST floats each
+    const float *held[2];  // the plain result that a place has, too; or NULL
+    int turn, blocks;
     int n, launched, capacity;
+    int arrivals;    // steps since the last launch that say they are done
     int size, group; // of the attentions since the last launch, or 0
 };
 
@@ -760,12 +931,18 @@ tn_status chain_new(const cuda_device *device, int steps, chain **out) {
     chain *c = (chain *)tn_calloc(1, sizeof *c);
     if (!c) return TN_E_NOMEM;
     c->capacity = steps;
+    c->blocks = device->properties.multiProcessorCount;
     c->steps = (chain_step *)tn_calloc((size_t)steps, sizeof *c->steps);
     c->sent = (chain_step *)tn_calloc((size_t)steps, sizeof *c->sent);
     tn_status status = c->steps && c->sent ? TN_OK : TN_E_NOMEM;
     if (status == TN_OK) status = cuda_check(cudaSetDevice(device->ordinal), "cudaSetDevice");
-    if (status == TN_OK)
-        status = cuda_check(cudaMalloc(&c->on_device, (size_t)steps * sizeof *c->on_device), "allocating steps");
+    const size_t bytes = (size_t)steps * sizeof *c->on_device, place = CHAIN_MOST * sizeof(float),
+                 all = bytes + 128 + PLACES * place;
+    if (status == TN_OK) status = cuda_check(cudaMalloc(&c->on_device, all), "allocating steps");
+    if (status == TN_OK) status = cuda_check(cudaMemset(c->on_device, 0, all), "cudaMemset");
+    for (size_t i = 0; status == TN_OK && i < PLACES; i++)
+        c->places[i] = (float *)((char *)c->on_device + bytes + 128 + i * place);
+    if (status == TN_OK) c->epoch = (unsigned *)((char *)c->on_device + bytes);
     if (status != TN_OK) {
         chain_free(c);
         return status;
@@ -775,7 +952,7 @@ tn_status chain_new(const cuda_device *device, int steps, chain **out) {
 }
 
 // False where a matrix is of a kind that has no unit or k does not suit it, or where pieces or groups would differ.
-static bool product_of(const gemv_job &j, chain_product *p) {
+static bool product_of(const gemv_job &j, int blocks, chain_product *p) {
     int span = 0;
     p->job = j;
     p->all_groups = 0;
@@ -796,6 +973,9 @@ static bool product_of(const gemv_job &j, chain_product *p) {
             return false;
     }
     p->pieces = (j.k + span - 1) / span;
+    p->per_item = (unsigned)(0xffffffffu / (unsigned)(p->pieces * (j.finish == GEMV_GLU ? 2 : 1)) + 1);
+    p->least = p->all_groups / blocks;
+    p->with_more = p->all_groups % blocks;
     return j.k % 32 == 0 && j.k <= CHAIN_MOST && p->all_groups <= MOST_GROUPS;
 }
 // What few models do to scores or masks is not in a chain: its code would be in everybody's way.
@@ -807,38 +987,152 @@ bool chain_takes_attention(const tn_tensor *t) {
 }
 bool chain_takes_product(const gemv_job &j) {
     chain_product p;
-    return product_of(j, &p);
+    return product_of(j, 1, &p);
 }
 
-void chain_begin(chain *c) { c->n = c->launched = c->size = c->group = 0; }
+// ---- Who tells whom
+
+static void forget(chain *c) {
+    c->size = c->group = c->arrivals = 0;
+    c->held[0] = c->held[1] = NULL;
+}
+void chain_begin(chain *c) {
+    c->n = c->launched = c->turn = 0;
+    forget(c);
+}
+// The step before in this launch, or NULL.
+static chain_step *last_step(chain *c) { return c->n > c->launched ? &c->steps[c->n - 1] : NULL; }
+// Whether every block has results, and all come in pairs.
+static bool can_tell(const chain *c, const chain_product &p) {
+    int rows = 0;
+    for (int i = 0; i < (p.job.finish == GEMV_GLU ? 1 : p.job.n); i++) {
+        if (p.job.m[i].rows % 2) return false;
+        rows += p.job.m[i].rows;
+    }
+    return c->capacity < TAGS && p.all_groups >= c->blocks && rows <= CHAIN_MOST;
+}
+// Has the last step tell its result to one that reads it at `y`: where that is now, or NULL.
+static const float *have_it_told(chain *c, const float *y) {
+    chain_step *from = last_step(c);
+    if (!from || !y) return NULL;
+    bool is_attention = from->is_attention;
+    gemv_next &next = is_attention ? from->attention.next : from->product.job.next;
+    if (next.y != y || (is_attention ? c->capacity >= TAGS : !can_tell(c, from->product))) return NULL;
+    next.y = NULL;
+    c->turn ^= 1;
+    (is_attention ? from->attention.told : from->product.told[0]) = c->places[c->turn];
+    c->held[c->turn] = is_attention ? NULL : from->product.job.m[0].out;
+    return c->places[c->turn];
+}
+// All steps so far must have ended before this one.
+static void wait_for_steps(chain *c, chain_step *s) {
+    chain_step *from = last_step(c);
+    if (!from || s->waits) return;
+    from->arrives = true;
+    s->waits = true;
+    s->arrivals = ++c->arrivals;
+}
+// Whether a step of this launch leaves its result there.
+static bool is_result(const chain *c, const float *at) {
+    for (int i = c->launched; i < c->n; i++) {
+        const chain_step &s = c->steps[i];
+        const decode_job &d = s.attention;
+        const float *out = s.is_attention ? (const float *)d.a.out : NULL;
+        if (s.is_attention && at >= out && at < out + d.a.heads * d.a.head_v) return true;
+        for (int m = 0; !s.is_attention && m < s.product.job.n; m++) {
+            out = s.product.job.m[m].out;
+            if (out && at >= out && at < out + s.product.job.m[m].rows) return true;
+        }
+    }
+    return false;
+}
 void chain_add_product(chain *c, const gemv_job &job) {
-    chain_step &s = c->steps[c->n++];
-    s.is_attention = false;
-    product_of(job, &s.product);
+    chain_step &s = c->steps[c->n];
+    memset((void *)&s, 0, sizeof s);
+    product_of(job, c->blocks, &s.product);
+    gemv_job &j = s.product.job;
+    s.hears = -1;
+    const float *told = have_it_told(c, j.in.y);
+    if (told) {
+        j.in.y = told;
+        s.hears = c->n - 1 - c->launched;
+    } else {
+        wait_for_steps(c, &s);
+    }
+    if (j.finish == GEMV_ADD) {
+        for (int i = 0; i < 2 && !s.product.told_residual; i++)
+            if (c->held[i] == j.residual) {
+                j.residual = c->places[i];
+                s.product.told_residual = true;
+            }
+        if (!s.product.told_residual && is_result(c, j.residual)) wait_for_steps(c, &s);
+    }
+    c->n++;
 }
 static int group_of(const decode_job &d) {
     int group = d.a.heads / d.a.kv_heads;
     return group <= 2 ? group : group <= 4 ? 4 : 8;
 }
+// Where the last step tells what it leaves at `at`, or NULL.
+static const char *told_at(const chain *c, const chain_product &p, const char *at, int64_t size) {
+    const float *place = c->places[2];
+    for (int i = 0; i < p.job.n; place += p.job.m[i++].rows) {
+        const char *out = (const char *)p.job.m[i].out;
+        if (out && at >= out && at + size <= out + (int64_t)p.job.m[i].rows * 4)
+            return (const char *)place + (at - out);
+    }
+    return NULL;
+}
+// Has the last step tell q and the new rows, if it computed all of them.
+static bool have_rows_told(chain *c, decode_job *d) {
+    chain_step *from = last_step(c);
+    const attention_job &a = d->a;
+    int64_t row = a.head_k * 4;
+    if (!from || from->is_attention || from->product.job.finish != GEMV_STORE || from->product.job.next.y ||
+        !can_tell(c, from->product) || a.q1 != row || d->nk1 != row || d->nv1 != row)
+        return false;
+    chain_product &p = from->product;
+    const char *q = told_at(c, p, a.q, a.heads * row), *k = NULL, *v = NULL;
+    if (d->rows) {
+        k = told_at(c, p, d->new_k, a.kv_heads * row);
+        v = told_at(c, p, d->new_v, a.kv_heads * row);
+    }
+    if (!q || (d->rows && (!k || !v))) return false;
+    d->a.q = q;
+    d->new_k = k;
+    d->new_v = v;
+    float *place = c->places[2];
+    for (int i = 0; i < p.job.n; place += p.job.m[i++].rows) p.told[i] = place;
+    return true;
+}
 tn_status chain_add_attention(chain *c, const launch &l, const decode_job &job) {
-    decode_job d = job;
-    if (c->size && (c->size != d.a.head_k || c->group != group_of(d))) TN_TRY(chain_launch(c, l));
+    if (c->size && (c->size != job.a.head_k || c->group != group_of(job))) TN_TRY(chain_launch(c, l));
+    chain_step *before = last_step(c), &s = c->steps[c->n];
+    memset((void *)&s, 0, sizeof s);
+    s.is_attention = true;
+    s.attention = job;
+    decode_job &d = s.attention;
     c->size = d.a.head_k;
     c->group = group_of(d);
-    d.wait_first = c->n > c->launched && c->steps[c->n - 1].is_attention;
-    // Steps with the same rotation share its table.
-    d.rotation = c->n;
-    for (int i = c->launched; i < c->n; i++) {
+    d.wait_first = before && before->is_attention;
+    s.hears = have_rows_told(c, &d) ? c->n - 1 - c->launched : -1;
+    if (s.hears < 0) wait_for_steps(c, &s);
+    // Steps with the same rotation share its table, and those that see the same cells what they know of them.
+    d.rotation = d.view = c->n;
+    for (int i = c->n - 1; i >= c->launched; i--) {
         const decode_job &o = c->steps[i].attention;
-        if (!c->steps[i].is_attention || o.dims != d.dims || o.positions != d.positions || o.factors != d.factors ||
-            o.freq_scale != d.freq_scale || o.ext_factor != d.ext_factor || o.attn_factor != d.attn_factor ||
-            o.corr_low != d.corr_low || o.corr_high != d.corr_high || o.octave != d.octave)
-            continue;
-        d.rotation = o.rotation;
+        if (!c->steps[i].is_attention) continue;
+        if (o.dims == d.dims && o.positions == d.positions && o.factors == d.factors &&
+            o.freq_scale == d.freq_scale && o.ext_factor == d.ext_factor && o.attn_factor == d.attn_factor &&
+            o.corr_low == d.corr_low && o.corr_high == d.corr_high && o.octave == d.octave)
+            d.rotation = o.rotation;
+        if (o.a.range == d.a.range && o.a.q_pos == d.a.q_pos && o.a.k_pos == d.a.k_pos && o.rows == d.rows &&
+            o.a.cells == d.a.cells && o.a.words == d.a.words && o.a.kv_heads == d.a.kv_heads &&
+            o.splits == d.splits && o.a.p.causal == d.a.p.causal && o.a.p.window == d.a.p.window)
+            d.view = o.view;
         break;
     }
-    c->steps[c->n].is_attention = true;
-    c->steps[c->n++].attention = d;
+    c->n++;
     return TN_OK;
 }
 
@@ -850,7 +1144,7 @@ static size_t room_of(const chain_step &s) {
            (size_t)size * (32 + 4) + 16;
 }
 
-typedef void (*chain_function)(const chain_step *, int, unsigned *);
+typedef void (*chain_function)(const chain_step *, int, unsigned *, unsigned *, int);
 template <int SIZE> static chain_function kernel_for(int group) {
     return group <= 1   ? chain_kernel<SIZE, 1>
            : group == 2 ? chain_kernel<SIZE, 2>
@@ -865,6 +1159,12 @@ tn_status chain_launch(chain *c, const launch &l) {
     for (int i = 0; i < n; i++)
         if (room_of(steps[i]) > near) near = room_of(steps[i]);
     near = (near + 127) & ~(size_t)127;
+    size_t ring = (size_t)SLOTS * WARPS * STAGE, norm = 0;
+    for (int i = 0; i < n; i++)
+        if (!steps[i].is_attention && steps[i].product.job.in.weight && (size_t)steps[i].product.job.k * 4 > norm)
+            norm = (size_t)steps[i].product.job.k * 4;
+    norm = (norm + 127) & ~(size_t)127;
+    if (ring + near + norm + FIXED_ROOM > l.device->properties.sharedMemPerBlockOptin) norm = 0;
     // A captured launch finds the steps of the run before, which had the same addresses.
     if (memcmp(steps, c->sent + c->launched, bytes) != 0) {
         cudaStreamCaptureStatus capturing;
@@ -876,7 +1176,7 @@ tn_status chain_launch(chain *c, const launch &l) {
         CUDA_TRY(cudaStreamSynchronize(l.stream)); // `steps` may change with the next run
     }
     chain_function kernel = c->size == 64 ? kernel_for<64>(c->group) : kernel_for<128>(c->group);
-    size_t shared = (size_t)SLOTS * WARPS * STAGE + near;
+    size_t shared = ring + norm + near;
     CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
     cudaLaunchAttribute attribute;
     attribute.id = cudaLaunchAttributeCooperative;
@@ -888,10 +1188,10 @@ tn_status chain_launch(chain *c, const launch &l) {
     config.stream = l.stream;
     config.attrs = &attribute;
     config.numAttrs = 1;
-    tn_status status = cuda_check(
-        cudaLaunchKernelEx(&config, kernel, (const chain_step *)c->on_device + c->launched, n, l.tickets + N_TICKETS),
-        "a chain");
+    tn_status status = cuda_check(cudaLaunchKernelEx(&config, kernel, (const chain_step *)c->on_device + c->launched,
+                                                     n, l.tickets + N_TICKETS, c->epoch, (int)norm),
+                                  "a chain");
     c->launched = c->n;
-    c->size = c->group = 0;
+    forget(c);
     return status;
 }

@@ -10,9 +10,16 @@ struct chain_product {
     gemv_job job; // its input as floats (in.y), perhaps before the norm (in.weight); leaves floats (next.y)
     int kinds[3], rows[3], groups[3]; // rows of a group; groups of a matrix
     int all_groups, pieces;           // of all matrices; along a row
+    int least, with_more;             // groups of a block; the first blocks have one more
+    unsigned per_item;                // 2³² over the items of a group, rounded up
+    float *told[3];                   // where a matrix's results are told to the next step, or NULL
+    bool told_residual;               // it lies where a step told it
 };
 struct alignas(16) chain_step {
     bool is_attention;
+    bool waits, arrives; // for all blocks before it; says that it is done
+    int arrivals;        // of how many steps it waits for
+    int hears;           // whose results it reads as they are told: a step of this launch, or -1
     union {
         chain_product product;
         decode_job attention;

@@ -36,7 +36,11 @@ struct cuda_device {
 
 // `from` may change when it returns; whatever runs or reads on the device afterwards finds the data.
 tn_status upload(cuda_device *d, char *to, const char *from, size_t size);
-tn_status upload_wait(cuda_device *d, cudaStream_t stream); // that stream, for all uploads so far
+// That stream, for all uploads so far. `seen`: what it has waited for.
+tn_status upload_wait(cuda_device *d, cudaStream_t stream, unsigned *seen);
+// Around whatever else the copy stream does: uploads so far come before it, and others know of it.
+tn_status upload_before(cuda_device *d);
+void upload_after(cuda_device *d);
 
 // ---- A stream of work
 // ----------------------------------------------------------------------------------------------
@@ -46,10 +50,10 @@ struct cuda_stream {
     cuda_device *device;
     cudaStream_t stream;
     cublasLtHandle_t blas;
-    cudaEvent_t copied;      // orders copies between streams
-    unsigned *tickets;       // zeros: who of several blocks is the last counts here and leaves zero behind
-    struct profile *profile; // NULL unless TENON_CUDA_PROFILE is set
-    unsigned seen_writes;    // of the device
+    cudaEvent_t copied;                // orders copies between streams
+    unsigned *tickets;                 // zeros: who of several blocks is the last counts here and leaves zero behind
+    struct profile *profile;           // NULL unless TENON_CUDA_PROFILE is set
+    unsigned seen_writes, seen_copies; // of the device
 };
 enum { N_TICKETS = 16384, N_CHAIN_TICKETS = 64 /* behind them: the counters of chains */ };
 
@@ -101,6 +105,9 @@ tn_status launch_soft_max(const launch &l, const tn_tensor *t);
 tn_status launch_rope(const launch &l, const tn_tensor *t);
 void rope_blend(const tn_rope_params &p, float *low, float *high); // YaRN: the pairs between which it blends
 tn_status launch_row_reduce(const launch &l, const tn_tensor *t);  // sum_rows, mean, argmax
+bool best_serves(const tn_tensor *sum, const tn_tensor *argmax); // both of one long row, in one launch
+size_t best_scratch(const tn_tensor *argmax);
+tn_status launch_best(const launch &l, const tn_tensor *sum, const tn_tensor *argmax);
 tn_status launch_top_k(const launch &l, const tn_tensor *t);
 tn_status launch_mix(const launch &l, const tn_tensor *t);
 size_t mul_mat_scratch(const cuda_device *device, const tn_tensor *t);

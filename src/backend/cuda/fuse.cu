@@ -4,6 +4,7 @@
 //   rope q, rope k, store k, store v, attention  one launch
 //   product → add → norm                         one launch
 //   gate, up → gated activation                  one launch
+//   sum and argmax of the logits                 one launch
 //
 // A node whose only readers take its result in another form is never stored. Which nodes those are follows from the
 // graph (who reads whom) and from addresses (the plan reuses memory as if nodes ran one by one, so what runs later
@@ -223,12 +224,28 @@ static bool is_rows(const tn_tensor *t) {
     return t->type == TN_F32 && t->nb[0] == 4 && t->ne[2] == 1 && t->ne[3] == 1 && t->nb[1] % 4 == 0;
 }
 
+// Whether a group of products leaves this alone: what only stores, or is told, does not go elsewhere.
+static bool survives_group(const fusion *f, const tn_tensor *x, const group &g) {
+    for (int k = 0; k < g.n; k++)
+        if (overlap(f->nodes[g.at[k]], x)) return false;
+    return true;
+}
+
 // A norm that the products after it take unfinished.
 static tn_status run_norm(fusion *f, const launch &l, int i, bool *ran) {
     const tn_tensor *t = f->nodes[i], *x = t->src[0];
     group g;
     *ran = is_plain_norm(t) && feeds_group(f, i, i, &g);
     if (!*ran) return TN_OK;
+    if (is_step(f, g) && g.n > 1 && survives_group(f, x, g) && (uintptr_t)x->data % 16 == 0) {
+        activations form = {};
+        form.y = (const float *)x->data;
+        form.stride = x->ne[0];
+        form.weight = (const float *)t->src[1]->data;
+        form.eps = t->params.norm.eps;
+        leave_pending(f, t, g.family, form);
+        return TN_OK;
+    }
     gemv_next next = {};
     activations form = new_activations(f, g, x->ne[0], x->ne[1], t, &next);
     leave_pending(f, t, g.family, form);
@@ -470,6 +487,17 @@ static tn_status run_attention(fusion *f, const launch &l, int i, bool *ran) {
     return chain_add_attention(f->steps, l, decode_job_of(l, t, e));
 }
 
+// A row's sum, which tells whether it is finite, and its largest.
+static tn_status run_best(fusion *f, const launch &l, int i, bool *ran) {
+    int next = following(f, i);
+    *ran = next < f->n && best_serves(f->nodes[i], f->nodes[next]);
+    if (!*ran) return TN_OK;
+    f->info[next].done = true;
+    f->pending = NULL;
+    TN_TRY(end_chain(f, l));
+    return launch_best(l, f->nodes[i], f->nodes[next]);
+}
+
 // ---- The whole
 // ---------------------------------------------------------------------------------------------------------------------
 
@@ -493,6 +521,7 @@ tn_status fusion_launch(fusion *f, const launch &whole, profile *p) {
         TN_TRY(run_norm(f, l, i, &ran));
         if (!ran) TN_TRY(run_group(f, l, i, &ran));
         if (!ran) TN_TRY(run_attention(f, l, i, &ran));
+        if (!ran) TN_TRY(run_best(f, l, i, &ran));
         if (ran || f->nodes[i]->op != TN_OP_MUL_MAT) *l.narrowed = {NULL, 0};
         if (!ran) {
             f->pending = NULL;

@@ -37,10 +37,22 @@ __device__ static inline void bulk(char *to, const char *from, uint32_t bytes, u
 #endif
 }
 
+// The same for what is read once: it leaves the second cache first.
+__device__ static inline void bulk_once(char *to, const char *from, uint32_t bytes, uint64_t *full) {
+#if __CUDA_ARCH__ >= 900
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
+                 "[%3], %4;" ::"r"(shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(full)), "l"(policy)
+                 : "memory");
+#endif
+}
+
 // 16 bytes to shared memory, on their way until the thread waits for its copies; from compute capability 8 on.
 __device__ static inline void copy16(char *to, const char *from) {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
                  "l"(from)
                  : "memory");
 #endif
@@ -51,16 +63,18 @@ struct row_group {
     int row_bytes, last;
     __device__ const char *row(int i) const { return w + (int64_t)min(i, last) * row_bytes; }
 };
-// Up to 1024 bytes of each of N rows by a warp, to stages `apart` bytes from each other.
+// `bytes` of each of N rows, to stages `apart` bytes from each other. All else that a warp loads at the same time has
+// another way to memory, and does not queue behind them.
 template <int N>
-__device__ static inline void copy_rows(char *stage, const row_group &g, int apart, int offset, int bytes) {
-    int at = 16 * ((int)threadIdx.x % 32);
+__device__ static inline void copy_rows(char *stage, const row_group &g, int apart, int offset, int bytes,
+                                        uint64_t *full) {
+#if __CUDA_ARCH__ >= 900
+    if (threadIdx.x % 32 == 0) {
+        barrier_expect(full, (uint32_t)(N * bytes));
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        const char *from = g.row(i) + offset + at;
-        if (at < bytes) copy16(stage + i * apart + at, from);
-        if (at + 512 < bytes) copy16(stage + i * apart + at + 512, from + 512);
+        for (int i = 0; i < N; i++) bulk_once(stage + i * apart, g.row(i) + offset, (uint32_t)bytes, full);
     }
+#endif
 }
 // Up to 16 · LANES bytes of each of 32/LANES rows.
 template <int LANES>
@@ -114,9 +128,9 @@ struct unit_q4_0_planar {
         bulk(stage, row + 1024 * (int64_t)step, 1024, full);
         bulk(stage + 1024, row + k / 2 + 128 * step, 128, full);
     }
-    __device__ static void copy(char *stage, const row_group &g, int step, int k) {
+    __device__ static void copy(char *stage, const row_group &g, int step, int k, uint64_t *full) {
         int elements = min((int)SPAN, k - step * SPAN);
-        copy_rows<GROUP>(stage, g, ROW, 1024 * step, elements / 2);
+        copy_rows<GROUP>(stage, g, ROW, 1024 * step, elements / 2, full);
         copy_ends<8>(stage + 1024, g, ROW, k / 2 + 128 * step, elements / 16);
     }
     __device__ void take(const char *stage, int lane) {
@@ -155,9 +169,9 @@ struct unit_q8_0_planar {
         bulk(to, row + 1024 * (int64_t)step, 1024, full);
         bulk(to + 1024, row + k + 64 * step, 64, full);
     }
-    __device__ static void copy(char *stage, const row_group &g, int step, int k) {
+    __device__ static void copy(char *stage, const row_group &g, int step, int k, uint64_t *full) {
         int elements = min((int)SPAN, k - step * SPAN);
-        copy_rows<GROUP>(stage, g, ROW, 1024 * step, elements);
+        copy_rows<GROUP>(stage, g, ROW, 1024 * step, elements, full);
         if (threadIdx.x % 32 < 16) copy_ends<4>(stage + 1024, g, ROW, k + 64 * step, elements / 16);
     }
     __device__ void take(const char *from, int lane) {
@@ -195,10 +209,9 @@ struct unit_q4_K {
     __device__ static void fetch(char *stage, const char *row, int step, int, uint64_t *full) {
         bulk(stage, row + ROW * (int64_t)step, ROW, full);
     }
-    __device__ static void copy(char *stage, const row_group &g, int step, int k) {
+    __device__ static void copy(char *stage, const row_group &g, int step, int k, uint64_t *full) {
         int bytes = min((int)SPAN, k - step * SPAN) / 256 * 144;
-        copy_rows<GROUP>(stage, g, ROW, ROW * step, min(1024, bytes));
-        copy_ends<8>(stage + 1024, g, ROW, ROW * step + 1024, bytes - 1024);
+        copy_rows<GROUP>(stage, g, ROW, ROW * step, bytes, full);
     }
     __device__ void take(const char *stage, int lane) { take_from(stage + 144 * (lane / 4), lane % 4); }
     __device__ void take_from(const char *block, int pair) {
@@ -254,10 +267,11 @@ struct unit_q6_K_planar {
         bulk(stage + 1536, row + 192 * blocks + 128 * step, 128, full);
         bulk(stage + 1664, row + 208 * blocks + 16 * step, 16, full);
     }
-    __device__ static void copy(char *stage, const row_group &g, int step, int k) {
+    __device__ static void copy(char *stage, const row_group &g, int step, int k, uint64_t *full) {
         int blocks = k / 256;
-        copy_rows<GROUP>(stage, g, ROW, 1024 * step, 1024);
-        copy_rows<GROUP>(stage + 1024, g, ROW, 128 * blocks + 512 * step, 512);
+        copy_rows<GROUP>(stage, g, ROW, 1024 * step, 1024, full);
+        copy_ends<16>(stage + 1024, g, ROW, 128 * blocks + 512 * step, 256);
+        copy_ends<16>(stage + 1280, g, ROW, 128 * blocks + 512 * step + 256, 256);
         if (threadIdx.x % 32 < 16) copy_ends<8>(stage + 1536, g, ROW, 192 * blocks + 128 * step, 128);
         if (threadIdx.x % 32 < 2) copy_ends<1>(stage + 1664, g, ROW, 208 * blocks + 16 * step, 16);
     }
@@ -316,8 +330,8 @@ template <bool BF16> struct unit_half {
     __device__ static void fetch(char *stage, const char *row, int step, int, uint64_t *full) {
         bulk(stage, row + ROW * (int64_t)step, ROW, full);
     }
-    __device__ static void copy(char *stage, const row_group &g, int step, int k) {
-        copy_rows<GROUP>(stage, g, ROW, ROW * step, 2 * min((int)SPAN, k - step * SPAN));
+    __device__ static void copy(char *stage, const row_group &g, int step, int k, uint64_t *full) {
+        copy_rows<GROUP>(stage, g, ROW, ROW * step, 2 * min((int)SPAN, k - step * SPAN), full);
     }
     __device__ void take(const char *stage, int lane) {
         const uint4 *p = (const uint4 *)stage + lane;
