@@ -9,30 +9,39 @@
  * rounding left of it: three products instead of one, which together keep 16 bits. Caches of f32 are left to the
  * vectors.
  *
- * Keys and values of 64 cells become tiles and serve up to 512 query rows, 16 at a time. While the weights of one
+ * Keys and values of 64 cells become tiles and serve up to 1024 query rows, 16 at a time. While the weights of one
  * group of 16 are computed by the vector units, the tiles do the scores of the next group and then the sums of the
  * last one: the instructions stand mixed, because a tile instruction that waits for a register stops what follows. */
 #include "backend/cpu/kernels/amx/tiles.h"
 
 enum {
-    ATT_TILED_ROWS = 512,
-    TILED_CELLS = 64,                       /* of a block: what a group needs of it stays in the first level cache */
-    TILED_GROUP = 16,                       /* queries of a tile */
-    TILED_VALUES = 512,                     /* bfloat16 in a tile */
-    TILED_FLOATS = 256,                     /* floats in a tile */
-    TILED_DEEP = TILED_CELLS / 32,          /* tiles of weights of a group */
-    TILED_TALL = TILED_CELLS / 16,          /* tiles of scores of a group */
-    TILED_BITS = TILED_GROUP * TILED_CELLS, /* scores of a group */
-    TILED_PARTS = 3,                        /* products of a score that may be large */
-    TILED_SLOTS = TILED_CELLS / 8,          /* between which the tile instructions of a group are spread */
+    ATT_TILED_ROWS = 1024,
+    TILED_CELLS = 64,              /* of a block: what a group needs of it stays in the first level cache */
+    TILED_GROUP = 16,              /* queries of a tile */
+    TILED_VALUES = 512,            /* bfloat16 in a tile */
+    TILED_FLOATS = 256,            /* floats in a tile */
+    TILED_DEEP = TILED_CELLS / 32, /* tiles of weights of a group */
+    TILED_TALL = TILED_CELLS / 16, /* tiles of scores of a group */
+    /* Scores of a group, and half a page: what is read and what is written meanwhile lie apart modulo pages. */
+    TILED_BITS = TILED_GROUP * TILED_CELLS + 512,
+    TILED_PARTS = 3,               /* products of a score that may be large */
+    TILED_SLOTS = TILED_CELLS / 8, /* between which the tile instructions of a group are spread */
 };
 
 static bool att_is_tiled(const tn__attention_job *job) { return job->k_type != TN_F32 && job->v_type != TN_F32; }
 
+/* Rows of a piece when there are so many in all: many share what is made of keys and values, but there should be
+ * enough pieces for all threads, however many those are. */
+static int64_t att_tiled_rows(int64_t rows) {
+    int64_t most = ATT_TILED_ROWS;
+    while (most > 256 && rows / most < 64) most /= 2;
+    return most;
+}
+
 /* One thread's memory; tiles are 1 KiB. */
 typedef struct tiled_memory {
-    uint16_t *q;                  /* [rows/16][steps]: pairs of dimensions × queries */
-    uint16_t *keys;               /* [cells/16][steps]: cells × dimensions */
+    uint16_t *q;                  /* [rows/16][rounded, rest][steps]: pairs of dimensions × queries */
+    uint16_t *keys;               /* [cells/16][rounded, maybe rest][steps]: cells × dimensions */
     uint16_t *values;             /* [cells/32][bands]: dimensions × cells */
     uint16_t *weights;            /* two of [cells/32]: pairs of cells × queries */
     float *scores;                /* two of [cells][16] */
@@ -46,8 +55,8 @@ static tiled_memory tiled_carve(const tn__attention_job *job, float *at, size_t 
     tiled_memory m = {.steps = (job->head_k + 31) / 32, .bands = (job->head_v + 31) / 32 * 2};
     m.larger = m.steps * 32 > m.bands * 16 ? m.steps * 32 : m.bands * 16;
     const size_t steps = (size_t)m.steps, bands = (size_t)m.bands, groups = ATT_TILED_ROWS / TILED_GROUP;
-    const size_t sizes[8] = {groups * TILED_PARTS * steps * TILED_FLOATS,
-                             TILED_TALL * TILED_PARTS * steps * TILED_FLOATS,
+    const size_t sizes[8] = {groups * 2 * steps * TILED_FLOATS,
+                             TILED_TALL * 2 * steps * TILED_FLOATS,
                              TILED_DEEP * bands * TILED_FLOATS,
                              2 * TILED_DEEP * TILED_FLOATS,
                              2 * TILED_BITS,
@@ -113,7 +122,7 @@ static float tiled_queries(const tn__attention_job *job, int64_t kv, int64_t row
     const size_t part = (size_t)m->steps * TILED_VALUES;
     float longest = 0;
     for (int g = 0; g < rows; g += TILED_GROUP) {
-        uint16_t *to = m->q + (size_t)(g / TILED_GROUP) * TILED_PARTS * part;
+        uint16_t *to = m->q + (size_t)(g / TILED_GROUP) * 2 * part;
         vf squares[TILED_GROUP];
         for (int i = 0; i < TILED_GROUP; i++) squares[i] = vf_zero();
         for (int64_t s = 0; s < m->steps; s++, to += TILED_VALUES) {
@@ -136,8 +145,7 @@ static float tiled_queries(const tn__attention_job *job, int64_t kv, int64_t row
             tn__transpose16(rest);
             for (int i = 0; i < 16; i++) {
                 _mm512_store_si512(to + 32 * i, rounded[i]);
-                _mm512_store_si512(to + part + 32 * i, rounded[i]);
-                _mm512_store_si512(to + 2 * part + 32 * i, rest[i]);
+                _mm512_store_si512(to + part + 32 * i, rest[i]);
             }
         }
         const float here = vf_most(vf_sums(squares));
@@ -193,7 +201,7 @@ static bool tiled_keys(const tn__attention_job *job, int64_t kv, int64_t cell, i
     if (!(queries * vf_most(longest) > LARGE * LARGE)) return false;
     const size_t part = (size_t)m->steps * TILED_VALUES;
     for (int c = 0; c < TILED_CELLS; c++) {
-        uint16_t *to = m->keys + (size_t)(c / 16) * TILED_PARTS * part + c % 16 * 32;
+        uint16_t *to = m->keys + (size_t)(c / 16) * 2 * part + c % 16 * 32;
         tiled_floats(job->k_type, k + (size_t)c * job->k_cell, job->k_cell, c < count, job->head_k, 32 * m->steps, m,
                      1);
         for (int64_t s = 0; s < m->steps; s++, to += TILED_VALUES) {
@@ -201,36 +209,38 @@ static bool tiled_keys(const tn__attention_job *job, int64_t kv, int64_t cell, i
             const __m512i rounded = tiled_rounded(low, high);
             _mm512_store_si512(to, rounded);
             _mm512_store_si512(to + part, tiled_rest(low, high, rounded));
-            _mm512_store_si512(to + 2 * part, rounded);
         }
     }
     return true;
 }
 
-/* Values: pairs of neighbouring cells, turned. */
+/* Values: pairs of neighbouring cells, turned. Rows are read from end to end first: they often lie a multiple of 4
+ * KiB apart, and few such lines stay in the cache. */
 static void tiled_values(const tn__attention_job *job, int64_t kv, int64_t cell, int count, tiled_memory *m) {
     const char *v = (const char *)job->v + (size_t)kv * job->v_head + (size_t)cell * job->v_cell;
-    uint16_t *to = m->values;
     for (int c = 0; c < TILED_CELLS; c += 32) {
         const bool halves = job->v_type == TN_F16 && job->head_v % 32 == 0 && c + 32 <= count;
         const char *at = v + (size_t)c * job->v_cell;
         const int left = count > c ? count - c : 0;
+        uint16_t *to = m->values + (size_t)(c / 32) * (size_t)m->bands * TILED_VALUES;
         if (!halves)
             tiled_floats(job->v_type, at, job->v_cell, left < 32 ? left : 32, job->head_v, 16 * m->bands, m, 32);
-        for (int64_t d = 0; d < 16 * m->bands; d += 16, to += TILED_VALUES) {
+        for (int i = 0; i < 16; i++) {
+            const uint16_t *h = (const uint16_t *)(at + (size_t)(2 * i) * job->v_cell),
+                           *next = (const uint16_t *)(at + (size_t)(2 * i + 1) * job->v_cell);
+            const float *f = m->rows + (size_t)(2 * i) * (size_t)m->larger;
+            for (int64_t d = 0; d < m->bands; d++) {
+                const __m512i pairs = halves ? tiled_pairs(vf_load_f16(h + 16 * d), vf_load_f16(next + 16 * d))
+                                             : tiled_pairs(vf_load(f + 16 * d), vf_load(f + m->larger + 16 * d));
+                _mm512_store_si512(to + d * TILED_VALUES + 32 * i, pairs);
+            }
+        }
+        for (int64_t d = 0; d < m->bands; d++, to += TILED_VALUES) {
             __m512i pairs[16];
 #pragma GCC unroll 16
-            for (int i = 0; i < 16; i++) {
-                if (halves) {
-                    const char *pair = at + (size_t)(2 * i) * job->v_cell + 2 * d;
-                    pairs[i] = tiled_pairs(vf_load_f16((const uint16_t *)pair),
-                                           vf_load_f16((const uint16_t *)(pair + job->v_cell)));
-                } else {
-                    const float *pair = m->rows + (size_t)(2 * i) * (size_t)m->larger + d;
-                    pairs[i] = tiled_pairs(vf_load(pair), vf_load(pair + m->larger));
-                }
-            }
+            for (int i = 0; i < 16; i++) pairs[i] = _mm512_load_si512(to + 32 * i);
             tn__transpose16(pairs);
+#pragma GCC unroll 16
             for (int i = 0; i < 16; i++) _mm512_store_si512(to + 32 * i, pairs[i]);
         }
     }
@@ -258,9 +268,9 @@ typedef struct tiled_turn {
     float *sums;
 } tiled_turn;
 
-/* The n-th of TILED_TALL·steps products of scores. */
-TN__VEC void tiled_score(const tiled_memory *m, const tiled_turn *t, int n, const int steps) {
-    if (steps <= 2) { /* queries stay */
+/* The n-th of TILED_TALL·steps·parts products of scores. */
+TN__VEC void tiled_score(const tiled_memory *m, const tiled_turn *t, int n, const int steps, const int parts) {
+    if (steps <= 2 && parts == 1) { /* queries stay */
         const int c = n / steps, s = n % steps;
         const uint16_t *k = m->keys + (size_t)n * TILED_VALUES;
         if (n == 0) {
@@ -278,22 +288,25 @@ TN__VEC void tiled_score(const tiled_memory *m, const tiled_turn *t, int n, cons
         if (s == steps - 1) tile_store(0, t->next + (size_t)c * TILED_FLOATS, 64);
         return;
     }
-    /* Two tiles of scores share queries. */
-    const int pair = n / (2 * steps), s = n % (2 * steps) / 2;
-    const uint16_t *k = m->keys + (size_t)(2 * pair * steps + s) * TILED_VALUES;
+    /* Two tiles of scores share queries. Parts: rounded with rounded, with the keys' rest, the queries' rest with
+     * rounded. */
+    const int all = parts * steps, pair = n / (2 * all), s = n % (2 * all) / 2, part = s / steps;
+    const size_t group = (size_t)((parts > 1 ? 2 : 1) * steps) * TILED_VALUES;
+    const uint16_t *k =
+        m->keys + (size_t)(2 * pair) * group + (size_t)((part == 1 ? steps : 0) + s % steps) * TILED_VALUES;
     if (n % 2 == 0) {
         if (s == 0) {
             tile_zero(0);
             tile_zero(1);
         }
-        tile_load(2, t->q + (size_t)s * TILED_VALUES, 64);
+        tile_load(2, t->q + (size_t)((part == 2 ? steps : 0) + s % steps) * TILED_VALUES, 64);
         tile_load(3, k, 64);
         tile_dot_bf16(0, 3, 2);
         return;
     }
-    tile_load(3, k + (size_t)steps * TILED_VALUES, 64);
+    tile_load(3, k + group, 64);
     tile_dot_bf16(1, 3, 2);
-    if (s < steps - 1) return;
+    if (s < all - 1) return;
     tile_store(0, t->next + (size_t)(2 * pair) * TILED_FLOATS, 64);
     tile_store(1, t->next + (size_t)(2 * pair + 1) * TILED_FLOATS, 64);
 }
@@ -335,8 +348,10 @@ TN__VEC __m512i tiled_weights(vf first, vf second) {
 }
 
 /* full: there is something to do in all three respects. */
-TN__VEC void tiled_turn_of(const tiled_memory *m, tiled_turn *t, const int steps, const int bands, const bool full) {
-    const int products[2] = {full || t->next ? TILED_TALL * steps : 0, full || t->sums ? TILED_DEEP * bands : 0};
+TN__VEC void tiled_turn_of(const tiled_memory *m, tiled_turn *t, const int steps, const int parts, const int bands,
+                           const bool full) {
+    const int products[2] = {full || t->next ? TILED_TALL * parts * steps : 0,
+                             full || t->sums ? TILED_DEEP * bands : 0};
     vf total[2] = {t->total, vf_zero()};
     const vf base = t->base;
     const float *scores = t->scores;
@@ -349,7 +364,7 @@ TN__VEC void tiled_turn_of(const tiled_memory *m, tiled_turn *t, const int steps
             const int until = (slot + 1) * products[phase] / TILED_SLOTS;
             for (int n = slot * products[phase] / TILED_SLOTS; n < until; n++) {
                 if (phase == 0)
-                    tiled_score(m, t, n, steps);
+                    tiled_score(m, t, n, steps, parts);
                 else
                     tiled_sum(m, t, n, bands);
             }
@@ -368,10 +383,10 @@ TN__VEC void tiled_turn_of(const tiled_memory *m, tiled_turn *t, const int steps
     tiles_see_memory();
     t->total = vf_add(total[0], total[1]);
 }
-static void tiled_turn_64(const tiled_memory *m, tiled_turn *t) { tiled_turn_of(m, t, 2, 4, true); }
-static void tiled_turn_128(const tiled_memory *m, tiled_turn *t) { tiled_turn_of(m, t, 4, 8, true); }
+static void tiled_turn_64(const tiled_memory *m, tiled_turn *t) { tiled_turn_of(m, t, 2, 1, 4, true); }
+static void tiled_turn_128(const tiled_memory *m, tiled_turn *t) { tiled_turn_of(m, t, 4, 1, 8, true); }
 static void tiled_turn_any(const tiled_memory *m, tiled_turn *t, bool parts) {
-    tiled_turn_of(m, t, (parts ? TILED_PARTS : 1) * (int)m->steps, (int)m->bands, false);
+    tiled_turn_of(m, t, (int)m->steps, parts ? TILED_PARTS : 1, (int)m->bands, false);
 }
 
 /* ---- A piece -----------------------------------------------------------------------------------------------------
@@ -504,7 +519,7 @@ static void tiled_block(const tn__attention_job *job, const tiled_memory *m, til
         const int group = g / TILED_GROUP, odd = group % 2;
         /* One group's scores, the weights of the one before, the sums of the one before that. */
         const bool scores = g<to, weights = g> from && g<to + TILED_GROUP, add = g> from + TILED_GROUP;
-        t.q = m->q + (size_t)group * TILED_PARTS * (size_t)m->steps * TILED_VALUES;
+        t.q = m->q + (size_t)group * 2 * (size_t)m->steps * TILED_VALUES;
         t.next = scores ? m->scores + odd * TILED_BITS : NULL;
         t.scores = weights ? m->scores + !odd * TILED_BITS : NULL;
         t.weights = m->weights + !odd * TILED_DEEP * TILED_VALUES;

@@ -308,7 +308,7 @@ static void att_piece(const tn__attention_job *job, int64_t kv, int64_t row, int
 #ifdef ATT_TILED
 #include ATT_TILED
 #else
-enum { ATT_TILED_ROWS = ATT_ROWS };
+static int64_t att_tiled_rows(int64_t rows) { return ATT_ROWS; }
 static bool att_is_tiled(const tn__attention_job *job) { return false; }
 static size_t att_tiled_floats(const tn__attention_job *job) { return 0; }
 static void att_tiled_piece(const tn__attention_job *job, int64_t kv, int64_t row, int rows, const att_index *index,

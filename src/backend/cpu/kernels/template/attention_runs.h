@@ -235,7 +235,6 @@ static void att_run_all(const tn__attention_job *job, int ith, int nth) {
     }
     float *memory = (float *)job->scratch + att_floats(job) * (size_t)ith;
     const bool tiled = att_is_tiled(job);
-    const int64_t most = tiled ? ATT_TILED_ROWS : ATT_ROWS;
     att_memory m = att_carve(job, memory);
     int64_t share = job->heads / job->kv_heads, item = 0, n_short = 0, n, from, to;
     bool few;
@@ -249,7 +248,8 @@ static void att_run_all(const tn__attention_job *job, int ith, int nth) {
         }
         /* One kv head after the other, so that its cells stay in the cache; the longest pieces, later queries, first.
          */
-        int64_t rows = n * share, blocks = (rows + most - 1) / most;
+        const int64_t rows = n * share, most = tiled ? att_tiled_rows(rows * job->kv_heads) : ATT_ROWS,
+                      blocks = (rows + most - 1) / most;
         for (int64_t i = 0; i < blocks * job->kv_heads; i++) {
             if (item++ % nth != ith) continue;
             int64_t kv = i / blocks, block = blocks - 1 - i % blocks;
