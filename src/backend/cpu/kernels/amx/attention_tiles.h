@@ -177,7 +177,7 @@ TN__VEC bool tiled_owns(const tn__attention_job *job, int32_t sequence, int64_t 
  * outweigh the rest. */
 static bool tiled_keys(const tn__attention_job *job, int64_t kv, int64_t cell, int count, float queries,
                        int32_t sequence, tiled_memory *m) {
-    enum { LARGE = 70 }; /* 48 in units of ln 2 */
+    enum { LARGE = 48 }; /* in units of ln 2: weights are between 2^-48 and 2^48 below it */
     const char *k = (const char *)job->k + (size_t)kv * job->k_head + (size_t)cell * job->k_cell;
     const bool halves = job->k_type == TN_F16 && job->head_k % 32 == 0;
     vf squares[TILED_GROUP], longest = vf_zero();
