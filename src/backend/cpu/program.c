@@ -18,7 +18,7 @@ enum {
     CHAIN_SCRATCH = 1 << 20 /* for chains, whose nodes need theirs all at once: the same for any number of rows, so
                                that what the most rows need serves fewer */
 };
-/* A chain can be stopped at its end only, and where steps are long a barrier costs nothing. */
+/* Where steps are long a barrier costs nothing, and threads do not drift apart for long. */
 static const double chain_ns = 5e6;
 
 typedef struct node_info {
@@ -395,8 +395,12 @@ static void run_thread(void *user, int ith, int nth) {
     tn_threadpool *pool = ((const tn__cpu_stream *)p->base.backend->impl)->pool;
     for (uint32_t s = 0; s < p->n_steps;) {
         const step *st = &p->steps[s++];
-        if (!st->serial)
-            for (uint32_t t = 0; t < st->count; t++) run_task(p, &p->tasks[st->first + t], ith, nth);
+        if (!st->serial) /* whoever is asked to stop within a step leaves the rest of it */
+            for (uint32_t t = 0; t < st->count; t++) {
+                if (t > 0 && ith == 0) (void)asked_to_stop(p, s);
+                if (t > 0 && atomic_load_explicit(&p->stop_at, memory_order_relaxed) <= s) break;
+                run_task(p, &p->tasks[st->first + t], ith, nth);
+            }
         else if (ith == 0)
             run_solo(&(solo){p, st, s});
         if (s == p->n_steps) return;
