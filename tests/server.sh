@@ -273,9 +273,9 @@ for turn in 1 2; do
     done
 done
 check "one makes room for the other" 200 '"id":"first"[^}]*"unloaded".*"id":"second"[^}]*"loaded"' "$url/v1/models"
-curl -sN -m 20 "$url/completion" -d '{"model":"second","prompt":"Once","n_predict":300,"ignore_eos":true,"stream":true}' > "$work/long.1" &
+curl -sN -m 20 "$url/completion" -d '{"model":"second","prompt":"Once","n_predict":480,"ignore_eos":true,"stream":true}' > "$work/long.1" &
 busy=$!
-sleep 0.3
+until [ -s "$work/long.1" ] || ! kill -0 $busy 2> /dev/null; do sleep 0.01; done # it writes, and not for long
 post "no room beside a model at work" 503 'first could not be loaded: it needs [0-9]+ MiB' /v1/completions "{$story,\"model\":\"first\",\"max_tokens\":1}"
 kill "$busy"
 [ $failures = 0 ] && echo "server: all well"
