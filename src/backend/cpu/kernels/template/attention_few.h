@@ -68,7 +68,7 @@ TN__VEC void att_dots_two(tn_type type, const char *keys, size_t stride, int cel
     for (int at = 0; at < cells; at += wide) {
         const int left = cells - at;
         vf sum[VL];
-        if (left >= wide) {
+        if (wide == 1 || left >= wide) { /* always with one: said, or compilers warn of sums past the end */
 #pragma GCC unroll 16
             for (int c = 0; c < wide; c++, keys += stride) {
                 const vf a = att_lanes(type, keys, 0, VL), b = att_lanes(type, keys, VL, VL);
