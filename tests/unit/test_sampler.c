@@ -621,10 +621,12 @@ static void greedy_takes_the_first_of_the_highest(void **state) {
     logits[7] = INFINITY;
     assert_ok(tn_sampler_sample(s, logits, 300, &token));
     assert_int_equal(token, 7);
+    assert_true(tn_sampler_is_greedy(s));
     tn_sampler_free(s);
     /* Penalties still count. */
     p.repeat_penalty = 10;
     assert_ok(tn_sampler_new(&p, 300, &s));
+    assert_false(tn_sampler_is_greedy(s));
     logits[7] = 5;
     assert_ok(tn_sampler_accept(s, 7));
     assert_ok(tn_sampler_sample(s, logits, 300, &token));
