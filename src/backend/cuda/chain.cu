@@ -849,10 +849,7 @@ __global__ static void __launch_bounds__(THREADS, 1)
             if (lane == 0 && !known.steps[far % KNOWN].is_attention)
                 known.shares[far % KNOWN][warp] = share_of(known.steps[far % KNOWN].product, warp);
         }
-        if (threadIdx.x == THREADS - 1 && step >= 0) {
-            learn(far + 1); // for the next step
-            if (norm.step < step) next_weight(norm, known, step, min(n - 1, far), weights, norm_bytes);
-        }
+        if (threadIdx.x == THREADS - 1 && step >= 0) learn(far + 1); // for the next step
         __syncwarp();
     };
 #pragma unroll 1
@@ -884,6 +881,8 @@ __global__ static void __launch_bounds__(THREADS, 1)
                         look_ahead(step);
                         if (here) barrier_wait(&norm.there, norm.phase);
                     });
+            if (threadIdx.x == 0 && norm.step <= step) // all have read it
+                next_weight(norm, known, step, last_known, weights, norm_bytes);
             multiply(now.product, known.shares[step % KNOWN][warp], near, streams[warp], known, last_known, ring,
                      full[warp], rests, sums, tag);
         }

@@ -1,6 +1,7 @@
 // The table of ops: what this backend runs, what scratch it needs, who launches it.
 #include "backend/cuda/blocks.cuh"
 #include "backend/cuda/cuda.cuh"
+#include "backend/cuda/gemv.cuh"
 
 static bool is_real(const tn_tensor *t) { return t->type == TN_F32 || t->type == TN_F16 || t->type == TN_BF16; }
 static bool refuse(char *reason, size_t size, const char *text) {
@@ -61,6 +62,9 @@ bool node_supported(const tn_tensor *t, char *reason, size_t size) {
         if (!has_reader(x->type)) return refuse(reason, size, "this weight type is not read on CUDA");
         if (y->type != TN_F32) return refuse(reason, size, "activations must be f32");
         if (x->ne[0] % 8) return refuse(reason, size, "rows must be a multiple of 8 elements");
+        if (t->op == TN_OP_MUL_MAT && t->params.mul_mat.precise && x->type != TN_F32 &&
+            t->ne[1] > GEMV_MAX_COLUMNS) // those are multiplied as f16
+            return refuse(reason, size, "precise products with many columns need f32 weights");
         return true;
     default: return refuse(reason, size, "not written for CUDA");
     }
