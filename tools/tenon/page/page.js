@@ -165,12 +165,8 @@ async function answer() {
   running = new AbortController();
   draw();
   $("status").textContent = "…";
-  let scheduled = false;
-  const redraw = () => {
-    if (scheduled) return;
-    scheduled = true;
-    requestAnimationFrame(() => { scheduled = false; drawLast(); });
-  };
+  let frame = 0;
+  const redraw = () => { frame ||= requestAnimationFrame(() => { frame = 0; drawLast(); }); };
   try {
     const response = await fetch("v1/chat/completions", { method: "POST", headers: headers(), body: JSON.stringify(requestBody()), signal: running.signal });
     if (!response.ok) throw new Error((await response.json()).error?.message || response.statusText);
@@ -187,6 +183,7 @@ async function answer() {
     else { reply.error = error.message; $("status").textContent = "Failed"; }
   }
   running = null;
+  cancelAnimationFrame(frame); // what is drawn after the end belongs to others
   keepConversations();
   draw();
   $("input").focus();
