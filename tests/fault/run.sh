@@ -174,8 +174,9 @@ part_kill() {
         for signal in INT TERM; do
             for delay in 0.005 0.05 0.3 0.8; do
                 rm -rf out/*
+                # Without env the shell would start it deaf to SIGINT, until it has set up its own handler.
                 # shellcheck disable=SC2086
-                "$tenon" ${line//%O/out/file.gguf} > stdout 2> err < /dev/null &
+                env --default-signal=INT "$tenon" ${line//%O/out/file.gguf} > stdout 2> err < /dev/null &
                 local pid=$! waited=0
                 sleep $delay
                 kill -$signal $pid 2> /dev/null
