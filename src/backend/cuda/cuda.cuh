@@ -105,7 +105,7 @@ tn_status launch_soft_max(const launch &l, const tn_tensor *t);
 tn_status launch_rope(const launch &l, const tn_tensor *t);
 void rope_blend(const tn_rope_params &p, float *low, float *high); // YaRN: the pairs between which it blends
 tn_status launch_row_reduce(const launch &l, const tn_tensor *t);  // sum_rows, mean, argmax
-bool best_serves(const tn_tensor *sum, const tn_tensor *argmax); // both of one long row, in one launch
+bool best_serves(const tn_tensor *sum, const tn_tensor *argmax);   // both of one long row, in one launch
 size_t best_scratch(const tn_tensor *argmax);
 tn_status launch_best(const launch &l, const tn_tensor *sum, const tn_tensor *argmax);
 tn_status launch_top_k(const launch &l, const tn_tensor *t);

@@ -1,0 +1,85 @@
+// What the parts of a chain's kernel share: the shape of a block, and how blocks hear of each other.
+#ifndef TN_BACKEND_CUDA_CHAIN_BLOCK_CUH
+#define TN_BACKEND_CUDA_CHAIN_BLOCK_CUH
+
+#include "backend/cuda/cuda.cuh"
+
+enum {
+    WARPS = 16,
+    THREADS = WARPS * 32,
+    TAG_BITS = 5, // of a float; two floats make a tag
+    TAGS = (1 << 2 * TAG_BITS) - 1,
+};
+
+#if __CUDA_ARCH__ >= 900
+// ---- Who waits for whom
+// -------------------------------------------------------------------------------------------------------
+
+// counters[0]: blocks that ended a step, summed over steps. counters[32]: blocks that ended the launch.
+__device__ static inline void arrive(unsigned *counters) { // by all threads
+    __syncthreads();
+    if (threadIdx.x == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counters) : "memory");
+}
+__device__ static inline void wait_for_all(const unsigned *counters, unsigned arrivals) {
+    if (threadIdx.x == 0) {
+        unsigned seen;
+        do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counters) : "memory");
+        while (seen < arrivals);
+    }
+    __syncthreads();
+}
+
+// The tag of a step: never that of memory that was not told. 0: nothing is told, floats are as they are.
+__device__ static inline unsigned tag_of(unsigned epoch, int step) { return (epoch + (unsigned)step) % TAGS + 1; }
+enum : uint32_t { TAG_MASK = (1 << TAG_BITS) - 1 };
+__device__ static inline float without_tag(float x) { return __uint_as_float(__float_as_uint(x) & ~TAG_MASK); }
+__device__ static inline uint32_t with_tag(float x, unsigned tag) {
+    uint32_t bits = x == x ? __float_as_uint(x) + TAG_MASK / 2 + 1 : 0x7fc00000u; // rounded; NaN stays NaN
+    return (bits & ~TAG_MASK) | tag;
+}
+// Two floats, at an even place.
+__device__ static inline void tell(float *to, float a, float b, unsigned tag) {
+    uint64_t both = with_tag(a, tag & TAG_MASK) | (uint64_t)with_tag(b, tag >> TAG_BITS) << 32;
+    asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(both) : "memory");
+}
+struct heard { // four floats that perhaps are not yet there
+    uint64_t a, b;
+};
+__device__ static inline heard listen(const float *from) {
+    heard h;
+    asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];" : "=l"(h.a), "=l"(h.b) : "l"(from) : "memory");
+    return h;
+}
+__device__ static inline bool is_told(heard h, unsigned tag) {
+    const uint64_t wanted = (tag & TAG_MASK) | (uint64_t)(tag >> TAG_BITS) << 32,
+                   bits = TAG_MASK | (uint64_t)TAG_MASK << 32;
+    return !tag || !(((h.a ^ wanted) | (h.b ^ wanted)) & bits);
+}
+__device__ static inline float4 floats_of(heard h, unsigned tag) {
+    uint32_t mask = tag ? ~TAG_MASK : ~0u;
+    return make_float4(__uint_as_float((uint32_t)h.a & mask), __uint_as_float((uint32_t)(h.a >> 32) & mask),
+                       __uint_as_float((uint32_t)h.b & mask), __uint_as_float((uint32_t)(h.b >> 32) & mask));
+}
+__device__ static inline float4 hear(heard h, const float *from, unsigned tag) {
+    while (!is_told(h, tag)) h = listen(from);
+    return floats_of(h, tag);
+}
+// Eight floats each, by a whole warp, with what was heard before. While something is missing one lane asks for all:
+// everybody listens to the same few lines.
+__device__ static inline void hear_together(heard (&h)[2], const float *from, bool wanted, unsigned tag) {
+    unsigned missing;
+    while ((missing = __ballot_sync(0xffffffffu, wanted && !(is_told(h[0], tag) && is_told(h[1], tag))))) {
+        if ((int)threadIdx.x % 32 == __ffs((int)missing) - 1) {
+            while (!is_told(h[0], tag)) h[0] = listen(from);
+            while (!is_told(h[1], tag)) h[1] = listen(from + 4);
+        }
+        __syncwarp();
+        if (missing >> threadIdx.x % 32 & 1) {
+            h[0] = listen(from);
+            h[1] = listen(from + 4);
+        }
+    }
+}
+#endif
+
+#endif
