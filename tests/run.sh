@@ -63,6 +63,7 @@ fi
 check "a full context ends the text" 0 'the context of 32 tokens is full' "$tenon" run -c 32 -n -1 --seed 1
 check "a prompt beyond the context" 1 'the prompt has [0-9]+ tokens and the context room for 8: use -c' "$tenon" run -c 8 -p "$prompt"
 # Ctrl-C ends a text in good order: what was written stays, the closing line comes, the exit code says so.
+: > "$work/out" # or the text of the command before is taken for this one's
 "$tenon" run -c 50000 -n -1 --ignore-eos > "$work/out" 2> "$work/err" &
 for _ in $(seq 100); do [ "$(wc -c < "$work/out")" -gt 60 ] && break; sleep 0.1; done
 kill -INT $!
