@@ -438,6 +438,7 @@ static tn_status step_json(tn_chat_parser *p, bool *more) {
 }
 
 /* The name, up to what ends it. */
+enum { LONGEST_HEAD = 1000 };
 static tn_status step_head(tn_chat_parser *p, bool *more) {
     const tn__chat_syntax *s = &p->syntax;
     bool named = s->kind == TN__CHAT_NAMED;
@@ -454,12 +455,15 @@ static tn_status step_head(tn_chat_parser *p, bool *more) {
             return TN_OK;
         }
     }
-    const char *const named_ends[] = {"{", s->call_end}, *const tagged_ends[] = {s->key_begin, s->call_end};
-    size_t n = find(p, 0, named ? named_ends : tagged_ends, 2, &which);
-    if (which < 0) {
-        *more = p->final || p->pending.length > 1000;
+    const char *const ends[] = {named ? "{" : s->key_begin, s->call_end};
+    size_t n = find(p, 0, ends, 2, &which), longest = 0;
+    for (int i = 0; i < 2; i++)
+        if (ends[i] && strlen(ends[i]) > longest) longest = strlen(ends[i]);
+    if (which < 0) { /* by now an end that begins in time would be here whole */
+        *more = p->final || p->pending.length > LONGEST_HEAD + longest;
         return *more ? give_up(p) : TN_OK;
     }
+    if (n > LONGEST_HEAD) return give_up(p);
     if (!name_in(p, p->pending.data, n, &from, &to)) return give_up(p);
     TN_TRY(begin_call(p, p->pending.data + from, to - from, NULL, 0));
     consume(p, n, false);
