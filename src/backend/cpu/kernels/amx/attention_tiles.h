@@ -26,6 +26,8 @@ enum {
     TILED_BITS = TILED_GROUP * TILED_CELLS + 512,
     TILED_PARTS = 3,               /* products of a score that may be large */
     TILED_SLOTS = TILED_CELLS / 8, /* between which the tile instructions of a group are spread */
+    TILED_LARGE = 48,              /* scores up to here are taken in one part: weights are between 2^-48 and 2^48 */
+    TILED_HIDDEN = -127,           /* a bounded score that stands for a weight of zero */
 };
 
 static bool att_is_tiled(const tn__attention_job *job) { return job->k_type != TN_F32 && job->v_type != TN_F32; }
@@ -113,6 +115,14 @@ static bool tiled_adjusts(const tn__attention_job *job) {
 
 /* The squared length of a row is added up in `squares`. */
 TN__VEC vf tiled_squares(vf squares, vf low, vf high) { return vf_fma(low, low, vf_fma(high, high, squares)); }
+/* The larger ones. Compared as integers: a NaN is larger than any number. */
+TN__VEC vf tiled_longer(vf a, vf b) {
+    return _mm512_castsi512_ps(_mm512_max_epu32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+}
+TN__VEC float tiled_longest(vf a) {
+    const __m128i one = _mm_cvtsi32_si128((int)_mm512_reduce_max_epu32(_mm512_castps_si512(a)));
+    return _mm_cvtss_f32(_mm_castsi128_ps(one));
+}
 
 /* Query rows: 16 of them turned as pairs; rows beyond the last are zero. Returns the largest squared length, in units
  * of ln 2. */
@@ -120,7 +130,7 @@ static float tiled_queries(const tn__attention_job *job, int64_t kv, int64_t row
     const int64_t share = job->heads / job->kv_heads;
     const vf scale = vf_set1(tiled_adjusts(job) ? job->params.scale : job->params.scale * TILED_LOG2_E);
     const size_t part = (size_t)m->steps * TILED_VALUES;
-    float longest = 0;
+    vf longest = vf_zero();
     for (int g = 0; g < rows; g += TILED_GROUP) {
         uint16_t *to = m->q + (size_t)(g / TILED_GROUP) * 2 * part;
         vf squares[TILED_GROUP];
@@ -148,10 +158,9 @@ static float tiled_queries(const tn__attention_job *job, int64_t kv, int64_t row
                 _mm512_store_si512(to + part + 32 * i, rest[i]);
             }
         }
-        const float here = vf_most(vf_sums(squares));
-        longest = here > longest ? here : longest;
+        longest = tiled_longer(longest, vf_sums(squares));
     }
-    return tiled_adjusts(job) ? longest * (TILED_LOG2_E * TILED_LOG2_E) : longest;
+    return tiled_longest(longest) * (tiled_adjusts(job) ? TILED_LOG2_E * TILED_LOG2_E : 1);
 }
 
 /* Up to `all` cells of a cache as floats; what is not there is zero. */
@@ -177,7 +186,6 @@ TN__VEC bool tiled_owns(const tn__attention_job *job, int32_t sequence, int64_t 
  * outweigh the rest. */
 static bool tiled_keys(const tn__attention_job *job, int64_t kv, int64_t cell, int count, float queries,
                        int32_t sequence, tiled_memory *m) {
-    enum { LARGE = 48 }; /* in units of ln 2: weights are between 2^-48 and 2^48 below it */
     const char *k = (const char *)job->k + (size_t)kv * job->k_head + (size_t)cell * job->k_cell;
     const bool halves = job->k_type == TN_F16 && job->head_k % 32 == 0;
     vf squares[TILED_GROUP], longest = vf_zero();
@@ -196,9 +204,9 @@ static bool tiled_keys(const tn__attention_job *job, int64_t kv, int64_t cell, i
             sum = tiled_squares(sum, low, high);
         }
         squares[c % TILED_GROUP] = c < count && tiled_owns(job, sequence, cell + c) ? sum : vf_zero();
-        if (c % TILED_GROUP == TILED_GROUP - 1) longest = vf_max(longest, vf_sums(squares));
+        if (c % TILED_GROUP == TILED_GROUP - 1) longest = tiled_longer(longest, vf_sums(squares));
     }
-    if (!(queries * vf_most(longest) > LARGE * LARGE)) return false;
+    if (queries * tiled_longest(longest) <= TILED_LARGE * TILED_LARGE) return false;
     const size_t part = (size_t)m->steps * TILED_VALUES;
     for (int c = 0; c < TILED_CELLS; c++) {
         uint16_t *to = m->keys + (size_t)(c / 16) * 2 * part + c % 16 * 32;
@@ -261,8 +269,9 @@ typedef struct tiled_turn {
     const uint16_t *q; /* the next group's */
     float *next;       /* its scores */
     const float *scores;
-    vf base;  /* the largest scores, negative */
-    vf total; /* sums of this group's weights are added */
+    bool bounded; /* scores are finite, between -TILED_LARGE and TILED_LARGE or TILED_HIDDEN, and base is zero */
+    vf base;      /* the largest scores, negative */
+    vf total;     /* sums of this group's weights are added */
     uint16_t *weights;
     const uint16_t *last; /* the last group's weights */
     float *sums;
@@ -347,9 +356,41 @@ TN__VEC __m512i tiled_weights(vf first, vf second) {
     return _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(low, 16), high);
 }
 
+/* The same of bounded scores, in half the instructions. A score plus 127, in units of 2^-8, has a power's exponent in
+ * its upper byte and the fraction f in its lower one. Half of that is a bfloat16 with f in the place of 2^f - 1, so
+ * the difference is taken off before, out of a table for 64 values of f. The error is a fifth larger than that of
+ * rounding exact weights, and without bias. */
+static const _Alignas(64) uint8_t tiled_less[64] = {0,  1,  2,  3,  5,  6,  7,  8,  9,  10, 11, 11, 12, 13, 14, 15,
+                                                    15, 16, 17, 17, 18, 18, 19, 19, 20, 20, 20, 21, 21, 21, 21, 21,
+                                                    21, 22, 22, 21, 21, 21, 21, 21, 21, 20, 20, 19, 19, 19, 18, 17,
+                                                    17, 16, 15, 14, 14, 13, 12, 11, 10, 8,  7,  6,  5,  3,  2,  0};
+TN__VEC __m512i tiled_powers(vf first, vf second, __m512i less) {
+    const vf unit = vf_set1(0x1.8p15f + 127); /* the last place of such floats is 2^-8 */
+    const __m512i low = _mm512_castps_si512(vf_add(first, unit)), high = _mm512_castps_si512(vf_add(second, unit)),
+                  both = _mm512_mask_blend_epi16(0xaaaaaaaa, low, _mm512_slli_epi32(high, 16));
+    const __m512i off =
+        _mm512_maskz_permutexvar_epi8(0x5555555555555555, _mm512_srli_epi16(both, 2), less); /* six bits count */
+    return _mm512_srli_epi16(_mm512_sub_epi16(both, off), 1);
+}
+
+/* Weights of two cells, and their sums, in two chains. */
+TN__VEC __m512i tiled_two(const float *scores, vf base, vf total[2], const int odd, const bool bounded) {
+    const vf first = vf_load(scores), second = vf_load(scores + TILED_GROUP);
+    if (bounded) {
+        const __m512i weights = tiled_powers(first, second, _mm512_load_si512(tiled_less));
+        const __m512i ones = _mm512_set1_epi16(0x3f80);
+        total[odd] = _mm512_dpbf16_ps(total[odd], (__m512bh)weights, (__m512bh)ones);
+        return weights;
+    }
+    const vf low = tiled_exp2(vf_add(base, first)), high = tiled_exp2(vf_add(base, second));
+    total[0] = vf_add(total[0], low);
+    total[1] = vf_add(total[1], high);
+    return tiled_weights(low, high);
+}
+
 /* full: there is something to do in all three respects. */
 TN__VEC void tiled_turn_of(const tiled_memory *m, tiled_turn *t, const int steps, const int parts, const int bands,
-                           const bool full) {
+                           const bool full, const bool bounded) {
     const int products[2] = {full || t->next ? TILED_TALL * parts * steps : 0,
                              full || t->sums ? TILED_DEEP * bands : 0};
     vf total[2] = {t->total, vf_zero()};
@@ -372,21 +413,21 @@ TN__VEC void tiled_turn_of(const tiled_memory *m, tiled_turn *t, const int steps
 #pragma GCC unroll 2
             for (int i = 0; i < 2; i++) {
                 const int done = 4 * (phase * TILED_SLOTS + slot) + 2 * i;
-                const vf first = tiled_exp2(vf_add(base, vf_load(scores + done * TILED_GROUP))),
-                         second = tiled_exp2(vf_add(base, vf_load(scores + (done + 1) * TILED_GROUP)));
-                total[0] = vf_add(total[0], first);
-                total[1] = vf_add(total[1], second);
-                _mm512_store_si512(weights + done * TILED_GROUP, tiled_weights(first, second));
+                _mm512_store_si512(weights + done * TILED_GROUP,
+                                   tiled_two(scores + done * TILED_GROUP, base, total, i, bounded));
             }
         }
     }
     tiles_see_memory();
     t->total = vf_add(total[0], total[1]);
 }
-static void tiled_turn_64(const tiled_memory *m, tiled_turn *t) { tiled_turn_of(m, t, 2, 1, 4, true); }
-static void tiled_turn_128(const tiled_memory *m, tiled_turn *t) { tiled_turn_of(m, t, 4, 1, 8, true); }
+static void tiled_turn_64(const tiled_memory *m, tiled_turn *t) { tiled_turn_of(m, t, 2, 1, 4, true, true); }
+static void tiled_turn_128(const tiled_memory *m, tiled_turn *t) { tiled_turn_of(m, t, 4, 1, 8, true, true); }
 static void tiled_turn_any(const tiled_memory *m, tiled_turn *t, bool parts) {
-    tiled_turn_of(m, t, (int)m->steps, parts ? TILED_PARTS : 1, (int)m->bands, false);
+    if (t->bounded)
+        tiled_turn_of(m, t, (int)m->steps, 1, (int)m->bands, false, true);
+    else
+        tiled_turn_of(m, t, (int)m->steps, parts ? TILED_PARTS : 1, (int)m->bands, false, false);
 }
 
 /* ---- A piece -----------------------------------------------------------------------------------------------------
@@ -434,14 +475,14 @@ static tiled_view tiled_view_of(const tiled_rows *p, int g, const att_block *b, 
     return v;
 }
 
-/* What is added to a group's scores beyond the product; cells that are not seen get -infinity. */
+/* What is added to a group's scores beyond the product; cells that are not seen get `hidden`. */
 static void tiled_adjust(const tn__attention_job *job, const tiled_rows *p, int g, const att_block *b, int64_t cell,
-                         int count, bool hide, float *scores) {
+                         int count, bool hide, float hidden, float *scores) {
     const int64_t share = job->heads / job->kv_heads;
     const float cap = job->params.soft_cap;
     const __m512i low = _mm512_loadu_si512(p->low + g), high = _mm512_loadu_si512(p->high + g),
                   position = _mm512_loadu_si512(p->position + g);
-    const vf slope = vf_load(p->slope + g), never = vf_set1(-__builtin_inff());
+    const vf slope = vf_load(p->slope + g), never = vf_set1(hidden);
     for (int c = 0; c < count; c++) {
         float *at = scores + (size_t)c * TILED_GROUP;
         const __m512i here = _mm512_set1_epi32(b->position[c]);
@@ -456,30 +497,31 @@ static void tiled_adjust(const tn__attention_job *job, const tiled_rows *p, int 
                     tn__mask_value(job, p->kv * share + (p->row + g + i) % share, (p->row + g + i) / share, cell + c);
             s = vf_add(s, vf_load(masks));
         }
+        if (tiled_adjusts(job)) s = vf_mul(s, vf_set1(TILED_LOG2_E));
         if (hide) {
             vm seen = _mm512_cmple_epi32_mask(low, here) & _mm512_cmple_epi32_mask(here, high);
             if (!tiled_owns(job, p->sequence, cell + c)) seen = 0;
             s = vf_select(seen, s, never); /* not even a NaN gets through */
         }
-        vf_store(at, tiled_adjusts(job) ? vf_mul(s, vf_set1(TILED_LOG2_E)) : s);
+        vf_store(at, s);
     }
     for (int c = count; c < TILED_CELLS; c++) vf_store(scores + (size_t)c * TILED_GROUP, never);
 }
 
-/* The scores that a group's weights are relative to: the largest, which are only moved where they grew by much.
- * Weights may be as large as 2^7 then, which costs no precision, and sums are seldom multiplied. Where scores are
- * known to be bounded they are relative to nothing. */
-static void tiled_most(const tiled_memory *m, tiled_rows *p, int g, bool bounded, tiled_turn *t) {
+/* Weights of bounded scores are relative to nothing, if those of the blocks before were. */
+static bool tiled_from_zero(tiled_rows *p, int g) {
+    const vf most = vf_load(p->most + g);
+    const vm nothing = _mm512_cmp_ps_mask(most, vf_set1(-__builtin_inff()), _CMP_EQ_OQ),
+             zero = _mm512_cmp_ps_mask(most, vf_zero(), _CMP_EQ_OQ);
+    if ((nothing | zero) != 0xffff) return false;
+    vf_store(p->most + g, vf_zero());
+    return true;
+}
+
+/* The scores that a group's weights are relative to otherwise: the largest, which are only moved where they grew by
+ * much. Weights may be as large as 2^7 then, which costs no precision, and sums are seldom multiplied. */
+static void tiled_most(const tiled_memory *m, tiled_rows *p, int g, tiled_turn *t) {
     vf most = vf_load(p->most + g);
-    t->total = vf_load(p->total + g);
-    if (bounded) {
-        most = vf_select(_mm512_cmp_ps_mask(most, vf_set1(-__builtin_inff()), _CMP_EQ_OQ), vf_zero(), most);
-        if (!vm_any(vm_less(most, vf_zero()))) {
-            vf_store(p->most + g, most);
-            t->base = vf_sub(vf_zero(), most);
-            return;
-        }
-    }
     vf top[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) top[i] = vf_load(t->scores + i * TILED_GROUP);
@@ -529,16 +571,19 @@ static void tiled_block(const tn__attention_job *job, const tiled_memory *m, til
         if (weights) {
             const int one = g - TILED_GROUP;
             view = tiled_view_of(p, one, b, sees);
+            t.bounded = bounded && tiled_from_zero(p, one);
+            t.total = vf_load(p->total + one);
             if (adjust || view.all != 0xffff)
-                tiled_adjust(job, p, one, b, cell, count, view.all != 0xffff, m->scores + !odd * TILED_BITS);
-            tiled_most(m, p, one, bounded, &t);
+                tiled_adjust(job, p, one, b, cell, count, view.all != 0xffff,
+                             t.bounded ? TILED_HIDDEN : -__builtin_inff(), m->scores + !odd * TILED_BITS);
+            if (!t.bounded) tiled_most(m, p, one, &t);
             const int at = (one - from) / TILED_GROUP, all = (to - from + TILED_GROUP - 1) / TILED_GROUP;
             const int64_t first = later * at / all, end = later * (at + 1) / all;
             tiled_fetch(k + TILED_CELLS * job->k_cell, job->k_cell, k_bytes, (int)first, (int)end);
             tiled_fetch(v + TILED_CELLS * job->v_cell, job->v_cell, v_bytes, (int)first, (int)end);
         }
         if (keep && add) memcpy(m->kept, t.sums, sums * sizeof(float));
-        if (parts || !scores || !weights || !add)
+        if (!t.bounded || !scores || !weights || !add)
             tiled_turn_any(m, &t, parts);
         else if (m->steps == 2 && m->bands == 4)
             tiled_turn_64(m, &t);
