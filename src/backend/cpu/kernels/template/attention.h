@@ -20,15 +20,16 @@
 #include <string.h>
 
 enum {
-    ATT_ROWS = 96,     /* a multiple of every TILE_COLS; shares the cost of preparing keys and values */
-    ATT_CELLS = 128,   /* a multiple of every TILE_ROWS */
-    ATT_FEW = 16,      /* up to so many query rows per kv head, cells are split */
-    ATT_SPLIT = 512,   /* cells of one split */
-    ATT_BATCH = 64,    /* cells at a time when there are few queries */
-    ATT_STEP = 16,     /* of which so many of one head before the next head; a multiple of every VL */
-    ATT_STRETCHES = 8, /* blocks at a time whose cells share a sequence's batch */
-    ATT_WORDS = 8,     /* words of sequence bits that block summaries look at */
-    ATT_INDEX = 4096,  /* words of a list that says which blocks hold each sequence */
+    ATT_ROWS = 96,   /* a multiple of every TILE_COLS; shares the cost of preparing keys and values */
+    ATT_CELLS = 128, /* a multiple of every TILE_ROWS */
+    ATT_FEW = 16,    /* up to so many query rows per kv head, cells are split */
+    ATT_SPLIT = 512, /* cells of one split */
+    ATT_BATCH = 64,  /* cells at a time when there are few queries */
+    ATT_STEP = 16,   /* of which so many of one head before the next head; a multiple of every VL */
+    ATT_LIST = 256,  /* cells at a time of a sequence among many, whose list is made of whole blocks */
+    ATT_LIST_ROOM = ATT_LIST + ATT_BATCH,
+    ATT_WORDS = 8,    /* words of sequence bits that block summaries look at */
+    ATT_INDEX = 4096, /* words of a list that says which blocks hold each sequence */
 };
 
 #include "backend/cpu/kernels/template/attention_view.h"
@@ -57,8 +58,9 @@ static size_t att_thread_floats(const tn__attention_job *job) {
 /* Few queries: all of them stay scaled and with their sums while cells stream by. */
 static size_t att_few_floats(const tn__attention_job *job) {
     size_t rows = (size_t)(job->heads * job->tokens), k = (size_t)(job->head_k + VL), v = (size_t)(job->head_v + VL);
-    size_t larger = k > v ? k : v;
-    return (rows * (k + v + 2 + ATT_BATCH) + (size_t)ATT_BATCH * larger + 15) / 16 * 16 + 16;
+    size_t larger = k > v ? k : v, scores = rows * ATT_BATCH, listed = (size_t)ATT_FEW * ATT_LIST_ROOM;
+    scores = scores > listed ? scores : listed;
+    return (rows * (k + v + 2) + scores + ATT_STEP * larger + 15) / 16 * 16 + 16;
 }
 static bool att_is_tiled(const tn__attention_job *job);
 static size_t att_tiled_floats(const tn__attention_job *job);
@@ -178,8 +180,9 @@ static float att_soft_max(float *s, int count, float *most, float *total) {
 }
 
 /* What is added to one row's scores beyond the product. */
-static void att_adjust(const tn__attention_job *job, float *s, int count, att_view view, int sees, const att_block *b,
-                       int64_t cell, int64_t head, int64_t token, float slope, const float *hide) {
+static void att_adjust(const tn__attention_job *job, float *s, int count, att_view view, int sees,
+                       const int32_t *positions, const int32_t *cells, int64_t head, int64_t token, float slope,
+                       const float *hide) {
     float cap = job->params.soft_cap;
     if (cap > 0) {
         vf c = vf_set1(cap), inverse = vf_set1(1 / cap);
@@ -187,10 +190,10 @@ static void att_adjust(const tn__attention_job *job, float *s, int count, att_vi
             vf_store_n(s + i, vf_mul(c, vf_tanh(vf_mul(vf_load_n(s + i, count - i), inverse))), count - i);
     }
     if (slope > 0) {
-        for (int i = 0; i < count; i++) s[i] -= slope * __builtin_fabsf((float)(view.position - b->position[i]));
+        for (int i = 0; i < count; i++) s[i] -= slope * __builtin_fabsf((float)(view.position - positions[i]));
     }
     if (job->mask) {
-        for (int i = 0; i < count; i++) s[i] += tn__mask_value(job, head, token, cell + i);
+        for (int i = 0; i < count; i++) s[i] += tn__mask_value(job, head, token, cells[i]);
     }
     if (sees == SEES_SOME) {
         for (int i = 0; i < count; i++) s[i] += hide[i];
@@ -242,6 +245,7 @@ static void att_piece(const tn__attention_job *job, int64_t kv, int64_t row, int
                       int nth, att_memory *m) {
     int64_t share = job->heads / job->kv_heads, groups = att_groups(job), padded = groups * TILE_ROWS;
     float most[ATT_ROWS], total[ATT_ROWS], hide[ATT_CELLS];
+    int32_t cells[ATT_CELLS];
     const int32_t sequence = tn__query_of(job, row / share).sequence;
     int64_t first, end;
     att_block block;
@@ -261,6 +265,7 @@ static void att_piece(const tn__attention_job *job, int64_t kv, int64_t row, int
     for (int64_t cell = first; (cell = att_index_next(index, sequence, cell)) < end; cell += ATT_CELLS) {
         int count = (int)(end - cell < ATT_CELLS ? end - cell : ATT_CELLS), from = rows, to = 0;
         att_summarise(job, cell, count, &block);
+        for (int i = 0; i < count; i++) cells[i] = (int32_t)(cell + i);
         for (int r = 0; r < rows; r++) { /* the rows that see anything here */
             if (att_sees(job, att_view_of(job, (row + r) / share), &block) == SEES_NONE) continue;
             from = r < from ? r : from;
@@ -286,7 +291,8 @@ static void att_piece(const tn__attention_job *job, int64_t kv, int64_t row, int
                 memset(s, 0, (size_t)count * sizeof(float));
                 continue;
             }
-            att_adjust(job, s, count, view, sees, &block, cell, head, token, tn__alibi_slope(job, head), hide);
+            att_adjust(job, s, count, view, sees, block.position, cells, head, token, tn__alibi_slope(job, head),
+                       hide);
             float shrink = att_soft_max(s, count, &most[r], &total[r]);
             if (shrink != 1) {
                 float *o = m->sums + (size_t)r * (size_t)padded;

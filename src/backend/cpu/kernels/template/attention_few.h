@@ -9,9 +9,9 @@ TN__VEC vf att_lanes(tn_type type, const char *row, int64_t i, int64_t left) {
 }
 /* How far from a row the one lies that the next step reads in its place: the same cell of the next kv head, or the
  * first kv head of the next cells. Reading is asked for that far ahead. */
-static ptrdiff_t att_ahead(int64_t kv, int64_t kv_from, int64_t kv_to, size_t head, size_t cell) {
+static ptrdiff_t att_further(int64_t kv, int64_t kv_from, int64_t kv_to, size_t head, size_t cell, int step) {
     if (kv + 1 < kv_to) return (ptrdiff_t)head;
-    return (ptrdiff_t)(ATT_STEP * cell) - (ptrdiff_t)((size_t)(kv - kv_from) * head);
+    return (ptrdiff_t)((size_t)step * cell) - (ptrdiff_t)((size_t)(kv - kv_from) * head);
 }
 /* Asks for `cells` rows that are read soon. Into the second cache: what the first can ask for at a time is far less
  * than memory delivers. The address may lie outside of what is there: nothing is read from it. */
@@ -20,171 +20,146 @@ static void att_fetch(uintptr_t rows, size_t stride, int cells, size_t bytes) {
         for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch((const void *)(rows + at), 0, 2);
 }
 
-/* Scores of `rows` queries with VL/rows cells: VL sums over the head, put together at the end. `few`: there are fewer
- * cells than that; the first stands in for those past the end, whose scores are not used. */
-TN__VEC void att_dots(tn_type type, const char *keys, size_t stride, int cells, const float *q, size_t q_next,
-                      int64_t depth, float *scores, const int rows, const bool few) {
-    vf sum[VL];
-    const int wide = VL / rows;
-#pragma GCC unroll 16
-    for (int i = 0; i < VL; i++) sum[i] = vf_zero();
-    int64_t d = 0;
-    for (; d + VL <= depth; d += VL) {
-        vf x[4];
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) x[r] = vf_load(q + (size_t)r * q_next + d);
-#pragma GCC unroll 16
-        for (int c = 0; c < wide; c++) {
-            vf k = att_lanes(type, keys + (size_t)(few && c >= cells ? 0 : c) * stride, d, VL);
-#pragma GCC unroll 4
-            for (int r = 0; r < rows; r++) sum[r * wide + c] = vf_fma(k, x[r], sum[r * wide + c]);
-        }
-    }
-    if (d < depth) {
-#pragma GCC unroll 16
-        for (int c = 0; c < wide; c++) {
-            vf k = att_lanes(type, keys + (size_t)(few && c >= cells ? 0 : c) * stride, d, depth - d);
-#pragma GCC unroll 4
-            for (int r = 0; r < rows; r++) /* queries are padded with zeros */
-                sum[r * wide + c] = vf_fma(k, vf_load(q + (size_t)r * q_next + d), sum[r * wide + c]);
-        }
-    }
-    float all[VL];
-    vf_store(all, vf_sums(sum));
-    for (int r = 0; r < rows; r++) /* a row of scores has room for those past the end, too */
-        memcpy(scores + (size_t)r * ATT_BATCH, all + r * wide, (size_t)wide * sizeof *all);
-}
-/* The same for heads of two vectors: queries stay in registers, and each cell's address follows from the one before.
- */
-TN__VEC void att_dots_two(tn_type type, const char *keys, size_t stride, int cells, const float *q, size_t q_next,
-                          float *scores, const int rows) {
+/* What to ask memory for while cells are computed: see attention_runs.h. */
+typedef struct att_ahead att_ahead;
+static void att_go_ahead(att_ahead *ahead);
+
+/* Scores of `rows` queries with the listed cells, VL/rows cells at a time: VL sums over the head, put together at the
+ * end. Lists and rows of scores have room up to the next whole ATT_STEP; what lies past the end is computed and not
+ * used. `two`: heads of two vectors, whose queries stay in registers. */
+TN__VEC void att_dots(tn_type type, const char *keys, size_t stride, const int32_t *cells, int count, const float *q,
+                      size_t q_next, int64_t depth, float *scores, size_t next, att_ahead *ahead, const int rows,
+                      const bool two) {
     const int wide = VL / rows;
     vf low[4], high[4];
 #pragma GCC unroll 4
-    for (int r = 0; r < rows; r++) {
+    for (int r = 0; two && r < rows; r++) {
         low[r] = vf_load(q + (size_t)r * q_next);
         high[r] = vf_load(q + (size_t)r * q_next + VL);
     }
-    for (int at = 0; at < cells; at += wide) {
-        const int left = cells - at;
+    for (int at = 0; at < count; at += wide) {
+        if (ahead && at % ATT_STEP == 0) att_go_ahead(ahead);
         vf sum[VL];
-        if (wide == 1 || left >= wide) { /* always with one: said, or compilers warn of sums past the end */
+        if (two) {
 #pragma GCC unroll 16
-            for (int c = 0; c < wide; c++, keys += stride) {
-                const vf a = att_lanes(type, keys, 0, VL), b = att_lanes(type, keys, VL, VL);
+            for (int c = 0; c < wide; c++) {
+                const char *k = keys + (size_t)cells[at + c] * stride;
+                const vf a = att_lanes(type, k, 0, VL), b = att_lanes(type, k, VL, VL);
 #pragma GCC unroll 4
                 for (int r = 0; r < rows; r++) sum[r * wide + c] = vf_fma(b, high[r], vf_mul(a, low[r]));
             }
-        } else { /* the last cell stands in for those past the end */
+        } else {
 #pragma GCC unroll 16
-            for (int c = 0; c < wide; c++) {
-                const vf a = att_lanes(type, keys, 0, VL), b = att_lanes(type, keys, VL, VL);
-                keys += c + 1 < left ? stride : 0;
+            for (int i = 0; i < VL; i++) sum[i] = vf_zero();
+            for (int64_t d = 0; d < depth; d += VL) { /* queries are padded with zeros */
+                vf x[4];
 #pragma GCC unroll 4
-                for (int r = 0; r < rows; r++) sum[r * wide + c] = vf_fma(b, high[r], vf_mul(a, low[r]));
+                for (int r = 0; r < rows; r++) x[r] = vf_load(q + (size_t)r * q_next + d);
+#pragma GCC unroll 16
+                for (int c = 0; c < wide; c++) {
+                    const vf k = att_lanes(type, keys + (size_t)cells[at + c] * stride, d, depth - d);
+#pragma GCC unroll 4
+                    for (int r = 0; r < rows; r++) sum[r * wide + c] = vf_fma(k, x[r], sum[r * wide + c]);
+                }
             }
         }
         float all[VL];
         vf_store(all, vf_sums(sum));
         for (int r = 0; r < rows; r++)
-            memcpy(scores + (size_t)r * ATT_BATCH + at, all + r * wide, (size_t)wide * sizeof *all);
+            memcpy(scores + (size_t)r * next + at, all + r * wide, (size_t)wide * sizeof *all);
     }
-}
-TN__VEC void att_dots_all(tn_type type, const char *keys, size_t stride, int cells, const float *q, size_t q_next,
-                          int64_t depth, float *scores, const int rows) {
-    int c = 0;
-    if (depth == 2 * VL) {
-        att_dots_two(type, keys, stride, cells, q, q_next, scores, rows);
-        return;
-    }
-    for (; c + VL / rows <= cells; c += VL / rows)
-        att_dots(type, keys + (size_t)c * stride, stride, cells - c, q, q_next, depth, scores + c, rows, false);
-    if (c < cells)
-        att_dots(type, keys + (size_t)c * stride, stride, cells - c, q, q_next, depth, scores + c, rows, true);
 }
 
-/* Adds the weighted values of `cells` cells to the sums of `rows` queries. */
-TN__VEC void att_weigh(tn_type type, const char *values, size_t stride, int cells, const float *weights, float *sums,
-                       size_t next, int64_t head_v, const int rows) {
+/* Adds the weighted values of the listed cells to the sums of `rows` queries. */
+TN__VEC void att_weigh(tn_type type, const char *values, size_t stride, const int32_t *cells, int count,
+                       const float *weights, size_t next, float *sums, size_t s_next, int64_t head_v,
+                       att_ahead *ahead, const int rows) {
     int64_t d = 0;
     for (; d + 2 * VL <= head_v; d += 2 * VL) {
-        vf a[4], b[4];
-        const char *row = values;
+        vf a[4], b[4], odd_a[4], odd_b[4]; /* two sums each: a multiplication need not wait for the one before */
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
-            a[r] = vf_load(sums + (size_t)r * next + d);
-            b[r] = vf_load(sums + (size_t)r * next + d + VL);
+            a[r] = vf_load(sums + (size_t)r * s_next + d);
+            b[r] = vf_load(sums + (size_t)r * s_next + d + VL);
+            odd_a[r] = odd_b[r] = vf_zero();
         }
-        for (int c = 0; c < cells; c++, row += stride) {
-            vf u = att_lanes(type, row, d, VL), v = att_lanes(type, row, d + VL, VL);
+        int c = 0;
+        for (; c + 2 <= count; c += 2) {
+            if (ahead && d == 0 && c % ATT_STEP == 0) att_go_ahead(ahead);
+            const char *even = values + (size_t)cells[c] * stride, *odd = values + (size_t)cells[c + 1] * stride;
+            const vf u = att_lanes(type, even, d, VL), v = att_lanes(type, even, d + VL, VL);
+            const vf x = att_lanes(type, odd, d, VL), y = att_lanes(type, odd, d + VL, VL);
 #pragma GCC unroll 4
             for (int r = 0; r < rows; r++) {
-                vf w = vf_set1(weights[(size_t)r * ATT_BATCH + (size_t)c]);
+                const float *w = weights + (size_t)r * next + (size_t)c;
+                a[r] = vf_fma(u, vf_set1(w[0]), a[r]);
+                b[r] = vf_fma(v, vf_set1(w[0]), b[r]);
+                odd_a[r] = vf_fma(x, vf_set1(w[1]), odd_a[r]);
+                odd_b[r] = vf_fma(y, vf_set1(w[1]), odd_b[r]);
+            }
+        }
+        if (c < count) {
+            const char *row = values + (size_t)cells[c] * stride;
+            const vf u = att_lanes(type, row, d, VL), v = att_lanes(type, row, d + VL, VL);
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; r++) {
+                const vf w = vf_set1(weights[(size_t)r * next + (size_t)c]);
                 a[r] = vf_fma(u, w, a[r]);
                 b[r] = vf_fma(v, w, b[r]);
             }
         }
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
-            vf_store(sums + (size_t)r * next + d, a[r]);
-            vf_store(sums + (size_t)r * next + d + VL, b[r]);
+            vf_store(sums + (size_t)r * s_next + d, vf_add(a[r], odd_a[r]));
+            vf_store(sums + (size_t)r * s_next + d + VL, vf_add(b[r], odd_b[r]));
         }
     }
     for (; d < head_v; d += VL) { /* sums are padded */
-        const char *row = values;
-        for (int c = 0; c < cells; c++, row += stride) {
-            vf u = att_lanes(type, row, d, head_v - d);
+        for (int c = 0; c < count; c++) {
+            const vf u = att_lanes(type, values + (size_t)cells[c] * stride, d, head_v - d);
             for (int r = 0; r < rows; r++) {
-                float *to = sums + (size_t)r * next + d;
-                vf_store(to, vf_fma(u, vf_set1(weights[(size_t)r * ATT_BATCH + (size_t)c]), vf_load(to)));
+                float *to = sums + (size_t)r * s_next + d;
+                vf_store(to, vf_fma(u, vf_set1(weights[(size_t)r * next + (size_t)c]), vf_load(to)));
             }
         }
     }
 }
 
+#define ATT_DOTS(TYPE, rows)                                                                                         \
+    {                                                                                                                \
+        const float *x = q + (size_t)r * q_next;                                                                     \
+        float *to = scores + (size_t)r * next;                                                                       \
+        att_ahead *first = r ? NULL : ahead;                                                                         \
+        if (depth == 2 * VL)                                                                                         \
+            att_dots(TN_##TYPE, keys, stride, cells, count, x, q_next, depth, to, next, first, rows, true);          \
+        else                                                                                                         \
+            att_dots(TN_##TYPE, keys, stride, cells, count, x, q_next, depth, to, next, first, rows, false);         \
+    }
+#define ATT_WEIGH(TYPE, rows)                                                                                        \
+    att_weigh(TN_##TYPE, values, stride, cells, count, weights + (size_t)r * next, next, sums + (size_t)r * s_next,  \
+              s_next, head_v, r ? NULL : ahead, rows)
 #define ATT_TYPED(TYPE)                                                                                              \
-    static void att_dots_##TYPE(const char *keys, size_t stride, int cells, const float *q, size_t q_next,           \
-                                int64_t depth, float *scores, int rows) {                                            \
+    static void att_dots_##TYPE(const char *keys, size_t stride, const int32_t *cells, int count, const float *q,    \
+                                size_t q_next, int64_t depth, float *scores, size_t next, int rows,                  \
+                                att_ahead *ahead) {                                                                  \
         int r = 0;                                                                                                   \
-        for (; r + 4 <= rows; r += 4)                                                                                \
-            att_dots_all(TN_##TYPE, keys, stride, cells, q + (size_t)r * q_next, q_next, depth,                      \
-                         scores + (size_t)r * ATT_BATCH, 4);                                                         \
-        for (; r + 2 <= rows; r += 2)                                                                                \
-            att_dots_all(TN_##TYPE, keys, stride, cells, q + (size_t)r * q_next, q_next, depth,                      \
-                         scores + (size_t)r * ATT_BATCH, 2);                                                         \
-        if (r < rows)                                                                                                \
-            att_dots_all(TN_##TYPE, keys, stride, cells, q + (size_t)r * q_next, q_next, depth,                      \
-                         scores + (size_t)r * ATT_BATCH, 1);                                                         \
+        for (; r + 4 <= rows; r += 4) ATT_DOTS(TYPE, 4)                                                              \
+        for (; r + 2 <= rows; r += 2) ATT_DOTS(TYPE, 2)                                                              \
+        if (r < rows) ATT_DOTS(TYPE, 1)                                                                              \
     }                                                                                                                \
-    static void att_weigh_##TYPE(const char *values, size_t stride, int cells, const float *weights, float *sums,    \
-                                 size_t next, int64_t head_v, int rows) {                                            \
+    static void att_weigh_##TYPE(const char *values, size_t stride, const int32_t *cells, int count,                 \
+                                 const float *weights, size_t next, float *sums, size_t s_next, int64_t head_v,      \
+                                 int rows, att_ahead *ahead) {                                                       \
         int r = 0;                                                                                                   \
-        for (; r + 4 <= rows; r += 4)                                                                                \
-            att_weigh(TN_##TYPE, values, stride, cells, weights + (size_t)r * ATT_BATCH, sums + (size_t)r * next,    \
-                      next, head_v, 4);                                                                              \
-        if (rows - r == 3)                                                                                           \
-            att_weigh(TN_##TYPE, values, stride, cells, weights + (size_t)r * ATT_BATCH, sums + (size_t)r * next,    \
-                      next, head_v, 3);                                                                              \
-        if (rows - r == 2)                                                                                           \
-            att_weigh(TN_##TYPE, values, stride, cells, weights + (size_t)r * ATT_BATCH, sums + (size_t)r * next,    \
-                      next, head_v, 2);                                                                              \
-        if (rows - r == 1)                                                                                           \
-            att_weigh(TN_##TYPE, values, stride, cells, weights + (size_t)r * ATT_BATCH, sums + (size_t)r * next,    \
-                      next, head_v, 1);                                                                              \
+        for (; r + 4 <= rows; r += 4) ATT_WEIGH(TYPE, 4);                                                            \
+        if (rows - r == 3) ATT_WEIGH(TYPE, 3);                                                                       \
+        if (rows - r == 2) ATT_WEIGH(TYPE, 2);                                                                       \
+        if (rows - r == 1) ATT_WEIGH(TYPE, 1);                                                                       \
     }
 ATT_TYPED(F32)
 ATT_TYPED(F16)
 ATT_TYPED(BF16)
 
-/* Types without lanes of their own become floats first. */
-static const char *att_as_floats(tn_type *type, const char *from, size_t *stride, int cells, int64_t n,
-                                 float *buffer) {
-    if (*type == TN_F32 || *type == TN_F16 || *type == TN_BF16) return from;
-    for (int c = 0; c < cells; c++) row_to_f32(*type, from + (size_t)c * *stride, buffer + (size_t)c * (size_t)n, n);
-    *type = TN_F32;
-    *stride = (size_t)n * sizeof(float);
-    return (const char *)buffer;
-}
 static size_t att_row_bytes(tn_type type, int64_t n) {
     return (size_t)(n / tn__block_of(type)) * (size_t)tn__bytes_of(type);
 }
@@ -194,40 +169,67 @@ static const char *att_key(const tn__attention_job *job, int64_t kv, int64_t cel
 static const char *att_value(const tn__attention_job *job, int64_t kv, int64_t cell) {
     return (const char *)job->v + (size_t)kv * job->v_head + (size_t)cell * job->v_cell;
 }
-/* Up to ATT_STEP cells of one kv head: scores of `rows` queries, and their sums of weighted values. */
-static void att_score_step(const tn__attention_job *job, int64_t kv, int64_t cell, int cells, const float *q,
-                           size_t q_next, int rows, float *scores, float *buffer) {
-    tn_type type = job->k_type;
-    size_t stride = job->k_cell;
-    const char *k = att_as_floats(&type, att_key(job, kv, cell), &stride, cells, job->head_k, buffer);
-    (type == TN_F32   ? att_dots_F32
-     : type == TN_F16 ? att_dots_F16
-                      : att_dots_BF16)(k, stride, cells, q, q_next, job->head_k, scores, rows);
+/* Types without lanes of their own become floats first, a step of cells at a time; those are then cells 0, 1… */
+static bool att_has_lanes(tn_type type) { return type == TN_F32 || type == TN_F16 || type == TN_BF16; }
+static const int32_t att_in_order[ATT_STEP] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+static void att_to_floats(tn_type type, const char *from, size_t stride, const int32_t *cells, int64_t n,
+                          float *buffer) {
+    for (int c = 0; c < ATT_STEP; c++) row_to_f32(type, from + (size_t)cells[c] * stride, buffer + c * n, n);
 }
-static void att_weigh_step(const tn__attention_job *job, int64_t kv, int64_t cell, int cells, const float *weights,
-                           float *sums, size_t next, int rows, float *buffer) {
-    tn_type type = job->v_type;
-    size_t stride = job->v_cell;
-    const char *v = att_as_floats(&type, att_value(job, kv, cell), &stride, cells, job->head_v, buffer);
-    (type == TN_F32   ? att_weigh_F32
-     : type == TN_F16 ? att_weigh_F16
-                      : att_weigh_BF16)(v, stride, cells, weights, sums, next, job->head_v, rows);
+/* The listed cells of one kv head: scores of `rows` queries, and their sums of weighted values. */
+static void att_score_cells(const tn__attention_job *job, int64_t kv, const int32_t *cells, int count, const float *q,
+                            size_t q_next, int rows, float *scores, size_t next, float *buffer, att_ahead *ahead) {
+    const char *k = att_key(job, kv, 0);
+    if (att_has_lanes(job->k_type)) {
+        (job->k_type == TN_F32 ? att_dots_F32
+         : job->k_type == TN_F16
+             ? att_dots_F16
+             : att_dots_BF16)(k, job->k_cell, cells, count, q, q_next, job->head_k, scores, next, rows, ahead);
+        return;
+    }
+    for (int c = 0; c < count; c += ATT_STEP) {
+        att_to_floats(job->k_type, k, job->k_cell, cells + c, job->head_k, buffer);
+        att_dots_F32((const char *)buffer, (size_t)job->head_k * sizeof(float), att_in_order, ATT_STEP, q, q_next,
+                     job->head_k, scores + c, next, rows, ahead);
+    }
+}
+static void att_weigh_cells(const tn__attention_job *job, int64_t kv, const int32_t *cells, int count,
+                            const float *weights, size_t next, float *sums, size_t s_next, int rows, float *buffer,
+                            att_ahead *ahead) {
+    const char *v = att_value(job, kv, 0);
+    if (att_has_lanes(job->v_type)) {
+        (job->v_type == TN_F32 ? att_weigh_F32
+         : job->v_type == TN_F16
+             ? att_weigh_F16
+             : att_weigh_BF16)(v, job->v_cell, cells, count, weights, next, sums, s_next, job->head_v, rows, ahead);
+        return;
+    }
+    for (int c = 0; c < count; c += ATT_STEP) {
+        att_to_floats(job->v_type, v, job->v_cell, cells + c, job->head_v, buffer);
+        att_weigh_F32((const char *)buffer, (size_t)job->head_v * sizeof(float), att_in_order,
+                      count - c < ATT_STEP ? count - c : ATT_STEP, weights + c, next, sums, s_next, job->head_v, rows,
+                      ahead);
+    }
 }
 
 /* What a walk of few queries through the cells keeps, carved out of a thread's memory. */
 typedef struct att_few_memory {
-    size_t k_next, v_next; /* floats from one row of q and sums to the next */
-    float *q, *sums, *most, *total, *scores, *buffer;
+    size_t k_next, v_next, s_next; /* floats from one row of q, sums and scores to the next */
+    float *q, *scores, *buffer, *sums, *most, *total;
 } att_few_memory;
-static att_few_memory att_few_carve(const tn__attention_job *job, size_t rows, float *at) {
+/* `rows` queries, of which `at_once` have scores of s_next cells at a time. */
+static att_few_memory att_few_carve(const tn__attention_job *job, size_t rows, size_t at_once, size_t s_next,
+                                    float *at) {
     att_few_memory m = {.k_next = (size_t)(job->head_k + VL - 1) / VL * VL,
-                        .v_next = (size_t)(job->head_v + VL - 1) / VL * VL};
+                        .v_next = (size_t)(job->head_v + VL - 1) / VL * VL,
+                        .s_next = s_next};
+    const size_t larger = m.k_next > m.v_next ? m.k_next : m.v_next;
     m.q = at;
-    m.sums = m.q + rows * m.k_next;
+    m.scores = m.q + rows * m.k_next;
+    m.buffer = m.scores + at_once * s_next;
+    m.sums = m.buffer + ATT_STEP * larger;
     m.most = m.sums + rows * m.v_next;
     m.total = m.most + rows;
-    m.scores = m.total + rows;
-    m.buffer = m.scores + rows * ATT_BATCH;
     return m;
 }
 /* Row i: kv head kv_from + i / each, token and head as in att_piece. */
@@ -254,15 +256,26 @@ static void att_few_end(const tn__attention_job *job, int64_t kv_from, size_t ro
                    nth);
     }
 }
-/* From scores to weights for one row of `count` cells; what was summed before shrinks with them. */
-static void att_few_weights(const tn__attention_job *job, const att_few_memory *m, size_t row, int64_t head,
-                            int64_t token, att_view view, int sees, const att_block *block, int64_t cell, int count,
-                            const float *hide, float (*soft_max)(float *, int, float *, float *)) {
-    float *s = m->scores + row * ATT_BATCH, *o = m->sums + row * m->v_next;
-    att_adjust(job, s, count, view, sees, block, cell, head, token, tn__alibi_slope(job, head), hide);
-    float shrink = soft_max(s, count, &m->most[row], &m->total[row]);
+/* From scores to weights for a row of `count` listed cells, which has room up to the next whole vector; what was
+ * summed before shrinks with them. */
+static void att_few_weights(const tn__attention_job *job, const att_few_memory *m, float *s, size_t row, int64_t head,
+                            int64_t token, att_view view, int sees, const int32_t *positions, const int32_t *cells,
+                            int count, const float *hide) {
+    att_adjust(job, s, count, view, sees, positions, cells, head, token, tn__alibi_slope(job, head), hide);
+    for (int i = count; i % VL != 0; i++) s[i] = -__builtin_inff();
+    const float shrink = att_soft_max(s, (count + VL - 1) / VL * VL, &m->most[row], &m->total[row]);
     if (shrink == 1) return;
+    float *o = m->sums + row * m->v_next;
     for (size_t d = 0; d < m->v_next; d += VL) vf_store(o + d, vf_mul(vf_set1(shrink), vf_load(o + d)));
+}
+
+/* How many cells of one kv head before the next head: as many as leave room in the first cache for the same cells of
+ * all heads, so that memory is read in its order. */
+static int att_step(const tn__attention_job *job) {
+    enum { BYTES = 16 * 1024 };
+    const size_t k = att_row_bytes(job->k_type, job->head_k), v = att_row_bytes(job->v_type, job->head_v);
+    const size_t most = BYTES / ((k > v ? k : v) * (size_t)job->kv_heads) / ATT_STEP * ATT_STEP;
+    return most > ATT_BATCH ? ATT_BATCH : most < ATT_STEP ? ATT_STEP : (int)most;
 }
 
 /* Kv heads [kv_from, kv_to) against the cells of one split. */
@@ -271,8 +284,10 @@ static void att_few_piece(const tn__attention_job *job, int64_t kv_from, int64_t
     int64_t share = job->heads / job->kv_heads, each = att_group_rows(job), first, end;
     const size_t all = (size_t)(each * (kv_to - kv_from));
     const size_t k_bytes = att_row_bytes(job->k_type, job->head_k), v_bytes = att_row_bytes(job->v_type, job->head_v);
-    const att_few_memory m = att_few_carve(job, all, memory);
+    const att_few_memory m = att_few_carve(job, all, all, ATT_BATCH, memory);
+    const int step = att_step(job);
     float hide[ATT_BATCH];
+    int32_t cells[ATT_BATCH];
     att_block block;
     tn__cell_range(job, &first, &end);
     if (att_splits(job) > 1) {
@@ -295,17 +310,18 @@ static void att_few_piece(const tn__attention_job *job, int64_t kv_from, int64_t
             t_to = t + 1;
         }
         if (t_from >= t_to) continue;
+        for (int i = 0; i < ATT_BATCH; i++) cells[i] = (int32_t)(cell + (i < count ? i : count - 1));
         const size_t r_from = (size_t)(t_from * share);
         const int r_count = (int)((t_to - t_from) * share);
-        for (int c = 0; c < count; c += ATT_STEP) { /* in the order of memory: all heads of a few cells */
-            int cells = count - c < ATT_STEP ? count - c : ATT_STEP;
+        for (int c = 0; c < count; c += step) { /* in the order of memory: all heads of a few cells */
+            const int n = count - c < step ? count - c : step;
             for (int64_t kv = kv_from; kv < kv_to; kv++) {
                 const size_t row = (size_t)((kv - kv_from) * each) + r_from;
                 att_fetch((uintptr_t)att_key(job, kv, cell + c) +
-                              (uintptr_t)att_ahead(kv, kv_from, kv_to, job->k_head, job->k_cell),
-                          job->k_cell, cells, k_bytes);
-                att_score_step(job, kv, cell + c, cells, m.q + row * m.k_next, m.k_next, r_count,
-                               m.scores + row * ATT_BATCH + c, m.buffer);
+                              (uintptr_t)att_further(kv, kv_from, kv_to, job->k_head, job->k_cell, step),
+                          job->k_cell, n, k_bytes);
+                att_score_cells(job, kv, cells + c, n, m.q + row * m.k_next, m.k_next, r_count,
+                                m.scores + row * ATT_BATCH + c, ATT_BATCH, m.buffer, NULL);
             }
         }
         for (int64_t t = t_from; t < t_to; t++) {
@@ -315,23 +331,24 @@ static void att_few_piece(const tn__attention_job *job, int64_t kv_from, int64_t
             for (size_t i = (size_t)(t * share); i < all; i += (size_t)each) {
                 for (int64_t h = 0; h < share; h++) {
                     const size_t row = i + (size_t)h;
+                    float *s = m.scores + row * ATT_BATCH;
                     if (sees == SEES_NONE)
-                        memset(m.scores + row * ATT_BATCH, 0, (size_t)count * sizeof(float));
+                        memset(s, 0, (size_t)count * sizeof(float));
                     else
-                        att_few_weights(job, &m, row, (kv_from + (int64_t)row / each) * share + h, t, view, sees,
-                                        &block, cell, count, hide, att_soft_max);
+                        att_few_weights(job, &m, s, row, (kv_from + (int64_t)row / each) * share + h, t, view, sees,
+                                        block.position, cells, count, hide);
                 }
             }
         }
-        for (int c = 0; c < count; c += ATT_STEP) {
-            int cells = count - c < ATT_STEP ? count - c : ATT_STEP;
+        for (int c = 0; c < count; c += step) {
+            const int n = count - c < step ? count - c : step;
             for (int64_t kv = kv_from; kv < kv_to; kv++) {
                 const size_t row = (size_t)((kv - kv_from) * each) + r_from;
                 att_fetch((uintptr_t)att_value(job, kv, cell + c) +
-                              (uintptr_t)att_ahead(kv, kv_from, kv_to, job->v_head, job->v_cell),
-                          job->v_cell, cells, v_bytes);
-                att_weigh_step(job, kv, cell + c, cells, m.scores + row * ATT_BATCH + c, m.sums + row * m.v_next,
-                               m.v_next, r_count, m.buffer);
+                              (uintptr_t)att_further(kv, kv_from, kv_to, job->v_head, job->v_cell, step),
+                          job->v_cell, n, v_bytes);
+                att_weigh_cells(job, kv, cells + c, n, m.scores + row * ATT_BATCH + c, ATT_BATCH,
+                                m.sums + row * m.v_next, m.v_next, r_count, m.buffer, NULL);
             }
         }
     }

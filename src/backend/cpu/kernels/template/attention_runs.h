@@ -1,9 +1,10 @@
 /* Tokens of many sequences, as a server decodes them: part of the attention template.
  *
  * A batch comes sequence by sequence. A long run of one sequence is a matrix of queries; a short one, often a single
- * token, goes through the blocks of cells that hold its sequence, and through no others. What all streams remember is
- * more than any cache holds, so time is spent waiting for memory unless it is asked for early: values while the keys
- * of the same cells are multiplied, the keys of the next block, of this run or the next one, while values are. */
+ * token, first lists the cells that it sees, from the blocks that hold its sequence, and then goes through the list
+ * once per kv head: scores of all, weights, values. What all streams remember is more than any cache holds, so time
+ * is spent waiting for memory unless it is asked for early: keys and values of the next list, of this run or the next
+ * one, while this one is computed. */
 
 static int64_t att_part_tokens(const tn__attention_job *job) {
     int64_t share = job->heads / job->kv_heads, most = ATT_FEW / share > 1 ? ATT_FEW / share : 1;
@@ -31,25 +32,19 @@ static int64_t att_run_of(const tn__attention_job *job, int64_t token, bool *few
     return n;
 }
 
-/* A short run, and the kv heads of it that a thread computes. */
+/* A short run, the kv heads of it that a thread computes, and the positions that any of its tokens sees. */
 typedef struct att_run {
     tn__attention_job job;
     int64_t kv_from, kv_to;
-    int32_t sequence;
+    int32_t sequence, low, high;
 } att_run;
 
-/* Cells that a run looks at together, from one block or several: streams that share the beginning of their texts have
- * a few cells here and a few there. The first visit of a run may have no cells. */
-typedef struct att_stretch {
-    int64_t cell;
-    int count, at; /* its place among the cells of the visit */
-} att_stretch;
+/* Cells that a run looks at together. The first visit of a run may have none. */
 typedef struct att_visit {
     const att_run *run;
     bool begins;
-    int count, n;
-    att_stretch stretches[ATT_STRETCHES];
-    att_block block; /* positions of all cells */
+    int count;
+    int32_t cells[ATT_LIST_ROOM], positions[ATT_LIST_ROOM]; /* up to the next whole step the last cell again */
 } att_visit;
 
 /* A thread's way through its share [from, to) of the short runs, whose kv heads are counted through. */
@@ -59,9 +54,19 @@ typedef struct att_walk {
     int64_t from, to;
     int64_t token, item; /* of the next run: its first token, and the number of its first kv head */
     int64_t cell, end;   /* where this run goes on */
+    int enough;          /* cells for a visit */
     att_run runs[2];     /* this one, and the one before, which may still be in use */
     int which;
 } att_walk;
+
+/* Two visits, the one at work and the one asked for, should leave room in a cache of the second level. */
+static int att_enough(const tn__attention_job *job) {
+    enum { BYTES = 128 * 1024 };
+    const size_t cell =
+        (size_t)job->kv_heads * (att_row_bytes(job->k_type, job->head_k) + att_row_bytes(job->v_type, job->head_v));
+    const size_t most = BYTES / cell;
+    return most > ATT_LIST ? ATT_LIST : most < ATT_BATCH ? ATT_BATCH : (int)most;
+}
 
 static bool att_next_run(att_walk *w) {
     const tn__attention_job *job = w->job;
@@ -75,156 +80,143 @@ static bool att_next_run(att_walk *w) {
         w->item += job->kv_heads;
         if (kv >= kv_to) continue;
         w->which ^= 1;
-        w->runs[w->which] = (att_run){att_part(job, token, n), kv, kv_to, tn__query_of(job, token).sequence};
+        att_run *run = &w->runs[w->which];
+        *run = (att_run){att_part(job, token, n), kv, kv_to, tn__query_of(job, token).sequence, INT32_MAX, -1};
+        for (int64_t t = 0; t < n; t++) {
+            const att_view view = att_view_of(&run->job, t);
+            if (view.high < view.low) continue;
+            run->low = view.low < run->low ? view.low : run->low;
+            run->high = view.high > run->high ? view.high : run->high;
+        }
         tn__cell_range(job, &w->cell, &w->end);
         return true;
     }
     return false;
 }
-/* The next block's cells, if there is room for them up to the next whole step. */
-static bool att_add_stretch(att_walk *w, att_visit *v) {
-    if (v->n == ATT_STRETCHES || (v->n > 0 && (v->count > ATT_BATCH - ATT_STEP || w->job->mask))) return false;
-    int64_t cell = w->cell;
-    int count = (int)(w->end - cell < ATT_BATCH ? w->end - cell : ATT_BATCH);
-    /* What is noted beyond the room is not looked at. */
-    _Static_assert(ATT_CELLS >= 2 * ATT_BATCH, "positions of two blocks");
-    att_look(w->job, v->run->sequence, &cell, &count, &v->block, v->count);
-    if (v->count + (count + ATT_STEP - 1) / ATT_STEP * ATT_STEP > ATT_BATCH) return false;
-    if (count > 0) v->stretches[v->n++] = (att_stretch){cell, count, v->count};
-    v->count += count;
+/* Adds what the run may see of the block at w->cell. */
+static void att_list_block(att_walk *w, att_visit *v) {
+    const att_run *run = v->run;
+    const int32_t sequence = run->sequence;
+    const int words = w->job->k_words, n = (int)(w->end - w->cell < ATT_BATCH ? w->end - w->cell : ATT_BATCH);
+    const int32_t first = (int32_t)w->cell, *entry = w->job->k_pos + (size_t)(1 + words) * (size_t)w->cell;
     w->cell += ATT_BATCH;
-    return true;
+    if (sequence < 0 || sequence >= 32 * words || run->high < run->low) return;
+    const uint32_t wide = (uint32_t)run->high - (uint32_t)run->low;
+    int count = v->count;
+    for (int i = 0; i < n; i++, entry += 1 + words) {
+        v->cells[count] = first + i;
+        v->positions[count] = entry[0];
+        count += ((uint32_t)entry[0] - (uint32_t)run->low <= wide) &
+                 (int)((uint32_t)entry[1 + sequence / 32] >> sequence % 32 & 1);
+    }
+    v->count = count;
 }
 static bool att_next_visit(att_walk *w, att_visit *v) {
     v->begins = w->cell >= w->end;
-    v->count = v->n = 0;
+    v->count = 0;
     if (v->begins && !att_next_run(w)) return false;
     for (;;) {
         v->run = &w->runs[w->which];
         w->cell = att_index_next(w->index, v->run->sequence, w->cell);
-        if (w->cell < w->end) {
-            if (att_add_stretch(w, v)) continue;
-            break;
+        if (w->cell < w->end && v->count < w->enough) {
+            att_list_block(w, v);
+            continue;
         }
         if (v->begins || v->count > 0) break;
         v->begins = true;
         if (!att_next_run(w)) return false;
     }
-    att_look_done(&v->block, v->count);
+    for (int i = v->count; i > 0 && i % ATT_STEP != 0; i++) v->cells[i] = v->cells[v->count - 1];
     return true;
 }
 
-/* As att_soft_max, for rows with room up to the next whole vector. */
-static float att_soft_max_whole(float *s, int count, float *most, float *total) {
-    vf top = vf_set1(-__builtin_inff());
-    for (int i = count; i % VL != 0; i++) s[i] = -__builtin_inff();
-    for (int i = 0; i < count; i += VL) top = vf_max(top, vf_load(s + i));
-    float largest = vf_most(top);
-    largest = largest > *most ? largest : *most;
-    if (largest == -__builtin_inff()) {
-        memset(s, 0, (size_t)count * sizeof(float));
-        return 1;
+/* Keys and values of a visit are asked for evenly over `steps` steps of the one before. */
+typedef struct att_rows {
+    uintptr_t at; /* the first of `heads` rows of cell 0 */
+    size_t cell, head, bytes;
+    int heads;
+} att_rows;
+struct att_ahead {
+    const int32_t *cells;
+    int count, next, late, steps; /* the next cell; how much of a cell the steps so far are short of, in steps */
+    att_rows keys, values;
+};
+static att_rows att_rows_of(const void *base, size_t cell, size_t head, size_t bytes, const att_run *run) {
+    const uintptr_t at = (uintptr_t)base + (size_t)run->kv_from * head;
+    const int heads = (int)(run->kv_to - run->kv_from);
+    if (head == bytes) return (att_rows){at, cell, 0, bytes * (size_t)heads, 1};
+    return (att_rows){at, cell, head, bytes, heads};
+}
+static att_ahead att_ahead_to(const att_visit *v, int steps) {
+    const tn__attention_job *job = &v->run->job;
+    const size_t k = att_row_bytes(job->k_type, job->head_k), w = att_row_bytes(job->v_type, job->head_v);
+    return (att_ahead){.cells = v->cells,
+                       .count = v->count,
+                       .steps = steps,
+                       .keys = att_rows_of(job->k, job->k_cell, job->k_head, k, v->run),
+                       .values = att_rows_of(job->v, job->v_cell, job->v_head, w, v->run)};
+}
+static void att_go_ahead(att_ahead *a) {
+    for (a->late += 2 * a->count; a->late >= a->steps; a->late -= a->steps) {
+        const att_rows *rows = a->next < a->count ? &a->keys : &a->values;
+        const size_t cell = (size_t)a->cells[a->next < a->count ? a->next : a->next - a->count];
+        att_fetch(rows->at + cell * rows->cell, rows->head, rows->heads, rows->bytes);
+        a->next++;
     }
-    const vf m = vf_set1(largest);
-    vf sum = vf_zero();
-    for (int i = 0; i < count; i += VL) {
-        vf e = vf_exp(vf_sub(vf_load(s + i), m));
-        vf_store(s + i, e);
-        sum = vf_add(sum, e);
-    }
-    const float shrink = largest == *most ? 1 : *most == -__builtin_inff() ? 0 : __builtin_expf(*most - largest);
-    *total = *total * shrink + vf_sum(sum);
-    *most = largest;
-    return shrink;
 }
 
-/* Asks for the keys of a visit's cells [from, to), one kv head. */
-static void att_fetch_keys(const att_visit *v, int64_t kv, int from, int to) {
+/* One visit of one run, kv head by kv head: scores, weights, values. `next`, which may be NULL, is asked for. */
+static void att_visit_cells(const att_visit *v, const att_visit *next, const att_few_memory *m) {
     const tn__attention_job *job = &v->run->job;
-    const size_t bytes = att_row_bytes(job->k_type, job->head_k);
-    for (int i = 0; i < v->n; i++) {
-        const att_stretch *s = &v->stretches[i];
-        const int first = from > s->at ? from - s->at : 0, end = to - s->at < s->count ? to - s->at : s->count;
-        if (first < end) att_fetch((uintptr_t)att_key(job, kv, s->cell + first), job->k_cell, end - first, bytes);
+    const int64_t share = job->heads / job->kv_heads, each = att_group_rows(job), kv_from = v->run->kv_from;
+    const int heads = (int)(v->run->kv_to - kv_from), steps = (v->count + ATT_STEP - 1) / ATT_STEP;
+    att_ahead later, *ahead = NULL;
+    if (next) {
+        later = att_ahead_to(next, 2 * heads * steps);
+        ahead = &later;
     }
-}
-
-/* One visit of one run: keys, weights, values. The keys of `next`, which may be NULL, are asked for meanwhile;
- * `fetched` says whether these were. */
-static void att_visit_cells(const att_visit *v, bool fetched, const att_visit *next, const att_few_memory *m) {
-    const tn__attention_job *job = &v->run->job;
-    const int64_t share = job->heads / job->kv_heads, each = att_group_rows(job), kv_from = v->run->kv_from,
-                  kv_to = v->run->kv_to;
-    const size_t v_bytes = att_row_bytes(job->v_type, job->head_v);
-    const int early = next ? next->count / 2 : 0,
-              late = next ? next->count - early : 0; /* keys asked for, by phase */
-    float hide[ATT_BATCH];
-    for (int64_t kv = kv_from; !fetched && kv < kv_to; kv++) att_fetch_keys(v, kv, 0, v->count);
-    for (int i = 0; i < v->n; i++) {
-        const att_stretch *s = &v->stretches[i];
-        for (int c = 0; c < s->count; c += ATT_STEP) { /* in the order of memory: all heads of a few cells */
-            const int cells = s->count - c < ATT_STEP ? s->count - c : ATT_STEP;
-            for (int64_t kv = kv_from; kv < kv_to; kv++) {
-                const size_t row = (size_t)((kv - kv_from) * each);
-                att_fetch((uintptr_t)att_value(job, kv, s->cell + c), job->v_cell, cells, v_bytes);
-                att_score_step(job, kv, s->cell + c, cells, m->q + row * m->k_next, m->k_next, (int)each,
-                               m->scores + row * ATT_BATCH + s->at + c, m->buffer);
-            }
+    float hide[ATT_LIST_ROOM];
+    for (int head = 0; head < heads; head++) {
+        const int64_t kv = kv_from + head;
+        const size_t first = (size_t)(head * each);
+        att_score_cells(job, kv, v->cells, v->count, m->q + first * m->k_next, m->k_next, (int)each, m->scores,
+                        m->s_next, m->buffer, ahead);
+        for (int64_t r = 0; r < each; r++) {
+            const int64_t token = r / share;
+            const att_view view = att_view_of(job, token);
+            /* The list is what one token sees; several do not see the same. */
+            if (job->tokens > 1 && r % share == 0) att_hide_positions(view, v->positions, v->count, hide);
+            att_few_weights(job, m, m->scores + (size_t)r * m->s_next, first + (size_t)r, kv * share + r % share,
+                            token, view, job->tokens > 1 ? SEES_SOME : SEES_ALL, v->positions, v->cells, v->count,
+                            hide);
         }
-    }
-    for (int64_t t = 0; t < job->tokens; t++) {
-        const att_view view = att_view_of(job, t);
-        const int sees = att_sees_positions(view, &v->block);
-        if (sees == SEES_SOME) att_hide_positions(view, &v->block, v->count, hide);
-        for (int64_t kv = kv_from; kv < kv_to; kv++) {
-            if (next && t == 0) att_fetch_keys(next, kv, 0, early);
-            for (int64_t h = 0; h < share; h++) {
-                const size_t row = (size_t)((kv - kv_from) * each + t * share + h);
-                if (sees == SEES_NONE)
-                    memset(m->scores + row * ATT_BATCH, 0, (size_t)v->count * sizeof(float));
-                else
-                    att_few_weights(job, m, row, kv * share + h, t, view, sees, &v->block, v->stretches[0].cell,
-                                    v->count, hide, att_soft_max_whole);
-            }
-        }
-    }
-    for (int i = 0; i < v->n; i++) {
-        const att_stretch *s = &v->stretches[i];
-        for (int c = 0; c < s->count; c += ATT_STEP) {
-            const int cells = s->count - c < ATT_STEP ? s->count - c : ATT_STEP;
-            /* As great a part of the next cells as these are of this visit's. */
-            const int from = early + late * (s->at + c) / v->count,
-                      to = early + late * (s->at + c + cells) / v->count;
-            for (int64_t kv = kv_from; kv < kv_to; kv++) {
-                const size_t row = (size_t)((kv - kv_from) * each);
-                if (to > from) att_fetch_keys(next, kv, from, to);
-                att_weigh_step(job, kv, s->cell + c, cells, m->scores + row * ATT_BATCH + s->at + c,
-                               m->sums + row * m->v_next, m->v_next, (int)each, m->buffer);
-            }
-        }
+        att_weigh_cells(job, kv, v->cells, v->count, m->scores, m->s_next, m->sums + first * m->v_next, m->v_next,
+                        (int)each, m->buffer, ahead);
     }
 }
 
 static void att_short_runs(const tn__attention_job *job, const att_index *index, int64_t from, int64_t to, int nth,
                            float *memory) {
-    att_walk walk = {.job = job, .index = index, .from = from, .to = to};
+    att_walk walk = {.job = job, .index = index, .from = from, .to = to, .enough = att_enough(job)};
     att_visit visits[2];
     att_few_memory m = {0};
     size_t rows = 0;
-    bool fetched = false;
     bool any = att_next_visit(&walk, &visits[0]);
+    if (any && visits[0].count > 0) {
+        att_ahead first = att_ahead_to(&visits[0], 1);
+        att_go_ahead(&first);
+    }
     for (int i = 0; any; i ^= 1) {
         const att_visit *v = &visits[i], *next = &visits[i ^ 1];
         const att_run *run = v->run;
         any = att_next_visit(&walk, &visits[i ^ 1]);
         if (v->begins) {
             rows = (size_t)(att_group_rows(&run->job) * (run->kv_to - run->kv_from));
-            m = att_few_carve(&run->job, rows, memory);
+            m = att_few_carve(&run->job, rows, (size_t)att_group_rows(&run->job), ATT_LIST_ROOM, memory);
             att_few_begin(&run->job, run->kv_from, rows, &m);
         }
-        if (v->n > 0) att_visit_cells(v, fetched, any ? next : NULL, &m);
+        if (v->count > 0) att_visit_cells(v, any ? next : NULL, &m);
         if (!any || next->begins) att_few_end(&run->job, run->kv_from, rows, 0, nth, &m);
-        fetched = v->n > 0;
     }
 }
 

@@ -102,48 +102,13 @@ static void att_hide(const tn__attention_job *job, att_view v, const att_block *
     }
 }
 
-/* ---- One sequence ------------------------------------------------------------------------------------------------
- * Whoever looks for one sequence only is told of others' cells as of empty ones. */
+/* The same where all cells are of the query's sequence. */
+static void att_hide_positions(att_view v, const int32_t *positions, int count, float *hide) {
+    for (int i = 0; i < count; i++) hide[i] = positions[i] >= v.low && positions[i] <= v.high ? 0 : -__builtin_inff();
+}
 
-_Static_assert(ATT_BATCH == 64, "a bit of a word for every cell of a block");
-/* Narrows a block to the cells of a sequence and adds their positions to those at `at`, -1 for others between them.
+/* ---- One sequence ------------------------------------------------------------------------------------------------
  */
-static void att_look(const tn__attention_job *job, int32_t sequence, int64_t *cell, int *count, att_block *b,
-                     int at) {
-    const int words = job->k_words, n = *count;
-    *count = 0;
-    if (sequence < 0 || sequence >= 32 * words) return;
-    int32_t position[ATT_BATCH];
-    uint64_t mine = 0; /* a bit per cell */
-    const int32_t *entry = job->k_pos + (size_t)(1 + words) * (size_t)*cell;
-    for (int i = 0; i < n; i++, entry += 1 + words) {
-        const uint64_t is = (uint32_t)entry[1 + sequence / 32] >> sequence % 32 & 1;
-        position[i] = entry[0] | ((int32_t)is - 1);
-        mine |= is << i;
-    }
-    if (!mine) return;
-    const int first = __builtin_ctzll(mine);
-    *count = 64 - __builtin_clzll(mine) - first;
-    *cell += first;
-    memcpy(b->position + at, position + first, (size_t)*count * sizeof *position);
-}
-static void att_look_done(att_block *b, int count) {
-    int32_t least = INT32_MAX, most = INT32_MIN;
-    for (int i = 0; i < count; i++) {
-        least = b->position[i] < least ? b->position[i] : least;
-        most = b->position[i] > most ? b->position[i] : most;
-    }
-    b->least = least;
-    b->most = most;
-}
-static int att_sees_positions(att_view v, const att_block *b) {
-    if (b->most < v.low || b->least > v.high) return SEES_NONE;
-    return v.low <= b->least && b->most <= v.high ? SEES_ALL : SEES_SOME;
-}
-static void att_hide_positions(att_view v, const att_block *b, int count, float *hide) {
-    for (int i = 0; i < count; i++)
-        hide[i] = b->position[i] >= v.low && b->position[i] <= v.high ? 0 : -__builtin_inff();
-}
 
 /* Which blocks of ATT_BATCH cells, counted from the first that is looked at, hold a sequence: a row of bits each. */
 typedef struct att_index {
