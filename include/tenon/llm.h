@@ -149,7 +149,8 @@ typedef struct tn_batch {
     const int32_t *positions; /* NULL: after the last position of each sequence */
     const int32_t *seqs;      /* NULL: sequence 0 */
     const bool *outputs;      /* rows whose logits (or embeddings) are wanted; NULL: the last of each sequence */
-    bool best; /* of those rows only the most likely token is wanted: logits stay on the device (tn_session_best) */
+    bool best; /* of those rows only the most likely token is wanted: logits stay on the device (tn_session_best). In
+                  a loop over single tokens the device begins with the next while the caller looks at the last. */
 } tn_batch;
 
 /* TN_E_FULL when the cache has no room: remove or shift something and try again; nothing was changed.

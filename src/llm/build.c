@@ -343,6 +343,13 @@ size_t tn__graph_tensor_limit(const tn_model *m, tn__shape shape) {
     return (size_t)m->h.n_layer * (48 + 40 * chunks) + 64;
 }
 
+void tn__place_found(const tn_session *s, tn__graph_set *set) {
+    if (!set->sums || set->shape.n_outputs != 1) return;
+    set->result->buffer = set->sums->buffer = s->kv.found->buffer;
+    set->result->data = s->kv.found->data;
+    set->sums->data = (char *)s->kv.found->data + sizeof(int32_t);
+}
+
 tn_status tn__build_graph(const tn_session *s, tn__shape shape, tn__graph_set *set) {
     builder b = {.s = s, .m = s->model, .h = &s->model->h, .arch = s->model->arch, .set = set};
     size_t limit = tn__graph_tensor_limit(s->model, shape),
@@ -353,7 +360,9 @@ tn_status tn__build_graph(const tn_session *s, tn__shape shape, tn__graph_set *s
     tn_arena *a = b.a = set->arena;
     TN_TRY(tn_graph_new(a, capacity, &b.graph));
     int64_t n = shape.n_tokens;
-    set->tokens = tn_name(a, tn_input(a, TN_I32, n), "tokens");
+    bool best = shape.kind == TN__GRAPH_BEST || shape.kind == TN__GRAPH_NEXT;
+    set->tokens = shape.kind == TN__GRAPH_NEXT ? tn_view(a, s->kv.found, 1, (const int64_t[]){1}, NULL, 0)
+                                               : tn_name(a, tn_input(a, TN_I32, n), "tokens");
     set->positions = tn_name(a, tn_input(a, TN_I32, n), "positions");
     set->q_pos = tn_name(a, tn_input(a, TN_I32, 2, n), "query_cells");
     if (b.h->temperature_scale != 0) set->q_scale = tn_name(a, tn_input(a, TN_F32, 1, 1, n), "query_scales");
@@ -370,20 +379,22 @@ tn_status tn__build_graph(const tn_session *s, tn__shape shape, tn__graph_set *s
     }
     const tn__weights *w = &b.m->w;
     if (w->out_norm || b.arch->bare_norms) x = norm(&b, x, w->out_norm, w->out_norm_b);
-    if (shape.kind == TN__GRAPH_LOGITS || shape.kind == TN__GRAPH_BEST) x = head(&b, x);
+    if (shape.kind == TN__GRAPH_LOGITS || best) x = head(&b, x);
     if (shape.kind == TN__GRAPH_RANK) x = classify(&b, x);
-    if (shape.kind == TN__GRAPH_BEST) {
+    if (best) {
         set->sums = tn_name(a, tn_output(tn_sum_rows(a, x)), "sums");
         x = tn_argmax(a, x);
     }
     static const char *const names[] = {[TN__GRAPH_LOGITS] = "logits",
                                         [TN__GRAPH_BEST] = "best",
+                                        [TN__GRAPH_NEXT] = "best",
                                         [TN__GRAPH_HIDDEN] = "hidden",
                                         [TN__GRAPH_RANK] = "scores"};
     set->result = tn_name(a, tn_output(x), "%s", names[shape.kind]);
     TN_TRY(tn_arena_status(a));
     TN_TRY(b.status);
     set->graph = b.graph;
+    tn__place_found(s, set);
     if (set->sums) TN_TRY(tn_graph_add(set->graph, set->sums));
     return tn_graph_add(set->graph, set->result);
 }

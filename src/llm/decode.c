@@ -49,7 +49,7 @@ static tn_status read_batch(tn_session *s, const tn_batch *b, int32_t *n_wanted)
 /* An input that this architecture's graph does not use has no memory. */
 static tn_status set_if_planned(tn_tensor *t, const void *data) { return t->data ? tn_tensor_set(t, data) : TN_OK; }
 
-static float query_scale(const tn__hparams *h, int32_t position) {
+float tn__query_scale(const tn__hparams *h, int32_t position) {
     if (h->temperature_scale == 0) return 1;
     return 1 + h->temperature_scale * logf(1 + (float)(position / h->temperature_length));
 }
@@ -97,11 +97,24 @@ static tn_status fetch(tn_session *s, const tn_tensor *result, void *to, size_t 
     TN_TRY(tn_sched_synchronize(s->sched));
     return tn_tensor_get_at(result, to, 0, size);
 }
+/* One token's best next, as a graph left it. */
+static tn_status take_found(tn_session *s, const int32_t found[2]) {
+    float sum;
+    memcpy(&sum, &found[1], sizeof sum);
+    s->best[s->n_results++] = found[0];
+    return check_finite(s, &sum, 1);
+}
 static tn_status fetch_best(tn_session *s, const tn__graph_set *set, int32_t kept, bool in_order) {
     tn_token *best = s->best + s->n_results;
     float *sums = (float *)(void *)(s->best + s->params.n_outputs) + s->n_results;
-    s->n_results += kept;
     s->results = NULL;
+    if (kept && set->shape.n_outputs == 1) {
+        int32_t *found = s->best + 2 * s->params.n_outputs;
+        TN_TRY(fetch(s, s->kv.found, found, 2 * sizeof *found));
+        TN_TRY(tn_sched_synchronize(s->sched));
+        return take_found(s, found);
+    }
+    s->n_results += kept;
     if (kept && in_order) {
         TN_TRY(fetch(s, set->result, best, (size_t)kept * sizeof *best));
         TN_TRY(fetch(s, set->sums, sums, (size_t)kept * sizeof *sums));
@@ -164,7 +177,7 @@ static tn_status run_ubatch(tn_session *s, const tn_batch *b, int32_t begin, int
         s->tokens[i] = real ? b->tokens[begin + i] : 0;
         s->padded_positions[i] = s->q_pos[2 * i] = real ? s->positions[begin + i] : 0;
         s->q_pos[2 * i + 1] = real ? s->seqs[begin + i] : -1;
-        s->q_scale[i] = query_scale(&s->model->h, s->padded_positions[i]);
+        s->q_scale[i] = tn__query_scale(&s->model->h, s->padded_positions[i]);
         for (int g = 0; !real && g < TN__CACHE_GROUPS; g++) s->rows[g][i] = -1;
     }
     tn__graph_set *set;
@@ -248,7 +261,7 @@ static void take_back(tn_session *s, int32_t n_tokens) {
 tn_status tn_session_decode(tn_session *s, const tn_batch *b) {
     if (!s || !b) return tn_fail(TN_E_INVALID, "tn_session_decode: NULL argument");
     uint64_t begin = tn_time_ns();
-    int32_t n_wanted;
+    int32_t n_wanted = 0;
     TN_TRY(read_batch(s, b, &n_wanted));
     if (!s->model->h.causal) TN_TRY(check_whole(s, b->n_tokens));
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
@@ -262,8 +275,22 @@ tn_status tn_session_decode(tn_session *s, const tn_batch *b) {
     s->n_results = 0;
     s->results = s->logits;
     if (s->params.embeddings) tn__pool_start(s);
-    tn_status status = run_batch(s, b);
+    const bool alone = b->best && b->n_tokens == 1 && n_wanted == 1 && !s->params.embeddings;
+    tn_status status;
+    if (alone && tn__ahead_serves(s, b->tokens[0])) {
+        int32_t found[2];
+        s->results = NULL;
+        status = tn__ahead_take(s, found);
+        if (status == TN_OK) status = take_found(s, found);
+    } else {
+        tn__ahead_stop(s);
+        s->ahead.looping = s->ahead.looping && alone;
+        status = run_batch(s, b);
+        if (status == TN_OK && alone) tn__ahead_go_on(s, b->tokens[0]);
+    }
     if (status != TN_OK) {
+        tn__ahead_stop(s);
+        s->ahead.looping = false;
         take_back(s, b->n_tokens);
         return status;
     }

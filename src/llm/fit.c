@@ -73,9 +73,30 @@ static tn_status choose_layers(tn_session *s) {
     return TN_OK;
 }
 
-/* Packed weights take memory that mapped ones do not; where that is not there, the map serves. */
+/* Whether nothing is left to the host. */
+static bool is_whole(const tn_session *s) {
+    for (int32_t i = 0; i < s->model->h.n_layer + 2; i++)
+        if (s->device_of_layer[i] != 0) return false;
+    return true;
+}
+
+/* The embedding stays on the host, which looks up a row as well, unless a device has all of the model and room to
+ * spare: such a device needs no host between two tokens. Packed weights take memory that mapped ones do not; where
+ * that is not there, the map serves. */
 tn_status tn__session_choose(tn_session *s) {
+    size_t needed = 0;
+    s->together = tn__place_has_room(s);
+    if (s->together) {
+        TN_TRY(choose_layers(s));
+        if (is_whole(s)) needed = taken(&s->planned[0]);
+        if (s->fits && needed) return TN_OK;
+        s->together = false;
+    }
     TN_TRY(choose_layers(s));
+    if (!s->fits && needed && needed < taken(&s->planned[0])) { /* what the host computes must be copied, too */
+        s->together = true;
+        TN_TRY(choose_layers(s));
+    }
     if (s->fits || !s->pack || s->model->loaded) return TN_OK;
     s->pack = false;
     return choose_layers(s);

@@ -58,7 +58,7 @@ tn_status tn__kv_new(const tn__kv_params *p, tn__kv *kv) {
     if (!use_ring || any_full) new_cells(&kv->groups[TN__CACHE_FULL], p->n_ctx, 0, p->n_seqs);
     if (use_ring) new_cells(&kv->groups[TN__CACHE_WINDOW], (int32_t)ring, window, p->n_seqs);
 
-    size_t n_tensors = 2 * (size_t)h->n_layer + (TN__CACHE_GROUPS + 1) * p->n_devices;
+    size_t n_tensors = 2 * (size_t)h->n_layer + (TN__CACHE_GROUPS + 1) * p->n_devices + 1;
     TN_TRY(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(n_tensors, 0), .no_alloc = true}, &kv->arena));
     for (int32_t i = 0; i < h->n_layer; i++) {
         tn__kv_layer *l = &kv->layers[i];
@@ -82,13 +82,15 @@ tn_status tn__kv_new(const tn__kv_params *p, tn__kv *kv) {
                 tn_name(kv->arena, tn_tensor_new(kv->arena, p->factors->type, p->factors->n_dims, p->factors->ne),
                         "rope_factors");
     }
+    kv->found = tn_name(kv->arena, tn_tensor_nd(kv->arena, TN_I32, 2), "found");
+    kv->found_device = p->found_device;
     return tn_arena_status(kv->arena);
 }
 
 /* Calls `each` for every tensor of a device with its place; returns the total. */
 static tn_status lay_out(const tn__kv *kv, size_t device, tn_buffer_type *type, tn_buffer *buffer, size_t *total) {
     size_t offset = 0, align = tn_buffer_type_alignment(type);
-    for (size_t i = 0; i < 2 * (size_t)kv->n_layer + TN__CACHE_GROUPS + 1; i++) {
+    for (size_t i = 0; i < 2 * (size_t)kv->n_layer + TN__CACHE_GROUPS + 2; i++) {
         tn_tensor *t;
         if (i < 2 * (size_t)kv->n_layer) {
             const tn__kv_layer *l = &kv->layers[i / 2];
@@ -96,7 +98,10 @@ static tn_status lay_out(const tn__kv *kv, size_t device, tn_buffer_type *type, 
             t = i % 2 ? l->v : l->k;
         } else {
             size_t group = i - 2 * (size_t)kv->n_layer;
-            t = group < TN__CACHE_GROUPS ? kv->meta[group * kv->n_devices + device] : kv->factors[device];
+            t = group < TN__CACHE_GROUPS             ? kv->meta[group * kv->n_devices + device]
+                : group == TN__CACHE_GROUPS          ? kv->factors[device]
+                : (size_t)kv->found_device == device ? kv->found
+                                                     : NULL;
             if (!t) continue;
         }
         if (buffer) TN_TRY(tn_buffer_bind(buffer, t, offset));
@@ -143,6 +148,7 @@ void tn__kv_free(tn__kv *kv) {
 }
 
 void tn__cells_touch(tn__cells *c, int32_t cell) {
+    c->changes++;
     if (c->n_dirty < (int32_t)TN__COUNT(c->dirty)) c->dirty[c->n_dirty] = cell;
     if (c->n_dirty <= (int32_t)TN__COUNT(c->dirty)) c->n_dirty++;
     if (c->dirty_first >= c->dirty_end) {
@@ -229,6 +235,13 @@ tn_status tn__kv_take(tn__kv *kv, int32_t n, const int32_t *positions, const int
         if (g == TN__CACHE_FULL || !kv->groups[TN__CACHE_FULL].n) kv->peak = TN__MAX(kv->peak, c->used);
     }
     return TN_OK;
+}
+
+void tn__kv_give_back(tn__kv *kv, int32_t seq, int32_t cell, int32_t last, int32_t peak) {
+    tn__cells *c = &kv->groups[TN__CACHE_FULL];
+    empty_cell(c, cell);
+    c->last[seq] = last;
+    kv->peak = peak;
 }
 
 /* A device is sent one range. In the host's memory single cells cost nothing, and what did not change stays in the

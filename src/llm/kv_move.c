@@ -20,6 +20,7 @@ static tn_status run_move(tn_session *s, tn__graph_kind kind, int group, int32_t
         s->move_delta[i] = 0;
     }
     tn__keep_results(s);
+    tn__ahead_stop(s);
     TN_TRY(tn_sched_alloc(s->sched, set->graph));
     TN_TRY(tn_tensor_set(set->tokens, s->move_from));
     TN_TRY(tn_tensor_set(set->rows[group], s->move_to));

@@ -96,10 +96,11 @@ int tn__place_of_weight(const tn_session *s, const tn__weight *w) {
 /* ---- Layers -------------------------------------------------------------------------------------------------------
  */
 
-/* A model whose output matrix is its embedding keeps both ends together, where the device can look rows up in it. */
+/* A model whose output matrix is its embedding keeps both ends together, where the device can look rows up in it; any
+ * other where the session is to have all of the model on a device. */
 static bool ends_together(const tn_session *s, size_t device) {
     const tn__weights *w = &s->model->w;
-    if (w->output || !w->tok_embd || s->params.embeddings) return false;
+    if ((w->output && !s->together) || !w->tok_embd || s->params.embeddings) return false;
     tn_tensor table = *w->tok_embd, ids = {.type = TN_I32, .n_dims = 1, .ne = {1, 1, 1, 1}, .nb = {4, 4, 4, 4}};
     table.buffer = NULL;
     table.data = NULL;
@@ -137,6 +138,22 @@ static void fill_bytes(tn_session *s) {
                                    tn__align_up(tn_buffer_type_tensor_size(s->types[d], l->v), align);
         }
     }
+}
+
+bool tn__place_has_room(tn_session *s) {
+    const tn__placement *p = &s->place;
+    const int32_t wanted = s->params.n_gpu_layers;
+    const size_t n = s->n_devices, items = (size_t)s->model->h.n_layer + 1;
+    if (n != 2 || s->model->loaded || (wanted >= 0 && (size_t)wanted < items)) return false;
+    size_t all = 0, table = 0, free_bytes, total;
+    if (tn_device_memory(device_at(s, 0), &free_bytes, &total) != TN_OK) return false;
+    for (size_t i = 0; i < s->model->n_all; i++) {
+        const tn__weight *w = &s->model->all[i];
+        all += w->info->size;
+        if (w->layer < 0) table += w->info->size;
+        if (p->weights[i].override >= 0) return false;
+    }
+    return all + table <= free_bytes;
 }
 
 tn_status tn__place_layers(tn_session *s, int32_t n_gpu_layers) {
@@ -236,7 +253,8 @@ tn_status tn_session_explain(const tn_session *s, FILE *out) {
         else if (w->layer < 0)
             fprintf(out, "%s\n",
                     s->device_of_layer[0] == (int)s->n_devices - 1 ? "input side, on the host"
-                                                                   : "it is the output matrix, too");
+                    : s->model->w.output ? "all of the model is there, and there is room for it"
+                                         : "it is the output matrix, too");
         else
             fprintf(out, "%s\n", tn_place_why(s->place.places[TN__MIN((size_t)w->layer, n_layer)].cause));
     }

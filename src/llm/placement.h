@@ -30,6 +30,9 @@ int32_t tn__place_count(const struct tn_session *session); /* layers off the hos
 /* Takes what the session's present plan needs beside its layers (compute buffers, scratch) into account from now on:
  * where it is more than was known, or, with `exactly`, where it is less, too. False when nothing was learnt: another
  * attempt would end the same. tn__place_unlearn takes the last lesson back. */
+/* Whether all weights would fit the only device beside the host, and the embedding a second time: then it is not
+ * missed there. */
+bool tn__place_has_room(tn_session *session);
 bool tn__place_learn(struct tn_session *session, bool exactly);
 void tn__place_unlearn(struct tn_session *session);
 tn_status tn__place_follow(struct tn_session *session); /* fills it from the loaded weights */

@@ -101,6 +101,7 @@ static tn_status fill_params(const tn_model *m, tn_session_params *p) {
 
 static int device_of_weight(const void *user, const tn__weight *w) { return tn__place_of_weight(user, w); }
 
+enum { FOUND = 4 }; /* behind the logits and the best tokens: what steps of a greedy loop find, two values each */
 static tn_status make_staging(tn_session *s) {
     size_t n = (size_t)s->params.n_ubatch, b = (size_t)s->params.n_batch;
     s->tokens = tn_calloc(n, sizeof *s->tokens);
@@ -119,9 +120,9 @@ static tn_status make_staging(tn_session *s) {
     }
     if (s->params.embeddings) TN_TRY(tn__pool_new(s));
     size_t count, rows = (size_t)s->params.n_outputs;
-    if (!tn__mul_size(rows, (size_t)s->model->h.n_vocab + 2, &count))
+    if (!tn__mul_size(rows, (size_t)s->model->h.n_vocab + 2, &count) || !tn__add_size(count, FOUND, &count))
         return tn_fail(TN_E_OVERFLOW, "the logits' size overflows");
-    if (s->params.embeddings) count = 2 * rows;
+    if (s->params.embeddings) count = 2 * rows + FOUND;
     /* Memory that the first device can write to directly, where it offers such. */
     tn_buffer_type *pinned = tn_device_host_buffer_type(tn_backend_device(tn_sched_backend(s->sched, 0)));
     if (pinned) {
@@ -131,7 +132,10 @@ static tn_status make_staging(tn_session *s) {
     } else {
         s->logits = tn_calloc(count, sizeof *s->logits);
     }
-    if (s->logits) s->best = (tn_token *)(void *)(s->logits + count - 2 * rows);
+    if (s->logits) {
+        s->best = (tn_token *)(void *)(s->logits + count - FOUND - 2 * rows);
+        TN_TRY(tn__ahead_new(s, s->best + 2 * rows));
+    }
     return s->tokens && s->positions && s->prompt_seqs && s->score_wanted && s->padded_positions && s->seqs &&
                    s->wanted && s->q_scale && s->q_pos && s->out_rows && s->logits
                ? TN_OK
@@ -181,6 +185,7 @@ static void stand_in_all(tn_session *s) {
             stand_in(s, s->kv.meta[i], (int)(i % s->n_devices), STAND_CACHE, s->types[i % s->n_devices]);
     for (size_t d = 0; d < s->n_devices; d++)
         if (s->kv.factors[d]) stand_in(s, s->kv.factors[d], (int)d, STAND_CACHE, s->types[d]);
+    stand_in(s, s->kv.found, s->kv.found_device, STAND_CACHE, s->types[s->kv.found_device]);
 }
 
 void tn__remove_stand_ins(tn_model *m) {
@@ -233,6 +238,7 @@ tn_status tn__session_plan(tn_session *s) {
         .device_of_layer = s->device_of_layer + 1,
         .n_devices = s->n_devices,
         .factors = tn__rope_factors(s),
+        .found_device = s->device_of_layer[m->h.n_layer + 1],
     };
     for (size_t i = 0; kp.factors && i < m->n_all; i++)
         if (m->all[i].tensor == kp.factors) kp.factors_device = tn__place_of_weight(s, &m->all[i]);
@@ -244,6 +250,7 @@ tn_status tn__session_plan(tn_session *s) {
         {tn__session_kind(s), decode, tn__rows_out(s, decode)}};
     size_t n_shapes = 2;
     if (!s->params.embeddings) shapes[n_shapes++] = (tn__shape){TN__GRAPH_BEST, decode, tn__rows_out(s, decode)};
+    if (tn__ahead_possible(s)) shapes[n_shapes++] = (tn__shape){TN__GRAPH_NEXT, 1, 1};
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         if (!s->kv.groups[g].n) continue;
         shapes[n_shapes++] = (tn__shape){TN__GRAPH_SHIFT, TN__MOVE_CELLS, g};
@@ -288,6 +295,7 @@ static tn_status create(tn_session *s) {
     m->packed = s->pack;
     m->pack_rows = s->pack_rows;
     TN_TRY(tn__kv_allocate(&s->kv, s->types));
+    for (size_t i = 0; i < s->n_sets; i++) tn__place_found(s, s->sets[i]);
     TN_TRY(make_staging(s));
     tn_graph *graphs[TN__COUNT(s->reserved)];
     for (size_t i = 0; i < s->n_reserved; i++) graphs[i] = s->reserved[i]->graph;
@@ -316,6 +324,7 @@ void tn__session_drop(tn_session *s) {
     tn__streams_free(s);
     for (size_t i = 0; i < s->n_sets; i++) tn__graph_set_free(s->sets[i]);
     tn_free(s->sets);
+    tn__ahead_free(s);
     tn_sched_free(s->sched);
     tn__kv_free(&s->kv);
     tn__place_free(s);

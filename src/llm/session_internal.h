@@ -19,6 +19,7 @@ typedef struct tn__cells {
     int32_t *meta;     /* [n][1 + words]: position (-1: empty), then bits; the layout of attention's k_pos */
     int32_t used, end; /* cells in use; one past the highest in use */
     int32_t *last;     /* by sequence: the cell it took last, -1 when that may have changed */
+    uint32_t changes;  /* of meta so far */
     int32_t dirty_first, dirty_end; /* rows of meta not yet sent to the devices… */
     int32_t n_dirty;                /* …and which, as long as they are few */
     int32_t dirty[256];
@@ -37,6 +38,8 @@ typedef struct tn__kv {
     tn_tensor **meta;    /* [group][device] on the device, or NULL */
     tn_tensor **factors; /* per device: a copy of the model's rope factors, or NULL: those themselves are there */
     const tn_tensor *factors_from;
+    tn_tensor *found; /* where the graphs of one token leave the best next one, and the sum of its logits */
+    int found_device;
     tn_arena *arena;
     tn_buffer **buffers; /* per device */
     int32_t peak;
@@ -51,6 +54,7 @@ typedef struct tn__kv_params {
     size_t n_devices;
     const tn_tensor *factors; /* rope factors that all layers share, or NULL, and where they are */
     int factors_device;
+    int found_device; /* the output's */
 } tn__kv_params;
 
 tn_status tn__kv_new(const tn__kv_params *params, tn__kv *kv); /* tensors and cells; no device memory yet */
@@ -59,6 +63,8 @@ tn_status tn__kv_allocate(tn__kv *kv, tn_buffer_type *const *types);
 void tn__kv_free(tn__kv *kv);
 /* Finds cells for tokens, writes their metadata and the rows to write to (one list per group). */
 tn_status tn__kv_take(tn__kv *kv, int32_t n, const int32_t *positions, const int32_t *seqs, int32_t *const *rows);
+/* Undoes taking a cell for one token, of the only group there is. `last`: what the sequence had before. */
+void tn__kv_give_back(tn__kv *kv, int32_t seq, int32_t cell, int32_t last, int32_t peak);
 void tn__cells_touch(tn__cells *cells, int32_t cell); /* its metadata changed */
 tn_status tn__kv_send_meta(tn__kv *kv);
 void tn__kv_range(const tn__kv *kv, int group, int32_t range[2]);
@@ -68,6 +74,7 @@ void tn__kv_range(const tn__kv *kv, int group, int32_t range[2]);
 typedef enum tn__graph_kind {
     TN__GRAPH_LOGITS, /* tokens → logits of the wanted rows */
     TN__GRAPH_BEST,   /* tokens → the most likely tokens of the wanted rows */
+    TN__GRAPH_NEXT,   /* the token that the graph before found → the most likely after it */
     TN__GRAPH_HIDDEN, /* tokens → normalised hidden states of the wanted rows */
     TN__GRAPH_RANK,   /* tokens → the classifier's scores of the wanted rows */
     TN__GRAPH_SHIFT,  /* cells of a cache group → the same cells, K rotated on; n_outputs is the group */
@@ -92,6 +99,24 @@ typedef struct tn__graph_set {
     tn_tensor *sums; /* TN__GRAPH_BEST: of the rows' logits: finite if those are */
 } tn__graph_set;
 
+/* A greedy loop's next step, which the device does before the host asks for it (ahead.c). */
+enum { TN__AHEAD_META = 64 };
+typedef struct tn__ahead {
+    bool can;              /* all is on one device that queues */
+    bool looping;          /* the last batch was one token of which only the best next one was wanted: */
+    int32_t seq, position; /* where it stands, */
+    tn_token found;        /* and which was best after it */
+    bool runs;             /* a step is queued that nobody has asked for yet, with the token after it */
+    uint32_t changes;      /* of the cache when it was queued */
+    int turn;              /* which of the two places it uses: one is being computed while one is being read */
+    struct {
+        tn_event *done;
+        int32_t *found; /* the token and the sum, in memory the device can write to */
+        int32_t meta[TN__AHEAD_META], q_pos[2], position, row, range[2];
+        float q_scale;
+    } places[2];
+} tn__ahead;
+
 /* Bytes a session needs on one device. */
 typedef struct tn__device_plan {
     size_t weights, mapped, cache, compute, scratch, lower_bound;
@@ -114,13 +139,15 @@ struct tn_session {
     size_t n_devices;     /* = backends of the scheduler */
     int *device_of_layer; /* n_layer + 2: input side, layers, output side */
     tn__placement place;
+    bool together; /* the embedding lies with the output, if that is off the host */
     tn_buffer_type **types;   /* per device */
     tn_buffer *stand_ins;     /* per device: of the unallocated cache, of unloaded weights, plain and packed */
     bool pack;                /* weights go to the memory they gain from… */
     int32_t pack_rows;        /* …when so many rows are multiplied at once */
     tn__device_plan *planned; /* per device */
     bool fits;
-    tn__graph_set *reserved[3 + 2 * TN__CACHE_GROUPS]; /* prefill, decode, best, then shift and move per group */
+    tn__graph_set
+        *reserved[4 + 2 * TN__CACHE_GROUPS]; /* prefill, decode, best, next, then shift and move per group */
     size_t n_reserved;
     tn__kv kv;
     tn__graph_set **sets;
@@ -139,11 +166,14 @@ struct tn_session {
     tn_token *best;           /* behind the logits: a token a row, then the rows' sums */
     tn_buffer *pinned_logits; /* what they lie in, or NULL: the heap */
     int32_t n_results;
+    tn__ahead ahead;
     tn__pool pool;
     /* The comfortable interface. */
     struct tn__stream *streams; /* per sequence */
     tn_session_stats stats;
 };
+
+float tn__query_scale(const tn__hparams *h, int32_t position);
 
 /* Embeddings (embed.c). */
 tn_status tn__pool_params(const tn_model *model, tn_session_params *params); /* fills in what "as the model" means */
@@ -157,12 +187,25 @@ tn__graph_kind tn__session_kind(const tn_session *session);        /* of its gra
 int32_t tn__rows_out(const tn_session *session, int32_t n_tokens); /* most rows such a graph gives */
 int32_t tn__outputs_for(const tn_session *session, int32_t n_wanted, int32_t n_tokens);
 
+/* Greedy loops (ahead.c). */
+bool tn__ahead_possible(const tn_session *session); /* by where things are placed */
+tn_status tn__ahead_new(tn_session *session, int32_t *found);
+void tn__ahead_free(tn_session *session);
+/* A token was decoded of which only the best next one was wanted: queues the step after it if this is a loop. */
+void tn__ahead_go_on(tn_session *session, tn_token token);
+/* Whether the queued step is the one that is wanted now; its result, and the step after it is queued. */
+bool tn__ahead_serves(const tn_session *session, tn_token token);
+tn_status tn__ahead_take(tn_session *session, int32_t found[2]);
+void tn__ahead_stop(tn_session *session); /* before anything else computes or writes to devices */
+
 tn_tensor *tn__rope_factors(const tn_session *session); /* that all layers share, or NULL */
 /* Graphs that move cells; a group in which nothing needs to be done gets no graph. */
 tn_status tn__build_move(const tn_session *session, tn__shape shape, tn__graph_set *set);
 tn_status tn__build_graph(const tn_session *session, tn__shape shape, tn__graph_set *set);
 /* The graph for a shape: remembered, or built and remembered. */
 tn_status tn__graph_for(tn_session *session, tn__shape shape, tn__graph_set **set);
+/* Graphs of one token leave what they find where the next graph can read it. */
+void tn__place_found(const tn_session *session, tn__graph_set *set);
 void tn__graph_set_free(tn__graph_set *set);
 /* Sizes are rounded up so that a session meets a bounded number of graphs; the added rows are padding. */
 int32_t tn__round_tokens(int32_t n, int32_t limit);

@@ -208,6 +208,7 @@ tn_status tn_session_state_set(tn_session *s, int32_t seq, const void *from, siz
     uint32_t most = TN__MAX(h.counts[0], h.counts[1]);
     int32_t *cells = tn_malloc(TN__CACHE_GROUPS * (size_t)most * sizeof *cells + 1);
     if (!cells) return TN_E_NOMEM;
+    tn__ahead_stop(s);
     tn_status status = tn_session_seq_remove(s, seq, 0, -1);
     const char *p = (const char *)from + sizeof h;
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {

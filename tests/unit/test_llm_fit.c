@@ -46,16 +46,28 @@ static void check(const char *path, const tn_session_params *p, bool no_mmap, tn
     tn_model_close(model);
 }
 
-/* A device with room for exactly this, and one with a byte less. */
-static void check_edge(const char *path, tn_session_params p, const tn_fit_device *needs) {
+static void size_device(char *spec, size_t size, size_t bytes) {
+    snprintf(spec, size, "sim:%zu,max-alloc=1T%s", bytes, large() ? ",memory-only=1" : "");
+}
+
+/* With a byte less than a roomy device takes, the embedding stays on the host, if it was not there already; then a
+ * device with room for exactly the rest, and one with a byte less. */
+static void check_edge(const char *path, tn_session_params p, const tn_fit_device *roomy) {
     char spec[96];
+    tn_model *smaller;
+    tn_fit fit;
     p.n_gpu_layers = 1000;
+    p.devices[0] = spec;
+    size_device(spec, sizeof spec, taken(roomy) - 1);
+    assert_ok(tn_model_open(path, NULL, &smaller));
+    assert_ok(tn_fit_session(smaller, &p, &fit));
+    const tn_fit_device tight = fit.fits ? fit.devices[0] : *roomy, *needs = &tight;
+    tn_fit_free(&fit);
+    tn_model_close(smaller);
     for (int missing = 0; missing < 2; missing++) {
         tn_model *model;
         tn_session *session;
-        snprintf(spec, sizeof spec, "sim:%zu,max-alloc=1T%s", taken(needs) - (size_t)missing,
-                 large() ? ",memory-only=1" : "");
-        p.devices[0] = spec;
+        size_device(spec, sizeof spec, taken(needs) - (size_t)missing);
         assert_ok(tn_model_open(path, NULL, &model));
         uint64_t live = tn_memory_get_stats().live_bytes;
         if (missing) {
