@@ -216,30 +216,31 @@ __device__ static inline void next_weight(weighed &norm, const knowledge &known,
         return;
     }
 }
+// What a thread hears first of the result of the step before.
+struct hearing {
+    heard h[2];
+};
+__device__ static inline void hear_from(const chain_product &p, int at, heard (&to)[2]) {
+    if (at >= p.job.k) return;
+    to[0] = listen(p.job.in.y + at);
+    to[1] = listen(p.job.in.y + at + 4);
+}
 // Brings the result of the step before near. The norm's division is left to who finishes rows, so that nobody waits
 // for the sum; it is in `squares`, a part per warp.
-template <typename M>
-__device__ static inline void prepare(const chain_product &p, unsigned tag, const float *weight, char *near,
-                                      float *squares, M meanwhile) {
+__device__ static inline void prepare(const chain_product &p, hearing first, unsigned tag, const float *weight,
+                                      char *near, float *squares) {
     const gemv_job &j = p.job;
     bool floats = p.kinds[0] <= CHAIN_BF16;
     const float *x = j.in.y;
     activations in = near_form(j.k, near);
     float sum = 0;
-    heard h[2], next[2];
-    auto load = [&](int at, heard(&to)[2]) {
-        if (at >= j.k) return;
-        to[0] = listen(x + at);
-        to[1] = listen(x + at + 4);
-    };
-    load(8 * (int)threadIdx.x, next);
-    meanwhile();
+    heard h[2], next[2] = {first.h[0], first.h[1]};
     // A thread has eight values, four lanes a group of 32; whole warps are beyond the end together.
 #pragma unroll 1
     for (int at = 8 * (int)threadIdx.x; at - 8 * ((int)threadIdx.x % 32) < j.k; at += 8 * THREADS) {
         bool here = at < j.k;
         h[0] = next[0], h[1] = next[1];
-        load(at + 8 * THREADS, next); // on its way meanwhile
+        hear_from(p, at + 8 * THREADS, next); // on its way meanwhile
         float y[8];
         hear_together(h, x + at, here, tag);
 #pragma unroll
@@ -356,22 +357,34 @@ __device__ static __noinline__ void finish_group(const chain_product &p, int gro
     if (j.next.y) j.next.y[row] = value;
 }
 
-// `rests`: what a warp has of a group that another warp began, by pass and row.
+// A product: brings activations near, then multiplies this warp's share. What does not depend on the step before is
+// done while its results are on their way. `rests`: what a warp has of a group that another warp began, by pass and
+// row.
 __device__ static void multiply(const chain_product &p, const share &mine, char *near, stream &kept,
-                                const knowledge &known, int last_known, char *ring, uint64_t *full,
-                                float (*rests)[2][4], const float *squares, unsigned tag) {
+                                const knowledge &known, int step, int last_known, char *ring, uint64_t *full,
+                                float (*rests)[2][4], float *squares, weighed &norms, char *norm_weights,
+                                int norm_bytes, unsigned heard_tag, unsigned tag, hearing first_heard) {
     stream s = kept;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = p.job.k, pieces = p.pieces, passes = passes_of(p);
     int group = mine.group, begun_at = mine.begin - mine.rest, item = mine.begin;
     int pass = mine.pass, piece = mine.piece, kind = mine.kind;
     activations in = near_form(k, near);
     float first = 0, second = 0;
-    bool begun = !mine.rest, open = false;
+    bool begun = !mine.rest, open = false, prepared = false;
     float residual = item < mine.end ? residual_of(p, group) : 0;
     float sum[4] = {}, norm = -1;
     for (;;) {
-        stream_fetch(s, known, last_known, ring, full); // at first, and after every item: what it left is free
-        if (item == mine.end) break;
+        stream_fetch(s, known, last_known, ring, full); // at first, and after every item but the last: what it left
+        if (!prepared) {
+            bool here = norms.step == step;
+            if (here) barrier_wait(&norms.there, norms.phase);
+            prepare(p, first_heard, heard_tag, here ? (const float *)norm_weights : p.job.in.weight, near, squares);
+            // All have read it. One thread alone looks again, also where the compiler would let all of them.
+            if (threadIdx.x == 0 && *(volatile int *)&norms.step <= step)
+                next_weight(norms, known, step, last_known, norm_weights, norm_bytes);
+            prepared = true;
+            if (item == mine.end) break;
+        }
         stream_wait(s, full);
         const char *stage = ring + s.reading * STAGE;
 #define READ(U) read_stage<U>(stage, in, k, piece, sum)
@@ -399,7 +412,7 @@ __device__ static void multiply(const chain_product &p, const share &mine, char 
             } else if (!open) {
                 finish_group(p, group, first, second, residual, tag);
             }
-            if (item == mine.end) continue;
+            if (item == mine.end) break;
             begun = true;
             begun_at = item;
             group++;
@@ -504,16 +517,11 @@ __global__ static void __launch_bounds__(THREADS, 1)
             __syncthreads();  // others may still need what lies near
         } else {
             if (now.waits) wait_for_all(counters, (unsigned)now.arrivals * gridDim.x);
-            bool here = norm.step == step;
-            prepare(now.product, heard_tag, here ? (const float *)weights : now.product.job.in.weight, near, sums,
-                    [&] {
-                        look_ahead(step);
-                        if (here) barrier_wait(&norm.there, norm.phase);
-                    });
-            if (threadIdx.x == 0 && norm.step <= step) // all have read it
-                next_weight(norm, known, step, last_known, weights, norm_bytes);
-            multiply(now.product, known.shares[step % KNOWN][warp], near, streams[warp], known, last_known, ring,
-                     full[warp], rests, sums, tag);
+            hearing first;
+            hear_from(now.product, 8 * (int)threadIdx.x, first.h);
+            look_ahead(step);
+            multiply(now.product, known.shares[step % KNOWN][warp], near, streams[warp], known, step, last_known,
+                     ring, full[warp], rests, sums, norm, weights, norm_bytes, heard_tag, tag, first);
         }
         if (now.arrives) arrive(counters);
         if (lane == 0) streams[warp].now++;

@@ -41,6 +41,12 @@ tn_status upload_wait(cuda_device *d, cudaStream_t stream, unsigned *seen);
 // Around whatever else the copy stream does: uploads so far come before it, and others know of it.
 tn_status upload_before(cuda_device *d);
 void upload_after(cuda_device *d);
+// What a stream's own queue uploads, up to NOTE bytes each: brought in its order, before what it does next. `mail` is
+// made when it is needed.
+enum { NOTE = 128 };
+struct notes;
+tn_status queue_note(notes **mail, cudaStream_t stream, char *to, const void *from, size_t size);
+tn_status bring_notes(notes *mail, cudaStream_t stream);
 
 // ---- A stream of work
 // ----------------------------------------------------------------------------------------------
@@ -54,6 +60,7 @@ struct cuda_stream {
     unsigned *tickets;                 // zeros: who of several blocks is the last counts here and leaves zero behind
     struct profile *profile;           // NULL unless TENON_CUDA_PROFILE is set
     unsigned seen_writes, seen_copies; // of the device
+    notes *mail;                       // what was set in this stream's order; NULL before the first
 };
 enum { N_TICKETS = 16384, N_CHAIN_TICKETS = 64 /* behind them: the counters of chains */ };
 

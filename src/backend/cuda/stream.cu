@@ -8,6 +8,7 @@ static void stream_free(tn_backend *backend) {
     cuda_stream *s = stream_of(backend);
     cudaSetDevice(s->device->ordinal);
     profile_free(s->profile);
+    tn_free(s->mail);
     if (s->tickets) cudaFree(s->tickets);
     if (s->blas) cublasLtDestroy(s->blas);
     if (s->copied) cudaEventDestroy(s->copied);
@@ -18,15 +19,17 @@ static void stream_free(tn_backend *backend) {
 // Uploads since this stream last looked come before what it does next.
 static tn_status catch_up(cuda_stream *s) {
     unsigned writes = s->device->writes.load();
-    if (s->seen_writes == writes) return TN_OK;
-    TN_TRY(upload_wait(s->device, s->stream, &s->seen_copies));
-    s->seen_writes = writes;
-    return TN_OK;
+    if (s->seen_writes != writes) {
+        TN_TRY(upload_wait(s->device, s->stream, &s->seen_copies));
+        s->seen_writes = writes;
+    }
+    return bring_notes(s->mail, s->stream);
 }
 
 static tn_status set_async(tn_backend *backend, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
     cuda_stream *s = stream_of(backend);
     CUDA_TRY(cudaSetDevice(s->device->ordinal));
+    if (size <= NOTE) return queue_note(&s->mail, s->stream, (char *)tensor->data + offset, data, size);
     TN_TRY(catch_up(s));
     CUDA_TRY(cudaMemcpyAsync((char *)tensor->data + offset, data, size, cudaMemcpyHostToDevice, s->stream));
     return TN_OK;
@@ -41,6 +44,7 @@ static tn_status get_async(tn_backend *backend, const tn_tensor *tensor, void *d
 static tn_status synchronize(tn_backend *backend) {
     cuda_stream *s = stream_of(backend);
     CUDA_TRY(cudaSetDevice(s->device->ordinal));
+    TN_TRY(bring_notes(s->mail, s->stream));
     CUDA_TRY(cudaStreamSynchronize(s->stream));
     return TN_OK;
 }
@@ -254,6 +258,7 @@ void cuda_event_free(tn_event *event) {
 }
 tn_status cuda_event_record(tn_event *event, tn_backend *backend) {
     CUDA_TRY(cudaSetDevice(stream_of(backend)->device->ordinal));
+    TN_TRY(bring_notes(stream_of(backend)->mail, stream_of(backend)->stream));
     CUDA_TRY(cudaEventRecord(((cuda_event *)event)->event, stream_of(backend)->stream));
     return TN_OK;
 }

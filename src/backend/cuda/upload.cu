@@ -1,7 +1,8 @@
 // Uploads from ordinary memory, in three sizes. Nobody waits for the bus: streams wait for what was sent before they
 // start something.
 //
-//   notes    a few bytes, a token's inputs: collected, and brought by one launch in the stream that needs them
+//   notes    a few bytes, a token's inputs: collected, and brought by one launch in the stream that needs them; those
+//            of one stream's queue are kept apart, since they must not come before what that stream still does
 //   letters  through pinned places that are used in turn
 //   parcels  in pieces: several threads copy them into pinned memory, each filling one place while another is on its
 //            way, because one thread cannot read memory as fast as the bus takes it
@@ -13,7 +14,6 @@
 #include <unistd.h>
 
 enum {
-    NOTE = 128,
     NOTES = 24, // with NOTE bytes each they fit the parameters of a launch
     LETTER = 4 << 10,
     LETTERS = 64,
@@ -106,6 +106,16 @@ __global__ static void deliver_kernel(const __grid_constant__ notes mail) {
     int i = blockIdx.x;
     if ((int)threadIdx.x < mail.to[i].size) mail.to[i].to[threadIdx.x] = mail.text[i][threadIdx.x];
 }
+static tn_status bring(notes &mail, cudaStream_t stream) {
+    deliver_kernel<<<(unsigned)mail.n, NOTE, 0, stream>>>(mail);
+    mail.n = 0;
+    return cuda_check(cudaGetLastError(), "bringing inputs");
+}
+static void add(notes &mail, char *to, const char *from, size_t size) {
+    memcpy(mail.text[mail.n], from, size);
+    mail.to[mail.n].to = to;
+    mail.to[mail.n++].size = (int)size;
+}
 static tn_status follow_carrier(const upload_lanes *lanes, cudaStream_t stream) {
     if (lanes->carrier && lanes->carrier != stream) CUDA_TRY(cudaStreamWaitEvent(stream, lanes->delivered, 0));
     return TN_OK;
@@ -113,9 +123,7 @@ static tn_status follow_carrier(const upload_lanes *lanes, cudaStream_t stream) 
 static tn_status deliver(upload_lanes *lanes, cudaStream_t stream) {
     if (!lanes->mail.n) return TN_OK;
     TN_TRY(follow_carrier(lanes, stream));
-    deliver_kernel<<<(unsigned)lanes->mail.n, NOTE, 0, stream>>>(lanes->mail);
-    CUDA_TRY(cudaGetLastError());
-    lanes->mail.n = 0;
+    TN_TRY(bring(lanes->mail, stream));
     lanes->carrier = stream;
     lanes->mixed = true;
     return cuda_check(cudaEventRecord(lanes->delivered, stream), "cudaEventRecord");
@@ -138,11 +146,18 @@ static tn_status leave_note(cuda_device *d, char *to, const char *from, size_t s
         TN_TRY(order_copies(d));
         d->lanes->copies++;
     }
-    memcpy(mail.text[mail.n], from, size);
-    mail.to[mail.n].to = to;
-    mail.to[mail.n++].size = (int)size;
+    add(mail, to, from, size);
     return TN_OK;
 }
+
+tn_status queue_note(notes **mail, cudaStream_t stream, char *to, const void *from, size_t size) {
+    if (!*mail) *mail = (notes *)tn_calloc(1, sizeof **mail);
+    if (!*mail) return TN_E_NOMEM;
+    if ((*mail)->n == NOTES || has_note_at(**mail, to, size)) TN_TRY(bring(**mail, stream));
+    add(**mail, to, (const char *)from, size);
+    return TN_OK;
+}
+tn_status bring_notes(notes *mail, cudaStream_t stream) { return mail && mail->n ? bring(*mail, stream) : TN_OK; }
 
 // ---- Letters and parcels
 // ------------------------------------------------------------------------------------------------------
