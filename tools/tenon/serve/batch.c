@@ -28,7 +28,7 @@ static struct piece *piece_new(struct job *job, size_t n_top, const char *text, 
     return p;
 }
 
-/* The HTTP thread is woken once for all pieces of a round. */
+/* The HTTP thread is woken once for all pieces of a round, or of a few. */
 static void post(struct served *served, struct piece *p) {
     pthread_mutex_lock(&served->lock);
     *served->outbox_end = p;
@@ -36,8 +36,9 @@ static void post(struct served *served, struct piece *p) {
     pthread_mutex_unlock(&served->lock);
     served->posted = true;
 }
-static void announce(struct served *served) {
-    if (served->posted) event_active(served->outbox_ready, EV_READ, 0);
+static void announce(struct served *served, bool now) {
+    if (!served->posted || (!now && tn_time_ns() < atomic_load(&served->call_after))) return;
+    event_active(served->outbox_ready, EV_READ, 0);
     served->posted = false;
 }
 
@@ -561,6 +562,7 @@ static bool round_of(struct engine *e) {
                           .positions = e->positions,
                           .seqs = e->seqs,
                           .outputs = e->outputs};
+        announce(e->served, e->n_tokens > e->n_slots); /* a prompt may take long */
         status = tn_session_decode(e->session, &batch);
     } while (status == TN_E_FULL && make_room(e));
     if (status == TN_OK)
@@ -606,11 +608,11 @@ void engine_work(struct engine *e) {
         if (phase != PHASE_READY && !is_busy(e) && !waiting) break;
         drop_cancelled(e);
         admit(e);
-        announce(served);
+        announce(served, !is_busy(e));
         bool fed = round_of(e);
-        announce(served);
+        announce(served, !is_busy(e));
         fed = embed_round(e) || fed;
-        announce(served);
+        announce(served, !fed || !is_busy(e));
         engine_publish(e, !is_busy(e));
         if (!fed && is_busy(e)) wait_a_little(served);
     }

@@ -159,7 +159,8 @@ struct served {
     struct job *queue, **queue_end;
     int n_queued, n_embed_queued;
     struct piece *outbox, **outbox_end;
-    bool posted; /* the engine thread's: something since it last said so */
+    bool posted;                 /* the engine thread's: something since it last said so */
+    _Atomic uint64_t call_after; /* the HTTP thread would rather not be called before this time */
     struct engine_view view;
     enum room room; /* asked by a thread that loads, answered by the HTTP thread */
 };
@@ -193,6 +194,7 @@ struct server {
     struct request *requests; /* alive, for pings and shutdown */
     uint64_t n_requests;
     bool stopping;
+    bool collecting; /* streams: see send_chunk */
 
     struct served **models;
     size_t n_models;
@@ -241,6 +243,8 @@ struct request {
     json_t *extra;    /* the interface's own notes */
     char *head;       /* and how all its events begin, from malloc */
     tn_chat_prompt *prompt;
+    size_t n_unsent; /* bytes of a stream that are collected */
+    char unsent[4096];
 };
 
 /* An answer's failure, filled by the readers of requests. */
