@@ -79,6 +79,27 @@ typedef struct attention_case {
 
 static int sequence_of(const attention_case *c, int s) { return s * (32 * c->words - 1) / 2; }
 
+/* What a thread keeps of one job changes nothing in the results of the next. */
+static void check_kept(const tn__cpu_kernels *table, tn__attention_job job, int nth, size_t nout) {
+    const size_t bytes = table->attention_kept ? table->attention_kept(&job) : 0;
+    if (!bytes || table->attention_splits(&job) > 1) return;
+    float *expected = job.out;
+    job.out = aligned(nout * sizeof *job.out);
+    unsigned char *kept = aligned(bytes * (size_t)nth);
+    for (int i = 0; i < nth; i++) memset(kept + bytes * (size_t)i, 0, TN__KEPT_HEAD);
+    for (int again = 0; again < 3; again++) {
+        memset(job.out, 0xff, nout * sizeof *job.out);
+        for (int i = 0; i < nth; i++) {
+            job.kept = kept + bytes * (size_t)i;
+            table->attention(&job, i, nth);
+        }
+        if (memcmp(expected, job.out, nout * sizeof *job.out) != 0)
+            fail_msg("%s attention: job %d with what %d threads kept gives other bits", table->name, again + 1, nth);
+    }
+    free(kept);
+    free(job.out);
+}
+
 static void check_attention(const tn__cpu_kernels *table, rng *r, const attention_case *c) {
     const tn__cpu_kernels *generic = tn__cpu_kernels_at(TN__CPU_GENERIC);
     size_t k_row = row_bytes(c->k_type, c->head_k), v_row = row_bytes(c->v_type, c->head_v);
@@ -166,6 +187,7 @@ static void check_attention(const tn__cpu_kernels *table, rng *r, const attentio
         if (table->attention_splits(&job) > 1) {
             for (int i = 0; i < nth; i++) table->attention_combine(&job, i, nth);
         }
+        check_kept(table, job, nth, nout);
         free(job.scratch);
         if (!first) {
             first = malloc(nout * sizeof *out);

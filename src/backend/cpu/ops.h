@@ -24,6 +24,7 @@ typedef struct tn__task {
     int ith, nth;
     bool shared; /* an earlier node of the same step has prepared what this one needs, in the same scratch */
     unsigned char *scratch; /* what the op asked for, 64-byte aligned, shared by the threads and phases of the node */
+    unsigned char *kept;    /* of this thread, from node to node: see tn__cpu_op; NULL: none */
     _Atomic int32_t *next;  /* counter of this node and phase, starts at 0 */
 } tn__task;
 
@@ -41,6 +42,11 @@ typedef struct tn__cpu_op {
      * the sources it reads the same part of only, as bits, or TN__NOT_BY_ROWS. Such nodes need no barrier between
      * them. NULL: never. */
     int (*by_rows)(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
+    /* What a thread would keep of a node for later ones of the same run: bytes whose first TN__KEPT_HEAD are zero
+     * when a run begins, and the sources (as bits) that nothing in the program may write, or nothing is kept. NULL:
+     * none.
+     */
+    size_t (*kept)(const tn_tensor *node, const tn__cpu_kernels *kernels, int *sources);
 } tn__cpu_op;
 /* TN__SCATTERED: the parts are those of the sources' rows; what is written may lie anywhere in the result. */
 enum { TN__NOT_BY_ROWS = -1, TN__SCATTERED = 1 << 16 };
@@ -201,6 +207,7 @@ void tn__run_pool(const tn__task *task);
 
 void tn__run_attention(const tn__task *task);
 int tn__phases_attention(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
+size_t tn__kept_attention(const tn_tensor *node, const tn__cpu_kernels *kernels, int *sources);
 size_t tn__scratch_attention(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
 bool tn__supports_attention(const tn_tensor *node, char *reason, size_t size);
 double tn__cost_attention(const tn_tensor *node);

@@ -66,6 +66,12 @@ int tn__phases_attention(const tn_tensor *node, const tn__cpu_kernels *kernels, 
     return kernels->attention_splits(&job) > 1 ? 2 : 1;
 }
 
+size_t tn__kept_attention(const tn_tensor *node, const tn__cpu_kernels *kernels, int *sources) {
+    const tn__attention_job job = job_of(node, 0);
+    *sources = 1 << TN_ATTN_Q_POS | 1 << TN_ATTN_K_POS | 1 << TN_ATTN_RANGE;
+    return kernels->attention_kept ? tn__scratch_size(kernels->attention_kept(&job)) : 0;
+}
+
 /* Two products per visible cell; how many are visible is known only when it runs. */
 double tn__cost_attention(const tn_tensor *node) {
     return (double)tn_nrows(node) * (double)node->src[TN_ATTN_K]->ne[2] * (double)node->ne[0] * 0.1;
@@ -76,6 +82,7 @@ void tn__run_attention(const tn__task *task) {
     for (int64_t batch = 0; batch < task->node->ne[3]; batch++) {
         tn__attention_job job = job_of(task->node, batch);
         job.scratch = task->scratch + (size_t)batch * bytes;
+        job.kept = task->kept;
         if (task->phase == 0)
             task->kernels->attention(&job, task->ith, task->nth);
         else

@@ -89,6 +89,7 @@ typedef struct tn__matmul_job {
  * 1. attention_scratch says how many bytes (64-byte aligned) all threads share.
  * 2. attention computes share ith of nth; if attention_splits() > 1, then a barrier, then
  * 3. attention_combine puts the partial results together, again by shares. */
+enum { TN__KEPT_HEAD = 128 };
 typedef struct tn__attention_job {
     int64_t head_k, head_v, heads, kv_heads, tokens, cells;
     tn_type k_type, v_type;
@@ -106,6 +107,7 @@ typedef struct tn__attention_job {
     const float *sinks;           /* [heads] or NULL */
     tn_attention_params params;
     void *scratch;
+    void *kept;   /* see attention_kept; NULL: nothing can be kept */
     bool unsplit; /* a kernel's own: the cells are not divided */
 } tn__attention_job;
 
@@ -137,6 +139,9 @@ typedef struct tn__cpu_kernels {
     /* Attention. */
     size_t (*attention_scratch)(const tn__attention_job *job, int nth);
     int (*attention_splits)(const tn__attention_job *job);
+    /* Bytes (64-byte aligned) that a thread would keep from one job to the next as long as what q_pos, k_pos and
+     * range point to does not change; the first TN__KEPT_HEAD of them are zero at first. */
+    size_t (*attention_kept)(const tn__attention_job *job);
     void (*attention)(const tn__attention_job *job, int ith, int nth);
     void (*attention_combine)(const tn__attention_job *job, int ith, int nth);
 

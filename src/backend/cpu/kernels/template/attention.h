@@ -361,6 +361,7 @@ static void att_combine(const tn__attention_job *job, int ith, int nth) {
 static void fill_attention(tn__cpu_kernels *table) {
     table->attention_scratch = att_scratch;
     table->attention_splits = att_splits;
+    table->attention_kept = att_kept_bytes;
     table->attention = att_run_all;
     table->attention_combine = att_combine;
 }

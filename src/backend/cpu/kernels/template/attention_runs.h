@@ -44,8 +44,35 @@ typedef struct att_visit {
     const att_run *run;
     bool begins;
     int count;
-    int32_t cells[ATT_LIST_ROOM], positions[ATT_LIST_ROOM]; /* up to the next whole step the last cell again */
+    int32_t *cells; /* up to the next whole step the last cell again */
+    int32_t own[ATT_LIST_ROOM];
 } att_visit;
+
+/* The lists of a thread, which are the same for every layer: before each its length, and whether a run begins there.
+ * Kept if they fit; zero at first. */
+typedef struct att_kept {
+    const int32_t *q_pos, *k_pos, *range;
+    int64_t from, to;
+    int32_t causal, window, chunk, ints;
+    bool complete;
+    _Alignas(64) int32_t lists[];
+} att_kept;
+_Static_assert(sizeof(att_kept) <= TN__KEPT_HEAD, "what must be zero at first is");
+static int64_t att_kept_room(const tn__attention_job *job) {
+    enum { MOST = 16 * 1024 };
+    return job->tokens < MOST / ATT_LIST_ROOM ? job->tokens * ATT_LIST_ROOM : MOST;
+}
+static size_t att_kept_bytes(const tn__attention_job *job) {
+    if (att_is_few(job) || !job->k_words) return 0;
+    return sizeof(att_kept) + (size_t)att_kept_room(job) * sizeof(int32_t);
+}
+static bool att_is_kept(const tn__attention_job *job, int64_t from, int64_t to) {
+    const att_kept *kept = job->kept;
+    const tn_attention_params *p = &job->params;
+    return kept && kept->complete && kept->q_pos == job->q_pos && kept->k_pos == job->k_pos &&
+           kept->range == job->range && kept->from == from && kept->to == to && kept->window == p->window &&
+           kept->chunk == p->chunk && kept->causal == p->causal;
+}
 
 /* A thread's way through its share [from, to) of the short runs, whose kv heads are counted through. */
 typedef struct att_walk {
@@ -57,6 +84,9 @@ typedef struct att_walk {
     int enough;          /* cells for a visit */
     att_run runs[2];     /* this one, and the one before, which may still be in use */
     int which;
+    att_kept *kept; /* NULL: not wanted, or full */
+    bool again;     /* along what is kept */
+    int32_t at;     /* in its lists */
 } att_walk;
 
 /* Two visits, the one at work and the one asked for, should leave room in a cache of the second level. */
@@ -105,13 +135,26 @@ static void att_list_block(att_walk *w, att_visit *v) {
     int count = v->count;
     for (int i = 0; i < n; i++, entry += 1 + words) {
         v->cells[count] = first + i;
-        v->positions[count] = entry[0];
         count += ((uint32_t)entry[0] - (uint32_t)run->low <= wide) &
                  (int)((uint32_t)entry[1 + sequence / 32] >> sequence % 32 & 1);
     }
     v->count = count;
 }
+static bool att_visit_again(att_walk *w, att_visit *v) {
+    if (w->at == w->kept->ints) return false;
+    const int32_t *list = w->kept->lists + w->at;
+    v->begins = list[0] & 1;
+    v->count = list[0] >> 1;
+    v->cells = w->kept->lists + w->at + 1;
+    w->at += 1 + (v->count + ATT_STEP - 1) / ATT_STEP * ATT_STEP;
+    if (v->begins) (void)att_next_run(w);
+    v->run = &w->runs[w->which];
+    return true;
+}
 static bool att_next_visit(att_walk *w, att_visit *v) {
+    if (w->again) return att_visit_again(w, v);
+    if (w->kept && w->at + 1 + ATT_LIST_ROOM > att_kept_room(w->job)) w->kept = NULL;
+    v->cells = w->kept ? w->kept->lists + w->at + 1 : v->own;
     v->begins = w->cell >= w->end;
     v->count = 0;
     if (v->begins && !att_next_run(w)) return false;
@@ -126,7 +169,10 @@ static bool att_next_visit(att_walk *w, att_visit *v) {
         v->begins = true;
         if (!att_next_run(w)) return false;
     }
-    for (int i = v->count; i > 0 && i % ATT_STEP != 0; i++) v->cells[i] = v->cells[v->count - 1];
+    const int whole = (v->count + ATT_STEP - 1) / ATT_STEP * ATT_STEP;
+    for (int i = v->count; i < whole; i++) v->cells[i] = v->cells[v->count - 1];
+    if (w->kept) w->kept->lists[w->at] = v->count << 1 | v->begins;
+    w->at += 1 + whole;
     return true;
 }
 
@@ -176,6 +222,9 @@ static void att_visit_cells(const att_visit *v, const att_visit *next, const att
         ahead = &later;
     }
     float hide[ATT_LIST_ROOM];
+    int32_t positions[ATT_LIST_ROOM];
+    for (int i = 0; i < v->count && (job->tokens > 1 || job->params.max_bias > 0); i++)
+        positions[i] = job->k_pos[(size_t)(1 + job->k_words) * (size_t)v->cells[i]];
     for (int head = 0; head < heads; head++) {
         const int64_t kv = kv_from + head;
         const size_t first = (size_t)(head * each);
@@ -185,10 +234,9 @@ static void att_visit_cells(const att_visit *v, const att_visit *next, const att
             const int64_t token = r / share;
             const att_view view = att_view_of(job, token);
             /* The list is what one token sees; several do not see the same. */
-            if (job->tokens > 1 && r % share == 0) att_hide_positions(view, v->positions, v->count, hide);
+            if (job->tokens > 1 && r % share == 0) att_hide_positions(view, positions, v->count, hide);
             att_few_weights(job, m, m->scores + (size_t)r * m->s_next, first + (size_t)r, kv * share + r % share,
-                            token, view, job->tokens > 1 ? SEES_SOME : SEES_ALL, v->positions, v->cells, v->count,
-                            hide);
+                            token, view, job->tokens > 1 ? SEES_SOME : SEES_ALL, positions, v->cells, v->count, hide);
         }
         att_weigh_cells(job, kv, v->cells, v->count, m->scores, m->s_next, m->sums + first * m->v_next, m->v_next,
                         (int)each, m->buffer, ahead);
@@ -197,10 +245,17 @@ static void att_visit_cells(const att_visit *v, const att_visit *next, const att
 
 static void att_short_runs(const tn__attention_job *job, const att_index *index, int64_t from, int64_t to, int nth,
                            float *memory) {
-    att_walk walk = {.job = job, .index = index, .from = from, .to = to, .enough = att_enough(job)};
+    att_walk walk = {.job = job,
+                     .index = index,
+                     .from = from,
+                     .to = to,
+                     .enough = att_enough(job),
+                     .kept = job->kept,
+                     .again = att_is_kept(job, from, to)};
     att_visit visits[2];
     att_few_memory m = {0};
     size_t rows = 0;
+    if (walk.kept && !walk.again) walk.kept->complete = false;
     bool any = att_next_visit(&walk, &visits[0]);
     if (any && visits[0].count > 0) {
         att_ahead first = att_ahead_to(&visits[0], 1);
@@ -218,6 +273,13 @@ static void att_short_runs(const tn__attention_job *job, const att_index *index,
         if (v->count > 0) att_visit_cells(v, any ? next : NULL, &m);
         if (!any || next->begins) att_few_end(&run->job, run->kv_from, rows, 0, nth, &m);
     }
+    if (walk.again || !walk.kept) return;
+    att_kept *kept = walk.kept;
+    kept->q_pos = job->q_pos, kept->k_pos = job->k_pos, kept->range = job->range;
+    kept->from = from, kept->to = to;
+    kept->window = job->params.window, kept->chunk = job->params.chunk, kept->causal = job->params.causal;
+    kept->ints = walk.at;
+    kept->complete = true;
 }
 
 static void att_run_all(const tn__attention_job *job, int ith, int nth) {
@@ -229,15 +291,18 @@ static void att_run_all(const tn__attention_job *job, int ith, int nth) {
     const bool tiled = att_is_tiled(job);
     att_memory m = att_carve(job, memory);
     int64_t share = job->heads / job->kv_heads, item = 0, n_short = 0, n, from, to;
-    bool few;
-    att_index index;
-    att_index_make(job, &index);
+    bool few, all = true;
     for (int64_t token = 0; token < job->tokens; token += n) {
         n = att_run_of(job, token, &few);
-        if (few) {
-            n_short++;
-            continue;
-        }
+        n_short += few;
+        all = all && few;
+    }
+    tn__share(n_short * job->kv_heads, 1, ith, nth, &from, &to);
+    att_index index;
+    if (!all || !att_is_kept(job, from, to)) att_index_make(job, &index);
+    for (int64_t token = 0; !all && token < job->tokens; token += n) {
+        n = att_run_of(job, token, &few);
+        if (few) continue;
         /* One kv head after the other, so that its cells stay in the cache; the longest pieces, later queries, first.
          */
         const int64_t rows = n * share, most = tiled ? att_tiled_rows(rows * job->kv_heads) : ATT_ROWS,
@@ -252,6 +317,5 @@ static void att_run_all(const tn__attention_job *job, int ith, int nth) {
                 att_piece(job, kv, token * share + block * most, count, &index, nth, &m);
         }
     }
-    tn__share(n_short * job->kv_heads, 1, ith, nth, &from, &to);
     if (from < to) att_short_runs(job, &index, from, to, nth, memory);
 }
