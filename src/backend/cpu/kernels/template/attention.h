@@ -114,13 +114,13 @@ static float *att_partial(const tn__attention_job *job, int nth, int64_t head, i
     return (float *)job->scratch + att_floats(job) * (size_t)nth + index * att_partial_floats(job);
 }
 
-static void att_load_keys(const tn__attention_job *job, int64_t kv, int64_t cell, int count, att_memory *m) {
+static void att_load_keys(const tn__attention_job *job, int64_t kv, const int32_t *cells, int count, att_memory *m) {
     const char *k = (const char *)job->k + (size_t)kv * job->k_head;
     for (int c = 0; c < count; c += VL) {
         for (int i = 0; i < VL; i++) {
             float *row = m->rows + (size_t)i * (size_t)job->head_k;
             if (c + i < count)
-                row_to_f32(job->k_type, k + (size_t)(cell + c + i) * job->k_cell, row, job->head_k);
+                row_to_f32(job->k_type, k + (size_t)cells[c + i] * job->k_cell, row, job->head_k);
             else
                 memset(row, 0, (size_t)job->head_k * sizeof(float));
         }
@@ -132,12 +132,13 @@ static void att_load_keys(const tn__attention_job *job, int64_t kv, int64_t cell
         for (int64_t d = 0; d < job->head_k; d++) vf_store(panel + d * TILE_ROWS + VL, vf_zero());
     }
 }
-static void att_load_values(const tn__attention_job *job, int64_t kv, int64_t cell, int count, att_memory *m) {
+static void att_load_values(const tn__attention_job *job, int64_t kv, const int32_t *cells, int count,
+                            att_memory *m) {
     const char *v = (const char *)job->v + (size_t)kv * job->v_head;
     int64_t groups = att_groups(job), padded = groups * TILE_ROWS;
     for (int64_t d = job->head_v; d < padded; d++) m->rows[d] = 0;
     for (int c = 0; c < count; c++) {
-        row_to_f32(job->v_type, v + (size_t)(cell + c) * job->v_cell, m->rows, job->head_v);
+        row_to_f32(job->v_type, v + (size_t)cells[c] * job->v_cell, m->rows, job->head_v);
         for (int64_t g = 0; g < groups; g++) {
             float *to = m->values + ((size_t)g * ATT_CELLS + (size_t)c) * TILE_ROWS;
             vf_store(to, vf_load(m->rows + g * TILE_ROWS));
@@ -245,11 +246,12 @@ static void att_piece(const tn__attention_job *job, int64_t kv, int64_t row, int
                       int nth, att_memory *m) {
     int64_t share = job->heads / job->kv_heads, groups = att_groups(job), padded = groups * TILE_ROWS;
     float most[ATT_ROWS], total[ATT_ROWS], hide[ATT_CELLS];
-    int32_t cells[ATT_CELLS];
+    int32_t cells[ATT_CELLS], positions[ATT_CELLS];
     const int32_t sequence = tn__query_of(job, row / share).sequence;
-    int64_t first, end;
-    att_block block;
-    tn__cell_range(job, &first, &end);
+    const att_span span = att_span_of(job, row / share, (row + rows - 1) / share + 1);
+    int64_t cell, end;
+    int count;
+    tn__cell_range(job, &cell, &end);
     for (int r = 0; r < rows; r++) {
         int64_t token = (row + r) / share, head = kv * share + (row + r) % share;
         const float *q =
@@ -262,17 +264,16 @@ static void att_piece(const tn__attention_job *job, int64_t kv, int64_t row, int
         total[r] = 0;
     }
     memset(m->sums, 0, (size_t)rows * (size_t)padded * sizeof(float));
-    for (int64_t cell = first; (cell = att_index_next(index, sequence, cell)) < end; cell += ATT_CELLS) {
-        int count = (int)(end - cell < ATT_CELLS ? end - cell : ATT_CELLS), from = rows, to = 0;
-        att_summarise(job, cell, count, &block);
-        for (int i = 0; i < count; i++) cells[i] = (int32_t)(cell + i);
+    while ((count = att_gather(job, index, sequence, span, &cell, end, ATT_CELLS, cells, positions)) > 0) {
+        const att_span seen = att_span_of_cells(positions, count);
+        int from = rows, to = 0;
         for (int r = 0; r < rows; r++) { /* the rows that see anything here */
-            if (att_sees(job, att_view_of(job, (row + r) / share), &block) == SEES_NONE) continue;
+            if (att_sees_span(att_view_of(job, (row + r) / share), seen) == SEES_NONE) continue;
             from = r < from ? r : from;
             to = r + 1;
         }
         if (from >= to) continue;
-        att_load_keys(job, kv, cell, count, m);
+        att_load_keys(job, kv, cells, count, m);
         att_tiles(m->keys, (size_t)job->head_k * TILE_ROWS, (count + TILE_ROWS - 1) / TILE_ROWS, m->q,
                   (size_t)job->head_k, (int)job->head_k, m->scores, ATT_CELLS, from, to, false);
         int64_t last_token = -1;
@@ -283,16 +284,15 @@ static void att_piece(const tn__attention_job *job, int64_t kv, int64_t row, int
             float *s = m->scores + (size_t)r * ATT_CELLS;
             if (token != last_token) {
                 view = att_view_of(job, token);
-                sees = att_sees(job, view, &block);
-                if (sees == SEES_SOME) att_hide(job, view, &block, cell, count, hide);
+                sees = att_sees_span(view, seen);
+                if (sees == SEES_SOME) att_hide_positions(view, positions, count, hide);
                 last_token = token;
             }
             if (sees == SEES_NONE) {
                 memset(s, 0, (size_t)count * sizeof(float));
                 continue;
             }
-            att_adjust(job, s, count, view, sees, block.position, cells, head, token, tn__alibi_slope(job, head),
-                       hide);
+            att_adjust(job, s, count, view, sees, positions, cells, head, token, tn__alibi_slope(job, head), hide);
             float shrink = att_soft_max(s, count, &most[r], &total[r]);
             if (shrink != 1) {
                 float *o = m->sums + (size_t)r * (size_t)padded;
@@ -300,7 +300,7 @@ static void att_piece(const tn__attention_job *job, int64_t kv, int64_t row, int
                 for (int64_t d = 0; d < padded; d += VL) vf_store(o + d, vf_mul(by, vf_load(o + d)));
             }
         }
-        att_load_values(job, kv, cell, count, m);
+        att_load_values(job, kv, cells, count, m);
         att_tiles(m->values, (size_t)ATT_CELLS * TILE_ROWS, (int)groups, m->scores, ATT_CELLS, count, m->sums,
                   (size_t)padded, from, to, true);
     }

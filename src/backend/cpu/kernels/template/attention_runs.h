@@ -36,7 +36,8 @@ static int64_t att_run_of(const tn__attention_job *job, int64_t token, bool *few
 typedef struct att_run {
     tn__attention_job job;
     int64_t kv_from, kv_to;
-    int32_t sequence, low, high;
+    int32_t sequence;
+    att_span span;
 } att_run;
 
 /* Cells that a run looks at together. The first visit of a run may have none. */
@@ -111,34 +112,12 @@ static bool att_next_run(att_walk *w) {
         if (kv >= kv_to) continue;
         w->which ^= 1;
         att_run *run = &w->runs[w->which];
-        *run = (att_run){att_part(job, token, n), kv, kv_to, tn__query_of(job, token).sequence, INT32_MAX, -1};
-        for (int64_t t = 0; t < n; t++) {
-            const att_view view = att_view_of(&run->job, t);
-            if (view.high < view.low) continue;
-            run->low = view.low < run->low ? view.low : run->low;
-            run->high = view.high > run->high ? view.high : run->high;
-        }
+        *run = (att_run){att_part(job, token, n), kv, kv_to, tn__query_of(job, token).sequence,
+                         att_span_of(job, token, token + n)};
         tn__cell_range(job, &w->cell, &w->end);
         return true;
     }
     return false;
-}
-/* Adds what the run may see of the block at w->cell. */
-static void att_list_block(att_walk *w, att_visit *v) {
-    const att_run *run = v->run;
-    const int32_t sequence = run->sequence;
-    const int words = w->job->k_words, n = (int)(w->end - w->cell < ATT_BATCH ? w->end - w->cell : ATT_BATCH);
-    const int32_t first = (int32_t)w->cell, *entry = w->job->k_pos + (size_t)(1 + words) * (size_t)w->cell;
-    w->cell += ATT_BATCH;
-    if (sequence < 0 || sequence >= 32 * words || run->high < run->low) return;
-    const uint32_t wide = (uint32_t)run->high - (uint32_t)run->low;
-    int count = v->count;
-    for (int i = 0; i < n; i++, entry += 1 + words) {
-        v->cells[count] = first + i;
-        count += ((uint32_t)entry[0] - (uint32_t)run->low <= wide) &
-                 (int)((uint32_t)entry[1 + sequence / 32] >> sequence % 32 & 1);
-    }
-    v->count = count;
 }
 static bool att_visit_again(att_walk *w, att_visit *v) {
     if (w->at == w->kept->ints) return false;
@@ -156,15 +135,12 @@ static bool att_next_visit(att_walk *w, att_visit *v) {
     if (w->kept && w->at + 1 + ATT_LIST_ROOM > att_kept_room(w->job)) w->kept = NULL;
     v->cells = w->kept ? w->kept->lists + w->at + 1 : v->own;
     v->begins = w->cell >= w->end;
-    v->count = 0;
     if (v->begins && !att_next_run(w)) return false;
     for (;;) {
-        v->run = &w->runs[w->which];
-        w->cell = att_index_next(w->index, v->run->sequence, w->cell);
-        if (w->cell < w->end && v->count < w->enough) {
-            att_list_block(w, v);
-            continue;
-        }
+        int32_t positions[ATT_LIST_ROOM];
+        const att_run *run = v->run = &w->runs[w->which];
+        v->count = att_gather(w->job, w->index, run->sequence, run->span, &w->cell, w->end, w->enough + ATT_BATCH,
+                              v->cells, positions);
         if (v->begins || v->count > 0) break;
         v->begins = true;
         if (!att_next_run(w)) return false;

@@ -161,3 +161,55 @@ static int64_t att_index_next(const att_index *x, int32_t sequence, int64_t cell
     }
     return x->first + (block * 32 + __builtin_ctz(word)) * ATT_BATCH;
 }
+
+/* Positions from low to high; none where high < low. */
+typedef struct att_span {
+    int32_t low, high;
+} att_span;
+static att_span att_span_of_cells(const int32_t *positions, int count) {
+    att_span s = {INT32_MAX, -1};
+    for (int i = 0; i < count; i++) {
+        s.low = positions[i] < s.low ? positions[i] : s.low;
+        s.high = positions[i] > s.high ? positions[i] : s.high;
+    }
+    return s;
+}
+/* What any of the tokens [from, to) sees. */
+static att_span att_span_of(const tn__attention_job *job, int64_t from, int64_t to) {
+    att_span s = {INT32_MAX, -1};
+    for (int64_t t = from; t < to; t++) {
+        const att_view v = att_view_of(job, t);
+        if (v.high < v.low) continue;
+        s.low = v.low < s.low ? v.low : s.low;
+        s.high = v.high > s.high ? v.high : s.high;
+    }
+    return s;
+}
+static int att_sees_span(att_view v, att_span s) {
+    if (v.sequence < 0 || s.high < v.low || s.low > v.high) return SEES_NONE;
+    return v.low <= s.low && s.high <= v.high ? SEES_ALL : SEES_SOME;
+}
+
+/* Lists the cells of a sequence, or all where there are none, from *cell on whose positions are in the span, block by
+ * block as long as there is room for a whole one, and where a block begins that was not looked at. Returns how many;
+ * 0: there are no more. */
+static int att_gather(const tn__attention_job *job, const att_index *index, int32_t sequence, att_span span,
+                      int64_t *cell, int64_t end, int room, int32_t *cells, int32_t *positions) {
+    const int words = job->k_pos ? job->k_words : 0, word = words && sequence >= 0 ? 1 + sequence / 32 : 0;
+    const uint32_t wide = (uint32_t)span.high - (uint32_t)span.low;
+    int count = 0;
+    if (span.high < span.low || (words && (sequence < 0 || sequence >= 32 * words))) return 0;
+    while (count + ATT_BATCH <= room && (*cell = att_index_next(index, sequence, *cell)) < end) {
+        const int n = (int)(end - *cell < ATT_BATCH ? end - *cell : ATT_BATCH);
+        const int32_t *entry = job->k_pos ? job->k_pos + (size_t)(1 + words) * (size_t)*cell : NULL;
+        for (int i = 0; i < n; i++) {
+            const int32_t position = entry ? entry[(1 + words) * i] : (int32_t)*cell + i;
+            const uint32_t is = words ? (uint32_t)entry[(1 + words) * i + word] >> sequence % 32 & 1 : 1;
+            cells[count] = (int32_t)*cell + i;
+            positions[count] = position;
+            count += ((uint32_t)position - (uint32_t)span.low <= wide) & (int)is;
+        }
+        *cell += ATT_BATCH;
+    }
+    return count;
+}
