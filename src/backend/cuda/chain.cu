@@ -9,8 +9,9 @@
 // later.
 //
 // Weights do not depend on what is computed, so their stream never stops: every warp has a ring of stages in shared
-// memory and refills each stage as soon as it has read it, over the ends of rows, matrices and steps. While the
+// memory and refills each stage soon after it has read it, over the ends of rows, matrices and steps. While the
 // blocks wait for each other and prepare the next activations, the rings fill up with the weights of the next steps.
+// Between telling and hearing nothing is fetched: that is the way everybody waits for.
 //
 // A product: its groups of rows are divided evenly among blocks. A block's are cut into pieces, and those divided
 // evenly among its warps; who began a group finishes it (residual, gate), with what the warps after it had of it.
@@ -374,7 +375,8 @@ __device__ static void multiply(const chain_product &p, const share &mine, char 
     float residual = item < mine.end ? residual_of(p, group) : 0;
     float sum[4] = {}, norm = -1;
     for (;;) {
-        stream_fetch(s, known, last_known, ring, full); // at first, and after every item but the last: what it left
+        // At first, while results are on their way, and after every item but the last, which somebody waits for.
+        stream_fetch(s, known, last_known, ring, full);
         if (!prepared) {
             bool here = norms.step == step;
             if (here) barrier_wait(&norms.there, norms.phase);
