@@ -124,6 +124,42 @@ static void models_agree_with_the_golden_logits(void **state) {
     assert_int_equal(bad, 0);
 }
 
+/* A loop that wants nothing but the best token runs ahead of the host, and finds what a loop over the logits does. */
+static void greedy_loops_find_what_the_logits_say(void **state) {
+    (void)state;
+    NEED_GPU();
+    enum { N = 40, BACK = 25 };
+    for (const char *const *name = golden_archs; *name; name++) {
+        char relative[64];
+        golden_model g;
+        snprintf(relative, sizeof relative, "archs/%s", *name);
+        if (!golden_load(relative, &g)) skip();
+        tn_model *model;
+        tn_session *session;
+        tn_session_params p = tn_session_params_default();
+        p.n_ctx = 128;
+        p.devices[0] = tn_device_name(gpu);
+        assert_ok(tn_model_open(g.path, NULL, &model));
+        assert_ok(tn_session_new(model, &p, &session));
+        tn_token found[2][N + 1] = {{g.tokens[0]}, {g.tokens[0]}};
+        for (int best = 0; best < 2; best++) {
+            tn_session_clear(session);
+            for (int i = 0; i < N; i++) {
+                if (i == BACK) assert_ok(tn_session_seq_remove(session, 0, BACK - 3, BACK - 2));
+                tn_batch batch = {.n_tokens = 1, .tokens = &found[best][i], .best = best == 1};
+                assert_ok(tn_session_decode(session, &batch));
+                found[best][i + 1] = tn_session_best(session, 0);
+            }
+        }
+        for (int i = 0; i <= N; i++)
+            if (found[0][i] != found[1][i])
+                fail_msg("%s: token %d is %d, by the logits %d", *name, i, found[1][i], found[0][i]);
+        tn_session_free(session);
+        tn_model_close(model);
+        golden_free(&g);
+    }
+}
+
 static void stories_agree_on_f16_weights(void **state) {
     (void)state;
     NEED_GPU();
@@ -220,6 +256,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_supported_op_agrees_with_the_reference),
         cmocka_unit_test(models_agree_with_the_golden_logits),
+        cmocka_unit_test(greedy_loops_find_what_the_logits_say),
         cmocka_unit_test(stories_agree_on_f16_weights),
         cmocka_unit_test(named_models_agree_with_the_cpu),
         cmocka_unit_test(sessions_leave_no_memory_behind),
