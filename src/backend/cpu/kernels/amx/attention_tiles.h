@@ -17,6 +17,7 @@
 enum {
     ATT_TILED_ROWS = 1024,
     TILED_CELLS = 64,              /* of a block: what a group needs of it stays in the first level cache */
+    TILED_RING = 3,                /* blocks that are tiles at the same time: up to three are under way */
     TILED_GROUP = 16,              /* queries of a tile */
     TILED_VALUES = 512,            /* bfloat16 in a tile */
     TILED_FLOATS = 256,            /* floats in a tile */
@@ -43,8 +44,8 @@ static int64_t att_tiled_rows(int64_t rows) {
 /* One thread's memory; tiles are 1 KiB. */
 typedef struct tiled_memory {
     uint16_t *q;                  /* [rows/16][rounded, rest][steps]: pairs of dimensions × queries */
-    uint16_t *keys;               /* [cells/16][rounded, maybe rest][steps]: cells × dimensions */
-    uint16_t *values;             /* [cells/32][bands]: dimensions × cells */
+    uint16_t *keys;               /* of each block [cells/16][rounded, maybe rest][steps]: cells × dimensions */
+    uint16_t *values;             /* of each block [cells/32][bands]: dimensions × cells */
     uint16_t *weights;            /* two of [cells/32]: pairs of cells × queries */
     float *scores;                /* two of [cells][16] */
     float *sums;                  /* [rows/16][bands]: dimensions × queries */
@@ -53,13 +54,22 @@ typedef struct tiled_memory {
     int64_t steps, bands, larger; /* 32 and 16 dimensions each */
 } tiled_memory;
 
+/* A block of cells. */
+typedef struct tiled_cells {
+    att_block block;
+    int64_t cell;
+    int count, sees;
+    bool parts; /* scores are taken in three */
+    uint16_t *keys, *values;
+} tiled_cells;
+
 static tiled_memory tiled_carve(const tn__attention_job *job, float *at, size_t *floats) {
     tiled_memory m = {.steps = (job->head_k + 31) / 32, .bands = (job->head_v + 31) / 32 * 2};
     m.larger = m.steps * 32 > m.bands * 16 ? m.steps * 32 : m.bands * 16;
     const size_t steps = (size_t)m.steps, bands = (size_t)m.bands, groups = ATT_TILED_ROWS / TILED_GROUP;
     const size_t sizes[8] = {groups * 2 * steps * TILED_FLOATS,
-                             TILED_TALL * 2 * steps * TILED_FLOATS,
-                             TILED_DEEP * bands * TILED_FLOATS,
+                             TILED_RING * TILED_TALL * 2 * steps * TILED_FLOATS,
+                             TILED_RING * TILED_DEEP * bands * TILED_FLOATS,
                              2 * TILED_DEEP * TILED_FLOATS,
                              2 * TILED_BITS,
                              groups * bands * TILED_FLOATS,
@@ -124,39 +134,44 @@ TN__VEC float tiled_longest(vf a) {
     return _mm_cvtss_f32(_mm_castsi128_ps(one));
 }
 
-/* Query rows: 16 of them turned as pairs; rows beyond the last are zero. Returns the largest squared length, in units
- * of ln 2. */
-static float tiled_queries(const tn__attention_job *job, int64_t kv, int64_t row, int rows, tiled_memory *m) {
-    const int64_t share = job->heads / job->kv_heads;
+static const float *tiled_query(const tn__attention_job *job, int64_t kv, int64_t row) {
+    const int64_t share = job->heads / job->kv_heads, token = row / share, head = kv * share + row % share;
+    return (const float *)((const char *)job->q + (size_t)head * job->q_head + (size_t)token * job->q_token);
+}
+
+/* Query rows, rounded or what rounding left of them: 16 of them turned as pairs; rows beyond the last are zero.
+ * Returns the largest squared length, in units of ln 2. */
+static float tiled_queries(const tn__attention_job *job, int64_t kv, int64_t row, int rows, bool rest,
+                           tiled_memory *m) {
     const vf scale = vf_set1(tiled_adjusts(job) ? job->params.scale : job->params.scale * TILED_LOG2_E);
     const size_t part = (size_t)m->steps * TILED_VALUES;
     vf longest = vf_zero();
     for (int g = 0; g < rows; g += TILED_GROUP) {
-        uint16_t *to = m->q + (size_t)(g / TILED_GROUP) * 2 * part;
+        uint16_t *to = m->q + ((size_t)(g / TILED_GROUP) * 2 + rest) * part;
         vf squares[TILED_GROUP];
-        for (int i = 0; i < TILED_GROUP; i++) squares[i] = vf_zero();
+        const float *from[TILED_GROUP];
+        for (int i = 0; i < TILED_GROUP; i++) {
+            squares[i] = vf_zero();
+            from[i] = g + i < rows ? tiled_query(job, kv, row + g + i) : NULL;
+            if (g + i + TILED_GROUP >= rows) continue; /* the next group, whose rows may lie pages apart */
+            const float *later = tiled_query(job, kv, row + g + i + TILED_GROUP);
+            for (int64_t d = 0; d < job->head_k; d += 16) _mm_prefetch((const char *)(later + d), _MM_HINT_T0);
+        }
         for (int64_t s = 0; s < m->steps; s++, to += TILED_VALUES) {
             const int64_t left = job->head_k - 32 * s;
-            __m512i rounded[16], rest[16];
+            __m512i tile[16];
             for (int i = 0; i < TILED_GROUP; i++) {
-                const int64_t token = (row + g + i) / share, head = kv * share + (row + g + i) % share;
-                rounded[i] = rest[i] = _mm512_setzero_si512();
-                if (g + i >= rows) continue;
-                const float *q = (const float *)((const char *)job->q + (size_t)head * job->q_head +
-                                                 (size_t)token * job->q_token) +
-                                 32 * s;
+                tile[i] = _mm512_setzero_si512();
+                if (!from[i]) continue;
+                const float *q = from[i] + 32 * s;
                 const vf low = vf_mul(scale, vf_load_n(q, left)),
                          high = left > 16 ? vf_mul(scale, vf_load_n(q + 16, left - 16)) : vf_zero();
-                rounded[i] = tiled_rounded(low, high);
-                rest[i] = tiled_rest(low, high, rounded[i]);
+                tile[i] = tiled_rounded(low, high);
+                if (rest) tile[i] = tiled_rest(low, high, tile[i]);
                 squares[i] = tiled_squares(squares[i], low, high);
             }
-            tn__transpose16(rounded);
-            tn__transpose16(rest);
-            for (int i = 0; i < 16; i++) {
-                _mm512_store_si512(to + 32 * i, rounded[i]);
-                _mm512_store_si512(to + part + 32 * i, rest[i]);
-            }
+            tn__transpose16(tile);
+            for (int i = 0; i < 16; i++) _mm512_store_si512(to + 32 * i, tile[i]);
         }
         longest = tiled_longer(longest, vf_sums(squares));
     }
@@ -173,6 +188,11 @@ static void tiled_floats(tn_type type, const char *at, size_t stride, int count,
     }
 }
 
+/* Asks for the row one block further on: the rows of a head often lie pages apart, and nothing else foresees them. */
+TN__VEC void tiled_fetch(const char *row, size_t stride, size_t bytes) {
+    for (size_t b = 0; b < bytes; b += 64) _mm_prefetch(row + TILED_CELLS * stride + b, _MM_HINT_T1);
+}
+
 /* Whether a cell is the sequence's, for queries and cells that have sequences. */
 TN__VEC bool tiled_owns(const tn__attention_job *job, int32_t sequence, int64_t cell) {
     if (!job->k_pos || job->k_words == 0) return true;
@@ -185,13 +205,15 @@ TN__VEC bool tiled_owns(const tn__attention_job *job, int32_t sequence, int64_t 
  * in three parts: rounding once costs an error of 2^-9 of |q|·|k| at worst, a tenth of that where no few dimensions
  * outweigh the rest. */
 static bool tiled_keys(const tn__attention_job *job, int64_t kv, int64_t cell, int count, float queries,
-                       int32_t sequence, tiled_memory *m) {
+                       int32_t sequence, tiled_memory *m, uint16_t *keys) {
     const char *k = (const char *)job->k + (size_t)kv * job->k_head + (size_t)cell * job->k_cell;
     const bool halves = job->k_type == TN_F16 && job->head_k % 32 == 0;
+    const size_t bytes = att_row_bytes(job->k_type, job->head_k);
     vf squares[TILED_GROUP], longest = vf_zero();
     for (int c = 0; c < TILED_CELLS; c++) {
-        uint16_t *to = m->keys + (size_t)(c / 16) * (size_t)m->steps * TILED_VALUES + c % 16 * 32;
+        uint16_t *to = keys + (size_t)(c / 16) * (size_t)m->steps * TILED_VALUES + c % 16 * 32;
         const char *at = k + (size_t)c * job->k_cell;
+        tiled_fetch(at, job->k_cell, bytes);
         if (!halves || c >= count)
             tiled_floats(job->k_type, at, job->k_cell, c < count, job->head_k, 32 * m->steps, m, 1);
         vf sum = vf_zero();
@@ -209,7 +231,7 @@ static bool tiled_keys(const tn__attention_job *job, int64_t kv, int64_t cell, i
     if (queries * tiled_longest(longest) <= TILED_LARGE * TILED_LARGE) return false;
     const size_t part = (size_t)m->steps * TILED_VALUES;
     for (int c = 0; c < TILED_CELLS; c++) {
-        uint16_t *to = m->keys + (size_t)(c / 16) * 2 * part + c % 16 * 32;
+        uint16_t *to = keys + (size_t)(c / 16) * 2 * part + c % 16 * 32;
         tiled_floats(job->k_type, k + (size_t)c * job->k_cell, job->k_cell, c < count, job->head_k, 32 * m->steps, m,
                      1);
         for (int64_t s = 0; s < m->steps; s++, to += TILED_VALUES) {
@@ -224,19 +246,23 @@ static bool tiled_keys(const tn__attention_job *job, int64_t kv, int64_t cell, i
 
 /* Values: pairs of neighbouring cells, turned. Rows are read from end to end first: they often lie a multiple of 4
  * KiB apart, and few such lines stay in the cache. */
-static void tiled_values(const tn__attention_job *job, int64_t kv, int64_t cell, int count, tiled_memory *m) {
+static void tiled_values(const tn__attention_job *job, int64_t kv, int64_t cell, int count, tiled_memory *m,
+                         uint16_t *values) {
     const char *v = (const char *)job->v + (size_t)kv * job->v_head + (size_t)cell * job->v_cell;
+    const size_t bytes = att_row_bytes(job->v_type, job->head_v);
     for (int c = 0; c < TILED_CELLS; c += 32) {
         const bool halves = job->v_type == TN_F16 && job->head_v % 32 == 0 && c + 32 <= count;
         const char *at = v + (size_t)c * job->v_cell;
         const int left = count > c ? count - c : 0;
-        uint16_t *to = m->values + (size_t)(c / 32) * (size_t)m->bands * TILED_VALUES;
+        uint16_t *to = values + (size_t)(c / 32) * (size_t)m->bands * TILED_VALUES;
         if (!halves)
             tiled_floats(job->v_type, at, job->v_cell, left < 32 ? left : 32, job->head_v, 16 * m->bands, m, 32);
         for (int i = 0; i < 16; i++) {
             const uint16_t *h = (const uint16_t *)(at + (size_t)(2 * i) * job->v_cell),
                            *next = (const uint16_t *)(at + (size_t)(2 * i + 1) * job->v_cell);
             const float *f = m->rows + (size_t)(2 * i) * (size_t)m->larger;
+            tiled_fetch((const char *)h, job->v_cell, bytes);
+            tiled_fetch((const char *)next, job->v_cell, bytes);
             for (int64_t d = 0; d < m->bands; d++) {
                 const __m512i pairs = halves ? tiled_pairs(vf_load_f16(h + 16 * d), vf_load_f16(next + 16 * d))
                                              : tiled_pairs(vf_load(f + 16 * d), vf_load(f + m->larger + 16 * d));
@@ -254,34 +280,28 @@ static void tiled_values(const tn__attention_job *job, int64_t kv, int64_t cell,
     }
 }
 
-/* Asks for the rows of a share of the next block's cells. */
-static void tiled_fetch(const char *rows, size_t stride, size_t bytes, int from, int to) {
-    for (int c = from; c < to; c++) {
-        for (size_t b = 0; b < bytes; b += 64) _mm_prefetch(rows + (size_t)c * stride + b, _MM_HINT_T1);
-    }
-}
-
 /* ---- One group at a time -----------------------------------------------------------------------------------------
  */
 
 /* What a turn does; NULL: nothing. Four tile names serve both products, for the reason that gemm.c gives. */
 typedef struct tiled_turn {
-    const uint16_t *q; /* the next group's */
-    float *next;       /* its scores */
+    const uint16_t *q, *keys; /* the next group's */
+    float *next;              /* its scores */
+    bool parts;               /* which are taken in three */
     const float *scores;
     bool bounded; /* scores are finite, between -TILED_LARGE and TILED_LARGE or TILED_HIDDEN, and base is zero */
     vf base;      /* the largest scores, negative */
     vf total;     /* sums of this group's weights are added */
     uint16_t *weights;
-    const uint16_t *last; /* the last group's weights */
+    const uint16_t *last, *values; /* the last group's weights */
     float *sums;
 } tiled_turn;
 
 /* The n-th of TILED_TALL·steps·parts products of scores. */
-TN__VEC void tiled_score(const tiled_memory *m, const tiled_turn *t, int n, const int steps, const int parts) {
+TN__VEC void tiled_score(const tiled_turn *t, int n, const int steps, const int parts) {
     if (steps <= 2 && parts == 1) { /* queries stay */
         const int c = n / steps, s = n % steps;
-        const uint16_t *k = m->keys + (size_t)n * TILED_VALUES;
+        const uint16_t *k = t->keys + (size_t)n * TILED_VALUES;
         if (n == 0) {
             tile_load(2, t->q, 64);
             if (steps == 2) tile_load(3, t->q + TILED_VALUES, 64);
@@ -302,7 +322,7 @@ TN__VEC void tiled_score(const tiled_memory *m, const tiled_turn *t, int n, cons
     const int all = parts * steps, pair = n / (2 * all), s = n % (2 * all) / 2, part = s / steps;
     const size_t group = (size_t)((parts > 1 ? 2 : 1) * steps) * TILED_VALUES;
     const uint16_t *k =
-        m->keys + (size_t)(2 * pair) * group + (size_t)((part == 1 ? steps : 0) + s % steps) * TILED_VALUES;
+        t->keys + (size_t)(2 * pair) * group + (size_t)((part == 1 ? steps : 0) + s % steps) * TILED_VALUES;
     if (n % 2 == 0) {
         if (s == 0) {
             tile_zero(0);
@@ -321,7 +341,7 @@ TN__VEC void tiled_score(const tiled_memory *m, const tiled_turn *t, int n, cons
 }
 
 /* The n-th of TILED_DEEP·bands products of sums: weights stay. */
-TN__VEC void tiled_sum(const tiled_memory *m, const tiled_turn *t, int n, const int bands) {
+TN__VEC void tiled_sum(const tiled_turn *t, int n, const int bands) {
     const int band = n / TILED_DEEP, deep = n % TILED_DEEP;
     float *sums = t->sums + (size_t)band * TILED_FLOATS;
     if (n == 0) {
@@ -329,7 +349,7 @@ TN__VEC void tiled_sum(const tiled_memory *m, const tiled_turn *t, int n, const 
         tile_load(3, t->last + TILED_VALUES, 64);
     }
     if (deep == 0) tile_load(0, sums, 64);
-    tile_load(1, m->values + (size_t)(deep * bands + band) * TILED_VALUES, 64);
+    tile_load(1, t->values + (size_t)(deep * bands + band) * TILED_VALUES, 64);
     if (deep == 0) {
         tile_dot_bf16(0, 1, 2);
         return;
@@ -389,14 +409,12 @@ TN__VEC __m512i tiled_two(const float *scores, vf base, vf total[2], const int o
 }
 
 /* full: there is something to do in all three respects. */
-TN__VEC void tiled_turn_of(const tiled_memory *m, tiled_turn *t, const int steps, const int parts, const int bands,
-                           const bool full, const bool bounded) {
+TN__VEC void tiled_turn_of(tiled_turn *t, const int steps, const int parts, const int bands, const bool full,
+                           const bool bounded) {
     const int products[2] = {full || t->next ? TILED_TALL * parts * steps : 0,
                              full || t->sums ? TILED_DEEP * bands : 0};
-    vf total[2] = {t->total, vf_zero()};
-    const vf base = t->base;
-    const float *scores = t->scores;
-    uint16_t *weights = t->weights;
+    const tiled_turn own = *t; /* nothing that is written is part of it */
+    vf total[2] = {own.total, vf_zero()};
     tiles_see_memory();
 #pragma GCC unroll 2
     for (int phase = 0; phase < 2; phase++) {
@@ -405,29 +423,29 @@ TN__VEC void tiled_turn_of(const tiled_memory *m, tiled_turn *t, const int steps
             const int until = (slot + 1) * products[phase] / TILED_SLOTS;
             for (int n = slot * products[phase] / TILED_SLOTS; n < until; n++) {
                 if (phase == 0)
-                    tiled_score(m, t, n, steps, parts);
+                    tiled_score(&own, n, steps, parts);
                 else
-                    tiled_sum(m, t, n, bands);
+                    tiled_sum(&own, n, bands);
             }
-            if (!full && !scores) continue;
+            if (!full && !own.scores) continue;
 #pragma GCC unroll 2
             for (int i = 0; i < 2; i++) {
                 const int done = 4 * (phase * TILED_SLOTS + slot) + 2 * i;
-                _mm512_store_si512(weights + done * TILED_GROUP,
-                                   tiled_two(scores + done * TILED_GROUP, base, total, i, bounded));
+                _mm512_store_si512(own.weights + done * TILED_GROUP,
+                                   tiled_two(own.scores + done * TILED_GROUP, own.base, total, i, bounded));
             }
         }
     }
     tiles_see_memory();
     t->total = vf_add(total[0], total[1]);
 }
-static void tiled_turn_64(const tiled_memory *m, tiled_turn *t) { tiled_turn_of(m, t, 2, 1, 4, true, true); }
-static void tiled_turn_128(const tiled_memory *m, tiled_turn *t) { tiled_turn_of(m, t, 4, 1, 8, true, true); }
-static void tiled_turn_any(const tiled_memory *m, tiled_turn *t, bool parts) {
-    if (t->bounded)
-        tiled_turn_of(m, t, (int)m->steps, 1, (int)m->bands, false, true);
-    else
-        tiled_turn_of(m, t, (int)m->steps, parts ? TILED_PARTS : 1, (int)m->bands, false, false);
+static void tiled_turn_64(tiled_turn *t) { tiled_turn_of(t, 2, 1, 4, true, true); }
+static void tiled_turn_128(tiled_turn *t) { tiled_turn_of(t, 4, 1, 8, true, true); }
+static void tiled_turn_bounded(tiled_turn *t, int steps, int bands) {
+    tiled_turn_of(t, steps, t->parts ? TILED_PARTS : 1, bands, false, true);
+}
+static void tiled_turn_any(tiled_turn *t, int steps, int bands) {
+    tiled_turn_of(t, steps, t->parts ? TILED_PARTS : 1, bands, false, false);
 }
 
 /* ---- A piece -----------------------------------------------------------------------------------------------------
@@ -545,60 +563,93 @@ static void tiled_most(const tiled_memory *m, tiled_rows *p, int g, tiled_turn *
     t->base = vf_select(nothing, vf_zero(), vf_sub(vf_zero(), most));
 }
 
-/* One block of cells for the groups from `from` up to `to`. */
-static void tiled_block(const tn__attention_job *job, const tiled_memory *m, tiled_rows *p, int from, int to,
-                        const att_block *b, int64_t cell, int count, int sees, bool parts, int64_t later) {
-    const bool adjust = tiled_adjusts(job) || count < TILED_CELLS;
+/* A group of queries, from row `at` of the piece, and a block of cells, or NULL: none. */
+typedef struct tiled_item {
+    const tiled_cells *cells;
+    int at;
+    tiled_view view;
+} tiled_item;
+
+/* What is under way: of one item the weights are next, of the one before it the sums. */
+typedef struct tiled_line {
+    const tn__attention_job *job;
+    const tiled_memory *m;
+    tiled_rows *p;
+    tiled_item now, last;
+    __mmask16 keep; /* the last group's queries that see nothing: not even zero times what lies there */
+    int odd;        /* which of two places the next item's scores go to */
+} tiled_line;
+
+/* What has to be known of a group's scores before they become weights. */
+static __mmask16 tiled_weigh(const tiled_line *l, float *scores, tiled_turn *t) {
+    const tn__attention_job *job = l->job;
+    const tiled_cells *c = l->now.cells;
+    const tiled_view view = l->now.view;
     /* A bias or mask may take more off than exponents hold. */
-    const bool bounded = !parts && !(job->params.max_bias > 0) && !job->mask;
-    const char *k = (const char *)job->k + (size_t)p->kv * job->k_head + (size_t)cell * job->k_cell,
-               *v = (const char *)job->v + (size_t)p->kv * job->v_head + (size_t)cell * job->v_cell;
-    const size_t k_bytes = att_row_bytes(job->k_type, job->head_k), v_bytes = att_row_bytes(job->v_type, job->head_v);
-    const size_t sums = (size_t)m->bands * TILED_FLOATS;
+    const bool bounded = !c->parts && !(job->params.max_bias > 0) && !job->mask;
+    t->scores = scores;
+    t->bounded = bounded && tiled_from_zero(l->p, l->now.at);
+    t->total = vf_load(l->p->total + l->now.at);
+    if (tiled_adjusts(job) || c->count < TILED_CELLS || view.all != 0xffff)
+        tiled_adjust(job, l->p, l->now.at, &c->block, c->cell, c->count, view.all != 0xffff,
+                     t->bounded ? TILED_HIDDEN : -__builtin_inff(), scores);
+    if (!t->bounded) tiled_most(l->m, l->p, l->now.at, t);
+    return (__mmask16)(~view.some & first_lanes(l->p->rows - l->now.at));
+}
+
+/* The next item's scores, the weights of the one before, the sums of the one before that. */
+static void tiled_do(tiled_line *l, tiled_item next, tiled_item now) {
+    const tiled_memory *m = l->m;
+    const size_t sums = (size_t)m->bands * TILED_FLOATS, q = 2 * (size_t)m->steps * TILED_VALUES;
+    __mmask16 unseen = 0;
     tiled_turn t = {0};
-    __mmask16 keep = 0; /* the last group's queries that see nothing: not even zero times what lies there */
-    for (int g = from; g <= to + TILED_GROUP; g += TILED_GROUP) {
-        const int group = g / TILED_GROUP, odd = group % 2;
-        /* One group's scores, the weights of the one before, the sums of the one before that. */
-        const bool scores = g<to, weights = g> from && g<to + TILED_GROUP, add = g> from + TILED_GROUP;
-        t.q = m->q + (size_t)group * 2 * (size_t)m->steps * TILED_VALUES;
-        t.next = scores ? m->scores + odd * TILED_BITS : NULL;
-        t.scores = weights ? m->scores + !odd * TILED_BITS : NULL;
-        t.weights = m->weights + !odd * TILED_DEEP * TILED_VALUES;
-        t.last = m->weights + odd * TILED_DEEP * TILED_VALUES;
-        t.sums = add ? m->sums + (size_t)(group - 2) * sums : NULL;
-        tiled_view view = {0};
-        if (weights) {
-            const int one = g - TILED_GROUP;
-            view = tiled_view_of(p, one, b, sees);
-            t.bounded = bounded && tiled_from_zero(p, one);
-            t.total = vf_load(p->total + one);
-            if (adjust || view.all != 0xffff)
-                tiled_adjust(job, p, one, b, cell, count, view.all != 0xffff,
-                             t.bounded ? TILED_HIDDEN : -__builtin_inff(), m->scores + !odd * TILED_BITS);
-            if (!t.bounded) tiled_most(m, p, one, &t);
-            const int at = (one - from) / TILED_GROUP, all = (to - from + TILED_GROUP - 1) / TILED_GROUP;
-            const int64_t first = later * at / all, end = later * (at + 1) / all;
-            tiled_fetch(k + TILED_CELLS * job->k_cell, job->k_cell, k_bytes, (int)first, (int)end);
-            tiled_fetch(v + TILED_CELLS * job->v_cell, job->v_cell, v_bytes, (int)first, (int)end);
-        }
-        if (keep && add) memcpy(m->kept, t.sums, sums * sizeof(float));
-        if (!t.bounded || !scores || !weights || !add)
-            tiled_turn_any(m, &t, parts);
-        else if (m->steps == 2 && m->bands == 4)
-            tiled_turn_64(m, &t);
-        else if (m->steps == 4 && m->bands == 8)
-            tiled_turn_128(m, &t);
-        else
-            tiled_turn_any(m, &t, false);
-        for (size_t d = 0; keep && add && d < sums; d += TILED_GROUP)
-            _mm512_mask_storeu_ps(t.sums + d, keep, vf_load(m->kept + d));
-        if (weights) {
-            const int one = g - TILED_GROUP;
-            vf_store(p->total + one, t.total);
-            keep = (__mmask16)(~view.some & first_lanes(p->rows - one));
-        }
+    if (next.cells) {
+        t.q = m->q + (size_t)(next.at / TILED_GROUP) * q;
+        t.keys = next.cells->keys;
+        t.parts = next.cells->parts;
+        t.next = m->scores + l->odd * TILED_BITS;
     }
+    if (now.cells) unseen = tiled_weigh(l, m->scores + !l->odd * TILED_BITS, &t);
+    t.weights = m->weights + !l->odd * TILED_DEEP * TILED_VALUES;
+    if (l->last.cells) {
+        t.last = m->weights + l->odd * TILED_DEEP * TILED_VALUES;
+        t.values = l->last.cells->values;
+        t.sums = m->sums + (size_t)(l->last.at / TILED_GROUP) * sums;
+        if (l->keep) memcpy(m->kept, t.sums, sums * sizeof(float));
+    }
+    const bool full = next.cells && l->last.cells && t.bounded && !t.parts;
+    if (full && m->steps == 2 && m->bands == 4)
+        tiled_turn_64(&t);
+    else if (full && m->steps == 4 && m->bands == 8)
+        tiled_turn_128(&t);
+    else if (t.bounded)
+        tiled_turn_bounded(&t, (int)m->steps, (int)m->bands);
+    else
+        tiled_turn_any(&t, (int)m->steps, (int)m->bands);
+    for (size_t d = 0; l->keep && l->last.cells && d < sums; d += TILED_GROUP)
+        _mm512_mask_storeu_ps(t.sums + d, l->keep, vf_load(m->kept + d));
+    if (now.cells) vf_store(l->p->total + now.at, t.total);
+    l->keep = unseen;
+}
+
+static void tiled_advance(tiled_line *l, tiled_item next) {
+    const tiled_item none = {0};
+    if (l->now.cells && l->last.cells && l->now.at == l->last.at) { /* its sums may have to shrink before */
+        tiled_do(l, none, none);
+        l->last = none;
+    }
+    tiled_do(l, next, l->now);
+    l->last = l->now;
+    l->now = next;
+    l->odd = !l->odd;
+}
+
+/* Whether any row sees something of a block. */
+static bool tiled_seen(const tiled_rows *p, const tiled_cells *c) {
+    for (int g = 0; g < p->rows; g += TILED_GROUP) {
+        if (tiled_view_of(p, g, &c->block, c->sees).some) return true;
+    }
+    return false;
 }
 
 /* Query rows [row, row + rows) of one kv head, all of one sequence, against the cells. */
@@ -607,31 +658,41 @@ static void att_tiled_piece(const tn__attention_job *job, int64_t kv, int64_t ro
     const int64_t share = job->heads / job->kv_heads;
     int64_t first, end;
     size_t floats;
-    att_block block;
+    tiled_cells ring[TILED_RING];
     tiled_rows p;
     tiled_memory m = tiled_carve(job, memory, &floats);
     tn__cell_range(job, &first, &end);
     tiled_begin(job, kv, row, rows, &p);
     memset(m.sums, 0, (size_t)((rows + TILED_GROUP - 1) / TILED_GROUP) * (size_t)m.bands * TILED_FLOATS * 4);
-    const float queries = tiled_queries(job, kv, row, rows, &m);
+    const float queries = tiled_queries(job, kv, row, rows, false, &m);
+    const att_view anywhere = {INT32_MIN, INT32_MAX, p.sequence, 0};
+    const tiled_item none = {0};
+    tiled_line line = {.job = job, .m = &m, .p = &p};
+    size_t blocks = 0;
+    bool rests = false; /* of queries have been made */
     tiles_begin();
     for (int64_t cell = first; (cell = att_index_next(index, p.sequence, cell)) < end; cell += TILED_CELLS) {
-        const int count = (int)(end - cell < TILED_CELLS ? end - cell : TILED_CELLS);
-        const int64_t left = end - cell - count;
-        int from = rows, to = 0;
-        att_summarise(job, cell, count, &block);
-        const att_view anywhere = {INT32_MIN, INT32_MAX, p.sequence, 0};
-        const int sees = att_sees(job, anywhere, &block);
-        for (int g = 0; g < rows; g += TILED_GROUP) { /* the groups that see anything here */
-            if (!tiled_view_of(&p, g, &block, sees).some) continue;
-            from = g < from ? g : from;
-            to = g + TILED_GROUP;
+        const int64_t left = end - cell;
+        const size_t place = blocks % TILED_RING;
+        tiled_cells *c = &ring[place];
+        c->cell = cell;
+        c->count = (int)(left < TILED_CELLS ? left : TILED_CELLS);
+        att_summarise(job, cell, c->count, &c->block);
+        c->sees = att_sees(job, anywhere, &c->block);
+        if (!tiled_seen(&p, c)) continue;
+        c->keys = m.keys + place * TILED_TALL * 2 * (size_t)m.steps * TILED_VALUES;
+        c->values = m.values + place * TILED_DEEP * (size_t)m.bands * TILED_VALUES;
+        c->parts = tiled_keys(job, kv, cell, c->count, queries, p.sequence, &m, c->keys);
+        tiled_values(job, kv, cell, c->count, &m, c->values);
+        if (c->parts && !rests) tiled_queries(job, kv, row, rows, rests = true, &m);
+        for (int at = 0; at < rows; at += TILED_GROUP) {
+            const tiled_view view = tiled_view_of(&p, at, &c->block, c->sees);
+            if (view.some) tiled_advance(&line, (tiled_item){c, at, view});
         }
-        if (from >= to) continue;
-        const bool parts = tiled_keys(job, kv, cell, count, queries, p.sequence, &m);
-        tiled_values(job, kv, cell, count, &m);
-        tiled_block(job, &m, &p, from, to, &block, cell, count, sees, parts, left < TILED_CELLS ? left : TILED_CELLS);
+        blocks++;
     }
+    tiled_advance(&line, none);
+    tiled_advance(&line, none);
     tiles_end();
     for (int g = 0; g < rows; g += TILED_GROUP) {
         const float *sums = m.sums + (size_t)(g / TILED_GROUP) * (size_t)m.bands * TILED_FLOATS;
