@@ -204,13 +204,13 @@ __attribute__((target("avx2,fma"))) static void peak_fma256(void *arg, int ith, 
 }
 
 /* Tiles: four chains of 16×16 sums, 32 bfloat16 or 64 bytes deep. */
+static const unsigned char tile_config[64] = {
+    [0] = 1,   [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64, [30] = 64,
+    [48] = 16, [49] = 16, [50] = 16, [51] = 16, [52] = 16, [53] = 16, [54] = 16, [55] = 16};
 #define PEAK_TILES(name, dot)                                                                                        \
     __attribute__((target("amx-tile,amx-bf16,amx-int8"))) static void name(void *arg, int ith, int nth) {            \
-        static const unsigned char config[64] = {                                                                    \
-            [0] = 1,   [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64, [30] = 64,       \
-            [48] = 16, [49] = 16, [50] = 16, [51] = 16, [52] = 16, [53] = 16, [54] = 16, [55] = 16};                 \
         (void)arg, (void)ith, (void)nth;                                                                             \
-        _tile_loadconfig(config);                                                                                    \
+        _tile_loadconfig(tile_config);                                                                               \
         _tile_zero(0);                                                                                               \
         _tile_zero(1);                                                                                               \
         _tile_zero(2);                                                                                               \
@@ -227,6 +227,29 @@ __attribute__((target("avx2,fma"))) static void peak_fma256(void *arg, int ith, 
     }
 PEAK_TILES(peak_tiles_bf16, _tile_dpbf16ps)
 PEAK_TILES(peak_tiles_int8, _tile_dpbssd)
+/* The first again with all eight tiles in use. A thread that shares its core with another has too few registers for
+ * that and falls to half: no measurement with tiles says much without knowing which it was. */
+__attribute__((target("amx-tile,amx-bf16"))) static void peak_tiles_full(void *arg, int ith, int nth) {
+    static const char zeros[1024];
+    (void)arg, (void)ith, (void)nth;
+    _tile_loadconfig(tile_config);
+    _tile_loadd(0, zeros, 64);
+    _tile_loadd(1, zeros, 64);
+    _tile_loadd(2, zeros, 64);
+    _tile_loadd(3, zeros, 64);
+    _tile_loadd(4, zeros, 64);
+    _tile_loadd(5, zeros, 64);
+    _tile_loadd(6, zeros, 64);
+    _tile_loadd(7, zeros, 64);
+    for (int i = 0; i < STEPS / 5; i++) {
+        _tile_dpbf16ps(0, 6, 7);
+        _tile_dpbf16ps(1, 6, 7);
+        _tile_dpbf16ps(2, 6, 7);
+        _tile_dpbf16ps(3, 6, 7);
+        _tile_dpbf16ps(4, 6, 7);
+    }
+    _tile_release();
+}
 #endif
 static double peak_of(task_fn fn, double ops_per_instruction) {
     return ops_per_instruction * STEPS * CHAINS * threads / seconds_of(fn, NULL, 0.1) * 1e-12;
@@ -234,6 +257,7 @@ static double peak_of(task_fn fn, double ops_per_instruction) {
 
 typedef struct peaks {
     double bandwidth, fma, vnni, bf16, tiles_int8; /* bf16: of tiles where there are any */
+    double tiles_full;                             /* bf16 with all eight tiles in use */
 } peaks;
 
 static bool start_team(void) {
@@ -259,6 +283,7 @@ static peaks measure_peaks(const tn__cpu_kernels *table) {
         if (__builtin_cpu_supports("avx512bf16")) peak.bf16 = peak_of(peak_bf16, 64);
         if (table->level == TN__CPU_AMX) { /* what prefill uses there; a step is STEPS tile instructions */
             peak.bf16 = peak_of(peak_tiles_bf16, 2.0 * 16 * 16 * 32 / CHAINS);
+            peak.tiles_full = peak_of(peak_tiles_full, 2.0 * 16 * 16 * 32 / CHAINS);
             peak.tiles_int8 = peak_of(peak_tiles_int8, 2.0 * 16 * 16 * 64 / CHAINS);
         }
     } else if (table->level >= TN__CPU_AVX2) {
@@ -272,7 +297,9 @@ static peaks measure_peaks(const tn__cpu_kernels *table) {
 static void print_peaks(const tn__cpu_kernels *table, const peaks *peak) {
     printf("level %s, %d threads: read %.1f GB/s, f32 %.3f Tflops, int8 %.3f Tops, bf16 %.3f Tflops", table->name,
            threads, peak->bandwidth, peak->fma, peak->vnni, peak->bf16);
-    if (peak->tiles_int8 > 0) printf(", int8 tiles %.3f Tops", peak->tiles_int8);
+    if (peak->tiles_int8 > 0)
+        printf(", int8 tiles %.3f Tops\nall eight tiles in use: %.3f Tflops, cores %s", peak->tiles_int8,
+               peak->tiles_full, peak->tiles_full < 0.8 * peak->bf16 ? "shared with another thread" : "not shared");
     printf("\n");
 }
 
