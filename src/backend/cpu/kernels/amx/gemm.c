@@ -17,7 +17,7 @@
 enum {
     ROWS = 32,   /* of weights in a panel */
     COLS = 16,   /* activation rows at a time */
-    PANELS = 12, /* that take turns on the same activations while those are in the second level cache */
+    PANELS = 16, /* that take turns on the same activations while those are in the second level cache */
     WIDE = 512,  /* activation rows per pass */
     AHEAD = 4,   /* tiles that are fetched from the second level before they are loaded */
     TILE = 1024,

@@ -11,11 +11,9 @@
 
 /* Two vectors of floats, `even` and `odd` places, as one vector of pairs, rounded to nearest. */
 static inline __m512i pairs(__m512 even, __m512 odd) {
-    const __m512i high = _mm512_set_epi16(63, 31, 61, 29, 59, 27, 57, 25, 55, 23, 53, 21, 51, 19, 49, 17, 47, 15, 45,
-                                          13, 43, 11, 41, 9, 39, 7, 37, 5, 35, 3, 33, 1);
-    const __m512i half = _mm512_set1_epi32(0x8000);
-    return _mm512_permutex2var_epi16(_mm512_add_epi32(_mm512_castps_si512(even), half), high,
-                                     _mm512_add_epi32(_mm512_castps_si512(odd), half));
+    const __m512i half = _mm512_set1_epi32(0x8000), low = _mm512_add_epi32(_mm512_castps_si512(even), half),
+                  high = _mm512_add_epi32(_mm512_castps_si512(odd), half);
+    return _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(low, 16), high);
 }
 
 /* weight = scale·bits' float + off. Rounding could carry a NaN over into a number, unless its lower bits are zero. */
