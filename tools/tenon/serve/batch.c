@@ -30,16 +30,19 @@ static struct piece *piece_new(struct job *job, size_t n_top, const char *text, 
 
 /* The HTTP thread is woken once for all pieces of a round, or of a few. */
 static void post(struct served *served, struct piece *p) {
+    if (p->finish) served->ended_some = true; /* not later, when it is no longer ours */
     pthread_mutex_lock(&served->lock);
     *served->outbox_end = p;
     served->outbox_end = &p->next;
     pthread_mutex_unlock(&served->lock);
     served->posted = true;
 }
+/* An end is told at once: its slot is free for the client's next request. */
 static void announce(struct served *served, bool now) {
+    now = now || served->ended_some;
     if (!served->posted || (!now && tn_time_ns() < atomic_load(&served->call_after))) return;
     event_active(served->outbox_ready, EV_READ, 0);
-    served->posted = false;
+    served->posted = served->ended_some = false;
 }
 
 static struct job_stats stats_of(const struct slot *slot) {

@@ -439,10 +439,10 @@ static void take_piece(struct piece *p) {
 }
 
 /* Sending to many clients costs more than they gain by hearing of every single token: the engine is asked to wait so
- * long before it calls again that sending takes a twentieth of the time, within what nobody notices. Where that is
- * less than a millisecond, as with one client, it need not wait. */
+ * long before it calls again that sending takes a thirtieth of the time, within what nobody notices. Where that is
+ * less than two milliseconds, as with one client, it need not wait. */
 void take_pieces(struct served *served) {
-    enum { PAUSES = 19, SHORTEST_PAUSE_NS = 1000000, LONGEST_PAUSE_NS = 20000000 };
+    enum { PAUSES = 29, SHORTEST_PAUSE_NS = 2000000, LONGEST_PAUSE_NS = 30000000 };
     struct server *server = served->server;
     const uint64_t begin = tn_time_ns();
     pthread_mutex_lock(&served->lock);

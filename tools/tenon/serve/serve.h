@@ -160,6 +160,7 @@ struct served {
     int n_queued, n_embed_queued;
     struct piece *outbox, **outbox_end;
     bool posted;                 /* the engine thread's: something since it last said so */
+    bool ended_some;             /* and an end among it */
     _Atomic uint64_t call_after; /* the HTTP thread would rather not be called before this time */
     struct engine_view view;
     enum room room; /* asked by a thread that loads, answered by the HTTP thread */
