@@ -82,13 +82,13 @@ if script -qec true /dev/null > /dev/null 2>&1; then
         cat -v "$work/screen"
     }
     mkfifo "$work/keys"
-    script -qfec "'$tenon' chat --seed 1 --grammar 'root ::= [^~]* \"~\"'" /dev/null < "$work/keys" > "$work/screen" 2>&1 &
+    script -qfec "'$tenon' chat --seed 1 -n 1000000 --grammar 'root ::= [^~]* \"~\"'" /dev/null < "$work/keys" > "$work/screen" 2>&1 &
     exec 3> "$work/keys"
     wait_for 'Ctrl-D leaves'
     printf '/staqq\177\177ts\r' >&3 # mistyped, erased, corrected
     wait_for 'messages +0'
     printf 'Once upon a time\r' >&3
-    wait_for 'time.*a' && sleep 0.3
+    wait_for 'Once upon a time' && sleep 0.5
     printf '\003' >&3 # the reply would never end
     wait_for 'interrupted'
     printf '/sy\t\r' >&3 # completed

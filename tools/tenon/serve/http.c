@@ -439,10 +439,10 @@ static void take_piece(struct piece *p) {
 }
 
 /* Sending to many clients costs more than they gain by hearing of every single token: the engine is asked to wait so
- * long before it calls again that sending takes a thirtieth of the time, within what nobody notices. Where that is
- * less than two milliseconds, as with one client, it need not wait. */
+ * long before it calls again that sending takes a thirtieth of the time, within what nobody notices. With few
+ * clients, or where that is less than two milliseconds, it need not wait. */
 void take_pieces(struct served *served) {
-    enum { PAUSES = 29, SHORTEST_PAUSE_NS = 2000000, LONGEST_PAUSE_NS = 30000000 };
+    enum { MANY = 8, PAUSES = 29, SHORTEST_PAUSE_NS = 2000000, LONGEST_PAUSE_NS = 30000000 };
     struct server *server = served->server;
     const uint64_t begin = tn_time_ns();
     pthread_mutex_lock(&served->lock);
@@ -459,10 +459,14 @@ void take_pieces(struct served *served) {
         p = next;
     }
     server->collecting = false;
-    for (struct request *r = server->requests; r; r = r->next) send_collected(r);
+    int n_sent = 0;
+    for (struct request *r = server->requests; r; r = r->next) {
+        n_sent += r->n_unsent > 0;
+        send_collected(r);
+    }
     const uint64_t end = tn_time_ns();
     uint64_t pause = PAUSES * (end - begin);
-    if (pause < SHORTEST_PAUSE_NS) pause = 0;
+    if (pause < SHORTEST_PAUSE_NS || n_sent < MANY) pause = 0;
     if (pause > LONGEST_PAUSE_NS) pause = LONGEST_PAUSE_NS;
     atomic_store(&served->call_after, end + pause);
 }
