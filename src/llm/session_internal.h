@@ -139,7 +139,7 @@ struct tn_session {
     size_t n_devices;     /* = backends of the scheduler */
     int *device_of_layer; /* n_layer + 2: input side, layers, output side */
     tn__placement place;
-    bool together; /* the embedding lies with the output, if that is off the host */
+    bool together;            /* the embedding lies with the output, if that is off the host */
     tn_buffer_type **types;   /* per device */
     tn_buffer *stand_ins;     /* per device: of the unallocated cache, of unloaded weights, plain and packed */
     bool pack;                /* weights go to the memory they gain from… */
