@@ -92,6 +92,7 @@ static void queue_next(tn_session *s) {
         a->places[place].q_pos[1] = a->seq;
         a->places[place].q_scale = tn__query_scale(&s->model->h, position);
         a->places[place].row = cell;
+        a->places[place].found[0] = -1; /* until the step has ended well */
         tn__kv_range(&s->kv, TN__CACHE_FULL, a->places[place].range);
         c->dirty_first = c->dirty_end = c->n_dirty = 0;
         status = send(s, set, place, (size_t)first * row_ints * sizeof(int32_t), ints * sizeof(int32_t));
@@ -132,6 +133,10 @@ tn_status tn__ahead_take(tn_session *s, int32_t found[2]) {
     a->runs = false;
     queue_next(s);
     TN_TRY(tn_event_synchronize(a->places[place].done));
+    if (a->places[place].found[0] < 0) { /* some devices say what failed only when all is waited for */
+        TN_TRY(tn_sched_synchronize(s->sched));
+        return tn_fail(TN_E_DEVICE, "%s gave no result", tn_device_name(device_of(s)));
+    }
     memcpy(found, a->places[place].found, 2 * sizeof *found);
     a->found = found[0];
     return TN_OK;

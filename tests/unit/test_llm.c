@@ -623,6 +623,38 @@ static void greedy_loops_run_ahead_unseen(void **state) {
     }
 }
 
+/* A device that is lost while it runs ahead: the loop hears of it, and until then every token is right. */
+static void a_lost_device_ends_a_greedy_loop(void **state) {
+    (void)state;
+    GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
+    enum { N = 60 };
+    tn_token found[2][N + 1] = {{1}, {1}};
+    for (int i = 0; i < 2; i++) {
+        tn_model *model;
+        tn_session *session;
+        tn_session_params p = tn_session_params_default();
+        p.n_ctx = 128;
+        p.devices[0] = i ? "sim:64M,fail=lost:30,name=losing" : "cpu";
+        assert_ok(tn_model_open(path, NULL, &model));
+        assert_ok(tn_session_new(model, &p, &session));
+        tn_status status = TN_OK;
+        int done = 0;
+        for (; done < N && status == TN_OK; done++) {
+            tn_batch batch = {.n_tokens = 1, .tokens = &found[i][done], .best = true};
+            status = tn_session_decode(session, &batch);
+            if (status != TN_OK) break;
+            found[i][done + 1] = tn_session_best(session, 0);
+            assert_int_equal(found[i][done + 1], found[0][done + 1]);
+        }
+        if (i)
+            assert_true(status != TN_OK && done > 2);
+        else
+            assert_int_equal(done, N);
+        tn_session_free(session);
+        tn_model_close(model);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_at_once),
@@ -641,6 +673,7 @@ int main(void) {
         cmocka_unit_test(long_prompts_equal_short_pieces),
         cmocka_unit_test(queries_grow_beyond_the_original_context),
         cmocka_unit_test(greedy_loops_run_ahead_unseen),
+        cmocka_unit_test(a_lost_device_ends_a_greedy_loop),
         cmocka_unit_test(decoding_allocates_nothing),
         cmocka_unit_test(the_cells_of_a_sequence_stay_together),
         cmocka_unit_test(logits_last_until_the_next_decode),
