@@ -42,6 +42,18 @@ for header in "$prefix"/include/tenon/*.h; do
     fi
 done
 
+# The umbrella leaves out none but the one for who writes a backend, and serves C++ as well as C.
+for header in "$prefix"/include/tenon/*.h; do
+    case $(basename "$header") in tenon.h | backend_impl.h) continue ;; esac
+    grep -q "\"tenon/$(basename "$header")\"" "$prefix/include/tenon/tenon.h" ||
+        { echo "tenon.h does not include $(basename "$header")"; exit 1; }
+done
+if command -v c++ > /dev/null; then
+    c++ -std=c++17 -Wall -Wextra -pedantic -Werror "$source/consumer/main.cpp" $(pkg-config --cflags --libs $modules) \
+        -Wl,-rpath,"$(pkg-config --variable=libdir tenon)" -o "$work/consumer_cpp"
+    "$work/consumer_cpp"
+fi
+
 # The tree may be moved as a whole.
 mv "$prefix" "$work/elsewhere"
 # The loader learns where the program lies from /proc, which a bare chroot lacks.

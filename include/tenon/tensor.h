@@ -394,11 +394,15 @@ struct tn_tensor {
 };
 
 TN_API tn_tensor *tn_tensor_new(tn_arena *arena, tn_type type, int n_dims, const int64_t *ne);
-/* tn_tensor_nd(a, TN_F32, 4096, 32): dimensions as arguments, innermost first. */
+/* tn_tensor_nd(a, TN_F32, 4096, 32): dimensions as arguments, innermost first. C++ has no compound literals: there
+ * they are templates at the end of this file. */
+#ifndef __cplusplus
 #define TN_DIMS_(...)                                                                                                \
     (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]) { __VA_ARGS__ }
 #define tn_tensor_nd(arena, type, ...) tn_tensor_new(arena, type, TN_DIMS_(__VA_ARGS__))
-#define tn_input(arena, type, ...) tn_mark(tn_tensor_new(arena, type, TN_DIMS_(__VA_ARGS__)), TN_FLAG_INPUT)
+#define tn_input(arena, type, ...) tn_mark(tn_tensor_nd(arena, type, __VA_ARGS__), TN_FLAG_INPUT)
+#define tn_reshape(arena, x, ...) tn_reshape_to(arena, x, TN_DIMS_(__VA_ARGS__))
+#endif
 #define tn_output(tensor) tn_mark(tensor, TN_FLAG_OUTPUT)
 TN_API tn_tensor *tn_mark(tn_tensor *tensor, uint32_t flags); /* returns its argument; NULL passes */
 /* Sets the name (printf style) and returns the tensor. A name over TN_MAX_NAME-1 bytes is refused: NULL, and the
@@ -437,8 +441,8 @@ TN_API tn_tensor *tn_cpy(tn_arena *a, tn_tensor *x, tn_tensor *y); /* x into y's
 /* Views move no data. A view of a view points at the root. Strides and offset are bytes; out of the root's bounds
  * is an error. Strides NULL: contiguous. */
 TN_API tn_tensor *tn_view(tn_arena *a, tn_tensor *x, int n_dims, const int64_t *ne, const size_t *nb, size_t offset);
-TN_API tn_tensor *tn_reshape_to(tn_arena *a, tn_tensor *x, int n_dims, const int64_t *ne); /* x contiguous */
-#define tn_reshape(arena, x, ...) tn_reshape_to(arena, x, TN_DIMS_(__VA_ARGS__))
+/* x contiguous. tn_reshape(a, x, 64, 8, n) takes the dimensions as arguments. */
+TN_API tn_tensor *tn_reshape_to(tn_arena *a, tn_tensor *x, int n_dims, const int64_t *ne);
 TN_API tn_tensor *tn_permute(tn_arena *a, tn_tensor *x, int d0, int d1, int d2, int d3); /* dim i goes to place di */
 TN_API tn_tensor *tn_transpose(tn_arena *a, tn_tensor *x);
 
@@ -582,6 +586,20 @@ TN_API tn_tensor *tn_custom(tn_arena *a, tn_type type, int n_dims, const int64_t
                             int n_src, tn_custom_fn fn, void *user, int n_tasks);
 
 #ifdef __cplusplus
+} /* extern "C" */
+
+extern "C++" { /* for who includes this inside extern "C" */
+template <class... N> inline tn_tensor *tn_tensor_nd(tn_arena *arena, tn_type type, N... dims) {
+    const int64_t ne[] = {static_cast<int64_t>(dims)...};
+    return tn_tensor_new(arena, type, static_cast<int>(sizeof...(dims)), ne);
+}
+template <class... N> inline tn_tensor *tn_input(tn_arena *arena, tn_type type, N... dims) {
+    return tn_mark(tn_tensor_nd(arena, type, dims...), TN_FLAG_INPUT);
+}
+template <class... N> inline tn_tensor *tn_reshape(tn_arena *arena, tn_tensor *x, N... dims) {
+    const int64_t ne[] = {static_cast<int64_t>(dims)...};
+    return tn_reshape_to(arena, x, static_cast<int>(sizeof...(dims)), ne);
+}
 }
 #endif
 #endif

@@ -1,6 +1,6 @@
 /* Uses an installed tenon the way a stranger would: through its headers and libraries only. */
 #include <stdio.h>
-#include <tenon/sched.h>
+#include <tenon/tenon.h>
 
 /* y = silu(x) + x, on the CPU. */
 static tn_status compute(float y_data[4]) {

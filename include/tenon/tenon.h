@@ -1,0 +1,26 @@
+/* The whole public interface in one include, C or C++. Only who writes a backend needs backend_impl.h besides.
+ *
+ * The first group is libtenon; the second needs libtenon-llm when its functions are called. */
+#ifndef TENON_TENON_H
+#define TENON_TENON_H
+
+#include "tenon/alloc.h"
+#include "tenon/backend.h"
+#include "tenon/base.h"
+#include "tenon/cpu.h"
+#include "tenon/gguf.h"
+#include "tenon/graph.h"
+#include "tenon/pack.h"
+#include "tenon/place.h"
+#include "tenon/plan.h"
+#include "tenon/sched.h"
+#include "tenon/tensor.h"
+
+#include "tenon/chat.h"
+#include "tenon/grammar.h"
+#include "tenon/llm.h"
+#include "tenon/sampler.h"
+#include "tenon/token.h"
+#include "tenon/tokenizer.h"
+
+#endif
