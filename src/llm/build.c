@@ -20,7 +20,14 @@ typedef struct builder {
     tn__graph_set *set;
     tn_graph *graph;
     tn_status status; /* of what was put in order */
+    char place[40];   /* behind the names of what is built now: ".3" in layer 3, ".3@128" for its rows from 128 on */
 } builder;
+
+/* Names what people look for in plans, dumps and callbacks. What has a name keeps it: where a part is missing, its
+ * input passes through. */
+static tn_tensor *named(const builder *b, tn_tensor *t, const char *what) {
+    return t && !t->name[0] ? tn_name(b->a, t, "%s%s", what, b->place) : t;
+}
 
 /* Puts a node into the graph here and now. Without it nodes come in the order in which the end asks for them. */
 static void in_order(builder *b, tn_tensor *t) {
@@ -31,19 +38,25 @@ static tn_tensor *norm(const builder *b, tn_tensor *x, tn_tensor *weight, tn_ten
     return b->arch->norm == TN__NORM_RMS ? tn_rms_norm(b->a, x, weight, b->h->norm_eps)
                                          : tn_norm(b->a, x, weight, bias, b->h->norm_eps);
 }
-/* What belongs to a matrix, on its product. */
-static tn_tensor *finish_linear(const builder *b, tn_tensor *y, tn_tensor *scale, tn_tensor *bias) {
-    if (scale) y = tn_mul(b->a, y, scale);
-    if (bias) y = tn_add(b->a, y, bias);
-    return y;
+/* What belongs to a matrix, on its product. The last of it is what people look for and has the plain name. */
+static tn_tensor *finish_linear(const builder *b, tn_tensor *y, tn_tensor *scale, tn_tensor *bias, const char *what) {
+    if (!scale && !bias) return named(b, y, what);
+    if (y) tn_name(b->a, y, "%s_product%s", what, b->place);
+    if (scale && bias && y) y = tn_name(b->a, tn_mul(b->a, y, scale), "%s_scaled%s", what, b->place);
+    return named(b, bias ? tn_add(b->a, y, bias) : tn_mul(b->a, y, scale), what);
 }
-static tn_tensor *linear(const builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias, tn_tensor *x) {
-    return finish_linear(b, tn_mul_mat(b->a, w, x), scale, bias);
+static tn_tensor *linear(const builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias, tn_tensor *x,
+                         const char *what) {
+    return finish_linear(b, tn_mul_mat(b->a, w, x), scale, bias, what);
 }
 /* In the feed-forward part a matrix's scale covers its bias too. */
-static tn_tensor *ffn_linear(const builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias, tn_tensor *x) {
-    tn_tensor *y = linear(b, w, NULL, bias, x);
-    return scale && !b->arch->no_ffn_scales ? tn_mul(b->a, y, scale) : y;
+static tn_tensor *ffn_linear(const builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias, tn_tensor *x,
+                             const char *what) {
+    if (b->arch->no_ffn_scales) scale = NULL;
+    if (!scale || !bias) return linear(b, w, scale, bias, x, what);
+    tn_tensor *y = tn_name(b->a, tn_mul_mat(b->a, w, x), "%s_product%s", what, b->place);
+    y = tn_name(b->a, tn_add(b->a, y, bias), "%s_biased%s", what, b->place);
+    return named(b, tn_mul(b->a, y, scale), what);
 }
 static tn_tensor *scaled(const builder *b, tn_tensor *x, float scale) {
     return scale != 0 && scale != 1 ? tn_scale(b->a, x, scale, 0) : x;
@@ -91,10 +104,10 @@ static tn_tensor *flat(const builder *b, tn_tensor *x) {
 }
 
 /* Normalises q or k: over a whole row when the weight is as long as that, else head by head. */
-static tn_tensor *norm_heads(const builder *b, tn_tensor *x, tn_tensor *weight, tn_tensor *bias) {
+static tn_tensor *norm_heads(const builder *b, tn_tensor *x, tn_tensor *weight, tn_tensor *bias, const char *what) {
     if (!weight || !x) return x;
-    if (weight->ne[0] == x->ne[0]) return norm(b, x, weight, bias);
-    tn_tensor *y = norm(b, flat(b, x), weight, bias);
+    if (weight->ne[0] == x->ne[0]) return named(b, norm(b, x, weight, bias), what);
+    tn_tensor *y = named(b, norm(b, flat(b, x), weight, bias), what);
     return tn_reshape(b->a, y, x->ne[0], x->ne[1], x->ne[2]);
 }
 
@@ -105,7 +118,7 @@ static tn_tensor *attention(builder *b, int32_t il, tn_tensor *x) {
     tn_arena *a = b->a;
     tn_tensor *q, *k, *v;
     if (l->wqkv) {
-        tn_tensor *qkv = linear(b, l->wqkv, l->sqkv, l->bqkv, x);
+        tn_tensor *qkv = linear(b, l->wqkv, l->sqkv, l->bqkv, x, "qkv");
         if (h->clamp_qkv > 0) qkv = tn_clamp(a, qkv, -h->clamp_qkv, h->clamp_qkv);
         size_t q_bytes = (size_t)lh->n_head * (size_t)h->head_k * 4,
                k_bytes = (size_t)lh->n_head_kv * (size_t)h->head_k * 4;
@@ -117,9 +130,9 @@ static tn_tensor *attention(builder *b, int32_t il, tn_tensor *x) {
         in_order(b, q = tn_mul_mat(a, l->wq, x));
         in_order(b, k = tn_mul_mat(a, l->wk, x));
         in_order(b, v = tn_mul_mat(a, l->wv, x));
-        q = finish_linear(b, q, l->sq, l->bq);
-        k = finish_linear(b, k, l->sk, l->bk);
-        v = finish_linear(b, v, l->sv, l->bv);
+        q = finish_linear(b, q, l->sq, l->bq, "q");
+        k = finish_linear(b, k, l->sk, l->bk, "k");
+        v = finish_linear(b, v, l->sv, l->bv, "v");
         if (h->clamp_qkv > 0) {
             q = tn_clamp(a, q, -h->clamp_qkv, h->clamp_qkv);
             k = tn_clamp(a, k, -h->clamp_qkv, h->clamp_qkv);
@@ -130,17 +143,17 @@ static tn_tensor *attention(builder *b, int32_t il, tn_tensor *x) {
         v = heads_of(b, v, h->head_v, lh->n_head_kv, 0);
     }
     if (!b->arch->norm_qk_after_rope) {
-        q = norm_heads(b, q, l->q_norm, l->q_norm_b);
-        k = norm_heads(b, k, l->k_norm, l->k_norm_b);
+        q = norm_heads(b, q, l->q_norm, l->q_norm_b, "q_norm");
+        k = norm_heads(b, k, l->k_norm, l->k_norm_b, "k_norm");
     }
     if (!b->arch->no_rope && !lh->no_rope) {
         tn_rope_params p = rope_params(b, il);
-        q = tn_rope(a, q, b->set->positions, rope_factors(b, il), &p);
-        k = tn_rope(a, k, b->set->positions, rope_factors(b, il), &p);
+        q = named(b, tn_rope(a, q, b->set->positions, rope_factors(b, il), &p), "q_rope");
+        k = named(b, tn_rope(a, k, b->set->positions, rope_factors(b, il), &p), "k_rope");
     }
     if (b->arch->norm_qk_after_rope) {
-        q = norm_heads(b, q, l->q_norm, l->q_norm_b);
-        k = norm_heads(b, k, l->k_norm, l->k_norm_b);
+        q = norm_heads(b, q, l->q_norm, l->q_norm_b, "q_norm");
+        k = norm_heads(b, k, l->k_norm, l->k_norm_b, "k_norm");
     }
 
     if (b->set->q_scale) q = tn_mul(a, q, b->set->q_scale);
@@ -154,49 +167,52 @@ static tn_tensor *attention(builder *b, int32_t il, tn_tensor *x) {
     };
     const tn__kv_layer *cache = &b->s->kv.layers[il];
     int group = cache->group;
-    tn_tensor *kc = tn_set_rows(a, cache->k, flat(b, k), b->set->rows[group]);
-    tn_tensor *vc = tn_set_rows(a, cache->v, flat(b, v), b->set->rows[group]);
+    tn_tensor *kc = named(b, tn_set_rows(a, cache->k, flat(b, k), b->set->rows[group]), "k_store");
+    tn_tensor *vc = named(b, tn_set_rows(a, cache->v, flat(b, v), b->set->rows[group]), "v_store");
     src.k = tn_reshape(a, kc, h->head_k, lh->n_head_kv, cache->k->ne[1]);
     src.v = tn_reshape(a, vc, h->head_v, lh->n_head_kv, cache->v->ne[1]);
     src.q_pos = b->set->q_pos;
     src.k_pos = b->s->kv.meta[(size_t)group * b->s->kv.n_devices + (size_t)cache->device];
     src.range = b->set->range[group];
-    tn_tensor *y = tn_attention(a, &src, &p);
+    tn_tensor *y = named(b, tn_attention(a, &src, &p), "attn");
     if (!y) return NULL;
     y = tn_reshape(a, y, y->ne[0] * y->ne[1], y->ne[2]);
-    return linear(b, l->wo, l->so, l->bo, y);
+    return linear(b, l->wo, l->so, l->bo, y, "attn_out");
 }
 
 /* ---- Feed-forward -------------------------------------------------------------------------------------------- */
 
 static tn_tensor *gated(const builder *b, tn_tensor *gate, tn_tensor *up) {
-    return tn_glu(b->a, b->arch->activation, gate, up, false);
+    return named(b, tn_glu(b->a, b->arch->activation, gate, up, false), "ffn_act");
 }
 
 static tn_tensor *dense(const builder *b, const tn__layer *l, tn_tensor *x) {
-    tn_tensor *up = ffn_linear(b, l->ffn_up, l->ffn_up_s, l->ffn_up_b, x), *y;
+    tn_tensor *up = ffn_linear(b, l->ffn_up, l->ffn_up_s, l->ffn_up_b, x, "ffn_up"), *y;
     if (b->arch->ungated)
-        y = tn_unary(b->a, b->arch->activation, up);
+        y = named(b, tn_unary(b->a, b->arch->activation, up), "ffn_act");
     else if (l->ffn_gate)
-        y = gated(b, ffn_linear(b, l->ffn_gate, l->ffn_gate_s, l->ffn_gate_b, x), up);
+        y = gated(b, ffn_linear(b, l->ffn_gate, l->ffn_gate_s, l->ffn_gate_b, x, "ffn_gate"), up);
     else
         y = gated(b, up, NULL); /* one matrix holds gate and up */
-    if (l->ffn_act && y) y = tn_div(b->a, y, l->ffn_act);
-    return ffn_linear(b, l->ffn_down, l->ffn_down_s, l->ffn_down_b, y);
+    if (l->ffn_act && y) y = named(b, tn_div(b->a, y, l->ffn_act), "ffn_act_scaled");
+    return ffn_linear(b, l->ffn_down, l->ffn_down_s, l->ffn_down_b, y, "ffn_out");
 }
 
 /* Experts' product with what belongs to the chosen ones: a scale each, a bias each. */
 static tn_tensor *expert_linear(const builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias, tn_tensor *x,
-                                tn_tensor *ids) {
+                                tn_tensor *ids, const char *what) {
     tn_tensor *y = tn_mul_mat_id(b->a, w, x, ids);
-    if (scale && y && !b->arch->no_ffn_scales) {
+    if (b->arch->no_ffn_scales) scale = NULL;
+    if (scale || bias) tn_name(b->a, y, "%s_product%s", what, b->place);
+    if (scale && y) {
         int64_t used = ids->ne[0], tokens = ids->ne[1];
         tn_tensor *s = tn_get_rows(b->a, tn_reshape(b->a, scale, 1, scale->ne[0]),
                                    tn_reshape(b->a, tn_cont(b->a, ids), used * tokens));
         y = tn_mul(b->a, y, tn_reshape(b->a, s, 1, used, tokens));
+        if (bias) tn_name(b->a, y, "%s_scaled%s", what, b->place);
     }
     if (bias) y = tn_add_id(b->a, y, bias, ids);
-    return y;
+    return named(b, y, what);
 }
 
 static tn_tensor *experts(const builder *b, const tn__layer *l, tn_tensor *x) {
@@ -204,32 +220,35 @@ static tn_tensor *experts(const builder *b, const tn__layer *l, tn_tensor *x) {
     tn_arena *a = b->a;
     if (!x) return NULL;
     int64_t tokens = x->ne[1], used = h->n_expert_used;
-    tn_tensor *logits = linear(b, l->router, NULL, l->router_b, x), *probs = logits;
+    tn_tensor *logits = linear(b, l->router, NULL, l->router_b, x, "router"), *probs = logits;
     if (h->gating == TN__GATING_SOFTMAX) probs = tn_soft_max(a, logits, NULL, NULL, 1, 0);
     if (h->gating == TN__GATING_SIGMOID) probs = tn_sigmoid(a, logits);
+    probs = named(b, probs, "router_probs");
     tn_tensor *ranked = l->router_bias ? tn_add(a, probs, l->router_bias) : probs;
-    tn_tensor *ids = tn_top_k(a, ranked, h->n_expert_used);
+    tn_tensor *ids = named(b, tn_top_k(a, ranked, h->n_expert_used), "experts");
     tn_tensor *weights =
         tn_reshape(a, tn_get_rows(a, tn_reshape(a, probs, 1, h->n_expert, tokens), ids), used, tokens);
     if (h->gating == TN__GATING_SOFTMAX_OF_CHOSEN) weights = tn_soft_max(a, weights, NULL, NULL, 1, 0);
     if (h->norm_expert_weights) weights = tn_div(a, weights, tn_sum_rows(a, weights));
-    weights = scaled(b, weights, h->expert_scale);
+    weights = named(b, scaled(b, weights, h->expert_scale), "expert_weights");
 
     tn_tensor *row = tn_reshape(a, x, h->n_embd, 1, tokens);
-    tn_tensor *up = expert_linear(b, l->up_exps, l->up_exps_s, l->up_exps_b, row, ids);
-    tn_tensor *y = l->gate_exps
-                       ? gated(b, expert_linear(b, l->gate_exps, l->gate_exps_s, l->gate_exps_b, row, ids), up)
-                       : tn_unary(a, b->arch->activation, up);
-    y = tn_mix(a, expert_linear(b, l->down_exps, l->down_exps_s, l->down_exps_b, y, ids), weights);
+    tn_tensor *up = expert_linear(b, l->up_exps, l->up_exps_s, l->up_exps_b, row, ids, "ffn_up");
+    tn_tensor *y =
+        l->gate_exps
+            ? gated(b, expert_linear(b, l->gate_exps, l->gate_exps_s, l->gate_exps_b, row, ids, "ffn_gate"), up)
+            : named(b, tn_unary(a, b->arch->activation, up), "ffn_act");
+    y = expert_linear(b, l->down_exps, l->down_exps_s, l->down_exps_b, y, ids, "ffn_down");
+    y = named(b, tn_mix(a, y, weights), l->up_shexp ? "ffn_mix" : "ffn_out");
     if (l->up_shexp) {
-        tn_tensor *inner = gated(b, ffn_linear(b, l->gate_shexp, l->gate_shexp_s, NULL, x),
-                                 ffn_linear(b, l->up_shexp, l->up_shexp_s, NULL, x));
-        tn_tensor *shared = ffn_linear(b, l->down_shexp, l->down_shexp_s, NULL, inner);
+        tn_tensor *inner = gated(b, ffn_linear(b, l->gate_shexp, l->gate_shexp_s, NULL, x, "shared_gate"),
+                                 ffn_linear(b, l->up_shexp, l->up_shexp_s, NULL, x, "shared_up"));
+        tn_tensor *shared = ffn_linear(b, l->down_shexp, l->down_shexp_s, NULL, inner, "shared_out");
         if (l->shared_router) {
             tn_tensor *gate = tn_sigmoid(a, tn_mul_mat(a, tn_reshape(a, l->shared_router, h->n_embd, 1), x));
             shared = tn_mul(a, shared, gate);
         }
-        y = tn_add(a, y, shared);
+        y = named(b, tn_add(a, y, shared), "ffn_out");
     }
     return y;
 }
@@ -237,8 +256,8 @@ static tn_tensor *experts(const builder *b, const tn__layer *l, tn_tensor *x) {
 static tn_tensor *feed_forward(const builder *b, int32_t il, tn_tensor *x) {
     const tn__layer *l = &b->m->w.layers[il];
     tn_tensor *y = l->router ? experts(b, l, x) : dense(b, l, x);
-    if (l->ffn_post_norm) y = norm(b, y, l->ffn_post_norm, NULL);
-    return scaled(b, y, b->h->residual_scale);
+    if (l->ffn_post_norm) y = named(b, norm(b, y, l->ffn_post_norm, NULL), "ffn_post_norm");
+    return named(b, scaled(b, y, b->h->residual_scale), "ffn_scaled");
 }
 
 /* Few enough that a micro-batch of any size gives a graph of bounded size. */
@@ -251,21 +270,24 @@ static int64_t ffn_chunk(const builder *b, int32_t il, int64_t rows) {
 }
 
 /* x + ffn(norm(x)), in chunks of tokens that add to x in place. */
-static tn_tensor *serial_ffn(const builder *b, int32_t il, tn_tensor *x) {
+static tn_tensor *serial_ffn(builder *b, int32_t il, tn_tensor *x) {
     const tn__layer *l = &b->m->w.layers[il];
     if (!x) return NULL;
     int64_t rows = x->ne[1], chunk = ffn_chunk(b, il, rows);
     for (int64_t begin = 0; begin < rows && x; begin += chunk) {
         int64_t n = rows - begin < chunk ? rows - begin : chunk;
         size_t offset = (size_t)begin * x->nb[1];
+        if (begin) snprintf(b->place, sizeof b->place, ".%d@%lld", il, (long long)begin);
         tn_tensor *part = rows <= chunk ? x
                                         : tn_view(b->a, x, 2, (const int64_t[]){x->ne[0], n},
                                                   (const size_t[]){4, x->nb[1]}, offset);
-        tn_tensor *y = feed_forward(
-            b, il, l->ffn_norm || b->arch->bare_norms ? norm(b, part, l->ffn_norm, l->ffn_norm_b) : part);
+        if (l->ffn_norm || b->arch->bare_norms)
+            part = named(b, norm(b, part, l->ffn_norm, l->ffn_norm_b), "ffn_norm");
+        tn_tensor *y = feed_forward(b, il, part);
         if (rows <= chunk) return tn_add(b->a, x, y);
         if (!y) return NULL;
         x = tn_acc(b->a, x, y, x->nb[1], x->nb[2], x->nb[3], offset);
+        if (begin + n < rows) named(b, x, "ffn_sum");
     }
     return x;
 }
@@ -283,30 +305,33 @@ static tn_tensor *layer(builder *b, int32_t il, tn_tensor *x) {
     const tn__layer *l = &b->m->w.layers[il];
     tn_arena *a = b->a;
     tn__residual residual = residual_of(b, l);
-    tn_tensor *in = l->attn_norm || b->arch->bare_norms ? norm(b, x, l->attn_norm, l->attn_norm_b) : x;
-    tn_tensor *attn_in = l->attn_norm_2 ? norm(b, x, l->attn_norm_2, l->attn_norm_2_b) : in;
+    snprintf(b->place, sizeof b->place, ".%d", il);
+    tn_tensor *in = x;
+    if (l->attn_norm || b->arch->bare_norms) in = named(b, norm(b, x, l->attn_norm, l->attn_norm_b), "attn_norm");
+    tn_tensor *attn_in = l->attn_norm_2 ? named(b, norm(b, x, l->attn_norm_2, l->attn_norm_2_b), "attn_norm_2") : in;
     tn_tensor *attn = attention(b, il, attn_in);
     /* After the last attention only the rows somebody wants go on. */
     if (il == b->h->n_layer - 1 && b->set->out_rows) {
-        attn = tn_get_rows(a, attn, b->set->out_rows);
-        x = tn_get_rows(a, x, b->set->out_rows);
+        attn = named(b, tn_get_rows(a, attn, b->set->out_rows), "attn_wanted");
+        x = named(b, tn_get_rows(a, x, b->set->out_rows), "x_wanted");
         if (residual == TN__RESIDUAL_PARALLEL) in = tn_get_rows(a, in, b->set->out_rows);
     }
-    if (l->attn_post_norm) attn = norm(b, attn, l->attn_post_norm, NULL);
-    attn = scaled(b, attn, b->h->residual_scale);
+    if (l->attn_post_norm) attn = named(b, norm(b, attn, l->attn_post_norm, NULL), "attn_post_norm");
+    attn = named(b, scaled(b, attn, b->h->residual_scale), "attn_scaled");
     switch (residual) {
-    case TN__RESIDUAL_SERIAL: return serial_ffn(b, il, tn_add(a, attn, x));
+    case TN__RESIDUAL_SERIAL: return serial_ffn(b, il, named(b, tn_add(a, attn, x), "attn_sum"));
     case TN__RESIDUAL_PARALLEL: {
-        tn_tensor *sum = tn_add(a, attn, x);
+        tn_tensor *sum = named(b, tn_add(a, attn, x), "attn_sum");
         return tn_add(a, feed_forward(b, il, in), sum);
     }
     case TN__RESIDUAL_PARALLEL_NORM: {
-        tn_tensor *sum = tn_add(a, attn, x);
-        return tn_add(a, feed_forward(b, il, norm(b, x, l->ffn_norm, l->ffn_norm_b)), sum);
+        tn_tensor *sum = named(b, tn_add(a, attn, x), "attn_sum");
+        return tn_add(a, feed_forward(b, il, named(b, norm(b, x, l->ffn_norm, l->ffn_norm_b), "ffn_norm")), sum);
     }
     case TN__RESIDUAL_POST_NORM: {
-        tn_tensor *mid = norm(b, tn_add(a, attn, x), l->attn_out_norm, l->attn_out_norm_b);
-        return norm(b, tn_add(a, feed_forward(b, il, mid), mid), l->layer_out_norm, l->layer_out_norm_b);
+        tn_tensor *mid = norm(b, named(b, tn_add(a, attn, x), "attn_sum"), l->attn_out_norm, l->attn_out_norm_b);
+        tn_tensor *sum = tn_add(a, feed_forward(b, il, named(b, mid, "attn_norm")), mid);
+        return norm(b, named(b, sum, "ffn_sum"), l->layer_out_norm, l->layer_out_norm_b);
     }
     }
     return NULL;
@@ -314,17 +339,19 @@ static tn_tensor *layer(builder *b, int32_t il, tn_tensor *x) {
 
 static tn_tensor *embed(const builder *b) {
     const tn__weights *w = &b->m->w;
-    tn_tensor *x = tn_get_rows(b->a, w->tok_embd, b->set->tokens);
-    x = scaled(b, x, b->h->embd_scale);
+    tn_tensor *x = named(b, tn_get_rows(b->a, w->tok_embd, b->set->tokens), "embedding");
+    x = named(b, scaled(b, x, b->h->embd_scale), "embedding_scaled");
     if (w->type_embd) x = tn_add(b->a, x, tn_view(b->a, w->type_embd, 1, (const int64_t[]){b->h->n_embd}, NULL, 0));
-    if (w->pos_embd) x = tn_add(b->a, x, tn_get_rows(b->a, w->pos_embd, b->set->positions));
-    if (w->tok_norm) x = norm(b, x, w->tok_norm, w->tok_norm_b);
+    if (w->pos_embd)
+        x = tn_add(b->a, x, named(b, tn_get_rows(b->a, w->pos_embd, b->set->positions), "position_embedding"));
+    x = named(b, x, "embedding_sum");
+    if (w->tok_norm) x = named(b, norm(b, x, w->tok_norm, w->tok_norm_b), "embedding_norm");
     return x;
 }
 
 static tn_tensor *head(const builder *b, tn_tensor *x) {
     const tn__weights *w = &b->m->w;
-    tn_tensor *y = linear(b, w->output ? w->output : w->tok_embd, w->output_s, w->output_b, x);
+    tn_tensor *y = linear(b, w->output ? w->output : w->tok_embd, w->output_s, w->output_b, x, "logits");
     y = scaled(b, y, b->h->logit_scale);
     float cap = b->h->final_soft_cap;
     if (cap > 0) y = tn_scale(b->a, tn_tanh(b->a, tn_scale(b->a, y, 1 / cap, 0)), cap, 0);
@@ -334,8 +361,8 @@ static tn_tensor *head(const builder *b, tn_tensor *x) {
 /* Scores from the pooled state. */
 static tn_tensor *classify(const builder *b, tn_tensor *x) {
     const tn__weights *w = &b->m->w;
-    if (w->cls) x = tn_tanh(b->a, linear(b, w->cls, NULL, w->cls_b, x));
-    return linear(b, w->cls_out, NULL, w->cls_out_b, x);
+    if (w->cls) x = tn_tanh(b->a, linear(b, w->cls, NULL, w->cls_b, x, "classifier"));
+    return linear(b, w->cls_out, NULL, w->cls_out_b, x, "scores");
 }
 
 size_t tn__graph_tensor_limit(const tn_model *m, tn__shape shape) {
@@ -378,7 +405,8 @@ tn_status tn__build_graph(const tn_session *s, tn__shape shape, tn__graph_set *s
         tn_name(a, x, "layer.%d", il);
     }
     const tn__weights *w = &b.m->w;
-    if (w->out_norm || b.arch->bare_norms) x = norm(&b, x, w->out_norm, w->out_norm_b);
+    b.place[0] = '\0';
+    if (w->out_norm || b.arch->bare_norms) x = named(&b, norm(&b, x, w->out_norm, w->out_norm_b), "output_norm");
     if (shape.kind == TN__GRAPH_LOGITS || best) x = head(&b, x);
     if (shape.kind == TN__GRAPH_RANK) x = classify(&b, x);
     if (best) {
