@@ -15,6 +15,11 @@ extern "C" {
 
 typedef struct tn_alloc tn_alloc;
 
+/* Plans of graphs that were reserved, or handed out by tn_alloc_plan, are kept until they are dropped. Of the others
+ * so many are remembered; beyond that the one that was not used for longest is forgotten, and made again, the same,
+ * when its graph comes back. */
+enum { TN_ALLOC_PLANS = 128 };
+
 /* The same buffer type may be given twice: it is one set of buffers. */
 TN_API tn_status tn_alloc_new(tn_buffer_type *const *types, size_t n_types, tn_alloc **alloc) TN_MUST_CHECK;
 TN_API void tn_alloc_free(tn_alloc *alloc);
@@ -28,6 +33,10 @@ TN_API tn_status tn_alloc_measure(tn_alloc *alloc, tn_graph *graph, const uint16
 /* Plans the graph for the worst case and takes the memory. If the new buffers cannot be had, the old reservation
  * still works. Buffers that grow move: tensors bound before must be bound again. */
 TN_API tn_status tn_alloc_reserve(tn_alloc *alloc, tn_graph *graph, const uint16_t *type_of) TN_MUST_CHECK;
+/* For several graphs at once: buffers are taken in the size that the largest needs and never grow on the way, so that
+ * the memory that tn_alloc_measure says is enough. `type_of`: one list per graph, or NULL. */
+TN_API tn_status tn_alloc_reserve_many(tn_alloc *alloc, tn_graph *const *graphs, const uint16_t *const *type_of,
+                                       size_t n_graphs) TN_MUST_CHECK;
 /* Binds every tensor of the graph. Uses the plan it remembers for this graph; otherwise plans, and grows the buffers
  * if `may_grow`, else fails with TN_E_NEED_RESERVE naming a tensor, the buffer type, needed and reserved bytes. */
 TN_API tn_status tn_alloc_bind(tn_alloc *alloc, tn_graph *graph, const uint16_t *type_of,
@@ -38,7 +47,7 @@ TN_API size_t tn_alloc_chunk_count(const tn_alloc *alloc, size_t type);
 TN_API tn_buffer *tn_alloc_buffer(const tn_alloc *alloc, size_t type, size_t chunk);
 /* Changes whenever buffers moved; what was bound at another generation must be bound again. */
 TN_API uint64_t tn_alloc_generation(const tn_alloc *alloc);
-/* The plan remembered for a graph, or NULL. Owned by the allocator. */
+/* The plan remembered for a graph, or NULL. Owned by the allocator, which keeps it until it is dropped. */
 TN_API const tn_plan *tn_alloc_plan(const tn_alloc *alloc, tn_graph *graph, const uint16_t *type_of);
 /* Which of the plans' memories a buffer type is: the same one for equal types. */
 TN_API size_t tn_alloc_plan_memory(const tn_alloc *alloc, size_t type);
@@ -46,7 +55,7 @@ TN_API void tn_alloc_forget(tn_alloc *alloc); /* all plans; the buffers stay */
 TN_API void tn_alloc_drop(tn_alloc *alloc, tn_graph *graph, const uint16_t *type_of); /* the plan of one graph */
 
 typedef struct tn_alloc_stats {
-    uint64_t plans_made, plans_reused;
+    uint64_t plans_made, plans_reused, plans_forgotten;
     uint64_t buffers_grown; /* times that buffers were replaced by larger ones */
 } tn_alloc_stats;
 TN_API tn_alloc_stats tn_alloc_get_stats(const tn_alloc *alloc);

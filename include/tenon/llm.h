@@ -6,8 +6,9 @@
  *     TN_TRY(tn_session_prompt(session, 0, "Once upon a time", -1));
  *     while ((token = tn_session_next(session, 0, sampler)) >= 0) fputs(tn_session_text(session, 0), stdout);
  *
- * A session belongs to one thread at a time; several sessions may share a model. After tn_session_new nothing is
- * allocated while it runs: every graph the session can need for its batch sizes is reserved at creation. */
+ * A session belongs to one thread at a time; several sessions may share a model. tn_session_new reserves the worst
+ * case, which serves batches of every size: afterwards no device memory is taken. The first batch of a new size makes
+ * its graph on the host; after that a size costs no allocation at all. */
 #ifndef TENON_LLM_H
 #define TENON_LLM_H
 

@@ -27,16 +27,32 @@ void tn__graph_set_free(tn__graph_set *set) {
     tn_free(set);
 }
 
-/* The graph for a shape: remembered, or built and remembered. */
+/* Makes room for one more graph: forgets the one that was not used for longest. The reserved ones stay. */
+static void forget_oldest_set(tn_session *s) {
+    size_t oldest = s->n_sets, in_turn = 0;
+    for (size_t i = 0; i < s->n_sets; i++) {
+        bool reserved = false;
+        for (size_t r = 0; r < s->n_reserved; r++) reserved = reserved || s->reserved[r] == s->sets[i];
+        if (reserved) continue;
+        in_turn++;
+        if (oldest == s->n_sets || s->sets[i]->last_used < s->sets[oldest]->last_used) oldest = i;
+    }
+    if (in_turn < TN__GRAPHS_KEPT) return;
+    tn__graph_set_free(s->sets[oldest]);
+    s->sets[oldest] = s->sets[--s->n_sets];
+}
+
 tn_status tn__graph_for(tn_session *s, tn__shape shape, tn__graph_set **out) {
     for (size_t i = 0; i < s->n_sets; i++) {
         tn__graph_set *set = s->sets[i];
         if (set->shape.kind == shape.kind && set->shape.n_tokens == shape.n_tokens &&
             set->shape.n_outputs == shape.n_outputs) {
+            set->last_used = ++s->set_clock;
             *out = set;
             return TN_OK;
         }
     }
+    forget_oldest_set(s);
     if (s->n_sets == s->cap_sets) {
         size_t capacity = s->cap_sets ? 2 * s->cap_sets : 8;
         tn__graph_set **grown = tn_realloc(s->sets, capacity * sizeof(tn__graph_set *));
@@ -52,6 +68,7 @@ tn_status tn__graph_for(tn_session *s, tn__shape shape, tn__graph_set **out) {
         tn__graph_set_free(set);
         return status;
     }
+    set->last_used = ++s->set_clock;
     s->sets[s->n_sets++] = set;
     *out = set;
     return TN_OK;
@@ -203,6 +220,7 @@ tn_status tn__session_prepare(tn_session *s) {
     s->pack_rows = m->loaded ? m->pack_rows : s->params.n_seqs;
     tn_sched_params sp = {.n_threads = s->params.n_threads,
                           .threads = s->params.threads,
+                          .max_schedules = TN__GRAPHS_KEPT,
                           .abort = s->params.abort,
                           .abort_user = s->params.user};
     TN_TRY(tn__session_devices(s, &sp));
@@ -224,7 +242,7 @@ tn_status tn__session_prepare(tn_session *s) {
 tn_status tn__session_plan(tn_session *s) {
     tn_model *m = s->model;
     for (size_t i = 0; i < s->n_sets; i++) tn__graph_set_free(s->sets[i]);
-    s->n_sets = 0;
+    s->n_sets = s->n_reserved = 0;
     tn_sched_reset(s->sched);
     tn__kv_free(&s->kv);
     tn__kv_params kp = {
@@ -250,6 +268,9 @@ tn_status tn__session_plan(tn_session *s) {
         {tn__session_kind(s), decode, tn__rows_out(s, decode)}};
     size_t n_shapes = 2;
     if (!s->params.embeddings) shapes[n_shapes++] = (tn__shape){TN__GRAPH_BEST, decode, tn__rows_out(s, decode)};
+    /* Where all rows may be wanted the prefill graph need not choose rows; one that does needs a little more. */
+    if (shapes[0].n_outputs == shapes[0].n_tokens && tn__outputs_for(s, 1, shapes[0].n_tokens) < shapes[0].n_outputs)
+        shapes[n_shapes++] = (tn__shape){shapes[0].kind, shapes[0].n_tokens, shapes[0].n_outputs - 1};
     if (tn__ahead_possible(s)) shapes[n_shapes++] = (tn__shape){TN__GRAPH_NEXT, 1, 1};
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         if (!s->kv.groups[g].n) continue;

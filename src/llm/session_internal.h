@@ -97,7 +97,12 @@ typedef struct tn__graph_set {
     tn_tensor *rows[TN__CACHE_GROUPS], *range[TN__CACHE_GROUPS];
     tn_tensor *result;
     tn_tensor *sums; /* TN__GRAPH_BEST: of the rows' logits: finite if those are */
+    uint64_t last_used;
 } tn__graph_set;
+/* Graphs, with their schedules and plans, that a session remembers beside the reserved ones: enough for every size of
+ * batch that streams make by themselves. Making one again costs about a millisecond, keeping one half a megabyte for
+ * a dozen layers. */
+enum { TN__GRAPHS_KEPT = 48 };
 
 /* A greedy loop's next step, which the device does before the host asks for it (ahead.c). */
 enum { TN__AHEAD_META = 64 };
@@ -147,11 +152,12 @@ struct tn_session {
     tn__device_plan *planned; /* per device */
     bool fits;
     tn__graph_set
-        *reserved[4 + 2 * TN__CACHE_GROUPS]; /* prefill, decode, best, next, then shift and move per group */
+        *reserved[5 + 2 * TN__CACHE_GROUPS]; /* prefill, decode, best, fewer, next, then shift and move per group */
     size_t n_reserved;
     tn__kv kv;
     tn__graph_set **sets;
     size_t n_sets, cap_sets;
+    uint64_t set_clock;
     /* Staging of one micro-batch. */
     int32_t *positions, *padded_positions, *q_pos, *seqs, *out_rows, *rows[TN__CACHE_GROUPS];
     tn_token *tokens;
@@ -202,7 +208,7 @@ tn_tensor *tn__rope_factors(const tn_session *session); /* that all layers share
 /* Graphs that move cells; a group in which nothing needs to be done gets no graph. */
 tn_status tn__build_move(const tn_session *session, tn__shape shape, tn__graph_set *set);
 tn_status tn__build_graph(const tn_session *session, tn__shape shape, tn__graph_set *set);
-/* The graph for a shape: remembered, or built and remembered. */
+/* The graph for a shape: remembered, or built and remembered. It lasts until others have been asked for. */
 tn_status tn__graph_for(tn_session *session, tn__shape shape, tn__graph_set **set);
 /* Graphs of one token leave what they find where the next graph can read it. */
 void tn__place_found(const tn_session *session, tn__graph_set *set);

@@ -18,6 +18,8 @@ typedef struct reservation {
     uint16_t *type_of; /* a copy of the caller's, or NULL */
     tn_plan *plan;
     uint64_t serial; /* of the graph that was last seen to agree with the plan in what has data of its own */
+    uint64_t last_used;
+    bool keep; /* reserved, or handed out: not forgotten to make room */
 } reservation;
 
 struct tn_alloc {
@@ -28,6 +30,7 @@ struct tn_alloc {
     size_t n_pools;
     reservation *reservations;
     size_t n_reservations, cap_reservations;
+    uint64_t clock;
     uint64_t generation;
     tn_alloc_stats stats;
 };
@@ -156,18 +159,37 @@ static reservation *find(const tn_alloc *a, tn_graph *graph, const uint16_t *typ
     return NULL;
 }
 
-void tn_alloc_drop(tn_alloc *a, tn_graph *graph, const uint16_t *type_of) {
-    reservation *r = find(a, graph, type_of);
-    if (!r) return;
+static void drop(tn_alloc *a, reservation *r) {
     tn_plan_free(r->plan);
     tn_free(r->type_of);
     *r = a->reservations[--a->n_reservations];
 }
+void tn_alloc_drop(tn_alloc *a, tn_graph *graph, const uint16_t *type_of) {
+    reservation *r = find(a, graph, type_of);
+    if (r) drop(a, r);
+}
+
+/* Makes room for one more plan: forgets the one that was not used for longest. */
+static void forget_oldest(tn_alloc *a) {
+    reservation *oldest = NULL;
+    size_t in_turn = 0;
+    for (size_t i = 0; i < a->n_reservations; i++) {
+        reservation *r = &a->reservations[i];
+        if (r->keep) continue;
+        in_turn++;
+        if (!oldest || r->last_used < oldest->last_used) oldest = r;
+    }
+    if (!oldest || in_turn < TN_ALLOC_PLANS) return;
+    drop(a, oldest);
+    a->stats.plans_forgotten++;
+}
 
 /* The plan for a graph: remembered, or made and remembered. */
-static tn_status plan_for(tn_alloc *a, tn_graph *graph, const uint16_t *type_of, tn_plan **plan) {
-    const reservation *found = find(a, graph, type_of);
+static tn_status plan_for(tn_alloc *a, tn_graph *graph, const uint16_t *type_of, bool keep, tn_plan **plan) {
+    reservation *found = find(a, graph, type_of);
     if (found) {
+        found->last_used = ++a->clock;
+        found->keep = found->keep || keep;
         a->stats.plans_reused++;
         *plan = found->plan;
         return TN_OK;
@@ -179,7 +201,7 @@ static tn_status plan_for(tn_alloc *a, tn_graph *graph, const uint16_t *type_of,
         a->reservations = grown;
         a->cap_reservations = capacity;
     }
-    reservation fresh = {.key = tn_graph_fingerprint(graph), .serial = tn__graph_serial(graph)};
+    reservation fresh = {.key = tn_graph_fingerprint(graph), .serial = tn__graph_serial(graph), .keep = keep};
     if (type_of) {
         size_t bytes = tensor_count(graph) * sizeof *type_of;
         fresh.type_of = tn_malloc(bytes);
@@ -191,7 +213,9 @@ static tn_status plan_for(tn_alloc *a, tn_graph *graph, const uint16_t *type_of,
         tn_free(fresh.type_of);
         return status;
     }
+    forget_oldest(a); /* leaves the room that was made above */
     *plan = fresh.plan;
+    fresh.last_used = ++a->clock;
     a->reservations[a->n_reservations++] = fresh;
     a->stats.plans_made++;
     return TN_OK;
@@ -211,27 +235,41 @@ static bool buffers_serve(const tn_alloc *a, const tn_plan *plan, size_t *at_poo
     return true;
 }
 
-/* Grows every chunk the plan needs larger. All new buffers are had before any old one is given up. */
-static tn_status grow(tn_alloc *a, const tn_plan *plan) {
+/* Chunks of a pool that some of the plans need, and how large the largest of them needs one. */
+static size_t chunks_needed(tn_plan *const *plans, size_t n_plans, size_t p) {
+    size_t count = 0;
+    for (size_t i = 0; i < n_plans; i++) count = TN__MAX(count, tn_plan_chunk_count(plans[i], p));
+    return count;
+}
+static size_t size_needed(tn_plan *const *plans, size_t n_plans, size_t p, size_t c) {
+    size_t size = 0;
+    for (size_t i = 0; i < n_plans; i++)
+        if (c < tn_plan_chunk_count(plans[i], p)) size = TN__MAX(size, tn_plan_chunk_size(plans[i], p, c));
+    return size;
+}
+
+/* Grows every chunk that the plans need larger, once for all of them. All new buffers are had before any old one is
+ * given up. */
+static tn_status grow(tn_alloc *a, tn_plan *const *plans, size_t n_plans) {
     tn_status status = TN_OK;
+    size_t total = 0;
     for (size_t p = 0; p < a->n_pools; p++) {
         pool *set = &a->pools[p];
-        size_t wanted = tn_plan_chunk_count(plan, p);
+        size_t wanted = chunks_needed(plans, n_plans, p);
+        total += wanted;
         if (wanted <= set->n_chunks) continue;
         tn_buffer **chunks = tn_realloc(set->chunks, wanted * sizeof *chunks);
         if (!chunks) return TN_E_NOMEM;
         memset(chunks + set->n_chunks, 0, (wanted - set->n_chunks) * sizeof *chunks);
         set->chunks = chunks;
     }
-    size_t total = 0;
-    for (size_t p = 0; p < a->n_pools; p++) total += tn_plan_chunk_count(plan, p);
     tn_buffer **fresh = tn_calloc(total, sizeof *fresh);
     if (!fresh) return TN_E_NOMEM;
     bool replaced = false;
     size_t k = 0;
     for (size_t p = 0; p < a->n_pools; p++) {
-        for (size_t c = 0; c < tn_plan_chunk_count(plan, p); c++, k++) {
-            size_t needed = tn_plan_chunk_size(plan, p, c);
+        for (size_t c = 0, n = chunks_needed(plans, n_plans, p); c < n; c++, k++) {
+            size_t needed = size_needed(plans, n_plans, p, c);
             const pool *set = &a->pools[p];
             if (c < set->n_chunks && tn_buffer_size(set->chunks[c]) >= needed) continue;
             TN_TRY_GOTO(tn_buffer_new(set->type, needed, &fresh[k]), status, out);
@@ -241,7 +279,8 @@ static tn_status grow(tn_alloc *a, const tn_plan *plan) {
     k = 0;
     for (size_t p = 0; p < a->n_pools; p++) {
         pool *set = &a->pools[p];
-        for (size_t c = 0; c < tn_plan_chunk_count(plan, p); c++, k++) {
+        size_t n = chunks_needed(plans, n_plans, p);
+        for (size_t c = 0; c < n; c++, k++) {
             if (!fresh[k]) continue;
             if (c < set->n_chunks) {
                 tn_buffer_free(set->chunks[c]);
@@ -250,7 +289,7 @@ static tn_status grow(tn_alloc *a, const tn_plan *plan) {
             set->chunks[c] = fresh[k];
             fresh[k] = NULL;
         }
-        set->n_chunks = TN__MAX(set->n_chunks, tn_plan_chunk_count(plan, p));
+        set->n_chunks = TN__MAX(set->n_chunks, n);
     }
     a->generation++;
     a->stats.buffers_grown += replaced;
@@ -264,7 +303,7 @@ tn_status tn_alloc_measure(tn_alloc *a, tn_graph *graph, const uint16_t *type_of
                            size_t *lower_bounds) {
     if (!a || !graph || !sizes) return tn_fail(TN_E_INVALID, "tn_alloc_measure: NULL argument");
     tn_plan *plan;
-    TN_TRY(plan_for(a, graph, type_of, &plan));
+    TN_TRY(plan_for(a, graph, type_of, false, &plan));
     for (size_t t = 0; t < a->n_types; t++) {
         /* A pool that several types share counts for the first of them. */
         size_t p = a->pool_of[t];
@@ -278,10 +317,24 @@ tn_status tn_alloc_measure(tn_alloc *a, tn_graph *graph, const uint16_t *type_of
 
 tn_status tn_alloc_reserve(tn_alloc *a, tn_graph *graph, const uint16_t *type_of) {
     if (!a || !graph) return tn_fail(TN_E_INVALID, "tn_alloc_reserve: NULL argument");
-    tn_plan *plan;
+    return tn_alloc_reserve_many(a, &graph, type_of ? &type_of : NULL, 1);
+}
+
+tn_status tn_alloc_reserve_many(tn_alloc *a, tn_graph *const *graphs, const uint16_t *const *type_of,
+                                size_t n_graphs) {
+    if (!a || !graphs) return tn_fail(TN_E_INVALID, "tn_alloc_reserve_many: NULL argument");
+    tn_plan **plans = tn_malloc(n_graphs * sizeof(tn_plan *));
+    if (!plans) return TN_E_NOMEM;
+    bool serve = true;
     size_t p, c;
-    TN_TRY(plan_for(a, graph, type_of, &plan));
-    return buffers_serve(a, plan, &p, &c) ? TN_OK : grow(a, plan);
+    tn_status status = TN_OK;
+    for (size_t i = 0; i < n_graphs && status == TN_OK; i++) {
+        status = plan_for(a, graphs[i], type_of ? type_of[i] : NULL, true, &plans[i]);
+        if (status == TN_OK) serve = serve && buffers_serve(a, plans[i], &p, &c);
+    }
+    if (status == TN_OK && !serve) status = grow(a, plans, n_graphs);
+    tn_free(plans);
+    return status;
 }
 
 /* Says why the buffers do not serve: which tensor has no room where. */
@@ -323,10 +376,10 @@ tn_status tn_alloc_bind(tn_alloc *a, tn_graph *graph, const uint16_t *type_of, b
     if (!a || !graph) return tn_fail(TN_E_INVALID, "tn_alloc_bind: NULL argument");
     tn_plan *plan;
     size_t p, c;
-    TN_TRY(plan_for(a, graph, type_of, &plan));
+    TN_TRY(plan_for(a, graph, type_of, false, &plan));
     if (!buffers_serve(a, plan, &p, &c)) {
         if (!may_grow) return need_reserve(a, plan, p, c);
-        TN_TRY(grow(a, plan));
+        TN_TRY(grow(a, &plan, 1));
     }
     size_t n_nodes = tn_graph_node_count(graph), n_leaves = tn_graph_leaf_count(graph);
     TN_TRY(bind_roots(a, tn_graph_nodes(graph), tn_plan_slots(plan), n_nodes));
@@ -350,8 +403,10 @@ tn_buffer *tn_alloc_buffer(const tn_alloc *a, size_t type, size_t chunk) {
 }
 uint64_t tn_alloc_generation(const tn_alloc *a) { return a->generation; }
 const tn_plan *tn_alloc_plan(const tn_alloc *a, tn_graph *graph, const uint16_t *type_of) {
-    const reservation *r = find(a, graph, type_of);
-    return r ? r->plan : NULL;
+    reservation *r = find(a, graph, type_of);
+    if (!r) return NULL;
+    r->keep = true;
+    return r->plan;
 }
 size_t tn_alloc_plan_memory(const tn_alloc *a, size_t type) { return type < a->n_types ? a->pool_of[type] : 0; }
 tn_alloc_stats tn_alloc_get_stats(const tn_alloc *a) { return a->stats; }

@@ -265,27 +265,44 @@ tn_status tn_sched_measure(tn_sched *s, tn_graph *const *graphs, size_t n_graphs
     return status;
 }
 
-static tn_status reserve_scratch(tn_sched *s, const tn__schedule *schedule) {
-    for (size_t b = 0; b < s->n_backends; b++) {
-        if (schedule->scratch[b] <= (s->scratch[b] ? tn_buffer_size(s->scratch[b]) : 0)) continue;
-        tn_buffer *fresh;
-        TN_TRY(tn_buffer_new(s->types[b], schedule->scratch[b], &fresh));
-        tn_buffer_set_usage(fresh, TN_USAGE_COMPUTE);
-        tn_backend_synchronize(s->backends[b]);
-        tn_buffer_free(s->scratch[b]);
-        s->scratch[b] = fresh;
-    }
-    return TN_OK;
-}
-
-/* Plans the schedule's memory and takes what is missing of it. */
-static tn_status reserve(tn_sched *s, tn__schedule *schedule) {
+/* Plans the schedules' memory and takes what is missing of it, all of it or nothing: scratch first, which is not in
+ * use before it has replaced the old. */
+static tn_status reserve(tn_sched *s, tn__schedule *const *schedules, size_t n) {
     uint64_t begin = tn_time_ns();
+    tn_status status = TN_OK;
     TN_TRY(tn_sched_synchronize(s));
-    TN_TRY(tn_alloc_reserve(s->alloc, schedule->graph, schedule->type_of));
-    TN_TRY(reserve_scratch(s, schedule));
+    tn_graph **graphs = tn_malloc(n * sizeof(tn_graph *));
+    const uint16_t **type_of = tn_malloc(n * sizeof(uint16_t *));
+    tn_buffer **fresh = tn_calloc(s->n_backends, sizeof(tn_buffer *));
+    if (!graphs || !type_of || !fresh) {
+        status = TN_E_NOMEM;
+        goto out;
+    }
+    for (size_t i = 0; i < n; i++) {
+        graphs[i] = schedules[i]->graph;
+        type_of[i] = schedules[i]->type_of;
+    }
+    for (size_t b = 0; b < s->n_backends; b++) {
+        size_t needed = 0;
+        for (size_t i = 0; i < n; i++) needed = TN__MAX(needed, schedules[i]->scratch[b]);
+        if (needed <= (s->scratch[b] ? tn_buffer_size(s->scratch[b]) : 0)) continue;
+        TN_TRY_GOTO(tn_buffer_new(s->types[b], needed, &fresh[b]), status, out);
+        tn_buffer_set_usage(fresh[b], TN_USAGE_COMPUTE);
+    }
+    TN_TRY_GOTO(tn_alloc_reserve_many(s->alloc, graphs, type_of, n), status, out);
+    for (size_t b = 0; b < s->n_backends; b++) {
+        if (!fresh[b]) continue;
+        tn_buffer_free(s->scratch[b]);
+        s->scratch[b] = fresh[b];
+        fresh[b] = NULL;
+    }
     s->stats.plan_ns += tn_time_ns() - begin;
-    return TN_OK;
+out:
+    for (size_t b = 0; fresh && b < s->n_backends; b++) tn_buffer_free(fresh[b]);
+    tn_free(fresh);
+    tn_free(type_of);
+    tn_free(graphs);
+    return status;
 }
 
 tn_status tn_sched_reserve(tn_sched *s, tn_graph *graph) {
@@ -295,14 +312,17 @@ tn_status tn_sched_reserve(tn_sched *s, tn_graph *graph) {
 
 tn_status tn_sched_reserve_many(tn_sched *s, tn_graph *const *graphs, size_t n_graphs) {
     if (!s || !graphs) return tn_fail(TN_E_INVALID, "tn_sched_reserve_many: NULL argument");
-    for (size_t i = 0; i < n_graphs; i++) {
-        tn__schedule *schedule;
-        TN_TRY(schedule_for(s, graphs[i], &schedule));
-        schedule->keep = true;
-        TN_TRY(reserve(s, schedule));
-        TN_TRY(tn_sched_alloc(s, graphs[i]));
+    tn__schedule **schedules = tn_malloc(n_graphs * sizeof(tn__schedule *));
+    if (!schedules) return TN_E_NOMEM;
+    tn_status status = TN_OK;
+    for (size_t i = 0; i < n_graphs && status == TN_OK; i++) {
+        status = schedule_for(s, graphs[i], &schedules[i]);
+        if (status == TN_OK) schedules[i]->keep = true;
     }
-    return TN_OK;
+    if (status == TN_OK) status = reserve(s, schedules, n_graphs);
+    tn_free(schedules);
+    for (size_t i = 0; i < n_graphs && status == TN_OK; i++) status = tn_sched_alloc(s, graphs[i]);
+    return status;
 }
 
 /* Whether the caller's tensors still carry this schedule's addresses: another graph over some of them may have been
@@ -370,7 +390,7 @@ tn_status tn__sched_ready(tn_sched *s, tn_graph *graph, tn__schedule **out) {
     uint64_t looked = tn_time_ns();
     s->stats.bind_ns += looked - begin;
     if (bound) return TN_OK;
-    if (schedule->bound_generation != tn_alloc_generation(s->alloc)) TN_TRY(reserve(s, schedule));
+    if (schedule->bound_generation != tn_alloc_generation(s->alloc)) TN_TRY(reserve(s, &schedule, 1));
     uint64_t planned = tn_time_ns();
     tn_status status = bind(s, graph, schedule);
     s->stats.bind_ns += tn_time_ns() - planned;

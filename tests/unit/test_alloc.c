@@ -408,6 +408,63 @@ static void measuring_takes_no_memory_and_reserving_takes_what_was_measured(void
 /* ---- Sizes --------------------------------------------------------------------------------------------------------
  */
 
+/* One graph per length: y = silu(x) + x. */
+static tn_graph *graph_of_length(tn_arena *arena, int64_t n) {
+    tn_graph *g;
+    tn_arena_reset(arena);
+    tn_tensor *x = tn_input(arena, TN_F32, n);
+    tn_tensor *y = tn_output(tn_add(arena, tn_silu(arena, x), x));
+    assert_ok(tn_graph_of(arena, y, &g));
+    return g;
+}
+
+static void plans_of_ever_new_shapes_do_not_pile_up(void **state) {
+    (void)state;
+    fake f;
+    make_fake(&f, "fake", 64, 0);
+    tn_buffer_type *types[] = {&f.type};
+    tn_alloc *a;
+    tn_arena *arena;
+    assert_ok(tn_alloc_new(types, 1, &a));
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 16, .no_alloc = true}, &arena));
+    const int64_t reserved = 100000, asked = 77;
+    assert_ok(tn_alloc_reserve(a, graph_of_length(arena, reserved), NULL));
+    tn_graph *g = graph_of_length(arena, asked);
+    assert_ok(tn_alloc_bind(a, g, NULL, false));
+    const tn_plan *plan = tn_alloc_plan(a, g, NULL); /* in the caller's hands: it must stay */
+    g = graph_of_length(arena, 500);
+    assert_ok(tn_alloc_bind(a, g, NULL, false));
+    const void *first_place = tn_graph_node(g, 1)->data;
+
+    uint64_t live = 0, blocks = 0, made = 0;
+    for (int64_t n = 1001; n <= 6000; n++) {
+        assert_ok(tn_alloc_bind(a, graph_of_length(arena, n), NULL, false));
+        if (n != 2000) continue;
+        live = tn_memory_get_stats().live_bytes;
+        blocks = tn_memory_get_stats().live_blocks;
+    }
+    assert_int_equal(tn_memory_get_stats().live_blocks, blocks);
+    assert_true(tn_memory_get_stats().live_bytes <= live + 1024); /* labels hold digits of lengths */
+    assert_int_equal(tn_alloc_get_stats(a).buffers_grown, 0);
+    assert_int_equal(tn_alloc_get_stats(a).plans_forgotten, 5001 - TN_ALLOC_PLANS);
+
+    made = tn_alloc_get_stats(a).plans_made;
+    assert_ok(tn_alloc_bind(a, graph_of_length(arena, reserved), NULL, false));
+    for (int64_t n = 6000; n > 6000 - TN_ALLOC_PLANS; n--)
+        assert_ok(tn_alloc_bind(a, graph_of_length(arena, n), NULL, false));
+    assert_ptr_equal(tn_alloc_plan(a, graph_of_length(arena, asked), NULL), plan);
+    assert_int_equal(tn_alloc_get_stats(a).plans_made, made); /* none of these was forgotten */
+
+    g = graph_of_length(arena, 500); /* this one was: made again, it is the same */
+    assert_null(tn_alloc_plan(a, g, NULL));
+    assert_ok(tn_alloc_bind(a, g, NULL, false));
+    assert_int_equal(tn_alloc_get_stats(a).plans_made, made + 1);
+    assert_ptr_equal(tn_graph_node(g, 1)->data, first_place);
+    tn_arena_free(arena);
+    tn_alloc_free(a);
+    assert_int_equal(f.live, 0);
+}
+
 static void a_graph_over_a_hundred_chunks_runs(void **state) {
     (void)state;
     enum { N = 120 };
@@ -496,6 +553,7 @@ int main(void) {
         cmocka_unit_test(other_edges_are_never_served_by_a_stale_plan),
         cmocka_unit_test(an_input_with_memory_of_its_own_keeps_it),
         cmocka_unit_test(measuring_takes_no_memory_and_reserving_takes_what_was_measured),
+        cmocka_unit_test(plans_of_ever_new_shapes_do_not_pile_up),
         cmocka_unit_test(a_graph_over_a_hundred_chunks_runs),
         cmocka_unit_test(a_graph_with_over_a_thousand_free_holes_runs),
     };

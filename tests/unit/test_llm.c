@@ -1,6 +1,7 @@
 /* Sessions on the golden models: whatever way the tokens take through the cache, the logits are the reference's. */
 #include "llm_golden.h"
 
+#include "llm/session_internal.h"
 #include "tenon/cpu.h"
 
 #include <stdlib.h>
@@ -351,6 +352,88 @@ static void decoding_allocates_nothing(void **state) {
     }
 }
 
+/* Batches of every size and with many numbers of wanted rows, on a device whose memory is counted: all of them run in
+ * what was reserved, and what the host remembers of them is bounded. */
+static void batches_of_every_size_leave_memory_as_it_was(void **state) {
+    (void)state;
+    GOLDEN_OR_SKIP(path, "archs/gemma2-dense.gguf");
+    tn_model *model;
+    tn_session *session;
+    tn_session_params p = tn_session_params_default();
+    p.n_ctx = p.n_ubatch = 256;
+    p.n_outputs = 256;
+    p.devices[0] = "sim:64M,name=sizes";
+    assert_ok(tn_model_open(path, NULL, &model));
+    assert_ok(tn_session_new(model, &p, &session));
+    tn_device *device;
+    assert_ok(tn_device_find("sizes", &device));
+    size_t free_before, free_after, total;
+    assert_ok(tn_device_memory(device, &free_before, &total));
+    tn_token tokens[256] = {0};
+    float *kept = NULL;
+    uint64_t live = 0;
+    for (int round = 0; round < 3; round++) {
+        for (int32_t n = 1; n <= 256; n += n < 16 ? 1 : 8) {
+            for (int32_t wanted = 1; wanted <= n; wanted = 4 * wanted + 1) {
+                for (int best = 0; best < 2; best++) {
+                    bool outputs[256] = {0};
+                    for (int32_t i = 0; i < n; i++) tokens[i] = (7 * i + n) % 90 + 3;
+                    for (int32_t i = 0; i < wanted; i++) outputs[n - 1 - i] = true;
+                    tn_batch batch = {.n_tokens = n, .tokens = tokens, .outputs = outputs, .best = best};
+                    tn_session_clear(session);
+                    assert_ok(tn_session_decode(session, &batch));
+                    if (n != 24 || wanted != 1 || best) continue;
+                    /* Its graph has been forgotten and made again since the last round. */
+                    size_t row = (size_t)tn_model_get_info(model).n_vocab * sizeof(float);
+                    if (kept) assert_memory_equal(kept, tn_session_logits(session, 0), row);
+                    if (!kept) kept = memcpy(malloc(row), tn_session_logits(session, 0), row);
+                }
+            }
+        }
+        uint64_t now = tn_memory_get_stats().live_bytes;
+        if (round == 1) live = now;
+        if (round == 2 && now > live + live / 100)
+            fail_msg("%llu bytes, then %llu", (long long unsigned)live, (long long unsigned)now);
+    }
+    tn_sched_stats stats = tn_session_get_stats(session).sched;
+    assert_true(stats.schedules_forgotten > 0);
+    assert_true(stats.schedules_made - stats.schedules_forgotten <= TN__GRAPHS_KEPT + 9);
+    assert_int_equal(stats.buffers_grown, 0);
+    assert_ok(tn_device_memory(device, &free_after, &total));
+    assert_int_equal(free_before, free_after);
+    free(kept);
+    tn_session_free(session);
+    tn_model_close(model);
+}
+
+/* A dump of the splits names every matrix product and what else people look for, in every family. */
+static void name_nodes(fixture *f) {
+    for (int prefill = 0; prefill < 2; prefill++) {
+        char *text, line[256];
+        size_t size;
+        FILE *out = open_memstream(&text, &size);
+        assert_ok(tn_session_dump_splits(f->session, prefill, out));
+        fclose(out);
+        static const char *const wanted[] = {"embedding ", "attn.0 ",  "attn_out.1 ",
+                                             "ffn_out.1 ", "layer.0 ", "logits "};
+        for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+            if (!strstr(text, wanted[i])) fail_msg("no '%s' in\n%s", wanted[i], text);
+        assert_true(strstr(text, " q.1 ") || strstr(text, " qkv.1 "));
+        for (const char *at = text; (at = strstr(at, "  mul_mat")); at++) {
+            snprintf(line, sizeof line, "%.*s", (int)strcspn(at, "\n"), at);
+            char op[32], name[64];
+            assert_int_equal(sscanf(line, "%31s %63s", op, name), 2);
+            if (strchr(name, '[')) fail_msg("without a name: %s", line);
+        }
+        free(text);
+    }
+}
+static void nodes_have_names_that_people_look_for(void **state) {
+    (void)state;
+    tn_session_params p = params();
+    for_every_model("names", name_nodes, &p);
+}
+
 static void the_cells_of_a_sequence_stay_together(void **state) {
     (void)state;
     GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
@@ -675,6 +758,8 @@ int main(void) {
         cmocka_unit_test(greedy_loops_run_ahead_unseen),
         cmocka_unit_test(a_lost_device_ends_a_greedy_loop),
         cmocka_unit_test(decoding_allocates_nothing),
+        cmocka_unit_test(batches_of_every_size_leave_memory_as_it_was),
+        cmocka_unit_test(nodes_have_names_that_people_look_for),
         cmocka_unit_test(the_cells_of_a_sequence_stay_together),
         cmocka_unit_test(logits_last_until_the_next_decode),
         cmocka_unit_test(the_best_token_needs_no_logits),

@@ -453,6 +453,34 @@ static void only_so_many_schedules_are_remembered(void **state) {
     tn_arena_free(arena);
 }
 
+/* A device with just the bytes that were measured: reserving a small graph and a large one must not need both at a
+ * time on the way. */
+static void what_was_measured_is_enough_to_reserve_several_graphs(void **state) {
+    (void)state;
+    enum { GRAPHS = 3 };
+    tn_arena *arena;
+    tn_tensor *in[GRAPHS], *out[GRAPHS];
+    tn_graph *graph[GRAPHS];
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 20, .no_alloc = true}, &arena));
+    for (int g = 0; g < GRAPHS; g++) chain(arena, 4, 4 + 12 * g, &in[g], &out[g], &graph[g]);
+    size_t needed = 0;
+    for (int exact = 0; exact < 2; exact++) {
+        char device[64];
+        snprintf(device, sizeof device, exact ? "sim:%zu,name=exact" : "sim:16M,name=ample", needed);
+        tn_sched *s;
+        assert_ok(tn_sched_new(&(tn_sched_params){.devices = {device}, .n_threads = 1}, &s));
+        tn_sched_memory memory[2];
+        assert_ok(tn_sched_measure(s, graph, GRAPHS, memory));
+        needed = memory[0].compute + memory[0].scratch;
+        assert_ok(tn_sched_reserve_many(s, graph, GRAPHS));
+        assert_int_equal(tn_sched_memory_of(s, 0).compute + tn_sched_memory_of(s, 0).scratch, needed);
+        assert_int_equal(tn_sched_get_stats(s).buffers_grown, 0);
+        tn_sched_free(s);
+        for (int g = 0; g < GRAPHS; g++) tn_graph_reset(graph[g]);
+    }
+    tn_arena_free(arena);
+}
+
 /* ---- Experts ------------------------------------------------------------------------------------------------- */
 
 /* Weights on the host, the product on a device: only the matrices that the ids name go over. */
@@ -688,6 +716,7 @@ int main(void) {
         cmocka_unit_test(graphs_may_share_tensors),
         cmocka_unit_test(the_callers_places_are_kept),
         cmocka_unit_test(only_so_many_schedules_are_remembered),
+        cmocka_unit_test(what_was_measured_is_enough_to_reserve_several_graphs),
         cmocka_unit_test(only_experts_in_use_are_copied),
         cmocka_unit_test(every_fault_surfaces_and_can_be_left_behind),
         cmocka_unit_test(many_devices_and_nodes_work),
