@@ -96,6 +96,13 @@ TN_API tn_status tn_tensor_get_at(const tn_tensor *tensor, void *data, size_t of
 TN_API tn_status tn_tensor_fill(tn_tensor *tensor, uint8_t value, size_t offset, size_t size);
 TN_API tn_status tn_tensor_copy(const tn_tensor *from, tn_tensor *to); /* same layout; across devices if need be */
 
+/* Writes bytes [offset, offset + size) of a tensor's data to `to`, or leaves a message and returns why not. Called
+ * from any thread, several at a time, in any order, once for every byte; it must not use the tensor's device. */
+typedef tn_status (*tn_read_fn)(void *user, size_t offset, void *to, size_t size);
+/* Like tn_tensor_set() of all that `read` gives, but the data is never in memory as a whole unless the tensor itself
+ * is in the host's. A failure of `read` is that of the call; what the tensor holds then is undefined. */
+TN_API tn_status tn_tensor_load(tn_tensor *tensor, tn_read_fn read, void *user);
+
 /* ---- Backends: streams of work ------------------------------------------------------------------------------- */
 
 typedef struct tn_threadpool tn_threadpool; /* cpu.h */

@@ -49,6 +49,32 @@ tn_status tn_tensor_fill(tn_tensor *tensor, uint8_t value, size_t offset, size_t
 
 static bool on_host(const tn_tensor *tensor) { return !tensor->buffer || tensor->buffer->type->is_host; }
 
+static tn_status load_pieces(tn_tensor *tensor, tn_read_fn read, void *user, size_t size) {
+    /* Pieces are large enough that a copy's fixed costs do not count. What the backend keeps in a form of its own may
+     * be costly to change in parts. */
+    const size_t most = tensor->extra ? size : TN__MIN(size, (size_t)1 << 20);
+    void *piece = tn_malloc(most);
+    if (!piece) return TN_E_NOMEM;
+    tn_status status = TN_OK;
+    for (size_t done = 0, part; done < size && status == TN_OK; done += part) {
+        part = TN__MIN(size - done, most);
+        status = read(user, done, piece, part);
+        if (status == TN_OK) status = tn_tensor_set_at(tensor, piece, done, part);
+    }
+    tn_free(piece);
+    return status;
+}
+
+tn_status tn_tensor_load(tn_tensor *tensor, tn_read_fn read, void *user) {
+    if (!tensor || !read) return tn_fail(TN_E_INVALID, "tn_tensor_load: missing argument");
+    const size_t size = tn_nbytes(tensor);
+    TN_TRY(check_range(tensor, "", 0, size));
+    if (!size) return TN_OK;
+    if (on_host(tensor)) return read(user, 0, tensor->data, size);
+    if (tensor->buffer->ops->load) return tensor->buffer->ops->load(tensor->buffer, tensor, read, user);
+    return load_pieces(tensor, read, user, size);
+}
+
 tn_status tn_tensor_copy(const tn_tensor *from, tn_tensor *to) {
     if (!from || !to) return tn_fail(TN_E_INVALID, "tn_tensor_copy: missing argument");
     if (!tn_same_layout(from, to)) {

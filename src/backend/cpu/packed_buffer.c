@@ -5,6 +5,9 @@
 #include "backend/cpu/ops.h"
 #include "tenon/cpu.h"
 
+#include <pthread.h>
+#include <stdio.h>
+
 static tn_buffer_type packed_type;
 
 /* The layout is the same at every level, so any table will do. */
@@ -116,6 +119,15 @@ static void pack_groups(void *user, int index, int count) {
 
 enum { WORTH_THREADS = 1 << 20 };
 
+/* NULL where it is not worth it, or where there is no memory for one: the caller then does the work alone. */
+static tn_threadpool *pool_for(size_t size) {
+    tn_threadpool *pool = NULL;
+    tn_threadpool_params params = tn_threadpool_params_default(0);
+    params.poll = 0;
+    if (size >= WORTH_THREADS && tn_threadpool_new(&params, &pool) != TN_OK) tn_error_clear();
+    return pool;
+}
+
 /* Packs the whole groups of one plane at the start of the range; returns their bytes. */
 static size_t set_groups(const tn_tensor *t, const char *data, size_t offset, size_t end) {
     const size_t step = t->nb[1] * GROUP, plane = t->nb[2], at = offset % plane;
@@ -124,10 +136,7 @@ static size_t set_groups(const tn_tensor *t, const char *data, size_t offset, si
     if (size < plane - at) size -= size % step; /* the last group of a plane may be short */
     if (size == 0) return 0;
     pack_job job = {.tensor = t, .data = data, .offset = offset, .end = offset + size};
-    tn_threadpool *pool = NULL;
-    tn_threadpool_params params = tn_threadpool_params_default(0);
-    params.poll = 0;
-    if (size >= WORTH_THREADS && tn_threadpool_new(&params, &pool) != TN_OK) tn_error_clear();
+    tn_threadpool *pool = pool_for(size);
     if (pool)
         tn_threadpool_run(pool, 0, pack_groups, &job);
     else
@@ -159,6 +168,77 @@ static tn_status set(tn_buffer *buffer, tn_tensor *t, const void *data, size_t o
     }
     tn_free(rows);
     return TN_OK;
+}
+
+/* ---- From a reader ------------------------------------------------------------------------------------------- */
+
+/* Threads take portions of whole groups of one plane in turn; each reads into a place of its own and packs from
+ * there. */
+typedef struct load_job {
+    const tn_tensor *tensor;
+    tn_read_fn read;
+    void *user;
+    char *places;
+    size_t portion, per_plane, count; /* bytes of a portion, portions of a plane and of all planes */
+    _Atomic size_t next;
+    atomic_bool failed;
+    pthread_mutex_t lock; /* of the first failure, with its text: messages are per thread */
+    tn_status status;
+    char text[2048];
+} load_job;
+
+static void keep_failure(load_job *job, tn_status status) {
+    pthread_mutex_lock(&job->lock);
+    if (!atomic_exchange(&job->failed, true)) {
+        job->status = status;
+        snprintf(job->text, sizeof job->text, "%s", tn_error());
+    }
+    pthread_mutex_unlock(&job->lock);
+}
+
+static void load_portions(void *user, int index, int count) {
+    load_job *job = user;
+    const tn_tensor *t = job->tensor;
+    char *rows = job->places + (size_t)index * job->portion;
+    for (size_t i; !atomic_load(&job->failed) && (i = atomic_fetch_add(&job->next, 1)) < job->count;) {
+        const size_t in_plane = i % job->per_plane * job->portion;
+        const size_t at = i / job->per_plane * t->nb[2] + in_plane, size = TN__MIN(job->portion, t->nb[2] - in_plane);
+        tn_error_clear();
+        tn_status status = job->read(job->user, at, rows, size);
+        if (status != TN_OK) return keep_failure(job, status);
+        for (size_t done = 0; done < size;) {
+            const piece p = piece_at(t, at + done, at + size);
+            pack_group(t, &p, rows + done);
+            done += p.size;
+        }
+    }
+}
+
+static tn_status load(tn_buffer *buffer, tn_tensor *t, tn_read_fn read, void *user) {
+    enum { PORTION = 256 << 10 }; /* large enough for a call of the system, small enough for a core's cache */
+    if (!tn__is_packed(t)) return read(user, 0, t->data, tn_nbytes(t));
+    TN_TRY(no_views(t));
+    const size_t group = t->nb[1] * GROUP, plane = t->nb[2], size = tn_nbytes(t);
+    load_job job = {.tensor = t, .read = read, .user = user};
+    job.portion = TN__MIN(group * TN__MAX(PORTION / group, (size_t)1), plane);
+    job.per_plane = (plane + job.portion - 1) / job.portion;
+    job.count = size / plane * job.per_plane;
+    tn_threadpool *pool = pool_for(size);
+    const size_t threads = pool ? TN__MIN((size_t)tn_threadpool_size(pool), job.count) : 1;
+    job.places = tn_malloc(threads * job.portion);
+    if (!job.places) {
+        tn_threadpool_free(pool);
+        return TN_E_NOMEM;
+    }
+    pthread_mutex_init(&job.lock, NULL);
+    if (pool)
+        tn_threadpool_run(pool, (int)threads, load_portions, &job);
+    else
+        load_portions(&job, 0, 1);
+    tn_threadpool_free(pool);
+    tn_free(job.places);
+    pthread_mutex_destroy(&job.lock);
+    return job.failed ? tn_fail(job.status, "%s", job.text) : TN_OK;
 }
 
 static tn_status get(tn_buffer *buffer, const tn_tensor *t, void *data, size_t offset, size_t size) {
@@ -204,7 +284,7 @@ static tn_status clear(tn_buffer *buffer, uint8_t value) {
 }
 
 static const tn_buffer_ops packed_ops = {
-    .free = tn__host_buffer_free, .set = set, .get = get, .fill = fill, .clear = clear};
+    .free = tn__host_buffer_free, .set = set, .get = get, .fill = fill, .clear = clear, .load = load};
 
 static tn_status buffer_new(tn_buffer_type *type, size_t size, tn_buffer **out) {
     TN_TRY(tn__host_buffer_type_ops.buffer_new(type, size, out));

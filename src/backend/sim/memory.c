@@ -80,7 +80,12 @@ static tn_status clear(tn_buffer *buffer, uint8_t value) {
     return TN_OK;
 }
 
-static const tn_buffer_ops buffer_ops = {.free = buffer_free, .set = set, .get = get, .fill = fill, .clear = clear};
+/* A plan needs no weights, so nobody has to read them. */
+static tn_status load_nothing(tn_buffer *buffer, tn_tensor *tensor, tn_read_fn read, void *user) { return TN_OK; }
+
+#define DATA_OPS .free = buffer_free, .set = set, .get = get, .fill = fill, .clear = clear
+static const tn_buffer_ops buffer_ops = {DATA_OPS};
+static const tn_buffer_ops plan_ops = {DATA_OPS, .load = load_nothing};
 
 /* Pages for `size` bytes, visible and inner. */
 static tn_status map_pages(tn__sim_buffer *b, size_t size, bool memory_only) {
@@ -130,7 +135,11 @@ static tn_status buffer_new(tn_buffer_type *type, size_t size, tn_buffer **buffe
         return status;
     }
     atomic_fetch_add(&sim->used, size);
-    b->base = (tn_buffer){.ops = &buffer_ops, .type = type, .base = b->base.base, .size = size, .impl = b};
+    b->base = (tn_buffer){.ops = sim->memory_only ? &plan_ops : &buffer_ops,
+                          .type = type,
+                          .base = b->base.base,
+                          .size = size,
+                          .impl = b};
     *buffer = &b->base;
     return TN_OK;
 }
