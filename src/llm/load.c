@@ -1,4 +1,4 @@
-/* Bringing weights into memory: mapped where the device can read the file, uploaded elsewhere. */
+/* Bringing weights into memory: mapped where the device can read the file, read into its memory elsewhere. */
 #include "llm/load.h"
 
 #include "base/checked.h"
@@ -85,6 +85,17 @@ static tn_status map_part(tn_model *m, const tn__load *l, int part) {
     return TN_OK;
 }
 
+typedef struct weight_source {
+    const tn_gguf *file;
+    const tn_gguf_tensor *info;
+} weight_source;
+/* By reading the file even where it is mapped: faults of the map cost more than the copy, and a file that is cut
+ * short is an error instead of a signal. */
+static tn_status read_weight(void *user, size_t offset, void *to, size_t size) {
+    const weight_source *source = user;
+    return tn_gguf_read(source->file, source->info, offset, to, size);
+}
+
 /* Weights that must be copied: gathered into as few buffers as the largest allocation allows. */
 static tn_status upload(tn_model *m, const tn__load *l, tn_buffer_type *type, size_t *done, size_t total) {
     size_t align = tn_buffer_type_alignment(type), max = tn_buffer_type_max_size(type);
@@ -107,16 +118,7 @@ static tn_status upload(tn_model *m, const tn__load *l, tn_buffer_type *type, si
                 if (w->ignored || tn__weight_memory(l, w) != type || can_map(l, w)) continue;
                 TN_TRY(tn_buffer_bind(buffer, w->tensor, offset));
                 offset += tn__align_up(tn_buffer_type_tensor_size(type, w->tensor), align);
-                if (w->info->data) {
-                    TN_TRY(tn_tensor_set(w->tensor, w->info->data));
-                } else {
-                    void *bytes = tn_malloc(w->info->size);
-                    if (!bytes) return TN_E_NOMEM;
-                    tn_status status = tn_gguf_read(m->file, w->info, 0, bytes, w->info->size);
-                    if (status == TN_OK) status = tn_tensor_set(w->tensor, bytes);
-                    tn_free(bytes);
-                    TN_TRY(status);
-                }
+                TN_TRY(tn_tensor_load(w->tensor, read_weight, &(weight_source){m->file, w->info}));
                 *done += w->info->size;
                 if (l->progress && !l->progress(l->progress_user, *done, total))
                     return tn_fail(TN_E_ABORTED, "loading was cancelled");

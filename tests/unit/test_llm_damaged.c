@@ -215,6 +215,75 @@ static void weights_that_are_no_numbers(void **state) {
     tn_model_close(model);
 }
 
+/* A file that loses its end after it was opened: loading reads it, whether it is mapped or not, so that is an error.
+ */
+static void a_file_cut_short_before_it_is_loaded(void **state) {
+    (void)state;
+    static const struct {
+        bool no_mmap;
+        const char *device;
+    } cases[] = {{false, "sim:64M,name=cut"}, {true, "sim:64M,name=cut"}, {true, "cpu"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (!change("archs/llama-dense.gguf", NULL)) skip();
+        tn_model *model;
+        tn_session *session;
+        tn_session_params p = tn_session_params_default();
+        p.n_ctx = 32;
+        p.devices[0] = cases[i].device;
+        p.no_pack = true;
+        assert_ok(tn_model_open(path, &(tn_model_params){.no_mmap = cases[i].no_mmap}, &model));
+        const tn_gguf_tensor *tensor = tn_gguf_find_tensor(tn_model_file(model), "blk.2.ffn_down.weight");
+        const size_t cut = (size_t)tensor->file_offset + tensor->size / 2;
+        size_t size;
+        char *whole = read_file(path, &size), byte[32];
+        assert_int_equal(truncate(path, (off_t)cut), 0);
+        assert_fails(TN_E_IO, tn_session_new(model, &p, &session));
+        const uint64_t live = tn_memory_get_stats().live_bytes; /* a table of the model's stays */
+        assert_fails(TN_E_IO, tn_session_new(model, &p, &session));
+        assert_null(session);
+        assert_int_equal(tn_memory_get_stats().live_bytes, live);
+        snprintf(byte, sizeof byte, "byte %zu:", cut);
+        if (!strstr(tn_error(), path) || !strstr(tn_error(), byte) || !strstr(tn_error(), "cut short"))
+            fail_msg("%s, but byte %zu of %s was missing", tn_error(), cut, path);
+        /* Once the file is whole again, it loads. */
+        int out = open(path, O_WRONLY);
+        assert_int_equal(pwrite(out, whole + cut, size - cut, (off_t)cut), size - cut);
+        close(out);
+        free(whole);
+        assert_ok(tn_session_new(model, &p, &session));
+        assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = 3, .tokens = (tn_token[]){1, 2, 3}}));
+        tn_session_free(session);
+        tn_model_close(model);
+    }
+}
+
+static bool stop_halfway(void *user, size_t done, size_t total) {
+    (*(int *)user)++;
+    return done < total / 2;
+}
+static void loading_can_be_cancelled(void **state) {
+    (void)state;
+    if (!change("archs/llama-dense.gguf", NULL)) skip();
+    static const char *const devices[] = {"sim:64M,name=cut", "cpu"};
+    for (int i = 0; i < 2; i++) {
+        tn_model *model;
+        tn_session *session;
+        int calls = 0;
+        tn_session_params p = tn_session_params_default();
+        p.n_ctx = 32;
+        p.devices[0] = devices[i];
+        p.progress = stop_halfway;
+        p.user = &calls;
+        assert_ok(tn_model_open(path, &(tn_model_params){.no_mmap = true}, &model));
+        assert_fails(TN_E_ABORTED, tn_session_new(model, &p, &session));
+        assert_in_range(calls, 2, (int)tn_gguf_tensor_count(tn_model_file(model)) / 2);
+        p.progress = NULL;
+        assert_ok(tn_session_new(model, &p, &session));
+        tn_session_free(session);
+        tn_model_close(model);
+    }
+}
+
 static void senseless_sessions(void **state) {
     (void)state;
     if (!change("archs/llama-dense.gguf", NULL)) skip();
@@ -254,6 +323,8 @@ int main(void) {
         cmocka_unit_test(missing_and_unknown_tensors),
         cmocka_unit_test(a_vocabulary_of_the_wrong_size),
         cmocka_unit_test(weights_that_are_no_numbers),
+        cmocka_unit_test(a_file_cut_short_before_it_is_loaded),
+        cmocka_unit_test(loading_can_be_cancelled),
         cmocka_unit_test(senseless_sessions),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
