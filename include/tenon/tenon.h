@@ -15,6 +15,7 @@
 #include "tenon/plan.h"
 #include "tenon/sched.h"
 #include "tenon/tensor.h"
+#include "tenon/train.h"
 
 #include "tenon/chat.h"
 #include "tenon/grammar.h"

@@ -162,8 +162,21 @@ failed:
     return status;
 }
 
+tn_status tn__graph_add_all(tn_graph *g, tn_tensor *const *tensors, size_t count) {
+    size_t n_nodes = g->n_nodes, n_leaves = g->n_leaves;
+    for (size_t i = 0; i < count; i++) {
+        tn_status status = tn_graph_add(g, tensors[i]);
+        if (status == TN_OK) continue;
+        roll_back(g, n_nodes, n_leaves);
+        changed(g);
+        return status;
+    }
+    return TN_OK;
+}
+
 void tn_graph_clear(tn_graph *g) {
     if (!g) return;
+    g->gradients = NULL;
     roll_back(g, 0, 0);
     changed(g);
 }

@@ -57,6 +57,12 @@ typedef struct tn__walk_frame {
     int32_t next; /* source to look at next */
 } tn__walk_frame;
 
+/* Which gradient is whose, once tn_graph_backward has run. */
+typedef struct tn__gradients {
+    tn__ptr_map map; /* tensor → number in the list */
+    tn_tensor **list;
+} tn__gradients;
+
 struct tn_graph {
     size_t capacity; /* of nodes, and of leaves */
     size_t n_nodes, n_leaves;
@@ -67,6 +73,10 @@ struct tn_graph {
     uint64_t serial;       /* names this content: new for every graph and every change, never used twice */
     bool has_fingerprint;
     tn_fingerprint fingerprint;
+    tn__gradients *gradients; /* or NULL */
 };
+
+/* tn_graph_add for several tensors: all of them, or none. */
+tn_status tn__graph_add_all(tn_graph *graph, tn_tensor *const *tensors, size_t count);
 
 #endif

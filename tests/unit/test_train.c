@@ -1,0 +1,660 @@
+/* Gradients of every op against finite differences, and training: optimizers against plain loops, small models that
+ * learn, whatever the number of threads and however steps are accumulated. */
+#include "support.h"
+
+#include "tenon/train.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Gradients against finite differences ------------------------------------------------------------------------
+ */
+
+typedef struct gradient_case gradient_case;
+struct gradient_case {
+    tn_op op;
+    const char *name;
+    tn_tensor *(*build)(tn_arena *a, tn_tensor **x, const gradient_case *c);
+    int64_t ne[3][4]; /* of what is learned; ne[i][0] == 0: no more */
+    float low, high;  /* values: 0 and 0: -2 … 2 */
+};
+#define BUILD(name, expression)                                                                                      \
+    static tn_tensor *name(tn_arena *a, tn_tensor **x, const gradient_case *c) {                                     \
+        (void)c;                                                                                                     \
+        return expression;                                                                                           \
+    }
+
+static tn_tensor *indices(tn_arena *a, const int32_t *values, int64_t n0, int64_t n1) {
+    tn_tensor *t = tn_tensor_nd(a, TN_I32, n0, n1);
+    if (t) memcpy(t->data, values, (size_t)(n0 * n1) * sizeof *values);
+    return t;
+}
+static tn_tensor *floats(tn_arena *a, int64_t n0, int64_t n1, uint64_t seed) {
+    tn_tensor *t = tn_tensor_nd(a, TN_F32, n0, n1);
+    rng r = {seed};
+    for (int64_t i = 0; t && i < n0 * n1; i++) ((float *)t->data)[i] = (float)rng_unit(&r);
+    return t;
+}
+
+BUILD(plain, tn_unary(a, c->op, x[0]))
+BUILD(dup, tn_dup(a, x[0]))
+BUILD(cast, tn_cast(a, tn_cast(a, x[0], TN_F16), TN_F32))
+BUILD(cont, tn_cont(a, tn_transpose(a, x[0])))
+BUILD(cpy, tn_cpy(a, x[0], tn_tensor_nd(a, TN_F32, 3, 4)))
+BUILD(view, tn_view(a, x[0], 2, (const int64_t[]){3, 2}, (const size_t[]){4, 20}, 28))
+BUILD(view_of_view, tn_view(a, tn_view(a, x[0], 2, (const int64_t[]){4, 3}, (const size_t[]){4, 20}, 20), 1,
+                            (const int64_t[]){2}, NULL, 24))
+BUILD(reshape, tn_reshape(a, x[0], 6, 2))
+BUILD(permute, tn_permute(a, x[0], 2, 0, 3, 1))
+BUILD(transpose, tn_transpose(a, x[0]))
+BUILD(add, tn_add(a, x[0], x[1]))
+BUILD(sub, tn_sub(a, x[0], x[1]))
+BUILD(mul, tn_mul(a, x[0], x[1]))
+BUILD(div_by, tn_div(a, x[0], x[1]))
+BUILD(twice, tn_add(a, tn_mul(a, x[0], x[0]), x[0]))
+BUILD(scale, tn_scale(a, x[0], 1.5f, -2))
+BUILD(clamp, tn_clamp(a, x[0], -0.5f, 1))
+BUILD(leaky, tn_leaky_relu(a, x[0], 0.2f))
+BUILD(mask_inf, tn_soft_max(a, tn_diag_mask_inf(a, x[0], 1), NULL, NULL, 1, 0))
+BUILD(mask_zero, tn_diag_mask_zero(a, x[0], 1))
+BUILD(gated, tn_glu(a, c->op, x[0], x[1], false))
+BUILD(gated_halves, tn_glu(a, c->op, x[0], NULL, false))
+BUILD(gated_swapped, tn_glu(a, c->op, x[0], NULL, true))
+BUILD(oai, tn_swiglu_oai(a, x[0], x[1], 1.702f, 1))
+BUILD(sum, tn_sum(a, x[0]))
+BUILD(sum_rows, tn_sum_rows(a, x[0]))
+BUILD(mean, tn_mean(a, x[0]))
+BUILD(cumsum, tn_cumsum(a, x[0]))
+BUILD(mix, tn_mix(a, x[0], x[1]))
+BUILD(concat_0, tn_concat(a, x[0], x[1], 0))
+BUILD(concat_1, tn_concat(a, x[0], x[1], 1))
+BUILD(repeat, tn_repeat(a, x[0], (const int64_t[]){6, 4, 3, 1}))
+BUILD(pad, tn_pad(a, x[0], (const int32_t[]){1, 0, 2, 0}, (const int32_t[]){0, 3, 0, 1}))
+BUILD(roll, tn_roll(a, x[0], (const int32_t[]){1, -1, 0, 0}))
+BUILD(get_rows, tn_get_rows(a, x[0], indices(a, (const int32_t[]){2, 0, 2, 4, 2}, 5, 1)))
+BUILD(acc, tn_acc(a, x[0], x[1], 20, 60, 60, 24))
+BUILD(set, tn_set(a, x[0], x[1], 20, 60, 60, 24))
+BUILD(norm, tn_norm(a, x[0], x[1], x[2], 1e-5f))
+BUILD(norm_alone, tn_norm(a, x[0], NULL, NULL, 1e-5f))
+BUILD(rms_norm, tn_rms_norm(a, x[0], x[1], 1e-5f))
+BUILD(l2_norm, tn_l2_norm(a, x[0], 1e-5f))
+BUILD(group_norm, tn_group_norm(a, x[0], 2, 1e-5f))
+BUILD(soft_max, tn_soft_max(a, x[0], NULL, NULL, 0.7f, 0))
+BUILD(soft_max_masked, tn_soft_max(a, x[0], floats(a, 5, 3, 3), tn_reshape(a, floats(a, 2, 1, 4), 2), 0.7f, 0))
+BUILD(rope, tn_rope(a, x[0], indices(a, (const int32_t[]){3, 0, 7}, 3, 1), NULL,
+                    &(tn_rope_params){
+                        .dims = 4, .mode = TN_ROPE_NEOX, .base = 100, .freq_scale = 0.5f, .attn_factor = 1.3f}))
+BUILD(mul_mat, tn_mul_mat(a, x[0], x[1]))
+BUILD(mul_mat_shared, tn_mul_mat(a, x[0], x[1]))
+BUILD(out_prod, tn_out_prod(a, x[0], x[1]))
+BUILD(cross_entropy, tn_cross_entropy_loss(a, x[0], tn_soft_max(a, floats(a, 5, 3, 5), NULL, NULL, 4, 0)))
+BUILD(attention, tn_attention(a, &(tn_attention_sources){.q = x[0], .k = x[1], .v = x[2]},
+                              &(tn_attention_params){.scale = 0.5f, .causal = 1}))
+BUILD(attention_all,
+      tn_attention(a, &(tn_attention_sources){.q = x[0], .k = x[1], .v = x[2], .mask = floats(a, 5, 3, 6)},
+                   &(tn_attention_params){.scale = 0.5f, .soft_cap = 1.5f}))
+
+#define UNARY(OP)                                                                                                    \
+    { TN_OP_##OP, #OP, plain, {{5, 3}}, 0, 0 }
+#define GLU(OP)                                                                                                      \
+    {TN_OP_##OP, #OP, gated, {{4, 3}, {4, 3}}, 0, 0}, {TN_OP_##OP, #OP " of halves", gated_halves, {{8, 3}}, 0, 0},  \
+    {                                                                                                                \
+        TN_OP_##OP, #OP " of swapped halves", gated_swapped, {{8, 3}}, 0, 0                                          \
+    }
+static const gradient_case cases[] = {
+    UNARY(SQR),
+    UNARY(SIN),
+    UNARY(COS),
+    UNARY(EXP),
+    UNARY(NEG),
+    UNARY(ABS),
+    UNARY(TANH),
+    UNARY(ELU),
+    UNARY(RELU),
+    UNARY(SIGMOID),
+    UNARY(GELU),
+    UNARY(GELU_QUICK),
+    UNARY(GELU_ERF),
+    UNARY(SILU),
+    UNARY(SOFTPLUS),
+    {TN_OP_HARDSWISH, "hardswish", plain, {{20}}, -5, 5},
+    {TN_OP_HARDSIGMOID, "hardsigmoid", plain, {{20}}, -5, 5},
+    {TN_OP_SQRT, "sqrt", plain, {{5, 3}}, 0.5f, 3},
+    {TN_OP_LOG, "log", plain, {{5, 3}}, 0.5f, 3},
+    {TN_OP_DUP, "dup", dup, {{5, 3}}, 0, 0},
+    {TN_OP_CAST, "cast", cast, {{5, 3}}, 0, 0},
+    {TN_OP_CONT, "cont", cont, {{5, 3}}, 0, 0},
+    {TN_OP_CPY, "cpy", cpy, {{4, 3}}, 0, 0},
+    {TN_OP_VIEW, "view", view, {{5, 4}}, 0, 0},
+    {TN_OP_VIEW, "view of view", view_of_view, {{5, 4}}, 0, 0},
+    {TN_OP_RESHAPE, "reshape", reshape, {{4, 3}}, 0, 0},
+    {TN_OP_PERMUTE, "permute", permute, {{4, 3, 2}}, 0, 0},
+    {TN_OP_TRANSPOSE, "transpose", transpose, {{4, 3}}, 0, 0},
+    {TN_OP_ADD, "add", add, {{4, 3}, {4, 3}}, 0, 0},
+    {TN_OP_ADD, "a sum with its own square", twice, {{4, 3}}, 0, 0},
+    {TN_OP_ADD, "add, broadcast", add, {{4, 6, 2}, {2, 3}}, 0, 0},
+    {TN_OP_SUB, "sub, broadcast", sub, {{4, 6, 2}, {4, 1}}, 0, 0},
+    {TN_OP_MUL, "mul, broadcast", mul, {{4, 6, 2}, {1, 3, 2}}, 0, 0},
+    {TN_OP_DIV, "div, broadcast", div_by, {{4, 3, 2}, {4}}, 0.5f, 2},
+    {TN_OP_SCALE, "scale", scale, {{4, 3}}, 0, 0},
+    {TN_OP_CLAMP, "clamp", clamp, {{4, 3}}, 0, 0},
+    {TN_OP_LEAKY_RELU, "leaky", leaky, {{4, 3}}, 0, 0},
+    {TN_OP_DIAG_MASK_INF, "diag_mask_inf", mask_inf, {{4, 3}}, 0, 0},
+    {TN_OP_DIAG_MASK_ZERO, "diag_mask_zero", mask_zero, {{4, 3}}, 0, 0},
+    GLU(REGLU),
+    GLU(GEGLU),
+    GLU(GEGLU_QUICK),
+    GLU(GEGLU_ERF),
+    GLU(SWIGLU),
+    {TN_OP_SWIGLU_OAI, "swiglu_oai", oai, {{8, 3}, {8, 3}}, 0, 0},
+    {TN_OP_SUM, "sum", sum, {{4, 3}}, 0, 0},
+    {TN_OP_SUM_ROWS, "sum_rows", sum_rows, {{4, 3}}, 0, 0},
+    {TN_OP_MEAN, "mean", mean, {{4, 3}}, 0, 0},
+    {TN_OP_CUMSUM, "cumsum", cumsum, {{4, 3}}, 0, 0},
+    {TN_OP_MIX, "mix", mix, {{4, 3, 2}, {3, 2}}, 0, 0},
+    {TN_OP_CONCAT, "concat", concat_0, {{4, 3}, {2, 3}}, 0, 0},
+    {TN_OP_CONCAT, "concat of rows", concat_1, {{4, 3}, {4, 2}}, 0, 0},
+    {TN_OP_REPEAT, "repeat", repeat, {{3, 2}}, 0, 0},
+    {TN_OP_PAD, "pad", pad, {{3, 2}}, 0, 0},
+    {TN_OP_ROLL, "roll", roll, {{3, 2}}, 0, 0},
+    {TN_OP_GET_ROWS, "get_rows", get_rows, {{3, 5}}, 0, 0},
+    {TN_OP_ACC, "acc", acc, {{5, 4}, {3, 2}}, 0, 0},
+    {TN_OP_SET, "set", set, {{5, 4}, {3, 2}}, 0, 0},
+    {TN_OP_NORM, "norm", norm, {{6, 3}, {6}, {6}}, 0, 0},
+    {TN_OP_NORM, "norm alone", norm_alone, {{6, 3}}, 0, 0},
+    {TN_OP_RMS_NORM, "rms_norm", rms_norm, {{6, 3}, {6}}, 0, 0},
+    {TN_OP_L2_NORM, "l2_norm", l2_norm, {{6, 3}}, 0, 0},
+    {TN_OP_GROUP_NORM, "group_norm", group_norm, {{3, 2, 4, 2}}, 0, 0},
+    {TN_OP_SOFT_MAX, "soft_max", soft_max, {{5, 3}}, 0, 0},
+    {TN_OP_SOFT_MAX, "soft_max, masked, with sinks", soft_max_masked, {{5, 3, 2}}, 0, 0},
+    {TN_OP_ROPE, "rope", rope, {{6, 2, 3}}, 0, 0},
+    {TN_OP_MUL_MAT, "mul_mat", mul_mat, {{4, 3}, {4, 2}}, 0, 0},
+    {TN_OP_MUL_MAT, "mul_mat, shared", mul_mat_shared, {{4, 3, 2}, {4, 2, 4, 3}}, 0, 0},
+    {TN_OP_OUT_PROD, "out_prod", out_prod, {{3, 4}, {2, 4}}, 0, 0},
+    {TN_OP_CROSS_ENTROPY_LOSS, "cross_entropy", cross_entropy, {{5, 3}}, 0, 0},
+    {TN_OP_ATTENTION, "attention, causal, shared heads", attention, {{4, 4, 3, 2}, {4, 2, 5, 2}, {3, 2, 5, 2}}, 0, 0},
+    {TN_OP_ATTENTION, "attention, capped, masked", attention_all, {{4, 2, 3}, {4, 2, 5}, {3, 2, 5}}, 0, 0},
+};
+
+/* Away from where a slope jumps. */
+static float smooth_value(rng *r, float low, float high) {
+    static const float kinks[] = {0, -0.5f, 1, -1, 3, -3};
+    for (;;) {
+        float v = low + (high - low) * (float)rng_unit(r);
+        bool near = false;
+        for (size_t k = 0; k < sizeof kinks / sizeof *kinks; k++) near = near || fabsf(v - kinks[k]) < 0.04f;
+        if (!near) return v;
+    }
+}
+
+static void check_case(const gradient_case *c, tn_sched *sched) {
+    tn_arena *a;
+    tn_graph *graph, *forward;
+    tn_tensor *x[3] = {0};
+    rng r = {17};
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 22}, &a)); /* every tensor with memory of its own */
+    for (int i = 0; i < 3 && c->ne[i][0]; i++) {
+        int64_t ne[4];
+        for (int d = 0; d < 4; d++) ne[d] = c->ne[i][d] ? c->ne[i][d] : 1;
+        x[i] = tn_mark(tn_tensor_new(a, TN_F32, 4, ne), TN_FLAG_PARAM);
+        for (int64_t k = 0; k < tn_nelements(x[i]); k++)
+            ((float *)x[i]->data)[k] = c->high != 0 ? smooth_value(&r, c->low, c->high) : smooth_value(&r, -2, 2);
+    }
+    tn_tensor *y = c->build(a, x, c);
+    assert_ok(tn_arena_status(a));
+    tn_tensor *weights = tn_tensor_new(a, TN_F32, 4, y->ne);
+    for (int64_t k = 0; k < tn_nelements(y); k++) ((float *)weights->data)[k] = rng_normal(&r);
+    tn_tensor *loss = tn_sum(a, tn_mul(a, tn_is_contiguous(y) ? y : tn_cont(a, y), weights));
+    assert_ok(tn_graph_new(a, 512, &forward));
+    assert_ok(tn_graph_new(a, 1024, &graph));
+    assert_ok(tn_graph_add(forward, loss));
+    assert_ok(tn_graph_add(graph, loss));
+    size_t before = tn_arena_tensor_count(a);
+    assert_ok(tn_graph_backward(a, graph, loss));
+    size_t used = tn_arena_tensor_count(a) - before;
+    if (used > TN_BACKWARD_TENSORS * tn_graph_node_count(forward))
+        fail_msg("%s takes %zu tensors for %zu nodes", c->name, used, tn_graph_node_count(forward));
+    assert_ok(tn_sched_run(sched, graph));
+    for (int i = 0; i < 3 && x[i]; i++) {
+        const tn_tensor *gradient = tn_graph_gradient(graph, x[i]);
+        if (!gradient) fail_msg("%s: nothing reaches source %d", c->name, i);
+        assert_true(gradient->type == TN_F32 && tn_same_shape(gradient, x[i]) && tn_is_contiguous(gradient));
+        float *got = malloc(tn_nbytes(gradient));
+        assert_ok(tn_tensor_get(gradient, got));
+        for (int64_t k = 0; k < tn_nelements(x[i]); k++) {
+            float *at = (float *)x[i]->data + k, kept = *at;
+            /* f16 in between is coarse: there only a large step shows the slope. */
+            double losses[2], h = c->op == TN_OP_CAST ? 0.25 : 0.01;
+            for (int side = 0; side < 2; side++) {
+                *at = (float)(kept + (side ? h : -h));
+                assert_ok(tn_sched_run(sched, forward));
+                losses[side] = *(float *)loss->data;
+            }
+            *at = kept;
+            double expected = (losses[1] - losses[0]) / (2 * h), error = fabs(expected - got[k]);
+            if (error > 4e-3 + 1e-2 * fabs(expected))
+                fail_msg("%s: source %d, element %lld: %g, by differences %g", c->name, i, (long long)k,
+                         (double)got[k], expected);
+        }
+        free(got);
+    }
+    tn_arena_free(a);
+}
+
+static void gradients_agree_with_finite_differences(void **state) {
+    (void)state;
+    tn_sched *sched;
+    assert_ok(tn_sched_new(&(tn_sched_params){.devices = {"cpu"}, .n_threads = 2}, &sched));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_case(&cases[i], sched);
+    tn_sched_free(sched);
+}
+
+/* Every op either has a gradient and a case above, or is known to have none. */
+static void every_op_is_accounted_for(void **state) {
+    (void)state;
+    static const tn_op none[] = {TN_OP_NONE,
+                                 TN_OP_SGN,
+                                 TN_OP_STEP,
+                                 TN_OP_ARGMAX,
+                                 TN_OP_ARGSORT,
+                                 TN_OP_TOP_K,
+                                 TN_OP_ARANGE,
+                                 TN_OP_SET_ROWS,
+                                 TN_OP_ADD_ID,
+                                 TN_OP_MUL_MAT_ID,
+                                 TN_OP_IM2COL,
+                                 TN_OP_CONV_1D,
+                                 TN_OP_CONV_2D,
+                                 TN_OP_CONV_TRANSPOSE_1D,
+                                 TN_OP_CONV_TRANSPOSE_2D,
+                                 TN_OP_POOL_1D,
+                                 TN_OP_POOL_2D,
+                                 TN_OP_UPSCALE,
+                                 TN_OP_TIMESTEP_EMBEDDING,
+                                 TN_OP_CUSTOM};
+    for (int op = 0; op < TN_OP_COUNT; op++) {
+        bool tested = false, known = false;
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) tested = tested || cases[i].op == (tn_op)op;
+        for (size_t i = 0; i < sizeof none / sizeof *none; i++) known = known || none[i] == (tn_op)op;
+        if (tested == known || tn_op_has_gradient((tn_op)op) != tested)
+            fail_msg("%s: gradient %d, tested %d, known to have none %d", tn_op_name((tn_op)op),
+                     tn_op_has_gradient((tn_op)op), tested, known);
+    }
+}
+
+static void what_has_no_gradient_is_refused_or_left_out(void **state) {
+    (void)state;
+    tn_arena *a;
+    tn_graph *g;
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 20, .no_alloc = true}, &a));
+    tn_tensor *w = tn_param(a, TN_F32, 8), *x = tn_input(a, TN_F32, 8);
+    /* A pool of parameters has none here, and the graph stays as it was. */
+    tn_pool_params pool = {.kind = TN_POOL_MAX, .kernel = {2}, .stride = {2}};
+    tn_tensor *loss = tn_sum(a, tn_pool_1d(a, w, &pool));
+    assert_ok(tn_graph_of(a, loss, &g));
+    assert_fails(TN_E_UNSUPPORTED, tn_graph_backward(a, g, loss));
+    assert_non_null(strstr(tn_error(), "pool_1d"));
+    assert_int_equal(tn_graph_node_count(g), 2);
+    assert_null(tn_graph_gradient(g, w));
+    /* The same of an input is nobody's business; a step lets nothing through. */
+    loss = tn_sum(a, tn_add(a, tn_mul(a, w, tn_step(a, w)), tn_repeat(a, tn_pool_1d(a, x, &pool), w->ne)));
+    assert_ok(tn_graph_new(a, 64, &g));
+    assert_ok(tn_graph_add(g, loss));
+    assert_ok(tn_graph_backward(a, g, loss));
+    assert_non_null(tn_graph_gradient(g, w));
+    assert_null(tn_graph_gradient(g, x));
+    assert_fails(TN_E_STATE, tn_graph_backward(a, g, loss));
+    /* No parameter, no single value, no node of the graph, no room. */
+    tn_tensor *other = tn_sum(a, x);
+    assert_ok(tn_graph_of(a, other, &g));
+    assert_fails(TN_E_INVALID, tn_graph_backward(a, g, other));
+    assert_fails(TN_E_INVALID, tn_graph_backward(a, g, loss));
+    tn_tensor *wide = tn_sqr(a, w);
+    assert_ok(tn_graph_of(a, wide, &g));
+    assert_fails(TN_E_INVALID, tn_graph_backward(a, g, wide));
+    loss = tn_sum(a, tn_gelu(a, w));
+    assert_ok(tn_graph_new(a, 8, &g));
+    assert_ok(tn_graph_add(g, loss));
+    assert_fails(TN_E_FULL, tn_graph_backward(a, g, loss));
+    assert_int_equal(tn_graph_node_count(g), 2);
+    assert_ok(tn_arena_status(a));
+    tn_arena_free(a);
+}
+
+/* ---- Optimizers against plain loops -------------------------------------------------------------------------------
+ */
+
+enum { N = 6, W = 2 * N, ROWS = 5 };
+typedef struct problem {
+    tn_arena *arena;
+    tn_tensor *w, *bias, *x, *wanted, *loss;
+    float x_data[ROWS * N], wanted_data[ROWS];
+} problem;
+
+/* Least squares: mean((Σ w·x + bias - wanted)²) with two rows of weights. */
+static void make_problem(problem *p) {
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 16, .no_alloc = true}, &p->arena));
+    tn_arena *a = p->arena;
+    p->w = tn_name(a, tn_param(a, TN_F32, N, 2), "w");
+    p->bias = tn_name(a, tn_param(a, TN_F32, 1), "bias");
+    p->x = tn_input(a, TN_F32, N, ROWS);
+    p->wanted = tn_input(a, TN_F32, 1, ROWS);
+    tn_tensor *off = tn_sub(a, tn_add(a, tn_sum_rows(a, tn_mul_mat(a, p->w, p->x)), p->bias), p->wanted);
+    p->loss = tn_scale(a, tn_sum(a, tn_sqr(a, off)), 1.0f / ROWS, 0);
+    rng r = {5};
+    for (int i = 0; i < ROWS * N; i++) p->x_data[i] = rng_normal(&r);
+    for (int i = 0; i < ROWS; i++) p->wanted_data[i] = rng_normal(&r);
+}
+
+/* The same in doubles: W weights, then the bias. */
+static double plain_gradient(const problem *p, const double *w, double *g) {
+    double loss = 0;
+    memset(g, 0, (W + 1) * sizeof *g);
+    for (int r = 0; r < ROWS; r++) {
+        double off = w[W] - p->wanted_data[r];
+        for (int i = 0; i < W; i++) off += w[i] * p->x_data[r * N + i % N];
+        loss += off * off / ROWS;
+        for (int i = 0; i < W; i++) g[i] += 2 * off * p->x_data[r * N + i % N] / ROWS;
+        g[W] += 2 * off / ROWS;
+    }
+    return loss;
+}
+static double plain_step(const tn_trainer_params *o, const problem *p, int step, double *w, double *m, double *v) {
+    double g[W + 1], norm = 0, loss = plain_gradient(p, w, g);
+    for (int i = 0; i <= W; i++) norm += g[i] * g[i];
+    norm = sqrt(norm);
+    for (int i = 0; i <= W; i++) {
+        if (o->clip > 0 && norm > o->clip) g[i] *= o->clip / norm;
+        double direction = g[i];
+        if (o->optimizer == TN_ADAMW) {
+            m[i] = o->beta1 * m[i] + (1 - o->beta1) * g[i];
+            v[i] = o->beta2 * v[i] + (1 - o->beta2) * g[i] * g[i];
+            direction = m[i] / (1 - pow(o->beta1, step)) / (sqrt(v[i] / (1 - pow(o->beta2, step))) + o->eps);
+        } else {
+            direction = m[i] = o->momentum * m[i] + g[i];
+        }
+        w[i] = w[i] * (i < W ? 1 - o->rate * o->decay : 1) - o->rate * direction; /* the bias does not decay */
+    }
+    return loss;
+}
+
+static void optimizers_do_what_a_plain_loop_does(void **state) {
+    (void)state;
+    for (int kind = 0; kind < 4; kind++) {
+        tn_trainer_params o = tn_trainer_params_default();
+        o.n_threads = 2;
+        o.rate = 0.05f;
+        o.decay = kind % 2 ? 0.3f : 0;
+        o.optimizer = kind < 2 ? TN_ADAMW : TN_SGD;
+        o.clip = kind % 2 ? 0.5f : 0;
+        o.momentum = kind == 3 ? 0.8f : 0;
+        problem p;
+        tn_trainer *t;
+        make_problem(&p);
+        assert_ok(tn_trainer_new(p.loss, &o, &t));
+        double w[W + 1], m[W + 1] = {0}, v[W + 1] = {0};
+        float start[W + 1], got[W + 1], loss;
+        rng r = {3};
+        for (int i = 0; i <= W; i++) w[i] = start[i] = 0.3f * rng_normal(&r);
+        assert_ok(tn_tensor_set(p.w, start));
+        assert_ok(tn_tensor_set(p.bias, start + W));
+        uint64_t allocations = 0;
+        for (int step = 1; step <= 40; step++) {
+            assert_ok(tn_tensor_set(p.x, p.x_data));
+            assert_ok(tn_tensor_set(p.wanted, p.wanted_data));
+            assert_ok(tn_trainer_step(t, &loss));
+            double expected = plain_step(&o, &p, step, w, m, v);
+            assert_true(fabs(loss - expected) <= 1e-4 * (1 + expected));
+            if (step == 2) allocations = tn_memory_get_stats().allocations;
+        }
+        assert_int_equal(tn_memory_get_stats().allocations, allocations);
+        assert_ok(tn_tensor_get(p.w, got));
+        assert_ok(tn_tensor_get(p.bias, got + W));
+        for (int i = 0; i <= W; i++)
+            if (fabs(got[i] - w[i]) > 2e-4)
+                fail_msg("kind %d: weight %d is %g, not %g", kind, i, (double)got[i], w[i]);
+        assert_int_equal(tn_trainer_updates(t), 40);
+        tn_trainer_free(t);
+        tn_arena_free(p.arena);
+    }
+}
+
+/* ---- A small model
+ * ------------------------------------------------------------------------------------------------- */
+
+enum { VOCAB = 11, WIDTH = 16, HEADS = 4, KV = 2, HEAD = 4, FFN = 24, TOKENS = 12 };
+typedef struct model {
+    tn_arena *arena;
+    tn_tensor *params[16];
+    int n_params;
+    tn_tensor *tokens, *positions, *labels, *loss;
+} model;
+
+static tn_tensor *weights(model *m, const char *name, int64_t in, int64_t out) {
+    tn_tensor *t = out ? tn_param(m->arena, TN_F32, in, out) : tn_param(m->arena, TN_F32, in);
+    return m->params[m->n_params++] = tn_name(m->arena, t, "%s", name);
+}
+/* A llama of one layer: everything that a language model needs a gradient of. */
+static void make_model(model *m, int64_t tokens) {
+    memset(m, 0, sizeof *m);
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 17, .no_alloc = true}, &m->arena));
+    tn_arena *a = m->arena;
+    m->tokens = tn_input(a, TN_I32, tokens);
+    m->positions = tn_input(a, TN_I32, tokens);
+    m->labels = tn_input(a, TN_F32, VOCAB, tokens);
+    tn_tensor *x = tn_get_rows(a, weights(m, "embedding", WIDTH, VOCAB), m->tokens);
+    tn_tensor *n = tn_rms_norm(a, x, weights(m, "attn_norm", WIDTH, 0), 1e-5f);
+    tn_rope_params rope = tn_rope_params_default(HEAD, TN_ROPE_NORMAL);
+    tn_tensor *q = tn_reshape(a, tn_mul_mat(a, weights(m, "q", WIDTH, HEADS * HEAD), n), HEAD, HEADS, tokens);
+    tn_tensor *k = tn_reshape(a, tn_mul_mat(a, weights(m, "k", WIDTH, KV * HEAD), n), HEAD, KV, tokens);
+    tn_tensor *v = tn_reshape(a, tn_mul_mat(a, weights(m, "v", WIDTH, KV * HEAD), n), HEAD, KV, tokens);
+    q = tn_rope(a, q, m->positions, NULL, &rope);
+    k = tn_rope(a, k, m->positions, NULL, &rope);
+    tn_tensor *y = tn_attention(a, &(tn_attention_sources){.q = q, .k = k, .v = v},
+                                &(tn_attention_params){.scale = 0.5f, .causal = 1});
+    y = tn_mul_mat(a, weights(m, "o", HEADS * HEAD, WIDTH), tn_reshape(a, y, HEADS * HEAD, tokens));
+    x = tn_add(a, x, y);
+    n = tn_rms_norm(a, x, weights(m, "ffn_norm", WIDTH, 0), 1e-5f);
+    y = tn_swiglu(a, tn_mul_mat(a, weights(m, "gate", WIDTH, FFN), n),
+                  tn_mul_mat(a, weights(m, "up", WIDTH, FFN), n));
+    x = tn_add(a, x, tn_mul_mat(a, weights(m, "down", FFN, WIDTH), y));
+    x = tn_rms_norm(a, x, weights(m, "out_norm", WIDTH, 0), 1e-5f);
+    m->loss = tn_cross_entropy_loss(a, tn_mul_mat(a, weights(m, "out", WIDTH, VOCAB), x), m->labels);
+    assert_ok(tn_arena_status(a));
+}
+static void start_model(const model *m) {
+    rng r = {23};
+    for (int i = 0; i < m->n_params; i++) {
+        float data[WIDTH * FFN];
+        for (int64_t k = 0; k < tn_nelements(m->params[i]); k++)
+            data[k] = m->params[i]->ne[1] == 1 ? 1 : 0.25f * rng_normal(&r);
+        assert_ok(tn_tensor_set(m->params[i], data));
+    }
+}
+/* Tokens `first` … of a text that goes round; what comes next cannot be told from the last token alone. */
+static const int32_t text[TOKENS + 1] = {1, 2, 3, 1, 4, 5, 1, 6, 7, 8, 1, 9, 10};
+static void set_data(const model *m, int first, int64_t n) {
+    int32_t tokens[TOKENS], positions[TOKENS];
+    float labels[TOKENS * VOCAB] = {0};
+    for (int i = 0; i < n; i++) {
+        tokens[i] = text[first + i];
+        positions[i] = i;
+        labels[i * VOCAB + text[first + i + 1]] = 1;
+    }
+    assert_ok(tn_tensor_set(m->tokens, tokens));
+    assert_ok(tn_tensor_set(m->positions, positions));
+    assert_ok(tn_tensor_set(m->labels, labels));
+}
+
+static float train(int n_threads, const char *device, int steps, float *weights_after, size_t size) {
+    model m;
+    tn_trainer *t;
+    float loss = 0, first = 0, again;
+    tn_trainer_params o = tn_trainer_params_default();
+    o.n_threads = n_threads;
+    o.devices[0] = device;
+    o.rate = 0.02f;
+    make_model(&m, TOKENS);
+    assert_ok(tn_trainer_new(m.loss, &o, &t));
+    start_model(&m);
+    for (int i = 0; i < steps; i++) {
+        set_data(&m, 0, TOKENS);
+        assert_ok(tn_trainer_step(t, &loss));
+        if (i == 0) first = loss;
+    }
+    assert_true(fabsf(first - logf(VOCAB)) < 1.5f); /* knows nothing */
+    assert_ok(tn_trainer_evaluate(t, &again));
+    assert_true(again <= loss * 1.05f + 1e-3f);
+    assert_int_equal(tn_nbytes(m.params[2]), size);
+    assert_ok(tn_tensor_get(m.params[2], weights_after));
+    tn_trainer_memory memory = tn_trainer_get_memory(t);
+    assert_int_equal(memory.n_params, 2 * WIDTH * VOCAB + 3 * WIDTH + 2 * WIDTH * HEADS * HEAD +
+                                          2 * WIDTH * KV * HEAD + 3 * WIDTH * FFN);
+    assert_true(memory.state >= 4 * 4 * memory.n_params && memory.compute > 0);
+    tn_trainer_free(t);
+    tn_arena_free(m.arena);
+    return again;
+}
+
+static void a_small_model_learns_by_heart(void **state) {
+    (void)state;
+    float one[WIDTH * HEADS * HEAD], three[WIDTH * HEADS * HEAD], sim[WIDTH * HEADS * HEAD];
+    float loss = train(1, "cpu", 150, one, sizeof one);
+    if (loss > 0.02f) fail_msg("it still has a loss of %g", (double)loss);
+    /* The same bits on any number of threads, and with a device between. */
+    train(3, "cpu", 150, three, sizeof three);
+    assert_memory_equal(one, three, sizeof one);
+    train(2, "sim:16M,name=trainer", 150, sim, sizeof sim);
+    assert_memory_equal(one, sim, sizeof one);
+}
+
+/* Two halves of a batch, accumulated, are the batch. */
+static void accumulated_steps_equal_one_of_all_data(void **state) {
+    (void)state;
+    float after[2][WIDTH * VOCAB];
+    for (int halves = 0; halves < 2; halves++) {
+        tn_arena *a;
+        tn_trainer *t;
+        enum { ALL = 8 };
+        const int64_t rows = halves ? ALL / 2 : ALL;
+        assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 16, .no_alloc = true}, &a));
+        tn_tensor *w = tn_param(a, TN_F32, WIDTH, VOCAB), *x = tn_input(a, TN_F32, WIDTH, rows),
+                  *labels = tn_input(a, TN_F32, VOCAB, rows);
+        tn_trainer_params o = tn_trainer_params_default();
+        o.accumulate = halves ? 2 : 1;
+        o.rate = 0.1f;
+        o.decay = 0.5f;
+        o.optimizer = TN_SGD;
+        assert_ok(tn_trainer_new(tn_cross_entropy_loss(a, tn_mul_mat(a, w, x), labels), &o, &t));
+        float start[WIDTH * VOCAB], x_data[WIDTH * ALL], labels_data[VOCAB * ALL] = {0};
+        rng r = {9};
+        for (int i = 0; i < WIDTH * VOCAB; i++) start[i] = rng_normal(&r);
+        for (int i = 0; i < WIDTH * ALL; i++) x_data[i] = rng_normal(&r);
+        for (int i = 0; i < ALL; i++) labels_data[i * VOCAB + i] = 1;
+        assert_ok(tn_tensor_set(w, start));
+        for (int step = 0; step < 10 * (halves + 1); step++) {
+            const int64_t at = halves ? step % 2 * rows : 0;
+            assert_ok(tn_tensor_set(x, x_data + at * WIDTH));
+            assert_ok(tn_tensor_set(labels, labels_data + at * VOCAB));
+            assert_ok(tn_trainer_step(t, NULL));
+        }
+        assert_int_equal(tn_trainer_updates(t), 10);
+        assert_true(tn_trainer_gradient_norm(t) > 0);
+        assert_ok(tn_tensor_get(w, after[halves]));
+        tn_trainer_free(t);
+        tn_arena_free(a);
+    }
+    for (int i = 0; i < WIDTH * VOCAB; i++) assert_true(fabsf(after[0][i] - after[1][i]) < 1e-4f);
+}
+
+/* ---- Trouble ------------------------------------------------------------------------------------------------------
+ */
+
+static void a_loss_that_is_not_finite_changes_nothing(void **state) {
+    (void)state;
+    problem p;
+    tn_trainer *t;
+    make_problem(&p);
+    assert_ok(tn_trainer_new(p.loss, NULL, &t));
+    float start[W + 1] = {1, 2, 3, 4, 5, 6, 7}, got[W], loss, broken[ROWS * N];
+    assert_ok(tn_tensor_set(p.w, start));
+    assert_ok(tn_tensor_set(p.bias, start + W));
+    assert_ok(tn_tensor_set(p.wanted, p.wanted_data));
+    memcpy(broken, p.x_data, sizeof broken);
+    broken[3] = NAN;
+    assert_ok(tn_tensor_set(p.x, broken));
+    assert_fails(TN_E_NOT_FINITE, tn_trainer_step(t, &loss));
+    assert_true(isnan(loss));
+    assert_ok(tn_tensor_get(p.w, got));
+    assert_memory_equal(got, start, sizeof got);
+    assert_int_equal(tn_trainer_updates(t), 0);
+    assert_ok(tn_tensor_set(p.x, p.x_data));
+    assert_ok(tn_trainer_step(t, &loss));
+    assert_true(isfinite(loss));
+    tn_trainer_free(t);
+    /* Nothing of the caller's points into what is gone. */
+    assert_true(!p.w->data && !p.x->data && !p.loss->data && !p.loss->buffer);
+    tn_arena_free(p.arena);
+}
+
+static void bad_requests_are_refused(void **state) {
+    (void)state;
+    problem p;
+    tn_trainer *t;
+    make_problem(&p);
+    tn_trainer_params o = tn_trainer_params_default();
+    assert_fails(TN_E_INVALID, tn_trainer_new(NULL, &o, &t));
+    o.beta1 = 1;
+    assert_fails(TN_E_INVALID, tn_trainer_new(p.loss, &o, &t));
+    o = tn_trainer_params_default();
+    o.accumulate = 0;
+    assert_fails(TN_E_INVALID, tn_trainer_new(p.loss, &o, &t));
+    o = tn_trainer_params_default();
+    tn_tensor *half = tn_param(p.arena, TN_F16, 4);
+    assert_fails(TN_E_TYPE, tn_trainer_new(tn_sum(p.arena, half), &o, &t));
+    assert_non_null(strstr(tn_error(), "f16"));
+    assert_fails(TN_E_INVALID, tn_trainer_new(tn_sum(p.arena, p.x), &o, &t));
+    o.devices[0] = "sim:1K,name=tiny-trainer";
+    assert_fails(TN_E_DEVICE_MEMORY, tn_trainer_new(p.loss, &o, &t));
+    assert_null(t);
+    tn_arena_free(p.arena);
+}
+
+static tn_status train_once(void *user) {
+    (void)user;
+    problem p = {0};
+    tn_trainer *t = NULL;
+    float loss, start[N] = {0};
+    tn_status status = tn_arena_new(&(tn_arena_params){.size = 1 << 16, .no_alloc = true}, &p.arena);
+    if (status != TN_OK) return status;
+    tn_tensor *w = tn_param(p.arena, TN_F32, N), *x = tn_input(p.arena, TN_F32, N);
+    TN_TRY_GOTO(tn_trainer_new(tn_sum(p.arena, tn_sqr(p.arena, tn_sub(p.arena, w, x))), NULL, &t), status, out);
+    TN_TRY_GOTO(tn_tensor_set(w, start), status, out);
+    TN_TRY_GOTO(tn_tensor_set(x, start), status, out);
+    TN_TRY_GOTO(tn_trainer_step(t, &loss), status, out);
+out:
+    tn_trainer_free(t);
+    tn_arena_free(p.arena);
+    return status;
+}
+static void every_failed_allocation_is_survived(void **state) {
+    (void)state;
+    check_every_allocation_failure(train_once, NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients_agree_with_finite_differences),
+        cmocka_unit_test(every_op_is_accounted_for),
+        cmocka_unit_test(what_has_no_gradient_is_refused_or_left_out),
+        cmocka_unit_test(optimizers_do_what_a_plain_loop_does),
+        cmocka_unit_test(a_small_model_learns_by_heart),
+        cmocka_unit_test(accumulated_steps_equal_one_of_all_data),
+        cmocka_unit_test(a_loss_that_is_not_finite_changes_nothing),
+        cmocka_unit_test(bad_requests_are_refused),
+        cmocka_unit_test(every_failed_allocation_is_survived),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
