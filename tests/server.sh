@@ -124,6 +124,8 @@ post "detokenize" 200 '"content":" ?Once upon"' /detokenize '{"tokens":[9038,250
 post "apply-template" 200 'im_start.*hi' /apply-template '{"messages":[{"role":"user","content":"hi"}]}'
 check "props" 200 '"total_slots":3' "${key[@]}" "$url/props"
 check "slots" 200 '"id":2' "${key[@]}" "$url/slots"
+post "settings of a completion" 200 '"generation_settings":\{"n_predict":1,.*"top_k":3,.*"temperature":0.5,.*"samplers":\["top_k","temperature"\],"seed":7' \
+    /completion '{"prompt":"Once","n_predict":1,"top_k":3,"temperature":0.5,"samplers":["top_k","temperature"],"seed":7}'
 check "metrics" 200 '^tenon:tokens_predicted_total [1-9]' "${key[@]}" "$url/metrics"
 check "memory" 200 '"devices":\[\{"name":"cpu".*"runs":\[\[' "${key[@]}" "$url/memory"
 
@@ -151,10 +153,16 @@ post "embeddings are off" 501 'not_supported_error' /v1/embeddings '{"input":"a"
 check "unknown path" 404 'not_found_error' "${key[@]}" "$url/nothing"
 check "wrong method" 405 'invalid_request_error' "${key[@]}" "$url/v1/completions"
 
+# A slot at work says by which parameters.
+timeout 1 curl -sN "${key[@]}" "$url/completion" -d '{"prompt":"Once","n_predict":3000,"ignore_eos":true,"stream":true,"top_k":17,"seed":5}' > "$work/out" &
+sleep 0.5
+check "parameters of a busy slot" 200 '"is_processing":true[^{]*\{[^}]*\},"params":\{"n_predict":3000,[^}]*"top_k":17,[^}]*"seed":5' "${key[@]}" "$url/slots"
+wait $!
+
 # A client that goes away frees its slot.
 timeout 1 curl -sN "${key[@]}" "$url/completion" -d '{"prompt":"Once","n_predict":3000,"ignore_eos":true,"stream":true}' > "$work/out"
 sleep 0.3
-check "a closed stream frees its slot" 200 '^\[(\{[^{]*"is_processing":false[^}]*\}\},?)*\]$' "${key[@]}" "$url/slots"
+check "a closed stream frees its slot" 200 '^\[(\{[^{]*"is_processing":false[^{]*\{[^}]*\},"params":\{[^}]*\}\},?)*\]$' "${key[@]}" "$url/slots"
 
 # Clients that mean no good: the server answers or drops them, and goes on.
 raw 'nonsense\r\n\r\n'

@@ -107,11 +107,11 @@ TN_API uint64_t tn_sampler_seed(const tn_sampler *sampler);
 TN_API tn_status tn_sampler_set_grammar(tn_sampler *sampler, tn_grammar_state *state);
 TN_API tn_grammar_state *tn_sampler_get_grammar(tn_sampler *sampler);
 
-/* Draws one token. The logits are not changed, and the token is not accepted yet. TN_E_INFEASIBLE: no token is left
- * (all logits are -inf, or the grammar allows none). */
 /* Whether it always draws the highest logit as it is: nothing is added, forbidden or punished. Then logits need not
  * leave the device: see tn_session_best. */
 TN_API bool tn_sampler_is_greedy(const tn_sampler *sampler);
+/* Draws one token. The logits are not changed, and the token is not accepted yet. TN_E_INFEASIBLE: no token is left
+ * (all logits are -inf, or the grammar allows none). */
 TN_API tn_status tn_sampler_sample(tn_sampler *sampler, const float *logits, size_t n_vocab, tn_token *out);
 
 /* Tells the sampler which token came next, drawn or given (prompt tokens may be accepted before the grammar is set).

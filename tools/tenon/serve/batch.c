@@ -538,6 +538,11 @@ void engine_publish(struct engine *e, bool now) {
                                             .n_predicted = s->n_predicted,
                                             .n_remaining = s->job ? s->job->n_predict - s->n_predicted : 0,
                                             .task = s->task};
+        if (s->job) {
+            view->slots[i].sampling = s->job->sampling;
+            view->slots[i].n_predict = s->job->n_predict;
+            if (s->job->sampler) view->slots[i].sampling.seed = tn_sampler_seed(s->job->sampler);
+        }
         view->n_busy_slots += s->job != NULL;
     }
     /* The map costs a walk over all cells; five times a second is as often as anybody looks. */

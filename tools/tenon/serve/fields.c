@@ -270,11 +270,33 @@ static bool make_sampler(struct served *served, struct job *job, json_t *body, s
     p.pieces = served->pieces;
     tn_status status = tn_sampler_new(&p, (size_t)served->info.n_vocab, &job->sampler);
     if (status != TN_OK) return problem_status(problem, status, "");
+    job->sampling = p;
+    job->sampling.logit_bias = NULL; /* this function's */
+    job->sampling.n_logit_bias = 0;
     size_t from = 0, wanted = (size_t)(p.penalty_window > p.dry_window ? p.penalty_window : p.dry_window);
     if (job->prompt.count > wanted) from = job->prompt.count - wanted;
     for (; from < job->prompt.count && status == TN_OK; from++)
         status = tn_sampler_accept(job->sampler, job->prompt.ids[from]);
     return status == TN_OK || problem_status(problem, status, "prompt");
+}
+
+json_t *sampling_json(const tn_sampler_params *p, uint64_t seed, int32_t n_predict) {
+    json_t *object =
+        json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "n_predict", (int)n_predict, "max_tokens", (int)n_predict,
+                  "top_k", (int)p->top_k, "repeat_last_n", (int)p->penalty_window, "dry_allowed_length",
+                  (int)p->dry_allowed_length, "dry_penalty_last_n", (int)p->dry_window, "mirostat", (int)p->mirostat);
+    for (size_t i = 0; i < sizeof real_fields / sizeof *real_fields; i++) {
+        const float *member = (const float *)(const void *)((const char *)p + real_fields[i].offset);
+        json_object_set_new(object, real_fields[i].name, json_real((double)*member));
+    }
+    json_object_del(object, "repetition_penalty"); /* the same by another name */
+    json_t *chain = json_array();
+    for (size_t i = 0; i < p->n_chain; i++)
+        json_array_append_new(chain, json_string(tn_sampler_kind_name(p->chain[i])));
+    json_object_set_new(object, "samplers", chain);
+    /* -1: a new one for every request, as in requests. */
+    json_object_set_new(object, "seed", json_integer(seed == TN_SEED_RANDOM ? -1 : (json_int_t)(seed & INT64_MAX)));
+    return object;
 }
 
 bool job_read(struct served *served, struct job *job, json_t *body, const char *gbnf, const char *trigger,

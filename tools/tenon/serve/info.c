@@ -65,10 +65,7 @@ static json_t *special_json(struct served *served, tn_special role) {
 void serve_props(struct served *served, struct evhttp_request *http, json_t *body) {
     (void)body;
     const tn_sampler_params *s = &served->server->sampling;
-    json_t *params = json_pack("{s:f, s:i, s:f, s:f, s:f, s:f, s:f}", "temperature", (double)s->temperature, "top_k",
-                               (int)s->top_k, "top_p", (double)s->top_p, "min_p", (double)s->min_p, "repeat_penalty",
-                               (double)s->repeat_penalty, "presence_penalty", (double)s->presence_penalty,
-                               "frequency_penalty", (double)s->frequency_penalty);
+    json_t *params = sampling_json(s, s->seed, (int32_t)served->server->default_predict);
     json_t *settings = json_pack("{s:i, s:o}", "n_ctx", (int)served->n_ctx, "params", params);
     reply_json(served->server, http, 200,
                json_pack("{s:o, s:i, s:o, s:s, s:o, s:o, s:o, s:o}", "default_generation_settings", settings,
@@ -89,6 +86,13 @@ static bool query_is(struct evhttp_request *http, const char *name, const char *
     return same;
 }
 
+/* Of the request that is being answered; of an idle slot what the next would get if it says nothing. */
+static json_t *slot_params(const struct served *served, const struct slot_view *s) {
+    const struct server *server = served->server;
+    if (s->busy) return sampling_json(&s->sampling, s->sampling.seed, s->n_predict);
+    return sampling_json(&server->sampling, server->sampling.seed, (int32_t)server->default_predict);
+}
+
 void serve_slots(struct served *served, struct evhttp_request *http, json_t *body) {
     struct problem problem = {0};
     (void)body;
@@ -103,12 +107,12 @@ void serve_slots(struct served *served, struct evhttp_request *http, json_t *bod
     for (int i = 0; i < served->server->n_slots; i++) {
         const struct slot_view *s = &served->view.slots[i];
         idle += !s->busy;
-        json_array_append_new(list, json_pack("{s:i, s:I, s:i, s:b, s:i, s:i, s:i, s:{s:b, s:i, s:i}}", "id", i,
-                                              "id_task", (json_int_t)s->task, "n_ctx", (int)served->n_ctx,
-                                              "is_processing", (int)s->busy, "n_prompt_tokens", (int)s->n_prompt,
-                                              "n_cached_tokens", (int)s->n_cached, "n_cells", (int)s->n_done,
-                                              "next_token", "has_next_token", (int)s->busy, "n_decoded",
-                                              (int)s->n_predicted, "n_remain", (int)s->n_remaining));
+        json_array_append_new(
+            list, json_pack("{s:i, s:I, s:i, s:b, s:i, s:i, s:i, s:{s:b, s:i, s:i}, s:o}", "id", i, "id_task",
+                            (json_int_t)s->task, "n_ctx", (int)served->n_ctx, "is_processing", (int)s->busy,
+                            "n_prompt_tokens", (int)s->n_prompt, "n_cached_tokens", (int)s->n_cached, "n_cells",
+                            (int)s->n_done, "next_token", "has_next_token", (int)s->busy, "n_decoded",
+                            (int)s->n_predicted, "n_remain", (int)s->n_remaining, "params", slot_params(served, s)));
     }
     pthread_mutex_unlock(&served->lock);
     if (!idle && query_is(http, "fail_on_no_slot", "1")) {

@@ -43,6 +43,7 @@ struct job {
 
     tn_tokens prompt;
     tn_sampler *sampler;
+    tn_sampler_params sampling; /* what it was made of, to be shown */
     tn_detokenizer *detokenizer;
     int32_t n_predict;
     int32_t n_top;     /* alternatives to report per token; -1: no log-probabilities */
@@ -103,6 +104,8 @@ struct slot_view {
     bool busy;
     int32_t n_prompt, n_done, n_cached, n_predicted, n_remaining;
     uint64_t task;
+    tn_sampler_params sampling; /* of the job, if busy */
+    int32_t n_predict;
 };
 struct engine_view {
     tn_session_stats stats;
@@ -310,6 +313,8 @@ json_t *token_text_json(struct served *served, tn_token token); /* U+FFFD for wh
 json_t *token_bytes_json(struct served *served, tn_token token);
 json_t *usage_json(const struct request *request);
 json_t *timings_json(const struct job *job);
+/* Sampling parameters under the names that requests use. */
+json_t *sampling_json(const tn_sampler_params *params, uint64_t seed, int32_t n_predict);
 
 /* ---- Interfaces ---------------------------------------------------------------------------------------------- */
 
