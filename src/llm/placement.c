@@ -237,9 +237,16 @@ tn_status tn__place_follow(tn_session *s) {
 /* ---- Why ----------------------------------------------------------------------------------------------------------
  */
 
+/* What is done with a weight's bytes there. */
+static const char *how_kept(const tn_session *s, const tn__load *load, const tn__weight *w, int device) {
+    if (!tn__load_size(s->model, load, w)) return ", stays in the file's map";
+    return tn__weight_memory(load, w) == s->types[device] ? "" : ", packed for its kernels";
+}
+
 tn_status tn_session_explain(const tn_session *s, FILE *out) {
     if (!s || !out) return tn_fail(TN_E_INVALID, "tn_session_explain: NULL argument");
     size_t n_layer = (size_t)s->model->h.n_layer;
+    const tn__load load = tn__session_load(s);
     for (size_t i = 0; i < s->model->n_all; i++) {
         const tn__weight *w = &s->model->all[i];
         if (w->ignored) continue;
@@ -247,16 +254,17 @@ tn_status tn_session_explain(const tn_session *s, FILE *out) {
         int device = tn__place_of_weight(s, w);
         fprintf(out, "%-32s %14zu bytes on %-8s ", w->info->name, w->info->size, s->place.devices[device].name);
         if (own->override >= 0)
-            fprintf(out, "override %s\n", s->params.overrides[own->override].pattern);
+            fprintf(out, "override %s", s->params.overrides[own->override].pattern);
         else if (own->device >= 0)
-            fprintf(out, "an earlier session loaded it\n");
+            fprintf(out, "an earlier session loaded it");
         else if (w->layer < 0)
-            fprintf(out, "%s\n",
+            fprintf(out, "%s",
                     s->device_of_layer[0] == (int)s->n_devices - 1 ? "input side, on the host"
                     : s->model->w.output ? "all of the model is there, and there is room for it"
                                          : "it is the output matrix, too");
         else
-            fprintf(out, "%s\n", tn_place_why(s->place.places[TN__MIN((size_t)w->layer, n_layer)].cause));
+            fprintf(out, "%s", tn_place_why(s->place.places[TN__MIN((size_t)w->layer, n_layer)].cause));
+        fprintf(out, "%s\n", how_kept(s, &load, w, device));
     }
     return ferror(out) ? tn_fail(TN_E_IO, "writing the placement failed") : TN_OK;
 }

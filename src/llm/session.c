@@ -172,7 +172,7 @@ static void stand_in(tn_session *s, tn_tensor *t, int device, int kind, tn_buffe
     t->data = b->base;
 }
 
-static tn__load load_of(const tn_session *s) {
+tn__load tn__session_load(const tn_session *s) {
     return (tn__load){.types = s->types,
                       .n_types = s->n_devices,
                       .pack = s->pack,
@@ -185,7 +185,7 @@ static tn__load load_of(const tn_session *s) {
 
 static void stand_in_all(tn_session *s) {
     tn_model *m = s->model;
-    const tn__load load = load_of(s);
+    const tn__load load = tn__session_load(s);
     for (size_t i = 0; !m->loaded && i < m->n_all; i++) {
         if (m->all[i].ignored) continue;
         int device = device_of_weight(s, &m->all[i]);
@@ -289,7 +289,7 @@ tn_status tn__session_plan(tn_session *s) {
     tn_sched_memory *memory = tn_calloc(s->n_devices, sizeof *memory);
     size_t *sizes = tn_calloc(3 * s->n_devices, sizeof *sizes);
     tn_status status = memory && sizes ? tn_sched_measure(s->sched, graphs, s->n_reserved, memory) : TN_E_NOMEM;
-    const tn__load load = load_of(s);
+    const tn__load load = tn__session_load(s);
     if (status == TN_OK) status = tn__load_sizes(m, &load, sizes, sizes + s->n_devices);
     if (status == TN_OK) status = tn__kv_sizes(&s->kv, s->types, sizes + 2 * s->n_devices);
     for (size_t d = 0; status == TN_OK && d < s->n_devices; d++) {
@@ -311,7 +311,7 @@ static tn_status create(tn_session *s) {
     TN_TRY(tn__session_prepare(s));
     TN_TRY(tn__session_choose(s));
     if (!s->fits) return tn__session_too_big(s);
-    const tn__load load = load_of(s);
+    const tn__load load = tn__session_load(s);
     TN_TRY(tn__load_weights(m, &load));
     m->packed = s->pack;
     m->pack_rows = s->pack_rows;

@@ -213,6 +213,8 @@ tn_status tn__graph_for(tn_session *session, tn__shape shape, tn__graph_set **se
 /* Graphs of one token leave what they find where the next graph can read it. */
 void tn__place_found(const tn_session *session, tn__graph_set *set);
 void tn__graph_set_free(tn__graph_set *set);
+/* How this session's weights are loaded; needs llm/load.h. */
+struct tn__load tn__session_load(const tn_session *session);
 /* Sizes are rounded up so that a session meets a bounded number of graphs; the added rows are padding. */
 int32_t tn__round_tokens(int32_t n, int32_t limit);
 int32_t tn__round_outputs(int32_t n, int32_t limit);

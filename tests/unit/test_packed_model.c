@@ -92,6 +92,15 @@ static void check_model(const char *name) {
         assert_int_equal(said.devices[0].scratch, taken.devices[0].scratch);
         assert_int_equal(said.devices[0].compute, taken.devices[0].compute);
         assert_true(pack ? taken.devices[0].weights > 0 : taken.devices[0].weights == 0);
+        /* And it says which weights those are. */
+        char *text;
+        size_t size;
+        FILE *out = open_memstream(&text, &size);
+        assert_ok(tn_session_explain(session, out));
+        fclose(out);
+        assert_true((strstr(text, ", packed for its kernels\n") != NULL) == (pack != 0));
+        assert_non_null(strstr(text, ", stays in the file's map\n"));
+        free(text);
         logits[pack] = logits_of(session, &g);
         /* Weights are loaded once: whoever comes later takes them as they are. */
         p.no_pack = !p.no_pack;
