@@ -203,7 +203,6 @@ static void load_portions(void *user, int index, int count) {
     for (size_t i; !atomic_load(&job->failed) && (i = atomic_fetch_add(&job->next, 1)) < job->count;) {
         const size_t in_plane = i % job->per_plane * job->portion;
         const size_t at = i / job->per_plane * t->nb[2] + in_plane, size = TN__MIN(job->portion, t->nb[2] - in_plane);
-        tn_error_clear();
         tn_status status = job->read(job->user, at, rows, size);
         if (status != TN_OK) return keep_failure(job, status);
         for (size_t done = 0; done < size;) {
