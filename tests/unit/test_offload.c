@@ -199,7 +199,7 @@ static void overrides_are_kept_and_explained(void **state) {
     assert_false(unloaded->loaded);
     free(before);
     tn_model_close(unloaded);
-    assert_non_null(strstr(text, "override blk\\.[01]\\.ffn_down\n"));
+    assert_non_null(strstr(text, "override blk\\.[01]\\.ffn_down, stays in the file's map\n"));
     assert_non_null(strstr(text, "on left     the caller's shares\n"));
     size_t lines = 0, weights = 0;
     for (const char *at = text; *at; at++) lines += *at == '\n';
