@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -571,6 +572,54 @@ static void a_file_cut_short_while_open_is_an_error(void **state) {
     gb_free(&b);
 }
 
+/* Everybody reads the same bytes at once, and has a failure's message to himself. */
+typedef struct reading {
+    const tn_gguf *file;
+    const gguf_bytes *bytes;
+    bool cut;
+    int wrong;
+} reading;
+static void *read_again_and_again(void *user) {
+    reading *r = user;
+    for (int i = 0; i < 200; i++)
+        for (uint64_t k = 0; k < tn_gguf_tensor_count(r->file); k++) {
+            const tn_gguf_tensor *t = tn_gguf_tensor_at(r->file, k);
+            unsigned char got[4096];
+            size_t offset = (size_t)i % t->size, size = t->size - offset < sizeof got ? t->size - offset : sizeof got;
+            tn_status status = tn_gguf_read(r->file, t, offset, got, size);
+            if (r->cut)
+                r->wrong += status != TN_E_IO || !strstr(tn_error(), "cut short");
+            else
+                r->wrong += status != TN_OK || memcmp(got, r->bytes->data + t->file_offset + offset, size) != 0;
+        }
+    return NULL;
+}
+static void threads_read_at_once(void **state) {
+    gguf_bytes b = small_file();
+    char path[] = "/tmp/tenon-gguf-XXXXXX";
+    int fd = mkstemp(path);
+    assert_int_equal(write(fd, b.data, b.size), (ssize_t)b.size);
+    tn_gguf *file;
+    assert_ok(tn_gguf_open(path, &(tn_gguf_params){.mode = TN_GGUF_META}, &file));
+    for (int cut = 0; cut < 2; cut++) {
+        pthread_t threads[4];
+        reading readings[4];
+        if (cut) assert_int_equal(ftruncate(fd, 0), 0);
+        for (int i = 0; i < 4; i++) {
+            readings[i] = (reading){file, &b, cut, 0};
+            assert_int_equal(pthread_create(&threads[i], NULL, read_again_and_again, &readings[i]), 0);
+        }
+        for (int i = 0; i < 4; i++) {
+            pthread_join(threads[i], NULL);
+            assert_int_equal(readings[i].wrong, 0);
+        }
+    }
+    tn_gguf_close(file);
+    close(fd);
+    unlink(path);
+    gb_free(&b);
+}
+
 /* ---- Memory
  * --------------------------------------------------------------------------------------------------------- */
 
@@ -607,6 +656,7 @@ int main(void) {
         cmocka_unit_test(fuzz_corpus_is_survived),
         cmocka_unit_test(many_keys_and_tensors_open_quickly),
         cmocka_unit_test(a_file_cut_short_while_open_is_an_error),
+        cmocka_unit_test(threads_read_at_once),
         cmocka_unit_test(every_failing_allocation_is_survived),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
