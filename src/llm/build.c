@@ -431,7 +431,7 @@ tn_status tn__build_graph(const tn_session *s, tn__shape shape, tn__graph_set *s
 
 /* Reads the cells in set->tokens, rotates K by set->positions, writes to set->rows. */
 static tn_tensor *moved(builder *b, tn_tensor *cache, int group, int32_t rotate_layer) {
-    tn_tensor *x = tn_get_rows(b->a, cache, b->set->tokens);
+    tn_tensor *x = tn_name(b->a, tn_get_rows(b->a, cache, b->set->tokens), "moved.%s", cache->name);
     if (rotate_layer >= 0 && x) {
         int32_t heads = b->h->layers[rotate_layer].n_head_kv;
         tn_rope_params p = rope_params(b, rotate_layer);

@@ -2,6 +2,7 @@
 #include "llm/session_internal.h"
 
 #include "base/checked.h"
+#include "llm/load.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -83,7 +84,7 @@ static bool is_whole(const tn_session *s) {
 /* The embedding stays on the host, which looks up a row as well, unless a device has all of the model and room to
  * spare: such a device needs no host between two tokens. Packed weights take memory that mapped ones do not; where
  * that is not there, the map serves. */
-tn_status tn__session_choose(tn_session *s) {
+static tn_status choose(tn_session *s) {
     size_t needed = 0;
     s->together = tn__place_has_room(s);
     if (s->together) {
@@ -100,6 +101,26 @@ tn_status tn__session_choose(tn_session *s) {
     if (s->fits || !s->pack || s->model->loaded) return TN_OK;
     s->pack = false;
     return choose_layers(s);
+}
+
+/* Devices may have the room but give it in pieces that are too small. */
+static tn_status check_pieces(const tn_session *s) {
+    const tn__load load = tn__session_load(s);
+    for (size_t d = 0; d < s->n_devices; d++) {
+        size_t needed = s->planned[d].scratch, most = tn_buffer_type_max_size(s->types[d]);
+        if (needed > most)
+            return tn_fail(TN_E_TOO_BIG,
+                           "kernels need %zu bytes at once, the largest allocation in %s has %zu; to make it fit: a "
+                           "smaller micro-batch than %d (--ubatch), or no layers there (--gpu-layers 0)",
+                           needed, tn_buffer_type_name(s->types[d]), most, s->params.n_ubatch);
+    }
+    TN_TRY(tn__kv_check(&s->kv, s->types));
+    return s->model->loaded ? TN_OK : tn__load_check(s->model, &load);
+}
+
+tn_status tn__session_choose(tn_session *s) {
+    TN_TRY(choose(s));
+    return s->fits ? check_pieces(s) : TN_OK;
 }
 
 tn_status tn__session_too_big(const tn_session *s) {
@@ -265,7 +286,9 @@ tn_status tn_session_memory(const tn_session *session, tn_fit *fit) {
         tn_sched_memory memory = tn_sched_memory_of(s->sched, d);
         f->compute = memory.compute;
         f->scratch = memory.scratch;
-        f->cache = s->kv.buffers[d] ? tn_buffer_size(s->kv.buffers[d]) : 0;
+        f->cache = 0;
+        for (size_t i = 0; i < s->kv.n_buffers; i++)
+            if (s->kv.buffers[i].device == d) f->cache += tn_buffer_size(s->kv.buffers[i].buffer);
         f->weights = f->mapped = 0;
         for (size_t i = 0; i < s->model->n_buffers; i++) {
             const tn__weight_buffer *b = &s->model->buffers[i];

@@ -41,8 +41,7 @@ tn_status tn__kv_new(const tn__kv_params *p, tn__kv *kv) {
     kv->meta = tn_calloc(TN__CACHE_GROUPS * p->n_devices, sizeof(tn_tensor *));
     kv->factors = tn_calloc(p->n_devices, sizeof(tn_tensor *));
     kv->factors_from = p->factors;
-    kv->buffers = tn_calloc(p->n_devices, sizeof(tn_buffer *));
-    if (!kv->layers || !kv->meta || !kv->factors || !kv->buffers) return TN_E_NOMEM;
+    if (!kv->layers || !kv->meta || !kv->factors) return TN_E_NOMEM;
 
     /* Layers with a window need only the window and one micro-batch per sequence; worth a group of its own only when
      * that is smaller than the whole. */
@@ -87,34 +86,79 @@ tn_status tn__kv_new(const tn__kv_params *p, tn__kv *kv) {
     return tn_arena_status(kv->arena);
 }
 
-/* Calls `each` for every tensor of a device with its place; returns the total. */
-static tn_status lay_out(const tn__kv *kv, size_t device, tn_buffer_type *type, tn_buffer *buffer, size_t *total) {
-    size_t offset = 0, align = tn_buffer_type_alignment(type);
-    for (size_t i = 0; i < 2 * (size_t)kv->n_layer + TN__CACHE_GROUPS + 2; i++) {
-        tn_tensor *t;
-        if (i < 2 * (size_t)kv->n_layer) {
-            const tn__kv_layer *l = &kv->layers[i / 2];
-            if ((size_t)l->device != device) continue;
-            t = i % 2 ? l->v : l->k;
-        } else {
-            size_t group = i - 2 * (size_t)kv->n_layer;
-            t = group < TN__CACHE_GROUPS             ? kv->meta[group * kv->n_devices + device]
-                : group == TN__CACHE_GROUPS          ? kv->factors[device]
-                : (size_t)kv->found_device == device ? kv->found
-                                                     : NULL;
-            if (!t) continue;
-        }
-        if (buffer) TN_TRY(tn_buffer_bind(buffer, t, offset));
-        size_t size = tn_buffer_type_tensor_size(type, t);
-        if (!tn__align_up_checked(size, align, &size) || !tn__add_size(offset, size, &offset))
-            return tn_fail(TN_E_OVERFLOW, "the KV cache's size overflows");
+/* The i-th tensor of the cache if it is on this device, else NULL; there are n_tensors(). */
+static size_t n_tensors(const tn__kv *kv) { return 2 * (size_t)kv->n_layer + TN__CACHE_GROUPS + 2; }
+static tn_tensor *tensor_of(const tn__kv *kv, size_t device, size_t i) {
+    if (i < 2 * (size_t)kv->n_layer) {
+        const tn__kv_layer *l = &kv->layers[i / 2];
+        return (size_t)l->device != device ? NULL : i % 2 ? l->v : l->k;
     }
-    *total = offset;
+    size_t group = i - 2 * (size_t)kv->n_layer;
+    if (group < TN__CACHE_GROUPS) return kv->meta[group * kv->n_devices + device];
+    if (group == TN__CACHE_GROUPS) return kv->factors[device];
+    return (size_t)kv->found_device == device ? kv->found : NULL;
+}
+
+/* Bytes of the tensors from number `begin` on that one allocation can hold, and where the next begins. */
+static tn_status measure_piece(const tn__kv *kv, size_t device, tn_buffer_type *type, size_t begin, size_t *end,
+                               size_t *total) {
+    const size_t align = tn_buffer_type_alignment(type), most = tn_buffer_type_max_size(type);
+    *total = 0;
+    for (*end = begin; *end < n_tensors(kv); ++*end) {
+        const tn_tensor *t = tensor_of(kv, device, *end);
+        size_t size, sum;
+        if (!t) continue;
+        if (!tn__align_up_checked(tn_buffer_type_tensor_size(type, t), align, &size) ||
+            !tn__add_size(*total, size, &sum))
+            return tn_fail(TN_E_OVERFLOW, "the KV cache's size overflows");
+        if (sum > most && *total) break; /* a tensor that no allocation can hold stands alone */
+        *total = sum;
+    }
+    return TN_OK;
+}
+
+tn_status tn__kv_check(const tn__kv *kv, tn_buffer_type *const *types) {
+    for (size_t i = 0; i < kv->n_devices * n_tensors(kv); i++) {
+        tn_buffer_type *type = types[i % kv->n_devices];
+        const tn_tensor *t = tensor_of(kv, i % kv->n_devices, i / kv->n_devices);
+        if (!t || tn_buffer_type_tensor_size(type, t) <= tn_buffer_type_max_size(type)) continue;
+        return tn_fail(
+            TN_E_TOO_BIG,
+            "'%s' needs %zu bytes, the largest allocation in %s has %zu; to make it fit: a shorter context "
+            "(--ctx), a smaller cache type (--cache-type-k q8_0), or no layers there (--gpu-layers 0)",
+            t->name, tn_buffer_type_tensor_size(type, t), tn_buffer_type_name(type), tn_buffer_type_max_size(type));
+    }
     return TN_OK;
 }
 
 tn_status tn__kv_sizes(const tn__kv *kv, tn_buffer_type *const *types, size_t *sizes) {
-    for (size_t d = 0; d < kv->n_devices; d++) TN_TRY(lay_out(kv, d, types[d], NULL, &sizes[d]));
+    for (size_t d = 0; d < kv->n_devices; d++) {
+        sizes[d] = 0;
+        for (size_t at = 0, size; at < n_tensors(kv);) {
+            TN_TRY(measure_piece(kv, d, types[d], at, &at, &size));
+            if (!tn__add_size(sizes[d], size, &sizes[d]))
+                return tn_fail(TN_E_OVERFLOW, "the KV cache's size overflows");
+        }
+    }
+    return TN_OK;
+}
+
+static tn_status allocate_piece(tn__kv *kv, size_t device, tn_buffer_type *type, size_t begin, size_t end,
+                                size_t size) {
+    tn__kv_buffer *buffers = tn_realloc(kv->buffers, (kv->n_buffers + 1) * sizeof *buffers);
+    if (!buffers) return TN_E_NOMEM;
+    kv->buffers = buffers;
+    tn_buffer *buffer;
+    TN_TRY(tn_buffer_new(type, size, &buffer));
+    kv->buffers[kv->n_buffers++] = (tn__kv_buffer){buffer, device};
+    TN_TRY(tn_buffer_clear(buffer, 0)); /* empty cells are multiplied by 0: they must not hold NaN */
+    size_t offset = 0;
+    for (size_t i = begin; i < end; i++) {
+        tn_tensor *t = tensor_of(kv, device, i);
+        if (!t) continue;
+        TN_TRY(tn_buffer_bind(buffer, t, offset));
+        offset += tn__align_up(tn_buffer_type_tensor_size(type, t), tn_buffer_type_alignment(type));
+    }
     return TN_OK;
 }
 
@@ -122,19 +166,17 @@ tn_status tn__kv_allocate(tn__kv *kv, tn_buffer_type *const *types) {
     for (int g = 0; g < TN__CACHE_GROUPS; g++)
         if (kv->groups[g].n) TN_TRY(fill_cells(&kv->groups[g], kv->n_seqs));
     for (size_t d = 0; d < kv->n_devices; d++) {
-        size_t size;
-        TN_TRY(lay_out(kv, d, types[d], NULL, &size));
-        if (!size) continue;
-        TN_TRY(tn_buffer_new(types[d], size, &kv->buffers[d]));
-        TN_TRY(tn_buffer_clear(kv->buffers[d], 0)); /* empty cells are multiplied by 0: they must not hold NaN */
-        TN_TRY(lay_out(kv, d, types[d], kv->buffers[d], &size));
+        for (size_t begin = 0, end, size; begin < n_tensors(kv); begin = end) {
+            TN_TRY(measure_piece(kv, d, types[d], begin, &end, &size));
+            if (size) TN_TRY(allocate_piece(kv, d, types[d], begin, end, size));
+        }
         if (kv->factors[d]) TN_TRY(tn_tensor_copy(kv->factors_from, kv->factors[d]));
     }
     return TN_OK;
 }
 
 void tn__kv_free(tn__kv *kv) {
-    for (size_t d = 0; kv->buffers && d < kv->n_devices; d++) tn_buffer_free(kv->buffers[d]);
+    for (size_t i = 0; i < kv->n_buffers; i++) tn_buffer_free(kv->buffers[i].buffer);
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         tn_free(kv->groups[g].meta);
         tn_free(kv->groups[g].last);

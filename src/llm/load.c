@@ -47,6 +47,21 @@ size_t tn__load_size(const tn_model *m, const tn__load *l, const tn__weight *w) 
     return tn__align_up(tn_buffer_type_tensor_size(type, w->tensor), tn_buffer_type_alignment(type));
 }
 
+tn_status tn__load_check(const tn_model *m, const tn__load *l) {
+    for (size_t i = 0; i < m->n_all; i++) {
+        const tn__weight *w = &m->all[i];
+        if (w->ignored) continue;
+        tn_buffer_type *type = tn__weight_memory(l, w);
+        size_t size = tn__load_size(m, l, w), most = tn_buffer_type_max_size(type);
+        if (size > most)
+            return tn_fail(TN_E_TOO_BIG,
+                           "weight '%s' needs %zu bytes, the largest allocation in %s has %zu; to make it fit: a "
+                           "smaller quantization, or this weight on another device (--override-tensor)",
+                           w->info->name, size, tn_buffer_type_name(type), most);
+    }
+    return TN_OK;
+}
+
 tn_status tn__load_sizes(const tn_model *m, const tn__load *l, size_t *sizes, size_t *mapped) {
     memset(sizes, 0, l->n_types * sizeof *sizes);
     memset(mapped, 0, l->n_types * sizeof *mapped);

@@ -21,6 +21,8 @@ tn_buffer_type *tn__weight_memory(const tn__load *load, const tn__weight *weight
 size_t tn__load_size(const tn_model *model, const tn__load *load, const tn__weight *weight);
 /* Bytes per device that loading would allocate, and bytes that stay in the file's map. */
 tn_status tn__load_sizes(const tn_model *model, const tn__load *load, size_t *sizes, size_t *mapped);
+/* TN_E_TOO_BIG when a weight is larger than the largest allocation of its memory. */
+tn_status tn__load_check(const tn_model *model, const tn__load *load);
 /* Loads once; later calls do nothing. On failure nothing stays loaded. */
 tn_status tn__load_weights(tn_model *model, const tn__load *load);
 

@@ -289,6 +289,10 @@ tn_status tn__session_plan(tn_session *s) {
     tn_sched_memory *memory = tn_calloc(s->n_devices, sizeof *memory);
     size_t *sizes = tn_calloc(3 * s->n_devices, sizeof *sizes);
     tn_status status = memory && sizes ? tn_sched_measure(s->sched, graphs, s->n_reserved, memory) : TN_E_NOMEM;
+    if (status == TN_E_TOO_BIG) /* for a device that gives memory in pieces only */
+        tn_fail_more(
+            status, "; to make it fit: a smaller micro-batch than %d (--ubatch), or no layers there (--gpu-layers 0)",
+            s->params.n_ubatch);
     const tn__load load = tn__session_load(s);
     if (status == TN_OK) status = tn__load_sizes(m, &load, sizes, sizes + s->n_devices);
     if (status == TN_OK) status = tn__kv_sizes(&s->kv, s->types, sizes + 2 * s->n_devices);

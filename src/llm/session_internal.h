@@ -30,6 +30,12 @@ typedef struct tn__kv_layer {
     int group, device;
 } tn__kv_layer;
 
+/* A piece of the cache's memory. */
+typedef struct tn__kv_buffer {
+    tn_buffer *buffer;
+    size_t device;
+} tn__kv_buffer;
+
 typedef struct tn__kv {
     tn__cells groups[TN__CACHE_GROUPS];
     tn__kv_layer *layers;
@@ -41,7 +47,8 @@ typedef struct tn__kv {
     tn_tensor *found; /* where the graphs of one token leave the best next one, and the sum of its logits */
     int found_device;
     tn_arena *arena;
-    tn_buffer **buffers; /* per device */
+    tn__kv_buffer *buffers; /* as few per device as its largest allocation allows */
+    size_t n_buffers;
     int32_t peak;
 } tn__kv;
 
@@ -59,6 +66,8 @@ typedef struct tn__kv_params {
 
 tn_status tn__kv_new(const tn__kv_params *params, tn__kv *kv); /* tensors and cells; no device memory yet */
 tn_status tn__kv_sizes(const tn__kv *kv, tn_buffer_type *const *types, size_t *sizes);
+/* TN_E_TOO_BIG when a part of it is larger than the largest allocation of its memory. */
+tn_status tn__kv_check(const tn__kv *kv, tn_buffer_type *const *types);
 tn_status tn__kv_allocate(tn__kv *kv, tn_buffer_type *const *types);
 void tn__kv_free(tn__kv *kv);
 /* Finds cells for tokens, writes their metadata and the rows to write to (one list per group). */

@@ -197,6 +197,50 @@ static tn_status fit_and_make(void *user) {
     return status;
 }
 
+/* A device that gives memory in small pieces: weights, cache and compute memory are split, and what cannot be,
+ * because one tensor is larger, is refused before anything is taken, with advice. */
+static void devices_that_give_small_pieces_are_used_or_refused_at_once(void **state) {
+    (void)state;
+    GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
+    static const struct {
+        int32_t n_ctx, n_ubatch;
+        const char *device, *refused; /* NULL: it works */
+    } tries[] = {
+        {256, 16, "sim:64M,max-alloc=256K,name=pieces-0", NULL},
+        {256, 256, "sim:64M,max-alloc=256K,name=pieces-1", "--ubatch"},
+        {8192, 16, "sim:64M,max-alloc=256K,name=pieces-2", "--ctx"},
+        {256, 16, "sim:64M,max-alloc=64K,name=pieces-3", "--gpu-layers"},
+    };
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        tn_model *model;
+        tn_session *session;
+        tn_fit fit, taken;
+        tn_session_params p = tn_session_params_default();
+        p.n_ctx = tries[i].n_ctx;
+        p.n_ubatch = tries[i].n_ubatch;
+        p.devices[0] = tries[i].device;
+        p.n_gpu_layers = 99;
+        assert_ok(tn_model_open(path, NULL, &model));
+        if (tries[i].refused) {
+            assert_fails(TN_E_TOO_BIG, tn_fit_session(model, &p, &fit));
+            assert_fails(TN_E_TOO_BIG, tn_session_new(model, &p, &session));
+            if (!strstr(tn_error(), tries[i].refused)) fail_msg("no %s in: %s", tries[i].refused, tn_error());
+        } else {
+            assert_ok(tn_fit_session(model, &p, &fit));
+            assert_ok(tn_session_new(model, &p, &session));
+            assert_ok(tn_session_memory(session, &taken));
+            assert_true(taken.devices[0].cache > 256 << 10); /* in several pieces */
+            assert_int_equal(taken.devices[0].cache, fit.devices[0].cache);
+            assert_int_equal(taken.devices[0].weights, fit.devices[0].weights);
+            assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = 3, .tokens = (tn_token[]){1, 2, 3}}));
+            tn_fit_free(&fit);
+            tn_fit_free(&taken);
+            tn_session_free(session);
+        }
+        tn_model_close(model);
+    }
+}
+
 static void every_allocation_may_fail(void **state) {
     (void)state;
     GOLDEN_OR_SKIP(found, "archs/gpt-oss-moe.gguf"); /* two cache groups, experts */
@@ -209,6 +253,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fit_is_the_truth),
         cmocka_unit_test(plans_can_be_looked_at),
+        cmocka_unit_test(devices_that_give_small_pieces_are_used_or_refused_at_once),
         cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
