@@ -379,8 +379,8 @@ void tn__place_found(const tn_session *s, tn__graph_set *set) {
 
 tn_status tn__build_graph(const tn_session *s, tn__shape shape, tn__graph_set *set) {
     builder b = {.s = s, .m = s->model, .h = &s->model->h, .arch = s->model->arch, .set = set};
-    size_t limit = tn__graph_tensor_limit(s->model, shape),
-           capacity = limit + s->model->n_all + 4 * (size_t)b.h->n_layer;
+    size_t limit = set->n_tensors ? set->n_tensors : tn__graph_tensor_limit(s->model, shape);
+    size_t capacity = set->n_tensors ? set->capacity : limit + s->model->n_all + 4 * (size_t)b.h->n_layer;
     set->shape = shape;
     TN_TRY(
         tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(limit, capacity), .no_alloc = true}, &set->arena));
@@ -446,17 +446,19 @@ static tn_tensor *moved(builder *b, tn_tensor *cache, int group, int32_t rotate_
 
 tn_status tn__build_move(const tn_session *s, tn__shape shape, tn__graph_set *set) {
     builder b = {.s = s, .m = s->model, .h = &s->model->h, .arch = s->model->arch, .set = set};
-    size_t limit = 16 * (size_t)b.h->n_layer + 16;
+    size_t limit = set->n_tensors ? set->n_tensors : 16 * (size_t)b.h->n_layer + 16;
+    size_t capacity = set->n_tensors ? set->capacity : limit;
     int group = shape.n_outputs;
     bool shift = shape.kind == TN__GRAPH_SHIFT;
     set->shape = shape;
-    TN_TRY(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(limit, limit), .no_alloc = true}, &set->arena));
+    TN_TRY(
+        tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(limit, capacity), .no_alloc = true}, &set->arena));
     tn_arena *a = b.a = set->arena;
     set->tokens = tn_name(a, tn_input(a, TN_I32, shape.n_tokens), "cells.from");
     set->rows[group] = tn_name(a, tn_input(a, TN_I32, shape.n_tokens), "cells.to");
     if (shift) set->positions = tn_name(a, tn_input(a, TN_I32, shape.n_tokens), "cells.delta");
     tn_graph *graph;
-    TN_TRY(tn_graph_new(a, limit, &graph));
+    TN_TRY(tn_graph_new(a, capacity, &graph));
     for (int32_t il = 0; il < b.h->n_layer; il++) {
         const tn__kv_layer *l = &s->kv.layers[il];
         bool rotates = !b.arch->no_rope && !b.h->layers[il].no_rope;

@@ -42,6 +42,23 @@ static void forget_oldest_set(tn_session *s) {
     s->sets[oldest] = s->sets[--s->n_sets];
 }
 
+static tn_status build_set(const tn_session *s, tn__shape shape, tn__graph_set *set) {
+    bool moves = shape.kind == TN__GRAPH_SHIFT || shape.kind == TN__GRAPH_MOVE;
+    return moves ? tn__build_move(s, shape, set) : tn__build_graph(s, shape, set);
+}
+/* Builds a graph twice: how much room it needs is known only when it is there, and what is remembered should take no
+ * more than that. */
+static tn_status build_exactly(const tn_session *s, tn__shape shape, tn__graph_set *set) {
+    TN_TRY(build_set(s, shape, set));
+    if (!set->graph) return TN_OK;
+    tn__graph_set exact = {.n_tensors = tn_arena_tensor_count(set->arena)};
+    exact.capacity = TN__MAX(tn_graph_node_count(set->graph), tn_graph_leaf_count(set->graph));
+    tn_status status = build_set(s, shape, &exact);
+    tn_arena_free(status == TN_OK ? set->arena : exact.arena);
+    if (status == TN_OK) *set = exact;
+    return status;
+}
+
 tn_status tn__graph_for(tn_session *s, tn__shape shape, tn__graph_set **out) {
     for (size_t i = 0; i < s->n_sets; i++) {
         tn__graph_set *set = s->sets[i];
@@ -62,8 +79,7 @@ tn_status tn__graph_for(tn_session *s, tn__shape shape, tn__graph_set **out) {
     }
     tn__graph_set *set = tn_calloc(1, sizeof *set);
     if (!set) return TN_E_NOMEM;
-    bool moves = shape.kind == TN__GRAPH_SHIFT || shape.kind == TN__GRAPH_MOVE;
-    tn_status status = moves ? tn__build_move(s, shape, set) : tn__build_graph(s, shape, set);
+    tn_status status = build_exactly(s, shape, set);
     if (status != TN_OK) {
         tn__graph_set_free(set);
         return status;

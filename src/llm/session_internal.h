@@ -107,6 +107,7 @@ typedef struct tn__graph_set {
     tn_tensor *result;
     tn_tensor *sums; /* TN__GRAPH_BEST: of the rows' logits: finite if those are */
     uint64_t last_used;
+    size_t n_tensors, capacity; /* of arena and graph, where they are known; 0: at most */
 } tn__graph_set;
 /* Graphs, with their schedules and plans, that a session remembers beside the reserved ones: enough for every size of
  * batch that streams make by themselves. Making one again costs about a millisecond, keeping one half a megabyte for

@@ -622,6 +622,30 @@ static void bad_requests_are_refused(void **state) {
     tn_arena_free(p.arena);
 }
 
+/* An arena with memory: parameters, inputs and all between are the caller's and stay so. */
+static void parameters_may_lie_in_the_callers_memory(void **state) {
+    (void)state;
+    tn_arena *a;
+    tn_trainer *t;
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 16}, &a));
+    tn_tensor *w = tn_param(a, TN_F32, 4), *x = tn_input(a, TN_F32, 4);
+    float *at = w->data, last = INFINITY, loss = 0;
+    for (int i = 0; i < 4; i++) at[i] = ((float *)x->data)[i] = (float)i - 5;
+    at[2] = 7;
+    tn_trainer_params o = tn_trainer_params_default();
+    o.rate = 0.1f;
+    assert_ok(tn_trainer_new(tn_sum(a, tn_sqr(a, tn_sub(a, w, x))), &o, &t));
+    assert_int_equal(tn_trainer_get_memory(t).n_params, 4);
+    for (int step = 0; step < 20; step++, last = loss) {
+        assert_ok(tn_trainer_step(t, &loss));
+        assert_true(loss < last);
+    }
+    tn_trainer_free(t);
+    assert_ptr_equal(w->data, at);
+    assert_true(at[2] < 7 && at[0] == -5);
+    tn_arena_free(a);
+}
+
 static tn_status train_once(void *user) {
     (void)user;
     problem p = {0};
@@ -653,6 +677,7 @@ int main(void) {
         cmocka_unit_test(a_small_model_learns_by_heart),
         cmocka_unit_test(accumulated_steps_equal_one_of_all_data),
         cmocka_unit_test(a_loss_that_is_not_finite_changes_nothing),
+        cmocka_unit_test(parameters_may_lie_in_the_callers_memory),
         cmocka_unit_test(bad_requests_are_refused),
         cmocka_unit_test(every_failed_allocation_is_survived),
     };
