@@ -1,5 +1,5 @@
-/* The gradient of every op that has one: element-wise ops, reductions, moving data, norms and products. Attention has
- * a file of its own. In comments g is the gradient of the op's result, d_ that of a source. */
+/* The gradient of every op that has one: element-wise ops, reductions, moving data, norms, products and experts.
+ * Attention has a file of its own. In comments g is the gradient of the op's result, d_ that of a source. */
 #include "tensor/backward.h"
 
 #include "base/checked.h"
@@ -380,6 +380,55 @@ RULE(out_prod) { /* z[m,n] = Σ_k x[m,k]·y[n,k] */
     return TN_OK;
 }
 
+/* ---- Experts
+ * -------------------------------------------------------------------------------------------------------- */
+
+RULE(add_id) { /* x[d,k,t] + y[d, ids[k,t]] */
+    tn_arena *a = tape->arena;
+    tn_tensor *y = t->src[1], *ids = t->src[2];
+    tn__back_give(tape, t->src[0], g);
+    if (!tn__back_wants(tape, y)) return TN_OK;
+    const int64_t pairs = ids->ne[0] * ids->ne[1];
+    tn_tensor *const sources[] = {tn_reshape(a, g, g->ne[0], pairs), tn_reshape(a, tn__back_dense(a, ids), pairs)};
+    tn__back_give(tape, y, tn_custom(a, TN_F32, TN_MAX_DIMS, y->ne, sources, 2, add_to_rows, NULL, 0));
+    return TN_OK;
+}
+
+/* Of experts x[k,m,e], chosen by ids[u,t]: the sum of y[k,u,t]·g[m,u,t] over all that chose e. Threads share the rows
+ * m, so that every element is added up in one order. */
+static void add_to_experts(const tn_custom_job *job) {
+    const tn_tensor *out = job->result, *y = out->src[0], *g = out->src[1], *ids = out->src[2];
+    const int64_t k = out->ne[0], m = out->ne[1], begin = m * job->ith / job->nth,
+                  end = m * (job->ith + 1) / job->nth;
+    for (int64_t e = 0; e < out->ne[2]; e++)
+        memset((float *)out->data + (e * m + begin) * k, 0, (size_t)((end - begin) * k) * sizeof(float));
+    for (int64_t t = 0; t < ids->ne[1]; t++)
+        for (int64_t u = 0; u < ids->ne[0]; u++) {
+            int32_t e;
+            memcpy(&e, (const char *)ids->data + (size_t)u * ids->nb[0] + (size_t)t * ids->nb[1], sizeof e);
+            if (e < 0 || e >= out->ne[2]) continue;
+            const float *from = (const float *)y->data + (t * y->ne[1] + (y->ne[1] == 1 ? 0 : u)) * k;
+            const float *by = (const float *)g->data + (t * g->ne[1] + u) * m;
+            for (int64_t row = begin; row < end; row++) {
+                float *to = (float *)out->data + (e * m + row) * k;
+                for (int64_t i = 0; i < k; i++) to[i] += by[row] * from[i];
+            }
+        }
+}
+RULE(mul_mat_id) {
+    tn_arena *a = tape->arena;
+    tn_tensor *x = t->src[0], *y = t->src[1], *ids = t->src[2];
+    if (tn__back_wants(tape, x)) {
+        tn_tensor *const sources[] = {tn__back_dense(a, y), g, ids};
+        tn__back_give(tape, x, tn_custom(a, TN_F32, TN_MAX_DIMS, x->ne, sources, 3, add_to_experts, NULL, 0));
+    }
+    if (tn__back_wants(tape, y)) {
+        tn_tensor *turned = tn_cont(a, tn_transpose(a, tn__back_f32(a, x)));
+        tn__back_give(tape, y, tn__back_unrepeat(a, tn_mul_mat_id(a, turned, g, ids), y));
+    }
+    return TN_OK;
+}
+
 const tn__backward_rule tn__backward_rules[TN_OP_COUNT] = {
     [TN_OP_DUP] = pass,
     [TN_OP_CAST] = pass,
@@ -442,6 +491,8 @@ const tn__backward_rule tn__backward_rules[TN_OP_COUNT] = {
     [TN_OP_ROPE] = rope,
     [TN_OP_MUL_MAT] = mul_mat,
     [TN_OP_OUT_PROD] = out_prod,
+    [TN_OP_MUL_MAT_ID] = mul_mat_id,
+    [TN_OP_ADD_ID] = add_id,
     [TN_OP_MIX] = mix,
     [TN_OP_ATTENTION] = tn__backward_attention,
     [TN_OP_CROSS_ENTROPY_LOSS] = cross_entropy,

@@ -89,6 +89,8 @@ BUILD(rope, tn_rope(a, x[0], indices(a, (const int32_t[]){3, 0, 7}, 3, 1), NULL,
 BUILD(mul_mat, tn_mul_mat(a, x[0], x[1]))
 BUILD(mul_mat_shared, tn_mul_mat(a, x[0], x[1]))
 BUILD(out_prod, tn_out_prod(a, x[0], x[1]))
+BUILD(mul_mat_id, tn_mul_mat_id(a, x[0], x[1], indices(a, (const int32_t[]){2, 0, 1, 2, 2, 0}, 2, 3)))
+BUILD(add_id, tn_add_id(a, x[0], x[1], indices(a, (const int32_t[]){2, 0, 1, 2, 2, 0}, 2, 3)))
 BUILD(cross_entropy, tn_cross_entropy_loss(a, x[0], tn_soft_max(a, floats(a, 5, 3, 5), NULL, NULL, 4, 0)))
 BUILD(attention, tn_attention(a, &(tn_attention_sources){.q = x[0], .k = x[1], .v = x[2]},
                               &(tn_attention_params){.scale = 0.5f, .causal = 1}))
@@ -173,6 +175,9 @@ static const gradient_case cases[] = {
     {TN_OP_MUL_MAT, "mul_mat", mul_mat, {{4, 3}, {4, 2}}, 0, 0},
     {TN_OP_MUL_MAT, "mul_mat, shared", mul_mat_shared, {{4, 3, 2}, {4, 2, 4, 3}}, 0, 0},
     {TN_OP_OUT_PROD, "out_prod", out_prod, {{3, 4}, {2, 4}}, 0, 0},
+    {TN_OP_MUL_MAT_ID, "mul_mat_id", mul_mat_id, {{4, 3, 4}, {4, 2, 3}}, 0, 0},
+    {TN_OP_MUL_MAT_ID, "mul_mat_id of one row for all", mul_mat_id, {{4, 3, 4}, {4, 1, 3}}, 0, 0},
+    {TN_OP_ADD_ID, "add_id", add_id, {{4, 2, 3}, {4, 3}}, 0, 0},
     {TN_OP_CROSS_ENTROPY_LOSS, "cross_entropy", cross_entropy, {{5, 3}}, 0, 0},
     {TN_OP_ATTENTION, "attention, causal, shared heads", attention, {{4, 4, 3, 2}, {4, 2, 5, 2}, {3, 2, 5, 2}}, 0, 0},
     {TN_OP_ATTENTION, "attention, capped, masked", attention_all, {{4, 2, 3}, {4, 2, 5}, {3, 2, 5}}, 0, 0},
@@ -262,8 +267,7 @@ static void every_op_is_accounted_for(void **state) {
                                  TN_OP_TOP_K,
                                  TN_OP_ARANGE,
                                  TN_OP_SET_ROWS,
-                                 TN_OP_ADD_ID,
-                                 TN_OP_MUL_MAT_ID,
+
                                  TN_OP_IM2COL,
                                  TN_OP_CONV_1D,
                                  TN_OP_CONV_2D,
