@@ -25,7 +25,7 @@ extern "C" {
 #endif
 
 /* Whether a gradient can flow through this op. Where it has none because it is a step (argmax, sgn, …) or reads whole
- * numbers, nothing flows and nothing is wrong; where it is merely not there (convolutions, the KV cache's
+ * numbers, nothing flows and nothing is wrong; where it is merely not there (transposed convolutions, the KV cache's
  * set_rows), tn_graph_backward says so. */
 TN_API bool tn_op_has_gradient(tn_op op);
 

@@ -17,6 +17,8 @@ typedef struct tn__tape {
 typedef tn_status (*tn__backward_rule)(tn__tape *tape, tn_tensor *t, tn_tensor *gradient);
 extern const tn__backward_rule tn__backward_rules[TN_OP_COUNT]; /* NULL: none */
 tn_status tn__backward_attention(tn__tape *tape, tn_tensor *t, tn_tensor *gradient);
+tn_status tn__backward_conv(tn__tape *tape, tn_tensor *t, tn_tensor *gradient);
+tn_status tn__backward_pool(tn__tape *tape, tn_tensor *t, tn_tensor *gradient);
 
 bool tn__back_wants(const tn__tape *tape, const tn_tensor *source);
 /* Adds to what `source` gets; any type and order of the same elements. */

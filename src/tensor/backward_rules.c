@@ -1,5 +1,6 @@
 /* The gradient of every op that has one: element-wise ops, reductions, moving data, norms, products and experts.
- * Attention has a file of its own. In comments g is the gradient of the op's result, d_ that of a source. */
+ * Attention and convolutions have files of their own. In comments g is the gradient of the op's result, d_ that of a
+ * source. */
 #include "tensor/backward.h"
 
 #include "base/checked.h"
@@ -495,5 +496,9 @@ const tn__backward_rule tn__backward_rules[TN_OP_COUNT] = {
     [TN_OP_ADD_ID] = add_id,
     [TN_OP_MIX] = mix,
     [TN_OP_ATTENTION] = tn__backward_attention,
+    [TN_OP_CONV_1D] = tn__backward_conv,
+    [TN_OP_CONV_2D] = tn__backward_conv,
+    [TN_OP_POOL_1D] = tn__backward_pool,
+    [TN_OP_POOL_2D] = tn__backward_pool,
     [TN_OP_CROSS_ENTROPY_LOSS] = cross_entropy,
 };

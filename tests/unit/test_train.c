@@ -91,6 +91,14 @@ BUILD(mul_mat_shared, tn_mul_mat(a, x[0], x[1]))
 BUILD(out_prod, tn_out_prod(a, x[0], x[1]))
 BUILD(mul_mat_id, tn_mul_mat_id(a, x[0], x[1], indices(a, (const int32_t[]){2, 0, 1, 2, 2, 0}, 2, 3)))
 BUILD(add_id, tn_add_id(a, x[0], x[1], indices(a, (const int32_t[]){2, 0, 1, 2, 2, 0}, 2, 3)))
+#define CONV(...) (&(tn_conv_params){__VA_ARGS__})
+BUILD(conv_1d, tn_conv_1d(a, x[0], x[1], CONV(.stride = {2, 1}, .pad = {1}, .dilation = {2, 1}, .groups = 2)))
+BUILD(conv_2d, tn_conv_2d(a, x[0], x[1], CONV(.stride = {1, 2}, .pad = {1, 0}, .dilation = {1, 2}, .groups = 1)))
+BUILD(conv_2d_dw, tn_conv_2d_dw(a, x[0], x[1], NULL))
+#define POOL(...) (&(tn_pool_params){__VA_ARGS__})
+BUILD(pool_1d, tn_pool_1d(a, x[0], POOL(.kind = TN_POOL_MAX, .kernel = {3}, .stride = {2}, .pad = {1})))
+BUILD(pool_2d, tn_pool_2d(a, x[0], POOL(.kind = TN_POOL_AVG, .kernel = {2, 3}, .stride = {2, 1}, .pad = {1, 1})))
+BUILD(pool_2d_max, tn_pool_2d(a, x[0], POOL(.kind = TN_POOL_MAX, .kernel = {2, 2}, .stride = {2, 2})))
 BUILD(cross_entropy, tn_cross_entropy_loss(a, x[0], tn_soft_max(a, floats(a, 5, 3, 5), NULL, NULL, 4, 0)))
 BUILD(attention, tn_attention(a, &(tn_attention_sources){.q = x[0], .k = x[1], .v = x[2]},
                               &(tn_attention_params){.scale = 0.5f, .causal = 1}))
@@ -178,6 +186,12 @@ static const gradient_case cases[] = {
     {TN_OP_MUL_MAT_ID, "mul_mat_id", mul_mat_id, {{4, 3, 4}, {4, 2, 3}}, 0, 0},
     {TN_OP_MUL_MAT_ID, "mul_mat_id of one row for all", mul_mat_id, {{4, 3, 4}, {4, 1, 3}}, 0, 0},
     {TN_OP_ADD_ID, "add_id", add_id, {{4, 2, 3}, {4, 3}}, 0, 0},
+    {TN_OP_CONV_1D, "conv_1d in groups", conv_1d, {{3, 2, 4}, {9, 4, 2}}, 0, 0},
+    {TN_OP_CONV_2D, "conv_2d", conv_2d, {{3, 2, 2, 3}, {5, 6, 2, 2}}, 0, 0},
+    {TN_OP_CONV_2D, "conv_2d, depth-wise", conv_2d_dw, {{2, 2, 1, 3}, {4, 3, 3}}, 0, 0},
+    {TN_OP_POOL_1D, "pool_1d", pool_1d, {{7, 3}}, 0, 0},
+    {TN_OP_POOL_2D, "pool_2d", pool_2d, {{5, 4, 2}}, 0, 0},
+    {TN_OP_POOL_2D, "pool_2d of the largest", pool_2d_max, {{6, 4, 2}}, 0, 0},
     {TN_OP_CROSS_ENTROPY_LOSS, "cross_entropy", cross_entropy, {{5, 3}}, 0, 0},
     {TN_OP_ATTENTION, "attention, causal, shared heads", attention, {{4, 4, 3, 2}, {4, 2, 5, 2}, {3, 2, 5, 2}}, 0, 0},
     {TN_OP_ATTENTION, "attention, capped, masked", attention_all, {{4, 2, 3}, {4, 2, 5}, {3, 2, 5}}, 0, 0},
@@ -269,12 +283,10 @@ static void every_op_is_accounted_for(void **state) {
                                  TN_OP_SET_ROWS,
 
                                  TN_OP_IM2COL,
-                                 TN_OP_CONV_1D,
-                                 TN_OP_CONV_2D,
+
                                  TN_OP_CONV_TRANSPOSE_1D,
                                  TN_OP_CONV_TRANSPOSE_2D,
-                                 TN_OP_POOL_1D,
-                                 TN_OP_POOL_2D,
+
                                  TN_OP_UPSCALE,
                                  TN_OP_TIMESTEP_EMBEDDING,
                                  TN_OP_CUSTOM};
@@ -294,16 +306,16 @@ static void what_has_no_gradient_is_refused_or_left_out(void **state) {
     tn_graph *g;
     assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 20, .no_alloc = true}, &a));
     tn_tensor *w = tn_param(a, TN_F32, 8), *x = tn_input(a, TN_F32, 8);
-    /* A pool of parameters has none here, and the graph stays as it was. */
-    tn_pool_params pool = {.kind = TN_POOL_MAX, .kernel = {2}, .stride = {2}};
-    tn_tensor *loss = tn_sum(a, tn_pool_1d(a, w, &pool));
+    /* Parameters that are scaled up have none here, and the graph stays as it was. */
+    const int64_t larger[4] = {16, 1, 1, 1};
+    tn_tensor *loss = tn_sum(a, tn_upscale(a, w, larger, TN_UPSCALE_NEAREST));
     assert_ok(tn_graph_of(a, loss, &g));
     assert_fails(TN_E_UNSUPPORTED, tn_graph_backward(a, g, loss));
-    assert_non_null(strstr(tn_error(), "pool_1d"));
+    assert_non_null(strstr(tn_error(), "upscale"));
     assert_int_equal(tn_graph_node_count(g), 2);
     assert_null(tn_graph_gradient(g, w));
     /* The same of an input is nobody's business; a step lets nothing through. */
-    loss = tn_sum(a, tn_add(a, tn_mul(a, w, tn_step(a, w)), tn_repeat(a, tn_pool_1d(a, x, &pool), w->ne)));
+    loss = tn_sum(a, tn_add(a, tn_mul(a, w, tn_step(a, w)), tn_upscale(a, x, w->ne, TN_UPSCALE_NEAREST)));
     assert_ok(tn_graph_new(a, 64, &g));
     assert_ok(tn_graph_add(g, loss));
     assert_ok(tn_graph_backward(a, g, loss));
