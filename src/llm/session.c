@@ -362,6 +362,8 @@ tn_status tn_session_new(tn_model *model, const tn_session_params *params, tn_se
 }
 
 void tn__session_drop(tn_session *s) {
+    /* A step that runs ahead may still be queued: it reads tensors and memory that go now. */
+    if (s->sched) (void)tn_sched_synchronize(s->sched);
     tn__streams_free(s);
     for (size_t i = 0; i < s->n_sets; i++) tn__graph_set_free(s->sets[i]);
     tn_free(s->sets);

@@ -707,6 +707,25 @@ static void greedy_loops_run_ahead_unseen(void **state) {
 }
 
 /* A device that is lost while it runs ahead: the loop hears of it, and until then every token is right. */
+/* The device is slow, so that the step ahead is still queued when everything it reads is freed: the sanitizer sees
+ * it. */
+static void a_session_may_be_freed_while_a_step_runs_ahead(void **state) {
+    (void)state;
+    GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
+    tn_model *model;
+    tn_session *session;
+    tn_session_params p = tn_session_params_default();
+    p.n_ctx = 64;
+    p.n_ubatch = 16;
+    p.devices[0] = "sim:64M,latency=3ms,name=late";
+    assert_ok(tn_model_open(path, NULL, &model));
+    assert_ok(tn_session_new(model, &p, &session));
+    tn_token next = 1;
+    for (int i = 0; i < 4; i++) next = loop_step(session, next, 0, true);
+    tn_session_free(session);
+    tn_model_close(model);
+}
+
 static void a_lost_device_ends_a_greedy_loop(void **state) {
     (void)state;
     GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
@@ -756,6 +775,7 @@ int main(void) {
         cmocka_unit_test(long_prompts_equal_short_pieces),
         cmocka_unit_test(queries_grow_beyond_the_original_context),
         cmocka_unit_test(greedy_loops_run_ahead_unseen),
+        cmocka_unit_test(a_session_may_be_freed_while_a_step_runs_ahead),
         cmocka_unit_test(a_lost_device_ends_a_greedy_loop),
         cmocka_unit_test(decoding_allocates_nothing),
         cmocka_unit_test(batches_of_every_size_leave_memory_as_it_was),
