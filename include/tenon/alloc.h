@@ -27,7 +27,8 @@ TN_API void tn_alloc_free(tn_alloc *alloc);
 /* `type_of` says for every node, then every leaf, in which of the types (by index) it lives; NULL: all in type 0.
  * Tensors that have data already are left alone. */
 
-/* Sizes per buffer type without allocating: what these graphs together need, and their lower bound (may be NULL). */
+/* Bytes per buffer type that this graph needs, and their lower bounds (may be NULL), without allocating them. A type
+ * that was given twice counts once, with the first. */
 TN_API tn_status tn_alloc_measure(tn_alloc *alloc, tn_graph *graph, const uint16_t *type_of, size_t *sizes,
                                   size_t *lower_bounds) TN_MUST_CHECK;
 /* Plans the graph for the worst case and takes the memory. If the new buffers cannot be had, the old reservation
