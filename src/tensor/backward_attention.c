@@ -5,16 +5,38 @@
 /* Heads outside, positions inside: [size, heads, positions] ↔ [size, positions, heads]. */
 static tn_tensor *turn(tn_arena *a, tn_tensor *x) { return tn_cont(a, tn_permute(a, x, 0, 2, 1, 3)); }
 
+/* Where cells stand from their queries, [cells, tokens]: 0 for a query's own, negative before. */
+static tn_tensor *distances(tn_arena *a, int64_t cells, int64_t tokens) {
+    const int64_t ne[TN_MAX_DIMS] = {cells, tokens, 1, 1};
+    tn_tensor *row = tn_arange(a, (float)(cells - tokens), (float)cells, 1);
+    return tn_sub(a, tn_repeat(a, tn_arange(a, 0, (float)cells, 1), ne), tn_reshape(a, row, 1, tokens));
+}
+/* What is added to the scores: the caller's mask, far too little behind a window, and distances, which soft_max
+ * multiplies by the heads' slopes, for ALiBi. */
+static tn_tensor *mask_of(tn_arena *a, const tn_tensor *t, int64_t cells, int64_t tokens) {
+    const tn_attention_params *p = &t->params.attention;
+    tn_tensor *mask = tn__back_f32(a, t->src[TN_ATTN_MASK]);
+    if (!p->window && p->max_bias <= 0) return mask;
+    tn_tensor *away = distances(a, cells, tokens), *own = p->max_bias > 0 ? tn_neg(a, tn_abs(a, away)) : NULL;
+    if (p->window) {
+        tn_tensor *hidden = tn_scale(a, tn_step(a, tn_scale(a, away, -1, 0.5f - (float)p->window)), -1e30f, 0);
+        own = own ? tn_add(a, hidden, own) : hidden;
+    }
+    return mask ? tn_add(a, mask, own) : own;
+}
+
 tn_status tn__backward_attention(tn__tape *tape, tn_tensor *t, tn_tensor *g) {
     tn_arena *a = tape->arena;
     const tn_attention_params *p = &t->params.attention;
     tn_tensor *const *src = t->src;
     if (src[TN_ATTN_Q_POS]) return tn__back_refuse(t, "over a KV cache");
-    if (p->window || p->chunk || p->max_bias > 0) return tn__back_refuse(t, "with windows, chunks or ALiBi");
+    if (p->chunk) return tn__back_refuse(t, "in chunks");
+    if (p->max_bias > 0 && src[TN_ATTN_MASK]) return tn__back_refuse(t, "with ALiBi and a mask");
     if (tn__back_wants(tape, src[TN_ATTN_MASK]) || tn__back_wants(tape, src[TN_ATTN_SINKS]))
         return tn__back_refuse(t, "with respect to mask or sinks");
     const int64_t cells = src[TN_ATTN_K]->ne[2], tokens = src[TN_ATTN_Q]->ne[2];
-    if (p->causal && cells < tokens) return tn__back_refuse(t, "with fewer cells than tokens");
+    if ((p->causal || p->window || p->max_bias > 0) && cells < tokens)
+        return tn__back_refuse(t, "with fewer cells than tokens");
 
     tn_tensor *q = turn(a, src[TN_ATTN_Q]), *k = turn(a, tn__back_f32(a, src[TN_ATTN_K])),
               *v = turn(a, tn__back_f32(a, src[TN_ATTN_V])), *out = turn(a, g), *capped = NULL;
@@ -24,7 +46,7 @@ tn_status tn__backward_attention(tn__tape *tape, tn_tensor *t, tn_tensor *g) {
         scores = tn_scale(a, capped, p->soft_cap, 0);
     }
     if (p->causal) scores = tn_diag_mask_inf(a, scores, (int)(cells - tokens));
-    tn_tensor *weights = tn_soft_max(a, scores, src[TN_ATTN_MASK], src[TN_ATTN_SINKS], 1, 0);
+    tn_tensor *weights = tn_soft_max(a, scores, mask_of(a, t, cells, tokens), src[TN_ATTN_SINKS], 1, p->max_bias);
 
     if (tn__back_wants(tape, src[TN_ATTN_V])) {
         tn_tensor *d = tn_out_prod(a, out, weights);

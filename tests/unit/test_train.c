@@ -106,6 +106,11 @@ BUILD(attention_all,
       tn_attention(a, &(tn_attention_sources){.q = x[0], .k = x[1], .v = x[2], .mask = floats(a, 5, 3, 6)},
                    &(tn_attention_params){.scale = 0.5f, .soft_cap = 1.5f}))
 
+BUILD(attention_window, tn_attention(a, &(tn_attention_sources){.q = x[0], .k = x[1], .v = x[2]},
+                                     &(tn_attention_params){.scale = 0.5f, .causal = 1, .window = 2}))
+BUILD(attention_alibi, tn_attention(a, &(tn_attention_sources){.q = x[0], .k = x[1], .v = x[2]},
+                                    &(tn_attention_params){.scale = 0.5f, .window = 3, .max_bias = 4}))
+
 #define UNARY(OP)                                                                                                    \
     { TN_OP_##OP, #OP, plain, {{5, 3}}, 0, 0 }
 #define GLU(OP)                                                                                                      \
@@ -194,6 +199,8 @@ static const gradient_case cases[] = {
     {TN_OP_POOL_2D, "pool_2d of the largest", pool_2d_max, {{6, 4, 2}}, 0, 0},
     {TN_OP_CROSS_ENTROPY_LOSS, "cross_entropy", cross_entropy, {{5, 3}}, 0, 0},
     {TN_OP_ATTENTION, "attention, causal, shared heads", attention, {{4, 4, 3, 2}, {4, 2, 5, 2}, {3, 2, 5, 2}}, 0, 0},
+    {TN_OP_ATTENTION, "attention, window", attention_window, {{4, 2, 4}, {4, 2, 5}, {3, 2, 5}}, 0, 0},
+    {TN_OP_ATTENTION, "attention, ALiBi", attention_alibi, {{4, 4, 4}, {4, 2, 5}, {3, 2, 5}}, 0, 0},
     {TN_OP_ATTENTION, "attention, capped, masked", attention_all, {{4, 2, 3}, {4, 2, 5}, {3, 2, 5}}, 0, 0},
 };
 
