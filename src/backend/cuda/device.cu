@@ -42,6 +42,11 @@ static tn_status buffer_set(tn_buffer *buffer, tn_tensor *tensor, const void *da
     TN_TRY(upload(d, (char *)tensor->data + offset, (const char *)data, size));
     return planar ? planar_rearrange(d, tensor, true) : TN_OK;
 }
+static tn_status buffer_load(tn_buffer *buffer, tn_tensor *tensor, tn_read_fn read, void *user) {
+    cuda_device *d = device_of(buffer);
+    TN_TRY(upload_from(d, (char *)tensor->data, read, user, tn_nbytes(tensor)));
+    return tensor->extra == &planar_mark ? planar_rearrange(d, tensor, true) : TN_OK;
+}
 static tn_status buffer_get(tn_buffer *buffer, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
     cuda_device *d = device_of(buffer);
     bool planar = tensor->extra == &planar_mark;
@@ -79,8 +84,8 @@ static tn_status buffer_copy(tn_buffer *buffer, const tn_tensor *from, tn_tensor
     return TN_OK;
 }
 
-static const tn_buffer_ops buffer_ops = {buffer_free, init_tensor, buffer_set,  buffer_get,
-                                         buffer_fill, buffer_copy, buffer_clear};
+static const tn_buffer_ops buffer_ops = {buffer_free, init_tensor, buffer_set,   buffer_get,
+                                         buffer_fill, buffer_copy, buffer_clear, buffer_load};
 
 static tn_status buffer_new(tn_buffer_type *type, size_t size, tn_buffer **out) {
     cuda_device *d = (cuda_device *)type->device->impl;

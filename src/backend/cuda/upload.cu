@@ -1,11 +1,11 @@
-// Uploads from ordinary memory, in three sizes. Nobody waits for the bus: streams wait for what was sent before they
-// start something.
+// Uploads from ordinary memory and from readers, in three sizes. Nobody waits for the bus: streams wait for what was
+// sent before they start something.
 //
 //   notes    a few bytes, a token's inputs: collected, and brought by one launch in the stream that needs them; those
 //            of one stream's queue are kept apart, since they must not come before what that stream still does
 //   letters  through pinned places that are used in turn
-//   parcels  in pieces: several threads copy them into pinned memory, each filling one place while another is on its
-//            way, because one thread cannot read memory as fast as the bus takes it
+//   parcels  in pieces: several threads read them into pinned memory, each filling one place while another is on its
+//            way, because one thread cannot read as fast as the bus takes it
 //
 // Letters, parcels and whatever else changes buffers are ordered by the copy stream.
 #include "backend/cuda/cuda.cuh"
@@ -62,10 +62,13 @@ struct upload_lanes {
     unsigned jobs, busy; // jobs so far; workers that have not ended the present one
     int ordinal;
     char *to;
-    const char *from;
+    tn_read_fn read;
+    void *user;
     size_t size;
     std::atomic<size_t> next; // offset of the piece nobody has taken yet
-    std::atomic<int> error;
+    std::atomic<bool> failed; // the job: with what came first, under job_lock, since messages are per thread
+    tn_status status;
+    char text[2048];
 };
 struct upload_task {
     upload_lanes *lanes;
@@ -173,36 +176,51 @@ static tn_status send_letter(cuda_device *d, char *to, const char *from, size_t 
     return TN_OK;
 }
 
-static void send_pieces(upload_lanes *lanes, upload_worker *w) {
-    cudaError_t error = cudaSuccess;
-    w->took = false;
-    for (int k = 0; error == cudaSuccess && !lanes->error.load(); k = (k + 1) % STAGES) {
+static tn_status read_memory(void *from, size_t offset, void *to, size_t size) {
+    memcpy(to, (const char *)from + offset, size);
+    return TN_OK;
+}
+static tn_status take_pieces(upload_lanes *lanes, upload_worker *w) {
+    for (int k = 0; !lanes->failed.load(); k = (k + 1) % STAGES) {
         size_t at = lanes->next.fetch_add(PIECE);
         if (at >= lanes->size) break;
         size_t n = lanes->size - at < PIECE ? lanes->size - at : (size_t)PIECE;
-        error = cudaEventSynchronize(w->staged[k]);
-        if (error != cudaSuccess) break;
-        memcpy(w->staging[k], lanes->from + at, n);
-        error = cudaMemcpyAsync(lanes->to + at, w->staging[k], n, cudaMemcpyHostToDevice, w->stream);
-        if (error == cudaSuccess) error = cudaEventRecord(w->staged[k], w->stream);
+        CUDA_TRY(cudaEventSynchronize(w->staged[k]));
+        TN_TRY(lanes->read(lanes->user, at, w->staging[k], n));
+        CUDA_TRY(cudaMemcpyAsync(lanes->to + at, w->staging[k], n, cudaMemcpyHostToDevice, w->stream));
         w->took = true;
+        CUDA_TRY(cudaEventRecord(w->staged[k], w->stream));
     }
-    if (w->took && error == cudaSuccess) error = cudaEventRecord(w->done, w->stream);
-    if (error != cudaSuccess) lanes->error.store((int)error);
+    return TN_OK;
+}
+static void keep_failure(upload_lanes *lanes, tn_status status) {
+    if (status == TN_OK) return;
+    pthread_mutex_lock(&lanes->job_lock);
+    if (!lanes->failed.load()) {
+        lanes->status = status;
+        snprintf(lanes->text, sizeof lanes->text, "%s", tn_error());
+        lanes->failed = true;
+    }
+    pthread_mutex_unlock(&lanes->job_lock);
+}
+// A worker that failed is done only when the pieces it sent before have arrived, as any other.
+static void send_pieces(upload_lanes *lanes, upload_worker *w) {
+    keep_failure(lanes, take_pieces(lanes, w));
+    if (w->took) keep_failure(lanes, cuda_check(cudaEventRecord(w->done, w->stream), "cudaEventRecord"));
 }
 static void *work(void *argument) {
     upload_task task = *(upload_task *)argument;
     tn_free(argument);
     upload_lanes *lanes = task.lanes;
-    cudaError_t error = cudaSetDevice(lanes->ordinal);
-    if (error != cudaSuccess) lanes->error.store((int)error);
+    bool ready = cudaSetDevice(lanes->ordinal) == cudaSuccess; // if not, others do the work
     unsigned seen = 0;
     pthread_mutex_lock(&lanes->job_lock);
     for (;;) {
         while (lanes->jobs == seen) pthread_cond_wait(&lanes->work, &lanes->job_lock);
         seen = lanes->jobs;
         pthread_mutex_unlock(&lanes->job_lock);
-        send_pieces(lanes, task.worker);
+        task.worker->took = false;
+        if (ready) send_pieces(lanes, task.worker);
         pthread_mutex_lock(&lanes->job_lock);
         if (--lanes->busy == 0) pthread_cond_signal(&lanes->end);
     }
@@ -255,33 +273,52 @@ static tn_status follow_copies(cuda_device *d, const char *to, size_t size) {
     lanes->recent[lanes->n_recent++] = {to, to + size};
     return TN_OK;
 }
-static tn_status send_parcel(cuda_device *d, char *to, const char *from, size_t size) {
+static tn_status send_parcel(cuda_device *d, char *to, tn_read_fn read, void *user, size_t size) {
     upload_lanes *lanes = d->lanes;
     TN_TRY(make_workers(lanes));
     TN_TRY(follow_copies(d, to, size));
     pthread_mutex_lock(&lanes->job_lock);
     lanes->to = to;
-    lanes->from = from;
+    lanes->read = read;
+    lanes->user = user;
     lanes->size = size;
     lanes->next = 0;
-    lanes->error = 0;
+    lanes->failed = false;
     lanes->busy = (unsigned)lanes->n_workers - 1;
     lanes->jobs++;
     pthread_cond_broadcast(&lanes->work);
     pthread_mutex_unlock(&lanes->job_lock);
+    lanes->workers[0].took = false;
     send_pieces(lanes, &lanes->workers[0]);
     pthread_mutex_lock(&lanes->job_lock);
     while (lanes->busy) pthread_cond_wait(&lanes->end, &lanes->job_lock);
     pthread_mutex_unlock(&lanes->job_lock);
     for (int i = 0; i < lanes->n_workers; i++)
         if (lanes->workers[i].took) CUDA_TRY(cudaStreamWaitEvent(d->copy_stream, lanes->workers[i].done, 0));
-    return cuda_check((cudaError_t)lanes->error.load(), "uploading");
+    return lanes->failed ? tn_fail(lanes->status, "%s", lanes->text) : TN_OK;
 }
 
 // ---- All
 // -----------------------------------------------------------------------------------------------------------------
 
+tn_status upload_from(cuda_device *d, char *to, tn_read_fn read, void *user, size_t size) {
+    if (size <= LETTER) {
+        char text[LETTER];
+        TN_TRY(read(user, 0, text, size));
+        return upload(d, to, text, size);
+    }
+    pthread_mutex_lock(&lock);
+    tn_status status = cuda_check(cudaSetDevice(d->ordinal), "cudaSetDevice");
+    if (status == TN_OK) status = make_lanes(d);
+    if (status == TN_OK) status = order_copies(d);
+    if (status == TN_OK) status = send_parcel(d, to, read, user, size);
+    if (d->lanes) d->lanes->copies++;
+    d->writes++;
+    pthread_mutex_unlock(&lock);
+    return status;
+}
 tn_status upload(cuda_device *d, char *to, const char *from, size_t size) {
+    if (size > LETTER) return upload_from(d, to, read_memory, (void *)from, size);
     pthread_mutex_lock(&lock);
     tn_status status = TN_OK;
     if (!d->lanes || size > NOTE) status = cuda_check(cudaSetDevice(d->ordinal), "cudaSetDevice");
@@ -290,8 +327,7 @@ tn_status upload(cuda_device *d, char *to, const char *from, size_t size) {
         status = leave_note(d, to, from, size);
     } else if (status == TN_OK) {
         status = order_copies(d);
-        if (status == TN_OK)
-            status = size <= LETTER ? send_letter(d, to, from, size) : send_parcel(d, to, from, size);
+        if (status == TN_OK) status = send_letter(d, to, from, size);
         d->lanes->copies++;
     }
     d->writes++;
