@@ -1,0 +1,53 @@
+# The CUDA backend on the CPU (tests/cuda_on_cpu): its sources translated and compiled once per compute capability,
+# as modules in folders of their own: build/cuda_on_cpu/75/libtenon-cuda.so and so on.
+find_path(TENON_CUDA_HEADERS cublasLt.h HINTS /usr/local/cuda/include /usr/local/cuda/targets/x86_64-linux/include)
+find_package(Python3 COMPONENTS Interpreter)
+file(GLOB cuda_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cuh)
+if(NOT TENON_CUDA_HEADERS OR NOT Python3_FOUND OR NOT CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64" OR TENON_SANITIZE)
+  message(STATUS "CUDA on CPU: left out (no CUDA headers, no Python, another CPU, or a sanitizer build)")
+  return()
+endif()
+enable_language(CXX)
+set(TENON_CUDA_ON_CPU_ARCHS "75;80;90" CACHE STRING "Compute capabilities of the CUDA backend on the CPU")
+
+set(emulator ${CMAKE_SOURCE_DIR}/tests/cuda_on_cpu)
+set(translated ${CMAKE_BINARY_DIR}/cuda_on_cpu/backend/cuda)
+file(MAKE_DIRECTORY ${translated})
+set(translated_sources)
+set(translated_files)
+foreach(source IN LISTS cuda_files)
+  get_filename_component(name ${source} NAME)
+  set(target ${translated}/${name})
+  if(name MATCHES "\\.cu$")
+    string(REGEX REPLACE "\\.cu$" ".cpp" target ${target})
+    list(APPEND translated_sources ${target})
+  endif()
+  add_custom_command(OUTPUT ${target} COMMAND Python3::Interpreter ${emulator}/translate.py ${source} ${target}
+    DEPENDS ${source} ${emulator}/translate.py)
+  list(APPEND translated_files ${target})
+endforeach()
+add_custom_target(cuda_on_cpu_sources DEPENDS ${translated_files})
+
+# Accesses that are not aligned end in an illegal instruction, without a library of the sanitizer's.
+set(options -std=c++17 -g1 -fPIC -Wall -Wno-unused -Wno-sign-compare -Wno-parentheses -Wno-unknown-pragmas -Wno-class-memaccess
+  -fno-strict-aliasing -ffp-contract=off)
+file(GLOB emulator_sources CONFIGURE_DEPENDS ${emulator}/*.cpp)
+add_library(cuda_on_cpu_runtime OBJECT ${emulator_sources})
+add_library(cuda_on_cpu INTERFACE)
+target_include_directories(cuda_on_cpu INTERFACE ${CMAKE_BINARY_DIR}/cuda_on_cpu include src ${emulator})
+target_include_directories(cuda_on_cpu SYSTEM INTERFACE ${TENON_CUDA_HEADERS})
+target_compile_definitions(cuda_on_cpu INTERFACE _GNU_SOURCE)
+target_compile_options(cuda_on_cpu INTERFACE ${options})
+target_link_libraries(cuda_on_cpu_runtime PRIVATE cuda_on_cpu)
+target_compile_options(cuda_on_cpu_runtime PRIVATE -O2 -fvisibility=hidden)
+
+foreach(arch IN LISTS TENON_CUDA_ON_CPU_ARCHS)
+  add_library(cuda_on_cpu_${arch} MODULE ${translated_sources} ${emulator}/capability.cc $<TARGET_OBJECTS:cuda_on_cpu_runtime>)
+  add_dependencies(cuda_on_cpu_${arch} cuda_on_cpu_sources)
+  set_target_properties(cuda_on_cpu_${arch} PROPERTIES PREFIX lib OUTPUT_NAME tenon-cuda CXX_VISIBILITY_PRESET hidden
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/cuda_on_cpu/${arch})
+  target_compile_definitions(cuda_on_cpu_${arch} PRIVATE EMULATED_ARCH=${arch}0)
+  target_compile_options(cuda_on_cpu_${arch} PRIVATE -O1 -include ${emulator}/cuda_on_cpu.h
+    -fsanitize=alignment -fsanitize-undefined-trap-on-error)
+  target_link_libraries(cuda_on_cpu_${arch} PRIVATE cuda_on_cpu tenon)
+endforeach()

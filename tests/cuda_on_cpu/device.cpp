@@ -1,0 +1,221 @@
+// The emulated device: what it is, its memory, and the launch of grids.
+#include "block.h"
+#include "queue.h"
+
+#include <algorithm>
+#include <map>
+#include <stdlib.h>
+#include <string>
+#include <sys/mman.h>
+
+using namespace emul;
+
+typedef std::lock_guard<std::recursive_mutex> holding;
+
+enum { PROCESSORS = 4, PAGE = 4096, GRAIN = 256, SPOILT = 1 << 20 };
+
+static thread_local int current;
+
+static size_t device_bytes() {
+    const char *wanted = getenv("TENON_EMULATED_MIB");
+    return (size_t)(wanted ? atol(wanted) : 4096) << 20;
+}
+static int device_count() {
+    const char *wanted = getenv("TENON_EMULATED_DEVICES");
+    return wanted ? atoi(wanted) : 1;
+}
+static size_t most_shared() { // of a block, as the programming guide says for each capability
+    return capability() >= 90 ? 227 << 10 : capability() >= 80 ? 163 << 10 : 64 << 10;
+}
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int *count) {
+    *count = device_count();
+    return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int *device) {
+    *device = current;
+    return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+    if (device < 0 || device >= device_count()) return say(cudaErrorInvalidDevice);
+    current = device;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
+    memset((void *)p, 0, sizeof *p);
+    snprintf(p->name, sizeof p->name, "CUDA on CPU");
+    p->totalGlobalMem = device_bytes();
+    p->major = capability() / 10;
+    p->minor = capability() % 10;
+    p->multiProcessorCount = PROCESSORS;
+    p->sharedMemPerBlock = 48 << 10;
+    p->sharedMemPerBlockOptin = most_shared();
+    p->sharedMemPerMultiprocessor = most_shared() + 1024;
+    p->maxThreadsPerBlock = MOST_THREADS;
+    p->warpSize = WARP;
+    p->cooperativeLaunch = 1;
+    p->l2CacheSize = 32 << 20;
+    return cudaSuccess;
+}
+
+} // extern "C"
+
+// ---- Memory
+// ----------------------------------------------------------------------------------------------------------------
+// An allocation ends at a page that nobody may touch; what is between its end and that page must stay as it is. At
+// first it is NaN. Freed memory is gone.
+
+namespace {
+struct allocation {
+    char *mapped;
+    size_t bytes, size;
+    int device; // -1: pinned memory of the host
+};
+const unsigned char RED = 0xa5;
+std::map<char *, allocation> allocations; // by address
+size_t used[16];
+} // namespace
+
+static cudaError_t allocate(void **out, size_t size, int device) {
+    holding hold(lock);
+    if (is_capturing()) return say(cudaErrorStreamCaptureUnsupported);
+    size_t room = (size + GRAIN - 1) / GRAIN * GRAIN, pages = (room + PAGE - 1) / PAGE * PAGE;
+    if (device >= 0 && (size > device_bytes() || used[device] + pages > device_bytes()))
+        return say(cudaErrorMemoryAllocation);
+    char *mapped = (char *)mmap(NULL, pages + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED || mprotect(mapped + PAGE, pages, PROT_READ | PROT_WRITE))
+        return say(cudaErrorMemoryAllocation);
+    char *at = mapped + PAGE + pages - room;
+    if (device >= 0) {
+        memset(at, 0xff, size < SPOILT ? size : (size_t)SPOILT);
+        used[device] += pages;
+    }
+    memset(at + size, RED, room - size);
+    allocations[at] = {mapped, pages + 2 * PAGE, size, device};
+    *out = at;
+    return cudaSuccess;
+}
+static cudaError_t release(void *at) {
+    holding hold(lock);
+    if (!at) return cudaSuccess;
+    if (is_capturing()) return say(cudaErrorStreamCaptureUnsupported);
+    finish_all();
+    auto found = allocations.find((char *)at);
+    if (found == allocations.end()) return say(cudaErrorInvalidValue);
+    const allocation &a = found->second;
+    for (const char *p = (char *)at + a.size; p < a.mapped + a.bytes - PAGE; p++)
+        if ((unsigned char)*p != RED) fail("somebody wrote behind the end of an allocation of %zu bytes", a.size);
+    if (a.device >= 0) used[a.device] -= a.bytes - 2 * PAGE;
+    munmap(a.mapped, a.bytes);
+    allocations.erase(found);
+    return cudaSuccess;
+}
+static const allocation *find(const void *at) {
+    auto after = allocations.upper_bound((char *)at);
+    if (after == allocations.begin()) return NULL;
+    --after;
+    return (const char *)at < after->first + std::max<size_t>(after->second.size, 1) ? &after->second : NULL;
+}
+static bool is_device(const void *at) {
+    const allocation *a = find(at);
+    return a && a->device >= 0;
+}
+// As the driver does it: pinned memory is read or written when the copy runs, other memory of the host at once.
+static cudaError_t copy(void *to, const void *from, size_t size, cudaStream_t stream, bool now) {
+    holding hold(lock);
+    if (!size) return cudaSuccess;
+    bool pageable_from = !find(from), pageable_to = !find(to);
+    if ((pageable_from || pageable_to || now) && is_capturing()) return say(cudaErrorStreamCaptureUnsupported);
+    if (pageable_from) {
+        std::string text((const char *)from, size);
+        queue_work(stream, [=]() { memcpy(to, text.data(), size); });
+    } else {
+        queue_work(stream, [=]() { memmove(to, from, size); });
+    }
+    return pageable_to || now ? cudaStreamSynchronize(stream) : cudaSuccess;
+}
+
+extern "C" {
+
+cudaError_t cudaMalloc(void **out, size_t size) { return allocate(out, size, current); }
+cudaError_t cudaFree(void *at) { return release(at); }
+cudaError_t cudaMallocHost(void **out, size_t size) { return allocate(out, size, -1); }
+cudaError_t cudaHostAlloc(void **out, size_t size, unsigned) { return allocate(out, size, -1); }
+cudaError_t cudaFreeHost(void *at) { return release(at); }
+cudaError_t cudaHostRegister(void *, size_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaHostUnregister(void *) { return cudaSuccess; }
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
+    holding hold(lock);
+    *total = device_bytes();
+    *free_bytes = *total - used[current];
+    return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind kind, cudaStream_t stream) {
+    {
+        holding hold(lock);
+        bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice,
+             to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+        if (size && kind != cudaMemcpyDefault && (from_device != is_device(from) || to_device != is_device(to)))
+            return say(cudaErrorInvalidValue);
+    }
+    return copy(to, from, size, stream, false);
+}
+cudaError_t cudaMemcpy(void *to, const void *from, size_t size, cudaMemcpyKind) {
+    return copy(to, from, size, NULL, true);
+}
+cudaError_t cudaMemcpyPeerAsync(void *to, int, const void *from, int, size_t size, cudaStream_t stream) {
+    return copy(to, from, size, stream, false);
+}
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                              size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
+    for (size_t i = 0; i < height; i++) {
+        cudaError_t error = cudaMemcpyAsync((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width,
+                                            kind, stream);
+        if (error != cudaSuccess) return error;
+    }
+    return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t stream) {
+    holding hold(lock);
+    if (!is_device(to)) return say(cudaErrorInvalidValue);
+    return queue_work(stream, [=]() { memset(to, value, size); });
+}
+cudaError_t cudaMemset(void *to, int value, size_t size) {
+    cudaError_t error = cudaMemsetAsync(to, value, size, NULL);
+    return error == cudaSuccess ? cudaStreamSynchronize(NULL) : error;
+}
+
+} // extern "C"
+
+// ---- Launches
+// ----------------------------------------------------------------------------------------------------------------
+
+static std::map<const void *, size_t> allowed_shared; // beyond 48 KiB a kernel must ask
+
+extern "C" cudaError_t cudaFuncSetAttribute(const void *function, cudaFuncAttribute attribute, int value) {
+    holding hold(lock);
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
+    if (value < 0 || (size_t)value > most_shared()) return say(cudaErrorInvalidValue);
+    allowed_shared[function] = (size_t)value;
+    return cudaSuccess;
+}
+extern "C" cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *, int, size_t) {
+    *blocks = 1;
+    return cudaSuccess;
+}
+
+cudaError_t emul::launch(const grid &g, std::function<void()> body) {
+    holding hold(lock);
+    size_t threads = (size_t)g.threads.x * g.threads.y * g.threads.z;
+    size_t most = std::max<size_t>(48 << 10, g.function ? allowed_shared[g.function] : 0);
+    if (!threads || threads > MOST_THREADS || g.threads.z > 64 || !g.blocks.x || !g.blocks.y || !g.blocks.z ||
+        g.blocks.x > 0x7fffffff || g.blocks.y > 65535 || g.blocks.z > 65535)
+        return say(cudaErrorInvalidConfiguration);
+    if (g.shared > most) return say(cudaErrorInvalidValue);
+    if (g.cooperative && (size_t)g.blocks.x * g.blocks.y * g.blocks.z > PROCESSORS)
+        return say(cudaErrorCooperativeLaunchTooLarge);
+    limits l = {48 << 10, most_shared()};
+    return queue_work(g.stream, [=]() { run_grid(g, l, body); });
+}

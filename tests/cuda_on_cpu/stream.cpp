@@ -1,0 +1,224 @@
+// Streams, events and graphs. What is queued runs when somebody waits for it, not before: whoever forgets to wait
+// finds nothing there.
+#include "queue.h"
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+using namespace emul;
+
+namespace emul {
+
+std::recursive_mutex lock;
+
+typedef std::vector<std::function<void()>> jobs;
+struct stream {
+    std::deque<std::function<void()>> waiting;
+    uint64_t queued, done;
+    bool capturing;
+    jobs captured;
+};
+struct event {
+    std::shared_ptr<stream> of; // NULL: never recorded
+    uint64_t after;             // jobs of that stream
+};
+// The handles of the API.
+struct stream_handle {
+    std::shared_ptr<stream> s;
+};
+
+static std::vector<std::weak_ptr<stream>> all_streams;
+static thread_local int captures; // begun by this thread
+static thread_local cudaError_t last_error;
+
+cudaError_t say(cudaError_t error) {
+    if (error != cudaSuccess) last_error = error;
+    return error;
+}
+bool is_capturing() { return captures > 0; }
+
+static std::shared_ptr<stream> new_stream() {
+    auto s = std::make_shared<stream>();
+    all_streams.push_back(s);
+    return s;
+}
+static std::shared_ptr<stream> of(cudaStream_t handle) {
+    static std::shared_ptr<stream> first = new_stream();
+    return handle ? ((stream_handle *)handle)->s : first;
+}
+static void run_until(stream &s, uint64_t count) {
+    while (s.done < count) {
+        auto job = std::move(s.waiting.front());
+        s.waiting.pop_front();
+        s.done++; // a job may wait for other streams, but not for its own
+        job();
+    }
+}
+void finish_all() {
+    for (size_t i = 0; i < all_streams.size(); i++) {
+        auto s = all_streams[i].lock();
+        if (s)
+            run_until(*s, s->queued);
+        else
+            all_streams.erase(all_streams.begin() + (long)i--);
+    }
+}
+cudaError_t queue_work(cudaStream_t handle, std::function<void()> job) {
+    auto s = of(handle);
+    if (s->capturing) {
+        s->captured.push_back(std::move(job));
+    } else {
+        s->waiting.push_back(std::move(job));
+        s->queued++;
+    }
+    return cudaSuccess;
+}
+
+} // namespace emul
+
+struct CUgraph_st {
+    jobs all;
+};
+struct CUgraphExec_st {
+    std::shared_ptr<jobs> all;
+};
+
+extern "C" {
+
+cudaError_t cudaGetLastError() {
+    cudaError_t error = last_error;
+    last_error = cudaSuccess;
+    return error;
+}
+cudaError_t cudaPeekAtLastError() { return last_error; }
+const char *cudaGetErrorString(cudaError_t error) {
+    switch (error) {
+    case cudaSuccess: return "no error";
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorInvalidValue: return "invalid argument";
+    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
+    case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
+    case cudaErrorCooperativeLaunchTooLarge: return "too many blocks in cooperative launch";
+    default: return "an error of the emulated runtime";
+    }
+}
+
+// ---- Streams
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    *out = (cudaStream_t) new stream_handle{new_stream()};
+    return cudaSuccess;
+}
+cudaError_t cudaStreamCreate(cudaStream_t *out) { return cudaStreamCreateWithFlags(out, 0); }
+cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    auto s = of(handle);
+    if (s->capturing || is_capturing()) return say(cudaErrorStreamCaptureUnsupported);
+    run_until(*s, s->queued);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t handle) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    auto s = of(handle);
+    run_until(*s, s->queued);
+    delete (stream_handle *)handle;
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    if (is_capturing()) return say(cudaErrorStreamCaptureUnsupported);
+    finish_all();
+    return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t wanted, unsigned) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    event e = *(event *)wanted; // as it was recorded last
+    if (!e.of || e.of == of(handle)) return cudaSuccess;
+    return queue_work(handle, [e]() { run_until(*e.of, e.after); });
+}
+
+// ---- Events
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned) {
+    *out = (cudaEvent_t) new event{NULL, 0};
+    return cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t *out) { return cudaEventCreateWithFlags(out, 0); }
+cudaError_t cudaEventDestroy(cudaEvent_t e) {
+    delete (event *)e;
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t on) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    auto s = of(on);
+    if (s->capturing) return say(cudaErrorStreamCaptureUnsupported); // nobody here does it
+    *(event *)handle = {s, s->queued};
+    return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    event *e = (event *)handle;
+    if (e->of) run_until(*e->of, e->after);
+    return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t handle) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    event *e = (event *)handle;
+    if (!e->of || e->of->done >= e->after) return cudaSuccess;
+    run_until(*e->of, e->of->done + 1); // some progress between two questions
+    return cudaErrorNotReady;
+}
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t, cudaEvent_t) {
+    *ms = 0.001f;
+    return cudaSuccess;
+}
+
+// ---- Graphs
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    auto s = of(handle);
+    if (s->capturing) return say(cudaErrorInvalidValue);
+    s->capturing = true;
+    s->captured.clear();
+    captures++;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *out) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    auto s = of(handle);
+    if (!s->capturing) return say(cudaErrorInvalidValue);
+    s->capturing = false;
+    captures--;
+    *out = new CUgraph_st{std::move(s->captured)};
+    s->captured.clear();
+    return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus *out) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    *out = of(handle)->capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long) {
+    *out = new CUgraphExec_st{std::make_shared<jobs>(graph->all)};
+    return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+    delete graph;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+    delete graph;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t on) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    auto all = graph->all;
+    return queue_work(on, [all]() {
+        for (const auto &job : *all) job();
+    });
+}
+
+} // extern "C"
