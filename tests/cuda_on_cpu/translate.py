@@ -241,7 +241,7 @@ def main(source, target):
     except Failure as failure:
         sys.exit(f'{source}: {failure}')
     text = translate_places(text)
-    text = text.replace('__CUDA_ARCH__', 'EMULATED_ARCH')
+    text = text.replace('__CUDA_ARCH__', 'EMULATED_ARCH').replace('__noinline__', '__attribute__((noinline))')
     with open(target, 'w', encoding='utf-8') as file:
         file.write(f'#line 1 "{source}"\n{text}')
 
