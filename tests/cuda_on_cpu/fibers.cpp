@@ -3,9 +3,11 @@
 #include "block.h"
 
 #include <execinfo.h>
+#include <map>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -411,6 +413,18 @@ static block *seat_block(size_t i, const grid &g, size_t number) {
     return &b;
 }
 
+// TENON_EMULATED_COUNTS: how often which kernel ran, at the end.
+static void count_launch() {
+    static std::map<std::string, long> *counts;
+    if (!counts) {
+        counts = new std::map<std::string, long>();
+        atexit([]() {
+            for (const auto &one : *counts) fprintf(stderr, "%8ld %s\n", one.second, one.first.c_str());
+        });
+    }
+    ++(*counts)[now.name ? now.name : "?"];
+}
+
 void run_grid(const grid &g, const limits &most, const std::function<void()> &body) {
     static bool prepared;
     if (!prepared) {
@@ -442,6 +456,7 @@ void run_grid(const grid &g, const limits &most, const std::function<void()> &bo
         switch_to(&b->threads[w * WARP + next_bit(b->warps[w].ready, 31)], &now.stack);
     }
     here = &nowhere;
+    if (getenv("TENON_EMULATED_COUNTS")) count_launch();
 }
 
 } // namespace emul

@@ -261,5 +261,6 @@ int main(void) {
         cmocka_unit_test(named_models_agree_with_the_cpu),
         cmocka_unit_test(sessions_leave_no_memory_behind),
     };
+    cmocka_set_test_filter(getenv("TENON_TESTS")); /* such as models* */
     return cmocka_run_group_tests(tests, find_gpu, NULL);
 }
