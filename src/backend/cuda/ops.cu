@@ -63,8 +63,8 @@ bool node_supported(const tn_tensor *t, char *reason, size_t size) {
         if (y->type != TN_F32) return refuse(reason, size, "activations must be f32");
         if (x->ne[0] % 8) return refuse(reason, size, "rows must be a multiple of 8 elements");
         if (t->op == TN_OP_MUL_MAT && t->params.mul_mat.precise && x->type != TN_F32 &&
-            t->ne[1] > GEMV_MAX_COLUMNS) // those are multiplied as f16
-            return refuse(reason, size, "precise products with many columns need f32 weights");
+            !gemv_serves(t)) // those are multiplied as f16
+            return refuse(reason, size, "precise products with many columns or batches need f32 weights");
         return true;
     default: return refuse(reason, size, "not written for CUDA");
     }
