@@ -57,24 +57,26 @@ void bulk_copy(uint32_t to, const void *from, uint32_t size, uint32_t barrier) {
     memset(shared_at(to, size, 16), 0xff, size);
     self->of->copies.push_back({to, size, barrier, (const char *)from});
 }
+static bool has_passed(const barrier &b, uint32_t parity) { return (b.arrivals & PHASE ? 1u : 0u) != (parity & 1); }
 // Copies arrive when they are looked for.
 bool barrier_passed(uint32_t at, uint32_t parity) {
     barrier &b = barrier_at(at);
+    if (has_passed(b, parity)) return true;
     std::vector<large_copy> &copies = self->of->copies;
     size_t kept = 0;
-    bool changed = false;
     for (const large_copy &c : copies) {
-        if (c.barrier != at || (b.arrivals & PHASE ? 1u : 0u) != (parity & 1)) {
+        if (c.barrier != at) {
             copies[kept++] = c;
             continue;
         }
         memcpy(shared_at(c.to, c.size, 16), c.from, c.size);
         b.bytes -= (int32_t)c.size;
-        changed = true;
     }
-    copies.resize(kept);
-    if (changed) next_phase(b);
-    return (b.arrivals & PHASE ? 1u : 0u) != (parity & 1);
+    if (kept < copies.size()) {
+        copies.resize(kept);
+        next_phase(b);
+    }
+    return has_passed(b, parity);
 }
 
 } // namespace emul

@@ -213,7 +213,7 @@ static bool meeting_ends(warp &w, unsigned mask, const char *what, void (*act)(v
     void *all[WARP] = {};
     for (int i = 0; i < WARP; i++) {
         if (!(wanted >> i & 1)) continue;
-        if (w.masks[i] != mask || strcmp(w.what[i], what) != 0)
+        if (w.masks[i] != mask || (w.what[i] != what && strcmp(w.what[i], what) != 0))
             fail("lanes meet for different things: lane %d for %s of %08x, others for %s of %08x", i, w.what[i],
                  w.masks[i], what, mask);
         all[i] = w.brought[i] ? w.brought[i] : &all[i];
