@@ -28,9 +28,10 @@ foreach(source IN LISTS cuda_files)
 endforeach()
 add_custom_target(cuda_on_cpu_sources DEPENDS ${translated_files})
 
-# Accesses that are not aligned end in an illegal instruction, without a library of the sanitizer's.
 set(options -std=c++17 -g1 -fPIC -Wall -Wno-unused -Wno-sign-compare -Wno-parentheses -Wno-unknown-pragmas -Wno-class-memaccess
   -fno-strict-aliasing -ffp-contract=off)
+# Accesses that are not aligned end in an illegal instruction, without a library of the sanitizer's.
+set(kernel_options -O1 -include ${emulator}/cuda_on_cpu.h -fsanitize=alignment -fsanitize-undefined-trap-on-error)
 file(GLOB emulator_sources CONFIGURE_DEPENDS ${emulator}/*.cpp)
 add_library(cuda_on_cpu_runtime OBJECT ${emulator_sources})
 add_library(cuda_on_cpu INTERFACE)
@@ -47,7 +48,17 @@ foreach(arch IN LISTS TENON_CUDA_ON_CPU_ARCHS)
   set_target_properties(cuda_on_cpu_${arch} PROPERTIES PREFIX lib OUTPUT_NAME tenon-cuda CXX_VISIBILITY_PRESET hidden
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/cuda_on_cpu/${arch})
   target_compile_definitions(cuda_on_cpu_${arch} PRIVATE EMULATED_ARCH=${arch}0)
-  target_compile_options(cuda_on_cpu_${arch} PRIVATE -O1 -include ${emulator}/cuda_on_cpu.h
-    -fsanitize=alignment -fsanitize-undefined-trap-on-error)
+  target_compile_options(cuda_on_cpu_${arch} PRIVATE ${kernel_options})
   target_link_libraries(cuda_on_cpu_${arch} PRIVATE cuda_on_cpu tenon)
 endforeach()
+
+# Mistakes that it must find.
+set(bugs ${CMAKE_BINARY_DIR}/cuda_on_cpu/bugs.cpp)
+add_custom_command(OUTPUT ${bugs} COMMAND Python3::Interpreter ${emulator}/translate.py ${emulator}/bugs.cu ${bugs}
+  DEPENDS ${emulator}/bugs.cu ${emulator}/translate.py)
+add_executable(test_cuda_on_cpu ${bugs} ${emulator}/capability.cc $<TARGET_OBJECTS:cuda_on_cpu_runtime>)
+set_target_properties(test_cuda_on_cpu PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+target_compile_definitions(test_cuda_on_cpu PRIVATE EMULATED_ARCH=900)
+target_compile_options(test_cuda_on_cpu PRIVATE ${kernel_options})
+target_link_libraries(test_cuda_on_cpu PRIVATE cuda_on_cpu PkgConfig::CMOCKA Threads::Threads)
+add_test(NAME test_cuda_on_cpu COMMAND test_cuda_on_cpu)

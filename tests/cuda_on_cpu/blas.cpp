@@ -60,7 +60,8 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t h) {
     delete (int *)h;
     return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute, cudaDataType_t scale) {
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute,
+                                        cudaDataType_t scale) {
     if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
     *out = (cublasLtMatmulDesc_t) new description{false, false};
     return CUBLAS_STATUS_SUCCESS;

@@ -2,9 +2,6 @@
 #ifndef TN_CUDA_ON_CPU_BLOCK_H
 #define TN_CUDA_ON_CPU_BLOCK_H
 
-#ifndef EMULATED_ARCH
-#define EMULATED_ARCH 0
-#endif
 #include "cuda_on_cpu.h"
 
 #include <vector>

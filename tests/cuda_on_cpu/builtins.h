@@ -10,7 +10,7 @@ static inline int __syncthreads_count(int x) { return emul::block_count(x); }
 static inline int __syncthreads_or(int x) { return emul::block_count(x) != 0; }
 static inline int __syncthreads_and(int x) { return emul::block_count(!x) == 0; }
 static inline void __syncwarp(unsigned mask = 0xffffffffu) {
-    emul::meet(mask, "__syncwarp", NULL, [](void *const (&)[32]) {});
+    emul::meet(mask, "__syncwarp", NULL, [](void *const(&)[32]) {});
 }
 static inline void __threadfence() {}
 static inline void __threadfence_block() {}
@@ -25,7 +25,7 @@ template <typename T> struct shuffled {
 // What lanes that ended would have brought is never a number somebody expects.
 template <typename T> T shuffle(unsigned mask, const char *what, T value, int from) {
     shuffled<T> mine = {value, {}, from};
-    meet(mask, what, &mine, [](void *const (&all)[32]) {
+    meet(mask, what, &mine, [](void *const(&all)[32]) {
         for (void *one : all) {
             if (!one) continue;
             shuffled<T> &s = *(shuffled<T> *)one;
@@ -43,7 +43,7 @@ struct vote {
 };
 static inline vote hold_vote(unsigned mask, const char *what, bool yes) {
     vote mine = {yes, 0, 0};
-    meet(mask, what, &mine, [](void *const (&all)[32]) {
+    meet(mask, what, &mine, [](void *const(&all)[32]) {
         unsigned ballot = 0, voters = 0;
         for (int i = 0; i < 32; i++)
             if (all[i]) {
@@ -82,15 +82,13 @@ template <typename T> static inline T __shfl_down_sync(unsigned mask, T x, unsig
 static inline unsigned __ballot_sync(unsigned mask, int x) {
     return emul::hold_vote(mask, "__ballot_sync", x != 0).ballot;
 }
-static inline int __any_sync(unsigned mask, int x) {
-    return emul::hold_vote(mask, "__any_sync", x != 0).ballot != 0;
-}
+static inline int __any_sync(unsigned mask, int x) { return emul::hold_vote(mask, "__any_sync", x != 0).ballot != 0; }
 static inline int __all_sync(unsigned mask, int x) {
     emul::vote v = emul::hold_vote(mask, "__all_sync", x != 0);
     return v.ballot == v.voters;
 }
-#if EMULATED_ARCH >= 800
 template <typename T> static inline T emulated_reduce(unsigned mask, const char *what, T x, T (*join)(T, T)) {
+    emul::needs(80);
     // The lowest lane's value, joined with those of all others in turn.
     T result = 0;
     bool first = true;
@@ -111,7 +109,6 @@ static inline int __reduce_max_sync(unsigned mask, int x) {
 static inline int __reduce_min_sync(unsigned mask, int x) {
     return emulated_reduce<int>(mask, "__reduce_min_sync", x, [](int a, int b) { return a < b ? a : b; });
 }
-#endif
 
 // ---- Memory
 // ----------------------------------------------------------------------------------------------------------------
@@ -161,8 +158,7 @@ template <typename T> static inline T atomicAnd(T *p, std::common_type_t<T> y) {
 template <typename T> static inline T atomicExch(T *p, std::common_type_t<T> y) {
     return emulated_atomic(p, [=](T) { return y; });
 }
-template <typename T>
-static inline T atomicCAS(T *p, std::common_type_t<T> expected, std::common_type_t<T> y) {
+template <typename T> static inline T atomicCAS(T *p, std::common_type_t<T> expected, std::common_type_t<T> y) {
     T old = emulated_atomic(p, [=](T x) { return x == expected ? y : x; });
     if (old != expected) emul::let_others_run(); // perhaps a lock
     return old;

@@ -30,6 +30,11 @@ extern const place *here;
 // The end of the test: says where, in which kernel and thread.
 [[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+int capability(); // 75, 80, 90: what this module was compiled for
+static inline void needs(int wanted) {
+    if (capability() < wanted) fail("an instruction of compute capability %d.%d", wanted / 10, wanted % 10);
+}
+
 // First of all in a kernel.
 void begin(const char *name, int most_threads);
 
@@ -104,8 +109,7 @@ deduced<F> kernel(F f, dim3 blocks, dim3 threads, size_t shared = 0, cudaStream_
 }
 template <typename... P, typename... A>
 cudaError_t launch_ex(const cudaLaunchConfig_t *config, void (*k)(P...), A &&...args) {
-    grid g = {(const void *)k,          config->gridDim, config->blockDim,
-              config->dynamicSmemBytes, config->stream,  false};
+    grid g = {(const void *)k, config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream, false};
     for (unsigned i = 0; i < config->numAttrs; i++)
         if (config->attrs[i].id == cudaLaunchAttributeCooperative) g.cooperative = config->attrs[i].val.cooperative;
     return launcher<void (*)(P...)>{k, g}(args...);

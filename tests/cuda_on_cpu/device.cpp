@@ -84,7 +84,8 @@ static cudaError_t allocate(void **out, size_t size, int device) {
     size_t room = (size + GRAIN - 1) / GRAIN * GRAIN, pages = (room + PAGE - 1) / PAGE * PAGE;
     if (device >= 0 && (size > device_bytes() || used[device] + pages > device_bytes()))
         return say(cudaErrorMemoryAllocation);
-    char *mapped = (char *)mmap(NULL, pages + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *mapped =
+        (char *)mmap(NULL, pages + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped == MAP_FAILED || mprotect(mapped + PAGE, pages, PROT_READ | PROT_WRITE))
         return say(cudaErrorMemoryAllocation);
     char *at = mapped + PAGE + pages - room;
@@ -171,8 +172,8 @@ cudaError_t cudaMemcpyPeerAsync(void *to, int, const void *from, int, size_t siz
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
                               size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
     for (size_t i = 0; i < height; i++) {
-        cudaError_t error = cudaMemcpyAsync((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width,
-                                            kind, stream);
+        cudaError_t error =
+            cudaMemcpyAsync((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width, kind, stream);
         if (error != cudaSuccess) return error;
     }
     return cudaSuccess;

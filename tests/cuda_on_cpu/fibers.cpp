@@ -1,21 +1,25 @@
 // Running a grid: a thread is a fiber, and one runs until it must wait for others. Blocks run one after the other, or
-// all at once where the launch is cooperative. Everything happens in one thread of the host, so a run can be repeated.
+// all at once where the launch is cooperative. Everything happens in one thread of the host, so a run can be
+// repeated.
 #include "block.h"
 
 #include <execinfo.h>
 #include <map>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 namespace emul {
 
 enum : size_t { STACK = 64 << 10 };
-enum { PATIENCE = 100000000 }; // looks at memory while nothing changes
+enum {
+    PATIENCE = 50000000, // looks at memory while nothing changes
+    MOST_SECONDS = 20,   // of a thread between two waits
+};
 
 thread *self;
 static const place nowhere = {};
@@ -31,7 +35,8 @@ static struct {
     int alive;                   // blocks
     void *stack;                 // of run_grid
     long idle;                   // looks since something changed
-    unsigned random;             // 0: in order
+    long switches;
+    unsigned random; // 0: in order
 } now;
 
 // ---- Messages
@@ -62,27 +67,38 @@ void fail(const char *format, ...) {
 }
 // Sanitizers end a bad access with an illegal instruction; guard pages with a fault.
 static void on_signal(int number, siginfo_t *info, void *) {
-    if (!self) {
-        signal(number, SIG_DFL);
-        return;
-    }
     if (number == SIGILL)
         fail("misaligned access, or an index beyond its array");
     else
         fail("access of memory that is not there: %p", info->si_addr);
 }
+// A loop that waits without telling so is seen from outside.
+static void *watch(void *) {
+    long seen = -1;
+    for (int still = 0;; still++) {
+        sleep(1);
+        if (!self || now.switches != seen) still = 0;
+        seen = now.switches;
+        if (still == MOST_SECONDS) fail("a thread runs for %d seconds and waits for nobody", MOST_SECONDS);
+    }
+    return NULL;
+}
+// While a grid runs: a test program has handlers of its own.
+static const int caught[] = {SIGSEGV, SIGBUS, SIGILL};
+static struct sigaction handlers[3];
 static void catch_signals() {
-    struct sigaction action = {};
-    action.sa_sigaction = on_signal;
-    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     static char stack[64 << 10];
     stack_t other = {};
     other.ss_sp = stack;
     other.ss_size = sizeof stack;
     sigaltstack(&other, NULL);
-    sigaction(SIGSEGV, &action, NULL);
-    sigaction(SIGBUS, &action, NULL);
-    sigaction(SIGILL, &action, NULL);
+    struct sigaction action = {};
+    action.sa_sigaction = on_signal;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    for (int i = 0; i < 3; i++) sigaction(caught[i], &action, &handlers[i]);
+}
+static void leave_signals() {
+    for (int i = 0; i < 3; i++) sigaction(caught[i], &handlers[i], NULL);
 }
 
 // ---- Fibers
@@ -129,6 +145,7 @@ static void prepare_stack(thread &t, char *stack) {
 static void switch_to(thread *next, void **save) {
     self = next;
     here = &next->at;
+    now.switches++;
     emulated_switch(save, next->stack);
 }
 
@@ -154,8 +171,7 @@ static int next_bit(unsigned bits, int last) {
             fprintf(stderr, "  block (%u, %u, %u), warp %d: alive %08x, at the block's barrier %08x, spinning %08x",
                     t.at.block.x, t.at.block.y, t.at.block.z, w, wa.alive, b->at_barrier[w], wa.ready);
             for (int i = 0; i < WARP; i++)
-                if (wa.waiting >> i & 1)
-                    fprintf(stderr, ", lane %d at %s of %08x", i, wa.what[i], wa.masks[i]);
+                if (wa.waiting >> i & 1) fprintf(stderr, ", lane %d at %s of %08x", i, wa.what[i], wa.masks[i]);
             fprintf(stderr, "\n");
         }
     fail("this was the last that ran");
@@ -428,11 +444,14 @@ static void count_launch() {
 void run_grid(const grid &g, const limits &most, const std::function<void()> &body) {
     static bool prepared;
     if (!prepared) {
-        catch_signals();
+        pthread_t watcher;
+        pthread_create(&watcher, NULL, watch, NULL);
+        pthread_detach(watcher);
         const char *seed = getenv("TENON_EMULATED_SEED");
         now.random = seed ? (unsigned)atoi(seed) : 0;
         prepared = true;
     }
+    catch_signals();
     now.g = &g;
     now.body = &body;
     now.most = most;
@@ -456,6 +475,7 @@ void run_grid(const grid &g, const limits &most, const std::function<void()> &bo
         switch_to(&b->threads[w * WARP + next_bit(b->warps[w].ready, 31)], &now.stack);
     }
     here = &nowhere;
+    leave_signals();
     if (getenv("TENON_EMULATED_COUNTS")) count_launch();
 }
 

@@ -50,8 +50,8 @@ static inline void atom_acq_rel_gpu_global_add_u32(uint32_t &old, uint64_t at, u
 // ---- Copies to shared memory
 // ----------------------------------------------------------------------------------------------------------------
 
-#if EMULATED_ARCH >= 800
 static inline void cp_async_cg_shared_global(uint32_t to, uint64_t from, int size, int real = 16) {
+    emul::needs(80);
     emul::copy_later(emul::shared_at(to, (size_t)size, (size_t)size), (const void *)from, real, size - real);
 }
 static inline void cp_async_cg_shared_global_L2_128B(uint32_t to, uint64_t from, int size, int real = 16) {
@@ -66,10 +66,11 @@ static inline void cp_async_wait_all() {
     emul::commit_copies();
     emul::wait_copies(0);
 }
-#endif
 
-#if EMULATED_ARCH >= 900
-static inline void mbarrier_init_shared_cta_b64(uint32_t at, uint32_t arrivals) { emul::barrier_init(at, arrivals); }
+static inline void mbarrier_init_shared_cta_b64(uint32_t at, uint32_t arrivals) {
+    emul::needs(90);
+    emul::barrier_init(at, arrivals);
+}
 static inline void mbarrier_arrive_expect_tx_shared_cta_b64(uint32_t at, uint32_t bytes) {
     emul::barrier_arrive(at, 1, bytes);
 }
@@ -82,15 +83,12 @@ static inline void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_byte
                                                                                   uint32_t size, uint32_t barrier) {
     emul::bulk_copy(to, (const void *)from, size, barrier);
 }
-static inline void
-cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes_L2_cache_hint(uint32_t to, uint64_t from,
-                                                                             uint32_t size, uint32_t barrier,
-                                                                             uint64_t) {
+static inline void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes_L2_cache_hint(
+    uint32_t to, uint64_t from, uint32_t size, uint32_t barrier, uint64_t) {
     emul::bulk_copy(to, (const void *)from, size, barrier);
 }
 static inline void createpolicy_fractional_L2_evict_first_b64(uint64_t &policy) { policy = 0; }
 static inline void createpolicy_fractional_L2_evict_last_b64(uint64_t &policy) { policy = 0; }
-#endif
 
 // ---- Arithmetic
 // ----------------------------------------------------------------------------------------------------------------
@@ -113,7 +111,7 @@ struct loaded {
 };
 template <int MATRICES, bool TRANSPOSED> static inline void load_matrices(uint32_t (&to)[MATRICES], uint32_t from) {
     loaded mine = {from, {}};
-    emul::meet(0xffffffffu, "ldmatrix", &mine, [](void *const (&all)[32]) {
+    emul::meet(0xffffffffu, "ldmatrix", &mine, [](void *const(&all)[32]) {
         uint16_t rows[MATRICES][8][8];
         for (int i = 0; i < 8 * MATRICES; i++) {
             if (!all[i]) emul::fail("ldmatrix without lane %d", i);
@@ -156,9 +154,10 @@ template <typename T> struct fragments {
     uint32_t a[4], b[2];
     T c[4];
 };
-template <typename T, typename Value, int K, int PER>
+template <typename T, typename Value, int K, int PER, int CAPABILITY>
 static inline void multiply_tiles(fragments<T> &mine, const char *what) {
-    emul::meet(0xffffffffu, what, &mine, [](void *const (&all)[32]) {
+    emul::needs(CAPABILITY);
+    emul::meet(0xffffffffu, what, &mine, [](void *const(&all)[32]) {
         constexpr int HALVES = K / (4 * PER), BITS = 32 / PER; // registers along k of a row
         T a[16][K], b[8][K];
         for (int i = 0; i < 32; i++) {
@@ -197,29 +196,27 @@ struct as_u8_s8 {
     static int of(uint32_t x) { return (uint8_t)x; }
     static int of_b(uint32_t x) { return (int8_t)x; }
 };
-#define EMULATED_MMA_WIDE(name, T, value, K, PER)                                                                    \
+#define EMULATED_MMA_WIDE(name, T, value, K, PER, CAPABILITY)                                                        \
     static inline void name(T &d0, T &d1, T &d2, T &d3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,          \
                             uint32_t b0, uint32_t b1, T c0, T c1, T c2, T c3) {                                      \
         fragments<T> f = {{a0, a1, a2, a3}, {b0, b1}, {c0, c1, c2, c3}};                                             \
-        multiply_tiles<T, value, K, PER>(f, #name);                                                                  \
+        multiply_tiles<T, value, K, PER, CAPABILITY>(f, #name);                                                      \
         d0 = f.c[0], d1 = f.c[1], d2 = f.c[2], d3 = f.c[3];                                                          \
     }
-#define EMULATED_MMA_NARROW(name, T, value, K, PER)                                                                  \
+#define EMULATED_MMA_NARROW(name, T, value, K, PER, CAPABILITY)                                                      \
     static inline void name(T &d0, T &d1, T &d2, T &d3, uint32_t a0, uint32_t a1, uint32_t b0, T c0, T c1, T c2,     \
                             T c3) {                                                                                  \
         fragments<T> f = {{a0, a1}, {b0}, {c0, c1, c2, c3}};                                                         \
-        multiply_tiles<T, value, K, PER>(f, #name);                                                                  \
+        multiply_tiles<T, value, K, PER, CAPABILITY>(f, #name);                                                      \
         d0 = f.c[0], d1 = f.c[1], d2 = f.c[2], d3 = f.c[3];                                                          \
     }
-EMULATED_MMA_NARROW(mma_sync_aligned_m16n8k8_row_col_f32_f16_f16_f32, float, as_half, 8, 2)
-#if EMULATED_ARCH >= 800
-EMULATED_MMA_WIDE(mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32, float, as_half, 16, 2)
-EMULATED_MMA_WIDE(mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32, float, as_bf16, 16, 2)
-EMULATED_MMA_NARROW(mma_sync_aligned_m16n8k8_row_col_f32_bf16_bf16_f32, float, as_bf16, 8, 2)
-EMULATED_MMA_NARROW(mma_sync_aligned_m16n8k16_row_col_s32_s8_s8_s32, int, as_s8, 16, 4)
-EMULATED_MMA_WIDE(mma_sync_aligned_m16n8k32_row_col_s32_s8_s8_s32, int, as_s8, 32, 4)
-EMULATED_MMA_WIDE(mma_sync_aligned_m16n8k32_row_col_s32_u8_s8_s32, int, as_u8_s8, 32, 4)
-#endif
+EMULATED_MMA_NARROW(mma_sync_aligned_m16n8k8_row_col_f32_f16_f16_f32, float, as_half, 8, 2, 75)
+EMULATED_MMA_WIDE(mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32, float, as_half, 16, 2, 80)
+EMULATED_MMA_WIDE(mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32, float, as_bf16, 16, 2, 80)
+EMULATED_MMA_NARROW(mma_sync_aligned_m16n8k8_row_col_f32_bf16_bf16_f32, float, as_bf16, 8, 2, 80)
+EMULATED_MMA_NARROW(mma_sync_aligned_m16n8k16_row_col_s32_s8_s8_s32, int, as_s8, 16, 4, 80)
+EMULATED_MMA_WIDE(mma_sync_aligned_m16n8k32_row_col_s32_s8_s8_s32, int, as_s8, 32, 4, 80)
+EMULATED_MMA_WIDE(mma_sync_aligned_m16n8k32_row_col_s32_u8_s8_s32, int, as_u8_s8, 32, 4, 80)
 #undef EMULATED_MMA_WIDE
 #undef EMULATED_MMA_NARROW
 

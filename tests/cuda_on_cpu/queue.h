@@ -2,9 +2,6 @@
 #ifndef TN_CUDA_ON_CPU_QUEUE_H
 #define TN_CUDA_ON_CPU_QUEUE_H
 
-#ifndef EMULATED_ARCH
-#define EMULATED_ARCH 0
-#endif
 #include "cuda_on_cpu.h"
 
 #include <mutex>
@@ -13,12 +10,10 @@ namespace emul {
 
 extern std::recursive_mutex lock; // of everything here; one thread of the host is inside at a time
 
-cudaError_t say(cudaError_t error);                                    // and keeps it for cudaGetLastError
+cudaError_t say(cudaError_t error);                                     // and keeps it for cudaGetLastError
 cudaError_t queue_work(cudaStream_t stream, std::function<void()> job); // runs later, or is captured
-void finish_all();                                                     // all streams
-bool is_capturing();                                                   // this thread
-
-int capability(); // 75, 80, 90: what this module was compiled for
+void finish_all();                                                      // all streams
+bool is_capturing();                                                    // this thread
 
 } // namespace emul
 
