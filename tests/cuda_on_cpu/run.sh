@@ -1,0 +1,47 @@
+#!/bin/bash
+# run.sh BUILD CAPABILITY: test_gpu with the CUDA backend on the CPU, and models that reach its fast kernels.
+# TENON_LONG=1 runs all of test_gpu, more models, and threads in other orders.
+set -u
+build=$(realpath "$1") capability=$2 failures=0
+tenon=$build/bin/tenon
+[ -e "$build/cuda_on_cpu/$capability/libtenon-cuda.so" ] || { echo "skipped: no CUDA backend for $capability"; exit 77; }
+[ -x "$tenon" ] || { echo "skipped: the tenon program is not built"; exit 77; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export TENON_BACKEND_PATH=$build/cuda_on_cpu/$capability TENON_GPU=cuda0
+
+tests() { # pattern, VARIABLE=VALUE…
+    local pattern=$1
+    shift
+    echo "---- $pattern $*"
+    env "$@" TENON_TESTS="$pattern" "$build/tests/test_gpu" 2>&1 || failures=$((failures + 1))
+}
+synth() { # name, type, architecture, shape
+    "$tenon" synth "$work/$1.gguf" --type "$2" --arch "$3" --shape "layers=2,width=256,ffn=512,vocab=300,ctx=512,$4" > /dev/null ||
+        failures=$((failures + 1))
+}
+
+synth pairs f16 llama heads=4,kv=2,head=64
+synth wide q8_0 qwen3 heads=4,kv=1,head=128
+synth mixed Q4_K_M llama heads=4,kv=4,head=64,layers=1,ffn=2048
+if [ -n "${TENON_LONG:-}" ]; then
+    synth eights q4_0 llama heads=8,kv=1,head=64
+    synth capped f16 gemma2 heads=4,kv=2,head=64,window=16
+    synth experts q4_0 qwen3moe heads=4,kv=2,head=64,experts=8,used=2,expert-ffn=256
+    synth sinks f16 gpt-oss heads=4,kv=2,head=64,experts=4,used=2,expert-ffn=256,window=16
+    synth brain bf16 llama heads=4,kv=2,head=64
+    synth sixes Q6_K llama heads=4,kv=2,head=64,ffn=2048,width=2048,layers=1
+fi
+models=$(echo "$work"/*.gguf)
+
+if [ -z "${TENON_LONG:-}" ]; then
+    tests 'every*'
+    tests 'named*' TENON_GPU_MODELS="$models"
+    tests 'models*' TENON_GPU_ARCHS="llama-dense"
+else
+    for seed in 0 1 2; do
+        tests '*' TENON_GPU_MODELS="$models" TENON_EMULATED_SEED=$seed
+        tests 'named*' TENON_GPU_MODELS="$models" TENON_EMULATED_SEED=$seed TENON_CUDA_CHAIN=0
+    done
+fi
+exit $((failures > 0))
