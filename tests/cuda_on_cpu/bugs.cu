@@ -322,6 +322,35 @@ static void nothing_runs_before_it_is_waited_for(void **) {
     cudaFree(x);
 }
 
+// Whoever may start early must wait before it reads what the grid in front of it writes.
+template <bool WAITS> __global__ static void next_number(const float *x, float *y) {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    if (WAITS) asm volatile("griddepcontrol.wait;" ::: "memory");
+    float value = *x;
+    if (!WAITS) asm volatile("griddepcontrol.wait;" ::: "memory");
+    *y = value + 1;
+}
+static void reading_before_the_wait_shows(void **) {
+    float *x = on_device(4), y[4];
+    cudaLaunchAttribute attribute;
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = config.blockDim = dim3(1);
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    for (int round = 0; round < 2; round++) // that it lets others start is known after the first
+        for (int i = 0; i < 3; i++) cudaLaunchKernelEx(&config, next_number<true>, (const float *)x + i, x + i + 1);
+    read_back(y, x, 4);
+    assert_true(y[1] == 1 && y[2] == 2 && y[3] == 3);
+    cudaMemset(x, 0, 16);
+    for (int i = 0; i < 3; i++)
+        cudaLaunchKernelEx(&config, i == 1 ? next_number<false> : next_number<true>, (const float *)x + i, x + i + 1);
+    read_back(y, x, 4);
+    assert_true(y[1] == 1 && y[2] == 1 && y[3] == 2);
+    cudaFree(x);
+}
+
 // ---- Tensor cores
 // ----------------------------------------------------------------------------------------------------------------
 
@@ -371,6 +400,7 @@ int main(void) {
         cmocka_unit_test(copies_are_waited_for),
         cmocka_unit_test(limits_are_kept),
         cmocka_unit_test(nothing_runs_before_it_is_waited_for),
+        cmocka_unit_test(reading_before_the_wait_shows),
         cmocka_unit_test(a_tile_is_a_product),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

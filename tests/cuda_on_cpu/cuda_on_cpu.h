@@ -57,6 +57,8 @@ void block_barrier();
 int block_count(int value); // how many threads brought something else than 0
 void let_others_run();      // in a loop that waits for memory
 void something_changed();   // others may go on: no deadlock
+void wait_for_grid();       // in front of this one
+void trigger_grid();        // behind it
 
 // Asynchronous copies to shared memory (copies.cpp). They arrive as late as they may, and spoil the target at once.
 void copy_later(void *to, const void *from, int size, int zeros);
@@ -75,7 +77,7 @@ struct grid {
     dim3 blocks, threads;
     size_t shared;
     cudaStream_t stream;
-    bool cooperative;
+    bool cooperative, early; // early: may start before the grid in front of it has ended
 };
 cudaError_t launch(const grid &g, std::function<void()> body);
 
@@ -101,17 +103,20 @@ template <typename F> struct deduced {
 template <typename... P>
 launcher<void (*)(P...)> kernel(void (*k)(P...), dim3 blocks, dim3 threads, size_t shared = 0,
                                 cudaStream_t stream = NULL) {
-    return {k, {(const void *)k, blocks, threads, shared, stream, false}};
+    return {k, {(const void *)k, blocks, threads, shared, stream, false, false}};
 }
 template <typename F>
 deduced<F> kernel(F f, dim3 blocks, dim3 threads, size_t shared = 0, cudaStream_t stream = NULL) {
-    return {f, {NULL, blocks, threads, shared, stream, false}};
+    return {f, {NULL, blocks, threads, shared, stream, false, false}};
 }
 template <typename... P, typename... A>
 cudaError_t launch_ex(const cudaLaunchConfig_t *config, void (*k)(P...), A &&...args) {
     grid g = {(const void *)k, config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream, false};
     for (unsigned i = 0; i < config->numAttrs; i++)
-        if (config->attrs[i].id == cudaLaunchAttributeCooperative) g.cooperative = config->attrs[i].val.cooperative;
+        if (config->attrs[i].id == cudaLaunchAttributeCooperative)
+            g.cooperative = config->attrs[i].val.cooperative;
+        else if (config->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization)
+            g.early = config->attrs[i].val.programmaticStreamSerializationAllowed;
     return launcher<void (*)(P...)>{k, g}(args...);
 }
 

@@ -218,5 +218,5 @@ cudaError_t emul::launch(const grid &g, std::function<void()> body) {
     if (g.cooperative && (size_t)g.blocks.x * g.blocks.y * g.blocks.z > PROCESSORS)
         return say(cudaErrorCooperativeLaunchTooLarge);
     limits l = {48 << 10, most_shared()};
-    return queue_work(g.stream, [=]() { run_grid(g, l, body); });
+    return queue_grid(g.stream, {g, l, std::move(body)});
 }

@@ -11,9 +11,14 @@ static inline float bf16_value(uint16_t bits) { return __uint_as_float((uint32_t
 // ---- Order and waiting
 // ----------------------------------------------------------------------------------------------------------------
 
-// Grids run one after the other.
-static inline void griddepcontrol_wait() {}
-static inline void griddepcontrol_launch_dependents() {}
+static inline void griddepcontrol_wait() {
+    emul::needs(90);
+    emul::wait_for_grid();
+}
+static inline void griddepcontrol_launch_dependents() {
+    emul::needs(90);
+    emul::trigger_grid();
+}
 static inline void fence_mbarrier_init_release_cluster() {}
 static inline void fence_proxy_async_shared_cta() {}
 static inline void fence_proxy_async() {}

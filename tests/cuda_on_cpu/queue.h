@@ -2,7 +2,7 @@
 #ifndef TN_CUDA_ON_CPU_QUEUE_H
 #define TN_CUDA_ON_CPU_QUEUE_H
 
-#include "cuda_on_cpu.h"
+#include "grid.h"
 
 #include <mutex>
 
@@ -12,8 +12,9 @@ extern std::recursive_mutex lock; // of everything here; one thread of the host 
 
 cudaError_t say(cudaError_t error);                                     // and keeps it for cudaGetLastError
 cudaError_t queue_work(cudaStream_t stream, std::function<void()> job); // runs later, or is captured
-void finish_all();                                                      // all streams
-bool is_capturing();                                                    // this thread
+cudaError_t queue_grid(cudaStream_t stream, const grid_job &job);
+void finish_all();   // all streams
+bool is_capturing(); // this thread
 
 } // namespace emul
 

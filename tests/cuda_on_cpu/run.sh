@@ -17,7 +17,7 @@ tests() { # pattern, VARIABLE=VALUE…
     env "$@" TENON_TESTS="$pattern" "$build/tests/test_gpu" 2>&1 || failures=$((failures + 1))
 }
 synth() { # name, type, architecture, shape
-    "$tenon" synth "$work/$1.gguf" --type "$2" --arch "$3" --shape "layers=2,width=256,ffn=512,vocab=300,ctx=512,$4" > /dev/null ||
+    "$tenon" synth "$work/$1.gguf" --type "$2" --arch "$3" --shape "layers=2,width=256,ffn=512,vocab=512,ctx=512,$4" > /dev/null ||
         failures=$((failures + 1))
 }
 

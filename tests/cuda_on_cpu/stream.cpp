@@ -12,9 +12,13 @@ namespace emul {
 
 std::recursive_mutex lock;
 
-typedef std::vector<std::function<void()>> jobs;
+struct job { // one or the other
+    std::function<void()> work;
+    std::shared_ptr<grid_job> grid;
+};
+typedef std::vector<job> jobs;
 struct stream {
-    std::deque<std::function<void()>> waiting;
+    std::deque<job> waiting;
     uint64_t queued, done;
     bool capturing;
     jobs captured;
@@ -47,12 +51,26 @@ static std::shared_ptr<stream> of(cudaStream_t handle) {
     static std::shared_ptr<stream> first = new_stream();
     return handle ? ((stream_handle *)handle)->s : first;
 }
+// Runs a job; a grid behind it that may start early does. `begun`: what this one's grid became when it did.
+static run *run_job(const job &one, const job *next, run *begun) {
+    static size_t slot;
+    run *after = NULL;
+    if (!one.grid) {
+        one.work();
+        return NULL;
+    }
+    if (!begun) begun = begin_grid(*one.grid, slot ^= 1, false);
+    if (next && next->grid && may_overlap(*one.grid, *next->grid)) after = begin_grid(*next->grid, slot ^= 1, true);
+    end_grid(begun);
+    return after;
+}
 static void run_until(stream &s, uint64_t count) {
+    run *begun = NULL;
     while (s.done < count) {
-        auto job = std::move(s.waiting.front());
+        job one = std::move(s.waiting.front());
         s.waiting.pop_front();
         s.done++; // a job may wait for other streams, but not for its own
-        job();
+        begun = run_job(one, s.done < count ? &s.waiting.front() : NULL, begun);
     }
 }
 void finish_all() {
@@ -64,15 +82,21 @@ void finish_all() {
             all_streams.erase(all_streams.begin() + (long)i--);
     }
 }
-cudaError_t queue_work(cudaStream_t handle, std::function<void()> job) {
+static cudaError_t queue_job(cudaStream_t handle, job one) {
     auto s = of(handle);
     if (s->capturing) {
-        s->captured.push_back(std::move(job));
+        s->captured.push_back(std::move(one));
     } else {
-        s->waiting.push_back(std::move(job));
+        s->waiting.push_back(std::move(one));
         s->queued++;
     }
     return cudaSuccess;
+}
+cudaError_t queue_work(cudaStream_t handle, std::function<void()> work) {
+    return queue_job(handle, {std::move(work), NULL});
+}
+cudaError_t queue_grid(cudaStream_t handle, const grid_job &grid) {
+    return queue_job(handle, {NULL, std::make_shared<grid_job>(grid)});
 }
 
 } // namespace emul
@@ -217,7 +241,9 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t on) {
     std::lock_guard<std::recursive_mutex> hold(lock);
     auto all = graph->all;
     return queue_work(on, [all]() {
-        for (const auto &job : *all) job();
+        run *begun = NULL;
+        for (size_t i = 0; i < all->size(); i++)
+            begun = run_job((*all)[i], i + 1 < all->size() ? &(*all)[i + 1] : NULL, begun);
     });
 }
 
