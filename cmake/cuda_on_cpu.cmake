@@ -51,7 +51,7 @@ foreach(arch IN LISTS TENON_CUDA_ON_CPU_ARCHS)
   target_compile_options(cuda_on_cpu_${arch} PRIVATE ${kernel_options})
   target_link_libraries(cuda_on_cpu_${arch} PRIVATE cuda_on_cpu tenon)
   add_test(NAME cuda_on_cpu_${arch} COMMAND bash ${emulator}/run.sh ${CMAKE_BINARY_DIR} ${arch})
-  set_tests_properties(cuda_on_cpu_${arch} PROPERTIES TIMEOUT 900 SKIP_RETURN_CODE 77
+  set_tests_properties(cuda_on_cpu_${arch} PROPERTIES TIMEOUT 3600 SKIP_RETURN_CODE 77
     ENVIRONMENT "TENON_GOLDEN_DEFAULT=${CMAKE_SOURCE_DIR}/../shared/golden;CMOCKA_TEST_ABORT=0")
 endforeach()
 
