@@ -140,7 +140,7 @@ __device__ static inline void stream_aim(stream &s, const chain_product &p) {
 __device__ static inline void stream_fetch(stream &s, const knowledge &known, int last_known, char *ring,
                                            uint64_t *full) {
     while (s.free) {
-        const chain_step *step = &known.steps[s.step % KNOWN];
+        const chain_step *step = &known.steps[(unsigned)s.step % KNOWN]; // -1 at first
         if (!s.items) {
             if (s.step >= last_known) return; // again when more is known
             s.step++;
@@ -466,7 +466,7 @@ __global__ static void __launch_bounds__(THREADS, 1)
     };
     if (threadIdx.x == 0) {
         for (int i = 0; i < KNOWN; i++) barrier_init(&learned[i]);
-        for (int i = 0; i < WARPS * SLOTS; i++) barrier_init(&full[0][i]);
+        for (int i = 0; i < WARPS * SLOTS; i++) barrier_init(&full[i / SLOTS][i % SLOTS]);
         barrier_init(&norm.there);
         norm.step = -1;
         norm.phase = 1;
