@@ -30,8 +30,9 @@ add_custom_target(cuda_on_cpu_sources DEPENDS ${translated_files})
 
 set(options -std=c++17 -g1 -fPIC -Wall -Wno-unused -Wno-sign-compare -Wno-parentheses -Wno-unknown-pragmas -Wno-class-memaccess
   -fno-strict-aliasing -ffp-contract=off)
-# Accesses that are not aligned end in an illegal instruction, without a library of the sanitizer's.
-set(kernel_options -O1 -include ${emulator}/cuda_on_cpu.h -fsanitize=alignment,bounds,shift-exponent,integer-divide-by-zero -fsanitize-undefined-trap-on-error)
+# Accesses that are not aligned, or beyond an array, end in an illegal instruction, without a library of the sanitizer's.
+set(kernel_options -O1 -include ${emulator}/cuda_on_cpu.h
+  -fsanitize=alignment,bounds,shift-exponent,integer-divide-by-zero -fsanitize-undefined-trap-on-error)
 file(GLOB emulator_sources CONFIGURE_DEPENDS ${emulator}/*.cpp)
 add_library(cuda_on_cpu_runtime OBJECT ${emulator_sources})
 add_library(cuda_on_cpu INTERFACE)

@@ -79,9 +79,16 @@ static void after_the_end(void) {
     cudaFree(x);
     count_up<<<1, N>>>(x, N);
 }
+__global__ static void fill_rows(float *y, int columns) {
+    __shared__ float near[4][8];
+    for (int i = 0; i < columns; i++) near[threadIdx.x][i] = (float)i;
+    *y = near[0][0];
+}
+static void beyond_a_row(void) { fill_rows<<<1, 4>>>(on_device(1), 9); }
 static void accesses_are_checked(void **) {
     assert_found(misaligned, "misaligned", "kernel void read_wide");
     assert_found(beyond_the_end, "not there", "kernel void count_up");
+    assert_found(beyond_a_row, "beyond its array", "kernel void fill_rows");
     assert_found(behind_the_end, "behind the end", "1020 bytes");
     assert_found(after_the_end, "not there", "kernel void count_up");
     float *x = on_device(N), y[N];

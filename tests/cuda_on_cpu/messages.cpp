@@ -37,7 +37,7 @@ void fail(const char *format, ...) {
 // Sanitizers end a bad access with an illegal instruction; guard pages with a fault.
 static void on_signal(int number, siginfo_t *info, void *) {
     if (number == SIGILL)
-        fail("misaligned access, or an index beyond its array");
+        fail("misaligned access, an index beyond its array, a shift too far, or a division by zero");
     else
         fail("access of memory that is not there: %p", info->si_addr);
 }
