@@ -75,10 +75,12 @@ bool can_be_planar(const tn_tensor *t); // by type and row length
 extern char planar_mark;                // tensor->extra of rearranged weights
 tn_status planar_rearrange(cuda_device *device, const tn_tensor *t, bool forward); // in place, on the copy stream
 
-// Activations that lie in scratch as f16 or bf16, from the product before.
+// Activations that lie in scratch as f16 or bf16, from the product before; with experts, sorted by ids.
 struct narrow {
     const void *data;
     int type;
+    const tn_tensor *y, *ids; // NULL without experts
+    int64_t experts;
 };
 // What launchers get: the stream, and the program's scratch.
 struct launch {
@@ -121,6 +123,9 @@ tn_status launch_top_k(const launch &l, const tn_tensor *t);
 tn_status launch_mix(const launch &l, const tn_tensor *t);
 size_t mul_mat_scratch(const cuda_device *device, const tn_tensor *t);
 tn_status launch_mul_mat(const launch &l, const tn_tensor *t);
+// Rows of f32 to dense f16 or bf16; f16 saturates instead of overflowing.
+tn_status launch_narrow(const launch &l, const char *x, int64_t row_bytes, int64_t k, int64_t rows, int type,
+                        void *to);
 size_t mul_mat_id_scratch(const cuda_device *device, const tn_tensor *t);
 tn_status launch_mul_mat_id(const launch &l, const tn_tensor *t);
 size_t attention_scratch(const cuda_device *device, const tn_tensor *t);

@@ -3,7 +3,7 @@
 //   norm → products with the same input          one launch; the norm was left by the launch before
 //   rope q, rope k, store k, store v, attention  one launch
 //   product → add → norm                         one launch
-//   gate, up → gated activation                  one launch
+//   gate, up → gated activation                  one launch, with experts too
 //   sum and argmax of the logits                 one launch
 //
 // A node whose only readers take its result in another form is never stored. Which nodes those are follows from the
@@ -53,6 +53,7 @@ static const tn_tensor *without_views(const tn_tensor *t) {
     while (t && tn_op_get_family(t->op) == TN_FAMILY_VIEW && t->src[0]) t = t->src[0];
     return t;
 }
+static bool is_product(const tn_tensor *t) { return t->op == TN_OP_MUL_MAT || t->op == TN_OP_MUL_MAT_ID; }
 // The node's number, or -1 when it is not of this program.
 static int number_of(const fusion *f, const tn_tensor *t) {
     by_address key = {without_views(t), 0};
@@ -92,10 +93,8 @@ tn_status fusion_new(tn_tensor *const *nodes, size_t n_nodes, const cuda_device 
             int source = nodes[i]->src[s] ? number_of(f, nodes[i]->src[s]) : -1;
             if (source >= 0) f->info[source].readers++;
         }
-        if (nodes[i]->op == TN_OP_MUL_MAT && gemv_serves(nodes[i])) {
-            size_t bytes = activation_bytes(nodes[i]->src[0]->ne[0], nodes[i]->src[1]->ne[1]);
-            if (bytes > f->slot_bytes) f->slot_bytes = bytes;
-        }
+        if (is_product(nodes[i]) && gemv_serves(nodes[i]) && gemv_scratch(nodes[i]) > f->slot_bytes)
+            f->slot_bytes = gemv_scratch(nodes[i]);
     }
     int steps = count_steps(f, device);
     tn_status status = steps ? chain_new(device, steps, &f->steps) : TN_OK;
@@ -149,20 +148,24 @@ struct group {
 };
 
 static bool same_input(const tn_tensor *a, const tn_tensor *b) {
-    return a->data == b->data && a->type == b->type && tn_same_shape(a, b) && a->nb[1] == b->nb[1];
+    return a->data == b->data && a->type == b->type && tn_same_shape(a, b) && a->nb[1] == b->nb[1] &&
+           a->nb[2] == b->nb[2] && without_views(a) == without_views(b);
+}
+// Two products of the same columns, and the same experts.
+static bool same_columns(const tn_tensor *a, const tn_tensor *b) {
+    return a->op == b->op && same_input(a->src[1], b->src[1]) &&
+           (a->op == TN_OP_MUL_MAT || (same_input(a->src[2], b->src[2]) && a->src[0]->ne[2] == b->src[0]->ne[2]));
 }
 // Products of node i's input, node i first. Later ones may run now if nothing in between touches their result.
 static group group_at(const fusion *f, int i) {
     group g = {};
-    if (i >= f->n || f->nodes[i]->op != TN_OP_MUL_MAT || f->info[i].done) return g;
+    if (i >= f->n || !is_product(f->nodes[i]) || f->info[i].done) return g;
     g.family = gemv_family_of(f->nodes[i]);
     if (g.family == GEMV_OTHER) return g;
     g.at[g.n++] = i;
-    const tn_tensor *in = f->nodes[i]->src[1];
     for (int k = i + 1; k < f->n && k < i + AHEAD && g.n < MAX_GROUP; k++) {
         const tn_tensor *t = f->nodes[k];
-        if (f->info[k].done || t->op != TN_OP_MUL_MAT || without_views(t->src[1]) != without_views(in) ||
-            !same_input(t->src[1], in) || gemv_family_of(t) != g.family)
+        if (f->info[k].done || !is_product(t) || !same_columns(t, f->nodes[i]) || gemv_family_of(t) != g.family)
             continue;
         bool free_way = true;
         for (int m = i; m < k && free_way; m++) {
@@ -181,12 +184,16 @@ static bool feeds_group(const fusion *f, int i, int after, group *g) {
     if (!g->n || f->info[i].kept) return false;
     for (int k = 0; k < g->n; k++)
         if (number_of(f, f->nodes[g->at[k]]->src[1]) != i) return false;
-    return f->info[i].readers == g->n && f->nodes[g->at[0]]->src[0]->ne[0] % 32 == 0;
+    // Its columns must be what the node has as rows; attention's are of all heads.
+    const tn_tensor *t = f->nodes[i], *first = f->nodes[g->at[0]];
+    int64_t k = t->op == TN_OP_ATTENTION ? t->ne[0] * t->ne[1] : t->ne[0];
+    if (first->src[1]->ne[0] != k || gemv_columns(first) * k != tn_nelements(t)) return false;
+    return f->info[i].readers == g->n && first->src[0]->ne[0] % 32 == 0;
 }
 
 // Whether a group of products is a step of a chain. Those read and leave plain floats, and do the norm themselves.
 static bool is_step(const fusion *f, const group &g) {
-    if (!f->chained || f->nodes[g.at[0]]->src[1]->ne[1] != 1) return false;
+    if (!f->chained || f->nodes[g.at[0]]->op != TN_OP_MUL_MAT || f->nodes[g.at[0]]->src[1]->ne[1] != 1) return false;
     gemv_job job = {};
     job.k = (int)f->nodes[g.at[0]]->src[0]->ne[0];
     for (job.n = 0; job.n < g.n; job.n++) job.m[job.n] = gemv_matrix_of(f->nodes[g.at[job.n]]);
@@ -259,9 +266,11 @@ static bool finish_with_gate(fusion *f, const group &g, gemv_job *job, int colum
     int a = g.at[0], b = g.at[1], at = following(f, a);
     if (at >= f->n || tn_op_get_family(f->nodes[at]->op) != TN_FAMILY_GLU) return false;
     const tn_tensor *t = f->nodes[at];
-    if (!t->src[1] || !only_read_by(f, a, 1) || !only_read_by(f, b, 1) || !is_rows(t) || t->ne[1] != columns ||
-        t->ne[0] % GEMV_TILE || t->ne[0] != job->m[0].rows || t->ne[0] != job->m[1].rows ||
-        job->m[0].kind != job->m[1].kind)
+    bool experts = job->experts.ids != NULL;
+    if (experts ? !tn_is_contiguous(t) || tn_nrows(t) != job->experts.pairs : !is_rows(t) || t->ne[1] != columns)
+        return false;
+    if (!t->src[1] || !only_read_by(f, a, 1) || !only_read_by(f, b, 1) || t->type != TN_F32 || t->ne[0] % GEMV_TILE ||
+        t->ne[0] != job->m[0].rows || t->ne[0] != job->m[1].rows || job->m[0].kind != job->m[1].kind)
         return false;
     int gate = number_of(f, t->src[t->params.glu.swapped ? 1 : 0]),
         up = number_of(f, t->src[t->params.glu.swapped ? 0 : 1]);
@@ -277,7 +286,7 @@ static bool finish_with_gate(fusion *f, const group &g, gemv_job *job, int colum
     job->glu = t->op;
     job->glu_params = t->params;
     job->m[0].out = job->m[1].out = NULL;
-    activations form = new_activations(f, next_group, t->ne[0], columns, NULL, &job->next);
+    activations form = new_activations(f, next_group, t->ne[0], tn_nrows(t), NULL, &job->next);
     leave_pending(f, t, next_group.family, form);
     f->info[at].done = true;
     return true;
@@ -286,7 +295,8 @@ static bool finish_with_gate(fusion *f, const group &g, gemv_job *job, int colum
 // A product that is added to something of its shape; and the norm after that, if only products read it.
 static bool finish_with_add(fusion *f, const group &g, gemv_job *job, int columns) {
     int a = g.at[0], at = following(f, a);
-    if (g.n != 1 || at >= f->n || f->nodes[at]->op != TN_OP_ADD || !only_read_by(f, a, 1)) return false;
+    if (g.n != 1 || job->experts.ids || at >= f->n || f->nodes[at]->op != TN_OP_ADD || !only_read_by(f, a, 1))
+        return false;
     const tn_tensor *t = f->nodes[at], *other = number_of(f, t->src[0]) == a ? t->src[1] : t->src[0];
     if ((number_of(f, t->src[0]) != a) == (number_of(f, t->src[1]) != a)) return false;
     if (!is_rows(t) || !is_rows(other) || !tn_same_shape(t, other) || t->ne[1] != columns ||
@@ -330,9 +340,10 @@ static tn_status run_group(fusion *f, const launch &l, int i, bool *ran) {
     const tn_tensor *first = f->nodes[i], *in = g.n ? first->src[1] : NULL;
     *ran = g.n && ((uintptr_t)in->data % 16 == 0 || f->pending == without_views(in));
     if (!*ran) return TN_OK;
-    int columns = (int)in->ne[1];
+    int columns = gemv_columns(first);
     gemv_job job = {};
     job.k = (int)in->ne[0];
+    job.experts = gemv_experts_of(first);
     bool step = is_step(f, g);
     if (!step) TN_TRY(end_chain(f, l));
     if (f->pending && f->pending == without_views(in) && f->pending_family == g.family) {
@@ -341,11 +352,11 @@ static tn_status run_group(fusion *f, const launch &l, int i, bool *ran) {
         gemv_next next = {};
         f->pending = NULL;
         job.in = new_activations(f, g, job.k, columns, NULL, &next);
-        TN_TRY(gemv_prepare(l, (const float *)in->data, (int64_t)in->nb[1], job.k, columns, next));
+        TN_TRY(gemv_prepare(l, (const float *)in->data, gemv_column_bytes(first), job.k, columns, next));
     } else {
         f->pending = NULL;
         job.in.y = (const float *)in->data;
-        job.in.stride = (int64_t)in->nb[1] / 4;
+        job.in.stride = gemv_column_bytes(first) / 4;
     }
     if (step) return add_step(f, g, &job);
     bool first_launch = true, one_kind = true;
@@ -522,7 +533,7 @@ tn_status fusion_launch(fusion *f, const launch &whole, profile *p) {
         if (!ran) TN_TRY(run_group(f, l, i, &ran));
         if (!ran) TN_TRY(run_attention(f, l, i, &ran));
         if (!ran) TN_TRY(run_best(f, l, i, &ran));
-        if (ran || f->nodes[i]->op != TN_OP_MUL_MAT) *l.narrowed = {NULL, 0};
+        if (ran || !is_product(f->nodes[i])) *l.narrowed = {};
         if (!ran) {
             f->pending = NULL;
             TN_TRY(end_chain(f, l));

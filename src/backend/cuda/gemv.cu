@@ -68,37 +68,62 @@ tn_status gemv_prepare(const launch &l, const float *x, int64_t row_bytes, int64
 struct early_reads {
     float residual, weight, norm;
 };
-template <int COLUMNS> __device__ static float read_norm(const gemv_job &j) {
-    int c = threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (!j.in.squares || c >= j.columns) return 1;
+// `column` is -1 in warps that have none.
+__device__ static float read_norm(const gemv_job &j, int column) {
+    if (!j.in.squares || column < 0) return 1;
     float sum = 0;
-    for (int i = lane; i < j.k / 32; i += 32) sum += j.in.squares[c * (j.k / 32) + i];
+    for (int i = threadIdx.x % 32; i < j.k / 32; i += 32) sum += j.in.squares[column * (j.k / 32) + i];
     return rsqrtf(warp_sum(sum) / (float)j.k + j.in.eps);
 }
-template <int COLUMNS> __device__ static early_reads read_early(const gemv_job &j, const gemv_matrix &m, int tile) {
+__device__ static early_reads read_early(const gemv_job &j, const gemv_matrix &m, int tile, int column) {
     early_reads e = {0, 1, 1};
-    int c = threadIdx.x / 32, lane = threadIdx.x % 32, row = tile * GEMV_TILE + lane;
-    if (c >= j.columns) return e;
-    if (j.finish == GEMV_ADD && row < m.rows) e.residual = j.residual[c * j.residual_row + row];
+    int row = tile * GEMV_TILE + threadIdx.x % 32;
+    if (column < 0) return e;
+    if (j.finish == GEMV_ADD && row < m.rows) e.residual = j.residual[column * j.residual_row + row];
     if (j.next.weight) e.weight = j.next.weight[row];
     return e;
 }
+// A warp's results are of the column it has here, which is `column` of the whole.
 template <int COLUMNS>
 __device__ static void finish_tile(const gemv_job &j, const gemv_matrix &m, int tile,
-                                   const float (&results)[2][GEMV_TILE][COLUMNS], const early_reads &early) {
+                                   const float (&results)[2][GEMV_TILE][COLUMNS], const early_reads &early,
+                                   int column) {
     int c = threadIdx.x / 32, lane = threadIdx.x % 32, row = tile * GEMV_TILE + lane;
-    if (c >= j.columns) return;
+    if (column < 0) return;
     float value = results[0][lane][c] * early.norm;
     if (j.finish == GEMV_GLU) value = gated(j.glu, value, results[1][lane][c] * early.norm, j.glu_params);
     value += early.residual;
-    if (m.out && row < m.rows) m.out[c * m.out_row + row] = value;
+    if (m.out && row < m.rows) m.out[column * m.out_row + row] = value;
     // Rows are whole tiles where a next product follows.
-    if (j.next.to.q || j.next.y) gemv_leave(j.next, m.rows, c, tile, value, value * early.weight);
+    if (j.next.to.q || j.next.y) gemv_leave(j.next, m.rows, column, tile, value, value * early.weight);
+}
+
+// Of the pairs that want the same expert, COLUMNS at a time are multiplied together, so that its rows are read once:
+// the first of them leads. Returns the lead's expert and how many there are with it, none if `lead` is not the first
+// of some; they go to `pair`, in shared memory.
+template <int COLUMNS>
+__device__ static int find_pairs(const gemv_experts &e, int lead, int (&pair)[COLUMNS], int *n) {
+    auto id_of = [&](int p) { return *(const int32_t *)(e.ids + p / e.used * e.row_bytes + p % e.used * 4); };
+    int expert = id_of(lead), lane = threadIdx.x % 32, seen = 0, rank = e.pairs;
+    for (int first = 0; first < e.pairs; first += 32) {
+        int p = first + lane;
+        bool same = p < e.pairs && id_of(p) == expert;
+        unsigned mask = __ballot_sync(0xffffffffu, same);
+        if (lead / 32 == first / 32) rank = seen + __popc(mask & ((1u << lead % 32) - 1));
+        int place = seen + __popc(mask & ((1u << lane) - 1)) - rank;
+        if (same && place >= 0 && place < COLUMNS && threadIdx.x < 32) pair[place] = p;
+        seen += __popc(mask);
+    }
+    *n = rank % COLUMNS ? 0 : min(COLUMNS, seen - rank);
+    __syncthreads();
+    return expert;
 }
 
 // A warp computes four rows of the block's 32, two at a time, and for a gate the same four of the second matrix. All
-// of that is one sequence of steps, so that the next weights are always on the way, across rows and matrices.
-template <typename U, int COLUMNS> __global__ static void __launch_bounds__(WARPS * 32) gemv_kernel(gemv_job j) {
+// of that is one sequence of steps, so that the next weights are always on the way, across rows and matrices. With
+// experts there is a row of blocks for each pair.
+template <typename U, int COLUMNS, bool EXPERTS>
+__global__ static void __launch_bounds__(WARPS * 32) gemv_kernel(gemv_job j) {
     __shared__ float results[2][GEMV_TILE][COLUMNS];
     grid_next();
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = (int)blockIdx.x;
@@ -107,20 +132,35 @@ template <typename U, int COLUMNS> __global__ static void __launch_bounds__(WARP
     if (!glu && j.n > 1 && block >= j.m[1].first_block) m = j.m[1];
     if (!glu && j.n > 2 && block >= j.m[2].first_block) m = j.m[2];
     int tile = block - m.first_block, first_row = tile * GEMV_TILE + 4 * warp;
-    int steps = (j.k + U::SPAN - 1) / U::SPAN, passes = glu ? 4 : 2;
+    int steps = (j.k + U::SPAN - 1) / U::SPAN, passes = glu ? 4 : 2, columns = 0;
+    int64_t expert = 0;
+    __shared__ int pair[COLUMNS];
+    if constexpr (EXPERTS) {
+        grid_wait(); // for the choice
+        expert = find_pairs(j.experts, (int)blockIdx.y, pair, &columns);
+        if (columns == 0) return;
+        if (expert < 0 || expert >= j.experts.n) expert = steps = 0; // nobody's: zeros
+    }
+    // A warp's column at the end, and where a column's activations are.
+    auto column = [&]() { return !EXPERTS ? warp < j.columns ? warp : -1 : warp < columns ? pair[warp] : -1; };
+    auto input = [&](int c) { return EXPERTS && j.experts.same_input && c >= 0 ? c / j.experts.used : c; };
+    int in[COLUMNS];
+#pragma unroll
+    for (int c = 0; c < COLUMNS; c++) in[c] = EXPERTS ? input(pair[min(c, columns - 1)]) : c;
     auto row_at = [&](int pass, int r) {
-        const char *w = pass < 2 ? m.w : j.m[1].w;
+        const gemv_matrix &of = pass < 2 ? m : j.m[1];
+        const char *w = of.w + (EXPERTS ? expert * of.expert_bytes : 0);
         return w + (int64_t)min(first_row + 2 * (pass & 1) + r, m.rows - 1) * m.row_bytes;
     };
     const char *row0 = row_at(0, 0), *row1 = row_at(0, 1);
     U next[2];
-    if (U::covers(0, lane, j.k)) {
+    if ((!EXPERTS || steps) && U::covers(0, lane, j.k)) {
         next[0].load(row0, 0, lane, j.k);
         next[1].load(row1, 0, lane, j.k);
     }
-    grid_wait();
-    early_reads early = read_early<COLUMNS>(j, m, tile);
-    early.norm = read_norm<COLUMNS>(j);
+    if (!EXPERTS) grid_wait();
+    early_reads early = read_early(j, m, tile, column());
+    early.norm = read_norm(j, input(column()));
     for (int pass = 0; pass < passes; pass++) {
         float sum[2][COLUMNS] = {};
         for (int s = 0; s < steps; s++) {
@@ -137,9 +177,9 @@ template <typename U, int COLUMNS> __global__ static void __launch_bounds__(WARP
             if (U::covers(s, lane, j.k))
 #pragma unroll
                 for (int c = 0; c < COLUMNS; c++) {
-                    if (COLUMNS > 2 && c >= j.columns) break;
-                    sum[0][c] += now[0].dot(j.in, c, j.k, s, lane);
-                    sum[1][c] += now[1].dot(j.in, c, j.k, s, lane);
+                    if (EXPERTS ? COLUMNS > 1 && c >= columns : COLUMNS > 2 && c >= j.columns) break;
+                    sum[0][c] += now[0].dot(j.in, in[c], j.k, s, lane);
+                    sum[1][c] += now[1].dot(j.in, in[c], j.k, s, lane);
                 }
         }
 #pragma unroll
@@ -152,7 +192,7 @@ template <typename U, int COLUMNS> __global__ static void __launch_bounds__(WARP
         }
     }
     __syncthreads();
-    finish_tile<COLUMNS>(j, m, tile, results, early);
+    finish_tile<COLUMNS>(j, m, tile, results, early, column());
 }
 
 // The same with weights streamed through shared memory: a block stays and takes tile after tile, a warp two rows of
@@ -241,7 +281,8 @@ __global__ static void __launch_bounds__(COLUMNS <= 2 ? 2 * RING_WARPS * 32 : RI
     }
     __syncwarp();
     grid_wait();
-    float norm = read_norm<COLUMNS>(j);
+    int column = warp < j.columns ? warp : -1;
+    float norm = read_norm(j, column);
     // Every warp reads all activations for every row: they come to shared memory once.
     activations in = j.in;
     if (j.near) in = bring_near(j, rings + (size_t)warps * U::RING * 2 * U::ROW);
@@ -250,7 +291,7 @@ __global__ static void __launch_bounds__(COLUMNS <= 2 ? 2 * RING_WARPS * 32 : RI
     for (int tile = (int)blockIdx.x; tile < j.tiles; tile += stride, buffer ^= 1) {
         int part = matrix_at(tile);
         const gemv_matrix &m = part == 0 ? j.m[0] : part == 1 ? j.m[1] : j.m[2];
-        early_reads early = read_early<COLUMNS>(j, m, tile - m.first_block);
+        early_reads early = read_early(j, m, tile - m.first_block, column);
         early.norm = norm;
         for (int pass = 0; pass < passes; pass++) {
             float sum[2][COLUMNS] = {};
@@ -287,14 +328,15 @@ __global__ static void __launch_bounds__(COLUMNS <= 2 ? 2 * RING_WARPS * 32 : RI
             for (int pass = 0; pass < passes; pass++)
                 results[buffer][0][pass][lane][warp] += results[buffer][1][pass][lane][warp];
         __syncwarp();
-        finish_tile<COLUMNS>(j, m, tile - m.first_block, results[buffer][0], early);
+        finish_tile<COLUMNS>(j, m, tile - m.first_block, results[buffer][0], early, column);
     }
 #endif
 }
 
 template <typename U, int COLUMNS> static tn_status run_columns(const launch &l, gemv_job &job) {
     bool ring = l.device->properties.major >= 9 && job.k % U::SPAN == 0;
-    if (!ring) return launch_early(l, "gemv", gemv_kernel<U, COLUMNS>, dim3((unsigned)job.tiles), WARPS * 32, 0, job);
+    if (!ring)
+        return launch_early(l, "gemv", gemv_kernel<U, COLUMNS, false>, dim3((unsigned)job.tiles), WARPS * 32, 0, job);
     int processors = l.device->properties.multiProcessorCount;
     bool shared_rows = COLUMNS <= 2 && job.tiles <= processors + processors / 2 && job.k / U::SPAN > 1;
     unsigned warps = shared_rows ? 2 * RING_WARPS : RING_WARPS;
@@ -309,6 +351,13 @@ template <typename U, int COLUMNS> static tn_status run_columns(const launch &l,
 }
 
 template <typename U> static tn_status run_kind(const launch &l, gemv_job &job) {
+    if (job.experts.ids) {
+        // Several tokens seldom agree on an expert, so they are not multiplied by as many as there may be.
+        dim3 grid((unsigned)job.tiles, (unsigned)job.experts.pairs);
+        return job.experts.pairs == job.experts.used
+                   ? launch_early(l, "experts", gemv_kernel<U, 1, true>, grid, WARPS * 32, 0, job)
+                   : launch_early(l, "experts", gemv_kernel<U, 4, true>, grid, WARPS * 32, 0, job);
+    }
     return job.columns == 1   ? run_columns<U, 1>(l, job)
            : job.columns == 2 ? run_columns<U, 2>(l, job)
            : job.columns <= 4 ? run_columns<U, 4>(l, job)
@@ -371,6 +420,7 @@ static bool aligned16(const void *p) { return (uintptr_t)p % 16 == 0; }
 gemv_family gemv_family_of(const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
     if (!gemv_serves(t) || x->nb[1] % 16 || !aligned16(x->data)) return GEMV_OTHER;
+    if (t->op == TN_OP_MUL_MAT_ID && x->nb[2] % 16) return GEMV_OTHER;
     switch (kind_of(x)) {
     case TN_F16:
     case TN_BF16: return GEMV_HALF;
@@ -382,26 +432,48 @@ gemv_family gemv_family_of(const tn_tensor *t) {
     }
 }
 
+int gemv_columns(const tn_tensor *t) { return (int)(t->src[1]->ne[1] * t->src[1]->ne[2]); }
+int64_t gemv_column_bytes(const tn_tensor *t) {
+    const tn_tensor *y = t->src[1];
+    return (int64_t)(t->op == TN_OP_MUL_MAT_ID && y->ne[1] == 1 ? y->nb[2] : y->nb[1]);
+}
+
 bool gemv_serves(const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
-    return y->ne[1] <= GEMV_MAX_COLUMNS && y->ne[2] == 1 && y->ne[3] == 1 && x->ne[2] == 1 && x->ne[3] == 1 &&
-           x->ne[0] % 8 == 0 && y->nb[1] % 16 == 0 && tn_is_contiguous_rows(y);
+    if (x->ne[0] % 8 || gemv_column_bytes(t) % 16 || !tn_is_contiguous_rows(y)) return false;
+    if (t->op == TN_OP_MUL_MAT_ID)
+        return x->ne[0] > 0 && y->ne[2] <= GEMV_MAX_COLUMNS && t->ne[1] <= GEMV_MAX_USED &&
+               (y->ne[1] == 1 || y->nb[2] == (size_t)y->ne[1] * y->nb[1]);
+    return y->ne[1] <= GEMV_MAX_COLUMNS && y->ne[2] == 1 && y->ne[3] == 1 && x->ne[2] == 1 && x->ne[3] == 1;
 }
 
 // Room for activations is kept whether or not the weights turn out to be of a family that wants it, which is known
 // only once they have memory.
-size_t gemv_scratch(const tn_tensor *t) { return activation_bytes(t->src[0]->ne[0], t->src[1]->ne[1]); }
+size_t gemv_scratch(const tn_tensor *t) { return activation_bytes(t->src[0]->ne[0], gemv_columns(t)); }
 
 gemv_matrix gemv_matrix_of(const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
     gemv_matrix m = {};
     m.w = (const char *)x->data;
     m.row_bytes = (int64_t)x->nb[1];
+    m.expert_bytes = (int64_t)x->nb[2];
     m.kind = kind_of(x);
     m.rows = (int)x->ne[1];
     m.out = (float *)t->data;
     m.out_row = (int64_t)t->nb[1] / 4;
     return m;
+}
+gemv_experts gemv_experts_of(const tn_tensor *t) {
+    gemv_experts e = {};
+    if (t->op != TN_OP_MUL_MAT_ID) return e;
+    const tn_tensor *ids = t->src[2];
+    e.ids = (const char *)ids->data;
+    e.row_bytes = (int64_t)ids->nb[1];
+    e.n = (int)t->src[0]->ne[2];
+    e.used = (int)ids->ne[0];
+    e.pairs = (int)tn_nelements(ids);
+    e.same_input = t->src[1]->ne[1] == 1;
+    return e;
 }
 
 template <int COLUMNS> static tn_status launch_other(const launch &l, const tn_tensor *t) {
@@ -422,20 +494,21 @@ template <int COLUMNS> static tn_status launch_other(const launch &l, const tn_t
 
 tn_status launch_gemv(const launch &l, const tn_tensor *t) {
     const tn_tensor *y = t->src[1];
-    int columns = (int)y->ne[1];
+    int columns = gemv_columns(t);
     gemv_family family = gemv_family_of(t);
     if (family != GEMV_OTHER && aligned16(y->data)) {
         gemv_job job = {};
         job.n = 1;
         job.k = (int)y->ne[0];
         job.m[0] = gemv_matrix_of(t);
+        job.experts = gemv_experts_of(t);
         if (family == GEMV_INT8) {
             gemv_next next = {};
             job.in = activations_at(l.scratch, family, job.k, columns, false, &next);
-            TN_TRY(gemv_prepare(l, (const float *)y->data, (int64_t)y->nb[1], job.k, columns, next));
+            TN_TRY(gemv_prepare(l, (const float *)y->data, gemv_column_bytes(t), job.k, columns, next));
         } else {
             job.in.y = (const float *)y->data;
-            job.in.stride = (int64_t)y->nb[1] / 4;
+            job.in.stride = gemv_column_bytes(t) / 4;
         }
         return gemv_run(l, job, columns);
     }

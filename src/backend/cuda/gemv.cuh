@@ -1,11 +1,16 @@
 // Products with few columns: decoding. One launch multiplies up to three matrices with the same activations and may
-// finish with what follows: a residual, a gate, and the activations of the next product.
+// finish with what follows: a residual, a gate, and the activations of the next product. Each matrix may be a stack
+// of experts, from which the device chooses.
 #ifndef TN_BACKEND_CUDA_GEMV_CUH
 #define TN_BACKEND_CUDA_GEMV_CUH
 
 #include "backend/cuda/cuda.cuh"
 
-enum { GEMV_MAX_COLUMNS = 8, GEMV_TILE = 32 /* rows a block computes: one group of quantized activations */ };
+enum {
+    GEMV_MAX_COLUMNS = 8, // or tokens, with experts…
+    GEMV_MAX_USED = 1024, // …of which a token uses so many
+    GEMV_TILE = 32        // rows a block computes: one group of quantized activations
+};
 
 // How weights are multiplied.
 enum gemv_family {
@@ -40,6 +45,15 @@ struct gemv_matrix {
     int kind, rows, first_block;
     float *out; // or NULL
     int64_t out_row;
+    int64_t expert_bytes; // from an expert's rows to the next expert's
+};
+// Which experts a few tokens want. What one of them gives one token is a column of the result, here called a pair:
+// tokens one after the other, each with its `used` experts.
+struct gemv_experts {
+    const char *ids; // i32, a token's are `row_bytes` behind those of the one before; NULL: no experts
+    int64_t row_bytes;
+    int n, used, pairs;
+    bool same_input; // all experts of a token multiply the same column
 };
 enum gemv_finish { GEMV_STORE, GEMV_ADD, GEMV_GLU };
 struct gemv_job {
@@ -48,6 +62,7 @@ struct gemv_job {
     int tiles, columns; // filled by gemv_run
     bool near;          // activations come to shared memory
     activations in;
+    gemv_experts experts;
     int finish;
     const float *residual; // GEMV_ADD
     int64_t residual_row;
@@ -81,15 +96,19 @@ __device__ static inline void gemv_leave(const gemv_next &next, int64_t k, int c
     }
 }
 
+// For products, with experts or without.
 bool gemv_serves(const tn_tensor *t);
 gemv_family gemv_family_of(const tn_tensor *t);
+int gemv_columns(const tn_tensor *t);          // of activations
+int64_t gemv_column_bytes(const tn_tensor *t); // from one to the next
 size_t gemv_scratch(const tn_tensor *t);
-tn_status launch_gemv(const launch &l, const tn_tensor *t); // a product by itself
+tn_status launch_gemv(const launch &l, const tn_tensor *t); // a product by itself; experts only where a family serves
 
 size_t activation_bytes(int64_t k, int64_t columns);
 // Memory for activations of a family at `at`; `next` is what a producer fills.
 activations activations_at(char *at, gemv_family family, int64_t k, int64_t columns, bool squares, gemv_next *next);
 gemv_matrix gemv_matrix_of(const tn_tensor *product);
+gemv_experts gemv_experts_of(const tn_tensor *product); // none for a product without
 // x (rows of k floats, row_bytes apart) times the norm's weight (or NULL) into `next`.
 tn_status gemv_prepare(const launch &l, const float *x, int64_t row_bytes, int64_t k, int columns,
                        const gemv_next &next);

@@ -76,6 +76,16 @@ __global__ static void narrow_kernel(const char *x, uint2 *y, int64_t row_bytes,
     y[((int64_t)blockIdx.y * n0 + i) / 4] = out;
 }
 
+tn_status launch_narrow(const launch &l, const char *x, int64_t row_bytes, int64_t k, int64_t rows, int type,
+                        void *to) {
+    for (int64_t row = 0; row < rows; row += 65535) { // as many rows as a grid may have
+        dim3 grid(blocks_for(k / 4, 256), (unsigned)(rows - row < 65535 ? rows - row : 65535));
+        narrow_kernel<<<grid, 256, 0, l.stream>>>(x + row * row_bytes, (uint2 *)to + row * k / 4, row_bytes, (int)k,
+                                                  type == TN_BF16);
+    }
+    return cuda_check(cudaGetLastError(), "activations to half");
+}
+
 // C[m, n] (f32, column-major with leading dimension ldc) = A[k, m]ᵀ · B[k, n].
 static tn_status gemm(const launch &l, int type, const void *a, int64_t lda, const void *b, int64_t ldb, float *c,
                       int64_t ldc, int64_t m, int64_t n, int64_t k, void *workspace) {
@@ -125,13 +135,8 @@ static tn_status one_product(const launch &l, const tn_tensor *x, const char *xd
     int64_t ldb = y_row / 4;
     if (type != TN_F32) {
         // Products of the same activations follow each other: the second finds them narrow already.
-        if (l.narrowed->data != yd || l.narrowed->type != type) {
-            for (int64_t row = 0; row < n; row += 65535) {
-                dim3 grid(blocks_for(k / 4, 256), (unsigned)(n - row < 65535 ? n - row : 65535));
-                narrow_kernel<<<grid, 256, 0, l.stream>>>(yd + row * y_row, (uint2 *)scratch + row * k / 4, y_row,
-                                                          (int)k, type == TN_BF16);
-            }
-            TN_TRY(cuda_check(cudaGetLastError(), "activations to half"));
+        if (l.narrowed->data != yd || l.narrowed->type != type || l.narrowed->ids) {
+            TN_TRY(launch_narrow(l, yd, y_row, k, n, type, scratch));
             *l.narrowed = {yd, type};
         }
         b = scratch;
@@ -164,46 +169,4 @@ tn_status launch_mul_mat(const launch &l, const tn_tensor *t) {
         }
     }
     return TN_OK;
-}
-
-// ---- Experts
-// -------------------------------------------------------------------------------------------------------------
-
-size_t mul_mat_id_scratch(const cuda_device *, const tn_tensor *) { return 0; }
-
-// Every (token, chosen expert) pair is a column of its own: no host round trip, each expert's rows are read where
-// they are.
-template <typename R>
-__global__ static void expert_kernel(const char *x, const char *y, const char *ids, char *z, shape4 xs, shape4 ys,
-                                     shape4 is, shape4 zs) {
-    int64_t row = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, u = blockIdx.y, t = blockIdx.z;
-    if (row >= xs.ne[1]) return;
-    int32_t expert = *(const int32_t *)(ids + u * is.nb[0] + t * is.nb[1]);
-    if (expert < 0 || expert >= xs.ne[2]) return;
-    const char *w = x + row * xs.nb[1] + expert * xs.nb[2];
-    const float *v = (const float *)(y + u % ys.ne[1] * ys.nb[1] + t * ys.nb[2]);
-    float sum = 0, part[8];
-    for (int64_t i = (threadIdx.x % 32) * 8; i < xs.ne[0]; i += 256) {
-        R::eight(w, i, part, xs.ne[0]);
-        for (int k = 0; k < 8; k++) sum += part[k] * v[i + k];
-    }
-    sum = warp_sum(sum);
-    if (threadIdx.x % 32 == 0) *(float *)(z + row * zs.nb[0] + u * zs.nb[1] + t * zs.nb[2]) = sum;
-}
-
-tn_status launch_mul_mat_id(const launch &l, const tn_tensor *t) {
-    const tn_tensor *x = t->src[0], *y = t->src[1], *ids = t->src[2];
-    dim3 grid(blocks_for(x->ne[1], 4), (unsigned)ids->ne[0], (unsigned)ids->ne[1]);
-    switch (kind_of(x)) {
-#define CASE(TYPE, reader)                                                                                           \
-    case TYPE:                                                                                                       \
-        expert_kernel<reader><<<grid, 128, 0, l.stream>>>((const char *)x->data, (const char *)y->data,              \
-                                                          (const char *)ids->data, (char *)t->data, shape_of(x),     \
-                                                          shape_of(y), shape_of(ids), shape_of(t));                  \
-        break;
-        FOR_EVERY_READER(CASE)
-#undef CASE
-    default: return tn_fail(TN_E_UNSUPPORTED, "mul_mat_id with %s", tn_type_name(x->type));
-    }
-    return cuda_check(cudaGetLastError(), "mul_mat_id");
 }

@@ -155,7 +155,7 @@ static tn_status program_new(tn_backend *backend, tn_tensor *const *nodes, size_
 }
 
 static tn_status launch_nodes(cuda_program *p, cuda_stream *s, char *scratch) {
-    narrow narrowed = {NULL, 0};
+    narrow narrowed = {};
     return fusion_launch(p->nodes_together, launch{s->device, s->stream, s->blas, scratch, s->tickets, &narrowed},
                          s->profile);
 }

@@ -1,0 +1,330 @@
+// Products with experts. What one expert gives one token is a column of the result, here called a pair: tokens one
+// after the other, each with its chosen experts. The choice is read on the device only; launches depend on shapes.
+//
+// Few tokens are multiplied by GEMV (gemv.cu). For many, one launch lists the pairs of each expert, and one
+// multiplies each expert's rows with the columns of its list on tensor cores. What neither serves goes pair by pair.
+#include "backend/cuda/gemv.cuh"
+#include "backend/cuda/mma.cuh"
+#include "backend/cuda/pieces.cuh"
+
+enum { ROWS = 128, DEPTH = 64, THREADS = 256, SORT_THREADS = 1024, PAIR_WARPS = 4 };
+
+static size_t round256(size_t n) { return (n + 255) & ~(size_t)255; }
+
+// ---- Lists
+// ----------------------------------------------------------------------------------------------------------------
+
+// Which pairs a block multiplies: list[begin] and on. Expert -1: none; one past the last: those whose expert does not
+// exist and whose results are zeros.
+struct slot {
+    int expert, begin, count;
+};
+// Tile i of expert e is at begin / width + e + i, where its list begins at `begin` of all: no two meet there, since
+// of begin / width + ceil(count / width) only the last may be rounded up, and e makes room for that. So every expert
+// finds its slots without asking the others.
+static int64_t slots_for(int64_t pairs, int64_t experts, int width) { return pairs / width + experts + 1; }
+
+struct choice {
+    const char *ids;
+    int64_t row_bytes;
+    int used, pairs, experts;
+};
+__device__ static inline int expert_of(const choice &c, int pair) {
+    int id = *(const int32_t *)(c.ids + pair / c.used * c.row_bytes + pair % c.used * 4);
+    return id >= 0 && id < c.experts ? id : c.experts;
+}
+__device__ static inline int warp_count(int x) {
+    for (int offset = 16; offset; offset >>= 1) x += __shfl_xor_sync(0xffffffffu, x, offset);
+    return x;
+}
+// Over the block; every thread gets it. `shared` may be used again after the next barrier.
+__device__ static int block_count(int x, int *shared) {
+    x = warp_count(x);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+    __syncthreads();
+    return warp_count(shared[threadIdx.x % 32]);
+}
+
+// A block per expert, and one for the strangers: its pairs in their order, and its slots.
+__global__ static void __launch_bounds__(SORT_THREADS) sort_kernel(choice c, int width, int *list, slot *slots) {
+    __shared__ int counts[2][SORT_THREADS / 32];
+    int expert = (int)blockIdx.x, lower = 0, own = 0, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    for (int p = threadIdx.x; p < c.pairs; p += SORT_THREADS) {
+        int e = expert_of(c, p);
+        lower += e < expert;
+        own += e == expert;
+    }
+    int begin = block_count(lower, counts[0]), count = block_count(own, counts[1]);
+    int first = begin / width + expert, next = (begin + count) / width + expert + 1;
+    for (int i = (int)threadIdx.x; i < next - first; i += SORT_THREADS) {
+        int here = min(width, count - i * width);
+        slots[first + i] = here > 0 ? slot{expert, begin + i * width, here} : slot{-1, 0, 0};
+    }
+    if (count == 0) return;
+    int done = begin;
+    for (int p = (int)threadIdx.x; p - (int)threadIdx.x < c.pairs; p += SORT_THREADS) {
+        bool mine = p < c.pairs && expert_of(c, p) == expert;
+        unsigned mask = __ballot_sync(0xffffffffu, mine);
+        __syncthreads();
+        if (lane == 0) counts[0][warp] = __popc(mask);
+        __syncthreads();
+        int of_warp = counts[0][lane], before = warp_count(lane < warp ? of_warp : 0);
+        if (mine) list[done + before + __popc(mask & ((1u << lane) - 1))] = p;
+        done += warp_count(of_warp);
+    }
+}
+
+// ---- Many tokens
+// ----------------------------------------------------------------------------------------------------------------
+
+struct group_job {
+    const char *w;
+    int64_t row_bytes, expert_bytes;
+    int rows, k, used, experts;
+    bool same_input;
+    const char *y; // f16 or bf16 [columns][k]
+    const slot *slots;
+    const int *list;
+    float *out; // [pairs][rows]
+};
+// Rows are padded so that eight of them lie in different banks.
+template <int WIDTH> struct group_memory {
+    uint16_t w[2][ROWS][DEPTH + 8], y[2][WIDTH][DEPTH + 8];
+    int pair[WIDTH];
+};
+
+// 128 rows of an expert times up to WIDTH columns, 64 elements deep at a time: while those are multiplied, the next
+// weights come to registers and the next activations to shared memory. Eight warps, four below and two beside each
+// other, have 32 rows and half of the columns each.
+template <typename P, int WIDTH> __global__ static void __launch_bounds__(THREADS, 2) group_kernel(group_job j) {
+#if __CUDA_ARCH__ >= 800
+    extern __shared__ __align__(16) char raw_shared[];
+    group_memory<WIDTH> &m = *(group_memory<WIDTH> *)raw_shared;
+    slot s = j.slots[blockIdx.x];
+    if (s.expert < 0) return;
+    int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, row0 = (int)blockIdx.y * ROWS;
+    if (thread < s.count) m.pair[thread] = j.list[s.begin + thread];
+    __syncthreads();
+    if (s.expert == j.experts) {
+        for (int c = warp; c < s.count; c += THREADS / 32)
+            for (int r = row0 + lane; r < min(row0 + ROWS, j.rows); r += 32)
+                j.out[(int64_t)m.pair[c] * j.rows + r] = 0;
+        return;
+    }
+    // A thread brings half of a row of weights and 8 elements of some columns.
+    const char *weights = j.w + s.expert * j.expert_bytes + (int64_t)min(row0 + thread / 2, j.rows - 1) * j.row_bytes;
+    const char *columns[WIDTH / 32];
+#pragma unroll
+    for (int i = 0; i < WIDTH / 32; i++) {
+        int pair = m.pair[min(thread / 8 + 32 * i, s.count - 1)];
+        columns[i] = j.y + 2 * ((int64_t)(j.same_input ? pair / j.used : pair) * j.k + thread % 8 * 8);
+    }
+    auto fetch = [&](int at, int stage) {
+#pragma unroll
+        for (int i = 0; i < WIDTH / 32; i++) {
+            int c = thread / 8 + 32 * i;
+            bool real = c < s.count && at + thread % 8 * 8 < j.k;
+            copy16(&m.y[stage][c][thread % 8 * 8], real ? columns[i] + 2 * at : j.y, real);
+        }
+        copies_commit();
+    };
+    P piece;
+    auto leave = [&](int stage) { piece.store((char *)&m.w[stage][thread / 2][thread % 2 * 32]); };
+
+    int row = warp % 4 * 32, column = warp / 4 * (WIDTH / 2), stage = 0;
+    float sum[2][WIDTH / 16][4] = {};
+    piece.load(weights, thread % 2 * 32, j.k);
+    fetch(0, 0);
+    leave(0);
+    copies_wait<0>();
+    __syncthreads();
+    for (int at = 0; at < j.k; at += DEPTH, stage ^= 1) {
+        bool more = at + DEPTH < j.k;
+        if (more) {
+            piece.load(weights, at + DEPTH + thread % 2 * 32, j.k);
+            fetch(at + DEPTH, stage ^ 1);
+        }
+#pragma unroll
+        for (int step = 0; step < DEPTH; step += 16) {
+            uint32_t a[2][4];
+#pragma unroll
+            for (int i = 0; i < 2; i++) load_four(a[i], &m.w[stage][row + 16 * i + lane % 16][step + lane / 16 * 8]);
+#pragma unroll
+            for (int n = 0; n < WIDTH / 32; n++) {
+                if (column + 16 * n >= s.count) break;
+                uint32_t b[4];
+                load_four(b, &m.y[stage][column + 16 * n + lane / 16 * 8 + lane % 8][step + lane / 8 % 2 * 8]);
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    multiply<P::BF16>(sum[i][2 * n], a[i], b[0], b[1]);
+                    multiply<P::BF16>(sum[i][2 * n + 1], a[i], b[2], b[3]);
+                }
+            }
+        }
+        if (more) {
+            leave(stage ^ 1);
+            copies_wait<0>();
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int n = 0; n < WIDTH / 16; n++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            int c = column + 8 * n + lane % 4 * 2 + e;
+            if (c >= s.count) continue;
+            float *out = j.out + (int64_t)m.pair[c] * j.rows;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int r = row0 + row + 8 * i + lane / 4;
+                if (r < j.rows) out[r] = sum[i / 2][n][i % 2 * 2 + e];
+            }
+        }
+#endif
+}
+
+// Half of what is multiplied would be nothing if tiles were wider than most lists.
+static int width_of(const tn_tensor *t) { return tn_nelements(t->src[2]) / t->src[0]->ne[2] > 64 ? 128 : 64; }
+
+// As far as it is known before there is memory.
+static bool group_may_serve(const cuda_device *device, const tn_tensor *t) {
+    const tn_tensor *x = t->src[0], *y = t->src[1];
+    return device->properties.major >= 8 && x->type != TN_F32 && x->ne[0] > 0 && x->ne[0] % 8 == 0 &&
+           x->ne[0] < 1 << 30 && x->ne[1] < 1 << 22 && x->ne[2] > 0 && x->ne[2] < 1 << 20 &&
+           tn_nelements(t->src[2]) < 1 << 30 && tn_is_contiguous_rows(y) &&
+           (y->ne[1] == 1 || y->nb[2] == (size_t)y->ne[1] * y->nb[1]);
+}
+static bool group_serves(const cuda_device *device, const tn_tensor *t) {
+    const tn_tensor *x = t->src[0];
+    bool aligned = x->nb[1] % 16 == 0 && x->nb[2] % 16 == 0 && (uintptr_t)x->data % 16 == 0;
+    bool wide = x->type == TN_F16 || x->type == TN_BF16 || x->type == TN_Q4_K; // reads 16 bytes at once
+    return group_may_serve(device, t) && (aligned || !wide) && tn_is_contiguous(t);
+}
+
+// In scratch: activations, lists, slots.
+struct group_room {
+    char *y;
+    int *list;
+    slot *slots;
+    size_t bytes;
+};
+static group_room room_at(char *at, const tn_tensor *t) {
+    const tn_tensor *x = t->src[0];
+    int64_t pairs = tn_nelements(t->src[2]);
+    group_room r = {at, NULL, NULL, round256((size_t)(gemv_columns(t) * x->ne[0]) * 2)};
+    r.list = (int *)(at + r.bytes);
+    r.bytes += round256((size_t)pairs * sizeof *r.list);
+    r.slots = (slot *)(at + r.bytes);
+    r.bytes += round256((size_t)slots_for(pairs, x->ne[2], width_of(t)) * sizeof *r.slots);
+    return r;
+}
+
+template <typename P, int WIDTH>
+static tn_status multiply_groups(const launch &l, const group_job &j, int64_t slots) {
+    size_t bytes = sizeof(group_memory<WIDTH>);
+    CUDA_TRY(cudaFuncSetAttribute(group_kernel<P, WIDTH>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+    dim3 grid((unsigned)slots, blocks_for(j.rows, ROWS));
+    group_kernel<P, WIDTH><<<grid, THREADS, bytes, l.stream>>>(j);
+    return cuda_check(cudaGetLastError(), "experts' products");
+}
+
+static tn_status launch_groups(const launch &l, const tn_tensor *t) {
+    const tn_tensor *x = t->src[0], *y = t->src[1], *ids = t->src[2];
+    int type = x->type == TN_BF16 ? TN_BF16 : TN_F16, width = width_of(t);
+    group_room room = room_at(l.scratch, t);
+    choice c = {(const char *)ids->data, (int64_t)ids->nb[1], (int)ids->ne[0], (int)tn_nelements(ids), (int)x->ne[2]};
+    // Gate and up follow each other: the second finds its activations narrow and its lists made.
+    const narrow &n = *l.narrowed;
+    if (n.type != type || n.y != y || n.ids != ids || n.experts != x->ne[2]) {
+        TN_TRY(
+            launch_narrow(l, (const char *)y->data, gemv_column_bytes(t), x->ne[0], gemv_columns(t), type, room.y));
+        sort_kernel<<<(unsigned)x->ne[2] + 1, SORT_THREADS, 0, l.stream>>>(c, width, room.list, room.slots);
+        TN_TRY(cuda_check(cudaGetLastError(), "sorting by expert"));
+        *l.narrowed = {y->data, type, y, ids, x->ne[2]};
+    }
+    group_job j = {(const char *)x->data,
+                   (int64_t)x->nb[1],
+                   (int64_t)x->nb[2],
+                   (int)x->ne[1],
+                   (int)x->ne[0],
+                   c.used,
+                   c.experts,
+                   y->ne[1] == 1,
+                   room.y,
+                   room.slots,
+                   room.list,
+                   (float *)t->data};
+    int64_t slots = slots_for(c.pairs, c.experts, width);
+    switch (kind_of(x)) {
+#define CASE(KIND, reader)                                                                                           \
+    case KIND:                                                                                                       \
+        return width == 64 ? multiply_groups<piece<reader>, 64>(l, j, slots)                                         \
+                           : multiply_groups<piece<reader>, 128>(l, j, slots);
+        CASE(TN_F16, read_f16)
+        CASE(TN_BF16, read_bf16)
+        FOR_EVERY_BLOCK_READER(CASE)
+#undef CASE
+    default: return tn_fail(TN_E_UNSUPPORTED, "mul_mat_id with %s", tn_type_name(x->type));
+    }
+}
+
+// ---- Whatever is left
+// ------------------------------------------------------------------------------------------------------------
+
+// A warp computes a row's product with a pair's column, as floats.
+template <typename R>
+__global__ static void __launch_bounds__(PAIR_WARPS * 32)
+    pair_kernel(const char *x, const char *y, char *z, choice c, shape4 xs, shape4 ys, shape4 zs) {
+    int pair = (int)blockIdx.x, u = pair % c.used, t = pair / c.used, expert = expert_of(c, pair),
+        lane = threadIdx.x % 32;
+    const float *v = (const float *)(y + u % ys.ne[1] * ys.nb[1] + t * ys.nb[2]);
+    float *out = (float *)(z + u * zs.nb[1] + t * zs.nb[2]);
+    for (int64_t row = (int64_t)blockIdx.y * PAIR_WARPS + threadIdx.x / 32; row < xs.ne[1];
+         row += (int64_t)gridDim.y * PAIR_WARPS) {
+        const char *w = x + row * xs.nb[1] + expert * xs.nb[2];
+        float sum = 0;
+        for (int64_t i = lane * 8; i < xs.ne[0] && expert < c.experts; i += 256) {
+            float part[8];
+            R::eight(w, i, part, xs.ne[0]);
+            for (int k = 0; k < 8; k++) sum += part[k] * v[i + k];
+        }
+        sum = warp_sum(sum);
+        if (lane == 0) out[row] = sum;
+    }
+}
+
+static tn_status launch_pairs(const launch &l, const tn_tensor *t) {
+    const tn_tensor *x = t->src[0], *y = t->src[1], *ids = t->src[2];
+    choice c = {(const char *)ids->data, (int64_t)ids->nb[1], (int)ids->ne[0], (int)tn_nelements(ids), (int)x->ne[2]};
+    unsigned blocks = blocks_for(x->ne[1], PAIR_WARPS);
+    dim3 grid((unsigned)c.pairs, blocks < 65535 ? blocks : 65535);
+    switch (kind_of(x)) {
+#define CASE(KIND, reader)                                                                                           \
+    case KIND:                                                                                                       \
+        pair_kernel<reader><<<grid, PAIR_WARPS * 32, 0, l.stream>>>((const char *)x->data, (const char *)y->data,    \
+                                                                    (char *)t->data, c, shape_of(x), shape_of(y),    \
+                                                                    shape_of(t));                                    \
+        break;
+        FOR_EVERY_READER(CASE)
+#undef CASE
+    default: return tn_fail(TN_E_UNSUPPORTED, "mul_mat_id with %s", tn_type_name(x->type));
+    }
+    return cuda_check(cudaGetLastError(), "mul_mat_id");
+}
+
+// ---- Choice
+// ------------------------------------------------------------------------------------------------------------------
+
+size_t mul_mat_id_scratch(const cuda_device *device, const tn_tensor *t) {
+    if (gemv_serves(t)) return gemv_scratch(t);
+    return group_may_serve(device, t) ? room_at(NULL, t).bytes : 0;
+}
+
+tn_status launch_mul_mat_id(const launch &l, const tn_tensor *t) {
+    bool few = gemv_serves(t);
+    if (!few && group_serves(l.device, t)) return launch_groups(l, t);
+    *l.narrowed = {};
+    if (few && gemv_family_of(t) != GEMV_OTHER && (uintptr_t)t->src[1]->data % 16 == 0) return launch_gemv(l, t);
+    return launch_pairs(l, t);
+}
