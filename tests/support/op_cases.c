@@ -479,6 +479,22 @@ static tn_tensor *rope_case(tn_arena *a, rng *r) {
     return tn_rope(a, x, integers(a, TN_I32, n_pos, 0, chance(r, 50) ? 50 : 30000, r), factors, &p);
 }
 
+/* Some experts get no token, and some tokens name one twice, or one that is not there. */
+static tn_tensor *experts_node(tn_arena *a, tn_tensor *x, const expert_shape *e, int layout, rng *r) {
+    tn_tensor *y =
+        random_tensor(a, TN_F32, (int64_t[]){e->k, e->same_input ? 1 : e->used, e->tokens, 1}, layout, 1, r);
+    int64_t last = chance(r, 30) ? pick(r, 0, e->experts - 1) : e->experts - 1;
+    tn_tensor *ids = integers(a, TN_I32, (int64_t[]){e->used, e->tokens, 1, 1}, 0, last, r);
+    static const int32_t strangers[] = {-1, INT32_MIN, INT32_MAX};
+    for (int64_t i = 0; ids && i < tn_nelements(ids) && last < e->experts - 1; i++)
+        if (chance(r, 10))
+            ((int32_t *)ids->data)[i] = chance(r, 25) ? (int32_t)e->experts : strangers[rng_below(r, 3)];
+    return tn_mul_mat_id(a, x, y, ids);
+}
+tn_tensor *experts_case(tn_arena *a, tn_type type, const expert_shape *e, rng *r) {
+    return experts_node(a, dense(a, type, (int64_t[]){e->k, e->m, e->experts, 1}, 1, r), e, 0, r);
+}
+
 static tn_tensor *matmul_case(tn_arena *a, tn_op op, rng *r, bool wild) {
     static const int64_t counts[] = {1, 1, 2, 3, 4, 5, 8, 13, 16, 17, 33, 40, 61};
     tn_type type = weight_type(r);
@@ -491,10 +507,10 @@ static tn_tensor *matmul_case(tn_arena *a, tn_op op, rng *r, bool wild) {
         return tn_out_prod(a, x, any_layout(a, TN_F32, (int64_t[]){n, k1, x2 * pick(r, 1, 2), x3}, 1, r));
     }
     if (op == TN_OP_MUL_MAT_ID) {
-        int64_t experts = pick(r, 1, 9), used = pick(r, 1, experts > 4 ? 4 : experts), tokens = pick(r, 1, 20);
-        tn_tensor *x = row_layout(a, type, (int64_t[]){k, m, experts, 1}, 1, r);
-        tn_tensor *y = row_layout(a, TN_F32, (int64_t[]){k, chance(r, 50) ? 1 : used, tokens, 1}, 1, r);
-        return tn_mul_mat_id(a, x, y, integers(a, TN_I32, (int64_t[]){used, tokens, 1, 1}, 0, experts - 1, r));
+        expert_shape e = {k, m, pick(r, 1, 9), 0, pick(r, 1, chance(r, 50) ? 8 : 40), chance(r, 50)};
+        e.used = pick(r, 1, e.experts > 4 ? 4 : e.experts);
+        tn_tensor *x = row_layout(a, type, (int64_t[]){k, m, e.experts, 1}, 1, r);
+        return experts_node(a, x, &e, (int)rng_below(r, 3), r);
     }
     if (chance(r, 3) && block == 1) k = 0;
     int64_t x2 = chance(r, 70) ? 1 : 2, x3 = chance(r, 70) ? 1 : 2;

@@ -19,6 +19,13 @@ void reference_run(const tn_tensor *node, double *result, double *scale);
  * infinities. */
 tn_tensor *random_case(tn_arena *arena, tn_op op, rng *r, bool wild);
 
+/* A product with experts of this shape; same_input: a token's experts multiply the same column. */
+typedef struct expert_shape {
+    int64_t k, m, experts, used, tokens;
+    bool same_input;
+} expert_shape;
+tn_tensor *experts_case(tn_arena *arena, tn_type type, const expert_shape *e, rng *r);
+
 /* A random tensor of this shape. Layouts: 0 contiguous, 1 rows with gaps, 2 outer dimensions permuted, 3 rows and
  * columns swapped (plain types only). */
 tn_tensor *random_tensor(tn_arena *arena, tn_type type, const int64_t ne[4], int layout, float spread, rng *r);

@@ -28,18 +28,20 @@ bool can_run_in_place(tn_backend *backend, const tn_tensor *node, int source) {
 /* A leaf's stay in device memory. */
 typedef struct guest {
     tn_tensor *root;
-    void *host;
+    void *host, *extra;
     tn_buffer *buffer;
 } guest;
 
-static void move_in(guest *g, tn_tensor *root, tn_buffer_type *type, bool with_data) {
-    *g = (guest){root, root->data, NULL};
+static void move_in(guest *g, tn_tensor *root, tn_buffer_type *type, tn_buffer_usage usage, bool with_data) {
+    *g = (guest){root, root->data, root->extra, NULL};
     assert_ok(tn_buffer_new(type, tn_buffer_type_tensor_size(type, root), &g->buffer));
+    tn_buffer_set_usage(g->buffer, usage);
     assert_ok(tn_buffer_bind(g->buffer, root, 0));
     if (with_data) assert_ok(tn_tensor_set(root, g->host));
 }
 static void move_out(guest *g) {
     g->root->data = g->host;
+    g->root->extra = g->extra;
     g->root->buffer = NULL;
     tn_buffer_free(g->buffer);
 }
@@ -58,8 +60,11 @@ static void *run(tn_backend *backend, tn_tensor *node, int in_place, tn_buffer_t
         if (node->src[i]) add_root(roots, &n, root_of(node->src[i]));
     if (in_place < 0) add_root(roots, &n, root_of(node));
     void *result_data = node->data, *bytes = NULL;
-    for (int i = 0; i < n; i++)
-        move_in(&guests[i], roots[i], weights && roots[i] == node->src[0] ? weights : type, roots[i] != node);
+    for (int i = 0; i < n; i++) {
+        bool are_weights = weights && roots[i] == node->src[0];
+        move_in(&guests[i], roots[i], are_weights ? weights : type, are_weights ? TN_USAGE_WEIGHTS : TN_USAGE_ANY,
+                roots[i] != node);
+    }
     bind_views(node);
     if (in_place >= 0) {
         node->data = node->src[in_place]->data;

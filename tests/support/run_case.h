@@ -11,8 +11,8 @@
  * caller frees with free(). With in_place >= 0 the result takes the place of that source. The node and its sources
  * are as before afterwards. NULL when the device does not support the op. */
 void *run_case(tn_backend *backend, tn_tensor *node, int in_place);
-/* The same with source 0, which must be a whole leaf, in memory of another type. NULL also when the device does not
- * support that. */
+/* The same with source 0, which must be a whole leaf, as weights in memory of this type, where the device may arrange
+ * them as it likes. NULL also when the device does not support that. */
 void *run_case_with_weights(tn_backend *backend, tn_tensor *node, tn_buffer_type *weights);
 
 /* Whether the result may take the place of source i: the device says so, and the source is a whole leaf of the same

@@ -28,6 +28,14 @@ static int find_gpu(void **state) {
         skip();                                                                                                      \
     }
 
+/* Weights may be arranged otherwise than other tensors. */
+static void check_as_weights(tn_backend *backend, tn_tensor *node) {
+    if (node->src[0]->view_src || tn_is_empty(node->src[0])) return;
+    void *bytes = run_case_with_weights(backend, node, tn_device_buffer_type(gpu));
+    if (bytes) check_case(node, bytes, "as weights");
+    free(bytes);
+}
+
 static void every_supported_op_agrees_with_the_reference(void **state) {
     (void)state;
     NEED_GPU();
@@ -51,6 +59,8 @@ static void every_supported_op_agrees_with_the_reference(void **state) {
             if (bytes) {
                 check_case(node, bytes, tn_device_name(gpu));
                 ran++;
+                if (op == TN_OP_MUL_MAT || op == TN_OP_MUL_MAT_ID || op == TN_OP_GET_ROWS)
+                    check_as_weights(backend, node);
                 for (int s = 0; s < TN_MAX_SRC; s++) {
                     if (!can_run_in_place(backend, node, s)) continue;
                     void *again = run_case(backend, node, s);
@@ -64,6 +74,46 @@ static void every_supported_op_agrees_with_the_reference(void **state) {
         print_message("%-20s %d of %d cases run\n", tn_op_name(op), ran, cases);
     }
     free(memory);
+    tn_backend_free(backend);
+}
+
+/* Few tokens and many, few experts and many, lists of no, one and several tiles, and rows and depths that end within
+ * a tile. */
+static void experts_of_every_type_agree_with_the_reference(void **state) {
+    (void)state;
+    NEED_GPU();
+    static const expert_shape shapes[] = {
+        {0, 70, 8, 2, 1, true},  {0, 64, 8, 2, 1, false},    {0, 33, 4, 2, 3, true},
+        {0, 40, 2, 2, 8, false}, {0, 33, 128, 8, 8, true},   {0, 150, 128, 8, 20, true},
+        {0, 60, 9, 3, 9, false}, {0, 150, 3, 2, 100, false}, {0, 130, 2, 1, 150, true},
+    };
+    tn_backend *backend;
+    assert_ok(tn_backend_new(gpu, NULL, &backend));
+    case_slack = 8;
+    int ran = 0;
+    for (tn_type type = 0; type < TN_TYPE_LIMIT; type++) {
+        if (!tn_type_valid(type) || !tn_type_can_read(type) || type == TN_Q8_1 || type == TN_Q8_K) continue;
+        if (!tn_type_is_quantized(type) && type != TN_F32 && type != TN_F16 && type != TN_BF16) continue;
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+            rng r = {(uint64_t)type * 31 + i};
+            tn_arena *arena;
+            expert_shape e = shapes[i];
+            int64_t block = tn_type_block(type);
+            e.k = block > 1 ? 32 * (8 + 5 * (int64_t)(i % 3)) / block * block : 264 + 128 * (int64_t)(i % 2);
+            assert_ok(tn_arena_new(&(tn_arena_params){.size = 64 << 20}, &arena));
+            tn_tensor *node = experts_case(arena, type, &e, &r);
+            assert_ok(tn_arena_status(arena));
+            void *bytes = run_case(backend, node, -1);
+            if (bytes) {
+                check_case(node, bytes, tn_device_name(gpu));
+                check_as_weights(backend, node);
+                ran++;
+            }
+            free(bytes);
+            tn_arena_free(arena);
+        }
+    }
+    print_message("%d cases run\n", ran);
     tn_backend_free(backend);
 }
 
@@ -276,6 +326,7 @@ static void sessions_leave_no_memory_behind(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_supported_op_agrees_with_the_reference),
+        cmocka_unit_test(experts_of_every_type_agree_with_the_reference),
         cmocka_unit_test(models_agree_with_the_golden_logits),
         cmocka_unit_test(greedy_loops_find_what_the_logits_say),
         cmocka_unit_test(stories_agree_on_f16_weights),
