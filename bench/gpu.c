@@ -106,13 +106,17 @@ static tn_status measure_upload(const char *name, double *rate) {
     return status;
 }
 
+/* All but the embedding; of the experts those in use. */
 static double bytes_per_token(const tn_model *model) {
+    tn_model_info info = tn_model_get_info(model);
     double bytes = 0, table = 0;
     bool output = false;
     for (uint64_t i = 0; i < tn_gguf_tensor_count(tn_model_file(model)); i++) {
         const tn_gguf_tensor *t = tn_gguf_tensor_at(tn_model_file(model), i);
         if (strcmp(t->name, "token_embd.weight") == 0)
             table = (double)t->size;
+        else if (info.n_expert && strstr(t->name, "_exps."))
+            bytes += (double)t->size * info.n_expert_used / info.n_expert;
         else
             bytes += (double)t->size;
         output = output || strcmp(t->name, "output.weight") == 0;
