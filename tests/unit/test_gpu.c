@@ -44,11 +44,13 @@ static void every_supported_op_agrees_with_the_reference(void **state) {
     size_t size = 64 << 20;
     void *memory = malloc(size);
     int cases = getenv("TENON_LONG") ? 300 : 20;
-    case_slack = 8;
     const char *only = getenv("TENON_OPS");
     for (tn_op op = 1; op < TN_OP_COUNT; op++) {
         if (tn_op_get_family(op) == TN_FAMILY_VIEW || (only && *only && strcmp(only, tn_op_name(op)) != 0)) continue;
         int ran = 0;
+        /* Products have their tolerance for coarse weights already; what a sum of mixed signs comes to is little
+         * more. */
+        case_slack = op == TN_OP_MUL_MAT || op == TN_OP_MUL_MAT_ID ? 1 : 8;
         for (int i = 0; i < cases; i++) {
             rng r = {1000003 + (uint64_t)op * 10007 + (uint64_t)i};
             tn_arena *arena;
@@ -89,7 +91,7 @@ static void experts_of_every_type_agree_with_the_reference(void **state) {
     };
     tn_backend *backend;
     assert_ok(tn_backend_new(gpu, NULL, &backend));
-    case_slack = 8;
+    case_slack = 2;
     int ran = 0;
     for (tn_type type = 0; type < TN_TYPE_LIMIT; type++) {
         if (!tn_type_valid(type) || !tn_type_can_read(type) || type == TN_Q8_1 || type == TN_Q8_K) continue;

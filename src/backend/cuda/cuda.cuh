@@ -121,6 +121,15 @@ size_t best_scratch(const tn_tensor *argmax);
 tn_status launch_best(const launch &l, const tn_tensor *sum, const tn_tensor *argmax);
 tn_status launch_top_k(const launch &l, const tn_tensor *t);
 tn_status launch_mix(const launch &l, const tn_tensor *t);
+bool is_plain_soft_max(const tn_tensor *t);                      // of rows, of nothing but them
+bool route_serves(const tn_tensor *probs, const tn_tensor *ids); // the choice of experts, in one launch
+tn_status launch_route(const launch &l, const tn_tensor *probs, const tn_tensor *ids);
+// Experts' results put together, with what makes their weights; those in between may be NULL.
+struct chosen_mix {
+    const tn_tensor *rows, *soft_max, *sum, *div, *scale, *mix;
+};
+bool mix_serves(const chosen_mix &m);
+tn_status launch_chosen_mix(const launch &l, const chosen_mix &m);
 size_t mul_mat_scratch(const cuda_device *device, const tn_tensor *t);
 tn_status launch_mul_mat(const launch &l, const tn_tensor *t);
 // Rows of f32 to dense f16 or bf16; f16 saturates instead of overflowing.

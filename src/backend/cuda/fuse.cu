@@ -4,6 +4,8 @@
 //   rope q, rope k, store k, store v, attention  one launch
 //   product → add → norm                         one launch
 //   gate, up → gated activation                  one launch, with experts too
+//   soft-max → choice of experts                 one launch
+//   experts' weights → mix of their results      one launch
 //   sum and argmax of the logits                 one launch
 //
 // A node whose only readers take its result in another form is never stored. Which nodes those are follows from the
@@ -509,6 +511,65 @@ static tn_status run_best(fusion *f, const launch &l, int i, bool *ran) {
     return launch_best(l, f->nodes[i], f->nodes[next]);
 }
 
+// ---- Experts
+// ---------------------------------------------------------------------------------------------------------------------
+
+// Soft-max and the choice of the largest.
+static tn_status run_route(fusion *f, const launch &l, int i, bool *ran) {
+    const tn_tensor *probs = f->nodes[i];
+    int next = following(f, i);
+    if (next >= f->n || !route_serves(probs, f->nodes[next])) return TN_OK;
+    const tn_tensor *logits = probs->src[0], *ids = f->nodes[next];
+    // Tokens are read and written by blocks of their own.
+    bool in_place = probs->data == logits->data && probs->nb[1] == logits->nb[1];
+    *ran = !overlap(ids, logits) && !overlap(ids, probs) && (in_place || !overlap(probs, logits));
+    if (!*ran) return TN_OK;
+    f->info[next].done = true;
+    f->pending = NULL;
+    TN_TRY(end_chain(f, l));
+    return launch_route(l, probs, ids);
+}
+
+// Whether the next node is of that op and reads node `at` first; then `at` is that node.
+static const tn_tensor *step_to(const fusion *f, int *at, int readers, tn_op op) {
+    int next = following(f, *at);
+    if (next >= f->n || f->nodes[next]->op != op || number_of(f, f->nodes[next]->src[0]) != *at ||
+        !only_read_by(f, *at, readers))
+        return NULL;
+    *at = next;
+    return f->nodes[next];
+}
+// The chosen experts' weights and the sum of their results: rows, [soft_max], [sum_rows, div], [scale], mix.
+static tn_status run_mix(fusion *f, const launch &l, int i, bool *ran) {
+    if (f->nodes[i]->op != TN_OP_GET_ROWS) return TN_OK;
+    chosen_mix m = {f->nodes[i]};
+    int at = i, first = i;
+    if ((m.soft_max = step_to(f, &at, 1, TN_OP_SOFT_MAX)) && !is_plain_soft_max(m.soft_max)) return TN_OK;
+    first = at;
+    if ((m.sum = step_to(f, &at, 2, TN_OP_SUM_ROWS))) {
+        at = following(f, at);
+        m.div = at < f->n ? f->nodes[at] : NULL;
+        if (!m.div || m.div->op != TN_OP_DIV || number_of(f, m.div->src[0]) != first ||
+            without_views(m.div->src[1]) != m.sum || !only_read_by(f, number_of(f, m.sum), 1))
+            return TN_OK;
+    }
+    if ((m.scale = step_to(f, &at, 1, TN_OP_SCALE)) && m.scale->params.scale.bias != 0) return TN_OK;
+    int end = following(f, at);
+    if (end >= f->n || f->nodes[end]->op != TN_OP_MIX || number_of(f, f->nodes[end]->src[1]) != at ||
+        number_of(f, f->nodes[end]->src[0]) == at || !only_read_by(f, at, 1))
+        return TN_OK;
+    m.mix = f->nodes[end];
+    // Read later than planned: what the result takes the place of may still be needed.
+    if (!mix_serves(m) || overlap(m.mix, m.mix->src[0]) || overlap(m.mix, m.rows->src[0]) ||
+        overlap(m.mix, m.rows->src[1]))
+        return TN_OK;
+    *ran = true;
+    for (int k = following(f, i); k <= end; k = following(f, k)) f->info[k].done = true;
+    f->pending = NULL;
+    TN_TRY(end_chain(f, l));
+    return launch_chosen_mix(l, m);
+}
+
 // ---- The whole
 // ---------------------------------------------------------------------------------------------------------------------
 
@@ -533,6 +594,8 @@ tn_status fusion_launch(fusion *f, const launch &whole, profile *p) {
         if (!ran) TN_TRY(run_group(f, l, i, &ran));
         if (!ran) TN_TRY(run_attention(f, l, i, &ran));
         if (!ran) TN_TRY(run_best(f, l, i, &ran));
+        if (!ran) TN_TRY(run_route(f, l, i, &ran));
+        if (!ran) TN_TRY(run_mix(f, l, i, &ran));
         if (ran || !is_product(f->nodes[i])) *l.narrowed = {};
         if (!ran) {
             f->pending = NULL;
