@@ -124,9 +124,10 @@ tn_status launch_mix(const launch &l, const tn_tensor *t);
 bool is_plain_soft_max(const tn_tensor *t);                      // of rows, of nothing but them
 bool route_serves(const tn_tensor *probs, const tn_tensor *ids); // the choice of experts, in one launch
 tn_status launch_route(const launch &l, const tn_tensor *probs, const tn_tensor *ids);
-// Experts' results put together, with what makes their weights; those in between may be NULL.
+// Experts' results put together, with what makes their weights and what is added to them. All but rows, mix and out,
+// which is the last of them, may be NULL.
 struct chosen_mix {
-    const tn_tensor *rows, *soft_max, *sum, *div, *scale, *mix;
+    const tn_tensor *rows, *soft_max, *sum, *div, *scale, *mix, *residual, *out;
 };
 bool mix_serves(const chosen_mix &m);
 tn_status launch_chosen_mix(const launch &l, const chosen_mix &m);

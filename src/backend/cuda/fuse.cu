@@ -5,7 +5,7 @@
 //   product → add → norm                         one launch
 //   gate, up → gated activation                  one launch, with experts too
 //   soft-max → choice of experts                 one launch
-//   experts' weights → mix of their results      one launch
+//   experts' weights → mix of results → add      one launch
 //   sum and argmax of the logits                 one launch
 //
 // A node whose only readers take its result in another form is never stored. Which nodes those are follows from the
@@ -539,7 +539,15 @@ static const tn_tensor *step_to(const fusion *f, int *at, int readers, tn_op op)
     *at = next;
     return f->nodes[next];
 }
-// The chosen experts' weights and the sum of their results: rows, [soft_max], [sum_rows, div], [scale], mix.
+// Whether t adds something to node `at`, every element where it is read.
+static bool takes_sum(const fusion *f, int at, const tn_tensor *t) {
+    if (t->op != TN_OP_ADD || (number_of(f, t->src[0]) == at) == (number_of(f, t->src[1]) == at)) return false;
+    const tn_tensor *other = number_of(f, t->src[0]) == at ? t->src[1] : t->src[0];
+    return t->type == TN_F32 && other->type == TN_F32 && tn_same_shape(t, other) && tn_is_contiguous(t) &&
+           tn_is_contiguous(other) && tn_nelements(t) == tn_nelements(f->nodes[at]) &&
+           (t->data == other->data || !overlap(t, other));
+}
+// The chosen experts' weights and the sum of their results: rows, [soft_max], [sum_rows, div], [scale], mix, [add].
 static tn_status run_mix(fusion *f, const launch &l, int i, bool *ran) {
     if (f->nodes[i]->op != TN_OP_GET_ROWS) return TN_OK;
     chosen_mix m = {f->nodes[i]};
@@ -558,10 +566,16 @@ static tn_status run_mix(fusion *f, const launch &l, int i, bool *ran) {
     if (end >= f->n || f->nodes[end]->op != TN_OP_MIX || number_of(f, f->nodes[end]->src[1]) != at ||
         number_of(f, f->nodes[end]->src[0]) == at || !only_read_by(f, at, 1))
         return TN_OK;
-    m.mix = f->nodes[end];
+    m.mix = m.out = f->nodes[end];
+    int sum = following(f, end);
+    if (sum < f->n && only_read_by(f, end, 1) && takes_sum(f, end, f->nodes[sum])) {
+        m.out = f->nodes[sum];
+        m.residual = number_of(f, m.out->src[0]) == end ? m.out->src[1] : m.out->src[0];
+        end = sum;
+    }
     // Read later than planned: what the result takes the place of may still be needed.
-    if (!mix_serves(m) || overlap(m.mix, m.mix->src[0]) || overlap(m.mix, m.rows->src[0]) ||
-        overlap(m.mix, m.rows->src[1]))
+    if (!mix_serves(m) || overlap(m.out, m.mix->src[0]) || overlap(m.out, m.rows->src[0]) ||
+        overlap(m.out, m.rows->src[1]))
         return TN_OK;
     *ran = true;
     for (int k = following(f, i); k <= end; k = following(f, k)) f->info[k].done = true;

@@ -49,7 +49,8 @@ void profile_end(profile *p, cudaStream_t stream, const tn_tensor *node) {
     cudaEventRecord(p->end, stream);
     cudaEventSynchronize(p->end);
     if (cudaEventElapsedTime(&ms, p->begin, p->end) != cudaSuccess) return;
-    int many = node->ne[1] > 8 && node->op != TN_OP_ATTENTION ? 1 : node->op == TN_OP_ATTENTION && node->ne[2] > 8;
+    bool tokens_third = node->op == TN_OP_ATTENTION || node->op == TN_OP_MUL_MAT_ID;
+    int many = node->ne[tokens_third ? 2 : 1] > 8;
     p->ms[many][node->op] += ms;
     p->count[many][node->op]++;
 }

@@ -82,6 +82,7 @@ struct mix_job {
     const float *probs; // [experts][tokens]
     const char *ids;
     int64_t ids_row;
+    const float *residual; // or NULL
     float *out;
     int n, used, experts;
     bool soft_max, divide;
@@ -110,7 +111,7 @@ __global__ static void __launch_bounds__(MIX_THREADS) mix_chosen_kernel(mix_job 
     __syncthreads();
     if (i >= j.n) return;
     const char *x = j.x + token * j.x_token + 4 * (int64_t)i;
-    float sum = 0;
+    float sum = j.residual ? j.residual[token * j.n + i] : 0;
     for (int u = 0; u < j.used; u++) sum += *(const float *)(x + u * j.x_used) * weights[u];
     j.out[token * j.n + i] = sum;
 }
@@ -118,7 +119,7 @@ __global__ static void __launch_bounds__(MIX_THREADS) mix_chosen_kernel(mix_job 
 bool mix_serves(const chosen_mix &m) {
     const tn_tensor *x = m.mix->src[0], *probs = m.rows->src[0], *ids = m.rows->src[1];
     return x->type == TN_F32 && x->nb[0] == 4 && x->ne[1] <= MOST_USED && x->ne[2] <= 65535 &&
-           tn_is_contiguous(m.mix) && probs->type == TN_F32 && tn_is_contiguous(probs) && probs->ne[0] == 1 &&
+           tn_is_contiguous(m.out) && probs->type == TN_F32 && tn_is_contiguous(probs) && probs->ne[0] == 1 &&
            probs->ne[2] == x->ne[2] && probs->ne[3] == 1 && ids->nb[0] == 4 && ids->ne[0] == x->ne[1] &&
            ids->ne[1] == x->ne[2] && (!m.soft_max || m.soft_max->ne[0] == x->ne[1]) &&
            (!m.sum || m.sum->src[0]->ne[0] == x->ne[1]);
@@ -131,7 +132,8 @@ tn_status launch_chosen_mix(const launch &l, const chosen_mix &m) {
                  (const float *)probs->data,
                  (const char *)ids->data,
                  (int64_t)ids->nb[1],
-                 (float *)m.mix->data,
+                 m.residual ? (const float *)m.residual->data : NULL,
+                 (float *)m.out->data,
                  (int)x->ne[0],
                  (int)x->ne[1],
                  (int)probs->ne[1],
