@@ -43,12 +43,28 @@ template <typename R> struct block_reader {
     }
 };
 
+// Eight bytes at any address, in whole words: the first and last of them may have bytes of neighbours.
+struct eight_bytes {
+    uint32_t low, high;
+    __device__ explicit eight_bytes(const void *p) {
+        int shift = (int)((uintptr_t)p % 4) * 8;
+        const uint32_t *words = (const uint32_t *)((uintptr_t)p & ~(uintptr_t)3);
+        low = words[0];
+        high = words[1];
+        if (shift == 0) return;
+        low = __funnelshift_r(low, high, shift);
+        high = __funnelshift_r(high, words[2], shift);
+    }
+    __device__ int operator[](int k) const { return (int)((k < 4 ? low : high) >> (8 * (k & 3)) & 255); }
+};
+
 struct read_q4_0 : block_reader<read_q4_0> {
     __device__ static void eight(const char *row, int64_t i, float *v, int64_t n) {
         const tn__q4_0 *b = (const tn__q4_0 *)row + i / 32;
         float d = half_bits(b->d);
         int j = (int)(i % 16), shift = i % 32 < 16 ? 0 : 4;
-        for (int k = 0; k < 8; k++) v[k] = d * (float)((b->qs[j + k] >> shift & 15) - 8);
+        eight_bytes q(b->qs + j);
+        for (int k = 0; k < 8; k++) v[k] = d * (float)((q[k] >> shift & 15) - 8);
     }
 };
 struct read_q4_1 : block_reader<read_q4_1> {
@@ -56,7 +72,8 @@ struct read_q4_1 : block_reader<read_q4_1> {
         const tn__q4_1 *b = (const tn__q4_1 *)row + i / 32;
         float d = half_bits(b->d), m = half_bits(b->m);
         int j = (int)(i % 16), shift = i % 32 < 16 ? 0 : 4;
-        for (int k = 0; k < 8; k++) v[k] = d * (float)(b->qs[j + k] >> shift & 15) + m;
+        eight_bytes q(b->qs + j);
+        for (int k = 0; k < 8; k++) v[k] = d * (float)(q[k] >> shift & 15) + m;
     }
 };
 __device__ static inline uint32_t bits32(const uint8_t *p) {
@@ -68,7 +85,8 @@ struct read_q5_0 : block_reader<read_q5_0> {
         float d = half_bits(b->d);
         uint32_t high = bits32(b->qh) >> (i % 32);
         int j = (int)(i % 16), shift = i % 32 < 16 ? 0 : 4;
-        for (int k = 0; k < 8; k++) v[k] = d * (float)((int)(b->qs[j + k] >> shift & 15 | (high >> k & 1) << 4) - 16);
+        eight_bytes q(b->qs + j);
+        for (int k = 0; k < 8; k++) v[k] = d * (float)((int)(q[k] >> shift & 15 | (high >> k & 1) << 4) - 16);
     }
 };
 struct read_q5_1 : block_reader<read_q5_1> {
@@ -77,14 +95,16 @@ struct read_q5_1 : block_reader<read_q5_1> {
         float d = half_bits(b->d), m = half_bits(b->m);
         uint32_t high = bits32(b->qh) >> (i % 32);
         int j = (int)(i % 16), shift = i % 32 < 16 ? 0 : 4;
-        for (int k = 0; k < 8; k++) v[k] = d * (float)(b->qs[j + k] >> shift & 15 | (high >> k & 1) << 4) + m;
+        eight_bytes q(b->qs + j);
+        for (int k = 0; k < 8; k++) v[k] = d * (float)(q[k] >> shift & 15 | (high >> k & 1) << 4) + m;
     }
 };
 struct read_q8_0 : block_reader<read_q8_0> {
     __device__ static void eight(const char *row, int64_t i, float *v, int64_t n) {
         const tn__q8_0 *b = (const tn__q8_0 *)row + i / 32;
         float d = half_bits(b->d);
-        for (int k = 0; k < 8; k++) v[k] = d * (float)b->qs[i % 32 + k];
+        eight_bytes q(b->qs + i % 32);
+        for (int k = 0; k < 8; k++) v[k] = d * (float)(int8_t)q[k];
     }
 };
 struct read_q2_K : block_reader<read_q2_K> {
@@ -93,7 +113,8 @@ struct read_q2_K : block_reader<read_q2_K> {
         int e = (int)(i % 256), group = e / 128, shift = e % 128 / 32 * 2;
         uint8_t s = b->scales[e / 16];
         float d = half_bits(b->d) * (float)(s & 15), m = half_bits(b->dmin) * (float)(s >> 4);
-        for (int k = 0; k < 8; k++) v[k] = d * (float)(b->qs[32 * group + e % 32 + k] >> shift & 3) - m;
+        eight_bytes q(b->qs + 32 * group + e % 32);
+        for (int k = 0; k < 8; k++) v[k] = d * (float)(q[k] >> shift & 3) - m;
     }
 };
 struct read_q3_K : block_reader<read_q3_K> {
@@ -103,9 +124,10 @@ struct read_q3_K : block_reader<read_q3_K> {
         // Six bits: four in the first eight bytes, two in the last four.
         int low = j < 8 ? b->scales[j] & 15 : b->scales[j - 8] >> 4, high = b->scales[8 + j % 4] >> (2 * (j / 4)) & 3;
         float d = half_bits(b->d) * (float)((low | high << 4) - 32);
+        eight_bytes q(b->qs + 32 * group + e % 32), mask(b->hmask + e % 32);
         for (int k = 0; k < 8; k++) {
-            int q = b->qs[32 * group + e % 32 + k] >> shift & 3;
-            v[k] = d * (float)(q - (b->hmask[e % 32 + k] >> (e / 32) & 1 ? 0 : 4));
+            int low2 = q[k] >> shift & 3;
+            v[k] = d * (float)(low2 - (mask[k] >> (e / 32) & 1 ? 0 : 4));
         }
     }
 };
@@ -142,9 +164,8 @@ struct read_q5_K : block_reader<read_q5_K> {
         scale_min(b->scales, j, &s, &m);
         s *= half_bits(b->d);
         m *= half_bits(b->dmin);
-        for (int k = 0; k < 8; k++)
-            v[k] =
-                s * (float)((b->qs[32 * (j / 2) + e % 32 + k] >> shift & 15) | (b->qh[e % 32 + k] >> j & 1) << 4) - m;
+        eight_bytes q(b->qs + 32 * (j / 2) + e % 32), high(b->qh + e % 32);
+        for (int k = 0; k < 8; k++) v[k] = s * (float)((q[k] >> shift & 15) | (high[k] >> j & 1) << 4) - m;
     }
 };
 struct read_q6_K : block_reader<read_q6_K> {
@@ -152,10 +173,10 @@ struct read_q6_K : block_reader<read_q6_K> {
         const tn__q6_K *b = (const tn__q6_K *)row + i / 256;
         int e = (int)(i % 256), half = e / 128, part = e % 128 / 32, l = e % 32;
         float d = half_bits(b->d) * (float)b->scales[e / 16];
+        eight_bytes low(b->ql + 64 * half + 32 * (part % 2) + l), high(b->qh + 32 * half + l);
         for (int k = 0; k < 8; k++) {
-            int low = b->ql[64 * half + 32 * (part % 2) + l + k] >> (part / 2 * 4) & 15,
-                high = b->qh[32 * half + l + k] >> (2 * part) & 3;
-            v[k] = d * (float)((low | high << 4) - 32);
+            int four = low[k] >> (part / 2 * 4) & 15, two = high[k] >> (2 * part) & 3;
+            v[k] = d * (float)((four | two << 4) - 32);
         }
     }
 };
@@ -166,7 +187,8 @@ struct read_iq4_nl : block_reader<read_iq4_nl> {
         const tn__iq4_nl *b = (const tn__iq4_nl *)row + i / 32;
         float d = half_bits(b->d);
         int j = (int)(i % 16), shift = i % 32 < 16 ? 0 : 4;
-        for (int k = 0; k < 8; k++) v[k] = d * (float)iq4_levels[b->qs[j + k] >> shift & 15];
+        eight_bytes q(b->qs + j);
+        for (int k = 0; k < 8; k++) v[k] = d * (float)iq4_levels[q[k] >> shift & 15];
     }
 };
 struct read_iq4_xs : block_reader<read_iq4_xs> {
@@ -176,16 +198,20 @@ struct read_iq4_xs : block_reader<read_iq4_xs> {
         int scale = (b->scales_l[j / 2] >> (j % 2 * 4) & 15) | (b->scales_h >> (2 * j) & 3) << 4;
         float d = half_bits(b->d) * (float)(scale - 32);
         int l = e % 16, shift = e % 32 < 16 ? 0 : 4;
-        for (int k = 0; k < 8; k++) v[k] = d * (float)iq4_levels[b->qs[16 * j + l + k] >> shift & 15];
+        eight_bytes q(b->qs + 16 * j + l);
+        for (int k = 0; k < 8; k++) v[k] = d * (float)iq4_levels[q[k] >> shift & 15];
     }
 };
 __constant__ static const int8_t fp4_twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 struct read_mxfp4 : block_reader<read_mxfp4> {
     __device__ static void eight(const char *row, int64_t i, float *v, int64_t n) {
         const unsigned char *b = (const unsigned char *)row + 17 * (i / 32);
-        float d = ldexpf(1.0f, (int)b[0] - 128); // half of 2^(e-127): levels are doubled
+        // Half of 2^(e-127), since levels are doubled; the smallest two are subnormal.
+        uint32_t bits = b[0] < 2 ? 0x00200000u << b[0] : (b[0] - 1u) << 23;
+        float d = __uint_as_float(bits);
         int j = (int)(i % 16), shift = i % 32 < 16 ? 0 : 4;
-        for (int k = 0; k < 8; k++) v[k] = d * (float)fp4_twice[b[1 + j + k] >> shift & 15];
+        eight_bytes q(b + 1 + j);
+        for (int k = 0; k < 8; k++) v[k] = d * (float)fp4_twice[q[k] >> shift & 15];
     }
 };
 

@@ -92,7 +92,8 @@ static tn_status buffer_new(tn_buffer_type *type, size_t size, tn_buffer **out) 
     CUDA_TRY(cudaSetDevice(d->ordinal));
     void *base = NULL;
     if (size) {
-        cudaError_t error = cudaMalloc(&base, size);
+        // In whole words, which is how kernels read blocks of odd sizes.
+        cudaError_t error = cudaMalloc(&base, (size + 3) & ~(size_t)3);
         if (error != cudaSuccess) {
             size_t free_bytes = 0, total = 0;
             cudaGetLastError();

@@ -272,10 +272,12 @@ static tn_status launch_groups(const launch &l, const tn_tensor *t) {
 // ---- Whatever is left
 // ------------------------------------------------------------------------------------------------------------
 
-// A warp computes a row's product with a pair's column, as floats.
+// A warp computes a row's product with a pair's column, as floats. `aligned`: columns are, to 16 bytes.
 template <typename R>
 __global__ static void __launch_bounds__(PAIR_WARPS * 32)
-    pair_kernel(const char *x, const char *y, char *z, choice c, shape4 xs, shape4 ys, shape4 zs) {
+    pair_kernel(const char *x, const char *y, char *z, choice c, shape4 xs, shape4 ys, shape4 zs, bool aligned) {
+    grid_next();
+    grid_wait();
     int pair = (int)blockIdx.x, u = pair % c.used, t = pair / c.used, expert = expert_of(c, pair),
         lane = threadIdx.x % 32;
     const float *v = (const float *)(y + u % ys.ne[1] * ys.nb[1] + t * ys.nb[2]);
@@ -284,10 +286,20 @@ __global__ static void __launch_bounds__(PAIR_WARPS * 32)
          row += (int64_t)gridDim.y * PAIR_WARPS) {
         const char *w = x + row * xs.nb[1] + expert * xs.nb[2];
         float sum = 0;
+#pragma unroll 4
         for (int64_t i = lane * 8; i < xs.ne[0] && expert < c.experts; i += 256) {
             float part[8];
+            float4 p, q;
             R::eight(w, i, part, xs.ne[0]);
-            for (int k = 0; k < 8; k++) sum += part[k] * v[i + k];
+            if (aligned) {
+                p = *(const float4 *)(v + i);
+                q = *(const float4 *)(v + i + 4);
+            } else {
+                p = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
+                q = make_float4(v[i + 4], v[i + 5], v[i + 6], v[i + 7]);
+            }
+            sum += part[0] * p.x + part[1] * p.y + part[2] * p.z + part[3] * p.w + part[4] * q.x + part[5] * q.y +
+                   part[6] * q.z + part[7] * q.w;
         }
         sum = warp_sum(sum);
         if (lane == 0) out[row] = sum;
@@ -299,18 +311,17 @@ static tn_status launch_pairs(const launch &l, const tn_tensor *t) {
     choice c = {(const char *)ids->data, (int64_t)ids->nb[1], (int)ids->ne[0], (int)tn_nelements(ids), (int)x->ne[2]};
     unsigned blocks = blocks_for(x->ne[1], PAIR_WARPS);
     dim3 grid((unsigned)c.pairs, blocks < 65535 ? blocks : 65535);
+    bool aligned = y->nb[1] % 16 == 0 && y->nb[2] % 16 == 0 && (uintptr_t)y->data % 16 == 0;
     switch (kind_of(x)) {
 #define CASE(KIND, reader)                                                                                           \
     case KIND:                                                                                                       \
-        pair_kernel<reader><<<grid, PAIR_WARPS * 32, 0, l.stream>>>((const char *)x->data, (const char *)y->data,    \
-                                                                    (char *)t->data, c, shape_of(x), shape_of(y),    \
-                                                                    shape_of(t));                                    \
-        break;
+        return launch_early(l, "mul_mat_id", pair_kernel<reader>, grid, PAIR_WARPS * 32, 0, (const char *)x->data,   \
+                            (const char *)y->data, (char *)t->data, c, shape_of(x), shape_of(y), shape_of(t),        \
+                            aligned);
         FOR_EVERY_READER(CASE)
 #undef CASE
     default: return tn_fail(TN_E_UNSUPPORTED, "mul_mat_id with %s", tn_type_name(x->type));
     }
-    return cuda_check(cudaGetLastError(), "mul_mat_id");
 }
 
 // ---- Choice
