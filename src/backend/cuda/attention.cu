@@ -85,7 +85,7 @@ bool attention_supported(const tn_tensor *t, char *reason, size_t size) {
 }
 
 size_t attention_scratch(const cuda_device *device, const tn_tensor *t) {
-    return decode_serves(device, t) ? decode_scratch(device, t) : 0;
+    return decode_serves(t) ? decode_scratch(device, t) : 0;
 }
 
 template <typename RK> static tn_status launch_plain(const launch &l, const tn_tensor *t, const attention_job &j) {
@@ -104,7 +104,7 @@ template <typename RK> static tn_status launch_plain(const launch &l, const tn_t
 
 tn_status launch_attention(const launch &l, const tn_tensor *t) {
     attention_job j = job_of(t);
-    if (decode_serves(l.device, t)) return launch_decode(l, t, decode_extras{});
+    if (decode_serves(t)) return launch_decode(l, t, decode_extras{});
     if (prefill_serves(l.device, t)) return launch_prefill(l, t);
     switch (t->src[TN_ATTN_K]->type) {
     case TN_F32: return launch_plain<read_f32>(l, t, j);

@@ -2,6 +2,7 @@
 #ifndef TN_BACKEND_CUDA_ATTENTION_CUH
 #define TN_BACKEND_CUDA_ATTENTION_CUH
 
+#include "backend/cuda/cache.cuh"
 #include "backend/cuda/cuda.cuh"
 #include "backend/cuda/gemv.cuh"
 
@@ -14,7 +15,7 @@ struct attention_job {
     int64_t m0, m1, m2, m3;
     int mask_type, mask_heads, mask_batches;
     const float *sinks;
-    int head_k, head_v, heads, kv_heads, tokens, cells, words;
+    int head_k, head_v, heads, kv_heads, tokens, cells, words, k_type, v_type;
     tn_attention_params p;
 };
 
@@ -52,6 +53,8 @@ static inline attention_job job_of(const tn_tensor *t) {
     j.kv_heads = (int)k->ne[1];
     j.tokens = (int)q->ne[2];
     j.cells = (int)k->ne[2];
+    j.k_type = k->type;
+    j.v_type = v->type;
     j.p = t->params.attention;
     return j;
 }
@@ -83,11 +86,13 @@ __device__ static float slope_of(const attention_job &j, int head) {
     float m0 = exp2f(-j.p.max_bias / (float)base), m1 = exp2f(-j.p.max_bias / 2 / (float)base);
     return head < base ? powf(m0, (float)(head + 1)) : powf(m1, (float)(2 * (head - base) + 1));
 }
+// cap · tanh(s / cap), off by less than cap / 10^6.
+__device__ static float capped(float s, float cap) { return cap - __fdividef(2 * cap, 1 + __expf(2 * s / cap)); }
 // From a raw product to the exponent's argument.
 __device__ static float finish_score(const attention_job &j, float dot, int head, int token, int batch, int cell,
                                      viewer q, int position, float slope) {
     float s = dot * j.p.scale;
-    if (j.p.soft_cap > 0) s = j.p.soft_cap * tanhf(s / j.p.soft_cap);
+    if (j.p.soft_cap > 0) s = capped(s, j.p.soft_cap);
     if (slope > 0) s -= slope * (float)abs(q.position - position);
     if (j.mask) {
         float m = load_as_float(j.mask + cell * j.m0 + token * j.m1 + head % j.mask_heads * j.m2 +
@@ -102,7 +107,7 @@ __device__ static void bounds_of(const attention_job &j, int *first, int *end) {
     *end = j.range ? min(j.cells, j.range[1]) : j.cells;
 }
 
-// ---- Few tokens, f16 cache (decode.cu)
+// ---- Few tokens (decode.cu)
 // ---------------------------------------------------------------------------------
 
 // What may run with it: rotating q and k, and storing the new rows of k and v.
@@ -117,7 +122,7 @@ struct decode_job {
     attention_job a;
     int splits;
     float *partial;    // [token][head][split][SIZE + 2]: sums, maximum, sum of weights
-    unsigned *tickets; // [token][key/value head]
+    unsigned *tickets; // [token][block]
     // Rotation, when dims > 0.
     int dims, neox, rotation; // steps of a chain with the same number turn alike…
     int view;                 // …or see the same cells
@@ -168,23 +173,24 @@ __device__ static float rotated(const decode_job &d, const float *x, int i, cons
     return second ? u * turn[pair].y + v * turn[pair].x : u * turn[pair].x - v * turn[pair].y;
 }
 
-bool decode_serves(const cuda_device *device, const tn_tensor *t);
+bool decode_serves(const tn_tensor *t);
+// Whether extras are possible, and being a step of a chain: f16 rows of exactly 64 or 128, up to eight heads for each
+// of the keys', no stored mask.
+bool decode_takes_more(const tn_tensor *t);
 size_t decode_scratch(const cuda_device *device, const tn_tensor *t);
 decode_job decode_job_of(const launch &l, const tn_tensor *t, const decode_extras &extras);
 tn_status launch_decode(const launch &l, const tn_tensor *t, const decode_extras &extras);
 
-// ---- Many tokens, f16 cache (prefill.cu)
+// ---- Many tokens (prefill.cu)
 // ------------------------------------------------------------------------------
 
 bool prefill_serves(const cuda_device *device, const tn_tensor *t);
 tn_status launch_prefill(const launch &l, const tn_tensor *t);
 
-// The fast kernels: f16 rows of 64 or 128 at 16-byte alignment, no stored mask, no batches.
-static inline bool attention_is_fast(const tn_tensor *t) {
-    const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K], *v = t->src[TN_ATTN_V];
-    return k->type == TN_F16 && v->type == TN_F16 && (q->ne[0] == 64 || q->ne[0] == 128) && v->ne[0] == q->ne[0] &&
-           q->ne[3] == 1 && !t->src[TN_ATTN_MASK] && k->nb[1] % 16 == 0 && k->nb[2] % 16 == 0 && v->nb[1] % 16 == 0 &&
-           v->nb[2] % 16 == 0;
+// What the fast kernels read.
+static inline bool cache_is_fast(const tn_tensor *t) {
+    return cache_is_readable(t->src[TN_ATTN_K]) && cache_is_readable(t->src[TN_ATTN_V]) &&
+           t->src[TN_ATTN_Q]->ne[3] == 1;
 }
 
 #endif

@@ -1,11 +1,13 @@
-// Attention for a few tokens over an f16 cache: the cache is split over blocks, the last of them joins their shares.
-// Rotating q and k and storing the new k and v can run in the same launch: every block rotates the q it needs, and
-// the block whose share of the cache holds a new row writes it before reading.
+// Attention for a few tokens: the cache is split over blocks, the last of them joins their shares. A block has all
+// heads of one of the keys', or some of them.
+//
+// Over f16 rows of 64 or 128, rotating q and k and storing the new k and v can run in the same launch: every block
+// rotates the q it needs, and the block whose share of the cache holds a new row writes it before reading.
 #include "backend/cuda/attention.cuh"
 
 enum {
     THREADS = 256,
-    CELLS = 256 /* a tile of scores */,
+    CELLS = THREADS /* a tile of scores */,
     MAX_GROUP = 8,
     MAX_TOKENS = 8,
     LEAST = 128 /* cells a block */
@@ -36,7 +38,73 @@ __device__ static void store_new(const decode_job &d, int kv, int begin, int sto
     }
 }
 
-template <int SIZE, int GROUP> __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
+// Some cells of the cache, in the form the loops over them take.
+struct decode_rows {
+    const char *at; // the first
+    int64_t stride;
+    int n, size;
+};
+
+// Products of q with every cell, eight lanes a cell.
+template <typename R, int SIZE, int GROUP, bool WHOLE>
+__device__ static inline void multiply_keys(const decode_rows &k, const float (&q)[GROUP][SIZE],
+                                            float (&weight)[GROUP][CELLS]) {
+    constexpr int STEPS = SIZE / 64, CELLS_AT_ONCE = THREADS / 8;
+    int part = threadIdx.x % 8;
+#pragma unroll(WHOLE ? 4 : 2)
+    for (int c = threadIdx.x / 8; c < (k.n + CELLS_AT_ONCE - 1) / CELLS_AT_ONCE * CELLS_AT_ONCE; c += CELLS_AT_ONCE) {
+        const char *row = k.at + min(c, k.n - 1) * k.stride;
+        typename R::raw raw[STEPS];
+#pragma unroll
+        for (int i = 0; i < STEPS; i++) {
+            raw[i] = {};
+            if (WHOLE || 64 * i + 8 * part < k.size) raw[i] = R::load(row, 64 * i + 8 * part);
+        }
+        float dot[GROUP] = {};
+#pragma unroll
+        for (int i = 0; i < STEPS; i++) {
+            float f[8];
+            R::floats(raw[i], 64 * i + 8 * part, f);
+#pragma unroll
+            for (int g = 0; g < GROUP; g++) {
+                const float4 *x = (const float4 *)&q[g][64 * i + 8 * part];
+                float4 a = x[0], b = x[1];
+                dot[g] += f[0] * a.x + f[1] * a.y + f[2] * a.z + f[3] * a.w + f[4] * b.x + f[5] * b.y + f[6] * b.z +
+                          f[7] * b.w;
+            }
+        }
+#pragma unroll
+        for (int g = 0; g < GROUP; g++) {
+            float s = dot[g];
+            for (int offset = 4; offset; offset >>= 1) s += __shfl_xor_sync(0xffffffffu, s, offset);
+            if (part == g) weight[g][c] = s;
+        }
+    }
+}
+// Adds every ROWS-th cell's values from `first` on, eight of them from `dim` on.
+template <typename R, int ROWS, int GROUP>
+__device__ static inline void add_values(const decode_rows &v, int first, int dim, const int *seen,
+                                         const float (&weight)[GROUP][CELLS], float (&acc)[GROUP][8]) {
+    if (dim >= v.size) return;
+#pragma unroll 4
+    for (int c = first; c < v.n; c += ROWS) {
+        typename R::raw raw = R::load(v.at + c * v.stride, dim);
+        if (seen[c] < 0) raw = {}; // it may hold NaN
+        float f[8];
+        R::floats(raw, dim, f);
+#pragma unroll
+        for (int g = 0; g < GROUP; g++) {
+            float w = weight[g][c];
+#pragma unroll
+            for (int e = 0; e < 8; e++) acc[g][e] += w * f[e];
+        }
+    }
+}
+
+// WHOLE: f16 rows of exactly SIZE. Otherwise rows of any type and of up to SIZE, and nothing else runs in this
+// launch.
+template <int SIZE, int GROUP, bool WHOLE>
+__global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
     constexpr int LANES = SIZE / 8, ROWS = THREADS / LANES, WARPS = THREADS / 32; // LANES read a row of V
     __shared__ __align__(16) float q[GROUP][SIZE];
     __shared__ float weight[GROUP][CELLS];
@@ -46,7 +114,9 @@ template <int SIZE, int GROUP> __global__ static void __launch_bounds__(THREADS)
     __shared__ int seen[CELLS]; // a cell's position, or -1 when the query does not see it
     __shared__ bool last;
     const attention_job &j = d.a;
-    int kv = blockIdx.x, split = blockIdx.y, token = blockIdx.z, group = j.heads / j.kv_heads;
+    int parts = (int)gridDim.x / j.kv_heads, kv = blockIdx.x / parts, split = blockIdx.y, token = blockIdx.z;
+    int all_heads = j.heads / j.kv_heads, head0 = kv * all_heads + blockIdx.x % parts * GROUP,
+        group = min((int)GROUP, (kv + 1) * all_heads - head0);
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     grid_next();
     // Positions and ranges come from the host, so they are there already; only what launches before this one computed
@@ -59,13 +129,13 @@ template <int SIZE, int GROUP> __global__ static void __launch_bounds__(THREADS)
     if (split >= active) return;
     int begin = first + split * span, stop = min(end, begin + span);
     viewer me = viewer_of(j, token);
-    int new_row = d.rows && j.tokens == 1 ? d.rows[0] : -1;
+    int new_row = WHOLE && d.rows && j.tokens == 1 ? d.rows[0] : -1;
     auto look = [&](int tile) { // a thread per cell
         int cell = tile + threadIdx.x, position = 0;
-        if (threadIdx.x < CELLS) seen[threadIdx.x] = cell < stop && sees(j, me, cell, &position) ? position : -1;
+        seen[threadIdx.x] = cell < stop && sees(j, me, cell, &position) ? position : -1;
     };
     look(begin);
-    if (d.dims) angles(d, d.positions[token], turn);
+    if (WHOLE && d.dims) angles(d, d.positions[token], turn);
     if (threadIdx.x < GROUP) {
         highs[threadIdx.x] = -INFINITY;
         totals[threadIdx.x] = 0;
@@ -82,10 +152,10 @@ template <int SIZE, int GROUP> __global__ static void __launch_bounds__(THREADS)
 #pragma unroll
     for (int i = 0; i < (GROUP * SIZE + THREADS - 1) / THREADS; i++) {
         int at = threadIdx.x + i * THREADS, g = at / SIZE;
-        own_q[i] =
-            at < group * SIZE
-                ? rotated(d, (const float *)(j.q + (int64_t)(kv * group + g) * j.q1 + token * j.q2), at % SIZE, turn)
-                : 0;
+        const float *from = (const float *)(j.q + (int64_t)(head0 + g) * j.q1 + token * j.q2);
+        own_q[i] = 0;
+        if (at < group * SIZE && (WHOLE || at % SIZE < j.head_k))
+            own_q[i] = WHOLE ? rotated(d, from, at % SIZE, turn) : from[at % SIZE];
     }
     if (writes) {
         ((__half *)(d.cache_k + kv * j.k1 + (int64_t)new_row * j.k2))[threadIdx.x] = __float2half_rn(new_k);
@@ -96,7 +166,7 @@ template <int SIZE, int GROUP> __global__ static void __launch_bounds__(THREADS)
         int at = threadIdx.x + i * THREADS;
         if (at < GROUP * SIZE) q[at / SIZE][at % SIZE] = own_q[i];
     }
-    if (d.rows && j.tokens > 1) store_new<SIZE>(d, kv, begin, stop, token, turn);
+    if (WHOLE && d.rows && j.tokens > 1) store_new<SIZE>(d, kv, begin, stop, token, turn);
     __syncthreads();
 
     int dim = threadIdx.x % LANES * 8, row = threadIdx.x / LANES;
@@ -107,42 +177,23 @@ template <int SIZE, int GROUP> __global__ static void __launch_bounds__(THREADS)
             look(tile);
             __syncthreads();
         }
-        // Scores: eight lanes per cell.
-        int part = threadIdx.x % 8;
-#pragma unroll 4
-        for (int c = threadIdx.x / 8; c < (cells + THREADS / 8 - 1) / (THREADS / 8) * (THREADS / 8);
-             c += THREADS / 8) {
-            int cell = min(tile + c, stop - 1), position = seen[min(c, CELLS - 1)];
-            const char *k = j.k + kv * j.k1 + (int64_t)cell * j.k2;
-            uint4 raw[SIZE / 64];
-#pragma unroll
-            for (int i = 0; i < SIZE / 64; i++) raw[i] = *(const uint4 *)(k + 2 * (64 * i + 8 * part));
-            bool visible = c < cells && position >= 0;
-            float dot[GROUP] = {};
-#pragma unroll
-            for (int i = 0; i < SIZE / 64; i++) {
-                const __half2 *h = (const __half2 *)&raw[i];
-                float2 f[4];
-#pragma unroll
-                for (int e = 0; e < 4; e++) f[e] = __half22float2(h[e]);
-#pragma unroll
-                for (int g = 0; g < GROUP; g++) {
-                    const float4 *x = (const float4 *)&q[g][64 * i + 8 * part];
-                    float4 a = x[0], b = x[1];
-                    dot[g] += f[0].x * a.x + f[0].y * a.y + f[1].x * a.z + f[1].y * a.w + f[2].x * b.x +
-                              f[2].y * b.y + f[3].x * b.z + f[3].y * b.w;
-                }
-            }
-#pragma unroll
-            for (int g = 0; g < GROUP; g++) {
-                float s = dot[g];
-                for (int offset = 4; offset; offset >>= 1) s += __shfl_xor_sync(0xffffffffu, s, offset);
-                if (part == g % 8 && c < CELLS)
-                    weight[g][c] = visible && g < group ? finish_score(j, s, kv * group + g, token, 0, cell, me,
-                                                                       position, slope_of(j, kv * group + g))
-                                                        : -INFINITY;
-            }
-        }
+        decode_rows k = {j.k + kv * j.k1 + tile * j.k2, j.k2, cells, j.head_k},
+                    v = {j.v + kv * j.v1 + tile * j.v2, j.v2, cells, j.head_v};
+#define MULTIPLY(R) multiply_keys<R, SIZE, GROUP, WHOLE>(k, q, weight)
+#define ADD(R) add_values<R, ROWS, GROUP>(v, row, dim, seen, weight, acc)
+        if (WHOLE)
+            MULTIPLY(cache_f16);
+        else
+            WITH_CACHE_READER(j.k_type, MULTIPLY)
+        __syncthreads();
+        // From products to scores: a thread per cell.
+        int position = seen[threadIdx.x];
+#pragma unroll 1
+        for (int g = 0; g < GROUP; g++)
+            weight[g][threadIdx.x] = position >= 0 && g < group
+                                         ? finish_score(j, weight[g][threadIdx.x], head0 + g, token, 0,
+                                                        tile + (int)threadIdx.x, me, position, slope_of(j, head0 + g))
+                                         : -INFINITY;
         __syncthreads();
         for (int g = warp; g < GROUP; g += WARPS) {
             float high = highs[g], total = 0;
@@ -168,24 +219,12 @@ template <int SIZE, int GROUP> __global__ static void __launch_bounds__(THREADS)
 #pragma unroll
                 for (int e = 0; e < 8; e++) acc[g][e] *= keeps[g];
         }
-#pragma unroll 4
-        for (int c = row; c < cells; c += ROWS) {
-            uint4 raw = *(const uint4 *)(j.v + kv * j.v1 + (int64_t)(tile + c) * j.v2 + 2 * dim);
-            const __half2 *h = (const __half2 *)&raw;
-            float v[8];
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                float2 f = __half22float2(h[e]);
-                v[2 * e] = f.x;
-                v[2 * e + 1] = f.y;
-            }
-#pragma unroll
-            for (int g = 0; g < GROUP; g++) {
-                float w = weight[g][c];
-#pragma unroll
-                for (int e = 0; e < 8; e++) acc[g][e] += w == 0 ? 0 : w * v[e]; // an unseen cell may hold NaN
-            }
-        }
+        if (WHOLE)
+            ADD(cache_f16);
+        else
+            WITH_CACHE_READER(j.v_type, ADD)
+#undef MULTIPLY
+#undef ADD
         __syncthreads();
     }
     // The rows of a warp meet by shuffles, the warps in shared memory.
@@ -204,7 +243,7 @@ template <int SIZE, int GROUP> __global__ static void __launch_bounds__(THREADS)
     __syncthreads();
 
     // This block's share goes to the others, unless it is alone; whoever is last joins them all.
-    float *shares = d.partial + ((int64_t)token * j.heads + kv * group) * d.splits * (SIZE + 2);
+    float *shares = d.partial + ((int64_t)token * j.heads + head0) * d.splits * (SIZE + 2);
     if (active > 1) {
         for (int i = threadIdx.x; i < group * SIZE; i += THREADS) {
             int g = i / SIZE;
@@ -221,14 +260,15 @@ template <int SIZE, int GROUP> __global__ static void __launch_bounds__(THREADS)
         __threadfence();
         __syncthreads();
         if (threadIdx.x == 0)
-            last = atomicInc(&d.tickets[token * j.kv_heads + kv], (unsigned)active - 1) == (unsigned)active - 1;
+            last =
+                atomicInc(&d.tickets[token * gridDim.x + blockIdx.x], (unsigned)active - 1) == (unsigned)active - 1;
         __syncthreads();
         if (!last) return;
         __threadfence();
     }
     // How much each share counts: a warp per head, a lane per share.
     for (int g = warp; g < group; g += WARPS) {
-        float sink = j.sinks ? j.sinks[kv * group + g] : -INFINITY;
+        float sink = j.sinks ? j.sinks[head0 + g] : -INFINITY;
         float h[2] = {-INFINITY, -INFINITY}, t[2] = {0, 0};
         if (active == 1) {
             if (lane == 0) h[0] = highs[g], t[0] = totals[g];
@@ -253,7 +293,8 @@ template <int SIZE, int GROUP> __global__ static void __launch_bounds__(THREADS)
     }
     __syncthreads();
     for (int i = threadIdx.x; i < group * SIZE; i += THREADS) {
-        int g = i / SIZE, head = kv * group + g;
+        int g = i / SIZE, head = head0 + g;
+        if (!WHOLE && i % SIZE >= j.head_v) continue;
         float sum = 0;
         if (active == 1) {
             for (int w = 0; w < WARPS; w++) sum += meet[w][g][i % SIZE];
@@ -265,7 +306,7 @@ template <int SIZE, int GROUP> __global__ static void __launch_bounds__(THREADS)
         }
         float value = sum * keeps[g];
         if (d.store) ((float *)(j.out + head * j.o1 + token * j.o2))[i % SIZE] = value;
-        if (d.next.to.q || d.next.y)
+        if (WHOLE && (d.next.to.q || d.next.y))
             gemv_leave(d.next, (int64_t)j.heads * SIZE, token, (int64_t)head * (SIZE / 32) + i % SIZE / 32, value,
                        value);
     }
@@ -276,29 +317,52 @@ template <int SIZE, int GROUP> __global__ static void __launch_bounds__(THREADS)
 
 static int group_of(const tn_tensor *t) { return (int)(t->src[TN_ATTN_Q]->ne[1] / t->src[TN_ATTN_K]->ne[1]); }
 
-bool decode_serves(const cuda_device *, const tn_tensor *t) {
-    const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K];
-    return attention_is_fast(t) && q->ne[2] <= MAX_TOKENS && group_of(t) <= MAX_GROUP &&
-           q->ne[2] * k->ne[1] <= N_TICKETS;
+bool decode_is_whole(const tn_tensor *t) {
+    const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K], *v = t->src[TN_ATTN_V];
+    return k->type == TN_F16 && v->type == TN_F16 && (q->ne[0] == 64 || q->ne[0] == 128) && v->ne[0] == q->ne[0] &&
+           group_of(t) <= MAX_GROUP;
 }
+// The size that heads are filled up to.
+static int size_of(const tn_tensor *t) {
+    int64_t k = t->src[TN_ATTN_K]->ne[0], v = t->src[TN_ATTN_V]->ne[0], size = k > v ? k : v;
+    return size <= 64 ? 64 : size <= 128 ? 128 : 256;
+}
+// Heads of a block, a power of two. Of the largest, more than four would not fit into shared memory.
+static int heads_of(const tn_tensor *t) {
+    int group = group_of(t), most = size_of(t) > 128 ? 4 : MAX_GROUP;
+    return group > most ? most : group > 4 ? 8 : group > 2 ? 4 : group;
+}
+// Blocks that share a part of the cache: of all heads, a few each.
+static int64_t blocks_of(const tn_tensor *t) {
+    return t->src[TN_ATTN_K]->ne[1] * ((group_of(t) + heads_of(t) - 1) / heads_of(t));
+}
+
+bool decode_serves(const tn_tensor *t) {
+    const tn_tensor *q = t->src[TN_ATTN_Q];
+    return cache_is_fast(t) && !t->src[TN_ATTN_MASK] && q->ne[2] <= MAX_TOKENS && q->ne[1] > 0 &&
+           q->ne[2] * blocks_of(t) <= N_TICKETS;
+}
+bool decode_takes_more(const tn_tensor *t) { return decode_serves(t) && decode_is_whole(t); }
 
 // Enough blocks for two on every multiprocessor.
 static int splits_of(const cuda_device *device, const tn_tensor *t) {
-    int blocks = (int)(t->src[TN_ATTN_K]->ne[1] * t->src[TN_ATTN_Q]->ne[2]),
+    int blocks = (int)(blocks_of(t) * t->src[TN_ATTN_Q]->ne[2]),
         wanted = (2 * device->properties.multiProcessorCount + blocks - 1) / blocks,
         most = (int)((t->src[TN_ATTN_K]->ne[2] + LEAST - 1) / LEAST);
     return wanted < 1 ? 1 : wanted > most ? (most < 1 ? 1 : most) : wanted > 64 ? 64 : wanted;
 }
 size_t decode_scratch(const cuda_device *device, const tn_tensor *t) {
     const tn_tensor *q = t->src[TN_ATTN_Q];
-    return (size_t)q->ne[2] * (size_t)q->ne[1] * (size_t)splits_of(device, t) * (size_t)(q->ne[0] + 2) * 4;
+    return (size_t)q->ne[2] * (size_t)q->ne[1] * (size_t)splits_of(device, t) * (size_t)(size_of(t) + 2) * 4;
 }
 
-template <int SIZE> static tn_status run_size(const launch &l, const decode_job &d, dim3 grid, int group) {
-    return group <= 1   ? launch_early(l, "attention", decode_kernel<SIZE, 1>, grid, THREADS, 0, d)
-           : group <= 2 ? launch_early(l, "attention", decode_kernel<SIZE, 2>, grid, THREADS, 0, d)
-           : group <= 4 ? launch_early(l, "attention", decode_kernel<SIZE, 4>, grid, THREADS, 0, d)
-                        : launch_early(l, "attention", decode_kernel<SIZE, 8>, grid, THREADS, 0, d);
+template <int SIZE, bool WHOLE>
+static tn_status run_size(const launch &l, const decode_job &d, dim3 grid, int heads) {
+    if constexpr (SIZE <= 128)
+        if (heads > 4) return launch_early(l, "attention", decode_kernel<SIZE, 8, WHOLE>, grid, THREADS, 0, d);
+    return heads <= 1   ? launch_early(l, "attention", decode_kernel<SIZE, 1, WHOLE>, grid, THREADS, 0, d)
+           : heads <= 2 ? launch_early(l, "attention", decode_kernel<SIZE, 2, WHOLE>, grid, THREADS, 0, d)
+                        : launch_early(l, "attention", decode_kernel<SIZE, 4, WHOLE>, grid, THREADS, 0, d);
 }
 
 decode_job decode_job_of(const launch &l, const tn_tensor *t, const decode_extras &extras) {
@@ -349,6 +413,11 @@ decode_job decode_job_of(const launch &l, const tn_tensor *t, const decode_extra
 
 tn_status launch_decode(const launch &l, const tn_tensor *t, const decode_extras &extras) {
     decode_job d = decode_job_of(l, t, extras);
-    dim3 grid((unsigned)d.a.kv_heads, (unsigned)d.splits, (unsigned)d.a.tokens);
-    return d.a.head_k == 64 ? run_size<64>(l, d, grid, group_of(t)) : run_size<128>(l, d, grid, group_of(t));
+    dim3 grid((unsigned)blocks_of(t), (unsigned)d.splits, (unsigned)d.a.tokens);
+    int size = size_of(t), heads = heads_of(t);
+    if (decode_is_whole(t))
+        return size == 64 ? run_size<64, true>(l, d, grid, heads) : run_size<128, true>(l, d, grid, heads);
+    return size == 64    ? run_size<64, false>(l, d, grid, heads)
+           : size == 128 ? run_size<128, false>(l, d, grid, heads)
+                         : run_size<256, false>(l, d, grid, heads);
 }

@@ -72,7 +72,7 @@ static int count_steps(const fusion *f, const cuda_device *device) {
     for (int i = 0; i < f->n; i++) {
         const tn_tensor *t = f->nodes[i];
         if (t->op == TN_OP_MUL_MAT) steps += gemv_serves(t) && t->ne[1] == 1;
-        if (t->op == TN_OP_ATTENTION) steps += decode_serves(device, t) && chain_takes_attention(t);
+        if (t->op == TN_OP_ATTENTION) steps += decode_takes_more(t) && chain_takes_attention(t);
     }
     return steps;
 }
@@ -437,10 +437,10 @@ static decode_extras extras_of(const fusion *f, int i, int numbers[4]) {
 }
 
 // Marks what runs inside attentions, before anything is launched.
-static void find_attentions(fusion *f, const cuda_device *device) {
+static void find_attentions(fusion *f) {
     for (int i = 0; i < f->n; i++) {
         const tn_tensor *t = f->nodes[i];
-        if (t->op != TN_OP_ATTENTION || !decode_serves(device, t)) continue;
+        if (t->op != TN_OP_ATTENTION || !decode_takes_more(t)) continue;
         int numbers[4];
         decode_extras e = extras_of(f, i, numbers);
         if (!e.store_k) continue;
@@ -464,7 +464,7 @@ static void find_attentions(fusion *f, const cuda_device *device) {
 
 static tn_status run_attention(fusion *f, const launch &l, int i, bool *ran) {
     const tn_tensor *t = f->nodes[i];
-    *ran = t->op == TN_OP_ATTENTION && decode_serves(l.device, t);
+    *ran = t->op == TN_OP_ATTENTION && decode_takes_more(t);
     if (!*ran) return TN_OK;
     decode_extras e = {};
     int numbers[4];
@@ -599,7 +599,7 @@ tn_status fusion_launch(fusion *f, const launch &whole, profile *p) {
         f->info[i].done = f->info[i].runs_extras = false;
         f->info[i].kept = (f->nodes[i]->flags & (TN_FLAG_OUTPUT | TN_FLAG_KEPT)) != 0 || !f->info[i].readers;
     }
-    find_attentions(f, whole.device);
+    find_attentions(f);
     for (int i = 0; i < f->n; i++) {
         if (f->info[i].done) continue;
         bool ran = false;

@@ -1,0 +1,105 @@
+// Rows of a cache: how eight neighbouring elements are loaded and become floats, per type. `at` is a multiple of 8.
+// Rows of plain types start 16-byte aligned, those of blocks 2-byte aligned. Loading and converting are apart, so
+// that several loads are on their way together.
+#ifndef TN_BACKEND_CUDA_CACHE_CUH
+#define TN_BACKEND_CUDA_CACHE_CUH
+
+#include "backend/cuda/cuda.cuh"
+
+struct cache_f16 {
+    typedef uint4 raw;
+    __device__ static raw load(const char *row, int at) { return *(const uint4 *)(row + 2 * at); }
+    __device__ static void floats(const raw &x, int, float (&v)[8]) {
+        const __half2 *h = (const __half2 *)&x;
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            float2 f = __half22float2(h[e]);
+            v[2 * e] = f.x;
+            v[2 * e + 1] = f.y;
+        }
+    }
+};
+struct cache_bf16 {
+    typedef uint4 raw;
+    __device__ static raw load(const char *row, int at) { return *(const uint4 *)(row + 2 * at); }
+    __device__ static void floats(const raw &x, int, float (&v)[8]) {
+        const uint32_t w[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            v[2 * e] = __uint_as_float(w[e] << 16);
+            v[2 * e + 1] = __uint_as_float(w[e] & 0xffff0000u);
+        }
+    }
+};
+struct cache_f32 {
+    struct raw {
+        float4 a, b;
+    };
+    __device__ static raw load(const char *row, int at) {
+        const float4 *x = (const float4 *)(row + 4 * at);
+        return {x[0], x[1]};
+    }
+    __device__ static void floats(const raw &x, int, float (&v)[8]) {
+        v[0] = x.a.x, v[1] = x.a.y, v[2] = x.a.z, v[3] = x.a.w;
+        v[4] = x.b.x, v[5] = x.b.y, v[6] = x.b.z, v[7] = x.b.w;
+    }
+};
+
+// Eight bytes of a block and its scale.
+struct cache_bytes {
+    uint32_t low, high;
+    uint16_t d;
+};
+__device__ static inline cache_bytes load_bytes(const char *block, int at) {
+    const uint16_t *d = (const uint16_t *)block, *q = (const uint16_t *)(block + 2 + at);
+    return {q[0] | (uint32_t)q[1] << 16, q[2] | (uint32_t)q[3] << 16, *d};
+}
+// Bytes 0 to 255 as floats, less `zero`: as the last bits of 2^23 a byte is a float without being converted.
+__device__ static inline void scale_bytes(uint32_t low, uint32_t high, float zero, float d, float (&v)[8]) {
+#pragma unroll
+    for (int e = 0; e < 8; e++)
+        v[e] = d * (__uint_as_float(__byte_perm(e < 4 ? low : high, 0x4b000000u, 0x7440u | (unsigned)(e % 4))) -
+                    (8388608.0f + zero));
+}
+struct cache_q8_0 {
+    typedef cache_bytes raw;
+    __device__ static raw load(const char *row, int at) { return load_bytes(row + at / 32 * 34, at % 32); }
+    __device__ static void floats(const raw &x, int, float (&v)[8]) {
+        scale_bytes(x.low ^ 0x80808080u, x.high ^ 0x80808080u, 128, __half2float(__ushort_as_half(x.d)), v);
+    }
+};
+struct cache_q4_0 { // the first half of a block in the low nibbles
+    typedef cache_bytes raw;
+    __device__ static raw load(const char *row, int at) { return load_bytes(row + at / 32 * 18, at % 16); }
+    __device__ static void floats(const raw &x, int at, float (&v)[8]) {
+        int shift = at % 32 < 16 ? 0 : 4;
+        scale_bytes(x.low >> shift & 0x0f0f0f0fu, x.high >> shift & 0x0f0f0f0fu, 8,
+                    __half2float(__ushort_as_half(x.d)), v);
+    }
+};
+
+// X with the reader of a type that is known on the device only; types that no cache has do nothing.
+#define WITH_CACHE_READER(type, X)                                                                                   \
+    switch (type) {                                                                                                  \
+    case TN_F16: X(cache_f16); break;                                                                                \
+    case TN_BF16: X(cache_bf16); break;                                                                              \
+    case TN_F32: X(cache_f32); break;                                                                                \
+    case TN_Q8_0: X(cache_q8_0); break;                                                                              \
+    case TN_Q4_0: X(cache_q4_0); break;                                                                              \
+    }
+
+// Heads of up to 256 elements in multiples of eight, in types and at places that these readers read.
+static inline bool cache_is_readable(const tn_tensor *t) {
+    if (t->ne[0] % 8 || t->ne[0] < 8 || t->ne[0] > 256) return false;
+    uint64_t places = (uint64_t)(uintptr_t)t->data | (uint64_t)t->nb[1] | (uint64_t)t->nb[2];
+    switch (t->type) {
+    case TN_F16:
+    case TN_BF16:
+    case TN_F32: return places % 16 == 0;
+    case TN_Q8_0:
+    case TN_Q4_0: return places % 2 == 0;
+    default: return false;
+    }
+}
+
+#endif
