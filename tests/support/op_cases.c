@@ -598,6 +598,16 @@ static void random_cache(tn_arena *a, tn_attention_sources *s, int64_t tokens, i
     range[1] = chance(r, 50) ? (int32_t)cells : (int32_t)pick(r, cells / 2, cells);
 }
 
+/* What a model may do to scores. */
+static tn_attention_params attention_params(int64_t head, int64_t cells, rng *r) {
+    tn_attention_params p = {.scale = 1 / sqrtf((float)head), .causal = chance(r, 70)};
+    if (chance(r, 20)) p.soft_cap = 2;
+    if (chance(r, 20)) p.max_bias = 8;
+    if (chance(r, 25)) p.window = (int32_t)pick(r, 1, cells);
+    if (chance(r, 15)) p.chunk = (int32_t)pick(r, 1, cells);
+    return p;
+}
+
 static tn_tensor *attention_case(tn_arena *a, rng *r) {
     static const tn_type cache_types[] = {TN_F32, TN_F16, TN_F16, TN_BF16, TN_Q8_0, TN_Q4_0, TN_Q5_1};
     static const int64_t heads[] = {32, 64, 80, 96, 128, 256, 4, 40};
@@ -620,11 +630,44 @@ static tn_tensor *attention_case(tn_arena *a, rng *r) {
         s.mask = row_layout(a, chance(r, 50) ? TN_F32 : TN_F16, m, 1, r);
     }
     if (chance(r, 20)) s.sinks = dense(a, TN_F32, (int64_t[]){kv * group, 1, 1, 1}, 1, r);
-    tn_attention_params p = {.scale = 1 / sqrtf((float)dk), .causal = chance(r, 70)};
-    if (chance(r, 20)) p.soft_cap = 2;
-    if (chance(r, 20)) p.max_bias = 8;
-    if (chance(r, 25)) p.window = (int32_t)pick(r, 1, cells);
-    if (chance(r, 15)) p.chunk = (int32_t)pick(r, 1, cells);
+    tn_attention_params p = attention_params(dk, cells, r);
+    return tn_attention(a, &s, &p);
+}
+
+/* Every size of heads × every type of cache × few and many tokens; what else there is takes turns. */
+tn_tensor *cache_case(tn_arena *a, int i, rng *r) {
+    static const int64_t sizes[][2] = {{64, 64},   {80, 80},   {96, 96},   {112, 112}, {128, 128},
+                                       {192, 192}, {256, 256}, {192, 128}, {40, 72}};
+    static const tn_type types[][2] = {{TN_F16, TN_F16},   {TN_BF16, TN_BF16}, {TN_F32, TN_F32},
+                                       {TN_Q8_0, TN_Q8_0}, {TN_Q4_0, TN_Q4_0}, {TN_F16, TN_Q8_0}};
+    static const int64_t groups[] = {1, 8, 4, 3, 2, 16, 5};
+    enum { SIZES = sizeof sizes / sizeof *sizes, TYPES = sizeof types / sizeof *types };
+    if (i >= 3 * SIZES * TYPES) return NULL;
+    tn_type kt = types[i / SIZES % TYPES][0], vt = types[i / SIZES % TYPES][1];
+    int64_t dk = sizes[i % SIZES][0], dv = sizes[i % SIZES][1], group = groups[i % 7], kv = pick(r, 1, 2), tokens = 1,
+            cells = pick(r, 100, 600);
+    if (tn_type_is_quantized(kt)) dk = (dk + 31) / 32 * 32;
+    if (tn_type_is_quantized(vt)) dv = (dv + 31) / 32 * 32;
+    switch (i / SIZES / TYPES) {
+    case 1: tokens = pick(r, 2, 8); break;
+    case 2: /* more than a tile of queries */
+        tokens = pick(r, 65, 80);
+        cells = pick(r, 90, 200);
+        if (group > 4) kv = 1;
+        break;
+    }
+    if (i / SIZES / TYPES == 1 && i % SIZES == 0) { /* shares of the cache that are longer than a tile */
+        tokens = kv = 8;
+        group = 1;
+        cells = 2600;
+    }
+    tn_attention_sources s = {0};
+    s.q = dense(a, TN_F32, (int64_t[]){dk, kv * group, tokens, 1}, 1, r);
+    s.k = dense(a, kt, (int64_t[]){dk, kv, cells, 1}, 1, r);
+    s.v = dense(a, vt, (int64_t[]){dv, kv, cells, 1}, 1, r);
+    if (chance(r, 80)) random_cache(a, &s, tokens, cells, r);
+    if (chance(r, 25)) s.sinks = dense(a, TN_F32, (int64_t[]){kv * group, 1, 1, 1}, 1, r);
+    tn_attention_params p = attention_params(dk, cells, r);
     return tn_attention(a, &s, &p);
 }
 

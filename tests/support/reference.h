@@ -18,6 +18,9 @@ void reference_run(const tn_tensor *node, double *result, double *scale);
  * data. NULL when there is no case for the op. With `wild`, sources of element-wise ops and mat-muls contain NaN and
  * infinities. */
 tn_tensor *random_case(tn_arena *arena, tn_op op, rng *r, bool wild);
+/* Attention number i of a list that goes through sizes of heads, types of caches, few and many tokens. NULL after the
+ * last. */
+tn_tensor *cache_case(tn_arena *arena, int i, rng *r);
 
 /* A product with experts of this shape; same_input: a token's experts multiply the same column. */
 typedef struct expert_shape {

@@ -148,6 +148,25 @@ static void nan_and_infinity_propagate(void **state) {
     run_levels(long_run() ? 300 : 6, true);
 }
 
+/* On the machine's best kernels; every other case unless there is time. */
+static void attention_agrees_over_every_cache(void **state) {
+    (void)state;
+    if (!asked_for(TN_OP_ATTENTION)) skip();
+    for (int i = 0; i < N_COUNTS; i++) ((tn__cpu_stream *)backends[i]->impl)->kernels = tn__cpu_kernels_get();
+    tn_tensor *node = NULL;
+    int i = 0;
+    do {
+        rng r = {first_seed() * 1000003 + (uint64_t)i};
+        tn_arena *arena;
+        assert_ok(tn_arena_new(&(tn_arena_params){.size = 64 << 20}, &arena));
+        node = cache_case(arena, i, &r);
+        assert_ok(tn_arena_status(arena));
+        if (node) check_one(node, "best");
+        i += long_run() ? 1 : 2;
+        tn_arena_free(arena);
+    } while (node);
+}
+
 static void packed_weights_keep_their_bytes(void **state) {
     (void)state;
     static const tn_type types[] = {TN_Q4_0, TN_Q8_0, TN_Q4_K, TN_Q6_K, TN_F16, TN_BF16};
@@ -194,6 +213,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_op_agrees_with_the_reference),
         cmocka_unit_test(nan_and_infinity_propagate),
+        cmocka_unit_test(attention_agrees_over_every_cache),
         cmocka_unit_test(packed_weights_keep_their_bytes),
     };
     return cmocka_run_group_tests(tests, make_backends, free_backends);

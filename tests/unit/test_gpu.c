@@ -119,6 +119,31 @@ static void experts_of_every_type_agree_with_the_reference(void **state) {
     tn_backend_free(backend);
 }
 
+static void attention_agrees_over_every_cache(void **state) {
+    (void)state;
+    NEED_GPU();
+    tn_backend *backend;
+    assert_ok(tn_backend_new(gpu, NULL, &backend));
+    case_slack = 8;
+    for (int round = 0; round < (getenv("TENON_LONG") ? 10 : 1); round++) {
+        tn_tensor *node = NULL;
+        int i = 0;
+        do {
+            rng r = {(uint64_t)(round * 1000 + i)};
+            tn_arena *arena;
+            assert_ok(tn_arena_new(&(tn_arena_params){.size = 64 << 20}, &arena));
+            node = cache_case(arena, i++, &r);
+            assert_ok(tn_arena_status(arena));
+            void *bytes = node ? run_case(backend, node, -1) : NULL;
+            if (node && !bytes) fail_msg("%s: not supported", describe_case(node));
+            if (node) check_case(node, bytes, tn_device_name(gpu));
+            free(bytes);
+            tn_arena_free(arena);
+        } while (node);
+    }
+    tn_backend_free(backend);
+}
+
 /* NMSE of a golden model's logits with this many layers on the GPU. */
 static double model_error(const char *name, int32_t layers, bool one_by_one, tn_type cache) {
     golden_model g;
@@ -329,6 +354,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_supported_op_agrees_with_the_reference),
         cmocka_unit_test(experts_of_every_type_agree_with_the_reference),
+        cmocka_unit_test(attention_agrees_over_every_cache),
         cmocka_unit_test(models_agree_with_the_golden_logits),
         cmocka_unit_test(greedy_loops_find_what_the_logits_say),
         cmocka_unit_test(stories_agree_on_f16_weights),

@@ -197,7 +197,7 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
     }
     int low[2] = {m.low[own], m.low[own + 8]}, high[2] = {m.high[own], m.high[own + 8]};
 
-    uint32_t kept_q[memory::Q_NEAR ? 1 : SIZE / 16][4];
+    uint32_t kept_q[PARTS][memory::Q_NEAR ? 1 : SIZE / 16][4];
 #pragma unroll
     for (int step = 0; step < SIZE / 16; step++)
 #pragma unroll
@@ -214,14 +214,14 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
             if constexpr (memory::Q_NEAR)
                 m.q[part][step][threadIdx.x] = make_uint4(q[0], q[1], q[2], q[3]);
             else
-                memcpy(kept_q[step], q, sizeof q);
+                memcpy(kept_q[part][step], q, sizeof q);
         }
     auto q_of = [&](int part, int step, uint32_t(&q)[4]) {
         if constexpr (memory::Q_NEAR) {
             uint4 x = m.q[part][step][threadIdx.x];
             q[0] = x.x, q[1] = x.y, q[2] = x.z, q[3] = x.w;
         } else {
-            memcpy(q, kept_q[step], sizeof q);
+            memcpy(q, kept_q[part][step], sizeof q);
         }
     };
     float o[SIZE / 8][4] = {}, top[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
@@ -416,7 +416,8 @@ bool prefill_serves(const cuda_device *device, const tn_tensor *t) {
 tn_status launch_prefill(const launch &l, const tn_tensor *t) {
     attention_job j = job_of(t);
     prefill_choice c = choice_of(t);
-    CUDA_TRY(cudaFuncSetAttribute((const void *)c.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c.bytes));
-    c.kernel<<<dim3((unsigned)j.heads, blocks_for(j.tokens, QUERIES)), THREADS, c.bytes, l.stream>>>(j);
+    void (*prefill)(attention_job) = c.kernel;
+    CUDA_TRY(cudaFuncSetAttribute((const void *)prefill, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c.bytes));
+    prefill<<<dim3((unsigned)j.heads, blocks_for(j.tokens, QUERIES)), THREADS, c.bytes, l.stream>>>(j);
     return cuda_check(cudaGetLastError(), "attention");
 }
