@@ -8,8 +8,27 @@
 
 enum { PLAIN_THREADS = 128 };
 
+// Rows of any type at any place. What comes here is rare: a kernel for every pair of types would not be worth its
+// size.
+__device__ static void eight_of(int type, const char *row, int i, float *v, int n) {
+    switch (type) {
+    case TN_F32: read_f32::eight(row, i, v, n); break;
+    case TN_F16: read_f16::eight(row, i, v, n); break;
+    case TN_BF16: read_bf16::eight(row, i, v, n); break;
+    case TN_Q8_0: read_q8_0::eight(row, i, v, n); break;
+    case TN_Q4_0: read_q4_0::eight(row, i, v, n); break;
+    }
+}
+__device__ static float value_of(int type, const char *row, int i, int n) {
+    switch (type) {
+    case TN_Q8_0: return read_q8_0::value(row, i, n);
+    case TN_Q4_0: return read_q4_0::value(row, i, n);
+    default: return load_as_float(row + i * (type == TN_F32 ? 4 : 2), type);
+    }
+}
+
 // One block per head and token; a cell per thread for the scores, a dimension per thread for the sum.
-template <typename RK, typename RV> __global__ static void plain_kernel(attention_job j) {
+__global__ static void plain_kernel(attention_job j) {
     extern __shared__ float shared[]; // q, then the running sum, then a tile of weights
     __shared__ float reduce[32];
     float *q = shared, *sum = q + j.head_k, *weight = sum + j.head_v;
@@ -30,7 +49,7 @@ template <typename RK, typename RV> __global__ static void plain_kernel(attentio
             float dot = 0;
             for (int i = 0; i < j.head_k; i += 8) {
                 float v[8];
-                RK::eight(k, i, v, j.head_k);
+                eight_of(j.k_type, k, i, v, j.head_k);
                 for (int e = 0; e < 8; e++) dot += q[i + e] * v[e];
             }
             score = finish_score(j, dot, head, token, batch, cell, me, position, slope);
@@ -47,8 +66,8 @@ template <typename RK, typename RV> __global__ static void plain_kernel(attentio
             float s = sum[i] * keep;
             for (int c = 0; c < n; c++)
                 if (weight[c] != 0)
-                    s += weight[c] *
-                         RV::value(j.v + kv * j.v1 + (int64_t)(begin + c) * j.v2 + batch * j.v3, i, j.head_v);
+                    s += weight[c] * value_of(j.v_type, j.v + kv * j.v1 + (int64_t)(begin + c) * j.v2 + batch * j.v3,
+                                              i, j.head_v);
             sum[i] = s;
         }
         __syncthreads();
@@ -88,30 +107,11 @@ size_t attention_scratch(const cuda_device *device, const tn_tensor *t) {
     return decode_serves(t) ? decode_scratch(device, t) : 0;
 }
 
-template <typename RK> static tn_status launch_plain(const launch &l, const tn_tensor *t, const attention_job &j) {
-    dim3 grid((unsigned)j.heads, (unsigned)j.tokens, (unsigned)t->ne[3]);
-    size_t bytes = (size_t)(j.head_k + j.head_v + PLAIN_THREADS) * 4;
-    switch (t->src[TN_ATTN_V]->type) {
-    case TN_F32: plain_kernel<RK, read_f32><<<grid, PLAIN_THREADS, bytes, l.stream>>>(j); break;
-    case TN_F16: plain_kernel<RK, read_f16><<<grid, PLAIN_THREADS, bytes, l.stream>>>(j); break;
-    case TN_BF16: plain_kernel<RK, read_bf16><<<grid, PLAIN_THREADS, bytes, l.stream>>>(j); break;
-    case TN_Q8_0: plain_kernel<RK, read_q8_0><<<grid, PLAIN_THREADS, bytes, l.stream>>>(j); break;
-    case TN_Q4_0: plain_kernel<RK, read_q4_0><<<grid, PLAIN_THREADS, bytes, l.stream>>>(j); break;
-    default: return tn_fail(TN_E_UNSUPPORTED, "attention over values of %s", tn_type_name(t->src[TN_ATTN_V]->type));
-    }
-    return cuda_check(cudaGetLastError(), "attention");
-}
-
 tn_status launch_attention(const launch &l, const tn_tensor *t) {
-    attention_job j = job_of(t);
     if (decode_serves(t)) return launch_decode(l, t, decode_extras{});
     if (prefill_serves(l.device, t)) return launch_prefill(l, t);
-    switch (t->src[TN_ATTN_K]->type) {
-    case TN_F32: return launch_plain<read_f32>(l, t, j);
-    case TN_F16: return launch_plain<read_f16>(l, t, j);
-    case TN_BF16: return launch_plain<read_bf16>(l, t, j);
-    case TN_Q8_0: return launch_plain<read_q8_0>(l, t, j);
-    case TN_Q4_0: return launch_plain<read_q4_0>(l, t, j);
-    default: return tn_fail(TN_E_UNSUPPORTED, "attention over keys of %s", tn_type_name(t->src[TN_ATTN_K]->type));
-    }
+    attention_job j = job_of(t);
+    dim3 grid((unsigned)j.heads, (unsigned)j.tokens, (unsigned)t->ne[3]);
+    plain_kernel<<<grid, PLAIN_THREADS, (size_t)(j.head_k + j.head_v + PLAIN_THREADS) * 4, l.stream>>>(j);
+    return cuda_check(cudaGetLastError(), "attention");
 }

@@ -23,7 +23,6 @@ template <int SIZE, tile_form FORM> struct prefill_memory {
     int low[QUERIES], high[QUERIES];                              // positions a query sees
 };
 
-#if __CUDA_ARCH__ >= 800
 __device__ static inline uint32_t pack(float a, float b) {
     __half2 h = __floats2half2_rn(a, b);
     return *(uint32_t *)&h;
@@ -41,9 +40,22 @@ __device__ static inline float within_half(float x) {
     return fabsf(x) > 65504 && fabsf(x) < INFINITY ? copysignf(65504, x) : x;
 }
 
+// 16 bytes, or zeros; on their way until copies_end().
 __device__ static inline void copy16(void *to, const void *from, bool real) {
+#if __CUDA_ARCH__ >= 800
     uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(real ? 16 : 0));
+#else
+    *(uint4 *)to = real ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
+#endif
+}
+__device__ static inline void copies_end(bool but_the_last) {
+#if __CUDA_ARCH__ >= 800
+    if (but_the_last)
+        asm volatile("cp.async.wait_group 1;");
+    else
+        asm volatile("cp.async.wait_group 0;");
+#endif
 }
 __device__ static inline void load_four(uint32_t (&r)[4], const void *row, bool transposed) {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
@@ -57,10 +69,19 @@ __device__ static inline void load_four(uint32_t (&r)[4], const void *row, bool 
                      : "r"(at));
 }
 __device__ static inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+#if __CUDA_ARCH__ >= 800
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
                  "{%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(b0));
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[2]), "r"(a[3]), "r"(b1));
+#endif
 }
 
 // What all warps of a block know of its queries.
@@ -149,11 +170,9 @@ __device__ static inline void convert_tile(tile (&to)[PARTS], const tile_rows &r
         }
     }
 }
-#endif
 
 template <int SIZE, tile_form FORM>
 __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j) {
-#if __CUDA_ARCH__ >= 800
     typedef prefill_memory<SIZE, FORM> memory;
     constexpr int CELLS = memory::CELLS, PARTS = memory::PARTS;
     extern __shared__ __align__(16) char raw_shared[];
@@ -234,7 +253,9 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
             copy16(&m.v[stage][0][c][at], j.v + kv * j.v1 + (int64_t)cell * j.v2 + 2 * at,
                    begin + c < end && at < j.head_v);
         }
+#if __CUDA_ARCH__ >= 800
         asm volatile("cp.async.commit_group;");
+#endif
     };
     auto convert = [&](int begin) {
 #pragma unroll 1
@@ -255,11 +276,9 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
         int next = next_tile<CELLS>(j, all, tile + CELLS, end, m.position[stage ^ 1], &next_whole);
         if (FORM != AS_THEY_ARE) {
             convert(tile);
-        } else if (next < end) {
-            fetch(next, stage ^ 1);
-            asm volatile("cp.async.wait_group 1;");
         } else {
-            asm volatile("cp.async.wait_group 0;");
+            if (next < end) fetch(next, stage ^ 1);
+            copies_end(next < end);
         }
         __syncthreads();
         auto &k = m.k[stage % memory::STAGES], &v = m.v[stage % memory::STAGES];
@@ -378,7 +397,6 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
             if (8 * n < j.head_v)
                 *(float2 *)(out + 8 * n + 2 * col) = make_float2(o[n][2 * r] * scale, o[n][2 * r + 1] * scale);
     }
-#endif
 }
 
 // ---- Choice
@@ -398,24 +416,29 @@ template <tile_form FORM> static prefill_choice choice_for(int64_t size) {
            : size <= 192 ? choice<192, FORM>()
                          : choice<256, FORM>();
 }
-// The smallest kernel that takes this head. Few have caches of f32: they are not compiled for every size.
-static prefill_choice choice_of(const tn_tensor *t) {
+// The smallest kernel that takes this head. Few have caches of f32: they are not compiled for every size. Where
+// shared memory is too small for two stages, f16 comes as other types do.
+static prefill_choice choice_of(const cuda_device *device, const tn_tensor *t) {
     const tn_tensor *k = t->src[TN_ATTN_K], *v = t->src[TN_ATTN_V];
     int64_t size = k->ne[0] > v->ne[0] ? k->ne[0] : v->ne[0];
     if (k->type == TN_F32 || v->type == TN_F32)
         return size <= 64 ? choice<64, AS_TWO>() : size <= 128 ? choice<128, AS_TWO>() : choice<256, AS_TWO>();
-    return k->type == TN_F16 && v->type == TN_F16 ? choice_for<AS_THEY_ARE>(size) : choice_for<AS_HALVES>(size);
+    if (k->type == TN_F16 && v->type == TN_F16) {
+        prefill_choice c = choice_for<AS_THEY_ARE>(size);
+        if (c.bytes <= device->properties.sharedMemPerBlockOptin) return c;
+    }
+    return choice_for<AS_HALVES>(size);
 }
 
 bool prefill_serves(const cuda_device *device, const tn_tensor *t) {
-    return cache_is_fast(t) && !t->src[TN_ATTN_MASK] && device->properties.major >= 8 &&
-           device->properties.sharedMemPerBlockOptin >= choice_of(t).bytes && t->nb[1] % 8 == 0 &&
+    return cache_is_fast(t) && !t->src[TN_ATTN_MASK] &&
+           choice_of(device, t).bytes <= device->properties.sharedMemPerBlockOptin && t->nb[1] % 8 == 0 &&
            t->nb[2] % 8 == 0 && (uintptr_t)t->data % 8 == 0;
 }
 
 tn_status launch_prefill(const launch &l, const tn_tensor *t) {
     attention_job j = job_of(t);
-    prefill_choice c = choice_of(t);
+    prefill_choice c = choice_of(l.device, t);
     void (*prefill)(attention_job) = c.kernel;
     CUDA_TRY(cudaFuncSetAttribute((const void *)prefill, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c.bytes));
     prefill<<<dim3((unsigned)j.heads, blocks_for(j.tokens, QUERIES)), THREADS, c.bytes, l.stream>>>(j);
