@@ -174,9 +174,10 @@ __device__ static float rotated(const decode_job &d, const float *x, int i, cons
 }
 
 bool decode_serves(const tn_tensor *t);
-// Whether extras are possible, and being a step of a chain: f16 rows of exactly 64 or 128, up to eight heads for each
-// of the keys', no stored mask.
+// Whether extras are possible: f16 caches. `next` takes groups of 32, of which a head must have a whole number.
 bool decode_takes_more(const tn_tensor *t);
+// f16 rows of exactly 64 or 128, up to eight heads for each of the keys': what a chain may have as a step.
+bool decode_is_whole(const tn_tensor *t);
 size_t decode_scratch(const cuda_device *device, const tn_tensor *t);
 decode_job decode_job_of(const launch &l, const tn_tensor *t, const decode_extras &extras);
 tn_status launch_decode(const launch &l, const tn_tensor *t, const decode_extras &extras);

@@ -1,8 +1,8 @@
 // Attention for a few tokens: the cache is split over blocks, the last of them joins their shares. A block has all
 // heads of one of the keys', or some of them.
 //
-// Over f16 rows of 64 or 128, rotating q and k and storing the new k and v can run in the same launch: every block
-// rotates the q it needs, and the block whose share of the cache holds a new row writes it before reading.
+// Over an f16 cache, rotating q and k and storing the new k and v can run in the same launch: every block rotates the
+// q it needs, and blocks whose share of the cache holds a new row write it before reading.
 #include "backend/cuda/attention.cuh"
 
 enum {
@@ -14,27 +14,23 @@ enum {
 };
 
 // New rows that lie in this block's share of the cache. A row named twice keeps the last, as everywhere.
-template <int SIZE>
 __device__ static void store_new(const decode_job &d, int kv, int begin, int stop, int me, float2 *turn) {
+    int turned = me; // whose angles these are
     for (int t = 0; t < d.a.tokens; t++) {
         int row = d.rows[t];
         if (row < begin || row >= stop) continue; // the same for all threads
-        if (d.dims && t != me) {
+        if (d.dims && t != turned) {
             __syncthreads();
             angles(d, d.positions[t], turn);
+            turned = t;
         }
         const float *k = (const float *)(d.new_k + kv * d.nk1 + t * d.nk2),
                     *v = (const float *)(d.new_v + kv * d.nv1 + t * d.nv2);
         __half *to_k = (__half *)(d.cache_k + kv * d.a.k1 + (int64_t)row * d.a.k2),
                *to_v = (__half *)(d.cache_v + kv * d.a.v1 + (int64_t)row * d.a.v2);
-        for (int i = threadIdx.x; i < SIZE; i += THREADS) {
-            to_k[i] = __float2half_rn(rotated(d, k, i, turn));
-            to_v[i] = __float2half_rn(v[i]);
-        }
-        if (d.dims && t != me) {
-            __syncthreads();
-            angles(d, d.positions[me], turn);
-        }
+        int i = threadIdx.x; // heads are not larger than blocks
+        if (i < d.a.head_k) to_k[i] = __float2half_rn(rotated(d, k, i, turn));
+        if (i < d.a.head_v) to_v[i] = __float2half_rn(v[i]);
     }
 }
 
@@ -101,8 +97,7 @@ __device__ static inline void add_values(const decode_rows &v, int first, int di
     }
 }
 
-// WHOLE: f16 rows of exactly SIZE. Otherwise rows of any type and of up to SIZE, and nothing else runs in this
-// launch.
+// WHOLE: f16 rows of exactly SIZE. Otherwise rows of any type and of up to SIZE.
 template <int SIZE, int GROUP, bool WHOLE>
 __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
     constexpr int LANES = SIZE / 8, ROWS = THREADS / LANES, WARPS = THREADS / 32; // LANES read a row of V
@@ -129,44 +124,41 @@ __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
     if (split >= active) return;
     int begin = first + split * span, stop = min(end, begin + span);
     viewer me = viewer_of(j, token);
-    int new_row = WHOLE && d.rows && j.tokens == 1 ? d.rows[0] : -1;
+    int new_row = d.rows && j.tokens == 1 ? d.rows[0] : -1;
     auto look = [&](int tile) { // a thread per cell
         int cell = tile + threadIdx.x, position = 0;
         seen[threadIdx.x] = cell < stop && sees(j, me, cell, &position) ? position : -1;
     };
     look(begin);
-    if (WHOLE && d.dims) angles(d, d.positions[token], turn);
+    if (d.dims) angles(d, d.positions[token], turn);
     if (threadIdx.x < GROUP) {
         highs[threadIdx.x] = -INFINITY;
         totals[threadIdx.x] = 0;
     }
     if (d.early) grid_wait();
     // One token's row of k and v is loaded together with q.
-    bool writes = new_row >= begin && new_row < stop && threadIdx.x < SIZE;
+    const int size_k = WHOLE ? SIZE : j.head_k, size_v = WHOLE ? SIZE : j.head_v;
+    bool writes = new_row >= begin && new_row < stop, writes_k = writes && (int)threadIdx.x < size_k,
+         writes_v = writes && (int)threadIdx.x < size_v;
     float new_k = 0, new_v = 0;
-    if (writes) {
-        new_k = rotated(d, (const float *)(d.new_k + kv * d.nk1), threadIdx.x, turn);
-        new_v = ((const float *)(d.new_v + kv * d.nv1))[threadIdx.x];
-    }
+    if (writes_k) new_k = rotated(d, (const float *)(d.new_k + kv * d.nk1), threadIdx.x, turn);
+    if (writes_v) new_v = ((const float *)(d.new_v + kv * d.nv1))[threadIdx.x];
     float own_q[(GROUP * SIZE + THREADS - 1) / THREADS];
 #pragma unroll
     for (int i = 0; i < (GROUP * SIZE + THREADS - 1) / THREADS; i++) {
         int at = threadIdx.x + i * THREADS, g = at / SIZE;
         const float *from = (const float *)(j.q + (int64_t)(head0 + g) * j.q1 + token * j.q2);
         own_q[i] = 0;
-        if (at < group * SIZE && (WHOLE || at % SIZE < j.head_k))
-            own_q[i] = WHOLE ? rotated(d, from, at % SIZE, turn) : from[at % SIZE];
+        if (at < group * SIZE && at % SIZE < size_k) own_q[i] = rotated(d, from, at % SIZE, turn);
     }
-    if (writes) {
-        ((__half *)(d.cache_k + kv * j.k1 + (int64_t)new_row * j.k2))[threadIdx.x] = __float2half_rn(new_k);
-        ((__half *)(d.cache_v + kv * j.v1 + (int64_t)new_row * j.v2))[threadIdx.x] = __float2half_rn(new_v);
-    }
+    if (writes_k) ((__half *)(d.cache_k + kv * j.k1 + (int64_t)new_row * j.k2))[threadIdx.x] = __float2half_rn(new_k);
+    if (writes_v) ((__half *)(d.cache_v + kv * j.v1 + (int64_t)new_row * j.v2))[threadIdx.x] = __float2half_rn(new_v);
 #pragma unroll
     for (int i = 0; i < (GROUP * SIZE + THREADS - 1) / THREADS; i++) {
         int at = threadIdx.x + i * THREADS;
         if (at < GROUP * SIZE) q[at / SIZE][at % SIZE] = own_q[i];
     }
-    if (WHOLE && d.rows && j.tokens > 1) store_new<SIZE>(d, kv, begin, stop, token, turn);
+    if (d.rows && j.tokens > 1) store_new(d, kv, begin, stop, token, turn);
     __syncthreads();
 
     int dim = threadIdx.x % LANES * 8, row = threadIdx.x / LANES;
@@ -177,8 +169,8 @@ __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
             look(tile);
             __syncthreads();
         }
-        decode_rows k = {j.k + kv * j.k1 + tile * j.k2, j.k2, cells, j.head_k},
-                    v = {j.v + kv * j.v1 + tile * j.v2, j.v2, cells, j.head_v};
+        decode_rows k = {j.k + kv * j.k1 + tile * j.k2, j.k2, cells, size_k},
+                    v = {j.v + kv * j.v1 + tile * j.v2, j.v2, cells, size_v};
 #define MULTIPLY(R) multiply_keys<R, SIZE, GROUP, WHOLE>(k, q, weight)
 #define ADD(R) add_values<R, ROWS, GROUP>(v, row, dim, seen, weight, acc)
         if (WHOLE)
@@ -294,7 +286,7 @@ __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
     __syncthreads();
     for (int i = threadIdx.x; i < group * SIZE; i += THREADS) {
         int g = i / SIZE, head = head0 + g;
-        if (!WHOLE && i % SIZE >= j.head_v) continue;
+        if (i % SIZE >= size_v) continue; // the same for a warp, where others take the result in groups of 32
         float sum = 0;
         if (active == 1) {
             for (int w = 0; w < WARPS; w++) sum += meet[w][g][i % SIZE];
@@ -306,8 +298,8 @@ __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
         }
         float value = sum * keeps[g];
         if (d.store) ((float *)(j.out + head * j.o1 + token * j.o2))[i % SIZE] = value;
-        if (WHOLE && (d.next.to.q || d.next.y))
-            gemv_leave(d.next, (int64_t)j.heads * SIZE, token, (int64_t)head * (SIZE / 32) + i % SIZE / 32, value,
+        if (d.next.to.q || d.next.y)
+            gemv_leave(d.next, (int64_t)j.heads * size_v, token, ((int64_t)head * size_v + i % SIZE) / 32, value,
                        value);
     }
 }
@@ -342,7 +334,9 @@ bool decode_serves(const tn_tensor *t) {
     return cache_is_fast(t) && !t->src[TN_ATTN_MASK] && q->ne[2] <= MAX_TOKENS && q->ne[1] > 0 &&
            q->ne[2] * blocks_of(t) <= N_TICKETS;
 }
-bool decode_takes_more(const tn_tensor *t) { return decode_serves(t) && decode_is_whole(t); }
+bool decode_takes_more(const tn_tensor *t) {
+    return decode_serves(t) && t->src[TN_ATTN_K]->type == TN_F16 && t->src[TN_ATTN_V]->type == TN_F16;
+}
 
 // Enough blocks for two on every multiprocessor.
 static int splits_of(const cuda_device *device, const tn_tensor *t) {

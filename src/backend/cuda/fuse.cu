@@ -64,6 +64,9 @@ static int number_of(const fusion *f, const tn_tensor *t) {
     return found ? found->index : -1;
 }
 
+static bool attention_is_step(const tn_tensor *t) {
+    return decode_takes_more(t) && decode_is_whole(t) && chain_takes_attention(t);
+}
 // How many steps a chain may have.
 static int count_steps(const fusion *f, const cuda_device *device) {
     const char *wanted = getenv("TENON_CUDA_CHAIN");
@@ -72,7 +75,7 @@ static int count_steps(const fusion *f, const cuda_device *device) {
     for (int i = 0; i < f->n; i++) {
         const tn_tensor *t = f->nodes[i];
         if (t->op == TN_OP_MUL_MAT) steps += gemv_serves(t) && t->ne[1] == 1;
-        if (t->op == TN_OP_ATTENTION) steps += decode_takes_more(t) && chain_takes_attention(t);
+        if (t->op == TN_OP_ATTENTION) steps += attention_is_step(t);
     }
     return steps;
 }
@@ -393,7 +396,7 @@ static bool can_rotate(const tn_tensor *t) {
     const tn_rope_params &p = t->params.rope;
     const tn_tensor *x = t->src[0];
     return t->op == TN_OP_ROPE && (p.mode == TN_ROPE_NORMAL || p.mode == TN_ROPE_NEOX) && !p.reverse &&
-           p.dims <= 128 && x->type == TN_F32 && x->nb[0] == 4;
+           x->type == TN_F32 && x->nb[0] == 4;
 }
 // Nobody who runs between node `from` and node `to` writes over this memory.
 static bool survives(const fusion *f, const tn_tensor *t, int from, int to) {
@@ -421,8 +424,9 @@ static decode_extras extras_of(const fusion *f, int i, int numbers[4]) {
          k_turns = rope_k >= 0 && f->nodes[rope_k]->op == TN_OP_ROPE;
     if (q_turns != k_turns) return e;
     if (q_turns) {
-        if (!can_rotate(f->nodes[rope_q]) || !can_rotate(f->nodes[rope_k]) ||
-            !same_rotation(f->nodes[rope_q], f->nodes[rope_k]))
+        int64_t size = t->src[TN_ATTN_Q]->ne[0];
+        if (!can_rotate(f->nodes[rope_q]) || !can_rotate(f->nodes[rope_k]) || f->nodes[rope_q]->ne[0] != size ||
+            f->nodes[rope_k]->ne[0] != size || !same_rotation(f->nodes[rope_q], f->nodes[rope_k]))
             return e;
         e.rope_q = f->nodes[rope_q];
         e.rope_k = f->nodes[rope_k];
@@ -434,6 +438,16 @@ static decode_extras extras_of(const fusion *f, int i, int numbers[4]) {
     numbers[2] = store_k;
     numbers[3] = store_v;
     return e;
+}
+
+// What must last until the attention, though the plan needs it only until the nodes that run in it.
+struct late_sources {
+    const tn_tensor *at[5];
+};
+static late_sources late_sources_of(const tn_tensor *t, const decode_extras &e) {
+    const tn_tensor *rows = e.store_k->src[2];
+    return {{e.rope_q ? e.rope_q->src[0] : t->src[TN_ATTN_Q], e.rope_k ? e.rope_k->src[0] : e.store_k->src[1],
+             e.store_v->src[1], rows, e.rope_q ? e.rope_q->src[1] : rows}};
 }
 
 // Marks what runs inside attentions, before anything is launched.
@@ -451,10 +465,8 @@ static void find_attentions(fusion *f) {
         if (!fits) continue;
         for (int k = 0; k < 4; k++)
             if (numbers[k] >= 0) f->info[numbers[k]].done = true;
-        // Sources that now must last until here.
-        const tn_tensor *late[3] = {e.rope_q ? e.rope_q->src[0] : t->src[TN_ATTN_Q],
-                                    e.rope_k ? e.rope_k->src[0] : e.store_k->src[1], e.store_v->src[1]};
-        for (int k = 0; k < 3; k++) fits = fits && survives(f, late[k], number_of(f, late[k]), i);
+        late_sources late = late_sources_of(t, e);
+        for (const tn_tensor *source : late.at) fits = fits && survives(f, source, number_of(f, source), i);
         if (!fits)
             for (int k = 0; k < 4; k++)
                 if (numbers[k] >= 0) f->info[numbers[k]].done = false;
@@ -474,8 +486,8 @@ static tn_status run_attention(fusion *f, const launch &l, int i, bool *ran) {
     e.early = true;
     for (const tn_tensor *index : indices) e.early = e.early && (!index || number_of(f, index) < 0);
     group g;
-    bool step = f->chained && chain_takes_attention(t) && (!e.rope_q || e.rope_q->params.rope.dims % 8 == 0);
-    e.has_next = feeds_group(f, i, i, &g) && tn_is_contiguous(t) && (!step || is_step(f, g));
+    bool step = f->chained && attention_is_step(t) && (!e.rope_q || e.rope_q->params.rope.dims % 8 == 0);
+    e.has_next = feeds_group(f, i, i, &g) && tn_is_contiguous(t) && t->ne[0] % 32 == 0 && (!step || is_step(f, g));
     f->pending = NULL;
     if (!step) TN_TRY(end_chain(f, l));
     if (e.has_next) {
@@ -484,10 +496,9 @@ static tn_status run_attention(fusion *f, const launch &l, int i, bool *ran) {
         leave_pending(f, t, g.family, form);
     } else if (e.store_k) {
         // The result is written while other blocks still read their sources.
-        const tn_tensor *late[3] = {e.rope_q ? e.rope_q->src[0] : t->src[TN_ATTN_Q],
-                                    e.rope_k ? e.rope_k->src[0] : e.store_k->src[1], e.store_v->src[1]};
-        for (int k = 0; k < 3; k++) {
-            if (!overlap(late[k], t)) continue;
+        late_sources late = late_sources_of(t, e);
+        for (const tn_tensor *source : late.at) {
+            if (!overlap(source, t)) continue;
             // Apart, then, in the planned order.
             TN_TRY(end_chain(f, l));
             for (int n = 0; n < 4; n++)

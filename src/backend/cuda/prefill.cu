@@ -4,6 +4,8 @@
 #include "backend/cuda/attention.cuh"
 
 enum { QUERIES = 64, THREADS = 128, NEVER = 0x7fffffff };
+// Weights are e^LIFT times as large as elsewhere, up to 16384: below 6e-5, f16 has ever fewer bits.
+static constexpr float LIFT = 9.704f;
 
 // How tiles come to shared memory.
 enum tile_form {
@@ -333,7 +335,7 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
             most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
             most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
             keep[r] = top[r] == -INFINITY ? 0 : __expf(top[r] - most);
-            float base = most == -INFINITY ? 0 : most, sum = 0;
+            float base = most == -INFINITY ? 0 : most - LIFT, sum = 0;
 #pragma unroll
             for (int n = 0; n < CELLS / 8; n++)
 #pragma unroll
@@ -386,7 +388,7 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
         if (j.sinks) {
             float next = fmaxf(top[r], j.sinks[head]);
             keep = top[r] == -INFINITY ? 0 : __expf(top[r] - next);
-            sum = sum * keep + __expf(j.sinks[head] - next);
+            sum = sum * keep + __expf(j.sinks[head] - next + LIFT);
         }
         float scale = sum > 0 ? keep / sum : 0;
         int t = token0 + own + 8 * r;
