@@ -9,15 +9,20 @@
 
 enum { TINY_WIDTH = 32, TINY_HEADS = 2, TINY_FFN = 64, TINY_LAYERS = 2, TINY_VOCAB = 64 };
 
-static inline tn_status tiny_model_keys(tn_gguf_writer *w) {
-    static const struct {
+typedef struct tiny_heads {
+    uint32_t n, kv, size;
+} tiny_heads;
+
+static inline tn_status tiny_model_keys(tn_gguf_writer *w, tiny_heads heads) {
+    const struct {
         const char *key;
         uint32_t value;
     } numbers[] = {
         {"llama.block_count", TINY_LAYERS},         {"llama.context_length", 128},
         {"llama.embedding_length", TINY_WIDTH},     {"llama.feed_forward_length", TINY_FFN},
-        {"llama.attention.head_count", TINY_HEADS}, {"llama.attention.head_count_kv", 1},
-        {"llama.vocab_size", TINY_VOCAB},           {"llama.rope.dimension_count", TINY_WIDTH / TINY_HEADS},
+        {"llama.attention.head_count", heads.n},    {"llama.attention.head_count_kv", heads.kv},
+        {"llama.attention.key_length", heads.size}, {"llama.attention.value_length", heads.size},
+        {"llama.vocab_size", TINY_VOCAB},           {"llama.rope.dimension_count", heads.size},
     };
     TN_TRY(tn_gguf_writer_set_cstr(w, "general.architecture", "llama"));
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
@@ -26,25 +31,22 @@ static inline tn_status tiny_model_keys(tn_gguf_writer *w) {
 }
 
 /* Writes the model to `path`. The weights are small numbers of a fixed pattern. */
-static inline tn_status tiny_model_write(const char *path) {
-    static const struct {
+static inline tn_status tiny_model_write_heads(const char *path, tiny_heads heads) {
+    const int64_t width_q = (int64_t)heads.n * heads.size, width_kv = (int64_t)heads.kv * heads.size;
+    const struct {
         const char *name;
         int64_t ne[2]; /* 0 in the second: a vector */
     } layer[] = {
-        {"attn_norm", {TINY_WIDTH, 0}},
-        {"attn_q", {TINY_WIDTH, TINY_WIDTH}},
-        {"attn_k", {TINY_WIDTH, TINY_WIDTH / TINY_HEADS}},
-        {"attn_v", {TINY_WIDTH, TINY_WIDTH / TINY_HEADS}},
-        {"attn_output", {TINY_WIDTH, TINY_WIDTH}},
-        {"ffn_norm", {TINY_WIDTH, 0}},
-        {"ffn_gate", {TINY_WIDTH, TINY_FFN}},
-        {"ffn_up", {TINY_WIDTH, TINY_FFN}},
+        {"attn_norm", {TINY_WIDTH, 0}},         {"attn_q", {TINY_WIDTH, width_q}},
+        {"attn_k", {TINY_WIDTH, width_kv}},     {"attn_v", {TINY_WIDTH, width_kv}},
+        {"attn_output", {width_q, TINY_WIDTH}}, {"ffn_norm", {TINY_WIDTH, 0}},
+        {"ffn_gate", {TINY_WIDTH, TINY_FFN}},   {"ffn_up", {TINY_WIDTH, TINY_FFN}},
         {"ffn_down", {TINY_FFN, TINY_WIDTH}},
     };
     enum { IN_LAYER = sizeof layer / sizeof *layer };
     tn_gguf_writer *w = NULL;
     TN_TRY(tn_gguf_writer_new(path, NULL, &w));
-    tn_status status = tiny_model_keys(w);
+    tn_status status = tiny_model_keys(w, heads);
     size_t floats = TINY_WIDTH * TINY_VOCAB + TINY_WIDTH;
     if (status == TN_OK)
         status = tn_gguf_writer_add(w, "token_embd.weight", TN_F32, 2, (int64_t[]){TINY_WIDTH, TINY_VOCAB});
@@ -65,6 +67,9 @@ static inline tn_status tiny_model_write(const char *path) {
     if (status == TN_OK) status = tn_gguf_writer_finish(w);
     tn_gguf_writer_free(w);
     return status;
+}
+static inline tn_status tiny_model_write(const char *path) {
+    return tiny_model_write_heads(path, (tiny_heads){TINY_HEADS, 1, TINY_WIDTH / TINY_HEADS});
 }
 
 #endif

@@ -2,11 +2,13 @@
  * GPU they are skipped; TENON_GPU=sim:1G runs them on a simulated one. */
 #include "llm_golden.h"
 #include "run_case.h"
+#include "tiny_model.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static tn_device *gpu;
 
@@ -356,6 +358,34 @@ static void caches_of_every_type_agree_with_the_cpu(void **state) {
     assert_int_equal(bad, 0);
 }
 
+/* Rotation, storing and attention together, over heads that are filled up or shared out to several blocks. */
+static void heads_of_every_size_agree_with_the_cpu(void **state) {
+    (void)state;
+    NEED_GPU();
+    static const tiny_heads shapes[] = {{4, 4, 80}, {4, 2, 96}, {6, 1, 112}, {2, 1, 192}, {8, 1, 256}, {12, 1, 64}};
+    int bad = 0;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        char path[] = "/tmp/tenon-heads-XXXXXX";
+        int file = mkstemp(path);
+        assert_true(file >= 0);
+        close(file);
+        assert_ok(tiny_model_write_heads(path, shapes[i]));
+        float *oracle = logits_on(path, "cpu", TN_F16, true, 48);
+        for (int one_by_one = 0; one_by_one < 2; one_by_one++) {
+            float *mine = logits_on(path, tn_device_name(gpu), TN_F16, one_by_one, 48);
+            nmse sum = {0};
+            nmse_add(&sum, mine, oracle, 48 * TINY_VOCAB);
+            print_message("%u/%u heads of %u %s NMSE %.3g\n", shapes[i].n, shapes[i].kv, shapes[i].size,
+                          one_by_one ? "token by token" : "at once", nmse_value(&sum));
+            bad += !(nmse_value(&sum) <= 1e-5);
+            free(mine);
+        }
+        free(oracle);
+        unlink(path);
+    }
+    assert_int_equal(bad, 0);
+}
+
 static void sessions_leave_no_memory_behind(void **state) {
     (void)state;
     NEED_GPU();
@@ -391,6 +421,7 @@ int main(void) {
         cmocka_unit_test(stories_agree_on_f16_weights),
         cmocka_unit_test(named_models_agree_with_the_cpu),
         cmocka_unit_test(caches_of_every_type_agree_with_the_cpu),
+        cmocka_unit_test(heads_of_every_size_agree_with_the_cpu),
         cmocka_unit_test(sessions_leave_no_memory_behind),
     };
     cmocka_set_test_filter(getenv("TENON_TESTS")); /* such as models* */
