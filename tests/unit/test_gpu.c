@@ -370,9 +370,9 @@ static void heads_of_every_size_agree_with_the_cpu(void **state) {
         assert_true(file >= 0);
         close(file);
         assert_ok(tiny_model_write_heads(path, shapes[i]));
-        float *oracle = logits_on(path, "cpu", TN_F16, true, 48);
+        float *oracle = logits_on(path, "cpu", TN_F16, (portions){0, 1, 48});
         for (int one_by_one = 0; one_by_one < 2; one_by_one++) {
-            float *mine = logits_on(path, tn_device_name(gpu), TN_F16, one_by_one, 48);
+            float *mine = logits_on(path, tn_device_name(gpu), TN_F16, (portions){0, one_by_one ? 1 : 48, 48});
             nmse sum = {0};
             nmse_add(&sum, mine, oracle, 48 * TINY_VOCAB);
             print_message("%u/%u heads of %u %s NMSE %.3g\n", shapes[i].n, shapes[i].kv, shapes[i].size,
