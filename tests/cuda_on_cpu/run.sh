@@ -23,7 +23,7 @@ synth() { # name, type, architecture, shape
 
 # Few tokens and small matrices, but all of a step's length or more where a kernel has one. With quantized weights
 # all experts are used: near ties would be decided by rounding.
-synth pairs f16 llama heads=4,kv=2,head=64
+synth pairs f16 llama heads=4,kv=2,head=64,layers=1,width=512,ffn=1024
 synth wide q8_0 qwen3 heads=4,kv=1,head=128,ffn=1024
 synth mixed Q4_K_M llama heads=4,kv=4,head=64,layers=1,ffn=2048
 if [ -n "${TENON_LONG:-}" ]; then
