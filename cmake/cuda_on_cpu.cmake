@@ -2,9 +2,11 @@
 # as modules in folders of their own: build/cuda_on_cpu/75/libtenon-cuda.so and so on.
 find_path(TENON_CUDA_HEADERS cublasLt.h HINTS /usr/local/cuda/include /usr/local/cuda/targets/x86_64-linux/include)
 find_package(Python3 COMPONENTS Interpreter)
+include(CheckLanguage)
+check_language(CXX)
 file(GLOB cuda_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cuh)
-if(NOT TENON_CUDA_HEADERS OR NOT Python3_FOUND OR NOT CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64" OR TENON_SANITIZE)
-  message(STATUS "CUDA on CPU: left out (no CUDA headers, no Python, another CPU, or a sanitizer build)")
+if(NOT TENON_CUDA_HEADERS OR NOT Python3_FOUND OR NOT CMAKE_CXX_COMPILER OR NOT CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64" OR TENON_SANITIZE)
+  message(STATUS "CUDA on CPU: left out (no CUDA headers, no Python, no C++ compiler, another CPU, or a sanitizer build)")
   return()
 endif()
 enable_language(CXX)

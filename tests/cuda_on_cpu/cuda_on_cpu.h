@@ -17,7 +17,7 @@
 
 namespace emul {
 
-// ---- Threads (fibers.cpp)
+// ---- Threads (fibers.cpp, grid.cpp)
 // -----------------------------------------------------------------------------------------------------------
 
 struct thread;
@@ -69,7 +69,7 @@ void barrier_init(uint32_t at, uint32_t arrivals);
 void barrier_arrive(uint32_t at, uint32_t arrivals, uint32_t expected_bytes);
 bool barrier_passed(uint32_t at, uint32_t parity);
 
-// ---- Launches (launch.cpp)
+// ---- Launches (device.cpp)
 // -----------------------------------------------------------------------------------------------------------
 
 struct grid {
@@ -111,7 +111,8 @@ deduced<F> kernel(F f, dim3 blocks, dim3 threads, size_t shared = 0, cudaStream_
 }
 template <typename... P, typename... A>
 cudaError_t launch_ex(const cudaLaunchConfig_t *config, void (*k)(P...), A &&...args) {
-    grid g = {(const void *)k, config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream, false};
+    grid g = {
+        (const void *)k, config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream, false, false};
     for (unsigned i = 0; i < config->numAttrs; i++)
         if (config->attrs[i].id == cudaLaunchAttributeCooperative)
             g.cooperative = config->attrs[i].val.cooperative;
