@@ -146,6 +146,65 @@ static void attention_agrees_over_every_cache(void **state) {
     tn_backend_free(backend);
 }
 
+/* A feed-forward layer of experts, from the choice to the sum with its input: what devices run as one where they can.
+ */
+static void run_layer_of_experts(const char *device, tn_type type, tn_type down_type, int64_t tokens, float *result) {
+    enum { WIDTH = 512, FFN = 256, EXPERTS = 8, USED = 3, MATRICES = 4 };
+    static const int64_t shapes[MATRICES][4] = {
+        {WIDTH, EXPERTS, 1, 1}, {WIDTH, FFN, EXPERTS, 1}, {WIDTH, FFN, EXPERTS, 1}, {FFN, WIDTH, EXPERTS, 1}};
+    const tn_type types[MATRICES] = {TN_F32, type, type, down_type};
+    tn_arena *a, *data;
+    tn_sched *sched;
+    tn_graph *graph;
+    tn_buffer *buffers[MATRICES];
+    tn_tensor *w[MATRICES];
+    rng r = {17};
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 18, .no_alloc = true}, &a));
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 64 << 20}, &data));
+    assert_ok(tn_sched_new(&(tn_sched_params){.devices = {device}}, &sched));
+    tn_buffer_type *memory = tn_device_buffer_type(tn_backend_device(tn_sched_backend(sched, 0)));
+    for (int i = 0; i < MATRICES; i++) {
+        w[i] = tn_tensor_new(a, types[i], 4, shapes[i]);
+        assert_ok(tn_buffer_new(memory, tn_buffer_type_tensor_size(memory, w[i]), &buffers[i]));
+        tn_buffer_set_usage(buffers[i], TN_USAGE_WEIGHTS);
+        assert_ok(tn_buffer_bind(buffers[i], w[i], 0));
+        assert_ok(tn_tensor_set(w[i], random_tensor(data, types[i], shapes[i], 0, 0.1f, &r)->data));
+    }
+    tn_tensor *x = tn_input(a, TN_F32, WIDTH, tokens), *row = tn_reshape(a, x, WIDTH, 1, tokens);
+    tn_tensor *probs = tn_soft_max(a, tn_mul_mat(a, w[0], x), NULL, NULL, 1, 0), *ids = tn_top_k(a, probs, USED);
+    tn_tensor *weights = tn_reshape(a, tn_get_rows(a, tn_reshape(a, probs, 1, EXPERTS, tokens), ids), USED, tokens);
+    weights = tn_scale(a, tn_div(a, weights, tn_sum_rows(a, weights)), 0.5f, 0);
+    tn_tensor *y = tn_swiglu(a, tn_mul_mat_id(a, w[1], row, ids), tn_mul_mat_id(a, w[2], row, ids));
+    tn_tensor *out = tn_output(tn_add(a, tn_mix(a, tn_mul_mat_id(a, w[3], y, ids), weights), x));
+    assert_ok(tn_graph_of(a, out, &graph));
+    assert_ok(tn_sched_reserve(sched, graph));
+    const int64_t shape[4] = {WIDTH, tokens, 1, 1};
+    assert_ok(tn_tensor_set(x, random_tensor(data, TN_F32, shape, 0, 1, &r)->data));
+    assert_ok(tn_sched_run(sched, graph));
+    assert_ok(tn_tensor_get(out, result));
+    tn_sched_free(sched);
+    for (int i = 0; i < MATRICES; i++) tn_buffer_free(buffers[i]);
+    tn_arena_free(data);
+    tn_arena_free(a);
+}
+static void layers_of_experts_agree_with_the_cpu(void **state) {
+    (void)state;
+    NEED_GPU();
+    static const tn_type types[][2] = {{TN_F32, TN_F32},   {TN_F16, TN_F16},   {TN_BF16, TN_BF16}, {TN_Q4_0, TN_Q4_0},
+                                       {TN_Q8_0, TN_Q8_0}, {TN_Q4_K, TN_Q8_0}, {TN_Q4_K, TN_Q6_K}, {TN_Q4_K, TN_F16}};
+    static float want[512 * 20], got[512 * 20];
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        for (int64_t tokens = 1; tokens <= 20; tokens += tokens == 1 ? 2 : tokens == 3 ? 5 : 12) {
+            run_layer_of_experts("cpu", types[i][0], types[i][1], tokens, want);
+            run_layer_of_experts(tn_device_name(gpu), types[i][0], types[i][1], tokens, got);
+            nmse sum = {0};
+            nmse_add(&sum, got, want, 512 * tokens);
+            if (!(nmse_value(&sum) <= (tn_type_is_quantized(types[i][0]) ? 1e-3 : 1e-5)))
+                fail_msg("%s and %s, %d tokens: NMSE %g", tn_type_name(types[i][0]), tn_type_name(types[i][1]),
+                         (int)tokens, nmse_value(&sum));
+        }
+}
+
 /* NMSE of a golden model's logits with this many layers on the GPU. */
 static double model_error(const char *name, int32_t layers, bool one_by_one, tn_type cache) {
     golden_model g;
@@ -416,6 +475,7 @@ int main(void) {
         cmocka_unit_test(every_supported_op_agrees_with_the_reference),
         cmocka_unit_test(experts_of_every_type_agree_with_the_reference),
         cmocka_unit_test(attention_agrees_over_every_cache),
+        cmocka_unit_test(layers_of_experts_agree_with_the_cpu),
         cmocka_unit_test(models_agree_with_the_golden_logits),
         cmocka_unit_test(greedy_loops_find_what_the_logits_say),
         cmocka_unit_test(stories_agree_on_f16_weights),
