@@ -421,7 +421,8 @@ static void caches_of_every_type_agree_with_the_cpu(void **state) {
 static void heads_of_every_size_agree_with_the_cpu(void **state) {
     (void)state;
     NEED_GPU();
-    static const tiny_heads shapes[] = {{4, 4, 80}, {4, 2, 96}, {6, 1, 112}, {2, 1, 192}, {8, 1, 256}, {12, 1, 64}};
+    static const tiny_heads shapes[] = {{3, 3, 40},  {16, 16, 8}, {4, 4, 80},  {4, 2, 96},
+                                        {6, 1, 112}, {2, 1, 192}, {8, 1, 256}, {12, 1, 64}};
     int bad = 0;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         char path[] = "/tmp/tenon-heads-XXXXXX";
