@@ -1,31 +1,46 @@
-// Tensor cores, from compute capability 8.0 on: copies on their way to shared memory, loads of fragments, products of
-// 16×16 with 16×8.
+// Tensor cores, from compute capability 7.5 on (bf16 from 8.0): copies on their way to shared memory, loads of
+// fragments, products of 16×16 with 16×8.
 #ifndef TN_BACKEND_CUDA_MMA_CUH
 #define TN_BACKEND_CUDA_MMA_CUH
 
 #include "backend/cuda/cuda.cuh"
 
-#if __CUDA_ARCH__ >= 800
-// 16 bytes, or zeros if they are not real.
+// 16 bytes, or zeros if they are not real; on their way until copies_wait(), or there at once.
 __device__ static inline void copy16(void *to, const void *from, bool real) {
+#if __CUDA_ARCH__ >= 800
     uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(real ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(real ? 16 : 0));
+#else
+    *(uint4 *)to = real ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
+#endif
 }
-__device__ static inline void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// What was copied since the last time is a group.
+__device__ static inline void copies_commit() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;");
+#endif
+}
 // Until all but the last N groups are there.
 template <int N> __device__ static inline void copies_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(N));
+#endif
 }
 // Four matrices of 8×8; lanes 8i to 8i+7 name the rows of matrix i.
-__device__ static inline void load_four(uint32_t (&r)[4], const void *row) {
+__device__ static inline void load_four(uint32_t (&r)[4], const void *row, bool transposed = false) {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
+    if (transposed)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(at));
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(at));
 }
-template <bool BF16>
+template <bool BF16 = false>
 __device__ static inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+#if __CUDA_ARCH__ >= 800
     if constexpr (BF16)
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
                      "{%0,%1,%2,%3};"
@@ -36,7 +51,14 @@ __device__ static inline void multiply(float (&c)[4], const uint32_t (&a)[4], ui
                      "{%0,%1,%2,%3};"
                      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
+#else
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(b0));
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[2]), "r"(a[3]), "r"(b1));
 #endif
+}
 
 #endif

@@ -2,6 +2,7 @@
 // of 64 cells (of 32 where heads are large). Scores never leave registers. Heads of up to SIZE elements are filled up
 // with zeros; keys' and values' sizes may differ.
 #include "backend/cuda/attention.cuh"
+#include "backend/cuda/mma.cuh"
 
 enum { QUERIES = 64, THREADS = 128, NEVER = 0x7fffffff };
 // Weights are e^LIFT times as large as elsewhere, up to 16384: below 6e-5, f16 has ever fewer bits.
@@ -40,50 +41,6 @@ __device__ static inline uint32_t pack_part(float a, float b, int part) {
 // Numbers that f16 does not have become its largest. Infinity and NaN stay: a broken model shows.
 __device__ static inline float within_half(float x) {
     return fabsf(x) > 65504 && fabsf(x) < INFINITY ? copysignf(65504, x) : x;
-}
-
-// 16 bytes, or zeros; on their way until copies_end().
-__device__ static inline void copy16(void *to, const void *from, bool real) {
-#if __CUDA_ARCH__ >= 800
-    uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(real ? 16 : 0));
-#else
-    *(uint4 *)to = real ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
-#endif
-}
-__device__ static inline void copies_end(bool but_the_last) {
-#if __CUDA_ARCH__ >= 800
-    if (but_the_last)
-        asm volatile("cp.async.wait_group 1;");
-    else
-        asm volatile("cp.async.wait_group 0;");
-#endif
-}
-__device__ static inline void load_four(uint32_t (&r)[4], const void *row, bool transposed) {
-    uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
-    if (transposed)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                     : "r"(at));
-    else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                     : "r"(at));
-}
-__device__ static inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                 "{%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#else
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(b0));
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[2]), "r"(a[3]), "r"(b1));
-#endif
 }
 
 // What all warps of a block know of its queries.
@@ -255,9 +212,7 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
             copy16(&m.v[stage][0][c][at], j.v + kv * j.v1 + (int64_t)cell * j.v2 + 2 * at,
                    begin + c < end && at < j.head_v);
         }
-#if __CUDA_ARCH__ >= 800
-        asm volatile("cp.async.commit_group;");
-#endif
+        copies_commit();
     };
     auto convert = [&](int begin) {
 #pragma unroll 1
@@ -279,8 +234,12 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
         if (FORM != AS_THEY_ARE) {
             convert(tile);
         } else {
-            if (next < end) fetch(next, stage ^ 1);
-            copies_end(next < end);
+            if (next < end) {
+                fetch(next, stage ^ 1);
+                copies_wait<1>();
+            } else {
+                copies_wait<0>();
+            }
         }
         __syncthreads();
         auto &k = m.k[stage % memory::STAGES], &v = m.v[stage % memory::STAGES];
