@@ -617,10 +617,12 @@ static bool product_of(const gemv_job &j, int blocks, chain_product *p) {
     return j.k % 32 == 0 && j.k <= CHAIN_MOST && p->all_groups <= MOST_GROUPS;
 }
 // What few models do to scores or masks is not in a chain: its code would be in everybody's way.
-bool chain_takes_attention(const tn_tensor *t) {
+bool chain_takes_attention(const cuda_device *device, const tn_tensor *t) {
     const tn_attention_params &p = t->params.attention;
     const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K];
     bool fits = q->ne[0] <= 64 || q->ne[1] / k->ne[1] <= 4; // what the warps bring together, beside the rings
+    // Every key/value head has a block of its own, also on a part of a GPU.
+    if (k->ne[1] > device->properties.multiProcessorCount) return false;
     return t->ne[2] == 1 && p.soft_cap == 0 && p.max_bias == 0 && !p.chunk && fits && q->nb[1] % 16 == 0;
 }
 bool chain_takes_product(const gemv_job &j) {

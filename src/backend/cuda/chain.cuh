@@ -36,7 +36,7 @@ tn_status chain_new(const cuda_device *device, int steps, chain **out);
 void chain_free(chain *c);
 
 bool chain_takes_product(const gemv_job &job); // by its matrices and k
-bool chain_takes_attention(const tn_tensor *t);
+bool chain_takes_attention(const cuda_device *device, const tn_tensor *t);
 void chain_begin(chain *c); // a new run
 void chain_add_product(chain *c, const gemv_job &job);
 tn_status chain_add_attention(chain *c, const launch &l, const decode_job &job);

@@ -64,8 +64,8 @@ static int number_of(const fusion *f, const tn_tensor *t) {
     return found ? found->index : -1;
 }
 
-static bool attention_is_step(const tn_tensor *t) {
-    return decode_takes_more(t) && decode_is_whole(t) && chain_takes_attention(t);
+static bool attention_is_step(const cuda_device *device, const tn_tensor *t) {
+    return decode_takes_more(t) && decode_is_whole(t) && chain_takes_attention(device, t);
 }
 // How many steps a chain may have.
 static int count_steps(const fusion *f, const cuda_device *device) {
@@ -75,7 +75,7 @@ static int count_steps(const fusion *f, const cuda_device *device) {
     for (int i = 0; i < f->n; i++) {
         const tn_tensor *t = f->nodes[i];
         if (t->op == TN_OP_MUL_MAT) steps += gemv_serves(t) && t->ne[1] == 1;
-        if (t->op == TN_OP_ATTENTION) steps += attention_is_step(t);
+        if (t->op == TN_OP_ATTENTION) steps += attention_is_step(device, t);
     }
     return steps;
 }
@@ -486,7 +486,7 @@ static tn_status run_attention(fusion *f, const launch &l, int i, bool *ran) {
     e.early = true;
     for (const tn_tensor *index : indices) e.early = e.early && (!index || number_of(f, index) < 0);
     group g;
-    bool step = f->chained && attention_is_step(t) && (!e.rope_q || e.rope_q->params.rope.dims % 8 == 0);
+    bool step = f->chained && attention_is_step(l.device, t) && (!e.rope_q || e.rope_q->params.rope.dims % 8 == 0);
     e.has_next = feeds_group(f, i, i, &g) && tn_is_contiguous(t) && t->ne[0] % 32 == 0 && (!step || is_step(f, g));
     f->pending = NULL;
     if (!step) TN_TRY(end_chain(f, l));
