@@ -12,18 +12,17 @@ using namespace emul;
 
 typedef std::lock_guard<std::recursive_mutex> holding;
 
-enum { PROCESSORS = 4, PAGE = 4096, GRAIN = 256, SPOILT = 1 << 20 };
+enum { PAGE = 4096, GRAIN = 256, SPOILT = 1 << 20 };
 
 static thread_local int current;
 
-static size_t device_bytes() {
-    const char *wanted = getenv("TENON_EMULATED_MIB");
-    return (size_t)(wanted ? atol(wanted) : 4096) << 20;
+static int setting(const char *name, int otherwise) {
+    const char *wanted = getenv(name);
+    return wanted ? atoi(wanted) : otherwise;
 }
-static int device_count() {
-    const char *wanted = getenv("TENON_EMULATED_DEVICES");
-    return wanted ? atoi(wanted) : 1;
-}
+static size_t device_bytes() { return (size_t)setting("TENON_EMULATED_MIB", 4096) << 20; }
+static int device_count() { return setting("TENON_EMULATED_DEVICES", 1); }
+static int processors() { return setting("TENON_EMULATED_PROCESSORS", 4); }
 static size_t most_shared() { // of a block, as the programming guide says for each capability
     return capability() >= 90 ? 227 << 10 : capability() >= 80 ? 163 << 10 : 64 << 10;
 }
@@ -49,7 +48,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
     p->totalGlobalMem = device_bytes();
     p->major = capability() / 10;
     p->minor = capability() % 10;
-    p->multiProcessorCount = PROCESSORS;
+    p->multiProcessorCount = processors();
     p->sharedMemPerBlock = 48 << 10;
     p->sharedMemPerBlockOptin = most_shared();
     p->sharedMemPerMultiprocessor = most_shared() + 1024;
@@ -215,7 +214,7 @@ cudaError_t emul::launch(const grid &g, std::function<void()> body) {
         g.blocks.x > 0x7fffffff || g.blocks.y > 65535 || g.blocks.z > 65535)
         return say(cudaErrorInvalidConfiguration);
     if (g.shared > most) return say(cudaErrorInvalidValue);
-    if (g.cooperative && (size_t)g.blocks.x * g.blocks.y * g.blocks.z > PROCESSORS)
+    if (g.cooperative && (size_t)g.blocks.x * g.blocks.y * g.blocks.z > (size_t)processors())
         return say(cudaErrorCooperativeLaunchTooLarge);
     limits l = {48 << 10, most_shared()};
     return queue_grid(g.stream, {g, l, std::move(body)});

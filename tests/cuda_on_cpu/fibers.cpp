@@ -78,7 +78,9 @@ int next_bit(unsigned bits, int last) {
 static thread *next_thread(bool looks) {
     block *b = now->blocks[now->turn];
     int w = self->warp;
-    if (looks) {
+    if (random_state && now->blocks.size() > 1 && random_number() % 8 == 0) {
+        // Another block, now and then.
+    } else if (looks) {
         unsigned after = self->lane >= 31 ? 0 : b->warps[w].ready & ~0u << (self->lane + 1);
         if (after) return &b->threads[w * WARP + __builtin_ctz(after)];
         after = w >= 31 ? 0 : b->ready & ~0u << (w + 1);

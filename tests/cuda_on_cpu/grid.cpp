@@ -156,11 +156,12 @@ bool may_overlap(const grid_job &job, const grid_job &next) {
 }
 
 static void run_next_blocks(run *r) {
+    size_t n = r->n - r->begun < r->at_once ? r->n - r->begun : r->at_once;
     r->blocks.clear();
-    for (size_t i = 0; i < r->at_once; i++)
+    for (size_t i = 0; i < n; i++)
         r->blocks.push_back(seat_block(r->slot, i, r->job->g, (r->first + (r->begun + i) * r->stride) % r->n));
-    r->begun += r->at_once;
-    r->alive = (int)r->at_once;
+    r->begun += n;
+    r->alive = (int)n;
     run_threads(r);
 }
 run *begin_grid(const grid_job &job, size_t slot, bool early) {
@@ -178,7 +179,8 @@ run *begin_grid(const grid_job &job, size_t slot, bool early) {
     r->n = (size_t)g.blocks.x * g.blocks.y * g.blocks.z;
     r->at_once = g.cooperative ? r->n : 1;
     r->stride = 1;
-    if (random_state && !g.cooperative) { // some other order of blocks
+    if (random_state && !g.cooperative) { // some other order of blocks, and a few at once
+        r->at_once = 1 + random_number() % 4;
         r->first = random_number() % r->n;
         if (r->n > 1 && random_number() & 1) r->stride = r->n - 1;
     }

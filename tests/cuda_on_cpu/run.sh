@@ -30,6 +30,7 @@ if [ -n "${TENON_LONG:-}" ]; then
     synth eights q4_0 llama heads=8,kv=1,head=64,ffn=2048
     synth fours Q4_K_S llama heads=4,kv=2,head=64,ffn=2048,layers=1
     synth sixes Q6_K llama heads=4,kv=2,head=64,ffn=2048,width=2048,layers=1
+    synth many f16 llama heads=8,kv=8,head=64,layers=1,width=512
     synth brain bf16 llama heads=4,kv=2,head=64
     synth capped f16 gemma2 heads=4,kv=2,head=64,window=16
     synth sinks f16 gpt-oss heads=4,kv=2,head=64,experts=4,used=2,expert-ffn=256,window=16
@@ -44,6 +45,7 @@ if [ -z "${TENON_LONG:-}" ]; then
     tests 'models*' TENON_GPU_ARCHS="llama-dense"
 else
     tests '*' TENON_GPU_MODELS="$models"
+    tests 'named*' TENON_GPU_MODELS="$models" TENON_EMULATED_PROCESSORS=1
     for seed in 1 2; do
         tests 'every*' TENON_EMULATED_SEED=$seed
         tests 'named*' TENON_GPU_MODELS="$models" TENON_EMULATED_SEED=$seed
