@@ -239,8 +239,9 @@ void run_threads(run *r) {
         }
     }
     r->turn = 0;
-    block *b = r->blocks[0];
-    if (b->ready) {
+    while (r->turn < r->blocks.size() && !r->blocks[r->turn]->ready) r->turn++; // some have ended early
+    if (r->turn < r->blocks.size()) {
+        block *b = r->blocks[r->turn];
         int w = next_bit(b->ready, 31);
         catch_signals();
         switch_to(&b->threads[w * WARP + next_bit(b->warps[w].ready, 31)], &r->stack);
