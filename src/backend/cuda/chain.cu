@@ -577,7 +577,7 @@ tn_status chain_new(const cuda_device *device, int steps, chain **out) {
     const size_t bytes = (size_t)steps * sizeof *c->on_device, place = CHAIN_MOST * sizeof(float),
                  all = bytes + 128 + PLACES * place;
     if (status == TN_OK) status = cuda_check(cudaMalloc(&c->on_device, all), "allocating steps");
-    if (status == TN_OK) status = cuda_check(cudaMemset(c->on_device, 0, all), "cudaMemset");
+    if (status == TN_OK) status = clear_now(c->on_device, all);
     for (size_t i = 0; status == TN_OK && i < PLACES; i++)
         c->places[i] = (float *)((char *)c->on_device + bytes + 128 + i * place);
     if (status == TN_OK) c->epoch = (unsigned *)((char *)c->on_device + bytes);

@@ -19,6 +19,8 @@ extern "C" {
 
 // A failed CUDA call becomes a status with the device, the call and CUDA's own words.
 tn_status cuda_check(cudaError_t error, const char *what);
+// Zeros, there when it returns: our streams do not wait for the one that cudaMemset uses.
+tn_status clear_now(void *at, size_t size);
 #define CUDA_TRY(call) TN_TRY(cuda_check((call), #call))
 
 struct cuda_device {

@@ -13,6 +13,11 @@ tn_status cuda_check(cudaError_t error, const char *what) {
                                                           : TN_E_DEVICE;
     return tn_fail(status, "cuda%d: %s: %s", ordinal, what, cudaGetErrorString(error));
 }
+tn_status clear_now(void *at, size_t size) {
+    CUDA_TRY(cudaMemset(at, 0, size));
+    CUDA_TRY(cudaStreamSynchronize(0));
+    return TN_OK;
+}
 
 static cuda_device *device_of(const tn_buffer *buffer) { return (cuda_device *)buffer->type->device->impl; }
 

@@ -217,9 +217,7 @@ tn_status cuda_backend_new(tn_device *device, const tn_backend_params *, tn_back
     if (status == TN_OK)
         status = cuda_check(cudaMalloc(&s->tickets, (N_TICKETS + N_CHAIN_TICKETS) * sizeof *s->tickets),
                             "allocating tickets");
-    if (status == TN_OK)
-        status =
-            cuda_check(cudaMemset(s->tickets, 0, (N_TICKETS + N_CHAIN_TICKETS) * sizeof *s->tickets), "cudaMemset");
+    if (status == TN_OK) status = clear_now(s->tickets, (N_TICKETS + N_CHAIN_TICKETS) * sizeof *s->tickets);
     s->profile = profile_new();
     if (status != TN_OK) {
         stream_free(&s->base);
