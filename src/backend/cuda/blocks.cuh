@@ -1,9 +1,9 @@
 // Readers: how eight neighbouring elements of a row become floats, per kind. i is a multiple of 8; n is the row's
 // length.
 //
-// A kind is a type, or a type with PLANAR: weights whose rows were rearranged after upload so that all quants of a
-// row come first and all scales last. Their bytes are as many, but quants start 16-byte aligned and are read in wide
-// loads.
+// A kind is a type, or a type with PLANAR: weights whose rows were rearranged after upload so that in each piece of a
+// row all quants come first and all scales last. Their bytes are as many, but quants start 16-byte aligned and are
+// read in wide loads.
 #ifndef TN_BACKEND_CUDA_BLOCKS_CUH
 #define TN_BACKEND_CUDA_BLOCKS_CUH
 
@@ -215,8 +215,17 @@ struct read_mxfp4 : block_reader<read_mxfp4> {
     }
 };
 
+// The piece of a planar row that element i is in; i and n are then counted from its start.
+template <int PIECE, int BLOCK, int BYTES>
+__device__ static inline const char *piece_at(const char *row, int64_t *i, int64_t *n) {
+    int64_t piece = *i / PIECE;
+    *i -= piece * PIECE;
+    *n = min((int64_t)PIECE, *n - piece * PIECE);
+    return row + piece * (PIECE / BLOCK * BYTES);
+}
 struct read_q4_0_planar : block_reader<read_q4_0_planar> {
     __device__ static void eight(const char *row, int64_t i, float *v, int64_t n) {
+        row = piece_at<Q4_0_PIECE, 32, 18>(row, &i, &n);
         const uint8_t *qs = (const uint8_t *)row + i / 32 * 16 + i % 16;
         float d = __half2float(((const __half *)(row + n / 2))[i / 32]);
         uint2 q = *(const uint2 *)qs;
@@ -226,6 +235,7 @@ struct read_q4_0_planar : block_reader<read_q4_0_planar> {
 };
 struct read_q8_0_planar : block_reader<read_q8_0_planar> {
     __device__ static void eight(const char *row, int64_t i, float *v, int64_t n) {
+        row = piece_at<Q8_0_PIECE, 32, 34>(row, &i, &n);
         float d = __half2float(((const __half *)(row + n))[i / 32]);
         uint2 q = *(const uint2 *)(row + i);
         for (int k = 0; k < 8; k++) v[k] = d * (float)(int8_t)((k < 4 ? q.x : q.y) >> (8 * (k & 3)));
@@ -233,6 +243,7 @@ struct read_q8_0_planar : block_reader<read_q8_0_planar> {
 };
 struct read_q6_K_planar : block_reader<read_q6_K_planar> {
     __device__ static void eight(const char *row, int64_t i, float *v, int64_t n) {
+        row = piece_at<Q6_K_PIECE, 256, 210>(row, &i, &n);
         int64_t blocks = n / 256, block = i / 256;
         int e = (int)(i % 256), half = e / 128, part = e % 128 / 32, l = e % 32;
         const uint8_t *ql = (const uint8_t *)row + 128 * block,

@@ -119,69 +119,83 @@ struct knowledge {
     chain_step steps[KNOWN];
     share shares[KNOWN][WARPS];
 };
-// Where a warp's fetching stands; the same in all lanes.
+// Where a warp's fetching stands, which is its first lane's business.
 struct alignas(16) stream {
-    int step, items; // items of this step that are not yet fetched
-    int group, pass, piece;
-    int slot, free, reading; // reading: the stage to be read next
-    unsigned phases;         // of the stages' barriers when they are read next, by bits
-    int kind;
-    row_group rows;
+    const char *at, *other;   // the next item; behind a gate: where the other matrix goes on
+    int step, items;          // items of this step that are not yet fetched
+    int matrix, piece, last;  // last: the last row that is there, counted from the group's first
+    unsigned fetched, unused; // items so far
+};
+// What lasts from step to step.
+struct progress {
     int now, turned, viewed; // the step that runs; the rotation and the view that are at hand
+    unsigned taken;          // items that were read so far
 };
 
-__device__ static inline void stream_aim(stream &s, const chain_product &p) {
-    int group = s.group, i = matrix_of(p, &group, s.pass), row = group * p.rows[i];
-    const gemv_matrix &m = p.job.m[i];
-    s.kind = p.kinds[i];
-    s.rows = {m.w + row * m.row_bytes, (int)m.row_bytes, m.rows - 1 - row};
+__device__ static inline const char *group_at(const chain_product &p, int matrix, int group) {
+    const gemv_matrix &m = p.job.m[matrix];
+    return m.w + (int64_t)(group * p.rows[matrix]) * m.row_bytes;
 }
-// Fetches while there is room, and items that are known.
-__device__ static inline void stream_fetch(stream &s, const knowledge &known, int last_known, char *ring,
-                                           uint64_t *full) {
-    while (s.free) {
+__device__ static inline void stream_aim(stream &s, const chain_product &p, const share &mine) {
+    int group = mine.group, m = matrix_of(p, &group, mine.pass);
+    s.matrix = m;
+    s.piece = mine.piece;
+    s.at = group_at(p, m, group) + mine.piece * p.whole[m];
+    s.last = p.job.m[m].rows - 1 - group * p.rows[m];
+    if (p.job.finish == GEMV_GLU) s.other = group_at(p, 1 - m, group + m);
+}
+// Fetches while there is room, and items that are known; by one lane.
+__device__ static inline void stream_fetch(stream &kept, unsigned taken, const knowledge &known, int last_known,
+                                           char *ring, uint64_t *full) {
+    stream s = kept;
+    while (s.fetched - taken < SLOTS) {
         const chain_step *step = &known.steps[(unsigned)s.step % KNOWN]; // -1 at first
         if (!s.items) {
-            if (s.step >= last_known) return; // again when more is known
+            if (s.step >= last_known) break; // again when more is known
             s.step++;
             step = &known.steps[s.step % KNOWN];
             if (step->is_attention) continue;
             const share &mine = known.shares[s.step % KNOWN][threadIdx.x / 32];
             s.items = mine.end - mine.begin;
             if (!s.items) continue;
-            s.group = mine.group;
-            s.pass = mine.pass;
-            s.piece = mine.piece;
-            stream_aim(s, step->product);
+            stream_aim(s, step->product, mine);
         }
         const chain_product &p = step->product;
-        char *stage = ring + s.slot * STAGE;
-#define COPY(U) U::copy(stage, s.rows, s.piece, p.job.k, full + s.slot)
-        FOR_KIND(s.kind, COPY)
-#undef COPY
-        asm volatile("cp.async.commit_group;" ::: "memory");
-        s.free--;
-        if (++s.slot == SLOTS) s.slot = 0;
-        s.items--;
-        if (++s.piece < p.pieces) continue;
-        s.piece = 0;
-        if (p.job.finish == GEMV_GLU && !s.pass) {
-            s.pass = 1;
+        const int row_bytes = (int)p.job.m[s.matrix].row_bytes, rows = p.rows[s.matrix], whole = p.whole[s.matrix];
+        const bool ends = s.piece + 1 == p.pieces;
+        const int bytes = ends ? p.rest[s.matrix] : whole;
+        char *stage = ring + s.fetched % SLOTS * STAGE;
+        uint64_t *barrier = full + s.fetched % SLOTS;
+        barrier_expect(barrier, (uint32_t)(rows * bytes));
+        if (row_bytes == whole && s.last >= rows - 1) { // rows that lie together come at once
+            bulk_once(stage, s.at, (uint32_t)(rows * bytes), barrier);
         } else {
-            s.pass = 0;
-            s.group++;
+            const char *row = s.at; // beyond the last row that is there it comes again
+            for (int i = 0; i < rows; i++) {
+                bulk_once(stage, row, (uint32_t)bytes, barrier);
+                stage += whole;
+                if (i < s.last) row += row_bytes;
+            }
         }
-        if (s.items) stream_aim(s, p);
+        s.fetched++;
+        s.items--;
+        s.piece++;
+        s.at += ends ? p.to_next[s.matrix] : whole;
+        if (!ends) continue;
+        s.piece = 0;
+        if (p.job.finish == GEMV_GLU) {
+            const char *next = s.at;
+            s.at = s.other;
+            s.other = next;
+            if (s.matrix) s.last -= rows;
+            s.matrix ^= 1;
+        } else if ((s.last -= rows) < 0 && s.items) {
+            s.matrix++;
+            s.at = p.job.m[s.matrix].w;
+            s.last = p.job.m[s.matrix].rows - 1;
+        }
     }
-}
-// Until the oldest item that was fetched is there, for all lanes.
-__device__ static inline void stream_wait(const stream &s, uint64_t *full) {
-    barrier_wait(full + s.reading, s.phases >> s.reading & 1);
-    if (s.free)
-        asm volatile("cp.async.wait_group 0;" ::: "memory");
-    else
-        asm volatile("cp.async.wait_group %0;" ::"n"(SLOTS - 1) : "memory");
-    __syncwarp();
+    kept = s;
 }
 
 // ---- Products
@@ -315,8 +329,9 @@ __device__ static inline void read_stage(const char *at, const activations &in, 
     int lane = threadIdx.x % 32;
     if (!U::covers(piece, lane, k)) return;
     U now[U::GROUP];
+    int elements = min((int)U::SPAN, k - piece * U::SPAN);
 #pragma unroll
-    for (int i = 0; i < U::GROUP; i++) now[i].take(at + i * U::ROW, lane);
+    for (int i = 0; i < U::GROUP; i++) now[i].take(at + i * U::ROW, lane, elements);
 #pragma unroll
     for (int i = 0; i < U::GROUP; i++) sum[i] += now[i].dot(in, 0, k, piece, lane);
 }
@@ -361,11 +376,11 @@ __device__ static __noinline__ void finish_group(const chain_product &p, int gro
 // A product: brings activations near, then multiplies this warp's share. What does not depend on the step before is
 // done while its results are on their way. `rests`: what a warp has of a group that another warp began, by pass and
 // row.
-__device__ static void multiply(const chain_product &p, const share &mine, char *near, stream &kept,
+__device__ static void multiply(const chain_product &p, const share &mine, char *near, stream &supply, progress &kept,
                                 const knowledge &known, int step, int last_known, char *ring, uint64_t *full,
                                 float (*rests)[2][4], float *squares, weighed &norms, char *norm_weights,
                                 int norm_bytes, unsigned heard_tag, unsigned tag, hearing first_heard) {
-    stream s = kept;
+    unsigned taken = kept.taken;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = p.job.k, pieces = p.pieces, passes = passes_of(p);
     int group = mine.group, begun_at = mine.begin - mine.rest, item = mine.begin;
     int pass = mine.pass, piece = mine.piece, kind = mine.kind;
@@ -376,7 +391,8 @@ __device__ static void multiply(const chain_product &p, const share &mine, char 
     float sum[4] = {}, norm = -1;
     for (;;) {
         // At first, while results are on their way, and after every item but the last, which somebody waits for.
-        stream_fetch(s, known, last_known, ring, full);
+        if (lane == 0) stream_fetch(supply, taken, known, last_known, ring, full);
+        __syncwarp();
         if (!prepared) {
             bool here = norms.step == step;
             if (here) barrier_wait(&norms.there, norms.phase);
@@ -387,15 +403,13 @@ __device__ static void multiply(const chain_product &p, const share &mine, char 
             prepared = true;
             if (item == mine.end) break;
         }
-        stream_wait(s, full);
-        const char *stage = ring + s.reading * STAGE;
+        barrier_wait(full + taken % SLOTS, taken / SLOTS & 1);
+        const char *stage = ring + taken % SLOTS * STAGE;
 #define READ(U) read_stage<U>(stage, in, k, piece, sum)
         FOR_KIND(kind, READ)
 #undef READ
-        s.phases ^= 1u << s.reading;
-        if (++s.reading == SLOTS) s.reading = 0;
         __syncwarp();
-        s.free++;
+        taken++;
         item++;
         if (++piece < pieces && item < mine.end) continue;
         if (norm < 0) norm = norm_of(p.job, squares); // not before the first item, which everybody waits for
@@ -424,7 +438,7 @@ __device__ static void multiply(const chain_product &p, const share &mine, char 
         pass = open;
         kind = kind_of(p, group, pass);
     }
-    if (lane == 0) kept = s;
+    if (lane == 0) kept.taken = taken;
     __syncthreads();
     if (!open || !begun) return;
     // The warps after this one have the rest of its last group.
@@ -455,6 +469,7 @@ __global__ static void __launch_bounds__(THREADS, 1)
     __shared__ float2 turn[64];
     __shared__ float sums[32], rests[WARPS][2][4];
     __shared__ stream streams[WARPS];
+    __shared__ progress kept[WARPS];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     char *ring = room + warp * SLOTS * STAGE, *weights = room + WARPS * SLOTS * STAGE, *near = weights + norm_bytes;
     static_assert(sizeof(chain_step) % 16 == 0, "steps are copied 16 bytes at a time");
@@ -480,8 +495,7 @@ __global__ static void __launch_bounds__(THREADS, 1)
     if (lane == 0) {
         streams[warp] = {};
         streams[warp].step = -1;
-        streams[warp].free = SLOTS;
-        streams[warp].turned = streams[warp].viewed = -1;
+        kept[warp] = {0, -1, -1, 0};
     }
     __syncwarp();
     // What does not depend on the step before: a step's share is computed long before it, its description has come
@@ -499,7 +513,7 @@ __global__ static void __launch_bounds__(THREADS, 1)
 #pragma unroll 1
     for (int step = -AHEAD; step < 0; step++) look_ahead(step);
     for (;;) {
-        int step = streams[warp].now;
+        int step = kept[warp].now;
         if (step >= n) break;
         int last_known = min(n - 1, step + AHEAD);
         const chain_step &now = known.steps[step % KNOWN];
@@ -507,12 +521,12 @@ __global__ static void __launch_bounds__(THREADS, 1)
         bool is_attention = now.is_attention;
         if (is_attention) {
             const decode_job &d = now.attention;
-            if (d.dims && streams[warp].turned != d.rotation) angles(d, d.positions[0], turn);
-            bool known_view = streams[warp].viewed == d.view;
+            if (d.dims && kept[warp].turned != d.rotation) angles(d, d.positions[0], turn);
+            bool known_view = kept[warp].viewed == d.view;
             __syncwarp();
             if (lane == 0) {
-                streams[warp].turned = d.rotation;
-                streams[warp].viewed = d.view;
+                kept[warp].turned = d.rotation;
+                kept[warp].viewed = d.view;
             }
             attend<SIZE, GROUP>(now, near, turn, seen_from, known_view, counters, heard_tag, tag);
             look_ahead(step); // while those who have cells are busy, and what they tell is on its way
@@ -522,11 +536,11 @@ __global__ static void __launch_bounds__(THREADS, 1)
             hearing first;
             hear_from(now.product, 8 * (int)threadIdx.x, first.h);
             look_ahead(step);
-            multiply(now.product, known.shares[step % KNOWN][warp], near, streams[warp], known, step, last_known,
-                     ring, full[warp], rests, sums, norm, weights, norm_bytes, heard_tag, tag, first);
+            multiply(now.product, known.shares[step % KNOWN][warp], near, streams[warp], kept[warp], known, step,
+                     last_known, ring, full[warp], rests, sums, norm, weights, norm_bytes, heard_tag, tag, first);
         }
         if (now.arrives) arrive(counters);
-        if (lane == 0) streams[warp].now++;
+        if (lane == 0) kept[warp].now++;
         __syncwarp();
     }
     // Whoever ends last leaves the counters as they were.
@@ -594,12 +608,13 @@ static bool product_of(const gemv_job &j, int blocks, chain_product *p) {
     int span = 0;
     p->job = j;
     p->all_groups = 0;
-    for (int i = 0; i < 3; i++) p->rows[i] = p->groups[i] = p->kinds[i] = 0;
+    for (int i = 0; i < 3; i++)
+        p->rows[i] = p->groups[i] = p->kinds[i] = p->whole[i] = p->rest[i] = p->to_next[i] = 0;
     for (int i = 0; i < j.n; i++) {
         int grain = 0, other = span;
         p->kinds[i] = chain_kind_of(j.m[i].kind);
         if (p->kinds[i] == CHAIN_NONE) return false;
-#define LAYOUT(U) other = U::SPAN, grain = U::GRAIN, p->rows[i] = U::GROUP
+#define LAYOUT(U) other = U::SPAN, grain = U::GRAIN, p->rows[i] = U::GROUP, p->whole[i] = U::ROW
         FOR_KIND(p->kinds[i], LAYOUT)
 #undef LAYOUT
         if (j.k % grain || (i && other != span)) return false;
@@ -611,6 +626,11 @@ static bool product_of(const gemv_job &j, int blocks, chain_product *p) {
             return false;
     }
     p->pieces = (j.k + span - 1) / span;
+    for (int i = 0; i < j.n; i++) {
+        const int before = (p->pieces - 1) * p->whole[i];
+        p->rest[i] = (int)j.m[i].row_bytes - before;
+        p->to_next[i] = p->rows[i] * (int)j.m[i].row_bytes - before;
+    }
     p->per_item = (unsigned)(0xffffffffu / (unsigned)(p->pieces * (j.finish == GEMV_GLU ? 2 : 1)) + 1);
     p->least = p->all_groups / blocks;
     p->with_more = p->all_groups % blocks;

@@ -8,12 +8,13 @@
 // A product's work comes in items: a piece along a group of rows, which a stage in shared memory holds.
 struct chain_product {
     gemv_job job; // its input as floats (in.y), perhaps before the norm (in.weight); leaves floats (next.y)
-    int kinds[3], rows[3], groups[3]; // rows of a group; groups of a matrix
-    int all_groups, pieces;           // of all matrices; along a row
-    int least, with_more;             // groups of a block; the first blocks have one more
-    unsigned per_item;                // 2³² over the items of a group, rounded up
-    float *told[3];                   // where a matrix's results are told to the next step, or NULL
-    bool told_residual;               // it lies where a step told it
+    int kinds[3], rows[3], groups[3];  // rows of a group; groups of a matrix
+    int whole[3], rest[3], to_next[3]; // bytes of a row's piece, of its last; from that to the next group's first
+    int all_groups, pieces;            // of all matrices; along a row
+    int least, with_more;              // groups of a block; the first blocks have one more
+    unsigned per_item;                 // 2³² over the items of a group, rounded up
+    float *told[3];                    // where a matrix's results are told to the next step, or NULL
+    bool told_residual;                // it lies where a step told it
 };
 struct alignas(16) chain_step {
     bool is_attention;

@@ -72,9 +72,10 @@ enum { N_TICKETS = 16384, N_CHAIN_TICKETS = 64 /* behind them: the counters of c
 // -------------------------------------------------------------------------------------
 
 enum { PLANAR = 0x80 };
-int kind_of(const tn_tensor *t);        // type, with PLANAR where its rows were rearranged
-bool can_be_planar(const tn_tensor *t); // by type and row length
-extern char planar_mark;                // tensor->extra of rearranged weights
+enum { Q4_0_PIECE = 2048, Q8_0_PIECE = 1024, Q6_K_PIECE = 2048 }; // elements of a planar row that lie together
+int kind_of(const tn_tensor *t);                                  // type, with PLANAR where its rows were rearranged
+bool can_be_planar(const tn_tensor *t);                           // by type and row length
+extern char planar_mark;                                          // tensor->extra of rearranged weights
 tn_status planar_rearrange(cuda_device *device, const tn_tensor *t, bool forward); // in place, on the copy stream
 
 // Activations that lie in scratch as f16 or bf16, from the product before; with experts, sorted by ids.

@@ -262,8 +262,8 @@ __global__ static void __launch_bounds__(COLUMNS <= 2 ? 2 * RING_WARPS * 32 : RI
         char *to = ring + ahead_stage * 2 * U::ROW;
         uint64_t *barrier = full + ahead_stage;
         barrier_expect(barrier, 2 * U::ROW);
-        U::fetch(to, row0, ahead_step, j.k, barrier);
-        U::fetch(to + U::ROW, row1, ahead_step, j.k, barrier);
+        bulk(to, row0 + U::ROW * ahead_step, U::ROW, barrier);
+        bulk(to + U::ROW, row1 + U::ROW * ahead_step, U::ROW, barrier);
         if (++ahead_stage == U::RING) ahead_stage = 0;
         if (++ahead_step < end_step) return;
         ahead_step = first_step;
@@ -299,8 +299,8 @@ __global__ static void __launch_bounds__(COLUMNS <= 2 ? 2 * RING_WARPS * 32 : RI
                 const char *at = ring + stage * 2 * U::ROW;
                 barrier_wait(&full[stage], parity);
                 U now[2];
-                now[0].take(at, lane);
-                now[1].take(at + U::ROW, lane);
+                now[0].take(at, lane, U::SPAN);
+                now[1].take(at + U::ROW, lane, U::SPAN);
                 __syncwarp();
                 if (lane == 0 && ahead_tile < j.tiles) fetch();
 #pragma unroll

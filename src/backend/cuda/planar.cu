@@ -1,22 +1,23 @@
-// Planar weights: within each row, quants first, scales last. Same size, same row stride, wide aligned loads.
+// Planar weights: a row comes in pieces as long as a warp takes at a time, and within each piece quants come first,
+// scales last. Same size, same row stride, wide aligned loads, and what a warp takes lies together.
 #include "backend/cuda/cuda.cuh"
 
 char planar_mark;
 
-// Parts of a block in the order they get in a planar row: {offset in the block, bytes}.
+// Parts of a block in the order they get in a piece: {offset in the block, bytes}.
 struct part {
     short offset, bytes;
 };
 struct layout {
-    int block, n_parts;
+    int block, piece; // bytes of a block; blocks of a piece
     part parts[4];
 };
 
 static bool layout_of(int type, layout *out) {
     switch (type) {
-    case TN_Q4_0: *out = {18, 2, {{2, 16}, {0, 2}}}; return true;
-    case TN_Q8_0: *out = {34, 2, {{2, 32}, {0, 2}}}; return true;
-    case TN_Q6_K: *out = {210, 4, {{0, 128}, {128, 64}, {192, 16}, {208, 2}}}; return true;
+    case TN_Q4_0: *out = {18, Q4_0_PIECE / 32, {{2, 16}, {0, 2}}}; return true;
+    case TN_Q8_0: *out = {34, Q8_0_PIECE / 32, {{2, 32}, {0, 2}}}; return true;
+    case TN_Q6_K: *out = {210, Q6_K_PIECE / 256, {{0, 128}, {128, 64}, {192, 16}, {208, 2}}}; return true;
     }
     return false;
 }
@@ -41,9 +42,11 @@ __global__ static void rearrange_kernel(char *data, int64_t row_bytes, int block
     __syncthreads();
     // Two bytes at a time: the smallest piece of any part.
     for (int i = threadIdx.x * 2; i < row_bytes; i += blockDim.x * 2) {
-        int start = 0, p = 0; // i is a place in the planar row: find its part, block and offset there
-        while (i >= start + l.parts[p].bytes * blocks) start += l.parts[p++].bytes * blocks;
-        int within = i - start, block = within / l.parts[p].bytes,
+        // i is a place in the planar row: find its piece, its part, its block and the offset there.
+        int first = i / (l.piece * l.block) * l.piece, here = min(l.piece, blocks - first), start = first * l.block,
+            p = 0;
+        while (i >= start + l.parts[p].bytes * here) start += l.parts[p++].bytes * here;
+        int within = i - start, block = first + within / l.parts[p].bytes,
             plain = block * l.block + l.parts[p].offset + within % l.parts[p].bytes;
         if (forward)
             *(uint16_t *)(at + i) = *(const uint16_t *)(row + plain);

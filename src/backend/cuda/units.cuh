@@ -49,40 +49,6 @@ __device__ static inline void bulk_once(char *to, const char *from, uint32_t byt
 #endif
 }
 
-// 16 bytes to shared memory, on their way until the thread waits for its copies; from compute capability 8 on.
-__device__ static inline void copy16(char *to, const char *from) {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
-                 "l"(from)
-                 : "memory");
-#endif
-}
-// A group of rows, `last` the last that is there: others are fetched in its place.
-struct row_group {
-    const char *w;
-    int row_bytes, last;
-    __device__ const char *row(int i) const { return w + (int64_t)min(i, last) * row_bytes; }
-};
-// `bytes` of each of N rows, to stages `apart` bytes from each other. All else that a warp loads at the same time has
-// another way to memory, and does not queue behind them.
-template <int N>
-__device__ static inline void copy_rows(char *stage, const row_group &g, int apart, int offset, int bytes,
-                                        uint64_t *full) {
-#if __CUDA_ARCH__ >= 900
-    if (threadIdx.x % 32 == 0) {
-        barrier_expect(full, (uint32_t)(N * bytes));
-#pragma unroll
-        for (int i = 0; i < N; i++) bulk_once(stage + i * apart, g.row(i) + offset, (uint32_t)bytes, full);
-    }
-#endif
-}
-// Up to 16 · LANES bytes of each of 32/LANES rows.
-template <int LANES>
-__device__ static inline void copy_ends(char *stage, const row_group &g, int apart, int offset, int bytes) {
-    int row = (int)threadIdx.x % 32 / LANES, at = 16 * ((int)threadIdx.x % LANES);
-    if (at < bytes) copy16(stage + row * apart + at, g.row(row) + offset + at);
-}
-
 // Unsigned bytes times signed ones.
 __device__ static inline int dot4(uint32_t a, int b, int sum) {
     asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(a), "r"(b));
@@ -102,39 +68,28 @@ __device__ static inline void dot_nibbles(uint4 q, int4 a, int4 b, int *low, int
 
 // ---- Units: what one lane takes at a time
 // ------------------------------------------------------------------------------------------
-// A warp takes SPAN elements of a row per step. load() brings lane's share of step s into registers, dot() multiplies
-// it with a column of activations; covers() says whether the lane has a share. fetch() starts the copy of a step of a
-// row to shared memory, which has ROW bytes there. In a chain a stage has GROUP rows, of GRAIN elements or a
-// multiple; copy() fetches a step of them.
+// A warp takes a piece of SPAN elements of a row per step, ROW bytes that lie together; the last piece may be
+// shorter. load() brings lane's share of step s into registers, take() that of a whole or shorter piece in shared
+// memory; dot() multiplies it with a column of activations; covers() says whether the lane has a share. In a chain a
+// stage has GROUP rows, of GRAIN elements or a multiple.
 
 // Two blocks of 32, so that enough is under way.
 struct unit_q4_0_planar {
-    enum { SPAN = 2 * 32 * 32 };
+    enum { SPAN = Q4_0_PIECE, ROW = SPAN / 32 * 18, RING = 2, GRAIN = 256, GROUP = 4 };
     uint4 q[2];
     float d[2];
     __device__ static bool covers(int step, int lane, int k) { return step * SPAN + 32 * lane < k; }
     __device__ void load(const char *row, int step, int lane, int k) {
-        int u = 64 * step + lane;
-        take((const uint4 *)row + u, (const __half *)(row + k / 2) + u, 32 * (u + 32) < k);
+        int elements = min((int)SPAN, k - step * SPAN);
+        take(row + ROW * step, lane, elements, 32 * (lane + 32) < elements);
     }
-    __device__ void take(const uint4 *quants, const __half *scales, bool more) {
+    __device__ void take(const char *piece, int lane, int elements, bool more = true) {
+        const uint4 *quants = (const uint4 *)piece + lane;
+        const __half *scales = (const __half *)(piece + elements / 2) + lane;
         q[0] = quants[0];
         d[0] = __half2float(scales[0]);
         q[1] = more ? quants[32] : make_uint4(0, 0, 0, 0);
         d[1] = more ? __half2float(scales[32]) : 0;
-    }
-    enum { ROW = 1024 + 128, RING = 2, GRAIN = 256, GROUP = 4 };
-    __device__ static void fetch(char *stage, const char *row, int step, int k, uint64_t *full) {
-        bulk(stage, row + 1024 * (int64_t)step, 1024, full);
-        bulk(stage + 1024, row + k / 2 + 128 * step, 128, full);
-    }
-    __device__ static void copy(char *stage, const row_group &g, int step, int k, uint64_t *full) {
-        int elements = min((int)SPAN, k - step * SPAN);
-        copy_rows<GROUP>(stage, g, ROW, 1024 * step, elements / 2, full);
-        copy_ends<8>(stage + 1024, g, ROW, k / 2 + 128 * step, elements / 16);
-    }
-    __device__ void take(const char *stage, int lane) {
-        take((const uint4 *)stage + lane, (const __half *)(stage + 1024) + lane, true);
     }
     __device__ float dot(const activations &in, int c, int k, int step, int lane) const {
         float sum = 0;
@@ -154,30 +109,17 @@ struct unit_q4_0_planar {
 };
 
 struct unit_q8_0_planar {
-    enum { SPAN = 32 * 32 };
+    enum { SPAN = Q8_0_PIECE, ROW = SPAN / 32 * 34, RING = 2, GRAIN = 256, GROUP = 4 };
     int4 q[2];
     float d;
     __device__ static bool covers(int step, int lane, int k) { return step * SPAN + 32 * lane < k; }
     __device__ void load(const char *row, int step, int lane, int k) {
-        int u = 32 * step + lane;
-        q[0] = ((const int4 *)row)[2 * u];
-        q[1] = ((const int4 *)row)[2 * u + 1];
-        d = __half2float(((const __half *)(row + k))[u]);
+        take(row + ROW * step, lane, min((int)SPAN, k - step * SPAN));
     }
-    enum { ROW = 1024 + 64, RING = 2, GRAIN = 256, GROUP = 4 };
-    __device__ static void fetch(char *to, const char *row, int step, int k, uint64_t *full) {
-        bulk(to, row + 1024 * (int64_t)step, 1024, full);
-        bulk(to + 1024, row + k + 64 * step, 64, full);
-    }
-    __device__ static void copy(char *stage, const row_group &g, int step, int k, uint64_t *full) {
-        int elements = min((int)SPAN, k - step * SPAN);
-        copy_rows<GROUP>(stage, g, ROW, 1024 * step, elements, full);
-        if (threadIdx.x % 32 < 16) copy_ends<4>(stage + 1024, g, ROW, k + 64 * step, elements / 16);
-    }
-    __device__ void take(const char *from, int lane) {
-        q[0] = ((const int4 *)from)[2 * lane];
-        q[1] = ((const int4 *)from)[2 * lane + 1];
-        d = __half2float(((const __half *)(from + 1024))[lane]);
+    __device__ void take(const char *piece, int lane, int elements) {
+        q[0] = ((const int4 *)piece)[2 * lane];
+        q[1] = ((const int4 *)piece)[2 * lane + 1];
+        d = __half2float(((const __half *)(piece + elements))[lane]);
     }
     __device__ float dot(const activations &in, int c, int k, int step, int lane) const {
         int u = 32 * step + lane;
@@ -197,23 +139,12 @@ struct unit_q8_0_planar {
 
 // 64 elements: two neighbouring sub-blocks that share 32 bytes. The block is 144 bytes, so 16-byte aligned.
 struct unit_q4_K {
-    enum { SPAN = 64 * 32 };
+    enum { SPAN = 64 * 32, ROW = SPAN / 256 * 144, RING = 2, GRAIN = 256, GROUP = 4 };
     uint4 q[2];
     float s[2], m[2];
     __device__ static bool covers(int step, int lane, int k) { return step * SPAN + lane * (SPAN / 32) < k; }
-    __device__ void load(const char *row, int step, int lane, int) {
-        int u = 32 * step + lane;
-        take_from(row + 144 * (u / 4), u % 4);
-    }
-    enum { ROW = 8 * 144, RING = 2, GRAIN = 256, GROUP = 4 };
-    __device__ static void fetch(char *stage, const char *row, int step, int, uint64_t *full) {
-        bulk(stage, row + ROW * (int64_t)step, ROW, full);
-    }
-    __device__ static void copy(char *stage, const row_group &g, int step, int k, uint64_t *full) {
-        int bytes = min((int)SPAN, k - step * SPAN) / 256 * 144;
-        copy_rows<GROUP>(stage, g, ROW, ROW * step, bytes, full);
-    }
-    __device__ void take(const char *stage, int lane) { take_from(stage + 144 * (lane / 4), lane % 4); }
+    __device__ void load(const char *row, int step, int lane, int) { take(row + ROW * step, lane, SPAN); }
+    __device__ void take(const char *piece, int lane, int) { take_from(piece + 144 * (lane / 4), lane % 4); }
     __device__ void take_from(const char *block, int pair) {
         q[0] = *(const uint4 *)(block + 16 + 32 * pair);
         q[1] = *(const uint4 *)(block + 32 + 32 * pair);
@@ -249,36 +180,18 @@ struct unit_q4_K {
 
 // 64 elements of q6_K: 16 places in each of the four quarters of a half block.
 struct unit_q6_K_planar {
-    enum { SPAN = 64 * 32 };
+    enum { SPAN = Q6_K_PIECE, ROW = SPAN / 256 * 210, RING = 2, GRAIN = SPAN, GROUP = 2 };
     uint4 low0, low1, high;
     float d[4];
     __device__ static bool covers(int step, int lane, int k) { return step * SPAN + lane * (SPAN / 32) < k; }
     __device__ void load(const char *row, int step, int lane, int k) {
-        int blocks = k / 256, u = 32 * step + lane, block = u / 4;
-        take_from(row + 128 * (int64_t)block, row + 128 * (int64_t)blocks + 64 * block,
-                  (const int8_t *)row + 192 * (int64_t)blocks + 16 * block,
-                  (const __half *)(row + 208 * (int64_t)blocks) + block, u);
+        take(row + ROW * step, lane, min((int)SPAN, k - step * SPAN));
     }
-    enum { ROW = 1024 + 512 + 128 + 16, RING = 2, GRAIN = SPAN, GROUP = 2 };
-    __device__ static void fetch(char *stage, const char *row, int step, int k, uint64_t *full) {
-        int64_t blocks = k / 256;
-        bulk(stage, row + 1024 * (int64_t)step, 1024, full);
-        bulk(stage + 1024, row + 128 * blocks + 512 * step, 512, full);
-        bulk(stage + 1536, row + 192 * blocks + 128 * step, 128, full);
-        bulk(stage + 1664, row + 208 * blocks + 16 * step, 16, full);
-    }
-    __device__ static void copy(char *stage, const row_group &g, int step, int k, uint64_t *full) {
-        int blocks = k / 256;
-        copy_rows<GROUP>(stage, g, ROW, 1024 * step, 1024, full);
-        copy_ends<16>(stage + 1024, g, ROW, 128 * blocks + 512 * step, 256);
-        copy_ends<16>(stage + 1280, g, ROW, 128 * blocks + 512 * step + 256, 256);
-        if (threadIdx.x % 32 < 16) copy_ends<8>(stage + 1536, g, ROW, 192 * blocks + 128 * step, 128);
-        if (threadIdx.x % 32 < 2) copy_ends<1>(stage + 1664, g, ROW, 208 * blocks + 16 * step, 16);
-    }
-    __device__ void take(const char *stage, int lane) {
-        int block = lane / 4;
-        take_from(stage + 128 * block, stage + 1024 + 64 * block, (const int8_t *)stage + 1536 + 16 * block,
-                  (const __half *)(stage + 1664) + block, lane);
+    __device__ void take(const char *piece, int lane, int elements) {
+        int blocks = elements / 256, block = lane / 4;
+        take_from(piece + 128 * block, piece + 128 * blocks + 64 * block,
+                  (const int8_t *)piece + 192 * blocks + 16 * block, (const __half *)(piece + 208 * blocks) + block,
+                  lane);
     }
     // Low and high bits, scales and factor of unit u's block.
     __device__ void take_from(const char *ql, const char *qh, const int8_t *scales, const __half *factor, int u) {
@@ -318,7 +231,7 @@ struct unit_q6_K_planar {
 
 // f16 and bf16: two times eight elements, so that a warp's loads are of whole lines.
 template <bool BF16> struct unit_half {
-    enum { SPAN = 512 };
+    enum { SPAN = 512, ROW = 2 * SPAN, RING = 2, GRAIN = 8, GROUP = 4 };
     uint4 raw[2];
     __device__ static bool covers(int step, int lane, int k) { return step * SPAN + 8 * lane < k; }
     __device__ void load(const char *row, int step, int lane, int k) {
@@ -326,15 +239,8 @@ template <bool BF16> struct unit_half {
         raw[0] = p[0];
         raw[1] = step * SPAN + 256 + 8 * lane < k ? p[32] : make_uint4(0, 0, 0, 0);
     }
-    enum { ROW = 1024, RING = 2, GRAIN = 8, GROUP = 4 };
-    __device__ static void fetch(char *stage, const char *row, int step, int, uint64_t *full) {
-        bulk(stage, row + ROW * (int64_t)step, ROW, full);
-    }
-    __device__ static void copy(char *stage, const row_group &g, int step, int k, uint64_t *full) {
-        copy_rows<GROUP>(stage, g, ROW, ROW * step, 2 * min((int)SPAN, k - step * SPAN), full);
-    }
-    __device__ void take(const char *stage, int lane) {
-        const uint4 *p = (const uint4 *)stage + lane;
+    __device__ void take(const char *piece, int lane, int) {
+        const uint4 *p = (const uint4 *)piece + lane;
         raw[0] = p[0];
         raw[1] = p[32];
     }
