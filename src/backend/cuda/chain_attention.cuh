@@ -27,14 +27,26 @@ template <int SIZE, int GROUP> struct attention_room { // in the place of activa
     int last;
 };
 
-// Elements i to i + 3 of a rotated row; with a multiple of 8 dimensions they turn alike.
-__device__ static inline void rotate_four(const decode_job &d, const float *row, int i, unsigned tag,
+// Elements i to i + 3 of a row that is to be rotated, and what they turn with: asked for, perhaps not yet there.
+struct turning {
+    const float *at, *other_half;
+    heard h, g;
+};
+__device__ static inline turning ask_for_four(const decode_job &d, const float *row, int i) {
+    int half = d.dims / 2;
+    turning t;
+    t.at = row + i;
+    t.other_half = i >= d.dims || !d.neox ? t.at : i >= half ? t.at - half : t.at + half;
+    t.h = listen(t.at);
+    t.g = listen(t.other_half);
+    return t;
+}
+// With a multiple of 8 dimensions they turn alike.
+__device__ static inline void rotate_four(const decode_job &d, const turning &asked, int i, unsigned tag,
                                           const float2 *turn, float (&out)[4]) {
     int half = d.dims / 2;
     bool turns = i < d.dims, second = i >= half;
-    const float *at = row + i, *other_half = !turns || !d.neox ? at : second ? at - half : at + half;
-    heard h = listen(at), g = listen(other_half);
-    float4 x = hear(h, at, tag), y = hear(g, other_half, tag);
+    float4 x = hear(asked.h, asked.at, tag), y = hear(asked.g, asked.other_half, tag);
     const float a[4] = {x.x, x.y, x.z, x.w}, b[4] = {y.x, y.y, y.z, y.w};
 #pragma unroll
     for (int e = 0; e < 4; e++) {
@@ -86,6 +98,19 @@ __device__ static inline void attend(const chain_step &step, char *near, const f
     viewer me = seen_from.me;
     int new_row = seen_from.new_row;
 
+    // Half the warps rotate q, two others the new row of k and take that of v. They ask as early as they can; with
+    // larger heads there are not enough registers for that.
+    const int role = threadIdx.x, of_q = role % 32 / 4;
+    const bool turns_q = role < SIZE / 16 * 32, is_v = role >= THREADS / 2 + 32,
+               brings = new_row >= 0 && role >= THREADS / 2 && role < THREADS / 2 + 64 && role % 32 < SIZE / 4,
+               asks = turns_q ? of_q < group : brings, early = SIZE <= 64 && (!step.waits || d.wait_first);
+    const float *row = turns_q ? (const float *)(j.q + (int64_t)(kv * group + of_q) * j.q1)
+                       : is_v  ? (const float *)(d.new_v + kv * d.nv1)
+                               : (const float *)(d.new_k + kv * d.nk1);
+    const int dim = turns_q ? 32 * (role / 64) + 8 * (role % 4) + 4 * (role / 32 % 2) : role % 32 * 4;
+    turning asked = {};
+    if (early && asks) asked = ask_for_four(d, row, dim);
+
     // Of scores a lane has those of a head with two cells; of v a few dimensions of all cells.
     int head = lane / 4, pair = lane % 4 * 2;
     float acc[GROUP][DIMS] = {}, high = -INFINITY, total = 0;
@@ -129,36 +154,32 @@ __device__ static inline void attend(const chain_step &step, char *near, const f
 
         if (!begun) {
             begun = true;
-            if (step.waits && !d.wait_first) wait_for_all(counters, arrivals);
-            // Half the warps rotate q, two others the new row of k and take that of v.
-            int i = threadIdx.x;
-            if (i < SIZE / 16 * 32) {
-                int h = i % 32 / 4, dim = 32 * (i / 64) + 8 * (i % 4) + 4 * (i / 32 % 2);
+            if (!early) {
+                if (step.waits && !d.wait_first) wait_for_all(counters, arrivals);
+                if (asks) asked = ask_for_four(d, row, dim);
+            }
+            if (turns_q) {
                 float x[4] = {}, rest[4];
-                if (h < group)
-                    rotate_four(d, (const float *)(j.q + (int64_t)(kv * group + h) * j.q1), dim, heard_tag, turn, x);
+                if (asks) rotate_four(d, asked, dim, heard_tag, turn, x);
 #pragma unroll
                 for (int e = 0; e < 4; e++) rest[e] = x[e] - __half2float(__float2half_rn(x[e]));
-                room.q[i / 32][i % 32] = make_uint4(halves(x[0], x[1]), halves(rest[0], rest[1]), halves(x[2], x[3]),
-                                                    halves(rest[2], rest[3]));
-            } else if (new_row >= 0 && i >= THREADS / 2 && i < THREADS / 2 + 64 && i % 32 < SIZE / 4) {
-                bool is_v = i >= THREADS / 2 + 32;
-                int dim = i % 32 * 4;
+                room.q[role / 32][role % 32] = make_uint4(halves(x[0], x[1]), halves(rest[0], rest[1]),
+                                                          halves(x[2], x[3]), halves(rest[2], rest[3]));
+            } else if (brings) {
                 float x[4];
                 if (is_v) {
-                    const float *at = (const float *)(d.new_v + kv * d.nv1) + dim;
-                    float4 y = hear(listen(at), at, heard_tag);
+                    float4 y = hear(asked.h, asked.at, heard_tag);
                     x[0] = y.x, x[1] = y.y, x[2] = y.z, x[3] = y.w;
                 } else {
-                    rotate_four(d, (const float *)(d.new_k + kv * d.nk1), dim, heard_tag, turn, x);
+                    rotate_four(d, asked, dim, heard_tag, turn, x);
                 }
-                uint2 row = make_uint2(halves(x[0], x[1]), halves(x[2], x[3]));
-                *(uint2 *)((is_v ? room.new_v : room.new_k) + dim) = row;
+                uint2 four = make_uint2(halves(x[0], x[1]), halves(x[2], x[3]));
+                *(uint2 *)((is_v ? room.new_v : room.new_k) + dim) = four;
                 // Into the cache by whose share it is in; by the first, should it be in none.
                 if (new_row < first || new_row >= end ? split == 0 : new_row >= begin && new_row < stop)
                     *(uint2 *)((is_v ? d.cache_v + kv * j.v1 + (int64_t)new_row * j.v2
                                      : d.cache_k + kv * j.k1 + (int64_t)new_row * j.k2) +
-                               2 * dim) = row;
+                               2 * dim) = four;
             }
             __syncthreads();
         }
