@@ -58,8 +58,10 @@ template <> struct piece<read_q4_0_planar> {
     uint4 q;
     __half d;
     __device__ void load(const char *row, int i, int k) {
-        q = i < k ? ((const uint4 *)row)[i / 32] : make_uint4(0, 0, 0, 0);
-        d = i < k ? ((const __half *)(row + k / 2))[i / 32] : __half(0.0f);
+        int64_t at = i, n = k;
+        row = piece_at<Q4_0_PIECE, 32, 18>(row, &at, &n);
+        q = i < k ? ((const uint4 *)row)[at / 32] : make_uint4(0, 0, 0, 0);
+        d = i < k ? ((const __half *)(row + n / 2))[at / 32] : __half(0.0f);
     }
     __device__ void store(char *to) const {
         float scale = __half2float(d);
@@ -79,9 +81,11 @@ template <> struct piece<read_q8_0_planar> {
     uint4 q[2];
     __half d;
     __device__ void load(const char *row, int i, int k) {
-        q[0] = i < k ? ((const uint4 *)row)[i / 16] : make_uint4(0, 0, 0, 0);
-        q[1] = i < k ? ((const uint4 *)row)[i / 16 + 1] : make_uint4(0, 0, 0, 0);
-        d = i < k ? ((const __half *)(row + k))[i / 32] : __half(0.0f);
+        int64_t at = i, n = k;
+        row = piece_at<Q8_0_PIECE, 32, 34>(row, &at, &n);
+        q[0] = i < k ? ((const uint4 *)row)[at / 16] : make_uint4(0, 0, 0, 0);
+        q[1] = i < k ? ((const uint4 *)row)[at / 16 + 1] : make_uint4(0, 0, 0, 0);
+        d = i < k ? ((const __half *)(row + n))[at / 32] : __half(0.0f);
     }
     __device__ void store(char *to) const {
         float scale = __half2float(d);
@@ -133,16 +137,19 @@ template <> struct piece<read_q6_K_planar> {
     int part;
     float d[2]; // of 16 each
     __device__ void load(const char *row, int i, int k) {
-        int blocks = k / 256, block = min(i / 256, blocks - 1), half = i % 256 / 128;
+        int64_t at = min(i, k - 256 + i % 256), n = k; // the last block where there is none
+        row = piece_at<Q6_K_PIECE, 256, 210>(row, &at, &n);
+        int64_t blocks = n / 256, block = at / 256;
+        int half = i % 256 / 128;
         part = i % 128 / 32;
-        const uint4 *ql = (const uint4 *)(row + 128 * (int64_t)block + 64 * half + part % 2 * 32),
-                    *qh = (const uint4 *)(row + 128 * (int64_t)blocks + 64 * (int64_t)block + 32 * half);
-        const int8_t *scales = (const int8_t *)row + 192 * (int64_t)blocks + 16 * block + 8 * half + 2 * part;
+        const uint4 *ql = (const uint4 *)(row + 128 * block + 64 * half + part % 2 * 32),
+                    *qh = (const uint4 *)(row + 128 * blocks + 64 * block + 32 * half);
+        const int8_t *scales = (const int8_t *)row + 192 * blocks + 16 * block + 8 * half + 2 * part;
         low[0] = ql[0];
         low[1] = ql[1];
         high[0] = qh[0];
         high[1] = qh[1];
-        float factor = i < k ? __half2float(((const __half *)(row + 208 * (int64_t)blocks))[block]) : 0;
+        float factor = i < k ? __half2float(((const __half *)(row + 208 * blocks))[block]) : 0;
         d[0] = factor * (float)scales[0];
         d[1] = factor * (float)scales[1];
     }
