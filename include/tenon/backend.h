@@ -103,6 +103,15 @@ typedef tn_status (*tn_read_fn)(void *user, size_t offset, void *to, size_t size
  * is in the host's. A failure of `read` is that of the call; what the tensor holds then is undefined. */
 TN_API tn_status tn_tensor_load(tn_tensor *tensor, tn_read_fn read, void *user);
 
+typedef struct tn_tensor_source {
+    tn_tensor *tensor;
+    tn_read_fn read;
+    void *user;
+} tn_tensor_source;
+/* The same for several tensors, faster than one by one: the threads that read for a device need not wait for each
+ * other between tensors of one buffer. After a failure the contents of all of them are undefined. */
+TN_API tn_status tn_tensors_load(const tn_tensor_source *sources, size_t n);
+
 /* ---- Backends: streams of work ------------------------------------------------------------------------------- */
 
 typedef struct tn_threadpool tn_threadpool; /* cpu.h */

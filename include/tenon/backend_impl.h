@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a structure below changes. A module with another number is not loaded. */
-enum { TN_BACKEND_INTERFACE = 3 };
+enum { TN_BACKEND_INTERFACE = 4 };
 
 typedef struct tn_device_ops {
     tn_status (*memory)(tn_device *device, size_t *free_bytes, size_t *total_bytes);
@@ -66,10 +66,10 @@ typedef struct tn_buffer_ops {
     /* optional: direct copy into `to` (which lives in this buffer); TN_E_UNSUPPORTED sends it through the host */
     tn_status (*copy)(tn_buffer *buffer, const tn_tensor *from, tn_tensor *to);
     tn_status (*clear)(tn_buffer *buffer, uint8_t value);
-    /* optional: the whole tensor, as tn_tensor_load() says, for memory that the host cannot write to; without it the
-     * data comes in pieces through set. Messages are per thread: what `read` left on another is handed to the
-     * caller's. */
-    tn_status (*load)(tn_buffer *buffer, tn_tensor *tensor, tn_read_fn read, void *user);
+    /* optional: whole tensors of this buffer, none of them empty, as tn_tensors_load() says, for memory that the host
+     * cannot write to; without it the data comes in pieces through set. Messages are per thread: what a reader left
+     * on another is handed to the caller's. */
+    tn_status (*load)(tn_buffer *buffer, const tn_tensor_source *sources, size_t n);
 } tn_buffer_ops;
 
 struct tn_buffer {

@@ -65,14 +65,33 @@ static tn_status load_pieces(tn_tensor *tensor, tn_read_fn read, void *user, siz
     return status;
 }
 
+static bool loads_itself(const tn_tensor *tensor) { return !on_host(tensor) && tensor->buffer->ops->load; }
+
+tn_status tn_tensors_load(const tn_tensor_source *sources, size_t n) {
+    if (!sources && n) return tn_fail(TN_E_INVALID, "tn_tensors_load: missing argument");
+    for (size_t i = 0; i < n; i++) {
+        if (!sources[i].tensor || !sources[i].read) return tn_fail(TN_E_INVALID, "tn_tensors_load: missing argument");
+        TN_TRY(check_range(sources[i].tensor, "", 0, tn_nbytes(sources[i].tensor)));
+    }
+    for (size_t i = 0, end; i < n; i = end) {
+        const tn_tensor_source *s = &sources[i];
+        const size_t size = tn_nbytes(s->tensor);
+        end = i + 1;
+        if (!size) continue;
+        if (loads_itself(s->tensor)) {
+            while (end < n && sources[end].tensor->buffer == s->tensor->buffer && tn_nbytes(sources[end].tensor))
+                end++;
+            TN_TRY(s->tensor->buffer->ops->load(s->tensor->buffer, s, end - i));
+        } else if (on_host(s->tensor)) {
+            TN_TRY(s->read(s->user, 0, s->tensor->data, size));
+        } else {
+            TN_TRY(load_pieces(s->tensor, s->read, s->user, size));
+        }
+    }
+    return TN_OK;
+}
 tn_status tn_tensor_load(tn_tensor *tensor, tn_read_fn read, void *user) {
-    if (!tensor || !read) return tn_fail(TN_E_INVALID, "tn_tensor_load: missing argument");
-    const size_t size = tn_nbytes(tensor);
-    TN_TRY(check_range(tensor, "", 0, size));
-    if (!size) return TN_OK;
-    if (on_host(tensor)) return read(user, 0, tensor->data, size);
-    if (tensor->buffer->ops->load) return tensor->buffer->ops->load(tensor->buffer, tensor, read, user);
-    return load_pieces(tensor, read, user, size);
+    return tn_tensors_load(&(tn_tensor_source){tensor, read, user}, 1);
 }
 
 tn_status tn_tensor_copy(const tn_tensor *from, tn_tensor *to) {

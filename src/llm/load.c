@@ -111,37 +111,67 @@ static tn_status read_weight(void *user, size_t offset, void *to, size_t size) {
     return tn_gguf_read(source->file, source->info, offset, to, size);
 }
 
-/* Weights that must be copied: gathered into as few buffers as the largest allocation allows. */
-static tn_status upload(tn_model *m, const tn__load *l, tn_buffer_type *type, size_t *done, size_t total) {
+/* Reads what was bound, in portions between which progress is told. */
+static tn_status read_weights(const tn__load *l, const tn_tensor_source *sources, size_t n, size_t *done,
+                              size_t total) {
+    const size_t portion = TN__MAX(total / 32, (size_t)64 << 20);
+    for (size_t begin = 0, end; begin < n; begin = end) {
+        size_t size = 0;
+        for (end = begin; end < n && size < portion; end++) size += tn_nbytes(sources[end].tensor);
+        TN_TRY(tn_tensors_load(sources + begin, end - begin));
+        *done += size;
+        if (l->progress && !l->progress(l->progress_user, *done, total))
+            return tn_fail(TN_E_ABORTED, "loading was cancelled");
+    }
+    return TN_OK;
+}
+
+/* Weights that must be copied: gathered into as few buffers as the largest allocation allows. `sources` has room for
+ * all of the model, as `files` has. */
+static tn_status upload(tn_model *m, const tn__load *l, tn_buffer_type *type, tn_tensor_source *sources,
+                        weight_source *files, size_t *done, size_t total) {
     size_t align = tn_buffer_type_alignment(type), max = tn_buffer_type_max_size(type);
     for (size_t begin = 0; begin < m->n_all;) {
-        size_t size = 0, end = begin;
+        size_t size = 0, end = begin, n = 0, offset = 0;
         for (; end < m->n_all; end++) {
             const tn__weight *w = &m->all[end];
             if (w->ignored || tn__weight_memory(l, w) != type || can_map(l, w)) continue;
             size_t need = tn__align_up(tn_buffer_type_tensor_size(type, w->tensor), align);
             if (size && need > max - size) break;
             size += need;
+            files[n] = (weight_source){m->file, w->info};
+            sources[n] = (tn_tensor_source){w->tensor, read_weight, &files[n]};
+            n++;
         }
-        if (size) {
+        if (n) {
             tn_buffer *buffer;
             TN_TRY(tn_buffer_new(type, size, &buffer));
             TN_TRY(add_buffer(m, buffer, false));
-            size_t offset = 0;
-            for (size_t i = begin; i < end; i++) {
-                tn__weight *w = &m->all[i];
-                if (w->ignored || tn__weight_memory(l, w) != type || can_map(l, w)) continue;
-                TN_TRY(tn_buffer_bind(buffer, w->tensor, offset));
-                offset += tn__align_up(tn_buffer_type_tensor_size(type, w->tensor), align);
-                TN_TRY(tn_tensor_load(w->tensor, read_weight, &(weight_source){m->file, w->info}));
-                *done += w->info->size;
-                if (l->progress && !l->progress(l->progress_user, *done, total))
-                    return tn_fail(TN_E_ABORTED, "loading was cancelled");
+            for (size_t i = 0; i < n; i++) {
+                TN_TRY(tn_buffer_bind(buffer, sources[i].tensor, offset));
+                offset += tn__align_up(tn_buffer_type_tensor_size(type, sources[i].tensor), align);
             }
+            TN_TRY(read_weights(l, sources, n, done, total));
         }
         begin = end;
     }
     return TN_OK;
+}
+static tn_status upload_all(tn_model *m, const tn__load *l, size_t total) {
+    size_t done = 0;
+    tn_tensor_source *sources = tn_calloc(TN__MAX(m->n_all, (size_t)1), sizeof *sources);
+    weight_source *files = tn_calloc(TN__MAX(m->n_all, (size_t)1), sizeof *files);
+    tn_status status = sources && files ? TN_OK : TN_E_NOMEM;
+    for (size_t d = 0; d < l->n_types && status == TN_OK; d++) {
+        tn_buffer_type *type = l->types[d];
+        for (size_t extra = 0; type && status == TN_OK; extra++) {
+            status = upload(m, l, type, sources, files, &done, total);
+            type = tn_device_extra_buffer_type(tn_buffer_type_device(l->types[d]), extra);
+        }
+    }
+    tn_free(sources);
+    tn_free(files);
+    return status;
 }
 
 /* Every number a weight stands for must be one. */
@@ -183,18 +213,12 @@ tn_status tn__load_weights(tn_model *m, const tn__load *l) {
     if (!tn_gguf_has_data(m->file))
         return tn_fail(TN_E_STATE, "%s has no weights; it serves planning only", tn_gguf_path(m->file));
     uint64_t begin = tn_time_ns();
-    size_t total = 0, done = 0;
+    size_t total = 0;
     for (size_t i = 0; i < m->n_all; i++) total += m->all[i].info->size;
     if (m->params.check_weights) TN_TRY(check_weights(m, l, total));
     tn_status status = TN_OK;
     for (int part = 0; part < tn_gguf_part_count(m->file) && status == TN_OK; part++) status = map_part(m, l, part);
-    for (size_t d = 0; d < l->n_types && status == TN_OK; d++) {
-        tn_buffer_type *type = l->types[d];
-        for (size_t extra = 0; type && status == TN_OK; extra++) {
-            status = upload(m, l, type, &done, total);
-            type = tn_device_extra_buffer_type(tn_buffer_type_device(l->types[d]), extra);
-        }
-    }
+    if (status == TN_OK) status = upload_all(m, l, total);
     if (status != TN_OK) {
         for (size_t i = 0; i < m->n_buffers; i++) tn_buffer_free(m->buffers[i].buffer);
         m->n_buffers = 0;

@@ -36,6 +36,9 @@ static tn_status give(void *user, size_t offset, void *to, size_t size) {
 /* ---- Every kind of memory ---------------------------------------------------------------------------------------
  */
 
+enum { MOST = 4 << 20 };
+static unsigned char *bytes; /* MOST of them */
+
 static const struct {
     tn_type type;
     int64_t ne[3];
@@ -94,24 +97,76 @@ static void check(const subject *s) {
     tn_arena_free(arena);
 }
 
-enum { MOST = 4 << 20 };
-static unsigned char *bytes; /* MOST of them */
-
 static void check_type(tn_buffer_type *type) {
     for (size_t i = 0; i < TN__COUNT(shapes); i++) check(&(subject){type, bytes, i});
 }
 
-static void every_memory_gets_the_readers_bytes(void **state) {
-    (void)state;
+/* All shapes in one list: those of two buffers by turns of three, so that neighbours share one. */
+static void check_list(tn_buffer_type *type) {
+    enum { N = TN__COUNT(shapes) };
+    tn_arena *arena;
+    tn_buffer *buffers[2];
+    source from[N];
+    tn_tensor_source list[N];
+    size_t offsets[N], used[2] = {0}, align = tn_buffer_type_alignment(type);
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 16, .no_alloc = true}, &arena));
+    for (size_t i = 0; i < N; i++) {
+        tn_tensor *x = tn_tensor_new(arena, shapes[i].type, 3, shapes[i].ne);
+        from[i] = (source){.bytes = bytes + 16 * i, .size = tn_nbytes(x), .bad = SIZE_MAX};
+        list[i] = (tn_tensor_source){x, give, &from[i]};
+        offsets[i] = used[i / 3 % 2];
+        used[i / 3 % 2] += tn__align_up(tn_buffer_type_tensor_size(type, x), align);
+    }
+    for (size_t b = 0; b < 2; b++) {
+        assert_ok(tn_buffer_new(type, used[b], &buffers[b]));
+        tn_buffer_set_usage(buffers[b], TN_USAGE_WEIGHTS);
+    }
+    for (size_t i = 0; i < N; i++) assert_ok(tn_buffer_bind(buffers[i / 3 % 2], list[i].tensor, offsets[i]));
+    /* One that fails: its status and text arrive, wherever it is in the list, and the list can be loaded after it. */
+    for (size_t bad = 0; bad < N; bad++) {
+        if (!from[bad].size) continue;
+        from[bad].bad = from[bad].size / 2;
+        char text[64];
+        snprintf(text, sizeof text, "byte %zu is damaged", from[bad].bad);
+        assert_fails(TN_E_IO, tn_tensors_load(list, N));
+        assert_string_equal(tn_error(), text);
+        from[bad].bad = SIZE_MAX;
+    }
+    for (size_t i = 0; i < N; i++) atomic_store(&from[i].given, 0);
+    assert_ok(tn_tensors_load(list, N));
+    for (size_t i = 0; i < N; i++) {
+        unsigned char *got = malloc(from[i].size + 1);
+        assert_ok(tn_tensor_get(list[i].tensor, got));
+        assert_int_equal(atomic_load(&from[i].given), from[i].size);
+        assert_false(atomic_load(&from[i].beyond));
+        if (memcmp(got, from[i].bytes, from[i].size) != 0)
+            fail_msg("%s: shape %zu of a list differs", tn_buffer_type_name(type), i);
+        free(got);
+    }
+    for (size_t b = 0; b < 2; b++) tn_buffer_free(buffers[b]);
+    tn_arena_free(arena);
+}
+
+static void for_every_memory(void (*check_memory)(tn_buffer_type *type)) {
     tn_device *sim;
     assert_ok(tn_device_find("sim:64M,align=256", &sim));
     for (size_t i = 0; i < tn_device_count(); i++) { /* the CPU, the simulated one, and GPUs where there are */
         tn_device *device = tn_device_get(i);
         tn_buffer_type *extra;
-        check_type(tn_device_buffer_type(device));
-        if (tn_device_host_buffer_type(device)) check_type(tn_device_host_buffer_type(device));
-        for (size_t k = 0; (extra = tn_device_extra_buffer_type(device, k)); k++) check_type(extra);
+        check_memory(tn_device_buffer_type(device));
+        if (tn_device_host_buffer_type(device)) check_memory(tn_device_host_buffer_type(device));
+        for (size_t k = 0; (extra = tn_device_extra_buffer_type(device, k)); k++) check_memory(extra);
     }
+}
+static void every_memory_gets_the_readers_bytes(void **state) {
+    (void)state;
+    for_every_memory(check_type);
+}
+static void lists_are_loaded_as_one_by_one(void **state) {
+    (void)state;
+    for_every_memory(check_list);
+    assert_ok(tn_tensors_load(NULL, 0));
+    assert_fails(TN_E_INVALID, tn_tensors_load(NULL, 1));
 }
 
 static void plain_host_tensors_are_read_in_place(void **state) {
@@ -243,9 +298,13 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_memory_gets_the_readers_bytes), cmocka_unit_test(plain_host_tensors_are_read_in_place),
-        cmocka_unit_test(devices_without_load_get_pieces),     cmocka_unit_test(a_failing_copy_ends_it),
-        cmocka_unit_test(a_device_for_planning_reads_nothing), cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(every_memory_gets_the_readers_bytes),
+        cmocka_unit_test(lists_are_loaded_as_one_by_one),
+        cmocka_unit_test(plain_host_tensors_are_read_in_place),
+        cmocka_unit_test(devices_without_load_get_pieces),
+        cmocka_unit_test(a_failing_copy_ends_it),
+        cmocka_unit_test(a_device_for_planning_reads_nothing),
+        cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -175,9 +175,7 @@ static tn_status set(tn_buffer *buffer, tn_tensor *t, const void *data, size_t o
 /* Threads take portions of whole groups of one plane in turn; each reads into a place of its own and packs from
  * there. */
 typedef struct load_job {
-    const tn_tensor *tensor;
-    tn_read_fn read;
-    void *user;
+    tn_tensor_source source;
     char *places;
     size_t portion, per_plane, count; /* bytes of a portion, portions of a plane and of all planes */
     _Atomic size_t next;
@@ -198,12 +196,12 @@ static void keep_failure(load_job *job, tn_status status) {
 
 static void load_portions(void *user, int index, int count) {
     load_job *job = user;
-    const tn_tensor *t = job->tensor;
+    const tn_tensor *t = job->source.tensor;
     char *rows = job->places + (size_t)index * job->portion;
     for (size_t i; !atomic_load(&job->failed) && (i = atomic_fetch_add(&job->next, 1)) < job->count;) {
         const size_t in_plane = i % job->per_plane * job->portion;
         const size_t at = i / job->per_plane * t->nb[2] + in_plane, size = TN__MIN(job->portion, t->nb[2] - in_plane);
-        tn_status status = job->read(job->user, at, rows, size);
+        tn_status status = job->source.read(job->source.user, at, rows, size);
         if (status != TN_OK) return keep_failure(job, status);
         for (size_t done = 0; done < size;) {
             const piece p = piece_at(t, at + done, at + size);
@@ -213,31 +211,37 @@ static void load_portions(void *user, int index, int count) {
     }
 }
 
-static tn_status load(tn_buffer *buffer, tn_tensor *t, tn_read_fn read, void *user) {
+static tn_status load_tensor(const tn_tensor_source *source, tn_threadpool *pool) {
     enum { PORTION = 256 << 10 }; /* large enough for a call of the system, small enough for a core's cache */
-    if (!tn__is_packed(t)) return read(user, 0, t->data, tn_nbytes(t));
+    const tn_tensor *t = source->tensor;
+    if (!tn__is_packed(t)) return source->read(source->user, 0, t->data, tn_nbytes(t));
     TN_TRY(no_views(t));
     const size_t group = t->nb[1] * GROUP, plane = t->nb[2], size = tn_nbytes(t);
-    load_job job = {.tensor = t, .read = read, .user = user};
+    load_job job = {.source = *source};
     job.portion = TN__MIN(group * TN__MAX(PORTION / group, (size_t)1), plane);
     job.per_plane = (plane + job.portion - 1) / job.portion;
     job.count = size / plane * job.per_plane;
-    tn_threadpool *pool = pool_for(size);
     const size_t threads = pool ? TN__MIN((size_t)tn_threadpool_size(pool), job.count) : 1;
     job.places = tn_malloc(threads * job.portion);
-    if (!job.places) {
-        tn_threadpool_free(pool);
-        return TN_E_NOMEM;
-    }
+    if (!job.places) return TN_E_NOMEM;
     pthread_mutex_init(&job.lock, NULL);
-    if (pool)
+    if (threads > 1)
         tn_threadpool_run(pool, (int)threads, load_portions, &job);
     else
         load_portions(&job, 0, 1);
-    tn_threadpool_free(pool);
     tn_free(job.places);
     pthread_mutex_destroy(&job.lock);
     return job.failed ? tn_fail(job.status, "%s", job.text) : TN_OK;
+}
+
+static tn_status load(tn_buffer *buffer, const tn_tensor_source *sources, size_t n) {
+    size_t size = 0;
+    for (size_t i = 0; i < n; i++) size += tn_nbytes(sources[i].tensor);
+    tn_threadpool *pool = pool_for(size);
+    tn_status status = TN_OK;
+    for (size_t i = 0; i < n && status == TN_OK; i++) status = load_tensor(&sources[i], pool);
+    tn_threadpool_free(pool);
+    return status;
 }
 
 static tn_status get(tn_buffer *buffer, const tn_tensor *t, void *data, size_t offset, size_t size) {

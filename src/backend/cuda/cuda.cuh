@@ -38,8 +38,8 @@ struct cuda_device {
 
 // `from` may change when it returns; whatever runs or reads on the device afterwards finds the data.
 tn_status upload(cuda_device *d, char *to, const char *from, size_t size);
-// The same from a reader, which several threads call.
-tn_status upload_from(cuda_device *d, char *to, tn_read_fn read, void *user, size_t size);
+// The same from readers, which several threads call, into tensors of one buffer.
+tn_status upload_from(cuda_device *d, const tn_tensor_source *sources, size_t n);
 // That stream, for all uploads so far. `seen`: what it has waited for.
 tn_status upload_wait(cuda_device *d, cudaStream_t stream, unsigned *seen);
 // Around whatever else the copy stream does: uploads so far come before it, and others know of it.

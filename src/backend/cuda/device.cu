@@ -47,10 +47,12 @@ static tn_status buffer_set(tn_buffer *buffer, tn_tensor *tensor, const void *da
     TN_TRY(upload(d, (char *)tensor->data + offset, (const char *)data, size));
     return planar ? planar_rearrange(d, tensor, true) : TN_OK;
 }
-static tn_status buffer_load(tn_buffer *buffer, tn_tensor *tensor, tn_read_fn read, void *user) {
+static tn_status buffer_load(tn_buffer *buffer, const tn_tensor_source *sources, size_t n) {
     cuda_device *d = device_of(buffer);
-    TN_TRY(upload_from(d, (char *)tensor->data, read, user, tn_nbytes(tensor)));
-    return tensor->extra == &planar_mark ? planar_rearrange(d, tensor, true) : TN_OK;
+    TN_TRY(upload_from(d, sources, n));
+    for (size_t i = 0; i < n; i++)
+        if (sources[i].tensor->extra == &planar_mark) TN_TRY(planar_rearrange(d, sources[i].tensor, true));
+    return TN_OK;
 }
 static tn_status buffer_get(tn_buffer *buffer, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
     cuda_device *d = device_of(buffer);

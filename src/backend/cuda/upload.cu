@@ -5,11 +5,13 @@
 //            of one stream's queue are kept apart, since they must not come before what that stream still does
 //   letters  through pinned places that are used in turn
 //   parcels  in pieces: several threads read them into pinned memory, each filling one place while another is on its
-//            way, because one thread cannot read as fast as the bus takes it
+//            way, because one thread cannot read as fast as the bus takes it; many at a time, so that nobody waits
+//            for the slowest thread after each
 //
 // Letters, parcels and whatever else changes buffers are ordered by the copy stream.
 #include "backend/cuda/cuda.cuh"
 
+#include <algorithm>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -34,6 +36,12 @@ struct notes {
 struct range {
     const char *begin, *end;
 };
+struct parcel {
+    char *to;
+    tn_read_fn read;
+    void *user;
+    size_t size;
+};
 struct upload_worker {
     pthread_t thread;
     cudaStream_t stream;
@@ -41,7 +49,7 @@ struct upload_worker {
     cudaEvent_t staged[STAGES], done;
     bool took; // pieces of the present job
 };
-// Everything under `lock`, but what workers do with their own.
+// Everything under `lock`, but for the job, which is that of who has `parcels`, and what workers do with their own.
 struct upload_lanes {
     notes mail;
     cudaEvent_t delivered; // behind the notes that were brought last
@@ -57,15 +65,15 @@ struct upload_lanes {
     char *staging;
     range recent[RECENT]; // what the copy stream may still be changing
     int n_recent;
+    pthread_mutex_t parcels; // taken before `lock`, which others can have while pieces are read
     pthread_cond_t work, end;
     pthread_mutex_t job_lock;
     unsigned jobs, busy; // jobs so far; workers that have not ended the present one
     int ordinal;
-    char *to;
-    tn_read_fn read;
-    void *user;
-    size_t size;
-    std::atomic<size_t> next; // offset of the piece nobody has taken yet
+    const tn_tensor_source *sources; // or NULL: the one parcel
+    parcel one;
+    size_t n_parcels;
+    std::atomic<size_t> next; // the piece nobody has taken yet, counted over all parcels
     std::atomic<bool> failed; // the job: with what came first, under job_lock, since messages are per thread
     tn_status status;
     char text[2048];
@@ -98,6 +106,7 @@ static tn_status make_lanes(cuda_device *d) {
     pthread_cond_init(&lanes->work, NULL);
     pthread_cond_init(&lanes->end, NULL);
     pthread_mutex_init(&lanes->job_lock, NULL);
+    pthread_mutex_init(&lanes->parcels, NULL);
     d->lanes = lanes;
     return TN_OK;
 }
@@ -180,14 +189,25 @@ static tn_status read_memory(void *from, size_t offset, void *to, size_t size) {
     memcpy(to, (const char *)from + offset, size);
     return TN_OK;
 }
+static parcel parcel_at(const upload_lanes *lanes, size_t i) {
+    if (!lanes->sources) return lanes->one;
+    const tn_tensor_source &s = lanes->sources[i];
+    return {(char *)s.tensor->data, s.read, s.user, tn_nbytes(s.tensor)};
+}
 static tn_status take_pieces(upload_lanes *lanes, upload_worker *w) {
+    parcel p = parcel_at(lanes, 0);
+    size_t i = 0, first = 0; // which parcel, and its first piece
     for (int k = 0; !lanes->failed.load(); k = (k + 1) % STAGES) {
-        size_t at = lanes->next.fetch_add(PIECE);
-        if (at >= lanes->size) break;
-        size_t n = lanes->size - at < PIECE ? lanes->size - at : (size_t)PIECE;
+        size_t piece = lanes->next.fetch_add(1), pieces;
+        while (piece - first >= (pieces = (p.size + PIECE - 1) / PIECE)) {
+            if (++i == lanes->n_parcels) return TN_OK;
+            first += pieces;
+            p = parcel_at(lanes, i);
+        }
+        size_t at = (piece - first) * PIECE, n = p.size - at < PIECE ? p.size - at : (size_t)PIECE;
         CUDA_TRY(cudaEventSynchronize(w->staged[k]));
-        TN_TRY(lanes->read(lanes->user, at, w->staging[k], n));
-        CUDA_TRY(cudaMemcpyAsync(lanes->to + at, w->staging[k], n, cudaMemcpyHostToDevice, w->stream));
+        TN_TRY(p.read(p.user, at, w->staging[k], n));
+        CUDA_TRY(cudaMemcpyAsync(p.to + at, w->staging[k], n, cudaMemcpyHostToDevice, w->stream));
         w->took = true;
         CUDA_TRY(cudaEventRecord(w->staged[k], w->stream));
     }
@@ -258,11 +278,11 @@ static tn_status make_workers(upload_lanes *lanes) {
 }
 
 // The workers' streams follow the copy stream only where it may still be changing the same memory.
-static tn_status follow_copies(cuda_device *d, const char *to, size_t size) {
+static tn_status follow_copies(cuda_device *d, range all) {
     upload_lanes *lanes = d->lanes;
     bool follows = lanes->mixed || lanes->n_recent == RECENT;
     for (int i = 0; i < lanes->n_recent && !follows; i++)
-        follows = to < lanes->recent[i].end && lanes->recent[i].begin < to + size;
+        follows = all.begin < lanes->recent[i].end && lanes->recent[i].begin < all.end;
     if (follows) {
         CUDA_TRY(cudaEventRecord(lanes->behind, d->copy_stream));
         for (int i = 0; i < lanes->n_workers; i++)
@@ -270,18 +290,24 @@ static tn_status follow_copies(cuda_device *d, const char *to, size_t size) {
         lanes->n_recent = 0;
         lanes->mixed = false;
     }
-    lanes->recent[lanes->n_recent++] = {to, to + size};
+    lanes->recent[lanes->n_recent++] = all;
     return TN_OK;
 }
-static tn_status send_parcel(cuda_device *d, char *to, tn_read_fn read, void *user, size_t size) {
+static tn_status begin_parcels(cuda_device *d) {
     upload_lanes *lanes = d->lanes;
+    parcel p = parcel_at(lanes, 0);
+    range all = {p.to, p.to + p.size};
+    for (size_t i = 1; i < lanes->n_parcels; i++) {
+        p = parcel_at(lanes, i);
+        all.begin = std::min(all.begin, (const char *)p.to);
+        all.end = std::max(all.end, (const char *)p.to + p.size);
+    }
+    TN_TRY(order_copies(d));
     TN_TRY(make_workers(lanes));
-    TN_TRY(follow_copies(d, to, size));
+    return follow_copies(d, all);
+}
+static void read_parcels(upload_lanes *lanes) {
     pthread_mutex_lock(&lanes->job_lock);
-    lanes->to = to;
-    lanes->read = read;
-    lanes->user = user;
-    lanes->size = size;
     lanes->next = 0;
     lanes->failed = false;
     lanes->busy = (unsigned)lanes->n_workers - 1;
@@ -293,32 +319,45 @@ static tn_status send_parcel(cuda_device *d, char *to, tn_read_fn read, void *us
     pthread_mutex_lock(&lanes->job_lock);
     while (lanes->busy) pthread_cond_wait(&lanes->end, &lanes->job_lock);
     pthread_mutex_unlock(&lanes->job_lock);
+}
+static tn_status end_parcels(cuda_device *d) {
+    upload_lanes *lanes = d->lanes;
     for (int i = 0; i < lanes->n_workers; i++)
         if (lanes->workers[i].took) CUDA_TRY(cudaStreamWaitEvent(d->copy_stream, lanes->workers[i].done, 0));
     return lanes->failed ? tn_fail(lanes->status, "%s", lanes->text) : TN_OK;
+}
+static tn_status send_parcels(cuda_device *d, const tn_tensor_source *sources, const parcel &one, size_t n) {
+    pthread_mutex_lock(&lock);
+    tn_status status = cuda_check(cudaSetDevice(d->ordinal), "cudaSetDevice");
+    if (status == TN_OK) status = make_lanes(d);
+    pthread_mutex_unlock(&lock);
+    if (status != TN_OK) return status;
+    upload_lanes *lanes = d->lanes;
+    pthread_mutex_lock(&lanes->parcels);
+    lanes->sources = sources;
+    lanes->one = one;
+    lanes->n_parcels = n;
+    pthread_mutex_lock(&lock);
+    status = begin_parcels(d);
+    pthread_mutex_unlock(&lock);
+    if (status == TN_OK) read_parcels(lanes);
+    pthread_mutex_lock(&lock);
+    if (status == TN_OK) status = end_parcels(d);
+    lanes->copies++;
+    d->writes++;
+    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&lanes->parcels);
+    return status;
 }
 
 // ---- All
 // -----------------------------------------------------------------------------------------------------------------
 
-tn_status upload_from(cuda_device *d, char *to, tn_read_fn read, void *user, size_t size) {
-    if (size <= LETTER) {
-        char text[LETTER];
-        TN_TRY(read(user, 0, text, size));
-        return upload(d, to, text, size);
-    }
-    pthread_mutex_lock(&lock);
-    tn_status status = cuda_check(cudaSetDevice(d->ordinal), "cudaSetDevice");
-    if (status == TN_OK) status = make_lanes(d);
-    if (status == TN_OK) status = order_copies(d);
-    if (status == TN_OK) status = send_parcel(d, to, read, user, size);
-    if (d->lanes) d->lanes->copies++;
-    d->writes++;
-    pthread_mutex_unlock(&lock);
-    return status;
+tn_status upload_from(cuda_device *d, const tn_tensor_source *sources, size_t n) {
+    return send_parcels(d, sources, {}, n);
 }
 tn_status upload(cuda_device *d, char *to, const char *from, size_t size) {
-    if (size > LETTER) return upload_from(d, to, read_memory, (void *)from, size);
+    if (size > LETTER) return send_parcels(d, NULL, {to, read_memory, (void *)from, size}, 1);
     pthread_mutex_lock(&lock);
     tn_status status = TN_OK;
     if (!d->lanes || size > NOTE) status = cuda_check(cudaSetDevice(d->ordinal), "cudaSetDevice");

@@ -81,7 +81,7 @@ static tn_status clear(tn_buffer *buffer, uint8_t value) {
 }
 
 /* A plan needs no weights, so nobody has to read them. */
-static tn_status load_nothing(tn_buffer *buffer, tn_tensor *tensor, tn_read_fn read, void *user) { return TN_OK; }
+static tn_status load_nothing(tn_buffer *buffer, const tn_tensor_source *sources, size_t n) { return TN_OK; }
 
 #define DATA_OPS .free = buffer_free, .set = set, .get = get, .fill = fill, .clear = clear
 static const tn_buffer_ops buffer_ops = {DATA_OPS};
