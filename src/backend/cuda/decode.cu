@@ -7,18 +7,27 @@
 
 enum {
     THREADS = 256,
-    CELLS = THREADS /* a tile of scores */,
+    CELLS = THREADS, // a tile of scores
     MAX_GROUP = 8,
     MAX_TOKENS = 8,
-    LEAST = 128 /* cells a block */
+    LEAST = 128,    // cells a block
+    MAX_SHARES = 64 // two for each lane of the warp that joins them
 };
 
-// New rows that lie in this block's share of the cache. A row named twice keeps the last, as everywhere.
-__device__ static void store_new(const decode_job &d, int kv, int begin, int stop, int me, float2 *turn) {
+// A block's share of the cells that are looked at.
+struct decode_share {
+    int first, end, begin, stop, number;
+};
+// Whether it stores a new row: one of its own, or, as the first, one that nobody looks at.
+__device__ static bool stores(const decode_share &s, int row, int cells) {
+    return row >= s.first && row < s.end ? row >= s.begin && row < s.stop : s.number == 0 && row >= 0 && row < cells;
+}
+// The new rows of several tokens. A row named twice keeps the last, as everywhere.
+__device__ static void store_new(const decode_job &d, int kv, const decode_share &share, int me, float2 *turn) {
     int turned = me; // whose angles these are
     for (int t = 0; t < d.a.tokens; t++) {
         int row = d.rows[t];
-        if (row < begin || row >= stop) continue; // the same for all threads
+        if (!stores(share, row, d.a.cells)) continue; // the same for all threads
         if (d.dims && t != turned) {
             __syncthreads();
             angles(d, d.positions[t], turn);
@@ -138,7 +147,8 @@ __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
     if (d.early) grid_wait();
     // One token's row of k and v is loaded together with q.
     const int size_k = WHOLE ? SIZE : j.head_k, size_v = WHOLE ? SIZE : j.head_v;
-    bool writes = new_row >= begin && new_row < stop, writes_k = writes && (int)threadIdx.x < size_k,
+    const decode_share share = {first, end, begin, stop, split};
+    bool writes = stores(share, new_row, j.cells), writes_k = writes && (int)threadIdx.x < size_k,
          writes_v = writes && (int)threadIdx.x < size_v;
     float new_k = 0, new_v = 0;
     if (writes_k) new_k = rotated(d, (const float *)(d.new_k + kv * d.nk1), threadIdx.x, turn);
@@ -158,7 +168,7 @@ __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
         int at = threadIdx.x + i * THREADS;
         if (at < GROUP * SIZE) q[at / SIZE][at % SIZE] = own_q[i];
     }
-    if (d.rows && j.tokens > 1) store_new(d, kv, begin, stop, token, turn);
+    if (d.rows && j.tokens > 1) store_new(d, kv, share, token, turn);
     __syncthreads();
 
     int dim = threadIdx.x % LANES * 8, row = threadIdx.x / LANES;
@@ -338,12 +348,13 @@ bool decode_takes_more(const tn_tensor *t) {
     return decode_serves(t) && t->src[TN_ATTN_K]->type == TN_F16 && t->src[TN_ATTN_V]->type == TN_F16;
 }
 
-// Enough blocks for two on every multiprocessor.
+// Enough blocks for two on every multiprocessor, and no more than the last one can join.
 static int splits_of(const cuda_device *device, const tn_tensor *t) {
     int blocks = (int)(blocks_of(t) * t->src[TN_ATTN_Q]->ne[2]),
         wanted = (2 * device->properties.multiProcessorCount + blocks - 1) / blocks,
         most = (int)((t->src[TN_ATTN_K]->ne[2] + LEAST - 1) / LEAST);
-    return wanted < 1 ? 1 : wanted > most ? (most < 1 ? 1 : most) : wanted > 64 ? 64 : wanted;
+    if (most > MAX_SHARES) most = MAX_SHARES;
+    return wanted < 1 || most < 1 ? 1 : wanted < most ? wanted : most;
 }
 size_t decode_scratch(const cuda_device *device, const tn_tensor *t) {
     const tn_tensor *q = t->src[TN_ATTN_Q];
