@@ -6,7 +6,7 @@
 // ---- Any shape, any type
 // -----------------------------------------------------------------------------------------------------
 
-enum { PLAIN_THREADS = 128 };
+enum { PLAIN_THREADS = 128, PLAIN_FIXED = 32 /* floats of shared memory that every block has */ };
 
 // Rows of any type at any place. What comes here is rare: a kernel for every pair of types would not be worth its
 // size.
@@ -30,7 +30,7 @@ __device__ static float value_of(int type, const char *row, int i, int n) {
 // One block per head and token; a cell per thread for the scores, a dimension per thread for the sum.
 __global__ static void plain_kernel(attention_job j) {
     extern __shared__ float shared[]; // q, then the running sum, then a tile of weights
-    __shared__ float reduce[32];
+    __shared__ float reduce[PLAIN_FIXED];
     float *q = shared, *sum = q + j.head_k, *weight = sum + j.head_v;
     int head = blockIdx.x, token = blockIdx.y, batch = blockIdx.z, kv = head / (j.heads / j.kv_heads);
     const float *from = (const float *)(j.q + head * j.q1 + token * j.q2 + batch * j.q3);
@@ -96,8 +96,12 @@ bool attention_supported(const tn_tensor *t, char *reason, size_t size) {
         if (reason) snprintf(reason, size, "this cache type is not read on CUDA");
         return false;
     }
-    if (q->ne[0] % 8 || (q->ne[0] + v->ne[0] + PLAIN_THREADS) * 4 > 48 << 10) {
+    if (q->ne[0] % 8 || (q->ne[0] + v->ne[0] + PLAIN_THREADS + PLAIN_FIXED) * 4 > 48 << 10) {
         if (reason) snprintf(reason, size, "heads of %lld elements", (long long)q->ne[0]);
+        return false;
+    }
+    if (q->ne[2] > MOST_ROWS || q->ne[3] > MOST_ROWS) { // the plain kernel's grid
+        if (reason) snprintf(reason, size, "%lld tokens in %lld batches", (long long)q->ne[2], (long long)q->ne[3]);
         return false;
     }
     return true;

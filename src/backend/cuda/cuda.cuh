@@ -82,7 +82,7 @@ tn_status planar_rearrange(cuda_device *device, const tn_tensor *t, bool forward
 struct narrow {
     const void *data;
     int type;
-    const tn_tensor *y, *ids; // NULL without experts
+    const tn_tensor *y, *ids; // ids: NULL without experts
     int64_t experts;
 };
 // What launchers get: the stream, and the program's scratch.
@@ -99,6 +99,7 @@ struct launch {
 size_t node_scratch(const cuda_device *device, const tn_tensor *node);
 tn_status node_launch(const launch &l, const tn_tensor *node);
 bool node_supported(const tn_tensor *node, char *reason, size_t reason_size);
+bool node_is_idle(const tn_tensor *node); // nothing to do, which is an error to CUDA: a grid of no blocks
 
 // ---- Launchers by file
 // ---------------------------------------------------------------------------------------------
@@ -187,6 +188,7 @@ static inline tn_status launch_early(const launch &l, const char *what, void (*k
     return cuda_check(cudaLaunchKernelEx(&config, kernel, P(args)...), what);
 }
 
+enum { MOST_ROWS = 65535 }; // blocks of a grid in its second and third dimension
 static inline unsigned blocks_for(int64_t n, int threads) { return (unsigned)((n + threads - 1) / threads); }
 
 struct shape4 {

@@ -405,6 +405,12 @@ static bool survives(const fusion *f, const tn_tensor *t, int from, int to) {
     return true;
 }
 
+// Whether attention sees all of the cache that rows are written to, row by row as they are.
+static bool sees_rows_of(const tn_tensor *seen, const tn_tensor *store) {
+    const tn_tensor *cache = store->src[0];
+    return seen->data == cache->data && seen->nb[2] == cache->nb[1] && seen->ne[2] == cache->ne[1] &&
+           seen->nb[1] == (size_t)seen->ne[0] * seen->nb[0] && seen->ne[0] * seen->ne[1] == store->src[1]->ne[0];
+}
 static decode_extras extras_of(const fusion *f, int i, int numbers[4]) {
     decode_extras e = {};
     const tn_tensor *t = f->nodes[i];
@@ -417,7 +423,7 @@ static decode_extras extras_of(const fusion *f, int i, int numbers[4]) {
     const tn_tensor *sk = f->nodes[store_k], *sv = f->nodes[store_v];
     if (sk->src[2]->data != sv->src[2]->data || sk->src[2]->type != TN_I32 ||
         tn_nelements(sk->src[2]) != t->src[TN_ATTN_Q]->ne[2] || !is_rows(sk->src[1]) || !is_rows(sv->src[1]) ||
-        sk->src[0]->data != t->src[TN_ATTN_K]->data || sv->src[0]->data != t->src[TN_ATTN_V]->data)
+        !sees_rows_of(t->src[TN_ATTN_K], sk) || !sees_rows_of(t->src[TN_ATTN_V], sv))
         return e;
     int rope_k = number_of(f, sk->src[1]);
     bool q_turns = rope_q >= 0 && f->nodes[rope_q]->op == TN_OP_ROPE,
@@ -426,7 +432,8 @@ static decode_extras extras_of(const fusion *f, int i, int numbers[4]) {
     if (q_turns) {
         int64_t size = t->src[TN_ATTN_Q]->ne[0];
         if (!can_rotate(f->nodes[rope_q]) || !can_rotate(f->nodes[rope_k]) || f->nodes[rope_q]->ne[0] != size ||
-            f->nodes[rope_k]->ne[0] != size || !same_rotation(f->nodes[rope_q], f->nodes[rope_k]))
+            f->nodes[rope_k]->ne[0] != size || f->nodes[rope_q]->ne[1] != t->src[TN_ATTN_Q]->ne[1] ||
+            f->nodes[rope_k]->ne[1] != t->src[TN_ATTN_K]->ne[1] || !same_rotation(f->nodes[rope_q], f->nodes[rope_k]))
             return e;
         e.rope_q = f->nodes[rope_q];
         e.rope_k = f->nodes[rope_k];
@@ -607,7 +614,8 @@ tn_status fusion_launch(fusion *f, const launch &whole, profile *p) {
     f->chained = f->steps && !profile_is_single(p);
     if (f->chained) chain_begin(f->steps);
     for (int i = 0; i < f->n; i++) {
-        f->info[i].done = f->info[i].runs_extras = false;
+        f->info[i].done = node_is_idle(f->nodes[i]);
+        f->info[i].runs_extras = false;
         f->info[i].kept = (f->nodes[i]->flags & (TN_FLAG_OUTPUT | TN_FLAG_KEPT)) != 0 || !f->info[i].readers;
     }
     find_attentions(f);

@@ -10,6 +10,7 @@ static bool refuse(char *reason, size_t size, const char *text) {
 }
 
 bool node_supported(const tn_tensor *t, char *reason, size_t size) {
+    static const char too_many[] = "more rows than a grid has";
     const tn_tensor *x = t->src[0], *y = t->src[1];
     switch (tn_op_get_family(t->op)) {
     case TN_FAMILY_VIEW: return true;
@@ -43,17 +44,19 @@ bool node_supported(const tn_tensor *t, char *reason, size_t size) {
     case TN_OP_REPEAT:
     case TN_OP_ACC:
     case TN_OP_SET:
-    case TN_OP_ADD_ID:
-    case TN_OP_MIX:
     case TN_OP_SUM_ROWS:
     case TN_OP_MEAN:
     case TN_OP_ARGMAX:
     case TN_OP_TOP_K: return true;
+    case TN_OP_ADD_ID:
+    case TN_OP_MIX: return x->ne[2] <= MOST_ROWS ? true : refuse(reason, size, too_many);
     case TN_OP_GET_ROWS:
+        if (y->ne[1] * y->ne[2] > MOST_ROWS) return refuse(reason, size, too_many);
         return x->type == TN_I32 || (has_reader(x->type) && (!tn_type_is_quantized(x->type) || x->ne[0] % 8 == 0))
                    ? true
                    : refuse(reason, size, "this type is not read on CUDA");
     case TN_OP_SET_ROWS:
+        if (y->ne[2] * y->ne[3] > MOST_ROWS) return refuse(reason, size, too_many);
         return is_real(x) || x->type == TN_Q8_0 || x->type == TN_Q4_0
                    ? true
                    : refuse(reason, size, "this type is not written on CUDA");
@@ -61,7 +64,7 @@ bool node_supported(const tn_tensor *t, char *reason, size_t size) {
     case TN_OP_MUL_MAT_ID:
         if (!has_reader(x->type)) return refuse(reason, size, "this weight type is not read on CUDA");
         if (y->type != TN_F32) return refuse(reason, size, "activations must be f32");
-        if (x->ne[0] % 8) return refuse(reason, size, "rows must be a multiple of 8 elements");
+        if (x->ne[0] % 8 || !x->ne[0]) return refuse(reason, size, "rows must be a multiple of 8 elements");
         if (t->op == TN_OP_MUL_MAT && t->params.mul_mat.precise && x->type != TN_F32 &&
             !gemv_serves(t)) // those are multiplied as f16
             return refuse(reason, size, "precise products with many columns or batches need f32 weights");
@@ -81,13 +84,12 @@ size_t node_scratch(const cuda_device *device, const tn_tensor *t) {
     }
 }
 
-// A grid of no blocks is an error to CUDA: ops with nothing to do are left out here.
-static bool is_idle(const tn_tensor *t) {
+bool node_is_idle(const tn_tensor *t) {
     return tn_is_empty(t) || (t->op == TN_OP_SET_ROWS && tn_is_empty(t->src[1]));
 }
 
 tn_status node_launch(const launch &l, const tn_tensor *t) {
-    if (is_idle(t)) return TN_OK;
+    if (node_is_idle(t)) return TN_OK;
     switch (tn_op_get_family(t->op)) {
     case TN_FAMILY_UNARY: return launch_unary(l, t);
     case TN_FAMILY_BINARY: return launch_binary(l, t);

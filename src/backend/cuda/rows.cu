@@ -319,11 +319,11 @@ __global__ static void add_id_kernel(const char *x, const char *bias, const char
                                      shape4 is, shape4 ys) {
     int64_t k = blockIdx.x, t = blockIdx.y;
     int32_t id = *(const int32_t *)(ids + k * is.nb[0] + t * is.nb[1]);
-    if (id < 0 || id >= bs.ne[1]) return;
+    bool inside = id >= 0 && id < bs.ne[1]; // nobody's bias is nothing
     for (int64_t i = threadIdx.x; i < xs.ne[0]; i += blockDim.x)
         *(float *)(y + i * ys.nb[0] + k * ys.nb[1] + t * ys.nb[2]) =
             *(const float *)(x + i * xs.nb[0] + k * xs.nb[1] + t * xs.nb[2]) +
-            *(const float *)(bias + i * bs.nb[0] + id * bs.nb[1]);
+            (inside ? *(const float *)(bias + i * bs.nb[0] + id * bs.nb[1]) : 0);
 }
 tn_status launch_add_id(const launch &l, const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
