@@ -124,10 +124,10 @@ static tn_status gemm(const launch &l, int type, const void *a, int64_t lda, con
 }
 
 // One matrix of x with the matching rows of y.
-static tn_status one_product(const launch &l, const tn_tensor *x, const char *xd, const char *yd, int64_t y_row,
-                             int64_t n, float *out, int64_t out_row) {
+static tn_status one_product(const launch &l, const tn_tensor *x, const char *xd, const tn_tensor *y, const char *yd,
+                             float *out, int64_t out_row) {
     int type = blas_type(x);
-    int64_t k = x->ne[0], m = x->ne[1];
+    int64_t k = x->ne[0], m = x->ne[1], n = y->ne[1], y_row = (int64_t)y->nb[1];
     char *scratch = l.scratch;
     void *workspace = scratch;
     scratch += BLAS_WORKSPACE;
@@ -135,9 +135,9 @@ static tn_status one_product(const launch &l, const tn_tensor *x, const char *xd
     int64_t ldb = y_row / 4;
     if (type != TN_F32) {
         // Products of the same activations follow each other: the second finds them narrow already.
-        if (l.narrowed->data != yd || l.narrowed->type != type || l.narrowed->ids) {
+        if (l.narrowed->data != yd || l.narrowed->type != type || l.narrowed->y != y || l.narrowed->ids) {
             TN_TRY(launch_narrow(l, yd, y_row, k, n, type, scratch));
-            *l.narrowed = {yd, type};
+            *l.narrowed = {yd, type, y};
         }
         b = scratch;
         ldb = k;
@@ -165,7 +165,7 @@ tn_status launch_mul_mat(const launch &l, const tn_tensor *t) {
             const char *xd = (const char *)x->data + i2 / r2 * (int64_t)x->nb[2] + i3 / r3 * (int64_t)x->nb[3];
             const char *yd = (const char *)y->data + i2 * (int64_t)y->nb[2] + i3 * (int64_t)y->nb[3];
             float *out = (float *)((char *)t->data + i2 * (int64_t)t->nb[2] + i3 * (int64_t)t->nb[3]);
-            TN_TRY(one_product(l, x, xd, yd, (int64_t)y->nb[1], y->ne[1], out, (int64_t)t->nb[1] / 4));
+            TN_TRY(one_product(l, x, xd, y, yd, out, (int64_t)t->nb[1] / 4));
         }
     }
     return TN_OK;
