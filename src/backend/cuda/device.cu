@@ -37,15 +37,26 @@ static tn_status init_tensor(tn_buffer *buffer, tn_tensor *tensor) {
     if (buffer->usage == TN_USAGE_WEIGHTS && !tensor->view_src && can_be_planar(tensor)) tensor->extra = &planar_mark;
     return TN_OK;
 }
+// The rearranged tensor that this one is, or is a view of.
+static const tn_tensor *planar_of(const tn_tensor *t) {
+    const tn_tensor *root = t->view_src ? t->view_src : t;
+    return root->extra == &planar_mark ? root : NULL;
+}
+// Around whatever needs the plain form; the planar one comes back whether or not that went well.
+static tn_status begin_plain(cuda_device *d, const tn_tensor *planar) {
+    TN_TRY(upload_before(d));
+    return planar ? planar_rearrange(d, planar, false) : TN_OK;
+}
+static tn_status end_plain(cuda_device *d, const tn_tensor *planar, tn_status status) {
+    tn_status back = planar ? planar_rearrange(d, planar, true) : TN_OK;
+    return status != TN_OK ? status : back;
+}
 static tn_status buffer_set(tn_buffer *buffer, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
     cuda_device *d = device_of(buffer);
-    bool planar = tensor->extra == &planar_mark, whole = offset == 0 && size == tn_nbytes(tensor);
-    if (planar && !whole) {
-        TN_TRY(upload_before(d));
-        TN_TRY(planar_rearrange(d, tensor, false));
-    }
-    TN_TRY(upload(d, (char *)tensor->data + offset, (const char *)data, size));
-    return planar ? planar_rearrange(d, tensor, true) : TN_OK;
+    const tn_tensor *planar = planar_of(tensor);
+    bool whole = tensor == planar && offset == 0 && size == tn_nbytes(tensor);
+    if (planar && !whole) TN_TRY(begin_plain(d, planar));
+    return end_plain(d, planar, upload(d, (char *)tensor->data + offset, (const char *)data, size));
 }
 static tn_status buffer_load(tn_buffer *buffer, const tn_tensor_source *sources, size_t n) {
     cuda_device *d = device_of(buffer);
@@ -54,24 +65,25 @@ static tn_status buffer_load(tn_buffer *buffer, const tn_tensor_source *sources,
         if (sources[i].tensor->extra == &planar_mark) TN_TRY(planar_rearrange(d, sources[i].tensor, true));
     return TN_OK;
 }
+// What the copy stream was told, and that it has been done.
+static tn_status finish_copy(cuda_device *d, cudaError_t told, const char *what) {
+    TN_TRY(cuda_check(told, what));
+    return cuda_check(cudaStreamSynchronize(d->copy_stream), what);
+}
 static tn_status buffer_get(tn_buffer *buffer, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
     cuda_device *d = device_of(buffer);
-    bool planar = tensor->extra == &planar_mark;
+    const char *from = (const char *)tensor->data + offset;
     CUDA_TRY(cudaSetDevice(d->ordinal));
-    TN_TRY(upload_before(d));
-    if (planar) TN_TRY(planar_rearrange(d, tensor, false));
-    CUDA_TRY(
-        cudaMemcpyAsync(data, (const char *)tensor->data + offset, size, cudaMemcpyDeviceToHost, d->copy_stream));
-    CUDA_TRY(cudaStreamSynchronize(d->copy_stream));
-    return planar ? planar_rearrange(d, tensor, true) : TN_OK;
+    TN_TRY(begin_plain(d, planar_of(tensor)));
+    cudaError_t told = cudaMemcpyAsync(data, from, size, cudaMemcpyDeviceToHost, d->copy_stream);
+    return end_plain(d, planar_of(tensor), finish_copy(d, told, "reading a tensor"));
 }
 static tn_status buffer_fill(tn_buffer *buffer, tn_tensor *tensor, uint8_t value, size_t offset, size_t size) {
     cuda_device *d = device_of(buffer);
     CUDA_TRY(cudaSetDevice(d->ordinal));
-    TN_TRY(upload_before(d));
-    CUDA_TRY(cudaMemsetAsync((char *)tensor->data + offset, value, size, d->copy_stream));
-    CUDA_TRY(cudaStreamSynchronize(d->copy_stream));
-    return TN_OK;
+    TN_TRY(begin_plain(d, planar_of(tensor)));
+    cudaError_t told = cudaMemsetAsync((char *)tensor->data + offset, value, size, d->copy_stream);
+    return end_plain(d, planar_of(tensor), finish_copy(d, told, "filling a tensor"));
 }
 static tn_status buffer_clear(tn_buffer *buffer, uint8_t value) {
     cuda_device *d = device_of(buffer);
@@ -84,11 +96,19 @@ static tn_status buffer_clear(tn_buffer *buffer, uint8_t value) {
 static tn_status buffer_copy(tn_buffer *buffer, const tn_tensor *from, tn_tensor *to) {
     cuda_device *d = device_of(buffer);
     if (!from->buffer || from->buffer->ops != buffer->ops) return TN_E_UNSUPPORTED;
-    CUDA_TRY(cudaSetDevice(d->ordinal));
-    TN_TRY(upload_before(d));
-    CUDA_TRY(cudaMemcpyAsync(to->data, from->data, tn_nbytes(from), cudaMemcpyDeviceToDevice, d->copy_stream));
-    CUDA_TRY(cudaStreamSynchronize(d->copy_stream));
-    return TN_OK;
+    cuda_device *source = device_of(from->buffer);
+    const tn_tensor *turn_from = planar_of(from), *turn_to = planar_of(to);
+    if (turn_from == from && turn_to == to) turn_from = turn_to = NULL; // of one layout: they may stay so
+    if (turn_from == turn_to) turn_to = NULL;                           // both in one
+    TN_TRY(begin_plain(source, turn_from));
+    tn_status status = source == d ? TN_OK : finish_copy(source, cudaSuccess, "copying a tensor");
+    if (status == TN_OK) status = begin_plain(d, turn_to);
+    if (status == TN_OK) {
+        cudaError_t told =
+            cudaMemcpyAsync(to->data, from->data, tn_nbytes(from), cudaMemcpyDeviceToDevice, d->copy_stream);
+        status = end_plain(d, turn_to, finish_copy(d, told, "copying a tensor"));
+    }
+    return end_plain(source, turn_from, status);
 }
 
 static const tn_buffer_ops buffer_ops = {buffer_free, init_tensor, buffer_set,   buffer_get,
@@ -101,6 +121,7 @@ static tn_status buffer_new(tn_buffer_type *type, size_t size, tn_buffer **out) 
     if (size) {
         // In whole words, which is how kernels read blocks of odd sizes.
         cudaError_t error = cudaMalloc(&base, (size + 3) & ~(size_t)3);
+        if (error != cudaErrorMemoryAllocation) TN_TRY(cuda_check(error, "allocating memory"));
         if (error != cudaSuccess) {
             size_t free_bytes = 0, total = 0;
             cudaGetLastError();

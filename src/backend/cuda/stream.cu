@@ -18,6 +18,7 @@ static void stream_free(tn_backend *backend) {
 
 // Uploads since this stream last looked come before what it does next.
 static tn_status catch_up(cuda_stream *s) {
+    CUDA_TRY(cudaSetDevice(s->device->ordinal));
     unsigned writes = s->device->writes.load();
     if (s->seen_writes != writes) {
         TN_TRY(upload_wait(s->device, s->stream, &s->seen_copies));
@@ -26,21 +27,6 @@ static tn_status catch_up(cuda_stream *s) {
     return bring_notes(s->mail, s->stream);
 }
 
-static tn_status set_async(tn_backend *backend, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
-    cuda_stream *s = stream_of(backend);
-    CUDA_TRY(cudaSetDevice(s->device->ordinal));
-    if (size <= NOTE) return queue_note(&s->mail, s->stream, (char *)tensor->data + offset, data, size);
-    TN_TRY(catch_up(s));
-    CUDA_TRY(cudaMemcpyAsync((char *)tensor->data + offset, data, size, cudaMemcpyHostToDevice, s->stream));
-    return TN_OK;
-}
-static tn_status get_async(tn_backend *backend, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
-    cuda_stream *s = stream_of(backend);
-    CUDA_TRY(cudaSetDevice(s->device->ordinal));
-    TN_TRY(catch_up(s));
-    CUDA_TRY(cudaMemcpyAsync(data, (const char *)tensor->data + offset, size, cudaMemcpyDeviceToHost, s->stream));
-    return TN_OK;
-}
 static tn_status synchronize(tn_backend *backend) {
     cuda_stream *s = stream_of(backend);
     CUDA_TRY(cudaSetDevice(s->device->ordinal));
@@ -48,7 +34,30 @@ static tn_status synchronize(tn_backend *backend) {
     CUDA_TRY(cudaStreamSynchronize(s->stream));
     return TN_OK;
 }
-
+// What lies otherwise than the host knows it is set and read as a whole, by the device's own order.
+static bool is_rearranged(const tn_tensor *t) { return kind_of(t) & PLANAR; }
+static tn_status set_async(tn_backend *backend, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
+    cuda_stream *s = stream_of(backend);
+    CUDA_TRY(cudaSetDevice(s->device->ordinal));
+    if (is_rearranged(tensor)) {
+        TN_TRY(synchronize(backend));
+        return tn_tensor_set_at(tensor, data, offset, size);
+    }
+    if (size <= NOTE) return queue_note(&s->mail, s->stream, (char *)tensor->data + offset, data, size);
+    TN_TRY(catch_up(s));
+    CUDA_TRY(cudaMemcpyAsync((char *)tensor->data + offset, data, size, cudaMemcpyHostToDevice, s->stream));
+    return TN_OK;
+}
+static tn_status get_async(tn_backend *backend, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
+    cuda_stream *s = stream_of(backend);
+    if (is_rearranged(tensor)) {
+        TN_TRY(synchronize(backend));
+        return tn_tensor_get_at(tensor, data, offset, size);
+    }
+    TN_TRY(catch_up(s));
+    CUDA_TRY(cudaMemcpyAsync(data, (const char *)tensor->data + offset, size, cudaMemcpyDeviceToHost, s->stream));
+    return TN_OK;
+}
 static bool on_cuda(const tn_tensor *t, cuda_device **device) {
     if (!t->buffer || t->buffer->type->is_host) return false;
     *device = (cuda_device *)t->buffer->type->device->impl;
@@ -63,6 +72,7 @@ static tn_status copy_async(tn_backend *from, tn_backend *to, const tn_tensor *s
     bool from_host = !source->buffer || source->buffer->type->is_host,
          to_host = !target->buffer || target->buffer->type->is_host;
     size_t size = tn_nbytes(source);
+    if ((from_cuda && is_rearranged(source)) || (to_cuda && is_rearranged(target))) return TN_E_UNSUPPORTED;
     if (from_cuda) TN_TRY(catch_up(stream_of(from)));
     if (to_cuda) TN_TRY(catch_up(stream_of(to)));
     if (from_host && to_cuda) {
@@ -168,7 +178,6 @@ static tn_status program_run(tn_program *program, tn_buffer *scratch) {
     char *base = scratch ? (char *)scratch->base : NULL;
     if (p->base.scratch && (!scratch || scratch->size < p->base.scratch))
         return tn_fail(TN_E_STATE, "the program needs %zu bytes of scratch", p->base.scratch);
-    CUDA_TRY(cudaSetDevice(s->device->ordinal));
     TN_TRY(catch_up(s));
     if (p->runs && p->scratch != base) program_moved(program);
     if (!p->graph && p->runs >= 1 && !profile_is_single(s->profile)) {
