@@ -134,6 +134,7 @@ static tn_status follow_carrier(const upload_lanes *lanes, cudaStream_t stream) 
 }
 static tn_status deliver(upload_lanes *lanes, cudaStream_t stream) {
     if (!lanes->mail.n) return TN_OK;
+    CUDA_TRY(cudaSetDevice(lanes->ordinal));
     TN_TRY(follow_carrier(lanes, stream));
     TN_TRY(bring(lanes->mail, stream));
     lanes->carrier = stream;
@@ -154,7 +155,6 @@ static bool has_note_at(const notes &mail, const char *to, size_t size) {
 static tn_status leave_note(cuda_device *d, char *to, const char *from, size_t size) {
     notes &mail = d->lanes->mail;
     if (mail.n == NOTES || has_note_at(mail, to, size)) {
-        CUDA_TRY(cudaSetDevice(d->ordinal));
         TN_TRY(order_copies(d));
         d->lanes->copies++;
     }
@@ -183,6 +183,20 @@ static tn_status send_letter(cuda_device *d, char *to, const char *from, size_t 
     lanes->mixed = true;
     CUDA_TRY(cudaMemcpyAsync(to, lanes->letters + place * LETTER, size, cudaMemcpyHostToDevice, d->copy_stream));
     return TN_OK;
+}
+
+static tn_status send_letters(cuda_device *d, char *to, const char *from, size_t size) {
+    tn_status status = TN_OK;
+    for (size_t at = 0, part; at < size && status == TN_OK; at += part) {
+        part = size - at < LETTER ? size - at : (size_t)LETTER;
+        pthread_mutex_lock(&lock);
+        status = order_copies(d);
+        if (status == TN_OK) status = send_letter(d, to + at, from + at, part);
+        d->lanes->copies++;
+        d->writes++;
+        pthread_mutex_unlock(&lock);
+    }
+    return status;
 }
 
 static tn_status read_memory(void *from, size_t offset, void *to, size_t size) {
@@ -332,8 +346,12 @@ static tn_status send_parcels(cuda_device *d, const tn_tensor_source *sources, c
     if (status == TN_OK) status = make_lanes(d);
     pthread_mutex_unlock(&lock);
     if (status != TN_OK) return status;
+    // What is in memory does not wait for somebody's files.
     upload_lanes *lanes = d->lanes;
-    pthread_mutex_lock(&lanes->parcels);
+    if (pthread_mutex_trylock(&lanes->parcels) != 0) {
+        if (!sources) return send_letters(d, one.to, (const char *)one.user, one.size);
+        pthread_mutex_lock(&lanes->parcels);
+    }
     lanes->sources = sources;
     lanes->one = one;
     lanes->n_parcels = n;
@@ -362,16 +380,10 @@ tn_status upload(cuda_device *d, char *to, const char *from, size_t size) {
     tn_status status = TN_OK;
     if (!d->lanes || size > NOTE) status = cuda_check(cudaSetDevice(d->ordinal), "cudaSetDevice");
     if (status == TN_OK) status = make_lanes(d);
-    if (status == TN_OK && size <= NOTE) {
-        status = leave_note(d, to, from, size);
-    } else if (status == TN_OK) {
-        status = order_copies(d);
-        if (status == TN_OK) status = send_letter(d, to, from, size);
-        d->lanes->copies++;
-    }
+    if (status == TN_OK && size <= NOTE) status = leave_note(d, to, from, size);
     d->writes++;
     pthread_mutex_unlock(&lock);
-    return status;
+    return status == TN_OK && size > NOTE ? send_letters(d, to, from, size) : status;
 }
 tn_status upload_before(cuda_device *d) {
     pthread_mutex_lock(&lock);
