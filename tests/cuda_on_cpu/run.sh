@@ -1,5 +1,6 @@
 #!/bin/bash
-# run.sh BUILD CAPABILITY: test_gpu with the CUDA backend on the CPU, and models that reach its fast kernels.
+# run.sh BUILD CAPABILITY: test_gpu and test_gpu_edges with the CUDA backend on the CPU, and models that reach its fast
+# kernels.
 # TENON_LONG=1 runs all of test_gpu, more models, and threads in other orders.
 set -u
 build=$(realpath "$1") capability=$2 failures=0
@@ -10,12 +11,14 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export TENON_BACKEND_PATH=$build/cuda_on_cpu/$capability TENON_GPU=cuda0
 
-tests() { # pattern, VARIABLE=VALUE…
-    local pattern=$1
-    shift
-    echo "---- $pattern $*"
-    env "$@" TENON_TESTS="$pattern" "$build/tests/test_gpu" 2>&1 || failures=$((failures + 1))
+run() { # program, pattern, VARIABLE=VALUE…
+    local program=$1 pattern=$2
+    shift 2
+    echo "---- $program $pattern $*"
+    env "$@" TENON_TESTS="$pattern" "$build/tests/$program" 2>&1 || failures=$((failures + 1))
 }
+tests() { run test_gpu "$@"; }
+edges() { run test_gpu_edges "$@"; }
 synth() { # name, type, architecture, shape
     "$tenon" synth "$work/$1.gguf" --type "$2" --arch "$3" --shape "layers=2,width=256,ffn=512,vocab=512,ctx=512,$4" > /dev/null ||
         failures=$((failures + 1))
@@ -52,4 +55,7 @@ else
         tests 'named*' TENON_GPU_MODELS="$models" TENON_EMULATED_SEED=$seed TENON_CUDA_CHAIN=0
     done
 fi
+edges '*'
+edges 'devices*' TENON_EMULATED_DEVICES=2
+edges 'long*' TENON_EMULATED_PROCESSORS=132 TENON_CUDA_CHAIN=0
 exit $((failures > 0))

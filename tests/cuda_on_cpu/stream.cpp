@@ -22,10 +22,12 @@ struct stream {
     uint64_t queued, done;
     bool capturing;
     jobs captured;
+    int device; // -1: whatever is the current one
 };
 struct event {
     std::shared_ptr<stream> of; // NULL: never recorded
     uint64_t after;             // jobs of that stream
+    int device;
 };
 // The handles of the API.
 struct stream_handle {
@@ -42,13 +44,19 @@ cudaError_t say(cudaError_t error) {
 }
 bool is_capturing() { return captures > 0; }
 
-static std::shared_ptr<stream> new_stream() {
+static int current_device() {
+    int device = 0;
+    cudaGetDevice(&device);
+    return device;
+}
+static std::shared_ptr<stream> new_stream(int device) {
     auto s = std::make_shared<stream>();
+    s->device = device;
     all_streams.push_back(s);
     return s;
 }
 static std::shared_ptr<stream> of(cudaStream_t handle) {
-    static std::shared_ptr<stream> first = new_stream();
+    static std::shared_ptr<stream> first = new_stream(-1);
     return handle ? ((stream_handle *)handle)->s : first;
 }
 // Runs a job; a grid behind it that may start early does. `begun`: what this one's grid became when it did.
@@ -95,7 +103,10 @@ static cudaError_t queue_job(cudaStream_t handle, job one) {
 cudaError_t queue_work(cudaStream_t handle, std::function<void()> work) {
     return queue_job(handle, {std::move(work), NULL});
 }
+// Copies may be told to any stream, kernels only to those of the current device.
 cudaError_t queue_grid(cudaStream_t handle, const grid_job &grid) {
+    int device = of(handle)->device;
+    if (device >= 0 && device != current_device()) return say(cudaErrorInvalidResourceHandle);
     return queue_job(handle, {NULL, std::make_shared<grid_job>(grid)});
 }
 
@@ -122,6 +133,7 @@ const char *cudaGetErrorString(cudaError_t error) {
     case cudaErrorMemoryAllocation: return "out of memory";
     case cudaErrorInvalidValue: return "invalid argument";
     case cudaErrorInvalidConfiguration: return "invalid configuration argument";
+    case cudaErrorInvalidResourceHandle: return "invalid resource handle";
     case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
     case cudaErrorCooperativeLaunchTooLarge: return "too many blocks in cooperative launch";
     default: return "an error of the emulated runtime";
@@ -132,7 +144,7 @@ const char *cudaGetErrorString(cudaError_t error) {
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned) {
     std::lock_guard<std::recursive_mutex> hold(lock);
-    *out = (cudaStream_t) new stream_handle{new_stream()};
+    *out = (cudaStream_t) new stream_handle{new_stream(current_device())};
     return cudaSuccess;
 }
 cudaError_t cudaStreamCreate(cudaStream_t *out) { return cudaStreamCreateWithFlags(out, 0); }
@@ -166,7 +178,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t wanted, unsigne
 // ---- Events
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned) {
-    *out = (cudaEvent_t) new event{NULL, 0};
+    *out = (cudaEvent_t) new event{NULL, 0, current_device()};
     return cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t *out) { return cudaEventCreateWithFlags(out, 0); }
@@ -178,7 +190,10 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t on) {
     std::lock_guard<std::recursive_mutex> hold(lock);
     auto s = of(on);
     if (s->capturing) return say(cudaErrorStreamCaptureUnsupported); // nobody here does it
-    *(event *)handle = {s, s->queued};
+    event *e = (event *)handle;
+    if (s->device >= 0 && s->device != e->device) return say(cudaErrorInvalidResourceHandle);
+    e->of = s;
+    e->after = s->queued;
     return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t handle) {

@@ -391,7 +391,8 @@ static tn_tensor *rows_case(tn_arena *a, tn_op op, rng *r) {
         int64_t experts = pick(r, 1, 6);
         tn_tensor *x = any_layout(a, TN_F32, ne, 1, r),
                   *y = any_layout(a, TN_F32, (int64_t[]){ne[0], experts, 1, 1}, 1, r);
-        return tn_add_id(a, x, y, integers(a, TN_I32, (int64_t[]){ne[1], ne[2], 1, 1}, 0, experts - 1, r));
+        /* Strangers among them have no bias. */
+        return tn_add_id(a, x, y, integers(a, TN_I32, (int64_t[]){ne[1], ne[2], 1, 1}, -1, experts, r));
     }
     tn_type type = any_type(r);
     while (op == TN_OP_SET_ROWS && !tn_type_can_write(type)) type = any_type(r);

@@ -589,7 +589,8 @@ static void simple(const tn_tensor *node, double *out, double *scale) {
         break;
     case TN_OP_ADD_ID:
         EACH(node) {
-            double bias = at(&y, i0, (int64_t)at(&z, i1, i2, 0, 0), 0, 0);
+            int64_t id = (int64_t)at(&z, i1, i2, 0, 0);
+            double bias = id < 0 || id >= y.n1 ? 0 : at(&y, i0, id, 0, 0);
             out[e] = x.v[e] + bias;
             scale[e] = fabs(x.v[e]) + fabs(bias);
         }

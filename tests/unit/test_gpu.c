@@ -1,5 +1,6 @@
 /* The op and model tests on every GPU found: against the f64 reference, the golden logits, and for leaks. Without a
  * GPU they are skipped; TENON_GPU=sim:1G runs them on a simulated one. */
+#include "gpu.h"
 #include "llm_golden.h"
 #include "run_case.h"
 #include "tiny_model.h"
@@ -9,26 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static tn_device *gpu;
-
-static int find_gpu(void **state) {
-    (void)state;
-    const char *name = getenv("TENON_GPU");
-    if (name && *name) return tn_device_find(name, &gpu) == TN_OK ? 0 : -1;
-    for (size_t i = 0; i < tn_device_count() && !gpu; i++) {
-        tn_device *device = tn_device_get(i);
-        if (tn_device_get_kind(device) != TN_DEVICE_CPU &&
-            strncmp(tn_device_description(device), "simulated", 9) != 0)
-            gpu = device;
-    }
-    return 0;
-}
-#define NEED_GPU()                                                                                                   \
-    if (!gpu) {                                                                                                      \
-        print_message("skipped: no GPU here\n");                                                                     \
-        skip();                                                                                                      \
-    }
 
 /* Weights may be arranged otherwise than other tensors. */
 static void check_as_weights(tn_backend *backend, tn_tensor *node) {
