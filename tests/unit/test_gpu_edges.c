@@ -345,6 +345,11 @@ static void weights_leave_the_device_as_they_came(void **state) {
         assert_ok(tn_tensor_copy(weights, plain));
         assert_ok(tn_tensor_get(plain, got));
         if (memcmp(want, got, size) != 0) fail_msg("%s: copied from weights", tn_type_name(types[i]));
+        tn_tensor *part = tn_view(w.a, weights, 2, (int64_t[]){512, 4}, weights->nb, 4 * weights->nb[1]);
+        assert_ok(tn_view_bind(part));
+        assert_ok(tn_tensor_get(part, got));
+        if (memcmp(want + 4 * weights->nb[1], got, tn_nbytes(part)) != 0)
+            fail_msg("%s: rows of weights", tn_type_name(types[i]));
         assert_ok(tn_tensor_copy(plain, others));
         assert_ok(tn_tensor_get(others, got));
         if (memcmp(want, got, size) != 0) fail_msg("%s: copied to weights", tn_type_name(types[i]));
