@@ -3,6 +3,7 @@
 
 #include "text_input.h"
 
+#include <event2/event_compat.h>
 #include <event2/listener.h>
 #include <event2/thread.h>
 #include <malloc.h>
@@ -185,7 +186,9 @@ static int run(const struct args *args) {
     }
     int code = EXIT_OK;
     evthread_use_pthreads();
-    server->base = event_base_new();
+    /* Not event_base_new(): a connection that evhttp has no memory for has no base yet, and is taken for one of this.
+     */
+    server->base = event_init();
     tick = server->base ? event_new(server->base, -1, EV_PERSIST, on_tick, &watch) : NULL;
     struct timeval often = {.tv_usec = 100000};
     if (!tick || event_add(tick, &often) != 0) code = fail("no memory for the event loop");
