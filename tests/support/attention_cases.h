@@ -131,6 +131,8 @@ static void check_attention(const tn__cpu_kernels *table, rng *r, const attentio
         q_pos[2 * t] = c->cells / 2 + t;
         /* A token each of three sequences and padding; where the count is even, a long run of one follows them. */
         q_pos[2 * t + 1] = t % 7 == 6 ? -1 : sequence_of(c, t % 3);
+        if (t % 11 == 5 || (c->tokens % 5 == 0 && t >= 10))
+            q_pos[2 * t + 1] = 32 * c->words; /* no cell can have it */
         if (c->tokens % 2 == 0 && t >= 10) q_pos[2 * t + 1] = t < c->tokens - 2 ? sequence_of(c, 1) : -1;
     }
     for (int i = 0; i < c->cells; i++) { /* cells in disorder, some empty, of three sequences, mixed or in runs */
@@ -207,7 +209,8 @@ static void check_attention(const tn__cpu_kernels *table, rng *r, const attentio
                 const int32_t *entry = k_pos + i * (1 + c->words);
                 int kp = c->positions ? entry[0] : i;
                 bool sees = kp >= 0 && sequence >= 0 && i >= range[0] && i < range[1];
-                if (sees && c->positions) sees = (uint32_t)entry[1 + sequence / 32] >> sequence % 32 & 1;
+                if (sees && c->positions)
+                    sees = sequence < 32 * c->words && (uint32_t)entry[1 + sequence / 32] >> sequence % 32 & 1;
                 if (c->params.causal) sees = sees && kp <= position;
                 if (c->params.window) sees = sees && position - kp < c->params.window;
                 if (c->params.chunk) sees = sees && kp / c->params.chunk == position / c->params.chunk;

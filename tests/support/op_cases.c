@@ -584,6 +584,7 @@ static void random_cache(tn_arena *a, tn_attention_sources *s, int64_t tokens, i
         q[2 * t + 1] = (int32_t)(one_run ? 0 : pick(r, 0, sequences - 1));
         if (one_run) q[2 * t] = (int32_t)(cells - tokens + t > 0 ? cells - tokens + t : t);
         if (chance(r, 5)) q[2 * t + 1] = -1;
+        if (chance(r, 5)) q[2 * t + 1] = (int32_t)pick(r, 32 * words, 100 * words); /* nobody's: it sees nothing */
     }
     for (int64_t c = 0; c < cells; c++) {
         int32_t *cell = k + c * (1 + words);

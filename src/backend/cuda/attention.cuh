@@ -65,7 +65,8 @@ struct viewer {
 };
 __device__ static viewer viewer_of(const attention_job &j, int token) {
     if (!j.q_pos) return {j.cells - j.tokens + token, 0};
-    return {j.q_pos[2 * token], j.q_pos[2 * token + 1]};
+    int seq = j.q_pos[2 * token + 1];
+    return {j.q_pos[2 * token], seq < 32 * j.words ? seq : -1}; // one that no cell can have sees nothing
 }
 __device__ static bool sees(const attention_job &j, viewer q, int cell, int *position) {
     int p = cell;
