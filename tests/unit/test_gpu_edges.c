@@ -16,7 +16,7 @@
 /* ---- A graph on a device ----------------------------------------------------------------------------------------
  */
 
-enum { MOST = 12 };
+enum { MOST = 16 };
 typedef struct world {
     tn_arena *a, *data; /* of the graph; of the host's copies */
     tn_sched *sched;
@@ -261,6 +261,50 @@ static void batches_of_nobody_run(void **state) {
     check_on_both(build_nobody, "nobody");
 }
 
+static tn_tensor *heads_of(world *w, tn_tensor *cache, int64_t size, int64_t kv, int64_t stored) {
+    return tn_view(w->a, cache, 3, (int64_t[]){size, kv, cache->ne[1]},
+                   (size_t[]){2, (size_t)stored * 2, cache->nb[1]}, 0);
+}
+
+/* Views that turn what they show: as many rows as columns, so that nothing but strides tells them apart. */
+static int build_turned(world *w, tn_tensor **wanted) {
+    enum { WIDTH = 256, N = 8, EXPERTS = 16, SIZE = 64, CELLS = 40 };
+    tn_tensor *x = tn_scale(w->a, placed(w, TN_F32, TN_USAGE_ANY, WIDTH, N, 1), 0.1f, 0),
+              *square = placed(w, TN_F16, TN_USAGE_WEIGHTS, WIDTH, N, 1),
+              *residual = placed(w, TN_F32, TN_USAGE_ANY, N, N, 1);
+    wanted[0] = tn_add(w->a, residual, tn_transpose(w->a, tn_mul_mat(w->a, square, x)));
+
+    tn_tensor *router = placed(w, TN_F32, TN_USAGE_WEIGHTS, WIDTH, EXPERTS, 1),
+              *rows = placed(w, TN_F32, TN_USAGE_ANY, WIDTH, N, N);
+    tn_tensor *probs = tn_soft_max(w->a, tn_mul_mat(w->a, router, x), NULL, NULL, 1, 0),
+              *ids = tn_top_k(w->a, probs, N);
+    tn_tensor *chosen = tn_get_rows(w->a, tn_reshape(w->a, probs, 1, EXPERTS, N), ids);
+    wanted[1] = tn_mix(w->a, rows, tn_transpose(w->a, tn_reshape(w->a, chosen, N, N)));
+
+    /* Heads and tokens change places between rotation and attention. */
+    tn_tensor *k = placed(w, TN_F16, TN_USAGE_ANY, SIZE * N, CELLS, 1),
+              *v = placed(w, TN_F16, TN_USAGE_ANY, SIZE * N, CELLS, 1);
+    static const int32_t numbers[N] = {3, 1, 4, 15, 9, 2, 6, 5};
+    tn_rope_params p = tn_rope_params_default(SIZE, TN_ROPE_NEOX);
+    tn_tensor *places = input_of(w, TN_I32, N, 1, 1, numbers);
+    tn_tensor *q = tn_rope(w->a, placed(w, TN_F32, TN_USAGE_ANY, SIZE, N, N), places, NULL, &p),
+              *new_k = tn_rope(w->a, placed(w, TN_F32, TN_USAGE_ANY, SIZE, N, N), places, NULL, &p);
+    tn_tensor *new_v = tn_scale(w->a, placed(w, TN_F32, TN_USAGE_ANY, SIZE * N, N, 1), 0.5f, 0);
+    tn_attention_sources s = {
+        .q = tn_permute(w->a, q, 0, 2, 1, 3),
+        .k = heads_of(w, tn_set_rows(w->a, k, tn_reshape(w->a, new_k, SIZE * N, N), places), SIZE, N, SIZE),
+        .v = heads_of(w, tn_set_rows(w->a, v, new_v, places), SIZE, N, SIZE)};
+    tn_tensor *after = placed(w, TN_F16, TN_USAGE_WEIGHTS, SIZE * N, WIDTH, 1);
+    wanted[2] = tn_mul_mat(
+        w->a, after, tn_reshape(w->a, tn_attention(w->a, &s, &(tn_attention_params){.scale = 0.2f}), SIZE * N, N));
+    return 3;
+}
+static void turned_views_are_not_taken_for_what_they_show(void **state) {
+    (void)state;
+    NEED_GPU();
+    check_on_both(build_turned, "turned");
+}
+
 /* New rows of a cache, rotated or not, and attention over it. `rows` may lie outside of what is looked at, or
  * nowhere; with `gaps`, heads are read in part. */
 typedef struct {
@@ -269,10 +313,6 @@ typedef struct {
     int32_t rows[3], range[2];
 } storing;
 static const storing *now;
-static tn_tensor *heads_of(world *w, tn_tensor *cache, int64_t size, int64_t kv, int64_t stored) {
-    return tn_view(w->a, cache, 3, (int64_t[]){size, kv, cache->ne[1]},
-                   (size_t[]){2, (size_t)stored * 2, cache->nb[1]}, 0);
-}
 static int build_storing(world *w, tn_tensor **wanted) {
     enum { SIZE = 64, HEADS = 4, KV = 2, CELLS = 300 };
     int64_t tokens = now->tokens, stored = now->gaps ? 2 * SIZE : SIZE;
@@ -497,6 +537,7 @@ int main(void) {
         cmocka_unit_test(large_dimensions_are_refused_or_run),
         cmocka_unit_test(products_of_views_are_not_taken_for_each_other),
         cmocka_unit_test(batches_of_nobody_run),
+        cmocka_unit_test(turned_views_are_not_taken_for_what_they_show),
         cmocka_unit_test(new_rows_are_stored_wherever_they_lie),
         cmocka_unit_test(weights_leave_the_device_as_they_came),
         cmocka_unit_test(other_devices_read_weights_as_they_are),

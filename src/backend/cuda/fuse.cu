@@ -63,6 +63,13 @@ static int number_of(const fusion *f, const tn_tensor *t) {
         (const by_address *)bsearch(&key, f->order, (size_t)f->n, sizeof *f->order, compare_address);
     return found ? found->index : -1;
 }
+// The same, but -1 as well for views that show other than all of it in its order.
+static int node_shown(const fusion *f, const tn_tensor *t) {
+    int i = number_of(f, t);
+    const tn_tensor *node = i < 0 ? t : f->nodes[i];
+    return t == node || (t->data == node->data && tn_is_contiguous(t) && tn_nelements(t) == tn_nelements(node)) ? i
+                                                                                                                : -1;
+}
 
 static bool attention_is_step(const cuda_device *device, const tn_tensor *t) {
     return decode_takes_more(t) && decode_is_whole(t) && chain_takes_attention(device, t);
@@ -188,7 +195,7 @@ static bool feeds_group(const fusion *f, int i, int after, group *g) {
     *g = group_at(f, following(f, after));
     if (!g->n || f->info[i].kept) return false;
     for (int k = 0; k < g->n; k++)
-        if (number_of(f, f->nodes[g->at[k]]->src[1]) != i) return false;
+        if (node_shown(f, f->nodes[g->at[k]]->src[1]) != i) return false;
     // Its columns must be what the node has as rows; attention's are of all heads.
     const tn_tensor *t = f->nodes[i], *first = f->nodes[g->at[0]];
     int64_t k = t->op == TN_OP_ATTENTION ? t->ne[0] * t->ne[1] : t->ne[0];
@@ -277,8 +284,8 @@ static bool finish_with_gate(fusion *f, const group &g, gemv_job *job, int colum
     if (!t->src[1] || !only_read_by(f, a, 1) || !only_read_by(f, b, 1) || t->type != TN_F32 || t->ne[0] % GEMV_TILE ||
         t->ne[0] != job->m[0].rows || t->ne[0] != job->m[1].rows || job->m[0].kind != job->m[1].kind)
         return false;
-    int gate = number_of(f, t->src[t->params.glu.swapped ? 1 : 0]),
-        up = number_of(f, t->src[t->params.glu.swapped ? 0 : 1]);
+    int gate = node_shown(f, t->src[t->params.glu.swapped ? 1 : 0]),
+        up = node_shown(f, t->src[t->params.glu.swapped ? 0 : 1]);
     if (!((gate == a && up == b) || (gate == b && up == a))) return false;
     group next_group;
     if (!feeds_group(f, at, at, &next_group) || is_step(f, g) > is_step(f, next_group)) return false;
@@ -302,8 +309,8 @@ static bool finish_with_add(fusion *f, const group &g, gemv_job *job, int column
     int a = g.at[0], at = following(f, a);
     if (g.n != 1 || job->experts.ids || at >= f->n || f->nodes[at]->op != TN_OP_ADD || !only_read_by(f, a, 1))
         return false;
-    const tn_tensor *t = f->nodes[at], *other = number_of(f, t->src[0]) == a ? t->src[1] : t->src[0];
-    if ((number_of(f, t->src[0]) != a) == (number_of(f, t->src[1]) != a)) return false;
+    const tn_tensor *t = f->nodes[at], *other = node_shown(f, t->src[0]) == a ? t->src[1] : t->src[0];
+    if ((node_shown(f, t->src[0]) != a) == (node_shown(f, t->src[1]) != a)) return false;
     if (!is_rows(t) || !is_rows(other) || !tn_same_shape(t, other) || t->ne[1] != columns ||
         t->ne[0] != job->m[0].rows)
         return false;
@@ -319,7 +326,7 @@ static bool finish_with_add(fusion *f, const group &g, gemv_job *job, int column
     int norm = following(f, at);
     f->pending = NULL;
     if (norm >= f->n || t->ne[0] % GEMV_TILE || !is_plain_norm(f->nodes[norm]) ||
-        number_of(f, f->nodes[norm]->src[0]) != at)
+        node_shown(f, f->nodes[norm]->src[0]) != at)
         return true;
     group next_group;
     if (!feeds_group(f, norm, norm, &next_group) || is_step(f, g) > is_step(f, next_group)) return true;
@@ -414,7 +421,7 @@ static bool sees_rows_of(const tn_tensor *seen, const tn_tensor *store) {
 static decode_extras extras_of(const fusion *f, int i, int numbers[4]) {
     decode_extras e = {};
     const tn_tensor *t = f->nodes[i];
-    int rope_q = number_of(f, t->src[TN_ATTN_Q]), store_k = number_of(f, t->src[TN_ATTN_K]),
+    int rope_q = node_shown(f, t->src[TN_ATTN_Q]), store_k = number_of(f, t->src[TN_ATTN_K]),
         store_v = number_of(f, t->src[TN_ATTN_V]);
     numbers[0] = numbers[1] = numbers[2] = numbers[3] = -1;
     if (store_k < 0 || store_v < 0 || f->nodes[store_k]->op != TN_OP_SET_ROWS ||
@@ -425,7 +432,7 @@ static decode_extras extras_of(const fusion *f, int i, int numbers[4]) {
         tn_nelements(sk->src[2]) != t->src[TN_ATTN_Q]->ne[2] || !is_rows(sk->src[1]) || !is_rows(sv->src[1]) ||
         !sees_rows_of(t->src[TN_ATTN_K], sk) || !sees_rows_of(t->src[TN_ATTN_V], sv))
         return e;
-    int rope_k = number_of(f, sk->src[1]);
+    int rope_k = node_shown(f, sk->src[1]);
     bool q_turns = rope_q >= 0 && f->nodes[rope_q]->op == TN_OP_ROPE,
          k_turns = rope_k >= 0 && f->nodes[rope_k]->op == TN_OP_ROPE;
     if (q_turns != k_turns) return e;
@@ -551,7 +558,7 @@ static tn_status run_route(fusion *f, const launch &l, int i, bool *ran) {
 // Whether the next node is of that op and reads node `at` first; then `at` is that node.
 static const tn_tensor *step_to(const fusion *f, int *at, int readers, tn_op op) {
     int next = following(f, *at);
-    if (next >= f->n || f->nodes[next]->op != op || number_of(f, f->nodes[next]->src[0]) != *at ||
+    if (next >= f->n || f->nodes[next]->op != op || node_shown(f, f->nodes[next]->src[0]) != *at ||
         !only_read_by(f, *at, readers))
         return NULL;
     *at = next;
@@ -559,8 +566,8 @@ static const tn_tensor *step_to(const fusion *f, int *at, int readers, tn_op op)
 }
 // Whether t adds something to node `at`, every element where it is read.
 static bool takes_sum(const fusion *f, int at, const tn_tensor *t) {
-    if (t->op != TN_OP_ADD || (number_of(f, t->src[0]) == at) == (number_of(f, t->src[1]) == at)) return false;
-    const tn_tensor *other = number_of(f, t->src[0]) == at ? t->src[1] : t->src[0];
+    if (t->op != TN_OP_ADD || (node_shown(f, t->src[0]) == at) == (node_shown(f, t->src[1]) == at)) return false;
+    const tn_tensor *other = node_shown(f, t->src[0]) == at ? t->src[1] : t->src[0];
     return t->type == TN_F32 && other->type == TN_F32 && tn_same_shape(t, other) && tn_is_contiguous(t) &&
            tn_is_contiguous(other) && tn_nelements(t) == tn_nelements(f->nodes[at]) &&
            (t->data == other->data || !overlap(t, other));
@@ -575,20 +582,20 @@ static tn_status run_mix(fusion *f, const launch &l, int i, bool *ran) {
     if ((m.sum = step_to(f, &at, 2, TN_OP_SUM_ROWS))) {
         at = following(f, at);
         m.div = at < f->n ? f->nodes[at] : NULL;
-        if (!m.div || m.div->op != TN_OP_DIV || number_of(f, m.div->src[0]) != first ||
+        if (!m.div || m.div->op != TN_OP_DIV || node_shown(f, m.div->src[0]) != first ||
             without_views(m.div->src[1]) != m.sum || !only_read_by(f, number_of(f, m.sum), 1))
             return TN_OK;
     }
     if ((m.scale = step_to(f, &at, 1, TN_OP_SCALE)) && m.scale->params.scale.bias != 0) return TN_OK;
     int end = following(f, at);
-    if (end >= f->n || f->nodes[end]->op != TN_OP_MIX || number_of(f, f->nodes[end]->src[1]) != at ||
+    if (end >= f->n || f->nodes[end]->op != TN_OP_MIX || node_shown(f, f->nodes[end]->src[1]) != at ||
         number_of(f, f->nodes[end]->src[0]) == at || !only_read_by(f, at, 1))
         return TN_OK;
     m.mix = m.out = f->nodes[end];
     int sum = following(f, end);
     if (sum < f->n && only_read_by(f, end, 1) && takes_sum(f, end, f->nodes[sum])) {
         m.out = f->nodes[sum];
-        m.residual = number_of(f, m.out->src[0]) == end ? m.out->src[1] : m.out->src[0];
+        m.residual = node_shown(f, m.out->src[0]) == end ? m.out->src[1] : m.out->src[0];
         end = sum;
     }
     // Read later than planned: what the result takes the place of may still be needed.
