@@ -59,6 +59,10 @@ check "a model that does not" 3 'sim[0-9]+ lacks .* bytes' "$tenon" plan "$work/
 check "what would make it fit" 3 'To make it fit: ' "$tenon" plan "$work/8b.gguf" --device sim:6G -ngl 99 --ctx 32768
 check "a large model on devices that do not exist" 0 'It fits' \
     "$tenon" plan "$work/70b.gguf" --device sim:48G,name=a --device sim:48G,name=b
+"$tenon" synth "$work/wide.gguf" --shape 70b --type f32 --no-data > /dev/null
+check "a model larger than all memory" 3 'use a (quantization of at most [0-9.]+ bits|smaller model)' "$tenon" plan "$work/wide.gguf" --device cpu
+"$tenon" synth "$work/hollow.gguf" --shape 15m --type f16 --no-data > /dev/null
+check "a model without data" 1 'serves planning only' "$tenon" run "$work/hollow.gguf" -p x -n 1
 check "JSON" 0 '"fits": true' "$tenon" plan "$work/1b.gguf" --json
 check "pictures" 0 'fits' "$tenon" plan "$work/1b.gguf" --svg "$work/p.svg" --html "$work/p.html"
 grep -q '</svg>' "$work/p.svg" || failed "the picture is not complete"

@@ -258,14 +258,23 @@ static tn_type any_type(rng *r) {
     }
 }
 
+static tn_type plain_type(rng *r) {
+    static const tn_type types[] = {TN_F64, TN_F32, TN_F16, TN_BF16, TN_I8, TN_I16, TN_I32, TN_I64};
+    return types[rng_below(r, 8)];
+}
+
 static float spread_of(tn_type type) { return tn_type_is_float(type) || tn_type_is_quantized(type) ? 1 : 60; }
 
 static tn_tensor *copy_case(tn_arena *a, tn_op op, rng *r) {
     int64_t ne[4];
     tn_type from = any_type(r), to = from;
-    if (op == TN_OP_CAST || op == TN_OP_CPY) do
-            to = chance(r, 30) ? any_type(r) : real_type(r);
-        while (!tn_copy_possible(from, to));
+    if (op == TN_OP_CAST || op == TN_OP_CPY) {
+        bool plain = chance(r, 30);
+        do {
+            if (plain) from = plain_type(r);
+            to = plain ? plain_type(r) : chance(r, 30) ? any_type(r) : real_type(r);
+        } while (!tn_copy_possible(from, to));
+    }
     shape(r, ne);
     int64_t block = tn_type_block(from) > tn_type_block(to) ? tn_type_block(from) : tn_type_block(to);
     if (block > 1) ne[0] = block * pick(r, 1, 5);

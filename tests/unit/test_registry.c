@@ -154,6 +154,39 @@ static void buffers_hold_tensors(void **state) {
     tn_buffer_free(NULL);
 }
 
+/* Devices that know nothing of each other: more than goes at once. */
+static void tensors_are_copied_between_strangers(void **state) {
+    (void)state;
+    enum { N = 30000 };
+    static const char *const names[] = {"sim:4M,name=left", "sim:4M,name=right"};
+    tn_arena *arena;
+    tn_buffer *buffers[2];
+    tn_tensor *x[2];
+    static float values[N], got[N];
+    for (int i = 0; i < N; i++) values[i] = (float)i;
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 16, .no_alloc = true}, &arena));
+    for (int i = 0; i < 2; i++) {
+        tn_device *device;
+        assert_ok(tn_device_find(names[i], &device));
+        tn_buffer_type *type = tn_device_buffer_type(device);
+        x[i] = tn_tensor_nd(arena, TN_F32, N);
+        assert_ok(tn_buffer_new(type, tn_buffer_type_tensor_size(type, x[i]), &buffers[i]));
+        assert_ok(tn_buffer_bind(buffers[i], x[i], 0));
+    }
+    assert_ok(tn_tensor_set(x[0], values));
+    assert_ok(tn_tensor_copy(x[0], x[1]));
+    assert_ok(tn_tensor_get(x[1], got));
+    assert_memory_equal(got, values, sizeof values);
+    assert_ok(tn_tensor_fill(x[1], 0, 4, 8));
+    assert_ok(tn_tensor_get(x[1], got));
+    assert_true(got[0] == 0 && got[1] == 0 && got[2] == 0 && got[3] == 3);
+    assert_ok(tn_buffer_clear(buffers[1], 0));
+    assert_ok(tn_tensor_get(x[1], got));
+    assert_true(got[3] == 0 && got[N - 1] == 0);
+    for (int i = 0; i < 2; i++) tn_buffer_free(buffers[i]);
+    tn_arena_free(arena);
+}
+
 static void odd_buffers_are_legal(void **state) {
     (void)state;
     tn_buffer_type *type = tn_device_buffer_type(cpu());
@@ -255,6 +288,7 @@ int main(void) {
         cmocka_unit_test(an_unknown_name_is_told_what_there_is),
         cmocka_unit_test(devices_come_and_go),
         cmocka_unit_test(buffers_hold_tensors),
+        cmocka_unit_test(tensors_are_copied_between_strangers),
         cmocka_unit_test(odd_buffers_are_legal),
         cmocka_unit_test(a_small_program_runs),
         cmocka_unit_test(a_program_checks_what_it_is_given),

@@ -277,6 +277,54 @@ static void two_graphs_keep_their_plans(void **state) {
     tn_arena_free(arena);
 }
 
+/* Who looks at nodes while they are computed. */
+typedef struct {
+    int asked, wanted, every, stop; /* wants every n-th; stops at the k-th that it wanted */
+    float seen[2 * MAX_NODES];      /* their first elements */
+} watcher;
+static bool watch(void *user, tn_tensor *node, bool ask) {
+    watcher *w = user;
+    if (ask) return w->asked++ % w->every == 0;
+    float first[WIDTH * 8] = {0};
+    if (tn_nbytes(node) <= sizeof first) assert_ok(tn_tensor_get(node, first));
+    w->seen[w->wanted++] = first[0];
+    return w->wanted != w->stop;
+}
+static void whoever_watches_sees_every_node_and_may_stop(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed < 6; seed++) {
+        watcher on_cpu = {.every = 1}, on_both = {.every = 1}, some = {.every = 3}, stops = {.every = 2, .stop = 2};
+        watcher *watchers[] = {&on_cpu, &on_both, &some, &stops};
+        float plain[WIDTH * 8] = {0}, watched[WIDTH * 8] = {0};
+        for (int i = 0; i < 4; i++) {
+            world w;
+            tn_sched *s;
+            rng r = {seed};
+            build_world(&w, seed);
+            assert_ok(tn_sched_new(
+                &(tn_sched_params){.devices = {i ? "sim:16M,name=watched" : "cpu"}, .n_threads = 1}, &s));
+            place_weights(&w, s, &r);
+            assert_ok(run_world(&w, s, plain));
+            tn_sched_set_eval(s, watch, watchers[i]);
+            if (watchers[i]->stop) {
+                assert_fails(TN_E_ABORTED, run_world(&w, s, watched));
+                assert_int_equal(watchers[i]->wanted, watchers[i]->stop);
+            } else {
+                assert_ok(run_world(&w, s, watched));
+                assert_memory_equal(plain, watched, sizeof plain);
+            }
+            tn_sched_set_eval(s, NULL, NULL);
+            assert_ok(run_world(&w, s, watched));
+            assert_memory_equal(plain, watched, sizeof plain);
+            tn_sched_free(s);
+            free_world(&w);
+        }
+        assert_true(on_cpu.asked >= 5 && on_cpu.wanted == on_cpu.asked && on_both.wanted == on_cpu.wanted);
+        assert_memory_equal(on_cpu.seen, on_both.seen, (size_t)on_cpu.wanted * sizeof(float));
+        assert_int_equal(some.wanted, (some.asked + 2) / 3);
+    }
+}
+
 /* A tensor that a run bound keeps the address of a buffer that may be gone. */
 static void stale_bindings_are_never_followed(void **state) {
     (void)state;
@@ -712,6 +760,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_set_of_devices_gives_the_same_bits),
         cmocka_unit_test(two_graphs_keep_their_plans),
+        cmocka_unit_test(whoever_watches_sees_every_node_and_may_stop),
         cmocka_unit_test(stale_bindings_are_never_followed),
         cmocka_unit_test(graphs_may_share_tensors),
         cmocka_unit_test(the_callers_places_are_kept),

@@ -329,6 +329,24 @@ static void what_has_no_gradient_is_refused_or_left_out(void **state) {
     assert_non_null(tn_graph_gradient(g, w));
     assert_null(tn_graph_gradient(g, x));
     assert_fails(TN_E_STATE, tn_graph_backward(a, g, loss));
+    /* Attention gives none to masks and sinks, nor where it is causal with fewer cells than tokens. */
+    tn_attention_sources s = {.q = tn_input(a, TN_F32, 4, 1, 3),
+                              .k = tn_param(a, TN_F32, 4, 1, 3),
+                              .v = tn_input(a, TN_F32, 4, 1, 3),
+                              .mask = tn_param(a, TN_F32, 3, 3)};
+    loss = tn_sum(a, tn_attention(a, &s, &(tn_attention_params){.scale = 1}));
+    assert_ok(tn_graph_of(a, loss, &g));
+    assert_fails(TN_E_UNSUPPORTED, tn_graph_backward(a, g, loss));
+    assert_non_null(strstr(tn_error(), "mask"));
+    s.mask = NULL;
+    s.q = tn_input(a, TN_F32, 4, 1, 5);
+    loss = tn_sum(a, tn_attention(a, &s, &(tn_attention_params){.scale = 1, .causal = true}));
+    assert_ok(tn_graph_of(a, loss, &g));
+    assert_fails(TN_E_UNSUPPORTED, tn_graph_backward(a, g, loss));
+    assert_non_null(strstr(tn_error(), "fewer cells"));
+    loss = tn_sum(a, tn_soft_max(a, tn_input(a, TN_F32, 8), tn_param(a, TN_F32, 8), NULL, 1, 0));
+    assert_ok(tn_graph_of(a, loss, &g));
+    assert_fails(TN_E_UNSUPPORTED, tn_graph_backward(a, g, loss));
     /* No parameter, no single value, no node of the graph, no room. */
     tn_tensor *other = tn_sum(a, x);
     assert_ok(tn_graph_of(a, other, &g));
@@ -614,8 +632,15 @@ static void a_loss_that_is_not_finite_changes_nothing(void **state) {
     assert_memory_equal(got, start, sizeof got);
     assert_int_equal(tn_trainer_updates(t), 0);
     assert_ok(tn_tensor_set(p.x, p.x_data));
+    tn_trainer_set_rate(t, 0); /* nor does a step of length 0 */
+    assert_ok(tn_trainer_step(t, &loss));
+    assert_ok(tn_tensor_get(p.w, got));
+    assert_memory_equal(got, start, sizeof got);
+    tn_trainer_set_rate(t, 0.1f);
     assert_ok(tn_trainer_step(t, &loss));
     assert_true(isfinite(loss));
+    assert_ok(tn_tensor_get(p.w, got));
+    assert_memory_not_equal(got, start, sizeof got);
     tn_trainer_free(t);
     /* Nothing of the caller's points into what is gone. */
     assert_true(!p.w->data && !p.x->data && !p.loss->data && !p.loss->buffer);
@@ -635,6 +660,16 @@ static void bad_requests_are_refused(void **state) {
     o.accumulate = 0;
     assert_fails(TN_E_INVALID, tn_trainer_new(p.loss, &o, &t));
     o = tn_trainer_params_default();
+    o.optimizer = (tn_optimizer)7;
+    assert_fails(TN_E_INVALID, tn_trainer_new(p.loss, &o, &t));
+    o.optimizer = TN_SGD;
+    o.momentum = 1;
+    assert_fails(TN_E_INVALID, tn_trainer_new(p.loss, &o, &t));
+    o = tn_trainer_params_default();
+    tn_tensor *idle = tn_name(p.arena, tn_param(p.arena, TN_F32, 4), "idle");
+    assert_fails(TN_E_INVALID,
+                 tn_trainer_new(tn_add(p.arena, p.loss, tn_sum(p.arena, tn_step(p.arena, idle))), &o, &t));
+    assert_non_null(strstr(tn_error(), "'idle'"));
     tn_tensor *half = tn_param(p.arena, TN_F16, 4);
     assert_fails(TN_E_TYPE, tn_trainer_new(tn_sum(p.arena, half), &o, &t));
     assert_non_null(strstr(tn_error(), "f16"));
