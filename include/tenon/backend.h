@@ -81,6 +81,11 @@ TN_API tn_buffer_type *tn_buffer_get_type(const tn_buffer *buffer);
 TN_API tn_buffer_usage tn_buffer_get_usage(const tn_buffer *buffer);
 TN_API void tn_buffer_set_usage(tn_buffer *buffer, tn_buffer_usage usage);
 TN_API tn_status tn_buffer_clear(tn_buffer *buffer, uint8_t value);
+/* Makes the buffer free for other tensors. Those of `arena` (may be NULL) that lie in it, views too, have no place
+ * any more, and what its device noted about them is forgotten; tensors of further arenas need a call for each. The
+ * usage is TN_USAGE_ANY again. No memory is given back and nothing is written: what tensors bound later hold is
+ * undefined until it is set. Work that uses the buffer must be over. */
+TN_API tn_status tn_buffer_reset(tn_buffer *buffer, tn_arena *arena);
 
 /* Gives the tensor its place in the buffer (checked: bounds and alignment). Views: see tn_view_bind. */
 TN_API tn_status tn_buffer_bind(tn_buffer *buffer, tn_tensor *tensor, size_t offset) TN_MUST_CHECK;

@@ -39,6 +39,21 @@ tn_status tn_buffer_clear(tn_buffer *buffer, uint8_t value) {
     return buffer->size ? buffer->ops->clear(buffer, value) : TN_OK;
 }
 
+/* Devices keep what they know of a tensor in the tensor itself, so they need not be asked. */
+tn_status tn_buffer_reset(tn_buffer *buffer, tn_arena *arena) {
+    if (!buffer) return tn_fail(TN_E_INVALID, "tn_buffer_reset: no buffer");
+    for (const tn_object *o = arena ? tn_arena_objects(arena) : NULL; o; o = o->next) {
+        if (o->kind != TN_OBJECT_TENSOR) continue;
+        tn_tensor *t = tn_object_payload(arena, o);
+        if (t->buffer != buffer) continue;
+        t->data = t->extra = NULL;
+        t->buffer = NULL;
+        t->flags &= ~(uint32_t)TN_FLAG_PLANNED;
+    }
+    buffer->usage = TN_USAGE_ANY;
+    return TN_OK;
+}
+
 tn_status tn_buffer_bind(tn_buffer *buffer, tn_tensor *tensor, size_t offset) {
     if (!buffer || !tensor) return tn_fail(TN_E_INVALID, "tn_buffer_bind: missing argument");
     if (tensor->view_src)
@@ -50,14 +65,16 @@ tn_status tn_buffer_bind(tn_buffer *buffer, tn_tensor *tensor, size_t offset) {
     if (!tn__add_size(offset, size, &end) || end > buffer->size)
         return tn_fail(TN_E_INVALID, "'%s': %zu bytes at offset %zu lie outside the buffer of %zu", tensor->name,
                        size, offset, buffer->size);
-    void *old_data = tensor->data;
+    void *old_data = tensor->data, *old_extra = tensor->extra;
     tn_buffer *old_buffer = tensor->buffer;
     tensor->data = (char *)buffer->base + offset;
     tensor->buffer = buffer;
+    tensor->extra = NULL; /* what the last buffer's device noted means nothing here */
     tn_status status = buffer->ops->init_tensor ? buffer->ops->init_tensor(buffer, tensor) : TN_OK;
     if (status != TN_OK) {
         tensor->data = old_data;
         tensor->buffer = old_buffer;
+        tensor->extra = old_extra;
         return status;
     }
     tensor->flags &= ~(uint32_t)TN_FLAG_PLANNED;
@@ -71,6 +88,7 @@ tn_status tn_view_bind(tn_tensor *view) {
         return tn_fail(TN_E_STATE, "'%s' is a view of '%s', which has no memory yet", view->name, root->name);
     view->data = root->data ? (char *)root->data + view->view_offset : NULL;
     view->buffer = root->buffer;
+    view->extra = NULL;
     if (view->buffer && view->buffer->ops->init_tensor) return view->buffer->ops->init_tensor(view->buffer, view);
     return TN_OK;
 }

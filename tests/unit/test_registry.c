@@ -187,6 +187,83 @@ static void tensors_are_copied_between_strangers(void **state) {
     tn_arena_free(arena);
 }
 
+/* A device that keeps a note of its own in weights, as one that rearranges them does. */
+static char noted;
+static tn_status note_weights(tn_buffer *buffer, tn_tensor *tensor) {
+    if (buffer->usage == TN_USAGE_WEIGHTS) tensor->extra = &noted;
+    return TN_OK;
+}
+
+static void a_reset_buffer_takes_other_tensors(void **state) {
+    (void)state;
+    tn_device *sim;
+    tn_buffer *wrapped, *plain;
+    static _Alignas(64) char memory[1 << 14];
+    assert_ok(tn_device_find("sim:1M,name=reset", &sim));
+    assert_ok(tn_device_wrap_host(cpu(), memory, sizeof memory, &wrapped));
+    assert_ok(tn_buffer_new(tn_device_buffer_type(cpu()), 1 << 14, &plain));
+    tn_buffer *buffers[] = {NULL, NULL, NULL, wrapped};
+    tn_buffer_type *types[] = {tn_device_buffer_type(cpu()), tn_device_extra_buffer_type(cpu(), 0),
+                               tn_device_buffer_type(sim)};
+    for (size_t i = 0; i < 3; i++) assert_ok(tn_buffer_new(types[i], 1 << 14, &buffers[i]));
+    char first[32 * 68], second[32 * 36], got[32 * 68];
+    for (size_t i = 0; i < sizeof first; i++) first[i] = (char)(i * 7 % 60); /* every one a valid block */
+    for (size_t i = 0; i < sizeof second; i++) second[i] = (char)(i * 5 % 60);
+    for (size_t i = 0; i < 4; i++) {
+        tn_arena *arena, *other;
+        assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 16, .no_alloc = true}, &arena));
+        assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 16, .no_alloc = true}, &other));
+        tn_tensor *x = tn_tensor_nd(arena, TN_Q8_0, 64, 32), *y = tn_tensor_nd(other, TN_Q4_0, 64, 32);
+        tn_tensor *view = tn_view(arena, x, 2, (int64_t[]){64, 32}, NULL, 0);
+        tn_tensor *stays = tn_tensor_nd(arena, TN_Q8_0, 64, 32);
+        tn_buffer_ops ops = *buffers[i]->ops;
+        const tn_buffer_ops *real = buffers[i]->ops;
+        ops.init_tensor = note_weights;
+        buffers[i]->ops = &ops;
+        tn_buffer_set_usage(buffers[i], TN_USAGE_WEIGHTS);
+        assert_ok(tn_buffer_bind(buffers[i], x, 0));
+        assert_ok(tn_view_bind(view));
+        assert_ok(tn_buffer_bind(plain, stays, 0));
+        assert_ptr_equal(x->extra, &noted);
+        assert_ok(tn_tensor_set(x, first));
+
+        assert_ok(tn_buffer_reset(buffers[i], other)); /* of which none is there */
+        assert_non_null(x->data);
+        assert_ok(tn_buffer_reset(buffers[i], NULL));
+        assert_ok(tn_buffer_reset(buffers[i], arena));
+        assert_null(x->data);
+        assert_null(x->buffer);
+        assert_null(x->extra);
+        assert_null(view->data);
+        assert_null(view->buffer);
+        assert_ptr_equal(stays->buffer, plain);
+        assert_int_equal(tn_buffer_get_usage(buffers[i]), TN_USAGE_ANY);
+        assert_int_equal(tn_buffer_size(buffers[i]), 1 << 14);
+        assert_fails(TN_E_STATE, tn_tensor_set(x, first));
+
+        assert_ok(tn_buffer_bind(buffers[i], y, 0)); /* another type and layout, in the same place */
+        assert_null(y->extra);
+        assert_ok(tn_tensor_set(y, second));
+        assert_ok(tn_tensor_get(y, got));
+        assert_memory_equal(got, second, sizeof second);
+        /* Going somewhere else leaves the notes behind, without a reset, too. */
+        tn_buffer_set_usage(buffers[i], TN_USAGE_WEIGHTS);
+        assert_ok(tn_buffer_bind(buffers[i], x, 0));
+        assert_ptr_equal(x->extra, &noted);
+        assert_ok(tn_buffer_bind(plain, x, 0));
+        assert_null(x->extra);
+        assert_ok(tn_tensor_set(x, first));
+        assert_ok(tn_tensor_get(x, got));
+        assert_memory_equal(got, first, sizeof first);
+        buffers[i]->ops = real;
+        tn_buffer_free(buffers[i]);
+        tn_arena_free(arena);
+        tn_arena_free(other);
+    }
+    assert_fails(TN_E_INVALID, tn_buffer_reset(NULL, NULL));
+    tn_buffer_free(plain);
+}
+
 static void odd_buffers_are_legal(void **state) {
     (void)state;
     tn_buffer_type *type = tn_device_buffer_type(cpu());
@@ -289,6 +366,7 @@ int main(void) {
         cmocka_unit_test(devices_come_and_go),
         cmocka_unit_test(buffers_hold_tensors),
         cmocka_unit_test(tensors_are_copied_between_strangers),
+        cmocka_unit_test(a_reset_buffer_takes_other_tensors),
         cmocka_unit_test(odd_buffers_are_legal),
         cmocka_unit_test(a_small_program_runs),
         cmocka_unit_test(a_program_checks_what_it_is_given),
