@@ -154,10 +154,30 @@ static uint64_t hash_placement(const tn_sched *s, const tn_graph *g) {
     return h;
 }
 
+static tn_tensor *tensor_at(const tn_graph *g, size_t i) {
+    size_t n = tn_graph_node_count(g);
+    return i < n ? tn_graph_node(g, i) : tn_graph_leaf(g, i - n);
+}
+
+/* Whether the memory that the caller gave tensors of the bound graph is what it was then. */
+static bool same_places(const tn__schedule *schedule, const tn_graph *graph) {
+    for (size_t k = 0; k < schedule->n_own; k++) {
+        const tn__own *was = &schedule->own[k];
+        const tn_tensor *is = was->tensor;
+        if (is->data != was->data || is->buffer != was->buffer || is->extra != was->extra) return false;
+    }
+    for (size_t k = 0; k < schedule->n_outer; k++)
+        if (tn__has_own_data(tensor_at(graph, schedule->outer[k]))) return false;
+    return true;
+}
+
 static tn__schedule *find_schedule(const tn_sched *s, tn_graph *graph) {
     uint64_t serial = tn__graph_serial(graph);
-    for (size_t i = 0; i < s->n_schedules; i++)
-        if (s->schedules[i]->bound_serial == serial) return s->schedules[i];
+    for (size_t i = 0; i < s->n_schedules; i++) {
+        if (s->schedules[i]->bound_serial != serial) continue;
+        if (same_places(s->schedules[i], graph)) return s->schedules[i];
+        s->schedules[i]->bound_serial = 0; /* the caller moved something: it may be another one now */
+    }
     tn_fingerprint key = tn_graph_fingerprint(graph);
     uint64_t placement = 0;
     for (size_t i = 0; i < s->n_schedules; i++) {
@@ -167,11 +187,6 @@ static tn__schedule *find_schedule(const tn_sched *s, tn_graph *graph) {
         if (c->placement == placement) return c;
     }
     return NULL;
-}
-
-static tn_tensor *tensor_at(const tn_graph *g, size_t i) {
-    size_t n = tn_graph_node_count(g);
-    return i < n ? tn_graph_node(g, i) : tn_graph_leaf(g, i - n);
 }
 
 /* Devices are asked about the caller's tensors and look at their memory; what an earlier run bound must not be seen.
@@ -344,7 +359,8 @@ static tn_status bind(tn_sched *s, tn_graph *graph, tn__schedule *schedule) {
     size_t n = schedule->n_nodes + schedule->n_leaves;
     for (size_t i = 0; i < n && !moved; i++) {
         const tn_tensor *t = tensor_at(graph, i);
-        moved = tn__has_own_data(t) && !t->view_src && schedule->clones[i]->data != t->data;
+        const tn_tensor *c = schedule->clones[i];
+        moved = tn__has_own_data(t) && !t->view_src && (c->data != t->data || c->buffer != t->buffer);
     }
     if (moved) TN_TRY(tn_sched_synchronize(s)); /* runs in flight read the addresses */
     for (size_t i = 0; i < n; i++) {
@@ -375,6 +391,13 @@ static tn_status bind(tn_sched *s, tn_graph *graph, tn__schedule *schedule) {
         t->buffer = c->buffer;
         t->extra = c->extra;
         t->flags = (t->flags & ~(uint32_t)TN_FLAG_PLANNED) | (c->flags & TN_FLAG_PLANNED);
+    }
+    for (size_t k = 0; k < schedule->n_own; k++) {
+        tn__own *own = &schedule->own[k];
+        own->tensor = tensor_at(graph, own->index);
+        own->data = own->tensor->data;
+        own->buffer = own->tensor->buffer;
+        own->extra = own->tensor->extra;
     }
     schedule->bound_serial = tn__graph_serial(graph);
     schedule->bound_generation = tn_alloc_generation(s->alloc);

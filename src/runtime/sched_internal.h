@@ -57,6 +57,14 @@ typedef struct tn__twin {
     const tn_tensor *of;
 } tn__twin;
 
+/* A tensor with memory that the caller gave it, and which that was when it was bound. */
+typedef struct tn__own {
+    const tn_tensor *tensor;
+    uint32_t index; /* in the caller's graph */
+    void *data, *extra;
+    tn_buffer *buffer;
+} tn__own;
+
 /* A scheduled graph: clones of all tensors, in order, with copies between backends as nodes of their own. */
 typedef struct tn__schedule {
     tn_fingerprint key;
@@ -86,6 +94,8 @@ typedef struct tn__schedule {
     /* Tensors that the caller may set or read, whose clones have planned places. */
     uint32_t *outer;
     size_t n_outer;
+    tn__own *own;
+    size_t n_own;
     bool pipelined;
     uint64_t turn; /* runs so far */
     bool keep;     /* reserved, or its plan was handed out: not forgotten to make room */

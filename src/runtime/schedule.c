@@ -26,6 +26,7 @@ void tn__schedule_free(tn__schedule *s) {
     tn_free(s->ids);
     tn_free(s->wanted);
     tn_free(s->outer);
+    tn_free(s->own);
     tn_free(s);
 }
 
@@ -376,8 +377,13 @@ static tn_status build(job *j) {
     }
     for (size_t i = 0; i < j->n; i++) {
         const tn_tensor *c = s->clones[i];
+        s->n_own += c->data && !c->view_src;
         if (!c->data && (c->op == TN_OP_NONE || c->flags & TN_FLAG_OUTPUT)) s->outer[s->n_outer++] = (uint32_t)i;
     }
+    s->own = tn_calloc(s->n_own + 1, sizeof *s->own);
+    if (!s->own) return TN_E_NOMEM;
+    for (size_t i = 0, k = 0; i < j->n; i++)
+        if (s->clones[i]->data && !s->clones[i]->view_src) s->own[k++].index = (uint32_t)i;
     return make_programs(j);
 }
 

@@ -465,6 +465,56 @@ static void the_callers_places_are_kept(void **state) {
     tn_arena_free(arena);
 }
 
+/* The caller's tensors may go elsewhere between two runs of one graph: in the same buffer, to another one, to another
+ * device, or back to the scheduler. */
+static void what_the_caller_moved_is_read_where_it_is_now(void **state) {
+    (void)state;
+    tn_sched *s;
+    tn_arena *arena;
+    tn_graph *graph;
+    tn_device *device;
+    tn_buffer *there, *here;
+    float ones[WIDTH], w[WIDTH], got[WIDTH];
+    assert_ok(tn_sched_new(&(tn_sched_params){.devices = {"sim:16M,name=moves"}, .n_threads = 1}, &s));
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 18, .no_alloc = true}, &arena));
+    assert_ok(tn_device_find("moves", &device));
+    assert_ok(tn_buffer_new(tn_device_buffer_type(device), 4096, &there));
+    assert_ok(tn_device_find("cpu", &device));
+    assert_ok(tn_buffer_new(tn_device_buffer_type(device), 4096, &here));
+    tn_tensor *x = tn_input(arena, TN_F32, WIDTH), *weights = tn_tensor_nd(arena, TN_F32, WIDTH);
+    tn_tensor *part = tn_view(arena, weights, 1, (int64_t[]){WIDTH}, NULL, 0);
+    tn_tensor *product = tn_output(tn_add(arena, tn_mul(arena, x, weights), part));
+    assert_ok(tn_graph_of(arena, product, &graph));
+    for (int i = 0; i < WIDTH; i++) ones[i] = 1;
+    struct {
+        tn_buffer *buffer; /* NULL: the scheduler's */
+        size_t offset;
+        int backend;
+    } places[] = {{there, 0, 0}, {there, 2048, 0}, {here, 0, 1}, {here, 1024, 1}, {NULL, 0, 1},
+                  {there, 0, 0}, {there, 0, 0},    {NULL, 0, 1}, {here, 0, 1}};
+    for (size_t p = 0; p < sizeof places / sizeof *places; p++) {
+        for (int i = 0; i < WIDTH; i++) w[i] = (float)(p * 100) + (float)i;
+        if (weights->buffer && !(weights->flags & TN_FLAG_PLANNED))
+            assert_ok(tn_buffer_reset(weights->buffer, arena));
+        if (places[p].buffer) {
+            tn_buffer_set_usage(places[p].buffer, TN_USAGE_WEIGHTS);
+            assert_ok(tn_buffer_bind(places[p].buffer, weights, places[p].offset));
+        }
+        assert_ok(tn_sched_alloc(s, graph));
+        assert_ok(tn_tensor_set(weights, w));
+        assert_ok(tn_tensor_set(x, ones));
+        assert_ok(tn_sched_run(s, graph));
+        assert_int_equal(tn_sched_backend_of(s, graph, weights), places[p].backend);
+        assert_ok(tn_tensor_get(product, got));
+        for (int i = 0; i < WIDTH; i++) assert_true(got[i] == 2 * w[i]);
+    }
+    assert_int_equal(tn_sched_get_stats(s).schedules_made, 3); /* there, here, and left to the scheduler */
+    tn_sched_free(s);
+    tn_buffer_free(there);
+    tn_buffer_free(here);
+    tn_arena_free(arena);
+}
+
 static void only_so_many_schedules_are_remembered(void **state) {
     (void)state;
     enum { GRAPHS = 9 };
@@ -764,6 +814,7 @@ int main(void) {
         cmocka_unit_test(stale_bindings_are_never_followed),
         cmocka_unit_test(graphs_may_share_tensors),
         cmocka_unit_test(the_callers_places_are_kept),
+        cmocka_unit_test(what_the_caller_moved_is_read_where_it_is_now),
         cmocka_unit_test(only_so_many_schedules_are_remembered),
         cmocka_unit_test(what_was_measured_is_enough_to_reserve_several_graphs),
         cmocka_unit_test(only_experts_in_use_are_copied),
