@@ -23,6 +23,10 @@ enum { TN_ALLOC_PLANS = 128 };
 /* The same buffer type may be given twice: it is one set of buffers. */
 TN_API tn_status tn_alloc_new(tn_buffer_type *const *types, size_t n_types, tn_alloc **alloc) TN_MUST_CHECK;
 TN_API void tn_alloc_free(tn_alloc *alloc);
+/* One with plans of its own over the same buffers, which last as long as any of them. Binding a graph of one puts an
+ * end to what another's tensors held. When one makes the buffers grow, the generation of all changes. They belong to
+ * one thread at a time together. */
+TN_API tn_status tn_alloc_share(const tn_alloc *with, tn_alloc **alloc) TN_MUST_CHECK;
 
 /* `type_of` says for every node, then every leaf, in which of the types (by index) it lives; NULL: all in type 0.
  * Tensors that have data already are left alone. */
@@ -31,11 +35,19 @@ TN_API void tn_alloc_free(tn_alloc *alloc);
  * that was given twice counts once, with the first. */
 TN_API tn_status tn_alloc_measure(tn_alloc *alloc, tn_graph *graph, const uint16_t *type_of, size_t *sizes,
                                   size_t *lower_bounds) TN_MUST_CHECK;
+/* What the buffers would be after these graphs were reserved, and what that takes. */
+typedef struct tn_alloc_need {
+    size_t size;    /* of all buffers then, with what is reserved already */
+    size_t missing; /* bytes that must be free on the device: a buffer is given up only when a larger one is there */
+    size_t lower_bound; /* of the graphs' tensors: no plan can be smaller */
+} tn_alloc_need;
+TN_API tn_status tn_alloc_measure_many(tn_alloc *alloc, tn_graph *const *graphs, const uint16_t *const *type_of,
+                                       size_t n_graphs, tn_alloc_need *per_type) TN_MUST_CHECK;
 /* Plans the graph for the worst case and takes the memory. If the new buffers cannot be had, the old reservation
  * still works. Buffers that grow move: tensors bound before must be bound again. */
 TN_API tn_status tn_alloc_reserve(tn_alloc *alloc, tn_graph *graph, const uint16_t *type_of) TN_MUST_CHECK;
 /* For several graphs at once: buffers are taken in the size that the largest needs and never grow on the way, so that
- * the memory that tn_alloc_measure says is enough. `type_of`: one list per graph, or NULL. */
+ * the memory that tn_alloc_measure_many says is enough. `type_of`: one list per graph, or NULL. */
 TN_API tn_status tn_alloc_reserve_many(tn_alloc *alloc, tn_graph *const *graphs, const uint16_t *const *type_of,
                                        size_t n_graphs) TN_MUST_CHECK;
 /* Binds every tensor of the graph. Uses the plan it remembers for this graph; otherwise plans, and grows the buffers

@@ -6,7 +6,9 @@
  * them.
  *
  * A graph with the same fingerprint, placement and sizes as one seen before costs no new assignment, split or plan.
- * A scheduler belongs to one thread at a time. */
+ * A scheduler belongs to one thread at a time. Several may share devices and memory (`share` below): they have
+ * schedules, pins and callbacks of their own and take turns, without disturbing each other, in buffers as large as
+ * the largest of all their graphs needs. Together they belong to one thread at a time. */
 #ifndef TENON_SCHED_H
 #define TENON_SCHED_H
 
@@ -33,6 +35,9 @@ typedef struct tn_sched_params {
     /* Runs that may be in flight on asynchronous devices: so many places for what is copied into a split, so that the
      * inputs of the next run are copied while this one computes. 0 or 1: one. At most 64. */
     int pipeline_copies;
+    /* Or: the devices, streams, threads and memory of this one, with all that is said about them above. They last as
+     * long as any scheduler that uses them. */
+    const tn_sched *share;
     size_t max_schedules; /* remembered beside the reserved ones, the least recently used are forgotten; 0: 128 */
     tn_abort_fn abort;    /* for backends made here */
     void *abort_user;
@@ -48,11 +53,12 @@ TN_API tn_status tn_sched_pin(tn_sched *sched, const tn_tensor *tensor, int back
 /* Where a tensor of a scheduled graph runs or lives; -1 when that is not known. */
 TN_API int tn_sched_backend_of(const tn_sched *sched, const tn_graph *graph, const tn_tensor *tensor);
 
-/* Bytes a set of graphs would need, per backend, without allocating any of it: what reserve would then take. */
+/* Bytes per backend that would be reserved with a set of graphs, beside what is, without allocating any of it. */
 typedef struct tn_sched_memory {
     size_t compute;     /* planned tensors, the largest graph */
     size_t scratch;     /* kernels' working memory, the largest program */
-    size_t lower_bound; /* of compute: no plan can be smaller */
+    size_t missing;     /* of both, what must be free: a buffer is given up only when a larger one is there */
+    size_t lower_bound; /* of compute for these graphs: no plan can be smaller */
 } tn_sched_memory;
 TN_API tn_status tn_sched_measure(tn_sched *sched, tn_graph *const *graphs, size_t n_graphs,
                                   tn_sched_memory *per_backend) TN_MUST_CHECK;

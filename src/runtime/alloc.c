@@ -22,18 +22,62 @@ typedef struct reservation {
     bool keep; /* reserved, or handed out: not forgotten to make room */
 } reservation;
 
-struct tn_alloc {
+/* The memory, which several allocators may have in common. */
+typedef struct store {
+    size_t n_users;
     size_t n_types;
     uint16_t *pool_of; /* by type index; equal types share a pool */
     pool *pools;
     tn_plan_memory *memories; /* per pool */
     size_t n_pools;
+    uint64_t generation;
+} store;
+
+struct tn_alloc {
+    store *store;
     reservation *reservations;
     size_t n_reservations, cap_reservations;
     uint64_t clock;
-    uint64_t generation;
     tn_alloc_stats stats;
 };
+
+static void leave_store(store *s) {
+    if (!s || --s->n_users) return;
+    for (size_t p = 0; s->pools && p < s->n_pools; p++) {
+        for (size_t c = 0; c < s->pools[p].n_chunks; c++) tn_buffer_free(s->pools[p].chunks[c]);
+        tn_free(s->pools[p].chunks);
+    }
+    tn_free(s->pools);
+    tn_free(s->memories);
+    tn_free(s->pool_of);
+    tn_free(s);
+}
+
+static tn_status make_store(tn_buffer_type *const *types, size_t n_types, store **out) {
+    store *s = tn_calloc(1, sizeof *s);
+    if (!s) return TN_E_NOMEM;
+    *s = (store){.n_users = 1, .n_types = n_types, .generation = 1};
+    s->pool_of = tn_calloc(n_types, sizeof *s->pool_of);
+    s->pools = tn_calloc(n_types, sizeof *s->pools);
+    s->memories = tn_calloc(n_types, sizeof *s->memories);
+    if (!s->pool_of || !s->pools || !s->memories) {
+        leave_store(s);
+        return TN_E_NOMEM;
+    }
+    for (size_t i = 0; i < n_types; i++) {
+        size_t p = 0;
+        while (p < s->n_pools && s->pools[p].type != types[i]) p++;
+        if (p == s->n_pools) {
+            s->pools[p].type = types[i];
+            s->memories[p] = (tn_plan_memory){tn_buffer_type_name(types[i]), tn_buffer_type_alignment(types[i]),
+                                              tn_buffer_type_max_size(types[i])};
+            s->n_pools++;
+        }
+        s->pool_of[i] = (uint16_t)p;
+    }
+    *out = s;
+    return TN_OK;
+}
 
 tn_status tn_alloc_new(tn_buffer_type *const *types, size_t n_types, tn_alloc **out) {
     if (!types || !n_types || n_types > UINT16_MAX || !out)
@@ -41,40 +85,28 @@ tn_status tn_alloc_new(tn_buffer_type *const *types, size_t n_types, tn_alloc **
     *out = NULL;
     tn_alloc *a = tn_calloc(1, sizeof *a);
     if (!a) return TN_E_NOMEM;
-    a->n_types = n_types;
-    a->generation = 1;
-    a->pool_of = tn_calloc(n_types, sizeof *a->pool_of);
-    a->pools = tn_calloc(n_types, sizeof *a->pools);
-    a->memories = tn_calloc(n_types, sizeof *a->memories);
-    if (!a->pool_of || !a->pools || !a->memories) {
-        tn_alloc_free(a);
-        return TN_E_NOMEM;
-    }
-    for (size_t i = 0; i < n_types; i++) {
-        size_t p = 0;
-        while (p < a->n_pools && a->pools[p].type != types[i]) p++;
-        if (p == a->n_pools) {
-            a->pools[p].type = types[i];
-            a->memories[p] = (tn_plan_memory){tn_buffer_type_name(types[i]), tn_buffer_type_alignment(types[i]),
-                                              tn_buffer_type_max_size(types[i])};
-            a->n_pools++;
-        }
-        a->pool_of[i] = (uint16_t)p;
+    tn_status status = make_store(types, n_types, &a->store);
+    if (status != TN_OK) {
+        tn_free(a);
+        return status;
     }
     *out = a;
+    return TN_OK;
+}
+
+tn_status tn_alloc_share(const tn_alloc *with, tn_alloc **out) {
+    if (!with || !out) return tn_fail(TN_E_INVALID, "tn_alloc_share: NULL argument");
+    *out = tn_calloc(1, sizeof **out);
+    if (!*out) return TN_E_NOMEM;
+    (*out)->store = with->store;
+    with->store->n_users++;
     return TN_OK;
 }
 
 void tn_alloc_free(tn_alloc *a) {
     if (!a) return;
     tn_alloc_forget(a);
-    for (size_t p = 0; a->pools && p < a->n_pools; p++) {
-        for (size_t c = 0; c < a->pools[p].n_chunks; c++) tn_buffer_free(a->pools[p].chunks[c]);
-        tn_free(a->pools[p].chunks);
-    }
-    tn_free(a->pools);
-    tn_free(a->memories);
-    tn_free(a->pool_of);
+    leave_store(a->store);
     tn_free(a->reservations);
     tn_free(a);
 }
@@ -99,12 +131,12 @@ typedef struct plan_context {
 } plan_context;
 
 static size_t size_in_pool(void *user, size_t memory, const tn_tensor *tensor) {
-    return tn_buffer_type_tensor_size(((const plan_context *)user)->alloc->pools[memory].type, tensor);
+    return tn_buffer_type_tensor_size(((const plan_context *)user)->alloc->store->pools[memory].type, tensor);
 }
 /* The device that runs the node is the one whose memory it is in. */
 static uint32_t mask_on_device(void *user, const tn_tensor *node, size_t index) {
     const plan_context *c = user;
-    return tn_device_inplace_mask(tn_buffer_type_device(c->alloc->pools[c->pool_of_tensor[index]].type), node);
+    return tn_device_inplace_mask(tn_buffer_type_device(c->alloc->store->pools[c->pool_of_tensor[index]].type), node);
 }
 
 static tn_status make_plan(const tn_alloc *a, const tn_graph *graph, const uint16_t *type_of, tn_plan **plan) {
@@ -113,16 +145,17 @@ static tn_status make_plan(const tn_alloc *a, const tn_graph *graph, const uint1
     if (!memory_of) return TN_E_NOMEM;
     for (size_t i = 0; i < n; i++) {
         size_t type = type_of ? type_of[i] : 0;
-        if (type >= a->n_types) {
+        if (type >= a->store->n_types) {
             tn_free(memory_of);
-            return tn_fail(TN_E_INVALID, "tensor %zu is assigned to buffer type %zu of %zu", i, type, a->n_types);
+            return tn_fail(TN_E_INVALID, "tensor %zu is assigned to buffer type %zu of %zu", i, type,
+                           a->store->n_types);
         }
-        memory_of[i] = a->pool_of[type];
+        memory_of[i] = a->store->pool_of[type];
     }
     plan_context context = {a, memory_of};
     tn_plan_params params = {
-        .memories = a->memories,
-        .n_memories = a->n_pools,
+        .memories = a->store->memories,
+        .n_memories = a->store->n_pools,
         .memory_of = memory_of,
         .tensor_size = size_in_pool,
         .inplace_mask = mask_on_device,
@@ -223,9 +256,10 @@ static tn_status plan_for(tn_alloc *a, tn_graph *graph, const uint16_t *type_of,
 
 /* Whether the buffers serve a plan; if not, `pool` and `chunk` say where. */
 static bool buffers_serve(const tn_alloc *a, const tn_plan *plan, size_t *at_pool, size_t *at_chunk) {
-    for (size_t p = 0; p < a->n_pools; p++) {
+    for (size_t p = 0; p < a->store->n_pools; p++) {
         for (size_t c = 0; c < tn_plan_chunk_count(plan, p); c++) {
-            if (c < a->pools[p].n_chunks && tn_buffer_size(a->pools[p].chunks[c]) >= tn_plan_chunk_size(plan, p, c))
+            if (c < a->store->pools[p].n_chunks &&
+                tn_buffer_size(a->store->pools[p].chunks[c]) >= tn_plan_chunk_size(plan, p, c))
                 continue;
             *at_pool = p;
             *at_chunk = c;
@@ -253,8 +287,8 @@ static size_t size_needed(tn_plan *const *plans, size_t n_plans, size_t p, size_
 static tn_status grow(tn_alloc *a, tn_plan *const *plans, size_t n_plans) {
     tn_status status = TN_OK;
     size_t total = 0;
-    for (size_t p = 0; p < a->n_pools; p++) {
-        pool *set = &a->pools[p];
+    for (size_t p = 0; p < a->store->n_pools; p++) {
+        pool *set = &a->store->pools[p];
         size_t wanted = chunks_needed(plans, n_plans, p);
         total += wanted;
         if (wanted <= set->n_chunks) continue;
@@ -267,18 +301,18 @@ static tn_status grow(tn_alloc *a, tn_plan *const *plans, size_t n_plans) {
     if (!fresh) return TN_E_NOMEM;
     bool replaced = false;
     size_t k = 0;
-    for (size_t p = 0; p < a->n_pools; p++) {
+    for (size_t p = 0; p < a->store->n_pools; p++) {
         for (size_t c = 0, n = chunks_needed(plans, n_plans, p); c < n; c++, k++) {
             size_t needed = size_needed(plans, n_plans, p, c);
-            const pool *set = &a->pools[p];
+            const pool *set = &a->store->pools[p];
             if (c < set->n_chunks && tn_buffer_size(set->chunks[c]) >= needed) continue;
             TN_TRY_GOTO(tn_buffer_new(set->type, needed, &fresh[k]), status, out);
             tn_buffer_set_usage(fresh[k], TN_USAGE_COMPUTE);
         }
     }
     k = 0;
-    for (size_t p = 0; p < a->n_pools; p++) {
-        pool *set = &a->pools[p];
+    for (size_t p = 0; p < a->store->n_pools; p++) {
+        pool *set = &a->store->pools[p];
         size_t n = chunks_needed(plans, n_plans, p);
         for (size_t c = 0; c < n; c++, k++) {
             if (!fresh[k]) continue;
@@ -291,7 +325,7 @@ static tn_status grow(tn_alloc *a, tn_plan *const *plans, size_t n_plans) {
         }
         set->n_chunks = TN__MAX(set->n_chunks, n);
     }
-    a->generation++;
+    a->store->generation++;
     a->stats.buffers_grown += replaced;
 out:
     for (size_t i = 0; i < total; i++) tn_buffer_free(fresh[i]);
@@ -299,20 +333,52 @@ out:
     return status;
 }
 
+/* A pool that several types share counts for the first of them. */
+static bool counts_for(const tn_alloc *a, size_t type) {
+    for (size_t t = 0; t < type; t++)
+        if (a->store->pool_of[t] == a->store->pool_of[type]) return false;
+    return true;
+}
+
 tn_status tn_alloc_measure(tn_alloc *a, tn_graph *graph, const uint16_t *type_of, size_t *sizes,
                            size_t *lower_bounds) {
     if (!a || !graph || !sizes) return tn_fail(TN_E_INVALID, "tn_alloc_measure: NULL argument");
     tn_plan *plan;
     TN_TRY(plan_for(a, graph, type_of, false, &plan));
-    for (size_t t = 0; t < a->n_types; t++) {
-        /* A pool that several types share counts for the first of them. */
-        size_t p = a->pool_of[t];
-        bool first = true;
-        for (size_t u = 0; u < t; u++) first = first && a->pool_of[u] != p;
+    for (size_t t = 0; t < a->store->n_types; t++) {
+        size_t p = a->store->pool_of[t];
+        bool first = counts_for(a, t);
         sizes[t] = first ? tn_plan_size(plan, p) : 0;
         if (lower_bounds) lower_bounds[t] = first ? tn_plan_lower_bound(plan, p) : 0;
     }
     return TN_OK;
+}
+
+tn_status tn_alloc_measure_many(tn_alloc *a, tn_graph *const *graphs, const uint16_t *const *type_of, size_t n_graphs,
+                                tn_alloc_need *needs) {
+    if (!a || !graphs || !needs) return tn_fail(TN_E_INVALID, "tn_alloc_measure_many: NULL argument");
+    tn_plan **plans = tn_malloc(n_graphs * sizeof(tn_plan *));
+    if (!plans) return TN_E_NOMEM;
+    tn_status status = TN_OK;
+    for (size_t i = 0; i < n_graphs && status == TN_OK; i++)
+        status = plan_for(a, graphs[i], type_of ? type_of[i] : NULL, false, &plans[i]);
+    for (size_t t = 0; t < a->store->n_types && status == TN_OK; t++) {
+        size_t p = a->store->pool_of[t];
+        const pool *set = &a->store->pools[p];
+        needs[t] = (tn_alloc_need){0};
+        if (!counts_for(a, t)) continue;
+        size_t n_chunks = TN__MAX(set->n_chunks, chunks_needed(plans, n_graphs, p));
+        for (size_t c = 0; c < n_chunks; c++) {
+            size_t needed = size_needed(plans, n_graphs, p, c);
+            size_t there = c < set->n_chunks ? tn_buffer_size(set->chunks[c]) : 0;
+            needs[t].size += TN__MAX(needed, there);
+            if (needed > there) needs[t].missing += needed;
+        }
+        for (size_t i = 0; i < n_graphs; i++)
+            needs[t].lower_bound = TN__MAX(needs[t].lower_bound, tn_plan_lower_bound(plans[i], p));
+    }
+    tn_free(plans);
+    return status;
 }
 
 tn_status tn_alloc_reserve(tn_alloc *a, tn_graph *graph, const uint16_t *type_of) {
@@ -340,7 +406,7 @@ tn_status tn_alloc_reserve_many(tn_alloc *a, tn_graph *const *graphs, const uint
 /* Says why the buffers do not serve: which tensor has no room where. */
 static tn_status need_reserve(const tn_alloc *a, const tn_plan *plan, size_t p, size_t chunk) {
     const tn_plan_slot *slots = tn_plan_slots(plan);
-    size_t reserved = chunk < a->pools[p].n_chunks ? tn_buffer_size(a->pools[p].chunks[chunk]) : 0;
+    size_t reserved = chunk < a->store->pools[p].n_chunks ? tn_buffer_size(a->store->pools[p].chunks[chunk]) : 0;
     size_t n = tn_plan_tensor_count(plan), i = 0;
     while (i + 1 < n &&
            (slots[i].memory != (int32_t)p || slots[i].chunk != chunk || slots[i].offset + slots[i].size <= reserved))
@@ -349,7 +415,7 @@ static tn_status need_reserve(const tn_alloc *a, const tn_plan *plan, size_t p, 
         TN_E_NEED_RESERVE,
         "no room for '%s' of %zu bytes: chunk %zu in %s needs %zu bytes, %zu are reserved; reserve for this "
         "graph first",
-        tn_plan_label(plan, i), slots[i].size, chunk, tn_buffer_type_name(a->pools[p].type),
+        tn_plan_label(plan, i), slots[i].size, chunk, tn_buffer_type_name(a->store->pools[p].type),
         tn_plan_chunk_size(plan, p, chunk), reserved);
 }
 
@@ -357,7 +423,7 @@ static tn_status bind_roots(const tn_alloc *a, tn_tensor *const *tensors, const 
     for (size_t i = 0; i < count; i++) {
         const tn_plan_slot *slot = &slots[i];
         if (slot->memory < 0) continue;
-        const pool *set = &a->pools[slot->memory];
+        const pool *set = &a->store->pools[slot->memory];
         /* An empty tensor may lie in a pool without any chunk. */
         if (slot->size == 0 && set->n_chunks == 0) continue;
         TN_TRY(tn_buffer_bind(set->chunks[slot->chunk], tensors[i], slot->size ? slot->offset : 0));
@@ -389,24 +455,26 @@ tn_status tn_alloc_bind(tn_alloc *a, tn_graph *graph, const uint16_t *type_of, b
 }
 
 size_t tn_alloc_size(const tn_alloc *a, size_t type) {
-    if (!a || type >= a->n_types) return 0;
-    const pool *set = &a->pools[a->pool_of[type]];
+    if (!a || type >= a->store->n_types) return 0;
+    const pool *set = &a->store->pools[a->store->pool_of[type]];
     size_t total = 0;
     for (size_t c = 0; c < set->n_chunks; c++) total += tn_buffer_size(set->chunks[c]);
     return total;
 }
 size_t tn_alloc_chunk_count(const tn_alloc *a, size_t type) {
-    return a && type < a->n_types ? a->pools[a->pool_of[type]].n_chunks : 0;
+    return a && type < a->store->n_types ? a->store->pools[a->store->pool_of[type]].n_chunks : 0;
 }
 tn_buffer *tn_alloc_buffer(const tn_alloc *a, size_t type, size_t chunk) {
-    return chunk < tn_alloc_chunk_count(a, type) ? a->pools[a->pool_of[type]].chunks[chunk] : NULL;
+    return chunk < tn_alloc_chunk_count(a, type) ? a->store->pools[a->store->pool_of[type]].chunks[chunk] : NULL;
 }
-uint64_t tn_alloc_generation(const tn_alloc *a) { return a->generation; }
+uint64_t tn_alloc_generation(const tn_alloc *a) { return a->store->generation; }
 const tn_plan *tn_alloc_plan(const tn_alloc *a, tn_graph *graph, const uint16_t *type_of) {
     reservation *r = find(a, graph, type_of);
     if (!r) return NULL;
     r->keep = true;
     return r->plan;
 }
-size_t tn_alloc_plan_memory(const tn_alloc *a, size_t type) { return type < a->n_types ? a->pool_of[type] : 0; }
+size_t tn_alloc_plan_memory(const tn_alloc *a, size_t type) {
+    return type < a->store->n_types ? a->store->pool_of[type] : 0;
+}
 tn_alloc_stats tn_alloc_get_stats(const tn_alloc *a) { return a->stats; }

@@ -20,13 +20,13 @@ const char *tn__cause_text(tn__cause cause) {
 }
 
 static tn_device *device_of(const tn_sched *sched, int backend) {
-    return tn_backend_device(sched->backends[backend]);
+    return tn_backend_device(sched->core->backends[backend]);
 }
 
 tn_buffer_type *tn__sched_memory_type(const tn_sched *sched, const tn_tensor *tensor, int backend) {
     const tn_tensor *root = tensor->view_src ? tensor->view_src : tensor;
-    if (!tn__has_own_data(root)) return sched->types[backend];
-    return root->buffer ? tn_buffer_get_type(root->buffer) : sched->types[sched->n_backends - 1];
+    if (!tn__has_own_data(root)) return sched->core->types[backend];
+    return root->buffer ? tn_buffer_get_type(root->buffer) : sched->core->types[sched->core->n_backends - 1];
 }
 
 static tn__place *place_of(const job *j, const tn_tensor *t) {
@@ -44,7 +44,7 @@ static void assign(tn__place *place, int backend, tn__cause cause) {
 /* The backend for memory that exists: the device it belongs to, else the first that can read it. */
 static int backend_of_memory(const tn_sched *sched, const tn_tensor *t) {
     const tn_tensor *root = t->view_src ? t->view_src : t;
-    int cpu = (int)sched->n_backends - 1;
+    int cpu = (int)sched->core->n_backends - 1;
     if (!tn__has_own_data(root)) return -1;
     if (!root->buffer) return cpu;
     tn_buffer_type *type = tn_buffer_get_type(root->buffer);
@@ -56,7 +56,7 @@ static int backend_of_memory(const tn_sched *sched, const tn_tensor *t) {
 }
 
 static void place_leaves(const job *j) {
-    int cpu = (int)j->sched->n_backends - 1;
+    int cpu = (int)j->sched->core->n_backends - 1;
     for (size_t i = 0; i < j->n_leaves; i++) {
         const tn_tensor *t = tn_graph_leaf(j->graph, i);
         tn__place *place = &j->places[j->n_nodes + i];
@@ -72,7 +72,7 @@ static void place_leaves(const job *j) {
 
 /* A node that uses weights goes to them, unless they lie on the host and a faster device wants the op. */
 static void follow_weights(const job *j, const tn_tensor *t, tn__place *place) {
-    int cpu = (int)j->sched->n_backends - 1;
+    int cpu = (int)j->sched->core->n_backends - 1;
     for (int s = 0; s < TN_MAX_SRC; s++) {
         const tn_tensor *source = t->src[s];
         const tn_tensor *root = source ? (source->view_src ? source->view_src : source) : NULL;
@@ -121,7 +121,7 @@ static void place_certain_nodes(const job *j) {
 
 /* Carries assignments over runs of unassigned nodes. With `gpu_only` the CPU's are not carried and end a run. */
 static void spread(const job *j, bool forward, bool gpu_only) {
-    int cpu = (int)j->sched->n_backends - 1, current = -1;
+    int cpu = (int)j->sched->core->n_backends - 1, current = -1;
     for (size_t k = 0; k < j->n_nodes; k++) {
         size_t i = forward ? k : j->n_nodes - 1 - k;
         const tn_tensor *t = tn_graph_node(j->graph, i);
@@ -153,7 +153,7 @@ static void place_the_rest(const job *j) {
         if (tn__is_view_op(t)) continue;
         if (place->backend < 0) {
             int best = -1, most = -1;
-            for (int b = 0; b < (int)j->sched->n_backends; b++) {
+            for (int b = 0; b < (int)j->sched->core->n_backends; b++) {
                 if (!supports(j, b, t)) continue;
                 int count = readable_sources(j, t, b);
                 if (count > most) {
@@ -165,7 +165,7 @@ static void place_the_rest(const job *j) {
         } else if (place->cause != TN__CAUSE_PINNED) {
             /* A device of higher priority that works on the very same memory costs no copy. */
             for (int b = 0; b < place->backend; b++) {
-                if (j->sched->types[b] == j->sched->types[place->backend] && supports(j, b, t)) {
+                if (j->sched->core->types[b] == j->sched->core->types[place->backend] && supports(j, b, t)) {
                     assign(place, b, TN__CAUSE_UPGRADED);
                     break;
                 }
@@ -209,7 +209,7 @@ static void place_sources_and_views(const job *j) {
     /* What nothing computes with lives on the host. */
     for (size_t i = 0; i < j->n_nodes + j->n_leaves; i++)
         if (j->places[i].backend < 0 && (i >= j->n_nodes || tn__is_view_op(tn_graph_node(j->graph, i))))
-            assign(&j->places[i], (int)j->sched->n_backends - 1, TN__CAUSE_ONLY);
+            assign(&j->places[i], (int)j->sched->core->n_backends - 1, TN__CAUSE_ONLY);
 }
 
 static tn_status nobody_supports(const job *j, const tn_tensor *t) {
@@ -219,7 +219,7 @@ static tn_status nobody_supports(const job *j, const tn_tensor *t) {
         if (t->src[s])
             tn_fail_more(TN_E_UNSUPPORTED, "%s%s", s ? ", " : "", tn_shape_text(t->src[s], text, sizeof text));
     tn_fail_more(TN_E_UNSUPPORTED, ")%s%s:", t->name[0] ? " " : "", t->name);
-    for (size_t b = 0; b < j->sched->n_backends; b++) {
+    for (size_t b = 0; b < j->sched->core->n_backends; b++) {
         tn_device *device = device_of(j->sched, (int)b);
         reason[0] = '\0';
         tn_device_supports_op(device, t, reason, sizeof reason);

@@ -21,7 +21,7 @@ static const tn_tensor *root_of(const tn_tensor *t) { return t->view_src ? t->vi
 /* Whether a tensor placed on `from` must be copied to be read on `to`. */
 static bool crosses(const border *b, const tn_tensor *root, int from, int to) {
     if (from < 0 || from == to) return false;
-    return !tn_device_supports_buffer_type(tn_backend_device(b->sched->backends[to]),
+    return !tn_device_supports_buffer_type(tn_backend_device(b->sched->core->backends[to]),
                                            tn__sched_memory_type(b->sched, root, from));
 }
 
@@ -33,7 +33,7 @@ static void count_readers(const border *b) {
         if (root < b->n_nodes) b->written[root] = true;
         for (int s = 0; s < TN_MAX_SRC; s++)
             if (t->src[s])
-                b->readers[tn_graph_index(b->graph, root_of(t->src[s])) * b->sched->n_backends +
+                b->readers[tn_graph_index(b->graph, root_of(t->src[s])) * b->sched->core->n_backends +
                            (size_t)b->places[i].backend]++;
     }
 }
@@ -47,14 +47,14 @@ static int64_t move(const border *b, size_t i, int to) {
         if (!t->src[s]) continue;
         const tn_tensor *root = root_of(t->src[s]);
         uint32_t index = tn_graph_index(b->graph, root);
-        uint32_t *readers = &b->readers[index * b->sched->n_backends];
+        uint32_t *readers = &b->readers[index * b->sched->core->n_backends];
         int there = b->places[index].backend;
         int64_t bytes = (int64_t)tn_nbytes(root);
         if (--readers[from] == 0 && crosses(b, root, there, from)) more -= bytes;
         if (readers[to]++ == 0 && crosses(b, root, there, to)) more += bytes;
     }
-    const uint32_t *readers = &b->readers[i * b->sched->n_backends];
-    for (int r = 0; r < (int)b->sched->n_backends; r++) {
+    const uint32_t *readers = &b->readers[i * b->sched->core->n_backends];
+    for (int r = 0; r < (int)b->sched->core->n_backends; r++) {
         if (!readers[r]) continue;
         if (crosses(b, t, from, r)) more -= (int64_t)tn_nbytes(t);
         if (crosses(b, t, to, r)) more += (int64_t)tn_nbytes(t);
@@ -70,7 +70,7 @@ static bool may_move(const border *b, size_t i, int to) {
     bool cheap = family != TN_FAMILY_MATMUL && family != TN_FAMILY_ATTENTION && family != TN_FAMILY_CONV &&
                  family != TN_FAMILY_CUSTOM;
     return cheap && !t->view_src && !b->written[i] && b->places[i].cause == TN__CAUSE_NEXT_TO &&
-           tn_device_supports_op(tn_backend_device(b->sched->backends[to]), t, NULL, 0);
+           tn_device_supports_op(tn_backend_device(b->sched->core->backends[to]), t, NULL, 0);
 }
 
 /* Tries the nodes from `first` on, one after another, on the device in front of the border; keeps as many as copy
@@ -95,8 +95,8 @@ static void try_moves(const border *b, size_t first, int to) {
 
 tn_status tn__sched_trim_borders(const tn_sched *sched, const tn_graph *graph, tn__place *places) {
     border b = {sched, graph, places, tn_graph_node_count(graph), NULL, NULL};
-    if (sched->n_backends < 2) return TN_OK;
-    b.readers = tn_calloc(b.n_nodes + tn_graph_leaf_count(graph) + 1, sched->n_backends * sizeof *b.readers);
+    if (sched->core->n_backends < 2) return TN_OK;
+    b.readers = tn_calloc(b.n_nodes + tn_graph_leaf_count(graph) + 1, sched->core->n_backends * sizeof *b.readers);
     b.written = tn_calloc(b.n_nodes + 1, sizeof *b.written);
     if (!b.readers || !b.written) {
         tn_free(b.readers);

@@ -13,7 +13,7 @@
 
 /* Runs a split piece by piece, stopping after every node the caller wants to see. */
 static tn_status run_with_eval(tn_sched *s, const tn__schedule *schedule, const tn__split *split) {
-    tn_backend *backend = s->backends[split->backend];
+    tn_backend *backend = s->core->backends[split->backend];
     tn_tensor **nodes = schedule->work + split->first_node;
     size_t begin = 0;
     for (size_t i = 0; i < split->n_nodes; i++) nodes[i]->flags |= TN_FLAG_KEPT; /* another piece may read it */
@@ -24,7 +24,7 @@ static tn_status run_with_eval(tn_sched *s, const tn__schedule *schedule, const 
         TN_TRY(tn_program_new(backend, nodes + begin, i + 1 - begin, &program));
         tn_buffer *scratch = NULL;
         tn_status status = tn_program_scratch(program)
-                               ? tn_buffer_new(s->types[split->backend], tn_program_scratch(program), &scratch)
+                               ? tn_buffer_new(s->core->types[split->backend], tn_program_scratch(program), &scratch)
                                : TN_OK;
         if (status == TN_OK) status = tn_program_run(program, scratch);
         if (status == TN_OK) status = tn_backend_synchronize(backend);
@@ -45,9 +45,9 @@ static tn_status run_with_eval(tn_sched *s, const tn__schedule *schedule, const 
 static tn_status mark_experts(tn_sched *s, const tn__schedule *schedule, const tn__copy *copy) {
     const tn_tensor *ids = copy->ids;
     int64_t n_experts = copy->source->ne[2];
-    for (size_t b = 0; b < s->n_backends; b++)
-        if (ids->buffer && tn_buffer_get_type(ids->buffer) == s->types[b])
-            TN_TRY(tn_backend_synchronize(s->backends[b]));
+    for (size_t b = 0; b < s->core->n_backends; b++)
+        if (ids->buffer && tn_buffer_get_type(ids->buffer) == s->core->types[b])
+            TN_TRY(tn_backend_synchronize(s->core->backends[b]));
     TN_TRY(tn_tensor_get(ids, schedule->ids));
     memset(schedule->wanted, 0, (size_t)n_experts);
     for (int64_t row = 0; row < tn_nrows(ids); row++) {
@@ -72,7 +72,7 @@ static tn_status copy_experts(tn_sched *s, const tn__schedule *schedule, const t
         size_t end = e;
         while (end < n_experts && schedule->wanted[end]) end++;
         if (end > e)
-            TN_TRY(tn_backend_set_async(s->backends[split->backend], copy->target,
+            TN_TRY(tn_backend_set_async(s->core->backends[split->backend], copy->target,
                                         (const char *)copy->source->data + e * bytes, e * bytes, (end - e) * bytes));
         s->stats.bytes_copied += (end - e) * bytes;
         e = end > e ? end : e + 1;
@@ -85,7 +85,7 @@ static tn_status copy_experts(tn_sched *s, const tn__schedule *schedule, const t
 
 /* Queues what a split needs from elsewhere, in the order of its backend's work. */
 static tn_status copy_in_order(tn_sched *s, const tn__schedule *schedule, const tn__split *split) {
-    tn_backend *backend = s->backends[split->backend];
+    tn_backend *backend = s->core->backends[split->backend];
     bool from_host = false;
     for (size_t c = 0; c < split->n_copies; c++) {
         const tn__copy *copy = &schedule->copies[split->first_copy + c];
@@ -93,19 +93,19 @@ static tn_status copy_in_order(tn_sched *s, const tn__schedule *schedule, const 
             TN_TRY(copy_experts(s, schedule, split, copy));
             continue;
         }
-        from_host = from_host || !tn_device_get_caps(tn_backend_device(s->backends[copy->from])).async;
-        TN_TRY(tn_backend_copy_async(s->backends[copy->from], backend, copy->source, copy->target));
+        from_host = from_host || !tn_device_get_caps(tn_backend_device(s->core->backends[copy->from])).async;
+        TN_TRY(tn_backend_copy_async(s->core->backends[copy->from], backend, copy->source, copy->target));
         s->stats.bytes_copied += tn_nbytes(copy->source);
     }
     if (!from_host || !tn_device_get_caps(tn_backend_device(backend)).async) return TN_OK;
-    s->reads_host[split->backend] = true;
-    return s->host_read[split->backend] ? tn_event_record(s->host_read[split->backend], backend) : TN_OK;
+    s->core->reads_host[split->backend] = true;
+    return s->core->host_read[split->backend] ? tn_event_record(s->core->host_read[split->backend], backend) : TN_OK;
 }
 
 /* Fills one of several places: while earlier runs may still compute with the others. */
 static tn_status copy_ahead(tn_sched *s, const tn__schedule *schedule, const tn__split *split, size_t slot) {
     tn_event *is_free = schedule->slot_free[split->first_program + slot];
-    tn_backend *backend = s->backends[split->backend];
+    tn_backend *backend = s->core->backends[split->backend];
     bool host_waited = false;
     int pushing = -1; /* the backend whose queue the last copy went into */
     for (size_t c = 0; c < split->n_copies; c++) {
@@ -117,33 +117,35 @@ static tn_status copy_ahead(tn_sched *s, const tn__schedule *schedule, const tn_
         tn_tensor *target = schedule->slots[copy->first_slot + slot];
         s->stats.bytes_copied += tn_nbytes(copy->source);
         /* A device puts its results into another's memory itself, when it comes to it. */
-        bool push = s->async[copy->from] && s->pushed[copy->from];
+        bool push = s->core->async[copy->from] && s->core->pushed[copy->from];
         if (push && pushing != copy->from) {
-            if (pushing >= 0) TN_TRY(tn_event_record(s->pushed[pushing], s->backends[pushing]));
-            if (pushing >= 0) TN_TRY(tn_event_wait(s->pushed[pushing], backend));
-            TN_TRY(tn_event_wait(is_free, s->backends[copy->from]));
+            if (pushing >= 0) TN_TRY(tn_event_record(s->core->pushed[pushing], s->core->backends[pushing]));
+            if (pushing >= 0) TN_TRY(tn_event_wait(s->core->pushed[pushing], backend));
+            TN_TRY(tn_event_wait(is_free, s->core->backends[copy->from]));
             pushing = copy->from;
         }
         if (push) {
-            TN_TRY(tn_backend_copy_async(s->backends[copy->from], s->backends[copy->from], copy->source, target));
+            TN_TRY(tn_backend_copy_async(s->core->backends[copy->from], s->core->backends[copy->from], copy->source,
+                                         target));
             continue;
         }
         if (!host_waited) TN_TRY(tn_event_synchronize(is_free));
         host_waited = true;
-        TN_TRY(tn_backend_synchronize(s->backends[copy->from]));
+        TN_TRY(tn_backend_synchronize(s->core->backends[copy->from]));
         TN_TRY(tn_tensor_copy(copy->source, target));
     }
     if (pushing < 0) return TN_OK;
-    TN_TRY(tn_event_record(s->pushed[pushing], s->backends[pushing]));
-    return tn_event_wait(s->pushed[pushing], backend);
+    TN_TRY(tn_event_record(s->core->pushed[pushing], s->core->backends[pushing]));
+    return tn_event_wait(s->core->pushed[pushing], backend);
 }
 
 /* Before the host's memory changes: whoever still copies out of it finishes that. */
 static tn_status wait_for_host_reads(tn_sched *s) {
-    for (size_t b = 0; b < s->n_backends; b++) {
-        if (!s->reads_host[b]) continue;
-        TN_TRY(s->host_read[b] ? tn_event_synchronize(s->host_read[b]) : tn_backend_synchronize(s->backends[b]));
-        s->reads_host[b] = false;
+    for (size_t b = 0; b < s->core->n_backends; b++) {
+        if (!s->core->reads_host[b]) continue;
+        TN_TRY(s->core->host_read[b] ? tn_event_synchronize(s->core->host_read[b])
+                                     : tn_backend_synchronize(s->core->backends[b]));
+        s->core->reads_host[b] = false;
     }
     return TN_OK;
 }
@@ -152,13 +154,14 @@ static tn_status wait_for_host_reads(tn_sched *s) {
  */
 
 static tn_status run_split(tn_sched *s, const tn__schedule *schedule, const tn__split *split) {
-    tn_backend *backend = s->backends[split->backend];
+    tn_backend *backend = s->core->backends[split->backend];
     size_t slot = s->eval ? 0 : schedule->turn % split->n_slots;
     tn_program *program = schedule->programs[split->first_program + slot];
     if (!tn_device_get_caps(tn_backend_device(backend)).async) TN_TRY(wait_for_host_reads(s));
     TN_TRY(split->n_slots > 1 ? copy_ahead(s, schedule, split, slot) : copy_in_order(s, schedule, split));
     if (program)
-        TN_TRY(s->eval ? run_with_eval(s, schedule, split) : tn_program_run(program, s->scratch[split->backend]));
+        TN_TRY(s->eval ? run_with_eval(s, schedule, split)
+                       : tn_program_run(program, s->core->scratch[split->backend]));
     return split->n_slots > 1 ? tn_event_record(schedule->slot_free[split->first_program + slot], backend) : TN_OK;
 }
 
@@ -168,8 +171,8 @@ tn_status tn_sched_run_async(tn_sched *s, tn_graph *graph) {
     TN_TRY(tn__sched_ready(s, graph, &schedule));
     uint64_t begin = tn_time_ns();
     /* Places filled ahead of time are another schedule's ordinary memory. */
-    if (schedule->pipelined && s->last_run != schedule) TN_TRY(tn_sched_synchronize(s));
-    s->last_run = schedule;
+    if (schedule->pipelined && s->core->last_run != schedule) TN_TRY(tn_sched_synchronize(s));
+    s->core->last_run = schedule;
     s->stats.runs++;
     tn_status status = TN_OK;
     for (size_t i = 0; i < schedule->n_splits && status == TN_OK; i++)
@@ -180,18 +183,40 @@ tn_status tn_sched_run_async(tn_sched *s, tn_graph *graph) {
 }
 
 /* Waits for all, whatever fails: nothing may be left running. */
-tn_status tn_sched_synchronize(tn_sched *s) {
-    if (!s) return tn_fail(TN_E_INVALID, "tn_sched_synchronize: NULL argument");
+static tn_status wait_for_all(tn_sched *s) {
     tn_status first = TN_OK;
     char text[512] = "";
-    for (size_t i = 0; i < s->n_backends; i++) {
-        tn_status status = tn_backend_synchronize(s->backends[i]);
-        s->reads_host[i] = false;
+    for (size_t i = 0; i < s->core->n_backends; i++) {
+        tn_status status = tn_backend_synchronize(s->core->backends[i]);
+        s->core->reads_host[i] = false;
         if (status == TN_OK || first != TN_OK) continue;
         first = status;
         strncpy(text, tn_error(), sizeof text - 1);
     }
     return first == TN_OK ? TN_OK : tn_fail(first, "%s", text);
+}
+
+tn_status tn_sched_synchronize(tn_sched *s) {
+    if (!s) return tn_fail(TN_E_INVALID, "tn_sched_synchronize: NULL argument");
+    tn__sched_take_turn(s);
+    tn_status status = wait_for_all(s);
+    if (status != TN_OK || s->late == TN_OK) return status;
+    status = s->late;
+    s->late = TN_OK;
+    return tn_fail(status, "%s", s->late_text);
+}
+
+/* What another scheduler queued here may still use the memory they share. If it failed, that is the other's to hear.
+ */
+void tn__sched_take_turn(tn_sched *s) {
+    tn_sched *other = s->core->last_user;
+    s->core->last_user = s;
+    if (!other || other == s) return;
+    tn_status status = wait_for_all(s);
+    if (status == TN_OK || other->late != TN_OK) return;
+    other->late = status;
+    strncpy(other->late_text, tn_error(), sizeof other->late_text - 1);
+    tn_error_clear();
 }
 
 tn_status tn_sched_run(tn_sched *s, tn_graph *graph) {

@@ -11,13 +11,13 @@ enum { DEFAULT_SCHEDULES = 128, MAX_PIPELINE_COPIES = 64 };
 
 /* ---- Creation ------------------------------------------------------------------------------------------------ */
 
-static tn_status open_backends(tn_sched *s, const tn_sched_params *p) {
+static tn_status open_backends(tn__sched_core *c, const tn_sched_params *p) {
     if (p->backends) {
-        s->n_backends = p->n_backends;
-        memcpy(s->backends, p->backends, p->n_backends * sizeof *s->backends);
+        c->n_backends = p->n_backends;
+        memcpy(c->backends, p->backends, p->n_backends * sizeof *c->backends);
         return TN_OK;
     }
-    s->owns_backends = true;
+    c->owns_backends = true;
     bool has_cpu = false;
     size_t n_names = 0;
     while (n_names < TN__COUNT(p->devices) && p->devices[n_names]) n_names++;
@@ -28,57 +28,95 @@ static tn_status open_backends(tn_sched *s, const tn_sched_params *p) {
         has_cpu = has_cpu || tn_device_get_kind(device) == TN_DEVICE_CPU;
         tn_backend_params params = {
             .n_threads = p->n_threads, .threads = p->threads, .abort = p->abort, .abort_user = p->abort_user};
-        TN_TRY(tn_backend_new(device, &params, &s->backends[s->n_backends]));
-        s->n_backends++;
+        TN_TRY(tn_backend_new(device, &params, &c->backends[c->n_backends]));
+        c->n_backends++;
     }
+    return TN_OK;
+}
+
+static void leave_core(tn__sched_core *c) {
+    if (!c || --c->n_users) return;
+    for (size_t i = 0; i < c->n_backends; i++) {
+        tn_buffer_free(c->scratch[i]);
+        tn_event_free(c->host_read[i]);
+        tn_event_free(c->pushed[i]);
+        if (c->owns_backends) tn_backend_free(c->backends[i]);
+    }
+    tn_free(c->backends);
+    tn_free(c->types);
+    tn_free(c->scratch);
+    tn_free(c->host_read);
+    tn_free(c->reads_host);
+    tn_free(c->pushed);
+    tn_free(c->async);
+    tn_free(c);
+}
+
+static tn_status make_core(const tn_sched_params *params, tn__sched_core **out) {
+    tn__sched_core *c = tn_calloc(1, sizeof *c);
+    if (!c) return TN_E_NOMEM;
+    *out = c;
+    c->n_users = 1;
+    size_t room = params->backends ? params->n_backends : TN__COUNT(params->devices) + 1;
+    c->backends = tn_calloc(room, sizeof *c->backends);
+    c->types = tn_calloc(room, sizeof *c->types);
+    c->scratch = tn_calloc(room, sizeof *c->scratch);
+    c->host_read = tn_calloc(room, sizeof *c->host_read);
+    c->reads_host = tn_calloc(room, sizeof *c->reads_host);
+    c->pushed = tn_calloc(room, sizeof *c->pushed);
+    c->async = tn_calloc(room, sizeof *c->async);
+    if (!c->backends || !c->types || !c->scratch || !c->host_read || !c->reads_host || !c->pushed || !c->async)
+        return TN_E_NOMEM;
+    c->n_slots = params->pipeline_copies > 1 ? (size_t)params->pipeline_copies : 1;
+    TN_TRY(open_backends(c, params));
+    tn_buffer_type *pinned = NULL; /* host memory that a device copies from without a detour */
+    for (size_t i = 0; i < c->n_backends; i++) {
+        tn_device *device = tn_backend_device(c->backends[i]);
+        c->types[i] = tn_device_buffer_type(device);
+        if (!pinned) pinned = tn_device_host_buffer_type(device);
+        if (pinned && tn_device_get_kind(device) == TN_DEVICE_CPU) c->types[i] = pinned;
+    }
+    tn_device *last = tn_backend_device(c->backends[c->n_backends - 1]);
+    if (tn_device_get_kind(last) != TN_DEVICE_CPU)
+        return tn_fail(TN_E_INVALID, "the last device must be the CPU, not %s", tn_device_name(last));
+    for (size_t i = 0; i < c->n_backends; i++) {
+        tn_device *device = tn_backend_device(c->backends[i]);
+        tn_device_caps caps = tn_device_get_caps(device);
+        c->async[i] = caps.async && caps.events;
+        if (!caps.events) continue;
+        TN_TRY(tn_event_new(device, &c->host_read[i]));
+        if (c->n_slots > 1) TN_TRY(tn_event_new(device, &c->pushed[i]));
+    }
+    return TN_OK;
+}
+
+static tn_status check_params(const tn_sched_params *p) {
+    if (p->share && (p->backends || p->devices[0] || p->n_threads || p->threads || p->pipeline_copies || p->abort))
+        return tn_fail(TN_E_INVALID, "a scheduler that shares another's devices takes their parameters from it");
+    if (p->backends && (p->n_backends == 0 || p->n_backends > INT16_MAX))
+        return tn_fail(TN_E_INVALID, "a scheduler needs 1 to %d backends", INT16_MAX);
+    if (p->pipeline_copies < 0 || p->pipeline_copies > MAX_PIPELINE_COPIES)
+        return tn_fail(TN_E_INVALID, "%d pipeline copies; 0 to %d are possible", p->pipeline_copies,
+                       MAX_PIPELINE_COPIES);
     return TN_OK;
 }
 
 tn_status tn_sched_new(const tn_sched_params *params, tn_sched **out) {
     if (!params || !out) return tn_fail(TN_E_INVALID, "tn_sched_new: NULL argument");
     *out = NULL;
-    if (params->backends && (params->n_backends == 0 || params->n_backends > INT16_MAX))
-        return tn_fail(TN_E_INVALID, "a scheduler needs 1 to %d backends", INT16_MAX);
-    if (params->pipeline_copies < 0 || params->pipeline_copies > MAX_PIPELINE_COPIES)
-        return tn_fail(TN_E_INVALID, "%d pipeline copies; 0 to %d are possible", params->pipeline_copies,
-                       MAX_PIPELINE_COPIES);
+    TN_TRY(check_params(params));
     tn_sched *s = tn_calloc(1, sizeof *s);
     if (!s) return TN_E_NOMEM;
-    size_t room = params->backends ? params->n_backends : TN__COUNT(params->devices) + 1;
-    tn_status status = TN_E_NOMEM;
-    s->backends = tn_calloc(room, sizeof *s->backends);
-    s->types = tn_calloc(room, sizeof *s->types);
-    s->scratch = tn_calloc(room, sizeof *s->scratch);
-    s->host_read = tn_calloc(room, sizeof *s->host_read);
-    s->reads_host = tn_calloc(room, sizeof *s->reads_host);
-    s->pushed = tn_calloc(room, sizeof *s->pushed);
-    s->async = tn_calloc(room, sizeof *s->async);
-    if (!s->backends || !s->types || !s->scratch || !s->host_read || !s->reads_host || !s->pushed || !s->async)
-        goto failed;
-    s->n_slots = params->pipeline_copies > 1 ? (size_t)params->pipeline_copies : 1;
+    tn_status status = TN_OK;
     s->max_schedules = params->max_schedules ? params->max_schedules : DEFAULT_SCHEDULES;
-    TN_TRY_GOTO(open_backends(s, params), status, failed);
-    tn_buffer_type *pinned = NULL; /* host memory that a device copies from without a detour */
-    for (size_t i = 0; i < s->n_backends; i++) {
-        tn_device *device = tn_backend_device(s->backends[i]);
-        s->types[i] = tn_device_buffer_type(device);
-        if (!pinned) pinned = tn_device_host_buffer_type(device);
-        if (pinned && tn_device_get_kind(device) == TN_DEVICE_CPU) s->types[i] = pinned;
+    if (params->share) {
+        s->core = params->share->core;
+        s->core->n_users++;
+        TN_TRY_GOTO(tn_alloc_share(params->share->alloc, &s->alloc), status, failed);
+    } else {
+        TN_TRY_GOTO(make_core(params, &s->core), status, failed);
+        TN_TRY_GOTO(tn_alloc_new(s->core->types, s->core->n_backends, &s->alloc), status, failed);
     }
-    tn_device *last = tn_backend_device(s->backends[s->n_backends - 1]);
-    if (tn_device_get_kind(last) != TN_DEVICE_CPU) {
-        status = tn_fail(TN_E_INVALID, "the last device must be the CPU, not %s", tn_device_name(last));
-        goto failed;
-    }
-    for (size_t i = 0; i < s->n_backends; i++) {
-        tn_device *device = tn_backend_device(s->backends[i]);
-        tn_device_caps caps = tn_device_get_caps(device);
-        s->async[i] = caps.async && caps.events;
-        if (!caps.events) continue;
-        TN_TRY_GOTO(tn_event_new(device, &s->host_read[i]), status, failed);
-        if (s->n_slots > 1) TN_TRY_GOTO(tn_event_new(device, &s->pushed[i]), status, failed);
-    }
-    TN_TRY_GOTO(tn_alloc_new(s->types, s->n_backends, &s->alloc), status, failed);
     *out = s;
     return TN_OK;
 failed:
@@ -87,51 +125,48 @@ failed:
 }
 
 static void forget_schedules(tn_sched *s) {
-    for (size_t i = 0; i < s->n_schedules; i++) tn__schedule_free(s->schedules[i]);
+    for (size_t i = 0; i < s->n_schedules; i++) {
+        if (s->core->last_run == s->schedules[i]) s->core->last_run = NULL;
+        tn__schedule_free(s->schedules[i]);
+    }
     s->n_schedules = 0;
-    s->last_run = NULL;
 }
 
 void tn_sched_free(tn_sched *s) {
     if (!s) return;
-    for (size_t i = 0; i < s->n_backends; i++) tn_backend_synchronize(s->backends[i]);
+    tn__sched_core *c = s->core;
+    if (c) tn__sched_take_turn(s);
+    for (size_t i = 0; c && i < c->n_backends; i++) tn_backend_synchronize(c->backends[i]);
     forget_schedules(s);
     tn_alloc_free(s->alloc);
-    for (size_t i = 0; i < s->n_backends; i++) {
-        tn_buffer_free(s->scratch[i]);
-        tn_event_free(s->host_read[i]);
-        tn_event_free(s->pushed[i]);
-        if (s->owns_backends) tn_backend_free(s->backends[i]);
-    }
     tn_free(s->schedules);
-    tn_free(s->backends);
-    tn_free(s->types);
-    tn_free(s->scratch);
-    tn_free(s->host_read);
-    tn_free(s->reads_host);
-    tn_free(s->pushed);
-    tn_free(s->async);
     tn__pins_free(&s->pins);
+    if (c && c->last_user == s) c->last_user = NULL;
     tn_free(s);
+    leave_core(c);
 }
 
 void tn_sched_reset(tn_sched *s) {
     if (!s) return;
-    for (size_t i = 0; i < s->n_backends; i++) tn_backend_synchronize(s->backends[i]);
+    tn__sched_take_turn(s);
+    for (size_t i = 0; i < s->core->n_backends; i++) tn_backend_synchronize(s->core->backends[i]);
+    s->late = TN_OK;
     forget_schedules(s);
     tn_alloc_forget(s->alloc);
     tn__pins_clear(&s->pins);
 }
 
-size_t tn_sched_backend_count(const tn_sched *s) { return s->n_backends; }
-tn_backend *tn_sched_backend(const tn_sched *s, size_t i) { return i < s->n_backends ? s->backends[i] : NULL; }
+size_t tn_sched_backend_count(const tn_sched *s) { return s->core->n_backends; }
+tn_backend *tn_sched_backend(const tn_sched *s, size_t i) {
+    return i < s->core->n_backends ? s->core->backends[i] : NULL;
+}
 void tn_sched_set_eval(tn_sched *s, tn_eval_fn eval, void *user) {
     s->eval = eval;
     s->eval_user = user;
 }
 
 tn_status tn_sched_pin(tn_sched *s, const tn_tensor *tensor, int backend) {
-    if (!s || !tensor || backend < -1 || backend >= (int)s->n_backends)
+    if (!s || !tensor || backend < -1 || backend >= (int)s->core->n_backends)
         return tn_fail(TN_E_INVALID, "tn_sched_pin: NULL argument or no backend %d", backend);
     for (size_t i = 0; i < s->n_schedules; i++)
         s->schedules[i]->bound_serial = 0; /* it may not be the right one now */
@@ -146,9 +181,9 @@ static uint64_t hash_placement(const tn_sched *s, const tn_graph *g) {
     for (size_t i = 0; i < tn_graph_leaf_count(g); i++) {
         const tn_tensor *t = tn_graph_leaf(g, i);
         bool own = tn__has_own_data(t);
-        h = tn__hash_combine(
-            h,
-            own ? (uintptr_t)(t->buffer ? (void *)tn_buffer_get_type(t->buffer) : s->types[s->n_backends - 1]) : 0);
+        h = tn__hash_combine(h, own ? (uintptr_t)(t->buffer ? (void *)tn_buffer_get_type(t->buffer)
+                                                            : s->core->types[s->core->n_backends - 1])
+                                    : 0);
         if (own && t->buffer) h = tn__hash_combine(h, (uint64_t)tn_buffer_get_usage(t->buffer));
     }
     return h;
@@ -218,7 +253,7 @@ static tn_status forget_oldest(tn_sched *s) {
     if (in_turn < s->max_schedules) return TN_OK;
     TN_TRY(tn_sched_synchronize(s));
     tn__schedule *gone = s->schedules[oldest];
-    if (s->last_run == gone) s->last_run = NULL;
+    if (s->core->last_run == gone) s->core->last_run = NULL;
     tn_alloc_drop(s->alloc, gone->graph, gone->type_of);
     tn__schedule_free(gone);
     s->schedules[oldest] = s->schedules[--s->n_schedules];
@@ -259,24 +294,37 @@ static tn_status schedule_for(tn_sched *s, tn_graph *graph, tn__schedule **out) 
 
 /* ---- Memory -------------------------------------------------------------------------------------------------- */
 
+static size_t scratch_size(const tn_sched *s, size_t backend) {
+    return s->core->scratch[backend] ? tn_buffer_size(s->core->scratch[backend]) : 0;
+}
+
 tn_status tn_sched_measure(tn_sched *s, tn_graph *const *graphs, size_t n_graphs, tn_sched_memory *memory) {
     if (!s || !graphs || !memory) return tn_fail(TN_E_INVALID, "tn_sched_measure: NULL argument");
-    memset(memory, 0, s->n_backends * sizeof *memory);
-    size_t *sizes = tn_malloc(2 * s->n_backends * sizeof *sizes);
-    if (!sizes) return TN_E_NOMEM;
-    tn_status status = TN_OK;
+    const size_t n = s->core->n_backends;
+    memset(memory, 0, n * sizeof *memory);
+    tn_graph **scheduled = tn_malloc((n_graphs + 1) * sizeof(tn_graph *));
+    const uint16_t **type_of = tn_malloc((n_graphs + 1) * sizeof(uint16_t *));
+    tn_alloc_need *needs = tn_malloc(n * sizeof *needs);
+    tn_status status = scheduled && type_of && needs ? TN_OK : TN_E_NOMEM;
     for (size_t g = 0; g < n_graphs && status == TN_OK; g++) {
         tn__schedule *schedule;
         status = schedule_for(s, graphs[g], &schedule);
-        if (status == TN_OK)
-            status = tn_alloc_measure(s->alloc, schedule->graph, schedule->type_of, sizes, sizes + s->n_backends);
-        for (size_t b = 0; status == TN_OK && b < s->n_backends; b++) {
-            memory[b].compute = TN__MAX(memory[b].compute, sizes[b]);
-            memory[b].lower_bound = TN__MAX(memory[b].lower_bound, sizes[s->n_backends + b]);
-            memory[b].scratch = TN__MAX(memory[b].scratch, schedule->scratch[b]);
-        }
+        if (status != TN_OK) break;
+        scheduled[g] = schedule->graph;
+        type_of[g] = schedule->type_of;
+        for (size_t b = 0; b < n; b++) memory[b].scratch = TN__MAX(memory[b].scratch, schedule->scratch[b]);
     }
-    tn_free(sizes);
+    if (status == TN_OK) status = tn_alloc_measure_many(s->alloc, scheduled, type_of, n_graphs, needs);
+    for (size_t b = 0; b < n && status == TN_OK; b++) {
+        size_t there = scratch_size(s, b);
+        memory[b].compute = needs[b].size;
+        memory[b].lower_bound = needs[b].lower_bound;
+        memory[b].missing = needs[b].missing + (memory[b].scratch > there ? memory[b].scratch : 0);
+        memory[b].scratch = TN__MAX(memory[b].scratch, there);
+    }
+    tn_free(needs);
+    tn_free(type_of);
+    tn_free(scheduled);
     return status;
 }
 
@@ -288,7 +336,7 @@ static tn_status reserve(tn_sched *s, tn__schedule *const *schedules, size_t n) 
     TN_TRY(tn_sched_synchronize(s));
     tn_graph **graphs = tn_malloc(n * sizeof(tn_graph *));
     const uint16_t **type_of = tn_malloc(n * sizeof(uint16_t *));
-    tn_buffer **fresh = tn_calloc(s->n_backends, sizeof(tn_buffer *));
+    tn_buffer **fresh = tn_calloc(s->core->n_backends, sizeof(tn_buffer *));
     if (!graphs || !type_of || !fresh) {
         status = TN_E_NOMEM;
         goto out;
@@ -297,23 +345,23 @@ static tn_status reserve(tn_sched *s, tn__schedule *const *schedules, size_t n) 
         graphs[i] = schedules[i]->graph;
         type_of[i] = schedules[i]->type_of;
     }
-    for (size_t b = 0; b < s->n_backends; b++) {
+    for (size_t b = 0; b < s->core->n_backends; b++) {
         size_t needed = 0;
         for (size_t i = 0; i < n; i++) needed = TN__MAX(needed, schedules[i]->scratch[b]);
-        if (needed <= (s->scratch[b] ? tn_buffer_size(s->scratch[b]) : 0)) continue;
-        TN_TRY_GOTO(tn_buffer_new(s->types[b], needed, &fresh[b]), status, out);
+        if (needed <= scratch_size(s, b)) continue;
+        TN_TRY_GOTO(tn_buffer_new(s->core->types[b], needed, &fresh[b]), status, out);
         tn_buffer_set_usage(fresh[b], TN_USAGE_COMPUTE);
     }
     TN_TRY_GOTO(tn_alloc_reserve_many(s->alloc, graphs, type_of, n), status, out);
-    for (size_t b = 0; b < s->n_backends; b++) {
+    for (size_t b = 0; b < s->core->n_backends; b++) {
         if (!fresh[b]) continue;
-        tn_buffer_free(s->scratch[b]);
-        s->scratch[b] = fresh[b];
+        tn_buffer_free(s->core->scratch[b]);
+        s->core->scratch[b] = fresh[b];
         fresh[b] = NULL;
     }
     s->stats.plan_ns += tn_time_ns() - begin;
 out:
-    for (size_t b = 0; fresh && b < s->n_backends; b++) tn_buffer_free(fresh[b]);
+    for (size_t b = 0; fresh && b < s->core->n_backends; b++) tn_buffer_free(fresh[b]);
     tn_free(fresh);
     tn_free(type_of);
     tn_free(graphs);
@@ -408,6 +456,7 @@ tn_status tn__sched_ready(tn_sched *s, tn_graph *graph, tn__schedule **out) {
     tn__schedule *schedule;
     TN_TRY(schedule_for(s, graph, &schedule));
     *out = schedule;
+    tn__sched_take_turn(s);
     uint64_t begin = tn_time_ns();
     bool bound = is_bound(s, graph, schedule);
     uint64_t looked = tn_time_ns();
@@ -427,13 +476,13 @@ tn_status tn_sched_alloc(tn_sched *s, tn_graph *graph) {
 }
 
 tn_sched_memory tn_sched_memory_of(const tn_sched *s, size_t backend) {
-    if (!s || backend >= s->n_backends) return (tn_sched_memory){0};
+    if (!s || backend >= s->core->n_backends) return (tn_sched_memory){0};
     /* A buffer type that two backends share is counted with the first. */
     bool first = true;
-    for (size_t b = 0; b < backend; b++) first = first && s->types[b] != s->types[backend];
+    for (size_t b = 0; b < backend; b++) first = first && s->core->types[b] != s->core->types[backend];
     return (tn_sched_memory){
         .compute = first ? tn_alloc_size(s->alloc, backend) : 0,
-        .scratch = s->scratch[backend] ? tn_buffer_size(s->scratch[backend]) : 0,
+        .scratch = scratch_size(s, backend),
     };
 }
 
@@ -462,14 +511,14 @@ tn_status tn_sched_plan(tn_sched *s, tn_graph *graph, const tn_plan **plan, size
     schedule->keep = true;
     *plan = tn_alloc_plan(s->alloc, schedule->graph, schedule->type_of);
     if (!*plan) {
-        size_t *sizes = tn_malloc(s->n_backends * sizeof *sizes);
+        size_t *sizes = tn_malloc(s->core->n_backends * sizeof *sizes);
         if (!sizes) return TN_E_NOMEM;
         tn_status status = tn_alloc_measure(s->alloc, schedule->graph, schedule->type_of, sizes, NULL);
         tn_free(sizes);
         TN_TRY(status);
         *plan = tn_alloc_plan(s->alloc, schedule->graph, schedule->type_of);
     }
-    for (size_t b = 0; memory_of && b < s->n_backends; b++) memory_of[b] = tn_alloc_plan_memory(s->alloc, b);
+    for (size_t b = 0; memory_of && b < s->core->n_backends; b++) memory_of[b] = tn_alloc_plan_memory(s->alloc, b);
     return TN_OK;
 }
 
@@ -493,12 +542,12 @@ tn_status tn_sched_dump(tn_sched *s, tn_graph *graph, FILE *out) {
     for (size_t i = 0; i < schedule->n_splits; i++) {
         const tn__split *split = &schedule->splits[i];
         fprintf(out, "split %zu on %s: %zu nodes\n", i,
-                tn_device_name(tn_backend_device(s->backends[split->backend])), split->n_nodes);
+                tn_device_name(tn_backend_device(s->core->backends[split->backend])), split->n_nodes);
         for (size_t c = 0; c < split->n_copies; c++) {
             const tn__copy *copy = &schedule->copies[split->first_copy + c];
             fprintf(out, "  copy %-24s %-24s %12zu bytes from %s%s", copy->source->name,
                     tn_shape_text(copy->target, shape, sizeof shape), tn_nbytes(copy->target),
-                    tn_device_name(tn_backend_device(s->backends[copy->from])),
+                    tn_device_name(tn_backend_device(s->core->backends[copy->from])),
                     copy->ids ? ", at most: only the experts in use" : "");
             if (split->n_slots > 1 && !copy->ids) fprintf(out, ", into one of %zu places", split->n_slots);
             fprintf(out, "\n");

@@ -118,13 +118,14 @@ uint64_t tn__pins_hash(const tn__pins *pins, const tn_graph *graph); /* of those
 void tn__pins_clear(tn__pins *pins);
 void tn__pins_free(tn__pins *pins);
 
-struct tn_sched {
+/* What schedulers that share have in common: the devices' streams and their memory. */
+typedef struct tn__sched_core {
+    size_t n_users;
     tn_backend **backends;
     size_t n_backends;
     bool owns_backends;
-    tn_buffer_type **types; /* per backend; the allocator merges equal ones */
-    tn_alloc *alloc;
-    tn_buffer **scratch; /* per backend, grown to the largest program */
+    tn_buffer_type **types; /* per backend; the allocators merge equal ones */
+    tn_buffer **scratch;    /* per backend, grown to the largest program */
     /* Copies out of host memory that a device may still be reading: the host must not compute over it meanwhile. */
     tn_event **host_read; /* per backend, or NULL where the device has no events */
     bool *reads_host;
@@ -132,8 +133,14 @@ struct tn_sched {
     tn_event **pushed; /* per backend, or NULL */
     bool *async;       /* per backend: work is queued, and events order it */
     size_t n_slots;    /* of split inputs; 1: no pipeline */
-    size_t max_schedules;
+    tn_sched *last_user;
     const tn__schedule *last_run;
+} tn__sched_core;
+
+struct tn_sched {
+    tn__sched_core *core;
+    tn_alloc *alloc; /* plans of its own, in memory of all */
+    size_t max_schedules;
     tn__schedule **schedules;
     size_t n_schedules, cap_schedules;
     uint64_t clock;
@@ -141,11 +148,16 @@ struct tn_sched {
     tn_eval_fn eval;
     void *eval_user;
     tn_sched_stats stats;
+    /* A failure of work queued here that another scheduler noticed: told here, once. */
+    tn_status late;
+    char late_text[512];
 };
 
 /* Memory the caller gave a tensor. What some run bound does not count, and its buffer must not be looked at: it is
  * gone once the reservation grew or that scheduler was freed. */
 static inline bool tn__has_own_data(const tn_tensor *t) { return t->data && !(t->flags & TN_FLAG_PLANNED); }
+/* Before this one of several that share uses their devices or memory. */
+void tn__sched_take_turn(tn_sched *sched);
 /* Makes sure that the graph is scheduled, has memory and is bound. */
 tn_status tn__sched_ready(tn_sched *sched, tn_graph *graph, tn__schedule **schedule);
 /* Ops that compute nothing. */

@@ -57,7 +57,7 @@ typedef struct job {
 static bool needs_copy(const job *j, const tn_tensor *source, uint32_t index, int backend) {
     int from = j->s->places[index].backend;
     if (from == backend) return false;
-    return !tn_device_supports_buffer_type(tn_backend_device(j->sched->backends[backend]),
+    return !tn_device_supports_buffer_type(tn_backend_device(j->sched->core->backends[backend]),
                                            tn__sched_memory_type(j->sched, source, from));
 }
 
@@ -71,7 +71,7 @@ static bool are_experts(const job *j, const tn_tensor *t, int s) {
     const tn_tensor *source = t->src[s];
     return t->op == TN_OP_MUL_MAT_ID && s == 0 && are_weights(source) && source->ne[3] == 1 &&
            tn_is_contiguous(source) &&
-           tn_buffer_get_type(source->buffer) == j->sched->types[j->sched->n_backends - 1];
+           tn_buffer_get_type(source->buffer) == j->sched->core->types[j->sched->core->n_backends - 1];
 }
 
 /* ---- Cutting ------------------------------------------------------------------------------------------------------
@@ -129,8 +129,8 @@ static tn_status cut_graph(job *j) {
             if (are_experts(j, t, s)) {
                 j->largest_ids = TN__MAX(j->largest_ids, tn_nbytes(t->src[2]));
                 j->most_experts = TN__MAX(j->most_experts, (size_t)t->src[0]->ne[2]);
-            } else if (j->sched->n_slots > 1 && j->sched->async[current]) {
-                c->n_slots = j->sched->n_slots;
+            } else if (j->sched->core->n_slots > 1 && j->sched->core->async[current]) {
+                c->n_slots = j->sched->core->n_slots;
                 j->n_slot_leaves += c->n_slots;
             }
         }
@@ -192,7 +192,7 @@ static tn_tensor *like(job *j, const tn_tensor *source, const char *where) {
 
 static tn_status add_copy(job *j, const tn_tensor *source, uint32_t index, const tn_tensor *ids, tn__split *split) {
     tn__schedule *s = j->s;
-    const char *where = tn_device_name(tn_backend_device(j->sched->backends[split->backend]));
+    const char *where = tn_device_name(tn_backend_device(j->sched->core->backends[split->backend]));
     tn_tensor *from = s->clones[index], *to = like(j, source, where);
     if (!to) return tn_arena_status(s->arena);
     tn__copy *copy = &s->copies[s->n_copies];
@@ -313,14 +313,14 @@ static tn_status make_room(job *j) {
         n_copies += j->cuts[k].n_copies;
         n_programs += j->cuts[k].n_slots;
     }
-    size_t in_graph = j->n + n_copies + j->n_slot_leaves, n_slots = j->sched->n_slots;
+    size_t in_graph = j->n + n_copies + j->n_slot_leaves, n_slots = j->sched->core->n_slots;
     tn_arena_params params = {.size = tn_arena_size_for(in_graph + j->n_twins, in_graph ? in_graph : 1),
                               .no_alloc = true};
     TN_TRY(tn_arena_new(&params, &s->arena));
     TN_TRY(tn_graph_new(s->arena, in_graph ? in_graph : 1, &s->graph));
     s->type_of = tn_calloc(in_graph + 1, sizeof *s->type_of);
     s->work = tn_calloc((j->n_twins ? n_slots : 1) * s->n_nodes + 1, sizeof *s->work);
-    s->scratch = tn_calloc(j->sched->n_backends, sizeof *s->scratch);
+    s->scratch = tn_calloc(j->sched->core->n_backends, sizeof *s->scratch);
     s->splits = tn_calloc(j->n_cuts, sizeof *s->splits);
     s->copies = tn_calloc(n_copies + 1, sizeof *s->copies);
     s->programs = tn_calloc(n_programs, sizeof *s->programs);
@@ -340,7 +340,7 @@ static tn_status make_programs(job *j) {
     tn__schedule *s = j->s;
     for (size_t i = 0; i < s->n_splits; i++) {
         const tn__split *split = &s->splits[i];
-        tn_backend *backend = j->sched->backends[split->backend];
+        tn_backend *backend = j->sched->core->backends[split->backend];
         for (size_t k = 0; k < split->n_slots; k++) {
             size_t at = split->first_program + k;
             if (split->n_slots > 1) TN_TRY(tn_event_new(tn_backend_device(backend), &s->slot_free[at]));
