@@ -73,13 +73,18 @@ typedef struct tn_placement_override {
 } tn_placement_override;
 
 typedef struct tn_session_params {
-    int32_t n_ctx;            /* cells of the KV cache, shared by the sequences; 0: as trained */
-    int32_t n_batch;          /* most tokens in one tn_session_decode */
-    int32_t n_ubatch;         /* most tokens computed at once: the worst case that is reserved */
-    int32_t n_seqs;           /* sequence ids 0 … n_seqs-1 */
-    int32_t n_outputs;        /* most rows of logits kept per decode; 0: n_seqs */
-    int n_threads;            /* 0: one per core */
-    tn_threadpool *threads;   /* the CPU's pool, outliving the session; NULL: one of its own */
+    int32_t n_ctx;          /* cells of the KV cache, shared by the sequences; 0: as trained */
+    int32_t n_batch;        /* most tokens in one tn_session_decode */
+    int32_t n_ubatch;       /* most tokens computed at once: the worst case that is reserved */
+    int32_t n_seqs;         /* sequence ids 0 … n_seqs-1 */
+    int32_t n_outputs;      /* most rows of logits kept per decode; 0: n_seqs */
+    int n_threads;          /* 0: one per core */
+    tn_threadpool *threads; /* the CPU's pool, outliving the session; NULL: one of its own */
+    /* The devices, threads, abort callback and compute memory of this scheduler (then none of them is given here);
+     * NULL: of its own. Sessions, of the same or of different models, that share one take turns in compute memory as
+     * large as the largest of them needs. Each is as if it were alone, but together they belong to one thread at a
+     * time. Not that of a session which has one of its own. It may be freed before them. */
+    const tn_sched *sched;
     tn_type cache_k, cache_v; /* f32 f16 bf16 q8_0 q4_0 */
     const char *devices[16];  /* in order of preference; empty: all GPUs found, then the CPU */
     float split[16];          /* share of the layers per device; all 0: fill the first, then the next */
@@ -108,7 +113,7 @@ TN_API tn_session_params tn_session_get_params(const tn_session *session); /* wi
 
 typedef struct tn_fit_device {
     const char *name;
-    size_t weights, cache, compute, scratch; /* bytes, exact */
+    size_t weights, cache, compute, scratch; /* bytes, exact; of a shared scheduler: with what the others need */
     size_t mapped;      /* of the weights, the part that stays in the file's map and takes no memory of its own */
     size_t lower_bound; /* of compute */
     size_t free, total; /* on the device now */

@@ -38,6 +38,7 @@ typedef struct tn_sched_params {
     /* Or: the devices, streams, threads and memory of this one, with all that is said about them above. They last as
      * long as any scheduler that uses them. */
     const tn_sched *share;
+    bool exclusive;       /* and nobody may share this one */
     size_t max_schedules; /* remembered beside the reserved ones, the least recently used are forgotten; 0: 128 */
     tn_abort_fn abort;    /* for backends made here */
     void *abort_user;

@@ -53,7 +53,7 @@ static void advise_bits(const tn_session *s, advice *a) {
     size_t room = 0, weights = 0;
     for (size_t d = 0; d < s->n_devices; d++) {
         const tn__device_plan *p = &s->planned[d];
-        size_t free_bytes = 0, total = 0, others = p->cache + p->compute + p->scratch;
+        size_t free_bytes = 0, total = 0, others = p->cache + p->missing;
         tn_device_memory(tn_backend_device(tn_sched_backend(s->sched, d)), &free_bytes, &total);
         if (free_bytes > others) room += free_bytes - others;
         weights += p->weights + p->mapped;

@@ -145,8 +145,9 @@ static tn_status take_results(tn_session *s, const tn_batch *b, const tn__graph_
     TN_TRY(tn_sched_synchronize(s->sched));
     if (s->params.embeddings) return tn__pool_take(s, set, begin, n, kept);
     s->n_results += kept;
-    /* All results in the host's memory, one row after the other: they need not be moved. */
-    if (n == b->n_tokens && in_order && on_host) {
+    /* All results in the host's memory, one row after the other: they need not be moved, if nobody else computes
+     * there. */
+    if (n == b->n_tokens && in_order && on_host && !s->params.sched) {
         s->results = set->result->data;
         return check_finite(s, s->results, (size_t)kept * row);
     }

@@ -10,7 +10,7 @@
 /* All GPUs found, unless the caller names devices. */
 tn_status tn__session_devices(const tn_session *s, tn_sched_params *params) {
     memcpy(params->devices, s->params.devices, sizeof params->devices);
-    if (params->devices[0]) return TN_OK;
+    if (params->devices[0] || params->share) return TN_OK;
     size_t n = 0;
     for (size_t i = 0; i < tn_device_count() && n < TN__COUNT(params->devices) - 1; i++) {
         tn_device *device = tn_device_get(i);
@@ -22,7 +22,7 @@ tn_status tn__session_devices(const tn_session *s, tn_sched_params *params) {
     return TN_OK;
 }
 
-static size_t taken(const tn__device_plan *p) { return p->weights + p->cache + p->compute + p->scratch; }
+static size_t taken(const tn__device_plan *p) { return p->weights + p->cache + p->missing; }
 
 /* Whether the present plan fits now. Weights that another session loaded are paid for. Mapped ones need no free
  * memory, but must fit the machine, or every token reads them from disk again. */
@@ -132,8 +132,9 @@ tn_status tn__session_too_big(const tn_session *s) {
         tn_device_memory(device, &free_bytes, &total);
         if (!taken(p) && !p->mapped) continue;
         tn_fail_more(TN_E_TOO_BIG,
-                     " %s needs %zu bytes (weights %zu, cache %zu, compute %zu, scratch %zu%s), %zu are available;",
+                     " %s needs %zu bytes (weights %zu, cache %zu, compute %zu, scratch %zu%s%s), %zu are available;",
                      tn_device_name(device), taken(p), p->weights, p->cache, p->compute, p->scratch,
+                     p->missing < p->compute + p->scratch ? " of which a part is there" : "",
                      p->mapped > total ? ", mapped file larger than memory" : "", free_bytes);
     }
     char text[512];

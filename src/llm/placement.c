@@ -188,7 +188,7 @@ bool tn__place_learn(tn_session *s, bool exactly) {
     bool learnt = false;
     for (size_t d = 0; d < s->n_devices; d++) {
         const tn__device_plan *plan = &s->planned[d];
-        size_t layers = 0, count = 0, taken = plan->weights + plan->cache + plan->compute + plan->scratch;
+        size_t layers = 0, count = 0, taken = plan->weights + plan->cache + plan->missing;
         for (size_t i = 0; i < p->params.n_layers; i++)
             if (p->places[i].device == (int)d) {
                 layers += p->bytes[i * s->n_devices + d];

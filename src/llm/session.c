@@ -234,16 +234,19 @@ tn_status tn__session_prepare(tn_session *s) {
     TN_TRY(fill_params(m, &s->params));
     s->pack = m->loaded ? m->packed : !s->params.no_pack;
     s->pack_rows = m->loaded ? m->pack_rows : s->params.n_seqs;
-    tn_sched_params sp = {.n_threads = s->params.n_threads,
+    tn_sched_params sp = {.share = s->params.sched,
+                          .exclusive = !s->params.sched,
+                          .n_threads = s->params.n_threads,
                           .threads = s->params.threads,
                           .max_schedules = TN__GRAPHS_KEPT,
                           .abort = s->params.abort,
                           .abort_user = s->params.user};
     TN_TRY(tn__session_devices(s, &sp));
     TN_TRY(tn_sched_new(&sp, &s->sched));
+    if (s->params.sched) s->params.sched = s->sched; /* the caller's may be freed */
     s->n_devices = tn_sched_backend_count(s->sched);
     /* From here on by name: a specification would make another device every time it is read. */
-    for (size_t d = 0; d < s->n_devices && d < TN__COUNT(s->params.devices); d++)
+    for (size_t d = 0; !s->params.sched && d < s->n_devices && d < TN__COUNT(s->params.devices); d++)
         s->params.devices[d] = tn_device_name(tn_backend_device(tn_sched_backend(s->sched, d)));
     s->types = tn_calloc(s->n_devices, sizeof(tn_buffer_type *));
     s->stand_ins = tn_calloc(STANDS * s->n_devices, sizeof *s->stand_ins);
@@ -318,6 +321,7 @@ tn_status tn__session_plan(tn_session *s) {
                                           .cache = sizes[2 * s->n_devices + d],
                                           .compute = memory[d].compute,
                                           .scratch = memory[d].scratch,
+                                          .missing = memory[d].missing,
                                           .lower_bound = memory[d].lower_bound};
         for (int32_t i = 0; i < m->h.n_layer; i++) s->planned[d].n_layers += s->device_of_layer[i + 1] == (int)d;
     }

@@ -135,6 +135,7 @@ typedef struct tn__ahead {
 /* Bytes a session needs on one device. */
 typedef struct tn__device_plan {
     size_t weights, mapped, cache, compute, scratch, lower_bound;
+    size_t missing; /* of compute and scratch: all, unless the scheduler is shared */
     int32_t n_layers;
 } tn__device_plan;
 

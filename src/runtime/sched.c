@@ -93,6 +93,8 @@ static tn_status make_core(const tn_sched_params *params, tn__sched_core **out) 
 static tn_status check_params(const tn_sched_params *p) {
     if (p->share && (p->backends || p->devices[0] || p->n_threads || p->threads || p->pipeline_copies || p->abort))
         return tn_fail(TN_E_INVALID, "a scheduler that shares another's devices takes their parameters from it");
+    if (p->share && p->share->exclusive)
+        return tn_fail(TN_E_INVALID, "the scheduler serves its owner alone; make one for all who are to share it");
     if (p->backends && (p->n_backends == 0 || p->n_backends > INT16_MAX))
         return tn_fail(TN_E_INVALID, "a scheduler needs 1 to %d backends", INT16_MAX);
     if (p->pipeline_copies < 0 || p->pipeline_copies > MAX_PIPELINE_COPIES)
@@ -108,6 +110,7 @@ tn_status tn_sched_new(const tn_sched_params *params, tn_sched **out) {
     tn_sched *s = tn_calloc(1, sizeof *s);
     if (!s) return TN_E_NOMEM;
     tn_status status = TN_OK;
+    s->exclusive = params->exclusive;
     s->max_schedules = params->max_schedules ? params->max_schedules : DEFAULT_SCHEDULES;
     if (params->share) {
         s->core = params->share->core;

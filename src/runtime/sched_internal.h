@@ -140,6 +140,7 @@ typedef struct tn__sched_core {
 struct tn_sched {
     tn__sched_core *core;
     tn_alloc *alloc; /* plans of its own, in memory of all */
+    bool exclusive;
     size_t max_schedules;
     tn__schedule **schedules;
     size_t n_schedules, cap_schedules;
