@@ -41,27 +41,27 @@ enum {
 // ---- Kinds of weights
 // -------------------------------------------------------------------------------------------------------
 
-// Kinds by number, so that finding one is three steps.
 enum chain_kind { CHAIN_F16, CHAIN_BF16, CHAIN_Q4_0, CHAIN_Q8_0, CHAIN_Q4_K, CHAIN_Q6_K, CHAIN_NONE };
-#define FOR_KIND(kind, DO)                                                                                           \
-    if (kind >= CHAIN_Q4_K) {                                                                                        \
-        if (kind == CHAIN_Q4_K) {                                                                                    \
-            DO(unit_q4_K);                                                                                           \
-        } else {                                                                                                     \
-            DO(unit_q6_K_planar);                                                                                    \
-        }                                                                                                            \
-    } else if (kind >= CHAIN_Q4_0) {                                                                                 \
-        if (kind == CHAIN_Q4_0) {                                                                                    \
-            DO(unit_q4_0_planar);                                                                                    \
-        } else {                                                                                                     \
-            DO(unit_q8_0_planar);                                                                                    \
-        }                                                                                                            \
-    } else {                                                                                                         \
-        if (kind == CHAIN_F16) {                                                                                     \
-            DO(unit_half<false>);                                                                                    \
-        } else {                                                                                                     \
-            DO(unit_half<true>);                                                                                     \
-        }                                                                                                            \
+// A kernel is made for the kinds that usual files have together, and one for all: code that nobody runs is in the way
+// of that which is run. KINDS has a bit for each.
+enum : int {
+    HALF_KINDS = 1 << CHAIN_F16 | 1 << CHAIN_BF16,
+    ALL_KINDS = (1 << CHAIN_NONE) - 1,
+};
+#define IS_KIND(KINDS, kind, K) ((KINDS) >> K & 1 && (((KINDS) & ((KINDS)-1)) == 0 || kind == K))
+#define FOR_KIND(KINDS, kind, DO)                                                                                    \
+    if (IS_KIND(KINDS, kind, CHAIN_Q4_K)) {                                                                          \
+        DO(unit_q4_K);                                                                                               \
+    } else if (IS_KIND(KINDS, kind, CHAIN_Q4_0)) {                                                                   \
+        DO(unit_q4_0_planar);                                                                                        \
+    } else if (IS_KIND(KINDS, kind, CHAIN_Q6_K)) {                                                                   \
+        DO(unit_q6_K_planar);                                                                                        \
+    } else if (IS_KIND(KINDS, kind, CHAIN_Q8_0)) {                                                                   \
+        DO(unit_q8_0_planar);                                                                                        \
+    } else if (IS_KIND(KINDS, kind, CHAIN_F16)) {                                                                    \
+        DO(unit_half<false>);                                                                                        \
+    } else if (IS_KIND(KINDS, kind, CHAIN_BF16)) {                                                                   \
+        DO(unit_half<true>);                                                                                         \
     }
 static chain_kind chain_kind_of(int kind) {
     switch (kind) {
@@ -242,10 +242,11 @@ __device__ static inline void hear_from(const chain_product &p, int at, heard (&
 }
 // Brings the result of the step before near. The norm's division is left to who finishes rows, so that nobody waits
 // for the sum; it is in `squares`, a part per warp.
+template <int KINDS>
 __device__ static inline void prepare(const chain_product &p, hearing first, unsigned tag, const float *weight,
                                       char *near, float *squares) {
     const gemv_job &j = p.job;
-    bool floats = p.kinds[0] <= CHAIN_BF16;
+    bool floats = !(KINDS & ~HALF_KINDS) || (KINDS & HALF_KINDS && p.kinds[0] <= CHAIN_BF16);
     const float *x = j.in.y;
     activations in = near_form(j.k, near);
     float sum = 0;
@@ -376,6 +377,7 @@ __device__ static __noinline__ void finish_group(const chain_product &p, int gro
 // A product: brings activations near, then multiplies this warp's share. What does not depend on the step before is
 // done while its results are on their way. `rests`: what a warp has of a group that another warp began, by pass and
 // row.
+template <int KINDS>
 __device__ static void multiply(const chain_product &p, const share &mine, char *near, stream &supply, progress &kept,
                                 const knowledge &known, int step, int last_known, char *ring, uint64_t *full,
                                 float (*rests)[2][4], float *squares, weighed &norms, char *norm_weights,
@@ -396,7 +398,8 @@ __device__ static void multiply(const chain_product &p, const share &mine, char 
         if (!prepared) {
             bool here = norms.step == step;
             if (here) barrier_wait(&norms.there, norms.phase);
-            prepare(p, first_heard, heard_tag, here ? (const float *)norm_weights : p.job.in.weight, near, squares);
+            prepare<KINDS>(p, first_heard, heard_tag, here ? (const float *)norm_weights : p.job.in.weight, near,
+                           squares);
             // All have read it. One thread alone looks again, also where the compiler would let all of them.
             if (threadIdx.x == 0 && *(volatile int *)&norms.step <= step)
                 next_weight(norms, known, step, last_known, norm_weights, norm_bytes);
@@ -406,7 +409,7 @@ __device__ static void multiply(const chain_product &p, const share &mine, char 
         barrier_wait(full + taken % SLOTS, taken / SLOTS & 1);
         const char *stage = ring + taken % SLOTS * STAGE;
 #define READ(U) read_stage<U>(stage, in, k, piece, sum)
-        FOR_KIND(kind, READ)
+        FOR_KIND(KINDS, kind, READ)
 #undef READ
         __syncwarp();
         taken++;
@@ -457,7 +460,7 @@ __device__ static void multiply(const chain_product &p, const share &mine, char 
 // ----------------------------------------------------------------------------------------------------------------
 
 // All attentions of a chain have heads of one size and at most GROUP for each key/value head.
-template <int SIZE, int GROUP>
+template <int SIZE, int GROUP, int KINDS>
 __global__ static void __launch_bounds__(THREADS, 1)
     chain_kernel(const chain_step *steps, int n, unsigned *counters, unsigned *epoch, int norm_bytes) {
 #if __CUDA_ARCH__ >= 900
@@ -536,8 +539,9 @@ __global__ static void __launch_bounds__(THREADS, 1)
             hearing first;
             hear_from(now.product, 8 * (int)threadIdx.x, first.h);
             look_ahead(step);
-            multiply(now.product, known.shares[step % KNOWN][warp], near, streams[warp], kept[warp], known, step,
-                     last_known, ring, full[warp], rests, sums, norm, weights, norm_bytes, heard_tag, tag, first);
+            multiply<KINDS>(now.product, known.shares[step % KNOWN][warp], near, streams[warp], kept[warp], known,
+                            step, last_known, ring, full[warp], rests, sums, norm, weights, norm_bytes, heard_tag,
+                            tag, first);
         }
         if (now.arrives) arrive(counters);
         if (lane == 0) kept[warp].now++;
@@ -615,7 +619,7 @@ static bool product_of(const gemv_job &j, int blocks, chain_product *p) {
         p->kinds[i] = chain_kind_of(j.m[i].kind);
         if (p->kinds[i] == CHAIN_NONE) return false;
 #define LAYOUT(U) other = U::SPAN, grain = U::GRAIN, p->rows[i] = U::GROUP, p->whole[i] = U::ROW
-        FOR_KIND(p->kinds[i], LAYOUT)
+        FOR_KIND(ALL_KINDS, p->kinds[i], LAYOUT)
 #undef LAYOUT
         if (j.k % grain || (i && other != span)) return false;
         span = other;
@@ -805,11 +809,28 @@ static size_t room_of(const chain_step &s) {
 }
 
 typedef void (*chain_function)(const chain_step *, int, unsigned *, unsigned *, int);
-template <int SIZE> static chain_function kernel_for(int group) {
-    return group <= 1   ? chain_kernel<SIZE, 1>
-           : group == 2 ? chain_kernel<SIZE, 2>
-           : group == 4 ? chain_kernel<SIZE, 4>
-                        : chain_kernel<64, 8>; // the only size that takes eight
+template <int SIZE, int KINDS> static chain_function kernel_for(int group) {
+    return group <= 1   ? chain_kernel<SIZE, 1, KINDS>
+           : group == 2 ? chain_kernel<SIZE, 2, KINDS>
+           : group == 4 ? chain_kernel<SIZE, 4, KINDS>
+                        : chain_kernel<64, 8, KINDS>; // the only size that takes eight
+}
+template <int KINDS> static chain_function kernel_for(int size, int group) {
+    return size == 64 ? kernel_for<64, KINDS>(group) : kernel_for<128, KINDS>(group);
+}
+static chain_function kernel_for(int kinds, int size, int group) {
+    enum {
+        F16 = 1 << CHAIN_F16,
+        Q8 = 1 << CHAIN_Q8_0,
+        Q6 = 1 << CHAIN_Q6_K,
+        Q4 = 1 << CHAIN_Q4_0,
+        Q4K = 1 << CHAIN_Q4_K
+    };
+    return kinds == F16             ? kernel_for<F16>(size, group)
+           : kinds == Q8            ? kernel_for<Q8>(size, group)
+           : !(kinds & ~(Q4 | Q6))  ? kernel_for<Q4 | Q6>(size, group)
+           : !(kinds & ~(Q4K | Q6)) ? kernel_for<Q4K | Q6>(size, group)
+                                    : kernel_for<ALL_KINDS>(size, group);
 }
 tn_status chain_launch(chain *c, const launch &l) {
     int n = c->n - c->launched;
@@ -835,7 +856,11 @@ tn_status chain_launch(chain *c, const launch &l) {
         CUDA_TRY(cudaMemcpyAsync(c->on_device + c->launched, steps, bytes, cudaMemcpyHostToDevice, l.stream));
         CUDA_TRY(cudaStreamSynchronize(l.stream)); // `steps` may change with the next run
     }
-    chain_function kernel = c->size == 64 ? kernel_for<64>(c->group) : kernel_for<128>(c->group);
+    int kinds = 0;
+    for (int i = 0; i < n; i++)
+        for (int m = 0; !steps[i].is_attention && m < steps[i].product.job.n; m++)
+            kinds |= 1 << steps[i].product.kinds[m];
+    chain_function kernel = kernel_for(kinds, c->size, c->group);
     size_t shared = ring + norm + near;
     CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
     cudaLaunchAttribute attribute;
