@@ -146,6 +146,14 @@ cudaError_t cudaHostAlloc(void **out, size_t size, unsigned) { return allocate(o
 cudaError_t cudaFreeHost(void *at) { return release(at); }
 cudaError_t cudaHostRegister(void *, size_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaHostUnregister(void *) { return cudaSuccess; }
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *out, const void *at) {
+    holding hold(lock);
+    const allocation *a = find(at);
+    *out = {};
+    out->type = !a ? cudaMemoryTypeUnregistered : a->device >= 0 ? cudaMemoryTypeDevice : cudaMemoryTypeHost;
+    if (a) out->devicePointer = (void *)at;
+    return cudaSuccess;
+}
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
     holding hold(lock);
     *total = device_bytes();

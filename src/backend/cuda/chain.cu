@@ -491,7 +491,6 @@ __global__ static void __launch_bounds__(THREADS, 1)
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         for (int i = 0; i <= AHEAD; i++) learn(i);
     }
-    const unsigned began = *(volatile unsigned *)epoch;
     __syncthreads();
     // What lasts from step to step is in shared memory: in registers it would be in the way, and what does not fit
     // those is lost to the cache with every wait.
@@ -515,6 +514,11 @@ __global__ static void __launch_bounds__(THREADS, 1)
     };
 #pragma unroll 1
     for (int step = -AHEAD; step < 0; step++) look_ahead(step);
+    // Weights may come before the launch before has ended, nothing else.
+    if (lane == 0) stream_fetch(streams[warp], 0, known, min(n, (int)AHEAD) - 1, ring, full[warp]);
+    __syncwarp();
+    grid_wait();
+    const unsigned began = *(volatile unsigned *)epoch;
     for (;;) {
         int step = kept[warp].now;
         if (step >= n) break;
@@ -547,6 +551,7 @@ __global__ static void __launch_bounds__(THREADS, 1)
         if (lane == 0) kept[warp].now++;
         __syncwarp();
     }
+    grid_next(); // not sooner: what waits for its turn takes room from those that run
     // Whoever ends last leaves the counters as they were.
     if (threadIdx.x == 0 && atomicInc(counters + 32, gridDim.x - 1) == gridDim.x - 1) {
         counters[0] = 0;
@@ -863,16 +868,18 @@ tn_status chain_launch(chain *c, const launch &l) {
     chain_function kernel = kernel_for(kinds, c->size, c->group);
     size_t shared = ring + norm + near;
     CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-    cudaLaunchAttribute attribute;
-    attribute.id = cudaLaunchAttributeCooperative;
-    attribute.val.cooperative = 1;
+    cudaLaunchAttribute attributes[2];
+    attributes[0].id = cudaLaunchAttributeCooperative;
+    attributes[0].val.cooperative = 1;
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3((unsigned)l.device->properties.multiProcessorCount);
     config.blockDim = dim3(THREADS);
     config.dynamicSmemBytes = shared;
     config.stream = l.stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
+    config.attrs = attributes;
+    config.numAttrs = 2;
     tn_status status = cuda_check(cudaLaunchKernelEx(&config, kernel, (const chain_step *)c->on_device + c->launched,
                                                      n, l.tickets + N_TICKETS, c->epoch, (int)norm),
                                   "a chain");

@@ -93,6 +93,7 @@ struct launch {
     char *scratch;
     unsigned *tickets;
     narrow *narrowed; // forgotten whenever anything but a product runs
+    bool strict;      // what a kernel reads before grid_wait() may still be changing: it starts when all has ended
 };
 
 // Scratch bytes a node needs, and running it. Every op the device supports has a row in ops.cu.
@@ -159,8 +160,8 @@ tn_status fusion_launch(fusion *f, const launch &l, profile *p);
 // ---- Small things for kernels
 // ----------------------------------------------------------------------------------------
 
-// Kernels of a token's chain start while their predecessor still runs: what does not depend on it (weights) may be
-// fetched before grid_wait(), everything else only after. grid_next() lets the successor start likewise.
+// Kernels of a token start while their predecessor still runs: weights may be fetched before grid_wait() where they
+// are no other kernel's result, everything else only after. grid_next() lets the successor start likewise.
 __device__ static inline void grid_wait() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -184,7 +185,7 @@ static inline tn_status launch_early(const launch &l, const char *what, void (*k
     config.dynamicSmemBytes = shared;
     config.stream = l.stream;
     config.attrs = &attribute;
-    config.numAttrs = l.device->properties.major >= 9 ? 1 : 0;
+    config.numAttrs = l.device->properties.major >= 9 && !l.strict ? 1 : 0;
     return cuda_check(cudaLaunchKernelEx(&config, kernel, P(args)...), what);
 }
 

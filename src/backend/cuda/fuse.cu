@@ -208,8 +208,12 @@ static bool is_step(const fusion *f, const group &g) {
     if (!f->chained || f->nodes[g.at[0]]->op != TN_OP_MUL_MAT || f->nodes[g.at[0]]->src[1]->ne[1] != 1) return false;
     gemv_job job = {};
     job.k = (int)f->nodes[g.at[0]]->src[0]->ne[0];
-    for (job.n = 0; job.n < g.n; job.n++) job.m[job.n] = gemv_matrix_of(f->nodes[g.at[job.n]]);
-    return chain_takes_product(job);
+    bool lasting = true;
+    for (job.n = 0; job.n < g.n; job.n++) {
+        job.m[job.n] = gemv_matrix_of(f->nodes[g.at[job.n]]);
+        lasting = lasting && job.m[job.n].lasting;
+    }
+    return lasting && chain_takes_product(job);
 }
 // Room for what group g will read in the place of a node's result: with `norm`, of the node's source, and the norm is
 // g's or, between launches, shared: the weight before, the division after.

@@ -364,10 +364,12 @@ template <typename U> static tn_status run_kind(const launch &l, gemv_job &job) 
                               : run_columns<U, 8>(l, job);
 }
 
-tn_status gemv_run(const launch &l, const gemv_job &job, int columns) {
+tn_status gemv_run(const launch &whole, const gemv_job &job, int columns) {
+    launch l = whole;
     gemv_job j = job;
     int blocks = 0;
     for (int i = 0; i < j.n; i++) {
+        l.strict = l.strict || !j.m[i].lasting;
         j.m[i].first_block = j.finish == GEMV_GLU ? 0 : blocks;
         if (j.finish != GEMV_GLU || i == 0) blocks += (int)blocks_for(j.m[i].rows, GEMV_TILE);
     }
@@ -461,6 +463,7 @@ gemv_matrix gemv_matrix_of(const tn_tensor *t) {
     m.rows = (int)x->ne[1];
     m.out = (float *)t->data;
     m.out_row = (int64_t)t->nb[1] / 4;
+    m.lasting = x->buffer && x->buffer->usage == TN_USAGE_WEIGHTS;
     return m;
 }
 gemv_experts gemv_experts_of(const tn_tensor *t) {

@@ -46,6 +46,7 @@ struct gemv_matrix {
     float *out; // or NULL
     int64_t out_row;
     int64_t expert_bytes; // from an expert's rows to the next expert's
+    bool lasting;         // no kernel writes it
 };
 // Which experts a few tokens want. What one of them gives one token is a column of the result, here called a pair:
 // tokens one after the other, each with its `used` experts.

@@ -217,6 +217,8 @@ tn_status launch_rope(const launch &l, const tn_tensor *t) {
 
 template <typename T>
 __global__ static void get_rows_kernel(const char *x, const char *rows, char *y, shape4 xs, shape4 rs, shape4 ys) {
+    grid_next();
+    grid_wait();
     int64_t r = blockIdx.x, b = blockIdx.y, i2 = b % ys.ne[2], i3 = b / ys.ne[2];
     int32_t row = *(const int32_t *)(rows + r * rs.nb[0] + i2 * rs.nb[1] + i3 * rs.nb[2]);
     const char *from = x + row * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3];
@@ -239,13 +241,13 @@ tn_status launch_get_rows(const launch &l, const tn_tensor *t) {
     shape4 xs = shape_of(x), rs = shape_of(rows), ys = shape_of(t);
     switch (kind_of(x)) {
 #define CASE(TYPE, reader)                                                                                           \
-    case TYPE: get_rows_kernel<reader><<<grid, threads, 0, l.stream>>>(from, index, to, xs, rs, ys); break;
+    case TYPE:                                                                                                       \
+        return launch_early(l, "get_rows", get_rows_kernel<reader>, grid, threads, 0, from, index, to, xs, rs, ys);
         CASE(TN_I32, plain_i32)
         FOR_EVERY_READER(CASE)
 #undef CASE
     default: return tn_fail(TN_E_UNSUPPORTED, "get_rows of %s", tn_type_name(x->type));
     }
-    return cuda_check(cudaGetLastError(), "get_rows");
 }
 
 __device__ static int64_t row_number(const char *rows, const shape4 &rs, int wide, int64_t r, int64_t i2,
@@ -428,6 +430,8 @@ __global__ static void __launch_bounds__(BEST_THREADS)
     __shared__ best_share shared[BEST_THREADS / 32];
     __shared__ bool last;
     best_share mine = {0, -INFINITY, 0x7fffffff};
+    grid_next();
+    grid_wait();
     for (int i = blockIdx.x * BEST_THREADS + threadIdx.x; i < n; i += BEST_BLOCKS * BEST_THREADS)
         mine = join(mine, {x[i], x[i], i});
     mine = join_block(mine, shared);
@@ -458,10 +462,9 @@ bool best_serves(const tn_tensor *sum, const tn_tensor *argmax) {
 }
 tn_status launch_best(const launch &l, const tn_tensor *sum, const tn_tensor *argmax) {
     const tn_tensor *x = argmax->src[0];
-    best_kernel<<<BEST_BLOCKS, BEST_THREADS, 0, l.stream>>>((const float *)x->data, (int)x->ne[0], (float *)sum->data,
-                                                            (int32_t *)argmax->data, (best_share *)l.scratch,
-                                                            l.tickets);
-    return cuda_check(cudaGetLastError(), "argmax");
+    return launch_early(l, "argmax", best_kernel, dim3(BEST_BLOCKS), BEST_THREADS, 0, (const float *)x->data,
+                        (int)x->ne[0], (float *)sum->data, (int32_t *)argmax->data, (best_share *)l.scratch,
+                        l.tickets);
 }
 
 // The k largest of a row, largest first, the lower index first among equals: k rounds of "the best below the last".

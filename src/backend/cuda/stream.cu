@@ -48,6 +48,11 @@ static tn_status set_async(tn_backend *backend, tn_tensor *tensor, const void *d
     CUDA_TRY(cudaMemcpyAsync((char *)tensor->data + offset, data, size, cudaMemcpyHostToDevice, s->stream));
     return TN_OK;
 }
+// A few bytes to pinned memory: a launch is sooner there than the copy engine.
+__global__ static void send_kernel(char *to, const char *from, int size) {
+    grid_wait();
+    if ((int)threadIdx.x < size) to[threadIdx.x] = from[threadIdx.x];
+}
 static tn_status get_async(tn_backend *backend, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
     cuda_stream *s = stream_of(backend);
     if (is_rearranged(tensor)) {
@@ -55,6 +60,11 @@ static tn_status get_async(tn_backend *backend, const tn_tensor *tensor, void *d
         return tn_tensor_get_at(tensor, data, offset, size);
     }
     TN_TRY(catch_up(s));
+    cudaPointerAttributes where;
+    if (size <= NOTE && cudaPointerGetAttributes(&where, data) == cudaSuccess && where.type == cudaMemoryTypeHost &&
+        where.devicePointer)
+        return launch_early({s->device, s->stream}, "sending results", send_kernel, dim3(1), NOTE, 0,
+                            (char *)where.devicePointer, (const char *)tensor->data + offset, (int)size);
     CUDA_TRY(cudaMemcpyAsync(data, (const char *)tensor->data + offset, size, cudaMemcpyDeviceToHost, s->stream));
     return TN_OK;
 }

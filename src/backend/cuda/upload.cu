@@ -19,7 +19,7 @@ enum {
     NOTES = 24, // with NOTE bytes each they fit the parameters of a launch
     LETTER = 4 << 10,
     LETTERS = 64,
-    PIECE = 512 << 10,
+    PIECE = 1 << 20,
     STAGES = 3,
     WORKERS = 12,
     RECENT = 32,
