@@ -242,7 +242,6 @@ void unwatch_close(struct server *server, struct evhttp_request *http) {
     if (connection) evhttp_connection_set_closecb(connection, NULL, NULL);
     if (bev) {
         struct timeval patience = {.tv_sec = (time_t)server->timeout};
-        bufferevent_setwatermark(bev, EV_READ, 0, 0);
         bufferevent_set_timeouts(bev, &patience, &patience);
     }
 }
@@ -252,9 +251,15 @@ static void detach(struct request *r) {
     r->http = NULL;
 }
 
+/* Bounds what a client can make us store while its answer is made; evhttp reads on for the next request. A watermark
+ * would do the same, but where there is no memory for it libevent 2.1.12 crashes. */
+static void on_early(struct bufferevent *bev, void *connection) {
+    (void)connection;
+    if (evbuffer_get_length(bufferevent_get_input(bev)) >= 64 * 1024) bufferevent_disable(bev, EV_READ);
+}
 /* While an answer is made, the connection is read only to learn that the client closed it. evhttp's own read callback
  * would end the program on bytes that arrive in this state, so it is taken out until evhttp puts it back for the next
- * request; the watermark bounds what a client can make us store meanwhile. */
+ * request. */
 void watch_close(struct server *server, struct evhttp_request *http,
                  void (*closed)(struct evhttp_connection *connection, void *user), void *user) {
     struct evhttp_connection *connection = evhttp_request_get_connection(http);
@@ -265,8 +270,7 @@ void watch_close(struct server *server, struct evhttp_request *http,
     void *own;
     struct timeval patience = {.tv_sec = (time_t)server->timeout};
     bufferevent_getcb(bev, &on_read, &on_write, &on_event, &own);
-    bufferevent_setcb(bev, NULL, on_write, on_event, own);
-    bufferevent_setwatermark(bev, EV_READ, 0, 64 * 1024);
+    bufferevent_setcb(bev, on_early, on_write, on_event, own);
     bufferevent_set_timeouts(bev, NULL, &patience);
     bufferevent_enable(bev, EV_READ);
     evhttp_connection_set_closecb(connection, closed, user);
