@@ -9,8 +9,23 @@ static bool refuse(char *reason, size_t size, const char *text) {
     return false;
 }
 
+// Whether all rearranged sources are read by who knows them, whole rows at a time.
+static bool reads_planar(const tn_tensor *t) {
+    for (int i = 0; i < TN_MAX_SRC; i++) {
+        const tn_tensor *x = t->src[i], *root = x && x->view_src ? x->view_src : x;
+        if (!x || !(kind_of(x) & PLANAR)) continue;
+        bool known = i == 0 && (t->op == TN_OP_MUL_MAT || t->op == TN_OP_MUL_MAT_ID || t->op == TN_OP_GET_ROWS);
+        size_t row = root->nb[1], places = x->view_src ? x->view_offset % row : 0;
+        for (int d = 1; d < TN_MAX_DIMS; d++) places |= x->nb[d] % row;
+        if (!known || places || x->ne[0] != root->ne[0]) return false;
+    }
+    return true;
+}
+
 bool node_supported(const tn_tensor *t, char *reason, size_t size) {
     static const char too_many[] = "more rows than a grid has";
+    if (tn_op_get_family(t->op) != TN_FAMILY_VIEW && !reads_planar(t))
+        return refuse(reason, size, "weights that were rearranged are multiplied and taken by rows only");
     const tn_tensor *x = t->src[0], *y = t->src[1];
     switch (tn_op_get_family(t->op)) {
     case TN_FAMILY_VIEW: return true;
