@@ -104,6 +104,8 @@ static void make_session(user *u, const tn_session_params *p) {
     tn_fit_free(&now);
 }
 
+static bool same_bits(const void *a, const void *b, size_t size) { return memcmp(a, b, size) == 0; }
+
 /* Runs all users' steps in turns; results are looked at when everybody else has computed since. */
 static void take_turns(const golden_model g[2], user users[USERS], int first_user) {
     float *got = malloc(WIDEST * sizeof *got);
@@ -111,7 +113,7 @@ static void take_turns(const golden_model g[2], user users[USERS], int first_use
         for (int u = first_user; u < USERS; u++) take_step(&users[u], &g[u > 0], step);
         for (int u = first_user; u < USERS; u++) {
             look(&users[u], step, got);
-            if (memcmp(got, users[u].results + step * WIDEST, WIDEST * sizeof *got) != 0)
+            if (!same_bits(got, users[u].results + step * WIDEST, WIDEST * sizeof *got))
                 fail_msg("session %d, step %d: other results than alone", u, step);
         }
     }
