@@ -32,9 +32,10 @@ typedef struct tn_sched_params {
     size_t n_backends;
     int n_threads;          /* for CPU backends made here; 0: one per core */
     tn_threadpool *threads; /* their pool, outliving the scheduler; NULL: each makes its own */
-    /* Runs that may be in flight on asynchronous devices: so many places for what is copied into a split, so that the
-     * inputs of the next run are copied while this one computes. 0 or 1: one. At most 64. */
-    int pipeline_copies;
+    /* Several runs may be in flight on asynchronous devices: there are so many places (at most 64; 0: four) for what
+     * is copied into a split, so that the inputs of the next run are copied while this one computes. */
+    bool pipeline;
+    int pipeline_copies; /* 2 or more: with `pipeline` */
     /* Or: the devices, streams, threads and memory of this one, with all that is said about them above. They last as
      * long as any scheduler that uses them. */
     const tn_sched *share;
@@ -74,17 +75,20 @@ TN_API tn_status tn_sched_alloc(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;
 
 TN_API tn_status tn_sched_run(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK; /* and waits */
 /* And does not wait: leave outputs alone until tn_sched_synchronize, or queue tn_backend_get_async on the backend
- * that computes them before the next run. Inputs too, unless pipeline_copies is 2 or more and only asynchronous
+ * that computes them before the next run. Inputs too, unless the graph has a pipeline and only asynchronous
  * devices read them: then they have been copied when this returns. */
 TN_API tn_status tn_sched_run_async(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;
 TN_API tn_status tn_sched_synchronize(tn_sched *sched);
 /* Forgets schedules, pins and errors; keeps the buffers. After a device failed, try this or free. */
 TN_API void tn_sched_reset(tn_sched *sched);
+/* The number of places in graphs that are scheduled from now on: 1 is no pipeline, 0 four. */
+TN_API tn_status tn_sched_set_pipeline(tn_sched *sched, int copies);
 TN_API void tn_sched_set_eval(tn_sched *sched, tn_eval_fn eval, void *user);
 
 typedef struct tn_sched_info {
     size_t nodes, splits, copies; /* of one graph */
     size_t copy_bytes;            /* moved between devices per run */
+    size_t in_flight;             /* runs that may be under way at once; 1: no pipeline */
 } tn_sched_info;
 TN_API tn_status tn_sched_describe(tn_sched *sched, tn_graph *graph, tn_sched_info *info) TN_MUST_CHECK;
 TN_API tn_sched_memory tn_sched_memory_of(const tn_sched *sched, size_t backend); /* now reserved */

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* A session meets tens of graphs, some hundred bytes per node each. */
-enum { DEFAULT_SCHEDULES = 128, MAX_PIPELINE_COPIES = 64 };
+enum { DEFAULT_SCHEDULES = 128, DEFAULT_PIPELINE_COPIES = 4, MAX_PIPELINE_COPIES = 64 };
 
 /* ---- Creation ------------------------------------------------------------------------------------------------ */
 
@@ -67,7 +67,6 @@ static tn_status make_core(const tn_sched_params *params, tn__sched_core **out) 
     c->async = tn_calloc(room, sizeof *c->async);
     if (!c->backends || !c->types || !c->scratch || !c->host_read || !c->reads_host || !c->pushed || !c->async)
         return TN_E_NOMEM;
-    c->n_slots = params->pipeline_copies > 1 ? (size_t)params->pipeline_copies : 1;
     TN_TRY(open_backends(c, params));
     tn_buffer_type *pinned = NULL; /* host memory that a device copies from without a detour */
     for (size_t i = 0; i < c->n_backends; i++) {
@@ -85,21 +84,17 @@ static tn_status make_core(const tn_sched_params *params, tn__sched_core **out) 
         c->async[i] = caps.async && caps.events;
         if (!caps.events) continue;
         TN_TRY(tn_event_new(device, &c->host_read[i]));
-        if (c->n_slots > 1) TN_TRY(tn_event_new(device, &c->pushed[i]));
     }
     return TN_OK;
 }
 
 static tn_status check_params(const tn_sched_params *p) {
-    if (p->share && (p->backends || p->devices[0] || p->n_threads || p->threads || p->pipeline_copies || p->abort))
+    if (p->share && (p->backends || p->devices[0] || p->n_threads || p->threads || p->abort))
         return tn_fail(TN_E_INVALID, "a scheduler that shares another's devices takes their parameters from it");
     if (p->share && p->share->exclusive)
         return tn_fail(TN_E_INVALID, "the scheduler serves its owner alone; make one for all who are to share it");
     if (p->backends && (p->n_backends == 0 || p->n_backends > INT16_MAX))
         return tn_fail(TN_E_INVALID, "a scheduler needs 1 to %d backends", INT16_MAX);
-    if (p->pipeline_copies < 0 || p->pipeline_copies > MAX_PIPELINE_COPIES)
-        return tn_fail(TN_E_INVALID, "%d pipeline copies; 0 to %d are possible", p->pipeline_copies,
-                       MAX_PIPELINE_COPIES);
     return TN_OK;
 }
 
@@ -120,6 +115,8 @@ tn_status tn_sched_new(const tn_sched_params *params, tn_sched **out) {
         TN_TRY_GOTO(make_core(params, &s->core), status, failed);
         TN_TRY_GOTO(tn_alloc_new(s->core->types, s->core->n_backends, &s->alloc), status, failed);
     }
+    bool pipeline = params->pipeline || params->pipeline_copies;
+    TN_TRY_GOTO(tn_sched_set_pipeline(s, pipeline ? params->pipeline_copies : 1), status, failed);
     *out = s;
     return TN_OK;
 failed:
@@ -166,6 +163,16 @@ tn_backend *tn_sched_backend(const tn_sched *s, size_t i) {
 void tn_sched_set_eval(tn_sched *s, tn_eval_fn eval, void *user) {
     s->eval = eval;
     s->eval_user = user;
+}
+
+tn_status tn_sched_set_pipeline(tn_sched *s, int copies) {
+    if (!s || copies < 0 || copies > MAX_PIPELINE_COPIES)
+        return tn_fail(TN_E_INVALID, "%d pipeline copies; 0 to %d are possible", copies, MAX_PIPELINE_COPIES);
+    s->n_slots = copies ? (size_t)copies : DEFAULT_PIPELINE_COPIES;
+    for (size_t i = 0; s->n_slots > 1 && i < s->core->n_backends; i++)
+        if (s->core->async[i] && !s->core->pushed[i])
+            TN_TRY(tn_event_new(tn_backend_device(s->core->backends[i]), &s->core->pushed[i]));
+    return TN_OK;
 }
 
 tn_status tn_sched_pin(tn_sched *s, const tn_tensor *tensor, int backend) {
@@ -502,7 +509,13 @@ tn_status tn_sched_describe(tn_sched *s, tn_graph *graph, tn_sched_info *info) {
     if (!s || !graph || !info) return tn_fail(TN_E_INVALID, "tn_sched_describe: NULL argument");
     tn__schedule *schedule;
     TN_TRY(schedule_for(s, graph, &schedule));
-    *info = (tn_sched_info){schedule->n_nodes, schedule->n_splits, schedule->n_copies, schedule->copy_bytes};
+    *info = (tn_sched_info){.nodes = schedule->n_nodes,
+                            .splits = schedule->n_splits,
+                            .copies = schedule->n_copies,
+                            .copy_bytes = schedule->copy_bytes,
+                            .in_flight = 1};
+    for (size_t i = 0; i < schedule->n_splits; i++)
+        info->in_flight = TN__MAX(info->in_flight, schedule->splits[i].n_slots);
     return TN_OK;
 }
 

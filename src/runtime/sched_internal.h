@@ -130,9 +130,8 @@ typedef struct tn__sched_core {
     tn_event **host_read; /* per backend, or NULL where the device has no events */
     bool *reads_host;
     /* With several runs in flight: what a backend pushed to others has arrived. */
-    tn_event **pushed; /* per backend, or NULL */
+    tn_event **pushed; /* per backend, or NULL as long as there is no pipeline */
     bool *async;       /* per backend: work is queued, and events order it */
-    size_t n_slots;    /* of split inputs; 1: no pipeline */
     tn_sched *last_user;
     const tn__schedule *last_run;
 } tn__sched_core;
@@ -141,6 +140,7 @@ struct tn_sched {
     tn__sched_core *core;
     tn_alloc *alloc; /* plans of its own, in memory of all */
     bool exclusive;
+    size_t n_slots; /* of split inputs in schedules made now; 1: no pipeline */
     size_t max_schedules;
     tn__schedule **schedules;
     size_t n_schedules, cap_schedules;

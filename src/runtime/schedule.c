@@ -129,8 +129,8 @@ static tn_status cut_graph(job *j) {
             if (are_experts(j, t, s)) {
                 j->largest_ids = TN__MAX(j->largest_ids, tn_nbytes(t->src[2]));
                 j->most_experts = TN__MAX(j->most_experts, (size_t)t->src[0]->ne[2]);
-            } else if (j->sched->core->n_slots > 1 && j->sched->core->async[current]) {
-                c->n_slots = j->sched->core->n_slots;
+            } else if (j->sched->n_slots > 1 && j->sched->core->async[current]) {
+                c->n_slots = j->sched->n_slots;
                 j->n_slot_leaves += c->n_slots;
             }
         }
@@ -313,7 +313,7 @@ static tn_status make_room(job *j) {
         n_copies += j->cuts[k].n_copies;
         n_programs += j->cuts[k].n_slots;
     }
-    size_t in_graph = j->n + n_copies + j->n_slot_leaves, n_slots = j->sched->core->n_slots;
+    size_t in_graph = j->n + n_copies + j->n_slot_leaves, n_slots = j->sched->n_slots;
     tn_arena_params params = {.size = tn_arena_size_for(in_graph + j->n_twins, in_graph ? in_graph : 1),
                               .no_alloc = true};
     TN_TRY(tn_arena_new(&params, &s->arena));

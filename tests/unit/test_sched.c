@@ -580,6 +580,41 @@ static void what_was_measured_is_enough_to_reserve_several_graphs(void **state) 
     tn_arena_free(arena);
 }
 
+/* Four places where a pipeline is asked for, one where it is not, and whatever number is said. */
+static void a_pipeline_has_four_places_unless_told(void **state) {
+    (void)state;
+    static const struct {
+        bool pipeline;
+        int copies;
+        size_t in_flight;
+    } cases[] = {{false, 0, 1}, {true, 0, 4}, {false, 1, 1}, {true, 1, 1}, {false, 3, 3}, {true, 2, 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tn_sched *s;
+        tn_arena *arena;
+        tn_sched_info info;
+        tn_graph *graph[2];
+        tn_sched_params p = {.devices = {"sim:16M,name=a"},
+                             .n_threads = 1,
+                             .pipeline = cases[i].pipeline,
+                             .pipeline_copies = cases[i].copies};
+        assert_ok(tn_sched_new(&p, &s));
+        assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 18, .no_alloc = true}, &arena));
+        for (int g = 0; g < 2; g++) {
+            tn_tensor *y = tn_output(tn_silu(arena, tn_input(arena, TN_F32, WIDTH, 4 + g)));
+            assert_ok(tn_graph_of(arena, y, &graph[g]));
+            assert_ok(tn_sched_pin(s, y, 0));
+            assert_ok(tn_sched_describe(s, graph[g], &info));
+            assert_int_equal(info.in_flight, g ? 4 : cases[i].in_flight);
+            assert_fails(TN_E_INVALID, tn_sched_set_pipeline(s, 65));
+            assert_ok(tn_sched_set_pipeline(s, 0)); /* for the next; what is scheduled stays */
+        }
+        assert_ok(tn_sched_describe(s, graph[0], &info));
+        assert_int_equal(info.in_flight, cases[i].in_flight);
+        tn_sched_free(s);
+        tn_arena_free(arena);
+    }
+}
+
 /* ---- Sharing ------------------------------------------------------------------------------------------------- */
 
 static tn__sim *sim_of(const char *name) {
@@ -983,6 +1018,7 @@ int main(void) {
         cmocka_unit_test(what_the_caller_moved_is_read_where_it_is_now),
         cmocka_unit_test(only_so_many_schedules_are_remembered),
         cmocka_unit_test(what_was_measured_is_enough_to_reserve_several_graphs),
+        cmocka_unit_test(a_pipeline_has_four_places_unless_told),
         cmocka_unit_test(schedulers_that_share_take_turns_in_the_memory_of_the_larger),
         cmocka_unit_test(work_in_flight_is_nobody_elses),
         cmocka_unit_test(only_experts_in_use_are_copied),
