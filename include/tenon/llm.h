@@ -88,7 +88,11 @@ typedef struct tn_session_params {
     tn_type cache_k, cache_v; /* f32 f16 bf16 q8_0 q4_0 */
     const char *devices[16];  /* in order of preference; empty: all GPUs found, then the CPU */
     float split[16];          /* share of the layers per device; all 0: fill the first, then the next */
-    int32_t n_gpu_layers;     /* layers off the CPU; -1: as many as fit */
+    /* Micro-batches of a prompt that may be under way at once where the layers lie on several devices: while one
+     * reads the second, the next reads the first. 0: four, 1: one after the other. Takes memory for what goes from
+     * device to device, so many times. */
+    int n_pipeline;
+    int32_t n_gpu_layers; /* layers off the CPU; -1: as many as fit */
     const tn_placement_override *overrides;
     size_t n_overrides;
     bool no_pack;    /* keep weights as in the file, never in the CPU's packed layout */

@@ -162,7 +162,30 @@ static tn_status take_results(tn_session *s, const tn_batch *b, const tn__graph_
     return check_finite(s, to, (size_t)kept * row);
 }
 
-static tn_status run_ubatch(tn_session *s, const tn_batch *b, int32_t begin, int32_t n) {
+/* A micro-batch: tokens begin…begin+n-1 of the batch. */
+typedef struct part {
+    int32_t begin, n;
+    int32_t *rows[TN__CACHE_GROUPS]; /* its cells */
+    int32_t range[TN__CACHE_GROUPS][2];
+} part;
+
+static tn_status take_cells(tn_session *s, part *p) {
+    TN_TRY(tn__kv_take(&s->kv, p->n, s->positions + p->begin, s->seqs + p->begin, p->rows));
+    for (int g = 0; g < TN__CACHE_GROUPS; g++) tn__kv_range(&s->kv, g, p->range[g]);
+    return TN_OK;
+}
+
+/* After a failure: whatever was queued ends before the caller hears of it. */
+static tn_status end_of(tn_session *s, tn_status status) {
+    char text[512] = "";
+    strncpy(text, tn_error(), sizeof text - 1);
+    (void)tn_sched_synchronize(s->sched);
+    return tn_fail(status, "%s", text);
+}
+
+/* Starts it, and with `wait`, or where rows of it are wanted, takes its results. */
+static tn_status run_part(tn_session *s, const tn_batch *b, const part *p, bool wait) {
+    const int32_t begin = p->begin, n = p->n;
     int32_t padded = tn__round_tokens(n, s->params.n_ubatch), n_out = 0;
     for (int32_t i = 0; i < n; i++)
         if (s->wanted[begin + i]) s->out_rows[n_out++] = i;
@@ -171,20 +194,20 @@ static tn_status run_ubatch(tn_session *s, const tn_batch *b, int32_t begin, int
     int32_t outputs = tn__outputs_for(s, TN__MAX(n_out, 1), padded);
     for (; n_out < outputs; n_out++) s->out_rows[n_out] = n - 1;
 
-    TN_TRY(tn__kv_take(&s->kv, n, s->positions + begin, s->seqs + begin, s->rows));
-    TN_TRY(tn__kv_send_meta(&s->kv));
     for (int32_t i = 0; i < padded; i++) {
         bool real = i < n;
         s->tokens[i] = real ? b->tokens[begin + i] : 0;
         s->padded_positions[i] = s->q_pos[2 * i] = real ? s->positions[begin + i] : 0;
         s->q_pos[2 * i + 1] = real ? s->seqs[begin + i] : -1;
         s->q_scale[i] = tn__query_scale(&s->model->h, s->padded_positions[i]);
-        for (int g = 0; !real && g < TN__CACHE_GROUPS; g++) s->rows[g][i] = -1;
+        for (int g = 0; !real && g < TN__CACHE_GROUPS; g++) p->rows[g][i] = -1;
     }
     tn__graph_set *set;
     tn__graph_kind kind = tn__session_kind(s);
     if (kind == TN__GRAPH_LOGITS && b->best) kind = TN__GRAPH_BEST;
     TN_TRY(tn__graph_for(s, (tn__shape){kind, padded, outputs}, &set));
+    bool several;
+    TN_TRY(tn__schedule_set(s, set, &several));
     TN_TRY(tn_sched_alloc(s->sched, set->graph));
     TN_TRY(tn_tensor_set(set->tokens, s->tokens));
     TN_TRY(tn_tensor_set(set->q_pos, s->q_pos));
@@ -193,19 +216,14 @@ static tn_status run_ubatch(tn_session *s, const tn_batch *b, int32_t begin, int
     if (set->out_rows) TN_TRY(tn_tensor_set(set->out_rows, s->out_rows));
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         if (!set->rows[g]) continue;
-        int32_t range[2];
-        tn__kv_range(&s->kv, g, range);
-        TN_TRY(tn_tensor_set(set->rows[g], s->rows[g]));
-        TN_TRY(tn_tensor_set(set->range[g], range));
+        TN_TRY(tn_tensor_set(set->rows[g], p->rows[g]));
+        TN_TRY(tn_tensor_set(set->range[g], p->range[g]));
     }
     tn_status status = tn_sched_run_async(s->sched, set->graph);
-    if (status == TN_OK) status = take_results(s, b, set, begin, n, kept);
+    if (status == TN_OK && (wait || !several || kept || s->params.embeddings))
+        status = take_results(s, b, set, begin, n, kept);
     if (status == TN_OK) return TN_OK;
-    /* Whatever was queued ends before the caller hears of it. */
-    char text[512] = "";
-    strncpy(text, tn_error(), sizeof text - 1);
-    (void)tn_sched_synchronize(s->sched);
-    return tn_fail(status, "%s", text);
+    return end_of(s, status);
 }
 
 /* The end of the micro-batch that begins here. An encoder's sequences are not cut. */
@@ -237,12 +255,56 @@ static tn_status check_whole(const tn_session *s, int32_t n_tokens) {
     return TN_OK;
 }
 
-static tn_status run_batch(tn_session *s, const tn_batch *b) {
+/* Whether every token comes after those of its sequence in front of it: then none sees a later one that has a cell
+ * already. */
+static bool ascends(const tn_session *s, int32_t n_tokens) {
+    for (int32_t i = 1; i < n_tokens; i++)
+        for (int32_t k = i - 1; k >= 0; k--) {
+            if (s->seqs[k] != s->seqs[i]) continue;
+            if (s->positions[k] >= s->positions[i]) return false;
+            break;
+        }
+    return true;
+}
+
+/* Several micro-batches under way. Devices at work read where the cells are, so all of them are taken first. */
+static tn_status run_in_flight(tn_session *s, const tn_batch *b) {
+    const int32_t step = s->params.n_ubatch;
+    part p = {0};
+    int32_t end = s->kv.groups[TN__CACHE_FULL].end;
+    for (p.begin = 0; p.begin < b->n_tokens; p.begin += step) {
+        p.n = TN__MIN(step, b->n_tokens - p.begin);
+        for (int g = 0; g < TN__CACHE_GROUPS; g++) p.rows[g] = s->rows[g] + p.begin;
+        TN_TRY(take_cells(s, &p));
+    }
+    TN_TRY(tn__kv_send_meta(&s->kv));
+    for (p.begin = 0; p.begin < b->n_tokens; p.begin += step) {
+        p.n = TN__MIN(step, b->n_tokens - p.begin);
+        for (int g = 0; g < TN__CACHE_GROUPS; g++) p.rows[g] = s->rows[g] + p.begin;
+        for (int32_t i = 0; i < p.n; i++) end = TN__MAX(end, p.rows[TN__CACHE_FULL][i] + 1);
+        p.range[TN__CACHE_FULL][1] = end; /* as if the later ones had no cells yet */
+        TN_TRY(run_part(s, b, &p, p.begin + p.n == b->n_tokens));
+    }
+    return TN_OK;
+}
+
+static tn_status run_in_turn(tn_session *s, const tn_batch *b) {
     for (int32_t i = 0, end; i < b->n_tokens; i = end) {
         TN_TRY(micro_batch_end(s, i, b->n_tokens, &end));
-        TN_TRY(run_ubatch(s, b, i, end - i));
+        part p = {.begin = i, .n = end - i};
+        memcpy(p.rows, s->rows, sizeof p.rows);
+        TN_TRY(take_cells(s, &p));
+        TN_TRY(tn__kv_send_meta(&s->kv));
+        TN_TRY(run_part(s, b, &p, true));
         if (!s->model->h.causal) tn_session_clear(s);
     }
+    return TN_OK;
+}
+
+static tn_status run_batch(tn_session *s, const tn_batch *b) {
+    const bool in_flight = s->pipelined && b->n_tokens > s->params.n_ubatch && ascends(s, b->n_tokens);
+    tn_status status = in_flight ? run_in_flight(s, b) : run_in_turn(s, b);
+    if (status != TN_OK) return in_flight ? end_of(s, status) : status;
     if (!s->params.embeddings) return TN_OK;
     tn__pool_finish(s);
     return check_finite(s, s->pool.rows, (size_t)s->n_results * (size_t)s->pool.size);

@@ -98,6 +98,10 @@ static tn_status choose(tn_session *s) {
         s->together = true;
         TN_TRY(choose_layers(s));
     }
+    if (!s->fits && s->pipelined) { /* rather slower than not at all */
+        s->in_turn = true;
+        TN_TRY(choose_layers(s));
+    }
     if (s->fits || !s->pack || s->model->loaded) return TN_OK;
     s->pack = false;
     return choose_layers(s);

@@ -103,6 +103,39 @@ int32_t tn__round_outputs(int32_t n, int32_t limit) {
     return rounded < limit ? (int32_t)rounded : limit;
 }
 
+/* ---- Runs in flight ------------------------------------------------------------------------------------------- */
+
+/* Where the layers lie on several devices that queue, so that each can be at work on another part of the prompt. Not
+ * where the host has layers, for which all would wait, or which bring their weights over; nor where cells change
+ * hands on the way: those of windows are taken from what an earlier part may still have to read. */
+static bool can_pipeline(const tn_session *s) {
+    bool several = false;
+    if (s->in_turn || s->params.n_pipeline == 1 || s->params.n_batch <= s->params.n_ubatch || !s->model->h.causal ||
+        s->params.n_overrides || s->kv.groups[TN__CACHE_WINDOW].n)
+        return false;
+    for (int32_t i = 1; i < s->model->h.n_layer + 2; i++) {
+        const int d = s->device_of_layer[i];
+        const tn_device_caps caps = tn_device_get_caps(tn_backend_device(tn_sched_backend(s->sched, (size_t)d)));
+        if (!caps.async || !caps.events || caps.shares_host) return false;
+        several = several || d != s->device_of_layer[1];
+    }
+    return several;
+}
+
+/* Only full micro-batches follow each other. */
+tn_status tn__schedule_set(tn_session *s, const tn__graph_set *set, bool *several) {
+    const tn__graph_kind kind = set->shape.kind;
+    *several = s->pipelined && set->shape.n_tokens == s->params.n_ubatch && kind != TN__GRAPH_SHIFT &&
+               kind != TN__GRAPH_MOVE;
+    if (!*several) return TN_OK;
+    tn_sched_info info;
+    TN_TRY(tn_sched_set_pipeline(s->sched, s->params.n_pipeline));
+    tn_status status = tn_sched_describe(s->sched, set->graph, &info);
+    tn_status back = tn_sched_set_pipeline(s->sched, 1);
+    *several = status == TN_OK && info.in_flight > 1;
+    return status == TN_OK ? back : status;
+}
+
 /* ---- Creation ------------------------------------------------------------------------------------------------- */
 
 static tn_status fill_params(const tn_model *m, tn_session_params *p) {
@@ -114,6 +147,8 @@ static tn_status fill_params(const tn_model *m, tn_session_params *p) {
         return tn_fail(TN_E_INVALID,
                        "context %d, batch %d, micro-batch %d, %d sequences, %d outputs: all must be positive",
                        p->n_ctx, p->n_batch, p->n_ubatch, p->n_seqs, p->n_outputs);
+    if (p->n_pipeline < 0 || p->n_pipeline > 64)
+        return tn_fail(TN_E_INVALID, "%d micro-batches in flight; 0 to 64 are possible", p->n_pipeline);
     if (p->n_seqs > 65536) return tn_fail(TN_E_INVALID, "%d sequences; at most 65536 are possible", p->n_seqs);
     if (p->n_batch > p->n_ctx) p->n_batch = p->n_ctx;
     if (p->n_ubatch > p->n_batch) p->n_ubatch = p->n_batch;
@@ -137,6 +172,7 @@ static int device_of_weight(const void *user, const tn__weight *w) { return tn__
 enum { FOUND = 4 }; /* behind the logits and the best tokens: what steps of a greedy loop find, two values each */
 static tn_status make_staging(tn_session *s) {
     size_t n = (size_t)s->params.n_ubatch, b = (size_t)s->params.n_batch;
+    size_t cells = s->pipelined ? b + n : n; /* of all micro-batches, the last one padded */
     s->tokens = tn_calloc(n, sizeof *s->tokens);
     s->positions = tn_calloc(b, sizeof *s->positions);
     s->seqs = tn_calloc(b, sizeof *s->seqs);
@@ -148,7 +184,7 @@ static tn_status make_staging(tn_session *s) {
     s->q_pos = tn_calloc(2 * n, sizeof *s->q_pos);
     s->out_rows = tn_calloc(n, sizeof *s->out_rows);
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        s->rows[g] = tn_calloc(n, sizeof *s->rows[g]);
+        s->rows[g] = tn_calloc(cells, sizeof *s->rows[g]);
         if (!s->rows[g]) return TN_E_NOMEM;
     }
     if (s->params.embeddings) TN_TRY(tn__pool_new(s));
@@ -281,6 +317,7 @@ tn_status tn__session_plan(tn_session *s) {
         if (m->all[i].tensor == kp.factors) kp.factors_device = tn__place_of_weight(s, &m->all[i]);
     TN_TRY(tn__kv_new(&kp, &s->kv));
     stand_in_all(s);
+    s->pipelined = can_pipeline(s);
     int32_t decode = tn__round_tokens(TN__MIN(s->params.n_seqs, s->params.n_ubatch), s->params.n_ubatch);
     tn__shape shapes[TN__COUNT(s->reserved)] = {
         {tn__session_kind(s), s->params.n_ubatch, tn__rows_out(s, s->params.n_ubatch)},
@@ -302,6 +339,8 @@ tn_status tn__session_plan(tn_session *s) {
         tn__graph_set *set;
         TN_TRY(tn__graph_for(s, shapes[i], &set));
         if (!set->graph) continue;
+        bool several;
+        TN_TRY(tn__schedule_set(s, set, &several));
         s->reserved[s->n_reserved] = set;
         graphs[s->n_reserved++] = set->graph;
     }
@@ -343,7 +382,11 @@ static tn_status create(tn_session *s) {
     for (size_t i = 0; i < s->n_sets; i++) tn__place_found(s, s->sets[i]);
     TN_TRY(make_staging(s));
     tn_graph *graphs[TN__COUNT(s->reserved)];
-    for (size_t i = 0; i < s->n_reserved; i++) graphs[i] = s->reserved[i]->graph;
+    for (size_t i = 0; i < s->n_reserved; i++) {
+        bool several;
+        graphs[i] = s->reserved[i]->graph;
+        TN_TRY(tn__schedule_set(s, s->reserved[i], &several));
+    }
     return tn_sched_reserve_many(s->sched, graphs, s->n_reserved);
 }
 

@@ -158,6 +158,8 @@ struct tn_session {
     bool together;            /* the embedding lies with the output, if that is off the host */
     tn_buffer_type **types;   /* per device */
     tn_buffer *stand_ins;     /* per device: of the unallocated cache, of unloaded weights, plain and packed */
+    bool in_turn;             /* micro-batches run one after the other, wherever the layers are */
+    bool pipelined;           /* several full ones may be under way */
     bool pack;                /* weights go to the memory they gain from… */
     int32_t pack_rows;        /* …when so many rows are multiplied at once */
     tn__device_plan *planned; /* per device */
@@ -219,6 +221,8 @@ tn_tensor *tn__rope_factors(const tn_session *session); /* that all layers share
 /* Graphs that move cells; a group in which nothing needs to be done gets no graph. */
 tn_status tn__build_move(const tn_session *session, tn__shape shape, tn__graph_set *set);
 tn_status tn__build_graph(const tn_session *session, tn__shape shape, tn__graph_set *set);
+/* Whether several runs of graphs of this shape may be in flight. */
+tn_status tn__schedule_set(tn_session *session, const tn__graph_set *set, bool *several);
 /* The graph for a shape: remembered, or built and remembered. It lasts until others have been asked for. */
 tn_status tn__graph_for(tn_session *session, tn__shape shape, tn__graph_set **set);
 /* Graphs of one token leave what they find where the next graph can read it. */

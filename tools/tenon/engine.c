@@ -105,6 +105,13 @@ static const struct option engine_table[] = {
      .repeats = true,
      .help = "put the tensors whose names match on a device",
      .env = "LLAMA_ARG_OVERRIDE_TENSOR"},
+    {.name = "pipeline",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 0,
+     .max = 64,
+     .fallback = "0",
+     .help = "micro-batches under way at once where layers are on several GPUs, 0 for 4, 1 for one after the other"},
     {.name = "check-tensors", .kind = OPTION_FLAG, .help = "look for NaN and infinity in the weights while loading"},
     {.name = "no-pack", .kind = OPTION_FLAG, .help = "keep weights as in the file, never in the CPU's packed layout"},
     {0},
@@ -188,6 +195,7 @@ int engine_session_params(const struct args *args, tn_session_params *p) {
     p->n_ubatch = (int32_t)args_int(args, "ubatch");
     p->n_threads = (int)args_int(args, "threads");
     p->n_gpu_layers = (int32_t)args_int(args, "gpu-layers");
+    p->n_pipeline = (int)args_int(args, "pipeline");
     p->no_pack = args_flag(args, "no-pack");
     p->abort = interrupted_callback;
     const char *k = args_text(args, "cache-type-k"), *v = args_text(args, "cache-type-v");
