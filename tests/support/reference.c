@@ -324,9 +324,9 @@ static void attention(const tn_tensor *node, double *out, double *scale) {
             double total = 0, size = 0;
             for (int64_t c = 0; c < k.n2 && most != -INFINITY; c++) {
                 if (score[c] == -INFINITY) continue;
-                double term = exp(score[c] - most) / sum * at(&v, i, kv, c, i3);
-                total += term;
-                size += fabs(term);
+                double weight = exp(score[c] - most) / sum, value = at(&v, i, kv, c, i3);
+                total += weight * value;
+                size += fmax(weight, 1e-6) * fabs(value); /* where f16's steps no longer become smaller */
             }
             out[row * v.n0 + i] = total;
             scale[row * v.n0 + i] = size;
