@@ -111,10 +111,10 @@ static tn_status read_weight(void *user, size_t offset, void *to, size_t size) {
     return tn_gguf_read(source->file, source->info, offset, to, size);
 }
 
-/* Reads what was bound, in portions between which progress is told. */
+/* Reads what was bound, in portions between which progress is told: large ones, but a few of every model. */
 static tn_status read_weights(const tn__load *l, const tn_tensor_source *sources, size_t n, size_t *done,
                               size_t total) {
-    const size_t portion = TN__MAX(total / 32, (size_t)64 << 20);
+    const size_t portion = TN__MAX(total / 32, TN__MIN(total / 4 + 1, (size_t)64 << 20));
     for (size_t begin = 0, end; begin < n; begin = end) {
         size_t size = 0;
         for (end = begin; end < n && size < portion; end++) size += tn_nbytes(sources[end].tensor);
