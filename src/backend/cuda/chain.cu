@@ -879,7 +879,7 @@ tn_status chain_launch(chain *c, const launch &l) {
     config.dynamicSmemBytes = shared;
     config.stream = l.stream;
     config.attrs = attributes;
-    config.numAttrs = 2;
+    config.numAttrs = l.strict ? 1 : 2;
     tn_status status = cuda_check(cudaLaunchKernelEx(&config, kernel, (const chain_step *)c->on_device + c->launched,
                                                      n, l.tickets + N_TICKETS, c->epoch, (int)norm),
                                   "a chain");

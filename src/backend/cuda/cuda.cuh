@@ -172,6 +172,11 @@ __device__ static inline void grid_next() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
+// For kernels that have nothing to fetch early.
+__device__ static inline void grid_follow() {
+    grid_next();
+    grid_wait();
+}
 // For kernels that call grid_wait() before they touch anything a kernel before them writes.
 template <typename... P, typename... A>
 static inline tn_status launch_early(const launch &l, const char *what, void (*kernel)(P...), dim3 grid,

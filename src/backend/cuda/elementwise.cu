@@ -16,6 +16,7 @@ static bool is_dense(const tn_tensor *t, int64_t n) {
 }
 template <typename F>
 __global__ static void dense_kernel(const float4 *x, const float4 *y, float4 *z, int64_t n, F f) {
+    grid_follow();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     float4 a = x[i], b = y[i];
@@ -40,13 +41,13 @@ struct by_unary {
 template <typename F>
 static tn_status launch_dense(const launch &l, const void *x, const void *y, const tn_tensor *t, F f) {
     int64_t n = tn_nelements(t) / 4;
-    dense_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>((const float4 *)x, (const float4 *)y, (float4 *)t->data, n,
-                                                           f);
-    return cuda_check(cudaGetLastError(), tn_op_name(t->op));
+    return launch_early(l, tn_op_name(t->op), dense_kernel<F>, dim3(blocks_for(n, 256)), 256, 0, (const float4 *)x,
+                        (const float4 *)y, (float4 *)t->data, n, f);
 }
 
 __global__ static void unary_kernel(const char *x, char *y, shape4 xs, shape4 ys, int type, int op, tn_op_params p,
                                     int64_t n) {
+    grid_follow();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) store_float(y + offset_of(ys, i), type, unary(op, load_as_float(x + offset_of(xs, i), type), p));
 }
@@ -55,14 +56,14 @@ tn_status launch_unary(const launch &l, const tn_tensor *t) {
     int64_t n = tn_nelements(t);
     if (is_dense(t, n) && is_dense(t->src[0], n))
         return launch_dense(l, t->src[0]->data, t->src[0]->data, t, by_unary{t->op, t->params});
-    unary_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>((const char *)t->src[0]->data, (char *)t->data,
-                                                           shape_of(t->src[0]), shape_of(t), t->type, t->op,
-                                                           t->params, n);
-    return cuda_check(cudaGetLastError(), tn_op_name(t->op));
+    return launch_early(l, tn_op_name(t->op), unary_kernel, dim3(blocks_for(n, 256)), 256, 0,
+                        (const char *)t->src[0]->data, (char *)t->data, shape_of(t->src[0]), shape_of(t), t->type,
+                        t->op, t->params, n);
 }
 
 __global__ static void binary_kernel(const char *x, const char *y, char *z, shape4 xs, shape4 ys, shape4 zs, int xt,
                                      int yt, int op, int64_t n) {
+    grid_follow();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     int64_t i0 = i % zs.ne[0], r = i / zs.ne[0], i1 = r % zs.ne[1];
@@ -81,14 +82,14 @@ tn_status launch_binary(const launch &l, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
     if (is_dense(t, n) && is_dense(x, n) && is_dense(y, n))
         return launch_dense(l, x->data, y->data, t, by_binary{t->op});
-    binary_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>((const char *)x->data, (const char *)y->data,
-                                                            (char *)t->data, shape_of(x), shape_of(y), shape_of(t),
-                                                            x->type, y->type, t->op, n);
-    return cuda_check(cudaGetLastError(), tn_op_name(t->op));
+    return launch_early(l, tn_op_name(t->op), binary_kernel, dim3(blocks_for(n, 256)), 256, 0, (const char *)x->data,
+                        (const char *)y->data, (char *)t->data, shape_of(x), shape_of(y), shape_of(t), x->type,
+                        y->type, t->op, n);
 }
 
 __global__ static void glu_kernel(const char *gate, const char *up, char *y, shape4 gs, shape4 us, shape4 ys,
                                   int type, int op, tn_op_params p, int64_t n) {
+    grid_follow();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     int64_t i0 = i % ys.ne[0], r = i / ys.ne[0], i1 = r % ys.ne[1];
@@ -121,9 +122,8 @@ tn_status launch_glu(const launch &l, const tn_tensor *t) {
     int64_t n = tn_nelements(t);
     if (second && is_dense(t, n) && is_dense(x, n) && is_dense(second, n))
         return launch_dense(l, gate, up, t, by_gate{t->op, t->params});
-    glu_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>(gate, up, (char *)t->data, gs, us, shape_of(t), t->type,
-                                                         t->op, t->params, n);
-    return cuda_check(cudaGetLastError(), tn_op_name(t->op));
+    return launch_early(l, tn_op_name(t->op), glu_kernel, dim3(blocks_for(n, 256)), 256, 0, gate, up, (char *)t->data,
+                        gs, us, shape_of(t), t->type, t->op, t->params, n);
 }
 
 // ---- Copies
@@ -132,6 +132,7 @@ tn_status launch_glu(const launch &l, const tn_tensor *t) {
 // Element i of `from` goes to element i of `to`, both in row-major order, whatever their strides.
 __global__ static void copy_kernel(const char *x, char *y, shape4 xs, shape4 ys, int xt, int yt, int size,
                                    int64_t n) {
+    grid_follow();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     const char *from = x + offset_of(xs, i);
@@ -155,10 +156,9 @@ tn_status launch_copy(const launch &l, const tn_tensor *from, const tn_tensor *t
         return cuda_check(cudaMemcpyAsync(to->data, from->data, tn_nbytes(from), cudaMemcpyDeviceToDevice, l.stream),
                           "copy");
     int64_t n = tn_nelements(to);
-    copy_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>((const char *)from->data, (char *)to->data, shape_of(from),
-                                                          shape_of(to), from->type, to->type,
-                                                          (int)tn_type_bytes(to->type), n);
-    return cuda_check(cudaGetLastError(), "copy");
+    return launch_early(l, "copy", copy_kernel, dim3(blocks_for(n, 256)), 256, 0, (const char *)from->data,
+                        (char *)to->data, shape_of(from), shape_of(to), from->type, to->type,
+                        (int)tn_type_bytes(to->type), n);
 }
 
 __global__ static void concat_kernel(const char *x, const char *y, char *z, shape4 xs, shape4 ys, shape4 zs, int dim,

@@ -276,8 +276,7 @@ static tn_status launch_groups(const launch &l, const tn_tensor *t) {
 template <typename R>
 __global__ static void __launch_bounds__(PAIR_WARPS * 32)
     pair_kernel(const char *x, const char *y, char *z, choice c, shape4 xs, shape4 ys, shape4 zs, bool aligned) {
-    grid_next();
-    grid_wait();
+    grid_follow();
     int pair = (int)blockIdx.x, u = pair % c.used, t = pair / c.used, expert = expert_of(c, pair),
         lane = threadIdx.x % 32;
     const float *v = (const float *)(y + u % ys.ne[1] * ys.nb[1] + t * ys.nb[2]);

@@ -44,12 +44,11 @@ activations activations_at(char *at, gemv_family family, int64_t k, int64_t colu
 
 // One warp per 32 elements.
 __global__ static void prepare_kernel(const char *x, int64_t row_bytes, int64_t k, gemv_next next) {
-    grid_next();
+    grid_follow();
     int64_t group = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
     int c = blockIdx.y, lane = threadIdx.x % 32;
     if (group >= k / 32) return;
     float weight = next.weight ? next.weight[32 * group + lane] : 1;
-    grid_wait();
     float value = ((const float *)(x + c * row_bytes))[32 * group + lane];
     gemv_leave(next, k, c, group, value, value * weight);
 }
@@ -390,6 +389,7 @@ tn_status gemv_run(const launch &whole, const gemv_job &job, int columns) {
 template <typename R, int COLUMNS>
 __global__ static void __launch_bounds__(OTHER_WARPS * 32)
     gemv_float_kernel(gemv_matrix j, int64_t k, const char *y, int64_t y_row) {
+    grid_follow();
     int64_t row = (int64_t)blockIdx.x * OTHER_WARPS + threadIdx.x / 32;
     int lane = threadIdx.x % 32;
     if (row >= j.rows) return;
@@ -484,15 +484,16 @@ template <int COLUMNS> static tn_status launch_other(const launch &l, const tn_t
     gemv_matrix m = gemv_matrix_of(t);
     const char *in = (const char *)y->data;
     int64_t y_row = (int64_t)y->nb[1], k = x->ne[0];
-    unsigned grid = blocks_for(m.rows, OTHER_WARPS);
+    dim3 grid(blocks_for(m.rows, OTHER_WARPS));
     switch (kind_of(x)) {
 #define CASE(KIND, reader)                                                                                           \
-    case KIND: gemv_float_kernel<reader, COLUMNS><<<grid, OTHER_WARPS * 32, 0, l.stream>>>(m, k, in, y_row); break;
+    case KIND:                                                                                                       \
+        return launch_early(l, "gemv", gemv_float_kernel<reader, COLUMNS>, grid, OTHER_WARPS * 32, 0, m, k, in,      \
+                            y_row);
         FOR_EVERY_READER(CASE)
 #undef CASE
     default: return tn_fail(TN_E_UNSUPPORTED, "mul_mat with %s", tn_type_name(x->type));
     }
-    return cuda_check(cudaGetLastError(), "gemv");
 }
 
 tn_status launch_gemv(const launch &l, const tn_tensor *t) {

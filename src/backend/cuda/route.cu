@@ -17,8 +17,7 @@ __device__ static inline uint64_t rank_of(float v, int place) {
 // A warp per token, which holds all of its experts' numbers.
 __global__ static void __launch_bounds__(WARPS * 32)
     route_kernel(const char *x, int64_t x_row, float *probs, int32_t *ids, int n, int used, int tokens) {
-    grid_next();
-    grid_wait();
+    grid_follow();
     int token = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32, lane = threadIdx.x % 32;
     if (token >= tokens) return;
     const float *from = (const float *)(x + token * x_row);
@@ -91,8 +90,7 @@ struct mix_job {
 
 __global__ static void __launch_bounds__(MIX_THREADS) mix_chosen_kernel(mix_job j) {
     __shared__ float weights[MOST_USED];
-    grid_next();
-    grid_wait();
+    grid_follow();
     int64_t token = blockIdx.y;
     int i = (int)(blockIdx.x * MIX_THREADS + threadIdx.x), lane = threadIdx.x % 32;
     if (threadIdx.x < 32) {

@@ -8,6 +8,7 @@
 // One block per row. kind 0: layer norm, 1: rms norm, 2: l2 norm.
 __global__ static void norm_kernel(const char *x, char *y, const char *w, const char *b, shape4 xs, shape4 ys,
                                    shape4 ws, shape4 bs, float eps, int kind) {
+    grid_follow();
     __shared__ float shared[32];
     int64_t row = blockIdx.x, i1 = row % xs.ne[1], i2 = row / xs.ne[1] % xs.ne[2], i3 = row / xs.ne[1] / xs.ne[2];
     const float *from = (const float *)(x + i1 * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3]);
@@ -43,6 +44,7 @@ __global__ static void norm_kernel(const char *x, char *y, const char *w, const 
 enum { WIDE_THREADS = 256, WIDE_MOST = 16 };
 __global__ static void __launch_bounds__(WIDE_THREADS)
     wide_rms_kernel(const float4 *x, const float4 *w, float4 *y, int n4, float eps) {
+    grid_follow();
     __shared__ float shared[32];
     const float4 *from = x + (int64_t)blockIdx.x * n4;
     float4 v[WIDE_MOST];
@@ -70,17 +72,16 @@ tn_status launch_norm(const launch &l, const tn_tensor *t) {
     if (t->op == TN_OP_RMS_NORM && w && !b && tn_is_contiguous(x) && tn_is_contiguous(t) && tn_is_contiguous(w) &&
         tn_nrows(w) == 1 && x->ne[0] % 4 == 0 && x->ne[0] >= 1024 && x->ne[0] <= 4 * WIDE_THREADS * WIDE_MOST &&
         (uintptr_t)x->data % 16 == 0 && (uintptr_t)t->data % 16 == 0 && (uintptr_t)w->data % 16 == 0) {
-        wide_rms_kernel<<<(unsigned)tn_nrows(x), WIDE_THREADS, 0, l.stream>>>(
-            (const float4 *)x->data, (const float4 *)w->data, (float4 *)t->data, (int)(x->ne[0] / 4),
-            t->params.norm.eps);
-        return cuda_check(cudaGetLastError(), tn_op_name(t->op));
+        return launch_early(l, tn_op_name(t->op), wide_rms_kernel, dim3((unsigned)tn_nrows(x)), WIDE_THREADS, 0,
+                            (const float4 *)x->data, (const float4 *)w->data, (float4 *)t->data, (int)(x->ne[0] / 4),
+                            t->params.norm.eps);
     }
     int threads = x->ne[0] >= 4096 ? 1024 : x->ne[0] >= 1024 ? 256 : x->ne[0] >= 256 ? 128 : 32;
     int kind = t->op == TN_OP_NORM ? 0 : t->op == TN_OP_RMS_NORM ? 1 : 2;
-    norm_kernel<<<(unsigned)tn_nrows(x), threads, 0, l.stream>>>(
-        (const char *)x->data, (char *)t->data, w ? (const char *)w->data : NULL, b ? (const char *)b->data : NULL,
-        shape_of(x), shape_of(t), shape_of(w ? w : x), shape_of(b ? b : x), t->params.norm.eps, kind);
-    return cuda_check(cudaGetLastError(), tn_op_name(t->op));
+    return launch_early(l, tn_op_name(t->op), norm_kernel, dim3((unsigned)tn_nrows(x)), (unsigned)threads, 0,
+                        (const char *)x->data, (char *)t->data, w ? (const char *)w->data : NULL,
+                        b ? (const char *)b->data : NULL, shape_of(x), shape_of(t), shape_of(w ? w : x),
+                        shape_of(b ? b : x), t->params.norm.eps, kind);
 }
 
 // ---- Soft-max
@@ -95,6 +96,7 @@ __device__ static float alibi_slope(float max_bias, int head, int heads) {
 
 __global__ static void soft_max_kernel(const char *x, const char *mask, const float *sinks, char *y, shape4 xs,
                                        shape4 ms, shape4 ys, int mask_type, float scale, float max_bias) {
+    grid_follow();
     __shared__ float shared[32];
     int64_t row = blockIdx.x, i1 = row % xs.ne[1], i2 = row / xs.ne[1] % xs.ne[2], i3 = row / xs.ne[1] / xs.ne[2];
     const float *from = (const float *)(x + i1 * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3]);
@@ -126,11 +128,11 @@ __global__ static void soft_max_kernel(const char *x, const char *mask, const fl
 tn_status launch_soft_max(const launch &l, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *mask = t->src[1], *sinks = t->src[2];
     int threads = x->ne[0] >= 1024 ? 1024 : x->ne[0] >= 128 ? 128 : 32;
-    soft_max_kernel<<<(unsigned)tn_nrows(x), threads, 0, l.stream>>>(
-        (const char *)x->data, mask ? (const char *)mask->data : NULL, sinks ? (const float *)sinks->data : NULL,
-        (char *)t->data, shape_of(x), shape_of(mask ? mask : x), shape_of(t), mask ? mask->type : TN_F32,
-        t->params.soft_max.scale, t->params.soft_max.max_bias);
-    return cuda_check(cudaGetLastError(), "soft_max");
+    return launch_early(l, "soft_max", soft_max_kernel, dim3((unsigned)tn_nrows(x)), (unsigned)threads, 0,
+                        (const char *)x->data, mask ? (const char *)mask->data : NULL,
+                        sinks ? (const float *)sinks->data : NULL, (char *)t->data, shape_of(x),
+                        shape_of(mask ? mask : x), shape_of(t), mask ? mask->type : TN_F32, t->params.soft_max.scale,
+                        t->params.soft_max.max_bias);
 }
 
 // ---- Rope
@@ -145,6 +147,7 @@ struct rope_job {
 // One thread per pair and per head and token; dimensions past `dims` are copied.
 __global__ static void rope_kernel(const char *x, char *y, const int32_t *pos, const float *factors, rope_job j,
                                    int type, int64_t pairs) {
+    grid_follow();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= pairs) return;
     int half = (int)(j.xs.ne[0] / 2), pair = (int)(i % half);
@@ -206,10 +209,9 @@ tn_status launch_rope(const launch &l, const tn_tensor *t) {
     rope_job j = {shape_of(x), shape_of(t), t->params.rope, 0, 0};
     rope_blend(t->params.rope, &j.corr_low, &j.corr_high);
     int64_t pairs = tn_nelements(x) / 2;
-    rope_kernel<<<blocks_for(pairs, 128), 128, 0, l.stream>>>(
-        (const char *)x->data, (char *)t->data, (const int32_t *)t->src[1]->data,
-        t->src[2] ? (const float *)t->src[2]->data : NULL, j, x->type, pairs);
-    return cuda_check(cudaGetLastError(), "rope");
+    return launch_early(l, "rope", rope_kernel, dim3(blocks_for(pairs, 128)), 128, 0, (const char *)x->data,
+                        (char *)t->data, (const int32_t *)t->src[1]->data,
+                        t->src[2] ? (const float *)t->src[2]->data : NULL, j, x->type, pairs);
 }
 
 // ---- Rows picked and written
@@ -217,8 +219,7 @@ tn_status launch_rope(const launch &l, const tn_tensor *t) {
 
 template <typename T>
 __global__ static void get_rows_kernel(const char *x, const char *rows, char *y, shape4 xs, shape4 rs, shape4 ys) {
-    grid_next();
-    grid_wait();
+    grid_follow();
     int64_t r = blockIdx.x, b = blockIdx.y, i2 = b % ys.ne[2], i3 = b / ys.ne[2];
     int32_t row = *(const int32_t *)(rows + r * rs.nb[0] + i2 * rs.nb[1] + i3 * rs.nb[2]);
     const char *from = x + row * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3];
@@ -265,6 +266,7 @@ __device__ static bool is_last(const char *rows, const shape4 &rs, int wide, int
 }
 __global__ static void set_rows_kernel(char *x, const char *y, const char *rows, shape4 xs, shape4 ys, shape4 rs,
                                        int type, int wide) {
+    grid_follow();
     int64_t r = blockIdx.x, b = blockIdx.y, i2 = b % ys.ne[2], i3 = b / ys.ne[2],
             row = row_number(rows, rs, wide, r, i2, i3);
     if (row < 0 || row >= xs.ne[1] || !is_last(rows, rs, wide, r, ys.ne[1], i2, i3, row)) return;
@@ -275,6 +277,7 @@ __global__ static void set_rows_kernel(char *x, const char *y, const char *rows,
 // Blocks of 32: one thread each. The same arithmetic as the CPU's quick quantizers.
 __global__ static void set_rows_quantized_kernel(char *x, const char *y, const char *rows, shape4 xs, shape4 ys,
                                                  shape4 rs, int type, int wide) {
+    grid_follow();
     int64_t r = blockIdx.x, b = blockIdx.y, i2 = b % ys.ne[2], i3 = b / ys.ne[2],
             row = row_number(rows, rs, wide, r, i2, i3);
     if (row < 0 || row >= xs.ne[1] || !is_last(rows, rs, wide, r, ys.ne[1], i2, i3, row)) return;
@@ -312,13 +315,14 @@ tn_status launch_set_rows(const launch &l, const tn_tensor *t) {
     bool blocks = tn_type_is_quantized(x->type);
     int threads = blocks ? 32 : y->ne[0] >= 256 ? 256 : 32;
     auto kernel = blocks ? set_rows_quantized_kernel : set_rows_kernel;
-    kernel<<<grid, threads, 0, l.stream>>>((char *)x->data, (const char *)y->data, (const char *)rows->data,
-                                           shape_of(x), shape_of(y), shape_of(rows), x->type, rows->type == TN_I64);
-    return cuda_check(cudaGetLastError(), "set_rows");
+    return launch_early(l, "set_rows", kernel, grid, (unsigned)threads, 0, (char *)x->data, (const char *)y->data,
+                        (const char *)rows->data, shape_of(x), shape_of(y), shape_of(rows), x->type,
+                        rows->type == TN_I64);
 }
 
 __global__ static void add_id_kernel(const char *x, const char *bias, const char *ids, char *y, shape4 xs, shape4 bs,
                                      shape4 is, shape4 ys) {
+    grid_follow();
     int64_t k = blockIdx.x, t = blockIdx.y;
     int32_t id = *(const int32_t *)(ids + k * is.nb[0] + t * is.nb[1]);
     bool inside = id >= 0 && id < bs.ne[1]; // nobody's bias is nothing
@@ -329,10 +333,9 @@ __global__ static void add_id_kernel(const char *x, const char *bias, const char
 }
 tn_status launch_add_id(const launch &l, const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
-    add_id_kernel<<<dim3((unsigned)x->ne[1], (unsigned)x->ne[2]), 128, 0, l.stream>>>(
-        (const char *)x->data, (const char *)t->src[1]->data, (const char *)t->src[2]->data, (char *)t->data,
-        shape_of(x), shape_of(t->src[1]), shape_of(t->src[2]), shape_of(t));
-    return cuda_check(cudaGetLastError(), "add_id");
+    return launch_early(l, "add_id", add_id_kernel, dim3((unsigned)x->ne[1], (unsigned)x->ne[2]), 128, 0,
+                        (const char *)x->data, (const char *)t->src[1]->data, (const char *)t->src[2]->data,
+                        (char *)t->data, shape_of(x), shape_of(t->src[1]), shape_of(t->src[2]), shape_of(t));
 }
 
 // ---- Reductions
@@ -430,8 +433,7 @@ __global__ static void __launch_bounds__(BEST_THREADS)
     __shared__ best_share shared[BEST_THREADS / 32];
     __shared__ bool last;
     best_share mine = {0, -INFINITY, 0x7fffffff};
-    grid_next();
-    grid_wait();
+    grid_follow();
     for (int i = blockIdx.x * BEST_THREADS + threadIdx.x; i < n; i += BEST_BLOCKS * BEST_THREADS)
         mine = join(mine, {x[i], x[i], i});
     mine = join_block(mine, shared);

@@ -174,14 +174,15 @@ static tn_status program_new(tn_backend *backend, tn_tensor *const *nodes, size_
     return TN_OK;
 }
 
-static tn_status launch_nodes(cuda_program *p, cuda_stream *s, char *scratch) {
+static tn_status launch_nodes(cuda_program *p, cuda_stream *s, char *scratch, bool strict) {
     narrow narrowed = {};
-    return fusion_launch(p->nodes_together, launch{s->device, s->stream, s->blas, scratch, s->tickets, &narrowed},
-                         s->profile);
+    return fusion_launch(p->nodes_together,
+                         launch{s->device, s->stream, s->blas, scratch, s->tickets, &narrowed, strict}, s->profile);
 }
 
 // The first run launches one by one, which also lets kernels and libraries load; the second is captured; all later
-// ones replay. Positions and lengths are read from device memory, so a token loop replays one graph.
+// ones replay. A graph begins when all before it has ended, inputs as well, which kernels in it rely on. Positions and
+// lengths are read from device memory, so a token loop replays one graph.
 static tn_status program_run(tn_program *program, tn_buffer *scratch) {
     cuda_program *p = (cuda_program *)program;
     cuda_stream *s = stream_of(program->backend);
@@ -192,7 +193,7 @@ static tn_status program_run(tn_program *program, tn_buffer *scratch) {
     if (p->runs && p->scratch != base) program_moved(program);
     if (!p->graph && p->runs >= 1 && !profile_is_single(s->profile)) {
         CUDA_TRY(cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeThreadLocal));
-        tn_status status = launch_nodes(p, s, base);
+        tn_status status = launch_nodes(p, s, base, false);
         cudaGraph_t graph = NULL;
         cudaError_t error = cudaStreamEndCapture(s->stream, &graph);
         if (status == TN_OK) status = cuda_check(error, "capturing the graph");
@@ -212,7 +213,7 @@ static tn_status program_run(tn_program *program, tn_buffer *scratch) {
         if (s->profile) profile_end(s->profile, s->stream, p->nodes[0]);
         return TN_OK;
     }
-    return launch_nodes(p, s, base);
+    return launch_nodes(p, s, base, true);
 }
 
 static const tn_backend_ops backend_ops = {
