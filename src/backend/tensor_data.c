@@ -94,6 +94,10 @@ tn_status tn_tensor_load(tn_tensor *tensor, tn_read_fn read, void *user) {
     return tn_tensors_load(&(tn_tensor_source){tensor, read, user}, 1);
 }
 
+static tn_status read_tensor(void *from, size_t offset, void *to, size_t size) {
+    return tn_tensor_get_at(from, to, offset, size);
+}
+
 tn_status tn_tensor_copy(const tn_tensor *from, tn_tensor *to) {
     if (!from || !to) return tn_fail(TN_E_INVALID, "tn_tensor_copy: missing argument");
     if (!tn_same_layout(from, to)) {
@@ -112,6 +116,9 @@ tn_status tn_tensor_copy(const tn_tensor *from, tn_tensor *to) {
     }
     if (on_host(from)) return tn_tensor_set_at(to, from->data, 0, size);
     if (on_host(to)) return tn_tensor_get_at(from, to->data, 0, size);
+    /* The host's memory in a form of its own: as many threads as serve the target bring it into the usual one. */
+    if (from->buffer->type->device->kind == TN_DEVICE_CPU && loads_itself(to))
+        return tn_tensor_load(to, read_tensor, (void *)(uintptr_t)from);
     /* Two devices that do not know each other: through a small window on the stack, since a copy must not allocate.
      */
     unsigned char window[32768];

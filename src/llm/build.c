@@ -262,9 +262,19 @@ static tn_tensor *feed_forward(const builder *b, int32_t il, tn_tensor *x) {
 
 /* Few enough that a micro-batch of any size gives a graph of bounded size. */
 enum { FFN_MOST_CHUNKS = 64 };
-static int64_t ffn_chunk(const builder *b, int32_t il, int64_t rows) {
+/* Whether another device has the host's weights come over for so many rows: once for each chunk. */
+static bool weights_travel(const builder *b, const tn__layer *l, tn_tensor *x) {
+    const tn_tensor *product = tn_mul_mat(b->a, l->router ? l->router : l->ffn_up, x); /* to ask with */
+    for (size_t d = 0; product && d < b->s->n_devices; d++)
+        if (tn_device_wants_op(tn_backend_device(tn_sched_backend(b->s->sched, d)), product)) return true;
+    return false;
+}
+static int64_t ffn_chunk(const builder *b, int32_t il, tn_tensor *x) {
+    const int64_t rows = x->ne[1];
+    if (rows <= FFN_CHUNK_CPU) return rows;
     tn_backend *backend = tn_sched_backend(b->s->sched, (size_t)b->s->device_of_layer[il + 1]);
-    int64_t chunk = tn_device_get_kind(tn_backend_device(backend)) == TN_DEVICE_CPU ? FFN_CHUNK_CPU : FFN_CHUNK_GPU;
+    bool host = tn_device_get_kind(tn_backend_device(backend)) == TN_DEVICE_CPU;
+    int64_t chunk = host && !weights_travel(b, &b->m->w.layers[il], x) ? FFN_CHUNK_CPU : FFN_CHUNK_GPU;
     int64_t least = (rows + FFN_MOST_CHUNKS - 1) / FFN_MOST_CHUNKS;
     return least > chunk ? least : chunk;
 }
@@ -273,7 +283,7 @@ static int64_t ffn_chunk(const builder *b, int32_t il, int64_t rows) {
 static tn_tensor *serial_ffn(builder *b, int32_t il, tn_tensor *x) {
     const tn__layer *l = &b->m->w.layers[il];
     if (!x) return NULL;
-    int64_t rows = x->ne[1], chunk = ffn_chunk(b, il, rows);
+    int64_t rows = x->ne[1], chunk = ffn_chunk(b, il, x);
     for (int64_t begin = 0; begin < rows && x; begin += chunk) {
         int64_t n = rows - begin < chunk ? rows - begin : chunk;
         size_t offset = (size_t)begin * x->nb[1];

@@ -252,6 +252,54 @@ static void models_agree_with_the_golden_logits(void **state) {
     assert_int_equal(bad, 0);
 }
 
+static void last_logits(const char *device, int32_t layers, int32_t seqs, float *logits, FILE *dump) {
+    enum { TOKENS = 200 };
+    tn_token tokens[TOKENS];
+    for (int i = 0; i < TOKENS; i++) tokens[i] = (tn_token)(i * 37 % 4000);
+    tn_model *model;
+    tn_session *session;
+    tn_session_params p = tn_session_params_default();
+    p.n_ctx = 256 * seqs;
+    p.n_seqs = seqs;
+    p.n_ubatch = TOKENS;
+    p.devices[0] = device;
+    p.n_gpu_layers = layers;
+    assert_ok(tn_model_open(TENON_SOURCE_DIR "/models/tales.gguf", NULL, &model));
+    assert_ok(tn_session_new(model, &p, &session));
+    if (dump) assert_ok(tn_session_dump_splits(session, true, dump));
+    assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = TOKENS, .tokens = tokens}));
+    memcpy(logits, tn_session_logits(session, -1), 4096 * sizeof *logits);
+    tn_session_free(session);
+    tn_model_close(model);
+}
+/* For a prompt the weights of the host's layers come to the GPU, each once, also where the CPU keeps them packed, as
+ * it does with these for many streams. */
+static void prompts_have_the_hosts_weights_come(void **state) {
+    (void)state;
+    NEED_GPU();
+    if (access(TENON_SOURCE_DIR "/models/tales.gguf", R_OK) != 0) skip();
+    static float want[4096], got[4096];
+    for (int32_t seqs = 1; seqs <= 16; seqs += 15) {
+        char *text = NULL;
+        size_t size = 0;
+        FILE *dump = open_memstream(&text, &size);
+        last_logits("cpu", 0, seqs, want, NULL);
+        last_logits(tn_device_name(gpu), 5, seqs, got, dump);
+        fclose(dump);
+        nmse sum = {0};
+        nmse_add(&sum, got, want, 4096);
+        if (!(nmse_value(&sum) <= 1e-3)) fail_msg("%d streams: NMSE %g", (int)seqs, nmse_value(&sum));
+        for (int layer = 0; layer < 11; layer++) {
+            char copy[64];
+            snprintf(copy, sizeof copy, "copy blk.%d.ffn_down.weight ", layer);
+            int copies = 0;
+            for (const char *at = text; (at = strstr(at, copy)); at++) copies++;
+            assert_int_equal(copies, layer < 6); /* the GPU has the last five */
+        }
+        free(text);
+    }
+}
+
 /* A loop that wants nothing but the best token runs ahead of the host, and finds what a loop over the logits does. */
 static void greedy_loops_find_what_the_logits_say(void **state) {
     (void)state;
@@ -459,6 +507,7 @@ int main(void) {
         cmocka_unit_test(attention_agrees_over_every_cache),
         cmocka_unit_test(layers_of_experts_agree_with_the_cpu),
         cmocka_unit_test(models_agree_with_the_golden_logits),
+        cmocka_unit_test(prompts_have_the_hosts_weights_come),
         cmocka_unit_test(greedy_loops_find_what_the_logits_say),
         cmocka_unit_test(stories_agree_on_f16_weights),
         cmocka_unit_test(named_models_agree_with_the_cpu),

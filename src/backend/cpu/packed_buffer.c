@@ -250,15 +250,19 @@ static tn_status get(tn_buffer *buffer, const tn_tensor *t, void *data, size_t o
         return TN_OK;
     }
     TN_TRY(no_views(t));
-    char *rows = tn_malloc(t->nb[1] * GROUP);
-    if (!rows) return TN_E_NOMEM;
+    const size_t row = t->nb[1];
+    char *rest = NULL; /* a row of which only a part is wanted */
     for (size_t at = offset, end = offset + size; at < end;) {
-        const piece p = piece_at(t, at, end);
-        unpack_group(t, &p, rows);
-        memcpy((char *)data + (at - offset), rows + p.begin, p.size);
-        at += p.size;
+        const size_t begin = at % row, part = TN__MIN(row - begin, end - at);
+        char *to = (char *)data + (at - offset);
+        if (part < row && !rest && !(rest = tn_malloc(row))) return TN_E_NOMEM;
+        const int64_t index = (int64_t)(at / t->nb[2]), r = (int64_t)(at % t->nb[2] / row);
+        kernels()->unpack_row(t->type, t->ne[1], t->ne[0],
+                              (char *)t->data + (size_t)index * tn__packed_plane_bytes(t), r, part < row ? rest : to);
+        if (part < row) memcpy(to, rest + begin, part);
+        at += part;
     }
-    tn_free(rows);
+    tn_free(rest);
     return TN_OK;
 }
 

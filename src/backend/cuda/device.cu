@@ -213,10 +213,10 @@ static bool supports_op(tn_device *, const tn_tensor *node, char *reason, size_t
 static bool supports_buffer_type(tn_device *device, const tn_buffer_type *type) {
     return type == device->buffer_type;
 }
-// A product with many columns earns back the transfer of its weights.
+// A product with many columns earns back the transfer of its weights; norms before it come along.
 static bool wants_op(tn_device *, const tn_tensor *node) {
-    return tn_op_get_family(node->op) == TN_FAMILY_MATMUL && node->ne[1] * node->ne[2] >= 64 &&
-           node_supported(node, NULL, 0);
+    return (tn_op_get_family(node->op) == TN_FAMILY_MATMUL || node->op == TN_OP_RMS_NORM || node->op == TN_OP_NORM) &&
+           node->ne[1] * node->ne[2] >= 64 && node_supported(node, NULL, 0);
 }
 
 tn_status cuda_backend_new(tn_device *device, const tn_backend_params *params, tn_backend **backend);

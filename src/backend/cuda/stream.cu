@@ -2,6 +2,8 @@
 #include "backend/cuda/cuda.cuh"
 #include "backend/cuda/profile.cuh"
 
+enum { MANY = 4 << 20 }; // bytes that are worth several threads
+
 static cuda_stream *stream_of(tn_backend *backend) { return (cuda_stream *)backend->impl; }
 
 static void stream_free(tn_backend *backend) {
@@ -48,6 +50,11 @@ static tn_status set_async(tn_backend *backend, tn_tensor *tensor, const void *d
     CUDA_TRY(cudaMemcpyAsync((char *)tensor->data + offset, data, size, cudaMemcpyHostToDevice, s->stream));
     return TN_OK;
 }
+static bool is_pinned(const void *p) {
+    cudaPointerAttributes where;
+    return cudaPointerGetAttributes(&where, p) == cudaSuccess && where.type == cudaMemoryTypeHost &&
+           where.devicePointer == p;
+}
 // A few bytes to pinned memory: a launch is sooner there than the copy engine.
 __global__ static void send_kernel(char *to, const char *from, int size) {
     grid_wait();
@@ -60,11 +67,9 @@ static tn_status get_async(tn_backend *backend, const tn_tensor *tensor, void *d
         return tn_tensor_get_at(tensor, data, offset, size);
     }
     TN_TRY(catch_up(s));
-    cudaPointerAttributes where;
-    if (size <= NOTE && cudaPointerGetAttributes(&where, data) == cudaSuccess && where.type == cudaMemoryTypeHost &&
-        where.devicePointer)
-        return launch_early({s->device, s->stream}, "sending results", send_kernel, dim3(1), NOTE, 0,
-                            (char *)where.devicePointer, (const char *)tensor->data + offset, (int)size);
+    if (size <= NOTE && is_pinned(data))
+        return launch_early({s->device, s->stream}, "sending results", send_kernel, dim3(1), NOTE, 0, (char *)data,
+                            (const char *)tensor->data + offset, (int)size);
     CUDA_TRY(cudaMemcpyAsync(data, (const char *)tensor->data + offset, size, cudaMemcpyDeviceToHost, s->stream));
     return TN_OK;
 }
@@ -86,6 +91,8 @@ static tn_status copy_async(tn_backend *from, tn_backend *to, const tn_tensor *s
     if (from_cuda) TN_TRY(catch_up(stream_of(from)));
     if (to_cuda) TN_TRY(catch_up(stream_of(to)));
     if (from_host && to_cuda) {
+        // Weights that come over for a prompt: several threads bring them sooner than the driver, which uses one.
+        if (size >= MANY && !is_pinned(source->data)) return TN_E_UNSUPPORTED;
         CUDA_TRY(cudaSetDevice(b->ordinal));
         CUDA_TRY(cudaMemcpyAsync(target->data, source->data, size, cudaMemcpyHostToDevice, stream_of(to)->stream));
         return TN_OK;
@@ -181,8 +188,8 @@ static tn_status launch_nodes(cuda_program *p, cuda_stream *s, char *scratch, bo
 }
 
 // The first run launches one by one, which also lets kernels and libraries load; the second is captured; all later
-// ones replay. A graph begins when all before it has ended, inputs as well, which kernels in it rely on. Positions and
-// lengths are read from device memory, so a token loop replays one graph.
+// ones replay. A graph begins when all before it has ended, inputs as well, which kernels in it rely on. Positions
+// and lengths are read from device memory, so a token loop replays one graph.
 static tn_status program_run(tn_program *program, tn_buffer *scratch) {
     cuda_program *p = (cuda_program *)program;
     cuda_stream *s = stream_of(program->backend);
