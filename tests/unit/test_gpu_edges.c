@@ -352,11 +352,17 @@ static void new_rows_are_stored_wherever_they_lie(void **state) {
     (void)state;
     NEED_GPU();
     static const storing cases[] = {
-        {1, true, false, {140}, {0, 300}},          {1, true, false, {250}, {0, 200}},
-        {1, false, false, {3}, {40, 200}},          {1, false, false, {299}, {0, 0}},
-        {1, true, false, {-1}, {0, 300}},           {3, true, false, {250, 10, 299}, {0, 200}},
-        {3, false, false, {20, 10, 1}, {100, 200}}, {3, true, false, {100, 1000, 100}, {0, 300}},
-        {1, true, true, {140}, {0, 300}},           {1, false, true, {140}, {0, 300}},
+        {1, true, false, {140}, {0, 300}},
+        {1, true, false, {250}, {0, 200}},
+        {1, true, false, {300}, {0, 200}},
+        {1, false, false, {3}, {40, 200}},
+        {1, false, false, {299}, {0, 0}},
+        {1, true, false, {-1}, {0, 300}},
+        {3, true, false, {250, 10, 299}, {0, 200}},
+        {3, false, false, {20, 10, 1}, {100, 200}},
+        {3, true, false, {100, 1000, 100}, {0, 300}},
+        {1, true, true, {140}, {0, 300}},
+        {1, false, true, {140}, {0, 300}},
         {3, false, true, {140, 3, 290}, {0, 200}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

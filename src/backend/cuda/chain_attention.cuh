@@ -85,7 +85,7 @@ __device__ static inline void attend(const chain_step &step, char *near, const f
         if (threadIdx.x == 0) {
             bounds_of(j, &seen_from.first, &seen_from.end);
             seen_from.me = viewer_of(j, 0);
-            seen_from.new_row = d.rows ? d.rows[0] : -1;
+            seen_from.new_row = d.rows && d.rows[0] < j.cells ? d.rows[0] : -1;
         }
         __syncthreads();
     }

@@ -6,8 +6,11 @@ tn_status cuda_check(cudaError_t error, const char *what) {
     int ordinal = -1;
     cudaGetDevice(&ordinal);
     cudaGetLastError(); // not sticky errors are forgotten
-    bool lost = error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure ||
-                error == cudaErrorECCUncorrectable || error == cudaErrorAssert;
+    bool lost = false;  // after these nothing runs on the device any more
+    for (cudaError_t e : {cudaErrorIllegalAddress, cudaErrorLaunchFailure, cudaErrorECCUncorrectable, cudaErrorAssert,
+                          cudaErrorMisalignedAddress, cudaErrorIllegalInstruction, cudaErrorInvalidAddressSpace,
+                          cudaErrorInvalidPc, cudaErrorHardwareStackError, cudaErrorLaunchTimeout})
+        lost = lost || error == e;
     tn_status status = error == cudaErrorMemoryAllocation ? TN_E_DEVICE_MEMORY
                        : lost                             ? TN_E_DEVICE_LOST
                                                           : TN_E_DEVICE;
