@@ -560,6 +560,53 @@ static void a_slow_file_holds_up_nobody_else(void **state) {
     end(&w);
 }
 
+/* Somebody looks at weights again and again while they are multiplied with. */
+typedef struct {
+    const tn_tensor *weights;
+    atomic_bool enough;
+    atomic_int looks, wrong;
+} onlooker;
+static void *look_on(void *user) {
+    onlooker *o = user;
+    const size_t size = tn_nbytes(o->weights);
+    unsigned char *first = malloc(size), *again = malloc(size);
+    if (tn_tensor_get(o->weights, first) != TN_OK) atomic_fetch_add(&o->wrong, 1);
+    while (!atomic_load(&o->enough)) {
+        if (tn_tensor_get(o->weights, again) != TN_OK || memcmp(first, again, size) != 0)
+            atomic_fetch_add(&o->wrong, 1);
+        atomic_fetch_add(&o->looks, 1);
+    }
+    free(first);
+    free(again);
+    return NULL;
+}
+static void weights_can_be_read_while_they_are_used(void **state) {
+    (void)state;
+    NEED_GPU();
+    world w;
+    pthread_t thread;
+    tn_graph *graph;
+    begin(&w, tn_device_name(gpu));
+    tn_tensor *weights = placed(&w, TN_Q8_0, TN_USAGE_WEIGHTS, 1024, 64, 1);
+    tn_tensor *product = tn_output(tn_mul_mat(w.a, weights, placed(&w, TN_F32, TN_USAGE_ANY, 1024, 1, 1)));
+    onlooker o = {.weights = weights};
+    assert_ok(tn_arena_status(w.a));
+    assert_ok(tn_graph_of(w.a, product, &graph));
+    assert_ok(tn_sched_reserve(w.sched, graph));
+    assert_int_equal(pthread_create(&thread, NULL, look_on, &o), 0);
+    float first[64], again[64];
+    int different = 0;
+    for (int i = 0; i < 10000 && (i < 200 || atomic_load(&o.looks) < 50); i++) {
+        if (tn_sched_run(w.sched, graph) != TN_OK || tn_tensor_get(product, i ? again : first) != TN_OK) different++;
+        different += i && memcmp(first, again, sizeof first) != 0;
+    }
+    atomic_store(&o.enough, true);
+    pthread_join(thread, NULL);
+    assert_int_equal(different, 0);
+    assert_int_equal(atomic_load(&o.wrong), 0);
+    end(&w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(long_caches_of_few_heads_agree_with_the_reference),
@@ -570,6 +617,7 @@ int main(void) {
         cmocka_unit_test(turned_views_are_not_taken_for_what_they_show),
         cmocka_unit_test(new_rows_are_stored_wherever_they_lie),
         cmocka_unit_test(weights_leave_the_device_as_they_came),
+        cmocka_unit_test(weights_can_be_read_while_they_are_used),
         cmocka_unit_test(other_devices_read_weights_as_they_are),
         cmocka_unit_test(devices_take_turns),
         cmocka_unit_test(a_slow_file_holds_up_nobody_else),

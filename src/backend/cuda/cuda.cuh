@@ -77,6 +77,8 @@ int kind_of(const tn_tensor *t);                                  // type, with 
 bool can_be_planar(const tn_tensor *t);                           // by type and row length
 extern char planar_mark;                                          // tensor->extra of rearranged weights
 tn_status planar_rearrange(cuda_device *device, const tn_tensor *t, bool forward); // in place, on the copy stream
+// Plain bytes from `begin` on. The device's stay as they are, since others may compute with them.
+tn_status planar_read(cuda_device *device, const tn_tensor *t, size_t begin, char *to, size_t size);
 
 // Activations that lie in scratch as f16 or bf16, from the product before; with experts, sorted by ids.
 struct narrow {

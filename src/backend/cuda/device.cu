@@ -45,7 +45,7 @@ static const tn_tensor *planar_of(const tn_tensor *t) {
     const tn_tensor *root = t->view_src ? t->view_src : t;
     return root->extra == &planar_mark ? root : NULL;
 }
-// Around whatever needs the plain form; the planar one comes back whether or not that went well.
+// Around whatever writes to the plain form; the planar one comes back whether or not that went well.
 static tn_status begin_plain(cuda_device *d, const tn_tensor *planar) {
     TN_TRY(upload_before(d));
     return planar ? planar_rearrange(d, planar, false) : TN_OK;
@@ -76,10 +76,12 @@ static tn_status finish_copy(cuda_device *d, cudaError_t told, const char *what)
 static tn_status buffer_get(tn_buffer *buffer, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
     cuda_device *d = device_of(buffer);
     const char *from = (const char *)tensor->data + offset;
+    const tn_tensor *planar = planar_of(tensor);
     CUDA_TRY(cudaSetDevice(d->ordinal));
-    TN_TRY(begin_plain(d, planar_of(tensor)));
+    TN_TRY(upload_before(d));
+    if (planar) return planar_read(d, planar, (size_t)(from - (const char *)planar->data), (char *)data, size);
     cudaError_t told = cudaMemcpyAsync(data, from, size, cudaMemcpyDeviceToHost, d->copy_stream);
-    return end_plain(d, planar_of(tensor), finish_copy(d, told, "reading a tensor"));
+    return finish_copy(d, told, "reading a tensor");
 }
 static tn_status buffer_fill(tn_buffer *buffer, tn_tensor *tensor, uint8_t value, size_t offset, size_t size) {
     cuda_device *d = device_of(buffer);
@@ -100,18 +102,17 @@ static tn_status buffer_copy(tn_buffer *buffer, const tn_tensor *from, tn_tensor
     cuda_device *d = device_of(buffer);
     if (!from->buffer || from->buffer->ops != buffer->ops) return TN_E_UNSUPPORTED;
     cuda_device *source = device_of(from->buffer);
-    const tn_tensor *turn_from = planar_of(from), *turn_to = planar_of(to);
-    if (turn_from == from && turn_to == to) turn_from = turn_to = NULL; // of one layout: they may stay so
-    if (turn_from == turn_to) turn_to = NULL;                           // both in one
-    TN_TRY(begin_plain(source, turn_from));
-    tn_status status = source == d ? TN_OK : finish_copy(source, cudaSuccess, "copying a tensor");
-    if (status == TN_OK) status = begin_plain(d, turn_to);
-    if (status == TN_OK) {
-        cudaError_t told =
-            cudaMemcpyAsync(to->data, from->data, tn_nbytes(from), cudaMemcpyDeviceToDevice, d->copy_stream);
-        status = end_plain(d, turn_to, finish_copy(d, told, "copying a tensor"));
-    }
-    return end_plain(source, turn_from, status);
+    const tn_tensor *turned = planar_of(to);
+    if (planar_of(from) == from && turned == to)
+        turned = NULL; // of one layout: they may stay so
+    else if (planar_of(from))
+        return TN_E_UNSUPPORTED; // through the host, where they are put in order
+    TN_TRY(upload_before(source));
+    if (source != d) TN_TRY(finish_copy(source, cudaSuccess, "copying a tensor"));
+    TN_TRY(begin_plain(d, turned));
+    cudaError_t told =
+        cudaMemcpyAsync(to->data, from->data, tn_nbytes(from), cudaMemcpyDeviceToDevice, d->copy_stream);
+    return end_plain(d, turned, finish_copy(d, told, "copying a tensor"));
 }
 
 static const tn_buffer_ops buffer_ops = {buffer_free, init_tensor, buffer_set,   buffer_get,

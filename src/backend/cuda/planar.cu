@@ -2,6 +2,8 @@
 // scales last. Same size, same row stride, wide aligned loads, and what a warp takes lies together.
 #include "backend/cuda/cuda.cuh"
 
+#include <algorithm>
+
 char planar_mark;
 
 // Parts of a block in the order they get in a piece: {offset in the block, bytes}.
@@ -53,6 +55,42 @@ __global__ static void rearrange_kernel(char *data, int64_t row_bytes, int block
         else
             *(uint16_t *)(at + plain) = *(const uint16_t *)(row + i);
     }
+}
+
+tn_status planar_read(cuda_device *d, const tn_tensor *t, size_t begin, char *to, size_t size) {
+    enum { AT_ONCE = 1 << 20 };
+    layout l;
+    if (!layout_of(t->type, &l)) return tn_fail(TN_E_INTERNAL, "%s has no planar form", tn_type_name(t->type));
+    const size_t row = t->nb[1], block_bytes = (size_t)l.block, end = begin + size,
+                 most = std::max<size_t>(1, AT_ONCE / row);
+    const int blocks = (int)(row / block_bytes);
+    char *rows = (char *)tn_malloc(most * row), block[256];
+    if (!rows) return TN_E_NOMEM;
+    tn_status status = TN_OK;
+    for (size_t r = begin / row; r * row < end && status == TN_OK; r += most) {
+        const size_t n = std::min(most, (end + row - 1) / row - r);
+        status = cuda_check(
+            cudaMemcpyAsync(rows, (const char *)t->data + r * row, n * row, cudaMemcpyDeviceToHost, d->copy_stream),
+            "reading weights");
+        if (status == TN_OK) status = cuda_check(cudaStreamSynchronize(d->copy_stream), "reading weights");
+        if (status != TN_OK) break;
+        // Block by block: its parts come together, and what is wanted of it goes where it belongs.
+        size_t at = std::max(begin, r * row);
+        for (const size_t stop = std::min(end, (r + n) * row); at < stop;) {
+            const size_t within = at % row % block_bytes, bytes = std::min(block_bytes - within, stop - at);
+            const int b = (int)(at % row / block_bytes), first = b / l.piece * l.piece,
+                      here = std::min(l.piece, blocks - first);
+            const char *from = rows + (at / row - r) * row + (size_t)first * block_bytes;
+            for (int p = 0, done = 0; done < l.block; done += l.parts[p++].bytes) {
+                memcpy(block + l.parts[p].offset, from + l.parts[p].bytes * (b - first), (size_t)l.parts[p].bytes);
+                from += l.parts[p].bytes * here;
+            }
+            memcpy(to + (at - begin), block + within, bytes);
+            at += bytes;
+        }
+    }
+    tn_free(rows);
+    return status;
 }
 
 tn_status planar_rearrange(cuda_device *d, const tn_tensor *t, bool forward) {
