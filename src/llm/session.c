@@ -400,7 +400,6 @@ tn_status tn_session_new(tn_model *model, const tn_session_params *params, tn_se
     s->params = params ? *params : tn_session_params_default();
     tn_status status = create(s);
     if (status != TN_OK) {
-
         tn_session_free(s);
         return status;
     }
