@@ -30,7 +30,7 @@ bench-check: build ## compare with the committed ratios; UPDATE=1 writes them an
 asan: setup-build ## build with AddressSanitizer and UBSan and run all tests
 	@cmake --preset asan > /dev/null && cmake --build build-asan -j $(JOBS) && cd build-asan && $(CTEST)
 
-TSAN_TESTS := test_threadpool test_sched test_alloc test_cpu_program test_tensor_load test_offload test_train test_fault
+TSAN_TESTS := test_threadpool test_sched test_sched_share test_alloc test_cpu_program test_tensor_load test_offload test_train test_fault
 tsan: setup-build ## build with ThreadSanitizer; thread pool, scheduler, loading, training, whole scenarios, and a server with a crowd
 	@cmake --preset tsan > /dev/null && cmake --build build-tsan -j $(JOBS) --target $(TSAN_TESTS) tenon_program soak
 	@cd build-tsan && $(CTEST) -R '^($(subst $() $(),|,$(TSAN_TESTS)))$$'

@@ -44,6 +44,21 @@ static int64_t at(int64_t o, int64_t k, int64_t stride, int64_t pad, int64_t dil
     return i >= 0 && i < n ? i : -1;
 }
 
+/* Every term of one plane's convolution: the result's gradient times one factor is part of the other's gradient. */
+static void add_products(const conv *c, const float *from, const float *by, float *to, bool to_kernel) {
+    for (int64_t oy = 0; oy < c->oh; oy++)
+        for (int64_t ky = 0; ky < c->kh; ky++) {
+            const int64_t y = at(oy, ky, c->stride[1], c->pad[1], c->dilation[1], c->h);
+            for (int64_t ox = 0; y >= 0 && ox < c->ow; ox++)
+                for (int64_t kx = 0; kx < c->kw; kx++) {
+                    const int64_t x = at(ox, kx, c->stride[0], c->pad[0], c->dilation[0], c->w);
+                    if (x < 0) continue;
+                    const int64_t data = y * c->w + x, kernel = ky * c->kw + kx;
+                    to[to_kernel ? kernel : data] += from[oy * c->ow + ox] * by[to_kernel ? data : kernel];
+                }
+        }
+}
+
 static void conv_to_data(const tn_custom_job *job) {
     const conv c = conv_of(job->user);
     const tn_tensor *g = job->result->src[0], *kernel = job->result->src[1];
@@ -54,15 +69,7 @@ static void conv_to_data(const tn_custom_job *job) {
         for (int64_t oc = group * c.outs_per_group; oc < (group + 1) * c.outs_per_group; oc++) {
             const float *by = (const float *)kernel->data + (oc * c.per_group + ic % c.per_group) * c.kw * c.kh;
             const float *from = (const float *)g->data + (b * c.out + oc) * c.ow * c.oh;
-            for (int64_t oy = 0; oy < c.oh; oy++)
-                for (int64_t ky = 0; ky < c.kh; ky++) {
-                    const int64_t y = at(oy, ky, c.stride[1], c.pad[1], c.dilation[1], c.h);
-                    for (int64_t ox = 0; y >= 0 && ox < c.ow; ox++)
-                        for (int64_t kx = 0; kx < c.kw; kx++) {
-                            const int64_t x = at(ox, kx, c.stride[0], c.pad[0], c.dilation[0], c.w);
-                            if (x >= 0) to[y * c.w + x] += from[oy * c.ow + ox] * by[ky * c.kw + kx];
-                        }
-                }
+            add_products(&c, from, by, to, false);
         }
     }
 }
@@ -77,15 +84,7 @@ static void conv_to_kernel(const tn_custom_job *job) {
         for (int64_t b = 0; b < c.batch; b++) {
             const float *by = (const float *)data->data + (b * c.in + ic) * c.w * c.h;
             const float *from = (const float *)g->data + (b * c.out + oc) * c.ow * c.oh;
-            for (int64_t oy = 0; oy < c.oh; oy++)
-                for (int64_t ky = 0; ky < c.kh; ky++) {
-                    const int64_t y = at(oy, ky, c.stride[1], c.pad[1], c.dilation[1], c.h);
-                    for (int64_t ox = 0; y >= 0 && ox < c.ow; ox++)
-                        for (int64_t kx = 0; kx < c.kw; kx++) {
-                            const int64_t x = at(ox, kx, c.stride[0], c.pad[0], c.dilation[0], c.w);
-                            if (x >= 0) to[ky * c.kw + kx] += from[oy * c.ow + ox] * by[y * c.w + x];
-                        }
-                }
+            add_products(&c, from, by, to, true);
         }
     }
 }

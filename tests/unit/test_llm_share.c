@@ -1,6 +1,7 @@
 /* Sessions that share a scheduler: each computes as if it were alone, in the memory of the largest, and that memory
  * is told to the byte. */
 #include "llm_golden.h"
+#include "sched_case.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -64,14 +65,6 @@ static void look(user *u, int step, float *results) {
     if (row) memcpy(results, row, (size_t)n * sizeof *results);
     if (!row) results[0] = (float)tn_session_best(u->session, 0);
     assert_true(row || (step >= 5 && step < 12));
-}
-
-static size_t used_on(const char *name) {
-    tn_device *device;
-    size_t free_bytes, total;
-    assert_ok(tn_device_find(name, &device));
-    assert_ok(tn_device_memory(device, &free_bytes, &total));
-    return total - free_bytes;
 }
 
 static void open_models(const golden_model g[2], user users[USERS]) {
