@@ -1,6 +1,6 @@
 /* What running on remembered plans costs: finding the plan of a graph again, binding its tensors, and both through a
  * scheduler. Medians of many calls. */
-#include "tenon/alloc.h"
+#include "runtime/alloc.h"
 #include "tenon/sched.h"
 
 #include <stdio.h>
@@ -43,24 +43,24 @@ static tn_graph *make_graph(tn_arena *a, size_t n) {
 
 static void measure(tn_buffer_type *type, size_t n) {
     tn_arena *arena;
-    tn_alloc *alloc;
+    tn__alloc *alloc;
     tn_sched *sched;
     check(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(n + 8, n + 8), .no_alloc = true}, &arena),
           "arena");
     tn_graph *graph = make_graph(arena, n);
     uint16_t *type_of = calloc(n, sizeof *type_of);
-    check(tn_alloc_new((tn_buffer_type *[]){type, type}, 2, &alloc), "tn_alloc_new");
-    check(tn_alloc_reserve(alloc, graph, type_of), "tn_alloc_reserve");
-    check(tn_alloc_bind(alloc, graph, type_of, false), "tn_alloc_bind");
+    check(tn__alloc_new((tn_buffer_type *[]){type, type}, 2, &alloc), "tn__alloc_new");
+    check(tn__alloc_reserve(alloc, graph, type_of), "tn__alloc_reserve");
+    check(tn__alloc_bind(alloc, graph, type_of, false), "tn__alloc_bind");
     for (int i = 0; i < CALLS; i++) {
         double begun = now();
-        check(tn_alloc_reserve(alloc, graph, type_of), "tn_alloc_reserve");
+        check(tn__alloc_reserve(alloc, graph, type_of), "tn__alloc_reserve");
         times[i] = now() - begun;
     }
     double reuse = median();
     for (int i = 0; i < CALLS; i++) {
         double begun = now();
-        check(tn_alloc_bind(alloc, graph, type_of, false), "tn_alloc_bind");
+        check(tn__alloc_bind(alloc, graph, type_of, false), "tn__alloc_bind");
         times[i] = now() - begun;
     }
     double bind = median();
@@ -74,7 +74,7 @@ static void measure(tn_buffer_type *type, size_t n) {
     }
     printf("%10zu %16.2f %16.2f %20.2f\n", n, 1e6 * reuse, 1e6 * bind, 1e6 * median());
     tn_sched_free(sched);
-    tn_alloc_free(alloc);
+    tn__alloc_free(alloc);
     free(type_of);
     tn_arena_free(arena);
 }

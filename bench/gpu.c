@@ -27,7 +27,7 @@ static tn_status time_op(const char *device, tn_arena *arena, tn_tensor *node, t
     tn_status status = TN_OK;
     tn_buffer *buffers[2] = {NULL, NULL};
     for (int i = 0; i < n_sources && status == TN_OK; i++) {
-        tn_buffer_type *type = tn_device_buffer_type(tn_backend_device(tn_sched_backend(sched, 0)));
+        tn_buffer_type *type = tn_device_buffer_type(tn_stream_device(tn_sched_stream(sched, 0)));
         status = tn_buffer_new(type, tn_buffer_type_tensor_size(type, sources[i]), &buffers[i]);
         if (status == TN_OK) tn_buffer_set_usage(buffers[i], TN_USAGE_WEIGHTS);
         if (status == TN_OK) status = tn_buffer_bind(buffers[i], sources[i], 0);
@@ -79,14 +79,14 @@ static tn_status measure_card(const char *device, double *read, double *copy, do
 static tn_status measure_upload(const char *name, double *rate) {
     enum { BYTES = 256 << 20 };
     tn_device *device;
-    tn_backend *backend = NULL;
+    tn_stream *stream = NULL;
     tn_buffer *from = NULL, *to = NULL;
     tn_arena *arena = NULL;
     double times[9];
     TN_TRY(tn_device_find(name, &device));
     tn_buffer_type *pinned = tn_device_host_buffer_type(device);
     if (!pinned) return tn_fail(TN_E_UNSUPPORTED, "%s offers no pinned memory", name);
-    tn_status status = tn_backend_new(device, NULL, &backend);
+    tn_status status = tn_stream_new(device, NULL, &stream);
     if (status == TN_OK) status = tn_arena_new(&(tn_arena_params){.size = 1 << 16, .no_alloc = true}, &arena);
     tn_tensor *t = status == TN_OK ? tn_tensor_nd(arena, TN_F32, BYTES / 4) : NULL;
     if (status == TN_OK) status = tn_buffer_new(pinned, BYTES, &from);
@@ -94,15 +94,15 @@ static tn_status measure_upload(const char *name, double *rate) {
     if (status == TN_OK) status = tn_buffer_bind(to, t, 0);
     for (int i = -2; i < 9 && status == TN_OK; i++) {
         uint64_t begin = tn_time_ns();
-        status = tn_backend_set_async(backend, t, tn_buffer_base(from), 0, BYTES);
-        if (status == TN_OK) status = tn_backend_synchronize(backend);
+        status = tn_stream_set_async(stream, t, tn_buffer_base(from), 0, BYTES);
+        if (status == TN_OK) status = tn_stream_synchronize(stream);
         if (i >= 0) times[i] = (double)(tn_time_ns() - begin) * 1e-9;
     }
     if (status == TN_OK) *rate = BYTES / median(times, 9);
     tn_buffer_free(from);
     tn_buffer_free(to);
     tn_arena_free(arena);
-    tn_backend_free(backend);
+    tn_stream_free(stream);
     return status;
 }
 
@@ -159,7 +159,7 @@ static tn_status run_model(const settings *s, const char *path, double ceiling, 
         for (int i = -4; i < s->generate && status == TN_OK; i++) {
             if (i == 0) begin = tn_time_ns();
             status = tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = &next, .best = true});
-            next = tn_session_best(session, -1);
+            next = tn_session_argmax(session, -1);
         }
         if (r >= 0) decode[r] = s->generate / ((double)(tn_time_ns() - begin) * 1e-9);
     }

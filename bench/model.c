@@ -66,7 +66,7 @@ static int measure(const settings *s, const peaks *peak) {
     p.n_threads = threads;
     p.n_ctx = s->depth + s->prompt + s->generate + 8;
     p.devices[0] = "cpu";
-    p.no_pack = !s->pack;
+    p.no_repack = !s->pack;
     uint64_t start = tn_time_ns();
     if (tn_session_new(model, &p, &session) != TN_OK) return complain("session");
     double load = (double)(tn_time_ns() - start) * 1e-9, reads = weights_per_token(model, &info);

@@ -426,7 +426,7 @@ static void show_plan(const char *label, const tn_plan *plan, size_t memory, dou
     size_t n = tn_plan_tensor_count(plan), count = 0;
     tn_pack_item *items = calloc(n + 1, sizeof *items);
     for (size_t i = 0; i < n; i++) {
-        const tn_plan_slot *slot = &plan->slots[i];
+        const tn_plan_entry *slot = &plan->slots[i];
         if (tn__plan_owns(slot) && (size_t)slot->memory == memory)
             items[count++] = (tn_pack_item){.start = slot->first,
                                             .end = (int64_t)plan->until[i] + 1,

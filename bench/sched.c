@@ -70,16 +70,16 @@ static tn_status idle_buffer_new(tn_buffer_type *type, size_t size, tn_buffer **
 }
 static const tn_buffer_type_ops idle_type_ops = {.buffer_new = idle_buffer_new};
 
-static void idle_backend_free(tn_backend *b) { free(b); }
-static tn_status idle_copy(tn_backend *from, tn_backend *to, const tn_tensor *source, tn_tensor *target) {
+static void idle_backend_free(tn_stream *b) { free(b); }
+static tn_status idle_copy(tn_stream *from, tn_stream *to, const tn_tensor *source, tn_tensor *target) {
     (void)from, (void)to, (void)source, (void)target;
     return TN_OK;
 }
-static tn_status idle_program_new(tn_backend *b, tn_tensor *const *nodes, size_t n, tn_program **program) {
+static tn_status idle_program_new(tn_stream *b, tn_tensor *const *nodes, size_t n, tn_program **program) {
     (void)nodes, (void)n;
     tn_program *p = calloc(1, sizeof *p);
     if (!p) die("no memory");
-    p->backend = b;
+    p->stream = b;
     *program = p;
     return TN_OK;
 }
@@ -88,23 +88,23 @@ static tn_status idle_program_run(tn_program *p, tn_buffer *scratch) {
     (void)p, (void)scratch;
     return TN_OK;
 }
-static const tn_backend_ops idle_backend_ops = {.free = idle_backend_free,
-                                                .copy_async = idle_copy,
-                                                .program_new = idle_program_new,
-                                                .program_free = idle_program_free,
-                                                .program_run = idle_program_run};
-static tn_status idle_backend_new(tn_device *d, const tn_backend_params *params, tn_backend **backend) {
+static const tn_stream_ops idle_backend_ops = {.free = idle_backend_free,
+                                               .copy_async = idle_copy,
+                                               .program_new = idle_program_new,
+                                               .program_free = idle_program_free,
+                                               .program_run = idle_program_run};
+static tn_status idle_backend_new(tn_device *d, const tn_stream_params *params, tn_stream **stream) {
     (void)params;
-    tn_backend *b = calloc(1, sizeof *b);
+    tn_stream *b = calloc(1, sizeof *b);
     if (!b) die("no memory");
-    *b = (tn_backend){.ops = &idle_backend_ops, .device = d};
-    *backend = b;
+    *b = (tn_stream){.ops = &idle_backend_ops, .device = d};
+    *stream = b;
     return TN_OK;
 }
 static const tn_device_ops idle_device_ops = {.memory = idle_memory,
                                               .supports_op = idle_supports,
                                               .supports_buffer_type = idle_supports_type,
-                                              .backend_new = idle_backend_new};
+                                              .stream_new = idle_backend_new};
 
 static tn_buffer_type idle_types[2];
 static tn_device idle_devices[2] = {
@@ -130,15 +130,15 @@ static tn_graph *build_chain(tn_arena *arena, tn_sched *sched) {
 }
 
 static void overhead(void) {
-    tn_backend *backends[2];
+    tn_stream *streams[2];
     tn_sched *sched;
     tn_arena *arena;
     for (int d = 0; d < 2; d++) {
         idle_types[d] = (tn_buffer_type){
             .ops = &idle_type_ops, .name = "idle", .device = &idle_devices[d], .alignment = 64, .max_size = SIZE_MAX};
-        TRY(tn_backend_new(&idle_devices[d], NULL, &backends[d]));
+        TRY(tn_stream_new(&idle_devices[d], NULL, &streams[d]));
     }
-    TRY(tn_sched_new(&(tn_sched_params){.backends = backends, .n_backends = 2}, &sched));
+    TRY(tn_sched_new(&(tn_sched_params){.streams = streams, .n_streams = 2}, &sched));
     TRY(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(NODES + 8, 2 * NODES), .no_alloc = true}, &arena));
     tn_graph *graph = build_chain(arena, sched);
     uint64_t begin = tn_time_ns();
@@ -169,7 +169,7 @@ static void overhead(void) {
     for (int p = 0; p < 5; p++) printf(" %9.2f", median(parts[p], RUNS));
     printf("   (goal: at most 30)\n\n");
     tn_sched_free(sched);
-    for (int d = 0; d < 2; d++) tn_backend_free(backends[d]);
+    for (int d = 0; d < 2; d++) tn_stream_free(streams[d]);
     tn_arena_free(arena);
 }
 

@@ -67,15 +67,15 @@ static int empty_nodes(tn_threadpool *pool, int threads, int rounds, double *us)
     tn_arena *arena;
     tn_tensor *nodes[NODES], *x;
     tn_device *cpu;
-    tn_backend *backend;
+    tn_stream *stream;
     tn_program *program;
     if (tn_arena_new(&(tn_arena_params){.size = 1 << 20}, &arena) != TN_OK) return 1;
     x = tn_tensor_nd(arena, TN_F32, 16);
     for (int i = 0; i < NODES; i++)
         x = nodes[i] = tn_custom(arena, TN_F32, 1, (int64_t[]){16}, &x, 1, nothing, NULL, 0);
     if (tn_arena_status(arena) != TN_OK || tn_device_find("cpu", &cpu) != TN_OK ||
-        tn_backend_new(cpu, &(tn_backend_params){.threads = pool, .n_threads = threads}, &backend) != TN_OK ||
-        tn_program_new(backend, nodes, NODES, &program) != TN_OK || tn_program_run(program, NULL) != TN_OK) {
+        tn_stream_new(cpu, &(tn_stream_params){.threads = pool, .n_threads = threads}, &stream) != TN_OK ||
+        tn_program_new(stream, nodes, NODES, &program) != TN_OK || tn_program_run(program, NULL) != TN_OK) {
         fprintf(stderr, "threadpool: %s\n", tn_error());
         return 1;
     }
@@ -87,7 +87,7 @@ static int empty_nodes(tn_threadpool *pool, int threads, int rounds, double *us)
         us[r] = (double)(tn_time_ns() - start) * 1e-3 / NODES;
     }
     tn_program_free(program);
-    tn_backend_free(backend);
+    tn_stream_free(stream);
     tn_arena_free(arena);
     return 0;
 }

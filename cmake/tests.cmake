@@ -1,4 +1,5 @@
-# tests/unit/test_NAME.c is one cmocka program and one ctest entry; tests/*.sh are end-to-end scripts.
+# tests/unit/MODULE/test_NAME.c is one cmocka program and one ctest entry; scripts in tests/commands, server, peer and
+# project are end-to-end tests.
 file(GLOB support CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/support/*.c)
 add_library(tenon_test_support STATIC ${support})
 target_include_directories(tenon_test_support PUBLIC tests/support include src)
@@ -8,7 +9,7 @@ if(TARGET tenon_llm_static)
 endif()
 target_compile_definitions(tenon_test_support PUBLIC TENON_SOURCE_DIR="${CMAKE_SOURCE_DIR}") # for data in tests/
 
-file(GLOB unit_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/unit/test_*.c)
+file(GLOB unit_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/unit/*/test_*.c)
 foreach(source IN LISTS unit_tests)
   get_filename_component(name ${source} NAME_WE)
   add_executable(${name} ${source})
@@ -43,9 +44,10 @@ if(TARGET test_cli)
   target_link_libraries(test_cli PRIVATE tenon_frame)
 endif()
 target_include_directories(test_model_tools PRIVATE tools/tenon)
-target_sources(test_model_tools PRIVATE tools/tenon/importance.c tools/tenon/mix.c tools/tenon/safetensors.c)
+target_sources(test_model_tools PRIVATE tools/tenon/files/importance.c tools/tenon/files/quant_mix.c tools/tenon/convert/safetensors.c)
 
-file(GLOB script_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/*.sh)
+file(GLOB script_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/commands/*.sh ${CMAKE_SOURCE_DIR}/tests/server/*.sh
+  ${CMAKE_SOURCE_DIR}/tests/peer/*_peer.sh ${CMAKE_SOURCE_DIR}/tests/project/*.sh)
 foreach(source IN LISTS script_tests)
   get_filename_component(name ${source} NAME_WE)
   add_test(NAME ${name} COMMAND bash ${source} ${CMAKE_BINARY_DIR})

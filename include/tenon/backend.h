@@ -13,7 +13,7 @@ extern "C" {
 
 typedef struct tn_device tn_device;
 typedef struct tn_buffer_type tn_buffer_type;
-typedef struct tn_backend tn_backend;
+typedef struct tn_stream tn_stream;
 typedef struct tn_event tn_event;
 typedef struct tn_program tn_program;
 
@@ -122,31 +122,30 @@ TN_API tn_status tn_tensors_load(const tn_tensor_source *sources, size_t n);
 typedef struct tn_threadpool tn_threadpool; /* cpu.h */
 typedef bool (*tn_abort_fn)(void *user);    /* true: stop; asked between nodes, from any thread of the pool */
 
-typedef struct tn_backend_params {
+typedef struct tn_stream_params {
     int n_threads;          /* CPU: 0 for one per core */
     tn_threadpool *threads; /* CPU: the caller's pool, or NULL for one of its own */
     tn_abort_fn abort;
     void *abort_user;
-} tn_backend_params;
+} tn_stream_params;
 
-TN_API tn_status tn_backend_new(tn_device *device, const tn_backend_params *params,
-                                tn_backend **backend) TN_MUST_CHECK;
-TN_API void tn_backend_free(tn_backend *backend); /* waits for its work */
-TN_API tn_device *tn_backend_device(const tn_backend *backend);
-TN_API tn_status tn_backend_set_async(tn_backend *backend, tn_tensor *tensor, const void *data, size_t offset,
-                                      size_t size);
-TN_API tn_status tn_backend_get_async(tn_backend *backend, const tn_tensor *tensor, void *data, size_t offset,
-                                      size_t size);
+TN_API tn_status tn_stream_new(tn_device *device, const tn_stream_params *params, tn_stream **stream) TN_MUST_CHECK;
+TN_API void tn_stream_free(tn_stream *stream); /* waits for its work */
+TN_API tn_device *tn_stream_device(const tn_stream *stream);
+TN_API tn_status tn_stream_set_async(tn_stream *stream, tn_tensor *tensor, const void *data, size_t offset,
+                                     size_t size);
+TN_API tn_status tn_stream_get_async(tn_stream *stream, const tn_tensor *tensor, void *data, size_t offset,
+                                     size_t size);
 /* Copies between two backends' tensors after the work queued on `from` and before what is queued later on `to`. */
-TN_API tn_status tn_backend_copy_async(tn_backend *from, tn_backend *to, const tn_tensor *source, tn_tensor *target);
-TN_API tn_status tn_backend_synchronize(tn_backend *backend);
+TN_API tn_status tn_stream_copy_async(tn_stream *from, tn_stream *to, const tn_tensor *source, tn_tensor *target);
+TN_API tn_status tn_stream_synchronize(tn_stream *stream);
 
 /* A program is a list of nodes prepared for one backend: thread shares, kernels, captured launches. It says how much
  * scratch it needs; running it allocates nothing. Node addresses are read at run time, so a program may be made
  * before memory is bound, to learn its scratch size. The nodes must outlive the program. If addresses changed since
  * the last run, say so with tn_program_moved. A result that only nodes of the same program read need not be stored,
  * unless it is flagged TN_FLAG_OUTPUT or TN_FLAG_KEPT. */
-TN_API tn_status tn_program_new(tn_backend *backend, tn_tensor *const *nodes, size_t n_nodes,
+TN_API tn_status tn_program_new(tn_stream *stream, tn_tensor *const *nodes, size_t n_nodes,
                                 tn_program **program) TN_MUST_CHECK;
 TN_API void tn_program_free(tn_program *program);
 TN_API size_t tn_program_scratch(const tn_program *program);
@@ -158,9 +157,9 @@ TN_API tn_status tn_program_run(tn_program *program, tn_buffer *scratch);
 /* Events order backends of devices that support them. */
 TN_API tn_status tn_event_new(tn_device *device, tn_event **event) TN_MUST_CHECK;
 TN_API void tn_event_free(tn_event *event);
-TN_API tn_status tn_event_record(tn_event *event, tn_backend *backend);
-TN_API tn_status tn_event_wait(tn_event *event, tn_backend *backend); /* the backend waits */
-TN_API tn_status tn_event_synchronize(tn_event *event);               /* the host waits */
+TN_API tn_status tn_event_record(tn_event *event, tn_stream *stream);
+TN_API tn_status tn_event_wait(tn_event *event, tn_stream *stream); /* the backend waits */
+TN_API tn_status tn_event_synchronize(tn_event *event);             /* the host waits */
 
 #ifdef __cplusplus
 }

@@ -21,11 +21,11 @@ typedef struct tn_device_ops {
     uint32_t (*inplace_mask)(tn_device *device, const tn_tensor *node);    /* optional: the op table's */
     tn_buffer_type *(*extra_buffer_type)(tn_device *device, size_t index); /* optional */
     tn_status (*wrap_host)(tn_device *device, void *memory, size_t size, tn_buffer **buffer); /* optional */
-    tn_status (*backend_new)(tn_device *device, const tn_backend_params *params, tn_backend **backend);
+    tn_status (*stream_new)(tn_device *device, const tn_stream_params *params, tn_stream **stream);
     tn_status (*event_new)(tn_device *device, tn_event **event); /* optional, with the four below */
     void (*event_free)(tn_event *event);
-    tn_status (*event_record)(tn_event *event, tn_backend *backend);
-    tn_status (*event_wait)(tn_event *event, tn_backend *backend);
+    tn_status (*event_record)(tn_event *event, tn_stream *stream);
+    tn_status (*event_wait)(tn_event *event, tn_stream *stream);
     tn_status (*event_synchronize)(tn_event *event);
     void (*free)(tn_device *device); /* optional: removed from the registry or process end */
 } tn_device_ops;
@@ -81,30 +81,30 @@ struct tn_buffer {
     void *impl;
 };
 
-typedef struct tn_backend_ops {
-    void (*free)(tn_backend *backend);
-    tn_status (*set_async)(tn_backend *backend, tn_tensor *tensor, const void *data, size_t offset,
+typedef struct tn_stream_ops {
+    void (*free)(tn_stream *stream);
+    tn_status (*set_async)(tn_stream *stream, tn_tensor *tensor, const void *data, size_t offset,
                            size_t size); /* optional */
-    tn_status (*get_async)(tn_backend *backend, const tn_tensor *tensor, void *data, size_t offset,
+    tn_status (*get_async)(tn_stream *stream, const tn_tensor *tensor, void *data, size_t offset,
                            size_t size); /* optional */
-    tn_status (*copy_async)(tn_backend *from, tn_backend *to, const tn_tensor *source,
-                            tn_tensor *target);    /* optional; TN_E_UNSUPPORTED falls back */
-    tn_status (*synchronize)(tn_backend *backend); /* optional: nothing is ever pending */
-    tn_status (*program_new)(tn_backend *backend, tn_tensor *const *nodes, size_t n_nodes, tn_program **program);
+    tn_status (*copy_async)(tn_stream *from, tn_stream *to, const tn_tensor *source,
+                            tn_tensor *target);  /* optional; TN_E_UNSUPPORTED falls back */
+    tn_status (*synchronize)(tn_stream *stream); /* optional: nothing is ever pending */
+    tn_status (*program_new)(tn_stream *stream, tn_tensor *const *nodes, size_t n_nodes, tn_program **program);
     void (*program_free)(tn_program *program);
     void (*program_moved)(tn_program *program); /* optional */
     tn_status (*program_run)(tn_program *program, tn_buffer *scratch);
-} tn_backend_ops;
+} tn_stream_ops;
 
-struct tn_backend {
-    const tn_backend_ops *ops;
+struct tn_stream {
+    const tn_stream_ops *ops;
     tn_device *device;
     void *impl;
 };
 
 /* Backends embed this as the first member of their own program and event structures. */
 struct tn_program {
-    tn_backend *backend;
+    tn_stream *stream;
     size_t scratch; /* bytes */
 };
 struct tn_event {

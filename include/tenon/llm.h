@@ -95,7 +95,7 @@ typedef struct tn_session_params {
     int32_t n_gpu_layers; /* layers off the CPU; -1: as many as fit */
     const tn_placement_override *overrides;
     size_t n_overrides;
-    bool no_pack;    /* keep weights as in the file, never in the CPU's packed layout */
+    bool no_repack;  /* keep weights as in the file, never in the CPU's packed layout */
     bool embeddings; /* decoding gives embeddings instead of logits; encoders always do */
     tn_pooling pooling;
     float rope_base, rope_scale;                                         /* 0: as the model says */
@@ -130,7 +130,7 @@ typedef struct tn_fit {
     size_t n_devices;
     size_t nodes_prefill, nodes_decode, splits_prefill, splits_decode;
     char advice[512];            /* when it does not fit: what would */
-    struct tn__fit_plans *plans; /* for tn_fit_plan */
+    struct tn__fit_plans *plans; /* for tn_fit_graph_plan */
 } tn_fit;
 /* What tn_session_new would take, from the real graphs, without taking it. Works on files without data. */
 TN_API tn_status tn_fit_session(tn_model *model, const tn_session_params *params, tn_fit *fit) TN_MUST_CHECK;
@@ -142,11 +142,11 @@ TN_API tn_status tn_fit_explain(tn_model *model, const tn_session_params *params
 TN_API tn_status tn_session_memory(const tn_session *session, tn_fit *fit) TN_MUST_CHECK;
 /* The plan behind the numbers: of the largest prefill graph or of the decode graph, and which of its memories is the
  * given device's (`memory` may be NULL). tn_plan_export makes text, JSON, CSV or a picture of it. It lasts as long as
- * the session, or until tn_fit_free; tn_fit_plan is for what tn_fit_session has filled in. */
-TN_API tn_status tn_session_plan(tn_session *session, bool prefill, size_t device, const tn_plan **plan,
-                                 size_t *memory) TN_MUST_CHECK;
-TN_API tn_status tn_fit_plan(const tn_fit *fit, bool prefill, size_t device, const tn_plan **plan,
-                             size_t *memory) TN_MUST_CHECK;
+ * the session, or until tn_fit_free; tn_fit_graph_plan is for what tn_fit_session has filled in. */
+TN_API tn_status tn_session_graph_plan(tn_session *session, bool prefill, size_t device, const tn_plan **plan,
+                                       size_t *memory) TN_MUST_CHECK;
+TN_API tn_status tn_fit_graph_plan(const tn_fit *fit, bool prefill, size_t device, const tn_plan **plan,
+                                   size_t *memory) TN_MUST_CHECK;
 /* The prefill's plan on the device that needs most, as a picture (time × address). */
 TN_API tn_status tn_session_plan_svg(tn_session *session, FILE *out) TN_MUST_CHECK;
 
@@ -159,8 +159,8 @@ typedef struct tn_batch {
     const int32_t *positions; /* NULL: after the last position of each sequence */
     const int32_t *seqs;      /* NULL: sequence 0 */
     const bool *outputs;      /* rows whose logits (or embeddings) are wanted; NULL: the last of each sequence */
-    bool best; /* of those rows only the most likely token is wanted: logits stay on the device (tn_session_best). In
-                  a loop over single tokens the device begins with the next while the caller looks at the last. */
+    bool best; /* of those rows only the most likely token is wanted: logits stay on the device (tn_session_argmax).
+                  In a loop over single tokens the device begins with the next while the caller looks at the last. */
 } tn_batch;
 
 /* TN_E_FULL when the cache has no room: remove or shift something and try again; nothing was changed.
@@ -172,7 +172,7 @@ TN_API int32_t tn_session_output_count(const tn_session *session); /* of the las
 TN_API float *tn_session_logits(tn_session *session, int32_t i);
 /* The most likely token of row i, the first of equals; -1 if there is no such row. Quickest after a batch with
  * `best`, which has no logits. */
-TN_API tn_token tn_session_best(const tn_session *session, int32_t i);
+TN_API tn_token tn_session_argmax(const tn_session *session, int32_t i);
 /* Embeddings, of a session made for them. Without pooling output i is that of the i-th wanted token (outputs NULL:
  * every token). With pooling there is one per sequence, in the order in which the sequences first occur in the batch;
  * it covers the tokens of this decode. An encoder reads a sequence as a whole: its tokens stand together in the

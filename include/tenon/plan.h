@@ -37,14 +37,14 @@ typedef struct tn_plan_params {
 } tn_plan_params;
 
 /* Where one tensor lives. */
-typedef struct tn_plan_slot {
+typedef struct tn_plan_entry {
     int32_t memory; /* -1: not planned here (it has data of its own, or is a view: see its root) */
     uint32_t chunk;
     size_t offset, size;
     uint32_t first, last; /* steps: node numbers at which it is first written and last read; the number of nodes as
                              `last` means: to the end, never reused. Of a place that was taken over: up to then. */
     uint32_t inplace_of;  /* the tensor whose place it took, or TN_GRAPH_NONE */
-} tn_plan_slot;
+} tn_plan_entry;
 
 /* A tensor that has data is external and left alone. Inputs (and all other leaves without data) are in place before
  * the first node. Outputs and parameters keep their place to the end. Reads through views count as reads of the root.
@@ -54,7 +54,7 @@ typedef struct tn_plan_slot {
 TN_API tn_status tn_plan_make(const tn_graph *graph, const tn_plan_params *params, tn_plan **plan) TN_MUST_CHECK;
 TN_API void tn_plan_free(tn_plan *plan);
 TN_API size_t tn_plan_tensor_count(const tn_plan *plan);
-TN_API const tn_plan_slot *tn_plan_slots(const tn_plan *plan); /* nodes, then leaves, as in the graph */
+TN_API const tn_plan_entry *tn_plan_entries(const tn_plan *plan); /* nodes, then leaves, as in the graph */
 TN_API size_t tn_plan_memory_count(const tn_plan *plan);
 TN_API size_t tn_plan_chunk_count(const tn_plan *plan, size_t memory);
 TN_API size_t tn_plan_chunk_size(const tn_plan *plan, size_t memory, size_t chunk);

@@ -108,7 +108,7 @@ TN_API tn_status tn_sampler_set_grammar(tn_sampler *sampler, tn_grammar_state *s
 TN_API tn_grammar_state *tn_sampler_get_grammar(tn_sampler *sampler);
 
 /* Whether it always draws the highest logit as it is: nothing is added, forbidden or punished. Then logits need not
- * leave the device: see tn_session_best. */
+ * leave the device: see tn_session_argmax. */
 TN_API bool tn_sampler_is_greedy(const tn_sampler *sampler);
 /* Draws one token. The logits are not changed, and the token is not accepted yet. TN_E_INFEASIBLE: no token is left
  * (all logits are -inf, or the grammar allows none). */

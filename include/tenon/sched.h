@@ -1,6 +1,6 @@
 /* The scheduler: one graph over several devices.
  *
- * It decides which backend runs each node, cuts the graph into splits where the backend changes, copies what a split
+ * It decides which stream runs each node, cuts the graph into splits where the stream changes, copies what a split
  * needs from elsewhere, plans every byte, reserves it once and runs. Your graph is not changed: the scheduled graph
  * is the scheduler's own; only data and buffer of your unplaced tensors are set, so that tn_tensor_set/get work on
  * them.
@@ -27,10 +27,10 @@ typedef bool (*tn_eval_fn)(void *user, tn_tensor *node, bool ask);
 
 typedef struct tn_sched_params {
     const char *devices[16]; /* names in order of priority; "cpu" is added at the end when missing */
-    tn_backend *const
-        *backends; /* or the caller's own, any number, outliving the scheduler; the last must be the CPU */
-    size_t n_backends;
-    int n_threads;          /* for CPU backends made here; 0: one per core */
+    tn_stream *const
+        *streams; /* or the caller's own, any number, outliving the scheduler; the last must be the CPU */
+    size_t n_streams;
+    int n_threads;          /* for CPU streams made here; 0: one per core */
     tn_threadpool *threads; /* their pool, outliving the scheduler; NULL: each makes its own */
     /* Several runs may be in flight on asynchronous devices: there are so many places (at most 64; 0: four) for what
      * is copied into a split, so that the inputs of the next run are copied while this one computes. */
@@ -41,21 +41,21 @@ typedef struct tn_sched_params {
     const tn_sched *share;
     bool exclusive;       /* and nobody may share this one */
     size_t max_schedules; /* remembered beside the reserved ones, the least recently used are forgotten; 0: 128 */
-    tn_abort_fn abort;    /* for backends made here */
+    tn_abort_fn abort;    /* for streams made here */
     void *abort_user;
 } tn_sched_params;
 
 TN_API tn_status tn_sched_new(const tn_sched_params *params, tn_sched **sched) TN_MUST_CHECK;
 TN_API void tn_sched_free(tn_sched *sched);
 
-TN_API size_t tn_sched_backend_count(const tn_sched *sched);
-TN_API tn_backend *tn_sched_backend(const tn_sched *sched, size_t index);
-/* Pins a tensor to a backend (by index), until tn_sched_reset or unpinning with -1. */
-TN_API tn_status tn_sched_pin(tn_sched *sched, const tn_tensor *tensor, int backend) TN_MUST_CHECK;
+TN_API size_t tn_sched_stream_count(const tn_sched *sched);
+TN_API tn_stream *tn_sched_stream(const tn_sched *sched, size_t index);
+/* Pins a tensor to a stream (by index), until tn_sched_reset or unpinning with -1. */
+TN_API tn_status tn_sched_pin(tn_sched *sched, const tn_tensor *tensor, int stream) TN_MUST_CHECK;
 /* Where a tensor of a scheduled graph runs or lives; -1 when that is not known. */
-TN_API int tn_sched_backend_of(const tn_sched *sched, const tn_graph *graph, const tn_tensor *tensor);
+TN_API int tn_sched_stream_of(const tn_sched *sched, const tn_graph *graph, const tn_tensor *tensor);
 
-/* Bytes per backend that would be reserved with a set of graphs, beside what is, without allocating any of it. */
+/* Bytes per stream that would be reserved with a set of graphs, beside what is, without allocating any of it. */
 typedef struct tn_sched_memory {
     size_t compute;     /* planned tensors, the largest graph */
     size_t scratch;     /* kernels' working memory, the largest program */
@@ -63,7 +63,7 @@ typedef struct tn_sched_memory {
     size_t lower_bound; /* of compute for these graphs: no plan can be smaller */
 } tn_sched_memory;
 TN_API tn_status tn_sched_measure(tn_sched *sched, tn_graph *const *graphs, size_t n_graphs,
-                                  tn_sched_memory *per_backend) TN_MUST_CHECK;
+                                  tn_sched_memory *per_stream) TN_MUST_CHECK;
 
 /* Takes the memory for these graphs, beside what earlier reservations need. The only place, with a first
  * tn_sched_alloc of an unreserved graph, where memory is taken. On failure everything stays as it was. */
@@ -74,7 +74,7 @@ TN_API tn_status tn_sched_reserve_many(tn_sched *sched, tn_graph *const *graphs,
 TN_API tn_status tn_sched_alloc(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;
 
 TN_API tn_status tn_sched_run(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK; /* and waits */
-/* And does not wait: leave outputs alone until tn_sched_synchronize, or queue tn_backend_get_async on the backend
+/* And does not wait: leave outputs alone until tn_sched_synchronize, or queue tn_stream_get_async on the stream
  * that computes them before the next run. Inputs too, unless the graph has a pipeline and only asynchronous
  * devices read them: then they have been copied when this returns. */
 TN_API tn_status tn_sched_run_async(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;
@@ -91,11 +91,11 @@ typedef struct tn_sched_info {
     size_t in_flight;             /* runs that may be under way at once; 1: no pipeline */
 } tn_sched_info;
 TN_API tn_status tn_sched_describe(tn_sched *sched, tn_graph *graph, tn_sched_info *info) TN_MUST_CHECK;
-TN_API tn_sched_memory tn_sched_memory_of(const tn_sched *sched, size_t backend); /* now reserved */
+TN_API tn_sched_memory tn_sched_memory_of(const tn_sched *sched, size_t stream); /* now reserved */
 /* The plan of a graph's memory, as an object: tn_plan_export prints and draws it. Made if there was none; nothing is
  * reserved. It belongs to the scheduler and lasts until tn_sched_reset or tn_sched_free. Tensors are numbered as in
- * the scheduled graph: the caller's, plus copies between devices. `memory_of` (one entry per backend, may be NULL)
- * receives which of the plan's memories each backend uses; backends that share a buffer type share one. */
+ * the scheduled graph: the caller's, plus copies between devices. `memory_of` (one entry per stream, may be NULL)
+ * receives which of the plan's memories each stream uses; streams that share a buffer type share one. */
 TN_API tn_status tn_sched_plan(tn_sched *sched, tn_graph *graph, const tn_plan **plan,
                                size_t *memory_of) TN_MUST_CHECK;
 /* The splits, with the cause of every assignment and the bytes copied. */

@@ -4,14 +4,13 @@
 #ifndef TENON_TENON_H
 #define TENON_TENON_H
 
-#include "tenon/alloc.h"
 #include "tenon/backend.h"
 #include "tenon/base.h"
 #include "tenon/cpu.h"
 #include "tenon/gguf.h"
 #include "tenon/graph.h"
 #include "tenon/pack.h"
-#include "tenon/place.h"
+#include "tenon/placement.h"
 #include "tenon/plan.h"
 #include "tenon/sched.h"
 #include "tenon/tensor.h"

@@ -1,23 +1,23 @@
 /* Backends as streams of work: asynchronous transfers with their synchronous fallbacks, programs and events. */
 #include "tenon/backend_impl.h"
 
-tn_status tn_backend_new(tn_device *device, const tn_backend_params *params, tn_backend **backend) {
-    static const tn_backend_params defaults;
-    if (!device || !backend) return tn_fail(TN_E_INVALID, "tn_backend_new: missing argument");
-    return device->ops->backend_new(device, params ? params : &defaults, backend);
+tn_status tn_stream_new(tn_device *device, const tn_stream_params *params, tn_stream **stream) {
+    static const tn_stream_params defaults;
+    if (!device || !stream) return tn_fail(TN_E_INVALID, "tn_stream_new: missing argument");
+    return device->ops->stream_new(device, params ? params : &defaults, stream);
 }
 
-void tn_backend_free(tn_backend *backend) {
-    if (!backend) return;
-    if (backend->ops->synchronize) (void)backend->ops->synchronize(backend);
-    backend->ops->free(backend);
+void tn_stream_free(tn_stream *stream) {
+    if (!stream) return;
+    if (stream->ops->synchronize) (void)stream->ops->synchronize(stream);
+    stream->ops->free(stream);
 }
 
-tn_device *tn_backend_device(const tn_backend *backend) { return backend ? backend->device : NULL; }
+tn_device *tn_stream_device(const tn_stream *stream) { return stream ? stream->device : NULL; }
 
-tn_status tn_backend_synchronize(tn_backend *backend) {
-    if (!backend) return tn_fail(TN_E_INVALID, "tn_backend_synchronize: no backend");
-    return backend->ops->synchronize ? backend->ops->synchronize(backend) : TN_OK;
+tn_status tn_stream_synchronize(tn_stream *stream) {
+    if (!stream) return tn_fail(TN_E_INVALID, "tn_stream_synchronize: no stream");
+    return stream->ops->synchronize ? stream->ops->synchronize(stream) : TN_OK;
 }
 
 static tn_status check_range(const tn_tensor *tensor, size_t offset, size_t size) {
@@ -29,26 +29,24 @@ static tn_status check_range(const tn_tensor *tensor, size_t offset, size_t size
     return TN_OK;
 }
 
-tn_status tn_backend_set_async(tn_backend *backend, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
-    if (!backend || !tensor || (!data && size))
-        return tn_fail(TN_E_INVALID, "tn_backend_set_async: missing argument");
+tn_status tn_stream_set_async(tn_stream *stream, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
+    if (!stream || !tensor || (!data && size)) return tn_fail(TN_E_INVALID, "tn_stream_set_async: missing argument");
     TN_TRY(check_range(tensor, offset, size));
-    if (backend->ops->set_async) return backend->ops->set_async(backend, tensor, data, offset, size);
-    TN_TRY(tn_backend_synchronize(backend));
+    if (stream->ops->set_async) return stream->ops->set_async(stream, tensor, data, offset, size);
+    TN_TRY(tn_stream_synchronize(stream));
     return tn_tensor_set_at(tensor, data, offset, size);
 }
 
-tn_status tn_backend_get_async(tn_backend *backend, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
-    if (!backend || !tensor || (!data && size))
-        return tn_fail(TN_E_INVALID, "tn_backend_get_async: missing argument");
+tn_status tn_stream_get_async(tn_stream *stream, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
+    if (!stream || !tensor || (!data && size)) return tn_fail(TN_E_INVALID, "tn_stream_get_async: missing argument");
     TN_TRY(check_range(tensor, offset, size));
-    if (backend->ops->get_async) return backend->ops->get_async(backend, tensor, data, offset, size);
-    TN_TRY(tn_backend_synchronize(backend));
+    if (stream->ops->get_async) return stream->ops->get_async(stream, tensor, data, offset, size);
+    TN_TRY(tn_stream_synchronize(stream));
     return tn_tensor_get_at(tensor, data, offset, size);
 }
 
 /* Either side may know how: a GPU copies from host memory as well as into it. */
-static tn_status try_copy(tn_backend *who, tn_backend *from, tn_backend *to, const tn_tensor *source,
+static tn_status try_copy(tn_stream *who, tn_stream *from, tn_stream *to, const tn_tensor *source,
                           tn_tensor *target) {
     if (!who->ops->copy_async) return TN_E_UNSUPPORTED;
     tn_status status = who->ops->copy_async(from, to, source, target);
@@ -56,8 +54,8 @@ static tn_status try_copy(tn_backend *who, tn_backend *from, tn_backend *to, con
     return status;
 }
 
-tn_status tn_backend_copy_async(tn_backend *from, tn_backend *to, const tn_tensor *source, tn_tensor *target) {
-    if (!from || !to || !source || !target) return tn_fail(TN_E_INVALID, "tn_backend_copy_async: missing argument");
+tn_status tn_stream_copy_async(tn_stream *from, tn_stream *to, const tn_tensor *source, tn_tensor *target) {
+    if (!from || !to || !source || !target) return tn_fail(TN_E_INVALID, "tn_stream_copy_async: missing argument");
     if (!tn_same_layout(source, target))
         return tn_fail(TN_E_SHAPE, "cannot copy '%s' into '%s': their layouts differ", source->name, target->name);
     TN_TRY(check_range(source, 0, tn_nbytes(source)));
@@ -66,21 +64,21 @@ tn_status tn_backend_copy_async(tn_backend *from, tn_backend *to, const tn_tenso
     if (status == TN_E_UNSUPPORTED && from->ops != to->ops) status = try_copy(from, from, to, source, target);
     if (status != TN_E_UNSUPPORTED) return status;
     /* By hand: what made the source and what still reads the target must be done. */
-    TN_TRY(tn_backend_synchronize(from));
-    TN_TRY(tn_backend_synchronize(to));
+    TN_TRY(tn_stream_synchronize(from));
+    TN_TRY(tn_stream_synchronize(to));
     return tn_tensor_copy(source, target);
 }
 
-tn_status tn_program_new(tn_backend *backend, tn_tensor *const *nodes, size_t n_nodes, tn_program **program) {
-    if (!backend || !program || (!nodes && n_nodes)) return tn_fail(TN_E_INVALID, "tn_program_new: missing argument");
-    return backend->ops->program_new(backend, nodes, n_nodes, program);
+tn_status tn_program_new(tn_stream *stream, tn_tensor *const *nodes, size_t n_nodes, tn_program **program) {
+    if (!stream || !program || (!nodes && n_nodes)) return tn_fail(TN_E_INVALID, "tn_program_new: missing argument");
+    return stream->ops->program_new(stream, nodes, n_nodes, program);
 }
 void tn_program_free(tn_program *program) {
-    if (program) program->backend->ops->program_free(program);
+    if (program) program->stream->ops->program_free(program);
 }
 size_t tn_program_scratch(const tn_program *program) { return program ? program->scratch : 0; }
 void tn_program_moved(tn_program *program) {
-    if (program && program->backend->ops->program_moved) program->backend->ops->program_moved(program);
+    if (program && program->stream->ops->program_moved) program->stream->ops->program_moved(program);
 }
 
 tn_status tn_program_run(tn_program *program, tn_buffer *scratch) {
@@ -88,7 +86,7 @@ tn_status tn_program_run(tn_program *program, tn_buffer *scratch) {
     if (program->scratch && (!scratch || scratch->size < program->scratch))
         return tn_fail(TN_E_INVALID, "the program needs %zu bytes of scratch, got %zu", program->scratch,
                        tn_buffer_size(scratch));
-    return program->backend->ops->program_run(program, scratch);
+    return program->stream->ops->program_run(program, scratch);
 }
 
 tn_status tn_event_new(tn_device *device, tn_event **event) {
@@ -99,13 +97,13 @@ tn_status tn_event_new(tn_device *device, tn_event **event) {
 void tn_event_free(tn_event *event) {
     if (event) event->device->ops->event_free(event);
 }
-tn_status tn_event_record(tn_event *event, tn_backend *backend) {
-    if (!event || !backend) return tn_fail(TN_E_INVALID, "tn_event_record: missing argument");
-    return event->device->ops->event_record(event, backend);
+tn_status tn_event_record(tn_event *event, tn_stream *stream) {
+    if (!event || !stream) return tn_fail(TN_E_INVALID, "tn_event_record: missing argument");
+    return event->device->ops->event_record(event, stream);
 }
-tn_status tn_event_wait(tn_event *event, tn_backend *backend) {
-    if (!event || !backend) return tn_fail(TN_E_INVALID, "tn_event_wait: missing argument");
-    return event->device->ops->event_wait(event, backend);
+tn_status tn_event_wait(tn_event *event, tn_stream *stream) {
+    if (!event || !stream) return tn_fail(TN_E_INVALID, "tn_event_wait: missing argument");
+    return event->device->ops->event_wait(event, stream);
 }
 tn_status tn_event_synchronize(tn_event *event) {
     if (!event) return tn_fail(TN_E_INVALID, "tn_event_synchronize: no event");

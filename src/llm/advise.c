@@ -54,7 +54,7 @@ static void advise_bits(const tn_session *s, advice *a) {
     for (size_t d = 0; d < s->n_devices; d++) {
         const tn__device_plan *p = &s->planned[d];
         size_t free_bytes = 0, total = 0, others = p->cache + p->missing;
-        tn_device_memory(tn_backend_device(tn_sched_backend(s->sched, d)), &free_bytes, &total);
+        tn_device_memory(tn_stream_device(tn_sched_stream(s->sched, d)), &free_bytes, &total);
         if (free_bytes > others) room += free_bytes - others;
         weights += p->weights + p->mapped;
     }

@@ -266,14 +266,14 @@ enum { FFN_MOST_CHUNKS = 64 };
 static bool weights_travel(const builder *b, const tn__layer *l, tn_tensor *x) {
     const tn_tensor *product = tn_mul_mat(b->a, l->router ? l->router : l->ffn_up, x); /* to ask with */
     for (size_t d = 0; product && d < b->s->n_devices; d++)
-        if (tn_device_wants_op(tn_backend_device(tn_sched_backend(b->s->sched, d)), product)) return true;
+        if (tn_device_wants_op(tn_stream_device(tn_sched_stream(b->s->sched, d)), product)) return true;
     return false;
 }
 static int64_t ffn_chunk(const builder *b, int32_t il, tn_tensor *x) {
     const int64_t rows = x->ne[1];
     if (rows <= FFN_CHUNK_CPU) return rows;
-    tn_backend *backend = tn_sched_backend(b->s->sched, (size_t)b->s->device_of_layer[il + 1]);
-    bool host = tn_device_get_kind(tn_backend_device(backend)) == TN_DEVICE_CPU;
+    tn_stream *stream = tn_sched_stream(b->s->sched, (size_t)b->s->device_of_layer[il + 1]);
+    bool host = tn_device_get_kind(tn_stream_device(stream)) == TN_DEVICE_CPU;
     int64_t chunk = host && !weights_travel(b, &b->m->w.layers[il], x) ? FFN_CHUNK_CPU : FFN_CHUNK_GPU;
     int64_t least = (rows + FFN_MOST_CHUNKS - 1) / FFN_MOST_CHUNKS;
     return least > chunk ? least : chunk;

@@ -90,9 +90,9 @@ static tn_status check_finite(const tn_session *s, const float *x, size_t n) {
 static tn_status fetch(tn_session *s, const tn_tensor *result, void *to, size_t size) {
     tn_buffer_type *type = tn_buffer_get_type(result->buffer);
     for (size_t i = 0; i < s->n_devices && s->pinned_logits; i++) {
-        tn_backend *backend = tn_sched_backend(s->sched, i);
-        if (type != tn_device_buffer_type(tn_backend_device(backend))) continue;
-        return tn_backend_get_async(backend, result, to, 0, size);
+        tn_stream *stream = tn_sched_stream(s->sched, i);
+        if (type != tn_device_buffer_type(tn_stream_device(stream))) continue;
+        return tn_stream_get_async(stream, result, to, 0, size);
     }
     TN_TRY(tn_sched_synchronize(s->sched));
     return tn_tensor_get_at(result, to, 0, size);
@@ -374,7 +374,7 @@ float *tn_session_logits(tn_session *s, int32_t i) {
     if (i < 0) i += s->n_results;
     return i >= 0 && i < s->n_results && s->results ? s->results + (size_t)i * (size_t)s->model->h.n_vocab : NULL;
 }
-tn_token tn_session_best(const tn_session *s, int32_t i) {
+tn_token tn_session_argmax(const tn_session *s, int32_t i) {
     if (!s || s->params.embeddings) return -1;
     if (i < 0) i += s->n_results;
     if (i < 0 || i >= s->n_results) return -1;

@@ -30,7 +30,7 @@ static tn_status check(tn_session *s) {
     s->fits = true;
     for (size_t d = 0; d < s->n_devices; d++) {
         size_t free_bytes, total;
-        TN_TRY(tn_device_memory(tn_backend_device(tn_sched_backend(s->sched, d)), &free_bytes, &total));
+        TN_TRY(tn_device_memory(tn_stream_device(tn_sched_stream(s->sched, d)), &free_bytes, &total));
         const tn__device_plan *p = &s->planned[d];
         size_t needed = taken(p) - (s->model->loaded ? p->weights : 0);
         if (needed > free_bytes || p->mapped > total) s->fits = false;
@@ -130,7 +130,7 @@ tn_status tn__session_choose(tn_session *s) {
 tn_status tn__session_too_big(const tn_session *s) {
     tn_fail(TN_E_TOO_BIG, "the session does not fit:");
     for (size_t d = 0; d < s->n_devices; d++) {
-        tn_device *device = tn_backend_device(tn_sched_backend(s->sched, d));
+        tn_device *device = tn_stream_device(tn_sched_stream(s->sched, d));
         const tn__device_plan *p = &s->planned[d];
         size_t free_bytes = 0, total = 0;
         tn_device_memory(device, &free_bytes, &total);
@@ -155,7 +155,7 @@ static tn_status report(tn_session *s, tn_fit *fit) {
     if (!fit->devices) return TN_E_NOMEM;
     fit->fits = s->fits;
     for (size_t d = 0; d < s->n_devices; d++) {
-        tn_device *device = tn_backend_device(tn_sched_backend(s->sched, d));
+        tn_device *device = tn_stream_device(tn_sched_stream(s->sched, d));
         const tn__device_plan *p = &s->planned[d];
         tn_fit_device *f = &fit->devices[d];
         *f = (tn_fit_device){.name = tn_device_name(device),
@@ -233,8 +233,8 @@ tn_status tn_fit_explain(tn_model *model, const tn_session_params *params, FILE 
     return status;
 }
 
-tn_status tn_fit_plan(const tn_fit *fit, bool prefill, size_t device, const tn_plan **plan, size_t *memory) {
-    if (!fit || !plan) return tn_fail(TN_E_INVALID, "tn_fit_plan: NULL argument");
+tn_status tn_fit_graph_plan(const tn_fit *fit, bool prefill, size_t device, const tn_plan **plan, size_t *memory) {
+    if (!fit || !plan) return tn_fail(TN_E_INVALID, "tn_fit_graph_plan: NULL argument");
     if (!fit->plans) return tn_fail(TN_E_STATE, "only what tn_fit_session has filled in has plans");
     if (device >= fit->n_devices) return tn_fail(TN_E_INVALID, "there is no device %zu", device);
     *plan = fit->plans->plans[prefill ? 0 : 1];
@@ -242,8 +242,8 @@ tn_status tn_fit_plan(const tn_fit *fit, bool prefill, size_t device, const tn_p
     return TN_OK;
 }
 
-tn_status tn_session_plan(tn_session *s, bool prefill, size_t device, const tn_plan **plan, size_t *memory) {
-    if (!s || !plan) return tn_fail(TN_E_INVALID, "tn_session_plan: NULL argument");
+tn_status tn_session_graph_plan(tn_session *s, bool prefill, size_t device, const tn_plan **plan, size_t *memory) {
+    if (!s || !plan) return tn_fail(TN_E_INVALID, "tn_session_graph_plan: NULL argument");
     if (device >= s->n_devices) return tn_fail(TN_E_INVALID, "there is no device %zu", device);
     size_t *memories = tn_calloc(s->n_devices, sizeof *memories);
     if (!memories) return TN_E_NOMEM;
@@ -260,7 +260,7 @@ tn_status tn_session_plan_svg(tn_session *s, FILE *out) {
         if (s->planned[d].compute > s->planned[device].compute) device = d;
     const tn_plan *plan;
     char *text;
-    TN_TRY(tn_session_plan(s, true, device, &plan, &memory));
+    TN_TRY(tn_session_graph_plan(s, true, device, &plan, &memory));
     TN_TRY(tn_plan_export(plan, TN_PLAN_SVG, memory, &text));
     bool written = fputs(text, out) >= 0;
     tn_free(text);

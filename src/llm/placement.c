@@ -11,9 +11,7 @@
 
 enum { NAME_SIZE = 32 };
 
-static tn_device *device_at(const tn_session *s, size_t d) {
-    return tn_backend_device(tn_sched_backend(s->sched, d));
-}
+static tn_device *device_at(const tn_session *s, size_t d) { return tn_stream_device(tn_sched_stream(s->sched, d)); }
 
 /* ---- The caller's overrides ---------------------------------------------------------------------------------------
  */
@@ -54,7 +52,7 @@ tn_status tn__place_new(tn_session *s) {
     if (!s->device_of_layer || !p->devices || !p->layers || !p->names || !p->bytes || !p->places || !p->needed ||
         !p->before || !p->weights)
         return TN_E_NOMEM;
-    p->params = (tn_place_params){p->devices, s->n_devices, p->layers, n_items, p->bytes, -1};
+    p->params = (tn_placement_params){p->devices, s->n_devices, p->layers, n_items, p->bytes, -1};
     for (size_t i = 0; i < n_items; i++) {
         char *name = p->names + i * NAME_SIZE;
         bool output = i + 1 == n_items;
@@ -62,7 +60,7 @@ tn_status tn__place_new(tn_session *s) {
             snprintf(name, NAME_SIZE, "output");
         else
             snprintf(name, NAME_SIZE, "blk.%zu", i);
-        p->layers[i] = (tn_place_layer){name, TN_PLACE_FREE, output};
+        p->layers[i] = (tn_placement_layer){name, TN_PLACEMENT_FREE, output};
     }
     for (size_t d = 0; d < s->n_devices; d++) {
         p->devices[d].name = tn_device_name(device_at(s, d));
@@ -166,11 +164,12 @@ tn_status tn__place_layers(tn_session *s, int32_t n_gpu_layers) {
         TN_TRY(tn_device_memory(device_at(s, d), &p->devices[d].free, &total));
     }
     p->params.n_off_host = n_gpu_layers < 0 ? -1 : n_gpu_layers;
-    TN_TRY(tn_place_layers(&p->params, p->places, p->needed, &fits));
+    TN_TRY(tn_placement_choose(&p->params, p->places, p->needed, &fits));
     for (size_t i = 0; i <= n_layer; i++) {
         s->device_of_layer[i + 1] = p->places[i].device;
         /* The number may be one that was tried, not the caller's. */
-        if (p->places[i].cause == TN_PLACE_LIMIT && s->params.n_gpu_layers < 0) p->places[i].cause = TN_PLACE_FULL;
+        if (p->places[i].cause == TN_PLACEMENT_LIMIT && s->params.n_gpu_layers < 0)
+            p->places[i].cause = TN_PLACEMENT_FULL;
     }
     int output = p->places[n_layer].device;
     s->device_of_layer[0] = output != (int)host && ends_together(s, (size_t)output) ? output : (int)host;
@@ -228,7 +227,7 @@ tn_status tn__place_follow(tn_session *s) {
         for (size_t d = 0; d < n; d++)
             if (there[i * n + d] > there[i * n + best]) best = d;
         s->device_of_layer[i] = (int)best;
-        if (i) p->places[i - 1] = (tn_place){(int)best, TN_PLACE_PINNED};
+        if (i) p->places[i - 1] = (tn_placement){(int)best, TN_PLACEMENT_PINNED};
     }
     tn_free(there);
     return TN_OK;
@@ -263,7 +262,7 @@ tn_status tn_session_explain(const tn_session *s, FILE *out) {
                     : s->model->w.output ? "all of the model is there, and there is room for it"
                                          : "it is the output matrix, too");
         else
-            fprintf(out, "%s", tn_place_why(s->place.places[TN__MIN((size_t)w->layer, n_layer)].cause));
+            fprintf(out, "%s", tn_placement_cause_text(s->place.places[TN__MIN((size_t)w->layer, n_layer)].cause));
         fprintf(out, "%s\n", how_kept(s, &load, w, device));
     }
     return ferror(out) ? tn_fail(TN_E_IO, "writing the placement failed") : TN_OK;

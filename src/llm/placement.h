@@ -3,7 +3,7 @@
 #define TN_LLM_PLACEMENT_H
 
 #include "llm/model_internal.h"
-#include "tenon/place.h"
+#include "tenon/placement.h"
 
 /* Where one weight goes, if not with its layer. */
 typedef struct tn__weight_place {
@@ -11,13 +11,13 @@ typedef struct tn__weight_place {
 } tn__weight_place;
 
 typedef struct tn__placement {
-    tn_place_params params; /* over the fields below: the layers, then the output side */
-    tn_place_device *devices;
-    tn_place_layer *layers;
+    tn_placement_params params; /* over the fields below: the layers, then the output side */
+    tn_placement_device *devices;
+    tn_placement_layer *layers;
     char *names;
     size_t *bytes, *needed;
     size_t *before; /* per device: `fixed` before the last lesson */
-    tn_place *places;
+    tn_placement *places;
     tn__weight_place *weights; /* by number in the model */
 } tn__placement;
 

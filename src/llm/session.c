@@ -115,7 +115,7 @@ static bool can_pipeline(const tn_session *s) {
         return false;
     for (int32_t i = 1; i < s->model->h.n_layer + 2; i++) {
         const int d = s->device_of_layer[i];
-        const tn_device_caps caps = tn_device_get_caps(tn_backend_device(tn_sched_backend(s->sched, (size_t)d)));
+        const tn_device_caps caps = tn_device_get_caps(tn_stream_device(tn_sched_stream(s->sched, (size_t)d)));
         if (!caps.async || !caps.events || caps.shares_host) return false;
         several = several || d != s->device_of_layer[1];
     }
@@ -193,7 +193,7 @@ static tn_status make_staging(tn_session *s) {
         return tn_fail(TN_E_OVERFLOW, "the logits' size overflows");
     if (s->params.embeddings) count = 2 * rows + FOUND;
     /* Memory that the first device can write to directly, where it offers such. */
-    tn_buffer_type *pinned = tn_device_host_buffer_type(tn_backend_device(tn_sched_backend(s->sched, 0)));
+    tn_buffer_type *pinned = tn_device_host_buffer_type(tn_stream_device(tn_sched_stream(s->sched, 0)));
     if (pinned) {
         TN_TRY(tn_buffer_new(pinned, count * sizeof *s->logits, &s->pinned_logits));
         TN_TRY(tn_buffer_clear(s->pinned_logits, 0));
@@ -268,7 +268,7 @@ void tn__remove_stand_ins(tn_model *m) {
 tn_status tn__session_prepare(tn_session *s) {
     tn_model *m = s->model;
     TN_TRY(fill_params(m, &s->params));
-    s->pack = m->loaded ? m->packed : !s->params.no_pack;
+    s->pack = m->loaded ? m->packed : !s->params.no_repack;
     s->pack_rows = m->loaded ? m->pack_rows : s->params.n_seqs;
     tn_sched_params sp = {.share = s->params.sched,
                           .exclusive = !s->params.sched,
@@ -280,16 +280,16 @@ tn_status tn__session_prepare(tn_session *s) {
     TN_TRY(tn__session_devices(s, &sp));
     TN_TRY(tn_sched_new(&sp, &s->sched));
     if (s->params.sched) s->params.sched = s->sched; /* the caller's may be freed */
-    s->n_devices = tn_sched_backend_count(s->sched);
+    s->n_devices = tn_sched_stream_count(s->sched);
     /* From here on by name: a specification would make another device every time it is read. */
     for (size_t d = 0; !s->params.sched && d < s->n_devices && d < TN__COUNT(s->params.devices); d++)
-        s->params.devices[d] = tn_device_name(tn_backend_device(tn_sched_backend(s->sched, d)));
+        s->params.devices[d] = tn_device_name(tn_stream_device(tn_sched_stream(s->sched, d)));
     s->types = tn_calloc(s->n_devices, sizeof(tn_buffer_type *));
     s->stand_ins = tn_calloc(STANDS * s->n_devices, sizeof *s->stand_ins);
     s->planned = tn_calloc(s->n_devices, sizeof *s->planned);
     if (!s->types || !s->stand_ins || !s->planned) return TN_E_NOMEM;
     for (size_t d = 0; d < s->n_devices; d++)
-        s->types[d] = tn_device_buffer_type(tn_backend_device(tn_sched_backend(s->sched, d)));
+        s->types[d] = tn_device_buffer_type(tn_stream_device(tn_sched_stream(s->sched, d)));
     return tn__place_new(s);
 }
 

@@ -28,7 +28,7 @@ tn_status tn__plan_bytes(const tn_plan_params *params, size_t memory, size_t ind
  * sources' roots are kept, node after node. */
 typedef struct lives {
     const tn_graph *graph;
-    tn_plan_slot *slots;
+    tn_plan_entry *slots;
     uint32_t *until, *owner;
     uint32_t *roots;
 } lives;
@@ -42,11 +42,11 @@ static tn_status find_root(const tn_graph *graph, const tn_tensor *t, uint32_t *
 }
 
 /* The places in themselves; also counts all sources of nodes. */
-static tn_status begin(const tn_graph *graph, const tn_plan_params *params, tn_plan_slot *slots, size_t *n_sources) {
+static tn_status begin(const tn_graph *graph, const tn_plan_params *params, tn_plan_entry *slots, size_t *n_sources) {
     size_t n_nodes = tn_graph_node_count(graph), n = n_nodes + tn_graph_leaf_count(graph);
     for (size_t i = 0; i < n; i++) {
         const tn_tensor *t = tn__plan_tensor(graph, i);
-        tn_plan_slot *slot = &slots[i];
+        tn_plan_entry *slot = &slots[i];
         memset(slot, 0, sizeof *slot);
         slot->memory = -1;
         slot->first = slot->last = i < n_nodes ? (uint32_t)i : 0;
@@ -75,12 +75,12 @@ static tn_status find_reads(const lives *l) {
         for (int s = 0; s < TN_MAX_SRC; s++) {
             if (!t->src[s]) continue;
             TN_TRY(find_root(l->graph, t->src[s], root));
-            tn_plan_slot *slot = &l->slots[*root++];
+            tn_plan_entry *slot = &l->slots[*root++];
             slot->last = TN__MAX(slot->last, t->src[s]->flags & TN_FLAG_OUTPUT ? n_nodes : i);
         }
         if (!t->view_src) continue;
         TN_TRY(find_root(l->graph, t->view_src, &view_root));
-        tn_plan_slot *slot = &l->slots[view_root];
+        tn_plan_entry *slot = &l->slots[view_root];
         slot->last = TN__MAX(slot->last, (t->flags | t->view_src->flags) & TN_FLAG_OUTPUT ? n_nodes : i);
     }
     return TN_OK;
@@ -95,7 +95,7 @@ static bool may_take(const lives *l, size_t i, int s, uint32_t mask, const uint3
         if (t->src[other]) of[other] = *roots++;
     *parent = of[s];
     uint32_t owner = l->owner[*parent];
-    const tn_plan_slot *from = &l->slots[*parent], *own = &l->slots[i];
+    const tn_plan_entry *from = &l->slots[*parent], *own = &l->slots[i];
     /* The source must be the whole of its place: same start, and nothing of the root beyond it. What lives to the end
      * (outputs) has a last step past all nodes. */
     if (from->memory != own->memory || from->size != own->size || source->view_offset != 0) return false;
@@ -117,7 +117,7 @@ static void take_over(lives *l, const tn_plan_params *params) {
     size_t n_nodes = tn_graph_node_count(l->graph);
     for (size_t i = 0; i < n_nodes; i++) {
         const tn_tensor *t = tn_graph_node(l->graph, i);
-        tn_plan_slot *slot = &l->slots[i];
+        tn_plan_entry *slot = &l->slots[i];
         uint32_t mask = slot->memory >= 0 && slot->size ? tn__plan_mask(params, t, i) : 0;
         for (int s = 0; s < TN_MAX_SRC && mask >> s; s++) {
             uint32_t parent;
@@ -131,7 +131,7 @@ static void take_over(lives *l, const tn_plan_params *params) {
     }
 }
 
-tn_status tn__plan_liveness(const tn_graph *graph, const tn_plan_params *params, tn_plan_slot *slots,
+tn_status tn__plan_liveness(const tn_graph *graph, const tn_plan_params *params, tn_plan_entry *slots,
                             uint32_t *until) {
     size_t n = tn_graph_node_count(graph) + tn_graph_leaf_count(graph), n_sources = 0;
     TN_TRY(begin(graph, params, slots, &n_sources));

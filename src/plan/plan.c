@@ -43,7 +43,7 @@ tn_status tn__plan_new(size_t n_nodes, size_t n_leaves, size_t n_parts, tn_plan 
  */
 
 size_t tn_plan_tensor_count(const tn_plan *plan) { return plan->n_nodes + plan->n_leaves; }
-const tn_plan_slot *tn_plan_slots(const tn_plan *plan) { return plan->slots; }
+const tn_plan_entry *tn_plan_entries(const tn_plan *plan) { return plan->slots; }
 size_t tn_plan_memory_count(const tn_plan *plan) { return plan->n_parts; }
 size_t tn_plan_chunk_count(const tn_plan *plan, size_t memory) { return plan->parts[memory].n_chunks; }
 size_t tn_plan_chunk_size(const tn_plan *plan, size_t memory, size_t chunk) {
@@ -73,7 +73,7 @@ double tn_plan_ratio(const tn_plan *plan) {
 /* ---- Making -------------------------------------------------------------------------------------------------------
  */
 
-static tn__plan_kind kind_of(const tn_tensor *t, const tn_plan_slot *slot) {
+static tn__plan_kind kind_of(const tn_tensor *t, const tn_plan_entry *slot) {
     if (t->view_src) return TN__KIND_VIEW;
     if (slot->memory < 0) return TN__KIND_EXTERNAL;
     if (t->flags & TN_FLAG_OUTPUT) return TN__KIND_OUTPUT;
@@ -138,7 +138,7 @@ static tn_status pack_part(tn_plan *plan, const tn_plan_params *params, size_t m
     part->max_chunk = m->max_chunk;
     size_t count = 0, n = tn_plan_tensor_count(plan);
     for (size_t i = 0; i < n; i++) {
-        const tn_plan_slot *slot = &plan->slots[i];
+        const tn_plan_entry *slot = &plan->slots[i];
         if (slot->memory != (int32_t)memory || !tn__plan_owns(slot) || !slot->size) continue;
         owners[count] = i;
         items[count++] = (tn_pack_item){
@@ -181,7 +181,7 @@ tn_status tn_plan_make(const tn_graph *graph, const tn_plan_params *params, tn_p
         TN_TRY_GOTO(pack_part(plan, params, m, items, owners), status, out);
     /* Whoever took a place has its address; parents come before their children among nodes, leaves are done. */
     for (size_t i = 0; i < plan->n_nodes; i++) {
-        tn_plan_slot *slot = &plan->slots[i];
+        tn_plan_entry *slot = &plan->slots[i];
         if (slot->inplace_of == TN_GRAPH_NONE) continue;
         slot->chunk = plan->slots[slot->inplace_of].chunk;
         slot->offset = plan->slots[slot->inplace_of].offset;

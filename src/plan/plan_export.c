@@ -30,7 +30,7 @@ static void write_text(tn__text *t, const tn_plan *plan, size_t memory) {
     tn__text_add(t, "%8s %6s %5s %14s %14s %7s %7s  %-12s %s\n", "tensor", "memory", "chunk", "offset", "size",
                  "first", "last", "kind", "name");
     for (size_t i = 0; i < tn_plan_tensor_count(plan); i++) {
-        const tn_plan_slot *s = &plan->slots[i];
+        const tn_plan_entry *s = &plan->slots[i];
         if (!shown(plan, i, memory)) continue;
         tn__text_add(t, "%8zu %6d %5u %14zu %14zu %7u %7u  %-12s %s", i, s->memory, s->chunk, s->offset, s->size,
                      s->first, s->last, tn__plan_kinds[plan->kinds[i]], tn_plan_label(plan, i));
@@ -60,7 +60,7 @@ static void write_json(tn__text *t, const tn_plan *plan, size_t memory) {
     tn__text_add(t, "],\n \"tensors\":[");
     first = true;
     for (size_t i = 0; i < tn_plan_tensor_count(plan); i++) {
-        const tn_plan_slot *s = &plan->slots[i];
+        const tn_plan_entry *s = &plan->slots[i];
         if (!shown(plan, i, memory)) continue;
         tn__text_add(t, "%s\n  {\"index\":%zu,\"name\":", first ? "" : ",", i);
         first = false;
@@ -78,7 +78,7 @@ static void write_json(tn__text *t, const tn_plan *plan, size_t memory) {
 static void write_csv(tn__text *t, const tn_plan *plan, size_t memory) {
     tn__text_add(t, "id,lower,upper,size,alignment,tensor,memory,chunk,offset\n");
     for (size_t i = 0; i < tn_plan_tensor_count(plan); i++) {
-        const tn_plan_slot *s = &plan->slots[i];
+        const tn_plan_entry *s = &plan->slots[i];
         if (!shown(plan, i, memory) || !tn__plan_owns(s)) continue;
         tn__text_add(t, "%zu,%u,%llu,%zu,%zu,", i, s->first, (unsigned long long)plan->until[i] + 1, s->size,
                      plan->parts[s->memory].alignment);
@@ -100,7 +100,7 @@ static tn_status write_svg(const tn_plan *plan, size_t memory, char **text) {
     for (size_t i = 0; i < n; i++)
         if (plan->slots[i].inplace_of != TN_GRAPH_NONE) taken[plan->slots[i].inplace_of] = (uint32_t)i;
     for (size_t i = 0; i < n; i++) {
-        const tn_plan_slot *s = &plan->slots[i];
+        const tn_plan_entry *s = &plan->slots[i];
         if (s->memory != (int32_t)memory || s->size == 0) continue;
         tn_picture_box *box = &boxes[count];
         *box = (tn_picture_box){.start = s->first,
@@ -153,7 +153,7 @@ tn_status tn_plan_export(const tn_plan *plan, tn_plan_format format, size_t memo
     return tn__text_take(&t, text);
 }
 
-static bool same_place(const tn_plan_slot *a, const tn_plan_slot *b) {
+static bool same_place(const tn_plan_entry *a, const tn_plan_entry *b) {
     return a->memory == b->memory && a->chunk == b->chunk && a->offset == b->offset && a->size == b->size;
 }
 
@@ -183,7 +183,7 @@ tn_status tn_plan_compare(const tn_plan *a, const tn_plan *b, char **text) {
                      m < a->n_parts ? a->parts[m].name : b->parts[m].name, x, y, (long long)y - (long long)x);
     }
     for (size_t i = 0; i < n; i++) {
-        const tn_plan_slot *x = &a->slots[i], *y = &b->slots[i];
+        const tn_plan_entry *x = &a->slots[i], *y = &b->slots[i];
         if (same_place(x, y)) continue;
         if (moved++ < MOST)
             tn__text_add(&t, "%s: memory %d chunk %u offset %zu size %zu, memory %d chunk %u offset %zu size %zu\n",

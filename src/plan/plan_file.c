@@ -84,7 +84,7 @@ static void write_plan(stream *s, const tn_plan *plan, tn_fingerprint print) {
         for (size_t c = 0; c < part->n_chunks; c++) put_word(s, part->chunk_sizes[c]);
     }
     for (size_t i = 0; i < tn_plan_tensor_count(plan); i++) {
-        const tn_plan_slot *slot = &plan->slots[i];
+        const tn_plan_entry *slot = &plan->slots[i];
         put_word(s, (uint64_t)(uint32_t)slot->memory << 32 | slot->chunk);
         put_word(s, slot->offset);
         put_word(s, slot->size);
@@ -174,7 +174,7 @@ static tn_status read_parts(stream *s, tn_plan *plan) {
 static void read_slots(stream *s, tn_plan *plan) {
     size_t n = tn_plan_tensor_count(plan);
     for (size_t i = 0; i < n && !s->bad; i++) {
-        tn_plan_slot *slot = &plan->slots[i];
+        tn_plan_entry *slot = &plan->slots[i];
         uint64_t word = get_word(s);
         slot->memory = (int32_t)(uint32_t)(word >> 32);
         slot->chunk = (uint32_t)word;

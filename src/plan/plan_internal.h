@@ -33,7 +33,7 @@ typedef struct tn__plan_part {
 
 struct tn_plan {
     size_t n_nodes, n_leaves;
-    tn_plan_slot *slots;
+    tn_plan_entry *slots;
     uint32_t *until; /* last step of the place that a tensor owns, with all that took it over */
     uint8_t *kinds;  /* tn__plan_kind */
     size_t *labels;  /* where in `text` a tensor's label begins */
@@ -43,7 +43,7 @@ struct tn_plan {
     tn__plan_part *parts;
 };
 
-static inline bool tn__plan_owns(const tn_plan_slot *slot) {
+static inline bool tn__plan_owns(const tn_plan_entry *slot) {
     return slot->memory >= 0 && slot->inplace_of == TN_GRAPH_NONE;
 }
 
@@ -68,7 +68,7 @@ tn_status tn__plan_new(size_t n_nodes, size_t n_leaves, size_t n_parts, tn_plan 
 
 /* Fills memory, size, first, last and inplace_of of every slot, and `until`, from the graph. Offsets are left for the
  * packer. */
-tn_status tn__plan_liveness(const tn_graph *graph, const tn_plan_params *params, tn_plan_slot *slots,
+tn_status tn__plan_liveness(const tn_graph *graph, const tn_plan_params *params, tn_plan_entry *slots,
                             uint32_t *until);
 
 #endif

@@ -94,7 +94,7 @@ out:
     return status;
 }
 
-static tn_status make_net(net *w, const tn_graph *graph, const tn_plan_slot *slots) {
+static tn_status make_net(net *w, const tn_graph *graph, const tn_plan_entry *slots) {
     w->graph = graph;
     w->n = tn_graph_node_count(graph);
     w->n_tensors = w->n + tn_graph_leaf_count(graph);
@@ -337,7 +337,7 @@ static uint32_t mask_as_before(void *user, const tn_tensor *t, size_t index) {
 
 /* The sum over all memories of the largest live sum. Needs 2*(nodes+2) words of scratch per call. */
 static tn_status lower_bounds(const tn_graph *graph, const tn_plan_params *params, const uint32_t *order,
-                              tn_plan_slot *slots, uint32_t *until, uint64_t *sum) {
+                              tn_plan_entry *slots, uint32_t *until, uint64_t *sum) {
     size_t n_nodes = tn_graph_node_count(graph), n = n_nodes + tn_graph_leaf_count(graph);
     uint64_t *live = tn_malloc((n_nodes + 2) * sizeof *live);
     uint16_t *memory_of = params->memory_of ? tn_malloc(n * sizeof *memory_of) : NULL;
@@ -379,7 +379,7 @@ tn_status tn_plan_reorder(tn_arena *arena, const tn_graph *graph, const tn_plan_
     TN_TRY(tn__plan_check_params(graph, params));
     size_t n_nodes = tn_graph_node_count(graph), n = n_nodes + tn_graph_leaf_count(graph);
     net w = {0};
-    tn_plan_slot *slots = tn_malloc(n * sizeof *slots);
+    tn_plan_entry *slots = tn_malloc(n * sizeof *slots);
     uint32_t *until = tn_malloc(n * sizeof *until), *best = tn_malloc(n_nodes * sizeof *best),
              *other = tn_malloc(n_nodes * sizeof *other);
     tn_arena *aside = NULL;

@@ -66,7 +66,7 @@ static bool owns(const play *p, size_t i) {
  * ------------------------------------------------------------------------------------------ */
 
 static tn_status check_slot(const play *p, size_t i) {
-    const tn_plan_slot *slot = &p->plan->slots[i];
+    const tn_plan_entry *slot = &p->plan->slots[i];
     const tn_tensor *t = tn__plan_tensor(p->graph, i);
     bool elsewhere = t->view_src || (t->data && !(t->flags & TN_FLAG_PLANNED));
     if (elsewhere != (slot->memory < 0))
@@ -123,7 +123,7 @@ static tn_status lay_out(play *p) {
     for (size_t i = 0; i < n; i++) {
         TN_TRY(check_slot(p, i));
         if (!lies(p, i)) continue;
-        const tn_plan_slot *slot = &plan->slots[i];
+        const tn_plan_entry *slot = &plan->slots[i];
         p->from[i] = p->chunk_begin[p->line_begin[slot->memory] + slot->chunk] + slot->offset;
         p->to[i] = p->from[i] + slot->size;
         p->cuts[count++] = p->from[i];

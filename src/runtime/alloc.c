@@ -1,5 +1,5 @@
 /* The graph allocator: remembered plans over one shared set of buffers per buffer type. */
-#include "tenon/alloc.h"
+#include "runtime/alloc.h"
 
 #include "base/checked.h"
 #include "tensor/graph_build.h"
@@ -33,12 +33,12 @@ typedef struct store {
     uint64_t generation;
 } store;
 
-struct tn_alloc {
+struct tn__alloc {
     store *store;
     reservation *reservations;
     size_t n_reservations, cap_reservations;
     uint64_t clock;
-    tn_alloc_stats stats;
+    tn__alloc_stats stats;
 };
 
 static void leave_store(store *s) {
@@ -79,11 +79,11 @@ static tn_status make_store(tn_buffer_type *const *types, size_t n_types, store 
     return TN_OK;
 }
 
-tn_status tn_alloc_new(tn_buffer_type *const *types, size_t n_types, tn_alloc **out) {
+tn_status tn__alloc_new(tn_buffer_type *const *types, size_t n_types, tn__alloc **out) {
     if (!types || !n_types || n_types > UINT16_MAX || !out)
-        return tn_fail(TN_E_INVALID, "tn_alloc_new: 1 to 65535 buffer types are needed");
+        return tn_fail(TN_E_INVALID, "tn__alloc_new: 1 to 65535 buffer types are needed");
     *out = NULL;
-    tn_alloc *a = tn_calloc(1, sizeof *a);
+    tn__alloc *a = tn_calloc(1, sizeof *a);
     if (!a) return TN_E_NOMEM;
     tn_status status = make_store(types, n_types, &a->store);
     if (status != TN_OK) {
@@ -94,8 +94,8 @@ tn_status tn_alloc_new(tn_buffer_type *const *types, size_t n_types, tn_alloc **
     return TN_OK;
 }
 
-tn_status tn_alloc_share(const tn_alloc *with, tn_alloc **out) {
-    if (!with || !out) return tn_fail(TN_E_INVALID, "tn_alloc_share: NULL argument");
+tn_status tn__alloc_share(const tn__alloc *with, tn__alloc **out) {
+    if (!with || !out) return tn_fail(TN_E_INVALID, "tn__alloc_share: NULL argument");
     *out = tn_calloc(1, sizeof **out);
     if (!*out) return TN_E_NOMEM;
     (*out)->store = with->store;
@@ -103,15 +103,15 @@ tn_status tn_alloc_share(const tn_alloc *with, tn_alloc **out) {
     return TN_OK;
 }
 
-void tn_alloc_free(tn_alloc *a) {
+void tn__alloc_free(tn__alloc *a) {
     if (!a) return;
-    tn_alloc_forget(a);
+    tn__alloc_forget(a);
     leave_store(a->store);
     tn_free(a->reservations);
     tn_free(a);
 }
 
-void tn_alloc_forget(tn_alloc *a) {
+void tn__alloc_forget(tn__alloc *a) {
     for (size_t i = 0; i < a->n_reservations; i++) {
         tn_plan_free(a->reservations[i].plan);
         tn_free(a->reservations[i].type_of);
@@ -126,7 +126,7 @@ static tn_tensor *tensor_at(const tn_graph *graph, size_t i) {
 }
 
 typedef struct plan_context {
-    const tn_alloc *alloc;
+    const tn__alloc *alloc;
     const uint16_t *pool_of_tensor;
 } plan_context;
 
@@ -139,7 +139,7 @@ static uint32_t mask_on_device(void *user, const tn_tensor *node, size_t index) 
     return tn_device_inplace_mask(tn_buffer_type_device(c->alloc->store->pools[c->pool_of_tensor[index]].type), node);
 }
 
-static tn_status make_plan(const tn_alloc *a, const tn_graph *graph, const uint16_t *type_of, tn_plan **plan) {
+static tn_status make_plan(const tn__alloc *a, const tn_graph *graph, const uint16_t *type_of, tn_plan **plan) {
     size_t n = tensor_count(graph);
     uint16_t *memory_of = tn_malloc(n * sizeof *memory_of);
     if (!memory_of) return TN_E_NOMEM;
@@ -169,7 +169,7 @@ static tn_status make_plan(const tn_alloc *a, const tn_graph *graph, const uint1
 /* Whether the plan has a place for exactly those tensors of the graph that have no data of their own. The fingerprint
  * does not tell all of that: an input may be given memory, or be left to the allocator. */
 static bool same_externals(const tn_plan *plan, const tn_graph *graph) {
-    const tn_plan_slot *slots = tn_plan_slots(plan);
+    const tn_plan_entry *slots = tn_plan_entries(plan);
     for (size_t i = 0, n = tensor_count(graph); i < n; i++) {
         const tn_tensor *t = tensor_at(graph, i);
         bool own = t->data && !(t->flags & TN_FLAG_PLANNED);
@@ -178,7 +178,7 @@ static bool same_externals(const tn_plan *plan, const tn_graph *graph) {
     return true;
 }
 
-static reservation *find(const tn_alloc *a, tn_graph *graph, const uint16_t *type_of) {
+static reservation *find(const tn__alloc *a, tn_graph *graph, const uint16_t *type_of) {
     tn_fingerprint key = tn_graph_fingerprint(graph);
     uint64_t serial = tn__graph_serial(graph);
     for (size_t i = 0; i < a->n_reservations; i++) {
@@ -192,18 +192,18 @@ static reservation *find(const tn_alloc *a, tn_graph *graph, const uint16_t *typ
     return NULL;
 }
 
-static void drop(tn_alloc *a, reservation *r) {
+static void drop(tn__alloc *a, reservation *r) {
     tn_plan_free(r->plan);
     tn_free(r->type_of);
     *r = a->reservations[--a->n_reservations];
 }
-void tn_alloc_drop(tn_alloc *a, tn_graph *graph, const uint16_t *type_of) {
+void tn__alloc_drop(tn__alloc *a, tn_graph *graph, const uint16_t *type_of) {
     reservation *r = find(a, graph, type_of);
     if (r) drop(a, r);
 }
 
 /* Makes room for one more plan: forgets the one that was not used for longest. */
-static void forget_oldest(tn_alloc *a) {
+static void forget_oldest(tn__alloc *a) {
     reservation *oldest = NULL;
     size_t in_turn = 0;
     for (size_t i = 0; i < a->n_reservations; i++) {
@@ -212,13 +212,13 @@ static void forget_oldest(tn_alloc *a) {
         in_turn++;
         if (!oldest || r->last_used < oldest->last_used) oldest = r;
     }
-    if (!oldest || in_turn < TN_ALLOC_PLANS) return;
+    if (!oldest || in_turn < TN__ALLOC_PLANS) return;
     drop(a, oldest);
     a->stats.plans_forgotten++;
 }
 
 /* The plan for a graph: remembered, or made and remembered. */
-static tn_status plan_for(tn_alloc *a, tn_graph *graph, const uint16_t *type_of, bool keep, tn_plan **plan) {
+static tn_status plan_for(tn__alloc *a, tn_graph *graph, const uint16_t *type_of, bool keep, tn_plan **plan) {
     reservation *found = find(a, graph, type_of);
     if (found) {
         found->last_used = ++a->clock;
@@ -255,7 +255,7 @@ static tn_status plan_for(tn_alloc *a, tn_graph *graph, const uint16_t *type_of,
 }
 
 /* Whether the buffers serve a plan; if not, `pool` and `chunk` say where. */
-static bool buffers_serve(const tn_alloc *a, const tn_plan *plan, size_t *at_pool, size_t *at_chunk) {
+static bool buffers_serve(const tn__alloc *a, const tn_plan *plan, size_t *at_pool, size_t *at_chunk) {
     for (size_t p = 0; p < a->store->n_pools; p++) {
         for (size_t c = 0; c < tn_plan_chunk_count(plan, p); c++) {
             if (c < a->store->pools[p].n_chunks &&
@@ -284,7 +284,7 @@ static size_t size_needed(tn_plan *const *plans, size_t n_plans, size_t p, size_
 
 /* Grows every chunk that the plans need larger, once for all of them. All new buffers are had before any old one is
  * given up. */
-static tn_status grow(tn_alloc *a, tn_plan *const *plans, size_t n_plans) {
+static tn_status grow(tn__alloc *a, tn_plan *const *plans, size_t n_plans) {
     tn_status status = TN_OK;
     size_t total = 0;
     for (size_t p = 0; p < a->store->n_pools; p++) {
@@ -334,15 +334,15 @@ out:
 }
 
 /* A pool that several types share counts for the first of them. */
-static bool counts_for(const tn_alloc *a, size_t type) {
+static bool counts_for(const tn__alloc *a, size_t type) {
     for (size_t t = 0; t < type; t++)
         if (a->store->pool_of[t] == a->store->pool_of[type]) return false;
     return true;
 }
 
-tn_status tn_alloc_measure(tn_alloc *a, tn_graph *graph, const uint16_t *type_of, size_t *sizes,
-                           size_t *lower_bounds) {
-    if (!a || !graph || !sizes) return tn_fail(TN_E_INVALID, "tn_alloc_measure: NULL argument");
+tn_status tn__alloc_measure(tn__alloc *a, tn_graph *graph, const uint16_t *type_of, size_t *sizes,
+                            size_t *lower_bounds) {
+    if (!a || !graph || !sizes) return tn_fail(TN_E_INVALID, "tn__alloc_measure: NULL argument");
     tn_plan *plan;
     TN_TRY(plan_for(a, graph, type_of, false, &plan));
     for (size_t t = 0; t < a->store->n_types; t++) {
@@ -354,9 +354,9 @@ tn_status tn_alloc_measure(tn_alloc *a, tn_graph *graph, const uint16_t *type_of
     return TN_OK;
 }
 
-tn_status tn_alloc_measure_many(tn_alloc *a, tn_graph *const *graphs, const uint16_t *const *type_of, size_t n_graphs,
-                                tn_alloc_need *needs) {
-    if (!a || !graphs || !needs) return tn_fail(TN_E_INVALID, "tn_alloc_measure_many: NULL argument");
+tn_status tn__alloc_measure_many(tn__alloc *a, tn_graph *const *graphs, const uint16_t *const *type_of,
+                                 size_t n_graphs, tn__alloc_need *needs) {
+    if (!a || !graphs || !needs) return tn_fail(TN_E_INVALID, "tn__alloc_measure_many: NULL argument");
     tn_plan **plans = tn_malloc(n_graphs * sizeof(tn_plan *));
     if (!plans) return TN_E_NOMEM;
     tn_status status = TN_OK;
@@ -365,7 +365,7 @@ tn_status tn_alloc_measure_many(tn_alloc *a, tn_graph *const *graphs, const uint
     for (size_t t = 0; t < a->store->n_types && status == TN_OK; t++) {
         size_t p = a->store->pool_of[t];
         const pool *set = &a->store->pools[p];
-        needs[t] = (tn_alloc_need){0};
+        needs[t] = (tn__alloc_need){0};
         if (!counts_for(a, t)) continue;
         size_t n_chunks = TN__MAX(set->n_chunks, chunks_needed(plans, n_graphs, p));
         for (size_t c = 0; c < n_chunks; c++) {
@@ -381,14 +381,14 @@ tn_status tn_alloc_measure_many(tn_alloc *a, tn_graph *const *graphs, const uint
     return status;
 }
 
-tn_status tn_alloc_reserve(tn_alloc *a, tn_graph *graph, const uint16_t *type_of) {
-    if (!a || !graph) return tn_fail(TN_E_INVALID, "tn_alloc_reserve: NULL argument");
-    return tn_alloc_reserve_many(a, &graph, type_of ? &type_of : NULL, 1);
+tn_status tn__alloc_reserve(tn__alloc *a, tn_graph *graph, const uint16_t *type_of) {
+    if (!a || !graph) return tn_fail(TN_E_INVALID, "tn__alloc_reserve: NULL argument");
+    return tn__alloc_reserve_many(a, &graph, type_of ? &type_of : NULL, 1);
 }
 
-tn_status tn_alloc_reserve_many(tn_alloc *a, tn_graph *const *graphs, const uint16_t *const *type_of,
-                                size_t n_graphs) {
-    if (!a || !graphs) return tn_fail(TN_E_INVALID, "tn_alloc_reserve_many: NULL argument");
+tn_status tn__alloc_reserve_many(tn__alloc *a, tn_graph *const *graphs, const uint16_t *const *type_of,
+                                 size_t n_graphs) {
+    if (!a || !graphs) return tn_fail(TN_E_INVALID, "tn__alloc_reserve_many: NULL argument");
     tn_plan **plans = tn_malloc(n_graphs * sizeof(tn_plan *));
     if (!plans) return TN_E_NOMEM;
     bool serve = true;
@@ -404,8 +404,8 @@ tn_status tn_alloc_reserve_many(tn_alloc *a, tn_graph *const *graphs, const uint
 }
 
 /* Says why the buffers do not serve: which tensor has no room where. */
-static tn_status need_reserve(const tn_alloc *a, const tn_plan *plan, size_t p, size_t chunk) {
-    const tn_plan_slot *slots = tn_plan_slots(plan);
+static tn_status need_reserve(const tn__alloc *a, const tn_plan *plan, size_t p, size_t chunk) {
+    const tn_plan_entry *slots = tn_plan_entries(plan);
     size_t reserved = chunk < a->store->pools[p].n_chunks ? tn_buffer_size(a->store->pools[p].chunks[chunk]) : 0;
     size_t n = tn_plan_tensor_count(plan), i = 0;
     while (i + 1 < n &&
@@ -419,9 +419,9 @@ static tn_status need_reserve(const tn_alloc *a, const tn_plan *plan, size_t p, 
         tn_plan_chunk_size(plan, p, chunk), reserved);
 }
 
-static tn_status bind_roots(const tn_alloc *a, tn_tensor *const *tensors, const tn_plan_slot *slots, size_t count) {
+static tn_status bind_roots(const tn__alloc *a, tn_tensor *const *tensors, const tn_plan_entry *slots, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        const tn_plan_slot *slot = &slots[i];
+        const tn_plan_entry *slot = &slots[i];
         if (slot->memory < 0) continue;
         const pool *set = &a->store->pools[slot->memory];
         /* An empty tensor may lie in a pool without any chunk. */
@@ -438,8 +438,8 @@ static tn_status bind_views(tn_tensor *const *tensors, size_t count) {
     return TN_OK;
 }
 
-tn_status tn_alloc_bind(tn_alloc *a, tn_graph *graph, const uint16_t *type_of, bool may_grow) {
-    if (!a || !graph) return tn_fail(TN_E_INVALID, "tn_alloc_bind: NULL argument");
+tn_status tn__alloc_bind(tn__alloc *a, tn_graph *graph, const uint16_t *type_of, bool may_grow) {
+    if (!a || !graph) return tn_fail(TN_E_INVALID, "tn__alloc_bind: NULL argument");
     tn_plan *plan;
     size_t p, c;
     TN_TRY(plan_for(a, graph, type_of, false, &plan));
@@ -448,33 +448,33 @@ tn_status tn_alloc_bind(tn_alloc *a, tn_graph *graph, const uint16_t *type_of, b
         TN_TRY(grow(a, &plan, 1));
     }
     size_t n_nodes = tn_graph_node_count(graph), n_leaves = tn_graph_leaf_count(graph);
-    TN_TRY(bind_roots(a, tn_graph_nodes(graph), tn_plan_slots(plan), n_nodes));
-    TN_TRY(bind_roots(a, tn_graph_leaves(graph), tn_plan_slots(plan) + n_nodes, n_leaves));
+    TN_TRY(bind_roots(a, tn_graph_nodes(graph), tn_plan_entries(plan), n_nodes));
+    TN_TRY(bind_roots(a, tn_graph_leaves(graph), tn_plan_entries(plan) + n_nodes, n_leaves));
     TN_TRY(bind_views(tn_graph_leaves(graph), n_leaves));
     return bind_views(tn_graph_nodes(graph), n_nodes);
 }
 
-size_t tn_alloc_size(const tn_alloc *a, size_t type) {
+size_t tn__alloc_size(const tn__alloc *a, size_t type) {
     if (!a || type >= a->store->n_types) return 0;
     const pool *set = &a->store->pools[a->store->pool_of[type]];
     size_t total = 0;
     for (size_t c = 0; c < set->n_chunks; c++) total += tn_buffer_size(set->chunks[c]);
     return total;
 }
-size_t tn_alloc_chunk_count(const tn_alloc *a, size_t type) {
+size_t tn__alloc_chunk_count(const tn__alloc *a, size_t type) {
     return a && type < a->store->n_types ? a->store->pools[a->store->pool_of[type]].n_chunks : 0;
 }
-tn_buffer *tn_alloc_buffer(const tn_alloc *a, size_t type, size_t chunk) {
-    return chunk < tn_alloc_chunk_count(a, type) ? a->store->pools[a->store->pool_of[type]].chunks[chunk] : NULL;
+tn_buffer *tn__alloc_buffer(const tn__alloc *a, size_t type, size_t chunk) {
+    return chunk < tn__alloc_chunk_count(a, type) ? a->store->pools[a->store->pool_of[type]].chunks[chunk] : NULL;
 }
-uint64_t tn_alloc_generation(const tn_alloc *a) { return a->store->generation; }
-const tn_plan *tn_alloc_plan(const tn_alloc *a, tn_graph *graph, const uint16_t *type_of) {
+uint64_t tn__alloc_generation(const tn__alloc *a) { return a->store->generation; }
+const tn_plan *tn__alloc_plan(const tn__alloc *a, tn_graph *graph, const uint16_t *type_of) {
     reservation *r = find(a, graph, type_of);
     if (!r) return NULL;
     r->keep = true;
     return r->plan;
 }
-size_t tn_alloc_plan_memory(const tn_alloc *a, size_t type) {
+size_t tn__alloc_plan_memory(const tn__alloc *a, size_t type) {
     return type < a->store->n_types ? a->store->pool_of[type] : 0;
 }
-tn_alloc_stats tn_alloc_get_stats(const tn_alloc *a) { return a->stats; }
+tn__alloc_stats tn__alloc_get_stats(const tn__alloc *a) { return a->stats; }

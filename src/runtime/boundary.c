@@ -13,7 +13,7 @@ typedef struct border {
     tn__place *places;
     size_t n_nodes;
     bool *written;     /* by node: others write into its memory, and must be where it is */
-    uint32_t *readers; /* [tensor * n_backends + backend]: how many nodes there read it, or a view of it */
+    uint32_t *readers; /* [tensor * n_streams + stream]: how many nodes there read it, or a view of it */
 } border;
 
 static const tn_tensor *root_of(const tn_tensor *t) { return t->view_src ? t->view_src : t; }
@@ -21,45 +21,45 @@ static const tn_tensor *root_of(const tn_tensor *t) { return t->view_src ? t->vi
 /* Whether a tensor placed on `from` must be copied to be read on `to`. */
 static bool crosses(const border *b, const tn_tensor *root, int from, int to) {
     if (from < 0 || from == to) return false;
-    return !tn_device_supports_buffer_type(tn_backend_device(b->sched->core->backends[to]),
+    return !tn_device_supports_buffer_type(tn_stream_device(b->sched->core->streams[to]),
                                            tn__sched_memory_type(b->sched, root, from));
 }
 
 static void count_readers(const border *b) {
     for (size_t i = 0; i < b->n_nodes; i++) {
         const tn_tensor *t = tn_graph_node(b->graph, i);
-        if (tn__is_view_op(t) || b->places[i].backend < 0) continue;
+        if (tn__is_view_op(t) || b->places[i].stream < 0) continue;
         uint32_t root = t->view_src ? tn_graph_index(b->graph, t->view_src) : TN_GRAPH_NONE;
         if (root < b->n_nodes) b->written[root] = true;
         for (int s = 0; s < TN_MAX_SRC; s++)
             if (t->src[s])
-                b->readers[tn_graph_index(b->graph, root_of(t->src[s])) * b->sched->core->n_backends +
-                           (size_t)b->places[i].backend]++;
+                b->readers[tn_graph_index(b->graph, root_of(t->src[s])) * b->sched->core->n_streams +
+                           (size_t)b->places[i].stream]++;
     }
 }
 
 /* Moves node i and returns how many more bytes are copied now. */
 static int64_t move(const border *b, size_t i, int to) {
     const tn_tensor *t = tn_graph_node(b->graph, i);
-    int from = b->places[i].backend;
+    int from = b->places[i].stream;
     int64_t more = 0;
     for (int s = 0; s < TN_MAX_SRC; s++) {
         if (!t->src[s]) continue;
         const tn_tensor *root = root_of(t->src[s]);
         uint32_t index = tn_graph_index(b->graph, root);
-        uint32_t *readers = &b->readers[index * b->sched->core->n_backends];
-        int there = b->places[index].backend;
+        uint32_t *readers = &b->readers[index * b->sched->core->n_streams];
+        int there = b->places[index].stream;
         int64_t bytes = (int64_t)tn_nbytes(root);
         if (--readers[from] == 0 && crosses(b, root, there, from)) more -= bytes;
         if (readers[to]++ == 0 && crosses(b, root, there, to)) more += bytes;
     }
-    const uint32_t *readers = &b->readers[i * b->sched->core->n_backends];
-    for (int r = 0; r < (int)b->sched->core->n_backends; r++) {
+    const uint32_t *readers = &b->readers[i * b->sched->core->n_streams];
+    for (int r = 0; r < (int)b->sched->core->n_streams; r++) {
         if (!readers[r]) continue;
         if (crosses(b, t, from, r)) more -= (int64_t)tn_nbytes(t);
         if (crosses(b, t, to, r)) more += (int64_t)tn_nbytes(t);
     }
-    b->places[i].backend = (int16_t)to;
+    b->places[i].stream = (int16_t)to;
     return more;
 }
 
@@ -70,18 +70,18 @@ static bool may_move(const border *b, size_t i, int to) {
     bool cheap = family != TN_FAMILY_MATMUL && family != TN_FAMILY_ATTENTION && family != TN_FAMILY_CONV &&
                  family != TN_FAMILY_CUSTOM;
     return cheap && !t->view_src && !b->written[i] && b->places[i].cause == TN__CAUSE_NEXT_TO &&
-           tn_device_supports_op(tn_backend_device(b->sched->core->backends[to]), t, NULL, 0);
+           tn_device_supports_op(tn_stream_device(b->sched->core->streams[to]), t, NULL, 0);
 }
 
 /* Tries the nodes from `first` on, one after another, on the device in front of the border; keeps as many as copy
  * the least. */
 static void try_moves(const border *b, size_t first, int to) {
     size_t moved[LOOK_AHEAD], n = 0, best = 0;
-    int from = b->places[first].backend;
+    int from = b->places[first].stream;
     int64_t sum = 0, least = 0;
     for (size_t i = first; i < b->n_nodes && n < LOOK_AHEAD; i++) {
         if (tn__is_view_op(tn_graph_node(b->graph, i))) continue;
-        if (b->places[i].backend != from || !may_move(b, i, to)) break;
+        if (b->places[i].stream != from || !may_move(b, i, to)) break;
         sum += move(b, i, to);
         moved[n++] = i;
         if (sum < least) {
@@ -95,8 +95,8 @@ static void try_moves(const border *b, size_t first, int to) {
 
 tn_status tn__sched_trim_borders(const tn_sched *sched, const tn_graph *graph, tn__place *places) {
     border b = {sched, graph, places, tn_graph_node_count(graph), NULL, NULL};
-    if (sched->core->n_backends < 2) return TN_OK;
-    b.readers = tn_calloc(b.n_nodes + tn_graph_leaf_count(graph) + 1, sched->core->n_backends * sizeof *b.readers);
+    if (sched->core->n_streams < 2) return TN_OK;
+    b.readers = tn_calloc(b.n_nodes + tn_graph_leaf_count(graph) + 1, sched->core->n_streams * sizeof *b.readers);
     b.written = tn_calloc(b.n_nodes + 1, sizeof *b.written);
     if (!b.readers || !b.written) {
         tn_free(b.readers);
@@ -107,9 +107,9 @@ tn_status tn__sched_trim_borders(const tn_sched *sched, const tn_graph *graph, t
     int before = -1;
     for (size_t i = 0; i < b.n_nodes; i++) {
         if (tn__is_view_op(tn_graph_node(graph, i))) continue;
-        if (before >= 0 && places[i].backend >= 0 && places[i].backend != before && may_move(&b, i, before))
+        if (before >= 0 && places[i].stream >= 0 && places[i].stream != before && may_move(&b, i, before))
             try_moves(&b, i, before);
-        before = places[i].backend;
+        before = places[i].stream;
     }
     tn_free(b.readers);
     tn_free(b.written);

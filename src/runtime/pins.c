@@ -3,7 +3,7 @@
 
 int tn__pins_get(const tn__pins *p, const tn_tensor *tensor) {
     uint32_t i = p->n ? tn__ptr_map_get(&p->map, tensor, UINT32_MAX) : UINT32_MAX;
-    return i == UINT32_MAX ? -1 : p->backends[i];
+    return i == UINT32_MAX ? -1 : p->streams[i];
 }
 
 static tn_status grow(tn__pins *p) {
@@ -12,9 +12,9 @@ static tn_status grow(tn__pins *p) {
     const tn_tensor **tensors = tn_realloc(p->tensors, capacity * sizeof *tensors);
     if (!tensors) return TN_E_NOMEM;
     p->tensors = tensors;
-    int16_t *backends = tn_realloc(p->backends, capacity * sizeof *backends);
-    if (!backends) return TN_E_NOMEM;
-    p->backends = backends;
+    int16_t *streams = tn_realloc(p->streams, capacity * sizeof *streams);
+    if (!streams) return TN_E_NOMEM;
+    p->streams = streams;
     void *memory = tn_malloc(tn__ptr_map_bytes(slots));
     if (!memory) return TN_E_NOMEM;
     tn_free(p->memory);
@@ -26,16 +26,16 @@ static tn_status grow(tn__pins *p) {
     return TN_OK;
 }
 
-tn_status tn__pins_set(tn__pins *p, const tn_tensor *tensor, int backend) {
+tn_status tn__pins_set(tn__pins *p, const tn_tensor *tensor, int stream) {
     if (p->n == p->capacity) TN_TRY(grow(p));
     size_t slot = tn__ptr_map_slot(&p->map, tensor);
     if (tn__ptr_map_has(&p->map, slot)) {
-        p->backends[p->map.values[slot]] = (int16_t)backend;
+        p->streams[p->map.values[slot]] = (int16_t)stream;
         return TN_OK;
     }
     tn__ptr_map_put(&p->map, slot, tensor, (uint32_t)p->n);
     p->tensors[p->n] = tensor;
-    p->backends[p->n++] = (int16_t)backend;
+    p->streams[p->n++] = (int16_t)stream;
     return TN_OK;
 }
 
@@ -43,8 +43,8 @@ tn_status tn__pins_set(tn__pins *p, const tn_tensor *tensor, int backend) {
 uint64_t tn__pins_hash(const tn__pins *p, const tn_graph *graph) {
     uint64_t sum = 0;
     for (size_t i = 0; i < p->n; i++) {
-        uint32_t index = p->backends[i] >= 0 ? tn_graph_index(graph, p->tensors[i]) : TN_GRAPH_NONE;
-        if (index != TN_GRAPH_NONE) sum += tn__mix64(((uint64_t)index << 16 | (uint16_t)p->backends[i]) + 1);
+        uint32_t index = p->streams[i] >= 0 ? tn_graph_index(graph, p->tensors[i]) : TN_GRAPH_NONE;
+        if (index != TN_GRAPH_NONE) sum += tn__mix64(((uint64_t)index << 16 | (uint16_t)p->streams[i]) + 1);
     }
     return sum;
 }
@@ -56,6 +56,6 @@ void tn__pins_clear(tn__pins *p) {
 
 void tn__pins_free(tn__pins *p) {
     tn_free(p->tensors);
-    tn_free(p->backends);
+    tn_free(p->streams);
     tn_free(p->memory);
 }

@@ -13,7 +13,7 @@
 
 /* Runs a split piece by piece, stopping after every node the caller wants to see. */
 static tn_status run_with_eval(tn_sched *s, const tn__schedule *schedule, const tn__split *split) {
-    tn_backend *backend = s->core->backends[split->backend];
+    tn_stream *stream = s->core->streams[split->stream];
     tn_tensor **nodes = schedule->work + split->first_node;
     size_t begin = 0;
     for (size_t i = 0; i < split->n_nodes; i++) nodes[i]->flags |= TN_FLAG_KEPT; /* another piece may read it */
@@ -21,13 +21,13 @@ static tn_status run_with_eval(tn_sched *s, const tn__schedule *schedule, const 
         bool wanted = s->eval(s->eval_user, nodes[i], true);
         if (!wanted && i + 1 < split->n_nodes) continue;
         tn_program *program;
-        TN_TRY(tn_program_new(backend, nodes + begin, i + 1 - begin, &program));
+        TN_TRY(tn_program_new(stream, nodes + begin, i + 1 - begin, &program));
         tn_buffer *scratch = NULL;
         tn_status status = tn_program_scratch(program)
-                               ? tn_buffer_new(s->core->types[split->backend], tn_program_scratch(program), &scratch)
+                               ? tn_buffer_new(s->core->types[split->stream], tn_program_scratch(program), &scratch)
                                : TN_OK;
         if (status == TN_OK) status = tn_program_run(program, scratch);
-        if (status == TN_OK) status = tn_backend_synchronize(backend);
+        if (status == TN_OK) status = tn_stream_synchronize(stream);
         tn_program_free(program);
         tn_buffer_free(scratch);
         TN_TRY(status);
@@ -45,9 +45,9 @@ static tn_status run_with_eval(tn_sched *s, const tn__schedule *schedule, const 
 static tn_status mark_experts(tn_sched *s, const tn__schedule *schedule, const tn__copy *copy) {
     const tn_tensor *ids = copy->ids;
     int64_t n_experts = copy->source->ne[2];
-    for (size_t b = 0; b < s->core->n_backends; b++)
+    for (size_t b = 0; b < s->core->n_streams; b++)
         if (ids->buffer && tn_buffer_get_type(ids->buffer) == s->core->types[b])
-            TN_TRY(tn_backend_synchronize(s->core->backends[b]));
+            TN_TRY(tn_stream_synchronize(s->core->streams[b]));
     TN_TRY(tn_tensor_get(ids, schedule->ids));
     memset(schedule->wanted, 0, (size_t)n_experts);
     for (int64_t row = 0; row < tn_nrows(ids); row++) {
@@ -72,8 +72,8 @@ static tn_status copy_experts(tn_sched *s, const tn__schedule *schedule, const t
         size_t end = e;
         while (end < n_experts && schedule->wanted[end]) end++;
         if (end > e)
-            TN_TRY(tn_backend_set_async(s->core->backends[split->backend], copy->target,
-                                        (const char *)copy->source->data + e * bytes, e * bytes, (end - e) * bytes));
+            TN_TRY(tn_stream_set_async(s->core->streams[split->stream], copy->target,
+                                       (const char *)copy->source->data + e * bytes, e * bytes, (end - e) * bytes));
         s->stats.bytes_copied += (end - e) * bytes;
         e = end > e ? end : e + 1;
     }
@@ -83,9 +83,9 @@ static tn_status copy_experts(tn_sched *s, const tn__schedule *schedule, const t
 /* ---- Copies -------------------------------------------------------------------------------------------------------
  */
 
-/* Queues what a split needs from elsewhere, in the order of its backend's work. */
+/* Queues what a split needs from elsewhere, in the order of its stream's work. */
 static tn_status copy_in_order(tn_sched *s, const tn__schedule *schedule, const tn__split *split) {
-    tn_backend *backend = s->core->backends[split->backend];
+    tn_stream *stream = s->core->streams[split->stream];
     bool from_host = false;
     for (size_t c = 0; c < split->n_copies; c++) {
         const tn__copy *copy = &schedule->copies[split->first_copy + c];
@@ -93,21 +93,21 @@ static tn_status copy_in_order(tn_sched *s, const tn__schedule *schedule, const 
             TN_TRY(copy_experts(s, schedule, split, copy));
             continue;
         }
-        from_host = from_host || !tn_device_get_caps(tn_backend_device(s->core->backends[copy->from])).async;
-        TN_TRY(tn_backend_copy_async(s->core->backends[copy->from], backend, copy->source, copy->target));
+        from_host = from_host || !tn_device_get_caps(tn_stream_device(s->core->streams[copy->from])).async;
+        TN_TRY(tn_stream_copy_async(s->core->streams[copy->from], stream, copy->source, copy->target));
         s->stats.bytes_copied += tn_nbytes(copy->source);
     }
-    if (!from_host || !tn_device_get_caps(tn_backend_device(backend)).async) return TN_OK;
-    s->core->reads_host[split->backend] = true;
-    return s->core->host_read[split->backend] ? tn_event_record(s->core->host_read[split->backend], backend) : TN_OK;
+    if (!from_host || !tn_device_get_caps(tn_stream_device(stream)).async) return TN_OK;
+    s->core->reads_host[split->stream] = true;
+    return s->core->host_read[split->stream] ? tn_event_record(s->core->host_read[split->stream], stream) : TN_OK;
 }
 
 /* Fills one of several places: while earlier runs may still compute with the others. */
 static tn_status copy_ahead(tn_sched *s, const tn__schedule *schedule, const tn__split *split, size_t slot) {
     tn_event *is_free = schedule->slot_free[split->first_program + slot];
-    tn_backend *backend = s->core->backends[split->backend];
+    tn_stream *stream = s->core->streams[split->stream];
     bool host_waited = false;
-    int pushing = -1; /* the backend whose queue the last copy went into */
+    int pushing = -1; /* the stream whose queue the last copy went into */
     for (size_t c = 0; c < split->n_copies; c++) {
         const tn__copy *copy = &schedule->copies[split->first_copy + c];
         if (copy->ids) {
@@ -119,32 +119,32 @@ static tn_status copy_ahead(tn_sched *s, const tn__schedule *schedule, const tn_
         /* A device puts its results into another's memory itself, when it comes to it. */
         bool push = s->core->async[copy->from] && s->core->pushed[copy->from];
         if (push && pushing != copy->from) {
-            if (pushing >= 0) TN_TRY(tn_event_record(s->core->pushed[pushing], s->core->backends[pushing]));
-            if (pushing >= 0) TN_TRY(tn_event_wait(s->core->pushed[pushing], backend));
-            TN_TRY(tn_event_wait(is_free, s->core->backends[copy->from]));
+            if (pushing >= 0) TN_TRY(tn_event_record(s->core->pushed[pushing], s->core->streams[pushing]));
+            if (pushing >= 0) TN_TRY(tn_event_wait(s->core->pushed[pushing], stream));
+            TN_TRY(tn_event_wait(is_free, s->core->streams[copy->from]));
             pushing = copy->from;
         }
         if (push) {
-            TN_TRY(tn_backend_copy_async(s->core->backends[copy->from], s->core->backends[copy->from], copy->source,
-                                         target));
+            TN_TRY(tn_stream_copy_async(s->core->streams[copy->from], s->core->streams[copy->from], copy->source,
+                                        target));
             continue;
         }
         if (!host_waited) TN_TRY(tn_event_synchronize(is_free));
         host_waited = true;
-        TN_TRY(tn_backend_synchronize(s->core->backends[copy->from]));
+        TN_TRY(tn_stream_synchronize(s->core->streams[copy->from]));
         TN_TRY(tn_tensor_copy(copy->source, target));
     }
     if (pushing < 0) return TN_OK;
-    TN_TRY(tn_event_record(s->core->pushed[pushing], s->core->backends[pushing]));
-    return tn_event_wait(s->core->pushed[pushing], backend);
+    TN_TRY(tn_event_record(s->core->pushed[pushing], s->core->streams[pushing]));
+    return tn_event_wait(s->core->pushed[pushing], stream);
 }
 
 /* Before the host's memory changes: whoever still copies out of it finishes that. */
 static tn_status wait_for_host_reads(tn_sched *s) {
-    for (size_t b = 0; b < s->core->n_backends; b++) {
+    for (size_t b = 0; b < s->core->n_streams; b++) {
         if (!s->core->reads_host[b]) continue;
         TN_TRY(s->core->host_read[b] ? tn_event_synchronize(s->core->host_read[b])
-                                     : tn_backend_synchronize(s->core->backends[b]));
+                                     : tn_stream_synchronize(s->core->streams[b]));
         s->core->reads_host[b] = false;
     }
     return TN_OK;
@@ -154,15 +154,15 @@ static tn_status wait_for_host_reads(tn_sched *s) {
  */
 
 static tn_status run_split(tn_sched *s, const tn__schedule *schedule, const tn__split *split) {
-    tn_backend *backend = s->core->backends[split->backend];
+    tn_stream *stream = s->core->streams[split->stream];
     size_t slot = s->eval ? 0 : schedule->turn % split->n_slots;
     tn_program *program = schedule->programs[split->first_program + slot];
-    if (!tn_device_get_caps(tn_backend_device(backend)).async) TN_TRY(wait_for_host_reads(s));
+    if (!tn_device_get_caps(tn_stream_device(stream)).async) TN_TRY(wait_for_host_reads(s));
     TN_TRY(split->n_slots > 1 ? copy_ahead(s, schedule, split, slot) : copy_in_order(s, schedule, split));
     if (program)
         TN_TRY(s->eval ? run_with_eval(s, schedule, split)
-                       : tn_program_run(program, s->core->scratch[split->backend]));
-    return split->n_slots > 1 ? tn_event_record(schedule->slot_free[split->first_program + slot], backend) : TN_OK;
+                       : tn_program_run(program, s->core->scratch[split->stream]));
+    return split->n_slots > 1 ? tn_event_record(schedule->slot_free[split->first_program + slot], stream) : TN_OK;
 }
 
 tn_status tn_sched_run_async(tn_sched *s, tn_graph *graph) {
@@ -186,8 +186,8 @@ tn_status tn_sched_run_async(tn_sched *s, tn_graph *graph) {
 static tn_status wait_for_all(tn_sched *s) {
     tn_status first = TN_OK;
     char text[512] = "";
-    for (size_t i = 0; i < s->core->n_backends; i++) {
-        tn_status status = tn_backend_synchronize(s->core->backends[i]);
+    for (size_t i = 0; i < s->core->n_streams; i++) {
+        tn_status status = tn_stream_synchronize(s->core->streams[i]);
         s->core->reads_host[i] = false;
         if (status == TN_OK || first != TN_OK) continue;
         first = status;

@@ -12,12 +12,12 @@ enum { DEFAULT_SCHEDULES = 128, DEFAULT_PIPELINE_COPIES = 4, MAX_PIPELINE_COPIES
 /* ---- Creation ------------------------------------------------------------------------------------------------ */
 
 static tn_status open_backends(tn__sched_core *c, const tn_sched_params *p) {
-    if (p->backends) {
-        c->n_backends = p->n_backends;
-        memcpy(c->backends, p->backends, p->n_backends * sizeof *c->backends);
+    if (p->streams) {
+        c->n_streams = p->n_streams;
+        memcpy(c->streams, p->streams, p->n_streams * sizeof *c->streams);
         return TN_OK;
     }
-    c->owns_backends = true;
+    c->owns_streams = true;
     bool has_cpu = false;
     size_t n_names = 0;
     while (n_names < TN__COUNT(p->devices) && p->devices[n_names]) n_names++;
@@ -26,23 +26,23 @@ static tn_status open_backends(tn__sched_core *c, const tn_sched_params *p) {
         tn_device *device;
         TN_TRY(tn_device_find(i < n_names ? p->devices[i] : "cpu", &device));
         has_cpu = has_cpu || tn_device_get_kind(device) == TN_DEVICE_CPU;
-        tn_backend_params params = {
+        tn_stream_params params = {
             .n_threads = p->n_threads, .threads = p->threads, .abort = p->abort, .abort_user = p->abort_user};
-        TN_TRY(tn_backend_new(device, &params, &c->backends[c->n_backends]));
-        c->n_backends++;
+        TN_TRY(tn_stream_new(device, &params, &c->streams[c->n_streams]));
+        c->n_streams++;
     }
     return TN_OK;
 }
 
 static void leave_core(tn__sched_core *c) {
     if (!c || --c->n_users) return;
-    for (size_t i = 0; i < c->n_backends; i++) {
+    for (size_t i = 0; i < c->n_streams; i++) {
         tn_buffer_free(c->scratch[i]);
         tn_event_free(c->host_read[i]);
         tn_event_free(c->pushed[i]);
-        if (c->owns_backends) tn_backend_free(c->backends[i]);
+        if (c->owns_streams) tn_stream_free(c->streams[i]);
     }
-    tn_free(c->backends);
+    tn_free(c->streams);
     tn_free(c->types);
     tn_free(c->scratch);
     tn_free(c->host_read);
@@ -57,29 +57,29 @@ static tn_status make_core(const tn_sched_params *params, tn__sched_core **out) 
     if (!c) return TN_E_NOMEM;
     *out = c;
     c->n_users = 1;
-    size_t room = params->backends ? params->n_backends : TN__COUNT(params->devices) + 1;
-    c->backends = tn_calloc(room, sizeof *c->backends);
+    size_t room = params->streams ? params->n_streams : TN__COUNT(params->devices) + 1;
+    c->streams = tn_calloc(room, sizeof *c->streams);
     c->types = tn_calloc(room, sizeof *c->types);
     c->scratch = tn_calloc(room, sizeof *c->scratch);
     c->host_read = tn_calloc(room, sizeof *c->host_read);
     c->reads_host = tn_calloc(room, sizeof *c->reads_host);
     c->pushed = tn_calloc(room, sizeof *c->pushed);
     c->async = tn_calloc(room, sizeof *c->async);
-    if (!c->backends || !c->types || !c->scratch || !c->host_read || !c->reads_host || !c->pushed || !c->async)
+    if (!c->streams || !c->types || !c->scratch || !c->host_read || !c->reads_host || !c->pushed || !c->async)
         return TN_E_NOMEM;
     TN_TRY(open_backends(c, params));
     tn_buffer_type *pinned = NULL; /* host memory that a device copies from without a detour */
-    for (size_t i = 0; i < c->n_backends; i++) {
-        tn_device *device = tn_backend_device(c->backends[i]);
+    for (size_t i = 0; i < c->n_streams; i++) {
+        tn_device *device = tn_stream_device(c->streams[i]);
         c->types[i] = tn_device_buffer_type(device);
         if (!pinned) pinned = tn_device_host_buffer_type(device);
         if (pinned && tn_device_get_kind(device) == TN_DEVICE_CPU) c->types[i] = pinned;
     }
-    tn_device *last = tn_backend_device(c->backends[c->n_backends - 1]);
+    tn_device *last = tn_stream_device(c->streams[c->n_streams - 1]);
     if (tn_device_get_kind(last) != TN_DEVICE_CPU)
         return tn_fail(TN_E_INVALID, "the last device must be the CPU, not %s", tn_device_name(last));
-    for (size_t i = 0; i < c->n_backends; i++) {
-        tn_device *device = tn_backend_device(c->backends[i]);
+    for (size_t i = 0; i < c->n_streams; i++) {
+        tn_device *device = tn_stream_device(c->streams[i]);
         tn_device_caps caps = tn_device_get_caps(device);
         c->async[i] = caps.async && caps.events;
         if (!caps.events) continue;
@@ -89,12 +89,12 @@ static tn_status make_core(const tn_sched_params *params, tn__sched_core **out) 
 }
 
 static tn_status check_params(const tn_sched_params *p) {
-    if (p->share && (p->backends || p->devices[0] || p->n_threads || p->threads || p->abort))
+    if (p->share && (p->streams || p->devices[0] || p->n_threads || p->threads || p->abort))
         return tn_fail(TN_E_INVALID, "a scheduler that shares another's devices takes their parameters from it");
     if (p->share && p->share->exclusive)
         return tn_fail(TN_E_INVALID, "the scheduler serves its owner alone; make one for all who are to share it");
-    if (p->backends && (p->n_backends == 0 || p->n_backends > INT16_MAX))
-        return tn_fail(TN_E_INVALID, "a scheduler needs 1 to %d backends", INT16_MAX);
+    if (p->streams && (p->n_streams == 0 || p->n_streams > INT16_MAX))
+        return tn_fail(TN_E_INVALID, "a scheduler needs 1 to %d streams", INT16_MAX);
     return TN_OK;
 }
 
@@ -110,10 +110,10 @@ tn_status tn_sched_new(const tn_sched_params *params, tn_sched **out) {
     if (params->share) {
         s->core = params->share->core;
         s->core->n_users++;
-        TN_TRY_GOTO(tn_alloc_share(params->share->alloc, &s->alloc), status, failed);
+        TN_TRY_GOTO(tn__alloc_share(params->share->alloc, &s->alloc), status, failed);
     } else {
         TN_TRY_GOTO(make_core(params, &s->core), status, failed);
-        TN_TRY_GOTO(tn_alloc_new(s->core->types, s->core->n_backends, &s->alloc), status, failed);
+        TN_TRY_GOTO(tn__alloc_new(s->core->types, s->core->n_streams, &s->alloc), status, failed);
     }
     bool pipeline = params->pipeline || params->pipeline_copies;
     TN_TRY_GOTO(tn_sched_set_pipeline(s, pipeline ? params->pipeline_copies : 1), status, failed);
@@ -136,9 +136,9 @@ void tn_sched_free(tn_sched *s) {
     if (!s) return;
     tn__sched_core *c = s->core;
     if (c) tn__sched_take_turn(s);
-    for (size_t i = 0; c && i < c->n_backends; i++) tn_backend_synchronize(c->backends[i]);
+    for (size_t i = 0; c && i < c->n_streams; i++) tn_stream_synchronize(c->streams[i]);
     forget_schedules(s);
-    tn_alloc_free(s->alloc);
+    tn__alloc_free(s->alloc);
     tn_free(s->schedules);
     tn__pins_free(&s->pins);
     if (c && c->last_user == s) c->last_user = NULL;
@@ -149,16 +149,16 @@ void tn_sched_free(tn_sched *s) {
 void tn_sched_reset(tn_sched *s) {
     if (!s) return;
     tn__sched_take_turn(s);
-    for (size_t i = 0; i < s->core->n_backends; i++) tn_backend_synchronize(s->core->backends[i]);
+    for (size_t i = 0; i < s->core->n_streams; i++) tn_stream_synchronize(s->core->streams[i]);
     s->late = TN_OK;
     forget_schedules(s);
-    tn_alloc_forget(s->alloc);
+    tn__alloc_forget(s->alloc);
     tn__pins_clear(&s->pins);
 }
 
-size_t tn_sched_backend_count(const tn_sched *s) { return s->core->n_backends; }
-tn_backend *tn_sched_backend(const tn_sched *s, size_t i) {
-    return i < s->core->n_backends ? s->core->backends[i] : NULL;
+size_t tn_sched_stream_count(const tn_sched *s) { return s->core->n_streams; }
+tn_stream *tn_sched_stream(const tn_sched *s, size_t i) {
+    return i < s->core->n_streams ? s->core->streams[i] : NULL;
 }
 void tn_sched_set_eval(tn_sched *s, tn_eval_fn eval, void *user) {
     s->eval = eval;
@@ -169,18 +169,18 @@ tn_status tn_sched_set_pipeline(tn_sched *s, int copies) {
     if (!s || copies < 0 || copies > MAX_PIPELINE_COPIES)
         return tn_fail(TN_E_INVALID, "%d pipeline copies; 0 to %d are possible", copies, MAX_PIPELINE_COPIES);
     s->n_slots = copies ? (size_t)copies : DEFAULT_PIPELINE_COPIES;
-    for (size_t i = 0; s->n_slots > 1 && i < s->core->n_backends; i++)
+    for (size_t i = 0; s->n_slots > 1 && i < s->core->n_streams; i++)
         if (s->core->async[i] && !s->core->pushed[i])
-            TN_TRY(tn_event_new(tn_backend_device(s->core->backends[i]), &s->core->pushed[i]));
+            TN_TRY(tn_event_new(tn_stream_device(s->core->streams[i]), &s->core->pushed[i]));
     return TN_OK;
 }
 
-tn_status tn_sched_pin(tn_sched *s, const tn_tensor *tensor, int backend) {
-    if (!s || !tensor || backend < -1 || backend >= (int)s->core->n_backends)
-        return tn_fail(TN_E_INVALID, "tn_sched_pin: NULL argument or no backend %d", backend);
+tn_status tn_sched_pin(tn_sched *s, const tn_tensor *tensor, int stream) {
+    if (!s || !tensor || stream < -1 || stream >= (int)s->core->n_streams)
+        return tn_fail(TN_E_INVALID, "tn_sched_pin: NULL argument or no stream %d", stream);
     for (size_t i = 0; i < s->n_schedules; i++)
         s->schedules[i]->bound_serial = 0; /* it may not be the right one now */
-    return tn__pins_set(&s->pins, tensor, backend);
+    return tn__pins_set(&s->pins, tensor, stream);
 }
 
 /* ---- Schedules ----------------------------------------------------------------------------------------------- */
@@ -192,7 +192,7 @@ static uint64_t hash_placement(const tn_sched *s, const tn_graph *g) {
         const tn_tensor *t = tn_graph_leaf(g, i);
         bool own = tn__has_own_data(t);
         h = tn__hash_combine(h, own ? (uintptr_t)(t->buffer ? (void *)tn_buffer_get_type(t->buffer)
-                                                            : s->core->types[s->core->n_backends - 1])
+                                                            : s->core->types[s->core->n_streams - 1])
                                     : 0);
         if (own && t->buffer) h = tn__hash_combine(h, (uint64_t)tn_buffer_get_usage(t->buffer));
     }
@@ -264,7 +264,7 @@ static tn_status forget_oldest(tn_sched *s) {
     TN_TRY(tn_sched_synchronize(s));
     tn__schedule *gone = s->schedules[oldest];
     if (s->core->last_run == gone) s->core->last_run = NULL;
-    tn_alloc_drop(s->alloc, gone->graph, gone->type_of);
+    tn__alloc_drop(s->alloc, gone->graph, gone->type_of);
     tn__schedule_free(gone);
     s->schedules[oldest] = s->schedules[--s->n_schedules];
     s->stats.schedules_forgotten++;
@@ -304,17 +304,17 @@ static tn_status schedule_for(tn_sched *s, tn_graph *graph, tn__schedule **out) 
 
 /* ---- Memory -------------------------------------------------------------------------------------------------- */
 
-static size_t scratch_size(const tn_sched *s, size_t backend) {
-    return s->core->scratch[backend] ? tn_buffer_size(s->core->scratch[backend]) : 0;
+static size_t scratch_size(const tn_sched *s, size_t stream) {
+    return s->core->scratch[stream] ? tn_buffer_size(s->core->scratch[stream]) : 0;
 }
 
 tn_status tn_sched_measure(tn_sched *s, tn_graph *const *graphs, size_t n_graphs, tn_sched_memory *memory) {
     if (!s || !graphs || !memory) return tn_fail(TN_E_INVALID, "tn_sched_measure: NULL argument");
-    const size_t n = s->core->n_backends;
+    const size_t n = s->core->n_streams;
     memset(memory, 0, n * sizeof *memory);
     tn_graph **scheduled = tn_malloc((n_graphs + 1) * sizeof(tn_graph *));
     const uint16_t **type_of = tn_malloc((n_graphs + 1) * sizeof(uint16_t *));
-    tn_alloc_need *needs = tn_malloc(n * sizeof *needs);
+    tn__alloc_need *needs = tn_malloc(n * sizeof *needs);
     tn_status status = scheduled && type_of && needs ? TN_OK : TN_E_NOMEM;
     for (size_t g = 0; g < n_graphs && status == TN_OK; g++) {
         tn__schedule *schedule;
@@ -324,7 +324,7 @@ tn_status tn_sched_measure(tn_sched *s, tn_graph *const *graphs, size_t n_graphs
         type_of[g] = schedule->type_of;
         for (size_t b = 0; b < n; b++) memory[b].scratch = TN__MAX(memory[b].scratch, schedule->scratch[b]);
     }
-    if (status == TN_OK) status = tn_alloc_measure_many(s->alloc, scheduled, type_of, n_graphs, needs);
+    if (status == TN_OK) status = tn__alloc_measure_many(s->alloc, scheduled, type_of, n_graphs, needs);
     for (size_t b = 0; b < n && status == TN_OK; b++) {
         size_t there = scratch_size(s, b);
         memory[b].compute = needs[b].size;
@@ -346,7 +346,7 @@ static tn_status reserve(tn_sched *s, tn__schedule *const *schedules, size_t n) 
     TN_TRY(tn_sched_synchronize(s));
     tn_graph **graphs = tn_malloc(n * sizeof(tn_graph *));
     const uint16_t **type_of = tn_malloc(n * sizeof(uint16_t *));
-    tn_buffer **fresh = tn_calloc(s->core->n_backends, sizeof(tn_buffer *));
+    tn_buffer **fresh = tn_calloc(s->core->n_streams, sizeof(tn_buffer *));
     if (!graphs || !type_of || !fresh) {
         status = TN_E_NOMEM;
         goto out;
@@ -355,15 +355,15 @@ static tn_status reserve(tn_sched *s, tn__schedule *const *schedules, size_t n) 
         graphs[i] = schedules[i]->graph;
         type_of[i] = schedules[i]->type_of;
     }
-    for (size_t b = 0; b < s->core->n_backends; b++) {
+    for (size_t b = 0; b < s->core->n_streams; b++) {
         size_t needed = 0;
         for (size_t i = 0; i < n; i++) needed = TN__MAX(needed, schedules[i]->scratch[b]);
         if (needed <= scratch_size(s, b)) continue;
         TN_TRY_GOTO(tn_buffer_new(s->core->types[b], needed, &fresh[b]), status, out);
         tn_buffer_set_usage(fresh[b], TN_USAGE_COMPUTE);
     }
-    TN_TRY_GOTO(tn_alloc_reserve_many(s->alloc, graphs, type_of, n), status, out);
-    for (size_t b = 0; b < s->core->n_backends; b++) {
+    TN_TRY_GOTO(tn__alloc_reserve_many(s->alloc, graphs, type_of, n), status, out);
+    for (size_t b = 0; b < s->core->n_streams; b++) {
         if (!fresh[b]) continue;
         tn_buffer_free(s->core->scratch[b]);
         s->core->scratch[b] = fresh[b];
@@ -371,7 +371,7 @@ static tn_status reserve(tn_sched *s, tn__schedule *const *schedules, size_t n) 
     }
     s->stats.plan_ns += tn_time_ns() - begin;
 out:
-    for (size_t b = 0; fresh && b < s->core->n_backends; b++) tn_buffer_free(fresh[b]);
+    for (size_t b = 0; fresh && b < s->core->n_streams; b++) tn_buffer_free(fresh[b]);
     tn_free(fresh);
     tn_free(type_of);
     tn_free(graphs);
@@ -402,7 +402,7 @@ tn_status tn_sched_reserve_many(tn_sched *s, tn_graph *const *graphs, size_t n_g
  * bound since. */
 static bool is_bound(const tn_sched *s, const tn_graph *graph, const tn__schedule *schedule) {
     if (schedule->bound_serial != tn__graph_serial(graph) ||
-        schedule->bound_generation != tn_alloc_generation(s->alloc))
+        schedule->bound_generation != tn__alloc_generation(s->alloc))
         return false;
     for (size_t k = 0; k < schedule->n_outer; k++) {
         uint32_t i = schedule->outer[k];
@@ -413,7 +413,7 @@ static bool is_bound(const tn_sched *s, const tn_graph *graph, const tn__schedul
 
 /* Gives the clones the addresses of the caller's own tensors, and the caller's the planned ones. */
 static tn_status bind(tn_sched *s, tn_graph *graph, tn__schedule *schedule) {
-    bool moved = schedule->bound_generation != tn_alloc_generation(s->alloc);
+    bool moved = schedule->bound_generation != tn__alloc_generation(s->alloc);
     size_t n = schedule->n_nodes + schedule->n_leaves;
     for (size_t i = 0; i < n && !moved; i++) {
         const tn_tensor *t = tensor_at(graph, i);
@@ -431,7 +431,7 @@ static tn_status bind(tn_sched *s, tn_graph *graph, tn__schedule *schedule) {
         c->extra = t->extra;
     }
     if (moved) {
-        TN_TRY(tn_alloc_bind(s->alloc, schedule->graph, schedule->type_of, true));
+        TN_TRY(tn__alloc_bind(s->alloc, schedule->graph, schedule->type_of, true));
         for (size_t i = 0; i < schedule->n_twins; i++) {
             tn__twin *twin = &schedule->twins[i];
             twin->tensor->data = twin->of->data;
@@ -458,7 +458,7 @@ static tn_status bind(tn_sched *s, tn_graph *graph, tn__schedule *schedule) {
         own->extra = own->tensor->extra;
     }
     schedule->bound_serial = tn__graph_serial(graph);
-    schedule->bound_generation = tn_alloc_generation(s->alloc);
+    schedule->bound_generation = tn__alloc_generation(s->alloc);
     return TN_OK;
 }
 
@@ -472,7 +472,7 @@ tn_status tn__sched_ready(tn_sched *s, tn_graph *graph, tn__schedule **out) {
     uint64_t looked = tn_time_ns();
     s->stats.bind_ns += looked - begin;
     if (bound) return TN_OK;
-    if (schedule->bound_generation != tn_alloc_generation(s->alloc)) TN_TRY(reserve(s, &schedule, 1));
+    if (schedule->bound_generation != tn__alloc_generation(s->alloc)) TN_TRY(reserve(s, &schedule, 1));
     uint64_t planned = tn_time_ns();
     tn_status status = bind(s, graph, schedule);
     s->stats.bind_ns += tn_time_ns() - planned;
@@ -485,24 +485,24 @@ tn_status tn_sched_alloc(tn_sched *s, tn_graph *graph) {
     return tn__sched_ready(s, graph, &schedule);
 }
 
-tn_sched_memory tn_sched_memory_of(const tn_sched *s, size_t backend) {
-    if (!s || backend >= s->core->n_backends) return (tn_sched_memory){0};
-    /* A buffer type that two backends share is counted with the first. */
+tn_sched_memory tn_sched_memory_of(const tn_sched *s, size_t stream) {
+    if (!s || stream >= s->core->n_streams) return (tn_sched_memory){0};
+    /* A buffer type that two streams share is counted with the first. */
     bool first = true;
-    for (size_t b = 0; b < backend; b++) first = first && s->core->types[b] != s->core->types[backend];
+    for (size_t b = 0; b < stream; b++) first = first && s->core->types[b] != s->core->types[stream];
     return (tn_sched_memory){
-        .compute = first ? tn_alloc_size(s->alloc, backend) : 0,
-        .scratch = scratch_size(s, backend),
+        .compute = first ? tn__alloc_size(s->alloc, stream) : 0,
+        .scratch = scratch_size(s, stream),
     };
 }
 
 /* ---- Looking at it ------------------------------------------------------------------------------------------- */
 
-int tn_sched_backend_of(const tn_sched *s, const tn_graph *graph, const tn_tensor *tensor) {
+int tn_sched_stream_of(const tn_sched *s, const tn_graph *graph, const tn_tensor *tensor) {
     uint32_t index = tn_graph_index(graph, tensor);
     if (!s || index == TN_GRAPH_NONE) return -1;
     const tn__schedule *schedule = find_schedule(s, (tn_graph *)(uintptr_t)graph);
-    return schedule ? schedule->places[index].backend : -1;
+    return schedule ? schedule->places[index].stream : -1;
 }
 
 tn_status tn_sched_describe(tn_sched *s, tn_graph *graph, tn_sched_info *info) {
@@ -525,22 +525,22 @@ tn_status tn_sched_plan(tn_sched *s, tn_graph *graph, const tn_plan **plan, size
     tn__schedule *schedule;
     TN_TRY(schedule_for(s, graph, &schedule));
     schedule->keep = true;
-    *plan = tn_alloc_plan(s->alloc, schedule->graph, schedule->type_of);
+    *plan = tn__alloc_plan(s->alloc, schedule->graph, schedule->type_of);
     if (!*plan) {
-        size_t *sizes = tn_malloc(s->core->n_backends * sizeof *sizes);
+        size_t *sizes = tn_malloc(s->core->n_streams * sizeof *sizes);
         if (!sizes) return TN_E_NOMEM;
-        tn_status status = tn_alloc_measure(s->alloc, schedule->graph, schedule->type_of, sizes, NULL);
+        tn_status status = tn__alloc_measure(s->alloc, schedule->graph, schedule->type_of, sizes, NULL);
         tn_free(sizes);
         TN_TRY(status);
-        *plan = tn_alloc_plan(s->alloc, schedule->graph, schedule->type_of);
+        *plan = tn__alloc_plan(s->alloc, schedule->graph, schedule->type_of);
     }
-    for (size_t b = 0; memory_of && b < s->core->n_backends; b++) memory_of[b] = tn_alloc_plan_memory(s->alloc, b);
+    for (size_t b = 0; memory_of && b < s->core->n_streams; b++) memory_of[b] = tn__alloc_plan_memory(s->alloc, b);
     return TN_OK;
 }
 
 tn_sched_stats tn_sched_get_stats(const tn_sched *s) {
     tn_sched_stats stats = s->stats;
-    tn_alloc_stats alloc = tn_alloc_get_stats(s->alloc);
+    tn__alloc_stats alloc = tn__alloc_get_stats(s->alloc);
     stats.plans_made = alloc.plans_made;
     stats.plans_reused = alloc.plans_reused;
     stats.buffers_grown = alloc.buffers_grown;
@@ -558,12 +558,12 @@ tn_status tn_sched_dump(tn_sched *s, tn_graph *graph, FILE *out) {
     for (size_t i = 0; i < schedule->n_splits; i++) {
         const tn__split *split = &schedule->splits[i];
         fprintf(out, "split %zu on %s: %zu nodes\n", i,
-                tn_device_name(tn_backend_device(s->core->backends[split->backend])), split->n_nodes);
+                tn_device_name(tn_stream_device(s->core->streams[split->stream])), split->n_nodes);
         for (size_t c = 0; c < split->n_copies; c++) {
             const tn__copy *copy = &schedule->copies[split->first_copy + c];
             fprintf(out, "  copy %-24s %-24s %12zu bytes from %s%s", copy->source->name,
                     tn_shape_text(copy->target, shape, sizeof shape), tn_nbytes(copy->target),
-                    tn_device_name(tn_backend_device(s->core->backends[copy->from])),
+                    tn_device_name(tn_stream_device(s->core->streams[copy->from])),
                     copy->ids ? ", at most: only the experts in use" : "");
             if (split->n_slots > 1 && !copy->ids) fprintf(out, ", into one of %zu places", split->n_slots);
             fprintf(out, "\n");

@@ -2,7 +2,7 @@
 #ifndef TN_RUNTIME_SCHED_INTERNAL_H
 #define TN_RUNTIME_SCHED_INTERNAL_H
 
-#include "tenon/alloc.h"
+#include "runtime/alloc.h"
 #include "tenon/sched.h"
 
 #include "base/hash.h"
@@ -32,19 +32,19 @@ typedef enum tn__cause {
 
 /* Per tensor of a graph (nodes, then leaves). */
 typedef struct tn__place {
-    int16_t backend; /* -1: none yet */
+    int16_t stream; /* -1: none yet */
     uint8_t cause;
 } tn__place;
 
 typedef struct tn__copy {
     tn_tensor *source, *target; /* both in the scheduled graph */
-    int16_t from;               /* backend */
+    int16_t from;               /* stream */
     size_t first_slot;    /* in schedule->slots, one for each run that may be in flight; target lies in the first */
     const tn_tensor *ids; /* or NULL; expert weights: only the matrices that these name are copied, to target */
 } tn__copy;
 
 typedef struct tn__split {
-    int16_t backend;
+    int16_t stream;
     size_t first_copy, n_copies;
     size_t first_node, n_nodes; /* in schedule->work */
     size_t n_slots;             /* runs that may be in flight in this split */
@@ -65,7 +65,7 @@ typedef struct tn__own {
     tn_buffer *buffer;
 } tn__own;
 
-/* A scheduled graph: clones of all tensors, in order, with copies between backends as nodes of their own. */
+/* A scheduled graph: clones of all tensors, in order, with copies between streams as nodes of their own. */
 typedef struct tn__schedule {
     tn_fingerprint key;
     uint64_t placement; /* hash of where leaves are and what is pinned */
@@ -81,7 +81,7 @@ typedef struct tn__schedule {
     size_t n_copies;
     tn_tensor **work; /* [slot][n_nodes]: nodes that compute something, in order of the splits */
     size_t copy_bytes;
-    size_t *scratch;       /* per backend */
+    size_t *scratch;       /* per stream */
     tn_program **programs; /* NULL where a split computes nothing */
     tn_event **slot_free;  /* by program: its last run is over. NULL where a split has one slot */
     size_t n_programs;
@@ -104,15 +104,15 @@ typedef struct tn__schedule {
     uint64_t last_used;
 } tn__schedule;
 
-/* Tensors that the caller put on a backend (pins.c). */
+/* Tensors that the caller put on a stream (pins.c). */
 typedef struct tn__pins {
     const tn_tensor **tensors;
-    int16_t *backends; /* -1: not any more */
+    int16_t *streams; /* -1: not any more */
     size_t n, capacity;
     tn__ptr_map map; /* tensor → number */
     void *memory;    /* of the map */
 } tn__pins;
-tn_status tn__pins_set(tn__pins *pins, const tn_tensor *tensor, int backend);
+tn_status tn__pins_set(tn__pins *pins, const tn_tensor *tensor, int stream);
 int tn__pins_get(const tn__pins *pins, const tn_tensor *tensor);     /* or -1 */
 uint64_t tn__pins_hash(const tn__pins *pins, const tn_graph *graph); /* of those in the graph */
 void tn__pins_clear(tn__pins *pins);
@@ -121,24 +121,24 @@ void tn__pins_free(tn__pins *pins);
 /* What schedulers that share have in common: the devices' streams and their memory. */
 typedef struct tn__sched_core {
     size_t n_users;
-    tn_backend **backends;
-    size_t n_backends;
-    bool owns_backends;
-    tn_buffer_type **types; /* per backend; the allocators merge equal ones */
-    tn_buffer **scratch;    /* per backend, grown to the largest program */
+    tn_stream **streams;
+    size_t n_streams;
+    bool owns_streams;
+    tn_buffer_type **types; /* per stream; the allocators merge equal ones */
+    tn_buffer **scratch;    /* per stream, grown to the largest program */
     /* Copies out of host memory that a device may still be reading: the host must not compute over it meanwhile. */
-    tn_event **host_read; /* per backend, or NULL where the device has no events */
+    tn_event **host_read; /* per stream, or NULL where the device has no events */
     bool *reads_host;
-    /* With several runs in flight: what a backend pushed to others has arrived. */
-    tn_event **pushed; /* per backend, or NULL as long as there is no pipeline */
-    bool *async;       /* per backend: work is queued, and events order it */
+    /* With several runs in flight: what a stream pushed to others has arrived. */
+    tn_event **pushed; /* per stream, or NULL as long as there is no pipeline */
+    bool *async;       /* per stream: work is queued, and events order it */
     tn_sched *last_user;
     const tn__schedule *last_run;
 } tn__sched_core;
 
 struct tn_sched {
     tn__sched_core *core;
-    tn_alloc *alloc; /* plans of its own, in memory of all */
+    tn__alloc *alloc; /* plans of its own, in memory of all */
     bool exclusive;
     size_t n_slots; /* of split inputs in schedules made now; 1: no pipeline */
     size_t max_schedules;
@@ -168,8 +168,8 @@ static inline bool tn__is_view_op(const tn_tensor *t) { return tn_op_get_family(
 tn_status tn__sched_assign(const tn_sched *sched, const tn_graph *graph, tn__place *places);
 /* Part of it: moves cheap nodes at the borders between devices to where less has to be copied. */
 tn_status tn__sched_trim_borders(const tn_sched *sched, const tn_graph *graph, tn__place *places);
-/* The memory a tensor on `backend` lives in: its own buffer's type, or the backend's. */
-tn_buffer_type *tn__sched_memory_type(const tn_sched *sched, const tn_tensor *tensor, int backend);
+/* The memory a tensor on `stream` lives in: its own buffer's type, or the stream's. */
+tn_buffer_type *tn__sched_memory_type(const tn_sched *sched, const tn_tensor *tensor, int stream);
 /* Assigns, cuts and clones; no memory is taken. */
 tn_status tn__schedule_new(const tn_sched *sched, tn_graph *graph, tn__schedule **schedule);
 void tn__schedule_free(tn__schedule *schedule);

@@ -1,4 +1,4 @@
-/* A scheduled graph: the caller's tensors cloned in order, cut where the backend changes, with copies in between. */
+/* A scheduled graph: the caller's tensors cloned in order, cut where the stream changes, with copies in between. */
 #include "runtime/sched_internal.h"
 
 #include "base/checked.h"
@@ -33,7 +33,7 @@ void tn__schedule_free(tn__schedule *s) {
 /* Where a split begins, and what it will hold. */
 typedef struct cut {
     size_t begin;
-    int16_t backend; /* -1: nothing but views */
+    int16_t stream; /* -1: nothing but views */
     size_t n_copies, n_slots;
 } cut;
 
@@ -54,10 +54,10 @@ typedef struct job {
     size_t largest_ids, most_experts;
 } job;
 
-static bool needs_copy(const job *j, const tn_tensor *source, uint32_t index, int backend) {
-    int from = j->s->places[index].backend;
-    if (from == backend) return false;
-    return !tn_device_supports_buffer_type(tn_backend_device(j->sched->core->backends[backend]),
+static bool needs_copy(const job *j, const tn_tensor *source, uint32_t index, int stream) {
+    int from = j->s->places[index].stream;
+    if (from == stream) return false;
+    return !tn_device_supports_buffer_type(tn_stream_device(j->sched->core->streams[stream]),
                                            tn__sched_memory_type(j->sched, source, from));
 }
 
@@ -71,7 +71,7 @@ static bool are_experts(const job *j, const tn_tensor *t, int s) {
     const tn_tensor *source = t->src[s];
     return t->op == TN_OP_MUL_MAT_ID && s == 0 && are_weights(source) && source->ne[3] == 1 &&
            tn_is_contiguous(source) &&
-           tn_buffer_get_type(source->buffer) == j->sched->core->types[j->sched->core->n_backends - 1];
+           tn_buffer_get_type(source->buffer) == j->sched->core->types[j->sched->core->n_streams - 1];
 }
 
 /* ---- Cutting ------------------------------------------------------------------------------------------------------
@@ -80,11 +80,11 @@ static bool are_experts(const job *j, const tn_tensor *t, int s) {
 /* Weights that are moved over for one op: in a split of its own they are in memory for no longer than that, and the
  * choice of experts is known when it begins. */
 enum { LARGE_WEIGHTS = 64 * 1024 };
-static bool begins_split(const job *j, const tn_tensor *t, int backend, uint32_t split) {
+static bool begins_split(const job *j, const tn_tensor *t, int stream, uint32_t split) {
     for (int s = 0; s < TN_MAX_SRC; s++) {
         if (!t->src[s] || !are_weights(t->src[s])) continue;
         uint32_t index = tn_graph_index(j->graph, t->src[s]);
-        if (!needs_copy(j, t->src[s], index, backend)) continue;
+        if (!needs_copy(j, t->src[s], index, stream)) continue;
         const tn_tensor *ids = are_experts(j, t, s) ? t->src[2] : NULL;
         if (j->copy_split[index] == split) {
             if (j->copy_ids[index] && j->copy_ids[index] != ids) return true; /* it reads others than were copied */
@@ -95,7 +95,7 @@ static bool begins_split(const job *j, const tn_tensor *t, int backend, uint32_t
     return false;
 }
 
-static tn_status add_cut(job *j, size_t begin, int backend) {
+static tn_status add_cut(job *j, size_t begin, int stream) {
     if (j->n_cuts == j->cap_cuts) {
         size_t capacity = j->cap_cuts ? 2 * j->cap_cuts : 16;
         cut *grown = tn_realloc(j->cuts, capacity * sizeof *grown);
@@ -103,7 +103,7 @@ static tn_status add_cut(job *j, size_t begin, int backend) {
         j->cuts = grown;
         j->cap_cuts = capacity;
     }
-    j->cuts[j->n_cuts++] = (cut){.begin = begin, .backend = (int16_t)backend, .n_slots = 1};
+    j->cuts[j->n_cuts++] = (cut){.begin = begin, .stream = (int16_t)stream, .n_slots = 1};
     return TN_OK;
 }
 
@@ -113,10 +113,10 @@ static tn_status cut_graph(job *j) {
     for (size_t i = 0; i < j->s->n_nodes; i++) {
         const tn_tensor *t = tn_graph_node(j->graph, i);
         if (tn__is_view_op(t)) continue;
-        int backend = j->s->places[i].backend;
-        if (backend != current || begins_split(j, t, backend, (uint32_t)j->n_cuts)) {
-            TN_TRY(add_cut(j, current < 0 ? 0 : i, backend));
-            current = backend;
+        int stream = j->s->places[i].stream;
+        if (stream != current || begins_split(j, t, stream, (uint32_t)j->n_cuts)) {
+            TN_TRY(add_cut(j, current < 0 ? 0 : i, stream));
+            current = stream;
         }
         cut *c = &j->cuts[j->n_cuts - 1];
         for (int s = 0; s < TN_MAX_SRC; s++) {
@@ -163,9 +163,9 @@ static tn_tensor *clone(job *j, const tn_tensor *t) {
     return c;
 }
 
-static tn_status append(job *j, tn_tensor *t, int backend) {
+static tn_status append(job *j, tn_tensor *t, int stream) {
     /* The type array follows the scheduled graph's nodes; leaves are put behind them at the end. */
-    if (t->op != TN_OP_NONE) j->s->type_of[tn_graph_node_count(j->s->graph)] = (uint16_t)backend;
+    if (t->op != TN_OP_NONE) j->s->type_of[tn_graph_node_count(j->s->graph)] = (uint16_t)stream;
     return tn__graph_append(j->s->graph, t);
 }
 
@@ -175,7 +175,7 @@ static tn_status clone_ahead(job *j, const tn_tensor *t, uint32_t index) {
     if (s->clones[index]) return TN_OK;
     s->clones[index] = clone(j, t);
     if (!s->clones[index]) return tn_arena_status(s->arena);
-    return append(j, s->clones[index], s->places[index].backend);
+    return append(j, s->clones[index], s->places[index].stream);
 }
 
 static tn_tensor *like(job *j, const tn_tensor *source, const char *where) {
@@ -192,11 +192,11 @@ static tn_tensor *like(job *j, const tn_tensor *source, const char *where) {
 
 static tn_status add_copy(job *j, const tn_tensor *source, uint32_t index, const tn_tensor *ids, tn__split *split) {
     tn__schedule *s = j->s;
-    const char *where = tn_device_name(tn_backend_device(j->sched->core->backends[split->backend]));
+    const char *where = tn_device_name(tn_stream_device(j->sched->core->streams[split->stream]));
     tn_tensor *from = s->clones[index], *to = like(j, source, where);
     if (!to) return tn_arena_status(s->arena);
     tn__copy *copy = &s->copies[s->n_copies];
-    *copy = (tn__copy){.source = from, .target = to, .from = s->places[index].backend, .first_slot = s->n_slots};
+    *copy = (tn__copy){.source = from, .target = to, .from = s->places[index].stream, .first_slot = s->n_slots};
     if (ids)
         copy->ids = s->clones[tn_graph_index(j->graph, ids)];
     else
@@ -204,7 +204,7 @@ static tn_status add_copy(job *j, const tn_tensor *source, uint32_t index, const
             tn_tensor *slot = like(j, source, where);
             if (!slot) return tn_arena_status(s->arena);
             slot->flags = TN_FLAG_INPUT | TN_FLAG_OUTPUT; /* it is filled ahead of the run: nobody else's memory */
-            TN_TRY(append(j, slot, split->backend));
+            TN_TRY(append(j, slot, split->stream));
             s->slots[s->n_slots++] = slot;
         }
     from->flags |= TN_FLAG_KEPT;
@@ -212,7 +212,7 @@ static tn_status add_copy(job *j, const tn_tensor *source, uint32_t index, const
     to->op = TN_OP_DUP;
     to->src[0] = from;
     if (s->n_slots > copy->first_slot) to->view_src = s->slots[copy->first_slot];
-    TN_TRY(append(j, to, split->backend));
+    TN_TRY(append(j, to, split->stream));
     s->copy_bytes += tn_nbytes(source);
     j->copy[index] = s->n_copies++;
     j->copy_split[index] = (uint32_t)s->n_splits;
@@ -221,9 +221,9 @@ static tn_status add_copy(job *j, const tn_tensor *source, uint32_t index, const
 }
 
 /* The copy that a node of the present split reads instead of a source, or NULL. */
-static const tn__copy *copy_for(const job *j, const tn_tensor *source, int backend) {
+static const tn__copy *copy_for(const job *j, const tn_tensor *source, int stream) {
     uint32_t index = tn_graph_index(j->graph, source);
-    if (j->copy_split[index] != j->s->n_splits || !needs_copy(j, source, index, backend)) return NULL;
+    if (j->copy_split[index] != j->s->n_splits || !needs_copy(j, source, index, stream)) return NULL;
     return &j->s->copies[j->copy[index]];
 }
 
@@ -239,7 +239,7 @@ static tn_status add_twins(job *j, size_t begin, size_t end, const tn__split *sp
             *twin = *s->clones[i];
             for (int x = 0; x < TN_MAX_SRC; x++) {
                 if (!t->src[x]) continue;
-                const tn__copy *copy = tn__is_view_op(t) ? NULL : copy_for(j, t->src[x], split->backend);
+                const tn__copy *copy = tn__is_view_op(t) ? NULL : copy_for(j, t->src[x], split->stream);
                 uint32_t index = tn_graph_index(j->graph, t->src[x]);
                 if (copy && !copy->ids)
                     twin->src[x] = s->slots[copy->first_slot + k];
@@ -260,9 +260,9 @@ static tn_status add_twins(job *j, size_t begin, size_t end, const tn__split *sp
 static tn_status build_split(job *j, const cut *c, size_t end) {
     tn__schedule *s = j->s;
     tn__split *split = NULL;
-    if (c->backend >= 0) {
+    if (c->stream >= 0) {
         split = &s->splits[s->n_splits++];
-        *split = (tn__split){.backend = c->backend,
+        *split = (tn__split){.stream = c->stream,
                              .first_copy = s->n_copies,
                              .first_node = j->n_work,
                              .n_slots = c->n_slots,
@@ -277,7 +277,7 @@ static tn_status build_split(job *j, const cut *c, size_t end) {
             const tn_tensor *source = t->src[x];
             if (!source) continue;
             uint32_t index = tn_graph_index(j->graph, source);
-            if (j->copy_split[index] == s->n_splits || !needs_copy(j, source, index, c->backend)) continue;
+            if (j->copy_split[index] == s->n_splits || !needs_copy(j, source, index, c->stream)) continue;
             const tn_tensor *ids = are_experts(j, t, x) ? t->src[2] : NULL;
             TN_TRY(clone_ahead(j, source, index));
             if (ids) TN_TRY(clone_ahead(j, ids, tn_graph_index(j->graph, ids)));
@@ -292,7 +292,7 @@ static tn_status build_split(job *j, const cut *c, size_t end) {
         s->clones[i] = node;
         if (!tn__is_view_op(t)) {
             for (int x = 0; x < TN_MAX_SRC; x++) {
-                const tn__copy *copy = t->src[x] ? copy_for(j, t->src[x], c->backend) : NULL;
+                const tn__copy *copy = t->src[x] ? copy_for(j, t->src[x], c->stream) : NULL;
                 if (copy) node->src[x] = copy->target;
             }
             if (!tn_is_empty(t)) {
@@ -300,7 +300,7 @@ static tn_status build_split(job *j, const cut *c, size_t end) {
                 split->n_nodes++;
             }
         }
-        TN_TRY(append(j, node, s->places[i].backend));
+        TN_TRY(append(j, node, s->places[i].stream));
     }
     return split ? add_twins(j, c->begin, end, split) : TN_OK;
 }
@@ -320,7 +320,7 @@ static tn_status make_room(job *j) {
     TN_TRY(tn_graph_new(s->arena, in_graph ? in_graph : 1, &s->graph));
     s->type_of = tn_calloc(in_graph + 1, sizeof *s->type_of);
     s->work = tn_calloc((j->n_twins ? n_slots : 1) * s->n_nodes + 1, sizeof *s->work);
-    s->scratch = tn_calloc(j->sched->core->n_backends, sizeof *s->scratch);
+    s->scratch = tn_calloc(j->sched->core->n_streams, sizeof *s->scratch);
     s->splits = tn_calloc(j->n_cuts, sizeof *s->splits);
     s->copies = tn_calloc(n_copies + 1, sizeof *s->copies);
     s->programs = tn_calloc(n_programs, sizeof *s->programs);
@@ -340,15 +340,15 @@ static tn_status make_programs(job *j) {
     tn__schedule *s = j->s;
     for (size_t i = 0; i < s->n_splits; i++) {
         const tn__split *split = &s->splits[i];
-        tn_backend *backend = j->sched->core->backends[split->backend];
+        tn_stream *stream = j->sched->core->streams[split->stream];
         for (size_t k = 0; k < split->n_slots; k++) {
             size_t at = split->first_program + k;
-            if (split->n_slots > 1) TN_TRY(tn_event_new(tn_backend_device(backend), &s->slot_free[at]));
+            if (split->n_slots > 1) TN_TRY(tn_event_new(tn_stream_device(stream), &s->slot_free[at]));
             if (!split->n_nodes) continue;
-            TN_TRY(tn_program_new(backend, s->work + k * s->n_nodes + split->first_node, split->n_nodes,
+            TN_TRY(tn_program_new(stream, s->work + k * s->n_nodes + split->first_node, split->n_nodes,
                                   &s->programs[at]));
             size_t scratch = tn_program_scratch(s->programs[at]);
-            if (scratch > s->scratch[split->backend]) s->scratch[split->backend] = scratch;
+            if (scratch > s->scratch[split->stream]) s->scratch[split->stream] = scratch;
         }
     }
     return TN_OK;
@@ -362,18 +362,18 @@ static tn_status build(job *j) {
         tn_tensor *c = clone(j, tn_graph_leaf(j->graph, i));
         if (!c) return tn_arena_status(s->arena);
         s->clones[s->n_nodes + i] = c;
-        TN_TRY(append(j, c, s->places[s->n_nodes + i].backend));
+        TN_TRY(append(j, c, s->places[s->n_nodes + i].stream));
     }
     for (size_t k = 0; k < j->n_cuts; k++)
         TN_TRY(build_split(j, &j->cuts[k], k + 1 < j->n_cuts ? j->cuts[k + 1].begin : s->n_nodes));
 
     uint16_t *leaves = s->type_of + tn_graph_node_count(s->graph);
-    for (size_t i = 0; i < s->n_leaves; i++) *leaves++ = (uint16_t)s->places[s->n_nodes + i].backend;
+    for (size_t i = 0; i < s->n_leaves; i++) *leaves++ = (uint16_t)s->places[s->n_nodes + i].stream;
     for (size_t i = 0; i < s->n_splits; i++) {
         const tn__split *split = &s->splits[i];
         for (size_t c = 0; split->n_slots > 1 && c < split->n_copies; c++)
             for (size_t k = 0; !s->copies[split->first_copy + c].ids && k < split->n_slots; k++)
-                *leaves++ = (uint16_t)split->backend;
+                *leaves++ = (uint16_t)split->stream;
     }
     for (size_t i = 0; i < j->n; i++) {
         const tn_tensor *c = s->clones[i];

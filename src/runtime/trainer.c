@@ -235,8 +235,8 @@ static tn_status place(tn_trainer *t, tn_buffer_type *type, tn_tensor *const *te
 }
 
 static tn_status take_memory(tn_trainer *t) {
-    tn_device *device = tn_backend_device(tn_sched_backend(t->sched, 0));
-    tn_device *host = tn_backend_device(tn_sched_backend(t->sched, tn_sched_backend_count(t->sched) - 1));
+    tn_device *device = tn_stream_device(tn_sched_stream(t->sched, 0));
+    tn_device *host = tn_stream_device(tn_sched_stream(t->sched, tn_sched_stream_count(t->sched) - 1));
     tn_tensor **list = tn_malloc((4 * t->n_learned + t->n_inputs + 1) * sizeof(tn_tensor *));
     if (!list) return TN_E_NOMEM;
     size_t n = 0;
@@ -368,7 +368,7 @@ tn_trainer_memory tn_trainer_get_memory(const tn_trainer *t) {
     tn_trainer_memory m = {0};
     for (size_t i = 0; i < t->n_learned; i++) m.n_params += (size_t)tn_nelements(t->learned[i].value);
     for (size_t i = 0; i < t->n_buffers; i++) m.state += tn_buffer_size(t->buffers[i]);
-    for (size_t b = 0; b < tn_sched_backend_count(t->sched); b++) {
+    for (size_t b = 0; b < tn_sched_stream_count(t->sched); b++) {
         tn_sched_memory of = tn_sched_memory_of(t->sched, b);
         m.compute += of.compute;
         m.scratch += of.scratch;

@@ -8,8 +8,8 @@
  * the request's own sampler, grammar and stop words included, at most a few of them. */
 #include "serve/http.h"
 
-#include "llm/tokenizer_internal.h"
-#include "llm/utf8.h"
+#include "text/tokenizer/internal.h"
+#include "text/utf8.h"
 
 #include <event2/buffer.h>
 #include <netinet/in.h>
@@ -21,8 +21,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
 static const unsigned char page[] = "<!doctype html>";
-const struct page_file page_files[] = {{"/", "text/html", page, sizeof page - 1}};
-const size_t n_page_files = 1;
+const struct web_file web_files[] = {{"/", "text/html", page, sizeof page - 1}};
+const size_t n_web_files = 1;
 
 /* ---- The engine's place ---------------------------------------------------------------------------------------- */
 

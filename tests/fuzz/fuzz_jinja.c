@@ -2,8 +2,8 @@
  *
  *   cmake --preset fuzz && ninja -C build-fuzz fuzz_jinja
  *   build-fuzz/fuzz/fuzz_jinja -max_len=4000 -timeout=2 -dict=tests/fuzz/jinja.dict CORPUS tests/fuzz/corpus/jinja */
-#include "llm/jinja/jinja.h"
 #include "tenon/chat.h"
+#include "text/template/jinja.h"
 
 #include <string.h>
 

@@ -6,8 +6,8 @@
  *
  * Input: kind, pre-tokenizer, three bytes of switches, then counted tokens (length, type, score, text), counted
  * merges (length, text), a counted normalization table, and text to the end. */
-#include "llm/tokenizer_internal.h"
-#include "llm/utf8.h"
+#include "text/tokenizer/internal.h"
+#include "text/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

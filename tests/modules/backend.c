@@ -19,7 +19,7 @@ static tn_status memory(tn_device *device, size_t *free_bytes, size_t *total_byt
 }
 static bool supports_op(tn_device *device, const tn_tensor *node, char *reason, size_t reason_size) { return false; }
 static bool supports_buffer_type(tn_device *device, const tn_buffer_type *type) { return false; }
-static tn_status no_stream(tn_device *device, const tn_backend_params *params, tn_backend **backend) {
+static tn_status no_stream(tn_device *device, const tn_stream_params *params, tn_stream **stream) {
     return TN_E_UNSUPPORTED;
 }
 static tn_status no_buffer(tn_buffer_type *type, size_t size, tn_buffer **buffer) { return TN_E_UNSUPPORTED; }
@@ -28,7 +28,7 @@ static const tn_device_ops ops = {
     .memory = memory,
     .supports_op = supports_op,
     .supports_buffer_type = supports_buffer_type,
-    .backend_new = no_stream,
+    .stream_new = no_stream,
 };
 static const tn_buffer_type_ops type_ops = {.buffer_new = no_buffer};
 static tn_buffer_type type = {.ops = &type_ops, .name = "module0", .alignment = 64, .max_size = 1000};

@@ -63,17 +63,17 @@ void unbind(const tn_graph *g) {
     for (size_t i = 0; i < count_of(g); i++) tensor_of(g, i)->data = NULL;
 }
 
-static tn_backend *backend;
+static tn_stream *stream;
 
 int open_backend(void **state) {
     (void)state;
     tn_device *cpu;
     return tn_device_find("cpu", &cpu) != TN_OK ||
-           tn_backend_new(cpu, &(tn_backend_params){.n_threads = 1}, &backend) != TN_OK;
+           tn_stream_new(cpu, &(tn_stream_params){.n_threads = 1}, &stream) != TN_OK;
 }
 int close_backend(void **state) {
     (void)state;
-    tn_backend_free(backend);
+    tn_stream_free(stream);
     return 0;
 }
 
@@ -100,10 +100,10 @@ void fill_leaves(const tn_graph *g, uint64_t seed) {
 void run_node(tn_tensor *node) {
     tn_program *program;
     tn_buffer *scratch = NULL;
-    assert_ok(tn_program_new(backend, &node, 1, &program));
+    assert_ok(tn_program_new(stream, &node, 1, &program));
     if (tn_program_scratch(program))
         assert_ok(
-            tn_buffer_new(tn_device_buffer_type(tn_backend_device(backend)), tn_program_scratch(program), &scratch));
+            tn_buffer_new(tn_device_buffer_type(tn_stream_device(stream)), tn_program_scratch(program), &scratch));
     assert_ok(tn_program_run(program, scratch));
     tn_program_free(program);
     tn_buffer_free(scratch);

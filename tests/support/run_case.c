@@ -1,4 +1,4 @@
-/* Running one node on any backend and comparing it with the reference. */
+/* Running one node on any stream and comparing it with the reference. */
 #include "run_case.h"
 
 #include <math.h>
@@ -16,8 +16,8 @@ static void add_root(tn_tensor **roots, int *n, tn_tensor *t) {
     roots[(*n)++] = t;
 }
 
-bool can_run_in_place(tn_backend *backend, const tn_tensor *node, int source) {
-    uint32_t mask = tn_device_inplace_mask(tn_backend_device(backend), node);
+bool can_run_in_place(tn_stream *stream, const tn_tensor *node, int source) {
+    uint32_t mask = tn_device_inplace_mask(tn_stream_device(stream), node);
     const tn_tensor *x = node->src[source];
     if (!(mask >> source & 1) || !x || x->view_src || node->view_src || !tn_same_layout(x, node)) return false;
     for (int i = 0; i < TN_MAX_SRC; i++)
@@ -50,8 +50,8 @@ static void bind_views(tn_tensor *node) {
         if (node->src[i] && node->src[i]->view_src) assert_ok(tn_view_bind(node->src[i]));
 }
 
-static void *run(tn_backend *backend, tn_tensor *node, int in_place, tn_buffer_type *weights) {
-    tn_device *device = tn_backend_device(backend);
+static void *run(tn_stream *stream, tn_tensor *node, int in_place, tn_buffer_type *weights) {
+    tn_device *device = tn_stream_device(stream);
     tn_buffer_type *type = tn_device_buffer_type(device);
     tn_tensor *roots[MAX_ROOTS];
     guest guests[MAX_ROOTS];
@@ -76,10 +76,10 @@ static void *run(tn_backend *backend, tn_tensor *node, int in_place, tn_buffer_t
     if (tn_device_supports_op(device, node, NULL, 0)) {
         tn_buffer *scratch = NULL;
         tn_program *program;
-        assert_ok(tn_program_new(backend, &node, 1, &program));
+        assert_ok(tn_program_new(stream, &node, 1, &program));
         if (tn_program_scratch(program)) assert_ok(tn_buffer_new(type, tn_program_scratch(program), &scratch));
         assert_ok(tn_program_run(program, scratch));
-        assert_ok(tn_backend_synchronize(backend));
+        assert_ok(tn_stream_synchronize(stream));
         bytes = malloc(tn_nbytes(node) + 1);
         if (!tn_is_empty(node)) assert_ok(tn_tensor_get(node, bytes));
         tn_program_free(program);
@@ -92,9 +92,9 @@ static void *run(tn_backend *backend, tn_tensor *node, int in_place, tn_buffer_t
     return bytes;
 }
 
-void *run_case(tn_backend *backend, tn_tensor *node, int in_place) { return run(backend, node, in_place, NULL); }
-void *run_case_with_weights(tn_backend *backend, tn_tensor *node, tn_buffer_type *weights) {
-    return run(backend, node, -1, weights);
+void *run_case(tn_stream *stream, tn_tensor *node, int in_place) { return run(stream, node, in_place, NULL); }
+void *run_case_with_weights(tn_stream *stream, tn_tensor *node, tn_buffer_type *weights) {
+    return run(stream, node, -1, weights);
 }
 
 const char *describe_case(const tn_tensor *node) {

@@ -4,8 +4,8 @@
 
 #include "support.h"
 
-#include "llm/tokenizer_internal.h"
-#include "llm/utf8.h"
+#include "text/tokenizer/internal.h"
+#include "text/utf8.h"
 
 #include <stdio.h>
 #include <stdlib.h>

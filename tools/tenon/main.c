@@ -1,6 +1,6 @@
 /* The tenon program: finds the command, parses its options, runs it. */
-#include "cli.h"
-#include "term.h"
+#include "cli/cli.h"
+#include "cli/term.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,9 +2,9 @@
 #include "backend/registry.h"
 
 #include "backend/cpu/host_buffer.h"
-#include "backend/cpu/ops.h"
-#include "backend/cpu/packed_buffer.h"
+#include "backend/cpu/ops/ops.h"
 #include "backend/cpu/program.h"
+#include "backend/cpu/repacked_buffer.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -76,13 +76,13 @@ static tn_buffer_type *extra_buffer_type(tn_device *device, size_t index) {
 
 /* ---- Streams ------------------------------------------------------------------------------------------------- */
 
-static void stream_free(tn_backend *backend) {
-    tn__cpu_stream *stream = backend->impl;
-    if (stream->owns_pool) tn_threadpool_free(stream->pool);
-    tn_free(stream);
+static void stream_free(tn_stream *stream) {
+    tn__cpu_stream *impl = stream->impl;
+    if (impl->owns_pool) tn_threadpool_free(impl->pool);
+    tn_free(impl);
 }
 
-static const tn_backend_ops stream_ops = {
+static const tn_stream_ops stream_ops = {
     .free = stream_free,
     .program_new = tn__cpu_program_new,
     .program_free = tn__cpu_program_free,
@@ -90,29 +90,29 @@ static const tn_backend_ops stream_ops = {
     .program_run = tn__cpu_program_run,
 };
 
-static tn_status stream_new(tn_device *device, const tn_backend_params *params, tn_backend **backend) {
+static tn_status stream_new(tn_device *device, const tn_stream_params *params, tn_stream **stream) {
     if (params->n_threads < 0 || params->n_threads > TN_MAX_THREADS)
         return tn_fail(TN_E_INVALID, "%d threads: 0 to %d are possible", params->n_threads, TN_MAX_THREADS);
-    tn__cpu_stream *stream = tn_calloc(1, sizeof *stream);
-    if (!stream) return TN_E_NOMEM;
-    stream->base = (tn_backend){.ops = &stream_ops, .device = device, .impl = stream};
-    stream->kernels = tn__cpu_kernels_get();
-    stream->tiny_ns = 3000; /* about what a barrier and a shared cache line cost */
-    stream->abort = params->abort;
-    stream->abort_user = params->abort_user;
-    stream->pool = params->threads;
-    if (!stream->pool) {
+    tn__cpu_stream *impl = tn_calloc(1, sizeof *impl);
+    if (!impl) return TN_E_NOMEM;
+    impl->base = (tn_stream){.ops = &stream_ops, .device = device, .impl = impl};
+    impl->kernels = tn__cpu_kernels_get();
+    impl->tiny_ns = 3000; /* about what a barrier and a shared cache line cost */
+    impl->abort = params->abort;
+    impl->abort_user = params->abort_user;
+    impl->pool = params->threads;
+    if (!impl->pool) {
         tn_threadpool_params p = tn_threadpool_params_default(params->n_threads);
-        tn_status status = tn_threadpool_new(&p, &stream->pool);
+        tn_status status = tn_threadpool_new(&p, &impl->pool);
         if (status != TN_OK) {
-            tn_free(stream);
+            tn_free(impl);
             return status;
         }
-        stream->owns_pool = true;
+        impl->owns_pool = true;
     }
-    int size = tn_threadpool_size(stream->pool);
-    stream->n_threads = params->n_threads > 0 ? TN__MIN(params->n_threads, size) : size;
-    *backend = &stream->base;
+    int size = tn_threadpool_size(impl->pool);
+    impl->n_threads = params->n_threads > 0 ? TN__MIN(params->n_threads, size) : size;
+    *stream = &impl->base;
     return TN_OK;
 }
 
@@ -124,7 +124,7 @@ static const tn_device_ops device_ops = {
     .supports_buffer_type = supports_buffer_type,
     .extra_buffer_type = extra_buffer_type,
     .wrap_host = tn__host_buffer_wrap,
-    .backend_new = stream_new,
+    .stream_new = stream_new,
 };
 
 static tn_device cpu = {

@@ -8,8 +8,8 @@
  * is fixed earlier, by an arrangement that knows the graph's edges only; later arrangements stay within it. */
 #include "backend/cpu/program.h"
 
-#include "backend/cpu/ops.h"
-#include "backend/cpu/packed_buffer.h"
+#include "backend/cpu/ops/ops.h"
+#include "backend/cpu/repacked_buffer.h"
 
 enum {
     MAX_TOGETHER = 8,       /* nodes side by side in one step */
@@ -92,7 +92,7 @@ static bool ordered(const tn_tensor *a, const tn_tensor *b, bool by_address) {
 /* ---- Arranging ----------------------------------------------------------------------------------------------- */
 
 static const tn__cpu_kernels *kernels_of(const cpu_program *p) {
-    return ((const tn__cpu_stream *)p->base.backend->impl)->kernels;
+    return ((const tn__cpu_stream *)p->base.stream->impl)->kernels;
 }
 
 static void add_task(cpu_program *p, uint32_t node, int phase, size_t scratch, bool shared) {
@@ -298,8 +298,8 @@ static size_t kept_bytes(const cpu_program *p, const tn__cpu_kernels *kernels) {
     return most;
 }
 
-tn_status tn__cpu_program_new(tn_backend *backend, tn_tensor *const *nodes, size_t n_nodes, tn_program **out) {
-    const tn__cpu_stream *stream = backend->impl;
+tn_status tn__cpu_program_new(tn_stream *stream, tn_tensor *const *nodes, size_t n_nodes, tn_program **out) {
+    const tn__cpu_stream *cpu = stream->impl;
     if (n_nodes > INT32_MAX / 8) return tn_fail(TN_E_OVERFLOW, "%zu nodes are too many for one program", n_nodes);
     for (size_t i = 0; i < n_nodes; i++) {
         char reason[256];
@@ -309,7 +309,7 @@ tn_status tn__cpu_program_new(tn_backend *backend, tn_tensor *const *nodes, size
     }
     cpu_program *p = tn_calloc(1, sizeof *p);
     if (!p) return TN_E_NOMEM;
-    p->base.backend = backend;
+    p->base.stream = stream;
     p->nodes = tn_calloc(n_nodes, sizeof *p->nodes);
     p->placed = tn_calloc(n_nodes, sizeof *p->placed);
     if (!p->nodes || !p->placed) goto out_of_memory;
@@ -322,20 +322,20 @@ tn_status tn__cpu_program_new(tn_backend *backend, tn_tensor *const *nodes, size
         node_info *info = &p->nodes[p->n_nodes++];
         *info = (node_info){.node = nodes[i], .op = op};
         info->cost = cost_of(nodes[i], op);
-        info->tiny = info->cost < stream->tiny_ns || units_of(nodes[i], op) <= 1;
+        info->tiny = info->cost < cpu->tiny_ns || units_of(nodes[i], op) <= 1;
         if (!info->tiny) widest = TN__MAX(widest, units_of(nodes[i], op));
     }
-    p->n_threads = (int)TN__MIN((int64_t)stream->n_threads, widest);
+    p->n_threads = (int)TN__MIN((int64_t)cpu->n_threads, widest);
     for (uint32_t i = 0; i < p->n_nodes; i++) {
         node_info *info = &p->nodes[i];
         const int nth = info->tiny ? 1 : p->n_threads;
-        info->phases = info->op->phases ? info->op->phases(info->node, stream->kernels, nth) : 1;
+        info->phases = info->op->phases ? info->op->phases(info->node, cpu->kernels, nth) : 1;
         info->first_counter = p->n_phases;
         p->n_phases += (uint32_t)info->phases;
         if (info->op->scratch)
-            info->scratch = tn__scratch_size(info->op->scratch(info->node, stream->kernels, p->n_threads));
+            info->scratch = tn__scratch_size(info->op->scratch(info->node, cpu->kernels, p->n_threads));
         info->by_rows = info->op->by_rows && p->n_threads > 1
-                            ? info->op->by_rows(info->node, stream->kernels, p->n_threads)
+                            ? info->op->by_rows(info->node, cpu->kernels, p->n_threads)
                             : TN__NOT_BY_ROWS;
         if (info->by_rows == TN__NOT_BY_ROWS) continue;
         chained = TN__MIN(chained + info->scratch, (size_t)CHAIN_SCRATCH);
@@ -345,7 +345,7 @@ tn_status tn__cpu_program_new(tn_backend *backend, tn_tensor *const *nodes, size
     p->steps = tn_calloc(p->n_phases, sizeof *p->steps);
     p->counters = tn_calloc(p->n_phases, sizeof *p->counters);
     if (!p->tasks || !p->steps || !p->counters) goto out_of_memory;
-    p->kept = kept_bytes(p, stream->kernels);
+    p->kept = kept_bytes(p, cpu->kernels);
     p->kept_at = tn__scratch_size(TN__MAX(arrange(p, false, SIZE_MAX / 2), chained));
     p->base.scratch = p->kept_at + p->kept * (size_t)p->n_threads;
     *out = &p->base;
@@ -388,7 +388,7 @@ static void run_task(cpu_program *p, const step_task *t, int ith, int nth) {
 /* Stopping takes effect at a barrier that nobody has left yet, named by the step behind it. A mere flag would be seen
  * by a thread that is late to leave the barrier before: it would go, and the others would wait for it for ever. */
 static bool asked_to_stop(cpu_program *p, uint32_t barrier) {
-    const tn__cpu_stream *stream = p->base.backend->impl;
+    const tn__cpu_stream *stream = p->base.stream->impl;
     if (!stream->abort || !stream->abort(stream->abort_user)) return false;
     atomic_store_explicit(&p->stop_at, barrier, memory_order_relaxed);
     return true;
@@ -412,7 +412,7 @@ static void run_solo(void *user) {
 /* A serial step costs no barrier of its own: whoever arrives last at the barrier before it does its work. */
 static void run_thread(void *user, int ith, int nth) {
     cpu_program *p = user;
-    tn_threadpool *pool = ((const tn__cpu_stream *)p->base.backend->impl)->pool;
+    tn_threadpool *pool = ((const tn__cpu_stream *)p->base.stream->impl)->pool;
     for (uint32_t s = 0; s < p->n_steps;) {
         const step *st = &p->steps[s++];
         if (!st->serial) /* whoever is asked to stop within a step leaves the rest of it */
@@ -459,7 +459,7 @@ static tn_status check_bound(const cpu_program *p) {
 
 tn_status tn__cpu_program_run(tn_program *program, tn_buffer *scratch) {
     cpu_program *p = (cpu_program *)program;
-    const tn__cpu_stream *stream = program->backend->impl;
+    const tn__cpu_stream *stream = program->stream->impl;
     if (!p->arranged) {
         TN_TRY(check_bound(p));
         arrange(p, true, p->kept_at);

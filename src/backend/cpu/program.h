@@ -7,7 +7,7 @@
 #include "tenon/backend_impl.h"
 
 typedef struct tn__cpu_stream {
-    tn_backend base;
+    tn_stream base;
     tn_threadpool *pool;
     bool owns_pool;
     int n_threads;
@@ -20,7 +20,7 @@ typedef struct tn__cpu_stream {
 /* A barrier at which the last thread to arrive does something before it lets the others go on. */
 void tn__threadpool_meet(tn_threadpool *pool, void (*last)(void *user), void *user);
 
-tn_status tn__cpu_program_new(tn_backend *backend, tn_tensor *const *nodes, size_t n_nodes, tn_program **program);
+tn_status tn__cpu_program_new(tn_stream *stream, tn_tensor *const *nodes, size_t n_nodes, tn_program **program);
 void tn__cpu_program_free(tn_program *program);
 void tn__cpu_program_moved(tn_program *program);
 tn_status tn__cpu_program_run(tn_program *program, tn_buffer *scratch);

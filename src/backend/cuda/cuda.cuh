@@ -56,7 +56,7 @@ tn_status bring_notes(notes *mail, cudaStream_t stream);
 // ----------------------------------------------------------------------------------------------
 
 struct cuda_stream {
-    tn_backend base;
+    tn_stream base;
     cuda_device *device;
     cudaStream_t stream;
     cublasLtHandle_t blas;

@@ -223,11 +223,11 @@ static bool wants_op(tn_device *, const tn_tensor *node) {
            node->ne[1] * node->ne[2] >= 64 && node_supported(node, NULL, 0);
 }
 
-tn_status cuda_backend_new(tn_device *device, const tn_backend_params *params, tn_backend **backend);
+tn_status cuda_backend_new(tn_device *device, const tn_stream_params *params, tn_stream **stream);
 tn_status cuda_event_new(tn_device *device, tn_event **event);
 void cuda_event_free(tn_event *event);
-tn_status cuda_event_record(tn_event *event, tn_backend *backend);
-tn_status cuda_event_wait(tn_event *event, tn_backend *backend);
+tn_status cuda_event_record(tn_event *event, tn_stream *stream);
+tn_status cuda_event_wait(tn_event *event, tn_stream *stream);
 tn_status cuda_event_synchronize(tn_event *event);
 
 static const tn_device_ops device_ops = {

@@ -4,10 +4,10 @@
 
 enum { MANY = 4 << 20 }; // bytes that are worth several threads
 
-static cuda_stream *stream_of(tn_backend *backend) { return (cuda_stream *)backend->impl; }
+static cuda_stream *stream_of(tn_stream *stream) { return (cuda_stream *)stream->impl; }
 
-static void stream_free(tn_backend *backend) {
-    cuda_stream *s = stream_of(backend);
+static void stream_free(tn_stream *stream) {
+    cuda_stream *s = stream_of(stream);
     cudaSetDevice(s->device->ordinal);
     profile_free(s->profile);
     tn_free(s->mail);
@@ -29,8 +29,8 @@ static tn_status catch_up(cuda_stream *s) {
     return bring_notes(s->mail, s->stream);
 }
 
-static tn_status synchronize(tn_backend *backend) {
-    cuda_stream *s = stream_of(backend);
+static tn_status synchronize(tn_stream *stream) {
+    cuda_stream *s = stream_of(stream);
     CUDA_TRY(cudaSetDevice(s->device->ordinal));
     TN_TRY(bring_notes(s->mail, s->stream));
     CUDA_TRY(cudaStreamSynchronize(s->stream));
@@ -38,11 +38,11 @@ static tn_status synchronize(tn_backend *backend) {
 }
 // What lies otherwise than the host knows it is set and read as a whole, by the device's own order.
 static bool is_rearranged(const tn_tensor *t) { return kind_of(t) & PLANAR; }
-static tn_status set_async(tn_backend *backend, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
-    cuda_stream *s = stream_of(backend);
+static tn_status set_async(tn_stream *stream, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
+    cuda_stream *s = stream_of(stream);
     CUDA_TRY(cudaSetDevice(s->device->ordinal));
     if (is_rearranged(tensor)) {
-        TN_TRY(synchronize(backend));
+        TN_TRY(synchronize(stream));
         return tn_tensor_set_at(tensor, data, offset, size);
     }
     if (size <= NOTE) return queue_note(&s->mail, s->stream, (char *)tensor->data + offset, data, size);
@@ -60,10 +60,10 @@ __global__ static void send_kernel(char *to, const char *from, int size) {
     grid_wait();
     if ((int)threadIdx.x < size) to[threadIdx.x] = from[threadIdx.x];
 }
-static tn_status get_async(tn_backend *backend, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
-    cuda_stream *s = stream_of(backend);
+static tn_status get_async(tn_stream *stream, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
+    cuda_stream *s = stream_of(stream);
     if (is_rearranged(tensor)) {
-        TN_TRY(synchronize(backend));
+        TN_TRY(synchronize(stream));
         return tn_tensor_get_at(tensor, data, offset, size);
     }
     TN_TRY(catch_up(s));
@@ -81,7 +81,7 @@ static bool on_cuda(const tn_tensor *t, cuda_device **device) {
 
 // Host to device, device to host, and between devices; the streams wait for each other, the host for none but its own
 // data: what it must read next is there when this returns.
-static tn_status copy_async(tn_backend *from, tn_backend *to, const tn_tensor *source, tn_tensor *target) {
+static tn_status copy_async(tn_stream *from, tn_stream *to, const tn_tensor *source, tn_tensor *target) {
     cuda_device *a = NULL, *b = NULL;
     bool from_cuda = on_cuda(source, &a), to_cuda = on_cuda(target, &b);
     bool from_host = !source->buffer || source->buffer->type->is_host,
@@ -144,7 +144,7 @@ static void forget_graph(cuda_program *p) {
 
 static void program_free(tn_program *program) {
     cuda_program *p = (cuda_program *)program;
-    cuda_stream *s = stream_of(program->backend);
+    cuda_stream *s = stream_of(program->stream);
     cudaSetDevice(s->device->ordinal);
     cudaStreamSynchronize(s->stream);
     forget_graph(p);
@@ -154,13 +154,13 @@ static void program_free(tn_program *program) {
 }
 static void program_moved(tn_program *program) {
     cuda_program *p = (cuda_program *)program;
-    cuda_stream *s = stream_of(program->backend);
+    cuda_stream *s = stream_of(program->stream);
     cudaSetDevice(s->device->ordinal);
     cudaStreamSynchronize(s->stream); // a running graph must not be destroyed
     forget_graph(p);
 }
 
-static tn_status program_new(tn_backend *backend, tn_tensor *const *nodes, size_t n_nodes, tn_program **program) {
+static tn_status program_new(tn_stream *stream, tn_tensor *const *nodes, size_t n_nodes, tn_program **program) {
     cuda_program *p = (cuda_program *)tn_calloc(1, sizeof *p);
     if (!p) return TN_E_NOMEM;
     p->nodes = (tn_tensor **)tn_malloc(n_nodes * sizeof *p->nodes);
@@ -169,14 +169,14 @@ static tn_status program_new(tn_backend *backend, tn_tensor *const *nodes, size_
         return TN_E_NOMEM;
     }
     memcpy(p->nodes, nodes, n_nodes * sizeof *p->nodes);
-    tn_status status = fusion_new(p->nodes, n_nodes, stream_of(backend)->device, &p->nodes_together);
+    tn_status status = fusion_new(p->nodes, n_nodes, stream_of(stream)->device, &p->nodes_together);
     if (status != TN_OK) {
         tn_free(p->nodes);
         tn_free(p);
         return status;
     }
-    p->base.backend = backend;
-    p->base.scratch = fusion_scratch(p->nodes_together, stream_of(backend)->device);
+    p->base.stream = stream;
+    p->base.scratch = fusion_scratch(p->nodes_together, stream_of(stream)->device);
     *program = &p->base;
     return TN_OK;
 }
@@ -192,7 +192,7 @@ static tn_status launch_nodes(cuda_program *p, cuda_stream *s, char *scratch, bo
 // and lengths are read from device memory, so a token loop replays one graph.
 static tn_status program_run(tn_program *program, tn_buffer *scratch) {
     cuda_program *p = (cuda_program *)program;
-    cuda_stream *s = stream_of(program->backend);
+    cuda_stream *s = stream_of(program->stream);
     char *base = scratch ? (char *)scratch->base : NULL;
     if (p->base.scratch && (!scratch || scratch->size < p->base.scratch))
         return tn_fail(TN_E_STATE, "the program needs %zu bytes of scratch", p->base.scratch);
@@ -223,11 +223,11 @@ static tn_status program_run(tn_program *program, tn_buffer *scratch) {
     return launch_nodes(p, s, base, true);
 }
 
-static const tn_backend_ops backend_ops = {
+static const tn_stream_ops backend_ops = {
     stream_free, set_async, get_async, copy_async, synchronize, program_new, program_free, program_moved, program_run,
 };
 
-tn_status cuda_backend_new(tn_device *device, const tn_backend_params *, tn_backend **backend) {
+tn_status cuda_backend_new(tn_device *device, const tn_stream_params *, tn_stream **stream) {
     cuda_stream *s = (cuda_stream *)tn_calloc(1, sizeof *s);
     if (!s) return TN_E_NOMEM;
     s->device = (cuda_device *)device->impl;
@@ -250,7 +250,7 @@ tn_status cuda_backend_new(tn_device *device, const tn_backend_params *, tn_back
         stream_free(&s->base);
         return status;
     }
-    *backend = &s->base;
+    *stream = &s->base;
     return TN_OK;
 }
 
@@ -281,16 +281,16 @@ void cuda_event_free(tn_event *event) {
     cudaEventDestroy(((cuda_event *)event)->event);
     tn_free(event);
 }
-tn_status cuda_event_record(tn_event *event, tn_backend *backend) {
-    CUDA_TRY(cudaSetDevice(stream_of(backend)->device->ordinal));
-    TN_TRY(bring_notes(stream_of(backend)->mail, stream_of(backend)->stream));
-    CUDA_TRY(cudaEventRecord(((cuda_event *)event)->event, stream_of(backend)->stream));
+tn_status cuda_event_record(tn_event *event, tn_stream *stream) {
+    CUDA_TRY(cudaSetDevice(stream_of(stream)->device->ordinal));
+    TN_TRY(bring_notes(stream_of(stream)->mail, stream_of(stream)->stream));
+    CUDA_TRY(cudaEventRecord(((cuda_event *)event)->event, stream_of(stream)->stream));
     return TN_OK;
 }
-tn_status cuda_event_wait(tn_event *event, tn_backend *backend) {
-    if (backend->ops != &backend_ops) return cuda_event_synchronize(event); // another kind of stream: the host waits
-    CUDA_TRY(cudaSetDevice(stream_of(backend)->device->ordinal));
-    CUDA_TRY(cudaStreamWaitEvent(stream_of(backend)->stream, ((cuda_event *)event)->event, 0));
+tn_status cuda_event_wait(tn_event *event, tn_stream *stream) {
+    if (stream->ops != &backend_ops) return cuda_event_synchronize(event); // another kind of stream: the host waits
+    CUDA_TRY(cudaSetDevice(stream_of(stream)->device->ordinal));
+    CUDA_TRY(cudaStreamWaitEvent(stream_of(stream)->stream, ((cuda_event *)event)->event, 0));
     return TN_OK;
 }
 tn_status cuda_event_synchronize(tn_event *event) {

@@ -28,7 +28,7 @@ typedef struct sim_program {
     tn_tensor *copies; /* the nodes and their sources, with inner addresses; filled at each run */
     tn_tensor **nodes, **originals;
     size_t n_nodes, n_copies;
-    tn_program *inner;  /* on the CPU backend, over `nodes` */
+    tn_program *inner;  /* on the CPU stream, over `nodes` */
     tn_buffer *wrapped; /* the last scratch, as a buffer of the CPU's */
     void *wrapped_base;
 } sim_program;
@@ -45,10 +45,10 @@ typedef struct command {
     uint64_t ticket;
 } command;
 
-typedef struct stream {
-    tn_backend base;
+typedef struct sim_stream {
+    tn_stream base;
     tn__sim *sim;
-    tn_backend *cpu;
+    tn_stream *cpu;
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -58,14 +58,14 @@ typedef struct stream {
     bool stop;
     tn_status status; /* the first failure, reported at the next synchronize */
     char error[512];
-} stream;
+} sim_stream;
 
 /* ---- Programs ----------------------------------------------------------------------------------------------------
  */
 
 static void program_free(tn_program *program) {
     sim_program *p = (sim_program *)program;
-    if (program->backend) (void)tn_backend_synchronize(program->backend);
+    if (program->stream) (void)tn_stream_synchronize(program->stream);
     tn_program_free(p->inner);
     tn_buffer_free(p->wrapped);
     tn_free(p->copies);
@@ -93,14 +93,14 @@ static tn_tensor *copy_of(sim_program *p, copy_table *table, tn_tensor *t) {
     return &p->copies[p->n_copies - 1];
 }
 
-static tn_status program_new(tn_backend *backend, tn_tensor *const *nodes, size_t n_nodes, tn_program **out) {
-    stream *s = backend->impl;
+static tn_status program_new(tn_stream *stream, tn_tensor *const *nodes, size_t n_nodes, tn_program **out) {
+    sim_stream *s = stream->impl;
     sim_program *p = tn_calloc(1, sizeof *p);
     if (!p) return TN_E_NOMEM;
     size_t limit = n_nodes * (TN_MAX_SRC + 2) + 1, capacity = 64;
     while (capacity < 2 * limit) capacity *= 2;
     copy_table table = {tn_calloc(capacity, sizeof(uint32_t)), capacity - 1};
-    p->base.backend = backend;
+    p->base.stream = stream;
     p->n_nodes = n_nodes;
     p->nodes = tn_calloc(n_nodes + 1, sizeof(tn_tensor *));
     p->originals = tn_calloc(limit, sizeof(tn_tensor *));
@@ -118,7 +118,7 @@ static tn_status program_new(tn_backend *backend, tn_tensor *const *nodes, size_
 out:
     tn_free(table.slots);
     if (status != TN_OK) {
-        p->base.backend = NULL;
+        p->base.stream = NULL;
         program_free(&p->base);
         return status;
     }
@@ -126,7 +126,7 @@ out:
     return TN_OK;
 }
 
-static tn_status execute_program(stream *s, const command *c) {
+static tn_status execute_program(sim_stream *s, const command *c) {
     tn__sim *sim = s->sim;
     sim_program *p = c->program;
     TN_TRY(tn__sim_check(sim));
@@ -164,7 +164,7 @@ static tn_status execute_program(stream *s, const command *c) {
 /* ---- The thread --------------------------------------------------------------------------------------------------
  */
 
-static tn_status execute(stream *s, const command *c) {
+static tn_status execute(sim_stream *s, const command *c) {
     switch (c->kind) {
     case COMMAND_SET: return tn_tensor_set_at(c->tensor, c->data, c->offset, c->size);
     case COMMAND_GET: return tn_tensor_get_at(c->tensor, c->data, c->offset, c->size);
@@ -195,7 +195,7 @@ static tn_status execute(stream *s, const command *c) {
 }
 
 static void *work(void *user) {
-    stream *s = user;
+    sim_stream *s = user;
     pthread_mutex_lock(&s->mutex);
     for (;;) {
         while (s->taken == s->put && !s->stop) pthread_cond_wait(&s->changed, &s->mutex);
@@ -220,7 +220,7 @@ static void *work(void *user) {
     return NULL;
 }
 
-static tn_status enqueue(stream *s, const command *c) {
+static tn_status enqueue(sim_stream *s, const command *c) {
     pthread_mutex_lock(&s->mutex);
     while (s->put - s->done >= RING) pthread_cond_wait(&s->changed, &s->mutex);
     s->ring[s->put++ % RING] = *c;
@@ -229,8 +229,8 @@ static tn_status enqueue(stream *s, const command *c) {
     return TN_OK;
 }
 
-static tn_status synchronize(tn_backend *backend) {
-    stream *s = backend->impl;
+static tn_status synchronize(tn_stream *stream) {
+    sim_stream *s = stream->impl;
     pthread_mutex_lock(&s->mutex);
     uint64_t target = s->put;
     while (s->done < target) pthread_cond_wait(&s->changed, &s->mutex);
@@ -244,29 +244,29 @@ static tn_status synchronize(tn_backend *backend) {
 /* ---- Backend -----------------------------------------------------------------------------------------------------
  */
 
-static tn_status set_async(tn_backend *backend, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
+static tn_status set_async(tn_stream *stream, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
     return enqueue(
-        backend->impl,
+        stream->impl,
         &(command){
             .kind = COMMAND_SET, .tensor = tensor, .data = (void *)(uintptr_t)data, .offset = offset, .size = size});
 }
-static tn_status get_async(tn_backend *backend, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
-    return enqueue(backend->impl, &(command){.kind = COMMAND_GET,
-                                             .tensor = (tn_tensor *)(uintptr_t)tensor,
-                                             .data = data,
-                                             .offset = offset,
-                                             .size = size});
+static tn_status get_async(tn_stream *stream, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
+    return enqueue(stream->impl, &(command){.kind = COMMAND_GET,
+                                            .tensor = (tn_tensor *)(uintptr_t)tensor,
+                                            .data = data,
+                                            .offset = offset,
+                                            .size = size});
 }
 
 static bool in_simulated(const tn_tensor *t) { return t->buffer && t->buffer->type->ops == &tn__sim_type_ops; }
 
-static tn_status copy_async(tn_backend *from, tn_backend *to, const tn_tensor *source, tn_tensor *target) {
+static tn_status copy_async(tn_stream *from, tn_stream *to, const tn_tensor *source, tn_tensor *target) {
     size_t size = tn_nbytes(source);
     bool from_host = source->data && (!source->buffer || source->buffer->type->is_host),
          from_sim = from->ops->copy_async == copy_async, to_sim = to->ops->copy_async == copy_async;
     if (from_sim && to_sim && in_simulated(source) && in_simulated(target)) {
         /* After the earlier work of both, in the source's queue; the target's later work waits for it. */
-        stream *f = from->impl, *t = to->impl;
+        sim_stream *f = from->impl, *t = to->impl;
         if (f != t) {
             TN_TRY(tn__sim_event_record(t->copied, to));
             TN_TRY(tn__sim_event_wait(t->copied, from));
@@ -290,12 +290,12 @@ static tn_status copy_async(tn_backend *from, tn_backend *to, const tn_tensor *s
 static tn_status program_run(tn_program *program, tn_buffer *scratch) {
     if (program->scratch && (!scratch || scratch->size < program->scratch))
         return tn_fail(TN_E_STATE, "the program needs %zu bytes of scratch", program->scratch);
-    return enqueue(program->backend->impl,
+    return enqueue(program->stream->impl,
                    &(command){.kind = COMMAND_RUN, .program = (sim_program *)program, .scratch = scratch});
 }
 
-static void backend_free(tn_backend *backend) {
-    stream *s = backend->impl;
+static void stream_free(tn_stream *stream) {
+    sim_stream *s = stream->impl;
     pthread_mutex_lock(&s->mutex);
     s->stop = true;
     pthread_cond_broadcast(&s->changed);
@@ -304,12 +304,12 @@ static void backend_free(tn_backend *backend) {
     pthread_mutex_destroy(&s->mutex);
     pthread_cond_destroy(&s->changed);
     tn__sim_event_free(s->copied);
-    tn_backend_free(s->cpu);
+    tn_stream_free(s->cpu);
     tn_free(s);
 }
 
-static const tn_backend_ops backend_ops = {
-    .free = backend_free,
+static const tn_stream_ops stream_ops = {
+    .free = stream_free,
     .set_async = set_async,
     .get_async = get_async,
     .copy_async = copy_async,
@@ -319,14 +319,14 @@ static const tn_backend_ops backend_ops = {
     .program_run = program_run,
 };
 
-tn_status tn__sim_backend_new(tn_device *device, const tn_backend_params *params, tn_backend **backend) {
-    stream *s = tn_calloc(1, sizeof *s);
+tn_status tn__sim_stream_new(tn_device *device, const tn_stream_params *params, tn_stream **stream) {
+    sim_stream *s = tn_calloc(1, sizeof *s);
     if (!s) return TN_E_NOMEM;
     s->sim = device->impl;
-    s->base = (tn_backend){.ops = &backend_ops, .device = device, .impl = s};
-    tn_backend_params cpu = {.n_threads = 1, .abort = params->abort, .abort_user = params->abort_user};
+    s->base = (tn_stream){.ops = &stream_ops, .device = device, .impl = s};
+    tn_stream_params cpu = {.n_threads = 1, .abort = params->abort, .abort_user = params->abort_user};
     tn_status status = tn__sim_event_new(device, &s->copied);
-    if (status == TN_OK) status = tn_backend_new(tn__cpu_device(), &cpu, &s->cpu);
+    if (status == TN_OK) status = tn_stream_new(tn__cpu_device(), &cpu, &s->cpu);
     if (status != TN_OK) {
         if (s->copied) tn__sim_event_free(s->copied);
         tn_free(s);
@@ -335,12 +335,12 @@ tn_status tn__sim_backend_new(tn_device *device, const tn_backend_params *params
     pthread_mutex_init(&s->mutex, NULL);
     pthread_cond_init(&s->changed, NULL);
     if (pthread_create(&s->thread, NULL, work, s) != 0) {
-        tn_backend_free(s->cpu);
+        tn_stream_free(s->cpu);
         tn__sim_event_free(s->copied);
         tn_free(s);
         return tn_fail(TN_E_NOMEM, "%s: its thread cannot be started", device->name);
     }
-    *backend = &s->base;
+    *stream = &s->base;
     return TN_OK;
 }
 
@@ -363,21 +363,21 @@ void tn__sim_event_free(tn_event *event) {
     pthread_cond_destroy(&e->changed);
     tn_free(e);
 }
-tn_status tn__sim_event_record(tn_event *event, tn_backend *backend) {
+tn_status tn__sim_event_record(tn_event *event, tn_stream *stream) {
     sim_event *e = (sim_event *)event;
     pthread_mutex_lock(&e->mutex);
     uint64_t ticket = ++e->recorded;
     pthread_mutex_unlock(&e->mutex);
-    return enqueue(backend->impl, &(command){.kind = COMMAND_RECORD, .event = e, .ticket = ticket});
+    return enqueue(stream->impl, &(command){.kind = COMMAND_RECORD, .event = e, .ticket = ticket});
 }
-tn_status tn__sim_event_wait(tn_event *event, tn_backend *backend) {
+tn_status tn__sim_event_wait(tn_event *event, tn_stream *stream) {
     sim_event *e = (sim_event *)event;
     pthread_mutex_lock(&e->mutex);
     uint64_t ticket = e->recorded;
     pthread_mutex_unlock(&e->mutex);
-    if (backend->ops != &backend_ops)
+    if (stream->ops != &stream_ops)
         return tn__sim_event_synchronize(event); /* another kind of stream: the host waits */
-    return enqueue(backend->impl, &(command){.kind = COMMAND_WAIT, .event = e, .ticket = ticket});
+    return enqueue(stream->impl, &(command){.kind = COMMAND_WAIT, .event = e, .ticket = ticket});
 }
 tn_status tn__sim_event_synchronize(tn_event *event) {
     sim_event *e = (sim_event *)event;

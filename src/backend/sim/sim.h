@@ -43,11 +43,11 @@ tn_status tn__sim_check(tn__sim *sim); /* TN_E_DEVICE_LOST when lost */
 void tn__sim_delay(const tn__sim *sim, size_t bytes);
 
 /* ---- The queue (queue.c) --------------------------------------------------------------------------------------- */
-tn_status tn__sim_backend_new(tn_device *device, const tn_backend_params *params, tn_backend **backend);
+tn_status tn__sim_stream_new(tn_device *device, const tn_stream_params *params, tn_stream **stream);
 tn_status tn__sim_event_new(tn_device *device, tn_event **event);
 void tn__sim_event_free(tn_event *event);
-tn_status tn__sim_event_record(tn_event *event, tn_backend *backend);
-tn_status tn__sim_event_wait(tn_event *event, tn_backend *backend);
+tn_status tn__sim_event_record(tn_event *event, tn_stream *stream);
+tn_status tn__sim_event_wait(tn_event *event, tn_stream *stream);
 tn_status tn__sim_event_synchronize(tn_event *event);
 
 #endif

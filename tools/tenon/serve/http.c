@@ -542,8 +542,8 @@ static bool may_enter(const struct server *server, struct evhttp_request *http) 
 }
 
 static bool serve_page(struct server *server, struct evhttp_request *http, const char *path) {
-    for (size_t i = 0; i < n_page_files; i++) {
-        const struct page_file *file = &page_files[i];
+    for (size_t i = 0; i < n_web_files; i++) {
+        const struct web_file *file = &web_files[i];
         if (strcmp(path, file->path) != 0) continue;
         evhttp_add_header(evhttp_request_get_output_headers(http), "Content-Security-Policy",
                           "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "

@@ -1,4 +1,4 @@
-/* Between the server's set-up (cmd_serve.c) and its HTTP side (http.c). */
+/* Between the server's set-up (commands/serve.c) and its HTTP side (http.c). */
 #ifndef TENON_SERVE_HTTP_H
 #define TENON_SERVE_HTTP_H
 

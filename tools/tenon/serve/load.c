@@ -1,6 +1,6 @@
 /* Loading a model, its engine thread from beginning to end, and the way into its queue. */
 #include "batch.h"
-#include "engine.h"
+#include "engine/engine.h"
 #include "http.h"
 
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 #ifndef TENON_SERVE_H
 #define TENON_SERVE_H
 
-#include "../engine.h"
+#include "engine/engine.h"
 
 #include "tenon/chat.h"
 
@@ -324,12 +324,12 @@ handler serve_health, serve_models, serve_props, serve_slots, serve_slot_action,
     serve_plan, serve_tokenizer_info;
 
 /* The page's files, embedded by CMake. */
-struct page_file {
+struct web_file {
     const char *path, *type;
     const unsigned char *bytes;
     size_t length;
 };
-extern const struct page_file page_files[];
-extern const size_t n_page_files;
+extern const struct web_file web_files[];
+extern const size_t n_web_files;
 
 #endif

@@ -12,7 +12,7 @@
 #include "backend/cpu/kernels/amx/internal.h"
 #include "backend/cpu/kernels/amx/tiles.h"
 #include "backend/cpu/kernels/avx512bf16/internal.h"
-#include "backend/cpu/kernels/generic/grid.h"
+#include "backend/cpu/kernels/grid.h"
 
 enum {
     ROWS = 32,   /* of weights in a panel */

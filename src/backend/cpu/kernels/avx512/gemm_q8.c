@@ -10,7 +10,7 @@
 #include "backend/cpu/kernels/avx512/internal.h"
 #include "backend/cpu/kernels/avx512/transpose.h"
 #include "backend/cpu/kernels/avx512/unpack.h"
-#include "backend/cpu/kernels/generic/grid.h"
+#include "backend/cpu/kernels/grid.h"
 
 enum {
     ROWS = 32,  /* of a panel pair */

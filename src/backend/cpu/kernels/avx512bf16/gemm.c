@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "backend/cpu/kernels/avx512bf16/internal.h"
-#include "backend/cpu/kernels/generic/grid.h"
+#include "backend/cpu/kernels/grid.h"
 
 enum { ROWS = 32, COLS = 12, PANELS = 4, WIDE = 512, DEAL = 4 * COLS };
 

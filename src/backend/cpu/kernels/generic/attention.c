@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "backend/cpu/kernels/generic/internal.h"
-#include "backend/cpu/kernels/generic/visible.h"
+#include "backend/cpu/kernels/visible.h"
 
 static size_t scratch(const tn__attention_job *job, int nth) {
     size_t floats = (size_t)(job->head_k > job->head_v ? job->head_k : job->head_v) + 16;

@@ -7,7 +7,7 @@
 #include <arm_neon.h>
 #include <string.h>
 
-#include "backend/cpu/kernels/generic/grid.h"
+#include "backend/cpu/kernels/grid.h"
 #include "backend/cpu/kernels/neon/internal.h"
 
 enum { ROWS = 8, COLS = 4, PANELS = 8, WIDE = 512, DEAL = 8 * COLS };

@@ -12,10 +12,10 @@
  * A level with a matrix unit says ATT_TILED, the name of a header with pieces of its own for the jobs that suit it.
  */
 #include "backend/cpu/kernels/generic/internal.h"
-#include "backend/cpu/kernels/generic/visible.h"
 #include "backend/cpu/kernels/template/convert.h"
 #include "backend/cpu/kernels/template/math.h"
 #include "backend/cpu/kernels/template/tile.h"
+#include "backend/cpu/kernels/visible.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Many activation rows in f32, for any vector vocabulary: GEMM on fused multiply-adds, for float weights and wherever
  * activations must not be rounded. Weights of any type become panels of 256 values, columns pass by in tiles. */
-#include "backend/cpu/kernels/generic/grid.h"
 #include "backend/cpu/kernels/generic/internal.h"
+#include "backend/cpu/kernels/grid.h"
 #include "backend/cpu/kernels/template/convert.h"
 #include "backend/cpu/kernels/template/tile.h"
 

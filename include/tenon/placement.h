@@ -1,0 +1,72 @@
+/* Where the layers of a model go: decided from sizes alone, before anything is loaded.
+ *
+ * Pure arithmetic: nothing is asked of devices and no memory is taken but for the call's own. Any thread. */
+#ifndef TENON_PLACEMENT_H
+#define TENON_PLACEMENT_H
+
+#include "tenon/base.h"
+
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tn_placement_device {
+    const char *name;
+    size_t free;  /* bytes that may be taken there */
+    size_t fixed; /* bytes taken there as soon as anything runs there: compute buffers, scratch */
+    double speed; /* in any unit: faster ones are filled first, equal ones in the order given */
+    double share; /* the part of the layers the caller wants there; all 0: by speed and room */
+} tn_placement_device;
+
+enum { TN_PLACEMENT_FREE = -1 };
+typedef struct tn_placement_layer {
+    const char *name;
+    int device; /* where the caller wants it, or TN_PLACEMENT_FREE */
+    bool late;  /* leaves the host only when all others have: the output matrix */
+} tn_placement_layer;
+
+typedef struct tn_placement_params {
+    const tn_placement_device *devices; /* the last is the host, which takes what the others do not */
+    size_t n_devices;
+    const tn_placement_layer *layers; /* in the order they run */
+    size_t n_layers;
+    const size_t *bytes; /* [layer * n_devices + device]: weights and cache of the layer if it were there */
+    int64_t n_off_host;  /* so many layers leave the host, the last ones first; -1: as many as fit */
+} tn_placement_params;
+
+/* Why a layer is where it is: X(NAME, "text"). */
+#define TN_PLACEMENT_CAUSE_TABLE(X)                                                                                  \
+    X(PINNED, "the caller put it there")                                                                             \
+    X(SHARE, "the caller's shares")                                                                                  \
+    X(FASTEST, "the fastest device with room")                                                                       \
+    X(NEXT, "faster devices are full")                                                                               \
+    X(LIMIT, "the caller keeps it on the host")                                                                      \
+    X(FULL, "no other device has room")                                                                              \
+    X(ONLY, "there is no other device")
+typedef enum tn_placement_cause {
+#define TN_X(name, text) TN_PLACEMENT_##name,
+    TN_PLACEMENT_CAUSE_TABLE(TN_X)
+#undef TN_X
+} tn_placement_cause;
+TN_API const char *tn_placement_cause_text(tn_placement_cause cause);
+
+typedef struct tn_placement {
+    int device;
+    tn_placement_cause cause;
+} tn_placement;
+
+/* Chooses a device for every layer. The layers of a device follow each other, so that data changes devices as seldom
+ * as possible. Of the placements in which everything fits it takes the one with the most layers off the host, the
+ * fastest devices filled first. Numbers and shares that the caller gave are kept even when they do not fit.
+ * `places`: n_layers of them; `needed`: bytes per device; `fits`: whether that is no more than each has free. */
+TN_API tn_status tn_placement_choose(const tn_placement_params *params, tn_placement *places, size_t *needed,
+                                     bool *fits) TN_MUST_CHECK;
+/* One line per layer: its name, bytes, device, and why. */
+TN_API tn_status tn_placement_explain(const tn_placement_params *params, const tn_placement *places, FILE *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

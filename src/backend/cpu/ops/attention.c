@@ -1,0 +1,91 @@
+/* Attention: the op's tensors as kernel jobs, one per batch entry. */
+#include "backend/cpu/ops/ops.h"
+
+/* Also serves to plan, before any memory is bound. */
+static tn__attention_job job_of(const tn_tensor *node, int64_t batch) {
+    const tn_tensor *q = node->src[TN_ATTN_Q], *k = node->src[TN_ATTN_K], *v = node->src[TN_ATTN_V];
+    const tn_tensor *q_pos = node->src[TN_ATTN_Q_POS], *k_pos = node->src[TN_ATTN_K_POS];
+    const tn_tensor *range = node->src[TN_ATTN_RANGE], *mask = node->src[TN_ATTN_MASK];
+    const tn_tensor *sinks = node->src[TN_ATTN_SINKS];
+    tn__attention_job job = {
+        .head_k = k->ne[0],
+        .head_v = v->ne[0],
+        .heads = q->ne[1],
+        .kv_heads = k->ne[1],
+        .tokens = q->ne[2],
+        .cells = k->ne[2],
+        .k_type = k->type,
+        .v_type = v->type,
+        .q = q->data ? tn__at(q, 0, 0, batch) : NULL,
+        .k = k->data ? tn__at(k, 0, 0, batch) : NULL,
+        .v = v->data ? tn__at(v, 0, 0, batch) : NULL,
+        .q_head = q->nb[1],
+        .q_token = q->nb[2],
+        .k_head = k->nb[1],
+        .k_cell = k->nb[2],
+        .v_head = v->nb[1],
+        .v_cell = v->nb[2],
+        .out = node->data ? (float *)(void *)tn__at(node, 0, 0, batch) : NULL,
+        .out_head = node->nb[1],
+        .out_token = node->nb[2],
+        .params = node->params.attention,
+    };
+    if (q_pos) {
+        job.q_pos = q_pos->data;
+        job.k_pos = k_pos->data;
+        job.k_words = (int32_t)k_pos->ne[0] - 1;
+        job.range = range->data;
+    }
+    if (mask) {
+        job.mask = mask->data ? tn__at(mask, 0, 0, batch % mask->ne[3]) : NULL;
+        job.mask_f16 = mask->type == TN_F16;
+        job.mask_token = mask->nb[1];
+        job.mask_head = mask->ne[2] > 1 ? mask->nb[2] : 0;
+    }
+    if (sinks) job.sinks = sinks->data;
+    return job;
+}
+
+bool tn__supports_attention(const tn_tensor *node, char *reason, size_t size) {
+    const tn_tensor *mask = node->src[TN_ATTN_MASK];
+    if (mask && mask->ne[2] != 1 && mask->ne[2] != node->src[TN_ATTN_Q]->ne[1])
+        return tn__refuse(reason, size, "attention: a mask is for one head or for all, not for %lld of %lld",
+                          (long long)mask->ne[2], (long long)node->src[TN_ATTN_Q]->ne[1]);
+    return true;
+}
+
+static size_t job_scratch(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
+    const tn__attention_job job = job_of(node, 0);
+    return tn__scratch_size(kernels->attention_scratch(&job, n_threads));
+}
+size_t tn__scratch_attention(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
+    return job_scratch(node, kernels, n_threads) * (size_t)node->ne[3];
+}
+int tn__phases_attention(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
+    const tn__attention_job job = job_of(node, 0);
+    return kernels->attention_splits(&job) > 1 ? 2 : 1;
+}
+
+size_t tn__kept_attention(const tn_tensor *node, const tn__cpu_kernels *kernels, int *sources) {
+    const tn__attention_job job = job_of(node, 0);
+    *sources = 1 << TN_ATTN_Q_POS | 1 << TN_ATTN_K_POS | 1 << TN_ATTN_RANGE;
+    return kernels->attention_kept ? tn__scratch_size(kernels->attention_kept(&job)) : 0;
+}
+
+/* Two products per visible cell; how many are visible is known only when it runs. */
+double tn__cost_attention(const tn_tensor *node) {
+    return (double)tn_nrows(node) * (double)node->src[TN_ATTN_K]->ne[2] * (double)node->ne[0] * 0.1;
+}
+
+void tn__run_attention(const tn__task *task) {
+    const size_t bytes = job_scratch(task->node, task->kernels, task->nth);
+    for (int64_t batch = 0; batch < task->node->ne[3]; batch++) {
+        tn__attention_job job = job_of(task->node, batch);
+        job.scratch = task->scratch + (size_t)batch * bytes;
+        job.kept = task->kept;
+        if (task->phase == 0)
+            task->kernels->attention(&job, task->ith, task->nth);
+        else
+            task->kernels->attention_combine(&job, task->ith, task->nth);
+    }
+}

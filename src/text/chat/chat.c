@@ -1,0 +1,251 @@
+/* Chat templates and prompts: loading, rendering, and the objects behind chat.h. */
+#include "text/chat/internal.h"
+
+/* What models without a template of their own most often were trained on. */
+static const char chatml[] = "{%- for message in messages -%}\n"
+                             "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' -}}\n"
+                             "{%- endfor -%}\n"
+                             "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}\n";
+
+/* ---- Templates -------------------------------------------------------------------------------------------- */
+
+void tn__chat_syntax_clear(tn__chat_syntax *syntax) {
+#define TN_X(marker) tn_free(syntax->marker);
+    TN__CHAT_MARKERS(TN_X)
+#undef TN_X
+    *syntax = (tn__chat_syntax){0};
+}
+
+tn_status tn__chat_syntax_copy(const tn__chat_syntax *from, tn__chat_syntax *to) {
+    *to = *from;
+#define TN_X(marker) to->marker = NULL;
+    TN__CHAT_MARKERS(TN_X)
+#undef TN_X
+#define TN_X(marker)                                                                                                 \
+    if (from->marker && !(to->marker = tn_strdup(from->marker))) return TN_E_NOMEM;
+    TN__CHAT_MARKERS(TN_X)
+#undef TN_X
+    return TN_OK;
+}
+
+tn_status tn_chat_template_new(const char *text, tn_chat_template **out) {
+    tn_status status;
+    if (!out) return tn_fail(TN_E_INVALID, "tn_chat_template_new: no place for the result");
+    *out = NULL;
+    if (!text) text = chatml;
+    tn_chat_template *chat = tn_calloc(1, sizeof *chat);
+    if (!chat) return TN_E_NOMEM;
+    chat->source = tn_strdup(text);
+    status = chat->source ? tn__jinja_parse(text, strlen(text), NULL, &chat->jinja) : TN_E_NOMEM;
+    if (status == TN_OK) status = tn__chat_probe(chat);
+    if (status == TN_OK)
+        *out = chat;
+    else
+        tn_chat_template_free(chat);
+    return status;
+}
+
+void tn_chat_template_free(tn_chat_template *chat) {
+    if (!chat) return;
+    tn__jinja_free(chat->jinja);
+    tn_free(chat->source);
+    tn_free(chat->turn_end);
+    tn_free(chat->turn_tail);
+    tn__chat_syntax_clear(&chat->syntax);
+    tn_free(chat);
+}
+
+const tn_chat_caps *tn_chat_template_caps(const tn_chat_template *chat) { return &chat->caps; }
+const char *tn_chat_template_turn_end(const tn_chat_template *chat) { return chat->turn_end; }
+const char *tn_chat_template_syntax(const tn_chat_template *chat) {
+    static const char *const names[] = {
+#define TN_X(kind, name) #name,
+        TN__CHAT_SYNTAX_TABLE(TN_X)
+#undef TN_X
+    };
+    return names[chat->syntax.kind];
+}
+
+/* ---- Rendering -------------------------------------------------------------------------------------------- */
+
+tn_status tn__chat_run(const tn_chat_template *chat, const json_t *variables, int64_t now,
+                       const tn__jinja_limits *limits, char **text, size_t *length) {
+    struct tm local;
+    time_t seconds = (time_t)now;
+    tn__jinja_params params = {.allow_mutation = chat->caps.mutation};
+    if (limits) params.limits = *limits;
+    if (now) {
+        if (!localtime_r(&seconds, &local)) return tn_fail(TN_E_INVALID, "%lld is not a time", (long long)now);
+        params.now = &local;
+    }
+    return tn__jinja_render(chat->jinja, variables, &params, text, length);
+}
+
+static tn_status load(const char *what, const char *text, int type, json_t **out) {
+    json_error_t error;
+    *out = json_loads(text, 0, &error);
+    if (!*out && json_error_code(&error) == json_error_out_of_memory) return tn__chat_nomem();
+    if (!*out)
+        return tn_fail(TN_E_INVALID, "%s: not JSON: %s (line %d, column %d)", what, error.text, error.line,
+                       error.column);
+    if ((int)json_typeof(*out) == type) return TN_OK;
+    json_decref(*out);
+    *out = NULL;
+    return tn_fail(TN_E_INVALID, "%s: not a JSON %s", what, type == JSON_ARRAY ? "array" : "object");
+}
+
+tn_status tn_chat_render(const tn_chat_template *chat, const char *variables, int64_t now, char **text,
+                         size_t *length) {
+    json_t *json = NULL;
+    if (!chat || !text) return tn_fail(TN_E_INVALID, "tn_chat_render: no template or no place for the text");
+    *text = NULL;
+    if (variables) TN_TRY(load("variables", variables, JSON_OBJECT, &json));
+    /* What the template itself does, without the permission that tn_chat_prompt_new gives it. */
+    tn_chat_template strict = *chat;
+    strict.caps.mutation = false;
+    tn_status status = tn__chat_run(&strict, json, now, NULL, text, length);
+    json_decref(json);
+    return status;
+}
+
+/* ---- Prompts ---------------------------------------------------------------------------------------------- */
+
+tn_chat_params tn_chat_params_default(void) {
+    return (tn_chat_params){.parallel_calls = true, .generation_prompt = true};
+}
+
+const char *tn__chat_tool_name(const json_t *tools, size_t index) {
+    const json_t *tool = json_array_get(tools, index), *function = json_object_get(tool, "function");
+    return json_string_value(json_object_get(function ? function : tool, "name"));
+}
+
+const json_t *tn__chat_tool_parameters(const json_t *tools, const char *name, size_t length) {
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const char *known = tn__chat_tool_name(tools, i);
+        if (!known || strlen(known) != length || memcmp(known, name, length) != 0) continue;
+        const json_t *tool = json_array_get(tools, i), *function = json_object_get(tool, "function");
+        return json_object_get(function ? function : tool, "parameters");
+    }
+    return NULL;
+}
+
+static tn_status check_messages(const json_t *messages) {
+    size_t i;
+    const json_t *message;
+    json_array_foreach(messages, i, message) {
+        if (!json_is_object(message)) return tn_fail(TN_E_INVALID, "message %zu is not a JSON object", i);
+        if (!json_is_string(json_object_get(message, "role")))
+            return tn_fail(TN_E_INVALID, "message %zu has no role", i);
+    }
+    return TN_OK;
+}
+
+static tn_status check_tools(const json_t *tools) {
+    for (size_t i = 0; i < json_array_size(tools); i++)
+        if (!tn__chat_tool_name(tools, i)) return tn_fail(TN_E_INVALID, "tool %zu has no function name", i);
+    return TN_OK;
+}
+
+/* The variables that the template sees: the caller's own first, so that they cannot replace the messages. */
+static tn_status collect(const tn_chat_template *chat, const tn_chat_params *params, json_t *messages, json_t *tools,
+                         json_t **out) {
+    json_t *variables = NULL;
+    if (params->variables)
+        TN_TRY(load("variables", params->variables, JSON_OBJECT, &variables));
+    else if (!(variables = json_object()))
+        return tn__chat_nomem();
+    bool show_tools = tools && chat->caps.tools;
+    int bad = json_object_set(variables, "messages", messages) |
+              json_object_set_new(variables, "tools", show_tools ? json_incref(tools) : json_null()) |
+              json_object_set_new(variables, "bos_token", json_string(params->bos_token ? params->bos_token : "")) |
+              json_object_set_new(variables, "eos_token", json_string(params->eos_token ? params->eos_token : "")) |
+              json_object_set_new(variables, "add_generation_prompt", json_boolean(params->generation_prompt));
+    if (!show_tools && chat->omit_tools) json_object_del(variables, "tools");
+    if (bad) {
+        json_decref(variables);
+        return tn_fail(TN_E_INVALID, "bos_token or eos_token is not UTF-8, or memory is short");
+    }
+    *out = variables;
+    return TN_OK;
+}
+
+static bool ends_with(const char *text, size_t length, const char *end) {
+    size_t n = end ? strlen(end) : 0;
+    while (length && (text[length - 1] == '\n' || text[length - 1] == ' ')) length--;
+    return n && length >= n && memcmp(text + length - n, end, n) == 0;
+}
+
+static tn_status words_syntax(const tn_chat_template *chat, tn__chat_syntax *syntax) {
+    TN_TRY(tn__chat_known_syntax("", false, syntax));
+    syntax->reasoning_begin = tn_strdup(chat->syntax.reasoning_begin);
+    syntax->reasoning_end = tn_strdup(chat->syntax.reasoning_end);
+    return syntax->reasoning_begin && syntax->reasoning_end ? TN_OK : TN_E_NOMEM;
+}
+
+static tn_status make_prompt(const tn_chat_template *chat, const tn_chat_params *params, tn_chat_prompt *prompt) {
+    json_t *messages = NULL, *tools = NULL, *adapted = NULL, *variables = NULL;
+    tn_status status = load("messages", params->messages, JSON_ARRAY, &messages);
+    if (status == TN_OK && params->tools && params->tool_choice != TN_TOOLS_NONE)
+        status = load("tools", params->tools, JSON_ARRAY, &tools);
+    if (status == TN_OK) status = check_messages(messages);
+    if (status == TN_OK) status = check_tools(tools);
+    if (tools && json_array_size(tools) == 0) {
+        json_decref(tools);
+        tools = NULL;
+    }
+    /* Tools described in words are called in words, too, now and in earlier turns. */
+    tn_chat_template view = *chat;
+    bool in_words = tools && !chat->caps.tools;
+    if (in_words) view.caps.tool_calls = view.caps.tool_results = false;
+    if (status == TN_OK)
+        status =
+            in_words ? words_syntax(chat, &prompt->syntax) : tn__chat_syntax_copy(&chat->syntax, &prompt->syntax);
+    view.syntax = prompt->syntax;
+    if (status == TN_OK) status = tn__chat_adapt(&view, messages, tools, &adapted);
+    if (status == TN_OK) status = collect(chat, params, adapted, tools, &variables);
+    if (status == TN_OK) status = tn__chat_run(chat, variables, params->now, NULL, &prompt->text, &prompt->length);
+    prompt->tools = tools; /* owned by the prompt from here on */
+    json_decref(messages);
+    json_decref(adapted);
+    json_decref(variables);
+    if (status != TN_OK) return status;
+    size_t bos = params->bos_token ? strlen(params->bos_token) : 0;
+    prompt->has_bos = bos && prompt->length >= bos && memcmp(prompt->text, params->bos_token, bos) == 0;
+    prompt->in_reasoning = ends_with(prompt->text, prompt->length, prompt->syntax.reasoning_begin);
+    prompt->in_call = ends_with(prompt->text, prompt->length, prompt->syntax.call_begin);
+    prompt->keep_reasoning = params->keep_reasoning;
+    return tools ? tn__chat_grammar(prompt, params) : TN_OK;
+}
+
+tn_status tn_chat_prompt_new(const tn_chat_template *chat, const tn_chat_params *params, tn_chat_prompt **out) {
+    if (!chat || !params || !params->messages || !out)
+        return tn_fail(TN_E_INVALID, "tn_chat_prompt_new: no template or no messages");
+    *out = NULL;
+    tn_chat_prompt *prompt = tn_calloc(1, sizeof *prompt);
+    if (!prompt) return TN_E_NOMEM;
+    tn_status status = make_prompt(chat, params, prompt);
+    if (status == TN_OK)
+        *out = prompt;
+    else
+        tn_chat_prompt_free(prompt);
+    return status;
+}
+
+void tn_chat_prompt_free(tn_chat_prompt *prompt) {
+    if (!prompt) return;
+    tn_free(prompt->text);
+    tn_free(prompt->grammar);
+    tn_free(prompt->trigger);
+    tn__chat_syntax_clear(&prompt->syntax);
+    json_decref(prompt->tools);
+    tn_free(prompt);
+}
+
+const char *tn_chat_prompt_text(const tn_chat_prompt *prompt, size_t *length) {
+    if (length) *length = prompt->length;
+    return prompt->text;
+}
+bool tn_chat_prompt_has_bos(const tn_chat_prompt *prompt) { return prompt->has_bos; }
+bool tn_chat_prompt_in_reasoning(const tn_chat_prompt *prompt) { return prompt->in_reasoning; }
+const char *tn_chat_prompt_grammar(const tn_chat_prompt *prompt) { return prompt->grammar; }
+const char *tn_chat_prompt_trigger(const tn_chat_prompt *prompt) { return prompt->trigger; }

@@ -1,0 +1,221 @@
+/* Messages in the form a template can take: what it does not support is said in another way. */
+#include "text/chat/internal.h"
+
+#include <stdlib.h>
+
+/* The text of a content that may be a string, a list of parts, or null. */
+static void add_content(tn__chat_text *text, const json_t *content) {
+    size_t i;
+    const json_t *part;
+    if (json_is_string(content))
+        tn__chat_add(text, json_string_value(content), json_string_length(content));
+    else if (content && !json_is_null(content) && !json_is_array(content))
+        tn__chat_add_json(text, content);
+    json_array_foreach(content, i, part) {
+        const json_t *piece = json_is_string(part) ? part : json_object_get(part, "text");
+        if (!json_is_string(piece)) continue;
+        if (text->length) tn__chat_adds(text, "\n");
+        tn__chat_add(text, json_string_value(piece), json_string_length(piece));
+    }
+}
+
+static json_t *text_value(tn__chat_text *text) {
+    json_t *value = text->failed ? NULL : json_stringn(text->data ? text->data : "", text->length);
+    tn__chat_release(text);
+    return value;
+}
+
+/* ---- Tools in words --------------------------------------------------------------------------------------- */
+
+static void add_marked(tn__chat_text *text, const char *marker) {
+    if (!marker || !*marker) return;
+    tn__chat_adds(text, marker);
+    tn__chat_adds(text, "\n");
+}
+
+/* A call as the syntax would have it; used where the template does not show calls itself. */
+static void add_call(tn__chat_text *text, const tn__chat_syntax *syntax, const json_t *call) {
+    const json_t *function = json_object_get(call, "function"), *arguments = json_object_get(function, "arguments");
+    const char *name = json_string_value(json_object_get(function, "name"));
+    bool json = syntax->kind == TN__CHAT_JSON;
+    if (text->length) tn__chat_adds(text, "\n");
+    add_marked(text, json && *syntax->call_begin ? syntax->call_begin : "<tool_call>");
+    tn__chat_adds(text, "{\"name\": ");
+    tn__chat_add_json_string(text, name ? name : "", name ? strlen(name) : 0);
+    tn__chat_adds(text, ", \"arguments\": ");
+    if (json_is_string(arguments))
+        tn__chat_add(text, json_string_value(arguments), json_string_length(arguments));
+    else if (arguments)
+        tn__chat_add_json(text, arguments);
+    else
+        tn__chat_adds(text, "{}");
+    tn__chat_adds(text, "}\n");
+    tn__chat_adds(text, json && *syntax->call_begin ? syntax->call_end : "</tool_call>");
+}
+
+static void add_tools(tn__chat_text *text, const json_t *tools) {
+    size_t i;
+    const json_t *tool;
+    tn__chat_adds(text, "You can call these tools:\n<tools>\n");
+    json_array_foreach(tools, i, tool) {
+        tn__chat_add_json(text, tool);
+        tn__chat_adds(text, "\n");
+    }
+    tn__chat_adds(
+        text, "</tools>\n"
+              "To call one, answer with its name and its arguments as JSON between <tool_call> and </tool_call>:\n"
+              "<tool_call>\n{\"name\": \"the tool's name\", \"arguments\": {\"argument\": \"value\"}}\n</tool_call>");
+}
+
+/* ---- One message ------------------------------------------------------------------------------------------ */
+
+/* The arguments of each call as an object or as text, whichever the template wants. */
+static int adapt_arguments(const tn_chat_template *chat, json_t *calls) {
+    size_t i;
+    json_t *call;
+    json_array_foreach(calls, i, call) {
+        json_t *function = json_object_get(call, "function"), *arguments = json_object_get(function, "arguments"),
+               *other = NULL;
+        if (chat->caps.object_arguments && json_is_string(arguments)) {
+            other = json_loadb(json_string_value(arguments), json_string_length(arguments), 0, NULL);
+            if (!other) continue; /* not JSON: the template gets it as it is */
+        } else if (!chat->caps.object_arguments && arguments && !json_is_string(arguments)) {
+            char *text = json_dumps(arguments, JSON_ENCODE_ANY);
+            other = text ? json_string(text) : NULL;
+            free(text);
+            if (!other) return -1;
+        } else
+            continue;
+        if (json_object_set_new(function, "arguments", other) != 0) return -1;
+    }
+    return 0;
+}
+
+static int adapt_content(const tn_chat_template *chat, json_t *message) {
+    const json_t *content = json_object_get(message, "content"), *calls = json_object_get(message, "tool_calls");
+    bool empty = !content || json_is_null(content);
+    if (empty && (!calls || chat->caps.null_content)) return 0;
+    if (!chat->caps.text_content && !json_is_array(content)) {
+        tn__chat_text text = {0};
+        add_content(&text, content);
+        return json_object_set_new(message, "content",
+                                   json_pack("[{s:s, s:o}]", "type", "text", "text", text_value(&text)));
+    }
+    if (empty) return json_object_set_new(message, "content", json_string(""));
+    if (!json_is_array(content) || chat->caps.part_content) return 0;
+    tn__chat_text text = {0};
+    add_content(&text, content);
+    return json_object_set_new(message, "content", text_value(&text));
+}
+
+static int adapt_tool_message(json_t *message) {
+    tn__chat_text text = {0};
+    tn__chat_adds(&text, "<tool_response>\n");
+    tn__chat_text content = {0};
+    add_content(&content, json_object_get(message, "content"));
+    tn__chat_add(&text, content.data ? content.data : "", content.length);
+    text.failed |= content.failed;
+    tn__chat_release(&content);
+    tn__chat_adds(&text, "\n</tool_response>");
+    json_object_del(message, "tool_call_id");
+    return json_object_set_new(message, "role", json_string("user")) |
+           json_object_set_new(message, "content", text_value(&text));
+}
+
+static int adapt_calls(const tn_chat_template *chat, json_t *message) {
+    json_t *calls = json_object_get(message, "tool_calls");
+    size_t i;
+    const json_t *call;
+    if (!calls) return 0;
+    if (!json_is_array(calls) || json_array_size(calls) == 0) return json_object_del(message, "tool_calls");
+    if (chat->caps.tool_calls) return adapt_arguments(chat, calls);
+    tn__chat_text text = {0};
+    add_content(&text, json_object_get(message, "content"));
+    json_array_foreach(calls, i, call) { add_call(&text, &chat->syntax, call); }
+    json_object_del(message, "tool_calls");
+    return json_object_set_new(message, "content", text_value(&text));
+}
+
+static int adapt_message(const tn_chat_template *chat, json_t *message) {
+    const char *role = json_string_value(json_object_get(message, "role"));
+    if (strcmp(role, "tool") == 0 && !chat->caps.tool_results && adapt_tool_message(message) != 0) return -1;
+    if (adapt_calls(chat, message) != 0) return -1;
+    return adapt_content(chat, message);
+}
+
+/* ---- The whole -------------------------------------------------------------------------------------------- */
+
+static bool is_role(const json_t *message, const char *role) {
+    const char *own = json_string_value(json_object_get(message, "role"));
+    return own && strcmp(own, role) == 0;
+}
+
+/* Puts `before` and an empty line in front of a message's content. */
+static int prepend(json_t *message, const char *before, size_t length) {
+    tn__chat_text text = {0};
+    tn__chat_add(&text, before, length);
+    json_t *content = json_object_get(message, "content");
+    if (json_is_array(content)) /* keeps pictures and the like */
+        return json_array_insert_new(content, 0, json_pack("{s:s, s:o}", "type", "text", "text", text_value(&text)));
+    if (text.length) tn__chat_adds(&text, "\n\n");
+    tn__chat_text own = {0};
+    add_content(&own, content);
+    tn__chat_add(&text, own.data ? own.data : "", own.length);
+    text.failed |= own.failed;
+    tn__chat_release(&own);
+    return json_object_set_new(message, "content", text_value(&text));
+}
+
+/* Describes the tools in the system message, which is made when there is none. */
+static int describe_tools(json_t *messages, const json_t *tools) {
+    tn__chat_text text = {0};
+    json_t *first = json_array_get(messages, 0);
+    bool system = is_role(first, "system");
+    if (system) {
+        add_content(&text, json_object_get(first, "content"));
+        if (text.length) tn__chat_adds(&text, "\n\n");
+    }
+    add_tools(&text, tools);
+    json_t *content = text_value(&text);
+    if (system) return json_object_set_new(first, "content", content);
+    return json_array_insert_new(messages, 0, json_pack("{s:s, s:o}", "role", "system", "content", content));
+}
+
+/* System messages go in front of the user message that follows them. */
+static int merge_system(json_t *messages) {
+    for (size_t i = 0; i < json_array_size(messages);) {
+        json_t *message = json_array_get(messages, i);
+        if (!is_role(message, "system") && !is_role(message, "developer")) {
+            i++;
+            continue;
+        }
+        tn__chat_text text = {0};
+        add_content(&text, json_object_get(message, "content"));
+        size_t k = i + 1;
+        while (k < json_array_size(messages) && !is_role(json_array_get(messages, k), "user")) k++;
+        int bad = text.failed;
+        if (!bad && k < json_array_size(messages)) {
+            bad = prepend(json_array_get(messages, k), text.data ? text.data : "", text.length);
+            bad |= json_array_remove(messages, i);
+        } else if (!bad)
+            bad = json_object_set_new(message, "role", json_string("user"));
+        tn__chat_release(&text);
+        if (bad) return -1;
+    }
+    return 0;
+}
+
+tn_status tn__chat_adapt(const tn_chat_template *chat, const json_t *messages, const json_t *tools, json_t **out) {
+    json_t *adapted = json_deep_copy(messages);
+    int bad = !adapted;
+    if (!bad && tools && !chat->caps.tools) bad = describe_tools(adapted, tools);
+    if (!bad && !chat->caps.system_role) bad = merge_system(adapted);
+    for (size_t i = 0; !bad && i < json_array_size(adapted); i++)
+        bad = adapt_message(chat, json_array_get(adapted, i));
+    if (!bad) {
+        *out = adapted;
+        return TN_OK;
+    }
+    json_decref(adapted);
+    return tn__chat_nomem();
+}

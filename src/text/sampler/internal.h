@@ -1,0 +1,133 @@
+/* The sampler's inside: candidates as a row or a list, random numbers, history. Shared by the sampler_*.c files. */
+#ifndef TN_LLM_SAMPLER_INTERNAL_H
+#define TN_LLM_SAMPLER_INTERNAL_H
+
+#include "tenon/sampler.h"
+#include "text/grammar/internal.h"
+#include "text/sampler/scan.h"
+
+#include <string.h>
+
+/* ---- Keys ----------------------------------------------------------------------------------------------------
+ * A candidate of the list is one word: the logit in an order-preserving form above the complement of the token. So
+ * comparing words compares logits and breaks ties by the lower token, and no two candidates are equal. */
+typedef uint64_t tn__key;
+
+static inline uint32_t tn__float_order(float x) {
+    uint32_t bits;
+    x += 0.0f; /* -0 and 0 are the same logit */
+    memcpy(&bits, &x, sizeof bits);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+static inline tn__key tn__key_make(float value, tn_token token) {
+    return (uint64_t)tn__float_order(value) << 32 | ~(uint32_t)token;
+}
+static inline tn_token tn__key_token(tn__key key) { return (tn_token) ~(uint32_t)key; }
+static inline float tn__key_value(tn__key key) {
+    uint32_t order = (uint32_t)(key >> 32), bits = order & 0x80000000u ? order & 0x7fffffffu : ~order;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Moves the `count` largest keys to the front, in no particular order. Linear on average. */
+void tn__keys_select(tn__key *keys, size_t n, size_t count);
+/* Moves to the front the shortest prefix of the descending order whose weights (by token) reach `target`; returns its
+ * length, at least 1 where n > 0. */
+size_t tn__keys_select_weight(tn__key *keys, size_t n, const float *weights, double target);
+void tn__keys_sort(tn__key *keys, size_t n); /* descending */
+/* The `count` largest of a row by blocks, in no particular order; `room` holds at least tn__keys_room() keys. -inf
+ * never qualifies. Returns how many there are. */
+size_t tn__keys_from_row(tn__key *room, const float *row, const float *block_max, size_t n, size_t count);
+static inline size_t tn__keys_room(size_t n, size_t count) {
+    size_t room = 4 * count > 128 ? 4 * count : 128;
+    return room < n ? room : n;
+}
+
+/* ---- Random numbers ------------------------------------------------------------------------------------------ */
+
+typedef struct tn__random {
+    uint64_t s[4];
+} tn__random;
+void tn__random_seed(tn__random *random, uint64_t seed);
+double tn__random_unit(tn__random *random); /* [0, 1), 53 bits */
+uint64_t tn__random_system_seed(void);
+
+/* Temperatures below this are greedy; logits divided by it stay finite. */
+#define TN__TEMPERATURE_MIN 1e-6f
+
+/* ---- The sampler ---------------------------------------------------------------------------------------------
+ * Candidates start as the row ("dense": every token, -inf meaning removed) and become a list when something cuts them
+ * down. The row's memory also serves to look logits up by token. */
+struct tn_sampler {
+    tn_sampler_params params; /* its pointers are the sampler's own copies */
+    const tn__scan *scan;
+    size_t n_vocab, n_blocks;
+
+    float *row;
+    float *block_max; /* exact at all times; padded with -inf to a multiple of 16 */
+    float *weights;   /* by token; what exp() gave last */
+    double *block_sums;
+    tn__key *list;
+    size_t count; /* of the list */
+    bool dense;
+    bool drawn; /* the candidates are those of the last draw */
+
+    tn__random random;
+    double mirostat_mu;
+
+    /* The last tokens, newest at (next - 1); `total` counts all ever accepted. `breaks` marks those whose text
+     * completed a DRY breaker. counts[token] covers the penalty window only. */
+    tn_token *history;
+    bool *breaks;
+    size_t history_capacity;
+    uint64_t total;
+    uint32_t *counts;
+
+    uint32_t *dry_match; /* by position in the window: how long the sequence ending there repeats the newest tokens */
+    uint32_t *dry_length; /* by token: longest repetition it would extend; zero between calls */
+    char *dry_tail;       /* the last bytes of the text, enough to see a breaker that began in an earlier token */
+    size_t dry_tail_length, dry_tail_capacity;
+
+    tn_grammar_state *grammar;
+    tn_pieces *pieces;
+    void *memory; /* one block behind all arrays above */
+};
+
+/* The token `age` steps back; 0 is the newest. Valid below min(total, history_capacity). */
+static inline size_t tn__history_slot(const tn_sampler *s, size_t age) {
+    return (size_t)((s->total - 1 - age) % s->history_capacity);
+}
+static inline size_t tn__history_length(const tn_sampler *s, size_t window) {
+    return s->total < window ? (size_t)s->total : window;
+}
+
+/* Changes one logit of the dense row and keeps its block's maximum exact. */
+void tn__row_set(tn_sampler *s, tn_token token, float logit);
+float tn__candidates_max(const tn_sampler *s);
+/* Turns the row into a list of all possible tokens. */
+void tn__candidates_list(tn_sampler *s);
+/* Fills weights by token with exp(logit - max) and returns their sum. */
+double tn__candidates_weights(tn_sampler *s);
+
+/* The samplers of the table, each applied to the current candidates; none removes the last one. */
+typedef void (*tn__sampler_fn)(tn_sampler *s);
+void tn__apply_penalties(tn_sampler *s);
+void tn__apply_dry(tn_sampler *s);
+void tn__apply_top_n_sigma(tn_sampler *s);
+void tn__apply_top_k(tn_sampler *s);
+void tn__apply_typical(tn_sampler *s);
+void tn__apply_top_p(tn_sampler *s);
+void tn__apply_min_p(tn_sampler *s);
+void tn__apply_xtc(tn_sampler *s);
+void tn__apply_temperature(tn_sampler *s);
+
+/* The draws. */
+tn_token tn__draw(tn_sampler *s);
+tn_token tn__draw_mirostat_1(tn_sampler *s);
+tn_token tn__draw_mirostat_2(tn_sampler *s);
+
+/* Remembers whether the text of `token` completes a DRY breaker. */
+bool tn__dry_sees_break(tn_sampler *s, tn_token token);
+
+#endif

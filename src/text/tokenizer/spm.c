@@ -1,0 +1,63 @@
+/* BPE on characters, as SentencePiece does it: spaces are written U+2581, any neighbours whose joined text is a token
+ * may merge, and characters that the vocabulary lacks fall back to their bytes. */
+#include "text/tokenizer/internal.h"
+#include "text/utf8.h"
+
+#include <string.h>
+
+static bool scores_differ(const tn_tokenizer *t) {
+    for (int32_t i = 1; i < t->size; i++)
+        if (t->types[i] == TN_TOKEN_NORMAL && t->types[i - 1] == TN_TOKEN_NORMAL && t->scores[i] != t->scores[i - 1])
+            return true;
+    return false;
+}
+
+tn_status tn__spm_load(tn_tokenizer *t, const tn__vocab_source *source) {
+    /* Files made from a list of merges have no scores to speak of. */
+    if (source->n_merges && (t->kind == TN_TOKENIZER_RAW_BPE || !scores_differ(t))) return tn__rank_merges(t, source);
+    if (t->kind == TN_TOKENIZER_RAW_BPE) return tn_fail(TN_E_FORMAT, "the vocabulary has no merges");
+    return tn__score_merges(t);
+}
+
+/* Writes spaces as U+2581, with one more in front when asked for. */
+static tn_status escape(tn_text *out, const char *text, size_t size, bool prefix) {
+    out->length = 0;
+    if (prefix) TN_TRY(tn__text_append(out, TN__SPACE, 3));
+    for (size_t i = 0; i < size;) {
+        const char *space = memchr(text + i, ' ', size - i);
+        size_t run = space ? (size_t)(space - text) - i : size - i;
+        TN_TRY(tn__text_append(out, text + i, run));
+        if (space) TN_TRY(tn__text_append(out, TN__SPACE, 3));
+        i += run + 1;
+    }
+    return TN_OK;
+}
+
+tn_status tn__spm_encode(const tn_tokenizer *t, tn__scratch *s, const char *text, size_t size, bool first,
+                         tn_tokens *out) {
+    bool prefix = t->add_space_prefix && first;
+    if (t->escape_spaces) {
+        TN_TRY(escape(&s->escaped, text, size, prefix));
+        text = s->escaped.bytes;
+        size = s->escaped.length;
+    }
+    /* Where no merge joins the characters on both sides, what is left and right can be merged apart: mostly words,
+     * which the cache may know. */
+    uint32_t last = TN__NIL;
+    size_t begin = 0;
+    for (size_t i = 0; i < size;) {
+        uint32_t cp;
+        unsigned n = tn__utf8_decode(text + i, size - i, &cp);
+        if (!n) {
+            cp = TN__NIL;
+            n = 1;
+        }
+        if (i > begin && (cp == TN__NIL || last == TN__NIL || !tn__may_join(t, last, cp))) {
+            TN_TRY(tn__word_encode(t, s, text + begin, i - begin, out));
+            begin = i;
+        }
+        last = cp;
+        i += n;
+    }
+    return begin < size ? tn__word_encode(t, s, text + begin, size - begin, out) : TN_OK;
+}

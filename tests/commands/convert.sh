@@ -1,0 +1,142 @@
+#!/bin/bash
+# tenon convert: every golden Hugging Face folder becomes a GGUF file with the right logits and the right tokens, and
+# folders with something wrong are refused with a message that says what.
+set -u
+build=$1
+golden=${TENON_GOLDEN:-${TENON_GOLDEN_DEFAULT:-}}
+here=$(cd "$(dirname "$0")/.." && pwd)
+tenon=$build/bin/tenon failures=0
+skip() { echo "skipped: $1"; exit 77; }
+
+[ -x "$tenon" ] || skip "the tenon program is not built"
+[ -d "$golden/hf" ] || skip "no golden data (set TENON_GOLDEN)"
+golden=$(cd "$golden" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+failed() { echo "FAILED: $1"; failures=$((failures + 1)); }
+refused() { # what, pattern in the message
+    if "$tenon" convert "$work/folder" "$work/refused.gguf" > "$work/out" 2>&1; then
+        failed "$1 was converted"
+    elif ! grep -qE -- "$2" "$work/out"; then
+        failed "$1: the message does not say \"$2\": $(cat "$work/out")"
+    fi
+    [ ! -e "$work/refused.gguf" ] || failed "$1 left a file"
+    [ "$(find "$work" -name '*.partial' | wc -l)" = 0 ] || failed "$1 left a temporary file"
+}
+nmse() { # of two files of floats of the same size: Σ(x-y)² / Σy²
+    [ "$(stat -c %s "$1")" = "$(stat -c %s "$2")" ] || { echo inf; return; }
+    paste <(od -An -v -t f4 -w4 "$1") <(od -An -v -t f4 -w4 "$2") |
+        awk '{ d = $1 - $2; e += d * d; s += $2 * $2; if ($1 + 0 != $1) bad = 1 } END { if (bad || !s) print "inf"; else printf "%.3g", e / s }'
+}
+fresh() { rm -rf "$work/folder"; cp -r "$golden/hf/$1" "$work/folder"; chmod -R u+w "$work/folder"; }
+
+# ---- Every golden folder -----------------------------------------------------------------------------------------
+has_logits=$("$tenon" logits --help > /dev/null 2>&1 && echo yes || echo no)
+for folder in "$golden"/hf/*/; do
+    name=$(basename "$folder")
+    "$tenon" convert "$folder" "$work/$name.gguf" > "$work/out" 2>&1 || failed "$name: $(cat "$work/out")"
+    grep -q warning "$work/out" && failed "$name: $(cat "$work/out")"
+    "$tenon" inspect "$work/$name.gguf" > /dev/null || failed "$name cannot be read back"
+    if [ $has_logits = yes ]; then
+        tokens=$(od -An -v -t d4 -j 8 -N $((4 * 40)) "$folder/logits.bin" | tr -s ' \n' ',' | sed 's/^,//; s/,$//')
+        "$tenon" logits "$work/$name.gguf" --tokens "$tokens" --out "$work/$name.f32" > "$work/out" 2>&1 ||
+            { failed "$name: logits: $(cat "$work/out")"; continue; }
+        tail -c +$((8 + 4 * 40 + 1)) "$folder/logits.bin" > "$work/expected.f32"
+        nmse=$(nmse "$work/$name.f32" "$work/expected.f32")
+        awk -v x="$nmse" 'BEGIN { exit !(x != "inf" && x <= 1e-6) }' || failed "$name: the logits differ: NMSE $nmse"
+    fi
+done
+[ $has_logits = yes ] || echo "note: this build has no \"tenon logits\"; logits were not compared"
+
+# The same file for any number of threads, and through any type.
+"$tenon" convert "$golden/hf/mixtral" "$work/one.gguf" --threads 1 > /dev/null
+"$tenon" convert "$golden/hf/mixtral" "$work/many.gguf" --threads 7 > /dev/null
+cmp -s "$work/one.gguf" "$work/many.gguf" || failed "the result depends on the number of threads"
+"$tenon" convert "$golden/hf/mixtral" "$work/q8.gguf" --type q8_0 > /dev/null || failed "--type q8_0"
+"$tenon" inspect "$work/q8.gguf" --json > "$work/out"
+grep -q '"type": "q8_0"' "$work/out" || failed "--type q8_0 gave no q8_0 tensors"
+
+# A vocabulary may hold the character U+0000 as a token.
+fresh qwen3; sed -i 's/^\( *\)"[^"]*": 508/\1"\\u0000": 508/' "$work/folder/tokenizer.json"
+grep -q '"\\u0000": 508' "$work/folder/tokenizer.json" || failed "the test's own edit"
+"$tenon" convert "$work/folder" "$work/nul.gguf" > "$work/out" 2>&1 || failed "U+0000 as a token: $(cat "$work/out")"
+[ "$("$tenon" inspect "$work/nul.gguf" --key tokenizer.ggml.tokens | wc -l)" = 512 ] || failed "U+0000 as a token: not 512 tokens"
+
+# ---- Shards ------------------------------------------------------------------------------------------------------
+fresh qwen3
+header=$(od -An -t u8 -N 8 "$work/folder/model.safetensors" | tr -d ' ')
+mv "$work/folder/model.safetensors" "$work/folder/model-00001-of-00001.safetensors"
+names=$(tail -c +9 "$work/folder/model-00001-of-00001.safetensors" | head -c "$header" | grep -oE '"[a-z_.0-9]+":\{"dtype"' | cut -d'"' -f2)
+{
+    echo '{"weight_map": {'
+    first=1
+    for name in $names; do
+        [ $first = 1 ] || echo ','
+        first=0
+        printf '"%s": "model-00001-of-00001.safetensors"' "$name"
+    done
+    echo '}}'
+} > "$work/folder/model.safetensors.index.json"
+"$tenon" convert "$work/folder" "$work/sharded.gguf" > "$work/out" 2>&1 || failed "shards: $(cat "$work/out")"
+for option in "--tensor blk.1.attn_q.weight" "--tensor token_embd.weight"; do
+    # shellcheck disable=SC2086
+    "$tenon" inspect "$work/sharded.gguf" $option --out "$work/a.f32" > /dev/null
+    # shellcheck disable=SC2086
+    "$tenon" inspect "$work/qwen3.gguf" $option --out "$work/b.f32" > /dev/null
+    cmp -s "$work/a.f32" "$work/b.f32" || failed "shards give other weights"
+done
+sed -i 's/"model.norm.weight": "model-00001-of-00001/"model.norm.weight": "model-00002-of-00002/' "$work/folder/model.safetensors.index.json"
+refused "a missing shard" 'model-00002-of-00002.safetensors: No such file'
+
+# ---- What is refused ---------------------------------------------------------------------------------------------
+fresh qwen3; rm "$work/folder/config.json"; refused "no config.json" 'no config.json'
+fresh qwen3; echo '{"architectures": ' > "$work/folder/config.json"; refused "a broken config.json" 'config.json: line'
+fresh qwen3; rm "$work/folder/model.safetensors"; refused "no weights" 'neither model.safetensors nor'
+fresh qwen3; rm "$work/folder/tokenizer.json"; refused "no tokenizer" 'neither tokenizer.json nor tokenizer.model'
+fresh qwen3; sed -i 's/Qwen3ForCausalLM/FutureForCausalLM/' "$work/folder/config.json"; refused "an unknown class" 'FutureForCausalLM'
+fresh qwen3; sed -i 's/"intermediate_size": 160/"intermediate_size": 192/' "$work/folder/config.json"
+refused "a wrong shape" 'mlp.(gate|up|down)_proj.weight" has the shape \[(160, 64|64, 160)\]'
+fresh qwen3; sed -i 's/"num_hidden_layers": 3/"num_hidden_layers": 4/' "$work/folder/config.json"
+refused "a missing layer" 'nothing there gives the tensor "blk.3.'
+fresh qwen3; sed -i 's/"num_attention_heads": 4/"num_attention_heads": 0/' "$work/folder/config.json"
+refused "no heads" 'num_attention_heads'
+fresh qwen3; truncate -s -100 "$work/folder/model.safetensors"; refused "a truncated file" 'cut short or damaged'
+fresh qwen3; truncate -s 1000 "$work/folder/model.safetensors"; refused "a truncated header" 'cut short, damaged'
+fresh qwen3; truncate -s 3 "$work/folder/model.safetensors"; refused "almost nothing" 'no safetensors file'
+fresh qwen3; sed -i 's/"dtype":"F32"/"dtype":"F8_E4M3"/; s/F8_E4M3"/F99"    /' "$work/folder/model.safetensors"
+refused "an unknown type" 'which is not read|no JSON'
+fresh qwen3; sed -i 's/"use_regex": true/"use_regex": false/' "$work/folder/tokenizer.json"
+refused "an unknown pre-tokenizer" 'cutting text into words is not known'
+fresh llama3-rope; sed -i 's/"llama3"/"spiral"/' "$work/folder/config.json"; refused "unknown RoPE scaling" '"spiral"'
+
+# ---- Every model class -------------------------------------------------------------------------------------------
+# Tiny folders of all classes, against what the transformers library defines, written down independently.
+if command -v node > /dev/null; then
+    mkdir "$work/classes"
+    classes=$(node "$here/peer/hf_folders.mjs" "$golden/hf/qwen3" "$work/classes") || failed "the folders could not be made"
+    for class in $classes; do
+        "$tenon" convert "$work/classes/$class" "$work/classes/$class.gguf" > "$work/out" 2>&1 || failed "$class: $(cat "$work/out")"
+        grep -q warning "$work/out" && failed "$class: $(cat "$work/out")"
+    done
+    if [ $has_logits = yes ]; then
+        # shellcheck disable=SC2086
+        node "$here/peer/hf_reference.mjs" "$tenon" "$work/classes" $classes > "$work/out" 2>&1 || failed "$(grep -v ^ok "$work/out")"
+        echo "$(grep -c ^ok "$work/out") model classes compared with their definition"
+    fi
+else
+    echo "note: no node; the model classes were not compared"
+fi
+
+# ---- Tokens ------------------------------------------------------------------------------------------------------
+if ! "$tenon" tokenize --help > /dev/null 2>&1; then
+    echo "note: this build has no \"tenon tokenize\"; tokens were not compared"
+elif command -v node > /dev/null && command -v npm > /dev/null && "$here/peer/install.sh" "$build/npm"; then
+    mkdir "$work/tokens"
+    (cd "$build/npm" && node "$here/peer/tokenizers.mjs" "$tenon" "$golden/hf/qwen3" "$work/tokens") || failed "tokens differ"
+else
+    echo "note: npm cannot install @huggingface/tokenizers; tokens were not compared"
+fi
+
+[ $failures = 0 ] || { echo "$failures failures"; exit 1; }
+echo "all conversions as they should be"

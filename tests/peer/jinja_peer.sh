@@ -1,0 +1,17 @@
+#!/bin/bash
+# Another Jinja engine, @huggingface/jinja, must agree on random dialogs with every golden template, where it supports
+# what the template asks for. Needs npm and, the first time, the network.
+set -u
+build=$1
+golden=${TENON_GOLDEN:-${TENON_GOLDEN_DEFAULT:-}}
+here=$(cd "$(dirname "$0")/.." && pwd)
+tenon=$build/bin/tenon
+skip() { echo "skipped: $1"; exit 77; }
+
+[ -x "$tenon" ] || skip "the tenon program is not built"
+[ -d "$golden/chat" ] || skip "no golden data (set TENON_GOLDEN)"
+command -v node > /dev/null && command -v npm > /dev/null || skip "node and npm are not installed"
+"$here/peer/install.sh" "$build/npm" || skip "npm cannot install @huggingface/jinja (no network?)"
+golden=$(cd "$golden" && pwd)
+tenon=$(cd "$(dirname "$tenon")" && pwd)/tenon
+cd "$build/npm" && cp "$here/peer/jinja.mjs" . && node jinja.mjs "$tenon" "$golden/chat" 30

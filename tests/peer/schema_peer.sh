@@ -1,0 +1,18 @@
+#!/bin/bash
+# Documents generated for over a thousand different random schemas, checked by another validator: ajv. Needs node and npm, and the
+# registry once.
+set -u
+build=$(cd "$1" && pwd)
+here=$(cd "$(dirname "$0")/.." && pwd)
+skip() { echo "skipped: $1"; exit 77; }
+
+[ -x "$build/tests/test_schema" ] || skip "test_schema is not built"
+command -v node > /dev/null && command -v npm > /dev/null || skip "node and npm are not installed"
+mkdir -p "$build/ajv" && cd "$build/ajv" || exit 1
+if [ ! -d node_modules/ajv-formats ]; then
+    echo '{"private": true}' > package.json
+    npm install --no-audit --no-fund --silent --fetch-retries=1 --fetch-timeout=30000 ajv@8.17.1 ajv-formats@3.0.1 > npm.log 2>&1 ||
+        skip "npm cannot install ajv (no network?)"
+fi
+TENON_SCHEMA_PEER=$PWD/documents "$build/tests/test_schema" > test.log 2>&1 || { cat test.log; exit 1; }
+node "$here/peer/schema.mjs" "$PWD/documents"

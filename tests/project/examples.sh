@@ -1,0 +1,46 @@
+#!/bin/bash
+# Every example of docs/cli.md, typed as it is printed, in a folder that has the files it names: small ones, so that it
+# takes seconds. Servers are asked to stop. What cannot be had here (a model with a chat template, a gigabyte) is named.
+set -u
+build=$(cd "$1" && pwd)
+page=$(cd "$(dirname "$0")/../.." && pwd)/docs/cli.md
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+export PATH=$build/bin:$PATH HOME=$work
+unset TENON_MODEL
+failures=0
+
+tiny=layers=2,width=64,heads=2,kv=2,head=32,ffn=256,vocab=2000,ctx=8192
+{
+    tenon synth model.gguf --shape "$tiny" --type q8_0 && tenon synth model-f16.gguf --shape "$tiny" --type f16
+    tenon synth nomic.gguf --arch nomic-bert --shape "$tiny" && tenon synth 70b.gguf --shape "$tiny" --no-data
+    tenon split model-f16.gguf model --max-size 320K
+    mkdir models && cp model.gguf models
+} > log 2>&1 || { cat log; exit 1; }
+echo "What is a fox?" > questions.txt
+echo "Dear fox," | tee letter.txt lines.txt > book.txt
+for _ in $(seq 300); do echo "There was a fox that ate a hen."; done > wiki.test.raw
+echo '{"type": "object", "properties": {"legs": {"type": "integer", "maximum": 9}}, "required": ["legs"]}' > fox-schema.json
+echo "1,403,407" > ids.txt
+printf 'id,lower,upper,size\na,0,3,4096\nb,1,4,8192\nc,3,6,4096\n' > trace.csv
+echo '{% for m in messages %}{{ m.content }}{% endfor %}' > template.jinja
+echo '{"messages": [{"role": "user", "content": "Hello"}]}' > messages.json
+
+awk '/^```sh/ { inside = 1; next } /^```/ { inside = 0 } inside' "$page" > examples
+[ "$(wc -l < examples)" -ge 50 ] || { echo "FAILED: there are too few examples in $page"; exit 1; }
+while read -r line; do
+    expected=0 limit=100
+    case $line in
+    "tenon render model.gguf"* | *"--key tokenizer.chat_template"*) expected=1 ;; # this model has no chat template
+    "tenon synth bench.gguf"* | "tenon convert"*) continue ;;                     # a gigabyte; tests/commands/convert.sh
+    *"man -l"*) command -v man > /dev/null || continue ;;
+    "source <("*) [ -e /dev/fd/0 ] || continue ;; # needs /proc
+    *"--host 0.0.0.0"*) continue ;;                                               # other machines are no part of a test
+    "tenon serve"*) limit=2 line="exec $line --port 0" ;;                         # one process, any free port
+    esac
+    timeout --foreground --preserve-status -s INT "$limit" bash -c "exec < /dev/null; $line" > out 2>&1
+    code=$?
+    [ $code = $expected ] || { echo "FAILED ($code): $line"; tail -n 5 out; failures=$((failures + 1)); }
+done < examples
+exit $((failures > 0))

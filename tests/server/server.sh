@@ -1,0 +1,290 @@
+#!/bin/bash
+# tenon serve end to end: every endpoint, streams, errors, keys, disconnects, and clients that mean no good.
+set -u
+tenon=$1/bin/tenon failures=0
+golden=${TENON_GOLDEN:-${TENON_GOLDEN_DEFAULT:-}}
+model=$golden/models/stories15M-f16.gguf
+[ -r "$model" ] || { echo "skipped: no model (set TENON_GOLDEN to the golden data)"; exit 77; }
+command -v curl > /dev/null || { echo "skipped: curl is not installed"; exit 77; }
+work=$(mktemp -d)
+server=
+stop() { [ -n "$server" ] && kill "$server" 2> /dev/null && wait "$server" 2> /dev/null; rm -rf "$work"; }
+trap stop EXIT
+
+start() { serve "$model" "$@"; }
+serve() { # options… ; sets server, port and url
+    : > "$work/log"
+    # --foreground: one signal when it is to stop, not a second one to the group, which would end it at once
+    timeout --foreground 120 "$tenon" serve --port 0 -t 2 "$@" 2> "$work/log" &
+    server=$!
+    for _ in $(seq 100); do
+        port=$(sed -n 's/.*listening at http:.*:\([0-9]*\)$/\1/p' "$work/log")
+        [ -n "$port" ] && curl -sf -m 2 "http://127.0.0.1:$port/health" > /dev/null && break
+        sleep 0.1
+    done
+    url=http://127.0.0.1:$port
+}
+failed() {
+    echo "FAILED: $1:"
+    head -c 1500 "$work/out"
+    echo
+    failures=$((failures + 1))
+}
+check() { # description, status, pattern, curl arguments…
+    local what=$1 status=$2 pattern=$3 got
+    shift 3
+    got=$(curl -s -m 10 -o "$work/out" -w '%{http_code}' "$@")
+    [ "$got" = "$status" ] && grep -qE -- "$pattern" "$work/out" || failed "$what (status $got, expected $status)"
+}
+raw() { # bytes for the server, answered or dropped within 5 seconds
+    timeout 5 bash -c 'exec 3<> /dev/tcp/127.0.0.1/$1; printf "$2" >&3; head -c 2000 <&3' - "$port" "$1" > "$work/out" 2> /dev/null
+}
+
+start --slot-save-path "$work" --metrics --api-key "first,second" -np 3 --timeout 2
+key=(-H "Authorization: Bearer second")
+check "health is public" 200 '^\{"status":"ok"\}$' "$url/health"
+check "the page is public" 200 '<!doctype html>' "$url/"
+check "no key" 401 '"type":"authentication_error"' "$url/v1/models"
+check "wrong key" 401 'authentication_error' -H "Authorization: Bearer secon" "$url/v1/models"
+check "X-Api-Key" 200 '"id":"stories15M-f16"' -H "X-Api-Key: first" "$url/v1/models"
+check "models" 200 '"n_vocab":32000' "${key[@]}" "$url/v1/models"
+curl -s -m 5 -i -X OPTIONS -H "Origin: http://a.example" "$url/v1/models" > "$work/out"
+grep -q "^Access-Control-Allow-Origin: http://a.example" "$work/out" || failed "preflight"
+post() { # description, status, pattern, path, body
+    check "$1" "$2" "$3" "${key[@]}" -H "Content-Type: application/json" "$url$4" -d "$5"
+}
+
+story='"prompt":"Once upon a time","temperature":0'
+post "completion" 200 '"text":", there was a little girl named Lily.".*"finish_reason":"length".*"completion_tokens":10' /v1/completions "{$story,\"max_tokens\":10}"
+post "the prefix is reused" 200 '"cached_tokens":4' /v1/completions "{$story,\"max_tokens\":1}"
+post "token ids" 200 '"text":", there' /v1/completions '{"prompt":[1,9038,2501,263,931],"temperature":0,"max_tokens":2}'
+post "several prompts and answers" 200 '"index":3' /v1/completions '{"prompt":["Once","The cat"],"n":2,"max_tokens":3,"seed":1}'
+post "stop word" 200 '"text":", there was a ","index":0,"logprobs":null,"finish_reason":"stop"' /v1/completions "{$story,\"stop\":[\"little\"],\"max_tokens\":20}"
+post "echo with logprobs" 200 '"text":"Once upon a time","index":0,"logprobs":\{"tokens":\["<s>"," Once"," upon"," a"," time"\],"token_logprobs":\[null,-0.24[0-9]*,' /v1/completions "{$story,\"echo\":true,\"logprobs\":1,\"max_tokens\":0}"
+# lm-eval's requests: token lists with echo. Summed log-probabilities are what a client computes from tenon logits.
+if command -v python3 > /dev/null; then
+    post "tokens of a text" 200 '^\{"tokens":\[1,' /tokenize '{"content":"Once upon a time, there was a little girl named Lily. She loved to play outside in the park with her big red ball.","add_special":true}'
+    long=$(sed 's/.*\[\(.*\)\].*/\1/' "$work/out") short=1,9038,2501,263,931
+    post "lm-eval's request" 200 '"index":1' /v1/completions "{\"model\":\"any\",\"prompt\":[[$short],[$long]],\"temperature\":0,\"max_tokens\":1,\"logprobs\":1,\"seed\":1234,\"echo\":true}"
+    cp "$work/out" "$work/echo"
+    for list in "$short" "$long"; do
+        "$tenon" logits "$model" --tokens "$list" --cache-type f16 --out "$work/logits.${#list}" -t 2 || failed "tenon logits"
+    done
+    timeout 20 python3 - "$work/echo" "$short" "$work/logits.${#short}" "$long" "$work/logits.${#long}" > "$work/out" 2>&1 << 'PY' || failed "logprobs equal those of tenon logits"
+import array, json, math, sys
+choices = json.load(open(sys.argv[1]))["choices"]
+for choice, ids, name in zip(choices, sys.argv[2::2], sys.argv[3::2]):
+    tokens, logits = [int(i) for i in ids.split(",")], array.array("f", open(name, "rb").read())
+    n, want, greedy = len(logits) // len(tokens), 0, []
+    for i in range(len(tokens) - 1):
+        row = logits[i * n:(i + 1) * n]
+        top = max(row)
+        want += row[tokens[i + 1]] - top - math.log(sum(math.exp(x - top) for x in row))
+        greedy.append(row[tokens[i + 1]] == top)
+    got = choice["logprobs"]
+    assert len(got["tokens"]) == len(got["token_logprobs"]) == len(got["top_logprobs"]) == len(tokens) + 1
+    assert abs(sum(got["token_logprobs"][1:-1]) - want) < 1e-4, (sum(got["token_logprobs"][1:-1]), want)
+    likeliest = [max(top, key=top.get) == token for top, token in zip(got["top_logprobs"][1:-1], got["tokens"][1:-1])]
+    assert likeliest == greedy, (likeliest, greedy)
+PY
+fi
+post "the same seed, the same text" 200 'text' /v1/completions '{"prompt":"The","seed":5,"max_tokens":12}'
+one=$(grep -o '"text":"[^"]*"' "$work/out")
+post "the same seed again" 200 'text' /v1/completions '{"prompt":"The","seed":5,"max_tokens":12}'
+[ "$one" = "$(grep -o '"text":"[^"]*"' "$work/out")" ] || failed "a seed does not repeat its text"
+post "stream" 200 '^data: \[DONE\]' /v1/completions "{$story,\"max_tokens\":4,\"stream\":true,\"stream_options\":{\"include_usage\":true}}"
+grep -q '"choices":\[\],"usage":{"prompt_tokens":5,"completion_tokens":4' "$work/out" || failed "usage in a stream"
+post "native" 200 '"stop_type":"word","stopping_word":"little".*"content":", there was a ".*"completion_probabilities":\[\{"id":29892' /completion "{$story,\"n_predict\":20,\"stop\":[\"little\"],\"n_probs\":2}"
+post "native stream" 200 '"stop":true.*"stop_type":"limit"' /completion "{$story,\"n_predict\":3,\"stream\":true}"
+
+chat='"messages":[{"role":"user","content":"Tell a story"}],"temperature":0'
+post "chat" 200 '"object":"chat.completion".*"role":"assistant","content":".+"\},"finish_reason":"length"' /v1/chat/completions "{$chat,\"max_tokens\":8}"
+post "chat stream" 200 '^data: \[DONE\]' /v1/chat/completions "{$chat,\"max_tokens\":3,\"stream\":true}"
+head -n 1 "$work/out" | grep -q '"delta":{"role":"assistant","content":null}' || failed "first delta"
+grep -q '"delta":{},"finish_reason":"length"' "$work/out" || failed "last delta"
+post "content parts" 200 'chat.completion' /v1/chat/completions '{"messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}],"max_tokens":1}'
+post "logprobs of a chat" 200 '"logprobs":\{"content":\[\{"token":.*"top_logprobs":\[\{' /v1/chat/completions "{$chat,\"max_tokens\":2,\"logprobs\":true,\"top_logprobs\":2}"
+schema='{"type":"object","properties":{"a":{"type":"boolean"}},"required":["a"],"additionalProperties":false}'
+post "JSON schema" 200 '"content":"\{[\\n ]*\\"a\\"[\\n ]*:[\\n ]*(true|false)?' /v1/chat/completions "{$chat,\"max_tokens\":12,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":$schema}}}"
+post "grammar" 200 '"content":"(yes|no)"\},"finish_reason":"stop"' /v1/chat/completions "{$chat,\"grammar\":\"root ::= \\\"yes\\\" | \\\"no\\\"\",\"max_tokens\":9}"
+post "a forced tool call" 200 '"finish_reason":"(tool_calls|length)"' /v1/chat/completions "{$chat,\"max_tokens\":40,\"tool_choice\":\"required\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{}}}}]}"
+
+told='"max_tokens":3,"temperature":0,"messages":[{"role":"user","content":[{"type":"text","text":"Tell"}]}]'
+post "messages" 200 '"type":"message","role":"assistant".*"content":\[\{"type":"text","text":".+"\}\],"stop_reason":"max_tokens".*"output_tokens":3' /v1/messages "{\"system\":\"Be kind\",$told}"
+post "messages stream" 200 '^event: message_stop' /v1/messages "{$told,\"stream\":true}"
+for event in message_start content_block_start content_block_delta content_block_stop message_delta; do
+    grep -q "^event: $event" "$work/out" || failed "messages stream without $event"
+done
+post "responses" 200 '"object":"response".*"status":"incomplete".*"type":"output_text","text":".+"' /v1/responses '{"input":"Tell","max_output_tokens":3}'
+post "responses stream" 200 '"type":"response.incomplete"' /v1/responses '{"input":[{"role":"user","content":[{"type":"input_text","text":"Tell"}]}],"max_output_tokens":3,"stream":true}'
+grep -q '"type":"response.output_text.delta"' "$work/out" || failed "responses stream without text"
+
+post "tokenize" 200 '^\{"tokens":\[9038,2501\]\}$' /tokenize '{"content":"Once upon"}'
+post "detokenize" 200 '"content":" ?Once upon"' /detokenize '{"tokens":[9038,2501]}'
+post "apply-template" 200 'im_start.*hi' /apply-template '{"messages":[{"role":"user","content":"hi"}]}'
+check "props" 200 '"total_slots":3' "${key[@]}" "$url/props"
+check "slots" 200 '"id":2' "${key[@]}" "$url/slots"
+post "settings of a completion" 200 '"generation_settings":\{"n_predict":1,.*"top_k":3,.*"temperature":0.5,.*"samplers":\["top_k","temperature"\],"seed":7' \
+    /completion '{"prompt":"Once","n_predict":1,"top_k":3,"temperature":0.5,"samplers":["top_k","temperature"],"seed":7}'
+check "metrics" 200 '^tenon:tokens_predicted_total [1-9]' "${key[@]}" "$url/metrics"
+check "memory" 200 '"devices":\[\{"name":"cpu".*"runs":\[\[' "${key[@]}" "$url/memory"
+
+for i in 0 1 2; do post "erase slot $i" 200 "\"id_slot\":$i,\"n_erased\"" "/slots/$i?action=erase" '{}'; done
+post "a text to keep" 200 '"cached_tokens":0' /v1/completions "{$story,\"max_tokens\":1}"
+kept=$(curl -s -m 5 "${key[@]}" "$url/slots" | grep -o '"id":[0-9]*,[^{]*"n_cells":[1-9]' | grep -o '^"id":[0-9]*' | cut -d: -f2)
+post "save a slot" 200 '"n_saved":5,"filename":"kept.slot"' "/slots/$kept?action=save" '{"filename":"kept.slot"}'
+post "erase the slot" 200 '"n_erased":5' "/slots/$kept?action=erase" '{}'
+post "restore it elsewhere" 200 '"n_restored":5' "/slots/$(((kept + 1) % 3))?action=restore" '{"filename":"kept.slot"}'
+post "a restored prefix is reused" 200 '"text":", there was a.*"cached_tokens":4' /v1/completions "{$story,\"max_tokens\":4}"
+post "a name that leaves the folder" 400 'plain name' "/slots/0?action=save" '{"filename":"../x"}'
+post "no such slot" 404 'not_found_error' "/slots/9?action=erase" '{}'
+
+post "not JSON" 400 'not valid JSON.*invalid_request_error' /v1/completions '{bad'
+post "not UTF-8" 400 'invalid_request_error' /v1/completions $'{"prompt":"\xff\xfe"}'
+post "not an object" 400 'must be a JSON object' /v1/completions '[1]'
+post "deep nesting" 400 'not valid JSON' /v1/completions "$(printf '[%.0s' $(seq 3000))"
+post "wrong type" 400 'temperature must be a number' /v1/completions '{"prompt":"a","temperature":"hot"}'
+post "token out of range" 400 'token ids below' /v1/completions '{"prompt":[99999999]}'
+post "no messages" 400 'messages' /v1/chat/completions '{}'
+post "pictures" 501 'not_supported_error' /v1/chat/completions '{"messages":[{"role":"user","content":[{"type":"image_url"}]}]}'
+post "bad grammar" 400 'grammar' /v1/completions '{"prompt":"a","grammar":"root := ("}'
+post "too long" 400 '"type":"exceed_context_size_error".*"n_prompt_tokens":' /v1/completions "{\"prompt\":\"$(printf 'word %.0s' $(seq 6000))\"}"
+post "embeddings are off" 501 'not_supported_error' /v1/embeddings '{"input":"a"}'
+check "unknown path" 404 'not_found_error' "${key[@]}" "$url/nothing"
+check "wrong method" 405 'invalid_request_error' "${key[@]}" "$url/v1/completions"
+
+# A slot at work says by which parameters.
+timeout 1 curl -sN "${key[@]}" "$url/completion" -d '{"prompt":"Once","n_predict":3000,"ignore_eos":true,"stream":true,"top_k":17,"seed":5}' > "$work/out" &
+sleep 0.5
+check "parameters of a busy slot" 200 '"is_processing":true[^{]*\{[^}]*\},"params":\{"n_predict":3000,[^}]*"top_k":17,[^}]*"seed":5' "${key[@]}" "$url/slots"
+wait $!
+
+# A client that goes away frees its slot.
+timeout 1 curl -sN "${key[@]}" "$url/completion" -d '{"prompt":"Once","n_predict":3000,"ignore_eos":true,"stream":true}' > "$work/out"
+sleep 0.3
+check "a closed stream frees its slot" 200 '^\[(\{[^{]*"is_processing":false[^{]*\{[^}]*\},"params":\{[^}]*\}\},?)*\]$' "${key[@]}" "$url/slots"
+
+# Clients that mean no good: the server answers or drops them, and goes on.
+raw 'nonsense\r\n\r\n'
+raw 'GET / HTTP/1.1\r\nX: %09999d' # half a request; dropped at the time limit
+raw "GET / HTTP/1.1\r\nX: $(printf '%070000d' 0)\r\n\r\n"
+raw 'POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n'
+raw 'POST /v1/completions HTTP/1.1\r\nContent-Length: -5\r\n\r\n{}'
+raw 'GET /health HTTP/1.1\r\n\r\nGET /health HTTP/1.1\r\n\r\n'
+body='{"prompt":"Once","max_tokens":40}'
+raw "POST /v1/completions HTTP/1.1\r\nX-Api-Key: first\r\nContent-Length: ${#body}\r\n\r\n${body}bytes while the answer is made"
+for _ in $(seq 20); do (exec 3<> "/dev/tcp/127.0.0.1/$port") 2> /dev/null; done
+check "still well" 200 '"ok"' "$url/health"
+post "still at work" 200 'Lily' /v1/completions "{$story,\"max_tokens\":10}"
+
+# More clients than slots.
+for i in $(seq 8); do
+    curl -s -m 20 "${key[@]}" "$url/v1/completions" -d "{$story,\"max_tokens\":24}" > "$work/many.$i" &
+    clients[i]=$!
+done
+wait "${clients[@]}"
+for i in $(seq 8); do
+    cp "$work/many.$i" "$work/out"
+    grep -q 'there was a little girl named Lily.*"completion_tokens":24' "$work/out" || failed "client $i of 8"
+done
+
+kill "$server"
+wait "$server"
+code=$?
+[ $code = 0 ] || { cp "$work/log" "$work/out"; failed "stopping gives $code"; }
+
+# A full queue sends clients away; a small context makes jobs give way to each other and still finish.
+start -np 2 --queue 1 -c 256
+key=()
+for i in 1 2 3; do
+    curl -sN -m 20 "$url/completion" -d '{"prompt":"Once","n_predict":200,"ignore_eos":true,"temperature":0,"stream":true}' > "$work/long.$i" &
+    clients[i]=$!
+    sleep 0.15
+done
+code=$(curl -s -m 5 -D "$work/headers" -o "$work/out" -w '%{http_code}' "$url/completion" -d '{"prompt":["a","b","c","d"],"n_predict":1}')
+[ "$code" = 503 ] && grep -qi '^retry-after: 1' "$work/headers" || failed "a full queue is status $code"
+wait "${clients[1]}" "${clients[2]}" "${clients[3]}"
+for i in 1 2 3; do
+    tail -n 2 "$work/long.$i" > "$work/out"
+    grep -q '"tokens_predicted":200' "$work/out" || failed "long client $i"
+    grep -o '"content":"[^"]*"' "$work/long.$i" > "$work/text.$i"
+done
+cmp -s "$work/text.1" "$work/text.2" || failed "a text changes when its job gives way"
+
+kill "$server"
+wait "$server"
+
+# Embeddings beside text: the same numbers as tenon embed, in both formats.
+start --embedding --pooling mean --slot-save-path "$work"
+"$tenon" embed "$model" -p "Once upon a time" -p "A cat" --pooling mean --json -t 2 > "$work/embed" 2> /dev/null
+post "embeddings" 200 '"object":"list".*"object":"embedding","index":1,.*"usage":\{"prompt_tokens":[0-9]+,"total_tokens":[0-9]+\}' /v1/embeddings '{"input":["Once upon a time","A cat"]}'
+cp "$work/out" "$work/floats"
+post "embeddings in base64" 200 '"embedding":"[A-Za-z0-9+/]+=*"' /v1/embeddings '{"input":["Once upon a time","A cat"],"encoding_format":"base64"}'
+if command -v python3 > /dev/null; then
+    cp "$work/out" "$work/base64"
+    timeout 20 python3 - "$work/embed" "$work/floats" "$work/base64" > "$work/out" 2>&1 << 'PY' || failed "embeddings are those of tenon embed"
+import base64, json, struct, sys
+want, floats, coded = (json.load(open(name))["data"] for name in sys.argv[1:])
+for i in range(2):
+    raw = base64.b64decode(coded[i]["embedding"])
+    got = struct.unpack("<%df" % (len(raw) // 4), raw)
+    assert len(got) == len(floats[i]["embedding"]) == len(want[i]["embedding"]) == 288
+    assert abs(sum(x * x for x in got) - 1) < 1e-4
+    assert max(abs(a - b) for a, b in zip(got, floats[i]["embedding"])) < 1e-6
+    assert max(abs(a - b) for a, b in zip(got, want[i]["embedding"])) < 1e-4
+PY
+fi
+post "embedding of token ids" 200 '"index":0' /v1/embeddings '{"input":[1,9038]}'
+post "embeddings while a text is written" 200 'Lily' /v1/completions "{$story,\"max_tokens\":10}"
+post "no input" 400 'input is missing' /v1/embeddings '{}'
+post "a text too long to embed" 400 'exceed_context_size_error' /v1/embeddings "{\"input\":\"$(printf 'word %.0s' $(seq 600))\"}"
+post "other dimensions" 400 'have 288' /v1/embeddings '{"input":"a","dimensions":7}'
+post "many inputs" 200 '"index":299' /v1/embeddings "{\"input\":[$(printf '"a cat",%.0s' $(seq 299))\"a dog\"]}"
+kill "$server"
+wait "$server"
+
+# The examples of the documentation.
+start --embedding --slot-save-path "$work" --api-key secret
+while read -r example; do
+    example=${example//localhost:8080/127.0.0.1:$port}
+    eval "${example%%  #*} -sf -m 30 -H 'X-Api-Key: secret'" > "$work/out" 2>&1 || failed "$example"
+done < <(sed -n 's/^    \(curl .*\)/\1/p' "$(dirname "$0")/../../docs/server.md")
+kill "$server"
+wait "$server"
+
+# Several models: loaded when named, and unloaded for each other when the memory is for one.
+mkdir "$work/models"
+ln -s "$model" "$work/models/first.gguf"
+ln -s "$model" "$work/models/second.gguf"
+printf 'GGUF' > "$work/models/third.gguf"
+serve --models-dir "$work/models" --models-memory 100M -c 512 --metrics
+check "several models" 200 '"id":"first".*"unloaded".*"id":"second".*"unloaded".*"id":"third"' "$url/v1/models"
+post "the first model" 200 '"model":"first".*Lily' /v1/completions "{$story,\"model\":\"first\",\"max_tokens\":10}"
+post "no name: the one used last" 200 '"model":"first"' /v1/completions "{$story,\"max_tokens\":1}"
+post "the second model" 200 '"model":"second".*Lily' /v1/completions "{$story,\"model\":\"second\",\"max_tokens\":10}"
+check "both are loaded" 200 '"id":"first"[^}]*"loaded".*"id":"second"[^}]*"loaded"' "$url/v1/models"
+check "metrics by model" 200 '^tenon:tokens_predicted_total\{model="second"\} 10$' "$url/metrics"
+post "an unknown model" 404 'not_found_error' /v1/completions "{$story,\"model\":\"fourth\"}"
+post "a broken model" 500 'third could not be loaded' /v1/completions "{$story,\"model\":\"third\"}"
+check "props of a model" 200 '"model_alias":"first"' "$url/props?model=first"
+kill "$server"
+wait "$server"
+serve --models-dir "$work/models" --models-memory 1M -c 512
+post "a model larger than the memory for models" 503 'it needs [0-9]+ MiB; of the 1 MiB' /v1/completions "{$story,\"model\":\"first\"}"
+need=$(sed -n 's/.*it needs \([0-9]*\) MiB.*/\1/p' "$work/out")
+kill "$server"
+wait "$server"
+serve --models-dir "$work/models" --models-memory "$((need * 3 / 2))M" -c 512
+for turn in 1 2; do
+    for name in first second; do
+        post "$name in turn $turn" 200 "\"model\":\"$name\".*Lily" /v1/completions "{$story,\"model\":\"$name\",\"max_tokens\":10}"
+    done
+done
+check "one makes room for the other" 200 '"id":"first"[^}]*"unloaded".*"id":"second"[^}]*"loaded"' "$url/v1/models"
+curl -sN -m 20 "$url/completion" -d '{"model":"second","prompt":"Once","n_predict":480,"ignore_eos":true,"stream":true}' > "$work/long.1" &
+busy=$!
+until [ -s "$work/long.1" ] || ! kill -0 $busy 2> /dev/null; do sleep 0.01; done # it writes, and not for long
+post "no room beside a model at work" 503 'first could not be loaded: it needs [0-9]+ MiB' /v1/completions "{$story,\"model\":\"first\",\"max_tokens\":1}"
+kill "$busy"
+[ $failures = 0 ] && echo "server: all well"
+exit $((failures > 0))

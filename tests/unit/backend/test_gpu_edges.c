@@ -1,0 +1,627 @@
+/* Where a GPU's kernels and copies might err: nothing to do, more than a grid has, views of what was just used, rows
+ * that nobody looks at, several devices and threads. Each against the CPU. Without a GPU they are skipped. */
+#include "gpu.h"
+#include "run_case.h"
+
+#include "tenon/sched.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- A graph on a device ----------------------------------------------------------------------------------------
+ */
+
+enum { MOST = 16 };
+typedef struct world {
+    tn_arena *a, *data; /* of the graph; of the host's copies */
+    tn_sched *sched;
+    tn_buffer_type *memory;
+    tn_buffer *buffers[MOST];
+    tn_tensor *inputs[MOST], *changed[MOST]; /* what the graph writes to is looked at afterwards */
+    const void *contents[MOST];
+    int n_buffers, n_inputs, n_changed;
+    rng r;
+} world;
+
+static void begin(world *w, const char *device) {
+    *w = (world){.r = {29}};
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 18, .no_alloc = true}, &w->a));
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 64 << 20}, &w->data));
+    assert_ok(tn_sched_new(&(tn_sched_params){.devices = {device}}, &w->sched));
+    w->memory = tn_device_buffer_type(tn_stream_device(tn_sched_stream(w->sched, 0)));
+}
+static void end(world *w) {
+    tn_sched_free(w->sched);
+    for (int i = 0; i < w->n_buffers; i++) tn_buffer_free(w->buffers[i]);
+    tn_arena_free(w->data);
+    tn_arena_free(w->a);
+}
+/* Random numbers that are on the device from the beginning, or come as an input. */
+static tn_tensor *placed(world *w, tn_type type, tn_buffer_usage usage, int64_t n0, int64_t n1, int64_t n2) {
+    const int64_t ne[4] = {n0, n1, n2, 1};
+    tn_tensor *t = tn_tensor_new(w->a, type, 4, ne);
+    tn_buffer **buffer = &w->buffers[w->n_buffers++];
+    assert_ok(tn_buffer_new(w->memory, tn_buffer_type_tensor_size(w->memory, t), buffer));
+    tn_buffer_set_usage(*buffer, usage);
+    assert_ok(tn_buffer_bind(*buffer, t, 0));
+    assert_ok(tn_tensor_set(t, random_tensor(w->data, type, ne, 0, 1, &w->r)->data));
+    return t;
+}
+static tn_tensor *input_of(world *w, tn_type type, int64_t n0, int64_t n1, int64_t n2, const void *contents) {
+    const int64_t ne[4] = {n0, n1, n2, 1};
+    tn_tensor *t = tn_input(w->a, type, n0, n1, n2);
+    w->contents[w->n_inputs] = contents ? contents : random_tensor(w->data, type, ne, 0, 1, &w->r)->data;
+    w->inputs[w->n_inputs++] = t;
+    return t;
+}
+/* All of `wanted` and of what was changed as floats, one after the other; the caller frees with free(). Twice, as a
+ * token loop would: the second run may be another. */
+static float *run_world(world *w, tn_tensor *const *wanted, int n, int64_t *count) {
+    tn_graph *graph;
+    tn_tensor *all[2 * MOST];
+    int n_all = 0;
+    *count = 0;
+    for (int i = 0; i < n; i++) all[n_all++] = tn_output(wanted[i]);
+    for (int i = 0; i < w->n_changed; i++) all[n_all++] = w->changed[i];
+    for (int i = 0; i < n_all; i++) *count += tn_nelements(all[i]);
+    assert_ok(tn_arena_status(w->a));
+    assert_ok(tn_graph_new(w->a, 256, &graph));
+    for (int i = 0; i < n; i++) assert_ok(tn_graph_add(graph, wanted[i]));
+    assert_ok(tn_sched_reserve(w->sched, graph));
+    for (int again = 0; again < 2; again++) {
+        for (int i = 0; i < w->n_inputs; i++) assert_ok(tn_tensor_set(w->inputs[i], w->contents[i]));
+        assert_ok(tn_sched_run(w->sched, graph));
+    }
+    float *values = malloc(((size_t)*count + 1) * sizeof *values), *to = values;
+    for (int i = 0; i < n_all; to += tn_nelements(all[i++])) {
+        void *bytes = malloc(tn_nbytes(all[i]) + 1);
+        assert_ok(tn_tensor_get(all[i], bytes));
+        assert_ok(tn_type_to_f32(all[i]->type, bytes, to, tn_nelements(all[i])));
+        free(bytes);
+    }
+    return values;
+}
+static float near =
+    2e-2f; /* products with blocks differ by more, where one device rounds activations to eight bits */
+static void check_close(const float *got, const float *want, int64_t n, const char *what) {
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabsf(got[i] - want[i]) <= near * (1 + fabsf(want[i]))))
+            fail_msg("%s: element %lld is %g, on the CPU %g", what, (long long)i, got[i], want[i]);
+}
+/* Runs a graph on both devices. */
+typedef int (*builder)(world *w, tn_tensor **wanted);
+static void check_on_both(builder build, const char *what) {
+    float *result[2];
+    int64_t n = 0;
+    for (int i = 0; i < 2; i++) {
+        world w;
+        tn_tensor *wanted[MOST];
+        begin(&w, i ? tn_device_name(gpu) : "cpu");
+        int count = build(&w, wanted);
+        result[i] = run_world(&w, wanted, count, &n);
+        end(&w);
+    }
+    check_close(result[1], result[0], n, what);
+    free(result[0]);
+    free(result[1]);
+}
+
+/* ---- Single ops -------------------------------------------------------------------------------------------------
+ */
+
+static void check_node(tn_stream *stream, tn_tensor *node) {
+    void *bytes = run_case(stream, node, -1);
+    if (bytes) check_case(node, bytes, tn_device_name(gpu));
+    free(bytes);
+}
+static tn_tensor *dense(tn_arena *a, tn_type type, int64_t n0, int64_t n1, int64_t n2, rng *r) {
+    return random_tensor(a, type, (int64_t[]){n0, n1, n2, 1}, 0, 1, r);
+}
+static tn_tensor *numbers(tn_arena *a, int64_t n0, int64_t n1, int32_t below) {
+    tn_tensor *t = tn_tensor_nd(a, TN_I32, n0, n1);
+    for (int64_t i = 0; i < n0 * n1; i++) ((int32_t *)t->data)[i] = (int32_t)(i % below);
+    return t;
+}
+
+/* Few heads and a long cache: as many shares as there are multiprocessors, and more than a block can join if it is
+ * not careful (TENON_EMULATED_PROCESSORS=132 has as many as large GPUs do). */
+static void long_caches_of_few_heads_agree_with_the_reference(void **state) {
+    (void)state;
+    NEED_GPU();
+    static const int64_t shapes[][4] = {{64, 1, 1, 9000}, {256, 4, 1, 9100}, {64, 7, 2, 10000}, {128, 2, 1, 16384}};
+    tn_stream *stream;
+    assert_ok(tn_stream_new(gpu, NULL, &stream));
+    case_slack = 0.05; /* a share is little of the whole */
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        int64_t size = shapes[i][0], group = shapes[i][1], kv = shapes[i][2], cells = shapes[i][3];
+        rng r = {i};
+        tn_arena *a;
+        assert_ok(tn_arena_new(&(tn_arena_params){.size = 64 << 20}, &a));
+        tn_attention_sources s = {.q = dense(a, TN_F32, size, kv * group, 1, &r),
+                                  .k = dense(a, TN_F16, size, kv, cells, &r),
+                                  .v = dense(a, TN_F16, size, kv, cells, &r)};
+        check_node(stream, tn_attention(a, &s, &(tn_attention_params){.scale = 0.3f, .causal = true}));
+        tn_arena_free(a);
+    }
+    tn_stream_free(stream);
+}
+
+/* Rows of no elements, batches of no tokens. */
+static void nothing_is_computed_from_nothing(void **state) {
+    (void)state;
+    NEED_GPU();
+    static const tn_type types[] = {TN_F32, TN_F16, TN_BF16, TN_Q8_0, TN_Q4_K};
+    tn_stream *stream;
+    tn_arena *a;
+    rng r = {5};
+    case_slack = 8;
+    assert_ok(tn_stream_new(gpu, NULL, &stream));
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 16 << 20}, &a));
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        for (int64_t columns = 1; columns < 30; columns += 19) {
+            check_node(stream, tn_mul_mat(a, dense(a, types[i], 0, 40, 1, &r), dense(a, TN_F32, 0, columns, 1, &r)));
+            check_node(stream,
+                       tn_mul_mat(a, dense(a, types[i], 256, 0, 1, &r), dense(a, TN_F32, 256, columns, 1, &r)));
+            check_node(stream, tn_mul_mat_id(a, dense(a, types[i], 0, 40, 4, &r), dense(a, TN_F32, 0, 1, columns, &r),
+                                             numbers(a, 2, columns, 4)));
+        }
+    for (int64_t tokens = 0; tokens < 20; tokens += 19)
+        for (int64_t cells = 0; cells < 20; cells += 19) {
+            tn_attention_sources s = {.q = dense(a, TN_F32, 64, 4, tokens, &r),
+                                      .k = dense(a, TN_F16, 64, 2, cells, &r),
+                                      .v = dense(a, TN_F16, 64, 2, cells, &r)};
+            check_node(stream, tn_attention(a, &s, &(tn_attention_params){.scale = 1}));
+        }
+    check_node(stream, tn_sum_rows(a, dense(a, TN_F32, 0, 3, 1, &r)));
+    check_node(stream, tn_soft_max(a, dense(a, TN_F32, 8, 0, 1, &r), NULL, NULL, 1, 0));
+    check_node(stream, tn_top_k(a, dense(a, TN_F32, 8, 0, 1, &r), 2));
+    check_node(stream, tn_mix(a, dense(a, TN_F32, 8, 3, 0, &r), dense(a, TN_F32, 3, 0, 1, &r)));
+    check_node(stream, tn_mix(a, dense(a, TN_F32, 8, 0, 4, &r), dense(a, TN_F32, 0, 4, 1, &r)));
+    assert_ok(tn_arena_status(a));
+    tn_arena_free(a);
+    tn_stream_free(stream);
+}
+
+/* More in a dimension than a grid has there: it runs, or the device says that it does not. */
+static void large_dimensions_are_refused_or_run(void **state) {
+    (void)state;
+    NEED_GPU();
+    enum { MANY = 65536 };
+    tn_stream *stream;
+    tn_arena *a;
+    rng r = {5};
+    case_slack = 8;
+    assert_ok(tn_stream_new(gpu, NULL, &stream));
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 64 << 20}, &a));
+    check_node(stream, tn_get_rows(a, dense(a, TN_F32, 1, 4, MANY, &r), numbers(a, 1, MANY, 4)));
+    check_node(stream,
+               tn_add_id(a, dense(a, TN_F32, 1, 1, MANY, &r), dense(a, TN_F32, 1, 4, 1, &r), numbers(a, 1, MANY, 4)));
+    check_node(stream, tn_mix(a, dense(a, TN_F32, 1, 1, MANY, &r), dense(a, TN_F32, 1, MANY, 1, &r)));
+    check_node(stream, tn_set_rows(a, dense(a, TN_F32, 1, 1, MANY, &r), dense(a, TN_F32, 1, 1, MANY, &r),
+                                   numbers(a, 1, 1, 1)));
+    tn_attention_sources s = {.q = dense(a, TN_F32, 8, 1, MANY, &r),
+                              .k = dense(a, TN_F32, 8, 1, 1, &r),
+                              .v = dense(a, TN_F32, 4, 1, 1, &r)};
+    check_node(stream, tn_attention(a, &s, &(tn_attention_params){.scale = 1}));
+    /* All of the shared memory that a kernel has without asking, and a little more. */
+    for (int64_t size = 6000; size <= 6136; size += 8) {
+        s = (tn_attention_sources){.q = dense(a, TN_F32, size, 1, 1, &r),
+                                   .k = dense(a, TN_F32, size, 1, 1, &r),
+                                   .v = dense(a, TN_F32, size, 1, 1, &r)};
+        check_node(stream, tn_attention(a, &s, &(tn_attention_params){.scale = 1e-4f}));
+    }
+    assert_ok(tn_arena_status(a));
+    tn_arena_free(a);
+    tn_stream_free(stream);
+}
+
+/* ---- Several nodes ----------------------------------------------------------------------------------------------
+ */
+
+static tn_tensor *part_of(world *w, tn_tensor *x, int64_t n0, int64_t n1) {
+    return tn_view(w->a, x, 2, (int64_t[]){n0, n1}, x->nb, 0);
+}
+/* Products of one tensor and of views that begin where it does. */
+static int build_views(world *w, tn_tensor **wanted) {
+    tn_tensor *narrow = placed(w, TN_F16, TN_USAGE_ANY, 64, 24, 1),
+              *wide = placed(w, TN_F16, TN_USAGE_ANY, 128, 24, 1),
+              *y = tn_scale(w->a, placed(w, TN_F32, TN_USAGE_ANY, 128, 20, 1), 0.5f, 0);
+    wanted[0] = tn_mul_mat(w->a, narrow, part_of(w, y, 64, 20));
+    wanted[1] = tn_mul_mat(w->a, wide, part_of(w, y, 128, 10));
+    wanted[2] = tn_mul_mat(w->a, wide, y);
+    wanted[3] = tn_mul_mat(w->a, narrow, tn_reshape(w->a, y, 64, 40));
+    return 4;
+}
+static void products_of_views_are_not_taken_for_each_other(void **state) {
+    (void)state;
+    NEED_GPU();
+    check_on_both(build_views, "views");
+}
+
+/* A batch without tokens through what devices run as one. */
+static int build_nobody(world *w, tn_tensor **wanted) {
+    enum { WIDTH = 256, EXPERTS = 8, USED = 2, TOKENS = 0 };
+    tn_tensor *up = placed(w, TN_F16, TN_USAGE_WEIGHTS, WIDTH, WIDTH, EXPERTS),
+              *gate = placed(w, TN_F16, TN_USAGE_WEIGHTS, WIDTH, EXPERTS, 1),
+              *x = placed(w, TN_F32, TN_USAGE_ANY, WIDTH, TOKENS, 1), *row = tn_reshape(w->a, x, WIDTH, 1, TOKENS);
+    tn_tensor *probs = tn_soft_max(w->a, tn_mul_mat(w->a, gate, x), NULL, NULL, 1, 0),
+              *ids = tn_top_k(w->a, probs, USED);
+    tn_tensor *weights =
+        tn_reshape(w->a, tn_get_rows(w->a, tn_reshape(w->a, probs, 1, EXPERTS, TOKENS), ids), USED, TOKENS);
+    weights = tn_div(w->a, weights, tn_sum_rows(w->a, weights));
+    wanted[0] = tn_add(w->a, tn_mix(w->a, tn_mul_mat_id(w->a, up, row, ids), weights), x);
+    return 1;
+}
+static void batches_of_nobody_run(void **state) {
+    (void)state;
+    NEED_GPU();
+    check_on_both(build_nobody, "nobody");
+}
+
+static tn_tensor *heads_of(world *w, tn_tensor *cache, int64_t size, int64_t kv, int64_t stored) {
+    return tn_view(w->a, cache, 3, (int64_t[]){size, kv, cache->ne[1]},
+                   (size_t[]){2, (size_t)stored * 2, cache->nb[1]}, 0);
+}
+
+/* Views that turn what they show: as many rows as columns, so that nothing but strides tells them apart. */
+static int build_turned(world *w, tn_tensor **wanted) {
+    enum { WIDTH = 256, N = 8, EXPERTS = 16, SIZE = 64, CELLS = 40 };
+    tn_tensor *x = tn_scale(w->a, placed(w, TN_F32, TN_USAGE_ANY, WIDTH, N, 1), 0.1f, 0),
+              *square = placed(w, TN_F16, TN_USAGE_WEIGHTS, WIDTH, N, 1),
+              *residual = placed(w, TN_F32, TN_USAGE_ANY, N, N, 1);
+    wanted[0] = tn_add(w->a, residual, tn_transpose(w->a, tn_mul_mat(w->a, square, x)));
+
+    tn_tensor *router = placed(w, TN_F32, TN_USAGE_WEIGHTS, WIDTH, EXPERTS, 1),
+              *rows = placed(w, TN_F32, TN_USAGE_ANY, WIDTH, N, N);
+    tn_tensor *probs = tn_soft_max(w->a, tn_mul_mat(w->a, router, x), NULL, NULL, 1, 0),
+              *ids = tn_top_k(w->a, probs, N);
+    tn_tensor *chosen = tn_get_rows(w->a, tn_reshape(w->a, probs, 1, EXPERTS, N), ids);
+    wanted[1] = tn_mix(w->a, rows, tn_transpose(w->a, tn_reshape(w->a, chosen, N, N)));
+
+    /* Heads and tokens change places between rotation and attention. */
+    tn_tensor *k = placed(w, TN_F16, TN_USAGE_ANY, SIZE * N, CELLS, 1),
+              *v = placed(w, TN_F16, TN_USAGE_ANY, SIZE * N, CELLS, 1);
+    static const int32_t numbers[N] = {3, 1, 4, 15, 9, 2, 6, 5};
+    tn_rope_params p = tn_rope_params_default(SIZE, TN_ROPE_NEOX);
+    tn_tensor *places = input_of(w, TN_I32, N, 1, 1, numbers);
+    tn_tensor *q = tn_rope(w->a, placed(w, TN_F32, TN_USAGE_ANY, SIZE, N, N), places, NULL, &p),
+              *new_k = tn_rope(w->a, placed(w, TN_F32, TN_USAGE_ANY, SIZE, N, N), places, NULL, &p);
+    tn_tensor *new_v = tn_scale(w->a, placed(w, TN_F32, TN_USAGE_ANY, SIZE * N, N, 1), 0.5f, 0);
+    tn_attention_sources s = {
+        .q = tn_permute(w->a, q, 0, 2, 1, 3),
+        .k = heads_of(w, tn_set_rows(w->a, k, tn_reshape(w->a, new_k, SIZE * N, N), places), SIZE, N, SIZE),
+        .v = heads_of(w, tn_set_rows(w->a, v, new_v, places), SIZE, N, SIZE)};
+    tn_tensor *after = placed(w, TN_F16, TN_USAGE_WEIGHTS, SIZE * N, WIDTH, 1);
+    wanted[2] = tn_mul_mat(
+        w->a, after, tn_reshape(w->a, tn_attention(w->a, &s, &(tn_attention_params){.scale = 0.2f}), SIZE * N, N));
+    return 3;
+}
+static void turned_views_are_not_taken_for_what_they_show(void **state) {
+    (void)state;
+    NEED_GPU();
+    check_on_both(build_turned, "turned");
+}
+
+/* New rows of a cache, rotated or not, and attention over it. `rows` may lie outside of what is looked at, or
+ * nowhere; with `gaps`, heads are read in part. */
+typedef struct {
+    int tokens;
+    bool turns, gaps;
+    int32_t rows[3], range[2];
+} storing;
+static const storing *now;
+static int build_storing(world *w, tn_tensor **wanted) {
+    enum { SIZE = 64, HEADS = 4, KV = 2, CELLS = 300 };
+    int64_t tokens = now->tokens, stored = now->gaps ? 2 * SIZE : SIZE;
+    static int32_t cells[2 * CELLS], viewers[6], positions[3] = {7, 9, 11};
+    for (int i = 0; i < CELLS; i++) cells[2 * i] = i, cells[2 * i + 1] = 1;
+    for (int i = 0; i < 3; i++) viewers[2 * i] = CELLS, viewers[2 * i + 1] = 0;
+    tn_tensor *k = placed(w, TN_F16, TN_USAGE_ANY, stored * KV, CELLS, 1),
+              *v = placed(w, TN_F16, TN_USAGE_ANY, stored * KV, CELLS, 1);
+    tn_tensor *q = input_of(w, TN_F32, SIZE, HEADS, tokens, NULL),
+              *new_k = input_of(w, TN_F32, stored, KV, tokens, NULL),
+              *new_v = input_of(w, TN_F32, stored * KV, tokens, 1, NULL);
+    tn_tensor *rows = input_of(w, TN_I32, tokens, 1, 1, now->rows);
+    if (now->turns) {
+        tn_rope_params p = tn_rope_params_default(SIZE, TN_ROPE_NEOX);
+        tn_tensor *places = input_of(w, TN_I32, tokens, 1, 1, positions);
+        q = tn_rope(w->a, q, places, NULL, &p);
+        new_k = tn_rope(w->a, new_k, places, NULL, &p);
+    }
+    tn_tensor *with_k = tn_set_rows(w->a, k, tn_reshape(w->a, new_k, stored * KV, tokens), rows),
+              *with_v = tn_set_rows(w->a, v, new_v, rows);
+    tn_attention_sources s = {.q = q,
+                              .k = heads_of(w, with_k, SIZE, KV, stored),
+                              .v = heads_of(w, with_v, SIZE, KV, stored),
+                              .q_pos = input_of(w, TN_I32, 2, tokens, 1, viewers),
+                              .k_pos = input_of(w, TN_I32, 2, CELLS, 1, cells),
+                              .range = input_of(w, TN_I32, 2, 1, 1, now->range)};
+    tn_tensor *x = tn_attention(w->a, &s, &(tn_attention_params){.scale = 0.2f, .causal = true}),
+              *after = placed(w, TN_F16, TN_USAGE_WEIGHTS, SIZE * HEADS, SIZE * HEADS, 1);
+    wanted[0] = tn_mul_mat(w->a, after, tn_reshape(w->a, x, SIZE * HEADS, tokens));
+    w->changed[w->n_changed++] = k;
+    w->changed[w->n_changed++] = v;
+    return 1;
+}
+static void new_rows_are_stored_wherever_they_lie(void **state) {
+    (void)state;
+    NEED_GPU();
+    static const storing cases[] = {
+        {1, true, false, {140}, {0, 300}},
+        {1, true, false, {250}, {0, 200}},
+        {1, true, false, {300}, {0, 200}},
+        {1, false, false, {3}, {40, 200}},
+        {1, false, false, {299}, {0, 0}},
+        {1, true, false, {-1}, {0, 300}},
+        {3, true, false, {250, 10, 299}, {0, 200}},
+        {3, false, false, {20, 10, 1}, {100, 200}},
+        {3, true, false, {100, 1000, 100}, {0, 300}},
+        {1, true, true, {140}, {0, 300}},
+        {1, false, true, {140}, {0, 300}},
+        {3, false, true, {140, 3, 290}, {0, 200}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char what[32];
+        now = &cases[i];
+        snprintf(what, sizeof what, "storing %zu", i);
+        check_on_both(build_storing, what);
+    }
+}
+
+/* ---- Weights that are arranged otherwise ------------------------------------------------------------------------
+ */
+
+/* Read, copied, filled and multiplied elsewhere, weights are what they were set to. */
+static void weights_leave_the_device_as_they_came(void **state) {
+    (void)state;
+    NEED_GPU();
+    static const tn_type types[] = {TN_Q4_0, TN_Q8_0, TN_Q6_K, TN_Q4_K, TN_F16};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        world w;
+        begin(&w, tn_device_name(gpu));
+        tn_tensor *weights = placed(&w, types[i], TN_USAGE_WEIGHTS, 512, 16, 1),
+                  *plain = placed(&w, types[i], TN_USAGE_ANY, 512, 16, 1),
+                  *others = placed(&w, types[i], TN_USAGE_WEIGHTS, 512, 16, 1);
+        size_t size = tn_nbytes(weights);
+        unsigned char *want = malloc(size), *got = malloc(size);
+        assert_ok(tn_tensor_get(weights, want));
+        assert_ok(tn_tensor_copy(weights, plain));
+        assert_ok(tn_tensor_get(plain, got));
+        if (memcmp(want, got, size) != 0) fail_msg("%s: copied from weights", tn_type_name(types[i]));
+        tn_tensor *part = tn_view(w.a, weights, 2, (int64_t[]){512, 4}, weights->nb, 4 * weights->nb[1]);
+        assert_ok(tn_view_bind(part));
+        assert_ok(tn_tensor_get(part, got));
+        if (memcmp(want + 4 * weights->nb[1], got, tn_nbytes(part)) != 0)
+            fail_msg("%s: rows of weights", tn_type_name(types[i]));
+        assert_ok(tn_tensor_copy(plain, others));
+        assert_ok(tn_tensor_get(others, got));
+        if (memcmp(want, got, size) != 0) fail_msg("%s: copied to weights", tn_type_name(types[i]));
+        assert_ok(tn_tensor_copy(weights, others));
+        assert_ok(tn_tensor_get(others, got));
+        if (memcmp(want, got, size) != 0) fail_msg("%s: from weights to weights", tn_type_name(types[i]));
+        assert_ok(tn_tensor_fill(weights, 7, size / 4, size / 2));
+        memset(want + size / 4, 7, size / 2);
+        assert_ok(tn_tensor_get(weights, got));
+        if (memcmp(want, got, size) != 0) fail_msg("%s: filled in part", tn_type_name(types[i]));
+        free(want);
+        free(got);
+        end(&w);
+    }
+}
+static tn_type weight_type;
+static int build_precise(world *w, tn_tensor **wanted) {
+    tn_tensor *weights = placed(w, weight_type, TN_USAGE_WEIGHTS, 512, 16, 1);
+    wanted[0] = tn_mul_mat_precise(w->a, weights, input_of(w, TN_F32, 512, 20, 1, NULL));
+    return 1;
+}
+/* Copied by an op, or read through views that begin within rows, end within them, or take them for others. */
+static int build_odd_weights(world *w, tn_tensor **wanted) {
+    static const int32_t numbers[] = {5, 0, 7};
+    tn_tensor *weights = placed(w, weight_type, TN_USAGE_WEIGHTS, 512, 16, 1),
+              *half = tn_view(w->a, weights, 2, (int64_t[]){256, 16}, weights->nb, 0),
+              *second = tn_view(w->a, weights, 2, (int64_t[]){256, 15}, weights->nb, weights->nb[1] / 2),
+              *longer = tn_reshape(w->a, weights, 1024, 8),
+              *rows = tn_view(w->a, weights, 2, (int64_t[]){512, 5}, weights->nb, 3 * weights->nb[1]);
+    tn_tensor *y = placed(w, TN_F32, TN_USAGE_ANY, 1024, 20, 1);
+    wanted[0] = tn_dup(w->a, weights);
+    wanted[1] = tn_mul_mat(w->a, half, part_of(w, y, 256, 20));
+    wanted[2] = tn_mul_mat(w->a, second, part_of(w, y, 256, 3));
+    wanted[3] = tn_mul_mat(w->a, longer, y);
+    wanted[4] = tn_mul_mat(w->a, rows, part_of(w, y, 512, 20));
+    wanted[5] = tn_mul_mat(w->a, rows, part_of(w, y, 512, 1));
+    wanted[6] = tn_get_rows(w->a, half, input_of(w, TN_I32, 3, 1, 1, numbers));
+    return 7;
+}
+static void other_devices_read_weights_as_they_are(void **state) {
+    (void)state;
+    NEED_GPU();
+    static const tn_type types[] = {TN_Q4_0, TN_Q8_0, TN_Q6_K, TN_F16};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        weight_type = types[i];
+        check_on_both(build_precise, tn_type_name(types[i]));
+        near = 0.6f;
+        check_on_both(build_odd_weights, tn_type_name(types[i]));
+        near = 2e-2f;
+    }
+}
+
+/* ---- Several devices and threads --------------------------------------------------------------------------------
+ */
+
+/* Small inputs wait at each device until its stream runs, whatever device was used last. */
+static void devices_take_turns(void **state) {
+    (void)state;
+    NEED_GPU();
+    tn_device *other = NULL;
+    for (size_t i = 0; i < tn_device_count() && !other; i++) {
+        tn_device *device = tn_device_get(i);
+        if (device != gpu && strncmp(tn_device_name(device), tn_device_name(gpu), 4) == 0) other = device;
+    }
+    if (!other) {
+        print_message("skipped: only one GPU here\n");
+        skip();
+    }
+    tn_device *devices[2] = {gpu, other};
+    tn_stream *streams[2];
+    tn_buffer *buffers[2];
+    tn_tensor *x[2];
+    tn_arena *a;
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 4096, .no_alloc = true}, &a));
+    for (int i = 0; i < 2; i++) {
+        tn_buffer_type *type = tn_device_buffer_type(devices[i]);
+        x[i] = tn_tensor_nd(a, TN_F32, 8);
+        assert_ok(tn_stream_new(devices[i], NULL, &streams[i]));
+        assert_ok(tn_buffer_new(type, tn_buffer_type_tensor_size(type, x[i]), &buffers[i]));
+        assert_ok(tn_buffer_bind(buffers[i], x[i], 0));
+    }
+    for (int round = 0; round < 6; round++) {
+        float want[8], got[8];
+        int from = round % 2, to = 1 - from;
+        for (int i = 0; i < 8; i++) want[i] = (float)(round * 10 + i);
+        if (round < 2) {
+            assert_ok(tn_tensor_set(x[from], want));
+            assert_ok(tn_tensor_copy(x[from], x[to]));
+        } else if (round < 4) {
+            assert_ok(tn_tensor_set(x[to], (float[8]){0}));
+            assert_ok(tn_tensor_set(x[from], want));
+            assert_ok(tn_stream_copy_async(streams[from], streams[to], x[from], x[to]));
+        } else {
+            assert_ok(tn_stream_set_async(streams[from], x[from], want, 0, sizeof want));
+            assert_ok(tn_tensor_set(x[to], (float[8]){0}));
+            assert_ok(tn_stream_copy_async(streams[from], streams[to], x[from], x[to]));
+        }
+        assert_ok(tn_stream_synchronize(streams[from]));
+        assert_ok(tn_stream_synchronize(streams[to]));
+        assert_ok(tn_tensor_get(x[to], got));
+        for (int i = 0; i < 8; i++)
+            if (got[i] != want[i]) fail_msg("round %d: %g came, not %g", round, got[i], want[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        tn_buffer_free(buffers[i]);
+        tn_stream_free(streams[i]);
+    }
+    tn_arena_free(a);
+}
+
+/* While one thread loads from a file that does not answer, others go on. */
+typedef struct {
+    atomic_bool asked, served;
+} slow_file;
+static tn_status read_slowly(void *user, size_t offset, void *to, size_t size) {
+    (void)offset;
+    slow_file *file = user;
+    atomic_store(&file->asked, true);
+    for (int i = 0; i < 2000 && !atomic_load(&file->served); i++)
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    if (!atomic_load(&file->served)) return tn_fail(TN_E_IO, "nobody else could run");
+    memset(to, 7, size);
+    return TN_OK;
+}
+typedef struct {
+    tn_tensor *to;
+    slow_file *file;
+    tn_status status;
+} loading;
+static void *load_slowly(void *user) {
+    loading *l = user;
+    l->status = tn_tensor_load(l->to, read_slowly, l->file);
+    return NULL;
+}
+static int build_sum(world *w, tn_tensor **wanted) {
+    wanted[0] = tn_add(w->a, placed(w, TN_F32, TN_USAGE_ANY, 2000, 1, 1), input_of(w, TN_F32, 2000, 1, 1, NULL));
+    return 1;
+}
+static void a_slow_file_holds_up_nobody_else(void **state) {
+    (void)state;
+    NEED_GPU();
+    world w;
+    pthread_t thread;
+    slow_file file = {0};
+    begin(&w, tn_device_name(gpu));
+    tn_tensor *large = placed(&w, TN_Q8_0, TN_USAGE_WEIGHTS, 2048, 1000, 1);
+    loading l = {large, &file, TN_OK};
+    assert_int_equal(pthread_create(&thread, NULL, load_slowly, &l), 0);
+    while (!atomic_load(&file.asked)) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    check_on_both(build_sum, "beside a load");
+    atomic_store(&file.served, true);
+    pthread_join(thread, NULL);
+    assert_int_equal(l.status, TN_OK);
+    size_t size = tn_nbytes(large);
+    unsigned char *got = malloc(size);
+    assert_ok(tn_tensor_get(large, got));
+    for (size_t i = 0; i < size; i++)
+        if (got[i] != 7) fail_msg("byte %zu is %d", i, got[i]);
+    free(got);
+    end(&w);
+}
+
+/* Somebody looks at weights again and again while they are multiplied with. */
+typedef struct {
+    const tn_tensor *weights;
+    atomic_bool enough;
+    atomic_int looks, wrong;
+} onlooker;
+static void *look_on(void *user) {
+    onlooker *o = user;
+    const size_t size = tn_nbytes(o->weights);
+    unsigned char *first = malloc(size), *again = malloc(size);
+    if (tn_tensor_get(o->weights, first) != TN_OK) atomic_fetch_add(&o->wrong, 1);
+    while (!atomic_load(&o->enough)) {
+        if (tn_tensor_get(o->weights, again) != TN_OK || memcmp(first, again, size) != 0)
+            atomic_fetch_add(&o->wrong, 1);
+        atomic_fetch_add(&o->looks, 1);
+    }
+    free(first);
+    free(again);
+    return NULL;
+}
+static void weights_can_be_read_while_they_are_used(void **state) {
+    (void)state;
+    NEED_GPU();
+    world w;
+    pthread_t thread;
+    tn_graph *graph;
+    begin(&w, tn_device_name(gpu));
+    tn_tensor *weights = placed(&w, TN_Q8_0, TN_USAGE_WEIGHTS, 1024, 64, 1);
+    tn_tensor *product = tn_output(tn_mul_mat(w.a, weights, placed(&w, TN_F32, TN_USAGE_ANY, 1024, 1, 1)));
+    onlooker o = {.weights = weights};
+    assert_ok(tn_arena_status(w.a));
+    assert_ok(tn_graph_of(w.a, product, &graph));
+    assert_ok(tn_sched_reserve(w.sched, graph));
+    assert_int_equal(pthread_create(&thread, NULL, look_on, &o), 0);
+    float first[64], again[64];
+    int different = 0;
+    for (int i = 0; i < 10000 && (i < 200 || atomic_load(&o.looks) < 50); i++) {
+        if (tn_sched_run(w.sched, graph) != TN_OK || tn_tensor_get(product, i ? again : first) != TN_OK) different++;
+        different += i && memcmp(first, again, sizeof first) != 0;
+    }
+    atomic_store(&o.enough, true);
+    pthread_join(thread, NULL);
+    assert_int_equal(different, 0);
+    assert_int_equal(atomic_load(&o.wrong), 0);
+    end(&w);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(long_caches_of_few_heads_agree_with_the_reference),
+        cmocka_unit_test(nothing_is_computed_from_nothing),
+        cmocka_unit_test(large_dimensions_are_refused_or_run),
+        cmocka_unit_test(products_of_views_are_not_taken_for_each_other),
+        cmocka_unit_test(batches_of_nobody_run),
+        cmocka_unit_test(turned_views_are_not_taken_for_what_they_show),
+        cmocka_unit_test(new_rows_are_stored_wherever_they_lie),
+        cmocka_unit_test(weights_leave_the_device_as_they_came),
+        cmocka_unit_test(weights_can_be_read_while_they_are_used),
+        cmocka_unit_test(other_devices_read_weights_as_they_are),
+        cmocka_unit_test(devices_take_turns),
+        cmocka_unit_test(a_slow_file_holds_up_nobody_else),
+    };
+    cmocka_set_test_filter(getenv("TENON_TESTS"));
+    return cmocka_run_group_tests(tests, find_gpu, NULL);
+}

@@ -1,0 +1,791 @@
+/* Sessions on the golden models: whatever way the tokens take through the cache, the logits are the reference's. */
+#include "llm_golden.h"
+
+#include "llm/session_internal.h"
+#include "tenon/cpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const double LIMIT = 1e-6;
+
+typedef struct fixture {
+    golden_model g;
+    tn_model *model;
+    tn_session *session;
+    nmse sum;
+} fixture;
+
+typedef void (*way)(fixture *f);
+
+static tn_session_params params(void) {
+    tn_session_params p = tn_session_params_default();
+    p.n_ctx = 256;
+    p.n_seqs = 3;
+    p.n_outputs = 64;
+    p.cache_k = p.cache_v = TN_F32;
+    p.n_threads = 2;
+    return p;
+}
+
+/* Decodes tokens begin…end-1 of the golden text into `seq`, at positions moved by `by`; compares unless told not to.
+ */
+static void decode(fixture *f, int32_t seq, int32_t begin, int32_t end, int32_t by, bool compare) {
+    int32_t n = end - begin, positions[64], seqs[64];
+    bool outputs[64];
+    for (int32_t i = 0; i < n; i++) {
+        positions[i] = begin + i + by;
+        seqs[i] = seq;
+        outputs[i] = true;
+    }
+    tn_batch batch = {
+        .n_tokens = n, .tokens = f->g.tokens + begin, .positions = positions, .seqs = seqs, .outputs = outputs};
+    assert_ok(tn_session_decode(f->session, &batch));
+    assert_int_equal(tn_session_output_count(f->session), n);
+    for (int32_t i = 0; compare && i < n; i++)
+        nmse_add(&f->sum, tn_session_logits(f->session, i), f->g.logits + (size_t)(begin + i) * (size_t)f->g.n_vocab,
+                 f->g.n_vocab);
+}
+
+static void for_every_model_within(double limit, const char *what, way run, const tn_session_params *p) {
+    for (const char *const *name = golden_models(); *name; name++) {
+        fixture f = {0};
+        if (!golden_load(*name, &f.g)) {
+            print_message("skipped: no golden file %s\n", *name);
+            golden_free(&f.g);
+            skip();
+        }
+        assert_ok(tn_model_open(f.g.path, NULL, &f.model));
+        tn_status status = tn_session_new(f.model, p, &f.session);
+        /* Heads that are no whole number of blocks long are refused, with advice. */
+        bool refused =
+            status == TN_E_UNSUPPORTED && tn_type_is_quantized(p->cache_k) && strstr(tn_error(), "use f16");
+        if (!refused) {
+            assert_ok(status);
+            run(&f);
+            double value = nmse_value(&f.sum);
+            if (f.sum.scale > 0 && value > limit) fail_msg("%s, %s: NMSE %g", *name, what, value);
+        }
+        tn_session_free(f.session);
+        tn_model_close(f.model);
+        golden_free(&f.g);
+    }
+}
+
+static void for_every_model(const char *what, way run, const tn_session_params *p) {
+    for_every_model_within(LIMIT, what, run, p);
+}
+
+static void at_once(fixture *f) { decode(f, 0, 0, f->g.n_tokens, 0, true); }
+static void one_by_one(fixture *f) {
+    for (int32_t i = 0; i < f->g.n_tokens; i++) decode(f, 1, i, i + 1, 0, true);
+}
+static void in_chunks(fixture *f) {
+    rng r = {7};
+    for (int32_t i = 0; i < f->g.n_tokens;) {
+        int32_t n = 1 + (int32_t)rng_below(&r, 9);
+        if (n > f->g.n_tokens - i) n = f->g.n_tokens - i;
+        decode(f, 2, i, i + n, 0, true);
+        i += n;
+    }
+}
+static void interleaved(fixture *f) {
+    int32_t half = f->g.n_tokens / 2;
+    decode(f, 0, 0, half, 0, true);
+    decode(f, 1, 0, half, 0, true);
+    decode(f, 0, half, f->g.n_tokens, 0, true);
+    for (int32_t i = half; i < f->g.n_tokens; i++) decode(f, 1, i, i + 1, 0, true);
+}
+static void shared_prefix(fixture *f) {
+    int32_t half = f->g.n_tokens / 2;
+    decode(f, 0, 0, half, 0, false);
+    int32_t used = tn_session_cache_usage(f->session).used;
+    assert_ok(tn_session_seq_copy(f->session, 0, 2, 0, -1));
+    assert_int_equal(tn_session_cache_usage(f->session).used, used); /* shared, not copied */
+    assert_ok(tn_session_seq_remove(f->session, 0, 0, -1));
+    decode(f, 2, half, f->g.n_tokens, 0, true);
+}
+static void rolled_back(fixture *f) {
+    decode(f, 0, 0, f->g.n_tokens, 0, false);
+    assert_ok(tn_session_seq_remove(f->session, 0, 8, -1));
+    assert_int_equal(tn_session_seq_last(f->session, 0), 7);
+    decode(f, 0, 8, f->g.n_tokens, 0, true);
+}
+static void after_shift(fixture *f) {
+    int32_t half = f->g.n_tokens / 2;
+    if (tn_gguf_find_tensor(tn_model_file(f->model), "position_embd.weight")) {
+        decode(f, 0, 0, 4, 20, false);
+        assert_fails(TN_E_UNSUPPORTED, tn_session_seq_shift(f->session, 0, 0, -1, -20));
+        return;
+    }
+    decode(f, 0, 0, half, 40, false);
+    assert_fails(TN_E_INVALID, tn_session_seq_shift(f->session, 0, 0, -1, -41));
+    assert_ok(tn_session_seq_shift(f->session, 0, 0, -1, -30));
+    assert_ok(tn_session_seq_shift(f->session, 0, 0, -1, -10));
+    decode(f, 0, half, f->g.n_tokens, 0, true);
+}
+/* One token is the same text at any position, so the next one, one further on, has its golden logits. */
+static void after_division(fixture *f) {
+    if (tn_gguf_find_tensor(tn_model_file(f->model), "position_embd.weight")) return;
+    decode(f, 1, 0, 1, 40, false);
+    decode(f, 2, 0, 1, 0, false);
+    assert_fails(TN_E_INVALID, tn_session_seq_divide(f->session, 1, 0, -1, 0));
+    assert_ok(tn_session_seq_divide(f->session, 1, 0, -1, 4));
+    assert_int_equal(tn_session_seq_first(f->session, 1), 10);
+    assert_int_equal(tn_session_seq_last(f->session, 1), 10);
+    decode(f, 1, 1, 2, 10, true);
+    assert_ok(tn_session_seq_keep(f->session, 2));
+    assert_int_equal(tn_session_seq_last(f->session, 1), -1);
+    int32_t owner[256], owned = 0;
+    assert_int_equal(tn_session_cache_usage(f->session).cells, 256);
+    tn_session_cache_map(f->session, owner);
+    for (int i = 0; i < 256; i++) {
+        assert_true(owner[i] == -1 || owner[i] == 2);
+        owned += owner[i] == 2;
+    }
+    assert_int_equal(owned, 1);
+    decode(f, 2, 1, f->g.n_tokens, 0, true);
+}
+static void after_defragment(fixture *f) {
+    int32_t half = f->g.n_tokens / 2;
+    for (int32_t i = 0; i < half; i++) { /* every second cell becomes a hole */
+        decode(f, 1, i, i + 1, 0, false);
+        decode(f, 0, i, i + 1, 0, false);
+    }
+    assert_ok(tn_session_seq_remove(f->session, 1, 0, -1));
+    assert_ok(tn_session_defragment(f->session));
+    decode(f, 0, half, f->g.n_tokens, 0, true);
+}
+static void after_save_and_load(fixture *f) {
+    int32_t half = f->g.n_tokens / 2;
+    char path[] = "/tmp/tenon-state-XXXXXX";
+    int file = mkstemp(path);
+    assert_true(file >= 0);
+    close(file);
+    decode(f, 0, 0, half, 0, false);
+    assert_ok(tn_session_save(f->session, 0, path));
+    decode(f, 0, half, f->g.n_tokens, 0, false);
+    assert_ok(tn_session_load(f->session, 2, path)); /* into another sequence */
+    decode(f, 2, half, f->g.n_tokens, 0, true);
+
+    size_t size;
+    assert_ok(tn_session_state_size(f->session, -1, &size));
+    char *state = malloc(size);
+    assert_ok(tn_session_state_get(f->session, -1, state, size));
+    tn_session_clear(f->session);
+    assert_int_equal(tn_session_cache_usage(f->session).used, 0);
+    state[size / 2] ^= 1;
+    assert_fails(TN_E_CHECKSUM, tn_session_state_set(f->session, -1, state, size));
+    state[size / 2] ^= 1;
+    assert_fails(TN_E_FORMAT, tn_session_state_set(f->session, -1, state, size - 1));
+    assert_ok(tn_session_state_set(f->session, -1, state, size));
+    free(state);
+    unlink(path);
+    assert_ok(tn_session_seq_remove(f->session, 2, half, -1));
+    decode(f, 2, half, f->g.n_tokens, 0, true);
+}
+
+#define WAY(name)                                                                                                    \
+    static void logits_##name(void **state) {                                                                        \
+        (void)state;                                                                                                 \
+        tn_session_params p = params();                                                                              \
+        for_every_model(#name, name, &p);                                                                            \
+    }
+WAY(at_once)
+WAY(one_by_one)
+WAY(in_chunks)
+WAY(interleaved)
+WAY(shared_prefix)
+WAY(rolled_back)
+WAY(after_shift)
+WAY(after_division)
+WAY(after_defragment)
+WAY(after_save_and_load)
+
+static void logits_over_three_devices(void **state) {
+    (void)state;
+    tn_session_params p = params();
+    p.devices[0] = "sim:64M,name=left";
+    p.devices[1] = "sim:64M,ops=-rope-soft_max,name=right";
+    p.split[0] = p.split[1] = 1;
+    p.n_gpu_layers = 2;
+    for_every_model("over three devices", interleaved, &p);
+}
+
+static void logits_with_small_micro_batches(void **state) {
+    (void)state;
+    tn_session_params p = params();
+    p.n_ubatch = 5;
+    for_every_model("micro-batch of 5", at_once, &p);
+}
+
+/* The tolerances docs/engine.md states. */
+static void logits_with_smaller_caches(void **state) {
+    (void)state;
+    static const struct {
+        tn_type type;
+        double limit;
+    } caches[] = {{TN_F16, 2e-6}, {TN_BF16, 1e-4}, {TN_Q8_0, 1e-5}, {TN_Q4_0, 1e-3}};
+    for (size_t i = 0; i < sizeof caches / sizeof *caches; i++) {
+        tn_session_params p = params();
+        p.cache_k = p.cache_v = caches[i].type;
+        for_every_model_within(caches[i].limit, tn_type_name(caches[i].type), in_chunks, &p);
+        for_every_model_within(2 * caches[i].limit, "a shift in a smaller cache", after_shift, &p);
+    }
+}
+
+/* A prompt long enough for its feed-forward part to be computed in chunks gives what small pieces give. */
+static void long_prompts_equal_short_pieces(void **state) {
+    (void)state;
+    static const char *const names[] = {"archs/llama-dense", "archs/gemma2-dense", "archs/gpt-oss-moe",
+                                        "archs/falcon-dense"};
+    enum { N = 300 };
+    tn_token tokens[N];
+    rng r = {11};
+    for (int i = 0; i < N; i++) tokens[i] = (tn_token)rng_below(&r, 100);
+    for (size_t m = 0; m < sizeof names / sizeof *names; m++) {
+        golden_model g;
+        if (!golden_load(names[m], &g)) skip();
+        tn_model *model;
+        assert_ok(tn_model_open(g.path, NULL, &model));
+        float *rows[2];
+        for (int small = 0; small < 2; small++) {
+            tn_session *session;
+            tn_session_params p = params();
+            p.n_ctx = 320;
+            p.n_ubatch = small ? 16 : N;
+            assert_ok(tn_session_new(model, &p, &session));
+            assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = N, .tokens = tokens}));
+            rows[small] = malloc((size_t)g.n_vocab * sizeof(float));
+            memcpy(rows[small], tn_session_logits(session, 0), (size_t)g.n_vocab * sizeof(float));
+            tn_session_free(session);
+        }
+        nmse sum = {0};
+        nmse_add(&sum, rows[0], rows[1], g.n_vocab);
+        if (nmse_value(&sum) > 1e-9) fail_msg("%s: NMSE %g", names[m], nmse_value(&sum));
+        free(rows[0]);
+        free(rows[1]);
+        tn_model_close(model);
+        golden_free(&g);
+    }
+}
+
+/* Mistral 3: within the original context queries are as they were, beyond it they grow. */
+static void queries_grow_beyond_the_original_context(void **state) {
+    (void)state;
+    golden_model g;
+    if (!golden_load("archs/mistral3-dense", &g)) skip();
+    const char *keys[] = {"mistral3.attention.temperature_scale", "mistral3.rope.scaling.original_context_length"};
+    tn_gguf_kv set[2] = {
+        {.key = {keys[0], strlen(keys[0])}, .value = {.type = TN_GGUF_F32, .f = 20}},
+        {.key = {keys[1], strlen(keys[1])}, .value = {.type = TN_GGUF_U32, .u = 8}},
+    };
+    char path[] = "/tmp/tenon-mistral-XXXXXX";
+    int file = mkstemp(path);
+    assert_true(file >= 0);
+    close(file);
+    tn_gguf *gguf;
+    assert_ok(tn_gguf_open(g.path, NULL, &gguf));
+    assert_ok(tn_gguf_copy(gguf, path, &(tn_gguf_copy_params){.set = set, .set_count = 2}));
+    tn_gguf_close(gguf);
+    snprintf(g.path, sizeof g.path, "%s", path);
+    fixture f = {.g = g};
+    tn_session_params p = params();
+    assert_ok(tn_model_open(path, NULL, &f.model));
+    assert_ok(tn_session_new(f.model, &p, &f.session));
+    decode(&f, 0, 0, 8, 0, true);
+    assert_true(nmse_value(&f.sum) <= 1e-10);
+    f.sum = (nmse){0};
+    decode(&f, 0, 8, g.n_tokens, 0, true);
+    if (nmse_value(&f.sum) < 1e-6) fail_msg("NMSE %g only", nmse_value(&f.sum));
+    tn_session_free(f.session);
+    tn_model_close(f.model);
+    unlink(path);
+    golden_free(&g);
+}
+
+static void decoding_allocates_nothing(void **state) {
+    (void)state;
+    GOLDEN_OR_SKIP(path, "archs/gemma2-dense.gguf"); /* two cache groups */
+    for (int run = 0; run < 4; run++) {
+        int32_t n_seqs = run % 2 ? 4 : 1;
+        tn_model *model;
+        tn_session *session;
+        tn_session_params p = tn_session_params_default();
+        p.n_ctx = 128;
+        p.n_seqs = n_seqs;
+        p.n_ubatch = 32;
+        if (run >= 2) p.devices[0] = "sim:64M,name=counting";
+        assert_ok(tn_model_open(path, NULL, &model));
+        assert_ok(tn_session_new(model, &p, &session));
+        uint64_t allocations = 0, grown = 0;
+        size_t free_before = 0, free_after, total;
+        tn_device *device;
+        assert_ok(tn_device_find(run >= 2 ? "counting" : "cpu", &device));
+        for (int32_t t = 0; t < 100; t++) {
+            tn_token tokens[4] = {1, 2, 3, (t + 5) % 100};
+            int32_t seqs[4] = {0, 1, 2, 3};
+            if (tn_session_cache_usage(session).used + n_seqs > 128) {
+                for (int32_t s = 0; s < n_seqs; s++) { /* full: drop the first 8 of each and shift the rest down */
+                    assert_ok(tn_session_seq_remove(session, s, 0, 8));
+                    assert_ok(tn_session_seq_shift(session, s, 8, -1, -8));
+                }
+            }
+            tn_batch batch = {.n_tokens = n_seqs, .tokens = tokens, .seqs = seqs};
+            assert_ok(tn_session_decode(session, &batch));
+            if (t > 0) continue;
+            if (run >= 2) { /* the simulated device takes a small block at the first run of every graph */
+                assert_ok(tn_session_seq_shift(session, 0, 0, -1, 1));
+                assert_ok(tn_session_seq_shift(session, 0, 0, -1, -1));
+            }
+            allocations = tn_memory_get_stats().allocations;
+            grown = tn_session_get_stats(session).sched.buffers_grown;
+            assert_ok(tn_device_memory(device, &free_before, &total));
+        }
+        assert_int_equal(tn_memory_get_stats().allocations, allocations);
+        assert_int_equal(tn_session_get_stats(session).sched.buffers_grown, grown);
+        assert_ok(tn_device_memory(device, &free_after, &total));
+        if (run >= 2) assert_int_equal(free_before, free_after);
+        tn_session_free(session);
+        tn_model_close(model);
+    }
+}
+
+/* Batches of every size and with many numbers of wanted rows, on a device whose memory is counted: all of them run in
+ * what was reserved, and what the host remembers of them is bounded. */
+static void batches_of_every_size_leave_memory_as_it_was(void **state) {
+    (void)state;
+    GOLDEN_OR_SKIP(path, "archs/gemma2-dense.gguf");
+    tn_model *model;
+    tn_session *session;
+    tn_session_params p = tn_session_params_default();
+    p.n_ctx = p.n_ubatch = 256;
+    p.n_outputs = 256;
+    p.devices[0] = "sim:64M,name=sizes";
+    assert_ok(tn_model_open(path, NULL, &model));
+    assert_ok(tn_session_new(model, &p, &session));
+    tn_device *device;
+    assert_ok(tn_device_find("sizes", &device));
+    size_t free_before, free_after, total;
+    assert_ok(tn_device_memory(device, &free_before, &total));
+    tn_token tokens[256] = {0};
+    float *kept = NULL;
+    uint64_t live = 0;
+    for (int round = 0; round < 3; round++) {
+        for (int32_t n = 1; n <= 256; n += n < 16 ? 1 : 8) {
+            for (int32_t wanted = 1; wanted <= n; wanted = 4 * wanted + 1) {
+                for (int best = 0; best < 2; best++) {
+                    bool outputs[256] = {0};
+                    for (int32_t i = 0; i < n; i++) tokens[i] = (7 * i + n) % 90 + 3;
+                    for (int32_t i = 0; i < wanted; i++) outputs[n - 1 - i] = true;
+                    tn_batch batch = {.n_tokens = n, .tokens = tokens, .outputs = outputs, .best = best};
+                    tn_session_clear(session);
+                    assert_ok(tn_session_decode(session, &batch));
+                    if (n != 24 || wanted != 1 || best) continue;
+                    /* Its graph has been forgotten and made again since the last round. */
+                    size_t row = (size_t)tn_model_get_info(model).n_vocab * sizeof(float);
+                    if (kept) assert_memory_equal(kept, tn_session_logits(session, 0), row);
+                    if (!kept) kept = memcpy(malloc(row), tn_session_logits(session, 0), row);
+                }
+            }
+        }
+        uint64_t now = tn_memory_get_stats().live_bytes;
+        if (round == 1) live = now;
+        if (round == 2 && now > live + live / 100)
+            fail_msg("%llu bytes, then %llu", (long long unsigned)live, (long long unsigned)now);
+    }
+    tn_sched_stats stats = tn_session_get_stats(session).sched;
+    assert_true(stats.schedules_forgotten > 0);
+    assert_true(stats.schedules_made - stats.schedules_forgotten <= TN__GRAPHS_KEPT + 9);
+    assert_int_equal(stats.buffers_grown, 0);
+    assert_ok(tn_device_memory(device, &free_after, &total));
+    assert_int_equal(free_before, free_after);
+    free(kept);
+    tn_session_free(session);
+    tn_model_close(model);
+}
+
+/* A dump of the splits names every matrix product and what else people look for, in every family. */
+static void name_nodes(fixture *f) {
+    for (int prefill = 0; prefill < 2; prefill++) {
+        char *text, line[256];
+        size_t size;
+        FILE *out = open_memstream(&text, &size);
+        assert_ok(tn_session_dump_splits(f->session, prefill, out));
+        fclose(out);
+        static const char *const wanted[] = {"embedding ", "attn.0 ",  "attn_out.1 ",
+                                             "ffn_out.1 ", "layer.0 ", "logits "};
+        for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+            if (!strstr(text, wanted[i])) fail_msg("no '%s' in\n%s", wanted[i], text);
+        assert_true(strstr(text, " q.1 ") || strstr(text, " qkv.1 "));
+        for (const char *at = text; (at = strstr(at, "  mul_mat")); at++) {
+            snprintf(line, sizeof line, "%.*s", (int)strcspn(at, "\n"), at);
+            char op[32], name[64];
+            assert_int_equal(sscanf(line, "%31s %63s", op, name), 2);
+            if (strchr(name, '[')) fail_msg("without a name: %s", line);
+        }
+        free(text);
+    }
+}
+static void nodes_have_names_that_people_look_for(void **state) {
+    (void)state;
+    tn_session_params p = params();
+    for_every_model("names", name_nodes, &p);
+}
+
+static void the_cells_of_a_sequence_stay_together(void **state) {
+    (void)state;
+    GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
+    tn_model *model;
+    tn_session *session;
+    tn_session_params p = tn_session_params_default();
+    int32_t owner[250];
+    p.n_ctx = 250; /* three runs of 64 cells and a rest */
+    p.n_seqs = 2;
+    p.n_ubatch = 8;
+    assert_ok(tn_model_open(path, NULL, &model));
+    assert_ok(tn_session_new(model, &p, &session));
+    for (int32_t t = 0; t < 125; t++) {
+        tn_batch batch = {.n_tokens = 2, .tokens = (tn_token[]){1, 2}, .seqs = (int32_t[]){0, 1}};
+        assert_ok(tn_session_decode(session, &batch));
+        if (t != 40) continue;
+        tn_session_cache_map(session, owner);
+        for (int32_t i = 0; i < 250; i++) assert_int_equal(owner[i], i < 41 ? 0 : i >= 64 && i < 105 ? 1 : -1);
+        /* Taken back and gone on: in the same run, where it left off. */
+        assert_ok(tn_session_seq_remove(session, 1, 20, -1));
+        for (t = 20; t < 41; t++)
+            assert_ok(tn_session_decode(
+                session, &(tn_batch){.n_tokens = 1, .tokens = (tn_token[]){2}, .seqs = (int32_t[]){1}}));
+        tn_session_cache_map(session, owner);
+        for (int32_t i = 0; i < 250; i++) assert_int_equal(owner[i], i < 41 ? 0 : i >= 64 && i < 105 ? 1 : -1);
+        t = 40;
+    }
+    assert_int_equal(tn_session_cache_usage(session).used, 250); /* to the last cell */
+    tn_session_free(session);
+    tn_model_close(model);
+}
+
+static void logits_last_until_the_next_decode(void **state) {
+    (void)state;
+    GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
+    tn_model *model;
+    tn_session *session;
+    tn_threadpool *threads;
+    tn_session_params p = tn_session_params_default();
+    tn_threadpool_params tp = tn_threadpool_params_default(2);
+    p.n_ctx = 64;
+    p.n_seqs = 2;
+    assert_ok(tn_threadpool_new(&tp, &threads));
+    p.threads = threads; /* the caller's own, used by the caller between decodes */
+    assert_ok(tn_model_open(path, NULL, &model));
+    assert_ok(tn_session_new(model, &p, &session));
+    size_t row = (size_t)tn_model_get_info(model).n_vocab;
+    float *before = malloc(2 * row * sizeof *before);
+    tn_token tokens[] = {5, 6, 7, 8};
+    tn_batch batch = {.n_tokens = 4, .tokens = tokens, .seqs = (int32_t[]){0, 0, 1, 1}};
+    assert_ok(tn_session_decode(session, &batch));
+    assert_int_equal(tn_session_output_count(session), 2);
+    memcpy(before, tn_session_logits(session, 0), row * sizeof *before);
+    memcpy(before + row, tn_session_logits(session, 1), row * sizeof *before);
+    assert_ok(tn_session_seq_shift(session, 0, 0, -1, 3)); /* computes in the same memory */
+    assert_ok(tn_session_seq_remove(session, 0, 0, -1));
+    assert_ok(tn_session_defragment(session));
+    assert_memory_equal(before, tn_session_logits(session, 0), row * sizeof *before);
+    assert_memory_equal(before + row, tn_session_logits(session, 1), row * sizeof *before);
+    free(before);
+    tn_session_free(session);
+    tn_model_close(model);
+    tn_threadpool_free(threads);
+}
+
+static bool stop(void *user) { return *(bool *)user; }
+
+/* A batch that was stopped leaves the cache as it was, and can be decoded again. */
+static void an_aborted_batch_leaves_nothing(void **state) {
+    (void)state;
+    golden_model g;
+    if (!golden_load("archs/gemma2-dense", &g)) skip();
+    fixture f = {.g = g};
+    bool stopping = false;
+    tn_session_params p = params();
+    p.n_ubatch = 8;
+    p.abort = stop;
+    p.user = &stopping;
+    assert_ok(tn_model_open(g.path, NULL, &f.model));
+    assert_ok(tn_session_new(f.model, &p, &f.session));
+    decode(&f, 1, 0, 10, 0, true);
+    int32_t used = tn_session_cache_usage(f.session).used;
+    stopping = true;
+    int32_t seqs[12];
+    for (int i = 0; i < 12; i++) seqs[i] = 1;
+    assert_fails(TN_E_ABORTED,
+                 tn_session_decode(f.session, &(tn_batch){.n_tokens = 12, .tokens = g.tokens + 10, .seqs = seqs}));
+    assert_int_equal(tn_session_cache_usage(f.session).used, used);
+    assert_int_equal(tn_session_seq_last(f.session, 1), 9);
+    assert_int_equal(tn_session_output_count(f.session), 0);
+    stopping = false;
+    decode(&f, 1, 10, g.n_tokens, 0, true);
+    assert_true(nmse_value(&f.sum) <= LIMIT);
+    tn_session_free(f.session);
+    tn_model_close(f.model);
+    golden_free(&g);
+}
+
+static void a_full_cache_is_a_status(void **state) {
+    (void)state;
+    GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
+    tn_model *model;
+    tn_session *session;
+    tn_session_params p = tn_session_params_default();
+    p.n_ctx = 8;
+    assert_ok(tn_model_open(path, NULL, &model));
+    assert_ok(tn_session_new(model, &p, &session));
+    tn_token tokens[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = 6, .tokens = tokens}));
+    assert_fails(TN_E_FULL, tn_session_decode(session, &(tn_batch){.n_tokens = 3, .tokens = tokens}));
+    assert_int_equal(tn_session_cache_usage(session).used, 6);
+    assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = 2, .tokens = tokens}));
+    assert_fails(TN_E_INVALID, tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = (tn_token[]){128}}));
+    assert_fails(TN_E_INVALID, tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = (tn_token[]){-1}}));
+    assert_fails(TN_E_INVALID, tn_session_decode(session, &(tn_batch){.n_tokens = 0, .tokens = tokens}));
+    assert_fails(TN_E_INVALID,
+                 tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = tokens, .seqs = (int32_t[]){1}}));
+    tn_session_free(session);
+    tn_model_close(model);
+}
+
+static void stories_agree_with_the_reference(void **state) {
+    (void)state;
+    golden_model g;
+    if (!golden_load("models/stories15M-f16", &g)) skip();
+    tn_model *model;
+    tn_session *session;
+    tn_session_params p = tn_session_params_default();
+    p.n_outputs = 64;
+    assert_ok(tn_model_open(g.path, NULL, &model));
+    assert_ok(tn_session_new(model, &p, &session));
+    bool outputs[64];
+    memset(outputs, 1, sizeof outputs);
+    assert_ok(
+        tn_session_decode(session, &(tn_batch){.n_tokens = g.n_tokens, .tokens = g.tokens, .outputs = outputs}));
+    nmse sum = {0};
+    for (int32_t i = 0; i < g.n_tokens; i++) {
+        const float *got = tn_session_logits(session, i), *want = g.logits + (size_t)i * (size_t)g.n_vocab;
+        int32_t a = 0, b = 0;
+        for (int32_t k = 1; k < g.n_vocab; k++) {
+            if (got[k] > got[a]) a = k;
+            if (want[k] > want[b]) b = k;
+        }
+        assert_int_equal(a, b);
+        nmse_add(&sum, got, want, g.n_vocab);
+    }
+    assert_true(nmse_value(&sum) <= 1e-5);
+    tn_session_free(session);
+    tn_model_close(model);
+    golden_free(&g);
+}
+
+static tn_token highest(const float *row, int32_t n) {
+    tn_token best = 0;
+    for (int32_t i = 1; i < n; i++)
+        if (row[i] > row[best]) best = i;
+    return best;
+}
+/* What is most likely, with and without the logits; nearly all rows of a batch, the last one, one token alone. */
+static void best(fixture *f) {
+    int32_t n = f->g.n_tokens;
+    tn_token wanted[64];
+    bool outputs[64];
+    decode(f, 0, 0, n, 0, true);
+    for (int32_t i = 0; i < n; i++) {
+        wanted[i] = highest(tn_session_logits(f->session, i), f->g.n_vocab);
+        assert_int_equal(tn_session_argmax(f->session, i), wanted[i]);
+        outputs[i] = i != 1;
+    }
+    tn_session_clear(f->session);
+    tn_batch most = {.n_tokens = n, .tokens = f->g.tokens, .outputs = outputs, .best = true};
+    assert_ok(tn_session_decode(f->session, &most));
+    assert_int_equal(tn_session_output_count(f->session), n - 1);
+    for (int32_t i = 0; i < n - 1; i++) assert_int_equal(tn_session_argmax(f->session, i), wanted[i ? i + 1 : 0]);
+    assert_int_equal(tn_session_argmax(f->session, n - 1), -1);
+    assert_null(tn_session_logits(f->session, 0));
+    tn_session_clear(f->session);
+    assert_ok(tn_session_decode(f->session, &(tn_batch){.n_tokens = n - 1, .tokens = f->g.tokens, .best = true}));
+    assert_int_equal(tn_session_argmax(f->session, -1), wanted[n - 2]);
+    assert_ok(tn_session_decode(f->session, &(tn_batch){.n_tokens = 1, .tokens = f->g.tokens + n - 1, .best = true}));
+    assert_int_equal(tn_session_argmax(f->session, -1), wanted[n - 1]);
+}
+static void the_best_token_needs_no_logits(void **state) {
+    (void)state;
+    tn_session_params p = params();
+    for_every_model_within(LIMIT, "best", best, &p);
+}
+
+/* A greedy loop on a device that queues runs ahead of the host. Whatever comes between, it finds what a loop over the
+ * logits finds. */
+enum { LOOP_CTX = 128, LOOP_SEQS = 2, LOOP_STEPS = 400 };
+static tn_token loop_step(tn_session *session, tn_token token, int32_t seq, bool best) {
+    assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = &token, .seqs = &seq, .best = best}));
+    assert_int_equal(tn_session_output_count(session), 1);
+    return tn_session_argmax(session, 0);
+}
+static void greedy_loops_run_ahead_unseen(void **state) {
+    (void)state;
+    static const char *const names[] = {"archs/llama-dense", "archs/gpt2-dense", "archs/gemma2-dense"};
+    for (size_t m = 0; m < sizeof names / sizeof *names; m++) {
+        golden_model g;
+        if (!golden_load(names[m], &g)) skip();
+        tn_model *models[2];
+        tn_session *sessions[2]; /* with logits, and ahead */
+        for (int i = 0; i < 2; i++) {
+            tn_session_params p = tn_session_params_default();
+            p.n_ctx = LOOP_CTX;
+            p.n_seqs = LOOP_SEQS;
+            p.n_ubatch = 16;
+            p.devices[0] = i ? "sim:64M,name=greedy" : "cpu";
+            assert_ok(tn_model_open(g.path, NULL, &models[i]));
+            assert_ok(tn_session_new(models[i], &p, &sessions[i]));
+        }
+        rng r = {5};
+        tn_token next[LOOP_SEQS] = {1, 2};
+        int32_t seq = 0, lengths[LOOP_SEQS] = {0};
+        const bool moves = strcmp(names[m], "archs/gpt2-dense") != 0; /* which learned its positions */
+        for (int step = 0; step < LOOP_STEPS; step++) {
+            const uint32_t what = rng_below(&r, 100);
+            if (what < 4) next[seq] = (tn_token)rng_below(&r, 50);
+            if (what >= 4 && what < 8) seq ^= 1;
+            for (int i = 0; i < 2; i++) {
+                tn_session *s = sessions[i];
+                if (what >= 8 && what < 12 && lengths[seq] > 4) /* back */
+                    assert_ok(tn_session_seq_remove(s, seq, lengths[seq] - 3, -1));
+                if (what >= 12 && what < 14 && lengths[seq] > 8) /* something in the middle is forgotten */
+                    assert_ok(tn_session_seq_remove(s, seq, 2, 3));
+                if (what >= 14 && what < 16) {
+                    size_t size;
+                    assert_ok(tn_session_state_size(s, seq, &size));
+                    void *bytes = malloc(size);
+                    assert_ok(tn_session_state_get(s, seq, bytes, size));
+                    assert_ok(tn_session_state_set(s, seq, bytes, size));
+                    free(bytes);
+                }
+                if (what >= 16 && what < 18 && moves && lengths[seq] > 8) {
+                    assert_ok(tn_session_seq_remove(s, seq, 0, 4));
+                    assert_ok(tn_session_seq_shift(s, seq, 4, -1, -4));
+                }
+                if (what == 18) assert_int_equal(tn_session_decode(s, &(tn_batch){.n_tokens = 0}), TN_E_INVALID);
+                if (what == 19) { /* both at once */
+                    int32_t seqs[2] = {0, 1};
+                    assert_ok(tn_session_decode(
+                        s, &(tn_batch){.n_tokens = 2, .tokens = next, .seqs = seqs, .best = i == 1}));
+                }
+                if (tn_session_cache_usage(s).used + 2 >= LOOP_CTX ||
+                    tn_session_seq_last(s, seq) + 2 >= tn_model_get_info(models[i]).n_ctx_train)
+                    tn_session_clear(s);
+            }
+            const int32_t used = tn_session_cache_usage(sessions[0]).used;
+            assert_int_equal(tn_session_cache_usage(sessions[1]).used, used);
+            assert_int_equal(tn_session_seq_last(sessions[1], seq), tn_session_seq_last(sessions[0], seq));
+            const tn_token wanted = loop_step(sessions[0], next[seq], seq, false),
+                           found = loop_step(sessions[1], next[seq], seq, true);
+            if (found != wanted) fail_msg("%s: step %d (%u) found %d, not %d", names[m], step, what, found, wanted);
+            next[seq] = wanted;
+            lengths[seq] = tn_session_seq_last(sessions[0], seq) + 1;
+        }
+        /* At the end of a loop one step was for nothing; there is none ahead where cells have a window. */
+        const bool ahead = strcmp(names[m], "archs/gemma2-dense") != 0;
+        tn_session_clear(sessions[1]);
+        const uint64_t runs = tn_session_get_stats(sessions[1]).sched.runs;
+        for (int i = 0; i < 10; i++) next[0] = loop_step(sessions[1], next[0], 0, true);
+        assert_int_equal(tn_session_get_stats(sessions[1]).sched.runs - runs, ahead ? 11 : 10);
+        for (int i = 0; i < 2; i++) {
+            tn_session_free(sessions[i]);
+            tn_model_close(models[i]);
+        }
+        golden_free(&g);
+    }
+}
+
+/* A device that is lost while it runs ahead: the loop hears of it, and until then every token is right. */
+/* The device is slow, so that the step ahead is still queued when everything it reads is freed: the sanitizer sees
+ * it. */
+static void a_session_may_be_freed_while_a_step_runs_ahead(void **state) {
+    (void)state;
+    GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
+    tn_model *model;
+    tn_session *session;
+    tn_session_params p = tn_session_params_default();
+    p.n_ctx = 64;
+    p.n_ubatch = 16;
+    p.devices[0] = "sim:64M,latency=3ms,name=late";
+    assert_ok(tn_model_open(path, NULL, &model));
+    assert_ok(tn_session_new(model, &p, &session));
+    tn_token next = 1;
+    for (int i = 0; i < 4; i++) next = loop_step(session, next, 0, true);
+    tn_session_free(session);
+    tn_model_close(model);
+}
+
+static void a_lost_device_ends_a_greedy_loop(void **state) {
+    (void)state;
+    GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
+    enum { N = 60 };
+    tn_token found[2][N + 1] = {{1}, {1}};
+    for (int i = 0; i < 2; i++) {
+        tn_model *model;
+        tn_session *session;
+        tn_session_params p = tn_session_params_default();
+        p.n_ctx = 128;
+        p.devices[0] = i ? "sim:64M,fail=lost:30,name=losing" : "cpu";
+        assert_ok(tn_model_open(path, NULL, &model));
+        assert_ok(tn_session_new(model, &p, &session));
+        tn_status status = TN_OK;
+        int done = 0;
+        for (; done < N && status == TN_OK; done++) {
+            tn_batch batch = {.n_tokens = 1, .tokens = &found[i][done], .best = true};
+            status = tn_session_decode(session, &batch);
+            if (status != TN_OK) break;
+            found[i][done + 1] = tn_session_argmax(session, 0);
+            assert_int_equal(found[i][done + 1], found[0][done + 1]);
+        }
+        if (i)
+            assert_true(status != TN_OK && done > 2);
+        else
+            assert_int_equal(done, N);
+        tn_session_free(session);
+        tn_model_close(model);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logits_at_once),
+        cmocka_unit_test(logits_one_by_one),
+        cmocka_unit_test(logits_in_chunks),
+        cmocka_unit_test(logits_interleaved),
+        cmocka_unit_test(logits_shared_prefix),
+        cmocka_unit_test(logits_rolled_back),
+        cmocka_unit_test(logits_after_shift),
+        cmocka_unit_test(logits_after_division),
+        cmocka_unit_test(logits_after_defragment),
+        cmocka_unit_test(logits_after_save_and_load),
+        cmocka_unit_test(logits_over_three_devices),
+        cmocka_unit_test(logits_with_small_micro_batches),
+        cmocka_unit_test(logits_with_smaller_caches),
+        cmocka_unit_test(long_prompts_equal_short_pieces),
+        cmocka_unit_test(queries_grow_beyond_the_original_context),
+        cmocka_unit_test(greedy_loops_run_ahead_unseen),
+        cmocka_unit_test(a_session_may_be_freed_while_a_step_runs_ahead),
+        cmocka_unit_test(a_lost_device_ends_a_greedy_loop),
+        cmocka_unit_test(decoding_allocates_nothing),
+        cmocka_unit_test(batches_of_every_size_leave_memory_as_it_was),
+        cmocka_unit_test(nodes_have_names_that_people_look_for),
+        cmocka_unit_test(the_cells_of_a_sequence_stay_together),
+        cmocka_unit_test(logits_last_until_the_next_decode),
+        cmocka_unit_test(the_best_token_needs_no_logits),
+        cmocka_unit_test(an_aborted_batch_leaves_nothing),
+        cmocka_unit_test(a_full_cache_is_a_status),
+        cmocka_unit_test(stories_agree_with_the_reference),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

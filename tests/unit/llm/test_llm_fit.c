@@ -1,0 +1,260 @@
+/* Fit is the truth: what the plan says is what the session takes, to the byte, and one byte too few is refused before
+ * anything is taken. With $TENON_LLM_FOLDER the models there are tested instead of the golden ones; their weights are
+ * not looked at, so that they may be files with holes. */
+#include "llm_golden.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool large(void) { return getenv("TENON_LLM_FOLDER") != NULL; }
+
+static tn_session_params params(void) {
+    tn_session_params p = tn_session_params_default();
+    p.n_seqs = 3;
+    p.n_outputs = large() ? 0 : 64;
+    p.n_threads = 2;
+    p.no_repack = large(); /* mapped: takes no memory */
+    return p;
+}
+
+static size_t taken(const tn_fit_device *d) { return d->weights + d->cache + d->compute + d->scratch; }
+
+/* Plans, makes, compares. */
+static void check(const char *path, const tn_session_params *p, bool no_mmap, tn_fit *before) {
+    tn_model *model;
+    tn_session *session;
+    tn_fit after;
+    assert_ok(tn_model_open(path, &(tn_model_params){.no_mmap = no_mmap}, &model));
+    assert_ok(tn_fit_session(model, p, before));
+    if (!before->fits) fail_msg("%s with a context of %d does not fit: %s", path, p->n_ctx, before->advice);
+    assert_ok(tn_session_new(model, p, &session));
+    assert_ok(tn_session_memory(session, &after));
+    assert_int_equal(before->n_devices, after.n_devices);
+    for (size_t d = 0; d < before->n_devices; d++) {
+        const tn_fit_device *b = &before->devices[d], *a = &after.devices[d];
+        assert_int_equal(b->weights, a->weights);
+        assert_int_equal(b->mapped, a->mapped);
+        assert_int_equal(b->cache, a->cache);
+        assert_int_equal(b->compute, a->compute);
+        assert_int_equal(b->scratch, a->scratch);
+        assert_true(a->lower_bound <= a->compute);
+        /* A simulated device counts what is taken from it. */
+        if (strcmp(a->name, "cpu") != 0) assert_int_equal(a->total - a->free, taken(a));
+    }
+    tn_session_free(session);
+    tn_fit_free(&after);
+    tn_model_close(model);
+}
+
+static void size_device(char *spec, size_t size, size_t bytes) {
+    snprintf(spec, size, "sim:%zu,max-alloc=1T%s", bytes, large() ? ",memory-only=1" : "");
+}
+
+/* With a byte less than a roomy device takes, the embedding stays on the host, if it was not there already; then a
+ * device with room for exactly the rest, and one with a byte less. */
+static void check_edge(const char *path, tn_session_params p, const tn_fit_device *roomy) {
+    char spec[96];
+    tn_model *smaller;
+    tn_fit fit;
+    p.n_gpu_layers = 1000;
+    p.devices[0] = spec;
+    size_device(spec, sizeof spec, taken(roomy) - 1);
+    assert_ok(tn_model_open(path, NULL, &smaller));
+    assert_ok(tn_fit_session(smaller, &p, &fit));
+    const tn_fit_device tight = fit.fits ? fit.devices[0] : *roomy, *needs = &tight;
+    tn_fit_free(&fit);
+    tn_model_close(smaller);
+    for (int missing = 0; missing < 2; missing++) {
+        tn_model *model;
+        tn_session *session;
+        size_device(spec, sizeof spec, taken(needs) - (size_t)missing);
+        assert_ok(tn_model_open(path, NULL, &model));
+        uint64_t live = tn_memory_get_stats().live_bytes;
+        if (missing) {
+            char text[64];
+            assert_fails(TN_E_TOO_BIG, tn_session_new(model, &p, &session));
+            snprintf(text, sizeof text, "needs %zu bytes", taken(needs));
+            assert_non_null(strstr(tn_error(), text));
+            snprintf(text, sizeof text, "%zu are available", taken(needs) - 1);
+            assert_non_null(strstr(tn_error(), text));
+            assert_non_null(strstr(tn_error(), "to make it fit: "));
+            assert_true(tn_memory_get_stats().live_bytes < live + 65536);
+            tn_device *device;
+            size_t free_bytes, total;
+            assert_ok(tn_device_find(spec, &device));
+            assert_ok(tn_device_memory(device, &free_bytes, &total));
+            assert_int_equal(free_bytes, total);
+        } else {
+            assert_ok(tn_session_new(model, &p, &session));
+            tn_session_free(session);
+        }
+        tn_model_close(model);
+    }
+}
+
+static void fit_is_the_truth(void **state) {
+    (void)state;
+    bool all = getenv("TENON_LONG") != NULL;
+    for (const char *const *name = golden_models(); *name; name++) {
+        char relative[300];
+        snprintf(relative, sizeof relative, "%s.gguf", *name);
+        const char *found = relative[0] == '/' ? relative : golden_path(relative);
+        if (!found) skip();
+        char path[512];
+        snprintf(path, sizeof path, "%s", found);
+        for (int32_t ctx = 512; ctx <= 32768; ctx *= all ? 2 : 8) {
+            for (int devices = 0; devices < 3; devices++) {
+                /* On the CPU a large model's cache is real memory. */
+                if (large() && devices == 0 && ctx > 4096 && !all) continue;
+                tn_session_params p = params();
+                tn_fit fit;
+                p.n_ctx = ctx;
+                if (devices) p.devices[0] = large() ? "sim:80G,memory-only=1,name=vast" : "sim:4G,name=roomy";
+                if (devices == 2) {
+                    p.devices[1] = large() ? "sim:80G,memory-only=1,name=wide" : "sim:4G,align=512,name=next";
+                    p.split[0] = 1;
+                    p.split[1] = 2;
+                    p.n_gpu_layers = 2;
+                }
+                check(path, &p, false, &fit);
+                if (devices == 1 && (ctx == 512 || (all && ctx == 32768))) check_edge(path, p, &fit.devices[0]);
+                tn_fit_free(&fit);
+            }
+        }
+        if (large()) continue;
+        static const tn_type types[] = {TN_F32, TN_BF16, TN_Q8_0, TN_Q4_0};
+        for (size_t i = 0; i < 4; i++) {
+            tn_session_params p = params();
+            tn_fit fit;
+            p.n_ctx = 1024;
+            p.cache_k = types[i];
+            p.cache_v = types[3 - i];
+            p.embeddings = i % 2;
+            check(path, &p, i >= 2, &fit);
+            if (i >= 2) assert_int_equal(fit.devices[fit.n_devices - 1].mapped, 0);
+            tn_fit_free(&fit);
+        }
+    }
+}
+
+/* The plan behind the numbers is the one they come from, before and after the session is made. */
+static void plans_can_be_looked_at(void **state) {
+    (void)state;
+    GOLDEN_OR_SKIP(path, "archs/gemma2-dense.gguf");
+    tn_model *model;
+    tn_session *session;
+    tn_fit fit;
+    tn_session_params p = params();
+    p.devices[0] = "sim:64M,name=seen";
+    p.n_gpu_layers = 2;
+    assert_ok(tn_model_open(path, NULL, &model));
+    assert_ok(tn_fit_session(model, &p, &fit));
+    assert_ok(tn_session_new(model, &p, &session));
+    for (size_t d = 0; d < fit.n_devices; d++) {
+        const tn_plan *before, *after;
+        size_t memory;
+        assert_ok(tn_fit_graph_plan(&fit, true, d, &before, &memory));
+        assert_ok(tn_session_graph_plan(session, true, d, &after, &memory));
+        assert_true(tn_plan_equal(before, after));
+        assert_true(tn_plan_size(after, memory) > 0);
+        assert_true(tn_plan_size(after, memory) <= fit.devices[d].compute);
+        char *text;
+        assert_ok(tn_plan_export(before, TN_PLAN_JSON, memory, &text));
+        assert_non_null(strstr(text, "layer."));
+        tn_free(text);
+    }
+    const tn_plan *plan;
+    assert_fails(TN_E_INVALID, tn_fit_graph_plan(&fit, true, 2, &plan, NULL));
+    assert_fails(TN_E_INVALID, tn_session_graph_plan(session, true, 2, &plan, NULL));
+    char *picture = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&picture, &size);
+    assert_ok(tn_session_plan_svg(session, out));
+    fclose(out);
+    assert_int_equal(strncmp(picture, "<svg", 4), 0);
+    assert_non_null(strstr(picture, "</svg>"));
+    free(picture);
+    tn_session_free(session);
+    tn_fit_free(&fit);
+    tn_model_close(model);
+}
+
+static tn_status fit_and_make(void *user) {
+    tn_model *model;
+    tn_fit fit;
+    tn_session *session;
+    tn_session_params p = params();
+    p.n_ctx = 64;
+    p.n_threads = 1;
+    TN_TRY(tn_model_open(user, NULL, &model));
+    tn_status status = tn_fit_session(model, &p, &fit);
+    if (status == TN_OK) tn_fit_free(&fit);
+    if (status == TN_OK && (status = tn_session_new(model, &p, &session)) == TN_OK) {
+        status = tn_session_decode(session, &(tn_batch){.n_tokens = 3, .tokens = (tn_token[]){1, 2, 3}});
+        tn_session_free(session);
+    }
+    tn_model_close(model);
+    return status;
+}
+
+/* A device that gives memory in small pieces: weights, cache and compute memory are split, and what cannot be,
+ * because one tensor is larger, is refused before anything is taken, with advice. */
+static void devices_that_give_small_pieces_are_used_or_refused_at_once(void **state) {
+    (void)state;
+    GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
+    static const struct {
+        int32_t n_ctx, n_ubatch;
+        const char *device, *refused; /* NULL: it works */
+    } tries[] = {
+        {256, 16, "sim:64M,max-alloc=256K,name=pieces-0", NULL},
+        {256, 256, "sim:64M,max-alloc=256K,name=pieces-1", "--ubatch"},
+        {8192, 16, "sim:64M,max-alloc=256K,name=pieces-2", "--ctx"},
+        {256, 16, "sim:64M,max-alloc=64K,name=pieces-3", "--gpu-layers"},
+    };
+    for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
+        tn_model *model;
+        tn_session *session;
+        tn_fit fit, taken;
+        tn_session_params p = tn_session_params_default();
+        p.n_ctx = tries[i].n_ctx;
+        p.n_ubatch = tries[i].n_ubatch;
+        p.devices[0] = tries[i].device;
+        p.n_gpu_layers = 99;
+        assert_ok(tn_model_open(path, NULL, &model));
+        if (tries[i].refused) {
+            assert_fails(TN_E_TOO_BIG, tn_fit_session(model, &p, &fit));
+            assert_fails(TN_E_TOO_BIG, tn_session_new(model, &p, &session));
+            if (!strstr(tn_error(), tries[i].refused)) fail_msg("no %s in: %s", tries[i].refused, tn_error());
+        } else {
+            assert_ok(tn_fit_session(model, &p, &fit));
+            assert_ok(tn_session_new(model, &p, &session));
+            assert_ok(tn_session_memory(session, &taken));
+            assert_true(taken.devices[0].cache > 256 << 10); /* in several pieces */
+            assert_int_equal(taken.devices[0].cache, fit.devices[0].cache);
+            assert_int_equal(taken.devices[0].weights, fit.devices[0].weights);
+            assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = 3, .tokens = (tn_token[]){1, 2, 3}}));
+            tn_fit_free(&fit);
+            tn_fit_free(&taken);
+            tn_session_free(session);
+        }
+        tn_model_close(model);
+    }
+}
+
+static void every_allocation_may_fail(void **state) {
+    (void)state;
+    GOLDEN_OR_SKIP(found, "archs/gpt-oss-moe.gguf"); /* two cache groups, experts */
+    char path[512];
+    snprintf(path, sizeof path, "%s", found);
+    check_every_allocation_failure(fit_and_make, path);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fit_is_the_truth),
+        cmocka_unit_test(plans_can_be_looked_at),
+        cmocka_unit_test(devices_that_give_small_pieces_are_used_or_refused_at_once),
+        cmocka_unit_test(every_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,381 @@
+/* The option parser: command line and environment against a command's option tables. */
+#include "cli/cli.h"
+#include "cli/term.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct option common[] = {
+    {.name = "help", .letter = "h", .help = "show this help", .kind = OPTION_FLAG},
+    {.name = "verbose", .letter = "v", .help = "log what happens", .kind = OPTION_FLAG, .env = "LLAMA_ARG_VERBOSE"},
+    {.name = "log-file",
+     .value = "FILE",
+     .help = "write the log to FILE instead of standard error",
+     .kind = OPTION_TEXT,
+     .env = "TENON_LOG_FILE LLAMA_ARG_LOG_FILE"},
+    {.name = "color",
+     .help = "colour on terminals (NO_COLOR turns it off too)",
+     .kind = OPTION_FLAG,
+     .fallback = "on"},
+    {0},
+};
+const struct option_group options_common = {"Common options", common};
+
+struct args_entry {
+    const struct option *option;
+    const char *text;
+    const char *source; /* how the user wrote it: "-ngl", "LLAMA_ARG_THREADS" */
+};
+
+struct args_state {
+    int entries;
+    struct args_entry *entry; /* environment first, then the command line in order, so that the last one wins */
+};
+
+void options_visit(const struct command *command, option_visitor visit, void *user) {
+    static const struct option_group own = {"Options", NULL};
+    for (const struct option *o = command->options; o && o->name; o++) visit(user, &own, o);
+    for (int i = 0; command->groups && command->groups[i]; i++)
+        for (const struct option *o = command->groups[i]->options; o->name; o++) visit(user, command->groups[i], o);
+    for (const struct option *o = common; o->name; o++) visit(user, &options_common, o);
+}
+
+/* ---- Values -------------------------------------------------------------------------------------------------- */
+
+/* Whether `word` of `length` letters is one of the space-separated words in `list`. */
+static bool in_list(const char *list, const char *word, size_t length) {
+    while (list && *list) {
+        size_t n = strcspn(list, " ");
+        if (n == length && memcmp(list, word, n) == 0) return true;
+        list += n + strspn(list + n, " ");
+    }
+    return false;
+}
+
+static bool parse_flag(const char *text, bool *value) {
+    static const char *yes = "on true yes enabled 1", *no = "off false no disabled 0";
+    *value = in_list(yes, text, strlen(text));
+    return *value || in_list(no, text, strlen(text));
+}
+
+static bool parse_int(const char *text, int64_t *value) {
+    char *end;
+    errno = 0;
+    long long parsed = strtoll(text, &end, 10);
+    *value = parsed;
+    return errno == 0 && end != text && *end == '\0';
+}
+
+static bool parse_real(const char *text, double *value) {
+    char *end;
+    *value = strtod(text, &end);
+    return end != text && *end == '\0' && isfinite(*value);
+}
+
+bool parse_size(const char *text, uint64_t *bytes) {
+    char *end;
+    /* Plain digits keep all their digits; a double would round beyond 2^53. */
+    if (*text && strspn(text, "0123456789") == strlen(text)) {
+        errno = 0;
+        *bytes = strtoull(text, NULL, 10);
+        return errno == 0;
+    }
+    double number = strtod(text, &end), scale = 1;
+    if (end == text || !isfinite(number) || number < 0) return false;
+    static const char units[] = "KMGT";
+    const char *unit = *end ? strchr(units, *end >= 'a' ? *end - 'a' + 'A' : *end) : NULL;
+    if (unit) {
+        scale = (double)(UINT64_C(1) << (10 * (unit - units + 1)));
+        end++;
+        if (*end == 'i') end++;
+    }
+    if (*end == 'B' || *end == 'b') end++;
+    if (*end != '\0' || number * scale >= 0x1p64) return false;
+    *bytes = (uint64_t)(number * scale);
+    return true;
+}
+
+bool parse_seconds(const char *text, double *seconds) {
+    static const struct {
+        const char *suffix;
+        double scale;
+    } units[] = {{"", 1}, {"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"m", 60}, {"min", 60}, {"h", 3600}};
+    char *end;
+    double number = strtod(text, &end);
+    if (end == text || !isfinite(number) || number < 0) return false;
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (strcmp(end, units[i].suffix) == 0) {
+            *seconds = number * units[i].scale;
+            return true;
+        }
+    return false;
+}
+
+bool option_value_wrong(const struct option *option, const char *text, char *why, size_t size) {
+    bool flag, limited = option->min < option->max;
+    int64_t whole = 0;
+    double real = 0;
+    uint64_t bytes;
+    const char *wanted = NULL;
+    switch (option->kind) {
+    case OPTION_FLAG: wanted = parse_flag(text, &flag) ? NULL : "on or off"; break;
+    case OPTION_TEXT: break;
+    case OPTION_INT:
+        wanted = parse_int(text, &whole) ? NULL : "a whole number";
+        real = (double)whole;
+        break;
+    case OPTION_REAL: wanted = parse_real(text, &real) ? NULL : "a number"; break;
+    case OPTION_SIZE:
+        wanted = parse_size(text, &bytes) ? NULL : "a size such as 4096, 64K or 1.5G";
+        limited = false;
+        break;
+    case OPTION_SECONDS: wanted = parse_seconds(text, &real) ? NULL : "a time such as 0.5, 10s or 2m"; break;
+    }
+    if (wanted)
+        snprintf(why, size, "takes %s, not \"%s\"", wanted, text);
+    else if (option->choices && !in_list(option->choices, text, strlen(text)))
+        snprintf(why, size, "takes one of: %s; not \"%s\"", option->choices, text);
+    else if (limited && (real < option->min || real > option->max))
+        snprintf(why, size, "must be between %.15g and %.15g, not %s", option->min, option->max, text);
+    else
+        return false;
+    return true;
+}
+
+/* ---- Matching ------------------------------------------------------------------------------------------------ */
+
+struct match {
+    const char *word; /* without its value */
+    size_t length;
+    const struct option *option;
+    bool negated;
+};
+
+/* Compares long names with '_' and '-' taken as the same, since both spellings are in use. */
+static bool same_name(const char *name, const char *word, size_t length) {
+    for (size_t i = 0; i < length; i++)
+        if (name[i] == '\0' || name[i] != (word[i] == '_' ? '-' : word[i])) return false;
+    return name[length] == '\0';
+}
+
+static void match_visit(void *user, const struct option_group *group, const struct option *option) {
+    (void)group;
+    struct match *m = user;
+    if (m->option) return;
+    const char *word = m->word;
+    if (m->length > 2 && word[0] == '-' && word[1] == '-') {
+        if (same_name(option->name, word + 2, m->length - 2))
+            m->option = option;
+        else if (option->kind == OPTION_FLAG && m->length > 5 && memcmp(word, "--no-", 5) == 0 &&
+                 same_name(option->name, word + 5, m->length - 5)) {
+            m->option = option;
+            m->negated = true;
+        }
+    } else if (option->letter && strlen(option->letter) == m->length - 1 &&
+               memcmp(option->letter, word + 1, m->length - 1) == 0) {
+        m->option = option;
+    }
+    if (!m->option && in_list(option->aliases, word, m->length)) m->option = option;
+}
+
+static struct match match_option(const struct command *command, const char *word) {
+    struct match m = {.word = word, .length = strcspn(word, "=")};
+    if (m.length > 1) options_visit(command, match_visit, &m);
+    return m;
+}
+
+/* ---- Parsing ------------------------------------------------------------------------------------------------- */
+
+static bool add_entry(struct args *args, const struct option *option, const char *text, const char *source) {
+    char why[256];
+    if (option_value_wrong(option, text, why, sizeof why)) {
+        fail_usage(args, "%.*s %s", (int)strcspn(source, "="), source, why);
+        return false;
+    }
+    args->state->entry[args->state->entries++] = (struct args_entry){option, text, source};
+    return true;
+}
+
+struct env_pass {
+    struct args *args;
+    bool count_only, failed;
+    int count;
+};
+
+static void env_visit(void *user, const struct option_group *group, const struct option *option) {
+    (void)group;
+    struct env_pass *pass = user;
+    if (!option->env || pass->failed) return;
+    pass->count++;
+    if (pass->count_only) return;
+    for (const char *name = option->env; *name;) {
+        size_t n = strcspn(name, " ");
+        char variable[64];
+        snprintf(variable, sizeof variable, "%.*s", (int)n, name);
+        const char *text = getenv(variable);
+        if (text && *text) {
+            pass->failed = !add_entry(pass->args, option, text, variable);
+            if (!pass->failed) pass->args->state->entry[pass->args->state->entries - 1].source = name;
+            return;
+        }
+        name += n + strspn(name + n, " ");
+    }
+}
+
+static int unknown_option(struct args *args, const char *word) {
+    char near[128];
+    if (suggest_option(args->command, word, near, sizeof near))
+        return fail_usage(args, "unknown option %s; did you mean %s?", word, near);
+    return fail_usage(args, "unknown option %s", word);
+}
+
+static bool looks_like_number(const char *word) {
+    return word[0] == '-' && (strchr("0123456789.", word[1]) != NULL) && word[1] != '\0';
+}
+
+static int parse_words(struct args *args, int argc, char **argv, const char **values) {
+    const struct command *command = args->command;
+    bool options_end = false;
+    for (int i = 1; i < argc; i++) {
+        char *word = argv[i];
+        if (options_end || word[0] != '-' || word[1] == '\0' || looks_like_number(word)) {
+            values[args->count++] = word;
+            continue;
+        }
+        if (strcmp(word, "--") == 0) {
+            options_end = true;
+            continue;
+        }
+        struct match m = match_option(command, word);
+        if (!m.option) return unknown_option(args, word);
+        const char *text = word[m.length] == '=' ? word + m.length + 1 : NULL;
+        if (m.option->kind == OPTION_FLAG) {
+            bool on = true;
+            if (text && !parse_flag(text, &on))
+                return fail_usage(args, "%.*s takes on or off, not \"%s\"", (int)m.length, word, text);
+            text = on != m.negated ? "on" : "off";
+        } else if (!text) {
+            /* Another option in the place of the value is far more often a slip than a value. */
+            bool missing = i + 1 == argc || (!looks_like_number(argv[i + 1]) && argv[i + 1][0] == '-' &&
+                                             match_option(command, argv[i + 1]).option);
+            if (missing)
+                return fail_usage(args, "%s needs a value: %s %s", word, word,
+                                  m.option->value ? m.option->value : "VALUE");
+            text = argv[++i];
+        }
+        if (!add_entry(args, m.option, text, word)) return command->usage_exit ? command->usage_exit : EXIT_USAGE;
+    }
+    return 0;
+}
+
+int args_parse(const struct command *command, int argc, char **argv, struct args *out) {
+    *out = (struct args){.command = command};
+    struct env_pass pass = {.args = out, .count_only = true};
+    options_visit(command, env_visit, &pass);
+    out->state = tn_calloc(1, sizeof *out->state);
+    const char **values = tn_calloc((size_t)argc + 1, sizeof *values);
+    if (out->state) out->state->entry = tn_calloc((size_t)argc + (size_t)pass.count, sizeof *out->state->entry);
+    out->values = values;
+    if (!out->state || !values || !out->state->entry) return fail("%s", tn_error());
+    pass.count_only = false;
+    options_visit(command, env_visit, &pass);
+    int code =
+        pass.failed ? (command->usage_exit ? command->usage_exit : EXIT_USAGE) : parse_words(out, argc, argv, values);
+    if (code != 0 || args_flag(out, "help")) return code;
+    if (out->count < command->min_arguments)
+        return fail_usage(out, "missing argument: tenon %s %s", command->name, command->arguments);
+    if (command->max_arguments >= 0 && out->count > command->max_arguments)
+        return fail_usage(out, "unexpected argument \"%s\"", out->values[command->max_arguments]);
+    return 0;
+}
+
+void args_free(struct args *args) {
+    if (args->state) tn_free(args->state->entry);
+    tn_free(args->state);
+    tn_free((void *)args->values);
+    *args = (struct args){0};
+}
+
+/* ---- Asking -------------------------------------------------------------------------------------------------- */
+
+struct lookup {
+    const char *name;
+    const struct option *found;
+};
+
+static void lookup_visit(void *user, const struct option_group *group, const struct option *option) {
+    (void)group;
+    struct lookup *l = user;
+    if (!l->found && strcmp(l->name, option->name) == 0) l->found = option;
+}
+
+static const struct option *lookup(const struct args *args, const char *name) {
+    struct lookup l = {name, NULL};
+    options_visit(args->command, lookup_visit, &l);
+    if (!l.found) {
+        fail("mistake in the program: tenon %s has no option \"%s\"", args->command->name, name);
+        exit(EXIT_ERROR);
+    }
+    return l.found;
+}
+
+static bool is_option(const struct args_entry *entry, const char *name) {
+    return strcmp(entry->option->name, name) == 0;
+}
+
+bool args_given(const struct args *args, const char *name) {
+    lookup(args, name);
+    for (int i = 0; i < args->state->entries; i++)
+        if (is_option(&args->state->entry[i], name)) return true;
+    return false;
+}
+
+const char *args_text(const struct args *args, const char *name) {
+    const struct option *option = lookup(args, name);
+    for (int i = args->state->entries; i-- > 0;)
+        if (is_option(&args->state->entry[i], name)) return args->state->entry[i].text;
+    return option->fallback;
+}
+
+bool args_flag(const struct args *args, const char *name) {
+    const char *text = args_text(args, name);
+    bool value = false;
+    return text && parse_flag(text, &value) && value;
+}
+
+int64_t args_int(const struct args *args, const char *name) {
+    const char *text = args_text(args, name);
+    int64_t value = 0;
+    return text && parse_int(text, &value) ? value : 0;
+}
+
+double args_real(const struct args *args, const char *name) {
+    const char *text = args_text(args, name);
+    double value = 0;
+    return text && (lookup(args, name)->kind == OPTION_SECONDS ? parse_seconds(text, &value)
+                                                               : parse_real(text, &value))
+               ? value
+               : 0;
+}
+
+uint64_t args_size(const struct args *args, const char *name) {
+    const char *text = args_text(args, name);
+    uint64_t value = 0;
+    return text && parse_size(text, &value) ? value : 0;
+}
+
+int args_repeats(const struct args *args, const char *name) {
+    int count = 0;
+    lookup(args, name);
+    for (int i = 0; i < args->state->entries; i++) count += is_option(&args->state->entry[i], name);
+    return count;
+}
+
+const char *args_text_at(const struct args *args, const char *name, int index) {
+    lookup(args, name);
+    for (int i = 0; i < args->state->entries; i++)
+        if (is_option(&args->state->entry[i], name) && index-- == 0) return args->state->entry[i].text;
+    return NULL;
+}

@@ -1,0 +1,92 @@
+/* "Did you mean …?": the nearest command or option by edit distance. */
+#include "cli/cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { LONGEST = 48 };
+
+int edit_distance(const char *a, const char *b) {
+    size_t m = strlen(a), n = strlen(b);
+    if (m > LONGEST || n > LONGEST) return LONGEST;
+    /* Three rows suffice for insertion, deletion, substitution and the swap of two neighbours. */
+    int rows[3][LONGEST + 1];
+    for (size_t j = 0; j <= n; j++) rows[0][j] = (int)j;
+    for (size_t i = 1; i <= m; i++) {
+        int *now = rows[i % 3], *before = rows[(i - 1) % 3], *earlier = rows[(i + 1) % 3];
+        now[0] = (int)i;
+        for (size_t j = 1; j <= n; j++) {
+            int best = before[j - 1] + (a[i - 1] != b[j - 1]);
+            if (before[j] + 1 < best) best = before[j] + 1;
+            if (now[j - 1] + 1 < best) best = now[j - 1] + 1;
+            bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+            if (swapped && earlier[j - 2] + 1 < best) best = earlier[j - 2] + 1;
+            now[j] = best;
+        }
+    }
+    return rows[m % 3][n];
+}
+
+/* A third of the letters may differ; a beginning of at least three letters always counts as near. */
+static int nearness(const char *word, const char *candidate) {
+    size_t length = strlen(word);
+    if (length >= 3 && strncmp(word, candidate, length) == 0) return 0;
+    int distance = edit_distance(word, candidate);
+    return distance <= 1 + (int)length / 4 && distance < (int)length ? distance : -1;
+}
+
+const char *suggest_command(const char *word) {
+    const char *best = NULL;
+    int best_distance = LONGEST;
+    for (int i = 0; command_table[i]; i++) {
+        int distance = nearness(word, command_table[i]->name);
+        if (distance >= 0 && distance < best_distance) {
+            best = command_table[i]->name;
+            best_distance = distance;
+        }
+    }
+    return best;
+}
+
+struct search {
+    const char *word;
+    int distance;
+    char *out;
+    size_t size;
+};
+
+static void consider(struct search *s, const char *spelling) {
+    int distance = nearness(s->word, spelling);
+    if (distance < 0 || distance >= s->distance) return;
+    s->distance = distance;
+    snprintf(s->out, s->size, "%s", spelling);
+}
+
+static void consider_option(void *user, const struct option_group *group, const struct option *option) {
+    (void)group;
+    char spelling[LONGEST];
+    snprintf(spelling, sizeof spelling, "--%s", option->name);
+    consider(user, spelling);
+    if (option->kind == OPTION_FLAG) {
+        snprintf(spelling, sizeof spelling, "--no-%s", option->name);
+        consider(user, spelling);
+    }
+    if (option->letter) {
+        snprintf(spelling, sizeof spelling, "-%s", option->letter);
+        consider(user, spelling);
+    }
+    for (const char *alias = option->aliases; alias && *alias;) {
+        size_t n = strcspn(alias, " ");
+        snprintf(spelling, sizeof spelling, "%.*s", (int)n, alias);
+        consider(user, spelling);
+        alias += n + strspn(alias + n, " ");
+    }
+}
+
+bool suggest_option(const struct command *command, const char *word, char *out, size_t size) {
+    char plain[LONGEST];
+    snprintf(plain, sizeof plain, "%.*s", (int)strcspn(word, "="), word);
+    struct search s = {plain, LONGEST, out, size};
+    options_visit(command, consider_option, &s);
+    return s.distance < LONGEST;
+}

@@ -1,0 +1,336 @@
+/* tenon chat: a conversation at the terminal, by the model's own template. */
+#include "cli/term.h"
+#include "engine/dialog.h"
+#include "engine/line_input.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct chat {
+    struct dialog dialog;
+    struct line_reader *lines;
+    bool quit;
+};
+
+static void note(const char *format, ...) TN_PRINTF(1, 2);
+
+/* A remark of the program's own, on standard error so that a pipe gets the model's words only. */
+static void note(const char *format, ...) {
+    va_list list;
+    fflush(stdout);
+    fputs(style(stderr, STYLE_DIM), stderr);
+    va_start(list, format);
+    vfprintf(stderr, format, list);
+    va_end(list);
+    fprintf(stderr, "%s\n", style(stderr, STYLE_NONE));
+}
+
+static void reply(struct chat *c) {
+    int forgotten = c->dialog.forgotten;
+    enum reply_end end = dialog_reply(&c->dialog);
+    if (end != REPLY_FAILED) putchar('\n');
+    if (end == REPLY_INTERRUPTED) note("(interrupted)");
+    if (end == REPLY_LIMIT)
+        note("(cut off after %lld tokens; -n or /set n changes that)", (long long)c->dialog.limit);
+    if (end == REPLY_FULL) note("(cut off: the context is full; -c sets a longer one)");
+    if (c->dialog.forgotten > forgotten)
+        note("(the context was full: the oldest %d messages are forgotten)", c->dialog.forgotten - forgotten);
+    if (line_is_terminal(c->lines)) putchar('\n');
+    fflush(stdout);
+}
+
+/* ---- Commands ---------------------------------------------------------------------------------------------------
+ */
+
+static void do_help(struct chat *c, const char *argument);
+
+static void do_quit(struct chat *c, const char *argument) {
+    (void)argument;
+    c->quit = true;
+}
+
+static void do_reset(struct chat *c, const char *argument) {
+    (void)argument;
+    dialog_reset(&c->dialog);
+    note("(a new conversation)");
+}
+
+static void do_save(struct chat *c, const char *path) {
+    if (!*path)
+        fail("which file? /save FILE");
+    else if (dialog_save(&c->dialog, path) == EXIT_OK)
+        note("(%zu messages saved to %s)", json_array_size(c->dialog.messages), path);
+}
+
+static void do_load(struct chat *c, const char *path) {
+    if (!*path)
+        fail("which file? /load FILE");
+    else if (dialog_load(&c->dialog, path) == EXIT_OK)
+        note("(%zu messages loaded from %s)", json_array_size(c->dialog.messages), path);
+}
+
+static void do_system(struct chat *c, const char *text) {
+    const char *now = dialog_system(&c->dialog);
+    if (*text) {
+        bool none = strcmp(text, "-") == 0;
+        if (dialog_set_system(&c->dialog, none ? "" : text))
+            note(none ? "(no system message from now on)" : "(the system message is set)");
+        else
+            fail("the system message is no UTF-8 text");
+    } else if (now)
+        printf("%s\n", now);
+    else
+        note("(there is no system message; /system TEXT sets it)");
+}
+
+static void do_regen(struct chat *c, const char *argument) {
+    (void)argument;
+    if (dialog_take_back(&c->dialog))
+        reply(c);
+    else
+        fail("there is no reply to make again");
+}
+
+static double per_second(uint64_t tokens, uint64_t ns) { return ns ? (double)tokens * 1e9 / (double)ns : 0; }
+
+static void do_stats(struct chat *c, const char *argument) {
+    struct dialog *d = &c->dialog;
+    tn_session_stats s = tn_session_get_stats(d->session);
+    struct engine_memory m;
+    char a[HUMAN_SIZE], b[HUMAN_SIZE], e[HUMAN_SIZE];
+    (void)argument;
+    if (!engine_memory(d->session, &m)) return;
+    printf("  messages     %zu%s\n", json_array_size(d->messages), d->forgotten ? ", older ones are forgotten" : "");
+    printf("  context      %zu of %d tokens\n", d->cached.count, tn_session_get_params(d->session).n_ctx);
+    printf("  prompt       %llu tokens, %.1f tokens/s\n", (unsigned long long)s.prompt_tokens,
+           per_second(s.prompt_tokens, s.prompt_ns));
+    printf("  generation   %llu tokens, %.1f tokens/s\n", (unsigned long long)s.generated_tokens,
+           per_second(s.generated_tokens, s.generated_ns));
+    printf("  memory       planned %s %s used %s; %s of weights mapped\n", human_bytes(a, m.planned),
+           m.planned == m.used ? "=" : "but", human_bytes(b, m.used), human_bytes(e, m.mapped));
+}
+
+static void do_set(struct chat *c, const char *argument) {
+    struct dialog *d = &c->dialog;
+    char name[64], why[256];
+    size_t length = strcspn(argument, " =");
+    const char *value = argument + length + strspn(argument + length, " =");
+    if (!*argument) {
+        printf("  %-18s %lld\n", "n", (long long)d->limit);
+        sampling_print(stdout, &d->sampling);
+        return;
+    }
+    snprintf(name, sizeof name, "%.*s", (int)length, argument);
+    for (char *p = name; *p; p++) *p = *p == '_' ? '-' : *p;
+    if (strcmp(name, "n") == 0 || strcmp(name, "predict") == 0) {
+        char *end;
+        long long limit = strtoll(value, &end, 10);
+        if (!*value || *end)
+            fail("n takes a whole number, not \"%s\"", value);
+        else
+            d->limit = limit;
+        return;
+    }
+    if (!sampling_set(&d->sampling, name, value, why, sizeof why)) {
+        fail("%s %s; /set alone lists the settings", name, why);
+        return;
+    }
+    tn_sampler_free(d->sampler);
+    d->sampler = NULL;
+    note("(%s is %s from now on)", name, value);
+}
+
+static const struct chat_command {
+    const char *name, *argument, *help;
+    void (*run)(struct chat *c, const char *argument);
+} commands[] = {
+    {"/help", "", "this list", do_help},
+    {"/reset", "", "forget the conversation, keep the system message", do_reset},
+    {"/regen", "", "answer the last message again", do_regen},
+    {"/system", "[TEXT]", "show or set the system message, - for none", do_system},
+    {"/set", "[NAME VALUE]", "show or change settings: temp, top-k, seed, n …", do_set},
+    {"/stats", "", "tokens, speed and memory", do_stats},
+    {"/save", "FILE", "keep the conversation in a file", do_save},
+    {"/load", "FILE", "go on with one from a file", do_load},
+    {"/quit", "", "leave; so does Ctrl-D", do_quit},
+};
+enum { COMMANDS = sizeof commands / sizeof *commands };
+
+static void do_help(struct chat *c, const char *argument) {
+    (void)c;
+    (void)argument;
+    for (int i = 0; i < COMMANDS; i++)
+        printf("  %s%-8s%s %-13s %s\n", style(stdout, STYLE_CYAN), commands[i].name, style(stdout, STYLE_NONE),
+               commands[i].argument, commands[i].help);
+    printf("A line that ends in \\ goes on in the next; so does Alt-Enter. Ctrl-C interrupts a reply.\n");
+}
+
+/* A line beginning with / and a letter is a command; any other is for the model. */
+static void run_command(struct chat *c, const char *line) {
+    size_t length = strcspn(line, " \n");
+    const char *argument = line + length + strspn(line + length, " \n"), *near = NULL;
+    int best = 3;
+    char word[64];
+    if (strncmp(line, "/exit", length) == 0 && length == 5) line = "/quit";
+    for (int i = 0; i < COMMANDS; i++) {
+        if (strlen(commands[i].name) == length && memcmp(commands[i].name, line, length) == 0) {
+            commands[i].run(c, argument);
+            return;
+        }
+        snprintf(word, sizeof word, "%.*s", (int)length, line);
+        int distance = edit_distance(commands[i].name, word);
+        if (distance < best) {
+            best = distance;
+            near = commands[i].name;
+        }
+    }
+    if (near)
+        fail("unknown command %.*s; did you mean %s?", (int)length, line, near);
+    else
+        fail("unknown command %.*s; /help lists them", (int)length, line);
+}
+
+/* ---- The conversation -------------------------------------------------------------------------------------------
+ */
+
+static void take_line(struct chat *c, const char *text) {
+    if (!text[strspn(text, " \t\n")]) return;
+    bool command = text[0] == '/' && ((text[1] >= 'a' && text[1] <= 'z') || (text[1] >= 'A' && text[1] <= 'Z'));
+    if (command)
+        run_command(c, text);
+    else if (!dialog_add(&c->dialog, "user", text))
+        fail("the message is no UTF-8 text");
+    else
+        reply(c);
+}
+
+static void converse(struct chat *c) {
+    bool warned = false;
+    while (!c->quit) {
+        char *text;
+        enum line_result result = line_read(c->lines, &text);
+        if (result == LINE_END) break;
+        if (result != LINE_TEXT) {
+            interrupt_clear();
+            putchar('\n');
+            if (result == LINE_CLEARED) continue;
+            if (!line_is_terminal(c->lines) || warned) break;
+            note("(Ctrl-C again, Ctrl-D or /quit to leave)");
+            warned = true;
+            continue;
+        }
+        warned = false;
+        take_line(c, text);
+        free(text);
+    }
+    if (line_is_terminal(c->lines) && !c->quit) putchar('\n');
+}
+
+static void greet(struct chat *c, const char *path) {
+    tn_model_info info = tn_model_get_info(c->dialog.model);
+    char size[HUMAN_SIZE];
+    const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+    if (!line_is_terminal(c->lines)) return;
+    printf("%s%s%s, %s parameters, context %d. /help lists commands, Ctrl-D leaves.\n", style(stdout, STYLE_BOLD),
+           name, style(stdout, STYLE_NONE), human_count(size, (double)info.n_params),
+           tn_session_get_params(c->dialog.session).n_ctx);
+    if (c->dialog.continues) note("This model has no chat template: it goes on with what you write.");
+    putchar('\n');
+}
+
+static int begin(struct chat *c, const struct args *args, const char *path, tn_model *model, tn_session *session) {
+    static const char *words[COMMANDS + 1];
+    char *template = NULL, *first = NULL;
+    int code = engine_text(args, "chat-template", "chat-template-file", &template);
+    if (!code) code = engine_text(args, "prompt", "file", &first);
+    if (!code) code = dialog_open(&c->dialog, args, model, session, template);
+    if (code) goto out;
+    for (int i = 0; i < COMMANDS; i++) words[i] = commands[i].name;
+    sampling_params(args, &c->dialog.sampling);
+    c->dialog.limit = args_int(args, "predict");
+    c->dialog.variables = args_text(args, "chat-template-kwargs");
+    const char *system = args_text(args, "system");
+    if (system && !dialog_set_system(&c->dialog, system)) code = fail("the system message is no UTF-8 text");
+    if (!code && !(c->lines = line_open(words))) code = fail("out of memory");
+    if (code) goto out;
+    greet(c, path);
+    if (first) {
+        if (line_is_terminal(c->lines))
+            printf("%s>%s %s\n", style(stdout, STYLE_GREEN), style(stdout, STYLE_NONE), first);
+        take_line(c, first);
+    }
+    converse(c);
+out:
+    free(template);
+    free(first);
+    return code;
+}
+
+static int run(const struct args *args) {
+    char buffer[4096];
+    const char *path = engine_model_path(args, buffer, sizeof buffer);
+    tn_session_params params;
+    tn_model *model = NULL;
+    tn_session *session = NULL;
+    struct chat c = {0};
+    if (!path) return EXIT_ERROR;
+    int code = engine_session_params(args, &params);
+    if (code || (code = engine_open(args, path, &params, &model, &session))) return code;
+    code = begin(&c, args, path, model, session);
+    if (!code && line_is_terminal(c.lines) && c.dialog.cached.count) engine_closing_line(session);
+    line_close(c.lines);
+    dialog_close(&c.dialog);
+    tn_session_free(session);
+    tn_model_close(model);
+    return code;
+}
+
+static const struct option options[] = {
+    {.name = "system",
+     .letter = "sys",
+     .aliases = "--system-prompt",
+     .value = "TEXT",
+     .kind = OPTION_TEXT,
+     .help = "the system message"},
+    {.name = "prompt", .letter = "p", .value = "TEXT", .kind = OPTION_TEXT, .help = "the first message"},
+    {.name = "file", .letter = "f", .value = "FILE", .kind = OPTION_TEXT, .help = "read the first message from FILE"},
+    {.name = "predict",
+     .letter = "n",
+     .aliases = "--n-predict",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = -1,
+     .max = 1e9,
+     .fallback = "1024",
+     .help = "most tokens of a reply, -1 for no limit",
+     .env = "LLAMA_ARG_N_PREDICT"},
+    {.name = "chat-template-kwargs",
+     .value = "JSON",
+     .kind = OPTION_TEXT,
+     .help = "further variables for the template, e.g. '{\"enable_thinking\": false}'",
+     .env = "LLAMA_ARG_CHAT_TEMPLATE_KWARGS LLAMA_CHAT_TEMPLATE_KWARGS"},
+    {0},
+};
+static const struct option_group *const groups[] = {&engine_options, &template_options, &sampling_options, NULL};
+
+const struct command command_chat = {
+    .name = "chat",
+    .summary = "talk with a model",
+    .arguments = "[MODEL]",
+    .options = options,
+    .groups = groups,
+    .details =
+        "Lines can be edited and are remembered between conversations. A line that ends in a backslash goes on in "
+        "the "
+        "next, Alt-Enter makes a new line, pasted lines stay together. Ctrl-C interrupts a reply. When the context "
+        "is "
+        "full the oldest messages are forgotten. /help lists what else can be done.\n\nWhere standard input is no "
+        "terminal every line is a message, and only replies are written to standard output.",
+    .examples = "tenon chat model.gguf\n"
+                "tenon chat model.gguf -sys \"You answer in rhymes.\" --temp 0.5\n"
+                "tenon chat model.gguf < questions.txt > answers.txt\n"
+                "tenon chat model.gguf -j '{\"type\": \"object\"}'        # replies in JSON",
+    .section = SECTION_USE,
+    .max_arguments = 1,
+    .run = run,
+};

@@ -1,0 +1,108 @@
+/* tenon devices: what this machine can compute on, and how much memory is free there. */
+#include "cli/cli.h"
+#include "cli/term.h"
+
+#include "tenon/backend.h"
+#include "tenon/cpu.h"
+
+#include <jansson.h>
+
+static void print_caps(const tn_device_caps *caps) {
+    static const struct {
+        const char *name;
+        size_t offset;
+    } names[] = {
+        {"asynchronous", offsetof(tn_device_caps, async)},
+        {"events", offsetof(tn_device_caps, events)},
+        {"pinned host memory", offsetof(tn_device_caps, host_buffers)},
+        {"maps host memory", offsetof(tn_device_caps, wrap_host)},
+        {"shares host memory", offsetof(tn_device_caps, shares_host)},
+    };
+    const char *separator = "  can     ";
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (!*(const bool *)((const char *)caps + names[i].offset)) continue;
+        printf("%s%s", separator, names[i].name);
+        separator = ", ";
+    }
+    putchar('\n');
+}
+
+static int print_text(void) {
+    for (size_t i = 0; i < tn_device_count(); i++) {
+        tn_device *device = tn_device_get(i);
+        size_t available = 0, total = 0;
+        char a[HUMAN_SIZE], b[HUMAN_SIZE];
+        printf("%s%s%s  %s\n", style(stdout, STYLE_BOLD), tn_device_name(device), style(stdout, STYLE_NONE),
+               tn_device_description(device));
+        tn_status status = tn_device_memory(device, &available, &total);
+        if (status != TN_OK) return fail_status(status, "memory of %s", tn_device_name(device));
+        printf("  kind    %s\n", tn_device_kind_name(tn_device_get_kind(device)));
+        printf("  free    %s of %s\n", human_bytes(a, available), human_bytes(b, total));
+        tn_device_caps caps = tn_device_get_caps(device);
+        print_caps(&caps);
+        tn_buffer_type *type = tn_device_buffer_type(device);
+        printf("  memory  %s, aligned to %zu", tn_buffer_type_name(type), tn_buffer_type_alignment(type));
+        for (size_t k = 0; (type = tn_device_extra_buffer_type(device, k)); k++)
+            printf("; also %s", tn_buffer_type_name(type));
+        putchar('\n');
+    }
+    return EXIT_OK;
+}
+
+static int print_json(void) {
+    json_t *list = json_array();
+    int code = EXIT_OK;
+    for (size_t i = 0; i < tn_device_count() && code == EXIT_OK; i++) {
+        tn_device *device = tn_device_get(i);
+        tn_device_caps caps = tn_device_get_caps(device);
+        size_t available = 0, total = 0;
+        tn_status status = tn_device_memory(device, &available, &total);
+        if (status != TN_OK) code = fail_status(status, "memory of %s", tn_device_name(device));
+        json_array_append_new(list,
+                              json_pack("{s:s, s:s, s:s, s:I, s:I, s:{s:b, s:b, s:b, s:b, s:b}}", "name",
+                                        tn_device_name(device), "description", tn_device_description(device), "kind",
+                                        tn_device_kind_name(tn_device_get_kind(device)), "free",
+                                        (json_int_t)available, "total", (json_int_t)total, "capabilities", "async",
+                                        caps.async, "events", caps.events, "host_buffers", caps.host_buffers,
+                                        "wrap_host", caps.wrap_host, "shares_host", caps.shares_host));
+    }
+    json_t *root = json_pack("{s:{s:s, s:s, s:i}, s:o}", "cpu", "name", tn_cpu_name(), "level", tn_cpu_level(),
+                             "cores", tn_cpu_count(), "devices", list);
+    if (root && code == EXIT_OK) {
+        json_dumpf(root, stdout, JSON_INDENT(2));
+        putchar('\n');
+    }
+    json_decref(root);
+    return root ? code : fail("out of memory");
+}
+
+static int run(const struct args *args) {
+    const char *extra = args_text(args, "add");
+    tn_device *device;
+    if (extra) {
+        tn_status status = tn_device_find(extra, &device);
+        if (status != TN_OK) return fail_status(status, "%s", "");
+    }
+    return args_flag(args, "json") ? print_json() : print_text();
+}
+
+static const struct option options[] = {
+    OPTION_JSON,
+    {.name = "add",
+     .value = "SPEC",
+     .kind = OPTION_TEXT,
+     .help = "also show a simulated device, e.g. sim:8G,align=256"},
+    {0},
+};
+
+const struct command command_devices = {
+    .name = "devices",
+    .summary = "what this machine can compute on, and the memory free there",
+    .section = SECTION_MEMORY,
+    .options = options,
+    .details = "Devices of loadable backends are found next to the library and in the folders and files that "
+               "TENON_BACKEND_PATH names. TENON_CPU=generic|avx2|avx512|amx|neon lowers the kernels the CPU uses.",
+    .examples = "tenon devices\n"
+                "tenon devices --json\n",
+    .run = run,
+};

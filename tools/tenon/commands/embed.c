@@ -1,0 +1,191 @@
+/* tenon embed: texts as vectors. */
+#include "engine/engine.h"
+#include "engine/text_input.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    tn_pooling pooling;
+} poolings[] = {{"none", TN_POOLING_NONE}, {"mean", TN_POOLING_MEAN}, {"cls", TN_POOLING_CLS},
+                {"last", TN_POOLING_LAST}, {"rank", TN_POOLING_RANK}, {"model", TN_POOLING_MODEL}};
+
+struct output {
+    bool json;
+    int norm;
+    size_t count; /* rows so far */
+    int32_t size;
+    float *rows; /* kept for the comparison, else NULL */
+};
+
+static void print_row(const struct output *o, size_t text, const float *row) {
+    if (o->json) printf("%s{\"index\":%zu,\"text\":%zu,\"embedding\":[", o->count ? ",\n" : "", o->count, text);
+    for (int32_t i = 0; i < o->size; i++) printf("%s%.9g", i == 0 ? "" : o->json ? "," : " ", (double)row[i]);
+    fputs(o->json ? "]}" : "\n", stdout);
+}
+
+/* One text's rows: one, or with no pooling one per token. */
+static int embed_text(tn_session *session, struct output *o, size_t index, const char *text, size_t length) {
+    tn_tokens tokens = {0};
+    const tn_tokenizer *tokenizer = tn_model_tokenizer(tn_session_model(session));
+    if (!tokenizer) return fail("the model has no tokenizer");
+    tn_status status = tn_tokenizer_encode(tokenizer, text, length, TN_ENCODE_ADD_SPECIAL, &tokens);
+    int code = EXIT_OK;
+    tn_session_clear(session);
+    if (status == TN_OK && !tokens.count) {
+        code = fail("text %zu is empty", index);
+    } else if (status == TN_OK) {
+        status = tn_session_decode(session, &(tn_batch){.n_tokens = (int32_t)tokens.count, .tokens = tokens.ids});
+    }
+    for (int32_t i = 0; !code && status == TN_OK && i < tn_session_output_count(session); i++, o->count++) {
+        float *row = tn_session_embedding(session, i);
+        tn_embedding_normalize(row, o->size, o->norm);
+        if (!o->rows) {
+            print_row(o, index, row);
+            continue;
+        }
+        float *grown = realloc(o->rows, (o->count + 1) * (size_t)o->size * sizeof *grown);
+        if (!grown) {
+            code = fail("out of memory");
+            break;
+        }
+        o->rows = grown;
+        memcpy(o->rows + o->count * (size_t)o->size, row, (size_t)o->size * sizeof *row);
+    }
+    if (!code && status != TN_OK) code = fail_status(status, "text %zu", index);
+    tn_tokens_free(&tokens);
+    return code;
+}
+
+static double cosine(const float *a, const float *b, int32_t n) {
+    double ab = 0, aa = 0, bb = 0;
+    for (int32_t i = 0; i < n; i++) {
+        ab += (double)a[i] * (double)b[i];
+        aa += (double)a[i] * (double)a[i];
+        bb += (double)b[i] * (double)b[i];
+    }
+    return aa > 0 && bb > 0 ? ab / sqrt(aa * bb) : 0;
+}
+
+static void print_similarities(const struct output *o) {
+    for (size_t i = 0; i < o->count; i++)
+        for (size_t k = 0; k < o->count; k++)
+            printf("%.6f%c", cosine(o->rows + i * (size_t)o->size, o->rows + k * (size_t)o->size, o->size),
+                   k + 1 < o->count ? ' ' : '\n');
+}
+
+static int embed_all(const struct args *args, tn_session *session, const char *lines, size_t size) {
+    tn_session_params p = tn_session_get_params(session);
+    bool scores = p.pooling == TN_POOLING_RANK;
+    struct output o = {.json = args_flag(args, "json"),
+                       .norm = scores ? -1 : (int)args_int(args, "embd-normalize"),
+                       .size = tn_session_embedding_size(session)};
+    if (args_flag(args, "similarity")) {
+        if (p.pooling == TN_POOLING_NONE || scores)
+            return fail("--similarity compares texts: it needs --pooling mean, cls or last");
+        o.json = false;
+        o.rows = malloc(1);
+    }
+    if (o.json) fputs("{\"object\":\"list\",\"data\":[\n", stdout);
+    int code = EXIT_OK;
+    size_t index = 0;
+    int n_prompts = args_repeats(args, "prompt");
+    for (int i = 0; i < n_prompts && !code; i++) {
+        const char *text = args_text_at(args, "prompt", i);
+        code = embed_text(session, &o, index++, text, strlen(text));
+    }
+    const char *separator = args_text(args, "embd-separator");
+    for (const char *at = lines, *end = lines + size; at < end && !code && !interrupted();) {
+        const char *stop = *separator ? memmem(at, (size_t)(end - at), separator, strlen(separator)) : NULL;
+        size_t length = (size_t)((stop ? stop : end) - at);
+        if (length) code = embed_text(session, &o, index++, at, length);
+        at += length + (stop ? strlen(separator) : 0);
+    }
+    if (o.json) fputs("\n]}\n", stdout);
+    if (o.rows && !code) print_similarities(&o);
+    free(o.rows);
+    return code ? code : interrupted() ? EXIT_INTERRUPTED : EXIT_OK;
+}
+
+static int run(const struct args *args) {
+    char buffer[4096];
+    const char *path = engine_model_path(args, buffer, sizeof buffer), *file = args_text(args, "file");
+    if (!path) return EXIT_ERROR;
+    tn_session_params params;
+    int code = engine_session_params(args, &params);
+    if (code) return code;
+    params.embeddings = true;
+    for (size_t i = 0; i < sizeof poolings / sizeof *poolings; i++)
+        if (strcmp(args_text(args, "pooling"), poolings[i].name) == 0) params.pooling = poolings[i].pooling;
+    char *lines = NULL;
+    size_t size = 0;
+    if (file && strcmp(file, "-") != 0)
+        code = read_text_file(file, &lines, &size);
+    else if (file || !args_repeats(args, "prompt"))
+        code = read_input(&lines, &size);
+    if (code) return code;
+    tn_model *model;
+    tn_session *session;
+    code = engine_open(args, path, &params, &model, &session);
+    if (!code) code = embed_all(args, session, lines ? lines : "", size);
+    free(lines);
+    tn_session_free(session);
+    tn_model_close(model);
+    return code;
+}
+
+static const struct option options[] = {
+    {.name = "prompt",
+     .letter = "p",
+     .value = "TEXT",
+     .kind = OPTION_TEXT,
+     .repeats = true,
+     .help = "a text; may be given several times"},
+    {.name = "file",
+     .letter = "f",
+     .value = "FILE",
+     .kind = OPTION_TEXT,
+     .help = "one text per line of FILE, - for standard input"},
+    {.name = "embd-separator",
+     .value = "TEXT",
+     .kind = OPTION_TEXT,
+     .fallback = "\n",
+     .help = "what stands between the texts of a file; empty: the file is one text"},
+    {.name = "pooling",
+     .value = "KIND",
+     .kind = OPTION_TEXT,
+     .choices = "none mean cls last rank model",
+     .fallback = "model",
+     .help = "how tokens become one vector; model: as the file says, else mean for encoders and last for others",
+     .env = "LLAMA_ARG_POOLING"},
+    {.name = "embd-normalize",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = -1,
+     .max = 64,
+     .fallback = "2",
+     .help = "norm to divide by: 2 Euclidean, 1 taxicab, N for the N-norm, 0 largest value to 32760, -1 none"},
+    {.name = "similarity", .kind = OPTION_FLAG, .help = "print the cosine between every two texts instead"},
+    OPTION_JSON,
+    {0},
+};
+static const struct option_group *const groups[] = {&engine_options, NULL};
+
+const struct command command_embed = {
+    .name = "embed",
+    .summary = "turn texts into vectors",
+    .arguments = "[MODEL]",
+    .options = options,
+    .groups = groups,
+    .details = "Prints one line of numbers per text (with --pooling none: per token).\n\n"
+               "Encoders such as BERT read a text as a whole: it must not be longer than --ubatch tokens.",
+    .examples = "tenon embed nomic.gguf -p \"search_query: what is a tenon?\"\n"
+                "tenon embed nomic.gguf -f lines.txt --json\n"
+                "tenon embed nomic.gguf -p \"a cat\" -p \"a kitten\" -p \"a lathe\" --similarity",
+    .section = SECTION_TEXT,
+    .min_arguments = 0,
+    .max_arguments = 1,
+    .run = run,
+};

@@ -1,0 +1,127 @@
+/* tenon logits: the logits a model gives for a list of tokens, as raw floats. */
+#include "engine/text_input.h"
+#include "files/output_file.h"
+
+#include "tenon/llm.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Numbers separated by anything that is none. */
+static int parse_tokens(const char *text, tn_tokens *out) {
+    for (const char *p = text; *p;) {
+        char *end;
+        if (!isdigit((unsigned char)*p) && *p != '-') {
+            p++;
+            continue;
+        }
+        long value = strtol(p, &end, 10);
+        if (end == p || value < 0 || value > INT32_MAX) return fail("'%.20s' is no token id", p);
+        if (out->count == out->capacity) {
+            size_t capacity = out->capacity ? 2 * out->capacity : 256;
+            tn_token *ids = tn_realloc(out->ids, capacity * sizeof *ids);
+            if (!ids) return fail_status(TN_E_NOMEM, "tokens");
+            out->ids = ids;
+            out->capacity = capacity;
+        }
+        out->ids[out->count++] = (tn_token)value;
+        p = end;
+    }
+    return out->count ? EXIT_OK : fail("the list of tokens is empty");
+}
+
+static bool write_row(void *user, int32_t position, const float *logits, int32_t n_vocab) {
+    (void)position;
+    return fwrite(logits, sizeof *logits, (size_t)n_vocab, user) == (size_t)n_vocab && !interrupted();
+}
+
+static int run(const struct args *args) {
+    const char *list = args_text(args, "tokens"), *path = args_text(args, "out");
+    if (!list || !path) return fail_usage(args, "--tokens and --out are needed");
+    char *text = NULL;
+    size_t size;
+    if (list[0] == '@' && read_text_file(list + 1, &text, &size)) return EXIT_ERROR;
+    tn_tokens tokens = {0};
+    tn_model *model = NULL;
+    tn_session *session = NULL;
+    FILE *out = NULL;
+    tn_status status;
+    int code = parse_tokens(text ? text : list, &tokens);
+    free(text);
+    if (code) goto out;
+    if ((status = tn_model_open(args->values[0], NULL, &model)) != TN_OK) {
+        code = fail_status(status, "%s", "");
+        goto out;
+    }
+    tn_session_params p = tn_session_params_default();
+    p.n_ctx = (int32_t)tokens.count;
+    p.n_batch = p.n_ubatch = (int32_t)args_int(args, "batch");
+    p.n_outputs = p.n_batch < 64 ? p.n_batch : 64;
+    p.n_threads = (int)args_int(args, "threads");
+    p.abort = interrupted_callback;
+    if ((status = tn_type_parse(args_text(args, "cache-type"), &p.cache_k)) != TN_OK) {
+        code = fail_status(status, "--cache-type");
+        goto out;
+    }
+    p.cache_v = p.cache_k;
+    if ((status = tn_session_new(model, &p, &session)) != TN_OK) {
+        code = fail_status(status, "%s", "");
+        goto out;
+    }
+    out = fopen(path, "wb");
+    if (!out) {
+        code = fail("%s cannot be written", path);
+        goto out;
+    }
+    status = tn_session_score(session, 0, tokens.ids, (int32_t)tokens.count, write_row, out);
+    if (status != TN_OK) code = fail_status(status, "%s", "");
+out:
+    if (out && fclose(out) != 0 && !code) code = fail("%s cannot be written", path);
+    if (code && out) remove_partial(path);
+    tn_session_free(session);
+    tn_model_close(model);
+    tn_tokens_free(&tokens);
+    return code;
+}
+
+static const struct option options[] = {
+    {.name = "tokens",
+     .value = "LIST",
+     .kind = OPTION_TEXT,
+     .help = "token ids separated by commas or spaces, or @FILE"},
+    {.name = "out",
+     .letter = "o",
+     .value = "FILE",
+     .kind = OPTION_TEXT,
+     .help = "little-endian f32, one row of the vocabulary's size per token"},
+    {.name = "batch",
+     .letter = "b",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 1,
+     .max = 1 << 20,
+     .fallback = "512",
+     .help = "tokens computed at once"},
+    {.name = "cache-type",
+     .letter = "ctk",
+     .value = "TYPE",
+     .kind = OPTION_TEXT,
+     .fallback = "f32",
+     .help = "type of the KV cache"},
+    OPTION_THREADS,
+    {0},
+};
+
+const struct command command_logits = {
+    .name = "logits",
+    .summary = "write the logits for a list of tokens",
+    .arguments = "MODEL",
+    .options = options,
+    .examples = "tenon logits model.gguf --tokens 1,403,407 --out logits.f32\n"
+                "tenon logits model.gguf --tokens @ids.txt --out logits.f32 --batch 16",
+    .section = SECTION_TEXT,
+    .min_arguments = 1,
+    .max_arguments = 1,
+    .run = run,
+};

@@ -1,0 +1,306 @@
+/* tenon plan: what a model needs on each device, and whether it fits. */
+#include "cli/term.h"
+#include "engine/engine.h"
+#include "files/metadata_text.h"
+#include "files/output_file.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { EXIT_TOO_BIG = 3 };
+
+struct subject {
+    const char *path;
+    tn_model *model;
+    tn_model_info info;
+    tn_session_params params;
+    tn_fit fit;
+};
+
+static size_t taken(const tn_fit_device *d) { return d->weights + d->cache + d->compute + d->scratch; }
+static double gap(const tn_fit_device *d) {
+    return d->lower_bound ? 100.0 * ((double)d->compute / (double)d->lower_bound - 1) : 0;
+}
+
+/* ---- For people --------------------------------------------------------------------------------------------------
+ */
+
+static void print_heading(const struct subject *s, FILE *out) {
+    char size[HUMAN_SIZE], count[HUMAN_SIZE];
+    fprintf(out, "%s: %s, %s parameters, %s, %d layers\n", s->path, s->info.architecture,
+            human_count(count, (double)s->info.n_params), human_bytes(size, s->info.bytes), s->info.n_layer);
+    fprintf(out, "context %d", s->params.n_ctx);
+    if (s->params.n_ctx > s->info.n_ctx_train) fprintf(out, " (the model was trained with %d)", s->info.n_ctx_train);
+    fprintf(out, ", batch %d, micro-batch %d, %d sequence%s, cache %s/%s\n\n", s->params.n_batch, s->params.n_ubatch,
+            s->params.n_seqs, s->params.n_seqs == 1 ? "" : "s", tn_type_name(s->params.cache_k),
+            tn_type_name(s->params.cache_v));
+}
+
+static void print_table(const struct subject *s, FILE *out) {
+    static const char *const titles[] = {"device",  "layers",  "weights", "mapped",    "cache",
+                                         "compute", "scratch", "needed",  "available", ""};
+    char cells[17][9][HUMAN_SIZE + 32];
+    size_t widths[9];
+    bool mapped = false;
+    for (size_t c = 0; c < 9; c++) widths[c] = strlen(titles[c]);
+    for (size_t d = 0; d < s->fit.n_devices && d < 17; d++) {
+        const tn_fit_device *f = &s->fit.devices[d];
+        snprintf(cells[d][0], sizeof cells[d][0], "%.40s", f->name);
+        snprintf(cells[d][1], sizeof cells[d][1], "%d", f->n_layers);
+        const size_t bytes[] = {f->weights, f->mapped, f->cache, f->compute, f->scratch, taken(f), f->free};
+        for (size_t i = 0; i < 7; i++) human_bytes(cells[d][i + 2], bytes[i]);
+        for (size_t c = 0; c < 9; c++)
+            if (strlen(cells[d][c]) > widths[c]) widths[c] = strlen(cells[d][c]);
+        mapped = mapped || f->mapped;
+    }
+    for (size_t row = 0; row <= s->fit.n_devices && row <= 17; row++) {
+        for (size_t c = 0; c < 9; c++) {
+            if (c == 3 && !mapped) continue; /* nothing stays in the file's map */
+            const char *text = row ? cells[row - 1][c] : titles[c];
+            const char *on = row ? "" : style(out, STYLE_BOLD);
+            fprintf(out, "%s%*s%s", on, c ? (int)widths[c] + 2 : -(int)widths[c], text,
+                    row ? "" : style(out, STYLE_NONE));
+        }
+        fputc('\n', out);
+    }
+    if (mapped)
+        fputs("\nMapped weights stay in the file's pages: they are read as needed and take no memory of their own.\n",
+              out);
+}
+
+static void print_graphs(const struct subject *s, FILE *out) {
+    fputc('\n', out);
+    for (size_t d = 0; d < s->fit.n_devices; d++) {
+        const tn_fit_device *f = &s->fit.devices[d];
+        char compute[HUMAN_SIZE], bound[HUMAN_SIZE];
+        if (!f->compute) continue;
+        fprintf(out, "compute on %s: %s, lower bound %s, gap %.2f%%\n", f->name, human_bytes(compute, f->compute),
+                human_bytes(bound, f->lower_bound), gap(f));
+    }
+    fprintf(out, "graphs: prefill %zu nodes in %zu split%s, decode %zu in %zu\n", s->fit.nodes_prefill,
+            s->fit.splits_prefill, s->fit.splits_prefill == 1 ? "" : "s", s->fit.nodes_decode, s->fit.splits_decode);
+}
+
+static void print_verdict(const struct subject *s, FILE *out) {
+    if (s->fit.fits) {
+        fprintf(out, "\n%sIt fits.%s\n", style(out, STYLE_GREEN), style(out, STYLE_NONE));
+        return;
+    }
+    fprintf(out, "\n%sIt does not fit.%s", style(out, STYLE_RED), style(out, STYLE_NONE));
+    for (size_t d = 0; d < s->fit.n_devices; d++) {
+        const tn_fit_device *f = &s->fit.devices[d];
+        char missing[HUMAN_SIZE];
+        if (taken(f) > f->free)
+            fprintf(out, " %s lacks %s (%zu bytes).", f->name, human_bytes(missing, taken(f) - f->free),
+                    taken(f) - f->free);
+        if (f->mapped > f->total) fprintf(out, " The file is larger than the memory of %s.", f->name);
+    }
+    fprintf(out, "\nTo make it fit: %s.\n", s->fit.advice);
+}
+
+/* ---- For programs ------------------------------------------------------------------------------------------------
+ */
+
+static json_t *device_json(const tn_fit_device *f) {
+    return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "name", f->name, "layers",
+                     f->n_layers, "weights", (json_int_t)f->weights, "mapped", (json_int_t)f->mapped, "cache",
+                     (json_int_t)f->cache, "compute", (json_int_t)f->compute, "scratch", (json_int_t)f->scratch,
+                     "needed", (json_int_t)taken(f), "lower_bound", (json_int_t)f->lower_bound, "free",
+                     (json_int_t)f->free, "total", (json_int_t)f->total);
+}
+
+static int print_json(const struct subject *s) {
+    json_t *devices = json_array();
+    for (size_t d = 0; d < s->fit.n_devices; d++) json_array_append_new(devices, device_json(&s->fit.devices[d]));
+    json_t *root = json_pack(
+        "{s:o, s:o, s:{s:I, s:I, s:i}, s:{s:i, s:i, s:i, s:i, s:s, s:s}, s:b, s:o, s:o, "
+        "s:{s:{s:I, s:I}, s:{s:I, s:I}}}",
+        "model", show_json_text((tn_gguf_str){s->path, strlen(s->path)}), "architecture",
+        show_json_text((tn_gguf_str){s->info.architecture, strlen(s->info.architecture)}), "size", "parameters",
+        (json_int_t)s->info.n_params, "bytes", (json_int_t)s->info.bytes, "layers", s->info.n_layer, "session", "ctx",
+        s->params.n_ctx, "batch", s->params.n_batch, "ubatch", s->params.n_ubatch, "seqs", s->params.n_seqs,
+        "cache_type_k", tn_type_name(s->params.cache_k), "cache_type_v", tn_type_name(s->params.cache_v), "fits",
+        (int)s->fit.fits, "advice", s->fit.fits ? json_null() : json_string(s->fit.advice), "devices", devices,
+        "graphs", "prefill", "nodes", (json_int_t)s->fit.nodes_prefill, "splits", (json_int_t)s->fit.splits_prefill,
+        "decode", "nodes", (json_int_t)s->fit.nodes_decode, "splits", (json_int_t)s->fit.splits_decode);
+    if (!root) return fail("out of memory");
+    json_dumpf(root, stdout, JSON_INDENT(2));
+    putchar('\n');
+    json_decref(root);
+    return EXIT_OK;
+}
+
+/* ---- Pictures ----------------------------------------------------------------------------------------------------
+ */
+
+static int picture(const struct subject *s, bool prefill, size_t device, char **svg) {
+    const tn_plan *plan;
+    size_t memory;
+    tn_status status = tn_fit_graph_plan(&s->fit, prefill, device, &plan, &memory);
+    if (status == TN_OK) status = tn_plan_export(plan, TN_PLAN_SVG, memory, svg);
+    return status == TN_OK ? EXIT_OK : fail_status(status, "the picture");
+}
+
+static int close_file(FILE *out, const char *path) {
+    bool bad = ferror(out);
+    if (fclose(out) == 0 && !bad) return EXIT_OK;
+    remove_partial(path);
+    return fail("%s cannot be written", path);
+}
+
+/* One picture: the prefill on the device that needs most. */
+static int write_svg(const struct subject *s, const char *path) {
+    size_t device = 0;
+    for (size_t d = 1; d < s->fit.n_devices; d++)
+        if (s->fit.devices[d].compute > s->fit.devices[device].compute) device = d;
+    char *svg;
+    int code = picture(s, true, device, &svg);
+    if (code) return code;
+    FILE *out = fopen(path, "w");
+    if (out) fputs(svg, out);
+    tn_free(svg);
+    return out ? close_file(out, path) : fail("%s cannot be written", path);
+}
+
+static void escape(FILE *out, const char *text) {
+    for (; *text; text++) {
+        if (*text == '<')
+            fputs("&lt;", out);
+        else if (*text == '&')
+            fputs("&amp;", out);
+        else
+            fputc(*text, out);
+    }
+}
+
+/* The whole report in one file that needs nothing else. */
+static int write_html(const struct subject *s, const char *path) {
+    FILE *out = fopen(path, "w");
+    if (!out) return fail("%s cannot be written", path);
+    fputs("<!doctype html>\n<meta charset=\"utf-8\">\n<title>Memory plan</title>\n"
+          "<style>body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem}"
+          "pre{overflow-x:auto}svg{max-width:100%;height:auto}"
+          "@media(prefers-color-scheme:dark){body{background:#16181d;color:#e4e6eb}svg{background:#fff}}</style>\n"
+          "<h1>Memory plan</h1>\n<pre>",
+          out);
+    char *text = NULL;
+    size_t size;
+    FILE *report = open_memstream(&text, &size);
+    if (report) {
+        print_heading(s, report);
+        print_table(s, report);
+        print_graphs(s, report);
+        print_verdict(s, report);
+        fclose(report);
+        escape(out, text);
+    }
+    free(text);
+    fputs("</pre>\n", out);
+    int code = EXIT_OK;
+    for (size_t d = 0; d < s->fit.n_devices && !code; d++) {
+        for (int decode = 0; decode < 2 && !code; decode++) {
+            char *svg;
+            if (!s->fit.devices[d].compute || (code = picture(s, !decode, d, &svg))) continue;
+            fprintf(out, "<h2>%s on ", decode ? "Decode" : "Prefill");
+            escape(out, s->fit.devices[d].name);
+            fprintf(out, "</h2>\n%s\n", svg);
+            tn_free(svg);
+        }
+    }
+    int closed = close_file(out, path);
+    if (code) remove_partial(path);
+    return code ? code : closed;
+}
+
+/* ---- The command -------------------------------------------------------------------------------------------------
+ */
+
+static int run(const struct args *args) {
+    char buffer[4096];
+    struct subject s = {.path = engine_model_path(args, buffer, sizeof buffer)};
+    if (!s.path) return EXIT_ERROR;
+    int code = engine_session_params(args, &s.params);
+    if (code) return code;
+    s.params.n_seqs = (int32_t)args_int(args, "seqs");
+    s.params.embeddings = args_flag(args, "embeddings");
+    tn_status status = tn_model_open(s.path, NULL, &s.model);
+    if (status != TN_OK) return fail_status(status, "%s", "");
+    s.info = tn_model_get_info(s.model);
+    if (!args_given(args, "ctx") && s.params.n_ctx > s.info.n_ctx_train) s.params.n_ctx = s.info.n_ctx_train;
+    if (s.params.n_ctx == 0) s.params.n_ctx = s.info.n_ctx_train;
+    status = tn_fit_session(s.model, &s.params, &s.fit);
+    if (status != TN_OK) {
+        code = fail_status(status, "%s", s.path);
+        tn_model_close(s.model);
+        return code;
+    }
+    s.params.n_batch = s.params.n_batch < s.params.n_ctx ? s.params.n_batch : s.params.n_ctx;
+    s.params.n_ubatch = s.params.n_ubatch < s.params.n_batch ? s.params.n_ubatch : s.params.n_batch;
+    if (args_flag(args, "json")) {
+        code = print_json(&s);
+    } else {
+        print_heading(&s, stdout);
+        print_table(&s, stdout);
+        print_graphs(&s, stdout);
+        print_verdict(&s, stdout);
+    }
+    if (!code && args_flag(args, "why")) {
+        putchar('\n');
+        status = tn_fit_explain(s.model, &s.params, stdout);
+        if (status != TN_OK) code = fail_status(status, "%s", s.path);
+    }
+    const char *svg = args_text(args, "svg"), *html = args_text(args, "html");
+    fflush(stdout); /* the table comes before what follows in a file that gets both */
+    if (!code && svg && !(code = write_svg(&s, svg)))
+        fprintf(stderr, "A picture of the plan, time × address: %s\n", svg);
+    if (!code && html && !(code = write_html(&s, html)))
+        fprintf(stderr, "The report with pictures of every plan: %s\n", html);
+    if (!code && !s.fit.fits) code = EXIT_TOO_BIG;
+    tn_fit_free(&s.fit);
+    tn_model_close(s.model);
+    return code;
+}
+
+static const struct option options[] = {
+    {.name = "seqs",
+     .letter = "np",
+     .aliases = "--parallel",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 1,
+     .max = 4096,
+     .fallback = "1",
+     .help = "sequences that share the context",
+     .env = "LLAMA_ARG_N_PARALLEL"},
+    {.name = "embeddings", .kind = OPTION_FLAG, .help = "a session that makes embeddings instead of text"},
+    {.name = "svg", .value = "FILE", .kind = OPTION_TEXT, .help = "draw the largest plan: time × address"},
+    {.name = "html", .value = "FILE", .kind = OPTION_TEXT, .help = "the whole report with all pictures"},
+    {.name = "why",
+     .kind = OPTION_FLAG,
+     .help = "where each weight goes and why, and how the graph of one token is cut"},
+    OPTION_JSON,
+    {0},
+};
+static const struct option_group *const groups[] = {&engine_options, NULL};
+
+const struct command command_plan = {
+    .name = "plan",
+    .summary = "say what a model needs and whether it fits",
+    .arguments = "[MODEL]",
+    .options = options,
+    .groups = groups,
+    .details =
+        "The bytes are those a session then takes, exactly: they come from the real graphs, planned but not "
+        "allocated. Files without data (tenon synth --no-data) and devices that do not exist (--device sim:24G) "
+        "will do.",
+    .examples = "tenon plan model.gguf --ctx 32768\n"
+                "tenon plan model.gguf --device sim:24G,name=rtx4090 --cache-type q8_0\n"
+                "tenon plan 70b.gguf --device sim:48G,name=a --device sim:48G,name=b --json\n"
+                "tenon plan model.gguf --html plan.html",
+    .exit_codes = "0 fits, 1 error, 2 wrong usage, 3 does not fit",
+    .section = SECTION_MEMORY,
+    .min_arguments = 0,
+    .max_arguments = 1,
+    .run = run,
+};

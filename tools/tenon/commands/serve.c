@@ -1,0 +1,344 @@
+/* tenon serve: models over HTTP. Options, set-up, the event loop and the way out; the rest is in serve/. */
+#include "serve/http.h"
+
+#include "engine/text_input.h"
+
+#include <event2/event_compat.h>
+#include <event2/listener.h>
+#include <event2/thread.h>
+#include <malloc.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+struct watch {
+    struct server *server;
+    double grace;
+    uint64_t deadline, last_ping;
+    struct evhttp_bound_socket *socket;
+};
+
+/* Ten times a second: has somebody asked us to stop, and is it time for a ping? */
+static void on_tick(evutil_socket_t fd, short what, void *user) {
+    struct watch *watch = user;
+    struct server *server = watch->server;
+    uint64_t now = tn_time_ns();
+    (void)fd;
+    (void)what;
+    if (now - watch->last_ping > 1000000000u) {
+        watch->last_ping = now;
+        ping_requests(server);
+    }
+    if (interrupted() && !watch->deadline) {
+        watch->deadline = now + (uint64_t)(watch->grace * 1e9);
+        if (watch->socket) evhttp_del_accept_socket(server->http, watch->socket);
+        watch->socket = NULL;
+        models_stop(server);
+    }
+    if (!watch->deadline) return;
+    if (now > watch->deadline) cancel_requests(server);
+    /* A moment for the last answers to leave. */
+    if (!server->requests && now + (uint64_t)(watch->grace * 1e9) > watch->deadline + 200000000u)
+        event_base_loopbreak(server->base);
+}
+
+static int read_keys(struct server *server, const struct args *args) {
+    const char *file = args_text(args, "api-key-file"), *list = args_text(args, "api-key");
+    char *text = NULL;
+    size_t size;
+    int code = EXIT_OK;
+    if (file && (code = read_text_file(file, &text, &size))) return code;
+    for (int part = 0; part < 2; part++) {
+        const char *at = part ? text : list;
+        while (at && *at) {
+            size_t length = strcspn(at, part ? "\r\n" : ",");
+            if (length && server->n_keys == sizeof server->keys / sizeof *server->keys) {
+                free(text);
+                return fail("at most %zu API keys", sizeof server->keys / sizeof *server->keys);
+            }
+            if (length && (server->keys[server->n_keys] = strndup(at, length))) server->n_keys++;
+            at += length + (at[length] != '\0');
+        }
+    }
+    free(text);
+    if ((file || list) && !server->n_keys) return fail("the list of API keys is empty");
+    return EXIT_OK;
+}
+
+static int find_models(struct server *server, const struct args *args) {
+    char buffer[4096];
+    const char *folder = args_text(args, "models-dir"), *alias = args_text(args, "alias");
+    if (folder && (args->count || args_text(args, "model") || alias))
+        return fail_usage(args, "--models-dir names the models itself; leave out the model and its alias");
+    server->on_demand = folder != NULL;
+    server->memory_limit = args_size(args, "models-memory");
+    if (folder) return models_scan(server, folder);
+    const char *path = engine_model_path(args, buffer, sizeof buffer);
+    if (!path) return EXIT_ERROR;
+    return models_add(server, path, alias) ? EXIT_OK : fail_status(TN_E_NOMEM, "server");
+}
+
+static const struct {
+    const char *name;
+    tn_pooling pooling;
+} poolings[] = {
+    {"model", TN_POOLING_MODEL}, {"mean", TN_POOLING_MEAN}, {"cls", TN_POOLING_CLS}, {"last", TN_POOLING_LAST}};
+
+static int configure(struct server *server, const struct args *args) {
+    if (args_text(args, "grammar") || args_text(args, "grammar-file") || args_text(args, "json-schema") ||
+        args_text(args, "json-schema-file"))
+        return fail_usage(args, "a grammar or schema belongs into the request");
+    server->n_slots = (int)args_int(args, "parallel");
+    server->queue_limit = (int)args_int(args, "queue");
+    server->timeout = args_real(args, "timeout");
+    server->show_metrics = args_flag(args, "metrics");
+    server->show_slots = args_flag(args, "slots");
+    server->slot_path = args_text(args, "slot-save-path");
+    server->log_requests = args_flag(args, "access-log");
+    server->embeddings = args_flag(args, "embedding");
+    server->default_predict = (int32_t)args_int(args, "predict");
+    sampling_params(args, &server->sampling);
+    int code = engine_session_params(args, &server->params);
+    if (!code) code = engine_text(args, "chat-template", "chat-template-file", &server->chat_template);
+    for (size_t i = 0; i < sizeof poolings / sizeof *poolings; i++)
+        if (strcmp(args_text(args, "pooling"), poolings[i].name) == 0) server->params.pooling = poolings[i].pooling;
+    if (!code) code = read_keys(server, args);
+    return code ? code : find_models(server, args);
+}
+
+/* evhttp's own way to bind leaves room for 128 connections that nobody has accepted yet; with more at once the kernel
+ * drops some, and their clients would neither be answered nor told. */
+static struct evhttp_bound_socket *bind_socket(struct server *server, const char *host, int port) {
+    enum { BACKLOG = 4096 };
+    char service[16];
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *list = NULL;
+    struct evhttp_bound_socket *bound = NULL;
+    snprintf(service, sizeof service, "%d", port);
+    if (getaddrinfo(host, service, &hints, &list) != 0) return NULL;
+    for (struct addrinfo *a = list; a && !bound; a = a->ai_next) {
+        struct evconnlistener *listener = evconnlistener_new_bind(
+            server->base, NULL, NULL, LEV_OPT_REUSEABLE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_CLOSE_ON_FREE, BACKLOG,
+            a->ai_addr, (int)a->ai_addrlen);
+        if (!listener) continue;
+        bound = evhttp_bind_listener(server->http, listener);
+        if (!bound) evconnlistener_free(listener);
+    }
+    freeaddrinfo(list);
+    return bound;
+}
+
+static int listen_at(struct server *server, struct watch *watch, const struct args *args) {
+    const char *host = args_text(args, "host");
+    int port = (int)args_int(args, "port");
+    server->http = evhttp_new(server->base);
+    if (!server->http) return fail("no memory for the HTTP server");
+    evhttp_set_max_headers_size(server->http, 64 * 1024);
+    evhttp_set_max_body_size(server->http, (ev_ssize_t)args_size(args, "max-body"));
+    evhttp_set_timeout(server->http, (int)server->timeout);
+    evhttp_set_allowed_methods(server->http, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_OPTIONS |
+                                                 EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE | EVHTTP_REQ_PATCH);
+    evhttp_set_gencb(server->http, on_request, server);
+    watch->socket = bind_socket(server, host, port);
+    if (!watch->socket) return fail("cannot listen at %s:%d: is the port taken?", host, port);
+    /* Binding does not say when there was no memory to listen; asking a second time does. */
+    if (evconnlistener_enable(evhttp_bound_socket_get_listener(watch->socket)) != 0)
+        return fail("no memory to listen at %s:%d", host, port);
+    struct sockaddr_storage address = {0};
+    socklen_t size = sizeof address;
+    if (getsockname(evhttp_bound_socket_get_fd(watch->socket), (struct sockaddr *)&address, &size) == 0)
+        port = ntohs(address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port
+                                                   : ((struct sockaddr_in *)&address)->sin_port);
+    fprintf(stderr, "tenon: listening at http://%s:%d\n", host, port);
+    if (!server->n_keys && strcmp(host, "127.0.0.1") != 0 && strcmp(host, "localhost") != 0 &&
+        strcmp(host, "::1") != 0)
+        warn("everybody who reaches %s can use this server; set --api-key", host);
+    return EXIT_OK;
+}
+
+/* Requests come and go for weeks. What is large among them (samplers, masks of grammars) is taken from the system and
+ * given back, instead of leaving holes between small things that live longer. */
+static void keep_memory_flat(void) {
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, 64 * 1024);
+    mallopt(M_TRIM_THRESHOLD, 1024 * 1024);
+    mallopt(M_ARENA_MAX, 2);
+#endif
+}
+
+static int run(const struct args *args) {
+    struct server *server = tn_calloc(1, sizeof *server);
+    if (!server) return fail_status(TN_E_NOMEM, "server");
+    struct watch watch = {.server = server, .grace = args_real(args, "grace")};
+    struct event *tick = NULL;
+    server->args = args;
+    server->started = time(NULL);
+    signal(SIGPIPE, SIG_IGN);
+    keep_memory_flat();
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+    int code = EXIT_OK;
+    evthread_use_pthreads();
+    /* Not event_base_new(): a connection that evhttp has no memory for has no base yet, and is taken for one of this.
+     */
+    server->base = event_init();
+    tick = server->base ? event_new(server->base, -1, EV_PERSIST, on_tick, &watch) : NULL;
+    struct timeval often = {.tv_usec = 100000};
+    if (!tick || event_add(tick, &often) != 0) code = fail("no memory for the event loop");
+    if (!code) code = configure(server, args);
+    if (!code) code = listen_at(server, &watch, args);
+    if (!code && !server->on_demand) {
+        server->loading = server->models[0];
+        code = engine_start(server->models[0]);
+    }
+    if (!code) event_base_dispatch(server->base);
+    /* Whatever ended the loop, engines must not wait for us, nor answers for them. */
+    models_stop(server);
+    cancel_requests(server);
+    if (!code && !server->on_demand) {
+        engine_join(server->models[0]);
+        code = server->models[0]->exit_code;
+    }
+    models_free(server);
+    if (server->http) evhttp_free(server->http);
+    if (tick) event_free(tick);
+    if (server->base) event_base_free(server->base);
+    for (size_t i = 0; i < server->n_keys; i++) free(server->keys[i]);
+    free(server->chat_template);
+    tn_free(server);
+    return code;
+}
+
+static const struct option options[] = {
+    {.name = "host",
+     .value = "ADDRESS",
+     .kind = OPTION_TEXT,
+     .fallback = "127.0.0.1",
+     .help = "address to listen at",
+     .env = "LLAMA_ARG_HOST"},
+    {.name = "port",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 0,
+     .max = 65535,
+     .fallback = "8080",
+     .help = "port to listen at, 0 for any free one",
+     .env = "LLAMA_ARG_PORT"},
+    {.name = "parallel",
+     .letter = "np",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 1,
+     .max = 1024,
+     .fallback = "4",
+     .help = "slots: requests computed at once, sharing the context",
+     .env = "LLAMA_ARG_N_PARALLEL"},
+    {.name = "queue",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 1,
+     .max = 1 << 20,
+     .fallback = "256",
+     .help = "texts that may wait for a slot before clients are sent away"},
+    {.name = "predict",
+     .letter = "n",
+     .aliases = "--n-predict",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = -1,
+     .max = 1e9,
+     .fallback = "-1",
+     .help = "tokens to write when a request does not say, -1 up to the context",
+     .env = "LLAMA_ARG_N_PREDICT"},
+    {.name = "alias",
+     .letter = "a",
+     .value = "NAME",
+     .kind = OPTION_TEXT,
+     .help = "the model's name for clients",
+     .env = "LLAMA_ARG_ALIAS"},
+    {.name = "api-key",
+     .value = "KEYS",
+     .kind = OPTION_TEXT,
+     .help = "keys that clients must present one of, separated by commas",
+     .env = "TENON_API_KEY LLAMA_API_KEY"},
+    {.name = "api-key-file", .value = "FILE", .kind = OPTION_TEXT, .help = "the same from a file, one per line"},
+    {.name = "models-dir",
+     .value = "FOLDER",
+     .kind = OPTION_TEXT,
+     .help = "offer all GGUF files of a folder; a model is loaded when a request names it",
+     .env = "LLAMA_ARG_MODELS_DIR"},
+    {.name = "models-memory",
+     .value = "SIZE",
+     .kind = OPTION_SIZE,
+     .fallback = "0",
+     .help = "planned bytes that loaded models may have together; 0 for what the devices have free"},
+    {.name = "embedding",
+     .aliases = "--embeddings",
+     .kind = OPTION_FLAG,
+     .help = "offer /v1/embeddings as well; encoders do so by themselves",
+     .env = "LLAMA_ARG_EMBEDDINGS"},
+    {.name = "pooling",
+     .value = "KIND",
+     .kind = OPTION_TEXT,
+     .fallback = "model",
+     .choices = "model mean cls last",
+     .help = "how a text's states become one embedding",
+     .env = "LLAMA_ARG_POOLING"},
+    {.name = "metrics", .kind = OPTION_FLAG, .help = "offer /metrics", .env = "LLAMA_ARG_ENDPOINT_METRICS"},
+    {.name = "slots", .kind = OPTION_FLAG, .fallback = "on", .help = "offer /slots"},
+    {.name = "slot-save-path",
+     .value = "FOLDER",
+     .kind = OPTION_TEXT,
+     .help = "where POST /slots/ID may save and restore slots",
+     .env = "LLAMA_ARG_SLOT_SAVE_PATH"},
+    {.name = "access-log", .kind = OPTION_FLAG, .help = "a line of JSON for every answer, on standard error"},
+    {.name = "max-body",
+     .value = "SIZE",
+     .kind = OPTION_SIZE,
+     .fallback = "16M",
+     .help = "largest request body accepted"},
+    {.name = "timeout",
+     .letter = "to",
+     .value = "TIME",
+     .kind = OPTION_SECONDS,
+     .min = 1,
+     .max = 86400,
+     .fallback = "60",
+     .help = "silence after which a client that should read or write is dropped",
+     .env = "LLAMA_ARG_TIMEOUT"},
+    {.name = "grace",
+     .value = "TIME",
+     .kind = OPTION_SECONDS,
+     .min = 0,
+     .max = 3600,
+     .fallback = "5",
+     .help = "time that running requests get to finish when the server is stopped"},
+    {0},
+};
+static const struct option_group *const groups[] = {&engine_options, &template_options, &sampling_options, NULL};
+
+const struct command command_serve = {
+    .name = "serve",
+    .summary = "offer a model over HTTP, with a page to chat",
+    .arguments = "[MODEL]",
+    .options = options,
+    .groups = groups,
+    .details =
+        "Clients written for the OpenAI API or for llama.cpp's server work unchanged; docs/server.md lists what is "
+        "served. Sampling options are the defaults for requests that do not say.",
+    .examples = "tenon serve model.gguf\n"
+                "tenon serve model.gguf -c 16384 -np 8 --host 0.0.0.0 --api-key secret\n"
+                "tenon serve --models-dir ~/models --models-memory 24G\n"
+                "tenon serve --port 0 --metrics",
+    .section = SECTION_USE,
+    .min_arguments = 0,
+    .max_arguments = 1,
+    .run = run,
+};

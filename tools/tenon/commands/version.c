@@ -1,0 +1,28 @@
+/* tenon version: version of the program and of the library it runs with. */
+#include "cli/cli.h"
+
+#ifdef __clang__
+#define COMPILER __VERSION__ /* names itself */
+#else
+#define COMPILER "gcc " __VERSION__
+#endif
+
+static int run(const struct args *args) {
+    if (args_flag(args, "json"))
+        printf("{\"version\": \"%s\", \"compiler\": \"%s\", \"platform\": \"%s\"}\n", tn_version(), COMPILER,
+               TENON_PLATFORM);
+    else
+        printf("tenon %s (%s, %s)\n", tn_version(), TENON_PLATFORM, COMPILER);
+    return EXIT_OK;
+}
+
+static const struct option options[] = {OPTION_JSON, {0}};
+
+const struct command command_version = {
+    .name = "version",
+    .summary = "version, platform and compiler",
+    .section = SECTION_ABOUT,
+    .options = options,
+    .examples = "tenon version\ntenon version --json\n",
+    .run = run,
+};

@@ -1,0 +1,100 @@
+/* The name GGUF gives to the way a tokenizer.json cuts text into words before merging. */
+#include "convert/convert.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What a pre_tokenizer (and normalizer) consists of, flattened. */
+struct steps {
+    char text[4096]; /* "Split:REGEX\n", "Digits:1\n", "ByteLevel:regex\n", … in order */
+    size_t used;
+    bool nfc, ignore_merges;
+};
+
+static void add(struct steps *s, const char *kind, const char *detail) {
+    int n = snprintf(s->text + s->used, sizeof s->text - s->used, "%s:%s\n", kind, detail);
+    if (n > 0 && s->used + (size_t)n < sizeof s->text) s->used += (size_t)n;
+}
+
+static void flatten(struct steps *s, const json_t *step) {
+    const char *type = json_string_value(json_object_get(step, "type"));
+    if (!type) return;
+    if (strcmp(type, "Sequence") == 0) {
+        size_t i;
+        json_t *inner;
+        json_t *list = json_object_get(step, "pretokenizers");
+        if (!list) list = json_object_get(step, "normalizers");
+        json_array_foreach(list, i, inner) { flatten(s, inner); }
+    } else if (strcmp(type, "Split") == 0) {
+        json_t *pattern = json_object_get(step, "pattern");
+        const char *regex = json_string_value(json_object_get(pattern, "Regex"));
+        if (!regex) regex = json_string_value(json_object_get(pattern, "String"));
+        add(s, type, regex ? regex : "?");
+    } else if (strcmp(type, "Digits") == 0) {
+        add(s, type, json_is_true(json_object_get(step, "individual_digits")) ? "1" : "0");
+    } else if (strcmp(type, "ByteLevel") == 0) {
+        add(s, type, json_is_false(json_object_get(step, "use_regex")) ? "bytes" : "regex");
+    } else if (strcmp(type, "Punctuation") == 0) {
+        const char *behavior = json_string_value(json_object_get(step, "behavior"));
+        add(s, type, behavior ? behavior : "?");
+    } else {
+        add(s, type, "");
+    }
+}
+
+#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define SPACES "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define WORDS(digits) "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" SPACES
+#define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define CASES(ending, digits)                                                                                        \
+    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" ending "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" ending         \
+    "|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" SPACES
+#define BYTES "ByteLevel:bytes\n"
+
+/* The whole of the steps, or with a '*' at the end how they begin. */
+static const struct known {
+    const char *steps, *name;
+} table[] = {
+    {"ByteLevel:regex\n", "gpt-2"},
+    {"Split:" GPT2 "\n" BYTES, "gpt-2"},
+    {"Digits:1\nByteLevel:regex\n", "starcoder"},
+    {"Split:\\p{N}\nByteLevel:regex\n", "starcoder"},
+    {"Split:" CONTRACTIONS WORDS("\\p{N}{1,3}") "\n" BYTES, "llama-bpe"},
+    {"Split:(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])" WORDS("\\p{N}{1,3}") "\n" BYTES, "llama-bpe"},
+    {"Split:" CONTRACTIONS WORDS("\\p{N}") "\n" BYTES, "qwen2"},
+    {"Split:(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])" WORDS("\\p{N}") "\n" BYTES, "qwen2"},
+    {"Split:" CASES(CONTRACTIONS "?", "\\p{N}{1,3}") "\n" BYTES, "gpt-4o"},
+    {"Split:" CASES("(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?", "\\p{N}{1,3}") "\n" BYTES,
+     "gpt-4o"},
+    {"Split:" CASES("", "\\p{N}") "\n" BYTES, "tekken"},
+    {"Punctuation:Contiguous\nByteLevel:regex\nDigits:0\nSplit:[0-9][0-9][0-9]\n", "falcon"},
+    {"Punctuation:contiguous\nByteLevel:regex\nDigits:0\nSplit:[0-9][0-9][0-9]\n", "falcon"},
+    {"Split:[\r\n]\nSplit:\\s?\\p{L}+\nSplit:\\s?\\p{P}+\n*", "deepseek-coder"},
+    {"Split:[\r\n]\nSplit:\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿ*", "deepseek-llm"},
+    {"Split:\\p{N}{1,3}\nSplit:[一-龥぀-ゟ゠-ヿ]+\n*", "deepseek-v3"},
+};
+
+const char *hf_pre_name(const json_t *tokenizer, const char *arch, char *what, size_t size) {
+    struct steps s = {0}, normal = {0};
+    flatten(&s, json_object_get(tokenizer, "pre_tokenizer"));
+    flatten(&normal, json_object_get(tokenizer, "normalizer"));
+    bool nfc = strstr(normal.text, "NFC:") != NULL;
+    bool ignore_merges = json_is_true(json_object_get(json_object_get(tokenizer, "model"), "ignore_merges"));
+    snprintf(what, size, "%s", s.text);
+    const char *name = NULL;
+    for (size_t i = 0; i < sizeof table / sizeof *table && !name; i++) {
+        size_t length = strlen(table[i].steps);
+        bool open = table[i].steps[length - 1] == '*';
+        if (open ? strncmp(table[i].steps, s.text, length - 1) == 0 : strcmp(table[i].steps, s.text) == 0)
+            name = table[i].name;
+    }
+    if (!name) return NULL;
+    /* Names also carry what happens around the cutting. */
+    if (strcmp(name, "gpt-2") == 0 && nfc) return strcmp(arch, "mpt") == 0 ? "mpt" : "olmo";
+    if (strcmp(name, "starcoder") == 0 && nfc) return "command-r";
+    if (strcmp(name, "starcoder") == 0 && strcmp(arch, "llama") == 0) return "smollm";
+    if (strcmp(name, "llama-bpe") == 0 && !ignore_merges) return "dbrx";
+    return name;
+}

@@ -1,0 +1,546 @@
+/* Where each GGUF tensor comes from in a Hugging Face folder, and how its rows are found there. */
+#include "cli/cli.h"
+#include "convert/convert.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Names ------------------------------------------------------------------------------------------------------
+ */
+
+/* GGUF name → their name, without ".weight" and ".bias". L stands for the layer, E for the expert. The first that
+ * exists is taken, so special cases come first; archs NULL means all. */
+static const struct name_row {
+    const char *archs, *gguf, *theirs;
+} names[] = {
+    {NULL, "token_embd", "embed_tokens"},
+    {NULL, "token_embd", "wte"},
+    {NULL, "token_embd", "embed_in"},
+    {NULL, "token_embd", "tok_embeddings"},
+    {NULL, "token_embd", "word_embeddings"},
+    {NULL, "token_embd", "embeddings.word_embeddings"},
+    {NULL, "position_embd", "wpe"},
+    {NULL, "position_embd", "embeddings.position_embeddings"},
+    {NULL, "token_types", "embeddings.token_type_embeddings"},
+    {NULL, "token_embd_norm", "embeddings.LayerNorm"},
+    {NULL, "token_embd_norm", "emb_ln"},
+    {NULL, "output_norm", "norm"},
+    {NULL, "output_norm", "ln_f"},
+    {NULL, "output_norm", "norm_f"},
+    {NULL, "output_norm", "final_layer_norm"},
+    {NULL, "output_norm", "final_layernorm"},
+    {NULL, "output", "lm_head"},
+    {NULL, "output", "embed_out"},
+    {"internlm2", "output", "output"},
+    /* attention */
+    {"falcon", "attn_norm", "h.L.ln_mlp"},
+    {"falcon", "attn_norm_2", "h.L.ln_attn"},
+    {NULL, "attn_norm", "layers.L.input_layernorm"},
+    {NULL, "attn_norm", "h.L.ln_1"},
+    {NULL, "attn_norm", "h.L.input_layernorm"},
+    {NULL, "attn_norm", "blocks.L.norm_1"},
+    {NULL, "attn_norm", "layers.L.attention_norm"},
+    {NULL, "attn_q", "layers.L.self_attn.q_proj"},
+    {NULL, "attn_k", "layers.L.self_attn.k_proj"},
+    {NULL, "attn_v", "layers.L.self_attn.v_proj"},
+    {NULL, "attn_q", "encoder.layer.L.attention.self.query"},
+    {NULL, "attn_k", "encoder.layer.L.attention.self.key"},
+    {NULL, "attn_v", "encoder.layer.L.attention.self.value"},
+    {"internlm2", "attn_q", "layers.L.attention.wqkv"},
+    {"internlm2", "attn_k", "layers.L.attention.wqkv"},
+    {"internlm2", "attn_v", "layers.L.attention.wqkv"},
+    {NULL, "attn_qkv", "layers.L.self_attn.qkv_proj"},
+    {NULL, "attn_qkv", "h.L.attn.c_attn"},
+    {NULL, "attn_qkv", "layers.L.attention.query_key_value"},
+    {NULL, "attn_qkv", "h.L.self_attention.query_key_value"},
+    {NULL, "attn_qkv", "blocks.L.attn.Wqkv"},
+    {NULL, "attn_qkv", "encoder.layers.L.attn.Wqkv"},
+    {NULL, "attn_output", "layers.L.self_attn.o_proj"},
+    {NULL, "attn_output", "layers.L.self_attn.dense"},
+    {NULL, "attn_output", "h.L.attn.c_proj"},
+    {NULL, "attn_output", "layers.L.attention.dense"},
+    {NULL, "attn_output", "h.L.self_attention.dense"},
+    {NULL, "attn_output", "blocks.L.attn.out_proj"},
+    {NULL, "attn_output", "layers.L.attention.wo"},
+    {NULL, "attn_output", "encoder.layer.L.attention.output.dense"},
+    {NULL, "attn_output", "encoder.layers.L.attn.out_proj"},
+    {NULL, "attn_q_norm", "layers.L.self_attn.q_norm"},
+    {NULL, "attn_k_norm", "layers.L.self_attn.k_norm"},
+    {NULL, "attn_output_norm", "encoder.layer.L.attention.output.LayerNorm"},
+    {NULL, "attn_output_norm", "encoder.layers.L.norm1"},
+    {NULL, "attn_sinks", "layers.L.self_attn.sinks"},
+    {NULL, "post_attention_norm", "layers.L.post_attention_layernorm"},
+    /* feed-forward */
+    {"gemma2 gemma3", "ffn_norm", "layers.L.pre_feedforward_layernorm"},
+    {NULL, "ffn_norm", "layers.L.post_attention_layernorm"},
+    {NULL, "ffn_norm", "h.L.ln_2"},
+    {NULL, "ffn_norm", "blocks.L.norm_2"},
+    {NULL, "ffn_norm", "layers.L.ffn_norm"},
+    {NULL, "ffn_gate", "layers.L.mlp.gate_proj"},
+    {NULL, "ffn_gate", "layers.L.feed_forward.w1"},
+    {NULL, "ffn_gate", "encoder.layers.L.mlp.fc12"},
+    {NULL, "ffn_up", "layers.L.mlp.up_proj"},
+    {NULL, "ffn_up", "layers.L.mlp.gate_up_proj"},
+    {NULL, "ffn_up", "layers.L.mlp.fc1"},
+    {NULL, "ffn_up", "layers.L.mlp.c_fc"},
+    {NULL, "ffn_up", "h.L.mlp.c_fc"},
+    {NULL, "ffn_up", "layers.L.mlp.dense_h_to_4h"},
+    {NULL, "ffn_up", "h.L.mlp.dense_h_to_4h"},
+    {NULL, "ffn_up", "blocks.L.ffn.up_proj"},
+    {NULL, "ffn_up", "layers.L.feed_forward.w3"},
+    {NULL, "ffn_up", "encoder.layer.L.intermediate.dense"},
+    {NULL, "ffn_up", "encoder.layers.L.mlp.fc11"},
+    {NULL, "ffn_down", "layers.L.mlp.down_proj"},
+    {NULL, "ffn_down", "layers.L.mlp.fc2"},
+    {NULL, "ffn_down", "layers.L.mlp.c_proj"},
+    {NULL, "ffn_down", "h.L.mlp.c_proj"},
+    {NULL, "ffn_down", "layers.L.mlp.dense_4h_to_h"},
+    {NULL, "ffn_down", "h.L.mlp.dense_4h_to_h"},
+    {NULL, "ffn_down", "blocks.L.ffn.down_proj"},
+    {NULL, "ffn_down", "layers.L.feed_forward.w2"},
+    {NULL, "ffn_down", "encoder.layer.L.output.dense"},
+    {NULL, "ffn_down", "encoder.layers.L.mlp.fc2"},
+    {NULL, "post_ffw_norm", "layers.L.post_feedforward_layernorm"},
+    {NULL, "layer_output_norm", "encoder.layer.L.output.LayerNorm"},
+    {NULL, "layer_output_norm", "encoder.layers.L.norm2"},
+    /* experts: one tensor each, or all in one */
+    {NULL, "ffn_gate_inp", "layers.L.block_sparse_moe.gate"},
+    {NULL, "ffn_gate_inp", "layers.L.block_sparse_moe.router.layer"},
+    {NULL, "ffn_gate_inp", "layers.L.mlp.gate"},
+    {NULL, "ffn_gate_inp", "layers.L.mlp.router"},
+    {NULL, "ffn_gate_exps", "layers.L.block_sparse_moe.experts.E.w1"},
+    {NULL, "ffn_up_exps", "layers.L.block_sparse_moe.experts.E.w3"},
+    {NULL, "ffn_down_exps", "layers.L.block_sparse_moe.experts.E.w2"},
+    {NULL, "ffn_gate_exps", "layers.L.mlp.experts.E.gate_proj"},
+    {NULL, "ffn_up_exps", "layers.L.mlp.experts.E.up_proj"},
+    {NULL, "ffn_down_exps", "layers.L.mlp.experts.E.down_proj"},
+    {NULL, "ffn_gate_exps", "layers.L.mlp.experts.gate_up_proj"},
+    {NULL, "ffn_up_exps", "layers.L.mlp.experts.gate_up_proj"},
+    {NULL, "ffn_down_exps", "layers.L.mlp.experts.down_proj"},
+    {NULL, "ffn_gate_exps", "layers.L.block_sparse_moe.input_linear"},
+    {NULL, "ffn_up_exps", "layers.L.block_sparse_moe.input_linear"},
+    {NULL, "ffn_down_exps", "layers.L.block_sparse_moe.output_linear"},
+    {NULL, "ffn_gate_inp_shexp", "layers.L.mlp.shared_expert_gate"},
+    {NULL, "ffn_gate_shexp", "layers.L.mlp.shared_expert.gate_proj"},
+    {NULL, "ffn_up_shexp", "layers.L.mlp.shared_expert.up_proj"},
+    {NULL, "ffn_down_shexp", "layers.L.mlp.shared_expert.down_proj"},
+    {NULL, "ffn_gate_shexp", "layers.L.shared_mlp.input_linear"},
+    {NULL, "ffn_up_shexp", "layers.L.shared_mlp.input_linear"},
+    {NULL, "ffn_down_shexp", "layers.L.shared_mlp.output_linear"},
+};
+
+/* What stands before these names, by how the model was saved. */
+static const char *const prefixes[] = {
+    "model.",          "",          "transformer.", "language_model.model.", "model.language_model.",
+    "language_model.", "gpt_neox.", "bert."};
+
+/* ---- Recipes ----------------------------------------------------------------------------------------------------
+ */
+
+/* How the rows of one tensor are found. Row r of matrix m is row `offset + step · place(r)` of matrix m of its
+ * source; place() is r itself, or follows the order of q, k and v. */
+struct recipe {
+    struct safetensors_tensor **sources; /* one, or one for each matrix */
+    int64_t source_count;
+    int64_t columns, rows, matrices; /* of the result */
+    int64_t source_rows;             /* rows (columns when transposed) of a source matrix */
+    int64_t offset, step;
+    bool transposed; /* a source row runs down a column of the result */
+    bool paired;     /* rows of a head change from halves to pairs */
+    bool grouped;    /* the source holds the heads group by group: q…q k v */
+    int64_t first;   /* where this tensor's rows begin among all rows of q, k and v */
+    bool plus_one;
+    bool elements;         /* rows of one element: a vector for each matrix */
+    bool blocks;           /* MXFP4: sources are blocks and scales */
+    const float *constant; /* the values themselves; no source */
+};
+
+struct hf_weights {
+    struct hf_model *model;
+    struct safetensors *set;
+    struct recipe *recipes;
+    size_t count, capacity;
+};
+
+/* The row of the source that row r of the result is. */
+static int64_t place(const struct hf_weights *w, const struct recipe *p, int64_t r) {
+    const struct layout *l = &w->model->layout;
+    int64_t head = l->head, q = (int64_t)l->heads * head, kv = (int64_t)l->kv_heads * head;
+    r += p->first;
+    if (p->paired) { /* pair (2i, 2i+1) comes from (i, i + half) */
+        int64_t half = l->rotated / 2, d = r % head;
+        if (d < 2 * half) r = r - d + (d % 2) * half + d / 2;
+    }
+    if (p->grouped) {
+        int64_t share = l->heads / l->kv_heads, d = r % head, group, slot;
+        if (r < q)
+            group = r / head / share, slot = r / head % share;
+        else if (r < q + kv)
+            group = (r - q) / head, slot = share;
+        else
+            group = (r - q - kv) / head, slot = share + 1;
+        r = (group * (share + 2) + slot) * head + d;
+    } else {
+        r -= p->first;
+    }
+    return p->offset + p->step * r;
+}
+
+static tn_status read_matrix_rows(const struct hf_weights *w, const struct recipe *p, int64_t row, int64_t count,
+                                  float *out) {
+    while (count > 0) {
+        int64_t m = row / p->rows, r = row % p->rows;
+        const struct safetensors_tensor *source = p->sources[p->source_count > 1 ? m : 0];
+        int64_t base = p->source_count > 1 ? 0 : m * p->source_rows, from = place(w, p, r), run = 1;
+        if (p->transposed) {
+            /* Down a column: one element of each source row. A band of columns is read at once. */
+            while (run < count && r + run < p->rows && place(w, p, r + run) == from + run) run++;
+            float *band = tn_malloc((size_t)run * sizeof *band);
+            tn_status status = band ? TN_OK : TN_E_NOMEM;
+            for (int64_t c = 0; c < p->columns && status == TN_OK; c++) {
+                status = safetensors_floats(
+                    w->set, source, (base / p->source_rows * p->columns + c) * p->source_rows + from, run, band);
+                for (int64_t k = 0; k < run && status == TN_OK; k++) out[k * p->columns + c] = band[k];
+            }
+            tn_free(band);
+            TN_TRY(status);
+        } else {
+            while (run < count && r + run < p->rows && place(w, p, r + run) == from + run) run++;
+            TN_TRY(safetensors_floats(w->set, source, (base + from) * p->columns, run * p->columns, out));
+        }
+        out += run * p->columns;
+        row += run;
+        count -= run;
+    }
+    return TN_OK;
+}
+
+/* Vectors, whose elements change places like the rows of the matrix they belong to. */
+static tn_status read_vectors(const struct hf_weights *w, const struct recipe *p, int64_t first, int64_t count,
+                              float *out) {
+    float *all = tn_malloc((size_t)p->source_rows * sizeof *all);
+    tn_status status = all ? TN_OK : TN_E_NOMEM;
+    for (int64_t m = first; m < first + count && status == TN_OK; m++) {
+        status = safetensors_floats(w->set, p->sources[0], m * p->source_rows, p->source_rows, all);
+        for (int64_t i = 0; i < p->rows && status == TN_OK; i++)
+            *out++ = all[place(w, p, i)] + (p->plus_one ? 1.0f : 0.0f);
+    }
+    tn_free(all);
+    return status;
+}
+
+/* MXFP4 blocks: theirs are 16 bytes of neighbours with the scales apart, ours scale first and halves in the nibbles.
+ */
+static tn_status read_blocks(const struct hf_weights *w, const struct recipe *p, int64_t row, int64_t count,
+                             unsigned char *out) {
+    int64_t n = p->columns / 32;
+    unsigned char *theirs = tn_malloc((size_t)n * 17);
+    if (!theirs) return TN_E_NOMEM;
+    unsigned char *scales = theirs + n * 16;
+    tn_status status = TN_OK;
+    for (; count > 0 && status == TN_OK; row++, count--) {
+        uint64_t from = (uint64_t)(row / p->rows * p->source_rows + place(w, p, row % p->rows));
+        status = safetensors_bytes(w->set, p->sources[0], from * (uint64_t)n * 16, (size_t)n * 16, theirs);
+        if (status == TN_OK) status = safetensors_bytes(w->set, p->sources[1], from * (uint64_t)n, (size_t)n, scales);
+        for (int64_t b = 0; b < n; b++, out += 17) {
+            out[0] = scales[b];
+            for (int i = 0; i < 16; i++) {
+                const unsigned char *bytes = theirs + b * 16;
+                unsigned low = bytes[i / 2] >> (i % 2 * 4) & 15, high = bytes[8 + i / 2] >> (i % 2 * 4) & 15;
+                out[1 + i] = (unsigned char)(low | high << 4);
+            }
+        }
+    }
+    tn_free(theirs);
+    return status;
+}
+
+tn_status hf_weights_rows(void *user, size_t tensor, int64_t first, int64_t count, void *out) {
+    const struct hf_weights *w = user;
+    const struct recipe *p = &w->recipes[tensor];
+    if (p->constant) {
+        memcpy(out, p->constant + first * p->columns, (size_t)(count * p->columns) * sizeof(float));
+        return TN_OK;
+    }
+    if (p->blocks) return read_blocks(w, p, first, count, out);
+    if (p->elements) return read_vectors(w, p, first, count, out);
+    return read_matrix_rows(w, p, first, count, out);
+}
+
+/* ---- Finding sources --------------------------------------------------------------------------------------------
+ */
+
+static bool listed(const char *archs, const char *arch) {
+    if (!archs) return true;
+    size_t length = strlen(arch);
+    for (const char *at = archs; (at = strstr(at, arch)); at += length)
+        if ((at == archs || at[-1] == ' ') && (at[length] == ' ' || at[length] == '\0')) return true;
+    return false;
+}
+
+/* Writes a pattern with its numbers and ending. */
+static void spell(char *out, size_t size, const char *prefix, const char *pattern, int layer, int expert,
+                  const char *ending) {
+    size_t used = (size_t)snprintf(out, size, "%s", prefix);
+    for (const char *p = pattern; *p && used + 16 < size; p++) {
+        bool alone = (p == pattern || p[-1] == '.') && (p[1] == '.' || p[1] == '\0');
+        if (alone && *p == 'L')
+            used += (size_t)snprintf(out + used, size - used, "%d", layer);
+        else if (alone && *p == 'E')
+            used += (size_t)snprintf(out + used, size - used, "%d", expert);
+        else
+            out[used++] = *p;
+    }
+    snprintf(out + used, size - used, "%s", ending);
+}
+
+struct found {
+    const struct name_row *row;
+    struct safetensors_tensor *tensor; /* the first expert's where there is one each */
+    char name[256];
+};
+
+/* ".weight" and ".bias" are written in several ways. */
+static struct safetensors_tensor *look_up(struct hf_weights *w, const char *pattern, int layer, int expert,
+                                          const char *ending, char *name, size_t size) {
+    const char *const weight[] = {".weight", "", NULL}, *const bias[] = {".bias", "_bias", NULL};
+    const char *const *endings = strcmp(ending, "bias") == 0 ? bias : weight;
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
+        for (int k = 0; endings[k]; k++) {
+            spell(name, size, prefixes[i], pattern, layer, expert, endings[k]);
+            struct safetensors_tensor *t = safetensors_find(w->set, name);
+            if (t) return t;
+        }
+    return NULL;
+}
+
+static bool find_source(struct hf_weights *w, const char *base, int layer, const char *ending, struct found *found) {
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strcmp(names[i].gguf, base) != 0 || !listed(names[i].archs, w->model->class->arch)) continue;
+        found->tensor = look_up(w, names[i].theirs, layer, 0, ending, found->name, sizeof found->name);
+        found->row = &names[i];
+        if (found->tensor) return true;
+        if (!strstr(names[i].theirs, "mlp.experts.gate_up_proj") && !strstr(names[i].theirs, "mlp.experts.down_proj"))
+            continue;
+        /* Blocks and scales in the place of floats. */
+        char blocks[128];
+        snprintf(blocks, sizeof blocks, "%s_blocks", names[i].theirs);
+        found->tensor = look_up(w, blocks, layer, 0, ending, found->name, sizeof found->name);
+        if (found->tensor) return true;
+    }
+    return false;
+}
+
+static tn_status wrong_shape(const struct safetensors_tensor *t, const char *name, int64_t columns, int64_t rows,
+                             int64_t matrices) {
+    char shape[128];
+    return tn_fail(TN_E_SHAPE,
+                   "tensor \"%s\" has the shape %s; for \"%s\" the configuration asks for %" PRId64
+                   " columns, %" PRId64 " rows and %" PRId64 " matrices",
+                   t->name, safetensors_shape_text(t, shape, sizeof shape), name, columns, rows, matrices);
+}
+
+/* Takes the sources' shapes apart as [matrices, rows, columns]; leading and single dimensions may be absent. */
+static bool shape_is(const struct safetensors_tensor *t, int64_t matrices, int64_t rows, int64_t columns) {
+    int64_t want[3] = {matrices, rows, columns}, have[3] = {1, 1, 1};
+    int n = 0, at = 3;
+    for (int i = t->n_dims; i-- > 0;) {
+        if (t->shape[i] == 1 && t->n_dims > 3) continue;
+        if (++n > 3) return false;
+        have[--at] = t->shape[i];
+    }
+    return memcmp(want, have, sizeof want) == 0;
+}
+
+static tn_status add_sources(struct hf_weights *w, struct recipe *p, const struct found *found, int layer,
+                             const char *ending) {
+    bool each = strstr(found->row->theirs, ".E.") != NULL;
+    p->source_count = each ? p->matrices : p->blocks ? 2 : 1;
+    p->sources = tn_calloc((size_t)p->source_count, sizeof(struct safetensors_tensor *));
+    if (!p->sources) return TN_E_NOMEM;
+    p->sources[0] = found->tensor;
+    found->tensor->used = true;
+    char name[256];
+    for (int64_t e = 1; each && e < p->matrices; e++) {
+        p->sources[e] = look_up(w, found->row->theirs, layer, (int)e, ending, name, sizeof name);
+        if (!p->sources[e]) return tn_fail(TN_E_NOT_FOUND, "%s: tensor \"%s\" is missing", w->model->folder, name);
+        p->sources[e]->used = true;
+    }
+    if (!p->blocks) return TN_OK;
+    size_t stem = strlen(found->name) - strlen("_blocks");
+    snprintf(name, sizeof name, "%.*s_scales", (int)stem, found->name);
+    p->sources[1] = safetensors_find(w->set, name);
+    if (!p->sources[1]) return tn_fail(TN_E_NOT_FOUND, "%s: tensor \"%s\" is missing", w->model->folder, name);
+    p->sources[1]->used = true;
+    return TN_OK;
+}
+
+/* Gate and up in one source: their order, and whether the matrices lie on their side. */
+static void cut_fused(const struct hf_weights *w, struct recipe *p, const char *base) {
+    bool up = strncmp(base, "ffn_up", 6) == 0;
+    p->source_rows = 2 * p->rows;
+    if (strcmp(w->model->class->arch, "gpt-oss") == 0) { /* row by row in turn */
+        p->step = 2;
+        p->offset = up;
+    } else {
+        p->offset = up ? p->rows : 0;
+    }
+}
+
+static tn_status check_sources(const struct recipe *p, const char *name) {
+    int64_t matrices = p->source_count > 1 && !p->blocks ? 1 : p->matrices;
+    for (int64_t i = 0; i < p->source_count; i++) {
+        const struct safetensors_tensor *t = p->sources[i];
+        bool fits;
+        if (p->blocks)
+            fits = t->type == ST_U8 && t->count == matrices * p->source_rows * (p->columns / 32) * (i == 0 ? 16 : 1);
+        else if (p->elements)
+            fits = shape_is(t, 1, matrices, p->source_rows);
+        else if (p->transposed)
+            fits = shape_is(t, matrices, p->columns, p->source_rows);
+        else
+            fits = shape_is(t, matrices, p->source_rows, p->columns);
+        if (!fits) return wrong_shape(t, name, p->columns, p->source_rows, p->matrices);
+        if (!p->blocks && t->type > ST_F64)
+            return tn_fail(TN_E_TYPE, "tensor \"%s\" has type %s where floats are expected", t->name,
+                           safetensors_type_name(t->type));
+    }
+    return TN_OK;
+}
+
+static void arrange(const struct hf_weights *w, struct recipe *p, const struct found *found, const char *base,
+                    const char *ending) {
+    const struct layout *l = &w->model->layout;
+    unsigned traits = w->model->class->traits;
+    int64_t q = (int64_t)l->heads * l->head, kv = (int64_t)l->kv_heads * l->head;
+    const char *theirs = found->row->theirs;
+    bool matrix = strcmp(ending, "weight") == 0;
+    bool is_q = strcmp(base, "attn_q") == 0, is_k = strcmp(base, "attn_k") == 0, is_v = strcmp(base, "attn_v") == 0;
+    p->paired = traits & HF_PAIRED_ROPE && (is_q || is_k);
+    if (traits & HF_GROUPED_QKV && (is_q || is_k || is_v || strcmp(base, "attn_qkv") == 0)) {
+        p->grouped = true;
+        p->first = is_k ? q : is_v ? q + kv : 0;
+        p->source_rows = q + 2 * kv;
+    }
+    size_t length = strlen(base);
+    bool norm = length > 5 && strcmp(base + length - 5, "_norm") == 0;
+    p->plus_one = traits & HF_NORM_PLUS_ONE && norm && matrix;
+    if (traits & HF_TRANSPOSED && matrix && (strncmp(base, "attn_", 5) == 0 || strncmp(base, "ffn_", 4) == 0) &&
+        !norm)
+        p->transposed = true;
+    if (strstr(theirs, "gate_up_proj") && strstr(theirs, "experts")) cut_fused(w, p, base);
+    if (strstr(theirs, "input_linear")) cut_fused(w, p, base);
+    if (strcmp(l->arch->name, "gpt-oss") == 0 && strstr(theirs, "mlp.experts.") && matrix && !p->blocks)
+        p->transposed = true; /* theirs are [expert, in, out] */
+}
+
+static tn_status add_recipe(struct hf_weights *w, const struct recipe *made) {
+    if (w->count == w->capacity) {
+        size_t capacity = w->capacity ? w->capacity * 2 : 256;
+        struct recipe *grown = tn_realloc(w->recipes, capacity * sizeof *grown);
+        if (!grown) return TN_E_NOMEM;
+        w->recipes = grown;
+        w->capacity = capacity;
+    }
+    w->recipes[w->count++] = *made;
+    return TN_OK;
+}
+
+tn_status hf_weights_add(struct hf_weights *w, const char *name, int n_dims, const int64_t *ne, tn_type *raw) {
+    char base[64];
+    int layer = 0, skip = 0;
+    *raw = TN_F32;
+    if (sscanf(name, "blk.%d.%n", &layer, &skip) < 1) skip = 0;
+    const char *dot = strrchr(name, '.'), *ending = dot + 1;
+    snprintf(base, sizeof base, "%.*s", (int)(dot - name - skip), name + skip);
+    struct recipe p = {
+        .columns = ne[0], .rows = n_dims > 1 ? ne[1] : 1, .matrices = n_dims > 2 ? ne[2] : 1, .step = 1};
+    p.source_rows = p.rows;
+    if (strncmp(base, "rope_", 5) == 0) {
+        bool second = strcmp(base, "rope_factors_short") == 0;
+        p.constant = w->model->rope_factors + (second ? ne[0] : 0);
+        return add_recipe(w, &p);
+    }
+    struct found found = {0};
+    if (!find_source(w, base, layer, ending, &found))
+        return tn_fail(TN_E_NOT_FOUND, "%s: nothing there gives the tensor \"%s\" (%s, for example, is missing)",
+                       w->model->folder, name, found.name);
+    size_t length = strlen(found.name);
+    p.blocks = length > 7 && strcmp(found.name + length - 7, "_blocks") == 0;
+    /* Vectors are rows of one element, so that they are cut and reordered like matrices. */
+    bool bias = strcmp(ending, "bias") == 0;
+    if (n_dims == 1 || bias) {
+        p.elements = true;
+        p.rows = p.source_rows = ne[0];
+        p.columns = 1;
+        p.matrices = n_dims > 1 ? ne[1] : 1;
+    }
+    arrange(w, &p, &found, base, ending);
+    tn_status status = add_sources(w, &p, &found, layer, ending);
+    if (status == TN_OK) status = check_sources(&p, name);
+    if (status == TN_OK) status = add_recipe(w, &p);
+    if (status != TN_OK) tn_free(p.sources);
+    if (p.blocks) *raw = TN_MXFP4;
+    return status;
+}
+
+/* ---- Folder -----------------------------------------------------------------------------------------------------
+ */
+
+tn_status hf_weights_open(struct hf_model *model, struct hf_weights **out) {
+    struct hf_weights *w = tn_calloc(1, sizeof *w);
+    *out = NULL;
+    if (!w) return TN_E_NOMEM;
+    w->model = model;
+    tn_status status = safetensors_open(model->folder, &w->set);
+    if (status != TN_OK) {
+        tn_free(w);
+        return status;
+    }
+    /* Tied when the configuration says so, or when it is silent and there is no output matrix. */
+    json_t *tie = json_object_get(model->config, "tie_word_embeddings");
+    if (!tie) tie = json_object_get(model->root, "tie_word_embeddings");
+    struct found found = {0};
+    bool output = find_source(w, "output", 0, "weight", &found);
+    if (json_is_true(tie) || (!tie && !output)) model->layout.features |= L_TIED;
+    if (json_is_true(tie) && output) found.tensor->used = true;
+    *out = w;
+    return TN_OK;
+}
+
+void hf_weights_close(struct hf_weights *w) {
+    if (!w) return;
+    for (size_t i = 0; i < w->count; i++) tn_free(w->recipes[i].sources);
+    tn_free(w->recipes);
+    safetensors_close(w->set);
+    tn_free(w);
+}
+
+tn_type hf_weights_type(const struct hf_weights *w) {
+    uint64_t bytes[ST_BOOL + 1] = {0};
+    for (size_t i = 0; i < safetensors_count(w->set); i++)
+        bytes[safetensors_at(w->set, i)->type] += safetensors_at(w->set, i)->size;
+    if (bytes[ST_BF16] >= bytes[ST_F16] && bytes[ST_BF16] >= bytes[ST_F32]) return TN_BF16;
+    return bytes[ST_F16] >= bytes[ST_F32] ? TN_F16 : TN_F32;
+}
+
+void hf_weights_report(const struct hf_weights *w) {
+    /* Buffers that models carry along, and parts of a model for other senses. */
+    static const char *const known[] = {"rotary_emb",     ".masked_bias", ".attn.bias", "vision_",
+                                        "multi_modal",    "position_ids", "pooler.",    "cls.",
+                                        "attention.bias", "mm_projector", "audio_",     "embed_positions"};
+    size_t unused = 0;
+    const char *example = NULL;
+    for (size_t i = 0; i < safetensors_count(w->set); i++) {
+        const struct safetensors_tensor *t = safetensors_at(w->set, i);
+        bool expected = t->used;
+        for (size_t k = 0; k < sizeof known / sizeof *known && !expected; k++)
+            expected = strstr(t->name, known[k]) != NULL;
+        if (expected) continue;
+        unused++;
+        example = t->name;
+    }
+    if (unused) warn("%zu tensors of the folder have no place in the GGUF file, %s among them", unused, example);
+}

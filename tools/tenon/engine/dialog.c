@@ -1,0 +1,113 @@
+/* A conversation with a model: its messages and their prompt. */
+#include "engine/dialog.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* For models that came without a template: their text goes on where the last one ended. */
+static const char plain_template[] =
+    "{% for m in messages %}{{ m.content }}{{ '\n\n' if m.role != 'user' }}{% endfor %}";
+
+int dialog_open(struct dialog *d, const struct args *args, tn_model *model, tn_session *session,
+                const char *template) {
+    tn_model_info info = tn_model_get_info(model);
+    *d = (struct dialog){.args = args, .model = model, .session = session, .stop = "", .limit = -1};
+    d->tokenizer = tn_model_tokenizer(model);
+    if (!d->tokenizer) return fail("the model has no tokenizer");
+    if (info.is_encoder) return fail("the model makes embeddings and writes no text");
+    if (!template) template = info.chat_template;
+    d->continues = !template;
+    bool chatml = template && strcmp(template, "chatml") == 0;
+    tn_status status = tn_chat_template_new(chatml ? NULL : template ? template : plain_template, &d->chat);
+    if (status == TN_OK) status = tn_detokenizer_new(d->tokenizer, TN_DECODE_SPECIAL, &d->detokenizer);
+    d->messages = json_array();
+    if (status == TN_OK && !d->messages) status = TN_E_NOMEM;
+    if (status != TN_OK) return fail_status(status, "chat template");
+    /* Where the end of a turn is no token of its own it is looked for in the text. */
+    if (!d->continues) {
+        const char *end = tn_chat_template_turn_end(d->chat);
+        tn_token token = tn_tokenizer_find(d->tokenizer, end, strlen(end));
+        bool visible = strspn(end, " \n\r\t") < strlen(end);
+        if (visible && !(token >= 0 && tn_token_is_end(d->tokenizer, token))) d->stop = end;
+    }
+    return EXIT_OK;
+}
+
+void dialog_close(struct dialog *d) {
+    tn_chat_template_free(d->chat);
+    tn_detokenizer_free(d->detokenizer);
+    tn_sampler_free(d->sampler);
+    tn_tokens_free(&d->cached);
+    json_decref(d->messages);
+}
+
+/* ---- Messages ---------------------------------------------------------------------------------------------------
+ */
+
+static const char *role_of(const json_t *message) {
+    const char *role = json_string_value(json_object_get(message, "role"));
+    return role ? role : "";
+}
+
+static bool has_system(const struct dialog *d) {
+    return strcmp(role_of(json_array_get(d->messages, 0)), "system") == 0;
+}
+
+const char *dialog_system(const struct dialog *d) {
+    return has_system(d) ? json_string_value(json_object_get(json_array_get(d->messages, 0), "content")) : NULL;
+}
+
+bool dialog_set_system(struct dialog *d, const char *text) {
+    if (has_system(d)) json_array_remove(d->messages, 0);
+    return !*text ||
+           json_array_insert_new(d->messages, 0, json_pack("{s:s, s:s}", "role", "system", "content", text)) == 0;
+}
+
+bool dialog_add(struct dialog *d, const char *role, const char *text) {
+    return json_array_append_new(d->messages, json_pack("{s:s, s:s}", "role", role, "content", text)) == 0;
+}
+
+void dialog_reset(struct dialog *d) {
+    size_t keep = has_system(d);
+    while (json_array_size(d->messages) > keep) json_array_remove(d->messages, json_array_size(d->messages) - 1);
+    d->forgotten = 0;
+}
+
+bool dialog_take_back(struct dialog *d) {
+    size_t n = json_array_size(d->messages);
+    if (n < 2 || strcmp(role_of(json_array_get(d->messages, n - 1)), "assistant") != 0 ||
+        strcmp(role_of(json_array_get(d->messages, n - 2)), "user") != 0)
+        return false;
+    return json_array_remove(d->messages, n - 1) == 0;
+}
+
+int dialog_save(const struct dialog *d, const char *path) {
+    json_t *root = json_pack("{s:O}", "messages", d->messages);
+    int failed = root ? json_dump_file(root, path, JSON_INDENT(2)) : -1;
+    json_decref(root);
+    return failed ? fail("%s cannot be written", path) : EXIT_OK;
+}
+
+int dialog_load(struct dialog *d, const char *path) {
+    json_error_t error;
+    json_t *root = json_load_file(path, 0, &error), *message;
+    json_t *messages = json_is_object(root) ? json_object_get(root, "messages") : root;
+    size_t i;
+    int code = EXIT_OK;
+    if (!root)
+        code = fail("%s: %s", path, error.text);
+    else if (!json_is_array(messages))
+        code = fail("%s holds no list of messages", path);
+    json_array_foreach(messages, i, message) {
+        const char *role = role_of(message);
+        if (code == EXIT_OK && (!*role || !json_object_get(message, "content")))
+            code = fail("%s: message %zu has no role or no content", path, i);
+    }
+    if (code == EXIT_OK) {
+        json_decref(d->messages);
+        d->messages = json_incref(messages);
+        d->forgotten = 0;
+    }
+    json_decref(root);
+    return code;
+}

@@ -1,0 +1,208 @@
+/* Quantization mixes: which type each tensor of a model gets under names such as Q4_K_M.
+ *
+ * The names and their rules are those that users of GGUF files know: a few tensors matter more than others (attention
+ * values, the second feed-forward matrix of the first, last and every third layer, the output) and get more bits. */
+#include "files/quant_mix.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+const struct mix mix_table[] = {
+    {"F32", TN_F32, 0},      {"F16", TN_F16, 1},        {"BF16", TN_BF16, 32},       {"Q4_0", TN_Q4_0, 2},
+    {"Q4_1", TN_Q4_1, 3},    {"Q5_0", TN_Q5_0, 8},      {"Q5_1", TN_Q5_1, 9},        {"Q8_0", TN_Q8_0, 7},
+    {"Q2_K", TN_Q2_K, 10},   {"Q3_K_S", TN_Q3_K, 11},   {"Q3_K_M", TN_Q3_K, 12},     {"Q3_K_L", TN_Q3_K, 13},
+    {"Q4_K_S", TN_Q4_K, 14}, {"Q4_K_M", TN_Q4_K, 15},   {"Q5_K_S", TN_Q5_K, 16},     {"Q5_K_M", TN_Q5_K, 17},
+    {"Q6_K", TN_Q6_K, 18},   {"IQ4_NL", TN_IQ4_NL, 25}, {"IQ4_XS", TN_IQ4_XS, 30},   {"MXFP4", TN_MXFP4, 38},
+    {"TQ1_0", TN_TQ1_0, 36}, {"TQ2_0", TN_TQ2_0, 37},   {"IQ3_S", TN_IQ3_S, 26},     {"IQ3_XXS", TN_IQ3_XXS, 23},
+    {"IQ2_S", TN_IQ2_S, 28}, {"IQ2_XS", TN_IQ2_XS, 20}, {"IQ2_XXS", TN_IQ2_XXS, 19}, {"IQ1_S", TN_IQ1_S, 24},
+    {"IQ1_M", TN_IQ1_M, 31}, {NULL, TN_F32, 0},
+};
+
+const struct mix *mix_find(const char *name) {
+    /* Short names that everybody uses for the medium mix. */
+    static const char *const short_names[][2] = {{"Q3_K", "Q3_K_M"}, {"Q4_K", "Q4_K_M"}, {"Q5_K", "Q5_K_M"}};
+    for (size_t i = 0; i < sizeof short_names / sizeof *short_names; i++)
+        if (strcasecmp(name, short_names[i][0]) == 0) name = short_names[i][1];
+    for (const struct mix *mix = mix_table; mix->name; mix++)
+        if (strcasecmp(mix->name, name) == 0) return mix;
+    return NULL;
+}
+
+/* ---- The rules --------------------------------------------------------------------------------------------------
+ */
+
+enum role { ROLE_OTHER, ROLE_ATTN_V, ROLE_ATTN_K, ROLE_ATTN_OUT, ROLE_ATTN_QKV, ROLE_FFN_DOWN };
+
+enum when {
+    ALWAYS,
+    FIRST_2,         /* layers */
+    FIRST_4,         /* layers */
+    FIRST_16TH,      /* of the layers */
+    FIRST_8TH,       /* of the layers */
+    FIRST_8TH_BLIND, /* … when there is no importance file */
+    FIRST_8TH_SEEN,  /* … when there is one */
+    MORE_BITS,       /* the first and the last eighth, and every third layer between */
+    SHARED_HEADS     /* at least four query heads share a value head, so that it is small and much used */
+};
+
+static const struct rule {
+    const char *mix;
+    enum role role;
+    enum when when;
+    tn_type type;
+} rules[] = {
+    /* The first that fits decides. */
+    {"Q2_K", ROLE_ATTN_V, SHARED_HEADS, TN_Q4_K},
+    {"Q2_K", ROLE_ATTN_V, ALWAYS, TN_Q3_K},
+    {"Q2_K", ROLE_FFN_DOWN, ALWAYS, TN_Q3_K},
+    {"Q2_K", ROLE_ATTN_OUT, ALWAYS, TN_Q3_K},
+    {"Q3_K_M", ROLE_ATTN_V, FIRST_2, TN_Q5_K},
+    {"Q3_K_M", ROLE_ATTN_V, ALWAYS, TN_Q4_K},
+    {"Q3_K_M", ROLE_FFN_DOWN, FIRST_16TH, TN_Q5_K},
+    {"Q3_K_M", ROLE_FFN_DOWN, ALWAYS, TN_Q4_K},
+    {"Q3_K_M", ROLE_ATTN_OUT, ALWAYS, TN_Q4_K},
+    {"Q3_K_M", ROLE_ATTN_QKV, ALWAYS, TN_Q4_K},
+    {"Q3_K_L", ROLE_ATTN_V, ALWAYS, TN_Q5_K},
+    {"Q3_K_L", ROLE_FFN_DOWN, ALWAYS, TN_Q5_K},
+    {"Q3_K_L", ROLE_ATTN_OUT, ALWAYS, TN_Q5_K},
+    {"Q3_K_L", ROLE_ATTN_QKV, ALWAYS, TN_Q4_K},
+    {"Q4_K_S", ROLE_ATTN_V, FIRST_4, TN_Q5_K},
+    {"Q4_K_S", ROLE_FFN_DOWN, FIRST_8TH, TN_Q5_K},
+    {"Q4_K_M", ROLE_ATTN_V, MORE_BITS, TN_Q6_K},
+    {"Q4_K_M", ROLE_FFN_DOWN, MORE_BITS, TN_Q6_K},
+    {"Q4_K_M", ROLE_ATTN_QKV, ALWAYS, TN_Q5_K},
+    {"Q5_K_M", ROLE_ATTN_V, MORE_BITS, TN_Q6_K},
+    {"Q5_K_M", ROLE_FFN_DOWN, MORE_BITS, TN_Q6_K},
+    {"Q5_K_M", ROLE_ATTN_QKV, ALWAYS, TN_Q6_K},
+    {"IQ4_NL", ROLE_ATTN_V, SHARED_HEADS, TN_Q5_K},
+    {"IQ4_XS", ROLE_ATTN_V, SHARED_HEADS, TN_Q5_K},
+    {"IQ4_NL", ROLE_FFN_DOWN, FIRST_8TH_BLIND, TN_Q5_K},
+    {"IQ4_XS", ROLE_FFN_DOWN, FIRST_8TH_BLIND, TN_Q5_K},
+    {"Q4_0", ROLE_FFN_DOWN, FIRST_8TH_SEEN, TN_Q4_1},
+    {"Q5_0", ROLE_FFN_DOWN, FIRST_8TH_SEEN, TN_Q5_1},
+};
+
+static bool holds(enum when when, const struct mix_model *m, uint32_t layer) {
+    uint32_t n = m->layers, eighth = n / 8;
+    switch (when) {
+    case ALWAYS: return true;
+    case FIRST_2: return layer < 2;
+    case FIRST_4: return layer < 4;
+    case FIRST_16TH: return layer < n / 16;
+    case FIRST_8TH: return layer < eighth;
+    case FIRST_8TH_BLIND: return layer < eighth && !m->importance;
+    case FIRST_8TH_SEEN: return layer < eighth && m->importance;
+    case MORE_BITS: return layer < eighth || layer >= 7 * n / 8 || (layer - eighth) % 3 == 2;
+    case SHARED_HEADS: return m->kv_heads > 0 && m->heads / m->kv_heads >= 4;
+    }
+    return false;
+}
+
+static enum role role_of(const char *name) {
+    if (strstr(name, "attn_v.weight")) return ROLE_ATTN_V;
+    if (strstr(name, "attn_k.weight")) return ROLE_ATTN_K;
+    if (strstr(name, "attn_output.weight")) return ROLE_ATTN_OUT;
+    if (strstr(name, "attn_qkv.weight")) return ROLE_ATTN_QKV;
+    if (strstr(name, "ffn_down")) return ROLE_FFN_DOWN;
+    return ROLE_OTHER;
+}
+
+static bool below_three_bits_and_a_half(tn_type type) {
+    return type == TN_IQ1_S || type == TN_IQ1_M || type == TN_IQ2_XXS || type == TN_IQ2_XS || type == TN_IQ2_S ||
+           type == TN_IQ3_XXS;
+}
+
+static tn_type output_type(const struct mix *mix, const struct mix_model *m, int64_t columns) {
+    if (mix->type == TN_MXFP4 || mix->type == TN_Q8_0) return TN_Q8_0;
+    if (m->falcon || columns % tn_type_block(mix->type) != 0) return TN_Q8_0;
+    return below_three_bits_and_a_half(mix->type) ? TN_Q5_K : TN_Q6_K;
+}
+
+/* With eight experts, attention is a small part of the model that every token uses. */
+static bool eight_expert_type(const struct mix *mix, enum role role, tn_type *type) {
+    if (role == ROLE_ATTN_V || role == ROLE_ATTN_K) {
+        *type = TN_Q8_0;
+        return true;
+    }
+    if (role != ROLE_ATTN_OUT) return false;
+    if (tn_type_bytes(mix->type) * 8 >= 5 * (size_t)tn_type_block(mix->type)) return false; /* five bits or more */
+    *type = TN_Q5_K;
+    return true;
+}
+
+static tn_type choose(const struct mix *mix, const struct mix_model *m, const char *name, const int64_t ne[4]) {
+    bool embedding = strcmp(name, "token_embd.weight") == 0;
+    if (strcmp(name, "output.weight") == 0 || (embedding && !m->has_output)) return output_type(mix, m, ne[0]);
+    if (mix->type == TN_MXFP4) return ne[2] > 1 ? TN_MXFP4 : TN_Q8_0; /* experts; everything else stays fine */
+    if (embedding) {
+        if (below_three_bits_and_a_half(mix->type))
+            return mix->type == TN_IQ2_S || mix->type == TN_IQ3_XXS ? TN_IQ3_S : TN_Q2_K;
+        return mix->type == TN_TQ1_0 || mix->type == TN_TQ2_0 ? TN_Q4_K : mix->type;
+    }
+    enum role role = role_of(name);
+    unsigned layer = 0;
+    sscanf(name, "blk.%u.", &layer);
+    tn_type type = mix->type;
+    if (m->experts == 8 && eight_expert_type(mix, role, &type)) return type;
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (rules[i].role == role && strcmp(rules[i].mix, mix->name) == 0 && holds(rules[i].when, m, layer)) {
+            type = rules[i].type;
+            break;
+        }
+    /* In models of 80 layers eight heads share one value matrix: a little more for it costs next to nothing. */
+    if (role == ROLE_ATTN_V && m->layers == 80 && (type == TN_Q3_K || type == TN_Q4_K)) type = TN_Q5_K;
+    return type;
+}
+
+tn_type mix_fitting(tn_type type, int64_t columns) {
+    while (columns % tn_type_block(type) != 0) {
+        switch (type) {
+        case TN_TQ1_0:
+        case TN_TQ2_0: type = TN_Q4_0; break;
+        case TN_Q4_K: type = TN_Q5_0; break;
+        case TN_Q5_K: type = TN_Q5_1; break;
+        case TN_Q6_K: type = TN_Q8_0; break;
+        default: type = tn_type_block(type) > 32 ? TN_IQ4_NL : TN_F16; break;
+        }
+    }
+    return type;
+}
+
+tn_type mix_type(const struct mix *mix, const struct mix_model *model, const char *name, const int64_t ne[4]) {
+    if (!tn_type_is_quantized(mix->type)) return mix->type;
+    return mix_fitting(choose(mix, model, name, ne), ne[0]);
+}
+
+/* ---- Models -----------------------------------------------------------------------------------------------------
+ */
+
+static uint32_t arch_u32(const tn_gguf *file, const char *arch, const char *name) {
+    char key[256];
+    snprintf(key, sizeof key, "%.100s.%s", arch, name);
+    return tn_gguf_get_u32_at(file, key, 0, 0);
+}
+
+struct mix_model mix_model_of(const tn_gguf *file, bool importance) {
+    const char *arch = tn_gguf_get_cstr(file, "general.architecture", "");
+    return (struct mix_model){
+        .layers = arch_u32(file, arch, "block_count"),
+        .experts = arch_u32(file, arch, "expert_count"),
+        .heads = arch_u32(file, arch, "attention.head_count"),
+        .kv_heads = arch_u32(file, arch, "attention.head_count_kv"),
+        .has_output = tn_gguf_find_tensor(file, "output.weight") != NULL,
+        .falcon = strcmp(arch, "falcon") == 0,
+        .importance = importance,
+    };
+}
+
+bool mix_quantizes(const char *name, int n_dims) {
+    static const char *const delicate[] = {"_norm.weight",       "ffn_gate_inp",         "position_embd.weight",
+                                           "token_types.weight", "attn_rel_b",           "rope_freqs.weight",
+                                           "ssm_conv1d.weight",  "shortconv.conv.weight"};
+    size_t length = strlen(name);
+    if (n_dims < 2 || length < 6 || strcmp(name + length - 6, "weight") != 0) return false;
+    for (size_t i = 0; i < sizeof delicate / sizeof *delicate; i++)
+        if (strstr(name, delicate[i])) return false;
+    return true;
+}
