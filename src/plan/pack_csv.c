@@ -1,6 +1,6 @@
 /* Packing files: comma-separated tables of lifetimes and sizes, read by their header. */
+#include "base/text.h"
 #include "plan/pack_internal.h"
-#include "plan/text.h"
 
 #include "base/checked.h"
 
@@ -159,16 +159,16 @@ tn_status tn_pack_print_csv(const tn_pack_item *items, const char *const *ids, c
                             char **text) {
     tn__text t = {0};
     bool chunks = result->chunk_count > 1;
-    tn__text_add(&t, "id,lower,upper,size,offset%s\n", chunks ? ",chunk" : "");
+    tn__text_printf(&t, "id,lower,upper,size,offset%s\n", chunks ? ",chunk" : "");
     for (size_t i = 0; i < result->count; i++) {
         if (ids)
             tn__text_csv(&t, ids[i]);
         else
-            tn__text_add(&t, "%zu", i);
-        tn__text_add(&t, ",%lld,%lld,%zu,%zu", (long long)items[i].start, (long long)items[i].end, items[i].size,
-                     result->offsets[i]);
-        if (chunks) tn__text_add(&t, ",%u", result->chunks[i]);
-        tn__text_bytes(&t, "\n", 1);
+            tn__text_printf(&t, "%zu", i);
+        tn__text_printf(&t, ",%lld,%lld,%zu,%zu", (long long)items[i].start, (long long)items[i].end, items[i].size,
+                        result->offsets[i]);
+        if (chunks) tn__text_printf(&t, ",%u", result->chunks[i]);
+        tn__text_append(&t, "\n", 1);
     }
     return tn__text_take(&t, text);
 }

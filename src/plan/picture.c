@@ -1,5 +1,5 @@
 /* Pictures of packings as SVG: time to the right, addresses upwards, one panel per chunk. */
-#include "plan/text.h"
+#include "base/text.h"
 #include "tenon/pack.h"
 
 #include "base/checked.h"
@@ -63,7 +63,7 @@ static void add_label(tn__text *t, const char *label, size_t room) {
     memcpy(cut, label, length);
     cut[length] = '\0';
     tn__text_xml(t, cut);
-    tn__text_bytes(t, "…", strlen("…"));
+    tn__text_append(t, "…", strlen("…"));
 }
 
 /* The label across the box, or upwards where that leaves more room. Characters are about 0.6 em wide; fewer than
@@ -78,32 +78,32 @@ static void draw_label(tn__text *t, const char *label, double x, double y, doubl
     if (length == 0 || (room < 3 && room < length)) return;
     double em = turned ? upwards : across, middle_x = x + width / 2, middle_y = y + height / 2;
     if (turned)
-        tn__text_add(t, "<text transform=\"translate(%.2f %.2f) rotate(-90)\" font-size=\"%.1f\">",
-                     middle_x + em * 0.35, middle_y, em);
+        tn__text_printf(t, "<text transform=\"translate(%.2f %.2f) rotate(-90)\" font-size=\"%.1f\">",
+                        middle_x + em * 0.35, middle_y, em);
     else
-        tn__text_add(t, "<text x=\"%.2f\" y=\"%.2f\" font-size=\"%.1f\">", middle_x, middle_y + em * 0.35, em);
+        tn__text_printf(t, "<text x=\"%.2f\" y=\"%.2f\" font-size=\"%.1f\">", middle_x, middle_y + em * 0.35, em);
     add_label(t, label, (size_t)room);
-    tn__text_add(t, "</text>");
+    tn__text_printf(t, "</text>");
 }
 
 static void draw_box(tn__text *t, const frame *f, const tn_picture_box *box, unsigned colour) {
     char size[32], at[32];
     double x = x_of(f, box->start), y = y_of(f, box->chunk, box->offset + box->size);
     double width = ((double)box->end - (double)box->start) * f->per_step, height = (double)box->size * f->per_byte;
-    tn__text_add(t, "<g><rect class=\"c%u%s\" x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\"/><title>", colour,
-                 width < 3 || height < 3 ? " s" : "", x, y, TN__MAX(width, 0.3), TN__MAX(height, 0.3));
+    tn__text_printf(t, "<g><rect class=\"c%u%s\" x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\"/><title>",
+                    colour, width < 3 || height < 3 ? " s" : "", x, y, TN__MAX(width, 0.3), TN__MAX(height, 0.3));
     tn__text_xml(t, box->label ? box->label : "");
-    tn__text_add(t, "\n%s (%zu bytes) at %s, steps %lld to %lld", tn__text_size(box->size, size, sizeof size),
-                 box->size, tn__text_size(box->offset, at, sizeof at), (long long)box->start,
-                 (long long)box->end - 1);
-    if (f->picture->chunk_count > 1) tn__text_add(t, ", chunk %u", box->chunk);
+    tn__text_printf(t, "\n%s (%zu bytes) at %s, steps %lld to %lld", tn__text_size(box->size, size, sizeof size),
+                    box->size, tn__text_size(box->offset, at, sizeof at), (long long)box->start,
+                    (long long)box->end - 1);
+    if (f->picture->chunk_count > 1) tn__text_printf(t, ", chunk %u", box->chunk);
     if (box->note) {
-        tn__text_bytes(t, "\n", 1);
+        tn__text_append(t, "\n", 1);
         tn__text_xml(t, box->note);
     }
-    tn__text_add(t, "</title>");
+    tn__text_printf(t, "</title>");
     draw_label(t, box->label, x, y, width, height);
-    tn__text_add(t, "</g>\n");
+    tn__text_printf(t, "</g>\n");
 }
 
 static void draw_axes(tn__text *t, const frame *f) {
@@ -116,22 +116,22 @@ static void draw_axes(tn__text *t, const frame *f) {
         for (double a = 0; a <= (double)p->chunk_sizes[c] && step > 0; a += step) {
             double y = bottom - a * f->per_byte;
             tn__text_size((size_t)a, text, sizeof text);
-            tn__text_add(t, "<line class=\"grid\" x1=\"%d\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", LEFT, right, y,
-                         y);
-            tn__text_add(t, "<text class=\"y\" x=\"%d\" y=\"%.1f\">%s</text>\n", LEFT - 6, y + 4, text);
+            tn__text_printf(t, "<line class=\"grid\" x1=\"%d\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", LEFT, right, y,
+                            y);
+            tn__text_printf(t, "<text class=\"y\" x=\"%d\" y=\"%.1f\">%s</text>\n", LEFT - 6, y + 4, text);
         }
-        tn__text_add(t, "<rect class=\"frame\" x=\"%d\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n", LEFT, top,
-                     right - LEFT, bottom - top);
+        tn__text_printf(t, "<rect class=\"frame\" x=\"%d\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n", LEFT, top,
+                        right - LEFT, bottom - top);
         if (p->chunk_count > 1)
-            tn__text_add(t, "<text class=\"h\" x=\"%d\" y=\"%.1f\">chunk %zu: %s</text>\n", LEFT, top - 5, c,
-                         tn__text_size(p->chunk_sizes[c], text, sizeof text));
+            tn__text_printf(t, "<text class=\"h\" x=\"%d\" y=\"%.1f\">chunk %zu: %s</text>\n", LEFT, top - 5, c,
+                            tn__text_size(p->chunk_sizes[c], text, sizeof text));
     }
     double step = mark_distance(range, (int)(f->width / 100), false),
            bottom = p->chunk_count ? f->bottom[p->chunk_count - 1] : TOP;
     for (double s = ceil((double)f->begin / step) * step; s <= (double)f->end; s += step)
-        tn__text_add(t, "<text class=\"x\" x=\"%.1f\" y=\"%.1f\">%.0f</text>\n",
-                     LEFT + (s - (double)f->begin) * f->per_step, bottom + 16, s);
-    tn__text_add(t, "<text class=\"x\" x=\"%.1f\" y=\"%.1f\">step</text>\n", (LEFT + right) / 2, bottom + 34);
+        tn__text_printf(t, "<text class=\"x\" x=\"%.1f\" y=\"%.1f\">%.0f</text>\n",
+                        LEFT + (s - (double)f->begin) * f->per_step, bottom + 16, s);
+    tn__text_printf(t, "<text class=\"x\" x=\"%.1f\" y=\"%.1f\">step</text>\n", (LEFT + right) / 2, bottom + 34);
 }
 
 /* A picture wider than a screen says what the lines mean on every one. */
@@ -143,8 +143,8 @@ static void draw_repeated_marks(tn__text *t, const frame *f) {
             double height = (double)p->chunk_sizes[c] * f->per_byte;
             double step = mark_distance((double)p->chunk_sizes[c], (int)TN__MAX(height / 60, 1), true);
             for (double a = step; a <= (double)p->chunk_sizes[c] && step > 0; a += step)
-                tn__text_add(t, "<text class=\"m\" x=\"%.0f\" y=\"%.1f\">%s</text>\n", x,
-                             f->bottom[c] - a * f->per_byte - 3, tn__text_size((size_t)a, text, sizeof text));
+                tn__text_printf(t, "<text class=\"m\" x=\"%.0f\" y=\"%.1f\">%s</text>\n", x,
+                                f->bottom[c] - a * f->per_byte - 3, tn__text_size((size_t)a, text, sizeof text));
         }
     }
 }
@@ -154,19 +154,20 @@ static void draw_legend(tn__text *t, const frame *f, const unsigned *used) {
     double x = LEFT;
     for (size_t k = 0; k < p->kind_count; k++) {
         if (!used[k % N_COLOURS]) continue;
-        tn__text_add(t,
-                     "<rect class=\"c%zu\" x=\"%.1f\" y=\"32\" width=\"12\" height=\"12\"/><text class=\"h\" "
-                     "x=\"%.1f\" y=\"42\">",
-                     k % N_COLOURS, x, x + 16);
+        tn__text_printf(t,
+                        "<rect class=\"c%zu\" x=\"%.1f\" y=\"32\" width=\"12\" height=\"12\"/><text class=\"h\" "
+                        "x=\"%.1f\" y=\"42\">",
+                        k % N_COLOURS, x, x + 16);
         tn__text_xml(t, p->kinds[k]);
-        tn__text_add(t, "</text>\n");
+        tn__text_printf(t, "</text>\n");
         x += 30 + 7 * (double)strlen(p->kinds[k]);
     }
     if (p->kind_count == 0)
-        tn__text_add(t,
-                     "<text class=\"h\" x=\"%d\" y=\"42\">colours tell neighbouring sizes apart: one for each power "
-                     "of two</text>\n",
-                     LEFT);
+        tn__text_printf(
+            t,
+            "<text class=\"h\" x=\"%d\" y=\"42\">colours tell neighbouring sizes apart: one for each power "
+            "of two</text>\n",
+            LEFT);
 }
 
 /* Without kinds, sizes give the colour: one for each power of two. */
@@ -218,26 +219,28 @@ tn_status tn_picture_svg(const tn_picture *p, char **text) {
     if (!f.bottom) return TN_E_NOMEM;
     lay_out(&f);
     tn__text t = {0};
-    tn__text_add(&t,
-                 "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" "
-                 "font-family=\"sans-serif\">\n<title>",
-                 f.width, f.height, f.width, f.height);
+    tn__text_printf(
+        &t,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" "
+        "font-family=\"sans-serif\">\n<title>",
+        f.width, f.height, f.width, f.height);
     tn__text_xml(&t, p->title ? p->title : "packing");
-    tn__text_add(&t, "</"
-                     "title>\n<style>rect{stroke:#fff;stroke-width:.5}rect.s{stroke:none}g:hover>rect{stroke:#000;"
-                     "stroke-width:2}g>text{text-anchor:middle;pointer-events:none}"
-                     ".frame{fill:none;stroke:#444;stroke-width:1;pointer-events:none}.grid{stroke:#ddd;stroke-width:"
-                     "1}.bound{stroke:#c00;stroke-width:1.5;stroke-dasharray:6 4}"
-                     ".m{font-size:12px;fill:#333;font-weight:bold;stroke:#fff;stroke-width:3;paint-order:stroke}.h,."
-                     "x,.y{font-size:12px;fill:#333}.x{text-anchor:middle}.y{text-anchor:end}.b{font-size:12px;"
-                     "fill:#c00;text-anchor:end}");
-    for (int c = 0; c < N_COLOURS; c++) tn__text_add(&t, ".c%d{fill:%s}", c, colours[c]);
-    tn__text_add(&t,
-                 "</style>\n<rect width=\"%.0f\" height=\"%.0f\" fill=\"#fff\"/>\n<text x=\"%d\" y=\"22\" "
-                 "font-size=\"16\" font-weight=\"bold\">",
-                 f.width, f.height, LEFT);
+    tn__text_printf(&t,
+                    "</"
+                    "title>\n<style>rect{stroke:#fff;stroke-width:.5}rect.s{stroke:none}g:hover>rect{stroke:#000;"
+                    "stroke-width:2}g>text{text-anchor:middle;pointer-events:none}"
+                    ".frame{fill:none;stroke:#444;stroke-width:1;pointer-events:none}.grid{stroke:#ddd;stroke-width:"
+                    "1}.bound{stroke:#c00;stroke-width:1.5;stroke-dasharray:6 4}"
+                    ".m{font-size:12px;fill:#333;font-weight:bold;stroke:#fff;stroke-width:3;paint-order:stroke}.h,."
+                    "x,.y{font-size:12px;fill:#333}.x{text-anchor:middle}.y{text-anchor:end}.b{font-size:12px;"
+                    "fill:#c00;text-anchor:end}");
+    for (int c = 0; c < N_COLOURS; c++) tn__text_printf(&t, ".c%d{fill:%s}", c, colours[c]);
+    tn__text_printf(&t,
+                    "</style>\n<rect width=\"%.0f\" height=\"%.0f\" fill=\"#fff\"/>\n<text x=\"%d\" y=\"22\" "
+                    "font-size=\"16\" font-weight=\"bold\">",
+                    f.width, f.height, LEFT);
     tn__text_xml(&t, p->title ? p->title : "packing");
-    tn__text_add(&t, "</text>\n");
+    tn__text_printf(&t, "</text>\n");
     draw_axes(&t, &f);
     unsigned used[N_COLOURS] = {0};
     for (size_t i = 0; i < p->box_count; i++) {
@@ -252,14 +255,14 @@ tn_status tn_picture_svg(const tn_picture *p, char **text) {
     if (p->lower_bound && p->chunk_count == 1 && p->lower_bound <= p->chunk_sizes[0]) {
         double y = y_of(&f, 0, p->lower_bound);
         char size[32];
-        tn__text_add(
+        tn__text_printf(
             &t,
             "<line class=\"bound\" x1=\"%d\" x2=\"%.0f\" y1=\"%.1f\" y2=\"%.1f\"/><text class=\"b\" x=\"%.0f\" "
             "y=\"42\">lower bound %s (dashed)</text>\n",
             LEFT, f.width - RIGHT, y, y, (double)(LEAST_WIDTH - RIGHT),
             tn__text_size(p->lower_bound, size, sizeof size));
     }
-    tn__text_add(&t, "</svg>\n");
+    tn__text_printf(&t, "</svg>\n");
     tn_free(f.bottom);
     return tn__text_take(&t, text);
 }

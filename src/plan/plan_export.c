@@ -1,6 +1,6 @@
 /* Plans as documents: text, JSON, CSV, SVG, and the difference between two. */
+#include "base/text.h"
 #include "plan/plan_internal.h"
-#include "plan/text.h"
 
 #include "base/checked.h"
 
@@ -18,72 +18,75 @@ static double part_ratio(const tn_plan *plan, size_t m) {
 
 static void write_text(tn__text *t, const tn_plan *plan, size_t memory) {
     char size[32], bound[32];
-    tn__text_add(t, "plan of %zu nodes and %zu leaves\n", plan->n_nodes, plan->n_leaves);
+    tn__text_printf(t, "plan of %zu nodes and %zu leaves\n", plan->n_nodes, plan->n_leaves);
     for (size_t m = 0; m < plan->n_parts; m++) {
         if (memory != TN_PLAN_ALL_MEMORIES && m != memory) continue;
         const tn__plan_part *part = &plan->parts[m];
-        tn__text_add(t, "memory %zu %s: %s (%zu bytes) in %zu chunk%s, lower bound %s, ratio %.4f%s\n", m, part->name,
-                     tn__text_size(tn_plan_size(plan, m), size, sizeof size), tn_plan_size(plan, m), part->n_chunks,
-                     part->n_chunks == 1 ? "" : "s", tn__text_size(part->lower_bound, bound, sizeof bound),
-                     part_ratio(plan, m), part->optimal ? ", optimal" : "");
+        tn__text_printf(t, "memory %zu %s: %s (%zu bytes) in %zu chunk%s, lower bound %s, ratio %.4f%s\n", m,
+                        part->name, tn__text_size(tn_plan_size(plan, m), size, sizeof size), tn_plan_size(plan, m),
+                        part->n_chunks, part->n_chunks == 1 ? "" : "s",
+                        tn__text_size(part->lower_bound, bound, sizeof bound), part_ratio(plan, m),
+                        part->optimal ? ", optimal" : "");
     }
-    tn__text_add(t, "%8s %6s %5s %14s %14s %7s %7s  %-12s %s\n", "tensor", "memory", "chunk", "offset", "size",
-                 "first", "last", "kind", "name");
+    tn__text_printf(t, "%8s %6s %5s %14s %14s %7s %7s  %-12s %s\n", "tensor", "memory", "chunk", "offset", "size",
+                    "first", "last", "kind", "name");
     for (size_t i = 0; i < tn_plan_tensor_count(plan); i++) {
         const tn_plan_entry *s = &plan->slots[i];
         if (!shown(plan, i, memory)) continue;
-        tn__text_add(t, "%8zu %6d %5u %14zu %14zu %7u %7u  %-12s %s", i, s->memory, s->chunk, s->offset, s->size,
-                     s->first, s->last, tn__plan_kinds[plan->kinds[i]], tn_plan_label(plan, i));
-        if (s->inplace_of != TN_GRAPH_NONE) tn__text_add(t, " (in place of %s)", tn_plan_label(plan, s->inplace_of));
-        tn__text_bytes(t, "\n", 1);
+        tn__text_printf(t, "%8zu %6d %5u %14zu %14zu %7u %7u  %-12s %s", i, s->memory, s->chunk, s->offset, s->size,
+                        s->first, s->last, tn__plan_kinds[plan->kinds[i]], tn_plan_label(plan, i));
+        if (s->inplace_of != TN_GRAPH_NONE)
+            tn__text_printf(t, " (in place of %s)", tn_plan_label(plan, s->inplace_of));
+        tn__text_append(t, "\n", 1);
     }
 }
 
 static void write_json(tn__text *t, const tn_plan *plan, size_t memory) {
-    tn__text_add(t, "{\"nodes\":%zu,\"leaves\":%zu,\"total\":%zu,\"ratio\":%.6f,\n \"memories\":[", plan->n_nodes,
-                 plan->n_leaves, tn_plan_total(plan), tn_plan_ratio(plan));
+    tn__text_printf(t, "{\"nodes\":%zu,\"leaves\":%zu,\"total\":%zu,\"ratio\":%.6f,\n \"memories\":[", plan->n_nodes,
+                    plan->n_leaves, tn_plan_total(plan), tn_plan_ratio(plan));
     bool first = true;
     for (size_t m = 0; m < plan->n_parts; m++) {
         if (memory != TN_PLAN_ALL_MEMORIES && m != memory) continue;
         const tn__plan_part *part = &plan->parts[m];
-        tn__text_add(t, "%s\n  {\"index\":%zu,\"name\":", first ? "" : ",", m);
+        tn__text_printf(t, "%s\n  {\"index\":%zu,\"name\":", first ? "" : ",", m);
         first = false;
         tn__text_json(t, part->name);
-        tn__text_add(t,
-                     ",\"alignment\":%zu,\"max_chunk\":%zu,\"size\":%zu,\"lower_bound\":%zu,\"optimal\":%s,\"steps\":"
-                     "%llu,\"chunks\":[",
-                     part->alignment, part->max_chunk, tn_plan_size(plan, m), part->lower_bound,
-                     part->optimal ? "true" : "false", (unsigned long long)part->steps);
-        for (size_t c = 0; c < part->n_chunks; c++) tn__text_add(t, "%s%zu", c ? "," : "", part->chunk_sizes[c]);
-        tn__text_add(t, "]}");
+        tn__text_printf(
+            t,
+            ",\"alignment\":%zu,\"max_chunk\":%zu,\"size\":%zu,\"lower_bound\":%zu,\"optimal\":%s,\"steps\":"
+            "%llu,\"chunks\":[",
+            part->alignment, part->max_chunk, tn_plan_size(plan, m), part->lower_bound,
+            part->optimal ? "true" : "false", (unsigned long long)part->steps);
+        for (size_t c = 0; c < part->n_chunks; c++) tn__text_printf(t, "%s%zu", c ? "," : "", part->chunk_sizes[c]);
+        tn__text_printf(t, "]}");
     }
-    tn__text_add(t, "],\n \"tensors\":[");
+    tn__text_printf(t, "],\n \"tensors\":[");
     first = true;
     for (size_t i = 0; i < tn_plan_tensor_count(plan); i++) {
         const tn_plan_entry *s = &plan->slots[i];
         if (!shown(plan, i, memory)) continue;
-        tn__text_add(t, "%s\n  {\"index\":%zu,\"name\":", first ? "" : ",", i);
+        tn__text_printf(t, "%s\n  {\"index\":%zu,\"name\":", first ? "" : ",", i);
         first = false;
         tn__text_json(t, tn_plan_label(plan, i));
-        tn__text_add(
+        tn__text_printf(
             t, ",\"kind\":\"%s\",\"memory\":%d,\"chunk\":%u,\"offset\":%zu,\"size\":%zu,\"first\":%u,\"last\":%u",
             tn__plan_kinds[plan->kinds[i]], s->memory, s->chunk, s->offset, s->size, s->first, s->last);
-        if (s->inplace_of != TN_GRAPH_NONE) tn__text_add(t, ",\"inplace_of\":%u", s->inplace_of);
-        tn__text_bytes(t, "}", 1);
+        if (s->inplace_of != TN_GRAPH_NONE) tn__text_printf(t, ",\"inplace_of\":%u", s->inplace_of);
+        tn__text_append(t, "}", 1);
     }
-    tn__text_add(t, "]}\n");
+    tn__text_printf(t, "]}\n");
 }
 
 /* Places, not tensors: what took a place over is part of it, so that the table is a packing problem. */
 static void write_csv(tn__text *t, const tn_plan *plan, size_t memory) {
-    tn__text_add(t, "id,lower,upper,size,alignment,tensor,memory,chunk,offset\n");
+    tn__text_printf(t, "id,lower,upper,size,alignment,tensor,memory,chunk,offset\n");
     for (size_t i = 0; i < tn_plan_tensor_count(plan); i++) {
         const tn_plan_entry *s = &plan->slots[i];
         if (!shown(plan, i, memory) || !tn__plan_owns(s)) continue;
-        tn__text_add(t, "%zu,%u,%llu,%zu,%zu,", i, s->first, (unsigned long long)plan->until[i] + 1, s->size,
-                     plan->parts[s->memory].alignment);
+        tn__text_printf(t, "%zu,%u,%llu,%zu,%zu,", i, s->first, (unsigned long long)plan->until[i] + 1, s->size,
+                        plan->parts[s->memory].alignment);
         tn__text_csv(t, tn_plan_label(plan, i));
-        tn__text_add(t, ",%d,%u,%zu\n", s->memory, s->chunk, s->offset);
+        tn__text_printf(t, ",%d,%u,%zu\n", s->memory, s->chunk, s->offset);
     }
 }
 
@@ -175,22 +178,23 @@ tn_status tn_plan_compare(const tn_plan *a, const tn_plan *b, char **text) {
     tn__text t = {0};
     size_t n = TN__MIN(tn_plan_tensor_count(a), tn_plan_tensor_count(b)), moved = 0;
     if (a->n_nodes != b->n_nodes || a->n_leaves != b->n_leaves)
-        tn__text_add(&t, "graphs differ: %zu nodes and %zu leaves, %zu and %zu\n", a->n_nodes, a->n_leaves,
-                     b->n_nodes, b->n_leaves);
+        tn__text_printf(&t, "graphs differ: %zu nodes and %zu leaves, %zu and %zu\n", a->n_nodes, a->n_leaves,
+                        b->n_nodes, b->n_leaves);
     for (size_t m = 0; m < TN__MAX(a->n_parts, b->n_parts); m++) {
         size_t x = m < a->n_parts ? tn_plan_size(a, m) : 0, y = m < b->n_parts ? tn_plan_size(b, m) : 0;
-        tn__text_add(&t, "memory %zu %s: %zu and %zu bytes (%+lld)\n", m,
-                     m < a->n_parts ? a->parts[m].name : b->parts[m].name, x, y, (long long)y - (long long)x);
+        tn__text_printf(&t, "memory %zu %s: %zu and %zu bytes (%+lld)\n", m,
+                        m < a->n_parts ? a->parts[m].name : b->parts[m].name, x, y, (long long)y - (long long)x);
     }
     for (size_t i = 0; i < n; i++) {
         const tn_plan_entry *x = &a->slots[i], *y = &b->slots[i];
         if (same_place(x, y)) continue;
         if (moved++ < MOST)
-            tn__text_add(&t, "%s: memory %d chunk %u offset %zu size %zu, memory %d chunk %u offset %zu size %zu\n",
-                         tn_plan_label(a, i), x->memory, x->chunk, x->offset, x->size, y->memory, y->chunk, y->offset,
-                         y->size);
+            tn__text_printf(&t,
+                            "%s: memory %d chunk %u offset %zu size %zu, memory %d chunk %u offset %zu size %zu\n",
+                            tn_plan_label(a, i), x->memory, x->chunk, x->offset, x->size, y->memory, y->chunk,
+                            y->offset, y->size);
     }
-    if (moved > MOST) tn__text_add(&t, "and %zu more tensors lie elsewhere\n", moved - MOST);
-    if (moved == 0) tn__text_add(&t, "all tensors lie in the same places\n");
+    if (moved > MOST) tn__text_printf(&t, "and %zu more tensors lie elsewhere\n", moved - MOST);
+    if (moved == 0) tn__text_printf(&t, "all tensors lie in the same places\n");
     return tn__text_take(&t, text);
 }

@@ -12,7 +12,7 @@
 
 /* ---- Text ---------------------------------------------------------------------------------------------------- */
 
-static bool text_room(tn__text *t, size_t more) {
+static bool text_room(tn__schema_text *t, size_t more) {
     if (t->status != TN_OK) return false;
     if (t->length + more + 1 <= t->capacity) return true;
     if (t->length + more > TN__SCHEMA_TEXT_MAX) {
@@ -31,14 +31,14 @@ static bool text_room(tn__text *t, size_t more) {
     return true;
 }
 
-void tn__text_add_bytes(tn__text *t, const char *bytes, size_t count) {
+void tn__schema_text_add_bytes(tn__schema_text *t, const char *bytes, size_t count) {
     if (!text_room(t, count)) return;
     if (count) memcpy(t->bytes + t->length, bytes, count);
     t->length += count;
     t->bytes[t->length] = '\0';
 }
 
-void tn__text_format(tn__text *t, const char *format, ...) {
+void tn__schema_text_format(tn__schema_text *t, const char *format, ...) {
     va_list args, again;
     va_start(args, format);
     va_copy(again, args);
@@ -51,42 +51,42 @@ void tn__text_format(tn__text *t, const char *format, ...) {
     va_end(args);
 }
 
-void tn__text_add_code(tn__text *t, uint32_t code) {
+void tn__schema_text_add_code(tn__schema_text *t, uint32_t code) {
     if (code == '"' || code == '\\' || code == '[' || code == ']' || code == '^' || code == '-')
-        tn__text_format(t, "\\%c", (char)code);
+        tn__schema_text_format(t, "\\%c", (char)code);
     else if (code >= 0x20 && code < 0x7f)
-        tn__text_format(t, "%c", (char)code);
+        tn__schema_text_format(t, "%c", (char)code);
     else if (code < 0x100)
-        tn__text_format(t, "\\x%02X", code);
+        tn__schema_text_format(t, "\\x%02X", code);
     else if (code < 0x10000)
-        tn__text_format(t, "\\u%04X", code);
+        tn__schema_text_format(t, "\\u%04X", code);
     else
-        tn__text_format(t, "\\U%08X", code);
+        tn__schema_text_format(t, "\\U%08X", code);
 }
 
-void tn__text_add_literal(tn__text *t, const char *utf8, size_t count) {
-    tn__text_format(t, "\"");
+void tn__schema_text_add_literal(tn__schema_text *t, const char *utf8, size_t count) {
+    tn__schema_text_format(t, "\"");
     for (size_t i = 0; i < count; i++) {
         uint8_t c = (uint8_t)utf8[i];
         if (c == '"' || c == '\\')
-            tn__text_format(t, "\\%c", c);
+            tn__schema_text_format(t, "\\%c", c);
         else if (c < 0x20 || c == 0x7f)
-            tn__text_format(t, "\\x%02X", c);
+            tn__schema_text_format(t, "\\x%02X", c);
         else
-            tn__text_add_bytes(t, utf8 + i, 1);
+            tn__schema_text_add_bytes(t, utf8 + i, 1);
     }
-    tn__text_format(t, "\"");
+    tn__schema_text_format(t, "\"");
 }
 
-void tn__text_cut(tn__text *t, size_t length) {
+void tn__schema_text_cut(tn__schema_text *t, size_t length) {
     if (t->status != TN_OK || length >= t->length) return;
     t->length = length;
     t->bytes[length] = '\0';
 }
 
-void tn__text_free(tn__text *t) {
+void tn__schema_text_free(tn__schema_text *t) {
     tn_free(t->bytes);
-    *t = (tn__text){0};
+    *t = (tn__schema_text){0};
 }
 
 /* ---- Paths --------------------------------------------------------------------------------------------------- */
@@ -195,12 +195,12 @@ static tn_status next_number(tn__schema *s, const tn__schema_path *path, uint32_
     return TN_OK;
 }
 
-tn_status tn__schema_add_rule(tn__schema *s, const tn__text *body, uint32_t *rule) {
+tn_status tn__schema_add_rule(tn__schema *s, const tn__schema_text *body, uint32_t *rule) {
     if (body->status != TN_OK) return body->status;
     TN_TRY(next_number(s, NULL, rule));
-    tn__text_format(&s->text, "r%u ::= ", *rule);
-    tn__text_add_bytes(&s->text, body->bytes, body->length);
-    tn__text_format(&s->text, "\n");
+    tn__schema_text_format(&s->text, "r%u ::= ", *rule);
+    tn__schema_text_add_bytes(&s->text, body->bytes, body->length);
+    tn__schema_text_format(&s->text, "\n");
     return s->text.status;
 }
 
@@ -243,7 +243,7 @@ static json_t *sole_keyword(json_t *schema, const char *key) {
     return value;
 }
 
-static tn_status emit_alternatives(tn__schema *s, json_t *list, const tn__schema_path *path, tn__text *out,
+static tn_status emit_alternatives(tn__schema *s, json_t *list, const tn__schema_path *path, tn__schema_text *out,
                                    bool *empty) {
     if (!json_is_array(list)) return tn__schema_fail(TN_E_SYNTAX, path, "must be an array of schemas");
     *empty = true;
@@ -254,7 +254,7 @@ static tn_status emit_alternatives(tn__schema *s, json_t *list, const tn__schema
         uint32_t rule;
         TN_TRY(tn__schema_rule(s, branch, &at, &rule));
         if (rule == TN__RULE_EMPTY) continue;
-        tn__text_format(out, "%sr%u", *empty ? "" : " | ", rule);
+        tn__schema_text_format(out, "%sr%u", *empty ? "" : " | ", rule);
         *empty = false;
     }
     return TN_OK;
@@ -262,12 +262,13 @@ static tn_status emit_alternatives(tn__schema *s, json_t *list, const tn__schema
 
 /* A schema that is nothing but a reference or a choice keeps its parts as rules of their own, so that recursion
  * closes on itself; everything else is multiplied out into flat schemas first. */
-static tn_status emit_any(tn__schema *s, json_t *schema, const tn__schema_path *path, tn__text *out, bool *empty) {
+static tn_status emit_any(tn__schema *s, json_t *schema, const tn__schema_path *path, tn__schema_text *out,
+                          bool *empty) {
     json_t *value;
     *empty = false;
     if (json_is_boolean(schema)) {
         *empty = json_is_false(schema);
-        tn__text_format(out, "value");
+        tn__schema_text_format(out, "value");
         return TN_OK;
     }
     if (!json_is_object(schema)) return tn__schema_fail(TN_E_SYNTAX, path, "a schema must be an object or a boolean");
@@ -278,7 +279,7 @@ static tn_status emit_any(tn__schema *s, json_t *schema, const tn__schema_path *
         tn__schema_path below = tn__schema_below(path, "$ref"); /* counts against endless chains */
         TN_TRY(tn__schema_rule(s, target, &below, &rule));
         *empty = rule == TN__RULE_EMPTY;
-        tn__text_format(out, "r%u", rule);
+        tn__schema_text_format(out, "r%u", rule);
         return TN_OK;
     }
     if ((value = sole_keyword(schema, "anyOf"))) {
@@ -295,20 +296,20 @@ static tn_status emit_any(tn__schema *s, json_t *schema, const tn__schema_path *
     *empty = true;
     size_t i;
     json_array_foreach(flats, i, flat) {
-        tn__text body = {0};
+        tn__schema_text body = {0};
         bool none = false;
         uint32_t rule;
         tn_status status = tn__schema_emit(s, flat, path, &body, &none);
         if (status == TN_OK && !none && json_array_size(flats) == 1) {
-            tn__text_add_bytes(out, body.bytes, body.length);
+            tn__schema_text_add_bytes(out, body.bytes, body.length);
             status = body.status;
             *empty = false;
         } else if (status == TN_OK && !none) {
             status = tn__schema_add_rule(s, &body, &rule);
-            if (status == TN_OK) tn__text_format(out, "%sr%u", *empty ? "" : " | ", rule);
+            if (status == TN_OK) tn__schema_text_format(out, "%sr%u", *empty ? "" : " | ", rule);
             *empty = false;
         }
-        tn__text_free(&body);
+        tn__schema_text_free(&body);
         TN_TRY(status);
     }
     return TN_OK;
@@ -327,7 +328,7 @@ tn_status tn__schema_rule(tn__schema *s, json_t *schema, const tn__schema_path *
     s->memo_keys[slot] = schema;
     s->memo[slot] = (tn__schema_memo){.rule = *rule, .open = true};
     s->memo_count++;
-    tn__text body = {0};
+    tn__schema_text body = {0};
     bool empty = false;
     tn_status status = emit_any(s, schema, path, &body, &empty);
     if (status == TN_OK) status = body.status;
@@ -336,14 +337,14 @@ tn_status tn__schema_rule(tn__schema *s, json_t *schema, const tn__schema_path *
     if (status == TN_OK && empty) {
         /* A part of this schema that refers back to it waits for something that never comes: the grammar check says.
          */
-        if (memo->awaited) tn__text_format(&s->text, "r%u ::= [x] r%u\n", *rule, *rule);
+        if (memo->awaited) tn__schema_text_format(&s->text, "r%u ::= [x] r%u\n", *rule, *rule);
         memo->rule = *rule = TN__RULE_EMPTY;
     } else if (status == TN_OK) {
-        tn__text_format(&s->text, "r%u ::= ", *rule);
-        tn__text_add_bytes(&s->text, body.bytes, body.length);
-        tn__text_format(&s->text, "\n");
+        tn__schema_text_format(&s->text, "r%u ::= ", *rule);
+        tn__schema_text_add_bytes(&s->text, body.bytes, body.length);
+        tn__schema_text_format(&s->text, "\n");
     }
-    tn__text_free(&body);
+    tn__schema_text_free(&body);
     return status == TN_OK ? s->text.status : status;
 }
 
@@ -370,8 +371,8 @@ static tn_status write_grammar(tn__schema *s) {
     uint32_t rule;
     TN_TRY(tn__schema_rule(s, s->root, &root, &rule));
     if (rule == TN__RULE_EMPTY) return tn_fail(TN_E_INFEASIBLE, "no JSON document matches the schema");
-    tn__text_format(&s->text, "root ::= r%u\n", rule);
-    tn__text_format(&s->text, "%s", core_rules);
+    tn__schema_text_format(&s->text, "root ::= r%u\n", rule);
+    tn__schema_text_format(&s->text, "%s", core_rules);
     tn__schema_add_formats(s);
     return s->text.status;
 }
@@ -405,7 +406,7 @@ tn_status tn_schema_to_grammar(const char *schema_json, char **gbnf) {
     if (status == TN_OK)
         *gbnf = s.text.bytes;
     else
-        tn__text_free(&s.text);
+        tn__schema_text_free(&s.text);
     tn_free(s.memo_keys);
     tn_free(s.memo);
     json_decref(s.owned);

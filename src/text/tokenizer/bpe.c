@@ -34,9 +34,10 @@ static tn_status merge_word(const tn_tokenizer *t, tn__scratch *s, const char *w
             s->word.length = 0;
             for (size_t i = 0; i < size; i++) {
                 char bytes[4];
-                TN_TRY(tn__text_append(&s->word, bytes, tn__utf8_encode(tn__char_of_byte((uint8_t)word[i]), bytes)));
+                TN_TRY(tn__token_text_append(&s->word, bytes,
+                                             tn__utf8_encode(tn__char_of_byte((uint8_t)word[i]), bytes)));
             }
-            uint32_t id = tn__text_find(t, s->word.bytes, s->word.length);
+            uint32_t id = tn__token_text_find(t, s->word.bytes, s->word.length);
             if (id != TN__NIL && t->types[id] != TN_TOKEN_CONTROL) return tn__tokens_push(out, (tn_token)id);
         }
         for (; count < size; count++) work->symbols[count] = t->byte_symbol[(uint8_t)word[count]];
@@ -136,7 +137,7 @@ tn_status tn__bpe_load(tn_tokenizer *t, const tn__vocab_source *source, const tn
     TN_TRY(tn__rank_merges(t, source));
     for (unsigned b = 0; b < 256; b++) {
         char bytes[4];
-        t->byte_symbol[b] = tn__text_find(t, bytes, tn__utf8_encode(tn__char_of_byte(b), bytes));
+        t->byte_symbol[b] = tn__token_text_find(t, bytes, tn__utf8_encode(tn__char_of_byte(b), bytes));
     }
     return TN_OK;
 }

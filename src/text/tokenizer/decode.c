@@ -27,7 +27,7 @@ tn_status tn_tokenizer_decode(const tn_tokenizer *t, const tn_token *ids, size_t
     if (!t || !out || (!ids && count)) return tn_fail(TN_E_INVALID, "no tokenizer, tokens or place for text");
     size_t before = out->length;
     bool start = !(flags & TN_DECODE_CONTINUE);
-    TN_TRY(tn__text_append(out, "", 0));
+    TN_TRY(tn__token_text_append(out, "", 0));
     for (size_t i = 0; i < count; i++) {
         tn_status status;
         if (ids[i] < 0 || ids[i] >= t->size) {
@@ -36,7 +36,7 @@ tn_status tn_tokenizer_decode(const tn_tokenizer *t, const tn_token *ids, size_t
         } else {
             size_t size;
             const char *piece = piece_at(t, ids[i], flags, &start, &size);
-            status = tn__text_append(out, piece, size);
+            status = tn__token_text_append(out, piece, size);
         }
         if (status != TN_OK) {
             out->length = before;

@@ -40,7 +40,7 @@ tn_status tn__tokenizer_from_source(const tn__vocab_source *source, const tn_tok
 /* Makes room for `need` elements of `size` bytes; the capacity at least doubles. */
 tn_status tn__grow(void **memory, size_t *capacity, size_t need, size_t size);
 tn_status tn__tokens_push(tn_tokens *tokens, tn_token id);
-tn_status tn__text_append(tn_text *text, const char *bytes, size_t length); /* keeps the NUL */
+tn_status tn__token_text_append(tn_text *text, const char *bytes, size_t length); /* keeps the NUL */
 
 /* ---- Trie over byte strings (tokenizer_trie.c) --------------------------------------------------------------- */
 
@@ -203,7 +203,7 @@ struct tn_tokenizer {
     uint8_t *types;
     float *scores;
     uint8_t *strips; /* TN__STRIP_*: whitespace beside a special token that belongs to it; NULL when none has any */
-    struct tn__text_slot {
+    struct tn__token_text_slot {
         uint32_t hash, token;
     } * text_map;
     size_t text_mask;
@@ -247,7 +247,7 @@ static inline const char *tn__token_text(const tn_tokenizer *t, uint32_t id, siz
     return t->text_blob + t->text_at[id];
 }
 /* Token with this text, or TN__NIL. */
-uint32_t tn__text_find(const tn_tokenizer *t, const char *text, size_t size);
+uint32_t tn__token_text_find(const tn_tokenizer *t, const char *text, size_t size);
 
 /* The byte that a character of the byte-level alphabet stands for, or -1; and the other way. */
 int tn__byte_of_char(uint32_t cp);

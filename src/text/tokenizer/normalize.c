@@ -91,10 +91,10 @@ static tn_status append_composed(const char *text, size_t size, tn_text *out) {
         order_marks(parts, (size_t)count);
         count = utf8proc_normalize_utf32(parts, count, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
     }
-    if (count < 0) return tn__text_append(out, text, size);
+    if (count < 0) return tn__token_text_append(out, text, size);
     for (utf8proc_ssize_t i = 0; i < count; i++) {
         char bytes[4];
-        TN_TRY(tn__text_append(out, bytes, tn__utf8_encode((uint32_t)parts[i], bytes)));
+        TN_TRY(tn__token_text_append(out, bytes, tn__utf8_encode((uint32_t)parts[i], bytes)));
     }
     return TN_OK;
 }
@@ -109,7 +109,7 @@ tn_status tn__normalize_nfc(const char *text, size_t size, tn_text *out, bool *c
     out->length = 0;
     for (size_t i = 0; i < size; i += block) {
         block = block_length(text + i, size - i, &plain);
-        TN_TRY(plain ? tn__text_append(out, text + i, block) : append_composed(text + i, block, out));
+        TN_TRY(plain ? tn__token_text_append(out, text + i, block) : append_composed(text + i, block, out));
     }
     return TN_OK;
 }

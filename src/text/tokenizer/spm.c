@@ -22,12 +22,12 @@ tn_status tn__spm_load(tn_tokenizer *t, const tn__vocab_source *source) {
 /* Writes spaces as U+2581, with one more in front when asked for. */
 static tn_status escape(tn_text *out, const char *text, size_t size, bool prefix) {
     out->length = 0;
-    if (prefix) TN_TRY(tn__text_append(out, TN__SPACE, 3));
+    if (prefix) TN_TRY(tn__token_text_append(out, TN__SPACE, 3));
     for (size_t i = 0; i < size;) {
         const char *space = memchr(text + i, ' ', size - i);
         size_t run = space ? (size_t)(space - text) - i : size - i;
-        TN_TRY(tn__text_append(out, text + i, run));
-        if (space) TN_TRY(tn__text_append(out, TN__SPACE, 3));
+        TN_TRY(tn__token_text_append(out, text + i, run));
+        if (space) TN_TRY(tn__token_text_append(out, TN__SPACE, 3));
         i += run + 1;
     }
     return TN_OK;

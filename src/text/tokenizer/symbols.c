@@ -34,7 +34,7 @@ static void extras_free(extras *e) {
 
 /* The symbol of a text, or TN__NIL; then, unless NULL, *slot is where it would go. */
 static uint32_t find_symbol(const tn_tokenizer *t, const extras *e, tn_gguf_str text, size_t *slot) {
-    uint32_t id = tn__text_find(t, text.data, text.size);
+    uint32_t id = tn__token_text_find(t, text.data, text.size);
     if (id != TN__NIL || (!slot && e->count == 0)) return id;
     size_t i = (size_t)tn__hash_bytes(text.data, text.size, t->seed) & e->mask;
     for (; e->slots[i] != TN__NIL; i = (i + 1) & e->mask) {
@@ -170,8 +170,8 @@ tn_status tn__rank_merges(tn_tokenizer *t, const tn__vocab_source *source) {
             continue;
         }
         joined.length = 0;
-        TN_TRY_GOTO(tn__text_append(&joined, left.data, left.size), status, out);
-        TN_TRY_GOTO(tn__text_append(&joined, right.data, right.size), status, out);
+        TN_TRY_GOTO(tn__token_text_append(&joined, left.data, left.size), status, out);
+        TN_TRY_GOTO(tn__token_text_append(&joined, right.data, right.size), status, out);
         uint32_t result = find_symbol(t, &e, (tn_gguf_str){joined.bytes, joined.length}, NULL);
         a = find_symbol(t, &e, left, NULL);
         b = find_symbol(t, &e, right, NULL);
@@ -242,7 +242,7 @@ static tn_status intern_chars(const tn_tokenizer *t, extras *e) {
 
 static tn_status add_splits(tn_tokenizer *t, const extras *e, uint32_t id, uint32_t rank) {
     tn_gguf_str text = token_str(t, id);
-    if (tn__text_find(t, text.data, text.size) != id) return TN_OK; /* a second token of the same text */
+    if (tn__token_text_find(t, text.data, text.size) != id) return TN_OK; /* a second token of the same text */
     if (tn__utf8_valid_prefix(text.data, text.size) != text.size) return TN_OK;
     for (size_t i = 1; i < text.size; i++) {
         if ((text.data[i] & 0xc0) == 0x80) continue;

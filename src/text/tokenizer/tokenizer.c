@@ -24,7 +24,7 @@ tn_status tn__tokens_push(tn_tokens *tokens, tn_token id) {
     return TN_OK;
 }
 
-tn_status tn__text_append(tn_text *text, const char *bytes, size_t length) {
+tn_status tn__token_text_append(tn_text *text, const char *bytes, size_t length) {
     if (text->capacity - text->length <= length) {
         size_t need;
         if (!tn__add_size(text->length, length, &need) || !tn__add_size(need, 1, &need))
@@ -355,7 +355,7 @@ const char *tn_token_piece(const tn_tokenizer *t, tn_token token, size_t *length
 }
 
 tn_token tn_tokenizer_find(const tn_tokenizer *t, const char *text, size_t length) {
-    uint32_t id = length ? tn__text_find(t, text, length) : TN__NIL;
+    uint32_t id = length ? tn__token_text_find(t, text, length) : TN__NIL;
     return id == TN__NIL ? TN_TOKEN_NONE : (tn_token)id;
 }
 

@@ -90,12 +90,12 @@ static size_t find_replacement(const tn_tokenizer *t, const char *text, size_t s
 static tn_status put_normalized(const tn_tokenizer *t, tn_text *out, const char *bytes, size_t size, bool *space) {
     for (size_t i = 0; i < size; i++) {
         if (bytes[i] != ' ') {
-            TN_TRY(tn__text_append(out, bytes + i, 1));
+            TN_TRY(tn__token_text_append(out, bytes + i, 1));
             *space = false;
             continue;
         }
         if (t->remove_extra_whitespaces && *space) continue;
-        TN_TRY(tn__text_append(out, TN__SPACE, 3));
+        TN_TRY(tn__token_text_append(out, TN__SPACE, 3));
         *space = true;
     }
     return TN_OK;
@@ -122,7 +122,7 @@ static tn_status normalize(const tn_tokenizer *t, tn_text *out, const char *text
         if (length == 0) continue;
         /* The space in front belongs to the first character that is left. */
         if (pending && !(t->remove_extra_whitespaces && with[0] == ' ')) {
-            TN_TRY(tn__text_append(out, TN__SPACE, 3));
+            TN_TRY(tn__token_text_append(out, TN__SPACE, 3));
             pending = false;
             space = true;
         }

@@ -44,13 +44,13 @@ static inline size_t filter_bit(const tn_tokenizer *t, uint64_t hash) {
     return (size_t)(hash >> 32) & (8 * (t->text_mask + 1) - 1);
 }
 
-uint32_t tn__text_find(const tn_tokenizer *t, const char *text, size_t size) {
+uint32_t tn__token_text_find(const tn_tokenizer *t, const char *text, size_t size) {
     uint64_t whole = tn__hash_bytes(text, size, t->seed);
     /* Loading asks for many texts that are no tokens; the small bitset answers most of them. */
     if (!tn__bits_get(t->text_bits, filter_bit(t, whole))) return TN__NIL;
     uint32_t hash = (uint32_t)whole;
     for (size_t i = hash & t->text_mask;; i = (i + 1) & t->text_mask) {
-        const struct tn__text_slot *slot = &t->text_map[i];
+        const struct tn__token_text_slot *slot = &t->text_map[i];
         if (slot->token == TN__NIL) return TN__NIL;
         if (slot->hash != hash) continue;
         size_t have;
@@ -71,11 +71,11 @@ static tn_status index_texts(tn_tokenizer *t) {
         size_t size;
         const char *text = tn__token_text(t, id, &size);
         /* Of tokens with the same text only the first is ever made from text. Empty ones never are. */
-        if (size == 0 || tn__text_find(t, text, size) != TN__NIL) continue;
+        if (size == 0 || tn__token_text_find(t, text, size) != TN__NIL) continue;
         uint64_t hash = tn__hash_bytes(text, size, t->seed);
         size_t i = (uint32_t)hash & t->text_mask;
         while (t->text_map[i].token != TN__NIL) i = (i + 1) & t->text_mask;
-        t->text_map[i] = (struct tn__text_slot){(uint32_t)hash, id};
+        t->text_map[i] = (struct tn__token_text_slot){(uint32_t)hash, id};
         tn__bits_set(t->text_bits, filter_bit(t, hash));
     }
     return TN_OK;
@@ -132,7 +132,7 @@ tn_status tn__vocab_load(tn_tokenizer *t, const tn__vocab_source *source) {
         memcpy(text, "<0x00>", 7);
         text[3] = digits[b >> 4];
         text[4] = digits[b & 15];
-        uint32_t id = tn__text_find(t, text, 6);
+        uint32_t id = tn__token_text_find(t, text, 6);
         t->byte_token[b] = id == TN__NIL ? TN_TOKEN_NONE : (tn_token)id;
     }
     return TN_OK;
@@ -206,7 +206,9 @@ static const struct known_token {
     {"<|file_sep|>", TN_SPECIAL_FIM_SEP, ENDS},
 };
 
-static uint32_t find_name(const tn_tokenizer *t, const char *text) { return tn__text_find(t, text, strlen(text)); }
+static uint32_t find_name(const tn_tokenizer *t, const char *text) {
+    return tn__token_text_find(t, text, strlen(text));
+}
 
 static bool is_added(const tn_tokenizer *t, uint32_t id) {
     return t->types[id] == TN_TOKEN_CONTROL || t->types[id] == TN_TOKEN_USER_DEFINED ||

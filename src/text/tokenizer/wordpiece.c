@@ -93,10 +93,10 @@ static tn_status add_char(words *w, uint32_t cp) {
     if (w->chars++ > LONGEST_WORD) return TN_OK; /* unknown anyway */
     if (w->chars == 1) {
         w->word->length = 0;
-        TN_TRY(tn__text_append(w->word, TN__SPACE, 3));
+        TN_TRY(tn__token_text_append(w->word, TN__SPACE, 3));
     }
     char bytes[4];
-    return tn__text_append(w->word, bytes, tn__utf8_encode(cp, bytes));
+    return tn__token_text_append(w->word, bytes, tn__utf8_encode(cp, bytes));
 }
 
 static tn_status add(words *w, uint32_t cp) {
