@@ -5,13 +5,19 @@ PREFIX ?= /usr/local
 CTEST := ctest --output-on-failure -j $(JOBS)
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test bench bench-peers bench-check fault soak asan tsan lint format docs coverage fuzz fresh install uninstall deb clean help
+.PHONY: configure build demo test bench bench-peers bench-check bars bars-gpu fault soak asan tsan lint format docs coverage fuzz fresh install uninstall deb clean help
 
-build: setup-build ## build the libraries, the program, tests, benchmarks and examples into build/
+configure: setup-build
+	@echo "configuring $(BUILD) (log: $(BUILD)/configure.log)"
 	@mkdir -p $(BUILD) && cmake --preset release $(CMAKE_FLAGS) > $(BUILD)/configure.log || { cat $(BUILD)/configure.log; exit 1; }
+
+build: configure ## build the libraries, the program, tests, benchmarks and examples into build/
+	@echo "building the libraries, the program, tests, benchmarks and examples"
 	@cmake --build $(BUILD) -j $(JOBS)
 
-demo: build ## build, write a story with the default model, and draw where its memory goes
+demo: configure ## build the program, write a story with the default model, and draw where its memory goes
+	@echo "building the tenon program"
+	@cmake --build $(BUILD) -j $(JOBS) --target tenon_program
 	@$(BUILD)/bin/tenon run -n 200 --temp 0.7 --seed 13 --ignore-eos
 	@$(BUILD)/bin/tenon plan --svg $(BUILD)/plan.svg
 
@@ -58,6 +64,12 @@ fuzz: setup-fuzz ## fuzz one target: make fuzz TARGET=gguf SECONDS=60 (tests/fuz
 	@mkdir -p build-fuzz/corpus-$(TARGET)
 	@build-fuzz/fuzz/fuzz_$(TARGET) -max_total_time=$(or $(SECONDS),60) -print_final_stats=1 \
 	  $(addprefix -dict=,$(wildcard tests/fuzz/$(TARGET).dict)) build-fuzz/corpus-$(TARGET) $(wildcard tests/fuzz/corpus/$(TARGET))
+
+bars: build ## run what the project promises and a machine without a GPU can check, and print a table (ONLY="words demo" for some)
+	@scripts/bars.sh $(BUILD) $(ONLY)
+
+bars-gpu: build ## the same on a machine with an NVIDIA GPU, in parts of at most eight minutes: make bars-gpu PART=1
+	@scripts/bars.sh --gpu $(BUILD) $(or $(PART),1)
 
 fault: build ## try the program under fault: no memory, short reads, full disk, signals, changing files and clocks
 	@tests/fault/run.sh $(BUILD) $(PARTS)

@@ -1,11 +1,18 @@
 #!/bin/bash
 # fresh.sh [FOLDER]: make test and make demo in a Debian 12 that has make and a shell and nothing else. FOLDER (default
 # /var/tmp/tenon-fresh) keeps the bare system for the next time; the run uses a copy. Needs root and debootstrap.
-# TENON_MIRROR names another package mirror.
+# Packages come from where this system's own come from; TENON_MIRROR names another mirror.
 set -eu
 cd "$(dirname "$0")/.."
 folder=${1:-/var/tmp/tenon-fresh}
-mirror=${TENON_MIRROR:-http://deb.debian.org/debian}
+
+# The first Debian archive in this system's package sources, in either of apt's two formats. Not a security archive: debootstrap needs the base.
+system_mirror() {
+    cat /etc/apt/sources.list.d/*.sources /etc/apt/sources.list /etc/apt/sources.list.d/*.list 2> /dev/null |
+        sed -nE 's/^URIs: *//p; s/^deb +(\[[^]]*\] +)?([^ ]+) .*/\2/p' | tr ' ' '\n' | grep -E '/debian/?$' | head -n 1
+}
+mirror=${TENON_MIRROR:-$(system_mirror)}
+[ -n "$mirror" ] || { echo "no Debian archive in this system's package sources; set TENON_MIRROR" >&2; exit 1; }
 [ "$(id -u)" = 0 ] || { echo "fresh.sh needs root (chroot)" >&2; exit 1; }
 command -v debootstrap > /dev/null || { echo "apt-get install debootstrap" >&2; exit 1; }
 

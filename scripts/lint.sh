@@ -1,5 +1,5 @@
 #!/bin/bash
-# lint.sh BUILD JOBS: format, rules of the house, static analysis, generated documents. Prints what is wrong and
+# lint.sh BUILD JOBS: format, sizes, names, words, module borders, static analysis, generated documents. Prints what is wrong and
 # fails at the end, so that one run shows everything.
 cd "$(dirname "$0")/.." || exit 1
 build=${1:-build} jobs=${2:-2} failed=0
@@ -26,10 +26,6 @@ check_format() {
 check_no_exits() {
     ! scripts/sources.sh src | xargs grep -nE '(^|[^_.>[:alnum:]])(abort|exit|_exit|quick_exit|assert)[[:space:]]*\(' |
         grep -vE '^[^:]*:[0-9]*: *(/?\*|//)'
-}
-
-check_sizes() {
-    scripts/sources.sh | xargs wc -l | awk '$2 != "total" && $1 > 1000 { print "note: " $2 " has " $1 " lines; split it by subject?" }'
 }
 
 check_cppcheck() {
@@ -82,7 +78,10 @@ check_api_doc() {
 step "format" check_format
 step "include rules" scripts/check_includes.sh
 step "no abort, exit, assert in src/" check_no_exits
-step "file sizes" check_sizes
+step "sizes of folders, files, functions" scripts/check_sizes.py
+step "local names" scripts/check_names.py
+step "retired words" scripts/check_words.py
+step "length of pages" scripts/check_docs.sh
 step "docs/cli.md" check_cli_doc
 step "docs/api.md" check_api_doc
 step "cppcheck" check_cppcheck

@@ -30,6 +30,7 @@ need_library cmocka libcmocka-dev
 case ${1:-build} in
 lint)
     need_program git git
+    need_program python3 python3
     need_program clang-format clang-format
     need_program clang-tidy clang-tidy
     need_program cppcheck cppcheck
