@@ -24,7 +24,7 @@ for type in q4_0 q8_0 Q4_K_M bf16; do
 done
 peak=$(sed -n 's/.* f32 \([0-9.]*\) Tflops.*/\1/p' "$work/text")
 
-# What is planned does not depend on the machine's mood.
+# Planned bytes are the same on every machine.
 while read -r name options; do
     # shellcheck disable=SC2086
     "$tenon" synth "$work/plan.gguf" $options --no-data > /dev/null

@@ -32,7 +32,7 @@ add_custom_target(cuda_on_cpu_sources DEPENDS ${translated_files})
 
 set(options -std=c++17 -g1 -fPIC -Wall -Wno-unused -Wno-sign-compare -Wno-parentheses -Wno-unknown-pragmas -Wno-class-memaccess
   -fno-strict-aliasing -ffp-contract=off)
-# Accesses that are not aligned, or beyond an array, end in an illegal instruction, without a library of the sanitizer's.
+# Misaligned and out-of-bounds accesses trap; no sanitizer library is linked.
 set(kernel_options -O1 -include ${emulator}/cuda_on_cpu.h
   -fsanitize=alignment,bounds,shift-exponent,integer-divide-by-zero -fsanitize-undefined-trap-on-error)
 file(GLOB emulator_sources CONFIGURE_DEPENDS ${emulator}/*.cpp)
@@ -58,7 +58,7 @@ foreach(arch IN LISTS TENON_CUDA_ON_CPU_ARCHS)
     ENVIRONMENT "TENON_GOLDEN_DEFAULT=${CMAKE_SOURCE_DIR}/../shared/golden;CMOCKA_TEST_ABORT=0")
 endforeach()
 
-# Mistakes that it must find.
+# Planted mistakes that the emulator must report.
 set(bugs ${CMAKE_BINARY_DIR}/cuda_on_cpu/bugs.cpp)
 add_custom_command(OUTPUT ${bugs} COMMAND Python3::Interpreter ${emulator}/translate.py ${emulator}/bugs.cu ${bugs}
   DEPENDS ${emulator}/bugs.cu ${emulator}/translate.py)

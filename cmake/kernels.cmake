@@ -1,4 +1,4 @@
-# kernels/<isa>/*.c are each compiled with that level's flags and chosen at run time; generic is always built in.
+# Each folder kernels/<isa> is compiled with that instruction set's flags and chosen at run time; generic is always built.
 set(TENON_KERNEL_OBJECTS)
 function(tenon_kernels isa)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cpu/kernels/${isa}/*.c)
@@ -9,7 +9,7 @@ function(tenon_kernels isa)
   target_include_directories(tenon_kernels_${isa} PRIVATE include src)
   target_link_libraries(tenon_kernels_${isa} PRIVATE tenon_flags)
   target_compile_options(tenon_kernels_${isa} PRIVATE -O3 ${ARGN})
-  if(TENON_FUZZ) # the targets use the generic kernels; sanitizing these takes a minute per file
+  if(TENON_FUZZ) # fuzz targets use the generic kernels; sanitizing these would take a minute per file
     set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS "-O1;-fno-sanitize=all")
   endif()
   set(TENON_KERNEL_OBJECTS ${TENON_KERNEL_OBJECTS} $<TARGET_OBJECTS:tenon_kernels_${isa}> PARENT_SCOPE)

@@ -1,5 +1,5 @@
-# The programs of `make bench-peers`: two contestants that take the same commands, the referee, and
-# one that compares the errors of quantized files.
+# The programs of `make bench-peers`: one driver for each library, the program that runs them in turn, and one
+# that compares the errors of quantized files.
 foreach(name IN ITEMS ours peer compare quantize_error)
   add_executable(peers-${name} bench/peers/${name}.c)
   set_target_properties(peers-${name} PROPERTIES OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/peers)

@@ -22,10 +22,10 @@ foreach(source IN LISTS unit_tests)
   set_tests_properties(${name} PROPERTIES TIMEOUT 600
     ENVIRONMENT "TENON_GOLDEN_DEFAULT=${CMAKE_SOURCE_DIR}/../shared/golden;CMOCKA_TEST_ABORT=0")
 endforeach()
-# Messages of loaded backends belong to the program's copy of the library, not to one of their own.
+# Loaded backends must share the program's copy of the library, or their error messages would go to another one.
 set_target_properties(test_tensor_load PROPERTIES ENABLE_EXPORTS ON)
 
-# Loadable backends of several kinds, for the registry.
+# Loadable backends for the registry's tests: a good one, an empty one, an old one and one of another interface.
 set(kinds good none old stranger)
 foreach(kind RANGE 1 4)
   math(EXPR index "${kind} - 1")
@@ -56,14 +56,14 @@ foreach(source IN LISTS script_tests)
     ENVIRONMENT "TENON_GOLDEN_DEFAULT=${CMAKE_SOURCE_DIR}/../shared/golden")
 endforeach()
 
-# `make fault` loads this in front of the C library to make the system fail on purpose.
+# `make fault` preloads this library to inject failures of system calls.
 add_library(fault_preload MODULE tests/fault/preload.c)
 set_target_properties(fault_preload PROPERTIES C_VISIBILITY_PRESET default LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 target_compile_options(fault_preload PRIVATE -Wall -Wextra -fno-builtin)
 target_compile_definitions(fault_preload PRIVATE _GNU_SOURCE)
 target_link_libraries(fault_preload PRIVATE ${CMAKE_DL_LIBS})
 
-# The crowd of clients for `make soak`.
+# The load generator of `make soak`.
 add_executable(soak tests/soak/soak.c)
 set_target_properties(soak PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 target_link_libraries(soak PRIVATE tenon_flags Threads::Threads)
