@@ -13,6 +13,10 @@ static bool text_reserve(tn__text *t, size_t more) {
         t->status = TN_E_NOMEM;
         return false;
     }
+    if (t->limit && needed - 1 > t->limit) {
+        t->status = tn_fail(TN_E_LIMIT, "a text grows beyond %zu bytes", t->limit);
+        return false;
+    }
     if (needed <= t->capacity) return true;
     if (!tn__add_size(t->capacity, t->capacity, &capacity) || !tn__add_size(capacity, more, &capacity) ||
         !tn__add_size(capacity, 64, &capacity)) /* avoids tiny first steps */
@@ -35,6 +39,11 @@ void tn__text_append(tn__text *t, const char *bytes, size_t length) {
 }
 
 void tn__text_puts(tn__text *t, const char *string) { tn__text_append(t, string, strlen(string)); }
+
+void tn__text_join(tn__text *t, const tn__text *other) {
+    if (t->status == TN_OK) t->status = other->status;
+    tn__text_append(t, other->data, other->length);
+}
 
 void tn__text_vprintf(tn__text *t, const char *format, va_list list) {
     va_list again;
@@ -61,9 +70,20 @@ void tn__text_truncate(tn__text *t, size_t length) {
     t->data[length] = '\0';
 }
 
+void tn__text_remove_front(tn__text *t, size_t count) {
+    if (!count || !t->data) return;
+    memmove(t->data, t->data + count, t->length - count + 1);
+    t->length -= count;
+}
+
+void tn__text_clear(tn__text *t) {
+    t->status = TN_OK;
+    tn__text_truncate(t, 0);
+}
+
 void tn__text_free(tn__text *t) {
     tn_free(t->data);
-    *t = (tn__text){0};
+    *t = (tn__text){.limit = t->limit};
 }
 
 /* Length of the UTF-8 character at s, 0 if it is not one. Overlong forms and surrogates are not. */
@@ -130,7 +150,7 @@ tn_status tn__text_take(tn__text *t, char **out) {
     tn_status status = t->status;
     *out = status == TN_OK ? t->data : NULL;
     if (status != TN_OK) tn_free(t->data);
-    *t = (tn__text){0};
+    *t = (tn__text){.limit = t->limit};
     return status;
 }
 

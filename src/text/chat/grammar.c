@@ -10,28 +10,28 @@ static bool present(const char *marker) { return marker && *marker; }
 
 /* ---- GBNF pieces ------------------------------------------------------------------------------------------ */
 
-static void add_literal(tn__chat_text *out, const char *text, size_t length) {
-    tn__chat_adds(out, " \"");
+static void add_literal(tn__text *out, const char *text, size_t length) {
+    tn__text_puts(out, " \"");
     for (size_t i = 0; i < length; i++) {
         char c = text[i];
         if (c == '\n')
-            tn__chat_adds(out, "\\n");
+            tn__text_puts(out, "\\n");
         else if (c == '\t')
-            tn__chat_adds(out, "\\t");
+            tn__text_puts(out, "\\t");
         else {
-            if (c == '"' || c == '\\') tn__chat_adds(out, "\\");
-            tn__chat_add(out, &c, 1);
+            if (c == '"' || c == '\\') tn__text_puts(out, "\\");
+            tn__text_append(out, &c, 1);
         }
     }
-    tn__chat_adds(out, "\"");
+    tn__text_puts(out, "\"");
 }
 
 static bool digit(char c) { return c >= '0' && c <= '9'; }
 
 /* A marker as a literal, white space around it. What differs from call to call, an id or a count, is left open. */
-static void add_marker(tn__chat_text *out, const char *marker) {
+static void add_marker(tn__text *out, const char *marker) {
     if (!present(marker)) return;
-    tn__chat_adds(out, " space");
+    tn__text_puts(out, " space");
     while (*marker) {
         bool id = strncmp(marker, TN__PROBE_ID, sizeof TN__PROBE_ID - 1) == 0;
         size_t n = 0;
@@ -43,14 +43,14 @@ static void add_marker(tn__chat_text *out, const char *marker) {
             while (marker[n] && !digit(marker[n]) && strncmp(marker + n, TN__PROBE_ID, sizeof TN__PROBE_ID - 1) != 0)
                 n++;
         if (id)
-            tn__chat_adds(out, " [a-zA-Z0-9]{9}");
+            tn__text_puts(out, " [a-zA-Z0-9]{9}");
         else if (digit(*marker))
-            tn__chat_adds(out, " [0-9]+");
+            tn__text_puts(out, " [0-9]+");
         else
             add_literal(out, marker, n);
         marker += n;
     }
-    tn__chat_adds(out, " space");
+    tn__text_puts(out, " space");
 }
 
 static bool rule_char(char c) {
@@ -58,7 +58,7 @@ static bool rule_char(char c) {
 }
 
 /* Copies GBNF with `prefix` before every rule name, so that several grammars can stand in one text. */
-static void add_prefixed(tn__chat_text *out, const char *gbnf, const char *prefix) {
+static void add_prefixed(tn__text *out, const char *gbnf, const char *prefix) {
     for (const char *p = gbnf; *p;) {
         const char *from = p;
         if (*p == '"' || *p == '[') {
@@ -72,16 +72,16 @@ static void add_prefixed(tn__chat_text *out, const char *gbnf, const char *prefi
             while (*p && *p != '\n') p++;
         } else if (rule_char(*p)) {
             while (rule_char(*p)) p++;
-            tn__chat_adds(out, prefix);
+            tn__text_puts(out, prefix);
         } else
             p++;
-        tn__chat_add(out, from, (size_t)(p - from));
+        tn__text_append(out, from, (size_t)(p - from));
     }
-    tn__chat_adds(out, "\n");
+    tn__text_puts(out, "\n");
 }
 
 /* The rules of a schema under a prefix; what the schema asks beyond our means is relaxed to any value of the kind. */
-static tn_status add_schema(tn__chat_text *out, const json_t *schema, const char *prefix) {
+static tn_status add_schema(tn__text *out, const json_t *schema, const char *prefix) {
     char *gbnf = NULL, *text = schema ? json_dumps(schema, JSON_ENCODE_ANY) : NULL;
     tn_status status = text ? tn_schema_to_grammar(text, &gbnf) : TN_E_UNSUPPORTED;
     free(text);
@@ -104,7 +104,7 @@ static const json_t *parameters_of(const json_t *tools, size_t i) {
 }
 
 /* {"name": …, "arguments": …, "id": …} with the keys the template uses. */
-static tn_status add_json_call(tn__chat_text *out, const tn_chat_prompt *prompt, size_t i, const char *prefix) {
+static tn_status add_json_call(tn__text *out, const tn_chat_prompt *prompt, size_t i, const char *prefix) {
     const tn__chat_syntax *s = &prompt->syntax;
     const char *name = tn__chat_tool_name(prompt->tools, i);
     const char *name_key = present(s->name_key) ? s->name_key : "name";
@@ -138,44 +138,44 @@ static tn_status add_json_call(tn__chat_text *out, const tn_chat_prompt *prompt,
     return TN_OK;
 }
 
-static tn_status add_named_call(tn__chat_text *out, const tn_chat_prompt *prompt, size_t i, const char *prefix) {
+static tn_status add_named_call(tn__text *out, const tn_chat_prompt *prompt, size_t i, const char *prefix) {
     const char *name = tn__chat_tool_name(prompt->tools, i);
     char rule[40];
     snprintf(rule, sizeof rule, "%sa-", prefix);
     TN_TRY(add_schema(out, parameters_of(prompt->tools, i), rule));
-    tn__chat_adds(out, prefix);
-    tn__chat_adds(out, "root ::=");
+    tn__text_puts(out, prefix);
+    tn__text_puts(out, "root ::=");
     add_literal(out, name, strlen(name));
     add_marker(out, prompt->syntax.name_end);
-    tn__chat_adds(out, " space ");
-    tn__chat_adds(out, rule);
-    tn__chat_adds(out, "root\n");
+    tn__text_puts(out, " space ");
+    tn__text_puts(out, rule);
+    tn__text_puts(out, "root\n");
     return TN_OK;
 }
 
 /* Text up to the value's end marker, without its first character unless another follows than the marker's second. */
-static void add_free_text(tn__chat_text *out, const char *end) {
+static void add_free_text(tn__text *out, const char *end) {
     char first[8], second[8];
     snprintf(first, sizeof first, "%s%c", strchr("]^\\-", end[0]) ? "\\" : "", end[0]);
     snprintf(second, sizeof second, "%s%c", strchr("]^\\-", end[1]) ? "\\" : "", end[1]);
-    tn__chat_adds(out, " ([^");
-    tn__chat_adds(out, first);
-    tn__chat_adds(out, "] |");
+    tn__text_puts(out, " ([^");
+    tn__text_puts(out, first);
+    tn__text_puts(out, "] |");
     add_literal(out, end, 1);
-    tn__chat_adds(out, " [^");
-    tn__chat_adds(out, second);
-    tn__chat_adds(out, first);
-    tn__chat_adds(out, "])*");
+    tn__text_puts(out, " [^");
+    tn__text_puts(out, second);
+    tn__text_puts(out, first);
+    tn__text_puts(out, "])*");
 }
 
-static tn_status add_tagged_call(tn__chat_text *out, const tn_chat_prompt *prompt, size_t i, const char *prefix) {
+static tn_status add_tagged_call(tn__text *out, const tn_chat_prompt *prompt, size_t i, const char *prefix) {
     const tn__chat_syntax *s = &prompt->syntax;
     const char *name = tn__chat_tool_name(prompt->tools, i), *key;
     const json_t *parameters = parameters_of(prompt->tools, i), *required = json_object_get(parameters, "required");
     json_t *properties = json_object_get(parameters, "properties"), *schema;
-    tn__chat_text root = {0};
-    tn__chat_adds(&root, prefix);
-    tn__chat_adds(&root, "root ::=");
+    tn__text root = {0};
+    tn__text_puts(&root, prefix);
+    tn__text_puts(&root, "root ::=");
     add_literal(&root, name, strlen(name));
     add_marker(&root, s->name_end);
     size_t n = 0;
@@ -191,33 +191,31 @@ static tn_status add_tagged_call(tn__chat_text *out, const tn_chat_prompt *promp
         char rule[48];
         snprintf(rule, sizeof rule, "%sp%zu-", prefix, n++);
         if (!text && status == TN_OK) status = add_schema(out, schema, rule);
-        tn__chat_adds(&root, " (");
+        tn__text_puts(&root, " (");
         add_marker(&root, s->key_begin);
         add_literal(&root, key, strlen(key));
         add_marker(&root, s->key_end);
         if (text)
             add_free_text(&root, s->value_end);
         else {
-            tn__chat_adds(&root, " ");
-            tn__chat_adds(&root, rule);
-            tn__chat_adds(&root, "root");
+            tn__text_puts(&root, " ");
+            tn__text_puts(&root, rule);
+            tn__text_puts(&root, "root");
         }
         add_marker(&root, s->value_end);
-        tn__chat_adds(&root, needed ? ")" : ")?");
+        tn__text_puts(&root, needed ? ")" : ")?");
     }
-    tn__chat_adds(&root, "\n");
-    tn__chat_add(out, root.data ? root.data : "", root.length);
-    out->failed |= root.failed;
-    tn__chat_release(&root);
+    tn__text_puts(&root, "\n");
+    tn__text_join(out, &root);
+    tn__text_free(&root);
     return status;
 }
 
 /* ---- The whole -------------------------------------------------------------------------------------------- */
 
-static tn_status add_calls(tn__chat_text *out, const tn_chat_prompt *prompt, const tn_chat_params *params,
-                           size_t *count) {
+static tn_status add_calls(tn__text *out, const tn_chat_prompt *prompt, const tn_chat_params *params, size_t *count) {
     const tn__chat_syntax *s = &prompt->syntax;
-    tn__chat_text any = {0};
+    tn__text any = {0};
     tn_status status = TN_OK;
     *count = 0;
     for (size_t i = 0; i < json_array_size(prompt->tools) && status == TN_OK; i++) {
@@ -230,60 +228,59 @@ static tn_status add_calls(tn__chat_text *out, const tn_chat_prompt *prompt, con
             status = add_tagged_call(out, prompt, i, prefix);
         else
             status = add_json_call(out, prompt, i, prefix);
-        tn__chat_adds(&any, *count ? " | " : " ");
-        tn__chat_adds(&any, prefix);
-        tn__chat_adds(&any, "root");
+        tn__text_puts(&any, *count ? " | " : " ");
+        tn__text_puts(&any, prefix);
+        tn__text_puts(&any, "root");
         ++*count;
     }
-    tn__chat_adds(out, "any-call ::=");
-    tn__chat_adds(out, any.data ? any.data : "");
-    tn__chat_adds(out, "\n");
-    out->failed |= any.failed;
-    tn__chat_release(&any);
+    tn__text_puts(out, "any-call ::=");
+    tn__text_join(out, &any);
+    tn__text_puts(out, "\n");
+    tn__text_free(&any);
     return status;
 }
 
-static void add_root(tn__chat_text *out, const tn_chat_prompt *prompt, const tn_chat_params *params) {
+static void add_root(tn__text *out, const tn_chat_prompt *prompt, const tn_chat_params *params) {
     const tn__chat_syntax *s = &prompt->syntax;
     bool several = params->parallel_calls;
-    tn__chat_adds(out, "one-call ::=");
+    tn__text_puts(out, "one-call ::=");
     add_marker(out, s->call_begin);
-    tn__chat_adds(out, " any-call");
+    tn__text_puts(out, " any-call");
     add_marker(out, s->call_end);
-    tn__chat_adds(out, "\n");
+    tn__text_puts(out, "\n");
     if (s->recipient_all) { /* the prompt has begun the first call already */
-        tn__chat_adds(out, "calls ::= any-call");
-        tn__chat_adds(out, several ? " one-call*\n" : "\n");
+        tn__text_puts(out, "calls ::= any-call");
+        tn__text_puts(out, several ? " one-call*\n" : "\n");
     } else if (!present(s->section_begin)) {
-        tn__chat_adds(out, several && present(s->call_begin) ? "calls ::= one-call+\n" : "calls ::= one-call\n");
+        tn__text_puts(out, several && present(s->call_begin) ? "calls ::= one-call+\n" : "calls ::= one-call\n");
     } else {
-        tn__chat_adds(out, "calls ::=");
+        tn__text_puts(out, "calls ::=");
         add_marker(out, s->section_begin);
-        tn__chat_adds(out, " one-call");
+        tn__text_puts(out, " one-call");
         /* In a list calls stand behind commas. */
         bool list = s->section_begin[strlen(s->section_begin) - 1] == '[';
-        if (several) tn__chat_adds(out, list ? " (space \",\" space one-call)*" : " (space one-call)*");
+        if (several) tn__text_puts(out, list ? " (space \",\" space one-call)*" : " (space one-call)*");
         add_marker(out, s->section_end);
-        tn__chat_adds(out, "\n");
+        tn__text_puts(out, "\n");
     }
-    tn__chat_adds(out, "space ::= [ \\n]{0,8}\n");
+    tn__text_puts(out, "space ::= [ \\n]{0,8}\n");
 }
 
 /* gpt-oss: the name is part of the header, which the trigger ends. */
-static tn_status channel_grammar(tn_chat_prompt *prompt, const tn_chat_params *params, tn__chat_text *out) {
-    tn__chat_adds(out, "root ::= \" to=functions.\" (");
+static tn_status channel_grammar(tn_chat_prompt *prompt, const tn_chat_params *params, tn__text *out) {
+    tn__text_puts(out, "root ::= \" to=functions.\" (");
     bool any = false;
     for (size_t i = 0; i < json_array_size(prompt->tools); i++) {
         const char *name = tn__chat_tool_name(prompt->tools, i);
         char rule[64];
         if (!wanted(params, name)) continue;
-        tn__chat_adds(out, any ? " |" : "");
+        tn__text_puts(out, any ? " |" : "");
         add_literal(out, name, strlen(name));
         snprintf(rule, sizeof rule, " channel-head t%zu-root", i);
-        tn__chat_adds(out, rule);
+        tn__text_puts(out, rule);
         any = true;
     }
-    tn__chat_adds(out, ")\nchannel-head ::= (\"<|channel|>commentary\")? (\" \"? \"<|constrain|>json\" | \" json\")? "
+    tn__text_puts(out, ")\nchannel-head ::= (\"<|channel|>commentary\")? (\" \"? \"<|constrain|>json\" | \" json\")? "
                        "\"<|message|>\"\n");
     for (size_t i = 0; i < json_array_size(prompt->tools); i++) {
         char prefix[32];
@@ -297,7 +294,7 @@ static tn_status channel_grammar(tn_chat_prompt *prompt, const tn_chat_params *p
 
 tn_status tn__chat_grammar(tn_chat_prompt *prompt, const tn_chat_params *params) {
     const tn__chat_syntax *s = &prompt->syntax;
-    tn__chat_text out = {0};
+    tn__text out = {0};
     size_t count = 0;
     bool required = params->tool_choice == TN_TOOLS_REQUIRED;
     if (s->kind == TN__CHAT_NONE || s->kind == TN__CHAT_PYTHONIC || s->kind == TN__CHAT_GEMMA) return TN_OK;
@@ -313,8 +310,8 @@ tn_status tn__chat_grammar(tn_chat_prompt *prompt, const tn_chat_params *params)
     }
     if (s->kind == TN__CHAT_CHANNELS) {
         tn_status status = channel_grammar(prompt, params, &out);
-        if (status == TN_OK) status = tn__chat_take(&out, &prompt->grammar, NULL);
-        tn__chat_release(&out);
+        if (status == TN_OK) status = tn__text_take(&out, &prompt->grammar);
+        tn__text_free(&out);
         return status;
     }
     tn_status status = add_calls(&out, prompt, params, &count);
@@ -322,15 +319,15 @@ tn_status tn__chat_grammar(tn_chat_prompt *prompt, const tn_chat_params *params)
         add_root(&out, prompt, params);
         bool thinking = required && prompt->in_reasoning && !strncmp(s->reasoning_end, "</", 2);
         if (thinking) {
-            tn__chat_adds(&out, "root ::=");
+            tn__text_puts(&out, "root ::=");
             add_free_text(&out, s->reasoning_end);
             add_marker(&out, s->reasoning_end);
-            tn__chat_adds(&out, " calls\n");
+            tn__text_puts(&out, " calls\n");
         } else
-            tn__chat_adds(&out, "root ::= calls\n");
-        status = tn__chat_take(&out, &prompt->grammar, NULL);
+            tn__text_puts(&out, "root ::= calls\n");
+        status = tn__text_take(&out, &prompt->grammar);
     }
-    tn__chat_release(&out);
+    tn__text_free(&out);
     if (status != TN_OK || required) return status;
     /* Without a marker, an object that starts with its name is a call. */
     const char *trigger = present(s->section_begin) ? s->section_begin

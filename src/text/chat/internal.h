@@ -5,25 +5,16 @@
 #include <jansson.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "tenon/chat.h"
 #include "text/template/jinja.h"
 
-/* ---- Growing text ----------------------------------------------------------------------------------------- */
+/* ---- JSON text (json.c) -----------------------------------------------------------------------------------------
+ */
 
-/* Appending never fails on the spot: lack of memory is remembered and asked for once, at the end. */
-typedef struct tn__chat_text {
-    char *data; /* NUL-terminated once anything was added; NULL before */
-    size_t length, capacity;
-    bool failed;
-} tn__chat_text;
-void tn__chat_add(tn__chat_text *text, const char *data, size_t length);
-void tn__chat_adds(tn__chat_text *text, const char *string);
-void tn__chat_add_json(tn__chat_text *text, const json_t *json);                     /* on one line, keys in order */
-void tn__chat_add_json_string(tn__chat_text *text, const char *data, size_t length); /* quoted and escaped */
-void tn__chat_drop(tn__chat_text *text, size_t count);                               /* from the front */
-void tn__chat_clear(tn__chat_text *text);                                            /* empty, keeps its memory */
-void tn__chat_release(tn__chat_text *text);
-tn_status tn__chat_take(tn__chat_text *text, char **out, size_t *length); /* gives the bytes away; never NULL */
+void tn__chat_append_json(tn__text *text, const json_t *json);                     /* on one line, keys in order */
+void tn__chat_append_json_string(tn__text *text, const char *data, size_t length); /* quoted and escaped */
+tn_status tn__chat_nomem(void); /* the status for a NULL from jansson */
 
 /* ---- How answers are written ------------------------------------------------------------------------------ */
 
@@ -157,7 +148,5 @@ size_t tn__chat_json_end(const char *text, size_t length);
 bool tn__chat_parse_python(const char *text, size_t length, json_t *calls);
 /* The inside of a Gemma call, "{key:<|\"|>text<|\"|>,n:5}", as JSON; NULL when malformed. */
 json_t *tn__chat_parse_gemma(const char *text, size_t length);
-
-tn_status tn__chat_nomem(void); /* for jansson's NULLs */
 
 #endif

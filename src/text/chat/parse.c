@@ -28,7 +28,7 @@ typedef enum state {
 
 typedef struct call {
     char id[24];
-    tn__chat_text name, arguments;
+    tn__text name, arguments;
     bool ended;
 } call;
 
@@ -38,8 +38,8 @@ struct tn_chat_parser {
     bool keep_reasoning, final;
     bool thought; /* reasoning has ended; white space behind it is not content */
     state state;
-    tn__chat_text pending, lead, content, reasoning;
-    tn__chat_text space; /* white space at the end of the content so far, not sent yet */
+    tn__text pending, lead, content, reasoning;
+    tn__text space; /* white space at the end of the content so far, not sent yet */
     call *calls;
     size_t call_count;
     tn__chat_scanner scanner;
@@ -62,15 +62,15 @@ static tn_status send(tn_chat_parser *p, tn_chat_event_kind kind, const char *te
     tn_chat_event event = {
         .kind = kind, .call = p->call_count ? p->call_count - 1 : 0, .text = text, .length = length};
     call *c = p->call_count ? &p->calls[p->call_count - 1] : NULL;
-    tn__chat_text *into = kind == TN_CHAT_CONTENT     ? &p->content
-                          : kind == TN_CHAT_REASONING ? &p->reasoning
-                          : kind == TN_CHAT_CALL      ? &c->name
-                          : kind == TN_CHAT_ARGUMENTS ? &c->arguments
-                                                      : NULL;
+    tn__text *into = kind == TN_CHAT_CONTENT     ? &p->content
+                     : kind == TN_CHAT_REASONING ? &p->reasoning
+                     : kind == TN_CHAT_CALL      ? &c->name
+                     : kind == TN_CHAT_ARGUMENTS ? &c->arguments
+                                                 : NULL;
     if (!length && kind != TN_CHAT_CALL_END) return TN_OK;
     if (into) {
-        tn__chat_add(into, text, length);
-        if (into->failed) return tn_fail(TN_E_NOMEM, "out of memory for the answer");
+        tn__text_append(into, text, length);
+        if (into->status != TN_OK) return tn_fail(TN_E_NOMEM, "out of memory for the answer");
     }
     if (kind == TN_CHAT_CALL) event.id = c->id;
     if (kind == TN_CHAT_CALL_END) c->ended = true;
@@ -83,11 +83,11 @@ static tn_status send_content(tn_chat_parser *p, const char *text, size_t length
     while (solid && isspace((unsigned char)text[solid - 1])) solid--;
     if (solid) {
         TN_TRY(send(p, TN_CHAT_CONTENT, p->space.data, p->space.length));
-        tn__chat_clear(&p->space);
+        tn__text_clear(&p->space);
         TN_TRY(send(p, TN_CHAT_CONTENT, text, solid));
     }
-    tn__chat_add(&p->space, text + solid, length - solid);
-    return p->space.failed ? tn_fail(TN_E_NOMEM, "out of memory for the answer") : TN_OK;
+    tn__text_append(&p->space, text + solid, length - solid);
+    return p->space.status != TN_OK ? tn_fail(TN_E_NOMEM, "out of memory for the answer") : TN_OK;
 }
 
 static tn_status send_reasoning(tn_chat_parser *p, const char *text, size_t length) {
@@ -115,8 +115,8 @@ static tn_status begin_call(tn_chat_parser *p, const char *name, size_t length, 
     else
         make_id(p, c->id);
     p->announced = true;
-    tn__chat_clear(&p->lead);
-    tn__chat_clear(&p->space);
+    tn__text_clear(&p->lead);
+    tn__text_clear(&p->space);
     return send(p, TN_CHAT_CALL, name, length);
 }
 
@@ -165,8 +165,8 @@ static match begins_with(const tn_chat_parser *p, const char *marker) {
 }
 
 static void consume(tn_chat_parser *p, size_t n, bool keep) {
-    if (keep) tn__chat_add(&p->lead, p->pending.data, n);
-    tn__chat_drop(&p->pending, n);
+    if (keep) tn__text_append(&p->lead, p->pending.data, n);
+    tn__text_remove_front(&p->pending, n);
 }
 
 static size_t leading_space(const tn_chat_parser *p) {
@@ -177,7 +177,7 @@ static size_t leading_space(const tn_chat_parser *p) {
 
 /* Whether the text, white space aside, begins with a marker. */
 static match begins_after_space(tn_chat_parser *p, const char *marker) {
-    tn__chat_text whole = p->pending;
+    tn__text whole = p->pending;
     size_t space = leading_space(p);
     p->pending.data += space;
     p->pending.length -= space;
@@ -188,13 +188,13 @@ static match begins_after_space(tn_chat_parser *p, const char *marker) {
 
 /* What looked like a call is content: what led here, and the rest is looked at again. */
 static tn_status give_up(tn_chat_parser *p) {
-    tn__chat_text lead = p->lead;
-    p->lead = (tn__chat_text){0};
+    tn__text lead = p->lead;
+    p->lead = (tn__text){0};
     p->state = CONTENT;
     p->bare = p->list = false;
-    tn_status status = lead.failed ? tn_fail(TN_E_NOMEM, "out of memory for the answer")
-                                   : send_content(p, lead.data ? lead.data : "", lead.length);
-    tn__chat_release(&lead);
+    tn_status status = lead.status != TN_OK ? tn_fail(TN_E_NOMEM, "out of memory for the answer")
+                                            : send_content(p, lead.data ? lead.data : "", lead.length);
+    tn__text_free(&lead);
     return status;
 }
 
@@ -450,7 +450,7 @@ static tn_status step_head(tn_chat_parser *p, bool *more) {
         size_t n = find(p, 0, line, 1, &which);
         if (which == 0 && n == 3 && memcmp(p->pending.data, "all", 3) == 0) {
             consume(p, 4, false);
-            tn__chat_clear(&p->lead);
+            tn__text_clear(&p->lead);
             p->state = CONTENT;
             return TN_OK;
         }
@@ -493,33 +493,33 @@ static tn_status send_value(tn_chat_parser *p, const char *key, size_t key_lengt
     const json_t *schema = tn__chat_tool_parameters(p->tools, c->name.data, c->name.length);
     const json_t *property = json_object_getn(json_object_get(schema, "properties"), key, key_length);
     const char *type = json_string_value(json_object_get(property, "type"));
-    tn__chat_text out = {0};
-    tn__chat_adds(&out, p->first_argument ? "{" : ", ");
-    tn__chat_add_json_string(&out, key, key_length);
-    tn__chat_adds(&out, ": ");
+    tn__text out = {0};
+    tn__text_puts(&out, p->first_argument ? "{" : ", ");
+    tn__chat_append_json_string(&out, key, key_length);
+    tn__text_puts(&out, ": ");
     json_t *json = type && strcmp(type, "string") == 0 ? NULL : json_loadb(value, length, JSON_DECODE_ANY, NULL);
     if (json)
-        tn__chat_add_json(&out, json);
+        tn__chat_append_json(&out, json);
     else
-        tn__chat_add_json_string(&out, value, length);
+        tn__chat_append_json_string(&out, value, length);
     json_decref(json);
-    tn_status status = out.failed ? tn_fail(TN_E_NOMEM, "out of memory for an argument")
-                                  : send(p, TN_CHAT_ARGUMENTS, out.data, out.length);
-    tn__chat_release(&out);
+    tn_status status = out.status != TN_OK ? tn_fail(TN_E_NOMEM, "out of memory for an argument")
+                                           : send(p, TN_CHAT_ARGUMENTS, out.data, out.length);
+    tn__text_free(&out);
     p->first_argument = false;
     return status;
 }
 
 /* A marker with the probe's key in it, for the key at hand. */
-static void fill_key(tn__chat_text *out, const char *marker, const char *key, size_t length) {
+static void fill_key(tn__text *out, const char *marker, const char *key, size_t length) {
     const char *hole = strstr(marker, TN__PROBE_KEY);
     if (!hole) {
-        tn__chat_adds(out, marker);
+        tn__text_puts(out, marker);
         return;
     }
-    tn__chat_add(out, marker, (size_t)(hole - marker));
-    tn__chat_add(out, key, length);
-    tn__chat_adds(out, hole + sizeof TN__PROBE_KEY - 1);
+    tn__text_append(out, marker, (size_t)(hole - marker));
+    tn__text_append(out, key, length);
+    tn__text_puts(out, hole + sizeof TN__PROBE_KEY - 1);
 }
 
 static tn_status end_tags(tn_chat_parser *p) {
@@ -560,12 +560,12 @@ static tn_status step_tags(tn_chat_parser *p, bool *more) {
         if (which < 0) return p->final ? end_tags(p) : TN_OK;
         value += strlen(tail);
     }
-    tn__chat_text end = {0};
+    tn__text end = {0};
     fill_key(&end, s->value_end, p->pending.data + key, key_to - key);
     const char *const end_marker[] = {end.data};
-    size_t stop = end.failed ? 0 : find(p, value, end_marker, 1, &which), end_length = end.length;
-    bool failed = end.failed;
-    tn__chat_release(&end);
+    size_t stop = end.status != TN_OK ? 0 : find(p, value, end_marker, 1, &which), end_length = end.length;
+    bool failed = end.status != TN_OK;
+    tn__text_free(&end);
     if (failed) return tn_fail(TN_E_NOMEM, "out of memory for the answer");
     if (which < 0) return p->final ? end_tags(p) : TN_OK;
     size_t value_to = stop;
@@ -579,13 +579,13 @@ static tn_status step_tags(tn_chat_parser *p, bool *more) {
 }
 
 static tn_status send_whole_call(tn_chat_parser *p, const char *name, size_t length, const json_t *arguments) {
-    tn__chat_text out = {0};
-    tn__chat_add_json(&out, arguments);
-    tn_status status =
-        out.failed ? tn_fail(TN_E_NOMEM, "out of memory for the arguments") : begin_call(p, name, length, NULL, 0);
+    tn__text out = {0};
+    tn__chat_append_json(&out, arguments);
+    tn_status status = out.status != TN_OK ? tn_fail(TN_E_NOMEM, "out of memory for the arguments")
+                                           : begin_call(p, name, length, NULL, 0);
     if (status == TN_OK) status = send(p, TN_CHAT_ARGUMENTS, out.data, out.length);
     if (status == TN_OK) status = end_call(p);
-    tn__chat_release(&out);
+    tn__text_free(&out);
     return status;
 }
 
@@ -774,7 +774,7 @@ static tn_status work(tn_chat_parser *p, tn_chat_event_fn on_event, void *user) 
     p->on_event = on_event;
     p->user = user;
     for (bool more = true; more && status == TN_OK && p->pending.length;) status = step(p, &more);
-    if (status == TN_OK && (p->pending.failed || p->lead.failed))
+    if (status == TN_OK && (p->pending.status != TN_OK || p->lead.status != TN_OK))
         status = tn_fail(TN_E_NOMEM, "out of memory for the answer");
     return status;
 }
@@ -807,15 +807,15 @@ tn_status tn_chat_parser_new(const tn_chat_prompt *prompt, tn_chat_parser **out)
 void tn_chat_parser_free(tn_chat_parser *p) {
     if (!p) return;
     for (size_t i = 0; i < p->call_count; i++) {
-        tn__chat_release(&p->calls[i].name);
-        tn__chat_release(&p->calls[i].arguments);
+        tn__text_free(&p->calls[i].name);
+        tn__text_free(&p->calls[i].arguments);
     }
     tn_free(p->calls);
-    tn__chat_release(&p->pending);
-    tn__chat_release(&p->lead);
-    tn__chat_release(&p->content);
-    tn__chat_release(&p->reasoning);
-    tn__chat_release(&p->space);
+    tn__text_free(&p->pending);
+    tn__text_free(&p->lead);
+    tn__text_free(&p->content);
+    tn__text_free(&p->reasoning);
+    tn__text_free(&p->space);
     tn__chat_syntax_clear(&p->syntax);
     json_decref(p->tools);
     tn_free(p);
@@ -824,8 +824,8 @@ void tn_chat_parser_free(tn_chat_parser *p) {
 tn_status tn_chat_parser_feed(tn_chat_parser *p, const char *text, size_t length, tn_chat_event_fn on_event,
                               void *user) {
     if (p->final) return tn_fail(TN_E_STATE, "tn_chat_parser_feed: the answer is already finished");
-    tn__chat_add(&p->pending, text, length);
-    if (p->pending.failed) return tn_fail(TN_E_NOMEM, "out of memory for the answer");
+    tn__text_append(&p->pending, text, length);
+    if (p->pending.status != TN_OK) return tn_fail(TN_E_NOMEM, "out of memory for the answer");
     return work(p, on_event, user);
 }
 
@@ -837,42 +837,42 @@ tn_status tn_chat_parser_finish(tn_chat_parser *p, tn_chat_event_fn on_event, vo
         p->channel_call = false;
         TN_TRY(end_call(p));
     } else if (p->call_count && (p->state == BETWEEN || p->state == CALL_CLOSE)) {
-        tn__chat_clear(&p->pending); /* the beginning of an end marker */
+        tn__text_clear(&p->pending); /* the beginning of an end marker */
     } else if (p->lead.length || p->pending.length) {
         TN_TRY(give_up(p));
         TN_TRY(send_content(p, p->pending.data ? p->pending.data : "", p->pending.length));
     }
-    tn__chat_clear(&p->pending);
+    tn__text_clear(&p->pending);
     /* White space at the end belongs to the content unless calls followed it. */
     if (!p->call_count) TN_TRY(send(p, TN_CHAT_CONTENT, p->space.data, p->space.length));
-    tn__chat_clear(&p->space);
+    tn__text_clear(&p->space);
     return TN_OK;
 }
 
 size_t tn_chat_parser_calls(const tn_chat_parser *p) { return p->call_count; }
 
 tn_status tn_chat_parser_message(const tn_chat_parser *p, char **json) {
-    tn__chat_text out = {0};
-    tn__chat_adds(&out, "{\"role\": \"assistant\", \"content\": ");
+    tn__text out = {0};
+    tn__text_puts(&out, "{\"role\": \"assistant\", \"content\": ");
     if (p->content.length || !p->call_count)
-        tn__chat_add_json_string(&out, p->content.data ? p->content.data : "", p->content.length);
+        tn__chat_append_json_string(&out, p->content.data ? p->content.data : "", p->content.length);
     else
-        tn__chat_adds(&out, "null");
+        tn__text_puts(&out, "null");
     if (p->reasoning.length) {
-        tn__chat_adds(&out, ", \"reasoning_content\": ");
-        tn__chat_add_json_string(&out, p->reasoning.data, p->reasoning.length);
+        tn__text_puts(&out, ", \"reasoning_content\": ");
+        tn__chat_append_json_string(&out, p->reasoning.data, p->reasoning.length);
     }
     for (size_t i = 0; i < p->call_count; i++) {
         const call *c = &p->calls[i];
-        tn__chat_adds(&out, i ? ", " : ", \"tool_calls\": [");
-        tn__chat_adds(&out, "{\"id\": ");
-        tn__chat_add_json_string(&out, c->id, strlen(c->id));
-        tn__chat_adds(&out, ", \"type\": \"function\", \"function\": {\"name\": ");
-        tn__chat_add_json_string(&out, c->name.data ? c->name.data : "", c->name.length);
-        tn__chat_adds(&out, ", \"arguments\": ");
-        tn__chat_add_json_string(&out, c->arguments.data ? c->arguments.data : "", c->arguments.length);
-        tn__chat_adds(&out, "}}");
+        tn__text_puts(&out, i ? ", " : ", \"tool_calls\": [");
+        tn__text_puts(&out, "{\"id\": ");
+        tn__chat_append_json_string(&out, c->id, strlen(c->id));
+        tn__text_puts(&out, ", \"type\": \"function\", \"function\": {\"name\": ");
+        tn__chat_append_json_string(&out, c->name.data ? c->name.data : "", c->name.length);
+        tn__text_puts(&out, ", \"arguments\": ");
+        tn__chat_append_json_string(&out, c->arguments.data ? c->arguments.data : "", c->arguments.length);
+        tn__text_puts(&out, "}}");
     }
-    tn__chat_adds(&out, p->call_count ? "]}" : "}");
-    return tn__chat_take(&out, json, NULL);
+    tn__text_puts(&out, p->call_count ? "]}" : "}");
+    return tn__text_take(&out, json);
 }

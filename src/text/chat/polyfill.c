@@ -4,64 +4,64 @@
 #include <stdlib.h>
 
 /* The text of a content that may be a string, a list of parts, or null. */
-static void add_content(tn__chat_text *text, const json_t *content) {
+static void add_content(tn__text *text, const json_t *content) {
     size_t i;
     const json_t *part;
     if (json_is_string(content))
-        tn__chat_add(text, json_string_value(content), json_string_length(content));
+        tn__text_append(text, json_string_value(content), json_string_length(content));
     else if (content && !json_is_null(content) && !json_is_array(content))
-        tn__chat_add_json(text, content);
+        tn__chat_append_json(text, content);
     json_array_foreach(content, i, part) {
         const json_t *piece = json_is_string(part) ? part : json_object_get(part, "text");
         if (!json_is_string(piece)) continue;
-        if (text->length) tn__chat_adds(text, "\n");
-        tn__chat_add(text, json_string_value(piece), json_string_length(piece));
+        if (text->length) tn__text_puts(text, "\n");
+        tn__text_append(text, json_string_value(piece), json_string_length(piece));
     }
 }
 
-static json_t *text_value(tn__chat_text *text) {
-    json_t *value = text->failed ? NULL : json_stringn(text->data ? text->data : "", text->length);
-    tn__chat_release(text);
+static json_t *text_value(tn__text *text) {
+    json_t *value = text->status != TN_OK ? NULL : json_stringn(text->data ? text->data : "", text->length);
+    tn__text_free(text);
     return value;
 }
 
 /* ---- Tools in words --------------------------------------------------------------------------------------- */
 
-static void add_marked(tn__chat_text *text, const char *marker) {
+static void add_marked(tn__text *text, const char *marker) {
     if (!marker || !*marker) return;
-    tn__chat_adds(text, marker);
-    tn__chat_adds(text, "\n");
+    tn__text_puts(text, marker);
+    tn__text_puts(text, "\n");
 }
 
 /* A call as the syntax would have it; used where the template does not show calls itself. */
-static void add_call(tn__chat_text *text, const tn__chat_syntax *syntax, const json_t *call) {
+static void add_call(tn__text *text, const tn__chat_syntax *syntax, const json_t *call) {
     const json_t *function = json_object_get(call, "function"), *arguments = json_object_get(function, "arguments");
     const char *name = json_string_value(json_object_get(function, "name"));
     bool json = syntax->kind == TN__CHAT_JSON;
-    if (text->length) tn__chat_adds(text, "\n");
+    if (text->length) tn__text_puts(text, "\n");
     add_marked(text, json && *syntax->call_begin ? syntax->call_begin : "<tool_call>");
-    tn__chat_adds(text, "{\"name\": ");
-    tn__chat_add_json_string(text, name ? name : "", name ? strlen(name) : 0);
-    tn__chat_adds(text, ", \"arguments\": ");
+    tn__text_puts(text, "{\"name\": ");
+    tn__chat_append_json_string(text, name ? name : "", name ? strlen(name) : 0);
+    tn__text_puts(text, ", \"arguments\": ");
     if (json_is_string(arguments))
-        tn__chat_add(text, json_string_value(arguments), json_string_length(arguments));
+        tn__text_append(text, json_string_value(arguments), json_string_length(arguments));
     else if (arguments)
-        tn__chat_add_json(text, arguments);
+        tn__chat_append_json(text, arguments);
     else
-        tn__chat_adds(text, "{}");
-    tn__chat_adds(text, "}\n");
-    tn__chat_adds(text, json && *syntax->call_begin ? syntax->call_end : "</tool_call>");
+        tn__text_puts(text, "{}");
+    tn__text_puts(text, "}\n");
+    tn__text_puts(text, json && *syntax->call_begin ? syntax->call_end : "</tool_call>");
 }
 
-static void add_tools(tn__chat_text *text, const json_t *tools) {
+static void add_tools(tn__text *text, const json_t *tools) {
     size_t i;
     const json_t *tool;
-    tn__chat_adds(text, "You can call these tools:\n<tools>\n");
+    tn__text_puts(text, "You can call these tools:\n<tools>\n");
     json_array_foreach(tools, i, tool) {
-        tn__chat_add_json(text, tool);
-        tn__chat_adds(text, "\n");
+        tn__chat_append_json(text, tool);
+        tn__text_puts(text, "\n");
     }
-    tn__chat_adds(
+    tn__text_puts(
         text, "</tools>\n"
               "To call one, answer with its name and its arguments as JSON between <tool_call> and </tool_call>:\n"
               "<tool_call>\n{\"name\": \"the tool's name\", \"arguments\": {\"argument\": \"value\"}}\n</tool_call>");
@@ -96,27 +96,26 @@ static int adapt_content(const tn_chat_template *chat, json_t *message) {
     bool empty = !content || json_is_null(content);
     if (empty && (!calls || chat->caps.null_content)) return 0;
     if (!chat->caps.text_content && !json_is_array(content)) {
-        tn__chat_text text = {0};
+        tn__text text = {0};
         add_content(&text, content);
         return json_object_set_new(message, "content",
                                    json_pack("[{s:s, s:o}]", "type", "text", "text", text_value(&text)));
     }
     if (empty) return json_object_set_new(message, "content", json_string(""));
     if (!json_is_array(content) || chat->caps.part_content) return 0;
-    tn__chat_text text = {0};
+    tn__text text = {0};
     add_content(&text, content);
     return json_object_set_new(message, "content", text_value(&text));
 }
 
 static int adapt_tool_message(json_t *message) {
-    tn__chat_text text = {0};
-    tn__chat_adds(&text, "<tool_response>\n");
-    tn__chat_text content = {0};
+    tn__text text = {0};
+    tn__text_puts(&text, "<tool_response>\n");
+    tn__text content = {0};
     add_content(&content, json_object_get(message, "content"));
-    tn__chat_add(&text, content.data ? content.data : "", content.length);
-    text.failed |= content.failed;
-    tn__chat_release(&content);
-    tn__chat_adds(&text, "\n</tool_response>");
+    tn__text_join(&text, &content);
+    tn__text_free(&content);
+    tn__text_puts(&text, "\n</tool_response>");
     json_object_del(message, "tool_call_id");
     return json_object_set_new(message, "role", json_string("user")) |
            json_object_set_new(message, "content", text_value(&text));
@@ -129,7 +128,7 @@ static int adapt_calls(const tn_chat_template *chat, json_t *message) {
     if (!calls) return 0;
     if (!json_is_array(calls) || json_array_size(calls) == 0) return json_object_del(message, "tool_calls");
     if (chat->caps.tool_calls) return adapt_arguments(chat, calls);
-    tn__chat_text text = {0};
+    tn__text text = {0};
     add_content(&text, json_object_get(message, "content"));
     json_array_foreach(calls, i, call) { add_call(&text, &chat->syntax, call); }
     json_object_del(message, "tool_calls");
@@ -152,28 +151,27 @@ static bool is_role(const json_t *message, const char *role) {
 
 /* Puts `before` and an empty line in front of a message's content. */
 static int prepend(json_t *message, const char *before, size_t length) {
-    tn__chat_text text = {0};
-    tn__chat_add(&text, before, length);
+    tn__text text = {0};
+    tn__text_append(&text, before, length);
     json_t *content = json_object_get(message, "content");
     if (json_is_array(content)) /* keeps pictures and the like */
         return json_array_insert_new(content, 0, json_pack("{s:s, s:o}", "type", "text", "text", text_value(&text)));
-    if (text.length) tn__chat_adds(&text, "\n\n");
-    tn__chat_text own = {0};
+    if (text.length) tn__text_puts(&text, "\n\n");
+    tn__text own = {0};
     add_content(&own, content);
-    tn__chat_add(&text, own.data ? own.data : "", own.length);
-    text.failed |= own.failed;
-    tn__chat_release(&own);
+    tn__text_join(&text, &own);
+    tn__text_free(&own);
     return json_object_set_new(message, "content", text_value(&text));
 }
 
 /* Describes the tools in the system message, which is made when there is none. */
 static int describe_tools(json_t *messages, const json_t *tools) {
-    tn__chat_text text = {0};
+    tn__text text = {0};
     json_t *first = json_array_get(messages, 0);
     bool system = is_role(first, "system");
     if (system) {
         add_content(&text, json_object_get(first, "content"));
-        if (text.length) tn__chat_adds(&text, "\n\n");
+        if (text.length) tn__text_puts(&text, "\n\n");
     }
     add_tools(&text, tools);
     json_t *content = text_value(&text);
@@ -189,17 +187,17 @@ static int merge_system(json_t *messages) {
             i++;
             continue;
         }
-        tn__chat_text text = {0};
+        tn__text text = {0};
         add_content(&text, json_object_get(message, "content"));
         size_t k = i + 1;
         while (k < json_array_size(messages) && !is_role(json_array_get(messages, k), "user")) k++;
-        int bad = text.failed;
+        int bad = text.status != TN_OK;
         if (!bad && k < json_array_size(messages)) {
             bad = prepend(json_array_get(messages, k), text.data ? text.data : "", text.length);
             bad |= json_array_remove(messages, i);
         } else if (!bad)
             bad = json_object_set_new(message, "role", json_string("user"));
-        tn__chat_release(&text);
+        tn__text_free(&text);
         if (bad) return -1;
     }
     return 0;

@@ -160,7 +160,6 @@ void tn__chat_scan(tn__chat_scanner *s, const char *text, size_t length) {
 typedef struct reader {
     const char *at, *end;
     int depth;
-    bool failed;
 } reader;
 
 static void skip_space(reader *r) {
@@ -184,19 +183,19 @@ static json_t *read_value(reader *r);
 
 static json_t *read_quoted(reader *r) {
     char quote = *r->at++;
-    tn__chat_text text = {0};
+    tn__text text = {0};
     while (r->at < r->end && *r->at != quote) {
         char c = *r->at++;
         if (c == '\\' && r->at < r->end) {
             char e = *r->at++;
             c = e == 'n' ? '\n' : e == 't' ? '\t' : e == 'r' ? '\r' : e;
         }
-        tn__chat_add(&text, &c, 1);
+        tn__text_append(&text, &c, 1);
     }
     bool closed = r->at < r->end;
     r->at += closed;
-    json_t *value = closed && !text.failed ? json_stringn(text.data ? text.data : "", text.length) : NULL;
-    tn__chat_release(&text);
+    json_t *value = closed && text.status == TN_OK ? json_stringn(text.data ? text.data : "", text.length) : NULL;
+    tn__text_free(&text);
     return value;
 }
 

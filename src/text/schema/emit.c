@@ -62,7 +62,7 @@ enum { FORMAT_DATE, FORMAT_TIME, FORMAT_DATE_TIME };
 void tn__schema_add_formats(tn__schema *s) {
     if (s->formats_used & 1u << FORMAT_DATE_TIME) s->formats_used |= 1u << FORMAT_DATE | 1u << FORMAT_TIME;
     for (size_t i = 0; i < TN__COUNT(formats); i++)
-        if (s->formats_used & 1u << i) tn__schema_text_format(&s->text, "%s", formats[i].rules);
+        if (s->formats_used & 1u << i) tn__text_puts(&s->text, formats[i].rules);
 }
 
 /* The row of the table for a "format", or -1: other formats are annotations, as the standard has it. */
@@ -121,21 +121,21 @@ static tn_status value_fits(json_t *flat, json_t *value, unsigned types, const t
     return TN_OK;
 }
 
-static tn_status emit_value(json_t *value, tn__schema_text *out) {
+static tn_status emit_value(json_t *value, tn__text *out) {
     if (json_is_real(value)) {
         char number[32];
         tn__number_text(json_real_value(value), number);
-        tn__schema_text_add_literal(out, number, strlen(number));
+        tn__schema_append_literal(out, number, strlen(number));
         return TN_OK;
     }
     char *dump = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
     if (!dump) return tn_fail(TN_E_NOMEM, "out of host memory while writing a value");
-    tn__schema_text_add_literal(out, dump, strlen(dump));
+    tn__schema_append_literal(out, dump, strlen(dump));
     free(dump); /* jansson's own memory */
     return TN_OK;
 }
 
-static tn_status emit_enum(json_t *flat, const tn__schema_path *path, tn__schema_text *out, bool *empty) {
+static tn_status emit_enum(json_t *flat, const tn__schema_path *path, tn__text *out, bool *empty) {
     json_t *list = json_object_get(flat, "enum"), *value;
     unsigned types;
     bool stated;
@@ -147,7 +147,7 @@ static tn_status emit_enum(json_t *flat, const tn__schema_path *path, tn__schema
         bool fits;
         TN_TRY(value_fits(flat, value, types, path, &fits));
         if (!fits) continue;
-        if (!*empty) tn__schema_text_format(out, " | ");
+        if (!*empty) tn__text_puts(out, " | ");
         TN_TRY(emit_value(value, out));
         *empty = false;
     }
@@ -156,8 +156,7 @@ static tn_status emit_enum(json_t *flat, const tn__schema_path *path, tn__schema
 
 /* ---- Strings ------------------------------------------------------------------------------------------------- */
 
-static tn_status emit_string(tn__schema *s, json_t *flat, const tn__schema_path *path, tn__schema_text *out,
-                             bool *empty) {
+static tn_status emit_string(tn__schema *s, json_t *flat, const tn__schema_path *path, tn__text *out, bool *empty) {
     json_t *pattern = json_object_get(flat, "pattern");
     size_t min, max;
     TN_TRY(tn__schema_count(flat, "minLength", path, 0, &min));
@@ -174,9 +173,9 @@ static tn_status emit_string(tn__schema *s, json_t *flat, const tn__schema_path 
             return tn__schema_fail(TN_E_UNSUPPORTED, path, "\"pattern\" together with %s",
                                    sized ? "minLength or maxLength" : "format");
         tn__schema_path below = tn__schema_below(path, "pattern");
-        tn__schema_text_format(out, "\"\\\"\" (");
+        tn__text_puts(out, "\"\\\"\" (");
         TN_TRY(tn__schema_emit_pattern(json_string_value(pattern), &below, out));
-        tn__schema_text_format(out, ") \"\\\"\"");
+        tn__text_puts(out, ") \"\\\"\"");
         return TN_OK;
     }
     if (known >= 0) {
@@ -186,60 +185,58 @@ static tn_status emit_string(tn__schema *s, json_t *flat, const tn__schema_path 
                                    formats[known].name);
         *empty = sized && (length < min || length > max);
         s->formats_used |= 1u << known;
-        tn__schema_text_format(out, "\"\\\"\" f-%s \"\\\"\"", formats[known].name);
+        tn__text_printf(out, "\"\\\"\" f-%s \"\\\"\"", formats[known].name);
         return TN_OK;
     }
     if (min > TN__SCHEMA_REPEAT_MAX)
         return tn__schema_fail(TN_E_LIMIT, path, "strings of at least %zu characters", min);
     if (!sized)
-        tn__schema_text_format(out, "string");
+        tn__text_puts(out, "string");
     else if (max == SIZE_MAX)
-        tn__schema_text_format(out, "\"\\\"\" char{%zu,} \"\\\"\"", min);
+        tn__text_printf(out, "\"\\\"\" char{%zu,} \"\\\"\"", min);
     else
-        tn__schema_text_format(out, "\"\\\"\" char{%zu,%zu} \"\\\"\"", min,
-                               TN__MIN(max, (size_t)TN__SCHEMA_REPEAT_MAX));
+        tn__text_printf(out, "\"\\\"\" char{%zu,%zu} \"\\\"\"", min, TN__MIN(max, (size_t)TN__SCHEMA_REPEAT_MAX));
     return TN_OK;
 }
 
 /* ---- Arrays -------------------------------------------------------------------------------------------------- */
 
 /* "," ws item, min to max times; a maximum of SIZE_MAX is none. */
-static void emit_more(tn__schema_text *out, uint32_t item, size_t min, size_t max) {
+static void emit_more(tn__text *out, uint32_t item, size_t min, size_t max) {
     if (max == 0) return;
-    tn__schema_text_format(out, " (\",\" ws r%u ws)", item);
+    tn__text_printf(out, " (\",\" ws r%u ws)", item);
     if (max == SIZE_MAX)
-        tn__schema_text_format(out, "{%zu,}", min);
+        tn__text_printf(out, "{%zu,}", min);
     else
-        tn__schema_text_format(out, "{%zu,%zu}", min, TN__MAX(min, TN__MIN(max, (size_t)TN__SCHEMA_REPEAT_MAX)));
+        tn__text_printf(out, "{%zu,%zu}", min, TN__MAX(min, TN__MIN(max, (size_t)TN__SCHEMA_REPEAT_MAX)));
 }
 
 static size_t less(size_t a, size_t b) { return a == SIZE_MAX ? SIZE_MAX : a > b ? a - b : 0; }
 
 /* From the first items of a tuple backwards: rule i is "what follows when i items are there". */
 static tn_status emit_tuple(tn__schema *s, const uint32_t *items, size_t n, uint32_t rest, size_t min, size_t max,
-                            tn__schema_text *out) {
-    tn__schema_text tail = {0};
+                            tn__text *out) {
+    tn__text tail = TN__SCHEMA_TEXT;
     if (rest != TN__RULE_EMPTY && max > n) emit_more(&tail, rest, less(min, n), less(max, n));
     tn_status status = TN_OK;
     for (size_t i = n; i-- > 0 && status == TN_OK;) {
         uint32_t rule;
-        if (tail.length == 0) tn__schema_text_format(&tail, "\"\"");
+        if (tail.length == 0) tn__text_puts(&tail, "\"\"");
         status = tn__schema_add_rule(s, &tail, &rule);
-        tn__schema_text_free(&tail);
+        tn__text_free(&tail);
         if (i >= max) continue; /* beyond the maximum: nothing follows */
         const char *open = i < min ? "" : "(", *close = i < min ? "" : ")?";
-        tn__schema_text_format(&tail, "%s%sr%u ws r%u%s", open, i > 0 ? "\",\" ws " : "", items[i], rule, close);
+        tn__text_printf(&tail, "%s%sr%u ws r%u%s", open, i > 0 ? "\",\" ws " : "", items[i], rule, close);
     }
-    tn__schema_text_format(out, "\"[\" ws ");
-    tn__schema_text_add_bytes(out, tail.bytes ? tail.bytes : "", tail.length);
-    tn__schema_text_format(out, " \"]\"");
+    tn__text_puts(out, "\"[\" ws ");
+    tn__text_join(out, &tail);
+    tn__text_puts(out, " \"]\"");
     if (status == TN_OK) status = tail.status;
-    tn__schema_text_free(&tail);
+    tn__text_free(&tail);
     return status;
 }
 
-static tn_status emit_array(tn__schema *s, json_t *flat, const tn__schema_path *path, tn__schema_text *out,
-                            bool *empty) {
+static tn_status emit_array(tn__schema *s, json_t *flat, const tn__schema_path *path, tn__text *out, bool *empty) {
     json_t *prefix = json_object_get(flat, "prefixItems"), *items = json_object_get(flat, "items");
     size_t min, max, n = json_array_size(prefix);
     TN_TRY(tn__schema_count(flat, "minItems", path, 0, &min));
@@ -264,13 +261,13 @@ static tn_status emit_array(tn__schema *s, json_t *flat, const tn__schema_path *
             *empty = true;
             return TN_OK;
         }
-        tn__schema_text_format(out, "\"[\" ws ");
+        tn__text_puts(out, "\"[\" ws ");
         if (max > 0) {
-            tn__schema_text_format(out, "%sr%u ws", min == 0 ? "(" : "", rest);
+            tn__text_printf(out, "%sr%u ws", min == 0 ? "(" : "", rest);
             emit_more(out, rest, less(min, 1), less(max, 1));
-            tn__schema_text_format(out, "%s ", min == 0 ? ")?" : "");
+            tn__text_printf(out, "%s ", min == 0 ? ")?" : "");
         }
-        tn__schema_text_format(out, "\"]\"");
+        tn__text_puts(out, "\"]\"");
         return TN_OK;
     }
     uint32_t *rules = tn_malloc(n * sizeof *rules);
@@ -302,12 +299,12 @@ typedef struct property {
  * spell any of their letters; so a name's path ends where a letter of it must be escaped. */
 static tn_status emit_other_key(tn__schema *s, const char **names, size_t n, size_t prefix, int depth,
                                 uint32_t *rule) {
-    tn__schema_text body = {0};
+    tn__text body = TN__SCHEMA_TEXT;
     tn_status status = TN_OK;
     bool is_name = false;
     if (depth > 1000) return tn_fail(TN_E_LIMIT, "a property name of more than 1000 characters");
     for (size_t i = 0; i < n; i++) is_name |= names[i][prefix] == '\0';
-    tn__schema_text children = {0}, excluded = {0};
+    tn__text children = TN__SCHEMA_TEXT, excluded = TN__SCHEMA_TEXT;
     /* The names are sorted, so those that go on with the same character are neighbours. */
     for (size_t i = 0; i < n && status == TN_OK;) {
         size_t bytes = 1, end = i + 1;
@@ -321,24 +318,24 @@ static tn_status emit_other_key(tn__schema *s, const char **names, size_t n, siz
         if (first >= 0x20 && first != '"' && first != '\\' && first != 0x7f) {
             uint32_t child;
             status = emit_other_key(s, names + i, end - i, prefix + bytes, depth + 1, &child);
-            if (first == '[' || first == ']' || first == '^' || first == '-') tn__schema_text_format(&excluded, "\\");
-            tn__schema_text_add_bytes(&excluded, names[i] + prefix, bytes);
-            tn__schema_text_format(&children, " | ");
-            tn__schema_text_add_literal(&children, names[i] + prefix, bytes);
-            tn__schema_text_format(&children, " r%u", child);
+            if (first == '[' || first == ']' || first == '^' || first == '-') tn__text_puts(&excluded, "\\");
+            tn__text_append(&excluded, names[i] + prefix, bytes);
+            tn__text_puts(&children, " | ");
+            tn__schema_append_literal(&children, names[i] + prefix, bytes);
+            tn__text_printf(&children, " r%u", child);
         }
         i = end;
     }
-    tn__schema_text_format(&body, "[^\"\\\\\\x00-\\x1F\\x7F");
-    tn__schema_text_add_bytes(&body, excluded.bytes ? excluded.bytes : "", excluded.length);
-    tn__schema_text_format(&body, "] char*%s", is_name ? "" : " | \"\"");
-    tn__schema_text_add_bytes(&body, children.bytes ? children.bytes : "", children.length);
+    tn__text_puts(&body, "[^\"\\\\\\x00-\\x1F\\x7F");
+    tn__text_join(&body, &excluded);
+    tn__text_printf(&body, "] char*%s", is_name ? "" : " | \"\"");
+    tn__text_join(&body, &children);
     if (status == TN_OK) status = excluded.status;
     if (status == TN_OK) status = children.status;
     if (status == TN_OK) status = tn__schema_add_rule(s, &body, rule);
-    tn__schema_text_free(&body);
-    tn__schema_text_free(&children);
-    tn__schema_text_free(&excluded);
+    tn__text_free(&body);
+    tn__text_free(&children);
+    tn__text_free(&excluded);
     return status;
 }
 
@@ -349,10 +346,10 @@ static int compare_names(const void *a, const void *b) {
 /* The rule of a member with any other name. */
 static tn_status emit_other_member(tn__schema *s, const property *properties, size_t n, uint32_t value,
                                    uint32_t *rule) {
-    tn__schema_text body = {0};
+    tn__text body = TN__SCHEMA_TEXT;
     tn_status status = TN_OK;
     if (n == 0) {
-        tn__schema_text_format(&body, "string \":\" ws r%u", value);
+        tn__text_printf(&body, "string \":\" ws r%u", value);
     } else {
         const char **names = tn_malloc(n * sizeof *names);
         uint32_t key;
@@ -360,21 +357,21 @@ static tn_status emit_other_member(tn__schema *s, const property *properties, si
         for (size_t i = 0; i < n; i++) names[i] = properties[i].name;
         qsort(names, n, sizeof *names, compare_names);
         status = emit_other_key(s, names, n, 0, 0, &key);
-        if (status == TN_OK) tn__schema_text_format(&body, "\"\\\"\" r%u \"\\\":\" ws r%u", key, value);
+        if (status == TN_OK) tn__text_printf(&body, "\"\\\"\" r%u \"\\\":\" ws r%u", key, value);
         tn_free(names);
     }
     if (status == TN_OK) status = tn__schema_add_rule(s, &body, rule);
-    tn__schema_text_free(&body);
+    tn__text_free(&body);
     return status;
 }
 
-static tn_status emit_member(const property *p, tn__schema_text *out) {
+static tn_status emit_member(const property *p, tn__text *out) {
     json_t *name = json_string(p->name);
     char *dump = name ? json_dumps(name, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
     json_decref(name);
     if (!dump) return tn_fail(TN_E_NOMEM, "out of host memory while writing a property");
-    tn__schema_text_add_literal(out, dump, strlen(dump));
-    tn__schema_text_format(out, " \":\" ws r%u ws", p->rule);
+    tn__schema_append_literal(out, dump, strlen(dump));
+    tn__text_printf(out, " \":\" ws r%u ws", p->rule);
     free(dump);
     return TN_OK;
 }
@@ -384,46 +381,45 @@ static tn_status emit_member(const property *p, tn__schema_text *out) {
  * optional ones and the first required one. `other` is the rule of further members, or TN__RULE_EMPTY; with `some`
  * there is at least one member. */
 static tn_status emit_members(tn__schema *s, const property *p, size_t n, uint32_t other, size_t max_other, bool some,
-                              tn__schema_text *out) {
-    tn__schema_text after = {0}, first = {0};
+                              tn__text *out) {
+    tn__text after = TN__SCHEMA_TEXT, first = TN__SCHEMA_TEXT;
     tn_status status = TN_OK;
     if (other != TN__RULE_EMPTY) {
-        tn__schema_text_format(&first, "r%u ws", other);
+        tn__text_printf(&first, "r%u ws", other);
         emit_more(&first, other, 0, less(max_other, 1));
         emit_more(&after, other, 0, max_other);
     }
     bool may_be_empty = !some;
     for (size_t i = n; i-- > 0 && status == TN_OK;) {
-        tn__schema_text member = {0};
+        tn__text member = TN__SCHEMA_TEXT;
         uint32_t follow;
-        if (after.length == 0) tn__schema_text_format(&after, "\"\"");
+        if (after.length == 0) tn__text_puts(&after, "\"\"");
         status = tn__schema_add_rule(s, &after, &follow);
         if (status == TN_OK) status = emit_member(&p[i], &member);
         if (status == TN_OK) status = member.status;
-        tn__schema_text_free(&after);
+        tn__text_free(&after);
         if (status == TN_OK) {
             if (p[i].required) {
-                tn__schema_text_free(&first);
+                tn__text_free(&first);
                 may_be_empty = false;
             }
-            tn__schema_text rest = first;
-            first = (tn__schema_text){0};
-            tn__schema_text_format(&first, "%s r%u", member.bytes, follow);
-            if (rest.length) tn__schema_text_format(&first, " | %s", rest.bytes);
+            tn__text rest = first;
+            first = (tn__text)TN__SCHEMA_TEXT;
+            tn__text_printf(&first, "%s r%u", member.data, follow);
+            if (rest.length) tn__text_printf(&first, " | %s", rest.data);
             if (status == TN_OK) status = rest.status;
-            tn__schema_text_free(&rest);
-            tn__schema_text_format(&after, p[i].required ? "\",\" ws %s r%u" : "(\",\" ws %s)? r%u", member.bytes,
-                                   follow);
+            tn__text_free(&rest);
+            tn__text_printf(&after, p[i].required ? "\",\" ws %s r%u" : "(\",\" ws %s)? r%u", member.data, follow);
         }
-        tn__schema_text_free(&member);
+        tn__text_free(&member);
     }
-    tn__schema_text_format(out, "\"{\" ws ");
-    if (first.length) tn__schema_text_format(out, "(%s)%s ", first.bytes, may_be_empty ? "?" : "");
-    tn__schema_text_format(out, "\"}\"");
+    tn__text_puts(out, "\"{\" ws ");
+    if (first.length) tn__text_printf(out, "(%s)%s ", first.data, may_be_empty ? "?" : "");
+    tn__text_puts(out, "\"}\"");
     if (status == TN_OK) status = first.status;
     if (status == TN_OK) status = after.status;
-    tn__schema_text_free(&first);
-    tn__schema_text_free(&after);
+    tn__text_free(&first);
+    tn__text_free(&after);
     return status;
 }
 
@@ -468,8 +464,7 @@ static tn_status collect_properties(tn__schema *s, json_t *flat, const tn__schem
     return TN_OK;
 }
 
-static tn_status emit_object(tn__schema *s, json_t *flat, const tn__schema_path *path, tn__schema_text *out,
-                             bool *empty) {
+static tn_status emit_object(tn__schema *s, json_t *flat, const tn__schema_path *path, tn__text *out, bool *empty) {
     json_t *properties = json_object_get(flat, "properties"), *rest = json_object_get(flat, "additionalProperties");
     size_t min, max, n = 0, n_required = 0;
     TN_TRY(tn__schema_count(flat, "minProperties", path, 0, &min));
@@ -520,8 +515,7 @@ out:
 
 /* ---- All together -------------------------------------------------------------------------------------------- */
 
-tn_status tn__schema_emit(tn__schema *s, json_t *flat, const tn__schema_path *path, tn__schema_text *out,
-                          bool *empty) {
+tn_status tn__schema_emit(tn__schema *s, json_t *flat, const tn__schema_path *path, tn__text *out, bool *empty) {
     unsigned types;
     bool stated;
     TN_TRY(check_unsupported(flat, path));
@@ -529,14 +523,14 @@ tn_status tn__schema_emit(tn__schema *s, json_t *flat, const tn__schema_path *pa
     if (json_object_get(flat, "enum")) return emit_enum(flat, path, out, empty);
     *empty = true;
     if (types == TN__TYPE_ALL && !stated) {
-        tn__schema_text_format(out, "value");
+        tn__text_puts(out, "value");
         *empty = false;
         return TN_OK;
     }
     static const unsigned order[] = {TN__TYPE_OBJECT,  TN__TYPE_ARRAY,   TN__TYPE_STRING, TN__TYPE_NUMBER,
                                      TN__TYPE_INTEGER, TN__TYPE_BOOLEAN, TN__TYPE_NULL};
     for (size_t i = 0; i < TN__COUNT(order); i++) {
-        tn__schema_text part = {0};
+        tn__text part = TN__SCHEMA_TEXT;
         bool none = false;
         tn_status status = TN_OK;
         if (!(types & order[i])) continue;
@@ -547,15 +541,15 @@ tn_status tn__schema_emit(tn__schema *s, json_t *flat, const tn__schema_path *pa
         case TN__TYPE_STRING: status = emit_string(s, flat, path, &part, &none); break;
         case TN__TYPE_NUMBER: status = tn__schema_emit_number(flat, false, path, &part, &none); break;
         case TN__TYPE_INTEGER: status = tn__schema_emit_number(flat, true, path, &part, &none); break;
-        case TN__TYPE_BOOLEAN: tn__schema_text_format(&part, "\"true\" | \"false\""); break;
-        default: tn__schema_text_format(&part, "\"null\""); break;
+        case TN__TYPE_BOOLEAN: tn__text_puts(&part, "\"true\" | \"false\""); break;
+        default: tn__text_puts(&part, "\"null\""); break;
         }
         if (status == TN_OK) status = part.status;
         if (status == TN_OK && !none) {
-            tn__schema_text_format(out, "%s%s", *empty ? "" : " | ", part.bytes);
+            tn__text_printf(out, "%s%s", *empty ? "" : " | ", part.data);
             *empty = false;
         }
-        tn__schema_text_free(&part);
+        tn__text_free(&part);
         TN_TRY(status);
     }
     return TN_OK;

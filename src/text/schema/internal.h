@@ -2,6 +2,7 @@
 #ifndef TN_LLM_SCHEMA_INTERNAL_H
 #define TN_LLM_SCHEMA_INTERNAL_H
 
+#include "base/text.h"
 #include "tenon/grammar.h"
 
 #include <jansson.h>
@@ -16,20 +17,14 @@ enum {
     TN__SCHEMA_REPEAT_MAX = 10000, /* longer strings and arrays than this are not generated */
 };
 
-/* Growing text. The first failure sticks: later calls do nothing. */
-typedef struct tn__schema_text {
-    char *bytes;
-    size_t length, capacity;
-    tn_status status;
-} tn__schema_text;
-void tn__schema_text_format(tn__schema_text *text, const char *format, ...) TN_PRINTF(2, 3);
-void tn__schema_text_add_bytes(tn__schema_text *text, const char *bytes, size_t count);
+/* Every text of a conversion starts with this, so that each is limited. */
+#define TN__SCHEMA_TEXT                                                                                              \
+    { .limit = TN__SCHEMA_TEXT_MAX }
+
 /* One character of a GBNF literal or class, escaped as needed. */
-void tn__schema_text_add_code(tn__schema_text *text, uint32_t code);
+void tn__schema_append_code(tn__text *out, uint32_t code);
 /* A GBNF literal of UTF-8 text. */
-void tn__schema_text_add_literal(tn__schema_text *text, const char *utf8, size_t count);
-void tn__schema_text_cut(tn__schema_text *text, size_t length); /* takes back what was added since it was so long */
-void tn__schema_text_free(tn__schema_text *text);
+void tn__schema_append_literal(tn__text *out, const char *utf8, size_t count);
 
 /* Where we are in the schema, for messages: "#/properties/name". */
 typedef struct tn__schema_path {
@@ -54,8 +49,8 @@ typedef struct tn__schema_memo {
 
 typedef struct tn__schema {
     json_t *root;
-    tn__schema_text text; /* finished rules */
-    json_t *owned;        /* array: keeps schemas made by merging alive, because rules are found by their address */
+    tn__text text; /* finished rules */
+    json_t *owned; /* array: keeps schemas made by merging alive, because rules are found by their address */
     const json_t **memo_keys;
     tn__schema_memo *memo;
     size_t memo_slots, memo_count;
@@ -67,7 +62,7 @@ typedef struct tn__schema {
 /* The rule that generates a schema, made on first use. */
 tn_status tn__schema_rule(tn__schema *s, json_t *schema, const tn__schema_path *path, uint32_t *rule);
 /* A fresh rule number with this body, for parts of larger constructions. */
-tn_status tn__schema_add_rule(tn__schema *s, const tn__schema_text *body, uint32_t *rule);
+tn_status tn__schema_add_rule(tn__schema *s, const tn__text *body, uint32_t *rule);
 tn_status tn__schema_resolve(tn__schema *s, const char *ref, const tn__schema_path *path, json_t **out);
 
 /* Array of flat schemas (no $ref, allOf, anyOf, oneOf at their top) that together generate `schema`. Owned by s. */
@@ -78,13 +73,11 @@ tn_status tn__schema_check_apart(tn__schema *s, json_t *schemas, const tn__schem
 json_t *tn__schema_both(json_t *a, json_t *b);
 
 /* Writes an expression for a flat schema; *empty tells that nothing matches. */
-tn_status tn__schema_emit(tn__schema *s, json_t *flat, const tn__schema_path *path, tn__schema_text *out,
-                          bool *empty);
+tn_status tn__schema_emit(tn__schema *s, json_t *flat, const tn__schema_path *path, tn__text *out, bool *empty);
 /* The rules of the formats that were used. */
 void tn__schema_add_formats(tn__schema *s);
-tn_status tn__schema_emit_number(json_t *flat, bool integer, const tn__schema_path *path, tn__schema_text *out,
-                                 bool *empty);
-tn_status tn__schema_emit_pattern(const char *pattern, const tn__schema_path *path, tn__schema_text *out);
+tn_status tn__schema_emit_number(json_t *flat, bool integer, const tn__schema_path *path, tn__text *out, bool *empty);
+tn_status tn__schema_emit_pattern(const char *pattern, const tn__schema_path *path, tn__text *out);
 
 /* Whether a flat schema's "type" (or what its other keywords imply) admits a type. */
 enum {

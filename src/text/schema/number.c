@@ -12,15 +12,15 @@ enum { DIGITS_MAX = 15 };
 
 /* ---- Whole numbers ------------------------------------------------------------------------------------------- */
 
-static void emit_any_digits(tn__schema_text *out, size_t n) {
-    if (n == 1) tn__schema_text_format(out, "[0-9]");
-    if (n > 1) tn__schema_text_format(out, "[0-9]{%zu}", n);
+static void emit_any_digits(tn__text *out, size_t n) {
+    if (n == 1) tn__text_puts(out, "[0-9]");
+    if (n > 1) tn__text_printf(out, "[0-9]{%zu}", n);
 }
-static void emit_digit_range(tn__schema_text *out, char low, char high) {
+static void emit_digit_range(tn__text *out, char low, char high) {
     if (low == high)
-        tn__schema_text_format(out, "\"%c\"", low);
+        tn__text_printf(out, "\"%c\"", low);
     else
-        tn__schema_text_format(out, "[%c-%c]", low, high);
+        tn__text_printf(out, "[%c-%c]", low, high);
 }
 static bool all_are(const char *digits, size_t n, char digit) {
     for (size_t i = 0; i < n; i++)
@@ -29,10 +29,10 @@ static bool all_are(const char *digits, size_t n, char digit) {
 }
 
 /* Digit strings of one length from `low` to `high`, either of which may be open (all 0, all 9). */
-static void emit_same_length(tn__schema_text *out, const char *low, const char *high, size_t n) {
+static void emit_same_length(tn__text *out, const char *low, const char *high, size_t n) {
     size_t same = 0;
     while (same < n && low[same] == high[same]) same++;
-    if (same > 0) tn__schema_text_format(out, "\"%.*s\"%s", (int)same, low, same < n ? " " : "");
+    if (same > 0) tn__text_printf(out, "\"%.*s\"%s", (int)same, low, same < n ? " " : "");
     low += same;
     high += same;
     n -= same;
@@ -43,42 +43,42 @@ static void emit_same_length(tn__schema_text *out, const char *low, const char *
     memset(nines, '9', sizeof nines);
     memset(zeros, '0', sizeof zeros);
     const char *bar = "";
-    tn__schema_text_format(out, "(");
+    tn__text_puts(out, "(");
     if (!low_open) {
-        tn__schema_text_format(out, "\"%c\" ", low[0]);
+        tn__text_printf(out, "\"%c\" ", low[0]);
         emit_same_length(out, low + 1, nines, n - 1);
         bar = " | ";
     }
     if (from <= to) {
-        tn__schema_text_format(out, "%s", bar);
+        tn__text_puts(out, bar);
         emit_digit_range(out, from, to);
-        tn__schema_text_format(out, " ");
+        tn__text_puts(out, " ");
         emit_any_digits(out, n - 1);
         bar = " | ";
     }
     if (!high_open) {
-        tn__schema_text_format(out, "%s\"%c\" ", bar, high[0]);
+        tn__text_printf(out, "%s\"%c\" ", bar, high[0]);
         emit_same_length(out, zeros, high + 1, n - 1);
     }
-    tn__schema_text_format(out, ")");
+    tn__text_puts(out, ")");
 }
 
 /* Whole numbers from low to high without sign, each without leading zeros. */
-static void emit_whole(tn__schema_text *out, uint64_t low, uint64_t high) {
+static void emit_whole(tn__text *out, uint64_t low, uint64_t high) {
     char a[24], b[24];
     uint64_t limit = 9; /* largest number with as many digits */
     const char *bar = "";
-    tn__schema_text_format(out, "(");
+    tn__text_puts(out, "(");
     while (low > limit) limit = limit * 10 + 9;
     for (;;) {
         uint64_t to = TN__MIN(high, limit);
         int n = snprintf(a, sizeof a, "%llu", (unsigned long long)low), longest = n;
-        tn__schema_text_format(out, "%s", bar);
+        tn__text_puts(out, bar);
         bar = " | ";
         if (to == limit && low > 0 && low == limit / 10 + 1) {
             /* All numbers of this length, and maybe of the following ones too. */
             for (; to < high && limit * 10 + 9 <= high; longest++) to = limit = limit * 10 + 9;
-            tn__schema_text_format(out, "[1-9] [0-9]{%d,%d}", n - 1, longest - 1);
+            tn__text_printf(out, "[1-9] [0-9]{%d,%d}", n - 1, longest - 1);
         } else {
             snprintf(b, sizeof b, "%llu", (unsigned long long)to);
             emit_same_length(out, a, b, (size_t)n);
@@ -87,7 +87,7 @@ static void emit_whole(tn__schema_text *out, uint64_t low, uint64_t high) {
         low = to + 1;
         limit = limit * 10 + 9;
     }
-    tn__schema_text_format(out, ")");
+    tn__text_puts(out, ")");
 }
 
 /* ---- Fractions -----------------------------------------------------------------------------------------------
@@ -95,17 +95,17 @@ static void emit_whole(tn__schema_text *out, uint64_t low, uint64_t high) {
  * already written, compared with the digits of the bound that are left; `must` asks for at least one digit. */
 
 typedef struct tail {
-    tn__schema_text *out;
+    tn__text *out;
     size_t free_digits; /* how many digits may follow where they no longer matter */
 } tail;
 
 static void emit_free(const tail *t, size_t least) {
-    tn__schema_text_format(t->out, "[0-9]{%zu,%zu}", least, t->free_digits + least);
+    tn__text_printf(t->out, "[0-9]{%zu,%zu}", least, t->free_digits + least);
 }
 
 /* Not all zeros. */
 static void emit_positive(const tail *t) {
-    tn__schema_text_format(t->out, "\"0\"{0,%zu} [1-9] ", t->free_digits);
+    tn__text_printf(t->out, "\"0\"{0,%zu} [1-9] ", t->free_digits);
     emit_free(t, 0);
 }
 
@@ -117,45 +117,45 @@ static void emit_at_least(const tail *t, const char *bound, bool strictly, bool 
             emit_free(t, must);
         return;
     }
-    tn__schema_text_format(t->out, "(");
+    tn__text_puts(t->out, "(");
     if (*bound < '9') {
         emit_digit_range(t->out, (char)(*bound + 1), '9');
-        tn__schema_text_format(t->out, " ");
+        tn__text_puts(t->out, " ");
         emit_free(t, 0);
-        tn__schema_text_format(t->out, " | ");
+        tn__text_puts(t->out, " | ");
     }
-    tn__schema_text_format(t->out, "\"%c\" ", *bound);
+    tn__text_printf(t->out, "\"%c\" ", *bound);
     emit_at_least(t, bound + 1, strictly, false);
-    tn__schema_text_format(t->out, ")");
+    tn__text_puts(t->out, ")");
 }
 
 /* Returns false, having written nothing, where no tail is small enough. */
 static bool emit_at_most(const tail *t, const char *bound, bool strictly, bool must) {
     if (!*bound) {
         if (strictly) return false;
-        tn__schema_text_format(t->out, "\"0\"{%d,%zu}", must ? 1 : 0, t->free_digits + 1);
+        tn__text_printf(t->out, "\"0\"{%d,%zu}", must ? 1 : 0, t->free_digits + 1);
         return true;
     }
     bool ends = !bound[1] && strictly; /* equality with the whole bound is the only way on, and it is excluded */
     if (ends && must && *bound == '0') return false;
     const char *bar = "";
-    tn__schema_text_format(t->out, "(");
+    tn__text_puts(t->out, "(");
     if (!must) {
-        tn__schema_text_format(t->out, "\"\"");
+        tn__text_puts(t->out, "\"\"");
         bar = " | ";
     }
     if (*bound > '0') {
-        tn__schema_text_format(t->out, "%s", bar);
+        tn__text_puts(t->out, bar);
         emit_digit_range(t->out, '0', (char)(*bound - 1));
-        tn__schema_text_format(t->out, " ");
+        tn__text_puts(t->out, " ");
         emit_free(t, 0);
         bar = " | ";
     }
     if (!ends) {
-        tn__schema_text_format(t->out, "%s\"%c\" ", bar, *bound);
+        tn__text_printf(t->out, "%s\"%c\" ", bar, *bound);
         emit_at_most(t, bound + 1, strictly, false);
     }
-    tn__schema_text_format(t->out, ")");
+    tn__text_puts(t->out, ")");
     return true;
 }
 
@@ -167,23 +167,23 @@ static bool emit_between(const tail *t, const char *low, bool above, const char 
     if (l > h) return false;
     size_t start = t->out->length;
     if (l == h) {
-        tn__schema_text_format(t->out, "\"%c\" ", l);
+        tn__text_printf(t->out, "\"%c\" ", l);
         if (emit_between(t, low_rest, above, high + 1, below, false)) return true;
-        tn__schema_text_cut(t->out, start);
+        tn__text_truncate(t->out, start);
         return false;
     }
-    tn__schema_text_format(t->out, "(\"%c\" ", l);
+    tn__text_printf(t->out, "(\"%c\" ", l);
     emit_at_least(t, low_rest, above, false);
     if (l + 1 <= h - 1) {
-        tn__schema_text_format(t->out, " | ");
+        tn__text_puts(t->out, " | ");
         emit_digit_range(t->out, (char)(l + 1), (char)(h - 1));
-        tn__schema_text_format(t->out, " ");
+        tn__text_puts(t->out, " ");
         emit_free(t, 0);
     }
     size_t before = t->out->length;
-    tn__schema_text_format(t->out, " | \"%c\" ", h);
-    if (!emit_at_most(t, high + 1, below, false)) tn__schema_text_cut(t->out, before);
-    tn__schema_text_format(t->out, ")");
+    tn__text_printf(t->out, " | \"%c\" ", h);
+    if (!emit_at_most(t, high + 1, below, false)) tn__text_truncate(t->out, before);
+    tn__text_puts(t->out, ")");
     return true;
 }
 
@@ -249,7 +249,7 @@ static const uint64_t WHOLE_MAX = 999999999999999;    /* DIGITS_MAX nines */
 static const uint64_t FRACTION_WHOLE_MAX = 999999999; /* larger ones have no fraction */
 
 /* Non-negative decimals between two bounds; high is NULL where there is none. Returns whether there are any. */
-static bool emit_magnitude(tn__schema_text *out, const decimal *low, bool above, const decimal *high, bool below) {
+static bool emit_magnitude(tn__text *out, const decimal *low, bool above, const decimal *high, bool below) {
     uint64_t high_whole = high ? high->whole : WHOLE_MAX;
     if (low->whole > high_whole) return false;
     size_t used = TN__MAX(strlen(low->fraction), high ? strlen(high->fraction) : 0) + digits_of(low->whole) + 2;
@@ -260,46 +260,46 @@ static bool emit_magnitude(tn__schema_text *out, const decimal *low, bool above,
     if (high && low->whole == high->whole) {
         bool zero_fits = !*low->fraction && !above && (*high->fraction || !below);
         if (zero_fits) {
-            tn__schema_text_format(out, "\"%llu\"", (unsigned long long)low->whole);
+            tn__text_printf(out, "\"%llu\"", (unsigned long long)low->whole);
             bar = " | ";
         }
         size_t before = out->length;
-        tn__schema_text_format(out, "%s\"%llu.\" ", bar, (unsigned long long)low->whole);
-        if (!emit_between(&t, low->fraction, above, high->fraction, below, true)) tn__schema_text_cut(out, before);
+        tn__text_printf(out, "%s\"%llu.\" ", bar, (unsigned long long)low->whole);
+        if (!emit_between(&t, low->fraction, above, high->fraction, below, true)) tn__text_truncate(out, before);
         return out->length > start;
     }
     /* The lowest whole part, those between, the highest whole part. */
     if (!*low->fraction && !above) {
-        tn__schema_text_format(out, "\"%llu\" | ", (unsigned long long)low->whole);
+        tn__text_printf(out, "\"%llu\" | ", (unsigned long long)low->whole);
     }
-    tn__schema_text_format(out, "\"%llu.\" ", (unsigned long long)low->whole);
+    tn__text_printf(out, "\"%llu.\" ", (unsigned long long)low->whole);
     emit_at_least(&t, low->fraction, above, true);
     uint64_t last = high ? high->whole - 1 : WHOLE_MAX;
     if (low->whole + 1 <= last) {
         uint64_t with_fraction = TN__MIN(last, FRACTION_WHOLE_MAX);
         if (low->whole + 1 <= with_fraction) {
-            tn__schema_text_format(out, " | ");
+            tn__text_puts(out, " | ");
             emit_whole(out, low->whole + 1, with_fraction);
-            tn__schema_text_format(out, " (\".\" [0-9]{1,%zu})?", DIGITS_MAX - digits_of(with_fraction));
+            tn__text_printf(out, " (\".\" [0-9]{1,%zu})?", DIGITS_MAX - digits_of(with_fraction));
         }
         if (last > with_fraction) {
-            tn__schema_text_format(out, " | ");
+            tn__text_puts(out, " | ");
             emit_whole(out, TN__MAX(low->whole, with_fraction) + 1, last);
         }
     }
     if (high && (*high->fraction || !below)) {
-        tn__schema_text_format(out, " | \"%llu\"", (unsigned long long)high->whole);
+        tn__text_printf(out, " | \"%llu\"", (unsigned long long)high->whole);
         size_t before = out->length;
-        tn__schema_text_format(out, " (\".\" ");
+        tn__text_puts(out, " (\".\" ");
         if (emit_at_most(&t, high->fraction, below, true))
-            tn__schema_text_format(out, ")?");
+            tn__text_puts(out, ")?");
         else
-            tn__schema_text_cut(out, before);
+            tn__text_truncate(out, before);
     }
     return true;
 }
 
-static tn_status emit_bounded_number(tn__bounds *b, const tn__schema_path *path, tn__schema_text *out, bool *empty) {
+static tn_status emit_bounded_number(tn__bounds *b, const tn__schema_path *path, tn__text *out, bool *empty) {
     shorten(&b->low, &b->above_low, 1);
     shorten(&b->high, &b->below_high, -1);
     *empty = b->low > b->high;
@@ -310,31 +310,31 @@ static tn_status emit_bounded_number(tn__bounds *b, const tn__schema_path *path,
         return tn__schema_fail(TN_E_UNSUPPORTED, path, "a bound of a number has too many digits");
     *empty = true;
     if (!has_low || b->low < 0) { /* negative numbers: from the upper bound, or 0, down to the lower one */
-        tn__schema_text part = {0};
+        tn__text part = TN__SCHEMA_TEXT;
         bool negative_high = has_high && (b->high < 0 || (b->high == 0 && b->below_high));
         bool any = emit_magnitude(&part, negative_high ? &high : &zero, negative_high && b->below_high,
                                   has_low ? &low : NULL, b->above_low);
-        if (any) tn__schema_text_format(out, "\"-\" (%s)", part.bytes ? part.bytes : "");
+        if (any) tn__text_printf(out, "\"-\" (%s)", part.data ? part.data : "");
         *empty = !any;
         tn_status status = part.status;
-        tn__schema_text_free(&part);
+        tn__text_free(&part);
         TN_TRY(status);
     }
     if (!has_high || b->high >= 0) {
-        tn__schema_text part = {0};
+        tn__text part = TN__SCHEMA_TEXT;
         bool positive_low = has_low && b->low >= 0;
         bool any = emit_magnitude(&part, positive_low ? &low : &zero, positive_low && b->above_low,
                                   has_high ? &high : NULL, b->below_high);
-        if (any) tn__schema_text_format(out, "%s(%s)", *empty ? "" : " | ", part.bytes ? part.bytes : "");
+        if (any) tn__text_printf(out, "%s(%s)", *empty ? "" : " | ", part.data ? part.data : "");
         *empty &= !any;
         tn_status status = part.status;
-        tn__schema_text_free(&part);
+        tn__text_free(&part);
         TN_TRY(status);
     }
     return TN_OK;
 }
 
-static void emit_bounded_integer(const tn__bounds *b, tn__schema_text *out, bool *empty) {
+static void emit_bounded_integer(const tn__bounds *b, tn__text *out, bool *empty) {
     double low = ceil(b->low), high = floor(b->high);
     if (b->above_low && low == b->low) low += 1;
     if (b->below_high && high == b->high) high -= 1;
@@ -343,18 +343,18 @@ static void emit_bounded_integer(const tn__bounds *b, tn__schema_text *out, bool
     *empty = true;
     if (low > high) return;
     if (low < 0) {
-        tn__schema_text_format(out, "\"-\" ");
+        tn__text_puts(out, "\"-\" ");
         emit_whole(out, high < 0 ? (uint64_t)-high : 1, (uint64_t)-low);
         *empty = false;
     }
     if (high >= 0) {
-        tn__schema_text_format(out, "%s", *empty ? "" : " | ");
+        tn__text_puts(out, *empty ? "" : " | ");
         emit_whole(out, low > 0 ? (uint64_t)low : 0, (uint64_t)high);
         *empty = false;
     }
 }
 
-tn_status tn__schema_emit_number(json_t *flat, bool integer, const tn__schema_path *path, tn__schema_text *out,
+tn_status tn__schema_emit_number(json_t *flat, bool integer, const tn__schema_path *path, tn__text *out,
                                  bool *empty) {
     json_t *multiple = json_object_get(flat, "multipleOf");
     if (multiple && json_number_value(multiple) == 1)
@@ -365,7 +365,7 @@ tn_status tn__schema_emit_number(json_t *flat, bool integer, const tn__schema_pa
     TN_TRY(tn__schema_bounds(flat, path, &b));
     *empty = false;
     if (isinf(b.low) && isinf(b.high)) {
-        tn__schema_text_format(out, integer ? "integer" : "number");
+        tn__text_printf(out, integer ? "integer" : "number");
         return TN_OK;
     }
     if (!integer) return emit_bounded_number(&b, path, out, empty);

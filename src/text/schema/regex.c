@@ -12,7 +12,7 @@ typedef struct regex {
     const char *pattern;
     size_t at;
     const tn__schema_path *path;
-    tn__schema_text *out;
+    tn__text *out;
 } regex;
 
 typedef struct code_range {
@@ -137,16 +137,16 @@ static bool is_plain(uint32_t code) { return code >= 0x20 && code != '"' && code
 static tn_status emit_code(regex *r, uint32_t code) {
     for (size_t i = 0; i < TN__COUNT(escaped); i++)
         if (escaped[i].code == code) {
-            tn__schema_text_format(r->out, "%s", escaped[i].literal);
+            tn__text_puts(r->out, escaped[i].literal);
             return TN_OK;
         }
     if (!is_plain(code)) {
-        tn__schema_text_format(r->out, "\"\\\\u%04x\"", code);
+        tn__text_printf(r->out, "\"\\\\u%04x\"", code);
         return TN_OK;
     }
-    tn__schema_text_format(r->out, "\"");
-    tn__schema_text_add_code(r->out, code);
-    tn__schema_text_format(r->out, "\"");
+    tn__text_puts(r->out, "\"");
+    tn__schema_append_code(r->out, code);
+    tn__text_puts(r->out, "\"");
     return TN_OK;
 }
 
@@ -156,29 +156,29 @@ static void emit_plain_range(regex *r, uint32_t low, uint32_t high, bool *any) {
     for (size_t i = 0; i < TN__COUNT(plain); i++) {
         uint32_t from = TN__MAX(low, plain[i].low), to = TN__MIN(high, plain[i].high);
         if (from > to) continue;
-        if (!*any) tn__schema_text_format(r->out, "[");
+        if (!*any) tn__text_puts(r->out, "[");
         *any = true;
-        tn__schema_text_add_code(r->out, from);
+        tn__schema_append_code(r->out, from);
         if (to == from) continue;
-        tn__schema_text_format(r->out, "-");
-        tn__schema_text_add_code(r->out, to);
+        tn__text_puts(r->out, "-");
+        tn__schema_append_code(r->out, to);
     }
 }
 
 static tn_status emit_set(regex *r, const code_set *set) {
     bool any = false, some;
-    tn__schema_text_format(r->out, "(");
+    tn__text_puts(r->out, "(");
     for (size_t i = 0; i < set->n; i++) emit_plain_range(r, set->ranges[i].low, set->ranges[i].high, &any);
-    if (any) tn__schema_text_format(r->out, "]");
+    if (any) tn__text_puts(r->out, "]");
     some = any;
     for (size_t e = 0; e < TN__COUNT(escaped); e++)
         for (size_t i = 0; i < set->n; i++) {
             if (escaped[e].code < set->ranges[i].low || escaped[e].code > set->ranges[i].high) continue;
-            tn__schema_text_format(r->out, "%s%s", some ? " | " : "", escaped[e].literal);
+            tn__text_printf(r->out, "%s%s", some ? " | " : "", escaped[e].literal);
             some = true;
             break;
         }
-    tn__schema_text_format(r->out, ")");
+    tn__text_puts(r->out, ")");
     return some ? TN_OK : unsupported(r, "this class has no character that can be generated");
 }
 
@@ -243,11 +243,11 @@ static tn_status parse_group(regex *r, int depth) {
             return unsupported(r, "looking ahead or behind is not supported");
         }
     }
-    tn__schema_text_format(r->out, "(");
+    tn__text_puts(r->out, "(");
     TN_TRY(parse_alternatives(r, depth + 1));
     if (peek(r) != ')') return syntax(r, "')' is expected");
     r->at++;
-    tn__schema_text_format(r->out, ")");
+    tn__text_puts(r->out, ")");
     return TN_OK;
 }
 
@@ -259,7 +259,7 @@ static tn_status parse_atom(regex *r, int depth) {
     case '[': return parse_class(r);
     case '.':
         r->at++;
-        tn__schema_text_format(r->out, "dot");
+        tn__text_puts(r->out, "dot");
         return TN_OK;
     case '^':
     case '$': return unsupported(r, "^ and $ are supported only at the ends of the pattern");
@@ -291,7 +291,7 @@ static tn_status parse_repeat(regex *r) {
     char c = peek(r);
     if (c == '*' || c == '+' || c == '?') {
         r->at++;
-        tn__schema_text_format(r->out, "%c", c);
+        tn__text_printf(r->out, "%c", c);
     } else if (c == '{' && r->pattern[r->at + 1] >= '0' && r->pattern[r->at + 1] <= '9') {
         r->at++;
         size_t min = parse_count(r), max = min;
@@ -305,9 +305,9 @@ static tn_status parse_repeat(regex *r) {
         r->at++;
         if (min > TN__SCHEMA_REPEAT_MAX) return tn__schema_fail(TN_E_LIMIT, r->path, "%zu repetitions", min);
         if (open)
-            tn__schema_text_format(r->out, "{%zu,}", min);
+            tn__text_printf(r->out, "{%zu,}", min);
         else
-            tn__schema_text_format(r->out, "{%zu,%zu}", min, TN__MIN(max, (size_t)TN__SCHEMA_REPEAT_MAX));
+            tn__text_printf(r->out, "{%zu,%zu}", min, TN__MIN(max, (size_t)TN__SCHEMA_REPEAT_MAX));
     } else {
         return TN_OK;
     }
@@ -321,12 +321,12 @@ static tn_status parse_sequence(regex *r, int depth) {
     size_t start = r->out->length;
     while (peek(r) && peek(r) != '|' && peek(r) != ')') {
         if (depth == 0 && peek(r) == '$' && (!r->pattern[r->at + 1] || r->pattern[r->at + 1] == '|')) break;
-        if (r->out->length > start) tn__schema_text_format(r->out, " ");
+        if (r->out->length > start) tn__text_puts(r->out, " ");
         TN_TRY(parse_atom(r, depth));
         TN_TRY(parse_repeat(r));
         if (r->out->status != TN_OK) return r->out->status;
     }
-    if (r->out->length == start) tn__schema_text_format(r->out, "\"\"");
+    if (r->out->length == start) tn__text_puts(r->out, "\"\"");
     return TN_OK;
 }
 
@@ -337,22 +337,22 @@ static tn_status parse_alternatives(regex *r, int depth) {
             if (peek(r) == '^')
                 r->at++;
             else
-                tn__schema_text_format(r->out, "char* ");
+                tn__text_puts(r->out, "char* ");
         }
         TN_TRY(parse_sequence(r, depth));
         if (depth == 0) {
             if (peek(r) == '$')
                 r->at++;
             else
-                tn__schema_text_format(r->out, " char*");
+                tn__text_puts(r->out, " char*");
         }
         if (peek(r) != '|') return TN_OK;
         r->at++;
-        tn__schema_text_format(r->out, " | ");
+        tn__text_puts(r->out, " | ");
     }
 }
 
-tn_status tn__schema_emit_pattern(const char *pattern, const tn__schema_path *path, tn__schema_text *out) {
+tn_status tn__schema_emit_pattern(const char *pattern, const tn__schema_path *path, tn__text *out) {
     regex r = {.pattern = pattern, .path = path, .out = out};
     TN_TRY(parse_alternatives(&r, 0));
     if (peek(&r)) return syntax(&r, "this does not belong here");

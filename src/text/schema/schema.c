@@ -10,85 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Text ---------------------------------------------------------------------------------------------------- */
-
-static bool text_room(tn__schema_text *t, size_t more) {
-    if (t->status != TN_OK) return false;
-    if (t->length + more + 1 <= t->capacity) return true;
-    if (t->length + more > TN__SCHEMA_TEXT_MAX) {
-        t->status = tn_fail(TN_E_LIMIT, "the schema's grammar grows beyond %d bytes", TN__SCHEMA_TEXT_MAX);
-        return false;
-    }
-    size_t capacity = TN__MAX(2 * t->capacity, t->length + more + 1);
-    capacity = TN__MAX(capacity, (size_t)256);
-    char *bytes = tn_realloc(t->bytes, capacity);
-    if (!bytes) {
-        t->status = TN_E_NOMEM;
-        return false;
-    }
-    t->bytes = bytes;
-    t->capacity = capacity;
-    return true;
-}
-
-void tn__schema_text_add_bytes(tn__schema_text *t, const char *bytes, size_t count) {
-    if (!text_room(t, count)) return;
-    if (count) memcpy(t->bytes + t->length, bytes, count);
-    t->length += count;
-    t->bytes[t->length] = '\0';
-}
-
-void tn__schema_text_format(tn__schema_text *t, const char *format, ...) {
-    va_list args, again;
-    va_start(args, format);
-    va_copy(again, args);
-    int n = vsnprintf(NULL, 0, format, args);
-    if (n >= 0 && text_room(t, (size_t)n)) {
-        vsnprintf(t->bytes + t->length, (size_t)n + 1, format, again);
-        t->length += (size_t)n;
-    }
-    va_end(again);
-    va_end(args);
-}
-
-void tn__schema_text_add_code(tn__schema_text *t, uint32_t code) {
-    if (code == '"' || code == '\\' || code == '[' || code == ']' || code == '^' || code == '-')
-        tn__schema_text_format(t, "\\%c", (char)code);
-    else if (code >= 0x20 && code < 0x7f)
-        tn__schema_text_format(t, "%c", (char)code);
-    else if (code < 0x100)
-        tn__schema_text_format(t, "\\x%02X", code);
-    else if (code < 0x10000)
-        tn__schema_text_format(t, "\\u%04X", code);
-    else
-        tn__schema_text_format(t, "\\U%08X", code);
-}
-
-void tn__schema_text_add_literal(tn__schema_text *t, const char *utf8, size_t count) {
-    tn__schema_text_format(t, "\"");
-    for (size_t i = 0; i < count; i++) {
-        uint8_t c = (uint8_t)utf8[i];
-        if (c == '"' || c == '\\')
-            tn__schema_text_format(t, "\\%c", c);
-        else if (c < 0x20 || c == 0x7f)
-            tn__schema_text_format(t, "\\x%02X", c);
-        else
-            tn__schema_text_add_bytes(t, utf8 + i, 1);
-    }
-    tn__schema_text_format(t, "\"");
-}
-
-void tn__schema_text_cut(tn__schema_text *t, size_t length) {
-    if (t->status != TN_OK || length >= t->length) return;
-    t->length = length;
-    t->bytes[length] = '\0';
-}
-
-void tn__schema_text_free(tn__schema_text *t) {
-    tn_free(t->bytes);
-    *t = (tn__schema_text){0};
-}
-
 /* ---- Paths --------------------------------------------------------------------------------------------------- */
 
 tn__schema_path tn__schema_below(const tn__schema_path *parent, const char *key) {
@@ -195,12 +116,12 @@ static tn_status next_number(tn__schema *s, const tn__schema_path *path, uint32_
     return TN_OK;
 }
 
-tn_status tn__schema_add_rule(tn__schema *s, const tn__schema_text *body, uint32_t *rule) {
+tn_status tn__schema_add_rule(tn__schema *s, const tn__text *body, uint32_t *rule) {
     if (body->status != TN_OK) return body->status;
     TN_TRY(next_number(s, NULL, rule));
-    tn__schema_text_format(&s->text, "r%u ::= ", *rule);
-    tn__schema_text_add_bytes(&s->text, body->bytes, body->length);
-    tn__schema_text_format(&s->text, "\n");
+    tn__text_printf(&s->text, "r%u ::= ", *rule);
+    tn__text_join(&s->text, body);
+    tn__text_puts(&s->text, "\n");
     return s->text.status;
 }
 
@@ -243,7 +164,7 @@ static json_t *sole_keyword(json_t *schema, const char *key) {
     return value;
 }
 
-static tn_status emit_alternatives(tn__schema *s, json_t *list, const tn__schema_path *path, tn__schema_text *out,
+static tn_status emit_alternatives(tn__schema *s, json_t *list, const tn__schema_path *path, tn__text *out,
                                    bool *empty) {
     if (!json_is_array(list)) return tn__schema_fail(TN_E_SYNTAX, path, "must be an array of schemas");
     *empty = true;
@@ -254,7 +175,7 @@ static tn_status emit_alternatives(tn__schema *s, json_t *list, const tn__schema
         uint32_t rule;
         TN_TRY(tn__schema_rule(s, branch, &at, &rule));
         if (rule == TN__RULE_EMPTY) continue;
-        tn__schema_text_format(out, "%sr%u", *empty ? "" : " | ", rule);
+        tn__text_printf(out, "%sr%u", *empty ? "" : " | ", rule);
         *empty = false;
     }
     return TN_OK;
@@ -262,13 +183,12 @@ static tn_status emit_alternatives(tn__schema *s, json_t *list, const tn__schema
 
 /* A schema that is nothing but a reference or a choice keeps its parts as rules of their own, so that recursion
  * closes on itself; everything else is multiplied out into flat schemas first. */
-static tn_status emit_any(tn__schema *s, json_t *schema, const tn__schema_path *path, tn__schema_text *out,
-                          bool *empty) {
+static tn_status emit_any(tn__schema *s, json_t *schema, const tn__schema_path *path, tn__text *out, bool *empty) {
     json_t *value;
     *empty = false;
     if (json_is_boolean(schema)) {
         *empty = json_is_false(schema);
-        tn__schema_text_format(out, "value");
+        tn__text_puts(out, "value");
         return TN_OK;
     }
     if (!json_is_object(schema)) return tn__schema_fail(TN_E_SYNTAX, path, "a schema must be an object or a boolean");
@@ -279,7 +199,7 @@ static tn_status emit_any(tn__schema *s, json_t *schema, const tn__schema_path *
         tn__schema_path below = tn__schema_below(path, "$ref"); /* counts against endless chains */
         TN_TRY(tn__schema_rule(s, target, &below, &rule));
         *empty = rule == TN__RULE_EMPTY;
-        tn__schema_text_format(out, "r%u", rule);
+        tn__text_printf(out, "r%u", rule);
         return TN_OK;
     }
     if ((value = sole_keyword(schema, "anyOf"))) {
@@ -296,20 +216,20 @@ static tn_status emit_any(tn__schema *s, json_t *schema, const tn__schema_path *
     *empty = true;
     size_t i;
     json_array_foreach(flats, i, flat) {
-        tn__schema_text body = {0};
+        tn__text body = TN__SCHEMA_TEXT;
         bool none = false;
-        uint32_t rule;
+        uint32_t rule = TN__RULE_EMPTY;
         tn_status status = tn__schema_emit(s, flat, path, &body, &none);
         if (status == TN_OK && !none && json_array_size(flats) == 1) {
-            tn__schema_text_add_bytes(out, body.bytes, body.length);
+            tn__text_join(out, &body);
             status = body.status;
             *empty = false;
         } else if (status == TN_OK && !none) {
             status = tn__schema_add_rule(s, &body, &rule);
-            if (status == TN_OK) tn__schema_text_format(out, "%sr%u", *empty ? "" : " | ", rule);
+            if (status == TN_OK) tn__text_printf(out, "%sr%u", *empty ? "" : " | ", rule);
             *empty = false;
         }
-        tn__schema_text_free(&body);
+        tn__text_free(&body);
         TN_TRY(status);
     }
     return TN_OK;
@@ -328,7 +248,7 @@ tn_status tn__schema_rule(tn__schema *s, json_t *schema, const tn__schema_path *
     s->memo_keys[slot] = schema;
     s->memo[slot] = (tn__schema_memo){.rule = *rule, .open = true};
     s->memo_count++;
-    tn__schema_text body = {0};
+    tn__text body = TN__SCHEMA_TEXT;
     bool empty = false;
     tn_status status = emit_any(s, schema, path, &body, &empty);
     if (status == TN_OK) status = body.status;
@@ -337,14 +257,14 @@ tn_status tn__schema_rule(tn__schema *s, json_t *schema, const tn__schema_path *
     if (status == TN_OK && empty) {
         /* A part of this schema that refers back to it waits for something that never comes: the grammar check says.
          */
-        if (memo->awaited) tn__schema_text_format(&s->text, "r%u ::= [x] r%u\n", *rule, *rule);
+        if (memo->awaited) tn__text_printf(&s->text, "r%u ::= [x] r%u\n", *rule, *rule);
         memo->rule = *rule = TN__RULE_EMPTY;
     } else if (status == TN_OK) {
-        tn__schema_text_format(&s->text, "r%u ::= ", *rule);
-        tn__schema_text_add_bytes(&s->text, body.bytes, body.length);
-        tn__schema_text_format(&s->text, "\n");
+        tn__text_printf(&s->text, "r%u ::= ", *rule);
+        tn__text_join(&s->text, &body);
+        tn__text_puts(&s->text, "\n");
     }
-    tn__schema_text_free(&body);
+    tn__text_free(&body);
     return status == TN_OK ? s->text.status : status;
 }
 
@@ -371,8 +291,8 @@ static tn_status write_grammar(tn__schema *s) {
     uint32_t rule;
     TN_TRY(tn__schema_rule(s, s->root, &root, &rule));
     if (rule == TN__RULE_EMPTY) return tn_fail(TN_E_INFEASIBLE, "no JSON document matches the schema");
-    tn__schema_text_format(&s->text, "root ::= r%u\n", rule);
-    tn__schema_text_format(&s->text, "%s", core_rules);
+    tn__text_printf(&s->text, "root ::= r%u\n", rule);
+    tn__text_puts(&s->text, core_rules);
     tn__schema_add_formats(s);
     return s->text.status;
 }
@@ -394,7 +314,7 @@ tn_status tn_schema_to_grammar(const char *schema_json, char **gbnf) {
     if (!schema_json || !gbnf) return tn_fail(TN_E_INVALID, "tn_schema_to_grammar: NULL argument");
     *gbnf = NULL;
     json_error_t error;
-    tn__schema s = {0};
+    tn__schema s = {.text = TN__SCHEMA_TEXT};
     s.root = json_loads(schema_json, JSON_DECODE_ANY, &error);
     if (!s.root)
         return tn_fail(TN_E_SYNTAX, "the schema is not JSON: line %d, column %d: %s", error.line, error.column,
@@ -402,11 +322,9 @@ tn_status tn_schema_to_grammar(const char *schema_json, char **gbnf) {
     tn_status status = TN_E_NOMEM;
     s.owned = json_array();
     if (s.owned) status = write_grammar(&s);
-    if (status == TN_OK) status = try_grammar(s.text.bytes);
-    if (status == TN_OK)
-        *gbnf = s.text.bytes;
-    else
-        tn__schema_text_free(&s.text);
+    if (status == TN_OK) status = try_grammar(s.text.data);
+    if (status == TN_OK) status = tn__text_take(&s.text, gbnf);
+    tn__text_free(&s.text);
     tn_free(s.memo_keys);
     tn_free(s.memo);
     json_decref(s.owned);

@@ -20,6 +20,8 @@ typedef struct jj_value jj_value;
 typedef struct jj_dict jj_dict;
 typedef struct jj_scope jj_scope;
 
+/* Growing text. Not a tn__text: its memory comes from the arena, so that it counts against max_memory, and a failure
+ * leaves through jj_fail. */
 typedef struct jj_buffer {
     char *data;
     size_t length, capacity;

@@ -31,13 +31,13 @@ static tn_status merge_word(const tn_tokenizer *t, tn__scratch *s, const char *w
     if (t->kind == TN_TOKENIZER_BPE) {
         if (t->ignore_merges) {
             /* The vocabulary's own spelling of the word. */
-            s->word.length = 0;
+            tn__text_clear(&s->word);
             for (size_t i = 0; i < size; i++) {
                 char bytes[4];
-                TN_TRY(tn__token_text_append(&s->word, bytes,
-                                             tn__utf8_encode(tn__char_of_byte((uint8_t)word[i]), bytes)));
+                tn__text_append(&s->word, bytes, tn__utf8_encode(tn__char_of_byte((uint8_t)word[i]), bytes));
             }
-            uint32_t id = tn__token_text_find(t, s->word.bytes, s->word.length);
+            TN_TRY(s->word.status);
+            uint32_t id = tn__token_text_find(t, s->word.data, s->word.length);
             if (id != TN__NIL && t->types[id] != TN_TOKEN_CONTROL) return tn__tokens_push(out, (tn_token)id);
         }
         for (; count < size; count++) work->symbols[count] = t->byte_symbol[(uint8_t)word[count]];
@@ -166,7 +166,7 @@ tn_status tn__bpe_encode(const tn_tokenizer *t, tn__scratch *s, const char *text
                 bool changed;
                 TN_TRY(tn__normalize_nfc(text, valid, &s->normalized, &changed));
                 if (changed) {
-                    words = s->normalized.bytes;
+                    words = s->normalized.data;
                     words_size = s->normalized.length;
                 }
             }

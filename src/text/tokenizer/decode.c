@@ -25,26 +25,23 @@ static const char *piece_at(const tn_tokenizer *t, tn_token token, unsigned flag
 tn_status tn_tokenizer_decode(const tn_tokenizer *t, const tn_token *ids, size_t count, unsigned flags,
                               tn_text *out) {
     if (!t || !out || (!ids && count)) return tn_fail(TN_E_INVALID, "no tokenizer, tokens or place for text");
-    size_t before = out->length;
+    /* Borrows the caller's memory; it goes back grown, and on an error with the text it came with. */
+    tn__text text = {.data = out->bytes, .length = out->length, .capacity = out->capacity};
     bool start = !(flags & TN_DECODE_CONTINUE);
-    TN_TRY(tn__token_text_append(out, "", 0));
-    for (size_t i = 0; i < count; i++) {
-        tn_status status;
-        if (ids[i] < 0 || ids[i] >= t->size) {
-            status =
-                tn_fail(TN_E_INVALID, "token %d at place %zu is not in the vocabulary of %d", ids[i], i, t->size);
-        } else {
+    tn__text_append(&text, "", 0); /* an empty text is a string too */
+    for (size_t i = 0; i < count && text.status == TN_OK; i++) {
+        if (ids[i] >= 0 && ids[i] < t->size) {
             size_t size;
             const char *piece = piece_at(t, ids[i], flags, &start, &size);
-            status = tn__token_text_append(out, piece, size);
-        }
-        if (status != TN_OK) {
-            out->length = before;
-            if (out->bytes) out->bytes[before] = 0;
-            return status;
+            tn__text_append(&text, piece, size);
+        } else {
+            text.status =
+                tn_fail(TN_E_INVALID, "token %d at index %zu is not in the vocabulary of %d", ids[i], i, t->size);
         }
     }
-    return TN_OK;
+    if (text.status != TN_OK) tn__text_truncate(&text, out->length);
+    *out = (tn_text){.bytes = text.data, .length = text.length, .capacity = text.capacity};
+    return text.status;
 }
 
 /* ---- Streams ------------------------------------------------------------------------------------------------- */

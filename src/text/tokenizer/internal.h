@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "base/text.h"
 #include "tenon/tokenizer.h"
 
 #include <pthread.h>
@@ -40,7 +41,6 @@ tn_status tn__tokenizer_from_source(const tn__vocab_source *source, const tn_tok
 /* Makes room for `need` elements of `size` bytes; the capacity at least doubles. */
 tn_status tn__grow(void **memory, size_t *capacity, size_t need, size_t size);
 tn_status tn__tokens_push(tn_tokens *tokens, tn_token id);
-tn_status tn__token_text_append(tn_text *text, const char *bytes, size_t length); /* keeps the NUL */
 
 /* ---- Trie over byte strings (tokenizer_trie.c) --------------------------------------------------------------- */
 
@@ -112,7 +112,7 @@ tn_status tn__pre_split(const tn__pre *pre, tn__pre_match *match, const char *te
 
 /* Canonical composition of valid UTF-8 (tokenizer_normalize.c). Leaves *text alone, with *changed false, where
  * nothing needs composing. */
-tn_status tn__normalize_nfc(const char *text, size_t size, tn_text *out, bool *changed);
+tn_status tn__normalize_nfc(const char *text, size_t size, tn__text *out, bool *changed);
 
 /* ---- Merging (tokenizer_merge.c) ----------------------------------------------------------------------------- */
 
@@ -186,8 +186,7 @@ typedef struct tn__scratch {
     tn__pre_match *match;
     tn__cache_slot *cache;
     tn__merge_work work;
-    tn_text normalized, escaped;
-    tn_text word;
+    tn__text normalized, escaped, word;
     struct tn__lattice_node *lattice;
     size_t lattice_capacity;
 } tn__scratch;

@@ -73,7 +73,7 @@ static void order_marks(utf8proc_int32_t *parts, size_t count) {
     }
 }
 
-static tn_status append_composed(const char *text, size_t size, tn_text *out) {
+static void append_composed(const char *text, size_t size, tn__text *out) {
     utf8proc_int32_t parts[PARTS];
     utf8proc_ssize_t count = 0;
     int last = 0;
@@ -91,25 +91,30 @@ static tn_status append_composed(const char *text, size_t size, tn_text *out) {
         order_marks(parts, (size_t)count);
         count = utf8proc_normalize_utf32(parts, count, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
     }
-    if (count < 0) return tn__token_text_append(out, text, size);
+    if (count < 0) {
+        tn__text_append(out, text, size);
+        return;
+    }
     for (utf8proc_ssize_t i = 0; i < count; i++) {
         char bytes[4];
-        TN_TRY(tn__token_text_append(out, bytes, tn__utf8_encode((uint32_t)parts[i], bytes)));
+        tn__text_append(out, bytes, tn__utf8_encode((uint32_t)parts[i], bytes));
     }
-    return TN_OK;
 }
 
-tn_status tn__normalize_nfc(const char *text, size_t size, tn_text *out, bool *changed) {
+tn_status tn__normalize_nfc(const char *text, size_t size, tn__text *out, bool *changed) {
     *changed = false;
     bool plain = true;
     size_t block;
     for (size_t i = 0; i < size && plain; i += block) block = block_length(text + i, size - i, &plain);
     if (plain) return TN_OK;
     *changed = true;
-    out->length = 0;
+    tn__text_clear(out);
     for (size_t i = 0; i < size; i += block) {
         block = block_length(text + i, size - i, &plain);
-        TN_TRY(plain ? tn__token_text_append(out, text + i, block) : append_composed(text + i, block, out));
+        if (plain)
+            tn__text_append(out, text + i, block);
+        else
+            append_composed(text + i, block, out);
     }
-    return TN_OK;
+    return out->status;
 }

@@ -20,25 +20,25 @@ tn_status tn__spm_load(tn_tokenizer *t, const tn__vocab_source *source) {
 }
 
 /* Writes spaces as U+2581, with one more in front when asked for. */
-static tn_status escape(tn_text *out, const char *text, size_t size, bool prefix) {
-    out->length = 0;
-    if (prefix) TN_TRY(tn__token_text_append(out, TN__SPACE, 3));
+static tn_status escape_spaces(tn__text *out, const char *text, size_t size, bool prefix) {
+    tn__text_clear(out);
+    if (prefix) tn__text_append(out, TN__SPACE, 3);
     for (size_t i = 0; i < size;) {
         const char *space = memchr(text + i, ' ', size - i);
         size_t run = space ? (size_t)(space - text) - i : size - i;
-        TN_TRY(tn__token_text_append(out, text + i, run));
-        if (space) TN_TRY(tn__token_text_append(out, TN__SPACE, 3));
+        tn__text_append(out, text + i, run);
+        if (space) tn__text_append(out, TN__SPACE, 3);
         i += run + 1;
     }
-    return TN_OK;
+    return out->status;
 }
 
 tn_status tn__spm_encode(const tn_tokenizer *t, tn__scratch *s, const char *text, size_t size, bool first,
                          tn_tokens *out) {
     bool prefix = t->add_space_prefix && first;
     if (t->escape_spaces) {
-        TN_TRY(escape(&s->escaped, text, size, prefix));
-        text = s->escaped.bytes;
+        TN_TRY(escape_spaces(&s->escaped, text, size, prefix));
+        text = s->escaped.data;
         size = s->escaped.length;
     }
     /* Where no merge joins the characters on both sides, what is left and right can be merged apart: mostly words,

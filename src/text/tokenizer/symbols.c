@@ -153,7 +153,7 @@ tn_status tn__rank_merges(tn_tokenizer *t, const tn__vocab_source *source) {
     if (chars) TN_TRY(joins_init(t));
     t->merges.n_ranks = (uint32_t)n;
     extras e;
-    tn_text joined = {0};
+    tn__text joined = {0};
     tn_gguf_str left, right;
     uint32_t a, b;
     tn_status status = extras_init(&e, 2 * n);
@@ -169,10 +169,11 @@ tn_status tn__rank_merges(tn_tokenizer *t, const tn__vocab_source *source) {
             bad++;
             continue;
         }
-        joined.length = 0;
-        TN_TRY_GOTO(tn__token_text_append(&joined, left.data, left.size), status, out);
-        TN_TRY_GOTO(tn__token_text_append(&joined, right.data, right.size), status, out);
-        uint32_t result = find_symbol(t, &e, (tn_gguf_str){joined.bytes, joined.length}, NULL);
+        tn__text_clear(&joined);
+        tn__text_append(&joined, left.data, left.size);
+        tn__text_append(&joined, right.data, right.size);
+        TN_TRY_GOTO(joined.status, status, out);
+        uint32_t result = find_symbol(t, &e, (tn_gguf_str){joined.data, joined.length}, NULL);
         a = find_symbol(t, &e, left, NULL);
         b = find_symbol(t, &e, right, NULL);
         status = tn__merges_add(&t->merges, a, b, (uint32_t)i, result == TN__NIL ? nothing : result);
@@ -180,7 +181,7 @@ tn_status tn__rank_merges(tn_tokenizer *t, const tn__vocab_source *source) {
     }
     if (status == TN_OK && chars) status = map_chars(t, &e);
 out:
-    tn_text_free(&joined);
+    tn__text_free(&joined);
     extras_free(&e);
     if (bad) tn_log(TN_LOG_WARN, "vocabulary: %zu of %zu merges are malformed and left out", bad, n);
     return status;

@@ -24,19 +24,6 @@ tn_status tn__tokens_push(tn_tokens *tokens, tn_token id) {
     return TN_OK;
 }
 
-tn_status tn__token_text_append(tn_text *text, const char *bytes, size_t length) {
-    if (text->capacity - text->length <= length) {
-        size_t need;
-        if (!tn__add_size(text->length, length, &need) || !tn__add_size(need, 1, &need))
-            return tn_fail(TN_E_OVERFLOW, "text overflows");
-        TN_TRY(tn__grow((void **)&text->bytes, &text->capacity, need, 1));
-    }
-    if (length) memcpy(text->bytes + text->length, bytes, length);
-    text->length += length;
-    text->bytes[text->length] = 0;
-    return TN_OK;
-}
-
 void tn_tokens_free(tn_tokens *tokens) {
     if (!tokens) return;
     tn_free(tokens->ids);
@@ -56,9 +43,9 @@ static void scratch_free(tn__scratch *s) {
     tn__pre_match_free(s->match);
     tn_free(s->cache);
     tn__merge_work_free(&s->work);
-    tn_text_free(&s->normalized);
-    tn_text_free(&s->escaped);
-    tn_text_free(&s->word);
+    tn__text_free(&s->normalized);
+    tn__text_free(&s->escaped);
+    tn__text_free(&s->word);
     tn_free(s->lattice);
     tn_free(s);
 }
@@ -89,9 +76,9 @@ static tn_status scratch_take(const tn_tokenizer *t, tn__scratch **out) {
 static void scratch_give(const tn_tokenizer *t, tn__scratch *s) {
     enum { KEEP = 1 << 20 };
     if (s->work.long_capacity > KEEP || s->work.capacity > KEEP) tn__merge_work_free(&s->work);
-    if (s->normalized.capacity > KEEP) tn_text_free(&s->normalized);
-    if (s->escaped.capacity > KEEP) tn_text_free(&s->escaped);
-    if (s->word.capacity > KEEP) tn_text_free(&s->word);
+    if (s->normalized.capacity > KEEP) tn__text_free(&s->normalized);
+    if (s->escaped.capacity > KEEP) tn__text_free(&s->escaped);
+    if (s->word.capacity > KEEP) tn__text_free(&s->word);
     if (s->lattice_capacity > KEEP) {
         tn_free(s->lattice);
         s->lattice = NULL;

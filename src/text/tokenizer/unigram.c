@@ -87,22 +87,21 @@ static size_t find_replacement(const tn_tokenizer *t, const char *text, size_t s
     return *length <= LONGEST_REPLACEMENT ? longest : 0;
 }
 
-static tn_status put_normalized(const tn_tokenizer *t, tn_text *out, const char *bytes, size_t size, bool *space) {
+static void append_normalized(const tn_tokenizer *t, tn__text *out, const char *bytes, size_t size, bool *space) {
     for (size_t i = 0; i < size; i++) {
         if (bytes[i] != ' ') {
-            TN_TRY(tn__token_text_append(out, bytes + i, 1));
+            tn__text_append(out, bytes + i, 1);
             *space = false;
             continue;
         }
         if (t->remove_extra_whitespaces && *space) continue;
-        TN_TRY(tn__token_text_append(out, TN__SPACE, 3));
+        tn__text_append(out, TN__SPACE, 3);
         *space = true;
     }
-    return TN_OK;
 }
 
-static tn_status normalize(const tn_tokenizer *t, tn_text *out, const char *text, size_t size, bool prefix) {
-    out->length = 0;
+static tn_status unigram_normalize(const tn_tokenizer *t, tn__text *out, const char *text, size_t size, bool prefix) {
+    tn__text_clear(out);
     bool space = true; /* the last thing written was a space, or nothing was yet */
     bool pending = prefix;
     for (size_t i = 0; i < size;) {
@@ -122,15 +121,16 @@ static tn_status normalize(const tn_tokenizer *t, tn_text *out, const char *text
         if (length == 0) continue;
         /* The space in front belongs to the first character that is left. */
         if (pending && !(t->remove_extra_whitespaces && with[0] == ' ')) {
-            TN_TRY(tn__token_text_append(out, TN__SPACE, 3));
+            tn__text_append(out, TN__SPACE, 3);
             pending = false;
             space = true;
         }
-        TN_TRY(put_normalized(t, out, with, length, &space));
+        append_normalized(t, out, with, length, &space);
     }
     if (t->remove_extra_whitespaces)
-        while (out->length >= 3 && memcmp(out->bytes + out->length - 3, TN__SPACE, 3) == 0) out->length -= 3;
-    return TN_OK;
+        while (out->length >= 3 && memcmp(out->data + out->length - 3, TN__SPACE, 3) == 0)
+            tn__text_truncate(out, out->length - 3);
+    return out->status;
 }
 
 /* ---- The best path ------------------------------------------------------------------------------------------- */
@@ -179,8 +179,8 @@ static void relax(struct tn__lattice_node *node, double score, uint32_t token, s
  * memory is used again. */
 tn_status tn__unigram_encode(const tn_tokenizer *t, tn__scratch *s, const char *text, size_t size, bool first,
                              tn_tokens *out) {
-    TN_TRY(normalize(t, &s->escaped, text, size, first && t->add_space_prefix));
-    text = s->escaped.bytes;
+    TN_TRY(unigram_normalize(t, &s->escaped, text, size, first && t->add_space_prefix));
+    text = s->escaped.data;
     size = s->escaped.length;
     if (size > TN_TOKENIZER_MAX_TEXT) return tn_fail(TN_E_LIMIT, "text of %zu bytes after normalization", size);
     size_t base = 0, reach = 0, made = 1; /* the lattice's first place, the furthest known end, nodes in use */

@@ -73,7 +73,7 @@ static bool stands_alone(uint32_t cp) {
 
 typedef struct words {
     const tn_tokenizer *t;
-    tn_text *word; /* begins with U+2581 */
+    tn__text *word; /* begins with U+2581 */
     size_t chars;
     tn_tokens *out;
 } words;
@@ -82,7 +82,7 @@ static tn_status end_word(words *w) {
     if (w->chars == 0) return TN_OK;
     tn_status status = TN_OK;
     if (w->chars <= LONGEST_WORD)
-        status = encode_word(w->t, w->word->bytes, w->word->length, w->out);
+        status = encode_word(w->t, w->word->data, w->word->length, w->out);
     else if (w->t->special[TN_SPECIAL_UNK] >= 0)
         status = tn__tokens_push(w->out, w->t->special[TN_SPECIAL_UNK]);
     w->chars = 0;
@@ -92,11 +92,12 @@ static tn_status end_word(words *w) {
 static tn_status add_char(words *w, uint32_t cp) {
     if (w->chars++ > LONGEST_WORD) return TN_OK; /* unknown anyway */
     if (w->chars == 1) {
-        w->word->length = 0;
-        TN_TRY(tn__token_text_append(w->word, TN__SPACE, 3));
+        tn__text_clear(w->word);
+        tn__text_append(w->word, TN__SPACE, 3);
     }
     char bytes[4];
-    return tn__token_text_append(w->word, bytes, tn__utf8_encode(cp, bytes));
+    tn__text_append(w->word, bytes, tn__utf8_encode(cp, bytes));
+    return w->word->status;
 }
 
 static tn_status add(words *w, uint32_t cp) {

@@ -345,15 +345,15 @@ static void unigram_normalizes_first(void **state) {
 
 static void text_is_composed_for_models_that_want_it(void **state) {
     (void)state;
-    tn_text out = {0};
+    tn__text out = {0};
     bool changed;
     assert_ok(tn__normalize_nfc("plain \xc3\xa9", 8, &out, &changed));
     assert_false(changed);
     assert_ok(tn__normalize_nfc("e\xcc\x81", 3, &out, &changed));
     assert_true(changed);
-    assert_string_equal(out.bytes, "\xc3\xa9");
+    assert_string_equal(out.data, "\xc3\xa9");
     assert_ok(tn__normalize_nfc("\xe1\x84\x80\xe1\x85\xa1\xe1\x86\xa8", 9, &out, &changed)); /* Hangul */
-    assert_string_equal(out.bytes, "\xea\xb0\x81");
+    assert_string_equal(out.data, "\xea\xb0\x81");
     /* Whatever the length, blocks are cut where it makes no difference. */
     rng r = {5};
     for (int round = 0; round < 20; round++) {
@@ -371,7 +371,7 @@ static void text_is_composed_for_models_that_want_it(void **state) {
         }
         assert_ok(tn__normalize_nfc(text, size, &out, &changed));
         assert_int_equal(out.length, length);
-        assert_memory_equal(out.bytes, expected, length);
+        assert_memory_equal(out.data, expected, length);
     }
     /* Marks are ordered by class, however many there are. */
     char marks[2000], ordered[2000];
@@ -382,8 +382,8 @@ static void text_is_composed_for_models_that_want_it(void **state) {
     }
     assert_ok(tn__normalize_nfc(marks, 2000, &out, &changed));
     assert_int_equal(out.length, 2000);
-    assert_memory_equal(out.bytes, ordered, 2000);
-    tn_text_free(&out);
+    assert_memory_equal(out.data, ordered, 2000);
+    tn__text_free(&out);
     small *v = small_new("gpt2", "qwen2");
     add_bytes(v);
     tn_tokenizer *t = make(v);
