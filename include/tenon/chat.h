@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-/* ---- Templates -------------------------------------------------------------------------------------------- */
+/* ---- Templates ---- */
 
 typedef struct tn_chat_template tn_chat_template; /* immutable: any number of threads may use it at once */
 
@@ -52,7 +52,7 @@ TN_API const char *tn_chat_template_turn_end(const tn_chat_template *chat);
 TN_API tn_status tn_chat_render(const tn_chat_template *chat, const char *variables, int64_t now, char **text,
                                 size_t *length);
 
-/* ---- Prompts ---------------------------------------------------------------------------------------------- */
+/* ---- Prompts ---- */
 
 typedef enum tn_tool_choice { TN_TOOLS_AUTO, TN_TOOLS_NONE, TN_TOOLS_REQUIRED } tn_tool_choice;
 
@@ -84,7 +84,7 @@ TN_API bool tn_chat_prompt_in_reasoning(const tn_chat_prompt *prompt); /* the an
 TN_API const char *tn_chat_prompt_grammar(const tn_chat_prompt *prompt);
 TN_API const char *tn_chat_prompt_trigger(const tn_chat_prompt *prompt);
 
-/* ---- Answers ---------------------------------------------------------------------------------------------- */
+/* ---- Answers ---- */
 
 typedef enum tn_chat_event_kind {
     TN_CHAT_CONTENT,   /* text: more content */

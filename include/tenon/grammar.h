@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-/* ---- Compiled grammars --------------------------------------------------------------------------------------- */
+/* ---- Compiled grammars ---- */
 
 typedef struct tn_grammar tn_grammar;
 
@@ -32,7 +32,7 @@ TN_API const char *tn_grammar_json(void);
  * TN_E_INFEASIBLE: nothing can match. TN_E_LIMIT: nested or expanded too far. */
 TN_API tn_status tn_schema_to_grammar(const char *schema_json, char **gbnf);
 
-/* ---- Vocabulary texts ---------------------------------------------------------------------------------------- */
+/* ---- Vocabulary texts ---- */
 
 /* The bytes a token stands for. They need not be whole UTF-8 characters. A length of 0 (control tokens) means that
  * the token never matches a grammar. */
@@ -54,7 +54,7 @@ TN_API void tn_pieces_free(tn_pieces *pieces); /* accepts NULL */
 TN_API size_t tn_pieces_count(const tn_pieces *pieces);
 TN_API tn_piece tn_pieces_get(const tn_pieces *pieces, tn_token token); /* empty when out of range */
 
-/* ---- Matching ------------------------------------------------------------------------------------------------ */
+/* ---- Matching ---- */
 
 typedef struct tn_grammar_state tn_grammar_state;
 

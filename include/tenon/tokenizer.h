@@ -25,7 +25,7 @@ extern "C" {
 
 typedef struct tn_tokenizer tn_tokenizer;
 
-/* ---- Making one ---------------------------------------------------------------------------------------------- */
+/* ---- Making one ---- */
 
 typedef struct tn_tokenizer_params {
     /* A pre-tokenizer whose name is not known splits text in some unknown way, so that ids would be quietly wrong:
@@ -37,7 +37,7 @@ typedef struct tn_tokenizer_params {
 TN_API tn_status tn_tokenizer_new(const tn_gguf *file, const tn_tokenizer_params *params, tn_tokenizer **out);
 TN_API void tn_tokenizer_free(tn_tokenizer *tokenizer); /* accepts NULL */
 
-/* ---- The vocabulary ------------------------------------------------------------------------------------------ */
+/* ---- The vocabulary ---- */
 
 /* How text becomes tokens. X(NAME, "tokenizer.ggml.model", "description") */
 #define TN_TOKENIZER_KIND_TABLE(X)                                                                                   \
@@ -115,7 +115,7 @@ TN_API bool tn_tokenizer_adds_bos(const tn_tokenizer *tokenizer);
 TN_API bool tn_tokenizer_adds_eos(const tn_tokenizer *tokenizer);
 TN_API bool tn_tokenizer_adds_space_prefix(const tn_tokenizer *tokenizer);
 
-/* ---- Text to tokens ------------------------------------------------------------------------------------------ */
+/* ---- Text to tokens ---- */
 
 /* Growable; start with {0}. The owner releases it with tn_tokens_free(). */
 typedef struct tn_tokens {
@@ -136,7 +136,7 @@ TN_API tn_status tn_tokenizer_encode(const tn_tokenizer *tokenizer, const char *
 TN_API tn_status tn_tokenizer_encode_into(const tn_tokenizer *tokenizer, const char *text, size_t length,
                                           unsigned flags, tn_token *ids, size_t capacity, size_t *count);
 
-/* ---- Tokens to text ------------------------------------------------------------------------------------------ */
+/* ---- Tokens to text ---- */
 
 /* Growable bytes; start with {0}. Followed by a NUL that `length` does not count once something was appended. */
 typedef struct tn_text {

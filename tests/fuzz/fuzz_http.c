@@ -24,7 +24,7 @@ static const unsigned char page[] = "<!doctype html>";
 const struct web_file web_files[] = {{"/", "text/html", page, sizeof page - 1}};
 const size_t n_web_files = 1;
 
-/* ---- The engine's place ---------------------------------------------------------------------------------------- */
+/* ---- The engine's place ---- */
 
 static uint64_t noise = 1;
 static uint64_t next_noise(void) {
@@ -112,7 +112,7 @@ int fail_status(tn_status status, const char *format, ...) {
     return EXIT_ERROR;
 }
 
-/* ---- A server -------------------------------------------------------------------------------------------------- */
+/* ---- A server ---- */
 
 static struct server server;
 static struct served *served;

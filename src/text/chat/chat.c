@@ -1,13 +1,13 @@
-/* Chat templates and prompts: loading, rendering, and the objects behind chat.h. */
+/* Chat templates and prompts: loading, rendering, and the functions of chat.h that need no parser. */
 #include "text/chat/internal.h"
 
-/* What models without a template of their own most often were trained on. */
+/* The format that models without a template are most often trained on. */
 static const char chatml[] = "{%- for message in messages -%}\n"
                              "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' -}}\n"
                              "{%- endfor -%}\n"
                              "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}\n";
 
-/* ---- Templates -------------------------------------------------------------------------------------------- */
+/* ---- Templates ---- */
 
 void tn__chat_syntax_clear(tn__chat_syntax *syntax) {
 #define TN_X(marker) tn_free(syntax->marker);
@@ -30,7 +30,7 @@ tn_status tn__chat_syntax_copy(const tn__chat_syntax *from, tn__chat_syntax *to)
 
 tn_status tn_chat_template_new(const char *text, tn_chat_template **out) {
     tn_status status;
-    if (!out) return tn_fail(TN_E_INVALID, "tn_chat_template_new: no place for the result");
+    if (!out) return tn_fail(TN_E_INVALID, "tn_chat_template_new: out is NULL");
     *out = NULL;
     if (!text) text = chatml;
     tn_chat_template *chat = tn_calloc(1, sizeof *chat);
@@ -66,7 +66,7 @@ const char *tn_chat_template_syntax(const tn_chat_template *chat) {
     return names[chat->syntax.kind];
 }
 
-/* ---- Rendering -------------------------------------------------------------------------------------------- */
+/* ---- Rendering ---- */
 
 tn_status tn__chat_run(const tn_chat_template *chat, const json_t *variables, int64_t now,
                        const tn__jinja_limits *limits, char **text, size_t *length) {
@@ -75,13 +75,14 @@ tn_status tn__chat_run(const tn_chat_template *chat, const json_t *variables, in
     tn__jinja_params params = {.allow_mutation = chat->caps.mutation};
     if (limits) params.limits = *limits;
     if (now) {
-        if (!localtime_r(&seconds, &local)) return tn_fail(TN_E_INVALID, "%lld is not a time", (long long)now);
+        if (!localtime_r(&seconds, &local))
+            return tn_fail(TN_E_INVALID, "now is %lld, which is not a time", (long long)now);
         params.now = &local;
     }
     return tn__jinja_render(chat->jinja, variables, &params, text, length);
 }
 
-static tn_status load(const char *what, const char *text, int type, json_t **out) {
+static tn_status load_json(const char *what, const char *text, int type, json_t **out) {
     json_error_t error;
     *out = json_loads(text, 0, &error);
     if (!*out && json_error_code(&error) == json_error_out_of_memory) return tn__chat_nomem();
@@ -97,10 +98,10 @@ static tn_status load(const char *what, const char *text, int type, json_t **out
 tn_status tn_chat_render(const tn_chat_template *chat, const char *variables, int64_t now, char **text,
                          size_t *length) {
     json_t *json = NULL;
-    if (!chat || !text) return tn_fail(TN_E_INVALID, "tn_chat_render: no template or no place for the text");
+    if (!chat || !text) return tn_fail(TN_E_INVALID, "tn_chat_render: chat or text is NULL");
     *text = NULL;
-    if (variables) TN_TRY(load("variables", variables, JSON_OBJECT, &json));
-    /* What the template itself does, without the permission that tn_chat_prompt_new gives it. */
+    if (variables) TN_TRY(load_json("variables", variables, JSON_OBJECT, &json));
+    /* Renders strictly: only tn_chat_prompt_new lets a template change its values. */
     tn_chat_template strict = *chat;
     strict.caps.mutation = false;
     tn_status status = tn__chat_run(&strict, json, now, NULL, text, length);
@@ -108,7 +109,7 @@ tn_status tn_chat_render(const tn_chat_template *chat, const char *variables, in
     return status;
 }
 
-/* ---- Prompts ---------------------------------------------------------------------------------------------- */
+/* ---- Prompts ---- */
 
 tn_chat_params tn_chat_params_default(void) {
     return (tn_chat_params){.parallel_calls = true, .generation_prompt = true};
@@ -129,7 +130,7 @@ const json_t *tn__chat_tool_parameters(const json_t *tools, const char *name, si
     return NULL;
 }
 
-static tn_status check_messages(const json_t *messages) {
+static tn_status check_prompt_messages(const json_t *messages) {
     size_t i;
     const json_t *message;
     json_array_foreach(messages, i, message) {
@@ -140,18 +141,18 @@ static tn_status check_messages(const json_t *messages) {
     return TN_OK;
 }
 
-static tn_status check_tools(const json_t *tools) {
+static tn_status check_tool_names(const json_t *tools) {
     for (size_t i = 0; i < json_array_size(tools); i++)
         if (!tn__chat_tool_name(tools, i)) return tn_fail(TN_E_INVALID, "tool %zu has no function name", i);
     return TN_OK;
 }
 
-/* The variables that the template sees: the caller's own first, so that they cannot replace the messages. */
-static tn_status collect(const tn_chat_template *chat, const tn_chat_params *params, json_t *messages, json_t *tools,
-                         json_t **out) {
+/* The variables of a render. The caller's are set first, so that they cannot replace the messages. */
+static tn_status collect_variables(const tn_chat_template *chat, const tn_chat_params *params, json_t *messages,
+                                   json_t *tools, json_t **out) {
     json_t *variables = NULL;
     if (params->variables)
-        TN_TRY(load("variables", params->variables, JSON_OBJECT, &variables));
+        TN_TRY(load_json("variables", params->variables, JSON_OBJECT, &variables));
     else if (!(variables = json_object()))
         return tn__chat_nomem();
     bool show_tools = tools && chat->caps.tools;
@@ -163,19 +164,19 @@ static tn_status collect(const tn_chat_template *chat, const tn_chat_params *par
     if (!show_tools && chat->omit_tools) json_object_del(variables, "tools");
     if (bad) {
         json_decref(variables);
-        return tn_fail(TN_E_INVALID, "bos_token or eos_token is not UTF-8, or memory is short");
+        return tn_fail(TN_E_INVALID, "bos_token or eos_token is not UTF-8, or out of memory");
     }
     *out = variables;
     return TN_OK;
 }
 
-static bool ends_with(const char *text, size_t length, const char *end) {
+static bool ends_with_marker(const char *text, size_t length, const char *end) {
     size_t n = end ? strlen(end) : 0;
     while (length && (text[length - 1] == '\n' || text[length - 1] == ' ')) length--;
     return n && length >= n && memcmp(text + length - n, end, n) == 0;
 }
 
-static tn_status words_syntax(const tn_chat_template *chat, tn__chat_syntax *syntax) {
+static tn_status syntax_in_words(const tn_chat_template *chat, tn__chat_syntax *syntax) {
     TN_TRY(tn__chat_known_syntax("", false, syntax));
     syntax->reasoning_begin = tn_strdup(chat->syntax.reasoning_begin);
     syntax->reasoning_end = tn_strdup(chat->syntax.reasoning_end);
@@ -184,42 +185,42 @@ static tn_status words_syntax(const tn_chat_template *chat, tn__chat_syntax *syn
 
 static tn_status make_prompt(const tn_chat_template *chat, const tn_chat_params *params, tn_chat_prompt *prompt) {
     json_t *messages = NULL, *tools = NULL, *adapted = NULL, *variables = NULL;
-    tn_status status = load("messages", params->messages, JSON_ARRAY, &messages);
+    tn_status status = load_json("messages", params->messages, JSON_ARRAY, &messages);
     if (status == TN_OK && params->tools && params->tool_choice != TN_TOOLS_NONE)
-        status = load("tools", params->tools, JSON_ARRAY, &tools);
-    if (status == TN_OK) status = check_messages(messages);
-    if (status == TN_OK) status = check_tools(tools);
+        status = load_json("tools", params->tools, JSON_ARRAY, &tools);
+    if (status == TN_OK) status = check_prompt_messages(messages);
+    if (status == TN_OK) status = check_tool_names(tools);
     if (tools && json_array_size(tools) == 0) {
         json_decref(tools);
         tools = NULL;
     }
-    /* Tools described in words are called in words, too, now and in earlier turns. */
+    /* If tools are described in words, their calls and results are written in words too, also in earlier turns. */
     tn_chat_template view = *chat;
     bool in_words = tools && !chat->caps.tools;
     if (in_words) view.caps.tool_calls = view.caps.tool_results = false;
     if (status == TN_OK)
         status =
-            in_words ? words_syntax(chat, &prompt->syntax) : tn__chat_syntax_copy(&chat->syntax, &prompt->syntax);
+            in_words ? syntax_in_words(chat, &prompt->syntax) : tn__chat_syntax_copy(&chat->syntax, &prompt->syntax);
     view.syntax = prompt->syntax;
     if (status == TN_OK) status = tn__chat_adapt(&view, messages, tools, &adapted);
-    if (status == TN_OK) status = collect(chat, params, adapted, tools, &variables);
+    if (status == TN_OK) status = collect_variables(chat, params, adapted, tools, &variables);
     if (status == TN_OK) status = tn__chat_run(chat, variables, params->now, NULL, &prompt->text, &prompt->length);
-    prompt->tools = tools; /* owned by the prompt from here on */
+    prompt->tools = tools; /* the prompt owns them now */
     json_decref(messages);
     json_decref(adapted);
     json_decref(variables);
     if (status != TN_OK) return status;
     size_t bos = params->bos_token ? strlen(params->bos_token) : 0;
     prompt->has_bos = bos && prompt->length >= bos && memcmp(prompt->text, params->bos_token, bos) == 0;
-    prompt->in_reasoning = ends_with(prompt->text, prompt->length, prompt->syntax.reasoning_begin);
-    prompt->in_call = ends_with(prompt->text, prompt->length, prompt->syntax.call_begin);
+    prompt->in_reasoning = ends_with_marker(prompt->text, prompt->length, prompt->syntax.reasoning_begin);
+    prompt->in_call = ends_with_marker(prompt->text, prompt->length, prompt->syntax.call_begin);
     prompt->keep_reasoning = params->keep_reasoning;
     return tools ? tn__chat_grammar(prompt, params) : TN_OK;
 }
 
 tn_status tn_chat_prompt_new(const tn_chat_template *chat, const tn_chat_params *params, tn_chat_prompt **out) {
     if (!chat || !params || !params->messages || !out)
-        return tn_fail(TN_E_INVALID, "tn_chat_prompt_new: no template or no messages");
+        return tn_fail(TN_E_INVALID, "tn_chat_prompt_new: chat, params, messages or out is NULL");
     *out = NULL;
     tn_chat_prompt *prompt = tn_calloc(1, sizeof *prompt);
     if (!prompt) return TN_E_NOMEM;

@@ -1,10 +1,10 @@
-/* Messages in the form a template can take: what it does not support is said in another way. */
+/* Messages converted to what a template supports: tools, calls and system messages become plain text if necessary. */
 #include "text/chat/internal.h"
 
 #include <stdlib.h>
 
-/* The text of a content that may be a string, a list of parts, or null. */
-static void add_content(tn__text *text, const json_t *content) {
+/* Appends the text of a content, which is a string, a list of parts, or null. */
+static void append_content(tn__text *text, const json_t *content) {
     size_t i;
     const json_t *part;
     if (json_is_string(content))
@@ -19,27 +19,27 @@ static void add_content(tn__text *text, const json_t *content) {
     }
 }
 
-static json_t *text_value(tn__text *text) {
+static json_t *take_json_string(tn__text *text) {
     json_t *value = text->status != TN_OK ? NULL : json_stringn(text->data ? text->data : "", text->length);
     tn__text_free(text);
     return value;
 }
 
-/* ---- Tools in words --------------------------------------------------------------------------------------- */
+/* ---- Tools in words ---- */
 
-static void add_marked(tn__text *text, const char *marker) {
+static void append_marker_line(tn__text *text, const char *marker) {
     if (!marker || !*marker) return;
     tn__text_puts(text, marker);
     tn__text_puts(text, "\n");
 }
 
-/* A call as the syntax would have it; used where the template does not show calls itself. */
-static void add_call(tn__text *text, const tn__chat_syntax *syntax, const json_t *call) {
+/* A call in the prompt's syntax, for templates that do not render calls. */
+static void append_call(tn__text *text, const tn__chat_syntax *syntax, const json_t *call) {
     const json_t *function = json_object_get(call, "function"), *arguments = json_object_get(function, "arguments");
     const char *name = json_string_value(json_object_get(function, "name"));
     bool json = syntax->kind == TN__CHAT_JSON;
     if (text->length) tn__text_puts(text, "\n");
-    add_marked(text, json && *syntax->call_begin ? syntax->call_begin : "<tool_call>");
+    append_marker_line(text, json && *syntax->call_begin ? syntax->call_begin : "<tool_call>");
     tn__text_puts(text, "{\"name\": ");
     tn__chat_append_json_string(text, name ? name : "", name ? strlen(name) : 0);
     tn__text_puts(text, ", \"arguments\": ");
@@ -53,7 +53,7 @@ static void add_call(tn__text *text, const tn__chat_syntax *syntax, const json_t
     tn__text_puts(text, json && *syntax->call_begin ? syntax->call_end : "</tool_call>");
 }
 
-static void add_tools(tn__text *text, const json_t *tools) {
+static void append_tools(tn__text *text, const json_t *tools) {
     size_t i;
     const json_t *tool;
     tn__text_puts(text, "You can call these tools:\n<tools>\n");
@@ -67,9 +67,9 @@ static void add_tools(tn__text *text, const json_t *tools) {
               "<tool_call>\n{\"name\": \"the tool's name\", \"arguments\": {\"argument\": \"value\"}}\n</tool_call>");
 }
 
-/* ---- One message ------------------------------------------------------------------------------------------ */
+/* ---- One message ---- */
 
-/* The arguments of each call as an object or as text, whichever the template wants. */
+/* Converts the arguments of each call to an object or to text, as the template needs them. */
 static int adapt_arguments(const tn_chat_template *chat, json_t *calls) {
     size_t i;
     json_t *call;
@@ -78,7 +78,7 @@ static int adapt_arguments(const tn_chat_template *chat, json_t *calls) {
                *other = NULL;
         if (chat->caps.object_arguments && json_is_string(arguments)) {
             other = json_loadb(json_string_value(arguments), json_string_length(arguments), 0, NULL);
-            if (!other) continue; /* not JSON: the template gets it as it is */
+            if (!other) continue; /* not JSON: passed on unchanged */
         } else if (!chat->caps.object_arguments && arguments && !json_is_string(arguments)) {
             char *text = json_dumps(arguments, JSON_ENCODE_ANY);
             other = text ? json_string(text) : NULL;
@@ -97,28 +97,28 @@ static int adapt_content(const tn_chat_template *chat, json_t *message) {
     if (empty && (!calls || chat->caps.null_content)) return 0;
     if (!chat->caps.text_content && !json_is_array(content)) {
         tn__text text = {0};
-        add_content(&text, content);
+        append_content(&text, content);
         return json_object_set_new(message, "content",
-                                   json_pack("[{s:s, s:o}]", "type", "text", "text", text_value(&text)));
+                                   json_pack("[{s:s, s:o}]", "type", "text", "text", take_json_string(&text)));
     }
     if (empty) return json_object_set_new(message, "content", json_string(""));
     if (!json_is_array(content) || chat->caps.part_content) return 0;
     tn__text text = {0};
-    add_content(&text, content);
-    return json_object_set_new(message, "content", text_value(&text));
+    append_content(&text, content);
+    return json_object_set_new(message, "content", take_json_string(&text));
 }
 
 static int adapt_tool_message(json_t *message) {
     tn__text text = {0};
     tn__text_puts(&text, "<tool_response>\n");
     tn__text content = {0};
-    add_content(&content, json_object_get(message, "content"));
+    append_content(&content, json_object_get(message, "content"));
     tn__text_join(&text, &content);
     tn__text_free(&content);
     tn__text_puts(&text, "\n</tool_response>");
     json_object_del(message, "tool_call_id");
     return json_object_set_new(message, "role", json_string("user")) |
-           json_object_set_new(message, "content", text_value(&text));
+           json_object_set_new(message, "content", take_json_string(&text));
 }
 
 static int adapt_calls(const tn_chat_template *chat, json_t *message) {
@@ -129,10 +129,10 @@ static int adapt_calls(const tn_chat_template *chat, json_t *message) {
     if (!json_is_array(calls) || json_array_size(calls) == 0) return json_object_del(message, "tool_calls");
     if (chat->caps.tool_calls) return adapt_arguments(chat, calls);
     tn__text text = {0};
-    add_content(&text, json_object_get(message, "content"));
-    json_array_foreach(calls, i, call) { add_call(&text, &chat->syntax, call); }
+    append_content(&text, json_object_get(message, "content"));
+    json_array_foreach(calls, i, call) { append_call(&text, &chat->syntax, call); }
     json_object_del(message, "tool_calls");
-    return json_object_set_new(message, "content", text_value(&text));
+    return json_object_set_new(message, "content", take_json_string(&text));
 }
 
 static int adapt_message(const tn_chat_template *chat, json_t *message) {
@@ -142,58 +142,59 @@ static int adapt_message(const tn_chat_template *chat, json_t *message) {
     return adapt_content(chat, message);
 }
 
-/* ---- The whole -------------------------------------------------------------------------------------------- */
+/* ---- All messages ---- */
 
-static bool is_role(const json_t *message, const char *role) {
+static bool has_role(const json_t *message, const char *role) {
     const char *own = json_string_value(json_object_get(message, "role"));
     return own && strcmp(own, role) == 0;
 }
 
-/* Puts `before` and an empty line in front of a message's content. */
-static int prepend(json_t *message, const char *before, size_t length) {
+/* Inserts `before` and an empty line before a message's content. */
+static int prepend_content(json_t *message, const char *before, size_t length) {
     tn__text text = {0};
     tn__text_append(&text, before, length);
     json_t *content = json_object_get(message, "content");
-    if (json_is_array(content)) /* keeps pictures and the like */
-        return json_array_insert_new(content, 0, json_pack("{s:s, s:o}", "type", "text", "text", text_value(&text)));
+    if (json_is_array(content)) /* keeps images and other parts */
+        return json_array_insert_new(content, 0,
+                                     json_pack("{s:s, s:o}", "type", "text", "text", take_json_string(&text)));
     if (text.length) tn__text_puts(&text, "\n\n");
     tn__text own = {0};
-    add_content(&own, content);
+    append_content(&own, content);
     tn__text_join(&text, &own);
     tn__text_free(&own);
-    return json_object_set_new(message, "content", text_value(&text));
+    return json_object_set_new(message, "content", take_json_string(&text));
 }
 
-/* Describes the tools in the system message, which is made when there is none. */
+/* Describes the tools in the system message; adds one if there is none. */
 static int describe_tools(json_t *messages, const json_t *tools) {
     tn__text text = {0};
     json_t *first = json_array_get(messages, 0);
-    bool system = is_role(first, "system");
+    bool system = has_role(first, "system");
     if (system) {
-        add_content(&text, json_object_get(first, "content"));
+        append_content(&text, json_object_get(first, "content"));
         if (text.length) tn__text_puts(&text, "\n\n");
     }
-    add_tools(&text, tools);
-    json_t *content = text_value(&text);
+    append_tools(&text, tools);
+    json_t *content = take_json_string(&text);
     if (system) return json_object_set_new(first, "content", content);
     return json_array_insert_new(messages, 0, json_pack("{s:s, s:o}", "role", "system", "content", content));
 }
 
-/* System messages go in front of the user message that follows them. */
+/* Moves system messages to the front of the next user message. */
 static int merge_system(json_t *messages) {
     for (size_t i = 0; i < json_array_size(messages);) {
         json_t *message = json_array_get(messages, i);
-        if (!is_role(message, "system") && !is_role(message, "developer")) {
+        if (!has_role(message, "system") && !has_role(message, "developer")) {
             i++;
             continue;
         }
         tn__text text = {0};
-        add_content(&text, json_object_get(message, "content"));
+        append_content(&text, json_object_get(message, "content"));
         size_t k = i + 1;
-        while (k < json_array_size(messages) && !is_role(json_array_get(messages, k), "user")) k++;
+        while (k < json_array_size(messages) && !has_role(json_array_get(messages, k), "user")) k++;
         int bad = text.status != TN_OK;
         if (!bad && k < json_array_size(messages)) {
-            bad = prepend(json_array_get(messages, k), text.data ? text.data : "", text.length);
+            bad = prepend_content(json_array_get(messages, k), text.data ? text.data : "", text.length);
             bad |= json_array_remove(messages, i);
         } else if (!bad)
             bad = json_object_set_new(message, "role", json_string("user"));

@@ -24,7 +24,7 @@ enum {
 /* Makes room for at least `need` items of `size` bytes in a growing array. */
 tn_status tn__grammar_grow(void *array_pointer, size_t *capacity, size_t need, size_t size);
 
-/* ---- Parsed form --------------------------------------------------------------------------------------------- */
+/* ---- Parsed form ---- */
 
 typedef enum tn__gbnf_kind {
     TN__GBNF_LITERAL,
@@ -69,7 +69,7 @@ uint32_t tn__gbnf_find_rule(const tn__gbnf *gbnf, const char *name, size_t lengt
 /* Where in the text a byte is, for messages. */
 void tn__gbnf_place(const char *text, size_t at, unsigned *line, unsigned *column);
 
-/* ---- Program ------------------------------------------------------------------------------------------------- */
+/* ---- Program ---- */
 
 typedef enum tn__op {
     TN__OP_BYTE,      /* a byte in low … high, then the next instruction */
@@ -122,7 +122,7 @@ struct tn_grammar {
 };
 tn_grammar *tn__grammar_retain(const tn_grammar *grammar);
 
-/* ---- Matcher ------------------------------------------------------------------------------------------------- */
+/* ---- Matcher ---- */
 
 /* Numbers of sets of positions. From TN__SET_FIRST on they are real. */
 typedef uint32_t tn__set;
@@ -179,7 +179,7 @@ static inline bool tn__matcher_accepting(const tn__matcher *m, tn__set set) {
 /* Empties the tables except for the given sets, whose numbers it updates. At most 4. */
 void tn__matcher_forget(tn__matcher *matcher, tn__set *keep[], size_t n_keep);
 
-/* ---- Vocabulary ---------------------------------------------------------------------------------------------- */
+/* ---- Vocabulary ---- */
 
 /* Trie in the order of a depth-first walk. The tokens that end at node i are tokens[node[i-1].token_end …
  * node[i].token_end); `skip` is the first node outside its sub-tree. */

@@ -85,7 +85,7 @@ tn_status tn__matcher_copy(const tn__matcher *from, tn__matcher *to) {
     return TN_OK;
 }
 
-/* ---- Stacks -------------------------------------------------------------------------------------------------- */
+/* ---- Stacks ---- */
 
 static size_t frame_slot(const tn__matcher *m, tn__frame frame) {
     size_t mask = m->frame_slot_count - 1;
@@ -110,7 +110,7 @@ static tn_status push_frame(tn__matcher *m, uint32_t pc, uint32_t parent, uint32
     return TN_OK;
 }
 
-/* ---- Building a set ------------------------------------------------------------------------------------------
+/* ---- Building a set ----
  * The positions of the set under way lie past the last finished one. */
 
 typedef struct builder {
@@ -297,7 +297,7 @@ tn_status tn__matcher_step(tn__matcher *m, tn__set from, uint8_t byte, tn__set *
     return TN_OK;
 }
 
-/* ---- Forgetting ---------------------------------------------------------------------------------------------- */
+/* ---- Forgetting ---- */
 
 /* Renumbers the stacks that the kept positions use. Parents have smaller numbers, so one pass in order suffices, and
  * the order of stacks, on which the order of positions rests, stays as it is. The slot table serves as the map. */

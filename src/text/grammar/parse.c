@@ -74,7 +74,7 @@ static tn_status new_node(parser *p, tn__gbnf_node node, uint32_t *out) {
     return TN_OK;
 }
 
-/* ---- Rule names ---------------------------------------------------------------------------------------------- */
+/* ---- Rule names ---- */
 
 static size_t name_slot(const tn__gbnf *g, const char *name, size_t length) {
     size_t i = (size_t)tn__hash_bytes(name, length, 0) & (g->name_slots - 1);
@@ -120,7 +120,7 @@ static tn_status parse_name(parser *p, uint32_t *rule) {
     return TN_OK;
 }
 
-/* ---- Characters ---------------------------------------------------------------------------------------------- */
+/* ---- Characters ---- */
 
 static tn_status parse_hex(parser *p, int digits, uint32_t *out) {
     uint32_t value = 0;
@@ -228,7 +228,7 @@ static tn_status parse_literal(parser *p, uint32_t *node) {
                     node);
 }
 
-/* ---- Classes ------------------------------------------------------------------------------------------------- */
+/* ---- Classes ---- */
 
 static int compare_ranges(const void *a, const void *b) {
     uint32_t x = ((const tn__code_range *)a)->low, y = ((const tn__code_range *)b)->low;
@@ -297,7 +297,7 @@ static tn_status parse_class(parser *p, uint32_t *node) {
     return TN_OK;
 }
 
-/* ---- Repetitions, sequences, choices ------------------------------------------------------------------------- */
+/* ---- Repetitions, sequences, choices ---- */
 
 static tn_status parse_number(parser *p, uint32_t *out) {
     if (peek(p) < '0' || peek(p) > '9') return syntax(p, "a number is expected here");

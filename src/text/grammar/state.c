@@ -33,7 +33,7 @@ struct tn_grammar_state {
 
 size_t tn__grammar_state_vocab(const tn_grammar_state *s) { return s->pieces ? s->pieces->count : 0; }
 
-/* ---- Steps --------------------------------------------------------------------------------------------------- */
+/* ---- Steps ---- */
 
 static tn_status step(tn_grammar_state *s, place from, uint8_t byte, place *out);
 
@@ -86,7 +86,7 @@ static tn_status step_with_room(tn_grammar_state *s, place *from, uint8_t byte, 
 
 static place start_place(const tn_grammar_state *s) { return s->triggers.count ? WAITING : TN__SET_UNKNOWN; }
 
-/* ---- Life cycle ---------------------------------------------------------------------------------------------- */
+/* ---- Life cycle ---- */
 
 static tn_status check_triggers(tn_grammar_state *s) {
     for (size_t i = 0; i < s->triggers.count; i++) {
@@ -190,7 +190,7 @@ void tn_grammar_state_reset(tn_grammar_state *s) {
     (void)begin(s);
 }
 
-/* ---- Accepting ----------------------------------------------------------------------------------------------- */
+/* ---- Accepting ---- */
 
 tn_status tn_grammar_accept_bytes(tn_grammar_state *s, const void *bytes, size_t count) {
     if (!s || (!bytes && count)) return tn_fail(TN_E_INVALID, "tn_grammar_accept_bytes: NULL argument");
@@ -259,7 +259,7 @@ bool tn_grammar_is_accepting(const tn_grammar_state *s) {
 }
 bool tn_grammar_is_waiting(const tn_grammar_state *s) { return s->at & WAITING; }
 
-/* ---- Masks --------------------------------------------------------------------------------------------------- */
+/* ---- Masks ---- */
 
 /* Walks the trie from a place inside the grammar; a byte that leads nowhere cuts its whole sub-tree off. */
 static tn_status walk_in_grammar(tn_grammar_state *s, uint64_t *mask) {

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* ---- Candidates ---------------------------------------------------------------------------------------------- */
+/* ---- Candidates ---- */
 
 void tn__row_set(tn_sampler *s, tn_token token, float logit) {
     size_t b = (size_t)token / TN__SCAN_BLOCK;
@@ -83,7 +83,7 @@ static void keep_above(tn_sampler *s, float cut) {
     keep_best(s, s->params.min_keep);
 }
 
-/* ---- Truncating samplers ------------------------------------------------------------------------------------- */
+/* ---- Truncating samplers ---- */
 
 void tn__apply_top_k(tn_sampler *s) {
     if (s->params.top_k <= 0) return;
@@ -203,7 +203,7 @@ void tn__apply_xtc(tn_sampler *s) {
     s->count = kept;
 }
 
-/* ---- Temperature --------------------------------------------------------------------------------------------- */
+/* ---- Temperature ---- */
 
 void tn__apply_temperature(tn_sampler *s) {
     float t = s->params.temperature;
@@ -225,7 +225,7 @@ void tn__apply_temperature(tn_sampler *s) {
     }
 }
 
-/* ---- Draws --------------------------------------------------------------------------------------------------- */
+/* ---- Draws ---- */
 
 static tn_token draw_from_row(tn_sampler *s) {
     double total = tn__candidates_weights(s), u = tn__random_unit(&s->random) * total;

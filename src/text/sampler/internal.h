@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* ---- Keys ----------------------------------------------------------------------------------------------------
+/* ---- Keys ----
  * A candidate of the list is one word: the logit in an order-preserving form above the complement of the token. So
  * comparing words compares logits and breaks ties by the lower token, and no two candidates are equal. */
 typedef uint64_t tn__key;
@@ -44,7 +44,7 @@ static inline size_t tn__keys_room(size_t n, size_t count) {
     return room < n ? room : n;
 }
 
-/* ---- Random numbers ------------------------------------------------------------------------------------------ */
+/* ---- Random numbers ---- */
 
 typedef struct tn__random {
     uint64_t s[4];
@@ -56,7 +56,7 @@ uint64_t tn__random_system_seed(void);
 /* Temperatures below this are greedy; logits divided by it stay finite. */
 #define TN__TEMPERATURE_MIN 1e-6f
 
-/* ---- The sampler ---------------------------------------------------------------------------------------------
+/* ---- The sampler ----
  * Candidates start as the row ("dense": every token, -inf meaning removed) and become a list when something cuts them
  * down. The row's memory also serves to look logits up by token. */
 struct tn_sampler {

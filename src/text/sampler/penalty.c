@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* ---- Repeat, frequency and presence -------------------------------------------------------------------------- */
+/* ---- Repeat, frequency and presence ---- */
 
 static float penalised(const tn_sampler *s, float logit, uint32_t count) {
     float repeat = s->params.repeat_penalty;
@@ -36,7 +36,7 @@ void tn__apply_penalties(tn_sampler *s) {
     for (size_t age = 0; age < length; age++) s->counts[s->history[tn__history_slot(s, age)]] &= ~done;
 }
 
-/* ---- DRY ------------------------------------------------------------------------------------------------------
+/* ---- DRY ----
  * Reading the window backwards, r[0] is the newest token. match[j] is how far r[j…] agrees with r[0…]: the sequence
  * that ended j tokens ago repeats the newest match[j] tokens, and r[j - 1] is what followed it then. All matches
  * together cost linear time (the Z algorithm). */

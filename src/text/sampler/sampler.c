@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* ---- The table ----------------------------------------------------------------------------------------------- */
+/* ---- The table ---- */
 
 static const struct {
     const char *name, *parameters;
@@ -34,7 +34,7 @@ tn_status tn_sampler_kind_from_name(const char *name, tn_sampler_kind *out) {
     return TN_E_NOT_FOUND;
 }
 
-/* ---- Parameters ---------------------------------------------------------------------------------------------- */
+/* ---- Parameters ---- */
 
 tn_sampler_params tn_sampler_params_default(void) {
     static const char *const breakers[] = {"\n", ":", "\"", "*"};
@@ -138,7 +138,7 @@ static tn_status check_params(const tn_sampler_params *p, size_t n_vocab) {
     return TN_OK;
 }
 
-/* ---- Life cycle ---------------------------------------------------------------------------------------------- */
+/* ---- Life cycle ---- */
 
 /* Takes the next `count` items of a block being laid out; with a NULL base only the size is counted. The limits that
  * check_params sets keep the sum far from overflow. */
@@ -274,7 +274,7 @@ tn_status tn_sampler_set_grammar(tn_sampler *s, tn_grammar_state *state) {
 }
 tn_grammar_state *tn_sampler_get_grammar(tn_sampler *s) { return s->grammar; }
 
-/* ---- From logits to a token ---------------------------------------------------------------------------------- */
+/* ---- From logits to a token ---- */
 
 static tn_token best_of_row(const tn_sampler *s) {
     float max = tn__candidates_max(s);

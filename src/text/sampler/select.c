@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* ---- Selection ----------------------------------------------------------------------------------------------- */
+/* ---- Selection ---- */
 
 static inline void swap_keys(tn__key *a, tn__key *b) {
     tn__key t = *a;
@@ -163,7 +163,7 @@ size_t tn__keys_from_row(tn__key *room, const float *row, const float *block_max
     return kept < count && least > -INFINITY ? collect(room, row, block_max, n, count, -INFINITY) : kept;
 }
 
-/* ---- Random numbers ------------------------------------------------------------------------------------------ */
+/* ---- Random numbers ---- */
 
 static uint64_t rotate_left(uint64_t x, int by) { return x << by | x >> (64 - by); }
 

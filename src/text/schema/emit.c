@@ -34,7 +34,7 @@ static tn_status check_unsupported(json_t *flat, const tn__schema_path *path) {
     return TN_OK;
 }
 
-/* ---- Formats ------------------------------------------------------------------------------------------------- */
+/* ---- Formats ---- */
 
 static const struct {
     const char *name;
@@ -73,7 +73,7 @@ static int find_format(json_t *flat) {
     return -1;
 }
 
-/* ---- Values -------------------------------------------------------------------------------------------------- */
+/* ---- Values ---- */
 
 static size_t count_characters(const char *utf8) {
     size_t n = 0;
@@ -154,7 +154,7 @@ static tn_status emit_enum(json_t *flat, const tn__schema_path *path, tn__text *
     return TN_OK;
 }
 
-/* ---- Strings ------------------------------------------------------------------------------------------------- */
+/* ---- Strings ---- */
 
 static tn_status emit_string(tn__schema *s, json_t *flat, const tn__schema_path *path, tn__text *out, bool *empty) {
     json_t *pattern = json_object_get(flat, "pattern");
@@ -199,7 +199,7 @@ static tn_status emit_string(tn__schema *s, json_t *flat, const tn__schema_path 
     return TN_OK;
 }
 
-/* ---- Arrays -------------------------------------------------------------------------------------------------- */
+/* ---- Arrays ---- */
 
 /* "," ws item, min to max times; a maximum of SIZE_MAX is none. */
 static void emit_more(tn__text *out, uint32_t item, size_t min, size_t max) {
@@ -286,7 +286,7 @@ static tn_status emit_array(tn__schema *s, json_t *flat, const tn__schema_path *
     return status;
 }
 
-/* ---- Objects ------------------------------------------------------------------------------------------------- */
+/* ---- Objects ---- */
 
 typedef struct property {
     const char *name;
@@ -513,7 +513,7 @@ out:
     return status;
 }
 
-/* ---- All together -------------------------------------------------------------------------------------------- */
+/* ---- All together ---- */
 
 tn_status tn__schema_emit(tn__schema *s, json_t *flat, const tn__schema_path *path, tn__text *out, bool *empty) {
     unsigned types;

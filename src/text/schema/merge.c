@@ -21,7 +21,7 @@ json_t *tn__schema_both(json_t *a, json_t *b) {
     return json_pack("{s:[O,O]}", "allOf", a, b);
 }
 
-/* ---- Merging two flat schemas -------------------------------------------------------------------------------- */
+/* ---- Merging two flat schemas ---- */
 
 /* The additionalProperties of a schema as it applies to a property it does not name; NULL: no restriction. */
 static json_t *rest_of_properties(json_t *flat) { return json_object_get(flat, "additionalProperties"); }
@@ -164,7 +164,7 @@ static tn_status merge(json_t *a, json_t *b, const tn__schema_path *path, json_t
     return status;
 }
 
-/* ---- Multiplying out ----------------------------------------------------------------------------------------- */
+/* ---- Multiplying out ---- */
 
 /* A copy of the schema without the keywords that combine others, older spellings turned into the present ones. */
 static tn_status flat_base(json_t *schema, const tn__schema_path *path, json_t **out) {
@@ -305,7 +305,7 @@ tn_status tn__schema_expand(tn__schema *s, json_t *schema, const tn__schema_path
     return TN_OK;
 }
 
-/* ---- oneOf ---------------------------------------------------------------------------------------------------
+/* ---- oneOf ----
  * "Exactly one" cannot be said in a grammar. It need not be where what is generated for one schema can never be valid
  * for another. apart(a, b) is true only where that is certain for documents generated from a. */
 

@@ -10,7 +10,7 @@
 /* At most so many digits are generated, so that different texts are different doubles. */
 enum { DIGITS_MAX = 15 };
 
-/* ---- Whole numbers ------------------------------------------------------------------------------------------- */
+/* ---- Whole numbers ---- */
 
 static void emit_any_digits(tn__text *out, size_t n) {
     if (n == 1) tn__text_puts(out, "[0-9]");
@@ -90,7 +90,7 @@ static void emit_whole(tn__text *out, uint64_t low, uint64_t high) {
     tn__text_puts(out, ")");
 }
 
-/* ---- Fractions -----------------------------------------------------------------------------------------------
+/* ---- Fractions ----
  * A bound's fraction is its digits after the point without trailing zeros. A tail is what may follow the digits
  * already written, compared with the digits of the bound that are left; `must` asks for at least one digit. */
 
@@ -187,7 +187,7 @@ static bool emit_between(const tail *t, const char *low, bool above, const char 
     return true;
 }
 
-/* ---- Decimals ------------------------------------------------------------------------------------------------ */
+/* ---- Decimals ---- */
 
 typedef struct decimal {
     uint64_t whole;

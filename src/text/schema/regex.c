@@ -33,7 +33,7 @@ static tn_status syntax(const regex *r, const char *what) {
     return tn__schema_fail(TN_E_SYNTAX, r->path, "at character %zu: %s", r->at + 1, what);
 }
 
-/* ---- Characters ---------------------------------------------------------------------------------------------- */
+/* ---- Characters ---- */
 
 static tn_status add_range(const regex *r, code_set *set, uint32_t low, uint32_t high) {
     if (set->n == RANGES_MAX)
@@ -225,7 +225,7 @@ static tn_status parse_class(regex *r) {
     return emit_set(r, &set);
 }
 
-/* ---- Structure ----------------------------------------------------------------------------------------------- */
+/* ---- Structure ---- */
 
 static tn_status parse_alternatives(regex *r, int depth);
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Paths --------------------------------------------------------------------------------------------------- */
+/* ---- Paths ---- */
 
 tn__schema_path tn__schema_below(const tn__schema_path *parent, const char *key) {
     return (tn__schema_path){parent, key, 0, parent->depth + 1};
@@ -41,7 +41,7 @@ tn_status tn__schema_fail(tn_status status, const tn__schema_path *path, const c
     return tn_fail(status, "schema %s: %s", place, message);
 }
 
-/* ---- References ---------------------------------------------------------------------------------------------- */
+/* ---- References ---- */
 
 /* Decodes one step of a JSON pointer in a URI fragment: %XX, then ~1 and ~0. Returns what follows it. */
 static const char *next_step(const char *at, char *out, size_t size) {
@@ -76,7 +76,7 @@ tn_status tn__schema_resolve(tn__schema *s, const char *ref, const tn__schema_pa
     return TN_OK;
 }
 
-/* ---- Rules --------------------------------------------------------------------------------------------------- */
+/* ---- Rules ---- */
 
 static size_t memo_slot(const tn__schema *s, const json_t *key) {
     size_t i = (size_t)tn__mix64((uint64_t)(uintptr_t)key >> 4) & (s->memo_slots - 1);
@@ -268,7 +268,7 @@ tn_status tn__schema_rule(tn__schema *s, json_t *schema, const tn__schema_path *
     return status == TN_OK ? s->text.status : status;
 }
 
-/* ---- The whole ----------------------------------------------------------------------------------------------- */
+/* ---- The whole ---- */
 
 /* What rules are made of. The same bounds as in tn_grammar_json(): blanks, digits and escapes that any reader takes.
  */

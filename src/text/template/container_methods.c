@@ -1,7 +1,7 @@
 /* The methods of lists, tuples and dicts. Those that change their object are refused unless mutation is allowed. */
 #include "text/template/engine.h"
 
-/* ---- Lists ------------------------------------------------------------------------------------------------ */
+/* ---- Lists ---- */
 
 static jj_value list_append(jj *j, jj_value self, const jj_args *args) {
     jj_value out;
@@ -124,7 +124,7 @@ const jj_named tn__jj_list_methods[] = {
 const jj_named tn__jj_tuple_methods[] = {
     {"count", list_count, false}, {"index", list_index, false}, {NULL, NULL, false}};
 
-/* ---- Dicts ------------------------------------------------------------------------------------------------ */
+/* ---- Dicts ---- */
 
 static jj_value make_view(jj *j, jj_value self, const jj_args *args, const char *who, char kind) {
     tn__jj_bind(j, args, who, "", 0, NULL);

@@ -11,7 +11,7 @@
 
 #include "text/template/jinja.h"
 
-/* ---- Memory, limits and errors (memory.c) ----------------------------------------------------------------- */
+/* ---- Memory, limits and errors (memory.c) ---- */
 
 typedef struct jj_block jj_block;
 typedef struct jj jj;
@@ -65,7 +65,7 @@ void tn__jj_put_char(jj *j, jj_buffer *buffer, char c);
 void tn__jj_put_code(jj *j, jj_buffer *buffer, uint32_t code); /* as UTF-8 */
 static inline void jj_puts(jj *j, jj_buffer *buffer, const char *text) { tn__jj_put(j, buffer, text, strlen(text)); }
 
-/* ---- Values ----------------------------------------------------------------------------------------------- */
+/* ---- Values ---- */
 
 typedef enum jj_type {
     JJ_UNDEFINED,
@@ -283,7 +283,7 @@ typedef struct jj_json_style {
 } jj_json_style;
 void tn__jj_put_json(jj *j, jj_buffer *buffer, jj_value v, const jj_json_style *style, size_t level);
 
-/* ---- Syntax tree (parser.c makes it, interp.c and expr.c walk it) ----------------------------------------- */
+/* ---- Syntax tree (parser.c makes it, interp.c and expr.c walk it) ---- */
 
 typedef enum jj_kind {
     /* Expressions. */
@@ -374,7 +374,7 @@ typedef struct jj_tokens {
 } jj_tokens;
 void tn__jj_tokenize(jj *j, const char *text, size_t length, jj_tokens *tokens);
 
-/* ---- Evaluation ------------------------------------------------------------------------------------------- */
+/* ---- Evaluation ---- */
 
 typedef struct jj_variable {
     const jj_string *name;

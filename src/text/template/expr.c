@@ -73,7 +73,7 @@ static jj_value eval_item(jj *j, const jj_node *node) {
     return tn__jj_slice(j, object, start, stop, step);
 }
 
-/* ---- Arguments and calls ---------------------------------------------------------------------------------- */
+/* ---- Arguments and calls ---- */
 
 static void push_argument(jj *j, jj_args *args, size_t *capacity, jj_value v) {
     if (args->count == *capacity) {

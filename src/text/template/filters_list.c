@@ -1,7 +1,7 @@
 /* Filters that work on sequences: choosing, mapping, ordering, grouping, joining. */
 #include "text/template/engine.h"
 
-/* ---- What they share -------------------------------------------------------------------------------------- */
+/* ---- What they share ---- */
 
 /* Stable merge sort of items by keys; both arrays are permuted. */
 void tn__jj_sort(jj *j, jj_value *items, jj_value *keys, size_t count, bool reverse) {
@@ -61,7 +61,7 @@ static jj_value follow_or(jj *j, jj_value v, jj_value path, jj_value instead) {
     return found.type == JJ_UNDEFINED && !jj_is_absent(instead) && instead.type != JJ_NONE ? instead : found;
 }
 
-/* ---- Choosing --------------------------------------------------------------------------------------------- */
+/* ---- Choosing ---- */
 
 static jj_value first(jj *j, jj_value v, const jj_args *args) {
     jj_cursor cursor;
@@ -156,7 +156,7 @@ static jj_value extreme(jj *j, jj_value v, const jj_args *args, const char *who,
 static jj_value min(jj *j, jj_value v, const jj_args *args) { return extreme(j, v, args, "min", -1); }
 static jj_value max(jj *j, jj_value v, const jj_args *args) { return extreme(j, v, args, "max", 1); }
 
-/* ---- Mapping and joining ---------------------------------------------------------------------------------- */
+/* ---- Mapping and joining ---- */
 
 static jj_value map(jj *j, jj_value v, const jj_args *args) {
     jj_list *mapped = tn__jj_new_list(j, 0);
@@ -232,7 +232,7 @@ static jj_value reverse(jj *j, jj_value v, const jj_args *args) {
     return text;
 }
 
-/* ---- Ordering and grouping -------------------------------------------------------------------------------- */
+/* ---- Ordering and grouping ---- */
 
 /* The key of an item: one attribute, several ("age,name", compared in turn), or the item itself. */
 static jj_value sort_key(jj *j, jj_value item, jj_value attribute, bool case_sensitive, jj_value instead) {

@@ -129,7 +129,7 @@ static jj_value wordcount(jj *j, jj_value v, const jj_args *args) {
     return jj_int(words);
 }
 
-/* ---- wordwrap --------------------------------------------------------------------------------------------- */
+/* ---- wordwrap ---- */
 
 typedef struct wrap {
     jj *j;
@@ -220,7 +220,7 @@ static jj_value wordwrap(jj *j, jj_value v, const jj_args *args) {
     return tn__jj_from_buffer(j, &b);
 }
 
-/* ---- HTML and URLs ---------------------------------------------------------------------------------------- */
+/* ---- HTML and URLs ---- */
 
 static jj_value safe(jj *j, jj_value v, const jj_args *args) {
     tn__jj_bind(j, args, "safe", "", 0, NULL);

@@ -32,7 +32,7 @@ static jj_value attr(jj *j, jj_value v, const jj_args *args) {
                             s->length > 60 ? 60 : (int)s->length, s->data ? s->data : "");
 }
 
-/* ---- Numbers ---------------------------------------------------------------------------------------------- */
+/* ---- Numbers ---- */
 
 static jj_value absolute(jj *j, jj_value v, const jj_args *args) {
     tn__jj_bind(j, args, "abs", "", 0, NULL);
@@ -177,7 +177,7 @@ static jj_value filesizeformat(jj *j, jj_value v, const jj_args *args) {
     return tn__jj_from_buffer(j, &b);
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------------------- */
+/* ---- JSON ---- */
 
 static jj_string *separator(jj *j, jj_value pair, size_t index, const char *standard) {
     if (jj_is_absent(pair) || pair.type == JJ_NONE) return tn__jj_string(j, standard, strlen(standard));

@@ -24,7 +24,7 @@ static int64_t read_count(jj *j, const char **p, const char *end) {
     return n;
 }
 
-/* ---- Padding and numbers, shared by both kinds ------------------------------------------------------------ */
+/* ---- Padding and numbers, shared by both kinds ---- */
 
 static void pad(jj *j, jj_buffer *b, const spec *s, size_t sign_bytes, jj_string *body, char default_align) {
     char align = s->align ? s->align : default_align;
@@ -125,7 +125,7 @@ static void put_text(jj *j, jj_buffer *b, const spec *s, jj_string *text) {
     pad(j, b, s, 0, text, '<');
 }
 
-/* ---- Format specifications -------------------------------------------------------------------------------- */
+/* ---- Format specifications ---- */
 
 static bool is_align(char c) { return c == '<' || c == '>' || c == '^' || c == '='; }
 
@@ -203,7 +203,7 @@ jj_value tn__jj_format_spec(jj *j, jj_value v, const jj_string *text) {
     return tn__jj_from_buffer(j, &b);
 }
 
-/* ---- "…".format(…) ---------------------------------------------------------------------------------------- */
+/* ---- "…".format(…) ---- */
 
 typedef struct formatter {
     jj *j;
@@ -333,7 +333,7 @@ jj_value tn__jj_format(jj *j, jj_string *format, const jj_args *args) {
     return v;
 }
 
-/* ---- "…" % values ----------------------------------------------------------------------------------------- */
+/* ---- "…" % values ---- */
 
 typedef struct percent {
     jj *j;

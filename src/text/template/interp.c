@@ -77,7 +77,7 @@ static jj_value apply_filters(jj *j, const jj_node *filter, jj_value input) {
     return v;
 }
 
-/* ---- Loops ------------------------------------------------------------------------------------------------ */
+/* ---- Loops ---- */
 
 static flow run_loop(jj *j, jj_loop *loop) {
     const jj_node *node = loop->node;
@@ -126,7 +126,7 @@ jj_value tn__jj_call_loop(jj *j, jj_loop *loop, const jj_args *args) {
     return tn__jj_from_buffer(j, &buffer);
 }
 
-/* ---- Macros ----------------------------------------------------------------------------------------------- */
+/* ---- Macros ---- */
 
 static const jj_value *find_keyword(const jj_args *args, const jj_string *name) {
     for (size_t i = 0; i < args->keyword_count; i++)
@@ -226,7 +226,7 @@ static void run_call_block(jj *j, const jj_node *node) {
     tn__jj_put_value(j, j->out, tn__jj_call(j, callee, &args));
 }
 
-/* ---- Statements ------------------------------------------------------------------------------------------- */
+/* ---- Statements ---- */
 
 static flow run_if(jj *j, const jj_node *node) {
     for (const jj_node *branch = node->list; branch; branch = branch->next)
@@ -286,7 +286,7 @@ void tn__jj_run(jj *j, const jj_node *statements) {
     run(j, statements);
 }
 
-/* ---- Entry points ----------------------------------------------------------------------------------------- */
+/* ---- Entry points ---- */
 
 struct tn__jinja {
     jj memory; /* holds the tree */

@@ -151,7 +151,7 @@ static void lex_comment(lexer *x) {
     tn__jj_fail(x->j, TN_E_SYNTAX, "missing end of comment");
 }
 
-/* ---- Inside a tag ----------------------------------------------------------------------------------------- */
+/* ---- Inside a tag ---- */
 
 static int hex_digit(char c) {
     return c >= '0' && c <= '9'   ? c - '0'

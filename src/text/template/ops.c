@@ -168,7 +168,7 @@ bool tn__jj_contains(jj *j, jj_value container, jj_value item) {
     return false;
 }
 
-/* ---- Attributes and items --------------------------------------------------------------------------------- */
+/* ---- Attributes and items ---- */
 
 static jj_value bind_method(jj *j, const jj_named *table, const jj_string *name, jj_value self) {
     const jj_named *method = tn__jj_search(table, name);
@@ -281,7 +281,7 @@ jj_value tn__jj_item(jj *j, jj_value object, jj_value key) {
     return jj_is_absent(v) ? missing(j, object, key) : v;
 }
 
-/* ---- Slices ----------------------------------------------------------------------------------------------- */
+/* ---- Slices ---- */
 
 static int64_t clamp_bound(jj *j, jj_value v, int64_t absent, int64_t count, int64_t low, int64_t high) {
     if (jj_is_absent(v) || v.type == JJ_NONE) return absent;

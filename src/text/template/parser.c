@@ -17,7 +17,7 @@ static jj_node *parse_primary(parser *p);
 static jj_node *parse_postfix(parser *p, jj_node *node);
 static jj_node *parse_body(parser *p, const char *const ends[], const char **found);
 
-/* ---- Tokens ----------------------------------------------------------------------------------------------- */
+/* ---- Tokens ---- */
 
 static jj_token *token(parser *p) {
     jj_token *t = &p->tokens.items[p->at];
@@ -118,7 +118,7 @@ static jj_node *make2(parser *p, jj_kind kind, int op, jj_node *a, jj_node *b) {
     return node;
 }
 
-/* ---- Expressions ------------------------------------------------------------------------------------------ */
+/* ---- Expressions ---- */
 
 static jj_node *const_node(parser *p, jj_value value) {
     jj_node *node = make(p, JJ_N_CONST);
@@ -475,7 +475,7 @@ static jj_node *parse_expression(parser *p) {
     return node;
 }
 
-/* ---- Statements ------------------------------------------------------------------------------------------- */
+/* ---- Statements ---- */
 
 static jj_node *parse_target_item(parser *p) {
     jj_node *node = parse_primary(p);

@@ -30,7 +30,7 @@ static jj_value title(jj *j, jj_value s, const jj_args *a) { return change_case(
 static jj_value swapcase(jj *j, jj_value s, const jj_args *a) { return change_case(j, s, a, "swapcase", 's'); }
 static jj_value casefold(jj *j, jj_value s, const jj_args *a) { return change_case(j, s, a, "casefold", 'f'); }
 
-/* ---- Searching -------------------------------------------------------------------------------------------- */
+/* ---- Searching ---- */
 
 static const char *find_last(const char *data, size_t length, const jj_string *part) {
     if (part->length > length) return NULL;
@@ -169,7 +169,7 @@ static jj_value removesuffix(jj *j, jj_value s, const jj_args *a) {
     return remove_affix(j, s, a, "removesuffix", true);
 }
 
-/* ---- Taking apart and joining ----------------------------------------------------------------------------- */
+/* ---- Taking apart and joining ---- */
 
 static void push_part(jj *j, jj_list *list, const jj_string *s, const char *from, const char *to) {
     tn__jj_append(j, list, like(tn__jj_text(j, from, (size_t)(to - from)), s));
@@ -310,7 +310,7 @@ static jj_value join(jj *j, jj_value self, const jj_args *args) {
     return like(tn__jj_join(j, self.as.string, jj_listed(JJ_LIST, items)), self.as.string);
 }
 
-/* ---- Padding ---------------------------------------------------------------------------------------------- */
+/* ---- Padding ---- */
 
 static jj_value pad_with(jj *j, jj_value self, const jj_args *args, const char *who, char where) {
     jj_value out[2];
@@ -366,7 +366,7 @@ static jj_value expandtabs(jj *j, jj_value self, const jj_args *args) {
     return like(tn__jj_from_buffer(j, &b), s);
 }
 
-/* ---- Asking ----------------------------------------------------------------------------------------------- */
+/* ---- Asking ---- */
 
 static bool decimal(uint32_t c) { return utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_ND; }
 static bool letter(uint32_t c) {

@@ -145,7 +145,7 @@ const jj_named *tn__jj_search(const jj_named *table, const jj_string *name) {
     return NULL;
 }
 
-/* ---- Global functions ------------------------------------------------------------------------------------- */
+/* ---- Global functions ---- */
 
 static jj_value make_range(jj *j, jj_value self, const jj_args *args) {
     int64_t bounds[3] = {0, 0, 1};

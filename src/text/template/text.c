@@ -142,7 +142,7 @@ jj_value tn__jj_change_case(jj *j, jj_string *s, char mode) {
     return v;
 }
 
-/* ---- Numbers ---------------------------------------------------------------------------------------------- */
+/* ---- Numbers ---- */
 
 /* printf and strtod follow the program's locale; the engine's numbers always have a point. */
 static void fix_point(char *text) {
@@ -227,7 +227,7 @@ void tn__jj_put_printf_real(jj *j, jj_buffer *b, char type, int precision, bool 
     jj_puts(j, b, text);
 }
 
-/* ---- str() and repr() ------------------------------------------------------------------------------------- */
+/* ---- str() and repr() ---- */
 
 static bool printable(uint32_t code) {
     if (code == ' ') return true;

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* ---- Words --------------------------------------------------------------------------------------------------- */
+/* ---- Words ---- */
 
 /* What has no symbol of its own: byte tokens where there are such, otherwise the unknown token, which neighbours
  * within the word share. */
@@ -116,7 +116,7 @@ tn_status tn__word_encode(const tn_tokenizer *t, tn__scratch *s, const char *wor
     return TN_OK;
 }
 
-/* ---- Loading and encoding ------------------------------------------------------------------------------------ */
+/* ---- Loading and encoding ---- */
 
 tn_status tn__bpe_load(tn_tokenizer *t, const tn__vocab_source *source, const tn_tokenizer_params *params) {
     const tn_gguf_str *pre = &source->pre;

@@ -44,7 +44,7 @@ tn_status tn_tokenizer_decode(const tn_tokenizer *t, const tn_token *ids, size_t
     return text.status;
 }
 
-/* ---- Streams ------------------------------------------------------------------------------------------------- */
+/* ---- Streams ---- */
 
 struct tn_detokenizer {
     const tn_tokenizer *t;

@@ -12,7 +12,7 @@
 #define TN__NIL UINT32_MAX
 #define TN__SPACE "\xe2\x96\x81" /* U+2581, how SentencePiece writes a space */
 
-/* ---- Where a vocabulary comes from (tokenizer_vocab.c) ------------------------------------------------------- */
+/* ---- Where a vocabulary comes from (tokenizer_vocab.c) ---- */
 
 enum { TN__UNSET = -1 }; /* a switch that the file does not mention */
 
@@ -36,13 +36,13 @@ void tn__vocab_source_init(tn__vocab_source *source); /* empty, everything unset
 tn_status tn__tokenizer_from_source(const tn__vocab_source *source, const tn_tokenizer_params *params,
                                     tn_tokenizer **out);
 
-/* ---- Growable memory ----------------------------------------------------------------------------------------- */
+/* ---- Growable memory ---- */
 
 /* Makes room for `need` elements of `size` bytes; the capacity at least doubles. */
 tn_status tn__grow(void **memory, size_t *capacity, size_t need, size_t size);
 tn_status tn__tokens_push(tn_tokens *tokens, tn_token id);
 
-/* ---- Trie over byte strings (tokenizer_trie.c) --------------------------------------------------------------- */
+/* ---- Trie over byte strings (tokenizer_trie.c) ---- */
 
 /* Children of a node lie side by side, sorted by label. Node 0 is the root. */
 typedef struct tn__trie {
@@ -78,7 +78,7 @@ static inline uint32_t tn__trie_child(const tn__trie *trie, uint32_t node, uint8
     return low < n->first + n->children && trie->nodes[low].label == label ? low : TN__NIL;
 }
 
-/* ---- Pre-tokenizers (tokenizer_pre.c) ------------------------------------------------------------------------ */
+/* ---- Pre-tokenizers (tokenizer_pre.c) ---- */
 
 #define TN__PRE_STAGES 6
 
@@ -114,7 +114,7 @@ tn_status tn__pre_split(const tn__pre *pre, tn__pre_match *match, const char *te
  * nothing needs composing. */
 tn_status tn__normalize_nfc(const char *text, size_t size, tn__text *out, bool *changed);
 
-/* ---- Merging (tokenizer_merge.c) ----------------------------------------------------------------------------- */
+/* ---- Merging (tokenizer_merge.c) ---- */
 
 /* Symbols are token ids, and past them strings that occur in merges without being tokens. */
 typedef struct tn__merge_slot {
@@ -163,7 +163,7 @@ tn_status tn__merge_reserve(tn__merge_work *work, size_t count); /* room for sym
 /* Merges work->symbols[0 … *count) by rank, leftmost first among equals. */
 tn_status tn__merge_run(const tn__merges *merges, tn__merge_work *work, size_t *count);
 
-/* ---- The tokenizer ------------------------------------------------------------------------------------------- */
+/* ---- The tokenizer ---- */
 
 /* Tables whose size is a matter of speed alone. Under a fuzzer they are small: quick to make, and words collide. */
 #ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION

@@ -11,7 +11,7 @@
 
 enum { SHORT_WORD = 48 };
 
-/* ---- The table ----------------------------------------------------------------------------------------------- */
+/* ---- The table ---- */
 
 tn_status tn__merges_init(tn__merges *merges, size_t capacity, uint64_t seed) {
     size_t slots = 16;
@@ -76,7 +76,7 @@ static inline uint32_t find_pair(const tn__merges *merges, uint32_t left, uint32
     }
 }
 
-/* ---- Memory -------------------------------------------------------------------------------------------------- */
+/* ---- Memory ---- */
 
 void tn__merge_work_free(tn__merge_work *work) {
     tn_free(work->symbols);
@@ -123,7 +123,7 @@ static tn_status reserve_long(tn__merge_work *work, size_t count, size_t n_ranks
     return TN_OK;
 }
 
-/* ---- Short words --------------------------------------------------------------------------------------------- */
+/* ---- Short words ---- */
 
 static size_t run_short(const tn__merges *merges, tn__merge_work *work, size_t count) {
     uint32_t ranks[SHORT_WORD], results[SHORT_WORD];
@@ -150,7 +150,7 @@ static size_t run_short(const tn__merges *merges, tn__merge_work *work, size_t c
     return count;
 }
 
-/* ---- Lists and heaps of long words --------------------------------------------------------------------------- */
+/* ---- Lists and heaps of long words ---- */
 
 static uint32_t join_sorted(struct tn__merge_entry *entries, uint32_t a, uint32_t b) {
     uint32_t head = TN__NIL, *link = &head;
@@ -227,7 +227,7 @@ static void pop_late(tn__merge_work *work) {
     heap[i] = moved;
 }
 
-/* ---- Long words ---------------------------------------------------------------------------------------------- */
+/* ---- Long words ---- */
 
 /* Remembers that the pair at `position` can merge with this rank. */
 static tn_status push(tn__merge_work *work, uint32_t rank, uint32_t position) {

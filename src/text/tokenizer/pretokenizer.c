@@ -102,7 +102,7 @@ void tn__pre_match_free(tn__pre_match *match) {
     tn_free(match);
 }
 
-/* ---- Digits in groups of three ------------------------------------------------------------------------------- */
+/* ---- Digits in groups of three ---- */
 
 static bool is_digit(const char *p, size_t left, unsigned *n) {
     uint32_t cp;
@@ -131,7 +131,7 @@ static bool is_word(const char *p, size_t left) {
     }
 }
 
-/* ---- Stages inside each other -------------------------------------------------------------------------------- */
+/* ---- Stages inside each other ---- */
 
 typedef struct splitter {
     const tn__pre *pre;

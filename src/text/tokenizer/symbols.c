@@ -9,7 +9,7 @@
 
 enum { LONGEST = 1024 }; /* bytes of a token that merges may form; the work for one token grows with its square */
 
-/* ---- Strings that are no tokens ------------------------------------------------------------------------------ */
+/* ---- Strings that are no tokens ---- */
 
 typedef struct extras {
     tn_gguf_str *texts; /* point into the caller's strings */
@@ -57,7 +57,7 @@ static tn_status intern(const tn_tokenizer *t, extras *e, tn_gguf_str text, uint
     return TN_OK;
 }
 
-/* ---- Characters ---------------------------------------------------------------------------------------------- */
+/* ---- Characters ---- */
 
 static size_t join_bit(const tn_tokenizer *t, uint32_t last, uint32_t first) {
     return (size_t)tn__mix64(((uint64_t)last << 32 | first) ^ t->seed) % TN__JOIN_BITS;
@@ -133,7 +133,7 @@ static tn_status map_chars(tn_tokenizer *t, const extras *e) {
     return TN_OK;
 }
 
-/* ---- Merges from the file's list ----------------------------------------------------------------------------- */
+/* ---- Merges from the file's list ---- */
 
 /* Cuts "left right" at its first space that is not its first byte; false when there is none. */
 static bool cut_merge(tn_gguf_str merge, tn_gguf_str *left, tn_gguf_str *right) {
@@ -187,7 +187,7 @@ out:
     return status;
 }
 
-/* ---- Merges from scores -------------------------------------------------------------------------------------- */
+/* ---- Merges from scores ---- */
 
 /* Heap sort, highest first. */
 static void sort_scores(float *scores, size_t count) {

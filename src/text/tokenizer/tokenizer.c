@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* ---- Growable memory ----------------------------------------------------------------------------------------- */
+/* ---- Growable memory ---- */
 
 tn_status tn__grow(void **memory, size_t *capacity, size_t need, size_t size) {
     if (need <= *capacity) return TN_OK;
@@ -36,7 +36,7 @@ void tn_text_free(tn_text *text) {
     *text = (tn_text){0};
 }
 
-/* ---- Scratch memory ------------------------------------------------------------------------------------------ */
+/* ---- Scratch memory ---- */
 
 static void scratch_free(tn__scratch *s) {
     if (!s) return;
@@ -91,7 +91,7 @@ static void scratch_give(const tn_tokenizer *t, tn__scratch *s) {
     pthread_mutex_unlock(&shared->lock);
 }
 
-/* ---- Making one ---------------------------------------------------------------------------------------------- */
+/* ---- Making one ---- */
 
 static bool same(tn_gguf_str a, const char *b) { return a.size == strlen(b) && memcmp(a.data, b, a.size) == 0; }
 
@@ -203,7 +203,7 @@ void tn_tokenizer_free(tn_tokenizer *t) {
     tn_free(t);
 }
 
-/* ---- Encoding ------------------------------------------------------------------------------------------------ */
+/* ---- Encoding ---- */
 
 typedef struct encoding {
     const tn_tokenizer *t;
@@ -311,7 +311,7 @@ tn_status tn_tokenizer_encode_into(const tn_tokenizer *t, const char *text, size
     return status;
 }
 
-/* ---- What it says of itself ---------------------------------------------------------------------------------- */
+/* ---- What it says of itself ---- */
 
 static bool in_range(const tn_tokenizer *t, tn_token token) { return token >= 0 && token < t->size; }
 

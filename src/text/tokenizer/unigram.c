@@ -48,7 +48,7 @@ tn_status tn__unigram_load(tn_tokenizer *t, const tn__vocab_source *source) {
     return status;
 }
 
-/* ---- Normalization ------------------------------------------------------------------------------------------- */
+/* ---- Normalization ---- */
 
 static uint32_t unit_at(const tn_tokenizer *t, uint32_t index) {
     if (index >= t->charsmap_units) return 0; /* a hostile trie points nowhere: a unit that matches no byte */
@@ -133,7 +133,7 @@ static tn_status unigram_normalize(const tn_tokenizer *t, tn__text *out, const c
     return out->status;
 }
 
-/* ---- The best path ------------------------------------------------------------------------------------------- */
+/* ---- The best path ---- */
 
 struct tn__lattice_node {
     double score;   /* of the best path to here */

@@ -15,7 +15,7 @@ void tn__vocab_source_init(tn__vocab_source *source) {
     source->remove_extra_whitespaces = source->lowercase = source->strip_accents = TN__UNSET;
 }
 
-/* ---- The byte-level alphabet --------------------------------------------------------------------------------- */
+/* ---- The byte-level alphabet ---- */
 
 /* Byte-level vocabularies write every byte as a printable character: the printable ones of Latin-1 as themselves,
  * the others, in order, as U+0100 and up. */
@@ -37,7 +37,7 @@ int tn__byte_of_char(uint32_t cp) {
     return cp == 0x143 ? 0xad : -1;
 }
 
-/* ---- Texts --------------------------------------------------------------------------------------------------- */
+/* ---- Texts ---- */
 
 /* Eight bits per slot of the map, chosen by the upper half of the hash. */
 static inline size_t filter_bit(const tn_tokenizer *t, uint64_t hash) {
@@ -138,7 +138,7 @@ tn_status tn__vocab_load(tn_tokenizer *t, const tn__vocab_source *source) {
     return TN_OK;
 }
 
-/* ---- Roles --------------------------------------------------------------------------------------------------- */
+/* ---- Roles ---- */
 
 enum { ENDS = 1 }; /* such a token ends generation */
 
@@ -337,7 +337,7 @@ tn_status tn__vocab_roles(tn_tokenizer *t, const tn__vocab_source *source) {
     return index_specials(t);
 }
 
-/* ---- Pieces -------------------------------------------------------------------------------------------------- */
+/* ---- Pieces ---- */
 
 /* Writes the text that a token makes; at most as many bytes as the token's own text. */
 static size_t make_piece(const tn_tokenizer *t, uint32_t id, char *out) {

@@ -47,7 +47,7 @@ static tn_chat_prompt *prompt_of(const tn_chat_template *chat, const char *messa
     return prompt;
 }
 
-/* ---- Rendering -------------------------------------------------------------------------------------------- */
+/* ---- Rendering ---- */
 
 static void every_golden_render_is_identical(void **state) {
     (void)state;
@@ -193,7 +193,7 @@ static void hostile_templates_load_quickly(void **state) {
     }
 }
 
-/* ---- Adapting --------------------------------------------------------------------------------------------- */
+/* ---- Adapting ---- */
 
 static void missing_system_role_goes_to_the_user(void **state) {
     (void)state;
@@ -284,7 +284,7 @@ static void call_arguments_take_the_form_the_template_wants(void **state) {
     tn_chat_template_free(texts);
 }
 
-/* ---- Answers ---------------------------------------------------------------------------------------------- */
+/* ---- Answers ---- */
 
 typedef struct log {
     char text[8192];
@@ -615,7 +615,7 @@ static void reasoning_is_kept_on_request(void **state) {
     tn_chat_template_free(chat);
 }
 
-/* ---- Grammars --------------------------------------------------------------------------------------------- */
+/* ---- Grammars ---- */
 
 static bool grammar_takes(const tn_chat_prompt *prompt, const char *text) {
     tn_grammar *grammar;
@@ -700,7 +700,7 @@ static void required_calls_are_governed_from_the_start(void **state) {
     tn_chat_template_free(chat);
 }
 
-/* ---- Memory ----------------------------------------------------------------------------------------------- */
+/* ---- Memory ---- */
 
 static tn_status whole_turn(void *user) {
     tn_chat_template *chat = NULL;

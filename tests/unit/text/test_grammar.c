@@ -22,7 +22,7 @@ static tn_grammar_state *state_of(const tn_grammar *g, const tn_pieces *pieces) 
     return s;
 }
 
-/* ---- Tables of accepted and refused texts --------------------------------------------------------------------- */
+/* ---- Tables of accepted and refused texts ---- */
 
 #define ARITHMETIC                                                                                                   \
     "root  ::= (expr \"=\" ws term \"\\n\")+\n"                                                                      \
@@ -220,7 +220,7 @@ static void known_grammars_accept_and_refuse(void **state) {
     }
 }
 
-/* ---- Bad grammars ------------------------------------------------------------------------------------------- */
+/* ---- Bad grammars ---- */
 
 static void bad_grammars_are_refused_with_a_reason(void **state) {
     (void)state;
@@ -396,7 +396,7 @@ static void a_refused_text_changes_nothing(void **state) {
     tn_grammar_state_free(copy);
 }
 
-/* ---- Masks ---------------------------------------------------------------------------------------------------- */
+/* ---- Masks ---- */
 
 /* Pieces with everything awkward: parts of characters, duplicates, prefixes of each other, empty ones, two ends. */
 static tn_pieces *random_pieces(rng *r, size_t n, char (*texts)[16]) {
@@ -519,7 +519,7 @@ static void a_mask_costs_no_allocation(void **state) {
     tn_pieces_free(pieces);
 }
 
-/* ---- Lazy grammars ------------------------------------------------------------------------------------------- */
+/* ---- Lazy grammars ---- */
 
 static void a_lazy_grammar_waits_for_its_trigger(void **state) {
     (void)state;
@@ -593,7 +593,7 @@ static void a_lazy_grammar_waits_for_its_trigger(void **state) {
     tn_pieces_free(pieces);
 }
 
-/* ---- In the sampler ------------------------------------------------------------------------------------------ */
+/* ---- In the sampler ---- */
 
 static void a_sampler_obeys_its_grammar(void **state) {
     (void)state;
@@ -644,7 +644,7 @@ static void a_sampler_obeys_its_grammar(void **state) {
     tn_pieces_free(pieces);
 }
 
-/* ---- Memory ---------------------------------------------------------------------------------------------------- */
+/* ---- Memory ---- */
 
 static tn_status whole_life(void *user) {
     (void)user;

@@ -38,7 +38,7 @@ static void check(const char *text, const char *variables, const char *expected)
     tn_free(out);
 }
 
-/* ---- The language ----------------------------------------------------------------------------------------- */
+/* ---- The language ---- */
 
 /* The next part of tests/data/jinja_cases.txt: its marker's second word, and its bytes. */
 static bool next_part(char **at, char **name, char **text, size_t *length) {
@@ -163,7 +163,7 @@ static void clock_is_given_or_from_the_environment(void **state) {
     tn_free(out);
 }
 
-/* ---- Hostile templates ------------------------------------------------------------------------------------ */
+/* ---- Hostile templates ---- */
 
 static char *repeated(const char *before, const char *part, size_t count, const char *after) {
     size_t a = strlen(before), b = strlen(part), c = strlen(after);
@@ -340,7 +340,7 @@ static void values_as_deep_as_the_limit_work(void **state) {
           NULL, "602");
 }
 
-/* ---- Memory ----------------------------------------------------------------------------------------------- */
+/* ---- Memory ---- */
 
 static tn_status everything_once(void *user) {
     static const char text[] =

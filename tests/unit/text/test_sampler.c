@@ -11,7 +11,7 @@
 
 enum { MAX_VOCAB = 4096 };
 
-/* ---- The reference: candidates fully sorted, everything in double -------------------------------------------- */
+/* ---- The reference: candidates fully sorted, everything in double ---- */
 
 typedef struct candidate {
     tn_token token;
@@ -183,7 +183,7 @@ static void ref_apply(reference *r, const tn_sampler_params *p, tn_sampler_kind 
     }
 }
 
-/* ---- Comparing ------------------------------------------------------------------------------------------------ */
+/* ---- Comparing ---- */
 
 static tn_sampler_params plain_params(void) {
     tn_sampler_params p = tn_sampler_params_default();
@@ -354,7 +354,7 @@ static void chains_in_any_order_equal_the_reference(void **state) {
     }
 }
 
-/* ---- Distributions -------------------------------------------------------------------------------------------- */
+/* ---- Distributions ---- */
 
 /* A bound that a fair draw exceeds about once in ten million times (normal approximation, 5.2 sigma). */
 static void check_chi_square(const uint32_t *counts, const double *p, size_t n, double draws, const char *what) {
@@ -478,7 +478,7 @@ static void mirostat_steers_to_its_target(void **state) {
     }
 }
 
-/* ---- Reproducibility ------------------------------------------------------------------------------------------ */
+/* ---- Reproducibility ---- */
 
 static void run_default(uint64_t seed, tn_token *out, size_t n) {
     static float logits[5000];
@@ -603,7 +603,7 @@ static void all_vector_widths_give_the_same_bits(void **state) {
     assert_true(tn__scan_exp(-INFINITY) == 0 && tn__scan_exp(0) == 1);
 }
 
-/* ---- Particular promises -------------------------------------------------------------------------------------- */
+/* ---- Particular promises ---- */
 
 static void greedy_takes_the_first_of_the_highest(void **state) {
     (void)state;

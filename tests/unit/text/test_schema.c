@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- An independent validator --------------------------------------------------------------------------------- */
+/* ---- An independent validator ---- */
 
 static json_t *schema_root;
 
@@ -168,7 +168,7 @@ static bool valid(json_t *schema, json_t *v) {
     return !json_is_object(v) || valid_object(schema, v);
 }
 
-/* ---- Generating under a grammar ------------------------------------------------------------------------------- */
+/* ---- Generating under a grammar ---- */
 
 /* A vocabulary of all bytes, some longer tokens, and an end. */
 enum { N_BYTES = 256, END = N_BYTES };
@@ -244,7 +244,7 @@ static size_t generate(tn_grammar_state *s, const tn_pieces *pieces, rng *r, cha
     return 0;
 }
 
-/* ---- Random schemas ------------------------------------------------------------------------------------------- */
+/* ---- Random schemas ---- */
 
 static json_t *random_schema(rng *r, int depth);
 
@@ -456,7 +456,7 @@ static void documents_from_random_schemas_are_valid(void **state) {
     tn_pieces_free(pieces);
 }
 
-/* ---- Tables ---------------------------------------------------------------------------------------------------- */
+/* ---- Tables ---- */
 
 static bool accepts(const char *gbnf, const char *text) {
     tn_grammar *g;

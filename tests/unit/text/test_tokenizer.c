@@ -1,7 +1,7 @@
 /* Tokenizers: ids of the reference, special tokens, every kind of vocabulary, text from streams of tokens. */
 #include "vocabularies.h"
 
-/* ---- Reference ids ------------------------------------------------------------------------------------------- */
+/* ---- Reference ids ---- */
 
 static char *golden_text(const char *name, const char *ending, size_t *size) {
     char relative[100];
@@ -89,7 +89,7 @@ static void text_comes_back_from_merging_vocabularies(void **state) {
     }
 }
 
-/* ---- Special tokens and roles -------------------------------------------------------------------------------- */
+/* ---- Special tokens and roles ---- */
 
 static void control_tokens_count_only_where_they_are_asked_for(void **state) {
     (void)state;
@@ -178,7 +178,7 @@ static void buffers_too_small_say_how_many_tokens_there_are(void **state) {
     free(v);
 }
 
-/* ---- Kinds --------------------------------------------------------------------------------------------------- */
+/* ---- Kinds ---- */
 
 static void spm_falls_back_to_bytes_and_escapes_spaces(void **state) {
     (void)state;
@@ -341,7 +341,7 @@ static void unigram_normalizes_first(void **state) {
     free(v);
 }
 
-/* ---- Normalization ------------------------------------------------------------------------------------------- */
+/* ---- Normalization ---- */
 
 static void text_is_composed_for_models_that_want_it(void **state) {
     (void)state;
@@ -392,7 +392,7 @@ static void text_is_composed_for_models_that_want_it(void **state) {
     free(v);
 }
 
-/* ---- Streams ------------------------------------------------------------------------------------------------- */
+/* ---- Streams ---- */
 
 /* Valid UTF-8 as the standard recommends: U+FFFD for each maximal part that cannot go on. */
 static size_t sanitize(const char *in, size_t size, char *out) {

@@ -20,7 +20,7 @@ static double cpu_seconds(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* ---- Merging against the obvious way ------------------------------------------------------------------------- */
+/* ---- Merging against the obvious way ---- */
 
 /* Scans for the best pair until there is none. */
 static size_t merge_slowly(const tn__merges *merges, uint32_t *symbols, uint32_t *starts, size_t count) {
@@ -234,7 +234,7 @@ static void unigram_finds_the_best_segmentation(void **state) {
     }
 }
 
-/* ---- Pre-tokenizers ------------------------------------------------------------------------------------------ */
+/* ---- Pre-tokenizers ---- */
 
 typedef struct joined {
     char text[4000];
@@ -361,7 +361,7 @@ static void unknown_pre_tokenizers_are_refused_unless_allowed(void **state) {
     free(v);
 }
 
-/* ---- Hostile text and files ---------------------------------------------------------------------------------- */
+/* ---- Hostile text and files ---- */
 
 static void any_bytes_come_back_from_byte_level_vocabularies(void **state) {
     (void)state;
@@ -535,7 +535,7 @@ static void hostile_charsmaps_stay_within_bounds(void **state) {
     free(v);
 }
 
-/* ---- Memory and threads -------------------------------------------------------------------------------------- */
+/* ---- Memory and threads ---- */
 
 static tn_status make_and_use(void *user) {
     const small *v = user;
