@@ -93,6 +93,10 @@ uint64_t args_size(const struct args *args, const char *name);
 int args_repeats(const struct args *args, const char *name); /* how often a repeating option was given */
 const char *args_text_at(const struct args *args, const char *name, int index);
 
+/* Memory that lives as long as the arguments, for values made from them: a copy of `size` bytes and a NUL behind it,
+ * or zeros where `bytes` is NULL. NULL without memory. */
+void *args_keep(const struct args *args, const void *bytes, size_t size);
+
 /* Parses argv[1..] of a command. Returns 0, or prints a message and returns the command's usage exit code.
  * args_free releases what it holds; texts point into argv, the environment and the table. */
 int args_parse(const struct command *command, int argc, char **argv, struct args *out);

@@ -29,7 +29,13 @@ struct args_entry {
     const char *source; /* how the user wrote it: "-ngl", "LLAMA_ARG_THREADS" */
 };
 
+struct kept {
+    struct kept *next;
+    max_align_t bytes[];
+};
+
 struct args_state {
+    struct kept *kept;
     int entries;
     struct args_entry *entry; /* environment first, then the command line in order, so that the last one wins */
 };
@@ -291,7 +297,20 @@ int args_parse(const struct command *command, int argc, char **argv, struct args
     return 0;
 }
 
+void *args_keep(const struct args *args, const void *bytes, size_t size) {
+    struct kept *kept = tn_calloc(1, sizeof *kept + size + 1);
+    if (!kept) return NULL;
+    if (bytes) memcpy(kept->bytes, bytes, size);
+    kept->next = args->state->kept;
+    args->state->kept = kept;
+    return kept->bytes;
+}
+
 void args_free(struct args *args) {
+    for (struct kept *kept = args->state ? args->state->kept : NULL, *next; kept; kept = next) {
+        next = kept->next;
+        tn_free(kept);
+    }
     if (args->state) tn_free(args->state->entry);
     tn_free(args->state);
     tn_free((void *)args->values);

@@ -1,7 +1,8 @@
 /* tenon bench: how fast a model reads and writes here, and how much of the memory's bandwidth that is. */
 #include "cli/term.h"
 #include "engine/bandwidth.h"
-#include "engine/engine.h"
+#include "engine/loaded_model.h"
+#include "engine/options.h"
 
 #include "tenon/cpu.h"
 
@@ -12,8 +13,7 @@
 
 struct bench {
     const struct args *args;
-    tn_model *model;
-    tn_session *session;
+    struct loaded_model loaded;
     tn_model_info info;
     const char *path;
     int32_t prompt, generate, depth;
@@ -46,7 +46,7 @@ static tn_status feed(struct bench *b, int32_t from, int32_t count, int32_t step
     for (int32_t done = 0; done < count; done += step) {
         int32_t n = count - done < step ? count - done : step;
         for (int32_t i = 0; i < n; i++) tokens[i] = token_at(b, from + done + i);
-        TN_TRY(tn_session_decode(b->session, &(tn_batch){.n_tokens = n, .tokens = tokens}));
+        TN_TRY(tn_session_decode(b->loaded.session, &(tn_batch){.n_tokens = n, .tokens = tokens}));
         progress_update(&b->progress, b->progress.done + (uint64_t)n);
     }
     return TN_OK;
@@ -54,13 +54,13 @@ static tn_status feed(struct bench *b, int32_t from, int32_t count, int32_t step
 
 /* A cache that holds `depth` tokens. Windows cannot go back, so they start from nothing. */
 static tn_status go_to_depth(struct bench *b) {
-    int32_t batch = tn_session_get_params(b->session).n_batch;
-    if (b->info.n_window > 0) tn_session_clear(b->session);
-    if (tn_session_seq_last(b->session, 0) + 1 < b->depth) {
-        tn_session_clear(b->session);
+    int32_t batch = tn_session_get_params(b->loaded.session).n_batch;
+    if (b->info.n_window > 0) tn_session_clear(b->loaded.session);
+    if (tn_session_seq_last(b->loaded.session, 0) + 1 < b->depth) {
+        tn_session_clear(b->loaded.session);
         return feed(b, 0, b->depth, batch);
     }
-    return tn_session_seq_remove(b->session, 0, b->depth, -1);
+    return tn_session_seq_remove(b->loaded.session, 0, b->depth, -1);
 }
 
 static int ascending(const void *a, const void *b) {
@@ -94,7 +94,7 @@ static double median(const struct bench *b, const struct result *r) {
 /* Bytes that one token reads: all matrices but the embedding table, of which it reads a row, of the experts those in
  * use, and the cached keys and values before it. */
 static double bytes_per_token(const struct bench *b, double cache_bytes) {
-    const tn_gguf *file = tn_model_file(b->model);
+    const tn_gguf *file = tn_model_file(b->loaded.model);
     double bytes = 0, table = 0;
     bool output = false;
     for (size_t i = 0; i < tn_gguf_tensor_count(file); i++) {
@@ -107,7 +107,7 @@ static double bytes_per_token(const struct bench *b, double cache_bytes) {
         bool experts = strstr(t->name, "_exps.") && b->info.n_expert;
         bytes += (double)t->size * (experts ? (double)b->info.n_expert_used / b->info.n_expert : 1);
     }
-    double cells = tn_session_get_params(b->session).n_ctx, before = b->depth + b->generate / 2.0;
+    double cells = tn_session_get_params(b->loaded.session).n_ctx, before = b->depth + b->generate / 2.0;
     return bytes + (output ? 0 : table) + cache_bytes * before / cells; /* a tied table is also the output matrix */
 }
 
@@ -149,10 +149,10 @@ static double share(const struct bench *b, const struct result *r) {
 }
 
 static int print_text(const struct bench *b, const struct result *results, int count, uint64_t peak) {
-    struct engine_memory m;
+    struct memory_use m;
     char x[HUMAN_SIZE], y[HUMAN_SIZE];
     int threads = (int)args_int(b->args, "threads");
-    if (!engine_memory(b->session, &m)) return EXIT_ERROR;
+    if (!loaded_model_memory(&b->loaded, &m)) return EXIT_ERROR;
     printf("model        %s: %s, %s parameters, %s\n", b->path, b->info.architecture,
            human_count(x, (double)b->info.n_params), human_bytes(y, b->info.bytes));
     printf("processor    %s, %s kernels, %d threads\n", tn_cpu_name(), tn_cpu_level(),
@@ -176,9 +176,9 @@ static int print_text(const struct bench *b, const struct result *results, int c
 }
 
 static int print_json(const struct bench *b, const struct result *results, int count, uint64_t peak) {
-    struct engine_memory m;
+    struct memory_use m;
     int threads = (int)args_int(b->args, "threads");
-    if (!engine_memory(b->session, &m)) return EXIT_ERROR;
+    if (!loaded_model_memory(&b->loaded, &m)) return EXIT_ERROR;
     json_t *list = json_array();
     for (int i = 0; i < count; i++) {
         json_t *rates = json_array();
@@ -215,13 +215,13 @@ static int measure_all(struct bench *b) {
     tn_fit fit;
     uint64_t per_round = (uint64_t)(b->prompt + b->generate + (b->info.n_window > 0 ? 2 * b->depth : 0));
     uint64_t warm_up = (uint64_t)b->depth + (uint64_t)b->prompt + (b->generate > 0);
-    tn_status status = tn_session_memory(b->session, &fit);
+    tn_status status = tn_session_memory(b->loaded.session, &fit);
     if (status != TN_OK) return fail_status(status, "memory");
     uint64_t peak = peak_resident(); /* of the session alone: measuring the bandwidth takes memory too */
     progress_start(&b->progress, "measuring", warm_up + (uint64_t)b->repeats * per_round, PROGRESS_ITEMS);
     if (b->prompt) {
         results[count] = (struct result){.name = "prompt", .tokens = b->prompt};
-        status = measure(b, &results[count++], tn_session_get_params(b->session).n_batch);
+        status = measure(b, &results[count++], tn_session_get_params(b->loaded.session).n_batch);
     }
     if (b->generate && status == TN_OK) {
         results[count] = (struct result){.name = "generation", .tokens = b->generate};
@@ -239,7 +239,7 @@ static int measure_all(struct bench *b) {
     return code;
 }
 
-static int run(const struct args *args) {
+static int run_bench(const struct args *args) {
     char buffer[4096];
     tn_session_params params;
     struct bench b = {.args = args,
@@ -248,15 +248,14 @@ static int run(const struct args *args) {
                       .depth = (int32_t)args_int(args, "depth"),
                       .repeats = (int)args_int(args, "repeat")};
     if (!b.prompt && !b.generate) return fail_usage(args, "nothing to measure: both -p and -n are 0");
-    if (!(b.path = engine_model_path(args, buffer, sizeof buffer))) return EXIT_ERROR;
-    int code = engine_session_params(args, &params);
+    if (!(b.path = find_model(args, buffer, sizeof buffer))) return EXIT_ERROR;
+    int code = session_params_from(args, &params);
     if (code) return code;
     params.n_ctx = b.depth + (b.prompt > b.generate ? b.prompt : b.generate);
-    if ((code = engine_open(args, b.path, &params, &b.model, &b.session))) return code;
-    b.info = tn_model_get_info(b.model);
+    if ((code = loaded_model_open(args, b.path, &params, &b.loaded))) return code;
+    b.info = tn_model_get_info(b.loaded.model);
     code = measure_all(&b);
-    tn_session_free(b.session);
-    tn_model_close(b.model);
+    loaded_model_close(&b.loaded);
     return code;
 }
 
@@ -300,7 +299,7 @@ static const struct option options[] = {
     OPTION_JSON,
     {0},
 };
-static const struct option_group *const groups[] = {&engine_options, NULL};
+static const struct option_group *const groups[] = {&model_options, NULL};
 
 const struct command command_bench = {
     .name = "bench",
@@ -317,5 +316,5 @@ const struct command command_bench = {
                 "tenon bench model.gguf -t 4 -r 10 --json",
     .section = SECTION_USE,
     .max_arguments = 1,
-    .run = run,
+    .run = run_bench,
 };

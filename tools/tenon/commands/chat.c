@@ -1,12 +1,16 @@
 /* tenon chat: a conversation at the terminal, by the model's own template. */
+#include "cli/line_input.h"
 #include "cli/term.h"
+#include "cli/text_input.h"
 #include "engine/dialog.h"
-#include "engine/line_input.h"
+#include "engine/loaded_model.h"
+#include "engine/options.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 struct chat {
+    struct loaded_model loaded;
     struct dialog dialog;
     struct line_reader *lines;
     bool quit;
@@ -96,10 +100,10 @@ static double per_second(uint64_t tokens, uint64_t ns) { return ns ? (double)tok
 static void do_stats(struct chat *c, const char *argument) {
     struct dialog *d = &c->dialog;
     tn_session_stats s = tn_session_get_stats(d->session);
-    struct engine_memory m;
+    struct memory_use m;
     char a[HUMAN_SIZE], b[HUMAN_SIZE], e[HUMAN_SIZE];
     (void)argument;
-    if (!engine_memory(d->session, &m)) return;
+    if (!loaded_model_memory(&c->loaded, &m)) return;
     printf("  messages     %zu%s\n", json_array_size(d->messages), d->forgotten ? ", older ones are forgotten" : "");
     printf("  context      %zu of %d tokens\n", d->cached.count, tn_session_get_params(d->session).n_ctx);
     printf("  prompt       %llu tokens, %.1f tokens/s\n", (unsigned long long)s.prompt_tokens,
@@ -238,12 +242,12 @@ static void greet(struct chat *c, const char *path) {
     putchar('\n');
 }
 
-static int begin(struct chat *c, const struct args *args, const char *path, tn_model *model, tn_session *session) {
+static int begin(struct chat *c, const struct args *args, const char *path) {
     static const char *words[COMMANDS + 1];
     char *template = NULL, *first = NULL;
-    int code = engine_text(args, "chat-template", "chat-template-file", &template);
-    if (!code) code = engine_text(args, "prompt", "file", &first);
-    if (!code) code = dialog_open(&c->dialog, args, model, session, template);
+    int code = read_text_option(args, "chat-template", "chat-template-file", &template);
+    if (!code) code = read_text_option(args, "prompt", "file", &first);
+    if (!code) code = dialog_open(&c->dialog, args, c->loaded.model, c->loaded.session, template);
     if (code) goto out;
     for (int i = 0; i < COMMANDS; i++) words[i] = commands[i].name;
     sampling_params(args, &c->dialog.sampling);
@@ -266,22 +270,19 @@ out:
     return code;
 }
 
-static int run(const struct args *args) {
+static int run_chat(const struct args *args) {
     char buffer[4096];
-    const char *path = engine_model_path(args, buffer, sizeof buffer);
+    const char *path = find_model(args, buffer, sizeof buffer);
     tn_session_params params;
-    tn_model *model = NULL;
-    tn_session *session = NULL;
     struct chat c = {0};
     if (!path) return EXIT_ERROR;
-    int code = engine_session_params(args, &params);
-    if (code || (code = engine_open(args, path, &params, &model, &session))) return code;
-    code = begin(&c, args, path, model, session);
-    if (!code && line_is_terminal(c.lines) && c.dialog.cached.count) engine_closing_line(session);
+    int code = session_params_from(args, &params);
+    if (code || (code = loaded_model_open(args, path, &params, &c.loaded))) return code;
+    code = begin(&c, args, path);
+    if (!code && line_is_terminal(c.lines) && c.dialog.cached.count) print_closing_line(&c.loaded);
     line_close(c.lines);
     dialog_close(&c.dialog);
-    tn_session_free(session);
-    tn_model_close(model);
+    loaded_model_close(&c.loaded);
     return code;
 }
 
@@ -311,7 +312,7 @@ static const struct option options[] = {
      .env = "LLAMA_ARG_CHAT_TEMPLATE_KWARGS LLAMA_CHAT_TEMPLATE_KWARGS"},
     {0},
 };
-static const struct option_group *const groups[] = {&engine_options, &template_options, &sampling_options, NULL};
+static const struct option_group *const groups[] = {&model_options, &template_options, &sampling_options, NULL};
 
 const struct command command_chat = {
     .name = "chat",
@@ -332,5 +333,5 @@ const struct command command_chat = {
                 "tenon chat model.gguf -j '{\"type\": \"object\"}'        # replies in JSON",
     .section = SECTION_USE,
     .max_arguments = 1,
-    .run = run,
+    .run = run_chat,
 };

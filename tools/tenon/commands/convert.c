@@ -80,7 +80,7 @@ static tn_status convert(struct job *job, const struct args *args) {
     return tn_gguf_writer_finish(job->writer);
 }
 
-static int run(const struct args *args) {
+static int run_convert(const struct args *args) {
     struct job job = {0};
     char bytes[HUMAN_SIZE], count[HUMAN_SIZE];
     double parameters = 0;
@@ -140,5 +140,5 @@ const struct command command_convert = {
         "Of models with vision, the language model is taken.",
     .examples = "tenon convert ./Qwen3-0.6B qwen3.gguf\n"
                 "tenon convert ./Llama-3.2-1B-Instruct llama.gguf --type Q4_K_M\n",
-    .run = run,
+    .run = run_convert,
 };

@@ -1,5 +1,6 @@
 /* tenon detokenize: the text of tokens. */
-#include "engine/text_input.h"
+#include "cli/text_input.h"
+#include "engine/loaded_model.h"
 #include "files/metadata_text.h"
 
 #include <ctype.h>
@@ -37,11 +38,11 @@ static bool parse_ids(const char *text, tn_token **ids, size_t *count, size_t *c
     return true;
 }
 
-static int run(const struct args *args) {
+static int run_detokenize(const struct args *args) {
     tn_tokenizer *t;
     tn_token *ids = NULL;
     size_t count = 0, capacity = 0;
-    int code = open_tokenizer(args->values[0], true, &t); /* how text is split does not matter here */
+    int code = load_tokenizer(args->values[0], true, &t); /* how text is split does not matter here */
     if (code) return code;
     bool parsed = true;
     if (args->count == 1 || (args->count == 2 && !strcmp(args->values[1], "-"))) {
@@ -94,5 +95,5 @@ const struct command command_detokenize = {
     .options = options,
     .examples = "tenon detokenize model.gguf 1206 1435\n"
                 "tenon tokenize model.gguf \"Hello world\" | tenon detokenize model.gguf\n",
-    .run = run,
+    .run = run_detokenize,
 };

@@ -76,7 +76,7 @@ static int print_json(void) {
     return root ? code : fail("out of memory");
 }
 
-static int run(const struct args *args) {
+static int run_devices(const struct args *args) {
     const char *extra = args_text(args, "add");
     tn_device *device;
     if (extra) {
@@ -104,5 +104,5 @@ const struct command command_devices = {
                "TENON_BACKEND_PATH names. TENON_CPU=generic|avx2|avx512|amx|neon lowers the kernels the CPU uses.",
     .examples = "tenon devices\n"
                 "tenon devices --json\n",
-    .run = run,
+    .run = run_devices,
 };

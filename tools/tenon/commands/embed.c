@@ -1,6 +1,7 @@
 /* tenon embed: texts as vectors. */
-#include "engine/engine.h"
-#include "engine/text_input.h"
+#include "cli/text_input.h"
+#include "engine/loaded_model.h"
+#include "engine/options.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -109,12 +110,12 @@ static int embed_all(const struct args *args, tn_session *session, const char *l
     return code ? code : interrupted() ? EXIT_INTERRUPTED : EXIT_OK;
 }
 
-static int run(const struct args *args) {
+static int run_embed(const struct args *args) {
     char buffer[4096];
-    const char *path = engine_model_path(args, buffer, sizeof buffer), *file = args_text(args, "file");
+    const char *path = find_model(args, buffer, sizeof buffer), *file = args_text(args, "file");
     if (!path) return EXIT_ERROR;
     tn_session_params params;
-    int code = engine_session_params(args, &params);
+    int code = session_params_from(args, &params);
     if (code) return code;
     params.embeddings = true;
     for (size_t i = 0; i < sizeof poolings / sizeof *poolings; i++)
@@ -126,13 +127,11 @@ static int run(const struct args *args) {
     else if (file || !args_repeats(args, "prompt"))
         code = read_input(&lines, &size);
     if (code) return code;
-    tn_model *model;
-    tn_session *session;
-    code = engine_open(args, path, &params, &model, &session);
-    if (!code) code = embed_all(args, session, lines ? lines : "", size);
+    struct loaded_model loaded;
+    code = loaded_model_open(args, path, &params, &loaded);
+    if (!code) code = embed_all(args, loaded.session, lines ? lines : "", size);
     free(lines);
-    tn_session_free(session);
-    tn_model_close(model);
+    loaded_model_close(&loaded);
     return code;
 }
 
@@ -171,7 +170,7 @@ static const struct option options[] = {
     OPTION_JSON,
     {0},
 };
-static const struct option_group *const groups[] = {&engine_options, NULL};
+static const struct option_group *const groups[] = {&model_options, NULL};
 
 const struct command command_embed = {
     .name = "embed",
@@ -187,5 +186,5 @@ const struct command command_embed = {
     .section = SECTION_TEXT,
     .min_arguments = 0,
     .max_arguments = 1,
-    .run = run,
+    .run = run_embed,
 };

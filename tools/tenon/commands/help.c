@@ -1,7 +1,7 @@
 /* tenon help: the start page, the help of one command, and the documents made from the command table. */
 #include "cli/cli.h"
 
-static int run(const struct args *args) {
+static int run_help(const struct args *args) {
     const char *shell = args_text(args, "completion");
     if (shell)
         help_completion(stdout, shell);
@@ -43,5 +43,5 @@ const struct command command_help = {
     .examples = "tenon help version                     # the same as tenon version --help\n"
                 "tenon help --man | man -l -            # the manual without installing it\n"
                 "source <(tenon help --completion bash) # completion in this shell\n",
-    .run = run,
+    .run = run_help,
 };

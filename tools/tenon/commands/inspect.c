@@ -297,7 +297,7 @@ static int inspect_tensor(const struct args *args, const tn_gguf *file) {
 /* ---- Command ----------------------------------------------------------------------------------------------------
  */
 
-static int run(const struct args *args) {
+static int run_inspect(const struct args *args) {
     tn_gguf *file;
     const char *key = args_text(args, "key");
     if (args_text(args, "out") && !args_text(args, "tensor"))
@@ -356,5 +356,5 @@ const struct command command_inspect = {
                 "tenon inspect model.gguf --tensors\n"
                 "tenon inspect model.gguf --key tokenizer.chat_template  # the template as it is\n"
                 "tenon inspect model.gguf --tensor token_embd.weight --out embedding.f32\n",
-    .run = run,
+    .run = run_inspect,
 };

@@ -1,5 +1,5 @@
 /* tenon logits: the logits a model gives for a list of tokens, as raw floats. */
-#include "engine/text_input.h"
+#include "cli/text_input.h"
 #include "files/output_file.h"
 
 #include "tenon/llm.h"
@@ -36,7 +36,7 @@ static bool write_row(void *user, int32_t position, const float *logits, int32_t
     return fwrite(logits, sizeof *logits, (size_t)n_vocab, user) == (size_t)n_vocab && !interrupted();
 }
 
-static int run(const struct args *args) {
+static int run_logits(const struct args *args) {
     const char *list = args_text(args, "tokens"), *path = args_text(args, "out");
     if (!list || !path) return fail_usage(args, "--tokens and --out are needed");
     char *text = NULL;
@@ -123,5 +123,5 @@ const struct command command_logits = {
     .section = SECTION_TEXT,
     .min_arguments = 1,
     .max_arguments = 1,
-    .run = run,
+    .run = run_logits,
 };

@@ -4,7 +4,7 @@
 #include "files/output_file.h"
 #include "tenon/gguf.h"
 
-static int run(const struct args *args) {
+static int run_merge(const struct args *args) {
     tn_gguf *file;
     char bytes[HUMAN_SIZE];
     tn_status status = tn_gguf_open(args->values[0], &(tn_gguf_params){.mode = TN_GGUF_META}, &file);
@@ -27,5 +27,5 @@ const struct command command_merge = {
     .max_arguments = 2,
     .details = "PART is any file of the set, named NAME-00001-of-0000N.gguf.",
     .examples = "tenon merge model-00001-of-00003.gguf model.gguf\n",
-    .run = run,
+    .run = run_merge,
 };

@@ -2,7 +2,7 @@
 #include "tenon/pack.h"
 #include "cli/cli.h"
 #include "cli/term.h"
-#include "engine/text_input.h"
+#include "cli/text_input.h"
 #include "files/output_file.h"
 
 #include <errno.h>
@@ -61,7 +61,7 @@ static int write_results(const struct args *args, const tn_pack_table *t, const 
     return code;
 }
 
-static int run(const struct args *args) {
+static int run_pack(const struct args *args) {
     const char *path = args->values[0], *effort = args_text(args, "effort");
     char *text;
     size_t length;
@@ -162,5 +162,5 @@ const struct command command_pack = {
     .exit_codes =
         "0 placed, 1 bad input or usage, 2 nothing can fit into the capacity (some items that cannot are named), "
         "3 neither found nor ruled out within the budget",
-    .run = run,
+    .run = run_pack,
 };

@@ -1,7 +1,8 @@
 /* tenon perplexity: how well a model predicts a text. */
 #include "cli/term.h"
-#include "engine/engine.h"
-#include "engine/text_input.h"
+#include "cli/text_input.h"
+#include "engine/loaded_model.h"
+#include "engine/options.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -95,12 +96,12 @@ static int measure(const struct args *args, tn_session *session, tn_token *token
     return EXIT_OK;
 }
 
-static int run(const struct args *args) {
+static int run_perplexity(const struct args *args) {
     char buffer[4096];
-    const char *path = engine_model_path(args, buffer, sizeof buffer), *file = args_text(args, "file");
+    const char *path = find_model(args, buffer, sizeof buffer), *file = args_text(args, "file");
     if (!path) return EXIT_ERROR;
     tn_session_params params;
-    int code = engine_session_params(args, &params);
+    int code = session_params_from(args, &params);
     if (code) return code;
     if (!args_given(args, "ctx")) params.n_ctx = 512;
     if (params.n_ctx < 4)
@@ -111,19 +112,19 @@ static int run(const struct args *args) {
     size_t size;
     code = file && strcmp(file, "-") != 0 ? read_text_file(file, &text, &size) : read_input(&text, &size);
     if (code) return code;
-    tn_model *model;
-    tn_session *session;
+    struct loaded_model loaded;
     tn_tokens tokens = {0};
-    code = engine_open(args, path, &params, &model, &session);
-    if (!code && !tn_model_tokenizer(model)) code = fail("%s has no tokenizer", path);
+    code = loaded_model_open(args, path, &params, &loaded);
+    if (!code && !tn_model_tokenizer(loaded.model)) code = fail("%s has no tokenizer", path);
     if (!code) {
-        tn_status status = tn_tokenizer_encode(tn_model_tokenizer(model), text, size, TN_ENCODE_ADD_SPECIAL, &tokens);
-        code = status == TN_OK ? measure(args, session, tokens.ids, tokens.count) : fail_status(status, "the text");
+        tn_status status =
+            tn_tokenizer_encode(tn_model_tokenizer(loaded.model), text, size, TN_ENCODE_ADD_SPECIAL, &tokens);
+        code = status == TN_OK ? measure(args, loaded.session, tokens.ids, tokens.count)
+                               : fail_status(status, "the text");
     }
     free(text);
     tn_tokens_free(&tokens);
-    tn_session_free(session);
-    tn_model_close(model);
+    loaded_model_close(&loaded);
     return code;
 }
 
@@ -143,7 +144,7 @@ static const struct option options[] = {
     OPTION_JSON,
     {0},
 };
-static const struct option_group *const groups[] = {&engine_options, NULL};
+static const struct option_group *const groups[] = {&model_options, NULL};
 
 const struct command command_perplexity = {
     .name = "perplexity",
@@ -160,5 +161,5 @@ const struct command command_perplexity = {
     .section = SECTION_TEXT,
     .min_arguments = 0,
     .max_arguments = 1,
-    .run = run,
+    .run = run_perplexity,
 };

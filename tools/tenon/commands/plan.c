@@ -1,6 +1,7 @@
 /* tenon plan: what a model needs on each device, and whether it fits. */
 #include "cli/term.h"
-#include "engine/engine.h"
+#include "engine/loaded_model.h"
+#include "engine/options.h"
 #include "files/metadata_text.h"
 #include "files/output_file.h"
 
@@ -18,7 +19,6 @@ struct subject {
     tn_fit fit;
 };
 
-static size_t taken(const tn_fit_device *d) { return d->weights + d->cache + d->compute + d->scratch; }
 static double gap(const tn_fit_device *d) {
     return d->lower_bound ? 100.0 * ((double)d->compute / (double)d->lower_bound - 1) : 0;
 }
@@ -48,7 +48,7 @@ static void print_table(const struct subject *s, FILE *out) {
         const tn_fit_device *f = &s->fit.devices[d];
         snprintf(cells[d][0], sizeof cells[d][0], "%.40s", f->name);
         snprintf(cells[d][1], sizeof cells[d][1], "%d", f->n_layers);
-        const size_t bytes[] = {f->weights, f->mapped, f->cache, f->compute, f->scratch, taken(f), f->free};
+        const size_t bytes[] = {f->weights, f->mapped, f->cache, f->compute, f->scratch, device_bytes(f), f->free};
         for (size_t i = 0; i < 7; i++) human_bytes(cells[d][i + 2], bytes[i]);
         for (size_t c = 0; c < 9; c++)
             if (strlen(cells[d][c]) > widths[c]) widths[c] = strlen(cells[d][c]);
@@ -91,9 +91,9 @@ static void print_verdict(const struct subject *s, FILE *out) {
     for (size_t d = 0; d < s->fit.n_devices; d++) {
         const tn_fit_device *f = &s->fit.devices[d];
         char missing[HUMAN_SIZE];
-        if (taken(f) > f->free)
-            fprintf(out, " %s lacks %s (%zu bytes).", f->name, human_bytes(missing, taken(f) - f->free),
-                    taken(f) - f->free);
+        if (device_bytes(f) > f->free)
+            fprintf(out, " %s lacks %s (%zu bytes).", f->name, human_bytes(missing, device_bytes(f) - f->free),
+                    device_bytes(f) - f->free);
         if (f->mapped > f->total) fprintf(out, " The file is larger than the memory of %s.", f->name);
     }
     fprintf(out, "\nTo make it fit: %s.\n", s->fit.advice);
@@ -106,7 +106,7 @@ static json_t *device_json(const tn_fit_device *f) {
     return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "name", f->name, "layers",
                      f->n_layers, "weights", (json_int_t)f->weights, "mapped", (json_int_t)f->mapped, "cache",
                      (json_int_t)f->cache, "compute", (json_int_t)f->compute, "scratch", (json_int_t)f->scratch,
-                     "needed", (json_int_t)taken(f), "lower_bound", (json_int_t)f->lower_bound, "free",
+                     "needed", (json_int_t)device_bytes(f), "lower_bound", (json_int_t)f->lower_bound, "free",
                      (json_int_t)f->free, "total", (json_int_t)f->total);
 }
 
@@ -216,11 +216,11 @@ static int write_html(const struct subject *s, const char *path) {
 /* ---- The command -------------------------------------------------------------------------------------------------
  */
 
-static int run(const struct args *args) {
+static int run_plan(const struct args *args) {
     char buffer[4096];
-    struct subject s = {.path = engine_model_path(args, buffer, sizeof buffer)};
+    struct subject s = {.path = find_model(args, buffer, sizeof buffer)};
     if (!s.path) return EXIT_ERROR;
-    int code = engine_session_params(args, &s.params);
+    int code = session_params_from(args, &s.params);
     if (code) return code;
     s.params.n_seqs = (int32_t)args_int(args, "seqs");
     s.params.embeddings = args_flag(args, "embeddings");
@@ -282,7 +282,7 @@ static const struct option options[] = {
     OPTION_JSON,
     {0},
 };
-static const struct option_group *const groups[] = {&engine_options, NULL};
+static const struct option_group *const groups[] = {&model_options, NULL};
 
 const struct command command_plan = {
     .name = "plan",
@@ -302,5 +302,5 @@ const struct command command_plan = {
     .section = SECTION_MEMORY,
     .min_arguments = 0,
     .max_arguments = 1,
-    .run = run,
+    .run = run_plan,
 };

@@ -174,7 +174,7 @@ static int quantize(const struct args *args, struct job *job) {
     return status == TN_OK ? EXIT_OK : fail_status(status, "quantize");
 }
 
-static int run(const struct args *args) {
+static int run_quantize(const struct args *args) {
     struct job job = {.keep_output = args_flag(args, "keep-output"), .mix = mix_find(args->values[2])};
     if (!job.mix) {
         fprintf(stderr, "The types are:");
@@ -247,5 +247,5 @@ const struct command command_quantize = {
         "The work is streamed: memory use does not grow with the model. OUT appears when it is complete.",
     .examples = "tenon quantize model-f16.gguf model-q4.gguf Q4_K_M\n"
                 "tenon quantize model-f16.gguf out.gguf Q4_K_M --tensor-type 'ffn_down=q6_K' --keep-output\n",
-    .run = run,
+    .run = run_quantize,
 };

@@ -1,5 +1,5 @@
 /* tenon render: what a chat template makes of messages. */
-#include "engine/text_input.h"
+#include "cli/text_input.h"
 #include "files/metadata_text.h"
 #include "tenon/chat.h"
 #include "tenon/gguf.h"
@@ -90,7 +90,7 @@ static int render(const tn_chat_template *chat, const char *path, json_t *defaul
     return code;
 }
 
-static int run(const struct args *args) {
+static int run_render(const struct args *args) {
     char *text = NULL;
     tn_chat_template *chat;
     bool info = args_flag(args, "info");
@@ -134,5 +134,5 @@ const struct command command_render = {
     .examples = "tenon render template.jinja messages.json\n"
                 "tenon render model.gguf messages.json\n"
                 "tenon render model.gguf --info\n",
-    .run = run,
+    .run = run_render,
 };

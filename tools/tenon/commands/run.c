@@ -1,7 +1,9 @@
 /* tenon run: continue a text. */
 #include "cli/term.h"
-#include "engine/engine.h"
-#include "engine/text_input.h"
+#include "cli/text_input.h"
+#include "engine/loaded_model.h"
+#include "engine/options.h"
+#include "engine/sampling.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -80,7 +82,7 @@ static tn_status read_tokens(tn_session *session, const tn_tokens *tokens) {
     tn_status status = TN_OK;
     progress_start(&progress, "reading", tokens->count, PROGRESS_ITEMS);
     for (size_t done = 0; done < tokens->count && status == TN_OK; done += piece) {
-        piece = engine_piece(session, piece, ns);
+        piece = prompt_chunk(session, piece, ns);
         size_t n = tokens->count - done < piece ? tokens->count - done : piece;
         uint64_t begin = tn_time_ns();
         status = tn_session_prompt_tokens(session, 0, tokens->ids + done, (int32_t)n);
@@ -127,10 +129,10 @@ static int ban_ends(const tn_model *model, tn_sampler_params *p, tn_logit_bias *
     return EXIT_OK;
 }
 
-static int print_json(tn_session *session, struct output *out, enum ending end, uint64_t seed) {
-    tn_session_stats s = tn_session_get_stats(session);
-    struct engine_memory m;
-    if (!engine_memory(session, &m)) return EXIT_ERROR;
+static int print_json(const struct loaded_model *loaded, struct output *out, enum ending end, uint64_t seed) {
+    tn_session_stats s = tn_session_get_stats(loaded->session);
+    struct memory_use m;
+    if (!loaded_model_memory(loaded, &m)) return EXIT_ERROR;
     json_t *text = json_stringn(out->text.bytes ? out->text.bytes : "", out->text.length);
     json_t *root =
         json_pack("{s:o?, s:s, s:I, s:I, s:f, s:I, s:f, s:I, s:I, s:I}", "text", text, "end", ending_names[end],
@@ -145,11 +147,10 @@ static int print_json(tn_session *session, struct output *out, enum ending end, 
     return EXIT_OK;
 }
 
-static int run(const struct args *args) {
+static int run_run(const struct args *args) {
     char buffer[4096], *prompt = NULL;
     const char *path = NULL;
-    tn_model *model = NULL;
-    tn_session *session = NULL;
+    struct loaded_model loaded = {0};
     tn_sampler *sampler = NULL;
     tn_session_params params;
     tn_sampler_params sampling;
@@ -159,34 +160,34 @@ static int run(const struct args *args) {
     size_t size = 0;
     if (args->count == 2 && strcmp(args->values[1], "-") != 0)
         return fail_usage(args, "what is \"%s\"? A text to continue goes after -p", args->values[1]);
-    if (!(path = engine_model_path(args, buffer, sizeof buffer))) return EXIT_ERROR;
-    int code = engine_session_params(args, &params);
+    if (!(path = find_model(args, buffer, sizeof buffer))) return EXIT_ERROR;
+    int code = session_params_from(args, &params);
     if (code || (code = read_prompt(args, &prompt, &size))) return code;
-    if ((code = engine_open(args, path, &params, &model, &session))) goto out;
+    if ((code = loaded_model_open(args, path, &params, &loaded))) goto out;
     sampling_params(args, &sampling);
-    if (args_flag(args, "ignore-eos") && (code = ban_ends(model, &sampling, &biases))) goto out;
-    if ((code = sampling_new(&sampling, model, &sampler))) goto out;
-    code = feed(args, session, sampler, prompt, size);
+    if (args_flag(args, "ignore-eos") && (code = ban_ends(loaded.model, &sampling, &biases))) goto out;
+    if ((code = sampling_new(&sampling, loaded.model, &sampler))) goto out;
+    code = feed(args, loaded.session, sampler, prompt, size);
     tn_status status = !code && args_flag(args, "echo") ? put(&out, prompt, size) : TN_OK;
     if (status != TN_OK) code = fail_status(status, "%s", "");
-    if (!code) code = generate(session, sampler, args_int(args, "predict"), &out, &end);
+    if (!code) code = generate(loaded.session, sampler, args_int(args, "predict"), &out, &end);
     if (out.keep && code != EXIT_ERROR) {
-        int printed = print_json(session, &out, end, tn_sampler_seed(sampler));
+        int printed = print_json(&loaded, &out, end, tn_sampler_seed(sampler));
         if (printed) code = printed;
     } else if (code != EXIT_ERROR) {
         putchar('\n');
         fflush(stdout);
         if (end == END_CONTEXT)
-            warn("the context of %d tokens is full; -c sets a longer one", tn_session_get_params(session).n_ctx);
-        engine_closing_line(session);
+            warn("the context of %d tokens is full; -c sets a longer one",
+                 tn_session_get_params(loaded.session).n_ctx);
+        print_closing_line(&loaded);
     }
 out:
     free(prompt);
     tn_free(biases);
     tn_text_free(&out.text);
     tn_sampler_free(sampler);
-    tn_session_free(session);
-    tn_model_close(model);
+    loaded_model_close(&loaded);
     return code;
 }
 
@@ -216,7 +217,7 @@ static const struct option options[] = {
     OPTION_JSON,
     {0},
 };
-static const struct option_group *const groups[] = {&engine_options, &sampling_options, NULL};
+static const struct option_group *const groups[] = {&model_options, &sampling_options, NULL};
 
 const struct command command_run = {
     .name = "run",
@@ -236,5 +237,5 @@ const struct command command_run = {
     .section = SECTION_USE,
     .min_arguments = 0,
     .max_arguments = 2,
-    .run = run,
+    .run = run_run,
 };

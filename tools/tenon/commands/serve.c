@@ -1,7 +1,8 @@
 /* tenon serve: models over HTTP. Options, set-up, the event loop and the way out; the rest is in serve/. */
 #include "serve/http.h"
 
-#include "engine/text_input.h"
+#include "cli/text_input.h"
+#include "engine/options.h"
 
 #include <event2/event_compat.h>
 #include <event2/listener.h>
@@ -78,7 +79,7 @@ static int find_models(struct server *server, const struct args *args) {
     server->on_demand = folder != NULL;
     server->memory_limit = args_size(args, "models-memory");
     if (folder) return models_scan(server, folder);
-    const char *path = engine_model_path(args, buffer, sizeof buffer);
+    const char *path = find_model(args, buffer, sizeof buffer);
     if (!path) return EXIT_ERROR;
     return models_add(server, path, alias) ? EXIT_OK : fail_status(TN_E_NOMEM, "server");
 }
@@ -103,8 +104,8 @@ static int configure(struct server *server, const struct args *args) {
     server->embeddings = args_flag(args, "embedding");
     server->default_predict = (int32_t)args_int(args, "predict");
     sampling_params(args, &server->sampling);
-    int code = engine_session_params(args, &server->params);
-    if (!code) code = engine_text(args, "chat-template", "chat-template-file", &server->chat_template);
+    int code = session_params_from(args, &server->params);
+    if (!code) code = read_text_option(args, "chat-template", "chat-template-file", &server->chat_template);
     for (size_t i = 0; i < sizeof poolings / sizeof *poolings; i++)
         if (strcmp(args_text(args, "pooling"), poolings[i].name) == 0) server->params.pooling = poolings[i].pooling;
     if (!code) code = read_keys(server, args);
@@ -170,7 +171,7 @@ static void keep_memory_flat(void) {
 #endif
 }
 
-static int run(const struct args *args) {
+static int run_serve(const struct args *args) {
     struct server *server = tn_calloc(1, sizeof *server);
     if (!server) return fail_status(TN_E_NOMEM, "server");
     struct watch watch = {.server = server, .grace = args_real(args, "grace")};
@@ -322,7 +323,7 @@ static const struct option options[] = {
      .help = "time that running requests get to finish when the server is stopped"},
     {0},
 };
-static const struct option_group *const groups[] = {&engine_options, &template_options, &sampling_options, NULL};
+static const struct option_group *const groups[] = {&model_options, &template_options, &sampling_options, NULL};
 
 const struct command command_serve = {
     .name = "serve",
@@ -340,5 +341,5 @@ const struct command command_serve = {
     .section = SECTION_USE,
     .min_arguments = 0,
     .max_arguments = 1,
-    .run = run,
+    .run = run_serve,
 };

@@ -3,7 +3,7 @@
 #include "files/output_file.h"
 #include "tenon/gguf.h"
 
-static int run(const struct args *args) {
+static int run_split(const struct args *args) {
     const char *in = args->values[0], *out = args->count > 1 ? args->values[1] : in;
     uint64_t size = args_size(args, "max-size");
     tn_gguf *file;
@@ -42,5 +42,5 @@ const struct command command_split = {
         "Writes OUT-00001-of-0000N.gguf and so on (the name is that of IN when OUT is not given). All programs "
         "that read GGUF take the first of them for the whole.",
     .examples = "tenon split model.gguf --max-size 2G\n",
-    .run = run,
+    .run = run_split,
 };

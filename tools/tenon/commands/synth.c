@@ -351,7 +351,7 @@ static void report(const struct synth *s, const char *out) {
            s->count, human_bytes(bytes, tn_gguf_writer_bytes(s->writer)), s->no_data ? " (without data)" : "");
 }
 
-static int run(const struct args *args) {
+static int run_synth(const struct args *args) {
     const char *out = args->values[0], *arch_name = args_text(args, "arch"), *type = args_text(args, "type");
     const struct layout_arch *arch = layout_find(arch_name);
     struct synth s = {
@@ -429,5 +429,5 @@ const struct command command_synth = {
     .examples = "tenon synth bench.gguf --shape 1b --type q8_0\n"
                 "tenon synth plan.gguf --shape 70b --type Q4_K_M --no-data\n"
                 "tenon synth moe.gguf --arch qwen3moe --shape layers=4,width=512,experts=16,used=4\n",
-    .run = run,
+    .run = run_synth,
 };

@@ -1,5 +1,6 @@
 /* tenon tokenize: the tokens of a text. */
-#include "engine/text_input.h"
+#include "cli/text_input.h"
+#include "engine/loaded_model.h"
 #include "files/metadata_text.h"
 
 #include <jansson.h>
@@ -87,11 +88,11 @@ static int encode_lines(const struct args *args, const tn_tokenizer *t, const ch
     return code;
 }
 
-static int run(const struct args *args) {
+static int run_tokenize(const struct args *args) {
     tn_tokenizer *t;
     if (args_flag(args, "lines") && args->count > 1 && strcmp(args->values[1], "-") != 0)
         return fail_usage(args, "--lines reads standard input, not a TEXT");
-    int code = open_tokenizer(args->values[0], args_flag(args, "allow-unknown-pre"), &t);
+    int code = load_tokenizer(args->values[0], args_flag(args, "allow-unknown-pre"), &t);
     if (code) return code;
     char *input = NULL;
     const char *text = args->count > 1 ? args->values[1] : "-";
@@ -142,5 +143,5 @@ const struct command command_tokenize = {
     .examples = "tenon tokenize model.gguf \"Hello world\"\n"
                 "tenon tokenize model.gguf --pieces \"Hello world\"\n"
                 "tenon tokenize model.gguf --count - < book.txt  # how long is it?\n",
-    .run = run,
+    .run = run_tokenize,
 };

@@ -7,7 +7,7 @@
 #define COMPILER "gcc " __VERSION__
 #endif
 
-static int run(const struct args *args) {
+static int run_version(const struct args *args) {
     if (args_flag(args, "json"))
         printf("{\"version\": \"%s\", \"compiler\": \"%s\", \"platform\": \"%s\"}\n", tn_version(), COMPILER,
                TENON_PLATFORM);
@@ -24,5 +24,5 @@ const struct command command_version = {
     .section = SECTION_ABOUT,
     .options = options,
     .examples = "tenon version\ntenon version --json\n",
-    .run = run,
+    .run = run_version,
 };

@@ -2,7 +2,7 @@
 #ifndef TENON_TOOL_DIALOG_H
 #define TENON_TOOL_DIALOG_H
 
-#include "engine/engine.h"
+#include "engine/sampling.h"
 
 #include "tenon/chat.h"
 

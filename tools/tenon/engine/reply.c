@@ -1,6 +1,7 @@
 /* Replies: the prompt that messages make, the cache that follows it, and the answer as it comes. */
 #include "cli/term.h"
 #include "engine/dialog.h"
+#include "engine/loaded_model.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -113,7 +114,7 @@ static tn_status decode(struct dialog *d, const tn_token *ids, size_t count) {
     progress_start(&progress, "reading", count, PROGRESS_ITEMS);
     tn_status status = TN_OK;
     for (size_t done = 0; done < count && status == TN_OK; done += piece) {
-        piece = engine_piece(d->session, piece, ns);
+        piece = prompt_chunk(d->session, piece, ns);
         size_t n = count - done < piece ? count - done : piece;
         status = append(&d->cached, ids + done, n); /* first, since it may fail */
         if (status != TN_OK) break;

@@ -1,7 +1,7 @@
 /* Sampling: the options that steer it, and samplers made from them. */
 #include "engine/sampling.h"
 
-#include "engine/text_input.h"
+#include "cli/text_input.h"
 
 #include <stdlib.h>
 #include <string.h>

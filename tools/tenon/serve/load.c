@@ -1,6 +1,6 @@
 /* Loading a model, its engine thread from beginning to end, and the way into its queue. */
 #include "batch.h"
-#include "engine/engine.h"
+#include "engine/loaded_model.h"
 #include "http.h"
 
 #include <stdlib.h>
@@ -160,7 +160,7 @@ static tn_status load(struct served *served, struct engine *e) {
     if (embeds) TN_TRY(make_embedder(served, &embed));
     e->session = served->session;
     draw_plan(served, writes ? served->session : served->embedder);
-    engine_log(served->path, served->model, writes ? served->session : served->embedder, began);
+    log_session(served->path, served->model, writes ? served->session : served->embedder, began);
     p = tn_session_get_params(writes ? served->session : served->embedder);
     served->n_ctx = p.n_ctx;
     e->n_batch = p.n_batch;

@@ -4,7 +4,8 @@
 #ifndef TENON_SERVE_H
 #define TENON_SERVE_H
 
-#include "engine/engine.h"
+#include "cli/cli.h"
+#include "engine/sampling.h"
 
 #include "tenon/chat.h"
 

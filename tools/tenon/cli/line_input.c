@@ -1,5 +1,5 @@
 /* Lines from people at a terminal, with editing and history, and from pipes, as they come. */
-#include "engine/line_input.h"
+#include "cli/line_input.h"
 
 #include "cli/cli.h"
 #include "cli/term.h"

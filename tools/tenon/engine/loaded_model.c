@@ -1,0 +1,169 @@
+/* Opening a model, planning its memory and making a session; what the session then takes. */
+#include "engine/loaded_model.h"
+
+#include "cli/term.h"
+
+#include "tenon/cpu.h"
+
+#include <string.h>
+
+/* ---- Opening ---- */
+
+void limit_context(const struct args *args, const tn_model *model, tn_session_params *p) {
+    int32_t trained = tn_model_get_info(model).n_ctx_train;
+    bool chosen = args_given(args, "ctx") || p->n_ctx != args_int(args, "ctx");
+    if (trained <= 0 || trained >= p->n_ctx) return;
+    if (!chosen)
+        p->n_ctx = trained;
+    else if (args_given(args, "ctx"))
+        warn("the context of %d tokens is longer than the %d that the model was trained with", p->n_ctx, trained);
+}
+
+static bool show_load_progress(void *user, size_t done, size_t total) {
+    struct progress *progress = user;
+    if (!progress->total) progress_start(progress, "loading", total, PROGRESS_BYTES);
+    progress_update(progress, done);
+    return !interrupted();
+}
+
+size_t device_bytes(const tn_fit_device *d) { return d->weights + d->cache + d->compute + d->scratch; }
+
+static size_t total_bytes(const tn_fit *fit) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < fit->n_devices; i++) bytes += device_bytes(&fit->devices[i]);
+    return bytes;
+}
+
+/* Names every device that lacks memory, with the parts that need it, and what to change. */
+static int fail_too_big(const char *path, const tn_fit *fit) {
+    fail("%s: the session does not fit", path);
+    for (size_t i = 0; i < fit->n_devices; i++) {
+        const tn_fit_device *d = &fit->devices[i];
+        size_t bytes = device_bytes(d);
+        char needed[HUMAN_SIZE], available[HUMAN_SIZE], weights[HUMAN_SIZE], cache[HUMAN_SIZE], compute[HUMAN_SIZE];
+        if (bytes > d->free)
+            fprintf(stderr,
+                    "  %s needs %s (%zu bytes) and has %s (%zu): weights %s, cache %s, compute and scratch %s\n",
+                    d->name, human_bytes(needed, bytes), bytes, human_bytes(available, d->free), d->free,
+                    human_bytes(weights, d->weights), human_bytes(cache, d->cache),
+                    human_bytes(compute, d->compute + d->scratch));
+        if (d->mapped > d->total)
+            fprintf(stderr, "  the file (%s) is larger than the memory of %s (%s)\n", human_bytes(needed, d->mapped),
+                    d->name, human_bytes(available, d->total));
+    }
+    fprintf(stderr, "To make it fit: %s.\n", fit->advice);
+    return EXIT_ERROR;
+}
+
+/* The plan comes before the session, so that planned and used bytes can be compared. */
+static int plan_and_make(const char *path, const tn_session_params *params, struct loaded_model *loaded) {
+    tn_fit fit;
+    tn_status status = tn_fit_session(loaded->model, params, &fit);
+    if (status != TN_OK) return fail_status(status, "%s", path);
+    loaded->planned_bytes = total_bytes(&fit);
+    int code = fit.fits ? EXIT_OK : fail_too_big(path, &fit);
+    tn_fit_free(&fit);
+    if (code) return code;
+    status = tn_session_new(loaded->model, params, &loaded->session);
+    return status == TN_OK ? EXIT_OK : fail_status(status, "%s", path);
+}
+
+int loaded_model_open(const struct args *args, const char *path, const tn_session_params *params,
+                      struct loaded_model *loaded) {
+    *loaded = (struct loaded_model){0};
+    uint64_t began = tn_time_ns();
+    tn_status status =
+        tn_model_open(path, &(tn_model_params){.check_weights = args_flag(args, "check-tensors")}, &loaded->model);
+    if (status != TN_OK) return fail_status(status, "%s", "");
+    struct progress progress = {0};
+    tn_session_params p = *params;
+    p.progress = show_load_progress;
+    p.user = &progress;
+    limit_context(args, loaded->model, &p);
+    int code = plan_and_make(path, &p, loaded);
+    if (progress.total) progress_end(&progress);
+    if (code)
+        loaded_model_close(loaded);
+    else
+        log_session(path, loaded->model, loaded->session, began);
+    return code;
+}
+
+void loaded_model_close(struct loaded_model *loaded) {
+    tn_session_free(loaded->session);
+    tn_model_close(loaded->model);
+    *loaded = (struct loaded_model){0};
+}
+
+int load_tokenizer(const char *path, bool allow_unknown_pre, tn_tokenizer **out) {
+    tn_gguf *file;
+    tn_status status = tn_gguf_open(path, &(tn_gguf_params){.mode = TN_GGUF_META}, &file);
+    if (status != TN_OK) return fail_status(status, "vocabulary");
+    status = tn_tokenizer_new(file, &(tn_tokenizer_params){.allow_unknown_pre = allow_unknown_pre}, out);
+    tn_gguf_close(file);
+    return status == TN_OK ? EXIT_OK : fail_status(status, "vocabulary");
+}
+
+/* ---- Running ---- */
+
+size_t prompt_chunk(const tn_session *session, size_t last, uint64_t last_ns) {
+    enum { FIRST = 64 };
+    static const uint64_t short_ns = UINT64_C(3000000000), long_ns = UINT64_C(10000000000);
+    size_t max = (size_t)tn_session_get_params(session).n_ubatch, chunk = last ? last : FIRST;
+    if (last && last_ns < short_ns) chunk = 4 * last;
+    if (last_ns > long_ns && last > FIRST) chunk = last / 2;
+    return chunk < max ? chunk : max;
+}
+
+/* ---- What was loaded and used ---- */
+
+void log_session(const char *path, const tn_model *model, const tn_session *session, uint64_t began_ns) {
+    tn_model_info i = tn_model_get_info(model);
+    tn_session_params p = tn_session_get_params(session);
+    tn_fit fit;
+    char a[HUMAN_SIZE], b[HUMAN_SIZE], c[HUMAN_SIZE], d[HUMAN_SIZE], e[HUMAN_SIZE];
+    tn_log(TN_LOG_INFO, "%s: %s, %s parameters in %s, ready after %.2f s", path, i.architecture,
+           human_count(a, (double)i.n_params), human_bytes(b, i.bytes), (double)(tn_time_ns() - began_ns) / 1e9);
+    tn_log(TN_LOG_INFO, "%s, %s kernels, %d threads", tn_cpu_name(), tn_cpu_level(),
+           p.n_threads > 0 ? p.n_threads : tn_cpu_count());
+    tn_log(TN_LOG_INFO, "context %d, batch %d, micro-batch %d, %d sequence%s, cache %s/%s", p.n_ctx, p.n_batch,
+           p.n_ubatch, p.n_seqs, p.n_seqs == 1 ? "" : "s", tn_type_name(p.cache_k), tn_type_name(p.cache_v));
+    if (tn_session_memory(session, &fit) != TN_OK) return;
+    for (size_t n = 0; n < fit.n_devices; n++) {
+        const tn_fit_device *f = &fit.devices[n];
+        tn_log(TN_LOG_INFO, "%s: %d layers, weights %s and %s mapped, cache %s, compute %s, scratch %s", f->name,
+               f->n_layers, human_bytes(a, f->weights), human_bytes(b, f->mapped), human_bytes(c, f->cache),
+               human_bytes(d, f->compute), human_bytes(e, f->scratch));
+    }
+    tn_log(TN_LOG_INFO, "graphs: prefill %zu nodes in %zu split%s, decode %zu in %zu", fit.nodes_prefill,
+           fit.splits_prefill, fit.splits_prefill == 1 ? "" : "s", fit.nodes_decode, fit.splits_decode);
+    tn_fit_free(&fit);
+}
+
+bool loaded_model_memory(const struct loaded_model *loaded, struct memory_use *use) {
+    tn_fit fit;
+    tn_status status = tn_session_memory(loaded->session, &fit);
+    if (status != TN_OK) {
+        fail_status(status, "memory");
+        return false;
+    }
+    *use = (struct memory_use){.planned = loaded->planned_bytes, .used = total_bytes(&fit)};
+    for (size_t i = 0; i < fit.n_devices; i++) use->mapped += fit.devices[i].mapped;
+    tn_fit_free(&fit);
+    return true;
+}
+
+void print_closing_line(const struct loaded_model *loaded) {
+    tn_session_stats s = tn_session_get_stats(loaded->session);
+    double prompt = s.prompt_ns ? (double)s.prompt_tokens * 1e9 / (double)s.prompt_ns : 0;
+    double generated = s.generated_ns ? (double)s.generated_tokens * 1e9 / (double)s.generated_ns : 0;
+    char p[HUMAN_SIZE], u[HUMAN_SIZE], w[HUMAN_SIZE];
+    struct memory_use m;
+    if (!loaded_model_memory(loaded, &m)) return;
+    progress_hide();
+    fprintf(stderr, "%s%llu tokens, prompt %.1f tokens/s, generation %.1f tokens/s, memory planned %s %s used %s",
+            style(stderr, STYLE_DIM), (unsigned long long)(s.prompt_tokens + s.generated_tokens), prompt, generated,
+            human_bytes(p, m.planned), m.planned == m.used ? "=" : "but", human_bytes(u, m.used));
+    if (m.mapped) fprintf(stderr, " (and %s of weights mapped)", human_bytes(w, m.mapped));
+    fprintf(stderr, "%s\n", style(stderr, STYLE_NONE));
+}

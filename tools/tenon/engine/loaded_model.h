@@ -1,0 +1,45 @@
+/* A model that was opened and made ready to run, with the memory that was planned for it. */
+#ifndef TENON_TOOL_LOADED_MODEL_H
+#define TENON_TOOL_LOADED_MODEL_H
+
+#include "cli/cli.h"
+
+#include "tenon/llm.h"
+
+struct loaded_model {
+    tn_model *model;
+    tn_session *session;
+    size_t planned_bytes; /* on all devices, from the plan that was made before the session */
+};
+
+/* Opens the model, plans its memory and makes a session, with a progress bar. The context is limited as
+ * limit_context() says. Prints a message and returns an exit code on failure; `loaded` is empty then. */
+int loaded_model_open(const struct args *args, const char *path, const tn_session_params *params,
+                      struct loaded_model *loaded);
+void loaded_model_close(struct loaded_model *loaded); /* an empty one is fine */
+
+/* Bytes that a plan or a session takes on one device, without the weights that stay in the mapped file. */
+size_t device_bytes(const tn_fit_device *device);
+
+/* Bytes on all devices. Weights that stay in the mapped file are not part of `planned` and `used`. */
+struct memory_use {
+    size_t planned, used, mapped;
+};
+bool loaded_model_memory(const struct loaded_model *loaded, struct memory_use *use); /* false after a message */
+/* One line on standard error: "105 tokens, prompt 812.3 tokens/s, generation 44.1 tokens/s, memory planned 1.20 GiB =
+ * used 1.20 GiB". */
+void print_closing_line(const struct loaded_model *loaded);
+
+/* Lowers params->n_ctx to the context that the model was trained with, unless the user or the caller chose another.
+ * Warns when the user chose a longer one. */
+void limit_context(const struct args *args, const tn_model *model, tn_session_params *params);
+/* For --verbose: what was loaded, on which devices, and how long it took. */
+void log_session(const char *path, const tn_model *model, const tn_session *session, uint64_t began_ns);
+/* How many prompt tokens to process next, so that progress is shown every few seconds. Starts small (last is 0), then
+ * follows the time of the last chunk, up to one micro-batch, which is fastest. */
+size_t prompt_chunk(const tn_session *session, size_t last, uint64_t last_ns);
+
+/* Loads only the tokenizer of a model file. Prints a message and returns an exit code on failure. */
+int load_tokenizer(const char *path, bool allow_unknown_pre, tn_tokenizer **out);
+
+#endif

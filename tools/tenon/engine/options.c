@@ -1,0 +1,238 @@
+/* Options of commands that run a model, and the session parameters made from them. */
+#include "engine/options.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <unistd.h>
+
+static const struct option model_table[] = {
+    {.name = "model",
+     .letter = "m",
+     .value = "FILE",
+     .kind = OPTION_TEXT,
+     .help = "the model, instead of as the first argument",
+     .env = "TENON_MODEL LLAMA_ARG_MODEL"},
+    {.name = "ctx",
+     .letter = "c",
+     .aliases = "--ctx-size",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 0,
+     .max = INT32_MAX,
+     .fallback = "4096",
+     .help = "context: tokens that the KV cache holds, 0 for as many as the model was trained with, which is also "
+             "the most where -c is not given",
+     .env = "TENON_CTX LLAMA_ARG_CTX_SIZE"},
+    {.name = "batch",
+     .letter = "b",
+     .aliases = "--batch-size",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 1,
+     .max = 1 << 24,
+     .fallback = "2048",
+     .help = "most tokens handed over at once",
+     .env = "LLAMA_ARG_BATCH"},
+    {.name = "ubatch",
+     .letter = "ub",
+     .aliases = "--ubatch-size",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 1,
+     .max = 1 << 24,
+     .fallback = "512",
+     .help = "most tokens computed at once",
+     .env = "LLAMA_ARG_UBATCH"},
+    OPTION_THREADS,
+    {.name = "threads-batch",
+     .letter = "tb",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 0,
+     .max = 4096,
+     .fallback = "0",
+     .help = "accepted for compatibility; --threads rules",
+     .env = "LLAMA_ARG_THREADS_BATCH"},
+    {.name = "cache-type-k",
+     .letter = "ctk",
+     .aliases = "--cache-type",
+     .value = "TYPE",
+     .kind = OPTION_TEXT,
+     .fallback = "f16",
+     .choices = "f32 f16 bf16 q8_0 q4_0",
+     .help = "type of the cached keys",
+     .env = "LLAMA_ARG_CACHE_TYPE_K"},
+    {.name = "cache-type-v",
+     .letter = "ctv",
+     .value = "TYPE",
+     .kind = OPTION_TEXT,
+     .choices = "f32 f16 bf16 q8_0 q4_0",
+     .help = "type of the cached values, as the keys' when not given",
+     .env = "LLAMA_ARG_CACHE_TYPE_V"},
+    {.name = "device",
+     .letter = "dev",
+     .value = "NAME",
+     .kind = OPTION_TEXT,
+     .repeats = true,
+     .help = "a device to use, best first; repeat or separate by ',' (cpu, cuda0, sim:8G…)",
+     .env = "TENON_DEVICE LLAMA_ARG_DEVICE"},
+    {.name = "gpu-layers",
+     .letter = "ngl",
+     .aliases = "--n-gpu-layers",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = -1,
+     .max = 1 << 20,
+     .fallback = "-1",
+     .help = "layers off the CPU, -1 for as many as fit",
+     .env = "LLAMA_ARG_N_GPU_LAYERS"},
+    {.name = "tensor-split",
+     .letter = "ts",
+     .value = "RATIOS",
+     .kind = OPTION_TEXT,
+     .help = "shares of the layers per device, e.g. 3,1",
+     .env = "LLAMA_ARG_TENSOR_SPLIT"},
+    {.name = "override-tensor",
+     .letter = "ot",
+     .value = "REGEX=DEVICE",
+     .kind = OPTION_TEXT,
+     .repeats = true,
+     .help = "put the tensors whose names match on a device",
+     .env = "LLAMA_ARG_OVERRIDE_TENSOR"},
+    {.name = "pipeline",
+     .value = "N",
+     .kind = OPTION_INT,
+     .min = 0,
+     .max = 64,
+     .fallback = "0",
+     .help = "micro-batches under way at once where layers are on several GPUs, 0 for 4, 1 for one after the other"},
+    {.name = "check-tensors", .kind = OPTION_FLAG, .help = "look for NaN and infinity in the weights while loading"},
+    {.name = "no-pack", .kind = OPTION_FLAG, .help = "keep weights as in the file, never in the CPU's packed layout"},
+    {0},
+};
+const struct option_group model_options = {"Model and memory", model_table};
+
+static const struct option template_table[] = {
+    {.name = "chat-template",
+     .value = "JINJA",
+     .kind = OPTION_TEXT,
+     .help = "a template instead of the model's own; chatml for that one",
+     .env = "LLAMA_ARG_CHAT_TEMPLATE"},
+    {.name = "chat-template-file",
+     .value = "FILE",
+     .kind = OPTION_TEXT,
+     .help = "the same from a file",
+     .env = "LLAMA_ARG_CHAT_TEMPLATE_FILE"},
+    {0},
+};
+const struct option_group template_options = {"Chat template", template_table};
+
+/* ---- Path of the model ---- */
+
+static const char default_model[] = "tales.gguf";
+
+static bool try_default_model(char *buffer, size_t size, const char *folder, const char *rest) {
+    char path[4096], *real = NULL;
+    if ((size_t)snprintf(path, sizeof path, "%s%s%s", folder, rest, default_model) < sizeof path)
+        real = realpath(path, NULL);
+    bool found = real && access(real, R_OK) == 0 && (size_t)snprintf(buffer, size, "%s", real) < size;
+    free(real);
+    return found;
+}
+
+const char *find_model(const struct args *args, char *buffer, size_t size) {
+    if (args_text(args, "model")) return args_text(args, "model");
+    if (args->count > 0 && strcmp(args->values[0], "-") != 0) return args->values[0];
+    char program[4096];
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    program[length > 0 ? length : 0] = '\0';
+    /* Without /proc (a bare chroot) the kernel still passes the path that the program was started with. */
+    const char *started = (const char *)getauxval(AT_EXECFN);
+    if (length <= 0 && started) snprintf(program, sizeof program, "%s", started);
+    char *slash = strrchr(program, '/');
+    if (slash) *slash = '\0';
+    /* Beside the program, in the source tree (build/bin), installed (bin beside share). */
+    static const char *const folders[] = {"/", "/models/", "/../../models/", "/../share/tenon/models/"};
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
+        if (try_default_model(buffer, size, program, folders[i])) return buffer;
+    fail("no model given, and the default model (%s) is not installed: give the path of a GGUF file", default_model);
+    return NULL;
+}
+
+/* ---- Session parameters ---- */
+
+/* Length of the first device name in a list. Commas separate names, but also the settings of one: sim:8G,align=256.
+ */
+static size_t device_name_length(const char *list) {
+    size_t length = strcspn(list, ",;");
+    while (list[length] == ',') {
+        size_t next = strcspn(list + length + 1, ",;=");
+        if (list[length + 1 + next] != '=') break;
+        length += 1 + strcspn(list + length + 1, ",;");
+    }
+    return length;
+}
+
+static int read_devices(const struct args *args, tn_session_params *p) {
+    enum { MAX_DEVICES = sizeof p->devices / sizeof *p->devices - 1 }; /* the list ends with NULL */
+    size_t n = 0;
+    for (int i = 0; i < args_repeats(args, "device"); i++) {
+        for (const char *name = args_text_at(args, "device", i); *name;) {
+            size_t length = device_name_length(name);
+            if (n == MAX_DEVICES || length >= 256)
+                return fail("--device: at most %d devices with names of up to 255 bytes", MAX_DEVICES);
+            if (!(p->devices[n++] = args_keep(args, name, length))) return fail("out of memory");
+            name += length + (name[length] != '\0');
+        }
+    }
+    return EXIT_OK;
+}
+
+static int read_split(const struct args *args, tn_session_params *p) {
+    const char *ratio = args_text(args, "tensor-split");
+    for (size_t i = 0; ratio && *ratio && i < sizeof p->split / sizeof *p->split; i++) {
+        char *end;
+        p->split[i] = strtof(ratio, &end);
+        if (end == ratio || p->split[i] < 0)
+            return fail("--tensor-split takes a list of shares such as 3,1, not '%s'",
+                        args_text(args, "tensor-split"));
+        ratio = *end ? end + 1 : end;
+    }
+    return EXIT_OK;
+}
+
+static int read_overrides(const struct args *args, tn_session_params *p) {
+    int count = args_repeats(args, "override-tensor");
+    if (!count) return EXIT_OK;
+    tn_placement_override *list = args_keep(args, NULL, (size_t)count * sizeof *list);
+    if (!list) return fail("out of memory");
+    for (int i = 0; i < count; i++) {
+        const char *text = args_text_at(args, "override-tensor", i), *equal = strrchr(text, '=');
+        if (!equal) return fail("--override-tensor needs REGEX=DEVICE, not '%s'", text);
+        const char *pattern = args_keep(args, text, (size_t)(equal - text));
+        if (!pattern) return fail("out of memory");
+        list[i] = (tn_placement_override){pattern, equal + 1};
+    }
+    p->overrides = list;
+    p->n_overrides = (size_t)count;
+    return EXIT_OK;
+}
+
+int session_params_from(const struct args *args, tn_session_params *p) {
+    *p = tn_session_params_default();
+    p->n_ctx = (int32_t)args_int(args, "ctx");
+    p->n_batch = (int32_t)args_int(args, "batch");
+    p->n_ubatch = (int32_t)args_int(args, "ubatch");
+    p->n_threads = (int)args_int(args, "threads");
+    p->n_gpu_layers = (int32_t)args_int(args, "gpu-layers");
+    p->n_pipeline = (int)args_int(args, "pipeline");
+    p->no_repack = args_flag(args, "no-pack");
+    p->abort = interrupted_callback;
+    const char *k = args_text(args, "cache-type-k"), *v = args_text(args, "cache-type-v");
+    if (tn_type_parse(k, &p->cache_k) != TN_OK) return fail_status(TN_E_TYPE, "--cache-type-k");
+    if (tn_type_parse(v ? v : k, &p->cache_v) != TN_OK) return fail_status(TN_E_TYPE, "--cache-type-v");
+    int code = read_devices(args, p);
+    if (!code) code = read_split(args, p);
+    return code ? code : read_overrides(args, p);
+}
