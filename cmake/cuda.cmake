@@ -1,5 +1,5 @@
 # The CUDA backend: libtenon-cuda.so, built where nvcc is found and left out elsewhere.
-file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu)
+file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu)
 find_program(TENON_NVCC nvcc HINTS /usr/local/cuda/bin)
 find_library(TENON_CUBLASLT cublasLt HINTS /usr/local/cuda/lib64)
 if(NOT TENON_NVCC OR NOT TENON_CUBLASLT OR NOT cuda_sources OR TENON_SANITIZE)

@@ -80,9 +80,9 @@ static void after_the_end(void) {
     count_up<<<1, N>>>(x, N);
 }
 __global__ static void fill_rows(float *y, int columns) {
-    __shared__ float near[4][8];
-    for (int i = 0; i < columns; i++) near[threadIdx.x][i] = (float)i;
-    *y = near[0][0];
+    __shared__ float shared[4][8];
+    for (int i = 0; i < columns; i++) shared[threadIdx.x][i] = (float)i;
+    *y = shared[0][0];
 }
 static void beyond_a_row(void) { fill_rows<<<1, 4>>>(on_device(1), 9); }
 static void accesses_are_checked(void **) {
@@ -102,10 +102,10 @@ static void accesses_are_checked(void **) {
 // ----------------------------------------------------------------------------------------------------------------
 
 template <bool WAITS> __global__ static void neighbour(float *y) {
-    __shared__ float near[N];
-    near[threadIdx.x] = (float)threadIdx.x;
+    __shared__ float shared[N];
+    shared[threadIdx.x] = (float)threadIdx.x;
     if (WAITS) __syncthreads();
-    y[threadIdx.x] = near[(threadIdx.x + 1) % N];
+    y[threadIdx.x] = shared[(threadIdx.x + 1) % N];
 }
 static void a_missing_barrier_shows(void **) {
     float *x = on_device(N), y[N];
@@ -181,18 +181,18 @@ static void cooperative_blocks_run_together(void **) {
 // ----------------------------------------------------------------------------------------------------------------
 
 template <bool WAITS> __global__ static void copy_small(const float *x, float *y) {
-    __shared__ __align__(16) float near[4 * 32];
-    uint32_t at = (uint32_t)__cvta_generic_to_shared(near + 4 * threadIdx.x);
+    __shared__ __align__(16) float shared[4 * 32];
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(shared + 4 * threadIdx.x);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(x + 4 * threadIdx.x) : "memory");
     asm volatile("cp.async.commit_group;" ::: "memory");
     if (WAITS) asm volatile("cp.async.wait_group 0;" ::: "memory");
-    for (int i = 0; i < 4; i++) y[4 * threadIdx.x + i] = near[4 * threadIdx.x + i];
+    for (int i = 0; i < 4; i++) y[4 * threadIdx.x + i] = shared[4 * threadIdx.x + i];
 }
 enum { TOO_EARLY = 1, OVERWRITES, LEAVES };
 template <int MISTAKE> __global__ static void copy_bulk(const float *x, float *y) {
-    __shared__ __align__(16) float near[128];
+    __shared__ __align__(16) float shared[128];
     __shared__ __align__(8) uint64_t full;
-    uint32_t barrier = (uint32_t)__cvta_generic_to_shared(&full), to = (uint32_t)__cvta_generic_to_shared(near);
+    uint32_t barrier = (uint32_t)__cvta_generic_to_shared(&full), to = (uint32_t)__cvta_generic_to_shared(shared);
     auto fetch = [&](const float *from) {
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(512) : "memory");
         asm volatile(
@@ -218,7 +218,7 @@ template <int MISTAKE> __global__ static void copy_bulk(const float *x, float *y
     if (MISTAKE != TOO_EARLY) wait(0);
     __syncthreads();
     if (MISTAKE == OVERWRITES && threadIdx.x == 0) fetch(x);
-    y[threadIdx.x] = near[threadIdx.x];
+    y[threadIdx.x] = shared[threadIdx.x];
     if (MISTAKE == LEAVES && threadIdx.x == 0) fetch(x);
     if (MISTAKE == TOO_EARLY) wait(0);
     if (MISTAKE == OVERWRITES) wait(1);

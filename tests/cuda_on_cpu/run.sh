@@ -52,10 +52,10 @@ else
     for seed in 1 2; do
         tests 'every*' TENON_EMULATED_SEED=$seed
         tests 'named*' TENON_GPU_MODELS="$models" TENON_EMULATED_SEED=$seed
-        tests 'named*' TENON_GPU_MODELS="$models" TENON_EMULATED_SEED=$seed TENON_CUDA_CHAIN=0
+        tests 'named*' TENON_GPU_MODELS="$models" TENON_EMULATED_SEED=$seed TENON_CUDA_PERSISTENT=0
     done
 fi
 edges '*'
 edges 'devices*' TENON_EMULATED_DEVICES=2
-edges 'long*' TENON_EMULATED_PROCESSORS=132 TENON_CUDA_CHAIN=0
+edges 'long*' TENON_EMULATED_PROCESSORS=132 TENON_CUDA_PERSISTENT=0
 exit $((failures > 0))

@@ -222,12 +222,12 @@ def translate_kernels(text):
             text = text[:brace + 1] + f' emul::begin(__PRETTY_FUNCTION__, {bounds});' + text[brace + 1:]
 
 
-PLACES = {'threadIdx': 'thread', 'blockIdx': 'block', 'blockDim': 'threads', 'gridDim': 'blocks'}
+BUILTIN_VARIABLES = {'threadIdx': 'thread', 'blockIdx': 'block', 'blockDim': 'threads', 'gridDim': 'blocks'}
 
 
-def translate_places(text):
+def translate_builtin_variables(text):
     """Not where they are members of something."""
-    return re.sub(r'(?<![.\w>])(' + '|'.join(PLACES) + r')\b', lambda m: 'emul::here->' + PLACES[m.group()], text)
+    return re.sub(r'(?<![.\w>])(' + '|'.join(BUILTIN_VARIABLES) + r')\b', lambda m: 'emul::here->' + BUILTIN_VARIABLES[m.group()], text)
 
 
 def main(source, target):
@@ -240,7 +240,7 @@ def main(source, target):
         text = translate_kernels(text)
     except Failure as failure:
         sys.exit(f'{source}: {failure}')
-    text = translate_places(text)
+    text = translate_builtin_variables(text)
     text = text.replace('__CUDA_ARCH__', 'EMULATED_ARCH').replace('__noinline__', '__attribute__((noinline))')
     with open(target, 'w', encoding='utf-8') as file:
         file.write(f'#line 1 "{source}"\n{text}')

@@ -33,8 +33,7 @@ struct cuda_device {
     std::atomic<unsigned> writes; // uploads so far: streams wait for those they have not seen (catch_up in stream.cu)
 };
 
-// ---- Uploads (upload.cu)
-// ----------------------------------------------------------------------------------------------
+// ---- Uploads (upload.cu) ----
 
 // `from` may change when it returns; whatever runs or reads on the device afterwards finds the data.
 tn_status upload(cuda_device *d, char *to, const char *from, size_t size);
@@ -52,8 +51,7 @@ struct notes;
 tn_status queue_note(notes **mail, cudaStream_t stream, char *to, const void *from, size_t size);
 tn_status bring_notes(notes *mail, cudaStream_t stream);
 
-// ---- A stream of work
-// ----------------------------------------------------------------------------------------------
+// ---- A stream of work ----
 
 struct cuda_stream {
     tn_stream base;
@@ -66,19 +64,18 @@ struct cuda_stream {
     unsigned seen_writes, seen_copies; // of the device
     notes *mail;                       // what was set in this stream's order; NULL before the first
 };
-enum { N_TICKETS = 16384, N_CHAIN_TICKETS = 64 /* behind them: the counters of chains */ };
+enum { N_TICKETS = 16384, N_PERSISTENT_COUNTERS = 64 /* behind them: the counters of chains */ };
 
-// ---- Kinds of weights (planar.cu)
-// -------------------------------------------------------------------------------------
+// ---- Kinds of weights (soa.cu) ----
 
-enum { PLANAR = 0x80 };
+enum { SOA = 0x80 };
 enum { Q4_0_PIECE = 2048, Q8_0_PIECE = 1024, Q6_K_PIECE = 2048 }; // elements of a planar row that lie together
-int kind_of(const tn_tensor *t);                                  // type, with PLANAR where its rows were rearranged
-bool can_be_planar(const tn_tensor *t);                           // by type and row length
-extern char planar_mark;                                          // tensor->extra of rearranged weights
-tn_status planar_rearrange(cuda_device *device, const tn_tensor *t, bool forward); // in place, on the copy stream
+int kind_of(const tn_tensor *t);                                  // type, with SOA where its rows were rearranged
+bool can_be_soa(const tn_tensor *t);                              // by type and row length
+extern char soa_mark;                                             // tensor->extra of rearranged weights
+tn_status soa_repack(cuda_device *device, const tn_tensor *t, bool forward); // in place, on the copy stream
 // Plain bytes from `begin` on. The device's stay as they are, since others may compute with them.
-tn_status planar_read(cuda_device *device, const tn_tensor *t, size_t begin, char *to, size_t size);
+tn_status soa_read(cuda_device *device, const tn_tensor *t, size_t begin, char *to, size_t size);
 
 // Activations that lie in scratch as f16 or bf16, from the product before; with experts, sorted by ids.
 struct narrow {
@@ -104,8 +101,7 @@ tn_status node_launch(const launch &l, const tn_tensor *node);
 bool node_supported(const tn_tensor *node, char *reason, size_t reason_size);
 bool node_is_idle(const tn_tensor *node); // nothing to do, which is an error to CUDA: a grid of no blocks
 
-// ---- Launchers by file
-// ---------------------------------------------------------------------------------------------
+// ---- Launchers by file ----
 
 tn_status launch_unary(const launch &l, const tn_tensor *t);
 tn_status launch_binary(const launch &l, const tn_tensor *t);
@@ -121,22 +117,22 @@ tn_status launch_repeat(const launch &l, const tn_tensor *t);
 tn_status launch_norm(const launch &l, const tn_tensor *t);
 tn_status launch_soft_max(const launch &l, const tn_tensor *t);
 tn_status launch_rope(const launch &l, const tn_tensor *t);
-void rope_blend(const tn_rope_params &p, float *low, float *high); // YaRN: the pairs between which it blends
-tn_status launch_row_reduce(const launch &l, const tn_tensor *t);  // sum_rows, mean, argmax
-bool best_serves(const tn_tensor *sum, const tn_tensor *argmax);   // both of one long row, in one launch
-size_t best_scratch(const tn_tensor *argmax);
-tn_status launch_best(const launch &l, const tn_tensor *sum, const tn_tensor *argmax);
+void rope_blend(const tn_rope_params &p, float *low, float *high);       // YaRN: the pairs between which it blends
+tn_status launch_row_reduce(const launch &l, const tn_tensor *t);        // sum_rows, mean, argmax
+bool sum_argmax_supports(const tn_tensor *sum, const tn_tensor *argmax); // both of one long row, in one launch
+size_t argmax_scratch(const tn_tensor *argmax);
+tn_status launch_sum_argmax(const launch &l, const tn_tensor *sum, const tn_tensor *argmax);
 tn_status launch_top_k(const launch &l, const tn_tensor *t);
 tn_status launch_mix(const launch &l, const tn_tensor *t);
-bool is_plain_soft_max(const tn_tensor *t);                      // of rows, of nothing but them
-bool route_serves(const tn_tensor *probs, const tn_tensor *ids); // the choice of experts, in one launch
-tn_status launch_route(const launch &l, const tn_tensor *probs, const tn_tensor *ids);
+bool is_plain_soft_max(const tn_tensor *t);                             // of rows, of nothing but them
+bool moe_router_supports(const tn_tensor *probs, const tn_tensor *ids); // the choice of experts, in one launch
+tn_status launch_moe_router(const launch &l, const tn_tensor *probs, const tn_tensor *ids);
 // Experts' results put together, with what makes their weights and what is added to them. All but rows, mix and out,
 // which is the last of them, may be NULL.
 struct chosen_mix {
     const tn_tensor *rows, *soft_max, *sum, *div, *scale, *mix, *residual, *out;
 };
-bool mix_serves(const chosen_mix &m);
+bool mix_supports(const chosen_mix &m);
 tn_status launch_chosen_mix(const launch &l, const chosen_mix &m);
 size_t mul_mat_scratch(const cuda_device *device, const tn_tensor *t);
 tn_status launch_mul_mat(const launch &l, const tn_tensor *t);
@@ -149,8 +145,7 @@ size_t attention_scratch(const cuda_device *device, const tn_tensor *t);
 tn_status launch_attention(const launch &l, const tn_tensor *t);
 bool attention_supported(const tn_tensor *t, char *reason, size_t reason_size);
 
-// ---- Nodes that run together (fuse.cu)
-// --------------------------------------------------------------------------------
+// ---- Nodes that run together (fusion.cu) ----
 
 struct fusion; // what is known about a program's nodes: who reads whom
 tn_status fusion_new(tn_tensor *const *nodes, size_t n_nodes, const cuda_device *device, fusion **out);
@@ -159,26 +154,8 @@ size_t fusion_scratch(const fusion *f, const cuda_device *device); // for the wh
 struct profile;
 tn_status fusion_launch(fusion *f, const launch &l, profile *p);
 
-// ---- Small things for kernels
-// ----------------------------------------------------------------------------------------
+// ---- Launching kernels ----
 
-// Kernels of a token start while their predecessor still runs: weights may be fetched before grid_wait() where they
-// are no other kernel's result, everything else only after. grid_next() lets the successor start likewise.
-__device__ static inline void grid_wait() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-__device__ static inline void grid_next() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-// For kernels that have nothing to fetch early.
-__device__ static inline void grid_follow() {
-    grid_next();
-    grid_wait();
-}
 // For kernels that call grid_wait() before they touch anything a kernel before them writes.
 template <typename... P, typename... A>
 static inline tn_status launch_early(const launch &l, const char *what, void (*kernel)(P...), dim3 grid,
@@ -210,45 +187,6 @@ static inline shape4 shape_of(const tn_tensor *t) {
         s.nb[i] = (int64_t)t->nb[i];
     }
     return s;
-}
-
-__device__ static inline float warp_sum(float x) {
-    for (int offset = 16; offset; offset >>= 1) x += __shfl_xor_sync(0xffffffffu, x, offset);
-    return x;
-}
-__device__ static inline float warp_max(float x) {
-    for (int offset = 16; offset; offset >>= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
-    return x;
-}
-// Over a block of up to 1024 threads; every thread gets the result. `shared` has 32 floats.
-template <bool MAX> __device__ static inline float block_reduce(float x, float *shared) {
-    x = MAX ? warp_max(x) : warp_sum(x);
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = (blockDim.x + 31) / 32;
-    if (warps == 1) return x;
-    __syncthreads();
-    if (lane == 0) shared[warp] = x;
-    __syncthreads();
-    x = lane < warps ? shared[lane] : (MAX ? -INFINITY : 0.0f);
-    return MAX ? warp_max(x) : warp_sum(x);
-}
-
-// One element of a plain type as float, and back.
-__device__ static inline float load_as_float(const void *p, int type) {
-    switch (type) {
-    case TN_F32: return *(const float *)p;
-    case TN_F16: return __half2float(*(const __half *)p);
-    case TN_BF16: return __bfloat162float(*(const __nv_bfloat16 *)p);
-    case TN_I32: return (float)*(const int32_t *)p;
-    default: return 0;
-    }
-}
-__device__ static inline void store_float(void *p, int type, float x) {
-    switch (type) {
-    case TN_F32: *(float *)p = x; break;
-    case TN_F16: *(__half *)p = __float2half_rn(x); break;
-    case TN_BF16: *(__nv_bfloat16 *)p = __float2bfloat16_rn(x); break;
-    case TN_I32: *(int32_t *)p = (int32_t)x; break;
-    }
 }
 
 #endif

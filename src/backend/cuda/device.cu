@@ -24,8 +24,7 @@ tn_status clear_now(void *at, size_t size) {
 
 static cuda_device *device_of(const tn_buffer *buffer) { return (cuda_device *)buffer->type->device->impl; }
 
-// ---- Device memory
-// ---------------------------------------------------------------------------------------------------
+// ---- Device memory ----
 
 static void buffer_free(tn_buffer *buffer) {
     cuda_device *d = device_of(buffer);
@@ -37,58 +36,58 @@ static void buffer_free(tn_buffer *buffer) {
 
 // Weights of some types are rearranged once they are complete.
 static tn_status init_tensor(tn_buffer *buffer, tn_tensor *tensor) {
-    if (buffer->usage == TN_USAGE_WEIGHTS && !tensor->view_src && can_be_planar(tensor)) tensor->extra = &planar_mark;
+    if (buffer->usage == TN_USAGE_WEIGHTS && !tensor->view_src && can_be_soa(tensor)) tensor->extra = &soa_mark;
     return TN_OK;
 }
 // The rearranged tensor that this one is, or is a view of.
-static const tn_tensor *planar_of(const tn_tensor *t) {
+static const tn_tensor *soa_root_of(const tn_tensor *t) {
     const tn_tensor *root = t->view_src ? t->view_src : t;
-    return root->extra == &planar_mark ? root : NULL;
+    return root->extra == &soa_mark ? root : NULL;
 }
 // Around whatever writes to the plain form; the planar one comes back whether or not that went well.
-static tn_status begin_plain(cuda_device *d, const tn_tensor *planar) {
+static tn_status begin_plain(cuda_device *d, const tn_tensor *soa) {
     TN_TRY(upload_before(d));
-    return planar ? planar_rearrange(d, planar, false) : TN_OK;
+    return soa ? soa_repack(d, soa, false) : TN_OK;
 }
-static tn_status end_plain(cuda_device *d, const tn_tensor *planar, tn_status status) {
-    tn_status back = planar ? planar_rearrange(d, planar, true) : TN_OK;
+static tn_status end_plain(cuda_device *d, const tn_tensor *soa, tn_status status) {
+    tn_status back = soa ? soa_repack(d, soa, true) : TN_OK;
     return status != TN_OK ? status : back;
 }
 static tn_status buffer_set(tn_buffer *buffer, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
     cuda_device *d = device_of(buffer);
-    const tn_tensor *planar = planar_of(tensor);
-    bool whole = tensor == planar && offset == 0 && size == tn_nbytes(tensor);
-    if (planar && !whole) TN_TRY(begin_plain(d, planar));
-    return end_plain(d, planar, upload(d, (char *)tensor->data + offset, (const char *)data, size));
+    const tn_tensor *soa = soa_root_of(tensor);
+    bool whole = tensor == soa && offset == 0 && size == tn_nbytes(tensor);
+    if (soa && !whole) TN_TRY(begin_plain(d, soa));
+    return end_plain(d, soa, upload(d, (char *)tensor->data + offset, (const char *)data, size));
 }
 static tn_status buffer_load(tn_buffer *buffer, const tn_tensor_source *sources, size_t n) {
     cuda_device *d = device_of(buffer);
     TN_TRY(upload_from(d, sources, n));
     for (size_t i = 0; i < n; i++)
-        if (sources[i].tensor->extra == &planar_mark) TN_TRY(planar_rearrange(d, sources[i].tensor, true));
+        if (sources[i].tensor->extra == &soa_mark) TN_TRY(soa_repack(d, sources[i].tensor, true));
     return TN_OK;
 }
-// What the copy stream was told, and that it has been done.
-static tn_status finish_copy(cuda_device *d, cudaError_t told, const char *what) {
-    TN_TRY(cuda_check(told, what));
+// What the copy stream was status, and that it has been done.
+static tn_status finish_copy(cuda_device *d, cudaError_t error, const char *what) {
+    TN_TRY(cuda_check(error, what));
     return cuda_check(cudaStreamSynchronize(d->copy_stream), what);
 }
 static tn_status buffer_get(tn_buffer *buffer, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
     cuda_device *d = device_of(buffer);
     const char *from = (const char *)tensor->data + offset;
-    const tn_tensor *planar = planar_of(tensor);
+    const tn_tensor *soa = soa_root_of(tensor);
     CUDA_TRY(cudaSetDevice(d->ordinal));
     TN_TRY(upload_before(d));
-    if (planar) return planar_read(d, planar, (size_t)(from - (const char *)planar->data), (char *)data, size);
-    cudaError_t told = cudaMemcpyAsync(data, from, size, cudaMemcpyDeviceToHost, d->copy_stream);
-    return finish_copy(d, told, "reading a tensor");
+    if (soa) return soa_read(d, soa, (size_t)(from - (const char *)soa->data), (char *)data, size);
+    cudaError_t error = cudaMemcpyAsync(data, from, size, cudaMemcpyDeviceToHost, d->copy_stream);
+    return finish_copy(d, error, "reading a tensor");
 }
 static tn_status buffer_fill(tn_buffer *buffer, tn_tensor *tensor, uint8_t value, size_t offset, size_t size) {
     cuda_device *d = device_of(buffer);
     CUDA_TRY(cudaSetDevice(d->ordinal));
-    TN_TRY(begin_plain(d, planar_of(tensor)));
-    cudaError_t told = cudaMemsetAsync((char *)tensor->data + offset, value, size, d->copy_stream);
-    return end_plain(d, planar_of(tensor), finish_copy(d, told, "filling a tensor"));
+    TN_TRY(begin_plain(d, soa_root_of(tensor)));
+    cudaError_t error = cudaMemsetAsync((char *)tensor->data + offset, value, size, d->copy_stream);
+    return end_plain(d, soa_root_of(tensor), finish_copy(d, error, "filling a tensor"));
 }
 static tn_status buffer_clear(tn_buffer *buffer, uint8_t value) {
     cuda_device *d = device_of(buffer);
@@ -102,17 +101,17 @@ static tn_status buffer_copy(tn_buffer *buffer, const tn_tensor *from, tn_tensor
     cuda_device *d = device_of(buffer);
     if (!from->buffer || from->buffer->ops != buffer->ops) return TN_E_UNSUPPORTED;
     cuda_device *source = device_of(from->buffer);
-    const tn_tensor *turned = planar_of(to);
-    if (planar_of(from) == from && turned == to)
-        turned = NULL; // of one layout: they may stay so
-    else if (planar_of(from))
+    const tn_tensor *repacked = soa_root_of(to);
+    if (soa_root_of(from) == from && repacked == to)
+        repacked = NULL; // of one layout: they may stay so
+    else if (soa_root_of(from))
         return TN_E_UNSUPPORTED; // through the host, where they are put in order
     TN_TRY(upload_before(source));
     if (source != d) TN_TRY(finish_copy(source, cudaSuccess, "copying a tensor"));
-    TN_TRY(begin_plain(d, turned));
-    cudaError_t told =
+    TN_TRY(begin_plain(d, repacked));
+    cudaError_t error =
         cudaMemcpyAsync(to->data, from->data, tn_nbytes(from), cudaMemcpyDeviceToDevice, d->copy_stream);
-    return end_plain(d, turned, finish_copy(d, told, "copying a tensor"));
+    return end_plain(d, repacked, finish_copy(d, error, "copying a tensor"));
 }
 
 static const tn_buffer_ops buffer_ops = {buffer_free, init_tensor, buffer_set,   buffer_get,
@@ -150,8 +149,7 @@ static tn_status buffer_new(tn_buffer_type *type, size_t size, tn_buffer **out) 
 
 static const tn_buffer_type_ops type_ops = {buffer_new, NULL};
 
-// ---- Pinned host memory
-// ----------------------------------------------------------------------------------------------
+// ---- Pinned host memory ----
 
 static void host_free(tn_buffer *buffer) {
     if (buffer->impl) cudaFreeHost(buffer->impl);
@@ -193,8 +191,7 @@ static tn_status host_buffer_new(tn_buffer_type *type, size_t size, tn_buffer **
 }
 static const tn_buffer_type_ops host_type_ops = {host_buffer_new, NULL};
 
-// ---- Device
-// ----------------------------------------------------------------------------------------------------------
+// ---- Device ----
 
 static tn_status memory(tn_device *device, size_t *free_bytes, size_t *total_bytes) {
     cuda_device *d = (cuda_device *)device->impl;
@@ -223,7 +220,7 @@ static bool wants_op(tn_device *, const tn_tensor *node) {
            node->ne[1] * node->ne[2] >= 64 && node_supported(node, NULL, 0);
 }
 
-tn_status cuda_backend_new(tn_device *device, const tn_stream_params *params, tn_stream **stream);
+tn_status cuda_stream_new(tn_device *device, const tn_stream_params *params, tn_stream **stream);
 tn_status cuda_event_new(tn_device *device, tn_event **event);
 void cuda_event_free(tn_event *event);
 tn_status cuda_event_record(tn_event *event, tn_stream *stream);
@@ -238,7 +235,7 @@ static const tn_device_ops device_ops = {
     NULL,
     NULL,
     NULL,
-    cuda_backend_new,
+    cuda_stream_new,
     cuda_event_new,
     cuda_event_free,
     cuda_event_record,

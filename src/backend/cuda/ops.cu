@@ -1,7 +1,7 @@
 // The table of ops: what this backend runs, what scratch it needs, who launches it.
-#include "backend/cuda/blocks.cuh"
 #include "backend/cuda/cuda.cuh"
-#include "backend/cuda/gemv.cuh"
+#include "backend/cuda/kernels/gemv.cuh"
+#include "backend/cuda/kernels/weights.cuh"
 
 static bool is_real(const tn_tensor *t) { return t->type == TN_F32 || t->type == TN_F16 || t->type == TN_BF16; }
 static bool refuse(char *reason, size_t size, const char *text) {
@@ -10,21 +10,21 @@ static bool refuse(char *reason, size_t size, const char *text) {
 }
 
 // Whether all rearranged sources are read by who knows them, whole rows at a time.
-static bool reads_planar(const tn_tensor *t) {
+static bool reads_soa(const tn_tensor *t) {
     for (int i = 0; i < TN_MAX_SRC; i++) {
         const tn_tensor *x = t->src[i], *root = x && x->view_src ? x->view_src : x;
-        if (!x || !(kind_of(x) & PLANAR)) continue;
+        if (!x || !(kind_of(x) & SOA)) continue;
         bool known = i == 0 && (t->op == TN_OP_MUL_MAT || t->op == TN_OP_MUL_MAT_ID || t->op == TN_OP_GET_ROWS);
-        size_t row = root->nb[1], places = x->view_src ? x->view_offset % row : 0;
-        for (int d = 1; d < TN_MAX_DIMS; d++) places |= x->nb[d] % row;
-        if (!known || places || x->ne[0] != root->ne[0]) return false;
+        size_t row = root->nb[1], unaligned = x->view_src ? x->view_offset % row : 0;
+        for (int d = 1; d < TN_MAX_DIMS; d++) unaligned |= x->nb[d] % row;
+        if (!known || unaligned || x->ne[0] != root->ne[0]) return false;
     }
     return true;
 }
 
 bool node_supported(const tn_tensor *t, char *reason, size_t size) {
     static const char too_many[] = "more rows than a grid has";
-    if (tn_op_get_family(t->op) != TN_FAMILY_VIEW && !reads_planar(t))
+    if (tn_op_get_family(t->op) != TN_FAMILY_VIEW && !reads_soa(t))
         return refuse(reason, size, "weights that were rearranged are multiplied and taken by rows only");
     const tn_tensor *x = t->src[0], *y = t->src[1];
     switch (tn_op_get_family(t->op)) {
@@ -81,7 +81,7 @@ bool node_supported(const tn_tensor *t, char *reason, size_t size) {
         if (y->type != TN_F32) return refuse(reason, size, "activations must be f32");
         if (x->ne[0] % 8 || !x->ne[0]) return refuse(reason, size, "rows must be a multiple of 8 elements");
         if (t->op == TN_OP_MUL_MAT && t->params.mul_mat.precise && x->type != TN_F32 &&
-            !gemv_serves(t)) // those are multiplied as f16
+            !gemv_supports(t)) // those are multiplied as f16
             return refuse(reason, size, "precise products with many columns or batches need f32 weights");
         return true;
     default: return refuse(reason, size, "not written for CUDA");
@@ -94,7 +94,7 @@ size_t node_scratch(const cuda_device *device, const tn_tensor *t) {
     case TN_OP_MUL_MAT: return mul_mat_scratch(device, t);
     case TN_OP_MUL_MAT_ID: return mul_mat_id_scratch(device, t);
     case TN_OP_ATTENTION: return attention_scratch(device, t);
-    case TN_OP_ARGMAX: return best_scratch(t);
+    case TN_OP_ARGMAX: return argmax_scratch(t);
     default: return 0;
     }
 }

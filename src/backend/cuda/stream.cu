@@ -1,5 +1,6 @@
 // Streams of work: asynchronous transfers, events, and programs captured into CUDA graphs.
 #include "backend/cuda/cuda.cuh"
+#include "backend/cuda/kernels/common.cuh"
 #include "backend/cuda/profile.cuh"
 
 enum { MANY = 4 << 20 }; // bytes that are worth several threads
@@ -37,11 +38,11 @@ static tn_status synchronize(tn_stream *stream) {
     return TN_OK;
 }
 // What lies otherwise than the host knows it is set and read as a whole, by the device's own order.
-static bool is_rearranged(const tn_tensor *t) { return kind_of(t) & PLANAR; }
+static bool is_soa(const tn_tensor *t) { return kind_of(t) & SOA; }
 static tn_status set_async(tn_stream *stream, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
     cuda_stream *s = stream_of(stream);
     CUDA_TRY(cudaSetDevice(s->device->ordinal));
-    if (is_rearranged(tensor)) {
+    if (is_soa(tensor)) {
         TN_TRY(synchronize(stream));
         return tn_tensor_set_at(tensor, data, offset, size);
     }
@@ -62,7 +63,7 @@ __global__ static void send_kernel(char *to, const char *from, int size) {
 }
 static tn_status get_async(tn_stream *stream, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
     cuda_stream *s = stream_of(stream);
-    if (is_rearranged(tensor)) {
+    if (is_soa(tensor)) {
         TN_TRY(synchronize(stream));
         return tn_tensor_get_at(tensor, data, offset, size);
     }
@@ -87,7 +88,7 @@ static tn_status copy_async(tn_stream *from, tn_stream *to, const tn_tensor *sou
     bool from_host = !source->buffer || source->buffer->type->is_host,
          to_host = !target->buffer || target->buffer->type->is_host;
     size_t size = tn_nbytes(source);
-    if ((from_cuda && is_rearranged(source)) || (to_cuda && is_rearranged(target))) return TN_E_UNSUPPORTED;
+    if ((from_cuda && is_soa(source)) || (to_cuda && is_soa(target))) return TN_E_UNSUPPORTED;
     if (from_cuda) TN_TRY(catch_up(stream_of(from)));
     if (to_cuda) TN_TRY(catch_up(stream_of(to)));
     if (from_host && to_cuda) {
@@ -124,8 +125,7 @@ static tn_status copy_async(tn_stream *from, tn_stream *to, const tn_tensor *sou
     return TN_E_UNSUPPORTED;
 }
 
-// ---- Programs
-// --------------------------------------------------------------------------------------------------------
+// ---- Programs ----
 
 struct cuda_program {
     tn_program base;
@@ -223,15 +223,15 @@ static tn_status program_run(tn_program *program, tn_buffer *scratch) {
     return launch_nodes(p, s, base, true);
 }
 
-static const tn_stream_ops backend_ops = {
+static const tn_stream_ops cuda_stream_ops = {
     stream_free, set_async, get_async, copy_async, synchronize, program_new, program_free, program_moved, program_run,
 };
 
-tn_status cuda_backend_new(tn_device *device, const tn_stream_params *, tn_stream **stream) {
+tn_status cuda_stream_new(tn_device *device, const tn_stream_params *, tn_stream **stream) {
     cuda_stream *s = (cuda_stream *)tn_calloc(1, sizeof *s);
     if (!s) return TN_E_NOMEM;
     s->device = (cuda_device *)device->impl;
-    s->base.ops = &backend_ops;
+    s->base.ops = &cuda_stream_ops;
     s->base.device = device;
     s->base.impl = s;
     tn_status status = cuda_check(cudaSetDevice(s->device->ordinal), "cudaSetDevice");
@@ -242,9 +242,9 @@ tn_status cuda_backend_new(tn_device *device, const tn_stream_params *, tn_strea
     if (status == TN_OK && cublasLtCreate(&s->blas) != CUBLAS_STATUS_SUCCESS)
         status = tn_fail(TN_E_DEVICE, "%s: cuBLASLt cannot be started", device->name);
     if (status == TN_OK)
-        status = cuda_check(cudaMalloc(&s->tickets, (N_TICKETS + N_CHAIN_TICKETS) * sizeof *s->tickets),
+        status = cuda_check(cudaMalloc(&s->tickets, (N_TICKETS + N_PERSISTENT_COUNTERS) * sizeof *s->tickets),
                             "allocating tickets");
-    if (status == TN_OK) status = clear_now(s->tickets, (N_TICKETS + N_CHAIN_TICKETS) * sizeof *s->tickets);
+    if (status == TN_OK) status = clear_now(s->tickets, (N_TICKETS + N_PERSISTENT_COUNTERS) * sizeof *s->tickets);
     s->profile = profile_new();
     if (status != TN_OK) {
         stream_free(&s->base);
@@ -254,8 +254,7 @@ tn_status cuda_backend_new(tn_device *device, const tn_stream_params *, tn_strea
     return TN_OK;
 }
 
-// ---- Events
-// ----------------------------------------------------------------------------------------------------------
+// ---- Events ----
 
 tn_status cuda_event_synchronize(tn_event *event);
 
@@ -288,7 +287,8 @@ tn_status cuda_event_record(tn_event *event, tn_stream *stream) {
     return TN_OK;
 }
 tn_status cuda_event_wait(tn_event *event, tn_stream *stream) {
-    if (stream->ops != &backend_ops) return cuda_event_synchronize(event); // another kind of stream: the host waits
+    if (stream->ops != &cuda_stream_ops)
+        return cuda_event_synchronize(event); // another kind of stream: the host waits
     CUDA_TRY(cudaSetDevice(stream_of(stream)->device->ordinal));
     CUDA_TRY(cudaStreamWaitEvent(stream_of(stream)->stream, ((cuda_event *)event)->event, 0));
     return TN_OK;

@@ -111,8 +111,7 @@ static tn_status make_lanes(cuda_device *d) {
     return TN_OK;
 }
 
-// ---- Notes
-// ---------------------------------------------------------------------------------------------------------------
+// ---- Notes ----
 
 __global__ static void deliver_kernel(const __grid_constant__ notes mail) {
     int i = blockIdx.x;
@@ -171,17 +170,16 @@ tn_status queue_note(notes **mail, cudaStream_t stream, char *to, const void *fr
 }
 tn_status bring_notes(notes *mail, cudaStream_t stream) { return mail && mail->n ? bring(*mail, stream) : TN_OK; }
 
-// ---- Letters and parcels
-// ------------------------------------------------------------------------------------------------------
+// ---- Letters and parcels ----
 
 // Places are used in turn; before the first is used again, all have gone.
 static tn_status send_letter(cuda_device *d, char *to, const char *from, size_t size) {
     upload_lanes *lanes = d->lanes;
-    unsigned place = lanes->sent++ % LETTERS;
-    if (place == 0) CUDA_TRY(cudaStreamSynchronize(d->copy_stream));
-    memcpy(lanes->letters + place * LETTER, from, size);
+    unsigned index = lanes->sent++ % LETTERS;
+    if (index == 0) CUDA_TRY(cudaStreamSynchronize(d->copy_stream));
+    memcpy(lanes->letters + index * LETTER, from, size);
     lanes->mixed = true;
-    CUDA_TRY(cudaMemcpyAsync(to, lanes->letters + place * LETTER, size, cudaMemcpyHostToDevice, d->copy_stream));
+    CUDA_TRY(cudaMemcpyAsync(to, lanes->letters + index * LETTER, size, cudaMemcpyHostToDevice, d->copy_stream));
     return TN_OK;
 }
 
@@ -368,8 +366,7 @@ static tn_status send_parcels(cuda_device *d, const tn_tensor_source *sources, c
     return status;
 }
 
-// ---- All
-// -----------------------------------------------------------------------------------------------------------------
+// ---- All ----
 
 tn_status upload_from(cuda_device *d, const tn_tensor_source *sources, size_t n) {
     return send_parcels(d, sources, {}, n);

@@ -1,8 +1,8 @@
 // Attention for many tokens, on tensor cores: a block takes 64 queries of one head and walks over the cache in tiles
 // of 64 cells (of 32 where heads are large). Scores never leave registers. Heads of up to SIZE elements are filled up
 // with zeros; keys' and values' sizes may differ.
-#include "backend/cuda/attention.cuh"
-#include "backend/cuda/mma.cuh"
+#include "backend/cuda/kernels/attention.cuh"
+#include "backend/cuda/kernels/mma.cuh"
 
 enum { QUERIES = 64, THREADS = 128, NEVER = 0x7fffffff };
 // Weights are e^LIFT times as large as elsewhere, up to 16384: below 6e-5, f16 has ever fewer bits.
@@ -18,12 +18,12 @@ enum tile_form {
 template <int SIZE, tile_form FORM> struct prefill_memory {
     static constexpr int PARTS = FORM == AS_TWO ? 2 : 1, STAGES = FORM == AS_THEY_ARE ? 2 : 1,
                          CELLS = SIZE * PARTS > 128 ? 32 : 64;
-    static constexpr bool Q_NEAR = SIZE * PARTS > 128; // else q stays in registers
-    typedef __half tile[CELLS][SIZE + 8];              // padded: eight rows lie in different banks
+    static constexpr bool Q_IN_SHARED = SIZE * PARTS > 128; // else q stays in registers
+    typedef __half tile[CELLS][SIZE + 8];                   // padded: eight rows lie in different banks
     tile k[STAGES][PARTS], v[STAGES][PARTS];
-    uint4 q[PARTS][Q_NEAR ? SIZE / 16 : 1][Q_NEAR ? THREADS : 1]; // every thread has its own
-    int position[2][CELLS];                                       // NEVER: nobody here sees it
-    int low[QUERIES], high[QUERIES];                              // positions a query sees
+    uint4 q[PARTS][Q_IN_SHARED ? SIZE / 16 : 1][Q_IN_SHARED ? THREADS : 1]; // every thread has its own
+    int position[2][CELLS];                                                 // NEVER: nobody here sees it
+    int low[QUERIES], high[QUERIES];                                        // positions a query sees
 };
 
 __device__ static inline uint32_t pack(float a, float b) {
@@ -175,7 +175,7 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
     }
     int low[2] = {m.low[own], m.low[own + 8]}, high[2] = {m.high[own], m.high[own + 8]};
 
-    uint32_t kept_q[PARTS][memory::Q_NEAR ? 1 : SIZE / 16][4];
+    uint32_t kept_q[PARTS][memory::Q_IN_SHARED ? 1 : SIZE / 16][4];
 #pragma unroll
     for (int step = 0; step < SIZE / 16; step++)
 #pragma unroll
@@ -189,13 +189,13 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
                 float2 x = at < j.head_k ? make_float2(from[at], from[at + 1]) : make_float2(0, 0);
                 q[r] = pack_part(x.x * j.p.scale, x.y * j.p.scale, part);
             }
-            if constexpr (memory::Q_NEAR)
+            if constexpr (memory::Q_IN_SHARED)
                 m.q[part][step][threadIdx.x] = make_uint4(q[0], q[1], q[2], q[3]);
             else
                 memcpy(kept_q[part][step], q, sizeof q);
         }
     auto q_of = [&](int part, int step, uint32_t(&q)[4]) {
-        if constexpr (memory::Q_NEAR) {
+        if constexpr (memory::Q_IN_SHARED) {
             uint4 x = m.q[part][step][threadIdx.x];
             q[0] = x.x, q[1] = x.y, q[2] = x.z, q[3] = x.w;
         } else {
@@ -360,8 +360,7 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
     }
 }
 
-// ---- Choice
-// ------------------------------------------------------------------------------------------------------------------
+// ---- Choice ----
 
 struct prefill_choice {
     void (*kernel)(attention_job);
@@ -391,7 +390,7 @@ static prefill_choice choice_of(const cuda_device *device, const tn_tensor *t) {
     return choice_for<AS_HALVES>(size);
 }
 
-bool prefill_serves(const cuda_device *device, const tn_tensor *t) {
+bool prefill_supports(const cuda_device *device, const tn_tensor *t) {
     return cache_is_fast(t) && !t->src[TN_ATTN_MASK] &&
            choice_of(device, t).bytes <= device->properties.sharedMemPerBlockOptin && t->nb[1] % 8 == 0 &&
            t->nb[2] % 8 == 0 && (uintptr_t)t->data % 8 == 0;

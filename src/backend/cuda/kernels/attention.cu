@@ -1,10 +1,9 @@
 // Attention: which kernel runs it, and the plain one for whatever the fast ones (decode.cu, prefill.cu) leave.
 // Which cells a query sees follows from positions and sequence bits in device memory; no mask is stored.
-#include "backend/cuda/attention.cuh"
-#include "backend/cuda/blocks.cuh"
+#include "backend/cuda/kernels/attention.cuh"
+#include "backend/cuda/kernels/weights.cuh"
 
-// ---- Any shape, any type
-// -----------------------------------------------------------------------------------------------------
+// ---- Any shape, any type ----
 
 enum { PLAIN_THREADS = 128, PLAIN_FIXED = 32 /* floats of shared memory that every block has */ };
 
@@ -81,8 +80,7 @@ __global__ static void plain_kernel(attention_job j) {
     for (int i = threadIdx.x; i < j.head_v; i += PLAIN_THREADS) out[i] = total > 0 ? sum[i] / total : 0;
 }
 
-// ---- Choice
-// --------------------------------------------------------------------------------------------------------------------
+// ---- Choice ----
 
 bool attention_supported(const tn_tensor *t, char *reason, size_t size) {
     const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K], *v = t->src[TN_ATTN_V];
@@ -108,12 +106,12 @@ bool attention_supported(const tn_tensor *t, char *reason, size_t size) {
 }
 
 size_t attention_scratch(const cuda_device *device, const tn_tensor *t) {
-    return decode_serves(t) ? decode_scratch(device, t) : 0;
+    return decode_supports(t) ? decode_scratch(device, t) : 0;
 }
 
 tn_status launch_attention(const launch &l, const tn_tensor *t) {
-    if (decode_serves(t)) return launch_decode(l, t, decode_extras{});
-    if (prefill_serves(l.device, t)) return launch_prefill(l, t);
+    if (decode_supports(t)) return launch_decode(l, t, decode_extras{});
+    if (prefill_supports(l.device, t)) return launch_prefill(l, t);
     attention_job j = job_of(t);
     dim3 grid((unsigned)j.heads, (unsigned)j.tokens, (unsigned)t->ne[3]);
     plain_kernel<<<grid, PLAIN_THREADS, (size_t)(j.head_k + j.head_v + PLAIN_THREADS) * 4, l.stream>>>(j);

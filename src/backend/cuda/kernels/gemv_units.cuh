@@ -1,12 +1,11 @@
 // What a lane of a warp multiplies at a time, by kind of weights, and how a warp's share comes to shared memory.
-#ifndef TN_BACKEND_CUDA_UNITS_CUH
-#define TN_BACKEND_CUDA_UNITS_CUH
+#ifndef TN_BACKEND_CUDA_KERNELS_GEMV_UNITS_CUH
+#define TN_BACKEND_CUDA_KERNELS_GEMV_UNITS_CUH
 
-#include "backend/cuda/blocks.cuh"
-#include "backend/cuda/gemv.cuh"
+#include "backend/cuda/kernels/gemv.cuh"
+#include "backend/cuda/kernels/weights.cuh"
 
-// ---- Bulk copies into shared memory, from compute capability 9 on
-// --------------------------------------------------------------------------------------
+// ---- Bulk copies into shared memory, from compute capability 9 on ----
 
 #if __CUDA_ARCH__ >= 900
 __device__ static inline uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
@@ -66,15 +65,14 @@ __device__ static inline void dot_nibbles(uint4 q, int4 a, int4 b, int *low, int
     *high16 = dot4(q.w & 0xf0f0f0f0, b.w, *high16);
 }
 
-// ---- Units: what one lane takes at a time
-// ------------------------------------------------------------------------------------------
+// ---- Units: what one lane takes at a time ----
 // A warp takes a piece of SPAN elements of a row per step, ROW bytes that lie together; the last piece may be
 // shorter. load() brings lane's share of step s into registers, take() that of a whole or shorter piece in shared
 // memory; dot() multiplies it with a column of activations; covers() says whether the lane has a share. In a chain a
 // stage has GROUP rows, of GRAIN elements or a multiple.
 
 // Two blocks of 32, so that enough is under way.
-struct unit_q4_0_planar {
+struct unit_q4_0_soa {
     enum { SPAN = Q4_0_PIECE, ROW = SPAN / 32 * 18, RING = 2, GRAIN = 256, GROUP = 4 };
     uint4 q[2];
     float d[2];
@@ -108,7 +106,7 @@ struct unit_q4_0_planar {
     }
 };
 
-struct unit_q8_0_planar {
+struct unit_q8_0_soa {
     enum { SPAN = Q8_0_PIECE, ROW = SPAN / 32 * 34, RING = 2, GRAIN = 256, GROUP = 4 };
     int4 q[2];
     float d;
@@ -179,7 +177,7 @@ struct unit_q4_K {
 };
 
 // 64 elements of q6_K: 16 places in each of the four quarters of a half block.
-struct unit_q6_K_planar {
+struct unit_q6_K_soa {
     enum { SPAN = Q6_K_PIECE, ROW = SPAN / 256 * 210, RING = 2, GRAIN = SPAN, GROUP = 2 };
     uint4 low0, low1, high;
     float d[4];

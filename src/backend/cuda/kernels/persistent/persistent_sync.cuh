@@ -1,19 +1,11 @@
 // What the parts of a chain's kernel share: the shape of a block, and how blocks hear of each other.
-#ifndef TN_BACKEND_CUDA_CHAIN_BLOCK_CUH
-#define TN_BACKEND_CUDA_CHAIN_BLOCK_CUH
+#ifndef TN_BACKEND_CUDA_KERNELS_PERSISTENT_PERSISTENT_SYNC_CUH
+#define TN_BACKEND_CUDA_KERNELS_PERSISTENT_PERSISTENT_SYNC_CUH
 
-#include "backend/cuda/cuda.cuh"
-
-enum {
-    WARPS = 16,
-    THREADS = WARPS * 32,
-    TAG_BITS = 5, // of a float; two floats make a tag
-    TAGS = (1 << 2 * TAG_BITS) - 1,
-};
+#include "backend/cuda/kernels/persistent/persistent_layout.cuh"
 
 #if __CUDA_ARCH__ >= 900
-// ---- Who waits for whom
-// -------------------------------------------------------------------------------------------------------
+// ---- Who waits for whom ----
 
 // counters[0]: blocks that ended a step, summed over steps. counters[32]: blocks that ended the launch.
 __device__ static inline void arrive(unsigned *counters) { // by all threads
@@ -38,45 +30,45 @@ __device__ static inline uint32_t with_tag(float x, unsigned tag) {
     return (bits & ~TAG_MASK) | tag;
 }
 // Two floats, at an even place.
-__device__ static inline void tell(float *to, float a, float b, unsigned tag) {
+__device__ static inline void publish(float *to, float a, float b, unsigned tag) {
     uint64_t both = with_tag(a, tag & TAG_MASK) | (uint64_t)with_tag(b, tag >> TAG_BITS) << 32;
     asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(to), "l"(both) : "memory");
 }
-struct heard { // four floats that perhaps are not yet there
+struct tagged_words { // four floats that perhaps are not yet there
     uint64_t a, b;
 };
-__device__ static inline heard listen(const float *from) {
-    heard h;
+__device__ static inline tagged_words load_tagged(const float *from) {
+    tagged_words h;
     asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];" : "=l"(h.a), "=l"(h.b) : "l"(from) : "memory");
     return h;
 }
-__device__ static inline bool is_told(heard h, unsigned tag) {
+__device__ static inline bool has_tag(tagged_words h, unsigned tag) {
     const uint64_t wanted = (tag & TAG_MASK) | (uint64_t)(tag >> TAG_BITS) << 32,
                    bits = TAG_MASK | (uint64_t)TAG_MASK << 32;
     return !tag || !(((h.a ^ wanted) | (h.b ^ wanted)) & bits);
 }
-__device__ static inline float4 floats_of(heard h, unsigned tag) {
+__device__ static inline float4 floats_of(tagged_words h, unsigned tag) {
     uint32_t mask = tag ? ~TAG_MASK : ~0u;
     return make_float4(__uint_as_float((uint32_t)h.a & mask), __uint_as_float((uint32_t)(h.a >> 32) & mask),
                        __uint_as_float((uint32_t)h.b & mask), __uint_as_float((uint32_t)(h.b >> 32) & mask));
 }
-__device__ static inline float4 hear(heard h, const float *from, unsigned tag) {
-    while (!is_told(h, tag)) h = listen(from);
+__device__ static inline float4 poll(tagged_words h, const float *from, unsigned tag) {
+    while (!has_tag(h, tag)) h = load_tagged(from);
     return floats_of(h, tag);
 }
 // Eight floats each, by a whole warp, with what was heard before. While something is missing one lane asks for all:
 // everybody listens to the same few lines.
-__device__ static inline void hear_together(heard (&h)[2], const float *from, bool wanted, unsigned tag) {
+__device__ static inline void poll_warp(tagged_words (&h)[2], const float *from, bool wanted, unsigned tag) {
     unsigned missing;
-    while ((missing = __ballot_sync(0xffffffffu, wanted && !(is_told(h[0], tag) && is_told(h[1], tag))))) {
+    while ((missing = __ballot_sync(0xffffffffu, wanted && !(has_tag(h[0], tag) && has_tag(h[1], tag))))) {
         if ((int)threadIdx.x % 32 == __ffs((int)missing) - 1) {
-            while (!is_told(h[0], tag)) h[0] = listen(from);
-            while (!is_told(h[1], tag)) h[1] = listen(from + 4);
+            while (!has_tag(h[0], tag)) h[0] = load_tagged(from);
+            while (!has_tag(h[1], tag)) h[1] = load_tagged(from + 4);
         }
         __syncwarp();
         if (missing >> threadIdx.x % 32 & 1) {
-            h[0] = listen(from);
-            h[1] = listen(from + 4);
+            h[0] = load_tagged(from);
+            h[1] = load_tagged(from + 4);
         }
     }
 }

@@ -1,9 +1,8 @@
 // Ops over rows: norms, soft-max, rope, reductions, picking and writing rows.
-#include "backend/cuda/blocks.cuh"
-#include "backend/cuda/cuda.cuh"
+#include "backend/cuda/kernels/common.cuh"
+#include "backend/cuda/kernels/weights.cuh"
 
-// ---- Norms
-// -------------------------------------------------------------------------------------------------------------
+// ---- Norms ----
 
 // One block per row. kind 0: layer norm, 1: rms norm, 2: l2 norm.
 __global__ static void norm_kernel(const char *x, char *y, const char *w, const char *b, shape4 xs, shape4 ys,
@@ -84,8 +83,7 @@ tn_status launch_norm(const launch &l, const tn_tensor *t) {
                         shape_of(b ? b : x), t->params.norm.eps, kind);
 }
 
-// ---- Soft-max
-// ----------------------------------------------------------------------------------------------------------
+// ---- Soft-max ----
 
 __device__ static float alibi_slope(float max_bias, int head, int heads) {
     if (max_bias <= 0) return 1;
@@ -135,8 +133,7 @@ tn_status launch_soft_max(const launch &l, const tn_tensor *t) {
                         t->params.soft_max.max_bias);
 }
 
-// ---- Rope
-// --------------------------------------------------------------------------------------------------------------
+// ---- Rope ----
 
 struct rope_job {
     shape4 xs, ys;
@@ -214,8 +211,7 @@ tn_status launch_rope(const launch &l, const tn_tensor *t) {
                         t->src[2] ? (const float *)t->src[2]->data : NULL, j, x->type, pairs);
 }
 
-// ---- Rows picked and written
-// ---------------------------------------------------------------------------------------------
+// ---- Rows picked and written ----
 
 template <typename T>
 __global__ static void get_rows_kernel(const char *x, const char *rows, char *y, shape4 xs, shape4 rs, shape4 ys) {
@@ -338,8 +334,7 @@ tn_status launch_add_id(const launch &l, const tn_tensor *t) {
                         (char *)t->data, shape_of(x), shape_of(t->src[1]), shape_of(t->src[2]), shape_of(t));
 }
 
-// ---- Reductions
-// ----------------------------------------------------------------------------------------------------------
+// ---- Reductions ----
 
 // sum_rows, mean, argmax: one block per row.
 __global__ static void row_reduce_kernel(const char *x, char *y, shape4 xs, int type, int op, int64_t row0) {
@@ -365,33 +360,33 @@ __global__ static void row_reduce_kernel(const char *x, char *y, shape4 xs, int 
         if (threadIdx.x == 0) ((float *)y)[row] = op == TN_OP_MEAN ? sum / (float)xs.ne[0] : sum;
         return;
     }
-    float best = -INFINITY;
+    float highest = -INFINITY;
     int at = 0x7fffffff;
     for (int i = threadIdx.x; i < xs.ne[0]; i += blockDim.x) {
         float v = ((const float *)from)[i];
-        if (v > best || (at == 0x7fffffff && v == best)) {
-            best = v;
+        if (v > highest || (at == 0x7fffffff && v == highest)) {
+            highest = v;
             at = i;
         }
     }
     for (int offset = 16; offset; offset >>= 1) {
-        float v = __shfl_xor_sync(0xffffffffu, best, offset);
+        float v = __shfl_xor_sync(0xffffffffu, highest, offset);
         int k = __shfl_xor_sync(0xffffffffu, at, offset);
-        if (v > best || (v == best && k < at)) {
-            best = v;
+        if (v > highest || (v == highest && k < at)) {
+            highest = v;
             at = k;
         }
     }
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = (blockDim.x + 31) / 32;
     if (lane == 0) {
-        shared[warp] = best;
+        shared[warp] = highest;
         indices[warp] = at;
     }
     __syncthreads();
     if (threadIdx.x == 0) {
         for (int w = 1; w < warps; w++)
-            if (shared[w] > best || (shared[w] == best && indices[w] < at)) {
-                best = shared[w];
+            if (shared[w] > highest || (shared[w] == highest && indices[w] < at)) {
+                highest = shared[w];
                 at = indices[w];
             }
         ((int32_t *)y)[row] = at == 0x7fffffff ? 0 : at;
@@ -406,67 +401,67 @@ tn_status launch_row_reduce(const launch &l, const tn_tensor *t) {
 }
 
 // The sum and the first largest of one long row: a share per block, joined by the last.
-enum { BEST_BLOCKS = 64, BEST_THREADS = 512 };
-struct best_share {
-    float sum, best;
+enum { ARGMAX_BLOCKS = 64, ARGMAX_THREADS = 512 };
+struct argmax_share {
+    float sum, highest;
     int at;
 };
-__device__ static best_share join(best_share a, best_share b) {
-    bool other = b.best > a.best || (b.best == a.best && b.at < a.at);
-    return {a.sum + b.sum, other ? b.best : a.best, other ? b.at : a.at};
+__device__ static argmax_share join(argmax_share a, argmax_share b) {
+    bool other = b.highest > a.highest || (b.highest == a.highest && b.at < a.at);
+    return {a.sum + b.sum, other ? b.highest : a.highest, other ? b.at : a.at};
 }
-__device__ static best_share join_block(best_share mine, best_share *shared) {
+__device__ static argmax_share join_block(argmax_share mine, argmax_share *shared) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    auto join_warp = [&](best_share x) {
+    auto join_warp = [&](argmax_share x) {
         for (int offset = 16; offset; offset >>= 1)
-            x = join(x, {__shfl_xor_sync(0xffffffffu, x.sum, offset), __shfl_xor_sync(0xffffffffu, x.best, offset),
+            x = join(x, {__shfl_xor_sync(0xffffffffu, x.sum, offset), __shfl_xor_sync(0xffffffffu, x.highest, offset),
                          __shfl_xor_sync(0xffffffffu, x.at, offset)});
         return x;
     };
     mine = join_warp(mine);
     if (lane == 0) shared[warp] = mine;
     __syncthreads();
-    return join_warp(lane < BEST_THREADS / 32 ? shared[lane] : best_share{0, -INFINITY, 0x7fffffff});
+    return join_warp(lane < ARGMAX_THREADS / 32 ? shared[lane] : argmax_share{0, -INFINITY, 0x7fffffff});
 }
-__global__ static void __launch_bounds__(BEST_THREADS)
-    best_kernel(const float *x, int n, float *sum, int32_t *at, best_share *shares, unsigned *ticket) {
-    __shared__ best_share shared[BEST_THREADS / 32];
+__global__ static void __launch_bounds__(ARGMAX_THREADS)
+    sum_argmax_kernel(const float *x, int n, float *sum, int32_t *at, argmax_share *shares, unsigned *ticket) {
+    __shared__ argmax_share shared[ARGMAX_THREADS / 32];
     __shared__ bool last;
-    best_share mine = {0, -INFINITY, 0x7fffffff};
+    argmax_share mine = {0, -INFINITY, 0x7fffffff};
     grid_follow();
-    for (int i = blockIdx.x * BEST_THREADS + threadIdx.x; i < n; i += BEST_BLOCKS * BEST_THREADS)
+    for (int i = blockIdx.x * ARGMAX_THREADS + threadIdx.x; i < n; i += ARGMAX_BLOCKS * ARGMAX_THREADS)
         mine = join(mine, {x[i], x[i], i});
     mine = join_block(mine, shared);
     if (threadIdx.x == 0) {
         shares[blockIdx.x] = mine;
         __threadfence();
-        last = atomicInc(ticket, BEST_BLOCKS - 1) == BEST_BLOCKS - 1;
+        last = atomicInc(ticket, ARGMAX_BLOCKS - 1) == ARGMAX_BLOCKS - 1;
     }
     __syncthreads();
     if (!last) return;
     __threadfence();
-    const best_share *share = &shares[threadIdx.x];
+    const argmax_share *share = &shares[threadIdx.x];
     mine = {0, -INFINITY, 0x7fffffff};
-    if (threadIdx.x < BEST_BLOCKS) mine = {__ldcg(&share->sum), __ldcg(&share->best), __ldcg(&share->at)};
+    if (threadIdx.x < ARGMAX_BLOCKS) mine = {__ldcg(&share->sum), __ldcg(&share->highest), __ldcg(&share->at)};
     mine = join_block(mine, shared);
     if (threadIdx.x == 0) {
         *sum = mine.sum;
         *at = mine.at == 0x7fffffff ? 0 : mine.at;
     }
 }
-size_t best_scratch(const tn_tensor *argmax) {
-    return tn_nrows(argmax->src[0]) == 1 ? BEST_BLOCKS * sizeof(best_share) : 0;
+size_t argmax_scratch(const tn_tensor *argmax) {
+    return tn_nrows(argmax->src[0]) == 1 ? ARGMAX_BLOCKS * sizeof(argmax_share) : 0;
 }
-bool best_serves(const tn_tensor *sum, const tn_tensor *argmax) {
+bool sum_argmax_supports(const tn_tensor *sum, const tn_tensor *argmax) {
     const tn_tensor *x = argmax->src[0];
     return sum->op == TN_OP_SUM_ROWS && argmax->op == TN_OP_ARGMAX && sum->src[0] == x && x->type == TN_F32 &&
            x->nb[0] == 4 && tn_nrows(x) == 1 && x->ne[0] >= 4096;
 }
-tn_status launch_best(const launch &l, const tn_tensor *sum, const tn_tensor *argmax) {
+tn_status launch_sum_argmax(const launch &l, const tn_tensor *sum, const tn_tensor *argmax) {
     const tn_tensor *x = argmax->src[0];
-    return launch_early(l, "argmax", best_kernel, dim3(BEST_BLOCKS), BEST_THREADS, 0, (const float *)x->data,
-                        (int)x->ne[0], (float *)sum->data, (int32_t *)argmax->data, (best_share *)l.scratch,
-                        l.tickets);
+    return launch_early(l, "argmax", sum_argmax_kernel, dim3(ARGMAX_BLOCKS), ARGMAX_THREADS, 0,
+                        (const float *)x->data, (int)x->ne[0], (float *)sum->data, (int32_t *)argmax->data,
+                        (argmax_share *)l.scratch, l.tickets);
 }
 
 // The k largest of a row, largest first, the lower index first among equals: k rounds of "the best below the last".
@@ -480,7 +475,7 @@ __global__ static void top_k_kernel(const char *x, int32_t *y, shape4 xs, int k)
     int last_at = -1;
     bool nan_now = false;
     for (int round = 0; round < k; round++) {
-        float best = -INFINITY;
+        float highest = -INFINITY;
         int at = 0x7fffffff;
         for (int i = threadIdx.x; i < xs.ne[0]; i += blockDim.x) {
             float v = from[i];
@@ -490,29 +485,29 @@ __global__ static void top_k_kernel(const char *x, int32_t *y, shape4 xs, int k)
             } else if (!(v < last || (v == last && i > last_at))) {
                 continue;
             }
-            if (v > best || (v == best && i < at)) {
-                best = v;
+            if (v > highest || (v == highest && i < at)) {
+                highest = v;
                 at = i;
             }
         }
         for (int offset = 16; offset; offset >>= 1) {
-            float v = __shfl_xor_sync(0xffffffffu, best, offset);
+            float v = __shfl_xor_sync(0xffffffffu, highest, offset);
             int o = __shfl_xor_sync(0xffffffffu, at, offset);
-            if (v > best || (v == best && o < at)) {
-                best = v;
+            if (v > highest || (v == highest && o < at)) {
+                highest = v;
                 at = o;
             }
         }
         int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = (blockDim.x + 31) / 32;
         __syncthreads();
         if (lane == 0) {
-            shared[warp] = best;
+            shared[warp] = highest;
             indices[warp] = at;
         }
         __syncthreads();
         for (int w = 0; w < warps; w++)
-            if (shared[w] > best || (shared[w] == best && indices[w] < at)) {
-                best = shared[w];
+            if (shared[w] > highest || (shared[w] == highest && indices[w] < at)) {
+                highest = shared[w];
                 at = indices[w];
             }
         if (at == 0x7fffffff && !nan_now) { // the numbers are used up
@@ -522,7 +517,7 @@ __global__ static void top_k_kernel(const char *x, int32_t *y, shape4 xs, int k)
             __syncthreads();
             continue;
         }
-        last = best;
+        last = highest;
         last_at = at;
         if (threadIdx.x == 0) y[row * k + round] = at == 0x7fffffff ? 0 : at;
     }

@@ -1,6 +1,6 @@
 // Matrix products: few columns by GEMV (gemv.cu), many through cuBLASLt on f16 pieces of the weights.
-#include "backend/cuda/blocks.cuh"
-#include "backend/cuda/gemv.cuh"
+#include "backend/cuda/kernels/gemv.cuh"
+#include "backend/cuda/kernels/weights.cuh"
 
 // Block-type weights are made f16 this many bytes at a time; bounds the scratch whatever the matrix.
 static const size_t PIECE_BYTES = (size_t)128 << 20;
@@ -22,7 +22,7 @@ static bool needs_pieces(const tn_tensor *x) { return tn_type_is_quantized(x->ty
 
 size_t mul_mat_scratch(const cuda_device *, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
-    if (gemv_serves(t)) return gemv_scratch(t);
+    if (gemv_supports(t)) return gemv_scratch(t);
     size_t bytes = BLAS_WORKSPACE;
     if (blas_type(x) != TN_F32) bytes += round256((size_t)y->ne[0] * (size_t)y->ne[1] * 2);
     if (needs_pieces(x)) bytes += round256((size_t)piece_rows(x) * (size_t)x->ne[0] * 2);
@@ -95,7 +95,7 @@ static tn_status gemm(const launch &l, int type, const void *a, int64_t lda, con
     cudaDataType_t data = type == TN_F32 ? CUDA_R_32F : type == TN_BF16 ? CUDA_R_16BF : CUDA_R_16F;
     cublasOperation_t transpose = CUBLAS_OP_T;
     size_t room = BLAS_WORKSPACE;
-    cublasLtMatmulHeuristicResult_t found;
+    cublasLtMatmulHeuristicResult_t heuristic;
     int count = 0;
     const float one = 1, zero = 0;
     cublasStatus_t status = cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
@@ -108,11 +108,12 @@ static tn_status gemm(const launch &l, int type, const void *a, int64_t lda, con
     if (!status)
         status = cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room,
                                                       sizeof room);
-    if (!status) status = cublasLtMatmulAlgoGetHeuristic(l.blas, desc, la, lb, lc, lc, preference, 1, &found, &count);
+    if (!status)
+        status = cublasLtMatmulAlgoGetHeuristic(l.blas, desc, la, lb, lc, lc, preference, 1, &heuristic, &count);
     if (!status && count == 0) status = CUBLAS_STATUS_NOT_SUPPORTED;
     if (!status)
-        status = cublasLtMatmul(l.blas, desc, &one, a, la, b, lb, &zero, c, lc, c, lc, &found.algo, workspace, room,
-                                l.stream);
+        status = cublasLtMatmul(l.blas, desc, &one, a, la, b, lb, &zero, c, lc, c, lc, &heuristic.algo, workspace,
+                                room, l.stream);
     if (preference) cublasLtMatmulPreferenceDestroy(preference);
     if (lc) cublasLtMatrixLayoutDestroy(lc);
     if (lb) cublasLtMatrixLayoutDestroy(lb);
@@ -124,8 +125,8 @@ static tn_status gemm(const launch &l, int type, const void *a, int64_t lda, con
 }
 
 // One matrix of x with the matching rows of y.
-static tn_status one_product(const launch &l, const tn_tensor *x, const char *xd, const tn_tensor *y, const char *yd,
-                             float *out, int64_t out_row) {
+static tn_status matmul_2d(const launch &l, const tn_tensor *x, const char *xd, const tn_tensor *y, const char *yd,
+                           float *out, int64_t out_row) {
     int type = blas_type(x);
     int64_t k = x->ne[0], m = x->ne[1], n = y->ne[1], y_row = (int64_t)y->nb[1];
     char *scratch = l.scratch;
@@ -158,14 +159,14 @@ static tn_status one_product(const launch &l, const tn_tensor *x, const char *xd
 
 tn_status launch_mul_mat(const launch &l, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
-    if (gemv_serves(t)) return launch_gemv(l, t);
+    if (gemv_supports(t)) return launch_gemv(l, t);
     int64_t r2 = y->ne[2] / x->ne[2], r3 = y->ne[3] / x->ne[3];
     for (int64_t i3 = 0; i3 < y->ne[3]; i3++) {
         for (int64_t i2 = 0; i2 < y->ne[2]; i2++) {
             const char *xd = (const char *)x->data + i2 / r2 * (int64_t)x->nb[2] + i3 / r3 * (int64_t)x->nb[3];
             const char *yd = (const char *)y->data + i2 * (int64_t)y->nb[2] + i3 * (int64_t)y->nb[3];
             float *out = (float *)((char *)t->data + i2 * (int64_t)t->nb[2] + i3 * (int64_t)t->nb[3]);
-            TN_TRY(one_product(l, x, xd, y, yd, out, (int64_t)t->nb[1] / 4));
+            TN_TRY(matmul_2d(l, x, xd, y, yd, out, (int64_t)t->nb[1] / 4));
         }
     }
     return TN_OK;

@@ -1,6 +1,6 @@
 // Element-wise ops: unary, binary with broadcasting, gated activations, copies with conversion.
-#include "backend/cuda/cuda.cuh"
-#include "backend/cuda/unary.cuh"
+#include "backend/cuda/kernels/common.cuh"
+#include "backend/cuda/kernels/unary.cuh"
 
 // Byte offset of element i (in row-major order of `s`) under the strides of `s`.
 __device__ static int64_t offset_of(const shape4 &s, int64_t i) {
@@ -126,8 +126,7 @@ tn_status launch_glu(const launch &l, const tn_tensor *t) {
                         gs, us, shape_of(t), t->type, t->op, t->params, n);
 }
 
-// ---- Copies
-// ------------------------------------------------------------------------------------------------------------
+// ---- Copies ----
 
 // Element i of `from` goes to element i of `to`, both in row-major order, whatever their strides.
 __global__ static void copy_kernel(const char *x, char *y, shape4 xs, shape4 ys, int xt, int yt, int size,

@@ -3,7 +3,7 @@
 //
 // Over an f16 cache, rotating q and k and storing the new k and v can run in the same launch: every block rotates the
 // q it needs, and blocks whose share of the cache holds a new row write it before reading.
-#include "backend/cuda/attention.cuh"
+#include "backend/cuda/kernels/attention.cuh"
 
 enum {
     THREADS = 256,
@@ -314,8 +314,7 @@ __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
     }
 }
 
-// ---- Choice
-// ------------------------------------------------------------------------------------------------------------------
+// ---- Choice ----
 
 static int group_of(const tn_tensor *t) { return (int)(t->src[TN_ATTN_Q]->ne[1] / t->src[TN_ATTN_K]->ne[1]); }
 
@@ -339,13 +338,13 @@ static int64_t blocks_of(const tn_tensor *t) {
     return t->src[TN_ATTN_K]->ne[1] * ((group_of(t) + heads_of(t) - 1) / heads_of(t));
 }
 
-bool decode_serves(const tn_tensor *t) {
+bool decode_supports(const tn_tensor *t) {
     const tn_tensor *q = t->src[TN_ATTN_Q];
     return cache_is_fast(t) && !t->src[TN_ATTN_MASK] && q->ne[2] <= MAX_TOKENS && q->ne[1] > 0 &&
            q->ne[2] * blocks_of(t) <= N_TICKETS;
 }
 bool decode_takes_more(const tn_tensor *t) {
-    return decode_serves(t) && t->src[TN_ATTN_K]->type == TN_F16 && t->src[TN_ATTN_V]->type == TN_F16;
+    return decode_supports(t) && t->src[TN_ATTN_K]->type == TN_F16 && t->src[TN_ATTN_V]->type == TN_F16;
 }
 
 // Enough blocks for two on every multiprocessor, and no more than the last one can join.

@@ -3,15 +3,14 @@
 //
 // A block computes 32 rows, so that it can finish them: add a residual, gate, weigh for the next norm, quantize for
 // the next product. Weights do not depend on what ran before, so their first loads are on the way before the wait.
-#include "backend/cuda/gemv.cuh"
+#include "backend/cuda/kernels/gemv.cuh"
 
-#include "backend/cuda/unary.cuh"
-#include "backend/cuda/units.cuh"
+#include "backend/cuda/kernels/gemv_units.cuh"
+#include "backend/cuda/kernels/unary.cuh"
 
 enum { WARPS = GEMV_TILE / 4, OTHER_WARPS = 4, RING_WARPS = GEMV_TILE / 2 };
 
-// ---- Activations
-// -----------------------------------------------------------------------------------------------------------
+// ---- Activations ----
 
 static size_t round256(size_t n) { return (n + 255) & ~(size_t)255; }
 
@@ -59,8 +58,7 @@ tn_status gemv_prepare(const launch &l, const float *x, int64_t row_bytes, int64
                         256, 0, (const char *)x, row_bytes, k, next);
 }
 
-// ---- Kernels
-// -----------------------------------------------------------------------------------------------------------------
+// ---- Kernels ----
 
 // What the end of a tile needs beside the sums: a warp has a column there, a lane a row. Read at the start, so that
 // nobody waits for it at the end.
@@ -109,8 +107,8 @@ __device__ static int find_pairs(const gemv_experts &e, int lead, int (&pair)[CO
         bool same = p < e.pairs && id_of(p) == expert;
         unsigned mask = __ballot_sync(0xffffffffu, same);
         if (lead / 32 == first / 32) rank = seen + __popc(mask & ((1u << lead % 32) - 1));
-        int place = seen + __popc(mask & ((1u << lane) - 1)) - rank;
-        if (same && place >= 0 && place < COLUMNS && threadIdx.x < 32) pair[place] = p;
+        int index = seen + __popc(mask & ((1u << lane) - 1)) - rank;
+        if (same && index >= 0 && index < COLUMNS && threadIdx.x < 32) pair[index] = p;
         seen += __popc(mask);
     }
     *n = rank % COLUMNS ? 0 : min(COLUMNS, seen - rank);
@@ -198,27 +196,27 @@ __global__ static void __launch_bounds__(WARPS * 32) gemv_kernel(gemv_job j) {
 // each. Each warp has a ring of stages that hold one step of its two rows; it runs ahead over the end of a tile, and
 // is filled before the wait, so that memory is busy while the launch before this one ends. Where there are few tiles,
 // a block has twice the warps, and two of them share the steps of a pair of rows.
-__host__ __device__ static inline size_t near_bytes(const gemv_job &j) {
+__host__ __device__ static inline size_t shared_activation_bytes(const gemv_job &j) {
     return (size_t)j.columns * (j.in.q ? (size_t)j.k + (size_t)j.k / 4 : (size_t)j.k * 4);
 }
 #if __CUDA_ARCH__ >= 900
-__device__ static void copy_near(void *to, const void *from, int bytes) {
+__device__ static void copy_to_shared(void *to, const void *from, int bytes) {
     for (int i = 16 * threadIdx.x; i < bytes; i += 16 * blockDim.x)
         *(uint4 *)((char *)to + i) = *(const uint4 *)((const char *)from + i);
 }
 // By all threads. Rows of 512 elements and more: every part is a multiple of 16 bytes.
-__device__ static activations bring_near(const gemv_job &j, char *at) {
+__device__ static activations activations_to_shared(const gemv_job &j, char *at) {
     activations in = j.in;
     if (in.q) {
         int n = j.columns * j.k, groups = n / 32 * 4;
-        copy_near(at, in.q, n);
-        copy_near(at + n, in.scale, groups);
-        copy_near(at + n + groups, in.sums, groups);
+        copy_to_shared(at, in.q, n);
+        copy_to_shared(at + n, in.scale, groups);
+        copy_to_shared(at + n + groups, in.sums, groups);
         in.q = (int8_t *)at;
         in.scale = (float *)(at + n);
         in.sums = (short2 *)(at + n + groups);
     } else {
-        for (int c = 0; c < j.columns; c++) copy_near((float *)at + c * j.k, in.y + c * in.stride, 4 * j.k);
+        for (int c = 0; c < j.columns; c++) copy_to_shared((float *)at + c * j.k, in.y + c * in.stride, 4 * j.k);
         in.y = (const float *)at;
         in.stride = j.k;
     }
@@ -246,29 +244,29 @@ __global__ static void __launch_bounds__(COLUMNS <= 2 ? 2 * RING_WARPS * 32 : RI
         return glu || j.n == 1 || tile < j.m[1].first_block ? 0 : j.n == 2 || tile < j.m[2].first_block ? 1 : 2;
     };
     // What is fetched next, by one lane.
-    int ahead_tile = (int)blockIdx.x, ahead_pass = 0, ahead_step = first_step, ahead_stage = 0;
+    int fetch_tile = (int)blockIdx.x, fetch_pass = 0, fetch_step = first_step, fetch_stage = 0;
     const char *row0 = NULL, *row1 = NULL;
     auto find_rows = [&]() {
-        if (ahead_tile >= j.tiles) return;
-        int part = matrix_at(ahead_tile);
+        if (fetch_tile >= j.tiles) return;
+        int part = matrix_at(fetch_tile);
         const gemv_matrix &m = part == 0 ? j.m[0] : part == 1 ? j.m[1] : j.m[2];
-        const char *w = ahead_pass ? j.m[1].w : m.w;
-        int row = (ahead_tile - m.first_block) * GEMV_TILE + pair;
+        const char *w = fetch_pass ? j.m[1].w : m.w;
+        int row = (fetch_tile - m.first_block) * GEMV_TILE + pair;
         row0 = w + (int64_t)min(row, m.rows - 1) * m.row_bytes;
         row1 = w + (int64_t)min(row + 1, m.rows - 1) * m.row_bytes;
     };
     auto fetch = [&]() {
-        char *to = ring + ahead_stage * 2 * U::ROW;
-        uint64_t *barrier = full + ahead_stage;
+        char *to = ring + fetch_stage * 2 * U::ROW;
+        uint64_t *barrier = full + fetch_stage;
         barrier_expect(barrier, 2 * U::ROW);
-        bulk(to, row0 + U::ROW * ahead_step, U::ROW, barrier);
-        bulk(to + U::ROW, row1 + U::ROW * ahead_step, U::ROW, barrier);
-        if (++ahead_stage == U::RING) ahead_stage = 0;
-        if (++ahead_step < end_step) return;
-        ahead_step = first_step;
-        if (++ahead_pass == passes) {
-            ahead_pass = 0;
-            ahead_tile += stride;
+        bulk(to, row0 + U::ROW * fetch_step, U::ROW, barrier);
+        bulk(to + U::ROW, row1 + U::ROW * fetch_step, U::ROW, barrier);
+        if (++fetch_stage == U::RING) fetch_stage = 0;
+        if (++fetch_step < end_step) return;
+        fetch_step = first_step;
+        if (++fetch_pass == passes) {
+            fetch_pass = 0;
+            fetch_tile += stride;
         }
         find_rows();
     };
@@ -276,7 +274,7 @@ __global__ static void __launch_bounds__(COLUMNS <= 2 ? 2 * RING_WARPS * 32 : RI
         for (int i = 0; i < U::RING; i++) barrier_init(&full[i]);
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         find_rows();
-        for (int i = 0; i < U::RING && ahead_tile < j.tiles; i++) fetch();
+        for (int i = 0; i < U::RING && fetch_tile < j.tiles; i++) fetch();
     }
     __syncwarp();
     grid_wait();
@@ -284,7 +282,7 @@ __global__ static void __launch_bounds__(COLUMNS <= 2 ? 2 * RING_WARPS * 32 : RI
     float norm = read_norm(j, column);
     // Every warp reads all activations for every row: they come to shared memory once.
     activations in = j.in;
-    if (j.near) in = bring_near(j, rings + (size_t)warps * U::RING * 2 * U::ROW);
+    if (j.in_shared) in = activations_to_shared(j, rings + (size_t)warps * U::RING * 2 * U::ROW);
     int stage = 0, buffer = 0;
     uint32_t parity = 0;
     for (int tile = (int)blockIdx.x; tile < j.tiles; tile += stride, buffer ^= 1) {
@@ -301,7 +299,7 @@ __global__ static void __launch_bounds__(COLUMNS <= 2 ? 2 * RING_WARPS * 32 : RI
                 now[0].take(at, lane, U::SPAN);
                 now[1].take(at + U::ROW, lane, U::SPAN);
                 __syncwarp();
-                if (lane == 0 && ahead_tile < j.tiles) fetch();
+                if (lane == 0 && fetch_tile < j.tiles) fetch();
 #pragma unroll
                 for (int c = 0; c < COLUMNS; c++) {
                     if (COLUMNS > 2 && c >= j.columns) break;
@@ -340,9 +338,9 @@ template <typename U, int COLUMNS> static tn_status run_columns(const launch &l,
     bool shared_rows = COLUMNS <= 2 && job.tiles <= processors + processors / 2 && job.k / U::SPAN > 1;
     unsigned warps = shared_rows ? 2 * RING_WARPS : RING_WARPS;
     int most = shared_rows || COLUMNS > 2 ? processors : 2 * processors;
-    size_t bytes = (size_t)warps * U::RING * 2 * U::ROW, near = near_bytes(job);
-    job.near = bytes + near + 20480 <= l.device->properties.sharedMemPerBlockOptin;
-    if (job.near) bytes += near;
+    size_t bytes = (size_t)warps * U::RING * 2 * U::ROW, activation_bytes = shared_activation_bytes(job);
+    job.in_shared = bytes + activation_bytes + 20480 <= l.device->properties.sharedMemPerBlockOptin;
+    if (job.in_shared) bytes += activation_bytes;
     CUDA_TRY(
         cudaFuncSetAttribute(gemv_ring_kernel<U, COLUMNS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
     return launch_early(l, "gemv", gemv_ring_kernel<U, COLUMNS>,
@@ -377,9 +375,9 @@ tn_status gemv_run(const launch &whole, const gemv_job &job, int columns) {
     switch (j.m[0].kind) { // one kind in a launch
     case TN_F16: return run_kind<unit_half<false>>(l, j);
     case TN_BF16: return run_kind<unit_half<true>>(l, j);
-    case TN_Q4_0 | PLANAR: return run_kind<unit_q4_0_planar>(l, j);
-    case TN_Q8_0 | PLANAR: return run_kind<unit_q8_0_planar>(l, j);
-    case TN_Q6_K | PLANAR: return run_kind<unit_q6_K_planar>(l, j);
+    case TN_Q4_0 | SOA: return run_kind<unit_q4_0_soa>(l, j);
+    case TN_Q8_0 | SOA: return run_kind<unit_q8_0_soa>(l, j);
+    case TN_Q6_K | SOA: return run_kind<unit_q6_K_soa>(l, j);
     case TN_Q4_K: return run_kind<unit_q4_K>(l, j);
     default: return tn_fail(TN_E_INTERNAL, "gemv with weights of kind %d", j.m[0].kind);
     }
@@ -414,21 +412,20 @@ __global__ static void __launch_bounds__(OTHER_WARPS * 32)
     }
 }
 
-// ---- Choice
-// ------------------------------------------------------------------------------------------------------------------
+// ---- Choice ----
 
 static bool aligned16(const void *p) { return (uintptr_t)p % 16 == 0; }
 
 gemv_family gemv_family_of(const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
-    if (!gemv_serves(t) || x->nb[1] % 16 || !aligned16(x->data)) return GEMV_OTHER;
+    if (!gemv_supports(t) || x->nb[1] % 16 || !aligned16(x->data)) return GEMV_OTHER;
     if (t->op == TN_OP_MUL_MAT_ID && x->nb[2] % 16) return GEMV_OTHER;
     switch (kind_of(x)) {
     case TN_F16:
     case TN_BF16: return GEMV_HALF;
-    case TN_Q4_0 | PLANAR:
-    case TN_Q8_0 | PLANAR:
-    case TN_Q6_K | PLANAR:
+    case TN_Q4_0 | SOA:
+    case TN_Q8_0 | SOA:
+    case TN_Q6_K | SOA:
     case TN_Q4_K: return t->params.mul_mat.precise ? GEMV_OTHER : GEMV_INT8;
     default: return GEMV_OTHER;
     }
@@ -440,7 +437,7 @@ int64_t gemv_column_bytes(const tn_tensor *t) {
     return (int64_t)(t->op == TN_OP_MUL_MAT_ID && y->ne[1] == 1 ? y->nb[2] : y->nb[1]);
 }
 
-bool gemv_serves(const tn_tensor *t) {
+bool gemv_supports(const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
     if (x->ne[0] % 8 || gemv_column_bytes(t) % 16 || !tn_is_contiguous_rows(y)) return false;
     if (t->op == TN_OP_MUL_MAT_ID)

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-char planar_mark;
+char soa_mark;
 
 // Parts of a block in the order they get in a piece: {offset in the block, bytes}.
 struct part {
@@ -25,7 +25,7 @@ static bool layout_of(int type, layout *out) {
 }
 
 // Rows must start 16-byte aligned; what must fit shared memory is one row.
-bool can_be_planar(const tn_tensor *t) {
+bool can_be_soa(const tn_tensor *t) {
     layout l;
     return layout_of(t->type, &l) && t->nb[1] % 16 == 0 && t->nb[1] <= 48 << 10 && tn_is_contiguous(t) &&
            t->ne[1] > 1;
@@ -33,10 +33,10 @@ bool can_be_planar(const tn_tensor *t) {
 
 int kind_of(const tn_tensor *t) {
     const tn_tensor *root = t->view_src ? t->view_src : t;
-    return (int)t->type | (root->extra == &planar_mark ? PLANAR : 0);
+    return (int)t->type | (root->extra == &soa_mark ? SOA : 0);
 }
 
-__global__ static void rearrange_kernel(char *data, int64_t row_bytes, int blocks, layout l, bool forward) {
+__global__ static void soa_repack_kernel(char *data, int64_t row_bytes, int blocks, layout l, bool forward) {
     extern __shared__ char row[];
     char *at = data + (int64_t)blockIdx.x * row_bytes;
     for (int i = threadIdx.x * 4; i < row_bytes; i += blockDim.x * 4)
@@ -57,10 +57,11 @@ __global__ static void rearrange_kernel(char *data, int64_t row_bytes, int block
     }
 }
 
-tn_status planar_read(cuda_device *d, const tn_tensor *t, size_t begin, char *to, size_t size) {
+tn_status soa_read(cuda_device *d, const tn_tensor *t, size_t begin, char *to, size_t size) {
     enum { AT_ONCE = 1 << 20 };
     layout l;
-    if (!layout_of(t->type, &l)) return tn_fail(TN_E_INTERNAL, "%s has no planar form", tn_type_name(t->type));
+    if (!layout_of(t->type, &l))
+        return tn_fail(TN_E_INTERNAL, "%s has no structure-of-arrays layout", tn_type_name(t->type));
     const size_t row = t->nb[1], block_bytes = (size_t)l.block, end = begin + size,
                  most = std::max<size_t>(1, AT_ONCE / row);
     const int blocks = (int)(row / block_bytes);
@@ -93,11 +94,12 @@ tn_status planar_read(cuda_device *d, const tn_tensor *t, size_t begin, char *to
     return status;
 }
 
-tn_status planar_rearrange(cuda_device *d, const tn_tensor *t, bool forward) {
+tn_status soa_repack(cuda_device *d, const tn_tensor *t, bool forward) {
     layout l;
-    if (!layout_of(t->type, &l)) return tn_fail(TN_E_INTERNAL, "%s has no planar form", tn_type_name(t->type));
+    if (!layout_of(t->type, &l))
+        return tn_fail(TN_E_INTERNAL, "%s has no structure-of-arrays layout", tn_type_name(t->type));
     CUDA_TRY(cudaSetDevice(d->ordinal));
-    rearrange_kernel<<<(unsigned)tn_nrows(t), 128, t->nb[1], d->copy_stream>>>(
+    soa_repack_kernel<<<(unsigned)tn_nrows(t), 128, t->nb[1], d->copy_stream>>>(
         (char *)t->data, (int64_t)t->nb[1], (int)(t->nb[1] / (size_t)l.block), l, forward);
     CUDA_TRY(cudaGetLastError());
     upload_after(d);

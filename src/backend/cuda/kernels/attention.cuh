@@ -1,10 +1,10 @@
 // What attention's kernels share: the job, and which cells a query sees.
-#ifndef TN_BACKEND_CUDA_ATTENTION_CUH
-#define TN_BACKEND_CUDA_ATTENTION_CUH
+#ifndef TN_BACKEND_CUDA_KERNELS_ATTENTION_CUH
+#define TN_BACKEND_CUDA_KERNELS_ATTENTION_CUH
 
-#include "backend/cuda/cache.cuh"
-#include "backend/cuda/cuda.cuh"
-#include "backend/cuda/gemv.cuh"
+#include "backend/cuda/kernels/common.cuh"
+#include "backend/cuda/kernels/gemv.cuh"
+#include "backend/cuda/kernels/kv_cache.cuh"
 
 struct attention_job {
     const char *q, *k, *v;
@@ -108,8 +108,7 @@ __device__ static void bounds_of(const attention_job &j, int *first, int *end) {
     *end = j.range ? min(j.cells, j.range[1]) : j.cells;
 }
 
-// ---- Few tokens (decode.cu)
-// ---------------------------------------------------------------------------------
+// ---- Few tokens (attention_decode.cu) ----
 
 // What may run with it: rotating q and k, and storing the new rows of k and v.
 struct decode_extras {
@@ -137,10 +136,10 @@ struct decode_job {
     int64_t nk1, nk2, nv1, nv2; // strides of head and token
     char *cache_k, *cache_v;    // the same memory as a.k and a.v
     gemv_next next;
-    bool store;      // the result as floats
-    bool early;      // positions, rows and ranges are not computed by this program
-    bool wait_first; // in a chain: nothing may be read before the step before has ended
-    float *told;     // in a chain: where the result is told to the next step, or NULL
+    bool store;       // the result as floats
+    bool early;       // positions, rows and ranges are not computed by this program
+    bool wait_first;  // in a chain: nothing may be read before the step before has ended
+    float *published; // in a chain: where the result is told to the next step, or NULL
 };
 
 // Cosine and sine of every pair at this position.
@@ -174,7 +173,7 @@ __device__ static float rotated(const decode_job &d, const float *x, int i, cons
     return second ? u * turn[pair].y + v * turn[pair].x : u * turn[pair].x - v * turn[pair].y;
 }
 
-bool decode_serves(const tn_tensor *t);
+bool decode_supports(const tn_tensor *t);
 // Whether extras are possible: f16 caches. `next` takes groups of 32, of which a head must have a whole number.
 bool decode_takes_more(const tn_tensor *t);
 // f16 rows of exactly 64 or 128, up to eight heads for each of the keys': what a chain may have as a step.
@@ -183,10 +182,9 @@ size_t decode_scratch(const cuda_device *device, const tn_tensor *t);
 decode_job decode_job_of(const launch &l, const tn_tensor *t, const decode_extras &extras);
 tn_status launch_decode(const launch &l, const tn_tensor *t, const decode_extras &extras);
 
-// ---- Many tokens (prefill.cu)
-// ------------------------------------------------------------------------------
+// ---- Many tokens (attention_prefill.cu) ----
 
-bool prefill_serves(const cuda_device *device, const tn_tensor *t);
+bool prefill_supports(const cuda_device *device, const tn_tensor *t);
 tn_status launch_prefill(const launch &l, const tn_tensor *t);
 
 // What the fast kernels read.

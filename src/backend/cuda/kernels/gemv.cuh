@@ -1,10 +1,10 @@
 // Products with few columns: decoding. One launch multiplies up to three matrices with the same activations and may
 // finish with what follows: a residual, a gate, and the activations of the next product. Each matrix may be a stack
 // of experts, from which the device chooses.
-#ifndef TN_BACKEND_CUDA_GEMV_CUH
-#define TN_BACKEND_CUDA_GEMV_CUH
+#ifndef TN_BACKEND_CUDA_KERNELS_GEMV_CUH
+#define TN_BACKEND_CUDA_KERNELS_GEMV_CUH
 
-#include "backend/cuda/cuda.cuh"
+#include "backend/cuda/kernels/common.cuh"
 
 enum {
     GEMV_MAX_COLUMNS = 8, // or tokens, with experts…
@@ -61,7 +61,7 @@ struct gemv_job {
     gemv_matrix m[3];
     int n, k;
     int tiles, columns; // filled by gemv_run
-    bool near;          // activations come to shared memory
+    bool in_shared;     // activations come to shared memory
     activations in;
     gemv_experts experts;
     int finish;
@@ -98,7 +98,7 @@ __device__ static inline void gemv_leave(const gemv_next &next, int64_t k, int c
 }
 
 // For products, with experts or without.
-bool gemv_serves(const tn_tensor *t);
+bool gemv_supports(const tn_tensor *t);
 gemv_family gemv_family_of(const tn_tensor *t);
 int gemv_columns(const tn_tensor *t);          // of activations
 int64_t gemv_column_bytes(const tn_tensor *t); // from one to the next
@@ -108,8 +108,8 @@ tn_status launch_gemv(const launch &l, const tn_tensor *t); // a product by itse
 size_t activation_bytes(int64_t k, int64_t columns);
 // Memory for activations of a family at `at`; `next` is what a producer fills.
 activations activations_at(char *at, gemv_family family, int64_t k, int64_t columns, bool squares, gemv_next *next);
-gemv_matrix gemv_matrix_of(const tn_tensor *product);
-gemv_experts gemv_experts_of(const tn_tensor *product); // none for a product without
+gemv_matrix gemv_matrix_of(const tn_tensor *t);
+gemv_experts gemv_experts_of(const tn_tensor *t); // none for a product without
 // x (rows of k floats, row_bytes apart) times the norm's weight (or NULL) into `next`.
 tn_status gemv_prepare(const launch &l, const float *x, int64_t row_bytes, int64_t k, int columns,
                        const gemv_next &next);

@@ -1,10 +1,10 @@
 // Pieces: 32 neighbouring weights of a row on their way to shared memory as f16 or bf16. load() starts to bring them
 // to registers and store() leaves them, so that a product can be computed in between. i is a multiple of 32; where
 // the row has ended, zeros come instead.
-#ifndef TN_BACKEND_CUDA_PIECES_CUH
-#define TN_BACKEND_CUDA_PIECES_CUH
+#ifndef TN_BACKEND_CUDA_KERNELS_WEIGHT_TILES_CUH
+#define TN_BACKEND_CUDA_KERNELS_WEIGHT_TILES_CUH
 
-#include "backend/cuda/blocks.cuh"
+#include "backend/cuda/kernels/weights.cuh"
 
 __device__ static inline uint4 halves_of(const float *v) {
     __half2 h[4];
@@ -53,7 +53,7 @@ template <> struct piece<read_f16> : piece_plain<false> {};
 template <> struct piece<read_bf16> : piece_plain<true> {};
 
 // The kinds that models are stored in stay as they are until they are left.
-template <> struct piece<read_q4_0_planar> {
+template <> struct piece<read_q4_0_soa> {
     enum { BF16 = false };
     uint4 q;
     __half d;
@@ -76,7 +76,7 @@ template <> struct piece<read_q4_0_planar> {
         }
     }
 };
-template <> struct piece<read_q8_0_planar> {
+template <> struct piece<read_q8_0_soa> {
     enum { BF16 = false };
     uint4 q[2];
     __half d;
@@ -131,7 +131,7 @@ template <> struct piece<read_q4_K> {
     }
 };
 // A quarter of half a block of q6_K: 32 bytes hold the low bits of two quarters, 32 the high bits of all four.
-template <> struct piece<read_q6_K_planar> {
+template <> struct piece<read_q6_K_soa> {
     enum { BF16 = false };
     uint4 low[2], high[2];
     int part;

@@ -13,14 +13,14 @@
 // than planned must not find its sources overwritten). Whatever does not fit a pattern runs by itself.
 //
 // Where the device can, all of that is collected into chains of steps, each of which is one launch (chain.cuh).
-#include "backend/cuda/attention.cuh"
-#include "backend/cuda/chain.cuh"
-#include "backend/cuda/gemv.cuh"
+#include "backend/cuda/kernels/attention.cuh"
+#include "backend/cuda/kernels/gemv.cuh"
+#include "backend/cuda/kernels/persistent/persistent.cuh"
 #include "backend/cuda/profile.cuh"
 
 #include <stdlib.h>
 
-enum { AHEAD = 16, MAX_GROUP = 3 };
+enum { GROUP_WINDOW = 16, MAX_GROUP = 3 };
 
 struct node_info {
     int readers;      // nodes of this program that read it, itself or through views
@@ -40,11 +40,11 @@ struct fusion {
     const tn_tensor *pending;
     activations pending_form;
     gemv_family pending_family;
-    chain *steps; // NULL where the device has none, or the program nothing for it
-    bool chained; // in this run
-    char *slots;  // two places for activations: what a launch reads, and what it leaves
-    int slot;     // which of them is next
-    size_t slot_bytes;
+    persistent_launcher *steps; // NULL where the device has none, or the program nothing for it
+    bool persistent;            // in this run
+    char *activation_buffers;   // two places for activations: what a launch reads, and what it leaves
+    int next_buffer;            // which of them is next
+    size_t activation_buffer_bytes;
 };
 
 static int compare_address(const void *a, const void *b) {
@@ -55,13 +55,13 @@ static const tn_tensor *without_views(const tn_tensor *t) {
     while (t && tn_op_get_family(t->op) == TN_FAMILY_VIEW && t->src[0]) t = t->src[0];
     return t;
 }
-static bool is_product(const tn_tensor *t) { return t->op == TN_OP_MUL_MAT || t->op == TN_OP_MUL_MAT_ID; }
+static bool is_matmul(const tn_tensor *t) { return t->op == TN_OP_MUL_MAT || t->op == TN_OP_MUL_MAT_ID; }
 // The node's number, or -1 when it is not of this program.
 static int number_of(const fusion *f, const tn_tensor *t) {
     by_address key = {without_views(t), 0};
-    const by_address *found =
+    const by_address *entry =
         (const by_address *)bsearch(&key, f->order, (size_t)f->n, sizeof *f->order, compare_address);
-    return found ? found->index : -1;
+    return entry ? entry->index : -1;
 }
 // The same, but -1 as well for views that show other than all of it in its order.
 static int node_shown(const fusion *f, const tn_tensor *t) {
@@ -72,16 +72,16 @@ static int node_shown(const fusion *f, const tn_tensor *t) {
 }
 
 static bool attention_is_step(const cuda_device *device, const tn_tensor *t) {
-    return decode_takes_more(t) && decode_is_whole(t) && chain_takes_attention(device, t);
+    return decode_takes_more(t) && decode_is_whole(t) && persistent_takes_attention(device, t);
 }
 // How many steps a chain may have.
 static int count_steps(const fusion *f, const cuda_device *device) {
     const char *wanted = getenv("TENON_CUDA_CHAIN");
-    if (!chain_serves(device) || (wanted && strcmp(wanted, "0") == 0)) return 0;
+    if (!persistent_supports(device) || (wanted && strcmp(wanted, "0") == 0)) return 0;
     int steps = 0;
     for (int i = 0; i < f->n; i++) {
         const tn_tensor *t = f->nodes[i];
-        if (t->op == TN_OP_MUL_MAT) steps += gemv_serves(t) && t->ne[1] == 1;
+        if (t->op == TN_OP_MUL_MAT) steps += gemv_supports(t) && t->ne[1] == 1;
         if (t->op == TN_OP_ATTENTION) steps += attention_is_step(device, t);
     }
     return steps;
@@ -105,11 +105,11 @@ tn_status fusion_new(tn_tensor *const *nodes, size_t n_nodes, const cuda_device 
             int source = nodes[i]->src[s] ? number_of(f, nodes[i]->src[s]) : -1;
             if (source >= 0) f->info[source].readers++;
         }
-        if (is_product(nodes[i]) && gemv_serves(nodes[i]) && gemv_scratch(nodes[i]) > f->slot_bytes)
-            f->slot_bytes = gemv_scratch(nodes[i]);
+        if (is_matmul(nodes[i]) && gemv_supports(nodes[i]) && gemv_scratch(nodes[i]) > f->activation_buffer_bytes)
+            f->activation_buffer_bytes = gemv_scratch(nodes[i]);
     }
     int steps = count_steps(f, device);
-    tn_status status = steps ? chain_new(device, steps, &f->steps) : TN_OK;
+    tn_status status = steps ? persistent_new(device, steps, &f->steps) : TN_OK;
     if (status != TN_OK) {
         fusion_free(f);
         return status;
@@ -119,7 +119,7 @@ tn_status fusion_new(tn_tensor *const *nodes, size_t n_nodes, const cuda_device 
 }
 void fusion_free(fusion *f) {
     if (!f) return;
-    chain_free(f->steps);
+    persistent_free(f->steps);
     tn_free(f->info);
     tn_free(f->order);
     tn_free(f);
@@ -131,11 +131,10 @@ size_t fusion_scratch(const fusion *f, const cuda_device *device) {
         size_t bytes = node_scratch(device, f->nodes[i]);
         if (bytes > most) most = bytes;
     }
-    return 2 * f->slot_bytes + most;
+    return 2 * f->activation_buffer_bytes + most;
 }
 
-// ---- What may be moved
-// ----------------------------------------------------------------------------------------------------------
+// ---- What may be moved ----
 
 static bool overlap(const tn_tensor *a, const tn_tensor *b) {
     const char *x = (const char *)a->data, *y = (const char *)b->data;
@@ -151,8 +150,7 @@ static int following(const fusion *f, int i) {
     return i;
 }
 
-// ---- Products with the same input
-// ----------------------------------------------------------------------------------------------
+// ---- Products with the same input ----
 
 struct group {
     int at[MAX_GROUP], n;
@@ -171,13 +169,13 @@ static bool same_columns(const tn_tensor *a, const tn_tensor *b) {
 // Products of node i's input, node i first. Later ones may run now if nothing in between touches their result.
 static group group_at(const fusion *f, int i) {
     group g = {};
-    if (i >= f->n || !is_product(f->nodes[i]) || f->info[i].done) return g;
+    if (i >= f->n || !is_matmul(f->nodes[i]) || f->info[i].done) return g;
     g.family = gemv_family_of(f->nodes[i]);
     if (g.family == GEMV_OTHER) return g;
     g.at[g.n++] = i;
-    for (int k = i + 1; k < f->n && k < i + AHEAD && g.n < MAX_GROUP; k++) {
+    for (int k = i + 1; k < f->n && k < i + GROUP_WINDOW && g.n < MAX_GROUP; k++) {
         const tn_tensor *t = f->nodes[k];
-        if (f->info[k].done || !is_product(t) || !same_columns(t, f->nodes[i]) || gemv_family_of(t) != g.family)
+        if (f->info[k].done || !is_matmul(t) || !same_columns(t, f->nodes[i]) || gemv_family_of(t) != g.family)
             continue;
         bool free_way = true;
         for (int m = i; m < k && free_way; m++) {
@@ -205,7 +203,8 @@ static bool feeds_group(const fusion *f, int i, int after, group *g) {
 
 // Whether a group of products is a step of a chain. Those read and leave plain floats, and do the norm themselves.
 static bool is_step(const fusion *f, const group &g) {
-    if (!f->chained || f->nodes[g.at[0]]->op != TN_OP_MUL_MAT || f->nodes[g.at[0]]->src[1]->ne[1] != 1) return false;
+    if (!f->persistent || f->nodes[g.at[0]]->op != TN_OP_MUL_MAT || f->nodes[g.at[0]]->src[1]->ne[1] != 1)
+        return false;
     gemv_job job = {};
     job.k = (int)f->nodes[g.at[0]]->src[0]->ne[0];
     bool lasting = true;
@@ -213,14 +212,14 @@ static bool is_step(const fusion *f, const group &g) {
         job.m[job.n] = gemv_matrix_of(f->nodes[g.at[job.n]]);
         lasting = lasting && job.m[job.n].lasting;
     }
-    return lasting && chain_takes_product(job);
+    return lasting && persistent_takes_matmul(job);
 }
 // Room for what group g will read in the place of a node's result: with `norm`, of the node's source, and the norm is
 // g's or, between launches, shared: the weight before, the division after.
 static activations new_activations(fusion *f, const group &g, int64_t k, int64_t columns, const tn_tensor *norm,
                                    gemv_next *next) {
-    char *at = f->slots + (size_t)f->slot * f->slot_bytes;
-    f->slot ^= 1;
+    char *at = f->activation_buffers + (size_t)f->next_buffer * f->activation_buffer_bytes;
+    f->next_buffer ^= 1;
     bool step = is_step(f, g);
     activations form = activations_at(at, step ? GEMV_HALF : g.family, k, columns, norm && !step, next);
     if (norm) {
@@ -229,8 +228,8 @@ static activations new_activations(fusion *f, const group &g, int64_t k, int64_t
     }
     return form;
 }
-static tn_status end_chain(const fusion *f, const launch &l) {
-    return f->chained ? chain_launch(f->steps, l) : TN_OK;
+static tn_status launch_steps(const fusion *f, const launch &l) {
+    return f->persistent ? persistent_launch(f->steps, l) : TN_OK;
 }
 static void leave_pending(fusion *f, const tn_tensor *instead_of, gemv_family family, const activations &form) {
     f->pending = instead_of;
@@ -272,7 +271,7 @@ static tn_status run_norm(fusion *f, const launch &l, int i, bool *ran) {
     gemv_next next = {};
     activations form = new_activations(f, g, x->ne[0], x->ne[1], t, &next);
     leave_pending(f, t, g.family, form);
-    TN_TRY(end_chain(f, l));
+    TN_TRY(launch_steps(f, l));
     return gemv_prepare(l, (const float *)x->data, (int64_t)x->nb[1], x->ne[0], (int)x->ne[1], next);
 }
 
@@ -345,7 +344,7 @@ static tn_status add_step(fusion *f, const group &g, gemv_job *job) {
     for (job->n = 0; job->n < g.n; job->n++) job->m[job->n] = gemv_matrix_of(f->nodes[g.at[job->n]]);
     for (int k = 0; k < g.n; k++) f->info[g.at[k]].done = true;
     if (!finish_with_gate(f, g, job, 1) && !finish_with_add(f, g, job, 1)) f->pending = NULL;
-    chain_add_product(f->steps, *job);
+    persistent_add_matmul(f->steps, *job);
     return TN_OK;
 }
 
@@ -361,7 +360,7 @@ static tn_status run_group(fusion *f, const launch &l, int i, bool *ran) {
     job.k = (int)in->ne[0];
     job.experts = gemv_experts_of(first);
     bool step = is_step(f, g);
-    if (!step) TN_TRY(end_chain(f, l));
+    if (!step) TN_TRY(launch_steps(f, l));
     if (f->pending && f->pending == without_views(in) && f->pending_family == g.family) {
         job.in = f->pending_form;
     } else if (g.family == GEMV_INT8 && !step) {
@@ -395,8 +394,7 @@ static tn_status run_group(fusion *f, const launch &l, int i, bool *ran) {
     return TN_OK;
 }
 
-// ---- Attention with what comes before it
-// ----------------------------------------------------------------------------------------
+// ---- Attention with what comes before it ----
 
 static bool same_rotation(const tn_tensor *a, const tn_tensor *b) {
     return a->src[1]->data == b->src[1]->data &&
@@ -504,10 +502,10 @@ static tn_status run_attention(fusion *f, const launch &l, int i, bool *ran) {
     e.early = true;
     for (const tn_tensor *index : indices) e.early = e.early && (!index || number_of(f, index) < 0);
     group g;
-    bool step = f->chained && attention_is_step(l.device, t) && (!e.rope_q || e.rope_q->params.rope.dims % 8 == 0);
+    bool step = f->persistent && attention_is_step(l.device, t) && (!e.rope_q || e.rope_q->params.rope.dims % 8 == 0);
     e.has_next = feeds_group(f, i, i, &g) && tn_is_contiguous(t) && t->ne[0] % 32 == 0 && (!step || is_step(f, g));
     f->pending = NULL;
-    if (!step) TN_TRY(end_chain(f, l));
+    if (!step) TN_TRY(launch_steps(f, l));
     if (e.has_next) {
         int64_t k = t->ne[0] * t->ne[1], columns = t->ne[2];
         activations form = new_activations(f, g, k, columns, NULL, &e.next);
@@ -518,7 +516,7 @@ static tn_status run_attention(fusion *f, const launch &l, int i, bool *ran) {
         for (const tn_tensor *source : late.at) {
             if (!overlap(source, t)) continue;
             // Apart, then, in the planned order.
-            TN_TRY(end_chain(f, l));
+            TN_TRY(launch_steps(f, l));
             for (int n = 0; n < 4; n++)
                 if (numbers[n] >= 0) TN_TRY(node_launch(l, f->nodes[numbers[n]]));
             e = decode_extras{};
@@ -526,28 +524,27 @@ static tn_status run_attention(fusion *f, const launch &l, int i, bool *ran) {
         }
     }
     if (!step) return launch_decode(l, t, e);
-    return chain_add_attention(f->steps, l, decode_job_of(l, t, e));
+    return persistent_add_attention(f->steps, l, decode_job_of(l, t, e));
 }
 
 // A row's sum, which tells whether it is finite, and its largest.
-static tn_status run_best(fusion *f, const launch &l, int i, bool *ran) {
+static tn_status run_sum_argmax(fusion *f, const launch &l, int i, bool *ran) {
     int next = following(f, i);
-    *ran = next < f->n && best_serves(f->nodes[i], f->nodes[next]);
+    *ran = next < f->n && sum_argmax_supports(f->nodes[i], f->nodes[next]);
     if (!*ran) return TN_OK;
     f->info[next].done = true;
     f->pending = NULL;
-    TN_TRY(end_chain(f, l));
-    return launch_best(l, f->nodes[i], f->nodes[next]);
+    TN_TRY(launch_steps(f, l));
+    return launch_sum_argmax(l, f->nodes[i], f->nodes[next]);
 }
 
-// ---- Experts
-// ---------------------------------------------------------------------------------------------------------------------
+// ---- Experts ----
 
 // Soft-max and the choice of the largest.
-static tn_status run_route(fusion *f, const launch &l, int i, bool *ran) {
+static tn_status run_moe_router(fusion *f, const launch &l, int i, bool *ran) {
     const tn_tensor *probs = f->nodes[i];
     int next = following(f, i);
-    if (next >= f->n || !route_serves(probs, f->nodes[next])) return TN_OK;
+    if (next >= f->n || !moe_router_supports(probs, f->nodes[next])) return TN_OK;
     const tn_tensor *logits = probs->src[0], *ids = f->nodes[next];
     // Tokens are read and written by blocks of their own.
     bool in_place = probs->data == logits->data && probs->nb[1] == logits->nb[1];
@@ -555,8 +552,8 @@ static tn_status run_route(fusion *f, const launch &l, int i, bool *ran) {
     if (!*ran) return TN_OK;
     f->info[next].done = true;
     f->pending = NULL;
-    TN_TRY(end_chain(f, l));
-    return launch_route(l, probs, ids);
+    TN_TRY(launch_steps(f, l));
+    return launch_moe_router(l, probs, ids);
 }
 
 // Whether the next node is of that op and reads node `at` first; then `at` is that node.
@@ -603,27 +600,26 @@ static tn_status run_mix(fusion *f, const launch &l, int i, bool *ran) {
         end = sum;
     }
     // Read later than planned: what the result takes the place of may still be needed.
-    if (!mix_serves(m) || overlap(m.out, m.mix->src[0]) || overlap(m.out, m.rows->src[0]) ||
+    if (!mix_supports(m) || overlap(m.out, m.mix->src[0]) || overlap(m.out, m.rows->src[0]) ||
         overlap(m.out, m.rows->src[1]))
         return TN_OK;
     *ran = true;
     for (int k = following(f, i); k <= end; k = following(f, k)) f->info[k].done = true;
     f->pending = NULL;
-    TN_TRY(end_chain(f, l));
+    TN_TRY(launch_steps(f, l));
     return launch_chosen_mix(l, m);
 }
 
-// ---- The whole
-// ---------------------------------------------------------------------------------------------------------------------
+// ---- The whole ----
 
 tn_status fusion_launch(fusion *f, const launch &whole, profile *p) {
     launch l = whole;
-    f->slots = whole.scratch;
-    l.scratch += 2 * f->slot_bytes; // what nodes use by themselves lies behind
+    f->activation_buffers = whole.scratch;
+    l.scratch += 2 * f->activation_buffer_bytes; // what nodes use by themselves lies behind
     f->pending = NULL;
-    f->slot = 0;
-    f->chained = f->steps && !profile_is_single(p);
-    if (f->chained) chain_begin(f->steps);
+    f->next_buffer = 0;
+    f->persistent = f->steps && !profile_is_single(p);
+    if (f->persistent) persistent_begin(f->steps);
     for (int i = 0; i < f->n; i++) {
         f->info[i].done = node_is_idle(f->nodes[i]);
         f->info[i].runs_extras = false;
@@ -637,17 +633,17 @@ tn_status fusion_launch(fusion *f, const launch &whole, profile *p) {
         TN_TRY(run_norm(f, l, i, &ran));
         if (!ran) TN_TRY(run_group(f, l, i, &ran));
         if (!ran) TN_TRY(run_attention(f, l, i, &ran));
-        if (!ran) TN_TRY(run_best(f, l, i, &ran));
-        if (!ran) TN_TRY(run_route(f, l, i, &ran));
+        if (!ran) TN_TRY(run_sum_argmax(f, l, i, &ran));
+        if (!ran) TN_TRY(run_moe_router(f, l, i, &ran));
         if (!ran) TN_TRY(run_mix(f, l, i, &ran));
-        if (ran || !is_product(f->nodes[i])) *l.narrowed = {};
+        if (ran || !is_matmul(f->nodes[i])) *l.narrowed = {};
         if (!ran) {
             f->pending = NULL;
-            TN_TRY(end_chain(f, l));
+            TN_TRY(launch_steps(f, l));
             TN_TRY(node_launch(l, f->nodes[i]));
         }
         f->info[i].done = true;
         if (profile_is_single(p)) profile_end(p, l.stream, f->nodes[i]);
     }
-    return end_chain(f, l);
+    return launch_steps(f, l);
 }

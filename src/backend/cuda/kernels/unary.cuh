@@ -1,8 +1,8 @@
 // One number through an activation, and a pair through a gate.
-#ifndef TN_BACKEND_CUDA_UNARY_CUH
-#define TN_BACKEND_CUDA_UNARY_CUH
+#ifndef TN_BACKEND_CUDA_KERNELS_UNARY_CUH
+#define TN_BACKEND_CUDA_KERNELS_UNARY_CUH
 
-#include "backend/cuda/cuda.cuh"
+#include "backend/cuda/kernels/common.cuh"
 
 // What a gate does to its first half.
 __device__ static inline float gate_of(int op, float x) {

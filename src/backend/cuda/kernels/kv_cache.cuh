@@ -1,10 +1,10 @@
 // Rows of a cache: how eight neighbouring elements are loaded and become floats, per type. `at` is a multiple of 8.
 // Rows of plain types start 16-byte aligned, those of blocks 2-byte aligned. Loading and converting are apart, so
 // that several loads are on their way together.
-#ifndef TN_BACKEND_CUDA_CACHE_CUH
-#define TN_BACKEND_CUDA_CACHE_CUH
+#ifndef TN_BACKEND_CUDA_KERNELS_KV_CACHE_CUH
+#define TN_BACKEND_CUDA_KERNELS_KV_CACHE_CUH
 
-#include "backend/cuda/cuda.cuh"
+#include "backend/cuda/kernels/common.cuh"
 
 struct cache_f16 {
     typedef uint4 raw;
@@ -91,13 +91,13 @@ struct cache_q4_0 { // the first half of a block in the low nibbles
 // Heads of up to 256 elements in multiples of eight, in types and at places that these readers read.
 static inline bool cache_is_readable(const tn_tensor *t) {
     if (t->ne[0] % 8 || t->ne[0] < 8 || t->ne[0] > 256) return false;
-    uint64_t places = (uint64_t)(uintptr_t)t->data | (uint64_t)t->nb[1] | (uint64_t)t->nb[2];
+    uint64_t alignment = (uint64_t)(uintptr_t)t->data | (uint64_t)t->nb[1] | (uint64_t)t->nb[2];
     switch (t->type) {
     case TN_F16:
     case TN_BF16:
-    case TN_F32: return places % 16 == 0;
+    case TN_F32: return alignment % 16 == 0;
     case TN_Q8_0:
-    case TN_Q4_0: return places % 2 == 0;
+    case TN_Q4_0: return alignment % 2 == 0;
     default: return false;
     }
 }

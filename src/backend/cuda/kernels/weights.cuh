@@ -1,13 +1,13 @@
 // Readers: how eight neighbouring elements of a row become floats, per kind. i is a multiple of 8; n is the row's
 // length.
 //
-// A kind is a type, or a type with PLANAR: weights whose rows were rearranged after upload so that in each piece of a
+// A kind is a type, or a type with SOA: weights whose rows were rearranged after upload so that in each piece of a
 // row all quants come first and all scales last. Their bytes are as many, but quants start 16-byte aligned and are
 // read in wide loads.
-#ifndef TN_BACKEND_CUDA_BLOCKS_CUH
-#define TN_BACKEND_CUDA_BLOCKS_CUH
+#ifndef TN_BACKEND_CUDA_KERNELS_WEIGHTS_CUH
+#define TN_BACKEND_CUDA_KERNELS_WEIGHTS_CUH
 
-#include "backend/cuda/cuda.cuh"
+#include "backend/cuda/kernels/common.cuh"
 
 __device__ static inline float half_bits(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
 
@@ -223,7 +223,7 @@ __device__ static inline const char *piece_at(const char *row, int64_t *i, int64
     *n = min((int64_t)PIECE, *n - piece * PIECE);
     return row + piece * (PIECE / BLOCK * BYTES);
 }
-struct read_q4_0_planar : block_reader<read_q4_0_planar> {
+struct read_q4_0_soa : block_reader<read_q4_0_soa> {
     __device__ static void eight(const char *row, int64_t i, float *v, int64_t n) {
         row = piece_at<Q4_0_PIECE, 32, 18>(row, &i, &n);
         const uint8_t *qs = (const uint8_t *)row + i / 32 * 16 + i % 16;
@@ -233,7 +233,7 @@ struct read_q4_0_planar : block_reader<read_q4_0_planar> {
         for (int k = 0; k < 8; k++) v[k] = d * (float)((int)((k < 4 ? q.x : q.y) >> (8 * (k & 3) + shift) & 15) - 8);
     }
 };
-struct read_q8_0_planar : block_reader<read_q8_0_planar> {
+struct read_q8_0_soa : block_reader<read_q8_0_soa> {
     __device__ static void eight(const char *row, int64_t i, float *v, int64_t n) {
         row = piece_at<Q8_0_PIECE, 32, 34>(row, &i, &n);
         float d = __half2float(((const __half *)(row + n))[i / 32]);
@@ -241,7 +241,7 @@ struct read_q8_0_planar : block_reader<read_q8_0_planar> {
         for (int k = 0; k < 8; k++) v[k] = d * (float)(int8_t)((k < 4 ? q.x : q.y) >> (8 * (k & 3)));
     }
 };
-struct read_q6_K_planar : block_reader<read_q6_K_planar> {
+struct read_q6_K_soa : block_reader<read_q6_K_soa> {
     __device__ static void eight(const char *row, int64_t i, float *v, int64_t n) {
         row = piece_at<Q6_K_PIECE, 256, 210>(row, &i, &n);
         int64_t blocks = n / 256, block = i / 256;
@@ -277,9 +277,9 @@ struct read_q6_K_planar : block_reader<read_q6_K_planar> {
     X(TN_IQ4_NL, read_iq4_nl)                                                                                        \
     X(TN_IQ4_XS, read_iq4_xs)                                                                                        \
     X(TN_MXFP4, read_mxfp4)                                                                                          \
-    X(TN_Q4_0 | PLANAR, read_q4_0_planar)                                                                            \
-    X(TN_Q8_0 | PLANAR, read_q8_0_planar)                                                                            \
-    X(TN_Q6_K | PLANAR, read_q6_K_planar)
+    X(TN_Q4_0 | SOA, read_q4_0_soa)                                                                                  \
+    X(TN_Q8_0 | SOA, read_q8_0_soa)                                                                                  \
+    X(TN_Q6_K | SOA, read_q6_K_soa)
 #define FOR_EVERY_READER(X) FOR_EVERY_PLAIN_READER(X) FOR_EVERY_BLOCK_READER(X)
 
 static inline bool has_reader(int type) {

@@ -3,26 +3,25 @@
 //
 // Few tokens are multiplied by GEMV (gemv.cu). For many, one launch lists the pairs of each expert, and one
 // multiplies each expert's rows with the columns of its list on tensor cores. What neither serves goes pair by pair.
-#include "backend/cuda/gemv.cuh"
-#include "backend/cuda/mma.cuh"
-#include "backend/cuda/pieces.cuh"
+#include "backend/cuda/kernels/gemv.cuh"
+#include "backend/cuda/kernels/mma.cuh"
+#include "backend/cuda/kernels/weight_tiles.cuh"
 
 enum { ROWS = 128, DEPTH = 64, THREADS = 256, SORT_THREADS = 1024, PAIR_WARPS = 4 };
 
 static size_t round256(size_t n) { return (n + 255) & ~(size_t)255; }
 
-// ---- Lists
-// ----------------------------------------------------------------------------------------------------------------
+// ---- Lists ----
 
 // Which pairs a block multiplies: list[begin] and on. Expert -1: none; one past the last: those whose expert does not
 // exist and whose results are zeros.
-struct slot {
+struct expert_tile {
     int expert, begin, count;
 };
 // Tile i of expert e is at begin / width + e + i, where its list begins at `begin` of all: no two meet there, since
 // of begin / width + ceil(count / width) only the last may be rounded up, and e makes room for that. So every expert
 // finds its slots without asking the others.
-static int64_t slots_for(int64_t pairs, int64_t experts, int width) { return pairs / width + experts + 1; }
+static int64_t expert_tiles_for(int64_t pairs, int64_t experts, int width) { return pairs / width + experts + 1; }
 
 struct choice {
     const char *ids;
@@ -47,7 +46,8 @@ __device__ static int block_count(int x, int *shared) {
 }
 
 // A block per expert, and one for the strangers: its pairs in their order, and its slots.
-__global__ static void __launch_bounds__(SORT_THREADS) sort_kernel(choice c, int width, int *list, slot *slots) {
+__global__ static void __launch_bounds__(SORT_THREADS)
+    sort_kernel(choice c, int width, int *list, expert_tile *tiles) {
     __shared__ int counts[2][SORT_THREADS / 32];
     int expert = (int)blockIdx.x, lower = 0, own = 0, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     for (int p = threadIdx.x; p < c.pairs; p += SORT_THREADS) {
@@ -59,7 +59,7 @@ __global__ static void __launch_bounds__(SORT_THREADS) sort_kernel(choice c, int
     int first = begin / width + expert, next = (begin + count) / width + expert + 1;
     for (int i = (int)threadIdx.x; i < next - first; i += SORT_THREADS) {
         int here = min(width, count - i * width);
-        slots[first + i] = here > 0 ? slot{expert, begin + i * width, here} : slot{-1, 0, 0};
+        tiles[first + i] = here > 0 ? expert_tile{expert, begin + i * width, here} : expert_tile{-1, 0, 0};
     }
     if (count == 0) return;
     int done = begin;
@@ -75,8 +75,7 @@ __global__ static void __launch_bounds__(SORT_THREADS) sort_kernel(choice c, int
     }
 }
 
-// ---- Many tokens
-// ----------------------------------------------------------------------------------------------------------------
+// ---- Many tokens ----
 
 struct group_job {
     const char *w;
@@ -84,7 +83,7 @@ struct group_job {
     int rows, k, used, experts;
     bool same_input;
     const char *y; // f16 or bf16 [columns][k]
-    const slot *slots;
+    const expert_tile *tiles;
     const int *list;
     float *out; // [pairs][rows]
 };
@@ -101,7 +100,7 @@ template <typename P, int WIDTH> __global__ static void __launch_bounds__(THREAD
 #if __CUDA_ARCH__ >= 800
     extern __shared__ __align__(16) char raw_shared[];
     group_memory<WIDTH> &m = *(group_memory<WIDTH> *)raw_shared;
-    slot s = j.slots[blockIdx.x];
+    expert_tile s = j.tiles[blockIdx.x];
     if (s.expert < 0) return;
     int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, row0 = (int)blockIdx.y * ROWS;
     if (thread < s.count) m.pair[thread] = j.list[s.begin + thread];
@@ -188,25 +187,25 @@ template <typename P, int WIDTH> __global__ static void __launch_bounds__(THREAD
 static int width_of(const tn_tensor *t) { return tn_nelements(t->src[2]) / t->src[0]->ne[2] > 64 ? 128 : 64; }
 
 // As far as it is known before there is memory.
-static bool group_may_serve(const cuda_device *device, const tn_tensor *t) {
+static bool group_may_support(const cuda_device *device, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
     return device->properties.major >= 8 && x->type != TN_F32 && x->ne[0] > 0 && x->ne[0] % 8 == 0 &&
            x->ne[0] < 1 << 30 && x->ne[1] < 1 << 22 && x->ne[2] > 0 && x->ne[2] < 1 << 20 &&
            tn_nelements(t->src[2]) < 1 << 30 && tn_is_contiguous_rows(y) &&
            (y->ne[1] == 1 || y->nb[2] == (size_t)y->ne[1] * y->nb[1]);
 }
-static bool group_serves(const cuda_device *device, const tn_tensor *t) {
+static bool group_supports(const cuda_device *device, const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
     bool aligned = x->nb[1] % 16 == 0 && x->nb[2] % 16 == 0 && (uintptr_t)x->data % 16 == 0;
     bool wide = x->type == TN_F16 || x->type == TN_BF16 || x->type == TN_Q4_K; // reads 16 bytes at once
-    return group_may_serve(device, t) && (aligned || !wide) && tn_is_contiguous(t);
+    return group_may_support(device, t) && (aligned || !wide) && tn_is_contiguous(t);
 }
 
 // In scratch: activations, lists, slots.
 struct group_room {
     char *y;
     int *list;
-    slot *slots;
+    expert_tile *tiles;
     size_t bytes;
 };
 static group_room room_at(char *at, const tn_tensor *t) {
@@ -215,16 +214,16 @@ static group_room room_at(char *at, const tn_tensor *t) {
     group_room r = {at, NULL, NULL, round256((size_t)(gemv_columns(t) * x->ne[0]) * 2)};
     r.list = (int *)(at + r.bytes);
     r.bytes += round256((size_t)pairs * sizeof *r.list);
-    r.slots = (slot *)(at + r.bytes);
-    r.bytes += round256((size_t)slots_for(pairs, x->ne[2], width_of(t)) * sizeof *r.slots);
+    r.tiles = (expert_tile *)(at + r.bytes);
+    r.bytes += round256((size_t)expert_tiles_for(pairs, x->ne[2], width_of(t)) * sizeof *r.tiles);
     return r;
 }
 
 template <typename P, int WIDTH>
-static tn_status multiply_groups(const launch &l, const group_job &j, int64_t slots) {
+static tn_status multiply_groups(const launch &l, const group_job &j, int64_t tiles) {
     size_t bytes = sizeof(group_memory<WIDTH>);
     CUDA_TRY(cudaFuncSetAttribute(group_kernel<P, WIDTH>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-    dim3 grid((unsigned)slots, blocks_for(j.rows, ROWS));
+    dim3 grid((unsigned)tiles, blocks_for(j.rows, ROWS));
     group_kernel<P, WIDTH><<<grid, THREADS, bytes, l.stream>>>(j);
     return cuda_check(cudaGetLastError(), "experts' products");
 }
@@ -239,7 +238,7 @@ static tn_status launch_groups(const launch &l, const tn_tensor *t) {
     if (n.type != type || n.y != y || n.ids != ids || n.experts != x->ne[2]) {
         TN_TRY(
             launch_narrow(l, (const char *)y->data, gemv_column_bytes(t), x->ne[0], gemv_columns(t), type, room.y));
-        sort_kernel<<<(unsigned)x->ne[2] + 1, SORT_THREADS, 0, l.stream>>>(c, width, room.list, room.slots);
+        sort_kernel<<<(unsigned)x->ne[2] + 1, SORT_THREADS, 0, l.stream>>>(c, width, room.list, room.tiles);
         TN_TRY(cuda_check(cudaGetLastError(), "sorting by expert"));
         *l.narrowed = {y->data, type, y, ids, x->ne[2]};
     }
@@ -252,15 +251,15 @@ static tn_status launch_groups(const launch &l, const tn_tensor *t) {
                    c.experts,
                    y->ne[1] == 1,
                    room.y,
-                   room.slots,
+                   room.tiles,
                    room.list,
                    (float *)t->data};
-    int64_t slots = slots_for(c.pairs, c.experts, width);
+    int64_t tiles = expert_tiles_for(c.pairs, c.experts, width);
     switch (kind_of(x)) {
 #define CASE(KIND, reader)                                                                                           \
     case KIND:                                                                                                       \
-        return width == 64 ? multiply_groups<piece<reader>, 64>(l, j, slots)                                         \
-                           : multiply_groups<piece<reader>, 128>(l, j, slots);
+        return width == 64 ? multiply_groups<piece<reader>, 64>(l, j, tiles)                                         \
+                           : multiply_groups<piece<reader>, 128>(l, j, tiles);
         CASE(TN_F16, read_f16)
         CASE(TN_BF16, read_bf16)
         FOR_EVERY_BLOCK_READER(CASE)
@@ -269,8 +268,7 @@ static tn_status launch_groups(const launch &l, const tn_tensor *t) {
     }
 }
 
-// ---- Whatever is left
-// ------------------------------------------------------------------------------------------------------------
+// ---- Whatever is left ----
 
 // A warp computes a row's product with a pair's column, as floats. `aligned`: columns are, to 16 bytes.
 template <typename R>
@@ -323,17 +321,16 @@ static tn_status launch_pairs(const launch &l, const tn_tensor *t) {
     }
 }
 
-// ---- Choice
-// ------------------------------------------------------------------------------------------------------------------
+// ---- Choice ----
 
 size_t mul_mat_id_scratch(const cuda_device *device, const tn_tensor *t) {
-    if (gemv_serves(t)) return gemv_scratch(t);
-    return group_may_serve(device, t) ? room_at(NULL, t).bytes : 0;
+    if (gemv_supports(t)) return gemv_scratch(t);
+    return group_may_support(device, t) ? room_at(NULL, t).bytes : 0;
 }
 
 tn_status launch_mul_mat_id(const launch &l, const tn_tensor *t) {
-    bool few = gemv_serves(t);
-    if (!few && group_serves(l.device, t)) return launch_groups(l, t);
+    bool few = gemv_supports(t);
+    if (!few && group_supports(l.device, t)) return launch_groups(l, t);
     *l.narrowed = {};
     if (few && gemv_family_of(t) != GEMV_OTHER && (uintptr_t)t->src[1]->data % 16 == 0) return launch_gemv(l, t);
     return launch_pairs(l, t);

@@ -1,14 +1,9 @@
 // Attention as a step of a chain: rotation, the new row of the cache, and one token's attention.
-#ifndef TN_BACKEND_CUDA_CHAIN_ATTENTION_CUH
-#define TN_BACKEND_CUDA_CHAIN_ATTENTION_CUH
+#ifndef TN_BACKEND_CUDA_KERNELS_PERSISTENT_PERSISTENT_ATTENTION_CUH
+#define TN_BACKEND_CUDA_KERNELS_PERSISTENT_PERSISTENT_ATTENTION_CUH
 
-#include "backend/cuda/chain.cuh"
-#include "backend/cuda/chain_block.cuh"
-
-enum {
-    LEAST_CELLS = 128, // of a block
-    TURN = 8,          // cells of a warp at a time
-};
+#include "backend/cuda/kernels/persistent/persistent_layout.cuh"
+#include "backend/cuda/kernels/persistent/persistent_sync.cuh"
 
 #if __CUDA_ARCH__ >= 900
 // What a block sees: the same for many attentions.
@@ -30,15 +25,15 @@ template <int SIZE, int GROUP> struct attention_room { // in the place of activa
 // Elements i to i + 3 of a row that is to be rotated, and what they turn with: asked for, perhaps not yet there.
 struct turning {
     const float *at, *other_half;
-    heard h, g;
+    tagged_words h, g;
 };
 __device__ static inline turning ask_for_four(const decode_job &d, const float *row, int i) {
     int half = d.dims / 2;
     turning t;
     t.at = row + i;
     t.other_half = i >= d.dims || !d.neox ? t.at : i >= half ? t.at - half : t.at + half;
-    t.h = listen(t.at);
-    t.g = listen(t.other_half);
+    t.h = load_tagged(t.at);
+    t.g = load_tagged(t.other_half);
     return t;
 }
 // With a multiple of 8 dimensions they turn alike.
@@ -46,7 +41,7 @@ __device__ static inline void rotate_four(const decode_job &d, const turning &as
                                           const float2 *turn, float (&out)[4]) {
     int half = d.dims / 2;
     bool turns = i < d.dims, second = i >= half;
-    float4 x = hear(asked.h, asked.at, tag), y = hear(asked.g, asked.other_half, tag);
+    float4 x = poll(asked.h, asked.at, tag), y = poll(asked.g, asked.other_half, tag);
     const float a[4] = {x.x, x.y, x.z, x.w}, b[4] = {y.x, y.y, y.z, y.w};
 #pragma unroll
     for (int e = 0; e < 4; e++) {
@@ -71,10 +66,10 @@ __device__ static inline void add_scores(float (&s)[4], uint4 q, uint32_t k0, ui
 // Old cells do not depend on the step before: a warp's first are on their way before the wait, and if the new one is
 // among them it is put in its place afterwards. After another attention nothing is read before the wait.
 template <int SIZE, int GROUP>
-__device__ static inline void attend(const chain_step &step, char *near, const float2 *turn, view &seen_from,
-                                     bool known_view, const unsigned *counters, unsigned heard_tag, unsigned tag) {
+__device__ static inline void attend(const persistent_step &step, char *shared, const float2 *turn, view &seen_from,
+                                     bool known_view, const unsigned *counters, unsigned input_tag, unsigned tag) {
     constexpr int DIMS = SIZE / 32;
-    attention_room<SIZE, GROUP> &room = *(attention_room<SIZE, GROUP> *)near;
+    attention_room<SIZE, GROUP> &room = *(attention_room<SIZE, GROUP> *)shared;
     const decode_job &d = step.attention;
     const attention_job &j = d.a;
     unsigned arrivals = (unsigned)step.arrivals * gridDim.x;
@@ -160,7 +155,7 @@ __device__ static inline void attend(const chain_step &step, char *near, const f
             }
             if (turns_q) {
                 float x[4] = {}, rest[4];
-                if (asks) rotate_four(d, asked, dim, heard_tag, turn, x);
+                if (asks) rotate_four(d, asked, dim, input_tag, turn, x);
 #pragma unroll
                 for (int e = 0; e < 4; e++) rest[e] = x[e] - __half2float(__float2half_rn(x[e]));
                 room.q[role / 32][role % 32] = make_uint4(halves(x[0], x[1]), halves(rest[0], rest[1]),
@@ -168,10 +163,10 @@ __device__ static inline void attend(const chain_step &step, char *near, const f
             } else if (brings) {
                 float x[4];
                 if (is_v) {
-                    float4 y = hear(asked.h, asked.at, heard_tag);
+                    float4 y = poll(asked.h, asked.at, input_tag);
                     x[0] = y.x, x[1] = y.y, x[2] = y.z, x[3] = y.w;
                 } else {
-                    rotate_four(d, asked, dim, heard_tag, turn, x);
+                    rotate_four(d, asked, dim, input_tag, turn, x);
                 }
                 uint2 four = make_uint2(halves(x[0], x[1]), halves(x[2], x[3]));
                 *(uint2 *)((is_v ? room.new_v : room.new_k) + dim) = four;
@@ -321,7 +316,7 @@ __device__ static inline void attend(const chain_step &step, char *near, const f
             for (int s = 0; s < active; s++) value += room.keep[s][g] * __ldcg(share + s * (SIZE + 2));
         }
         float after = __shfl_down_sync(0xffffffffu, value, 1);
-        if (d.told && i % 2 == 0) tell(d.told + head * SIZE + i % SIZE, value, after, tag);
+        if (d.published && i % 2 == 0) publish(d.published + head * SIZE + i % SIZE, value, after, tag);
         if (d.store) ((float *)(j.out + head * j.o1))[i % SIZE] = value;
         if (d.next.y) d.next.y[head * SIZE + i % SIZE] = value;
     }

@@ -1,9 +1,9 @@
 // Tensor cores, from compute capability 7.5 on (bf16 from 8.0): copies on their way to shared memory, loads of
 // fragments, products of 16×16 with 16×8.
-#ifndef TN_BACKEND_CUDA_MMA_CUH
-#define TN_BACKEND_CUDA_MMA_CUH
+#ifndef TN_BACKEND_CUDA_KERNELS_MMA_CUH
+#define TN_BACKEND_CUDA_KERNELS_MMA_CUH
 
-#include "backend/cuda/cuda.cuh"
+#include "backend/cuda/kernels/common.cuh"
 
 // 16 bytes, or zeros if they are not real; on their way until copies_wait(), or there at once.
 __device__ static inline void copy16(void *to, const void *from, bool real) {

@@ -1,22 +1,21 @@
 // What decides which experts a token gets, and puts their results together, in one launch each: soft-max and the
 // choice of the largest; the chosen ones' weights and the sum.
-#include "backend/cuda/cuda.cuh"
+#include "backend/cuda/kernels/common.cuh"
 
 enum { LANE_EXPERTS = 16, MOST_EXPERTS = 32 * LANE_EXPERTS, WARPS = 4, MIX_THREADS = 256, MOST_USED = 32 };
 
-// ---- Choosing
-// -------------------------------------------------------------------------------------------------------------
+// ---- Choosing ----
 
 // Orders numbers as top_k does: NaN behind everything, equals by their place. Never 0.
-__device__ static inline uint64_t rank_of(float v, int place) {
+__device__ static inline uint64_t rank_of(float v, int expert) {
     uint32_t bits = __float_as_uint(v + 0.0f); // one zero only
     uint32_t order = v != v ? 0 : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-    return (uint64_t)order << 32 | (0xffffffffu - (uint32_t)place);
+    return (uint64_t)order << 32 | (0xffffffffu - (uint32_t)expert);
 }
 
 // A warp per token, which holds all of its experts' numbers.
 __global__ static void __launch_bounds__(WARPS * 32)
-    route_kernel(const char *x, int64_t x_row, float *probs, int32_t *ids, int n, int used, int tokens) {
+    moe_router_kernel(const char *x, int64_t x_row, float *probs, int32_t *ids, int n, int used, int tokens) {
     grid_follow();
     int token = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32, lane = threadIdx.x % 32;
     if (token >= tokens) return;
@@ -37,22 +36,22 @@ __global__ static void __launch_bounds__(WARPS * 32)
     uint64_t rank[LANE_EXPERTS];
 #pragma unroll
     for (int i = 0; i < LANE_EXPERTS; i++) {
-        int place = 32 * i + lane;
+        int expert = 32 * i + lane;
         float p = high == -INFINITY ? 0 : v[i] / sum;
-        rank[i] = place < n ? rank_of(p, place) : 0;
-        if (place < n) probs[(int64_t)token * n + place] = p;
+        rank[i] = expert < n ? rank_of(p, expert) : 0;
+        if (expert < n) probs[(int64_t)token * n + expert] = p;
     }
     for (int u = 0; u < used; u++) {
-        uint64_t best = 0;
+        uint64_t highest = 0;
 #pragma unroll
-        for (int i = 0; i < LANE_EXPERTS; i++) best = rank[i] > best ? rank[i] : best;
+        for (int i = 0; i < LANE_EXPERTS; i++) highest = rank[i] > highest ? rank[i] : highest;
         for (int offset = 16; offset; offset >>= 1) {
-            uint64_t other = __shfl_xor_sync(0xffffffffu, best, offset);
-            best = other > best ? other : best;
+            uint64_t other = __shfl_xor_sync(0xffffffffu, highest, offset);
+            highest = other > highest ? other : highest;
         }
-        if (lane == 0) ids[(int64_t)token * used + u] = (int32_t)(0xffffffffu - (uint32_t)best);
+        if (lane == 0) ids[(int64_t)token * used + u] = (int32_t)(0xffffffffu - (uint32_t)highest);
 #pragma unroll
-        for (int i = 0; i < LANE_EXPERTS; i++) rank[i] = rank[i] == best ? 0 : rank[i];
+        for (int i = 0; i < LANE_EXPERTS; i++) rank[i] = rank[i] == highest ? 0 : rank[i];
     }
 }
 
@@ -61,19 +60,18 @@ bool is_plain_soft_max(const tn_tensor *t) {
     return t->op == TN_OP_SOFT_MAX && !t->src[1] && !t->src[2] && t->params.soft_max.scale == 1 &&
            x->type == TN_F32 && x->nb[0] == 4 && x->ne[2] == 1 && x->ne[3] == 1 && tn_is_contiguous(t);
 }
-bool route_serves(const tn_tensor *probs, const tn_tensor *ids) {
+bool moe_router_supports(const tn_tensor *probs, const tn_tensor *ids) {
     return is_plain_soft_max(probs) && ids->op == TN_OP_TOP_K && ids->src[0] == probs &&
            probs->ne[0] <= MOST_EXPERTS && tn_is_contiguous(ids) && ids->ne[0] <= probs->ne[0];
 }
-tn_status launch_route(const launch &l, const tn_tensor *probs, const tn_tensor *ids) {
+tn_status launch_moe_router(const launch &l, const tn_tensor *probs, const tn_tensor *ids) {
     const tn_tensor *x = probs->src[0];
-    return launch_early(l, "routing", route_kernel, dim3(blocks_for(x->ne[1], WARPS)), WARPS * 32, 0,
+    return launch_early(l, "routing", moe_router_kernel, dim3(blocks_for(x->ne[1], WARPS)), WARPS * 32, 0,
                         (const char *)x->data, (int64_t)x->nb[1], (float *)probs->data, (int32_t *)ids->data,
                         (int)x->ne[0], (int)ids->ne[0], (int)x->ne[1]);
 }
 
-// ---- Mixing
-// ---------------------------------------------------------------------------------------------------------------
+// ---- Mixing ----
 
 struct mix_job {
     const char *x; // [n][used][tokens]
@@ -114,7 +112,7 @@ __global__ static void __launch_bounds__(MIX_THREADS) mix_chosen_kernel(mix_job 
     j.out[token * j.n + i] = sum;
 }
 
-bool mix_serves(const chosen_mix &m) {
+bool mix_supports(const chosen_mix &m) {
     const tn_tensor *x = m.mix->src[0], *probs = m.rows->src[0], *ids = m.rows->src[1];
     return x->type == TN_F32 && x->nb[0] == 4 && x->ne[1] <= MOST_USED && x->ne[2] <= 65535 &&
            tn_is_contiguous(m.out) && probs->type == TN_F32 && tn_is_contiguous(probs) && probs->ne[0] == 1 &&
