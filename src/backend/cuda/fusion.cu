@@ -76,7 +76,7 @@ static bool attention_is_step(const cuda_device *device, const tn_tensor *t) {
 }
 // How many steps a chain may have.
 static int count_steps(const fusion *f, const cuda_device *device) {
-    const char *wanted = getenv("TENON_CUDA_CHAIN");
+    const char *wanted = getenv("TENON_CUDA_PERSISTENT");
     if (!persistent_supports(device) || (wanted && strcmp(wanted, "0") == 0)) return 0;
     int steps = 0;
     for (int i = 0; i < f->n; i++) {
