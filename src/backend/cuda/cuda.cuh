@@ -175,12 +175,13 @@ static inline tn_status launch_early(const launch &l, const char *what, void (*k
 
 enum { MOST_ROWS = 65535 }; // blocks of a grid in its second and third dimension
 static inline unsigned blocks_for(int64_t n, int threads) { return (unsigned)((n + threads - 1) / threads); }
+static inline size_t round_up_256(size_t n) { return (n + 255) & ~(size_t)255; }
 
 struct shape4 {
     int64_t ne[4];
     int64_t nb[4];
 };
-static inline shape4 shape_of(const tn_tensor *t) {
+static inline shape4 shape4_of(const tn_tensor *t) {
     shape4 s;
     for (int i = 0; i < 4; i++) {
         s.ne[i] = t->ne[i];

@@ -7,15 +7,15 @@
 char soa_mark;
 
 // Parts of a block in the order they get in a piece: {offset in the block, bytes}.
-struct part {
+struct soa_part {
     short offset, bytes;
 };
-struct layout {
+struct soa_layout {
     int block, piece; // bytes of a block; blocks of a piece
-    part parts[4];
+    soa_part parts[4];
 };
 
-static bool layout_of(int type, layout *out) {
+static bool soa_layout_of(int type, soa_layout *out) {
     switch (type) {
     case TN_Q4_0: *out = {18, Q4_0_PIECE / 32, {{2, 16}, {0, 2}}}; return true;
     case TN_Q8_0: *out = {34, Q8_0_PIECE / 32, {{2, 32}, {0, 2}}}; return true;
@@ -26,8 +26,8 @@ static bool layout_of(int type, layout *out) {
 
 // Rows must start 16-byte aligned; what must fit shared memory is one row.
 bool can_be_soa(const tn_tensor *t) {
-    layout l;
-    return layout_of(t->type, &l) && t->nb[1] % 16 == 0 && t->nb[1] <= 48 << 10 && tn_is_contiguous(t) &&
+    soa_layout l;
+    return soa_layout_of(t->type, &l) && t->nb[1] % 16 == 0 && t->nb[1] <= 48 << 10 && tn_is_contiguous(t) &&
            t->ne[1] > 1;
 }
 
@@ -36,7 +36,7 @@ int kind_of(const tn_tensor *t) {
     return (int)t->type | (root->extra == &soa_mark ? SOA : 0);
 }
 
-__global__ static void soa_repack_kernel(char *data, int64_t row_bytes, int blocks, layout l, bool forward) {
+__global__ static void soa_repack_kernel(char *data, int64_t row_bytes, int blocks, soa_layout l, bool forward) {
     extern __shared__ char row[];
     char *at = data + (int64_t)blockIdx.x * row_bytes;
     for (int i = threadIdx.x * 4; i < row_bytes; i += blockDim.x * 4)
@@ -59,8 +59,8 @@ __global__ static void soa_repack_kernel(char *data, int64_t row_bytes, int bloc
 
 tn_status soa_read(cuda_device *d, const tn_tensor *t, size_t begin, char *to, size_t size) {
     enum { AT_ONCE = 1 << 20 };
-    layout l;
-    if (!layout_of(t->type, &l))
+    soa_layout l;
+    if (!soa_layout_of(t->type, &l))
         return tn_fail(TN_E_INTERNAL, "%s has no structure-of-arrays layout", tn_type_name(t->type));
     const size_t row = t->nb[1], block_bytes = (size_t)l.block, end = begin + size,
                  most = std::max<size_t>(1, AT_ONCE / row);
@@ -95,8 +95,8 @@ tn_status soa_read(cuda_device *d, const tn_tensor *t, size_t begin, char *to, s
 }
 
 tn_status soa_repack(cuda_device *d, const tn_tensor *t, bool forward) {
-    layout l;
-    if (!layout_of(t->type, &l))
+    soa_layout l;
+    if (!soa_layout_of(t->type, &l))
         return tn_fail(TN_E_INTERNAL, "%s has no structure-of-arrays layout", tn_type_name(t->type));
     CUDA_TRY(cudaSetDevice(d->ordinal));
     soa_repack_kernel<<<(unsigned)tn_nrows(t), 128, t->nb[1], d->copy_stream>>>(

@@ -112,7 +112,7 @@ size_t attention_scratch(const cuda_device *device, const tn_tensor *t) {
 tn_status launch_attention(const launch &l, const tn_tensor *t) {
     if (decode_supports(t)) return launch_decode(l, t, decode_extras{});
     if (prefill_supports(l.device, t)) return launch_prefill(l, t);
-    attention_job j = job_of(t);
+    attention_job j = attention_job_of(t);
     dim3 grid((unsigned)j.heads, (unsigned)j.tokens, (unsigned)t->ne[3]);
     plain_kernel<<<grid, PLAIN_THREADS, (size_t)(j.head_k + j.head_v + PLAIN_THREADS) * 4, l.stream>>>(j);
     return cuda_check(cudaGetLastError(), "attention");

@@ -19,7 +19,7 @@ struct attention_job {
     tn_attention_params p;
 };
 
-static inline attention_job job_of(const tn_tensor *t) {
+static inline attention_job attention_job_of(const tn_tensor *t) {
     const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K], *v = t->src[TN_ATTN_V],
                     *kp = t->src[TN_ATTN_K_POS], *mask = t->src[TN_ATTN_MASK];
     attention_job j;

@@ -316,40 +316,40 @@ __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
 
 // ---- Choice ----
 
-static int group_of(const tn_tensor *t) { return (int)(t->src[TN_ATTN_Q]->ne[1] / t->src[TN_ATTN_K]->ne[1]); }
+static int decode_group_of(const tn_tensor *t) { return (int)(t->src[TN_ATTN_Q]->ne[1] / t->src[TN_ATTN_K]->ne[1]); }
 
 bool decode_is_whole(const tn_tensor *t) {
     const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K], *v = t->src[TN_ATTN_V];
     return k->type == TN_F16 && v->type == TN_F16 && (q->ne[0] == 64 || q->ne[0] == 128) && v->ne[0] == q->ne[0] &&
-           group_of(t) <= MAX_GROUP;
+           decode_group_of(t) <= MAX_GROUP;
 }
 // The size that heads are filled up to.
-static int size_of(const tn_tensor *t) {
+static int decode_size_of(const tn_tensor *t) {
     int64_t k = t->src[TN_ATTN_K]->ne[0], v = t->src[TN_ATTN_V]->ne[0], size = k > v ? k : v;
     return size <= 64 ? 64 : size <= 128 ? 128 : 256;
 }
 // Heads of a block, a power of two. Of the largest, more than four would not fit into shared memory.
-static int heads_of(const tn_tensor *t) {
-    int group = group_of(t), most = size_of(t) > 128 ? 4 : MAX_GROUP;
+static int decode_heads_of(const tn_tensor *t) {
+    int group = decode_group_of(t), most = decode_size_of(t) > 128 ? 4 : MAX_GROUP;
     return group > most ? most : group > 4 ? 8 : group > 2 ? 4 : group;
 }
 // Blocks that share a part of the cache: of all heads, a few each.
-static int64_t blocks_of(const tn_tensor *t) {
-    return t->src[TN_ATTN_K]->ne[1] * ((group_of(t) + heads_of(t) - 1) / heads_of(t));
+static int64_t decode_blocks_of(const tn_tensor *t) {
+    return t->src[TN_ATTN_K]->ne[1] * ((decode_group_of(t) + decode_heads_of(t) - 1) / decode_heads_of(t));
 }
 
 bool decode_supports(const tn_tensor *t) {
     const tn_tensor *q = t->src[TN_ATTN_Q];
     return cache_is_fast(t) && !t->src[TN_ATTN_MASK] && q->ne[2] <= MAX_TOKENS && q->ne[1] > 0 &&
-           q->ne[2] * blocks_of(t) <= N_TICKETS;
+           q->ne[2] * decode_blocks_of(t) <= N_TICKETS;
 }
 bool decode_takes_more(const tn_tensor *t) {
     return decode_supports(t) && t->src[TN_ATTN_K]->type == TN_F16 && t->src[TN_ATTN_V]->type == TN_F16;
 }
 
 // Enough blocks for two on every multiprocessor, and no more than the last one can join.
-static int splits_of(const cuda_device *device, const tn_tensor *t) {
-    int blocks = (int)(blocks_of(t) * t->src[TN_ATTN_Q]->ne[2]),
+static int decode_splits_of(const cuda_device *device, const tn_tensor *t) {
+    int blocks = (int)(decode_blocks_of(t) * t->src[TN_ATTN_Q]->ne[2]),
         wanted = (2 * device->properties.multiProcessorCount + blocks - 1) / blocks,
         most = (int)((t->src[TN_ATTN_K]->ne[2] + LEAST - 1) / LEAST);
     if (most > MAX_SHARES) most = MAX_SHARES;
@@ -357,11 +357,12 @@ static int splits_of(const cuda_device *device, const tn_tensor *t) {
 }
 size_t decode_scratch(const cuda_device *device, const tn_tensor *t) {
     const tn_tensor *q = t->src[TN_ATTN_Q];
-    return (size_t)q->ne[2] * (size_t)q->ne[1] * (size_t)splits_of(device, t) * (size_t)(size_of(t) + 2) * 4;
+    return (size_t)q->ne[2] * (size_t)q->ne[1] * (size_t)decode_splits_of(device, t) *
+           (size_t)(decode_size_of(t) + 2) * 4;
 }
 
 template <int SIZE, bool WHOLE>
-static tn_status run_size(const launch &l, const decode_job &d, dim3 grid, int heads) {
+static tn_status run_decode_size(const launch &l, const decode_job &d, dim3 grid, int heads) {
     if constexpr (SIZE <= 128)
         if (heads > 4) return launch_early(l, "attention", decode_kernel<SIZE, 8, WHOLE>, grid, THREADS, 0, d);
     return heads <= 1   ? launch_early(l, "attention", decode_kernel<SIZE, 1, WHOLE>, grid, THREADS, 0, d)
@@ -371,8 +372,8 @@ static tn_status run_size(const launch &l, const decode_job &d, dim3 grid, int h
 
 decode_job decode_job_of(const launch &l, const tn_tensor *t, const decode_extras &extras) {
     decode_job d = {};
-    d.a = job_of(t);
-    d.splits = splits_of(l.device, t);
+    d.a = attention_job_of(t);
+    d.splits = decode_splits_of(l.device, t);
     d.partial = (float *)l.scratch;
     d.tickets = l.tickets;
     d.store = !extras.has_next;
@@ -417,11 +418,12 @@ decode_job decode_job_of(const launch &l, const tn_tensor *t, const decode_extra
 
 tn_status launch_decode(const launch &l, const tn_tensor *t, const decode_extras &extras) {
     decode_job d = decode_job_of(l, t, extras);
-    dim3 grid((unsigned)blocks_of(t), (unsigned)d.splits, (unsigned)d.a.tokens);
-    int size = size_of(t), heads = heads_of(t);
+    dim3 grid((unsigned)decode_blocks_of(t), (unsigned)d.splits, (unsigned)d.a.tokens);
+    int size = decode_size_of(t), heads = decode_heads_of(t);
     if (decode_is_whole(t))
-        return size == 64 ? run_size<64, true>(l, d, grid, heads) : run_size<128, true>(l, d, grid, heads);
-    return size == 64    ? run_size<64, false>(l, d, grid, heads)
-           : size == 128 ? run_size<128, false>(l, d, grid, heads)
-                         : run_size<256, false>(l, d, grid, heads);
+        return size == 64 ? run_decode_size<64, true>(l, d, grid, heads)
+                          : run_decode_size<128, true>(l, d, grid, heads);
+    return size == 64    ? run_decode_size<64, false>(l, d, grid, heads)
+           : size == 128 ? run_decode_size<128, false>(l, d, grid, heads)
+                         : run_decode_size<256, false>(l, d, grid, heads);
 }

@@ -397,7 +397,7 @@ bool prefill_supports(const cuda_device *device, const tn_tensor *t) {
 }
 
 tn_status launch_prefill(const launch &l, const tn_tensor *t) {
-    attention_job j = job_of(t);
+    attention_job j = attention_job_of(t);
     prefill_choice c = choice_of(l.device, t);
     void (*prefill)(attention_job) = c.kernel;
     CUDA_TRY(cudaFuncSetAttribute((const void *)prefill, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c.bytes));

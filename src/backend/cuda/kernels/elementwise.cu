@@ -57,7 +57,7 @@ tn_status launch_unary(const launch &l, const tn_tensor *t) {
     if (is_dense(t, n) && is_dense(t->src[0], n))
         return launch_dense(l, t->src[0]->data, t->src[0]->data, t, by_unary{t->op, t->params});
     return launch_early(l, tn_op_name(t->op), unary_kernel, dim3(blocks_for(n, 256)), 256, 0,
-                        (const char *)t->src[0]->data, (char *)t->data, shape_of(t->src[0]), shape_of(t), t->type,
+                        (const char *)t->src[0]->data, (char *)t->data, shape4_of(t->src[0]), shape4_of(t), t->type,
                         t->op, t->params, n);
 }
 
@@ -83,7 +83,7 @@ tn_status launch_binary(const launch &l, const tn_tensor *t) {
     if (is_dense(t, n) && is_dense(x, n) && is_dense(y, n))
         return launch_dense(l, x->data, y->data, t, by_binary{t->op});
     return launch_early(l, tn_op_name(t->op), binary_kernel, dim3(blocks_for(n, 256)), 256, 0, (const char *)x->data,
-                        (const char *)y->data, (char *)t->data, shape_of(x), shape_of(y), shape_of(t), x->type,
+                        (const char *)y->data, (char *)t->data, shape4_of(x), shape4_of(y), shape4_of(t), x->type,
                         y->type, t->op, n);
 }
 
@@ -104,7 +104,7 @@ __global__ static void glu_kernel(const char *gate, const char *up, char *y, sha
 tn_status launch_glu(const launch &l, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *second = t->src[1];
     const char *gate = (const char *)x->data, *up;
-    shape4 gs = shape_of(x), us = shape_of(second ? second : x);
+    shape4 gs = shape4_of(x), us = shape4_of(second ? second : x);
     if (second) {
         up = (const char *)second->data;
         if (t->params.glu.swapped) {
@@ -112,7 +112,7 @@ tn_status launch_glu(const launch &l, const tn_tensor *t) {
             gate = up;
             up = other;
             gs = us;
-            us = shape_of(x);
+            us = shape4_of(x);
         }
     } else {
         size_t half = (size_t)t->ne[0] * x->nb[0];
@@ -123,7 +123,7 @@ tn_status launch_glu(const launch &l, const tn_tensor *t) {
     if (second && is_dense(t, n) && is_dense(x, n) && is_dense(second, n))
         return launch_dense(l, gate, up, t, by_gate{t->op, t->params});
     return launch_early(l, tn_op_name(t->op), glu_kernel, dim3(blocks_for(n, 256)), 256, 0, gate, up, (char *)t->data,
-                        gs, us, shape_of(t), t->type, t->op, t->params, n);
+                        gs, us, shape4_of(t), t->type, t->op, t->params, n);
 }
 
 // ---- Copies ----
@@ -156,7 +156,7 @@ tn_status launch_copy(const launch &l, const tn_tensor *from, const tn_tensor *t
                           "copy");
     int64_t n = tn_nelements(to);
     return launch_early(l, "copy", copy_kernel, dim3(blocks_for(n, 256)), 256, 0, (const char *)from->data,
-                        (char *)to->data, shape_of(from), shape_of(to), from->type, to->type,
+                        (char *)to->data, shape4_of(from), shape4_of(to), from->type, to->type,
                         (int)tn_type_bytes(to->type), n);
 }
 
@@ -179,8 +179,8 @@ __global__ static void concat_kernel(const char *x, const char *y, char *z, shap
 tn_status launch_concat(const launch &l, const tn_tensor *t) {
     int64_t n = tn_nelements(t);
     concat_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>(
-        (const char *)t->src[0]->data, (const char *)t->src[1]->data, (char *)t->data, shape_of(t->src[0]),
-        shape_of(t->src[1]), shape_of(t), t->params.concat.dim, (int)tn_type_bytes(t->type), n);
+        (const char *)t->src[0]->data, (const char *)t->src[1]->data, (char *)t->data, shape4_of(t->src[0]),
+        shape4_of(t->src[1]), shape4_of(t), t->params.concat.dim, (int)tn_type_bytes(t->type), n);
     return cuda_check(cudaGetLastError(), "concat");
 }
 
@@ -199,7 +199,7 @@ __global__ static void repeat_kernel(const char *x, char *z, shape4 xs, shape4 z
 tn_status launch_repeat(const launch &l, const tn_tensor *t) {
     int64_t n = tn_nelements(t);
     repeat_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>((const char *)t->src[0]->data, (char *)t->data,
-                                                            shape_of(t->src[0]), shape_of(t),
+                                                            shape4_of(t->src[0]), shape4_of(t),
                                                             (int)tn_type_bytes(t->type), n);
     return cuda_check(cudaGetLastError(), "repeat");
 }
@@ -223,7 +223,7 @@ tn_status launch_region(const launch &l, const tn_tensor *t) {
     int64_t n = tn_nelements(y);
     if (!n) return TN_OK;
     region_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>(
-        (char *)t->data + t->params.region.offset, (const char *)y->data, shape_of(y), (int64_t)t->params.region.nb1,
+        (char *)t->data + t->params.region.offset, (const char *)y->data, shape4_of(y), (int64_t)t->params.region.nb1,
         (int64_t)t->params.region.nb2, (int64_t)t->params.region.nb3, t->op == TN_OP_ACC, n);
     return cuda_check(cudaGetLastError(), tn_op_name(t->op));
 }

@@ -12,23 +12,21 @@ enum { WARPS = GEMV_TILE / 4, OTHER_WARPS = 4, RING_WARPS = GEMV_TILE / 2 };
 
 // ---- Activations ----
 
-static size_t round256(size_t n) { return (n + 255) & ~(size_t)255; }
-
 // Either form fits.
 size_t activation_bytes(int64_t k, int64_t columns) {
-    size_t floats = round256((size_t)(k * columns) * 4),
-           bytes = round256((size_t)(k * columns)) + 2 * round256((size_t)(k / 32 * columns) * 4);
-    return (floats > bytes ? floats : bytes) + round256((size_t)((k + 31) / 32 * columns) * 4);
+    size_t floats = round_up_256((size_t)(k * columns) * 4),
+           bytes = round_up_256((size_t)(k * columns)) + 2 * round_up_256((size_t)(k / 32 * columns) * 4);
+    return (floats > bytes ? floats : bytes) + round_up_256((size_t)((k + 31) / 32 * columns) * 4);
 }
 activations activations_at(char *at, gemv_family family, int64_t k, int64_t columns, bool squares, gemv_next *next) {
     activations a = {};
-    size_t groups = round256((size_t)((k + 31) / 32 * columns) * 4);
+    size_t groups = round_up_256((size_t)((k + 31) / 32 * columns) * 4);
     next->squares = (float *)at;
     if (squares) a.squares = (const float *)at;
     at += groups;
     if (family == GEMV_INT8) {
         a.q = (int8_t *)at;
-        at += round256((size_t)(k * columns));
+        at += round_up_256((size_t)(k * columns));
         a.scale = (float *)at;
         a.sums = (short2 *)(at + groups);
     } else {

@@ -6,8 +6,6 @@
 static const size_t PIECE_BYTES = (size_t)128 << 20;
 static const size_t BLAS_WORKSPACE = (size_t)32 << 20;
 
-static size_t round256(size_t n) { return (n + 255) & ~(size_t)255; }
-
 // The type both operands have inside cuBLASLt.
 static int blas_type(const tn_tensor *x) {
     return x->type == TN_F32 ? TN_F32 : x->type == TN_BF16 ? TN_BF16 : TN_F16;
@@ -24,8 +22,8 @@ size_t mul_mat_scratch(const cuda_device *, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
     if (gemv_supports(t)) return gemv_scratch(t);
     size_t bytes = BLAS_WORKSPACE;
-    if (blas_type(x) != TN_F32) bytes += round256((size_t)y->ne[0] * (size_t)y->ne[1] * 2);
-    if (needs_pieces(x)) bytes += round256((size_t)piece_rows(x) * (size_t)x->ne[0] * 2);
+    if (blas_type(x) != TN_F32) bytes += round_up_256((size_t)y->ne[0] * (size_t)y->ne[1] * 2);
+    if (needs_pieces(x)) bytes += round_up_256((size_t)piece_rows(x) * (size_t)x->ne[0] * 2);
     return bytes;
 }
 
@@ -142,7 +140,7 @@ static tn_status matmul_2d(const launch &l, const tn_tensor *x, const char *xd, 
         }
         b = scratch;
         ldb = k;
-        scratch += round256((size_t)(k * n) * 2);
+        scratch += round_up_256((size_t)(k * n) * 2);
     }
     if (!needs_pieces(x))
         return gemm(l, type, xd, (int64_t)x->nb[1] / (type == TN_F32 ? 4 : 2), b, ldb, out, out_row, m, n, k,

@@ -9,8 +9,6 @@
 
 enum { ROWS = 128, DEPTH = 64, THREADS = 256, SORT_THREADS = 1024, PAIR_WARPS = 4 };
 
-static size_t round256(size_t n) { return (n + 255) & ~(size_t)255; }
-
 // ---- Lists ----
 
 // Which pairs a block multiplies: list[begin] and on. Expert -1: none; one past the last: those whose expert does not
@@ -211,11 +209,11 @@ struct group_room {
 static group_room room_at(char *at, const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
     int64_t pairs = tn_nelements(t->src[2]);
-    group_room r = {at, NULL, NULL, round256((size_t)(gemv_columns(t) * x->ne[0]) * 2)};
+    group_room r = {at, NULL, NULL, round_up_256((size_t)(gemv_columns(t) * x->ne[0]) * 2)};
     r.list = (int *)(at + r.bytes);
-    r.bytes += round256((size_t)pairs * sizeof *r.list);
+    r.bytes += round_up_256((size_t)pairs * sizeof *r.list);
     r.tiles = (expert_tile *)(at + r.bytes);
-    r.bytes += round256((size_t)expert_tiles_for(pairs, x->ne[2], width_of(t)) * sizeof *r.tiles);
+    r.bytes += round_up_256((size_t)expert_tiles_for(pairs, x->ne[2], width_of(t)) * sizeof *r.tiles);
     return r;
 }
 
@@ -313,7 +311,7 @@ static tn_status launch_pairs(const launch &l, const tn_tensor *t) {
 #define CASE(KIND, reader)                                                                                           \
     case KIND:                                                                                                       \
         return launch_early(l, "mul_mat_id", pair_kernel<reader>, grid, PAIR_WARPS * 32, 0, (const char *)x->data,   \
-                            (const char *)y->data, (char *)t->data, c, shape_of(x), shape_of(y), shape_of(t),        \
+                            (const char *)y->data, (char *)t->data, c, shape4_of(x), shape4_of(y), shape4_of(t),     \
                             aligned);
         FOR_EVERY_READER(CASE)
 #undef CASE

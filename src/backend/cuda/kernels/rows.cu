@@ -79,8 +79,8 @@ tn_status launch_norm(const launch &l, const tn_tensor *t) {
     int kind = t->op == TN_OP_NORM ? 0 : t->op == TN_OP_RMS_NORM ? 1 : 2;
     return launch_early(l, tn_op_name(t->op), norm_kernel, dim3((unsigned)tn_nrows(x)), (unsigned)threads, 0,
                         (const char *)x->data, (char *)t->data, w ? (const char *)w->data : NULL,
-                        b ? (const char *)b->data : NULL, shape_of(x), shape_of(t), shape_of(w ? w : x),
-                        shape_of(b ? b : x), t->params.norm.eps, kind);
+                        b ? (const char *)b->data : NULL, shape4_of(x), shape4_of(t), shape4_of(w ? w : x),
+                        shape4_of(b ? b : x), t->params.norm.eps, kind);
 }
 
 // ---- Soft-max ----
@@ -128,9 +128,9 @@ tn_status launch_soft_max(const launch &l, const tn_tensor *t) {
     int threads = x->ne[0] >= 1024 ? 1024 : x->ne[0] >= 128 ? 128 : 32;
     return launch_early(l, "soft_max", soft_max_kernel, dim3((unsigned)tn_nrows(x)), (unsigned)threads, 0,
                         (const char *)x->data, mask ? (const char *)mask->data : NULL,
-                        sinks ? (const float *)sinks->data : NULL, (char *)t->data, shape_of(x),
-                        shape_of(mask ? mask : x), shape_of(t), mask ? mask->type : TN_F32, t->params.soft_max.scale,
-                        t->params.soft_max.max_bias);
+                        sinks ? (const float *)sinks->data : NULL, (char *)t->data, shape4_of(x),
+                        shape4_of(mask ? mask : x), shape4_of(t), mask ? mask->type : TN_F32,
+                        t->params.soft_max.scale, t->params.soft_max.max_bias);
 }
 
 // ---- Rope ----
@@ -203,7 +203,7 @@ void rope_blend(const tn_rope_params &p, float *low, float *high) {
 
 tn_status launch_rope(const launch &l, const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
-    rope_job j = {shape_of(x), shape_of(t), t->params.rope, 0, 0};
+    rope_job j = {shape4_of(x), shape4_of(t), t->params.rope, 0, 0};
     rope_blend(t->params.rope, &j.corr_low, &j.corr_high);
     int64_t pairs = tn_nelements(x) / 2;
     return launch_early(l, "rope", rope_kernel, dim3(blocks_for(pairs, 128)), 128, 0, (const char *)x->data,
@@ -235,7 +235,7 @@ tn_status launch_get_rows(const launch &l, const tn_tensor *t) {
     int threads = x->ne[0] >= 256 ? 256 : 32;
     const char *from = (const char *)x->data, *index = (const char *)rows->data;
     char *to = (char *)t->data;
-    shape4 xs = shape_of(x), rs = shape_of(rows), ys = shape_of(t);
+    shape4 xs = shape4_of(x), rs = shape4_of(rows), ys = shape4_of(t);
     switch (kind_of(x)) {
 #define CASE(TYPE, reader)                                                                                           \
     case TYPE:                                                                                                       \
@@ -312,7 +312,7 @@ tn_status launch_set_rows(const launch &l, const tn_tensor *t) {
     int threads = blocks ? 32 : y->ne[0] >= 256 ? 256 : 32;
     auto kernel = blocks ? set_rows_quantized_kernel : set_rows_kernel;
     return launch_early(l, "set_rows", kernel, grid, (unsigned)threads, 0, (char *)x->data, (const char *)y->data,
-                        (const char *)rows->data, shape_of(x), shape_of(y), shape_of(rows), x->type,
+                        (const char *)rows->data, shape4_of(x), shape4_of(y), shape4_of(rows), x->type,
                         rows->type == TN_I64);
 }
 
@@ -331,7 +331,7 @@ tn_status launch_add_id(const launch &l, const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
     return launch_early(l, "add_id", add_id_kernel, dim3((unsigned)x->ne[1], (unsigned)x->ne[2]), 128, 0,
                         (const char *)x->data, (const char *)t->src[1]->data, (const char *)t->src[2]->data,
-                        (char *)t->data, shape_of(x), shape_of(t->src[1]), shape_of(t->src[2]), shape_of(t));
+                        (char *)t->data, shape4_of(x), shape4_of(t->src[1]), shape4_of(t->src[2]), shape4_of(t));
 }
 
 // ---- Reductions ----
@@ -396,7 +396,7 @@ tn_status launch_row_reduce(const launch &l, const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
     int threads = t->op == TN_OP_ARGMAX && x->ne[0] >= 4096 ? 1024 : x->ne[0] >= 256 ? 256 : 32;
     row_reduce_kernel<<<(unsigned)tn_nrows(x), threads, 0, l.stream>>>((const char *)x->data, (char *)t->data,
-                                                                       shape_of(x), x->type, t->op, 0);
+                                                                       shape4_of(x), x->type, t->op, 0);
     return cuda_check(cudaGetLastError(), tn_op_name(t->op));
 }
 
@@ -525,7 +525,7 @@ __global__ static void top_k_kernel(const char *x, int32_t *y, shape4 xs, int k)
 tn_status launch_top_k(const launch &l, const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
     top_k_kernel<<<(unsigned)tn_nrows(x), x->ne[0] >= 256 ? 256 : 32, 0, l.stream>>>(
-        (const char *)x->data, (int32_t *)t->data, shape_of(x), (int)t->ne[0]);
+        (const char *)x->data, (int32_t *)t->data, shape4_of(x), (int)t->ne[0]);
     return cuda_check(cudaGetLastError(), "top_k");
 }
 
@@ -541,7 +541,7 @@ __global__ static void mix_kernel(const char *x, const char *w, char *y, shape4 
 tn_status launch_mix(const launch &l, const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
     mix_kernel<<<dim3(blocks_for(x->ne[0], 256), (unsigned)x->ne[2]), 256, 0, l.stream>>>(
-        (const char *)x->data, (const char *)t->src[1]->data, (char *)t->data, shape_of(x), shape_of(t->src[1]),
-        shape_of(t));
+        (const char *)x->data, (const char *)t->src[1]->data, (char *)t->data, shape4_of(x), shape4_of(t->src[1]),
+        shape4_of(t));
     return cuda_check(cudaGetLastError(), "mix");
 }

@@ -101,16 +101,18 @@ bool persistent_takes_matmul(const gemv_job &j) {
 
 // ---- Who tells whom ----
 
-static void forget(persistent_launcher *c) {
+static void persistent_forget(persistent_launcher *c) {
     c->size = c->group = c->arrivals = 0;
     c->held[0] = c->held[1] = NULL;
 }
 void persistent_begin(persistent_launcher *c) {
     c->n = c->launched = c->last_buffer = 0;
-    forget(c);
+    persistent_forget(c);
 }
 // The step before in this launch, or NULL.
-static persistent_step *last_step(persistent_launcher *c) { return c->n > c->launched ? &c->steps[c->n - 1] : NULL; }
+static persistent_step *persistent_last_step(persistent_launcher *c) {
+    return c->n > c->launched ? &c->steps[c->n - 1] : NULL;
+}
 // Whether every block has results, and all come in pairs.
 static bool can_publish(const persistent_launcher *c, const persistent_matmul &p) {
     int rows = 0;
@@ -122,7 +124,7 @@ static bool can_publish(const persistent_launcher *c, const persistent_matmul &p
 }
 // Has the last step tell its result to one that reads it at `y`: where that is now, or NULL.
 static const float *publish_last_result(persistent_launcher *c, const float *y) {
-    persistent_step *from = last_step(c);
+    persistent_step *from = persistent_last_step(c);
     if (!from || !y) return NULL;
     bool is_attention = from->is_attention;
     gemv_next &next = is_attention ? from->attention.next : from->matmul.job.next;
@@ -135,7 +137,7 @@ static const float *publish_last_result(persistent_launcher *c, const float *y) 
 }
 // All steps so far must have ended before this one.
 static void wait_for_steps(persistent_launcher *c, persistent_step *s) {
-    persistent_step *from = last_step(c);
+    persistent_step *from = persistent_last_step(c);
     if (!from || s->waits) return;
     from->arrives = true;
     s->waits = true;
@@ -178,7 +180,7 @@ void persistent_add_matmul(persistent_launcher *c, const gemv_job &job) {
     }
     c->n++;
 }
-static int group_of(const decode_job &d) {
+static int persistent_group_of(const decode_job &d) {
     int group = d.a.heads / d.a.kv_heads;
     return group <= 2 ? group : group <= 4 ? 4 : 8;
 }
@@ -195,7 +197,7 @@ static const char *published_address(const persistent_launcher *c, const persist
 }
 // Has the last step tell q and the new rows, if it computed all of them.
 static bool publish_last_rows(persistent_launcher *c, decode_job *d) {
-    persistent_step *from = last_step(c);
+    persistent_step *from = persistent_last_step(c);
     const attention_job &a = d->a;
     int64_t row = a.head_k * 4;
     if (!from || from->is_attention || from->matmul.job.finish != GEMV_STORE || from->matmul.job.next.y ||
@@ -216,14 +218,14 @@ static bool publish_last_rows(persistent_launcher *c, decode_job *d) {
     return true;
 }
 tn_status persistent_add_attention(persistent_launcher *c, const launch &l, const decode_job &job) {
-    if (c->size && (c->size != job.a.head_k || c->group != group_of(job))) TN_TRY(persistent_launch(c, l));
-    persistent_step *before = last_step(c), &s = c->steps[c->n];
+    if (c->size && (c->size != job.a.head_k || c->group != persistent_group_of(job))) TN_TRY(persistent_launch(c, l));
+    persistent_step *before = persistent_last_step(c), &s = c->steps[c->n];
     memset((void *)&s, 0, sizeof s);
     s.is_attention = true;
     s.attention = job;
     decode_job &d = s.attention;
     c->size = d.a.head_k;
-    c->group = group_of(d);
+    c->group = persistent_group_of(d);
     d.wait_first = before && before->is_attention;
     s.input_step = publish_last_rows(c, &d) ? c->n - 1 - c->launched : -1;
     if (s.input_step < 0) wait_for_steps(c, &s);
@@ -246,11 +248,11 @@ tn_status persistent_add_attention(persistent_launcher *c, const launch &l, cons
     return TN_OK;
 }
 
-static size_t room_of(const persistent_step &s) {
+static size_t persistent_shared_bytes(const persistent_step &s) {
     if (!s.is_attention)
         return s.matmul.kinds[0] <= PERSISTENT_BF16 ? (size_t)s.matmul.job.k * 4 : (size_t)s.matmul.job.k / 4 * 5;
     int size = s.attention.a.head_k;
-    return (size_t)(WARPS * size + WARPS * TURN + 2 * WARPS + 64 + 2) * 4 * (size_t)group_of(s.attention) +
+    return (size_t)(WARPS * size + WARPS * TURN + 2 * WARPS + 64 + 2) * 4 * (size_t)persistent_group_of(s.attention) +
            (size_t)size * (32 + 4) + 16;
 }
 
@@ -260,7 +262,8 @@ tn_status persistent_launch(persistent_launcher *c, const launch &l) {
     const persistent_step *steps = c->steps + c->launched;
     size_t bytes = (size_t)n * sizeof *steps, activation_bytes = 0;
     for (int i = 0; i < n; i++)
-        if (room_of(steps[i]) > activation_bytes) activation_bytes = room_of(steps[i]);
+        if (persistent_shared_bytes(steps[i]) > activation_bytes)
+            activation_bytes = persistent_shared_bytes(steps[i]);
     activation_bytes = (activation_bytes + 127) & ~(size_t)127;
     size_t ring = (size_t)STAGES * WARPS * STAGE, norm = 0;
     for (int i = 0; i < n; i++)
@@ -303,6 +306,6 @@ tn_status persistent_launch(persistent_launcher *c, const launch &l) {
                                       l.tickets + N_TICKETS, c->epoch, (int)norm),
                    "persistent decode kernel");
     c->launched = c->n;
-    forget(c);
+    persistent_forget(c);
     return status;
 }
