@@ -1,8 +1,9 @@
-/* Grammars that generated text must obey: GBNF, JSON schema turned into GBNF, and masks over a vocabulary.
+/* Grammars that generated text must follow: GBNF, JSON schema converted to GBNF, and masks over a vocabulary.
  *
- * Three objects. A tn_grammar is a compiled grammar and a tn_pieces a vocabulary's texts; both are constant once made
- * and may be shared between threads. A tn_grammar_state is one sequence's position in a grammar; one thread at a
- * time. A state keeps what it was made from alive, so the three may be freed in any order. */
+ * There are three objects. A tn_grammar is a compiled grammar and a tn_pieces the texts of a vocabulary; both are
+ * immutable and may be shared between threads. A tn_grammar_state is the position of one sequence in a grammar; one
+ * thread at a time may use it. A state keeps the objects it was created from alive, so the three may be freed in any
+ * order. */
 #ifndef TENON_GRAMMAR_H
 #define TENON_GRAMMAR_H
 
@@ -17,25 +18,25 @@ extern "C" {
 
 typedef struct tn_grammar tn_grammar;
 
-/* Compiles GBNF text; `root` names the rule to start from (NULL: "root"). The text is not kept.
- * TN_E_SYNTAX, with line and column: text that is not GBNF, a rule that is undefined, defined twice, left-recursive,
- * or that can never finish. TN_E_LIMIT: repetitions, nesting or ambiguity beyond what the matcher bounds. */
+/* Compiles GBNF text. `root` is the name of the start rule (NULL: "root"). The text is not kept.
+ * TN_E_SYNTAX: the text is not GBNF, or a rule is undefined, defined twice, left-recursive or can never finish; the
+ * message has line and column. TN_E_LIMIT: too many repetitions, too deep nesting or too much ambiguity. */
 TN_API tn_status tn_grammar_new(const char *gbnf, const char *root, tn_grammar **out);
 TN_API void tn_grammar_free(tn_grammar *grammar); /* accepts NULL */
 
-/* GBNF text of all JSON: rule "root" is any object, rule "value" any value. Static. */
+/* The GBNF text of JSON: rule "root" is any object, rule "value" any value. The string is static. */
 TN_API const char *tn_grammar_json(void);
 
-/* Turns a JSON schema into GBNF text (rule "root") that generates only documents valid against it, with properties in
- * the schema's order. The caller frees *gbnf with tn_free. TN_E_SYNTAX: not JSON. TN_E_UNSUPPORTED: a keyword that
- * cannot be honoured, named with its path; nothing is silently ignored that would change the meaning.
- * TN_E_INFEASIBLE: nothing can match. TN_E_LIMIT: nested or expanded too far. */
+/* Converts a JSON schema to GBNF text (start rule "root") that generates only documents valid against the schema,
+ * with properties in the schema's order. The caller frees *gbnf with tn_free. TN_E_SYNTAX: not JSON.
+ * TN_E_UNSUPPORTED: a keyword that cannot be converted; the message has its path. No keyword that restricts documents
+ * is ignored. TN_E_INFEASIBLE: no document matches the schema. TN_E_LIMIT: nested too deeply or expanded too far. */
 TN_API tn_status tn_schema_to_grammar(const char *schema_json, char **gbnf);
 
-/* ---- Vocabulary texts ---- */
+/* ---- The texts of a vocabulary ---- */
 
-/* The bytes a token stands for. They need not be whole UTF-8 characters. A length of 0 (control tokens) means that
- * the token never matches a grammar. */
+/* The bytes of a token, which need not be whole UTF-8 characters. A token of length 0 (a control token) never matches
+ * a grammar. */
 typedef struct tn_piece {
     const char *bytes;
     size_t length;
@@ -43,23 +44,26 @@ typedef struct tn_piece {
 
 typedef struct tn_pieces tn_pieces;
 
-/* Copies and organises pieces[token] for token = 0 … count-1. `ends` lists the tokens that end a generation: a
- * grammar allows them exactly where the text is complete, whatever their piece. */
+/* Copies and indexes pieces[token] for token = 0 … count-1. `ends` lists the tokens that end a generation: a grammar
+ * allows them exactly where the text is complete, whatever their piece. */
 TN_API tn_status tn_pieces_new(const tn_piece *pieces, size_t count, const tn_token *ends, size_t n_ends,
                                tn_pieces **out);
-/* The same from a tokenizer: control and unused tokens have no text, the tokens that end a text are the ends. */
+/* The pieces of a tokenizer. Control and unused tokens have no text; the tokens that end a text are the ends. */
 typedef struct tn_tokenizer tn_tokenizer;
 TN_API tn_status tn_pieces_from_tokenizer(const tn_tokenizer *tokenizer, tn_pieces **out);
-TN_API void tn_pieces_free(tn_pieces *pieces); /* accepts NULL */
+/* Adds a reference and returns it. The pieces are freed with their last reference. */
+TN_API tn_pieces *tn_pieces_retain(const tn_pieces *pieces);
+TN_API void tn_pieces_free(tn_pieces *pieces); /* gives a reference back; accepts NULL */
 TN_API size_t tn_pieces_count(const tn_pieces *pieces);
-TN_API tn_piece tn_pieces_get(const tn_pieces *pieces, tn_token token); /* empty when out of range */
+/* The piece of a token; empty if the token is out of range. */
+TN_API tn_piece tn_pieces_get(const tn_pieces *pieces, tn_token token);
 
 /* ---- Matching ---- */
 
 typedef struct tn_grammar_state tn_grammar_state;
 
-/* Where a lazy grammar wakes up: after `text` was generated (it may span tokens), or after `token` (used when text is
- * NULL). With `included` the grammar describes the trigger's own text too. */
+/* Where a lazy grammar starts: after `text` has been generated (it may span tokens) or, if text is NULL, after
+ * `token`. With `included` the grammar describes the trigger's own text too. */
 typedef struct tn_grammar_trigger {
     const char *text;
     tn_token token;
@@ -68,30 +72,37 @@ typedef struct tn_grammar_trigger {
 
 typedef struct tn_grammar_state_params {
     const tn_grammar *grammar;
-    const tn_pieces *pieces;            /* may be NULL: bytes can be accepted, tokens cannot and there are no masks */
-    const tn_grammar_trigger *triggers; /* copied; with any, all text is free until one is met */
+    /* May be NULL. Then the state accepts bytes, but no tokens, and computes no masks. */
+    const tn_pieces *pieces;
+    /* Copied. With triggers, all text is allowed until one of them has been generated. */
+    const tn_grammar_trigger *triggers;
     size_t n_triggers;
-    size_t memory; /* bytes to reserve for the matcher's tables, 0: 4 MiB */
-    size_t masks;  /* masks to remember, 0: 64 */
+    size_t memory; /* bytes to reserve for the matcher's tables; 0: 4 MiB */
+    size_t masks;  /* how many masks to cache; 0: 64 */
 } tn_grammar_state_params;
 
-/* All memory is taken here; the calls below allocate nothing. TN_E_LIMIT: the grammar is too ambiguous to start.
- * TN_E_INVALID: an included trigger that the grammar does not begin with. */
+/* Reserves all memory; the functions below allocate nothing. TN_E_LIMIT: the start of the grammar is too ambiguous.
+ * TN_E_INVALID: the grammar does not begin with a trigger that it should include. */
 TN_API tn_status tn_grammar_state_new(const tn_grammar_state_params *params, tn_grammar_state **out);
 TN_API tn_status tn_grammar_state_clone(const tn_grammar_state *state, tn_grammar_state **out);
 TN_API void tn_grammar_state_reset(tn_grammar_state *state);
 TN_API void tn_grammar_state_free(tn_grammar_state *state); /* accepts NULL */
+/* The pieces it was created with, which live as long as the state; NULL if there are none. */
+TN_API const tn_pieces *tn_grammar_state_pieces(const tn_grammar_state *state);
 
-/* Advances over text. TN_E_INVALID: the grammar refuses it at the byte named in the message; TN_E_LIMIT: nesting or
- * ambiguity ran out of the reserved memory. Either way the state stays where it was. */
+/* Advance over text. TN_E_INVALID: the grammar does not allow the text; the message has the byte. TN_E_LIMIT: nesting
+ * or ambiguity exceeds the reserved memory. On an error the state does not change. */
 TN_API tn_status tn_grammar_accept_bytes(tn_grammar_state *state, const void *bytes, size_t count);
 TN_API tn_status tn_grammar_accept_char(tn_grammar_state *state, uint32_t code_point);
 TN_API tn_status tn_grammar_accept_token(tn_grammar_state *state, tn_token token);
 
-TN_API bool tn_grammar_is_accepting(const tn_grammar_state *state); /* the text so far is complete */
-TN_API bool tn_grammar_is_waiting(const tn_grammar_state *state);   /* a lazy grammar that no trigger woke yet */
+/* Whether the text so far is complete. */
+TN_API bool tn_grammar_is_accepting(const tn_grammar_state *state);
+/* Whether the grammar is lazy and no trigger has been generated yet. */
+TN_API bool tn_grammar_is_waiting(const tn_grammar_state *state);
 
-/* The tokens that may come next: bit token%64 of word token/64, valid until the next call on this state. */
+/* The tokens that may come next: bit token%64 of word token/64. The mask is valid until the next call on this state.
+ */
 TN_API tn_status tn_grammar_mask(tn_grammar_state *state, const uint64_t **mask);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* A token id, shared by tokenizers, sessions and samplers. */
+/* The token id that tokenizers, sessions and samplers share. */
 #ifndef TENON_TOKEN_H
 #define TENON_TOKEN_H
 

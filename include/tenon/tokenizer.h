@@ -1,13 +1,13 @@
-/* Tokenizers: text to token ids and back, as the model's GGUF metadata says.
+/* Tokenizers: text to token ids and back, according to the metadata of the model's GGUF file.
  *
- * A tn_tokenizer copies what it needs, so the file may be closed after it is made. It is immutable: any number of
- * threads may encode and decode with one at the same time. A tn_detokenizer belongs to one thread at a time.
+ * A tn_tokenizer copies what it needs, so the file may be closed afterwards. It is immutable: threads may encode and
+ * decode with it at the same time. One thread at a time may use a tn_detokenizer.
  *
- * Text is UTF-8, given with its length; it may hold NUL and it may be broken: bytes that are no UTF-8 become byte
- * tokens where the vocabulary has them, and come back unchanged from byte-level vocabularies.
+ * Text is UTF-8 with a length. It may contain NUL and invalid UTF-8: invalid bytes become byte tokens if the
+ * vocabulary has them; byte-level vocabularies decode them unchanged.
  *
- * Statuses: TN_E_NOT_FOUND (the file has no vocabulary), TN_E_FORMAT (its vocabulary is malformed), TN_E_UNSUPPORTED
- * (a kind of tokenizer, or a pre-tokenizer, that is not known), TN_E_LIMIT, TN_E_NOMEM, TN_E_INVALID. */
+ * Statuses: TN_E_NOT_FOUND (the file has no vocabulary), TN_E_FORMAT (the vocabulary is malformed), TN_E_UNSUPPORTED
+ * (unknown kind of tokenizer or unknown pre-tokenizer), TN_E_LIMIT, TN_E_NOMEM, TN_E_INVALID. */
 #ifndef TENON_TOKENIZER_H
 #define TENON_TOKENIZER_H
 
@@ -19,27 +19,27 @@
 extern "C" {
 #endif
 
-/* Longest text one call encodes, and most tokens a vocabulary may have. */
+/* Maximum bytes of text per call, and maximum tokens of a vocabulary. */
 #define TN_TOKENIZER_MAX_TEXT 0x7fff0000u
 #define TN_TOKENIZER_MAX_TOKENS (1 << 24)
 
 typedef struct tn_tokenizer tn_tokenizer;
 
-/* ---- Making one ---- */
+/* ---- Creation ---- */
 
 typedef struct tn_tokenizer_params {
-    /* A pre-tokenizer whose name is not known splits text in some unknown way, so that ids would be quietly wrong:
-     * that is an error unless this is set; then the default one is used, with a warning in the log. */
+    /* An unknown pre-tokenizer is an error, because another one splits text differently and gives wrong ids. If this
+     * is set, the default pre-tokenizer is used, with a warning in the log. */
     bool allow_unknown_pre;
 } tn_tokenizer_params;
 
-/* From the tokenizer.ggml.* metadata of an open file; `params` may be NULL. */
+/* Uses the tokenizer.ggml.* metadata of an open file. `params` may be NULL. */
 TN_API tn_status tn_tokenizer_new(const tn_gguf *file, const tn_tokenizer_params *params, tn_tokenizer **out);
 TN_API void tn_tokenizer_free(tn_tokenizer *tokenizer); /* accepts NULL */
 
 /* ---- The vocabulary ---- */
 
-/* How text becomes tokens. X(NAME, "tokenizer.ggml.model", "description") */
+/* The tokenization algorithms: X(NAME, "tokenizer.ggml.model", "description") */
 #define TN_TOKENIZER_KIND_TABLE(X)                                                                                   \
     X(SPM, "llama", "SentencePiece BPE: merges by score, byte fallback")                                             \
     X(BPE, "gpt2", "byte-level BPE: merges by rank within pre-tokenized words")                                      \
@@ -54,30 +54,32 @@ typedef enum tn_tokenizer_kind {
 } tn_tokenizer_kind;
 
 TN_API tn_tokenizer_kind tn_tokenizer_get_kind(const tn_tokenizer *tokenizer);
-TN_API const char *tn_tokenizer_pre(const tn_tokenizer *tokenizer); /* name of the pre-tokenizer in use; "" if none */
-TN_API int32_t tn_tokenizer_size(const tn_tokenizer *tokenizer);    /* number of tokens */
+/* The name of the pre-tokenizer; "" if there is none. */
+TN_API const char *tn_tokenizer_pre(const tn_tokenizer *tokenizer);
+/* The number of tokens. */
+TN_API int32_t tn_tokenizer_size(const tn_tokenizer *tokenizer);
 
-/* As GGUF numbers them; 0 and unknown numbers read as NORMAL. */
+/* Types of tokens with GGUF's numbers. 0 and unknown numbers are read as NORMAL. */
 typedef enum tn_token_type {
     TN_TOKEN_NORMAL = 1,
-    TN_TOKEN_UNKNOWN = 2,      /* stands for what the vocabulary lacks */
-    TN_TOKEN_CONTROL = 3,      /* steers the model; matched in text only with TN_ENCODE_PARSE_SPECIAL */
-    TN_TOKEN_USER_DEFINED = 4, /* added whole: always matched in text, before anything else */
+    TN_TOKEN_UNKNOWN = 2,      /* for text that the vocabulary lacks */
+    TN_TOKEN_CONTROL = 3,      /* not text; recognized in text only with TN_ENCODE_PARSE_SPECIAL */
+    TN_TOKEN_USER_DEFINED = 4, /* always recognized in text, before other tokens */
     TN_TOKEN_UNUSED = 5,
     TN_TOKEN_BYTE = 6 /* one byte, "<0x0A>" */
 } tn_token_type;
 
-/* For ids outside the vocabulary: TN_TOKEN_UNKNOWN, 0, NULL and false. */
+/* For ids outside the vocabulary these return TN_TOKEN_UNKNOWN, 0, NULL and false. */
 TN_API tn_token_type tn_token_get_type(const tn_tokenizer *tokenizer, tn_token token);
 TN_API float tn_token_score(const tn_tokenizer *tokenizer, tn_token token);
-/* The token as the file writes it ("Ġthe", "▁the", "<0x0A>"), and as text (" the", " the", "\n"). Followed by a NUL
- * that *length does not count; a piece may be part of a character, or empty. `length` may be NULL. */
+/* The token as written in the file ("Ġthe", "▁the", "<0x0A>"), and as text (" the", " the", "\n"). A NUL follows that
+ * *length does not count. A piece may be part of a character or empty. `length` may be NULL. */
 TN_API const char *tn_token_text(const tn_tokenizer *tokenizer, tn_token token, size_t *length);
 TN_API const char *tn_token_piece(const tn_tokenizer *tokenizer, tn_token token, size_t *length);
-/* The token that the file writes so, or TN_TOKEN_NONE. Of several the first. */
+/* The first token that the file writes like this, or TN_TOKEN_NONE. */
 TN_API tn_token tn_tokenizer_find(const tn_tokenizer *tokenizer, const char *text, size_t length);
 
-/* Tokens with a role. X(NAME, "metadata key after tokenizer.ggml.", "name") */
+/* Roles of tokens: X(NAME, "metadata key after tokenizer.ggml.", "name") */
 #define TN_SPECIAL_TABLE(X)                                                                                          \
     X(BOS, "bos_token_id", "beginning of text")                                                                      \
     X(EOS, "eos_token_id", "end of text")                                                                            \
@@ -103,67 +105,68 @@ typedef enum tn_special {
         TN_SPECIAL_COUNT
 } tn_special;
 
-/* From the metadata, or found by the usual names ("<|eot_id|>", "<|fim_prefix|>"); TN_TOKEN_NONE where there is none.
- */
+/* The token with a role, by metadata or by its usual names ("<|eot_id|>", "<|fim_prefix|>"); TN_TOKEN_NONE if there
+ * is none. */
 TN_API tn_token tn_tokenizer_special(const tn_tokenizer *tokenizer, tn_special role);
 TN_API const char *tn_special_name(tn_special role);
-/* Whether a token ends generation: end of text, of turn, of message, and what models use for these. */
+/* Whether a token ends a generation: end of text, of turn, of message, and equivalents that models use. */
 TN_API bool tn_token_is_end(const tn_tokenizer *tokenizer, tn_token token);
 
-/* What TN_ENCODE_ADD_SPECIAL adds, and whether a space is put before text (SPM, Unigram). */
+/* What TN_ENCODE_ADD_SPECIAL adds, and whether encoding inserts a space before the text (SPM, Unigram). */
 TN_API bool tn_tokenizer_adds_bos(const tn_tokenizer *tokenizer);
 TN_API bool tn_tokenizer_adds_eos(const tn_tokenizer *tokenizer);
 TN_API bool tn_tokenizer_adds_space_prefix(const tn_tokenizer *tokenizer);
 
 /* ---- Text to tokens ---- */
 
-/* Growable; start with {0}. The owner releases it with tn_tokens_free(). */
+/* A growing array; initialize it with {0} and free it with tn_tokens_free(). */
 typedef struct tn_tokens {
     tn_token *ids;
     size_t count, capacity;
 } tn_tokens;
 TN_API void tn_tokens_free(tn_tokens *tokens);
 
-#define TN_ENCODE_ADD_SPECIAL 1u   /* beginning and end tokens as the model wants them */
-#define TN_ENCODE_PARSE_SPECIAL 2u /* control tokens written out in the text count: for templates, not for users */
-#define TN_ENCODE_CONTINUE 4u      /* the text goes on from another: no space is put in front */
+#define TN_ENCODE_ADD_SPECIAL 1u   /* add the tokens that the model expects at the beginning and end */
+#define TN_ENCODE_PARSE_SPECIAL 2u /* recognize control tokens in the text: for templates, not for user input */
+#define TN_ENCODE_CONTINUE 4u      /* the text continues another: no space before it */
 
-/* Appends the tokens of a text. On an error nothing is appended. */
+/* Appends the tokens of a text; nothing on an error. */
 TN_API tn_status tn_tokenizer_encode(const tn_tokenizer *tokenizer, const char *text, size_t length, unsigned flags,
                                      tn_tokens *out);
-/* The same into a caller's buffer. *count is the number of tokens of the text; when it exceeds `capacity` that is
- * TN_E_FULL and the buffer holds the first ones. */
+/* Writes the tokens of a text to a buffer. *count is their number; if it exceeds `capacity`, the result is TN_E_FULL
+ * and the buffer holds the first ones. */
 TN_API tn_status tn_tokenizer_encode_into(const tn_tokenizer *tokenizer, const char *text, size_t length,
                                           unsigned flags, tn_token *ids, size_t capacity, size_t *count);
 
 /* ---- Tokens to text ---- */
 
-/* Growable bytes; start with {0}. Followed by a NUL that `length` does not count once something was appended. */
+/* A growing string; initialize it with {0} and free it with tn_text_free(). Once something has been appended, a NUL
+ * follows that `length` does not count. */
 typedef struct tn_text {
     char *bytes;
     size_t length, capacity;
 } tn_text;
 TN_API void tn_text_free(tn_text *text);
 
-#define TN_DECODE_SPECIAL 1u  /* write control and unknown tokens out instead of leaving them away */
-#define TN_DECODE_CONTINUE 2u /* the tokens go on from others: a space in front of the first word stays */
+#define TN_DECODE_SPECIAL 1u  /* include control and unknown tokens, which are omitted otherwise */
+#define TN_DECODE_CONTINUE 2u /* the tokens continue others: keep a space before the first word */
 
-/* Appends the text of tokens, bytes as they are: a sequence that ends in the middle of a character ends so here.
- * TN_E_INVALID for an id outside the vocabulary, with nothing appended. */
+/* Appends the bytes of tokens. The text ends in the middle of a character if the tokens do. TN_E_INVALID: an id is
+ * outside the vocabulary; nothing is appended. */
 TN_API tn_status tn_tokenizer_decode(const tn_tokenizer *tokenizer, const tn_token *ids, size_t count, unsigned flags,
                                      tn_text *out);
 
-/* A stream of tokens as text that is valid UTF-8 at every step: a character split over tokens waits for its last
- * byte, and bytes that cannot become a character are U+FFFD. Allocates only when made. The tokenizer must outlive
- * it. */
+/* Decodes tokens one by one to text that is always valid UTF-8: a character split over several tokens is returned
+ * with its last byte, and invalid bytes become U+FFFD. It allocates only when created. The tokenizer must outlive it.
+ */
 typedef struct tn_detokenizer tn_detokenizer;
 TN_API tn_status tn_detokenizer_new(const tn_tokenizer *tokenizer, unsigned flags, tn_detokenizer **out);
 TN_API void tn_detokenizer_free(tn_detokenizer *detokenizer); /* accepts NULL */
 TN_API void tn_detokenizer_reset(tn_detokenizer *detokenizer);
-/* The text that a token completes, followed by a NUL; valid until the next call. Ids outside the vocabulary add
- * nothing. */
+/* The text that a token completes, followed by a NUL and valid until the next call. It is empty for ids outside the
+ * vocabulary. */
 TN_API const char *tn_detokenizer_push(tn_detokenizer *detokenizer, tn_token token, size_t *length);
-/* What is left at the end of the stream: U+FFFD when a character was cut, else nothing. Also resets. */
+/* The rest at the end: U+FFFD if a character is incomplete, else nothing. Also resets the detokenizer. */
 TN_API const char *tn_detokenizer_finish(tn_detokenizer *detokenizer, size_t *length);
 
 #ifdef __cplusplus

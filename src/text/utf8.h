@@ -1,11 +1,11 @@
-/* UTF-8, strictly: no overlong forms, no surrogates, nothing past U+10FFFF. */
-#ifndef TN_LLM_UTF8_H
-#define TN_LLM_UTF8_H
+/* Strict UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF. */
+#ifndef TN_TEXT_UTF8_H
+#define TN_TEXT_UTF8_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes of the character at `p`, or 0 when there is none within `left` bytes. */
+/* Decodes the character at `p` and returns its number of bytes; 0 if there is no valid character in `left` bytes. */
 static inline unsigned tn__utf8_decode(const char *p, size_t left, uint32_t *cp) {
     const unsigned char *s = (const unsigned char *)p;
     if (left == 0) return 0;
@@ -27,7 +27,7 @@ static inline unsigned tn__utf8_decode(const char *p, size_t left, uint32_t *cp)
     return need;
 }
 
-/* Writes a character of at most U+10FFFF; returns its bytes. */
+/* Writes a character of at most U+10FFFF and returns its number of bytes. */
 static inline unsigned tn__utf8_encode(uint32_t cp, char out[4]) {
     if (cp < 0x80) {
         out[0] = (char)cp;
@@ -51,7 +51,7 @@ static inline unsigned tn__utf8_encode(uint32_t cp, char out[4]) {
     return 4;
 }
 
-/* Length of the longest valid prefix. */
+/* Length of the longest valid prefix in bytes. */
 static inline size_t tn__utf8_valid_prefix(const char *p, size_t size) {
     size_t i = 0;
     uint32_t cp;

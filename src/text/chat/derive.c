@@ -3,20 +3,20 @@
 #include "text/chat/internal.h"
 #include "text/utf8.h"
 
-typedef struct span {
+typedef struct text_span {
     const char *from, *to;
-} span;
+} text_span;
 
-static span make_span(const char *from, const char *to) { return (span){from, to < from ? from : to}; }
-static size_t span_size(span s) { return (size_t)(s.to - s.from); }
+static text_span make_span(const char *from, const char *to) { return (text_span){from, to < from ? from : to}; }
+static size_t span_size(text_span s) { return (size_t)(s.to - s.from); }
 
-static span trim_span(span s) {
+static text_span trim_span(text_span s) {
     while (s.from < s.to && strchr(" \n\t", *s.from)) s.from++;
     while (s.to > s.from && strchr(" \n\t", s.to[-1])) s.to--;
     return s;
 }
 
-static tn_status set_marker(char **marker, span s) {
+static tn_status set_marker(char **marker, text_span s) {
     s = trim_span(s);
     tn_free(*marker);
     *marker = tn_malloc(span_size(s) + 1);
@@ -27,7 +27,7 @@ static tn_status set_marker(char **marker, span s) {
 }
 
 /* Length of the common start of two spans, cut after its last complete tag if it has one: "</a><b" gives "</a>". */
-static size_t common_start(span a, span b) {
+static size_t common_start(text_span a, text_span b) {
     size_t n = 0, tag = 0;
     while (n < span_size(a) && n < span_size(b) && a.from[n] == b.from[n]) {
         n++;
@@ -37,7 +37,7 @@ static size_t common_start(span a, span b) {
 }
 
 /* Length of the common end of two spans, cut before its first complete tag if it has one: "><b>" gives "<b>". */
-static size_t common_end(span a, span b) {
+static size_t common_end(text_span a, text_span b) {
     size_t n = 0, tag = 0;
     while (n < span_size(a) && n < span_size(b) && a.to[-1 - (ptrdiff_t)n] == b.to[-1 - (ptrdiff_t)n]) {
         n++;
@@ -49,10 +49,10 @@ static size_t common_end(span a, span b) {
 /* ---- Finding the call ---- */
 
 typedef struct rendered_call {
-    span name;      /* of the function, quotes not included */
-    span arguments; /* a JSON object; empty when the arguments are not JSON */
-    span object;    /* the JSON object around both; empty when there is none */
-    json_t *json;   /* that object, parsed */
+    text_span name;      /* of the function, quotes not included */
+    text_span arguments; /* a JSON object; empty when the arguments are not JSON */
+    text_span object;    /* the JSON object around both; empty when there is none */
+    json_t *json;        /* that object, parsed */
 } rendered_call;
 
 static bool object_has_name(const json_t *object, const char *name) {
@@ -66,7 +66,7 @@ static bool object_has_name(const json_t *object, const char *name) {
 }
 
 /* The JSON object at `at`, or NULL. */
-static json_t *load_object_at(const char *at, span *where) {
+static json_t *load_object_at(const char *at, text_span *where) {
     size_t n = tn__chat_json_end(at, strlen(at));
     json_t *json = n && n != SIZE_MAX ? json_loadb(at, n, 0, NULL) : NULL;
     if (json && where) *where = make_span(at, at + n);
@@ -86,23 +86,23 @@ static bool find_call(const char *name, const char *after, rendered_call *f) {
         if (f->json && object_has_name(f->json, name)) return true;
         json_decref(f->json);
         f->json = NULL;
-        f->object = (span){0};
+        f->object = (text_span){0};
     }
     for (const char *open = strchr(f->name.to, '{'); open && open < key; open = strchr(open + 1, '{')) {
         json_t *json = load_object_at(open, &f->arguments);
         bool right = json_object_get(json, TN__PROBE_KEY) != NULL;
         json_decref(json);
         if (right) return true;
-        f->arguments = (span){0};
+        f->arguments = (text_span){0};
     }
     return true;
 }
 
 /* Splits the texts before the first call, after the last and between two calls into the markers of the section and
  * the markers of each call. */
-static tn_status set_frame(span before, span behind, const span *between, tn__chat_syntax *syntax) {
+static tn_status set_frame(text_span before, text_span behind, const text_span *between, tn__chat_syntax *syntax) {
     size_t begin = 0, end = 0;
-    span middle = between ? trim_span(*between) : (span){0};
+    text_span middle = between ? trim_span(*between) : (text_span){0};
     while (between && middle.from < middle.to && strchr(", \n", *middle.from)) middle.from++;
     /* A header that contains the name differs from call to call and cannot be a marker. */
     for (const char *p = before.from; (p = strstr(p, TN__PROBE_NAME)) && p < before.to;)
@@ -128,7 +128,7 @@ static tn_status set_frame(span before, span behind, const span *between, tn__ch
 static tn_status derive_json(const char *text, const char *two_calls, const rendered_call *f,
                              tn__chat_syntax *syntax) {
     rendered_call first = {0}, second = {0};
-    span between = {0};
+    text_span between = {0};
     const char *key;
     json_t *value;
     if (two_calls && find_call(TN__PROBE_NAME, two_calls, &first) && first.json &&
@@ -137,7 +137,7 @@ static tn_status derive_json(const char *text, const char *two_calls, const rend
     json_decref(first.json);
     json_decref(second.json);
     json_object_foreach(f->json, key, value) {
-        span name = make_span(key, key + strlen(key));
+        text_span name = make_span(key, key + strlen(key));
         const char *string = json_string_value(value);
         if (string && strcmp(string, TN__PROBE_NAME) == 0)
             TN_TRY(set_marker(&syntax->name_key, name));
@@ -154,7 +154,7 @@ static tn_status derive_json(const char *text, const char *two_calls, const rend
 static tn_status derive_named(const char *text, const char *two_calls, const rendered_call *f,
                               tn__chat_syntax *syntax) {
     rendered_call first = {0}, second = {0};
-    span between = {0};
+    text_span between = {0};
     if (two_calls && find_call(TN__PROBE_NAME, two_calls, &first) && first.arguments.from &&
         find_call(TN__PROBE_NAME "2", first.arguments.to, &second) && second.arguments.from)
         between = make_span(first.arguments.to, second.name.from);
@@ -167,7 +167,7 @@ static tn_status derive_named(const char *text, const char *two_calls, const ren
 }
 
 static tn_status derive_python(const char *text, const rendered_call *f, tn__chat_syntax *syntax) {
-    span before = trim_span(make_span(text, f->name.from));
+    text_span before = trim_span(make_span(text, f->name.from));
     if (span_size(before) && before.to[-1] == '[') before.to--;
     const char *close = strstr(f->name.to, ")]");
     syntax->kind = TN__CHAT_PYTHONIC;
@@ -190,16 +190,16 @@ static tn_status derive_tagged(const char *text, const char *two_calls, const ch
                                const rendered_call *f, tn__chat_syntax *syntax) {
     const char *key = strstr(f->name.to, TN__PROBE_KEY), *value = key ? strstr(key, value_text) : NULL;
     if (!value) return TN_OK;
-    span to_key = make_span(f->name.to, key), to_value = make_span(key + sizeof TN__PROBE_KEY - 1, value);
-    span behind = make_span(value + sizeof value_text - 1, text + strlen(text));
+    text_span to_key = make_span(f->name.to, key), to_value = make_span(key + sizeof TN__PROBE_KEY - 1, value);
+    text_span behind = make_span(value + sizeof value_text - 1, text + strlen(text));
     if (span_size(to_key) == 1 && *to_key.from == '(') return derive_python(text, f, syntax);
     if (span_size(to_key) == 1 && *to_key.from == '{') return derive_gemma(text, f, value, syntax);
     const char *wide_value = two_arguments ? strstr(two_arguments, value_text) : NULL;
     const char *wide_key = wide_value ? strstr(wide_value, TN__PROBE_KEY "2") : NULL;
     if (!wide_key) return TN_OK;
-    span next = make_span(wide_value + sizeof value_text - 1, wide_key);
+    text_span next = make_span(wide_value + sizeof value_text - 1, wide_key);
     size_t key_begin = common_end(to_key, next);
-    span value_end = make_span(next.from, next.to - key_begin);
+    text_span value_end = make_span(next.from, next.to - key_begin);
     if (!key_begin || !span_size(trim_span(value_end))) return TN_OK;
     syntax->kind = TN__CHAT_TAGGED;
     syntax->padded_values =
@@ -218,7 +218,7 @@ static tn_status derive_tagged(const char *text, const char *two_calls, const ch
     for (const char *p = second, *stop = second ? strstr(second, TN__PROBE_KEY) : NULL;
          p && stop && (p = strstr(p + 1, TN__PROBE_NAME "2")) && p < stop;)
         second = p;
-    span between = second ? trim_span(make_span(first + sizeof value_text - 1, second)) : (span){0};
+    text_span between = second ? trim_span(make_span(first + sizeof value_text - 1, second)) : (text_span){0};
     if (second && span_size(between) >= skip && memcmp(between.from, value_end.from, skip) == 0) between.from += skip;
     return set_frame(make_span(text, f->name.from), behind, second ? &between : NULL, syntax);
 }

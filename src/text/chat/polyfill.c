@@ -144,7 +144,7 @@ static int adapt_message(const tn_chat_template *chat, json_t *message) {
 
 /* ---- All messages ---- */
 
-static bool has_role(const json_t *message, const char *role) {
+static bool message_has_role(const json_t *message, const char *role) {
     const char *own = json_string_value(json_object_get(message, "role"));
     return own && strcmp(own, role) == 0;
 }
@@ -169,7 +169,7 @@ static int prepend_content(json_t *message, const char *before, size_t length) {
 static int describe_tools(json_t *messages, const json_t *tools) {
     tn__text text = {0};
     json_t *first = json_array_get(messages, 0);
-    bool system = has_role(first, "system");
+    bool system = message_has_role(first, "system");
     if (system) {
         append_content(&text, json_object_get(first, "content"));
         if (text.length) tn__text_puts(&text, "\n\n");
@@ -184,14 +184,14 @@ static int describe_tools(json_t *messages, const json_t *tools) {
 static int merge_system(json_t *messages) {
     for (size_t i = 0; i < json_array_size(messages);) {
         json_t *message = json_array_get(messages, i);
-        if (!has_role(message, "system") && !has_role(message, "developer")) {
+        if (!message_has_role(message, "system") && !message_has_role(message, "developer")) {
             i++;
             continue;
         }
         tn__text text = {0};
         append_content(&text, json_object_get(message, "content"));
         size_t k = i + 1;
-        while (k < json_array_size(messages) && !has_role(json_array_get(messages, k), "user")) k++;
+        while (k < json_array_size(messages) && !message_has_role(json_array_get(messages, k), "user")) k++;
         int bad = text.status != TN_OK;
         if (!bad && k < json_array_size(messages)) {
             bad = prepend_content(json_array_get(messages, k), text.data ? text.data : "", text.length);

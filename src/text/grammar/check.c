@@ -1,24 +1,24 @@
-/* What a program must not do: recurse without reading anything, or never come to an end. */
+/* Checks a program for left recursion and for rules that can never finish. */
 #include "base/checked.h"
 #include "text/grammar/internal.h"
 
 #include <string.h>
 
-/* Walks all rules at once. A walk goes from a rule's entry over its instructions; it passes a call once the rule
- * called is known to reach its end, and waits at the call until then. Every instruction is visited at most once. */
-typedef struct walk {
+/* Walks all rules at once, each from its entry over its instructions. The walk continues after a call once the called
+ * rule is known to reach its end, and waits at the call until then. Every instruction is visited at most once. */
+typedef struct rule_walk {
     const tn__program *p;
     bool *visited;     /* by instruction */
     bool *reaches;     /* by rule: its RETURN is reached */
-    uint32_t *waiting; /* by rule: first call that waits for it … */
-    uint32_t *also;    /* … and by call: the next one */
+    uint32_t *waiting; /* by rule: the first call that waits for it */
+    uint32_t *also;    /* by call: the next call that waits for the same rule */
     uint32_t *stack;
     uint32_t *rule_of; /* by instruction */
     size_t n_stack;
-} walk;
+} rule_walk;
 
-static tn_status walk_new(const tn__program *p, walk *w) {
-    *w = (walk){.p = p};
+static tn_status walk_new(const tn__program *p, rule_walk *w) {
+    *w = (rule_walk){.p = p};
     w->visited = tn_calloc(p->n_code, sizeof *w->visited);
     w->reaches = tn_calloc(p->n_rules, sizeof *w->reaches);
     w->waiting = tn_malloc(p->n_rules * sizeof *w->waiting);
@@ -32,7 +32,7 @@ static tn_status walk_new(const tn__program *p, walk *w) {
     }
     return TN_OK;
 }
-static void walk_free(walk *w) {
+static void walk_free(rule_walk *w) {
     tn_free(w->visited);
     tn_free(w->reaches);
     tn_free(w->waiting);
@@ -41,47 +41,47 @@ static void walk_free(walk *w) {
     tn_free(w->rule_of);
 }
 
-static void visit(walk *w, size_t pc) {
+static void visit_instruction(rule_walk *w, size_t pc) {
     if (w->visited[pc]) return;
     w->visited[pc] = true;
     w->stack[w->n_stack++] = (uint32_t)pc;
 }
 
-static void rule_ends(walk *w, uint32_t rule) {
+static void rule_reaches_end(rule_walk *w, uint32_t rule) {
     if (w->reaches[rule]) return;
     w->reaches[rule] = true;
-    for (uint32_t pc = w->waiting[rule]; pc != TN__NONE; pc = w->also[pc]) visit(w, pc + 1);
+    for (uint32_t pc = w->waiting[rule]; pc != TN__NONE; pc = w->also[pc]) visit_instruction(w, pc + 1);
 }
 
-static void walk_all(walk *w, bool passes_bytes) {
+static void walk_all(rule_walk *w, bool passes_bytes) {
     const tn__program *p = w->p;
     memset(w->visited, 0, p->n_code * sizeof *w->visited);
     memset(w->reaches, 0, p->n_rules * sizeof *w->reaches);
     memset(w->waiting, 0xff, p->n_rules * sizeof *w->waiting);
-    for (size_t r = 0; r < p->n_rules; r++) visit(w, p->entries[r]);
+    for (size_t r = 0; r < p->n_rules; r++) visit_instruction(w, p->entries[r]);
     while (w->n_stack) {
         uint32_t pc = w->stack[--w->n_stack];
         const tn__instruction *i = &p->code[pc];
         switch ((tn__op)i->op) {
         case TN__OP_BYTE:
         case TN__OP_CLASS:
-            if (passes_bytes) visit(w, pc + 1);
+            if (passes_bytes) visit_instruction(w, pc + 1);
             break;
         case TN__OP_SPLIT:
-            visit(w, i->a);
-            visit(w, i->b);
+            visit_instruction(w, i->a);
+            visit_instruction(w, i->b);
             break;
-        case TN__OP_JUMP: visit(w, i->a); break;
+        case TN__OP_JUMP: visit_instruction(w, i->a); break;
         case TN__OP_CALL:
         case TN__OP_TAIL_CALL:
             if (w->reaches[i->a]) {
-                visit(w, pc + 1);
+                visit_instruction(w, pc + 1);
             } else {
                 w->also[pc] = w->waiting[i->a];
                 w->waiting[i->a] = pc;
             }
             break;
-        case TN__OP_RETURN: rule_ends(w, w->rule_of[pc]); break;
+        case TN__OP_RETURN: rule_reaches_end(w, w->rule_of[pc]); break;
         }
     }
 }
@@ -90,15 +90,15 @@ static tn_status fail_rule(const tn__gbnf *g, size_t rule, const char *what) {
     if (rule >= g->n_rules) return tn_fail(TN_E_SYNTAX, "a repeated group of the grammar %s", what);
     const tn__gbnf_rule *r = &g->rules[rule];
     unsigned line, column;
-    tn__gbnf_place(g->text, r->name, &line, &column);
+    tn__gbnf_line_of(g->text, r->name, &line, &column);
     return tn_fail(TN_E_SYNTAX, "grammar line %u: rule \"%.*s\" %s", line, (int)TN__MIN(r->name_length, 64u),
                    g->text + r->name, what);
 }
 
-/* After a walk that stops at bytes, the visited calls are those a rule can make before it reads anything. A cycle of
- * them is left recursion. Depth-first with an explicit stack of instructions; a rule is open while it is on the path.
- */
-static tn_status find_left_recursion(walk *w, const tn__gbnf *g) {
+/* After a walk that stops at bytes, the visited calls are those that a rule can make before it reads a byte. A cycle
+ * of them is left recursion. The search is depth-first with an explicit stack; a rule is open while it is on the
+ * path. */
+static tn_status find_left_recursion(rule_walk *w, const tn__gbnf *g) {
     const tn__program *p = w->p;
     enum { NEW, OPEN, DONE };
     uint8_t *state = tn_calloc(p->n_rules, 1);
@@ -125,7 +125,7 @@ static tn_status find_left_recursion(walk *w, const tn__gbnf *g) {
             if (state[callee] == OPEN) {
                 status = fail_rule(g, TN__MIN(callee, rule),
                                    "is left-recursive: it can reach itself without reading "
-                                   "anything; put the repetition on the right");
+                                   "a character; write the recursion on the right");
             } else if (state[callee] == NEW) {
                 state[callee] = OPEN;
                 path[depth] = callee;
@@ -140,7 +140,7 @@ static tn_status find_left_recursion(walk *w, const tn__gbnf *g) {
 }
 
 tn_status tn__program_check(const tn__program *p, const tn__gbnf *g) {
-    walk w;
+    rule_walk w;
     tn_status status = walk_new(p, &w);
     if (status == TN_OK) {
         walk_all(&w, false);

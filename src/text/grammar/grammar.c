@@ -1,11 +1,11 @@
-/* Compiled grammars: making, sharing, and the grammar of JSON itself. */
+/* Compiled grammars: creation, reference counts, and the grammar of JSON. */
 #include "base/checked.h"
 #include "text/grammar/internal.h"
 
 #include <string.h>
 
-/* Makes sure that the start itself is not already too ambiguous to match. */
-static tn_status try_start(const tn__program *program) {
+/* Fails if the start of the grammar is already too ambiguous to match. */
+static tn_status check_start(const tn__program *program) {
     tn__matcher matcher;
     tn__set start;
     TN_TRY(tn__matcher_new(program, 0, &matcher));
@@ -15,7 +15,7 @@ static tn_status try_start(const tn__program *program) {
 }
 
 tn_status tn_grammar_new(const char *gbnf, const char *root, tn_grammar **out) {
-    if (!gbnf || !out) return tn_fail(TN_E_INVALID, "tn_grammar_new: NULL argument");
+    if (!gbnf || !out) return tn_fail(TN_E_INVALID, "tn_grammar_new: gbnf or out is NULL");
     *out = NULL;
     if (!root) root = "root";
     tn__gbnf parsed;
@@ -29,12 +29,12 @@ tn_status tn_grammar_new(const char *gbnf, const char *root, tn_grammar **out) {
     atomic_init(&grammar->references, 1);
     uint32_t rule = tn__gbnf_find_rule(&parsed, root, strlen(root));
     if (rule == TN__NONE) {
-        status = tn_fail(TN_E_SYNTAX, "the grammar has no rule \"%.64s\" to start from", root);
+        status = tn_fail(TN_E_SYNTAX, "the grammar has no start rule \"%.64s\"", root);
         goto out;
     }
     TN_TRY_GOTO(tn__program_compile(&parsed, rule, &grammar->program), status, out);
     TN_TRY_GOTO(tn__program_check(&grammar->program, &parsed), status, out);
-    TN_TRY_GOTO(try_start(&grammar->program), status, out);
+    TN_TRY_GOTO(check_start(&grammar->program), status, out);
 out:
     tn__gbnf_free(&parsed);
     if (status == TN_OK)
@@ -56,8 +56,8 @@ void tn_grammar_free(tn_grammar *grammar) {
     tn_free(grammar);
 }
 
-/* White space is bounded: a model that may write blanks for ever sometimes does. Numbers are bounded to what a double
- * holds, and escapes to characters that every reader of JSON takes: no NUL, no half of a surrogate pair. */
+/* White space is bounded, because a model that can write it endlessly sometimes does. Numbers are bounded to the
+ * digits of a double, and escapes to characters that every JSON parser accepts: no NUL, no unpaired surrogate. */
 const char *tn_grammar_json(void) {
     return "root ::= object\n"
            "value ::= object | array | string | number | \"true\" | \"false\" | \"null\"\n"

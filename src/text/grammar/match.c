@@ -1,8 +1,9 @@
-/* The matcher: numbered sets of positions in a grammar's program, and steps between them computed once.
+/* The matcher: numbered sets of positions in a grammar's program, and steps between them that are computed once.
  *
- * A set holds every place the text so far may have led to. Stepping over a byte moves each position that reads it and
- * follows calls, returns and splits up to the next instructions that read (the closure). All tables live in one block
- * of fixed size; when it is full, everything but the sets in use is forgotten and computed again when needed. */
+ * A set holds every position that the text so far can have reached. A step over a byte moves each position that reads
+ * the byte and follows calls, returns and splits to the next instructions that read (the closure). All tables are in
+ * one block of fixed size. When it is full, everything but the sets in use is dropped and computed again when needed.
+ */
 #include "base/checked.h"
 #include "base/hash.h"
 #include "text/grammar/internal.h"
@@ -11,38 +12,38 @@
 
 enum { MEMORY_DEFAULT = 4 << 20, MEMORY_LEAST = 256 << 10 };
 
-static size_t floor_pow2(size_t x) {
+static size_t round_down_to_power_of_2(size_t x) {
     while (x & (x - 1)) x &= x - 1;
     return x;
 }
 
-static void *carve(char *base, size_t *at, size_t count, size_t size) {
-    void *place = base ? base + *at : NULL;
+static void *take_matcher_array(char *base, size_t *at, size_t count, size_t size) {
+    void *start = base ? base + *at : NULL;
     *at = tn__align_up(*at + count * size, 64);
-    return place;
+    return start;
 }
 
-/* Shares of the memory: an eighth for stacks, a quarter for positions, an eighth for the closure's work, the rest for
- * sets and their steps. */
-static size_t lay_out(tn__matcher *m, size_t memory, char *base) {
+/* Division of the memory: an eighth for stacks, a quarter for positions, an eighth for the closure's work list, the
+ * rest for sets and their steps. With a NULL base only the size is computed. */
+static size_t lay_out_matcher(tn__matcher *m, size_t memory, char *base) {
     size_t groups = m->program->n_groups, at = 0;
-    m->frame_capacity = floor_pow2(memory / 128);
+    m->frame_capacity = round_down_to_power_of_2(memory / 128);
     m->frame_slot_count = 2 * m->frame_capacity;
     m->position_capacity = memory / 4 / sizeof *m->positions;
-    m->work_capacity = floor_pow2(memory / 256);
+    m->work_capacity = round_down_to_power_of_2(memory / 256);
     m->seen_slot_count = 2 * m->work_capacity;
     size_t per_set = groups * sizeof *m->steps + sizeof *m->sets + 4 * sizeof *m->set_slots;
     m->set_capacity = memory / 2 / per_set;
-    m->set_slot_count = 2 * floor_pow2(m->set_capacity);
-    m->frames = carve(base, &at, m->frame_capacity, sizeof *m->frames);
-    m->frame_slots = carve(base, &at, m->frame_slot_count, sizeof *m->frame_slots);
-    m->positions = carve(base, &at, m->position_capacity, sizeof *m->positions);
-    m->work = carve(base, &at, m->work_capacity, sizeof *m->work);
-    m->seen = carve(base, &at, m->seen_slot_count, sizeof *m->seen);
-    m->seen_stamp = carve(base, &at, m->seen_slot_count, sizeof *m->seen_stamp);
-    m->sets = carve(base, &at, m->set_capacity, sizeof *m->sets);
-    m->set_slots = carve(base, &at, m->set_slot_count, sizeof *m->set_slots);
-    m->steps = carve(base, &at, m->set_capacity * groups, sizeof *m->steps);
+    m->set_slot_count = 2 * round_down_to_power_of_2(m->set_capacity);
+    m->frames = take_matcher_array(base, &at, m->frame_capacity, sizeof *m->frames);
+    m->frame_slots = take_matcher_array(base, &at, m->frame_slot_count, sizeof *m->frame_slots);
+    m->positions = take_matcher_array(base, &at, m->position_capacity, sizeof *m->positions);
+    m->work = take_matcher_array(base, &at, m->work_capacity, sizeof *m->work);
+    m->seen = take_matcher_array(base, &at, m->seen_slot_count, sizeof *m->seen);
+    m->seen_stamp = take_matcher_array(base, &at, m->seen_slot_count, sizeof *m->seen_stamp);
+    m->sets = take_matcher_array(base, &at, m->set_capacity, sizeof *m->sets);
+    m->set_slots = take_matcher_array(base, &at, m->set_slot_count, sizeof *m->set_slots);
+    m->steps = take_matcher_array(base, &at, m->set_capacity * groups, sizeof *m->steps);
     return at;
 }
 
@@ -55,10 +56,10 @@ tn_status tn__matcher_new(const tn__program *program, size_t memory, tn__matcher
     memory = memory == 0 ? MEMORY_DEFAULT : TN__MAX(memory, (size_t)MEMORY_LEAST);
     if (memory > (size_t)1 << 40) return tn_fail(TN_E_INVALID, "%zu bytes for a grammar's matcher", memory);
     *out = (tn__matcher){.program = program, .memory_size = memory};
-    size_t size = lay_out(out, memory, NULL);
+    size_t size = lay_out_matcher(out, memory, NULL);
     out->memory = tn_malloc_aligned(size, 64);
     if (!out->memory) return TN_E_NOMEM;
-    lay_out(out, memory, out->memory);
+    lay_out_matcher(out, memory, out->memory);
     clear_slots(out);
     memset(out->seen_stamp, 0, out->seen_slot_count * sizeof *out->seen_stamp);
     out->n_frames = 1; /* the empty stack */
@@ -111,23 +112,23 @@ static tn_status push_frame(tn__matcher *m, uint32_t pc, uint32_t parent, uint32
 }
 
 /* ---- Building a set ----
- * The positions of the set under way lie past the last finished one. */
+ * The positions of the set being built follow those of the last finished set. */
 
-typedef struct builder {
+typedef struct set_builder {
     tn__matcher *m;
     size_t n_work, n_seen, n_positions;
     bool accepting;
-} builder;
+} set_builder;
 
-static builder begin_set(tn__matcher *m) {
-    if (++m->stamp == 0) { /* stamps of four thousand million closures ago must not look fresh */
+static set_builder begin_set(tn__matcher *m) {
+    if (++m->stamp == 0) { /* after 2^32 closures old stamps would look current */
         memset(m->seen_stamp, 0, m->seen_slot_count * sizeof *m->seen_stamp);
         m->stamp = 1;
     }
-    return (builder){.m = m};
+    return (set_builder){.m = m};
 }
 
-static tn_status add_position(builder *b, uint32_t pc, uint32_t class_node, uint32_t stack) {
+static tn_status add_position(set_builder *b, uint32_t pc, uint32_t class_node, uint32_t stack) {
     tn__matcher *m = b->m;
     if (m->n_positions + b->n_positions == m->position_capacity)
         return tn_fail(TN_E_LIMIT, "the grammar's matcher has no room for more than %zu positions",
@@ -136,15 +137,15 @@ static tn_status add_position(builder *b, uint32_t pc, uint32_t class_node, uint
     return TN_OK;
 }
 
-/* Schedules an instruction for the closure unless it was seen with this stack. */
-static tn_status add_work(builder *b, uint32_t pc, uint32_t stack) {
+/* Adds an instruction to the closure's work list unless it was seen with this stack. */
+static tn_status add_work(set_builder *b, uint32_t pc, uint32_t stack) {
     tn__matcher *m = b->m;
     uint64_t key = (uint64_t)pc << 32 | stack;
     size_t mask = m->seen_slot_count - 1, i = (size_t)tn__mix64(key) & mask;
     for (; m->seen_stamp[i] == m->stamp; i = (i + 1) & mask)
         if (m->seen[i] == key) return TN_OK;
     if (b->n_seen == m->work_capacity)
-        return tn_fail(TN_E_LIMIT, "the grammar is too ambiguous: more than %zu ways to go on at one place",
+        return tn_fail(TN_E_LIMIT, "the grammar is too ambiguous: more than %zu ways to continue at one position",
                        m->work_capacity);
     b->n_seen++;
     m->seen[i] = key;
@@ -153,7 +154,7 @@ static tn_status add_work(builder *b, uint32_t pc, uint32_t stack) {
     return TN_OK;
 }
 
-static tn_status close_set(builder *b) {
+static tn_status close_set(set_builder *b) {
     tn__matcher *m = b->m;
     const tn__program *p = m->program;
     while (b->n_work) {
@@ -192,7 +193,7 @@ static bool position_less(const tn__position *a, const tn__position *b) {
     return a->stack < b->stack;
 }
 
-static void sift_down(tn__position *heap, size_t i, size_t n) {
+static void sift_position_down(tn__position *heap, size_t i, size_t n) {
     tn__position item = heap[i];
     for (size_t child; (child = 2 * i + 1) < n; i = child) {
         if (child + 1 < n && position_less(&heap[child], &heap[child + 1])) child++;
@@ -202,14 +203,14 @@ static void sift_down(tn__position *heap, size_t i, size_t n) {
     heap[i] = item;
 }
 
-/* Heap sort: in place, because qsort may allocate. */
+/* Heap sort in place, because qsort can allocate. */
 static void sort_positions(tn__position *positions, size_t n) {
-    for (size_t i = n / 2; i-- > 0;) sift_down(positions, i, n);
+    for (size_t i = n / 2; i-- > 0;) sift_position_down(positions, i, n);
     for (size_t end = n; end-- > 1;) {
         tn__position top = positions[0];
         positions[0] = positions[end];
         positions[end] = top;
-        sift_down(positions, 0, end);
+        sift_position_down(positions, 0, end);
     }
 }
 
@@ -228,7 +229,7 @@ static uint32_t hash_set(const tn__position *positions, size_t n, bool accepting
     return (uint32_t)tn__hash_bytes(positions, n * sizeof *positions, accepting);
 }
 
-/* Enters the positions at the end of the table as set number n_sets; room was checked. */
+/* Stores the positions at the end of the table as set number n_sets. The caller has checked for room. */
 static void enter_set(tn__matcher *m, size_t slot, uint32_t hash, size_t n, bool accepting) {
     m->sets[m->n_sets] = (tn__set_info){(uint32_t)m->n_positions, (uint32_t)n, hash, accepting};
     uint32_t *steps = m->steps + m->n_sets * m->program->n_groups;
@@ -237,9 +238,9 @@ static void enter_set(tn__matcher *m, size_t slot, uint32_t hash, size_t n, bool
     m->n_positions += n;
 }
 
-/* Gives the set its number, that of an equal one where there is one. Positions that read nothing and a text that may
- * not end here make the dead set. */
-static tn_status finish_set(builder *b, tn__set *out) {
+/* Completes the set and returns its number, or the number of an equal set. A set without positions in which the text
+ * cannot end is the dead set. */
+static tn_status finish_set(set_builder *b, tn__set *out) {
     tn__matcher *m = b->m;
     TN_TRY(close_set(b));
     if (b->n_positions == 0 && !b->accepting) {
@@ -260,7 +261,7 @@ static tn_status finish_set(builder *b, tn__set *out) {
 }
 
 tn_status tn__matcher_start(tn__matcher *m, tn__set *out) {
-    builder b = begin_set(m);
+    set_builder b = begin_set(m);
     TN_TRY(add_work(&b, m->program->entries[m->program->root], 0));
     return finish_set(&b, out);
 }
@@ -272,7 +273,7 @@ tn_status tn__matcher_step(tn__matcher *m, tn__set from, uint8_t byte, tn__set *
         *out = known;
         return TN_OK;
     }
-    builder b = begin_set(m);
+    set_builder b = begin_set(m);
     const tn__set_info *info = &m->sets[from - TN__SET_FIRST];
     for (uint32_t i = 0; i < info->count; i++) {
         tn__position at = m->positions[info->first + i];
@@ -299,8 +300,8 @@ tn_status tn__matcher_step(tn__matcher *m, tn__set from, uint8_t byte, tn__set *
 
 /* ---- Forgetting ---- */
 
-/* Renumbers the stacks that the kept positions use. Parents have smaller numbers, so one pass in order suffices, and
- * the order of stacks, on which the order of positions rests, stays as it is. The slot table serves as the map. */
+/* Renumbers the stacks that the kept positions use. Parents have smaller numbers, so one pass in order is enough, and
+ * the order of stacks, on which the order of positions depends, does not change. The slot table serves as the map. */
 static void compact_frames(tn__matcher *m, const tn__set_info *kept, size_t n_kept) {
     uint32_t *map = m->frame_slots;
     memset(map, 0, m->n_frames * sizeof *map);
@@ -323,7 +324,8 @@ static void compact_frames(tn__matcher *m, const tn__set_info *kept, size_t n_ke
 }
 
 void tn__matcher_forget(tn__matcher *m, tn__set *keep[], size_t n_keep) {
-    /* The kept sets, each once and in the order of their positions, so that they can be moved down one by one. */
+    /* The kept sets, each once and in the order of their positions, so that they can be moved to the front in turn.
+     */
     tn__set numbers[4];
     tn__set_info kept[4];
     size_t n_kept = 0;

@@ -1,4 +1,4 @@
-/* A vocabulary's texts: kept by token, and as a trie in walking order for masks. */
+/* The texts of a vocabulary, by token and as a trie in depth-first order for masks. */
 #include "base/checked.h"
 #include "base/hash.h"
 #include "tenon/tokenizer.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-tn_pieces *tn__pieces_retain(const tn_pieces *pieces) {
+tn_pieces *tn_pieces_retain(const tn_pieces *pieces) {
     tn_pieces *shared = (tn_pieces *)pieces; /* only the count changes */
     atomic_fetch_add(&shared->references, 1);
     return shared;
@@ -38,7 +38,7 @@ static int compare_pieces(const tn_pieces *p, tn_token a, tn_token b) {
     return x.length != y.length ? (x.length < y.length ? -1 : 1) : a < b ? -1 : a > b;
 }
 
-/* Merge sort with a scratch array: the order of a hundred thousand texts in a bounded number of comparisons. */
+/* Merge sort with a scratch array: n log n comparisons at worst, for vocabularies of 100,000 tokens and more. */
 static void sort_tokens(const tn_pieces *p, tn_token *tokens, tn_token *scratch, size_t n) {
     for (size_t width = 1; width < n; width *= 2) {
         for (size_t from = 0; from < n; from += 2 * width) {
@@ -60,7 +60,7 @@ static size_t shared_length(const tn_pieces *p, const tn_token *tokens, size_t i
     return n;
 }
 
-static tn_status build_trie(tn_pieces *p, const tn_token *sorted, size_t n) {
+static tn_status build_piece_trie(tn_pieces *p, const tn_token *sorted, size_t n) {
     size_t n_nodes = 1;
     for (size_t i = 0; i < n; i++) n_nodes += tn_pieces_get(p, sorted[i]).length - shared_length(p, sorted, i);
     if (n_nodes >= UINT32_MAX) return tn_fail(TN_E_LIMIT, "the vocabulary's texts are too long");
@@ -73,13 +73,13 @@ static tn_status build_trie(tn_pieces *p, const tn_token *sorted, size_t n) {
     }
     memcpy(p->tokens, sorted, n * sizeof *sorted);
     size_t at = 1, open = 0;
-    p->nodes[0] = (tn__trie_node){0};
+    p->nodes[0] = (tn__piece_node){0};
     for (size_t i = 0; i < n; i++) {
         tn_piece piece = tn_pieces_get(p, sorted[i]);
         size_t shared = shared_length(p, sorted, i);
         for (; open > shared; open--) p->nodes[path[open - 1]].skip = (uint32_t)at;
         for (; open < piece.length; open++) {
-            p->nodes[at] = (tn__trie_node){
+            p->nodes[at] = (tn__piece_node){
                 .depth = (uint16_t)open, .byte = (uint8_t)piece.bytes[open], .token_end = (uint32_t)i};
             path[open] = (uint32_t)at++;
         }
@@ -114,7 +114,7 @@ static tn_status copy_texts(tn_pieces *p, const tn_piece *pieces) {
     return TN_OK;
 }
 
-static tn_status note_ends(tn_pieces *p, const tn_token *ends, size_t n_ends) {
+static tn_status store_ends(tn_pieces *p, const tn_token *ends, size_t n_ends) {
     p->ends = tn_malloc((n_ends ? n_ends : 1) * sizeof *p->ends);
     p->is_end = tn_calloc(tn__bits_words(p->count), sizeof *p->is_end);
     if (!p->ends || !p->is_end) return TN_E_NOMEM;
@@ -128,9 +128,9 @@ static tn_status note_ends(tn_pieces *p, const tn_token *ends, size_t n_ends) {
     return TN_OK;
 }
 
-static tn_status fill(tn_pieces *p, const tn_piece *pieces, const tn_token *ends, size_t n_ends) {
+static tn_status build_pieces(tn_pieces *p, const tn_piece *pieces, const tn_token *ends, size_t n_ends) {
     TN_TRY(copy_texts(p, pieces));
-    TN_TRY(note_ends(p, ends, n_ends));
+    TN_TRY(store_ends(p, ends, n_ends));
     tn_token *tokens = tn_malloc(p->count * sizeof *tokens), *scratch = tn_malloc(p->count * sizeof *scratch);
     tn_status status = tokens && scratch ? TN_OK : TN_E_NOMEM;
     if (status == TN_OK) {
@@ -138,7 +138,7 @@ static tn_status fill(tn_pieces *p, const tn_piece *pieces, const tn_token *ends
         for (size_t i = 0; i < p->count; i++)
             if (pieces[i].length && !tn__bits_get(p->is_end, i)) tokens[n++] = (tn_token)i;
         sort_tokens(p, tokens, scratch, n);
-        status = build_trie(p, tokens, n);
+        status = build_piece_trie(p, tokens, n);
     }
     tn_free(tokens);
     tn_free(scratch);
@@ -146,14 +146,15 @@ static tn_status fill(tn_pieces *p, const tn_piece *pieces, const tn_token *ends
 }
 
 tn_status tn_pieces_new(const tn_piece *pieces, size_t count, const tn_token *ends, size_t n_ends, tn_pieces **out) {
-    if (!pieces || !out || (n_ends && !ends)) return tn_fail(TN_E_INVALID, "tn_pieces_new: NULL argument");
+    if (!pieces || !out || (n_ends && !ends))
+        return tn_fail(TN_E_INVALID, "tn_pieces_new: pieces, ends or out is NULL");
     *out = NULL;
     if (count == 0 || count > INT32_MAX) return tn_fail(TN_E_INVALID, "a vocabulary of %zu tokens", count);
     tn_pieces *p = tn_calloc(1, sizeof *p);
     if (!p) return TN_E_NOMEM;
     atomic_init(&p->references, 1);
     p->count = count;
-    tn_status status = fill(p, pieces, ends, n_ends);
+    tn_status status = build_pieces(p, pieces, ends, n_ends);
     if (status == TN_OK)
         *out = p;
     else
@@ -162,7 +163,7 @@ tn_status tn_pieces_new(const tn_piece *pieces, size_t count, const tn_token *en
 }
 
 tn_status tn_pieces_from_tokenizer(const tn_tokenizer *tokenizer, tn_pieces **out) {
-    if (!tokenizer || !out) return tn_fail(TN_E_INVALID, "tn_pieces_from_tokenizer: NULL argument");
+    if (!tokenizer || !out) return tn_fail(TN_E_INVALID, "tn_pieces_from_tokenizer: tokenizer or out is NULL");
     *out = NULL;
     size_t n = (size_t)tn_tokenizer_size(tokenizer), n_ends = 0;
     tn_piece *pieces = tn_calloc(n, sizeof *pieces);

@@ -1,4 +1,4 @@
-/* Lazy grammars: finding the text that wakes one up. */
+/* Triggers of lazy grammars: building the automaton that recognizes their texts. */
 #include "text/grammar/trigger.h"
 
 #include "base/checked.h"
@@ -7,10 +7,10 @@
 
 enum { TRIGGER_BYTES_MAX = 1000, TRIGGERS_MAX = 1000 };
 
-static size_t text_length(const tn_grammar_trigger *t) { return t->text ? strlen(t->text) : 0; }
+static size_t trigger_length(const tn_grammar_trigger *t) { return t->text ? strlen(t->text) : 0; }
 
-/* Adds the texts to the tree of nodes; 0 stands for "no such child" until the links are made. */
-static void add_texts(tn__triggers *t) {
+/* Builds the trie of the texts. Until link_nodes() runs, 0 means "no child". */
+static void build_trigger_trie(tn__triggers *t) {
     t->n_nodes = 1;
     for (size_t i = 0; i < t->count; i++) {
         uint16_t at = 0;
@@ -19,13 +19,13 @@ static void add_texts(tn__triggers *t) {
             if (!*next) *next = (uint16_t)t->n_nodes++;
             at = *next;
         }
-        if (at && !t->nodes[at].found) t->nodes[at].found = (uint16_t)(i + 1);
+        if (at && !t->nodes[at].trigger) t->nodes[at].trigger = (uint16_t)(i + 1);
     }
 }
 
-/* Fills in, breadth first, where a byte without a child leads: to where it leads from the longest proper suffix of
- * this node's text that is itself a node. */
-static tn_status link_nodes(tn__triggers *t) {
+/* Fills in, breadth first, the transitions without a child: they lead to where the byte leads from the longest proper
+ * suffix of the node's text that is itself a node. */
+static tn_status link_trigger_nodes(tn__triggers *t) {
     uint16_t *queue = tn_malloc(t->n_nodes * sizeof *queue), *suffix = tn_calloc(t->n_nodes, sizeof *suffix);
     if (!queue || !suffix) {
         tn_free(queue);
@@ -38,7 +38,7 @@ static tn_status link_nodes(tn__triggers *t) {
     while (head < tail) {
         uint16_t at = queue[head++];
         const tn__trigger_node *from = &t->nodes[suffix[at]];
-        if (!t->nodes[at].found) t->nodes[at].found = from->found;
+        if (!t->nodes[at].trigger) t->nodes[at].trigger = from->trigger;
         for (int byte = 0; byte < 256; byte++) {
             uint16_t child = t->nodes[at].next[byte];
             if (child) {
@@ -57,12 +57,12 @@ static tn_status link_nodes(tn__triggers *t) {
 tn_status tn__triggers_new(const tn_grammar_trigger *list, size_t count, tn__triggers *out) {
     *out = (tn__triggers){0};
     if (count == 0) return TN_OK;
-    if (!list) return tn_fail(TN_E_INVALID, "n_triggers without triggers");
+    if (!list) return tn_fail(TN_E_INVALID, "n_triggers is set, but triggers is NULL");
     if (count > TRIGGERS_MAX) return tn_fail(TN_E_LIMIT, "%zu triggers; at most %d", count, TRIGGERS_MAX);
     size_t total = 0;
     for (size_t i = 0; i < count; i++) {
         if (list[i].text && !*list[i].text) return tn_fail(TN_E_INVALID, "trigger %zu is empty", i);
-        total += text_length(&list[i]);
+        total += trigger_length(&list[i]);
         if (total > TRIGGER_BYTES_MAX)
             return tn_fail(TN_E_LIMIT, "the triggers have more than %d bytes", TRIGGER_BYTES_MAX);
     }
@@ -78,8 +78,8 @@ tn_status tn__triggers_new(const tn_grammar_trigger *list, size_t count, tn__tri
     }
     t.nodes = tn_calloc(total + 1, sizeof *t.nodes);
     if (!t.nodes) goto out;
-    add_texts(&t);
-    status = link_nodes(&t);
+    build_trigger_trie(&t);
+    status = link_trigger_nodes(&t);
 out:
     if (status == TN_OK)
         *out = t;

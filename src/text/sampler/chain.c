@@ -1,4 +1,4 @@
-/* The samplers of the chain that cut candidates down or reshape them, and the draws at its end. */
+/* The samplers that truncate or rescale the candidates, and the draws at the end of the chain. */
 #include "base/checked.h"
 #include "text/sampler/internal.h"
 
@@ -23,7 +23,7 @@ float tn__candidates_max(const tn_sampler *s) {
     return tn__key_value(best);
 }
 
-/* Makes a list of the row's tokens at or above `cut`; -inf never qualifies. */
+/* Lists the row's tokens with logits at or above `cut`, without those of -inf. */
 static void list_row_above(tn_sampler *s, float cut) {
     size_t count = 0;
     for (size_t b = 0; b < s->n_blocks; b++) {
@@ -51,7 +51,7 @@ double tn__candidates_weights(tn_sampler *s) {
     return sum;
 }
 
-static void keep_best(tn_sampler *s, size_t count) {
+static void keep_largest(tn_sampler *s, size_t count) {
     if (s->dense) {
         s->count = tn__keys_from_row(s->list, s->row, s->block_max, s->n_vocab, count);
         s->dense = false;
@@ -61,7 +61,7 @@ static void keep_best(tn_sampler *s, size_t count) {
     }
 }
 
-/* Keeps the candidates at or above `cut`, and the min_keep best in any case. */
+/* Keeps the candidates at or above `cut`, but at least the min_keep most probable ones. */
 static void keep_above(tn_sampler *s, float cut) {
     size_t above = 0;
     if (s->dense) {
@@ -70,38 +70,38 @@ static void keep_above(tn_sampler *s, float cut) {
         if (above >= s->params.min_keep) return;
         s->dense = true;
     } else {
-        tn__key bar = tn__key_make(cut, INT32_MAX);
-        for (size_t i = 0; i < s->count; i++) above += s->list[i] >= bar;
+        tn__key threshold = tn__key_make(cut, INT32_MAX);
+        for (size_t i = 0; i < s->count; i++) above += s->list[i] >= threshold;
         if (above >= s->params.min_keep) {
             size_t kept = 0;
             for (size_t i = 0; i < s->count; i++)
-                if (s->list[i] >= bar) s->list[kept++] = s->list[i];
+                if (s->list[i] >= threshold) s->list[kept++] = s->list[i];
             s->count = kept;
             return;
         }
     }
-    keep_best(s, s->params.min_keep);
+    keep_largest(s, s->params.min_keep);
 }
 
 /* ---- Truncating samplers ---- */
 
 void tn__apply_top_k(tn_sampler *s) {
     if (s->params.top_k <= 0) return;
-    keep_best(s, TN__MAX((size_t)s->params.top_k, s->params.min_keep));
+    keep_largest(s, TN__MAX((size_t)s->params.top_k, s->params.min_keep));
 }
 
-/* Lists the row's tokens down to some logit such that together they hold at least the share p of the weight. A few
- * nearly always do, so the bar starts high; it need never go below where all tokens under it, each with less than
- * (1 - p) / n of the weight, cannot make up 1 - p together (half of that leaves room for rounding). */
-static void list_likely(tn_sampler *s, float p, double total) {
-    const float step = 4; /* weights fall by e^4, about 55, each time */
+/* Lists the row's tokens down to some logit such that they have at least the share p of the weight. A few tokens
+ * nearly always do, so the search starts with a high threshold. It ends where all tokens below the threshold, each
+ * with less than (1 - p) / n of the weight, cannot add up to 1 - p; half of that leaves a margin for rounding. */
+static void list_share(tn_sampler *s, float p, double total) {
+    const float step = 4; /* each step lowers the weight by e^4, about 55 */
     float max = tn__candidates_max(s);
     float lowest = max + logf((float)(0.5 * (1 - (double)p) * total / (double)s->n_vocab));
-    for (float bar = max - step;; bar -= step) {
+    for (float threshold = max - step;; threshold -= step) {
         double sum = 0;
-        list_row_above(s, fmaxf(bar, lowest));
+        list_row_above(s, fmaxf(threshold, lowest));
         for (size_t i = 0; i < s->count; i++) sum += s->weights[tn__key_token(s->list[i])];
-        if (sum >= p * total || bar <= lowest) return;
+        if (sum >= p * total || threshold <= lowest) return;
     }
 }
 
@@ -110,10 +110,10 @@ void tn__apply_top_p(tn_sampler *s) {
     if (p >= 1) return;
     double total = tn__candidates_weights(s);
     if (s->dense) {
-        list_likely(s, p, total);
+        list_share(s, p, total);
         if (s->count < s->params.min_keep) {
             s->dense = true;
-            keep_best(s, s->params.min_keep);
+            keep_largest(s, s->params.min_keep);
             return;
         }
     }
@@ -121,7 +121,7 @@ void tn__apply_top_p(tn_sampler *s) {
     if (kept >= s->params.min_keep)
         s->count = kept;
     else
-        keep_best(s, s->params.min_keep);
+        keep_largest(s, s->params.min_keep);
 }
 
 void tn__apply_min_p(tn_sampler *s) {
@@ -150,7 +150,8 @@ void tn__apply_top_n_sigma(tn_sampler *s) {
     keep_above(s, tn__candidates_max(s) - s->params.top_n_sigma * (float)sqrt(squares / count));
 }
 
-/* H = ln W - sum(w * (logit - max)) / W for weights w = exp(logit - max) with sum W. The candidates are a list. */
+/* H = ln W - sum(w * (logit - max)) / W for weights w = exp(logit - max) with sum W. The candidates must be a list.
+ */
 static double entropy(const tn_sampler *s, double total, float max) {
     double sum = 0;
     for (size_t i = 0; i < s->count; i++)
@@ -158,7 +159,7 @@ static double entropy(const tn_sampler *s, double total, float max) {
     return log(total) - sum / total;
 }
 
-/* Keeps the tokens whose surprise is closest to the expected surprise, until they hold typical_p of the weight. */
+/* Keeps the tokens whose surprise is closest to the expected surprise, until they have typical_p of the weight. */
 void tn__apply_typical(tn_sampler *s) {
     if (s->params.typical_p >= 1) return;
     tn__candidates_list(s);
@@ -168,7 +169,7 @@ void tn__apply_typical(tn_sampler *s) {
     for (size_t i = 0; i < s->count; i++) {
         tn_token token = tn__key_token(s->list[i]);
         float logit = tn__key_value(s->list[i]);
-        s->row[token] = logit; /* to find it again by token */
+        s->row[token] = logit; /* to look it up by token below */
         s->list[i] = tn__key_make(-(float)fabs(-((double)logit - max) - expected), token);
     }
     size_t kept = tn__keys_select_weight(s->list, s->count, s->weights, s->params.typical_p * total);
@@ -183,16 +184,16 @@ void tn__apply_typical(tn_sampler *s) {
     }
 }
 
-/* Removes the likeliest tokens: all at or above the threshold but the last of them. */
+/* Removes all tokens at or above the threshold except the least likely of them. */
 void tn__apply_xtc(tn_sampler *s) {
     if (s->params.xtc_probability <= 0 || s->params.xtc_threshold > 0.5f) return;
     if (tn__random_unit(&s->random) >= s->params.xtc_probability) return;
     tn__candidates_list(s);
-    double bar = s->params.xtc_threshold * tn__candidates_weights(s);
+    double threshold = s->params.xtc_threshold * tn__candidates_weights(s);
     size_t above = 0;
     tn__key last = UINT64_MAX;
     for (size_t i = 0; i < s->count; i++)
-        if (s->weights[tn__key_token(s->list[i])] >= bar) {
+        if (s->weights[tn__key_token(s->list[i])] >= threshold) {
             above++;
             last = TN__MIN(last, s->list[i]);
         }
@@ -218,7 +219,8 @@ void tn__apply_temperature(tn_sampler *s) {
     }
     if (s->dense) {
         s->scan->divide(s->row, s->n_blocks * TN__SCAN_BLOCK, t);
-        s->scan->divide(s->block_max, tn__align_up(s->n_blocks, 16), t); /* division is monotone: still the maxima */
+        s->scan->divide(s->block_max, tn__align_up(s->n_blocks, 16),
+                        t); /* division is monotone, so they stay the maxima */
     } else {
         for (size_t i = 0; i < s->count; i++)
             s->list[i] = tn__key_make(tn__key_value(s->list[i]) / t, tn__key_token(s->list[i]));
@@ -231,7 +233,7 @@ static tn_token draw_from_row(tn_sampler *s) {
     double total = tn__candidates_weights(s), u = tn__random_unit(&s->random) * total;
     size_t b = 0, last = 0;
     for (; b + 1 < s->n_blocks && u >= s->block_sums[b]; b++) u -= s->block_sums[b];
-    /* Sums are rounded, so u may run past a block's end; the last possible token before that takes it. */
+    /* Sums are rounded, so u may exceed a block's sum; then the last possible token is drawn. */
     while (s->block_sums[b] == 0) b--;
     for (size_t i = b * TN__SCAN_BLOCK; i < (b + 1) * TN__SCAN_BLOCK; i++) {
         if (s->weights[i] == 0) continue;
@@ -242,20 +244,20 @@ static tn_token draw_from_row(tn_sampler *s) {
     return (tn_token)last;
 }
 
-/* The draw goes down the candidates from the best to the worst, whatever order the list happens to be in, so that a
- * seed's tokens do not hang on how the list was made. */
+/* The draw visits the candidates in descending order, whatever the order of the list, so that the tokens of a seed do
+ * not depend on how the list was built. */
 tn_token tn__draw(tn_sampler *s) {
     if (s->dense) return draw_from_row(s);
     double total = tn__candidates_weights(s), u = tn__random_unit(&s->random) * total;
     size_t reached = tn__keys_select_weight(s->list, s->count, s->weights, u);
     tn_token token = tn__key_token(s->list[reached - 1]);
     if (s->weights[token] > 0) return token;
-    /* Rounding of the sums carried u past the last token that has any weight; the best one is as good as any. */
-    keep_best(s, 1);
+    /* Rounding moved u past the last token that has any weight. Draw the most probable token instead. */
+    keep_largest(s, 1);
     return tn__key_token(s->list[0]);
 }
 
-/* Draws and moves mu against the difference between the token's surprise, in bits, and what is wanted. */
+/* Draws, and corrects mu by the difference between the token's surprise in bits and the target tau. */
 static tn_token draw_and_steer(tn_sampler *s) {
     tn_token token = tn__draw(s);
     double total = 0;
@@ -265,8 +267,8 @@ static tn_token draw_and_steer(tn_sampler *s) {
     return token;
 }
 
-/* Version 1: estimates the exponent of a Zipf law from the best 100 tokens, and from it how many tokens to keep so
- * that the expected surprise is mu. */
+/* Version 1: estimates the exponent of a Zipf law from the 100 most probable tokens, and from it how many tokens to
+ * keep so that the expected surprise is mu. */
 tn_token tn__draw_mirostat_1(tn_sampler *s) {
     enum { ESTIMATE_FROM = 100 };
     tn__candidates_list(s);
@@ -281,9 +283,9 @@ tn_token tn__draw_mirostat_1(tn_sampler *s) {
     }
     double exponent = tt > 0 ? tb / tt : 1, epsilon = exponent - 1;
     double k = pow(epsilon * exp2(s->mirostat_mu) / (1 - pow((double)s->n_vocab, -epsilon)), 1 / exponent);
-    /* Flat or absurd estimates give NaN or infinity; at least one token stays. */
+    /* Degenerate estimates give NaN or infinity; at least one token stays. */
     size_t keep = k >= (double)s->count ? s->count : k >= 1 ? (size_t)k : 1;
-    keep_best(s, keep);
+    keep_largest(s, keep);
     return draw_and_steer(s);
 }
 

@@ -1,4 +1,4 @@
-/* Samplers: parameters and their limits, the table of samplers, life cycle, and the way from logits to a token. */
+/* Samplers: the table, parameters and their limits, creation, and drawing a token from logits. */
 #include "base/checked.h"
 #include "text/sampler/internal.h"
 
@@ -23,13 +23,13 @@ const char *tn_sampler_kind_parameters(tn_sampler_kind kind) {
 }
 
 tn_status tn_sampler_kind_from_name(const char *name, tn_sampler_kind *out) {
-    if (!name || !out) return tn_fail(TN_E_INVALID, "tn_sampler_kind_from_name: NULL argument");
+    if (!name || !out) return tn_fail(TN_E_INVALID, "tn_sampler_kind_from_name: name or out is NULL");
     for (int kind = 0; kind < TN_SAMPLER_KINDS; kind++)
         if (strcmp(name, samplers[kind].name) == 0) {
             *out = (tn_sampler_kind)kind;
             return TN_OK;
         }
-    tn_fail(TN_E_NOT_FOUND, "no sampler is called \"%.64s\"; there are:", name);
+    tn_fail(TN_E_NOT_FOUND, "unknown sampler \"%.64s\"; the samplers are:", name);
     for (int kind = 0; kind < TN_SAMPLER_KINDS; kind++) tn_fail_more(TN_E_NOT_FOUND, " %s", samplers[kind].name);
     return TN_E_NOT_FOUND;
 }
@@ -65,26 +65,26 @@ tn_sampler_params tn_sampler_params_default(void) {
 
 enum { WINDOW_MAX = 1 << 20, BREAKERS_MAX = 256, BREAKER_LENGTH_MAX = 256, VOCAB_MAX = 1 << 26 };
 
-static tn_status check_range(const char *name, float value, float low, float high) {
+static tn_status check_param_range(const char *name, float value, float low, float high) {
     if (value >= low && value <= high) return TN_OK;
-    return tn_fail(TN_E_INVALID, "sampler parameter %s is %g; it must lie in %g … %g", name, (double)value,
+    return tn_fail(TN_E_INVALID, "sampler parameter %s is %g; it must be in %g … %g", name, (double)value,
                    (double)low, (double)high);
 }
 
-static tn_status check_params(const tn_sampler_params *p, size_t n_vocab) {
+static tn_status check_sampler_params(const tn_sampler_params *p, size_t n_vocab) {
     if (n_vocab == 0 || n_vocab > VOCAB_MAX)
-        return tn_fail(TN_E_INVALID, "a vocabulary of %zu tokens; it must have 1 … %d", n_vocab, VOCAB_MAX);
+        return tn_fail(TN_E_INVALID, "the vocabulary has %zu tokens; it must have 1 … %d", n_vocab, VOCAB_MAX);
     if (p->n_chain > TN_SAMPLER_KINDS)
-        return tn_fail(TN_E_INVALID, "a chain of %zu samplers; there are only %d", p->n_chain, TN_SAMPLER_KINDS);
+        return tn_fail(TN_E_INVALID, "the chain has %zu samplers; the maximum is %d", p->n_chain, TN_SAMPLER_KINDS);
     uint32_t seen = 0;
     for (size_t i = 0; i < p->n_chain; i++) {
         if (!kind_is_known(p->chain[i]))
-            return tn_fail(TN_E_INVALID, "sampler kind %d at place %zu of the chain is unknown", (int)p->chain[i], i);
+            return tn_fail(TN_E_INVALID, "unknown sampler kind %d at index %zu of the chain", (int)p->chain[i], i);
         if (seen & 1u << p->chain[i])
-            return tn_fail(TN_E_INVALID, "%s stands twice in the chain", samplers[p->chain[i]].name);
+            return tn_fail(TN_E_INVALID, "%s is twice in the chain", samplers[p->chain[i]].name);
         seen |= 1u << p->chain[i];
     }
-    /* The limits on what multiplies logits keep them finite; see TN__LOGIT_MAX. */
+    /* The limits of factors keep logits finite; see TN__LOGIT_MAX. */
     const struct {
         const char *name;
         float value, low, high;
@@ -112,9 +112,11 @@ static tn_status check_params(const tn_sampler_params *p, size_t n_vocab) {
         {"mirostat_eta", p->mirostat_eta, 0, 1000},
     };
     for (size_t i = 0; i < TN__COUNT(ranges); i++)
-        TN_TRY(check_range(ranges[i].name, ranges[i].value, ranges[i].low, ranges[i].high));
-    if (p->n_logit_bias > 0 && !p->logit_bias) return tn_fail(TN_E_INVALID, "n_logit_bias without logit_bias");
-    if (p->n_logit_bias > VOCAB_MAX) return tn_fail(TN_E_INVALID, "%zu logit biases are too many", p->n_logit_bias);
+        TN_TRY(check_param_range(ranges[i].name, ranges[i].value, ranges[i].low, ranges[i].high));
+    if (p->n_logit_bias > 0 && !p->logit_bias)
+        return tn_fail(TN_E_INVALID, "n_logit_bias is set, but logit_bias is NULL");
+    if (p->n_logit_bias > VOCAB_MAX)
+        return tn_fail(TN_E_INVALID, "n_logit_bias is %zu, which is too many", p->n_logit_bias);
     for (size_t i = 0; i < p->n_logit_bias; i++) {
         const tn_logit_bias *b = &p->logit_bias[i];
         if (b->token < 0 || (size_t)b->token >= n_vocab)
@@ -122,11 +124,11 @@ static tn_status check_params(const tn_sampler_params *p, size_t n_vocab) {
         if (isnan(b->bias)) return tn_fail(TN_E_INVALID, "the logit bias of token %d is not a number", b->token);
     }
     if (p->dry_multiplier <= 0 || p->n_dry_breakers == 0) return TN_OK;
-    if (!p->dry_breakers) return tn_fail(TN_E_INVALID, "n_dry_breakers without dry_breakers");
+    if (!p->dry_breakers) return tn_fail(TN_E_INVALID, "n_dry_breakers is set, but dry_breakers is NULL");
     if (p->n_dry_breakers > BREAKERS_MAX)
-        return tn_fail(TN_E_INVALID, "%zu DRY breakers; at most %d", p->n_dry_breakers, BREAKERS_MAX);
+        return tn_fail(TN_E_INVALID, "n_dry_breakers is %zu; the maximum is %d", p->n_dry_breakers, BREAKERS_MAX);
     if (!p->pieces)
-        return tn_fail(TN_E_INVALID, "DRY's breakers are text: give the vocabulary's pieces, or no breakers");
+        return tn_fail(TN_E_INVALID, "DRY breakers need the vocabulary's pieces; set pieces, or n_dry_breakers to 0");
     if (tn_pieces_count(p->pieces) != n_vocab)
         return tn_fail(TN_E_INVALID, "%zu pieces for a vocabulary of %zu", tn_pieces_count(p->pieces), n_vocab);
     for (size_t i = 0; i < p->n_dry_breakers; i++) {
@@ -140,35 +142,36 @@ static tn_status check_params(const tn_sampler_params *p, size_t n_vocab) {
 
 /* ---- Life cycle ---- */
 
-/* Takes the next `count` items of a block being laid out; with a NULL base only the size is counted. The limits that
- * check_params sets keep the sum far from overflow. */
-static void *carve(char *base, size_t *at, size_t count, size_t size) {
-    void *place = base ? base + *at : NULL;
+/* Takes the next `count` items of a block of memory; with a NULL base only the size is counted. The limits that
+ * check_sampler_params() checks keep the sum far from overflow. */
+static void *take_sampler_array(char *base, size_t *at, size_t count, size_t size) {
+    void *start = base ? base + *at : NULL;
     *at = tn__align_up(*at + count * size, 64);
-    return place;
+    return start;
 }
 
-static size_t lay_out(tn_sampler *s, const tn_sampler_params *p, char *base) {
+static size_t lay_out_sampler(tn_sampler *s, const tn_sampler_params *p, char *base) {
     size_t at = 0, blocks = s->n_blocks, n = s->n_vocab;
     bool dry = p->dry_multiplier > 0;
-    s->row = carve(base, &at, blocks * TN__SCAN_BLOCK, sizeof *s->row);
-    s->weights = carve(base, &at, blocks * TN__SCAN_BLOCK, sizeof *s->weights);
-    s->block_max = carve(base, &at, tn__align_up(blocks, 16), sizeof *s->block_max);
-    s->block_sums = carve(base, &at, blocks, sizeof *s->block_sums);
-    s->list = carve(base, &at, n + 1, sizeof *s->list); /* one to spare: listing writes before it counts */
-    s->history = carve(base, &at, s->history_capacity, sizeof *s->history);
-    s->breaks = carve(base, &at, s->history_capacity, sizeof *s->breaks);
-    s->counts = carve(base, &at, n, sizeof *s->counts);
-    s->dry_match = carve(base, &at, dry ? (size_t)p->dry_window : 0, sizeof *s->dry_match);
-    s->dry_length = carve(base, &at, dry ? n : 0, sizeof *s->dry_length);
-    s->dry_tail = carve(base, &at, s->dry_tail_capacity, 1);
+    s->row = take_sampler_array(base, &at, blocks * TN__SCAN_BLOCK, sizeof *s->row);
+    s->weights = take_sampler_array(base, &at, blocks * TN__SCAN_BLOCK, sizeof *s->weights);
+    s->block_max = take_sampler_array(base, &at, tn__align_up(blocks, 16), sizeof *s->block_max);
+    s->block_sums = take_sampler_array(base, &at, blocks, sizeof *s->block_sums);
+    s->list = take_sampler_array(base, &at, n + 1,
+                                 sizeof *s->list); /* one more: listing writes an item before it is counted */
+    s->history = take_sampler_array(base, &at, s->history_capacity, sizeof *s->history);
+    s->breaks = take_sampler_array(base, &at, s->history_capacity, sizeof *s->breaks);
+    s->counts = take_sampler_array(base, &at, n, sizeof *s->counts);
+    s->dry_match = take_sampler_array(base, &at, dry ? (size_t)p->dry_window : 0, sizeof *s->dry_match);
+    s->dry_length = take_sampler_array(base, &at, dry ? n : 0, sizeof *s->dry_length);
+    s->dry_tail = take_sampler_array(base, &at, s->dry_tail_capacity, 1);
 
-    tn_logit_bias *biases = carve(base, &at, p->n_logit_bias, sizeof *biases);
+    tn_logit_bias *biases = take_sampler_array(base, &at, p->n_logit_bias, sizeof *biases);
     size_t n_breakers = dry ? p->n_dry_breakers : 0;
-    const char **breakers = carve(base, &at, n_breakers, sizeof *breakers);
+    const char **breakers = take_sampler_array(base, &at, n_breakers, sizeof *breakers);
     for (size_t i = 0; i < n_breakers; i++) {
         size_t size = strlen(p->dry_breakers[i]) + 1;
-        char *copy = carve(base, &at, size, 1);
+        char *copy = take_sampler_array(base, &at, size, 1);
         if (!base) continue;
         memcpy(copy, p->dry_breakers[i], size);
         breakers[i] = copy;
@@ -183,15 +186,15 @@ static size_t lay_out(tn_sampler *s, const tn_sampler_params *p, char *base) {
 }
 
 tn_status tn_sampler_new(const tn_sampler_params *params, size_t n_vocab, tn_sampler **out) {
-    if (!params || !out) return tn_fail(TN_E_INVALID, "tn_sampler_new: NULL argument");
+    if (!params || !out) return tn_fail(TN_E_INVALID, "tn_sampler_new: params or out is NULL");
     *out = NULL;
     tn_sampler_params p = *params;
-    TN_TRY(check_params(&p, n_vocab));
+    TN_TRY(check_sampler_params(&p, n_vocab));
     if (p.seed == TN_SEED_RANDOM) p.seed = tn__random_system_seed();
     if (p.min_keep == 0) p.min_keep = 1;
     tn_sampler *s = tn_calloc(1, sizeof *s);
     if (!s) return TN_E_NOMEM;
-    s->scan = tn__scan_best();
+    s->scan = tn__scan_widest();
     s->n_vocab = n_vocab;
     s->n_blocks = tn__scan_blocks(n_vocab);
     s->history_capacity = 1;
@@ -201,16 +204,16 @@ tn_status tn_sampler_new(const tn_sampler_params *params, size_t n_vocab, tn_sam
         for (size_t i = 0; i < p.n_dry_breakers; i++)
             s->dry_tail_capacity = TN__MAX(s->dry_tail_capacity, strlen(p.dry_breakers[i]) - 1);
     }
-    size_t size = lay_out(s, &p, NULL);
+    size_t size = lay_out_sampler(s, &p, NULL);
     s->memory = tn_malloc_aligned(size, 64);
     if (!s->memory) {
         tn_free(s);
         return TN_E_NOMEM;
     }
     memset(s->memory, 0, size);
-    lay_out(s, &p, s->memory);
+    lay_out_sampler(s, &p, s->memory);
     for (size_t i = s->n_blocks; i < tn__align_up(s->n_blocks, 16); i++) s->block_max[i] = -INFINITY;
-    s->pieces = p.pieces ? tn__pieces_retain(p.pieces) : NULL;
+    s->pieces = p.pieces ? tn_pieces_retain(p.pieces) : NULL;
     s->params.pieces = s->pieces;
     tn_sampler_reset(s);
     *out = s;
@@ -228,7 +231,7 @@ void tn_sampler_reset(tn_sampler *s) {
 }
 
 tn_status tn_sampler_clone(const tn_sampler *from, tn_sampler **out) {
-    if (!from || !out) return tn_fail(TN_E_INVALID, "tn_sampler_clone: NULL argument");
+    if (!from || !out) return tn_fail(TN_E_INVALID, "tn_sampler_clone: sampler or out is NULL");
     *out = NULL;
     tn_sampler *s;
     TN_TRY(tn_sampler_new(&from->params, from->n_vocab, &s));
@@ -262,9 +265,10 @@ void tn_sampler_free(tn_sampler *s) {
 uint64_t tn_sampler_seed(const tn_sampler *s) { return s->params.seed; }
 
 tn_status tn_sampler_set_grammar(tn_sampler *s, tn_grammar_state *state) {
-    if (!s) return tn_fail(TN_E_INVALID, "tn_sampler_set_grammar: NULL sampler");
+    if (!s) return tn_fail(TN_E_INVALID, "tn_sampler_set_grammar: sampler is NULL");
     if (state) {
-        size_t n = tn__grammar_state_vocab(state);
+        const tn_pieces *pieces = tn_grammar_state_pieces(state);
+        size_t n = pieces ? tn_pieces_count(pieces) : 0;
         if (n != s->n_vocab)
             return tn_fail(TN_E_INVALID, "the grammar's vocabulary has %zu tokens, the sampler's %zu", n, s->n_vocab);
     }
@@ -274,9 +278,9 @@ tn_status tn_sampler_set_grammar(tn_sampler *s, tn_grammar_state *state) {
 }
 tn_grammar_state *tn_sampler_get_grammar(tn_sampler *s) { return s->grammar; }
 
-/* ---- From logits to a token ---- */
+/* ---- Drawing ---- */
 
-static tn_token best_of_row(const tn_sampler *s) {
+static tn_token argmax_of_row(const tn_sampler *s) {
     float max = tn__candidates_max(s);
     size_t b = 0;
     while (s->block_max[b] != max) b++;
@@ -285,7 +289,7 @@ static tn_token best_of_row(const tn_sampler *s) {
     return (tn_token)i;
 }
 
-static bool applies_in_this_mode(const tn_sampler *s, tn_sampler_kind kind, bool greedy) {
+static bool sampler_applies(const tn_sampler *s, tn_sampler_kind kind, bool greedy) {
     if (kind == TN_SAMPLER_PENALTIES || kind == TN_SAMPLER_DRY) return true;
     return !greedy && (s->params.mirostat == 0 || kind == TN_SAMPLER_TEMPERATURE);
 }
@@ -303,7 +307,7 @@ bool tn_sampler_is_greedy(const tn_sampler *s) {
 }
 
 tn_status tn_sampler_sample(tn_sampler *s, const float *logits, size_t n_vocab, tn_token *out) {
-    if (!s || !logits || !out) return tn_fail(TN_E_INVALID, "tn_sampler_sample: NULL argument");
+    if (!s || !logits || !out) return tn_fail(TN_E_INVALID, "tn_sampler_sample: sampler, logits or out is NULL");
     if (n_vocab != s->n_vocab)
         return tn_fail(TN_E_INVALID, "%zu logits for a sampler of %zu tokens", n_vocab, s->n_vocab);
     const uint64_t *mask = NULL;
@@ -318,13 +322,13 @@ tn_status tn_sampler_sample(tn_sampler *s, const float *logits, size_t n_vocab, 
         tn__row_set(s, token, logit < -TN__LOGIT_MAX ? -INFINITY : fminf(logit, TN__LOGIT_MAX));
     }
     if (tn__candidates_max(s) == -INFINITY)
-        return tn_fail(TN_E_INFEASIBLE, "no token can be drawn: %s",
-                       mask ? "the grammar and the logits leave none" : "every logit is -inf");
+        return tn_fail(TN_E_INFEASIBLE, "no token is possible: %s",
+                       mask ? "the grammar allows none whose logit is above -inf" : "every logit is -inf");
     bool greedy = s->params.temperature < TN__TEMPERATURE_MIN;
     for (size_t i = 0; i < s->params.n_chain; i++)
-        if (applies_in_this_mode(s, s->params.chain[i], greedy)) samplers[s->params.chain[i]].apply(s);
+        if (sampler_applies(s, s->params.chain[i], greedy)) samplers[s->params.chain[i]].apply(s);
     if (greedy)
-        *out = best_of_row(s);
+        *out = argmax_of_row(s);
     else if (s->params.mirostat == 1)
         *out = tn__draw_mirostat_1(s);
     else if (s->params.mirostat == 2)
@@ -336,7 +340,7 @@ tn_status tn_sampler_sample(tn_sampler *s, const float *logits, size_t n_vocab, 
 }
 
 tn_status tn_sampler_accept(tn_sampler *s, tn_token token) {
-    if (!s) return tn_fail(TN_E_INVALID, "tn_sampler_accept: NULL sampler");
+    if (!s) return tn_fail(TN_E_INVALID, "tn_sampler_accept: sampler is NULL");
     if (token < 0 || (size_t)token >= s->n_vocab)
         return tn_fail(TN_E_INVALID, "token %d is outside the vocabulary of %zu", token, s->n_vocab);
     if (s->grammar) TN_TRY(tn_grammar_accept_token(s->grammar, token));
@@ -348,6 +352,6 @@ tn_status tn_sampler_accept(tn_sampler *s, tn_token token) {
     s->total++;
     size_t slot = tn__history_slot(s, 0);
     s->history[slot] = token;
-    s->breaks[slot] = s->params.n_dry_breakers > 0 && tn__dry_sees_break(s, token);
+    s->breaks[slot] = s->params.n_dry_breakers > 0 && tn__dry_completes_breaker(s, token);
     return TN_OK;
 }

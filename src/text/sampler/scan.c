@@ -1,7 +1,7 @@
-/* Passes over a whole row of logits: one body in vector-extension C, compiled per vector width.
+/* Passes over a whole row of logits: one body in C with vector extensions, compiled for each vector width.
  *
- * Every sum is made of 16 lanes that are added in a fixed tree, and the build forbids contraction, so the bits are
- * the same whether the compiler maps 16 lanes to one register or to four. */
+ * Every sum has 16 lanes that are added in a fixed tree, and the build disables contraction. Therefore the result has
+ * the same bits whether the compiler maps 16 lanes to one register or to four. */
 #include "text/sampler/scan.h"
 
 #include <math.h>
@@ -9,9 +9,9 @@
 
 #define LANES 16
 
-/* e^x = 2^n * e^r with n = round(x / ln 2) and |r| <= ln 2 / 2; ln 2 is split in two so that n * ln 2 is exact, and
- * e^r is a polynomial of degree 7 fitted for floats. Adding 1.5 * 2^23 rounds to an integer and leaves it in the low
- * bits. */
+/* e^x = 2^n * e^r with n = round(x / ln 2) and |r| <= ln 2 / 2. ln 2 is split into two parts so that n * ln 2 is
+ * exact. e^r is a polynomial of degree 7 fitted for floats. Adding 1.5 * 2^23 rounds to an integer and leaves it in
+ * the low bits. */
 #define EXP_LOWEST -87.0f
 #define EXP_ROUND 12582912.0f
 #define EXP_BODY(result, x, splat, int_type, float_type)                                                             \
@@ -75,8 +75,8 @@ const tn__scan *tn__scan_version(size_t i) {
     return i < n ? versions[i] : NULL;
 }
 
-const tn__scan *tn__scan_best(void) {
-    const tn__scan *best = NULL;
-    for (size_t i = 0; tn__scan_version(i); i++) best = tn__scan_version(i);
-    return best;
+const tn__scan *tn__scan_widest(void) {
+    const tn__scan *widest = NULL;
+    for (size_t i = 0; tn__scan_version(i); i++) widest = tn__scan_version(i);
+    return widest;
 }

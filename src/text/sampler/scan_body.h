@@ -1,7 +1,7 @@
-/* Body of the passes over a row of logits; sampler_scan.c includes it once per vector width, with NAME(x) making the
- * names unique, TARGET saying what the compiler may use and WIDTH how many floats one of its registers holds. A group
- * of 16 lanes is then PARTS registers. Helpers that handle vectors are macros, because a vector may not cross a
- * function call unless both sides agree on the width. */
+/* Body of the passes over a row of logits. scan.c includes it once per vector width. NAME(x) makes names unique,
+ * TARGET selects the instruction set and WIDTH is the number of floats per register, so that a group of 16 lanes has
+ * PARTS registers. Helpers for vectors are macros, because a vector must not be passed to a function that is compiled
+ * for another width. */
 
 typedef float NAME(vf) __attribute__((vector_size(4 * WIDTH)));
 typedef int32_t NAME(vi) __attribute__((vector_size(4 * WIDTH)));
@@ -22,7 +22,7 @@ TARGET static float NAME(reduce_max)(const float *lanes) {
     return m;
 }
 
-/* 16 floats to one double in a fixed order of additions. */
+/* Adds 16 floats to one double in a fixed order. */
 TARGET static double NAME(reduce_sum)(const float *lanes) {
     double pairs[8];
     for (int i = 0; i < 8; i++) pairs[i] = (double)lanes[i] + (double)lanes[i + 8];

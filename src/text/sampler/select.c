@@ -1,4 +1,4 @@
-/* Selection and sorting of candidate keys, and the random numbers that drawing needs. */
+/* Selecting and sorting candidate keys, and the random numbers of draws. */
 #include "base/checked.h"
 #include "base/hash.h"
 #include "text/sampler/internal.h"
@@ -15,8 +15,8 @@ static inline void swap_keys(tn__key *a, tn__key *b) {
     *b = t;
 }
 
-/* The median of three keys at places that depend only on the range, so that results repeat, but that no natural order
- * of the input singles out. */
+/* The median of three keys. Their indices depend only on n, so that results are reproducible, and are hashed, so that
+ * no usual order of the input is a bad case. */
 static tn__key pick_pivot(const tn__key *keys, size_t n) {
     uint64_t h = tn__mix64(n + 0x9e3779b97f4a7c15u);
     tn__key a = keys[h % n], b = keys[(h >> 20) % n], c = keys[(h >> 40) % n];
@@ -24,8 +24,9 @@ static tn__key pick_pivot(const tn__key *keys, size_t n) {
     return TN__MAX(low, TN__MIN(high, c));
 }
 
-/* Moves keys >= pivot before the others and returns how many there are; pivot is one of the keys, so at least 1. */
-static size_t partition(tn__key *keys, size_t n, tn__key pivot) {
+/* Moves keys >= pivot before the others and returns their number, at least 1, because the pivot is one of the keys.
+ */
+static size_t partition_keys(tn__key *keys, size_t n, tn__key pivot) {
     size_t front = 0;
     for (size_t i = 0; i < n; i++) {
         tn__key key = keys[i];
@@ -36,12 +37,12 @@ static size_t partition(tn__key *keys, size_t n, tn__key pivot) {
     return front;
 }
 
-/* Splits a range of n >= 2 keys in two parts that are both smaller; returns the size of the larger-valued one. */
-static size_t split(tn__key *keys, size_t n) {
+/* Splits n >= 2 keys into two smaller parts; returns the size of the front part, which has the larger keys. */
+static size_t split_keys(tn__key *keys, size_t n) {
     tn__key pivot = pick_pivot(keys, n);
-    size_t front = partition(keys, n, pivot);
+    size_t front = partition_keys(keys, n, pivot);
     if (front < n) return front;
-    /* The pivot was the smallest key: it alone is the back part. */
+    /* The pivot is the smallest key: the back part is the pivot alone. */
     for (size_t i = 0; i < n; i++)
         if (keys[i] == pivot) swap_keys(&keys[i], &keys[n - 1]);
     return n - 1;
@@ -49,7 +50,7 @@ static size_t split(tn__key *keys, size_t n) {
 
 void tn__keys_select(tn__key *keys, size_t n, size_t count) {
     while (count > 0 && count < n) {
-        size_t front = split(keys, n);
+        size_t front = split_keys(keys, n);
         if (front == count) return;
         if (front > count) {
             n = front;
@@ -65,7 +66,7 @@ size_t tn__keys_select_weight(tn__key *keys, size_t n, const float *weights, dou
     size_t taken = 0;
     double sum = 0;
     while (n > 1) {
-        size_t front = split(keys + taken, n);
+        size_t front = split_keys(keys + taken, n);
         double part = 0;
         for (size_t i = 0; i < front; i++) part += weights[tn__key_token(keys[taken + i])];
         if (sum + part >= target) {
@@ -90,8 +91,8 @@ static void insertion_sort(tn__key *keys, size_t n) {
 
 void tn__keys_sort(tn__key *keys, size_t n) {
     while (n > 24) {
-        size_t front = split(keys, n);
-        /* Recurse into the smaller part: the depth stays logarithmic. */
+        size_t front = split_keys(keys, n);
+        /* Recursion into the smaller part keeps the depth logarithmic. */
         if (front < n - front) {
             tn__keys_sort(keys, front);
             keys += front;
@@ -104,41 +105,44 @@ void tn__keys_sort(tn__key *keys, size_t n) {
     insertion_sort(keys, n);
 }
 
-/* Whether any of a few values is that high: nearly always none is, and vectors say so at a glance. */
-enum { GLANCE = 16 };
+/* Whether any of PROBE values is at least `least`. Nearly always none is, so a vector comparison skips them together.
+ */
+enum { PROBE = 16 };
 typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
 typedef int32_t four_truths __attribute__((vector_size(16)));
 static bool any_from(const float *values, float least) {
-    const four bar = (four){0} + least;
+    const four threshold = (four){0} + least;
     four_truths any = {0};
-    for (int i = 0; i < GLANCE; i += 4) any |= *(const four *)(values + i) >= bar;
+    for (int i = 0; i < PROBE; i += 4) any |= *(const four *)(values + i) >= threshold;
     uint64_t halves[2];
     memcpy(halves, &any, sizeof halves);
     return (halves[0] | halves[1]) != 0;
 }
 
-/* Keys of values from `least` on and above a rising bar are collected; whenever the room is full, the best `count`
- * stay and the bar rises to the least of them. Blocks whose maximum does not clear the bar are stepped over. */
-static size_t collect(tn__key *room, const float *row, const float *block_max, size_t n, size_t count, float least) {
+/* Collects keys of values that are at least `least` and above a threshold. Whenever the room is full, the largest
+ * `count` keys stay and the threshold rises to the smallest of them. Blocks whose maximum is below the threshold are
+ * skipped. */
+static size_t collect_keys(tn__key *room, const float *row, const float *block_max, size_t n, size_t count,
+                           float least) {
     size_t capacity = tn__keys_room(n, count), kept = 0;
-    tn__key bar = tn__key_make(-INFINITY, 0); /* the largest key that -inf can make */
+    tn__key threshold = tn__key_make(-INFINITY, 0); /* the largest key that -inf can make */
     for (size_t b = 0; b < tn__scan_blocks(n); b++) {
-        if (block_max && (!(block_max[b] >= least) || tn__key_make(block_max[b], 0) <= bar)) continue;
+        if (block_max && (!(block_max[b] >= least) || tn__key_make(block_max[b], 0) <= threshold)) continue;
         size_t end = TN__MIN(n, (b + 1) * TN__SCAN_BLOCK);
-        float bar_value = TN__MAX(tn__key_value(bar), least);
+        float threshold_value = TN__MAX(tn__key_value(threshold), least);
         for (size_t i = b * TN__SCAN_BLOCK; i < end; i++) {
-            while (i % GLANCE == 0 && i + GLANCE <= end && !any_from(row + i, bar_value)) i += GLANCE;
+            while (i % PROBE == 0 && i + PROBE <= end && !any_from(row + i, threshold_value)) i += PROBE;
             if (i >= end) break;
-            if (!(row[i] >= bar_value)) continue;
+            if (!(row[i] >= threshold_value)) continue;
             tn__key key = tn__key_make(row[i], (tn_token)i);
-            if (key <= bar) continue;
+            if (key <= threshold) continue;
             if (kept == capacity) {
                 tn__keys_select(room, kept, count);
                 kept = count;
-                bar = room[0];
-                for (size_t j = 1; j < count; j++) bar = TN__MIN(bar, room[j]);
-                bar_value = tn__key_value(bar);
-                if (key <= bar) continue;
+                threshold = room[0];
+                for (size_t j = 1; j < count; j++) threshold = TN__MIN(threshold, room[j]);
+                threshold_value = tn__key_value(threshold);
+                if (key <= threshold) continue;
             }
             room[kept++] = key;
         }
@@ -150,17 +154,17 @@ static size_t collect(tn__key *room, const float *row, const float *block_max, s
     return kept;
 }
 
-/* The bar starts where it is likely to end: at the block maximum of rank `count`, above which there are that many.
- * With fewer blocks it starts at the least of them, above which there are some of each, and if those are too few
- * after all, it starts again from below. */
+/* The search starts with the block maximum of rank `count` as the lower bound: at least `count` values reach it. With
+ * fewer blocks than `count` the lower bound is the smallest block maximum; if too few values reach it, the search is
+ * repeated without a bound. */
 size_t tn__keys_from_row(tn__key *room, const float *row, const float *block_max, size_t n, size_t count) {
     const size_t n_blocks = tn__scan_blocks(n);
     if (count == 0) return 0;
-    const size_t best = collect(room, block_max, NULL, n_blocks, count, -INFINITY);
-    float least = best < TN__MIN(count, n_blocks) ? -INFINITY : INFINITY;
-    for (size_t i = 0; i < best; i++) least = TN__MIN(least, tn__key_value(room[i]));
-    const size_t kept = collect(room, row, block_max, n, count, least);
-    return kept < count && least > -INFINITY ? collect(room, row, block_max, n, count, -INFINITY) : kept;
+    const size_t n_maxima = collect_keys(room, block_max, NULL, n_blocks, count, -INFINITY);
+    float least = n_maxima < TN__MIN(count, n_blocks) ? -INFINITY : INFINITY;
+    for (size_t i = 0; i < n_maxima; i++) least = TN__MIN(least, tn__key_value(room[i]));
+    const size_t kept = collect_keys(room, row, block_max, n, count, least);
+    return kept < count && least > -INFINITY ? collect_keys(room, row, block_max, n, count, -INFINITY) : kept;
 }
 
 /* ---- Random numbers ---- */
@@ -190,5 +194,5 @@ double tn__random_unit(tn__random *random) { /* xoshiro256** */
 uint64_t tn__random_system_seed(void) {
     uint64_t seed;
     if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != (ssize_t)sizeof seed) seed = tn__mix64(tn_time_ns());
-    return seed >> 11; /* 53 bits: what every reader of JSON keeps, and no option takes for "a new one" */
+    return seed >> 11; /* 53 bits: every JSON parser keeps them exactly, and TN_SEED_RANDOM is out of reach */
 }

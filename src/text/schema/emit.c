@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Keywords that restrict documents in ways a grammar of this kind cannot. */
+/* Keywords whose restrictions a grammar cannot express. */
 static tn_status check_unsupported(json_t *flat, const tn__schema_path *path) {
     static const char *const list[] = {"not",
                                        "if",
@@ -27,7 +27,8 @@ static tn_status check_unsupported(json_t *flat, const tn__schema_path *path) {
     for (size_t i = 0; i < TN__COUNT(list); i++)
         if (json_object_get(flat, list[i]))
             return tn__schema_fail(TN_E_UNSUPPORTED, path, "the keyword \"%s\" is not supported", list[i]);
-    /* Only named properties are generated where nothing is said about others, and then none is unevaluated. */
+    /* With "properties" and without "additionalProperties" only named properties are generated: none is unevaluated.
+     */
     if (json_object_get(flat, "unevaluatedProperties") &&
         (json_object_get(flat, "additionalProperties") || !json_object_get(flat, "properties")))
         return tn__schema_fail(TN_E_UNSUPPORTED, path, "\"unevaluatedProperties\" is not supported here");
@@ -38,7 +39,7 @@ static tn_status check_unsupported(json_t *flat, const tn__schema_path *path) {
 
 static const struct {
     const char *name;
-    size_t length; /* of every match; 0: it varies */
+    size_t length; /* of every match; 0: variable */
     const char *rules;
 } formats[] = {
     {"date", 10,
@@ -65,7 +66,7 @@ void tn__schema_add_formats(tn__schema *s) {
         if (s->formats_used & 1u << i) tn__text_puts(&s->text, formats[i].rules);
 }
 
-/* The row of the table for a "format", or -1: other formats are annotations, as the standard has it. */
+/* The row of the table for a "format", or -1: the standard treats other formats as annotations. */
 static int find_format(json_t *flat) {
     const char *name = json_string_value(json_object_get(flat, "format"));
     for (size_t i = 0; name && i < TN__COUNT(formats); i++)
@@ -81,8 +82,9 @@ static size_t count_characters(const char *utf8) {
     return n;
 }
 
-/* Whether a value listed by "enum" meets what else the schema says. */
-static tn_status value_fits(json_t *flat, json_t *value, unsigned types, const tn__schema_path *path, bool *fits) {
+/* Whether a value of "enum" satisfies the schema's other keywords. */
+static tn_status enum_value_matches(json_t *flat, json_t *value, unsigned types, const tn__schema_path *path,
+                                    bool *fits) {
     static const char *const untested[] = {"pattern",       "properties",    "required",    "additionalProperties",
                                            "items",         "prefixItems",   "uniqueItems", "multipleOf",
                                            "minProperties", "maxProperties", "minItems",    "maxItems"};
@@ -121,7 +123,7 @@ static tn_status value_fits(json_t *flat, json_t *value, unsigned types, const t
     return TN_OK;
 }
 
-static tn_status emit_value(json_t *value, tn__text *out) {
+static tn_status emit_json_value(json_t *value, tn__text *out) {
     if (json_is_real(value)) {
         char number[32];
         tn__number_text(json_real_value(value), number);
@@ -131,7 +133,7 @@ static tn_status emit_value(json_t *value, tn__text *out) {
     char *dump = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
     if (!dump) return tn_fail(TN_E_NOMEM, "out of host memory while writing a value");
     tn__schema_append_literal(out, dump, strlen(dump));
-    free(dump); /* jansson's own memory */
+    free(dump); /* allocated by jansson */
     return TN_OK;
 }
 
@@ -145,10 +147,10 @@ static tn_status emit_enum(json_t *flat, const tn__schema_path *path, tn__text *
     *empty = true;
     json_array_foreach(list, i, value) {
         bool fits;
-        TN_TRY(value_fits(flat, value, types, path, &fits));
+        TN_TRY(enum_value_matches(flat, value, types, path, &fits));
         if (!fits) continue;
         if (!*empty) tn__text_puts(out, " | ");
-        TN_TRY(emit_value(value, out));
+        TN_TRY(emit_json_value(value, out));
         *empty = false;
     }
     return TN_OK;
@@ -201,8 +203,8 @@ static tn_status emit_string(tn__schema *s, json_t *flat, const tn__schema_path 
 
 /* ---- Arrays ---- */
 
-/* "," ws item, min to max times; a maximum of SIZE_MAX is none. */
-static void emit_more(tn__text *out, uint32_t item, size_t min, size_t max) {
+/* "," ws item, min to max times; SIZE_MAX: without maximum. */
+static void emit_further_items(tn__text *out, uint32_t item, size_t min, size_t max) {
     if (max == 0) return;
     tn__text_printf(out, " (\",\" ws r%u ws)", item);
     if (max == SIZE_MAX)
@@ -211,20 +213,21 @@ static void emit_more(tn__text *out, uint32_t item, size_t min, size_t max) {
         tn__text_printf(out, "{%zu,%zu}", min, TN__MAX(min, TN__MIN(max, (size_t)TN__SCHEMA_REPEAT_MAX)));
 }
 
-static size_t less(size_t a, size_t b) { return a == SIZE_MAX ? SIZE_MAX : a > b ? a - b : 0; }
+static size_t subtract_count(size_t a, size_t b) { return a == SIZE_MAX ? SIZE_MAX : a > b ? a - b : 0; }
 
-/* From the first items of a tuple backwards: rule i is "what follows when i items are there". */
+/* Written from the last item backwards: rule i generates what follows the first i items. */
 static tn_status emit_tuple(tn__schema *s, const uint32_t *items, size_t n, uint32_t rest, size_t min, size_t max,
                             tn__text *out) {
     tn__text tail = TN__SCHEMA_TEXT;
-    if (rest != TN__RULE_EMPTY && max > n) emit_more(&tail, rest, less(min, n), less(max, n));
+    if (rest != TN__RULE_EMPTY && max > n)
+        emit_further_items(&tail, rest, subtract_count(min, n), subtract_count(max, n));
     tn_status status = TN_OK;
     for (size_t i = n; i-- > 0 && status == TN_OK;) {
         uint32_t rule;
         if (tail.length == 0) tn__text_puts(&tail, "\"\"");
         status = tn__schema_add_rule(s, &tail, &rule);
         tn__text_free(&tail);
-        if (i >= max) continue; /* beyond the maximum: nothing follows */
+        if (i >= max) continue; /* beyond the maximum nothing follows */
         const char *open = i < min ? "" : "(", *close = i < min ? "" : ")?";
         tn__text_printf(&tail, "%s%sr%u ws r%u%s", open, i > 0 ? "\",\" ws " : "", items[i], rule, close);
     }
@@ -243,7 +246,7 @@ static tn_status emit_array(tn__schema *s, json_t *flat, const tn__schema_path *
     TN_TRY(tn__schema_count(flat, "maxItems", path, SIZE_MAX, &max));
     if (json_is_true(json_object_get(flat, "uniqueItems")) && max > 1)
         return tn__schema_fail(TN_E_UNSUPPORTED, path, "the keyword \"uniqueItems\" is not supported");
-    /* Nothing said about items past the tuple: none are generated unless there must be. */
+    /* Without "items" no items after the tuple are generated unless minItems requires them. */
     if (!items && n > 0 && min <= n) max = TN__MIN(max, n);
     if (min > TN__SCHEMA_REPEAT_MAX) return tn__schema_fail(TN_E_LIMIT, path, "arrays of at least %zu items", min);
     if (min > max) {
@@ -264,7 +267,7 @@ static tn_status emit_array(tn__schema *s, json_t *flat, const tn__schema_path *
         tn__text_puts(out, "\"[\" ws ");
         if (max > 0) {
             tn__text_printf(out, "%sr%u ws", min == 0 ? "(" : "", rest);
-            emit_more(out, rest, less(min, 1), less(max, 1));
+            emit_further_items(out, rest, subtract_count(min, 1), subtract_count(max, 1));
             tn__text_printf(out, "%s ", min == 0 ? ")?" : "");
         }
         tn__text_puts(out, "\"]\"");
@@ -278,7 +281,7 @@ static tn_status emit_array(tn__schema *s, json_t *flat, const tn__schema_path *
         tn__schema_path at = tn__schema_at(&below, i);
         status = tn__schema_rule(s, json_array_get(prefix, i), &at, &rules[i]);
         if (status == TN_OK && rules[i] == TN__RULE_EMPTY)
-            max = i; /* the array must end before what nothing matches */
+            max = i; /* the array must end before an item that nothing matches */
     }
     *empty = min > max;
     if (status == TN_OK && !*empty) status = emit_tuple(s, rules, TN__MIN(n, max), rest, min, max, out);
@@ -294,9 +297,9 @@ typedef struct property {
     bool required;
 } property;
 
-/* A rule for the rest of a key after `prefix` characters, such that the key is none of the names, which all begin
- * with the same prefix. Escapes are not generated until the key has left the names behind, because an escape may
- * spell any of their letters; so a name's path ends where a letter of it must be escaped. */
+/* A rule for the rest of a key after its first `prefix` bytes, such that the key differs from all names, which share
+ * that prefix. Escapes are generated only after the key has diverged from the names, because an escape can spell any
+ * of their characters. A name is followed only up to its first character that JSON must escape. */
 static tn_status emit_other_key(tn__schema *s, const char **names, size_t n, size_t prefix, int depth,
                                 uint32_t *rule) {
     tn__text body = TN__SCHEMA_TEXT;
@@ -305,7 +308,7 @@ static tn_status emit_other_key(tn__schema *s, const char **names, size_t n, siz
     if (depth > 1000) return tn_fail(TN_E_LIMIT, "a property name of more than 1000 characters");
     for (size_t i = 0; i < n; i++) is_name |= names[i][prefix] == '\0';
     tn__text children = TN__SCHEMA_TEXT, excluded = TN__SCHEMA_TEXT;
-    /* The names are sorted, so those that go on with the same character are neighbours. */
+    /* The names are sorted, so those with the same next character are adjacent. */
     for (size_t i = 0; i < n && status == TN_OK;) {
         size_t bytes = 1, end = i + 1;
         uint8_t first = (uint8_t)names[i][prefix];
@@ -339,11 +342,11 @@ static tn_status emit_other_key(tn__schema *s, const char **names, size_t n, siz
     return status;
 }
 
-static int compare_names(const void *a, const void *b) {
+static int compare_property_names(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* The rule of a member with any other name. */
+/* A rule for a member whose name is not among the properties. */
 static tn_status emit_other_member(tn__schema *s, const property *properties, size_t n, uint32_t value,
                                    uint32_t *rule) {
     tn__text body = TN__SCHEMA_TEXT;
@@ -355,7 +358,7 @@ static tn_status emit_other_member(tn__schema *s, const property *properties, si
         uint32_t key;
         if (!names) return TN_E_NOMEM;
         for (size_t i = 0; i < n; i++) names[i] = properties[i].name;
-        qsort(names, n, sizeof *names, compare_names);
+        qsort(names, n, sizeof *names, compare_property_names);
         status = emit_other_key(s, names, n, 0, 0, &key);
         if (status == TN_OK) tn__text_printf(&body, "\"\\\"\" r%u \"\\\":\" ws r%u", key, value);
         tn_free(names);
@@ -376,18 +379,18 @@ static tn_status emit_member(const property *p, tn__text *out) {
     return TN_OK;
 }
 
-/* Members in order, each required one there and each optional one maybe, commas only between. Rule "after i" is what
- * may follow once something stands and properties from i on are left; the first member is chosen among the leading
- * optional ones and the first required one. `other` is the rule of further members, or TN__RULE_EMPTY; with `some`
- * there is at least one member. */
+/* Members in order: every required one, optional ones or not, commas only in between. The text `after` generates what
+ * can follow a member when the properties from i on are left; `first` generates the first member and all that follows
+ * it, which is one of the leading optional members or the first required one. `other` is the rule of further members,
+ * or TN__RULE_EMPTY; with `some` there is at least one member. */
 static tn_status emit_members(tn__schema *s, const property *p, size_t n, uint32_t other, size_t max_other, bool some,
                               tn__text *out) {
     tn__text after = TN__SCHEMA_TEXT, first = TN__SCHEMA_TEXT;
     tn_status status = TN_OK;
     if (other != TN__RULE_EMPTY) {
         tn__text_printf(&first, "r%u ws", other);
-        emit_more(&first, other, 0, less(max_other, 1));
-        emit_more(&after, other, 0, max_other);
+        emit_further_items(&first, other, 0, subtract_count(max_other, 1));
+        emit_further_items(&after, other, 0, max_other);
     }
     bool may_be_empty = !some;
     for (size_t i = n; i-- > 0 && status == TN_OK;) {
@@ -423,7 +426,7 @@ static tn_status emit_members(tn__schema *s, const property *p, size_t n, uint32
     return status;
 }
 
-static bool name_in(json_t *list, const char *name) {
+static bool required_has_name(json_t *list, const char *name) {
     size_t i;
     json_t *item;
     json_array_foreach(list, i,
@@ -431,7 +434,7 @@ static bool name_in(json_t *list, const char *name) {
     return false;
 }
 
-/* Collects the properties that can be generated: those named, and those only required. */
+/* Collects the properties that can be generated: those in "properties" and those only in "required". */
 static tn_status collect_properties(tn__schema *s, json_t *flat, const tn__schema_path *path, property *list,
                                     size_t *count, bool *empty) {
     json_t *properties = json_object_get(flat, "properties"), *required = json_object_get(flat, "required");
@@ -441,7 +444,7 @@ static tn_status collect_properties(tn__schema *s, json_t *flat, const tn__schem
     size_t i, n = 0;
     json_object_foreach(properties, name, value) {
         tn__schema_path at = tn__schema_below(&below, name);
-        property p = {.name = name, .required = name_in(required, name)};
+        property p = {.name = name, .required = required_has_name(required, name)};
         TN_TRY(tn__schema_rule(s, value, &at, &p.rule));
         if (p.rule == TN__RULE_EMPTY) {
             *empty |= p.required;
@@ -476,8 +479,8 @@ static tn_status emit_object(tn__schema *s, json_t *flat, const tn__schema_path 
     tn_status status = collect_properties(s, flat, path, list, &n, empty);
     if (status != TN_OK || *empty) goto out;
     for (size_t i = 0; i < n; i++) n_required += list[i].required;
-    /* Other properties where the schema asks for them, or where it speaks of none at all. Names that nothing may have
-     * (their schema is false) must be kept out of the others too. */
+    /* Other properties are generated if additionalProperties allows them, or if the schema names no properties at
+     * all. Their names must also differ from names that are forbidden (their schema is false). */
     uint32_t other = TN__RULE_EMPTY;
     if (rest ? !json_is_false(rest) : room == 0 && !properties) {
         uint32_t value;
@@ -497,7 +500,7 @@ static tn_status emit_object(tn__schema *s, json_t *flat, const tn__schema_path 
         *empty = true;
         goto out;
     }
-    /* Keys may repeat, so more than one further member promises no more than one property. */
+    /* Generated keys may repeat, so several further members guarantee only one more property. */
     if (min > TN__MAX(n_required, (size_t)1) || n > max) {
         status =
             tn__schema_fail(TN_E_UNSUPPORTED, path, "\"%s\" is supported only where the required properties meet it",
@@ -513,7 +516,7 @@ out:
     return status;
 }
 
-/* ---- All together ---- */
+/* ---- Flat schemas ---- */
 
 tn_status tn__schema_emit(tn__schema *s, json_t *flat, const tn__schema_path *path, tn__text *out, bool *empty) {
     unsigned types;
@@ -534,7 +537,7 @@ tn_status tn__schema_emit(tn__schema *s, json_t *flat, const tn__schema_path *pa
         bool none = false;
         tn_status status = TN_OK;
         if (!(types & order[i])) continue;
-        if (order[i] == TN__TYPE_INTEGER && types & TN__TYPE_NUMBER) continue; /* numbers include them */
+        if (order[i] == TN__TYPE_INTEGER && types & TN__TYPE_NUMBER) continue; /* numbers include integers */
         switch (order[i]) {
         case TN__TYPE_OBJECT: status = emit_object(s, flat, path, &part, &none); break;
         case TN__TYPE_ARRAY: status = emit_array(s, flat, path, &part, &none); break;

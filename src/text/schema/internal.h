@@ -1,6 +1,6 @@
-/* JSON schema to GBNF inside: the text being written, paths for messages, rules by schema. */
-#ifndef TN_LLM_SCHEMA_INTERNAL_H
-#define TN_LLM_SCHEMA_INTERNAL_H
+/* JSON schema to GBNF, shared by the module's files: limits, paths for messages, rules by schema, keywords. */
+#ifndef TN_TEXT_SCHEMA_INTERNAL_H
+#define TN_TEXT_SCHEMA_INTERNAL_H
 
 #include "base/text.h"
 #include "tenon/grammar.h"
@@ -8,78 +8,81 @@
 #include <jansson.h>
 
 enum {
-    TN__SCHEMA_DEPTH_MAX = 100,        /* schemas within schemas, and references behind references */
-    TN__SCHEMA_ALTERNATIVES_MAX = 200, /* of one schema after anyOf, oneOf and allOf are multiplied out */
+    TN__SCHEMA_DEPTH_MAX = 100,        /* nested schemas and references to references */
+    TN__SCHEMA_ALTERNATIVES_MAX = 200, /* of one schema after anyOf, oneOf and allOf are expanded */
     TN__SCHEMA_RULES_MAX = 20000,
-    TN__SCHEMA_WORK_MAX = 200000,  /* schemas multiplied out in all */
-    TN__SCHEMA_MERGES_MAX = 20000, /* pairs of schemas merged in all */
-    TN__SCHEMA_TEXT_MAX = 8 << 20,
-    TN__SCHEMA_REPEAT_MAX = 10000, /* longer strings and arrays than this are not generated */
+    TN__SCHEMA_WORK_MAX = 200000,  /* expanded schemas in total */
+    TN__SCHEMA_MERGES_MAX = 20000, /* merged pairs of schemas in total */
+    TN__SCHEMA_TEXT_MAX = 8 << 20, /* bytes of GBNF */
+    TN__SCHEMA_REPEAT_MAX = 10000, /* items of the longest strings and arrays generated */
 };
 
-/* Every text of a conversion starts with this, so that each is limited. */
+/* Initializer of every text of a conversion: it limits the text's length. */
 #define TN__SCHEMA_TEXT                                                                                              \
     { .limit = TN__SCHEMA_TEXT_MAX }
 
-/* One character of a GBNF literal or class, escaped as needed. */
+/* Appends one character of a GBNF literal or class, escaped as needed (gbnf.c). */
 void tn__schema_append_code(tn__text *out, uint32_t code);
-/* A GBNF literal of UTF-8 text. */
+/* Appends a GBNF literal of UTF-8 text. */
 void tn__schema_append_literal(tn__text *out, const char *utf8, size_t count);
 
-/* Where we are in the schema, for messages: "#/properties/name". */
+/* A position in the schema, for messages: "#/properties/name". */
 typedef struct tn__schema_path {
     const struct tn__schema_path *parent;
-    const char *key; /* or, where NULL, the index */
+    const char *key; /* NULL: the index counts */
     size_t index;
     int depth;
 } tn__schema_path;
 tn__schema_path tn__schema_below(const tn__schema_path *parent, const char *key);
 tn__schema_path tn__schema_at(const tn__schema_path *parent, size_t index);
-/* tn_fail with the path before the message. */
+/* Like tn_fail, with the path before the message. */
 tn_status tn__schema_fail(tn_status status, const tn__schema_path *path, const char *format, ...) TN_PRINTF(3, 4);
 
-#define TN__RULE_EMPTY UINT32_MAX /* "rule" of a schema that nothing matches */
+#define TN__RULE_EMPTY UINT32_MAX /* the "rule" of a schema that no document matches */
 
-/* What is known of a schema, found by its address. */
+/* The rule of a schema, in a hash table by the schema's address. */
 typedef struct tn__schema_memo {
     uint32_t rule;
-    bool open;    /* being made */
-    bool awaited; /* referred to while it was being made */
+    bool open;       /* the rule is being written */
+    bool referenced; /* another rule refers to it while it is open */
 } tn__schema_memo;
 
 typedef struct tn__schema {
     json_t *root;
     tn__text text; /* finished rules */
-    json_t *owned; /* array: keeps schemas made by merging alive, because rules are found by their address */
+    json_t *owned; /* array that keeps merged schemas alive, because rules are looked up by address */
     const json_t **memo_keys;
     tn__schema_memo *memo;
     size_t memo_slots, memo_count;
     uint32_t n_rules;
     uint32_t work, merges;
-    unsigned formats_used; /* bit per row of the table of formats */
+    unsigned formats_used; /* bits by row of the table of formats */
 } tn__schema;
 
-/* The rule that generates a schema, made on first use. */
+/* The rule that generates a schema; it is written on first use. */
 tn_status tn__schema_rule(tn__schema *s, json_t *schema, const tn__schema_path *path, uint32_t *rule);
-/* A fresh rule number with this body, for parts of larger constructions. */
+/* Writes a new rule with this body, for parts of larger expressions. */
 tn_status tn__schema_add_rule(tn__schema *s, const tn__text *body, uint32_t *rule);
+/* The schema that a reference within the document points to. */
 tn_status tn__schema_resolve(tn__schema *s, const char *ref, const tn__schema_path *path, json_t **out);
 
-/* Array of flat schemas (no $ref, allOf, anyOf, oneOf at their top) that together generate `schema`. Owned by s. */
+/* Expands a schema into an array of flat schemas, which have no $ref, allOf, anyOf or oneOf at their top level and
+ * whose union is `schema`. `s` owns the array. */
 tn_status tn__schema_expand(tn__schema *s, json_t *schema, const tn__schema_path *path, json_t **out);
-/* TN_E_UNSUPPORTED unless nothing generated for one of the schemas can be valid for another. */
+/* Fails with TN_E_UNSUPPORTED unless no document generated for one of the schemas can match another. */
 tn_status tn__schema_check_apart(tn__schema *s, json_t *schemas, const tn__schema_path *path);
-/* "allOf" of two schemas, either of which may be NULL (no restriction). A new reference, NULL when out of memory. */
+/* "allOf" of two schemas, either of which may be NULL (no restriction). Returns a new reference, NULL if out of
+ * memory. */
 json_t *tn__schema_both(json_t *a, json_t *b);
 
-/* Writes an expression for a flat schema; *empty tells that nothing matches. */
+/* Writes an expression for a flat schema. *empty is set if no document matches. */
 tn_status tn__schema_emit(tn__schema *s, json_t *flat, const tn__schema_path *path, tn__text *out, bool *empty);
-/* The rules of the formats that were used. */
+/* Writes the rules of the formats that were used. */
 void tn__schema_add_formats(tn__schema *s);
 tn_status tn__schema_emit_number(json_t *flat, bool integer, const tn__schema_path *path, tn__text *out, bool *empty);
 tn_status tn__schema_emit_pattern(const char *pattern, const tn__schema_path *path, tn__text *out);
 
-/* Whether a flat schema's "type" (or what its other keywords imply) admits a type. */
+/* Bits of the types that a flat schema allows, by its "type" or, if it has none, as its other keywords imply. */
 enum {
     TN__TYPE_NULL = 1,
     TN__TYPE_BOOLEAN = 2,
@@ -91,17 +94,17 @@ enum {
     TN__TYPE_ALL = 127
 };
 tn_status tn__schema_types(json_t *flat, const tn__schema_path *path, unsigned *types, bool *stated);
-/* A non-negative count keyword, or `missing`. */
+/* The value of a keyword that is a non-negative count, or `missing`. */
 tn_status tn__schema_count(json_t *flat, const char *key, const tn__schema_path *path, size_t missing, size_t *out);
-/* The bounds of numbers; *low is -infinity and *high infinity where there are none. */
+/* Bounds of numbers; infinite if there are none. */
 typedef struct tn__bounds {
     double low, high;
     bool above_low, below_high; /* exclusive */
 } tn__bounds;
 tn_status tn__schema_bounds(json_t *flat, const tn__schema_path *path, tn__bounds *out);
-/* Equality as JSON schema has it: 1 and 1.0 are the same. */
+/* Equality as JSON schema defines it: 1 and 1.0 are equal. */
 bool tn__json_same(const json_t *a, const json_t *b);
-/* Shortest decimal text that reads back as the same number. */
+/* The shortest decimal text that parses to the same number. */
 void tn__number_text(double x, char out[32]);
 
 #endif

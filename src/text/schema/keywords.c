@@ -1,4 +1,4 @@
-/* Reading JSON schema keywords: types, counts, bounds, and what it means for two values to be the same. */
+/* Values of JSON schema keywords: types, counts, bounds, and equality of JSON values. */
 #include "base/checked.h"
 #include "text/schema/internal.h"
 
@@ -16,8 +16,8 @@ static const struct {
     {"object", TN__TYPE_OBJECT},
 };
 
-/* Keywords that speak of one type only. Without "type" they are taken to mean it: writers of {"properties": …} want
- * an object, and an object is among what the schema allows. */
+/* Keywords that restrict one type only. Without "type" they imply that type: the author of {"properties": …} expects
+ * an object, and objects are among the documents that the schema allows. */
 static const struct {
     const char *key;
     unsigned type;
@@ -92,7 +92,7 @@ static tn_status one_bound(json_t *flat, const tn__schema_path *path, const char
     *exclusive = false;
     if (value && !json_is_number(value)) return tn__schema_fail(TN_E_SYNTAX, path, "\"%s\" must be a number", key);
     if (value) *bound = json_number_value(value);
-    if (json_is_boolean(other)) { /* as draft 4 had it */
+    if (json_is_boolean(other)) { /* as in draft 4 */
         *exclusive = value && json_is_true(other);
     } else if (other) {
         if (!json_is_number(other))

@@ -1,15 +1,16 @@
-/* JSON schemas that combine others: $ref with company, allOf, anyOf and oneOf multiplied out into flat schemas. */
+/* JSON schemas that combine others: $ref beside other keywords, allOf, anyOf and oneOf, expanded into flat schemas.
+ */
 #include "base/checked.h"
 #include "text/schema/internal.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Reports a failed jansson call; those fail only for lack of memory. */
+/* For failed calls of jansson, which fail only if memory runs out. */
 static tn_status no_memory(void) { return tn_fail(TN_E_NOMEM, "out of host memory while reading a schema"); }
 
-/* Gives the schema object to s, which frees it at the end. */
-static tn_status own(tn__schema *s, json_t *object) {
+/* Passes the schema object to s, which frees it at the end. */
+static tn_status own_schema(tn__schema *s, json_t *object) {
     if (!object || json_array_append_new(s->owned, object) != 0) return no_memory();
     return TN_OK;
 }
@@ -23,10 +24,10 @@ json_t *tn__schema_both(json_t *a, json_t *b) {
 
 /* ---- Merging two flat schemas ---- */
 
-/* The additionalProperties of a schema as it applies to a property it does not name; NULL: no restriction. */
+/* The schema of properties that a schema does not name; NULL: no restriction. */
 static json_t *rest_of_properties(json_t *flat) { return json_object_get(flat, "additionalProperties"); }
 
-/* Each property must satisfy what either side says of it by name, or else of names it does not know. */
+/* Each property must match both sides: the side's schema for its name, or for names that the side does not list. */
 static tn_status merge_properties(json_t *a, json_t *b, json_t *out) {
     json_t *pa = json_object_get(a, "properties"), *pb = json_object_get(b, "properties"), *value;
     const char *name;
@@ -72,7 +73,7 @@ static tn_status merge_items(json_t *a, json_t *b, json_t *out) {
     return TN_OK;
 }
 
-static bool list_has(json_t *list, json_t *value) {
+static bool list_has_value(json_t *list, json_t *value) {
     size_t i;
     json_t *item;
     json_array_foreach(list, i, item) if (tn__json_same(item, value)) return true;
@@ -86,11 +87,11 @@ static tn_status merge_lists(json_t *a, json_t *b, const char *key, bool both, j
     size_t i;
     if (!merged) return no_memory();
     json_array_foreach(x, i, value) {
-        if (both && !list_has(y, value)) continue;
+        if (both && !list_has_value(y, value)) continue;
         if (json_array_append(merged, value) != 0) goto failed;
     }
     json_array_foreach(y, i, value) {
-        if (both || list_has(x, value)) continue;
+        if (both || list_has_value(x, value)) continue;
         if (json_array_append(merged, value) != 0) goto failed;
     }
     return json_object_set_new(out, key, merged) == 0 ? TN_OK : no_memory();
@@ -115,7 +116,7 @@ static tn_status merge_types(json_t *a, json_t *b, const tn__schema_path *path, 
     return json_object_set_new(out, "type", list) == 0 ? TN_OK : no_memory();
 }
 
-/* The tighter of two numbers. */
+/* Keeps the stricter of two limits. */
 static tn_status merge_numbers(json_t *a, json_t *b, json_t *out) {
     static const char *const largest[] = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"};
     static const char *const smallest[] = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"};
@@ -129,7 +130,7 @@ static tn_status merge_numbers(json_t *a, json_t *b, json_t *out) {
     return TN_OK;
 }
 
-/* Keywords whose two values cannot both be kept: they must be the same. */
+/* Keywords that cannot be merged must have equal values. */
 static tn_status check_conflicts(json_t *a, json_t *b, const tn__schema_path *path) {
     static const char *const merged[] = {
         "type",        "enum",     "required", "properties",       "additionalProperties", "items",
@@ -147,7 +148,7 @@ static tn_status check_conflicts(json_t *a, json_t *b, const tn__schema_path *pa
     return TN_OK;
 }
 
-static tn_status merge(json_t *a, json_t *b, const tn__schema_path *path, json_t **result) {
+static tn_status merge_schemas(json_t *a, json_t *b, const tn__schema_path *path, json_t **result) {
     TN_TRY(check_conflicts(a, b, path));
     json_t *out = json_copy(a);
     tn_status status = out && json_object_update_missing(out, b) == 0 ? TN_OK : no_memory();
@@ -164,9 +165,9 @@ static tn_status merge(json_t *a, json_t *b, const tn__schema_path *path, json_t
     return status;
 }
 
-/* ---- Multiplying out ---- */
+/* ---- Expanding ---- */
 
-/* A copy of the schema without the keywords that combine others, older spellings turned into the present ones. */
+/* A copy of the schema without the keywords that combine others, and with old keywords replaced by current ones. */
 static tn_status flat_base(json_t *schema, const tn__schema_path *path, json_t **out) {
     static const char *const shapes[][2] = {
         {"properties", "o"}, {"required", "a"}, {"enum", "a"}, {"prefixItems", "a"}};
@@ -183,15 +184,15 @@ static tn_status flat_base(json_t *schema, const tn__schema_path *path, json_t *
         "$id",  "$comment", "$defs", "definitions", "deprecated", "readOnly",    "writeOnly", "example",  "$anchor"};
     for (size_t i = 0; i < TN__COUNT(others); i++) json_object_del(base, others[i]);
     int failed = 0;
-    if (json_is_array(value = json_object_get(schema, "items"))) { /* tuples as before 2020 */
+    if (json_is_array(value = json_object_get(schema, "items"))) { /* tuples before draft 2020-12 */
         failed |= json_object_set(base, "prefixItems", value);
         json_object_del(base, "items");
         if ((value = json_object_get(schema, "additionalItems"))) failed |= json_object_set(base, "items", value);
     }
-    json_object_del(base, "additionalItems"); /* means nothing beside "items" as a schema */
+    json_object_del(base, "additionalItems"); /* without meaning if "items" is a schema */
     if ((value = json_object_get(base, "const"))) {
         json_t *list = json_pack("[O]", value);
-        if (json_object_get(base, "enum") && list && !list_has(json_object_get(base, "enum"), value))
+        if (json_object_get(base, "enum") && list && !list_has_value(json_object_get(base, "enum"), value))
             json_array_clear(list);
         failed |= json_object_set_new(base, "enum", list);
         json_object_del(base, "const");
@@ -204,8 +205,9 @@ static tn_status flat_base(json_t *schema, const tn__schema_path *path, json_t *
     return TN_OK;
 }
 
-/* Every combination of one schema from each list; those that nothing can match fall away when they are written. */
-static tn_status multiply(tn__schema *s, json_t *left, json_t *right, const tn__schema_path *path, json_t **result) {
+/* Merges every pair of a schema from each list. Pairs that no document matches are dropped when they are written. */
+static tn_status combine_lists(tn__schema *s, json_t *left, json_t *right, const tn__schema_path *path,
+                               json_t **result) {
     json_t *out = json_array(), *a, *b;
     size_t i, k;
     tn_status status = out ? TN_OK : no_memory();
@@ -216,7 +218,7 @@ static tn_status multiply(tn__schema *s, json_t *left, json_t *right, const tn__
                                      TN__SCHEMA_ALTERNATIVES_MAX);
         if (status == TN_OK && ++s->merges > TN__SCHEMA_MERGES_MAX)
             status = tn__schema_fail(TN_E_LIMIT, path, "too many combinations of allOf, anyOf and oneOf");
-        if (status == TN_OK) status = merge(a, b, path, &merged);
+        if (status == TN_OK) status = merge_schemas(a, b, path, &merged);
         if (status == TN_OK && json_array_append_new(out, merged) != 0) status = no_memory();
     }
     if (status == TN_OK)
@@ -226,21 +228,21 @@ static tn_status multiply(tn__schema *s, json_t *left, json_t *right, const tn__
     return status;
 }
 
-/* *list becomes the product of itself and what `schema` expands to. */
-static tn_status multiply_by(tn__schema *s, json_t **list, json_t *schema, const tn__schema_path *path) {
+/* Replaces *list by its combinations with the expansion of `schema`. */
+static tn_status combine_with(tn__schema *s, json_t **list, json_t *schema, const tn__schema_path *path) {
     json_t *factor, *product;
     TN_TRY(tn__schema_expand(s, schema, path, &factor));
-    TN_TRY(multiply(s, *list, factor, path, &product));
-    TN_TRY(own(s, product));
+    TN_TRY(combine_lists(s, *list, factor, path, &product));
+    TN_TRY(own_schema(s, product));
     *list = product;
     return TN_OK;
 }
 
-/* The alternatives of all schemas of a list, one after the other. */
+/* The expansions of all schemas of a list, concatenated. */
 static tn_status expand_all(tn__schema *s, json_t *schemas, const tn__schema_path *path, json_t **result) {
     json_t *out = json_array(), *schema, *part;
     size_t i;
-    TN_TRY(own(s, out));
+    TN_TRY(own_schema(s, out));
     json_array_foreach(schemas, i, schema) {
         tn__schema_path at = tn__schema_at(path, i);
         TN_TRY(tn__schema_expand(s, schema, &at, &part));
@@ -252,16 +254,16 @@ static tn_status expand_all(tn__schema *s, json_t *schemas, const tn__schema_pat
     return TN_OK;
 }
 
-static tn_status multiply_choice(tn__schema *s, json_t **list, json_t *schema, const char *key,
-                                 const tn__schema_path *path) {
+static tn_status combine_with_choice(tn__schema *s, json_t **list, json_t *schema, const char *key,
+                                     const tn__schema_path *path) {
     json_t *choices = json_object_get(schema, key), *factor = NULL, *product;
     if (!choices) return TN_OK;
     tn__schema_path below = tn__schema_below(path, key);
     if (!json_is_array(choices)) return tn__schema_fail(TN_E_SYNTAX, &below, "must be an array of schemas");
     if (strcmp(key, "oneOf") == 0) TN_TRY(tn__schema_check_apart(s, choices, &below));
     TN_TRY(expand_all(s, choices, &below, &factor));
-    TN_TRY(multiply(s, *list, factor, path, &product));
-    TN_TRY(own(s, product));
+    TN_TRY(combine_lists(s, *list, factor, path, &product));
+    TN_TRY(own_schema(s, product));
     *list = product;
     return TN_OK;
 }
@@ -273,21 +275,21 @@ tn_status tn__schema_expand(tn__schema *s, json_t *schema, const tn__schema_path
         return tn__schema_fail(TN_E_LIMIT, path, "too many combinations of allOf, anyOf and oneOf");
     if (json_is_boolean(schema)) {
         json_t *list = json_is_true(schema) ? json_pack("[{}]") : json_array();
-        TN_TRY(own(s, list));
+        TN_TRY(own_schema(s, list));
         *out = list;
         return TN_OK;
     }
     if (!json_is_object(schema)) return tn__schema_fail(TN_E_SYNTAX, path, "a schema must be an object or a boolean");
     json_t *base = NULL, *list = json_array(), *all = json_object_get(schema, "allOf"),
            *ref = json_object_get(schema, "$ref");
-    TN_TRY(own(s, list));
+    TN_TRY(own_schema(s, list));
     TN_TRY(flat_base(schema, path, &base));
     if (json_array_append_new(list, base) != 0) return no_memory();
     if (json_is_string(ref)) {
         json_t *target;
         tn__schema_path below = tn__schema_below(path, "$ref");
         TN_TRY(tn__schema_resolve(s, json_string_value(ref), path, &target));
-        TN_TRY(multiply_by(s, &list, target, &below));
+        TN_TRY(combine_with(s, &list, target, &below));
     }
     if (all) {
         tn__schema_path below = tn__schema_below(path, "allOf");
@@ -296,35 +298,35 @@ tn_status tn__schema_expand(tn__schema *s, json_t *schema, const tn__schema_path
         if (!json_is_array(all)) return tn__schema_fail(TN_E_SYNTAX, &below, "must be an array of schemas");
         json_array_foreach(all, i, part) {
             tn__schema_path at = tn__schema_at(&below, i);
-            TN_TRY(multiply_by(s, &list, part, &at));
+            TN_TRY(combine_with(s, &list, part, &at));
         }
     }
-    TN_TRY(multiply_choice(s, &list, schema, "anyOf", path));
-    TN_TRY(multiply_choice(s, &list, schema, "oneOf", path));
+    TN_TRY(combine_with_choice(s, &list, schema, "anyOf", path));
+    TN_TRY(combine_with_choice(s, &list, schema, "oneOf", path));
     *out = list;
     return TN_OK;
 }
 
 /* ---- oneOf ----
- * "Exactly one" cannot be said in a grammar. It need not be where what is generated for one schema can never be valid
- * for another. apart(a, b) is true only where that is certain for documents generated from a. */
+ * A grammar cannot express "exactly one". It need not if no document generated for one schema matches another.
+ * schemas_apart(a, b) is true only if that is certain for documents generated from a. */
 
-static tn_status apart_flat(tn__schema *s, json_t *a, json_t *b, const tn__schema_path *path, bool *apart);
+static tn_status flat_schemas_apart(tn__schema *s, json_t *a, json_t *b, const tn__schema_path *path, bool *result);
 
-static tn_status apart(tn__schema *s, json_t *a, json_t *b, const tn__schema_path *path, bool *result) {
+static tn_status schemas_apart(tn__schema *s, json_t *a, json_t *b, const tn__schema_path *path, bool *result) {
     json_t *as, *bs, *x, *y;
     size_t i, k;
     *result = false;
     if (!a || !b) return TN_OK;
-    if (path->depth > TN__SCHEMA_DEPTH_MAX / 2) return TN_OK; /* deep enough to give up */
+    if (path->depth > TN__SCHEMA_DEPTH_MAX / 2) return TN_OK; /* too deep: not certain */
     tn__schema_path deeper = tn__schema_below(path, "");
-    size_t mark = json_array_size(s->owned); /* nothing made here is needed afterwards */
+    size_t mark = json_array_size(s->owned); /* schemas made here are freed below */
     tn_status status = tn__schema_expand(s, a, &deeper, &as);
     if (status == TN_OK) status = tn__schema_expand(s, b, &deeper, &bs);
     if (status == TN_OK) {
         *result = true;
         json_array_foreach(as, i, x) json_array_foreach(bs, k, y) {
-            if (status == TN_OK && *result) status = apart_flat(s, x, y, &deeper, result);
+            if (status == TN_OK && *result) status = flat_schemas_apart(s, x, y, &deeper, result);
         }
     }
     while (json_array_size(s->owned) > mark) json_array_remove(s->owned, json_array_size(s->owned) - 1);
@@ -339,10 +341,10 @@ static bool is_required(json_t *flat, const char *name) {
     return false;
 }
 
-static tn_status apart_objects(tn__schema *s, json_t *a, json_t *b, const tn__schema_path *path, bool *result) {
+static tn_status objects_apart(tn__schema *s, json_t *a, json_t *b, const tn__schema_path *path, bool *result) {
     json_t *pa = json_object_get(a, "properties"), *pb = json_object_get(b, "properties");
     json_t *ra = rest_of_properties(a), *rb = rest_of_properties(b), *item, *value;
-    /* Documents from a have other properties than it names only where it says so, or does not speak of any. */
+    /* Documents of a have unnamed properties only if a allows them explicitly or names no properties at all. */
     *result = false;
     bool a_is_closed = ra ? json_is_false(ra) : pa != NULL;
     size_t i;
@@ -358,13 +360,13 @@ static tn_status apart_objects(tn__schema *s, json_t *a, json_t *b, const tn__sc
         json_t *other = json_object_get(pb, name);
         if (!other) other = rb;
         if (!is_required(a, name) && !is_required(b, name)) continue;
-        TN_TRY(apart(s, value, other, path, result));
+        TN_TRY(schemas_apart(s, value, other, path, result));
         if (*result) return TN_OK;
     }
     return TN_OK;
 }
 
-static tn_status apart_flat(tn__schema *s, json_t *a, json_t *b, const tn__schema_path *path, bool *result) {
+static tn_status flat_schemas_apart(tn__schema *s, json_t *a, json_t *b, const tn__schema_path *path, bool *result) {
     unsigned ta, tb;
     bool stated_a, stated_b;
     json_t *ea = json_object_get(a, "enum"), *eb = json_object_get(b, "enum"), *value;
@@ -372,7 +374,7 @@ static tn_status apart_flat(tn__schema *s, json_t *a, json_t *b, const tn__schem
     *result = false;
     TN_TRY(tn__schema_types(a, path, &ta, &stated_a));
     TN_TRY(tn__schema_types(b, path, &tb, &stated_b));
-    if (!stated_b) tb = TN__TYPE_ALL; /* what is implied holds for generating only */
+    if (!stated_b) tb = TN__TYPE_ALL; /* implied types restrict what is generated, not what matches */
     if (ea) {
         ta = 0;
         bool shared = false;
@@ -383,7 +385,7 @@ static tn_status apart_flat(tn__schema *s, json_t *a, json_t *b, const tn__schem
                 [JSON_FALSE] = TN__TYPE_BOOLEAN,   [JSON_NULL] = TN__TYPE_NULL};
             ta |= types[json_typeof(value)];
             if (json_is_real(value)) ta |= TN__TYPE_INTEGER; /* 1.0 is an integer too */
-            shared |= list_has(eb, value);
+            shared |= list_has_value(eb, value);
         }
         if (eb && !shared) *result = true;
     }
@@ -413,7 +415,7 @@ static tn_status apart_flat(tn__schema *s, json_t *a, json_t *b, const tn__schem
         TN_TRY(tn__schema_count(b, sized[i].max, path, SIZE_MAX, &max_b));
         all_apart = min_a > max_b || min_b > max_a;
     }
-    if (all_apart && common & TN__TYPE_OBJECT) TN_TRY(apart_objects(s, a, b, path, &all_apart));
+    if (all_apart && common & TN__TYPE_OBJECT) TN_TRY(objects_apart(s, a, b, path, &all_apart));
     *result = all_apart;
     return TN_OK;
 }
@@ -425,16 +427,16 @@ tn_status tn__schema_check_apart(tn__schema *s, json_t *schemas, const tn__schem
     if (json_array_size(schemas) > TN__SCHEMA_ALTERNATIVES_MAX)
         return tn__schema_fail(TN_E_LIMIT, path, "more than %d alternatives", TN__SCHEMA_ALTERNATIVES_MAX);
     tn__schema_path shallow = *path;
-    shallow.depth = 0; /* apart() gives up at a depth of its own */
+    shallow.depth = 0; /* schemas_apart() has its own limit of depth */
     json_array_foreach(schemas, i, a) json_array_foreach(schemas, k, b) {
         bool separate;
         if (i == k) continue;
-        TN_TRY(apart(s, a, b, &shallow, &separate));
+        TN_TRY(schemas_apart(s, a, b, &shallow, &separate));
         if (!separate)
             return tn__schema_fail(
                 TN_E_UNSUPPORTED, path,
                 "what matches alternative %zu might match alternative %zu too, and a grammar cannot "
-                "say \"exactly one\"; tell them apart by a required property, or use anyOf",
+                "express \"exactly one\"; distinguish them by a required property, or use anyOf",
                 i, k);
     }
     return TN_OK;

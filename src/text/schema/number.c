@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* At most so many digits are generated, so that different texts are different doubles. */
+/* Longest generated number: different texts of up to 15 digits are different doubles. */
 enum { DIGITS_MAX = 15 };
 
 /* ---- Whole numbers ---- */
@@ -22,13 +22,13 @@ static void emit_digit_range(tn__text *out, char low, char high) {
     else
         tn__text_printf(out, "[%c-%c]", low, high);
 }
-static bool all_are(const char *digits, size_t n, char digit) {
+static bool all_digits_are(const char *digits, size_t n, char digit) {
     for (size_t i = 0; i < n; i++)
         if (digits[i] != digit) return false;
     return true;
 }
 
-/* Digit strings of one length from `low` to `high`, either of which may be open (all 0, all 9). */
+/* Digit strings of length n from `low` to `high`. */
 static void emit_same_length(tn__text *out, const char *low, const char *high, size_t n) {
     size_t same = 0;
     while (same < n && low[same] == high[same]) same++;
@@ -37,7 +37,7 @@ static void emit_same_length(tn__text *out, const char *low, const char *high, s
     high += same;
     n -= same;
     if (n == 0) return;
-    bool low_open = all_are(low + 1, n - 1, '0'), high_open = all_are(high + 1, n - 1, '9');
+    bool low_open = all_digits_are(low + 1, n - 1, '0'), high_open = all_digits_are(high + 1, n - 1, '9');
     char from = low_open ? low[0] : (char)(low[0] + 1), to = high_open ? high[0] : (char)(high[0] - 1);
     char nines[20], zeros[20];
     memset(nines, '9', sizeof nines);
@@ -63,10 +63,10 @@ static void emit_same_length(tn__text *out, const char *low, const char *high, s
     tn__text_puts(out, ")");
 }
 
-/* Whole numbers from low to high without sign, each without leading zeros. */
+/* Whole numbers from low to high, without sign and leading zeros. */
 static void emit_whole(tn__text *out, uint64_t low, uint64_t high) {
     char a[24], b[24];
-    uint64_t limit = 9; /* largest number with as many digits */
+    uint64_t limit = 9; /* largest number with as many digits as `low` */
     const char *bar = "";
     tn__text_puts(out, "(");
     while (low > limit) limit = limit * 10 + 9;
@@ -76,7 +76,7 @@ static void emit_whole(tn__text *out, uint64_t low, uint64_t high) {
         tn__text_puts(out, bar);
         bar = " | ";
         if (to == limit && low > 0 && low == limit / 10 + 1) {
-            /* All numbers of this length, and maybe of the following ones too. */
+            /* All numbers of this length, and of the next lengths while they are in range too. */
             for (; to < high && limit * 10 + 9 <= high; longest++) to = limit = limit * 10 + 9;
             tn__text_printf(out, "[1-9] [0-9]{%d,%d}", n - 1, longest - 1);
         } else {
@@ -91,25 +91,25 @@ static void emit_whole(tn__text *out, uint64_t low, uint64_t high) {
 }
 
 /* ---- Fractions ----
- * A bound's fraction is its digits after the point without trailing zeros. A tail is what may follow the digits
- * already written, compared with the digits of the bound that are left; `must` asks for at least one digit. */
+ * The fraction of a bound is its digits after the point without trailing zeros. A tail is the digits that can follow
+ * those already written, compared with the bound's remaining digits. `must` requires at least one digit. */
 
-typedef struct tail {
+typedef struct fraction_tail {
     tn__text *out;
-    size_t free_digits; /* how many digits may follow where they no longer matter */
-} tail;
+    size_t free_digits; /* how many digits can follow once the comparison is decided */
+} fraction_tail;
 
-static void emit_free(const tail *t, size_t least) {
+static void emit_free(const fraction_tail *t, size_t least) {
     tn__text_printf(t->out, "[0-9]{%zu,%zu}", least, t->free_digits + least);
 }
 
-/* Not all zeros. */
-static void emit_positive(const tail *t) {
+/* Digits that are not all zero. */
+static void emit_positive(const fraction_tail *t) {
     tn__text_printf(t->out, "\"0\"{0,%zu} [1-9] ", t->free_digits);
     emit_free(t, 0);
 }
 
-static void emit_at_least(const tail *t, const char *bound, bool strictly, bool must) {
+static void emit_at_least(const fraction_tail *t, const char *bound, bool strictly, bool must) {
     if (!*bound) {
         if (strictly)
             emit_positive(t);
@@ -129,14 +129,14 @@ static void emit_at_least(const tail *t, const char *bound, bool strictly, bool 
     tn__text_puts(t->out, ")");
 }
 
-/* Returns false, having written nothing, where no tail is small enough. */
-static bool emit_at_most(const tail *t, const char *bound, bool strictly, bool must) {
+/* Returns false and writes nothing if no tail is small enough. */
+static bool emit_at_most(const fraction_tail *t, const char *bound, bool strictly, bool must) {
     if (!*bound) {
         if (strictly) return false;
         tn__text_printf(t->out, "\"0\"{%d,%zu}", must ? 1 : 0, t->free_digits + 1);
         return true;
     }
-    bool ends = !bound[1] && strictly; /* equality with the whole bound is the only way on, and it is excluded */
+    bool ends = !bound[1] && strictly; /* only equality with the bound is left, and it is excluded */
     if (ends && must && *bound == '0') return false;
     const char *bar = "";
     tn__text_puts(t->out, "(");
@@ -159,7 +159,8 @@ static bool emit_at_most(const tail *t, const char *bound, bool strictly, bool m
     return true;
 }
 
-static bool emit_between(const tail *t, const char *low, bool above, const char *high, bool below, bool must) {
+static bool emit_between(const fraction_tail *t, const char *low, bool above, const char *high, bool below,
+                         bool must) {
     if (!*low && !above) return emit_at_most(t, high, below, must);
     if (!*high) return false; /* more than zero and at most zero */
     char l = *low ? *low : '0', h = *high;
@@ -194,17 +195,17 @@ typedef struct decimal {
     char fraction[DIGITS_MAX + 1];
 } decimal;
 
-/* The exact decimal of a non-negative bound, or false where it has too many digits. */
-static bool decimal_of(double x, decimal *out) {
+/* The exact decimal of a non-negative bound; false if it has too many digits. */
+static bool exact_decimal(double x, decimal *out) {
     char shortest[32], plain[400];
     tn__number_text(x, shortest);
     if (x >= 1e15) return false;
-    /* Enough places to show every digit of the shortest form: its digits, and its exponent where negative. */
+    /* Enough decimal places for every digit of the shortest form: its digits, and its exponent if negative. */
     const char *e = strchr(shortest, 'e');
-    int places = 17 + (e && e[1] == '-' ? atoi(e + 2) : 0);
-    if (places > 320) return false;
-    /* %f shows the double's own value; it is rounded where the shortest form ends. */
-    for (int p = 0; p <= places; p++) {
+    int decimals = 17 + (e && e[1] == '-' ? atoi(e + 2) : 0);
+    if (decimals > 320) return false;
+    /* %f prints the double's exact value; the loop rounds it to the shortest form. */
+    for (int p = 0; p <= decimals; p++) {
         snprintf(plain, sizeof plain, "%.*f", p, x);
         if (strtod(plain, NULL) == x) break;
     }
@@ -218,9 +219,9 @@ static bool decimal_of(double x, decimal *out) {
     return true;
 }
 
-/* A bound of more digits than are generated moves inwards to the next number that has fewer. No such number is the
- * same double, so that it does not matter any more whether the bound itself was excluded. */
-static void shorten(double *bound, bool *exclusive, double inwards) {
+/* A bound with more digits than are generated moves inwards to the next number with fewer digits. That number is a
+ * different double, so it no longer matters whether the bound itself was excluded. */
+static void shorten_bound(double *bound, bool *exclusive, double inwards) {
     char text[32];
     size_t digits = 0;
     tn__number_text(*bound, text);
@@ -236,7 +237,7 @@ static void shorten(double *bound, bool *exclusive, double inwards) {
     *exclusive = false;
 }
 
-static size_t digits_of(uint64_t x) {
+static size_t count_digits(uint64_t x) {
     size_t n = 1;
     while (x >= 10) {
         x /= 10;
@@ -246,15 +247,15 @@ static size_t digits_of(uint64_t x) {
 }
 
 static const uint64_t WHOLE_MAX = 999999999999999;    /* DIGITS_MAX nines */
-static const uint64_t FRACTION_WHOLE_MAX = 999999999; /* larger ones have no fraction */
+static const uint64_t FRACTION_WHOLE_MAX = 999999999; /* larger numbers are generated without fraction */
 
-/* Non-negative decimals between two bounds; high is NULL where there is none. Returns whether there are any. */
+/* Non-negative decimals between two bounds; `high` may be NULL. Returns whether there are any. */
 static bool emit_magnitude(tn__text *out, const decimal *low, bool above, const decimal *high, bool below) {
     uint64_t high_whole = high ? high->whole : WHOLE_MAX;
     if (low->whole > high_whole) return false;
-    size_t used = TN__MAX(strlen(low->fraction), high ? strlen(high->fraction) : 0) + digits_of(low->whole) + 2;
-    if (high) used = TN__MAX(used, strlen(high->fraction) + digits_of(high->whole) + 2);
-    tail t = {out, used < DIGITS_MAX ? DIGITS_MAX - used : 0};
+    size_t used = TN__MAX(strlen(low->fraction), high ? strlen(high->fraction) : 0) + count_digits(low->whole) + 2;
+    if (high) used = TN__MAX(used, strlen(high->fraction) + count_digits(high->whole) + 2);
+    fraction_tail t = {out, used < DIGITS_MAX ? DIGITS_MAX - used : 0};
     const char *bar = "";
     size_t start = out->length;
     if (high && low->whole == high->whole) {
@@ -280,7 +281,7 @@ static bool emit_magnitude(tn__text *out, const decimal *low, bool above, const 
         if (low->whole + 1 <= with_fraction) {
             tn__text_puts(out, " | ");
             emit_whole(out, low->whole + 1, with_fraction);
-            tn__text_printf(out, " (\".\" [0-9]{1,%zu})?", DIGITS_MAX - digits_of(with_fraction));
+            tn__text_printf(out, " (\".\" [0-9]{1,%zu})?", DIGITS_MAX - count_digits(with_fraction));
         }
         if (last > with_fraction) {
             tn__text_puts(out, " | ");
@@ -300,13 +301,13 @@ static bool emit_magnitude(tn__text *out, const decimal *low, bool above, const 
 }
 
 static tn_status emit_bounded_number(tn__bounds *b, const tn__schema_path *path, tn__text *out, bool *empty) {
-    shorten(&b->low, &b->above_low, 1);
-    shorten(&b->high, &b->below_high, -1);
+    shorten_bound(&b->low, &b->above_low, 1);
+    shorten_bound(&b->high, &b->below_high, -1);
     *empty = b->low > b->high;
     if (*empty) return TN_OK;
     decimal zero = {0}, low = {0}, high = {0};
     bool has_low = b->low > -1e15, has_high = b->high < 1e15;
-    if ((has_low && !decimal_of(fabs(b->low), &low)) || (has_high && !decimal_of(fabs(b->high), &high)))
+    if ((has_low && !exact_decimal(fabs(b->low), &low)) || (has_high && !exact_decimal(fabs(b->high), &high)))
         return tn__schema_fail(TN_E_UNSUPPORTED, path, "a bound of a number has too many digits");
     *empty = true;
     if (!has_low || b->low < 0) { /* negative numbers: from the upper bound, or 0, down to the lower one */

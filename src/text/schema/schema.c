@@ -1,4 +1,4 @@
-/* JSON schema to GBNF: references, one rule per schema, and the rules that all of them stand on. */
+/* JSON schema to GBNF: references, one rule per schema, and the rules that all schemas use. */
 #include "text/schema/internal.h"
 
 #include "base/checked.h"
@@ -19,7 +19,7 @@ tn__schema_path tn__schema_at(const tn__schema_path *parent, size_t index) {
     return (tn__schema_path){parent, NULL, index, parent->depth + 1};
 }
 
-static void write_path(const tn__schema_path *path, char *out, size_t size) {
+static void write_schema_path(const tn__schema_path *path, char *out, size_t size) {
     const tn__schema_path *nodes[2 * TN__SCHEMA_DEPTH_MAX] = {0};
     size_t n = 0, at = 1;
     for (; path->parent && n < TN__COUNT(nodes); path = path->parent) nodes[n++] = path;
@@ -32,19 +32,19 @@ static void write_path(const tn__schema_path *path, char *out, size_t size) {
 }
 
 tn_status tn__schema_fail(tn_status status, const tn__schema_path *path, const char *format, ...) {
-    char place[256], message[512];
+    char where[256], message[512];
     va_list args;
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    write_path(path, place, sizeof place);
-    return tn_fail(status, "schema %s: %s", place, message);
+    write_schema_path(path, where, sizeof where);
+    return tn_fail(status, "schema %s: %s", where, message);
 }
 
 /* ---- References ---- */
 
-/* Decodes one step of a JSON pointer in a URI fragment: %XX, then ~1 and ~0. Returns what follows it. */
-static const char *next_step(const char *at, char *out, size_t size) {
+/* Decodes one step of a JSON pointer in a URI fragment: %XX, then ~1 and ~0. Returns the rest of the pointer. */
+static const char *decode_pointer_step(const char *at, char *out, size_t size) {
     size_t n = 0;
     for (; *at && *at != '/'; at++) {
         char c = *at, hex[3] = {0};
@@ -64,27 +64,27 @@ static const char *next_step(const char *at, char *out, size_t size) {
 tn_status tn__schema_resolve(tn__schema *s, const char *ref, const tn__schema_path *path, json_t **out) {
     if (ref[0] != '#' || (ref[1] && ref[1] != '/'))
         return tn__schema_fail(TN_E_UNSUPPORTED, path,
-                               "$ref \"%.100s\": only references into this document (#/…) work", ref);
+                               "$ref \"%.100s\": only references into this document (#/…) are supported", ref);
     json_t *at = s->root;
     char step[512];
     for (const char *rest = ref + 1; *rest && at;) {
-        rest = next_step(rest + 1, step, sizeof step);
+        rest = decode_pointer_step(rest + 1, step, sizeof step);
         at = json_is_array(at) ? json_array_get(at, strtoul(step, NULL, 10)) : json_object_get(at, step);
     }
-    if (!at) return tn__schema_fail(TN_E_NOT_FOUND, path, "$ref \"%.100s\" leads nowhere", ref);
+    if (!at) return tn__schema_fail(TN_E_NOT_FOUND, path, "$ref \"%.100s\" does not exist", ref);
     *out = at;
     return TN_OK;
 }
 
 /* ---- Rules ---- */
 
-static size_t memo_slot(const tn__schema *s, const json_t *key) {
+static size_t find_memo(const tn__schema *s, const json_t *key) {
     size_t i = (size_t)tn__mix64((uint64_t)(uintptr_t)key >> 4) & (s->memo_slots - 1);
     while (s->memo_keys[i] && s->memo_keys[i] != key) i = (i + 1) & (s->memo_slots - 1);
     return i;
 }
 
-static tn_status memo_grow(tn__schema *s) {
+static tn_status grow_memos(tn__schema *s) {
     if (2 * (s->memo_count + 1) <= s->memo_slots) return TN_OK;
     tn__schema old = *s;
     size_t slots = s->memo_slots ? 2 * s->memo_slots : 64;
@@ -99,7 +99,7 @@ static tn_status memo_grow(tn__schema *s) {
     s->memo_slots = slots;
     for (size_t i = 0; i < old.memo_slots; i++) {
         if (!old.memo_keys[i]) continue;
-        size_t slot = memo_slot(s, old.memo_keys[i]);
+        size_t slot = find_memo(s, old.memo_keys[i]);
         s->memo_keys[slot] = old.memo_keys[i];
         s->memo[slot] = old.memo[i];
     }
@@ -108,7 +108,7 @@ static tn_status memo_grow(tn__schema *s) {
     return TN_OK;
 }
 
-static tn_status next_number(tn__schema *s, const tn__schema_path *path, uint32_t *rule) {
+static tn_status new_rule_number(tn__schema *s, const tn__schema_path *path, uint32_t *rule) {
     if (s->n_rules >= TN__SCHEMA_RULES_MAX)
         return path ? tn__schema_fail(TN_E_LIMIT, path, "more than %d rules", TN__SCHEMA_RULES_MAX)
                     : tn_fail(TN_E_LIMIT, "the schema needs more than %d rules", TN__SCHEMA_RULES_MAX);
@@ -118,14 +118,14 @@ static tn_status next_number(tn__schema *s, const tn__schema_path *path, uint32_
 
 tn_status tn__schema_add_rule(tn__schema *s, const tn__text *body, uint32_t *rule) {
     if (body->status != TN_OK) return body->status;
-    TN_TRY(next_number(s, NULL, rule));
+    TN_TRY(new_rule_number(s, NULL, rule));
     tn__text_printf(&s->text, "r%u ::= ", *rule);
     tn__text_join(&s->text, body);
     tn__text_puts(&s->text, "\n");
     return s->text.status;
 }
 
-/* What only describes a schema and does not restrict what matches it. */
+/* Keywords that describe a schema without restricting it. */
 static bool is_annotation(const char *key) {
     static const char *const list[] = {"title",
                                        "description",
@@ -155,7 +155,7 @@ static bool is_annotation(const char *key) {
     return strncmp(key, "x-", 2) == 0;
 }
 
-/* The value of `key` where it is the schema's only restriction. */
+/* The value of `key` if it is the schema's only restriction, else NULL. */
 static json_t *sole_keyword(json_t *schema, const char *key) {
     json_t *value = json_object_get(schema, key), *other;
     const char *name;
@@ -164,8 +164,8 @@ static json_t *sole_keyword(json_t *schema, const char *key) {
     return value;
 }
 
-static tn_status emit_alternatives(tn__schema *s, json_t *list, const tn__schema_path *path, tn__text *out,
-                                   bool *empty) {
+static tn_status emit_choice_of_rules(tn__schema *s, json_t *list, const tn__schema_path *path, tn__text *out,
+                                      bool *empty) {
     if (!json_is_array(list)) return tn__schema_fail(TN_E_SYNTAX, path, "must be an array of schemas");
     *empty = true;
     size_t i;
@@ -181,9 +181,9 @@ static tn_status emit_alternatives(tn__schema *s, json_t *list, const tn__schema
     return TN_OK;
 }
 
-/* A schema that is nothing but a reference or a choice keeps its parts as rules of their own, so that recursion
- * closes on itself; everything else is multiplied out into flat schemas first. */
-static tn_status emit_any(tn__schema *s, json_t *schema, const tn__schema_path *path, tn__text *out, bool *empty) {
+/* A schema that is only a reference or a choice refers to its parts by their rules, so that a recursive schema
+ * becomes a recursive rule. Every other schema is expanded into flat schemas first. */
+static tn_status emit_schema(tn__schema *s, json_t *schema, const tn__schema_path *path, tn__text *out, bool *empty) {
     json_t *value;
     *empty = false;
     if (json_is_boolean(schema)) {
@@ -196,7 +196,7 @@ static tn_status emit_any(tn__schema *s, json_t *schema, const tn__schema_path *
         json_t *target;
         uint32_t rule;
         TN_TRY(tn__schema_resolve(s, json_string_value(value), path, &target));
-        tn__schema_path below = tn__schema_below(path, "$ref"); /* counts against endless chains */
+        tn__schema_path below = tn__schema_below(path, "$ref"); /* the depth bounds cyclic references */
         TN_TRY(tn__schema_rule(s, target, &below, &rule));
         *empty = rule == TN__RULE_EMPTY;
         tn__text_printf(out, "r%u", rule);
@@ -204,12 +204,12 @@ static tn_status emit_any(tn__schema *s, json_t *schema, const tn__schema_path *
     }
     if ((value = sole_keyword(schema, "anyOf"))) {
         tn__schema_path below = tn__schema_below(path, "anyOf");
-        return emit_alternatives(s, value, &below, out, empty);
+        return emit_choice_of_rules(s, value, &below, out, empty);
     }
     if ((value = sole_keyword(schema, "oneOf"))) {
         tn__schema_path below = tn__schema_below(path, "oneOf");
         TN_TRY(tn__schema_check_apart(s, value, &below));
-        return emit_alternatives(s, value, &below, out, empty);
+        return emit_choice_of_rules(s, value, &below, out, empty);
     }
     json_t *flats, *flat;
     TN_TRY(tn__schema_expand(s, schema, path, &flats));
@@ -237,27 +237,26 @@ static tn_status emit_any(tn__schema *s, json_t *schema, const tn__schema_path *
 
 tn_status tn__schema_rule(tn__schema *s, json_t *schema, const tn__schema_path *path, uint32_t *rule) {
     if (path->depth > TN__SCHEMA_DEPTH_MAX) return tn__schema_fail(TN_E_LIMIT, path, "nested too deeply");
-    TN_TRY(memo_grow(s));
-    size_t slot = memo_slot(s, schema);
+    TN_TRY(grow_memos(s));
+    size_t slot = find_memo(s, schema);
     if (s->memo_keys[slot]) {
-        if (s->memo[slot].open) s->memo[slot].awaited = true;
+        if (s->memo[slot].open) s->memo[slot].referenced = true;
         *rule = s->memo[slot].rule;
         return TN_OK;
     }
-    TN_TRY(next_number(s, path, rule));
+    TN_TRY(new_rule_number(s, path, rule));
     s->memo_keys[slot] = schema;
     s->memo[slot] = (tn__schema_memo){.rule = *rule, .open = true};
     s->memo_count++;
     tn__text body = TN__SCHEMA_TEXT;
     bool empty = false;
-    tn_status status = emit_any(s, schema, path, &body, &empty);
+    tn_status status = emit_schema(s, schema, path, &body, &empty);
     if (status == TN_OK) status = body.status;
-    tn__schema_memo *memo = &s->memo[memo_slot(s, schema)];
+    tn__schema_memo *memo = &s->memo[find_memo(s, schema)];
     memo->open = false;
     if (status == TN_OK && empty) {
-        /* A part of this schema that refers back to it waits for something that never comes: the grammar check says.
-         */
-        if (memo->awaited) tn__text_printf(&s->text, "r%u ::= [x] r%u\n", *rule, *rule);
+        /* A part of this schema already refers to the rule. An endless rule makes the check of the grammar fail. */
+        if (memo->referenced) tn__text_printf(&s->text, "r%u ::= [x] r%u\n", *rule, *rule);
         memo->rule = *rule = TN__RULE_EMPTY;
     } else if (status == TN_OK) {
         tn__text_printf(&s->text, "r%u ::= ", *rule);
@@ -268,10 +267,9 @@ tn_status tn__schema_rule(tn__schema *s, json_t *schema, const tn__schema_path *
     return status == TN_OK ? s->text.status : status;
 }
 
-/* ---- The whole ---- */
+/* ---- The grammar ---- */
 
-/* What rules are made of. The same bounds as in tn_grammar_json(): blanks, digits and escapes that any reader takes.
- */
+/* Rules that the written ones use. White space, digits and escapes are bounded as in tn_grammar_json(). */
 static const char core_rules[] =
     "value ::= object | array | string | number | \"true\" | \"false\" | \"null\"\n"
     "object ::= \"{\" ws (string \":\" ws value ws (\",\" ws string \":\" ws value ws)*)? \"}\"\n"
@@ -297,8 +295,8 @@ static tn_status write_grammar(tn__schema *s) {
     return s->text.status;
 }
 
-/* The grammar must work: a schema that only endless documents match shows here. */
-static tn_status try_grammar(const char *gbnf) {
+/* Compiles the grammar once: this fails for a schema that only infinite documents match. */
+static tn_status check_grammar(const char *gbnf) {
     tn_grammar *grammar;
     tn_status status = tn_grammar_new(gbnf, NULL, &grammar);
     if (status == TN_OK) tn_grammar_free(grammar);
@@ -311,7 +309,7 @@ static tn_status try_grammar(const char *gbnf) {
 }
 
 tn_status tn_schema_to_grammar(const char *schema_json, char **gbnf) {
-    if (!schema_json || !gbnf) return tn_fail(TN_E_INVALID, "tn_schema_to_grammar: NULL argument");
+    if (!schema_json || !gbnf) return tn_fail(TN_E_INVALID, "tn_schema_to_grammar: schema_json or gbnf is NULL");
     *gbnf = NULL;
     json_error_t error;
     tn__schema s = {.text = TN__SCHEMA_TEXT};
@@ -322,7 +320,7 @@ tn_status tn_schema_to_grammar(const char *schema_json, char **gbnf) {
     tn_status status = TN_E_NOMEM;
     s.owned = json_array();
     if (s.owned) status = write_grammar(&s);
-    if (status == TN_OK) status = try_grammar(s.text.data);
+    if (status == TN_OK) status = check_grammar(s.text.data);
     if (status == TN_OK) status = tn__text_take(&s.text, gbnf);
     tn__text_free(&s.text);
     tn_free(s.memo_keys);

@@ -1,5 +1,5 @@
-/* Byte-level BPE: words cut by the pre-tokenizer, their bytes merged by rank. Also how any merging tokenizer encodes
- * one word, and the cache of words. */
+/* Byte-level BPE: the pre-tokenizer splits text into words, whose bytes are merged by rank. Also the encoding of one
+ * word for all merging tokenizers, and the cache of words. */
 #include "text/tokenizer/internal.h"
 #include "text/utf8.h"
 
@@ -7,8 +7,8 @@
 
 /* ---- Words ---- */
 
-/* What has no symbol of its own: byte tokens where there are such, otherwise the unknown token, which neighbours
- * within the word share. */
+/* Encodes bytes without a symbol: as byte tokens if the vocabulary has them, else as the unknown token, which
+ * adjacent ones within the word share. */
 static tn_status push_bytes(const tn_tokenizer *t, const char *bytes, size_t size, size_t word, tn_tokens *out) {
     bool all = true;
     for (size_t i = 0; i < size; i++) all = all && t->byte_token[(uint8_t)bytes[i]] >= 0;
@@ -17,7 +17,7 @@ static tn_status push_bytes(const tn_tokenizer *t, const char *bytes, size_t siz
         return TN_OK;
     }
     tn_token unknown = t->special[TN_SPECIAL_UNK];
-    /* Byte-level files often name the end of text here, which a stray byte must not write. */
+    /* Byte-level files often use the end of text as the unknown token. A stray byte must not produce it. */
     if (t->kind == TN_TOKENIZER_BPE && unknown >= 0 && t->types[unknown] == TN_TOKEN_CONTROL) return TN_OK;
     if (unknown < 0 || (out->count > word && out->ids[out->count - 1] == unknown)) return TN_OK;
     return tn__tokens_push(out, unknown);
@@ -30,7 +30,7 @@ static tn_status merge_word(const tn_tokenizer *t, tn__scratch *s, const char *w
     size_t count = 0;
     if (t->kind == TN_TOKENIZER_BPE) {
         if (t->ignore_merges) {
-            /* The vocabulary's own spelling of the word. */
+            /* The word in the byte-level alphabet, as in the vocabulary. */
             tn__text_clear(&s->word);
             for (size_t i = 0; i < size; i++) {
                 char bytes[4];
@@ -48,7 +48,7 @@ static tn_status merge_word(const tn_tokenizer *t, tn__scratch *s, const char *w
                 TN_TRY(tn__tokens_push(out, (tn_token)work->symbols[i]));
                 continue;
             }
-            for (size_t k = start; k < end; k++) { /* a merge that the vocabulary does not hold: its bytes */
+            for (size_t k = start; k < end; k++) { /* the result of a merge that is not a token: its bytes */
                 uint32_t symbol = t->byte_symbol[(uint8_t)word[k]];
                 TN_TRY(symbol < (uint32_t)t->size ? tn__tokens_push(out, (tn_token)symbol)
                                                   : push_bytes(t, word + k, 1, before, out));
@@ -63,7 +63,7 @@ static tn_status merge_word(const tn_tokenizer *t, tn__scratch *s, const char *w
         i += n ? n : 1;
     }
     TN_TRY(tn__merge_run(&t->merges, work, &count));
-    size_t at = 0, index = 0; /* bytes and characters passed */
+    size_t at = 0, index = 0; /* byte and character offsets */
     for (size_t i = 0; i < count; i++) {
         size_t from = at, last = i + 1 < count ? work->starts[i + 1] : SIZE_MAX;
         while (at < size && index < last) {
@@ -106,7 +106,7 @@ static tn_status encode_cached(const tn_tokenizer *t, tn__scratch *s, const char
 tn_status tn__word_encode(const tn_tokenizer *t, tn__scratch *s, const char *word, size_t size, tn_tokens *out) {
     size_t before = out->count;
     TN_TRY(encode_cached(t, s, word, size, out));
-    /* The unknown token is also shared by neighbours in different words. */
+    /* Adjacent words share the unknown token too. */
     tn_token unknown = t->special[TN_SPECIAL_UNK];
     if (unknown >= 0 && t->types[unknown] != TN_TOKEN_NORMAL && before > 0 && before < out->count &&
         out->ids[before - 1] == unknown && out->ids[before] == unknown) {
@@ -123,11 +123,11 @@ tn_status tn__bpe_load(tn_tokenizer *t, const tn__vocab_source *source, const tn
     t->pre_row = pre->size ? tn__pre_find(pre->data, pre->size) : NULL;
     if (!t->pre_row) {
         if (pre->size && !(params && params->allow_unknown_pre))
-            return tn_fail(TN_E_UNSUPPORTED, "the pre-tokenizer \"%.*s\" is not known",
-                           (int)TN__MIN(pre->size, (size_t)100), pre->data);
+            return tn_fail(TN_E_UNSUPPORTED, "unknown pre-tokenizer \"%.*s\"", (int)TN__MIN(pre->size, (size_t)100),
+                           pre->data);
         tn_log(TN_LOG_WARN,
-               "vocabulary: %s pre-tokenizer%s%.*s; the default one is used and may cut text differently",
-               pre->size ? "unknown" : "no name of a", pre->size ? " " : "", (int)TN__MIN(pre->size, (size_t)100),
+               "vocabulary: %s pre-tokenizer%s%.*s; using the default one, which may split text differently",
+               pre->size ? "unknown" : "unnamed", pre->size ? " " : "", (int)TN__MIN(pre->size, (size_t)100),
                pre->size ? pre->data : "");
         t->pre_row = tn__pre_find("default", 7);
     }
@@ -155,8 +155,8 @@ static tn_status on_word(void *user, const char *word, size_t size) {
 
 tn_status tn__bpe_encode(const tn_tokenizer *t, tn__scratch *s, const char *text, size_t size, tn_tokens *out) {
     word_context context = {t, s, out};
-    /* Patterns only ever see valid UTF-8. A run of other bytes is a word of its own, so that it comes back as it
-     * was. */
+    /* Patterns are applied to valid UTF-8 only. A run of invalid bytes is a word of its own, so that decoding returns
+     * the same bytes. */
     while (size > 0) {
         size_t valid = tn__utf8_valid_prefix(text, size);
         if (valid > 0) {

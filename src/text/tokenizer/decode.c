@@ -1,12 +1,12 @@
-/* Tokens to text: whole sequences as bytes, streams as valid UTF-8 at every step. */
+/* Tokens to text: whole sequences as bytes, or token by token as valid UTF-8. */
 #include "text/tokenizer/internal.h"
 #include "text/utf8.h"
 
 #include <string.h>
 
-/* The text of a token in its place: control tokens may be left away, and the space that encoding put before the first
- * word goes again. */
-static const char *piece_at(const tn_tokenizer *t, tn_token token, unsigned flags, bool *start, size_t *size) {
+/* The text of a token in a sequence: control tokens may be omitted, and the space that encoding inserts before the
+ * first word is removed. */
+static const char *decoded_piece(const tn_tokenizer *t, tn_token token, unsigned flags, bool *start, size_t *size) {
     const char *piece = tn_token_piece(t, token, size);
     tn_token_type type = tn_token_get_type(t, token);
     if (type == TN_TOKEN_CONTROL || type == TN_TOKEN_UNKNOWN) {
@@ -24,15 +24,16 @@ static const char *piece_at(const tn_tokenizer *t, tn_token token, unsigned flag
 
 tn_status tn_tokenizer_decode(const tn_tokenizer *t, const tn_token *ids, size_t count, unsigned flags,
                               tn_text *out) {
-    if (!t || !out || (!ids && count)) return tn_fail(TN_E_INVALID, "no tokenizer, tokens or place for text");
-    /* Borrows the caller's memory; it goes back grown, and on an error with the text it came with. */
+    if (!t || !out || (!ids && count))
+        return tn_fail(TN_E_INVALID, "tn_tokenizer_decode: tokenizer, ids or out is NULL");
+    /* Appends to the caller's memory, which may grow. On an error the text is as before. */
     tn__text text = {.data = out->bytes, .length = out->length, .capacity = out->capacity};
     bool start = !(flags & TN_DECODE_CONTINUE);
-    tn__text_append(&text, "", 0); /* an empty text is a string too */
+    tn__text_append(&text, "", 0); /* makes an empty text a string */
     for (size_t i = 0; i < count && text.status == TN_OK; i++) {
         if (ids[i] >= 0 && ids[i] < t->size) {
             size_t size;
-            const char *piece = piece_at(t, ids[i], flags, &start, &size);
+            const char *piece = decoded_piece(t, ids[i], flags, &start, &size);
             tn__text_append(&text, piece, size);
         } else {
             text.status =
@@ -44,19 +45,19 @@ tn_status tn_tokenizer_decode(const tn_tokenizer *t, const tn_token *ids, size_t
     return text.status;
 }
 
-/* ---- Streams ---- */
+/* ---- Token by token ---- */
 
 struct tn_detokenizer {
     const tn_tokenizer *t;
     unsigned flags;
     bool start;
-    unsigned waiting; /* bytes of an unfinished character */
+    unsigned waiting; /* bytes of an incomplete character in `pending` */
     char pending[4];
-    char text[]; /* each byte of the longest piece, and those waiting, can become a U+FFFD of three */
+    char text[]; /* each byte of the longest piece and of `pending` can become U+FFFD, three bytes */
 };
 
 tn_status tn_detokenizer_new(const tn_tokenizer *t, unsigned flags, tn_detokenizer **out) {
-    if (!t || !out) return tn_fail(TN_E_INVALID, "no tokenizer");
+    if (!t || !out) return tn_fail(TN_E_INVALID, "tn_detokenizer_new: tokenizer or out is NULL");
     size_t size;
     if (!tn__mul_size(t->longest_piece, 3, &size) || !tn__add_size(size, sizeof(tn_detokenizer) + 16, &size))
         return tn_fail(TN_E_OVERFLOW, "tokens of %zu bytes", t->longest_piece);
@@ -77,8 +78,8 @@ void tn_detokenizer_reset(tn_detokenizer *d) {
     d->text[0] = 0;
 }
 
-/* Whether the bytes waiting, with nothing wrong so far, could become one character. */
-static bool may_continue(const char *bytes, unsigned count) {
+/* Whether the bytes are a proper prefix of a character. */
+static bool is_character_prefix(const char *bytes, unsigned count) {
     unsigned char a = (unsigned char)bytes[0], b = count > 1 ? (unsigned char)bytes[1] : 0;
     unsigned need = a >= 0xc2 && a <= 0xdf ? 2 : a >= 0xe0 && a <= 0xef ? 3 : a >= 0xf0 && a <= 0xf4 ? 4 : 0;
     if (count >= need) return false;
@@ -89,7 +90,7 @@ static bool may_continue(const char *bytes, unsigned count) {
     return count < 3 || ((unsigned char)bytes[2] & 0xc0) == 0x80;
 }
 
-static size_t put_broken(char *out) {
+static size_t put_replacement_character(char *out) {
     memcpy(out, "\xef\xbf\xbd", 3);
     return 3;
 }
@@ -97,7 +98,7 @@ static size_t put_broken(char *out) {
 const char *tn_detokenizer_push(tn_detokenizer *d, tn_token token, size_t *length) {
     size_t size = 0, made = 0;
     const char *piece = "";
-    if (token >= 0 && token < d->t->size) piece = piece_at(d->t, token, d->flags, &d->start, &size);
+    if (token >= 0 && token < d->t->size) piece = decoded_piece(d->t, token, d->flags, &d->start, &size);
     for (size_t i = 0; i < size; i++) {
         if (d->waiting == 0 && (signed char)piece[i] >= 0) {
             d->text[made++] = piece[i];
@@ -109,9 +110,9 @@ const char *tn_detokenizer_push(tn_detokenizer *d, tn_token token, size_t *lengt
             memcpy(d->text + made, d->pending, d->waiting);
             made += d->waiting;
             d->waiting = 0;
-        } else if (!may_continue(d->pending, d->waiting)) {
-            /* What was waiting is broken; the new byte gets its own chance unless it stood alone. */
-            made += put_broken(d->text + made);
+        } else if (!is_character_prefix(d->pending, d->waiting)) {
+            /* The pending bytes are invalid. The new byte is tried again unless it was alone. */
+            made += put_replacement_character(d->text + made);
             bool again = d->waiting > 1;
             d->waiting = 0;
             if (again) i--;
@@ -125,7 +126,7 @@ const char *tn_detokenizer_push(tn_detokenizer *d, tn_token token, size_t *lengt
 const char *tn_detokenizer_finish(tn_detokenizer *d, size_t *length) {
     bool cut = d->waiting > 0;
     tn_detokenizer_reset(d);
-    size_t made = cut ? put_broken(d->text) : 0;
+    size_t made = cut ? put_replacement_character(d->text) : 0;
     d->text[made] = 0;
     if (length) *length = made;
     return d->text;

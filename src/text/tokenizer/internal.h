@@ -1,6 +1,6 @@
-/* What the tokenizer's files share: the vocabulary, tries, merge tables, pre-tokenizers and scratch memory. */
-#ifndef TN_LLM_TOKENIZER_INTERNAL_H
-#define TN_LLM_TOKENIZER_INTERNAL_H
+/* Tokenizers, shared by the module's files: vocabulary, tries, merge tables, pre-tokenizers and scratch memory. */
+#ifndef TN_TEXT_TOKENIZER_INTERNAL_H
+#define TN_TEXT_TOKENIZER_INTERNAL_H
 
 #include "base/checked.h"
 #include "base/hash.h"
@@ -10,16 +10,16 @@
 #include <pthread.h>
 
 #define TN__NIL UINT32_MAX
-#define TN__SPACE "\xe2\x96\x81" /* U+2581, how SentencePiece writes a space */
+#define TN__SPACE "\xe2\x96\x81" /* U+2581, which stands for a space in SentencePiece */
 
-/* ---- Where a vocabulary comes from (tokenizer_vocab.c) ---- */
+/* ---- The source of a vocabulary (vocab_gguf.c) ---- */
 
-enum { TN__UNSET = -1 }; /* a switch that the file does not mention */
+enum { TN__UNSET = -1 }; /* a setting that the file does not have */
 
-/* Plain arrays, so that tests and other file formats can make a tokenizer too. Nothing is kept after the call. */
+/* Plain arrays, so that a tokenizer can also be created by tests and from other file formats. They are not kept. */
 typedef struct tn__vocab_source {
     tn_gguf_str model, pre; /* tokenizer.ggml.model and .pre */
-    tn_gguf_str name, arch; /* general.name and .architecture: a few models are known by these alone */
+    tn_gguf_str name, arch; /* general.name and .architecture, the only way to recognize a few models */
     size_t n_tokens, n_merges;
     const tn_gguf_str *tokens;
     const float *scores;       /* NULL: all 0 */
@@ -31,25 +31,26 @@ typedef struct tn__vocab_source {
     int add_bos, add_eos, add_sep, add_space_prefix, remove_extra_whitespaces, lowercase, strip_accents;
 } tn__vocab_source;
 
-void tn__vocab_source_init(tn__vocab_source *source); /* empty, everything unset */
-/* Makes a tokenizer from arrays; tn_tokenizer_new() ends here. */
+/* Initializes an empty source with all settings unset. */
+void tn__vocab_source_init(tn__vocab_source *source);
+/* Creates a tokenizer. tn_tokenizer_new() fills a source and calls this. */
 tn_status tn__tokenizer_from_source(const tn__vocab_source *source, const tn_tokenizer_params *params,
                                     tn_tokenizer **out);
 
-/* ---- Growable memory ---- */
+/* ---- Growing arrays (tokenizer.c) ---- */
 
-/* Makes room for `need` elements of `size` bytes; the capacity at least doubles. */
+/* Grows an array, if necessary, to at least `need` elements of `size` bytes. The capacity grows by half or more. */
 tn_status tn__grow(void **memory, size_t *capacity, size_t need, size_t size);
 tn_status tn__tokens_push(tn_tokens *tokens, tn_token id);
 
-/* ---- Trie over byte strings (tokenizer_trie.c) ---- */
+/* ---- Trie over byte strings (trie.c) ---- */
 
-/* Children of a node lie side by side, sorted by label. Node 0 is the root. */
+/* The children of a node are adjacent and sorted by label. Node 0 is the root. */
 typedef struct tn__trie {
     struct tn__trie_node {
         uint32_t first;    /* index of the first child */
-        uint32_t token;    /* TN__NIL where no string ends */
-        uint16_t children; /* how many */
+        uint32_t token;    /* TN__NIL if no string ends here */
+        uint16_t children; /* number of children */
         uint8_t label;
     } * nodes;
     uint32_t root[256]; /* child of the root by label, or TN__NIL */
@@ -61,7 +62,7 @@ typedef struct tn__trie_item {
     uint32_t token;
 } tn__trie_item;
 
-/* Sorts `items`; of equal strings the smallest token counts. Empty strings are left away. */
+/* Sorts `items`. Of equal strings the smallest token counts. Empty strings are ignored. */
 tn_status tn__trie_build(tn__trie *trie, tn__trie_item *items, size_t count);
 void tn__trie_free(tn__trie *trie);
 static inline uint32_t tn__trie_child(const tn__trie *trie, uint32_t node, uint8_t label) {
@@ -78,45 +79,45 @@ static inline uint32_t tn__trie_child(const tn__trie *trie, uint32_t node, uint8
     return low < n->first + n->children && trie->nodes[low].label == label ? low : TN__NIL;
 }
 
-/* ---- Pre-tokenizers (tokenizer_pre.c) ---- */
+/* ---- Pre-tokenizers (pretokenizer.c, pretokenizer_table.c) ---- */
 
 #define TN__PRE_STAGES 6
 
 enum tn__pre_flags {
-    TN__PRE_IGNORE_MERGES = 1, /* a word that is a token is that token, whatever the merges say */
+    TN__PRE_IGNORE_MERGES = 1, /* a word that is a token becomes that token without merging */
     TN__PRE_ADD_BOS = 2,
     TN__PRE_ADD_SEP = 4,
-    TN__PRE_NFC = 8, /* the model's normalizer composes characters first */
+    TN__PRE_NFC = 8, /* the model's normalizer applies NFC first */
 };
 
 typedef struct tn__pre_row {
     const char *name;
-    const char *const *stages; /* patterns, each splitting the pieces of the one before; ended by NULL */
+    const char *const *stages; /* patterns; each splits the pieces of the previous one; NULL ends the list */
     unsigned flags;
 } tn__pre_row;
 
 extern const tn__pre_row tn__pre_table[];
 extern const size_t tn__pre_count;
-const tn__pre_row *tn__pre_find(const char *name, size_t size); /* NULL when not known */
+const tn__pre_row *tn__pre_find(const char *name, size_t size); /* NULL if unknown */
 
 typedef struct tn__pre tn__pre;             /* compiled patterns; immutable */
-typedef struct tn__pre_match tn__pre_match; /* what one thread needs to use them */
+typedef struct tn__pre_match tn__pre_match; /* matching state of one thread */
 tn_status tn__pre_new(const tn__pre_row *row, tn__pre **out);
 void tn__pre_free(tn__pre *pre);
 tn_status tn__pre_match_new(const tn__pre *pre, tn__pre_match **out);
 void tn__pre_match_free(tn__pre_match *match);
-/* Calls `word` for every piece of a valid UTF-8 text, in order; together they are the text. */
+/* Calls `word` for every piece of a valid UTF-8 text in order. The pieces together are the whole text. */
 typedef tn_status (*tn__word_fn)(void *user, const char *word, size_t size);
 tn_status tn__pre_split(const tn__pre *pre, tn__pre_match *match, const char *text, size_t size, tn__word_fn word,
                         void *user);
 
-/* Canonical composition of valid UTF-8 (tokenizer_normalize.c). Leaves *text alone, with *changed false, where
- * nothing needs composing. */
+/* Canonical composition (NFC) of valid UTF-8 (normalize.c). If nothing changes, *changed is false and *out is not
+ * written. */
 tn_status tn__normalize_nfc(const char *text, size_t size, tn__text *out, bool *changed);
 
-/* ---- Merging (tokenizer_merge.c) ---- */
+/* ---- Merging (merge.c) ---- */
 
-/* Symbols are token ids, and past them strings that occur in merges without being tokens. */
+/* Symbols are token ids and, from the vocabulary's size on, strings that occur in merges but are not tokens. */
 typedef struct tn__merge_slot {
     uint64_t pair; /* left << 32 | right; UINT64_MAX in an empty slot */
     uint32_t rank, result;
@@ -132,13 +133,13 @@ typedef struct tn__merges {
 
 tn_status tn__merges_init(tn__merges *merges, size_t capacity, uint64_t seed);
 void tn__merges_free(tn__merges *merges);
-/* Keeps the first of equal pairs; grows. */
+/* Adds a pair unless it is in the table already. The table grows as needed. */
 tn_status tn__merges_add(tn__merges *merges, uint32_t left, uint32_t right, uint32_t rank, uint32_t result);
 
 typedef struct tn__merge_work {
-    uint32_t *symbols, *starts; /* in: symbols; out: what is left, and the index where each began */
+    uint32_t *symbols, *starts; /* in: symbols; out: merged symbols, and the index where each began */
     size_t capacity;
-    /* For words too long to look through again and again. */
+    /* Buckets and heaps for long words; see merge.c. */
     uint32_t *next, *prev, *ranks, *results;
     size_t long_capacity;
     struct tn__merge_entry {
@@ -159,20 +160,21 @@ typedef struct tn__merge_work {
 } tn__merge_work;
 
 void tn__merge_work_free(tn__merge_work *work);
-tn_status tn__merge_reserve(tn__merge_work *work, size_t count); /* room for symbols */
-/* Merges work->symbols[0 … *count) by rank, leftmost first among equals. */
+/* Reserves space for `count` symbols. */
+tn_status tn__merge_reserve(tn__merge_work *work, size_t count);
+/* Merges work->symbols[0 … *count) by rank; of equal ranks the leftmost first. */
 tn_status tn__merge_run(const tn__merges *merges, tn__merge_work *work, size_t *count);
 
 /* ---- The tokenizer ---- */
 
-/* Tables whose size is a matter of speed alone. Under a fuzzer they are small: quick to make, and words collide. */
+/* Sizes of tables that affect only speed. They are small under a fuzzer: quick to create, and words collide. */
 #ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
 enum { TN__CACHE_SLOTS = 4, TN__JOIN_BITS = 1 << 10 };
 #else
 enum { TN__CACHE_SLOTS = 1 << 14, TN__JOIN_BITS = 1 << 22 };
 #endif
 
-/* Tokens of words seen lately: one cache line per word, replaced when another word falls on it. */
+/* Cache of the tokens of recent words: direct-mapped, one cache line per word. */
 enum { TN__CACHE_WORD = 30, TN__CACHE_TOKENS = 8 };
 typedef struct tn__cache_slot {
     uint8_t size, count; /* size 0: empty */
@@ -180,7 +182,7 @@ typedef struct tn__cache_slot {
     tn_token tokens[TN__CACHE_TOKENS];
 } tn__cache_slot;
 
-/* What one encoding needs; kept for the next one. */
+/* Memory of one encoding, reused by the next one. */
 typedef struct tn__scratch {
     struct tn__scratch *next;
     tn__pre_match *match;
@@ -194,29 +196,29 @@ typedef struct tn__scratch {
 struct tn_tokenizer {
     tn_tokenizer_kind kind;
     int32_t size;
-    uint64_t seed; /* of all hash tables, so that a file cannot be made to collide */
+    uint64_t seed; /* of all hash tables, so that a file cannot be constructed to collide */
 
     char *text_blob, *piece_blob;
     size_t *text_at, *piece_at; /* size + 1 offsets; each string is followed by a NUL */
     size_t longest_piece;
     uint8_t *types;
     float *scores;
-    uint8_t *strips; /* TN__STRIP_*: whitespace beside a special token that belongs to it; NULL when none has any */
+    uint8_t *strips; /* TN__STRIP_*: which white space beside a special token is removed; NULL: never any */
     struct tn__token_text_slot {
         uint32_t hash, token;
     } * text_map;
     size_t text_mask;
-    tn__bits *text_bits; /* a filter before it */
+    tn__bits *text_bits; /* filter in front of text_map: clear bits are absent texts */
 
     tn_token special[TN_SPECIAL_COUNT];
     tn__bits *ends;
     bool add_bos, add_eos, add_sep, add_space_prefix, remove_extra_whitespaces, ignore_merges, nfc, lowercase,
         strip_accents;
-    bool escape_spaces; /* spaces are written U+2581 */
+    bool escape_spaces; /* spaces become U+2581 */
 
     tn__trie specials; /* control, user-defined and unknown tokens */
     bool has_specials;
-    bool first_byte[256]; /* which bytes begin one of them */
+    bool first_byte[256]; /* bytes that begin a special token */
 
     const tn__pre_row *pre_row;
     tn__pre *pre;
@@ -225,9 +227,9 @@ struct tn_tokenizer {
     tn_token byte_token[256];  /* byte fallback: "<0x00>" … "<0xFF>" */
     struct tn__char_slot {
         uint32_t cp, symbol;
-    } * char_map; /* character BPE: the symbol of each character; cp TN__NIL in an empty slot */
+    } * char_map; /* character BPE: the symbol of each character; cp is TN__NIL in an empty slot */
     size_t char_mask;
-    tn__bits *joins; /* character BPE: which characters (hashed pairs) some merge joins */
+    tn__bits *joins; /* character BPE: hashed pairs of characters that some merge joins */
 
     tn__trie words; /* WordPiece, Unigram */
     double unknown_score, top_score;
@@ -245,10 +247,10 @@ static inline const char *tn__token_text(const tn_tokenizer *t, uint32_t id, siz
     *size = t->text_at[id + 1] - t->text_at[id] - 1;
     return t->text_blob + t->text_at[id];
 }
-/* Token with this text, or TN__NIL. */
+/* The token with this text, or TN__NIL. */
 uint32_t tn__token_text_find(const tn_tokenizer *t, const char *text, size_t size);
 
-/* The byte that a character of the byte-level alphabet stands for, or -1; and the other way. */
+/* Byte-level alphabet: the byte that a character stands for, or -1, and the reverse. */
 int tn__byte_of_char(uint32_t cp);
 uint32_t tn__char_of_byte(unsigned byte);
 
@@ -257,17 +259,17 @@ tn_status tn__vocab_roles(tn_tokenizer *t, const tn__vocab_source *source);
 tn_status tn__vocab_pieces(tn_tokenizer *t);
 void tn__vocab_free(tn_tokenizer *t);
 
-/* Fills t->merges from the file's list, or from the scores: any two neighbours whose joined text is a token merge,
- * the one with the higher score first (tokenizer_symbols.c). */
+/* Fill t->merges from the file's list of merges, or from the scores: any two adjacent symbols whose joined text is a
+ * token merge, the pair with the highest score first (symbols.c). */
 tn_status tn__rank_merges(tn_tokenizer *t, const tn__vocab_source *source);
 tn_status tn__score_merges(tn_tokenizer *t);
 uint32_t tn__symbol_of_char(const tn_tokenizer *t, uint32_t cp);
-/* Whether any merge joins text that ends with one character to text that begins with another; may err on the side of
- * yes. */
+/* Whether a merge joins a text that ends with `last` and a text that begins with `first`. May be true by mistake,
+ * never false. */
 bool tn__may_join(const tn_tokenizer *t, uint32_t last, uint32_t first);
 
-/* One pair per kind: what loading prepares, and how a text without special tokens is encoded. `first` says that the
- * text begins the input or follows a special token. */
+/* For each kind: loading, and encoding a text without special tokens. `first`: the text begins the input or follows a
+ * special token. */
 tn_status tn__bpe_load(tn_tokenizer *t, const tn__vocab_source *source, const tn_tokenizer_params *params);
 tn_status tn__bpe_encode(const tn_tokenizer *t, tn__scratch *s, const char *text, size_t size, tn_tokens *out);
 tn_status tn__spm_load(tn_tokenizer *t, const tn__vocab_source *source);
@@ -279,7 +281,7 @@ tn_status tn__unigram_load(tn_tokenizer *t, const tn__vocab_source *source);
 tn_status tn__unigram_encode(const tn_tokenizer *t, tn__scratch *s, const char *text, size_t size, bool first,
                              tn_tokens *out);
 
-/* Encodes one word by merging, through the cache. */
+/* Encodes one word by merging, or from the cache (bpe.c). */
 tn_status tn__word_encode(const tn_tokenizer *t, tn__scratch *s, const char *word, size_t size, tn_tokens *out);
 
 #endif

@@ -1,10 +1,10 @@
-/* Merging adjacent symbols by rank, leftmost first among equals, in time that grows like n log n at worst.
+/* Merges adjacent symbols by rank, of equal ranks the leftmost first, in at most n log n time.
  *
- * Short words are scanned for their best pair again and again, which is fastest while everything fits into a few
- * cache lines. Long words (hostile or not: a megabyte of one letter is one word) keep one bucket of positions per
- * rank. Positions enter a bucket nearly in order, so a bucket is a list that is sorted once, when its rank comes up,
- * and then consumed from the front: memory is touched in order and a merge costs a few nanoseconds. Positions that
- * reach a bucket after that go to a heap beside it, so that the order stays exact whatever the table says. */
+ * Short words are scanned repeatedly for the pair of lowest rank, which is fastest while all fits into a few cache
+ * lines. Long words (a megabyte of one letter is one word) use a bucket of positions per rank. Positions are added
+ * nearly in order, so a bucket is a list that is sorted once, when its rank is the lowest, and then consumed from the
+ * front: memory is accessed in order, and a merge costs a few nanoseconds. Positions added to a bucket after that go
+ * to a heap, so that the order is exact for every table of merges. */
 #include "text/tokenizer/internal.h"
 
 #include <string.h>
@@ -33,13 +33,13 @@ void tn__merges_free(tn__merges *merges) {
     merges->slots = NULL;
 }
 
-static inline size_t slot_of(const tn__merges *merges, uint64_t pair) {
+static inline size_t merge_slot_of(const tn__merges *merges, uint64_t pair) {
     uint64_t h = (pair ^ merges->seed) * 0x9e3779b97f4a7c15u;
     return (size_t)(h ^ h >> 32) & merges->mask;
 }
 
-static void put(tn__merges *merges, tn__merge_slot slot) {
-    size_t i = slot_of(merges, slot.pair);
+static void put_merge(tn__merges *merges, tn__merge_slot slot) {
+    size_t i = merge_slot_of(merges, slot.pair);
     while (merges->slots[i].pair != UINT64_MAX) {
         if (merges->slots[i].pair == slot.pair) return;
         i = (i + 1) & merges->mask;
@@ -54,19 +54,19 @@ tn_status tn__merges_add(tn__merges *merges, uint32_t left, uint32_t right, uint
         TN_TRY(tn__merges_init(&larger, merges->count * 2, merges->seed));
         larger.n_ranks = merges->n_ranks;
         for (size_t i = 0; i <= merges->mask; i++)
-            if (merges->slots[i].pair != UINT64_MAX) put(&larger, merges->slots[i]);
+            if (merges->slots[i].pair != UINT64_MAX) put_merge(&larger, merges->slots[i]);
         tn_free(merges->slots);
         *merges = larger;
     }
-    put(merges, (tn__merge_slot){(uint64_t)left << 32 | right, rank, result});
+    put_merge(merges, (tn__merge_slot){(uint64_t)left << 32 | right, rank, result});
     return TN_OK;
 }
 
-/* The rank of a pair and what it becomes; TN__NIL when nothing joins it. */
+/* The rank of a pair and its result; TN__NIL if no merge joins the pair. */
 static inline uint32_t find_pair(const tn__merges *merges, uint32_t left, uint32_t right, uint32_t *result) {
     uint64_t pair = (uint64_t)left << 32 | right;
-    if (pair == UINT64_MAX) return TN__NIL; /* two missing symbols, and also the mark of an empty slot */
-    for (size_t i = slot_of(merges, pair);; i = (i + 1) & merges->mask) {
+    if (pair == UINT64_MAX) return TN__NIL; /* two missing symbols; also the mark of an empty slot */
+    for (size_t i = merge_slot_of(merges, pair);; i = (i + 1) & merges->mask) {
         const tn__merge_slot *slot = &merges->slots[i];
         if (slot->pair == pair) {
             *result = slot->result;
@@ -125,27 +125,28 @@ static tn_status reserve_long(tn__merge_work *work, size_t count, size_t n_ranks
 
 /* ---- Short words ---- */
 
-static size_t run_short(const tn__merges *merges, tn__merge_work *work, size_t count) {
+static size_t merge_short_word(const tn__merges *merges, tn__merge_work *work, size_t count) {
     uint32_t ranks[SHORT_WORD], results[SHORT_WORD];
     uint32_t *symbols = work->symbols, *starts = work->starts;
     for (size_t i = 0; i < count; i++) starts[i] = (uint32_t)i;
     for (size_t i = 0; i + 1 < count; i++) ranks[i] = find_pair(merges, symbols[i], symbols[i + 1], &results[i]);
     while (count > 1) {
-        size_t best = 0;
+        size_t lowest = 0;
         for (size_t i = 1; i + 1 < count; i++)
-            if (ranks[i] < ranks[best]) best = i;
-        if (ranks[best] == TN__NIL) break;
-        symbols[best] = results[best];
+            if (ranks[i] < ranks[lowest]) lowest = i;
+        if (ranks[lowest] == TN__NIL) break;
+        symbols[lowest] = results[lowest];
         count--;
-        size_t moved = (count - best - 1) * sizeof *symbols;
-        memmove(&symbols[best + 1], &symbols[best + 2], moved);
-        memmove(&starts[best + 1], &starts[best + 2], moved);
-        if (best + 1 < count) {
-            memmove(&ranks[best], &ranks[best + 1], (count - best - 1) * sizeof *ranks);
-            memmove(&results[best], &results[best + 1], (count - best - 1) * sizeof *results);
-            ranks[best] = find_pair(merges, symbols[best], symbols[best + 1], &results[best]);
+        size_t moved = (count - lowest - 1) * sizeof *symbols;
+        memmove(&symbols[lowest + 1], &symbols[lowest + 2], moved);
+        memmove(&starts[lowest + 1], &starts[lowest + 2], moved);
+        if (lowest + 1 < count) {
+            memmove(&ranks[lowest], &ranks[lowest + 1], (count - lowest - 1) * sizeof *ranks);
+            memmove(&results[lowest], &results[lowest + 1], (count - lowest - 1) * sizeof *results);
+            ranks[lowest] = find_pair(merges, symbols[lowest], symbols[lowest + 1], &results[lowest]);
         }
-        if (best > 0) ranks[best - 1] = find_pair(merges, symbols[best - 1], symbols[best], &results[best - 1]);
+        if (lowest > 0)
+            ranks[lowest - 1] = find_pair(merges, symbols[lowest - 1], symbols[lowest], &results[lowest - 1]);
     }
     return count;
 }
@@ -164,7 +165,7 @@ static uint32_t join_sorted(struct tn__merge_entry *entries, uint32_t a, uint32_
     return head;
 }
 
-/* Merge sort of a list that begins with whatever order it has. */
+/* Merge sort of a list that uses the sorted runs it has. */
 static uint32_t sort_list(struct tn__merge_entry *entries, uint32_t list) {
     uint32_t bins[32]; /* bin i holds about 2^i runs, as in a binary counter */
     memset(bins, 0xff, sizeof bins);
@@ -229,8 +230,8 @@ static void pop_late(tn__merge_work *work) {
 
 /* ---- Long words ---- */
 
-/* Remembers that the pair at `position` can merge with this rank. */
-static tn_status push(tn__merge_work *work, uint32_t rank, uint32_t position) {
+/* Queues the pair at `position`, which merges with this rank. */
+static tn_status push_pair(tn__merge_work *work, uint32_t rank, uint32_t position) {
     struct tn__merge_bucket *bucket = &work->buckets[rank];
     if (bucket->epoch != work->epoch)
         *bucket = (struct tn__merge_bucket){.head = TN__NIL, .tail = TN__NIL, .epoch = work->epoch};
@@ -255,8 +256,8 @@ static tn_status push(tn__merge_work *work, uint32_t rank, uint32_t position) {
     return TN_OK;
 }
 
-/* Takes the pair that merges next; false at the end. */
-static bool pop(tn__merge_work *work, uint32_t *rank, uint32_t *position) {
+/* Removes the pair that merges next; false if there is none. */
+static bool pop_pair(tn__merge_work *work, uint32_t *rank, uint32_t *position) {
     uint64_t from_bucket = UINT64_MAX, from_late = work->late_heap_count ? work->late_heap[0] : UINT64_MAX;
     struct tn__merge_bucket *bucket = NULL;
     while (work->rank_heap_count) {
@@ -287,20 +288,20 @@ static bool pop(tn__merge_work *work, uint32_t *rank, uint32_t *position) {
     return true;
 }
 
-/* Looks up the pair that begins at `position`, and queues it when it can merge. */
-static tn_status update(const tn__merges *merges, tn__merge_work *work, uint32_t position) {
+/* Looks up the pair that begins at `position` and queues it if it can merge. */
+static tn_status update_pair(const tn__merges *merges, tn__merge_work *work, uint32_t position) {
     uint32_t right = work->next[position];
     uint32_t rank = TN__NIL;
     if (right != TN__NIL)
         rank = find_pair(merges, work->symbols[position], work->symbols[right], &work->results[position]);
     work->ranks[position] = rank;
-    return rank == TN__NIL ? TN_OK : push(work, rank, position);
+    return rank == TN__NIL ? TN_OK : push_pair(work, rank, position);
 }
 
-static tn_status run_long(const tn__merges *merges, tn__merge_work *work, size_t *count) {
+static tn_status merge_long_word(const tn__merges *merges, tn__merge_work *work, size_t *count) {
     size_t n = *count;
     TN_TRY(reserve_long(work, n, merges->n_ranks));
-    if (++work->epoch == 0) { /* wrapped: old marks could look new */
+    if (++work->epoch == 0) { /* the counter wrapped: old marks would look current */
         memset(work->buckets, 0, work->bucket_count * sizeof *work->buckets);
         work->epoch = 1;
     }
@@ -312,18 +313,18 @@ static tn_status run_long(const tn__merges *merges, tn__merge_work *work, size_t
         next[i] = i + 1 < n ? (uint32_t)i + 1 : TN__NIL;
         prev[i] = i > 0 ? (uint32_t)i - 1 : TN__NIL;
     }
-    for (size_t i = 0; i < n; i++) TN_TRY(update(merges, work, (uint32_t)i));
+    for (size_t i = 0; i < n; i++) TN_TRY(update_pair(merges, work, (uint32_t)i));
     uint32_t rank, at;
-    while (pop(work, &rank, &at)) {
-        /* Entries are never taken back; one whose pair has changed since no longer finds its rank here. */
+    while (pop_pair(work, &rank, &at)) {
+        /* Queued entries are not removed. If the pair has changed since, its rank differs. */
         if (ranks[at] != rank) continue;
         uint32_t right = next[at];
         symbols[at] = work->results[at];
         ranks[right] = TN__NIL;
         next[at] = next[right];
         if (next[at] != TN__NIL) prev[next[at]] = at;
-        if (prev[at] != TN__NIL) TN_TRY(update(merges, work, prev[at]));
-        TN_TRY(update(merges, work, at));
+        if (prev[at] != TN__NIL) TN_TRY(update_pair(merges, work, prev[at]));
+        TN_TRY(update_pair(merges, work, at));
     }
     size_t left = 0;
     for (uint32_t i = 0; i != TN__NIL; i = next[i], left++) {
@@ -335,7 +336,7 @@ static tn_status run_long(const tn__merges *merges, tn__merge_work *work, size_t
 }
 
 tn_status tn__merge_run(const tn__merges *merges, tn__merge_work *work, size_t *count) {
-    if (*count > SHORT_WORD) return run_long(merges, work, count);
-    *count = run_short(merges, work, *count);
+    if (*count > SHORT_WORD) return merge_long_word(merges, work, count);
+    *count = merge_short_word(merges, work, *count);
     return TN_OK;
 }

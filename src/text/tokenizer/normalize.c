@@ -1,13 +1,13 @@
-/* Canonical composition (NFC), which some models' normalizers apply before anything else. */
+/* Canonical composition (NFC), the first step of some models' normalizers. */
 #include "text/tokenizer/internal.h"
 #include "text/utf8.h"
 
 #include <string.h>
 #include <utf8proc.h>
 
-/* Text is composed in blocks, so that no buffer grows with it. A block ends before an ASCII character past SOFT
- * bytes, before any character that cannot combine with what precedes it past HARD bytes, and at MOST bytes in any
- * case: only a row of a thousand combining marks is ever cut where it matters. */
+/* Text is composed in blocks, so that buffers have a fixed size. After SOFT bytes a block ends before the next ASCII
+ * character, after HARD bytes before the next character that cannot combine with the previous one, and after MOST
+ * bytes in any case. Only a sequence of about a thousand combining marks is divided incorrectly. */
 enum {
     SOFT = 512,
     HARD = 1024,
@@ -26,14 +26,14 @@ static bool combines_backwards(uint32_t cp) {
     }
 }
 
-/* Characters below U+0300 are composed already and nothing below it combines. */
+/* Length of the next block. *plain: all characters are below U+0300, where NFC changes nothing. */
 static size_t block_length(const char *text, size_t size, bool *plain) {
     size_t i = 0;
     *plain = true;
     while (i < size) {
         uint32_t cp;
         unsigned n = tn__utf8_decode(text + i, size - i, &cp);
-        if (!n) return i ? i : 1; /* not reached with valid text */
+        if (!n) return i ? i : 1; /* impossible in valid text */
         if (i >= SOFT && cp < 0x80) break;
         if (i >= HARD && !combines_backwards(cp)) break;
         if (i >= MOST) break;
@@ -43,30 +43,30 @@ static size_t block_length(const char *text, size_t size, bool *plain) {
     return i;
 }
 
-/* Puts each run of marks into the order of their classes, equal ones as they were. Counting, since utf8proc's own way
- * takes quadratic time. */
+/* Sorts each run of marks by combining class, stably. A counting sort, because utf8proc's own needs quadratic time.
+ */
 static void order_marks(utf8proc_int32_t *parts, size_t count) {
     utf8proc_int32_t sorted[PARTS];
     for (size_t i = 0; i < count;) {
-        size_t places[256] = {0}, begin = i;
+        size_t offsets[256] = {0}, begin = i;
         bool ordered = true;
         int last = 0;
         for (; i < count; i++) {
             int class = utf8proc_get_property(parts[i])->combining_class & 255;
             if (class == 0) break;
-            places[class]++;
+            offsets[class]++;
             ordered = ordered && class >= last;
             last = class;
         }
         if (!ordered) {
             size_t at = 0;
             for (int class = 0; class < 256; class ++) {
-                size_t n = places[class];
-                places[class] = at;
+                size_t n = offsets[class];
+                offsets[class] = at;
                 at += n;
             }
             for (size_t k = begin; k < i; k++)
-                sorted[places[utf8proc_get_property(parts[k])->combining_class & 255]++] = parts[k];
+                sorted[offsets[utf8proc_get_property(parts[k])->combining_class & 255]++] = parts[k];
             memcpy(parts + begin, sorted, (i - begin) * sizeof *parts);
         }
         while (i < count && utf8proc_get_property(parts[i])->combining_class == 0) i++;

@@ -1,4 +1,4 @@
-/* Cutting text into words with the patterns of a pre-tokenizer, through PCRE2. */
+/* Splits text into words with the patterns of a pre-tokenizer, using PCRE2. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "text/tokenizer/pretokenizer.h"
 #include "text/tokenizer/internal.h"
@@ -8,20 +8,20 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* What a match may use before the text is matched in shorter parts instead. */
+/* Limits of a match. Beyond them the text is matched in shorter parts. */
 enum { JIT_STACK = 64 << 10, JIT_STACK_MOST = 8 << 20, HEAP_KIB = 64 << 10, PART = 16 << 10 };
 
 struct tn__pre {
     const tn__pre_row *row;
     pcre2_general_context *memory;
     int count;
-    pcre2_code *codes[TN__PRE_STAGES]; /* NULL where code does the stage */
+    pcre2_code *codes[TN__PRE_STAGES]; /* NULL: the stage is implemented by split_digits */
 };
 
 struct tn__pre_match {
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
-    pcre2_match_data *data[TN__PRE_STAGES]; /* one per stage: stages are matched inside each other */
+    pcre2_match_data *data[TN__PRE_STAGES]; /* one per stage, because matches of stages are nested */
 };
 
 static void *pcre_malloc(size_t size, void *unused) { return tn_malloc(size); }
@@ -52,7 +52,7 @@ tn_status tn__pre_new(const tn__pre_row *row, tn__pre **out) {
                                    row->name, i, (size_t)at, error);
             goto out;
         }
-        /* Without JIT (a system that forbids it) the same patterns are interpreted. */
+        /* If the system forbids JIT, PCRE2 interprets the patterns. */
         pcre2_jit_compile(pre->codes[i], PCRE2_JIT_COMPLETE);
     }
 out:
@@ -84,9 +84,9 @@ tn_status tn__pre_match_new(const tn__pre *pre, tn__pre_match **out) {
     }
     if (!whole) {
         tn__pre_match_free(match);
-        return tn_fail(TN_E_NOMEM, "no memory to match pre-tokenizer %s", pre->row->name);
+        return tn_fail(TN_E_NOMEM, "out of memory for matching pre-tokenizer %s", pre->row->name);
     }
-    /* The stack's memory is mapped by PCRE2 itself; without one, matches have 32 KiB of the machine's stack. */
+    /* PCRE2 maps the stack's memory itself. Without it, matches use 32 KiB of the thread's stack. */
     match->stack = pcre2_jit_stack_create(JIT_STACK, JIT_STACK_MOST, pre->memory);
     if (match->stack) pcre2_jit_stack_assign(match->context, NULL, match->stack);
     pcre2_set_heap_limit(match->context, HEAP_KIB);
@@ -104,14 +104,14 @@ void tn__pre_match_free(tn__pre_match *match) {
 
 /* ---- Digits in groups of three ---- */
 
-static bool is_digit(const char *p, size_t left, unsigned *n) {
+static bool is_decimal_digit(const char *p, size_t left, unsigned *n) {
     uint32_t cp;
     *n = tn__utf8_decode(p, left, &cp);
     if (*n == 1) return cp >= '0' && cp <= '9';
     return *n && utf8proc_category((utf8proc_int32_t)cp) == UTF8PROC_CATEGORY_ND;
 }
 
-static bool is_word(const char *p, size_t left) {
+static bool is_word_char(const char *p, size_t left) {
     uint32_t cp;
     if (!tn__utf8_decode(p, left, &cp)) return false;
     switch (utf8proc_category((utf8proc_int32_t)cp)) {
@@ -131,48 +131,48 @@ static bool is_word(const char *p, size_t left) {
     }
 }
 
-/* ---- Stages inside each other ---- */
+/* ---- Nested stages ---- */
 
-typedef struct splitter {
+typedef struct stage_splitter {
     const tn__pre *pre;
     tn__pre_match *match;
     tn__word_fn word;
     void *user;
-} splitter;
+} stage_splitter;
 
-static tn_status split(const splitter *s, int stage, const char *text, size_t size);
+static tn_status split_stage(const stage_splitter *s, int stage, const char *text, size_t size);
 
-static tn_status split_digits(const splitter *s, int stage, const char *text, size_t size, bool whole_words) {
+static tn_status split_digits(const stage_splitter *s, int stage, const char *text, size_t size, bool whole_words) {
     size_t done = 0;
     for (size_t i = 0; i < size;) {
         unsigned n;
-        if (!is_digit(text + i, size - i, &n)) {
+        if (!is_decimal_digit(text + i, size - i, &n)) {
             i += n ? n : 1;
             continue;
         }
         size_t start = i, digits = 0;
-        for (; i < size && is_digit(text + i, size - i, &n); i += n) digits++;
-        if (whole_words && is_word(text + i, size - i)) continue;
-        if (start > done) TN_TRY(split(s, stage + 1, text + done, start - done));
+        for (; i < size && is_decimal_digit(text + i, size - i, &n); i += n) digits++;
+        if (whole_words && is_word_char(text + i, size - i)) continue;
+        if (start > done) TN_TRY(split_stage(s, stage + 1, text + done, start - done));
         done = start;
         for (size_t at = start; digits > 0;) {
             size_t group = digits % 3 ? digits % 3 : 3;
             digits -= group;
             while (group-- > 0) {
-                is_digit(text + at, i - at, &n);
+                is_decimal_digit(text + at, i - at, &n);
                 at += n;
             }
-            TN_TRY(split(s, stage + 1, text + done, at - done));
+            TN_TRY(split_stage(s, stage + 1, text + done, at - done));
             done = at;
         }
     }
-    return done < size ? split(s, stage + 1, text + done, size - done) : TN_OK;
+    return done < size ? split_stage(s, stage + 1, text + done, size - done) : TN_OK;
 }
 
-/* Finds the next match from `at`; false when there is none. When the match needs more than it may use, the text is
- * taken to end sooner: a piece then ends early, as if the text had been given in two parts. */
-static tn_status next_match(const splitter *s, int stage, const char *text, size_t size, size_t at, size_t *start,
-                            size_t *end, bool *found) {
+/* Finds the next match from `at`. If the match exceeds its limits, the text is treated as if it ended earlier: a
+ * piece then ends early, as if the text were given in two parts. */
+static tn_status find_next_match(const stage_splitter *s, int stage, const char *text, size_t size, size_t at,
+                                 size_t *start, size_t *end, bool *found) {
     pcre2_match_data *data = s->match->data[stage];
     size_t limit = size;
     for (;;) {
@@ -187,12 +187,12 @@ static tn_status next_match(const splitter *s, int stage, const char *text, size
         }
         bool shortened = limit < size;
         if (rc == PCRE2_ERROR_NOMATCH) {
-            *found = shortened; /* nothing in this part: it is a piece of its own */
+            *found = shortened; /* no match in this part: it is one piece */
             *start = at;
             *end = limit;
             return TN_OK;
         }
-        if (rc == PCRE2_ERROR_NOMEMORY) return tn_fail(TN_E_NOMEM, "no memory to match %zu bytes", size);
+        if (rc == PCRE2_ERROR_NOMEMORY) return tn_fail(TN_E_NOMEM, "out of memory for matching %zu bytes", size);
         size_t shorter = TN__MIN((limit - at) / 2, (size_t)PART);
         while (shorter > 0 && (text[at + shorter] & 0xc0) == 0x80) shorter--;
         if (shorter == 0)
@@ -201,7 +201,7 @@ static tn_status next_match(const splitter *s, int stage, const char *text, size
     }
 }
 
-static tn_status split(const splitter *s, int stage, const char *text, size_t size) {
+static tn_status split_stage(const stage_splitter *s, int stage, const char *text, size_t size) {
     if (stage == s->pre->count) return s->word(s->user, text, size);
     const char *pattern = s->pre->row->stages[stage];
     if (!s->pre->codes[stage]) return split_digits(s, stage, text, size, pattern[0] == TN__PRE_DIGIT_GROUPS_WORD[0]);
@@ -209,22 +209,22 @@ static tn_status split(const splitter *s, int stage, const char *text, size_t si
     while (from < size) {
         size_t start = 0, end = 0;
         bool found = false;
-        TN_TRY(next_match(s, stage, text, size, from, &start, &end, &found));
+        TN_TRY(find_next_match(s, stage, text, size, from, &start, &end, &found));
         if (!found) break;
-        if (end <= start) { /* an empty match cuts nothing; step over a character */
+        if (end <= start) { /* an empty match does not split; skip a character */
             from = start + 1;
             while (from < size && (text[from] & 0xc0) == 0x80) from++;
             continue;
         }
-        if (start > done) TN_TRY(split(s, stage + 1, text + done, start - done));
-        TN_TRY(split(s, stage + 1, text + start, end - start));
+        if (start > done) TN_TRY(split_stage(s, stage + 1, text + done, start - done));
+        TN_TRY(split_stage(s, stage + 1, text + start, end - start));
         done = from = end;
     }
-    return done < size ? split(s, stage + 1, text + done, size - done) : TN_OK;
+    return done < size ? split_stage(s, stage + 1, text + done, size - done) : TN_OK;
 }
 
 tn_status tn__pre_split(const tn__pre *pre, tn__pre_match *match, const char *text, size_t size, tn__word_fn word,
                         void *user) {
-    splitter s = {.pre = pre, .match = match, .word = word, .user = user};
-    return size ? split(&s, 0, text, size) : TN_OK;
+    stage_splitter s = {.pre = pre, .match = match, .word = word, .user = user};
+    return size ? split_stage(&s, 0, text, size) : TN_OK;
 }

@@ -1,10 +1,10 @@
-/* Stages of pre-tokenizers that code does instead of a pattern. */
-#ifndef TN_LLM_TOKENIZER_PRE_H
-#define TN_LLM_TOKENIZER_PRE_H
+/* Stages of pre-tokenizers that are implemented by code instead of a pattern. */
+#ifndef TN_TEXT_TOKENIZER_PRETOKENIZER_H
+#define TN_TEXT_TOKENIZER_PRETOKENIZER_H
 
-/* Runs of digits in groups of three from the right: 12 345 678. */
+/* Splits runs of digits into groups of three from the right: 12 345 678. */
 #define TN__PRE_DIGIT_GROUPS "\x01"
-/* The same for runs that no letter, mark, digit or underscore follows; other runs stay whole. */
+/* The same, but only for runs that are not followed by a letter, mark, digit or underscore. */
 #define TN__PRE_DIGIT_GROUPS_WORD "\x02"
 
 #endif

@@ -1,10 +1,10 @@
-/* The pre-tokenizers: how byte-level BPE models cut text into words before merging, by the name in
+/* The table of pre-tokenizers: how byte-level BPE models split text into words before merging, by the name in
  * tokenizer.ggml.pre.
  *
- * Patterns are those of the models' own tokenizer.json in PCRE2's dialect (matched with UTF and UCP). Each stage cuts
- * the pieces of the stage before into its matches and what lies between them. Case-insensitive groups are spelled out
- * as their authors' ports do, and a few patterns whose matching would take quadratic time are written differently
- * or, for digits grouped from the right, done by code. */
+ * The patterns are those of the models' tokenizer.json in PCRE2's syntax (matched with UTF and UCP). Each stage
+ * splits the pieces of the previous stage into its matches and the text between them. Case-insensitive groups are
+ * written out as in their authors' ports. A few patterns that would need quadratic time are written differently or,
+ * for groups of digits from the right, replaced by code. */
 #include "text/tokenizer/internal.h"
 #include "text/tokenizer/pretokenizer.h"
 
@@ -13,10 +13,10 @@
 #define CONTRACTION "'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])"
 #define LINES_AND_SPACES "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define GPT2 "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
-/* The family of GPT-4: words take one leading sign, numbers come in groups of `digits`. */
+/* The GPT-4 family: a word includes one leading sign, numbers are split into groups of `digits`. */
 #define GPT4(digits)                                                                                                 \
     CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" LINES_AND_SPACES
-/* The family of GPT-4o: words are also cut where lower case turns upper. */
+/* The GPT-4o family: words are also split where lower case changes to upper case. */
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define GPT4O(ending, digits)                                                                                        \
@@ -46,8 +46,8 @@
     "\\x{10CC0}-\\x{10CF2}\\x{118A0}-\\x{118DF}\\x{1E900}-\\x{1E943}"
 #define DEEPSEEK_CJK "[\\x{4E00}-\\x{9FA5}\\x{0800}-\\x{4E00}\\x{AC00}-\\x{D7FF}]+"
 
-/* Kimi keeps runs of Han apart. The letters of GPT-4o without Han are written as what they are not, since PCRE2 has
- * no intersection of sets; the general categories partition all characters. */
+/* Kimi separates runs of Han. The letters of GPT-4o without Han are written as a negated set, because PCRE2 has no
+ * intersection of sets; the general categories partition all characters. */
 #define KIMI_UPPER "[^\\p{Ll}\\p{N}\\p{P}\\p{S}\\p{Z}\\p{C}\\p{Han}]"
 #define KIMI_LOWER "[^\\p{Lu}\\p{Lt}\\p{N}\\p{P}\\p{S}\\p{Z}\\p{C}\\p{Han}]"
 

@@ -1,5 +1,5 @@
-/* BPE on characters, as SentencePiece does it: spaces are written U+2581, any neighbours whose joined text is a token
- * may merge, and characters that the vocabulary lacks fall back to their bytes. */
+/* BPE on characters, as in SentencePiece: spaces become U+2581, any adjacent symbols whose joined text is a token may
+ * merge, and characters that the vocabulary lacks are encoded as bytes. */
 #include "text/tokenizer/internal.h"
 #include "text/utf8.h"
 
@@ -13,13 +13,13 @@ static bool scores_differ(const tn_tokenizer *t) {
 }
 
 tn_status tn__spm_load(tn_tokenizer *t, const tn__vocab_source *source) {
-    /* Files made from a list of merges have no scores to speak of. */
+    /* In files made from a list of merges all scores are equal. */
     if (source->n_merges && (t->kind == TN_TOKENIZER_RAW_BPE || !scores_differ(t))) return tn__rank_merges(t, source);
     if (t->kind == TN_TOKENIZER_RAW_BPE) return tn_fail(TN_E_FORMAT, "the vocabulary has no merges");
     return tn__score_merges(t);
 }
 
-/* Writes spaces as U+2581, with one more in front when asked for. */
+/* Replaces spaces by U+2581; with `prefix` another one is inserted in front. */
 static tn_status escape_spaces(tn__text *out, const char *text, size_t size, bool prefix) {
     tn__text_clear(out);
     if (prefix) tn__text_append(out, TN__SPACE, 3);
@@ -41,8 +41,8 @@ tn_status tn__spm_encode(const tn_tokenizer *t, tn__scratch *s, const char *text
         text = s->escaped.data;
         size = s->escaped.length;
     }
-    /* Where no merge joins the characters on both sides, what is left and right can be merged apart: mostly words,
-     * which the cache may know. */
+    /* Text can be divided between two characters that no merge joins. The parts are mostly words, which the cache may
+     * contain. */
     uint32_t last = TN__NIL;
     size_t begin = 0;
     for (size_t i = 0; i < size;) {

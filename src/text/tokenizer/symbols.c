@@ -1,15 +1,15 @@
-/* Building the tables that merging works with: which symbols join, in which order, and what single characters are.
+/* The tables that merging uses: which symbols join, in which order, and the symbols of single characters.
  *
- * A symbol is a token, or a string that takes part in merges without being a token (a letter that never stands
+ * A symbol is a token, or a string that occurs in merges but is not a token (for example a letter that never stands
  * alone). The latter are numbered from the vocabulary's size on. */
 #include "text/tokenizer/internal.h"
 #include "text/utf8.h"
 
 #include <string.h>
 
-enum { LONGEST = 1024 }; /* bytes of a token that merges may form; the work for one token grows with its square */
+enum { LONGEST = 1024 }; /* bytes of a token that merges may form; the time per token grows with the square */
 
-/* ---- Strings that are no tokens ---- */
+/* ---- Strings that are not tokens ---- */
 
 typedef struct extras {
     tn_gguf_str *texts; /* point into the caller's strings */
@@ -32,7 +32,7 @@ static void extras_free(extras *e) {
     tn_free(e->slots);
 }
 
-/* The symbol of a text, or TN__NIL; then, unless NULL, *slot is where it would go. */
+/* The symbol of a text, or TN__NIL; then *slot, unless slot is NULL, is where to insert it. */
 static uint32_t find_symbol(const tn_tokenizer *t, const extras *e, tn_gguf_str text, size_t *slot) {
     uint32_t id = tn__token_text_find(t, text.data, text.size);
     if (id != TN__NIL || (!slot && e->count == 0)) return id;
@@ -46,7 +46,7 @@ static uint32_t find_symbol(const tn_tokenizer *t, const extras *e, tn_gguf_str 
     return TN__NIL;
 }
 
-static tn_status intern(const tn_tokenizer *t, extras *e, tn_gguf_str text, uint32_t *symbol) {
+static tn_status intern_symbol(const tn_tokenizer *t, extras *e, tn_gguf_str text, uint32_t *symbol) {
     size_t slot = 0;
     *symbol = find_symbol(t, e, text, &slot);
     if (*symbol != TN__NIL) return TN_OK;
@@ -95,11 +95,11 @@ uint32_t tn__symbol_of_char(const tn_tokenizer *t, uint32_t cp) {
     }
 }
 
-static bool is_char(tn_gguf_str text, uint32_t *cp) {
+static bool is_single_char(tn_gguf_str text, uint32_t *cp) {
     return text.size > 0 && text.size <= 4 && tn__utf8_decode(text.data, text.size, cp) == text.size;
 }
 
-static bool is_text(const tn_tokenizer *t, uint32_t id) {
+static bool is_text_token(const tn_tokenizer *t, uint32_t id) {
     return t->types[id] == TN_TOKEN_NORMAL || t->types[id] == TN_TOKEN_USER_DEFINED ||
            t->types[id] == TN_TOKEN_UNUSED;
 }
@@ -114,18 +114,18 @@ static tn_gguf_str symbol_str(const tn_tokenizer *t, const extras *e, uint32_t s
     return symbol < (uint32_t)t->size ? token_str(t, symbol) : e->texts[symbol - (uint32_t)t->size];
 }
 
-/* Indexes the symbols that are one character. */
+/* Builds the map of the symbols that are single characters. */
 static tn_status map_chars(tn_tokenizer *t, const extras *e) {
     size_t count = 0, slots = 16, total = (size_t)t->size + e->count;
     uint32_t cp;
-    for (uint32_t i = 0; i < total; i++) count += is_char(symbol_str(t, e, i), &cp);
+    for (uint32_t i = 0; i < total; i++) count += is_single_char(symbol_str(t, e, i), &cp);
     while (slots / 2 < count) slots *= 2;
     t->char_map = tn_malloc(slots * sizeof *t->char_map);
     if (!t->char_map) return TN_E_NOMEM;
     memset(t->char_map, 0xff, slots * sizeof *t->char_map);
     t->char_mask = slots - 1;
     for (uint32_t id = 0; id < total; id++) {
-        if (!is_char(symbol_str(t, e, id), &cp) || (id < (uint32_t)t->size && !is_text(t, id))) continue;
+        if (!is_single_char(symbol_str(t, e, id), &cp) || (id < (uint32_t)t->size && !is_text_token(t, id))) continue;
         size_t i = (size_t)tn__mix64(cp ^ t->seed) & t->char_mask;
         while (t->char_map[i].cp != TN__NIL && t->char_map[i].cp != cp) i = (i + 1) & t->char_mask;
         if (t->char_map[i].cp == TN__NIL) t->char_map[i] = (struct tn__char_slot){cp, id};
@@ -147,7 +147,8 @@ static bool cut_merge(tn_gguf_str merge, tn_gguf_str *left, tn_gguf_str *right) 
 tn_status tn__rank_merges(tn_tokenizer *t, const tn__vocab_source *source) {
     size_t n = source->n_merges, bad = 0;
     if (n > 4 * (size_t)TN_TOKENIZER_MAX_TOKENS)
-        return tn_fail(TN_E_LIMIT, "%zu merges, at most %zu are read", n, 4 * (size_t)TN_TOKENIZER_MAX_TOKENS);
+        return tn_fail(TN_E_LIMIT, "the vocabulary has %zu merges; the maximum is %zu", n,
+                       4 * (size_t)TN_TOKENIZER_MAX_TOKENS);
     bool chars = t->kind != TN_TOKENIZER_BPE;
     TN_TRY(tn__merges_init(&t->merges, n, t->seed));
     if (chars) TN_TRY(joins_init(t));
@@ -157,13 +158,13 @@ tn_status tn__rank_merges(tn_tokenizer *t, const tn__vocab_source *source) {
     tn_gguf_str left, right;
     uint32_t a, b;
     tn_status status = extras_init(&e, 2 * n);
-    /* Parts first: what a merge makes matters only when it is a token or part of another merge. */
+    /* The parts first: the result of a merge matters only if it is a token or part of another merge. */
     for (size_t i = 0; i < n && status == TN_OK; i++) {
         if (!cut_merge(source->merges[i], &left, &right)) continue;
-        status = intern(t, &e, left, &a);
-        if (status == TN_OK) status = intern(t, &e, right, &b);
+        status = intern_symbol(t, &e, left, &a);
+        if (status == TN_OK) status = intern_symbol(t, &e, right, &b);
     }
-    uint32_t nothing = (uint32_t)t->size + (uint32_t)e.count; /* a symbol that joins nothing and is no token */
+    uint32_t nothing = (uint32_t)t->size + (uint32_t)e.count; /* a symbol that joins nothing and is not a token */
     for (size_t i = 0; i < n && status == TN_OK; i++) {
         if (!cut_merge(source->merges[i], &left, &right)) {
             bad++;
@@ -183,7 +184,7 @@ tn_status tn__rank_merges(tn_tokenizer *t, const tn__vocab_source *source) {
 out:
     tn__text_free(&joined);
     extras_free(&e);
-    if (bad) tn_log(TN_LOG_WARN, "vocabulary: %zu of %zu merges are malformed and left out", bad, n);
+    if (bad) tn_log(TN_LOG_WARN, "vocabulary: %zu of %zu merges are malformed and ignored", bad, n);
     return status;
 }
 
@@ -209,7 +210,7 @@ static void sort_scores(float *scores, size_t count) {
     }
 }
 
-/* Place of a score among the distinct ones; equal scores share a place and then merge from left to right. */
+/* Rank of a score among the distinct scores. Equal scores have the same rank and merge from left to right. */
 static uint32_t rank_of(const float *distinct, size_t count, float score) {
     size_t low = 0, high = count;
     while (low < high) {
@@ -222,18 +223,18 @@ static uint32_t rank_of(const float *distinct, size_t count, float score) {
     return (uint32_t)low;
 }
 
-/* Characters of tokens that are no tokens themselves. */
+/* Adds the characters of tokens that are not tokens themselves. */
 static tn_status intern_chars(const tn_tokenizer *t, extras *e) {
-    tn__bits seen[0x10000 / 64] = {0}; /* most are met again and again */
+    tn__bits seen[0x10000 / 64] = {0}; /* most characters occur often */
     for (uint32_t id = 0; id < (uint32_t)t->size; id++) {
         tn_gguf_str text = token_str(t, id);
-        if (!is_text(t, id) || text.size > LONGEST) continue;
+        if (!is_text_token(t, id) || text.size > LONGEST) continue;
         for (size_t i = 0; i < text.size;) {
             uint32_t cp, symbol;
             unsigned n = tn__utf8_decode(text.data + i, text.size - i, &cp);
             if (!n) break;
             if (cp >= 0x10000 || !tn__bits_get(seen, cp))
-                TN_TRY(intern(t, e, (tn_gguf_str){text.data + i, n}, &symbol));
+                TN_TRY(intern_symbol(t, e, (tn_gguf_str){text.data + i, n}, &symbol));
             if (cp < 0x10000) tn__bits_set(seen, cp);
             i += n;
         }
@@ -243,15 +244,15 @@ static tn_status intern_chars(const tn_tokenizer *t, extras *e) {
 
 static tn_status add_splits(tn_tokenizer *t, const extras *e, uint32_t id, uint32_t rank) {
     tn_gguf_str text = token_str(t, id);
-    if (tn__token_text_find(t, text.data, text.size) != id) return TN_OK; /* a second token of the same text */
+    if (tn__token_text_find(t, text.data, text.size) != id) return TN_OK; /* a later token with the same text */
     if (tn__utf8_valid_prefix(text.data, text.size) != text.size) return TN_OK;
     for (size_t i = 1; i < text.size; i++) {
         if ((text.data[i] & 0xc0) == 0x80) continue;
         tn_gguf_str left = {text.data, i}, right = {text.data + i, text.size - i};
         uint32_t a = find_symbol(t, e, left, NULL);
-        if (a == TN__NIL || (a < (uint32_t)t->size && !is_text(t, a))) continue;
+        if (a == TN__NIL || (a < (uint32_t)t->size && !is_text_token(t, a))) continue;
         uint32_t b = find_symbol(t, e, right, NULL);
-        if (b == TN__NIL || (b < (uint32_t)t->size && !is_text(t, b))) continue;
+        if (b == TN__NIL || (b < (uint32_t)t->size && !is_text_token(t, b))) continue;
         TN_TRY(tn__merges_add(&t->merges, a, b, rank, id));
         joins_add(t, left, right);
     }
@@ -269,13 +270,13 @@ tn_status tn__score_merges(tn_tokenizer *t) {
     for (size_t i = 0; i < (size_t)t->size; i++)
         if (count == 0 || distinct[count - 1] != distinct[i]) distinct[count++] = distinct[i];
     t->merges.n_ranks = (uint32_t)count;
-    /* There are no more distinct characters than Unicode has. */
+    /* The number of distinct characters is at most that of Unicode. */
     size_t bytes = t->text_at[t->size];
     extras e;
     tn_status status = extras_init(&e, TN__MIN(bytes, (size_t)0x110000));
     if (status == TN_OK) status = intern_chars(t, &e);
     for (uint32_t id = 0; id < (uint32_t)t->size && status == TN_OK; id++)
-        if (is_text(t, id) && t->text_at[id + 1] - t->text_at[id] <= LONGEST)
+        if (is_text_token(t, id) && t->text_at[id + 1] - t->text_at[id] <= LONGEST)
             status = add_splits(t, &e, id, rank_of(distinct, count, t->scores[id]));
     if (status == TN_OK) status = map_chars(t, &e);
     tn_free(distinct);

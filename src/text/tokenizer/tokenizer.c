@@ -1,9 +1,9 @@
-/* Making a tokenizer, encoding around special tokens, and what one says of itself. */
+/* Tokenizers: creation, encoding with special tokens, and queries. */
 #include "text/tokenizer/internal.h"
 
 #include <string.h>
 
-/* ---- Growable memory ---- */
+/* ---- Growing arrays ---- */
 
 tn_status tn__grow(void **memory, size_t *capacity, size_t need, size_t size) {
     if (need <= *capacity) return TN_OK;
@@ -50,9 +50,9 @@ static void scratch_free(tn__scratch *s) {
     tn_free(s);
 }
 
-/* Takes an idle scratch, warm cache and all, or makes one. */
+/* Takes an idle scratch with its cache, or creates one. */
 static tn_status scratch_take(const tn_tokenizer *t, tn__scratch **out) {
-    tn_tokenizer *shared = (tn_tokenizer *)t; /* `idle` is the one thing that changes, under its lock */
+    tn_tokenizer *shared = (tn_tokenizer *)t; /* only `idle` changes, under the lock */
     pthread_mutex_lock(&shared->lock);
     tn__scratch *s = shared->idle;
     if (s) shared->idle = s->next;
@@ -72,7 +72,7 @@ static tn_status scratch_take(const tn_tokenizer *t, tn__scratch **out) {
     return TN_OK;
 }
 
-/* Buffers that a huge text made large are not kept. */
+/* Buffers that a long text made large are freed. */
 static void scratch_give(const tn_tokenizer *t, tn__scratch *s) {
     enum { KEEP = 1 << 20 };
     if (s->work.long_capacity > KEEP || s->work.capacity > KEEP) tn__merge_work_free(&s->work);
@@ -91,17 +91,17 @@ static void scratch_give(const tn_tokenizer *t, tn__scratch *s) {
     pthread_mutex_unlock(&shared->lock);
 }
 
-/* ---- Making one ---- */
+/* ---- Creation ---- */
 
-static bool same(tn_gguf_str a, const char *b) { return a.size == strlen(b) && memcmp(a.data, b, a.size) == 0; }
+static bool str_equals(tn_gguf_str a, const char *b) { return a.size == strlen(b) && memcmp(a.data, b, a.size) == 0; }
 
-/* Gemma 4's files name the kind either as the model or as the pre-tokenizer of a "gpt2" one. */
+/* Files of Gemma 4 have the kind either as the model or as the pre-tokenizer of the model "gpt2". */
 static bool is_raw_pre(tn_gguf_str pre) {
-    return same(pre, "gemma4") || same(pre, "sarvam-moe") || same(pre, "granite-embed-multi-311m");
+    return str_equals(pre, "gemma4") || str_equals(pre, "sarvam-moe") || str_equals(pre, "granite-embed-multi-311m");
 }
 
-static tn_status find_kind(const tn__vocab_source *source, tn_tokenizer_kind *kind) {
-    if (!source->model.size || same(source->model, "no_vocab") || same(source->model, "none"))
+static tn_status find_tokenizer_kind(const tn__vocab_source *source, tn_tokenizer_kind *kind) {
+    if (!source->model.size || str_equals(source->model, "no_vocab") || str_equals(source->model, "none"))
         return tn_fail(TN_E_NOT_FOUND, "the model has no vocabulary");
     static const struct {
         const char *model;
@@ -112,34 +112,35 @@ static tn_status find_kind(const tn__vocab_source *source, tn_tokenizer_kind *ki
 #undef TN_X
     };
     for (size_t i = 0; i < TN__COUNT(kinds); i++) {
-        if (!same(source->model, kinds[i].model)) continue;
+        if (!str_equals(source->model, kinds[i].model)) continue;
         *kind = kinds[i].kind == TN_TOKENIZER_BPE && is_raw_pre(source->pre) ? TN_TOKENIZER_RAW_BPE : kinds[i].kind;
         return TN_OK;
     }
-    return tn_fail(TN_E_UNSUPPORTED, "tokenizers of the kind \"%.*s\" are not supported",
+    return tn_fail(TN_E_UNSUPPORTED, "unsupported tokenizer model \"%.*s\"",
                    (int)TN__MIN(source->model.size, (size_t)100), source->model.data);
 }
 
-static bool setting(int given, bool usual) { return given == TN__UNSET ? usual : given != 0; }
+static bool setting_or(int given, bool usual) { return given == TN__UNSET ? usual : given != 0; }
 
 static void load_settings(tn_tokenizer *t, const tn__vocab_source *source) {
     bool spm = t->kind == TN_TOKENIZER_SPM, wordpiece = t->kind == TN_TOKENIZER_WORDPIECE;
     unsigned pre = t->pre_row ? t->pre_row->flags : 0;
-    t->add_bos = setting(source->add_bos, spm || wordpiece || pre & TN__PRE_ADD_BOS);
-    /* Gemma 4 says nothing sensible without its first token, and files that deny it are about. */
-    if (t->kind == TN_TOKENIZER_RAW_BPE && same(source->model, "gemma4")) t->add_bos = true;
-    t->add_eos = setting(source->add_eos, t->kind == TN_TOKENIZER_UNIGRAM);
-    t->add_sep = setting(source->add_sep, wordpiece || pre & TN__PRE_ADD_SEP);
-    t->add_space_prefix = setting(source->add_space_prefix, spm);
-    t->remove_extra_whitespaces = setting(source->remove_extra_whitespaces, false);
-    t->lowercase = setting(source->lowercase, true);
-    t->strip_accents = setting(source->strip_accents, t->lowercase);
+    t->add_bos = setting_or(source->add_bos, spm || wordpiece || pre & TN__PRE_ADD_BOS);
+    /* Gemma 4 does not work without its first token, and some files disable it wrongly. */
+    if (t->kind == TN_TOKENIZER_RAW_BPE && str_equals(source->model, "gemma4")) t->add_bos = true;
+    t->add_eos = setting_or(source->add_eos, t->kind == TN_TOKENIZER_UNIGRAM);
+    t->add_sep = setting_or(source->add_sep, wordpiece || pre & TN__PRE_ADD_SEP);
+    t->add_space_prefix = setting_or(source->add_space_prefix, spm);
+    t->remove_extra_whitespaces = setting_or(source->remove_extra_whitespaces, false);
+    t->lowercase = setting_or(source->lowercase, true);
+    t->strip_accents = setting_or(source->strip_accents, t->lowercase);
     t->escape_spaces = spm || t->kind == TN_TOKENIZER_RAW_BPE;
 }
 
 static tn_status find_newline(tn_tokenizer *t) {
     t->special[TN_SPECIAL_NEWLINE] = TN_TOKEN_NONE;
-    if (t->kind == TN_TOKENIZER_WORDPIECE || t->kind == TN_TOKENIZER_UNIGRAM) return TN_OK; /* they drop line ends */
+    if (t->kind == TN_TOKENIZER_WORDPIECE || t->kind == TN_TOKENIZER_UNIGRAM)
+        return TN_OK; /* these ignore line ends */
     tn_tokens tokens = {0};
     tn__scratch *s;
     TN_TRY(scratch_take(t, &s));
@@ -152,8 +153,8 @@ static tn_status find_newline(tn_tokenizer *t) {
     return status;
 }
 
-static tn_status load(tn_tokenizer *t, const tn__vocab_source *source, const tn_tokenizer_params *params) {
-    TN_TRY(find_kind(source, &t->kind));
+static tn_status load_tokenizer(tn_tokenizer *t, const tn__vocab_source *source, const tn_tokenizer_params *params) {
+    TN_TRY(find_tokenizer_kind(source, &t->kind));
     TN_TRY(tn__vocab_load(t, source));
     TN_TRY(tn__vocab_roles(t, source));
     switch (t->kind) {
@@ -175,10 +176,10 @@ tn_status tn__tokenizer_from_source(const tn__vocab_source *source, const tn_tok
     if (!t) return TN_E_NOMEM;
     if (pthread_mutex_init(&t->lock, NULL)) {
         tn_free(t);
-        return tn_fail(TN_E_NOMEM, "no mutex");
+        return tn_fail(TN_E_NOMEM, "cannot create a mutex");
     }
     t->seed = tn__mix64(tn_time_ns() ^ (uint64_t)(uintptr_t)t);
-    tn_status status = load(t, source, params);
+    tn_status status = load_tokenizer(t, source, params);
     if (status != TN_OK)
         tn_tokenizer_free(t);
     else
@@ -209,7 +210,7 @@ typedef struct encoding {
     const tn_tokenizer *t;
     tn__scratch *s;
     tn_tokens *out;
-    bool first; /* nothing but special tokens so far, or a special token just now */
+    bool first; /* at the beginning, or directly after a special token */
 } encoding;
 
 static tn_status encode_plain(encoding *e, const char *text, size_t size) {
@@ -228,16 +229,16 @@ static tn_status encode_plain(encoding *e, const char *text, size_t size) {
 
 /* The longest special token at `text`, or TN__NIL. */
 static uint32_t special_at(const tn_tokenizer *t, const char *text, size_t size, bool parse, size_t *length) {
-    uint32_t node = 0, found = TN__NIL;
+    uint32_t node = 0, longest = TN__NIL;
     for (size_t i = 0; i < size; i++) {
         node = tn__trie_child(&t->specials, node, (uint8_t)text[i]);
         if (node == TN__NIL) break;
         uint32_t token = t->specials.nodes[node].token;
         if (token == TN__NIL || (!parse && t->types[token] != TN_TOKEN_USER_DEFINED)) continue;
-        found = token;
+        longest = token;
         *length = i + 1;
     }
-    return found;
+    return longest;
 }
 
 static bool is_blank(char c) { return c == ' ' || (c >= 9 && c <= 13); }
@@ -281,9 +282,10 @@ static tn_status encode_all(encoding *e, const char *text, size_t size, unsigned
 
 tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, size_t length, unsigned flags,
                               tn_tokens *out) {
-    if (!t || !out || (!text && length)) return tn_fail(TN_E_INVALID, "no tokenizer, text or place for tokens");
+    if (!t || !out || (!text && length))
+        return tn_fail(TN_E_INVALID, "tn_tokenizer_encode: tokenizer, text or out is NULL");
     if (length > TN_TOKENIZER_MAX_TEXT)
-        return tn_fail(TN_E_LIMIT, "text of %zu bytes, at most %u are encoded at once", length,
+        return tn_fail(TN_E_LIMIT, "the text has %zu bytes; the maximum per call is %u", length,
                        TN_TOKENIZER_MAX_TEXT);
     encoding e = {.t = t, .out = out, .first = !(flags & TN_ENCODE_CONTINUE)};
     size_t before = out->count;
@@ -296,7 +298,7 @@ tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, size_t le
 
 tn_status tn_tokenizer_encode_into(const tn_tokenizer *t, const char *text, size_t length, unsigned flags,
                                    tn_token *ids, size_t capacity, size_t *count) {
-    if (!count || (!ids && capacity)) return tn_fail(TN_E_INVALID, "no place for tokens");
+    if (!count || (!ids && capacity)) return tn_fail(TN_E_INVALID, "tn_tokenizer_encode_into: ids or count is NULL");
     tn_tokens tokens = {0};
     *count = 0;
     tn_status status = tn_tokenizer_encode(t, text, length, flags, &tokens);
@@ -305,15 +307,15 @@ tn_status tn_tokenizer_encode_into(const tn_tokenizer *t, const char *text, size
         size_t copied = TN__MIN(tokens.count, capacity);
         if (copied) memcpy(ids, tokens.ids, copied * sizeof *ids);
         if (tokens.count > capacity)
-            status = tn_fail(TN_E_FULL, "the text has %zu tokens, there is room for %zu", tokens.count, capacity);
+            status = tn_fail(TN_E_FULL, "the text has %zu tokens, but the capacity is %zu", tokens.count, capacity);
     }
     tn_tokens_free(&tokens);
     return status;
 }
 
-/* ---- What it says of itself ---- */
+/* ---- Queries ---- */
 
-static bool in_range(const tn_tokenizer *t, tn_token token) { return token >= 0 && token < t->size; }
+static bool is_in_vocabulary(const tn_tokenizer *t, tn_token token) { return token >= 0 && token < t->size; }
 
 tn_tokenizer_kind tn_tokenizer_get_kind(const tn_tokenizer *t) { return t->kind; }
 const char *tn_tokenizer_pre(const tn_tokenizer *t) { return t->pre_row ? t->pre_row->name : ""; }
@@ -323,22 +325,24 @@ bool tn_tokenizer_adds_eos(const tn_tokenizer *t) { return t->add_eos; }
 bool tn_tokenizer_adds_space_prefix(const tn_tokenizer *t) { return t->add_space_prefix; }
 
 tn_token_type tn_token_get_type(const tn_tokenizer *t, tn_token token) {
-    return in_range(t, token) ? (tn_token_type)t->types[token] : TN_TOKEN_UNKNOWN;
+    return is_in_vocabulary(t, token) ? (tn_token_type)t->types[token] : TN_TOKEN_UNKNOWN;
 }
 
-float tn_token_score(const tn_tokenizer *t, tn_token token) { return in_range(t, token) ? t->scores[token] : 0; }
+float tn_token_score(const tn_tokenizer *t, tn_token token) {
+    return is_in_vocabulary(t, token) ? t->scores[token] : 0;
+}
 
 const char *tn_token_text(const tn_tokenizer *t, tn_token token, size_t *length) {
     size_t size = 0;
-    const char *text = in_range(t, token) ? tn__token_text(t, (uint32_t)token, &size) : NULL;
+    const char *text = is_in_vocabulary(t, token) ? tn__token_text(t, (uint32_t)token, &size) : NULL;
     if (length) *length = size;
     return text;
 }
 
 const char *tn_token_piece(const tn_tokenizer *t, tn_token token, size_t *length) {
-    size_t size = in_range(t, token) ? t->piece_at[token + 1] - t->piece_at[token] - 1 : 0;
+    size_t size = is_in_vocabulary(t, token) ? t->piece_at[token + 1] - t->piece_at[token] - 1 : 0;
     if (length) *length = size;
-    return in_range(t, token) ? t->piece_blob + t->piece_at[token] : NULL;
+    return is_in_vocabulary(t, token) ? t->piece_blob + t->piece_at[token] : NULL;
 }
 
 tn_token tn_tokenizer_find(const tn_tokenizer *t, const char *text, size_t length) {
@@ -360,5 +364,5 @@ const char *tn_special_name(tn_special role) {
 }
 
 bool tn_token_is_end(const tn_tokenizer *t, tn_token token) {
-    return in_range(t, token) && tn__bits_get(t->ends, (size_t)token);
+    return is_in_vocabulary(t, token) && tn__bits_get(t->ends, (size_t)token);
 }

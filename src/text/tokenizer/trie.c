@@ -1,4 +1,4 @@
-/* A trie built once from a sorted list: breadth first, so that the children of a node are neighbours in memory. */
+/* A trie built from a sorted list, breadth first, so that the children of a node are adjacent in memory. */
 #include "text/tokenizer/internal.h"
 
 #include <string.h>
@@ -11,8 +11,8 @@ static int compare_items(const tn__trie_item *a, const tn__trie_item *b) {
     return a->token < b->token ? -1 : a->token > b->token;
 }
 
-/* Heap sort: no recursion, no memory, no bad case that a hostile list could aim for. */
-static void sift_down(tn__trie_item *items, size_t root, size_t count) {
+/* Heap sort: no recursion, no memory, and n log n time for a hostile list too. */
+static void sift_item_down(tn__trie_item *items, size_t root, size_t count) {
     tn__trie_item moved = items[root];
     for (size_t child; (child = 2 * root + 1) < count; root = child) {
         if (child + 1 < count && compare_items(&items[child], &items[child + 1]) < 0) child++;
@@ -23,20 +23,20 @@ static void sift_down(tn__trie_item *items, size_t root, size_t count) {
 }
 
 static void sort_items(tn__trie_item *items, size_t count) {
-    for (size_t i = count / 2; i-- > 0;) sift_down(items, i, count);
+    for (size_t i = count / 2; i-- > 0;) sift_item_down(items, i, count);
     for (size_t end = count; end-- > 1;) {
         tn__trie_item top = items[0];
         items[0] = items[end];
         items[end] = top;
-        sift_down(items, 0, end);
+        sift_item_down(items, 0, end);
     }
 }
 
-/* Items [low, high) share the first `depth` bytes, which lead to a node. */
-typedef struct range {
+/* Items [low, high) share their first `depth` bytes, which lead to `node`. */
+typedef struct item_range {
     uint32_t low, high, node;
     size_t depth;
-} range;
+} item_range;
 
 tn_status tn__trie_build(tn__trie *trie, tn__trie_item *items, size_t count) {
     memset(trie, 0, sizeof *trie);
@@ -48,7 +48,7 @@ tn_status tn__trie_build(tn__trie *trie, tn__trie_item *items, size_t count) {
         return tn_fail(TN_E_LIMIT, "vocabulary of %zu bytes is too large for a trie", bytes);
     sort_items(items, count);
 
-    /* Nodes are at most one per distinct prefix; count them first to allocate exactly. */
+    /* There is one node per distinct prefix. Count them to allocate exactly. */
     size_t nodes = 1;
     for (size_t i = 0; i < count; i++) {
         size_t shared = 0;
@@ -59,9 +59,9 @@ tn_status tn__trie_build(tn__trie *trie, tn__trie_item *items, size_t count) {
         nodes += items[i].size - shared;
     }
     trie->nodes = tn_malloc(nodes * sizeof *trie->nodes);
-    /* The queue of ranges not yet expanded holds at most one range per distinct string. */
+    /* The queue of ranges to expand holds at most one range per distinct string. */
     size_t capacity = count + 1;
-    range *queue = tn_malloc(capacity * sizeof *queue);
+    item_range *queue = tn_malloc(capacity * sizeof *queue);
     if (!trie->nodes || !queue) {
         tn_free(queue);
         tn__trie_free(trie);
@@ -70,9 +70,9 @@ tn_status tn__trie_build(tn__trie *trie, tn__trie_item *items, size_t count) {
     size_t head = 0, waiting = 0;
     uint32_t used = 1;
     trie->nodes[0] = (struct tn__trie_node){.token = TN__NIL};
-    if (count) queue[waiting++] = (range){.high = (uint32_t)count};
+    if (count) queue[waiting++] = (item_range){.high = (uint32_t)count};
     while (waiting) {
-        range r = queue[head];
+        item_range r = queue[head];
         head = (head + 1) % capacity;
         waiting--;
         struct tn__trie_node *node = &trie->nodes[r.node];
@@ -88,7 +88,8 @@ tn_status tn__trie_build(tn__trie *trie, tn__trie_item *items, size_t count) {
             while (end < r.high && (uint8_t)items[end].data[r.depth] == label) end++;
             trie->nodes[used] = (struct tn__trie_node){.token = TN__NIL, .label = label};
             if (r.node == 0) trie->root[label] = used;
-            queue[(head + waiting++) % capacity] = (range){.low = i, .high = end, .node = used, .depth = r.depth + 1};
+            queue[(head + waiting++) % capacity] =
+                (item_range){.low = i, .high = end, .node = used, .depth = r.depth + 1};
             node->children++;
             used++;
             i = end;

@@ -1,7 +1,7 @@
-/* Unigram: the segmentation whose tokens' log-probabilities sum highest, after SentencePiece's normalization.
+/* Unigram: the segmentation with the highest sum of log-probabilities, after SentencePiece's normalization.
  *
- * Normalization is a table in the file ("precompiled_charsmap"): the size of a double-array trie in bytes, the trie's
- * 32-bit units, then replacement texts, each ended by a NUL. The longest prefix that the trie knows is replaced. */
+ * Normalization uses a table in the file ("precompiled_charsmap"): the size of a double-array trie in bytes, the
+ * trie's 32-bit units, then replacement texts, each ended by a NUL. The longest prefix in the trie is replaced. */
 #include "text/tokenizer/internal.h"
 #include "text/utf8.h"
 
@@ -9,8 +9,8 @@
 #include <string.h>
 
 #define UNKNOWN_PENALTY 10.0         /* below the worst token */
-enum { LONGEST_REPLACEMENT = 1024 }; /* Unicode's longest has 33 bytes; a hostile table could blow text up */
-#define UNSEEN (TN__NIL - 1)         /* the token of a place that no path has reached */
+enum { LONGEST_REPLACEMENT = 1024 }; /* Unicode's longest has 33 bytes; limits the growth by a hostile table */
+#define UNSEEN (TN__NIL - 1)         /* token of a node that no path has reached */
 
 tn_status tn__unigram_load(tn_tokenizer *t, const tn__vocab_source *source) {
     if (source->charsmap_size) {
@@ -51,14 +51,14 @@ tn_status tn__unigram_load(tn_tokenizer *t, const tn__vocab_source *source) {
 /* ---- Normalization ---- */
 
 static uint32_t unit_at(const tn_tokenizer *t, uint32_t index) {
-    if (index >= t->charsmap_units) return 0; /* a hostile trie points nowhere: a unit that matches no byte */
+    if (index >= t->charsmap_units) return 0; /* index of a hostile trie: a unit that matches no byte */
     const unsigned char *p = t->charsmap + 4 + (size_t)index * 4;
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
 static uint32_t unit_offset(uint32_t unit) { return (unit >> 10) << ((unit & 1u << 9) >> 6); }
 
-/* The longest prefix of `text` that the table replaces; 0 when there is none. */
+/* Length of the longest prefix of `text` that the table replaces; 0 if there is none. */
 static size_t find_replacement(const tn_tokenizer *t, const char *text, size_t size, const char **with,
                                size_t *length) {
     if (!t->charsmap_size) return 0;
@@ -102,7 +102,7 @@ static void append_normalized(const tn_tokenizer *t, tn__text *out, const char *
 
 static tn_status unigram_normalize(const tn_tokenizer *t, tn__text *out, const char *text, size_t size, bool prefix) {
     tn__text_clear(out);
-    bool space = true; /* the last thing written was a space, or nothing was yet */
+    bool space = true; /* the output is empty or ends with a space */
     bool pending = prefix;
     for (size_t i = 0; i < size;) {
         const char *with = text + i;
@@ -119,7 +119,7 @@ static tn_status unigram_normalize(const tn_tokenizer *t, tn__text *out, const c
         }
         i += used;
         if (length == 0) continue;
-        /* The space in front belongs to the first character that is left. */
+        /* The space prefix is inserted before the first character that is kept. */
         if (pending && !(t->remove_extra_whitespaces && with[0] == ' ')) {
             tn__text_append(out, TN__SPACE, 3);
             pending = false;
@@ -133,18 +133,18 @@ static tn_status unigram_normalize(const tn_tokenizer *t, tn__text *out, const c
     return out->status;
 }
 
-/* ---- The best path ---- */
+/* ---- The path with the highest score ---- */
 
 struct tn__lattice_node {
-    double score;   /* of the best path to here */
-    uint32_t token; /* its last token, TN__NIL for a character that no token covers */
-    uint32_t from;  /* where that token began */
+    double score;   /* highest score of a path to this node */
+    uint32_t token; /* last token of that path; TN__NIL: a character that no token covers */
+    uint32_t from;  /* node where that token begins */
 };
 
-/* Emits the path that ends at `end`, counted from the lattice's first node. */
-static tn_status emit(const tn_tokenizer *t, struct tn__lattice_node *nodes, const char *text, size_t end,
-                      tn_tokens *out) {
-    /* Turn the chain of ends around, so that it can be walked forwards: from[x] becomes where the token at x ends. */
+/* Appends the tokens of the path to node `end`. */
+static tn_status append_path(const tn_tokenizer *t, struct tn__lattice_node *nodes, const char *text, size_t end,
+                             tn_tokens *out) {
+    /* Reverses the links of the path: afterwards nodes[x].from is the node where the next token ends. */
     uint32_t at = (uint32_t)end, next = TN__NIL;
     while (at != 0) {
         uint32_t from = nodes[at].from;
@@ -163,33 +163,33 @@ static tn_status emit(const tn_tokenizer *t, struct tn__lattice_node *nodes, con
             if (bytes) {
                 for (size_t i = begin; i < next; i++) TN_TRY(tn__tokens_push(out, t->byte_token[(uint8_t)text[i]]));
             } else if (unknown >= 0 && !(out->count && out->ids[out->count - 1] == unknown)) {
-                TN_TRY(tn__tokens_push(out, unknown)); /* neighbours share one */
+                TN_TRY(tn__tokens_push(out, unknown)); /* adjacent unknown characters share one token */
             }
         }
     }
     return TN_OK;
 }
 
-static void relax(struct tn__lattice_node *node, double score, uint32_t token, size_t from) {
+static void update_node(struct tn__lattice_node *node, double score, uint32_t token, size_t from) {
     if (node->token != UNSEEN && score <= node->score) return;
     *node = (struct tn__lattice_node){score, token, (uint32_t)from};
 }
 
-/* Where no token spans the place reached, every path passes through it: the lattice before it is settled and its
- * memory is used again. */
+/* Every path passes through a node that no token spans. There the path so far is decided, and the memory of the
+ * lattice is reused. */
 tn_status tn__unigram_encode(const tn_tokenizer *t, tn__scratch *s, const char *text, size_t size, bool first,
                              tn_tokens *out) {
     TN_TRY(unigram_normalize(t, &s->escaped, text, size, first && t->add_space_prefix));
     text = s->escaped.data;
     size = s->escaped.length;
     if (size > TN_TOKENIZER_MAX_TEXT) return tn_fail(TN_E_LIMIT, "text of %zu bytes after normalization", size);
-    size_t base = 0, reach = 0, made = 1; /* the lattice's first place, the furthest known end, nodes in use */
+    size_t base = 0, reach = 0, made = 1; /* offset of node 0, furthest end of a token, nodes in use */
     const struct tn__lattice_node unseen = {.token = UNSEEN};
     TN_TRY(tn__grow((void **)&s->lattice, &s->lattice_capacity, 1, sizeof *s->lattice));
     s->lattice[0] = (struct tn__lattice_node){0};
     for (size_t at = 0; at < size;) {
         if (at > base && at == reach) {
-            TN_TRY(emit(t, s->lattice, text + base, at - base, out));
+            TN_TRY(append_path(t, s->lattice, text + base, at - base, out));
             base = at;
             made = 1;
             s->lattice[0] = (struct tn__lattice_node){0};
@@ -211,9 +211,9 @@ tn_status tn__unigram_encode(const tn_tokenizer *t, tn__scratch *s, const char *
                 while (made <= end) s->lattice[made++] = unseen;
             }
             double length = (double)(i + 1 - at);
-            /* A user-defined token beats any segmentation of its text. */
+            /* A user-defined token scores higher than any segmentation of its text. */
             double score = t->types[token] == TN_TOKEN_USER_DEFINED ? length * t->top_score - 0.1 : t->scores[token];
-            relax(&s->lattice[end], so_far + score, token, at - base);
+            update_node(&s->lattice[end], so_far + score, token, at - base);
             if (i + 1 - at == step) covered = true;
             reach = TN__MAX(reach, i + 1);
         }
@@ -221,10 +221,10 @@ tn_status tn__unigram_encode(const tn_tokenizer *t, tn__scratch *s, const char *
             size_t end = at + step - base;
             TN_TRY(tn__grow((void **)&s->lattice, &s->lattice_capacity, end + 1, sizeof *s->lattice));
             while (made <= end) s->lattice[made++] = unseen;
-            relax(&s->lattice[end], so_far + t->unknown_score, TN__NIL, at - base);
+            update_node(&s->lattice[end], so_far + t->unknown_score, TN__NIL, at - base);
             reach = TN__MAX(reach, at + step);
         }
         at += step;
     }
-    return size > base ? emit(t, s->lattice, text + base, size - base, out) : TN_OK;
+    return size > base ? append_path(t, s->lattice, text + base, size - base, out) : TN_OK;
 }

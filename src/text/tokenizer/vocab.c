@@ -1,7 +1,7 @@
-/* The vocabulary: token texts, types and scores, lookup by text, tokens with a role, and the text each token makes.
+/* The vocabulary: token texts, types and scores, lookup by text, roles of tokens, and the decoded text of each token.
  *
- * Metadata comes from strangers. Ids out of range read as absent, odd types as normal, scores that are no numbers as
- * the lowest; what cannot be made sense of is an error. */
+ * Metadata is untrusted. Ids out of range count as absent, unknown types as normal, NaN scores as -inf. Everything
+ * else that is malformed is an error. */
 #include "text/tokenizer/internal.h"
 #include "text/utf8.h"
 
@@ -17,8 +17,8 @@ void tn__vocab_source_init(tn__vocab_source *source) {
 
 /* ---- The byte-level alphabet ---- */
 
-/* Byte-level vocabularies write every byte as a printable character: the printable ones of Latin-1 as themselves,
- * the others, in order, as U+0100 and up. */
+/* Byte-level vocabularies write every byte as a printable character: printable characters of Latin-1 as themselves,
+ * the other bytes in order as U+0100 and up. */
 static bool is_printable(unsigned byte) {
     return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
 }
@@ -39,14 +39,14 @@ int tn__byte_of_char(uint32_t cp) {
 
 /* ---- Texts ---- */
 
-/* Eight bits per slot of the map, chosen by the upper half of the hash. */
+/* The filter has eight bits per slot of the map; the upper half of the hash selects the bit. */
 static inline size_t filter_bit(const tn_tokenizer *t, uint64_t hash) {
     return (size_t)(hash >> 32) & (8 * (t->text_mask + 1) - 1);
 }
 
 uint32_t tn__token_text_find(const tn_tokenizer *t, const char *text, size_t size) {
     uint64_t whole = tn__hash_bytes(text, size, t->seed);
-    /* Loading asks for many texts that are no tokens; the small bitset answers most of them. */
+    /* Loading looks up many texts that are not tokens; the bitset rejects most of them. */
     if (!tn__bits_get(t->text_bits, filter_bit(t, whole))) return TN__NIL;
     uint32_t hash = (uint32_t)whole;
     for (size_t i = hash & t->text_mask;; i = (i + 1) & t->text_mask) {
@@ -54,8 +54,8 @@ uint32_t tn__token_text_find(const tn_tokenizer *t, const char *text, size_t siz
         if (slot->token == TN__NIL) return TN__NIL;
         if (slot->hash != hash) continue;
         size_t have;
-        const char *found = tn__token_text(t, slot->token, &have);
-        if (have == size && memcmp(found, text, size) == 0) return slot->token;
+        const char *other = tn__token_text(t, slot->token, &have);
+        if (have == size && memcmp(other, text, size) == 0) return slot->token;
     }
 }
 
@@ -70,7 +70,7 @@ static tn_status index_texts(tn_tokenizer *t) {
     for (uint32_t id = 0; id < (uint32_t)t->size; id++) {
         size_t size;
         const char *text = tn__token_text(t, id, &size);
-        /* Of tokens with the same text only the first is ever made from text. Empty ones never are. */
+        /* Text is encoded only to the first of several tokens with the same text, and never to empty tokens. */
         if (size == 0 || tn__token_text_find(t, text, size) != TN__NIL) continue;
         uint64_t hash = tn__hash_bytes(text, size, t->seed);
         size_t i = (uint32_t)hash & t->text_mask;
@@ -81,7 +81,7 @@ static tn_status index_texts(tn_tokenizer *t) {
     return TN_OK;
 }
 
-/* "<0x0A>" */
+/* The byte of a text like "<0x0A>", or -1. */
 static int byte_of_text(const char *text, size_t size) {
     if (size != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>') return -1;
     int value = 0;
@@ -100,7 +100,7 @@ static int byte_of_text(const char *text, size_t size) {
 tn_status tn__vocab_load(tn_tokenizer *t, const tn__vocab_source *source) {
     if (source->n_tokens == 0) return tn_fail(TN_E_NOT_FOUND, "the vocabulary has no tokens");
     if (source->n_tokens > TN_TOKENIZER_MAX_TOKENS)
-        return tn_fail(TN_E_LIMIT, "vocabulary of %zu tokens, at most %d are read", source->n_tokens,
+        return tn_fail(TN_E_LIMIT, "the vocabulary has %zu tokens; the maximum is %d", source->n_tokens,
                        TN_TOKENIZER_MAX_TOKENS);
     size_t n = source->n_tokens, bytes = 0;
     t->size = (int32_t)n;
@@ -140,9 +140,9 @@ tn_status tn__vocab_load(tn_tokenizer *t, const tn__vocab_source *source) {
 
 /* ---- Roles ---- */
 
-enum { ENDS = 1 }; /* such a token ends generation */
+enum { ENDS = 1 }; /* flag: the token ends a generation */
 
-/* Names that models give to tokens with a role, for files that do not say. The first one present counts. */
+/* Usual names of tokens with a role, for files without the metadata. The first name in the vocabulary counts. */
 static const struct known_token {
     const char *text;
     int role; /* a tn_special, or -1 */
@@ -206,7 +206,7 @@ static const struct known_token {
     {"<|file_sep|>", TN_SPECIAL_FIM_SEP, ENDS},
 };
 
-static uint32_t find_name(const tn_tokenizer *t, const char *text) {
+static uint32_t find_token_named(const tn_tokenizer *t, const char *text) {
     return tn__token_text_find(t, text, strlen(text));
 }
 
@@ -215,21 +215,21 @@ static bool is_added(const tn_tokenizer *t, uint32_t id) {
            t->types[id] == TN_TOKEN_UNKNOWN;
 }
 
-/* A name stands for its role when the file marks the token as special, or, since some files mark nothing, when no
- * ordinary text would be written so. A vocabulary learned from web pages can hold "</s>" as a word. */
-static bool has_role(const tn_tokenizer *t, uint32_t id, const char *name) {
+/* A name implies its role if the file marks the token as special or, because some files mark nothing, if the name
+ * does not occur in ordinary text. A vocabulary learned from web sites can contain "</s>" as a word. */
+static bool name_implies_role(const tn_tokenizer *t, uint32_t id, const char *name) {
     return id != TN__NIL && (is_added(t, id) || memcmp(name, "<|", 2) == 0 || memcmp(name, "<\xef", 2) == 0);
 }
 
 static void find_ends(tn_tokenizer *t) {
     for (size_t i = 0; i < TN__COUNT(known_tokens); i++) {
-        uint32_t id = find_name(t, known_tokens[i].text);
-        if (!has_role(t, id, known_tokens[i].text)) continue;
+        uint32_t id = find_token_named(t, known_tokens[i].text);
+        if (!name_implies_role(t, id, known_tokens[i].text)) continue;
         int role = known_tokens[i].role;
         if (role >= 0 && t->special[role] == TN_TOKEN_NONE) t->special[role] = (tn_token)id;
         if (known_tokens[i].flags & ENDS) {
             tn__bits_set(t->ends, id);
-            /* What ends a text must not be written by a user, so the token counts as a control token. */
+            /* A user must not be able to write a token that ends a text, so it becomes a control token. */
             t->types[id] = TN_TOKEN_CONTROL;
         }
     }
@@ -237,19 +237,20 @@ static void find_ends(tn_tokenizer *t) {
     for (size_t i = 0; i < TN__COUNT(ending); i++)
         if (t->special[ending[i]] >= 0) tn__bits_set(t->ends, (size_t)t->special[ending[i]]);
     /* In the harmony and Solar formats "<|end|>" ends a message within a turn, not the turn. */
-    uint32_t end = find_name(t, "<|end|>"), call = find_name(t, "<|call|>"), calls = find_name(t, "<|calls|>");
-    bool harmony = call != TN__NIL && find_name(t, "<|return|>") != TN__NIL;
-    bool solar = calls != TN__NIL && find_name(t, "<|flush|>") != TN__NIL;
+    uint32_t end = find_token_named(t, "<|end|>"), call = find_token_named(t, "<|call|>"),
+             calls = find_token_named(t, "<|calls|>");
+    bool harmony = call != TN__NIL && find_token_named(t, "<|return|>") != TN__NIL;
+    bool solar = calls != TN__NIL && find_token_named(t, "<|flush|>") != TN__NIL;
     if (end != TN__NIL && (harmony || solar) && (tn_token)end != t->special[TN_SPECIAL_EOS])
         tn__bits_clear(t->ends, end);
-    /* Gemma 4 has "</s>" as markup. */
-    uint32_t close = find_name(t, "</s>");
-    if (close != TN__NIL && find_name(t, "<|tool_response>") != TN__NIL &&
+    /* In Gemma 4 "</s>" is markup. */
+    uint32_t close = find_token_named(t, "</s>");
+    if (close != TN__NIL && find_token_named(t, "<|tool_response>") != TN__NIL &&
         (tn_token)close != t->special[TN_SPECIAL_EOS])
         tn__bits_clear(t->ends, close);
 }
 
-static bool contains(tn_gguf_str text, const char *lower) {
+static bool contains_ignoring_case(tn_gguf_str text, const char *lower) {
     size_t size = strlen(lower);
     for (size_t i = 0; i + size <= text.size; i++) {
         size_t k = 0;
@@ -261,19 +262,20 @@ static bool contains(tn_gguf_str text, const char *lower) {
     return false;
 }
 
-/* Which special tokens swallow the whitespace beside them is not in the metadata; these models are known to. */
+/* The metadata does not tell which special tokens remove the white space beside them. In these models they do. */
 static tn_status find_strips(tn_tokenizer *t, const tn__vocab_source *source) {
-    bool phi3 = contains(source->name, "phi-3") || contains(source->name, "phi3");
-    const char *mask = contains(source->pre, "jina-v2-") || contains(source->arch, "nomic-bert-moe") ||
-                               contains(source->arch, "jina-bert-v3")
+    bool phi3 = contains_ignoring_case(source->name, "phi-3") || contains_ignoring_case(source->name, "phi3");
+    const char *mask = contains_ignoring_case(source->pre, "jina-v2-") ||
+                               contains_ignoring_case(source->arch, "nomic-bert-moe") ||
+                               contains_ignoring_case(source->arch, "jina-bert-v3")
                            ? "<mask>"
-                       : contains(source->name, "modern-bert") ? "[MASK]"
-                                                               : NULL;
+                       : contains_ignoring_case(source->name, "modern-bert") ? "[MASK]"
+                                                                             : NULL;
     if (!phi3 && !mask) return TN_OK;
     t->strips = tn_calloc((size_t)t->size, 1);
     if (!t->strips) return TN_E_NOMEM;
     if (mask) {
-        uint32_t id = find_name(t, mask);
+        uint32_t id = find_token_named(t, mask);
         if (id != TN__NIL) t->strips[id] = TN__STRIP_LEFT;
         return TN_OK;
     }
@@ -281,7 +283,7 @@ static tn_status find_strips(tn_tokenizer *t, const tn__vocab_source *source) {
         if (is_added(t, (uint32_t)i)) t->strips[i] = TN__STRIP_RIGHT;
     static const char *const keep[] = {"<unk>", "<s>", "<|endoftext|>"};
     for (size_t i = 0; i < TN__COUNT(keep); i++) {
-        uint32_t id = find_name(t, keep[i]);
+        uint32_t id = find_token_named(t, keep[i]);
         if (id != TN__NIL) t->strips[id] = 0;
     }
     return TN_OK;
@@ -329,7 +331,7 @@ tn_status tn__vocab_roles(tn_tokenizer *t, const tn__vocab_source *source) {
     for (size_t i = 0; i < TN__COUNT(usual); i++)
         if (usual[i].kind == t->kind && source->special[usual[i].role] < 0 && usual[i].id < t->size)
             t->special[usual[i].role] = usual[i].id;
-    if (t->kind == TN_TOKENIZER_WORDPIECE) { /* [CLS] is what a BERT text begins with */
+    if (t->kind == TN_TOKENIZER_WORDPIECE) { /* a BERT text begins with [CLS] */
         if (t->special[TN_SPECIAL_BOS] == TN_TOKEN_NONE) t->special[TN_SPECIAL_BOS] = t->special[TN_SPECIAL_CLS];
     }
     find_ends(t);
@@ -339,8 +341,8 @@ tn_status tn__vocab_roles(tn_tokenizer *t, const tn__vocab_source *source) {
 
 /* ---- Pieces ---- */
 
-/* Writes the text that a token makes; at most as many bytes as the token's own text. */
-static size_t make_piece(const tn_tokenizer *t, uint32_t id, char *out) {
+/* Writes the decoded text of a token, which is at most as long as the token's text in the file. */
+static size_t decode_token_text(const tn_tokenizer *t, uint32_t id, char *out) {
     size_t size, made = 0;
     const char *text = tn__token_text(t, id, &size);
     uint8_t type = t->types[id];
@@ -359,7 +361,7 @@ static size_t make_piece(const tn_tokenizer *t, uint32_t id, char *out) {
             int byte = n ? tn__byte_of_char(cp) : -1;
             if (byte >= 0) {
                 out[made++] = (char)byte;
-            } else { /* not of the alphabet: keep it as it is */
+            } else { /* not in the alphabet: unchanged */
                 n = n ? n : 1;
                 memcpy(out + made, text + i, n);
                 made += n;
@@ -390,7 +392,7 @@ tn_status tn__vocab_pieces(tn_tokenizer *t) {
     size_t at = 0;
     for (uint32_t i = 0; i < (uint32_t)t->size; i++) {
         t->piece_at[i] = at;
-        size_t made = make_piece(t, i, t->piece_blob + at);
+        size_t made = decode_token_text(t, i, t->piece_blob + at);
         t->longest_piece = TN__MAX(t->longest_piece, made);
         at += made;
         t->piece_blob[at++] = 0;

@@ -1,22 +1,22 @@
-/* The vocabulary of a GGUF file. */
+/* Reads the vocabulary of a GGUF file. */
 #include "text/tokenizer/internal.h"
 
 #include <stdio.h>
 
 #define PREFIX "tokenizer.ggml."
 
-static int get_switch(const tn_gguf *file, const char *key) {
+static int get_bool_setting(const tn_gguf *file, const char *key) {
     const tn_gguf_value *value = tn_gguf_find(file, key);
     return value && value->type == TN_GGUF_BOOL ? value->b : TN__UNSET;
 }
 
-static tn_status get_array(const tn_gguf *file, const char *key, tn_gguf_type type, size_t need, const void **data,
-                           size_t *count) {
+static tn_status get_vocab_array(const tn_gguf *file, const char *key, tn_gguf_type type, size_t need,
+                                 const void **data, size_t *count) {
     const tn_gguf_arr *array = tn_gguf_get_arr(file, key);
     *data = NULL;
     if (count) *count = 0;
     if (!array) return TN_OK;
-    /* An empty array has no use for its type. Unsigned token types are written by some. */
+    /* The type of an empty array does not matter. Some files have unsigned token types. */
     bool fits = array->type == type || (type == TN_GGUF_I32 && array->type == TN_GGUF_U32);
     if (array->count && !fits)
         return tn_fail(TN_E_FORMAT, "%s: %s is an array of %s, not of %s", tn_gguf_path(file), key,
@@ -31,7 +31,7 @@ static tn_status get_array(const tn_gguf *file, const char *key, tn_gguf_type ty
 }
 
 tn_status tn_tokenizer_new(const tn_gguf *file, const tn_tokenizer_params *params, tn_tokenizer **out) {
-    if (!file || !out) return tn_fail(TN_E_INVALID, "no file or no place for the tokenizer");
+    if (!file || !out) return tn_fail(TN_E_INVALID, "tn_tokenizer_new: file or out is NULL");
     *out = NULL;
     tn__vocab_source s;
     tn__vocab_source_init(&s);
@@ -40,13 +40,13 @@ tn_status tn_tokenizer_new(const tn_gguf *file, const tn_tokenizer_params *param
     s.name = tn_gguf_get_str(file, "general.name");
     s.arch = tn_gguf_get_str(file, "general.architecture");
     const void *data;
-    TN_TRY(get_array(file, PREFIX "tokens", TN_GGUF_STR, 0, &data, &s.n_tokens));
+    TN_TRY(get_vocab_array(file, PREFIX "tokens", TN_GGUF_STR, 0, &data, &s.n_tokens));
     s.tokens = data;
-    TN_TRY(get_array(file, PREFIX "merges", TN_GGUF_STR, 0, &data, &s.n_merges));
+    TN_TRY(get_vocab_array(file, PREFIX "merges", TN_GGUF_STR, 0, &data, &s.n_merges));
     s.merges = data;
-    TN_TRY(get_array(file, PREFIX "scores", TN_GGUF_F32, s.n_tokens, &data, NULL));
+    TN_TRY(get_vocab_array(file, PREFIX "scores", TN_GGUF_F32, s.n_tokens, &data, NULL));
     s.scores = data;
-    TN_TRY(get_array(file, PREFIX "token_type", TN_GGUF_I32, s.n_tokens, &data, NULL));
+    TN_TRY(get_vocab_array(file, PREFIX "token_type", TN_GGUF_I32, s.n_tokens, &data, NULL));
     s.types = data;
     const tn_gguf_arr *charsmap = tn_gguf_get_arr(file, PREFIX "precompiled_charsmap");
     if (charsmap && (charsmap->type == TN_GGUF_U8 || charsmap->type == TN_GGUF_I8)) {
@@ -64,7 +64,7 @@ tn_status tn_tokenizer_new(const tn_gguf *file, const tn_tokenizer_params *param
         if (keys[i][0]) s.special[i] = tn_gguf_get_u32(file, key, UINT32_MAX);
         if (s.special[i] == UINT32_MAX) s.special[i] = -1;
     }
-    /* Older files have other names for these. */
+    /* Older names of these keys. */
     static const struct {
         const char *key;
         tn_special role;
@@ -76,13 +76,13 @@ tn_status tn_tokenizer_new(const tn_gguf *file, const tn_tokenizer_params *param
         uint32_t id = tn_gguf_get_u32(file, older[i].key, UINT32_MAX);
         if (s.special[older[i].role] < 0 && id != UINT32_MAX) s.special[older[i].role] = id;
     }
-    s.add_bos = get_switch(file, PREFIX "add_bos_token");
-    s.add_eos = get_switch(file, PREFIX "add_eos_token");
-    s.add_sep = get_switch(file, PREFIX "add_sep_token");
-    s.add_space_prefix = get_switch(file, PREFIX "add_space_prefix");
-    s.remove_extra_whitespaces = get_switch(file, PREFIX "remove_extra_whitespaces");
-    s.lowercase = get_switch(file, PREFIX "normalizer.lowercase");
-    s.strip_accents = get_switch(file, PREFIX "normalizer.strip_accents");
+    s.add_bos = get_bool_setting(file, PREFIX "add_bos_token");
+    s.add_eos = get_bool_setting(file, PREFIX "add_eos_token");
+    s.add_sep = get_bool_setting(file, PREFIX "add_sep_token");
+    s.add_space_prefix = get_bool_setting(file, PREFIX "add_space_prefix");
+    s.remove_extra_whitespaces = get_bool_setting(file, PREFIX "remove_extra_whitespaces");
+    s.lowercase = get_bool_setting(file, PREFIX "normalizer.lowercase");
+    s.strip_accents = get_bool_setting(file, PREFIX "normalizer.strip_accents");
     tn_status status = tn__tokenizer_from_source(&s, params, out);
     return status == TN_OK ? TN_OK : tn_fail_more(status, " (%s)", tn_gguf_path(file));
 }

@@ -1,13 +1,13 @@
-/* WordPiece: text is cleaned, lowered, stripped of accents and cut at spaces and punctuation; words become the
- * longest tokens that fit, from left to right, or the unknown token as a whole. GGUF writes tokens that begin a word
- * with U+2581 and the others as they are. */
+/* WordPiece: text is cleaned, lowercased, stripped of accents and divided at spaces and punctuation. Each word
+ * becomes the longest matching tokens from left to right, or one unknown token. GGUF files write tokens that begin a
+ * word with U+2581 in front. */
 #include "text/tokenizer/internal.h"
 #include "text/utf8.h"
 
 #include <string.h>
 #include <utf8proc.h>
 
-enum { LONGEST_WORD = 100 }; /* characters; BERT takes longer words as unknown */
+enum { LONGEST_WORD = 100 }; /* characters; for BERT longer words are unknown */
 
 tn_status tn__wordpiece_load(tn_tokenizer *t) {
     tn__trie_item *items = tn_malloc((size_t)t->size * sizeof *items);
@@ -47,7 +47,7 @@ static tn_status encode_word(const tn_tokenizer *t, const char *word, size_t siz
     return TN_OK;
 }
 
-static bool is_space(uint32_t cp) {
+static bool is_white_space(uint32_t cp) {
     if (cp < 0x80) return cp == ' ' || (cp >= 9 && cp <= 13);
     utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)cp);
     return cp == 0x85 || category == UTF8PROC_CATEGORY_ZS || category == UTF8PROC_CATEGORY_ZL ||
@@ -61,7 +61,7 @@ static bool is_dropped(uint32_t cp) {
            category == UTF8PROC_CATEGORY_CO || category == UTF8PROC_CATEGORY_CS;
 }
 
-/* Signs and Chinese characters are words of their own. */
+/* Punctuation and Chinese characters are words by themselves. */
 static bool stands_alone(uint32_t cp) {
     if (cp < 0x80) return (cp >= 33 && cp <= 47) || (cp >= 58 && cp <= 64) || (cp >= 91 && cp <= 96) || cp >= 123;
     if ((cp >= 0x4e00 && cp <= 0x9fff) || (cp >= 0x3400 && cp <= 0x4dbf) || (cp >= 0x20000 && cp <= 0x2a6df) ||
@@ -71,14 +71,14 @@ static bool stands_alone(uint32_t cp) {
     return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO;
 }
 
-typedef struct words {
+typedef struct word_splitter {
     const tn_tokenizer *t;
     tn__text *word; /* begins with U+2581 */
     size_t chars;
     tn_tokens *out;
-} words;
+} word_splitter;
 
-static tn_status end_word(words *w) {
+static tn_status end_word(word_splitter *w) {
     if (w->chars == 0) return TN_OK;
     tn_status status = TN_OK;
     if (w->chars <= LONGEST_WORD)
@@ -89,8 +89,8 @@ static tn_status end_word(words *w) {
     return status;
 }
 
-static tn_status add_char(words *w, uint32_t cp) {
-    if (w->chars++ > LONGEST_WORD) return TN_OK; /* unknown anyway */
+static tn_status add_to_word(word_splitter *w, uint32_t cp) {
+    if (w->chars++ > LONGEST_WORD) return TN_OK; /* already too long */
     if (w->chars == 1) {
         tn__text_clear(w->word);
         tn__text_append(w->word, TN__SPACE, 3);
@@ -100,24 +100,24 @@ static tn_status add_char(words *w, uint32_t cp) {
     return w->word->status;
 }
 
-static tn_status add(words *w, uint32_t cp) {
-    if (is_space(cp)) return end_word(w);
+static tn_status add_code_point(word_splitter *w, uint32_t cp) {
+    if (is_white_space(cp)) return end_word(w);
     if (is_dropped(cp)) return TN_OK;
     if (w->t->strip_accents && cp >= 0x300 && utf8proc_category((utf8proc_int32_t)cp) == UTF8PROC_CATEGORY_MN)
         return TN_OK;
     if (w->t->lowercase) cp = (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
-    if (!stands_alone(cp)) return add_char(w, cp);
+    if (!stands_alone(cp)) return add_to_word(w, cp);
     TN_TRY(end_word(w));
-    TN_TRY(add_char(w, cp));
+    TN_TRY(add_to_word(w, cp));
     return end_word(w);
 }
 
 tn_status tn__wordpiece_encode(const tn_tokenizer *t, tn__scratch *s, const char *text, size_t size, tn_tokens *out) {
-    words w = {.t = t, .word = &s->word, .out = out};
+    word_splitter w = {.t = t, .word = &s->word, .out = out};
     for (size_t i = 0; i < size;) {
         uint32_t cp;
         unsigned n = tn__utf8_decode(text + i, size - i, &cp);
-        if (!n) { /* a byte that is no text says nothing to BERT */
+        if (!n) { /* invalid bytes are ignored */
             i++;
             continue;
         }
@@ -133,7 +133,7 @@ tn_status tn__wordpiece_encode(const tn_tokenizer *t, tn__scratch *s, const char
                 count = 1;
             }
         }
-        for (utf8proc_ssize_t k = 0; k < count; k++) TN_TRY(add(&w, (uint32_t)parts[k]));
+        for (utf8proc_ssize_t k = 0; k < count; k++) TN_TRY(add_code_point(&w, (uint32_t)parts[k]));
         i += n;
     }
     return end_word(&w);
