@@ -25,7 +25,7 @@ file(GLOB frame_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tools/tenon/cli/*.
 list(REMOVE_ITEM tool_sources ${frame_sources})
 add_library(tenon_frame STATIC ${frame_sources})
 target_include_directories(tenon_frame PUBLIC tools/tenon include)
-target_link_libraries(tenon_frame PRIVATE tenon_flags PkgConfig::LIBEDIT)
+target_link_libraries(tenon_frame PRIVATE tenon_flags PkgConfig::LIBEDIT PkgConfig::JANSSON)
 
 # The web UI of tenon serve is part of the program.
 file(GLOB web_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tools/tenon/web/*)

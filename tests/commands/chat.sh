@@ -1,14 +1,10 @@
 #!/bin/bash
 # tenon chat: plain lines in a pipe, its commands, a full context; editing, history and Ctrl-C on a pseudo-terminal.
-set -u
-tenon=$1/bin/tenon failures=0
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/../support/checks.sh"
 export XDG_STATE_HOME=$work/state
-complain() {
-    echo "FAILED: $1"
+complain() { # description
+    failed "$1"
     head -n 30 "$work/out" "$work/err" 2> /dev/null
-    failures=$((failures + 1))
 }
 chat() { # lines, options…: standard output and error in files
     printf '%b' "$1" | "$tenon" chat --seed 1 -n 24 "${@:2}" > "$work/out" 2> "$work/err"
@@ -23,7 +19,7 @@ cp "$work/out" "$work/first"
 chat 'Once upon a time \\\nthere was a fox\n' --temp 0
 out . "a message of two lines"
 chat 'Once upon a time there was a fox\n/regen\n/stats\n'
-out 'messages +2$' "a reply made again takes the place of the first"
+out 'messages +2$' "/regen replaces the reply"
 out 'planned ([0-9.]+ [KM]iB) = used \1' "memory"
 chat 'A\n/reset\n/stats\n'
 out 'messages +0$' "/reset"
@@ -38,20 +34,20 @@ err 'cannot be written' "/save to nowhere"
 chat '/set temp 0\n/set temp x\n/set nonsense 1\n/set\n/sats\n/nonsense\n'
 out 'temp +0$' "/set"
 err 'temp takes a number' "/set with a wrong value"
-err 'nonsense is no setting' "/set with a wrong name"
-err 'unknown command /sats; did you mean /stats' "a command nearly right"
+err "unknown setting 'nonsense'" "/set with a wrong name"
+err 'unknown command /sats; did you mean /stats' "a mistyped command"
 chat '/set temp 0\n/set n 5\nOnce upon a time\n'
 err 'cut off after 5 tokens' "/set n"
 chat '/help\n/quit\nOnce upon\n'
 out '/regen' "/help"
 [ ! -s "$work/err" ] || complain "/quit leaves"
 
-# A template is used, and its end of turn is looked for in the text.
+# The template is used, and a reply ends at its end-of-turn text.
 chat 'Hi\n' --chat-template '{% for m in messages %}[{{ m.role }}]{{ m.content }}<end>{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}' --grammar 'root ::= "Hello<" "end>" "never"'
 [ "$(cat "$work/out")" = Hello ] || complain "the reply ends with the turn"
 template='{% for m in messages %}[{{ m.role }}]{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}<end>{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}'
 chat 'Hi\n' --chat-template "$template" --grammar 'root ::= "<think>Well.</think>Hello"'
-[ "$(cat "$work/out")" = Hello ] || complain "reasoning is no part of the reply"
+[ "$(cat "$work/out")" = Hello ] || complain "reasoning is not part of the reply"
 err 'Well.' "reasoning goes to standard error"
 chat 'Hi\n' -j '{"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}' --chat-template chatml
 out '"a": *(true|false)' "a schema binds the reply"
@@ -60,12 +56,12 @@ chat 'Hi\nHi\n' --grammar 'root ::= "yes" | "no"'
 chat 'Hi\n' --chat-template '{% if %}' && complain "a broken template is an error"
 err 'chat template' "a broken template is named"
 
-# The context is full between replies and within one; the conversation goes on.
+# The context fills up between replies and within one; the conversation continues.
 lines='Once upon a time there was a fox\nThe fox met a bear\nThe bear said hello\nThen they went home\n/stats\n'
 chat "$lines" -n 40 -c 96 || complain "a full context"
 err 'oldest 2 messages are forgotten' "a full context forgets the oldest"
 computed=$(sed -n 's/^ *prompt *\([0-9]*\) tokens.*/\1/p' "$work/out")
-[ "$computed" -lt 60 ] || complain "what is kept is not computed again ($computed tokens)"
+[ "$computed" -lt 60 ] || complain "cached tokens are not computed again ($computed tokens)"
 chat 'Once upon a time\n/stats\n' -n 300 -c 64 --grammar 'root ::= [^~]* "~"' || complain "a reply longer than the context"
 err 'cut off after 300 tokens' "a reply longer than the context is written"
 chat "$(printf 'fox %.0s' {1..100})"'\n/stats\n' -c 32
@@ -77,8 +73,7 @@ if script -qec true /dev/null > /dev/null 2>&1; then
     export TERM=xterm
     wait_for() { # pattern: until it is on the screen, at most 20 s
         for _ in $(seq 200); do grep -qaE -- "$1" "$work/screen" && return; sleep 0.1; done
-        failures=$((failures + 1))
-        echo "FAILED: no \"$1\" on the screen:"
+        failed "no \"$1\" on the screen:"
         cat -v "$work/screen"
     }
     mkfifo "$work/keys"
@@ -101,9 +96,9 @@ if script -qec true /dev/null > /dev/null 2>&1; then
     wait_for 'memory planned'
     exec 3>&-
     wait
-    grep -q '/stats' "$work/state/tenon/chat_history" || { echo "FAILED: no history"; failures=$((failures + 1)); }
-    [ "$(stat -c %a "$work/state/tenon/chat_history")" = 600 ] || { echo "FAILED: the history is for everybody to read"; failures=$((failures + 1)); }
+    grep -q '/stats' "$work/state/tenon/chat_history" || failed "no history"
+    [ "$(stat -c %a "$work/state/tenon/chat_history")" = 600 ] || failed "others can read the history"
 else
     echo "no pseudo-terminals here: that part is skipped"
 fi
-exit $((failures > 0))
+finish

@@ -1,20 +1,12 @@
 #!/bin/bash
 # tenon convert: every golden Hugging Face folder becomes a GGUF file with the right logits and the right tokens, and
-# folders with something wrong are refused with a message that says what.
-set -u
-build=$1
-golden=${TENON_GOLDEN:-${TENON_GOLDEN_DEFAULT:-}}
+# broken folders are rejected with a message that names the problem.
+. "$(dirname "$0")/../support/checks.sh"
 here=$(cd "$(dirname "$0")/.." && pwd)
-tenon=$build/bin/tenon failures=0
-skip() { echo "skipped: $1"; exit 77; }
-
 [ -x "$tenon" ] || skip "the tenon program is not built"
 [ -d "$golden/hf" ] || skip "no golden data (set TENON_GOLDEN)"
 golden=$(cd "$golden" && pwd)
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 
-failed() { echo "FAILED: $1"; failures=$((failures + 1)); }
 refused() { # what, pattern in the message
     if "$tenon" convert "$work/folder" "$work/refused.gguf" > "$work/out" 2>&1; then
         failed "$1 was converted"
@@ -31,7 +23,7 @@ nmse() { # of two files of floats of the same size: Σ(x-y)² / Σy²
 }
 fresh() { rm -rf "$work/folder"; cp -r "$golden/hf/$1" "$work/folder"; chmod -R u+w "$work/folder"; }
 
-# ---- Every golden folder -----------------------------------------------------------------------------------------
+# ---- Every golden folder ----
 has_logits=$("$tenon" logits --help > /dev/null 2>&1 && echo yes || echo no)
 for folder in "$golden"/hf/*/; do
     name=$(basename "$folder")
@@ -57,13 +49,13 @@ cmp -s "$work/one.gguf" "$work/many.gguf" || failed "the result depends on the n
 "$tenon" inspect "$work/q8.gguf" --json > "$work/out"
 grep -q '"type": "q8_0"' "$work/out" || failed "--type q8_0 gave no q8_0 tensors"
 
-# A vocabulary may hold the character U+0000 as a token.
+# A token may be the character U+0000.
 fresh qwen3; sed -i 's/^\( *\)"[^"]*": 508/\1"\\u0000": 508/' "$work/folder/tokenizer.json"
 grep -q '"\\u0000": 508' "$work/folder/tokenizer.json" || failed "the test's own edit"
 "$tenon" convert "$work/folder" "$work/nul.gguf" > "$work/out" 2>&1 || failed "U+0000 as a token: $(cat "$work/out")"
 [ "$("$tenon" inspect "$work/nul.gguf" --key tokenizer.ggml.tokens | wc -l)" = 512 ] || failed "U+0000 as a token: not 512 tokens"
 
-# ---- Shards ------------------------------------------------------------------------------------------------------
+# ---- Shards ----
 fresh qwen3
 header=$(od -An -t u8 -N 8 "$work/folder/model.safetensors" | tr -d ' ')
 mv "$work/folder/model.safetensors" "$work/folder/model-00001-of-00001.safetensors"
@@ -89,7 +81,7 @@ done
 sed -i 's/"model.norm.weight": "model-00001-of-00001/"model.norm.weight": "model-00002-of-00002/' "$work/folder/model.safetensors.index.json"
 refused "a missing shard" 'model-00002-of-00002.safetensors: No such file'
 
-# ---- What is refused ---------------------------------------------------------------------------------------------
+# ---- Errors ----
 fresh qwen3; rm "$work/folder/config.json"; refused "no config.json" 'no config.json'
 fresh qwen3; echo '{"architectures": ' > "$work/folder/config.json"; refused "a broken config.json" 'config.json: line'
 fresh qwen3; rm "$work/folder/model.safetensors"; refused "no weights" 'neither model.safetensors nor'
@@ -101,17 +93,17 @@ fresh qwen3; sed -i 's/"num_hidden_layers": 3/"num_hidden_layers": 4/' "$work/fo
 refused "a missing layer" 'nothing there gives the tensor "blk.3.'
 fresh qwen3; sed -i 's/"num_attention_heads": 4/"num_attention_heads": 0/' "$work/folder/config.json"
 refused "no heads" 'num_attention_heads'
-fresh qwen3; truncate -s -100 "$work/folder/model.safetensors"; refused "a truncated file" 'cut short or damaged'
-fresh qwen3; truncate -s 1000 "$work/folder/model.safetensors"; refused "a truncated header" 'cut short, damaged'
-fresh qwen3; truncate -s 3 "$work/folder/model.safetensors"; refused "almost nothing" 'no safetensors file'
+fresh qwen3; truncate -s -100 "$work/folder/model.safetensors"; refused "a truncated file" 'truncated or damaged'
+fresh qwen3; truncate -s 1000 "$work/folder/model.safetensors"; refused "a truncated header" 'truncated, damaged'
+fresh qwen3; truncate -s 3 "$work/folder/model.safetensors"; refused "almost nothing" 'not a safetensors file'
 fresh qwen3; sed -i 's/"dtype":"F32"/"dtype":"F8_E4M3"/; s/F8_E4M3"/F99"    /' "$work/folder/model.safetensors"
-refused "an unknown type" 'which is not read|no JSON'
+refused "an unknown type" 'unsupported type|not a JSON'
 fresh qwen3; sed -i 's/"use_regex": true/"use_regex": false/' "$work/folder/tokenizer.json"
-refused "an unknown pre-tokenizer" 'cutting text into words is not known'
+refused "an unknown pre-tokenizer" 'unknown pre-tokenizer'
 fresh llama3-rope; sed -i 's/"llama3"/"spiral"/' "$work/folder/config.json"; refused "unknown RoPE scaling" '"spiral"'
 
-# ---- Every model class -------------------------------------------------------------------------------------------
-# Tiny folders of all classes, against what the transformers library defines, written down independently.
+# ---- Every model class ----
+# Tiny folders of all model classes, compared with independent reference implementations.
 if command -v node > /dev/null; then
     mkdir "$work/classes"
     classes=$(node "$here/peer/hf_folders.mjs" "$golden/hf/qwen3" "$work/classes") || failed "the folders could not be made"
@@ -128,7 +120,7 @@ else
     echo "note: no node; the model classes were not compared"
 fi
 
-# ---- Tokens ------------------------------------------------------------------------------------------------------
+# ---- Tokens ----
 if ! "$tenon" tokenize --help > /dev/null 2>&1; then
     echo "note: this build has no \"tenon tokenize\"; tokens were not compared"
 elif command -v node > /dev/null && command -v npm > /dev/null && "$here/peer/install.sh" "$build/npm"; then
@@ -138,5 +130,4 @@ else
     echo "note: npm cannot install @huggingface/tokenizers; tokens were not compared"
 fi
 
-[ $failures = 0 ] || { echo "$failures failures"; exit 1; }
-echo "all conversions as they should be"
+finish

@@ -1,14 +1,7 @@
 #!/bin/bash
 # The commands on model files as a user runs them: inspect, synth, quantize, split, merge.
-set -u
-build=$1
-golden=${TENON_GOLDEN:-${TENON_GOLDEN_DEFAULT:-}}
-tenon=$build/bin/tenon failures=0
-[ -x "$tenon" ] || { echo "skipped: the tenon program is not built"; exit 77; }
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-
-failed() { echo "FAILED: $1"; failures=$((failures + 1)); }
+. "$(dirname "$0")/../support/checks.sh"
+[ -x "$tenon" ] || skip "the tenon program is not built"
 ok() { "$@" > "$work/out" 2>&1 || failed "$*: $(head -n 5 "$work/out")"; }
 refused() { # pattern, command…
     local pattern=$1
@@ -22,13 +15,13 @@ says() { # pattern, command…
     ok "$@"
     grep -qE -- "$pattern" "$work/out" || failed "$*: no \"$pattern\" in: $(head -n 20 "$work/out")"
 }
-same() { cmp -s "$1" "$2" || failed "$1 and $2 differ: $3"; }
+same_files() { cmp -s "$1" "$2" || failed "$1 and $2 differ: $3"; }
 leftovers() { [ "$(find "$work" -name '*.partial' | wc -l)" = 0 ] || failed "$1 left a temporary file"; }
 
-# ---- synth -------------------------------------------------------------------------------------------------------
+# ---- synth ----
 ok "$tenon" synth "$work/a.gguf" --type f16 --seed 5 --threads 1
 ok "$tenon" synth "$work/b.gguf" --type f16 --seed 5 --threads 5
-same "$work/a.gguf" "$work/b.gguf" "the same seed on another number of threads"
+same_files "$work/a.gguf" "$work/b.gguf" "the same seed on another number of threads"
 ok "$tenon" synth "$work/c.gguf" --type f16 --seed 6
 cmp -s "$work/a.gguf" "$work/c.gguf" && failed "another seed gave the same file"
 for arch in llama mistral3 qwen2 qwen2moe qwen3 qwen3moe gemma gemma2 gemma3 phi2 phi3 gpt2 gptneox falcon mpt starcoder \
@@ -47,18 +40,18 @@ refused 'no architecture' "$tenon" synth "$work/x.gguf" --arch nothing
 refused 'at least 512' "$tenon" synth "$work/x.gguf" --shape vocab=100
 refused 'No such file' "$tenon" synth "$work/no/folder.gguf"
 
-# Planning a 70B model takes next to nothing.
+# A 70B model without data is made and inspected within two seconds.
 start=$(date +%s%N)
 ok "$tenon" synth "$work/70b.gguf" --shape 70b --type Q4_K_M --no-data
 says '70.55 B' "$tenon" inspect "$work/70b.gguf"
 took=$((($(date +%s%N) - start) / 1000000))
 [ "$took" -lt 2000 ] || failed "synth and inspect of a 70B plan took $took ms"
-refused 'planning only' "$tenon" quantize "$work/70b.gguf" "$work/x.gguf" Q8_0
-if (ulimit -v 100000 && "$tenon" version > /dev/null 2>&1); then # sanitizers need more for themselves
+refused 'only for planning' "$tenon" quantize "$work/70b.gguf" "$work/x.gguf" Q8_0
+if (ulimit -v 100000 && "$tenon" version > /dev/null 2>&1); then # sanitizers need more
     (ulimit -v 100000 && "$tenon" inspect "$work/70b.gguf" > /dev/null 2>&1) || failed "inspect of a 70B plan needs over 100 MB"
 fi
 
-# ---- inspect -----------------------------------------------------------------------------------------------------
+# ---- inspect ----
 says '^architecture +llama' "$tenon" inspect "$work/a.gguf"
 says 'blk.1.ffn_down.weight +f16 +\[512, 256\]' "$tenon" inspect "$work/a.gguf" --tensors
 says '^llama$' "$tenon" inspect "$work/a.gguf" --key general.architecture
@@ -72,14 +65,14 @@ refused 'byte [0-9]+: .*(the file ends inside|more than the rest of the file)' "
 head -c 500000 "$work/a.gguf" > "$work/cut.gguf"
 refused 'cut short or damaged' "$tenon" inspect "$work/cut.gguf"
 
-# ---- quantize ----------------------------------------------------------------------------------------------------
+# ---- quantize ----
 for type in Q4_K_M Q4_K_S Q5_K_M Q5_K_S Q3_K_S Q3_K_M Q3_K_L Q2_K Q6_K Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 IQ4_NL IQ4_XS F16 BF16 F32 MXFP4; do
     ok "$tenon" quantize "$work/a.gguf" "$work/q.gguf" $type
     ok "$tenon" inspect "$work/q.gguf"
 done
 ok "$tenon" quantize "$work/a.gguf" "$work/q1.gguf" Q4_K_M --threads 1
 ok "$tenon" quantize "$work/a.gguf" "$work/q2.gguf" Q4_K_M --threads 6
-same "$work/q1.gguf" "$work/q2.gguf" "the same model on another number of threads"
+same_files "$work/q1.gguf" "$work/q2.gguf" "the same model on another number of threads"
 "$tenon" inspect "$work/q1.gguf" --tensors > "$work/out"
 grep -q 'output.weight *q6_K' "$work/out" || failed "Q4_K_M: the output is not q6_K"
 grep -q 'blk.0.attn_q.weight *q4_K' "$work/out" || failed "Q4_K_M: attn_q is not q4_K"
@@ -92,19 +85,19 @@ grep -q 'blk.1.ffn_up.weight *q8_0' "$work/out" || failed "--tensor-type"
 grep -q 'blk.0.ffn_up.weight *q5_1' "$work/out" || failed "the last --tensor-type does not win"
 refused 'already' "$tenon" quantize "$work/q1.gguf" "$work/x.gguf" Q8_0
 ok "$tenon" quantize "$work/q1.gguf" "$work/x.gguf" Q8_0 --requantize
-refused 'no type is called' "$tenon" quantize "$work/a.gguf" "$work/x.gguf" Q4_K_XXL
+refused 'unknown type' "$tenon" quantize "$work/a.gguf" "$work/x.gguf" Q4_K_XXL
 refused 'REGEX=TYPE' "$tenon" quantize "$work/a.gguf" "$work/x.gguf" Q8_0 --tensor-type nonsense
 refused 'No such file' "$tenon" quantize "$work/a.gguf" "$work/x.gguf" Q8_0 --importance "$work/nothing"
 refused 'ends too early|not an importance file' "$tenon" quantize "$work/a.gguf" "$work/x.gguf" Q8_0 --importance "$work/out"
 
-# Piece by piece: 239 MiB with a largest tensor of 47 MiB, in far less than three times that.
+# Quantizing works in chunks: a file of 239 MiB, whose largest tensor has 47 MiB, needs less than 140 MB.
 ok "$tenon" synth "$work/large.gguf" --shape 100m --type f16
-if (ulimit -v 100000 && "$tenon" version > /dev/null 2>&1); then # sanitizers need more for themselves
+if (ulimit -v 100000 && "$tenon" version > /dev/null 2>&1); then # sanitizers need more
     (ulimit -v 140000 && "$tenon" quantize "$work/large.gguf" "$work/x.gguf" Q8_0 --threads 2 > /dev/null 2>&1) ||
         failed "quantize needs over 140 MB for a file of 239 MiB"
 fi
 
-# Interrupted: nothing stays under the final name or any other.
+# An interrupted command leaves no file.
 rm -f "$work/x.gguf"
 "$tenon" quantize "$work/large.gguf" "$work/x.gguf" Q4_K_M --threads 1 > /dev/null 2>&1 &
 pid=$!
@@ -116,7 +109,7 @@ if [ "$code" != done ] && [ "$code" != 0 ]; then
     leftovers "an interrupted quantize"
 fi
 
-# A disk that is full: an error before the work begins, and nothing left behind.
+# A full disk is an error before the work begins, and leaves no file.
 mkdir "$work/disk"
 if unshare -rm true 2> /dev/null; then
     # shellcheck disable=SC2016
@@ -124,14 +117,14 @@ if unshare -rm true 2> /dev/null; then
         "$1" quantize "$3" "$2/x.gguf" Q8_0; code=$?; ls -A "$2" | sed "s/^/left: /"; exit $code' - "$tenon" "$work/disk" "$work/large.gguf"
     grep -q '^left: ' "$work/out" && failed "a full disk: $(cat "$work/out")"
 else
-    echo "note: no user namespaces here; the full disk was not tried"
+    echo "note: no user namespaces here; the full disk was not tested"
 fi
 
-# A file that becomes shorter while its weights are mapped.
+# A file that is truncated while its weights are mapped.
 http() { # port, request; the answer on standard output
     timeout 20 bash -c 'exec 3<> "/dev/tcp/127.0.0.1/$1" && printf "%s" "$2" >&3 && cat <&3' - "$1" "$2" 2> /dev/null
 }
-serve_and_ask() { # file, size to cut it to; what the program says is in $work/out
+serve_and_ask() { # file, size to truncate it to; the messages are in $work/out
     local port='' pid body='{"prompt": "a", "max_tokens": 2}' end=$'\r\nConnection: close\r\n'
     "$tenon" serve "$1" --port 0 -t 1 > /dev/null 2> "$work/out" &
     pid=$!
@@ -147,29 +140,28 @@ serve_and_ask() { # file, size to cut it to; what the program says is in $work/o
 }
 cp "$work/large.gguf" "$work/shrinks.gguf"
 serve_and_ask "$work/shrinks.gguf" 200000
-grep -q 'became shorter while it was in use' "$work/out" || failed "a file that became shorter: $(cat "$work/out" "$work/answer")"
+grep -q 'was truncated while it was in use' "$work/out" || failed "a truncated file: $(cat "$work/out" "$work/answer")"
 
-# ---- split and merge ---------------------------------------------------------------------------------------------
+# ---- split and merge ----
 ok "$tenon" split "$work/q1.gguf" "$work/parts.gguf" --max-size 200K
 says '[0-9]+ parts' "$tenon" inspect "$work"/parts-00002-of-*.gguf
 ok "$tenon" merge "$work"/parts-00001-of-*.gguf "$work/merged.gguf"
-same "$work/q1.gguf" "$work/merged.gguf" "split and merged"
+same_files "$work/q1.gguf" "$work/merged.gguf" "split and merged"
 rm "$work"/parts-00002-of-*.gguf
 refused '00002-of' "$tenon" merge "$work"/parts-00001-of-*.gguf "$work/x2.gguf"
 leftovers "all of this"
 
-# ---- Golden files ------------------------------------------------------------------------------------------------
+# ---- Golden files ----
 if [ -d "$golden/quants" ]; then
     # Dequantized values are those of the reference, bit for bit (the bar is 1e-6 of a block's largest magnitude).
     for expected in "$golden"/quants/*.deq.f32; do
         name=$(basename "$expected" .deq.f32)
         ok "$tenon" inspect "$golden/quants/all.gguf" --tensor "$name" --out "$work/deq.f32"
-        same "$work/deq.f32" "$expected" "$name"
+        same_files "$work/deq.f32" "$expected" "$name"
     done
     for file in "$golden"/{archs,vocab,models}/*.gguf; do ok "$tenon" inspect "$file" --tensors; done
 else
     echo "note: no golden data (set TENON_GOLDEN)"
 fi
 
-[ $failures = 0 ] || { echo "$failures failures"; exit 1; }
-echo "all as it should be"
+finish

@@ -1,27 +1,10 @@
 #!/bin/bash
-# The engine on models made here: the golden Hugging Face folders, converted, through every way of the cache; large
-# synthetic models, planned and made; and the commands plan, embed, perplexity and logits.
-set -u
-build=$1
-tenon=$build/bin/tenon failures=0
-golden=${TENON_GOLDEN:-${TENON_GOLDEN_DEFAULT:-}}
-skip() { echo "skipped: $1"; exit 77; }
+# Models made by the test: golden Hugging Face folders, converted and run in all cache modes; large synthetic models,
+# planned and opened; and the commands plan, embed, perplexity and logits.
+. "$(dirname "$0")/../support/checks.sh"
 [ -x "$tenon" ] || skip "the tenon program is not built"
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed() { echo "FAILED: $1"; failures=$((failures + 1)); }
-check() { # description, expected exit code, pattern expected in stdout+stderr, command…
-    local what=$1 code=$2 pattern=$3 got
-    shift 3
-    "$@" > "$work/out" 2>&1
-    got=$?
-    if [[ $got != "$code" ]] || ! grep -qE -- "$pattern" "$work/out"; then
-        failed "$what: exit $got (expected $code), output:"
-        head -n 20 "$work/out"
-    fi
-}
 
-# ---- Converted models --------------------------------------------------------------------------------------------
+# ---- Converted models ----
 if [ -d "$golden/hf" ] && [ -x "$build/tests/test_llm" ]; then
     mkdir "$work/hf"
     for folder in "$golden"/hf/*/; do
@@ -35,8 +18,8 @@ else
     echo "note: no golden folders of Hugging Face models (set TENON_GOLDEN)"
 fi
 
-# ---- Large models ------------------------------------------------------------------------------------------------
-# A file with the size of the real one and holes for its weights: enough for everything but running it.
+# ---- Large models ----
+# A sparse file of the real size, without weights: enough for everything but running it.
 hollow() { # shape, file
     "$tenon" synth "$2" --shape "$1" --type Q4_K_M --no-data > /dev/null || failed "synth $1"
     local bytes
@@ -52,28 +35,28 @@ if [ -x "$build/tests/test_llm_fit" ]; then
     done
 fi
 
-# ---- tenon plan --------------------------------------------------------------------------------------------------
+# ---- tenon plan ----
 for shape in 1b 8b 70b; do "$tenon" synth "$work/$shape.gguf" --shape $shape --type Q4_K_M --no-data > /dev/null; done
 check "a model that fits" 0 'It fits' "$tenon" plan "$work/1b.gguf" --device sim:8G
 check "a model that does not" 3 'sim[0-9]+ lacks .* bytes' "$tenon" plan "$work/1b.gguf" --device sim:64M -ngl 99
-check "what would make it fit" 3 'To make it fit: ' "$tenon" plan "$work/8b.gguf" --device sim:6G -ngl 99 --ctx 32768
+check "advice to make it fit" 3 'To make it fit: ' "$tenon" plan "$work/8b.gguf" --device sim:6G -ngl 99 --ctx 32768
 check "a large model on devices that do not exist" 0 'It fits' \
     "$tenon" plan "$work/70b.gguf" --device sim:48G,name=a --device sim:48G,name=b
 "$tenon" synth "$work/wide.gguf" --shape 70b --type f32 --no-data > /dev/null
 check "a model larger than all memory" 3 'use a (quantization of at most [0-9.]+ bits|smaller model)' "$tenon" plan "$work/wide.gguf" --device cpu
 "$tenon" synth "$work/hollow.gguf" --shape 15m --type f16 --no-data > /dev/null
-check "a model without data" 1 'serves planning only' "$tenon" run "$work/hollow.gguf" -p x -n 1
+check "a model without data" 1 'planning only' "$tenon" run "$work/hollow.gguf" -p x -n 1
 check "JSON" 0 '"fits": true' "$tenon" plan "$work/1b.gguf" --json
 check "pictures" 0 'fits' "$tenon" plan "$work/1b.gguf" --svg "$work/p.svg" --html "$work/p.html"
 grep -q '</svg>' "$work/p.svg" || failed "the picture is not complete"
-[ "$(grep -c '</svg>' "$work/p.html")" = 2 ] || failed "the page has not two pictures"
+[ "$(grep -c '</svg>' "$work/p.html")" = 2 ] || failed "the report does not have two pictures"
 check "no such model" 1 'No such file' "$tenon" plan "$work/none.gguf"
 # Compute and scratch memory of a prefill of 512 tokens, in context 4096.
 sum=$("$tenon" plan "$work/1b.gguf" --ctx 4096 --ubatch 512 --device cpu --json |
     awk -F'[:,]' '/"compute"|"scratch"/ { s += $2 } END { print s }')
 [ "$sum" -gt 0 ] && [ "$sum" -le $((24 << 20)) ] || failed "the 1B model computes in $sum bytes, more than 24 MiB"
 
-# ---- embed, perplexity, logits -----------------------------------------------------------------------------------
+# ---- embed, perplexity, logits ----
 small=layers=2,width=64,heads=4,kv=4,head=16,ffn=96,vocab=600,ctx=64
 for arch in bert llama; do "$tenon" synth "$work/$arch.gguf" --arch $arch --shape $small --type f32 > /dev/null; done
 check "cosines" 0 '^1.000000 1.000000$' "$tenon" embed "$work/bert.gguf" -p "the same" -p "the same" --similarity
@@ -86,7 +69,7 @@ check "JSON embeddings" 0 '"index":1,"text":1,"embedding":\[' "$tenon" embed "$w
 check "no classifier" 1 'no classifier' "$tenon" embed "$work/bert.gguf" -p a --pooling rank
 check "too long for an encoder" 1 'as a whole' "$tenon" embed "$work/bert.gguf" -p "a b c d e f g h i j k l" --ubatch 4
 
-# The perplexity is what the logits say.
+# The perplexity matches the logits.
 words=$(for i in $(seq 30); do printf 'tree %d house ' $i; done)
 printf '%s' "$words" > "$work/text"
 "$tenon" tokenize "$work/llama.gguf" --add-special < "$work/text" | tr ' ' '\n' | head -n 32 > "$work/ids"
@@ -102,5 +85,4 @@ got=$(sed 's/.*"perplexity": \([0-9.]*\).*/\1/' "$work/a")
 awk -v a="$got" -v b="$expected" 'BEGIN { exit !(a > 0 && a / b > 0.9999 && a / b < 1.0001) }' ||
     failed "the perplexity is $got, the logits say $expected"
 
-[ $failures = 0 ] && echo "all good"
-exit $((failures > 0))
+finish

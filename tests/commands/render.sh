@@ -1,30 +1,26 @@
 #!/bin/bash
 # tenon render: some golden renders through the program, its clock, and its errors.
-set -u
-tenon=$1/bin/tenon failures=0
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-wrong() { echo "FAILED: $*"; failures=$((failures + 1)); }
+. "$(dirname "$0")/../support/checks.sh"
 
 echo '{"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt": true}' > "$work/in.json"
 printf '{%% for m in messages %%}[{{ m.role }}]{{ m.content }}{%% endfor %%}{{ strftime_now("%%Y-%%m-%%d %%H:%%M") }}' > "$work/t.jinja"
-[ "$(TENON_NOW=2026-11-15T12:00:00 "$tenon" render "$work/t.jinja" "$work/in.json")" = "[user]Hi2026-11-15 12:00" ] || wrong "a render with a fixed clock"
-[ "$(TENON_NOW=2026-11-15T12:00:00 "$tenon" render "$work/t.jinja" - < "$work/in.json")" = "[user]Hi2026-11-15 12:00" ] || wrong "input from standard input"
-"$tenon" render "$work/t.jinja" --info | grep -q '^system_role  *yes$' || wrong "--info"
+[ "$(TENON_NOW=2026-11-15T12:00:00 "$tenon" render "$work/t.jinja" "$work/in.json")" = "[user]Hi2026-11-15 12:00" ] || failed "a render with a fixed clock"
+[ "$(TENON_NOW=2026-11-15T12:00:00 "$tenon" render "$work/t.jinja" - < "$work/in.json")" = "[user]Hi2026-11-15 12:00" ] || failed "input from standard input"
+"$tenon" render "$work/t.jinja" --info | grep -q '^system_role  *yes$' || failed "--info"
 echo '{% if %}' > "$work/bad.jinja"
-"$tenon" render "$work/bad.jinja" "$work/in.json" 2>&1 | grep -q 'template line 1' || wrong "a bad template names its line"
+"$tenon" render "$work/bad.jinja" "$work/in.json" 2>&1 | grep -q 'template line 1' || failed "a bad template names its line"
 "$tenon" render "$work/t.jinja" > /dev/null 2>&1
-[ $? = 2 ] || wrong "a missing input is wrong usage"
+[ $? = 2 ] || failed "a missing input is wrong usage"
 echo '{' | "$tenon" render "$work/t.jinja" - > /dev/null 2>&1
-[ $? = 1 ] || wrong "bad JSON is an error"
+[ $? = 1 ] || failed "bad JSON is an error"
 
-golden=${TENON_GOLDEN:-${TENON_GOLDEN_DEFAULT:-../shared/golden}}/chat
+golden=$golden/chat
 if [ -d "$golden" ]; then
     export TENON_NOW=2026-11-15T12:00:00
     for template in Qwen-Qwen3-0.6B Kimi-K3 meta-llama-Llama-3.1-8B-Instruct; do
         for case in user dialog tools; do
-            "$tenon" render "$golden/$template.jinja" "$golden/$case.json" | cmp -s - "$golden/$template.$case.txt" || wrong "$template $case"
+            "$tenon" render "$golden/$template.jinja" "$golden/$case.json" | cmp -s - "$golden/$template.$case.txt" || failed "$template $case"
         done
     done
 fi
-exit $((failures > 0))
+finish

@@ -1,31 +1,12 @@
 #!/bin/bash
 # tenon run with the default model: text from all sources, grammar and schema, the closing line, JSON, a full context.
-set -u
-tenon=$1/bin/tenon failures=0
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-check() { # description, expected exit code, pattern expected in stdout+stderr, command…
-    local what=$1 code=$2 pattern=$3 got
-    shift 3
-    "$@" > "$work/out" 2>&1
-    got=$?
-    if [[ $got != $code ]] || ! grep -qE -- "$pattern" "$work/out"; then
-        echo "FAILED: $what: exit $got (expected $code), output:"
-        head -n 20 "$work/out"
-        failures=$((failures + 1))
-    fi
-}
-same() { # description, two texts that should be equal
-    [ "$2" = "$3" ] && return
-    printf 'FAILED: %s:\n%s\nis not\n%s\n' "$1" "$2" "$3"
-    failures=$((failures + 1))
-}
+. "$(dirname "$0")/../support/checks.sh"
 
 prompt='Once upon a time there was a fox'
 story=$("$tenon" run -p "$prompt" -n 30 --temp 0 2> "$work/closing")
 case $story in "$prompt"*) ;; *) echo "FAILED: the story does not begin with its prompt: $story"; failures=$((failures + 1)) ;; esac
 grep -qE '^[0-9]+ tokens, prompt [0-9.]+ tokens/s, generation [0-9.]+ tokens/s, memory planned ([0-9.]+ [KMG]?i?B) = used \1' "$work/closing" ||
-    { echo "FAILED: closing line: $(cat "$work/closing")"; failures=$((failures + 1)); }
+    failed "closing line: $(cat "$work/closing")"
 printf '%s' "$prompt" > "$work/prompt"
 same "the prompt from a file" "$("$tenon" run -f "$work/prompt" -n 30 --temp 0 2> /dev/null)" "$story"
 same "the prompt from standard input" "$(printf '%s' "$prompt" | "$tenon" run - -n 30 --temp 0 2> /dev/null)" "$story"
@@ -33,8 +14,8 @@ same "one seed, one story" "$("$tenon" run -n 30 --seed 5 2> /dev/null)" "$("$te
 "$tenon" run -n 20 --json > "$work/out" 2> /dev/null
 seed=$(sed -n 's/.*"seed": \([0-9]*\),/\1/p' "$work/out")
 same "the seed that --json gives" "$("$tenon" run -n 20 --json --seed "$seed" 2> /dev/null | grep '"text"')" "$(grep '"text"' "$work/out")"
-check "-v says what is loaded where" 0 'info: cpu: 11 layers, weights .* mapped, cache' "$tenon" run -n 1 -v
-check "a context beyond the training" 0 'warning: the context of 600 is longer than the 512' "$tenon" run -n 1 -c 600
+check "-v logs what was loaded" 0 'info: cpu: 11 layers, weights .* mapped, cache' "$tenon" run -n 1 -v
+check "a context beyond the training" 0 'warning: the context of 600 tokens is longer than the 512' "$tenon" run -n 1 -c 600
 same "without its prompt" "$prompt$("$tenon" run -p "$prompt" --no-echo -n 30 --temp 0 2> /dev/null)" "$story"
 
 check "a grammar" 0 '^Yes or no\?(yes|no)$' "$tenon" run -p 'Yes or no?' --grammar 'root ::= "yes" | "no"' --seed 1
@@ -45,16 +26,16 @@ check "a schema" 0 '"legs": *[2-8]' "$tenon" run --no-echo -p 'Fox:' -j "$schema
 printf '%s' "$schema" > "$work/schema"
 check "a schema from a file" 0 '"legs": *[2-8]' "$tenon" run --no-echo -p 'Fox:' -jf "$work/schema" --seed 1
 check "a grammar with a mistake" 1 'grammar: .*line 1' "$tenon" run --grammar 'root ::= "a' -n 5
-check "a schema that is no JSON" 1 '--json-schema: ' "$tenon" run -j '{' -n 5
-check "two grammars" 2 'exclude each other' "$tenon" run -j '{}' --grammar 'root ::= "a"'
+check "a schema that is not JSON" 1 '--json-schema: ' "$tenon" run -j '{' -n 5
+check "two grammars" 2 'use either --grammar or --json-schema' "$tenon" run -j '{}' --grammar 'root ::= "a"'
 check "JSON for programs" 0 '"generated_tokens": 7' "$tenon" run --json -n 7 --seed 1
 check "JSON with a long context" 0 '"generated_tokens": 3' "$tenon" run --json -n 3 --seed 1 -c 40000
 planned=$(sed -n 's/.*"memory_planned": \([0-9]*\).*/\1/p' "$work/out")
 used=$(sed -n 's/.*"memory_used": \([0-9]*\).*/\1/p' "$work/out")
 same "memory planned and used" "$planned" "$used"
 check "a text that may not end" 0 '^[0-9]+ tokens' "$tenon" run -p 'The end.' --ignore-eos -n 300 --temp 0
-grep -q '^3[0-9][0-9] tokens' "$work/out" || { echo "FAILED: --ignore-eos: $(tail -n 1 "$work/out")"; failures=$((failures + 1)); }
-# What a model writes cannot steer a terminal, and is left alone elsewhere.
+grep -q '^3[0-9][0-9] tokens' "$work/out" || failed "--ignore-eos: $(tail -n 1 "$work/out")"
+# Control characters in generated text are replaced on a terminal and left alone elsewhere.
 control=$'root ::= "a\\x1b[2Jb"'
 check "control characters in a pipe" 0 $'a\033\\[2Jb' "$tenon" run --no-echo --grammar "$control"
 if script -qec true /dev/null > /dev/null 2>&1; then
@@ -62,16 +43,16 @@ if script -qec true /dev/null > /dev/null 2>&1; then
 fi
 check "a full context ends the text" 0 'the context of 32 tokens is full' "$tenon" run -c 32 -n -1 --seed 1
 check "a prompt beyond the context" 1 'the prompt has [0-9]+ tokens and the context room for 8: use -c' "$tenon" run -c 8 -p "$prompt"
-# Ctrl-C ends a text in good order: what was written stays, the closing line comes, the exit code says so.
-: > "$work/out" # or the text of the command before is taken for this one's
+# Ctrl-C ends the text: what was written stays, the closing line follows, and the exit code is 130.
+: > "$work/out" # otherwise the loop below would see the output of the previous command
 "$tenon" run -c 50000 -n -1 --ignore-eos > "$work/out" 2> "$work/err" &
 for _ in $(seq 100); do [ "$(wc -c < "$work/out")" -gt 60 ] && break; sleep 0.1; done
 kill -INT $!
 wait $!
-same "exit code after Ctrl-C" $? 130
-grep -q '^[0-9]* tokens.* = used' "$work/err" || { echo "FAILED: no closing line after Ctrl-C: $(cat "$work/err")"; failures=$((failures + 1)); }
+same "exit code after Ctrl-C" 130 $?
+grep -q '^[0-9]* tokens.* = used' "$work/err" || failed "no closing line after Ctrl-C: $(cat "$work/err")"
 check "two prompts" 2 'is enough' "$tenon" run -p a -f b
-check "a stray word" 2 'goes after -p' "$tenon" run model.gguf once
+check "an unexpected argument" 2 'goes after -p' "$tenon" run model.gguf once
 check "a model that is not there" 1 'tenon: .*nowhere.gguf.*No such file' "$tenon" run nowhere.gguf
 check "a device that is not there" 1 'nowhere' "$tenon" run -dev nowhere
-exit $((failures > 0))
+finish

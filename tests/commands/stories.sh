@@ -1,7 +1,6 @@
 #!/bin/bash
-# The story that stories15M writes greedily is the one its golden logits imply, word for word: the 48 golden tokens are
-# themselves the likeliest ones, so the program's story begins with their text. (tests/unit/llm/test_llm.c compares the
-# logits.)
+# The greedy story of stories15M begins with the text of its 48 golden tokens, each of which is the argmax of its
+# golden logits. (tests/unit/llm/test_llm.c compares the logits.)
 set -u
 build=$(cd "$1" && pwd)
 golden=${TENON_GOLDEN:-${TENON_GOLDEN_DEFAULT:-../shared/golden}}
@@ -18,7 +17,7 @@ case $story in
     exit 1
     ;;
 esac
-# The same for every thread count and without packed weights.
+# The same for every thread count and without repacked weights.
 for options in "-t 1" "-t 2" --no-pack; do
     other=$("$build/bin/tenon" run "$model" -p "Once upon a time" --temp 0 -n 100 $options 2> /dev/null)
     case $other in "$expected was"*) continue ;; esac

@@ -1,16 +1,12 @@
 #!/bin/bash
-# A real released model: TinyLlama-1.1B-Chat in iq2_xxs loads, answers by its own template, and takes what was planned.
+# A real released model: TinyLlama-1.1B-Chat in iq2_xxs loads, answers with its own template and uses exactly the planned memory.
 # Fetches 320 MB and computes for a minute, so only with TENON_LONG=1.
-set -u
-tenon=$1/bin/tenon failures=0
-[ -n "${TENON_LONG:-}" ] || { echo "skipped: TENON_LONG=1 runs it"; exit 77; }
+. "$(dirname "$0")/../support/checks.sh"
+[ -n "${TENON_LONG:-}" ] || skip "set TENON_LONG=1 to run it"
 model=$("$(dirname "$0")/../../scripts/tinyllama.sh") || exit $?
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 complain() {
-    echo "FAILED: $1"
+    failed "$1"
     cat "$work/out"
-    failures=$((failures + 1))
 }
 "$tenon" inspect "$model" > "$work/out" 2>&1 || complain "inspect"
 grep -qE '^parameters +1\.10 B' "$work/out" || complain "1.10 B parameters"
@@ -23,7 +19,7 @@ grep -qx 'Hi</s>' "$work/out" || complain "the model's own tokens in its templat
 
 printf 'What is the capital of France?\n/stats\n' | "$tenon" chat "$model" --temp 0 -n 60 > "$work/out" 2>&1 || complain "chat"
 grep -q 'Paris' "$work/out" || complain "the capital of France"
-grep -qE '<\||</s>' "$work/out" && complain "marks of the template are not for people"
+grep -qE '<\||</s>' "$work/out" && complain "template markers in the reply"
 grep -qE 'planned ([0-9.]+ [KMG]iB) = used \1' "$work/out" || complain "memory planned = used"
 "$tenon" bench "$model" -p 128 -n 16 -r 3 2> /dev/null | tee "$work/out"
-exit $((failures > 0))
+finish

@@ -48,7 +48,7 @@ static unsigned below(rng *r, unsigned bound) {
     return (unsigned)(r->state >> 33) % bound;
 }
 
-/* ---- HTTP, as little as is needed ------------------------------------------------------------------------------ */
+/* ---- HTTP, as little as is needed ---- */
 
 static int dial(void) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
@@ -100,7 +100,7 @@ static int receive(int fd, char *answer, size_t room) {
     return sscanf(answer, "HTTP/1.%*d %d", &status) == 1 ? status : -1;
 }
 
-/* ---- Clients --------------------------------------------------------------------------------------------------- */
+/* ---- Clients ---- */
 
 static const char *const words[] = {"Once upon a time", "The little dog",     "In a house by the sea",
                                     "A tenon is",       "Über allen Gipfeln", "数を数える",
@@ -284,7 +284,7 @@ static void *client(void *arg) {
     return NULL;
 }
 
-/* ---- The watch ------------------------------------------------------------------------------------------------- */
+/* ---- The watch ---- */
 
 static double memory_of(pid_t pid) {
     char path[64], line[256];

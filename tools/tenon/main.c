@@ -1,4 +1,4 @@
-/* The tenon program: finds the command, parses its options, runs it. */
+/* The tenon program: finds the command, parses its options and runs it. */
 #include "cli/cli.h"
 #include "cli/term.h"
 
@@ -25,7 +25,7 @@ static int apply_common_options(const struct args *args) {
     return EXIT_OK;
 }
 
-static int run_command(const struct command *command, int argc, char **argv) {
+static int parse_and_run(const struct command *command, int argc, char **argv) {
     struct args args;
     int code = args_parse(command, argc, argv, &args);
     if (code == EXIT_OK) code = apply_common_options(&args);
@@ -37,22 +37,22 @@ static int run_command(const struct command *command, int argc, char **argv) {
     }
     args_free(&args);
     if (log_file) fclose(log_file);
-    /* Output that did not reach its file or pipe is a failure, however well the command went. */
+    /* Output that did not reach its file or pipe is a failure even when the command succeeded. */
     if ((fflush(stdout) != 0 || ferror(stdout)) && code == EXIT_OK)
         code = fail("cannot write to standard output: %m");
     return code;
 }
 
-/* Says what was probably meant: another command, or run before a model or an option. */
+/* Suggests what was probably meant: a similar command, or "run" in front of a model or an option. */
 static int unknown_command(const char *name) {
-    const char *near = suggest_command(name);
+    const char *suggestion = suggest_command(name);
     size_t length = strlen(name);
-    if (near)
-        fail("unknown command \"%s\"; did you mean \"%s\"?", name, near);
+    if (suggestion)
+        fail("unknown command \"%s\"; did you mean \"%s\"?", name, suggestion);
     else if (length > 5 && strcmp(name + length - 5, ".gguf") == 0)
-        fail("\"%s\" is no command; did you mean \"tenon run %s\"?", name, name);
+        fail("\"%s\" is a file, not a command; did you mean \"tenon run %s\"?", name, name);
     else if (name[0] == '-')
-        fail("the command comes before its options: tenon run %s …", name);
+        fail("the command goes before its options, for example: tenon run %s …", name);
     else
         fail("unknown command \"%s\"", name);
     fprintf(stderr, "See: tenon help\n");
@@ -69,5 +69,5 @@ int main(int argc, char **argv) {
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) name = "help";
     if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) name = "version";
     const struct command *command = command_find(name);
-    return command ? run_command(command, argc - 1, argv + 1) : unknown_command(name);
+    return command ? parse_and_run(command, argc - 1, argv + 1) : unknown_command(name);
 }

@@ -9,8 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- Mixes --------------------------------------------------------------------------------------------------------
- */
+/* ---- Mixes ---- */
 
 static tn_type type_of(const char *mix, const struct mix_model *model, const char *name) {
     return mix_type(mix_find(mix), model, name, (int64_t[]){4096, 4096, 1, 1});
@@ -67,8 +66,7 @@ static void rows_that_do_not_fit_fall_back(void **state) {
     assert_true(mix_quantizes("blk.0.attn_q.weight", 2));
 }
 
-/* ---- Importance ---------------------------------------------------------------------------------------------------
- */
+/* ---- Importance ---- */
 
 static void write_bytes(const char *path, const void *bytes, size_t size) {
     FILE *out = fopen(path, "wb");
@@ -128,8 +126,7 @@ static void both_forms_of_importance_files_are_read(void **state) {
     importance_free(NULL);
 }
 
-/* ---- safetensors --------------------------------------------------------------------------------------------------
- */
+/* ---- safetensors ---- */
 
 static char folder[64];
 

@@ -1,4 +1,4 @@
-/* Messages, exit codes and interruption: what every command shares. */
+/* Messages on standard error, and interruption by signals. */
 #include "cli/cli.h"
 #include "cli/term.h"
 
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static void message(const char *label, enum style colour, const char *format, va_list list) {
+static void print_message(const char *label, enum style colour, const char *format, va_list list) {
     fflush(stdout);
     progress_hide();
     fprintf(stderr, "%stenon:%s %s%s%s", style(stderr, STYLE_BOLD), style(stderr, STYLE_NONE), style(stderr, colour),
@@ -18,7 +18,7 @@ static void message(const char *label, enum style colour, const char *format, va
 int fail(const char *format, ...) {
     va_list list;
     va_start(list, format);
-    message("", STYLE_RED, format, list);
+    print_message("", STYLE_RED, format, list);
     va_end(list);
     fputc('\n', stderr);
     return EXIT_ERROR;
@@ -39,7 +39,7 @@ int fail_status(tn_status status, const char *format, ...) {
 int fail_usage(const struct args *args, const char *format, ...) {
     va_list list;
     va_start(list, format);
-    message("", STYLE_RED, format, list);
+    print_message("", STYLE_RED, format, list);
     va_end(list);
     fprintf(stderr, "\nSee: tenon %s --help\n", args->command->name);
     return args->command->usage_exit ? args->command->usage_exit : EXIT_USAGE;
@@ -48,49 +48,48 @@ int fail_usage(const struct args *args, const char *format, ...) {
 void warn(const char *format, ...) {
     va_list list;
     va_start(list, format);
-    message("warning: ", STYLE_YELLOW, format, list);
+    print_message("warning: ", STYLE_YELLOW, format, list);
     va_end(list);
     fputc('\n', stderr);
 }
 
-/* ---- Interruption -------------------------------------------------------------------------------------------- */
+/* ---- Interruption ---- */
 
-static volatile sig_atomic_t pending;
+static volatile sig_atomic_t signal_pending;
 
 static void on_signal(int number) {
-    if (pending) {
-        /* The work did not stop in time: let the signal have its usual effect. */
+    if (signal_pending) {
+        /* The work did not stop after the first signal: this one has its default effect. */
         signal(number, SIG_DFL);
         raise(number);
     }
-    pending = 1;
+    signal_pending = 1;
 }
 
-/* Touching a mapped page that its file no longer has. Nothing of the work can be saved, but the reason can be told.
- */
-static void on_lost_page(int number, siginfo_t *info, void *context) {
-    static const char text[] = "\ntenon: a model file became shorter while it was in use\n";
+/* SIGBUS on a mapped page: the file was truncated. The work cannot go on, but the message says why. */
+static void on_bus_error(int number, siginfo_t *info, void *context) {
+    static const char text[] = "\ntenon: a model file was truncated while it was in use\n";
     (void)context;
     if (info->si_code == BUS_ADRERR) {
         ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
         (void)ignored;
         _exit(EXIT_ERROR);
     }
-    signal(number, SIG_DFL); /* something else: happens again, with its usual effect */
+    signal(number, SIG_DFL); /* another cause: the fault repeats with its default effect */
 }
 
 void interrupt_install(void) {
     struct sigaction action = {.sa_handler = on_signal};
-    struct sigaction lost = {.sa_sigaction = on_lost_page, .sa_flags = SA_SIGINFO};
-    sigemptyset(&lost.sa_mask);
-    sigaction(SIGBUS, &lost, NULL);
+    struct sigaction bus = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO};
+    sigemptyset(&bus.sa_mask);
+    sigaction(SIGBUS, &bus, NULL);
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGHUP, &action, NULL);
-    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of write(), with a message */
+    signal(SIGXFSZ, SIG_IGN); /* reaching the file size limit is then an error of write(), with a message */
 }
 
-bool interrupted(void) { return pending != 0; }
-void interrupt_clear(void) { pending = 0; }
+bool interrupted(void) { return signal_pending != 0; }
+void interrupt_clear(void) { signal_pending = 0; }
 bool interrupted_callback(void *unused) { return interrupted(); }

@@ -1,5 +1,5 @@
-/* The frame of the tenon program: the command and option tables, the parser they drive, and what commands share
- * (messages, exit codes, interruption). Terminal output helpers are in term.h. */
+/* The command line of the tenon program: command and option tables, the parser that they drive, messages, exit codes
+ * and interruption. Terminal output is in term.h. */
 #ifndef TENON_TOOL_CLI_H
 #define TENON_TOOL_CLI_H
 
@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-/* ---- Tables -------------------------------------------------------------------------------------------------- */
+/* ---- Tables ---- */
 
 enum option_kind {
     OPTION_FLAG,   /* --name, and --no-name to turn it off again */
@@ -18,7 +18,7 @@ enum option_kind {
     OPTION_SECONDS /* a duration: 0.5, 10s, 200ms, 2m */
 };
 
-/* One option. Everything that --help, the manual, the completions and the parser know about it is here. */
+/* One option. The parser, --help, the manual and the shell completions are all made from this. */
 struct option {
     const char *name;     /* long name without dashes; NULL ends the table */
     const char *letter;   /* short name without its dash, may be several letters: "n", "ngl" */
@@ -27,9 +27,9 @@ struct option {
     const char *help;     /* one sentence without a full stop */
     const char *fallback; /* the value when nothing is given; flags: "on" or NULL */
     const char *choices;  /* accepted texts, separated by spaces; also completed by the shell */
-    const char *env; /* environment variables that set it, first one set wins: "TENON_THREADS LLAMA_ARG_THREADS" */
+    const char *env; /* environment variables that set it; the first one set wins: "TENON_CTX LLAMA_ARG_CTX_SIZE" */
     enum option_kind kind;
-    bool repeats; /* may be given several times, all values count; otherwise the last one wins */
+    bool repeats; /* may be given several times and keeps all values; otherwise the last one wins */
     double min, max;
 };
 
@@ -51,14 +51,14 @@ struct command {
     const struct option *options;             /* its own options, ended by an entry without a name; may be NULL */
     const struct option_group *const *groups; /* shared options, ended by NULL; may be NULL */
     const char *examples;   /* one per line, each a command line, optionally followed by "  # what it does" */
-    const char *exit_codes; /* meaning of the command's own exit codes, for help; NULL when they are the usual ones */
+    const char *exit_codes; /* for help, when they differ from the usual ones; else NULL */
     enum command_section section;
     int min_arguments, max_arguments; /* max -1: any number */
     int usage_exit;                   /* exit code for wrong usage; 0 means EXIT_USAGE */
     int (*run)(const struct args *args);
 };
 
-/* Built from the files tools/tenon/commands/NAME.c, sorted by name, ended by NULL. */
+/* Generated from the files tools/tenon/commands/NAME.c, sorted by name, ended by NULL. */
 extern const struct command *const command_table[];
 
 /* Shorthands for options that mean the same everywhere. */
@@ -72,7 +72,7 @@ extern const struct command *const command_table[];
 #define OPTION_OUTPUT                                                                                                \
     { .name = "output", .letter = "o", .value = "FILE", .kind = OPTION_TEXT, .help = "write to FILE" }
 
-/* ---- Parsed arguments ---------------------------------------------------------------------------------------- */
+/* ---- Parsed arguments ---- */
 
 struct args {
     const struct command *command;
@@ -81,9 +81,9 @@ struct args {
     struct args_state *state;
 };
 
-/* Values by the option's long name. Text and numbers were checked against the table when they were parsed, so these
- * cannot fail; asking for a name the command's table lacks is a mistake in the command and ends the program with
- * a message. Not given: the table's fallback, or NULL, 0, false. */
+/* Values by the option's long name; the table's fallback, or NULL, 0 or false, when the option was not given. Values
+ * were checked when they were parsed, so these cannot fail. A name that the command's tables lack is a bug in the
+ * command and ends the program with a message. */
 bool args_given(const struct args *args, const char *name); /* on the command line or in the environment */
 bool args_flag(const struct args *args, const char *name);
 const char *args_text(const struct args *args, const char *name);
@@ -97,50 +97,50 @@ const char *args_text_at(const struct args *args, const char *name, int index);
  * or zeros where `bytes` is NULL. NULL without memory. */
 void *args_keep(const struct args *args, const void *bytes, size_t size);
 
-/* Parses argv[1..] of a command. Returns 0, or prints a message and returns the command's usage exit code.
- * args_free releases what it holds; texts point into argv, the environment and the table. */
+/* Parses argv[1..] of a command. Returns 0, or prints a message and returns the command's usage exit code. Texts
+ * point into argv, the environment and the tables. */
 int args_parse(const struct command *command, int argc, char **argv, struct args *out);
 void args_free(struct args *args);
 
 bool parse_size(const char *text, uint64_t *bytes);
-/* Says what is wrong with a value for an option, or returns false when it is fine. */
+/* True when a value does not suit the option; `why` then says what is wrong. */
 bool option_value_wrong(const struct option *option, const char *text, char *why, size_t size);
 bool parse_seconds(const char *text, double *seconds);
 
-/* Calls `visit` for every option of a command: its own, then its groups', then those that all commands have. */
+/* Calls `visit` for every option of a command: its own, then its groups', then those of all commands. */
 typedef void (*option_visitor)(void *user, const struct option_group *group, const struct option *option);
 void options_visit(const struct command *command, option_visitor visit, void *user);
 extern const struct option_group options_common; /* --help, --verbose, --log-file, --color */
 
-/* ---- Messages and exit codes --------------------------------------------------------------------------------- */
+/* ---- Messages and exit codes ---- */
 
 enum { EXIT_OK = 0, EXIT_ERROR = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 /* 128 + SIGINT, as shells report it */ };
 
 /* "tenon: TEXT" on standard error; returns EXIT_ERROR. */
 int fail(const char *format, ...) TN_PRINTF(1, 2);
-/* The same for a failed library call: "tenon: CONTEXT: what tn_error() says". An empty context is left out.
+/* The same for a failed library call: "tenon: CONTEXT: text of tn_error()". An empty context is left out.
  * Returns EXIT_INTERRUPTED when the status is TN_E_ABORTED and Ctrl-C was pressed. */
 int fail_status(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
-/* Wrong usage: the message, and where help is found; returns the command's usage exit code. */
+/* Wrong usage: the message and a pointer to --help; returns the command's usage exit code. */
 int fail_usage(const struct args *args, const char *format, ...) TN_PRINTF(2, 3);
 /* "tenon: warning: TEXT". */
 void warn(const char *format, ...) TN_PRINTF(1, 2);
 
-/* ---- Interruption -------------------------------------------------------------------------------------------- */
+/* ---- Interruption ---- */
 
-/* Ctrl-C (SIGINT), SIGTERM and SIGHUP set a flag that long work looks at; a second one while the first is pending
- * ends the program at once. main() installs the handlers before a command runs. */
+/* Ctrl-C (SIGINT), SIGTERM and SIGHUP set a flag that long-running work polls. A second signal while the first is
+ * pending ends the program at once. main() installs the handlers before a command runs. */
 void interrupt_install(void);
 bool interrupted(void);
-void interrupt_clear(void);              /* the interruption was dealt with; the next one is a first one again */
-bool interrupted_callback(void *unused); /* in the shape of the library's abort callbacks */
+void interrupt_clear(void);              /* the interruption was handled; the next signal counts as a first one */
+bool interrupted_callback(void *unused); /* the same as an abort callback for the library */
 
-/* ---- Help (help.c, suggest.c) -------------------------------------------------------------------------------- */
+/* ---- Help (help.c, suggest.c) ---- */
 
 const struct command *command_find(const char *name);
 extern const char *const section_titles[SECTION_COUNT];
-void help_start(FILE *out);    /* one screen: what it is, where to begin, the commands' names */
-void help_commands(FILE *out); /* all commands with what they do */
+void help_start(FILE *out);    /* one screen: first steps and the names of the commands */
+void help_commands(FILE *out); /* all commands with their summaries */
 void help_command(FILE *out, const struct command *command);
 
 /* Documents made from the table (documents.c, completion.c). */
@@ -148,9 +148,9 @@ void help_markdown(FILE *out);                      /* docs/cli.md */
 void help_man(FILE *out);                           /* the manual page tenon(1) */
 bool help_completion(FILE *out, const char *shell); /* bash, zsh or fish; false for any other */
 
-/* The candidate nearest to `word` when it is near enough to be what was meant, else NULL. */
+/* The command closest to `word` if it is close enough to be a typing mistake, else NULL. */
 const char *suggest_command(const char *word);
-/* Writes the nearest spelling with its dashes. */
+/* The same for options: writes the closest spelling, with its dashes, to `out`. */
 bool suggest_option(const struct command *command, const char *word, char *out, size_t size);
 int edit_distance(const char *a, const char *b);
 

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-/* Writes text inside single quotes, where only the quote itself needs care. */
-static void quote(FILE *out, const char *text) {
+/* Writes text in single quotes, inside which only the quote itself must be escaped. */
+static void shell_quote(FILE *out, const char *text) {
     fputc('\'', out);
     for (; *text; text++) {
         if (*text == '\'')
@@ -15,16 +15,16 @@ static void quote(FILE *out, const char *text) {
     fputc('\'', out);
 }
 
-struct pass {
+struct completion_pass {
     FILE *out;
     const struct command *command;
 };
 
-/* ---- bash ---------------------------------------------------------------------------------------------------- */
+/* ---- bash ---- */
 
 static void bash_option(void *user, const struct option_group *group, const struct option *option) {
     (void)group;
-    struct pass *p = user;
+    struct completion_pass *p = user;
     fprintf(p->out, " --%s", option->name);
     if (option->letter) fprintf(p->out, " -%s", option->letter);
     if (option->kind == OPTION_FLAG && option->fallback) fprintf(p->out, " --no-%s", option->name);
@@ -32,27 +32,27 @@ static void bash_option(void *user, const struct option_group *group, const stru
 
 static void bash_choices(void *user, const struct option_group *group, const struct option *option) {
     (void)group;
-    struct pass *p = user;
+    struct completion_pass *p = user;
     if (!option->choices) return;
     fprintf(p->out, "    '%s --%s'", p->command->name, option->name);
     if (option->letter) fprintf(p->out, "|'%s -%s'", p->command->name, option->letter);
     fprintf(p->out, ") COMPREPLY=($(compgen -W ");
-    quote(p->out, option->choices);
+    shell_quote(p->out, option->choices);
     fprintf(p->out, " -- \"$word\")); return ;;\n");
 }
 
-static void bash(FILE *out) {
+static void bash_completion(FILE *out) {
     fputs("# bash completion for tenon\n_tenon() {\n  local word=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]} "
           "options=\n  if [ \"$COMP_CWORD\" -eq 1 ]; then\n    COMPREPLY=($(compgen -W '",
           out);
     for (int i = 0; command_table[i]; i++) fprintf(out, "%s%s", i ? " " : "", command_table[i]->name);
     fputs("' -- \"$word\"))\n    return\n  fi\n  case \"$command ${COMP_WORDS[COMP_CWORD-1]}\" in\n", out);
     for (int i = 0; command_table[i]; i++)
-        options_visit(command_table[i], bash_choices, &(struct pass){out, command_table[i]});
+        options_visit(command_table[i], bash_choices, &(struct completion_pass){out, command_table[i]});
     fputs("  esac\n  case \"$command\" in\n", out);
     for (int i = 0; command_table[i]; i++) {
         fprintf(out, "    %s) options='", command_table[i]->name);
-        options_visit(command_table[i], bash_option, &(struct pass){out, command_table[i]});
+        options_visit(command_table[i], bash_option, &(struct completion_pass){out, command_table[i]});
         fputs("' ;;\n", out);
     }
     fputs("  esac\n  if [[ $word == -* ]]; then COMPREPLY=($(compgen -W \"$options\" -- \"$word\"))\n"
@@ -60,9 +60,9 @@ static void bash(FILE *out) {
           out);
 }
 
-/* ---- zsh ----------------------------------------------------------------------------------------------------- */
+/* ---- zsh ---- */
 
-/* _arguments reads ':' and brackets in a description as its own. */
+/* ':', brackets and backslashes in a description have a meaning for _arguments. */
 static void zsh_text(FILE *out, const char *text) {
     for (; *text; text++) {
         if (strchr(":[]\\", *text)) fputc('\\', out);
@@ -73,7 +73,8 @@ static void zsh_text(FILE *out, const char *text) {
     }
 }
 
-static void zsh_spelling(struct pass *p, const char *dashes, const char *name, const struct option *option) {
+static void zsh_spelling(struct completion_pass *p, const char *dashes, const char *name,
+                         const struct option *option) {
     fprintf(p->out, " \\\n        '%s%s%s%s[", option->repeats ? "*" : "", dashes, name,
             option->value && dashes[1] ? "=" : "");
     zsh_text(p->out, option->help);
@@ -95,7 +96,7 @@ static void zsh_option(void *user, const struct option_group *group, const struc
     if (option->letter) zsh_spelling(user, "-", option->letter, option);
 }
 
-static void zsh(FILE *out) {
+static void zsh_completion(FILE *out) {
     fputs("#compdef tenon\n# zsh completion for tenon\n_tenon() {\n  if (( CURRENT == 2 )); then\n    local -a "
           "commands=(\n",
           out);
@@ -110,49 +111,49 @@ static void zsh(FILE *out) {
           out);
     for (int i = 0; command_table[i]; i++) {
         fprintf(out, "    %s)\n      _arguments", command_table[i]->name);
-        options_visit(command_table[i], zsh_option, &(struct pass){out, command_table[i]});
+        options_visit(command_table[i], zsh_option, &(struct completion_pass){out, command_table[i]});
         fputs(" \\\n        '*:file:_files' ;;\n", out);
     }
     fputs("  esac\n}\n_tenon \"$@\"\n", out);
 }
 
-/* ---- fish ---------------------------------------------------------------------------------------------------- */
+/* ---- fish ---- */
 
 static void fish_option(void *user, const struct option_group *group, const struct option *option) {
     (void)group;
-    struct pass *p = user;
+    struct completion_pass *p = user;
     fprintf(p->out, "complete -c tenon -n '__fish_seen_subcommand_from %s' -l %s", p->command->name, option->name);
-    /* fish knows one-letter and old-style names apart. */
+    /* fish distinguishes one-letter (-s) from longer single-dash names (-o). */
     if (option->letter) fprintf(p->out, " -%c %s", option->letter[1] ? 'o' : 's', option->letter);
     if (option->choices) {
         fputs(" -x -a ", p->out);
-        quote(p->out, option->choices);
+        shell_quote(p->out, option->choices);
     } else if (option->value) {
         fputs(strstr(option->value, "FILE") ? " -r" : " -x", p->out);
     }
     fputs(" -d ", p->out);
-    quote(p->out, option->help);
+    shell_quote(p->out, option->help);
     fputc('\n', p->out);
 }
 
-static void fish(FILE *out) {
+static void fish_completion(FILE *out) {
     fputs("# fish completion for tenon\n", out);
     for (int i = 0; command_table[i]; i++) {
         fprintf(out, "complete -c tenon -n __fish_use_subcommand -f -a %s -d ", command_table[i]->name);
-        quote(out, command_table[i]->summary);
+        shell_quote(out, command_table[i]->summary);
         fputc('\n', out);
     }
     for (int i = 0; command_table[i]; i++)
-        options_visit(command_table[i], fish_option, &(struct pass){out, command_table[i]});
+        options_visit(command_table[i], fish_option, &(struct completion_pass){out, command_table[i]});
 }
 
 bool help_completion(FILE *out, const char *shell) {
     if (strcmp(shell, "bash") == 0)
-        bash(out);
+        bash_completion(out);
     else if (strcmp(shell, "zsh") == 0)
-        zsh(out);
+        zsh_completion(out);
     else if (strcmp(shell, "fish") == 0)
-        fish(out);
+        fish_completion(out);
     else
         return false;
     return true;

@@ -5,8 +5,8 @@
 
 typedef void (*text_writer)(FILE *out, const char *text, size_t length);
 
-/* What is said about an option after its name, the same in both documents. */
-static void describe(FILE *out, const struct option *option, text_writer write) {
+/* The text about an option after its name, the same in both documents. */
+static void describe_option(FILE *out, const struct option *option, text_writer write) {
     write(out, option->help, strlen(option->help));
     if (option->choices) {
         fputs(": ", out);
@@ -31,7 +31,7 @@ static bool on_by_default(const struct option *option) {
     return option->kind == OPTION_FLAG && option->fallback && strcmp(option->fallback, "on") == 0;
 }
 
-/* ---- Markdown ------------------------------------------------------------------------------------------------ */
+/* ---- Markdown ---- */
 
 static void write_markdown(FILE *out, const char *text, size_t length) {
     for (size_t i = 0; i < length; i++) {
@@ -42,7 +42,7 @@ static void write_markdown(FILE *out, const char *text, size_t length) {
 
 struct markdown {
     FILE *out;
-    bool common;                      /* the options of all commands are listed once, in front */
+    bool common;                      /* the options of all commands are listed once, at the top */
     const struct option_group *group; /* whose heading was written last */
 };
 
@@ -55,7 +55,7 @@ static void markdown_option(void *user, const struct option_group *group, const 
     if (option->letter) fprintf(m->out, "-%s`, `", option->letter);
     fprintf(m->out, "--%s%s%s%s` | ", on_by_default(option) ? "[no-]" : "", option->name, option->value ? " " : "",
             option->value ? option->value : "");
-    describe(m->out, option, write_markdown);
+    describe_option(m->out, option, write_markdown);
     fputs(" |\n", m->out);
 }
 
@@ -84,12 +84,11 @@ static void markdown_command(FILE *out, const struct command *command) {
 }
 
 void help_markdown(FILE *out) {
-    fputs("# The tenon program\n\nMade from the command table by `make docs`; change the files "
-          "`tools/tenon/commands/*.c` instead of this one.\n\nExit codes are 0 done, 1 failed, 2 wrong usage and 130 "
-          "stopped "
-          "by Ctrl-C, unless a command says otherwise.\nMessages and progress go to standard error, results to "
-          "standard "
-          "output. Every command takes:\n",
+    fputs("# The tenon program\n\nGenerated from the command table by `make docs`: edit `tools/tenon/commands/*.c`, "
+          "not this page.\n\nExit codes are 0 for success, 1 for failure, 2 for wrong usage and 130 after Ctrl-C, "
+          "unless "
+          "a command says otherwise.\nMessages and progress go to standard error, results to standard output. Every "
+          "command takes:\n",
           out);
     struct markdown m = {out, true, NULL};
     options_visit(command_find("help"), markdown_option, &m);
@@ -104,9 +103,9 @@ void help_markdown(FILE *out) {
     }
 }
 
-/* ---- Manual page --------------------------------------------------------------------------------------------- */
+/* ---- Manual page ---- */
 
-/* troff reads '\' and a '.' or '\'' at the start of a line as its own; a '-' must be escaped to stay a plain one. A
+/* troff interprets '\' anywhere and '.' or '\'' at the start of a line, and prints an unescaped '-' as a hyphen. A
  * list without spaces may be broken after a comma. */
 static void write_man(FILE *out, const char *text, size_t length) {
     for (size_t i = 0; i < length; i++) {
@@ -127,7 +126,7 @@ static void man_text(FILE *out, const char *text) { write_man(out, text, strlen(
 
 struct man {
     FILE *out;
-    bool common; /* which of the two sets is being written */
+    bool common; /* write the common options, or all others */
 };
 
 static void man_option(void *user, const struct option_group *group, const struct option *option) {
@@ -149,7 +148,7 @@ static void man_option(void *user, const struct option_group *group, const struc
         fputs("\\fR", m->out);
     }
     fputc('\n', m->out);
-    describe(m->out, option, write_man);
+    describe_option(m->out, option, write_man);
     fputs(".\n", m->out);
 }
 
@@ -192,7 +191,7 @@ static void man_command(FILE *out, const struct command *command) {
 
 void help_man(FILE *out) {
     fprintf(out, ".TH TENON 1 \"\" \"tenon %s\" \"User Commands\"\n", tn_version());
-    /* Ragged and never hyphenated: names of options and files stay whole. */
+    /* Left-aligned and not hyphenated, so that names of options and files stay whole. */
     fputs(".ad l\n.nh\n", out);
     fputs(".SH NAME\ntenon \\- tensor runtime that plans every byte before anything runs\n"
           ".SH SYNOPSIS\n\\fBtenon\\fR \\fICOMMAND\\fR [\\fIOPTIONS\\fR] [\\fIARGUMENTS\\fR]\n.SH COMMANDS\n",
@@ -203,10 +202,9 @@ void help_man(FILE *out) {
     fputs(".SH COMMON OPTIONS\n", out);
     struct man m = {out, true};
     options_visit(command_find("help"), man_option, &m);
-    fputs(".SH EXIT STATUS\n0 done, 1 failed, 2 wrong usage, 130 stopped by Ctrl\\-C, unless a command says "
-          "otherwise.\n"
-          ".SH ENVIRONMENT\nOptions name the variables that set them. NO_COLOR turns colour off. TENON_LOG=debug, "
-          "info, "
-          "warn, error or off sets how much is logged.\n",
-          out);
+    fputs(
+        ".SH EXIT STATUS\n0 success, 1 failure, 2 wrong usage, 130 after Ctrl\\-C, unless a command says otherwise.\n"
+        ".SH ENVIRONMENT\nThe descriptions of options name the variables that set them. NO_COLOR turns colour off. "
+        "TENON_LOG sets how much is logged: debug, info, warn, error or off.\n",
+        out);
 }

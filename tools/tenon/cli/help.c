@@ -1,4 +1,4 @@
-/* Help for people at a terminal, from the command table. */
+/* Help at the terminal, from the command table. */
 #include "cli/cli.h"
 #include "cli/term.h"
 
@@ -15,7 +15,7 @@ const struct command *command_find(const char *name) {
     return NULL;
 }
 
-static void title(FILE *out) {
+static void print_title(FILE *out) {
     fprintf(out, "%stenon%s %s: a tensor runtime that plans every byte before anything runs\n\n",
             style(out, STYLE_BOLD), style(out, STYLE_NONE), tn_version());
 }
@@ -24,16 +24,16 @@ void help_start(FILE *out) {
     static const struct {
         const char *command, *line, *what;
     } first[] = {
-        {"run", "tenon run", "a story by the model that comes with it"},
+        {"run", "tenon run", "write a story with the bundled model"},
         {"run", "tenon run model.gguf -p \"Dear\"", "continue a text"},
         {"chat", "tenon chat model.gguf", "talk with a model"},
-        {"serve", "tenon serve model.gguf", "the same in a browser, and for programs"},
-        {"plan", "tenon plan model.gguf -c 32768", "will it fit? where does the memory go?"},
+        {"serve", "tenon serve model.gguf", "chat in a web UI; HTTP API for programs"},
+        {"plan", "tenon plan model.gguf -c 32768", "show memory needed and whether it fits"},
         {"quantize", "tenon quantize a.gguf b.gguf Q4_K_M", "make a model smaller"},
     };
     const char *bold = style(out, STYLE_BOLD), *plain = style(out, STYLE_NONE);
-    title(out);
-    fprintf(out, "%sBegin here%s\n", bold, plain);
+    print_title(out);
+    fprintf(out, "%sFirst steps%s\n", bold, plain);
     for (size_t i = 0; i < sizeof first / sizeof *first; i++)
         if (command_find(first[i].command))
             fprintf(out, "  %s%-37s%s %s\n", style(out, STYLE_CYAN), first[i].line, plain, first[i].what);
@@ -48,13 +48,13 @@ void help_start(FILE *out) {
         }
         if (titled) fprintf(out, "%s\n", plain);
     }
-    fprintf(out, "\ntenon help               says what each of them does\n"
-                 "tenon COMMAND --help     explains one, with examples\n");
+    fprintf(out, "\ntenon help               list all commands with a summary\n"
+                 "tenon COMMAND --help     explain a command, with examples\n");
 }
 
 void help_commands(FILE *out) {
     const char *bold = style(out, STYLE_BOLD), *plain = style(out, STYLE_NONE);
-    title(out);
+    print_title(out);
     fprintf(out, "%sUsage:%s tenon COMMAND [OPTIONS] [ARGUMENTS]\n", bold, plain);
     for (int section = 0; section < SECTION_COUNT; section++) {
         bool titled = false;
@@ -70,7 +70,7 @@ void help_commands(FILE *out) {
 }
 
 /* Prints text wrapped at the terminal's width; the first line starts at column `column`, further ones at `indent`. */
-static void wrap(FILE *out, const char *text, int column, int indent) {
+static void print_wrapped(FILE *out, const char *text, int column, int indent) {
     int width = term_width(out) < 100 ? term_width(out) : 100;
     bool fresh = true;
     while (*text) {
@@ -131,7 +131,7 @@ static void list_option(void *user, const struct option_group *group, const stru
     if (option->repeats) n += snprintf(text + n, sizeof text - (size_t)n, "; may be repeated");
     if (option->aliases) n += snprintf(text + n, sizeof text - (size_t)n, "; also %s", option->aliases);
     if (option->env) snprintf(text + n, sizeof text - (size_t)n, " [%s]", option->env);
-    wrap(l->out, text, HELP_COLUMN, HELP_COLUMN);
+    print_wrapped(l->out, text, HELP_COLUMN, HELP_COLUMN);
 }
 
 void help_command(FILE *out, const struct command *command) {
@@ -141,13 +141,13 @@ void help_command(FILE *out, const struct command *command) {
             command->arguments ? command->arguments : "");
     if (command->details) {
         fputc('\n', out);
-        wrap(out, command->details, 0, 0);
+        print_wrapped(out, command->details, 0, 0);
     }
     struct listing l = {out, NULL};
     options_visit(command, list_option, &l);
     if (command->exit_codes) {
         fprintf(out, "\n%sExit codes%s\n  ", bold, plain);
-        wrap(out, command->exit_codes, 2, 2);
+        print_wrapped(out, command->exit_codes, 2, 2);
     }
     if (command->examples) {
         fprintf(out, "\n%sExamples%s\n  ", bold, plain);

@@ -1,4 +1,4 @@
-/* Lines from people at a terminal, with editing and history, and from pipes, as they come. */
+/* Lines of input: with editing and history at a terminal (libedit), plain from a pipe. */
 #include "cli/line_input.h"
 
 #include "cli/cli.h"
@@ -22,13 +22,12 @@ struct line_reader {
     History *history;
     char history_path[4096];
     const char *const *words;
-    bool continued; /* a line ended in a backslash: the prompt says so */
-    bool typed;     /* something since the prompt */
+    bool continued; /* the previous line ended in a backslash; shown in the prompt */
+    bool typed;     /* a key was pressed since the prompt */
     char prompt[64];
 };
 
-/* ---- Editing ----------------------------------------------------------------------------------------------------
- */
+/* ---- Editing ---- */
 
 static volatile sig_atomic_t resized;
 static void on_resize(int number) {
@@ -36,7 +35,7 @@ static void on_resize(int number) {
     resized = 1;
 }
 
-/* The editor's own reader starts again after a signal; this one lets Ctrl-C through. */
+/* The editor's own reader retries after a signal; this one returns after Ctrl-C. */
 static int read_wide(EditLine *editor, wchar_t *out) {
     mbstate_t state = {0};
     struct line_reader *reader = NULL;
@@ -68,8 +67,8 @@ static unsigned char insert_newline(EditLine *editor, int key) {
     return el_insertstr(editor, "\n") == 0 ? CC_REFRESH : CC_ERROR;
 }
 
-/* Between ESC[200~, which led here, and ESC[201~ comes what was pasted. */
-static unsigned char paste(EditLine *editor, int key) {
+/* Called for ESC[200~; the pasted text follows, up to ESC[201~. */
+static unsigned char insert_pasted(EditLine *editor, int key) {
     static const wchar_t end[] = L"\033[201~";
     size_t matched = 0;
     wchar_t c;
@@ -88,7 +87,7 @@ static unsigned char paste(EditLine *editor, int key) {
     return CC_REFRESH;
 }
 
-static unsigned char complete(EditLine *editor, int key) {
+static unsigned char complete_word(EditLine *editor, int key) {
     struct line_reader *reader = NULL;
     const LineInfo *line = el_line(editor);
     size_t length = (size_t)(line->cursor - line->buffer);
@@ -106,7 +105,7 @@ static unsigned char complete(EditLine *editor, int key) {
     return CC_REFRESH;
 }
 
-/* Escape sequences between \1 and \1 take no columns; something must follow them, or the editor drops them. */
+/* Escape sequences between \1 and \1 count no columns; text must follow them, or the editor drops them. */
 static char *prompt_text(EditLine *editor) {
     struct line_reader *reader = NULL;
     if (el_get(editor, EL_CLIENTDATA, &reader) != 0 || !reader) return (char *)(uintptr_t) "> ";
@@ -116,10 +115,9 @@ static char *prompt_text(EditLine *editor) {
     return reader->prompt;
 }
 
-/* ---- History ----------------------------------------------------------------------------------------------------
- */
+/* ---- History ---- */
 
-/* $XDG_STATE_HOME/tenon/chat_history, made where missing. Without a home there is no history. */
+/* $XDG_STATE_HOME/tenon/chat_history; its folders are created. Without a home folder there is no history. */
 static void find_history(struct line_reader *reader) {
     const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
     char *path = reader->history_path;
@@ -138,7 +136,7 @@ static void find_history(struct line_reader *reader) {
     }
 }
 
-static void remember(struct line_reader *reader, const char *text) {
+static void add_to_history(struct line_reader *reader, const char *text) {
     HistEvent event;
     if (!*text) return;
     history(reader->history, &event, H_ENTER, text);
@@ -148,8 +146,7 @@ static void remember(struct line_reader *reader, const char *text) {
     umask(mask);
 }
 
-/* ---- Reader -----------------------------------------------------------------------------------------------------
- */
+/* ---- Reader ---- */
 
 static void bind_keys(EditLine *editor) {
     static const struct {
@@ -162,15 +159,15 @@ static void bind_keys(EditLine *editor) {
         {"^W", "ed-delete-prev-word"},
     };
     el_set(editor, EL_ADDFN, "tenon-newline", "insert a line end", insert_newline);
-    el_set(editor, EL_ADDFN, "tenon-paste", "insert what is pasted", paste);
-    el_set(editor, EL_ADDFN, "tenon-complete", "complete a command", complete);
+    el_set(editor, EL_ADDFN, "tenon-paste", "insert pasted text", insert_pasted);
+    el_set(editor, EL_ADDFN, "tenon-complete", "complete a command", complete_word);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         el_set(editor, EL_BIND, keys[i].keys, keys[i].function, NULL);
 }
 
 static bool open_editor(struct line_reader *reader) {
     HistEvent event;
-    /* Only the kind of characters follows the user's settings: numbers keep their dots. */
+    /* Only LC_CTYPE follows the user's locale: numbers keep their decimal point. */
     if (!setlocale(LC_CTYPE, "") || strcmp(nl_langinfo(CODESET), "UTF-8") != 0) setlocale(LC_CTYPE, "C.UTF-8");
     reader->history = history_init();
     reader->editor = el_init("tenon", stdin, stdout, stderr);
@@ -216,7 +213,7 @@ bool line_is_terminal(const struct line_reader *reader) { return reader->editor 
 static enum line_result read_edited(struct line_reader *reader, char **text) {
     int count = 0;
     reader->typed = false;
-    fputs("\033[?2004h", stdout); /* pastes come in brackets */
+    fputs("\033[?2004h", stdout); /* the terminal marks pasted text */
     fflush(stdout);
     const char *line = el_gets(reader->editor, &count);
     fputs("\033[?2004l", stdout);
@@ -267,7 +264,7 @@ enum line_result line_read(struct line_reader *reader, char **text) {
         if (!more) break;
         reader->continued = true;
     }
-    if (reader->editor) remember(reader, whole);
+    if (reader->editor) add_to_history(reader, whole);
     *text = whole;
     return LINE_TEXT;
 }

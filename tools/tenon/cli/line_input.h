@@ -1,22 +1,22 @@
-/* Lines from people at a terminal, with editing and history, and from pipes, as they come. */
+/* Lines of input: with editing and history at a terminal, plain from a pipe. */
 #ifndef TENON_TOOL_LINE_H
 #define TENON_TOOL_LINE_H
 
 #include <stdbool.h>
 
-/* Ctrl-C on a line with text only clears it. */
+/* LINE_CLEARED: Ctrl-C on a line that has text only clears it. */
 enum line_result { LINE_TEXT, LINE_END, LINE_INTERRUPTED, LINE_CLEARED };
 
 struct line_reader;
 
-/* `words` are completed by the tab key at the beginning of a line; ended by NULL, kept by the caller. History is read
- * from and written to the user's state folder. NULL when there is no memory. One at a time. */
+/* The tab key completes `words` at the start of a line; the list ends with NULL and stays the caller's. The history
+ * is kept in the user's state folder. NULL without memory. Only one reader may be open at a time. */
 struct line_reader *line_open(const char *const *words);
 void line_close(struct line_reader *reader);
 bool line_is_terminal(const struct line_reader *reader);
 
-/* One message without its line end, to be freed with free(). A line that ends in a backslash goes on in the next; at
- * a terminal Alt-Enter makes a new line, and pasted lines stay together. */
+/* One message without its line end; the caller frees it with free(). A backslash at the end of a line continues the
+ * message on the next; at a terminal Alt-Enter inserts a line break, and pasted lines stay together. */
 enum line_result line_read(struct line_reader *reader, char **text);
 
 #endif

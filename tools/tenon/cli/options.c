@@ -9,7 +9,11 @@
 
 static const struct option common[] = {
     {.name = "help", .letter = "h", .help = "show this help", .kind = OPTION_FLAG},
-    {.name = "verbose", .letter = "v", .help = "log what happens", .kind = OPTION_FLAG, .env = "LLAMA_ARG_VERBOSE"},
+    {.name = "verbose",
+     .letter = "v",
+     .help = "log each step in detail",
+     .kind = OPTION_FLAG,
+     .env = "LLAMA_ARG_VERBOSE"},
     {.name = "log-file",
      .value = "FILE",
      .help = "write the log to FILE instead of standard error",
@@ -26,7 +30,7 @@ const struct option_group options_common = {"Common options", common};
 struct args_entry {
     const struct option *option;
     const char *text;
-    const char *source; /* how the user wrote it: "-ngl", "LLAMA_ARG_THREADS" */
+    const char *source; /* as the user wrote it: "-ngl", "LLAMA_ARG_THREADS" */
 };
 
 struct kept {
@@ -37,7 +41,7 @@ struct kept {
 struct args_state {
     struct kept *kept;
     int entries;
-    struct args_entry *entry; /* environment first, then the command line in order, so that the last one wins */
+    struct args_entry *entry; /* environment first, then the command line, so that the last one wins */
 };
 
 void options_visit(const struct command *command, option_visitor visit, void *user) {
@@ -48,9 +52,9 @@ void options_visit(const struct command *command, option_visitor visit, void *us
     for (const struct option *o = common; o->name; o++) visit(user, &options_common, o);
 }
 
-/* ---- Values -------------------------------------------------------------------------------------------------- */
+/* ---- Values ---- */
 
-/* Whether `word` of `length` letters is one of the space-separated words in `list`. */
+/* Whether the word of `length` bytes is one of the space-separated words in `list`. */
 static bool in_list(const char *list, const char *word, size_t length) {
     while (list && *list) {
         size_t n = strcspn(list, " ");
@@ -66,7 +70,7 @@ static bool parse_flag(const char *text, bool *value) {
     return *value || in_list(no, text, strlen(text));
 }
 
-static bool parse_int(const char *text, int64_t *value) {
+static bool parse_int_value(const char *text, int64_t *value) {
     char *end;
     errno = 0;
     long long parsed = strtoll(text, &end, 10);
@@ -74,7 +78,7 @@ static bool parse_int(const char *text, int64_t *value) {
     return errno == 0 && end != text && *end == '\0';
 }
 
-static bool parse_real(const char *text, double *value) {
+static bool parse_real_value(const char *text, double *value) {
     char *end;
     *value = strtod(text, &end);
     return end != text && *end == '\0' && isfinite(*value);
@@ -82,7 +86,7 @@ static bool parse_real(const char *text, double *value) {
 
 bool parse_size(const char *text, uint64_t *bytes) {
     char *end;
-    /* Plain digits keep all their digits; a double would round beyond 2^53. */
+    /* A plain integer is parsed as one: a double would round beyond 2^53. */
     if (*text && strspn(text, "0123456789") == strlen(text)) {
         errno = 0;
         *bytes = strtoull(text, NULL, 10);
@@ -124,23 +128,23 @@ bool option_value_wrong(const struct option *option, const char *text, char *why
     int64_t whole = 0;
     double real = 0;
     uint64_t bytes;
-    const char *wanted = NULL;
+    const char *expected = NULL;
     switch (option->kind) {
-    case OPTION_FLAG: wanted = parse_flag(text, &flag) ? NULL : "on or off"; break;
+    case OPTION_FLAG: expected = parse_flag(text, &flag) ? NULL : "on or off"; break;
     case OPTION_TEXT: break;
     case OPTION_INT:
-        wanted = parse_int(text, &whole) ? NULL : "a whole number";
+        expected = parse_int_value(text, &whole) ? NULL : "a whole number";
         real = (double)whole;
         break;
-    case OPTION_REAL: wanted = parse_real(text, &real) ? NULL : "a number"; break;
+    case OPTION_REAL: expected = parse_real_value(text, &real) ? NULL : "a number"; break;
     case OPTION_SIZE:
-        wanted = parse_size(text, &bytes) ? NULL : "a size such as 4096, 64K or 1.5G";
+        expected = parse_size(text, &bytes) ? NULL : "a size such as 4096, 64K or 1.5G";
         limited = false;
         break;
-    case OPTION_SECONDS: wanted = parse_seconds(text, &real) ? NULL : "a time such as 0.5, 10s or 2m"; break;
+    case OPTION_SECONDS: expected = parse_seconds(text, &real) ? NULL : "a time such as 0.5, 10s or 2m"; break;
     }
-    if (wanted)
-        snprintf(why, size, "takes %s, not \"%s\"", wanted, text);
+    if (expected)
+        snprintf(why, size, "takes %s, not \"%s\"", expected, text);
     else if (option->choices && !in_list(option->choices, text, strlen(text)))
         snprintf(why, size, "takes one of: %s; not \"%s\"", option->choices, text);
     else if (limited && (real < option->min || real > option->max))
@@ -150,16 +154,16 @@ bool option_value_wrong(const struct option *option, const char *text, char *why
     return true;
 }
 
-/* ---- Matching ------------------------------------------------------------------------------------------------ */
+/* ---- Matching ---- */
 
-struct match {
+struct option_match {
     const char *word; /* without its value */
     size_t length;
     const struct option *option;
     bool negated;
 };
 
-/* Compares long names with '_' and '-' taken as the same, since both spellings are in use. */
+/* Compares long names; '_' counts as '-', since both spellings are in use. */
 static bool same_name(const char *name, const char *word, size_t length) {
     for (size_t i = 0; i < length; i++)
         if (name[i] == '\0' || name[i] != (word[i] == '_' ? '-' : word[i])) return false;
@@ -168,7 +172,7 @@ static bool same_name(const char *name, const char *word, size_t length) {
 
 static void match_visit(void *user, const struct option_group *group, const struct option *option) {
     (void)group;
-    struct match *m = user;
+    struct option_match *m = user;
     if (m->option) return;
     const char *word = m->word;
     if (m->length > 2 && word[0] == '-' && word[1] == '-') {
@@ -186,13 +190,13 @@ static void match_visit(void *user, const struct option_group *group, const stru
     if (!m->option && in_list(option->aliases, word, m->length)) m->option = option;
 }
 
-static struct match match_option(const struct command *command, const char *word) {
-    struct match m = {.word = word, .length = strcspn(word, "=")};
+static struct option_match match_option(const struct command *command, const char *word) {
+    struct option_match m = {.word = word, .length = strcspn(word, "=")};
     if (m.length > 1) options_visit(command, match_visit, &m);
     return m;
 }
 
-/* ---- Parsing ------------------------------------------------------------------------------------------------- */
+/* ---- Parsing ---- */
 
 static bool add_entry(struct args *args, const struct option *option, const char *text, const char *source) {
     char why[256];
@@ -231,9 +235,9 @@ static void env_visit(void *user, const struct option_group *group, const struct
 }
 
 static int unknown_option(struct args *args, const char *word) {
-    char near[128];
-    if (suggest_option(args->command, word, near, sizeof near))
-        return fail_usage(args, "unknown option %s; did you mean %s?", word, near);
+    char suggestion[128];
+    if (suggest_option(args->command, word, suggestion, sizeof suggestion))
+        return fail_usage(args, "unknown option %s; did you mean %s?", word, suggestion);
     return fail_usage(args, "unknown option %s", word);
 }
 
@@ -254,7 +258,7 @@ static int parse_words(struct args *args, int argc, char **argv, const char **va
             options_end = true;
             continue;
         }
-        struct match m = match_option(command, word);
+        struct option_match m = match_option(command, word);
         if (!m.option) return unknown_option(args, word);
         const char *text = word[m.length] == '=' ? word + m.length + 1 : NULL;
         if (m.option->kind == OPTION_FLAG) {
@@ -263,7 +267,7 @@ static int parse_words(struct args *args, int argc, char **argv, const char **va
                 return fail_usage(args, "%.*s takes on or off, not \"%s\"", (int)m.length, word, text);
             text = on != m.negated ? "on" : "off";
         } else if (!text) {
-            /* Another option in the place of the value is far more often a slip than a value. */
+            /* An option where a value should be is far more often a mistake than the value. */
             bool missing = i + 1 == argc || (!looks_like_number(argv[i + 1]) && argv[i + 1][0] == '-' &&
                                              match_option(command, argv[i + 1]).option);
             if (missing)
@@ -317,7 +321,7 @@ void args_free(struct args *args) {
     *args = (struct args){0};
 }
 
-/* ---- Asking -------------------------------------------------------------------------------------------------- */
+/* ---- Values by name ---- */
 
 struct lookup {
     const char *name;
@@ -334,7 +338,7 @@ static const struct option *lookup(const struct args *args, const char *name) {
     struct lookup l = {name, NULL};
     options_visit(args->command, lookup_visit, &l);
     if (!l.found) {
-        fail("mistake in the program: tenon %s has no option \"%s\"", args->command->name, name);
+        fail("internal error: tenon %s has no option \"%s\"", args->command->name, name);
         exit(EXIT_ERROR);
     }
     return l.found;
@@ -367,14 +371,14 @@ bool args_flag(const struct args *args, const char *name) {
 int64_t args_int(const struct args *args, const char *name) {
     const char *text = args_text(args, name);
     int64_t value = 0;
-    return text && parse_int(text, &value) ? value : 0;
+    return text && parse_int_value(text, &value) ? value : 0;
 }
 
 double args_real(const struct args *args, const char *name) {
     const char *text = args_text(args, name);
     double value = 0;
     return text && (lookup(args, name)->kind == OPTION_SECONDS ? parse_seconds(text, &value)
-                                                               : parse_real(text, &value))
+                                                               : parse_real_value(text, &value))
                ? value
                : 0;
 }

@@ -1,16 +1,16 @@
-/* "Did you mean …?": the nearest command or option by edit distance. */
+/* "Did you mean …?": the closest command or option by edit distance. */
 #include "cli/cli.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { LONGEST = 48 };
+enum { MAX_WORD = 48 };
 
 int edit_distance(const char *a, const char *b) {
     size_t m = strlen(a), n = strlen(b);
-    if (m > LONGEST || n > LONGEST) return LONGEST;
-    /* Three rows suffice for insertion, deletion, substitution and the swap of two neighbours. */
-    int rows[3][LONGEST + 1];
+    if (m > MAX_WORD || n > MAX_WORD) return MAX_WORD;
+    /* Three rows suffice for insertion, deletion, substitution and the swap of adjacent letters. */
+    int rows[3][MAX_WORD + 1];
     for (size_t j = 0; j <= n; j++) rows[0][j] = (int)j;
     for (size_t i = 1; i <= m; i++) {
         int *now = rows[i % 3], *before = rows[(i - 1) % 3], *earlier = rows[(i + 1) % 3];
@@ -27,8 +27,9 @@ int edit_distance(const char *a, const char *b) {
     return rows[m % 3][n];
 }
 
-/* A third of the letters may differ; a beginning of at least three letters always counts as near. */
-static int nearness(const char *word, const char *candidate) {
+/* Edits between a word and a candidate; -1 for too many. One letter may differ, and one more of every four; a prefix
+ * of at least three letters counts as exact. */
+static int typo_distance(const char *word, const char *candidate) {
     size_t length = strlen(word);
     if (length >= 3 && strncmp(word, candidate, length) == 0) return 0;
     int distance = edit_distance(word, candidate);
@@ -37,9 +38,9 @@ static int nearness(const char *word, const char *candidate) {
 
 const char *suggest_command(const char *word) {
     const char *best = NULL;
-    int best_distance = LONGEST;
+    int best_distance = MAX_WORD;
     for (int i = 0; command_table[i]; i++) {
-        int distance = nearness(word, command_table[i]->name);
+        int distance = typo_distance(word, command_table[i]->name);
         if (distance >= 0 && distance < best_distance) {
             best = command_table[i]->name;
             best_distance = distance;
@@ -48,15 +49,15 @@ const char *suggest_command(const char *word) {
     return best;
 }
 
-struct search {
+struct option_search {
     const char *word;
     int distance;
     char *out;
     size_t size;
 };
 
-static void consider(struct search *s, const char *spelling) {
-    int distance = nearness(s->word, spelling);
+static void consider_spelling(struct option_search *s, const char *spelling) {
+    int distance = typo_distance(s->word, spelling);
     if (distance < 0 || distance >= s->distance) return;
     s->distance = distance;
     snprintf(s->out, s->size, "%s", spelling);
@@ -64,29 +65,29 @@ static void consider(struct search *s, const char *spelling) {
 
 static void consider_option(void *user, const struct option_group *group, const struct option *option) {
     (void)group;
-    char spelling[LONGEST];
+    char spelling[MAX_WORD];
     snprintf(spelling, sizeof spelling, "--%s", option->name);
-    consider(user, spelling);
+    consider_spelling(user, spelling);
     if (option->kind == OPTION_FLAG) {
         snprintf(spelling, sizeof spelling, "--no-%s", option->name);
-        consider(user, spelling);
+        consider_spelling(user, spelling);
     }
     if (option->letter) {
         snprintf(spelling, sizeof spelling, "-%s", option->letter);
-        consider(user, spelling);
+        consider_spelling(user, spelling);
     }
     for (const char *alias = option->aliases; alias && *alias;) {
         size_t n = strcspn(alias, " ");
         snprintf(spelling, sizeof spelling, "%.*s", (int)n, alias);
-        consider(user, spelling);
+        consider_spelling(user, spelling);
         alias += n + strspn(alias + n, " ");
     }
 }
 
 bool suggest_option(const struct command *command, const char *word, char *out, size_t size) {
-    char plain[LONGEST];
+    char plain[MAX_WORD];
     snprintf(plain, sizeof plain, "%.*s", (int)strcspn(word, "="), word);
-    struct search s = {plain, LONGEST, out, size};
+    struct option_search s = {plain, MAX_WORD, out, size};
     options_visit(command, consider_option, &s);
-    return s.distance < LONGEST;
+    return s.distance < MAX_WORD;
 }

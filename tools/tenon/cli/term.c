@@ -83,13 +83,13 @@ char *human_seconds(char out[HUMAN_SIZE], double seconds) {
     return out;
 }
 
-/* ---- Progress ------------------------------------------------------------------------------------------------ */
+/* ---- Progress ---- */
 
-enum { BAR = 30 };
+enum { BAR_WIDTH = 30 };
 static bool bar_on_screen;
 static const uint64_t second = 1000000000;
 
-static char *amount(char out[HUMAN_SIZE], const struct progress *p, double value) {
+static char *progress_amount(char out[HUMAN_SIZE], const struct progress *p, double value) {
     return p->unit == PROGRESS_BYTES ? human_bytes(out, (uint64_t)value) : human_count(out, value);
 }
 
@@ -97,7 +97,7 @@ void progress_start(struct progress *progress, const char *title, uint64_t total
     *progress = (struct progress){.title = title, .total = total, .unit = unit, .started_ns = tn_time_ns()};
 }
 
-static void show(struct progress *p, bool terminal) {
+static void draw_progress(struct progress *p, bool terminal) {
     p->shown_done = p->done;
     char done[HUMAN_SIZE], total[HUMAN_SIZE], rate[HUMAN_SIZE], left[HUMAN_SIZE];
     double seconds = (double)(tn_time_ns() - p->started_ns) / 1e9, speed = (double)p->done / seconds;
@@ -107,17 +107,17 @@ static void show(struct progress *p, bool terminal) {
     fprintf(stderr, "%s ", p->title);
     if (p->total) {
         if (terminal) {
-            int filled = (int)(share * BAR);
+            int filled = (int)(share * BAR_WIDTH);
             fputc('[', stderr);
-            for (int i = 0; i < BAR; i++) fputc(i < filled ? '#' : '.', stderr);
+            for (int i = 0; i < BAR_WIDTH; i++) fputc(i < filled ? '#' : '.', stderr);
             fputs("] ", stderr);
         }
-        fprintf(stderr, "%3.0f%% %s of %s", share * 100, amount(done, p, (double)p->done),
-                amount(total, p, (double)p->total));
+        fprintf(stderr, "%3.0f%% %s of %s", share * 100, progress_amount(done, p, (double)p->done),
+                progress_amount(total, p, (double)p->total));
     } else {
-        fputs(amount(done, p, (double)p->done), stderr);
+        fputs(progress_amount(done, p, (double)p->done), stderr);
     }
-    fprintf(stderr, ", %s/s", amount(rate, p, speed));
+    fprintf(stderr, ", %s/s", progress_amount(rate, p, speed));
     if (p->total && speed > 0 && p->done < p->total)
         fprintf(stderr, ", %s left", human_seconds(left, (double)(p->total - p->done) / speed));
     if (terminal)
@@ -136,12 +136,12 @@ void progress_update(struct progress *progress, uint64_t done) {
     bool terminal = isatty(STDERR_FILENO);
     progress->done = done;
     uint64_t now = tn_time_ns();
-    /* A bar moves five times a second; a log gets a line every five seconds. */
+    /* A bar is redrawn five times a second; a log gets a line every five seconds. */
     uint64_t pause = !progress->visible ? second : terminal ? second / 5 : 5 * second;
     if (now - (progress->visible ? progress->shown_ns : progress->started_ns) < pause) return;
     progress->visible = true;
     progress->shown_ns = now;
-    show(progress, terminal);
+    draw_progress(progress, terminal);
 }
 
 void progress_end(struct progress *progress) {
@@ -149,6 +149,6 @@ void progress_end(struct progress *progress) {
     if (isatty(STDERR_FILENO))
         fputs("\r\033[K", stderr);
     else if (progress->shown_done != progress->done)
-        show(progress, false);
+        draw_progress(progress, false);
     progress->visible = false;
 }

@@ -8,14 +8,15 @@
 
 enum style { STYLE_NONE, STYLE_BOLD, STYLE_DIM, STYLE_RED, STYLE_GREEN, STYLE_YELLOW, STYLE_BLUE, STYLE_CYAN };
 
-/* The escape sequence that switches to a style on `out`, "" where `out` is no terminal, NO_COLOR is set, TERM is
- * "dumb" or --no-color was given. STYLE_NONE goes back to plain. */
+/* The escape sequence that switches `out` to a style; "" when `out` is not a terminal, NO_COLOR is set, TERM is
+ * "dumb" or
+ * --no-color was given. STYLE_NONE switches back to plain. */
 const char *style(FILE *out, enum style style);
 void term_no_colour(void);
-int term_width(FILE *out); /* columns; 80 where it is no terminal */
+int term_width(FILE *out); /* columns; 80 when `out` is not a terminal */
 
-/* Writes text that a model made. What could steer a terminal (escape sequences, other control characters) is shown as
- * U+FFFD there; files and pipes get the bytes as they are. */
+/* Writes text that a model generated. On a terminal, control characters (and so escape sequences) become U+FFFD;
+ * files and pipes get the bytes unchanged. */
 void term_write(FILE *out, const char *text, size_t length);
 
 /* Short texts in the caller's buffer, which they return. */
@@ -24,8 +25,8 @@ char *human_bytes(char out[HUMAN_SIZE], uint64_t bytes);   /* "1.50 GiB", "312 B
 char *human_count(char out[HUMAN_SIZE], double count);     /* "1.1 B" tokens or parameters: K, M, B, T */
 char *human_seconds(char out[HUMAN_SIZE], double seconds); /* "850 ms", "12.3 s", "4 m 05 s" */
 
-/* Progress of work that may take more than a second, on standard error: a bar with rate and time left on a
- * terminal, a plain line now and then elsewhere, nothing for quick work. One at a time; one thread. */
+/* Progress of work that may take more than a second, on standard error: on a terminal a bar with rate and time left,
+ * elsewhere a line every five seconds, nothing for quick work. One at a time, from one thread. */
 enum progress_unit { PROGRESS_BYTES, PROGRESS_ITEMS };
 struct progress {
     const char *title;
@@ -37,8 +38,8 @@ struct progress {
 };
 void progress_start(struct progress *progress, const char *title, uint64_t total, enum progress_unit unit);
 void progress_update(struct progress *progress, uint64_t done);
-void progress_hide(
-    void); /* takes the bar off the screen before other text is written; the next update shows it again */
+/* Erases the bar before other text is written; the next update draws it again. */
+void progress_hide(void);
 void progress_end(struct progress *progress); /* erases the bar, or prints the closing line */
 
 #endif

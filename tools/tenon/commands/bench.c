@@ -1,4 +1,5 @@
-/* tenon bench: how fast a model reads and writes here, and how much of the memory's bandwidth that is. */
+/* tenon bench: prefill and decode speed of a model, and the share of the memory bandwidth that decode reaches. */
+#include "cli/json_output.h"
 #include "cli/term.h"
 #include "engine/bandwidth.h"
 #include "engine/loaded_model.h"
@@ -6,7 +7,6 @@
 
 #include "tenon/cpu.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -19,28 +19,27 @@ struct bench {
     int32_t prompt, generate, depth;
     int repeats;
     struct progress progress;
-    double bandwidth;         /* bytes per second; 0: not known */
-    const char *bandwidth_of; /* the device it belongs to */
+    double bandwidth;         /* bytes per second; 0: unknown */
+    const char *bandwidth_of; /* name of its device */
 };
 
-/* One kind of work, measured several times. */
-struct result {
+/* Prefill or decode, measured several times. */
+struct bench_result {
     const char *name;
     int32_t tokens;
     double *rates;          /* tokens per second, sorted */
-    double bytes_per_token; /* read from memory; 0: not what limits it */
+    double bytes_per_token; /* read from memory; 0: the bandwidth is not the limit */
 };
 
-/* ---- Measuring --------------------------------------------------------------------------------------------------
- */
+/* ---- Measuring ---- */
 
-/* What the tokens are makes no difference to the arithmetic. */
+/* Any tokens will do: the work does not depend on them. */
 static tn_token token_at(const struct bench *b, int32_t i) {
     return (tn_token)((uint32_t)i * 7919u % (uint32_t)b->info.n_vocab);
 }
 
 /* Decodes tokens [from, from + count), `step` at a time. */
-static tn_status feed(struct bench *b, int32_t from, int32_t count, int32_t step) {
+static tn_status decode_range(struct bench *b, int32_t from, int32_t count, int32_t step) {
     tn_token tokens[2048];
     if (step > 2048) step = 2048;
     for (int32_t done = 0; done < count; done += step) {
@@ -52,13 +51,13 @@ static tn_status feed(struct bench *b, int32_t from, int32_t count, int32_t step
     return TN_OK;
 }
 
-/* A cache that holds `depth` tokens. Windows cannot go back, so they start from nothing. */
-static tn_status go_to_depth(struct bench *b) {
+/* Brings the cache to `depth` tokens. A sliding window has dropped earlier tokens, so it is filled anew. */
+static tn_status set_depth(struct bench *b) {
     int32_t batch = tn_session_get_params(b->loaded.session).n_batch;
     if (b->info.n_window > 0) tn_session_clear(b->loaded.session);
     if (tn_session_seq_last(b->loaded.session, 0) + 1 < b->depth) {
         tn_session_clear(b->loaded.session);
-        return feed(b, 0, b->depth, batch);
+        return decode_range(b, 0, b->depth, batch);
     }
     return tn_session_seq_remove(b->loaded.session, 0, b->depth, -1);
 }
@@ -68,14 +67,14 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static tn_status measure(struct bench *b, struct result *r, int32_t step) {
+static tn_status measure_speed(struct bench *b, struct bench_result *r, int32_t step) {
     if (!(r->rates = tn_calloc((size_t)b->repeats, sizeof *r->rates))) return TN_E_NOMEM;
-    TN_TRY(go_to_depth(b));
-    TN_TRY(feed(b, b->depth, step < r->tokens ? step : r->tokens, step)); /* warms up */
+    TN_TRY(set_depth(b));
+    TN_TRY(decode_range(b, b->depth, step < r->tokens ? step : r->tokens, step)); /* warm-up */
     for (int i = 0; i < b->repeats; i++) {
-        TN_TRY(go_to_depth(b));
+        TN_TRY(set_depth(b));
         uint64_t begin = tn_time_ns();
-        TN_TRY(feed(b, b->depth, r->tokens, step));
+        TN_TRY(decode_range(b, b->depth, r->tokens, step));
         uint64_t ns = tn_time_ns() - begin;
         r->rates[i] = (double)r->tokens * 1e9 / (double)(ns ? ns : 1);
     }
@@ -83,16 +82,15 @@ static tn_status measure(struct bench *b, struct result *r, int32_t step) {
     return TN_OK;
 }
 
-static double median(const struct bench *b, const struct result *r) {
+static double median(const struct bench *b, const struct bench_result *r) {
     size_t n = (size_t)b->repeats;
     return n % 2 ? r->rates[n / 2] : (r->rates[n / 2 - 1] + r->rates[n / 2]) / 2;
 }
 
-/* ---- Memory -----------------------------------------------------------------------------------------------------
- */
+/* ---- Memory ---- */
 
-/* Bytes that one token reads: all matrices but the embedding table, of which it reads a row, of the experts those in
- * use, and the cached keys and values before it. */
+/* Bytes that decoding one token reads: all matrices except the embedding table, of which only a row is read; only the
+ * experts in use; and the cached keys and values of earlier tokens. */
 static double bytes_per_token(const struct bench *b, double cache_bytes) {
     const tn_gguf *file = tn_model_file(b->loaded.model);
     double bytes = 0, table = 0;
@@ -108,11 +106,12 @@ static double bytes_per_token(const struct bench *b, double cache_bytes) {
         bytes += (double)t->size * (experts ? (double)b->info.n_expert_used / b->info.n_expert : 1);
     }
     double cells = tn_session_get_params(b->loaded.session).n_ctx, before = b->depth + b->generate / 2.0;
-    return bytes + (output ? 0 : table) + cache_bytes * before / cells; /* a tied table is also the output matrix */
+    return bytes + (output ? 0 : table) +
+           cache_bytes * before / cells; /* tied embeddings are read as the output matrix */
 }
 
-/* The bandwidth of the device that holds the weights; with several there is no one number. */
-static void find_bandwidth(struct bench *b, const tn_fit *fit, double *cache_bytes) {
+/* Measures the device that holds the layers. With several devices no single bandwidth applies. */
+static void measure_bandwidth(struct bench *b, const tn_fit *fit, double *cache_bytes) {
     const tn_fit_device *only = NULL;
     int holders = 0;
     *cache_bytes = 0;
@@ -133,7 +132,7 @@ static void find_bandwidth(struct bench *b, const tn_fit *fit, double *cache_byt
         else
             status = bandwidth_device(b->bandwidth_of, &b->bandwidth);
     }
-    if (status != TN_OK) warn("the bandwidth of %s cannot be measured: %s", only->name, tn_error());
+    if (status != TN_OK) warn("cannot measure the bandwidth of %s: %s", only->name, tn_error());
 }
 
 static uint64_t peak_resident(void) {
@@ -141,14 +140,13 @@ static uint64_t peak_resident(void) {
     return getrusage(RUSAGE_SELF, &usage) == 0 ? (uint64_t)usage.ru_maxrss * 1024 : 0;
 }
 
-/* ---- Showing ----------------------------------------------------------------------------------------------------
- */
+/* ---- Showing ---- */
 
-static double share(const struct bench *b, const struct result *r) {
+static double bandwidth_share(const struct bench *b, const struct bench_result *r) {
     return b->bandwidth > 0 && r->bytes_per_token > 0 ? median(b, r) * r->bytes_per_token / b->bandwidth : 0;
 }
 
-static int print_text(const struct bench *b, const struct result *results, int count, uint64_t peak) {
+static int print_bench_text(const struct bench *b, const struct bench_result *results, int count, uint64_t peak) {
     struct memory_use m;
     char x[HUMAN_SIZE], y[HUMAN_SIZE];
     int threads = (int)args_int(b->args, "threads");
@@ -162,10 +160,10 @@ static int print_text(const struct bench *b, const struct result *results, int c
     printf("\n%s%-16s %12s  %-21s %s%s\n", style(stdout, STYLE_BOLD), "", "tokens/s", "  lowest … highest",
            "of the bandwidth", style(stdout, STYLE_NONE));
     for (int i = 0; i < count; i++) {
-        const struct result *r = &results[i];
+        const struct bench_result *r = &results[i];
         printf("%-10s %5d %12.2f  %8.2f … %-8.2f", r->name, r->tokens, median(b, r), r->rates[0],
                r->rates[b->repeats - 1]);
-        if (share(b, r) > 0) printf("  %.0f %%", 100 * share(b, r));
+        if (bandwidth_share(b, r) > 0) printf("  %.0f %%", 100 * bandwidth_share(b, r));
         putchar('\n');
     }
     printf("\nmedian of %d runs\nmemory planned %s %s used %s, ", b->repeats, human_bytes(x, m.planned),
@@ -175,7 +173,7 @@ static int print_text(const struct bench *b, const struct result *results, int c
     return EXIT_OK;
 }
 
-static int print_json(const struct bench *b, const struct result *results, int count, uint64_t peak) {
+static int print_bench_json(const struct bench *b, const struct bench_result *results, int count, uint64_t peak) {
     struct memory_use m;
     int threads = (int)args_int(b->args, "threads");
     if (!loaded_model_memory(&b->loaded, &m)) return EXIT_ERROR;
@@ -186,9 +184,9 @@ static int print_json(const struct bench *b, const struct result *results, int c
         json_t *entry = json_pack("{s:s, s:i, s:i, s:f, s:f, s:f, s:o}", "test", results[i].name, "tokens",
                                   results[i].tokens, "depth", b->depth, "median", median(b, &results[i]), "lowest",
                                   results[i].rates[0], "highest", results[i].rates[b->repeats - 1], "rates", rates);
-        if (share(b, &results[i]) > 0) {
+        if (bandwidth_share(b, &results[i]) > 0) {
             json_object_set_new(entry, "bytes_per_token", json_real(results[i].bytes_per_token));
-            json_object_set_new(entry, "share_of_bandwidth", json_real(share(b, &results[i])));
+            json_object_set_new(entry, "share_of_bandwidth", json_real(bandwidth_share(b, &results[i])));
         }
         json_array_append_new(list, entry);
     }
@@ -198,18 +196,13 @@ static int print_json(const struct bench *b, const struct result *results, int c
         (json_int_t)b->info.bytes, "processor", "name", tn_cpu_name(), "kernels", tn_cpu_level(), "threads",
         threads ? threads : tn_cpu_count(), "bandwidth", b->bandwidth, "memory", "planned", (json_int_t)m.planned,
         "used", (json_int_t)m.used, "mapped", (json_int_t)m.mapped, "process", (json_int_t)peak, "results", list);
-    if (!root) return fail("out of memory");
-    json_dumpf(root, stdout, JSON_INDENT(2));
-    putchar('\n');
-    json_decref(root);
-    return EXIT_OK;
+    return print_json_document(root);
 }
 
-/* ---- The command ------------------------------------------------------------------------------------------------
- */
+/* ---- The command ---- */
 
 static int measure_all(struct bench *b) {
-    struct result results[2];
+    struct bench_result results[2];
     int count = 0;
     double cache_bytes = 0;
     tn_fit fit;
@@ -217,23 +210,24 @@ static int measure_all(struct bench *b) {
     uint64_t warm_up = (uint64_t)b->depth + (uint64_t)b->prompt + (b->generate > 0);
     tn_status status = tn_session_memory(b->loaded.session, &fit);
     if (status != TN_OK) return fail_status(status, "memory");
-    uint64_t peak = peak_resident(); /* of the session alone: measuring the bandwidth takes memory too */
+    uint64_t peak = peak_resident(); /* taken before measure_bandwidth(), which needs memory of its own */
     progress_start(&b->progress, "measuring", warm_up + (uint64_t)b->repeats * per_round, PROGRESS_ITEMS);
     if (b->prompt) {
-        results[count] = (struct result){.name = "prompt", .tokens = b->prompt};
-        status = measure(b, &results[count++], tn_session_get_params(b->loaded.session).n_batch);
+        results[count] = (struct bench_result){.name = "prompt", .tokens = b->prompt};
+        status = measure_speed(b, &results[count++], tn_session_get_params(b->loaded.session).n_batch);
     }
     if (b->generate && status == TN_OK) {
-        results[count] = (struct result){.name = "generation", .tokens = b->generate};
-        status = measure(b, &results[count++], 1);
+        results[count] = (struct bench_result){.name = "generation", .tokens = b->generate};
+        status = measure_speed(b, &results[count++], 1);
     }
     progress_end(&b->progress);
     if (peak_resident() > peak) peak = peak_resident();
     int code = status == TN_OK ? EXIT_OK : fail_status(status, "%s", "");
-    if (!code) find_bandwidth(b, &fit, &cache_bytes);
+    if (!code) measure_bandwidth(b, &fit, &cache_bytes);
     if (!code && b->generate) results[count - 1].bytes_per_token = bytes_per_token(b, cache_bytes);
     if (!code)
-        code = args_flag(b->args, "json") ? print_json(b, results, count, peak) : print_text(b, results, count, peak);
+        code = args_flag(b->args, "json") ? print_bench_json(b, results, count, peak)
+                                          : print_bench_text(b, results, count, peak);
     for (int i = 0; i < count; i++) tn_free(results[i].rates);
     tn_fit_free(&fit);
     return code;
@@ -268,7 +262,7 @@ static const struct option options[] = {
      .min = 0,
      .max = 1 << 24,
      .fallback = "512",
-     .help = "tokens to read at once, 0 for none"},
+     .help = "prompt length in tokens, 0 to skip this measurement"},
     {.name = "predict",
      .letter = "n",
      .aliases = "--n-gen --n-predict",
@@ -277,7 +271,7 @@ static const struct option options[] = {
      .min = 0,
      .max = 1 << 24,
      .fallback = "128",
-     .help = "tokens to write one by one, 0 for none"},
+     .help = "tokens to generate, 0 to skip this measurement"},
     {.name = "depth",
      .letter = "d",
      .aliases = "--n-depth",
@@ -286,7 +280,7 @@ static const struct option options[] = {
      .min = 0,
      .max = 1 << 24,
      .fallback = "0",
-     .help = "tokens already in the cache"},
+     .help = "tokens in the KV cache before each run"},
     {.name = "repeat",
      .letter = "r",
      .aliases = "--repetitions",
@@ -295,7 +289,7 @@ static const struct option options[] = {
      .min = 1,
      .max = 1000,
      .fallback = "5",
-     .help = "runs of each kind"},
+     .help = "runs of each measurement"},
     OPTION_JSON,
     {0},
 };
@@ -308,11 +302,13 @@ const struct command command_bench = {
     .options = options,
     .groups = groups,
     .details =
-        "Shows the median of several runs with the lowest and the highest, for reading a prompt and for writing "
-        "token by token. Writing reads all weights for every token: its share of the memory bandwidth, which "
-        "is measured here and now with the same threads, says how much faster it could be at best.",
+        "Prints the median, lowest and highest speed of several runs, for processing a prompt (prefill) and for "
+        "generating token by token (decode). Decode reads all weights for every token, so the memory bandwidth "
+        "limits "
+        "its speed. The bandwidth is measured with the same number of threads; the last column shows how much of it "
+        "decode uses.",
     .examples = "tenon bench model.gguf\n"
-                "tenon bench model.gguf -p 0 -n 64 -d 4096             # writing, with 4096 tokens in the cache\n"
+                "tenon bench model.gguf -p 0 -n 64 -d 4096             # decode only, with 4096 tokens in the cache\n"
                 "tenon bench model.gguf -t 4 -r 10 --json",
     .section = SECTION_USE,
     .max_arguments = 1,

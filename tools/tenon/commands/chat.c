@@ -136,7 +136,7 @@ static void do_set(struct chat *c, const char *argument) {
         return;
     }
     if (!sampling_set(&d->sampling, name, value, why, sizeof why)) {
-        fail("%s %s; /set alone lists the settings", name, why);
+        fail("%s; /set alone lists the settings", why);
         return;
     }
     tn_sampler_free(d->sampler);

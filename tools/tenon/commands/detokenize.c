@@ -1,11 +1,11 @@
-/* tenon detokenize: the text of tokens. */
+/* tenon detokenize: token ids to text. */
+#include "cli/json_output.h"
 #include "cli/text_input.h"
 #include "engine/loaded_model.h"
 #include "files/metadata_text.h"
 
 #include <ctype.h>
 #include <errno.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,14 +20,14 @@ static bool parse_ids(const char *text, tn_token **ids, size_t *count, size_t *c
         errno = 0;
         long id = strtol(text, &end, 10);
         if (end == text || errno || id < 0 || id > INT32_MAX) {
-            fail("\"%.40s\" is no token id", text);
+            fail("\"%.40s\" is not a token id", text);
             return false;
         }
         if (*count == *capacity) {
             *capacity = *capacity ? 2 * *capacity : 1024;
             tn_token *larger = realloc(*ids, *capacity * sizeof **ids);
             if (!larger) {
-                fail("no memory for %zu tokens", *capacity);
+                fail("out of memory for %zu tokens", *capacity);
                 return false;
             }
             *ids = larger;
@@ -42,7 +42,7 @@ static int run_detokenize(const struct args *args) {
     tn_tokenizer *t;
     tn_token *ids = NULL;
     size_t count = 0, capacity = 0;
-    int code = load_tokenizer(args->values[0], true, &t); /* how text is split does not matter here */
+    int code = load_tokenizer(args->values[0], true, &t); /* the pre-tokenizer only matters for encoding */
     if (code) return code;
     bool parsed = true;
     if (args->count == 1 || (args->count == 2 && !strcmp(args->values[1], "-"))) {
@@ -62,10 +62,8 @@ static int run_detokenize(const struct args *args) {
         if (status != TN_OK) {
             code = fail_status(status, "detokenize");
         } else if (args_flag(args, "json")) {
-            json_t *all = json_pack("{s:o}", "text", show_json_text((tn_gguf_str){text.bytes, text.length}));
-            if (!all || json_dumpf(all, stdout, JSON_COMPACT) != 0) code = fail("the text cannot be written");
-            json_decref(all);
-            putchar('\n');
+            code =
+                print_json_line(json_pack("{s:o}", "text", show_json_text((tn_gguf_str){text.bytes, text.length})));
         } else {
             fwrite(text.bytes, 1, text.length, stdout);
         }
@@ -77,21 +75,21 @@ static int run_detokenize(const struct args *args) {
 }
 
 static const struct option options[] = {
-    {.name = "special", .help = "write control tokens out instead of leaving them away", .kind = OPTION_FLAG},
+    {.name = "special", .help = "print control tokens instead of leaving them out", .kind = OPTION_FLAG},
     OPTION_JSON,
     {0},
 };
 
 const struct command command_detokenize = {
     .name = "detokenize",
-    .summary = "the text of tokens",
+    .summary = "convert token ids to text",
     .section = SECTION_TEXT,
     .arguments = "MODEL [ID…]",
     .min_arguments = 1,
     .max_arguments = -1,
-    .details =
-        "Writes the bytes that the tokens stand for and nothing else, not even a line end. Without ids, or with "
-        "\"-\", they are read from standard input: numbers separated by spaces, commas or line ends.",
+    .details = "Prints exactly the bytes of the tokens, without a line end. Without ids, or with \"-\", the ids are "
+               "read from "
+               "standard input, separated by spaces, commas or line ends.",
     .options = options,
     .examples = "tenon detokenize model.gguf 1206 1435\n"
                 "tenon tokenize model.gguf \"Hello world\" | tenon detokenize model.gguf\n",

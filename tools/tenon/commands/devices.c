@@ -1,11 +1,10 @@
-/* tenon devices: what this machine can compute on, and how much memory is free there. */
+/* tenon devices: the compute devices of this machine and their memory. */
 #include "cli/cli.h"
+#include "cli/json_output.h"
 #include "cli/term.h"
 
 #include "tenon/backend.h"
 #include "tenon/cpu.h"
-
-#include <jansson.h>
 
 static void print_caps(const tn_device_caps *caps) {
     static const struct {
@@ -27,7 +26,7 @@ static void print_caps(const tn_device_caps *caps) {
     putchar('\n');
 }
 
-static int print_text(void) {
+static int print_devices_text(void) {
     for (size_t i = 0; i < tn_device_count(); i++) {
         tn_device *device = tn_device_get(i);
         size_t available = 0, total = 0;
@@ -49,7 +48,7 @@ static int print_text(void) {
     return EXIT_OK;
 }
 
-static int print_json(void) {
+static int print_devices_json(void) {
     json_t *list = json_array();
     int code = EXIT_OK;
     for (size_t i = 0; i < tn_device_count() && code == EXIT_OK; i++) {
@@ -68,12 +67,9 @@ static int print_json(void) {
     }
     json_t *root = json_pack("{s:{s:s, s:s, s:i}, s:o}", "cpu", "name", tn_cpu_name(), "level", tn_cpu_level(),
                              "cores", tn_cpu_count(), "devices", list);
-    if (root && code == EXIT_OK) {
-        json_dumpf(root, stdout, JSON_INDENT(2));
-        putchar('\n');
-    }
+    if (code == EXIT_OK) return print_json_document(root);
     json_decref(root);
-    return root ? code : fail("out of memory");
+    return code;
 }
 
 static int run_devices(const struct args *args) {
@@ -83,7 +79,7 @@ static int run_devices(const struct args *args) {
         tn_status status = tn_device_find(extra, &device);
         if (status != TN_OK) return fail_status(status, "%s", "");
     }
-    return args_flag(args, "json") ? print_json() : print_text();
+    return args_flag(args, "json") ? print_devices_json() : print_devices_text();
 }
 
 static const struct option options[] = {
@@ -91,17 +87,18 @@ static const struct option options[] = {
     {.name = "add",
      .value = "SPEC",
      .kind = OPTION_TEXT,
-     .help = "also show a simulated device, e.g. sim:8G,align=256"},
+     .help = "also list this simulated device, e.g. sim:8G,align=256"},
     {0},
 };
 
 const struct command command_devices = {
     .name = "devices",
-    .summary = "what this machine can compute on, and the memory free there",
+    .summary = "list compute devices and their free memory",
     .section = SECTION_MEMORY,
     .options = options,
-    .details = "Devices of loadable backends are found next to the library and in the folders and files that "
-               "TENON_BACKEND_PATH names. TENON_CPU=generic|avx2|avx512|amx|neon lowers the kernels the CPU uses.",
+    .details = "Loadable backends are searched next to the library and in the folders and files listed in "
+               "TENON_BACKEND_PATH. "
+               "TENON_CPU=generic|avx2|avx512|amx|neon limits the CPU kernels to that instruction set.",
     .examples = "tenon devices\n"
                 "tenon devices --json\n",
     .run = run_devices,

@@ -1,4 +1,4 @@
-/* tenon embed: texts as vectors. */
+/* tenon embed: embedding vectors of texts. */
 #include "cli/text_input.h"
 #include "engine/loaded_model.h"
 #include "engine/options.h"
@@ -13,7 +13,7 @@ static const struct {
 } poolings[] = {{"none", TN_POOLING_NONE}, {"mean", TN_POOLING_MEAN}, {"cls", TN_POOLING_CLS},
                 {"last", TN_POOLING_LAST}, {"rank", TN_POOLING_RANK}, {"model", TN_POOLING_MODEL}};
 
-struct output {
+struct embed_output {
     bool json;
     int norm;
     size_t count; /* rows so far */
@@ -21,14 +21,14 @@ struct output {
     float *rows; /* kept for the comparison, else NULL */
 };
 
-static void print_row(const struct output *o, size_t text, const float *row) {
+static void print_row(const struct embed_output *o, size_t text, const float *row) {
     if (o->json) printf("%s{\"index\":%zu,\"text\":%zu,\"embedding\":[", o->count ? ",\n" : "", o->count, text);
     for (int32_t i = 0; i < o->size; i++) printf("%s%.9g", i == 0 ? "" : o->json ? "," : " ", (double)row[i]);
     fputs(o->json ? "]}" : "\n", stdout);
 }
 
-/* One text's rows: one, or with no pooling one per token. */
-static int embed_text(tn_session *session, struct output *o, size_t index, const char *text, size_t length) {
+/* Appends the rows of one text: a single row, or one per token without pooling. */
+static int embed_text(tn_session *session, struct embed_output *o, size_t index, const char *text, size_t length) {
     tn_tokens tokens = {0};
     const tn_tokenizer *tokenizer = tn_model_tokenizer(tn_session_model(session));
     if (!tokenizer) return fail("the model has no tokenizer");
@@ -70,7 +70,7 @@ static double cosine(const float *a, const float *b, int32_t n) {
     return aa > 0 && bb > 0 ? ab / sqrt(aa * bb) : 0;
 }
 
-static void print_similarities(const struct output *o) {
+static void print_similarities(const struct embed_output *o) {
     for (size_t i = 0; i < o->count; i++)
         for (size_t k = 0; k < o->count; k++)
             printf("%.6f%c", cosine(o->rows + i * (size_t)o->size, o->rows + k * (size_t)o->size, o->size),
@@ -80,12 +80,12 @@ static void print_similarities(const struct output *o) {
 static int embed_all(const struct args *args, tn_session *session, const char *lines, size_t size) {
     tn_session_params p = tn_session_get_params(session);
     bool scores = p.pooling == TN_POOLING_RANK;
-    struct output o = {.json = args_flag(args, "json"),
-                       .norm = scores ? -1 : (int)args_int(args, "embd-normalize"),
-                       .size = tn_session_embedding_size(session)};
+    struct embed_output o = {.json = args_flag(args, "json"),
+                             .norm = scores ? -1 : (int)args_int(args, "embd-normalize"),
+                             .size = tn_session_embedding_size(session)};
     if (args_flag(args, "similarity")) {
         if (p.pooling == TN_POOLING_NONE || scores)
-            return fail("--similarity compares texts: it needs --pooling mean, cls or last");
+            return fail("--similarity compares whole texts: use --pooling mean, cls or last");
         o.json = false;
         o.rows = malloc(1);
     }
@@ -141,23 +141,24 @@ static const struct option options[] = {
      .value = "TEXT",
      .kind = OPTION_TEXT,
      .repeats = true,
-     .help = "a text; may be given several times"},
+     .help = "a text to embed"},
     {.name = "file",
      .letter = "f",
      .value = "FILE",
      .kind = OPTION_TEXT,
-     .help = "one text per line of FILE, - for standard input"},
+     .help = "read one text per line from FILE, - for standard input"},
     {.name = "embd-separator",
      .value = "TEXT",
      .kind = OPTION_TEXT,
      .fallback = "\n",
-     .help = "what stands between the texts of a file; empty: the file is one text"},
+     .help = "separator between the texts of a file; empty to treat the file as one text"},
     {.name = "pooling",
      .value = "KIND",
      .kind = OPTION_TEXT,
      .choices = "none mean cls last rank model",
      .fallback = "model",
-     .help = "how tokens become one vector; model: as the file says, else mean for encoders and last for others",
+     .help =
+         "how token vectors are combined; model: as the model file says, else mean for encoders and last for others",
      .env = "LLAMA_ARG_POOLING"},
     {.name = "embd-normalize",
      .value = "N",
@@ -165,8 +166,9 @@ static const struct option options[] = {
      .min = -1,
      .max = 64,
      .fallback = "2",
-     .help = "norm to divide by: 2 Euclidean, 1 taxicab, N for the N-norm, 0 largest value to 32760, -1 none"},
-    {.name = "similarity", .kind = OPTION_FLAG, .help = "print the cosine between every two texts instead"},
+     .help =
+         "normalisation: 2 Euclidean, 1 taxicab, N for the N-norm, 0 to scale the largest value to 32760, -1 none"},
+    {.name = "similarity", .kind = OPTION_FLAG, .help = "print the cosine similarity of every pair of texts instead"},
     OPTION_JSON,
     {0},
 };
@@ -179,7 +181,7 @@ const struct command command_embed = {
     .options = options,
     .groups = groups,
     .details = "Prints one line of numbers per text (with --pooling none: per token).\n\n"
-               "Encoders such as BERT read a text as a whole: it must not be longer than --ubatch tokens.",
+               "Encoders such as BERT process a text as a whole, so it must not be longer than --ubatch tokens.",
     .examples = "tenon embed nomic.gguf -p \"search_query: what is a tenon?\"\n"
                 "tenon embed nomic.gguf -f lines.txt --json\n"
                 "tenon embed nomic.gguf -p \"a cat\" -p \"a kitten\" -p \"a lathe\" --similarity",

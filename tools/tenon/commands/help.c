@@ -1,4 +1,4 @@
-/* tenon help: the start page, the help of one command, and the documents made from the command table. */
+/* tenon help: the list of commands, the help of one command, and the documents made from the command table. */
 #include "cli/cli.h"
 
 static int run_help(const struct args *args) {
@@ -13,10 +13,10 @@ static int run_help(const struct args *args) {
         help_commands(stdout);
     else {
         const struct command *command = command_find(args->values[0]);
-        const char *near = suggest_command(args->values[0]);
-        if (!command && near)
-            return fail_usage(args, "no command \"%s\"; did you mean \"%s\"?", args->values[0], near);
-        if (!command) return fail_usage(args, "no command \"%s\"", args->values[0]);
+        const char *suggestion = suggest_command(args->values[0]);
+        if (!command && suggestion)
+            return fail_usage(args, "unknown command \"%s\"; did you mean \"%s\"?", args->values[0], suggestion);
+        if (!command) return fail_usage(args, "unknown command \"%s\"", args->values[0]);
         help_command(stdout, command);
     }
     return EXIT_OK;
@@ -35,13 +35,13 @@ static const struct option options[] = {
 
 const struct command command_help = {
     .name = "help",
-    .summary = "what the commands are and how to use one",
+    .summary = "list the commands, or explain one",
     .section = SECTION_ABOUT,
     .arguments = "[COMMAND]",
     .max_arguments = 1,
     .options = options,
-    .examples = "tenon help version                     # the same as tenon version --help\n"
-                "tenon help --man | man -l -            # the manual without installing it\n"
-                "source <(tenon help --completion bash) # completion in this shell\n",
+    .examples = "tenon help version                     # same as: tenon version --help\n"
+                "tenon help --man | man -l -            # read the manual without installing it\n"
+                "source <(tenon help --completion bash) # enable completion in this shell\n",
     .run = run_help,
 };

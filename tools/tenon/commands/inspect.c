@@ -1,4 +1,4 @@
-/* tenon inspect: what is in a GGUF file. */
+/* tenon inspect: summary, metadata and tensors of a GGUF file. */
 #include "cli/cli.h"
 #include "cli/term.h"
 #include "files/metadata_text.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Facts ----------------------------------------------------------------------------------------------------- */
+/* ---- Totals ---- */
 
 struct totals {
     double parameters;
@@ -20,15 +20,15 @@ struct totals {
     } type[TN_TYPE_LIMIT];
 };
 
-static double elements(const tn_gguf_tensor *t) {
+static double element_count(const tn_gguf_tensor *t) {
     return (double)t->ne[0] * (double)t->ne[1] * (double)t->ne[2] * (double)t->ne[3];
 }
 
-static struct totals add_up(const tn_gguf *file) {
+static struct totals count_totals(const tn_gguf *file) {
     struct totals sum = {0};
     for (uint64_t i = 0; i < tn_gguf_tensor_count(file); i++) {
         const tn_gguf_tensor *t = tn_gguf_tensor_at(file, i);
-        sum.parameters += elements(t);
+        sum.parameters += element_count(t);
         sum.bytes += t->size;
         sum.type[t->type].tensors++;
         sum.type[t->type].bytes += t->size;
@@ -36,23 +36,23 @@ static struct totals add_up(const tn_gguf *file) {
     return sum;
 }
 
-/* The key of the model's architecture: "llama.context_length". */
+/* The value of a key with the architecture in front: "llama.context_length". */
 static const tn_gguf_value *arch_key(const tn_gguf *file, const char *name) {
     char key[256];
     snprintf(key, sizeof key, "%.100s.%s", tn_gguf_get_cstr(file, "general.architecture", ""), name);
     return tn_gguf_find(file, key);
 }
 
-/* ---- Text ------------------------------------------------------------------------------------------------------ */
+/* ---- Text ---- */
 
-static void label(const char *name) {
+static void print_label(const char *name) {
     printf("%s%-16s%s", style(stdout, STYLE_BOLD), name, style(stdout, STYLE_NONE));
 }
 
 static void line_text(const tn_gguf *file, const char *name, const char *key) {
     tn_gguf_str text = tn_gguf_get_str(file, key);
     if (!text.data || text.size == 0) return;
-    label(name);
+    print_label(name);
     show_text(stdout, text, 100);
     putchar('\n');
 }
@@ -61,14 +61,14 @@ static void line_arch(const tn_gguf *file, const char *name, const char *key) {
     const tn_gguf_value *value = arch_key(file, key);
     uint64_t number;
     if (!value || (tn_gguf_value_u64(value, &number) && number == 0)) return;
-    label(name);
+    print_label(name);
     show_value(stdout, value, 100);
     putchar('\n');
 }
 
 static void print_tokenizer(const tn_gguf *file) {
     const char *model = tn_gguf_get_cstr(file, "tokenizer.ggml.model", NULL);
-    label("tokenizer");
+    print_label("tokenizer");
     if (!model) {
         puts("none");
     } else {
@@ -82,17 +82,17 @@ static void print_tokenizer(const tn_gguf *file) {
         printf(", %" PRIu64 " tokens\n", tokens ? tokens->count : 0);
     }
     tn_gguf_str chat = tn_gguf_get_str(file, "tokenizer.chat_template");
-    label("chat template");
+    print_label("chat template");
     if (chat.data)
         printf("yes, %zu bytes\n", chat.size);
     else
         puts("no");
 }
 
-static void print_summary(const tn_gguf *file) {
-    struct totals sum = add_up(file);
+static void print_model_summary(const tn_gguf *file) {
+    struct totals sum = count_totals(file);
     char bytes[HUMAN_SIZE], count[HUMAN_SIZE];
-    label("file");
+    print_label("file");
     printf("%s, %s, GGUF %" PRIu32, tn_gguf_path(file), human_bytes(bytes, tn_gguf_file_bytes(file)),
            tn_gguf_version(file));
     if (tn_gguf_part_count(file) > 1) printf(", %d parts", tn_gguf_part_count(file));
@@ -100,10 +100,10 @@ static void print_summary(const tn_gguf *file) {
     line_text(file, "architecture", "general.architecture");
     line_text(file, "name", "general.name");
     if (sum.parameters > 0) {
-        label("parameters");
+        print_label("parameters");
         printf("%s in %" PRIu64 " tensors, %s, %.2f bits per weight\n", human_count(count, sum.parameters),
                tn_gguf_tensor_count(file), human_bytes(bytes, sum.bytes), (double)sum.bytes * 8 / sum.parameters);
-        label("size by type");
+        print_label("size by type");
         const char *comma = "";
         for (int type = 0; type < TN_TYPE_LIMIT; type++) {
             if (!sum.type[type].tensors) continue;
@@ -161,7 +161,7 @@ static void print_tensors(const tn_gguf *file) {
     }
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------------------------ */
+/* ---- JSON ---- */
 
 static json_t *tensors_json(const tn_gguf *file) {
     json_t *list = json_array();
@@ -181,8 +181,8 @@ static json_t *tensors_json(const tn_gguf *file) {
     return list;
 }
 
-static int print_json(const tn_gguf *file) {
-    struct totals sum = add_up(file);
+static int print_model_json(const tn_gguf *file) {
+    struct totals sum = count_totals(file);
     json_t *root = json_object(), *keys = json_object(), *types = json_object(), *by_type = json_object();
     for (uint64_t i = 0; i < tn_gguf_key_count(file); i++) {
         const tn_gguf_kv *kv = tn_gguf_key_at(file, i);
@@ -220,10 +220,9 @@ static int print_json(const tn_gguf *file) {
     return bad ? fail("cannot write the JSON: %m") : EXIT_OK;
 }
 
-/* ---- One tensor -------------------------------------------------------------------------------------------------
- */
+/* ---- One tensor ---- */
 
-enum { PIECE_ELEMENTS = 1 << 16 }; /* a multiple of every block */
+enum { PIECE_ELEMENTS = 1 << 16 }; /* a multiple of every block size */
 
 struct statistics {
     double sum, squares, min, max;
@@ -244,7 +243,7 @@ static void add_piece(struct statistics *s, const float *x, int64_t n) {
     }
 }
 
-/* Converts a tensor piece by piece, so that its size does not matter. */
+/* Converts a tensor in pieces, so that memory use does not depend on its size. */
 static tn_status convert_tensor(const tn_gguf *file, const tn_gguf_tensor *t, FILE *out, struct statistics *s) {
     int64_t block = tn_type_block(t->type), total = t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
     size_t piece_bytes = PIECE_ELEMENTS / (size_t)block * tn_type_bytes(t->type);
@@ -294,14 +293,13 @@ static int inspect_tensor(const struct args *args, const tn_gguf *file) {
     return EXIT_OK;
 }
 
-/* ---- Command ----------------------------------------------------------------------------------------------------
- */
+/* ---- Command ---- */
 
 static int run_inspect(const struct args *args) {
     tn_gguf *file;
     const char *key = args_text(args, "key");
     if (args_text(args, "out") && !args_text(args, "tensor"))
-        return fail_usage(args, "--out needs --tensor NAME, the tensor to write");
+        return fail_usage(args, "--out needs --tensor NAME to say which tensor to write");
     tn_gguf_params params = {.mode = TN_GGUF_META, .one_part = args_flag(args, "part")};
     tn_status status = tn_gguf_open(args->values[0], &params, &file);
     if (status != TN_OK) return fail_status(status, "inspect");
@@ -321,9 +319,9 @@ static int run_inspect(const struct args *args) {
     } else if (args_text(args, "tensor")) {
         code = inspect_tensor(args, file);
     } else if (args_flag(args, "json")) {
-        code = print_json(file);
+        code = print_model_json(file);
     } else {
-        print_summary(file);
+        print_model_summary(file);
         print_metadata(file);
         if (args_flag(args, "tensors")) print_tensors(file);
     }
@@ -333,28 +331,30 @@ static int run_inspect(const struct args *args) {
 
 static const struct option options[] = {
     OPTION_JSON,
-    {.name = "tensors", .help = "also list all tensors: type, shape, size, place in the file", .kind = OPTION_FLAG},
+    {.name = "tensors", .help = "also list all tensors with type, shape, size and file offset", .kind = OPTION_FLAG},
     {.name = "key", .value = "K", .kind = OPTION_TEXT, .help = "print only the value of this metadata key, in full"},
-    {.name = "tensor", .value = "NAME", .kind = OPTION_TEXT, .help = "statistics of one tensor"},
-    {.name = "out", .value = "FILE", .kind = OPTION_TEXT, .help = "write that tensor as little-endian f32"},
-    {.name = "part", .help = "look at this one file of a split set", .kind = OPTION_FLAG},
+    {.name = "tensor", .value = "NAME", .kind = OPTION_TEXT, .help = "print statistics of one tensor"},
+    {.name = "out",
+     .value = "FILE",
+     .kind = OPTION_TEXT,
+     .help = "with --tensor: write it to FILE as little-endian f32"},
+    {.name = "part", .help = "inspect only this file of a split model", .kind = OPTION_FLAG},
     {0},
 };
 
 const struct command command_inspect = {
     .name = "inspect",
-    .summary = "what is in a model file: summary, metadata, tensors",
+    .summary = "show summary, metadata and tensors of a model file",
     .section = SECTION_FILES,
     .arguments = "FILE",
     .min_arguments = 1,
     .max_arguments = 1,
     .options = options,
     .details =
-        "Reads the metadata only, so it is quick for files of any size. Any file of a split set stands for the "
-        "whole set.",
+        "Reads only the metadata, so it is quick for files of any size. For a split model, give any of its files.",
     .examples = "tenon inspect model.gguf\n"
                 "tenon inspect model.gguf --tensors\n"
-                "tenon inspect model.gguf --key tokenizer.chat_template  # the template as it is\n"
+                "tenon inspect model.gguf --key tokenizer.chat_template  # the template in full\n"
                 "tenon inspect model.gguf --tensor token_embd.weight --out embedding.f32\n",
     .run = run_inspect,
 };

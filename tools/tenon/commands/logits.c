@@ -1,4 +1,4 @@
-/* tenon logits: the logits a model gives for a list of tokens, as raw floats. */
+/* tenon logits: the logits after each token of a list, as raw floats. */
 #include "cli/text_input.h"
 #include "files/output_file.h"
 
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Numbers separated by anything that is none. */
+/* Numbers, separated by any other characters. */
 static int parse_tokens(const char *text, tn_tokens *out) {
     for (const char *p = text; *p;) {
         char *end;
@@ -17,7 +17,7 @@ static int parse_tokens(const char *text, tn_tokens *out) {
             continue;
         }
         long value = strtol(p, &end, 10);
-        if (end == p || value < 0 || value > INT32_MAX) return fail("'%.20s' is no token id", p);
+        if (end == p || value < 0 || value > INT32_MAX) return fail("'%.20s' is not a token id", p);
         if (out->count == out->capacity) {
             size_t capacity = out->capacity ? 2 * out->capacity : 256;
             tn_token *ids = tn_realloc(out->ids, capacity * sizeof *ids);
@@ -38,7 +38,7 @@ static bool write_row(void *user, int32_t position, const float *logits, int32_t
 
 static int run_logits(const struct args *args) {
     const char *list = args_text(args, "tokens"), *path = args_text(args, "out");
-    if (!list || !path) return fail_usage(args, "--tokens and --out are needed");
+    if (!list || !path) return fail_usage(args, "--tokens and --out are required");
     char *text = NULL;
     size_t size;
     if (list[0] == '@' && read_text_file(list + 1, &text, &size)) return EXIT_ERROR;
@@ -71,13 +71,13 @@ static int run_logits(const struct args *args) {
     }
     out = fopen(path, "wb");
     if (!out) {
-        code = fail("%s cannot be written", path);
+        code = fail("cannot write %s", path);
         goto out;
     }
     status = tn_session_score(session, 0, tokens.ids, (int32_t)tokens.count, write_row, out);
     if (status != TN_OK) code = fail_status(status, "%s", "");
 out:
-    if (out && fclose(out) != 0 && !code) code = fail("%s cannot be written", path);
+    if (out && fclose(out) != 0 && !code) code = fail("cannot write %s", path);
     if (code && out) remove_partial(path);
     tn_session_free(session);
     tn_model_close(model);
@@ -89,12 +89,12 @@ static const struct option options[] = {
     {.name = "tokens",
      .value = "LIST",
      .kind = OPTION_TEXT,
-     .help = "token ids separated by commas or spaces, or @FILE"},
+     .help = "token ids separated by commas or spaces, or @FILE to read them from FILE"},
     {.name = "out",
      .letter = "o",
      .value = "FILE",
      .kind = OPTION_TEXT,
-     .help = "little-endian f32, one row of the vocabulary's size per token"},
+     .help = "output: little-endian f32, one row of vocabulary size per token"},
     {.name = "batch",
      .letter = "b",
      .value = "N",
@@ -102,7 +102,7 @@ static const struct option options[] = {
      .min = 1,
      .max = 1 << 20,
      .fallback = "512",
-     .help = "tokens computed at once"},
+     .help = "tokens per batch"},
     {.name = "cache-type",
      .letter = "ctk",
      .value = "TYPE",

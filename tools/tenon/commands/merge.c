@@ -1,4 +1,4 @@
-/* tenon merge: one file out of a split set. */
+/* tenon merge: join the files of a split model. */
 #include "cli/cli.h"
 #include "cli/term.h"
 #include "files/output_file.h"
@@ -9,7 +9,8 @@ static int run_merge(const struct args *args) {
     char bytes[HUMAN_SIZE];
     tn_status status = tn_gguf_open(args->values[0], &(tn_gguf_params){.mode = TN_GGUF_META}, &file);
     if (status != TN_OK) return fail_status(status, "merge");
-    if (tn_gguf_part_count(file) == 1) warn("%s is not one of a split set; it is copied as it is", args->values[0]);
+    if (tn_gguf_part_count(file) == 1)
+        warn("%s is not part of a split model; it is copied unchanged", args->values[0]);
     int code = copy_with_progress(file, args->values[1], &(tn_gguf_copy_params){0}, "merging");
     if (code == EXIT_OK)
         printf("%s: %s from %d files\n", args->values[1], human_bytes(bytes, tn_gguf_file_bytes(file)),
@@ -25,7 +26,7 @@ const struct command command_merge = {
     .arguments = "PART OUT",
     .min_arguments = 2,
     .max_arguments = 2,
-    .details = "PART is any file of the set, named NAME-00001-of-0000N.gguf.",
+    .details = "PART is any of the files, which are named NAME-00001-of-0000N.gguf.",
     .examples = "tenon merge model-00001-of-00003.gguf model.gguf\n",
     .run = run_merge,
 };

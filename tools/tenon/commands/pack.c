@@ -1,4 +1,4 @@
-/* tenon pack: offsets for things with known lifetimes, from a table. */
+/* tenon pack: find offsets for items with known lifetimes, from a table. */
 #include "tenon/pack.h"
 #include "cli/cli.h"
 #include "cli/term.h"
@@ -11,7 +11,7 @@
 
 enum { EXIT_INFEASIBLE = 2, EXIT_UNDECIDED = 3 };
 
-static void print_summary(const tn_pack_result *r, double seconds) {
+static void print_pack_summary(const tn_pack_result *r, double seconds) {
     char time[HUMAN_SIZE];
     fprintf(stderr, "size         %zu bytes", r->size);
     if (r->chunk_count > 1) fprintf(stderr, " in %zu chunks", r->chunk_count);
@@ -24,8 +24,8 @@ static void print_summary(const tn_pack_result *r, double seconds) {
 
 static int print_conflict(const tn_pack_table *t, const tn_pack_result *r, uint64_t capacity) {
     fail("infeasible: %s", tn_error());
-    fprintf(stderr, "lower bound  %zu bytes, %zu over the capacity\nthese cannot fit together:\n", r->lower_bound,
-            (size_t)(r->lower_bound - capacity));
+    fprintf(stderr, "lower bound  %zu bytes, %zu over the capacity\nthese items cannot fit together:\n",
+            r->lower_bound, (size_t)(r->lower_bound - capacity));
     for (size_t k = 0; k < r->conflict_count; k++) {
         const tn_pack_item *item = &t->items[r->conflict[k]];
         fprintf(stderr, "  id %s: [%lld, %lld) size %zu\n", t->ids[r->conflict[k]], (long long)item->start,
@@ -34,12 +34,12 @@ static int print_conflict(const tn_pack_table *t, const tn_pack_result *r, uint6
     return EXIT_INFEASIBLE;
 }
 
-static int write_file(const char *path, const char *text) {
+static int write_pack_svg(const char *path, const char *text) {
     FILE *file = fopen(path, "w");
-    if (!file) return fail("%s cannot be written: %s", path, strerror(errno));
+    if (!file) return fail("cannot write %s: %s", path, strerror(errno));
     bool written = fputs(text, file) >= 0;
     if (fclose(file) == 0 && written) return EXIT_OK;
-    int code = fail("%s cannot be written: %s", path, strerror(errno));
+    int code = fail("cannot write %s: %s", path, strerror(errno));
     remove_partial(path);
     return code;
 }
@@ -56,7 +56,7 @@ static int write_results(const struct args *args, const tn_pack_table *t, const 
     const char *slash = strrchr(args->values[0], '/');
     status = tn_pack_svg(t->items, ids, r, slash ? slash + 1 : args->values[0], &text);
     if (status != TN_OK) return fail_status(status, "pack");
-    int code = write_file(path, text);
+    int code = write_pack_svg(path, text);
     tn_free(text);
     return code;
 }
@@ -87,15 +87,15 @@ static int run_pack(const struct args *args) {
         code = print_conflict(&table, &result, params.capacity);
     } else if (status == TN_E_UNDECIDED) {
         fail("undecided: %s", tn_error());
-        print_summary(&result, seconds);
+        print_pack_summary(&result, seconds);
         code = EXIT_UNDECIDED;
     } else if (status != TN_OK) {
         code = fail_status(status, "%s", path);
     } else {
         status = tn_pack_verify(table.items, table.count, &params, &result);
         code = status == TN_OK ? write_results(args, &table, &result)
-                               : fail_status(status, "the placement is wrong, please report this");
-        if (code == EXIT_OK) print_summary(&result, seconds);
+                               : fail_status(status, "internal error: the offsets are wrong; please report this");
+        if (code == EXIT_OK) print_pack_summary(&result, seconds);
     }
     tn_pack_result_free(&result);
     tn_pack_table_free(&table);
@@ -107,42 +107,43 @@ static const struct option options[] = {
      .letter = "c",
      .value = "SIZE",
      .kind = OPTION_SIZE,
-     .help = "accept any placement within SIZE bytes; without it, find the smallest"},
+     .help = "accept any packing within SIZE bytes; by default, find the smallest"},
     {.name = "effort",
      .letter = "e",
      .value = "LEVEL",
      .kind = OPTION_TEXT,
      .fallback = "balanced",
      .choices = "fast balanced exact",
-     .help = "fast: milliseconds; balanced: up to a second or two; exact: search until proven or some ten seconds "
-             "have passed"},
+     .help =
+         "fast takes milliseconds; balanced a second or two; exact searches until the result is proven optimal, for "
+         "about ten seconds at most"},
     {.name = "time-limit",
      .letter = "t",
      .value = "TIME",
      .kind = OPTION_SECONDS,
-     .help = "stop after TIME with the best so far; the answer may then differ from run to run"},
+     .help = "stop after TIME with the best result so far, which may differ from run to run"},
     {.name = "steps",
      .value = "N",
      .kind = OPTION_INT,
      .min = 0,
      .max = 1e18,
      .fallback = "0",
-     .help =
-         "stop after N steps of a few nanoseconds instead of the effort's own number; the same answer every time"},
+     .help = "stop after N search steps of a few nanoseconds instead of the level's own limit; the result is "
+             "reproducible"},
     {.name = "max-chunk",
      .value = "SIZE",
      .kind = OPTION_SIZE,
-     .help = "split into chunks of at most SIZE bytes; no item lies across two of them"},
+     .help = "divide the memory into chunks of at most SIZE bytes; no item spans two chunks"},
     {.name = "svg",
      .value = "FILE",
      .kind = OPTION_TEXT,
-     .help = "draw the placement: time to the right, addresses upwards"},
+     .help = "draw the packing: time to the right, addresses upwards"},
     {0},
 };
 
 const struct command command_pack = {
     .name = "pack",
-    .summary = "place things with known lifetimes into memory",
+    .summary = "pack items with known lifetimes into memory",
     .section = SECTION_MEMORY,
     .arguments = "FILE.csv",
     .min_arguments = 1,
@@ -150,17 +151,17 @@ const struct command command_pack = {
     .usage_exit = EXIT_ERROR,
     .options = options,
     .details =
-        "Reads a table with the columns id, lower, upper, size and optionally alignment, in any order, named by its "
-        "header. "
-        "A thing lives from lower up to, not including, upper; two that live at the same time share no byte. Prints "
+        "Reads a table whose header names the columns id, lower, upper, size and optionally alignment, in any order. "
+        "An item is alive from lower up to, but not including, upper; items alive at the same time share no byte. "
+        "Prints "
         "id,lower,upper,size,offset on standard output and a summary on standard error. \"-\" reads standard "
         "input.\n\n"
-        "The same table gives the same offsets every time, unless there is a time limit.",
+        "The same table always gives the same offsets, unless there is a time limit.",
     .examples = "tenon pack trace.csv > placed.csv\n"
                 "tenon pack trace.csv --capacity 1M --effort exact  # does it fit?\n"
                 "tenon pack trace.csv --svg picture.svg > /dev/null\n",
     .exit_codes =
-        "0 placed, 1 bad input or usage, 2 nothing can fit into the capacity (some items that cannot are named), "
-        "3 neither found nor ruled out within the budget",
+        "0 success, 1 bad input or usage, 2 the items cannot fit into the capacity (some that cannot are listed), "
+        "3 undecided within the limit of steps or time",
     .run = run_pack,
 };

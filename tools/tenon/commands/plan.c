@@ -1,4 +1,5 @@
-/* tenon plan: what a model needs on each device, and whether it fits. */
+/* tenon plan: the memory that a model needs on each device, and whether it fits. */
+#include "cli/json_output.h"
 #include "cli/term.h"
 #include "engine/loaded_model.h"
 #include "engine/options.h"
@@ -11,7 +12,7 @@
 
 enum { EXIT_TOO_BIG = 3 };
 
-struct subject {
+struct plan_subject {
     const char *path;
     tn_model *model;
     tn_model_info info;
@@ -19,14 +20,13 @@ struct subject {
     tn_fit fit;
 };
 
-static double gap(const tn_fit_device *d) {
+static double bound_gap(const tn_fit_device *d) {
     return d->lower_bound ? 100.0 * ((double)d->compute / (double)d->lower_bound - 1) : 0;
 }
 
-/* ---- For people --------------------------------------------------------------------------------------------------
- */
+/* ---- Text ---- */
 
-static void print_heading(const struct subject *s, FILE *out) {
+static void print_heading(const struct plan_subject *s, FILE *out) {
     char size[HUMAN_SIZE], count[HUMAN_SIZE];
     fprintf(out, "%s: %s, %s parameters, %s, %d layers\n", s->path, s->info.architecture,
             human_count(count, (double)s->info.n_params), human_bytes(size, s->info.bytes), s->info.n_layer);
@@ -37,7 +37,7 @@ static void print_heading(const struct subject *s, FILE *out) {
             tn_type_name(s->params.cache_v));
 }
 
-static void print_table(const struct subject *s, FILE *out) {
+static void print_table(const struct plan_subject *s, FILE *out) {
     static const char *const titles[] = {"device",  "layers",  "weights", "mapped",    "cache",
                                          "compute", "scratch", "needed",  "available", ""};
     char cells[17][9][HUMAN_SIZE + 32];
@@ -56,7 +56,7 @@ static void print_table(const struct subject *s, FILE *out) {
     }
     for (size_t row = 0; row <= s->fit.n_devices && row <= 17; row++) {
         for (size_t c = 0; c < 9; c++) {
-            if (c == 3 && !mapped) continue; /* nothing stays in the file's map */
+            if (c == 3 && !mapped) continue; /* no device uses mapped weights */
             const char *text = row ? cells[row - 1][c] : titles[c];
             const char *on = row ? "" : style(out, STYLE_BOLD);
             fprintf(out, "%s%*s%s", on, c ? (int)widths[c] + 2 : -(int)widths[c], text,
@@ -64,25 +64,23 @@ static void print_table(const struct subject *s, FILE *out) {
         }
         fputc('\n', out);
     }
-    if (mapped)
-        fputs("\nMapped weights stay in the file's pages: they are read as needed and take no memory of their own.\n",
-              out);
+    if (mapped) fputs("\nMapped weights are read from the file as needed and take no memory of their own.\n", out);
 }
 
-static void print_graphs(const struct subject *s, FILE *out) {
+static void print_graphs(const struct plan_subject *s, FILE *out) {
     fputc('\n', out);
     for (size_t d = 0; d < s->fit.n_devices; d++) {
         const tn_fit_device *f = &s->fit.devices[d];
         char compute[HUMAN_SIZE], bound[HUMAN_SIZE];
         if (!f->compute) continue;
         fprintf(out, "compute on %s: %s, lower bound %s, gap %.2f%%\n", f->name, human_bytes(compute, f->compute),
-                human_bytes(bound, f->lower_bound), gap(f));
+                human_bytes(bound, f->lower_bound), bound_gap(f));
     }
     fprintf(out, "graphs: prefill %zu nodes in %zu split%s, decode %zu in %zu\n", s->fit.nodes_prefill,
             s->fit.splits_prefill, s->fit.splits_prefill == 1 ? "" : "s", s->fit.nodes_decode, s->fit.splits_decode);
 }
 
-static void print_verdict(const struct subject *s, FILE *out) {
+static void print_verdict(const struct plan_subject *s, FILE *out) {
     if (s->fit.fits) {
         fprintf(out, "\n%sIt fits.%s\n", style(out, STYLE_GREEN), style(out, STYLE_NONE));
         return;
@@ -99,8 +97,7 @@ static void print_verdict(const struct subject *s, FILE *out) {
     fprintf(out, "\nTo make it fit: %s.\n", s->fit.advice);
 }
 
-/* ---- For programs ------------------------------------------------------------------------------------------------
- */
+/* ---- JSON ---- */
 
 static json_t *device_json(const tn_fit_device *f) {
     return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "name", f->name, "layers",
@@ -110,7 +107,7 @@ static json_t *device_json(const tn_fit_device *f) {
                      (json_int_t)f->free, "total", (json_int_t)f->total);
 }
 
-static int print_json(const struct subject *s) {
+static int print_plan_json(const struct plan_subject *s) {
     json_t *devices = json_array();
     for (size_t d = 0; d < s->fit.n_devices; d++) json_array_append_new(devices, device_json(&s->fit.devices[d]));
     json_t *root = json_pack(
@@ -124,46 +121,41 @@ static int print_json(const struct subject *s) {
         (int)s->fit.fits, "advice", s->fit.fits ? json_null() : json_string(s->fit.advice), "devices", devices,
         "graphs", "prefill", "nodes", (json_int_t)s->fit.nodes_prefill, "splits", (json_int_t)s->fit.splits_prefill,
         "decode", "nodes", (json_int_t)s->fit.nodes_decode, "splits", (json_int_t)s->fit.splits_decode);
-    if (!root) return fail("out of memory");
-    json_dumpf(root, stdout, JSON_INDENT(2));
-    putchar('\n');
-    json_decref(root);
-    return EXIT_OK;
+    return print_json_document(root);
 }
 
-/* ---- Pictures ----------------------------------------------------------------------------------------------------
- */
+/* ---- Pictures ---- */
 
-static int picture(const struct subject *s, bool prefill, size_t device, char **svg) {
+static int draw_graph_plan(const struct plan_subject *s, bool prefill, size_t device, char **svg) {
     const tn_plan *plan;
     size_t memory;
     tn_status status = tn_fit_graph_plan(&s->fit, prefill, device, &plan, &memory);
     if (status == TN_OK) status = tn_plan_export(plan, TN_PLAN_SVG, memory, svg);
-    return status == TN_OK ? EXIT_OK : fail_status(status, "the picture");
+    return status == TN_OK ? EXIT_OK : fail_status(status, "cannot draw the plan");
 }
 
 static int close_file(FILE *out, const char *path) {
     bool bad = ferror(out);
     if (fclose(out) == 0 && !bad) return EXIT_OK;
     remove_partial(path);
-    return fail("%s cannot be written", path);
+    return fail("cannot write %s", path);
 }
 
-/* One picture: the prefill on the device that needs most. */
-static int write_svg(const struct subject *s, const char *path) {
+/* The prefill plan of the device with the largest compute buffer. */
+static int write_plan_svg(const struct plan_subject *s, const char *path) {
     size_t device = 0;
     for (size_t d = 1; d < s->fit.n_devices; d++)
         if (s->fit.devices[d].compute > s->fit.devices[device].compute) device = d;
     char *svg;
-    int code = picture(s, true, device, &svg);
+    int code = draw_graph_plan(s, true, device, &svg);
     if (code) return code;
     FILE *out = fopen(path, "w");
     if (out) fputs(svg, out);
     tn_free(svg);
-    return out ? close_file(out, path) : fail("%s cannot be written", path);
+    return out ? close_file(out, path) : fail("cannot write %s", path);
 }
 
-static void escape(FILE *out, const char *text) {
+static void write_html_text(FILE *out, const char *text) {
     for (; *text; text++) {
         if (*text == '<')
             fputs("&lt;", out);
@@ -174,10 +166,10 @@ static void escape(FILE *out, const char *text) {
     }
 }
 
-/* The whole report in one file that needs nothing else. */
-static int write_html(const struct subject *s, const char *path) {
+/* The whole report in one self-contained file. */
+static int write_html(const struct plan_subject *s, const char *path) {
     FILE *out = fopen(path, "w");
-    if (!out) return fail("%s cannot be written", path);
+    if (!out) return fail("cannot write %s", path);
     fputs("<!doctype html>\n<meta charset=\"utf-8\">\n<title>Memory plan</title>\n"
           "<style>body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem}"
           "pre{overflow-x:auto}svg{max-width:100%;height:auto}"
@@ -193,7 +185,7 @@ static int write_html(const struct subject *s, const char *path) {
         print_graphs(s, report);
         print_verdict(s, report);
         fclose(report);
-        escape(out, text);
+        write_html_text(out, text);
     }
     free(text);
     fputs("</pre>\n", out);
@@ -201,9 +193,9 @@ static int write_html(const struct subject *s, const char *path) {
     for (size_t d = 0; d < s->fit.n_devices && !code; d++) {
         for (int decode = 0; decode < 2 && !code; decode++) {
             char *svg;
-            if (!s->fit.devices[d].compute || (code = picture(s, !decode, d, &svg))) continue;
+            if (!s->fit.devices[d].compute || (code = draw_graph_plan(s, !decode, d, &svg))) continue;
             fprintf(out, "<h2>%s on ", decode ? "Decode" : "Prefill");
-            escape(out, s->fit.devices[d].name);
+            write_html_text(out, s->fit.devices[d].name);
             fprintf(out, "</h2>\n%s\n", svg);
             tn_free(svg);
         }
@@ -213,12 +205,11 @@ static int write_html(const struct subject *s, const char *path) {
     return code ? code : closed;
 }
 
-/* ---- The command -------------------------------------------------------------------------------------------------
- */
+/* ---- The command ---- */
 
 static int run_plan(const struct args *args) {
     char buffer[4096];
-    struct subject s = {.path = find_model(args, buffer, sizeof buffer)};
+    struct plan_subject s = {.path = find_model(args, buffer, sizeof buffer)};
     if (!s.path) return EXIT_ERROR;
     int code = session_params_from(args, &s.params);
     if (code) return code;
@@ -238,7 +229,7 @@ static int run_plan(const struct args *args) {
     s.params.n_batch = s.params.n_batch < s.params.n_ctx ? s.params.n_batch : s.params.n_ctx;
     s.params.n_ubatch = s.params.n_ubatch < s.params.n_batch ? s.params.n_ubatch : s.params.n_batch;
     if (args_flag(args, "json")) {
-        code = print_json(&s);
+        code = print_plan_json(&s);
     } else {
         print_heading(&s, stdout);
         print_table(&s, stdout);
@@ -251,11 +242,11 @@ static int run_plan(const struct args *args) {
         if (status != TN_OK) code = fail_status(status, "%s", s.path);
     }
     const char *svg = args_text(args, "svg"), *html = args_text(args, "html");
-    fflush(stdout); /* the table comes before what follows in a file that gets both */
-    if (!code && svg && !(code = write_svg(&s, svg)))
-        fprintf(stderr, "A picture of the plan, time × address: %s\n", svg);
+    fflush(stdout); /* keeps the order when both streams go to one file */
+    if (!code && svg && !(code = write_plan_svg(&s, svg)))
+        fprintf(stderr, "Picture of the plan (time × address): %s\n", svg);
     if (!code && html && !(code = write_html(&s, html)))
-        fprintf(stderr, "The report with pictures of every plan: %s\n", html);
+        fprintf(stderr, "Report with pictures of all plans: %s\n", html);
     if (!code && !s.fit.fits) code = EXIT_TOO_BIG;
     tn_fit_free(&s.fit);
     tn_model_close(s.model);
@@ -271,14 +262,17 @@ static const struct option options[] = {
      .min = 1,
      .max = 4096,
      .fallback = "1",
-     .help = "sequences that share the context",
+     .help = "number of concurrent sequences, which share the context",
      .env = "LLAMA_ARG_N_PARALLEL"},
-    {.name = "embeddings", .kind = OPTION_FLAG, .help = "a session that makes embeddings instead of text"},
-    {.name = "svg", .value = "FILE", .kind = OPTION_TEXT, .help = "draw the largest plan: time × address"},
-    {.name = "html", .value = "FILE", .kind = OPTION_TEXT, .help = "the whole report with all pictures"},
+    {.name = "embeddings", .kind = OPTION_FLAG, .help = "plan for embeddings instead of text generation"},
+    {.name = "svg", .value = "FILE", .kind = OPTION_TEXT, .help = "draw the largest plan (time × address) to FILE"},
+    {.name = "html",
+     .value = "FILE",
+     .kind = OPTION_TEXT,
+     .help = "write the whole report with pictures of all plans to FILE"},
     {.name = "why",
      .kind = OPTION_FLAG,
-     .help = "where each weight goes and why, and how the graph of one token is cut"},
+     .help = "explain the placement of each weight, and where the decode graph is split between devices"},
     OPTION_JSON,
     {0},
 };
@@ -286,14 +280,13 @@ static const struct option_group *const groups[] = {&model_options, NULL};
 
 const struct command command_plan = {
     .name = "plan",
-    .summary = "say what a model needs and whether it fits",
+    .summary = "show how much memory a model needs and whether it fits",
     .arguments = "[MODEL]",
     .options = options,
     .groups = groups,
-    .details =
-        "The bytes are those a session then takes, exactly: they come from the real graphs, planned but not "
-        "allocated. Files without data (tenon synth --no-data) and devices that do not exist (--device sim:24G) "
-        "will do.",
+    .details = "The figures are exact: they come from the same graphs that a session runs, planned but not "
+               "allocated. Works with "
+               "files without data (tenon synth --no-data) and for devices you do not have (--device sim:24G).",
     .examples = "tenon plan model.gguf --ctx 32768\n"
                 "tenon plan model.gguf --device sim:24G,name=rtx4090 --cache-type q8_0\n"
                 "tenon plan 70b.gguf --device sim:48G,name=a --device sim:48G,name=b --json\n"

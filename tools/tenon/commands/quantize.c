@@ -1,4 +1,4 @@
-/* tenon quantize: a model in smaller types. */
+/* tenon quantize: store the weights of a model in smaller types. */
 #include "cli/cli.h"
 #include "cli/term.h"
 #include "files/importance.h"
@@ -11,30 +11,30 @@
 #include <regex.h>
 #include <string.h>
 
-/* ---- Which tensor gets which type ------------------------------------------------------------------------------ */
+/* ---- Type of each tensor ---- */
 
-struct override {
+struct type_override {
     regex_t regex;
     tn_type type;
 };
 
-struct job {
+struct quantization {
     const tn_gguf *file;
     const struct mix *mix;
     struct mix_model model;
     struct importance *importance;
     bool keep_output;
-    struct override *overrides;
+    struct type_override *overrides;
     int override_count;
-    struct stream_tensor *plan;
-    uint64_t from_blocks; /* tensors that lose precision a second time */
+    struct written_tensor *plan;
+    uint64_t from_blocks; /* tensors that are already quantized */
 };
 
-static tn_status parse_override(const char *text, struct override *out) {
+static tn_status parse_override(const char *text, struct type_override *out) {
     const char *equals = strrchr(text, '=');
     char pattern[512], message[128];
     if (!equals || equals == text || (size_t)(equals - text) >= sizeof pattern)
-        return tn_fail(TN_E_INVALID, "--tensor-type %s: REGEX=TYPE is expected", text);
+        return tn_fail(TN_E_INVALID, "--tensor-type %s: expected REGEX=TYPE", text);
     TN_TRY(tn_type_parse(equals + 1, &out->type));
     if (!tn_type_can_write(out->type))
         return tn_fail(TN_E_UNSUPPORTED, "--tensor-type %s: %s cannot be written", text, tn_type_name(out->type));
@@ -47,186 +47,186 @@ static tn_status parse_override(const char *text, struct override *out) {
     return TN_OK;
 }
 
-static tn_status choose_type(const struct job *job, const tn_gguf_tensor *t, tn_type *type) {
+static tn_status choose_type(const struct quantization *q, const tn_gguf_tensor *t, tn_type *type) {
     *type = t->type;
-    for (int i = job->override_count; i-- > 0;) { /* the last one given wins */
-        if (regexec(&job->overrides[i].regex, t->name, 0, NULL, 0) != 0) continue;
-        *type = job->overrides[i].type;
+    for (int i = q->override_count; i-- > 0;) { /* the last one given wins */
+        if (regexec(&q->overrides[i].regex, t->name, 0, NULL, 0) != 0) continue;
+        *type = q->overrides[i].type;
         if (t->ne[0] % tn_type_block(*type) == 0) return TN_OK;
         return tn_fail(TN_E_SHAPE, "tensor \"%s\": rows of %" PRId64 " do not divide into %s blocks of %" PRId64,
                        t->name, t->ne[0], tn_type_name(*type), tn_type_block(*type));
     }
     if (!mix_quantizes(t->name, t->n_dims)) return TN_OK;
-    if (!tn_type_is_float(t->type) && !tn_type_is_quantized(t->type)) return TN_OK; /* integers stay */
-    if (job->keep_output && strcmp(t->name, job->model.has_output ? "output.weight" : "token_embd.weight") == 0)
+    if (!tn_type_is_float(t->type) && !tn_type_is_quantized(t->type)) return TN_OK; /* integers are copied */
+    if (q->keep_output && strcmp(t->name, q->model.has_output ? "output.weight" : "token_embd.weight") == 0)
         return TN_OK;
-    *type = mix_type(job->mix, &job->model, t->name, t->ne);
+    *type = mix_type(q->mix, &q->model, t->name, t->ne);
     return TN_OK;
 }
 
-static tn_status plan_tensor(struct job *job, size_t i) {
-    const tn_gguf_tensor *t = tn_gguf_tensor_at(job->file, i);
-    struct stream_tensor *plan = &job->plan[i];
-    *plan = (struct stream_tensor){
+static tn_status plan_tensor(struct quantization *q, size_t i) {
+    const tn_gguf_tensor *t = tn_gguf_tensor_at(q->file, i);
+    struct written_tensor *plan = &q->plan[i];
+    *plan = (struct written_tensor){
         .name = t->name, .columns = t->ne[0], .rows = t->ne[1] * t->ne[2] * t->ne[3], .matrix_rows = t->ne[1]};
-    TN_TRY(choose_type(job, t, &plan->type));
+    TN_TRY(choose_type(q, t, &plan->type));
     plan->raw = plan->type == t->type;
     if (plan->raw) return TN_OK;
     if (!tn_type_can_read(t->type) || !tn_type_can_write(plan->type))
-        return tn_fail(TN_E_UNSUPPORTED, "tensor \"%s\": %s cannot be turned into %s", t->name, tn_type_name(t->type),
-                       tn_type_name(plan->type));
-    job->from_blocks += tn_type_is_quantized(t->type);
+        return tn_fail(TN_E_UNSUPPORTED, "tensor \"%s\": %s cannot be converted to %s", t->name,
+                       tn_type_name(t->type), tn_type_name(plan->type));
+    q->from_blocks += tn_type_is_quantized(t->type);
     if (!tn_type_is_quantized(plan->type)) return TN_OK;
-    return importance_find(job->importance, t->name, t->ne[0], t->ne[2] * t->ne[3], &plan->importance);
+    return importance_find(q->importance, t->name, t->ne[0], t->ne[2] * t->ne[3], &plan->importance);
 }
 
-/* ---- Work ------------------------------------------------------------------------------------------------------ */
+/* ---- Writing ---- */
 
-static tn_status read_rows(void *user, size_t tensor, int64_t first, int64_t count, void *out) {
-    const struct job *job = user;
-    const tn_gguf_tensor *t = tn_gguf_tensor_at(job->file, tensor);
+static tn_status read_source_rows(void *user, size_t tensor, int64_t first, int64_t count, void *out) {
+    const struct quantization *q = user;
+    const tn_gguf_tensor *t = tn_gguf_tensor_at(q->file, tensor);
     size_t row = (size_t)(t->ne[0] / tn_type_block(t->type)) * tn_type_bytes(t->type);
     size_t offset = (size_t)first * row, size = (size_t)count * row;
-    if (job->plan[tensor].raw || t->type == TN_F32) return tn_gguf_read(job->file, t, offset, out, size);
+    if (q->plan[tensor].raw || t->type == TN_F32) return tn_gguf_read(q->file, t, offset, out, size);
     void *raw = tn_malloc(size);
     if (!raw) return TN_E_NOMEM;
-    tn_status status = tn_gguf_read(job->file, t, offset, raw, size);
+    tn_status status = tn_gguf_read(q->file, t, offset, raw, size);
     if (status == TN_OK) status = tn_type_to_f32(t->type, raw, out, t->ne[0] * count);
     tn_free(raw);
     return status;
 }
 
-static tn_status set_keys(const struct job *job, tn_gguf_writer *w) {
-    TN_TRY(tn_gguf_writer_copy_keys(w, job->file));
-    TN_TRY(tn_gguf_writer_set_u32(w, "general.file_type", job->mix->file_type));
-    if (!tn_type_is_quantized(job->mix->type)) return TN_OK;
+static tn_status set_keys(const struct quantization *q, tn_gguf_writer *w) {
+    TN_TRY(tn_gguf_writer_copy_keys(w, q->file));
+    TN_TRY(tn_gguf_writer_set_u32(w, "general.file_type", q->mix->file_type));
+    if (!tn_type_is_quantized(q->mix->type)) return TN_OK;
     return tn_gguf_writer_set_u32(w, "general.quantization_version", 2);
 }
 
-static tn_status write_model(struct job *job, const struct args *args, tn_gguf_writer *w, double *errors,
-                             double *squares) {
-    size_t count = (size_t)tn_gguf_tensor_count(job->file);
-    TN_TRY(set_keys(job, w));
+static tn_status write_quantized(struct quantization *q, const struct args *args, tn_gguf_writer *w, double *errors,
+                                 double *squares) {
+    size_t count = (size_t)tn_gguf_tensor_count(q->file);
+    TN_TRY(set_keys(q, w));
     for (size_t i = 0; i < count; i++) {
-        const tn_gguf_tensor *t = tn_gguf_tensor_at(job->file, i);
-        TN_TRY(plan_tensor(job, i));
-        TN_TRY(tn_gguf_writer_add(w, t->name, job->plan[i].type, t->n_dims, t->ne));
+        const tn_gguf_tensor *t = tn_gguf_tensor_at(q->file, i);
+        TN_TRY(plan_tensor(q, i));
+        TN_TRY(tn_gguf_writer_add(w, t->name, q->plan[i].type, t->n_dims, t->ne));
     }
-    if (job->from_blocks && !args_flag(args, "requantize"))
+    if (q->from_blocks && !args_flag(args, "requantize"))
         return tn_fail(TN_E_STATE,
-                       "%" PRIu64 " tensors are quantized already and would lose precision twice; start from an f16, "
-                       "bf16 or f32 model, or pass --requantize",
-                       job->from_blocks);
+                       "%" PRIu64
+                       " tensors are already quantized and would lose precision twice; use an f16, bf16 or "
+                       "f32 model, or pass --requantize",
+                       q->from_blocks);
     TN_TRY(tn_gguf_writer_begin(w));
-    struct stream stream = {.tensors = job->plan,
-                            .tensor_count = count,
-                            .source = read_rows,
-                            .user = job,
-                            .threads = (int)args_int(args, "threads"),
-                            .title = "quantizing",
-                            .squared_error = errors,
-                            .squared_values = squares};
-    TN_TRY(stream_write(w, &stream));
+    struct tensor_writer task = {.tensors = q->plan,
+                                 .tensor_count = count,
+                                 .source = read_source_rows,
+                                 .user = q,
+                                 .threads = (int)args_int(args, "threads"),
+                                 .title = "quantizing",
+                                 .squared_error = errors,
+                                 .squared_values = squares};
+    TN_TRY(write_tensors(w, &task));
     return tn_gguf_writer_finish(w);
 }
 
-static void report(const struct job *job, const tn_gguf_writer *w, const char *out, double seconds,
-                   const double *errors, const double *squares) {
+static void print_quantized(const struct quantization *q, const tn_gguf_writer *w, const char *out, double seconds,
+                            const double *errors, const double *squares) {
     char before[HUMAN_SIZE], after[HUMAN_SIZE], took[HUMAN_SIZE];
-    uint64_t in_bytes = tn_gguf_file_bytes(job->file), out_bytes = tn_gguf_writer_bytes(w);
+    uint64_t in_bytes = tn_gguf_file_bytes(q->file), out_bytes = tn_gguf_writer_bytes(w);
     double weights = 0, bits = 0;
-    for (uint64_t i = 0; i < tn_gguf_tensor_count(job->file); i++) {
-        double n = (double)job->plan[i].columns * (double)job->plan[i].rows;
+    for (uint64_t i = 0; i < tn_gguf_tensor_count(q->file); i++) {
+        double n = (double)q->plan[i].columns * (double)q->plan[i].rows;
         weights += n;
-        bits += n * 8 * (double)tn_type_bytes(job->plan[i].type) / (double)tn_type_block(job->plan[i].type);
+        bits += n * 8 * (double)tn_type_bytes(q->plan[i].type) / (double)tn_type_block(q->plan[i].type);
     }
     if (errors)
-        for (uint64_t i = 0; i < tn_gguf_tensor_count(job->file); i++)
-            if (!job->plan[i].raw)
-                printf("%-40s  %-7s  relative error %.6f\n", job->plan[i].name, tn_type_name(job->plan[i].type),
+        for (uint64_t i = 0; i < tn_gguf_tensor_count(q->file); i++)
+            if (!q->plan[i].raw)
+                printf("%-40s  %-7s  relative error %.6f\n", q->plan[i].name, tn_type_name(q->plan[i].type),
                        squares[i] > 0 ? sqrt(errors[i] / squares[i]) : 0.0);
     printf("%s: %s → %s (%.1f %%), %.2f bits per weight, in %s\n", out, human_bytes(before, in_bytes),
            human_bytes(after, out_bytes), 100.0 * (double)out_bytes / (double)in_bytes,
            weights > 0 ? bits / weights : 0.0, human_seconds(took, seconds));
 }
 
-/* ---- Command --------------------------------------------------------------------------------------------------- */
+/* ---- Command ---- */
 
-static int quantize(const struct args *args, struct job *job) {
+static int quantize(const struct args *args, struct quantization *q) {
     const char *out = args->values[1];
-    size_t count = (size_t)tn_gguf_tensor_count(job->file);
+    size_t count = (size_t)tn_gguf_tensor_count(q->file);
     bool measure = args_flag(args, "error");
     double *errors = measure ? tn_calloc(count, sizeof *errors) : NULL;
     double *squares = measure ? tn_calloc(count, sizeof *squares) : NULL;
-    job->plan = tn_calloc(count, sizeof *job->plan);
+    q->plan = tn_calloc(count, sizeof *q->plan);
     tn_gguf_writer *w = NULL;
     uint64_t start = tn_time_ns();
-    tn_status status = job->plan && (!measure || (errors && squares)) ? TN_OK : TN_E_NOMEM;
-    if (status == TN_OK && !tn_gguf_has_data(job->file))
-        status = tn_fail(TN_E_STATE, "%s holds no tensor data, it is for planning only", tn_gguf_path(job->file));
+    tn_status status = q->plan && (!measure || (errors && squares)) ? TN_OK : TN_E_NOMEM;
+    if (status == TN_OK && !tn_gguf_has_data(q->file))
+        status = tn_fail(TN_E_STATE, "%s has no tensor data; it is only for planning", tn_gguf_path(q->file));
     if (status == TN_OK) status = tn_gguf_writer_new(out, NULL, &w);
-    if (status == TN_OK) status = write_model(job, args, w, errors, squares);
-    if (status == TN_OK) report(job, w, out, (double)(tn_time_ns() - start) * 1e-9, errors, squares);
+    if (status == TN_OK) status = write_quantized(q, args, w, errors, squares);
+    if (status == TN_OK) print_quantized(q, w, out, (double)(tn_time_ns() - start) * 1e-9, errors, squares);
     tn_gguf_writer_free(w);
-    tn_free(job->plan);
+    tn_free(q->plan);
     tn_free(errors);
     tn_free(squares);
     return status == TN_OK ? EXIT_OK : fail_status(status, "quantize");
 }
 
 static int run_quantize(const struct args *args) {
-    struct job job = {.keep_output = args_flag(args, "keep-output"), .mix = mix_find(args->values[2])};
-    if (!job.mix) {
-        fprintf(stderr, "The types are:");
+    struct quantization q = {.keep_output = args_flag(args, "keep-output"), .mix = mix_find(args->values[2])};
+    if (!q.mix) {
+        fprintf(stderr, "Types:");
         for (const struct mix *mix = mix_table; mix->name; mix++)
             if (tn_type_can_write(mix->type)) fprintf(stderr, " %s", mix->name);
         fputc('\n', stderr);
-        return fail_usage(args, "no type is called \"%s\"", args->values[2]);
+        return fail_usage(args, "unknown type \"%s\"", args->values[2]);
     }
-    if (!tn_type_can_write(job.mix->type)) return fail("%s cannot be written, only read", job.mix->name);
-    struct override overrides[64];
+    if (!tn_type_can_write(q.mix->type)) return fail("%s can be read but not written", q.mix->name);
+    struct type_override overrides[64];
     tn_gguf *file = NULL;
     tn_status status = TN_OK;
     int code = EXIT_OK;
-    job.overrides = overrides;
+    q.overrides = overrides;
     if (args_repeats(args, "tensor-type") > 64) return fail_usage(args, "--tensor-type was given more than 64 times");
-    while (status == TN_OK && job.override_count < args_repeats(args, "tensor-type")) {
-        status =
-            parse_override(args_text_at(args, "tensor-type", job.override_count), &overrides[job.override_count]);
-        if (status == TN_OK) job.override_count++;
+    while (status == TN_OK && q.override_count < args_repeats(args, "tensor-type")) {
+        status = parse_override(args_text_at(args, "tensor-type", q.override_count), &overrides[q.override_count]);
+        if (status == TN_OK) q.override_count++;
     }
     if (status == TN_OK && args_text(args, "importance"))
-        status = importance_open(args_text(args, "importance"), &job.importance);
+        status = importance_open(args_text(args, "importance"), &q.importance);
     if (status == TN_OK) status = tn_gguf_open(args->values[0], &(tn_gguf_params){.mode = TN_GGUF_META}, &file);
     if (status != TN_OK) {
         code = fail_status(status, "quantize");
     } else {
-        job.file = file;
-        job.model = mix_model_of(file, job.importance != NULL);
-        code = quantize(args, &job);
+        q.file = file;
+        q.model = mix_model_of(file, q.importance != NULL);
+        code = quantize(args, &q);
     }
     tn_gguf_close(file);
-    importance_free(job.importance);
-    for (int i = 0; i < job.override_count; i++) regfree(&overrides[i].regex);
+    importance_free(q.importance);
+    for (int i = 0; i < q.override_count; i++) regfree(&overrides[i].regex);
     return code;
 }
 
 static const struct option options[] = {
     OPTION_THREADS,
-    {.name = "keep-output", .help = "leave the output matrix in the type it has", .kind = OPTION_FLAG},
+    {.name = "keep-output", .help = "keep the type of the output matrix", .kind = OPTION_FLAG},
     {.name = "tensor-type",
      .value = "REGEX=TYPE",
      .kind = OPTION_TEXT,
      .repeats = true,
-     .help = "give tensors whose name matches this type; the last match wins"},
+     .help = "type for tensors whose names match REGEX; the last match wins"},
     {.name = "importance",
      .aliases = "--imatrix",
      .value = "FILE",
      .kind = OPTION_TEXT,
-     .help = "weigh errors by how much each column matters"},
+     .help = "importance matrix: weights errors by how much each column matters"},
     {.name = "requantize",
      .aliases = "--allow-requantize",
-     .help = "accept a model that is quantized already",
+     .help = "accept a model that is already quantized",
      .kind = OPTION_FLAG},
     {.name = "error", .help = "print the relative error of every tensor", .kind = OPTION_FLAG},
     {0},
@@ -241,10 +241,11 @@ const struct command command_quantize = {
     .max_arguments = 3,
     .options = options,
     .details =
-        "TYPE is a mix by its usual name (Q4_K_M and Q5_K_M are good choices; Q8_0 is next to lossless; Q2_K and "
-        "Q3_K_S/M/L for when memory is short; MXFP4 for the experts of mixture models) or any type that can be "
-        "written.\n\n"
-        "The work is streamed: memory use does not grow with the model. OUT appears when it is complete.",
+        "TYPE is a mix by its usual name or any type that can be written. Q4_K_M and Q5_K_M are good choices, Q8_0 "
+        "is "
+        "nearly lossless, Q2_K and Q3_K_S/M/L are for when memory is short, MXFP4 is for the experts of mixture "
+        "models.\n\n"
+        "Memory use does not grow with the size of the model. OUT appears when it is complete.",
     .examples = "tenon quantize model-f16.gguf model-q4.gguf Q4_K_M\n"
                 "tenon quantize model-f16.gguf out.gguf Q4_K_M --tensor-type 'ffn_down=q6_K' --keep-output\n",
     .run = run_quantize,

@@ -1,4 +1,4 @@
-/* tenon render: what a chat template makes of messages. */
+/* tenon render: the prompt that a chat template makes from messages. */
 #include "cli/text_input.h"
 #include "files/metadata_text.h"
 #include "tenon/chat.h"
@@ -8,15 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A token's text by the key of its id, into `variables` under the name that templates use. */
-static void add_token(const tn_gguf *gguf, const char *key, const char *name, json_t *variables) {
+/* Sets variable `name` to the text of the token whose id is stored under `key`. */
+static void add_token_variable(const tn_gguf *gguf, const char *key, const char *name, json_t *variables) {
     uint64_t count = 0;
     const tn_gguf_str *tokens = tn_gguf_get_array(gguf, "tokenizer.ggml.tokens", TN_GGUF_STR, &count);
     uint32_t id = tn_gguf_get_u32(gguf, key, UINT32_MAX);
     if (tokens && id < count) json_object_set_new(variables, name, show_json_text(tokens[id]));
 }
 
-/* The template's text: a file of its own, or what a model file holds, then with the model's tokens as variables. */
+/* The text of the template: a file of its own, or the one in a model file, whose tokens then become variables. */
 static int read_template(const char *path, char **text, json_t *variables) {
     size_t size;
     char magic[4] = "";
@@ -33,8 +33,8 @@ static int read_template(const char *path, char **text, json_t *variables) {
         code = fail("%s: the model has no chat template", path);
     else if (!(*text = strndup(stored.data, stored.size)))
         code = fail("out of memory");
-    add_token(gguf, "tokenizer.ggml.bos_token_id", "bos_token", variables);
-    add_token(gguf, "tokenizer.ggml.eos_token_id", "eos_token", variables);
+    add_token_variable(gguf, "tokenizer.ggml.bos_token_id", "bos_token", variables);
+    add_token_variable(gguf, "tokenizer.ggml.eos_token_id", "eos_token", variables);
     tn_gguf_close(gguf);
     return code;
 }
@@ -61,7 +61,7 @@ static void print_info(const tn_chat_template *chat) {
     printf("%-16s  %s\n", "turn_end", tn_chat_template_turn_end(chat));
 }
 
-/* What the input says goes before what the model says. Input that is no object is left to the renderer's message. */
+/* Adds variables that the input lacks. Input that is not an object stays as it is: the renderer reports it. */
 static char *with_defaults(char *input, size_t size, json_t *defaults) {
     json_t *given = json_object_size(defaults) ? json_loadb(input, size, 0, NULL) : NULL;
     if (!json_is_object(given) || json_object_update_missing(given, defaults) != 0) {
@@ -74,7 +74,7 @@ static char *with_defaults(char *input, size_t size, json_t *defaults) {
     return merged;
 }
 
-static int render(const tn_chat_template *chat, const char *path, json_t *defaults) {
+static int render_messages(const tn_chat_template *chat, const char *path, json_t *defaults) {
     char *variables = NULL, *text = NULL;
     size_t size, length;
     int code = strcmp(path, "-") ? read_text_file(path, &variables, &size) : read_input(&variables, &size);
@@ -94,7 +94,7 @@ static int run_render(const struct args *args) {
     char *text = NULL;
     tn_chat_template *chat;
     bool info = args_flag(args, "info");
-    if (!info && args->count < 2) return fail_usage(args, "INPUT.json is missing");
+    if (!info && args->count < 2) return fail_usage(args, "missing argument INPUT.json");
     json_t *defaults = json_object();
     int code = read_template(args->values[0], &text, defaults);
     if (!code) {
@@ -104,7 +104,7 @@ static int run_render(const struct args *args) {
         else if (info)
             print_info(chat);
         else
-            code = render(chat, args->values[1], defaults);
+            code = render_messages(chat, args->values[1], defaults);
         if (status == TN_OK) tn_chat_template_free(chat);
     }
     free(text);
@@ -119,17 +119,19 @@ static const struct option options[] = {
 
 const struct command command_render = {
     .name = "render",
-    .summary = "what a chat template makes of messages",
+    .summary = "render messages with a chat template",
     .section = SECTION_TEXT,
     .arguments = "TEMPLATE.jinja INPUT.json",
     .min_arguments = 1,
     .max_arguments = 2,
     .details =
-        "Renders the template with exactly the variables of INPUT.json, an object with messages, "
-        "add_generation_prompt, bos_token and whatever else the template asks for; \"-\" reads it from standard "
-        "input. TEMPLATE may also be a model file that holds a template; bos_token and eos_token are then the "
-        "model's own, unless INPUT.json has them. The text is printed without a line end of our own.\n\n"
-        "The environment variable TENON_NOW=2026-11-15T12:00:00 fixes the time that the template sees.",
+        "Renders the template with exactly the variables in INPUT.json: an object with messages, "
+        "add_generation_prompt, "
+        "bos_token and any others that the template uses; \"-\" reads it from standard input. TEMPLATE may also be a "
+        "model file that contains a template; bos_token and eos_token then default to the model's. No line end is "
+        "added "
+        "to the text.\n\n"
+        "The environment variable TENON_NOW=2026-11-15T12:00:00 sets the time that the template sees.",
     .options = options,
     .examples = "tenon render template.jinja messages.json\n"
                 "tenon render model.gguf messages.json\n"

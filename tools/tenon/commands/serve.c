@@ -1,4 +1,4 @@
-/* tenon serve: models over HTTP. Options, set-up, the event loop and the way out; the rest is in serve/. */
+/* tenon serve: options, set-up, event loop and shutdown of the HTTP server. Requests and engines are in serve/. */
 #include "serve/http.h"
 
 #include "cli/text_input.h"
@@ -17,16 +17,16 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-struct watch {
+struct serve_watch {
     struct server *server;
     double grace;
     uint64_t deadline, last_ping;
     struct evhttp_bound_socket *socket;
 };
 
-/* Ten times a second: has somebody asked us to stop, and is it time for a ping? */
+/* Ten times a second: sends pings, and shuts down after an interruption. */
 static void on_tick(evutil_socket_t fd, short what, void *user) {
-    struct watch *watch = user;
+    struct serve_watch *watch = user;
     struct server *server = watch->server;
     uint64_t now = tn_time_ns();
     (void)fd;
@@ -43,7 +43,7 @@ static void on_tick(evutil_socket_t fd, short what, void *user) {
     }
     if (!watch->deadline) return;
     if (now > watch->deadline) cancel_requests(server);
-    /* A moment for the last answers to leave. */
+    /* Leaves 200 ms for the last responses to be sent. */
     if (!server->requests && now + (uint64_t)(watch->grace * 1e9) > watch->deadline + 200000000u)
         event_base_loopbreak(server->base);
 }
@@ -75,7 +75,7 @@ static int find_models(struct server *server, const struct args *args) {
     char buffer[4096];
     const char *folder = args_text(args, "models-dir"), *alias = args_text(args, "alias");
     if (folder && (args->count || args_text(args, "model") || alias))
-        return fail_usage(args, "--models-dir names the models itself; leave out the model and its alias");
+        return fail_usage(args, "--models-dir cannot be combined with a model or an alias");
     server->on_demand = folder != NULL;
     server->memory_limit = args_size(args, "models-memory");
     if (folder) return models_scan(server, folder);
@@ -90,10 +90,10 @@ static const struct {
 } poolings[] = {
     {"model", TN_POOLING_MODEL}, {"mean", TN_POOLING_MEAN}, {"cls", TN_POOLING_CLS}, {"last", TN_POOLING_LAST}};
 
-static int configure(struct server *server, const struct args *args) {
+static int configure_server(struct server *server, const struct args *args) {
     if (args_text(args, "grammar") || args_text(args, "grammar-file") || args_text(args, "json-schema") ||
         args_text(args, "json-schema-file"))
-        return fail_usage(args, "a grammar or schema belongs into the request");
+        return fail_usage(args, "a grammar or JSON schema is part of a request, not an option of the server");
     server->n_slots = (int)args_int(args, "parallel");
     server->queue_limit = (int)args_int(args, "queue");
     server->timeout = args_real(args, "timeout");
@@ -112,8 +112,8 @@ static int configure(struct server *server, const struct args *args) {
     return code ? code : find_models(server, args);
 }
 
-/* evhttp's own way to bind leaves room for 128 connections that nobody has accepted yet; with more at once the kernel
- * drops some, and their clients would neither be answered nor told. */
+/* evhttp_bind_socket() sets a backlog of 128 connections. When more arrive at once the kernel drops some, and their
+ * clients get neither an answer nor an error. */
 static struct evhttp_bound_socket *bind_socket(struct server *server, const char *host, int port) {
     enum { BACKLOG = 4096 };
     char service[16];
@@ -133,11 +133,11 @@ static struct evhttp_bound_socket *bind_socket(struct server *server, const char
     return bound;
 }
 
-static int listen_at(struct server *server, struct watch *watch, const struct args *args) {
+static int start_listening(struct server *server, struct serve_watch *watch, const struct args *args) {
     const char *host = args_text(args, "host");
     int port = (int)args_int(args, "port");
     server->http = evhttp_new(server->base);
-    if (!server->http) return fail("no memory for the HTTP server");
+    if (!server->http) return fail("out of memory for the HTTP server");
     evhttp_set_max_headers_size(server->http, 64 * 1024);
     evhttp_set_max_body_size(server->http, (ev_ssize_t)args_size(args, "max-body"));
     evhttp_set_timeout(server->http, (int)server->timeout);
@@ -145,10 +145,10 @@ static int listen_at(struct server *server, struct watch *watch, const struct ar
                                                  EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE | EVHTTP_REQ_PATCH);
     evhttp_set_gencb(server->http, on_request, server);
     watch->socket = bind_socket(server, host, port);
-    if (!watch->socket) return fail("cannot listen at %s:%d: is the port taken?", host, port);
-    /* Binding does not say when there was no memory to listen; asking a second time does. */
+    if (!watch->socket) return fail("cannot listen at %s:%d: is the port in use?", host, port);
+    /* Binding does not report that listening failed for lack of memory; enabling the listener again does. */
     if (evconnlistener_enable(evhttp_bound_socket_get_listener(watch->socket)) != 0)
-        return fail("no memory to listen at %s:%d", host, port);
+        return fail("out of memory: cannot listen at %s:%d", host, port);
     struct sockaddr_storage address = {0};
     socklen_t size = sizeof address;
     if (getsockname(evhttp_bound_socket_get_fd(watch->socket), (struct sockaddr *)&address, &size) == 0)
@@ -157,13 +157,13 @@ static int listen_at(struct server *server, struct watch *watch, const struct ar
     fprintf(stderr, "tenon: listening at http://%s:%d\n", host, port);
     if (!server->n_keys && strcmp(host, "127.0.0.1") != 0 && strcmp(host, "localhost") != 0 &&
         strcmp(host, "::1") != 0)
-        warn("everybody who reaches %s can use this server; set --api-key", host);
+        warn("anyone who can reach %s can use this server; set --api-key", host);
     return EXIT_OK;
 }
 
-/* Requests come and go for weeks. What is large among them (samplers, masks of grammars) is taken from the system and
- * given back, instead of leaving holes between small things that live longer. */
-static void keep_memory_flat(void) {
+/* Limits heap fragmentation over weeks of requests: large blocks (samplers, grammar masks) are mapped and unmapped
+ * instead of leaving holes between small blocks that live longer. */
+static void limit_fragmentation(void) {
 #ifdef __GLIBC__
     mallopt(M_MMAP_THRESHOLD, 64 * 1024);
     mallopt(M_TRIM_THRESHOLD, 1024 * 1024);
@@ -174,12 +174,12 @@ static void keep_memory_flat(void) {
 static int run_serve(const struct args *args) {
     struct server *server = tn_calloc(1, sizeof *server);
     if (!server) return fail_status(TN_E_NOMEM, "server");
-    struct watch watch = {.server = server, .grace = args_real(args, "grace")};
+    struct serve_watch watch = {.server = server, .grace = args_real(args, "grace")};
     struct event *tick = NULL;
     server->args = args;
     server->started = time(NULL);
     signal(SIGPIPE, SIG_IGN);
-    keep_memory_flat();
+    limit_fragmentation();
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max;
@@ -187,20 +187,20 @@ static int run_serve(const struct args *args) {
     }
     int code = EXIT_OK;
     evthread_use_pthreads();
-    /* Not event_base_new(): a connection that evhttp has no memory for has no base yet, and is taken for one of this.
-     */
+    /* Not event_base_new(): when evhttp runs out of memory for a connection, it uses the current base, which only
+     * event_init() sets. */
     server->base = event_init();
     tick = server->base ? event_new(server->base, -1, EV_PERSIST, on_tick, &watch) : NULL;
-    struct timeval often = {.tv_usec = 100000};
-    if (!tick || event_add(tick, &often) != 0) code = fail("no memory for the event loop");
-    if (!code) code = configure(server, args);
-    if (!code) code = listen_at(server, &watch, args);
+    struct timeval interval = {.tv_usec = 100000};
+    if (!tick || event_add(tick, &interval) != 0) code = fail("out of memory for the event loop");
+    if (!code) code = configure_server(server, args);
+    if (!code) code = start_listening(server, &watch, args);
     if (!code && !server->on_demand) {
         server->loading = server->models[0];
         code = engine_start(server->models[0]);
     }
     if (!code) event_base_dispatch(server->base);
-    /* Whatever ended the loop, engines must not wait for us, nor answers for them. */
+    /* However the loop ended: engine threads must stop, and no request may wait for them. */
     models_stop(server);
     cancel_requests(server);
     if (!code && !server->on_demand) {
@@ -239,7 +239,7 @@ static const struct option options[] = {
      .min = 1,
      .max = 1024,
      .fallback = "4",
-     .help = "slots: requests computed at once, sharing the context",
+     .help = "number of slots: requests processed at the same time, which share the context",
      .env = "LLAMA_ARG_N_PARALLEL"},
     {.name = "queue",
      .value = "N",
@@ -247,7 +247,7 @@ static const struct option options[] = {
      .min = 1,
      .max = 1 << 20,
      .fallback = "256",
-     .help = "texts that may wait for a slot before clients are sent away"},
+     .help = "max waiting requests; further ones are rejected with status 503"},
     {.name = "predict",
      .letter = "n",
      .aliases = "--n-predict",
@@ -256,55 +256,58 @@ static const struct option options[] = {
      .min = -1,
      .max = 1e9,
      .fallback = "-1",
-     .help = "tokens to write when a request does not say, -1 up to the context",
+     .help = "max tokens for requests that set no limit, -1 for up to the context size",
      .env = "LLAMA_ARG_N_PREDICT"},
     {.name = "alias",
      .letter = "a",
      .value = "NAME",
      .kind = OPTION_TEXT,
-     .help = "the model's name for clients",
+     .help = "name of the model for clients",
      .env = "LLAMA_ARG_ALIAS"},
     {.name = "api-key",
      .value = "KEYS",
      .kind = OPTION_TEXT,
-     .help = "keys that clients must present one of, separated by commas",
+     .help = "accepted API keys, separated by commas; clients must send one of them",
      .env = "TENON_API_KEY LLAMA_API_KEY"},
-    {.name = "api-key-file", .value = "FILE", .kind = OPTION_TEXT, .help = "the same from a file, one per line"},
+    {.name = "api-key-file",
+     .value = "FILE",
+     .kind = OPTION_TEXT,
+     .help = "read the API keys from FILE, one per line"},
     {.name = "models-dir",
      .value = "FOLDER",
      .kind = OPTION_TEXT,
-     .help = "offer all GGUF files of a folder; a model is loaded when a request names it",
+     .help = "serve all GGUF files in FOLDER; a model is loaded when a request names it",
      .env = "LLAMA_ARG_MODELS_DIR"},
     {.name = "models-memory",
      .value = "SIZE",
      .kind = OPTION_SIZE,
      .fallback = "0",
-     .help = "planned bytes that loaded models may have together; 0 for what the devices have free"},
+     .help = "max planned memory of all loaded models together, 0 for the free memory of the devices"},
     {.name = "embedding",
      .aliases = "--embeddings",
      .kind = OPTION_FLAG,
-     .help = "offer /v1/embeddings as well; encoders do so by themselves",
+     .help = "also serve /v1/embeddings; always on for encoders",
      .env = "LLAMA_ARG_EMBEDDINGS"},
     {.name = "pooling",
      .value = "KIND",
      .kind = OPTION_TEXT,
      .fallback = "model",
      .choices = "model mean cls last",
-     .help = "how a text's states become one embedding",
+     .help = "how token vectors are combined into one embedding",
      .env = "LLAMA_ARG_POOLING"},
-    {.name = "metrics", .kind = OPTION_FLAG, .help = "offer /metrics", .env = "LLAMA_ARG_ENDPOINT_METRICS"},
-    {.name = "slots", .kind = OPTION_FLAG, .fallback = "on", .help = "offer /slots"},
+    {.name = "metrics", .kind = OPTION_FLAG, .help = "serve /metrics", .env = "LLAMA_ARG_ENDPOINT_METRICS"},
+    {.name = "slots", .kind = OPTION_FLAG, .fallback = "on", .help = "serve /slots"},
     {.name = "slot-save-path",
      .value = "FOLDER",
      .kind = OPTION_TEXT,
-     .help = "where POST /slots/ID may save and restore slots",
+     .help = "folder in which POST /slots/ID saves and restores slots",
      .env = "LLAMA_ARG_SLOT_SAVE_PATH"},
-    {.name = "access-log", .kind = OPTION_FLAG, .help = "a line of JSON for every answer, on standard error"},
+    {.name = "access-log", .kind = OPTION_FLAG, .help = "log every response as a line of JSON on standard error"},
     {.name = "max-body",
      .value = "SIZE",
      .kind = OPTION_SIZE,
      .fallback = "16M",
-     .help = "largest request body accepted"},
+     .help = "max size of a request body"},
     {.name = "timeout",
      .letter = "to",
      .value = "TIME",
@@ -312,7 +315,7 @@ static const struct option options[] = {
      .min = 1,
      .max = 86400,
      .fallback = "60",
-     .help = "silence after which a client that should read or write is dropped",
+     .help = "close a connection when the client neither sends nor receives for this long",
      .env = "LLAMA_ARG_TIMEOUT"},
     {.name = "grace",
      .value = "TIME",
@@ -320,20 +323,20 @@ static const struct option options[] = {
      .min = 0,
      .max = 3600,
      .fallback = "5",
-     .help = "time that running requests get to finish when the server is stopped"},
+     .help = "time for running requests to finish when the server stops"},
     {0},
 };
 static const struct option_group *const groups[] = {&model_options, &template_options, &sampling_options, NULL};
 
 const struct command command_serve = {
     .name = "serve",
-    .summary = "offer a model over HTTP, with a page to chat",
+    .summary = "serve a model over HTTP, with a web UI for chat",
     .arguments = "[MODEL]",
     .options = options,
     .groups = groups,
-    .details =
-        "Clients written for the OpenAI API or for llama.cpp's server work unchanged; docs/server.md lists what is "
-        "served. Sampling options are the defaults for requests that do not say.",
+    .details = "Clients of the OpenAI API and of llama.cpp's server work unchanged; docs/server.md lists all "
+               "endpoints. Sampling "
+               "options set the defaults for requests.",
     .examples = "tenon serve model.gguf\n"
                 "tenon serve model.gguf -c 16384 -np 8 --host 0.0.0.0 --api-key secret\n"
                 "tenon serve --models-dir ~/models --models-memory 24G\n"

@@ -1,9 +1,9 @@
-/* tenon split: a model file as several files of limited size. */
+/* tenon split: divide a model into files of limited size. */
 #include "cli/cli.h"
 #include "files/output_file.h"
 #include "tenon/gguf.h"
 
-static int run_split(const struct args *args) {
+static int run_split_file(const struct args *args) {
     const char *in = args->values[0], *out = args->count > 1 ? args->values[1] : in;
     uint64_t size = args_size(args, "max-size");
     tn_gguf *file;
@@ -26,21 +26,21 @@ static const struct option options[] = {
      .value = "SIZE",
      .kind = OPTION_SIZE,
      .fallback = "48G",
-     .help = "largest size of a file; a single larger tensor still gets a file of its own"},
+     .help = "max size of a file; a larger tensor gets a file of its own"},
     {0},
 };
 
 const struct command command_split = {
     .name = "split",
-    .summary = "cut a model into files of limited size",
+    .summary = "divide a model into files of limited size",
     .section = SECTION_FILES,
     .arguments = "IN [OUT]",
     .min_arguments = 1,
     .max_arguments = 2,
     .options = options,
-    .details =
-        "Writes OUT-00001-of-0000N.gguf and so on (the name is that of IN when OUT is not given). All programs "
-        "that read GGUF take the first of them for the whole.",
+    .details = "Writes OUT-00001-of-0000N.gguf and so on, named after IN when OUT is not given. Programs that read "
+               "GGUF open "
+               "the whole model when given the first of the files.",
     .examples = "tenon split model.gguf --max-size 2G\n",
-    .run = run_split,
+    .run = run_split_file,
 };

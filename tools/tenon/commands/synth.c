@@ -208,7 +208,7 @@ struct synth {
     struct mix_model model;
     tn_gguf_writer *writer;
     uint64_t seed;
-    struct stream_tensor *tensors;
+    struct written_tensor *tensors;
     size_t *stock_of; /* per tensor */
     size_t count, capacity;
     bool no_data;
@@ -298,16 +298,16 @@ static tn_status add_tensor(void *user, const char *name, enum layout_kind kind,
     for (int i = 0; i < n_dims; i++) full[i] = ne[i];
     if (s->count == s->capacity) {
         size_t capacity = s->capacity ? s->capacity * 2 : 1024;
-        struct stream_tensor *tensors = tn_realloc(s->tensors, capacity * sizeof *tensors);
+        struct written_tensor *tensors = tn_realloc(s->tensors, capacity * sizeof *tensors);
         if (tensors) s->tensors = tensors;
         size_t *stock_of = tensors ? tn_realloc(s->stock_of, capacity * sizeof *stock_of) : NULL;
         if (!stock_of) return TN_E_NOMEM;
         s->stock_of = stock_of;
         s->capacity = capacity;
     }
-    struct stream_tensor *t = &s->tensors[s->count];
+    struct written_tensor *t = &s->tensors[s->count];
     bool large = mix_quantizes(name, n_dims) && (kind == LAYOUT_MATRIX || kind == LAYOUT_TABLE);
-    *t = (struct stream_tensor){.columns = full[0], .rows = full[1] * full[2] * full[3], .raw = true};
+    *t = (struct written_tensor){.columns = full[0], .rows = full[1] * full[2] * full[3], .raw = true};
     t->type = large ? mix_type(s->mix, &s->model, name, full) : TN_F32;
     TN_TRY(tn_gguf_writer_add(s->writer, name, t->type, n_dims, ne));
     if (!s->no_data) TN_TRY(find_stock(s, t->type, kind, t->columns, &s->stock_of[s->count]));
@@ -332,13 +332,13 @@ static tn_status write_model(struct synth *s, const struct args *args) {
     TN_TRY(layout_tensors(l, add_tensor, s));
     TN_TRY(tn_gguf_writer_begin(s->writer));
     if (!s->no_data) {
-        struct stream stream = {.tensors = s->tensors,
-                                .tensor_count = s->count,
-                                .source = fill_rows,
-                                .user = s,
-                                .threads = (int)args_int(args, "threads"),
-                                .title = "writing"};
-        TN_TRY(stream_write(s->writer, &stream));
+        struct tensor_writer task = {.tensors = s->tensors,
+                                     .tensor_count = s->count,
+                                     .source = fill_rows,
+                                     .user = s,
+                                     .threads = (int)args_int(args, "threads"),
+                                     .title = "writing"};
+        TN_TRY(write_tensors(s->writer, &task));
     }
     return tn_gguf_writer_finish(s->writer);
 }

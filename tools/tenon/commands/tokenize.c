@@ -1,9 +1,9 @@
-/* tenon tokenize: the tokens of a text. */
+/* tenon tokenize: text to token ids. */
+#include "cli/json_output.h"
 #include "cli/text_input.h"
 #include "engine/loaded_model.h"
 #include "files/metadata_text.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +33,7 @@ static void print_pieces(const tn_tokenizer *t, const tn_tokens *tokens) {
     }
 }
 
-static int print_json(const tn_tokenizer *t, const tn_tokens *tokens, bool pieces) {
+static int print_tokens_json(const tn_tokenizer *t, const tn_tokens *tokens, bool pieces) {
     json_t *ids = json_array(), *texts = pieces ? json_array() : NULL;
     for (size_t i = 0; i < tokens->count; i++) {
         json_array_append_new(ids, json_integer(tokens->ids[i]));
@@ -41,14 +41,11 @@ static int print_json(const tn_tokenizer *t, const tn_tokens *tokens, bool piece
     }
     json_t *all = json_pack("{s:I, s:o}", "count", (json_int_t)tokens->count, "tokens", ids);
     if (all && pieces) json_object_set_new(all, "pieces", texts);
-    int bad = !all || json_dumpf(all, stdout, JSON_COMPACT) != 0;
-    json_decref(all);
-    putchar('\n');
-    return bad ? fail("the tokens cannot be written") : EXIT_OK;
+    return print_json_line(all);
 }
 
 static int print_tokens(const struct args *args, const tn_tokenizer *t, const tn_tokens *tokens) {
-    if (args_flag(args, "json")) return print_json(t, tokens, args_flag(args, "pieces"));
+    if (args_flag(args, "json")) return print_tokens_json(t, tokens, args_flag(args, "pieces"));
     if (args_flag(args, "count")) {
         printf("%zu\n", tokens->count);
     } else if (args_flag(args, "pieces")) {
@@ -60,7 +57,8 @@ static int print_tokens(const struct args *args, const tn_tokenizer *t, const tn
     return EXIT_OK;
 }
 
-static int encode(const struct args *args, const tn_tokenizer *t, const char *text, size_t size, tn_tokens *tokens) {
+static int print_encoded(const struct args *args, const tn_tokenizer *t, const char *text, size_t size,
+                         tn_tokens *tokens) {
     unsigned flags = (args_flag(args, "add-special") ? TN_ENCODE_ADD_SPECIAL : 0) |
                      (args_flag(args, "parse-special") ? TN_ENCODE_PARSE_SPECIAL : 0);
     tokens->count = 0;
@@ -68,7 +66,7 @@ static int encode(const struct args *args, const tn_tokenizer *t, const char *te
     return status == TN_OK ? print_tokens(args, t, tokens) : fail_status(status, "tokenize");
 }
 
-/* Each line of the input is a text as a JSON string, so that it can hold line ends. */
+/* Each line of the input is a JSON string, so that a text can contain line ends. */
 static int encode_lines(const struct args *args, const tn_tokenizer *t, const char *input, size_t size,
                         tn_tokens *tokens) {
     int code = EXIT_OK, number = 0;
@@ -80,9 +78,9 @@ static int encode_lines(const struct args *args, const tn_tokenizer *t, const ch
         number++;
         at += length + 1;
         if (json_is_string(text))
-            code = encode(args, t, json_string_value(text), json_string_length(text), tokens);
+            code = print_encoded(args, t, json_string_value(text), json_string_length(text), tokens);
         else
-            code = fail("line %d of the input is no JSON string", number);
+            code = fail("line %d of the input is not a JSON string", number);
         json_decref(text);
     }
     return code;
@@ -104,7 +102,7 @@ static int run_tokenize(const struct args *args) {
     tn_tokens tokens = {0};
     if (code == EXIT_OK) {
         code = args_flag(args, "lines") ? encode_lines(args, t, text, size, &tokens)
-                                        : encode(args, t, text, size, &tokens);
+                                        : print_encoded(args, t, text, size, &tokens);
         free(input);
     }
     tn_tokens_free(&tokens);
@@ -114,16 +112,18 @@ static int run_tokenize(const struct args *args) {
 
 static const struct option options[] = {
     {.name = "add-special",
-     .help = "add the tokens that the model wants at the beginning and the end",
+     .help = "add the tokens that the model expects at the start and end of a text",
      .kind = OPTION_FLAG},
     {.name = "parse-special",
-     .help = "read control tokens written in the text, such as <|im_end|>, as what they are",
+     .help = "treat control tokens written in the text, such as <|im_end|>, as tokens",
      .kind = OPTION_FLAG},
-    {.name = "lines", .help = "each line of standard input is a text, written as a JSON string", .kind = OPTION_FLAG},
-    {.name = "pieces", .help = "one token per line, with its type and text", .kind = OPTION_FLAG},
-    {.name = "count", .help = "print only how many tokens there are", .kind = OPTION_FLAG},
+    {.name = "lines",
+     .help = "treat each line of standard input as one text, written as a JSON string",
+     .kind = OPTION_FLAG},
+    {.name = "pieces", .help = "print one token per line, with its type and text", .kind = OPTION_FLAG},
+    {.name = "count", .help = "print only the number of tokens", .kind = OPTION_FLAG},
     {.name = "allow-unknown-pre",
-     .help = "split text in the default way when the model's own is not known",
+     .help = "use the default pre-tokenizer when the model's is unknown",
      .kind = OPTION_FLAG},
     OPTION_JSON,
     {0},
@@ -131,17 +131,17 @@ static const struct option options[] = {
 
 const struct command command_tokenize = {
     .name = "tokenize",
-    .summary = "the tokens of a text",
+    .summary = "convert text to token ids",
     .section = SECTION_TEXT,
     .arguments = "MODEL [TEXT]",
     .min_arguments = 1,
     .max_arguments = 2,
     .details =
-        "Prints the token ids on one line, separated by spaces. TEXT as \"-\", or none at all, is read from standard "
-        "input, every byte of it. Only the file's metadata is read.",
+        "Prints the token ids on one line, separated by spaces. Without TEXT, or with \"-\", the text is read from "
+        "standard input. Reads only the metadata of the model file.",
     .options = options,
     .examples = "tenon tokenize model.gguf \"Hello world\"\n"
                 "tenon tokenize model.gguf --pieces \"Hello world\"\n"
-                "tenon tokenize model.gguf --count - < book.txt  # how long is it?\n",
+                "tenon tokenize model.gguf --count - < book.txt  # number of tokens in a book\n",
     .run = run_tokenize,
 };

@@ -1,8 +1,8 @@
-/* tenon version: version of the program and of the library it runs with. */
+/* tenon version: version, platform and compiler. */
 #include "cli/cli.h"
 
 #ifdef __clang__
-#define COMPILER __VERSION__ /* names itself */
+#define COMPILER __VERSION__ /* starts with the compiler's name */
 #else
 #define COMPILER "gcc " __VERSION__
 #endif
@@ -20,7 +20,7 @@ static const struct option options[] = {OPTION_JSON, {0}};
 
 const struct command command_version = {
     .name = "version",
-    .summary = "version, platform and compiler",
+    .summary = "print version, platform and compiler",
     .section = SECTION_ABOUT,
     .options = options,
     .examples = "tenon version\ntenon version --json\n",

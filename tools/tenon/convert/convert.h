@@ -1,4 +1,4 @@
-/* What the files of the convert command share: a Hugging Face model folder on its way to GGUF. */
+/* Conversion of a Hugging Face model folder to GGUF: configuration, tensors and vocabulary. */
 #ifndef TENON_TOOL_CONVERT_H
 #define TENON_TOOL_CONVERT_H
 
@@ -15,11 +15,11 @@ struct hf_class {
     unsigned traits;
 };
 enum hf_trait {
-    HF_PAIRED_ROPE = 1 << 0,   /* GGUF rotates neighbours: rows of q and k change places (theirs are halves) */
+    HF_PAIRED_ROPE = 1 << 0,   /* GGUF rotates adjacent elements, HF halves: rows of q and k are permuted */
     HF_NORM_PLUS_ONE = 1 << 1, /* norms multiply by 1 + weight */
     HF_TRANSPOSED = 1 << 2,    /* matrices are stored [in, out] */
     HF_GROUPED_QKV = 1 << 3,   /* the fused matrix holds q, k, v of each group together */
-    HF_NESTED = 1 << 4         /* the language model's numbers are under text_config */
+    HF_NESTED = 1 << 4         /* the language model's configuration is under text_config */
 };
 const struct hf_class *hf_class_find(const char *name);
 extern const struct hf_class hf_classes[]; /* ended by an entry without a name */
@@ -36,22 +36,22 @@ struct hf_model {
     float yarn_attention, yarn_log_multiplier;
     uint32_t rope_original;
     float *rope_factors; /* rotated/2 floats, or long then short: twice that; NULL when there are none */
-    bool *window_layers; /* which layers use the window, or NULL: as the architecture has it */
+    bool *window_layers; /* which layers use the window; NULL: as the architecture defines */
 };
 
-/* config.c: reads config.json into the layout. TN_E_UNSUPPORTED for classes and settings that are not known. */
+/* config.c: reads config.json into the layout. TN_E_UNSUPPORTED for unknown classes and settings. */
 tn_status hf_model_open(const char *folder, struct hf_model *model);
 void hf_model_close(struct hf_model *model);
 tn_status hf_model_keys(const struct hf_model *model, tn_gguf_writer *writer);
 
 /* A JSON file of the folder; *out is NULL when it is absent. */
 tn_status hf_load_json(const char *folder, const char *name, json_t **out);
-/* What stands for the NUL character in keys, which jansson cannot hold: U+FDD0, which is never a character. */
+/* Replaces the NUL character in keys, which jansson cannot store: U+FDD0 is a noncharacter. */
 #define HF_NUL_IN_KEY "\xef\xb7\x90"
 /* The bytes of a file; *out is NULL when it is absent. Freed with tn_free(). */
 tn_status hf_load_bytes(const char *folder, const char *name, char **out, size_t *size);
 
-/* tensors.c: where each GGUF tensor comes from. */
+/* tensors.c: the source of each GGUF tensor. */
 struct hf_weights;
 tn_status hf_weights_open(struct hf_model *model, struct hf_weights **out); /* may set L_TIED */
 void hf_weights_close(struct hf_weights *weights);
@@ -60,14 +60,14 @@ tn_type hf_weights_type(const struct hf_weights *weights);
 /* Finds the source of one tensor and checks its shape. *raw receives a block type when the source holds such blocks,
  * which are then copied as they are; else it is TN_F32. */
 tn_status hf_weights_add(struct hf_weights *weights, const char *name, int n_dims, const int64_t *ne, tn_type *raw);
-/* The shape of stream_source. */
+/* Has the type row_source of tensor_writer.h. */
 tn_status hf_weights_rows(void *weights, size_t tensor, int64_t first, int64_t count, void *out);
-/* Warns about what was in the folder and not needed. */
+/* Warns about tensors in the folder that were not used. */
 void hf_weights_report(const struct hf_weights *weights);
 
 /* vocab.c: sets all tokenizer.* keys. `pre` overrides the detected pre-tokenizer when not NULL. */
 tn_status hf_vocab_keys(const struct hf_model *model, const char *pre, tn_gguf_writer *writer);
-/* pre.c: the GGUF name of the pre-tokenizer that tokenizer.json describes, or NULL; `what` receives its patterns. */
+/* pretokenizer.c: the GGUF name of the pre-tokenizer in tokenizer.json, or NULL; `what` receives its patterns. */
 const char *hf_pre_name(const json_t *tokenizer, const char *arch, char *what, size_t size);
 
 /* sentencepiece.c: the vocabulary of a tokenizer.model file. */

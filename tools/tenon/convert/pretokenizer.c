@@ -1,22 +1,22 @@
-/* The name GGUF gives to the way a tokenizer.json cuts text into words before merging. */
+/* The GGUF name of the pre-tokenizer in a tokenizer.json: how text is split into words before merging. */
 #include "convert/convert.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* What a pre_tokenizer (and normalizer) consists of, flattened. */
-struct steps {
+/* The steps of a pre_tokenizer or normalizer, flattened. */
+struct pre_steps {
     char text[4096]; /* "Split:REGEX\n", "Digits:1\n", "ByteLevel:regex\n", … in order */
     size_t used;
     bool nfc, ignore_merges;
 };
 
-static void add(struct steps *s, const char *kind, const char *detail) {
+static void add_step(struct pre_steps *s, const char *kind, const char *detail) {
     int n = snprintf(s->text + s->used, sizeof s->text - s->used, "%s:%s\n", kind, detail);
     if (n > 0 && s->used + (size_t)n < sizeof s->text) s->used += (size_t)n;
 }
 
-static void flatten(struct steps *s, const json_t *step) {
+static void flatten_steps(struct pre_steps *s, const json_t *step) {
     const char *type = json_string_value(json_object_get(step, "type"));
     if (!type) return;
     if (strcmp(type, "Sequence") == 0) {
@@ -24,21 +24,21 @@ static void flatten(struct steps *s, const json_t *step) {
         json_t *inner;
         json_t *list = json_object_get(step, "pretokenizers");
         if (!list) list = json_object_get(step, "normalizers");
-        json_array_foreach(list, i, inner) { flatten(s, inner); }
+        json_array_foreach(list, i, inner) { flatten_steps(s, inner); }
     } else if (strcmp(type, "Split") == 0) {
         json_t *pattern = json_object_get(step, "pattern");
         const char *regex = json_string_value(json_object_get(pattern, "Regex"));
         if (!regex) regex = json_string_value(json_object_get(pattern, "String"));
-        add(s, type, regex ? regex : "?");
+        add_step(s, type, regex ? regex : "?");
     } else if (strcmp(type, "Digits") == 0) {
-        add(s, type, json_is_true(json_object_get(step, "individual_digits")) ? "1" : "0");
+        add_step(s, type, json_is_true(json_object_get(step, "individual_digits")) ? "1" : "0");
     } else if (strcmp(type, "ByteLevel") == 0) {
-        add(s, type, json_is_false(json_object_get(step, "use_regex")) ? "bytes" : "regex");
+        add_step(s, type, json_is_false(json_object_get(step, "use_regex")) ? "bytes" : "regex");
     } else if (strcmp(type, "Punctuation") == 0) {
         const char *behavior = json_string_value(json_object_get(step, "behavior"));
-        add(s, type, behavior ? behavior : "?");
+        add_step(s, type, behavior ? behavior : "?");
     } else {
-        add(s, type, "");
+        add_step(s, type, "");
     }
 }
 
@@ -53,10 +53,10 @@ static void flatten(struct steps *s, const json_t *step) {
     "|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" SPACES
 #define BYTES "ByteLevel:bytes\n"
 
-/* The whole of the steps, or with a '*' at the end how they begin. */
-static const struct known {
+/* All steps of a known pre-tokenizer, or with '*' at the end their beginning. */
+static const struct known_steps {
     const char *steps, *name;
-} table[] = {
+} known_steps[] = {
     {"ByteLevel:regex\n", "gpt-2"},
     {"Split:" GPT2 "\n" BYTES, "gpt-2"},
     {"Digits:1\nByteLevel:regex\n", "starcoder"},
@@ -77,21 +77,21 @@ static const struct known {
 };
 
 const char *hf_pre_name(const json_t *tokenizer, const char *arch, char *what, size_t size) {
-    struct steps s = {0}, normal = {0};
-    flatten(&s, json_object_get(tokenizer, "pre_tokenizer"));
-    flatten(&normal, json_object_get(tokenizer, "normalizer"));
+    struct pre_steps s = {0}, normal = {0};
+    flatten_steps(&s, json_object_get(tokenizer, "pre_tokenizer"));
+    flatten_steps(&normal, json_object_get(tokenizer, "normalizer"));
     bool nfc = strstr(normal.text, "NFC:") != NULL;
     bool ignore_merges = json_is_true(json_object_get(json_object_get(tokenizer, "model"), "ignore_merges"));
     snprintf(what, size, "%s", s.text);
     const char *name = NULL;
-    for (size_t i = 0; i < sizeof table / sizeof *table && !name; i++) {
-        size_t length = strlen(table[i].steps);
-        bool open = table[i].steps[length - 1] == '*';
-        if (open ? strncmp(table[i].steps, s.text, length - 1) == 0 : strcmp(table[i].steps, s.text) == 0)
-            name = table[i].name;
+    for (size_t i = 0; i < sizeof known_steps / sizeof *known_steps && !name; i++) {
+        size_t length = strlen(known_steps[i].steps);
+        bool open = known_steps[i].steps[length - 1] == '*';
+        if (open ? strncmp(known_steps[i].steps, s.text, length - 1) == 0 : strcmp(known_steps[i].steps, s.text) == 0)
+            name = known_steps[i].name;
     }
     if (!name) return NULL;
-    /* Names also carry what happens around the cutting. */
+    /* Some names also depend on normalisation, the architecture and merging. */
     if (strcmp(name, "gpt-2") == 0 && nfc) return strcmp(arch, "mpt") == 0 ? "mpt" : "olmo";
     if (strcmp(name, "starcoder") == 0 && nfc) return "command-r";
     if (strcmp(name, "starcoder") == 0 && strcmp(arch, "llama") == 0) return "smollm";

@@ -1,4 +1,4 @@
-/* Reads safetensors files: one, or the shards that an index names. */
+/* Reads safetensors files: a single one, or the shards listed in an index. */
 #include "convert/safetensors.h"
 
 #include <errno.h>
@@ -14,14 +14,14 @@
 
 enum { MAX_HEADER = 100 << 20, MAX_SHARDS = 4096 };
 
-struct file {
+struct shard_file {
     char *path;
     int fd;
     uint64_t size;
 };
 
 struct safetensors {
-    struct file *files;
+    struct shard_file *files;
     int file_count;
     struct safetensors_tensor *tensors;
     size_t count, capacity;
@@ -30,14 +30,14 @@ struct safetensors {
 static const struct {
     const char *name;
     size_t bytes;
-} types[] = {
+} st_types[] = {
     [ST_F32] = {"F32", 4}, [ST_F16] = {"F16", 2},   [ST_BF16] = {"BF16", 2}, [ST_F64] = {"F64", 8},
     [ST_U8] = {"U8", 1},   [ST_I8] = {"I8", 1},     [ST_I16] = {"I16", 2},   [ST_I32] = {"I32", 4},
     [ST_I64] = {"I64", 8}, [ST_BOOL] = {"BOOL", 1},
 };
 
-size_t safetensors_type_bytes(enum safetensors_type type) { return types[type].bytes; }
-const char *safetensors_type_name(enum safetensors_type type) { return types[type].name; }
+size_t safetensors_type_bytes(enum safetensors_type type) { return st_types[type].bytes; }
+const char *safetensors_type_name(enum safetensors_type type) { return st_types[type].name; }
 
 char *safetensors_shape_text(const struct safetensors_tensor *t, char *out, size_t size) {
     size_t used = (size_t)snprintf(out, size, "[");
@@ -47,16 +47,15 @@ char *safetensors_shape_text(const struct safetensors_tensor *t, char *out, size
     return out;
 }
 
-/* ---- Reading ----------------------------------------------------------------------------------------------------
- */
+/* ---- Reading ---- */
 
-static tn_status read_at(const struct file *file, uint64_t offset, void *out, size_t size) {
+static tn_status read_at(const struct shard_file *file, uint64_t offset, void *out, size_t size) {
     char *to = out;
     while (size > 0) {
         ssize_t got = pread(file->fd, to, size < 1u << 30 ? size : 1u << 30, (off_t)offset);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return tn_fail(TN_E_IO, "%s: byte %" PRIu64 ": %m", file->path, offset);
-        if (got == 0) return tn_fail(TN_E_IO, "%s: byte %" PRIu64 ": the file was cut short", file->path, offset);
+        if (got == 0) return tn_fail(TN_E_IO, "%s: byte %" PRIu64 ": the file was truncated", file->path, offset);
         to += got;
         offset += (uint64_t)got;
         size -= (size_t)got;
@@ -67,18 +66,17 @@ static tn_status read_at(const struct file *file, uint64_t offset, void *out, si
 tn_status safetensors_bytes(const struct safetensors *set, const struct safetensors_tensor *t, uint64_t offset,
                             size_t size, void *out) {
     if (offset > t->size || size > t->size - offset)
-        return tn_fail(TN_E_INTERNAL, "tensor \"%s\": bytes past its end were asked for", t->name);
+        return tn_fail(TN_E_INTERNAL, "tensor \"%s\": read past its end", t->name);
     return read_at(&set->files[t->file], t->offset + offset, out, size);
 }
 
 tn_status safetensors_floats(const struct safetensors *set, const struct safetensors_tensor *t, int64_t first,
                              int64_t count, float *out) {
     static const int tenon_type[] = {[ST_F32] = TN_F32, [ST_F16] = TN_F16, [ST_BF16] = TN_BF16, [ST_F64] = TN_F64};
-    size_t bytes = types[t->type].bytes;
+    size_t bytes = st_types[t->type].bytes;
     if (t->type == ST_F32) return safetensors_bytes(set, t, (uint64_t)first * bytes, (size_t)count * bytes, out);
     if (t->type > ST_F64)
-        return tn_fail(TN_E_TYPE, "tensor \"%s\" has type %s where floats are expected", t->name,
-                       types[t->type].name);
+        return tn_fail(TN_E_TYPE, "tensor \"%s\" has type %s instead of floats", t->name, st_types[t->type].name);
     void *raw = tn_malloc((size_t)count * bytes);
     if (!raw) return TN_E_NOMEM;
     tn_status status = safetensors_bytes(set, t, (uint64_t)first * bytes, (size_t)count * bytes, raw);
@@ -87,12 +85,11 @@ tn_status safetensors_floats(const struct safetensors *set, const struct safeten
     return status;
 }
 
-/* ---- Headers ----------------------------------------------------------------------------------------------------
- */
+/* ---- Headers ---- */
 
-static bool parse_type(const char *name, enum safetensors_type *out) {
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if (strcmp(types[i].name, name) == 0) {
+static bool parse_st_type(const char *name, enum safetensors_type *out) {
+    for (size_t i = 0; i < sizeof st_types / sizeof *st_types; i++)
+        if (strcmp(st_types[i].name, name) == 0) {
             *out = (enum safetensors_type)i;
             return true;
         }
@@ -100,15 +97,15 @@ static bool parse_type(const char *name, enum safetensors_type *out) {
 }
 
 static tn_status parse_tensor(struct safetensors *set, int file, uint64_t data, const char *name, json_t *json) {
-    const struct file *f = &set->files[file];
+    const struct shard_file *f = &set->files[file];
     struct safetensors_tensor t = {.file = file};
     json_t *shape = json_object_get(json, "shape"), *range = json_object_get(json, "data_offsets");
     const char *type = json_string_value(json_object_get(json, "dtype"));
     if (!type || !json_is_array(shape) || json_array_size(range) != 2 || !json_is_integer(json_array_get(range, 0)) ||
         !json_is_integer(json_array_get(range, 1)))
         return tn_fail(TN_E_FORMAT, "%s: tensor \"%s\": dtype, shape or data_offsets are missing", f->path, name);
-    if (!parse_type(type, &t.type))
-        return tn_fail(TN_E_UNSUPPORTED, "%s: tensor \"%s\" has type %s, which is not read", f->path, name, type);
+    if (!parse_st_type(type, &t.type))
+        return tn_fail(TN_E_UNSUPPORTED, "%s: tensor \"%s\" has unsupported type %s", f->path, name, type);
     if (json_array_size(shape) > SAFETENSORS_MAX_DIMS)
         return tn_fail(TN_E_LIMIT, "%s: tensor \"%s\" has %zu dimensions", f->path, name, json_array_size(shape));
     t.n_dims = (int)json_array_size(shape);
@@ -122,14 +119,14 @@ static tn_status parse_tensor(struct safetensors *set, int file, uint64_t data, 
     }
     json_int_t start = json_integer_value(json_array_get(range, 0)),
                end = json_integer_value(json_array_get(range, 1));
-    t.size = (uint64_t)t.count * types[t.type].bytes;
+    t.size = (uint64_t)t.count * st_types[t.type].bytes;
     if (start < 0 || end < start || (uint64_t)(end - start) != t.size)
         return tn_fail(TN_E_FORMAT, "%s: tensor \"%s\" needs %" PRIu64 " bytes, its offsets give %lld", f->path, name,
                        t.size, (long long)(end - start));
     if ((uint64_t)end > f->size - data)
         return tn_fail(TN_E_FORMAT,
                        "%s: tensor \"%s\" ends at byte %" PRIu64 " of a file of %" PRIu64
-                       ": the file is cut short or damaged",
+                       ": the file is truncated or damaged",
                        f->path, name, data + (uint64_t)end, f->size);
     t.offset = data + (uint64_t)start;
     if (set->count == set->capacity) {
@@ -144,15 +141,15 @@ static tn_status parse_tensor(struct safetensors *set, int file, uint64_t data, 
     return TN_OK;
 }
 
-static tn_status parse_header(struct safetensors *set, int file) {
-    struct file *f = &set->files[file];
+static tn_status parse_shard_header(struct safetensors *set, int file) {
+    struct shard_file *f = &set->files[file];
     uint64_t length;
-    if (f->size < 8) return tn_fail(TN_E_FORMAT, "%s: %" PRIu64 " bytes are no safetensors file", f->path, f->size);
+    if (f->size < 8) return tn_fail(TN_E_FORMAT, "%s: not a safetensors file (%" PRIu64 " bytes)", f->path, f->size);
     TN_TRY(read_at(f, 0, &length, 8));
     if (length > f->size - 8)
         return tn_fail(TN_E_FORMAT,
-                       "%s: a header of %" PRIu64 " bytes in a file of %" PRIu64 ": cut short, damaged, or no "
-                       "safetensors file",
+                       "%s: a header of %" PRIu64 " bytes in a file of %" PRIu64 ": truncated, damaged, or not "
+                       "a safetensors file",
                        f->path, length, f->size);
     if (length > MAX_HEADER)
         return tn_fail(TN_E_LIMIT, "%s: a header of %" PRIu64 " bytes; the limit is %d", f->path, length, MAX_HEADER);
@@ -163,7 +160,8 @@ static tn_status parse_header(struct safetensors *set, int file) {
         json_error_t error;
         json_t *header = json_loadb(text, (size_t)length, JSON_REJECT_DUPLICATES, &error);
         if (!json_is_object(header))
-            status = tn_fail(TN_E_FORMAT, "%s: the header is no JSON object: %s", f->path, header ? "" : error.text);
+            status =
+                tn_fail(TN_E_FORMAT, "%s: the header is not a JSON object: %s", f->path, header ? "" : error.text);
         const char *name;
         json_t *value;
         if (status == TN_OK) json_object_foreach(header, name, value) {
@@ -177,10 +175,9 @@ static tn_status parse_header(struct safetensors *set, int file) {
     return status;
 }
 
-/* ---- Files ------------------------------------------------------------------------------------------------------
- */
+/* ---- Files ---- */
 
-static tn_status add_file(struct safetensors *set, const char *folder, const char *name) {
+static tn_status add_shard(struct safetensors *set, const char *folder, const char *name) {
     char path[PATH_MAX];
     struct stat info;
     if (strchr(name, '/') || name[0] == '.' || !*name)
@@ -189,20 +186,20 @@ static tn_status add_file(struct safetensors *set, const char *folder, const cha
     snprintf(path, sizeof path, "%s/%s", folder, name);
     for (int i = 0; i < set->file_count; i++)
         if (strcmp(set->files[i].path, path) == 0) return TN_OK;
-    struct file *grown = tn_realloc(set->files, ((size_t)set->file_count + 1) * sizeof *grown);
+    struct shard_file *grown = tn_realloc(set->files, ((size_t)set->file_count + 1) * sizeof *grown);
     if (!grown) return TN_E_NOMEM;
     set->files = grown;
-    struct file *f = &grown[set->file_count];
-    *f = (struct file){.fd = -1, .path = tn_strdup(path)};
+    struct shard_file *f = &grown[set->file_count];
+    *f = (struct shard_file){.fd = -1, .path = tn_strdup(path)};
     if (!f->path) return TN_E_NOMEM;
     set->file_count++;
     f->fd = open(path, O_RDONLY | O_CLOEXEC);
     if (f->fd < 0 || fstat(f->fd, &info) != 0) return tn_fail(TN_E_IO, "%s: %m", path);
     f->size = (uint64_t)info.st_size;
-    return parse_header(set, set->file_count - 1);
+    return parse_shard_header(set, set->file_count - 1);
 }
 
-static int by_name(const void *a, const void *b) {
+static int by_tensor_name(const void *a, const void *b) {
     return strcmp(((const struct safetensors_tensor *)a)->name, ((const struct safetensors_tensor *)b)->name);
 }
 
@@ -211,16 +208,16 @@ static tn_status open_shards(struct safetensors *set, const char *folder, const 
     json_t *index = json_load_file(index_path, 0, &error), *map = json_object_get(index, "weight_map");
     tn_status status = TN_OK;
     if (!json_is_object(map))
-        status = tn_fail(TN_E_FORMAT, "%s: %s", index_path, index ? "no weight_map in it" : error.text);
+        status = tn_fail(TN_E_FORMAT, "%s: %s", index_path, index ? "has no weight_map" : error.text);
     const char *tensor;
     json_t *file;
     if (status == TN_OK) json_object_foreach(map, tensor, file) {
             const char *name = json_string_value(file);
-            status = name ? add_file(set, folder, name)
+            status = name ? add_shard(set, folder, name)
                           : tn_fail(TN_E_FORMAT, "%s: tensor \"%s\" has no file", index_path, tensor);
             if (status != TN_OK) break;
         }
-    if (set->count) qsort(set->tensors, set->count, sizeof *set->tensors, by_name);
+    if (set->count) qsort(set->tensors, set->count, sizeof *set->tensors, by_tensor_name);
     if (status == TN_OK) json_object_foreach(map, tensor, file) {
             const struct safetensors_tensor *t = safetensors_find(set, tensor);
             const char *name = json_string_value(file), *path = t ? set->files[t->file].path : "";
@@ -244,13 +241,13 @@ tn_status safetensors_open(const char *folder, struct safetensors **out) {
         status = open_shards(set, folder, path);
     } else {
         snprintf(path, sizeof path, "%s/model.safetensors", folder);
-        status = access(path, F_OK) == 0 ? add_file(set, folder, "model.safetensors")
+        status = access(path, F_OK) == 0 ? add_shard(set, folder, "model.safetensors")
                                          : tn_fail(TN_E_NOT_FOUND,
-                                                   "%s: neither model.safetensors nor "
-                                                   "model.safetensors.index.json is there",
+                                                   "%s: has neither model.safetensors nor "
+                                                   "model.safetensors.index.json",
                                                    folder);
     }
-    if (set->count) qsort(set->tensors, set->count, sizeof *set->tensors, by_name);
+    if (set->count) qsort(set->tensors, set->count, sizeof *set->tensors, by_tensor_name);
     for (size_t i = 1; i < set->count && status == TN_OK; i++)
         if (strcmp(set->tensors[i - 1].name, set->tensors[i].name) == 0)
             status = tn_fail(TN_E_FORMAT, "%s: tensor \"%s\" is in two shards", folder, set->tensors[i].name);
@@ -279,5 +276,5 @@ struct safetensors_tensor *safetensors_at(const struct safetensors *set, size_t 
 }
 struct safetensors_tensor *safetensors_find(const struct safetensors *set, const char *name) {
     struct safetensors_tensor key = {.name = (char *)(uintptr_t)name};
-    return set->count ? bsearch(&key, set->tensors, set->count, sizeof key, by_name) : NULL;
+    return set->count ? bsearch(&key, set->tensors, set->count, sizeof key, by_tensor_name) : NULL;
 }

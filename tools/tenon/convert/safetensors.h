@@ -1,5 +1,5 @@
-/* Reads safetensors files: one, or the shards that an index names. Everything in a header is checked against the
- * file's size before it is used. */
+/* Reads safetensors files: a single one, or the shards listed in an index. Everything in a header is checked against
+ * the file size before use. */
 #ifndef TENON_TOOL_SAFETENSORS_H
 #define TENON_TOOL_SAFETENSORS_H
 
@@ -18,7 +18,7 @@ struct safetensors_tensor {
     int64_t count;                       /* elements */
     uint64_t offset, size;               /* bytes in its file */
     int file;
-    bool used; /* for the caller's notes */
+    bool used; /* for the caller */
 };
 
 struct safetensors;
@@ -36,7 +36,7 @@ const char *safetensors_type_name(enum safetensors_type type);
 /* "[512, 64]" */
 char *safetensors_shape_text(const struct safetensors_tensor *tensor, char *out, size_t size);
 
-/* Elements [first, first + count) as floats, or as the bytes they are. Any thread. */
+/* Elements [first, first + count) as floats, or bytes as stored. Callable from any thread. */
 tn_status safetensors_floats(const struct safetensors *set, const struct safetensors_tensor *tensor, int64_t first,
                              int64_t count, float *out);
 tn_status safetensors_bytes(const struct safetensors *set, const struct safetensors_tensor *tensor, uint64_t offset,

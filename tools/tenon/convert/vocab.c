@@ -1,4 +1,4 @@
-/* The tokenizer of a Hugging Face folder as tokenizer.* metadata. */
+/* The tokenizer of a Hugging Face folder, converted to tokenizer.* metadata. */
 #include "cli/cli.h"
 #include "convert/convert.h"
 
@@ -10,11 +10,11 @@ enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5, BYTE 
 
 static const char space[] = "▁";
 
-struct vocab {
+struct hf_vocab {
     const struct hf_model *model;
     tn_gguf_writer *writer;
     json_t *tokenizer, *config, *generation; /* tokenizer.json, tokenizer_config.json, generation_config.json */
-    json_t *keep;                            /* owner of texts made here */
+    json_t *keep;                            /* owns the texts made during conversion */
     char *sp_bytes;
     struct sp_model sp;
     uint32_t size;
@@ -24,15 +24,14 @@ struct vocab {
     bool has_scores;
 };
 
-/* ---- The table --------------------------------------------------------------------------------------------------
- */
+/* ---- Token table ---- */
 
 static tn_gguf_str text_of(const json_t *string) {
     return (tn_gguf_str){json_string_value(string), json_string_length(string)};
 }
 
-/* A text that lives as long as the table. */
-static tn_gguf_str keep(struct vocab *v, const char *first, tn_gguf_str rest) {
+/* Joins two texts; the result lives as long as the table. */
+static tn_gguf_str keep_text(struct hf_vocab *v, const char *first, tn_gguf_str rest) {
     size_t length = strlen(first) + rest.size;
     char *joined = tn_malloc(length + 1);
     if (!joined) return (tn_gguf_str){0};
@@ -44,10 +43,10 @@ static tn_gguf_str keep(struct vocab *v, const char *first, tn_gguf_str rest) {
     return text_of(string);
 }
 
-static tn_status put(struct vocab *v, int64_t id, tn_gguf_str text, int type, float score) {
+static tn_status put_token(struct hf_vocab *v, int64_t id, tn_gguf_str text, int type, float score) {
     if (id < 0 || id >= v->size)
         return tn_fail(TN_E_FORMAT,
-                       "%s: the tokenizer has a token %" PRId64 ", but the model's vocabulary ends at %" PRIu32,
+                       "%s: token %" PRId64 " of the tokenizer is beyond the model's vocabulary of %" PRIu32,
                        v->model->folder, id, v->size);
     if (!text.data) return tn_fail(TN_E_NOMEM, "out of memory in the vocabulary");
     v->tokens[id] = text;
@@ -60,7 +59,7 @@ static bool is_byte(tn_gguf_str text) {
     return text.size == 6 && strncmp(text.data, "<0x", 3) == 0 && text.data[5] == '>';
 }
 
-static tn_status add_added(struct vocab *v) {
+static tn_status put_added_tokens(struct hf_vocab *v) {
     size_t i;
     json_t *token;
     json_array_foreach(json_object_get(v->tokenizer, "added_tokens"), i, token) {
@@ -70,30 +69,30 @@ static tn_status add_added(struct vocab *v) {
         bool special = json_is_true(json_object_get(token, "special"));
         int type = special ? CONTROL : USER_DEFINED;
         if (id >= 0 && id < v->size && v->types[id] == UNKNOWN) type = UNKNOWN;
-        TN_TRY(put(v, id, text_of(content), type, v->has_scores && id >= 0 && id < v->size ? v->scores[id] : 0));
+        TN_TRY(
+            put_token(v, id, text_of(content), type, v->has_scores && id >= 0 && id < v->size ? v->scores[id] : 0));
     }
     return TN_OK;
 }
 
-static tn_status fill_gaps(struct vocab *v) {
+static tn_status fill_unused_ids(struct hf_vocab *v) {
     for (uint32_t id = 0; id < v->size; id++) {
         char text[32];
         if (v->tokens[id].data) continue;
         snprintf(text, sizeof text, "[PAD%" PRIu32 "]", id);
-        TN_TRY(put(v, id, keep(v, text, (tn_gguf_str){"", 0}), UNUSED, 0));
+        TN_TRY(put_token(v, id, keep_text(v, text, (tn_gguf_str){"", 0}), UNUSED, 0));
     }
     return TN_OK;
 }
 
-static int64_t find_token(const struct vocab *v, const char *text) {
+static int64_t find_token(const struct hf_vocab *v, const char *text) {
     size_t length = strlen(text);
     for (uint32_t id = 0; id < v->size; id++)
         if (v->tokens[id].size == length && memcmp(v->tokens[id].data, text, length) == 0) return id;
     return -1;
 }
 
-/* ---- Kinds of tokenizer -----------------------------------------------------------------------------------------
- */
+/* ---- Kinds of tokenizer ---- */
 
 /* The step of this type in a normalizer, pre-tokenizer, decoder or post-processor, which may be sequences. */
 static const json_t *find_step(const json_t *step, const char *type) {
@@ -113,8 +112,8 @@ static const json_t *find_step(const json_t *step, const char *type) {
 
 static bool has_step(const json_t *step, const char *type) { return find_step(step, type) != NULL; }
 
-/* Merges are written "a b" or ["a", "b"]; GGUF has the first form. */
-static tn_status set_merges(struct vocab *v, const json_t *merges) {
+/* Merges are written "a b" or ["a", "b"]; GGUF uses the first form. */
+static tn_status set_merges(struct hf_vocab *v, const json_t *merges) {
     size_t count = json_array_size(merges), i;
     tn_gguf_str *list = tn_calloc(count, sizeof *list);
     json_t *merge;
@@ -128,12 +127,12 @@ static tn_status set_merges(struct vocab *v, const json_t *merges) {
             char *joined = a.data && b.data ? tn_malloc(a.size + 2) : NULL;
             if (!joined) {
                 status =
-                    tn_fail(TN_E_FORMAT, "%s/tokenizer.json: merge %zu is no pair of texts", v->model->folder, i);
+                    tn_fail(TN_E_FORMAT, "%s/tokenizer.json: merge %zu is not a pair of texts", v->model->folder, i);
                 break;
             }
             memcpy(joined, a.data, a.size);
             memcpy(joined + a.size, " ", 2);
-            list[i] = keep(v, joined, b);
+            list[i] = keep_text(v, joined, b);
             tn_free(joined);
         }
     }
@@ -143,11 +142,11 @@ static tn_status set_merges(struct vocab *v, const json_t *merges) {
     return status;
 }
 
-/* A key of the vocabulary as the text it stands for. */
-static tn_gguf_str text_of_key(struct vocab *v, const char *key, size_t length) {
+/* The text of a vocabulary key, with HF_NUL_IN_KEY replaced by NUL. */
+static tn_gguf_str text_of_key(struct hf_vocab *v, const char *key, size_t length) {
     if (!strstr(key, HF_NUL_IN_KEY)) return (tn_gguf_str){key, length};
-    tn_gguf_str made = keep(v, "", (tn_gguf_str){key, length});
-    char *to = (char *)(uintptr_t)made.data; /* just made, and known to nobody else */
+    tn_gguf_str made = keep_text(v, "", (tn_gguf_str){key, length});
+    char *to = (char *)(uintptr_t)made.data; /* made above, so it may be changed */
     for (const char *from = key; to && *from; to++) {
         bool hidden = strncmp(from, HF_NUL_IN_KEY, 3) == 0;
         *to = hidden ? '\0' : *from;
@@ -157,7 +156,7 @@ static tn_gguf_str text_of_key(struct vocab *v, const char *key, size_t length) 
     return made;
 }
 
-static tn_status put_vocab_object(struct vocab *v, const json_t *vocab) {
+static tn_status put_vocab_object(struct hf_vocab *v, const json_t *vocab) {
     const char *text;
     json_t *id;
     void *at;
@@ -169,30 +168,30 @@ static tn_status put_vocab_object(struct vocab *v, const json_t *vocab) {
             return tn_fail(TN_E_FORMAT, "%s/tokenizer.json: token \"%s\" has no id", v->model->folder, text);
         tn_gguf_str str = text_of_key(v, text, json_object_iter_key_len(at));
         if (!str.data) return tn_fail(TN_E_NOMEM, "out of memory in the vocabulary");
-        TN_TRY(put(v, json_integer_value(id), str, is_byte(str) ? BYTE : NORMAL, 0));
+        TN_TRY(put_token(v, json_integer_value(id), str, is_byte(str) ? BYTE : NORMAL, 0));
     }
     return TN_OK;
 }
 
-static tn_status byte_level(struct vocab *v, const char *pre) {
+static tn_status read_byte_level_bpe(struct hf_vocab *v, const char *pre) {
     const json_t *model = json_object_get(v->tokenizer, "model");
     char what[4096];
     if (!pre) pre = hf_pre_name(v->tokenizer, v->model->class->arch, what, sizeof what);
     if (!pre)
         return tn_fail(TN_E_UNSUPPORTED,
-                       "%s/tokenizer.json: this way of cutting text into words is not known; name one with --pre if "
-                       "you know it. It is:\n%s",
+                       "%s/tokenizer.json: unknown pre-tokenizer; give its name with --pre if you know it. Its "
+                       "steps are:\n%s",
                        v->model->folder, what);
     v->has_scores = false;
     TN_TRY(put_vocab_object(v, json_object_get(model, "vocab")));
     for (uint32_t id = 0; id < v->size; id++)
-        if (v->types[id] == BYTE) v->types[id] = NORMAL; /* "<0x0A>" means nothing special here */
+        if (v->types[id] == BYTE) v->types[id] = NORMAL; /* "<0x0A>" is an ordinary text in byte-level BPE */
     TN_TRY(tn_gguf_writer_set_cstr(v->writer, "tokenizer.ggml.model", "gpt2"));
     TN_TRY(tn_gguf_writer_set_cstr(v->writer, "tokenizer.ggml.pre", pre));
     return set_merges(v, json_object_get(model, "merges"));
 }
 
-static bool prepends_space(const struct vocab *v) {
+static bool prepends_space(const struct hf_vocab *v) {
     const json_t *meta = find_step(json_object_get(v->tokenizer, "pre_tokenizer"), "Metaspace");
     const char *scheme = json_string_value(json_object_get(meta, "prepend_scheme"));
     if (scheme) return strcmp(scheme, "never") != 0;
@@ -200,7 +199,7 @@ static bool prepends_space(const struct vocab *v) {
     return has_step(json_object_get(v->tokenizer, "normalizer"), "Prepend");
 }
 
-static int by_text(const void *a, const void *b) {
+static int by_token_text(const void *a, const void *b) {
     const tn_gguf_str *x = a, *y = b;
     size_t n = x->size < y->size ? x->size : y->size;
     int order = memcmp(x->data, y->data, n);
@@ -212,20 +211,20 @@ struct ranked {
     float score;
 };
 
-/* SentencePiece merges by score. Where a tokenizer.json has ranked merges instead, a piece scores by the first merge
- * that makes it. */
-static tn_status scores_from_merges(struct vocab *v, const json_t *merges) {
+/* SentencePiece merges by score. A tokenizer.json has ranked merges instead: a piece gets the negative rank of the
+ * first merge that produces it. */
+static tn_status scores_from_merges(struct hf_vocab *v, const json_t *merges) {
     size_t count = json_array_size(merges), i;
     struct ranked *ranked = tn_calloc(v->size, sizeof *ranked);
     json_t *merge;
     if (!ranked) return TN_E_NOMEM;
     for (uint32_t id = 0; id < v->size; id++) ranked[id] = (struct ranked){v->tokens[id], (float)id};
-    /* A sorted copy finds a piece's id (kept in score for now). Absent tokens sort first. */
+    /* Sorted by text, to find the id of a piece, which `score` holds here. Absent tokens sort first. */
     for (uint32_t id = 0; id < v->size; id++)
         if (!ranked[id].text.data) ranked[id].text.data = "";
-    qsort(ranked, v->size, sizeof *ranked, by_text);
+    qsort(ranked, v->size, sizeof *ranked, by_token_text);
     char *joined = NULL;
-    size_t room = 0;
+    size_t capacity = 0;
     tn_status status = TN_OK;
     for (uint32_t id = 0; id < v->size; id++) v->scores[id] = v->types[id] == NORMAL ? -(float)count - 1 : 0;
     json_array_foreach(merges, i, merge) {
@@ -238,19 +237,19 @@ static tn_status scores_from_merges(struct vocab *v, const json_t *merges) {
             a.size = (size_t)(gap - a.data);
         }
         if (!a.data || !b.data) continue;
-        if (a.size + b.size > room) {
+        if (a.size + b.size > capacity) {
             char *grown = tn_realloc(joined, (a.size + b.size) * 2);
             if (!grown) {
                 status = TN_E_NOMEM;
                 break;
             }
             joined = grown;
-            room = (a.size + b.size) * 2;
+            capacity = (a.size + b.size) * 2;
         }
         memcpy(joined, a.data, a.size);
         memcpy(joined + a.size, b.data, b.size);
         struct ranked key = {{joined, a.size + b.size}, 0};
-        const struct ranked *found = bsearch(&key, ranked, v->size, sizeof *ranked, by_text);
+        const struct ranked *found = bsearch(&key, ranked, v->size, sizeof *ranked, by_token_text);
         if (!found) continue;
         uint32_t id = (uint32_t)found->score;
         if (v->scores[id] < -(float)i) v->scores[id] = -(float)i;
@@ -260,15 +259,15 @@ static tn_status scores_from_merges(struct vocab *v, const json_t *merges) {
     return status;
 }
 
-static tn_status set_sentencepiece_switches(struct vocab *v, bool prefix, bool remove_extra) {
+static tn_status set_sentencepiece_switches(struct hf_vocab *v, bool prefix, bool remove_extra) {
     TN_TRY(tn_gguf_writer_set_bool(v->writer, "tokenizer.ggml.add_space_prefix", prefix));
     return remove_extra ? tn_gguf_writer_set_bool(v->writer, "tokenizer.ggml.remove_extra_whitespaces", true) : TN_OK;
 }
 
-static tn_status put_sentencepieces(struct vocab *v) {
+static tn_status put_sentencepieces(struct hf_vocab *v) {
     for (size_t i = 0; i < v->sp.count; i++) {
         int type = v->sp.pieces[i].type;
-        TN_TRY(put(v, (int64_t)i, v->sp.pieces[i].text, type, v->sp.pieces[i].score));
+        TN_TRY(put_token(v, (int64_t)i, v->sp.pieces[i].text, type, v->sp.pieces[i].score));
     }
     v->has_scores = true;
     TN_TRY(tn_gguf_writer_set_cstr(v->writer, "tokenizer.ggml.model", v->sp.unigram ? "t5" : "llama"));
@@ -279,9 +278,8 @@ static tn_status put_sentencepieces(struct vocab *v) {
     return set_sentencepiece_switches(v, v->sp.add_dummy_prefix, v->sp.unigram && v->sp.remove_extra_whitespaces);
 }
 
-/* BPE on characters with "▁" for spaces and bytes as a last resort: SentencePiece as Llama 2, Mistral, Gemma have it.
- */
-static tn_status character_level(struct vocab *v) {
+/* BPE on characters, with "▁" for spaces and byte fallback: the SentencePiece of Llama 2, Mistral and Gemma. */
+static tn_status read_character_bpe(struct hf_vocab *v) {
     const json_t *model = json_object_get(v->tokenizer, "model");
     v->has_scores = true;
     TN_TRY(put_vocab_object(v, json_object_get(model, "vocab")));
@@ -294,7 +292,7 @@ static tn_status character_level(struct vocab *v) {
     return set_sentencepiece_switches(v, prepends_space(v), false);
 }
 
-static unsigned char *base64(const char *text, size_t *size) {
+static unsigned char *base64_decode(const char *text, size_t *size) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     unsigned char *out = tn_malloc(strlen(text) + 1);
     unsigned bits = 0, count = 0;
@@ -312,7 +310,7 @@ static unsigned char *base64(const char *text, size_t *size) {
     return out;
 }
 
-static tn_status unigram(struct vocab *v) {
+static tn_status read_unigram(struct hf_vocab *v) {
     const json_t *model = json_object_get(v->tokenizer, "model"), *pair;
     json_int_t unknown =
         json_is_integer(json_object_get(model, "unk_id")) ? json_integer_value(json_object_get(model, "unk_id")) : -1;
@@ -321,7 +319,7 @@ static tn_status unigram(struct vocab *v) {
     json_array_foreach(json_object_get(model, "vocab"), i, pair) {
         json_t *text = json_array_get(pair, 0);
         int type = (json_int_t)i == unknown ? UNKNOWN : is_byte(text_of(text)) ? BYTE : NORMAL;
-        TN_TRY(put(v, (int64_t)i, text_of(text), type, (float)json_number_value(json_array_get(pair, 1))));
+        TN_TRY(put_token(v, (int64_t)i, text_of(text), type, (float)json_number_value(json_array_get(pair, 1))));
     }
     TN_TRY(tn_gguf_writer_set_cstr(v->writer, "tokenizer.ggml.model", "t5"));
     TN_TRY(tn_gguf_writer_set_cstr(v->writer, "tokenizer.ggml.pre", "default"));
@@ -330,7 +328,7 @@ static tn_status unigram(struct vocab *v) {
         json_string_value(json_object_get(find_step(normalizer, "Precompiled"), "precompiled_charsmap"));
     if (map && *map) {
         size_t size;
-        unsigned char *bytes = base64(map, &size);
+        unsigned char *bytes = base64_decode(map, &size);
         tn_status status = bytes ? tn_gguf_writer_set_array(v->writer, "tokenizer.ggml.precompiled_charsmap",
                                                             TN_GGUF_U8, bytes, size)
                                  : TN_E_NOMEM;
@@ -341,8 +339,8 @@ static tn_status unigram(struct vocab *v) {
                                       has_step(normalizer, "Replace") || has_step(normalizer, "Strip"));
 }
 
-/* WordPiece: GGUF marks the beginnings of words ("▁word") where theirs marks the rest ("##word"). */
-static tn_status word_piece(struct vocab *v) {
+/* WordPiece: GGUF marks the start of words ("▁word"), Hugging Face the continuations ("##word"). */
+static tn_status read_word_piece(struct hf_vocab *v) {
     const json_t *model = json_object_get(v->tokenizer, "model");
     const json_t *normalizer = find_step(json_object_get(v->tokenizer, "normalizer"), "BertNormalizer");
     const char *prefix = json_string_value(json_object_get(model, "continuing_subword_prefix"));
@@ -355,8 +353,8 @@ static tn_status word_piece(struct vocab *v) {
         if (text.size > length && memcmp(text.data, prefix, length) == 0)
             text = (tn_gguf_str){text.data + length, text.size - length};
         else
-            text = keep(v, space, text);
-        TN_TRY(put(v, id, text, NORMAL, 0));
+            text = keep_text(v, space, text);
+        TN_TRY(put_token(v, id, text, NORMAL, 0));
     }
     const char *unknown = json_string_value(json_object_get(model, "unk_token"));
     int64_t id = unknown ? find_token(v, unknown) : -1;
@@ -370,10 +368,9 @@ static tn_status word_piece(struct vocab *v) {
                                    json_is_boolean(accents) ? json_is_true(accents) : lower);
 }
 
-/* ---- Roles ------------------------------------------------------------------------------------------------------
- */
+/* ---- Special tokens ---- */
 
-static const struct role {
+static const struct special_token {
     const char *name, *key;
 } roles[] = {
     {"bos_token", "tokenizer.ggml.bos_token_id"},       {"eos_token", "tokenizer.ggml.eos_token_id"},
@@ -382,14 +379,14 @@ static const struct role {
     {"mask_token", "tokenizer.ggml.mask_token_id"},
 };
 
-/* A token of tokenizer_config.json: a text, or an object with one. */
-static const char *named_token(const struct vocab *v, const char *name) {
+/* A token of tokenizer_config.json: a string, or an object with its content. */
+static const char *named_token(const struct hf_vocab *v, const char *name) {
     json_t *token = json_object_get(v->config, name);
     if (json_is_object(token)) token = json_object_get(token, "content");
     return json_string_value(token);
 }
 
-static int64_t role_id(const struct vocab *v, const char *name) {
+static int64_t role_id(const struct hf_vocab *v, const char *name) {
     char key[64];
     const char *text = named_token(v, name);
     int64_t id = text ? find_token(v, text) : -1;
@@ -404,8 +401,8 @@ static int64_t role_id(const struct vocab *v, const char *name) {
     return id >= 0 && id < v->size ? id : -1;
 }
 
-/* The template of the post-processor: does it put this token first, or last? */
-static bool template_adds(const struct vocab *v, int64_t id, bool last, bool *known) {
+/* Whether the post-processor's template puts this token first or, with `last`, last. */
+static bool template_adds(const struct hf_vocab *v, int64_t id, bool last, bool *known) {
     const json_t *post = find_step(json_object_get(v->tokenizer, "post_processor"), "TemplateProcessing");
     const json_t *single = json_object_get(post, "single");
     size_t count = json_array_size(single);
@@ -416,7 +413,7 @@ static bool template_adds(const struct vocab *v, int64_t id, bool last, bool *kn
     return text && find_token(v, text) == id && id >= 0;
 }
 
-static tn_status set_switch(const struct vocab *v, const char *name, const char *key, int64_t id, bool last) {
+static tn_status set_adds_token(const struct hf_vocab *v, const char *name, const char *key, int64_t id, bool last) {
     json_t *set = json_object_get(v->config, name);
     bool known, adds = template_adds(v, id, last, &known);
     const char *kind = json_string_value(json_object_get(v->config, "tokenizer_class"));
@@ -429,13 +426,13 @@ static tn_status set_switch(const struct vocab *v, const char *name, const char 
     return tn_gguf_writer_set_bool(v->writer, key, adds);
 }
 
-/* Generation stops at any token of a list; the extra ones have roles by their names. */
-static tn_status set_more_ends(const struct vocab *v) {
-    static const struct role ends[] = {{"<|eot_id|>", "tokenizer.ggml.eot_token_id"},
-                                       {"<|im_end|>", "tokenizer.ggml.eot_token_id"},
-                                       {"<end_of_turn>", "tokenizer.ggml.eot_token_id"},
-                                       {"<|end|>", "tokenizer.ggml.eot_token_id"},
-                                       {"<|eom_id|>", "tokenizer.ggml.eom_token_id"}};
+/* generation_config.json may list several end tokens; the further ones get their keys by name. */
+static tn_status set_more_ends(const struct hf_vocab *v) {
+    static const struct special_token ends[] = {{"<|eot_id|>", "tokenizer.ggml.eot_token_id"},
+                                                {"<|im_end|>", "tokenizer.ggml.eot_token_id"},
+                                                {"<end_of_turn>", "tokenizer.ggml.eot_token_id"},
+                                                {"<|end|>", "tokenizer.ggml.eot_token_id"},
+                                                {"<|eom_id|>", "tokenizer.ggml.eom_token_id"}};
     json_t *list = json_object_get(v->generation, "eos_token_id"), *number;
     size_t i;
     json_array_foreach(list, i, number) {
@@ -449,7 +446,7 @@ static tn_status set_more_ends(const struct vocab *v) {
     return TN_OK;
 }
 
-static tn_status set_roles(struct vocab *v) {
+static tn_status set_special_tokens(struct hf_vocab *v) {
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
         int64_t id = role_id(v, roles[i].name);
         if (id < 0) continue;
@@ -457,16 +454,15 @@ static tn_status set_roles(struct vocab *v) {
     }
     TN_TRY(set_more_ends(v));
     bool encoder = v->model->layout.features & L_ENCODER;
-    TN_TRY(set_switch(v, "add_bos_token", "tokenizer.ggml.add_bos_token",
-                      role_id(v, encoder ? "cls_token" : "bos_token"), false));
-    return set_switch(v, "add_eos_token", "tokenizer.ggml.add_eos_token",
-                      role_id(v, encoder ? "sep_token" : "eos_token"), true);
+    TN_TRY(set_adds_token(v, "add_bos_token", "tokenizer.ggml.add_bos_token",
+                          role_id(v, encoder ? "cls_token" : "bos_token"), false));
+    return set_adds_token(v, "add_eos_token", "tokenizer.ggml.add_eos_token",
+                          role_id(v, encoder ? "sep_token" : "eos_token"), true);
 }
 
-/* ---- Chat template ----------------------------------------------------------------------------------------------
- */
+/* ---- Chat template ---- */
 
-static tn_status set_template(const struct vocab *v, const char *name, tn_gguf_str text) {
+static tn_status set_template(const struct hf_vocab *v, const char *name, tn_gguf_str text) {
     char key[128];
     if (!text.data) return TN_OK;
     if (!name || strcmp(name, "default") == 0)
@@ -476,7 +472,7 @@ static tn_status set_template(const struct vocab *v, const char *name, tn_gguf_s
     return tn_gguf_writer_set(v->writer, key, &(tn_gguf_value){.type = TN_GGUF_STR, .str = text});
 }
 
-static tn_status set_templates(const struct vocab *v) {
+static tn_status set_templates(const struct hf_vocab *v) {
     char *file;
     size_t size;
     TN_TRY(hf_load_bytes(v->model->folder, "chat_template.jinja", &file, &size));
@@ -502,35 +498,34 @@ static tn_status set_templates(const struct vocab *v) {
     return status;
 }
 
-/* ---- All together -----------------------------------------------------------------------------------------------
- */
+/* ---- Whole tokenizer ---- */
 
-static tn_status read_tokenizer(struct vocab *v, const char *pre) {
+static tn_status read_tokenizer(struct hf_vocab *v, const char *pre) {
     const char *folder = v->model->folder;
     if (!v->tokenizer && !v->sp.count)
-        return tn_fail(TN_E_NOT_FOUND, "%s: neither tokenizer.json nor tokenizer.model is there", folder);
+        return tn_fail(TN_E_NOT_FOUND, "%s: has neither tokenizer.json nor tokenizer.model", folder);
     const json_t *model = json_object_get(v->tokenizer, "model");
     const char *type = json_string_value(json_object_get(model, "type"));
     if (v->tokenizer && !type)
         type = json_is_object(json_object_get(model, "merges")) || json_object_get(model, "merges") ? "BPE" : "";
     bool bytes = has_step(json_object_get(v->tokenizer, "pre_tokenizer"), "ByteLevel") ||
                  has_step(json_object_get(v->tokenizer, "decoder"), "ByteLevel");
-    /* The SentencePiece file has the scores themselves. */
+    /* tokenizer.model is preferred for SentencePiece: it has the real scores. */
     if (v->sp.count && !(type && bytes))
         TN_TRY(put_sentencepieces(v));
     else if (strcmp(type, "BPE") == 0)
-        TN_TRY(bytes ? byte_level(v, pre) : character_level(v));
+        TN_TRY(bytes ? read_byte_level_bpe(v, pre) : read_character_bpe(v));
     else if (strcmp(type, "Unigram") == 0)
-        TN_TRY(unigram(v));
+        TN_TRY(read_unigram(v));
     else if (strcmp(type, "WordPiece") == 0)
-        TN_TRY(word_piece(v));
+        TN_TRY(read_word_piece(v));
     else
-        return tn_fail(TN_E_UNSUPPORTED, "%s/tokenizer.json: a tokenizer of type \"%s\"", folder, type);
-    TN_TRY(add_added(v));
-    return fill_gaps(v);
+        return tn_fail(TN_E_UNSUPPORTED, "%s/tokenizer.json: unsupported tokenizer type \"%s\"", folder, type);
+    TN_TRY(put_added_tokens(v));
+    return fill_unused_ids(v);
 }
 
-static tn_status load_files(struct vocab *v) {
+static tn_status load_vocab_files(struct hf_vocab *v) {
     const char *folder = v->model->folder;
     size_t size;
     TN_TRY(hf_load_json(folder, "tokenizer.json", &v->tokenizer));
@@ -539,7 +534,7 @@ static tn_status load_files(struct vocab *v) {
     TN_TRY(hf_load_bytes(folder, "tokenizer.model", &v->sp_bytes, &size));
     if (v->sp_bytes) {
         tn_status status = sp_model_parse("tokenizer.model", v->sp_bytes, size, &v->sp);
-        /* A file of that name with other content (Mistral's newer ones) is of no concern beside a tokenizer.json. */
+        /* Newer Mistral models have another format under this name; tokenizer.json is then enough. */
         if (status != TN_OK && !(status == TN_E_FORMAT && v->tokenizer)) return status;
     }
     v->tokens = tn_calloc(v->size, sizeof *v->tokens);
@@ -550,20 +545,20 @@ static tn_status load_files(struct vocab *v) {
                                                          : tn_fail(TN_E_NOMEM, "out of memory in the vocabulary");
 }
 
-static tn_status set_all(struct vocab *v, const char *pre) {
-    TN_TRY(load_files(v));
+static tn_status set_vocab_keys(struct hf_vocab *v, const char *pre) {
+    TN_TRY(load_vocab_files(v));
     TN_TRY(read_tokenizer(v, pre));
     TN_TRY(tn_gguf_writer_set_array(v->writer, "tokenizer.ggml.tokens", TN_GGUF_STR, v->tokens, v->size));
     if (v->has_scores)
         TN_TRY(tn_gguf_writer_set_array(v->writer, "tokenizer.ggml.scores", TN_GGUF_F32, v->scores, v->size));
     TN_TRY(tn_gguf_writer_set_array(v->writer, "tokenizer.ggml.token_type", TN_GGUF_I32, v->types, v->size));
-    TN_TRY(set_roles(v));
+    TN_TRY(set_special_tokens(v));
     return set_templates(v);
 }
 
 tn_status hf_vocab_keys(const struct hf_model *model, const char *pre, tn_gguf_writer *writer) {
-    struct vocab v = {.model = model, .writer = writer, .size = model->layout.vocab};
-    tn_status status = set_all(&v, pre);
+    struct hf_vocab v = {.model = model, .writer = writer, .size = model->layout.vocab};
+    tn_status status = set_vocab_keys(&v, pre);
     json_decref(v.tokenizer);
     json_decref(v.config);
     json_decref(v.generation);

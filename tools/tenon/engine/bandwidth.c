@@ -1,4 +1,4 @@
-/* What the memory of a device can deliver: reading on the host, adding elsewhere. */
+/* Measured peak memory bandwidth: plain reads on the host, tensor additions on other devices. */
 #include "engine/bandwidth.h"
 
 #include "tenon/sched.h"
@@ -8,13 +8,12 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* ---- Host -------------------------------------------------------------------------------------------------------
- */
+/* ---- Host ---- */
 
-enum { ROUNDS = 8, MOST_THREADS = 1024 };
-static const size_t host_bytes = (size_t)1 << 28; /* larger than caches */
+enum { ROUNDS = 8, MAX_THREADS = 1024 };
+static const size_t host_bytes = (size_t)1 << 28; /* larger than any cache */
 
-struct reader {
+struct memory_reader {
     const uint64_t *words;
     size_t count;
     pthread_barrier_t *barrier;
@@ -22,8 +21,8 @@ struct reader {
     uint64_t sum;
 };
 
-static void *read_all(void *user) {
-    struct reader *r = user;
+static void *read_rounds(void *user) {
+    struct memory_reader *r = user;
     for (int round = 0; round < ROUNDS; round++) {
         pthread_barrier_wait(r->barrier);
         r->times[round] = tn_time_ns();
@@ -37,8 +36,8 @@ static void *read_all(void *user) {
     return NULL;
 }
 
-/* The best round counts: others only show what else the machine was doing. */
-static double best_round(const struct reader *r) {
+/* The fastest round counts: slower ones were disturbed by other work on the machine. */
+static double fastest_round(const struct memory_reader *r) {
     uint64_t best = UINT64_MAX;
     for (int round = 0; round < ROUNDS; round++) {
         uint64_t ns = r->times[round + 1] - r->times[round];
@@ -48,8 +47,8 @@ static double best_round(const struct reader *r) {
 }
 
 double bandwidth_host(int threads) {
-    if (threads < 1 || threads > MOST_THREADS) return 0;
-    struct reader *readers = tn_calloc((size_t)threads, sizeof *readers);
+    if (threads < 1 || threads > MAX_THREADS) return 0;
+    struct memory_reader *readers = tn_calloc((size_t)threads, sizeof *readers);
     pthread_t *ids = tn_calloc((size_t)threads, sizeof *ids);
     pthread_barrier_t barrier;
     void *memory = mmap(NULL, host_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -60,18 +59,19 @@ double bandwidth_host(int threads) {
         size_t each = host_bytes / sizeof(uint64_t) / (size_t)threads;
         int started = 0;
         for (int i = 0; i < threads; i++)
-            readers[i] = (struct reader){
+            readers[i] = (struct memory_reader){
                 .words = (const uint64_t *)memory + each * (size_t)i, .count = each, .barrier = &barrier};
-        while (started + 1 < threads && pthread_create(&ids[started + 1], NULL, read_all, &readers[started + 1]) == 0)
+        while (started + 1 < threads &&
+               pthread_create(&ids[started + 1], NULL, read_rounds, &readers[started + 1]) == 0)
             started++;
         if (started + 1 == threads) {
-            read_all(&readers[0]);
+            read_rounds(&readers[0]);
             for (int i = 1; i < threads; i++) pthread_join(ids[i], NULL);
             uint64_t sum = 0;
             for (int i = 0; i < threads; i++) sum += readers[i].sum;
-            result = sum ? best_round(&readers[0]) : 0;
+            result = sum ? fastest_round(&readers[0]) : 0;
         } else {
-            /* Those that run wait for partners who never come. */
+            /* The started threads would wait at the barrier forever. */
             for (int i = 1; i <= started; i++) pthread_cancel(ids[i]);
             for (int i = 1; i <= started; i++) pthread_join(ids[i], NULL);
         }
@@ -83,8 +83,7 @@ double bandwidth_host(int threads) {
     return result;
 }
 
-/* ---- Devices ----------------------------------------------------------------------------------------------------
- */
+/* ---- Devices ---- */
 
 tn_status bandwidth_device(const char *device, double *bytes_per_second) {
     enum { STEPS = 32, SIDE = 8192 }; /* tensors of 256 MiB */
@@ -98,7 +97,7 @@ tn_status bandwidth_device(const char *device, double *bytes_per_second) {
     for (int i = 0; i < STEPS; i++) sum = tn_add(arena, sum, b);
     TN_TRY_GOTO(tn_graph_of(arena, tn_output(sum), &graph), status, out);
     TN_TRY_GOTO(tn_sched_new(&(tn_sched_params){.devices = {device}}, &sched), status, out);
-    /* Inputs would live on the host and be copied with every run. */
+    /* Unpinned inputs would stay on the host and be copied in every run. */
     TN_TRY_GOTO(tn_sched_pin(sched, a, 0), status, out);
     TN_TRY_GOTO(tn_sched_pin(sched, b, 0), status, out);
     TN_TRY_GOTO(tn_sched_reserve(sched, graph), status, out);

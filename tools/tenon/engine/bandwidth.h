@@ -1,4 +1,4 @@
-/* What the memory of a device can deliver, as a yardstick for what a model makes of it. */
+/* Measured peak memory bandwidth of the host and of devices. */
 #ifndef TENON_TOOL_BANDWIDTH_H
 #define TENON_TOOL_BANDWIDTH_H
 

@@ -1,4 +1,4 @@
-/* Sampling: the options that steer it, and samplers made from them. */
+/* Sampling options, and the samplers made from them. */
 #include "engine/sampling.h"
 
 #include "cli/text_input.h"
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct option table[] = {
+static const struct option sampling_table[] = {
     {.name = "seed",
      .letter = "s",
      .value = "N",
@@ -14,7 +14,7 @@ static const struct option table[] = {
      .min = -1,
      .max = 9e15,
      .fallback = "-1",
-     .help = "seed of the random numbers, -1 for a new one each time"},
+     .help = "random seed, -1 for a new one each time"},
     {.name = "temp",
      .aliases = "--temperature",
      .value = "T",
@@ -22,28 +22,28 @@ static const struct option table[] = {
      .min = 0,
      .max = 100,
      .fallback = "0.8",
-     .help = "temperature, 0 for the likeliest token always"},
+     .help = "temperature, 0 to always take the most likely token"},
     {.name = "top-k",
      .value = "N",
      .kind = OPTION_INT,
      .min = 0,
      .max = INT32_MAX,
      .fallback = "40",
-     .help = "keep the N likeliest tokens, 0 for all"},
+     .help = "keep the N most likely tokens, 0 for all"},
     {.name = "top-p",
      .value = "P",
      .kind = OPTION_REAL,
      .min = 0,
      .max = 1,
      .fallback = "0.95",
-     .help = "keep the likeliest tokens up to this probability"},
+     .help = "keep the most likely tokens whose probabilities add up to P"},
     {.name = "min-p",
      .value = "P",
      .kind = OPTION_REAL,
      .min = 0,
      .max = 1,
      .fallback = "0.05",
-     .help = "drop tokens less likely than this share of the best"},
+     .help = "drop tokens less likely than P times the most likely one"},
     {.name = "typical",
      .aliases = "--typical-p",
      .value = "P",
@@ -59,56 +59,56 @@ static const struct option table[] = {
      .min = 0,
      .max = 100,
      .fallback = "0",
-     .help = "keep tokens within X deviations of the best, 0 for off"},
+     .help = "keep tokens whose logits are within X standard deviations of the highest, 0 for off"},
     {.name = "xtc-probability",
      .value = "P",
      .kind = OPTION_REAL,
      .min = 0,
      .max = 1,
      .fallback = "0",
-     .help = "how often the likeliest tokens are left out, 0 for never"},
+     .help = "chance of leaving out the most likely tokens (XTC), 0 for never"},
     {.name = "xtc-threshold",
      .value = "P",
      .kind = OPTION_REAL,
      .min = 0,
      .max = 1,
      .fallback = "0.1",
-     .help = "probability from which a token counts as likely for that"},
+     .help = "probability above which XTC may leave out a token"},
     {.name = "repeat-penalty",
      .value = "X",
      .kind = OPTION_REAL,
      .min = 0.01,
      .max = 100,
      .fallback = "1",
-     .help = "penalty for tokens seen lately, 1 for none"},
+     .help = "penalty for recent tokens, 1 for none"},
     {.name = "repeat-last-n",
      .value = "N",
      .kind = OPTION_INT,
      .min = 0,
      .max = 1 << 20,
      .fallback = "64",
-     .help = "how many last tokens the penalties look at"},
+     .help = "number of recent tokens that the penalties consider"},
     {.name = "frequency-penalty",
      .value = "X",
      .kind = OPTION_REAL,
      .min = -100,
      .max = 100,
      .fallback = "0",
-     .help = "penalty per occurrence"},
+     .help = "penalty for each earlier occurrence of a token"},
     {.name = "presence-penalty",
      .value = "X",
      .kind = OPTION_REAL,
      .min = -100,
      .max = 100,
      .fallback = "0",
-     .help = "penalty for having occurred"},
+     .help = "penalty for tokens that occurred before"},
     {.name = "dry-multiplier",
      .value = "X",
      .kind = OPTION_REAL,
      .min = 0,
      .max = 100,
      .fallback = "0",
-     .help = "penalty for going on with a sequence that occurred before (DRY), 0 for off"},
+     .help = "penalty for continuing a repeated sequence (DRY), 0 for off"},
     {.name = "mirostat",
      .value = "N",
      .kind = OPTION_INT,
@@ -116,21 +116,21 @@ static const struct option table[] = {
      .max = 2,
      .fallback = "0",
      .help = "mirostat version, 0 for off"},
-    {.name = "grammar", .value = "GBNF", .kind = OPTION_TEXT, .help = "write only what this grammar allows"},
-    {.name = "grammar-file", .value = "FILE", .kind = OPTION_TEXT, .help = "the same from a file"},
+    {.name = "grammar", .value = "GBNF", .kind = OPTION_TEXT, .help = "generate only text that matches this grammar"},
+    {.name = "grammar-file", .value = "FILE", .kind = OPTION_TEXT, .help = "read the grammar from FILE"},
     {.name = "json-schema",
      .letter = "j",
      .value = "SCHEMA",
      .kind = OPTION_TEXT,
-     .help = "write only JSON that this schema allows; {} for any"},
+     .help = "generate only JSON that matches this JSON schema; {} for any JSON"},
     {.name = "json-schema-file",
      .letter = "jf",
      .value = "FILE",
      .kind = OPTION_TEXT,
-     .help = "the same from a file"},
+     .help = "read the JSON schema from FILE"},
     {0},
 };
-const struct option_group sampling_options = {"Sampling", table};
+const struct option_group sampling_options = {"Sampling", sampling_table};
 
 /* Which member of the parameters an option sets. */
 static const struct field {
@@ -175,20 +175,21 @@ void sampling_params(const struct args *args, tn_sampler_params *p) {
 }
 
 bool sampling_set(tn_sampler_params *p, const char *name, const char *text, char *why, size_t size) {
-    for (const struct option *o = table; o->name; o++) {
+    for (const struct option *o = sampling_table; o->name; o++) {
         const struct field *f = fields;
         bool seed = strcmp(name, "seed") == 0;
         if (strcmp(o->name, name) != 0) continue;
         while (f < fields + FIELDS && strcmp(f->name, name) != 0) f++;
         if (!seed && f == fields + FIELDS) break;
-        if (option_value_wrong(o, text, why, size)) return false;
+        int used = snprintf(why, size, "%s ", name);
+        if (option_value_wrong(o, text, why + used, size - (size_t)used)) return false;
         if (seed)
             set_seed(p, strtoll(text, NULL, 10));
         else
             set_field(p, f, strtod(text, NULL));
         return true;
     }
-    snprintf(why, size, "is no setting");
+    snprintf(why, size, "unknown setting '%s'", name);
     return false;
 }
 
@@ -203,16 +204,15 @@ void sampling_print(FILE *out, const tn_sampler_params *p) {
     }
 }
 
-/* ---- Grammar ----------------------------------------------------------------------------------------------------
- */
+/* ---- Grammar ---- */
 
-/* The grammar that the options ask for, as GBNF to tn_free; NULL where they ask for none. */
-static int read_grammar(const struct args *args, char **gbnf) {
+/* The grammar that the options give, as GBNF to be freed with tn_free(); NULL when they give none. */
+static int read_grammar_options(const struct args *args, char **gbnf) {
     static const char *const names[] = {"grammar", "grammar-file", "json-schema", "json-schema-file"};
     const char *name = NULL;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (!args_text(args, names[i])) continue;
-        if (name) return fail_usage(args, "--%s and --%s exclude each other", name, names[i]);
+        if (name) return fail_usage(args, "use either --%s or --%s, not both", name, names[i]);
         name = names[i];
     }
     *gbnf = NULL;
@@ -234,7 +234,7 @@ static int read_grammar(const struct args *args, char **gbnf) {
     return status == TN_OK ? EXIT_OK : fail_status(status, "--%s", name);
 }
 
-/* A state keeps what it was made from alive. */
+/* The grammar state holds references to the grammar and the pieces, so both can be freed here. */
 static tn_status bind_grammar(tn_sampler *sampler, const char *gbnf, const tn_tokenizer *tokenizer) {
     tn_grammar *grammar = NULL;
     tn_pieces *pieces = NULL;
@@ -251,7 +251,7 @@ static tn_status bind_grammar(tn_sampler *sampler, const char *gbnf, const tn_to
 
 int sampling_grammar(const struct args *args, const tn_model *model, tn_sampler *sampler) {
     char *gbnf;
-    int code = read_grammar(args, &gbnf);
+    int code = read_grammar_options(args, &gbnf);
     if (code || !gbnf) return code;
     tn_status status = bind_grammar(sampler, gbnf, tn_model_tokenizer(model));
     tn_free(gbnf);

@@ -6,14 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct row {
+struct importance_row {
     char *name;
     float *weights;
     size_t count;
 };
 
 struct importance {
-    struct row *rows;
+    struct importance_row *rows;
     size_t count, capacity;
 };
 
@@ -29,16 +29,18 @@ void importance_free(struct importance *im) {
 
 size_t importance_count(const struct importance *im) { return im->count; }
 
-/* Adds a row with room for `count` weights. */
-static tn_status add_row(struct importance *im, const char *name, size_t length, size_t count, struct row **out) {
+/* Adds a row of `count` weights, all 0. */
+static tn_status add_importance_row(struct importance *im, const char *name, size_t length, size_t count,
+                                    struct importance_row **out) {
     if (im->count == im->capacity) {
         size_t capacity = im->capacity ? im->capacity * 2 : 128;
-        struct row *grown = tn_realloc(im->rows, capacity * sizeof *grown);
+        struct importance_row *grown = tn_realloc(im->rows, capacity * sizeof *grown);
         if (!grown) return TN_E_NOMEM;
         im->rows = grown;
         im->capacity = capacity;
     }
-    struct row row = {.name = tn_malloc(length + 1), .weights = tn_calloc(count, sizeof(float)), .count = count};
+    struct importance_row row = {
+        .name = tn_malloc(length + 1), .weights = tn_calloc(count, sizeof(float)), .count = count};
     if (!row.name || !row.weights) {
         tn_free(row.name);
         tn_free(row.weights);
@@ -51,16 +53,15 @@ static tn_status add_row(struct importance *im, const char *name, size_t length,
     return TN_OK;
 }
 
-static tn_status check_row(const char *path, const struct row *row) {
+static tn_status check_importance_row(const char *path, const struct importance_row *row) {
     for (size_t i = 0; i < row->count; i++)
         if (!isfinite(row->weights[i]) || row->weights[i] < 0)
-            return tn_fail(TN_E_FORMAT, "%s: \"%s\" has the weight %g; weights are finite and not negative", path,
+            return tn_fail(TN_E_FORMAT, "%s: \"%s\" has the weight %g; weights must be finite and not negative", path,
                            row->name, (double)row->weights[i]);
     return TN_OK;
 }
 
-/* ---- GGUF -------------------------------------------------------------------------------------------------------
- */
+/* ---- GGUF ---- */
 
 static tn_status read_gguf(const tn_gguf *file, struct importance *im) {
     static const char ending[] = ".in_sum2";
@@ -75,22 +76,21 @@ static tn_status read_gguf(const tn_gguf *file, struct importance *im) {
         int64_t matrices = sums->ne[1], columns = sums->ne[0];
         if (!counts || counts->type != TN_F32 || sums->type != TN_F32 || sums->ne[2] * sums->ne[3] != 1 ||
             counts->size != (size_t)matrices * sizeof(float))
-            return tn_fail(TN_E_FORMAT, "%s: \"%s\" has no counts that fit it", path, sums->name);
-        struct row *row;
-        TN_TRY(add_row(im, sums->name, length - tail, (size_t)(matrices * columns), &row));
+            return tn_fail(TN_E_FORMAT, "%s: \"%s\" has no matching counts", path, sums->name);
+        struct importance_row *row;
+        TN_TRY(add_importance_row(im, sums->name, length - tail, (size_t)(matrices * columns), &row));
         const float *sum = sums->data, *count = counts->data;
         for (int64_t m = 0; m < matrices; m++)
-            for (int64_t c = 0; c < columns; c++) /* an expert that was never used: all columns alike */
+            for (int64_t c = 0; c < columns; c++) /* an unused expert: equal weights */
                 row->weights[m * columns + c] = count[m] > 0 ? sum[m * columns + c] / count[m] : 1.0f;
-        TN_TRY(check_row(path, row));
+        TN_TRY(check_importance_row(path, row));
     }
     return TN_OK;
 }
 
-/* ---- The older form ---------------------------------------------------------------------------------------------
- */
+/* ---- Older binary format ---- */
 
-static tn_status take(FILE *in, const char *path, void *out, size_t size) {
+static tn_status read_exactly(FILE *in, const char *path, void *out, size_t size) {
     if (fread(out, 1, size, in) == size) return TN_OK;
     return tn_fail(TN_E_FORMAT, "%s: byte %ld: the file ends too early", path, ftell(in));
 }
@@ -98,32 +98,31 @@ static tn_status take(FILE *in, const char *path, void *out, size_t size) {
 static tn_status read_binary(FILE *in, const char *path, struct importance *im) {
     int32_t entries, length, calls, values;
     char name[512];
-    TN_TRY(take(in, path, &entries, 4));
+    TN_TRY(read_exactly(in, path, &entries, 4));
     if (entries < 1 || entries > TN_GGUF_MAX_TENSORS)
         return tn_fail(TN_E_FORMAT, "%s: not an importance file (%" PRId32 " entries)", path, entries);
     for (int32_t i = 0; i < entries; i++) {
-        TN_TRY(take(in, path, &length, 4));
+        TN_TRY(read_exactly(in, path, &length, 4));
         if (length < 1 || length >= (int32_t)sizeof name)
             return tn_fail(TN_E_FORMAT, "%s: byte %ld: a name of %" PRId32 " bytes", path, ftell(in), length);
-        TN_TRY(take(in, path, name, (size_t)length));
-        TN_TRY(take(in, path, &calls, 4));
-        TN_TRY(take(in, path, &values, 4));
+        TN_TRY(read_exactly(in, path, name, (size_t)length));
+        TN_TRY(read_exactly(in, path, &calls, 4));
+        TN_TRY(read_exactly(in, path, &values, 4));
         if (values < 1 || values > 1 << 28)
             return tn_fail(TN_E_FORMAT, "%s: byte %ld: %" PRId32 " weights", path, ftell(in), values);
-        struct row *row;
-        TN_TRY(add_row(im, name, (size_t)length, (size_t)values, &row));
-        TN_TRY(take(in, path, row->weights, (size_t)values * sizeof(float)));
+        struct importance_row *row;
+        TN_TRY(add_importance_row(im, name, (size_t)length, (size_t)values, &row));
+        TN_TRY(read_exactly(in, path, row->weights, (size_t)values * sizeof(float)));
         for (int32_t k = 0; k < values && calls > 0; k++) row->weights[k] /= (float)calls;
-        TN_TRY(check_row(path, row));
+        TN_TRY(check_importance_row(path, row));
     }
     return TN_OK;
 }
 
-/* ---- Both -------------------------------------------------------------------------------------------------------
- */
+/* ---- Both formats ---- */
 
-static int by_name(const void *a, const void *b) {
-    return strcmp(((const struct row *)a)->name, ((const struct row *)b)->name);
+static int by_row_name(const void *a, const void *b) {
+    return strcmp(((const struct importance_row *)a)->name, ((const struct importance_row *)b)->name);
 }
 
 tn_status importance_open(const char *path, struct importance **out) {
@@ -146,12 +145,13 @@ tn_status importance_open(const char *path, struct importance **out) {
         status = read_binary(in, path, im);
     }
     fclose(in);
-    if (status == TN_OK && im->count == 0) status = tn_fail(TN_E_FORMAT, "%s: holds no importance weights", path);
+    if (status == TN_OK && im->count == 0)
+        status = tn_fail(TN_E_FORMAT, "%s: no importance weights in this file", path);
     if (status != TN_OK) {
         importance_free(im);
         return status;
     }
-    qsort(im->rows, im->count, sizeof *im->rows, by_name);
+    qsort(im->rows, im->count, sizeof *im->rows, by_row_name);
     *out = im;
     return TN_OK;
 }
@@ -160,13 +160,13 @@ tn_status importance_find(const struct importance *im, const char *tensor, int64
                           const float **weights) {
     *weights = NULL;
     if (!im) return TN_OK;
-    struct row key = {.name = (char *)(uintptr_t)tensor};
-    const struct row *row = bsearch(&key, im->rows, im->count, sizeof *im->rows, by_name);
+    struct importance_row key = {.name = (char *)(uintptr_t)tensor};
+    const struct importance_row *row = bsearch(&key, im->rows, im->count, sizeof *im->rows, by_row_name);
     if (!row) return TN_OK;
     if (row->count != (size_t)columns * (size_t)matrices)
         return tn_fail(TN_E_SHAPE,
-                       "tensor \"%s\": the importance file has %zu weights, %" PRId64 " × %" PRId64
-                       " are needed; it belongs to another model",
+                       "tensor \"%s\": the importance file has %zu weights instead of %" PRId64 " × %" PRId64
+                       "; it belongs to another model",
                        tensor, row->count, columns, matrices);
     *weights = row->weights;
     return TN_OK;

@@ -1,6 +1,6 @@
 /* Importance files: how much each column of each weight matrix matters, measured on real text.
  *
- * Two forms are read: GGUF files with tensors NAME.in_sum2 and NAME.counts, and the older binary form. */
+ * Reads GGUF files with tensors NAME.in_sum2 and NAME.counts, and the older binary format. */
 #ifndef TENON_TOOL_IMPORTANCE_H
 #define TENON_TOOL_IMPORTANCE_H
 
@@ -13,7 +13,7 @@ void importance_free(struct importance *importance);
 size_t importance_count(const struct importance *importance);
 
 /* Weights for a tensor: `columns` for each of `matrices` (experts). *weights is NULL when the file has none for this
- * tensor; a different size is TN_E_SHAPE. The weights belong to the importance object. */
+ * tensor; TN_E_SHAPE when it has another number of them. The importance object owns the weights. */
 tn_status importance_find(const struct importance *importance, const char *tensor, int64_t columns, int64_t matrices,
                           const float **weights);
 

@@ -1,4 +1,4 @@
-/* How metadata values and text from files are shown. */
+/* Metadata values and text from model files, printed for people or as JSON. */
 #include "files/metadata_text.h"
 
 #include <inttypes.h>
@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Length of the UTF-8 character at p, 0 when it is none (overlong forms, surrogates and past U+10FFFF included). */
-static size_t utf8_length(const unsigned char *p, size_t left) {
+/* Length of the UTF-8 character at p; 0 for invalid bytes, overlong forms, surrogates and values above U+10FFFF. */
+static size_t valid_utf8_length(const unsigned char *p, size_t left) {
     if (p[0] < 0x80) return 1;
     size_t length = p[0] >= 0xc2 && p[0] < 0xe0   ? 2
                     : p[0] >= 0xe0 && p[0] < 0xf0 ? 3
@@ -29,7 +29,7 @@ void show_text(FILE *out, tn_gguf_str text, size_t limit) {
             fputs("…", out);
             return;
         }
-        size_t length = utf8_length(p + i, text.size - i);
+        size_t length = valid_utf8_length(p + i, text.size - i);
         if (p[i] == '\n')
             fputs("\\n", out);
         else if (p[i] == '\t')
@@ -38,7 +38,7 @@ void show_text(FILE *out, tn_gguf_str text, size_t limit) {
             fputs("\\r", out);
         else if (length == 0 || p[i] < 0x20 || p[i] == 0x7f)
             fprintf(out, "\\x%02x", p[i]);
-        else if (length == 2 && p[i] == 0xc2 && p[i + 1] < 0xa0) /* C1 controls steer terminals, too */
+        else if (length == 2 && p[i] == 0xc2 && p[i + 1] < 0xa0) /* C1 control characters */
             fprintf(out, "\\u%04x", p[i + 1]);
         else
             fwrite(p + i, 1, length, out);
@@ -59,7 +59,7 @@ static void show_number(FILE *out, const tn_gguf_value *value) {
     }
 }
 
-/* Floats are shown as short as reads back the same. */
+/* The shortest decimal form that parses back to the same float. */
 static void show_float(FILE *out, double value, bool is_f32) {
     char text[40];
     for (int digits = 6; digits <= 17; digits++) {
@@ -122,7 +122,7 @@ char *show_shape(char *out, size_t size, int n_dims, const int64_t *ne) {
     return out;
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------------------------ */
+/* ---- JSON ---- */
 
 json_t *show_json_text(tn_gguf_str text) {
     json_t *plain = json_stringn(text.data, text.size);
@@ -130,7 +130,7 @@ json_t *show_json_text(tn_gguf_str text) {
     char *clean = malloc(text.size * 3 + 1), *to = clean;
     if (!clean) return NULL;
     for (size_t i = 0; i < text.size;) {
-        size_t length = utf8_length((const unsigned char *)text.data + i, text.size - i);
+        size_t length = valid_utf8_length((const unsigned char *)text.data + i, text.size - i);
         memcpy(to, length ? text.data + i : "\xef\xbf\xbd", length ? length : 3);
         to += length ? length : 3;
         i += length ? length : 1;
@@ -159,7 +159,7 @@ json_t *show_json(const tn_gguf_value *value) {
     }
     default: break;
     }
-    /* JSON numbers of jansson are signed; the upper half of u64 is a text so that it stays exact. */
+    /* jansson's integers are signed; the upper half of u64 becomes a string to stay exact. */
     if (tn_gguf_value_i64(value, &i)) return json_integer(i);
     char text[24];
     snprintf(text, sizeof text, "%" PRIu64, value->u);

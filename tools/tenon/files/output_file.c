@@ -1,4 +1,4 @@
-/* What the commands that write model files share. */
+/* Writing model files: copying with progress, removing incomplete output. */
 #include "files/output_file.h"
 #include "cli/cli.h"
 #include "cli/term.h"
@@ -22,10 +22,10 @@ static bool copy_progress(void *user, uint64_t done, uint64_t total) {
 
 int copy_with_progress(const tn_gguf *file, const char *out, const tn_gguf_copy_params *params, const char *title) {
     struct copy_state state = {.title = title};
-    tn_gguf_copy_params how = *params;
-    how.progress = copy_progress;
-    how.user = &state;
-    tn_status status = tn_gguf_copy(file, out, &how);
+    tn_gguf_copy_params with_progress = *params;
+    with_progress.progress = copy_progress;
+    with_progress.user = &state;
+    tn_status status = tn_gguf_copy(file, out, &with_progress);
     if (state.started) progress_end(&state.bar);
     return status == TN_OK ? 0 : fail_status(status, "%s", title);
 }

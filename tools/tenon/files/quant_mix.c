@@ -1,7 +1,7 @@
-/* Quantization mixes: which type each tensor of a model gets under names such as Q4_K_M.
+/* Quantization mixes: the type of each tensor under names such as Q4_K_M.
  *
- * The names and their rules are those that users of GGUF files know: a few tensors matter more than others (attention
- * values, the second feed-forward matrix of the first, last and every third layer, the output) and get more bits. */
+ * Names and rules are the ones in common use for GGUF files: tensors that affect quality most (attention values, the
+ * second feed-forward matrix of the first, last and every third layer, the output) get more bits. */
 #include "files/quant_mix.h"
 
 #include <stdio.h>
@@ -20,7 +20,7 @@ const struct mix mix_table[] = {
 };
 
 const struct mix *mix_find(const char *name) {
-    /* Short names that everybody uses for the medium mix. */
+    /* Common short names of the medium mixes. */
     static const char *const short_names[][2] = {{"Q3_K", "Q3_K_M"}, {"Q4_K", "Q4_K_M"}, {"Q5_K", "Q5_K_M"}};
     for (size_t i = 0; i < sizeof short_names / sizeof *short_names; i++)
         if (strcasecmp(name, short_names[i][0]) == 0) name = short_names[i][1];
@@ -29,30 +29,29 @@ const struct mix *mix_find(const char *name) {
     return NULL;
 }
 
-/* ---- The rules --------------------------------------------------------------------------------------------------
- */
+/* ---- Rules ---- */
 
-enum role { ROLE_OTHER, ROLE_ATTN_V, ROLE_ATTN_K, ROLE_ATTN_OUT, ROLE_ATTN_QKV, ROLE_FFN_DOWN };
+enum mix_role { ROLE_OTHER, ROLE_ATTN_V, ROLE_ATTN_K, ROLE_ATTN_OUT, ROLE_ATTN_QKV, ROLE_FFN_DOWN };
 
-enum when {
+enum mix_layers {
     ALWAYS,
     FIRST_2,         /* layers */
     FIRST_4,         /* layers */
     FIRST_16TH,      /* of the layers */
     FIRST_8TH,       /* of the layers */
-    FIRST_8TH_BLIND, /* … when there is no importance file */
-    FIRST_8TH_SEEN,  /* … when there is one */
+    FIRST_8TH_BLIND, /* … without an importance file */
+    FIRST_8TH_SEEN,  /* … with one */
     MORE_BITS,       /* the first and the last eighth, and every third layer between */
-    SHARED_HEADS     /* at least four query heads share a value head, so that it is small and much used */
+    SHARED_HEADS     /* at least four query heads share a value head: a small matrix with a large effect */
 };
 
-static const struct rule {
+static const struct mix_rule {
     const char *mix;
-    enum role role;
-    enum when when;
+    enum mix_role role;
+    enum mix_layers when;
     tn_type type;
 } rules[] = {
-    /* The first that fits decides. */
+    /* The first matching rule decides. */
     {"Q2_K", ROLE_ATTN_V, SHARED_HEADS, TN_Q4_K},
     {"Q2_K", ROLE_ATTN_V, ALWAYS, TN_Q3_K},
     {"Q2_K", ROLE_FFN_DOWN, ALWAYS, TN_Q3_K},
@@ -83,7 +82,7 @@ static const struct rule {
     {"Q5_0", ROLE_FFN_DOWN, FIRST_8TH_SEEN, TN_Q5_1},
 };
 
-static bool holds(enum when when, const struct mix_model *m, uint32_t layer) {
+static bool rule_applies(enum mix_layers when, const struct mix_model *m, uint32_t layer) {
     uint32_t n = m->layers, eighth = n / 8;
     switch (when) {
     case ALWAYS: return true;
@@ -99,7 +98,7 @@ static bool holds(enum when when, const struct mix_model *m, uint32_t layer) {
     return false;
 }
 
-static enum role role_of(const char *name) {
+static enum mix_role tensor_role(const char *name) {
     if (strstr(name, "attn_v.weight")) return ROLE_ATTN_V;
     if (strstr(name, "attn_k.weight")) return ROLE_ATTN_K;
     if (strstr(name, "attn_output.weight")) return ROLE_ATTN_OUT;
@@ -119,8 +118,8 @@ static tn_type output_type(const struct mix *mix, const struct mix_model *m, int
     return below_three_bits_and_a_half(mix->type) ? TN_Q5_K : TN_Q6_K;
 }
 
-/* With eight experts, attention is a small part of the model that every token uses. */
-static bool eight_expert_type(const struct mix *mix, enum role role, tn_type *type) {
+/* With eight experts, attention is a small part of the model, and every token uses it. */
+static bool eight_expert_type(const struct mix *mix, enum mix_role role, tn_type *type) {
     if (role == ROLE_ATTN_V || role == ROLE_ATTN_K) {
         *type = TN_Q8_0;
         return true;
@@ -131,26 +130,27 @@ static bool eight_expert_type(const struct mix *mix, enum role role, tn_type *ty
     return true;
 }
 
-static tn_type choose(const struct mix *mix, const struct mix_model *m, const char *name, const int64_t ne[4]) {
+static tn_type type_by_rules(const struct mix *mix, const struct mix_model *m, const char *name,
+                             const int64_t ne[4]) {
     bool embedding = strcmp(name, "token_embd.weight") == 0;
     if (strcmp(name, "output.weight") == 0 || (embedding && !m->has_output)) return output_type(mix, m, ne[0]);
-    if (mix->type == TN_MXFP4) return ne[2] > 1 ? TN_MXFP4 : TN_Q8_0; /* experts; everything else stays fine */
+    if (mix->type == TN_MXFP4) return ne[2] > 1 ? TN_MXFP4 : TN_Q8_0; /* only the experts get MXFP4 */
     if (embedding) {
         if (below_three_bits_and_a_half(mix->type))
             return mix->type == TN_IQ2_S || mix->type == TN_IQ3_XXS ? TN_IQ3_S : TN_Q2_K;
         return mix->type == TN_TQ1_0 || mix->type == TN_TQ2_0 ? TN_Q4_K : mix->type;
     }
-    enum role role = role_of(name);
+    enum mix_role role = tensor_role(name);
     unsigned layer = 0;
     sscanf(name, "blk.%u.", &layer);
     tn_type type = mix->type;
     if (m->experts == 8 && eight_expert_type(mix, role, &type)) return type;
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        if (rules[i].role == role && strcmp(rules[i].mix, mix->name) == 0 && holds(rules[i].when, m, layer)) {
+        if (rules[i].role == role && strcmp(rules[i].mix, mix->name) == 0 && rule_applies(rules[i].when, m, layer)) {
             type = rules[i].type;
             break;
         }
-    /* In models of 80 layers eight heads share one value matrix: a little more for it costs next to nothing. */
+    /* In models with 80 layers eight heads share one value matrix, so that more bits for it cost very little. */
     if (role == ROLE_ATTN_V && m->layers == 80 && (type == TN_Q3_K || type == TN_Q4_K)) type = TN_Q5_K;
     return type;
 }
@@ -171,11 +171,10 @@ tn_type mix_fitting(tn_type type, int64_t columns) {
 
 tn_type mix_type(const struct mix *mix, const struct mix_model *model, const char *name, const int64_t ne[4]) {
     if (!tn_type_is_quantized(mix->type)) return mix->type;
-    return mix_fitting(choose(mix, model, name, ne), ne[0]);
+    return mix_fitting(type_by_rules(mix, model, name, ne), ne[0]);
 }
 
-/* ---- Models -----------------------------------------------------------------------------------------------------
- */
+/* ---- Properties of a model ---- */
 
 static uint32_t arch_u32(const tn_gguf *file, const char *arch, const char *name) {
     char key[256];
@@ -197,12 +196,12 @@ struct mix_model mix_model_of(const tn_gguf *file, bool importance) {
 }
 
 bool mix_quantizes(const char *name, int n_dims) {
-    static const char *const delicate[] = {"_norm.weight",       "ffn_gate_inp",         "position_embd.weight",
-                                           "token_types.weight", "attn_rel_b",           "rope_freqs.weight",
-                                           "ssm_conv1d.weight",  "shortconv.conv.weight"};
+    static const char *const kept[] = {"_norm.weight",       "ffn_gate_inp",         "position_embd.weight",
+                                       "token_types.weight", "attn_rel_b",           "rope_freqs.weight",
+                                       "ssm_conv1d.weight",  "shortconv.conv.weight"};
     size_t length = strlen(name);
     if (n_dims < 2 || length < 6 || strcmp(name + length - 6, "weight") != 0) return false;
-    for (size_t i = 0; i < sizeof delicate / sizeof *delicate; i++)
-        if (strstr(name, delicate[i])) return false;
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
+        if (strstr(name, kept[i])) return false;
     return true;
 }

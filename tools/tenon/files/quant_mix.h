@@ -1,6 +1,6 @@
-/* Quantization mixes: which type each tensor of a model gets under names such as Q4_K_M. */
-#ifndef TENON_TOOL_MIX_H
-#define TENON_TOOL_MIX_H
+/* Quantization mixes: the type of each tensor under names such as Q4_K_M. */
+#ifndef TENON_TOOL_QUANT_MIX_H
+#define TENON_TOOL_QUANT_MIX_H
 
 #include "tenon/gguf.h"
 
@@ -11,23 +11,23 @@ struct mix {
 };
 
 extern const struct mix mix_table[];          /* ended by an entry without a name */
-const struct mix *mix_find(const char *name); /* case does not matter; NULL when there is none */
+const struct mix *mix_find(const char *name); /* ignores case; NULL when there is none */
 
-/* What the rules need to know about a model. */
+/* Properties of a model that the rules use. */
 struct mix_model {
     uint32_t layers, experts, heads, kv_heads;
-    bool has_output; /* an output matrix of its own; else the token embedding is also the output */
+    bool has_output; /* has an output matrix; otherwise the token embedding is also the output */
     bool falcon;
-    bool importance; /* weights are at hand */
+    bool importance; /* an importance file is used */
 };
 struct mix_model mix_model_of(const tn_gguf *file, bool importance);
 
-/* True for matrices whose precision may be reduced: weights of at least two dimensions, except those that are small
- * and delicate (norms, routers, positions, …). */
+/* True for matrices that are quantized: weights of at least two dimensions, except small ones that need their
+ * precision (norms, routers, positions, …). */
 bool mix_quantizes(const char *name, int n_dims);
-/* The type of a tensor under a mix. Rows that do not fit the type's block fall back to the nearest type they fit. */
+/* The type of a tensor under a mix; mix_fitting() adapts it to the row length. */
 tn_type mix_type(const struct mix *mix, const struct mix_model *model, const char *name, const int64_t ne[4]);
-/* The nearest type whose block divides rows of this many elements. */
+/* The closest type whose block size divides rows of `columns` elements. */
 tn_type mix_fitting(tn_type type, int64_t columns);
 
 #endif

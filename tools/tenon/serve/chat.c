@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- From messages to jobs (shared with messages.c and responses.c) -------------------------------------------- */
+/* ---- From messages to jobs (shared with messages.c and responses.c) ---- */
 
 /* Text is all that can be taken in; a picture that is silently left out would be answered wrongly. */
 static bool check_messages(json_t *messages, struct problem *problem) {
@@ -104,7 +104,7 @@ bool chat_feed(struct job *job, const struct piece *p, tn_chat_event_fn on_event
     return !p->finish || tn_chat_parser_finish(job->parser, on_event, user) == TN_OK;
 }
 
-/* ---- Chat completions ------------------------------------------------------------------------------------------ */
+/* ---- Chat completions ---- */
 
 static json_t *chat_object(struct request *r, const char *object, json_t *choices) {
     return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o}", "id", r->id, "object", object, "created",

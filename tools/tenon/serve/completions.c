@@ -19,7 +19,7 @@ static void append(struct job *job, const char *text, size_t length) {
 /* A model may be asked for minus infinity, which JSON cannot say. */
 static json_t *number(double value) { return json_real(value < -1e30 ? -1e30 : value); }
 
-/* ---- OpenAI's form --------------------------------------------------------------------------------------------- */
+/* ---- OpenAI's form ---- */
 
 /* The four parallel lists of text_completion. `known`: the token has a probability. */
 static void add_logprob(struct served *served, struct job *job, json_t *to, tn_token token, bool known,
@@ -184,7 +184,7 @@ void serve_completions(struct served *served, struct evhttp_request *http, json_
     start(served, http, r, fine, &problem);
 }
 
-/* ---- The native form ------------------------------------------------------------------------------------------- */
+/* ---- The native form ---- */
 
 static json_t *native_probs(struct served *served, const struct piece *p) {
     json_t *top = json_array();

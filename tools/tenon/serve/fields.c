@@ -49,7 +49,7 @@ bool field_text(json_t *body, const char *name, const char **out, struct problem
     return true;
 }
 
-/* ---- Sampling -------------------------------------------------------------------------------------------------- */
+/* ---- Sampling ---- */
 
 struct real_field {
     const char *name;
@@ -173,7 +173,7 @@ static bool read_stops(struct job *job, json_t *body, struct problem *problem) {
     return true;
 }
 
-/* ---- Grammar --------------------------------------------------------------------------------------------------- */
+/* ---- Grammar ---- */
 
 static bool schema_grammar(json_t *schema, char **gbnf, struct problem *problem) {
     char *text = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY);
@@ -229,7 +229,7 @@ static bool set_grammar(struct served *served, struct job *job, const char *gbnf
     return status == TN_OK || problem_status(problem, status, "grammar");
 }
 
-/* ---- Jobs ------------------------------------------------------------------------------------------------------ */
+/* ---- Jobs ---- */
 
 static bool make_sampler(struct served *served, struct job *job, json_t *body, struct problem *problem) {
     tn_sampler_params p = served->server->sampling;
@@ -328,7 +328,7 @@ bool job_read(struct served *served, struct job *job, json_t *body, const char *
     return status == TN_OK || problem_status(problem, status, "");
 }
 
-/* ---- Prompts --------------------------------------------------------------------------------------------------- */
+/* ---- Prompts ---- */
 
 bool prompt_check(const tn_tokens *prompt, int32_t limit, struct problem *problem) {
     if (prompt->count == 0) return problem_set(problem, 400, "the prompt is empty");
@@ -394,7 +394,7 @@ bool prompts_read(struct served *served, json_t *prompt, tn_tokens *lists, size_
     return true;
 }
 
-/* ---- What answers share ---------------------------------------------------------------------------------------- */
+/* ---- What answers share ---- */
 
 json_t *token_text_json(struct served *served, tn_token token) {
     size_t length = 0;

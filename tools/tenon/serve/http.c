@@ -17,7 +17,7 @@
 
 enum { MOST_UNSENT = 256 * 1024, PING_SECONDS = 5 };
 
-/* ---- Problems -------------------------------------------------------------------------------------------------- */
+/* ---- Problems ---- */
 
 static const char *type_of(int code) {
     switch (code) {
@@ -72,7 +72,7 @@ json_t *problem_json(const struct problem *problem) {
     return json_pack("{s:o}", "error", error);
 }
 
-/* ---- Answers --------------------------------------------------------------------------------------------------- */
+/* ---- Answers ---- */
 
 static void add_headers(struct evhttp_request *http, const char *type) {
     struct evkeyvalq *out = evhttp_request_get_output_headers(http);
@@ -145,7 +145,7 @@ json_t *read_body(struct server *server, struct evhttp_request *http) {
     return NULL;
 }
 
-/* ---- Requests -------------------------------------------------------------------------------------------------- */
+/* ---- Requests ---- */
 
 struct request *request_new(struct served *served, struct evhttp_request *http, const struct wording *wording,
                             const char *id_prefix) {
@@ -306,7 +306,7 @@ void request_submit(struct request *r) {
     if (r->stream) stream_start(r);
 }
 
-/* ---- Streams --------------------------------------------------------------------------------------------------- */
+/* ---- Streams ---- */
 
 static void on_drained(struct evhttp_connection *connection, void *user) {
     struct request *r = user;
@@ -399,7 +399,7 @@ void stream_end(struct request *r) {
     evhttp_send_reply_end(http);
 }
 
-/* ---- Pieces ---------------------------------------------------------------------------------------------------- */
+/* ---- Pieces ---- */
 
 static void end_request(struct request *r) {
     if (r->http && r->failed[0]) {
@@ -486,7 +486,7 @@ void cancel_requests(struct server *server) {
     for (struct request *r = server->requests; r; r = r->next) cancel(r);
 }
 
-/* ---- Routes ---------------------------------------------------------------------------------------------------- */
+/* ---- Routes ---- */
 
 /* What a request needs to be answered: nothing, a model that is loaded already, any model, one that writes. */
 enum need { NEEDS_NOTHING, NEEDS_LOADED, NEEDS_MODEL, NEEDS_WRITER };

@@ -124,7 +124,7 @@ void serve_slots(struct served *served, struct evhttp_request *http, json_t *bod
     reply_json(served->server, http, 200, list);
 }
 
-/* ---- Metrics and memory ---------------------------------------------------------------------------------------- */
+/* ---- Metrics and memory ---- */
 
 static size_t taken(const tn_fit_device *d) { return d->weights + d->cache + d->compute + d->scratch; }
 
@@ -286,7 +286,7 @@ void serve_memory(struct served *served, struct evhttp_request *http, json_t *bo
     reply_json(served->server, http, 200, answer);
 }
 
-/* ---- Tokens ---------------------------------------------------------------------------------------------------- */
+/* ---- Tokens ---- */
 
 void serve_tokenize(struct served *served, struct evhttp_request *http, json_t *body) {
     struct problem problem = {0};

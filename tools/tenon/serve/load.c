@@ -14,7 +14,7 @@ static bool go_on(void *user, size_t done, size_t total) {
     return atomic_load(&((struct engine *)user)->served->phase) == PHASE_LOADING;
 }
 
-/* ---- Room ------------------------------------------------------------------------------------------------------ */
+/* ---- Room ---- */
 
 static size_t planned_bytes(const tn_fit *fit, bool with_weights) {
     size_t total = 0;
@@ -86,7 +86,7 @@ static tn_status find_room(struct served *served, const tn_session_params *main,
     }
 }
 
-/* ---- Loading --------------------------------------------------------------------------------------------------- */
+/* ---- Loading ---- */
 
 /* The embedder decodes whole texts and forgets them, so that its cache is a micro-batch. */
 static tn_session_params embed_params(const struct served *served, const tn_session_params *main) {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Requests -------------------------------------------------------------------------------------------------- */
+/* ---- Requests ---- */
 
 /* The text of a string or of a list of text parts; a new reference, NULL with the problem set. */
 static json_t *plain_text(json_t *content, struct problem *problem) {
@@ -131,7 +131,7 @@ static json_t *translate(json_t *body, struct problem *problem) {
     return NULL;
 }
 
-/* ---- Answers --------------------------------------------------------------------------------------------------- */
+/* ---- Answers ---- */
 
 static const char *stop_reason(const struct job *job) {
     if (job->finish == FINISH_LIMIT) return "max_tokens";

@@ -71,7 +71,7 @@ struct served *models_find(struct server *server, const char *name) {
     return NULL;
 }
 
-/* ---- Requests that wait ---------------------------------------------------------------------------------------- */
+/* ---- Requests that wait ---- */
 
 struct parked {
     struct parked *next;
@@ -139,7 +139,7 @@ void models_park(struct served *served, struct evhttp_request *http, handler *ha
     start_next(served->server);
 }
 
-/* ---- Coming and going ------------------------------------------------------------------------------------------ */
+/* ---- Coming and going ---- */
 
 static void answer_room(struct served *served, enum room room) {
     pthread_mutex_lock(&served->lock);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Requests -------------------------------------------------------------------------------------------------- */
+/* ---- Requests ---- */
 
 static bool add_item(json_t *messages, json_t *item, struct problem *problem) {
     const char *type = json_string_value(json_object_get(item, "type"));
@@ -95,7 +95,7 @@ static json_t *translate(json_t *body, struct problem *problem) {
     return NULL;
 }
 
-/* ---- Answers --------------------------------------------------------------------------------------------------- */
+/* ---- Answers ---- */
 
 static json_t *text_part(json_t *text) { /* takes the reference */
     return json_pack("{s:s, s:o, s:[]}", "type", "output_text", "text", text, "annotations");
@@ -143,7 +143,7 @@ static json_t *response(struct request *r, const char *status, json_t *output) {
                      0, "tools", "tool_choice", "auto");
 }
 
-/* ---- Streams --------------------------------------------------------------------------------------------------- */
+/* ---- Streams ---- */
 
 enum { ITEM_NONE, ITEM_TEXT, ITEM_CALL };
 

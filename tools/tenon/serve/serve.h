@@ -22,7 +22,7 @@ struct request;
 
 enum { MAX_TOP = 128, MAX_STOPS = 32, MAX_CHOICES = 64, MAX_INPUTS = 2048 };
 
-/* ---- Jobs ---------------------------------------------------------------------------------------------------- */
+/* ---- Jobs ---- */
 
 enum finish { FINISH_NONE, FINISH_EOS, FINISH_WORD, FINISH_LIMIT, FINISH_CANCELLED, FINISH_ERROR };
 
@@ -98,7 +98,7 @@ struct piece {
     tn_token_prob top[];
 };
 
-/* ---- Engines (load.c, batch.c, embedder.c) ----------------------------------------------------------------- */
+/* ---- Engines (load.c, batch.c, embedder.c) ---- */
 
 /* What the HTTP thread may know about an engine, copied under the lock. */
 struct slot_view {
@@ -178,7 +178,7 @@ void engine_join(struct served *served);
 /* False when the queue is full; nothing is submitted then. */
 bool engine_submit(struct served *served, struct job *const *jobs, size_t count);
 
-/* ---- Server -------------------------------------------------------------------------------------------------- */
+/* ---- Server ---- */
 
 struct server {
     const struct args *args;
@@ -209,7 +209,7 @@ struct server {
     struct served *current; /* the one used last, for requests that name none */
 };
 
-/* ---- Models (models.c) --------------------------------------------------------------------------------------- */
+/* ---- Models (models.c) ---- */
 
 typedef void handler(struct served *served, struct evhttp_request *http, json_t *body);
 
@@ -223,7 +223,7 @@ void models_event(struct served *served);
 void models_stop(struct server *server); /* asks all threads to end */
 void models_free(struct server *server);
 
-/* ---- Requests (http.c) --------------------------------------------------------------------------------------- */
+/* ---- Requests (http.c) ---- */
 
 /* How an interface words its answers. */
 struct wording {
@@ -293,7 +293,7 @@ void stream_send_text(struct request *request, const char *event, const char *js
 void stream_send_raw(struct request *request, const char *text);
 void stream_end(struct request *request);
 
-/* ---- Fields (fields.c) --------------------------------------------------------------------------------------- */
+/* ---- Fields (fields.c) ---- */
 
 /* null counts as absent. Each returns false with the problem set when a field is there but wrong. */
 bool field_real(json_t *body, const char *name, double min, double max, double *out, struct problem *problem);
@@ -317,7 +317,7 @@ json_t *timings_json(const struct job *job);
 /* Sampling parameters under the names that requests use. */
 json_t *sampling_json(const tn_sampler_params *params, uint64_t seed, int32_t n_predict);
 
-/* ---- Interfaces ---------------------------------------------------------------------------------------------- */
+/* ---- Interfaces ---- */
 
 handler serve_completions, serve_native, serve_chat, serve_messages, serve_responses; /* generation */
 handler serve_template, serve_tokenize, serve_detokenize, serve_embeddings;           /* text */
