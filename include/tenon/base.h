@@ -133,9 +133,9 @@ TN_API tn_memory_stats tn_memory_get_stats(void);
 TN_API uint64_t tn_time_ns(void); /* monotonic */
 
 #define TN_VERSION_MAJOR 0
-#define TN_VERSION_MINOR 1
+#define TN_VERSION_MINOR 2
 #define TN_VERSION_PATCH 0
-TN_API const char *tn_version(void); /* "0.1.0" */
+TN_API const char *tn_version(void); /* "0.2.0" */
 
 #ifdef __cplusplus
 }

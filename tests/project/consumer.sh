@@ -21,9 +21,20 @@ for library in $libraries; do
     [ -z "$internal" ] || { echo "$library exports internal symbols: $internal"; exit 1; }
 done
 
+# The headers, the installed files and the soname have the project's version. Until 1.0 the soname includes the minor version.
+version=$(sed -n 's/^CMAKE_PROJECT_VERSION:[A-Z]*=//p' "$build/CMakeCache.txt")
+case $version in 0.*) soversion=${version%.*} ;; *) soversion=${version%%.*} ;; esac
+for library in $libraries; do
+    case $library in *libtenon-cuda.so) continue ;; esac # a module, loaded by its file name
+    soname=$(readelf -d "$library" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')
+    [ "$soname" = "$(basename "$library").$soversion" ] || { echo "$library: soname $soname, not $soversion"; exit 1; }
+    [ -e "$library.$version" ] || { echo "$library.$version is not installed"; exit 1; }
+done
+
 cmake -S "$source/consumer" -B "$work/cmake" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" > "$work/log" 2>&1 &&
     cmake --build "$work/cmake" >> "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
-"$work/cmake/consumer"
+"$work/cmake/consumer" | tee "$work/out"
+grep -qF "tenon $version:" "$work/out" || { echo "the headers' version is not $version"; exit 1; }
 "$work/cmake/consumer_static"
 
 export PKG_CONFIG_PATH=$(dirname "$(ls "$prefix"/lib*/pkgconfig/tenon.pc "$prefix"/lib/*/pkgconfig/tenon.pc 2> /dev/null | head -n 1)")
