@@ -91,7 +91,7 @@ static void run_cases(int n_cases, bool wild, const char *level) {
             assert_ok(tn_arena_new(&(tn_arena_params){.size = size, .memory = memory}, &arena));
             tn_tensor *node = random_case(arena, op, &r, wild);
             if (tn_arena_status(arena) != TN_OK) fail_msg("%s, case %d: %s", tn_op_name(op), i, tn_error());
-            if (!node) fail_msg("no test case for the op '%s'", tn_op_name(op));
+            if (!node || node->op != op) fail_msg("no test case for the op '%s'", tn_op_name(op));
             check_one(node, level);
             tn_arena_free(arena);
         }
