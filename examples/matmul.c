@@ -11,13 +11,13 @@ static tn_status run(void) {
     tn_status status;
 
     TN_TRY(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(3, 16), .no_alloc = true}, &arena));
-    tn_tensor *a = tn_input(arena, TN_F32, 2, 4); /* innermost first: 4 rows of 2 */
+    tn_tensor *a = tn_input(arena, TN_F32, 2, 4); /* innermost dimension first: 4 rows of 2 */
     tn_tensor *b = tn_input(arena, TN_F32, 2, 3);
-    tn_tensor *y = tn_output(tn_mul_mat(arena, a, b)); /* any mistake so far waits in the arena … */
+    tn_tensor *y = tn_output(tn_mul_mat(arena, a, b)); /* the arena keeps the first error … */
 
-    TN_TRY_GOTO(tn_graph_of(arena, y, &graph), status, out); /* … and is reported here */
+    TN_TRY_GOTO(tn_graph_of(arena, y, &graph), status, out); /* … and it is reported here */
     TN_TRY_GOTO(tn_sched_new(&(tn_sched_params){.devices = {"cpu"}}, &sched), status, out);
-    TN_TRY_GOTO(tn_sched_reserve(sched, graph), status, out); /* the only place where memory is taken */
+    TN_TRY_GOTO(tn_sched_reserve(sched, graph), status, out); /* the only call that takes memory */
     TN_TRY_GOTO(tn_tensor_set(a, a_data), status, out);
     TN_TRY_GOTO(tn_tensor_set(b, b_data), status, out);
     TN_TRY_GOTO(tn_sched_run(sched, graph), status, out);
