@@ -1,9 +1,9 @@
 #!/bin/bash
-# Documents keep their word: links lead somewhere, the program in the embedding guide is the one in examples/ and runs,
-# commands and options that are mentioned exist, and what the quick start does without network and root works.
+# The documents agree with the tree: links and anchors exist, names and paths they mention exist, the table of modules is that of
+# the include rules, code in them compiles and runs, and so do the commands of the quick start.
 set -u
 build=$(cd "$1" && pwd)
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../.." || exit 1
 failures=0
 complain() {
     echo "FAILED: $1"
@@ -11,15 +11,65 @@ complain() {
 }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+pages="README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md $(echo docs/*.md) $(echo models/*.md) bench/README.md $(echo bench/results/*.md)"
 
-for file in README.md CONTRIBUTING.md SECURITY.md docs/*.md models/README.md bench/README.md; do
-    grep -oE '\]\([^)]+\)' "$file" | sed 's/^](//; s/)$//' | grep -vE '^(https?:|#)' > "$work/links"
+# The anchors of a page's headings, as GitHub makes them.
+anchors() {
+    awk '/^```/ { inside = !inside } !inside && /^#+ / { sub(/^#+ /, ""); print tolower($0) }' "$1" |
+        sed -E 's/\[([^]]*)\]\([^)]*\)/\1/g; s/[^[:alnum:] _-]//g; s/ /-/g'
+}
+for file in $pages; do
+    grep -oE '\]\([^)]+\)' "$file" | sed 's/^](//; s/)$//' | grep -vE '^https?:' > "$work/links"
     while read -r link; do
-        [ -e "$(dirname "$file")/${link%%#*}" ] || complain "$file links to $link, which is not there"
+        target=$(dirname "$file")/${link%%#*}
+        case $link in '#'*) target=$file ;; esac
+        [ -e "$target" ] || { complain "$file links to $link, which is not there"; continue; }
+        case $link in
+        *.md#* | '#'*) anchors "$target" | grep -qxF -- "${link#*#}" || complain "$file links to $link, a heading that is not there" ;;
+        esac
     done < "$work/links"
 done
 
-awk '/^```c$/ { inside = 1; next } /^```$/ { inside = 0 } inside' docs/embedding.md > "$work/story.c"
+# Names of the API and paths. The migration page and the changelog name what was removed; results name what was measured.
+cat include/tenon/*.h > "$work/public"
+find src -name '*.[ch]' -exec cat {} + > "$work/internal"
+for file in $pages; do
+    case $file in docs/migration.md | CHANGELOG.md | bench/results/*) continue ;; esac
+    for name in $(grep -oE '\b(tn|TN)_[A-Za-z0-9_]+' "$file" | sort -u); do
+        case $name in
+        *[a-z]_[A-Z]*) ;; # tn__arch_NAME
+        tn__* | TN__*) grep -qE "\b$name" "$work/internal" || complain "$file names $name, which is not in src/" ;;
+        TN_OP_TABLE) ;;
+        TN_OP_*) grep -qE "\bX\(${name#TN_OP_}," "$work/public" || complain "$file names $name, which is not in TN_OP_TABLE" ;;
+        *) grep -qE "\b$name" "$work/public" || complain "$file names $name, which is not in include/" ;;
+        esac
+    done
+    # Words in capitals stand for names: tests/unit/MODULE/test_NAME.c.
+    for path in $(grep -oE '(^|[^A-Za-z0-9_./-])(src|tests|tools|scripts|bench|cmake|examples|include|models)/[A-Za-z0-9_./-]*[A-Za-z0-9_]' "$file" |
+        sed -E 's/^[^a-z]//' | grep -vE '[A-Z]{4}' | sort -u); do
+        [ -e "$path" ] || [ -e "$path.c" ] || complain "$file names $path, which is not there"
+    done
+done
+# The new names of the migration table exist.
+for name in $(awk -F'|' '/^\|/ { print $3 }' docs/migration.md | grep -oE '\btn_[a-z0-9_]+' | sort -u); do
+    grep -qE "\b$name" "$work/public" || complain "docs/migration.md leads to $name, which is not in include/"
+done
+
+# docs/architecture.md has a row for every include rule, with the same modules.
+sort_words() { tr -s ' ,' '\n\n' | sort | paste -sd' ' | sed 's/^ //'; }
+grep -vE '^#|^$' scripts/include_rules.txt | while IFS=: read -r folder allowed; do
+    echo "$folder: $(sort_words <<< "$allowed")"
+done | sort > "$work/rules"
+awk -F'|' '/<!-- modules: begin/ { inside = 1 } /<!-- modules: end/ { inside = 0 } inside && $2 ~ /`/ { gsub(/[` ]/, "", $2); print $2 ":" $4 }' \
+    docs/architecture.md | while IFS=: read -r folder allowed; do
+    echo "$folder: $(sort_words <<< "$allowed")"
+done | sort > "$work/modules"
+diff "$work/rules" "$work/modules" > "$work/diff" ||
+    { complain "docs/architecture.md (>) and scripts/include_rules.txt (<) differ"; cat "$work/diff"; }
+
+# Code: the embedding guide's is an example, which is built and run; the README's is part of one; CONTRIBUTING's compiles.
+c_blocks() { awk '/^```c$/ { inside = 1; next } /^```$/ { inside = 0 } inside' "$1"; }
+c_blocks docs/embedding.md > "$work/story.c"
 diff "$work/story.c" examples/story.c > "$work/diff" || { complain "docs/embedding.md is not examples/story.c"; cat "$work/diff"; }
 [ "$(wc -l < examples/story.c)" -le 60 ] || complain "the example has more than 60 lines"
 "$build/examples/story" models/tales.gguf "One day" > "$work/out" 2>&1 || complain "examples/story"
@@ -27,9 +77,32 @@ grep -qE 'planned ([0-9]+) bytes, used \1$' "$work/out" || { complain "examples/
 "$build/examples/story" nowhere.gguf > "$work/out" 2>&1 && complain "examples/story without a model"
 grep -q 'nowhere.gguf: No such file' "$work/out" || complain "examples/story does not say what is wrong"
 
+# Without comments and space; the README forwards errors with TN_TRY, the example frees its objects first.
+code_lines() { sed -E 's,/\*.*\*/,,; s/TN_TRY_GOTO\((.*), status, out\);/TN_TRY(\1);/; s/[[:space:]]+//g; /^$/d'; }
+code_lines < examples/matmul.c > "$work/matmul"
+c_blocks README.md | code_lines | while read -r line; do
+    grep -qxF -- "$line" "$work/matmul" || echo "$line"
+done > "$work/missing"
+[ ! -s "$work/missing" ] || { complain "README.md has code that is not in examples/matmul.c"; cat "$work/missing"; }
+c_blocks CONTRIBUTING.md > "$work/command.c"
+[ -s "$work/command.c" ] && cc -std=gnu17 -Wall -Wextra -Wno-unused-parameter -Werror -fsyntax-only -Itools/tenon -Iinclude "$work/command.c" ||
+    complain "the command in CONTRIBUTING.md does not compile"
+
+# The options that the README lists for users of llama.cpp exist, and those it denies do not.
+options=$(tr '\n' ' ' < README.md | grep -oE '\*\*If you know llama.cpp:\*\*.*`-tb`' | grep -oE '`-[^`]*`' | tr -d '`')
+[ -n "$options" ] || complain "README.md lists no options"
+for command in run chat serve; do "$build/bin/tenon" $command --help; done > "$work/help"
+for option in $options; do
+    grep -qE -- "(^|[ ,])$option\b" "$work/help" || complain "README.md lists the option $option"
+done
+for option in $(tr '\n' ' ' < README.md | grep -oE 'there is no `.*`-md`' | grep -oE -- '-[a-z-]+'); do
+    "$build/bin/tenon" serve "$option" > "$work/out" 2>&1
+    { [ $? = 2 ] && grep -q "unknown option" "$work/out"; } || complain "README.md says there is no option $option"
+done
+
 # Every `tenon …` line in a code block names a command and options that there are.
-for file in README.md docs/quick-start.md docs/troubleshooting.md docs/embedding.md docs/server.md docs/chat.md docs/gguf.md \
-    docs/engine.md docs/adding-a-model.md models/README.md; do
+for file in $pages; do
+    case $file in docs/cli.md) continue ;; esac # generated from the same table
     awk '/^```/ { inside = !inside; next } inside || /^    / ' "$file" | grep -oE '(^|[|&;] *|^    )(build/bin/)?tenon [a-z]+ [^|>]*' |
         sed -E 's/^[|&; ]*//; s/^build\/bin\///; s/ +#.*//' > "$work/lines"
     while read -r _ command rest; do
