@@ -36,14 +36,14 @@ __global__ static void plain_kernel(attention_job j) {
     for (int i = threadIdx.x; i < j.head_k; i += PLAIN_THREADS) q[i] = from[i];
     for (int i = threadIdx.x; i < j.head_v; i += PLAIN_THREADS) sum[i] = 0;
     __syncthreads();
-    viewer me = viewer_of(j, token);
-    float slope = slope_of(j, head), high = -INFINITY, total = 0;
+    attention_query me = query_of(j, token);
+    float slope = attention_slope(j, head), high = -INFINITY, total = 0;
     int first, end;
-    bounds_of(j, &first, &end);
+    cell_range(j, &first, &end);
     for (int begin = first; begin < end; begin += PLAIN_THREADS) {
         int cell = begin + threadIdx.x, position = 0;
         float score = -INFINITY;
-        if (cell < end && sees(j, me, cell, &position)) {
+        if (cell < end && query_sees(j, me, cell, &position)) {
             const char *k = j.k + kv * j.k1 + (int64_t)cell * j.k2 + batch * j.k3;
             float dot = 0;
             for (int i = 0; i < j.head_k; i += 8) {

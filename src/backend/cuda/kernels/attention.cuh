@@ -60,15 +60,15 @@ static inline attention_job attention_job_of(const tn_tensor *t) {
 }
 
 // A query's place in the world.
-struct viewer {
+struct attention_query {
     int position, seq;
 };
-__device__ static viewer viewer_of(const attention_job &j, int token) {
+__device__ static attention_query query_of(const attention_job &j, int token) {
     if (!j.q_pos) return {j.cells - j.tokens + token, 0};
     int seq = j.q_pos[2 * token + 1];
     return {j.q_pos[2 * token], seq < 32 * j.words ? seq : -1}; // one that no cell can have sees nothing
 }
-__device__ static bool sees(const attention_job &j, viewer q, int cell, int *position) {
+__device__ static bool query_sees(const attention_job &j, attention_query q, int cell, int *position) {
     int p = cell;
     if (j.k_pos) {
         const int32_t *meta = j.k_pos + (int64_t)cell * (1 + j.words);
@@ -81,19 +81,19 @@ __device__ static bool sees(const attention_job &j, viewer q, int cell, int *pos
     if (j.p.chunk && p / j.p.chunk != q.position / j.p.chunk) return false;
     return true;
 }
-__device__ static float slope_of(const attention_job &j, int head) {
+__device__ static float attention_slope(const attention_job &j, int head) {
     if (j.p.max_bias <= 0) return 0;
     int base = 1 << (31 - __clz(j.heads));
     float m0 = exp2f(-j.p.max_bias / (float)base), m1 = exp2f(-j.p.max_bias / 2 / (float)base);
     return head < base ? powf(m0, (float)(head + 1)) : powf(m1, (float)(2 * (head - base) + 1));
 }
 // cap · tanh(s / cap), off by less than cap / 10^6.
-__device__ static float capped(float s, float cap) { return cap - __fdividef(2 * cap, 1 + __expf(2 * s / cap)); }
+__device__ static float soft_capped(float s, float cap) { return cap - __fdividef(2 * cap, 1 + __expf(2 * s / cap)); }
 // From a raw product to the exponent's argument.
 __device__ static float finish_score(const attention_job &j, float dot, int head, int token, int batch, int cell,
-                                     viewer q, int position, float slope) {
+                                     attention_query q, int position, float slope) {
     float s = dot * j.p.scale;
-    if (j.p.soft_cap > 0) s = capped(s, j.p.soft_cap);
+    if (j.p.soft_cap > 0) s = soft_capped(s, j.p.soft_cap);
     if (slope > 0) s -= slope * (float)abs(q.position - position);
     if (j.mask) {
         float m = load_as_float(j.mask + cell * j.m0 + token * j.m1 + head % j.mask_heads * j.m2 +
@@ -103,7 +103,7 @@ __device__ static float finish_score(const attention_job &j, float dot, int head
     }
     return s;
 }
-__device__ static void bounds_of(const attention_job &j, int *first, int *end) {
+__device__ static void cell_range(const attention_job &j, int *first, int *end) {
     *first = j.range ? max(0, j.range[0]) : 0;
     *end = j.range ? min(j.cells, j.range[1]) : j.cells;
 }
@@ -143,7 +143,7 @@ struct decode_job {
 };
 
 // Cosine and sine of every pair at this position.
-__device__ static void angles(const decode_job &d, int position, float2 *turn) {
+__device__ static void rope_table(const decode_job &d, int position, float2 *turn) {
     int pair = threadIdx.x;
     if (pair < d.dims / 2) {
         double theta = (double)position * exp2(pair * d.octave);
@@ -165,7 +165,7 @@ __device__ static void angles(const decode_job &d, int position, float2 *turn) {
     __syncthreads();
 }
 // Element i of a rotated row.
-__device__ static float rotated(const decode_job &d, const float *x, int i, const float2 *turn) {
+__device__ static float rope_element(const decode_job &d, const float *x, int i, const float2 *turn) {
     if (i >= d.dims) return x[i];
     int pair = d.neox ? i % (d.dims / 2) : i / 2;
     bool second = d.neox ? i >= d.dims / 2 : i & 1;

@@ -30,7 +30,7 @@ __device__ static void store_new(const decode_job &d, int kv, const decode_share
         if (!stores(share, row, d.a.cells)) continue; // the same for all threads
         if (d.dims && t != turned) {
             __syncthreads();
-            angles(d, d.positions[t], turn);
+            rope_table(d, d.positions[t], turn);
             turned = t;
         }
         const float *k = (const float *)(d.new_k + kv * d.nk1 + t * d.nk2),
@@ -38,7 +38,7 @@ __device__ static void store_new(const decode_job &d, int kv, const decode_share
         __half *to_k = (__half *)(d.cache_k + kv * d.a.k1 + (int64_t)row * d.a.k2),
                *to_v = (__half *)(d.cache_v + kv * d.a.v1 + (int64_t)row * d.a.v2);
         int i = threadIdx.x; // heads are not larger than blocks
-        if (i < d.a.head_k) to_k[i] = __float2half_rn(rotated(d, k, i, turn));
+        if (i < d.a.head_k) to_k[i] = __float2half_rn(rope_element(d, k, i, turn));
         if (i < d.a.head_v) to_v[i] = __float2half_rn(v[i]);
     }
 }
@@ -127,19 +127,19 @@ __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
     // must be waited for.
     if (!d.early) grid_wait();
     int first, end;
-    bounds_of(j, &first, &end);
+    cell_range(j, &first, &end);
     int n = max(end - first, 0), span = max((int)LEAST, ((n + d.splits - 1) / d.splits + 15) / 16 * 16),
         active = max(1, (n + span - 1) / span);
     if (split >= active) return;
     int begin = first + split * span, stop = min(end, begin + span);
-    viewer me = viewer_of(j, token);
+    attention_query me = query_of(j, token);
     int new_row = d.rows && j.tokens == 1 ? d.rows[0] : -1;
     auto look = [&](int tile) { // a thread per cell
         int cell = tile + threadIdx.x, position = 0;
-        seen[threadIdx.x] = cell < stop && sees(j, me, cell, &position) ? position : -1;
+        seen[threadIdx.x] = cell < stop && query_sees(j, me, cell, &position) ? position : -1;
     };
     look(begin);
-    if (d.dims) angles(d, d.positions[token], turn);
+    if (d.dims) rope_table(d, d.positions[token], turn);
     if (threadIdx.x < GROUP) {
         highs[threadIdx.x] = -INFINITY;
         totals[threadIdx.x] = 0;
@@ -151,7 +151,7 @@ __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
     bool writes = stores(share, new_row, j.cells), writes_k = writes && (int)threadIdx.x < size_k,
          writes_v = writes && (int)threadIdx.x < size_v;
     float new_k = 0, new_v = 0;
-    if (writes_k) new_k = rotated(d, (const float *)(d.new_k + kv * d.nk1), threadIdx.x, turn);
+    if (writes_k) new_k = rope_element(d, (const float *)(d.new_k + kv * d.nk1), threadIdx.x, turn);
     if (writes_v) new_v = ((const float *)(d.new_v + kv * d.nv1))[threadIdx.x];
     float own_q[(GROUP * SIZE + THREADS - 1) / THREADS];
 #pragma unroll
@@ -159,7 +159,7 @@ __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
         int at = threadIdx.x + i * THREADS, g = at / SIZE;
         const float *from = (const float *)(j.q + (int64_t)(head0 + g) * j.q1 + token * j.q2);
         own_q[i] = 0;
-        if (at < group * SIZE && at % SIZE < size_k) own_q[i] = rotated(d, from, at % SIZE, turn);
+        if (at < group * SIZE && at % SIZE < size_k) own_q[i] = rope_element(d, from, at % SIZE, turn);
     }
     if (writes_k) ((__half *)(d.cache_k + kv * j.k1 + (int64_t)new_row * j.k2))[threadIdx.x] = __float2half_rn(new_k);
     if (writes_v) ((__half *)(d.cache_v + kv * j.v1 + (int64_t)new_row * j.v2))[threadIdx.x] = __float2half_rn(new_v);
@@ -192,10 +192,11 @@ __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
         int position = seen[threadIdx.x];
 #pragma unroll 1
         for (int g = 0; g < GROUP; g++)
-            weight[g][threadIdx.x] = position >= 0 && g < group
-                                         ? finish_score(j, weight[g][threadIdx.x], head0 + g, token, 0,
-                                                        tile + (int)threadIdx.x, me, position, slope_of(j, head0 + g))
-                                         : -INFINITY;
+            weight[g][threadIdx.x] =
+                position >= 0 && g < group
+                    ? finish_score(j, weight[g][threadIdx.x], head0 + g, token, 0, tile + (int)threadIdx.x, me,
+                                   position, attention_slope(j, head0 + g))
+                    : -INFINITY;
         __syncthreads();
         for (int g = warp; g < GROUP; g += WARPS) {
             float high = highs[g], total = 0;
@@ -309,8 +310,8 @@ __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
         float value = sum * keeps[g];
         if (d.store) ((float *)(j.out + head * j.o1 + token * j.o2))[i % SIZE] = value;
         if (d.next.to.q || d.next.y)
-            gemv_leave(d.next, (int64_t)j.heads * size_v, token, ((int64_t)head * size_v + i % SIZE) / 32, value,
-                       value);
+            gemv_store_next(d.next, (int64_t)j.heads * size_v, token, ((int64_t)head * size_v + i % SIZE) / 32, value,
+                            value);
     }
 }
 

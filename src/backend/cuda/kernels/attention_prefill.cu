@@ -139,16 +139,16 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
     int head = blockIdx.x, token0 = (int)(gridDim.y - 1 - blockIdx.y) * QUERIES; // the longest walks first
     int kv = head / (j.heads / j.kv_heads), warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4,
         col = lane % 4;
-    float slope = slope_of(j, head);
+    float slope = attention_slope(j, head);
     int first, end;
-    bounds_of(j, &first, &end);
+    cell_range(j, &first, &end);
 
     queries all = {};
-    all.seq = viewer_of(j, token0).seq;
+    all.seq = query_of(j, token0).seq;
     int differs = 0;
     if (threadIdx.x < QUERIES) {
         int t = token0 + threadIdx.x;
-        viewer q = t < j.tokens ? viewer_of(j, t) : viewer{0, -1};
+        attention_query q = t < j.tokens ? query_of(j, t) : attention_query{0, -1};
         bool lives = t < j.tokens && q.seq >= 0;
         int low = j.p.window ? q.position - j.p.window + 1 : -0x7fffffff, high = j.p.causal ? q.position : NEVER - 1;
         if (j.p.chunk) {
@@ -168,10 +168,10 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
         all.most_high = warp_most(max(h0, h1));
     }
     int own = 16 * warp + row; // and own + 8
-    viewer mine[2];
+    attention_query mine[2];
     for (int r = 0; r < 2; r++) {
         int t = token0 + own + 8 * r;
-        mine[r] = t < j.tokens ? viewer_of(j, t) : viewer{-1, -1};
+        mine[r] = t < j.tokens ? query_of(j, t) : attention_query{-1, -1};
     }
     int low[2] = {m.low[own], m.low[own + 8]}, high[2] = {m.high[own], m.high[own + 8]};
 
@@ -280,7 +280,7 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
                     int r = e / 2, position = m.position[stage][8 * n + 2 * col + e % 2];
                     bool visible = position >= low[r] && position <= high[r] && (theirs >> (4 * n + e) & 1);
                     float x = s[n][e];
-                    if (j.p.soft_cap > 0) x = capped(x, j.p.soft_cap);
+                    if (j.p.soft_cap > 0) x = soft_capped(x, j.p.soft_cap);
                     if (slope > 0) x -= slope * (float)abs(mine[r].position - position);
                     s[n][e] = visible ? x : -INFINITY;
                 }

@@ -47,7 +47,7 @@ __global__ static void prepare_kernel(const char *x, int64_t row_bytes, int64_t 
     if (group >= k / 32) return;
     float weight = next.weight ? next.weight[32 * group + lane] : 1;
     float value = ((const float *)(x + c * row_bytes))[32 * group + lane];
-    gemv_leave(next, k, c, group, value, value * weight);
+    gemv_store_next(next, k, c, group, value, value * weight);
 }
 
 tn_status gemv_prepare(const launch &l, const float *x, int64_t row_bytes, int64_t k, int columns,
@@ -90,7 +90,7 @@ __device__ static void finish_tile(const gemv_job &j, const gemv_matrix &m, int 
     value += early.residual;
     if (m.out && row < m.rows) m.out[column * m.out_row + row] = value;
     // Rows are whole tiles where a next product follows.
-    if (j.next.to.q || j.next.y) gemv_leave(j.next, m.rows, column, tile, value, value * early.weight);
+    if (j.next.to.q || j.next.y) gemv_store_next(j.next, m.rows, column, tile, value, value * early.weight);
 }
 
 // Of the pairs that want the same expert, COLUMNS at a time are multiplied together, so that its rows are read once:

@@ -74,8 +74,8 @@ struct gemv_job {
 
 // One value of each of 32 lanes: the group `group` of column c, k long. `value` is before, `y` after the norm's
 // weight.
-__device__ static inline void gemv_leave(const gemv_next &next, int64_t k, int c, int64_t group, float value,
-                                         float y) {
+__device__ static inline void gemv_store_next(const gemv_next &next, int64_t k, int c, int64_t group, float value,
+                                              float y) {
     int lane = threadIdx.x % 32;
     const activations &a = next.to;
     if (next.squares) {

@@ -56,34 +56,35 @@ tn_status persistent_new(const cuda_device *device, int steps, persistent_launch
 static bool persistent_matmul_of(const gemv_job &j, int blocks, persistent_matmul *p) {
     int span = 0;
     p->job = j;
-    p->all_groups = 0;
+    p->total_groups = 0;
     for (int i = 0; i < 3; i++)
-        p->rows[i] = p->groups[i] = p->kinds[i] = p->whole[i] = p->rest[i] = p->to_next[i] = 0;
+        p->rows[i] = p->groups[i] = p->kinds[i] = p->piece_bytes[i] = p->last_piece_bytes[i] =
+            p->next_group_bytes[i] = 0;
     for (int i = 0; i < j.n; i++) {
         int grain = 0, other = span;
         p->kinds[i] = persistent_weight_of(j.m[i].kind);
         if (p->kinds[i] == PERSISTENT_NONE) return false;
-#define LAYOUT(U) other = U::SPAN, grain = U::GRAIN, p->rows[i] = U::GROUP, p->whole[i] = U::ROW
-        FOR_KIND(ALL_KINDS, p->kinds[i], LAYOUT)
+#define LAYOUT(U) other = U::SPAN, grain = U::GRAIN, p->rows[i] = U::GROUP, p->piece_bytes[i] = U::ROW
+        FOR_WEIGHT_KIND(ALL_KINDS, p->kinds[i], LAYOUT)
 #undef LAYOUT
         if (j.k % grain || (i && other != span)) return false;
         span = other;
         p->groups[i] = (j.m[i].rows + p->rows[i] - 1) / p->rows[i];
         if (i == 0 || j.finish != GEMV_GLU)
-            p->all_groups += p->groups[i];
+            p->total_groups += p->groups[i];
         else if (p->groups[i] != p->groups[0])
             return false;
     }
     p->pieces = (j.k + span - 1) / span;
     for (int i = 0; i < j.n; i++) {
-        const int before = (p->pieces - 1) * p->whole[i];
-        p->rest[i] = (int)j.m[i].row_bytes - before;
-        p->to_next[i] = p->rows[i] * (int)j.m[i].row_bytes - before;
+        const int before = (p->pieces - 1) * p->piece_bytes[i];
+        p->last_piece_bytes[i] = (int)j.m[i].row_bytes - before;
+        p->next_group_bytes[i] = p->rows[i] * (int)j.m[i].row_bytes - before;
     }
-    p->per_item = (unsigned)(0xffffffffu / (unsigned)(p->pieces * (j.finish == GEMV_GLU ? 2 : 1)) + 1);
-    p->least = p->all_groups / blocks;
-    p->with_more = p->all_groups % blocks;
-    return j.k % 32 == 0 && j.k <= PERSISTENT_MAX_ROW && p->all_groups <= MOST_GROUPS;
+    p->inverse_items = (unsigned)(0xffffffffu / (unsigned)(p->pieces * (j.finish == GEMV_GLU ? 2 : 1)) + 1);
+    p->groups_per_block = p->total_groups / blocks;
+    p->blocks_with_extra_group = p->total_groups % blocks;
+    return j.k % 32 == 0 && j.k <= PERSISTENT_MAX_ROW && p->total_groups <= MAX_GROUPS;
 }
 // What few models do to scores or masks is not in a chain: its code would be in everybody's way.
 bool persistent_takes_attention(const cuda_device *device, const tn_tensor *t) {
@@ -120,7 +121,7 @@ static bool can_publish(const persistent_launcher *c, const persistent_matmul &p
         if (p.job.m[i].rows % 2) return false;
         rows += p.job.m[i].rows;
     }
-    return c->capacity < TAGS && p.all_groups >= c->blocks && rows <= PERSISTENT_MAX_ROW;
+    return c->capacity < TAGS && p.total_groups >= c->blocks && rows <= PERSISTENT_MAX_ROW;
 }
 // Has the last step tell its result to one that reads it at `y`: where that is now, or NULL.
 static const float *publish_last_result(persistent_launcher *c, const float *y) {
@@ -252,7 +253,8 @@ static size_t persistent_shared_bytes(const persistent_step &s) {
     if (!s.is_attention)
         return s.matmul.kinds[0] <= PERSISTENT_BF16 ? (size_t)s.matmul.job.k * 4 : (size_t)s.matmul.job.k / 4 * 5;
     int size = s.attention.a.head_k;
-    return (size_t)(WARPS * size + WARPS * TURN + 2 * WARPS + 64 + 2) * 4 * (size_t)persistent_group_of(s.attention) +
+    return (size_t)(WARPS * size + WARPS * TILE_CELLS + 2 * WARPS + 64 + 2) * 4 *
+               (size_t)persistent_group_of(s.attention) +
            (size_t)size * (32 + 4) + 16;
 }
 
@@ -265,12 +267,12 @@ tn_status persistent_launch(persistent_launcher *c, const launch &l) {
         if (persistent_shared_bytes(steps[i]) > activation_bytes)
             activation_bytes = persistent_shared_bytes(steps[i]);
     activation_bytes = (activation_bytes + 127) & ~(size_t)127;
-    size_t ring = (size_t)STAGES * WARPS * STAGE, norm = 0;
+    size_t ring = (size_t)STAGES * WARPS * STAGE_BYTES, norm = 0;
     for (int i = 0; i < n; i++)
         if (!steps[i].is_attention && steps[i].matmul.job.in.weight && (size_t)steps[i].matmul.job.k * 4 > norm)
             norm = (size_t)steps[i].matmul.job.k * 4;
     norm = (norm + 127) & ~(size_t)127;
-    if (ring + activation_bytes + norm + FIXED_ROOM > l.device->properties.sharedMemPerBlockOptin) norm = 0;
+    if (ring + activation_bytes + norm + STATIC_SHARED_BYTES > l.device->properties.sharedMemPerBlockOptin) norm = 0;
     // A captured launch finds the steps of the run before, which had the same addresses.
     if (memcmp(steps, c->sent + c->launched, bytes) != 0) {
         cudaStreamCaptureStatus capturing;

@@ -1,47 +1,57 @@
-// A token's chain in one launch: products with one column and attentions, one after the other, by blocks that stay.
+// The persistent decode kernel: all matrix multiplications and attentions of a token in one launch, as a list of
+// steps.
 #ifndef TN_BACKEND_CUDA_KERNELS_PERSISTENT_PERSISTENT_CUH
 #define TN_BACKEND_CUDA_KERNELS_PERSISTENT_PERSISTENT_CUH
 
 #include "backend/cuda/kernels/attention.cuh"
 #include "backend/cuda/kernels/gemv.cuh"
 
-// A product's work comes in items: a piece along a group of rows, which a stage in shared memory holds.
+enum { PERSISTENT_MAX_ROW = 16384 }; // elements
+
+// Up to three matrices times the same column. The rows of a matrix are processed in groups, and a group in pieces
+// along the row. One piece of one group is an item: the amount of weights that a stage in shared memory holds. With
+// GEMV_GLU a group has two passes: the gate's rows, then the same rows of the second matrix.
 struct persistent_matmul {
-    gemv_job job; // its input as floats (in.y), perhaps before the norm (in.weight); leaves floats (next.y)
-    int kinds[3], rows[3], groups[3];  // rows of a group; groups of a matrix
-    int whole[3], rest[3], to_next[3]; // bytes of a row's piece, of its last; from that to the next group's first
-    int all_groups, pieces;            // of all matrices; along a row
-    int least, with_more;              // groups of a block; the first blocks have one more
-    unsigned per_item;                 // 2³² over the items of a group, rounded up
-    float *published[3];               // where a matrix's results are told to the next step, or NULL
-    bool residual_is_published;        // it lies where a step told it
+    // The input is floats (in.y), to be normalized first where in.weight is set. The result is floats (next.y).
+    gemv_job job;
+    // By matrix: the weight kind, the rows of a group, the number of groups.
+    int kinds[3], rows[3], groups[3];
+    // By matrix: the bytes of a piece of one row, of a row's last piece, and from there to the next group's first
+    // piece.
+    int piece_bytes[3], last_piece_bytes[3], next_group_bytes[3];
+    int total_groups, pieces; // groups of all matrices; pieces of a row
+    // Every block has groups_per_block groups, and the first blocks_with_extra_group blocks have one more.
+    int groups_per_block, blocks_with_extra_group;
+    unsigned inverse_items;     // 2³² / (items of a group), rounded up: __umulhi() with it divides
+    float *published[3];        // by matrix: the buffer in which results are published to the next step, or NULL
+    bool residual_is_published; // job.residual holds step tags, which must be removed
 };
 struct alignas(16) persistent_step {
     bool is_attention;
-    bool waits, arrives; // for all blocks before it; says that it is done
-    int arrivals;        // of how many steps it waits for
-    int input_step;      // whose results it reads as they are told: a step of this launch, or -1
+    bool waits;     // starts with a barrier of all blocks
+    bool arrives;   // ends by arriving at that barrier
+    int arrivals;   // `waits`: how many steps of this launch arrive before this one
+    int input_step; // the step of this launch whose published results this one polls, or -1
     union {
         persistent_matmul matmul;
         decode_job attention;
     };
 };
 
-enum { PERSISTENT_MAX_ROW = 16384 }; // elements of a row
-
-struct persistent_launcher; // what one run of a program collects and launches
+// Collects the steps of a program's run and launches them. Owned by one program; not thread-safe.
+struct persistent_launcher;
 
 bool persistent_supports(const cuda_device *device);
-// With room on the device for this many steps in all.
+// `steps`: the most steps that a run may add.
 tn_status persistent_new(const cuda_device *device, int steps, persistent_launcher **out);
 void persistent_free(persistent_launcher *c);
 
-bool persistent_takes_matmul(const gemv_job &job); // by its matrices and k
+bool persistent_takes_matmul(const gemv_job &job); // decided by the kinds and shapes of its matrices
 bool persistent_takes_attention(const cuda_device *device, const tn_tensor *t);
-void persistent_begin(persistent_launcher *c); // a new run
+void persistent_begin(persistent_launcher *c); // starts a run
 void persistent_add_matmul(persistent_launcher *c, const gemv_job &job);
 tn_status persistent_add_attention(persistent_launcher *c, const launch &l, const decode_job &job);
-tn_status persistent_launch(persistent_launcher *c,
-                            const launch &l); // what was added since the last launch, if anything
+// Launches the steps added since the last launch, if any.
+tn_status persistent_launch(persistent_launcher *c, const launch &l);
 
 #endif

@@ -1,4 +1,8 @@
-// Attention as a step of a chain: rotation, the new row of the cache, and one token's attention.
+// The persistent decode kernel: attention of one token as a step, with rotation (RoPE) and the new row of the KV
+// cache.
+//
+// A block has one key/value head and a contiguous share of the cells. Each warp processes 8 cells, then advances by
+// 16 × 8. Warps combine their sums in shared memory, blocks in scratch, where the last block to finish combines them.
 #ifndef TN_BACKEND_CUDA_KERNELS_PERSISTENT_PERSISTENT_ATTENTION_CUH
 #define TN_BACKEND_CUDA_KERNELS_PERSISTENT_PERSISTENT_ATTENTION_CUH
 
@@ -6,56 +10,62 @@
 #include "backend/cuda/kernels/persistent/persistent_sync.cuh"
 
 #if __CUDA_ARCH__ >= 900
-// What a block sees: the same for many attentions.
-struct view {
-    int first, end, new_row; // cells
-    viewer me;
-    unsigned first_cells[WARPS]; // which of a warp's first cells are seen, by bits
+// The cells that a block attends to. Attentions of several layers share it (decode_job.view).
+struct cell_view {
+    int first, end; // cells that any block looks at
+    int new_row;    // the cell that this token writes, or -1
+    attention_query query;
+    unsigned first_tile[WARPS]; // by warp: a bit for each visible cell of its first tile
 };
-template <int SIZE, int GROUP> struct attention_room { // in the place of activations
-    uint4 q[SIZE / 16][32]; // as the tensor cores read it, rounded to f16, and below that what rounding took away
+// Shared memory of a step, where a matmul has its input.
+template <int SIZE, int GROUP> struct attention_shared {
+    // q in the tensor cores' order: rounded to f16, and below that the rounding error, also in f16.
+    uint4 q[SIZE / 16][32];
     __half new_k[SIZE], new_v[SIZE];
-    float meet[WARPS][GROUP][SIZE];
-    float weight[WARPS][TURN][GROUP];
-    float high[WARPS][GROUP], total[WARPS][GROUP], keep[64][GROUP];
-    float all_high[GROUP], all_total[GROUP];
-    int last;
+    float warp_sums[WARPS][GROUP][SIZE];
+    float weight[WARPS][TILE_CELLS][GROUP]; // of cells
+    // Of warps, then of blocks: maximum of the scores, sum of the weights, factor that makes sums comparable.
+    float max_score[WARPS][GROUP], weight_sum[WARPS][GROUP], factor[64][GROUP];
+    float block_max_score[GROUP], block_weight_sum[GROUP];
+    int is_last_block;
 };
 
-// Elements i to i + 3 of a row that is to be rotated, and what they turn with: asked for, perhaps not yet there.
-struct turning {
+// Elements i to i + 3 of a row to be rotated, and the four elements they are paired with, as loaded: perhaps not
+// published yet.
+struct rotation_input {
     const float *at, *other_half;
     tagged_words h, g;
 };
-__device__ static inline turning ask_for_four(const decode_job &d, const float *row, int i) {
+__device__ static inline rotation_input load_for_rotation(const decode_job &d, const float *row, int i) {
     int half = d.dims / 2;
-    turning t;
+    rotation_input t;
     t.at = row + i;
     t.other_half = i >= d.dims || !d.neox ? t.at : i >= half ? t.at - half : t.at + half;
     t.h = load_tagged(t.at);
     t.g = load_tagged(t.other_half);
     return t;
 }
-// With a multiple of 8 dimensions they turn alike.
-__device__ static inline void rotate_four(const decode_job &d, const turning &asked, int i, unsigned tag,
-                                          const float2 *turn, float (&out)[4]) {
+// The number of rotated dimensions is a multiple of 8, so the four elements are rotated alike.
+__device__ static inline void rotate_four(const decode_job &d, const rotation_input &input, int i, unsigned tag,
+                                          const float2 *rotation, float (&out)[4]) {
     int half = d.dims / 2;
-    bool turns = i < d.dims, second = i >= half;
-    float4 x = poll(asked.h, asked.at, tag), y = poll(asked.g, asked.other_half, tag);
+    bool is_rotated = i < d.dims, second = i >= half;
+    float4 x = poll(input.h, input.at, tag), y = poll(input.g, input.other_half, tag);
     const float a[4] = {x.x, x.y, x.z, x.w}, b[4] = {y.x, y.y, y.z, y.w};
 #pragma unroll
     for (int e = 0; e < 4; e++) {
-        float2 t = turn[!turns ? 0 : d.neox ? (second ? i - half : i) + e : (i + e) / 2];
+        float2 t = rotation[!is_rotated ? 0 : d.neox ? (second ? i - half : i) + e : (i + e) / 2];
         float other = d.neox ? (second ? b[e] : -b[e]) : e & 1 ? a[e - 1] : -a[e + 1];
-        out[e] = turns ? a[e] * t.x + other * t.y : a[e];
+        out[e] = is_rotated ? a[e] * t.x + other * t.y : a[e];
     }
 }
 __device__ static inline uint32_t halves(float a, float b) {
     __half2 h = __floats2half2_rn(a, b);
     return *(uint32_t *)&h;
 }
-// Scores of eight cells with sixteen rows: q's heads in the first eight, the rest of q in the others. The order of
-// the dimensions is free as long as both sides agree, so that a lane takes what lies together in memory.
+// Adds the dot products of eight cells with sixteen rows: the heads of q in the first eight rows, their rounding
+// errors in the others. Both operands may permute the dimensions alike; the order used here makes each lane's loads
+// contiguous.
 __device__ static inline void add_scores(float (&s)[4], uint4 q, uint32_t k0, uint32_t k1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
@@ -63,64 +73,168 @@ __device__ static inline void add_scores(float (&s)[4], uint4 q, uint32_t k0, ui
         : "r"(q.x), "r"(q.y), "r"(q.z), "r"(q.w), "r"(k0), "r"(k1));
 }
 
-// Old cells do not depend on the step before: a warp's first are on their way before the wait, and if the new one is
-// among them it is put in its place afterwards. After another attention nothing is read before the wait.
+// ---- Combining warps and blocks ----
+
+// The factor of each warp's sums: a warp per head, a lane per warp. With one active block the factors include the
+// final division and the sink.
 template <int SIZE, int GROUP>
-__device__ static inline void attend(const persistent_step &step, char *shared, const float2 *turn, view &seen_from,
-                                     bool known_view, const unsigned *counters, unsigned input_tag, unsigned tag) {
+__device__ static inline void combine_warps(attention_shared<SIZE, GROUP> &m, const attention_job &j, int kv,
+                                            int group, int active) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (warp < GROUP) {
+        float sink = j.sinks && active == 1 && warp < group ? j.sinks[kv * group + warp] : -INFINITY,
+              max_score = lane < WARPS ? m.max_score[lane][warp] : -INFINITY,
+              highest = fmaxf(sink, warp_max(max_score)),
+              factor = max_score == -INFINITY ? 0 : __expf(max_score - highest),
+              sum = warp_sum(lane < WARPS ? factor * m.weight_sum[lane][warp] : 0);
+        if (sink != -INFINITY) sum += __expf(sink - highest);
+        if (active == 1) factor *= sum > 0 ? 1 / sum : 0;
+        if (lane < WARPS) m.factor[lane][warp] = factor;
+        if (lane == 0) {
+            m.block_max_score[warp] = highest;
+            m.block_weight_sum[warp] = sum;
+        }
+    }
+    __syncthreads();
+}
+// The blocks' results of one key/value head in scratch: [head of the group][split][SIZE sums, max_score, weight_sum].
+template <int SIZE> __device__ static inline float *block_results(const decode_job &d, int kv, int group) {
+    return d.partial + (int64_t)kv * group * d.splits * (SIZE + 2);
+}
+// Stores this block's result. In the last block of this head to do so, computes the factors of all blocks' results
+// and returns true.
+template <int SIZE, int GROUP>
+__device__ static inline bool combine_blocks(attention_shared<SIZE, GROUP> &m, const decode_job &d, int kv, int group,
+                                             int split, int active) {
+    const attention_job &j = d.a;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float *results = block_results<SIZE>(d, kv, group);
+    for (int i = threadIdx.x; i < group * SIZE; i += THREADS) {
+        int g = i / SIZE;
+        float sum = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) sum += m.factor[w][g] * m.warp_sums[w][g][i % SIZE];
+        results[((int64_t)g * d.splits + split) * (SIZE + 2) + i % SIZE] = sum;
+    }
+    if (threadIdx.x < group) {
+        float *at = results + ((int64_t)threadIdx.x * d.splits + split) * (SIZE + 2) + SIZE;
+        at[0] = m.block_max_score[threadIdx.x];
+        at[1] = m.block_weight_sum[threadIdx.x];
+    }
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) m.is_last_block = atomicInc(&d.tickets[kv], (unsigned)active - 1) == (unsigned)active - 1;
+    __syncthreads();
+    if (!m.is_last_block) return false;
+    __threadfence();
+    if (warp < group) { // a warp per head, two blocks per lane
+        float sink = j.sinks ? j.sinks[kv * group + warp] : -INFINITY, h[2] = {-INFINITY, -INFINITY}, t[2] = {0, 0};
+        const float *result = results + (int64_t)warp * d.splits * (SIZE + 2) + SIZE;
+        for (int i = 0; i < 2; i++)
+            if (lane + 32 * i < active) {
+                h[i] = __ldcg(result + (lane + 32 * i) * (SIZE + 2));
+                t[i] = __ldcg(result + (lane + 32 * i) * (SIZE + 2) + 1);
+            }
+        float highest = fmaxf(sink, warp_max(fmaxf(h[0], h[1]))), sum = 0, factor[2];
+        for (int i = 0; i < 2; i++) {
+            factor[i] = h[i] == -INFINITY ? 0 : __expf(h[i] - highest);
+            sum += factor[i] * t[i];
+        }
+        sum = warp_sum(sum);
+        if (j.sinks) sum += __expf(sink - highest);
+        float inverse = sum > 0 ? 1 / sum : 0;
+        for (int i = 0; i < 2; i++) m.factor[lane + 32 * i][warp] = factor[i] * inverse;
+    }
+    __syncthreads();
+    return true;
+}
+template <int SIZE, int GROUP>
+__device__ static inline void store_attention(const attention_shared<SIZE, GROUP> &m, const decode_job &d, int kv,
+                                              int group, int active, unsigned tag) {
+    const attention_job &j = d.a;
+    const float *results = block_results<SIZE>(d, kv, group);
+    for (int i = threadIdx.x; i < group * SIZE; i += THREADS) {
+        int g = i / SIZE, head = kv * group + g;
+        float value = 0;
+        if (active == 1) {
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) value += m.factor[w][g] * m.warp_sums[w][g][i % SIZE];
+        } else {
+            const float *result = results + (int64_t)g * d.splits * (SIZE + 2) + i % SIZE;
+#pragma unroll 4
+            for (int s = 0; s < active; s++) value += m.factor[s][g] * __ldcg(result + s * (SIZE + 2));
+        }
+        float after = __shfl_down_sync(0xffffffffu, value, 1);
+        if (d.published && i % 2 == 0) publish(d.published + head * SIZE + i % SIZE, value, after, tag);
+        if (d.store) ((float *)(j.out + head * j.o1))[i % SIZE] = value;
+        if (d.next.y) d.next.y[head * SIZE + i % SIZE] = value;
+    }
+}
+
+// ---- The step ----
+
+// One step. Old cells do not depend on the previous step, so a warp loads its first tile before it polls for q and
+// the new row. If the new row is in that tile, it is replaced afterwards. After another attention (d.wait_first)
+// nothing may be read before the barrier. `rotation`: the rotation table.
+template <int SIZE, int GROUP>
+__device__ static inline void attend(const persistent_step &step, char *shared, const float2 *rotation,
+                                     cell_view &view, bool view_is_loaded, const unsigned *counters,
+                                     unsigned input_tag, unsigned tag) {
     constexpr int DIMS = SIZE / 32;
-    attention_room<SIZE, GROUP> &room = *(attention_room<SIZE, GROUP> *)shared;
+    attention_shared<SIZE, GROUP> &m = *(attention_shared<SIZE, GROUP> *)shared;
     const decode_job &d = step.attention;
     const attention_job &j = d.a;
     unsigned arrivals = (unsigned)step.arrivals * gridDim.x;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = j.heads / j.kv_heads;
     int kv = (int)blockIdx.x % j.kv_heads, split = (int)blockIdx.x / j.kv_heads;
-    if (d.wait_first) wait_for_all(counters, arrivals);
-    if (!known_view) {
+    if (d.wait_first) wait_for_arrivals(counters, arrivals);
+    if (!view_is_loaded) {
         if (threadIdx.x == 0) {
-            bounds_of(j, &seen_from.first, &seen_from.end);
-            seen_from.me = viewer_of(j, 0);
-            seen_from.new_row = d.rows && d.rows[0] < j.cells ? d.rows[0] : -1;
+            cell_range(j, &view.first, &view.end);
+            view.query = query_of(j, 0);
+            view.new_row = d.rows && d.rows[0] < j.cells ? d.rows[0] : -1;
         }
         __syncthreads();
     }
-    int first = seen_from.first, end = seen_from.end;
-    int most = min(d.splits, (int)gridDim.x / j.kv_heads), n = max(end - first, 0);
-    int span = max((int)LEAST_CELLS, ((n + most - 1) / most + TURN - 1) / TURN * TURN),
+    int first = view.first, end = view.end;
+    int max_blocks = min(d.splits, (int)gridDim.x / j.kv_heads), n = max(end - first, 0);
+    int span = max((int)MIN_CELLS_PER_BLOCK,
+                   ((n + max_blocks - 1) / max_blocks + TILE_CELLS - 1) / TILE_CELLS * TILE_CELLS),
         active = max(1, (n + span - 1) / span);
     if (split >= active) return;
     int begin = first + split * span, stop = min(end, begin + span);
-    viewer me = seen_from.me;
-    int new_row = seen_from.new_row;
+    attention_query query = view.query;
+    int new_row = view.new_row;
 
-    // Half the warps rotate q, two others the new row of k and take that of v. They ask as early as they can; with
-    // larger heads there are not enough registers for that.
-    const int role = threadIdx.x, of_q = role % 32 / 4;
-    const bool turns_q = role < SIZE / 16 * 32, is_v = role >= THREADS / 2 + 32,
-               brings = new_row >= 0 && role >= THREADS / 2 && role < THREADS / 2 + 64 && role % 32 < SIZE / 4,
-               asks = turns_q ? of_q < group : brings, early = SIZE <= 64 && (!step.waits || d.wait_first);
-    const float *row = turns_q ? (const float *)(j.q + (int64_t)(kv * group + of_q) * j.q1)
-                       : is_v  ? (const float *)(d.new_v + kv * d.nv1)
-                               : (const float *)(d.new_k + kv * d.nk1);
-    const int dim = turns_q ? 32 * (role / 64) + 8 * (role % 4) + 4 * (role / 32 % 2) : role % 32 * 4;
-    turning asked = {};
-    if (early && asks) asked = ask_for_four(d, row, dim);
+    // Warps 0 to SIZE / 16 - 1 rotate q, warp 8 rotates the new row of k, warp 9 takes that of v. They load their
+    // input as early as possible; for heads of 128 there are not enough registers to do so before the first tile.
+    const int role = threadIdx.x, q_head = role % 32 / 4;
+    const bool rotates_q = role < SIZE / 16 * 32, is_v = role >= THREADS / 2 + 32,
+               loads_new_row = new_row >= 0 && role >= THREADS / 2 && role < THREADS / 2 + 64 && role % 32 < SIZE / 4,
+               has_input = rotates_q ? q_head < group : loads_new_row,
+               early = SIZE <= 64 && (!step.waits || d.wait_first);
+    const float *row = rotates_q ? (const float *)(j.q + (int64_t)(kv * group + q_head) * j.q1)
+                       : is_v    ? (const float *)(d.new_v + kv * d.nv1)
+                                 : (const float *)(d.new_k + kv * d.nk1);
+    const int dim = rotates_q ? 32 * (role / 64) + 8 * (role % 4) + 4 * (role / 32 % 2) : role % 32 * 4;
+    rotation_input input = {};
+    if (early && has_input) input = load_for_rotation(d, row, dim);
 
-    // Of scores a lane has those of a head with two cells; of v a few dimensions of all cells.
+    // A lane has the scores of one head with two cells, and of v a few dimensions of all cells of the tile.
     int head = lane / 4, pair = lane % 4 * 2;
-    float acc[GROUP][DIMS] = {}, high = -INFINITY, total = 0;
-    bool begun = false;
+    float acc[GROUP][DIMS] = {}, max_score = -INFINITY, weight_sum = 0;
+    bool input_done = false;
 #pragma unroll 1
-    for (int tile = begin + warp * TURN;; tile += WARPS * TURN) {
+    for (int tile = begin + warp * TILE_CELLS;; tile += WARPS * TILE_CELLS) {
         uint4 k[SIZE / 32];
-        uint32_t v[TURN][DIMS / 2];
+        uint32_t v[TILE_CELLS][DIMS / 2];
         int cell = max(0, min(tile + lane / 4, stop - 1));
         const char *at = j.k + kv * j.k1 + (int64_t)cell * j.k2 + 16 * (lane % 4);
 #pragma unroll
         for (int i = 0; i < SIZE / 32; i++) k[i] = *(const uint4 *)(at + 64 * i);
         at = j.v + kv * j.v1 + 2 * DIMS * lane;
 #pragma unroll
-        for (int c = 0; c < TURN; c++) {
+        for (int c = 0; c < TILE_CELLS; c++) {
             const char *from = at + (int64_t)max(0, min(tile + c, stop - 1)) * j.v2;
             if (DIMS == 4) {
                 uint2 raw = *(const uint2 *)from;
@@ -130,47 +244,49 @@ __device__ static inline void attend(const persistent_step &step, char *shared, 
                 v[c][0] = *(const uint32_t *)from;
             }
         }
-        // Which of the cells are seen: a lane looks at one. The first cells are the same in all layers.
-        unsigned seen = known_view && !begun ? seen_from.first_cells[warp] : 0;
-        if (!known_view || begun) {
-            int mine = tile + lane % TURN, position = max(0, min(mine, stop - 1));
+        // Visible cells of this tile, as bits. The first tile's are kept: other layers have the same (view).
+        unsigned visible_cells = view_is_loaded && !input_done ? view.first_tile[warp] : 0;
+        if (!view_is_loaded || input_done) {
+            int mine = tile + lane % TILE_CELLS, position = max(0, min(mine, stop - 1));
             uint32_t word = ~0u;
             if (j.k_pos) {
                 const int32_t *meta = j.k_pos + (int64_t)position * (1 + j.words);
                 position = meta[0];
-                word = (uint32_t)meta[1 + max(0, me.seq) / 32];
+                word = (uint32_t)meta[1 + max(0, query.seq) / 32];
             }
-            bool visible =
-                mine < stop && !(j.k_pos && (position < 0 || me.seq < 0 || !(word >> (me.seq % 32) & 1))) &&
-                !(j.p.causal && position > me.position) && !(j.p.window && me.position - position >= j.p.window);
-            seen = __ballot_sync(0xffffffffu, visible);
-            if (!begun && lane == 0) seen_from.first_cells[warp] = seen;
+            bool visible = mine < stop &&
+                           !(j.k_pos && (position < 0 || query.seq < 0 || !(word >> (query.seq % 32) & 1))) &&
+                           !(j.p.causal && position > query.position) &&
+                           !(j.p.window && query.position - position >= j.p.window);
+            visible_cells = __ballot_sync(0xffffffffu, visible);
+            if (!input_done && lane == 0) view.first_tile[warp] = visible_cells;
         }
 
-        if (!begun) {
-            begun = true;
+        if (!input_done) {
+            input_done = true;
             if (!early) {
-                if (step.waits && !d.wait_first) wait_for_all(counters, arrivals);
-                if (asks) asked = ask_for_four(d, row, dim);
+                if (step.waits && !d.wait_first) wait_for_arrivals(counters, arrivals);
+                if (has_input) input = load_for_rotation(d, row, dim);
             }
-            if (turns_q) {
-                float x[4] = {}, rest[4];
-                if (asks) rotate_four(d, asked, dim, input_tag, turn, x);
+            if (rotates_q) {
+                float x[4] = {}, rounding_error[4];
+                if (has_input) rotate_four(d, input, dim, input_tag, rotation, x);
 #pragma unroll
-                for (int e = 0; e < 4; e++) rest[e] = x[e] - __half2float(__float2half_rn(x[e]));
-                room.q[role / 32][role % 32] = make_uint4(halves(x[0], x[1]), halves(rest[0], rest[1]),
-                                                          halves(x[2], x[3]), halves(rest[2], rest[3]));
-            } else if (brings) {
+                for (int e = 0; e < 4; e++) rounding_error[e] = x[e] - __half2float(__float2half_rn(x[e]));
+                m.q[role / 32][role % 32] =
+                    make_uint4(halves(x[0], x[1]), halves(rounding_error[0], rounding_error[1]), halves(x[2], x[3]),
+                               halves(rounding_error[2], rounding_error[3]));
+            } else if (loads_new_row) {
                 float x[4];
                 if (is_v) {
-                    float4 y = poll(asked.h, asked.at, input_tag);
+                    float4 y = poll(input.h, input.at, input_tag);
                     x[0] = y.x, x[1] = y.y, x[2] = y.z, x[3] = y.w;
                 } else {
-                    rotate_four(d, asked, dim, input_tag, turn, x);
+                    rotate_four(d, input, dim, input_tag, rotation, x);
                 }
                 uint2 four = make_uint2(halves(x[0], x[1]), halves(x[2], x[3]));
-                *(uint2 *)((is_v ? room.new_v : room.new_k) + dim) = four;
-                // Into the cache by whose share it is in; by the first, should it be in none.
+                *(uint2 *)((is_v ? m.new_v : m.new_k) + dim) = four;
+                // The block whose share contains the new row stores it in the cache; the first block, if none does.
                 if (new_row < first || new_row >= end ? split == 0 : new_row >= begin && new_row < stop)
                     *(uint2 *)((is_v ? d.cache_v + kv * j.v1 + (int64_t)new_row * j.v2
                                      : d.cache_k + kv * j.k1 + (int64_t)new_row * j.k2) +
@@ -182,44 +298,44 @@ __device__ static inline void attend(const persistent_step &step, char *shared, 
 
         if (tile + lane / 4 == new_row)
 #pragma unroll
-            for (int i = 0; i < SIZE / 32; i++) k[i] = *(const uint4 *)(room.new_k + 32 * i + 8 * (lane % 4));
+            for (int i = 0; i < SIZE / 32; i++) k[i] = *(const uint4 *)(m.new_k + 32 * i + 8 * (lane % 4));
         __syncwarp();
         float s[4] = {};
 #pragma unroll
         for (int i = 0; i < SIZE / 32; i++) {
-            add_scores(s, room.q[2 * i][lane], k[i].x, k[i].y);
-            add_scores(s, room.q[2 * i + 1][lane], k[i].z, k[i].w);
+            add_scores(s, m.q[2 * i][lane], k[i].x, k[i].y);
+            add_scores(s, m.q[2 * i + 1][lane], k[i].z, k[i].w);
         }
-        float a = seen >> pair & 1 ? (s[0] + s[2]) * j.p.scale : -INFINITY,
-              b = seen >> (pair + 1) & 1 ? (s[1] + s[3]) * j.p.scale : -INFINITY;
-        float now = fmaxf(high, fmaxf(a, b));
-        now = fmaxf(now, __shfl_xor_sync(0xffffffffu, now, 1));
-        now = fmaxf(now, __shfl_xor_sync(0xffffffffu, now, 2));
-        float base = now == -INFINITY ? 0 : now, keep = __expf(high - base);
-        if (__any_sync(0xffffffffu, now > high)) {
-            total *= keep;
+        float a = visible_cells >> pair & 1 ? (s[0] + s[2]) * j.p.scale : -INFINITY,
+              b = visible_cells >> (pair + 1) & 1 ? (s[1] + s[3]) * j.p.scale : -INFINITY;
+        float new_max = fmaxf(max_score, fmaxf(a, b));
+        new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 1));
+        new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 2));
+        float base = new_max == -INFINITY ? 0 : new_max, rescale = __expf(max_score - base);
+        if (__any_sync(0xffffffffu, new_max > max_score)) {
+            weight_sum *= rescale;
 #pragma unroll
             for (int g = 0; g < GROUP; g++) {
-                float of_head = __shfl_sync(0xffffffffu, keep, 4 * g);
+                float of_head = __shfl_sync(0xffffffffu, rescale, 4 * g);
 #pragma unroll
                 for (int e = 0; e < DIMS; e++) acc[g][e] *= of_head;
             }
         }
-        high = now;
+        max_score = new_max;
         a = __expf(a - base);
         b = __expf(b - base);
-        total += a + b; // of this lane's cells
+        weight_sum += a + b; // of this lane's cells; lanes are added at the end
         if (head < GROUP) {
-            room.weight[warp][pair][head] = a;
-            room.weight[warp][pair + 1][head] = b;
+            m.weight[warp][pair][head] = a;
+            m.weight[warp][pair + 1][head] = b;
         }
         __syncwarp();
 #pragma unroll
-        for (int c = 0; c < TURN; c++) {
-            if (!(seen >> c & 1)) continue; // it may hold NaN
+        for (int c = 0; c < TILE_CELLS; c++) {
+            if (!(visible_cells >> c & 1)) continue; // an invisible cell may hold NaN
             if (tile + c == new_row)
 #pragma unroll
-                for (int e = 0; e < DIMS / 2; e++) v[c][e] = *(const uint32_t *)(room.new_v + DIMS * lane + 2 * e);
+                for (int e = 0; e < DIMS / 2; e++) v[c][e] = *(const uint32_t *)(m.new_v + DIMS * lane + 2 * e);
             float f[DIMS];
 #pragma unroll
             for (int e = 0; e < DIMS / 2; e++) {
@@ -229,97 +345,28 @@ __device__ static inline void attend(const persistent_step &step, char *shared, 
             }
 #pragma unroll
             for (int g = 0; g < GROUP; g++) {
-                float w = room.weight[warp][c][g];
+                float w = m.weight[warp][c][g];
 #pragma unroll
                 for (int e = 0; e < DIMS; e++) acc[g][e] += w * f[e];
             }
         }
         __syncwarp();
-        if (tile + WARPS * TURN >= stop) break;
+        if (tile + WARPS * TILE_CELLS >= stop) break;
     }
-    total += __shfl_xor_sync(0xffffffffu, total, 1);
-    total += __shfl_xor_sync(0xffffffffu, total, 2);
+    weight_sum += __shfl_xor_sync(0xffffffffu, weight_sum, 1);
+    weight_sum += __shfl_xor_sync(0xffffffffu, weight_sum, 2);
     if (lane % 4 == 0 && head < GROUP) {
-        room.high[warp][head] = high;
-        room.total[warp][head] = total;
+        m.max_score[warp][head] = max_score;
+        m.weight_sum[warp][head] = weight_sum;
     }
 #pragma unroll
     for (int g = 0; g < GROUP; g++)
 #pragma unroll
-        for (int e = 0; e < DIMS; e++) room.meet[warp][g][DIMS * lane + e] = acc[g][e];
+        for (int e = 0; e < DIMS; e++) m.warp_sums[warp][g][DIMS * lane + e] = acc[g][e];
     __syncthreads();
-    // How much each warp counts: a warp per head, a lane per warp. Where there is no other block, this is all.
-    if (warp < GROUP) {
-        float sink = j.sinks && active == 1 && warp < group ? j.sinks[kv * group + warp] : -INFINITY,
-              h = lane < WARPS ? room.high[lane][warp] : -INFINITY, most_of = fmaxf(sink, warp_max(h)),
-              keep = h == -INFINITY ? 0 : __expf(h - most_of),
-              sum = warp_sum(lane < WARPS ? keep * room.total[lane][warp] : 0);
-        if (sink != -INFINITY) sum += __expf(sink - most_of);
-        if (active == 1) keep *= sum > 0 ? 1 / sum : 0;
-        if (lane < WARPS) room.keep[lane][warp] = keep;
-        if (lane == 0) {
-            room.all_high[warp] = most_of;
-            room.all_total[warp] = sum;
-        }
-    }
-    __syncthreads();
-    float *shares = d.partial + (int64_t)kv * group * d.splits * (SIZE + 2);
-    if (active > 1) {
-        for (int i = threadIdx.x; i < group * SIZE; i += THREADS) {
-            int g = i / SIZE;
-            float sum = 0;
-#pragma unroll
-            for (int w = 0; w < WARPS; w++) sum += room.keep[w][g] * room.meet[w][g][i % SIZE];
-            shares[((int64_t)g * d.splits + split) * (SIZE + 2) + i % SIZE] = sum;
-        }
-        if (threadIdx.x < group) {
-            float *at = shares + ((int64_t)threadIdx.x * d.splits + split) * (SIZE + 2) + SIZE;
-            at[0] = room.all_high[threadIdx.x];
-            at[1] = room.all_total[threadIdx.x];
-        }
-        __threadfence();
-        __syncthreads();
-        if (threadIdx.x == 0) room.last = atomicInc(&d.tickets[kv], (unsigned)active - 1) == (unsigned)active - 1;
-        __syncthreads();
-        if (!room.last) return;
-        __threadfence();
-        if (warp < group) {
-            float sink = j.sinks ? j.sinks[kv * group + warp] : -INFINITY, h[2] = {-INFINITY, -INFINITY},
-                  t[2] = {0, 0};
-            const float *share = shares + (int64_t)warp * d.splits * (SIZE + 2) + SIZE;
-            for (int i = 0; i < 2; i++)
-                if (lane + 32 * i < active) {
-                    h[i] = __ldcg(share + (lane + 32 * i) * (SIZE + 2));
-                    t[i] = __ldcg(share + (lane + 32 * i) * (SIZE + 2) + 1);
-                }
-            float most_of = fmaxf(sink, warp_max(fmaxf(h[0], h[1]))), sum = 0, keep[2];
-            for (int i = 0; i < 2; i++) {
-                keep[i] = h[i] == -INFINITY ? 0 : __expf(h[i] - most_of);
-                sum += keep[i] * t[i];
-            }
-            sum = warp_sum(sum);
-            if (j.sinks) sum += __expf(sink - most_of);
-            float inverse = sum > 0 ? 1 / sum : 0;
-            for (int i = 0; i < 2; i++) room.keep[lane + 32 * i][warp] = keep[i] * inverse;
-        }
-        __syncthreads();
-    }
-    for (int i = threadIdx.x; i < group * SIZE; i += THREADS) {
-        int g = i / SIZE, head = kv * group + g;
-        float value = 0;
-        if (active == 1) {
-#pragma unroll
-            for (int w = 0; w < WARPS; w++) value += room.keep[w][g] * room.meet[w][g][i % SIZE];
-        } else {
-            const float *share = shares + (int64_t)g * d.splits * (SIZE + 2) + i % SIZE;
-#pragma unroll 4
-            for (int s = 0; s < active; s++) value += room.keep[s][g] * __ldcg(share + s * (SIZE + 2));
-        }
-        float after = __shfl_down_sync(0xffffffffu, value, 1);
-        if (d.published && i % 2 == 0) publish(d.published + head * SIZE + i % SIZE, value, after, tag);
-        if (d.store) ((float *)(j.out + head * j.o1))[i % SIZE] = value;
-        if (d.next.y) d.next.y[head * SIZE + i % SIZE] = value;
-    }
+    combine_warps(m, j, kv, group, active);
+    if (active > 1 && !combine_blocks<SIZE, GROUP>(m, d, kv, group, split, active)) return;
+    store_attention<SIZE, GROUP>(m, d, kv, group, active, tag);
 }
 #endif
 

@@ -1,144 +1,144 @@
-// One block per multiprocessor runs all steps.
+// The persistent decode kernel: one block per multiprocessor runs all steps of a launch.
 //
-// Results are told, not announced: two neighbouring floats are written at once, and their lowest bits hold the number
-// of the step. Who needs them reads until the number is right, so a step costs one trip to the second cache and back
-// where a barrier costs three. The bits are far below what the products keep of a float. Steps whose results cannot
-// be told this way are waited for at a barrier of all blocks.
+// Exchanging results (persistent_sync.cuh): two neighbouring floats are published with one store, and their lowest
+// bits hold the step tag. A reader polls until the tag matches, so a step costs one round trip to the L2 cache where
+// a barrier of all blocks costs three. The bits that the tag replaces are later below the precision of the
+// multiplications. Steps whose results cannot be published end with a barrier of all blocks.
 //
-// Who has heard all of a step's results knows that all blocks have ended it, so memory may be told anew two steps
-// later.
+// A block that has read every result of step n knows that all blocks have finished step n, so a result buffer can be
+// reused at step n + 2. Two buffers used in turn are enough.
 //
-// Weights do not depend on what is computed, so their stream never stops: every warp has a ring of stages in shared
-// memory and refills each stage soon after it has read it, over the ends of rows, matrices and steps. While the
-// blocks wait for each other and prepare the next activations, the rings fill up with the weights of the next steps.
-// Between telling and hearing nothing is fetched: that is the way everybody waits for.
+// Weights (persistent_weights.cuh) stream into shared memory without a pause. While blocks wait for each other and
+// load the next input, the rings fill up with the weights of the next steps. Issue no weight fetches between
+// publishing a step's results and polling for the next step's input: they would delay the critical path.
 //
-// A product: its groups of rows are divided evenly among blocks. A block's are cut into pieces, and those divided
-// evenly among its warps; who began a group finishes it (residual, gate), with what the warps after it had of it.
-// Every block brings all activations to its shared memory by itself: normed, and quantized for block types.
+// Matmul: persistent_matmul.cuh. Attention: persistent_attention.cuh.
 //
-// An attention: a block has a key/value head and a share of the cells, a warp every sixteenth eight of them. Warps
-// meet in shared memory, blocks in scratch, where the last to come joins them.
-//
-// Everything runs once per step and soon again, so what counts beside the stream is that the code stays small: what
-// does not fit the instruction cache costs more than what it computes.
+// Every instruction runs once per step and then again a few microseconds later, so besides the weight stream the size
+// of the code counts: instruction cache misses cost more than the computation.
 #include "backend/cuda/kernels/persistent/persistent_attention.cuh"
 #include "backend/cuda/kernels/persistent/persistent_layout.cuh"
 #include "backend/cuda/kernels/persistent/persistent_matmul.cuh"
 #include "backend/cuda/kernels/persistent/persistent_sync.cuh"
 #include "backend/cuda/kernels/persistent/persistent_weights.cuh"
 
-// All attentions of a chain have heads of one size and at most GROUP for each key/value head.
+// Runs steps[0] to steps[n - 1]. counters[0] counts arrivals at the barrier of all blocks, counters[32] blocks that
+// have finished; both are 0 before and after. *epoch is the number of steps run so far, modulo TAGS. norm_bytes:
+// shared memory for prefetched norm weights, or 0. All attentions have heads of SIZE elements and at most GROUP
+// query heads for each key/value head.
 template <int SIZE, int GROUP, int KINDS>
 __global__ static void __launch_bounds__(THREADS, 1)
     persistent_decode_kernel(const persistent_step *steps, int n, unsigned *counters, unsigned *epoch,
                              int norm_bytes) {
 #if __CUDA_ARCH__ >= 900
-    extern __shared__ __align__(128) char room[];
-    __shared__ __align__(16) knowledge known;
-    __shared__ __align__(8) uint64_t learned[KNOWN], full[WARPS][STAGES];
-    __shared__ __align__(8) weighed norm;
-    __shared__ view seen_from;
-    __shared__ float2 turn[64];
-    __shared__ float sums[32], rests[WARPS][2][4];
-    __shared__ stream streams[WARPS];
-    __shared__ progress kept[WARPS];
+    // The rings of all warps, then norm weights, then a step's input or an attention_shared.
+    extern __shared__ __align__(128) char dynamic_shared[];
+    __shared__ __align__(16) step_window window;
+    __shared__ __align__(8) uint64_t step_loaded[STEP_WINDOW], full[WARPS][STAGES];
+    __shared__ __align__(8) norm_prefetch norm;
+    __shared__ cell_view view;
+    __shared__ float2 rotation[64];
+    __shared__ float squares[32], partial_sums[WARPS][2][4];
+    __shared__ weight_fetch fetches[WARPS];
+    __shared__ warp_progress progress[WARPS];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    char *ring = room + warp * STAGES * STAGE, *weights = room + WARPS * STAGES * STAGE,
-         *shared = weights + norm_bytes;
+    char *ring = dynamic_shared + warp * STAGES * STAGE_BYTES,
+         *norm_weights = dynamic_shared + WARPS * STAGES * STAGE_BYTES, *shared = norm_weights + norm_bytes;
     static_assert(sizeof(persistent_step) % 16 == 0, "steps are copied 16 bytes at a time");
-    auto learn = [&](int step) { // by one thread; nobody waits
+    auto load_step = [&](int step) { // starts the copy; called by one thread
         if (step >= n) return;
-        barrier_expect(&learned[step % KNOWN], sizeof(persistent_step));
-        bulk((char *)&known.steps[step % KNOWN], (const char *)&steps[step], sizeof(persistent_step),
-             &learned[step % KNOWN]);
+        barrier_expect(&step_loaded[step % STEP_WINDOW], sizeof(persistent_step));
+        bulk((char *)&window.steps[step % STEP_WINDOW], (const char *)&steps[step], sizeof(persistent_step),
+             &step_loaded[step % STEP_WINDOW]);
     };
     if (threadIdx.x == 0) {
-        for (int i = 0; i < KNOWN; i++) barrier_init(&learned[i]);
+        for (int i = 0; i < STEP_WINDOW; i++) barrier_init(&step_loaded[i]);
         for (int i = 0; i < WARPS * STAGES; i++) barrier_init(&full[i / STAGES][i % STAGES]);
-        barrier_init(&norm.there);
+        barrier_init(&norm.loaded);
         norm.step = -1;
         norm.phase = 1;
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        for (int i = 0; i <= LOOKAHEAD; i++) learn(i);
+        for (int i = 0; i <= LOOKAHEAD; i++) load_step(i);
     }
     __syncthreads();
-    // What lasts from step to step is in shared memory: in registers it would be in the way, and what does not fit
-    // those is lost to the cache with every wait.
+    // What a warp keeps from step to step is in shared memory. Registers are needed elsewhere, and spilled ones would
+    // be evicted from the L1 cache while polling.
     if (lane == 0) {
-        streams[warp] = {};
-        streams[warp].step = -1;
-        kept[warp] = {0, -1, -1, 0};
+        fetches[warp] = {};
+        fetches[warp].step = -1;
+        progress[warp] = {0, -1, -1, 0};
     }
     __syncwarp();
-    // What does not depend on the step before: a step's share is computed long before it, its description has come
-    // even earlier.
+    // Computes the share of the step LOOKAHEAD steps after this one and starts loading the description of the one
+    // after that. Neither depends on results of the previous step.
     auto prepare_step = [&](int step) {
-        int far = step + LOOKAHEAD;
-        if (far < n) {
-            barrier_wait(&learned[far % KNOWN], (uint32_t)(far / KNOWN & 1));
-            if (lane == 0 && !known.steps[far % KNOWN].is_attention)
-                known.shares[far % KNOWN][warp] = share_of(known.steps[far % KNOWN].matmul, warp);
+        int later = step + LOOKAHEAD;
+        if (later < n) {
+            barrier_wait(&step_loaded[later % STEP_WINDOW], (uint32_t)(later / STEP_WINDOW & 1));
+            if (lane == 0 && !window.steps[later % STEP_WINDOW].is_attention)
+                window.shares[later % STEP_WINDOW][warp] =
+                    warp_share_of(window.steps[later % STEP_WINDOW].matmul, warp);
         }
-        if (threadIdx.x == THREADS - 1 && step >= 0) learn(far + 1); // for the next step
+        if (threadIdx.x == THREADS - 1 && step >= 0) load_step(later + 1);
         __syncwarp();
     };
 #pragma unroll 1
     for (int step = -LOOKAHEAD; step < 0; step++) prepare_step(step);
-    // Weights may come before the launch before has ended, nothing else.
-    if (lane == 0) stream_fetch(streams[warp], 0, known, min(n, (int)LOOKAHEAD) - 1, ring, full[warp]);
+    // Only weights may be read before the previous kernel has ended.
+    if (lane == 0) fetch_weights(fetches[warp], 0, window, min(n, (int)LOOKAHEAD) - 1, ring, full[warp]);
     __syncwarp();
     grid_wait();
-    const unsigned began = *(volatile unsigned *)epoch;
+    const unsigned first_epoch = *(volatile unsigned *)epoch;
     for (;;) {
-        int step = kept[warp].now;
+        int step = progress[warp].step;
         if (step >= n) break;
-        int last_known = min(n - 1, step + LOOKAHEAD);
-        const persistent_step &now = known.steps[step % KNOWN];
-        unsigned tag = tag_of(began, step), input_tag = now.input_step < 0 ? 0 : tag_of(began, now.input_step);
-        bool is_attention = now.is_attention;
+        int last_loaded = min(n - 1, step + LOOKAHEAD);
+        const persistent_step &current = window.steps[step % STEP_WINDOW];
+        unsigned tag = tag_of(first_epoch, step),
+                 input_tag = current.input_step < 0 ? 0 : tag_of(first_epoch, current.input_step);
+        bool is_attention = current.is_attention;
         if (is_attention) {
-            const decode_job &d = now.attention;
-            if (d.dims && kept[warp].turned != d.rotation) angles(d, d.positions[0], turn);
-            bool known_view = kept[warp].viewed == d.view;
+            const decode_job &d = current.attention;
+            if (d.dims && progress[warp].rotation != d.rotation) rope_table(d, d.positions[0], rotation);
+            bool view_is_loaded = progress[warp].view == d.view;
             __syncwarp();
             if (lane == 0) {
-                kept[warp].turned = d.rotation;
-                kept[warp].viewed = d.view;
+                progress[warp].rotation = d.rotation;
+                progress[warp].view = d.view;
             }
-            attend<SIZE, GROUP>(now, shared, turn, seen_from, known_view, counters, input_tag, tag);
-            prepare_step(step); // while those who have cells are busy, and what they tell is on its way
-            __syncthreads();    // others may still need what lies near
+            attend<SIZE, GROUP>(current, shared, rotation, view, view_is_loaded, counters, input_tag, tag);
+            prepare_step(step); // overlaps with the blocks that still attend
+            __syncthreads();    // other warps may still read the shared memory that the next step overwrites
         } else {
-            if (now.waits) wait_for_all(counters, (unsigned)now.arrivals * gridDim.x);
-            first_tagged first;
-            load_first_words(now.matmul, 8 * (int)threadIdx.x, first.h);
+            if (current.waits) wait_for_arrivals(counters, (unsigned)current.arrivals * gridDim.x);
+            early_input first;
+            load_input(current.matmul, 8 * (int)threadIdx.x, first.words);
             prepare_step(step);
-            run_matmul<KINDS>(now.matmul, known.shares[step % KNOWN][warp], shared, streams[warp], kept[warp], known,
-                              step, last_known, ring, full[warp], rests, sums, norm, weights, norm_bytes, input_tag,
-                              tag, first);
+            run_matmul<KINDS>(current.matmul, window.shares[step % STEP_WINDOW][warp], shared, fetches[warp],
+                              progress[warp], window, step, last_loaded, ring, full[warp], partial_sums, squares,
+                              norm, norm_weights, norm_bytes, input_tag, tag, first);
         }
-        if (now.arrives) arrive(counters);
-        if (lane == 0) kept[warp].now++;
+        if (current.arrives) arrive_at_barrier(counters);
+        if (lane == 0) progress[warp].step++;
         __syncwarp();
     }
-    grid_next(); // not sooner: what waits for its turn takes room from those that run
-    // Whoever ends last leaves the counters as they were.
+    grid_next(); // not sooner: waiting blocks of the next kernel would occupy resources
+    // The last block to finish resets the counters for the next launch.
     if (threadIdx.x == 0 && atomicInc(counters + 32, gridDim.x - 1) == gridDim.x - 1) {
         counters[0] = 0;
-        *epoch = (began + (unsigned)n) % TAGS;
+        *epoch = (first_epoch + (unsigned)n) % TAGS;
     }
 #endif
 }
 
-template <int SIZE, int KINDS> static persistent_function kernel_for(int group) {
+template <int SIZE, int KINDS> static persistent_function kernel_for_group(int group) {
     return group <= 1   ? persistent_decode_kernel<SIZE, 1, KINDS>
            : group == 2 ? persistent_decode_kernel<SIZE, 2, KINDS>
            : group == 4 ? persistent_decode_kernel<SIZE, 4, KINDS>
-                        : persistent_decode_kernel<64, 8, KINDS>; // the only size that takes eight
+                        : persistent_decode_kernel<64, 8, KINDS>; // persistent_takes_attention() allows 8 only here
 }
-template <int KINDS> static persistent_function kernel_for(int size, int group) {
-    return size == 64 ? kernel_for<64, KINDS>(group) : kernel_for<128, KINDS>(group);
+template <int KINDS> static persistent_function kernel_for_size(int size, int group) {
+    return size == 64 ? kernel_for_group<64, KINDS>(group) : kernel_for_group<128, KINDS>(group);
 }
 persistent_function persistent_kernel_for(int kinds, int size, int group) {
     enum {
@@ -148,9 +148,9 @@ persistent_function persistent_kernel_for(int kinds, int size, int group) {
         Q4 = 1 << PERSISTENT_Q4_0,
         Q4K = 1 << PERSISTENT_Q4_K
     };
-    return kinds == F16             ? kernel_for<F16>(size, group)
-           : kinds == Q8            ? kernel_for<Q8>(size, group)
-           : !(kinds & ~(Q4 | Q6))  ? kernel_for<Q4 | Q6>(size, group)
-           : !(kinds & ~(Q4K | Q6)) ? kernel_for<Q4K | Q6>(size, group)
-                                    : kernel_for<ALL_KINDS>(size, group);
+    return kinds == F16             ? kernel_for_size<F16>(size, group)
+           : kinds == Q8            ? kernel_for_size<Q8>(size, group)
+           : !(kinds & ~(Q4 | Q6))  ? kernel_for_size<Q4 | Q6>(size, group)
+           : !(kinds & ~(Q4K | Q6)) ? kernel_for_size<Q4K | Q6>(size, group)
+                                    : kernel_for_size<ALL_KINDS>(size, group);
 }

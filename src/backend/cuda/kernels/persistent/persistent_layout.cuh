@@ -1,4 +1,4 @@
-// The persistent decode kernel: the shape of a block, its shared memory, and the weight types it reads.
+// The persistent decode kernel: block shape, shared memory, and the weight kinds it reads. Shared by host and device.
 #ifndef TN_BACKEND_CUDA_KERNELS_PERSISTENT_PERSISTENT_LAYOUT_CUH
 #define TN_BACKEND_CUDA_KERNELS_PERSISTENT_PERSISTENT_LAYOUT_CUH
 
@@ -8,17 +8,22 @@
 enum {
     WARPS = 16,
     THREADS = WARPS * 32,
-    LEAST_CELLS = 128, // of a block
-    TURN = 8,          // cells of a warp at a time
-    TAG_BITS = 5,      // of a float; two floats make a tag
+    // Attention: the fewest cells worth a block of their own, and the cells that a warp processes at a time.
+    MIN_CELLS_PER_BLOCK = 128,
+    TILE_CELLS = 8,
+    // A step tag occupies TAG_BITS bits of each of two neighbouring floats. 0 is no tag.
+    TAG_BITS = 5,
     TAGS = (1 << 2 * TAG_BITS) - 1,
-    STAGE = 4608,          // bytes: four rows of q4_0 or q4_K
-    STAGES = 2,            // stages of a warp
-    KNOWN = 8,             // steps of which a block has the description
-    FIXED_ROOM = 11 << 10, // bytes of shared memory that all chains use
-    MOST_GROUPS = 1 << 22, // their number times the blocks is counted in 32 bits
-    LOOKAHEAD =
-        KNOWN - 3, // how far fetching looks: a step, the one before it that slow warps end, and the one to come
+    // Weights: every warp has a ring of STAGES stages, each large enough for four rows of q4_0 or q4_K.
+    STAGE_BYTES = 4608,
+    STAGES = 2,
+    // A block keeps the descriptions of STEP_WINDOW steps in shared memory. Weights are fetched for up to LOOKAHEAD
+    // steps after the current one. The other three entries hold the current step, the previous one, which slower
+    // warps may not have finished, and the one being loaded.
+    STEP_WINDOW = 8,
+    LOOKAHEAD = STEP_WINDOW - 3,
+    STATIC_SHARED_BYTES = 11 << 10, // upper bound of the kernel's static shared memory
+    MAX_GROUPS = 1 << 22,           // times the number of blocks it must fit 32 bits
 };
 
 enum persistent_weight {
@@ -30,25 +35,27 @@ enum persistent_weight {
     PERSISTENT_Q6_K,
     PERSISTENT_NONE
 };
-// A kernel is made for the kinds that usual files have together, and one for all: code that nobody runs is in the way
-// of that which is run. KINDS has a bit for each.
+// The kernel is instantiated for the sets of kinds that model files usually combine, and once for all of them: unused
+// code would compete for the instruction cache. KINDS has a bit for each persistent_weight.
 enum : int {
     HALF_KINDS = 1 << PERSISTENT_F16 | 1 << PERSISTENT_BF16,
     ALL_KINDS = (1 << PERSISTENT_NONE) - 1,
 };
-#define IS_KIND(KINDS, kind, K) ((KINDS) >> K & 1 && (((KINDS) & ((KINDS)-1)) == 0 || kind == K))
-#define FOR_KIND(KINDS, kind, DO)                                                                                    \
-    if (IS_KIND(KINDS, kind, PERSISTENT_Q4_K)) {                                                                     \
+// With one kind in KINDS the test is a compile-time constant.
+#define IS_WEIGHT_KIND(KINDS, kind, K) ((KINDS) >> K & 1 && (((KINDS) & ((KINDS)-1)) == 0 || kind == K))
+// DO(unit) with the unit of gemv_units.cuh that reads weights of this kind.
+#define FOR_WEIGHT_KIND(KINDS, kind, DO)                                                                             \
+    if (IS_WEIGHT_KIND(KINDS, kind, PERSISTENT_Q4_K)) {                                                              \
         DO(unit_q4_K);                                                                                               \
-    } else if (IS_KIND(KINDS, kind, PERSISTENT_Q4_0)) {                                                              \
+    } else if (IS_WEIGHT_KIND(KINDS, kind, PERSISTENT_Q4_0)) {                                                       \
         DO(unit_q4_0_soa);                                                                                           \
-    } else if (IS_KIND(KINDS, kind, PERSISTENT_Q6_K)) {                                                              \
+    } else if (IS_WEIGHT_KIND(KINDS, kind, PERSISTENT_Q6_K)) {                                                       \
         DO(unit_q6_K_soa);                                                                                           \
-    } else if (IS_KIND(KINDS, kind, PERSISTENT_Q8_0)) {                                                              \
+    } else if (IS_WEIGHT_KIND(KINDS, kind, PERSISTENT_Q8_0)) {                                                       \
         DO(unit_q8_0_soa);                                                                                           \
-    } else if (IS_KIND(KINDS, kind, PERSISTENT_F16)) {                                                               \
+    } else if (IS_WEIGHT_KIND(KINDS, kind, PERSISTENT_F16)) {                                                        \
         DO(unit_half<false>);                                                                                        \
-    } else if (IS_KIND(KINDS, kind, PERSISTENT_BF16)) {                                                              \
+    } else if (IS_WEIGHT_KIND(KINDS, kind, PERSISTENT_BF16)) {                                                       \
         DO(unit_half<true>);                                                                                         \
     }
 static persistent_weight persistent_weight_of(int kind) {
@@ -63,9 +70,10 @@ static persistent_weight persistent_weight_of(int kind) {
     }
 }
 
+// Steps, their number, counters, epoch, and the bytes of shared memory for the norms' weights (persistent_kernel.cu).
 typedef void (*persistent_function)(const persistent_step *, int, unsigned *, unsigned *, int);
-// The kernel for weights of these types (a bit for each), and attention heads of `size` elements, `group` of them for
-// each key/value head.
+// The instantiation for weights of these kinds (a bit for each) and for attention heads of `size` elements, `group`
+// of which share a key/value head.
 persistent_function persistent_kernel_for(int kinds, int size, int group);
 
 #endif

@@ -1,4 +1,7 @@
 // The persistent decode kernel: streaming weights into shared memory.
+//
+// Weights do not depend on what is computed, so every warp keeps fetching: it refills a stage of its ring soon after
+// it has read it, across the ends of rows, matrices and steps.
 #ifndef TN_BACKEND_CUDA_KERNELS_PERSISTENT_PERSISTENT_WEIGHTS_CUH
 #define TN_BACKEND_CUDA_KERNELS_PERSISTENT_PERSISTENT_WEIGHTS_CUH
 
@@ -7,120 +10,132 @@
 
 #if __CUDA_ARCH__ >= 900
 
-// A warp's share of a product: items `begin` to `end` of the block's, which has `items`; the first is `rest` items
-// into group `group`.
-struct share {
+// ---- Dividing a matmul among warps ----
+
+// A warp's part of a matmul: items `begin` to `end` of the block's `items`.
+struct warp_share {
     int group, begin, end, items;
-    uint8_t rest, pass, piece, kind; // of the first
+    // The first item: how many items of `group` are before it, then its pass, piece and weight kind.
+    uint8_t skipped, pass, piece, kind;
 };
 __device__ static inline int passes_of(const persistent_matmul &p) { return p.job.finish == GEMV_GLU ? 2 : 1; }
-// Which matrix a group is of in this pass; `group` becomes its number there.
+// The matrix of a group in this pass. `group` becomes its index within that matrix.
 __device__ static inline int matrix_of(const persistent_matmul &p, int *group, int pass) {
     if (p.job.finish == GEMV_GLU) return pass;
     int m = 0;
     while (m + 1 < p.job.n && *group >= p.groups[m]) *group -= p.groups[m++];
     return m;
 }
-
-__device__ static inline int kind_of(const persistent_matmul &p, int group, int pass) {
+__device__ static inline int weight_kind_of(const persistent_matmul &p, int group, int pass) {
     return p.kinds[matrix_of(p, &group, pass)];
 }
 
-__device__ static inline share share_of(const persistent_matmul &p, int warp) {
-    int block = (int)blockIdx.x, first = block * p.least + min(block, p.with_more), each = p.pieces * passes_of(p);
-    share s;
-    s.items = (p.least + (block < p.with_more)) * each;
+__device__ static inline warp_share warp_share_of(const persistent_matmul &p, int warp) {
+    int block = (int)blockIdx.x, first = block * p.groups_per_block + min(block, p.blocks_with_extra_group),
+        each = p.pieces * passes_of(p);
+    warp_share s;
+    s.items = (p.groups_per_block + (block < p.blocks_with_extra_group)) * each;
     s.begin = s.items * warp / WARPS;
     s.end = s.items * (warp + 1) / WARPS;
-    int groups = (int)__umulhi((unsigned)s.begin, p.per_item); // begin / each
+    int groups = (int)__umulhi((unsigned)s.begin, p.inverse_items); // begin / each
     if (each == 1) groups = s.begin;
     s.group = first + groups;
-    int rest = s.begin - groups * each;
-    s.rest = (uint8_t)rest;
-    s.pass = rest >= p.pieces;
-    s.piece = (uint8_t)(rest - (s.pass ? p.pieces : 0));
-    s.kind = (uint8_t)kind_of(p, s.group, s.pass);
+    int skipped = s.begin - groups * each;
+    s.skipped = (uint8_t)skipped;
+    s.pass = skipped >= p.pieces;
+    s.piece = (uint8_t)(skipped - (s.pass ? p.pieces : 0));
+    s.kind = (uint8_t)weight_kind_of(p, s.group, s.pass);
     return s;
 }
-// What a block knows of the steps that are near.
-struct knowledge {
-    persistent_step steps[KNOWN];
-    share shares[KNOWN][WARPS];
+
+// ---- State in shared memory ----
+
+// Descriptions of the steps around the current one, and each warp's share of them; step i is at i % STEP_WINDOW.
+struct step_window {
+    persistent_step steps[STEP_WINDOW];
+    warp_share shares[STEP_WINDOW][WARPS];
 };
-// Where a warp's fetching stands, which is its first lane's business.
-struct alignas(16) stream {
-    const char *at, *other;   // the next item; behind a gate: where the other matrix goes on
-    int step, items;          // items of this step that are not yet fetched
-    int matrix, piece, last;  // last: the last row that is there, counted from the group's first
-    unsigned fetched, unused; // items so far
+// How far a warp's fetching has come. Only lane 0 uses it.
+struct alignas(16) weight_fetch {
+    const char *at, *other; // the next item; with a gate, where the other matrix continues
+    int step, items;        // items of this step that are not fetched yet
+    int matrix, piece;      // of the next item
+    int last_row;           // the matrix's last row, counted from the group's first
+    unsigned fetched;       // items since the launch began
+    unsigned unused;
 };
-// What lasts from step to step.
-struct progress {
-    int now, turned, viewed; // the step that runs; the rotation and the view that are at hand
-    unsigned taken;          // items that were read so far
+// What a warp keeps from step to step.
+struct warp_progress {
+    int step;           // the current one
+    int rotation, view; // the rotation table and the cell view in shared memory belong to these (decode_job)
+    unsigned consumed;  // items since the launch began
 };
+
+// ---- Fetching ----
 
 __device__ static inline const char *group_at(const persistent_matmul &p, int matrix, int group) {
     const gemv_matrix &m = p.job.m[matrix];
     return m.w + (int64_t)(group * p.rows[matrix]) * m.row_bytes;
 }
-__device__ static inline void stream_aim(stream &s, const persistent_matmul &p, const share &mine) {
+__device__ static inline void start_fetching_step(weight_fetch &s, const persistent_matmul &p,
+                                                  const warp_share &mine) {
     int group = mine.group, m = matrix_of(p, &group, mine.pass);
     s.matrix = m;
     s.piece = mine.piece;
-    s.at = group_at(p, m, group) + mine.piece * p.whole[m];
-    s.last = p.job.m[m].rows - 1 - group * p.rows[m];
+    s.at = group_at(p, m, group) + mine.piece * p.piece_bytes[m];
+    s.last_row = p.job.m[m].rows - 1 - group * p.rows[m];
     if (p.job.finish == GEMV_GLU) s.other = group_at(p, 1 - m, group + m);
 }
-// Fetches while there is room, and items that are known; by one lane.
-__device__ static inline void stream_fetch(stream &kept, unsigned taken, const knowledge &known, int last_known,
-                                           char *ring, uint64_t *full) {
-    stream s = kept;
-    while (s.fetched - taken < STAGES) {
-        const persistent_step *step = &known.steps[(unsigned)s.step % KNOWN]; // -1 at first
+// Fetches items while a stage is free and their step is not after `last_loaded`. Called by one lane of a warp.
+__device__ static inline void fetch_weights(weight_fetch &kept, unsigned consumed, const step_window &window,
+                                            int last_loaded, char *ring, uint64_t *full) {
+    weight_fetch s = kept;
+    while (s.fetched - consumed < STAGES) {
+        const persistent_step *step = &window.steps[(unsigned)s.step % STEP_WINDOW]; // s.step is -1 at first
         if (!s.items) {
-            if (s.step >= last_known) break; // again when more is known
+            if (s.step >= last_loaded) break;
             s.step++;
-            step = &known.steps[s.step % KNOWN];
+            step = &window.steps[s.step % STEP_WINDOW];
             if (step->is_attention) continue;
-            const share &mine = known.shares[s.step % KNOWN][threadIdx.x / 32];
+            const warp_share &mine = window.shares[s.step % STEP_WINDOW][threadIdx.x / 32];
             s.items = mine.end - mine.begin;
             if (!s.items) continue;
-            stream_aim(s, step->matmul, mine);
+            start_fetching_step(s, step->matmul, mine);
         }
         const persistent_matmul &p = step->matmul;
-        const int row_bytes = (int)p.job.m[s.matrix].row_bytes, rows = p.rows[s.matrix], whole = p.whole[s.matrix];
-        const bool ends = s.piece + 1 == p.pieces;
-        const int bytes = ends ? p.rest[s.matrix] : whole;
-        char *stage = ring + s.fetched % STAGES * STAGE;
+        const int row_bytes = (int)p.job.m[s.matrix].row_bytes, rows = p.rows[s.matrix],
+                  piece_bytes = p.piece_bytes[s.matrix];
+        const bool ends_row = s.piece + 1 == p.pieces;
+        const int bytes = ends_row ? p.last_piece_bytes[s.matrix] : piece_bytes;
+        char *stage = ring + s.fetched % STAGES * STAGE_BYTES;
         uint64_t *barrier = full + s.fetched % STAGES;
         barrier_expect(barrier, (uint32_t)(rows * bytes));
-        if (row_bytes == whole && s.last >= rows - 1) { // rows that lie together come at once
+        if (row_bytes == piece_bytes && s.last_row >= rows - 1) { // the group is contiguous: one copy
             bulk_once(stage, s.at, (uint32_t)(rows * bytes), barrier);
         } else {
-            const char *row = s.at; // beyond the last row that is there it comes again
+            const char *row = s.at; // past the matrix's last row, that row is copied again
             for (int i = 0; i < rows; i++) {
                 bulk_once(stage, row, (uint32_t)bytes, barrier);
-                stage += whole;
-                if (i < s.last) row += row_bytes;
+                stage += piece_bytes;
+                if (i < s.last_row) row += row_bytes;
             }
         }
         s.fetched++;
         s.items--;
         s.piece++;
-        s.at += ends ? p.to_next[s.matrix] : whole;
-        if (!ends) continue;
+        s.at += ends_row ? p.next_group_bytes[s.matrix] : piece_bytes;
+        if (!ends_row) continue;
         s.piece = 0;
         if (p.job.finish == GEMV_GLU) {
             const char *next = s.at;
             s.at = s.other;
             s.other = next;
-            if (s.matrix) s.last -= rows;
+            if (s.matrix) s.last_row -= rows;
             s.matrix ^= 1;
-        } else if ((s.last -= rows) < 0 && s.items) {
+        } else if ((s.last_row -= rows) < 0 && s.items) {
             s.matrix++;
             s.at = p.job.m[s.matrix].w;
-            s.last = p.job.m[s.matrix].rows - 1;
+            s.last_row = p.job.m[s.matrix].rows - 1;
         }
     }
     kept = s;
