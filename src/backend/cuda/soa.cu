@@ -1,18 +1,19 @@
-// Planar weights: a row comes in pieces as long as a warp takes at a time, and within each piece quants come first,
-// scales last. Same size, same row stride, wide aligned loads, and what a warp takes lies together.
+// Repacking weights of q4_0, q8_0 and q6_K to a structure-of-arrays layout. A row is divided into pieces of the
+// length that a warp processes at a time. Within a piece all quants come first and all scales last. Size and row
+// stride do not change, but loads are wide and aligned, and what a warp reads is contiguous.
 #include "backend/cuda/cuda.cuh"
 
 #include <algorithm>
 
 char soa_mark;
 
-// Parts of a block in the order they get in a piece: {offset in the block, bytes}.
+// A part of a block: its offset and bytes.
 struct soa_part {
     short offset, bytes;
 };
 struct soa_layout {
-    int block, piece; // bytes of a block; blocks of a piece
-    soa_part parts[4];
+    int block, piece;  // bytes of a block; blocks of a piece
+    soa_part parts[4]; // in the order of the new layout
 };
 
 static bool soa_layout_of(int type, soa_layout *out) {
@@ -24,7 +25,7 @@ static bool soa_layout_of(int type, soa_layout *out) {
     return false;
 }
 
-// Rows must start 16-byte aligned; what must fit shared memory is one row.
+// Rows must be 16-byte aligned, and one row must fit into 48 KiB of shared memory.
 bool can_be_soa(const tn_tensor *t) {
     soa_layout l;
     return soa_layout_of(t->type, &l) && t->nb[1] % 16 == 0 && t->nb[1] <= 48 << 10 && tn_is_contiguous(t) &&
@@ -36,15 +37,16 @@ int kind_of(const tn_tensor *t) {
     return (int)t->type | (root->extra == &soa_mark ? SOA : 0);
 }
 
+// Repacks in place, one row per block. `forward`: to the SOA layout; otherwise back.
 __global__ static void soa_repack_kernel(char *data, int64_t row_bytes, int blocks, soa_layout l, bool forward) {
     extern __shared__ char row[];
     char *at = data + (int64_t)blockIdx.x * row_bytes;
     for (int i = threadIdx.x * 4; i < row_bytes; i += blockDim.x * 4)
         *(uint32_t *)(row + i) = *(const uint32_t *)(at + i);
     __syncthreads();
-    // Two bytes at a time: the smallest piece of any part.
+    // Two bytes at a time: the size of the smallest part.
     for (int i = threadIdx.x * 2; i < row_bytes; i += blockDim.x * 2) {
-        // i is a place in the planar row: find its piece, its part, its block and the offset there.
+        // i is an offset in the SOA row. Finds its piece, part and block, and its offset in the plain row.
         int first = i / (l.piece * l.block) * l.piece, here = min(l.piece, blocks - first), start = first * l.block,
             p = 0;
         while (i >= start + l.parts[p].bytes * here) start += l.parts[p++].bytes * here;
@@ -75,7 +77,7 @@ tn_status soa_read(cuda_device *d, const tn_tensor *t, size_t begin, char *to, s
             "reading weights");
         if (status == TN_OK) status = cuda_check(cudaStreamSynchronize(d->copy_stream), "reading weights");
         if (status != TN_OK) break;
-        // Block by block: its parts come together, and what is wanted of it goes where it belongs.
+        // Assembles one block at a time from its parts and copies the requested bytes of it.
         size_t at = std::max(begin, r * row);
         for (const size_t stop = std::min(end, (r + n) * row); at < stop;) {
             const size_t within = at % row % block_bytes, bytes = std::min(block_bytes - within, stop - at);

@@ -1,14 +1,15 @@
-// Attention: which kernel runs it, and the plain one for whatever the fast ones (decode.cu, prefill.cu) leave.
-// Which cells a query sees follows from positions and sequence bits in device memory; no mask is stored.
+// Attention: choosing a kernel, and the general kernel for what attention_decode.cu and attention_prefill.cu do not
+// support. Which cells are visible to a query follows from positions and sequence bits in device memory; no mask is
+// stored.
 #include "backend/cuda/kernels/attention.cuh"
 #include "backend/cuda/kernels/weights.cuh"
 
-// ---- Any shape, any type ----
+// ---- General kernel ----
 
-enum { PLAIN_THREADS = 128, PLAIN_FIXED = 32 /* floats of shared memory that every block has */ };
+enum { PLAIN_THREADS = 128, PLAIN_FIXED = 32 }; // PLAIN_FIXED: floats of static shared memory
 
-// Rows of any type at any place. What comes here is rare: a kernel for every pair of types would not be worth its
-// size.
+// Rows of any type and alignment. The type is chosen at run time: this kernel is rarely used, and instantiating it
+// for every pair of types would not be worth the code size.
 __device__ static void eight_of(int type, const char *row, int i, float *v, int n) {
     switch (type) {
     case TN_F32: read_f32::eight(row, i, v, n); break;
@@ -26,7 +27,7 @@ __device__ static float value_of(int type, const char *row, int i, int n) {
     }
 }
 
-// One block per head and token; a cell per thread for the scores, a dimension per thread for the sum.
+// One block per head and token. A thread has a cell while computing scores, and a dimension while summing values.
 __global__ static void plain_kernel(attention_job j) {
     extern __shared__ float shared[]; // q, then the running sum, then a tile of weights
     __shared__ float reduce[PLAIN_FIXED];
@@ -36,14 +37,14 @@ __global__ static void plain_kernel(attention_job j) {
     for (int i = threadIdx.x; i < j.head_k; i += PLAIN_THREADS) q[i] = from[i];
     for (int i = threadIdx.x; i < j.head_v; i += PLAIN_THREADS) sum[i] = 0;
     __syncthreads();
-    attention_query me = query_of(j, token);
-    float slope = attention_slope(j, head), high = -INFINITY, total = 0;
+    attention_query query = query_of(j, token);
+    float slope = attention_slope(j, head), max_score = -INFINITY, weight_sum = 0;
     int first, end;
     cell_range(j, &first, &end);
     for (int begin = first; begin < end; begin += PLAIN_THREADS) {
         int cell = begin + threadIdx.x, position = 0;
         float score = -INFINITY;
-        if (cell < end && query_sees(j, me, cell, &position)) {
+        if (cell < end && query_sees(j, query, cell, &position)) {
             const char *k = j.k + kv * j.k1 + (int64_t)cell * j.k2 + batch * j.k3;
             float dot = 0;
             for (int i = 0; i < j.head_k; i += 8) {
@@ -51,18 +52,19 @@ __global__ static void plain_kernel(attention_job j) {
                 eight_of(j.k_type, k, i, v, j.head_k);
                 for (int e = 0; e < 8; e++) dot += q[i + e] * v[e];
             }
-            score = finish_score(j, dot, head, token, batch, cell, me, position, slope);
+            score = finish_score(j, dot, head, token, batch, cell, query, position, slope);
         }
-        float tile_high = block_reduce<true>(score, reduce), next = fmaxf(high, tile_high);
-        if (next == -INFINITY) continue; // the same for all threads
-        float w = score == -INFINITY ? 0 : expf(score - next), keep = high == -INFINITY ? 0 : expf(high - next);
+        float tile_max = block_reduce<true>(score, reduce), new_max = fmaxf(max_score, tile_max);
+        if (new_max == -INFINITY) continue; // uniform over the block
+        float w = score == -INFINITY ? 0 : expf(score - new_max),
+              rescale = max_score == -INFINITY ? 0 : expf(max_score - new_max);
         weight[threadIdx.x] = w;
-        total = total * keep + block_reduce<false>(w, reduce);
-        high = next;
+        weight_sum = weight_sum * rescale + block_reduce<false>(w, reduce);
+        max_score = new_max;
         __syncthreads();
         int n = min(PLAIN_THREADS, end - begin);
         for (int i = threadIdx.x; i < j.head_v; i += PLAIN_THREADS) {
-            float s = sum[i] * keep;
+            float s = sum[i] * rescale;
             for (int c = 0; c < n; c++)
                 if (weight[c] != 0)
                     s += weight[c] * value_of(j.v_type, j.v + kv * j.v1 + (int64_t)(begin + c) * j.v2 + batch * j.v3,
@@ -72,15 +74,16 @@ __global__ static void plain_kernel(attention_job j) {
         __syncthreads();
     }
     if (j.sinks) {
-        float next = fmaxf(high, j.sinks[head]), keep = high == -INFINITY ? 0 : expf(high - next);
-        total = total * keep + expf(j.sinks[head] - next);
-        for (int i = threadIdx.x; i < j.head_v; i += PLAIN_THREADS) sum[i] *= keep;
+        float new_max = fmaxf(max_score, j.sinks[head]),
+              rescale = max_score == -INFINITY ? 0 : expf(max_score - new_max);
+        weight_sum = weight_sum * rescale + expf(j.sinks[head] - new_max);
+        for (int i = threadIdx.x; i < j.head_v; i += PLAIN_THREADS) sum[i] *= rescale;
     }
     float *out = (float *)(j.out + head * j.o1 + token * j.o2 + batch * j.o3);
-    for (int i = threadIdx.x; i < j.head_v; i += PLAIN_THREADS) out[i] = total > 0 ? sum[i] / total : 0;
+    for (int i = threadIdx.x; i < j.head_v; i += PLAIN_THREADS) out[i] = weight_sum > 0 ? sum[i] / weight_sum : 0;
 }
 
-// ---- Choice ----
+// ---- Choosing a kernel ----
 
 bool attention_supported(const tn_tensor *t, char *reason, size_t size) {
     const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K], *v = t->src[TN_ATTN_V];

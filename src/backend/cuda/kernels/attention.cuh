@@ -1,4 +1,4 @@
-// What attention's kernels share: the job, and which cells a query sees.
+// Attention: what its kernels share. The job, which cells are visible to a query, scores, rotation.
 #ifndef TN_BACKEND_CUDA_KERNELS_ATTENTION_CUH
 #define TN_BACKEND_CUDA_KERNELS_ATTENTION_CUH
 
@@ -9,7 +9,7 @@
 struct attention_job {
     const char *q, *k, *v;
     char *out;
-    int64_t q1, q2, q3, k1, k2, k3, v1, v2, v3, o1, o2, o3; // byte strides of head, token/cell, batch
+    int64_t q1, q2, q3, k1, k2, k3, v1, v2, v3, o1, o2, o3; // byte strides of head, token or cell, batch
     const int32_t *q_pos, *k_pos, *range;
     const char *mask;
     int64_t m0, m1, m2, m3;
@@ -59,15 +59,16 @@ static inline attention_job attention_job_of(const tn_tensor *t) {
     return j;
 }
 
-// A query's place in the world.
+// A query's position and sequence.
 struct attention_query {
     int position, seq;
 };
 __device__ static attention_query query_of(const attention_job &j, int token) {
     if (!j.q_pos) return {j.cells - j.tokens + token, 0};
     int seq = j.q_pos[2 * token + 1];
-    return {j.q_pos[2 * token], seq < 32 * j.words ? seq : -1}; // one that no cell can have sees nothing
+    return {j.q_pos[2 * token], seq < 32 * j.words ? seq : -1}; // a sequence that no cell can have: sees nothing
 }
+// Whether a cell is visible to the query, and the cell's position.
 __device__ static bool query_sees(const attention_job &j, attention_query q, int cell, int *position) {
     int p = cell;
     if (j.k_pos) {
@@ -81,15 +82,16 @@ __device__ static bool query_sees(const attention_job &j, attention_query q, int
     if (j.p.chunk && p / j.p.chunk != q.position / j.p.chunk) return false;
     return true;
 }
+// The ALiBi slope of a head, or 0.
 __device__ static float attention_slope(const attention_job &j, int head) {
     if (j.p.max_bias <= 0) return 0;
     int base = 1 << (31 - __clz(j.heads));
     float m0 = exp2f(-j.p.max_bias / (float)base), m1 = exp2f(-j.p.max_bias / 2 / (float)base);
     return head < base ? powf(m0, (float)(head + 1)) : powf(m1, (float)(2 * (head - base) + 1));
 }
-// cap · tanh(s / cap), off by less than cap / 10^6.
+// cap · tanh(s / cap), with an error below cap / 10^6.
 __device__ static float soft_capped(float s, float cap) { return cap - __fdividef(2 * cap, 1 + __expf(2 * s / cap)); }
-// From a raw product to the exponent's argument.
+// From the dot product of a query and a key to the exponent's argument.
 __device__ static float finish_score(const attention_job &j, float dot, int head, int token, int batch, int cell,
                                      attention_query q, int position, float slope) {
     float s = dot * j.p.scale;
@@ -103,46 +105,53 @@ __device__ static float finish_score(const attention_job &j, float dot, int head
     }
     return s;
 }
+// The cells that may be visible to any query.
 __device__ static void cell_range(const attention_job &j, int *first, int *end) {
     *first = j.range ? max(0, j.range[0]) : 0;
     *end = j.range ? min(j.cells, j.range[1]) : j.cells;
 }
 
-// ---- Few tokens (attention_decode.cu) ----
+// ---- Up to 8 tokens (attention_decode.cu) ----
 
-// What may run with it: rotating q and k, and storing the new rows of k and v.
+// What can run in the same launch: rotating q and k, storing the new rows of k and v, preparing the next matmul's
+// input.
 struct decode_extras {
     const tn_tensor *rope_q, *rope_k;   // both or none
     const tn_tensor *store_k, *store_v; // both or none
-    gemv_next next;                     // instead of the result, when the product after it takes it in this form
+    gemv_next next;                     // has_next: stored instead of the result, in the form the next matmul reads
     bool has_next;
-    bool early; // nothing in the program computes positions, rows or ranges
+    bool early; // no node of the program computes positions, rows or ranges
 };
 struct decode_job {
     attention_job a;
     int splits;
-    float *partial;    // [token][head][split][SIZE + 2]: sums, maximum, sum of weights
-    unsigned *tickets; // [token][block]
-    // Rotation, when dims > 0.
-    int dims, neox, rotation; // steps of a chain with the same number turn alike…
-    int view;                 // …or see the same cells
+    // Results of blocks: [token][head][split][SIZE + 2]: sums, maximum of the scores, sum of the weights.
+    float *partial;
+    unsigned *tickets; // [token][block]: counts the blocks that have finished
+    // Rotation, if dims > 0.
+    int dims, neox;
+    // Steps of the persistent decode kernel with the same `rotation` have the same rotation table, and those with the
+    // same `view` attend to the same cells.
+    int rotation, view;
     const int32_t *positions;
     const float *factors;
     float freq_scale, ext_factor, attn_factor, corr_low, corr_high;
-    double octave; // log2 of a pair's frequency, by its number
-    // New rows, when rows is set.
+    double octave; // log2 of a pair's frequency, divided by the pair's index
+    // New rows of the cache, if rows is set.
     const int32_t *rows;
     const char *new_k, *new_v;
-    int64_t nk1, nk2, nv1, nv2; // strides of head and token
+    int64_t nk1, nk2, nv1, nv2; // byte strides of head and token
     char *cache_k, *cache_v;    // the same memory as a.k and a.v
     gemv_next next;
-    bool store;       // the result as floats
-    bool early;       // positions, rows and ranges are not computed by this program
-    bool wait_first;  // in a chain: nothing may be read before the step before has ended
-    float *published; // in a chain: where the result is told to the next step, or NULL
+    bool store; // store the result as floats
+    bool early; // positions, rows and ranges are not computed by this program, so they may be read before grid_wait()
+    // Persistent decode kernel only: nothing may be read before the previous step has ended; where the result is
+    // published to the next step, or NULL.
+    bool wait_first;
+    float *published;
 };
 
-// Cosine and sine of every pair at this position.
+// Computes cosine and sine of every pair at this position, one pair per thread.
 __device__ static void rope_table(const decode_job &d, int position, float2 *turn) {
     int pair = threadIdx.x;
     if (pair < d.dims / 2) {
@@ -164,7 +173,7 @@ __device__ static void rope_table(const decode_job &d, int position, float2 *tur
     }
     __syncthreads();
 }
-// Element i of a rotated row.
+// Element i of row x, rotated. turn: cosine and sine of every pair.
 __device__ static float rope_element(const decode_job &d, const float *x, int i, const float2 *turn) {
     if (i >= d.dims) return x[i];
     int pair = d.neox ? i % (d.dims / 2) : i / 2;
@@ -174,9 +183,10 @@ __device__ static float rope_element(const decode_job &d, const float *x, int i,
 }
 
 bool decode_supports(const tn_tensor *t);
-// Whether extras are possible: f16 caches. `next` takes groups of 32, of which a head must have a whole number.
+// Whether decode_extras are possible: with f16 caches. `next` takes groups of 32, so a head must be a multiple of 32.
 bool decode_takes_more(const tn_tensor *t);
-// f16 rows of exactly 64 or 128, up to eight heads for each of the keys': what a chain may have as a step.
+// Rows of f16 with exactly 64 or 128 elements, and up to eight query heads per key/value head: what the persistent
+// decode kernel supports.
 bool decode_is_whole(const tn_tensor *t);
 size_t decode_scratch(const cuda_device *device, const tn_tensor *t);
 decode_job decode_job_of(const launch &l, const tn_tensor *t, const decode_extras &extras);
@@ -187,7 +197,7 @@ tn_status launch_decode(const launch &l, const tn_tensor *t, const decode_extras
 bool prefill_supports(const cuda_device *device, const tn_tensor *t);
 tn_status launch_prefill(const launch &l, const tn_tensor *t);
 
-// What the fast kernels read.
+// Whether the decode and prefill kernels can read the cache.
 static inline bool cache_is_fast(const tn_tensor *t) {
     return cache_is_readable(t->src[TN_ATTN_K]) && cache_is_readable(t->src[TN_ATTN_V]) &&
            t->src[TN_ATTN_Q]->ne[3] == 1;

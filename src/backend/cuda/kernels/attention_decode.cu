@@ -1,56 +1,57 @@
-// Attention for a few tokens: the cache is split over blocks, the last of them joins their shares. A block has all
-// heads of one of the keys', or some of them.
+// Attention for up to 8 tokens. The cells are split over blocks, and the last block to finish combines their results.
+// A block has all query heads of a key/value head, or some of them.
 //
-// Over an f16 cache, rotating q and k and storing the new k and v can run in the same launch: every block rotates the
-// q it needs, and blocks whose share of the cache holds a new row write it before reading.
+// With an f16 cache, rotating q and k and storing the new rows of k and v can run in the same launch. Every block
+// rotates the q it needs. The block whose share of the cells contains a new row stores it before it reads the share.
 #include "backend/cuda/kernels/attention.cuh"
 
 enum {
     THREADS = 256,
-    CELLS = THREADS, // a tile of scores
+    CELLS = THREADS, // of a tile
     MAX_GROUP = 8,
     MAX_TOKENS = 8,
-    LEAST = 128,    // cells a block
-    MAX_SHARES = 64 // two for each lane of the warp that joins them
+    LEAST = 128,    // the fewest cells worth a block of their own
+    MAX_SHARES = 64 // blocks of a head: two for each lane of the warp that combines them
 };
 
-// A block's share of the cells that are looked at.
+// A block's share of the cells `first` to `end`: `begin` to `stop`.
 struct decode_share {
     int first, end, begin, stop, number;
 };
-// Whether it stores a new row: one of its own, or, as the first, one that nobody looks at.
-__device__ static bool stores(const decode_share &s, int row, int cells) {
+// Whether the block stores a new row: if the row is in its share; block 0 also if it is outside all shares.
+__device__ static bool stores_row(const decode_share &s, int row, int cells) {
     return row >= s.first && row < s.end ? row >= s.begin && row < s.stop : s.number == 0 && row >= 0 && row < cells;
 }
-// The new rows of several tokens. A row named twice keeps the last, as everywhere.
-__device__ static void store_new(const decode_job &d, int kv, const decode_share &share, int me, float2 *turn) {
-    int turned = me; // whose angles these are
+// Stores the new rows of several tokens. If two tokens name the same row, the last one counts, as in set_rows.
+__device__ static void store_new_rows(const decode_job &d, int kv, const decode_share &share, int token,
+                                      float2 *rotation) {
+    int rotation_of = token; // the token whose rotation table is in `rotation`
     for (int t = 0; t < d.a.tokens; t++) {
         int row = d.rows[t];
-        if (!stores(share, row, d.a.cells)) continue; // the same for all threads
-        if (d.dims && t != turned) {
+        if (!stores_row(share, row, d.a.cells)) continue; // uniform over the block
+        if (d.dims && t != rotation_of) {
             __syncthreads();
-            rope_table(d, d.positions[t], turn);
-            turned = t;
+            rope_table(d, d.positions[t], rotation);
+            rotation_of = t;
         }
         const float *k = (const float *)(d.new_k + kv * d.nk1 + t * d.nk2),
                     *v = (const float *)(d.new_v + kv * d.nv1 + t * d.nv2);
         __half *to_k = (__half *)(d.cache_k + kv * d.a.k1 + (int64_t)row * d.a.k2),
                *to_v = (__half *)(d.cache_v + kv * d.a.v1 + (int64_t)row * d.a.v2);
-        int i = threadIdx.x; // heads are not larger than blocks
-        if (i < d.a.head_k) to_k[i] = __float2half_rn(rope_element(d, k, i, turn));
+        int i = threadIdx.x; // a block has at least as many threads as a head has elements
+        if (i < d.a.head_k) to_k[i] = __float2half_rn(rope_element(d, k, i, rotation));
         if (i < d.a.head_v) to_v[i] = __float2half_rn(v[i]);
     }
 }
 
-// Some cells of the cache, in the form the loops over them take.
+// Rows of k or v for a tile of cells.
 struct decode_rows {
-    const char *at; // the first
+    const char *at; // the first row
     int64_t stride;
     int n, size;
 };
 
-// Products of q with every cell, eight lanes a cell.
+// Dot products of q with every cell of a tile; eight lanes have a cell.
 template <typename R, int SIZE, int GROUP, bool WHOLE>
 __device__ static inline void multiply_keys(const decode_rows &k, const float (&q)[GROUP][SIZE],
                                             float (&weight)[GROUP][CELLS]) {
@@ -86,15 +87,15 @@ __device__ static inline void multiply_keys(const decode_rows &k, const float (&
         }
     }
 }
-// Adds every ROWS-th cell's values from `first` on, eight of them from `dim` on.
+// Adds the weighted values of cells first, first + ROWS, …; a thread has eight dimensions from `dim` on.
 template <typename R, int ROWS, int GROUP>
-__device__ static inline void add_values(const decode_rows &v, int first, int dim, const int *seen,
+__device__ static inline void add_values(const decode_rows &v, int first, int dim, const int *visible,
                                          const float (&weight)[GROUP][CELLS], float (&acc)[GROUP][8]) {
     if (dim >= v.size) return;
 #pragma unroll 4
     for (int c = first; c < v.n; c += ROWS) {
         typename R::raw raw = R::load(v.at + c * v.stride, dim);
-        if (seen[c] < 0) raw = {}; // it may hold NaN
+        if (visible[c] < 0) raw = {}; // an invisible cell may hold NaN
         float f[8];
         R::floats(raw, dim, f);
 #pragma unroll
@@ -106,24 +107,24 @@ __device__ static inline void add_values(const decode_rows &v, int first, int di
     }
 }
 
-// WHOLE: f16 rows of exactly SIZE. Otherwise rows of any type and of up to SIZE.
+// WHOLE: rows are f16 and have exactly SIZE elements. Otherwise they are of any type and have up to SIZE elements.
 template <int SIZE, int GROUP, bool WHOLE>
 __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
-    constexpr int LANES = SIZE / 8, ROWS = THREADS / LANES, WARPS = THREADS / 32; // LANES read a row of V
+    constexpr int LANES = SIZE / 8, ROWS = THREADS / LANES, WARPS = THREADS / 32; // LANES threads read a row of v
     __shared__ __align__(16) float q[GROUP][SIZE];
     __shared__ float weight[GROUP][CELLS];
-    __shared__ __align__(16) float meet[WARPS][GROUP][SIZE];
-    __shared__ float highs[GROUP], totals[GROUP], keeps[GROUP];
-    __shared__ float2 turn[SIZE / 2];
-    __shared__ int seen[CELLS]; // a cell's position, or -1 when the query does not see it
-    __shared__ bool last;
+    __shared__ __align__(16) float warp_sums[WARPS][GROUP][SIZE];
+    __shared__ float max_scores[GROUP], weight_sums[GROUP], rescales[GROUP];
+    __shared__ float2 rotation[SIZE / 2];
+    __shared__ int visible[CELLS]; // a cell's position, or -1 if it is not visible
+    __shared__ bool is_last_block;
     const attention_job &j = d.a;
     int parts = (int)gridDim.x / j.kv_heads, kv = blockIdx.x / parts, split = blockIdx.y, token = blockIdx.z;
     int all_heads = j.heads / j.kv_heads, head0 = kv * all_heads + blockIdx.x % parts * GROUP,
         group = min((int)GROUP, (kv + 1) * all_heads - head0);
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     grid_next();
-    // Positions and ranges come from the host, so they are there already; only what launches before this one computed
+    // With `early`, positions and ranges were set before the program started. Only results of the previous kernel
     // must be waited for.
     if (!d.early) grid_wait();
     int first, end;
@@ -132,26 +133,26 @@ __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
         active = max(1, (n + span - 1) / span);
     if (split >= active) return;
     int begin = first + split * span, stop = min(end, begin + span);
-    attention_query me = query_of(j, token);
+    attention_query query = query_of(j, token);
     int new_row = d.rows && j.tokens == 1 ? d.rows[0] : -1;
-    auto look = [&](int tile) { // a thread per cell
+    auto find_visible_cells = [&](int tile) { // a thread per cell
         int cell = tile + threadIdx.x, position = 0;
-        seen[threadIdx.x] = cell < stop && query_sees(j, me, cell, &position) ? position : -1;
+        visible[threadIdx.x] = cell < stop && query_sees(j, query, cell, &position) ? position : -1;
     };
-    look(begin);
-    if (d.dims) rope_table(d, d.positions[token], turn);
+    find_visible_cells(begin);
+    if (d.dims) rope_table(d, d.positions[token], rotation);
     if (threadIdx.x < GROUP) {
-        highs[threadIdx.x] = -INFINITY;
-        totals[threadIdx.x] = 0;
+        max_scores[threadIdx.x] = -INFINITY;
+        weight_sums[threadIdx.x] = 0;
     }
     if (d.early) grid_wait();
-    // One token's row of k and v is loaded together with q.
+    // With one token its new row of k and v is loaded together with q, so that the loads overlap.
     const int size_k = WHOLE ? SIZE : j.head_k, size_v = WHOLE ? SIZE : j.head_v;
     const decode_share share = {first, end, begin, stop, split};
-    bool writes = stores(share, new_row, j.cells), writes_k = writes && (int)threadIdx.x < size_k,
+    bool writes = stores_row(share, new_row, j.cells), writes_k = writes && (int)threadIdx.x < size_k,
          writes_v = writes && (int)threadIdx.x < size_v;
     float new_k = 0, new_v = 0;
-    if (writes_k) new_k = rope_element(d, (const float *)(d.new_k + kv * d.nk1), threadIdx.x, turn);
+    if (writes_k) new_k = rope_element(d, (const float *)(d.new_k + kv * d.nk1), threadIdx.x, rotation);
     if (writes_v) new_v = ((const float *)(d.new_v + kv * d.nv1))[threadIdx.x];
     float own_q[(GROUP * SIZE + THREADS - 1) / THREADS];
 #pragma unroll
@@ -159,7 +160,7 @@ __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
         int at = threadIdx.x + i * THREADS, g = at / SIZE;
         const float *from = (const float *)(j.q + (int64_t)(head0 + g) * j.q1 + token * j.q2);
         own_q[i] = 0;
-        if (at < group * SIZE && at % SIZE < size_k) own_q[i] = rope_element(d, from, at % SIZE, turn);
+        if (at < group * SIZE && at % SIZE < size_k) own_q[i] = rope_element(d, from, at % SIZE, rotation);
     }
     if (writes_k) ((__half *)(d.cache_k + kv * j.k1 + (int64_t)new_row * j.k2))[threadIdx.x] = __float2half_rn(new_k);
     if (writes_v) ((__half *)(d.cache_v + kv * j.v1 + (int64_t)new_row * j.v2))[threadIdx.x] = __float2half_rn(new_v);
@@ -168,7 +169,7 @@ __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
         int at = threadIdx.x + i * THREADS;
         if (at < GROUP * SIZE) q[at / SIZE][at % SIZE] = own_q[i];
     }
-    if (d.rows && j.tokens > 1) store_new(d, kv, share, token, turn);
+    if (d.rows && j.tokens > 1) store_new_rows(d, kv, share, token, rotation);
     __syncthreads();
 
     int dim = threadIdx.x % LANES * 8, row = threadIdx.x / LANES;
@@ -176,43 +177,43 @@ __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
     for (int tile = begin; tile < stop; tile += CELLS) {
         int cells = min((int)CELLS, stop - tile);
         if (tile > begin) {
-            look(tile);
+            find_visible_cells(tile);
             __syncthreads();
         }
         decode_rows k = {j.k + kv * j.k1 + tile * j.k2, j.k2, cells, size_k},
                     v = {j.v + kv * j.v1 + tile * j.v2, j.v2, cells, size_v};
 #define MULTIPLY(R) multiply_keys<R, SIZE, GROUP, WHOLE>(k, q, weight)
-#define ADD(R) add_values<R, ROWS, GROUP>(v, row, dim, seen, weight, acc)
+#define ADD(R) add_values<R, ROWS, GROUP>(v, row, dim, visible, weight, acc)
         if (WHOLE)
             MULTIPLY(cache_f16);
         else
             WITH_CACHE_READER(j.k_type, MULTIPLY)
         __syncthreads();
-        // From products to scores: a thread per cell.
-        int position = seen[threadIdx.x];
+        // From dot products to scores: a thread per cell.
+        int position = visible[threadIdx.x];
 #pragma unroll 1
         for (int g = 0; g < GROUP; g++)
             weight[g][threadIdx.x] =
                 position >= 0 && g < group
-                    ? finish_score(j, weight[g][threadIdx.x], head0 + g, token, 0, tile + (int)threadIdx.x, me,
+                    ? finish_score(j, weight[g][threadIdx.x], head0 + g, token, 0, tile + (int)threadIdx.x, query,
                                    position, attention_slope(j, head0 + g))
                     : -INFINITY;
         __syncthreads();
         for (int g = warp; g < GROUP; g += WARPS) {
-            float high = highs[g], total = 0;
-            for (int c = lane; c < cells; c += 32) high = fmaxf(high, weight[g][c]);
-            high = warp_max(high);
+            float max_score = max_scores[g], weight_sum = 0;
+            for (int c = lane; c < cells; c += 32) max_score = fmaxf(max_score, weight[g][c]);
+            max_score = warp_max(max_score);
             for (int c = lane; c < cells; c += 32) {
-                float w = weight[g][c] == -INFINITY ? 0 : __expf(weight[g][c] - high);
+                float w = weight[g][c] == -INFINITY ? 0 : __expf(weight[g][c] - max_score);
                 weight[g][c] = w;
-                total += w;
+                weight_sum += w;
             }
-            total = warp_sum(total);
+            weight_sum = warp_sum(weight_sum);
             __syncwarp();
             if (lane == 0) {
-                keeps[g] = highs[g] == -INFINITY ? 0 : __expf(highs[g] - high);
-                totals[g] = totals[g] * keeps[g] + total;
-                highs[g] = high;
+                rescales[g] = max_scores[g] == -INFINITY ? 0 : __expf(max_scores[g] - max_score);
+                weight_sums[g] = weight_sums[g] * rescales[g] + weight_sum;
+                max_scores[g] = max_score;
             }
         }
         __syncthreads();
@@ -220,7 +221,7 @@ __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
 #pragma unroll
             for (int g = 0; g < GROUP; g++)
 #pragma unroll
-                for (int e = 0; e < 8; e++) acc[g][e] *= keeps[g];
+                for (int e = 0; e < 8; e++) acc[g][e] *= rescales[g];
         }
         if (WHOLE)
             ADD(cache_f16);
@@ -230,7 +231,7 @@ __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
 #undef ADD
         __syncthreads();
     }
-    // The rows of a warp meet by shuffles, the warps in shared memory.
+    // Combines the rows of a warp by shuffles, and the warps in shared memory.
 #pragma unroll
     for (int g = 0; g < GROUP; g++) {
 #pragma unroll
@@ -239,75 +240,75 @@ __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
             for (int offset = LANES; offset < 32; offset <<= 1)
                 acc[g][e] += __shfl_xor_sync(0xffffffffu, acc[g][e], offset);
         if (lane < LANES) {
-            *(float4 *)&meet[warp][g][dim] = make_float4(acc[g][0], acc[g][1], acc[g][2], acc[g][3]);
-            *(float4 *)&meet[warp][g][dim + 4] = make_float4(acc[g][4], acc[g][5], acc[g][6], acc[g][7]);
+            *(float4 *)&warp_sums[warp][g][dim] = make_float4(acc[g][0], acc[g][1], acc[g][2], acc[g][3]);
+            *(float4 *)&warp_sums[warp][g][dim + 4] = make_float4(acc[g][4], acc[g][5], acc[g][6], acc[g][7]);
         }
     }
     __syncthreads();
 
-    // This block's share goes to the others, unless it is alone; whoever is last joins them all.
-    float *shares = d.partial + ((int64_t)token * j.heads + head0) * d.splits * (SIZE + 2);
+    // Stores this block's result in scratch, unless it is the only block. The last block to do so combines them.
+    float *results = d.partial + ((int64_t)token * j.heads + head0) * d.splits * (SIZE + 2);
     if (active > 1) {
         for (int i = threadIdx.x; i < group * SIZE; i += THREADS) {
             int g = i / SIZE;
             float sum = 0;
 #pragma unroll
-            for (int w = 0; w < WARPS; w++) sum += meet[w][g][i % SIZE];
-            shares[((int64_t)g * d.splits + split) * (SIZE + 2) + i % SIZE] = sum;
+            for (int w = 0; w < WARPS; w++) sum += warp_sums[w][g][i % SIZE];
+            results[((int64_t)g * d.splits + split) * (SIZE + 2) + i % SIZE] = sum;
         }
         if (threadIdx.x < group) {
-            float *end_of = shares + ((int64_t)threadIdx.x * d.splits + split) * (SIZE + 2) + SIZE;
-            end_of[0] = highs[threadIdx.x];
-            end_of[1] = totals[threadIdx.x];
+            float *end_of = results + ((int64_t)threadIdx.x * d.splits + split) * (SIZE + 2) + SIZE;
+            end_of[0] = max_scores[threadIdx.x];
+            end_of[1] = weight_sums[threadIdx.x];
         }
         __threadfence();
         __syncthreads();
         if (threadIdx.x == 0)
-            last =
+            is_last_block =
                 atomicInc(&d.tickets[token * gridDim.x + blockIdx.x], (unsigned)active - 1) == (unsigned)active - 1;
         __syncthreads();
-        if (!last) return;
+        if (!is_last_block) return;
         __threadfence();
     }
-    // How much each share counts: a warp per head, a lane per share.
+    // The factors of the blocks' results: a warp per head, two blocks per lane.
     for (int g = warp; g < group; g += WARPS) {
         float sink = j.sinks ? j.sinks[head0 + g] : -INFINITY;
         float h[2] = {-INFINITY, -INFINITY}, t[2] = {0, 0};
         if (active == 1) {
-            if (lane == 0) h[0] = highs[g], t[0] = totals[g];
+            if (lane == 0) h[0] = max_scores[g], t[0] = weight_sums[g];
         } else {
-            const float *share = shares + (int64_t)g * d.splits * (SIZE + 2) + SIZE;
+            const float *result = results + (int64_t)g * d.splits * (SIZE + 2) + SIZE;
             for (int k = 0; k < 2; k++)
                 if (lane + 32 * k < active) {
-                    h[k] = __ldcg(share + (lane + 32 * k) * (SIZE + 2));
-                    t[k] = __ldcg(share + (lane + 32 * k) * (SIZE + 2) + 1);
+                    h[k] = __ldcg(result + (lane + 32 * k) * (SIZE + 2));
+                    t[k] = __ldcg(result + (lane + 32 * k) * (SIZE + 2) + 1);
                 }
         }
-        float high = fmaxf(sink, warp_max(fmaxf(h[0], h[1]))), sum = 0;
+        float max_score = fmaxf(sink, warp_max(fmaxf(h[0], h[1]))), sum = 0;
         for (int k = 0; k < 2; k++) {
-            float keep = h[k] == -INFINITY ? 0 : __expf(h[k] - high);
-            weight[g][lane + 32 * k] = keep;
-            sum += keep * t[k];
+            float rescale = h[k] == -INFINITY ? 0 : __expf(h[k] - max_score);
+            weight[g][lane + 32 * k] = rescale;
+            sum += rescale * t[k];
         }
         sum = warp_sum(sum);
-        if (j.sinks) sum += __expf(sink - high);
+        if (j.sinks) sum += __expf(sink - max_score);
         __syncwarp();
-        if (lane == 0) keeps[g] = sum > 0 ? 1 / sum : 0;
+        if (lane == 0) rescales[g] = sum > 0 ? 1 / sum : 0;
     }
     __syncthreads();
     for (int i = threadIdx.x; i < group * SIZE; i += THREADS) {
         int g = i / SIZE, head = head0 + g;
-        if (i % SIZE >= size_v) continue; // the same for a warp, where others take the result in groups of 32
+        if (i % SIZE >= size_v) continue; // uniform over a warp where `next` takes groups of 32
         float sum = 0;
         if (active == 1) {
-            for (int w = 0; w < WARPS; w++) sum += meet[w][g][i % SIZE];
+            for (int w = 0; w < WARPS; w++) sum += warp_sums[w][g][i % SIZE];
             sum *= weight[g][0];
         } else {
-            const float *share = shares + (int64_t)g * d.splits * (SIZE + 2) + i % SIZE;
+            const float *result = results + (int64_t)g * d.splits * (SIZE + 2) + i % SIZE;
 #pragma unroll 8
-            for (int s = 0; s < active; s++) sum += weight[g][s] * __ldcg(share + s * (SIZE + 2));
+            for (int s = 0; s < active; s++) sum += weight[g][s] * __ldcg(result + s * (SIZE + 2));
         }
-        float value = sum * keeps[g];
+        float value = sum * rescales[g];
         if (d.store) ((float *)(j.out + head * j.o1 + token * j.o2))[i % SIZE] = value;
         if (d.next.to.q || d.next.y)
             gemv_store_next(d.next, (int64_t)j.heads * size_v, token, ((int64_t)head * size_v + i % SIZE) / 32, value,
@@ -315,7 +316,7 @@ __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
     }
 }
 
-// ---- Choice ----
+// ---- Choosing a kernel ----
 
 static int decode_group_of(const tn_tensor *t) { return (int)(t->src[TN_ATTN_Q]->ne[1] / t->src[TN_ATTN_K]->ne[1]); }
 

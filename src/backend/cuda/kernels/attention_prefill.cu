@@ -1,68 +1,69 @@
-// Attention for many tokens, on tensor cores: a block takes 64 queries of one head and walks over the cache in tiles
-// of 64 cells (of 32 where heads are large). Scores never leave registers. Heads of up to SIZE elements are filled up
-// with zeros; keys' and values' sizes may differ.
+// Attention for many tokens, on tensor cores. A block has 64 queries of one head and iterates over the cache in tiles
+// of 64 cells, or 32 where heads are large. Scores stay in registers. Heads are padded with zeros to SIZE elements;
+// keys and values may have different sizes.
 #include "backend/cuda/kernels/attention.cuh"
 #include "backend/cuda/kernels/mma.cuh"
 
 enum { QUERIES = 64, THREADS = 128, NEVER = 0x7fffffff };
-// Weights are e^LIFT times as large as elsewhere, up to 16384: below 6e-5, f16 has ever fewer bits.
+// Weights are scaled by e^LIFT, so they are at most 16384. Below 6e-5 f16 is subnormal and loses precision.
 static constexpr float LIFT = 9.704f;
 
-// How tiles come to shared memory.
+// How tiles are stored in shared memory.
 enum tile_form {
-    AS_THEY_ARE, // f16 rows, copied: the next tile is on its way while one is computed
-    AS_HALVES,   // any other type, rounded to f16
-    AS_TWO,      // f32: rounded to f16, and what rounding took away. Products of both parts keep 22 bits.
+    AS_THEY_ARE, // rows are f16 and copied asynchronously: the next tile loads while one is computed
+    AS_HALVES,   // rows of other types are rounded to f16
+    AS_TWO, // rows are f32: one part rounded to f16, one part with the rounding error. Both together keep 22 bits.
 };
 
 template <int SIZE, tile_form FORM> struct prefill_memory {
     static constexpr int PARTS = FORM == AS_TWO ? 2 : 1, STAGES = FORM == AS_THEY_ARE ? 2 : 1,
                          CELLS = SIZE * PARTS > 128 ? 32 : 64;
-    static constexpr bool Q_IN_SHARED = SIZE * PARTS > 128; // else q stays in registers
-    typedef __half tile[CELLS][SIZE + 8];                   // padded: eight rows lie in different banks
+    static constexpr bool Q_IN_SHARED = SIZE * PARTS > 128; // otherwise q is in registers
+    typedef __half tile[CELLS][SIZE + 8];                   // padded, so that eight rows are in different banks
     tile k[STAGES][PARTS], v[STAGES][PARTS];
-    uint4 q[PARTS][Q_IN_SHARED ? SIZE / 16 : 1][Q_IN_SHARED ? THREADS : 1]; // every thread has its own
-    int position[2][CELLS];                                                 // NEVER: nobody here sees it
-    int low[QUERIES], high[QUERIES];                                        // positions a query sees
+    uint4 q[PARTS][Q_IN_SHARED ? SIZE / 16 : 1][Q_IN_SHARED ? THREADS : 1]; // by thread
+    int position[2][CELLS];          // of cells; NEVER: not visible to any query
+    int low[QUERIES], high[QUERIES]; // the range of positions visible to a query
 };
 
-__device__ static inline uint32_t pack(float a, float b) {
+__device__ static inline uint32_t two_halves(float a, float b) {
     __half2 h = __floats2half2_rn(a, b);
     return *(uint32_t *)&h;
 }
-// Part 1 is what rounding took away from part 0.
+// Part 0: the values rounded to f16. Part 1: the rounding errors.
 __device__ static inline uint32_t pack_part(float a, float b, int part) {
     if (part) {
         a -= __half2float(__float2half_rn(a));
         b -= __half2float(__float2half_rn(b));
     }
-    return pack(a, b);
+    return two_halves(a, b);
 }
-// Numbers that f16 does not have become its largest. Infinity and NaN stay: a broken model shows.
+// Saturates at f16's largest value. Infinity and NaN are kept, so that a broken model remains visible.
 __device__ static inline float within_half(float x) {
     return fabsf(x) > 65504 && fabsf(x) < INFINITY ? copysignf(65504, x) : x;
 }
 
-// What all warps of a block know of its queries.
+// Ranges over all queries of a block.
 struct queries {
     bool one_sequence;
-    int seq, least_low, most_low, least_high, most_high;
+    int seq, min_low, max_low, min_high, max_high;
 };
 
-__device__ static int warp_least(int x) {
+__device__ static int warp_min_int(int x) {
     for (int offset = 16; offset; offset >>= 1) x = min(x, __shfl_xor_sync(0xffffffffu, x, offset));
     return x;
 }
-__device__ static int warp_most(int x) {
+__device__ static int warp_max_int(int x) {
     for (int offset = 16; offset; offset >>= 1) x = max(x, __shfl_xor_sync(0xffffffffu, x, offset));
     return x;
 }
 
-// Whether sequence `seq` has a cell of the cache, and the cell's position as these queries see it. Where they are of
-// several sequences, everybody looks for himself (has_cell).
+// Whether a cell belongs to sequence `seq`.
 __device__ static bool has_cell(const attention_job &j, int cell, int seq) {
     return seq >= 0 && ((uint32_t)j.k_pos[(int64_t)cell * (1 + j.words) + 1 + seq / 32] >> (seq % 32) & 1);
 }
+// A cell's position, or NEVER. With queries of several sequences, each query checks the sequence itself with
+// has_cell().
 __device__ static int position_of(const attention_job &j, const queries &all, int cell, int end) {
     if (cell >= end) return NEVER;
     if (!j.k_pos) return cell;
@@ -70,8 +71,8 @@ __device__ static int position_of(const attention_job &j, const queries &all, in
     return p >= 0 && (!all.one_sequence || has_cell(j, cell, all.seq)) ? p : NEVER;
 }
 
-// The next tile from `begin` on that somebody sees; its positions go to shared memory. `whole`: everybody sees all of
-// it. The same for all threads.
+// The next tile from `begin` on with a cell that is visible to a query, or `end`; stores its positions in shared
+// memory. `whole`: all its cells are visible to all queries. The result is uniform over the block.
 template <int CELLS>
 __device__ static int next_tile(const attention_job &j, const queries &all, int begin, int end,
                                 int (&positions)[CELLS], bool *whole) {
@@ -80,10 +81,10 @@ __device__ static int next_tile(const attention_job &j, const queries &all, int 
     for (; begin < end; begin += CELLS) {
         int a = position_of(j, all, begin + lane, end),
             b = CELLS > 32 ? position_of(j, all, begin + 32 + lane, end) : a;
-        int least = warp_least(min(a, b)), most = warp_most(max(a, b)),
-            most_real = warp_most(max(a == NEVER ? -1 : a, b == NEVER ? -1 : b));
-        if (least > all.most_high || most_real < all.least_low) continue;
-        *whole = all.one_sequence && most <= all.least_high && least >= all.most_low;
+        int least = warp_min_int(min(a, b)), most = warp_max_int(max(a, b)),
+            highest_real = warp_max_int(max(a == NEVER ? -1 : a, b == NEVER ? -1 : b));
+        if (least > all.max_high || highest_real < all.min_low) continue;
+        *whole = all.one_sequence && most <= all.min_high && least >= all.max_low;
         if (threadIdx.x < 32) {
             positions[lane] = a;
             if (CELLS > 32) positions[CELLS - 32 + lane] = b;
@@ -93,18 +94,18 @@ __device__ static int next_tile(const attention_job &j, const queries &all, int 
     return end;
 }
 
-// Rows of keys or values that a tile is made of.
+// Rows of keys or values for a tile.
 struct tile_rows {
     const char *at; // cell 0
     int64_t stride;
-    int type, size, begin, end; // cells of this tile from `begin` on that are before `end`
+    int type, size, begin, end; // the tile starts at cell `begin`; cells from `end` on are zeros
 };
 template <typename R, typename tile, int PARTS>
 __device__ static inline void convert_tile(tile (&to)[PARTS], const tile_rows &rows) {
-    // A thread's shares of eight elements, and how many of them are on their way at a time.
+    // A thread converts SHARES times eight elements. Loads are issued in batches of BATCH.
     constexpr int CELLS = sizeof(tile) / sizeof(*to[0]), CHUNKS = sizeof(*to[0]) / 16 - 1,
                   SHARES = CELLS * CHUNKS / THREADS, BATCH = SHARES % 4 ? 3 : 4;
-    static_assert(CELLS * CHUNKS % THREADS == 0 && SHARES % BATCH == 0, "no rest");
+    static_assert(CELLS * CHUNKS % THREADS == 0 && SHARES % BATCH == 0, "threads share the tile evenly");
 #pragma unroll 1
     for (int first = threadIdx.x; first < CELLS * CHUNKS; first += BATCH * THREADS) {
         typename R::raw raw[BATCH];
@@ -136,7 +137,8 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
     constexpr int CELLS = memory::CELLS, PARTS = memory::PARTS;
     extern __shared__ __align__(16) char raw_shared[];
     memory &m = *(memory *)raw_shared;
-    int head = blockIdx.x, token0 = (int)(gridDim.y - 1 - blockIdx.y) * QUERIES; // the longest walks first
+    // Later tokens attend to more cells, so their blocks start first.
+    int head = blockIdx.x, token0 = (int)(gridDim.y - 1 - blockIdx.y) * QUERIES;
     int kv = head / (j.heads / j.kv_heads), warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4,
         col = lane % 4;
     float slope = attention_slope(j, head);
@@ -149,25 +151,25 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
     if (threadIdx.x < QUERIES) {
         int t = token0 + threadIdx.x;
         attention_query q = t < j.tokens ? query_of(j, t) : attention_query{0, -1};
-        bool lives = t < j.tokens && q.seq >= 0;
+        bool is_real = t < j.tokens && q.seq >= 0;
         int low = j.p.window ? q.position - j.p.window + 1 : -0x7fffffff, high = j.p.causal ? q.position : NEVER - 1;
         if (j.p.chunk) {
             low = max(low, q.position / j.p.chunk * j.p.chunk);
             high = min(high, q.position / j.p.chunk * j.p.chunk + j.p.chunk - 1);
         }
-        m.low[threadIdx.x] = lives ? low : NEVER - 1;
-        m.high[threadIdx.x] = lives ? high : -0x7fffffff;
-        differs = lives && q.seq != all.seq;
+        m.low[threadIdx.x] = is_real ? low : NEVER - 1;
+        m.high[threadIdx.x] = is_real ? high : -0x7fffffff;
+        differs = is_real && q.seq != all.seq;
     }
     all.one_sequence = !__syncthreads_or(differs);
     {
         int l0 = m.low[lane], l1 = m.low[lane + 32], h0 = m.high[lane], h1 = m.high[lane + 32];
-        all.least_low = warp_least(min(l0, l1));
-        all.most_low = warp_most(max(l0, l1));
-        all.least_high = warp_least(min(h0, h1));
-        all.most_high = warp_most(max(h0, h1));
+        all.min_low = warp_min_int(min(l0, l1));
+        all.max_low = warp_max_int(max(l0, l1));
+        all.min_high = warp_min_int(min(h0, h1));
+        all.max_high = warp_max_int(max(h0, h1));
     }
-    int own = 16 * warp + row; // and own + 8
+    int own = 16 * warp + row; // this lane has queries own and own + 8
     attention_query mine[2];
     for (int r = 0; r < 2; r++) {
         int t = token0 + own + 8 * r;
@@ -182,7 +184,7 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
         for (int part = 0; part < PARTS; part++) {
             uint32_t q[4];
 #pragma unroll
-            for (int r = 0; r < 4; r++) { // own and own + 8, the first eight dimensions and the second
+            for (int r = 0; r < 4; r++) { // queries own and own + 8, dimensions 0 to 7, then 8 to 15
                 int at = 16 * step + r / 2 * 8 + 2 * col;
                 const float *from =
                     (const float *)(j.q + head * j.q1 + (int64_t)min(token0 + own + r % 2 * 8, j.tokens - 1) * j.q2);
@@ -202,7 +204,7 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
             memcpy(q, kept_q[part][step], sizeof q);
         }
     };
-    float o[SIZE / 8][4] = {}, top[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
+    float out_sum[SIZE / 8][4] = {}, max_score[2] = {-INFINITY, -INFINITY}, weight_sum[2] = {0, 0};
 
     auto fetch = [&](int begin, int stage) {
         for (int i = threadIdx.x; i < CELLS * (SIZE / 8); i += THREADS) {
@@ -243,7 +245,7 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
         }
         __syncthreads();
         auto &k = m.k[stage % memory::STAGES], &v = m.v[stage % memory::STAGES];
-        // Scores of 16 queries and all cells.
+        // Scores of the warp's 16 queries with all cells of the tile.
         float s[CELLS / 8][4] = {};
 #pragma unroll
         for (int step = 0; step < SIZE / 16; step++) {
@@ -257,20 +259,21 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
                     uint32_t b[4];
                     load_four(b, &k[part][16 * n + (lane / 16) * 8 + lane % 8][16 * step + lane / 8 % 2 * 8], false);
 #pragma unroll
-                    for (int with = 0; with < PARTS - part; with++) { // small parts of both are too small
+                    for (int with = 0; with < PARTS - part; with++) { // error times error is negligible
                         multiply(s[2 * n], q[with], b[0], b[1]);
                         multiply(s[2 * n + 1], q[with], b[2], b[3]);
                     }
                 }
         }
         if (!whole || j.p.soft_cap > 0 || slope > 0) {
-            uint32_t theirs = ~0u; // a bit for every score: the query's sequence has the cell
+            uint32_t in_sequence = ~0u; // a bit for every score: the cell belongs to the query's sequence
             if (!all.one_sequence) {
-                theirs = 0;
+                in_sequence = 0;
 #pragma unroll 1
-                for (int i = 0; i < CELLS / 2; i++) { // as in s
+                for (int i = 0; i < CELLS / 2; i++) { // in the order of s
                     int cell = tile + i / 4 * 8 + 2 * col + i % 2;
-                    theirs |= (uint32_t)(cell < end && has_cell(j, cell, i & 2 ? mine[1].seq : mine[0].seq)) << i;
+                    in_sequence |= (uint32_t)(cell < end && has_cell(j, cell, i & 2 ? mine[1].seq : mine[0].seq))
+                                   << i;
                 }
             }
 #pragma unroll
@@ -278,23 +281,23 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     int r = e / 2, position = m.position[stage][8 * n + 2 * col + e % 2];
-                    bool visible = position >= low[r] && position <= high[r] && (theirs >> (4 * n + e) & 1);
+                    bool visible = position >= low[r] && position <= high[r] && (in_sequence >> (4 * n + e) & 1);
                     float x = s[n][e];
                     if (j.p.soft_cap > 0) x = soft_capped(x, j.p.soft_cap);
                     if (slope > 0) x -= slope * (float)abs(mine[r].position - position);
                     s[n][e] = visible ? x : -INFINITY;
                 }
         }
-        float keep[2];
+        float rescale[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            float most = top[r];
+            float new_max = max_score[r];
 #pragma unroll
-            for (int n = 0; n < CELLS / 8; n++) most = fmaxf(most, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
-            most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-            most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-            keep[r] = top[r] == -INFINITY ? 0 : __expf(top[r] - most);
-            float base = most == -INFINITY ? 0 : most - LIFT, sum = 0;
+            for (int n = 0; n < CELLS / 8; n++) new_max = fmaxf(new_max, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
+            new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 1));
+            new_max = fmaxf(new_max, __shfl_xor_sync(0xffffffffu, new_max, 2));
+            rescale[r] = max_score[r] == -INFINITY ? 0 : __expf(max_score[r] - new_max);
+            float base = new_max == -INFINITY ? 0 : new_max - LIFT, sum = 0;
 #pragma unroll
             for (int n = 0; n < CELLS / 8; n++)
 #pragma unroll
@@ -302,15 +305,15 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
                     s[n][e] = __expf(s[n][e] - base);
                     sum += s[n][e];
                 }
-            total[r] = total[r] * keep[r] + sum; // of this lane's cells; joined at the end
-            top[r] = most;
+            weight_sum[r] = weight_sum[r] * rescale[r] + sum; // of this lane's cells; lanes are added at the end
+            max_score[r] = new_max;
         }
 #pragma unroll
         for (int n = 0; n < SIZE / 8; n++) {
-            o[n][0] *= keep[0];
-            o[n][1] *= keep[0];
-            o[n][2] *= keep[1];
-            o[n][3] *= keep[1];
+            out_sum[n][0] *= rescale[0];
+            out_sum[n][1] *= rescale[0];
+            out_sum[n][2] *= rescale[1];
+            out_sum[n][3] *= rescale[1];
         }
 #pragma unroll
         for (int step = 0; step < CELLS / 16; step++) {
@@ -328,8 +331,8 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
                     load_four(b, &v[part][16 * step + lane % 16][16 * n + lane / 16 * 8], true);
 #pragma unroll
                     for (int with = 0; with < PARTS - part; with++) {
-                        multiply(o[2 * n], p[with], b[0], b[1]);
-                        multiply(o[2 * n + 1], p[with], b[2], b[3]);
+                        multiply(out_sum[2 * n], p[with], b[0], b[1]);
+                        multiply(out_sum[2 * n + 1], p[with], b[2], b[3]);
                     }
                 }
         }
@@ -340,27 +343,28 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
     }
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        float sum = total[r];
+        float sum = weight_sum[r];
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        float keep = 1;
+        float rescale = 1;
         if (j.sinks) {
-            float next = fmaxf(top[r], j.sinks[head]);
-            keep = top[r] == -INFINITY ? 0 : __expf(top[r] - next);
-            sum = sum * keep + __expf(j.sinks[head] - next + LIFT);
+            float new_max = fmaxf(max_score[r], j.sinks[head]);
+            rescale = max_score[r] == -INFINITY ? 0 : __expf(max_score[r] - new_max);
+            sum = sum * rescale + __expf(j.sinks[head] - new_max + LIFT);
         }
-        float scale = sum > 0 ? keep / sum : 0;
+        float scale = sum > 0 ? rescale / sum : 0;
         int t = token0 + own + 8 * r;
         if (t >= j.tokens) continue;
         float *out = (float *)(j.out + head * j.o1 + (int64_t)t * j.o2);
 #pragma unroll
         for (int n = 0; n < SIZE / 8; n++)
             if (8 * n < j.head_v)
-                *(float2 *)(out + 8 * n + 2 * col) = make_float2(o[n][2 * r] * scale, o[n][2 * r + 1] * scale);
+                *(float2 *)(out + 8 * n + 2 * col) =
+                    make_float2(out_sum[n][2 * r] * scale, out_sum[n][2 * r + 1] * scale);
     }
 }
 
-// ---- Choice ----
+// ---- Choosing a kernel ----
 
 struct prefill_choice {
     void (*kernel)(attention_job);
@@ -376,8 +380,8 @@ template <tile_form FORM> static prefill_choice choice_for(int64_t size) {
            : size <= 192 ? choice<192, FORM>()
                          : choice<256, FORM>();
 }
-// The smallest kernel that takes this head. Few have caches of f32: they are not compiled for every size. Where
-// shared memory is too small for two stages, f16 comes as other types do.
+// The smallest kernel for this head size. Caches of f32 are rare, so that form is not compiled for every size. Where
+// shared memory is too small for two stages, f16 is converted like other types.
 static prefill_choice choice_of(const cuda_device *device, const tn_tensor *t) {
     const tn_tensor *k = t->src[TN_ATTN_K], *v = t->src[TN_ATTN_V];
     int64_t size = k->ne[0] > v->ne[0] ? k->ne[0] : v->ne[0];

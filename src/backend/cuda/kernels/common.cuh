@@ -4,23 +4,28 @@
 
 #include "backend/cuda/cuda.cuh"
 
-// Kernels of a token start while their predecessor still runs: weights may be fetched before grid_wait() where they
-// are no other kernel's result, everything else only after. grid_next() lets the successor start likewise.
+// ---- Programmatic dependent launch (from compute capability 9.0 on) ----
+
+// Waits until the previous kernel has ended and its results are visible. Before it, a kernel may only read what no
+// kernel of the program writes, such as weights.
 __device__ static inline void grid_wait() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
+// Lets the next kernel start.
 __device__ static inline void grid_next() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-// For kernels that have nothing to fetch early.
+// For kernels that read nothing before grid_wait().
 __device__ static inline void grid_follow() {
     grid_next();
     grid_wait();
 }
+
+// ---- Reductions ----
 
 __device__ static inline float warp_sum(float x) {
     for (int offset = 16; offset; offset >>= 1) x += __shfl_xor_sync(0xffffffffu, x, offset);
@@ -30,7 +35,8 @@ __device__ static inline float warp_max(float x) {
     for (int offset = 16; offset; offset >>= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
     return x;
 }
-// Over a block of up to 1024 threads; every thread gets the result. `shared` has 32 floats.
+// Over a block of up to 1024 threads; every thread gets the result. `shared` has 32 floats; consecutive
+// calls may use the same.
 template <bool MAX> __device__ static inline float block_reduce(float x, float *shared) {
     x = MAX ? warp_max(x) : warp_sum(x);
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = (blockDim.x + 31) / 32;
@@ -42,7 +48,9 @@ template <bool MAX> __device__ static inline float block_reduce(float x, float *
     return MAX ? warp_max(x) : warp_sum(x);
 }
 
-// One element of a plain type as float, and back.
+// ---- Conversions ----
+
+// One element of an unquantized type as float, and back.
 __device__ static inline float load_as_float(const void *p, int type) {
     switch (type) {
     case TN_F32: return *(const float *)p;

@@ -9,7 +9,7 @@ __device__ static int64_t offset_of(const shape4 &s, int64_t i) {
     return i0 * s.nb[0] + i1 * s.nb[1] + r % s.ne[2] * s.nb[2] + r / s.ne[2] * s.nb[3];
 }
 
-// Dense f32 operands of one shape: four elements per thread, no strides.
+// Contiguous f32 operands of the same shape are processed without strides, four elements per thread.
 static bool is_dense(const tn_tensor *t, int64_t n) {
     return t->type == TN_F32 && tn_is_contiguous(t) && tn_nelements(t) == n && n % 4 == 0 &&
            (uintptr_t)t->data % 16 == 0;
@@ -128,7 +128,7 @@ tn_status launch_glu(const launch &l, const tn_tensor *t) {
 
 // ---- Copies ----
 
-// Element i of `from` goes to element i of `to`, both in row-major order, whatever their strides.
+// Copies element i of x to element i of y, both in row-major order, with any strides.
 __global__ static void copy_kernel(const char *x, char *y, shape4 xs, shape4 ys, int xt, int yt, int size,
                                    int64_t n) {
     grid_follow();
@@ -204,7 +204,8 @@ tn_status launch_repeat(const launch &l, const tn_tensor *t) {
     return cuda_check(cudaGetLastError(), "repeat");
 }
 
-// acc and set: x is copied unless the result took its place, then y is added to or written over a region.
+// acc and set: y is added to a region of x, or written over it. launch_region() copies x before, unless the op is in
+// place.
 __global__ static void region_kernel(char *x, const char *y, shape4 ys, int64_t nb1, int64_t nb2, int64_t nb3,
                                      bool add, int64_t n) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,8 +1,9 @@
-// GEMV: weights are read once, in wide loads, and multiplied with up to 8 columns. Block types multiply int8 with
-// int8 (activations are quantized per 32 elements); f16 and bf16 multiply floats.
+// GEMV: weights are read once, in wide loads, and multiplied with up to 8 columns. Weights of block types multiply
+// int8 with int8 (activations are quantized in groups of 32); f16 and bf16 multiply floats.
 //
-// A block computes 32 rows, so that it can finish them: add a residual, gate, weigh for the next norm, quantize for
-// the next product. Weights do not depend on what ran before, so their first loads are on the way before the wait.
+// A block computes 32 rows, so that it can also add a residual, apply a gated activation, multiply with the next
+// norm's weight and quantize for the next matmul. Weights do not depend on the previous kernel, so their first loads
+// are issued before grid_wait().
 #include "backend/cuda/kernels/gemv.cuh"
 
 #include "backend/cuda/kernels/gemv_units.cuh"
@@ -58,12 +59,13 @@ tn_status gemv_prepare(const launch &l, const float *x, int64_t row_bytes, int64
 
 // ---- Kernels ----
 
-// What the end of a tile needs beside the sums: a warp has a column there, a lane a row. Read at the start, so that
-// nobody waits for it at the end.
+// What finish_tile() needs besides the sums. There a warp has a column and a lane a row. Read at the start, so that
+// the end of a tile need not wait for memory.
 struct early_reads {
     float residual, weight, norm;
 };
-// `column` is -1 in warps that have none.
+// The factor of an RMS norm whose division was left to the reader (activations.squares), or 1. `column` is -1 in
+// warps without a column.
 __device__ static float read_norm(const gemv_job &j, int column) {
     if (!j.in.squares || column < 0) return 1;
     float sum = 0;
@@ -78,7 +80,7 @@ __device__ static early_reads read_early(const gemv_job &j, const gemv_matrix &m
     if (j.next.weight) e.weight = j.next.weight[row];
     return e;
 }
-// A warp's results are of the column it has here, which is `column` of the whole.
+// Finishes 32 rows of the column that this warp has; `column` is its index in the result, or -1.
 template <int COLUMNS>
 __device__ static void finish_tile(const gemv_job &j, const gemv_matrix &m, int tile,
                                    const float (&results)[2][GEMV_TILE][COLUMNS], const early_reads &early,
@@ -89,22 +91,22 @@ __device__ static void finish_tile(const gemv_job &j, const gemv_matrix &m, int 
     if (j.finish == GEMV_GLU) value = gated(j.glu, value, results[1][lane][c] * early.norm, j.glu_params);
     value += early.residual;
     if (m.out && row < m.rows) m.out[column * m.out_row + row] = value;
-    // Rows are whole tiles where a next product follows.
+    // With a next matmul, the rows are a multiple of GEMV_TILE.
     if (j.next.to.q || j.next.y) gemv_store_next(j.next, m.rows, column, tile, value, value * early.weight);
 }
 
-// Of the pairs that want the same expert, COLUMNS at a time are multiplied together, so that its rows are read once:
-// the first of them leads. Returns the lead's expert and how many there are with it, none if `lead` is not the first
-// of some; they go to `pair`, in shared memory.
+// Pairs with the same expert are multiplied COLUMNS at a time, so that the expert's rows are read once. The first
+// pair of such a set is its leader. Returns the expert of pair `leader`, stores the set in `pair` (shared memory) and
+// its size in n. The size is 0 if the pair does not lead a set.
 template <int COLUMNS>
-__device__ static int find_pairs(const gemv_experts &e, int lead, int (&pair)[COLUMNS], int *n) {
+__device__ static int find_pairs(const gemv_experts &e, int leader, int (&pair)[COLUMNS], int *n) {
     auto id_of = [&](int p) { return *(const int32_t *)(e.ids + p / e.used * e.row_bytes + p % e.used * 4); };
-    int expert = id_of(lead), lane = threadIdx.x % 32, seen = 0, rank = e.pairs;
+    int expert = id_of(leader), lane = threadIdx.x % 32, seen = 0, rank = e.pairs;
     for (int first = 0; first < e.pairs; first += 32) {
         int p = first + lane;
         bool same = p < e.pairs && id_of(p) == expert;
         unsigned mask = __ballot_sync(0xffffffffu, same);
-        if (lead / 32 == first / 32) rank = seen + __popc(mask & ((1u << lead % 32) - 1));
+        if (leader / 32 == first / 32) rank = seen + __popc(mask & ((1u << leader % 32) - 1));
         int index = seen + __popc(mask & ((1u << lane) - 1)) - rank;
         if (same && index >= 0 && index < COLUMNS && threadIdx.x < 32) pair[index] = p;
         seen += __popc(mask);
@@ -114,9 +116,9 @@ __device__ static int find_pairs(const gemv_experts &e, int lead, int (&pair)[CO
     return expert;
 }
 
-// A warp computes four rows of the block's 32, two at a time, and for a gate the same four of the second matrix. All
-// of that is one sequence of steps, so that the next weights are always on the way, across rows and matrices. With
-// experts there is a row of blocks for each pair.
+// A warp computes four of the block's 32 rows, two at a time, and with a gate the same four of the second matrix. All
+// of it is one sequence of steps, each of which first issues the loads of the next step, across rows and matrices.
+// With experts gridDim.y is the number of pairs.
 template <typename U, int COLUMNS, bool EXPERTS>
 __global__ static void __launch_bounds__(WARPS * 32) gemv_kernel(gemv_job j) {
     __shared__ float results[2][GEMV_TILE][COLUMNS];
@@ -131,12 +133,12 @@ __global__ static void __launch_bounds__(WARPS * 32) gemv_kernel(gemv_job j) {
     int64_t expert = 0;
     __shared__ int pair[COLUMNS];
     if constexpr (EXPERTS) {
-        grid_wait(); // for the choice
+        grid_wait(); // the ids are results of the previous kernel
         expert = find_pairs(j.experts, (int)blockIdx.y, pair, &columns);
         if (columns == 0) return;
-        if (expert < 0 || expert >= j.experts.n) expert = steps = 0; // nobody's: zeros
+        if (expert < 0 || expert >= j.experts.n) expert = steps = 0; // an id without an expert: zeros
     }
-    // A warp's column at the end, and where a column's activations are.
+    // The result column that this warp finishes, or -1; and the input column of a result column.
     auto column = [&]() { return !EXPERTS ? warp < j.columns ? warp : -1 : warp < columns ? pair[warp] : -1; };
     auto input = [&](int c) { return EXPERTS && j.experts.same_input && c >= 0 ? c / j.experts.used : c; };
     int in[COLUMNS];
@@ -190,10 +192,10 @@ __global__ static void __launch_bounds__(WARPS * 32) gemv_kernel(gemv_job j) {
     finish_tile<COLUMNS>(j, m, tile, results, early, column());
 }
 
-// The same with weights streamed through shared memory: a block stays and takes tile after tile, a warp two rows of
-// each. Each warp has a ring of stages that hold one step of its two rows; it runs ahead over the end of a tile, and
-// is filled before the wait, so that memory is busy while the launch before this one ends. Where there are few tiles,
-// a block has twice the warps, and two of them share the steps of a pair of rows.
+// gemv_ring_kernel streams weights through shared memory. A block processes several tiles, and a warp two rows of
+// each. Each warp has a ring of stages, each of which holds one step of its two rows. Fetching continues across tiles
+// and starts before grid_wait(), so that memory is busy while the previous kernel ends. Where there are few tiles, a
+// block has twice as many warps, and two warps share the steps of a pair of rows.
 __host__ __device__ static inline size_t shared_activation_bytes(const gemv_job &j) {
     return (size_t)j.columns * (j.in.q ? (size_t)j.k + (size_t)j.k / 4 : (size_t)j.k * 4);
 }
@@ -202,7 +204,8 @@ __device__ static void copy_to_shared(void *to, const void *from, int bytes) {
     for (int i = 16 * threadIdx.x; i < bytes; i += 16 * blockDim.x)
         *(uint4 *)((char *)to + i) = *(const uint4 *)((const char *)from + i);
 }
-// By all threads. Rows of 512 elements and more: every part is a multiple of 16 bytes.
+// Copies the activations to shared memory; all threads of the block call this. Rows have at least 512 elements, so
+// every part is a multiple of 16 bytes.
 __device__ static activations activations_to_shared(const gemv_job &j, char *at) {
     activations in = j.in;
     if (in.q) {
@@ -228,20 +231,20 @@ __global__ static void __launch_bounds__(COLUMNS <= 2 ? 2 * RING_WARPS * 32 : RI
     gemv_ring_kernel(gemv_job j) {
 #if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) char rings[];
-    __shared__ float results[2][2][2][GEMV_TILE][COLUMNS]; // of this tile and the one before; shares; passes
+    __shared__ float results[2][2][2][GEMV_TILE][COLUMNS]; // by parity of the tile, half of the warps, pass
     __shared__ __align__(8) uint64_t barriers[2 * RING_WARPS][U::RING];
     grid_next();
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, stride = (int)gridDim.x, warps = (int)blockDim.x / 32;
-    int share = warp / RING_WARPS, pair = 2 * (warp % RING_WARPS);
+    int half_index = warp / RING_WARPS, pair = 2 * (warp % RING_WARPS);
     bool glu = j.finish == GEMV_GLU;
-    int passes = glu ? 2 : 1, steps = j.k / U::SPAN, half = warps > RING_WARPS ? (steps + 1) / 2 : steps,
-        first_step = share * half, end_step = min(steps, first_step + half);
+    int passes = glu ? 2 : 1, steps = j.k / U::SPAN, half_steps = warps > RING_WARPS ? (steps + 1) / 2 : steps,
+        first_step = half_index * half_steps, end_step = min(steps, first_step + half_steps);
     char *ring = rings + (size_t)warp * U::RING * 2 * U::ROW;
     uint64_t *full = barriers[warp];
     auto matrix_at = [&](int tile) {
         return glu || j.n == 1 || tile < j.m[1].first_block ? 0 : j.n == 2 || tile < j.m[2].first_block ? 1 : 2;
     };
-    // What is fetched next, by one lane.
+    // What lane 0 fetches next.
     int fetch_tile = (int)blockIdx.x, fetch_pass = 0, fetch_step = first_step, fetch_stage = 0;
     const char *row0 = NULL, *row1 = NULL;
     auto find_rows = [&]() {
@@ -278,7 +281,7 @@ __global__ static void __launch_bounds__(COLUMNS <= 2 ? 2 * RING_WARPS * 32 : RI
     grid_wait();
     int column = warp < j.columns ? warp : -1;
     float norm = read_norm(j, column);
-    // Every warp reads all activations for every row: they come to shared memory once.
+    // Every warp reads all activations for every row, so they are copied to shared memory once.
     activations in = j.in;
     if (j.in_shared) in = activations_to_shared(j, rings + (size_t)warps * U::RING * 2 * U::ROW);
     int stage = 0, buffer = 0;
@@ -313,13 +316,13 @@ __global__ static void __launch_bounds__(COLUMNS <= 2 ? 2 * RING_WARPS * 32 : RI
             for (int c = 0; c < COLUMNS; c++) {
                 float x = warp_sum(sum[0][c]), y = warp_sum(sum[1][c]);
                 if (lane == 0) {
-                    results[buffer][share][pass][pair][c] = x;
-                    results[buffer][share][pass][pair + 1][c] = y;
+                    results[buffer][half_index][pass][pair][c] = x;
+                    results[buffer][half_index][pass][pair + 1][c] = y;
                 }
             }
         }
         __syncthreads();
-        if (warps > RING_WARPS && warp < j.columns) // the shares meet; a lane has a row
+        if (warps > RING_WARPS && warp < j.columns) // add the two halves; a lane has a row
             for (int pass = 0; pass < passes; pass++)
                 results[buffer][0][pass][lane][warp] += results[buffer][1][pass][lane][warp];
         __syncwarp();
@@ -381,7 +384,7 @@ tn_status gemv_run(const launch &whole, const gemv_job &job, int columns) {
     }
 }
 
-// Any other kind: eight weights at a time as floats.
+// Any other weight kind: eight weights at a time, as floats.
 template <typename R, int COLUMNS>
 __global__ static void __launch_bounds__(OTHER_WARPS * 32)
     gemv_float_kernel(gemv_matrix j, int64_t k, const char *y, int64_t y_row) {

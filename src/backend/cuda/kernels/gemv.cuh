@@ -1,42 +1,43 @@
-// Products with few columns: decoding. One launch multiplies up to three matrices with the same activations and may
-// finish with what follows: a residual, a gate, and the activations of the next product. Each matrix may be a stack
-// of experts, from which the device chooses.
+// GEMV: matmul with up to 8 columns, as in decode. One launch multiplies up to three matrices with the same
+// activations. It may also add a residual or apply a gated activation, and store the result in the form that the next
+// matmul reads. Each matrix may be a stack of experts, selected by ids in device memory.
 #ifndef TN_BACKEND_CUDA_KERNELS_GEMV_CUH
 #define TN_BACKEND_CUDA_KERNELS_GEMV_CUH
 
 #include "backend/cuda/kernels/common.cuh"
 
 enum {
-    GEMV_MAX_COLUMNS = 8, // or tokens, with experts…
-    GEMV_MAX_USED = 1024, // …of which a token uses so many
-    GEMV_TILE = 32        // rows a block computes: one group of quantized activations
+    GEMV_MAX_COLUMNS = 8, // with experts: tokens
+    GEMV_MAX_USED = 1024, // experts that a token uses
+    GEMV_TILE = 32        // rows that a block computes: a group of activations that share a quantization scale
 };
 
-// How weights are multiplied.
+// How weights and activations are multiplied.
 enum gemv_family {
-    GEMV_OTHER, // eight at a time as floats, one matrix per launch, nothing fused
+    GEMV_OTHER, // as floats, one matrix per launch, nothing fused
     GEMV_INT8,  // int8 times int8: q4_0, q8_0, q4_K, q6_K
     GEMV_HALF,  // f16 and bf16 times f32
 };
 
-// A column of activations, in the form its family reads. With sums of squares, the true values are these divided by
-// the root of their mean: an RMS norm whose division is left to the reader.
+// Columns of activations in the form that their family reads. An RMS norm divides a row by one number, which is known
+// only when the whole row is. The kernel that computes the row therefore stores x · weight and sums of squares, and
+// the kernel that reads it divides its results (`squares`).
 struct activations {
     int8_t *q;      // [columns][k], or NULL
     float *scale;   // [columns][k/32]
-    short2 *sums;   // [columns][k/32]: of the first and second 16 values
-    const float *y; // [columns][stride], when q is NULL
+    short2 *sums;   // [columns][k/32]: sums of the first and of the second 16 values
+    const float *y; // [columns][stride]; used when q is NULL
     int64_t stride;
-    const float *squares; // [columns][k/32], or NULL
-    const float *weight;  // of an RMS norm that the reader does, in a chain (chain.cuh); or NULL
+    const float *squares; // [columns][k/32]: sums of squares of 32 values before the norm's weight; or NULL
+    const float *weight;  // of an RMS norm that the reader computes (persistent decode kernel only); or NULL
     float eps;
 };
 
-// What a product with few columns leaves for the next.
+// Where a kernel stores activations for the next matmul.
 struct gemv_next {
-    activations to; // q or y NULL: nothing
+    activations to; // nothing is stored if both q and y are NULL
     float *y, *squares;
-    const float *weight; // of the norm, or NULL
+    const float *weight; // of the norm before the next matmul, or NULL
 };
 
 struct gemv_matrix {
@@ -46,34 +47,34 @@ struct gemv_matrix {
     float *out; // or NULL
     int64_t out_row;
     int64_t expert_bytes; // from an expert's rows to the next expert's
-    bool lasting;         // no kernel writes it
+    bool lasting;         // no kernel writes it, so it may be read before the previous kernel has ended
 };
-// Which experts a few tokens want. What one of them gives one token is a column of the result, here called a pair:
-// tokens one after the other, each with its `used` experts.
+// The experts that a few tokens use. A pair is one token with one of its experts: a column of the result. Pairs are
+// ordered by token, then by the token's `used` experts.
 struct gemv_experts {
-    const char *ids; // i32, a token's are `row_bytes` behind those of the one before; NULL: no experts
+    const char *ids; // int32, row_bytes apart by token; NULL: no experts
     int64_t row_bytes;
     int n, used, pairs;
-    bool same_input; // all experts of a token multiply the same column
+    bool same_input; // all experts of a token read the same column
 };
 enum gemv_finish { GEMV_STORE, GEMV_ADD, GEMV_GLU };
 struct gemv_job {
     gemv_matrix m[3];
     int n, k;
-    int tiles, columns; // filled by gemv_run
-    bool in_shared;     // activations come to shared memory
+    int tiles, columns; // set by gemv_run
+    bool in_shared;     // activations are copied to shared memory; set by gemv_run
     activations in;
     gemv_experts experts;
     int finish;
     const float *residual; // GEMV_ADD
     int64_t residual_row;
-    int glu; // op, GEMV_GLU: m[0] is the gate, m[1] what it multiplies
+    int glu; // GEMV_GLU: the op; m[0] is the gate, m[1] what it multiplies
     tn_op_params glu_params;
     gemv_next next;
 };
 
-// One value of each of 32 lanes: the group `group` of column c, k long. `value` is before, `y` after the norm's
-// weight.
+// Stores one value of each of 32 lanes: group `group` of column c, which has k elements. `value` is before and `y`
+// after multiplication with the norm's weight.
 __device__ static inline void gemv_store_next(const gemv_next &next, int64_t k, int c, int64_t group, float value,
                                               float y) {
     int lane = threadIdx.x % 32;
@@ -97,19 +98,19 @@ __device__ static inline void gemv_store_next(const gemv_next &next, int64_t k, 
     }
 }
 
-// For products, with experts or without.
+// The following are for matmuls, with experts or without.
 bool gemv_supports(const tn_tensor *t);
 gemv_family gemv_family_of(const tn_tensor *t);
 int gemv_columns(const tn_tensor *t);          // of activations
 int64_t gemv_column_bytes(const tn_tensor *t); // from one to the next
 size_t gemv_scratch(const tn_tensor *t);
-tn_status launch_gemv(const launch &l, const tn_tensor *t); // a product by itself; experts only where a family serves
+tn_status launch_gemv(const launch &l, const tn_tensor *t); // one matmul; experts only where a family serves
 
 size_t activation_bytes(int64_t k, int64_t columns);
 // Memory for activations of a family at `at`; `next` is what a producer fills.
 activations activations_at(char *at, gemv_family family, int64_t k, int64_t columns, bool squares, gemv_next *next);
 gemv_matrix gemv_matrix_of(const tn_tensor *t);
-gemv_experts gemv_experts_of(const tn_tensor *t); // none for a product without
+gemv_experts gemv_experts_of(const tn_tensor *t); // empty for a matmul without experts
 // x (rows of k floats, row_bytes apart) times the norm's weight (or NULL) into `next`.
 tn_status gemv_prepare(const launch &l, const float *x, int64_t row_bytes, int64_t k, int columns,
                        const gemv_next &next);

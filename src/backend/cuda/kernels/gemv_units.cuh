@@ -1,17 +1,19 @@
-// What a lane of a warp multiplies at a time, by kind of weights, and how a warp's share comes to shared memory.
+// GEMV units: what one lane multiplies at a time, by weight kind; and bulk copies into shared memory.
 #ifndef TN_BACKEND_CUDA_KERNELS_GEMV_UNITS_CUH
 #define TN_BACKEND_CUDA_KERNELS_GEMV_UNITS_CUH
 
 #include "backend/cuda/kernels/gemv.cuh"
 #include "backend/cuda/kernels/weights.cuh"
 
-// ---- Bulk copies into shared memory, from compute capability 9 on ----
+// ---- Bulk copies into shared memory (from compute capability 9.0 on) ----
 
 #if __CUDA_ARCH__ >= 900
 __device__ static inline uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+// An mbarrier that one arrival and the bytes it announces complete.
 __device__ static inline void barrier_init(uint64_t *b) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(b)));
 }
+// Arrives and announces the bytes that copies will deliver.
 __device__ static inline void barrier_expect(uint64_t *b, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes)
                  : "memory");
@@ -27,6 +29,8 @@ __device__ static inline void barrier_wait(uint64_t *b, uint32_t parity) {
     } while (!done);
 }
 #endif
+// Copies `bytes`, a multiple of 16, from global memory asynchronously and signals the barrier `full`. One thread
+// calls this.
 __device__ static inline void bulk(char *to, const char *from, uint32_t bytes, uint64_t *full) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
@@ -36,7 +40,7 @@ __device__ static inline void bulk(char *to, const char *from, uint32_t bytes, u
 #endif
 }
 
-// The same for what is read once: it leaves the second cache first.
+// The same for data that is read once: the L2 cache evicts it first.
 __device__ static inline void bulk_once(char *to, const char *from, uint32_t bytes, uint64_t *full) {
 #if __CUDA_ARCH__ >= 900
     uint64_t policy;
@@ -48,12 +52,12 @@ __device__ static inline void bulk_once(char *to, const char *from, uint32_t byt
 #endif
 }
 
-// Unsigned bytes times signed ones.
+// sum + the dot product of four unsigned bytes with four signed bytes.
 __device__ static inline int dot4(uint32_t a, int b, int sum) {
     asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(a), "r"(b));
     return sum;
 }
-// The low halves of 16 bytes times a, and the high halves times b; those count 16 times.
+// Adds the dot product of the low nibbles of 16 bytes with a, and 16 times that of the high nibbles with b.
 __device__ static inline void dot_nibbles(uint4 q, int4 a, int4 b, int *low, int *high16) {
     *low = dot4(q.x & 0x0f0f0f0f, a.x, *low);
     *high16 = dot4(q.x & 0xf0f0f0f0, b.x, *high16);
@@ -65,13 +69,18 @@ __device__ static inline void dot_nibbles(uint4 q, int4 a, int4 b, int *low, int
     *high16 = dot4(q.w & 0xf0f0f0f0, b.w, *high16);
 }
 
-// ---- Units: what one lane takes at a time ----
-// A warp takes a piece of SPAN elements of a row per step, ROW bytes that lie together; the last piece may be
-// shorter. load() brings lane's share of step s into registers, take() that of a whole or shorter piece in shared
-// memory; dot() multiplies it with a column of activations; covers() says whether the lane has a share. In a chain a
-// stage has GROUP rows, of GRAIN elements or a multiple.
+// ---- Units ----
 
-// Two blocks of 32, so that enough is under way.
+// In each step a warp processes a piece of SPAN elements of a row: ROW contiguous bytes. A row's last piece may be
+// shorter.
+//   load()    reads the lane's share of a step from global memory into registers
+//   take()    the same from a piece of `elements` elements in shared memory
+//   dot()     multiplies the share with column c of the activations
+//   covers()  whether the lane has a share in this step
+// RING: stages of a warp's ring in gemv_ring_kernel. In the persistent decode kernel a stage holds GROUP rows, and
+// rows must be a multiple of GRAIN elements.
+
+// Two blocks of 32 per lane, so that enough loads are in flight.
 struct unit_q4_0_soa {
     enum { SPAN = Q4_0_PIECE, ROW = SPAN / 32 * 18, RING = 2, GRAIN = 256, GROUP = 4 };
     uint4 q[2];
@@ -93,7 +102,7 @@ struct unit_q4_0_soa {
         float sum = 0;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            int u = 64 * step + 32 * i + lane, here = min(u, k / 32 - 1); // no branch: rows hide each other's latency
+            int u = 64 * step + 32 * i + lane, here = min(u, k / 32 - 1); // no branch: loads of several rows overlap
             const int4 *v = (const int4 *)(in.q + (int64_t)c * k + 32 * here);
             int4 low = v[0], high = v[1];
             short2 sums = in.sums[c * (k / 32) + here];
@@ -135,7 +144,8 @@ struct unit_q8_0_soa {
     }
 };
 
-// 64 elements: two neighbouring sub-blocks that share 32 bytes. The block is 144 bytes, so 16-byte aligned.
+// 64 elements per lane: two neighbouring sub-blocks, which share 32 bytes. Blocks have 144 bytes, so they are 16-byte
+// aligned.
 struct unit_q4_K {
     enum { SPAN = 64 * 32, ROW = SPAN / 256 * 144, RING = 2, GRAIN = 256, GROUP = 4 };
     uint4 q[2];
@@ -146,8 +156,9 @@ struct unit_q4_K {
     __device__ void take_from(const char *block, int pair) {
         q[0] = *(const uint4 *)(block + 16 + 32 * pair);
         q[1] = *(const uint4 *)(block + 32 + 32 * pair);
-        // d and dmin, then 12 bytes: 6 bits of each scale and minimum. Of both sub-blocks at once: the first four
-        // have them in a byte of y and z, the last four in w's halves and the top bits of y and z.
+        // head: d and dmin, then 12 bytes with 6 bits for each scale and minimum. Both sub-blocks are unpacked at
+        // once. The first four sub-blocks have their scales in the low bits of y's bytes and their minima in those of
+        // z. The last four have 4 bits in w's nibbles and 2 bits in the top of y and z.
         uint4 head = *(const uint4 *)block;
         float d = half_bits((uint16_t)head.x), dmin = half_bits((uint16_t)(head.x >> 16));
         int shift = pair % 2 * 16;
@@ -176,7 +187,7 @@ struct unit_q4_K {
     }
 };
 
-// 64 elements of q6_K: 16 places in each of the four quarters of a half block.
+// 64 elements per lane: the same 16 positions in each of the four quarters of a half block.
 struct unit_q6_K_soa {
     enum { SPAN = Q6_K_PIECE, ROW = SPAN / 256 * 210, RING = 2, GRAIN = SPAN, GROUP = 2 };
     uint4 low0, low1, high;
@@ -191,7 +202,7 @@ struct unit_q6_K_soa {
                   (const int8_t *)piece + 192 * blocks + 16 * block, (const __half *)(piece + 208 * blocks) + block,
                   lane);
     }
-    // Low and high bits, scales and factor of unit u's block.
+    // From the low bits, high bits, scales and factor of the block of unit u.
     __device__ void take_from(const char *ql, const char *qh, const int8_t *scales, const __half *factor, int u) {
         int half = u / 2 % 2, group = u % 2;
         low0 = *(const uint4 *)(ql + 64 * half + 16 * group);
@@ -214,7 +225,7 @@ struct unit_q6_K_soa {
         const float *scale = in.scale + c * (k / 32);
         const short2 *sums = in.sums + c * (k / 32);
         int u = 32 * step + lane;
-        int half = u / 2, group = u % 2; // half blocks of 128 from the row's start
+        int half = u / 2, group = u % 2; // half blocks of 128 elements, counted from the row's start
         const int8_t *v = a + 128 * half + 16 * group;
         const float *sc = scale + 4 * half;
         const short2 *sm = sums + 4 * half;
@@ -227,7 +238,7 @@ struct unit_q6_K_soa {
     }
 };
 
-// f16 and bf16: two times eight elements, so that a warp's loads are of whole lines.
+// f16 and bf16: twice eight elements per lane, so that a warp reads whole cache lines.
 template <bool BF16> struct unit_half {
     enum { SPAN = 512, ROW = 2 * SPAN, RING = 2, GRAIN = 8, GROUP = 4 };
     uint4 raw[2];

@@ -1,6 +1,7 @@
-// Rows of a cache: how eight neighbouring elements are loaded and become floats, per type. `at` is a multiple of 8.
-// Rows of plain types start 16-byte aligned, those of blocks 2-byte aligned. Loading and converting are apart, so
-// that several loads are on their way together.
+// Reading the KV cache: loading eight neighbouring elements of a row and converting them to floats, by type.
+//
+// `at` is a multiple of 8. Rows of f16, bf16 and f32 are 16-byte aligned, rows of block types 2-byte aligned. Loading
+// and converting are separate, so that a kernel can issue several loads before it converts.
 #ifndef TN_BACKEND_CUDA_KERNELS_KV_CACHE_CUH
 #define TN_BACKEND_CUDA_KERNELS_KV_CACHE_CUH
 
@@ -54,7 +55,8 @@ __device__ static inline cache_bytes load_bytes(const char *block, int at) {
     const uint16_t *d = (const uint16_t *)block, *q = (const uint16_t *)(block + 2 + at);
     return {q[0] | (uint32_t)q[1] << 16, q[2] | (uint32_t)q[3] << 16, *d};
 }
-// Bytes 0 to 255 as floats, less `zero`: as the last bits of 2^23 a byte is a float without being converted.
+// d · (byte - zero) for bytes 0 to 255. A byte placed in the low bits of the float 2²³ makes 2²³ + byte, which saves
+// a conversion.
 __device__ static inline void scale_bytes(uint32_t low, uint32_t high, float zero, float d, float (&v)[8]) {
 #pragma unroll
     for (int e = 0; e < 8; e++)
@@ -68,7 +70,8 @@ struct cache_q8_0 {
         scale_bytes(x.low ^ 0x80808080u, x.high ^ 0x80808080u, 128, __half2float(__ushort_as_half(x.d)), v);
     }
 };
-struct cache_q4_0 { // the first half of a block in the low nibbles
+// The low nibbles of 16 bytes are the first half of a block, the high nibbles the second.
+struct cache_q4_0 {
     typedef cache_bytes raw;
     __device__ static raw load(const char *row, int at) { return load_bytes(row + at / 32 * 18, at % 16); }
     __device__ static void floats(const raw &x, int at, float (&v)[8]) {
@@ -78,7 +81,8 @@ struct cache_q4_0 { // the first half of a block in the low nibbles
     }
 };
 
-// X with the reader of a type that is known on the device only; types that no cache has do nothing.
+// X(reader) with the reader of `type`, which is known only at run time. Does nothing for types that a cache cannot
+// have.
 #define WITH_CACHE_READER(type, X)                                                                                   \
     switch (type) {                                                                                                  \
     case TN_F16: X(cache_f16); break;                                                                                \
@@ -88,7 +92,7 @@ struct cache_q4_0 { // the first half of a block in the low nibbles
     case TN_Q4_0: X(cache_q4_0); break;                                                                              \
     }
 
-// Heads of up to 256 elements in multiples of eight, in types and at places that these readers read.
+// Whether these readers support its type and alignment, and heads have at most 256 elements in multiples of eight.
 static inline bool cache_is_readable(const tn_tensor *t) {
     if (t->ne[0] % 8 || t->ne[0] < 8 || t->ne[0] > 256) return false;
     uint64_t alignment = (uint64_t)(uintptr_t)t->data | (uint64_t)t->nb[1] | (uint64_t)t->nb[2];

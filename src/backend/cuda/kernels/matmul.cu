@@ -27,7 +27,7 @@ size_t mul_mat_scratch(const cuda_device *, const tn_tensor *t) {
     return bytes;
 }
 
-// Eight weights per thread, a row per grid row.
+// Converts weights to f16: eight per thread, gridDim.y rows.
 template <typename R> __global__ static void to_half_kernel(const char *x, __half *y, int64_t row_bytes, int n0) {
     int i = (int)(blockIdx.x * blockDim.x + threadIdx.x) * 8;
     if (i >= n0) return;
@@ -55,7 +55,8 @@ static tn_status weights_to_half(const launch &l, int type, const char *x, int64
     return cuda_check(cudaGetLastError(), "weights to f16");
 }
 
-// Activations: rows of f32 at any stride to dense f16 or bf16, four at a time. f16 saturates instead of overflowing.
+// Converts activations, rows of f32 with any stride, to dense f16 or bf16, four per thread. f16 saturates instead of
+// overflowing.
 __device__ static float saturated(float v) { return v != v ? v : fminf(fmaxf(v, -65504.0f), 65504.0f); }
 __global__ static void narrow_kernel(const char *x, uint2 *y, int64_t row_bytes, int n0, bool bf16) {
     int i = (int)(blockIdx.x * blockDim.x + threadIdx.x) * 4;

@@ -1,24 +1,25 @@
-// Products with experts. What one expert gives one token is a column of the result, here called a pair: tokens one
-// after the other, each with its chosen experts. The choice is read on the device only; launches depend on shapes.
+// Matmul with experts (mul_mat_id). A pair is one token with one of its experts: a column of the result. Pairs are
+// ordered by token. The ids are read on the device only, so launches depend on shapes alone.
 //
-// Few tokens are multiplied by GEMV (gemv.cu). For many, one launch lists the pairs of each expert, and one
-// multiplies each expert's rows with the columns of its list on tensor cores. What neither serves goes pair by pair.
+// Up to 8 tokens use GEMV (gemv.cu). For more, one kernel lists the pairs of each expert, and another multiplies each
+// expert's rows with the columns of its list on tensor cores. What neither supports is computed pair by pair.
 #include "backend/cuda/kernels/gemv.cuh"
 #include "backend/cuda/kernels/mma.cuh"
 #include "backend/cuda/kernels/weight_tiles.cuh"
 
 enum { ROWS = 128, DEPTH = 64, THREADS = 256, SORT_THREADS = 1024, PAIR_WARPS = 4 };
 
-// ---- Lists ----
+// ---- Sorting pairs by expert ----
 
-// Which pairs a block multiplies: list[begin] and on. Expert -1: none; one past the last: those whose expert does not
-// exist and whose results are zeros.
+// The pairs that a block multiplies: list[begin] to list[begin + count - 1]. Expert -1: none. One past the last
+// expert: pairs whose id is not an expert, and whose results are zeros.
 struct expert_tile {
     int expert, begin, count;
 };
-// Tile i of expert e is at begin / width + e + i, where its list begins at `begin` of all: no two meet there, since
-// of begin / width + ceil(count / width) only the last may be rounded up, and e makes room for that. So every expert
-// finds its slots without asking the others.
+// Tile i of expert e has index begin / width + e + i, where `begin` is the number of pairs of lower experts. An
+// expert has at most (begin + count) / width - begin / width + 1 tiles, and `+ e` reserves that extra one for each,
+// so no two experts use the same index. Each expert finds its tiles from `begin` alone, without waiting for other
+// blocks.
 static int64_t expert_tiles_for(int64_t pairs, int64_t experts, int width) { return pairs / width + experts + 1; }
 
 struct choice {
@@ -34,7 +35,7 @@ __device__ static inline int warp_count(int x) {
     for (int offset = 16; offset; offset >>= 1) x += __shfl_xor_sync(0xffffffffu, x, offset);
     return x;
 }
-// Over the block; every thread gets it. `shared` may be used again after the next barrier.
+// Sum over the block; every thread gets it. `shared` may be reused after the next barrier.
 __device__ static int block_count(int x, int *shared) {
     x = warp_count(x);
     __syncthreads();
@@ -43,7 +44,8 @@ __device__ static int block_count(int x, int *shared) {
     return warp_count(shared[threadIdx.x % 32]);
 }
 
-// A block per expert, and one for the strangers: its pairs in their order, and its slots.
+// One block per expert, and one for ids that are not an expert. Writes the expert's pairs in their order, and its
+// tiles.
 __global__ static void __launch_bounds__(SORT_THREADS)
     sort_kernel(choice c, int width, int *list, expert_tile *tiles) {
     __shared__ int counts[2][SORT_THREADS / 32];
@@ -73,7 +75,7 @@ __global__ static void __launch_bounds__(SORT_THREADS)
     }
 }
 
-// ---- Many tokens ----
+// ---- Many tokens, on tensor cores ----
 
 struct group_job {
     const char *w;
@@ -85,15 +87,15 @@ struct group_job {
     const int *list;
     float *out; // [pairs][rows]
 };
-// Rows are padded so that eight of them lie in different banks.
+// Rows are padded, so that eight of them are in different banks.
 template <int WIDTH> struct group_memory {
     uint16_t w[2][ROWS][DEPTH + 8], y[2][WIDTH][DEPTH + 8];
     int pair[WIDTH];
 };
 
-// 128 rows of an expert times up to WIDTH columns, 64 elements deep at a time: while those are multiplied, the next
-// weights come to registers and the next activations to shared memory. Eight warps, four below and two beside each
-// other, have 32 rows and half of the columns each.
+// Multiplies 128 rows of an expert with up to WIDTH columns, 64 elements of k at a time. While these are multiplied,
+// the next weights are loaded into registers and the next activations into shared memory. Eight warps form a grid of
+// 4 × 2; each has 32 rows and half of the columns.
 template <typename P, int WIDTH> __global__ static void __launch_bounds__(THREADS, 2) group_kernel(group_job j) {
 #if __CUDA_ARCH__ >= 800
     extern __shared__ __align__(16) char raw_shared[];
@@ -109,7 +111,7 @@ template <typename P, int WIDTH> __global__ static void __launch_bounds__(THREAD
                 j.out[(int64_t)m.pair[c] * j.rows + r] = 0;
         return;
     }
-    // A thread brings half of a row of weights and 8 elements of some columns.
+    // A thread loads 32 of a row's 64 weights, and 8 elements of several columns.
     const char *weights = j.w + s.expert * j.expert_bytes + (int64_t)min(row0 + thread / 2, j.rows - 1) * j.row_bytes;
     const char *columns[WIDTH / 32];
 #pragma unroll
@@ -127,13 +129,13 @@ template <typename P, int WIDTH> __global__ static void __launch_bounds__(THREAD
         copies_commit();
     };
     P piece;
-    auto leave = [&](int stage) { piece.store((char *)&m.w[stage][thread / 2][thread % 2 * 32]); };
+    auto store_weights = [&](int stage) { piece.store((char *)&m.w[stage][thread / 2][thread % 2 * 32]); };
 
     int row = warp % 4 * 32, column = warp / 4 * (WIDTH / 2), stage = 0;
     float sum[2][WIDTH / 16][4] = {};
     piece.load(weights, thread % 2 * 32, j.k);
     fetch(0, 0);
-    leave(0);
+    store_weights(0);
     copies_wait<0>();
     __syncthreads();
     for (int at = 0; at < j.k; at += DEPTH, stage ^= 1) {
@@ -160,7 +162,7 @@ template <typename P, int WIDTH> __global__ static void __launch_bounds__(THREAD
             }
         }
         if (more) {
-            leave(stage ^ 1);
+            store_weights(stage ^ 1);
             copies_wait<0>();
         }
         __syncthreads();
@@ -266,9 +268,9 @@ static tn_status launch_groups(const launch &l, const tn_tensor *t) {
     }
 }
 
-// ---- Whatever is left ----
+// ---- Pair by pair ----
 
-// A warp computes a row's product with a pair's column, as floats. `aligned`: columns are, to 16 bytes.
+// A warp computes the dot product of a row with a pair's column, as floats. `aligned`: columns are 16-byte aligned.
 template <typename R>
 __global__ static void __launch_bounds__(PAIR_WARPS * 32)
     pair_kernel(const char *x, const char *y, char *z, choice c, shape4 xs, shape4 ys, shape4 zs, bool aligned) {
@@ -319,7 +321,7 @@ static tn_status launch_pairs(const launch &l, const tn_tensor *t) {
     }
 }
 
-// ---- Choice ----
+// ---- Choosing a kernel ----
 
 size_t mul_mat_id_scratch(const cuda_device *device, const tn_tensor *t) {
     if (gemv_supports(t)) return gemv_scratch(t);

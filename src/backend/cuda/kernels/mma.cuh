@@ -1,11 +1,12 @@
-// Tensor cores, from compute capability 7.5 on (bf16 from 8.0): copies on their way to shared memory, loads of
-// fragments, products of 16×16 with 16×8.
+// Tensor cores, from compute capability 7.5 on (bf16 from 8.0): asynchronous copies to shared memory, loading
+// fragments, multiplying 16×16 with 16×8.
 #ifndef TN_BACKEND_CUDA_KERNELS_MMA_CUH
 #define TN_BACKEND_CUDA_KERNELS_MMA_CUH
 
 #include "backend/cuda/kernels/common.cuh"
 
-// 16 bytes, or zeros if they are not real; on their way until copies_wait(), or there at once.
+// Copies 16 bytes, or zeros if `real` is false. Asynchronous until copies_wait(); below capability 8.0 it is
+// synchronous.
 __device__ static inline void copy16(void *to, const void *from, bool real) {
 #if __CUDA_ARCH__ >= 800
     uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
@@ -14,19 +15,19 @@ __device__ static inline void copy16(void *to, const void *from, bool real) {
     *(uint4 *)to = real ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
 #endif
 }
-// What was copied since the last time is a group.
+// The copies since the last call form a group.
 __device__ static inline void copies_commit() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;");
 #endif
 }
-// Until all but the last N groups are there.
+// Waits for all groups but the last N.
 template <int N> __device__ static inline void copies_wait() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_group %0;" ::"n"(N));
 #endif
 }
-// Four matrices of 8×8; lanes 8i to 8i+7 name the rows of matrix i.
+// Loads four matrices of 8×8. Lanes 8i to 8i + 7 pass the rows of matrix i.
 __device__ static inline void load_four(uint32_t (&r)[4], const void *row, bool transposed = false) {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
     if (transposed)
@@ -38,6 +39,7 @@ __device__ static inline void load_four(uint32_t (&r)[4], const void *row, bool 
                      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                      : "r"(at));
 }
+// c += a · b.
 template <bool BF16 = false>
 __device__ static inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #if __CUDA_ARCH__ >= 800

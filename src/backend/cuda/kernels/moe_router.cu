@@ -1,19 +1,19 @@
-// What decides which experts a token gets, and puts their results together, in one launch each: soft-max and the
-// choice of the largest; the chosen ones' weights and the sum.
+// The MoE router: soft-max and selection of a token's experts in one launch; the weighted sum of their results in
+// another.
 #include "backend/cuda/kernels/common.cuh"
 
 enum { LANE_EXPERTS = 16, MOST_EXPERTS = 32 * LANE_EXPERTS, WARPS = 4, MIX_THREADS = 256, MOST_USED = 32 };
 
-// ---- Choosing ----
+// ---- Selecting experts ----
 
-// Orders numbers as top_k does: NaN behind everything, equals by their place. Never 0.
+// A key that orders values as top_k does: NaN after everything, equal values by index. Never 0.
 __device__ static inline uint64_t rank_of(float v, int expert) {
-    uint32_t bits = __float_as_uint(v + 0.0f); // one zero only
+    uint32_t bits = __float_as_uint(v + 0.0f); // makes -0 equal to 0
     uint32_t order = v != v ? 0 : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
     return (uint64_t)order << 32 | (0xffffffffu - (uint32_t)expert);
 }
 
-// A warp per token, which holds all of its experts' numbers.
+// One warp per token holds the values of all experts in registers.
 __global__ static void __launch_bounds__(WARPS * 32)
     moe_router_kernel(const char *x, int64_t x_row, float *probs, int32_t *ids, int n, int used, int tokens) {
     grid_follow();
@@ -71,7 +71,7 @@ tn_status launch_moe_router(const launch &l, const tn_tensor *probs, const tn_te
                         (int)x->ne[0], (int)ids->ne[0], (int)x->ne[1]);
 }
 
-// ---- Mixing ----
+// ---- Weighted sum ----
 
 struct mix_job {
     const char *x; // [n][used][tokens]
@@ -86,6 +86,7 @@ struct mix_job {
     float scale;
 };
 
+// out = residual + Σ weight · x over a token's experts. Warp 0 computes the weights from the router's probabilities.
 __global__ static void __launch_bounds__(MIX_THREADS) mix_chosen_kernel(mix_job j) {
     __shared__ float weights[MOST_USED];
     grid_follow();

@@ -1,10 +1,10 @@
-// Ops over rows: norms, soft-max, rope, reductions, picking and writing rows.
+// Ops over rows: norms, soft-max, RoPE, reading and writing rows by index, reductions.
 #include "backend/cuda/kernels/common.cuh"
 #include "backend/cuda/kernels/weights.cuh"
 
 // ---- Norms ----
 
-// One block per row. kind 0: layer norm, 1: rms norm, 2: l2 norm.
+// One block per row. kind 0: layer norm, 1: RMS norm, 2: L2 norm.
 __global__ static void norm_kernel(const char *x, char *y, const char *w, const char *b, shape4 xs, shape4 ys,
                                    shape4 ws, shape4 bs, float eps, int kind) {
     grid_follow();
@@ -39,7 +39,8 @@ __global__ static void norm_kernel(const char *x, char *y, const char *w, const 
     }
 }
 
-// The usual case: rms norm of dense rows with one row of weights, in wide loads, the row kept in registers.
+// The usual case: RMS norm of contiguous rows with one row of weights. Uses wide loads and keeps the row in
+// registers.
 enum { WIDE_THREADS = 256, WIDE_MOST = 16 };
 __global__ static void __launch_bounds__(WIDE_THREADS)
     wide_rms_kernel(const float4 *x, const float4 *w, float4 *y, int n4, float eps) {
@@ -107,7 +108,7 @@ __global__ static void soft_max_kernel(const char *x, const char *mask, const fl
         high = fmaxf(high, v);
     }
     high = block_reduce<true>(high, shared);
-    if (high == -INFINITY) { // everything is masked: nothing gets any weight
+    if (high == -INFINITY) { // everything is masked: all weights are 0
         for (int i = threadIdx.x; i < n; i += blockDim.x) to[i] = 0;
         return;
     }
@@ -133,15 +134,15 @@ tn_status launch_soft_max(const launch &l, const tn_tensor *t) {
                         t->params.soft_max.scale, t->params.soft_max.max_bias);
 }
 
-// ---- Rope ----
+// ---- RoPE ----
 
 struct rope_job {
     shape4 xs, ys;
     tn_rope_params p;
-    float corr_low, corr_high; // YaRN: dimensions between which the blend runs
+    float corr_low, corr_high; // YaRN: the pairs between which it blends
 };
 
-// One thread per pair and per head and token; dimensions past `dims` are copied.
+// One thread per pair, head and token. Dimensions from `dims` on are copied.
 __global__ static void rope_kernel(const char *x, char *y, const int32_t *pos, const float *factors, rope_job j,
                                    int type, int64_t pairs) {
     grid_follow();
@@ -160,7 +161,7 @@ __global__ static void rope_kernel(const char *x, char *y, const int32_t *pos, c
             store_float(to + k * size, type, load_as_float(from + k * size, type));
         return;
     }
-    // Angles in double, brought back to one turn: positions are large, and a float would lose the fraction.
+    // Angles are computed in double and reduced to one turn: with large positions a float would lose the fraction.
     double theta;
     if (j.p.mode == TN_ROPE_MULTI || j.p.mode == TN_ROPE_VISION) {
         int total = j.p.sections[0] + j.p.sections[1] + j.p.sections[2] + j.p.sections[3], at = pair % total,
@@ -211,7 +212,7 @@ tn_status launch_rope(const launch &l, const tn_tensor *t) {
                         t->src[2] ? (const float *)t->src[2]->data : NULL, j, x->type, pairs);
 }
 
-// ---- Rows picked and written ----
+// ---- Reading and writing rows by index ----
 
 template <typename T>
 __global__ static void get_rows_kernel(const char *x, const char *rows, char *y, shape4 xs, shape4 rs, shape4 ys) {
@@ -220,10 +221,11 @@ __global__ static void get_rows_kernel(const char *x, const char *rows, char *y,
     int32_t row = *(const int32_t *)(rows + r * rs.nb[0] + i2 * rs.nb[1] + i3 * rs.nb[2]);
     const char *from = x + row * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3];
     float *to = (float *)(y + r * ys.nb[1] + i2 * ys.nb[2] + i3 * ys.nb[3]);
-    bool inside = row >= 0 && row < xs.ne[1]; // a row that does not exist is zeros
+    bool inside = row >= 0 && row < xs.ne[1]; // an index out of range gives zeros
     for (int64_t i = threadIdx.x; i < xs.ne[0]; i += blockDim.x) to[i] = inside ? T::value(from, i, xs.ne[0]) : 0;
 }
-struct plain_i32 { // bits stay bits
+// Copies the bits of an int32 through a float.
+struct plain_i32 {
     __device__ static float value(const char *row, int64_t i, int64_t) {
         return __int_as_float(((const int32_t *)row)[i]);
     }
@@ -252,7 +254,7 @@ __device__ static int64_t row_number(const char *rows, const shape4 &rs, int wid
     const char *p = rows + r * rs.nb[0] + i2 % rs.ne[1] * rs.nb[1] + i3 % rs.ne[2] * rs.nb[2];
     return wide ? *(const int64_t *)p : *(const int32_t *)p;
 }
-// Rows named twice are written by the last: earlier ones give way.
+// Whether no later entry has the same index: of equal indices the last one is written.
 __device__ static bool is_last(const char *rows, const shape4 &rs, int wide, int64_t r, int64_t n, int64_t i2,
                                int64_t i3, int64_t row) {
     int later = 0;
@@ -270,7 +272,7 @@ __global__ static void set_rows_kernel(char *x, const char *y, const char *rows,
     char *to = x + row * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3];
     for (int64_t i = threadIdx.x; i < ys.ne[0]; i += blockDim.x) store_float(to + i * xs.nb[0], type, from[i]);
 }
-// Blocks of 32: one thread each. The same arithmetic as the CPU's quick quantizers.
+// One thread per block of 32 elements. Computes the same as the CPU backend's fast quantizers.
 __global__ static void set_rows_quantized_kernel(char *x, const char *y, const char *rows, shape4 xs, shape4 ys,
                                                  shape4 rs, int type, int wide) {
     grid_follow();
@@ -321,7 +323,7 @@ __global__ static void add_id_kernel(const char *x, const char *bias, const char
     grid_follow();
     int64_t k = blockIdx.x, t = blockIdx.y;
     int32_t id = *(const int32_t *)(ids + k * is.nb[0] + t * is.nb[1]);
-    bool inside = id >= 0 && id < bs.ne[1]; // nobody's bias is nothing
+    bool inside = id >= 0 && id < bs.ne[1]; // an id out of range adds nothing
     for (int64_t i = threadIdx.x; i < xs.ne[0]; i += blockDim.x)
         *(float *)(y + i * ys.nb[0] + k * ys.nb[1] + t * ys.nb[2]) =
             *(const float *)(x + i * xs.nb[0] + k * xs.nb[1] + t * xs.nb[2]) +
@@ -336,7 +338,7 @@ tn_status launch_add_id(const launch &l, const tn_tensor *t) {
 
 // ---- Reductions ----
 
-// sum_rows, mean, argmax: one block per row.
+// sum_rows, mean and argmax: one block per row.
 __global__ static void row_reduce_kernel(const char *x, char *y, shape4 xs, int type, int op, int64_t row0) {
     __shared__ float shared[32];
     __shared__ int indices[32];
@@ -400,7 +402,8 @@ tn_status launch_row_reduce(const launch &l, const tn_tensor *t) {
     return cuda_check(cudaGetLastError(), tn_op_name(t->op));
 }
 
-// The sum and the first largest of one long row: a share per block, joined by the last.
+// Sum and argmax of one long row. Each block has a share of it; the last block to finish combines them. argmax is the
+// first index of the highest value.
 enum { ARGMAX_BLOCKS = 64, ARGMAX_THREADS = 512 };
 struct argmax_share {
     float sum, highest;
@@ -464,13 +467,14 @@ tn_status launch_sum_argmax(const launch &l, const tn_tensor *sum, const tn_tens
                         (argmax_share *)l.scratch, l.tickets);
 }
 
-// The k largest of a row, largest first, the lower index first among equals: k rounds of "the best below the last".
+// The k highest values of a row in descending order, equal values by index: k rounds, each of which finds the highest
+// value below the previous one.
 __global__ static void top_k_kernel(const char *x, int32_t *y, shape4 xs, int k) {
     __shared__ float shared[32];
     __shared__ int indices[32];
     int64_t row = blockIdx.x, i1 = row % xs.ne[1], i2 = row / xs.ne[1] % xs.ne[2], i3 = row / xs.ne[1] / xs.ne[2];
     const float *from = (const float *)(x + i1 * xs.nb[1] + i2 * xs.nb[2] + i3 * xs.nb[3]);
-    // NaN comes after every number; among NaN, as among equals, the lower index comes first.
+    // NaN comes after every number. Among NaN, the lower index comes first.
     float last = INFINITY;
     int last_at = -1;
     bool nan_now = false;
@@ -510,7 +514,7 @@ __global__ static void top_k_kernel(const char *x, int32_t *y, shape4 xs, int k)
                 highest = shared[w];
                 at = indices[w];
             }
-        if (at == 0x7fffffff && !nan_now) { // the numbers are used up
+        if (at == 0x7fffffff && !nan_now) { // no number is left
             nan_now = true;
             last_at = -1;
             round--;

@@ -1,10 +1,10 @@
-// One number through an activation, and a pair through a gate.
+// Activation functions of one value, and of a gate and the value it multiplies.
 #ifndef TN_BACKEND_CUDA_KERNELS_UNARY_CUH
 #define TN_BACKEND_CUDA_KERNELS_UNARY_CUH
 
 #include "backend/cuda/kernels/common.cuh"
 
-// What a gate does to its first half.
+// The activation that a gated op applies to its gate.
 __device__ static inline float gate_of(int op, float x) {
     switch (op) {
     case TN_OP_GEGLU: return 0.5f * x * (1 + tanhf(0.79788456080286535588f * x * (1 + 0.044715f * x * x)));
@@ -24,7 +24,7 @@ __device__ static float unary(int op, float x, tn_op_params p) {
     case TN_OP_EXP: return expf(x);
     case TN_OP_SIN: return sinf(x);
     case TN_OP_COS: return cosf(x);
-    case TN_OP_CLAMP: return x < p.clamp.min ? p.clamp.min : x > p.clamp.max ? p.clamp.max : x; // NaN stays
+    case TN_OP_CLAMP: return x < p.clamp.min ? p.clamp.min : x > p.clamp.max ? p.clamp.max : x; // keeps NaN
     case TN_OP_NEG: return -x;
     case TN_OP_ABS: return fabsf(x);
     case TN_OP_SGN: return x > 0 ? 1.0f : x < 0 ? -1.0f : x == 0 ? 0.0f : x;

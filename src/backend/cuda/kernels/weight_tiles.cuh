@@ -1,6 +1,7 @@
-// Pieces: 32 neighbouring weights of a row on their way to shared memory as f16 or bf16. load() starts to bring them
-// to registers and store() leaves them, so that a product can be computed in between. i is a multiple of 32; where
-// the row has ended, zeros come instead.
+// Weight tiles: moving 32 neighbouring weights of a row to shared memory as f16 or bf16, by weight kind.
+//
+// load() reads them into registers and store() writes them, so that a kernel can compute between the two while the
+// loads are in flight. i is a multiple of 32. Elements past the end of the row, which has k, are zeros.
 #ifndef TN_BACKEND_CUDA_KERNELS_WEIGHT_TILES_CUH
 #define TN_BACKEND_CUDA_KERNELS_WEIGHT_TILES_CUH
 
@@ -13,7 +14,7 @@ __device__ static inline uint4 halves_of(const float *v) {
     return *(uint4 *)h;
 }
 
-// Any block kind: its reader makes floats at once.
+// Any block type: converted by its reader in load().
 template <typename R> struct piece {
     enum { BF16 = false };
     uint4 h[4];
@@ -35,7 +36,7 @@ template <typename R> struct piece {
     }
 };
 
-// f16 and bf16 are what they will be. Rows end at a multiple of 8.
+// f16 and bf16: no conversion. Rows are a multiple of 8 elements.
 template <bool IS_BF16> struct piece_plain {
     enum { BF16 = IS_BF16 };
     uint4 h[4];
@@ -52,7 +53,7 @@ template <bool IS_BF16> struct piece_plain {
 template <> struct piece<read_f16> : piece_plain<false> {};
 template <> struct piece<read_bf16> : piece_plain<true> {};
 
-// The kinds that models are stored in stay as they are until they are left.
+// The most common kinds are converted in store(), which keeps load() from waiting for its data.
 template <> struct piece<read_q4_0_soa> {
     enum { BF16 = false };
     uint4 q;
@@ -67,7 +68,7 @@ template <> struct piece<read_q4_0_soa> {
         float scale = __half2float(d);
         const uint32_t words[4] = {q.x, q.y, q.z, q.w};
 #pragma unroll
-        for (int e = 0; e < 4; e++) { // low halves of 16 bytes, then the high ones
+        for (int e = 0; e < 4; e++) { // the low nibbles of 16 bytes, then the high nibbles
             float v[8];
 #pragma unroll
             for (int j = 0; j < 8; j++)
@@ -99,11 +100,11 @@ template <> struct piece<read_q8_0_soa> {
         }
     }
 };
-// A sub-block of q4_K: the low or the high halves of 32 bytes.
+// A sub-block of q4_K: the low or the high nibbles of 32 bytes.
 template <> struct piece<read_q4_K> {
     enum { BF16 = false };
     uint4 head, q[2];
-    int sub; // of its block
+    int sub; // index of the sub-block in its block
     __device__ void load(const char *row, int i, int k) {
         const char *b = row + 144 * (i / 256);
         sub = i / 32 % 8;
@@ -112,8 +113,8 @@ template <> struct piece<read_q4_K> {
         q[1] = i < k ? *(const uint4 *)(b + 32 + sub / 2 * 32) : make_uint4(0, 0, 0, 0);
     }
     __device__ void store(char *to) const {
-        // Scales and minima in four bytes of y and z for the first four sub-blocks; for the last four in w's halves
-        // and the top bits of y and z.
+        // The first four sub-blocks have their scales in y's bytes and their minima in z's. The last four have 4 bits
+        // in w's nibbles and 2 bits in the top of y and z.
         int shift = sub % 4 * 8;
         uint32_t y = head.y >> shift, z = head.z >> shift, w = head.w >> shift;
         uint32_t s = sub < 4 ? y & 63 : (w & 15) | (y >> 2 & 48),
@@ -130,14 +131,14 @@ template <> struct piece<read_q4_K> {
         }
     }
 };
-// A quarter of half a block of q6_K: 32 bytes hold the low bits of two quarters, 32 the high bits of all four.
+// A quarter of half a block of q6_K. 32 bytes hold the low bits of two quarters, 32 bytes the high bits of all four.
 template <> struct piece<read_q6_K_soa> {
     enum { BF16 = false };
     uint4 low[2], high[2];
     int part;
-    float d[2]; // of 16 each
+    float d[2]; // scales of 16 elements each
     __device__ void load(const char *row, int i, int k) {
-        int64_t at = min(i, k - 256 + i % 256), n = k; // the last block where there is none
+        int64_t at = min(i, k - 256 + i % 256), n = k; // past the end: reads the last block
         row = piece_at<Q6_K_PIECE, 256, 210>(row, &at, &n);
         int64_t blocks = n / 256, block = at / 256;
         int half = i % 256 / 128;

@@ -1,9 +1,8 @@
-// Readers: how eight neighbouring elements of a row become floats, per kind. i is a multiple of 8; n is the row's
-// length.
+// Reading weights: converting eight neighbouring elements of a row to floats, by weight kind.
 //
-// A kind is a type, or a type with SOA: weights whose rows were rearranged after upload so that in each piece of a
-// row all quants come first and all scales last. Their bytes are as many, but quants start 16-byte aligned and are
-// read in wide loads.
+// A kind is a type, or a type | SOA: weights repacked after upload (soa.cu) so that in each piece of a row all quants
+// come first and all scales last. They take as many bytes, but quants are 16-byte aligned and allow wide loads. In
+// eight(), i is a multiple of 8 and n is the row's length.
 #ifndef TN_BACKEND_CUDA_KERNELS_WEIGHTS_CUH
 #define TN_BACKEND_CUDA_KERNELS_WEIGHTS_CUH
 
@@ -34,7 +33,7 @@ struct read_bf16 {
     }
 };
 
-// Block types give eight at a time; single elements are rare.
+// One element of a block type, which is rarely needed: reads eight.
 template <typename R> struct block_reader {
     __device__ static float value(const char *row, int64_t i, int64_t n) {
         float v[8];
@@ -43,7 +42,8 @@ template <typename R> struct block_reader {
     }
 };
 
-// Eight bytes at any address, in whole words: the first and last of them may have bytes of neighbours.
+// Eight bytes at any address, read as whole 32-bit words. These may include neighbouring bytes, so allocations are
+// rounded up to whole words.
 struct eight_bytes {
     uint32_t low, high;
     __device__ explicit eight_bytes(const void *p) {
@@ -121,7 +121,7 @@ struct read_q3_K : block_reader<read_q3_K> {
     __device__ static void eight(const char *row, int64_t i, float *v, int64_t n) {
         const tn__q3_K *b = (const tn__q3_K *)row + i / 256;
         int e = (int)(i % 256), group = e / 128, shift = e % 128 / 32 * 2, j = e / 16;
-        // Six bits: four in the first eight bytes, two in the last four.
+        // A scale has six bits: four in the first eight bytes, two in the last four.
         int low = j < 8 ? b->scales[j] & 15 : b->scales[j - 8] >> 4, high = b->scales[8 + j % 4] >> (2 * (j / 4)) & 3;
         float d = half_bits(b->d) * (float)((low | high << 4) - 32);
         eight_bytes q(b->qs + 32 * group + e % 32), mask(b->hmask + e % 32);
@@ -140,7 +140,7 @@ __device__ static inline void scale_min(const uint8_t *scales, int j, float *sca
         *min = (float)(scales[j + 4] >> 4 | scales[j] >> 6 << 4);
     }
 }
-// Rows of whole blocks of 144 bytes start 16-byte aligned.
+// Blocks have 144 bytes, so they are 16-byte aligned.
 struct read_q4_K : block_reader<read_q4_K> {
     __device__ static void eight(const char *row, int64_t i, float *v, int64_t n) {
         const char *b = row + 144 * (i / 256);
@@ -206,7 +206,7 @@ __constant__ static const int8_t fp4_twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1
 struct read_mxfp4 : block_reader<read_mxfp4> {
     __device__ static void eight(const char *row, int64_t i, float *v, int64_t n) {
         const unsigned char *b = (const unsigned char *)row + 17 * (i / 32);
-        // Half of 2^(e-127), since levels are doubled; the smallest two are subnormal.
+        // Half of 2^(e - 127), because fp4_twice doubles the levels. The smallest two are subnormal.
         uint32_t bits = b[0] < 2 ? 0x00200000u << b[0] : (b[0] - 1u) << 23;
         float d = __uint_as_float(bits);
         int j = (int)(i % 16), shift = i % 32 < 16 ? 0 : 4;
@@ -215,7 +215,7 @@ struct read_mxfp4 : block_reader<read_mxfp4> {
     }
 };
 
-// The piece of a planar row that element i is in; i and n are then counted from its start.
+// The piece of a SOA row that contains element i. Makes i and n relative to that piece.
 template <int PIECE, int BLOCK, int BYTES>
 __device__ static inline const char *piece_at(const char *row, int64_t *i, int64_t *n) {
     int64_t piece = *i / PIECE;

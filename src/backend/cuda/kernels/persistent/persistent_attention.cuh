@@ -97,18 +97,13 @@ __device__ static inline void combine_warps(attention_shared<SIZE, GROUP> &m, co
     }
     __syncthreads();
 }
-// The blocks' results of one key/value head in scratch: [head of the group][split][SIZE sums, max_score, weight_sum].
-template <int SIZE> __device__ static inline float *block_results(const decode_job &d, int kv, int group) {
-    return d.partial + (int64_t)kv * group * d.splits * (SIZE + 2);
-}
 // Stores this block's result. In the last block of this head to do so, computes the factors of all blocks' results
 // and returns true.
 template <int SIZE, int GROUP>
-__device__ static inline bool combine_blocks(attention_shared<SIZE, GROUP> &m, const decode_job &d, int kv, int group,
-                                             int split, int active) {
+__device__ static inline bool combine_blocks(attention_shared<SIZE, GROUP> &m, const decode_job &d, float *results,
+                                             int kv, int group, int split, int active) {
     const attention_job &j = d.a;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    float *results = block_results<SIZE>(d, kv, group);
     for (int i = threadIdx.x; i < group * SIZE; i += THREADS) {
         int g = i / SIZE;
         float sum = 0;
@@ -149,10 +144,9 @@ __device__ static inline bool combine_blocks(attention_shared<SIZE, GROUP> &m, c
     return true;
 }
 template <int SIZE, int GROUP>
-__device__ static inline void store_attention(const attention_shared<SIZE, GROUP> &m, const decode_job &d, int kv,
-                                              int group, int active, unsigned tag) {
+__device__ static inline void store_attention(const attention_shared<SIZE, GROUP> &m, const decode_job &d,
+                                              const float *results, int kv, int group, int active, unsigned tag) {
     const attention_job &j = d.a;
-    const float *results = block_results<SIZE>(d, kv, group);
     for (int i = threadIdx.x; i < group * SIZE; i += THREADS) {
         int g = i / SIZE, head = kv * group + g;
         float value = 0;
@@ -365,8 +359,9 @@ __device__ static inline void attend(const persistent_step &step, char *shared, 
         for (int e = 0; e < DIMS; e++) m.warp_sums[warp][g][DIMS * lane + e] = acc[g][e];
     __syncthreads();
     combine_warps(m, j, kv, group, active);
-    if (active > 1 && !combine_blocks<SIZE, GROUP>(m, d, kv, group, split, active)) return;
-    store_attention<SIZE, GROUP>(m, d, kv, group, active, tag);
+    float *results = d.partial + (int64_t)kv * group * d.splits * (SIZE + 2);
+    if (active > 1 && !combine_blocks<SIZE, GROUP>(m, d, results, kv, group, split, active)) return;
+    store_attention<SIZE, GROUP>(m, d, results, kv, group, active, tag);
 }
 #endif
 
