@@ -20,11 +20,10 @@ static tn_status write_story(tn_session *session, const char *prompt) {
     tn_status status = tn_session_prompt(session, 0, prompt, -1);
     fputs(prompt, stdout);
     for (int i = 0; i < 100 && status == TN_OK; i++) {
-        tn_token token = tn_session_next(session, 0, sampler); /* allocates nothing */
-        fputs(tn_session_text(session, 0), stdout);
-        if (token == -1) break;          /* the story ends here */
-        if (token < 0) status = TN_E_IO; /* tn_error() says why */
+        status = tn_session_next(session, 0, sampler, NULL); /* allocates nothing */
+        if (status == TN_OK || status == TN_END) fputs(tn_session_text(session, 0), stdout);
     }
+    if (status == TN_END) status = TN_OK; /* the model ended the story */
     puts("");
     tn_sampler_free(sampler);
     return status;

@@ -23,7 +23,8 @@ extern "C" {
 
 /* ---- Status -------------------------------------------------------------------------------------------------- */
 
-/* The one table of status codes: X(NAME, value, "short text"). Values are stable; new codes go at the end. */
+/* The one table of status codes: X(NAME, value, "short text"). Values are stable; new codes go at the end. TN_END is
+ * no error and leaves no message: text generation returns it at the end of a text. */
 #define TN_STATUS_TABLE(X)                                                                                           \
     X(OK, 0, "ok")                                                                                                   \
     X(E_INVALID, 1, "invalid argument")                                                                              \
@@ -51,7 +52,8 @@ extern "C" {
     X(E_CHECKSUM, 23, "checksum mismatch")                                                                           \
     X(E_VERSION, 24, "version not accepted")                                                                         \
     X(E_INTERNAL, 25, "internal inconsistency")                                                                      \
-    X(E_NOT_FINITE, 26, "result is not finite")
+    X(E_NOT_FINITE, 26, "result is not finite")                                                                      \
+    X(END, 27, "end of the text")
 
 typedef enum tn_status {
 #define TN_X(name, value, text) TN_##name = value,

@@ -4,7 +4,8 @@
  *     TN_TRY(tn_model_open("model.gguf", NULL, &model));            // metadata only
  *     TN_TRY(tn_session_new(model, &params, &session));             // loads and reserves, or fails here
  *     TN_TRY(tn_session_prompt(session, 0, "Once upon a time", -1));
- *     while ((token = tn_session_next(session, 0, sampler)) >= 0) fputs(tn_session_text(session, 0), stdout);
+ *     while ((status = tn_session_next(session, 0, sampler, &token)) == TN_OK)      // TN_END: end of the text
+ *         fputs(tn_session_text(session, 0), stdout);
  *
  * A session belongs to one thread at a time; several sessions may share a model. tn_session_new reserves the worst
  * case, which serves batches of every size: afterwards no device memory is taken. The first batch of a new size makes
@@ -188,14 +189,20 @@ typedef bool (*tn_logits_fn)(void *user, int32_t position, const float *logits, 
 TN_API tn_status tn_session_score(tn_session *session, int32_t seq, const tn_token *tokens, int32_t n_tokens,
                                   tn_logits_fn fn, void *user) TN_MUST_CHECK;
 
-/* The comfortable way: text in, tokens out. */
-TN_API tn_status tn_session_prompt(tn_session *session, int32_t seq, const char *text,
-                                   int64_t length) TN_MUST_CHECK; /* length -1: to the NUL */
+/* ---- Text generation ---- */
+
+/* Decodes a prompt: the text that the sequence continues with. The sequence keeps what it holds already. `length` -1:
+ * up to the NUL. */
+TN_API tn_status tn_session_prompt(tn_session *session, int32_t seq, const char *text, int64_t length) TN_MUST_CHECK;
 TN_API tn_status tn_session_prompt_tokens(tn_session *session, int32_t seq, const tn_token *tokens,
                                           int32_t n_tokens) TN_MUST_CHECK;
-/* Samples the next token, decodes it, and returns it: -1 at the end of the text, -2 on an error (see tn_error). */
-TN_API tn_token tn_session_next(tn_session *session, int32_t seq, tn_sampler *sampler);
-/* The text the last token of this sequence completed: whole characters only, maybe empty. */
+/* Samples the next token of a prompted sequence and decodes it. TN_END when the model ends the text: nothing is
+ * decoded and *token is TN_TOKEN_NONE, until the next prompt. After a failed decode the next call decodes the same
+ * token. `token` may be NULL. generate.h has the parts of this call, for several sequences in one batch. */
+TN_API tn_status tn_session_next(tn_session *session, int32_t seq, tn_sampler *sampler,
+                                 tn_token *token) TN_MUST_CHECK;
+/* The text that the last tn_session_next of this sequence completed: whole characters only, maybe empty. After TN_END
+ * what was still incomplete. */
 TN_API const char *tn_session_text(tn_session *session, int32_t seq);
 
 /* ---- KV cache ------------------------------------------------------------------------------------------------ */

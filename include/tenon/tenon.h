@@ -17,6 +17,7 @@
 #include "tenon/train.h"
 
 #include "tenon/chat.h"
+#include "tenon/generate.h"
 #include "tenon/grammar.h"
 #include "tenon/llm.h"
 #include "tenon/sampler.h"

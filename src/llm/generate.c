@@ -1,18 +1,20 @@
-/* The comfortable way: prompts in, tokens and text out, one stream per sequence. */
+/* Text generation with a session: prompts in, tokens and text out, and the scores of given tokens. */
 #include "llm/session_internal.h"
 
 #include "base/checked.h"
-#include "tenon/sampler.h"
+#include "tenon/generate.h"
 
 #include <string.h>
 
+/* A sequence that tn_session_prompt has begun. */
 typedef struct tn__stream {
-    tn_detokenizer *detokenizer;
-    const char *text;
-    float *logits; /* of the last token, kept until the next: another sequence's decode replaces the session's rows */
+    tn_generator *generator;
+    /* Logits after the last token. A copy: the decode of another sequence replaces the session's rows. */
+    float *logits;
+    bool pending; /* the generator's token is not decoded yet: its decode failed */
 } tn__stream;
 
-static tn_status stream_of(tn_session *s, int32_t seq, tn__stream **out) {
+static tn_status find_sequence(tn_session *s, int32_t seq, tn__stream **out) {
     if (!s || seq < 0 || seq >= s->params.n_seqs) return tn_fail(TN_E_INVALID, "there is no sequence %d", seq);
     if (s->params.embeddings) return tn_fail(TN_E_STATE, "the session makes embeddings, not text");
     if (!s->model->tokenizer) return tn_fail(TN_E_STATE, "the model has no tokenizer");
@@ -20,42 +22,47 @@ static tn_status stream_of(tn_session *s, int32_t seq, tn__stream **out) {
         s->streams = tn_calloc((size_t)s->params.n_seqs, sizeof *s->streams);
         if (!s->streams) return TN_E_NOMEM;
     }
-    tn__stream *stream = &s->streams[seq];
-    if (!stream->detokenizer)
-        TN_TRY(tn_detokenizer_new(s->model->tokenizer, TN_DECODE_CONTINUE, &stream->detokenizer));
-    if (!stream->logits && !(stream->logits = tn_calloc((size_t)s->model->h.n_vocab, sizeof(float))))
+    tn__stream *sequence = &s->streams[seq];
+    if (!sequence->generator)
+        TN_TRY(tn_generator_new(s->model->tokenizer, &(tn_generator_params){.decode_flags = TN_DECODE_CONTINUE},
+                                &sequence->generator));
+    if (!sequence->logits && !(sequence->logits = tn_calloc((size_t)s->model->h.n_vocab, sizeof(float))))
         return TN_E_NOMEM;
-    *out = stream;
+    *out = sequence;
     return TN_OK;
 }
 
 void tn__streams_free(tn_session *s) {
     for (int32_t i = 0; s->streams && i < s->params.n_seqs; i++) {
-        tn_detokenizer_free(s->streams[i].detokenizer);
+        tn_generator_free(s->streams[i].generator);
         tn_free(s->streams[i].logits);
     }
     tn_free(s->streams);
 }
 
+static void keep_logits(tn_session *s, tn__stream *sequence) {
+    memcpy(sequence->logits, tn_session_logits(s, -1), (size_t)s->model->h.n_vocab * sizeof(float));
+}
+
 tn_status tn_session_prompt_tokens(tn_session *s, int32_t seq, const tn_token *tokens, int32_t n) {
-    tn__stream *stream;
-    TN_TRY(stream_of(s, seq, &stream));
+    tn__stream *sequence = NULL;
+    TN_TRY(find_sequence(s, seq, &sequence));
     if (!tokens || n < 1) return tn_fail(TN_E_INVALID, "the prompt has no tokens");
-    tn_detokenizer_reset(stream->detokenizer);
-    stream->text = "";
+    tn_generator_restart(sequence->generator);
+    sequence->pending = false;
     for (int32_t begin = 0; begin < n; begin += s->params.n_batch) {
         int32_t count = TN__MIN(s->params.n_batch, n - begin);
         for (int32_t i = 0; i < count; i++) s->prompt_seqs[i] = seq;
         tn_batch batch = {.n_tokens = count, .tokens = tokens + begin, .seqs = s->prompt_seqs};
         TN_TRY(tn_session_decode(s, &batch));
     }
-    memcpy(stream->logits, tn_session_logits(s, -1), (size_t)s->model->h.n_vocab * sizeof(float));
+    keep_logits(s, sequence);
     return TN_OK;
 }
 
 tn_status tn_session_prompt(tn_session *s, int32_t seq, const char *text, int64_t length) {
-    tn__stream *stream;
-    TN_TRY(stream_of(s, seq, &stream));
+    tn__stream *sequence = NULL;
+    TN_TRY(find_sequence(s, seq, &sequence));
     if (!text) return tn_fail(TN_E_INVALID, "the prompt is NULL");
     tn_tokens tokens = {0};
     bool first = tn_session_seq_last(s, seq) < 0;
@@ -67,26 +74,27 @@ tn_status tn_session_prompt(tn_session *s, int32_t seq, const char *text, int64_
     return status;
 }
 
-tn_token tn_session_next(tn_session *s, int32_t seq, tn_sampler *sampler) {
-    tn__stream *stream;
-    tn_token token;
-    if (stream_of(s, seq, &stream) != TN_OK) return -2;
-    if (tn_sampler_sample(sampler, stream->logits, (size_t)s->model->h.n_vocab, &token) != TN_OK) return -2;
-    if (tn_sampler_accept(sampler, token) != TN_OK) return -2;
-    if (tn_token_is_end(s->model->tokenizer, token)) {
-        stream->text = tn_detokenizer_finish(stream->detokenizer, NULL);
-        return -1;
+tn_status tn_session_next(tn_session *s, int32_t seq, tn_sampler *sampler, tn_token *token) {
+    tn__stream *sequence = NULL;
+    if (token) *token = TN_TOKEN_NONE;
+    TN_TRY(find_sequence(s, seq, &sequence));
+    if (!sequence->pending) {
+        tn_generator_set_sampler(sequence->generator, sampler);
+        TN_TRY(tn_generator_sample_logits(sequence->generator, sequence->logits, (size_t)s->model->h.n_vocab));
     }
-    tn_batch batch = {.n_tokens = 1, .tokens = &token, .seqs = &seq};
-    if (tn_session_decode(s, &batch) != TN_OK) return -2;
-    memcpy(stream->logits, tn_session_logits(s, -1), (size_t)s->model->h.n_vocab * sizeof(float));
-    stream->text = tn_detokenizer_push(stream->detokenizer, token, NULL);
-    return token;
+    const tn_token next = tn_generator_token(sequence->generator);
+    tn_batch batch = {.n_tokens = 1, .tokens = &next, .seqs = &seq};
+    sequence->pending = true;
+    TN_TRY(tn_session_decode(s, &batch));
+    sequence->pending = false;
+    keep_logits(s, sequence);
+    if (token) *token = next;
+    return TN_OK;
 }
 
 const char *tn_session_text(tn_session *s, int32_t seq) {
-    if (!s || !s->streams || seq < 0 || seq >= s->params.n_seqs || !s->streams[seq].text) return "";
-    return s->streams[seq].text;
+    if (!s || !s->streams || seq < 0 || seq >= s->params.n_seqs || !s->streams[seq].generator) return "";
+    return tn_generator_text(s->streams[seq].generator, NULL);
 }
 
 tn_status tn_session_score(tn_session *s, int32_t seq, const tn_token *tokens, int32_t n, tn_logits_fn fn,

@@ -73,18 +73,17 @@ static void work(struct served *served, struct job *job) {
     for (size_t i = 0; job->score_prompt && i + 1 < job->prompt.count; i++)
         post(served, job, job->prompt.ids[i + 1], "", 0, FINISH_NONE);
     for (int i = 0; i < 12 && i < job->n_predict && !atomic_load(&job->cancelled); i++) {
-        tn_token token;
         for (size_t t = 0; t < n_vocab; t++) logits[t] = (float)(next_noise() % 1000) / 100;
-        if (tn_sampler_sample(job->sampler, logits, n_vocab, &token) != TN_OK ||
-            tn_sampler_accept(job->sampler, token) != TN_OK) {
+        tn_status status = tn_generator_sample_logits(job->generator, logits, n_vocab);
+        if (status == TN_END) break;
+        if (status != TN_OK) {
             post(served, job, TN_TOKEN_NONE, "", 0, FINISH_ERROR);
             return;
         }
-        if (tn_token_is_end(served->tokenizer, token)) break;
-        const char *text = tn_detokenizer_push(job->detokenizer, token, &length);
-        post(served, job, token, text, length, FINISH_NONE);
+        const char *text = tn_generator_text(job->generator, &length);
+        post(served, job, tn_generator_token(job->generator), text, length, FINISH_NONE);
     }
-    const char *rest = tn_detokenizer_finish(job->detokenizer, &length);
+    const char *rest = tn_generator_finish(job->generator, &length);
     post(served, job, TN_TOKEN_NONE, rest, length, next_noise() % 2 ? FINISH_EOS : FINISH_LIMIT);
 }
 

@@ -45,8 +45,8 @@ static int generate(tn_session *session, tn_sampler *sampler, int64_t limit, str
             *end = END_CONTEXT;
             break;
         }
-        tn_token token = tn_session_next(session, 0, sampler);
-        if (token < -1 || interrupted()) {
+        tn_status next = tn_session_next(session, 0, sampler, NULL);
+        if ((next != TN_OK && next != TN_END) || interrupted()) {
             *end = END_INTERRUPTED;
             if (!interrupted() && !out->keep) putchar('\n');
             return interrupted() ? EXIT_INTERRUPTED : fail("%s", tn_error());
@@ -54,7 +54,7 @@ static int generate(tn_session *session, tn_sampler *sampler, int64_t limit, str
         const char *text = tn_session_text(session, 0);
         tn_status status = put(out, text, strlen(text));
         if (status != TN_OK) return fail_status(status, "%s", "");
-        if (token == -1) {
+        if (next == TN_END) {
             *end = END_OF_TEXT;
             break;
         }

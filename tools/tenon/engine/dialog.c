@@ -8,10 +8,23 @@
 static const char plain_template[] =
     "{% for m in messages %}{{ m.content }}{{ '\n\n' if m.role != 'user' }}{% endfor %}";
 
+/* Where the template ends a turn with a string that is not an end token, that string is a stop string. */
+static tn_status make_generator(struct dialog *d) {
+    tn_generator_params p = {.decode_flags = TN_DECODE_SPECIAL};
+    const char *end = tn_chat_template_turn_end(d->chat);
+    tn_token token = tn_tokenizer_find(d->tokenizer, end, strlen(end));
+    bool visible = strspn(end, " \n\r\t") < strlen(end);
+    if (!d->continues && visible && !(token >= 0 && tn_token_is_end(d->tokenizer, token))) {
+        p.stops = &end;
+        p.n_stops = 1;
+    }
+    return tn_generator_new(d->tokenizer, &p, &d->generator);
+}
+
 int dialog_open(struct dialog *d, const struct args *args, tn_model *model, tn_session *session,
                 const char *template) {
     tn_model_info info = tn_model_get_info(model);
-    *d = (struct dialog){.args = args, .model = model, .session = session, .stop = "", .limit = -1};
+    *d = (struct dialog){.args = args, .model = model, .session = session, .limit = -1};
     d->tokenizer = tn_model_tokenizer(model);
     if (!d->tokenizer) return fail("the model has no tokenizer");
     if (info.is_encoder) return fail("the model makes embeddings and writes no text");
@@ -19,23 +32,15 @@ int dialog_open(struct dialog *d, const struct args *args, tn_model *model, tn_s
     d->continues = !template;
     bool chatml = template && strcmp(template, "chatml") == 0;
     tn_status status = tn_chat_template_new(chatml ? NULL : template ? template : plain_template, &d->chat);
-    if (status == TN_OK) status = tn_detokenizer_new(d->tokenizer, TN_DECODE_SPECIAL, &d->detokenizer);
+    if (status == TN_OK) status = make_generator(d);
     d->messages = json_array();
     if (status == TN_OK && !d->messages) status = TN_E_NOMEM;
-    if (status != TN_OK) return fail_status(status, "chat template");
-    /* Where the end of a turn is no token of its own it is looked for in the text. */
-    if (!d->continues) {
-        const char *end = tn_chat_template_turn_end(d->chat);
-        tn_token token = tn_tokenizer_find(d->tokenizer, end, strlen(end));
-        bool visible = strspn(end, " \n\r\t") < strlen(end);
-        if (visible && !(token >= 0 && tn_token_is_end(d->tokenizer, token))) d->stop = end;
-    }
-    return EXIT_OK;
+    return status == TN_OK ? EXIT_OK : fail_status(status, "chat template");
 }
 
 void dialog_close(struct dialog *d) {
     tn_chat_template_free(d->chat);
-    tn_detokenizer_free(d->detokenizer);
+    tn_generator_free(d->generator);
     tn_sampler_free(d->sampler);
     tn_tokens_free(&d->cached);
     json_decref(d->messages);

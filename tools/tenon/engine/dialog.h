@@ -5,6 +5,7 @@
 #include "engine/sampling.h"
 
 #include "tenon/chat.h"
+#include "tenon/generate.h"
 
 #include <jansson.h>
 
@@ -15,15 +16,14 @@ struct dialog {
     const tn_tokenizer *tokenizer;
     tn_chat_template *chat;
     const char *variables;      /* further variables of the template, as JSON; NULL: none */
-    const char *stop;           /* text that ends a reply, "" where tokens do */
     bool continues;             /* no template: the model goes on with the text */
     json_t *messages;           /* [{"role", "content", …}, …], the system message first if there is one */
     tn_sampler_params sampling; /* as options and /set say … */
     tn_sampler *sampler;        /* … made from them when needed; NULL: make it */
-    tn_detokenizer *detokenizer;
-    tn_tokens cached; /* what the cache holds, token by token */
-    int64_t limit;    /* tokens of a reply; negative: none */
-    int forgotten;    /* messages that had to go since the beginning */
+    tn_generator *generator;    /* of the reply: samples, finds the stop string, makes text */
+    tn_tokens cached;           /* what the cache holds, token by token */
+    int64_t limit;              /* tokens of a reply; negative: none */
+    int forgotten;              /* messages that had to go since the beginning */
 };
 
 /* `template` is Jinja, "chatml", or NULL for the model's own. Returns an exit code. */

@@ -157,9 +157,7 @@ static tn_status align(struct dialog *d, const tn_tokens *wanted, bool moves, bo
 struct writer {
     struct dialog *dialog;
     tn_chat_parser *parser;
-    char held[512]; /* text that may be the beginning of the stop text */
-    size_t n_held;
-    bool stopped, reasoning;
+    bool reasoning;
     bool begun, wrote; /* this part, anything at all */
 };
 
@@ -193,30 +191,10 @@ static tn_status feed(struct writer *w, const char *text, size_t length) {
     return length ? tn_chat_parser_feed(w->parser, text, length, show, w) : TN_OK;
 }
 
-/* Passes text on up to the stop text; what could be its beginning waits. */
-static tn_status put(struct writer *w, const char *text, size_t length) {
-    const char *stop = w->dialog->stop;
-    size_t n = strlen(stop);
-    if (!n || n >= sizeof w->held) return feed(w, text, length);
-    for (size_t i = 0; i < length && !w->stopped; i++) {
-        w->held[w->n_held++] = text[i];
-        size_t out = 0;
-        while (out < w->n_held && memcmp(w->held + out, stop, w->n_held - out) != 0) out++;
-        TN_TRY(feed(w, w->held, out));
-        w->n_held -= out;
-        memmove(w->held, w->held + out, w->n_held);
-        w->stopped = w->n_held == n;
-    }
-    return TN_OK;
-}
-
 static tn_status finish(struct writer *w) {
     size_t length;
-    const char *rest = tn_detokenizer_finish(w->dialog->detokenizer, &length);
-    if (!w->stopped) {
-        TN_TRY(put(w, rest, length));
-        if (!w->stopped) TN_TRY(feed(w, w->held, w->n_held));
-    }
+    const char *rest = tn_generator_finish(w->dialog->generator, &length);
+    TN_TRY(feed(w, rest, length));
     tn_status status = tn_chat_parser_finish(w->parser, show, w);
     if (w->reasoning) fputs(style(stdout, STYLE_NONE), stdout);
     return status;
@@ -248,29 +226,15 @@ static tn_status make_room(struct dialog *d, size_t *n_prompt) {
     return status;
 }
 
-static tn_status next_token(struct dialog *d, tn_token *token) {
-    const float *logits = tn_session_logits(d->session, -1);
-    if (logits)
-        TN_TRY(tn_sampler_sample(d->sampler, logits, (size_t)tn_model_get_info(d->model).n_vocab, token));
-    else
-        *token = tn_session_argmax(d->session, -1);
-    return tn_sampler_accept(d->sampler, *token);
-}
-
 static tn_status write_reply(struct dialog *d, struct writer *w, size_t n_prompt, enum reply_end *end) {
-    tn_detokenizer_reset(d->detokenizer);
     *end = REPLY_LIMIT;
     for (int64_t i = 0; d->limit < 0 || i < d->limit; i++) {
-        tn_token token;
         size_t length;
-        TN_TRY(next_token(d, &token));
-        if (tn_token_is_end(d->tokenizer, token)) {
-            *end = REPLY_DONE;
-            break;
-        }
-        const char *text = tn_detokenizer_push(d->detokenizer, token, &length);
-        TN_TRY(put(w, text, length));
-        if (w->stopped) {
+        tn_status sampled = tn_generator_sample(d->generator, d->session, -1);
+        if (sampled != TN_OK && sampled != TN_END) return sampled;
+        const char *text = tn_generator_text(d->generator, &length);
+        TN_TRY(feed(w, text, length));
+        if (sampled == TN_END) {
             *end = REPLY_DONE;
             break;
         }
@@ -283,6 +247,7 @@ static tn_status write_reply(struct dialog *d, struct writer *w, size_t n_prompt
             }
             TN_TRY(status);
         }
+        const tn_token token = tn_generator_token(d->generator);
         tn_status status = decode(d, &token, 1);
         if (status != TN_OK) cut_cache(d, d->cached.count);
         TN_TRY(status);
@@ -297,6 +262,8 @@ static int prepare_sampler(struct dialog *d, const tn_tokens *prompt) {
     tn_status status = tn_sampler_set_grammar(d->sampler, NULL);
     size_t window = (size_t)d->sampling.penalty_window, from = prompt->count > window ? prompt->count - window : 0;
     for (; from < prompt->count && status == TN_OK; from++) status = tn_sampler_accept(d->sampler, prompt->ids[from]);
+    tn_generator_restart(d->generator);
+    tn_generator_set_sampler(d->generator, d->sampler);
     return status == TN_OK ? sampling_grammar(d->args, d->model, d->sampler) : fail_status(status, "sampling");
 }
 

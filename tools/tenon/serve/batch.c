@@ -143,7 +143,6 @@ static void assign(struct engine *e, struct slot *slot, struct job *job) {
     slot->n_kv = slot->n_cached = keep;
     slot->n_predicted = 0;
     slot->n_scored = 1;
-    slot->n_held = 0;
     slot->prompted = 0;
     slot->began = tn_time_ns();
     slot->task = ++e->n_tasks;
@@ -290,45 +289,6 @@ static bool make_room(struct engine *e) {
 
 /* ---- Text ------------------------------------------------------------------------------------------------------ */
 
-/* Length of the longest end of `text` that begins a stop word. */
-static size_t stop_overlap(const struct job *job, const char *text, size_t length) {
-    size_t most = 0;
-    for (size_t i = 0; i < job->n_stops; i++) {
-        size_t size = strlen(job->stops[i]), n = size - 1 < length ? size - 1 : length;
-        for (; n > most; n--)
-            if (memcmp(text + length - n, job->stops[i], n) == 0) break;
-        if (n > most) most = n;
-    }
-    return most;
-}
-
-/* Adds text to what is held and says how much may go out. Returns the index of the stop word met, or -1. */
-static int hold(struct slot *slot, char *buffer, size_t size, const char *text, size_t length, size_t *release,
-                size_t *total) {
-    const struct job *job = slot->job;
-    if (length > size - slot->n_held) length = size - slot->n_held;
-    memcpy(buffer, slot->held, slot->n_held);
-    memcpy(buffer + slot->n_held, text, length);
-    *total = slot->n_held + length;
-    int met = -1;
-    *release = *total;
-    for (size_t i = 0; i < job->n_stops; i++) {
-        char *at = memmem(buffer, *total, job->stops[i], strlen(job->stops[i]));
-        if (at && (size_t)(at - buffer) < *release) {
-            *release = (size_t)(at - buffer);
-            met = (int)i;
-        }
-    }
-    if (met >= 0) return met;
-    size_t keep = stop_overlap(job, buffer, *total);
-    /* Words longer than the room for held text are cut at reading, so this is only a guard. */
-    if (keep > sizeof slot->held) keep = sizeof slot->held;
-    *release = *total - keep;
-    memcpy(slot->held, buffer + *release, keep);
-    slot->n_held = keep;
-    return -1;
-}
-
 static void post_token(struct engine *e, struct slot *slot, tn_token token, const float *row, const char *text,
                        size_t length, bool of_prompt) {
     struct job *job = slot->job;
@@ -346,58 +306,49 @@ static void post_token(struct engine *e, struct slot *slot, tn_token token, cons
     post(e->served, p);
 }
 
-/* Tokens are drawn by all threads, each from the rows that it has computed, which its core still holds; then from
- * what others have not come to. */
-static void draw(void *user, int index, int count) {
+/* All threads sample. Each begins with the rows that it has computed, which its core's cache still holds, and goes on
+ * with those that other threads have not reached. */
+static void sample_rows(void *user, int index, int count) {
     struct engine *e = user;
     for (int i = 0; i < count; i++) {
-        const int share = (index + i) % count, end = e->n_drawings * (share + 1) / count;
-        for (int n; (n = e->n_drawings * share / count + atomic_fetch_add(&e->next_drawing[share], 1)) < end;) {
-            struct slot *slot = e->drawings[n].slot;
-            tn_sampler *sampler = slot->job->sampler;
-            slot->failed = tn_sampler_sample(sampler, e->drawings[n].row, (size_t)e->served->info.n_vocab,
-                                             &slot->drawn) != TN_OK ||
-                           tn_sampler_accept(sampler, slot->drawn) != TN_OK;
-            if (slot->failed) snprintf(slot->error, sizeof slot->error, "%s", tn_error());
+        const int share = (index + i) % count, end = e->n_rows * (share + 1) / count;
+        for (int n; (n = e->n_rows * share / count + atomic_fetch_add(&e->next_row[share], 1)) < end;) {
+            struct slot *slot = e->rows[n].slot;
+            slot->sampled =
+                tn_generator_sample_logits(slot->job->generator, e->rows[n].logits, (size_t)e->served->info.n_vocab);
+            if (slot->sampled != TN_OK && slot->sampled != TN_END)
+                snprintf(slot->error, sizeof slot->error, "%s", tn_error());
         }
     }
 }
 
-/* What a slot's drawn token leads to: text, or the end. */
-static void advance(struct engine *e, struct slot *slot, const float *row) {
+/* Reports what a slot's generator has sampled, and ends the job if the text has ended or a limit is reached. */
+static void advance(struct engine *e, struct slot *slot, const float *logits) {
     struct job *job = slot->job;
     struct served *served = e->served;
-    char buffer[2048];
-    const tn_token token = slot->drawn;
-    if (slot->failed) {
+    const tn_token token = tn_generator_token(job->generator);
+    const int stop = tn_generator_stop(job->generator);
+    size_t length;
+    const char *text = tn_generator_text(job->generator, &length);
+    if (slot->sampled != TN_OK && slot->sampled != TN_END) {
         finish_slot(e, slot, FINISH_ERROR, "", 0, slot->error, false);
         return;
     }
-    size_t length, release, total;
-    if (tn_token_is_end(served->tokenizer, token) && !job->ignore_end) {
-        const char *rest = tn_detokenizer_finish(job->detokenizer, &length);
-        memcpy(buffer, slot->held, slot->n_held);
-        if (length > sizeof buffer - slot->n_held) length = 0;
-        memcpy(buffer + slot->n_held, rest, length);
-        finish_slot(e, slot, FINISH_EOS, buffer, slot->n_held + length, "", false);
+    slot->n_predicted = (int32_t)tn_generator_count(job->generator);
+    if (slot->sampled == TN_END && stop < 0) {
+        finish_slot(e, slot, FINISH_EOS, text, length, "", false);
         return;
     }
-    slot->n_predicted++;
-    const char *text = tn_detokenizer_push(job->detokenizer, token, &length);
-    int met = hold(slot, buffer, sizeof buffer, text, length, &release, &total);
-    post_token(e, slot, token, row, buffer, release, false);
-    if (met >= 0) {
-        bool user = (size_t)met < job->n_user_stops;
-        finish_slot(e, slot, user ? FINISH_WORD : FINISH_EOS, "", 0, job->stops[met], false);
+    post_token(e, slot, token, logits, text, length, false);
+    if (slot->sampled == TN_END) {
+        bool user = (size_t)stop < job->n_user_stops;
+        finish_slot(e, slot, user ? FINISH_WORD : FINISH_EOS, "", 0, job->stops[stop], false);
         return;
     }
     bool full = slot->count + 1 >= served->n_ctx;
     if (slot->n_predicted >= job->n_predict || full) {
-        const char *rest = tn_detokenizer_finish(job->detokenizer, &length);
-        memcpy(buffer, slot->held, slot->n_held);
-        memcpy(buffer + slot->n_held, rest, length < 64 ? length : 64);
-        finish_slot(e, slot, FINISH_LIMIT, buffer, slot->n_held + (length < 64 ? length : 64), "",
-                    full && slot->n_predicted < job->n_predict);
+        text = tn_generator_finish(job->generator, &length);
+        finish_slot(e, slot, FINISH_LIMIT, text, length, "", full && slot->n_predicted < job->n_predict);
         return;
     }
     slot->tokens[slot->count++] = token;
@@ -469,7 +420,7 @@ static void build(struct engine *e) {
 
 static void harvest(struct engine *e) {
     int32_t row = 0;
-    e->n_drawings = 0;
+    e->n_rows = 0;
     for (int32_t i = 0; i < e->n_tokens; i++) {
         struct slot *slot = &e->slots[e->seqs[i]];
         slot->n_kv = e->positions[i] + 1;
@@ -484,16 +435,16 @@ static void harvest(struct engine *e) {
             if (slot->job->n_predict == 0)
                 finish_slot(e, slot, FINISH_LIMIT, "", 0, "", false);
             else
-                e->drawings[e->n_drawings++] = (struct drawing){slot, logits};
+                e->rows[e->n_rows++] = (struct sample_row){slot, logits};
         }
     }
     const int n_threads = tn_threadpool_size(e->threads);
-    for (int i = 0; i < n_threads; i++) atomic_store(&e->next_drawing[i], 0);
-    if (e->n_drawings > 1)
-        tn_threadpool_run(e->threads, 0, draw, e);
+    for (int i = 0; i < n_threads; i++) atomic_store(&e->next_row[i], 0);
+    if (e->n_rows > 1)
+        tn_threadpool_run(e->threads, 0, sample_rows, e);
     else
-        draw(e, 0, 1);
-    for (int i = 0; i < e->n_drawings; i++) advance(e, e->drawings[i].slot, e->drawings[i].row);
+        sample_rows(e, 0, 1);
+    for (int i = 0; i < e->n_rows; i++) advance(e, e->rows[i].slot, e->rows[i].logits);
 }
 
 /* A decode is given up when everybody in it has gone, or when the program must end. */

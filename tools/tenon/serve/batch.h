@@ -12,19 +12,16 @@ struct slot {
     int32_t count, n_kv; /* tokens in all, and of them in the cache */
     int32_t n_prompt, n_scored, n_predicted, n_cached;
     uint64_t task, began, prompted, used;
-    char held[512]; /* text that may be the beginning of a stop word */
-    size_t n_held;
-    bool fed;       /* in the batch of this round */
-    tn_token drawn; /* this round's */
-    bool failed;    /* to draw it; `error` says why */
+    bool fed;          /* in the batch of this round */
+    tn_status sampled; /* by the job's generator in this round: TN_OK, TN_END, or an error that `error` describes */
     char error[200];
     bool stalled; /* gave its cells to others and waits for room */
 };
 
-/* A row of logits after the last token of a slot. */
-struct drawing {
+/* The logits after the last token of a slot. */
+struct sample_row {
     struct slot *slot;
-    const float *row;
+    const float *logits;
 };
 
 struct engine {
@@ -37,10 +34,10 @@ struct engine {
     int32_t *seqs, *positions;
     bool *outputs;
     int32_t n_tokens;
-    struct drawing *drawings; /* of this round, one for each slot that gets a token */
-    int n_drawings;
-    atomic_int *next_drawing; /* of each thread's share */
-    tn_threadpool *threads;   /* the sessions', too */
+    struct sample_row *rows; /* of this round, one for each slot that gets a token */
+    int n_rows;
+    atomic_int *next_row;   /* of each thread's share */
+    tn_threadpool *threads; /* the sessions', too */
     uint64_t n_tasks, map_time;
     bool embedding; /* the embedder is at work */
     tn_token_prob top[MAX_TOP];

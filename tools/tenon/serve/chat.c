@@ -89,10 +89,6 @@ bool chat_jobs(struct served *served, struct request *r, json_t *body, int64_t n
             !job_read(served, job, body, tn_chat_prompt_grammar(r->prompt), tn_chat_prompt_trigger(r->prompt),
                       problem))
             return false;
-        const char *turn_end = tn_chat_template_turn_end(served->chat);
-        if (*turn_end && strlen(turn_end) < 500 && job->n_stops < MAX_STOPS &&
-            (job->stops[job->n_stops] = tn_strdup(turn_end)))
-            job->n_stops++;
         status = tn_chat_parser_new(r->prompt, &job->parser);
         if (status != TN_OK) return problem_status(problem, status, "");
     }

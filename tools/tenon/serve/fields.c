@@ -155,7 +155,8 @@ static bool read_biases(struct served *served, json_t *body, struct biases *bias
     return true;
 }
 
-static bool read_stops(struct job *job, json_t *body, struct problem *problem) {
+/* The request's own stop strings first, then, in a chat, what the template ends a turn with. */
+static bool read_stops(struct served *served, struct job *job, json_t *body, struct problem *problem) {
     json_t *stop = get(body, "stop");
     if (!stop) stop = get(body, "stop_sequences");
     size_t count = json_is_array(stop) ? json_array_size(stop) : stop ? 1 : 0;
@@ -170,6 +171,8 @@ static bool read_stops(struct job *job, json_t *body, struct problem *problem) {
             return problem_set(problem, 500, "out of memory");
         job->n_user_stops = ++job->n_stops;
     }
+    const char *turn_end = job->request->prompt ? tn_chat_template_turn_end(served->chat) : "";
+    if (*turn_end && strlen(turn_end) < 500 && (job->stops[job->n_stops] = tn_strdup(turn_end))) job->n_stops++;
     return true;
 }
 
@@ -309,7 +312,7 @@ bool job_read(struct served *served, struct job *job, json_t *body, const char *
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!field_int(body, names[i], -1, INT32_MAX, &limit, problem)) return false;
     if (!field_bool(body, "cache_prompt", &cache, problem) || !make_sampler(served, job, body, problem) ||
-        !read_stops(job, body, problem) || !read_grammar(body, &own, problem))
+        !read_stops(served, job, body, problem) || !read_grammar(body, &own, problem))
         return false;
     /* Without a limit the model's own context is where sense ends. */
     int32_t room = served->n_ctx < served->info.n_ctx_train ? served->n_ctx : served->info.n_ctx_train;
@@ -323,8 +326,13 @@ bool job_read(struct served *served, struct job *job, json_t *body, const char *
         fine = set_grammar(served, job, gbnf, trigger, problem);
     tn_free(own);
     if (!fine) return false;
-    unsigned flags = TN_DECODE_CONTINUE | (job->request->prompt ? TN_DECODE_SPECIAL : 0);
-    tn_status status = tn_detokenizer_new(served->tokenizer, flags, &job->detokenizer);
+    const tn_generator_params p = {.sampler = job->sampler,
+                                   .decode_flags =
+                                       TN_DECODE_CONTINUE | (job->request->prompt ? TN_DECODE_SPECIAL : 0),
+                                   .ignore_end = job->ignore_end,
+                                   .stops = (const char *const *)job->stops,
+                                   .n_stops = job->n_stops};
+    tn_status status = tn_generator_new(served->tokenizer, &p, &job->generator);
     return status == TN_OK || problem_status(problem, status, "");
 }
 

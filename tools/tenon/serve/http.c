@@ -187,8 +187,8 @@ struct job *request_add_job(struct request *r) {
 
 static void job_free(struct job *job) {
     tn_tokens_free(&job->prompt);
+    tn_generator_free(job->generator);
     tn_sampler_free(job->sampler);
-    tn_detokenizer_free(job->detokenizer);
     for (size_t i = 0; i < job->n_stops; i++) tn_free(job->stops[i]);
     tn_text_free(&job->text);
     json_decref(job->tokens);

@@ -125,11 +125,11 @@ static tn_status make_slots(struct served *served, struct engine *e, int32_t n_b
     e->seqs = tn_calloc((size_t)n_batch, sizeof *e->seqs);
     e->positions = tn_calloc((size_t)n_batch, sizeof *e->positions);
     e->outputs = tn_calloc((size_t)n_batch, sizeof *e->outputs);
-    e->drawings = tn_calloc((size_t)e->n_slots, sizeof *e->drawings);
-    e->next_drawing = tn_calloc((size_t)tn_threadpool_size(e->threads), sizeof *e->next_drawing);
+    e->rows = tn_calloc((size_t)e->n_slots, sizeof *e->rows);
+    e->next_row = tn_calloc((size_t)tn_threadpool_size(e->threads), sizeof *e->next_row);
     served->view.map = tn_calloc((size_t)served->n_ctx, sizeof *served->view.map);
     served->view.slots = tn_calloc((size_t)e->n_slots, sizeof *served->view.slots);
-    bool enough = e->slots && e->tokens && e->seqs && e->positions && e->outputs && e->drawings && e->next_drawing &&
+    bool enough = e->slots && e->tokens && e->seqs && e->positions && e->outputs && e->rows && e->next_row &&
                   served->view.map && served->view.slots;
     for (int i = 0; enough && i < e->n_slots; i++)
         enough = (e->slots[i].tokens = tn_calloc((size_t)served->n_ctx, sizeof(tn_token))) != NULL;
@@ -237,8 +237,8 @@ void engine_join(struct served *served) {
     tn_free(e->seqs);
     tn_free(e->positions);
     tn_free(e->outputs);
-    tn_free(e->drawings);
-    tn_free(e->next_drawing);
+    tn_free(e->rows);
+    tn_free(e->next_row);
     tn_free(served->view.map);
     tn_free(served->view.slots);
     tn_fit_free(&served->view.used);

@@ -8,6 +8,7 @@
 #include "engine/sampling.h"
 
 #include "tenon/chat.h"
+#include "tenon/generate.h"
 
 #include <event2/event.h>
 #include <event2/http.h>
@@ -45,7 +46,7 @@ struct job {
     tn_tokens prompt;
     tn_sampler *sampler;
     tn_sampler_params sampling; /* what it was made of, to be shown */
-    tn_detokenizer *detokenizer;
+    tn_generator *generator;    /* of the continuation; uses the sampler */
     int32_t n_predict;
     int32_t n_top;     /* alternatives to report per token; -1: no log-probabilities */
     bool score_prompt; /* report the prompt's tokens as well */
