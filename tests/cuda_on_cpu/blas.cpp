@@ -1,4 +1,4 @@
-// cuBLASLt, as far as the backend calls it: one product in plain loops, sums in f32.
+// cuBLASLt, the functions that the backend calls: a matmul in plain loops with sums in f32.
 #include "queue.h"
 
 #include <vector>

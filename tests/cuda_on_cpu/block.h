@@ -1,4 +1,4 @@
-// What runs a grid (fibers.cpp) and what copies to shared memory (copies.cpp) know of threads and blocks.
+// Threads and blocks of a running grid. Shared by fibers.cpp, grid.cpp, copies.cpp and messages.cpp.
 #ifndef TN_CUDA_ON_CPU_BLOCK_H
 #define TN_CUDA_ON_CPU_BLOCK_H
 
@@ -8,35 +8,37 @@
 
 namespace emul {
 
-enum { WARP = 32, MOST_THREADS = 1024, MOST_WARPS = MOST_THREADS / WARP };
+enum { WARP = 32, MAX_THREADS = 1024, MAX_WARPS = MAX_THREADS / WARP };
 
-struct small_copy { // of one thread
+// cp.async, of one thread.
+struct small_copy {
     char *to;
     const char *from;
     int size, zeros, group;
 };
-struct large_copy { // of a block
+// cp.async.bulk, of a block.
+struct large_copy {
     uint32_t to, size, barrier;
     const char *from;
 };
 struct block;
 struct thread {
-    void *stack; // where it goes on
-    place at;
+    void *stack; // stack pointer while it does not run
+    thread_indices at;
     block *of;
     int warp, lane;
     std::vector<small_copy> copies;
-    int group;      // of copies, not yet committed
-    bool triggered; // the grid behind this one may start
+    int group;      // of copies that are not committed yet
+    bool triggered; // has let the next grid start
 };
 struct warp {
-    unsigned alive, ready, waiting; // lanes; waiting: at a meeting
-    unsigned masks[WARP];           // of the meetings that lanes wait for
+    unsigned alive, ready, waiting; // lanes; waiting: in meet()
+    unsigned masks[WARP];           // by lane: what it passed to meet()
     const char *what[WARP];
     void *brought[WARP];
     void (*act[WARP])(void *const (&)[WARP]);
 };
-struct shared_place {
+struct shared_entry {
     const void *id;
     size_t offset, size;
 };
@@ -44,51 +46,53 @@ struct block {
     thread *threads;
     int n_warps;
     unsigned ready; // warps with ready lanes
-    warp warps[MOST_WARPS];
-    int alive, arrived, counted, last_count; // threads; at the barrier; of those with a value
-    unsigned at_barrier[MOST_WARPS];         // lanes
-    unsigned stopped[MOST_WARPS];            // lanes that wait for the grid in front
-    char *memory;                            // shared
-    size_t fixed;                            // bytes of variables in it
-    std::vector<shared_place> variables;
+    warp warps[MAX_WARPS];
+    int alive, arrived;             // threads; threads at the barrier
+    int counted, last_count;        // threads at the barrier with a value other than 0; at the last barrier
+    unsigned at_barrier[MAX_WARPS]; // lanes
+    unsigned stopped[MAX_WARPS];    // lanes that wait for the previous grid
+    char *memory;                   // shared memory
+    size_t fixed;                   // bytes of static variables in it
+    std::vector<shared_entry> variables;
     std::vector<large_copy> copies;
 };
 
-enum : size_t { FIXED_ROOM = 64 << 10, DYNAMIC_ROOM = 256 << 10, GUARD = 4096, STACK = 64 << 10 };
+enum : size_t { STATIC_BYTES = 64 << 10, DYNAMIC_BYTES = 256 << 10, GUARD = 4096, STACK = 64 << 10 };
 
-struct run { // of a grid
+// A grid that has begun.
+struct run {
     const grid_job *job;
-    const char *name; // of the kernel
-    size_t slot;      // whose memory it uses
+    const char *name;  // of the kernel
+    size_t memory_set; // 0 or 1: which blocks and stacks it uses
     size_t n, at_once, first, stride, begun;
-    std::vector<block *> blocks; // that run
-    size_t turn;                 // whose block runs
+    std::vector<block *> blocks; // that have begun
+    size_t turn;                 // index of the running block
     int alive;                   // blocks
-    bool stops;                  // at the wait for the grid in front
-    void *stack;                 // of who began it
+    bool stops;                  // threads stop where they wait for the previous grid
+    void *stack;                 // stack pointer of the host thread that runs the grid
 };
 
-// ---- fibers.cpp
+// ---- fibers.cpp ----
 
 extern thread *self;
 extern run *now;
 extern volatile long switches;
-extern unsigned random_state; // 0: in order
+extern unsigned random_state; // 0: threads run in a fixed order
 unsigned random_number();
 int next_bit(unsigned bits, int last);
 void prepare_stack(thread &t, char *stack);
-void run_threads(run *r); // until they have ended, or stopped
+void run_threads(run *r); // until all have ended or stopped
 
-// ---- messages.cpp
+// ---- messages.cpp ----
 
 [[noreturn]] void deadlock();
-void catch_signals(); // while a grid runs: a test program has handlers of its own
-void leave_signals();
-void watch(); // from now on
+void catch_signals(); // while a grid runs; the test program has handlers of its own
+void restore_signals();
+void start_watchdog();
 
-// ---- grid.cpp
+// ---- grid.cpp ----
 
-// That kernel lets the next grid start before it waits for the one in front of it.
+// The running kernel lets the next grid start before it waits for the previous one.
 void remember_trigger();
 
 } // namespace emul

@@ -1,4 +1,5 @@
-// Kernels with a mistake each, and the same without: what running CUDA on the CPU must find, and what it must not.
+// Tests of the emulator: kernels with one bug each, which it must detect, and the same kernels without, which must
+// pass.
 #include <cuda_runtime.h>
 extern "C" {
 // clang-format off
@@ -26,10 +27,10 @@ static float *on_device(size_t n) {
 static void read_back(float *to, const float *from, size_t n) {
     assert_int_equal(cudaMemcpy(to, from, n * 4, cudaMemcpyDeviceToHost), cudaSuccess);
 }
-// What a process that does this says before it ends: what is wrong, and in which kernel.
-static void assert_found(void (*bug)(void), const char *text, const char *kernel) {
+// Runs `bug` in a child process, which must end with a message that contains `text` and `kernel`.
+static void assert_detected(void (*bug)(void), const char *text, const char *kernel) {
     int pipes[2], status;
-    char said[4096] = "";
+    char message[4096] = "";
     size_t n = 0;
     ssize_t more;
     assert_int_equal(pipe(pipes), 0);
@@ -43,15 +44,14 @@ static void assert_found(void (*bug)(void), const char *text, const char *kernel
         _exit(0);
     }
     close(pipes[1]);
-    while ((more = read(pipes[0], said + n, sizeof said - 1 - n)) > 0) n += (size_t)more;
+    while ((more = read(pipes[0], message + n, sizeof message - 1 - n)) > 0) n += (size_t)more;
     close(pipes[0]);
     waitpid(child, &status, 0);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 99 || !strstr(said, text) || !strstr(said, kernel))
-        fail_msg("status %d, expected \"%s\" and \"%s\" in: %s", status, text, kernel, said);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 99 || !strstr(message, text) || !strstr(message, kernel))
+        fail_msg("status %d, expected \"%s\" and \"%s\" in: %s", status, text, kernel, message);
 }
 
-// ---- Memory
-// ----------------------------------------------------------------------------------------------------------------
+// ---- Memory ----
 
 __global__ static void read_wide(const char *x, float *y) {
     float4 v = *(const float4 *)x;
@@ -70,7 +70,7 @@ static void beyond_the_end(void) {
     count_up<<<2, N>>>(x, 2 * N);
 }
 static void behind_the_end(void) {
-    float *x = on_device(N - 1); // allocations are multiples of 256 bytes, and the last few nobody's
+    float *x = on_device(N - 1); // 1020 bytes: allocations are rounded up to 256 bytes, so no page fault detects it
     count_up<<<1, N>>>(x, N);
     cudaFree(x);
 }
@@ -86,11 +86,11 @@ __global__ static void fill_rows(float *y, int columns) {
 }
 static void beyond_a_row(void) { fill_rows<<<1, 4>>>(on_device(1), 9); }
 static void accesses_are_checked(void **) {
-    assert_found(misaligned, "misaligned", "kernel void read_wide");
-    assert_found(beyond_the_end, "not there", "kernel void count_up");
-    assert_found(beyond_a_row, "beyond its array", "kernel void fill_rows");
-    assert_found(behind_the_end, "behind the end", "1020 bytes");
-    assert_found(after_the_end, "not there", "kernel void count_up");
+    assert_detected(misaligned, "misaligned", "kernel void read_wide");
+    assert_detected(beyond_the_end, "unmapped memory", "kernel void count_up");
+    assert_detected(beyond_a_row, "out of bounds", "kernel void fill_rows");
+    assert_detected(behind_the_end, "past the end", "1020 bytes");
+    assert_detected(after_the_end, "unmapped memory", "kernel void count_up");
     float *x = on_device(N), y[N];
     count_up<<<2, N>>>(x, N);
     read_back(y, x, N);
@@ -98,8 +98,7 @@ static void accesses_are_checked(void **) {
     assert_int_equal(cudaFree(x), cudaSuccess);
 }
 
-// ---- Waiting
-// ----------------------------------------------------------------------------------------------------------------
+// ---- Waiting ----
 
 template <bool WAITS> __global__ static void neighbour(float *y) {
     __shared__ float shared[N];
@@ -147,11 +146,11 @@ __global__ static void wait_for_ever(const unsigned *flag) {
 }
 static void endless(void) { wait_for_ever<<<1, 32>>>((const unsigned *)on_device(1)); }
 static void waiting_for_ever_ends(void **) {
-    assert_found(shuffle_of_some, "wait for each other", "half_a_shuffle");
-    assert_found(shuffle_and_wait, "different things", "two_things");
-    assert_found(endless, "wait for each other", "wait_for_ever");
+    assert_detected(shuffle_of_some, "wait for each other", "half_a_shuffle");
+    assert_detected(shuffle_and_wait, "different things", "two_things");
+    assert_detected(endless, "wait for each other", "wait_for_ever");
 }
-// Blocks of a cooperative grid run at the same time.
+// Blocks of a cooperative grid run concurrently.
 __global__ static void in_turn(unsigned *turn) {
     unsigned seen;
     do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(turn) : "memory");
@@ -177,8 +176,7 @@ static void cooperative_blocks_run_together(void **) {
     cudaFree(turn);
 }
 
-// ---- Copies on their way
-// ----------------------------------------------------------------------------------------------------------------
+// ---- Asynchronous copies ----
 
 template <bool WAITS> __global__ static void copy_small(const float *x, float *y) {
     __shared__ __align__(16) float shared[4 * 32];
@@ -245,46 +243,46 @@ static void copies_are_waited_for(void **) {
     assert_true(wrong_copies(x, y) > 0);
     copy_bulk<OVERWRITES><<<1, 128>>>(x, y);
     assert_true(wrong_copies(x, y) > 0);
-    assert_found(ends_before_copies, "before 1 of its copies", "copy_bulk");
+    assert_detected(ends_before_copies, "before 1 of its copies", "copy_bulk");
     cudaFree(x);
     cudaFree(y);
 }
 
-// ---- Limits
-// ----------------------------------------------------------------------------------------------------------------
+// ---- Limits ----
 
 __global__ static void __launch_bounds__(64) at_most_64(float *y) { y[threadIdx.x] = 1; }
 static void too_many_threads(void) { at_most_64<<<1, 128>>>(on_device(128)); }
-__global__ static void with_room(float *y, int n) {
-    extern __shared__ float room[];
-    room[n - 1] = 3;
-    *y = room[n - 1];
+__global__ static void with_dynamic_shared(float *y, int n) {
+    extern __shared__ float values[];
+    values[n - 1] = 3;
+    *y = values[n - 1];
 }
-static void more_room_than_asked(void) { with_room<<<1, 1, 1024>>>(on_device(1), 257); }
+static void more_shared_than_requested(void) { with_dynamic_shared<<<1, 1, 1024>>>(on_device(1), 257); }
 static void limits_are_kept(void **) {
     float *y = on_device(1), value;
-    with_room<<<1, 1, 1024>>>(y, 256);
+    with_dynamic_shared<<<1, 1, 1024>>>(y, 256);
     read_back(&value, y, 1);
     assert_true(value == 3);
-    assert_found(too_many_threads, "launch bounds", "at_most_64");
-    assert_found(more_room_than_asked, "not there", "with_room");
-    with_room<<<1, 1, 100 << 10>>>(y, 1);
+    assert_detected(too_many_threads, "launch bounds", "at_most_64");
+    assert_detected(more_shared_than_requested, "unmapped memory", "with_dynamic_shared");
+    with_dynamic_shared<<<1, 1, 100 << 10>>>(y, 1);
     assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
-    assert_int_equal(cudaFuncSetAttribute(with_room, cudaFuncAttributeMaxDynamicSharedMemorySize, 100 << 10),
-                     cudaSuccess);
-    with_room<<<1, 1, 100 << 10>>>(y, 25600);
+    assert_int_equal(
+        cudaFuncSetAttribute(with_dynamic_shared, cudaFuncAttributeMaxDynamicSharedMemorySize, 100 << 10),
+        cudaSuccess);
+    with_dynamic_shared<<<1, 1, 100 << 10>>>(y, 25600);
     assert_int_equal(cudaGetLastError(), cudaSuccess);
-    assert_int_equal(cudaFuncSetAttribute(with_room, cudaFuncAttributeMaxDynamicSharedMemorySize, 300 << 10),
-                     cudaErrorInvalidValue);
-    with_room<<<1, 2048>>>(y, 1);
+    assert_int_equal(
+        cudaFuncSetAttribute(with_dynamic_shared, cudaFuncAttributeMaxDynamicSharedMemorySize, 300 << 10),
+        cudaErrorInvalidValue);
+    with_dynamic_shared<<<1, 2048>>>(y, 1);
     assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
-    with_room<<<0, 1>>>(y, 1);
+    with_dynamic_shared<<<0, 1>>>(y, 1);
     assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
     cudaFree(y);
 }
 
-// ---- Streams
-// ----------------------------------------------------------------------------------------------------------------
+// ---- Streams ----
 
 __global__ static void add_one(float *x) { *x += 1; }
 static void nothing_runs_before_it_is_waited_for(void **) {
@@ -329,7 +327,7 @@ static void nothing_runs_before_it_is_waited_for(void **) {
     cudaFree(x);
 }
 
-// Whoever may start early must wait before it reads what the grid in front of it writes.
+// A grid that may start early must wait before it reads what the previous grid writes.
 template <bool WAITS> __global__ static void next_number(const float *x, float *y) {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     if (WAITS) asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -346,7 +344,8 @@ static void reading_before_the_wait_shows(void **) {
     config.gridDim = config.blockDim = dim3(1);
     config.attrs = &attribute;
     config.numAttrs = 1;
-    for (int round = 0; round < 2; round++) // that it lets others start is known after the first
+    for (int round = 0; round < 2;
+         round++) // the emulator learns in the first round that the kernel lets others start
         for (int i = 0; i < 3; i++) cudaLaunchKernelEx(&config, next_number<true>, (const float *)x + i, x + i + 1);
     read_back(y, x, 4);
     assert_true(y[1] == 1 && y[2] == 2 && y[3] == 3);
@@ -358,18 +357,17 @@ static void reading_before_the_wait_shows(void **) {
     cudaFree(x);
 }
 
-// ---- Tensor cores
-// ----------------------------------------------------------------------------------------------------------------
+// ---- Tensor cores ----
 
-// 16 rows by 16 of a, times 8 columns of 16 of b, all through ldmatrix.
+// 16×16 of a times 16×8 of b, through ldmatrix.
 __global__ static void one_tile(const float *a, const float *b, float *c) {
-    __shared__ __align__(16) __half near_a[16][16], near_b[16][8]; // b by rows of k
+    __shared__ __align__(16) __half shared_a[16][16], shared_b[16][8]; // b by rows of k
     int lane = (int)threadIdx.x;
-    for (int i = lane; i < 256; i += 32) near_a[i / 16][i % 16] = __float2half_rn(a[i]);
-    for (int i = lane; i < 128; i += 32) near_b[i / 8][i % 8] = __float2half_rn(b[i]);
+    for (int i = lane; i < 256; i += 32) shared_a[i / 16][i % 16] = __float2half_rn(a[i]);
+    for (int i = lane; i < 128; i += 32) shared_b[i / 8][i % 8] = __float2half_rn(b[i]);
     __syncwarp();
-    uint32_t x[4], y[2], at = (uint32_t)__cvta_generic_to_shared(&near_a[lane % 16][lane / 16 * 8]),
-                         bt = (uint32_t)__cvta_generic_to_shared(&near_b[lane % 16][0]);
+    uint32_t x[4], y[2], at = (uint32_t)__cvta_generic_to_shared(&shared_a[lane % 16][lane / 16 * 8]),
+                         bt = (uint32_t)__cvta_generic_to_shared(&shared_b[lane % 16][0]);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
                  : "r"(at));
@@ -381,7 +379,7 @@ __global__ static void one_tile(const float *a, const float *b, float *c) {
                  : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[0]), "r"(y[1]));
     for (int e = 0; e < 4; e++) c[(lane / 4 + e / 2 * 8) * 8 + lane % 4 * 2 + e % 2] = s[e];
 }
-static void a_tile_is_a_product(void **) {
+static void tiles_are_multiplied(void **) {
     float *a = on_device(256), *b = on_device(128), *c = on_device(128), result[128];
     count_up<<<1, 256>>>(a, 256);
     count_up<<<1, 128>>>(b, 128);
@@ -408,7 +406,7 @@ int main(void) {
         cmocka_unit_test(limits_are_kept),
         cmocka_unit_test(nothing_runs_before_it_is_waited_for),
         cmocka_unit_test(reading_before_the_wait_shows),
-        cmocka_unit_test(a_tile_is_a_product),
+        cmocka_unit_test(tiles_are_multiplied),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

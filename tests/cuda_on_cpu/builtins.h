@@ -1,9 +1,8 @@
-// CUDA's built-in functions, as far as the backend uses them.
+// CUDA's built-in functions, those that the backend uses.
 #ifndef TN_CUDA_ON_CPU_BUILTINS_H
 #define TN_CUDA_ON_CPU_BUILTINS_H
 
-// ---- Warps and blocks
-// ----------------------------------------------------------------------------------------------------------------
+// ---- Warps and blocks ----
 
 static inline void __syncthreads() { emul::block_barrier(); }
 static inline int __syncthreads_count(int x) { return emul::block_count(x); }
@@ -22,7 +21,7 @@ template <typename T> struct shuffled {
     T value, result;
     int from; // a lane
 };
-// What lanes that ended would have brought is never a number somebody expects.
+// The value of a lane that has ended is NaN (all bits set).
 template <typename T> T shuffle(unsigned mask, const char *what, T value, int from) {
     shuffled<T> mine = {value, {}, from};
     meet(mask, what, &mine, [](void *const(&all)[32]) {
@@ -89,7 +88,7 @@ static inline int __all_sync(unsigned mask, int x) {
 }
 template <typename T> static inline T emulated_reduce(unsigned mask, const char *what, T x, T (*join)(T, T)) {
     emul::needs(80);
-    // The lowest lane's value, joined with those of all others in turn.
+    // Combines the lanes' values in order, starting with the lowest lane.
     T result = 0;
     bool first = true;
     for (int i = 0; i < 32; i++) {
@@ -110,8 +109,7 @@ static inline int __reduce_min_sync(unsigned mask, int x) {
     return emulated_reduce<int>(mask, "__reduce_min_sync", x, [](int a, int b) { return a < b ? a : b; });
 }
 
-// ---- Memory
-// ----------------------------------------------------------------------------------------------------------------
+// ---- Memory ----
 
 template <typename T> static inline T __ldcg(const T *p) { return *p; }
 template <typename T> static inline T __ldca(const T *p) { return *p; }
@@ -124,7 +122,7 @@ template <typename T> static inline void __stcs(T *p, T x) { *p = x; }
 template <typename T> static inline void __stwt(T *p, T x) { *p = x; }
 static inline size_t __cvta_generic_to_shared(const void *p) { return emul::shared_offset(p); }
 
-// One thread runs at a time: whatever does not wait is atomic.
+// One thread runs at a time, so whatever does not wait is atomic.
 template <typename T, typename F> static inline T emulated_atomic(T *p, F change) {
     T old = *p;
     *p = change(old);
@@ -160,12 +158,11 @@ template <typename T> static inline T atomicExch(T *p, std::common_type_t<T> y) 
 }
 template <typename T> static inline T atomicCAS(T *p, std::common_type_t<T> expected, std::common_type_t<T> y) {
     T old = emulated_atomic(p, [=](T x) { return x == expected ? y : x; });
-    if (old != expected) emul::let_others_run(); // perhaps a lock
+    if (old != expected) emul::let_others_run(); // it may be a lock
     return old;
 }
 
-// ---- Bits and integers
-// ----------------------------------------------------------------------------------------------------------------
+// ---- Bits and integers ----
 
 static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 static inline int __clzll(long long x) { return x ? __builtin_clzll((unsigned long long)x) : 64; }
@@ -241,8 +238,7 @@ static inline float max(float a, float b) { return fmaxf(a, b); }
 static inline double min(double a, double b) { return fmin(a, b); }
 static inline double max(double a, double b) { return fmax(a, b); }
 
-// ---- Floats
-// ----------------------------------------------------------------------------------------------------------------
+// ---- Floats ----
 
 template <typename To, typename From> static inline To emulated_bits(From x) {
     static_assert(sizeof(To) == sizeof(From), "the same bits");
@@ -264,7 +260,7 @@ static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c);
 static inline float __fmul_rn(float a, float b) { return a * b; }
 static inline float __fadd_rn(float a, float b) { return a + b; }
 static inline float __saturatef(float x) { return x > 0 ? (x < 1 ? x : 1) : 0; }
-// The C library has functions of these names.
+// Macros, because the C library has functions with these names.
 #define __expf expf
 #define __exp2f exp2f
 #define __logf logf

@@ -1,5 +1,5 @@
-// Copies to shared memory that are on their way until somebody waits for them. The target is spoilt when they start
-// and filled when they are waited for: whoever reads too early, or still needs what was there, gets NaN.
+// Asynchronous copies to shared memory. The target is overwritten with NaN when a copy starts, and filled when a
+// thread waits for the copy. A thread that reads too early, or still needs the old contents, gets NaN.
 #include "block.h"
 
 namespace emul {
@@ -24,15 +24,14 @@ void wait_copies(int left) {
     self->copies.resize(kept);
 }
 
-// ---- Barriers in shared memory, and the copies they count
-// ----------------------------------------------------------------------------------------------------------------
+// ---- mbarriers and bulk copies ----
 
 struct barrier {
-    int32_t bytes;              // expected and not yet there
-    uint16_t arrivals, missing; // of a phase
+    int32_t bytes;              // expected and not delivered yet
+    uint16_t arrivals, missing; // arrivals of a phase; those still missing
 };
 static_assert(sizeof(barrier) == 8, "as in PTX");
-enum { PHASE = 0x8000 }; // in `arrivals`
+enum { PHASE = 0x8000 }; // the top bit of `arrivals`
 
 static barrier &barrier_at(uint32_t at) { return *(barrier *)shared_at(at, 8, 8); }
 static void next_phase(barrier &b) {
@@ -58,7 +57,7 @@ void bulk_copy(uint32_t to, const void *from, uint32_t size, uint32_t barrier) {
     self->of->copies.push_back({to, size, barrier, (const char *)from});
 }
 static bool has_passed(const barrier &b, uint32_t parity) { return (b.arrivals & PHASE ? 1u : 0u) != (parity & 1); }
-// Copies arrive when they are looked for.
+// Whether the phase of this parity has completed. Delivers the copies that the barrier counts.
 bool barrier_passed(uint32_t at, uint32_t parity) {
     barrier &b = barrier_at(at);
     if (has_passed(b, parity)) return true;

@@ -1,5 +1,5 @@
-// What translated CUDA sources see in place of nvcc: a thread's place in its grid, shared memory, launches, and the
-// built-in functions that the backend uses. Included before everything else.
+// What translated CUDA sources use instead of nvcc's language: the thread's indices, shared memory, launches, and the
+// built-in functions that the backend calls. Included before everything else.
 #ifndef TN_CUDA_ON_CPU_H
 #define TN_CUDA_ON_CPU_H
 
@@ -17,50 +17,50 @@
 
 namespace emul {
 
-// ---- Threads (fibers.cpp, grid.cpp)
-// -----------------------------------------------------------------------------------------------------------
+// ---- Threads (fibers.cpp, grid.cpp) ----
 
 struct thread;
-struct place { // of the thread that runs
+struct thread_indices {
     uint3 thread, block;
     dim3 threads, blocks;
 };
-extern const place *here;
+extern const thread_indices *here; // of the running thread
 
-// The end of the test: says where, in which kernel and thread.
+// Ends the process with a message that names the kernel and the thread.
 [[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-int capability(); // 75, 80, 90: what this module was compiled for
-static inline void needs(int wanted) {
-    if (capability() < wanted) fail("an instruction of compute capability %d.%d", wanted / 10, wanted % 10);
+int capability(); // that this module was compiled for: 75, 80, 90
+static inline void needs(int required) {
+    if (capability() < required) fail("an instruction of compute capability %d.%d", required / 10, required % 10);
 }
 
-// First of all in a kernel.
-void begin(const char *name, int most_threads);
+// The first call in every kernel.
+void begin(const char *name, int max_threads);
 
-// Shared memory of the running block. Addresses are offsets from its begin, as those of PTX.
+// Shared memory of the running block. As in PTX, addresses are offsets from its beginning.
 void *shared_variable(const void *id, size_t size, size_t alignment);
 char *dynamic_shared(size_t alignment);
 uint32_t shared_offset(const void *at);
 char *shared_at(uint32_t offset, size_t size, size_t alignment);
 
-// `id` is of a type that no other declaration has, nor the same declaration for other template arguments.
+// The type of `id` is unique to the declaration and to its template arguments.
 template <typename T, size_t ALIGNMENT, typename Id> T &shared(Id) {
     static char id;
     return *(T *)shared_variable(&id, sizeof(T), alignof(T) > ALIGNMENT ? alignof(T) : ALIGNMENT);
 }
 
-// Waiting. A warp's threads of `mask` meet; the last calls `act` with what each brought (NULL for those that ended).
-// Names what they do, so that threads that meet for different things are found.
+// Waits until all live lanes of `mask` have called this. The last one calls `act` with what each lane brought (NULL
+// for lanes that have ended). `what` names the operation: lanes that meet for different operations are an error.
 void meet(unsigned mask, const char *what, void *brought, void (*act)(void *const (&all)[32]));
 void block_barrier();
-int block_count(int value); // how many threads brought something else than 0
-void let_others_run();      // in a loop that waits for memory
-void something_changed();   // others may go on: no deadlock
-void wait_for_grid();       // in front of this one
-void trigger_grid();        // behind it
+int block_count(int value); // a barrier; how many threads passed a value other than 0
+void let_others_run();      // called in loops that poll memory
+void something_changed();   // called when memory changes that others may poll: there is no deadlock
+void wait_for_grid();       // waits for the previous grid
+void trigger_grid();        // lets the next grid start
 
-// Asynchronous copies to shared memory (copies.cpp). They arrive as late as they may, and spoil the target at once.
+// Asynchronous copies to shared memory (copies.cpp). They overwrite the target with NaN at once and deliver as late
+// as they may.
 void copy_later(void *to, const void *from, int size, int zeros);
 void commit_copies();
 void wait_copies(int groups_left);
@@ -69,15 +69,14 @@ void barrier_init(uint32_t at, uint32_t arrivals);
 void barrier_arrive(uint32_t at, uint32_t arrivals, uint32_t expected_bytes);
 bool barrier_passed(uint32_t at, uint32_t parity);
 
-// ---- Launches (device.cpp)
-// -----------------------------------------------------------------------------------------------------------
+// ---- Launches (device.cpp) ----
 
 struct grid {
     const void *function; // or NULL
     dim3 blocks, threads;
     size_t shared;
     cudaStream_t stream;
-    bool cooperative, early; // early: may start before the grid in front of it has ended
+    bool cooperative, early; // early: may start before the previous grid has ended
 };
 cudaError_t launch(const grid &g, std::function<void()> body);
 
@@ -91,7 +90,7 @@ template <typename... P> struct launcher<void (*)(P...)> {
         return launch(g, [call, all]() { std::apply(call, all); });
     }
 };
-// A template whose arguments the call says.
+// For a kernel template whose arguments are deduced from the call.
 template <typename F> struct deduced {
     F call;
     grid g;

@@ -1,4 +1,4 @@
-// The emulated device: what it is, its memory, and the launch of grids.
+// The emulated device: its properties, its memory, and launching grids.
 #include "block.h"
 #include "queue.h"
 
@@ -12,7 +12,7 @@ using namespace emul;
 
 typedef std::lock_guard<std::recursive_mutex> holding;
 
-enum { PAGE = 4096, GRAIN = 256, SPOILT = 1 << 20 };
+enum { PAGE = 4096, ALIGNMENT = 256, NAN_BYTES = 1 << 20 };
 
 static thread_local int current;
 
@@ -23,9 +23,8 @@ static int setting(const char *name, int otherwise) {
 static size_t device_bytes() { return (size_t)setting("TENON_EMULATED_MIB", 4096) << 20; }
 static int device_count() { return setting("TENON_EMULATED_DEVICES", 1); }
 static int processors() { return setting("TENON_EMULATED_PROCESSORS", 4); }
-static size_t most_shared() { // of a block, as the programming guide says for each capability
-    return capability() >= 90 ? 227 << 10 : capability() >= 80 ? 163 << 10 : 64 << 10;
-}
+// Shared memory of a block, from the CUDA programming guide's table of capabilities.
+static size_t max_shared() { return capability() >= 90 ? 227 << 10 : capability() >= 80 ? 163 << 10 : 64 << 10; }
 
 extern "C" {
 
@@ -38,7 +37,7 @@ cudaError_t cudaGetDevice(int *device) {
     return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
-    if (device < 0 || device >= device_count()) return say(cudaErrorInvalidDevice);
+    if (device < 0 || device >= device_count()) return fail_with(cudaErrorInvalidDevice);
     current = device;
     return cudaSuccess;
 }
@@ -50,9 +49,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
     p->minor = capability() % 10;
     p->multiProcessorCount = processors();
     p->sharedMemPerBlock = 48 << 10;
-    p->sharedMemPerBlockOptin = most_shared();
-    p->sharedMemPerMultiprocessor = most_shared() + 1024;
-    p->maxThreadsPerBlock = MOST_THREADS;
+    p->sharedMemPerBlockOptin = max_shared();
+    p->sharedMemPerMultiprocessor = max_shared() + 1024;
+    p->maxThreadsPerBlock = MAX_THREADS;
     p->warpSize = WARP;
     p->cooperativeLaunch = 1;
     p->l2CacheSize = 32 << 20;
@@ -61,10 +60,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
 
 } // extern "C"
 
-// ---- Memory
-// ----------------------------------------------------------------------------------------------------------------
-// An allocation ends at a page that nobody may touch; what is between its end and that page must stay as it is. At
-// first it is NaN. Freed memory is gone.
+// ---- Memory ----
+// An allocation ends at a page that faults. The bytes between its end and that page are checked for changes when it
+// is freed. Memory is NaN at first, and unmapped when it is freed.
 
 namespace {
 struct allocation {
@@ -79,17 +77,17 @@ size_t used[16];
 
 static cudaError_t allocate(void **out, size_t size, int device) {
     holding hold(lock);
-    if (is_capturing()) return say(cudaErrorStreamCaptureUnsupported);
-    size_t room = (size + GRAIN - 1) / GRAIN * GRAIN, pages = (room + PAGE - 1) / PAGE * PAGE;
+    if (is_capturing()) return fail_with(cudaErrorStreamCaptureUnsupported);
+    size_t room = (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT, pages = (room + PAGE - 1) / PAGE * PAGE;
     if (device >= 0 && (size > device_bytes() || used[device] + pages > device_bytes()))
-        return say(cudaErrorMemoryAllocation);
+        return fail_with(cudaErrorMemoryAllocation);
     char *mapped =
         (char *)mmap(NULL, pages + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped == MAP_FAILED || mprotect(mapped + PAGE, pages, PROT_READ | PROT_WRITE))
-        return say(cudaErrorMemoryAllocation);
+        return fail_with(cudaErrorMemoryAllocation);
     char *at = mapped + PAGE + pages - room;
     if (device >= 0) {
-        memset(at, 0xff, size < SPOILT ? size : (size_t)SPOILT);
+        memset(at, 0xff, size < NAN_BYTES ? size : (size_t)NAN_BYTES);
         used[device] += pages;
     }
     memset(at + size, RED, room - size);
@@ -100,16 +98,16 @@ static cudaError_t allocate(void **out, size_t size, int device) {
 static cudaError_t release(void *at) {
     holding hold(lock);
     if (!at) return cudaSuccess;
-    if (is_capturing()) return say(cudaErrorStreamCaptureUnsupported);
+    if (is_capturing()) return fail_with(cudaErrorStreamCaptureUnsupported);
     finish_all();
-    auto found = allocations.find((char *)at);
-    if (found == allocations.end()) return say(cudaErrorInvalidValue);
-    const allocation &a = found->second;
+    auto entry = allocations.find((char *)at);
+    if (entry == allocations.end()) return fail_with(cudaErrorInvalidValue);
+    const allocation &a = entry->second;
     for (const char *p = (char *)at + a.size; p < a.mapped + a.bytes - PAGE; p++)
-        if ((unsigned char)*p != RED) fail("somebody wrote behind the end of an allocation of %zu bytes", a.size);
+        if ((unsigned char)*p != RED) fail("write past the end of an allocation of %zu bytes", a.size);
     if (a.device >= 0) used[a.device] -= a.bytes - 2 * PAGE;
     munmap(a.mapped, a.bytes);
-    allocations.erase(found);
+    allocations.erase(entry);
     return cudaSuccess;
 }
 static const allocation *find(const void *at) {
@@ -122,12 +120,12 @@ static bool is_device(const void *at) {
     const allocation *a = find(at);
     return a && a->device >= 0;
 }
-// As the driver does it: pinned memory is read or written when the copy runs, other memory of the host at once.
+// As in the driver: pinned memory is accessed when the copy runs, other host memory during this call.
 static cudaError_t copy(void *to, const void *from, size_t size, cudaStream_t stream, bool now) {
     holding hold(lock);
     if (!size) return cudaSuccess;
     bool pageable_from = !find(from), pageable_to = !find(to);
-    if ((pageable_from || pageable_to || now) && is_capturing()) return say(cudaErrorStreamCaptureUnsupported);
+    if ((pageable_from || pageable_to || now) && is_capturing()) return fail_with(cudaErrorStreamCaptureUnsupported);
     if (pageable_from) {
         std::string text((const char *)from, size);
         queue_work(stream, [=]() { memcpy(to, text.data(), size); });
@@ -166,7 +164,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyK
         bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice,
              to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
         if (size && kind != cudaMemcpyDefault && (from_device != is_device(from) || to_device != is_device(to)))
-            return say(cudaErrorInvalidValue);
+            return fail_with(cudaErrorInvalidValue);
     }
     return copy(to, from, size, stream, false);
 }
@@ -187,7 +185,7 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
 }
 cudaError_t cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t stream) {
     holding hold(lock);
-    if (!is_device(to)) return say(cudaErrorInvalidValue);
+    if (!is_device(to)) return fail_with(cudaErrorInvalidValue);
     return queue_work(stream, [=]() { memset(to, value, size); });
 }
 cudaError_t cudaMemset(void *to, int value, size_t size) {
@@ -197,15 +195,14 @@ cudaError_t cudaMemset(void *to, int value, size_t size) {
 
 } // extern "C"
 
-// ---- Launches
-// ----------------------------------------------------------------------------------------------------------------
+// ---- Launches ----
 
-static std::map<const void *, size_t> allowed_shared; // beyond 48 KiB a kernel must ask
+static std::map<const void *, size_t> allowed_shared; // by kernel: more than 48 KiB must be requested
 
 extern "C" cudaError_t cudaFuncSetAttribute(const void *function, cudaFuncAttribute attribute, int value) {
     holding hold(lock);
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
-    if (value < 0 || (size_t)value > most_shared()) return say(cudaErrorInvalidValue);
+    if (value < 0 || (size_t)value > max_shared()) return fail_with(cudaErrorInvalidValue);
     allowed_shared[function] = (size_t)value;
     return cudaSuccess;
 }
@@ -218,12 +215,12 @@ cudaError_t emul::launch(const grid &g, std::function<void()> body) {
     holding hold(lock);
     size_t threads = (size_t)g.threads.x * g.threads.y * g.threads.z;
     size_t most = std::max<size_t>(48 << 10, g.function ? allowed_shared[g.function] : 0);
-    if (!threads || threads > MOST_THREADS || g.threads.z > 64 || !g.blocks.x || !g.blocks.y || !g.blocks.z ||
+    if (!threads || threads > MAX_THREADS || g.threads.z > 64 || !g.blocks.x || !g.blocks.y || !g.blocks.z ||
         g.blocks.x > 0x7fffffff || g.blocks.y > 65535 || g.blocks.z > 65535)
-        return say(cudaErrorInvalidConfiguration);
-    if (g.shared > most) return say(cudaErrorInvalidValue);
+        return fail_with(cudaErrorInvalidConfiguration);
+    if (g.shared > most) return fail_with(cudaErrorInvalidValue);
     if (g.cooperative && (size_t)g.blocks.x * g.blocks.y * g.blocks.z > (size_t)processors())
-        return say(cudaErrorCooperativeLaunchTooLarge);
-    limits l = {48 << 10, most_shared()};
+        return fail_with(cudaErrorCooperativeLaunchTooLarge);
+    limits l = {48 << 10, max_shared()};
     return queue_grid(g.stream, {g, l, std::move(body)});
 }

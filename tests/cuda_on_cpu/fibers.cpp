@@ -1,21 +1,20 @@
-// Threads as fibers: one runs until it must wait for others. Everything happens in one thread of the host, so a run
-// can be repeated.
+// GPU threads as fibers: one runs until it must wait for others. All run in one thread of the host, so a run is
+// reproducible.
 #include "block.h"
 
 namespace emul {
 
-enum { PATIENCE = 50000000 }; // looks at memory while nothing changes
+enum { MAX_IDLE_POLLS = 50000000 }; // polls without any change: a deadlock
 
 thread *self;
-static const place nowhere = {};
-const place *here = &nowhere;
+static const thread_indices nowhere = {};
+const thread_indices *here = &nowhere;
 run *now;
 volatile long switches;
 unsigned random_state;
-static long idle; // looks at memory since something changed
+static long idle; // polls since something changed
 
-// ---- Fibers
-// ----------------------------------------------------------------------------------------------------------------
+// ---- Fibers ----
 
 extern "C" void emulated_switch(void **save, void *to);
 asm(R"(
@@ -49,8 +48,8 @@ static void first_call() {
 }
 void prepare_stack(thread &t, char *stack) {
     void **top = (void **)(stack + STACK);
-    *--top = NULL;               // nobody called
-    *--top = (void *)first_call; // returned to, with the stack as after a call
+    *--top = NULL;               // first_call has no caller
+    *--top = (void *)first_call; // emulated_switch returns here, with the stack as after a call
     top -= 6;
     memset(top, 0, 6 * sizeof *top);
     t.stack = top;
@@ -68,19 +67,20 @@ unsigned random_number() {
     random_state ^= random_state << 5;
     return random_state;
 }
-// The first set bit after `last`, around the end; a random one where the order is random.
+// The first set bit after `last`, wrapping around; a random one where the order is random.
 int next_bit(unsigned bits, int last) {
     if (random_state) last = (int)(random_number() % 32);
     unsigned after = last >= 31 ? 0 : bits & ~0u << (last + 1);
     return __builtin_ctz(after ? after : bits);
 }
-// Whose turn it is after one that waits (its warp's lanes first) or only looks (everybody once before it again).
-static thread *next_thread(bool looks) {
+// The thread that runs next. After a thread that waits: lanes of its warp first. After a thread that polls: every
+// other thread once before it runs again.
+static thread *next_thread(bool polls) {
     block *b = now->blocks[now->turn];
     int w = self->warp;
     if (random_state && now->blocks.size() > 1 && random_number() % 8 == 0) {
-        // Another block, now and then.
-    } else if (looks) {
+        // Switches to another block now and then.
+    } else if (polls) {
         unsigned after = self->lane >= 31 ? 0 : b->warps[w].ready & ~0u << (self->lane + 1);
         if (after) return &b->threads[w * WARP + __builtin_ctz(after)];
         after = w >= 31 ? 0 : b->ready & ~0u << (w + 1);
@@ -104,16 +104,17 @@ static thread *next_thread(bool looks) {
     }
     return NULL;
 }
-static void leave(thread *was) { // to who began the grid
+// Returns to the host thread that runs the grid.
+static void leave_grid(thread *was) {
     self = NULL;
     here = &nowhere;
     emulated_switch(&was->stack, now->stack);
 }
-static void go_on(bool looks) {
-    thread *was = self, *next = next_thread(looks);
+static void run_others(bool polls) {
+    thread *was = self, *next = next_thread(polls);
     if (!next && !now->stops) deadlock();
     if (!next)
-        leave(was);
+        leave_grid(was);
     else if (next != was)
         switch_to(next, &was->stack);
 }
@@ -127,23 +128,23 @@ static void not_ready(block *b, int w, int lane) {
     if (!b->warps[w].ready) b->ready &= ~(1u << w);
 }
 
-// ---- Waiting
-// ----------------------------------------------------------------------------------------------------------------
+// ---- Waiting ----
 
-// If all of the meeting of `mask` are there, they go on. The caller is one of them, or has just ended.
+// If all live lanes of `mask` have arrived, calls `act` and releases them. The caller is one of them, or has just
+// ended.
 static bool meeting_ends(warp &w, unsigned mask, const char *what, void (*act)(void *const (&)[WARP])) {
-    unsigned wanted = mask & w.alive;
-    if ((wanted & w.waiting) != wanted) return false;
+    unsigned expected = mask & w.alive;
+    if ((expected & w.waiting) != expected) return false;
     void *all[WARP] = {};
     for (int i = 0; i < WARP; i++) {
-        if (!(wanted >> i & 1)) continue;
+        if (!(expected >> i & 1)) continue;
         if (w.masks[i] != mask || (w.what[i] != what && strcmp(w.what[i], what) != 0))
             fail("lanes meet for different things: lane %d for %s of %08x, others for %s of %08x", i, w.what[i],
                  w.masks[i], what, mask);
         all[i] = w.brought[i] ? w.brought[i] : &all[i];
     }
     act(all);
-    w.waiting &= ~wanted;
+    w.waiting &= ~expected;
     return true;
 }
 void meet(unsigned mask, const char *what, void *brought, void (*act)(void *const (&)[WARP])) {
@@ -160,7 +161,7 @@ void meet(unsigned mask, const char *what, void *brought, void (*act)(void *cons
         return;
     }
     not_ready(b, self->warp, self->lane);
-    go_on(false);
+    run_others(false);
 }
 
 static bool barrier_ends(block *b) {
@@ -180,15 +181,15 @@ int block_count(int value) {
     b->at_barrier[self->warp] |= 1u << self->lane;
     if (!barrier_ends(b)) {
         not_ready(b, self->warp, self->lane);
-        go_on(false);
+        run_others(false);
     }
-    return b->last_count; // nobody can end the next barrier before this
+    return b->last_count; // the next barrier cannot end before this thread arrives
 }
 void block_barrier() { block_count(0); }
 
 void let_others_run() {
-    if (++idle > PATIENCE) deadlock();
-    go_on(true);
+    if (++idle > MAX_IDLE_POLLS) deadlock();
+    run_others(true);
 }
 void something_changed() { idle = 0; }
 
@@ -199,7 +200,7 @@ static void end_thread() {
     w.alive &= ~(1u << self->lane);
     b->alive--;
     idle = 0;
-    for (unsigned left = w.waiting; left; left = left & (left - 1)) { // who waited for this one only
+    for (unsigned left = w.waiting; left; left = left & (left - 1)) { // lanes that waited only for this one
         int i = __builtin_ctz(left);
         if ((w.waiting >> i & 1) && meeting_ends(w, w.masks[i], w.what[i], w.act[i]))
             set_ready(b, self->warp, w.masks[i] & w.alive);
@@ -214,11 +215,10 @@ static void end_thread() {
     if (next)
         switch_to(next, &was->stack);
     else
-        leave(was);
+        leave_grid(was);
 }
 
-// ---- Grids that begin early
-// ----------------------------------------------------------------------------------------------------------------
+// ---- Grids that start early ----
 
 void trigger_grid() { self->triggered = true; }
 void wait_for_grid() {
@@ -226,7 +226,7 @@ void wait_for_grid() {
     if (!now->stops) return;
     self->of->stopped[self->warp] |= 1u << self->lane;
     not_ready(self->of, self->warp, self->lane);
-    go_on(false);
+    run_others(false);
 }
 void run_threads(run *r) {
     now = r;
@@ -245,7 +245,7 @@ void run_threads(run *r) {
         int w = next_bit(b->ready, 31);
         catch_signals();
         switch_to(&b->threads[w * WARP + next_bit(b->warps[w].ready, 31)], &r->stack);
-        leave_signals();
+        restore_signals();
     }
     now = NULL;
 }

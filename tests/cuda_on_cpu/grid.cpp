@@ -9,21 +9,20 @@
 
 namespace emul {
 
-// ---- Shared memory
-// ----------------------------------------------------------------------------------------------------------------
+// ---- Shared memory ----
 
-// Variables from the begin on, then what a launch asks for, up to a page that nobody may touch. All of it is NaN at
-// first.
+// Static variables are at the beginning. The launch's dynamic memory is at the end, before a page that faults.
+// Everything is NaN at first.
 static char *dynamic_begin(const block *b, size_t bytes, size_t alignment) {
     size_t size = (bytes + alignment - 1) / alignment * alignment;
-    return b->memory + FIXED_ROOM + DYNAMIC_ROOM - size;
+    return b->memory + STATIC_BYTES + DYNAMIC_BYTES - size;
 }
 char *dynamic_shared(size_t alignment) {
     return dynamic_begin(self->of, now->job->g.shared, alignment > 16 ? alignment : 16);
 }
 void *shared_variable(const void *id, size_t size, size_t alignment) {
     block *b = self->of;
-    for (const shared_place &p : b->variables)
+    for (const shared_entry &p : b->variables)
         if (p.id == id) return b->memory + p.offset;
     size_t offset = (b->fixed + alignment - 1) / alignment * alignment;
     b->fixed = offset + size;
@@ -37,26 +36,25 @@ void *shared_variable(const void *id, size_t size, size_t alignment) {
 }
 uint32_t shared_offset(const void *at) {
     ptrdiff_t offset = (const char *)at - self->of->memory;
-    if (offset < 0 || offset >= (ptrdiff_t)(FIXED_ROOM + DYNAMIC_ROOM)) fail("%p is not in shared memory", at);
+    if (offset < 0 || offset >= (ptrdiff_t)(STATIC_BYTES + DYNAMIC_BYTES)) fail("%p is not in shared memory", at);
     return (uint32_t)offset;
 }
 char *shared_at(uint32_t offset, size_t size, size_t alignment) {
     char *at = self->of->memory + offset;
     if (offset % alignment) fail("%zu bytes at %#x of shared memory are not aligned", size, offset);
-    if (offset + size > FIXED_ROOM + DYNAMIC_ROOM ||
+    if (offset + size > STATIC_BYTES + DYNAMIC_BYTES ||
         (offset + size > self->of->fixed && at < dynamic_begin(self->of, now->job->g.shared, 128)))
         fail("%zu bytes at %#x are not in the block's shared memory", size, offset);
     return at;
 }
 
-// ---- Grids
-// ----------------------------------------------------------------------------------------------------------------
+// ---- Grids ----
 
-void begin(const char *name, int most_threads) {
+void begin(const char *name, int max_threads) {
     now->name = name;
-    if ((int)(here->threads.x * here->threads.y * here->threads.z) > most_threads)
+    if ((int)(here->threads.x * here->threads.y * here->threads.z) > max_threads)
         fail("%u threads, of %d in the launch bounds", here->threads.x * here->threads.y * here->threads.z,
-             most_threads);
+             max_threads);
 }
 
 static char *map(size_t bytes) {
@@ -64,35 +62,36 @@ static char *map(size_t bytes) {
     if (at == MAP_FAILED) fail("no memory for stacks");
     return at;
 }
-static void open_pages(char *at, size_t bytes) {
+static void allow_access(char *at, size_t bytes) {
     if (mprotect(at, bytes, PROT_READ | PROT_WRITE)) fail("no memory");
 }
 
-// Blocks and stacks are made once and used again.
-struct seat {
+// Memory of a block and the stacks of its threads, allocated once and reused.
+struct block_memory {
     block b;
     char *stacks;
     int n_stacks;
 };
-static seat *seat_at(size_t slot, size_t i, int threads) {
-    static std::vector<seat *> all[2];
-    std::vector<seat *> &seats = all[slot];
-    while (seats.size() <= i) {
-        seat *s = new seat();
-        s->b.threads = new thread[MOST_THREADS]();
-        s->b.memory = map(FIXED_ROOM + DYNAMIC_ROOM + GUARD);
-        open_pages(s->b.memory, FIXED_ROOM + DYNAMIC_ROOM);
-        s->stacks = map((STACK + GUARD) * MOST_THREADS);
-        seats.push_back(s);
+static block_memory *block_memory_at(size_t memory_set, size_t i, int threads) {
+    static std::vector<block_memory *> all[2];
+    std::vector<block_memory *> &blocks = all[memory_set];
+    while (blocks.size() <= i) {
+        block_memory *s = new block_memory();
+        s->b.threads = new thread[MAX_THREADS]();
+        s->b.memory = map(STATIC_BYTES + DYNAMIC_BYTES + GUARD);
+        allow_access(s->b.memory, STATIC_BYTES + DYNAMIC_BYTES);
+        s->stacks = map((STACK + GUARD) * MAX_THREADS);
+        blocks.push_back(s);
     }
-    seat *s = seats[i];
-    for (; s->n_stacks < threads; s->n_stacks++) open_pages(s->stacks + (STACK + GUARD) * s->n_stacks + GUARD, STACK);
+    block_memory *s = blocks[i];
+    for (; s->n_stacks < threads; s->n_stacks++)
+        allow_access(s->stacks + (STACK + GUARD) * s->n_stacks + GUARD, STACK);
     return s;
 }
 
-static block *seat_block(size_t slot, size_t i, const grid &g, size_t number) {
+static block *begin_block(size_t memory_set, size_t i, const grid &g, size_t index) {
     int n = (int)(g.threads.x * g.threads.y * g.threads.z);
-    seat *s = seat_at(slot, i, n);
+    block_memory *s = block_memory_at(memory_set, i, n);
     block &b = s->b;
     b.n_warps = (n + WARP - 1) / WARP;
     b.ready = b.n_warps == 32 ? ~0u : (1u << b.n_warps) - 1;
@@ -103,7 +102,7 @@ static block *seat_block(size_t slot, size_t i, const grid &g, size_t number) {
     b.copies.clear();
     if (g.shared) {
         char *dynamic = dynamic_begin(&b, g.shared, 128);
-        memset(dynamic, 0xff, (size_t)(b.memory + FIXED_ROOM + DYNAMIC_ROOM - dynamic));
+        memset(dynamic, 0xff, (size_t)(b.memory + STATIC_BYTES + DYNAMIC_BYTES - dynamic));
     }
     for (int w = 0; w < b.n_warps; w++) {
         int lanes = n - w * WARP;
@@ -111,8 +110,8 @@ static block *seat_block(size_t slot, size_t i, const grid &g, size_t number) {
         b.warps[w].waiting = 0;
         b.at_barrier[w] = b.stopped[w] = 0;
     }
-    uint3 at = {(unsigned)(number % g.blocks.x), (unsigned)(number / g.blocks.x % g.blocks.y),
-                (unsigned)(number / g.blocks.x / g.blocks.y)};
+    uint3 at = {(unsigned)(index % g.blocks.x), (unsigned)(index / g.blocks.x % g.blocks.y),
+                (unsigned)(index / g.blocks.x / g.blocks.y)};
     for (int k = 0; k < n; k++) {
         thread &t = b.threads[k];
         prepare_stack(t, s->stacks + (STACK + GUARD) * (size_t)k + GUARD);
@@ -131,7 +130,7 @@ static block *seat_block(size_t slot, size_t i, const grid &g, size_t number) {
     return &b;
 }
 
-// TENON_EMULATED_COUNTS: how often which kernel ran, at the end.
+// TENON_EMULATED_COUNTS: prints at exit how often each kernel ran.
 static void count_launch(const char *name) {
     static std::map<std::string, long> *counts;
     if (!counts) {
@@ -143,10 +142,10 @@ static void count_launch(const char *name) {
     ++(*counts)[name ? name : "?"];
 }
 
-// ---- Begin and end
-// ----------------------------------------------------------------------------------------------------------------
+// ---- Running a grid ----
 
-static std::set<const void *> &triggering() { // kernels that let the next grid start early
+// Kernels that let the next grid start before they wait.
+static std::set<const void *> &triggering() {
     static std::set<const void *> all;
     return all;
 }
@@ -159,27 +158,27 @@ static void run_next_blocks(run *r) {
     size_t n = r->n - r->begun < r->at_once ? r->n - r->begun : r->at_once;
     r->blocks.clear();
     for (size_t i = 0; i < n; i++)
-        r->blocks.push_back(seat_block(r->slot, i, r->job->g, (r->first + (r->begun + i) * r->stride) % r->n));
+        r->blocks.push_back(begin_block(r->memory_set, i, r->job->g, (r->first + (r->begun + i) * r->stride) % r->n));
     r->begun += n;
     r->alive = (int)n;
     run_threads(r);
 }
-run *begin_grid(const grid_job &job, size_t slot, bool early) {
+run *begin_grid(const grid_job &job, size_t memory_set, bool early) {
     static bool prepared;
     if (!prepared) {
         const char *seed = getenv("TENON_EMULATED_SEED");
         random_state = seed ? (unsigned)atoi(seed) : 0;
-        watch();
+        start_watchdog();
         prepared = true;
     }
     const grid &g = job.g;
     run *r = new run();
     r->job = &job;
-    r->slot = slot;
+    r->memory_set = memory_set;
     r->n = (size_t)g.blocks.x * g.blocks.y * g.blocks.z;
     r->at_once = g.cooperative ? r->n : 1;
     r->stride = 1;
-    if (random_state && !g.cooperative) { // some other order of blocks, and a few at once
+    if (random_state && !g.cooperative) { // another order of blocks, several at a time
         r->at_once = 1 + random_number() % 4;
         r->first = random_number() % r->n;
         if (r->n > 1 && random_number() & 1) r->stride = r->n - 1;

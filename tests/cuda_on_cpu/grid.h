@@ -7,7 +7,7 @@
 namespace emul {
 
 struct limits {
-    size_t shared_fixed, shared_all; // bytes of a block: of variables; of all
+    size_t shared_fixed, shared_all; // shared memory of a block, in bytes: static variables; all
 };
 struct grid_job {
     grid g;
@@ -15,9 +15,9 @@ struct grid_job {
     std::function<void()> body;
 };
 struct run;
-// A grid that may start early is begun before the one in front of it has ended: its first block runs to its wait.
-// Two grids at most have begun at a time; they take turns with their slots.
-run *begin_grid(const grid_job &job, size_t slot, bool early);
+// A grid that may start early begins before the previous one has ended: its first blocks run until they wait. At most
+// two grids are running at a time, and they alternate between two memory sets.
+run *begin_grid(const grid_job &job, size_t memory_set, bool early);
 void end_grid(run *r);
 bool may_overlap(const grid_job &job, const grid_job &next);
 

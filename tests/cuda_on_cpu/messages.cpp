@@ -1,4 +1,4 @@
-// Ends of tests: what went wrong, in which kernel, block and thread.
+// Error messages: what went wrong, and in which kernel, block and thread.
 #include "block.h"
 
 #include <execinfo.h>
@@ -9,16 +9,16 @@
 
 namespace emul {
 
-enum { MOST_SECONDS = 20 }; // of a thread between two waits
+enum { MAX_SECONDS = 20 }; // that a thread may run between two waits
 
-static void say_where() {
+static void print_thread() {
     if (!self) return;
     fprintf(stderr, "  kernel %s\n  block (%u, %u, %u) of (%u, %u, %u), thread (%u, %u, %u) of (%u, %u, %u)\n",
             now && now->name ? now->name : "?", here->block.x, here->block.y, here->block.z, here->blocks.x,
             here->blocks.y, here->blocks.z, here->thread.x, here->thread.y, here->thread.z, here->threads.x,
             here->threads.y, here->threads.z);
 }
-static void say_calls() {
+static void print_calls() {
     void *calls[16];
     int n = backtrace(calls, 16);
     backtrace_symbols_fd(calls, n, 2);
@@ -30,29 +30,28 @@ void fail(const char *format, ...) {
     vfprintf(stderr, format, args);
     fprintf(stderr, "\n");
     va_end(args);
-    say_where();
-    say_calls();
+    print_thread();
+    print_calls();
     _exit(99);
 }
 // Sanitizers end a bad access with an illegal instruction; guard pages with a fault.
 static void on_signal(int number, siginfo_t *info, void *) {
     if (number == SIGILL)
-        fail("misaligned access, an index beyond its array, a shift too far, or a division by zero");
+        fail("misaligned access, index out of bounds, shift out of range, or division by zero");
     else
-        fail("access of memory that is not there: %p", info->si_addr);
+        fail("access to unmapped memory: %p", info->si_addr);
 }
-// A loop that waits without telling so is seen from outside.
-static void *watch_on(void *) {
+// Detects loops that wait without calling let_others_run().
+static void *run_watchdog(void *) {
     long seen = -1;
     for (int still = 0;; still++) {
         sleep(1);
         if (!self || switches != seen) still = 0;
         seen = switches;
-        if (still == MOST_SECONDS) fail("a thread runs for %d seconds and waits for nobody", MOST_SECONDS);
+        if (still == MAX_SECONDS) fail("a thread has run for %d seconds without waiting", MAX_SECONDS);
     }
     return NULL;
 }
-// While a grid runs: a test program has handlers of its own.
 static const int caught[] = {SIGSEGV, SIGBUS, SIGILL};
 static struct sigaction handlers[3];
 void catch_signals() {
@@ -66,12 +65,12 @@ void catch_signals() {
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     for (int i = 0; i < 3; i++) sigaction(caught[i], &action, &handlers[i]);
 }
-void leave_signals() {
+void restore_signals() {
     for (int i = 0; i < 3; i++) sigaction(caught[i], &handlers[i], NULL);
 }
 
 void deadlock() {
-    fprintf(stderr, "\nCUDA on CPU: threads wait for each other for ever\n");
+    fprintf(stderr, "\nCUDA on CPU: deadlock: threads wait for each other\n");
     for (block *b : now->blocks)
         for (int w = 0; b->alive && w < b->n_warps; w++) {
             const warp &wa = b->warps[w];
@@ -83,11 +82,11 @@ void deadlock() {
                 if (wa.waiting >> i & 1) fprintf(stderr, ", lane %d at %s of %08x", i, wa.what[i], wa.masks[i]);
             fprintf(stderr, "\n");
         }
-    fail("this was the last that ran");
+    fail("the last thread that ran");
 }
-void watch() {
+void start_watchdog() {
     pthread_t watcher;
-    if (pthread_create(&watcher, NULL, watch_on, NULL) == 0) pthread_detach(watcher);
+    if (pthread_create(&watcher, NULL, run_watchdog, NULL) == 0) pthread_detach(watcher);
 }
 
 } // namespace emul

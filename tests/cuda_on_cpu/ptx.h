@@ -1,5 +1,5 @@
-// PTX instructions as functions: opcode with underscores, operands in their order. An instruction that is missing
-// here is an error of the compiler where it is used.
+// PTX instructions as functions, named by the opcode with underscores, with operands in their order. Using an
+// instruction that is missing here is a compile error.
 #ifndef TN_CUDA_ON_CPU_PTX_H
 #define TN_CUDA_ON_CPU_PTX_H
 
@@ -8,8 +8,7 @@ namespace ptx {
 static inline float half_value(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
 static inline float bf16_value(uint16_t bits) { return __uint_as_float((uint32_t)bits << 16); }
 
-// ---- Order and waiting
-// ----------------------------------------------------------------------------------------------------------------
+// ---- Order and waiting ----
 
 static inline void griddepcontrol_wait() {
     emul::needs(90);
@@ -37,7 +36,7 @@ static inline void ld_acquire_gpu_global_u32(uint32_t &to, uint64_t from) { emul
 static inline void ld_relaxed_gpu_global_u32(uint32_t &to, uint64_t from) { emulated_load(to, from); }
 static inline void ld_volatile_global_u32(uint32_t &to, uint64_t from) { emulated_load(to, from); }
 static inline void ld_relaxed_gpu_global_b64(uint64_t &to, uint64_t from) { emulated_load(to, from); }
-// Only each half is one access.
+// Each half is a single access, the whole is not.
 static inline void ld_relaxed_gpu_global_v2_b64(uint64_t &a, uint64_t &b, uint64_t from) {
     if (from % 16) emul::fail("ld.v2.b64 from %#llx", (unsigned long long)from);
     emulated_load(a, from);
@@ -52,8 +51,7 @@ static inline void atom_acq_rel_gpu_global_add_u32(uint32_t &old, uint64_t at, u
     old = atomicAdd((uint32_t *)at, x);
 }
 
-// ---- Copies to shared memory
-// ----------------------------------------------------------------------------------------------------------------
+// ---- Copies to shared memory ----
 
 static inline void cp_async_cg_shared_global(uint32_t to, uint64_t from, int size, int real = 16) {
     emul::needs(80);
@@ -95,8 +93,7 @@ static inline void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_byte
 static inline void createpolicy_fractional_L2_evict_first_b64(uint64_t &policy) { policy = 0; }
 static inline void createpolicy_fractional_L2_evict_last_b64(uint64_t &policy) { policy = 0; }
 
-// ---- Arithmetic
-// ----------------------------------------------------------------------------------------------------------------
+// ---- Arithmetic ----
 
 static inline void selp_u32(uint32_t &to, uint32_t yes, uint32_t no, bool which) { to = which ? yes : no; }
 static inline void dp4a_u32_s32(int &to, uint32_t a, uint32_t b, int sum) {
@@ -106,11 +103,10 @@ static inline void dp4a_u32_s32(int &to, uint32_t a, uint32_t b, int sum) {
 static inline void ex2_approx_ftz_f32(float &to, float x) { to = exp2f(x); }
 static inline void ex2_approx_f32(float &to, float x) { to = exp2f(x); }
 
-// ---- Matrices
-// ----------------------------------------------------------------------------------------------------------------
+// ---- Matrices ----
 
-// Lane i brings the address of row i % 8 of matrix i / 8: eight halves. It gets two of row i / 4 of every matrix, or
-// transposed of column i / 4.
+// Lane i passes the address of row i % 8 of matrix i / 8: eight halves. It gets two elements of row i / 4 of every
+// matrix, or of column i / 4 if transposed.
 struct loaded {
     uint32_t address, result[4];
 };
@@ -153,8 +149,8 @@ EMULATED_LDMATRIX(shared_b16, false)
 EMULATED_LDMATRIX(trans_shared_b16, true)
 #undef EMULATED_LDMATRIX
 
-// A product of 16 rows by 8 columns. A lane has of each register of A a row (i / 4, or 8 more) and PER neighbouring
-// columns; of B a column (i / 4) and PER neighbouring rows; of C the columns 2 (i % 4) and one more.
+// Multiplies 16 rows by 8 columns. Lane i holds in each register of A PER neighbouring columns of row i / 4 or i / 4
+// + 8, in each register of B PER neighbouring rows of column i / 4, and of C columns 2 (i % 4) and 2 (i % 4) + 1.
 template <typename T> struct fragments {
     uint32_t a[4], b[2];
     T c[4];

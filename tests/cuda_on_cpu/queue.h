@@ -1,4 +1,4 @@
-// What the pieces of the emulated runtime share: streams of work that runs as late as it may.
+// Streams of the emulated runtime: queued work runs as late as possible.
 #ifndef TN_CUDA_ON_CPU_QUEUE_H
 #define TN_CUDA_ON_CPU_QUEUE_H
 
@@ -8,13 +8,13 @@
 
 namespace emul {
 
-extern std::recursive_mutex lock; // of everything here; one thread of the host is inside at a time
+extern std::recursive_mutex lock; // protects the whole emulated runtime
 
-cudaError_t say(cudaError_t error);                                     // and keeps it for cudaGetLastError
+cudaError_t fail_with(cudaError_t error); // returns it, and keeps it for cudaGetLastError
 cudaError_t queue_work(cudaStream_t stream, std::function<void()> job); // runs later, or is captured
 cudaError_t queue_grid(cudaStream_t stream, const grid_job &job);
-void finish_all();   // all streams
-bool is_capturing(); // this thread
+void finish_all();   // runs all queued work
+bool is_capturing(); // whether this thread captures a stream
 
 } // namespace emul
 

@@ -1,7 +1,6 @@
 #!/bin/bash
-# run.sh BUILD CAPABILITY: test_gpu and test_gpu_edges with the CUDA backend on the CPU, and models that reach its fast
-# kernels.
-# TENON_LONG=1 runs all of test_gpu, more models, and threads in other orders.
+# run.sh BUILD CAPABILITY: runs test_gpu and test_gpu_edges with the CUDA backend on the CPU, and models that use its fast kernels.
+# TENON_LONG=1 runs all of test_gpu, more models, and other orders of threads.
 set -u
 build=$(realpath "$1") capability=$2 failures=0
 tenon=$build/bin/tenon
@@ -24,8 +23,8 @@ synth() { # name, type, architecture, shape
         failures=$((failures + 1))
 }
 
-# Few tokens and small matrices, but all of a step's length or more where a kernel has one. With quantized weights
-# all experts are used: near ties would be decided by rounding.
+# Few tokens and small matrices, but rows of at least the length that a warp processes per step. With quantized weights all experts
+# are used: otherwise rounding would decide between experts with almost equal scores.
 synth pairs f16 llama heads=4,kv=2,head=64,layers=1,width=512,ffn=1024
 synth wide q8_0 qwen3 heads=4,kv=1,head=128,ffn=1024
 synth mixed Q4_K_M llama heads=4,kv=4,head=64,layers=1,ffn=2048

@@ -1,5 +1,5 @@
-// Streams, events and graphs. What is queued runs when somebody waits for it, not before: whoever forgets to wait
-// finds nothing there.
+// Streams, events and graphs. Queued work runs when the host or another stream waits for it, not before: code that
+// forgets to wait finds no results.
 #include "queue.h"
 
 #include <deque>
@@ -12,7 +12,8 @@ namespace emul {
 
 std::recursive_mutex lock;
 
-struct job { // one or the other
+// Either work or a grid.
+struct job {
     std::function<void()> work;
     std::shared_ptr<grid_job> grid;
 };
@@ -22,7 +23,7 @@ struct stream {
     uint64_t queued, done;
     bool capturing;
     jobs captured;
-    int device; // -1: whatever is the current one
+    int device; // -1: the current one
 };
 struct event {
     std::shared_ptr<stream> of; // NULL: never recorded
@@ -35,10 +36,10 @@ struct stream_handle {
 };
 
 static std::vector<std::weak_ptr<stream>> all_streams;
-static thread_local int captures; // begun by this thread
+static thread_local int captures; // that this thread has begun
 static thread_local cudaError_t last_error;
 
-cudaError_t say(cudaError_t error) {
+cudaError_t fail_with(cudaError_t error) {
     if (error != cudaSuccess) last_error = error;
     return error;
 }
@@ -59,16 +60,18 @@ static std::shared_ptr<stream> of(cudaStream_t handle) {
     static std::shared_ptr<stream> first = new_stream(-1);
     return handle ? ((stream_handle *)handle)->s : first;
 }
-// Runs a job; a grid behind it that may start early does. `begun`: what this one's grid became when it did.
+// Runs a job, and starts the next one if that is a grid that may start early; returns it then. `begun`: this job's
+// grid, if it has started early.
 static run *run_job(const job &one, const job *next, run *begun) {
-    static size_t slot;
+    static size_t memory_set;
     run *after = NULL;
     if (!one.grid) {
         one.work();
         return NULL;
     }
-    if (!begun) begun = begin_grid(*one.grid, slot ^= 1, false);
-    if (next && next->grid && may_overlap(*one.grid, *next->grid)) after = begin_grid(*next->grid, slot ^= 1, true);
+    if (!begun) begun = begin_grid(*one.grid, memory_set ^= 1, false);
+    if (next && next->grid && may_overlap(*one.grid, *next->grid))
+        after = begin_grid(*next->grid, memory_set ^= 1, true);
     end_grid(begun);
     return after;
 }
@@ -103,10 +106,10 @@ static cudaError_t queue_job(cudaStream_t handle, job one) {
 cudaError_t queue_work(cudaStream_t handle, std::function<void()> work) {
     return queue_job(handle, {std::move(work), NULL});
 }
-// Copies may be told to any stream, kernels only to those of the current device.
+// Copies may be queued on any stream, kernels only on streams of the current device.
 cudaError_t queue_grid(cudaStream_t handle, const grid_job &grid) {
     int device = of(handle)->device;
-    if (device >= 0 && device != current_device()) return say(cudaErrorInvalidResourceHandle);
+    if (device >= 0 && device != current_device()) return fail_with(cudaErrorInvalidResourceHandle);
     return queue_job(handle, {NULL, std::make_shared<grid_job>(grid)});
 }
 
@@ -140,7 +143,7 @@ const char *cudaGetErrorString(cudaError_t error) {
     }
 }
 
-// ---- Streams
+// ---- Streams ----
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned) {
     std::lock_guard<std::recursive_mutex> hold(lock);
@@ -151,7 +154,7 @@ cudaError_t cudaStreamCreate(cudaStream_t *out) { return cudaStreamCreateWithFla
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     std::lock_guard<std::recursive_mutex> hold(lock);
     auto s = of(handle);
-    if (s->capturing || is_capturing()) return say(cudaErrorStreamCaptureUnsupported);
+    if (s->capturing || is_capturing()) return fail_with(cudaErrorStreamCaptureUnsupported);
     run_until(*s, s->queued);
     return cudaSuccess;
 }
@@ -164,18 +167,18 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
 }
 cudaError_t cudaDeviceSynchronize() {
     std::lock_guard<std::recursive_mutex> hold(lock);
-    if (is_capturing()) return say(cudaErrorStreamCaptureUnsupported);
+    if (is_capturing()) return fail_with(cudaErrorStreamCaptureUnsupported);
     finish_all();
     return cudaSuccess;
 }
-cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t wanted, unsigned) {
+cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t handle_of_event, unsigned) {
     std::lock_guard<std::recursive_mutex> hold(lock);
-    event e = *(event *)wanted; // as it was recorded last
+    event e = *(event *)handle_of_event; // as recorded last
     if (!e.of || e.of == of(handle)) return cudaSuccess;
     return queue_work(handle, [e]() { run_until(*e.of, e.after); });
 }
 
-// ---- Events
+// ---- Events ----
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned) {
     *out = (cudaEvent_t) new event{NULL, 0, current_device()};
@@ -189,9 +192,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) {
 cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t on) {
     std::lock_guard<std::recursive_mutex> hold(lock);
     auto s = of(on);
-    if (s->capturing) return say(cudaErrorStreamCaptureUnsupported); // nobody here does it
+    if (s->capturing) return fail_with(cudaErrorStreamCaptureUnsupported); // the backend does not do this
     event *e = (event *)handle;
-    if (s->device >= 0 && s->device != e->device) return say(cudaErrorInvalidResourceHandle);
+    if (s->device >= 0 && s->device != e->device) return fail_with(cudaErrorInvalidResourceHandle);
     e->of = s;
     e->after = s->queued;
     return cudaSuccess;
@@ -206,7 +209,7 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
     std::lock_guard<std::recursive_mutex> hold(lock);
     event *e = (event *)handle;
     if (!e->of || e->of->done >= e->after) return cudaSuccess;
-    run_until(*e->of, e->of->done + 1); // some progress between two questions
+    run_until(*e->of, e->of->done + 1); // makes progress between two queries
     return cudaErrorNotReady;
 }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t, cudaEvent_t) {
@@ -214,12 +217,12 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t, cudaEvent_t) {
     return cudaSuccess;
 }
 
-// ---- Graphs
+// ---- Graphs ----
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode) {
     std::lock_guard<std::recursive_mutex> hold(lock);
     auto s = of(handle);
-    if (s->capturing) return say(cudaErrorInvalidValue);
+    if (s->capturing) return fail_with(cudaErrorInvalidValue);
     s->capturing = true;
     s->captured.clear();
     captures++;
@@ -228,7 +231,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode) {
 cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *out) {
     std::lock_guard<std::recursive_mutex> hold(lock);
     auto s = of(handle);
-    if (!s->capturing) return say(cudaErrorInvalidValue);
+    if (!s->capturing) return fail_with(cudaErrorInvalidValue);
     s->capturing = false;
     captures--;
     *out = new CUgraph_st{std::move(s->captured)};

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Translates a CUDA source file to C++ for tests/cuda_on_cpu: translate.py NAME.cu OUT.cpp
 
-What a host compiler does not understand becomes calls of cuda_on_cpu.h and ptx.h:
+What a host compiler does not understand becomes calls of functions in cuda_on_cpu.h and ptx.h:
 
   k<T><<<grid, block, shared, stream>>>(x)   emul::kernel(k<T>, grid, block, shared, stream)(x)
   cudaLaunchKernelEx(…)                      emul::launch_ex(…)
@@ -12,7 +12,7 @@ What a host compiler does not understand becomes calls of cuda_on_cpu.h and ptx.
   threadIdx, blockIdx, blockDim, gridDim     emul::here->thread, …
   __CUDA_ARCH__                              EMULATED_ARCH
 
-Everything else stays. An instruction that ptx.h does not have is an error of the compiler, at its line.
+Everything else is unchanged. An instruction that ptx.h does not have is a compile error at its line.
 """
 import re
 import sys
@@ -23,13 +23,13 @@ class Failure(Exception):
 
 
 def blank(text):
-    """The same text with comments and literals blanked out, so that their brackets do not count."""
+    """The text with comments and literals replaced by spaces, so that their brackets do not count."""
     pattern = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
     return pattern.sub(lambda m: re.sub(r'[^\n]', ' ', m.group()), text)
 
 
 def closing(text, at, pair='()'):
-    """Where the bracket that opens at `at` closes."""
+    """The index of the bracket that closes the one at `at`."""
     depth = 0
     for i in range(at, len(text)):
         if text[i] == pair[0]:
@@ -42,7 +42,7 @@ def closing(text, at, pair='()'):
 
 
 def split(text, separator):
-    """Parts between separators that no bracket encloses."""
+    """The parts between separators outside of brackets."""
     plain, parts, depth, begin = blank(text), [], 0, 0
     for i, c in enumerate(plain):
         if c in '([{':
@@ -50,7 +50,7 @@ def split(text, separator):
         elif c in ')]}':
             depth -= 1
         elif c == separator and depth == 0:
-            if separator == ':' and ':' in (plain[i - 1:i], plain[i + 1:i + 2]):  # a name's ::
+            if separator == ':' and ':' in (plain[i - 1:i], plain[i + 1:i + 2]):  # a scope operator
                 continue
             parts.append(text[begin:i])
             begin = i + 1
@@ -58,7 +58,7 @@ def split(text, separator):
 
 
 def replace(text, begin, end, new):
-    """Lines keep their numbers."""
+    """Replaces a range and keeps line numbers unchanged."""
     return text[:begin] + new + '\n' * (text.count('\n', begin, end) - new.count('\n')) + text[end:]
 
 
@@ -68,18 +68,18 @@ CASTS = {'r': '(uint32_t)', 'l': '(uint64_t)', 'h': '(uint16_t)', 'f': '(float)'
 
 
 def operands_of(part, is_output):
-    found = []
+    operands = []
     for piece in split(part, ','):
         match = re.match(r'\s*"([=+]?)(\w)"\s*\((.*)\)\s*$', piece, re.S)
         if not match:
             raise Failure('operand not understood: ' + piece)
         expression = '(' + match.group(3) + ')'
-        found.append(expression if is_output else CASTS[match.group(2)] + expression)
-    return found
+        operands.append(expression if is_output else CASTS[match.group(2)] + expression)
+    return operands
 
 
 def colons(body):
-    """Template, outputs, inputs, clobbers: `::` outside of names is two separators."""
+    """Splits an asm statement into template, outputs, inputs and clobbers: `::` outside of names is two separators."""
     plain, parts, depth, begin, i = blank(body), [], 0, 0, 0
     while i < len(plain):
         if plain[i] in '([{':
@@ -194,7 +194,7 @@ def translate_launches(text):
         while re.match(r'[\w:]', plain[begin - 1]):
             begin -= 1
         kernel = text[begin:at]
-        if kernel in templates:  # its arguments say which
+        if kernel in templates:  # its template arguments are deduced
             kernel = f'[=](auto... all) {{ {kernel}(all...); }}'
         new = f'emul::kernel({kernel}, {text[at + 3:end]})'
         text = text[:begin] + new + text[end + 3:]
@@ -210,9 +210,9 @@ def translate_kernels(text):
         bounds = '1024'
         plain = blank(text)
         at = match.end()
-        found = re.compile(r'__launch_bounds__\s*\(').search(plain, at)
+        bounds_at = re.compile(r'__launch_bounds__\s*\(').search(plain, at)
         opening = plain.index('(', at)
-        if found and found.end() - 1 == opening:
+        if bounds_at and bounds_at.end() - 1 == opening:
             end = closing(plain, opening)
             bounds = split(text[opening + 1:end], ',')[0]
             opening = plain.index('(', end)
@@ -226,7 +226,7 @@ BUILTIN_VARIABLES = {'threadIdx': 'thread', 'blockIdx': 'block', 'blockDim': 'th
 
 
 def translate_builtin_variables(text):
-    """Not where they are members of something."""
+    """Replaces threadIdx and so on, except where they are members of another object."""
     return re.sub(r'(?<![.\w>])(' + '|'.join(BUILTIN_VARIABLES) + r')\b', lambda m: 'emul::here->' + BUILTIN_VARIABLES[m.group()], text)
 
 
