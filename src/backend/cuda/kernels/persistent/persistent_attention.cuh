@@ -73,8 +73,6 @@ __device__ static inline void add_scores(float (&s)[4], uint4 q, uint32_t k0, ui
         : "r"(q.x), "r"(q.y), "r"(q.z), "r"(q.w), "r"(k0), "r"(k1));
 }
 
-// ---- Combining warps and blocks ----
-
 // The factor of each warp's sums: a warp per head, a lane per warp. With one active block the factors include the
 // final division and the sink.
 template <int SIZE, int GROUP>
@@ -96,73 +94,6 @@ __device__ static inline void combine_warps(attention_shared<SIZE, GROUP> &m, co
         }
     }
     __syncthreads();
-}
-// Stores this block's result. In the last block of this head to do so, computes the factors of all blocks' results
-// and returns true.
-template <int SIZE, int GROUP>
-__device__ static inline bool combine_blocks(attention_shared<SIZE, GROUP> &m, const decode_job &d, float *results,
-                                             int kv, int group, int split, int active) {
-    const attention_job &j = d.a;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    for (int i = threadIdx.x; i < group * SIZE; i += THREADS) {
-        int g = i / SIZE;
-        float sum = 0;
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) sum += m.factor[w][g] * m.warp_sums[w][g][i % SIZE];
-        results[((int64_t)g * d.splits + split) * (SIZE + 2) + i % SIZE] = sum;
-    }
-    if (threadIdx.x < group) {
-        float *at = results + ((int64_t)threadIdx.x * d.splits + split) * (SIZE + 2) + SIZE;
-        at[0] = m.block_max_score[threadIdx.x];
-        at[1] = m.block_weight_sum[threadIdx.x];
-    }
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) m.is_last_block = atomicInc(&d.tickets[kv], (unsigned)active - 1) == (unsigned)active - 1;
-    __syncthreads();
-    if (!m.is_last_block) return false;
-    __threadfence();
-    if (warp < group) { // a warp per head, two blocks per lane
-        float sink = j.sinks ? j.sinks[kv * group + warp] : -INFINITY, h[2] = {-INFINITY, -INFINITY}, t[2] = {0, 0};
-        const float *result = results + (int64_t)warp * d.splits * (SIZE + 2) + SIZE;
-        for (int i = 0; i < 2; i++)
-            if (lane + 32 * i < active) {
-                h[i] = __ldcg(result + (lane + 32 * i) * (SIZE + 2));
-                t[i] = __ldcg(result + (lane + 32 * i) * (SIZE + 2) + 1);
-            }
-        float highest = fmaxf(sink, warp_max(fmaxf(h[0], h[1]))), sum = 0, factor[2];
-        for (int i = 0; i < 2; i++) {
-            factor[i] = h[i] == -INFINITY ? 0 : __expf(h[i] - highest);
-            sum += factor[i] * t[i];
-        }
-        sum = warp_sum(sum);
-        if (j.sinks) sum += __expf(sink - highest);
-        float inverse = sum > 0 ? 1 / sum : 0;
-        for (int i = 0; i < 2; i++) m.factor[lane + 32 * i][warp] = factor[i] * inverse;
-    }
-    __syncthreads();
-    return true;
-}
-template <int SIZE, int GROUP>
-__device__ static inline void store_attention(const attention_shared<SIZE, GROUP> &m, const decode_job &d,
-                                              const float *results, int kv, int group, int active, unsigned tag) {
-    const attention_job &j = d.a;
-    for (int i = threadIdx.x; i < group * SIZE; i += THREADS) {
-        int g = i / SIZE, head = kv * group + g;
-        float value = 0;
-        if (active == 1) {
-#pragma unroll
-            for (int w = 0; w < WARPS; w++) value += m.factor[w][g] * m.warp_sums[w][g][i % SIZE];
-        } else {
-            const float *result = results + (int64_t)g * d.splits * (SIZE + 2) + i % SIZE;
-#pragma unroll 4
-            for (int s = 0; s < active; s++) value += m.factor[s][g] * __ldcg(result + s * (SIZE + 2));
-        }
-        float after = __shfl_down_sync(0xffffffffu, value, 1);
-        if (d.published && i % 2 == 0) publish(d.published + head * SIZE + i % SIZE, value, after, tag);
-        if (d.store) ((float *)(j.out + head * j.o1))[i % SIZE] = value;
-        if (d.next.y) d.next.y[head * SIZE + i % SIZE] = value;
-    }
 }
 
 // ---- The step ----
@@ -359,9 +290,67 @@ __device__ static inline void attend(const persistent_step &step, char *shared, 
         for (int e = 0; e < DIMS; e++) m.warp_sums[warp][g][DIMS * lane + e] = acc[g][e];
     __syncthreads();
     combine_warps(m, j, kv, group, active);
+    // With several blocks, each stores its result in scratch, and the last one to do so combines them. results: [head
+    // of the group][split][SIZE sums, max_score, weight_sum]. This part stays in this function: as a function of its
+    // own it compiles to slower address arithmetic.
     float *results = d.partial + (int64_t)kv * group * d.splits * (SIZE + 2);
-    if (active > 1 && !combine_blocks<SIZE, GROUP>(m, d, results, kv, group, split, active)) return;
-    store_attention<SIZE, GROUP>(m, d, results, kv, group, active, tag);
+    if (active > 1) {
+        for (int i = threadIdx.x; i < group * SIZE; i += THREADS) {
+            int g = i / SIZE;
+            float sum = 0;
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) sum += m.factor[w][g] * m.warp_sums[w][g][i % SIZE];
+            results[((int64_t)g * d.splits + split) * (SIZE + 2) + i % SIZE] = sum;
+        }
+        if (threadIdx.x < group) {
+            float *at = results + ((int64_t)threadIdx.x * d.splits + split) * (SIZE + 2) + SIZE;
+            at[0] = m.block_max_score[threadIdx.x];
+            at[1] = m.block_weight_sum[threadIdx.x];
+        }
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0)
+            m.is_last_block = atomicInc(&d.tickets[kv], (unsigned)active - 1) == (unsigned)active - 1;
+        __syncthreads();
+        if (!m.is_last_block) return;
+        __threadfence();
+        if (warp < group) { // a warp per head, two blocks per lane
+            float sink = j.sinks ? j.sinks[kv * group + warp] : -INFINITY, h[2] = {-INFINITY, -INFINITY},
+                  t[2] = {0, 0};
+            const float *result = results + (int64_t)warp * d.splits * (SIZE + 2) + SIZE;
+            for (int i = 0; i < 2; i++)
+                if (lane + 32 * i < active) {
+                    h[i] = __ldcg(result + (lane + 32 * i) * (SIZE + 2));
+                    t[i] = __ldcg(result + (lane + 32 * i) * (SIZE + 2) + 1);
+                }
+            float highest = fmaxf(sink, warp_max(fmaxf(h[0], h[1]))), sum = 0, factor[2];
+            for (int i = 0; i < 2; i++) {
+                factor[i] = h[i] == -INFINITY ? 0 : __expf(h[i] - highest);
+                sum += factor[i] * t[i];
+            }
+            sum = warp_sum(sum);
+            if (j.sinks) sum += __expf(sink - highest);
+            float inverse = sum > 0 ? 1 / sum : 0;
+            for (int i = 0; i < 2; i++) m.factor[lane + 32 * i][warp] = factor[i] * inverse;
+        }
+        __syncthreads();
+    }
+    for (int i = threadIdx.x; i < group * SIZE; i += THREADS) {
+        int g = i / SIZE, head = kv * group + g;
+        float value = 0;
+        if (active == 1) {
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) value += m.factor[w][g] * m.warp_sums[w][g][i % SIZE];
+        } else {
+            const float *result = results + (int64_t)g * d.splits * (SIZE + 2) + i % SIZE;
+#pragma unroll 4
+            for (int s = 0; s < active; s++) value += m.factor[s][g] * __ldcg(result + s * (SIZE + 2));
+        }
+        float after = __shfl_down_sync(0xffffffffu, value, 1);
+        if (d.published && i % 2 == 0) publish(d.published + head * SIZE + i % SIZE, value, after, tag);
+        if (d.store) ((float *)(j.out + head * j.o1))[i % SIZE] = value;
+        if (d.next.y) d.next.y[head * SIZE + i % SIZE] = value;
+    }
 }
 #endif
 
