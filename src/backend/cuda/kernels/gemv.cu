@@ -13,7 +13,7 @@ enum { WARPS = GEMV_TILE / 4, OTHER_WARPS = 4, RING_WARPS = GEMV_TILE / 2 };
 
 // ---- Activations ----
 
-// Either form fits.
+// Enough for either form: floats, or int8 with scales and sums.
 size_t activation_bytes(int64_t k, int64_t columns) {
     size_t floats = round_up_256((size_t)(k * columns) * 4),
            bytes = round_up_256((size_t)(k * columns)) + 2 * round_up_256((size_t)(k / 32 * columns) * 4);
@@ -40,7 +40,7 @@ activations activations_at(char *at, gemv_family family, int64_t k, int64_t colu
     return a;
 }
 
-// One warp per 32 elements.
+// Stores rows of floats as activations for a matmul (gemv_next). One warp per 32 elements.
 __global__ static void prepare_kernel(const char *x, int64_t row_bytes, int64_t k, gemv_next next) {
     grid_follow();
     int64_t group = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
@@ -413,7 +413,7 @@ __global__ static void __launch_bounds__(OTHER_WARPS * 32)
     }
 }
 
-// ---- Choice ----
+// ---- Choosing a kernel ----
 
 static bool aligned16(const void *p) { return (uintptr_t)p % 16 == 0; }
 
@@ -447,8 +447,7 @@ bool gemv_supports(const tn_tensor *t) {
     return y->ne[1] <= GEMV_MAX_COLUMNS && y->ne[2] == 1 && y->ne[3] == 1 && x->ne[2] == 1 && x->ne[3] == 1;
 }
 
-// Room for activations is kept whether or not the weights turn out to be of a family that wants it, which is known
-// only once they have memory.
+// Whether the weights' family needs scratch is known only once they have memory, so it is always reserved.
 size_t gemv_scratch(const tn_tensor *t) { return activation_bytes(t->src[0]->ne[0], gemv_columns(t)); }
 
 gemv_matrix gemv_matrix_of(const tn_tensor *t) {

@@ -1,17 +1,18 @@
-// Matrix products: few columns by GEMV (gemv.cu), many through cuBLASLt on f16 pieces of the weights.
+// Matmul: up to 8 columns by GEMV (gemv.cu), more with cuBLASLt. Weights of block types are converted to f16 in
+// pieces.
 #include "backend/cuda/kernels/gemv.cuh"
 #include "backend/cuda/kernels/weights.cuh"
 
-// Block-type weights are made f16 this many bytes at a time; bounds the scratch whatever the matrix.
+// Weights of block types are converted to f16 this many bytes at a time, which bounds the scratch for any matrix.
 static const size_t PIECE_BYTES = (size_t)128 << 20;
 static const size_t BLAS_WORKSPACE = (size_t)32 << 20;
 
-// The type both operands have inside cuBLASLt.
+// The type of both operands in cuBLASLt.
 static int blas_type(const tn_tensor *x) {
     return x->type == TN_F32 ? TN_F32 : x->type == TN_BF16 ? TN_BF16 : TN_F16;
 }
 
-// Rows of the weights converted at once, when they need converting.
+// Rows of weights of a block type that are converted at a time.
 static int64_t piece_rows(const tn_tensor *x) {
     int64_t rows = (int64_t)(PIECE_BYTES / ((size_t)x->ne[0] * 2));
     return rows < 1 ? 1 : rows < x->ne[1] ? rows : x->ne[1];

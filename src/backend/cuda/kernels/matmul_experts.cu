@@ -183,10 +183,10 @@ template <typename P, int WIDTH> __global__ static void __launch_bounds__(THREAD
 #endif
 }
 
-// Half of what is multiplied would be nothing if tiles were wider than most lists.
+// The columns of a tile. Tiles that are wider than most lists would mostly multiply padding.
 static int width_of(const tn_tensor *t) { return tn_nelements(t->src[2]) / t->src[0]->ne[2] > 64 ? 128 : 64; }
 
-// As far as it is known before there is memory.
+// The part of group_supports() that is known before tensors have memory.
 static bool group_may_support(const cuda_device *device, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
     return device->properties.major >= 8 && x->type != TN_F32 && x->ne[0] > 0 && x->ne[0] % 8 == 0 &&
@@ -201,7 +201,7 @@ static bool group_supports(const cuda_device *device, const tn_tensor *t) {
     return group_may_support(device, t) && (aligned || !wide) && tn_is_contiguous(t);
 }
 
-// In scratch: activations, lists, slots.
+// In scratch: converted activations, the list of pairs, tiles.
 struct group_room {
     char *y;
     int *list;
