@@ -1,4 +1,4 @@
-/* The methods of lists, tuples and dicts. Those that change their object are refused unless mutation is allowed. */
+/* The methods of lists, tuples and dicts. Methods that change the object fail unless mutation is allowed. */
 #include "text/template/engine.h"
 
 /* ---- Lists ---- */
@@ -51,7 +51,7 @@ static jj_value list_pop(jj *j, jj_value self, const jj_args *args) {
     return item;
 }
 
-static int64_t find_item(jj *j, const jj_list *list, jj_value wanted) {
+static int64_t find_list_item(jj *j, const jj_list *list, jj_value wanted) {
     for (size_t i = 0; i < list->count; i++)
         if (tn__jj_equal(j, list->items[i], wanted)) return (int64_t)i;
     return -1;
@@ -60,7 +60,7 @@ static int64_t find_item(jj *j, const jj_list *list, jj_value wanted) {
 static jj_value list_remove(jj *j, jj_value self, const jj_args *args) {
     jj_value out;
     tn__jj_bind(j, args, "remove", "value", 1, &out);
-    int64_t index = find_item(j, self.as.list, out);
+    int64_t index = find_list_item(j, self.as.list, out);
     if (index < 0) tn__jj_fail(j, TN_E_INVALID, "list.remove(x): x not in list");
     remove_at(j, self.as.list, (size_t)index);
     return jj_none();
@@ -69,7 +69,7 @@ static jj_value list_remove(jj *j, jj_value self, const jj_args *args) {
 static jj_value list_index(jj *j, jj_value self, const jj_args *args) {
     jj_value out;
     tn__jj_bind(j, args, "index", "value", 1, &out);
-    int64_t index = find_item(j, self.as.list, out);
+    int64_t index = find_list_item(j, self.as.list, out);
     if (index < 0) tn__jj_fail(j, TN_E_INVALID, "the value is not in the list");
     return jj_int(index);
 }

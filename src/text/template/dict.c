@@ -1,4 +1,4 @@
-/* Ordered dictionaries of the Jinja engine: linear while small, open addressing beyond. */
+/* Ordered dictionaries: linear search while small, open addressing otherwise. */
 #include "base/hash.h"
 #include "text/template/engine.h"
 
@@ -6,7 +6,9 @@ enum { LINEAR_MAX = 8 };
 
 jj_dict *tn__jj_new_dict(jj *j) { return tn__jj_alloc(j, sizeof(jj_dict)); }
 
-static uint64_t hash_bytes(const char *data, size_t length) { return tn__hash_bytes(data, length, 0x6a696e6a61u); }
+static uint64_t hash_key_bytes(const char *data, size_t length) {
+    return tn__hash_bytes(data, length, 0x6a696e6a61u);
+}
 
 uint64_t tn__jj_hash(jj *j, jj_value v) {
     int64_t i;
@@ -14,14 +16,14 @@ uint64_t tn__jj_hash(jj *j, jj_value v) {
     switch (v.type) {
     case JJ_STRING:
         jj_charge_bytes(j, v.as.string->length);
-        return hash_bytes(v.as.string->data, v.as.string->length);
+        return hash_key_bytes(v.as.string->data, v.as.string->length);
     case JJ_NONE: return 0x4e6f6e65u;
     case JJ_INT:
-    case JJ_BOOL: tn__jj_as_int(v, &i); return hash_bytes((const char *)&i, sizeof i);
-    case JJ_FLOAT: /* 1.0 and 1 are the same key */
+    case JJ_BOOL: tn__jj_as_int(v, &i); return hash_key_bytes((const char *)&i, sizeof i);
+    case JJ_FLOAT: /* 1.0 and 1 are equal keys */
         if (v.as.real >= -0x1p62 && v.as.real <= 0x1p62 && v.as.real == (double)(i = (int64_t)v.as.real))
-            return hash_bytes((const char *)&i, sizeof i);
-        return hash_bytes((const char *)&v.as.real, sizeof v.as.real);
+            return hash_key_bytes((const char *)&i, sizeof i);
+        return hash_key_bytes((const char *)&v.as.real, sizeof v.as.real);
     case JJ_TUPLE: {
         uint64_t hash = 0x7475706cu;
         tn__jj_enter(j);
@@ -35,8 +37,8 @@ uint64_t tn__jj_hash(jj *j, jj_value v) {
     }
 }
 
-/* Where the entry stands, or count. */
-static size_t locate(jj *j, const jj_dict *dict, jj_value key, uint64_t hash) {
+/* The index of the entry, or count if there is none. */
+static size_t find_entry_index(jj *j, const jj_dict *dict, jj_value key, uint64_t hash) {
     if (!dict->slots) {
         for (size_t i = 0; i < dict->count; i++)
             if (dict->entries[i].hash == hash && tn__jj_equal(j, dict->entries[i].key, key)) return i;
@@ -53,7 +55,7 @@ static size_t locate(jj *j, const jj_dict *dict, jj_value key, uint64_t hash) {
 }
 
 jj_entry *tn__jj_dict_find(jj *j, const jj_dict *dict, jj_value key) {
-    size_t index = locate(j, dict, key, tn__jj_hash(j, key));
+    size_t index = find_entry_index(j, dict, key, tn__jj_hash(j, key));
     return index < dict->count ? &dict->entries[index] : NULL;
 }
 
@@ -85,7 +87,7 @@ static void index_entries(jj *j, jj_dict *dict) {
 
 void tn__jj_dict_set(jj *j, jj_dict *dict, jj_value key, jj_value value) {
     uint64_t hash = tn__jj_hash(j, key);
-    size_t index = locate(j, dict, key, hash);
+    size_t index = find_entry_index(j, dict, key, hash);
     if (index < dict->count) {
         dict->entries[index].value = value;
         return;

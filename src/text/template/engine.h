@@ -1,10 +1,12 @@
-/* What the parts of the Jinja engine share: memory, errors, values, syntax tree, and the operations on them.
+/* The template engine, a Jinja interpreter, shared by its files: memory, errors, values, syntax tree, and operations.
  *
- * One `jj` is one parse or one render. All its memory comes from its arena and goes at once, so nothing inside
- * has to be released on the way out; an error is therefore a jump to the entry point (jj_fail does not return),
- * and code between never checks for one. */
-#ifndef TN_LLM_JINJA_ENGINE_H
-#define TN_LLM_JINJA_ENGINE_H
+ * Types and inline functions have the prefix jj_, functions shared between files tn__jj_.
+ *
+ * One `jj` is one parse or one render. All its memory comes from its arena and is freed at once, so no function has
+ * to free anything. An error is therefore a jump to the entry point: tn__jj_fail does not return, and callers do not
+ * check for errors. */
+#ifndef TN_TEXT_TEMPLATE_ENGINE_H
+#define TN_TEXT_TEMPLATE_ENGINE_H
 
 #include <setjmp.h>
 #include <string.h>
@@ -20,20 +22,21 @@ typedef struct jj_value jj_value;
 typedef struct jj_dict jj_dict;
 typedef struct jj_scope jj_scope;
 
-/* Growing text. Not a tn__text: its memory comes from the arena, so that it counts against max_memory, and a failure
- * leaves through jj_fail. */
+/* A growing text. It is not a tn__text, because its memory comes from the arena, counts against max_memory, and
+ * failures go through tn__jj_fail. */
 typedef struct jj_buffer {
     char *data;
     size_t length, capacity;
 } jj_buffer;
 
 struct jj {
-    jj_block *blocks, *large; /* small objects are bumped from blocks; large ones stand alone and can be returned */
-    size_t memory;            /* bytes held */
+    jj_block *blocks,
+        *large;    /* small objects share blocks; a large one has its own block, which can be freed early */
+    size_t memory; /* bytes allocated */
     tn__jinja_limits limits;
     uint64_t steps;
     uint32_t depth;
-    uint32_t line; /* of the node at work, for messages */
+    uint32_t line; /* of the current node, for messages */
     tn_status status;
     jmp_buf landing;
 
@@ -42,8 +45,8 @@ struct jj {
     struct tm now;
     jj_dict *variables; /* the caller's */
     jj_scope *scope;
-    jj_buffer *out;      /* where output goes now: the text, or a block being captured */
-    json_t *json_loaded; /* a document that from_json is copying; released with the render */
+    jj_buffer *out;      /* current output: the text, or a captured block */
+    json_t *json_loaded; /* the document that from_json is copying; freed with the render */
     uint64_t random;     /* state of the `random` filter */
 };
 
@@ -51,13 +54,13 @@ void tn__jj_open(jj *j, const tn__jinja_limits *limits);
 void tn__jj_close(jj *j);
 void *tn__jj_alloc(jj *j, size_t size); /* zeroed, aligned for any object */
 void *tn__jj_array(jj *j, size_t count, size_t size);
-/* Moves an array to a larger place; the old one must not be used afterwards. */
+/* Moves an array to larger memory. The old memory must not be used afterwards. */
 void *tn__jj_grow(jj *j, void *old, size_t old_size, size_t new_size);
 
 _Noreturn void tn__jj_fail(jj *j, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
 void tn__jj_charge(jj *j, uint64_t steps); /* counts work against max_steps */
 static inline void jj_charge_bytes(jj *j, size_t bytes) { tn__jj_charge(j, 1 + bytes / 64); }
-void tn__jj_enter(jj *j); /* one level deeper; a failing level never leaves, its depth is reset at the landing */
+void tn__jj_enter(jj *j); /* one level deeper; after a failure the depth does not matter */
 static inline void jj_leave(jj *j) { j->depth--; }
 
 void tn__jj_put(jj *j, jj_buffer *buffer, const char *data, size_t length);
@@ -78,7 +81,7 @@ typedef enum jj_type {
     JJ_TUPLE,
     JJ_DICT,
     JJ_RANGE,
-    JJ_GENERATOR, /* what map, select … return: can be walked once, has no length */
+    JJ_GENERATOR, /* result of map, select …: can be iterated once, has no length */
     JJ_VIEW,      /* dict.keys(), .values(), .items() */
     JJ_FUNCTION,
     JJ_MACRO,
@@ -88,8 +91,8 @@ typedef enum jj_type {
     JJ_JOINER,
 } jj_type;
 
-/* Bytes of UTF-8; may share its bytes with another string. `safe` is what the safe and escape filters give: adding
- * another text to it escapes that text. */
+/* UTF-8 text, which may share its bytes with another string. The filters safe and escape set `safe`: text that is
+ * added to a safe string is escaped. */
 typedef struct jj_string {
     const char *data;
     size_t length; /* bytes */
@@ -114,7 +117,7 @@ struct jj_value {
         bool boolean;
         int64_t integer;
         double real;
-        jj_string *string; /* of an undefined value: why it is undefined; NULL: an argument that was not given */
+        jj_string *string; /* of an undefined value: the reason; NULL: an argument that was not given */
         jj_list *list;     /* list, tuple, generator */
         jj_dict *dict;     /* dict, namespace */
         jj_range *range;
@@ -130,7 +133,7 @@ struct jj_value {
 struct jj_list {
     jj_value *items;
     size_t count, capacity;
-    size_t position; /* of a generator: the next item to give */
+    size_t position; /* of a generator: the next item */
     bool group;      /* a tuple from groupby, with attributes grouper and list */
 };
 
@@ -159,7 +162,7 @@ typedef struct jj_args {
     jj_value *keyword_values;
 } jj_args;
 
-/* Filters, tests, methods and global functions all look like this: `self` is the value they are applied to. */
+/* The signature of filters, tests, methods and global functions: `self` is the value they are applied to. */
 typedef jj_value (*jj_native)(jj *j, jj_value self, const jj_args *args);
 
 struct jj_function {
@@ -187,7 +190,7 @@ struct jj_joiner {
     bool used;
 };
 
-/* Walks anything iterable, in place: a list that grows meanwhile is walked to its new end. */
+/* Iterates over a value without copying it: a list that grows meanwhile is iterated to its new end. */
 typedef struct jj_cursor {
     jj_value source;
     size_t index;
@@ -197,17 +200,17 @@ struct jj_loop {
     const jj_node *node;
     jj_scope *scope; /* outside the loop */
     jj_cursor cursor;
-    jj_value after; /* an item taken early by loop.last or loop.nextitem */
+    jj_value after; /* the next item, if loop.last or loop.nextitem has fetched it */
     bool has_after, has_previous, has_current;
     jj_value previous, current;
     int64_t index0, depth0;
-    jj_list *rest;     /* all remaining items, once loop.length was asked for */
+    jj_list *rest;     /* all remaining items, if loop.length has fetched them */
     int64_t length;    /* valid with rest */
     jj_value *changed; /* the arguments of the last loop.changed() */
     size_t changed_count;
 };
 
-/* value.c: making and asking. */
+/* value.c */
 static inline jj_value jj_none(void) { return (jj_value){.type = JJ_NONE}; }
 static inline jj_value jj_bool(bool b) { return (jj_value){.type = JJ_BOOL, .as.boolean = b}; }
 static inline jj_value jj_int(int64_t i) { return (jj_value){.type = JJ_INT, .as.integer = i}; }
@@ -239,7 +242,7 @@ bool tn__jj_is_number(jj_value v);            /* int, bool or float */
 double tn__jj_number(jj_value v);
 int64_t tn__jj_need_int(jj *j, jj_value v, const char *what);
 jj_string *tn__jj_need_string(jj *j, jj_value v, const char *what);
-int64_t tn__jj_length(jj *j, jj_value v); /* fails where Python's len() would; -1 never */
+int64_t tn__jj_length(jj *j, jj_value v); /* fails like Python's len() */
 bool tn__jj_has_length(jj_value v);
 
 void tn__jj_cursor(jj *j, jj_value v, jj_cursor *cursor); /* fails when not iterable */
@@ -255,15 +258,16 @@ void tn__jj_dict_set(jj *j, jj_dict *dict, jj_value key, jj_value value);
 void tn__jj_dict_remove(jj *j, jj_dict *dict, jj_entry *entry);
 uint64_t tn__jj_hash(jj *j, jj_value v);
 
-/* text.c: UTF-8, Unicode classes, Python's str() and repr(). */
+/* strings.c: UTF-8, Unicode classes, Python's str() and repr(). */
 size_t tn__jj_decode(const char *p, const char *end, uint32_t *code); /* bytes read, 1 for an invalid one */
 size_t tn__jj_chars(jj *j, jj_string *s);
-const char *tn__jj_seek(jj *j, jj_string *s, size_t char_index); /* the byte where that character starts */
+const char *tn__jj_seek(jj *j, jj_string *s, size_t char_index); /* the first byte of that character */
 jj_value tn__jj_slice_chars(jj *j, jj_string *s, size_t from, size_t to);
 bool tn__jj_space(uint32_t code);
-jj_string *tn__jj_trim(jj *j, jj_string *s, const jj_string *chars, bool left, bool right); /* NULL chars: white */
-jj_value tn__jj_change_case(jj *j, jj_string *s,
-                            char mode); /* u upper, l lower, c capitalize, t title, s swap, f fold */
+/* NULL chars: white space. */
+jj_string *tn__jj_trim(jj *j, jj_string *s, const jj_string *chars, bool left, bool right);
+/* Modes: u upper, l lower, c capitalize, t title, s swap, f fold. */
+jj_value tn__jj_change_case(jj *j, jj_string *s, char mode);
 void tn__jj_put_value(jj *j, jj_buffer *buffer, jj_value v); /* str() */
 void tn__jj_put_repr(jj *j, jj_buffer *buffer, jj_value v);
 jj_string *tn__jj_to_string(jj *j, jj_value v); /* str(); a string is returned as it is */
@@ -283,7 +287,7 @@ typedef struct jj_json_style {
 } jj_json_style;
 void tn__jj_put_json(jj *j, jj_buffer *buffer, jj_value v, const jj_json_style *style, size_t level);
 
-/* ---- Syntax tree (parser.c makes it, interp.c and expr.c walk it) ---- */
+/* ---- Syntax tree: made by parser.c, run by statements.c and expressions.c ---- */
 
 typedef enum jj_kind {
     /* Expressions. */
@@ -334,10 +338,10 @@ enum { JJ_USES_CALLER = 1, JJ_USES_VARARGS = 2, JJ_USES_KWARGS = 4, JJ_RECURSIVE
 struct jj_node {
     uint8_t kind, op, flags;
     uint32_t line;
-    jj_node *next; /* in whatever list it stands */
+    jj_node *next; /* in the list that contains the node */
     jj_node *a, *b, *c;
     jj_node *list, *body, *other;
-    jj_string *name; /* one object per distinct name of a template, so names compare by address */
+    jj_string *name; /* one object per distinct name of a template: names are compared by address */
     jj_string *text;
     jj_value value;
 };
@@ -359,7 +363,7 @@ typedef enum jj_token_kind {
     JJ_T_OPERATOR, /* op */
 } jj_token_kind;
 
-/* Operators of one character are themselves; the others have these letters. */
+/* Operators of one character are that character; the others have these letters. */
 enum { JJ_OP_EQ = 'E', JJ_OP_NE = 'N', JJ_OP_LE = 'L', JJ_OP_GE = 'G', JJ_OP_POW = 'P', JJ_OP_FLOORDIV = 'F' };
 
 typedef struct jj_token {
@@ -388,19 +392,19 @@ struct jj_scope {
 jj_scope *tn__jj_new_scope(jj *j, jj_scope *parent);
 void tn__jj_define(jj *j, jj_scope *scope, const jj_string *name, jj_value value);
 
-/* expr.c */
+/* expressions.c */
 jj_value tn__jj_eval(jj *j, const jj_node *node);
 jj_value tn__jj_call(jj *j, jj_value callee, const jj_args *args);
 void tn__jj_eval_args(jj *j, const jj_node *list, jj_args *args);
 jj_value tn__jj_apply_filter(jj *j, const jj_node *filter, jj_value input);
-/* interp.c */
+/* statements.c */
 void tn__jj_run(jj *j, const jj_node *statements); /* the whole template */
 jj_value tn__jj_call_macro(jj *j, jj_macro *macro, const jj_args *args);
 void tn__jj_assign(jj *j, const jj_node *target, jj_value value);
 /* loop.c */
-bool tn__jj_loop_next(jj *j, jj_loop *loop); /* the next item becomes loop->current */
+bool tn__jj_loop_next(jj *j, jj_loop *loop); /* sets loop->current */
 jj_value tn__jj_loop_attribute(jj *j, jj_value loop, const jj_string *name);
-jj_value tn__jj_call_loop(jj *j, jj_loop *loop, const jj_args *args); /* recursion; in interp.c */
+jj_value tn__jj_call_loop(jj *j, jj_loop *loop, const jj_args *args); /* recursion; in statements.c */
 
 /* ops.c */
 jj_value tn__jj_binary(jj *j, int op, jj_value a, jj_value b);
@@ -409,18 +413,18 @@ bool tn__jj_contains(jj *j, jj_value container, jj_value item);
 jj_value tn__jj_attribute(jj *j, jj_value object, const jj_string *name); /* object.name */
 jj_value tn__jj_item(jj *j, jj_value object, jj_value key);               /* object[key] */
 jj_value tn__jj_slice(jj *j, jj_value object, jj_value start, jj_value stop, jj_value step);
-jj_value tn__jj_method(jj *j, jj_value object, const jj_string *name); /* absent when there is none */
+jj_value tn__jj_method(jj *j, jj_value object, const jj_string *name); /* absent if there is none */
 
 /* format.c: "…" % values and "…".format(…). */
 jj_value tn__jj_percent(jj *j, jj_string *format, jj_value values);
 jj_value tn__jj_format(jj *j, jj_string *format, const jj_args *args);
 jj_value tn__jj_format_spec(jj *j, jj_value v, const jj_string *spec);
 
-/* Arguments: binds positional and keyword arguments to the names in `names` (separated by spaces). What is not
- * given is absent. The first `required` must be given; anything left over is an error that names `who`. */
+/* Binds positional and keyword arguments to the names in `names` (separated by spaces). Missing ones are absent. The
+ * first `required` must be given, and there must be no others; `who` is the function's name for messages. */
 void tn__jj_bind(jj *j, const jj_args *args, const char *who, const char *names, size_t required, jj_value *out);
 
-/* The tables. Lookups return NULL when there is no such name. */
+/* The tables of functions. Lookups return NULL if there is no such name. */
 const jj_named *tn__jj_find_filter(const jj_string *name);
 const jj_named *tn__jj_find_test(const jj_string *name);
 const jj_named *tn__jj_find_global(const jj_string *name);
@@ -428,9 +432,9 @@ const jj_named *tn__jj_search(const jj_named *table, const jj_string *name);
 extern const jj_named tn__jj_string_methods[], tn__jj_list_methods[], tn__jj_tuple_methods[], tn__jj_dict_methods[];
 extern const jj_named tn__jj_text_filters[], tn__jj_list_filters[], tn__jj_value_filters[];
 
-/* Whether a value passes the test called `name` with those arguments; for select, reject and their like. */
+/* Whether a value passes the test `name` with these arguments, for select, reject and similar filters. */
 bool tn__jj_test(jj *j, const jj_string *name, jj_value v, const jj_args *args);
-/* Follows "a.b.0" as filters' attribute arguments do. */
+/* The value at a path such as "a.b.0", as in the attribute arguments of filters. */
 jj_value tn__jj_follow(jj *j, jj_value v, jj_value path);
 void tn__jj_sort(jj *j, jj_value *items, jj_value *keys, size_t count, bool reverse); /* stable, items by keys */
 

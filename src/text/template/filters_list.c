@@ -1,9 +1,9 @@
-/* Filters that work on sequences: choosing, mapping, ordering, grouping, joining. */
+/* Filters on sequences: selecting, mapping, sorting, grouping, joining. */
 #include "text/template/engine.h"
 
-/* ---- What they share ---- */
+/* ---- Shared helpers ---- */
 
-/* Stable merge sort of items by keys; both arrays are permuted. */
+/* Stable merge sort of items by keys. Both arrays are permuted. */
 void tn__jj_sort(jj *j, jj_value *items, jj_value *keys, size_t count, bool reverse) {
     if (count < 2) return;
     jj_value *other_items = tn__jj_array(j, count, sizeof *items), *other_keys = tn__jj_array(j, count, sizeof *keys);
@@ -61,9 +61,9 @@ static jj_value follow_or(jj *j, jj_value v, jj_value path, jj_value instead) {
     return found.type == JJ_UNDEFINED && !jj_is_absent(instead) && instead.type != JJ_NONE ? instead : found;
 }
 
-/* ---- Choosing ---- */
+/* ---- Selecting ---- */
 
-static jj_value first(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_first(jj *j, jj_value v, const jj_args *args) {
     jj_cursor cursor;
     jj_value item;
     tn__jj_bind(j, args, "first", "", 0, NULL);
@@ -71,7 +71,7 @@ static jj_value first(jj *j, jj_value v, const jj_args *args) {
     return tn__jj_next(j, &cursor, &item) ? item : tn__jj_undefined(j, "No first item, sequence was empty.");
 }
 
-static jj_value last(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_last(jj *j, jj_value v, const jj_args *args) {
     tn__jj_bind(j, args, "last", "", 0, NULL);
     if (v.type == JJ_GENERATOR || !tn__jj_iterable(v))
         tn__jj_fail(j, TN_E_INVALID, "'%s' object is not reversible", tn__jj_type_name(v));
@@ -84,22 +84,22 @@ static jj_value last(jj *j, jj_value v, const jj_args *args) {
     return tn__jj_undefined(j, "No last item, sequence was empty.");
 }
 
-static jj_value random_item(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_random(jj *j, jj_value v, const jj_args *args) {
     tn__jj_bind(j, args, "random", "", 0, NULL);
     jj_list *all = tn__jj_collect(j, v);
     if (!all->count) return tn__jj_undefined(j, "No random item, sequence was empty.");
-    /* The same every time, so that a prompt can be reproduced. */
+    /* The seed is constant, so that prompts are reproducible. */
     j->random ^= j->random << 13, j->random ^= j->random >> 7, j->random ^= j->random << 17;
     return all->items[j->random % all->count];
 }
 
 /* select, reject, selectattr, rejectattr: [attribute,] [test, arguments…]. */
-static jj_value choose(jj *j, jj_value v, const jj_args *args, const char *who, bool attribute, bool wanted) {
+static jj_value select_items(jj *j, jj_value v, const jj_args *args, const char *who, bool attribute, bool wanted) {
     jj_list *chosen = tn__jj_new_list(j, 0);
     jj_cursor cursor;
     jj_value item, path = jj_absent();
     jj_args rest = *args;
-    if (!tn__jj_truth(j, v)) return jj_listed(JJ_GENERATOR, chosen); /* none and 0 are as good as empty */
+    if (!tn__jj_truth(j, v)) return jj_listed(JJ_GENERATOR, chosen); /* none and 0 count as empty */
     if (attribute) {
         if (!rest.count) tn__jj_fail(j, TN_E_INVALID, "%s is missing its attribute name", who);
         path = *rest.values++;
@@ -119,12 +119,20 @@ static jj_value choose(jj *j, jj_value v, const jj_args *args, const char *who, 
     }
     return jj_listed(JJ_GENERATOR, chosen);
 }
-static jj_value select_(jj *j, jj_value v, const jj_args *a) { return choose(j, v, a, "select", false, true); }
-static jj_value reject(jj *j, jj_value v, const jj_args *a) { return choose(j, v, a, "reject", false, false); }
-static jj_value selectattr(jj *j, jj_value v, const jj_args *a) { return choose(j, v, a, "selectattr", true, true); }
-static jj_value rejectattr(jj *j, jj_value v, const jj_args *a) { return choose(j, v, a, "rejectattr", true, false); }
+static jj_value filter_select(jj *j, jj_value v, const jj_args *a) {
+    return select_items(j, v, a, "select", false, true);
+}
+static jj_value filter_reject(jj *j, jj_value v, const jj_args *a) {
+    return select_items(j, v, a, "reject", false, false);
+}
+static jj_value filter_selectattr(jj *j, jj_value v, const jj_args *a) {
+    return select_items(j, v, a, "selectattr", true, true);
+}
+static jj_value filter_rejectattr(jj *j, jj_value v, const jj_args *a) {
+    return select_items(j, v, a, "rejectattr", true, false);
+}
 
-static jj_value unique(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_unique(jj *j, jj_value v, const jj_args *args) {
     jj_value out[2], item;
     jj_cursor cursor;
     jj_list *kept = tn__jj_new_list(j, 0);
@@ -140,7 +148,7 @@ static jj_value unique(jj *j, jj_value v, const jj_args *args) {
     return jj_listed(JJ_GENERATOR, kept);
 }
 
-static jj_value extreme(jj *j, jj_value v, const jj_args *args, const char *who, int wanted) {
+static jj_value extreme_item(jj *j, jj_value v, const jj_args *args, const char *who, int wanted) {
     jj_value out[2], item, best = jj_absent(), best_key = jj_absent();
     jj_cursor cursor;
     tn__jj_bind(j, args, who, "case_sensitive attribute", 0, out);
@@ -153,12 +161,12 @@ static jj_value extreme(jj *j, jj_value v, const jj_args *args, const char *who,
     }
     return jj_is_absent(best) ? tn__jj_undefined(j, "No aggregated item, sequence was empty.") : best;
 }
-static jj_value min(jj *j, jj_value v, const jj_args *args) { return extreme(j, v, args, "min", -1); }
-static jj_value max(jj *j, jj_value v, const jj_args *args) { return extreme(j, v, args, "max", 1); }
+static jj_value filter_min(jj *j, jj_value v, const jj_args *args) { return extreme_item(j, v, args, "min", -1); }
+static jj_value filter_max(jj *j, jj_value v, const jj_args *args) { return extreme_item(j, v, args, "max", 1); }
 
 /* ---- Mapping and joining ---- */
 
-static jj_value map(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_map(jj *j, jj_value v, const jj_args *args) {
     jj_list *mapped = tn__jj_new_list(j, 0);
     jj_cursor cursor;
     jj_value item, out[2];
@@ -183,7 +191,7 @@ static jj_value map(jj *j, jj_value v, const jj_args *args) {
     return jj_listed(JJ_GENERATOR, mapped);
 }
 
-static jj_value join(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_join(jj *j, jj_value v, const jj_args *args) {
     jj_value out[2], item;
     tn__jj_bind(j, args, "join", "d attribute", 0, out);
     if (!jj_is_absent(out[1]) && out[1].type != JJ_NONE) {
@@ -196,7 +204,7 @@ static jj_value join(jj *j, jj_value v, const jj_args *args) {
     return tn__jj_join(j, jj_is_absent(out[0]) ? tn__jj_string(j, "", 0) : tn__jj_to_string(j, out[0]), v);
 }
 
-static jj_value sum(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_sum(jj *j, jj_value v, const jj_args *args) {
     jj_value out[2], item;
     jj_cursor cursor;
     tn__jj_bind(j, args, "sum", "attribute start", 0, out);
@@ -207,12 +215,12 @@ static jj_value sum(jj *j, jj_value v, const jj_args *args) {
     return total;
 }
 
-static jj_value list(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_list(jj *j, jj_value v, const jj_args *args) {
     tn__jj_bind(j, args, "list", "", 0, NULL);
     return jj_listed(JJ_LIST, tn__jj_collect(j, v));
 }
 
-static jj_value items(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_items(jj *j, jj_value v, const jj_args *args) {
     tn__jj_bind(j, args, "items", "", 0, NULL);
     jj_list *pairs = tn__jj_new_list(j, 0);
     if (v.type == JJ_UNDEFINED) return jj_listed(JJ_GENERATOR, pairs);
@@ -222,7 +230,7 @@ static jj_value items(jj *j, jj_value v, const jj_args *args) {
     return jj_listed(JJ_GENERATOR, pairs);
 }
 
-static jj_value reverse(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_reverse(jj *j, jj_value v, const jj_args *args) {
     tn__jj_bind(j, args, "reverse", "", 0, NULL);
     jj_list *all = tn__jj_collect(j, v), *reversed = tn__jj_new_list(j, all->count);
     for (size_t i = all->count; i > 0; i--) tn__jj_append(j, reversed, all->items[i - 1]);
@@ -232,9 +240,9 @@ static jj_value reverse(jj *j, jj_value v, const jj_args *args) {
     return text;
 }
 
-/* ---- Ordering and grouping ---- */
+/* ---- Sorting and grouping ---- */
 
-/* The key of an item: one attribute, several ("age,name", compared in turn), or the item itself. */
+/* The sort key of an item: an attribute, several ("age,name", compared in order), or the item itself. */
 static jj_value sort_key(jj *j, jj_value item, jj_value attribute, bool case_sensitive, jj_value instead) {
     if (attribute.type != JJ_STRING || !memchr(attribute.as.string->data, ',', attribute.as.string->length))
         return fold_case(j, follow_or(j, item, attribute, instead), case_sensitive);
@@ -259,14 +267,14 @@ static jj_list *sorted(jj *j, jj_value v, jj_value attribute, bool case_sensitiv
     return all;
 }
 
-static jj_value sort(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_sort(jj *j, jj_value v, const jj_args *args) {
     jj_value out[3];
     tn__jj_bind(j, args, "sort", "reverse case_sensitive attribute", 0, out);
     return jj_listed(JJ_LIST,
                      sorted(j, v, out[2], tn__jj_truth(j, out[1]), tn__jj_truth(j, out[0]), jj_absent(), NULL));
 }
 
-static jj_value dictsort(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_dictsort(jj *j, jj_value v, const jj_args *args) {
     jj_value out[3];
     tn__jj_bind(j, args, "dictsort", "case_sensitive by reverse", 0, out);
     if (v.type != JJ_DICT) tn__jj_fail(j, TN_E_INVALID, "dictsort needs a dict, not %s", tn__jj_type_name(v));
@@ -280,7 +288,7 @@ static jj_value dictsort(jj *j, jj_value v, const jj_args *args) {
                                      jj_absent(), NULL));
 }
 
-static jj_value groupby(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_groupby(jj *j, jj_value v, const jj_args *args) {
     jj_value out[3], *keys;
     tn__jj_bind(j, args, "groupby", "attribute default case_sensitive", 1, out);
     jj_list *all = sorted(j, v, out[0], tn__jj_truth(j, out[2]), false, out[1], &keys);
@@ -298,7 +306,7 @@ static jj_value groupby(jj *j, jj_value v, const jj_args *args) {
     return jj_listed(JJ_LIST, groups);
 }
 
-static jj_value batch(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_batch(jj *j, jj_value v, const jj_args *args) {
     jj_value out[2], item;
     jj_list *rows = tn__jj_new_list(j, 0), *row = NULL;
     jj_cursor cursor;
@@ -318,7 +326,7 @@ static jj_value batch(jj *j, jj_value v, const jj_args *args) {
     return jj_listed(JJ_GENERATOR, rows);
 }
 
-static jj_value slice(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_slice(jj *j, jj_value v, const jj_args *args) {
     jj_value out[2];
     jj_list *all = tn__jj_collect(j, v), *slices = tn__jj_new_list(j, 0);
     tn__jj_bind(j, args, "slice", "slices fill_with", 1, out);
@@ -335,26 +343,26 @@ static jj_value slice(jj *j, jj_value v, const jj_args *args) {
 }
 
 const jj_named tn__jj_list_filters[] = {
-    {"batch", batch, 0},
-    {"dictsort", dictsort, 0},
-    {"first", first, 0},
-    {"groupby", groupby, 0},
-    {"items", items, 0},
-    {"join", join, 0},
-    {"last", last, 0},
-    {"list", list, 0},
-    {"map", map, 0},
-    {"max", max, 0},
-    {"min", min, 0},
-    {"random", random_item, 0},
-    {"reject", reject, 0},
-    {"rejectattr", rejectattr, 0},
-    {"reverse", reverse, 0},
-    {"select", select_, 0},
-    {"selectattr", selectattr, 0},
-    {"slice", slice, 0},
-    {"sort", sort, 0},
-    {"sum", sum, 0},
-    {"unique", unique, 0},
+    {"batch", filter_batch, 0},
+    {"dictsort", filter_dictsort, 0},
+    {"first", filter_first, 0},
+    {"groupby", filter_groupby, 0},
+    {"items", filter_items, 0},
+    {"join", filter_join, 0},
+    {"last", filter_last, 0},
+    {"list", filter_list, 0},
+    {"map", filter_map, 0},
+    {"max", filter_max, 0},
+    {"min", filter_min, 0},
+    {"random", filter_random, 0},
+    {"reject", filter_reject, 0},
+    {"rejectattr", filter_rejectattr, 0},
+    {"reverse", filter_reverse, 0},
+    {"select", filter_select, 0},
+    {"selectattr", filter_selectattr, 0},
+    {"slice", filter_slice, 0},
+    {"sort", filter_sort, 0},
+    {"sum", filter_sum, 0},
+    {"unique", filter_unique, 0},
     {NULL, NULL, 0},
 };

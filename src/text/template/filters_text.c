@@ -1,30 +1,30 @@
-/* Filters that make text of text. */
+/* Filters from text to text. */
 #include <stdio.h>
 #include <utf8proc.h>
 
 #include "text/template/engine.h"
 
-/* Filters take any value; its text is what they work on. */
+/* Filters accept any value and use its text. */
 static jj_value method_of_text(jj *j, jj_value v, const char *method, const jj_args *args) {
     jj_string name = {.data = method, .length = strlen(method), .chars = SIZE_MAX};
     return tn__jj_call(j, tn__jj_method(j, jj_str(tn__jj_to_string(j, v)), &name), args);
 }
 
-static jj_value upper(jj *j, jj_value v, const jj_args *args) { return method_of_text(j, v, "upper", args); }
-static jj_value lower(jj *j, jj_value v, const jj_args *args) { return method_of_text(j, v, "lower", args); }
-static jj_value capitalize(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_upper(jj *j, jj_value v, const jj_args *args) { return method_of_text(j, v, "upper", args); }
+static jj_value filter_lower(jj *j, jj_value v, const jj_args *args) { return method_of_text(j, v, "lower", args); }
+static jj_value filter_capitalize(jj *j, jj_value v, const jj_args *args) {
     return method_of_text(j, v, "capitalize", args);
 }
-static jj_value trim(jj *j, jj_value v, const jj_args *args) { return method_of_text(j, v, "strip", args); }
+static jj_value filter_trim(jj *j, jj_value v, const jj_args *args) { return method_of_text(j, v, "strip", args); }
 
-static jj_value center(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_center(jj *j, jj_value v, const jj_args *args) {
     jj_value width;
     tn__jj_bind(j, args, "center", "width", 0, &width);
     if (jj_is_absent(width)) width = jj_int(80);
     return method_of_text(j, v, "center", &(jj_args){.count = 1, .values = &width});
 }
 
-static jj_value replace(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_replace(jj *j, jj_value v, const jj_args *args) {
     jj_value out[3];
     tn__jj_bind(j, args, "replace", "old new count", 2, out);
     for (size_t i = 0; i < 2; i++) out[i] = jj_str(tn__jj_to_string(j, out[i]));
@@ -36,7 +36,7 @@ static jj_value replace(jj *j, jj_value v, const jj_args *args) {
 }
 
 /* Words begin after white space, hyphens and opening brackets. */
-static jj_value title(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_title(jj *j, jj_value v, const jj_args *args) {
     tn__jj_bind(j, args, "title", "", 0, NULL);
     const jj_string *s = tn__jj_to_string(j, v);
     const char *end = s->data + s->length;
@@ -55,7 +55,7 @@ static jj_value title(jj *j, jj_value v, const jj_args *args) {
     return titled;
 }
 
-static jj_value indent(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_indent(jj *j, jj_value v, const jj_args *args) {
     jj_value out[3];
     jj_buffer b = {0}, with = {0};
     tn__jj_bind(j, args, "indent", "width first blank", 0, out);
@@ -67,7 +67,7 @@ static jj_value indent(jj *j, jj_value v, const jj_args *args) {
     }
     bool first = tn__jj_truth(j, out[1]), blank = tn__jj_truth(j, out[2]);
     jj_string *s = tn__jj_to_string(j, v);
-    jj_buffer ended = {0}; /* a last line end would otherwise be lost */
+    jj_buffer ended = {0}; /* a line end at the end would be lost otherwise */
     tn__jj_put(j, &ended, s->data, s->length);
     tn__jj_put_char(j, &ended, '\n');
     jj_list *lines = method_of_text(j, tn__jj_from_buffer(j, &ended), "splitlines", &(jj_args){0}).as.list;
@@ -82,7 +82,7 @@ static jj_value indent(jj *j, jj_value v, const jj_args *args) {
     return indented;
 }
 
-static jj_value truncate(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_truncate(jj *j, jj_value v, const jj_args *args) {
     jj_value out[4];
     tn__jj_bind(j, args, "truncate", "length killwords end leeway", 0, out);
     jj_string *s = tn__jj_to_string(j, v),
@@ -112,7 +112,7 @@ static bool word_char(uint32_t c) {
            (k >= UTF8PROC_CATEGORY_ND && k <= UTF8PROC_CATEGORY_NO);
 }
 
-static jj_value wordcount(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_wordcount(jj *j, jj_value v, const jj_args *args) {
     tn__jj_bind(j, args, "wordcount", "", 0, NULL);
     const jj_string *s = tn__jj_to_string(j, v);
     const char *end = s->data + s->length;
@@ -136,7 +136,7 @@ typedef struct wrap {
     jj_buffer *out;
     const jj_string *separator;
     int64_t width, column;
-    jj_string *space; /* white space seen before the next piece; dropped at a line's end */
+    jj_string *space; /* white space before the next piece; removed at a line end */
     bool break_words, any_line;
 } wrap;
 
@@ -153,7 +153,7 @@ static void wrap_piece(wrap *w, jj_string *piece) {
         wrap_line(w);
         gap = 0;
     }
-    while (w->break_words && length > w->width) { /* a piece wider than a line fills the line and goes on */
+    while (w->break_words && length > w->width) { /* a piece wider than a line is split */
         int64_t room = w->width - w->column - gap;
         if (room < 1) {
             wrap_line(w);
@@ -202,7 +202,7 @@ static void wrap_paragraph(wrap *w, const jj_string *line, bool hyphens) {
     }
 }
 
-static jj_value wordwrap(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_wordwrap(jj *j, jj_value v, const jj_args *args) {
     jj_value out[4];
     jj_buffer b = {0};
     tn__jj_bind(j, args, "wordwrap", "width break_long_words wrapstring break_on_hyphens", 0, out);
@@ -222,19 +222,19 @@ static jj_value wordwrap(jj *j, jj_value v, const jj_args *args) {
 
 /* ---- HTML and URLs ---- */
 
-static jj_value safe(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_safe(jj *j, jj_value v, const jj_args *args) {
     tn__jj_bind(j, args, "safe", "", 0, NULL);
     jj_string *s = tn__jj_to_string(j, v), *copy = tn__jj_string(j, s->data, s->length);
     copy->safe = true;
     return jj_str(copy);
 }
 
-static jj_value escape(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_escape(jj *j, jj_value v, const jj_args *args) {
     tn__jj_bind(j, args, "escape", "", 0, NULL);
     return jj_str(tn__jj_escape(j, v));
 }
 
-static jj_value forceescape(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_forceescape(jj *j, jj_value v, const jj_args *args) {
     tn__jj_bind(j, args, "forceescape", "", 0, NULL);
     const jj_string *s = tn__jj_to_string(j, v);
     return jj_str(tn__jj_escape(j, tn__jj_text(j, s->data, s->length)));
@@ -245,7 +245,7 @@ static bool starts(const char *p, const char *end, const char *text) {
     return (size_t)(end - p) >= n && memcmp(p, text, n) == 0;
 }
 
-/* &amp; and its like back to characters; only the five that escape makes, and numbers. */
+/* Converts entities to characters: the five that escape produces, and numeric ones. */
 static const char *put_entity(jj *j, jj_buffer *b, const char *p, const char *end) {
     static const struct {
         const char *name;
@@ -268,7 +268,7 @@ static const char *put_entity(jj *j, jj_buffer *b, const char *p, const char *en
     return p + 1;
 }
 
-static jj_value striptags(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_striptags(jj *j, jj_value v, const jj_args *args) {
     tn__jj_bind(j, args, "striptags", "", 0, NULL);
     const jj_string *s = tn__jj_to_string(j, v);
     const char *p = s->data, *end = p + s->length;
@@ -315,7 +315,7 @@ static void put_quoted(jj *j, jj_buffer *b, jj_value v, bool query) {
     }
 }
 
-static jj_value urlencode(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_urlencode(jj *j, jj_value v, const jj_args *args) {
     jj_buffer b = {0};
     jj_cursor cursor;
     jj_value pair;
@@ -337,7 +337,7 @@ static jj_value urlencode(jj *j, jj_value v, const jj_args *args) {
     return tn__jj_from_buffer(j, &b);
 }
 
-static jj_value xmlattr(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_xmlattr(jj *j, jj_value v, const jj_args *args) {
     jj_value autospace;
     jj_buffer b = {0};
     tn__jj_bind(j, args, "xmlattr", "autospace", 0, &autospace);
@@ -358,7 +358,7 @@ static jj_value xmlattr(jj *j, jj_value v, const jj_args *args) {
     return tn__jj_from_buffer(j, &b);
 }
 
-static jj_value format(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_format(jj *j, jj_value v, const jj_args *args) {
     if (args->count && args->keyword_count)
         tn__jj_fail(j, TN_E_INVALID, "format takes positional or keyword arguments, not both");
     jj_string *s = tn__jj_to_string(j, v);
@@ -374,24 +374,24 @@ static jj_value format(jj *j, jj_value v, const jj_args *args) {
 }
 
 const jj_named tn__jj_text_filters[] = {
-    {"capitalize", capitalize, 0},
-    {"center", center, 0},
-    {"e", escape, 0},
-    {"escape", escape, 0},
-    {"forceescape", forceescape, 0},
-    {"format", format, 0},
-    {"indent", indent, 0},
-    {"lower", lower, 0},
-    {"replace", replace, 0},
-    {"safe", safe, 0},
-    {"striptags", striptags, 0},
-    {"title", title, 0},
-    {"trim", trim, 0},
-    {"truncate", truncate, 0},
-    {"upper", upper, 0},
-    {"urlencode", urlencode, 0},
-    {"wordcount", wordcount, 0},
-    {"wordwrap", wordwrap, 0},
-    {"xmlattr", xmlattr, 0},
+    {"capitalize", filter_capitalize, 0},
+    {"center", filter_center, 0},
+    {"e", filter_escape, 0},
+    {"escape", filter_escape, 0},
+    {"forceescape", filter_forceescape, 0},
+    {"format", filter_format, 0},
+    {"indent", filter_indent, 0},
+    {"lower", filter_lower, 0},
+    {"replace", filter_replace, 0},
+    {"safe", filter_safe, 0},
+    {"striptags", filter_striptags, 0},
+    {"title", filter_title, 0},
+    {"trim", filter_trim, 0},
+    {"truncate", filter_truncate, 0},
+    {"upper", filter_upper, 0},
+    {"urlencode", filter_urlencode, 0},
+    {"wordcount", filter_wordcount, 0},
+    {"wordwrap", filter_wordwrap, 0},
+    {"xmlattr", filter_xmlattr, 0},
     {NULL, NULL, 0},
 };

@@ -1,28 +1,28 @@
-/* Filters on single values: defaults, numbers, lengths, JSON; and the lookup over all filter tables. */
+/* Filters on single values: defaults, numbers, lengths, JSON. Also the lookup in all tables of filters. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "text/template/engine.h"
 
-static jj_value default_(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_default(jj *j, jj_value v, const jj_args *args) {
     jj_value out[2];
     tn__jj_bind(j, args, "default", "default_value boolean", 0, out);
     jj_value instead = jj_is_absent(out[0]) ? tn__jj_literal(j, "") : out[0];
     return v.type == JJ_UNDEFINED || (tn__jj_truth(j, out[1]) && !tn__jj_truth(j, v)) ? instead : v;
 }
 
-static jj_value length(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_length(jj *j, jj_value v, const jj_args *args) {
     tn__jj_bind(j, args, "length", "", 0, NULL);
     return jj_int(tn__jj_length(j, v));
 }
 
-static jj_value string(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_string(jj *j, jj_value v, const jj_args *args) {
     tn__jj_bind(j, args, "string", "", 0, NULL);
     return jj_str(tn__jj_to_string(j, v));
 }
 
-static jj_value attr(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_attr(jj *j, jj_value v, const jj_args *args) {
     jj_value name;
     tn__jj_bind(j, args, "attr", "name", 1, &name);
     const jj_string *s = tn__jj_to_string(j, name);
@@ -34,7 +34,7 @@ static jj_value attr(jj *j, jj_value v, const jj_args *args) {
 
 /* ---- Numbers ---- */
 
-static jj_value absolute(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_abs(jj *j, jj_value v, const jj_args *args) {
     tn__jj_bind(j, args, "abs", "", 0, NULL);
     if (!tn__jj_is_number(v)) tn__jj_fail(j, TN_E_INVALID, "bad operand type for abs(): '%s'", tn__jj_type_name(v));
     if (v.type == JJ_FLOAT) return jj_real(fabs(v.as.real));
@@ -50,7 +50,7 @@ static int digit_value(char c) {
 }
 
 /* Python's int(text, base), underscores between digits included. */
-static bool parse_int(jj *j, jj_string *text, int base, int64_t *out) {
+static bool parse_python_int(jj *j, jj_string *text, int base, int64_t *out) {
     const jj_string *s = tn__jj_trim(j, text, NULL, true, true);
     const char *p = s->data, *end = p + s->length;
     bool negative = p < end && *p == '-';
@@ -78,7 +78,7 @@ static bool parse_int(jj *j, jj_string *text, int base, int64_t *out) {
     return true;
 }
 
-static bool parse_real(jj *j, jj_string *text, double *out) {
+static bool parse_python_float(jj *j, jj_string *text, double *out) {
     const jj_string *s = tn__jj_trim(j, text, NULL, true, true);
     char copy[32];
     size_t n = 0;
@@ -95,7 +95,7 @@ static bool parse_real(jj *j, jj_string *text, double *out) {
     return true;
 }
 
-static jj_value to_int(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_int(jj *j, jj_value v, const jj_args *args) {
     jj_value out[2];
     int64_t i;
     double d;
@@ -105,8 +105,8 @@ static jj_value to_int(jj *j, jj_value v, const jj_args *args) {
     if (base < 0 || base == 1 || base > 36) return instead;
     if (tn__jj_as_int(v, &i)) return jj_int(i);
     if (v.type == JJ_STRING) {
-        if (parse_int(j, v.as.string, (int)base, &i)) return jj_int(i);
-        if (!parse_real(j, v.as.string, &d)) return instead;
+        if (parse_python_int(j, v.as.string, (int)base, &i)) return jj_int(i);
+        if (!parse_python_float(j, v.as.string, &d)) return instead;
     } else if (v.type == JJ_FLOAT)
         d = v.as.real;
     else if (v.type == JJ_UNDEFINED)
@@ -117,17 +117,17 @@ static jj_value to_int(jj *j, jj_value v, const jj_args *args) {
     return jj_int((int64_t)d);
 }
 
-static jj_value to_float(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_float(jj *j, jj_value v, const jj_args *args) {
     jj_value instead;
     double d;
     tn__jj_bind(j, args, "float", "default", 0, &instead);
     if (tn__jj_is_number(v)) return jj_real(tn__jj_number(v));
-    if (v.type == JJ_STRING && parse_real(j, v.as.string, &d)) return jj_real(d);
+    if (v.type == JJ_STRING && parse_python_float(j, v.as.string, &d)) return jj_real(d);
     if (v.type == JJ_UNDEFINED) tn__jj_fail(j, TN_E_INVALID, "float: the value is undefined");
     return jj_is_absent(instead) ? jj_real(0) : instead;
 }
 
-static jj_value round_(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_round(jj *j, jj_value v, const jj_args *args) {
     jj_value out[2];
     tn__jj_bind(j, args, "round", "precision method", 0, out);
     int64_t precision = jj_is_absent(out[0]) ? 0 : tn__jj_need_int(j, out[0], "a precision");
@@ -146,24 +146,25 @@ static jj_value round_(jj *j, jj_value v, const jj_args *args) {
     if (method) return jj_real((method == 1 ? ceil : floor)(d * scale) / scale);
     int64_t i;
     if (tn__jj_as_int(v, &i) && precision >= 0) return jj_int(i);
-    if (precision < 0) { /* to tens, hundreds …: ties to even as everywhere */
+    if (precision < 0) { /* to tens, hundreds …: ties to even */
         double r = nearbyint(d * scale) / scale;
         return tn__jj_as_int(v, &i) ? jj_int((int64_t)r) : jj_real(r);
     }
-    jj_buffer text = {0}; /* printing rounds the exact value, which scaling does not */
+    jj_buffer text = {0}; /* printing rounds the exact value, scaling does not */
     tn__jj_put_printf_real(j, &text, 'f', (int)precision, false, d);
     tn__jj_read_real(text.data, text.length, &d);
     return jj_real(d);
 }
 
-static jj_value filesizeformat(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_filesizeformat(jj *j, jj_value v, const jj_args *args) {
     static const char *const units[2][8] = {{"kB", "MB", "GB", "TB", "PB", "EB", "ZB", "YB"},
                                             {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB"}};
     jj_value binary;
     char text[64];
     jj_buffer b = {0};
     tn__jj_bind(j, args, "filesizeformat", "binary", 0, &binary);
-    double bytes = to_float(j, v, &(jj_args){0}).as.real, base = tn__jj_truth(j, binary) ? 1024 : 1000, unit = base;
+    double bytes = filter_float(j, v, &(jj_args){0}).as.real, base = tn__jj_truth(j, binary) ? 1024 : 1000,
+           unit = base;
     if (bytes == 1) return tn__jj_literal(j, "1 Byte");
     if (bytes < base) {
         snprintf(text, sizeof text, "%lld Bytes", (long long)bytes);
@@ -186,7 +187,7 @@ static jj_string *separator(jj *j, jj_value pair, size_t index, const char *stan
     return tn__jj_need_string(j, pair.as.list->items[index], "a separator");
 }
 
-static jj_value tojson(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_tojson(jj *j, jj_value v, const jj_args *args) {
     jj_value out[4];
     jj_buffer b = {0}, indent = {0};
     tn__jj_bind(j, args, "tojson", "ensure_ascii indent separators sort_keys", 0, out);
@@ -204,26 +205,26 @@ static jj_value tojson(jj *j, jj_value v, const jj_args *args) {
     return tn__jj_from_buffer(j, &b);
 }
 
-static jj_value from_json(jj *j, jj_value v, const jj_args *args) {
+static jj_value filter_from_json(jj *j, jj_value v, const jj_args *args) {
     tn__jj_bind(j, args, "from_json", "", 0, NULL);
     return tn__jj_parse_json(j, tn__jj_need_string(j, v, "JSON"));
 }
 
 const jj_named tn__jj_value_filters[] = {
-    {"abs", absolute, 0},     {"attr", attr, 0},
-    {"count", length, 0},     {"d", default_, 0},
-    {"default", default_, 0}, {"filesizeformat", filesizeformat, 0},
-    {"float", to_float, 0},   {"from_json", from_json, 0},
-    {"int", to_int, 0},       {"length", length, 0},
-    {"round", round_, 0},     {"string", string, 0},
-    {"tojson", tojson, 0},    {NULL, NULL, 0},
+    {"abs", filter_abs, 0},         {"attr", filter_attr, 0},
+    {"count", filter_length, 0},    {"d", filter_default, 0},
+    {"default", filter_default, 0}, {"filesizeformat", filter_filesizeformat, 0},
+    {"float", filter_float, 0},     {"from_json", filter_from_json, 0},
+    {"int", filter_int, 0},         {"length", filter_length, 0},
+    {"round", filter_round, 0},     {"string", filter_string, 0},
+    {"tojson", filter_tojson, 0},   {NULL, NULL, 0},
 };
 
 const jj_named *tn__jj_find_filter(const jj_string *name) {
     const jj_named *const tables[] = {tn__jj_value_filters, tn__jj_text_filters, tn__jj_list_filters};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
-        const jj_named *found = tn__jj_search(tables[i], name);
-        if (found) return found;
+        const jj_named *filter = tn__jj_search(tables[i], name);
+        if (filter) return filter;
     }
     return NULL;
 }

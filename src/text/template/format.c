@@ -1,10 +1,10 @@
-/* Formatting: "…" % values, "…".format(…) and the format specifications of the latter, as Python has them. */
+/* Formatting as in Python: "…" % values, "…".format(…) and format specifications. */
 #include <math.h>
 #include <stdio.h>
 
 #include "text/template/engine.h"
 
-typedef struct spec {
+typedef struct format_spec {
     uint32_t fill;
     char align; /* '<', '>', '^', '=' or 0 */
     char sign;  /* '+', ' ' or '-' */
@@ -13,7 +13,7 @@ typedef struct spec {
     char grouping;
     int64_t precision; /* -1: not given */
     char type;
-} spec;
+} format_spec;
 
 static int64_t read_count(jj *j, const char **p, const char *end) {
     int64_t n = 0;
@@ -24,9 +24,10 @@ static int64_t read_count(jj *j, const char **p, const char *end) {
     return n;
 }
 
-/* ---- Padding and numbers, shared by both kinds ---- */
+/* ---- Padding and numbers for both kinds ---- */
 
-static void pad(jj *j, jj_buffer *b, const spec *s, size_t sign_bytes, jj_string *body, char default_align) {
+static void put_padded(jj *j, jj_buffer *b, const format_spec *s, size_t sign_bytes, jj_string *body,
+                       char default_align) {
     char align = s->align ? s->align : default_align;
     int64_t missing = s->width - (int64_t)tn__jj_chars(j, body);
     int64_t before = align == '>' ? missing : align == '^' ? missing / 2 : 0;
@@ -55,8 +56,8 @@ static void put_digits(jj *j, jj_buffer *b, uint64_t magnitude, unsigned base, b
     while (n) tn__jj_put_char(j, b, reversed[--n]);
 }
 
-/* The sign and prefix go to `b` and their length is returned, for '=' alignment. */
-static size_t put_sign(jj *j, jj_buffer *b, const spec *s, bool negative) {
+/* Writes the sign and returns the length of the text so far, for '=' alignment. */
+static size_t put_sign(jj *j, jj_buffer *b, const format_spec *s, bool negative) {
     if (negative)
         tn__jj_put_char(j, b, '-');
     else if (s->sign == '+' || s->sign == ' ')
@@ -64,7 +65,7 @@ static size_t put_sign(jj *j, jj_buffer *b, const spec *s, bool negative) {
     return b->length;
 }
 
-static void put_int(jj *j, jj_buffer *b, const spec *s, int64_t i) {
+static void put_int(jj *j, jj_buffer *b, const format_spec *s, int64_t i) {
     jj_buffer body = {0};
     size_t lead = put_sign(j, &body, s, i < 0);
     uint64_t magnitude = i < 0 ? 0 - (uint64_t)i : (uint64_t)i;
@@ -78,7 +79,7 @@ static void put_int(jj *j, jj_buffer *b, const spec *s, int64_t i) {
     put_digits(j, &digits, magnitude, base, s->type == 'X', s->grouping);
     for (int64_t n = (int64_t)digits.length; n < s->precision; n++) tn__jj_put_char(j, &body, '0'); /* "%.3d" */
     tn__jj_put(j, &body, digits.data, digits.length);
-    pad(j, b, s, lead, tn__jj_string(j, body.data, body.length), '>');
+    put_padded(j, b, s, lead, tn__jj_string(j, body.data, body.length), '>');
 }
 
 /* Inserts separators into the whole part of a printed number. */
@@ -95,7 +96,7 @@ static void group_whole(jj *j, jj_buffer *body, size_t from, char grouping) {
     *body = out;
 }
 
-static void put_real(jj *j, jj_buffer *b, const spec *s, double d) {
+static void put_real(jj *j, jj_buffer *b, const format_spec *s, double d) {
     jj_buffer body = {0};
     char type = s->type;
     bool percent = type == '%';
@@ -116,21 +117,21 @@ static void put_real(jj *j, jj_buffer *b, const spec *s, double d) {
     }
     if (percent) tn__jj_put_char(j, &body, '%');
     if (s->grouping) group_whole(j, &body, lead, s->grouping);
-    pad(j, b, s, lead, tn__jj_string(j, body.data, body.length), '>');
+    put_padded(j, b, s, lead, tn__jj_string(j, body.data, body.length), '>');
 }
 
-static void put_text(jj *j, jj_buffer *b, const spec *s, jj_string *text) {
+static void put_padded_text(jj *j, jj_buffer *b, const format_spec *s, jj_string *text) {
     if (s->precision >= 0 && (size_t)s->precision < tn__jj_chars(j, text))
         text = tn__jj_slice_chars(j, text, 0, (size_t)s->precision).as.string;
-    pad(j, b, s, 0, text, '<');
+    put_padded(j, b, s, 0, text, '<');
 }
 
 /* ---- Format specifications ---- */
 
 static bool is_align(char c) { return c == '<' || c == '>' || c == '^' || c == '='; }
 
-static spec parse_spec(jj *j, const jj_string *text) {
-    spec s = {.fill = ' ', .sign = '-', .precision = -1};
+static format_spec parse_spec(jj *j, const jj_string *text) {
+    format_spec s = {.fill = ' ', .sign = '-', .precision = -1};
     const char *p = text->data, *end = p + text->length;
     bool filled = false;
     if (p < end) {
@@ -165,7 +166,7 @@ static spec parse_spec(jj *j, const jj_string *text) {
 }
 
 static void put_formatted(jj *j, jj_buffer *b, jj_value v, const jj_string *text) {
-    spec s = parse_spec(j, text);
+    format_spec s = parse_spec(j, text);
     int64_t i;
     if (v.type == JJ_STRING || (v.type != JJ_FLOAT && !tn__jj_as_int(v, &i)) ||
         (v.type == JJ_BOOL && !text->length)) {
@@ -176,7 +177,7 @@ static void put_formatted(jj *j, jj_buffer *b, jj_value v, const jj_string *text
         if (s.align == '=') s.align = '<';
         if (s.type && s.type != 's')
             tn__jj_fail(j, TN_E_INVALID, "Unknown format code '%c' for object of type 'str'", s.type);
-        put_text(j, b, &s, tn__jj_to_string(j, v));
+        put_padded_text(j, b, &s, tn__jj_to_string(j, v));
         return;
     }
     bool integral = !s.type || strchr("bcdoxXn", s.type);
@@ -189,7 +190,7 @@ static void put_formatted(jj *j, jj_buffer *b, jj_value v, const jj_string *text
         if (i < 0 || i > 0x10ffff) tn__jj_fail(j, TN_E_INVALID, "%%c arg not in range");
         jj_buffer one = {0};
         tn__jj_put_code(j, &one, (uint32_t)i);
-        pad(j, b, &s, 0, tn__jj_string(j, one.data, one.length), '<');
+        put_padded(j, b, &s, 0, tn__jj_string(j, one.data, one.length), '<');
         return;
     }
     if (s.type && !strchr("eEfFgGn%", s.type))
@@ -209,7 +210,7 @@ typedef struct formatter {
     jj *j;
     const jj_args *args;
     size_t next;   /* automatic numbering */
-    int numbering; /* 0 undecided, 1 automatic, 2 by hand */
+    int numbering; /* 0 undecided, 1 automatic, 2 manual */
     bool safe;
 } formatter;
 
@@ -261,7 +262,7 @@ static jj_value field_value(formatter *f, const char *p, const char *end) {
     return v;
 }
 
-/* One {…}, from behind the brace; returns the place behind the closing one. */
+/* One {…}: `p` is after the opening brace; returns the position after the closing one. */
 static const char *format_field(formatter *f, jj_buffer *b, const char *p, const char *end, int depth) {
     jj *j = f->j;
     const char *from = p;
@@ -357,10 +358,10 @@ static jj_value named_value(percent *f, const char *from, const char *to) {
     return entry->value;
 }
 
-static void put_percent(percent *f, jj_buffer *b, const spec *s, jj_value v) {
+static void put_percent(percent *f, jj_buffer *b, const format_spec *s, jj_value v) {
     jj *j = f->j;
     int64_t i;
-    spec t = *s;
+    format_spec t = *s;
     switch (s->type) {
     case 's':
     case 'r':
@@ -376,7 +377,7 @@ static void put_percent(percent *f, jj_buffer *b, const spec *s, jj_value v) {
         t.fill = ' ';
         if (t.align == '=') t.align = '>';
         if (!t.align) t.align = '>';
-        put_text(j, b, &t, printed.as.string);
+        put_padded_text(j, b, &t, printed.as.string);
         return;
     }
     case 'c':
@@ -423,7 +424,7 @@ jj_value tn__jj_percent(jj *j, jj_string *format, jj_value values) {
             tn__jj_put_char(j, &b, *p++);
             continue;
         }
-        spec s = {.fill = ' ', .sign = '-', .precision = -1};
+        format_spec s = {.fill = ' ', .sign = '-', .precision = -1};
         jj_value v = jj_absent();
         p++;
         if (p < end && *p == '(') {

@@ -1,4 +1,4 @@
-/* JSON in the Jinja engine: the caller's documents become values, and `tojson` writes them back as Python would. */
+/* JSON: documents to values, and values to JSON text as Python writes it (tojson). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,7 +45,7 @@ jj_value tn__jj_from_json(jj *j, const json_t *json) {
 jj_value tn__jj_parse_json(jj *j, const jj_string *text) {
     json_error_t error;
     jj_charge_bytes(j, text->length * 8);
-    json_decref(j->json_loaded); /* never two at once: copying a document parses no other */
+    json_decref(j->json_loaded); /* there is never a second one: copying a document parses no other */
     j->json_loaded = json_loadb(text->data ? text->data : "", text->length, JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);
     if (!j->json_loaded) tn__jj_fail(j, TN_E_INVALID, "from_json: %s", error.text);
     jj_value v = tn__jj_from_json(j, j->json_loaded);
@@ -54,7 +54,7 @@ jj_value tn__jj_parse_json(jj *j, const jj_string *text) {
     return v;
 }
 
-static void put_text(jj *j, jj_buffer *b, const jj_string *s, bool ascii) {
+static void put_json_string(jj *j, jj_buffer *b, const jj_string *s, bool ascii) {
     const char *end = s->data + s->length;
     char escape[16];
     tn__jj_put_char(j, b, '"');
@@ -89,7 +89,7 @@ static void put_text(jj *j, jj_buffer *b, const jj_string *s, bool ascii) {
     tn__jj_put_char(j, b, '"');
 }
 
-static void put_number(jj *j, jj_buffer *b, jj_value v) {
+static void put_json_number(jj *j, jj_buffer *b, jj_value v) {
     if (v.type == JJ_FLOAT && isnan(v.as.real))
         jj_puts(j, b, "NaN");
     else if (v.type == JJ_FLOAT && isinf(v.as.real))
@@ -98,15 +98,15 @@ static void put_number(jj *j, jj_buffer *b, jj_value v) {
         tn__jj_put_repr(j, b, v);
 }
 
-static void new_line(jj *j, jj_buffer *b, const jj_json_style *style, size_t level) {
+static void put_json_line_end(jj *j, jj_buffer *b, const jj_json_style *style, size_t level) {
     if (!style->indent) return;
     tn__jj_put_char(j, b, '\n');
     for (size_t i = 0; i < level; i++) tn__jj_put(j, b, style->indent->data, style->indent->length);
 }
 
-static void put_key(jj *j, jj_buffer *b, jj_value key, const jj_json_style *style) {
+static void put_json_key(jj *j, jj_buffer *b, jj_value key, const jj_json_style *style) {
     if (key.type == JJ_STRING) {
-        put_text(j, b, key.as.string, style->ascii);
+        put_json_string(j, b, key.as.string, style->ascii);
         return;
     }
     tn__jj_put_char(j, b, '"');
@@ -115,13 +115,13 @@ static void put_key(jj *j, jj_buffer *b, jj_value key, const jj_json_style *styl
     else if (key.type == JJ_BOOL)
         jj_puts(j, b, key.as.boolean ? "true" : "false");
     else if (tn__jj_is_number(key))
-        put_number(j, b, key);
+        put_json_number(j, b, key);
     else
         tn__jj_fail(j, TN_E_INVALID, "a %s cannot be a key of a JSON object", tn__jj_type_name(key));
     tn__jj_put_char(j, b, '"');
 }
 
-static void put_dict(jj *j, jj_buffer *b, const jj_dict *dict, const jj_json_style *style, size_t level) {
+static void put_json_dict(jj *j, jj_buffer *b, const jj_dict *dict, const jj_json_style *style, size_t level) {
     jj_value *keys = tn__jj_array(j, dict->count, sizeof *keys),
              *values = tn__jj_array(j, dict->count, sizeof *values);
     for (size_t i = 0; i < dict->count; i++) keys[i] = dict->entries[i].key, values[i] = dict->entries[i].value;
@@ -134,12 +134,12 @@ static void put_dict(jj *j, jj_buffer *b, const jj_dict *dict, const jj_json_sty
     tn__jj_put_char(j, b, '{');
     for (size_t i = 0; i < dict->count; i++) {
         if (i) tn__jj_put(j, b, style->item_separator->data, style->item_separator->length);
-        new_line(j, b, style, level + 1);
-        put_key(j, b, keys[i], style);
+        put_json_line_end(j, b, style, level + 1);
+        put_json_key(j, b, keys[i], style);
         tn__jj_put(j, b, style->key_separator->data, style->key_separator->length);
         tn__jj_put_json(j, b, values[i], style, level + 1);
     }
-    if (dict->count) new_line(j, b, style, level);
+    if (dict->count) put_json_line_end(j, b, style, level);
     tn__jj_put_char(j, b, '}');
 }
 
@@ -150,20 +150,20 @@ void tn__jj_put_json(jj *j, jj_buffer *b, jj_value v, const jj_json_style *style
     case JJ_NONE: jj_puts(j, b, "null"); break;
     case JJ_BOOL: jj_puts(j, b, v.as.boolean ? "true" : "false"); break;
     case JJ_INT:
-    case JJ_FLOAT: put_number(j, b, v); break;
-    case JJ_STRING: put_text(j, b, v.as.string, style->ascii); break;
+    case JJ_FLOAT: put_json_number(j, b, v); break;
+    case JJ_STRING: put_json_string(j, b, v.as.string, style->ascii); break;
     case JJ_LIST:
     case JJ_TUPLE:
         tn__jj_put_char(j, b, '[');
         for (size_t i = 0; i < v.as.list->count; i++) {
             if (i) tn__jj_put(j, b, style->item_separator->data, style->item_separator->length);
-            new_line(j, b, style, level + 1);
+            put_json_line_end(j, b, style, level + 1);
             tn__jj_put_json(j, b, v.as.list->items[i], style, level + 1);
         }
-        if (v.as.list->count) new_line(j, b, style, level);
+        if (v.as.list->count) put_json_line_end(j, b, style, level);
         tn__jj_put_char(j, b, ']');
         break;
-    case JJ_DICT: put_dict(j, b, v.as.dict, style, level); break;
+    case JJ_DICT: put_json_dict(j, b, v.as.dict, style, level); break;
     default: tn__jj_fail(j, TN_E_INVALID, "Object of type %s is not JSON serializable", tn__jj_type_name(v));
     }
     jj_leave(j);

@@ -1,17 +1,17 @@
-/* Template text to tokens: where tags begin and end, white space around them, and what stands inside. */
+/* Splits a template into tokens: text, tags, white space control, and the tokens inside tags. */
 #include <utf8proc.h>
 
 #include "text/template/engine.h"
 
-typedef struct lexer {
+typedef struct template_lexer {
     jj *j;
     const char *at, *start, *end;
-    const char *counted; /* lines are counted up to here */
+    const char *counted; /* end of the text whose lines are counted */
     jj_tokens *tokens;
-} lexer;
+} template_lexer;
 
-/* Line ends become \n, and one at the very end of the template is dropped. */
-static jj_string *normalize(jj *j, const char *text, size_t length) {
+/* Replaces line ends by \n and removes one at the end of the template. */
+static jj_string *normalize_line_ends(jj *j, const char *text, size_t length) {
     jj_buffer b = {0};
     for (size_t i = 0; i < length; i++) {
         if (text[i] != '\r')
@@ -23,29 +23,29 @@ static jj_string *normalize(jj *j, const char *text, size_t length) {
     return tn__jj_string(j, b.data ? b.data : "", b.length);
 }
 
-static uint32_t line_at(lexer *x, const char *p) {
+static uint32_t line_at(template_lexer *x, const char *p) {
     for (; x->counted < p; x->counted++)
         if (*x->counted == '\n') x->j->line++;
     return x->j->line;
 }
 
-static bool looking_at(const lexer *x, const char *text) {
+static bool looking_at(const template_lexer *x, const char *text) {
     size_t n = strlen(text);
     return (size_t)(x->end - x->at) >= n && memcmp(x->at, text, n) == 0;
 }
 
-static size_t space_at(const lexer *x, const char *p) {
+static size_t white_space_at(const template_lexer *x, const char *p) {
     uint32_t code;
     if (p >= x->end) return 0;
     size_t n = tn__jj_decode(p, x->end, &code);
     return tn__jj_space(code) ? n : 0;
 }
 
-static void skip_space(lexer *x) {
-    for (size_t n; (n = space_at(x, x->at));) x->at += n;
+static void skip_white_space(template_lexer *x) {
+    for (size_t n; (n = white_space_at(x, x->at));) x->at += n;
 }
 
-static jj_token *push(lexer *x, jj_token_kind kind, jj_value value) {
+static jj_token *push_token(template_lexer *x, jj_token_kind kind, jj_value value) {
     jj_tokens *t = x->tokens;
     if (t->count == t->capacity) {
         size_t capacity = t->capacity ? t->capacity * 2 : 256;
@@ -53,17 +53,18 @@ static jj_token *push(lexer *x, jj_token_kind kind, jj_value value) {
         t->capacity = capacity;
     }
     tn__jj_charge(x->j, 1);
-    if (value.type == JJ_STRING) tn__jj_chars(x->j, value.as.string); /* counted now: a template is shared */
+    if (value.type == JJ_STRING)
+        tn__jj_chars(x->j, value.as.string); /* counted while parsing, because threads share the tree */
     t->items[t->count] = (jj_token){.kind = kind, .line = line_at(x, x->at), .value = value};
     return &t->items[t->count++];
 }
 
-static void push_data(lexer *x, const char *from, const char *to) {
-    if (to > from) push(x, JJ_T_DATA, tn__jj_text(x->j, from, (size_t)(to - from)));
+static void push_data(template_lexer *x, const char *from, const char *to) {
+    if (to > from) push_token(x, JJ_T_DATA, tn__jj_text(x->j, from, (size_t)(to - from)));
 }
 
-/* The end of the text before a tag, as the tag's sign and lstrip_blocks leave it. */
-static const char *text_end(const lexer *x, const char *from, const char *tag, char sign, bool variable) {
+/* The end of the text before a tag after the tag's sign and lstrip_blocks are applied. */
+static const char *text_end(const template_lexer *x, const char *from, const char *tag, char sign, bool variable) {
     const char *end = tag;
     if (sign == '-') {
         jj_string whole = {.data = from, .length = (size_t)(tag - from), .chars = SIZE_MAX};
@@ -79,37 +80,37 @@ static const char *text_end(const lexer *x, const char *from, const char *tag, c
         }
     bool starts_line = line > from || from == x->start || from[-1] == '\n';
     for (const char *p = line; starts_line && p < tag;) {
-        size_t n = space_at(x, p);
+        size_t n = white_space_at(x, p);
         if (!n) return tag;
         p += n;
     }
     return starts_line ? line : end;
 }
 
-/* Past the end of a block or comment: `-` swallows white space, `+` nothing, otherwise one line end goes. */
-static void after_tag(lexer *x, char sign) {
+/* After a block or comment `-` removes white space, `+` nothing, and no sign one line end. */
+static void after_tag(template_lexer *x, char sign) {
     if (sign == '-')
-        skip_space(x);
+        skip_white_space(x);
     else if (sign != '+' && x->at < x->end && *x->at == '\n')
         x->at++;
 }
 
-static char take_sign(lexer *x) {
+static char take_sign(template_lexer *x) {
     if (x->at < x->end && (*x->at == '-' || *x->at == '+')) return *x->at++;
     return 0;
 }
 
-/* {% raw %}: true when the tag at hand was one; everything up to {% endraw %} becomes data. */
-static bool lex_raw(lexer *x) {
+/* {% raw %}: returns whether the current tag is one; then the text up to {% endraw %} is data. */
+static bool lex_raw(template_lexer *x) {
     const char *begin = x->at;
     take_sign(x);
-    skip_space(x);
+    skip_white_space(x);
     if (!looking_at(x, "raw")) goto no;
     x->at += 3;
-    skip_space(x);
+    skip_white_space(x);
     if (looking_at(x, "-%}")) {
         x->at += 3;
-        skip_space(x);
+        skip_white_space(x);
     } else if (looking_at(x, "%}"))
         x->at += 2;
     else
@@ -119,10 +120,10 @@ static bool lex_raw(lexer *x) {
         if (p[0] != '{' || p[1] != '%') continue;
         x->at = p + 2;
         char sign = take_sign(x);
-        skip_space(x);
+        skip_white_space(x);
         if (!looking_at(x, "endraw")) continue;
         x->at += 6;
-        skip_space(x);
+        skip_white_space(x);
         char close = take_sign(x);
         if (!looking_at(x, "%}")) continue;
         x->at += 2;
@@ -140,7 +141,7 @@ no:
     return false;
 }
 
-static void lex_comment(lexer *x) {
+static void lex_comment(template_lexer *x) {
     const char *from = x->at;
     for (const char *p = from; p + 1 < x->end; p++)
         if (p[0] == '#' && p[1] == '}') {
@@ -160,7 +161,7 @@ static int hex_digit(char c) {
                                   : -1;
 }
 
-static const char *put_hex(lexer *x, jj_buffer *b, const char *p, const char *end, int digits) {
+static const char *put_hex(template_lexer *x, jj_buffer *b, const char *p, const char *end, int digits) {
     uint32_t code = 0;
     for (int i = 0; i < digits; i++, p++) {
         int digit = p < end ? hex_digit(*p) : -1;
@@ -173,7 +174,7 @@ static const char *put_hex(lexer *x, jj_buffer *b, const char *p, const char *en
 }
 
 /* Python's escapes; an unknown one keeps its backslash. */
-static jj_value unescape(lexer *x, const char *p, const char *end) {
+static jj_value unescape(template_lexer *x, const char *p, const char *end) {
     static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
     jj_buffer b = {0};
     jj *j = x->j;
@@ -193,8 +194,8 @@ static jj_value unescape(lexer *x, const char *p, const char *end) {
         else if (c == 'x')
             p = put_hex(x, &b, p, end, 2);
         else if (c == 'u') {
-            /* A surrogate pair spelled as two escapes stays two lone surrogates in Python, which cannot be
-             * printed; joining them is what the author meant. */
+            /* A surrogate pair written as two escapes is two lone surrogates in Python, which cannot be printed. The
+             * author means the character. */
             uint32_t high = 0;
             for (int i = 0; i < 4 && p + i < end && hex_digit(p[i]) >= 0; i++)
                 high = high << 4 | (uint32_t)hex_digit(p[i]);
@@ -220,24 +221,24 @@ static jj_value unescape(lexer *x, const char *p, const char *end) {
     return tn__jj_text(j, b.data ? b.data : "", b.length);
 }
 
-static void lex_string(lexer *x) {
+static void lex_string(template_lexer *x) {
     char quote = *x->at;
     const char *from = x->at + 1, *p = from;
     while (p < x->end && *p != quote) p += *p == '\\' && p + 1 < x->end ? 2 : 1;
     if (p >= x->end) tn__jj_fail(x->j, TN_E_SYNTAX, "a string is not closed");
-    push(x, JJ_T_STRING, unescape(x, from, p));
+    push_token(x, JJ_T_STRING, unescape(x, from, p));
     x->at = p + 1;
 }
 
-static bool is_digit(const lexer *x, const char *p) { return p < x->end && *p >= '0' && *p <= '9'; }
+static bool is_digit_at(const template_lexer *x, const char *p) { return p < x->end && *p >= '0' && *p <= '9'; }
 
-/* Digits with single underscores between them; returns where they end. */
-static const char *digits_end(const lexer *x, const char *p) {
-    while (is_digit(x, p) || (p < x->end && *p == '_' && is_digit(x, p - 1) && is_digit(x, p + 1))) p++;
+/* The end of digits with single underscores between them. */
+static const char *digits_end(const template_lexer *x, const char *p) {
+    while (is_digit_at(x, p) || (p < x->end && *p == '_' && is_digit_at(x, p - 1) && is_digit_at(x, p + 1))) p++;
     return p;
 }
 
-static void lex_number(lexer *x) {
+static void lex_number(template_lexer *x) {
     const char *from = x->at, *p = digits_end(x, from);
     bool real = false;
     char copy[128];
@@ -248,14 +249,14 @@ static void lex_number(lexer *x) {
         for (p++; p < x->end && (*p == '_' || (hex_digit(*p) >= 0 && hex_digit(*p) < base)); p++) {}
         from += 2;
     } else if (from == x->start || from[-1] != '.') {
-        if (p < x->end && *p == '.' && is_digit(x, p + 1)) {
+        if (p < x->end && *p == '.' && is_digit_at(x, p + 1)) {
             real = true;
             p = digits_end(x, p + 1);
         }
         if (p < x->end && (*p == 'e' || *p == 'E')) {
             const char *e = p + 1;
             if (e < x->end && (*e == '+' || *e == '-')) e++;
-            if (is_digit(x, e)) {
+            if (is_digit_at(x, e)) {
                 real = true;
                 p = digits_end(x, e);
             }
@@ -269,7 +270,7 @@ static void lex_number(lexer *x) {
     if (real) {
         double d;
         if (!tn__jj_read_real(copy, n, &d)) tn__jj_fail(x->j, TN_E_SYNTAX, "a malformed number");
-        push(x, JJ_T_FLOAT, jj_real(d));
+        push_token(x, JJ_T_FLOAT, jj_real(d));
     } else {
         int64_t i = 0;
         for (size_t k = 0; k < n; k++)
@@ -277,12 +278,12 @@ static void lex_number(lexer *x) {
                 __builtin_add_overflow(i, (int64_t)hex_digit(copy[k]), &i))
                 tn__jj_fail(x->j, TN_E_UNSUPPORTED, "an integer beyond 64 bits");
         if (n == 0) tn__jj_fail(x->j, TN_E_SYNTAX, "a malformed number");
-        push(x, JJ_T_INT, jj_int(i));
+        push_token(x, JJ_T_INT, jj_int(i));
     }
     x->at = p;
 }
 
-static bool name_char(uint32_t code, bool first) {
+static bool is_template_name_char(uint32_t code, bool first) {
     if (code < 0x80) {
         bool letter = (code >= 'a' && code <= 'z') || (code >= 'A' && code <= 'Z') || code == '_';
         return letter || (!first && code >= '0' && code <= '9');
@@ -302,21 +303,21 @@ static bool name_char(uint32_t code, bool first) {
     }
 }
 
-static bool lex_name(lexer *x) {
+static bool lex_name(template_lexer *x) {
     const char *p = x->at;
     while (p < x->end) {
         uint32_t code;
         size_t n = tn__jj_decode(p, x->end, &code);
-        if (!name_char(code, p == x->at)) break;
+        if (!is_template_name_char(code, p == x->at)) break;
         p += n;
     }
     if (p == x->at) return false;
-    push(x, JJ_T_NAME, tn__jj_text(x->j, x->at, (size_t)(p - x->at)));
+    push_token(x, JJ_T_NAME, tn__jj_text(x->j, x->at, (size_t)(p - x->at)));
     x->at = p;
     return true;
 }
 
-static int lex_operator(lexer *x) {
+static int lex_operator(template_lexer *x) {
     static const struct {
         char text[3];
         int op;
@@ -324,7 +325,7 @@ static int lex_operator(lexer *x) {
                 {"!=", JJ_OP_NE},       {">=", JJ_OP_GE},  {"<=", JJ_OP_LE}};
     for (size_t i = 0; i < sizeof twos / sizeof twos[0]; i++)
         if (looking_at(x, twos[i].text)) {
-            push(x, JJ_T_OPERATOR, jj_none())->op = twos[i].op;
+            push_token(x, JJ_T_OPERATOR, jj_none())->op = twos[i].op;
             x->at += 2;
             return twos[i].op;
         }
@@ -334,19 +335,19 @@ static int lex_operator(lexer *x) {
         tn__jj_decode(x->at, x->end, &code);
         tn__jj_fail(x->j, TN_E_SYNTAX, "unexpected character U+%04X", code);
     }
-    push(x, JJ_T_OPERATOR, jj_none())->op = c;
+    push_token(x, JJ_T_OPERATOR, jj_none())->op = c;
     x->at++;
     return c;
 }
 
-/* From behind {% or {{ to behind the matching end. */
-static void lex_inside(lexer *x, bool variable) {
-    char brackets[256]; /* what is open, so that }} inside a dict does not end the tag */
+/* The tokens after {% or {{ up to the matching end, which is consumed. */
+static void lex_inside(template_lexer *x, bool variable) {
+    char brackets[256]; /* open brackets, so that }} inside a dict does not end the tag */
     size_t depth = 0;
     const char *close = variable ? "}}" : "%}";
     uint32_t opened = line_at(x, x->at);
     for (;;) {
-        skip_space(x);
+        skip_white_space(x);
         if (x->at >= x->end) {
             x->j->line = opened;
             tn__jj_fail(x->j, TN_E_SYNTAX, "the tag is not closed by '%s'", close);
@@ -357,7 +358,7 @@ static void lex_inside(lexer *x, bool variable) {
             char sign = x->at + 1 < x->end && (c == '-' || (c == '+' && !variable)) ? c : 0;
             x->at += sign != 0;
             if (looking_at(x, close)) {
-                push(x, variable ? JJ_T_VARIABLE_END : JJ_T_BLOCK_END, jj_none());
+                push_token(x, variable ? JJ_T_VARIABLE_END : JJ_T_BLOCK_END, jj_none());
                 x->at += 2;
                 if (variable && sign != '-') return;
                 after_tag(x, sign);
@@ -384,13 +385,13 @@ static void lex_inside(lexer *x, bool variable) {
 
 void tn__jj_tokenize(jj *j, const char *text, size_t length, jj_tokens *tokens) {
     j->line = 1;
-    jj_string *source = normalize(j, text, length);
-    lexer x = {.j = j,
-               .at = source->data,
-               .start = source->data,
-               .end = source->data + source->length,
-               .counted = source->data,
-               .tokens = tokens};
+    jj_string *source = normalize_line_ends(j, text, length);
+    template_lexer x = {.j = j,
+                        .at = source->data,
+                        .start = source->data,
+                        .end = source->data + source->length,
+                        .counted = source->data,
+                        .tokens = tokens};
     while (x.at < x.end) {
         const char *from = x.at, *tag = from;
         while (tag + 1 < x.end && !(tag[0] == '{' && (tag[1] == '%' || tag[1] == '{' || tag[1] == '#'))) tag++;
@@ -409,11 +410,11 @@ void tn__jj_tokenize(jj *j, const char *text, size_t length, jj_tokens *tokens) 
         } else if (kind == '%' && lex_raw(&x)) {
             continue;
         } else {
-            push(&x, kind == '%' ? JJ_T_BLOCK_BEGIN : JJ_T_VARIABLE_BEGIN, jj_none());
+            push_token(&x, kind == '%' ? JJ_T_BLOCK_BEGIN : JJ_T_VARIABLE_BEGIN, jj_none());
             take_sign(&x);
             lex_inside(&x, kind == '{');
         }
     }
     x.at = x.end;
-    push(&x, JJ_T_END, jj_none());
+    push_token(&x, JJ_T_END, jj_none());
 }

@@ -1,8 +1,8 @@
-/* The loop variable of a for statement: taking items early only when it is asked for what needs them. */
+/* The loop variable of a for statement. It fetches items early only for attributes that need them. */
 #include "text/template/engine.h"
 
-/* The next item that passes the for's condition. */
-static bool pull(jj *j, jj_loop *loop, jj_value *item) {
+/* Fetches the next item that passes the condition of the for statement. */
+static bool fetch_item(jj *j, jj_loop *loop, jj_value *item) {
     while (tn__jj_next(j, &loop->cursor, item)) {
         if (!loop->node->c) return true;
         jj_scope *outer = j->scope;
@@ -15,8 +15,8 @@ static bool pull(jj *j, jj_loop *loop, jj_value *item) {
     return false;
 }
 
-static bool peek(jj *j, jj_loop *loop) {
-    if (!loop->has_after) loop->has_after = pull(j, loop, &loop->after);
+static bool fetch_after(jj *j, jj_loop *loop) {
+    if (!loop->has_after) loop->has_after = fetch_item(j, loop, &loop->after);
     return loop->has_after;
 }
 
@@ -24,7 +24,7 @@ bool tn__jj_loop_next(jj *j, jj_loop *loop) {
     jj_value item;
     if (loop->has_after)
         item = loop->after;
-    else if (!pull(j, loop, &item))
+    else if (!fetch_item(j, loop, &item))
         return false;
     loop->has_after = false;
     loop->has_previous = loop->has_current;
@@ -35,13 +35,13 @@ bool tn__jj_loop_next(jj *j, jj_loop *loop) {
     return true;
 }
 
-static int64_t length(jj *j, jj_loop *loop) {
+static int64_t loop_length(jj *j, jj_loop *loop) {
     if (loop->rest) return loop->length;
     if (!loop->node->c && tn__jj_has_length(loop->cursor.source)) return tn__jj_length(j, loop->cursor.source);
     jj_list *rest = tn__jj_new_list(j, 0);
     jj_value item;
     if (loop->has_after) tn__jj_append(j, rest, loop->after);
-    while (pull(j, loop, &item)) tn__jj_append(j, rest, item);
+    while (fetch_item(j, loop, &item)) tn__jj_append(j, rest, item);
     loop->has_after = false;
     loop->rest = rest;
     loop->length = loop->index0 + 1 + (int64_t)rest->count;
@@ -49,12 +49,12 @@ static int64_t length(jj *j, jj_loop *loop) {
     return loop->length;
 }
 
-static jj_value cycle(jj *j, jj_value self, const jj_args *args) {
+static jj_value loop_cycle(jj *j, jj_value self, const jj_args *args) {
     if (args->keyword_count || !args->count) tn__jj_fail(j, TN_E_INVALID, "loop.cycle needs items to cycle through");
     return args->values[(uint64_t)self.as.loop->index0 % args->count];
 }
 
-static jj_value changed(jj *j, jj_value self, const jj_args *args) {
+static jj_value loop_changed(jj *j, jj_value self, const jj_args *args) {
     jj_loop *loop = self.as.loop;
     bool same = loop->changed && loop->changed_count == args->count;
     for (size_t i = 0; same && i < args->count; i++) same = tn__jj_equal(j, loop->changed[i], args->values[i]);
@@ -70,7 +70,7 @@ jj_value tn__jj_loop_attribute(jj *j, jj_value v, const jj_string *name) {
     static const struct {
         const char *name;
         jj_native call;
-    } functions[] = {{"cycle", cycle}, {"changed", changed}};
+    } functions[] = {{"cycle", loop_cycle}, {"changed", loop_changed}};
     for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++)
         if (tn__jj_same_text(name, functions[i].name)) {
             jj_function *function = tn__jj_alloc(j, sizeof *function);
@@ -80,15 +80,15 @@ jj_value tn__jj_loop_attribute(jj *j, jj_value v, const jj_string *name) {
     if (tn__jj_same_text(name, "index")) return jj_int(loop->index0 + 1);
     if (tn__jj_same_text(name, "index0")) return jj_int(loop->index0);
     if (tn__jj_same_text(name, "first")) return jj_bool(loop->index0 == 0);
-    if (tn__jj_same_text(name, "last")) return jj_bool(!peek(j, loop));
-    if (tn__jj_same_text(name, "length")) return jj_int(length(j, loop));
-    if (tn__jj_same_text(name, "revindex")) return jj_int(length(j, loop) - loop->index0);
-    if (tn__jj_same_text(name, "revindex0")) return jj_int(length(j, loop) - loop->index0 - 1);
+    if (tn__jj_same_text(name, "last")) return jj_bool(!fetch_after(j, loop));
+    if (tn__jj_same_text(name, "length")) return jj_int(loop_length(j, loop));
+    if (tn__jj_same_text(name, "revindex")) return jj_int(loop_length(j, loop) - loop->index0);
+    if (tn__jj_same_text(name, "revindex0")) return jj_int(loop_length(j, loop) - loop->index0 - 1);
     if (tn__jj_same_text(name, "depth")) return jj_int(loop->depth0 + 1);
     if (tn__jj_same_text(name, "depth0")) return jj_int(loop->depth0);
     if (tn__jj_same_text(name, "previtem"))
         return loop->has_previous ? loop->previous : tn__jj_undefined(j, "there is no previous item");
     if (tn__jj_same_text(name, "nextitem"))
-        return peek(j, loop) ? loop->after : tn__jj_undefined(j, "there is no next item");
+        return fetch_after(j, loop) ? loop->after : tn__jj_undefined(j, "there is no next item");
     return jj_absent();
 }

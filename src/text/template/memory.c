@@ -1,4 +1,4 @@
-/* The Jinja engine's arena, its limits, its way out on errors, and growing text buffers. */
+/* Memory of the template engine: the arena, limits, errors, and growing text. */
 #include <stdio.h>
 
 #include "base/checked.h"
@@ -8,13 +8,13 @@ enum { BLOCK_SIZE = 32 * 1024, LARGE_SIZE = 8 * 1024 };
 
 struct jj_block {
     jj_block *next, *previous; /* previous: in the list of large blocks only */
-    size_t size, used;         /* with this header */
+    size_t size, used;         /* including this header */
 };
 static const size_t header_size = (sizeof(jj_block) + 15) & ~(size_t)15;
 
 tn__jinja_limits tn__jinja_limits_default(void) {
-    /* Far above what released templates need (a chat of 1,000 messages takes some 500,000 steps), low enough that the
-     * worst template is stopped within a second. */
+    /* Far above what released templates need (a chat of 1,000 messages takes about 500,000 steps), and low enough to
+     * stop the worst template within a second. */
     return (tn__jinja_limits){.max_steps = 10u * 1000 * 1000,
                               .max_depth = 600,
                               .max_output = (size_t)64 << 20,
@@ -33,7 +33,7 @@ void tn__jj_open(jj *j, const tn__jinja_limits *limits) {
     if (limits->max_memory) j->limits.max_memory = limits->max_memory;
 }
 
-static void free_blocks(jj_block *block) {
+static void free_arena_blocks(jj_block *block) {
     while (block) {
         jj_block *next = block->next;
         tn_free(block);
@@ -42,8 +42,8 @@ static void free_blocks(jj_block *block) {
 }
 
 void tn__jj_close(jj *j) {
-    free_blocks(j->blocks);
-    free_blocks(j->large);
+    free_arena_blocks(j->blocks);
+    free_arena_blocks(j->large);
     json_decref(j->json_loaded);
     j->blocks = j->large = NULL;
     j->json_loaded = NULL;
@@ -72,12 +72,12 @@ void tn__jj_enter(jj *j) {
         tn__jj_fail(j, TN_E_LIMIT, "nesting is deeper than %u levels", j->limits.max_depth);
 }
 
-static jj_block *new_block(jj *j, size_t size) {
+static jj_block *new_arena_block(jj *j, size_t size) {
     if (size > j->limits.max_memory || j->memory > j->limits.max_memory - size)
         tn__jj_fail(j, TN_E_LIMIT, "the template needs more than %zu bytes of memory", j->limits.max_memory);
     jj_block *block = tn_malloc(size);
     if (!block) {
-        j->status = TN_E_NOMEM; /* tn_malloc left the message */
+        j->status = TN_E_NOMEM; /* tn_malloc has set the message */
         longjmp(j->landing, 1);
     }
     *block = (jj_block){.size = size, .used = header_size};
@@ -85,12 +85,12 @@ static jj_block *new_block(jj *j, size_t size) {
     return block;
 }
 
-static void *take(jj *j, size_t size) {
+static void *take_arena_memory(jj *j, size_t size) {
     size_t rounded;
     if (!tn__align_up_checked(size ? size : 1, 16, &rounded) || rounded > SIZE_MAX - header_size)
         tn__jj_fail(j, TN_E_LIMIT, "an object of %zu bytes is too large", size);
     if (size > LARGE_SIZE) {
-        jj_block *block = new_block(j, header_size + rounded);
+        jj_block *block = new_arena_block(j, header_size + rounded);
         block->next = j->large;
         if (j->large) j->large->previous = block;
         j->large = block;
@@ -98,7 +98,7 @@ static void *take(jj *j, size_t size) {
     }
     jj_block *block = j->blocks;
     if (!block || block->size - block->used < rounded) {
-        block = new_block(j, BLOCK_SIZE);
+        block = new_arena_block(j, BLOCK_SIZE);
         block->next = j->blocks;
         j->blocks = block;
     }
@@ -108,7 +108,7 @@ static void *take(jj *j, size_t size) {
 }
 
 void *tn__jj_alloc(jj *j, size_t size) {
-    void *pointer = take(j, size);
+    void *pointer = take_arena_memory(j, size);
     return memset(pointer, 0, size);
 }
 
@@ -119,7 +119,7 @@ void *tn__jj_array(jj *j, size_t count, size_t size) {
 }
 
 void *tn__jj_grow(jj *j, void *old, size_t old_size, size_t new_size) {
-    char *pointer = take(j, new_size);
+    char *pointer = take_arena_memory(j, new_size);
     if (old_size) memcpy(pointer, old, old_size);
     memset(pointer + old_size, 0, new_size - old_size);
     if (old && old_size > LARGE_SIZE) {
@@ -141,7 +141,7 @@ void tn__jj_put(jj *j, jj_buffer *buffer, const char *data, size_t length) {
         if (!tn__add_size(buffer->length, length, &needed) || needed > j->limits.max_output)
             tn__jj_fail(j, TN_E_LIMIT, "a text grows beyond %zu bytes", j->limits.max_output);
         while (capacity < needed) capacity *= 2;
-        if (capacity > j->limits.max_output) capacity = j->limits.max_output; /* so that put_char need not look */
+        if (capacity > j->limits.max_output) capacity = j->limits.max_output; /* so that put_char need not check it */
         buffer->data = tn__jj_grow(j, buffer->data, buffer->capacity, capacity);
         buffer->capacity = capacity;
     }
@@ -160,7 +160,7 @@ void tn__jj_put_char(jj *j, jj_buffer *buffer, char c) {
 void tn__jj_put_code(jj *j, jj_buffer *buffer, uint32_t code) {
     char bytes[4];
     size_t n;
-    if (code >= 0xd800 && code < 0xe000) code = 0xfffd; /* half a surrogate pair is no character */
+    if (code >= 0xd800 && code < 0xe000) code = 0xfffd; /* half of a surrogate pair is not a character */
     if (code < 0x80) {
         bytes[0] = (char)code, n = 1;
     } else if (code < 0x800) {

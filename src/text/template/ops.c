@@ -1,21 +1,21 @@
-/* Operators of the Jinja engine: arithmetic, membership, attributes, items and slices, with Python's rules. */
+/* Operators with Python's rules: arithmetic, membership, attributes, items and slices. */
 #include <math.h>
 
 #include "text/template/engine.h"
 
-static _Noreturn void refuse_undefined(jj *j, jj_value v) {
+static _Noreturn void fail_undefined(jj *j, jj_value v) {
     const jj_string *why = v.as.string;
     tn__jj_fail(j, TN_E_INVALID, "%.*s", why ? (int)why->length : 18, why ? why->data : "value is undefined");
 }
 
-static _Noreturn void refuse_operands(jj *j, const char *op, jj_value a, jj_value b) {
-    if (a.type == JJ_UNDEFINED) refuse_undefined(j, a);
-    if (b.type == JJ_UNDEFINED) refuse_undefined(j, b);
+static _Noreturn void fail_operands(jj *j, const char *op, jj_value a, jj_value b) {
+    if (a.type == JJ_UNDEFINED) fail_undefined(j, a);
+    if (b.type == JJ_UNDEFINED) fail_undefined(j, b);
     tn__jj_fail(j, TN_E_INVALID, "unsupported operand type(s) for %s: '%s' and '%s'", op, tn__jj_type_name(a),
                 tn__jj_type_name(b));
 }
 
-static _Noreturn void overflow(jj *j) { tn__jj_fail(j, TN_E_UNSUPPORTED, "an integer result beyond 64 bits"); }
+static _Noreturn void fail_overflow(jj *j) { tn__jj_fail(j, TN_E_UNSUPPORTED, "an integer result beyond 64 bits"); }
 
 static jj_value floor_divide(jj *j, jj_value a, jj_value b, bool remainder) {
     int64_t x, y;
@@ -23,7 +23,7 @@ static jj_value floor_divide(jj *j, jj_value a, jj_value b, bool remainder) {
     if (tn__jj_as_int(a, &x) && tn__jj_as_int(b, &y)) {
         if (y == -1) { /* INT64_MIN / -1 traps */
             if (remainder) return jj_int(0);
-            if (x == INT64_MIN) overflow(j);
+            if (x == INT64_MIN) fail_overflow(j);
             return jj_int(-x);
         }
         int64_t q = x / y, r = x % y;
@@ -35,13 +35,13 @@ static jj_value floor_divide(jj *j, jj_value a, jj_value b, bool remainder) {
     return jj_real(remainder ? r : floor((p - r) / d + 0.5));
 }
 
-static jj_value power(jj *j, jj_value a, jj_value b) {
+static jj_value raise_to_power(jj *j, jj_value a, jj_value b) {
     int64_t base, exponent, result = 1;
     if (tn__jj_as_int(a, &base) && tn__jj_as_int(b, &exponent) && exponent >= 0) {
         while (exponent) {
-            if (exponent & 1 && __builtin_mul_overflow(result, base, &result)) overflow(j);
+            if (exponent & 1 && __builtin_mul_overflow(result, base, &result)) fail_overflow(j);
             exponent >>= 1;
-            if (exponent && __builtin_mul_overflow(base, base, &base)) overflow(j);
+            if (exponent && __builtin_mul_overflow(base, base, &base)) fail_overflow(j);
         }
         return jj_int(result);
     }
@@ -53,7 +53,7 @@ static jj_value power(jj *j, jj_value a, jj_value b) {
     return jj_real(r);
 }
 
-static jj_value repeat(jj *j, jj_value sequence, int64_t times) {
+static jj_value repeat_sequence(jj *j, jj_value sequence, int64_t times) {
     if (times < 0) times = 0;
     if (sequence.type == JJ_STRING) {
         jj_buffer b = {0};
@@ -82,7 +82,7 @@ static jj_value add_strings(jj *j, jj_value a, jj_value b) {
     return v;
 }
 
-static jj_value add(jj *j, jj_value a, jj_value b) {
+static jj_value add_values(jj *j, jj_value a, jj_value b) {
     if (a.type == JJ_STRING && b.type == JJ_STRING) return add_strings(j, a, b);
     if (a.type == b.type && (a.type == JJ_LIST || a.type == JJ_TUPLE)) {
         jj_list *list = tn__jj_new_list(j, a.as.list->count + b.as.list->count);
@@ -92,10 +92,10 @@ static jj_value add(jj *j, jj_value a, jj_value b) {
     }
     if (a.type == JJ_STRING && b.type != JJ_UNDEFINED)
         tn__jj_fail(j, TN_E_INVALID, "can only concatenate str (not \"%s\") to str", tn__jj_type_name(b));
-    refuse_operands(j, "+", a, b);
+    fail_operands(j, "+", a, b);
 }
 
-static bool repeatable(jj_value v) { return v.type == JJ_STRING || v.type == JJ_LIST || v.type == JJ_TUPLE; }
+static bool is_repeatable(jj_value v) { return v.type == JJ_STRING || v.type == JJ_LIST || v.type == JJ_TUPLE; }
 
 jj_value tn__jj_binary(jj *j, int op, jj_value a, jj_value b) {
     int64_t x, y, r;
@@ -103,46 +103,46 @@ jj_value tn__jj_binary(jj *j, int op, jj_value a, jj_value b) {
          integers = tn__jj_as_int(a, &x) && tn__jj_as_int(b, &y);
     switch (op) {
     case '+':
-        if (!numbers) return add(j, a, b);
+        if (!numbers) return add_values(j, a, b);
         if (!integers) return jj_real(tn__jj_number(a) + tn__jj_number(b));
-        if (__builtin_add_overflow(x, y, &r)) overflow(j);
+        if (__builtin_add_overflow(x, y, &r)) fail_overflow(j);
         return jj_int(r);
     case '-':
-        if (!numbers) refuse_operands(j, "-", a, b);
+        if (!numbers) fail_operands(j, "-", a, b);
         if (!integers) return jj_real(tn__jj_number(a) - tn__jj_number(b));
-        if (__builtin_sub_overflow(x, y, &r)) overflow(j);
+        if (__builtin_sub_overflow(x, y, &r)) fail_overflow(j);
         return jj_int(r);
     case '*':
-        if (repeatable(a) && tn__jj_as_int(b, &y)) return repeat(j, a, y);
-        if (repeatable(b) && tn__jj_as_int(a, &x)) return repeat(j, b, x);
-        if (!numbers) refuse_operands(j, "*", a, b);
+        if (is_repeatable(a) && tn__jj_as_int(b, &y)) return repeat_sequence(j, a, y);
+        if (is_repeatable(b) && tn__jj_as_int(a, &x)) return repeat_sequence(j, b, x);
+        if (!numbers) fail_operands(j, "*", a, b);
         if (!integers) return jj_real(tn__jj_number(a) * tn__jj_number(b));
-        if (__builtin_mul_overflow(x, y, &r)) overflow(j);
+        if (__builtin_mul_overflow(x, y, &r)) fail_overflow(j);
         return jj_int(r);
     case '/':
-        if (!numbers) refuse_operands(j, "/", a, b);
+        if (!numbers) fail_operands(j, "/", a, b);
         if (tn__jj_number(b) == 0) tn__jj_fail(j, TN_E_INVALID, "division by zero");
         return jj_real(tn__jj_number(a) / tn__jj_number(b));
     case 'f':
-        if (!numbers) refuse_operands(j, "//", a, b);
+        if (!numbers) fail_operands(j, "//", a, b);
         return floor_divide(j, a, b, false);
     case '%':
         if (a.type == JJ_STRING) return tn__jj_percent(j, a.as.string, b);
-        if (!numbers) refuse_operands(j, "%", a, b);
+        if (!numbers) fail_operands(j, "%", a, b);
         return floor_divide(j, a, b, true);
     default:
-        if (!numbers) refuse_operands(j, "**", a, b);
-        return power(j, a, b);
+        if (!numbers) fail_operands(j, "**", a, b);
+        return raise_to_power(j, a, b);
     }
 }
 
 jj_value tn__jj_negate(jj *j, jj_value v) {
     int64_t i;
     if (v.type == JJ_FLOAT) return jj_real(-v.as.real);
-    if (v.type == JJ_UNDEFINED) refuse_undefined(j, v);
+    if (v.type == JJ_UNDEFINED) fail_undefined(j, v);
     if (!tn__jj_as_int(v, &i))
         tn__jj_fail(j, TN_E_INVALID, "bad operand type for unary -: '%s'", tn__jj_type_name(v));
-    if (i == INT64_MIN) overflow(j);
+    if (i == INT64_MIN) fail_overflow(j);
     return jj_int(-i);
 }
 
@@ -230,7 +230,7 @@ jj_value tn__jj_method(jj *j, jj_value object, const jj_string *name) {
     }
 }
 
-static jj_value missing(jj *j, jj_value object, jj_value key) {
+static jj_value undefined_item(jj *j, jj_value object, jj_value key) {
     if (key.type == JJ_STRING) {
         const jj_string *s = key.as.string;
         return tn__jj_undefined(j, "'%s object' has no attribute '%.*s'", tn__jj_type_name(object),
@@ -241,8 +241,8 @@ static jj_value missing(jj *j, jj_value object, jj_value key) {
                             s->length > 100 ? 100 : (int)s->length, s->data ? s->data : "");
 }
 
-/* The item alone: absent when there is none, whatever the reason. */
-static jj_value find_item(jj *j, jj_value object, jj_value key) {
+/* The item, or absent if there is none for any reason. */
+static jj_value item_or_absent(jj *j, jj_value object, jj_value key) {
     int64_t index, count;
     switch (object.type) {
     case JJ_DICT: {
@@ -266,19 +266,19 @@ static jj_value find_item(jj *j, jj_value object, jj_value key) {
 }
 
 jj_value tn__jj_attribute(jj *j, jj_value object, const jj_string *name) {
-    if (object.type == JJ_UNDEFINED) refuse_undefined(j, object);
+    if (object.type == JJ_UNDEFINED) fail_undefined(j, object);
     jj_string copy = *name;
     jj_value key = jj_str(&copy);
     jj_value v = tn__jj_method(j, object, name);
-    if (jj_is_absent(v)) v = find_item(j, object, key);
-    return jj_is_absent(v) ? missing(j, object, key) : v;
+    if (jj_is_absent(v)) v = item_or_absent(j, object, key);
+    return jj_is_absent(v) ? undefined_item(j, object, key) : v;
 }
 
 jj_value tn__jj_item(jj *j, jj_value object, jj_value key) {
-    if (object.type == JJ_UNDEFINED) refuse_undefined(j, object);
-    jj_value v = find_item(j, object, key);
+    if (object.type == JJ_UNDEFINED) fail_undefined(j, object);
+    jj_value v = item_or_absent(j, object, key);
     if (jj_is_absent(v) && key.type == JJ_STRING) v = tn__jj_method(j, object, key.as.string);
-    return jj_is_absent(v) ? missing(j, object, key) : v;
+    return jj_is_absent(v) ? undefined_item(j, object, key) : v;
 }
 
 /* ---- Slices ---- */
@@ -291,7 +291,7 @@ static int64_t clamp_bound(jj *j, jj_value v, int64_t absent, int64_t count, int
 }
 
 jj_value tn__jj_slice(jj *j, jj_value object, jj_value start, jj_value stop, jj_value step) {
-    if (object.type == JJ_UNDEFINED) refuse_undefined(j, object);
+    if (object.type == JJ_UNDEFINED) fail_undefined(j, object);
     if (object.type != JJ_STRING && object.type != JJ_LIST && object.type != JJ_TUPLE && object.type != JJ_RANGE)
         return tn__jj_undefined(j, "%s object cannot be sliced", tn__jj_type_name(object));
     int64_t by = jj_is_absent(step) || step.type == JJ_NONE ? 1 : tn__jj_need_int(j, step, "a slice step");
@@ -303,7 +303,7 @@ jj_value tn__jj_slice(jj *j, jj_value object, jj_value start, jj_value stop, jj_
         return tn__jj_slice_chars(j, object.as.string, (size_t)from, (size_t)(to < from ? from : to));
     jj_list *items = object.type == JJ_LIST || object.type == JJ_TUPLE ? object.as.list : tn__jj_collect(j, object);
     jj_list *list = tn__jj_new_list(j, 0);
-    /* A step beyond the length takes one item; clamping it keeps the sum from overflowing. */
+    /* A step beyond the length takes one item. Clamping it prevents an overflow of the sum. */
     if (by > count + 1) by = count + 1;
     if (by < -count - 1) by = -count - 1;
     for (int64_t i = from; by > 0 ? i < to : i > to; i += by) tn__jj_append(j, list, items->items[i]);

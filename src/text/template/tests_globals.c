@@ -1,4 +1,4 @@
-/* The tests (x is …) and the global functions of the Jinja engine. */
+/* The tests (x is …) and the global functions of templates. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -168,7 +168,7 @@ static jj_value make_range(jj *j, jj_value self, const jj_args *args) {
 static void fill_dict(jj *j, jj_dict *dict, const jj_args *args) {
     jj_string name = {.data = "update", .length = 6, .chars = 6};
     bool mutation = j->allow_mutation;
-    j->allow_mutation = true; /* a dict that nobody else has seen */
+    j->allow_mutation = true; /* the dict is new */
     jj_value update = tn__jj_method(j, jj_dicted(dict), &name);
     j->allow_mutation = mutation;
     tn__jj_call(j, update, args);
@@ -224,7 +224,7 @@ static jj_value strftime_now(jj *j, jj_value self, const jj_args *args) {
     const jj_string *ended = tn__jj_copy_string(j, s->data, s->length);
     struct tm now = j->now;
     size_t n = strftime(text, sizeof text, ended->data, &now);
-    /* Zero is "too long", or an empty result such as that of %p in some locales. */
+    /* 0 means that the text is too long, or that it is empty, as %p in some locales. */
     if (n == 0 && s->length > sizeof text / 8) tn__jj_fail(j, TN_E_LIMIT, "strftime_now: the text is too long");
     return jj_str(tn__jj_copy_string(j, text, n));
 }

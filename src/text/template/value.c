@@ -1,11 +1,12 @@
-/* Values of the Jinja engine: making them, truth, equality, order, length, and walking what is iterable. */
+/* Values: creation, truth, equality, order, length and iteration. */
 #include <stdio.h>
 
 #include "text/template/engine.h"
 
 jj_string *tn__jj_string(jj *j, const char *data, size_t length) {
     jj_string *s = tn__jj_alloc(j, sizeof *s);
-    *s = (jj_string){.data = data ? data : "", .length = length, .chars = SIZE_MAX}; /* empty buffers have no bytes */
+    *s = (jj_string){
+        .data = data ? data : "", .length = length, .chars = SIZE_MAX}; /* an empty buffer has no memory */
     return s;
 }
 
@@ -133,7 +134,7 @@ bool tn__jj_same_string(const jj_string *a, const jj_string *b) {
     return a == b || (a->length == b->length && (a->length == 0 || memcmp(a->data, b->data, a->length) == 0));
 }
 
-/* Exact comparison of an integer with a double, which a conversion of the integer would not give. */
+/* Exact comparison of an integer with a double; converting the integer would round it. */
 static int compare_int_real(int64_t i, double d) {
     if (d != d) return 2; /* not ordered */
     if (d >= 0x1p63) return -1;
@@ -206,7 +207,7 @@ int tn__jj_compare(jj *j, jj_value a, jj_value b, const char *op) {
     tn__jj_charge(j, 1);
     if (tn__jj_is_number(a) && tn__jj_is_number(b)) return compare_numbers(a, b);
     if (a.type == JJ_STRING && b.type == JJ_STRING) {
-        /* Bytes of UTF-8 sort as their code points do. */
+        /* UTF-8 bytes have the same order as code points. */
         const jj_string *x = a.as.string, *y = b.as.string;
         size_t n = x->length < y->length ? x->length : y->length;
         jj_charge_bytes(j, n);
@@ -311,7 +312,7 @@ bool tn__jj_next(jj *j, jj_cursor *cursor, jj_value *out) {
         if ((int64_t)cursor->index >= v.as.range->count) return false;
         *out = jj_int(v.as.range->start + (int64_t)cursor->index++ * v.as.range->step);
         return true;
-    default: return false; /* undefined: nothing to walk */
+    default: return false; /* undefined: no items */
     }
 }
 

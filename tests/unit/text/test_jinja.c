@@ -114,7 +114,7 @@ static void errors_name_the_line(void **state) {
         {"{% if x %}\n\n{{ raise_exception('no ' ~ 1) }}{% endif %}", "template line 3: no 1", TN_E_INVALID},
         {"\n{% include 'x' %}", "template line 2: 'include' is not supported", TN_E_UNSUPPORTED},
         {"\n{{ 'a' + }}", "template line 2: expected an expression", TN_E_SYNTAX},
-        {"{% if a %}\nx", "template line 2: the template ends where 'elif' was expected", TN_E_SYNTAX},
+        {"{% if a %}\nx", "template line 2: expected 'elif', got the end of the template", TN_E_SYNTAX},
         {"\n\n{{ 'x'|nope }}", "template line 3: no filter named 'nope'", TN_E_UNSUPPORTED},
         {"\n\n{{ 9223372036854775807 + 1 }}", "template line 3: an integer result beyond 64 bits", TN_E_UNSUPPORTED},
         {"{{ l.append(2) }}", "template line 1: access to attribute 'append'", TN_E_INVALID},

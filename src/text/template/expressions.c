@@ -1,9 +1,9 @@
-/* Evaluates expressions of the Jinja engine, calls included. */
+/* Evaluates the expressions of templates, including calls. */
 #include <stdio.h>
 
 #include "text/template/engine.h"
 
-static jj_value look_up(jj *j, const jj_string *name) {
+static jj_value look_up_name(jj *j, const jj_string *name) {
     for (const jj_scope *scope = j->scope; scope; scope = scope->parent)
         for (size_t i = 0; i < scope->count; i++)
             if (scope->variables[i].name == name) return scope->variables[i].value;
@@ -33,7 +33,7 @@ static jj_value eval_dict(jj *j, const jj_node *pair) {
     return jj_dicted(dict);
 }
 
-static bool holds(jj *j, int op, jj_value a, jj_value b) {
+static bool comparison_holds(jj *j, int op, jj_value a, jj_value b) {
     int order;
     switch (op) {
     case '=': return tn__jj_equal(j, a, b);
@@ -51,7 +51,7 @@ static jj_value eval_compare(jj *j, const jj_node *node) {
     jj_value left = tn__jj_eval(j, node->a);
     for (const jj_node *operand = node->list; operand; operand = operand->next) {
         jj_value right = tn__jj_eval(j, operand->a);
-        if (!holds(j, operand->op, left, right)) return jj_bool(false);
+        if (!comparison_holds(j, operand->op, left, right)) return jj_bool(false);
         left = right;
     }
     return jj_bool(true);
@@ -158,7 +158,7 @@ void tn__jj_bind(jj *j, const jj_args *args, const char *who, const char *names,
     }
 }
 
-static jj_value call_cycler_joiner(jj *j, jj_value callee, const jj_args *args) {
+static jj_value call_joiner(jj *j, jj_value callee, const jj_args *args) {
     tn__jj_bind(j, args, "joiner", "", 0, NULL);
     jj_joiner *joiner = callee.as.joiner;
     if (joiner->used) return joiner->separator;
@@ -174,7 +174,7 @@ jj_value tn__jj_call(jj *j, jj_value callee, const jj_args *args) {
     case JJ_FUNCTION: v = callee.as.function->call(j, callee.as.function->self, args); break;
     case JJ_MACRO: v = tn__jj_call_macro(j, callee.as.macro, args); break;
     case JJ_LOOP: v = tn__jj_call_loop(j, callee.as.loop, args); break;
-    case JJ_JOINER: v = call_cycler_joiner(j, callee, args); break;
+    case JJ_JOINER: v = call_joiner(j, callee, args); break;
     case JJ_UNDEFINED:
         tn__jj_fail(j, TN_E_INVALID, "%.*s", callee.as.string ? (int)callee.as.string->length : 9,
                     callee.as.string ? callee.as.string->data : "undefined");
@@ -230,7 +230,7 @@ jj_value tn__jj_eval(jj *j, const jj_node *node) {
     if (node->kind == JJ_N_CONST) return node->value;
     tn__jj_charge(j, 1);
     j->line = node->line;
-    if (node->kind == JJ_N_NAME) return look_up(j, node->name);
+    if (node->kind == JJ_N_NAME) return look_up_name(j, node->name);
     tn__jj_enter(j);
     switch ((jj_kind)node->kind) {
     case JJ_N_TUPLE: v = jj_listed(JJ_TUPLE, eval_items(j, node->list)); break;

@@ -1,4 +1,4 @@
-/* Text in the Jinja engine: UTF-8 by code points, Unicode classes and case, Python's str() and repr(). */
+/* Strings: UTF-8 by code points, Unicode classes and case, numbers as text, Python's str() and repr(). */
 #include "text/template/engine.h"
 
 #include <locale.h>
@@ -69,7 +69,7 @@ static bool in_set(const char *at, size_t n, uint32_t code, const jj_string *cha
     return false;
 }
 
-/* The start of the character that ends at `end`. */
+/* The first byte of the character that ends at `end`. */
 static const char *step_back(const char *start, const char *end) {
     const char *p = end - 1;
     for (int i = 0; i < 3 && p > start && ((unsigned char)*p & 0xc0) == 0x80; i++) p--;
@@ -111,7 +111,7 @@ static bool cased(uint32_t code) {
 
 static void put_upper(jj *j, jj_buffer *b, uint32_t code) {
     if (code == 0xdf)
-        jj_puts(j, b, "SS"); /* the one common letter whose capital is two */
+        jj_puts(j, b, "SS"); /* the only common letter with a two-letter capital */
     else
         tn__jj_put_code(j, b, (uint32_t)utf8proc_toupper((utf8proc_int32_t)code));
 }
@@ -126,7 +126,7 @@ jj_value tn__jj_change_case(jj *j, jj_string *s, char mode) {
         bool upper = mode == 'u' || (mode == 'c' && first) || (mode == 't' && start_of_word);
         if (mode == 's') upper = utf8proc_toupper((utf8proc_int32_t)code) != (utf8proc_int32_t)code;
         if (code == 0xfffd)
-            tn__jj_put(j, &b, p, n); /* keeps invalid bytes as they are */
+            tn__jj_put(j, &b, p, n); /* invalid bytes stay unchanged */
         else if (upper)
             put_upper(j, &b, code);
         else if (mode == 'f' && code == 0xdf)
@@ -144,7 +144,7 @@ jj_value tn__jj_change_case(jj *j, jj_string *s, char mode) {
 
 /* ---- Numbers ---- */
 
-/* printf and strtod follow the program's locale; the engine's numbers always have a point. */
+/* printf and strtod use the locale's decimal point; numbers of templates always have a period. */
 static void fix_point(char *text) {
     const char *point = localeconv()->decimal_point;
     size_t n = strlen(point);
@@ -177,8 +177,8 @@ size_t tn__jj_print_real(double d, char out[64]) {
     if (isnan(d)) return (size_t)snprintf(out, 64, "nan");
     if (isinf(d)) return (size_t)snprintf(out, 64, d < 0 ? "-inf" : "inf");
     char digits[40];
-    /* The fewest significant digits that read back as the same number. Up to 15 are always exact, except for the
-     * smallest numbers, which have fewer to begin with. */
+    /* The fewest significant digits that parse to the same number. 15 digits are always exact, except for the
+     * smallest numbers, which have fewer. */
     int precision = fabs(d) < 1e-290 ? 1 : 15;
     for (; precision <= 17; precision++) {
         snprintf(digits, sizeof digits, "%.*e", precision - 1, d);
