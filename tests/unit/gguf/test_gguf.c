@@ -1,4 +1,5 @@
 /* The GGUF reader: real files, malformed ones, limits, and every allocation failing. */
+#include "corpus.h"
 #include "gguf_bytes.h"
 #include "support.h"
 #include "tenon/gguf.h"
@@ -478,24 +479,12 @@ static void no_truncation_or_mutation_breaks_the_reader(void **state) {
     gb_free(&b);
 }
 
-static void fuzz_corpus_is_survived(void **state) {
-    DIR *dir = opendir(TENON_SOURCE_DIR "/tests/fuzz/corpus/gguf");
-    assert_non_null(dir);
-    int count = 0;
-    for (struct dirent *entry; (entry = readdir(dir));) {
-        char path[2048];
-        size_t size;
-        snprintf(path, sizeof path, TENON_SOURCE_DIR "/tests/fuzz/corpus/gguf/%s", entry->d_name);
-        if (entry->d_name[0] == '.') continue;
-        void *bytes = read_file(path, &size);
-        assert_non_null(bytes);
-        survives(bytes, size);
-        free(bytes);
-        count++;
-    }
-    closedir(dir);
-    assert_true(count > 0);
+static int survive_input(const uint8_t *bytes, size_t size) {
+    survives(bytes, size);
+    return 0;
 }
+
+static void fuzz_corpus_is_survived(void **state) { assert_true(replay_corpus("gguf", survive_input) > 0); }
 
 /* ---- Size ---------------------------------------------------------------------------------------------------------
  */

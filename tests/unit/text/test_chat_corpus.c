@@ -1,8 +1,5 @@
 /* Replays the corpora of the template and answer fuzzers. */
-#include <dirent.h>
-#include <stdio.h>
-#include <stdlib.h>
-
+#include "corpus.h"
 #include "support.h"
 
 #define LLVMFuzzerTestOneInput fuzz_jinja
@@ -14,38 +11,19 @@
 #define LLVMFuzzerTestOneInput fuzz_template
 #include "../fuzz/fuzz_template.c"
 
-static void replay(const char *folder, int (*target)(const uint8_t *, size_t)) {
-    DIR *dir = opendir(folder);
-    int files = 0;
-    assert_non_null(dir);
-    for (struct dirent *entry; (entry = readdir(dir));) {
-        char path[1024];
-        size_t size;
-        if (entry->d_name[0] == '.') continue;
-        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        uint8_t *bytes = read_file(path, &size);
-        assert_non_null(bytes);
-        (void)target(bytes, size); /* traps where it finds something wrong */
-        free(bytes);
-        files++;
-    }
-    closedir(dir);
-    assert_true(files >= 10);
-}
-
 static void templates_are_survived(void **state) {
     (void)state;
-    replay(TENON_SOURCE_DIR "/tests/fuzz/corpus/jinja", fuzz_jinja);
+    assert_true(replay_corpus("jinja", fuzz_jinja) >= 10);
 }
 
 static void templates_of_chats_are_survived(void **state) {
     (void)state;
-    replay(TENON_SOURCE_DIR "/tests/fuzz/corpus/jinja", fuzz_template);
+    assert_true(replay_corpus("jinja", fuzz_template) >= 10);
 }
 
 static void answers_are_survived(void **state) {
     (void)state;
-    replay(TENON_SOURCE_DIR "/tests/fuzz/corpus/chat", fuzz_chat);
+    assert_true(replay_corpus("chat", fuzz_chat) >= 10);
 }
 
 int main(void) {

@@ -1,8 +1,8 @@
 /* Tokenizers against slow and obvious versions of themselves, hostile text, broken files, lack of memory and threads.
  */
+#include "corpus.h"
 #include "vocabularies.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <pthread.h>
 #include <time.h>
@@ -484,29 +484,11 @@ static void a_missing_byte_never_ends_the_text(void **state) {
     free(v);
 }
 
-static int replay(const char *folder, int (*target)(const uint8_t *, size_t)) {
-    DIR *dir = opendir(folder);
-    assert_non_null(dir);
-    int count = 0;
-    for (struct dirent *entry; (entry = readdir(dir));) {
-        char path[1024];
-        size_t size;
-        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        void *bytes = entry->d_name[0] == '.' ? NULL : read_file(path, &size);
-        if (!bytes) continue;
-        (void)target(bytes, size); /* traps where it finds something wrong */
-        free(bytes);
-        count++;
-    }
-    closedir(dir);
-    tn_log_set(NULL, NULL, TN_LOG_WARN);
-    return count;
-}
-
 static void fuzz_corpus_is_survived(void **state) {
     (void)state;
-    assert_true(replay(TENON_SOURCE_DIR "/tests/fuzz/corpus/tokenizer", fuzz_tokenizer) > 10);
-    assert_true(replay(TENON_SOURCE_DIR "/tests/fuzz/corpus/vocab", fuzz_vocab) >= 9);
+    assert_true(replay_corpus("tokenizer", fuzz_tokenizer) > 10);
+    assert_true(replay_corpus("vocab", fuzz_vocab) >= 9);
+    tn_log_set(NULL, NULL, TN_LOG_WARN);
 }
 
 static void hostile_charsmaps_stay_within_bounds(void **state) {
