@@ -48,9 +48,10 @@ lint: setup-lint build ## check format, folder rules, static analysis and genera
 format: setup-lint ## format all C and CUDA files
 	@scripts/sources.sh | xargs clang-format -i
 
-docs: build ## write the generated parts of docs/ again: cli.md and the headers in api.md
+docs: build ## write the generated parts of docs/ again: cli.md, the headers in api.md, the include rules in architecture.md
 	@$(BUILD)/bin/tenon help --markdown > docs/cli.md
 	@scripts/api_doc.sh > $(BUILD)/api.md && cp $(BUILD)/api.md docs/api.md
+	@scripts/module_doc.sh > $(BUILD)/architecture.md && cp $(BUILD)/architecture.md docs/architecture.md
 
 coverage: setup-coverage ## run the tests and show which lines of src/ they reach, ISA-specific kernels left out
 	@cmake --preset coverage > /dev/null && cmake --build build-coverage -j $(JOBS) && cd build-coverage && $(CTEST)
