@@ -11,13 +11,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "backend/cpu/kernels/generic/internal.h"
 #include "backend/cpu/kernels/kernels.h"
+#include "backend/cpu/kernels/shared.h"
 #include "base/half.h"
 #include "tenon/base.h"
 
-/* ---- Problems ----------------------------------------------------------------------------------------------------
- */
+/* ---- Problems ---- */
 
 static const tn__cpu_kernels *table;
 static double patience = 0.3;
@@ -76,19 +75,19 @@ static unsigned char *weights_of(tn_type type, int64_t m, int64_t k, size_t *str
 }
 
 /* One mat-mul measured; returns seconds, the preparation apart. */
-static double measure(tn_type type, const void *w, size_t stride, bool packed, int64_t m, int64_t n, int64_t k,
+static double measure(tn_type type, const void *w, size_t stride, bool repacked, int64_t m, int64_t n, int64_t k,
                       double *prepare) {
     problem p = {0};
     float *x = pages((size_t)(n * k) * 4), *out = pages((size_t)(m * n) * 4);
     for (int64_t i = 0; i < n * k; i++) x[i] = sinf((float)i);
-    tn__act_form form = table->matmul_form(type, packed, m, n, k, false);
+    tn__act_form form = table->matmul_form(type, repacked, m, n, k, false);
     size_t bytes = table->act_bytes(form, n, k);
     p.x = x;
     p.prepared = pages(bytes + 64);
     p.scratch_bytes = (table->matmul_scratch(form, n, k) + 63) / 64 * 64;
     p.scratch = pages(p.scratch_bytes * (size_t)threads + 64);
     p.job = (tn__matmul_job){.type = type,
-                             .packed = packed,
+                             .repacked = repacked,
                              .form = form,
                              .m = m,
                              .n = n,
@@ -109,18 +108,18 @@ static double measure(tn_type type, const void *w, size_t stride, bool packed, i
     return t;
 }
 
-typedef struct pack_arg {
+typedef struct repack_arg {
     tn_type type;
     int64_t m, k;
     const void *rows;
     size_t stride;
-    void *packed;
-} pack_arg;
-static void pack_task(void *arg, int ith, int nth) {
-    pack_arg *a = arg;
+    void *repacked;
+} repack_arg;
+static void repack_task(void *arg, int ith, int nth) {
+    repack_arg *a = arg;
     int64_t from, to;
     tn__share((a->m + 15) / 16, 1, ith, nth, &from, &to);
-    table->pack(a->type, a->m, a->k, a->rows, a->stride, a->packed, from, to - from);
+    table->repack(a->type, a->m, a->k, a->rows, a->stride, a->repacked, from, to - from);
 }
 
 static void bench_few(const peaks *peak, const char *only, int64_t n) {
@@ -136,17 +135,17 @@ static void bench_few(const peaks *peak, const char *only, int64_t n) {
                         gb = (double)stride * (double)m * 1e-9;
         printf("  %-8s rows %6.1f GB/s %4.0f%%  (prepare %.1f us)", types[t].name, gb / s,
                100 * gb / s / peak->bandwidth, prepare * 1e6);
-        if (table->can_pack(types[t].type, m, k)) {
-            size_t bytes = table->packed_bytes(types[t].type, m, k);
-            void *packed = pages(bytes + 64);
-            pack_arg a = {types[t].type, m, k, w, stride, packed};
+        if (table->can_repack(types[t].type, m, k)) {
+            size_t bytes = table->repacked_bytes(types[t].type, m, k);
+            void *repacked = pages(bytes + 64);
+            repack_arg a = {types[t].type, m, k, w, stride, repacked};
             uint64_t start = tn_time_ns();
-            run_team(pack_task, &a);
-            double pack_seconds = (double)(tn_time_ns() - start) * 1e-9;
-            s = measure(types[t].type, packed, stride, true, m, n, k, &prepare);
-            printf("   packed %6.1f GB/s %4.0f%%  (packing %.2f GB/s)", gb / s, 100 * gb / s / peak->bandwidth,
-                   gb / pack_seconds);
-            munmap(packed, bytes + 64);
+            run_team(repack_task, &a);
+            double repack_seconds = (double)(tn_time_ns() - start) * 1e-9;
+            s = measure(types[t].type, repacked, stride, true, m, n, k, &prepare);
+            printf("   repacked %6.1f GB/s %4.0f%%  (repacking %.2f GB/s)", gb / s, 100 * gb / s / peak->bandwidth,
+                   gb / repack_seconds);
+            munmap(repacked, bytes + 64);
         }
         printf("\n");
         fflush(stdout);
@@ -173,17 +172,17 @@ static void bench_gemm(const peaks *peak, const char *only, int64_t n) {
         double prepare, s = measure(types[t].type, w, stride, false, m, n, k, &prepare) + prepare,
                         ops = 2e-12 * (double)m * (double)n * (double)k;
         printf("  %-8s rows %6.3f Tops %4.0f%% of %s", types[t].name, ops / s, 100 * ops / s / top, name);
-        if (table->can_pack(types[t].type, m, k)) {
-            void *packed = pages(table->packed_bytes(types[t].type, m, k) + 64);
-            pack_arg a = {types[t].type, m, k, w, stride, packed};
-            run_team(pack_task, &a);
+        if (table->can_repack(types[t].type, m, k)) {
+            void *repacked = pages(table->repacked_bytes(types[t].type, m, k) + 64);
+            repack_arg a = {types[t].type, m, k, w, stride, repacked};
+            run_team(repack_task, &a);
             form = table->matmul_form(types[t].type, true, m, n, k, false);
             top = form == TN__ACT_Q8                              ? peak->vnni
                   : form == TN__ACT_BF16 || form == TN__ACT_TILES ? peak->bf16
                                                                   : peak->fma;
-            s = measure(types[t].type, packed, stride, true, m, n, k, &prepare) + prepare;
-            printf("   packed %6.3f Tops %4.0f%%", ops / s, 100 * ops / s / top);
-            munmap(packed, table->packed_bytes(types[t].type, m, k) + 64);
+            s = measure(types[t].type, repacked, stride, true, m, n, k, &prepare) + prepare;
+            printf("   repacked %6.3f Tops %4.0f%%", ops / s, 100 * ops / s / top);
+            munmap(repacked, table->repacked_bytes(types[t].type, m, k) + 64);
         }
         printf("   (prepare %.1f%%)\n", 100 * prepare / s);
         fflush(stdout);

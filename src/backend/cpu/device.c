@@ -1,4 +1,4 @@
-/* The CPU as a device: what it is called, its memory, and making streams of work on it. */
+/* The CPU as a device: name, memory, supported ops, and creation of streams. */
 #include "backend/registry.h"
 
 #include "backend/cpu/host_buffer.h"
@@ -12,24 +12,23 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- Memory -------------------------------------------------------------------------------------------------- */
+/* ---- Memory ---- */
 
 static bool read_number(const char *path, uint64_t *value) {
     FILE *file = fopen(path, "r");
     if (!file) return false;
     unsigned long long number;
-    bool read = fscanf(file, "%llu", &number) == 1; /* "max" is no number: no limit */
+    bool read = fscanf(file, "%llu", &number) == 1; /* "max" is not a number: no limit */
     fclose(file);
     if (read) *value = number;
     return read;
 }
 
-/* What the machine has, or less when this process lives in a container with a limit of its own. */
+/* The memory of the machine, or the limit of the container of this process. */
 tn_status tn__host_memory(size_t *free_bytes, size_t *total_bytes) {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     uint64_t available = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page, total = (uint64_t)sysconf(_SC_PHYS_PAGES) * page;
-    FILE *file =
-        fopen("/proc/meminfo", "r"); /* knows better: counts what can be reclaimed; absent in a bare chroot */
+    FILE *file = fopen("/proc/meminfo", "r"); /* also counts reclaimable memory; absent in a bare chroot */
     char line[256];
     unsigned long long kib;
     while (file && fgets(line, sizeof line, file)) {
@@ -47,43 +46,43 @@ tn_status tn__host_memory(size_t *free_bytes, size_t *total_bytes) {
     return TN_OK;
 }
 
-static tn_status memory(tn_device *device, size_t *free_bytes, size_t *total_bytes) {
+static tn_status cpu_memory(tn_device *device, size_t *free_bytes, size_t *total_bytes) {
     return tn__host_memory(free_bytes, total_bytes);
 }
 
-/* ---- Ops ----------------------------------------------------------------------------------------------------- */
+/* ---- Ops ---- */
 
 bool tn__cpu_supports(const tn_tensor *node, char *reason, size_t reason_size) {
     if ((unsigned)node->op >= TN_OP_COUNT || !tn__cpu_ops[node->op].run)
-        return tn__refuse(reason, reason_size, "%s is not an op the CPU runs", tn_op_name(node->op));
+        return tn__refuse(reason, reason_size, "the CPU does not support %s", tn_op_name(node->op));
     const tn__cpu_op *op = &tn__cpu_ops[node->op];
-    /* Copies within a type move bytes, and what a custom op does with its sources is its own affair. */
+    /* Copies within a type move bytes, and a custom op interprets its sources itself. */
     bool moves_bytes = op->run == tn__run_copy && node->src[0]->type == node->type;
     if (!moves_bytes && node->op != TN_OP_CUSTOM && !tn__readable(node, reason, reason_size)) return false;
-    if (!tn__supports_packed_sources(node, reason, reason_size)) return false;
+    if (!tn__supports_repacked_sources(node, reason, reason_size)) return false;
     return !op->supports || op->supports(node, reason, reason_size);
 }
 
-static bool supports_op(tn_device *device, const tn_tensor *node, char *reason, size_t reason_size) {
+static bool cpu_supports_op(tn_device *device, const tn_tensor *node, char *reason, size_t reason_size) {
     return tn__cpu_supports(node, reason, reason_size);
 }
-static bool supports_buffer_type(tn_device *device, const tn_buffer_type *type) {
-    return type->is_host || type == tn__packed_buffer_type();
+static bool cpu_supports_buffer_type(tn_device *device, const tn_buffer_type *type) {
+    return type->is_host || type == tn__repacked_buffer_type();
 }
 static tn_buffer_type *extra_buffer_type(tn_device *device, size_t index) {
-    return index == 0 ? tn__packed_buffer_type() : NULL;
+    return index == 0 ? tn__repacked_buffer_type() : NULL;
 }
 
-/* ---- Streams ------------------------------------------------------------------------------------------------- */
+/* ---- Streams ---- */
 
-static void stream_free(tn_stream *stream) {
+static void cpu_stream_free(tn_stream *stream) {
     tn__cpu_stream *impl = stream->impl;
     if (impl->owns_pool) tn_threadpool_free(impl->pool);
     tn_free(impl);
 }
 
 static const tn_stream_ops stream_ops = {
-    .free = stream_free,
+    .free = cpu_stream_free,
     .program_new = tn__cpu_program_new,
     .program_free = tn__cpu_program_free,
     .program_moved = tn__cpu_program_moved,
@@ -92,12 +91,12 @@ static const tn_stream_ops stream_ops = {
 
 static tn_status stream_new(tn_device *device, const tn_stream_params *params, tn_stream **stream) {
     if (params->n_threads < 0 || params->n_threads > TN_MAX_THREADS)
-        return tn_fail(TN_E_INVALID, "%d threads: 0 to %d are possible", params->n_threads, TN_MAX_THREADS);
+        return tn_fail(TN_E_INVALID, "%d threads: must be 0 to %d", params->n_threads, TN_MAX_THREADS);
     tn__cpu_stream *impl = tn_calloc(1, sizeof *impl);
     if (!impl) return TN_E_NOMEM;
     impl->base = (tn_stream){.ops = &stream_ops, .device = device, .impl = impl};
     impl->kernels = tn__cpu_kernels_get();
-    impl->tiny_ns = 3000; /* about what a barrier and a shared cache line cost */
+    impl->tiny_ns = 3000; /* about the cost of a barrier and a shared cache line */
     impl->abort = params->abort;
     impl->abort_user = params->abort_user;
     impl->pool = params->threads;
@@ -116,12 +115,12 @@ static tn_status stream_new(tn_device *device, const tn_stream_params *params, t
     return TN_OK;
 }
 
-/* ---- The device ---------------------------------------------------------------------------------------------- */
+/* ---- The device ---- */
 
 static const tn_device_ops device_ops = {
-    .memory = memory,
-    .supports_op = supports_op,
-    .supports_buffer_type = supports_buffer_type,
+    .memory = cpu_memory,
+    .supports_op = cpu_supports_op,
+    .supports_buffer_type = cpu_supports_buffer_type,
     .extra_buffer_type = extra_buffer_type,
     .wrap_host = tn__host_buffer_wrap,
     .stream_new = stream_new,
@@ -142,8 +141,7 @@ static tn_buffer_type host_type = {
     .is_host = true,
 };
 
-/* From the kernel's list of processors: x86 says "model name"; where there is none, the architecture's name serves.
- */
+/* The "model name" of /proc/cpuinfo (x86), otherwise the name of the architecture. */
 static char model[96];
 static void read_model(void) {
     FILE *file = fopen("/proc/cpuinfo", "r");
@@ -169,16 +167,16 @@ const char *tn_cpu_name(void) {
 }
 const char *tn_cpu_level(void) { return tn__cpu_kernels_get()->name; }
 
-static void describe(void) {
+static void describe_cpu(void) {
     cpu.buffer_type = &host_type;
     tn__host_buffer_init(&cpu);
-    tn__packed_buffer_init(&cpu);
+    tn__repacked_buffer_init(&cpu);
     snprintf(cpu.description, sizeof cpu.description, "%s, %d cores, %s", tn_cpu_name(), tn_cpu_count(),
              tn_cpu_level());
 }
 
 tn_device *tn__cpu_device(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, describe);
+    pthread_once(&once, describe_cpu);
     return &cpu;
 }

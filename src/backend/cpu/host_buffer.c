@@ -11,15 +11,15 @@ void tn__host_buffer_free(tn_buffer *buffer) {
     tn_free(buffer->base);
     tn_free(buffer);
 }
-static tn_status set(tn_buffer *buffer, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
+static tn_status host_set(tn_buffer *buffer, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
     memcpy((char *)tensor->data + offset, data, size);
     return TN_OK;
 }
-static tn_status get(tn_buffer *buffer, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
+static tn_status host_get(tn_buffer *buffer, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
     memcpy(data, (const char *)tensor->data + offset, size);
     return TN_OK;
 }
-static tn_status fill(tn_buffer *buffer, tn_tensor *tensor, uint8_t value, size_t offset, size_t size) {
+static tn_status host_fill(tn_buffer *buffer, tn_tensor *tensor, uint8_t value, size_t offset, size_t size) {
     memset((char *)tensor->data + offset, value, size);
     return TN_OK;
 }
@@ -28,20 +28,20 @@ static tn_status copy(tn_buffer *buffer, const tn_tensor *from, tn_tensor *to) {
     memmove(to->data, from->data, tn_nbytes(from));
     return TN_OK;
 }
-static tn_status clear(tn_buffer *buffer, uint8_t value) {
+static tn_status host_clear(tn_buffer *buffer, uint8_t value) {
     memset(buffer->base, value, buffer->size);
     return TN_OK;
 }
 
-#define DATA_OPS .set = set, .get = get, .fill = fill, .copy = copy, .clear = clear
+#define DATA_OPS .set = host_set, .get = host_get, .fill = host_fill, .copy = copy, .clear = host_clear
 static const tn_buffer_ops owner_ops = {.free = tn__host_buffer_free, DATA_OPS};
 static const tn_buffer_ops wrapper_ops = {.free = free_wrapper, DATA_OPS};
 
-/* Large buffers ask for large pages; a request beyond what is free is refused here rather than by the kernel's
+/* Large buffers request huge pages. A request beyond the free memory fails here, instead of by the kernel's
  * out-of-memory killer halfway through a load. */
 enum { LARGE = 2 << 20, WORTH_ASKING = 64 << 20 };
 
-static tn_status buffer_new(tn_buffer_type *type, size_t size, tn_buffer **out) {
+static tn_status host_buffer_new(tn_buffer_type *type, size_t size, tn_buffer **out) {
     size_t available, total;
     if (size >= WORTH_ASKING && tn__host_memory(&available, &total) == TN_OK && size > available)
         return tn_fail(TN_E_NOMEM, "%s: %zu bytes needed, %zu free of %zu", type->device->name, size, available,
@@ -61,9 +61,9 @@ static tn_status buffer_new(tn_buffer_type *type, size_t size, tn_buffer **out) 
     return TN_OK;
 }
 
-const tn_buffer_type_ops tn__host_buffer_type_ops = {.buffer_new = buffer_new};
+const tn_buffer_type_ops tn__host_buffer_type_ops = {.buffer_new = host_buffer_new};
 
-/* A type of its own, since the caller's memory need not be aligned as ours is. */
+/* A separate type, because the caller's memory has a smaller alignment. */
 static tn_buffer_type wrapped_type = {
     .ops = &tn__host_buffer_type_ops,
     .name = "cpu-mapped",

@@ -1,25 +1,28 @@
 /* The compute plan of the CPU: which nodes run together in one step, on how many threads, with which scratch.
  *
- * A step ends with a barrier. Three kinds of steps save barriers: a run of tiny nodes is done by one thread in order;
- * large nodes that do not touch each other's memory run side by side, and may be taken out of turn, past nodes they
- * have nothing to do with; and in a chain every thread goes on with its own rows from node to node, as long as no
- * thread touches what another one does. What touches what is decided by addresses, since the planner may have given
- * two unrelated tensors the same place; so steps are arranged at the first run and after every move. The scratch size
- * is fixed earlier, by an arrangement that knows the graph's edges only; later arrangements stay within it. */
+ * A step ends with a barrier. Three kinds of steps save barriers:
+ *   serial      tiny nodes, run in order by one thread;
+ *   parallel    large nodes whose memory does not overlap, run side by side; a node may move ahead of nodes it does
+ * not depend on; row-local   nodes in which every thread processes its own rows, from node to node, as long as no
+ * thread touches memory of another thread. Dependencies are decided by addresses, because the planner may have given
+ * two unrelated tensors the same memory. Therefore steps are arranged at the first run and whenever addresses change.
+ * The size of the scratch is fixed earlier, by an arrangement based on the graph's edges only; later arrangements
+ * stay within it. */
 #include "backend/cpu/program.h"
 
 #include "backend/cpu/ops/ops.h"
 #include "backend/cpu/repacked_buffer.h"
 
 enum {
-    MAX_TOGETHER = 8,       /* nodes side by side in one step */
-    LOOK_AHEAD = 16,        /* how far past a node another one may be fetched from */
-    MAX_CHAIN = 64,         /* nodes of a chain */
-    CHAIN_SCRATCH = 1 << 20 /* for chains, whose nodes need theirs all at once: the same for any number of rows, so
-                               that what the most rows need serves fewer */
+    MAX_TOGETHER = 8,     /* nodes side by side in one step */
+    SEARCH_DISTANCE = 16, /* maximum distance of a node that is moved ahead */
+    MAX_ROW_LOCAL = 64,   /* nodes of a row-local step */
+    /* Scratch of a row-local step, whose nodes need theirs at the same time. Independent of the number of rows, so
+     * that the scratch for the maximum suffices for fewer. */
+    ROW_LOCAL_SCRATCH = 1 << 20
 };
-/* Where steps are long a barrier costs nothing, and threads do not drift apart for long. */
-static const double chain_ns = 5e6;
+/* Longest row-local step: for longer ones the cost of a barrier is negligible, and barriers keep threads together. */
+static const double row_local_ns = 5e6;
 
 typedef struct node_info {
     tn_tensor *node;
@@ -27,7 +30,7 @@ typedef struct node_info {
     size_t scratch;
     double cost;
     int phases;
-    int by_rows; /* as the op says */
+    int by_rows; /* see tn__cpu_op */
     bool tiny;
     uint32_t first_counter;
 } node_info;
@@ -35,7 +38,7 @@ typedef struct node_info {
 typedef struct step_task {
     uint32_t node;
     int16_t phase;
-    bool shared;    /* an earlier task of the step prepared for it */
+    bool shared;    /* uses the data prepared by an earlier task of the step */
     size_t scratch; /* offset */
 } step_task;
 
@@ -49,19 +52,19 @@ typedef struct cpu_program {
     tn_program base;
     int n_threads;
     bool arranged;
-    uint32_t n_nodes, n_phases; /* nodes that are work; all their phases */
+    uint32_t n_nodes, n_phases; /* nodes with work to do, and the sum of their phases */
     uint32_t n_steps, n_tasks;
     node_info *nodes;
-    bool *placed;     /* while arranging */
-    step_task *tasks; /* n_phases of them */
-    step *steps;      /* at most n_phases */
+    bool *arranged_nodes; /* while arranging */
+    step_task *tasks;     /* n_phases of them */
+    step *steps;          /* at most n_phases */
     _Atomic int32_t *counters;
     unsigned char *scratch;   /* of the current run */
-    size_t kept, kept_at;     /* bytes that each thread keeps from node to node, behind the rest of the scratch */
+    size_t kept, kept_at;     /* bytes that each thread keeps from node to node, at the end of the scratch */
     _Atomic uint32_t stop_at; /* the barrier at which all threads stop together; NEVER: none */
 } cpu_program;
 
-/* ---- What touches what --------------------------------------------------------------------------------------- */
+/* ---- Dependencies ---- */
 
 typedef struct range {
     uintptr_t begin, end;
@@ -83,13 +86,13 @@ static bool reads(const tn_tensor *node, const tn_tensor *written, bool by_addre
         if (node->src[i] && overlap(node->src[i], written, by_address)) return true;
     return false;
 }
-/* Whether two nodes must keep their order. What a custom op does besides is unknown, so it keeps its place. */
+/* Whether two nodes must keep their order. A custom op may have side effects, so it is never reordered. */
 static bool ordered(const tn_tensor *a, const tn_tensor *b, bool by_address) {
     if (a->op == TN_OP_CUSTOM || b->op == TN_OP_CUSTOM) return true;
     return overlap(a, b, by_address) || reads(a, b, by_address) || reads(b, a, by_address);
 }
 
-/* ---- Arranging ----------------------------------------------------------------------------------------------- */
+/* ---- Arranging ---- */
 
 static const tn__cpu_kernels *kernels_of(const cpu_program *p) {
     return ((const tn__cpu_stream *)p->base.stream->impl)->kernels;
@@ -101,14 +104,14 @@ static void add_task(cpu_program *p, uint32_t node, int phase, size_t scratch, b
 }
 static void begin_step(cpu_program *p, bool serial) { p->steps[p->n_steps++] = (step){p->n_tasks, 0, serial}; }
 
-/* Tiny nodes from `first` on, in order. */
+/* Consecutive tiny nodes starting with `first`. */
 static void arrange_serial(cpu_program *p, uint32_t first) {
     begin_step(p, true);
     for (uint32_t i = first; i < p->n_nodes; i++) {
-        if (p->placed[i]) continue;
+        if (p->arranged_nodes[i]) continue;
         if (!p->nodes[i].tiny) break;
         for (int phase = 0; phase < p->nodes[i].phases; phase++) add_task(p, i, phase, 0, false);
-        p->placed[i] = true;
+        p->arranged_nodes[i] = true;
     }
 }
 
@@ -118,9 +121,9 @@ typedef struct member {
     bool shared;
 } member;
 
-/* ---- Chains -------------------------------------------------------------------------------------------------- */
+/* ---- Row-local steps ---- */
 
-/* What thread i of n touches of a tensor: the i-th part of its rows, or anything. */
+/* The memory of a tensor that thread i of n touches: the i-th part of its rows, or all of it. */
 static range part_of(const tn_tensor *t, bool by_rows, int i, int n) {
     const int64_t rows = tn_nrows(t) / n;
     for (int d = 1; d + 1 < TN_MAX_DIMS; d++)
@@ -141,7 +144,7 @@ static int accesses_of(const node_info *info, access list[1 + TN_MAX_SRC]) {
         if (info->node->src[s]) list[n++] = (access){info->node->src[s], info->by_rows >> s & 1, false};
     return n;
 }
-/* Whether one thread's part of one meets another thread's part of the other. */
+/* Whether one thread's part of a overlaps another thread's part of b. */
 static bool parts_meet(const access *a, const access *b, int n_threads) {
     if (!(a->writes || b->writes) || !overlap(a->t, b->t, true)) return false;
     for (int i = 0; i < n_threads; i++) {
@@ -162,7 +165,7 @@ static bool threads_meet(const node_info *a, const node_info *b, int n_threads) 
     return false;
 }
 
-/* Whether all that is cut falls into equal parts. */
+/* Whether all tensors that are divided have equal parts. */
 static bool parts_are_equal(const tn_tensor *node, int by_rows, int n_threads) {
     if (!(by_rows & TN__SCATTERED) && tn_nrows(node) % n_threads) return false;
     for (int s = 0; s < TN_MAX_SRC; s++)
@@ -170,21 +173,21 @@ static bool parts_are_equal(const tn_tensor *node, int by_rows, int n_threads) {
     return true;
 }
 
-/* ---- Steps --------------------------------------------------------------------------------------------------- */
+/* ---- Steps ---- */
 
-/* Whether node i can run now, before or beside everything from `first` on that comes earlier. */
+/* Whether node i can run now, before or beside all earlier nodes that follow `first`. */
 static bool free_to_move(const cpu_program *p, uint32_t first, uint32_t i, const member *members, uint32_t n,
                          bool by_address) {
     for (uint32_t j = first; j < i; j++) {
         bool together = false;
         for (uint32_t m = 0; m < n; m++) together |= members[m].node == j;
-        if (p->placed[j] && !together) continue;
+        if (p->arranged_nodes[j] && !together) continue;
         if (ordered(p->nodes[j].node, p->nodes[i].node, by_address)) return false;
     }
     return true;
 }
 
-/* The member whose preparation node i can use, or NULL. */
+/* The member whose prepared data node i can use, or NULL. */
 static const member *leader_of(const cpu_program *p, uint32_t i, const member *members, uint32_t n) {
     const node_info *info = &p->nodes[i];
     for (uint32_t m = 0; m < n && info->op->shares; m++) {
@@ -196,17 +199,17 @@ static const member *leader_of(const cpu_program *p, uint32_t i, const member *m
     return NULL;
 }
 
-/* The nodes from `first` on that every thread can do for its own rows without meeting another. Returns how many; one
- * is no chain, and nothing is placed. */
-static uint32_t arrange_chain(cpu_program *p, uint32_t first, size_t scratch_limit) {
-    member members[MAX_CHAIN];
+/* Arranges a row-local step starting with node `first`. Returns the number of its nodes; for fewer than two nothing
+ * is arranged. */
+static uint32_t arrange_row_local(cpu_program *p, uint32_t first, size_t scratch_limit) {
+    member members[MAX_ROW_LOCAL];
     size_t used = 0;
     double cost = 0;
     uint32_t n = 0;
-    for (uint32_t i = first; i < p->n_nodes && n < MAX_CHAIN; i++) {
+    for (uint32_t i = first; i < p->n_nodes && n < MAX_ROW_LOCAL; i++) {
         const node_info *info = &p->nodes[i];
-        if (p->placed[i]) continue;
-        bool joins = info->by_rows != TN__NOT_BY_ROWS && info->phases == 1 && cost + info->cost <= chain_ns;
+        if (p->arranged_nodes[i]) continue;
+        bool joins = info->by_rows != TN__NOT_BY_ROWS && info->phases == 1 && cost + info->cost <= row_local_ns;
         for (uint32_t m = 0; m < n && joins; m++)
             joins = !threads_meet(&p->nodes[members[m].node], info, p->n_threads);
         const member *leader = joins ? leader_of(p, i, members, n) : NULL;
@@ -218,27 +221,28 @@ static uint32_t arrange_chain(cpu_program *p, uint32_t first, size_t scratch_lim
     if (n < 2) return n;
     begin_step(p, false);
     for (uint32_t m = 0; m < n; m++) {
-        p->placed[members[m].node] = true;
+        p->arranged_nodes[members[m].node] = true;
         add_task(p, members[m].node, 0, members[m].scratch, members[m].shared);
     }
     return n;
 }
 
-/* The node `first` and whatever large nodes soon after it can run at its side. Returns the scratch they need. */
+/* Arranges node `first` and large nodes after it that can run beside it. Returns the scratch they need. */
 static size_t arrange_parallel(cpu_program *p, uint32_t first, bool by_address, size_t scratch_limit) {
     member members[MAX_TOGETHER];
     size_t used = 0;
     int phases = 0;
-    uint32_t n = 0, end = (uint32_t)TN__MIN((uint64_t)first + LOOK_AHEAD, p->n_nodes);
+    uint32_t n = 0, end = (uint32_t)TN__MIN((uint64_t)first + SEARCH_DISTANCE, p->n_nodes);
     for (uint32_t i = first; i < end && n < MAX_TOGETHER; i++) {
         const node_info *info = &p->nodes[i];
-        if (p->placed[i] || (n > 0 && (info->tiny || !free_to_move(p, first, i, members, n, by_address)))) continue;
+        if (p->arranged_nodes[i] || (n > 0 && (info->tiny || !free_to_move(p, first, i, members, n, by_address))))
+            continue;
         const member *leader = leader_of(p, i, members, n);
         if (!leader && n > 0 && used + info->scratch > scratch_limit) continue;
         members[n++] = (member){i, leader ? leader->scratch : used, leader != NULL};
         if (!leader) used += info->scratch;
         phases = TN__MAX(phases, info->phases);
-        p->placed[i] = true;
+        p->arranged_nodes[i] = true;
     }
     for (int phase = 0; phase < phases; phase++) {
         begin_step(p, false);
@@ -255,12 +259,12 @@ static size_t arrange_parallel(cpu_program *p, uint32_t first, bool by_address, 
 static size_t arrange(cpu_program *p, bool by_address, size_t scratch_limit) {
     size_t most = 0;
     p->n_steps = p->n_tasks = 0;
-    for (uint32_t i = 0; i < p->n_nodes; i++) p->placed[i] = false;
+    for (uint32_t i = 0; i < p->n_nodes; i++) p->arranged_nodes[i] = false;
     for (uint32_t i = 0; i < p->n_nodes; i++) {
-        if (p->placed[i]) continue;
+        if (p->arranged_nodes[i]) continue;
         if (p->nodes[i].tiny) {
             arrange_serial(p, i);
-        } else if (!by_address || arrange_chain(p, i, scratch_limit) < 2) {
+        } else if (!by_address || arrange_row_local(p, i, scratch_limit) < 2) {
             size_t used = arrange_parallel(p, i, by_address, scratch_limit);
             most = TN__MAX(most, used);
         }
@@ -269,7 +273,7 @@ static size_t arrange(cpu_program *p, bool by_address, size_t scratch_limit) {
     return most;
 }
 
-/* ---- Making -------------------------------------------------------------------------------------------------- */
+/* ---- Creation ---- */
 
 static bool is_work(const tn_tensor *node) {
     return node->op != TN_OP_NONE && tn_op_get_family(node->op) != TN_FAMILY_VIEW && !tn_is_empty(node);
@@ -282,7 +286,7 @@ static int64_t units_of(const tn_tensor *node, const tn__cpu_op *op) {
     return op->units ? op->units(node) : tn_nrows(node);
 }
 
-/* The bytes a thread keeps of these nodes: nothing where a node would write what it is about. */
+/* The bytes a thread keeps for these nodes; zero if a node writes the data they depend on. */
 static size_t kept_bytes(const cpu_program *p, const tn__cpu_kernels *kernels) {
     size_t most = 0;
     for (uint32_t i = 0; i < p->n_nodes; i++) {
@@ -311,11 +315,11 @@ tn_status tn__cpu_program_new(tn_stream *stream, tn_tensor *const *nodes, size_t
     if (!p) return TN_E_NOMEM;
     p->base.stream = stream;
     p->nodes = tn_calloc(n_nodes, sizeof *p->nodes);
-    p->placed = tn_calloc(n_nodes, sizeof *p->placed);
-    if (!p->nodes || !p->placed) goto out_of_memory;
+    p->arranged_nodes = tn_calloc(n_nodes, sizeof *p->arranged_nodes);
+    if (!p->nodes || !p->arranged_nodes) goto out_of_memory;
 
     int64_t widest = 1;
-    size_t chained = 0;
+    size_t row_local = 0;
     for (size_t i = 0; i < n_nodes; i++) {
         if (!is_work(nodes[i])) continue;
         const tn__cpu_op *op = &tn__cpu_ops[nodes[i]->op];
@@ -338,7 +342,7 @@ tn_status tn__cpu_program_new(tn_stream *stream, tn_tensor *const *nodes, size_t
                             ? info->op->by_rows(info->node, cpu->kernels, p->n_threads)
                             : TN__NOT_BY_ROWS;
         if (info->by_rows == TN__NOT_BY_ROWS) continue;
-        chained = TN__MIN(chained + info->scratch, (size_t)CHAIN_SCRATCH);
+        row_local = TN__MIN(row_local + info->scratch, (size_t)ROW_LOCAL_SCRATCH);
         if (!parts_are_equal(info->node, info->by_rows, p->n_threads)) info->by_rows = TN__NOT_BY_ROWS;
     }
     p->tasks = tn_calloc(p->n_phases, sizeof *p->tasks);
@@ -346,7 +350,7 @@ tn_status tn__cpu_program_new(tn_stream *stream, tn_tensor *const *nodes, size_t
     p->counters = tn_calloc(p->n_phases, sizeof *p->counters);
     if (!p->tasks || !p->steps || !p->counters) goto out_of_memory;
     p->kept = kept_bytes(p, cpu->kernels);
-    p->kept_at = tn__scratch_size(TN__MAX(arrange(p, false, SIZE_MAX / 2), chained));
+    p->kept_at = tn__scratch_size(TN__MAX(arrange(p, false, SIZE_MAX / 2), row_local));
     p->base.scratch = p->kept_at + p->kept * (size_t)p->n_threads;
     *out = &p->base;
     return TN_OK;
@@ -358,7 +362,7 @@ out_of_memory:
 void tn__cpu_program_free(tn_program *program) {
     cpu_program *p = (cpu_program *)program;
     tn_free(p->nodes);
-    tn_free(p->placed);
+    tn_free(p->arranged_nodes);
     tn_free(p->tasks);
     tn_free(p->steps);
     tn_free((void *)p->counters);
@@ -369,7 +373,7 @@ void tn__cpu_program_moved(tn_program *program) { ((cpu_program *)program)->arra
 size_t tn__cpu_program_steps(const tn_program *program) { return ((const cpu_program *)program)->n_steps; }
 int tn__cpu_program_threads(const tn_program *program) { return ((const cpu_program *)program)->n_threads; }
 
-/* ---- Running ------------------------------------------------------------------------------------------------- */
+/* ---- Running ---- */
 
 static void run_task(cpu_program *p, const step_task *t, int ith, int nth) {
     const node_info *info = &p->nodes[t->node];
@@ -385,9 +389,10 @@ static void run_task(cpu_program *p, const step_task *t, int ith, int nth) {
     info->op->run(&task);
 }
 
-/* Stopping takes effect at a barrier that nobody has left yet, named by the step behind it. A mere flag would be seen
- * by a thread that is late to leave the barrier before: it would go, and the others would wait for it for ever. */
-static bool asked_to_stop(cpu_program *p, uint32_t barrier) {
+/* A stop takes effect at a barrier that no thread has left yet, identified by the step after it. A plain flag could
+ * be seen by a thread that is still leaving the previous barrier: it would stop there, and the others would wait
+ * forever. */
+static bool stop_requested(cpu_program *p, uint32_t barrier) {
     const tn__cpu_stream *stream = p->base.stream->impl;
     if (!stream->abort || !stream->abort(stream->abort_user)) return false;
     atomic_store_explicit(&p->stop_at, barrier, memory_order_relaxed);
@@ -398,33 +403,33 @@ static bool asked_to_stop(cpu_program *p, uint32_t barrier) {
 typedef struct solo {
     cpu_program *program;
     const step *step;
-    uint32_t barrier; /* before or at which it runs */
+    uint32_t barrier; /* the barrier before or at which it runs */
 } solo;
 static void run_solo(void *user) {
     const solo *job = user;
     cpu_program *p = job->program;
     for (uint32_t t = 0; t < job->step->count; t++) {
-        if (t > 0 && p->tasks[job->step->first + t].phase == 0 && asked_to_stop(p, job->barrier)) return;
+        if (t > 0 && p->tasks[job->step->first + t].phase == 0 && stop_requested(p, job->barrier)) return;
         run_task(p, &p->tasks[job->step->first + t], 0, 1);
     }
 }
 
-/* A serial step costs no barrier of its own: whoever arrives last at the barrier before it does its work. */
+/* A serial step needs no barrier of its own: the last thread to arrive at the barrier before it runs the step. */
 static void run_thread(void *user, int ith, int nth) {
     cpu_program *p = user;
     tn_threadpool *pool = ((const tn__cpu_stream *)p->base.stream->impl)->pool;
     for (uint32_t s = 0; s < p->n_steps;) {
         const step *st = &p->steps[s++];
-        if (!st->serial) /* whoever is asked to stop within a step leaves the rest of it */
+        if (!st->serial) /* a stop within a step skips the rest of it */
             for (uint32_t t = 0; t < st->count; t++) {
-                if (t > 0 && ith == 0) (void)asked_to_stop(p, s);
+                if (t > 0 && ith == 0) (void)stop_requested(p, s);
                 if (t > 0 && atomic_load_explicit(&p->stop_at, memory_order_relaxed) <= s) break;
                 run_task(p, &p->tasks[st->first + t], ith, nth);
             }
         else if (ith == 0)
             run_solo(&(solo){p, st, s});
         if (s == p->n_steps) return;
-        if (ith == 0) (void)asked_to_stop(p, s);
+        if (ith == 0) (void)stop_requested(p, s);
         const uint32_t barrier = s;
         solo next = {p, &p->steps[s], barrier};
         const bool then_solo = next.step->serial;
@@ -441,9 +446,9 @@ static tn_status check_memory(const tn_tensor *node, const tn_tensor *t, const c
     if (!t->data && !tn_is_empty(t))
         return tn_fail(TN_E_STATE, "cpu: %s '%s' of '%s' (%s) has no memory", what, t->name, node->name,
                        tn_op_name(node->op));
-    if (t->buffer && !t->buffer->type->is_host && t->buffer->type != tn__packed_buffer_type())
-        return tn_fail(TN_E_INVALID, "cpu: %s '%s' of '%s' (%s) lies in %s, out of reach", what, t->name, node->name,
-                       tn_op_name(node->op), t->buffer->type->name);
+    if (t->buffer && !t->buffer->type->is_host && t->buffer->type != tn__repacked_buffer_type())
+        return tn_fail(TN_E_INVALID, "cpu: %s '%s' of '%s' (%s) is in %s, which the CPU cannot access", what, t->name,
+                       node->name, tn_op_name(node->op), t->buffer->type->name);
     return TN_OK;
 }
 
@@ -470,13 +475,13 @@ tn_status tn__cpu_program_run(tn_program *program, tn_buffer *scratch) {
         memset(p->scratch + p->kept_at + p->kept * (size_t)i, 0, TN__KEPT_HEAD);
     for (uint32_t i = 0; i < p->n_phases; i++) atomic_store_explicit(&p->counters[i], 0, memory_order_relaxed);
     atomic_store_explicit(&p->stop_at, NEVER, memory_order_relaxed);
-    if (!asked_to_stop(p, 0)) {
+    if (!stop_requested(p, 0)) {
         if (p->n_threads > 1)
             tn_threadpool_run(stream->pool, p->n_threads, run_thread, p);
         else
             run_thread(p, 0, 1);
     }
     if (atomic_load_explicit(&p->stop_at, memory_order_relaxed) != NEVER)
-        return tn_fail(TN_E_ABORTED, "cpu: the computation was stopped by its caller");
+        return tn_fail(TN_E_ABORTED, "cpu: the computation was stopped by the caller");
     return TN_OK;
 }

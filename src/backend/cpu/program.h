@@ -1,4 +1,4 @@
-/* CPU programs: nodes arranged into steps that the threads of a pool walk through together. */
+/* CPU programs: nodes arranged into steps that the threads of a pool execute together. */
 #ifndef TN_CPU_PROGRAM_H
 #define TN_CPU_PROGRAM_H
 
@@ -12,12 +12,12 @@ typedef struct tn__cpu_stream {
     bool owns_pool;
     int n_threads;
     const struct tn__cpu_kernels *kernels;
-    double tiny_ns; /* nodes that take less than this are done by one thread */
+    double tiny_ns; /* nodes that take less than this are run by one thread */
     tn_abort_fn abort;
     void *abort_user;
 } tn__cpu_stream;
 
-/* A barrier at which the last thread to arrive does something before it lets the others go on. */
+/* A barrier. The last thread to arrive calls `last` (unless NULL) before it releases the others. */
 void tn__threadpool_meet(tn_threadpool *pool, void (*last)(void *user), void *user);
 
 tn_status tn__cpu_program_new(tn_stream *stream, tn_tensor *const *nodes, size_t n_nodes, tn_program **program);
@@ -25,11 +25,11 @@ void tn__cpu_program_free(tn_program *program);
 void tn__cpu_program_moved(tn_program *program);
 tn_status tn__cpu_program_run(tn_program *program, tn_buffer *scratch);
 
-/* For tests and yardsticks: steps (each ends with a barrier) and threads of a program that has run. */
+/* For tests and benchmarks: steps (each ends with a barrier) and threads of a program that has run. */
 size_t tn__cpu_program_steps(const tn_program *program);
 int tn__cpu_program_threads(const tn_program *program);
 
-/* Whether the CPU can run the node, ignoring where its sources lie. */
+/* Whether the CPU can run the node, ignoring the memory of its sources. */
 bool tn__cpu_supports(const tn_tensor *node, char *reason, size_t reason_size);
 
 #endif

@@ -1,7 +1,7 @@
-/* The thread pool: made once, kicked off per run, with a barrier between the steps of a run.
+/* The thread pool: created once, started for every run, with a barrier between the steps of a run.
  *
- * The `work` word carries both the number of the run and how many threads take part, so that a worker which is not
- * needed never reads the job of a run that may already be over. */
+ * The `work` word holds both the number of the run and the number of its threads, so that a worker that does not take
+ * part never reads the function of a run that may already be over. */
 #include "backend/cpu/program.h"
 #include "backend/cpu/topology.h"
 #include "backend/cpu/wait.h"
@@ -15,8 +15,8 @@ enum { ACTIVE_BITS = 13, ACTIVE_MASK = (1 << ACTIVE_BITS) - 1 }; /* TN_MAX_THREA
 _Static_assert((int)TN_MAX_THREADS <= (int)ACTIVE_MASK, "the number of threads must fit into the work word");
 
 static const uint64_t barrier_poll_ns =
-    2 * 1000 * 1000;                            /* steps of a run are shorter than this, or sleeping is cheap */
-static const uint64_t poll_unit_ns = 50 * 1000; /* of the poll level: 50 looks for 2.5 ms, a token's pause */
+    2 * 1000 * 1000;                            /* for steps longer than this the cost of sleeping is negligible */
+static const uint64_t poll_unit_ns = 50 * 1000; /* of the poll level: level 50 polls for 2.5 ms, a token's pause */
 
 typedef struct worker {
     struct tn_threadpool *pool;
@@ -35,8 +35,8 @@ struct tn_threadpool {
     alignas(64) _Atomic uint32_t work; /* run number << ACTIVE_BITS | threads in it */
     _Atomic uint32_t idle_sleepers;
     _Atomic bool stop, paused;
-    _Atomic int crowded, idle_crowded; /* whether waiting threads hold up those they wait for */
-    tn_threadpool_fn fn;               /* of the current run; written before `work` announces it */
+    _Atomic int crowded, idle_crowded; /* whether polling threads delay the threads they wait for */
+    tn_threadpool_fn fn;               /* of the current run; written before `work` */
     void *user;
     int active;
 
@@ -49,8 +49,9 @@ tn_threadpool_params tn_threadpool_params_default(int n_threads) {
     return (tn_threadpool_params){.n_threads = n_threads, .poll = 50};
 }
 
-/* The last to arrive opens the barrier. A sleeper first announces itself, then looks once more, so that either it
- * sees the new turn or the opener sees the sleeper: both sides use sequentially consistent accesses. */
+/* The last thread to arrive opens the barrier. A thread that goes to sleep first registers itself and then checks
+ * `turn` once more, so that either it sees the new turn or the opener sees the sleeper. Both sides use sequentially
+ * consistent accesses. */
 void tn__threadpool_meet(tn_threadpool *pool, void (*last)(void *user), void *user) {
     uint32_t active = (uint32_t)pool->active;
     uint32_t turn = atomic_load_explicit(&pool->turn, memory_order_relaxed);
@@ -121,11 +122,11 @@ void tn_threadpool_run(tn_threadpool *pool, int n_threads, tn_threadpool_fn fn, 
 }
 
 tn_status tn_threadpool_new(const tn_threadpool_params *params, tn_threadpool **out) {
-    if (!out) return tn_fail(TN_E_INVALID, "tn_threadpool_new: no place for the result");
+    if (!out) return tn_fail(TN_E_INVALID, "tn_threadpool_new: `pool` must not be NULL");
     tn_threadpool_params p = params ? *params : tn_threadpool_params_default(0);
     if (p.n_threads < 0 || p.n_threads > TN_MAX_THREADS)
-        return tn_fail(TN_E_INVALID, "%d threads: 0 to %d are possible", p.n_threads, TN_MAX_THREADS);
-    if (p.poll < 0 || p.poll > 100) return tn_fail(TN_E_INVALID, "poll level %d: 0 to 100 are possible", p.poll);
+        return tn_fail(TN_E_INVALID, "%d threads: must be 0 to %d", p.n_threads, TN_MAX_THREADS);
+    if (p.poll < 0 || p.poll > 100) return tn_fail(TN_E_INVALID, "poll level %d: must be 0 to 100", p.poll);
     if ((unsigned)p.priority > TN_PRIORITY_REALTIME) return tn_fail(TN_E_INVALID, "unknown thread priority");
     if ((unsigned)p.numa > TN_NUMA_LOCAL) return tn_fail(TN_E_INVALID, "unknown NUMA policy");
     if (p.n_threads == 0) p.n_threads = tn__default_threads(&p.mask);
@@ -135,7 +136,7 @@ tn_status tn_threadpool_new(const tn_threadpool_params *params, tn_threadpool **
     if (!pool) return TN_E_NOMEM;
     *pool = (tn_threadpool){.n_threads = p.n_threads, .params = p, .active = 1};
     pool->idle_poll_ns = p.poll == 100 ? UINT64_MAX : (uint64_t)p.poll * poll_unit_ns;
-    /* Sleep at once still looks for a moment between steps: going to sleep costs more than a short step. */
+    /* Level 0 still polls for a moment between steps: going to sleep costs more than a short step. */
     pool->step_poll_ns = p.poll == 0 ? 5 * 1000 : p.poll == 100 ? UINT64_MAX : barrier_poll_ns;
     atomic_store(&pool->paused, p.paused);
     pthread_mutex_init(&pool->run_lock, NULL);
@@ -172,7 +173,7 @@ void tn_threadpool_free(tn_threadpool *pool) {
 
 int tn_threadpool_size(const tn_threadpool *pool) { return pool ? pool->n_threads : 0; }
 
-/* Announcing a run without workers makes them look at `paused` again, also the ones that spin. */
+/* Starts a run without workers, which makes all of them, including those that spin, check `paused` again. */
 static void set_paused(tn_threadpool *pool, bool paused) {
     pthread_mutex_lock(&pool->run_lock);
     atomic_store(&pool->paused, paused);

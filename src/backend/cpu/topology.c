@@ -1,4 +1,4 @@
-/* Processor masks, memory nodes and priorities, from what Linux tells about the machine. */
+/* Processor masks, memory nodes and priorities of threads on Linux. */
 #include "backend/cpu/topology.h"
 
 #include "base/checked.h"
@@ -35,8 +35,8 @@ tn_status tn_cpu_mask_parse(const char *text, tn_cpu_mask *mask) {
             last = strtol(end + 1, &end, 10);
         }
         if (first > last || last >= TN_MAX_CPUS)
-            return tn_fail(TN_E_SYNTAX, "processor list '%s': %ld-%ld is no range below %d", text, first, last,
-                           TN_MAX_CPUS);
+            return tn_fail(TN_E_SYNTAX, "processor list '%s': invalid range %ld-%ld (processors are below %d)", text,
+                           first, last, TN_MAX_CPUS);
         for (long cpu = first; cpu <= last; cpu++) mask_set(&result, (int)cpu);
         if (*end == ',')
             end++;
@@ -59,7 +59,7 @@ static tn_cpu_mask usable(void) {
     return mask;
 }
 
-/* The processors of memory node `node`; false when there is no such node. */
+/* The processors of a memory node; false when it does not exist. */
 static bool node_mask(int node, tn_cpu_mask *mask) {
     char path[96], line[4096];
     snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", node);
@@ -76,10 +76,10 @@ static void set_affinity(const tn_cpu_mask *mask) {
     for (int cpu = 0; cpu < TN_MAX_CPUS && cpu < CPU_SETSIZE; cpu++)
         if (mask_get(mask, cpu)) CPU_SET(cpu, &set);
     if (sched_setaffinity(0, sizeof set, &set) != 0)
-        tn_log(TN_LOG_WARN, "cannot place a thread on its processors: %s", strerror(errno));
+        tn_log(TN_LOG_WARN, "cannot set the processor mask of a thread: %s", strerror(errno));
 }
 
-/* Which mask thread `index` gets; false for none. */
+/* The mask of thread `index`; false when it has none. */
 static bool placement_of(const tn_threadpool_params *params, int index, tn_cpu_mask *mask) {
     int count = mask_count(&params->mask);
     if (count > 0) {
@@ -133,7 +133,7 @@ bool tn__enter_placement(const tn_threadpool_params *params, tn__placement *save
 }
 void tn__leave_placement(const tn__placement *saved) {
     if (sched_setaffinity(0, sizeof saved->set, &saved->set) != 0)
-        tn_log(TN_LOG_WARN, "cannot give a thread its processors back: %s", strerror(errno));
+        tn_log(TN_LOG_WARN, "cannot restore the processor mask of a thread: %s", strerror(errno));
 }
 
 int tn_cpu_count(void) {

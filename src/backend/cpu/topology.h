@@ -1,4 +1,4 @@
-/* Where threads run: processor masks, memory nodes, priorities. */
+/* Processor masks, memory nodes and priorities of threads. */
 #ifndef TN_CPU_TOPOLOGY_H
 #define TN_CPU_TOPOLOGY_H
 
@@ -8,7 +8,7 @@
 #include <sched.h>
 #endif
 
-/* Affinity of a thread that lends itself to a run. */
+/* Saved affinity of the calling thread during a run. */
 typedef struct tn__placement {
 #if defined(__linux__)
     cpu_set_t set;
@@ -18,9 +18,9 @@ typedef struct tn__placement {
 } tn__placement;
 
 int tn__default_threads(const tn_cpu_mask *mask);
-/* Checks the mask against the machine, and turns "local" into the mask of the calling thread's memory node. */
+/* Checks the mask against the machine, and replaces "local" by the mask of the calling thread's memory node. */
 tn_status tn__resolve_placement(tn_threadpool_params *params);
-/* Puts the calling thread, number `index` of the pool, where the parameters say. */
+/* Applies the parameters to the calling thread, number `index` of the pool. */
 void tn__apply_placement(const tn_threadpool_params *params, int index);
 void tn__apply_priority(tn_thread_priority priority);
 /* The same for the duration of a run on the caller's thread; false when there was nothing to do. */

@@ -1,4 +1,4 @@
-/* Waiting for a word in memory to change: first looking, then giving way, at last sleeping in the kernel. */
+/* Waiting for a word in memory to change: polling, then yielding, then sleeping in the kernel. */
 #ifndef TN_CPU_WAIT_H
 #define TN_CPU_WAIT_H
 
@@ -23,7 +23,7 @@ static inline void tn__cpu_relax(void) {
 #endif
 }
 
-/* Sleeps while *word == old; may wake early. Where the kernel offers nothing, a short nap does. */
+/* Sleeps while *word == old; may wake early. Without a futex, sleeps for a short time. */
 static inline void tn__sleep_on(_Atomic uint32_t *word, uint32_t old) {
 #if defined(__linux__)
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
@@ -37,9 +37,9 @@ static inline void tn__wake_all(_Atomic uint32_t *word) {
 #endif
 }
 
-/* Looks at *word until it differs from `old` or `limit_ns` have passed; returns whether it differs. After a while
- * every further look lets others run first: on a busy machine the thread that is waited for may need this very core.
- * `crowded` remembers across calls how often that was so; then giving way begins at once. */
+/* Polls *word until it differs from `old` or `limit_ns` have passed; returns whether it differs. After a while every
+ * poll yields first: on a busy machine the awaited thread may need this core. `crowded` counts across calls how often
+ * yielding was needed; then yielding begins at once. */
 static inline bool tn__poll(_Atomic uint32_t *word, uint32_t old, uint64_t limit_ns, _Atomic int *crowded) {
     enum { GIVE_WAY_NS = 20 * 1000, GIVE_WAY_CROWDED_NS = 1000, CROWDED = 8, MOST_CROWDED = 16 };
     if (atomic_load_explicit(word, memory_order_acquire) != old) return true;

@@ -1,4 +1,4 @@
-/* The AMX loops with tiles kept in memory: blocking, edges, scatter and packing proven where there is no AMX. */
+/* The AMX loops with tiles kept in memory: blocking, edges, scatter and repacking proven where there is no AMX. */
 #include "support.h"
 
 #include <math.h>
@@ -16,14 +16,14 @@
 typedef struct shape {
     tn_type type;
     int m, n, k;
-    bool packed, scatter;
+    bool repacked, scatter;
 } shape;
 
 static void check(const shape *s) {
     const tn__cpu_kernels *generic = tn__cpu_kernels_at(TN__CPU_GENERIC);
     rng r = {(uint64_t)(s->m * 1000 + s->n)};
     size_t stride = (size_t)(s->k / tn__block_of(s->type)) * (size_t)tn__bytes_of(s->type);
-    unsigned char *w = malloc(stride * (size_t)s->m), *packed = NULL;
+    unsigned char *w = malloc(stride * (size_t)s->m), *repacked = NULL;
     float *x = malloc((size_t)(s->n * s->k) * 4), *out = malloc((size_t)(s->m * s->n) * 4),
           *w32 = malloc((size_t)s->k * 4);
     float *all = malloc((size_t)(s->m * s->k) * 4);
@@ -42,17 +42,17 @@ static void check(const shape *s) {
     for (int i = 0; i < s->n * s->k; i++) x[i] = rng_normal(&r);
     for (int j = 0; j < s->n; j++) scatter[j] = (j * 7 + 3) % s->n;
     generic->act_prepare(TN__ACT_TILES, x, (size_t)s->k * 4, NULL, s->n, s->k, prepared, 0, 1);
-    if (s->packed) {
-        packed = malloc(generic->packed_bytes(s->type, s->m, s->k));
-        generic->pack(s->type, s->m, s->k, w, stride, packed, 0, (s->m + 15) / 16);
+    if (s->repacked) {
+        repacked = malloc(generic->repacked_bytes(s->type, s->m, s->k));
+        generic->repack(s->type, s->m, s->k, w, stride, repacked, 0, (s->m + 15) / 16);
     }
     tn__matmul_job job = {.type = s->type,
-                          .packed = s->packed,
+                          .repacked = s->repacked,
                           .form = TN__ACT_TILES,
                           .m = s->m,
                           .n = s->n,
                           .k = s->k,
-                          .w = s->packed ? packed : w,
+                          .w = s->repacked ? repacked : w,
                           .w_stride = stride,
                           .x = prepared,
                           .x_rows = s->n,
@@ -84,7 +84,7 @@ static void check(const shape *s) {
                          out[at * s->m + i], want);
         }
     }
-    free(w), free(packed), free(x), free(out), free(w32), free(all), free(scatter), free(prepared), free(first),
+    free(w), free(repacked), free(x), free(out), free(w32), free(all), free(scatter), free(prepared), free(first),
         free(own);
 }
 

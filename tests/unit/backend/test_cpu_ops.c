@@ -99,10 +99,10 @@ static void run_cases(int n_cases, bool wild, const char *level) {
     free(memory);
 }
 
-/* Ops that read packed weights, with rows enough for several groups and a rest. */
+/* Ops that read repacked weights, with rows enough for several groups and a rest. */
 static void run_packed_cases(int n_cases, const char *level) {
     static const tn_op ops[] = {TN_OP_MUL_MAT, TN_OP_MUL_MAT_ID, TN_OP_GET_ROWS};
-    tn_buffer_type *packed = tn_device_extra_buffer_type(tn_stream_device(streams[0]), 0);
+    tn_buffer_type *repacked = tn_device_extra_buffer_type(tn_stream_device(streams[0]), 0);
     int done = 0;
     for (size_t o = 0; o < 3; o++) {
         for (int i = 0; done < n_cases * (int)(o + 1) && i < 100000; i++) {
@@ -112,9 +112,10 @@ static void run_packed_cases(int n_cases, const char *level) {
             tn_tensor *node = random_case(arena, ops[o], &r, false);
             assert_ok(tn_arena_status(arena));
             const tn_tensor *x = node->src[0];
-            if (!x->view_src && !tn_is_empty(node) && tn__cpu_kernels_get()->can_pack(x->type, x->ne[1], x->ne[0])) {
-                void *first = run_case_with_weights(streams[0], node, packed);
-                void *second = run_case_with_weights(streams[2], node, packed);
+            if (!x->view_src && !tn_is_empty(node) &&
+                tn__cpu_kernels_get()->can_repack(x->type, x->ne[1], x->ne[0])) {
+                void *first = run_case_with_weights(streams[0], node, repacked);
+                void *second = run_case_with_weights(streams[2], node, repacked);
                 assert_true(first && second);
                 check_case(node, first, level);
                 compare_bytes(node, first, second, level);
@@ -167,10 +168,10 @@ static void attention_agrees_over_every_cache(void **state) {
     } while (node);
 }
 
-static void packed_weights_keep_their_bytes(void **state) {
+static void repacked_weights_keep_their_bytes(void **state) {
     (void)state;
     static const tn_type types[] = {TN_Q4_0, TN_Q8_0, TN_Q4_K, TN_Q6_K, TN_F16, TN_BF16};
-    tn_buffer_type *packed = tn_device_extra_buffer_type(tn_stream_device(streams[0]), 0);
+    tn_buffer_type *repacked = tn_device_extra_buffer_type(tn_stream_device(streams[0]), 0);
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         rng r = {i + 1};
         tn_arena *arena;
@@ -179,7 +180,7 @@ static void packed_weights_keep_their_bytes(void **state) {
         size_t size = tn_nbytes(x);
         unsigned char *host = x->data, *got = malloc(size);
         tn_buffer *buffer;
-        assert_ok(tn_buffer_new(packed, tn_buffer_type_tensor_size(packed, x), &buffer));
+        assert_ok(tn_buffer_new(repacked, tn_buffer_type_tensor_size(repacked, x), &buffer));
         assert_ok(tn_buffer_bind(buffer, x, 0));
         assert_ok(tn_buffer_clear(buffer, 0));
         for (size_t at = 0; at < size;) { /* in odd pieces, as a loader may */
@@ -201,7 +202,7 @@ static void packed_weights_keep_their_bytes(void **state) {
         char reason[128]; /* what cannot read it says so */
         tn_tensor *copy = tn_dup(arena, x);
         assert_false(tn_device_supports_op(tn_stream_device(streams[0]), copy, reason, sizeof reason));
-        assert_non_null(strstr(reason, "packed"));
+        assert_non_null(strstr(reason, "repacked"));
         free(got);
         tn_buffer_free(buffer);
         tn_arena_free(arena);
@@ -209,12 +210,12 @@ static void packed_weights_keep_their_bytes(void **state) {
 }
 
 int main(void) {
-    unsetenv("TENON_CPU"); /* all levels are tested, and weights are packed for the best */
+    unsetenv("TENON_CPU"); /* all levels are tested, and weights are repacked for the best */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_op_agrees_with_the_reference),
         cmocka_unit_test(nan_and_infinity_propagate),
         cmocka_unit_test(attention_agrees_over_every_cache),
-        cmocka_unit_test(packed_weights_keep_their_bytes),
+        cmocka_unit_test(repacked_weights_keep_their_bytes),
     };
     return cmocka_run_group_tests(tests, make_streams, free_streams);
 }

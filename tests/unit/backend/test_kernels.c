@@ -7,13 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/cpu/kernels/generic/internal.h"
 #include "backend/cpu/kernels/kernels.h"
+#include "backend/cpu/kernels/shared.h"
 #include "base/half.h"
 #include "quant/quant.h"
 
-/* ---- Tolerances ----------------------------------------------------------------------------------------------
- * Mat-mul errors are relative to |w|·|x| of the row and column (the dot product's natural scale).
+/* ---- Tolerances ---- */
+/* Mat-mul errors are relative to |w|·|x| of the row and column (the dot product's natural scale).
  * `exact`: against the prepared activations as they are; f32 sums only. `rounded`: against the original activations,
  * what the form costs: eight bits about 0.7% of noise per value, bf16 about 0.2%, averaged over k. */
 static double exact_tolerance(tn_type type, tn__act_form form) {
@@ -26,7 +26,7 @@ static double rounded_tolerance(tn__act_form form) {
 }
 enum { ROW_ULPS = 8 };
 
-/* ---- Weights of any type --------------------------------------------------------------------------------------- */
+/* ---- Weights of any type ---- */
 
 static const tn_type types[] = {TN_F32,    TN_F16,     TN_BF16,  TN_Q4_0,  TN_Q4_1,  TN_Q5_0,    TN_Q5_1,
                                 TN_Q8_0,   TN_Q2_K,    TN_Q3_K,  TN_Q4_K,  TN_Q5_K,  TN_Q6_K,    TN_IQ4_NL,
@@ -76,20 +76,20 @@ static float prepared_value(tn__act_form form, const void *data, int64_t rows, i
 }
 
 /* Runs a problem at one level with `nth` shares, one after the other. */
-static float *run_matmul(const tn__cpu_kernels *table, const problem *p, const void *packed, bool precise, int nth,
+static float *run_matmul(const tn__cpu_kernels *table, const problem *p, const void *repacked, bool precise, int nth,
                          tn__act_form *form_out, void **prepared_out) {
-    tn__act_form form = table->matmul_form(p->type, packed != NULL, p->m, p->n, p->k, precise);
+    tn__act_form form = table->matmul_form(p->type, repacked != NULL, p->m, p->n, p->k, precise);
     void *prepared = aligned(table->act_bytes(form, p->n, p->k));
     for (int t = 0; t < nth; t++)
         table->act_prepare(form, p->x, (size_t)p->k * sizeof(float), NULL, p->n, p->k, prepared, t, nth);
     float *out = aligned((size_t)(p->m * p->n) * sizeof(float));
     tn__matmul_job job = {.type = p->type,
-                          .packed = packed != NULL,
+                          .repacked = repacked != NULL,
                           .form = form,
                           .m = p->m,
                           .n = p->n,
                           .k = p->k,
-                          .w = packed ? packed : p->w,
+                          .w = repacked ? repacked : p->w,
                           .w_stride = p->stride,
                           .x = form == TN__ACT_PLAIN ? (const void *)p->x : prepared,
                           .x_stride = (size_t)p->k * sizeof(float),
@@ -104,10 +104,10 @@ static float *run_matmul(const tn__cpu_kernels *table, const problem *p, const v
     return out;
 }
 
-static void check_matmul(const tn__cpu_kernels *table, const problem *p, const void *packed, bool precise) {
+static void check_matmul(const tn__cpu_kernels *table, const problem *p, const void *repacked, bool precise) {
     tn__act_form form;
     void *prepared;
-    float *out = run_matmul(table, p, packed, precise, 1, &form, &prepared);
+    float *out = run_matmul(table, p, repacked, precise, 1, &form, &prepared);
     if (precise) assert_true(form == TN__ACT_PLAIN || form == TN__ACT_F32);
     for (int64_t j = 0; j < p->n; j++) {
         for (int64_t i = 0; i < p->m; i++) {
@@ -124,17 +124,17 @@ static void check_matmul(const tn__cpu_kernels *table, const problem *p, const v
             if (!(fabs(got - exact) <= exact_tolerance(p->type, form) * scale) ||
                 !(fabs(got - original) <= rounded_tolerance(form) * scale))
                 fail_msg("%s %s%s m=%d n=%d k=%d at %d,%d: got %g, expected %g (original %g), scale %g", table->name,
-                         type_name(p->type), packed ? " packed" : "", (int)p->m, (int)p->n, (int)p->k, (int)i, (int)j,
-                         got, exact, original, scale);
+                         type_name(p->type), repacked ? " repacked" : "", (int)p->m, (int)p->n, (int)p->k, (int)i,
+                         (int)j, got, exact, original, scale);
         }
     }
     for (int nth = 2; nth <= 5; nth += 3) {
         tn__act_form form2;
         void *prepared2;
-        float *again = run_matmul(table, p, packed, precise, nth, &form2, &prepared2);
+        float *again = run_matmul(table, p, repacked, precise, nth, &form2, &prepared2);
         if (memcmp(out, again, (size_t)(p->m * p->n) * sizeof(float)) != 0)
             fail_msg("%s %s%s m=%d n=%d k=%d: %d threads give other bits than 1", table->name, type_name(p->type),
-                     packed ? " packed" : "", (int)p->m, (int)p->n, (int)p->k, nth);
+                     repacked ? " repacked" : "", (int)p->m, (int)p->n, (int)p->k, nth);
         free(again);
         free(prepared2);
     }
@@ -163,11 +163,11 @@ static void matmul_shapes(const tn__cpu_kernels *table) {
             if (round == 1) n = in_short() ? 17 : 65;
             problem p = make_problem(&r, type, m, n, k);
             check_matmul(table, &p, NULL, round % 3 == 2);
-            if (tn__can_pack(type, m, k)) {
-                void *packed = aligned(table->packed_bytes(type, m, k));
-                table->pack(type, m, k, p.w, p.stride, packed, 0, (m + 15) / 16);
-                check_matmul(table, &p, packed, round % 3 == 2);
-                free(packed);
+            if (tn__can_repack(type, m, k)) {
+                void *repacked = aligned(table->repacked_bytes(type, m, k));
+                table->repack(type, m, k, p.w, p.stride, repacked, 0, (m + 15) / 16);
+                check_matmul(table, &p, repacked, round % 3 == 2);
+                free(repacked);
             }
             free_problem(&p);
         }
@@ -270,24 +270,24 @@ static void test_matmul_lets_nan_and_infinity_through(void **state) {
     for_each_level(matmul_nan);
 }
 
-static void packing(const tn__cpu_kernels *table) {
+static void repacking(const tn__cpu_kernels *table) {
     rng r = {45};
     for (int t = 0; t < TYPES; t++) {
         for (int64_t m = 1; m < 50; m += 12) {
             int64_t k = 768;
-            if (!tn__can_pack(types[t], m, k)) continue;
+            if (!tn__can_repack(types[t], m, k)) continue;
             problem p = make_problem(&r, types[t], m, 1, k);
-            size_t bytes = table->packed_bytes(types[t], m, k);
-            unsigned char *packed = aligned(bytes), *row = malloc(p.stride);
+            size_t bytes = table->repacked_bytes(types[t], m, k);
+            unsigned char *repacked = aligned(bytes), *row = malloc(p.stride);
             int64_t groups = (m + 15) / 16, half = groups / 2;
-            table->pack(types[t], m, k, p.w, p.stride, packed, 0, half);
-            table->pack(types[t], m, k, p.w, p.stride, packed, half, groups - half);
+            table->repack(types[t], m, k, p.w, p.stride, repacked, 0, half);
+            table->repack(types[t], m, k, p.w, p.stride, repacked, half, groups - half);
             for (int64_t i = 0; i < m; i++) {
-                table->unpack_row(types[t], m, k, packed, i, row);
+                table->repacked_read_row(types[t], m, k, repacked, i, row);
                 assert_memory_equal(row, p.w + (size_t)i * p.stride, p.stride);
             }
-            assert_int_equal(packed[bytes], 0xff); /* nothing written past the end */
-            free(packed);
+            assert_int_equal(repacked[bytes], 0xff); /* nothing written past the end */
+            free(repacked);
             free(row);
             free_problem(&p);
         }
@@ -295,7 +295,7 @@ static void packing(const tn__cpu_kernels *table) {
 }
 static void test_packing_keeps_every_bit(void **state) {
     (void)state;
-    for_each_level(packing);
+    for_each_level(repacking);
 }
 
 static void preparing(const tn__cpu_kernels *table) {
@@ -327,7 +327,7 @@ static void test_every_level_prepares_the_same_activations(void **state) {
     for_each_level(preparing);
 }
 
-/* ---- Rows ------------------------------------------------------------------------------------------------------ */
+/* ---- Rows ---- */
 
 static double ref_exp(double x) { return exp(x); }
 static double ref_sigmoid(double x) { return 1 / (1 + exp(-x)); }
@@ -514,7 +514,7 @@ static void test_conversions_agree_with_the_block_formats(void **state) {
     for_each_level(conversions);
 }
 
-/* ---- Attention ------------------------------------------------------------------------------------------------- */
+/* ---- Attention ---- */
 
 static void test_attention_agrees_with_float64(void **state) {
     (void)state;

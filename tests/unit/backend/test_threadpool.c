@@ -218,7 +218,7 @@ static void lack_of_memory_is_survived(void **state) {
     check_every_allocation_failure(make_and_free, NULL);
 }
 
-/* ---- Abort --------------------------------------------------------------------------------------------------- */
+/* ---- Abort ---- */
 
 typedef struct slow_graph {
     _Atomic int nodes_run;

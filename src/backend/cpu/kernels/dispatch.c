@@ -1,10 +1,10 @@
-/* Which kernels this CPU gets: features from CPUID, permission for tiles from the kernel, TENON_CPU to lower it. */
+/* Chooses the kernel table: CPU features, permission to use AMX tiles, and TENON_CPU, which lowers the level. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
-#include "backend/cpu/kernels/generic/internal.h"
+#include "backend/cpu/kernels/shared.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -39,7 +39,7 @@ typedef struct features {
     bool avx2, avx512, bf16, amx;
 } features;
 
-static features detect(void) {
+static features detect_features(void) {
     features f = {0};
     unsigned a, b, c, d, a1, b1, c1, d1;
     if (!__get_cpuid_count(1, 0, &a, &b, &c, &d) || !(c >> 27 & 1)) return f; /* OSXSAVE */
@@ -54,7 +54,7 @@ static features detect(void) {
     unsigned subleaves = a1;
     bool amx = tiles && (d1 >> 22 & 1) && (d1 >> 24 & 1) && (d1 >> 25 & 1); /* BF16, TILE, INT8 */
     if (subleaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) f.bf16 = f.avx512 && (a >> 5 & 1);
-#if defined(TN__TILES_EMULATED) /* a build for proving the level where it does not exist */
+#if defined(TN__TILES_EMULATED) /* a test build that emulates tiles on CPUs without them */
     (void)amx;
     f.amx = f.bf16;
 #else
@@ -76,7 +76,7 @@ static void fill_tables(void) {
     tn__kernels_generic_matmul(generic);
     tn__kernels_generic_attention(generic);
 #if defined(__x86_64__)
-    features f = detect();
+    features f = detect_features();
     if (f.avx2) tn__kernels_avx2(start_table(TN__CPU_AVX2, TN__CPU_GENERIC));
     if (f.avx512) tn__kernels_avx512(start_table(TN__CPU_AVX512, TN__CPU_AVX2));
     if (f.bf16) tn__kernels_avx512bf16(&tables[TN__CPU_AVX512]);
@@ -92,37 +92,37 @@ static void fill_tables(void) {
 #endif
 }
 
-static void choose(void) {
+static void choose_level(void) {
     fill_tables();
-    int best = TN__CPU_GENERIC;
+    int highest = TN__CPU_GENERIC;
     for (int level = 0; level < TN__CPU_LEVELS; level++) {
-        if (present[level]) best = level;
+        if (present[level]) highest = level;
     }
-    const char *wish = getenv("TENON_CPU");
-    if (wish && *wish) {
-        int asked = -1;
+    const char *name = getenv("TENON_CPU");
+    if (name && *name) {
+        int requested = -1;
         for (int level = 0; level < TN__CPU_LEVELS; level++) {
-            if (strcasecmp(wish, tn__cpu_level_name((tn__cpu_level)level)) == 0) asked = level;
+            if (strcasecmp(name, tn__cpu_level_name((tn__cpu_level)level)) == 0) requested = level;
         }
-        if (asked < 0) {
-            tn_log(TN_LOG_WARN, "TENON_CPU=%s is not a level (generic, avx2, avx512, amx, neon); using %s", wish,
-                   tn__cpu_level_name((tn__cpu_level)best));
-        } else if (asked > best || !present[asked]) {
-            tn_log(TN_LOG_WARN, "TENON_CPU=%s: this CPU has %s at most", wish,
-                   tn__cpu_level_name((tn__cpu_level)best));
+        if (requested < 0) {
+            tn_log(TN_LOG_WARN, "TENON_CPU: unknown level '%s' (one of generic, avx2, avx512, amx, neon); using %s",
+                   name, tn__cpu_level_name((tn__cpu_level)highest));
+        } else if (requested > highest || !present[requested]) {
+            tn_log(TN_LOG_WARN, "TENON_CPU=%s: the highest level of this CPU is %s; using that", name,
+                   tn__cpu_level_name((tn__cpu_level)highest));
         } else {
-            best = asked;
+            highest = requested;
         }
     }
-    chosen = &tables[best];
+    chosen = &tables[highest];
 }
 
 const tn__cpu_kernels *tn__cpu_kernels_get(void) {
-    pthread_once(&once, choose);
+    pthread_once(&once, choose_level);
     return chosen;
 }
 
 const tn__cpu_kernels *tn__cpu_kernels_at(tn__cpu_level level) {
-    pthread_once(&once, choose);
+    pthread_once(&once, choose_level);
     return level >= 0 && level < TN__CPU_LEVELS && present[level] ? &tables[level] : NULL;
 }

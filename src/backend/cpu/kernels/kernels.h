@@ -1,10 +1,11 @@
-/* The CPU's inner loops behind one table: plain C always, faster ones over it where the CPU has the instructions.
+/* The table of CPU kernels: plain C for every entry, overridden by faster ones where the CPU has the instructions.
  *
- * Op drivers own shapes, broadcasting, threads and scratch; kernels own rows, tiles and types. Kernels allocate
- * nothing, fail never, and give the same bits for any number of threads: work is cut over outputs only, and what is
- * summed for one output is summed in an order that depends on the shapes alone.
+ * Op drivers handle shapes, broadcasting, threads and scratch; kernels handle rows, tiles and types. Kernels allocate
+ * nothing and cannot fail. They give the same bits for any number of threads: work is divided over outputs only, and
+ * the order of summation for one output depends on the shapes alone.
  *
- * All pointers may be unaligned unless said otherwise. Tables are constant once returned and safe from any thread. */
+ * All pointers may be unaligned unless stated otherwise. Tables are constant once returned and safe from any thread.
+ */
 #ifndef TN_CPU_KERNELS_H
 #define TN_CPU_KERNELS_H
 
@@ -14,29 +15,29 @@
 
 #include "tenon/tensor.h"
 
-/* ---- Levels -------------------------------------------------------------------------------------------------- */
+/* ---- Levels ---- */
 
 typedef enum tn__cpu_level {
     TN__CPU_GENERIC, /* plain C for any CPU of the architecture */
     TN__CPU_AVX2,    /* AVX2, FMA, F16C */
     TN__CPU_AVX512,  /* F, BW, VL, DQ, VNNI, VBMI; BF16 where present */
-    TN__CPU_AMX,     /* int8 and bf16 tiles besides */
+    TN__CPU_AMX,     /* the same with int8 and bf16 tiles */
     TN__CPU_NEON,    /* ARM v8.2 with dot products; int8 matrix instructions where present */
     TN__CPU_LEVELS
 } tn__cpu_level;
 
-/* ---- Mat-mul -------------------------------------------------------------------------------------------------
- * out[j][i] = Σ w[i][·]·x[j][·] for m weight rows i and n activation rows j of k values each.
+/* ---- Mat-mul ---- */
+/* out[j][i] = Σ w[i][·]·x[j][·] for m weight rows i and n activation rows j of k values each.
  *
- * 1. matmul_form says in which form the weights want the activations.
- * 2. act_prepare converts them into act_bytes() bytes of scratch: every thread its share, then a barrier. (For one
- *    or two rows it is cheaper that every thread prepares a copy of its own, with ith = 0 of 1.) Where there are as
- *    many rows as threads, a share is whole rows, those tn__share() says; only tiles are shared otherwise. Several
- *    mat-mul with the same activations, k and form share one preparation. TN__ACT_PLAIN needs none.
+ * 1. matmul_form returns the form in which the kernel needs the activations.
+ * 2. act_prepare converts them into act_bytes() bytes of scratch: each thread its share, then a barrier. For one or
+ * two rows it is cheaper when every thread prepares its own copy, with ith = 0 of 1. With at least as many rows as
+ *    threads, a share is the whole rows given by tn__share(), except for tiles. Several mat-mul with the same
+ *    activations, k and form share one preparation. TN__ACT_PLAIN needs none.
  * 3. matmul computes share ith of nth.
  *
- * Prepared activations are cut into chunks of 256 values: chunk c of row r lies at index c·rows + r. The last chunk
- * is filled with zeros. Only tiles lie otherwise, see tn__act_tile. */
+ * Prepared activations are divided into chunks of 256 values: chunk c of row r has index c·rows + r. The last chunk
+ * is padded with zeros. Tiles have a layout of their own: see tn__act_tile. */
 enum { TN__CHUNK = 256, TN__ACT_ALIGN = 64, TN__TILE_ROWS = 16, TN__TILE_VALUES = 32 };
 
 typedef enum tn__act_form {
@@ -44,21 +45,21 @@ typedef enum tn__act_form {
     TN__ACT_F32,   /* chunks of 256 floats */
     TN__ACT_BF16,  /* chunks of 256 bfloat16 */
     TN__ACT_Q8,    /* chunks of tn__q8_chunk: eight bits with a scale per 32 values */
-    TN__ACT_TILES  /* bfloat16 tiles of 16 rows × 32 values; rows that fill up the last tile are zero */
+    TN__ACT_TILES  /* bfloat16 tiles of 16 rows × 32 values; padding rows of the last tile are zero */
 } tn__act_form;
 
-/* Which tile, each of 1 KiB, holds values [32·(8·chunk + step), +32) of rows [16·group, +16). */
+/* Index of the tile, each of 1 KiB, with values [32·(8·chunk + step), +32) of rows [16·group, +16). */
 static inline int64_t tn__act_tile(int64_t rows, int64_t group, int64_t chunk, int64_t step) {
     int64_t groups = (rows + TN__TILE_ROWS - 1) / TN__TILE_ROWS;
     return (chunk * groups + group) * (TN__CHUNK / TN__TILE_VALUES) + step;
 }
 
-/* value = d·qs. A block with a NaN or an infinity has d = NaN, so that it shows in every result. */
+/* value = d·qs. A block with a NaN or an infinity has d = NaN, so that every result that depends on it is NaN. */
 typedef struct tn__q8_chunk {
     int8_t qs[256];
     float d[8];         /* per 32 */
-    float ds[8];        /* d·Σqs per 32: what a weight block's minimum is multiplied with */
-    int32_t bias[8];    /* -128·Σqs per 32: kernels hold weights as unsigned bytes, 128 too large */
+    float ds[8];        /* d·Σqs per 32: the factor of a weight block's minimum */
+    int32_t bias[8];    /* -128·Σqs per 32: cancels the offset of weights held as unsigned bytes, 128 too large */
     float reserved[8];  /* zero */
     int32_t bias16[16]; /* the same per 16 */
     float ds16[16];
@@ -67,28 +68,28 @@ _Static_assert(sizeof(tn__q8_chunk) == 512, "eight cache lines");
 
 typedef struct tn__matmul_job {
     tn_type type;      /* of the weights */
-    bool packed;       /* w was made by `pack`; otherwise rows w_stride bytes apart */
-    tn__act_form form; /* what matmul_form said for these weights (n may be smaller: experts' shares) */
+    bool repacked;     /* w was written by `repack`; otherwise rows w_stride bytes apart */
+    tn__act_form form; /* the result of matmul_form for these weights (n may be smaller: an expert's rows) */
     int64_t m, n, k;
     const void *w;
     size_t w_stride;
     const void *x;   /* PLAIN: f32 rows x_stride bytes apart; else prepared data, 64-byte aligned */
     size_t x_stride; /* PLAIN only */
-    int64_t x_rows;  /* prepared: rows that were prepared together… */
-    int64_t x_first; /* …and which of them is row 0 of this job; TILES: a multiple of 16 */
+    int64_t x_rows;  /* prepared: number of rows prepared together */
+    int64_t x_first; /* prepared: index of this job's row 0 among them; TILES: a multiple of 16 */
     float *out;
     size_t out_stride;      /* bytes between out rows */
     const int32_t *scatter; /* out row of activation row j is scatter[j]; NULL: j */
-    void *scratch;          /* matmul_scratch() bytes that no other thread uses meanwhile, 64-byte aligned */
+    void *scratch;          /* matmul_scratch() bytes of this thread, 64-byte aligned */
 } tn__matmul_job;
 
-/* ---- Attention -----------------------------------------------------------------------------------------------
- * One batch entry of the op of tensor.h; strides in bytes; elements inside a row are adjacent. Scores are
+/* ---- Attention ---- */
+/* One batch entry of tn_attention (tensor.h); strides in bytes; elements inside a row are adjacent. Scores are
  * scale·q·k, capped, plus ALiBi's -slope·|position difference|, plus the mask.
  *
- * 1. attention_scratch says how many bytes (64-byte aligned) all threads share.
- * 2. attention computes share ith of nth; if attention_splits() > 1, then a barrier, then
- * 3. attention_combine puts the partial results together, again by shares. */
+ * 1. attention_scratch returns the bytes of scratch (64-byte aligned) that all threads share.
+ * 2. attention computes share ith of nth. If attention_splits() > 1, a barrier follows, then
+ * 3. attention_combine combines the partial results, again by shares. */
 enum { TN__KEPT_HEAD = 128 };
 typedef struct tn__attention_job {
     int64_t head_k, head_v, heads, kv_heads, tokens, cells;
@@ -107,40 +108,41 @@ typedef struct tn__attention_job {
     const float *sinks;           /* [heads] or NULL */
     tn_attention_params params;
     void *scratch;
-    void *kept;   /* see attention_kept; NULL: nothing can be kept */
-    bool unsplit; /* a kernel's own: the cells are not divided */
+    void *kept;   /* see attention_kept; NULL: nothing is kept */
+    bool unsplit; /* set by kernels: the cells are not divided among threads */
 } tn__attention_job;
 
-/* ---- The table ----------------------------------------------------------------------------------------------- */
+/* ---- The table ---- */
 
 typedef struct tn__cpu_kernels {
     tn__cpu_level level;
     const char *name; /* "avx512" */
 
     /* Mat-mul. */
-    tn__act_form (*matmul_form)(tn_type type, bool packed, int64_t m, int64_t n, int64_t k, bool precise);
+    tn__act_form (*matmul_form)(tn_type type, bool repacked, int64_t m, int64_t n, int64_t k, bool precise);
     size_t (*act_bytes)(tn__act_form form, int64_t rows, int64_t k);
-    /* Row r is taken from x + (gather ? gather[r] : r)·x_stride; for TILES it is zero where gather[r] is negative. */
+    /* Row r is read from x + (gather ? gather[r] : r)·x_stride; for TILES it is zero where gather[r] is negative. */
     void (*act_prepare)(tn__act_form form, const float *x, size_t x_stride, const int32_t *gather, int64_t rows,
                         int64_t k, void *data, int ith, int nth);
     size_t (*matmul_scratch)(tn__act_form form, int64_t n, int64_t k); /* per thread */
     void (*matmul)(const tn__matmul_job *job, int ith, int nth);
 
-    /* Packed weights: groups of 16 rows interleaved so that one vector holds the same place of 16 rows. The layout is
-     * the same at every level and every level can read it; can_pack says whether it is faster. k must be a multiple
-     * of the type's block and of 32. `pack` fills groups first…first+n-1 (of ceil(m/16)); missing rows of the last
-     * group are zero. `unpack_row` gives back the original bytes. */
-    bool (*can_pack)(tn_type type, int64_t m, int64_t k);
-    size_t (*packed_bytes)(tn_type type, int64_t m, int64_t k);
-    void (*pack)(tn_type type, int64_t m, int64_t k, const void *rows, size_t stride, void *packed, int64_t first,
-                 int64_t n);
-    void (*unpack_row)(tn_type type, int64_t m, int64_t k, const void *packed, int64_t row, void *out);
+    /* Repacked weights (repack.h): groups of 16 interleaved rows. The layout is the same at every level and every
+     * level can read it; can_repack returns whether it is faster at this one. k must be a multiple of the type's
+     * block and of
+     * 32. `repack` fills groups first…first+n-1 (of ceil(m/16)); absent rows of the last group are zero.
+     * `repacked_read_row` restores the original bytes. */
+    bool (*can_repack)(tn_type type, int64_t m, int64_t k);
+    size_t (*repacked_bytes)(tn_type type, int64_t m, int64_t k);
+    void (*repack)(tn_type type, int64_t m, int64_t k, const void *rows, size_t stride, void *repacked, int64_t first,
+                   int64_t n);
+    void (*repacked_read_row)(tn_type type, int64_t m, int64_t k, const void *repacked, int64_t row, void *out);
 
     /* Attention. */
     size_t (*attention_scratch)(const tn__attention_job *job, int nth);
     int (*attention_splits)(const tn__attention_job *job);
-    /* Bytes (64-byte aligned) that a thread would keep from one job to the next as long as what q_pos, k_pos and
-     * range point to does not change; the first TN__KEPT_HEAD of them are zero at first. */
+    /* Bytes (64-byte aligned) that a thread keeps from one job to the next while the contents of q_pos, k_pos and
+     * range do not change. The first TN__KEPT_HEAD bytes are zero initially. */
     size_t (*attention_kept)(const tn__attention_job *job);
     void (*attention)(const tn__attention_job *job, int ith, int nth);
     void (*attention_combine)(const tn__attention_job *job, int ith, int nth);
@@ -176,13 +178,13 @@ typedef struct tn__cpu_kernels {
     void (*rope_neox)(int64_t n, const float *x, const float *cos, const float *sin, float *y);
 } tn__cpu_kernels;
 
-/* The best table for this CPU, or what TENON_CPU=generic|avx2|avx512|amx|neon lowers it to. Chosen once. */
+/* The highest level of this CPU, or the one that TENON_CPU=generic|avx2|avx512|amx|neon lowers it to. Chosen once. */
 const tn__cpu_kernels *tn__cpu_kernels_get(void);
-/* The table of a level, or NULL where this build or CPU lacks it (TENON_CPU plays no part). */
+/* The table of a level, or NULL where this build or CPU lacks it. Ignores TENON_CPU. */
 const tn__cpu_kernels *tn__cpu_kernels_at(tn__cpu_level level);
 const char *tn__cpu_level_name(tn__cpu_level level);
 
-/* A thread's part [*from, *to) of `total` things handed out in units of `unit`. */
+/* A thread's share [*from, *to) of `total` items, divided in units of `unit`. */
 static inline void tn__share(int64_t total, int64_t unit, int ith, int nth, int64_t *from, int64_t *to) {
     int64_t units = (total + unit - 1) / unit, each = units / nth, extra = units % nth;
     int64_t first = ith * each + (ith < extra ? ith : extra), count = each + (ith < extra);

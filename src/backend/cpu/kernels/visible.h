@@ -1,4 +1,4 @@
-/* Which cells a query sees, and what is added to their scores: shared by every attention kernel. */
+/* Attention masks computed from positions: the cells visible to a query, ALiBi slopes and mask values. */
 #ifndef TN_CPU_KERNELS_VISIBLE_H
 #define TN_CPU_KERNELS_VISIBLE_H
 
@@ -40,7 +40,7 @@ static inline bool tn__sees(const tn__attention_job *job, tn__query q, int64_t c
     return true;
 }
 
-/* ALiBi: the heads up to the largest power of two get powers of one base, the rest odd powers of its root. */
+/* ALiBi: heads below the largest power of two use powers of one base, the rest odd powers of its root. */
 static inline float tn__alibi_slope(const tn__attention_job *job, int64_t head) {
     if (!(job->params.max_bias > 0)) return 0;
     int64_t power = 1;

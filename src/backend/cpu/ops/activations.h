@@ -1,4 +1,4 @@
-/* The activation functions that have no kernel, one element at a time. */
+/* Activation functions without a kernel, one element at a time. */
 #ifndef TN_CPU_ACTIVATIONS_H
 #define TN_CPU_ACTIVATIONS_H
 

@@ -7,7 +7,7 @@ static vector_fn vector_of(const tn__cpu_kernels *k, tn_op op) {
     return op == TN_OP_ADD ? k->add : op == TN_OP_SUB ? k->sub : op == TN_OP_MUL ? k->mul : k->div;
 }
 
-/* n elements of y's row from `first` on, where the row repeats every y->ne[0] elements. */
+/* n elements of y's row starting at `first`; the row repeats every y->ne[0] elements. */
 static const float *load_repeated(const tn__task *task, const tn_tensor *y, const char *row, int64_t first, int64_t n,
                                   float *buffer) {
     int64_t period = y->ne[0];
@@ -21,7 +21,7 @@ static const float *load_repeated(const tn__task *task, const tn_tensor *y, cons
     return buffer;
 }
 
-/* The row of y that meets row i of the result. */
+/* The row of y that corresponds to row i of the result. */
 static char *repeated_row(const tn_tensor *y, tn__index i) {
     return tn__at(y, i.i1 % y->ne[1], i.i2 % y->ne[2], i.i3 % y->ne[3]);
 }

@@ -1,18 +1,18 @@
-/* Convolutions and pooling. Convolution is a product of the kernel with patches of the data, gathered as they come.
- */
+/* Convolutions and pooling. A convolution is a mat-mul of the kernel with patches of the data, gathered block by
+ * block. */
 #include "backend/cpu/ops/ops.h"
 
-static float pixel(const tn_tensor *x, int64_t i0, int64_t i1, int64_t i2, int64_t i3) {
+static float image_pixel(const tn_tensor *x, int64_t i0, int64_t i1, int64_t i2, int64_t i3) {
     return *(const float *)(const void *)(tn__at(x, i1, i2, i3) + (size_t)i0 * x->nb[0]);
 }
 
 /* Kernels are contiguous f32 or f16. */
-static float weight(const tn_tensor *kernel, int64_t index) {
+static float kernel_weight(const tn_tensor *kernel, int64_t index) {
     return kernel->type == TN_F32 ? ((const float *)kernel->data)[index]
                                   : tn__f16_to_f32(((const uint16_t *)kernel->data)[index]);
 }
 
-/* One-dimensional data [w, channels, batch] is looked at as [w, 1, channels, batch]. */
+/* One-dimensional data [w, channels, batch] is treated as [w, 1, channels, batch]. */
 typedef struct image {
     const tn_tensor *x;
     int64_t w, h, channels, batch;
@@ -22,12 +22,12 @@ static image image_of(const tn_tensor *x, bool flat) {
     if (flat) return (image){x, x->ne[0], 1, x->ne[1], x->ne[2], true};
     return (image){x, x->ne[0], x->ne[1], x->ne[2], x->ne[3], false};
 }
-static float at(const image *m, int64_t w, int64_t h, int64_t channel, int64_t batch) {
+static float image_at(const image *m, int64_t w, int64_t h, int64_t channel, int64_t batch) {
     if (w < 0 || w >= m->w || h < 0 || h >= m->h) return 0;
-    return m->flat ? pixel(m->x, w, channel, batch, 0) : pixel(m->x, w, h, channel, batch);
+    return m->flat ? image_pixel(m->x, w, channel, batch, 0) : image_pixel(m->x, w, h, channel, batch);
 }
 
-/* kw neighbours of a line of the image from column `first` on; outside the image they are zero. */
+/* kw neighbours in a line of the image, starting at column `first`; zero outside the image. */
 static void gather_line(float *to, const char *line, size_t step, int64_t width, int64_t first, int64_t kw) {
     const int64_t left = TN__MIN(TN__MAX(-first, 0), kw), right = TN__MAX(TN__MIN(width - first, kw), left);
     for (int64_t i = 0; i < left; i++) to[i] = 0;
@@ -40,9 +40,9 @@ static void gather_line(float *to, const char *line, size_t step, int64_t width,
     for (int64_t i = right; i < kw; i++) to[i] = 0;
 }
 
-/* Elements of a patch for output place (ow, oh), channels first…first+n-1, in the kernel's order. */
-static void gather(float *patch, const image *m, const tn_conv_params *p, int64_t kw, int64_t kh, int64_t ow,
-                   int64_t oh, int64_t first, int64_t n, int64_t batch) {
+/* Elements of the patch of output position (ow, oh), channels first…first+n-1, in the kernel's order. */
+static void gather_patch(float *patch, const image *m, const tn_conv_params *p, int64_t kw, int64_t kh, int64_t ow,
+                         int64_t oh, int64_t first, int64_t n, int64_t batch) {
     const int64_t stride_h = m->flat ? 1 : p->stride[1], pad_h = m->flat ? 0 : p->pad[1];
     const int64_t dilation_h = m->flat ? 1 : p->dilation[1], left = ow * p->stride[0] - p->pad[0];
     for (int64_t c = first; c < first + n; c++) {
@@ -54,7 +54,7 @@ static void gather(float *patch, const image *m, const tn_conv_params *p, int64_
                 const char *line = m->flat ? tn__at(m->x, c, batch, 0) : tn__at(m->x, h, c, batch);
                 gather_line(patch, line, m->x->nb[0], m->w, left, kw);
             } else {
-                for (int64_t x = 0; x < kw; x++) patch[x] = at(m, left + x * p->dilation[0], h, c, batch);
+                for (int64_t x = 0; x < kw; x++) patch[x] = image_at(m, left + x * p->dilation[0], h, c, batch);
             }
         }
     }
@@ -74,44 +74,44 @@ void tn__run_im2col(const tn__task *task) {
         char *to = tn__at(out, i.i1, i.i2, i.i3);
         float *target = tn__target(out, to, 0, patch);
         if (p->is_2d)
-            gather(target, &m, p, kw, kh, i.i1, i.i2, 0, m.channels, i.i3);
+            gather_patch(target, &m, p, kw, kh, i.i1, i.i2, 0, m.channels, i.i3);
         else
-            gather(target, &m, p, kw, kh, i.i1, 0, 0, m.channels, i.i2);
+            gather_patch(target, &m, p, kw, kh, i.i1, 0, 0, m.channels, i.i2);
         tn__store(task->kernels, out, to, 0, out->ne[0], target);
     }
 }
 
-/* ---- Convolution --------------------------------------------------------------------------------------------- */
+/* ---- Convolution ---- */
 
-/* Places of the result that are done at once: their patches are the activations of a mat-mul with the kernel. */
-enum { PLACES = 32 };
+/* Output positions computed together: their patches are the activations of a mat-mul with the kernel. */
+enum { POSITIONS = 32 };
 
-typedef struct plan {
+typedef struct conv_plan {
     bool flat;
     int64_t length; /* of a patch of one group */
-    int64_t places, channels, in_group, out_group;
+    int64_t positions, channels, in_group, out_group;
     tn__act_form form;
     size_t patches, prepared, results, total; /* bytes of scratch per thread */
-} plan;
+} conv_plan;
 
-static plan plan_of(const tn_tensor *node, const tn__cpu_kernels *kernels) {
+static conv_plan conv_plan_of(const tn_tensor *node, const tn__cpu_kernels *kernels) {
     const tn_tensor *kernel = node->src[0];
-    plan p = {.flat = node->op == TN_OP_CONV_1D};
+    conv_plan p = {.flat = node->op == TN_OP_CONV_1D};
     p.length = kernel->ne[0] * kernel->ne[1] * (p.flat ? 1 : kernel->ne[2]);
-    p.places = node->ne[0] * (p.flat ? 1 : node->ne[1]);
+    p.positions = node->ne[0] * (p.flat ? 1 : node->ne[1]);
     p.channels = p.flat ? node->ne[1] : node->ne[2];
     p.out_group = p.channels / node->params.conv.groups;
     p.in_group = p.flat ? kernel->ne[1] : kernel->ne[2];
-    p.form = kernels->matmul_form(kernel->type, false, p.out_group, PLACES, p.length, true);
-    p.patches = tn__scratch_size((size_t)(PLACES * p.length) * 4);
-    if (p.form != TN__ACT_PLAIN) p.prepared = tn__scratch_size(kernels->act_bytes(p.form, PLACES, p.length));
-    p.results = tn__scratch_size((size_t)(PLACES * p.out_group) * 4);
+    p.form = kernels->matmul_form(kernel->type, false, p.out_group, POSITIONS, p.length, true);
+    p.patches = tn__scratch_size((size_t)(POSITIONS * p.length) * 4);
+    if (p.form != TN__ACT_PLAIN) p.prepared = tn__scratch_size(kernels->act_bytes(p.form, POSITIONS, p.length));
+    p.results = tn__scratch_size((size_t)(POSITIONS * p.out_group) * 4);
     p.total = p.patches + p.prepared + p.results;
     return p;
 }
 
 size_t tn__scratch_conv(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
-    return plan_of(node, kernels).total * (size_t)n_threads;
+    return conv_plan_of(node, kernels).total * (size_t)n_threads;
 }
 double tn__cost_conv(const tn_tensor *node) {
     const tn_tensor *kernel = node->src[0];
@@ -119,12 +119,12 @@ double tn__cost_conv(const tn_tensor *node) {
     return (double)tn_nelements(node) * (double)length * 0.1;
 }
 int64_t tn__units_conv(const tn_tensor *node) {
-    return (node->ne[0] * (node->op == TN_OP_CONV_2D ? node->ne[1] : 1) + PLACES - 1) / PLACES;
+    return (node->ne[0] * (node->op == TN_OP_CONV_2D ? node->ne[1] : 1) + POSITIONS - 1) / POSITIONS;
 }
 
-/* Results [place][channel] go to planes of places, one per channel. */
-static void spread(const tn_tensor *out, const plan *p, const float *results, int64_t first, int64_t n,
-                   int64_t channel, int64_t batch) {
+/* Writes results [position][channel] to one plane of positions per channel. */
+static void scatter_results(const tn_tensor *out, const conv_plan *p, const float *results, int64_t first, int64_t n,
+                            int64_t channel, int64_t batch) {
     for (int64_t c = 0; c < p->out_group; c++)
         for (int64_t i = 0; i < n; i++) {
             const int64_t w = (first + i) % out->ne[0], h = (first + i) / out->ne[0];
@@ -137,18 +137,18 @@ void tn__run_conv(const tn__task *task) {
     tn_tensor *out = task->node;
     const tn_tensor *kernel = out->src[0];
     const tn_conv_params *cp = &out->params.conv;
-    const plan p = plan_of(out, task->kernels);
+    const conv_plan p = conv_plan_of(out, task->kernels);
     const image m = image_of(out->src[1], p.flat);
     const size_t row = tn_type_bytes(kernel->type) * (size_t)p.length;
     unsigned char *scratch = task->scratch + (size_t)task->ith * p.total, *prepared = scratch + p.patches;
     float *patches = (float *)(void *)scratch, *results = (float *)(void *)(prepared + p.prepared);
-    const int64_t tiles = (p.places + PLACES - 1) / PLACES, units = tiles * m.batch * cp->groups;
+    const int64_t tiles = (p.positions + POSITIONS - 1) / POSITIONS, units = tiles * m.batch * cp->groups;
     for (int64_t unit; (unit = tn__take(task)) < units;) {
-        const int64_t first = unit % tiles * PLACES, n = TN__MIN(PLACES, p.places - first);
+        const int64_t first = unit % tiles * POSITIONS, n = TN__MIN(POSITIONS, p.positions - first);
         const int64_t group = unit / tiles % cp->groups, batch = unit / tiles / cp->groups;
         for (int64_t i = 0; i < n; i++)
-            gather(patches + i * p.length, &m, cp, kernel->ne[0], p.flat ? 1 : kernel->ne[1],
-                   (first + i) % out->ne[0], (first + i) / out->ne[0], group * p.in_group, p.in_group, batch);
+            gather_patch(patches + i * p.length, &m, cp, kernel->ne[0], p.flat ? 1 : kernel->ne[1],
+                         (first + i) % out->ne[0], (first + i) / out->ne[0], group * p.in_group, p.in_group, batch);
         if (p.form != TN__ACT_PLAIN)
             task->kernels->act_prepare(p.form, patches, (size_t)p.length * 4, NULL, n, p.length, prepared, 0, 1);
         tn__matmul_job job = {
@@ -166,11 +166,11 @@ void tn__run_conv(const tn__task *task) {
             .out_stride = (size_t)p.out_group * 4,
         };
         task->kernels->matmul(&job, 0, 1);
-        spread(out, &p, results, first, n, group * p.out_group, batch);
+        scatter_results(out, &p, results, first, n, group * p.out_group, batch);
     }
 }
 
-/* Kernels [kw, (kh,) out, in]: every result gathers the inputs whose stamps reach it. */
+/* Kernels [kw, (kh,) out, in]: every result sums the inputs whose kernel windows cover it. */
 void tn__run_conv_transpose(const tn__task *task) {
     tn_tensor *out = task->node;
     const tn_tensor *kernel = out->src[0];
@@ -189,16 +189,16 @@ void tn__run_conv_transpose(const tn__task *task) {
             for (int64_t c = 0; c < m.channels; c++)
                 for (int64_t y = oh % stride; y < kh && y <= oh; y += stride)
                     for (int64_t x = ow % stride; x < kw && x <= ow; x += stride)
-                        sum += weight(kernel, ((c * channels + channel) * kh + y) * kw + x) *
-                               at(&m, (ow - x) / stride, (oh - y) / stride, c, batch);
+                        sum += kernel_weight(kernel, ((c * channels + channel) * kh + y) * kw + x) *
+                               image_at(&m, (ow - x) / stride, (oh - y) / stride, c, batch);
             to[ow] = sum;
         }
     }
 }
 
-/* ---- Pooling ------------------------------------------------------------------------------------------------- */
+/* ---- Pooling ---- */
 
-/* Padding never wins a maximum and counts as zero in an average over the whole window. */
+/* Padding is ignored by a maximum and counts as zero in an average, which is over the whole window. */
 void tn__run_pool(const tn__task *task) {
     tn_tensor *out = task->node;
     const tn_tensor *x = out->src[0];
@@ -218,7 +218,7 @@ void tn__run_pool(const tn__task *task) {
                 for (int64_t k = 0; k < p->kernel[0]; k++) {
                     const int64_t column = ow * p->stride[0] + k - p->pad[0];
                     if (column < 0 || column >= x->ne[0]) continue;
-                    const float v = pixel(x, column, row, i.i2, i.i3);
+                    const float v = image_pixel(x, column, row, i.i2, i.i3);
                     sum += v;
                     most = v > most || isnan(v) ? v : most;
                 }

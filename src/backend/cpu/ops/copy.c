@@ -1,17 +1,17 @@
 /* Copies and conversions: dup, cast, cont, cpy.
  *
- * The same type is moved byte by byte, also block types. Between integers the conversion is exact or saturates;
- * where f64 or an integer takes part it goes through f64; everything else goes through f32. */
+ * Within a type, block types included, bytes are copied. Conversions between integers are exact or saturate; those
+ * that involve f64 or an integer use f64; all others use f32. */
 #include "backend/cpu/ops/ops.h"
 
-/* Position of element number e, in the order of the shape. */
+/* Address of element e, counted in the order of the shape. */
 static char *element_at(const tn_tensor *t, int64_t e) {
     int64_t block = tn_type_block(t->type), i0 = e % t->ne[0];
     return tn__row(t, e / t->ne[0]) + (size_t)(i0 / block) * t->nb[0];
 }
 
 static bool is_integer(tn_type type) { return type == TN_I8 || type == TN_I16 || type == TN_I32 || type == TN_I64; }
-/* Pairs of plain types that f32 between them would spoil. */
+/* Pairs of plain types whose conversion through f32 would lose precision. */
 static bool needs_more_than_f32(tn_type a, tn_type b) {
     if (tn_type_is_quantized(a) || tn_type_is_quantized(b)) return false;
     return a == TN_F64 || b == TN_F64 || is_integer(a) || is_integer(b);
@@ -30,7 +30,7 @@ static double load_f64(tn_type type, const char *at) {
     }
 }
 
-/* Towards zero; NaN gives 0. The bounds are compared as f64, where INT64_MAX is 2^63. */
+/* Rounds towards zero; NaN gives 0. The bounds are compared as f64, where INT64_MAX is 2^63. */
 static int64_t to_integer(double value, int64_t low, int64_t high) {
     if (isnan(value)) return 0;
     if (value <= (double)low) return low;
@@ -101,7 +101,7 @@ static void copy_rows(const tn__task *task, const tn_tensor *x, tn_tensor *y) {
     }
 }
 
-/* Shapes that differ: elements (or blocks) in their order. */
+/* Different shapes: elements (or blocks) in order. */
 static void copy_elements(const tn__task *task, const tn_tensor *x, tn_tensor *y) {
     int64_t unit = TN__MAX(tn_type_block(x->type), tn_type_block(y->type)), begin, end;
     tn__task_share(task, tn_nelements(y) / unit, &begin, &end);

@@ -50,13 +50,13 @@ void tn__run_group_norm(const tn__task *task) {
     }
 }
 
-/* ---- Soft-max ------------------------------------------------------------------------------------------------ */
+/* ---- Soft-max ---- */
 
 size_t tn__scratch_rows(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
     return tn__scratch_size((size_t)node->ne[0] * 4) * (size_t)n_threads;
 }
 
-/* Of all rows masked out nothing is left but zeros. */
+/* A row that is masked completely becomes zero. */
 void tn__run_soft_max(const tn__task *task) {
     tn_tensor *y = task->node;
     const tn_tensor *x = y->src[0], *mask = y->src[1], *sinks = y->src[2];

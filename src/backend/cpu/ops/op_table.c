@@ -1,12 +1,12 @@
-/* The one table op → driver. What is missing here, the CPU does not run, and supports_op says so. */
+/* The table from ops to drivers. The CPU does not support ops without a row, and reports so in supports_op. */
 #include "backend/cpu/ops/ops.h"
 
 static int64_t pieces(const tn_tensor *node) { return tn__pieces(node); }
 static int64_t elements(const tn_tensor *node) { return node->ne[0]; }
 static double cost_kernel(const tn_tensor *node) {
     return (double)tn_nelements(node) * 1.5;
-} /* exp and kin, vectors */
-static double cost_function(const tn_tensor *node) { return (double)tn_nelements(node) * 8; } /* one by one */
+} /* vectorized functions such as exp */
+static double cost_function(const tn_tensor *node) { return (double)tn_nelements(node) * 8; } /* scalar functions */
 
 #define COPY                                                                                                         \
     { .run = tn__run_copy, .units = tn__units_elements }

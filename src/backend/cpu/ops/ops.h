@@ -1,8 +1,8 @@
-/* What op drivers and the program share: the table op → driver, a driver's share of a node, and access to rows.
+/* The interface between op drivers and the program: the table of drivers, a driver's task, and access to rows.
  *
  * A node runs in one or more phases with a barrier between them. Within a phase all threads call the driver at the
- * same time; it takes its share by index or from a shared counter. Whichever thread computes an element, its bits are
- * the same: drivers cut the work at places that depend on shapes only. */
+ * same time; a driver takes its share by thread index or from a shared counter. The bits of an element do not depend
+ * on the thread that computes it: drivers divide the work at boundaries that depend on shapes only. */
 #ifndef TN_CPU_OPS_H
 #define TN_CPU_OPS_H
 
@@ -22,10 +22,11 @@ typedef struct tn__task {
     const tn__cpu_kernels *kernels;
     int phase;
     int ith, nth;
-    bool shared; /* an earlier node of the same step has prepared what this one needs, in the same scratch */
-    unsigned char *scratch; /* what the op asked for, 64-byte aligned, shared by the threads and phases of the node */
-    unsigned char *kept;    /* of this thread, from node to node: see tn__cpu_op; NULL: none */
-    _Atomic int32_t *next;  /* counter of this node and phase, starts at 0 */
+    bool shared; /* an earlier node of the same step has prepared the data for this one, in the same scratch */
+    unsigned char
+        *scratch;        /* tn__cpu_op.scratch bytes, 64-byte aligned, shared by the threads and phases of the node */
+    unsigned char *kept; /* bytes of this thread that persist from node to node: see tn__cpu_op; NULL: none */
+    _Atomic int32_t *next; /* counter of this node and phase, starts at 0 */
 } tn__task;
 
 typedef struct tn__cpu_op {
@@ -34,26 +35,25 @@ typedef struct tn__cpu_op {
     bool (*supports)(const tn_tensor *node, char *reason, size_t reason_size);
     int (*phases)(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);     /* NULL: one */
     size_t (*scratch)(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads); /* NULL: none */
-    int64_t (*units)(const tn_tensor *node); /* pieces that can run at once; NULL: rows of the result */
-    double (*cost)(const tn_tensor *node);   /* about how many ns on one thread; NULL: by elements */
-    /* Whether `later` can do with what the phases of `earlier` before the last have prepared; NULL: never. */
+    int64_t (*units)(const tn_tensor *node); /* pieces that can run in parallel; NULL: rows of the result */
+    double (*cost)(const tn_tensor *node);   /* estimated ns on one thread; NULL: by elements */
+    /* Whether `later` can use the data prepared by all phases of `earlier` but the last; NULL: never. */
     bool (*shares)(const tn_tensor *earlier, const tn_tensor *later, const tn__cpu_kernels *kernels);
-    /* Whether rows that divide by the threads are cut into as many equal parts, the i-th part for the i-th thread:
-     * the sources it reads the same part of only, as bits, or TN__NOT_BY_ROWS. Such nodes need no barrier between
-     * them. NULL: never. */
+    /* For ops that give thread i the i-th of equal parts of the rows (when the threads divide their number): a bit
+     * for every source of which a thread reads the same part only. Otherwise TN__NOT_BY_ROWS. Consecutive nodes of
+     * this kind need no barrier between them. NULL: never. */
     int (*by_rows)(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
-    /* What a thread would keep of a node for later ones of the same run: bytes whose first TN__KEPT_HEAD are zero
-     * when a run begins, and the sources (as bits) that nothing in the program may write, or nothing is kept. NULL:
-     * none.
-     */
+    /* Bytes that a thread keeps from a node for later nodes of the same run, the first TN__KEPT_HEAD of them zero at
+     * the start of a run, and a bit for every source that no node of the program may write (otherwise nothing is
+     * kept). NULL: none. */
     size_t (*kept)(const tn_tensor *node, const tn__cpu_kernels *kernels, int *sources);
 } tn__cpu_op;
-/* TN__SCATTERED: the parts are those of the sources' rows; what is written may lie anywhere in the result. */
+/* TN__SCATTERED: the parts are of the sources' rows; a thread may write any row of the result. */
 enum { TN__NOT_BY_ROWS = -1, TN__SCATTERED = 1 << 16 };
 
 extern const tn__cpu_op tn__cpu_ops[TN_OP_COUNT];
 
-/* ---- Shares -------------------------------------------------------------------------------------------------- */
+/* ---- Shares ---- */
 
 /* Elements or rows begin…end-1 of `total` for this thread. */
 static inline void tn__task_share(const tn__task *task, int64_t total, int64_t *begin, int64_t *end) {
@@ -61,16 +61,16 @@ static inline void tn__task_share(const tn__task *task, int64_t total, int64_t *
     *begin = TN__MIN(part * task->ith, total);
     *end = TN__MIN(*begin + part, total);
 }
-/* The next piece nobody has taken; the caller stops at its number of pieces. */
+/* The next piece from the shared counter; the caller stops at its number of pieces. */
 static inline int64_t tn__take(const tn__task *task) {
     return atomic_fetch_add_explicit(task->next, 1, memory_order_relaxed);
 }
 
-/* Scratch is cut into aligned pieces by adding up sizes in the same order in `scratch` and `run`. */
+/* Scratch is divided into aligned pieces; `scratch` and `run` add up their sizes in the same order. */
 enum { TN__SCRATCH_ALIGN = 64 };
 static inline size_t tn__scratch_size(size_t bytes) { return tn__align_up(bytes, TN__SCRATCH_ALIGN); }
 
-/* ---- Rows ---------------------------------------------------------------------------------------------------- */
+/* ---- Rows ---- */
 
 static inline char *tn__at(const tn_tensor *t, int64_t i1, int64_t i2, int64_t i3) {
     return (char *)t->data + (size_t)i1 * t->nb[1] + (size_t)i2 * t->nb[2] + (size_t)i3 * t->nb[3];
@@ -87,13 +87,14 @@ static inline char *tn__row(const tn_tensor *t, int64_t r) {
     tn__index i = tn__row_index(t, r);
     return tn__at(t, i.i1, i.i2, i.i3);
 }
-/* Elements of a row lie next to each other. */
+/* Elements of a row are adjacent. */
 static inline bool tn__dense_row(const tn_tensor *t) { return t->nb[0] == tn_type_bytes(t->type); }
 
 /* Long rows are converted piece by piece; a multiple of every block size. */
 enum { TN__PIECE = 1024 };
 
-/* Element-wise work is cut into pieces of rows, so that one long row can be shared as well as many short ones. */
+/* Element-wise work is divided into pieces of rows, so that threads can share one long row as well as many short
+ * ones. */
 typedef struct tn__piece {
     int64_t row, first, n;
 } tn__piece;
@@ -104,28 +105,28 @@ static inline tn__piece tn__piece_at(const tn_tensor *t, int64_t piece) {
     return (tn__piece){piece / per_row, first, TN__MIN(TN__PIECE, t->ne[0] - first)};
 }
 
-/* Elements first…first+n-1 of the row at `row` as f32: a pointer into the row where it holds such, else `buffer`,
- * filled. For block types `first` and `n` are whole blocks. */
+/* Elements first…first+n-1 of the row at `row` as f32: a pointer into the row if it is dense f32, otherwise to
+ * `buffer`, which receives the converted values. For block types `first` and `n` are whole blocks. */
 const float *tn__load(const tn__cpu_kernels *kernels, const tn_tensor *t, const char *row, int64_t first, int64_t n,
                       float *buffer);
-/* Stores n values from element `first` of the row on, rounding to the tensor's type. */
+/* Stores n values starting at element `first` of the row, rounded to the tensor's type. */
 void tn__store(const tn__cpu_kernels *kernels, const tn_tensor *t, char *row, int64_t first, int64_t n,
                const float *values);
-/* Where results may be computed directly: into the row when it is dense f32, else into `buffer`, for tn__store. */
+/* Destination for results: the row if it is dense f32, otherwise `buffer`, for tn__store. */
 static inline float *tn__target(const tn_tensor *t, char *row, int64_t first, float *buffer) {
     return t->type == TN_F32 && t->nb[0] == 4 ? (float *)(void *)row + first : buffer;
 }
-/* Rounds n values (whole blocks) to the type, the fast way for block types. */
+/* Rounds n values (whole blocks) to the type, without a search for the best scale. */
 void tn__quantize(const tn__cpu_kernels *kernels, tn_type type, const float *values, void *to, int64_t n);
 /* Element i of a row of integers (i8 i16 i32 i64). */
 int64_t tn__load_int(const tn_tensor *t, const char *row, int64_t i);
 
-/* ---- Checks shared by `supports` ----------------------------------------------------------------------------- */
+/* ---- Checks shared by `supports` ---- */
 
 bool tn__refuse(char *reason, size_t size, const char *format, ...) TN_PRINTF(3, 4); /* returns false */
 bool tn__readable(const tn_tensor *node, char *reason, size_t size); /* all sources can be read, the result written */
 
-/* ---- Drivers, by family -------------------------------------------------------------------------------------- */
+/* ---- Drivers, by family ---- */
 
 void tn__run_copy(const tn__task *task);
 int64_t tn__units_elements(const tn_tensor *node);
@@ -174,8 +175,7 @@ void tn__run_group_norm(const tn__task *task);
 int64_t tn__units_groups(const tn_tensor *node);
 void tn__run_soft_max(const tn__task *task);
 size_t tn__scratch_rows(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
-float tn__head_slope(int64_t head, int64_t heads,
-                     float max_bias); /* falls off by heads, steeper past a power of two */
+float tn__head_slope(int64_t head, int64_t heads, float max_bias); /* ALiBi slope of a head */
 void tn__run_rope(const tn__task *task);
 size_t tn__scratch_rope(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
 bool tn__supports_rope(const tn_tensor *node, char *reason, size_t size);

@@ -1,4 +1,4 @@
-/* Reductions over rows: sums, largest elements, sorting, expert mixing, the loss. Sums are kept in f64. */
+/* Reductions over rows: sums, argmax, sorting, expert mixing, the loss. Sums are accumulated in f64. */
 #include "backend/cpu/ops/ops.h"
 
 static double row_sum(const tn__task *task, const tn_tensor *x, const char *row) {
@@ -19,7 +19,7 @@ size_t tn__scratch_row_sums(const tn_tensor *node, const tn__cpu_kernels *kernel
     return (size_t)tn_nrows(node->src[0]) * sizeof(double);
 }
 
-/* Rows are summed by whoever takes them and put together in their order, so the bits are always the same. */
+/* Threads sum rows in any order; the row sums are added in row order, so the bits are always the same. */
 void tn__run_sum(const tn__task *task) {
     tn_tensor *y = task->node;
     const tn_tensor *x = y->src[0];
@@ -59,7 +59,7 @@ void tn__run_cumsum(const tn__task *task) {
     }
 }
 
-/* As in sorting, a NaN comes after every number: it wins only where there is nothing else. */
+/* As in sorting, a NaN comes after every number: it is chosen only when there are no numbers. */
 void tn__run_argmax(const tn__task *task) {
     tn_tensor *y = task->node;
     const tn_tensor *x = y->src[0];
@@ -74,25 +74,26 @@ void tn__run_argmax(const tn__task *task) {
     }
 }
 
-/* ---- Sorting ------------------------------------------------------------------------------------------------- */
+/* ---- Sorting ---- */
 
-/* Whether element a comes before b: by value, NaN past everything else in either direction, equal ones by index. */
-static bool before(const float *v, int32_t a, int32_t b, bool descending) {
+/* Whether element a comes before b: by value, NaN last in either direction, equal values by index. */
+static bool sorts_before(const float *v, int32_t a, int32_t b, bool descending) {
     float x = v[a], y = v[b];
     if (isnan(x) || isnan(y)) return isnan(x) == isnan(y) ? a < b : isnan(y);
     if (x == y) return a < b;
     return descending ? x > y : x < y;
 }
 
-/* Merges runs of doubling length back and forth between two arrays; the result ends in `order`. */
-static void sort(const float *v, int32_t *order, int32_t *spare, int64_t n, bool descending) {
+/* Bottom-up merge sort between two arrays; the result is in `order`. */
+static void merge_sort(const float *v, int32_t *order, int32_t *spare, int64_t n, bool descending) {
     int32_t *from = order, *to = spare;
     for (int64_t i = 0; i < n; i++) order[i] = (int32_t)i;
     for (int64_t width = 1; width < n; width *= 2) {
         for (int64_t start = 0; start < n; start += 2 * width) {
             int64_t middle = TN__MIN(start + width, n), end = TN__MIN(start + 2 * width, n);
             for (int64_t i = start, j = middle, k = start; k < end; k++)
-                to[k] = i < middle && (j >= end || before(v, from[i], from[j], descending)) ? from[i++] : from[j++];
+                to[k] =
+                    i < middle && (j >= end || sorts_before(v, from[i], from[j], descending)) ? from[i++] : from[j++];
         }
         int32_t *swap = from;
         from = to;
@@ -113,17 +114,17 @@ void tn__run_argsort(const tn__task *task) {
     int32_t *spare = (int32_t *)(void *)(task->scratch + (size_t)task->ith * row);
     tn__task_share(task, tn_nrows(y), &begin, &end);
     for (int64_t r = begin; r < end; r++)
-        sort((const float *)(const void *)tn__row(x, r), (int32_t *)(void *)tn__row(y, r), spare, y->ne[0],
-             y->params.argsort.descending != 0);
+        merge_sort((const float *)(const void *)tn__row(x, r), (int32_t *)(void *)tn__row(y, r), spare, y->ne[0],
+                   y->params.argsort.descending != 0);
 }
 
-/* A heap of the k best so far, worst on top, read out worst first from the back. */
+/* A heap of the k largest elements so far, the smallest on top; removal yields them smallest first. */
 static void sift_down(const float *v, int32_t *heap, int64_t n, int64_t i) {
     for (;;) {
         int64_t child = 2 * i + 1;
         if (child >= n) return;
-        if (child + 1 < n && before(v, heap[child], heap[child + 1], true)) child++;
-        if (!before(v, heap[i], heap[child], true)) return;
+        if (child + 1 < n && sorts_before(v, heap[child], heap[child + 1], true)) child++;
+        if (!sorts_before(v, heap[i], heap[child], true)) return;
         int32_t swap = heap[i];
         heap[i] = heap[child];
         heap[child] = swap;
@@ -142,7 +143,7 @@ void tn__run_top_k(const tn__task *task) {
         for (int64_t i = 0; i < k; i++) best[i] = (int32_t)i;
         for (int64_t i = k / 2 - 1; i >= 0; i--) sift_down(v, best, k, i);
         for (int64_t i = k; i < x->ne[0]; i++) {
-            if (!before(v, (int32_t)i, best[0], true)) continue;
+            if (!sorts_before(v, (int32_t)i, best[0], true)) continue;
             best[0] = (int32_t)i;
             sift_down(v, best, k, 0);
         }
@@ -155,7 +156,7 @@ void tn__run_top_k(const tn__task *task) {
     }
 }
 
-/* ---- Experts and loss ---------------------------------------------------------------------------------------- */
+/* ---- Experts and loss ---- */
 
 void tn__run_mix(const tn__task *task) {
     tn_tensor *y = task->node;

@@ -1,6 +1,6 @@
 /* Rotary position embedding with all its variants: neighbours or halves, several positions per token, YaRN.
  *
- * Angles are kept in f64 until they are reduced to one turn, so that far positions lose nothing. */
+ * Angles are computed in f64 until they are reduced to one turn, so that large positions lose no precision. */
 #include "backend/cpu/ops/ops.h"
 
 typedef struct rotation {
@@ -15,8 +15,8 @@ typedef struct rotation {
 static bool is_multi(const tn_rope_params *p) { return p->mode == TN_ROPE_MULTI || p->mode == TN_ROPE_VISION; }
 static int64_t pairs_of(const tn_rope_params *p) { return p->mode == TN_ROPE_VISION ? p->dims : p->dims / 2; }
 
-/* YaRN: dimensions that turn often over the training context keep their frequency, those that turn less than once are
- * interpolated, with a ramp between. This is the pair that makes `turns` turns. */
+/* YaRN: dimensions that make many turns over the training context keep their frequency, those that make less than one
+ * are interpolated, with a ramp between. Returns the pair that makes `turns` turns. */
 static float pair_with_turns(const tn_rope_params *p, float turns) {
     return (float)p->dims * logf((float)p->n_ctx_orig / (turns * 2 * (float)M_PI)) / (2 * logf(p->base));
 }
@@ -36,7 +36,7 @@ static rotation rotation_of(const tn_tensor *node) {
     return r;
 }
 
-/* The angle of pair i, which is `angle` without any scaling, to within half a turn. */
+/* The scaled angle of pair i, reduced to within half a turn; `angle` is the angle before scaling. */
 static float reduced(const rotation *r, int64_t i, double angle) {
     double theta = r->p->freq_scale * angle;
     if (r->p->ext_factor != 0) {
@@ -44,14 +44,14 @@ static float reduced(const rotation *r, int64_t i, double angle) {
         double mix = (1 - fmin(1, fmax(0, at))) * r->p->ext_factor;
         theta = theta * (1 - mix) + angle * mix;
     }
-    /* Adding and taking off 1.5·2^52 rounds to a whole number; positions are far below what would be too large. */
+    /* Adding and subtracting 1.5·2^52 rounds to an integer; positions are far below the range where it fails. */
     const double turns = theta * (0.5 / M_PI) + 0x1.8p52 - 0x1.8p52;
     return (float)(theta - 2 * M_PI * turns);
 }
 
-/* Cosines in place of n angles within half a turn, and sines, in a form that compilers make vectors of. The angle is
- * brought to within an eighth of a turn, a quarter at a time; π/2 is taken off in three parts so that nothing of the
- * angle is lost, and there polynomials are exact to about an ulp. */
+/* Replaces n angles within half a turn by their cosines and writes their sines, in a form that compilers vectorize.
+ * The angle is reduced to within an eighth of a turn by multiples of a quarter turn. π/2 is subtracted in three parts
+ * so that no bits of the angle are lost. In that range the polynomials are exact to about an ulp. */
 static void cosines_and_sines(int64_t n, float *cosine, float *sine) {
     for (int64_t i = 0; i < n; i++) {
         const float x = cosine[i], shifted = x * 0.636619772f + 0x1.8p23f, quarters = shifted - 0x1.8p23f;
@@ -77,13 +77,13 @@ static void angles(const tn_tensor *node, const rotation *r, int64_t token, floa
     const int64_t sections_end = (int64_t)p->sections[0] + p->sections[1] + p->sections[2] + p->sections[3];
     const bool several = is_multi(p) && sections_end > 0;
     double frequency = 1;
-    int64_t at = 0; /* place within the sections, which repeat */
+    int64_t at = 0; /* index within the sections, which repeat */
     for (int64_t i = 0; i < r->pairs; i++, frequency *= r->step) {
         int s = 0;
         if (several) {
             int64_t start = 0;
             while (s < 3 && at >= start + p->sections[s]) start += p->sections[s++];
-            /* Vision begins the frequencies anew with every section; otherwise they run on over all pairs. */
+            /* Vision restarts the frequencies in every section; otherwise they continue over all pairs. */
             if (p->mode == TN_ROPE_VISION && at == start) frequency = 1;
             if (++at == sections_end) at = 0;
         }
@@ -106,7 +106,7 @@ static void rotate(const tn__task *task, const rotation *r, float *y, const floa
     if (rest > 0 && x != y) memcpy(y + n, x + n, (size_t)rest * 4);
 }
 
-/* Per thread: cosines, sines, and a row to convert into and out of f16. */
+/* Per thread: cosines, sines, and a row for conversion from and to f16. */
 static size_t thread_scratch(const tn_tensor *node) {
     return 2 * tn__scratch_size((size_t)pairs_of(&node->params.rope) * 4) + tn__scratch_size((size_t)node->ne[0] * 4);
 }

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-/* Floats and block types have kernels; integers and f64 go through the type table. */
+/* Floats and block types have kernels; integers and f64 use the type table. */
 static void to_f32(const tn__cpu_kernels *kernels, tn_type type, const void *from, float *to, int64_t n) {
     if (kernels->to_f32[type])
         kernels->to_f32[type](from, to, n);
@@ -11,7 +11,7 @@ static void to_f32(const tn__cpu_kernels *kernels, tn_type type, const void *fro
         (void)tn_type_to_f32(type, from, to, n);
 }
 
-/* While a graph runs, block types are written the direct way; searching for the best block is for files. */
+/* While a graph runs, block types are rounded directly; the search for the best scales is for files. */
 void tn__quantize(const tn__cpu_kernels *kernels, tn_type type, const float *values, void *to, int64_t n) {
     if (kernels->from_f32[type])
         kernels->from_f32[type](values, to, n);
@@ -36,7 +36,7 @@ const float *tn__load(const tn__cpu_kernels *kernels, const tn_tensor *t, const 
         for (int64_t i = 0; i < n; i++, at += t->nb[0])
             buffer[i] = tn__f16_to_f32(*(const uint16_t *)(const void *)at);
         break;
-    default: /* elements, or blocks, apart from each other */
+    default: /* elements, or blocks, that are not adjacent */
         for (int64_t i = 0; i < n; i += block, at += t->nb[0]) to_f32(kernels, t->type, at, buffer + i, block);
     }
     return buffer;

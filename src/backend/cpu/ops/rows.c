@@ -1,10 +1,10 @@
-/* Rows by number: get_rows, set_rows, and a bias per expert. A row number outside the tensor reads as zeros and is
- * not written. */
+/* Rows by number: get_rows, set_rows, and a bias per expert. A row number out of range reads as zeros and is not
+ * written. */
 #include "backend/cpu/ops/ops.h"
 #include "backend/cpu/repacked_buffer.h"
 
 size_t tn__scratch_get_rows(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
-    return tn__is_packed(node->src[0]) ? tn__scratch_size(node->src[0]->nb[1]) * (size_t)n_threads : 0;
+    return tn__is_repacked(node->src[0]) ? tn__scratch_size(node->src[0]->nb[1]) * (size_t)n_threads : 0;
 }
 
 int tn__by_rows_get_rows(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) { return 0; }
@@ -12,7 +12,7 @@ int tn__by_rows_get_rows(const tn_tensor *node, const tn__cpu_kernels *kernels, 
 void tn__run_get_rows(const tn__task *task) {
     tn_tensor *y = task->node;
     const tn_tensor *x = y->src[0], *rows = y->src[1];
-    const bool packed = tn__is_packed(x);
+    const bool repacked = tn__is_repacked(x);
     const size_t row_bytes = tn__scratch_size(x->nb[1]);
     int64_t begin, end;
     tn__task_share(task, tn_nrows(y), &begin, &end);
@@ -25,10 +25,10 @@ void tn__run_get_rows(const tn__task *task) {
             continue;
         }
         const char *from =
-            packed ? (char *)task->scratch + (size_t)task->ith * row_bytes : tn__at(x, row, i.i2, i.i3);
-        if (packed)
-            task->kernels->unpack_row(x->type, x->ne[1], x->ne[0], tn__packed_plane(x, i.i2, i.i3), row,
-                                      task->scratch + (size_t)task->ith * row_bytes);
+            repacked ? (char *)task->scratch + (size_t)task->ith * row_bytes : tn__at(x, row, i.i2, i.i3);
+        if (repacked)
+            task->kernels->repacked_read_row(x->type, x->ne[1], x->ne[0], tn__repacked_plane(x, i.i2, i.i3), row,
+                                             task->scratch + (size_t)task->ith * row_bytes);
         if (x->type == TN_I32 || x->type == TN_F32)
             memcpy(to, from, (size_t)y->ne[0] * 4);
         else
@@ -36,14 +36,13 @@ void tn__run_get_rows(const tn__task *task) {
     }
 }
 
-/* The node is a view of x: only the rows named are touched. The node has the shape of x; the work is in the
- * rows of y. */
+/* The node is a view of x and has its shape, but the amount of work is given by the rows of y. */
 int64_t tn__units_set_rows(const tn_tensor *node) { return tn_nrows(node->src[1]); }
 double tn__cost_set_rows(const tn_tensor *node) { return (double)tn_nelements(node->src[1]) * 2; }
 
-/* When two rows of y name the same row of x, the later one must win for any number of threads: the earlier one is not
- * written at all. Rows are asked from the last to the first, so that those seen are the later ones; a bit is shared
- * by numbers far apart, and only where it is taken already a look at all later rows decides. */
+/* If two rows of y name the same row of x, the later one must win for any number of threads, so the earlier one is
+ * not written. Rows are examined from the last to the first, and a bit per row number records the ones seen. Distant
+ * numbers share a bit; where it is already set, a comparison with all later rows decides. */
 enum { SEEN_BITS = 1 << 15 };
 static bool named_later(const tn_tensor *rows, const char *numbers, int64_t r, int64_t n, int64_t row) {
     for (int64_t later = r + 1; later < n; later++)

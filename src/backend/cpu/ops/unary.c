@@ -1,10 +1,10 @@
-/* Element-wise ops of one source. Arithmetic is f32 whatever the type; the result is rounded once, when stored.
+/* Element-wise ops of one source. Arithmetic is f32 for every type; the result is rounded once, when stored.
  *
- * NaN goes in, NaN comes out, except for sgn and step, which compare: a NaN is neither above nor below zero. */
+ * A NaN gives a NaN, except for sgn and step, which compare: a NaN is neither above nor below zero. */
 #include "backend/cpu/ops/activations.h"
 #include "backend/cpu/ops/ops.h"
 
-/* Functions that models spend time in are kernels. */
+/* Functions that matter for the speed of models are kernels. */
 typedef void (*kernel_fn)(int64_t n, const float *x, float *y);
 static kernel_fn kernel_of(const tn__cpu_kernels *k, tn_op op) {
     switch (op) {
@@ -44,7 +44,7 @@ VECTOR(relu, tn__relu(v))
 VECTOR(leaky_relu, v > 0 ? v : v * p->leaky_relu.slope)
 VECTOR(hardswish, v *tn__hard_sigmoid(v))
 VECTOR(hardsigmoid, tn__hard_sigmoid(v))
-VECTOR(softplus, v > 20 ? v : log1pf(expf(v))) /* past 20 the difference to v is below half an ulp */
+VECTOR(softplus, v > 20 ? v : log1pf(expf(v))) /* above 20 the difference to v is below half an ulp */
 
 static const vector_fn vectors[TN_OP_COUNT] = {
     [TN_OP_SQR] = sqr_vector,
@@ -91,7 +91,7 @@ void tn__run_unary(const tn__task *task) {
     }
 }
 
-/* Element j of row i stays when j <= n_past + i. */
+/* Element j of row i is kept when j <= n_past + i. */
 void tn__run_diag_mask(const tn__task *task) {
     tn_tensor *y = task->node;
     const tn_tensor *x = y->src[0];

@@ -1,4 +1,4 @@
-/* Attention with AMX: the template with AVX-512's vectors, prompts in bfloat16 tiles. */
+/* Attention with AMX: the template with AVX-512 vectors, and bfloat16 tiles for prompts. */
 #include "backend/cpu/kernels/avx512/vec.h"
 
 #include "backend/cpu/kernels/amx/internal.h"

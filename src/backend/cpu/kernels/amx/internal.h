@@ -1,4 +1,4 @@
-/* What the AMX files know of each other. */
+/* Functions shared by the AMX files. */
 #ifndef TN_AMX_INTERNAL_H
 #define TN_AMX_INTERNAL_H
 

@@ -1,14 +1,14 @@
-/* What AMX puts into the table: tiles for more than a few activation rows, AVX-512 for the rest, and tiles for
- * the attention of prompts. */
+/* The AMX entries of the kernel table: tiles for more than a few activation rows and for the attention of prompts,
+ * AVX-512 for the rest. */
 #include "backend/cpu/kernels/amx/internal.h"
 #include "backend/cpu/kernels/avx512/internal.h"
 
-/* Below this, making bfloat16 panels costs more than tiles save. */
+/* Up to this many activation rows, building bfloat16 panels costs more than tiles save. */
 enum { FEW = 32 };
 
-static tn__act_form matmul_form(tn_type type, bool packed, int64_t m, int64_t n, int64_t k, bool precise) {
+static tn__act_form matmul_form(tn_type type, bool repacked, int64_t m, int64_t n, int64_t k, bool precise) {
     if (n > FEW && type != TN_F32 && type != TN_F16 && !precise) return TN__ACT_TILES;
-    return tn__avx512_matmul_form(type, packed, m, n, k, precise);
+    return tn__avx512_matmul_form(type, repacked, m, n, k, precise);
 }
 
 static void matmul(const tn__matmul_job *job, int ith, int nth) {

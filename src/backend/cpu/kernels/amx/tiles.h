@@ -1,5 +1,5 @@
-/* Tile registers: the eight 16×64-byte tiles of AMX, or, where TN__TILES_EMULATED is defined, the same in memory, so
- * that the loops built on them can be proven on any machine. Tile numbers must be constants. */
+/* The eight 16×64-byte tile registers of AMX. Where TN__TILES_EMULATED is defined they are emulated in memory, so
+ * that the loops built on them can be tested on any machine. Tile numbers must be constants. */
 #ifndef TN_AMX_TILES_H
 #define TN_AMX_TILES_H
 
@@ -27,7 +27,7 @@ static inline void tile_store(int t, void *to, size_t stride) {
 }
 /* c[i][j] += Σ_l a[i][2l]·b[l][2j] + a[i][2l+1]·b[l][2j+1] */
 static inline void tile_dot_bf16(int c, int a, int b) {
-    if (!tiles_configured) return; /* results stay wrong, which is what a test should see */
+    if (!tiles_configured) return; /* wrong results, which tests detect */
     const uint16_t(*x)[32] = (const uint16_t(*)[32])(const void *)tile_memory[a].f32;
     const uint16_t(*y)[32] = (const uint16_t(*)[32])(const void *)tile_memory[b].f32;
     for (int i = 0; i < 16; i++) {
@@ -44,7 +44,7 @@ static inline void tile_dot_bf16(int c, int a, int b) {
 /* All eight tiles have 16 rows of 64 bytes. The configuration belongs to the thread and is saved with its registers;
  * releasing it afterwards keeps context switches of idle threads cheap. */
 static inline void tiles_begin(void) {
-    /* Constant, because the compiler's intrinsic does not say that all of it is read. */
+    /* Constant, because the compiler does not know that the intrinsic reads all of it. */
     static const struct {
         uint8_t palette, start_row, reserved[14];
         uint16_t bytes_per_row[16];
@@ -55,7 +55,7 @@ static inline void tiles_begin(void) {
     _tile_loadconfig(&config);
 }
 static inline void tiles_end(void) { _tile_release(); }
-/* Nor does the load say that it reads memory: writes before this line are done before loads after it. */
+/* The compiler does not know that a tile load reads memory: this barrier keeps earlier writes before later loads. */
 #define tiles_see_memory() __asm__ volatile("" ::: "memory")
 #define tile_zero(t) _tile_zero(t)
 #define tile_load(t, from, stride) _tile_loadd(t, from, stride)

@@ -1,4 +1,4 @@
-/* Activations prepared with AVX2; the same bits as the plain C version. */
+/* Preparation of activations with AVX2: the same bits as the plain C version. */
 #include "backend/cpu/kernels/avx2/vec.h"
 
 #include <string.h>
@@ -22,7 +22,7 @@ static void q8_chunk(const float *x, tn__q8_chunk *out) {
         __m256i most = _mm256_setzero_si256(), q[4];
         for (int i = 0; i < 4; i++) {
             v[i] = _mm256_loadu_ps(x + 8 * i);
-            /* As integers, magnitudes sort like floats, and infinity and NaN come last. */
+            /* As integers, magnitudes are ordered like floats, with infinity and NaN at the end. */
             most = _mm256_max_epi32(most, _mm256_and_si256(_mm256_castps_si256(v[i]), magnitude));
         }
         __m128i m = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
@@ -57,7 +57,7 @@ void tn__avx2_act_prepare(tn__act_form form, const float *x, size_t x_stride, co
     int64_t chunks = (k + TN__CHUNK - 1) / TN__CHUNK, from, to;
     size_t bytes = tn__act_chunk_bytes(form);
     if (form == TN__ACT_PLAIN) return;
-    if (form == TN__ACT_TILES) { /* for processors that have more than this level */
+    if (form == TN__ACT_TILES) { /* used by higher levels */
         tn__act_prepare(form, x, x_stride, gather, rows, k, data, ith, nth);
         return;
     }

@@ -1,4 +1,5 @@
-/* Few activation rows (decode) with AVX2: eight-bit dot products of 32 values, scaled and summed in f32. */
+/* Mat-mul of few activation rows (decode) with AVX2: eight-bit dot products of 32 values, scaled and summed in f32.
+ */
 #include <immintrin.h>
 
 #include "backend/cpu/kernels/avx2/internal.h"
@@ -8,8 +9,8 @@ typedef struct sums {
     __m256 even, odd, less;
 } sums;
 
-/* 32 products summed by fours into eight lanes; lanes 0…3 are the first 16 values. Pairs of products stay below 2^15:
- * codes are below 128 or signed bytes, activations at most ±127. */
+/* A dot product of 32 values: sums of four neighbours in eight lanes; lanes 0…3 are the first 16 values. Sums of two
+ * stay below 2^15: codes are below 128 or signed bytes, activations at most ±127. */
 TN__INLINE __m256 dot32(__m256i code, __m256i x, bool is_signed) {
     __m256i pairs = is_signed ? _mm256_maddubs_epi16(_mm256_abs_epi8(code), _mm256_sign_epi8(x, code))
                               : _mm256_maddubs_epi16(code, x);
@@ -18,7 +19,7 @@ TN__INLINE __m256 dot32(__m256i code, __m256i x, bool is_signed) {
 
 TN__INLINE void accumulate(const tn__regs *r, const tn__q8_chunk *x, bool per16, bool is_signed, sums *s) {
     __m256 d = _mm256_loadu_ps(x->d), scale[2];
-    if (per16) { /* each of d's lanes twice */
+    if (per16) { /* every lane of d applies to two sub-blocks */
         scale[0] = _mm256_mul_ps(r->scale[0], _mm256_permutevar8x32_ps(d, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3)));
         scale[1] = _mm256_mul_ps(r->scale[1], _mm256_permutevar8x32_ps(d, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7)));
         if (!is_signed) {
@@ -49,37 +50,29 @@ TN__INLINE float sum8(__m256 a) {
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
-static inline const tn__q8_chunk *chunk_at(const tn__matmul_job *job, int64_t c, int64_t j) {
-    return (const tn__q8_chunk *)job->x + c * job->x_rows + job->x_first + j;
-}
-static inline float *out_row(const tn__matmul_job *job, int64_t j) {
-    return (float *)((char *)job->out + (size_t)(job->scatter ? job->scatter[j] : j) * job->out_stride);
-}
-
 #define GEMV_OF(NAME, name, bytes, per16, is_signed)                                                                 \
     TN__INLINE void columns_##name(const tn__matmul_job *job, int64_t row, int64_t j, const int cols) {              \
         const uint8_t *w = (const uint8_t *)job->w + (size_t)row * job->w_stride;                                    \
         int64_t chunks = (job->k + TN__CHUNK - 1) / TN__CHUNK;                                                       \
-        size_t group = job->packed ? 1 : 0;                                                                          \
         sums s[4];                                                                                                   \
         for (int q = 0; q < cols; q++) s[q].even = s[q].odd = s[q].less = _mm256_setzero_ps();                       \
         for (int64_t c = 0; c < chunks; c++, w += bytes) {                                                           \
             uint8_t padded[bytes];                                                                                   \
             const uint8_t *from = w;                                                                                 \
             tn__regs r;                                                                                              \
-            if (group || job->k - c * TN__CHUNK < TN__CHUNK) { /* missing blocks are zero: no scale */               \
+            if (job->repacked || job->k - c * TN__CHUNK < TN__CHUNK) { /* absent blocks are zero: no scale */        \
                 memset(padded, 0, sizeof padded);                                                                    \
-                if (group)                                                                                           \
-                    tn__unpack_chunk(job->type, job->k, job->w, row, c, padded);                                     \
+                if (job->repacked)                                                                                   \
+                    tn__repacked_read_chunk(job->type, job->k, job->w, row, c, padded);                              \
                 else                                                                                                 \
                     memcpy(padded, w, (size_t)(bytes * (job->k - c * TN__CHUNK) / TN__CHUNK));                       \
                 from = padded;                                                                                       \
             }                                                                                                        \
             load_##name(from, &r);                                                                                   \
-            for (int q = 0; q < cols; q++) accumulate(&r, chunk_at(job, c, j + q), per16, is_signed, &s[q]);         \
+            for (int q = 0; q < cols; q++) accumulate(&r, tn__q8_at(job, c, j + q), per16, is_signed, &s[q]);        \
         }                                                                                                            \
         for (int q = 0; q < cols; q++)                                                                               \
-            out_row(job, j + q)[row] = sum8(_mm256_add_ps(s[q].even, s[q].odd)) - sum8(s[q].less);                   \
+            tn__out_row(job, j + q)[row] = sum8(_mm256_add_ps(s[q].even, s[q].odd)) - sum8(s[q].less);               \
     }                                                                                                                \
     static void gemv_##name(const tn__matmul_job *job, int64_t from, int64_t to) {                                   \
         for (int64_t row = from; row < to; row++) TN__BY_FOUR(job->n, columns_##name, job, row);                     \

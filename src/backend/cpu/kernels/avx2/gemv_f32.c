@@ -1,4 +1,4 @@
-/* Few activation rows in f32 with AVX2: the template with this level's vectors. */
+/* Mat-mul of few activation rows in f32 with AVX2: the template with this level's vectors. */
 #include "backend/cpu/kernels/avx2/vec.h"
 
 #include "backend/cpu/kernels/avx2/internal.h"

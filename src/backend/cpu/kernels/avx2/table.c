@@ -1,11 +1,11 @@
-/* What AVX2 puts into the table, and which path a mat-mul takes. */
+/* The AVX2 entries of the kernel table, and the choice of path for a mat-mul. */
 #include "backend/cpu/kernels/avx2/internal.h"
 
-/* Above this many activation rows panels of floats are faster than unpacking for every few of them. */
+/* Above this many activation rows, panels of floats are faster than unpacking weights once per four rows. */
 enum { FEW = 8 };
 
-static tn__act_form matmul_form(tn_type type, bool packed, int64_t m, int64_t n, int64_t k, bool precise) {
-    (void)packed, (void)m, (void)k;
+static tn__act_form matmul_form(tn_type type, bool repacked, int64_t m, int64_t n, int64_t k, bool precise) {
+    (void)repacked, (void)m, (void)k;
     if (n > FEW) return TN__ACT_F32;
     return tn__avx2_has_q8(type) && !precise ? TN__ACT_Q8 : TN__ACT_PLAIN;
 }

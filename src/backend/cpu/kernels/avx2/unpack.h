@@ -1,5 +1,5 @@
-/* Block types as AVX2 registers: 256 weights become eight vectors of codes in natural order, one per 32 values, with
- * the scales beside them. value = scale·code - less, scale and `less` per 32 or 16 values. */
+/* Block types unpacked to AVX2 registers: 256 weights as eight vectors of codes in natural order, 32 values each, and
+ * their scales. value = scale·code - less, with scale and `less` per 32 or 16 values. */
 #ifndef TN_AVX2_UNPACK_H
 #define TN_AVX2_UNPACK_H
 
@@ -12,7 +12,7 @@
 #define TN__INLINE static inline __attribute__((always_inline))
 
 /* Per 32: scale[0] and less[0]. Per 16: sub-blocks 0…7 in [0], 8…15 in [1]. Codes are unsigned and below 128, or
- * signed where the table says so; then there is no `less`. */
+ * signed according to TN__AVX2_TYPES; signed types have no `less`. */
 typedef struct tn__regs {
     __m256i code[8];
     __m256 scale[2], less[2];
@@ -77,7 +77,7 @@ TN__INLINE void load_iq4_nl(const uint8_t *b, tn__regs *r) {
 }
 TN__INLINE void load_mxfp4(const uint8_t *b, tn__regs *r) {
     for (int i = 0; i < 8; i++) r->code[i] = look_up(tn__fp4_levels, nibbles(b + 17 * i + 1));
-    /* 2^(e-128): e-1 is the exponent of a float; the two smallest are subnormal and come by a shift. */
+    /* 2^(e-128): e-1 is the exponent of a float; the two smallest are subnormal and computed by a shift. */
     __m128i e = _mm_setr_epi8((char)b[0], (char)b[17], (char)b[34], (char)b[51], (char)b[68], (char)b[85],
                               (char)b[102], (char)b[119], 0, 0, 0, 0, 0, 0, 0, 0);
     __m256i wide = _mm256_cvtepu8_epi32(e),
@@ -87,11 +87,11 @@ TN__INLINE void load_mxfp4(const uint8_t *b, tn__regs *r) {
     r->scale[0] = _mm256_castsi256_ps(_mm256_blendv_epi8(bits, tiny, small));
 }
 
-TN__INLINE void scales_k4(const uint8_t *packed, const tn__f16_bits *d, const tn__f16_bits *dmin, tn__regs *r) {
+TN__INLINE void scales_k4(const uint8_t *bytes, const tn__f16_bits *d, const tn__f16_bits *dmin, tn__regs *r) {
     uint32_t a, b, c;
-    memcpy(&a, packed, 4);
-    memcpy(&b, packed + 4, 4);
-    memcpy(&c, packed + 8, 4);
+    memcpy(&a, bytes, 4);
+    memcpy(&b, bytes + 4, 4);
+    memcpy(&c, bytes + 8, 4);
     uint32_t scale_high = (c & 0x0f0f0f0f) | (a >> 6 & 0x03030303) << 4;
     uint32_t min_high = (c >> 4 & 0x0f0f0f0f) | (b >> 6 & 0x03030303) << 4;
     __m128i scale = _mm_setr_epi32((int)(a & 0x3f3f3f3f), (int)scale_high, 0, 0);
@@ -113,7 +113,7 @@ TN__INLINE void load_q5_K(const uint8_t *block, tn__regs *r) {
     const tn__q5_K *b = (const tn__q5_K *)block;
     const __m256i nibble = _mm256_set1_epi8(15), sixteen = _mm256_set1_epi8(16);
     __m256i high = load256(b->qh);
-    for (int g = 0; g < 4; g++) { /* the bits of rows 2g and 2g+1 moved to place 4 */
+    for (int g = 0; g < 4; g++) { /* the bits of rows 2g and 2g+1, shifted to bit 4 */
         __m256i q = load256(b->qs + 32 * g);
         __m256i first = g < 3 ? _mm256_slli_epi16(high, 4 - 2 * g) : _mm256_srli_epi16(high, 2);
         __m256i second = g < 2 ? _mm256_slli_epi16(high, 3 - 2 * g) : _mm256_srli_epi16(high, 2 * g - 3);
@@ -170,15 +170,15 @@ TN__INLINE void load_q3_K(const uint8_t *block, tn__regs *r) {
 }
 TN__INLINE void load_q6_K(const uint8_t *block, tn__regs *r) {
     const tn__q6_K *b = (const tn__q6_K *)block;
-    const __m256i nibble = _mm256_set1_epi8(15), places = _mm256_set1_epi8(0x30);
+    const __m256i nibble = _mm256_set1_epi8(15), bits45 = _mm256_set1_epi8(0x30);
     for (int h = 0; h < 2; h++) {
         __m256i a = load256(b->ql + 64 * h), c = load256(b->ql + 64 * h + 32), t = load256(b->qh + 32 * h);
         __m256i *to = r->code + 4 * h;
-        to[0] = _mm256_or_si256(_mm256_and_si256(a, nibble), _mm256_and_si256(_mm256_slli_epi16(t, 4), places));
-        to[1] = _mm256_or_si256(_mm256_and_si256(c, nibble), _mm256_and_si256(_mm256_slli_epi16(t, 2), places));
-        to[2] = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(a, 4), nibble), _mm256_and_si256(t, places));
+        to[0] = _mm256_or_si256(_mm256_and_si256(a, nibble), _mm256_and_si256(_mm256_slli_epi16(t, 4), bits45));
+        to[1] = _mm256_or_si256(_mm256_and_si256(c, nibble), _mm256_and_si256(_mm256_slli_epi16(t, 2), bits45));
+        to[2] = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(a, 4), nibble), _mm256_and_si256(t, bits45));
         to[3] = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(c, 4), nibble),
-                                _mm256_and_si256(_mm256_srli_epi16(t, 2), places));
+                                _mm256_and_si256(_mm256_srli_epi16(t, 2), bits45));
     }
     scales16(load128(b->scales), tn__f16_to_f32(b->d), r->scale);
     for (int h = 0; h < 2; h++) r->less[h] = times(r->scale[h], 32);
@@ -201,7 +201,7 @@ TN__INLINE void load_tq2_0(const uint8_t *block, tn__regs *r) {
     r->scale[0] = r->less[0] = _mm256_set1_ps(tn__f16_to_f32(b->d));
 }
 
-/* Lattices: signed values, four points of eight per vector. */
+/* Lattice types: signed values; a vector holds four points of eight values. */
 TN__INLINE long long pairs_apart(uint16_t point) { return (long long)_pdep_u64(point, 0x0303030303030303u); }
 TN__INLINE long long triples_apart(uint32_t first, uint32_t second) {
     return (long long)_pdep_u64(first | second << 12, 0x0707070707070707u);
@@ -307,7 +307,7 @@ TN__INLINE void load_iq3_s(const uint8_t *block, tn__regs *r) {
     }
     store_scales(scale, r);
 }
-/* iq1: eighths. A point is -8, 0 or 8, moved up or down by one; `down` has a bit per point. */
+/* iq1, in units of 1/8: a value is -8, 0 or 8, plus or minus one; `down` has a bit per point. */
 TN__INLINE __m256i iq1_codes(__m256i points, uint32_t down) {
     __m256i value = _mm256_shuffle_epi8(_mm256_set1_epi32(0x000901f9), points); /* -7, 1, 9 */
     uint32_t bits = _pdep_u32(down, 0x01010101u) * 255;

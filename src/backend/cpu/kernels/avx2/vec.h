@@ -1,4 +1,4 @@
-/* The vector vocabulary of the templates, in AVX2 with FMA and F16C: 8 lanes. */
+/* The vector type of the templates in AVX2 with FMA and F16C: 8 lanes. */
 #ifndef TN_AVX2_VEC_H
 #define TN_AVX2_VEC_H
 
@@ -33,7 +33,7 @@ TN__VEC vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }   /* a�
 TN__VEC vf vf_fnma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); } /* c - a·b */
 TN__VEC vf vf_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 TN__VEC vf vf_round(vf a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-/* a·2^n for whole n of any size a float exponent can need, in two steps so that both factors are normal. */
+/* a·2^n for any integer n in the range of a float exponent, in two steps so that both factors are normal. */
 TN__VEC vf vf_scale2(vf a, vf n) {
     __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1), rest = _mm256_sub_epi32(whole, half);
     const __m256i bias = _mm256_set1_epi32(127);
@@ -62,13 +62,13 @@ TN__VEC vm vm_or(vm a, vm b) { return _mm256_or_ps(a, b); }
 TN__VEC bool vm_any(vm a) { return _mm256_movemask_ps(a) != 0; }
 TN__VEC vf vf_select(vm m, vf a, vf b) { return _mm256_blendv_ps(b, a, m); } /* m ? a : b */
 
-/* Pairs. */
+/* ---- Pairs ---- */
 TN__VEC vf vf_swap_pairs(vf a) { return _mm256_permute_ps(a, 0xb1); }
 TN__VEC vf vf_twice_low(vf a) { return _mm256_permutevar8x32_ps(a, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3)); }
 TN__VEC vf vf_twice_high(vf a) { return _mm256_permutevar8x32_ps(a, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7)); }
 TN__VEC vf vf_minus_plus(void) { return _mm256_setr_ps(-1, 1, -1, 1, -1, 1, -1, 1); }
 
-/* Halves. */
+/* ---- Half floats and bytes ---- */
 TN__VEC vf vf_load_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
 TN__VEC vf vf_load_bf16(const uint16_t *p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
@@ -84,8 +84,8 @@ TN__VEC void vf_store_bf16(uint16_t *p, vf v) {
     __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
     __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
     rounded = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(vm_nan(v))), 16);
-    __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded, rounded), 0xd8);
-    _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(packed));
+    __m256i narrow = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded, rounded), 0xd8);
+    _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(narrow));
 }
 
 TN__VEC void vf_transpose(vf r[VL]) {

@@ -1,4 +1,4 @@
-/* Activations prepared with AVX-512; the same bits as the plain C version. */
+/* Preparation of activations with AVX-512: the same bits as the plain C version. */
 #include <immintrin.h>
 #include <string.h>
 
@@ -10,13 +10,13 @@ static __m128i quantize16(__m512 x, __m512 inverse) {
     return _mm512_cvtepi32_epi8(q);
 }
 
-/* Block by block, for chunks that hold a NaN or an infinity. */
+/* Block by block, for chunks with a NaN or an infinity. */
 static void q8_chunk_wild(const float *x, tn__q8_chunk *out) {
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
     const __m128i ones = _mm_set1_epi8(1);
     for (int b = 0; b < 8; b++, x += 32) {
         __m512 low = _mm512_loadu_ps(x), high = _mm512_loadu_ps(x + 16);
-        /* As integers, magnitudes sort like floats, and infinity and NaN come last. */
+        /* As integers, magnitudes are ordered like floats, with infinity and NaN at the end. */
         __m512i most = _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(low), magnitude),
                                         _mm512_and_si512(_mm512_castps_si512(high), magnitude));
         uint32_t bits = _mm512_reduce_max_epu32(most);
@@ -46,7 +46,7 @@ static void q8_chunk_wild(const float *x, tn__q8_chunk *out) {
     }
 }
 
-/* The largest of every lane group: lane b of the result is the largest of m[b]. */
+/* Lane b of the result is the largest lane of m[b]. */
 static __m256i largest_of(const __m512i m[8]) {
     __m512i t[4], u[2];
     for (int i = 0; i < 4; i++)
@@ -60,8 +60,8 @@ static __m256i largest_of(const __m512i m[8]) {
     return _mm512_castsi512_si256(_mm512_shuffle_i32x4(v, v, 0x08));
 }
 
-/* The same for all blocks at once, and whole cache lines written: lines that are not at hand are then asked for many
- * at a time. */
+/* The same for all blocks at once. It writes whole cache lines, so that lines absent from the cache are requested
+ * many at a time. */
 static void q8_chunk(const float *x, tn__q8_chunk *out) {
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff), ones = _mm512_set1_epi8(1);
     const __m512i in_order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
@@ -132,12 +132,12 @@ static void tiles(const float *x, size_t x_stride, const int32_t *gather, int64_
     for (int64_t u = from; u < to; u++) {
         const int64_t c = u / groups, left = k - c * TN__CHUNK;
         for (int i = 0; i < TN__TILE_ROWS; i++) {
-            const int64_t r = u % groups * TN__TILE_ROWS + i, place = r >= rows ? -1 : gather ? gather[r] : r;
-            const float *row = (const float *)((const char *)x + (size_t)(place < 0 ? 0 : place) * x_stride);
+            const int64_t r = u % groups * TN__TILE_ROWS + i, source = r >= rows ? -1 : gather ? gather[r] : r;
+            const float *row = (const float *)((const char *)x + (size_t)(source < 0 ? 0 : source) * x_stride);
             for (int64_t j = 0; j < TN__CHUNK; j += 16) {
-                const __mmask16 some = place < 0 || left <= j ? 0
-                                       : left - j >= 16       ? 0xffff
-                                                              : (__mmask16)((1u << (left - j)) - 1);
+                const __mmask16 some = source < 0 || left <= j ? 0
+                                       : left - j >= 16        ? 0xffff
+                                                               : (__mmask16)((1u << (left - j)) - 1);
                 uint16_t *to_row = data + (u * 8 + j / 32) * 512 + i * 32 + j % 32;
                 _mm256_storeu_si256((__m256i *)to_row, bf16_of(_mm512_maskz_loadu_ps(some, row + c * TN__CHUNK + j)));
             }

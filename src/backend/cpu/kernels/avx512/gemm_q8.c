@@ -1,34 +1,33 @@
-/* Many activation rows, block weights: GEMM on eight-bit dot products (VNNI).
+/* GEMM of block-quantized weights on eight-bit dot products (VNNI).
  *
- * Weights are unpacked, whatever their type, into panels of 16 rows × 256 values: unsigned bytes (value + 128), four
- * neighbouring values of 16 rows per vector, and f32 scales. A panel pair (32 rows, 512 values) stays in the first
- * level cache while all activation rows pass by, six at a time: 12 integer and 12 float accumulators in registers.
- * Integer sums start at -128·Σx, which takes the offset off exactly. After each sub-block they are converted, scaled
- * and added in f32, in the order of k, so that no result depends on how the output was cut. */
+ * Weights of every type are unpacked into panels of 16 rows × 256 values: unsigned bytes (value + 128), four
+ * neighbouring values of 16 rows per vector, and f32 scales. A panel pair (32 rows, 512 values) stays in the
+ * first-level cache while it is multiplied with all activation rows, six at a time: 12 integer and 12 float
+ * accumulators in registers. Integer sums start at -128·Σx, which cancels the offset of the codes exactly. After each
+ * sub-block they are converted, scaled and added in f32, in the order of k, so that no result depends on how the
+ * output is divided. */
 #include <immintrin.h>
 
 #include "backend/cpu/kernels/avx512/internal.h"
 #include "backend/cpu/kernels/avx512/transpose.h"
 #include "backend/cpu/kernels/avx512/unpack.h"
-#include "backend/cpu/kernels/grid.h"
+#include "backend/cpu/kernels/gemm_loop.h"
 
 enum {
-    ROWS = 32,  /* of a panel pair */
-    COLS = 6,   /* activation rows at a time: 2·6 integer + 2·6 float accumulators + weights fit 32 registers */
-    DEPTH = 2,  /* chunks per pass: 16 KiB of codes, half of a 32 KiB cache */
-    PANELS = 4, /* panel pairs that take turns on the same activations while those are in the second level */
-    WIDE = 768, /* activation rows per pass: 768 KiB prepared */
-    DEAL = 8 * COLS, /* activation rows in one piece of work */
+    ROWS = 32, /* of a panel pair */
+    COLS = 6,  /* activation rows at a time: 2·6 integer + 2·6 float accumulators + weights fit 32 registers */
+    DEPTH = 2, /* chunks per pass: 16 KiB of codes, half of a 32 KiB cache */
 };
+#include "backend/cpu/kernels/avx512/accumulators.h"
 
-/* ---- Filling panels -------------------------------------------------------------------------------------------- */
+/* ---- Filling panels ---- */
 
 typedef struct unpacked {
     uint8_t code[16][256];
     float scale[16][16], less[16][16];
 } unpacked;
 
-TN__INLINE void keep(const tn__regs *r, int row, bool per16, int offset, unpacked *u) {
+TN__INLINE void store_row(const tn__regs *r, int row, bool per16, int offset, unpacked *u) {
     for (int v = 0; v < 4; v++) {
         __m512i code = r->code[v];
         if (offset >= 0 && offset != 128) code = _mm512_add_epi8(code, _mm512_set1_epi8((char)(128 - offset)));
@@ -52,22 +51,22 @@ TN__INLINE void keep(const tn__regs *r, int row, bool per16, int offset, unpacke
                 memcpy(padded, w, (size_t)(bytes * count / TN__CHUNK));                                              \
                 load_##name(padded, &r);                                                                             \
             }                                                                                                        \
-            keep(&r, i, per16, offset, u);                                                                           \
+            store_row(&r, i, per16, offset, u);                                                                      \
         }                                                                                                            \
     }
 TN__AVX512_TYPES(UNPACK_OF)
 #undef UNPACK_OF
 
-static void turn(const void *rows, size_t stride, void *columns, int count) {
+static void transpose_to(const void *rows, size_t stride, void *columns, int count) {
     __m512i r[16];
     for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_si512((const char *)rows + stride * (size_t)i);
     tn__transpose16(r);
     for (int i = 0; i < count; i++) _mm512_store_si512((char *)columns + 64 * i, r[i]);
 }
 
-/* Panels from packed weights need no turning, only their codes taken apart. */
-static void panel_packed(const tn__matmul_job *job, int64_t row, int64_t c, tn__panel16 *p) {
-    const uint8_t *group = (const uint8_t *)job->w + (size_t)(row / 16) * tn__packed_group_bytes(job->type, job->k);
+/* Repacked weights are already transposed: only their codes are unpacked. */
+static void panel_repacked(const tn__matmul_job *job, int64_t row, int64_t c, tn__panel16 *p) {
+    const uint8_t *group = (const uint8_t *)job->w + (size_t)(row / 16) * tn__repacked_group_bytes(job->type, job->k);
     const __m512i nibble = _mm512_set1_epi8(15);
     int units = (int)(job->k - c * TN__CHUNK < TN__CHUNK ? (job->k - c * TN__CHUNK) / 32 : 8);
     if (job->type == TN_Q8_0 || job->type == TN_Q4_0) {
@@ -116,7 +115,7 @@ static void panel_packed(const tn__matmul_job *job, int64_t row, int64_t c, tn__
         }
     } else { /* q6_K */
         const uint8_t *w = group + (size_t)c * 3360;
-        const __m512i places = _mm512_set1_epi8(0x30), offset = _mm512_set1_epi8(96);
+        const __m512i bits45 = _mm512_set1_epi8(0x30), offset = _mm512_set1_epi8(96);
         enum { OR_OF_AND = 0xf8 };
         __m512 d = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)w));
         for (int s = 0; s < 16; s++) {
@@ -129,13 +128,13 @@ static void panel_packed(const tn__matmul_job *job, int64_t row, int64_t c, tn__
                 __m512i a = _mm512_loadu_si512(half + 192 * q), b = _mm512_loadu_si512(half + 192 * q + 64);
                 __m512i t = _mm512_loadu_si512(half + 192 * q + 128);
                 __m512i code[4] = {_mm512_ternarylogic_epi64(_mm512_and_si512(a, nibble), _mm512_slli_epi16(t, 4),
-                                                             places, OR_OF_AND),
+                                                             bits45, OR_OF_AND),
                                    _mm512_ternarylogic_epi64(_mm512_and_si512(b, nibble), _mm512_slli_epi16(t, 2),
-                                                             places, OR_OF_AND),
+                                                             bits45, OR_OF_AND),
                                    _mm512_ternarylogic_epi64(_mm512_and_si512(_mm512_srli_epi16(a, 4), nibble), t,
-                                                             places, OR_OF_AND),
+                                                             bits45, OR_OF_AND),
                                    _mm512_ternarylogic_epi64(_mm512_and_si512(_mm512_srli_epi16(b, 4), nibble),
-                                                             _mm512_srli_epi16(t, 2), places, OR_OF_AND)};
+                                                             _mm512_srli_epi16(t, 2), bits45, OR_OF_AND)};
                 for (int r = 0; r < 4; r++)
                     _mm512_store_si512(p->codes[32 * h + 8 * r + q], _mm512_add_epi8(code[r], offset));
             }
@@ -143,7 +142,6 @@ static void panel_packed(const tn__matmul_job *job, int64_t row, int64_t c, tn__
     }
 }
 
-/* What the kernel must know of a type. */
 bool tn__avx512_scale_per_16(tn_type type) {
     switch (type) {
 #define CASE(NAME, name, bytes, per16, offset)                                                                       \
@@ -164,8 +162,8 @@ bool tn__avx512_minimum(tn_type type) {
 }
 
 void tn__avx512_panel(const tn__matmul_job *job, int64_t row, int64_t c, tn__panel16 *panel) {
-    if (job->packed) {
-        panel_packed(job, row, c, panel);
+    if (job->repacked) {
+        panel_repacked(job, row, c, panel);
         return;
     }
     unpacked u;
@@ -178,25 +176,25 @@ void tn__avx512_panel(const tn__matmul_job *job, int64_t row, int64_t c, tn__pan
 #undef CASE
     default: break;
     }
-    for (int v = 0; v < 4; v++) turn(u.code[0] + 64 * v, 256, panel->codes[16 * v], 16);
+    for (int v = 0; v < 4; v++) transpose_to(u.code[0] + 64 * v, 256, panel->codes[16 * v], 16);
     bool per16 = tn__avx512_scale_per_16(job->type);
-    turn(u.scale, 64, panel->scale, 16);
+    transpose_to(u.scale, 64, panel->scale, 16);
     if (tn__avx512_minimum(job->type)) {
         if (per16) {
-            turn(u.less, 64, panel->less, 16);
-        } else { /* they came in the upper lanes */
+            transpose_to(u.less, 64, panel->less, 16);
+        } else { /* the minima are in the upper lanes of the scales */
             memcpy(panel->less, panel->scale[8], 8 * sizeof panel->less[0]);
         }
     }
 }
 
-/* ---- The kernel ------------------------------------------------------------------------------------------------ */
+/* ---- The kernel ---- */
 
 /* One sub-block of 32 or 16 values (`steps` dot products of four) for 32 rows and `cols` activation rows. */
 TN__INLINE void sub_block(const tn__panel16 *a, const tn__panel16 *b, const tn__q8_chunk *x, int quad, int steps,
                           int s, const float *scale_x, const float *ds, const int32_t *bias, bool minimum,
                           const int cols, __m512 acc[2][COLS]) {
-    /* scale_x, ds and bias point into the first activation row's chunk; the others follow a chunk apart. */
+    /* scale_x, ds and bias point into the first activation row's chunk; those of the next rows are a chunk apart. */
     enum { NEXT = sizeof(tn__q8_chunk) / 4 };
     __m512i dot[2][COLS];
     for (int j = 0; j < cols; j++) dot[0][j] = dot[1][j] = _mm512_set1_epi32(bias[j * NEXT]);
@@ -230,33 +228,11 @@ TN__INLINE void sub_block(const tn__panel16 *a, const tn__panel16 *b, const tn__
     }
 }
 
-TN__INLINE void store_tile(__m512 acc[2][COLS], float *const out[COLS], __mmask16 rows_a, __mmask16 rows_b,
-                           const int cols) {
-    if ((rows_a & rows_b) == 0xffff) { /* nearly always, and cheaper than with masks */
-#pragma GCC unroll 6
-        for (int j = 0; j < cols; j++) {
-            _mm512_storeu_ps(out[j], acc[0][j]);
-            _mm512_storeu_ps(out[j] + 16, acc[1][j]);
-        }
-        return;
-    }
-#pragma GCC unroll 6
-    for (int j = 0; j < cols; j++) {
-        _mm512_mask_storeu_ps(out[j], rows_a, acc[0][j]);
-        _mm512_mask_storeu_ps(out[j] + 16, rows_b, acc[1][j]);
-    }
-}
-
 /* 32 rows × cols columns over `values` values of k (up to DEPTH chunks). */
 TN__INLINE void kernel(const tn__panel16 panel[DEPTH][2], const tn__q8_chunk *x, int64_t x_rows, int64_t values,
-                       bool first, float *const out[COLS], __mmask16 rows_a, __mmask16 rows_b, bool per16,
-                       bool minimum, const int cols) {
+                       bool first, float *const out[COLS], row_masks rows, bool per16, bool minimum, const int cols) {
     __m512 acc[2][COLS];
-#pragma GCC unroll 6
-    for (int j = 0; j < cols; j++) {
-        acc[0][j] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(rows_a, out[j]);
-        acc[1][j] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(rows_b, out[j] + 16);
-    }
+    load_accumulators(acc, out, rows, first, cols);
     for (int64_t at = 0, chunk = 0; at < values; at += TN__CHUNK, chunk++, x += x_rows) {
         const tn__panel16 *a = &panel[chunk][0], *b = &panel[chunk][1];
         int blocks = (int)(values - at < TN__CHUNK ? (values - at) / 32 : 8);
@@ -268,16 +244,16 @@ TN__INLINE void kernel(const tn__panel16 panel[DEPTH][2], const tn__q8_chunk *x,
                 sub_block(a, b, x, 8 * s, 8, s, &x->d[s], &x->ds[s], &x->bias[s], minimum, cols, acc);
         }
     }
-    store_tile(acc, out, rows_a, rows_b, cols);
+    store_accumulators(acc, out, rows, cols);
 }
 
 typedef void kernel_fn(const tn__panel16 panel[DEPTH][2], const tn__q8_chunk *x, int64_t x_rows, int64_t values,
-                       bool first, float *const out[COLS], __mmask16 rows_a, __mmask16 rows_b);
+                       bool first, float *const out[COLS], row_masks rows);
 #define KERNEL(per16, minimum, cols)                                                                                 \
     static void kernel_##per16##minimum##cols(const tn__panel16 panel[DEPTH][2], const tn__q8_chunk *x,              \
                                               int64_t x_rows, int64_t values, bool first, float *const out[COLS],    \
-                                              __mmask16 rows_a, __mmask16 rows_b) {                                  \
-        kernel(panel, x, x_rows, values, first, out, rows_a, rows_b, per16, minimum, cols);                          \
+                                              row_masks rows) {                                                      \
+        kernel(panel, x, x_rows, values, first, out, rows, per16, minimum, cols);                                    \
     }
 #define KERNELS(per16, minimum)                                                                                      \
     KERNEL(per16, minimum, 1)                                                                                        \
@@ -297,19 +273,14 @@ KERNELS(1, 1)
     }
 static kernel_fn *const kernels[2][2][COLS] = {{ROW_OF(0, 0), ROW_OF(0, 1)}, {ROW_OF(1, 0), ROW_OF(1, 1)}};
 
-/* Packed q8_0 is what a panel would be, but for its scales: it is multiplied as it lies. `a` and `b` are the units of
- * two groups from this chunk on; what is computed, and in which order, is what the kernel above does. */
+/* q8_0x16 has the layout of a panel except for its scales, so it is multiplied without a copy. `a` and `b` are the
+ * units of two groups, starting with this chunk. The operations and their order are those of the kernel above. */
 enum { UNIT = 544 };
-TN__INLINE void packed_kernel(const uint8_t *a, const uint8_t *b, const tn__q8_chunk *x, int64_t x_rows,
-                              int64_t values, bool first, float *const out[COLS], __mmask16 rows_a, __mmask16 rows_b,
-                              const int cols) {
+TN__INLINE void repacked_kernel(const uint8_t *a, const uint8_t *b, const tn__q8_chunk *x, int64_t x_rows,
+                                int64_t values, bool first, float *const out[COLS], row_masks rows, const int cols) {
     enum { NEXT = sizeof(tn__q8_chunk) / 4 };
     __m512 acc[2][COLS];
-#pragma GCC unroll 6
-    for (int j = 0; j < cols; j++) {
-        acc[0][j] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(rows_a, out[j]);
-        acc[1][j] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(rows_b, out[j] + 16);
-    }
+    load_accumulators(acc, out, rows, first, cols);
     for (int64_t s = 0; s < values / 32; s++, a += UNIT, b += UNIT) {
         const tn__q8_chunk *chunk = x + s / 8 * x_rows;
         const int8_t *qs = chunk->qs + s % 8 * 32;
@@ -339,36 +310,33 @@ TN__INLINE void packed_kernel(const uint8_t *a, const uint8_t *b, const tn__q8_c
             acc[1][j] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dot[1][j]), sb), d, acc[1][j]);
         }
     }
-    store_tile(acc, out, rows_a, rows_b, cols);
+    store_accumulators(acc, out, rows, cols);
 }
 
-typedef void packed_fn(const uint8_t *a, const uint8_t *b, const tn__q8_chunk *x, int64_t x_rows, int64_t values,
-                       bool first, float *const out[COLS], __mmask16 rows_a, __mmask16 rows_b);
-#define PACKED(cols)                                                                                                 \
-    static void packed_##cols(const uint8_t *a, const uint8_t *b, const tn__q8_chunk *x, int64_t x_rows,             \
-                              int64_t values, bool first, float *const out[COLS], __mmask16 rows_a,                  \
-                              __mmask16 rows_b) {                                                                    \
-        packed_kernel(a, b, x, x_rows, values, first, out, rows_a, rows_b, cols);                                    \
+typedef void repacked_fn(const uint8_t *a, const uint8_t *b, const tn__q8_chunk *x, int64_t x_rows, int64_t values,
+                         bool first, float *const out[COLS], row_masks rows);
+#define REPACKED(cols)                                                                                               \
+    static void repacked_##cols(const uint8_t *a, const uint8_t *b, const tn__q8_chunk *x, int64_t x_rows,           \
+                                int64_t values, bool first, float *const out[COLS], row_masks rows) {                \
+        repacked_kernel(a, b, x, x_rows, values, first, out, rows, cols);                                            \
     }
-PACKED(1)
-PACKED(2)
-PACKED(3)
-PACKED(4)
-PACKED(5)
-PACKED(6)
-static packed_fn *const packed_kernels[COLS] = {packed_1, packed_2, packed_3, packed_4, packed_5, packed_6};
+REPACKED(1)
+REPACKED(2)
+REPACKED(3)
+REPACKED(4)
+REPACKED(5)
+REPACKED(6)
+static repacked_fn *const repacked_kernels[COLS] = {repacked_1, repacked_2, repacked_3,
+                                                    repacked_4, repacked_5, repacked_6};
 
-static __mmask16 rows_from(int64_t left) {
-    return left >= 16 ? 0xffff : left <= 0 ? 0 : (__mmask16)((1u << left) - 1);
-}
-
-/* Asks for a share of what the panel pair at `row` and chunk c is made of, so that all of it has arrived when the
- * pair before has been multiplied. Into the second cache: it can ask memory for far more at a time than the first. */
-static void fetch(const tn__matmul_job *job, int64_t row, int64_t c, uint32_t part, uint32_t parts) {
-    const int64_t together = job->packed ? 16 : 1, k = job->k - c * TN__CHUNK;
+/* Prefetches part `part` of `parts` of the weights of the panel pair at `row` and chunk c. Spread over the
+ * multiplication of the pair before, all of them have arrived when that is done. The target is the second-level
+ * cache, which has far more outstanding requests to memory than the first. */
+static void prefetch_weights(const tn__matmul_job *job, int64_t row, int64_t c, uint32_t part, uint32_t parts) {
+    const int64_t together = job->repacked ? 16 : 1, k = job->k - c * TN__CHUNK;
     const int64_t blocks = (k < DEPTH * TN__CHUNK ? k : DEPTH * TN__CHUNK) / tn__block_of(job->type);
     const size_t unit = (size_t)(together * tn__bytes_of(job->type)), bytes = (size_t)blocks * unit;
-    const size_t stride = job->packed ? tn__packed_group_bytes(job->type, job->k) : job->w_stride;
+    const size_t stride = job->repacked ? tn__repacked_group_bytes(job->type, job->k) : job->w_stride;
     const int64_t rows = (job->m - row < ROWS ? job->m - row + together - 1 : ROWS) / together;
     const char *at = (const char *)job->w + (size_t)(row / together) * stride +
                      (size_t)(c * TN__CHUNK / tn__block_of(job->type)) * unit;
@@ -387,52 +355,46 @@ static void fetch(const tn__matmul_job *job, int64_t row, int64_t c, uint32_t pa
 static void rectangle(const tn__matmul_job *job, int64_t from, int64_t to, int64_t col_from, int64_t col_to) {
     _Alignas(64) tn__panel16 panel[DEPTH][2];
     const uint32_t parts = (uint32_t)((col_to - col_from + COLS - 1) / COLS);
-    const bool direct = job->packed && job->type == TN_Q8_0;
-    const size_t group_bytes = job->packed ? tn__packed_group_bytes(job->type, job->k) : 0;
+    const bool direct = job->repacked && job->type == TN_Q8_0;
+    const size_t group_bytes = job->repacked ? tn__repacked_group_bytes(job->type, job->k) : 0;
     kernel_fn *const *variants = kernels[tn__avx512_scale_per_16(job->type)][tn__avx512_minimum(job->type)];
     for (int64_t c = 0; c * TN__CHUNK < job->k; c += DEPTH) {
         int64_t left = job->k - c * TN__CHUNK, values = left < DEPTH * TN__CHUNK ? left : DEPTH * TN__CHUNK;
         for (int64_t p = from; p < to; p++) {
             int64_t row = p * ROWS;
-            __mmask16 rows_a = rows_from(job->m - row), rows_b = rows_from(job->m - row - 16);
+            const row_masks rows = row_masks_at(job, row);
             const uint8_t *group = (const uint8_t *)job->w + (size_t)(row / 16) * group_bytes + (size_t)c * 8 * UNIT;
             for (int64_t d = 0; !direct && d * TN__CHUNK < values; d++) {
                 tn__avx512_panel(job, row, c + d, &panel[d][0]);
-                if (rows_b)
+                if (rows.b)
                     tn__avx512_panel(job, row + 16, c + d, &panel[d][1]);
                 else
-                    panel[d][1] = panel[d][0]; /* computed and thrown away */
+                    panel[d][1] = panel[d][0]; /* its results are not stored */
             }
-            /* What comes next: the next pair, these pairs' next chunks, or the pair behind all of these. */
+            /* The weights used next: of the next pair, of the next chunks of the first pair, or of the pair after
+             * `to`. */
             const bool deeper = (c + DEPTH) * TN__CHUNK < job->k;
             const int64_t next = p + 1 < to || !deeper ? p + 1 : from, next_c = p + 1 < to ? c
                                                                                 : deeper   ? c + DEPTH
                                                                                            : 0;
             for (int64_t j = col_from; j < col_to; j += COLS) {
                 int cols = (int)(col_to - j < COLS ? col_to - j : COLS);
-                if (next * ROWS < job->m) fetch(job, next * ROWS, next_c, (uint32_t)((j - col_from) / COLS), parts);
+                if (next * ROWS < job->m)
+                    prefetch_weights(job, next * ROWS, next_c, (uint32_t)((j - col_from) / COLS), parts);
                 float *out[COLS];
                 for (int q = 0; q < cols; q++) out[q] = tn__out_row(job, j + q) + row;
                 if (direct)
-                    packed_kernels[cols - 1](group, rows_b ? group + group_bytes : group, tn__q8_at(job, c, j),
-                                             job->x_rows, values, c == 0, out, rows_a, rows_b);
+                    repacked_kernels[cols - 1](group, rows.b ? group + group_bytes : group, tn__q8_at(job, c, j),
+                                               job->x_rows, values, c == 0, out, rows);
                 else
-                    variants[cols - 1](panel, tn__q8_at(job, c, j), job->x_rows, values, c == 0, out, rows_a, rows_b);
+                    variants[cols - 1](panel, tn__q8_at(job, c, j), job->x_rows, values, c == 0, out, rows);
             }
         }
     }
 }
 
 void tn__avx512_gemm_q8(const tn__matmul_job *job, int ith, int nth) {
-    tn__rect rect[3];
-    int count = tn__grid_share((job->m + ROWS - 1) / ROWS, job->n, DEAL, ith, nth, rect);
-    for (int i = 0; i < count; i++) {
-        for (int64_t j = rect[i].col_from; j < rect[i].col_to; j += WIDE) {
-            int64_t j_to = rect[i].col_to - j < WIDE ? rect[i].col_to : j + WIDE;
-            for (int64_t p = rect[i].panel_from; p < rect[i].panel_to; p += PANELS) {
-                int64_t p_to = rect[i].panel_to - p < PANELS ? rect[i].panel_to : p + PANELS;
-                rectangle(job, p, p_to, j, j_to);
-            }
-        }
-    }
+    /* 768 prepared activation rows are 768 KiB per pass of two chunks. */
+    const tn__gemm_shape shape = {.rows = ROWS, .share_cols = 8 * COLS, .panels = 4, .wide = 768};
+    tn__gemm_loop(job, shape, rectangle, ith, nth);
 }

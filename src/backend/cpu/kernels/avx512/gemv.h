@@ -1,19 +1,20 @@
-/* Few activation rows (decode): every weight is read once, unpacked in registers and used for up to four rows.
+/* Mat-mul of few activation rows (decode): every weight is read once, unpacked in registers and used for up to four
+ * rows.
  *
- * Blocks: dot products of unsigned codes with eight-bit activations, 64 at a time; sums of four land in 16 lanes,
- * each lane gets the scale of its sub-block and is accumulated in f32. What is to be taken off (minima, or the offset
- * that made codes unsigned) is one multiplication per sub-block with the activations' sums.
+ * Blocks: dot products of unsigned codes with eight-bit activations, 64 at a time. Each of 16 lanes holds the sum of
+ * four neighbours, is multiplied by the scale of its sub-block and is accumulated in f32. The subtrahend (minima, or
+ * the offset that makes codes unsigned) takes one multiplication per sub-block with the activations' sums.
  *
- * Included by a file that says how far ahead to fetch, TN__FETCH_FAR and TN__FETCH_NEAR, and gives the three
- * functions at the end a name. */
+ * A template: the including file defines the prefetch distances TN__FETCH_FAR and TN__FETCH_NEAR, and exports
+ * gemv_q8, gemv_q8_repacked and gemv_float. */
 #include <immintrin.h>
 
 #include "backend/cpu/kernels/avx512/internal.h"
 #include "backend/cpu/kernels/avx512/unpack.h"
 
-/* Weights are fetched TN__FETCH_FAR bytes ahead into the second level cache and TN__FETCH_NEAR bytes ahead into the
- * first; 0 where the hardware does so by itself. One line at a time and where it is loaded: many at once would take
- * the place of loads. */
+/* Weights are prefetched TN__FETCH_FAR bytes ahead into the second-level cache and TN__FETCH_NEAR bytes ahead into
+ * the first; 0 where the hardware prefetcher suffices. One line at a time, next to the load of that line: a burst of
+ * prefetches would delay loads. */
 TN__INLINE void fetch_line(const void *w) {
     if (!TN__FETCH_FAR) return;
     _mm_prefetch((const char *)w + TN__FETCH_FAR, _MM_HINT_T1);
@@ -42,7 +43,7 @@ TN__INLINE void accumulate(const tn__regs *r, const tn__q8_chunk *x, bool per16,
         const __m512i halves = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
         scale = _mm512_mul_ps(r->scale, _mm512_permutexvar_ps(halves, _mm512_loadu_ps(x->d)));
         s->less = _mm512_fmadd_ps(r->less, _mm512_loadu_ps(x->ds16), s->less);
-    } else { /* d and ds are neighbours: the upper lanes become what is to be taken off */
+    } else { /* ds follows d in memory: the upper lanes become the subtrahend */
         scale = _mm512_mul_ps(r->scale, _mm512_loadu_ps(x->d));
         s->less = _mm512_add_ps(s->less, scale);
     }
@@ -70,7 +71,7 @@ TN__INLINE float total(const sums *s, bool per16) {
             load_##name(w, &r);                                                                                      \
             for (int q = 0; q < cols; q++) accumulate(&r, tn__q8_at(job, c, j + q), per16, &s[q]);                   \
         }                                                                                                            \
-        if (rest) { /* missing blocks are zero: no scale, no contribution */                                         \
+        if (rest) { /* absent blocks are zero: no scale, no contribution */                                          \
             uint8_t padded[bytes] = {0};                                                                             \
             memcpy(padded, w, (size_t)(bytes * rest / TN__CHUNK));                                                   \
             load_##name(padded, &r);                                                                                 \
@@ -94,8 +95,7 @@ static void gemv_q8(const tn__matmul_job *job, int64_t from, int64_t to) {
     }
 }
 
-/* ---- Packed: 16 rows at a time, a broadcast of four activations against the same place of all of them ------------
- */
+/* ---- Repacked weights: four broadcast activations times the same four values of 16 rows ---- */
 
 TN__INLINE __m512i four(const tn__q8_chunk *x, int at) {
     int quad;
@@ -105,13 +105,13 @@ TN__INLINE __m512i four(const tn__q8_chunk *x, int at) {
 TN__INLINE __m512 halves16(const void *d) { return _mm512_cvtph_ps(_mm256_loadu_si256(d)); }
 TN__INLINE __m512 bytes16(__m128i bytes) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes)); }
 
-/* A block's dot products with their scales, the weights' and the activations'. */
+/* Multiplies a block's dot products by the scales of the weights and of the activations. */
 TN__INLINE __m512 scaled(__m512i dot, __m512 d, const tn__q8_chunk *x, int at, __m512 acc) {
     return _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_mul_ps(d, _mm512_set1_ps(x->d[at / 32])), acc);
 }
 
-/* One unit (32 or 256 values) of 16 rows times `cols` activation rows (chunks next to each other); at: where the unit
- * starts in its chunk, in values. What is unpacked serves all of them. */
+/* One unit (32 or 256 values) of 16 rows times `cols` activation rows, whose chunks are adjacent. The unit starts
+ * `at` values into its chunk. Unpacked codes are used for all activation rows. */
 TN__INLINE void unit_q8_0(const uint8_t *w, const tn__q8_chunk *x, int at, __m512 *acc, const int cols) {
     __m512i dot[8];
 #pragma GCC unroll 8
@@ -130,8 +130,8 @@ TN__INLINE void unit_q8_0(const uint8_t *w, const tn__q8_chunk *x, int at, __m51
 }
 TN__INLINE void unit_q4_0(const uint8_t *w, const tn__q8_chunk *x, int at, __m512 *acc, const int cols) {
     const __m512i nibble = _mm512_set1_epi8(15);
-    __m512i low[8], high[8]; /* the high ones stay where they are: sixteen times as much */
-    /* Codes are eight too large: -8·Σ is a sixteenth of the bias for bytes. */
+    __m512i low[8], high[8]; /* high nibbles are not shifted: their sums are 16 times too large */
+    /* Codes are 8 too large: -8·Σ is a sixteenth of the bias for bytes. */
 #pragma GCC unroll 8
     for (int j = 0; j < cols; j++) {
         low[j] = _mm512_setzero_si512();
@@ -174,7 +174,7 @@ TN__INLINE void unit_q4_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m51
 #pragma GCC unroll 8
         for (int q = 0; q < 8; q++) {
             __m512i codes = _mm512_loadu_si512(w + 256 + 512 * p + 64 * q), first = _mm512_and_si512(codes, nibble);
-            __m512i second = _mm512_andnot_si512(nibble, codes); /* sixteen times as much */
+            __m512i second = _mm512_andnot_si512(nibble, codes); /* 16 times too large */
             fetch_line(w + 256 + 512 * p + 64 * q);
 #pragma GCC unroll 8
             for (int j = 0; j < cols; j++) {
@@ -197,11 +197,11 @@ TN__INLINE void unit_q4_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m51
         }
     }
 }
-/* 16 values of `rows` rows of 32, from row `first` on, in one half of the block: which they are is known when this is
- * compiled, so that shifts and places are constants. */
+/* Sub-blocks of 16 values: side `side` of rows [first, first + rows) of the four rows of 32 values in one half of the
+ * block. All indices are compile-time constants, so that shifts and offsets are immediates. */
 TN__INLINE void part_q6_K(const uint8_t *w, const tn__q8_chunk *x, __m512 d, __m512 *acc, const int cols,
                           const int half, const int side, const int first, const int rows) {
-    const __m512i nibble = _mm512_set1_epi8(15), places = _mm512_set1_epi8(0x30);
+    const __m512i nibble = _mm512_set1_epi8(15), bits45 = _mm512_set1_epi8(0x30);
     const uint8_t *codes = w + 288 + 1536 * half + 768 * side;
     enum { OR_OF_AND = 0xf8 };
     __m512i dot[4][8];
@@ -224,7 +224,7 @@ TN__INLINE void part_q6_K(const uint8_t *w, const tn__q8_chunk *x, __m512 d, __m
                               : r == 1 ? _mm512_slli_epi16(h, 2)
                               : r == 2 ? h
                                        : _mm512_srli_epi16(h, 2);
-            const __m512i code = _mm512_ternarylogic_epi64(_mm512_and_si512(l, nibble), t, places, OR_OF_AND);
+            const __m512i code = _mm512_ternarylogic_epi64(_mm512_and_si512(l, nibble), t, bits45, OR_OF_AND);
 #pragma GCC unroll 8
             for (int j = 0; j < cols; j++)
                 dot[r][j] =
@@ -250,7 +250,7 @@ TN__INLINE void unit_q6_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m51
     for (int half = 0; half < 2; half++) {
 #pragma GCC unroll 2
         for (int side = 0; side < 2; side++) {
-            if (cols <= 4) { /* all four rows in registers at once */
+            if (cols <= 4) { /* the sums of all four rows fit into registers */
                 part_q6_K(w, x, d, acc, cols, half, side, 0, 4);
             } else {
                 part_q6_K(w, x, d, acc, cols, half, side, 0, 2);
@@ -260,18 +260,19 @@ TN__INLINE void unit_q6_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m51
     }
 }
 
-#define PACKED_OF(name, values, bytes)                                                                               \
+#define REPACKED_OF(name, values, bytes)                                                                             \
     TN__INLINE void group_##name(const tn__matmul_job *job, int64_t row, int64_t j, const int cols) {                \
-        const uint8_t *w = (const uint8_t *)job->w + (size_t)(row / 16) * tn__packed_group_bytes(job->type, job->k); \
+        const uint8_t *w =                                                                                           \
+            (const uint8_t *)job->w + (size_t)(row / 16) * tn__repacked_group_bytes(job->type, job->k);              \
         __m512 acc[8];                                                                                               \
         for (int q = 0; q < cols; q++) acc[q] = _mm512_setzero_ps();                                                 \
         for (int64_t at = 0; at < job->k; at += values, w += bytes) {                                                \
             unit_##name(w, tn__q8_at(job, at / TN__CHUNK, j), (int)(at % TN__CHUNK), acc, cols);                     \
         }                                                                                                            \
-        __mmask16 rows = job->m - row >= 16 ? 0xffff : (__mmask16)((1u << (job->m - row)) - 1);                      \
+        __mmask16 rows = tn__row_mask(job->m - row);                                                                 \
         for (int q = 0; q < cols; q++) _mm512_mask_storeu_ps(tn__out_row(job, j + q) + row, rows, acc[q]);           \
     }                                                                                                                \
-    static void packed_##name(const tn__matmul_job *job, int64_t from, int64_t to) {                                 \
+    static void repacked_##name(const tn__matmul_job *job, int64_t from, int64_t to) {                               \
         for (int64_t row = from; row < to; row += 16) {                                                              \
             switch (job->n) {                                                                                        \
             case 1: group_##name(job, row, 0, 1); break;                                                             \
@@ -285,24 +286,23 @@ TN__INLINE void unit_q6_K(const uint8_t *w, const tn__q8_chunk *x, int at, __m51
             }                                                                                                        \
         }                                                                                                            \
     }
-PACKED_OF(q8_0, 32, 544)
-PACKED_OF(q4_0, 32, 288)
-PACKED_OF(q4_K, 256, 2304)
-PACKED_OF(q6_K, 256, 3360)
-#undef PACKED_OF
+REPACKED_OF(q8_0, 32, 544)
+REPACKED_OF(q4_0, 32, 288)
+REPACKED_OF(q4_K, 256, 2304)
+REPACKED_OF(q6_K, 256, 3360)
+#undef REPACKED_OF
 
-static void gemv_q8_packed(const tn__matmul_job *job, int64_t from, int64_t to) {
+static void gemv_q8_repacked(const tn__matmul_job *job, int64_t from, int64_t to) {
     switch (job->type) {
-    case TN_Q8_0: packed_q8_0(job, from, to); break;
-    case TN_Q4_0: packed_q4_0(job, from, to); break;
-    case TN_Q4_K: packed_q4_K(job, from, to); break;
-    case TN_Q6_K: packed_q6_K(job, from, to); break;
+    case TN_Q8_0: repacked_q8_0(job, from, to); break;
+    case TN_Q4_0: repacked_q4_0(job, from, to); break;
+    case TN_Q4_K: repacked_q4_K(job, from, to); break;
+    case TN_Q6_K: repacked_q6_K(job, from, to); break;
     default: break;
     }
 }
 
-/* ---- Float weights
- * ------------------------------------------------------------------------------------------------- */
+/* ---- Float weights ---- */
 
 TN__INLINE __m512 load16(const void *w, tn_type type, int64_t i, __mmask16 mask) {
     if (type == TN_F32) return _mm512_maskz_loadu_ps(mask, (const float *)w + i);
@@ -311,8 +311,9 @@ TN__INLINE __m512 load16(const void *w, tn_type type, int64_t i, __mmask16 mask)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
-/* `rows` weight rows times `cols` activation rows, in `lanes` accumulators each; the last step is masked. One weight
- * row at a time reads memory in one stream; with several activation rows, four share what is loaded of those. */
+/* `rows` weight rows times `cols` activation rows, in `lanes` accumulators each; the last step is masked. A single
+ * weight row reads memory sequentially; with several activation rows, four weight rows share the loaded activations.
+ */
 TN__INLINE void float_tile(const tn__matmul_job *job, tn_type type, int64_t row, int64_t j, const int rows,
                            const int cols, const int lanes) {
     const size_t size = type == TN_F32 ? 4 : 2;
@@ -371,9 +372,10 @@ TN__INLINE void float_tile(const tn__matmul_job *job, tn_type type, int64_t row,
     }
 }
 
-/* Packed pairs: a vector holds two neighbouring values of 8 rows; the two sums of a row meet at the end. */
+/* f16x16 and bf16x16: a vector holds two neighbouring values of 8 rows; the two sums of a row are added at the end.
+ */
 TN__INLINE void float_group(const tn__matmul_job *job, tn_type type, int64_t row, int64_t j, const int cols) {
-    const uint8_t *w = (const uint8_t *)job->w + (size_t)(row / 16) * tn__packed_group_bytes(type, job->k);
+    const uint8_t *w = (const uint8_t *)job->w + (size_t)(row / 16) * tn__repacked_group_bytes(type, job->k);
     __m512 acc[4][2];
     for (int q = 0; q < cols; q++) acc[q][0] = acc[q][1] = _mm512_setzero_ps();
     for (int64_t i = 0; i < job->k; i += 2, w += 64) {
@@ -388,7 +390,7 @@ TN__INLINE void float_group(const tn__matmul_job *job, tn_type type, int64_t row
         }
     }
     const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    __mmask16 rows = job->m - row >= 16 ? 0xffff : (__mmask16)((1u << (job->m - row)) - 1);
+    __mmask16 rows = tn__row_mask(job->m - row);
     for (int q = 0; q < cols; q++) {
         __m512 a = _mm512_permutex2var_ps(acc[q][0], even, acc[q][1]);
         __m512 b = _mm512_permutex2var_ps(acc[q][0], _mm512_add_epi32(even, _mm512_set1_epi32(1)), acc[q][1]);
@@ -396,7 +398,7 @@ TN__INLINE void float_group(const tn__matmul_job *job, tn_type type, int64_t row
     }
 }
 
-/* A result must not depend on which rows it is computed with: the sums of a row are the same in both shapes. */
+/* A result must not depend on which rows are computed together: a row's sums are the same for 4 rows and for 1. */
 TN__INLINE void float_rows(const tn__matmul_job *job, tn_type type, int64_t row, const int rows) {
     int64_t j = 0;
     for (; j + 4 <= job->n; j += 4) float_tile(job, type, row, j, rows, 4, 1);
@@ -412,23 +414,23 @@ TN__INLINE void float_rows(const tn__matmul_job *job, tn_type type, int64_t row,
         for (; from + 4 <= to; from += 4) float_rows(job, TN_##NAME, from, 4);                                       \
         for (; from < to; from++) float_rows(job, TN_##NAME, from, 1);                                               \
     }
-#define FLOAT_PACKED_OF(NAME)                                                                                        \
-    static void float_packed_##NAME(const tn__matmul_job *job, int64_t from, int64_t to) {                           \
+#define FLOAT_REPACKED_OF(NAME)                                                                                      \
+    static void float_repacked_##NAME(const tn__matmul_job *job, int64_t from, int64_t to) {                         \
         for (int64_t row = from; row < to; row += 16) TN__BY_FOUR(job->n, float_group, job, TN_##NAME, row);         \
     }
 FLOAT_OF(F32)
 FLOAT_OF(F16)
 FLOAT_OF(BF16)
-FLOAT_PACKED_OF(F16)
-FLOAT_PACKED_OF(BF16)
+FLOAT_REPACKED_OF(F16)
+FLOAT_REPACKED_OF(BF16)
 #undef FLOAT_OF
-#undef FLOAT_PACKED_OF
+#undef FLOAT_REPACKED_OF
 
 static void gemv_float(const tn__matmul_job *job, int64_t from, int64_t to) {
     switch (job->type) {
     case TN_F32: float_F32(job, from, to); break;
-    case TN_F16: (job->packed ? float_packed_F16 : float_F16)(job, from, to); break;
-    case TN_BF16: (job->packed ? float_packed_BF16 : float_BF16)(job, from, to); break;
+    case TN_F16: (job->repacked ? float_repacked_F16 : float_F16)(job, from, to); break;
+    case TN_BF16: (job->repacked ? float_repacked_BF16 : float_BF16)(job, from, to); break;
     default: break;
     }
 }

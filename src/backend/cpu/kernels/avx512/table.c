@@ -1,10 +1,10 @@
-/* What AVX-512 puts into the table, and which path a mat-mul takes. */
+/* The AVX-512 entries of the kernel table, and the choice of path for a mat-mul. */
 #include "backend/cpu/kernels/avx512/internal.h"
 
 static bool is_float(tn_type type) { return type == TN_F32 || type == TN_F16 || type == TN_BF16; }
 
-tn__act_form tn__avx512_matmul_form(tn_type type, bool packed, int64_t m, int64_t n, int64_t k, bool precise) {
-    (void)packed, (void)m, (void)k;
+tn__act_form tn__avx512_matmul_form(tn_type type, bool repacked, int64_t m, int64_t n, int64_t k, bool precise) {
+    (void)repacked, (void)m, (void)k;
     if (is_float(type)) return n <= TN__AVX512_FEW_FLOAT ? TN__ACT_PLAIN : TN__ACT_F32;
     return precise ? TN__ACT_F32 : TN__ACT_Q8;
 }
@@ -12,14 +12,14 @@ tn__act_form tn__avx512_matmul_form(tn_type type, bool packed, int64_t m, int64_
 void tn__avx512_matmul_with(const tn__gemv *gemv, const tn__matmul_job *job, int ith, int nth) {
     int64_t from, to;
     bool few = job->n <= (job->form != TN__ACT_Q8 ? TN__AVX512_FEW_FLOAT
-                          : job->packed           ? TN__AVX512_FEW_PACKED
+                          : job->repacked         ? TN__AVX512_FEW_REPACKED
                                                   : TN__AVX512_FEW_Q8);
     if (few && (job->form == TN__ACT_Q8 || is_float(job->type))) {
-        tn__share(job->m, job->packed ? 16 : 1, ith, nth, &from, &to);
+        tn__share(job->m, job->repacked ? 16 : 1, ith, nth, &from, &to);
         if (job->form != TN__ACT_Q8) {
             gemv->floats(job, from, to);
-        } else if (job->packed) {
-            gemv->q8_packed(job, from, to);
+        } else if (job->repacked) {
+            gemv->q8_repacked(job, from, to);
         } else {
             gemv->q8(job, from, to);
         }
@@ -39,7 +39,7 @@ void tn__kernels_avx512(tn__cpu_kernels *table) {
     tn__avx512_attention(table);
     table->matmul_form = tn__avx512_matmul_form;
     table->act_prepare = tn__avx512_act_prepare;
-    table->can_pack = tn__can_pack;
-    table->pack = tn__avx512_pack;
+    table->can_repack = tn__can_repack;
+    table->repack = tn__avx512_repack;
     table->matmul = tn__avx512_matmul;
 }

@@ -1,4 +1,4 @@
-/* A 16×16 matrix of 32-bit words turned in registers. */
+/* Transposition of a 16×16 matrix of 32-bit words in registers. */
 #ifndef TN_AVX512_TRANSPOSE_H
 #define TN_AVX512_TRANSPOSE_H
 

@@ -1,5 +1,5 @@
-/* Block types as AVX-512 registers: 256 weights become four vectors of unsigned codes in natural order, with the
- * scales beside them. Every type of the table is value = scale·code - less, scale and `less` per 32 or 16 values. */
+/* Block types unpacked to AVX-512 registers: 256 weights as four vectors of unsigned codes in natural order, and
+ * their scales. For every type value = scale·code - less, with scale and `less` per 32 or 16 values. */
 #ifndef TN_AVX512_UNPACK_H
 #define TN_AVX512_UNPACK_H
 
@@ -17,8 +17,7 @@ typedef struct tn__regs {
     __m512 scale, less;
 } tn__regs;
 
-/* ---- 32-value blocks of `stride` bytes with 16 bytes of nibbles at `at`; two blocks per vector -------------------
- */
+/* ---- 32-value blocks of `stride` bytes with 16 bytes of nibbles at `at`; two blocks per vector ---- */
 
 TN__INLINE __m512i nibble_index(int stride, int at) {
     const __m512i in_block =
@@ -32,7 +31,7 @@ TN__INLINE __m512i split_nibbles(__m512i doubled) {
                             _mm512_set1_epi8(15));
 }
 TN__INLINE void nibble_blocks(const uint8_t *b, int stride, int at, __m512i *code) {
-    /* The last vector is read from earlier, so that no byte past the eighth block is touched. */
+    /* The last vector starts earlier, so that no byte past the eighth block is read. */
     int last = 8 * stride - 64;
     __m512i index = nibble_index(stride, at), index_last = nibble_index(stride, at + 6 * stride - last);
     for (int p = 0; p < 3; p++)
@@ -46,7 +45,7 @@ TN__INLINE __m256 scales8(const uint8_t *b, int stride) {
     return _mm256_cvtph_ps(_mm_setr_epi16((short)d[0], (short)d[1], (short)d[2], (short)d[3], (short)d[4],
                                           (short)d[5], (short)d[6], (short)d[7]));
 }
-/* The same where they lie 18 bytes apart: two vectors hold all eight. */
+/* The same for a stride of 18 bytes: two vectors hold all eight. */
 TN__INLINE __m256 scales8_by_18(const uint8_t *b) {
     const __m512i index = _mm512_castsi128_si512(_mm_setr_epi16(0, 9, 18, 27, 36, 45, 54, 63));
     __m512i words = _mm512_permutex2var_epi16(_mm512_loadu_si512(b), index, _mm512_loadu_si512(b + 64));
@@ -109,7 +108,7 @@ TN__INLINE void load_iq4_nl(const uint8_t *b, tn__regs *r) {
 TN__INLINE void load_mxfp4(const uint8_t *b, tn__regs *r) {
     nibble_blocks(b, 17, 1, r->code);
     look_up(levels_from(tn__fp4_levels, 12), r->code);
-    /* 2^(e-128): e-1 is the exponent of a float; the two smallest would be subnormal and are built by halving. */
+    /* 2^(e-128): e-1 is the exponent of a float; the two smallest are subnormal and computed by halving. */
     __m128i e = _mm_setr_epi8((char)b[0], (char)b[17], (char)b[34], (char)b[51], (char)b[68], (char)b[85],
                               (char)b[102], (char)b[119], 0, 0, 0, 0, 0, 0, 0, 0);
     __m256i wide = _mm256_cvtepu8_epi32(e);
@@ -119,11 +118,10 @@ TN__INLINE void load_mxfp4(const uint8_t *b, tn__regs *r) {
     r->scale = scale_and_offset(_mm256_castsi256_ps(_mm256_mask_mov_epi32(bits, small, tiny)), 12);
 }
 
-/* ---- Super-blocks, per 32
- * ------------------------------------------------------------------------------------------ */
+/* ---- Super-blocks, per 32 ---- */
 
-/* The first 16 bytes of q4_K and q5_K (d, dmin, packed scales) as eight scales and eight minima: the bytes with the
- * low bits, the bytes with the two high ones, each brought to its place. */
+/* The first 16 bytes of q4_K and q5_K (d, dmin, six-bit scales) as eight scales and eight minima: combines the bytes
+ * with the low bits and those with the two high bits. */
 TN__INLINE __m512 scales_k4(const void *block) {
     __m128i head = _mm_loadu_si128((const __m128i *)block);
     __m128i low = _mm_shuffle_epi8(head, _mm_setr_epi8(4, 5, 6, 7, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13, 14, 15));
@@ -178,10 +176,9 @@ TN__INLINE void load_iq4_xs(const uint8_t *block, tn__regs *r) {
     r->scale = scale_and_offset(_mm256_mul_ps(d, _mm256_cvtepi32_ps(scale)), 128);
 }
 
-/* ---- Super-blocks, per 16
- * ------------------------------------------------------------------------------------------ */
+/* ---- Super-blocks, per 16 ---- */
 
-/* Two bits of 32 bytes, twice: shifted by `first` for the lower half and by `first` + 2 for the upper. */
+/* Two bits of each of 32 bytes, twice: shifted by `first` in the lower half and by `first` + 2 in the upper. */
 TN__INLINE __m512i row_of_pairs(__m512i twice, int first) {
     __m512i by = _mm512_setr_epi64(first, first, first, first, first + 2, first + 2, first + 2, first + 2);
     return _mm512_and_si512(_mm512_srlv_epi64(twice, by), _mm512_set1_epi8(3));
@@ -199,11 +196,11 @@ TN__INLINE void load_q2_K(const uint8_t *block, tn__regs *r) {
     r->scale = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(scale)), _mm512_set1_ps(tn__f16_to_f32(b->d)));
     r->less = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(min)), _mm512_set1_ps(tn__f16_to_f32(b->dmin)));
 }
-TN__INLINE __m128i scales_k3(const uint8_t *packed) {
+TN__INLINE __m128i scales_k3(const uint8_t *bytes) {
     uint32_t a, b, c;
-    memcpy(&a, packed, 4);
-    memcpy(&b, packed + 4, 4);
-    memcpy(&c, packed + 8, 4);
+    memcpy(&a, bytes, 4);
+    memcpy(&b, bytes + 4, 4);
+    memcpy(&c, bytes + 8, 4);
     __m128i code = _mm_setr_epi32((int)((a & 0x0f0f0f0f) | (c & 0x03030303) << 4),
                                   (int)((b & 0x0f0f0f0f) | (c >> 2 & 0x03030303) << 4),
                                   (int)((a >> 4 & 0x0f0f0f0f) | (c >> 4 & 0x03030303) << 4),
@@ -229,14 +226,14 @@ TN__INLINE void load_q6_K(const uint8_t *block, tn__regs *r) {
     for (int half = 0; half < 2; half++) {
         __m512i low = _mm512_loadu_si512(b->ql + 64 * half);
         __m512i high = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(b->qh + 32 * half)));
-        /* Rotations bring each row's two bits to places 4 and 5 of their byte. */
+        /* Rotations move each row's two bits to bits 4 and 5 of their byte. */
         __m512i first = _mm512_rolv_epi64(high, _mm512_setr_epi64(4, 4, 4, 4, 2, 2, 2, 2));
         __m512i second = _mm512_rolv_epi64(high, _mm512_setr_epi64(0, 0, 0, 0, 62, 62, 62, 62));
-        const __m512i nibble = _mm512_set1_epi8(15), places = _mm512_set1_epi8(0x30);
+        const __m512i nibble = _mm512_set1_epi8(15), bits45 = _mm512_set1_epi8(0x30);
         enum { OR_OF_AND = 0xf8 }; /* a | (b & c) */
-        r->code[2 * half] = _mm512_ternarylogic_epi64(_mm512_and_si512(low, nibble), first, places, OR_OF_AND);
+        r->code[2 * half] = _mm512_ternarylogic_epi64(_mm512_and_si512(low, nibble), first, bits45, OR_OF_AND);
         r->code[2 * half + 1] =
-            _mm512_ternarylogic_epi64(_mm512_and_si512(_mm512_srli_epi16(low, 4), nibble), second, places, OR_OF_AND);
+            _mm512_ternarylogic_epi64(_mm512_and_si512(_mm512_srli_epi16(low, 4), nibble), second, bits45, OR_OF_AND);
     }
     __m128i scale = _mm_loadu_si128((const __m128i *)b->scales);
     r->scale = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(scale)), _mm512_set1_ps(tn__f16_to_f32(b->d)));
@@ -282,10 +279,10 @@ TN__INLINE void load_tq1_0(const uint8_t *block, tn__regs *r) {
     r->scale = r->less = _mm512_set1_ps(tn__f16_to_f32(b->d));
 }
 
-/* ---- Lattices, per 16: codes are the signed values plus 64 ----------------------------------------------------- */
+/* ---- Lattices, per 16: codes are the signed values plus 64 ---- */
 
-/* Eight lattice points, each spread to eight bytes, go from registers to a vector: through memory the vector would
- * have to wait for its eight parts. */
+/* Eight lattice points, each spread to eight bytes, are inserted into a vector from registers. Through memory, the
+ * load of the vector would wait for its eight stores. */
 #define TN__EIGHT(point)                                                                                             \
     _mm512_set_epi64(point(7), point(6), point(5), point(4), point(3), point(2), point(1), point(0))
 TN__INLINE long long pairs_apart(uint16_t point) { return (long long)_pdep_u64(point, 0x0303030303030303u); }
@@ -297,7 +294,7 @@ TN__INLINE __m512i signed_levels(__m512i points, uint64_t minus, __m512i levels)
     value = _mm512_mask_sub_epi8(value, _cvtu64_mask64(minus), _mm512_setzero_si512(), value);
     return _mm512_add_epi8(value, _mm512_set1_epi8(64));
 }
-/* Seven sign bits per byte, the eighth added so that their number is even: by nibbles. */
+/* Seven sign bits per byte and an eighth that makes their number even, computed by nibbles. */
 TN__INLINE __m256i eight_signs(__m256i seven) {
     const __m256i nibble = _mm256_set1_epi8(15);
     const __m256i odd = _mm256_broadcastsi128_si256(
@@ -311,7 +308,7 @@ TN__INLINE uint64_t quarter(__m256i v, int i) {
     _mm256_storeu_si256((__m256i *)part, v);
     return part[i];
 }
-/* Eight words of four seven-bit fields and a four-bit scale, as xxs types have them. */
+/* Eight words of four seven-bit fields and a four-bit scale: the layout of the xxs types. */
 TN__INLINE __m256i xxs_signs(__m256i words) {
     __m512i wide = _mm512_cvtepu32_epi64(words);
     __m512i seven = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(0x150e0700), wide);
@@ -402,7 +399,7 @@ TN__INLINE void load_iq3_s(const uint8_t *block, tn__regs *r) {
     r->scale = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(codes)), _mm512_set1_ps(tn__f16_to_f32(b->d)));
     r->less = _mm512_mul_ps(r->scale, _mm512_set1_ps(64));
 }
-/* iq1: eighths. A point is -8, 0 or 8, moved up or down by one; `down` has a bit per point. */
+/* iq1, in units of 1/8: a value is -8, 0 or 8, plus or minus one; `down` has a bit per point. */
 TN__INLINE __m512i iq1_codes(__m512i points, uint32_t down) {
     uint64_t bytes = _pdep_u64(down & 255, 0x0101010101010101u) * 255;
     __m512i value = _mm512_shuffle_epi8(_mm512_set1_epi32(0x00494139), points);
@@ -451,8 +448,8 @@ TN__INLINE void load_iq1_m(const uint8_t *block, tn__regs *r) {
     r->less = _mm512_mul_ps(r->scale, _mm512_set1_ps(64));
 }
 
-/* X(NAME, name, bytes of 256 values, 1: scales per 16, offset: code of the value zero; -1: `less` is a true minimum)
- */
+/* X(NAME, name, bytes of 256 values, 1: scales per 16, offset)
+ * The offset is the code of the value zero; -1: `less` is an independent minimum. */
 #define TN__AVX512_TYPES(X)                                                                                          \
     X(Q4_0, q4_0, 144, 0, 8)                                                                                         \
     X(Q4_1, q4_1, 160, 0, -1)                                                                                        \

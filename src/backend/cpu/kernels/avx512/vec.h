@@ -1,4 +1,4 @@
-/* The vector vocabulary of the templates, in AVX-512: 16 lanes. */
+/* The vector type of the templates in AVX-512: 16 lanes. */
 #ifndef TN_AVX512_VEC_H
 #define TN_AVX512_VEC_H
 
@@ -33,7 +33,7 @@ TN__VEC vf vf_fnma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); } /* c 
 TN__VEC vf vf_abs(vf a) { return _mm512_abs_ps(a); }
 TN__VEC vf vf_round(vf a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 TN__VEC vf vf_scale2(vf a, vf n) { return _mm512_scalef_ps(a, n); } /* a·2^n */
-TN__VEC vf vf_copysign(vf a, vf sign) { /* magnitude of a, sign of `sign`: a picks where the mask is clear */
+TN__VEC vf vf_copysign(vf a, vf sign) {                             /* magnitude of a, sign of `sign` */
     const __m512i mask = _mm512_set1_epi32((int)0x80000000u);
     return _mm512_castsi512_ps(
         _mm512_ternarylogic_epi32(mask, _mm512_castps_si512(sign), _mm512_castps_si512(a), 0xca));
@@ -47,7 +47,7 @@ TN__VEC vm vm_or(vm a, vm b) { return a | b; }
 TN__VEC bool vm_any(vm a) { return a != 0; }
 TN__VEC vf vf_select(vm m, vf a, vf b) { return _mm512_mask_blend_ps(m, b, a); } /* m ? a : b */
 
-/* Pairs. */
+/* ---- Pairs ---- */
 TN__VEC vf vf_swap_pairs(vf a) { return _mm512_permute_ps(a, 0xb1); }
 TN__VEC vf vf_twice_low(vf a) {
     return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7), a);
@@ -57,7 +57,7 @@ TN__VEC vf vf_twice_high(vf a) {
 }
 TN__VEC vf vf_minus_plus(void) { return _mm512_setr_ps(-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1); }
 
-/* Halves. */
+/* ---- Half floats and bytes ---- */
 TN__VEC vf vf_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 TN__VEC vf vf_load_bf16(const uint16_t *p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));

@@ -1,22 +1,19 @@
-/* Many activation rows, bfloat16 weights: GEMM on the bfloat16 dot product, two products per lane.
- * The same shape as the f32 tile: 32 rows × 12 activation rows in 24 registers. */
+/* GEMM of bfloat16 weights on the bfloat16 dot-product instruction, which adds two products per lane.
+ * The tile has the shape of the f32 tile: 32 weight rows × 12 activation rows in 24 registers. */
 #include <immintrin.h>
 #include <string.h>
 
 #include "backend/cpu/kernels/avx512bf16/internal.h"
-#include "backend/cpu/kernels/grid.h"
+#include "backend/cpu/kernels/gemm_loop.h"
 
-enum { ROWS = 32, COLS = 12, PANELS = 4, WIDE = 512, DEAL = 4 * COLS };
+enum { ROWS = 32, COLS = 12 };
+#include "backend/cpu/kernels/avx512/accumulators.h"
 
 static inline __attribute__((always_inline)) void kernel(const tn__panel_bf16 panel[2], const uint16_t *x, int pairs,
-                                                         bool first, float *const out[COLS], __mmask16 rows_a,
-                                                         __mmask16 rows_b, const int cols) {
+                                                         bool first, float *const out[COLS], row_masks rows,
+                                                         const int cols) {
     __m512 acc[2][COLS];
-#pragma GCC unroll 12
-    for (int j = 0; j < cols; j++) {
-        acc[0][j] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(rows_a, out[j]);
-        acc[1][j] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(rows_b, out[j] + 16);
-    }
+    load_accumulators(acc, out, rows, first, cols);
     for (int l = 0; l < pairs; l++) {
         __m512bh a = (__m512bh)_mm512_load_si512(panel[0].value[l]),
                  b = (__m512bh)_mm512_load_si512(panel[1].value[l]);
@@ -29,19 +26,15 @@ static inline __attribute__((always_inline)) void kernel(const tn__panel_bf16 pa
             acc[1][j] = _mm512_dpbf16_ps(acc[1][j], b, v);
         }
     }
-#pragma GCC unroll 12
-    for (int j = 0; j < cols; j++) {
-        _mm512_mask_storeu_ps(out[j], rows_a, acc[0][j]);
-        _mm512_mask_storeu_ps(out[j] + 16, rows_b, acc[1][j]);
-    }
+    store_accumulators(acc, out, rows, cols);
 }
 
 typedef void kernel_fn(const tn__panel_bf16 panel[2], const uint16_t *x, int pairs, bool first,
-                       float *const out[COLS], __mmask16 rows_a, __mmask16 rows_b);
+                       float *const out[COLS], row_masks rows);
 #define KERNEL(cols)                                                                                                 \
     static void kernel_##cols(const tn__panel_bf16 panel[2], const uint16_t *x, int pairs, bool first,               \
-                              float *const out[COLS], __mmask16 rows_a, __mmask16 rows_b) {                          \
-        kernel(panel, x, pairs, first, out, rows_a, rows_b, cols);                                                   \
+                              float *const out[COLS], row_masks rows) {                                              \
+        kernel(panel, x, pairs, first, out, rows, cols);                                                             \
     }
 KERNEL(1)
 KERNEL(2)
@@ -58,10 +51,6 @@ KERNEL(12)
 static kernel_fn *const kernels[COLS] = {kernel_1, kernel_2, kernel_3, kernel_4,  kernel_5,  kernel_6,
                                          kernel_7, kernel_8, kernel_9, kernel_10, kernel_11, kernel_12};
 
-static __mmask16 rows_from(int64_t left) {
-    return left >= 16 ? 0xffff : left <= 0 ? 0 : (__mmask16)((1u << left) - 1);
-}
-
 static void rectangle(const tn__matmul_job *job, int64_t from, int64_t to, int64_t col_from, int64_t col_to) {
     _Alignas(64) tn__panel_bf16 panel[2];
     for (int64_t c = 0; c * TN__CHUNK < job->k; c++) {
@@ -69,32 +58,23 @@ static void rectangle(const tn__matmul_job *job, int64_t from, int64_t to, int64
         int pairs = (int)((left < TN__CHUNK ? left : TN__CHUNK) + 1) / 2;
         for (int64_t p = from; p < to; p++) {
             int64_t row = p * ROWS;
-            __mmask16 rows_a = rows_from(job->m - row), rows_b = rows_from(job->m - row - 16);
+            const row_masks rows = row_masks_at(job, row);
             tn__bf16_panel(job, row, c, &panel[0]);
-            if (rows_b)
+            if (rows.b)
                 tn__bf16_panel(job, row + 16, c, &panel[1]);
             else
-                panel[1] = panel[0]; /* computed and thrown away */
+                panel[1] = panel[0]; /* its results are not stored */
             for (int64_t j = col_from; j < col_to; j += COLS) {
                 int cols = (int)(col_to - j < COLS ? col_to - j : COLS);
                 float *out[COLS];
                 for (int q = 0; q < cols; q++) out[q] = tn__out_row(job, j + q) + row;
-                kernels[cols - 1](panel, tn__bf16_at(job, c, j), pairs, c == 0, out, rows_a, rows_b);
+                kernels[cols - 1](panel, tn__bf16_at(job, c, j), pairs, c == 0, out, rows);
             }
         }
     }
 }
 
 void tn__avx512bf16_gemm(const tn__matmul_job *job, int ith, int nth) {
-    tn__rect rect[3];
-    int count = tn__grid_share((job->m + ROWS - 1) / ROWS, job->n, DEAL, ith, nth, rect);
-    for (int i = 0; i < count; i++) {
-        for (int64_t j = rect[i].col_from; j < rect[i].col_to; j += WIDE) {
-            int64_t j_to = rect[i].col_to - j < WIDE ? rect[i].col_to : j + WIDE;
-            for (int64_t p = rect[i].panel_from; p < rect[i].panel_to; p += PANELS) {
-                int64_t p_to = rect[i].panel_to - p < PANELS ? rect[i].panel_to : p + PANELS;
-                rectangle(job, p, p_to, j, j_to);
-            }
-        }
-    }
+    const tn__gemm_shape shape = {.rows = ROWS, .share_cols = 4 * COLS, .panels = 4, .wide = 512};
+    tn__gemm_loop(job, shape, rectangle, ith, nth);
 }

@@ -1,22 +1,23 @@
-/* Weights of any type as bfloat16 panels. */
+/* Conversion of weights of any type to bfloat16 panels. */
 #include <immintrin.h>
 #include <string.h>
 
 #include "backend/cpu/kernels/avx512/transpose.h"
 #include "backend/cpu/kernels/avx512bf16/internal.h"
 
-/* A code becomes a float without a conversion: its bits below the exponent of 128 make 128 + code, or 128 + code/2
- * one place further down, and one multiplication and addition make the weight of that. */
+/* Converts a code to a float without a conversion instruction: or-ed into the mantissa of 128.0, its bits make 128 +
+ * code (or 128 + code/2, one bit lower). One multiply-add turns that into the weight. */
 #define CODE(bits, mask) _mm512_ternarylogic_epi32(bits, mask, _mm512_set1_epi32(0x43000000), 0xea) /* a & b | c */
 
-/* Two vectors of floats, `even` and `odd` places, as one vector of pairs, rounded to nearest. */
+/* Interleaves two vectors of floats as bfloat16 pairs, rounded to nearest. */
 static inline __m512i pairs(__m512 even, __m512 odd) {
     const __m512i half = _mm512_set1_epi32(0x8000), low = _mm512_add_epi32(_mm512_castps_si512(even), half),
                   high = _mm512_add_epi32(_mm512_castps_si512(odd), half);
     return _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(low, 16), high);
 }
 
-/* weight = scale·bits' float + off. Rounding could carry a NaN over into a number, unless its lower bits are zero. */
+/* weight = scale·(float of the bits) + off. A NaN is replaced by one whose lower bits are zero: otherwise the carry
+ * of rounding could turn it into a number. */
 typedef struct line {
     __m512 scale, off;
 } line;
@@ -55,8 +56,7 @@ static inline void from_six_bits(__m512i b, line l, uint16_t (*out)[16][2]) {
     _mm512_store_si512(out[1], pairs(AT(b, mask, l), AT(_mm512_srli_epi32(b, 8), mask, l)));
 }
 
-/* ---- Packed weights: no turning, only taken apart, 32 values of 16 rows at a time --------------------------------
- */
+/* ---- Repacked weights: already transposed, unpacked 32 values of 16 rows at a time ---- */
 
 static inline __m512 halves(const uint8_t *at) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at)); }
 static inline __m512 small(__m128i bytes) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes)); }
@@ -95,7 +95,7 @@ static void tile_q4_K(const uint8_t *group, int64_t unit, uint16_t (*out)[16][2]
 }
 static inline __attribute__((always_inline)) void tile_q6_K_of(const uint8_t *w, const int half, const int r,
                                                                uint16_t (*out)[16][2]) {
-    const __m512i nibble = _mm512_set1_epi8(15), places = _mm512_set1_epi8(0x30);
+    const __m512i nibble = _mm512_set1_epi8(15), bits45 = _mm512_set1_epi8(0x30);
     const uint8_t *codes = w + 288 + 1536 * half;
     enum { OR_OF_AND = 0xf8 };
     line l[2]; /* per 16 values */
@@ -112,7 +112,7 @@ static inline __attribute__((always_inline)) void tile_q6_K_of(const uint8_t *w,
             : r == 1 ? _mm512_slli_epi16(t, 2)
             : r == 2 ? t
                      : _mm512_srli_epi16(t, 2);
-        from_six_bits(_mm512_ternarylogic_epi64(_mm512_and_si512(low, nibble), t, places, OR_OF_AND), l[q / 4],
+        from_six_bits(_mm512_ternarylogic_epi64(_mm512_and_si512(low, nibble), t, bits45, OR_OF_AND), l[q / 4],
                       out + 2 * q);
     }
 }
@@ -137,8 +137,7 @@ tn__bf16_tile_fn *tn__bf16_tile_of(tn_type type) {
     }
 }
 
-/* ---- Everything else ----------------------------------------------------------------------------------------------
- */
+/* ---- Weights in rows ---- */
 
 /* Blocks: from the panel of bytes, code by code. value = scale·(code - 128) - less. */
 static void from_codes(const tn__panel16 *p, bool per16, bool minimum, tn__panel_bf16 *out) {
@@ -157,7 +156,7 @@ static inline __m512i f16_pairs_to_bf16(__m512i halves) {
     return (__m512i)_mm512_cvtne2ps_pbh(high, low);
 }
 
-/* Half floats and floats: 32 values of each row, then turned. */
+/* Half floats and floats: 32 values of each row, transposed. */
 void tn__bf16_rows_tile(const tn__matmul_job *job, int64_t row, int64_t unit, uint16_t (*out)[16][2]) {
     const int64_t at = unit * 32, left = job->k - at;
     const uint32_t some = left >= 32 ? ~0u : left > 0 ? (1u << left) - 1 : 0;
@@ -179,9 +178,9 @@ void tn__bf16_rows_tile(const tn__matmul_job *job, int64_t row, int64_t unit, ui
 }
 static void from_floats(const tn__matmul_job *job, int64_t row, int64_t c, tn__panel_bf16 *out) {
     int64_t left = job->k - c * TN__CHUNK, count = left < TN__CHUNK ? left : TN__CHUNK;
-    if (job->packed) { /* already in place */
+    if (job->repacked) { /* the layout of a panel */
         const uint8_t *group =
-            (const uint8_t *)job->w + (size_t)(row / 16) * tn__packed_group_bytes(job->type, job->k);
+            (const uint8_t *)job->w + (size_t)(row / 16) * tn__repacked_group_bytes(job->type, job->k);
         for (int64_t i = 0; i < TN__CHUNK / 2; i++) {
             __m512i v = 2 * i < count ? _mm512_loadu_si512(group + (size_t)(c * TN__CHUNK / 2 + i) * 64)
                                       : _mm512_setzero_si512();
@@ -198,9 +197,9 @@ void tn__bf16_panel(const tn__matmul_job *job, int64_t row, int64_t c, tn__panel
         from_floats(job, row, c, panel);
         return;
     }
-    if (job->packed) {
+    if (job->repacked) {
         const uint8_t *group =
-            (const uint8_t *)job->w + (size_t)(row / 16) * tn__packed_group_bytes(job->type, job->k);
+            (const uint8_t *)job->w + (size_t)(row / 16) * tn__repacked_group_bytes(job->type, job->k);
         tn__bf16_tile_fn *tile = tn__bf16_tile_of(job->type);
         for (int u = 0; u < 8; u++) {
             if ((8 * c + u) * 32 < job->k)

@@ -1,8 +1,8 @@
-/* Activations prepared for mat-mul: chunks of 256 floats, bfloat16, or eight-bit blocks with their sums. */
+/* Preparation of activations for mat-mul: chunks of 256 floats, bfloat16, or eight-bit blocks with their sums. */
 #include <math.h>
 #include <string.h>
 
-#include "backend/cpu/kernels/generic/internal.h"
+#include "backend/cpu/kernels/shared.h"
 #include "base/half.h"
 
 size_t tn__act_chunk_bytes(tn__act_form form) {
@@ -57,8 +57,8 @@ static void tiles(const float *x, size_t x_stride, const int32_t *gather, int64_
     for (int64_t u = from; u < to; u++) {
         const int64_t c = u / groups;
         for (int i = 0; i < TN__TILE_ROWS; i++) {
-            const int64_t r = u % groups * TN__TILE_ROWS + i, place = r >= rows ? -1 : gather ? gather[r] : r;
-            const float *row = place < 0 ? NULL : (const float *)((const char *)x + (size_t)place * x_stride);
+            const int64_t r = u % groups * TN__TILE_ROWS + i, source = r >= rows ? -1 : gather ? gather[r] : r;
+            const float *row = source < 0 ? NULL : (const float *)((const char *)x + (size_t)source * x_stride);
             for (int64_t j = 0; j < TN__CHUNK; j++) {
                 const int64_t at = c * TN__CHUNK + j;
                 data[(u * 8 + j / 32) * 512 + i * 32 + j % 32] = row && at < k ? tn__f32_to_bf16(row[at]) : 0;

@@ -1,7 +1,7 @@
-/* Attention in plain C: one query and head at a time, soft-max on the fly, nothing but one row of scratch. */
+/* Attention in plain C: one query and head at a time, online soft-max, one row of scratch. */
 #include <math.h>
 
-#include "backend/cpu/kernels/generic/internal.h"
+#include "backend/cpu/kernels/shared.h"
 #include "backend/cpu/kernels/visible.h"
 
 static size_t scratch(const tn__attention_job *job, int nth) {
@@ -36,7 +36,7 @@ static void attend(const tn__attention_job *job, int64_t head, int64_t token, fl
         if (slope > 0) score -= slope * fabsf((float)(query.position - tn__cell_position(job, cell)));
         score += tn__mask_value(job, head, token, cell);
         if (score == -INFINITY) continue;
-        if (score > most) { /* what was summed so far was relative to the old maximum */
+        if (score > most) { /* the sums so far are relative to the old maximum */
             float shrink = expf(most - score);
             total *= shrink;
             for (int64_t d = 0; d < job->head_v; d++) out[d] *= shrink;

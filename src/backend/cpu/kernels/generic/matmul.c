@@ -1,7 +1,7 @@
-/* Mat-mul in plain C: weights become floats chunk by chunk, products are summed in eight lanes of f32. */
+/* Mat-mul in plain C: weights are converted to floats chunk by chunk, and sums are kept in eight lanes of f32. */
 #include <string.h>
 
-#include "backend/cpu/kernels/generic/internal.h"
+#include "backend/cpu/kernels/shared.h"
 #include "base/half.h"
 #include "quant/quant.h"
 
@@ -53,8 +53,8 @@ void (*tn__to_f32_of(tn_type type))(const void *, float *, int64_t) {
 void tn__weights_f32(const tn__matmul_job *job, int64_t row, int64_t chunk, int64_t count, float *out) {
     uint8_t block[1024]; /* the largest: 256 floats */
     const void *from = block;
-    if (job->packed) {
-        tn__unpack_chunk(job->type, job->k, job->w, row, chunk, block);
+    if (job->repacked) {
+        tn__repacked_read_chunk(job->type, job->k, job->w, row, chunk, block);
     } else {
         size_t before = (size_t)(chunk * TN__CHUNK / tn__block_of(job->type)) * (size_t)tn__bytes_of(job->type);
         from = (const uint8_t *)job->w + (size_t)row * job->w_stride + before;
@@ -80,7 +80,7 @@ static const float *activations(const tn__matmul_job *job, int64_t c, int64_t j,
 
 enum { LANES = 8, COLUMNS = 16 };
 
-static void add_products(int64_t n, const float *w, const float *x, float *lanes) {
+static void add_dot_product(int64_t n, const float *w, const float *x, float *lanes) {
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
         for (int l = 0; l < LANES; l++) lanes[l] += w[i + l] * x[i + l];
@@ -105,20 +105,18 @@ static void matmul(const tn__matmul_job *job, int ith, int nth) {
                 int64_t count = job->k - c * TN__CHUNK < TN__CHUNK ? job->k - c * TN__CHUNK : TN__CHUNK;
                 tn__weights_f32(job, i, c, count, w);
                 for (int j = 0; j < columns; j++)
-                    add_products(count, w, activations(job, c, j0 + j, count, buffer), lanes[j]);
+                    add_dot_product(count, w, activations(job, c, j0 + j, count, buffer), lanes[j]);
             }
             for (int j = 0; j < columns; j++) {
                 const float *l = lanes[j];
-                int64_t at = job->scatter ? job->scatter[j0 + j] : j0 + j;
-                float *out = (float *)((char *)job->out + (size_t)at * job->out_stride);
-                out[i] = ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
+                tn__out_row(job, j0 + j)[i] = ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
             }
         }
     }
 }
 
-static tn__act_form matmul_form(tn_type type, bool packed, int64_t m, int64_t n, int64_t k, bool precise) {
-    (void)type, (void)packed, (void)m, (void)n, (void)k, (void)precise;
+static tn__act_form matmul_form(tn_type type, bool repacked, int64_t m, int64_t n, int64_t k, bool precise) {
+    (void)type, (void)repacked, (void)m, (void)n, (void)k, (void)precise;
     return TN__ACT_PLAIN;
 }
 
@@ -127,8 +125,8 @@ static size_t matmul_scratch(tn__act_form form, int64_t n, int64_t k) {
     return 0;
 }
 
-/* Packed weights can be read at every level, but are worth it only where vectors hold 16 rows. */
-static bool packs_nothing(tn_type type, int64_t m, int64_t k) {
+/* Every level can read repacked weights, but they are faster only where a vector holds 16 rows. */
+static bool repacks_nothing(tn_type type, int64_t m, int64_t k) {
     (void)type, (void)m, (void)k;
     return false;
 }
@@ -139,9 +137,9 @@ void tn__kernels_generic_matmul(tn__cpu_kernels *table) {
     table->act_prepare = tn__act_prepare;
     table->matmul_scratch = matmul_scratch;
     table->matmul = matmul;
-    table->can_pack = packs_nothing;
-    table->packed_bytes = tn__packed_bytes;
-    table->pack = tn__pack;
-    table->unpack_row = tn__unpack_row;
+    table->can_repack = repacks_nothing;
+    table->repacked_bytes = tn__repacked_bytes;
+    table->repack = tn__repack;
+    table->repacked_read_row = tn__repacked_read_row;
     for (int t = 0; t < TN_TYPE_LIMIT; t++) table->to_f32[t] = tn__to_f32_of((tn_type)t);
 }

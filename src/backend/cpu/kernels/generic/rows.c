@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "backend/cpu/kernels/generic/internal.h"
+#include "backend/cpu/kernels/shared.h"
 #include "base/half.h"
 #include "quant/quant.h"
 
@@ -58,7 +58,7 @@ static void geglu(int64_t n, const float *gate, const float *up, float *y) {
     for (int64_t i = 0; i < n; i++) y[i] = gelu_of(gate[i]) * up[i];
 }
 
-/* Reductions run in double: rows are long and this is what the others are measured against. */
+/* Reductions use double: rows are long, and these are the reference for all other levels. */
 static float dot(int64_t n, const float *x, const float *y) {
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += (double)x[i] * y[i];

@@ -1,4 +1,4 @@
-/* Many activation rows, block weights: GEMM on the four-way dot product, a lane of activations against four rows. */
+/* GEMM of block-quantized weights on the four-way dot product: one lane of activations times four weight rows. */
 #include <arm_neon.h>
 #include <stdint.h>
 #include <string.h>

@@ -1,16 +1,15 @@
-/* Many activation rows, block weights, on ARM: the frame of the eight-bit GEMM. A kernel is given by how a panel's
- * codes lie (PANEL_CODE) and how 16 values of 8 rows × 4 columns are multiplied (SUB_BLOCK). Included once per
- * kernel.
+/* GEMM of block-quantized weights on ARM, a template. The including file defines the layout of a panel's codes
+ * (PANEL_CODE) and the multiplication of 16 values of 8 rows × 4 columns (SUB_BLOCK).
  *
- * Panels are 8 rows × 256 values of signed bytes with scales per 16. Four activation rows pass by at a time; after
- * every 16 values the integer sums are scaled and added in f32, in the order of k. */
+ * Panels are 8 rows × 256 values of signed bytes with scales per 16. They are multiplied with four activation rows at
+ * a time; after every 16 values the integer sums are scaled and added in f32, in the order of k. */
 #include <arm_neon.h>
 #include <string.h>
 
-#include "backend/cpu/kernels/grid.h"
+#include "backend/cpu/kernels/gemm_loop.h"
 #include "backend/cpu/kernels/neon/internal.h"
 
-enum { ROWS = 8, COLS = 4, PANELS = 8, WIDE = 512, DEAL = 8 * COLS };
+enum { ROWS = 8, COLS = 4 };
 
 typedef struct panel8 {
     int8_t code[16][8 * 16];         /* per 16 values: see PANEL_CODE */
@@ -57,16 +56,16 @@ static inline __attribute__((always_inline)) void tile(const tn__matmul_job *job
     float rows[ROWS];
     int64_t count = job->m - row < ROWS ? job->m - row : ROWS;
     for (int q = 0; q < cols; q++) {
-        const float *from = tn__neon_out(job, j + q) + row;
+        const float *from = tn__out_row(job, j + q) + row;
         for (int i = 0; i < ROWS; i++) rows[i] = c > 0 && i < count ? from[i] : 0;
         sums[q][0] = vld1q_f32(rows);
         sums[q][1] = vld1q_f32(rows + 4);
     }
-    kernel(p, tn__neon_q8_at(job, c, j), subs, minimum, sums, cols);
+    kernel(p, tn__q8_at(job, c, j), subs, minimum, sums, cols);
     for (int q = 0; q < cols; q++) {
         vst1q_f32(rows, sums[q][0]);
         vst1q_f32(rows + 4, sums[q][1]);
-        memcpy(tn__neon_out(job, j + q) + row, rows, (size_t)count * sizeof(float));
+        memcpy(tn__out_row(job, j + q) + row, rows, (size_t)count * sizeof(float));
     }
 }
 
@@ -88,15 +87,6 @@ static void rectangle(const tn__matmul_job *job, int64_t from, int64_t to, int64
 }
 
 static void gemm_q8(const tn__matmul_job *job, int ith, int nth) {
-    tn__rect rect[3];
-    int count = tn__grid_share((job->m + ROWS - 1) / ROWS, job->n, DEAL, ith, nth, rect);
-    for (int i = 0; i < count; i++) {
-        for (int64_t j = rect[i].col_from; j < rect[i].col_to; j += WIDE) {
-            int64_t j_to = rect[i].col_to - j < WIDE ? rect[i].col_to : j + WIDE;
-            for (int64_t p = rect[i].panel_from; p < rect[i].panel_to; p += PANELS) {
-                int64_t p_to = rect[i].panel_to - p < PANELS ? rect[i].panel_to : p + PANELS;
-                rectangle(job, p, p_to, j, j_to);
-            }
-        }
-    }
+    const tn__gemm_shape shape = {.rows = ROWS, .share_cols = 8 * COLS, .panels = 8, .wide = 512};
+    tn__gemm_loop(job, shape, rectangle, ith, nth);
 }

@@ -1,5 +1,5 @@
-/* Few activation rows (decode) with NEON dot products: 256 weights at a time as signed bytes, used for up to four
- * activation rows, scaled per 16 values and summed in f32. */
+/* Mat-mul of few activation rows (decode) with NEON dot products: 256 weights at a time as signed bytes, used for up
+ * to four activation rows, scaled per 16 values and summed in f32. */
 #include <arm_neon.h>
 
 #include "backend/cpu/kernels/neon/internal.h"
@@ -12,7 +12,7 @@ static inline __attribute__((always_inline)) void columns(const tn__matmul_job *
     for (int64_t c = 0; c * TN__CHUNK < job->k; c++) {
         tn__neon_row256(job, row, c, &w);
         for (int q = 0; q < cols; q++) {
-            const tn__q8_chunk *x = tn__neon_q8_at(job, c, j + q);
+            const tn__q8_chunk *x = tn__q8_at(job, c, j + q);
             for (int s = 0; s < 16; s += 2) { /* two sub-blocks of 16 share the activations' scale */
                 int32x4_t a = vdotq_s32(vdupq_n_s32(0), vld1q_s8(w.code + 16 * s), vld1q_s8(x->qs + 16 * s));
                 int32x4_t b =
@@ -28,7 +28,7 @@ static inline __attribute__((always_inline)) void columns(const tn__matmul_job *
         }
     }
     for (int q = 0; q < cols; q++)
-        tn__neon_out(job, j + q)[row] = vaddvq_f32(vaddq_f32(even[q], odd[q])) - vaddvq_f32(less[q]);
+        tn__out_row(job, j + q)[row] = vaddvq_f32(vaddq_f32(even[q], odd[q])) - vaddvq_f32(less[q]);
 }
 
 void tn__neon_gemv_q8(const tn__matmul_job *job, int64_t from, int64_t to) {

@@ -1,4 +1,4 @@
-/* Few activation rows in f32 with NEON: the template with this level's vectors. */
+/* Mat-mul of few activation rows in f32 with NEON: the template with this level's vectors. */
 #include "backend/cpu/kernels/neon/vec.h"
 
 #include "backend/cpu/kernels/neon/internal.h"

@@ -1,8 +1,8 @@
-/* What NEON puts into the table, and which path a mat-mul takes. */
+/* The NEON entries of the kernel table, and the choice of path for a mat-mul. */
 #include "backend/cpu/kernels/neon/internal.h"
 
-tn__act_form tn__neon_matmul_form(tn_type type, bool packed, int64_t m, int64_t n, int64_t k, bool precise) {
-    (void)packed, (void)m, (void)k;
+tn__act_form tn__neon_matmul_form(tn_type type, bool repacked, int64_t m, int64_t n, int64_t k, bool precise) {
+    (void)repacked, (void)m, (void)k;
     if (tn__neon_has_q8(type) && !precise) return TN__ACT_Q8;
     return n > TN__NEON_FEW ? TN__ACT_F32 : TN__ACT_PLAIN;
 }

@@ -1,4 +1,4 @@
-/* Block types as signed bytes with NEON: what the dot products multiply with. */
+/* Block types unpacked to signed bytes with NEON, the operands of dot products. */
 #include <arm_neon.h>
 #include <string.h>
 
@@ -244,10 +244,10 @@ void tn__neon_row256(const tn__matmul_job *job, int64_t row, int64_t c, tn__row2
 #define CASE(NAME, name, bytes, minimum)                                                                             \
     case TN_##NAME: {                                                                                                \
         const uint8_t *at = (const uint8_t *)job->w + (size_t)row * job->w_stride + (size_t)c * bytes;               \
-        if (job->packed || left < TN__CHUNK) { /* missing blocks are zero: no scale */                               \
+        if (job->repacked || left < TN__CHUNK) { /* absent blocks are zero: no scale */                              \
             memset(padded, 0, bytes);                                                                                \
-            if (job->packed)                                                                                         \
-                tn__unpack_chunk(job->type, job->k, job->w, row, c, padded);                                         \
+            if (job->repacked)                                                                                       \
+                tn__repacked_read_chunk(job->type, job->k, job->w, row, c, padded);                                  \
             else                                                                                                     \
                 memcpy(padded, at, (size_t)(bytes * left / TN__CHUNK));                                              \
             at = padded;                                                                                             \

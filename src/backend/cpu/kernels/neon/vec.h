@@ -1,4 +1,4 @@
-/* The vector vocabulary of the templates, in NEON: 4 lanes. */
+/* The vector type of the templates in NEON: 4 lanes. */
 #ifndef TN_NEON_VEC_H
 #define TN_NEON_VEC_H
 
@@ -43,7 +43,7 @@ TN__VEC vf vf_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }  /* a·b + c 
 TN__VEC vf vf_fnma(vf a, vf b, vf c) { return vfmsq_f32(c, a, b); } /* c - a·b */
 TN__VEC vf vf_abs(vf a) { return vabsq_f32(a); }
 TN__VEC vf vf_round(vf a) { return vrndnq_f32(a); }
-/* a·2^n for whole n of any size a float exponent can need, in two steps so that both factors are normal. */
+/* a·2^n for any integer n in the range of a float exponent, in two steps so that both factors are normal. */
 TN__VEC vf vf_scale2(vf a, vf n) {
     int32x4_t whole = vcvtq_s32_f32(n), half = vshrq_n_s32(whole, 1), rest = vsubq_s32(whole, half);
     const int32x4_t bias = vdupq_n_s32(127);
@@ -61,7 +61,7 @@ TN__VEC vm vm_or(vm a, vm b) { return vorrq_u32(a, b); }
 TN__VEC bool vm_any(vm a) { return vmaxvq_u32(a) != 0; }
 TN__VEC vf vf_select(vm m, vf a, vf b) { return vbslq_f32(m, a, b); } /* m ? a : b */
 
-/* Pairs. */
+/* ---- Pairs ---- */
 TN__VEC vf vf_swap_pairs(vf a) { return vrev64q_f32(a); }
 TN__VEC vf vf_twice_low(vf a) { return vzip1q_f32(a, a); }
 TN__VEC vf vf_twice_high(vf a) { return vzip2q_f32(a, a); }
@@ -70,7 +70,7 @@ TN__VEC vf vf_minus_plus(void) {
     return vld1q_f32(signs);
 }
 
-/* Halves. */
+/* ---- Half floats and bytes ---- */
 TN__VEC vf vf_load_f16(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
 TN__VEC vf vf_load_bf16(const uint16_t *p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
 TN__VEC vf vf_load_i8(const int8_t *p) {

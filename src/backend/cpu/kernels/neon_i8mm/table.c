@@ -1,4 +1,4 @@
-/* What the eight-bit matrix instruction adds: GEMM on 2×8 by 8×2 products, twice the dot product's. */
+/* GEMM on the eight-bit matrix instruction, which multiplies 2×8 by 8×2 values: twice the work of a dot product. */
 #include <arm_neon.h>
 #include <stdint.h>
 #include <string.h>
@@ -8,7 +8,7 @@ static inline void panel_code(int8_t *panel, int row, const int8_t *code) {
     for (int q = 0; q < 2; q++) memcpy(panel + 32 * (row / 2) + 16 * q + 8 * (row % 2), code + 8 * q, 8);
 }
 #define PANEL_CODE panel_code
-/* A product of a row pair and a column pair holds (r0c0, r0c1, r1c0, r1c1); a missing column is computed as zero. */
+/* The result of a row pair and a column pair is (r0c0, r0c1, r1c0, r1c1); an absent column is computed as zero. */
 #define SUB_BLOCK(codes, x, at, dot, cols)                                                                           \
     do {                                                                                                             \
         int8x16_t v[COLS];                                                                                           \

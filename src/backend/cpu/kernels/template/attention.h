@@ -1,17 +1,18 @@
-/* Attention in blocks for any vector vocabulary: soft-max on the fly, the score matrix never exists as a whole.
+/* Attention in blocks with online soft-max, which never holds the whole score matrix. A template over the vector
+ * type.
  *
  * Heads that share a key/value head are rows of one matrix of queries. A piece of work is up to ATT_ROWS of them
- * against a range of cells, taken ATT_CELLS at a time: keys become f32 panels (turned), a register tile gives the
- * scores, rows are masked, exponentiated relative to the largest score so far, and a second tile adds them up with
- * the values. Few queries on many cells (decode) are split over cells in ranges of fixed size; the partial results
- * are combined in order. How pieces fall to threads changes nothing in the sums.
+ * times a range of cells, ATT_CELLS at a time: keys are transposed to f32 panels, a register tile computes the
+ * scores, rows are masked and exponentiated relative to the largest score so far, and a second tile multiplies them
+ * with the values. Few queries on many cells (decode) are split over cells in ranges of fixed size; the partial
+ * results are combined in order. The assignment of pieces to threads does not affect the sums.
  *
- * Decode reads every key and value once and is bound by memory: cells are walked in order, all kv heads of a few
- * cells before the next ones, keys are multiplied as they lie, and the next rows are fetched ahead.
+ * Decode reads every key and value once and is bound by memory bandwidth. Cells are visited in the order of memory:
+ * all kv heads of a few cells before the next cells. Keys are multiplied in their own layout, and the next rows are
+ * prefetched.
  *
- * A level with a matrix unit says ATT_TILED, the name of a header with pieces of its own for the jobs that suit it.
- */
-#include "backend/cpu/kernels/generic/internal.h"
+ * A level with a matrix unit defines ATT_TILED, the name of a header that computes the pieces that suit it. */
+#include "backend/cpu/kernels/shared.h"
 #include "backend/cpu/kernels/template/convert.h"
 #include "backend/cpu/kernels/template/math.h"
 #include "backend/cpu/kernels/template/tile.h"
@@ -20,21 +21,21 @@
 #include <string.h>
 
 enum {
-    ATT_ROWS = 96,   /* a multiple of every TILE_COLS; shares the cost of preparing keys and values */
+    ATT_ROWS = 96,   /* query rows that share prepared keys and values; a multiple of every TILE_COLS */
     ATT_CELLS = 128, /* a multiple of every TILE_ROWS */
-    ATT_FEW = 16,    /* up to so many query rows per kv head, cells are split */
+    ATT_FEW = 16,    /* up to this many query rows per kv head, cells are split */
     ATT_SPLIT = 512, /* cells of one split */
     ATT_BATCH = 64,  /* cells at a time when there are few queries */
-    ATT_STEP = 16,   /* of which so many of one head before the next head; a multiple of every VL */
-    ATT_LIST = 256,  /* cells at a time of a sequence among many, whose list is made of whole blocks */
-    ATT_LIST_ROOM = ATT_LIST + ATT_BATCH,
-    ATT_WORDS = 8,    /* words of sequence bits that block summaries look at */
-    ATT_INDEX = 4096, /* words of a list that says which blocks hold each sequence */
+    ATT_STEP = 16,   /* cells of one head computed before the next head; a multiple of every VL */
+    ATT_LIST = 256,  /* cells of one sequence among many that are listed at a time */
+    ATT_LIST_ROOM = ATT_LIST + ATT_BATCH, /* lists grow by whole blocks */
+    ATT_WORDS = 8,                        /* words of sequence bits in block summaries */
+    ATT_INDEX = 4096,                     /* words of the index from sequences to blocks */
 };
 
 #include "backend/cpu/kernels/template/attention_view.h"
 
-/* One thread's memory, carved out of the scratch. */
+/* One thread's part of the scratch. */
 typedef struct att_memory {
     float *q;      /* [ATT_ROWS][head_k], scaled */
     float *scores; /* [ATT_ROWS][ATT_CELLS] */
@@ -55,7 +56,7 @@ static size_t att_thread_floats(const tn__attention_job *job) {
                     (size_t)VL * (size_t)att_larger(job);
     return (floats + 6 * 16 + 15) / 16 * 16;
 }
-/* Few queries: all of them stay scaled and with their sums while cells stream by. */
+/* Few queries: scaled queries and sums of all of them. */
 static size_t att_few_floats(const tn__attention_job *job) {
     size_t rows = (size_t)(job->heads * job->tokens), k = (size_t)(job->head_k + VL), v = (size_t)(job->head_v + VL);
     size_t larger = k > v ? k : v, scores = rows * ATT_BATCH, listed = (size_t)ATT_FEW * ATT_LIST_ROOM;
@@ -98,8 +99,8 @@ static int att_splits(const tn__attention_job *job) {
 }
 /* A partial result: maximum, sum, weighted values. */
 static size_t att_partial_floats(const tn__attention_job *job) { return 2 + (size_t)job->head_v; }
-/* Never less for more tokens, so that what is reserved for the most serves all: partial results are for a few tokens,
- * which is more than for one and more than for many. */
+/* Grows monotonically with the number of tokens, so that a reservation for the maximum suffices for all. Partial
+ * results need the most memory at a few tokens: more than for one, and more than for many, which are not split. */
 static size_t att_scratch(const tn__attention_job *job, int nth) {
     size_t floats = att_floats(job) * (size_t)nth;
     int64_t few = ATT_FEW / (job->heads / job->kv_heads);
@@ -125,7 +126,7 @@ static void att_load_keys(const tn__attention_job *job, int64_t kv, const int32_
                 memset(row, 0, (size_t)job->head_k * sizeof(float));
         }
         float *panel = m->keys + (size_t)(c / TILE_ROWS) * (size_t)job->head_k * TILE_ROWS;
-        turn_rows(m->rows, (size_t)job->head_k, (int)job->head_k, c % TILE_ROWS, panel);
+        transpose_rows(m->rows, (size_t)job->head_k, (int)job->head_k, c % TILE_ROWS, panel);
     }
     if (count % TILE_ROWS != 0 && count % TILE_ROWS <= VL) { /* the second vector of the last panel */
         float *panel = m->keys + (size_t)(count / TILE_ROWS) * (size_t)job->head_k * TILE_ROWS;
@@ -147,7 +148,7 @@ static void att_load_values(const tn__attention_job *job, int64_t kv, const int3
     }
 }
 
-/* Turns one row of raw scores into weights; keeps maximum and sum; returns what earlier sums shrink by. */
+/* Converts one row of scores to weights and updates its maximum and sum. Returns the factor for the earlier sums. */
 static float att_soft_max(float *s, int count, float *most, float *total) {
     vf top = vf_set1(-__builtin_inff());
     int i = 0;
@@ -180,7 +181,7 @@ static float att_soft_max(float *s, int count, float *most, float *total) {
     return shrink;
 }
 
-/* What is added to one row's scores beyond the product. */
+/* Soft cap, ALiBi and masks of one row's scores. */
 static void att_adjust(const tn__attention_job *job, float *s, int count, att_view view, int sees,
                        const int32_t *positions, const int32_t *cells, int64_t head, int64_t token, float slope,
                        const float *hide) {
@@ -198,7 +199,7 @@ static void att_adjust(const tn__attention_job *job, float *s, int count, att_vi
     }
     if (sees == SEES_SOME) {
         for (int i = 0; i < count; i++) s[i] += hide[i];
-        /* A NaN of a hidden cell must not get through. */
+        /* A NaN in a hidden cell must not reach the result. */
         for (int i = 0; i < count; i++) s[i] = hide[i] < 0 ? hide[i] : s[i];
     }
 }
@@ -216,7 +217,7 @@ static void att_tiles(const float *panels, size_t panel_floats, int n_panels, co
     }
 }
 
-/* Writes one query's result, or its part of it. */
+/* Writes one query's result, or its partial result. */
 static void att_finish(const tn__attention_job *job, int64_t head, int64_t token, float most, float total,
                        const float *sums, int split, int nth) {
     float *out, by;
@@ -228,7 +229,7 @@ static void att_finish(const tn__attention_job *job, int64_t head, int64_t token
         by = 1;
     } else {
         out = (float *)((char *)job->out + (size_t)head * job->out_head + (size_t)token * job->out_token);
-        by = total != 0 ? 1 / total : 0; /* a query that sees nothing stays zero */
+        by = total != 0 ? 1 / total : 0; /* the result of a query that sees no cell is zero */
         if (job->sinks && total != 0) {
             float top = job->sinks[head] > most ? job->sinks[head] : most, shrink = __builtin_expf(most - top);
             by = shrink / (total * shrink + __builtin_expf(job->sinks[head] - top));
@@ -333,7 +334,7 @@ static void att_combine(const tn__attention_job *job, int ith, int nth) {
         float most = -__builtin_inff(), total = 0;
         for (int s = 0; s < splits; s++) {
             const float *p = att_partial(job, nth, head, token, s);
-            if (!(p[0] <= most)) most = p[0]; /* a NaN stays */
+            if (!(p[0] <= most)) most = p[0]; /* keeps a NaN */
         }
         bool empty = true;
         for (int s = 0; s < splits; s++) empty = empty && att_partial(job, nth, head, token, s)[1] == 0;

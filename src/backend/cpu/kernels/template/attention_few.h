@@ -1,4 +1,4 @@
-/* Few queries against the cells of a split, as decode has them: part of the attention template. */
+/* Attention of few queries (decode) to the cells of a split: part of the attention template. */
 TN__VEC vf att_lanes(tn_type type, const char *row, int64_t i, int64_t left) {
     if (type == TN_F32) return left >= VL ? vf_load((const float *)row + i) : vf_load_n((const float *)row + i, left);
     const uint16_t *h = (const uint16_t *)row + i;
@@ -7,29 +7,30 @@ TN__VEC vf att_lanes(tn_type type, const char *row, int64_t i, int64_t left) {
     memcpy(padded, h, (size_t)left * sizeof *h);
     return type == TN_F16 ? vf_load_f16(padded) : vf_load_bf16(padded);
 }
-/* How far from a row the one lies that the next step reads in its place: the same cell of the next kv head, or the
- * first kv head of the next cells. Reading is asked for that far ahead. */
-static ptrdiff_t att_further(int64_t kv, int64_t kv_from, int64_t kv_to, size_t head, size_t cell, int step) {
+/* Distance in bytes from a row to the one that the next step reads: the same cell of the next kv head, or the first
+ * kv head of the next cells. Used as the prefetch distance. */
+static ptrdiff_t att_next_row_distance(int64_t kv, int64_t kv_from, int64_t kv_to, size_t head, size_t cell,
+                                       int step) {
     if (kv + 1 < kv_to) return (ptrdiff_t)head;
     return (ptrdiff_t)((size_t)step * cell) - (ptrdiff_t)((size_t)(kv - kv_from) * head);
 }
-/* Asks for `cells` rows that are read soon. Into the second cache: what the first can ask for at a time is far less
- * than memory delivers. The address may lie outside of what is there: nothing is read from it. */
-static void att_fetch(uintptr_t rows, size_t stride, int cells, size_t bytes) {
+/* Prefetches `cells` rows into the second-level cache, which has far more outstanding requests to memory than the
+ * first. The address may be outside the tensor: nothing is read from it. */
+static void att_prefetch_rows(uintptr_t rows, size_t stride, int cells, size_t bytes) {
     for (int c = 0; c < cells; c++, rows += stride)
         for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch((const void *)(rows + at), 0, 2);
 }
 
-/* What to ask memory for while cells are computed: see attention_runs.h. */
-typedef struct att_ahead att_ahead;
-static void att_go_ahead(att_ahead *ahead);
+/* Keys and values to prefetch while cells are computed: see attention_runs.h. */
+typedef struct att_prefetch att_prefetch;
+static void att_prefetch_step(att_prefetch *prefetch);
 
-/* Scores of `rows` queries with the listed cells, VL/rows cells at a time: VL sums over the head, put together at the
- * end. Lists and rows of scores have room up to the next whole ATT_STEP; what lies past the end is computed and not
- * used. `two`: heads of two vectors, whose queries stay in registers. */
+/* Scores of `rows` queries with the listed cells, VL/rows cells at a time: VL sums over the head, reduced together at
+ * the end. Lists and rows of scores have room up to the next multiple of ATT_STEP; results past the end are not used.
+ * `two`: heads of two vectors, whose queries stay in registers. */
 TN__VEC void att_dots(tn_type type, const char *keys, size_t stride, const int32_t *cells, int count, const float *q,
-                      size_t q_next, int64_t depth, float *scores, size_t next, att_ahead *ahead, const int rows,
-                      const bool two) {
+                      size_t q_next, int64_t depth, float *scores, size_t next, att_prefetch *prefetch,
+                      const int rows, const bool two) {
     const int wide = VL / rows;
     vf low[4], high[4];
 #pragma GCC unroll 4
@@ -38,7 +39,7 @@ TN__VEC void att_dots(tn_type type, const char *keys, size_t stride, const int32
         high[r] = vf_load(q + (size_t)r * q_next + VL);
     }
     for (int at = 0; at < count; at += wide) {
-        if (ahead && at % ATT_STEP == 0) att_go_ahead(ahead);
+        if (prefetch && at % ATT_STEP == 0) att_prefetch_step(prefetch);
         vf sum[VL];
         if (two) {
 #pragma GCC unroll 16
@@ -73,10 +74,10 @@ TN__VEC void att_dots(tn_type type, const char *keys, size_t stride, const int32
 /* Adds the weighted values of the listed cells to the sums of `rows` queries. */
 TN__VEC void att_weigh(tn_type type, const char *values, size_t stride, const int32_t *cells, int count,
                        const float *weights, size_t next, float *sums, size_t s_next, int64_t head_v,
-                       att_ahead *ahead, const int rows) {
+                       att_prefetch *prefetch, const int rows) {
     int64_t d = 0;
     for (; d + 2 * VL <= head_v; d += 2 * VL) {
-        vf a[4], b[4], odd_a[4], odd_b[4]; /* two sums each: a multiplication need not wait for the one before */
+        vf a[4], b[4], odd_a[4], odd_b[4]; /* two sums each, to shorten the dependency chain */
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
             a[r] = vf_load(sums + (size_t)r * s_next + d);
@@ -85,7 +86,7 @@ TN__VEC void att_weigh(tn_type type, const char *values, size_t stride, const in
         }
         int c = 0;
         for (; c + 2 <= count; c += 2) {
-            if (ahead && d == 0 && c % ATT_STEP == 0) att_go_ahead(ahead);
+            if (prefetch && d == 0 && c % ATT_STEP == 0) att_prefetch_step(prefetch);
             const char *even = values + (size_t)cells[c] * stride, *odd = values + (size_t)cells[c + 1] * stride;
             const vf u = att_lanes(type, even, d, VL), v = att_lanes(type, even, d + VL, VL);
             const vf x = att_lanes(type, odd, d, VL), y = att_lanes(type, odd, d + VL, VL);
@@ -129,7 +130,7 @@ TN__VEC void att_weigh(tn_type type, const char *values, size_t stride, const in
     {                                                                                                                \
         const float *x = q + (size_t)r * q_next;                                                                     \
         float *to = scores + (size_t)r * next;                                                                       \
-        att_ahead *first = r ? NULL : ahead;                                                                         \
+        att_prefetch *first = r ? NULL : prefetch;                                                                   \
         if (depth == 2 * VL)                                                                                         \
             att_dots(TN_##TYPE, keys, stride, cells, count, x, q_next, depth, to, next, first, rows, true);          \
         else                                                                                                         \
@@ -137,11 +138,11 @@ TN__VEC void att_weigh(tn_type type, const char *values, size_t stride, const in
     }
 #define ATT_WEIGH(TYPE, rows)                                                                                        \
     att_weigh(TN_##TYPE, values, stride, cells, count, weights + (size_t)r * next, next, sums + (size_t)r * s_next,  \
-              s_next, head_v, r ? NULL : ahead, rows)
+              s_next, head_v, r ? NULL : prefetch, rows)
 #define ATT_TYPED(TYPE)                                                                                              \
     static void att_dots_##TYPE(const char *keys, size_t stride, const int32_t *cells, int count, const float *q,    \
                                 size_t q_next, int64_t depth, float *scores, size_t next, int rows,                  \
-                                att_ahead *ahead) {                                                                  \
+                                att_prefetch *prefetch) {                                                            \
         int r = 0;                                                                                                   \
         for (; r + 4 <= rows; r += 4) ATT_DOTS(TYPE, 4)                                                              \
         for (; r + 2 <= rows; r += 2) ATT_DOTS(TYPE, 2)                                                              \
@@ -149,7 +150,7 @@ TN__VEC void att_weigh(tn_type type, const char *values, size_t stride, const in
     }                                                                                                                \
     static void att_weigh_##TYPE(const char *values, size_t stride, const int32_t *cells, int count,                 \
                                  const float *weights, size_t next, float *sums, size_t s_next, int64_t head_v,      \
-                                 int rows, att_ahead *ahead) {                                                       \
+                                 int rows, att_prefetch *prefetch) {                                                 \
         int r = 0;                                                                                                   \
         for (; r + 4 <= rows; r += 4) ATT_WEIGH(TYPE, 4);                                                            \
         if (rows - r == 3) ATT_WEIGH(TYPE, 3);                                                                       \
@@ -169,7 +170,7 @@ static const char *att_key(const tn__attention_job *job, int64_t kv, int64_t cel
 static const char *att_value(const tn__attention_job *job, int64_t kv, int64_t cell) {
     return (const char *)job->v + (size_t)kv * job->v_head + (size_t)cell * job->v_cell;
 }
-/* Types without lanes of their own become floats first, a step of cells at a time; those are then cells 0, 1… */
+/* Types without vector loads are converted to floats, ATT_STEP cells at a time; the converted cells are 0, 1, … */
 static bool att_has_lanes(tn_type type) { return type == TN_F32 || type == TN_F16 || type == TN_BF16; }
 static const int32_t att_in_order[ATT_STEP] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 static void att_to_floats(tn_type type, const char *from, size_t stride, const int32_t *cells, int64_t n,
@@ -178,41 +179,42 @@ static void att_to_floats(tn_type type, const char *from, size_t stride, const i
 }
 /* The listed cells of one kv head: scores of `rows` queries, and their sums of weighted values. */
 static void att_score_cells(const tn__attention_job *job, int64_t kv, const int32_t *cells, int count, const float *q,
-                            size_t q_next, int rows, float *scores, size_t next, float *buffer, att_ahead *ahead) {
+                            size_t q_next, int rows, float *scores, size_t next, float *buffer,
+                            att_prefetch *prefetch) {
     const char *k = att_key(job, kv, 0);
     if (att_has_lanes(job->k_type)) {
         (job->k_type == TN_F32 ? att_dots_F32
          : job->k_type == TN_F16
              ? att_dots_F16
-             : att_dots_BF16)(k, job->k_cell, cells, count, q, q_next, job->head_k, scores, next, rows, ahead);
+             : att_dots_BF16)(k, job->k_cell, cells, count, q, q_next, job->head_k, scores, next, rows, prefetch);
         return;
     }
     for (int c = 0; c < count; c += ATT_STEP) {
         att_to_floats(job->k_type, k, job->k_cell, cells + c, job->head_k, buffer);
         att_dots_F32((const char *)buffer, (size_t)job->head_k * sizeof(float), att_in_order, ATT_STEP, q, q_next,
-                     job->head_k, scores + c, next, rows, ahead);
+                     job->head_k, scores + c, next, rows, prefetch);
     }
 }
 static void att_weigh_cells(const tn__attention_job *job, int64_t kv, const int32_t *cells, int count,
                             const float *weights, size_t next, float *sums, size_t s_next, int rows, float *buffer,
-                            att_ahead *ahead) {
+                            att_prefetch *prefetch) {
     const char *v = att_value(job, kv, 0);
     if (att_has_lanes(job->v_type)) {
-        (job->v_type == TN_F32 ? att_weigh_F32
-         : job->v_type == TN_F16
-             ? att_weigh_F16
-             : att_weigh_BF16)(v, job->v_cell, cells, count, weights, next, sums, s_next, job->head_v, rows, ahead);
+        (job->v_type == TN_F32   ? att_weigh_F32
+         : job->v_type == TN_F16 ? att_weigh_F16
+                                 : att_weigh_BF16)(v, job->v_cell, cells, count, weights, next, sums, s_next,
+                                                   job->head_v, rows, prefetch);
         return;
     }
     for (int c = 0; c < count; c += ATT_STEP) {
         att_to_floats(job->v_type, v, job->v_cell, cells + c, job->head_v, buffer);
         att_weigh_F32((const char *)buffer, (size_t)job->head_v * sizeof(float), att_in_order,
                       count - c < ATT_STEP ? count - c : ATT_STEP, weights + c, next, sums, s_next, job->head_v, rows,
-                      ahead);
+                      prefetch);
     }
 }
 
-/* What a walk of few queries through the cells keeps, carved out of a thread's memory. */
+/* Arrays of few queries in a thread's part of the scratch. */
 typedef struct att_few_memory {
     size_t k_next, v_next, s_next; /* floats from one row of q, sums and scores to the next */
     float *q, *scores, *buffer, *sums, *most, *total;
@@ -256,8 +258,8 @@ static void att_few_end(const tn__attention_job *job, int64_t kv_from, size_t ro
                    nth);
     }
 }
-/* From scores to weights for a row of `count` listed cells, which has room up to the next whole vector; what was
- * summed before shrinks with them. */
+/* Converts a row of scores of `count` listed cells to weights and rescales the earlier sums. The row has room up to
+ * the next whole vector. */
 static void att_few_weights(const tn__attention_job *job, const att_few_memory *m, float *s, size_t row, int64_t head,
                             int64_t token, att_view view, int sees, const int32_t *positions, const int32_t *cells,
                             int count, const float *hide) {
@@ -269,8 +271,8 @@ static void att_few_weights(const tn__attention_job *job, const att_few_memory *
     for (size_t d = 0; d < m->v_next; d += VL) vf_store(o + d, vf_mul(vf_set1(shrink), vf_load(o + d)));
 }
 
-/* How many cells of one kv head before the next head: as many as leave room in the first cache for the same cells of
- * all heads, so that memory is read in its order. */
+/* Number of cells of one kv head computed before the next head. The same cells of all heads fit into half of the
+ * first-level cache, so that memory is read in order. */
 static int att_step(const tn__attention_job *job) {
     enum { BYTES = 16 * 1024 };
     const size_t k = att_row_bytes(job->k_type, job->head_k), v = att_row_bytes(job->v_type, job->head_v);
@@ -296,11 +298,11 @@ static void att_few_piece(const tn__attention_job *job, int64_t kv_from, int64_t
         end = end > to ? to : end;
     }
     att_few_begin(job, kv_from, all, &m);
-    const att_wanted wanted = att_wanted_by(job);
+    const att_sequence_set sequences = att_sequences_of(job);
     for (int64_t at_cell = first; at_cell < end; at_cell += ATT_BATCH) {
         int64_t cell = at_cell;
         int count = (int)(end - cell < ATT_BATCH ? end - cell : ATT_BATCH);
-        att_narrow(job, &wanted, &cell, &count);
+        att_narrow(job, &sequences, &cell, &count);
         if (count == 0) continue;
         att_summarise(job, cell, count, &block);
         int64_t t_from = job->tokens, t_to = 0;
@@ -313,13 +315,14 @@ static void att_few_piece(const tn__attention_job *job, int64_t kv_from, int64_t
         for (int i = 0; i < ATT_BATCH; i++) cells[i] = (int32_t)(cell + (i < count ? i : count - 1));
         const size_t r_from = (size_t)(t_from * share);
         const int r_count = (int)((t_to - t_from) * share);
-        for (int c = 0; c < count; c += step) { /* in the order of memory: all heads of a few cells */
+        for (int c = 0; c < count; c += step) { /* in memory order: all heads of a few cells */
             const int n = count - c < step ? count - c : step;
             for (int64_t kv = kv_from; kv < kv_to; kv++) {
                 const size_t row = (size_t)((kv - kv_from) * each) + r_from;
-                att_fetch((uintptr_t)att_key(job, kv, cell + c) +
-                              (uintptr_t)att_further(kv, kv_from, kv_to, job->k_head, job->k_cell, step),
-                          job->k_cell, n, k_bytes);
+                att_prefetch_rows(
+                    (uintptr_t)att_key(job, kv, cell + c) +
+                        (uintptr_t)att_next_row_distance(kv, kv_from, kv_to, job->k_head, job->k_cell, step),
+                    job->k_cell, n, k_bytes);
                 att_score_cells(job, kv, cells + c, n, m.q + row * m.k_next, m.k_next, r_count,
                                 m.scores + row * ATT_BATCH + c, ATT_BATCH, m.buffer, NULL);
             }
@@ -344,9 +347,10 @@ static void att_few_piece(const tn__attention_job *job, int64_t kv_from, int64_t
             const int n = count - c < step ? count - c : step;
             for (int64_t kv = kv_from; kv < kv_to; kv++) {
                 const size_t row = (size_t)((kv - kv_from) * each) + r_from;
-                att_fetch((uintptr_t)att_value(job, kv, cell + c) +
-                              (uintptr_t)att_further(kv, kv_from, kv_to, job->v_head, job->v_cell, step),
-                          job->v_cell, n, v_bytes);
+                att_prefetch_rows(
+                    (uintptr_t)att_value(job, kv, cell + c) +
+                        (uintptr_t)att_next_row_distance(kv, kv_from, kv_to, job->v_head, job->v_cell, step),
+                    job->v_cell, n, v_bytes);
                 att_weigh_cells(job, kv, cells + c, n, m.scores + row * ATT_BATCH + c, ATT_BATCH,
                                 m.sums + row * m.v_next, m.v_next, r_count, m.buffer, NULL);
             }

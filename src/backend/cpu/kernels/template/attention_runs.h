@@ -1,16 +1,15 @@
-/* Tokens of many sequences, as a server decodes them: part of the attention template.
+/* Attention of a batch with many sequences (a server's decode): part of the attention template.
  *
- * A batch comes sequence by sequence. A long run of one sequence is a matrix of queries; a short one, often a single
- * token, first lists the cells that it sees, from the blocks that hold its sequence, and then goes through the list
- * once per kv head: scores of all, weights, values. What all streams remember is more than any cache holds, so time
- * is spent waiting for memory unless it is asked for early: keys and values of the next list, of this run or the next
- * one, while this one is computed. */
+ * The tokens of a sequence are adjacent in the batch and form a run. A long run is a matrix of queries. A short run,
+ * often a single token, first lists its visible cells from the blocks that contain its sequence, and then processes
+ * the list once per kv head: scores, weights, values. The KV cache of all sequences is larger than any CPU cache, so
+ * the keys and values of the next list (of this run or the next) are prefetched while this one is computed. */
 
 static int64_t att_part_tokens(const tn__attention_job *job) {
     int64_t share = job->heads / job->kv_heads, most = ATT_FEW / share > 1 ? ATT_FEW / share : 1;
     return job->tokens < most ? job->tokens : most;
 }
-/* Some of a job's tokens as a job of their own. */
+/* A job for some of the tokens of another. */
 static tn__attention_job att_part(const tn__attention_job *job, int64_t token, int64_t count) {
     tn__attention_job part = *job;
     part.tokens = count;
@@ -21,7 +20,7 @@ static tn__attention_job att_part(const tn__attention_job *job, int64_t token, i
     if (job->mask) part.mask = (const char *)job->mask + (size_t)token * job->mask_token;
     return part;
 }
-/* How many tokens from this one on are of the same sequence, and whether they are few. */
+/* Number of consecutive tokens of the same sequence, starting with this one, and whether they are few. */
 static int64_t att_run_of(const tn__attention_job *job, int64_t token, bool *few) {
     int64_t n = 1;
     if (!job->q_pos || job->k_words == 0)
@@ -32,7 +31,7 @@ static int64_t att_run_of(const tn__attention_job *job, int64_t token, bool *few
     return n;
 }
 
-/* A short run, the kv heads of it that a thread computes, and the positions that any of its tokens sees. */
+/* A short run: the kv heads that this thread computes, and the positions visible to any of its tokens. */
 typedef struct att_run {
     tn__attention_job job;
     int64_t kv_from, kv_to;
@@ -40,17 +39,17 @@ typedef struct att_run {
     att_span span;
 } att_run;
 
-/* Cells that a run looks at together. The first visit of a run may have none. */
+/* A list of cells that a run processes together. The first visit of a run may be empty. */
 typedef struct att_visit {
     const att_run *run;
     bool begins;
     int count;
-    int32_t *cells; /* up to the next whole step the last cell again */
+    int32_t *cells; /* padded with the last cell to a multiple of ATT_STEP */
     int32_t own[ATT_LIST_ROOM];
 } att_visit;
 
-/* The lists of a thread, which are the same for every layer: before each its length, and whether a run begins there.
- * Kept if they fit; zero at first. */
+/* The lists of a thread, which are the same for every layer, kept if they fit. Each list is preceded by its length
+ * and a bit that marks the beginning of a run. The struct is zero initially. */
 typedef struct att_kept {
     const int32_t *q_pos, *k_pos, *range;
     int64_t from, to;
@@ -58,7 +57,7 @@ typedef struct att_kept {
     bool complete;
     _Alignas(64) int32_t lists[];
 } att_kept;
-_Static_assert(sizeof(att_kept) <= TN__KEPT_HEAD, "what must be zero at first is");
+_Static_assert(sizeof(att_kept) <= TN__KEPT_HEAD, "the caller zeroes TN__KEPT_HEAD bytes");
 static int64_t att_kept_room(const tn__attention_job *job) {
     enum { MOST = 16 * 1024 };
     return job->tokens < MOST / ATT_LIST_ROOM ? job->tokens * ATT_LIST_ROOM : MOST;
@@ -75,23 +74,24 @@ static bool att_is_kept(const tn__attention_job *job, int64_t from, int64_t to) 
            kept->chunk == p->chunk && kept->causal == p->causal;
 }
 
-/* A thread's way through its share [from, to) of the short runs, whose kv heads are counted through. */
+/* Iterates over a thread's share [from, to) of the short runs. The kv heads of all short runs are numbered
+ * consecutively. */
 typedef struct att_walk {
     const tn__attention_job *job;
     const att_index *index;
     int64_t from, to;
     int64_t token, item; /* of the next run: its first token, and the number of its first kv head */
-    int64_t cell, end;   /* where this run goes on */
-    int enough;          /* cells for a visit */
+    int64_t cell, end;   /* of the rest of this run */
+    int cells_max;       /* cells of a visit */
     att_run runs[2];     /* this one, and the one before, which may still be in use */
     int which;
-    att_kept *kept; /* NULL: not wanted, or full */
-    bool again;     /* along what is kept */
-    int32_t at;     /* in its lists */
+    att_kept *kept; /* NULL: lists are not kept, or do not fit */
+    bool replay;    /* use the kept lists */
+    int32_t at;     /* index in the kept lists */
 } att_walk;
 
-/* Two visits, the one at work and the one asked for, should leave room in a cache of the second level. */
-static int att_enough(const tn__attention_job *job) {
+/* Two visits, the one being computed and the one being prefetched, fit into a second-level cache. */
+static int att_visit_cells_max(const tn__attention_job *job) {
     enum { BYTES = 128 * 1024 };
     const size_t cell =
         (size_t)job->kv_heads * (att_row_bytes(job->k_type, job->head_k) + att_row_bytes(job->v_type, job->head_v));
@@ -119,7 +119,7 @@ static bool att_next_run(att_walk *w) {
     }
     return false;
 }
-static bool att_visit_again(att_walk *w, att_visit *v) {
+static bool att_replay_visit(att_walk *w, att_visit *v) {
     if (w->at == w->kept->ints) return false;
     const int32_t *list = w->kept->lists + w->at;
     v->begins = list[0] & 1;
@@ -131,7 +131,7 @@ static bool att_visit_again(att_walk *w, att_visit *v) {
     return true;
 }
 static bool att_next_visit(att_walk *w, att_visit *v) {
-    if (w->again) return att_visit_again(w, v);
+    if (w->replay) return att_replay_visit(w, v);
     if (w->kept && w->at + 1 + ATT_LIST_ROOM > att_kept_room(w->job)) w->kept = NULL;
     v->cells = w->kept ? w->kept->lists + w->at + 1 : v->own;
     v->begins = w->cell >= w->end;
@@ -139,7 +139,7 @@ static bool att_next_visit(att_walk *w, att_visit *v) {
     for (;;) {
         int32_t positions[ATT_LIST_ROOM];
         const att_run *run = v->run = &w->runs[w->which];
-        v->count = att_gather(w->job, w->index, run->sequence, run->span, &w->cell, w->end, w->enough + ATT_BATCH,
+        v->count = att_gather(w->job, w->index, run->sequence, run->span, &w->cell, w->end, w->cells_max + ATT_BATCH,
                               v->cells, positions);
         if (v->begins || v->count > 0) break;
         v->begins = true;
@@ -152,15 +152,16 @@ static bool att_next_visit(att_walk *w, att_visit *v) {
     return true;
 }
 
-/* Keys and values of a visit are asked for evenly over `steps` steps of the one before. */
+/* Prefetches the keys and values of a visit, evenly distributed over `steps` steps of the visit before. */
 typedef struct att_rows {
     uintptr_t at; /* the first of `heads` rows of cell 0 */
     size_t cell, head, bytes;
     int heads;
 } att_rows;
-struct att_ahead {
+struct att_prefetch {
     const int32_t *cells;
-    int count, next, late, steps; /* the next cell; how much of a cell the steps so far are short of, in steps */
+    int count, next, steps;
+    int late; /* prefetches that are due, in units of 1/steps of a row */
     att_rows keys, values;
 };
 static att_rows att_rows_of(const void *base, size_t cell, size_t head, size_t bytes, const att_run *run) {
@@ -169,33 +170,33 @@ static att_rows att_rows_of(const void *base, size_t cell, size_t head, size_t b
     if (head == bytes) return (att_rows){at, cell, 0, bytes * (size_t)heads, 1};
     return (att_rows){at, cell, head, bytes, heads};
 }
-static att_ahead att_ahead_to(const att_visit *v, int steps) {
+static att_prefetch att_prefetch_of(const att_visit *v, int steps) {
     const tn__attention_job *job = &v->run->job;
     const size_t k = att_row_bytes(job->k_type, job->head_k), w = att_row_bytes(job->v_type, job->head_v);
-    return (att_ahead){.cells = v->cells,
-                       .count = v->count,
-                       .steps = steps,
-                       .keys = att_rows_of(job->k, job->k_cell, job->k_head, k, v->run),
-                       .values = att_rows_of(job->v, job->v_cell, job->v_head, w, v->run)};
+    return (att_prefetch){.cells = v->cells,
+                          .count = v->count,
+                          .steps = steps,
+                          .keys = att_rows_of(job->k, job->k_cell, job->k_head, k, v->run),
+                          .values = att_rows_of(job->v, job->v_cell, job->v_head, w, v->run)};
 }
-static void att_go_ahead(att_ahead *a) {
+static void att_prefetch_step(att_prefetch *a) {
     for (a->late += 2 * a->count; a->late >= a->steps; a->late -= a->steps) {
         const att_rows *rows = a->next < a->count ? &a->keys : &a->values;
         const size_t cell = (size_t)a->cells[a->next < a->count ? a->next : a->next - a->count];
-        att_fetch(rows->at + cell * rows->cell, rows->head, rows->heads, rows->bytes);
+        att_prefetch_rows(rows->at + cell * rows->cell, rows->head, rows->heads, rows->bytes);
         a->next++;
     }
 }
 
-/* One visit of one run, kv head by kv head: scores, weights, values. `next`, which may be NULL, is asked for. */
+/* Computes one visit, kv head by kv head: scores, weights, values. Prefetches `next`, which may be NULL. */
 static void att_visit_cells(const att_visit *v, const att_visit *next, const att_few_memory *m) {
     const tn__attention_job *job = &v->run->job;
     const int64_t share = job->heads / job->kv_heads, each = att_group_rows(job), kv_from = v->run->kv_from;
     const int heads = (int)(v->run->kv_to - kv_from), steps = (v->count + ATT_STEP - 1) / ATT_STEP;
-    att_ahead later, *ahead = NULL;
+    att_prefetch later, *prefetch = NULL;
     if (next) {
-        later = att_ahead_to(next, 2 * heads * steps);
-        ahead = &later;
+        later = att_prefetch_of(next, 2 * heads * steps);
+        prefetch = &later;
     }
     float hide[ATT_LIST_ROOM];
     int32_t positions[ATT_LIST_ROOM];
@@ -205,17 +206,17 @@ static void att_visit_cells(const att_visit *v, const att_visit *next, const att
         const int64_t kv = kv_from + head;
         const size_t first = (size_t)(head * each);
         att_score_cells(job, kv, v->cells, v->count, m->q + first * m->k_next, m->k_next, (int)each, m->scores,
-                        m->s_next, m->buffer, ahead);
+                        m->s_next, m->buffer, prefetch);
         for (int64_t r = 0; r < each; r++) {
             const int64_t token = r / share;
             const att_view view = att_view_of(job, token);
-            /* The list is what one token sees; several do not see the same. */
+            /* The list holds the cells visible to any token of the run; each token of several sees only some. */
             if (job->tokens > 1 && r % share == 0) att_hide_positions(view, positions, v->count, hide);
             att_few_weights(job, m, m->scores + (size_t)r * m->s_next, first + (size_t)r, kv * share + r % share,
                             token, view, job->tokens > 1 ? SEES_SOME : SEES_ALL, positions, v->cells, v->count, hide);
         }
         att_weigh_cells(job, kv, v->cells, v->count, m->scores, m->s_next, m->sums + first * m->v_next, m->v_next,
-                        (int)each, m->buffer, ahead);
+                        (int)each, m->buffer, prefetch);
     }
 }
 
@@ -225,17 +226,17 @@ static void att_short_runs(const tn__attention_job *job, const att_index *index,
                      .index = index,
                      .from = from,
                      .to = to,
-                     .enough = att_enough(job),
+                     .cells_max = att_visit_cells_max(job),
                      .kept = job->kept,
-                     .again = att_is_kept(job, from, to)};
+                     .replay = att_is_kept(job, from, to)};
     att_visit visits[2];
     att_few_memory m = {0};
     size_t rows = 0;
-    if (walk.kept && !walk.again) walk.kept->complete = false;
+    if (walk.kept && !walk.replay) walk.kept->complete = false;
     bool any = att_next_visit(&walk, &visits[0]);
     if (any && visits[0].count > 0) {
-        att_ahead first = att_ahead_to(&visits[0], 1);
-        att_go_ahead(&first);
+        att_prefetch first = att_prefetch_of(&visits[0], 1);
+        att_prefetch_step(&first);
     }
     for (int i = 0; any; i ^= 1) {
         const att_visit *v = &visits[i], *next = &visits[i ^ 1];
@@ -249,7 +250,7 @@ static void att_short_runs(const tn__attention_job *job, const att_index *index,
         if (v->count > 0) att_visit_cells(v, any ? next : NULL, &m);
         if (!any || next->begins) att_few_end(&run->job, run->kv_from, rows, 0, nth, &m);
     }
-    if (walk.again || !walk.kept) return;
+    if (walk.replay || !walk.kept) return;
     att_kept *kept = walk.kept;
     kept->q_pos = job->q_pos, kept->k_pos = job->k_pos, kept->range = job->range;
     kept->from = from, kept->to = to;
@@ -279,7 +280,7 @@ static void att_run_all(const tn__attention_job *job, int ith, int nth) {
     for (int64_t token = 0; !all && token < job->tokens; token += n) {
         n = att_run_of(job, token, &few);
         if (few) continue;
-        /* One kv head after the other, so that its cells stay in the cache; the longest pieces, later queries, first.
+        /* One kv head after the other, so that its cells stay in the cache; later queries, the longest pieces, first.
          */
         const int64_t rows = n * share, most = tiled ? att_tiled_rows(rows * job->kv_heads) : ATT_ROWS,
                       blocks = (rows + most - 1) / most;

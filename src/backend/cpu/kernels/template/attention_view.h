@@ -1,5 +1,6 @@
-/* Which cells queries see, block by block: part of the attention template. */
-/* The positions a query sees are one interval; which cells of those also depends on the sequence. */
+/* Visibility of cells, block by block: part of the attention template. */
+
+/* The positions visible to a query are one interval; a visible cell must also belong to the query's sequence. */
 typedef struct att_view {
     int32_t low, high, sequence;
     int64_t position;
@@ -19,7 +20,7 @@ static att_view att_view_of(const tn__attention_job *job, int64_t token) {
     return (att_view){(int32_t)low, (int32_t)high, q.sequence, q.position};
 }
 
-/* What can be said of a block of cells as a whole. */
+/* Summary of a block of cells: range of positions, sequences of all cells and of any cell. */
 typedef struct att_block {
     int32_t position[ATT_CELLS], least, most;
     uint32_t all[ATT_WORDS], any[ATT_WORDS];
@@ -46,20 +47,21 @@ static void att_summarise(const tn__attention_job *job, int64_t cell, int count,
         }
     }
 }
-/* The sequences of a job's tokens as bits, and the part of a block of cells that holds any of them. */
-typedef struct att_wanted {
-    bool known; /* false: nothing can be said, all cells may be seen */
+/* The sequences of a job's tokens, as bits. */
+typedef struct att_sequence_set {
+    bool known; /* false: all cells may be visible */
     uint32_t bits[ATT_WORDS];
-} att_wanted;
-static att_wanted att_wanted_by(const tn__attention_job *job) {
-    att_wanted w = {.known = job->k_pos && job->q_pos && job->k_words > 0 && job->k_words <= ATT_WORDS};
+} att_sequence_set;
+static att_sequence_set att_sequences_of(const tn__attention_job *job) {
+    att_sequence_set w = {.known = job->k_pos && job->q_pos && job->k_words > 0 && job->k_words <= ATT_WORDS};
     for (int64_t t = 0; w.known && t < job->tokens; t++) {
         int32_t sequence = job->q_pos[2 * t + 1];
         if (sequence >= 0 && sequence < 32 * job->k_words) w.bits[sequence / 32] |= (uint32_t)1 << sequence % 32;
     }
     return w;
 }
-static void att_narrow(const tn__attention_job *job, const att_wanted *w, int64_t *cell, int *count) {
+/* Narrows a block of cells to the range that contains any of the sequences. */
+static void att_narrow(const tn__attention_job *job, const att_sequence_set *w, int64_t *cell, int *count) {
     if (!w->known) return;
     const int words = job->k_words;
     int first = *count, last = -1;
@@ -88,7 +90,7 @@ static int att_sees(const tn__attention_job *job, att_view v, const att_block *b
     }
     return result;
 }
-/* 0 for cells that are seen, -infinity for others. */
+/* 0 for visible cells, -infinity for others. */
 static void att_hide(const tn__attention_job *job, att_view v, const att_block *b, int64_t cell, int count,
                      float *hide) {
     for (int i = 0; i < count; i++)
@@ -102,17 +104,17 @@ static void att_hide(const tn__attention_job *job, att_view v, const att_block *
     }
 }
 
-/* The same where all cells are of the query's sequence. */
+/* The same for cells that all belong to the query's sequence. */
 static void att_hide_positions(att_view v, const int32_t *positions, int count, float *hide) {
     for (int i = 0; i < count; i++) hide[i] = positions[i] >= v.low && positions[i] <= v.high ? 0 : -__builtin_inff();
 }
 
-/* ---- One sequence ------------------------------------------------------------------------------------------------
- */
+/* ---- One sequence ---- */
 
-/* Which blocks of ATT_BATCH cells, counted from the first that is looked at, hold a sequence: a row of bits each. */
+/* Index from sequences to the blocks of ATT_BATCH cells that contain them: a row of bits per sequence. Blocks are
+ * counted from the first cell of the job's range. */
 typedef struct att_index {
-    bool known; /* false: the list would be too long, or there are no sequences */
+    bool known; /* false: the index would be too long, or there are no sequences */
     int64_t first, end;
     int32_t sequences;
     int row; /* words */
@@ -133,7 +135,7 @@ static void att_index_make(const tn__attention_job *job, att_index *x) {
         const int64_t cell = x->first + block * ATT_BATCH;
         const int64_t ints = (x->end - cell < ATT_BATCH ? x->end - cell : ATT_BATCH) * each;
         const int32_t *entry = job->k_pos + (size_t)each * (size_t)cell;
-        /* Eight cells side by side, so that vectors can be used whatever the number of words. */
+        /* Eight cells side by side, so that the loop vectorizes for any number of words. */
         uint32_t any[8 * (1 + ATT_WORDS)] = {0};
         int64_t i = 0;
         for (; i + 8 * each <= ints; i += 8 * each)
@@ -147,8 +149,8 @@ static void att_index_make(const tn__attention_job *job, att_index *x) {
         }
     }
 }
-/* The first cell at or after `cell`, whole blocks after the first, whose block may hold the sequence; the end or
- * beyond when there is none. */
+/* The first cell of the next block, starting with that of `cell`, that may contain the sequence; at or past the end
+ * when there is none. */
 static int64_t att_index_next(const att_index *x, int32_t sequence, int64_t cell) {
     if (!x->known || cell >= x->end) return cell;
     if (sequence < 0 || sequence >= x->sequences) return x->end;
@@ -174,7 +176,7 @@ static att_span att_span_of_cells(const int32_t *positions, int count) {
     }
     return s;
 }
-/* What any of the tokens [from, to) sees. */
+/* The positions visible to any of the tokens [from, to). */
 static att_span att_span_of(const tn__attention_job *job, int64_t from, int64_t to) {
     att_span s = {INT32_MAX, -1};
     for (int64_t t = from; t < to; t++) {
@@ -190,9 +192,9 @@ static int att_sees_span(att_view v, att_span s) {
     return v.low <= s.low && s.high <= v.high ? SEES_ALL : SEES_SOME;
 }
 
-/* Lists the cells of a sequence, or all where there are none, from *cell on whose positions are in the span, block by
- * block as long as there is room for a whole one, and where a block begins that was not looked at. Returns how many;
- * 0: there are no more. */
+/* Lists the cells of a sequence (or all cells of a job without sequences) whose positions are in the span. Starts at
+ * *cell and continues block by block while there is room for a whole block; *cell becomes the first block not
+ * examined. Returns the number of cells; 0 at the end. */
 static int att_gather(const tn__attention_job *job, const att_index *index, int32_t sequence, att_span span,
                       int64_t *cell, int64_t end, int room, int32_t *cells, int32_t *positions) {
     const int words = job->k_pos ? job->k_words : 0, word = words && sequence >= 0 ? 1 + sequence / 32 : 0;

@@ -1,4 +1,4 @@
-/* The types a KV cache has, as floats, for any vector vocabulary. */
+/* Conversion of rows to floats, fast for the types of a KV cache: a template over the vector type. */
 #ifndef TN_TEMPLATE_CONVERT_H
 #define TN_TEMPLATE_CONVERT_H
 

@@ -1,6 +1,6 @@
-/* Few activation rows in f32, for any vector vocabulary: weights of any type become floats 256 at a time and are
- * multiplied with up to four rows before the next. */
-#include "backend/cpu/kernels/generic/internal.h"
+/* Mat-mul of few activation rows in f32. A template over the vector type of the including file. Weights of any type
+ * are converted to floats, 256 at a time, and multiplied with up to four activation rows. */
+#include "backend/cpu/kernels/shared.h"
 #include "backend/cpu/kernels/template/convert.h"
 
 #include <string.h>
@@ -44,12 +44,9 @@ TN__VEC void gemv_columns(const tn__matmul_job *job, tn_type type, int64_t row, 
         float floats[TN__CHUNK];
         uint8_t block[TN__CHUNK * sizeof(float)];
         const void *from = w;
-        for (int q = 0; q < cols; q++)
-            x[q] = job->form == TN__ACT_PLAIN
-                       ? (const float *)((const char *)job->x + (size_t)(j + q) * job->x_stride) + c * TN__CHUNK
-                       : (const float *)job->x + (c * job->x_rows + job->x_first + j + q) * TN__CHUNK;
-        if (job->packed) {
-            tn__unpack_chunk(job->type, job->k, job->w, row, c, block);
+        for (int q = 0; q < cols; q++) x[q] = tn__f32_at(job, c, j + q);
+        if (job->repacked) {
+            tn__repacked_read_chunk(job->type, job->k, job->w, row, c, block);
             from = block;
         }
         if (type != job->type) { /* `type` is F32: convert first */
@@ -59,11 +56,7 @@ TN__VEC void gemv_columns(const tn__matmul_job *job, tn_type type, int64_t row, 
         gemv_add(type, from, x, count, acc, rest, cols);
     }
 #pragma GCC unroll 4
-    for (int q = 0; q < cols; q++) {
-        int64_t at = job->scatter ? job->scatter[j + q] : j + q;
-        ((float *)((char *)job->out + (size_t)at * job->out_stride))[row] =
-            vf_sum(vf_add(acc[q][0], acc[q][1])) + rest[q];
-    }
+    for (int q = 0; q < cols; q++) tn__out_row(job, j + q)[row] = vf_sum(vf_add(acc[q][0], acc[q][1])) + rest[q];
 }
 
 #define GEMV_F32(TYPE)                                                                                               \

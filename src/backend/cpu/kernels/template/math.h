@@ -1,13 +1,13 @@
-/* Exponential, hyperbolic tangent and what is made of them, for any vector vocabulary. */
+/* Exponential, hyperbolic tangent and the activations built from them: a template over the vector type. */
 #ifndef TN_TEMPLATE_MATH_H
 #define TN_TEMPLATE_MATH_H
 
-/* e^x = 2^n·e^r with n whole and |r| ≤ ln2/2; the polynomial is the Taylor series economised to six terms, relative
- * error below 2^-24. NaN stays NaN; what over- or underflows becomes infinity or zero. */
+/* e^x = 2^n·e^r with integer n and |r| ≤ ln2/2; the polynomial is the Taylor series economised to six terms, relative
+ * error below 2^-24. NaN stays NaN; overflow gives infinity, underflow zero. */
 TN__VEC vf vf_exp(vf x) {
     x = vf_min(vf_set1(89.0f), vf_max(vf_set1(-104.5f), x));
     vf n = vf_round(vf_mul(x, vf_set1(1.44269504088896341f)));
-    vf r = vf_fnma(n, vf_set1(0.693359375f), x); /* ln2 in two parts, the first of few bits */
+    vf r = vf_fnma(n, vf_set1(0.693359375f), x); /* ln2 in two parts; the first has few bits, so that n·it is exact */
     r = vf_fnma(n, vf_set1(-2.12194440e-4f), r);
     vf p = vf_fma(vf_set1(1.9875691500e-4f), r, vf_set1(1.3981999507e-3f));
     p = vf_fma(p, r, vf_set1(8.3334519073e-3f));

@@ -1,5 +1,5 @@
-/* Rows of floats for any vector vocabulary: included once per level, after its vec.h. */
-#include "backend/cpu/kernels/generic/internal.h"
+/* Operations on rows of floats: a template over the vector type, included once per level after its vec.h. */
+#include "backend/cpu/kernels/shared.h"
 #include "backend/cpu/kernels/template/convert.h"
 #include "backend/cpu/kernels/template/math.h"
 #include "base/half.h"
@@ -137,7 +137,8 @@ static void row_norm(int64_t n, const float *x, const float *weight, const float
     }
 }
 
-/* A pair's second half, swapped in front and with the sine negated, gives both results in one multiply-add. */
+/* With the two values of each pair swapped and the sign of the first sine negated, one multiply-add gives both
+ * results. */
 static void row_rope_normal(int64_t n, const float *x, const float *cos, const float *sin, float *y) {
     int64_t i = 0;
     const vf sign = vf_minus_plus();

@@ -1,6 +1,7 @@
-/* The f32 register tile for any vector vocabulary: two vectors of rows times up to TILE_COLS columns,
+/* The f32 register tile, a template over the vector type: two vectors of rows times up to TILE_COLS columns,
  *   out[j][i] (+)= Σ_l panel[l][i]·x[j][l]   for i < 2·VL.
- * Every sum runs over l in order, whatever the number of columns, so a result does not depend on how work was cut. */
+ * Every sum runs over l in order, whatever the number of columns, so a result does not depend on how work is divided.
+ */
 #ifndef TN_TEMPLATE_TILE_H
 #define TN_TEMPLATE_TILE_H
 
@@ -61,8 +62,8 @@ static void (*const tiles[TILE_COLS])(const float *, const float *, size_t, int,
 #endif
 };
 
-/* Turns VL rows of `count` floats, `stride` floats apart, into columns `first`… of a panel. */
-TN__VEC void turn_rows(const float *rows, size_t stride, int count, int first, float *panel) {
+/* Transposes VL rows of `count` floats, `stride` floats apart, into columns `first`… of a panel. */
+TN__VEC void transpose_rows(const float *rows, size_t stride, int count, int first, float *panel) {
     for (int l = 0; l < count; l += VL) {
         vf r[VL];
         int left = count - l;

@@ -1,13 +1,13 @@
-/* Packed weights: 16 rows interleaved. This file defines the layout (described in internal.h) both ways. */
+/* Conversion to and from repacked weights in plain C (layouts: repack.h). */
 #include <string.h>
 
-#include "backend/cpu/kernels/generic/internal.h"
+#include "backend/cpu/kernels/shared.h"
 #include "quant/quant.h"
 
 /* Values in one unit of a group. */
 static int64_t unit_values(tn_type type) { return type == TN_Q4_K || type == TN_Q6_K ? 256 : 32; }
 
-bool tn__can_pack(tn_type type, int64_t m, int64_t k) {
+bool tn__can_repack(tn_type type, int64_t m, int64_t k) {
     switch (type) {
     case TN_Q4_0:
     case TN_Q8_0:
@@ -19,14 +19,14 @@ bool tn__can_pack(tn_type type, int64_t m, int64_t k) {
     }
 }
 
-size_t tn__packed_group_bytes(tn_type type, int64_t k) {
+size_t tn__repacked_group_bytes(tn_type type, int64_t k) {
     return (size_t)(k / tn__block_of(type)) * (size_t)tn__bytes_of(type) * 16;
 }
-size_t tn__packed_bytes(tn_type type, int64_t m, int64_t k) {
-    return (size_t)((m + 15) / 16) * tn__packed_group_bytes(type, k);
+size_t tn__repacked_bytes(tn_type type, int64_t m, int64_t k) {
+    return (size_t)((m + 15) / 16) * tn__repacked_group_bytes(type, k);
 }
 
-/* Row r's `n` bytes (a multiple of 4) into or out of [n/4][16][4]. */
+/* Copies row r's `n` bytes (a multiple of 4) into or out of [n/4][16][4]. */
 static void weave(uint8_t *group, int r, const uint8_t *bytes, int n) {
     for (int q = 0; q < n / 4; q++) memcpy(group + (q * 16 + r) * 4, bytes + 4 * q, 4);
 }
@@ -87,8 +87,9 @@ static void get_q4_K(const uint8_t *unit, int r, tn__q4_K *b) {
     for (int g = 0; g < 4; g++) unweave(unit + 256 + 512 * g, r, b->qs + 32 * g, 32);
 }
 
-/* The three vectors that make codes together are neighbours, so that memory is read in order: the low bits of rows 0
- * and 2 of a half, those of rows 1 and 3, the high bits of all. i: half and place in 32, by fours. */
+/* The three vectors whose bits make up the same codes are adjacent, so that memory is read in order: j = 0 the low
+ * bits of rows 0 and 2 of a half, j = 1 those of rows 1 and 3, j = 2 the high bits of all. i = 8·half + (index within
+ * 32) / 4. */
 static uint8_t *q6_vector(uint8_t *unit, int i, int j) { return unit + 288 + 192 * i + 64 * j; }
 static uint8_t *q6_bytes(const tn__q6_K *b, int i, int j) {
     const int half = i / 8, at = 4 * (i % 8);
@@ -110,12 +111,12 @@ static void get_q6_K(const uint8_t *unit, int r, tn__q6_K *b) {
     }
 }
 
-void tn__pack(tn_type type, int64_t m, int64_t k, const void *rows, size_t stride, void *packed, int64_t first,
-              int64_t n) {
-    size_t group_bytes = tn__packed_group_bytes(type, k);
+void tn__repack(tn_type type, int64_t m, int64_t k, const void *rows, size_t stride, void *repacked, int64_t first,
+                int64_t n) {
+    size_t group_bytes = tn__repacked_group_bytes(type, k);
     int64_t units = k / unit_values(type);
     for (int64_t g = first; g < first + n; g++) {
-        uint8_t *group = (uint8_t *)packed + (size_t)g * group_bytes;
+        uint8_t *group = (uint8_t *)repacked + (size_t)g * group_bytes;
         if (16 * g + 16 > m) memset(group, 0, group_bytes);
         for (int r = 0; r < 16 && 16 * g + r < m; r++) {
             const uint8_t *row = (const uint8_t *)rows + (size_t)(16 * g + r) * stride;
@@ -132,8 +133,8 @@ void tn__pack(tn_type type, int64_t m, int64_t k, const void *rows, size_t strid
     }
 }
 
-void tn__unpack_chunk(tn_type type, int64_t k, const void *packed, int64_t row, int64_t chunk, void *out) {
-    const uint8_t *group = (const uint8_t *)packed + (size_t)(row / 16) * tn__packed_group_bytes(type, k);
+void tn__repacked_read_chunk(tn_type type, int64_t k, const void *repacked, int64_t row, int64_t chunk, void *out) {
+    const uint8_t *group = (const uint8_t *)repacked + (size_t)(row / 16) * tn__repacked_group_bytes(type, k);
     int64_t each = unit_values(type), first = chunk * TN__CHUNK / each;
     int64_t end = (chunk + 1) * TN__CHUNK / each < k / each ? (chunk + 1) * TN__CHUNK / each : k / each;
     int r = (int)(row % 16);
@@ -149,9 +150,9 @@ void tn__unpack_chunk(tn_type type, int64_t k, const void *packed, int64_t row, 
     }
 }
 
-void tn__unpack_row(tn_type type, int64_t m, int64_t k, const void *packed, int64_t row, void *out) {
+void tn__repacked_read_row(tn_type type, int64_t m, int64_t k, const void *repacked, int64_t row, void *out) {
     (void)m;
     size_t chunk_bytes = (size_t)(TN__CHUNK / tn__block_of(type)) * (size_t)tn__bytes_of(type);
     for (int64_t c = 0; c * TN__CHUNK < k; c++)
-        tn__unpack_chunk(type, k, packed, row, c, (uint8_t *)out + (size_t)c * chunk_bytes);
+        tn__repacked_read_chunk(type, k, repacked, row, c, (uint8_t *)out + (size_t)c * chunk_bytes);
 }

@@ -1,5 +1,5 @@
-/* Packing weights with AVX-512: whole groups of 16 rows, turned in registers. The layout is that of generic/pack.c,
- * which also takes the last group when it is short. */
+/* Repacking of weights with AVX-512: whole groups of 16 rows, transposed in registers. An incomplete last group uses
+ * the plain C version. */
 #include <immintrin.h>
 #include <string.h>
 
@@ -16,8 +16,8 @@ static inline void put_bytes(uint8_t *to, __m512i v, int j) {
     _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8(_mm512_srl_epi32(v, _mm_cvtsi32_si128(8 * j))));
 }
 
-/* 64 bytes of 16 rows, turned: to[i] is word i of every row. */
-static inline void turn(const uint8_t *from, size_t stride, __m512i r[16]) {
+/* 64 bytes of 16 rows, transposed: r[i] is word i of every row. */
+static inline void transpose_rows(const uint8_t *from, size_t stride, __m512i r[16]) {
     for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_si512(from + (size_t)i * stride);
     tn__transpose16(r);
 }
@@ -102,7 +102,7 @@ static void group_q4_K(const uint8_t *from, size_t stride, __m512i rows, int64_t
         }
         for (int h = 0; h < 2; h++) {
             __m512i r[16];
-            turn(from + 16 + 64 * h, stride, r);
+            transpose_rows(from + 16 + 64 * h, stride, r);
             put(to + 256 + 1024 * h, r, 16);
         }
     }
@@ -117,11 +117,11 @@ static void group_q6_K(const uint8_t *from, size_t stride, __m512i rows, int64_t
             for (int j = 0; j < 4; j++) put_bytes(to + 32 + 16 * (4 * q + j), scales, j);
         }
         for (int h = 0; h < 2; h++) {
-            turn(from + 64 * h, stride, r);
+            transpose_rows(from + 64 * h, stride, r);
             for (int i = 0; i < 16; i++) /* interleaved by threes */
                 _mm512_storeu_si512(to + 288 + 1536 * h + 192 * (i % 8) + 64 * (i / 8), r[i]);
         }
-        turn(from + 128, stride, r);
+        transpose_rows(from + 128, stride, r);
         for (int i = 0; i < 16; i++) _mm512_storeu_si512(to + 288 + 192 * i + 128, r[i]);
     }
 }
@@ -129,29 +129,29 @@ static void group_q6_K(const uint8_t *from, size_t stride, __m512i rows, int64_t
 static void group_halves(const uint8_t *from, size_t stride, int64_t units, uint8_t *to) {
     for (int64_t u = 0; u < units; u++, from += 64, to += 1024) {
         __m512i r[16];
-        turn(from, stride, r);
+        transpose_rows(from, stride, r);
         put(to, r, 16);
     }
 }
 
-void tn__avx512_pack(tn_type type, int64_t m, int64_t k, const void *rows, size_t stride, void *packed, int64_t first,
-                     int64_t n) {
-    const size_t group_bytes = tn__packed_group_bytes(type, k);
-    const bool near = stride <= INT32_MAX / 16; /* so that offsets of 16 rows are 32-bit integers */
-    const __m512i places = _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
-                                              _mm512_set1_epi32((int)stride));
+void tn__avx512_repack(tn_type type, int64_t m, int64_t k, const void *rows, size_t stride, void *repacked,
+                       int64_t first, int64_t n) {
+    const size_t group_bytes = tn__repacked_group_bytes(type, k);
+    const bool offsets_fit = stride <= INT32_MAX / 16; /* the offsets of 16 rows are 32-bit integers */
+    const __m512i offsets = _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+                                               _mm512_set1_epi32((int)stride));
     for (int64_t g = first; g < first + n; g++) {
         const uint8_t *from = (const uint8_t *)rows + (size_t)(16 * g) * stride;
-        uint8_t *to = (uint8_t *)packed + (size_t)g * group_bytes;
-        if (!near || 16 * g + 16 > m) {
-            tn__pack(type, m, k, rows, stride, packed, g, 1);
+        uint8_t *to = (uint8_t *)repacked + (size_t)g * group_bytes;
+        if (!offsets_fit || 16 * g + 16 > m) {
+            tn__repack(type, m, k, rows, stride, repacked, g, 1);
             continue;
         }
         switch (type) {
-        case TN_Q8_0: group_q8_0(from, stride, places, k / 32, to); break;
-        case TN_Q4_0: group_q4_0(from, stride, places, k / 32, to); break;
-        case TN_Q4_K: group_q4_K(from, stride, places, k / 256, to); break;
-        case TN_Q6_K: group_q6_K(from, stride, places, k / 256, to); break;
+        case TN_Q8_0: group_q8_0(from, stride, offsets, k / 32, to); break;
+        case TN_Q4_0: group_q4_0(from, stride, offsets, k / 32, to); break;
+        case TN_Q4_K: group_q4_K(from, stride, offsets, k / 256, to); break;
+        case TN_Q6_K: group_q6_K(from, stride, offsets, k / 256, to); break;
         default: group_halves(from, stride, k / 32, to); break;
         }
     }
