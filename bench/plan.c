@@ -35,8 +35,7 @@ static uint64_t below(uint64_t bound) {
     return (z ^ z >> 31) % bound;
 }
 
-/* ---- The yardstick
- * --------------------------------------------------------------------------------------------------- */
+/* ---- The yardstick ---- */
 
 typedef struct hole {
     size_t at, size;
@@ -107,8 +106,7 @@ static size_t best_fit(const tn_pack_item *items, size_t count) {
     return end;
 }
 
-/* ---- Measuring
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- Measuring ---- */
 
 static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -179,8 +177,7 @@ static int ends_with(const char *name, const char *end) {
     return length > tail && strcmp(name + length - tail, end) == 0 ? (int)(length - tail) : 0;
 }
 
-/* ---- Packing files
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- Packing files ---- */
 
 static void pack_files(const char *folder) {
     struct dirent **entries;
@@ -212,8 +209,7 @@ static void pack_files(const char *folder) {
     free(entries);
 }
 
-/* ---- Graphs
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- Graphs ---- */
 
 typedef tn_tensor *(*shape_maker)(tn_arena *a, int layers);
 
@@ -426,11 +422,11 @@ static void show_plan(const char *label, const tn_plan *plan, size_t memory, dou
     size_t n = tn_plan_tensor_count(plan), count = 0;
     tn_pack_item *items = calloc(n + 1, sizeof *items);
     for (size_t i = 0; i < n; i++) {
-        const tn_plan_entry *slot = &plan->slots[i];
-        if (tn__plan_owns(slot) && (size_t)slot->memory == memory)
-            items[count++] = (tn_pack_item){.start = slot->first,
+        const tn_plan_entry *entry = &plan->entries[i];
+        if (tn__plan_owns(entry) && (size_t)entry->memory == memory)
+            items[count++] = (tn_pack_item){.start = entry->first,
                                             .end = (int64_t)plan->until[i] + 1,
-                                            .size = slot->size,
+                                            .size = entry->size,
                                             .alignment = plan->parts[memory].alignment};
     }
     double begun = now();
@@ -492,8 +488,7 @@ static void plan_graphs(const char *name, shape_maker make, int graphs, int laye
     show_worst(name, graphs, &worst);
 }
 
-/* ---- Models
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- Models ---- */
 
 /* The plans of a model's own graphs, as a session on the CPU makes them: 512 tokens, and 1. */
 static void plan_model(const char *path, const char *name, worst_case *worst) {
@@ -540,8 +535,7 @@ static void models(const char *folder) {
     show_worst("models", graphs, &worst);
 }
 
-/* ---- Growth
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- Growth ---- */
 
 /* Like a deep network in training: mostly short lives, some that last for long, a few sizes and some odd ones. */
 static void random_trace(tn_pack_item *items, size_t count) {

@@ -1,4 +1,4 @@
-/* Lifetimes: from the first write to the last read, counting reads through views and chains of in-place results. */
+/* Lifetimes of tensors: from the first write to the last read, including reads through views and in-place results. */
 #include "plan/plan_internal.h"
 
 #include "base/checked.h"
@@ -23,15 +23,15 @@ tn_status tn__plan_bytes(const tn_plan_params *params, size_t memory, size_t ind
     return TN_OK;
 }
 
-/* Lifetimes in the making. `owner` is the tensor whose slot holds the place that one lies in: itself, or the first of
- * a chain of tensors that took it over. Looking a tensor up costs a walk through memory, so the numbers of the
- * sources' roots are kept, node after node. */
-typedef struct lives {
+/* Intermediate state. `owner` of a tensor is the tensor whose entry owns its memory: itself, or the first of a series
+ * of tensors computed in place of one another. `roots` caches the indices of the roots of all sources, node by node,
+ * because looking up a tensor is slow. */
+typedef struct liveness {
     const tn_graph *graph;
-    tn_plan_entry *slots;
+    tn_plan_entry *entries;
     uint32_t *until, *owner;
     uint32_t *roots;
-} lives;
+} liveness;
 
 static tn_status find_root(const tn_graph *graph, const tn_tensor *t, uint32_t *index) {
     *index = tn_graph_index(graph, tn__root(t));
@@ -41,53 +41,54 @@ static tn_status find_root(const tn_graph *graph, const tn_tensor *t, uint32_t *
     return TN_OK;
 }
 
-/* The places in themselves; also counts all sources of nodes. */
-static tn_status begin(const tn_graph *graph, const tn_plan_params *params, tn_plan_entry *slots, size_t *n_sources) {
+/* Initialises entries without reads; also counts all sources of nodes. */
+static tn_status begin_entries(const tn_graph *graph, const tn_plan_params *params, tn_plan_entry *entries,
+                               size_t *n_sources) {
     size_t n_nodes = tn_graph_node_count(graph), n = n_nodes + tn_graph_leaf_count(graph);
     for (size_t i = 0; i < n; i++) {
         const tn_tensor *t = tn__plan_tensor(graph, i);
-        tn_plan_entry *slot = &slots[i];
-        memset(slot, 0, sizeof *slot);
-        slot->memory = -1;
-        slot->first = slot->last = i < n_nodes ? (uint32_t)i : 0;
-        slot->inplace_of = TN_GRAPH_NONE;
+        tn_plan_entry *entry = &entries[i];
+        memset(entry, 0, sizeof *entry);
+        entry->memory = -1;
+        entry->first = entry->last = i < n_nodes ? (uint32_t)i : 0;
+        entry->inplace_of = TN_GRAPH_NONE;
         for (int s = 0; s < TN_MAX_SRC; s++) *n_sources += t->src[s] != NULL;
         if (t->view_src || (t->data && !(t->flags & TN_FLAG_PLANNED))) continue;
         size_t memory = params->memory_of ? params->memory_of[i] : 0;
         if (memory >= params->n_memories)
             return tn_fail(TN_E_INVALID, "tensor %zu ('%s') is assigned to memory %zu of %zu", i, t->name, memory,
                            params->n_memories);
-        slot->memory = (int32_t)memory;
-        TN_TRY(tn__plan_bytes(params, memory, i, t, &slot->size));
-        if (params->memories[memory].max_chunk && slot->size > params->memories[memory].max_chunk)
+        entry->memory = (int32_t)memory;
+        TN_TRY(tn__plan_bytes(params, memory, i, t, &entry->size));
+        if (params->memories[memory].max_chunk && entry->size > params->memories[memory].max_chunk)
             return tn_fail(TN_E_TOO_BIG, "tensor %zu ('%s') needs %zu bytes, the largest allocation in %s has %zu", i,
-                           t->name, slot->size, params->memories[memory].name, params->memories[memory].max_chunk);
-        if (t->flags & (TN_FLAG_OUTPUT | TN_FLAG_PARAM)) slot->last = (uint32_t)n_nodes;
+                           t->name, entry->size, params->memories[memory].name, params->memories[memory].max_chunk);
+        if (t->flags & (TN_FLAG_OUTPUT | TN_FLAG_PARAM)) entry->last = (uint32_t)n_nodes;
     }
     return TN_OK;
 }
 
-/* Reads, through views too: a read of a view is a read of its root, and so is a write through one (set_rows, cpy). */
-static tn_status find_reads(const lives *l) {
+/* Finds the last reads. A read of a view is a read of its root, and so is a write through one (set_rows, cpy). */
+static tn_status find_reads(const liveness *l) {
     uint32_t n_nodes = (uint32_t)tn_graph_node_count(l->graph), *root = l->roots, view_root;
     for (uint32_t i = 0; i < n_nodes; i++) {
         const tn_tensor *t = tn_graph_node(l->graph, i);
         for (int s = 0; s < TN_MAX_SRC; s++) {
             if (!t->src[s]) continue;
             TN_TRY(find_root(l->graph, t->src[s], root));
-            tn_plan_entry *slot = &l->slots[*root++];
-            slot->last = TN__MAX(slot->last, t->src[s]->flags & TN_FLAG_OUTPUT ? n_nodes : i);
+            tn_plan_entry *entry = &l->entries[*root++];
+            entry->last = TN__MAX(entry->last, t->src[s]->flags & TN_FLAG_OUTPUT ? n_nodes : i);
         }
         if (!t->view_src) continue;
         TN_TRY(find_root(l->graph, t->view_src, &view_root));
-        tn_plan_entry *slot = &l->slots[view_root];
-        slot->last = TN__MAX(slot->last, (t->flags | t->view_src->flags) & TN_FLAG_OUTPUT ? n_nodes : i);
+        tn_plan_entry *entry = &l->entries[view_root];
+        entry->last = TN__MAX(entry->last, (t->flags | t->view_src->flags) & TN_FLAG_OUTPUT ? n_nodes : i);
     }
     return TN_OK;
 }
 
-/* Whether node i may lie on its source s; `roots` are those of its sources, in order. */
-static bool may_take(const lives *l, size_t i, int s, uint32_t mask, const uint32_t *roots, uint32_t *parent) {
+/* Whether node i may be computed in place of its source s; `roots` are those of its sources, in order. */
+static bool may_reuse(const liveness *l, size_t i, int s, uint32_t mask, const uint32_t *roots, uint32_t *parent) {
     const tn_tensor *t = tn_graph_node(l->graph, i), *source = t->src[s];
     if (!source || !tn_same_layout(t, source)) return false;
     uint32_t of[TN_MAX_SRC] = {0};
@@ -95,13 +96,13 @@ static bool may_take(const lives *l, size_t i, int s, uint32_t mask, const uint3
         if (t->src[other]) of[other] = *roots++;
     *parent = of[s];
     uint32_t owner = l->owner[*parent];
-    const tn_plan_entry *from = &l->slots[*parent], *own = &l->slots[i];
-    /* The source must be the whole of its place: same start, and nothing of the root beyond it. What lives to the end
-     * (outputs) has a last step past all nodes. */
+    const tn_plan_entry *from = &l->entries[*parent], *own = &l->entries[i];
+    /* The source must cover the memory of its root completely. Tensors that live to the end (outputs) have a last
+     * step past all nodes. */
     if (from->memory != own->memory || from->size != own->size || source->view_offset != 0) return false;
     if (from->last != i || l->until[owner] != i) return false;
-    /* Another source in the same memory would be overwritten while still being read, unless it is the same elements
-     * and the op is made for that: x + x. */
+    /* Another source in the same memory would be overwritten while it is read, unless it has the same elements and
+     * the op allows it: x + x. */
     for (int other = 0; other < TN_MAX_SRC; other++) {
         const tn_tensor *o = t->src[other];
         if (!o || other == s || l->owner[of[other]] != owner) continue;
@@ -110,40 +111,40 @@ static bool may_take(const lives *l, size_t i, int s, uint32_t mask, const uint3
     return true;
 }
 
-/* In place, in order: a result takes over the place of a source that nobody reads later. The place lives on, so that
- * whoever comes next in the chain sees its true end. */
-static void take_over(lives *l, const tn_plan_params *params) {
+/* Computes results in place of sources that no later node reads, in node order. The owner's lifetime is extended each
+ * time, so that the next decision about the same memory sees its current end. */
+static void reuse_in_place(liveness *l, const tn_plan_params *params) {
     const uint32_t *roots = l->roots;
     size_t n_nodes = tn_graph_node_count(l->graph);
     for (size_t i = 0; i < n_nodes; i++) {
         const tn_tensor *t = tn_graph_node(l->graph, i);
-        tn_plan_entry *slot = &l->slots[i];
-        uint32_t mask = slot->memory >= 0 && slot->size ? tn__plan_mask(params, t, i) : 0;
+        tn_plan_entry *entry = &l->entries[i];
+        uint32_t mask = entry->memory >= 0 && entry->size ? tn__plan_mask(params, t, i) : 0;
         for (int s = 0; s < TN_MAX_SRC && mask >> s; s++) {
             uint32_t parent;
-            if (!(mask >> s & 1) || !may_take(l, i, s, mask, roots, &parent)) continue;
-            slot->inplace_of = parent;
+            if (!(mask >> s & 1) || !may_reuse(l, i, s, mask, roots, &parent)) continue;
+            entry->inplace_of = parent;
             l->owner[i] = l->owner[parent];
-            l->until[l->owner[i]] = slot->last;
+            l->until[l->owner[i]] = entry->last;
             break;
         }
         for (int s = 0; s < TN_MAX_SRC; s++) roots += t->src[s] != NULL;
     }
 }
 
-tn_status tn__plan_liveness(const tn_graph *graph, const tn_plan_params *params, tn_plan_entry *slots,
+tn_status tn__plan_liveness(const tn_graph *graph, const tn_plan_params *params, tn_plan_entry *entries,
                             uint32_t *until) {
     size_t n = tn_graph_node_count(graph) + tn_graph_leaf_count(graph), n_sources = 0;
-    TN_TRY(begin(graph, params, slots, &n_sources));
-    lives l = {graph, slots, until, tn_malloc(n * sizeof *l.owner), tn_malloc(n_sources * sizeof *l.roots)};
+    TN_TRY(begin_entries(graph, params, entries, &n_sources));
+    liveness l = {graph, entries, until, tn_malloc(n * sizeof *l.owner), tn_malloc(n_sources * sizeof *l.roots)};
     tn_status status = TN_E_NOMEM;
     if (!l.owner || !l.roots) goto out;
     TN_TRY_GOTO(find_reads(&l), status, out);
     for (uint32_t i = 0; i < n; i++) {
-        until[i] = slots[i].last;
+        until[i] = entries[i].last;
         l.owner[i] = i;
     }
-    take_over(&l, params);
+    reuse_in_place(&l, params);
 out:
     tn_free(l.owner);
     tn_free(l.roots);

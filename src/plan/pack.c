@@ -1,11 +1,10 @@
-/* Packing: the efforts, and the answer. */
+/* tn_pack: runs the algorithms of each effort and builds the result. */
 #include "plan/pack_internal.h"
 
 #include "base/checked.h"
 
-/* Budgets in steps. A step takes two to five nanoseconds: ten thousand items stay below ten milliseconds at fast
- * effort, balanced ends within about a second and exact within some ten seconds, after which both have found most of
- * what they ever find. */
+/* Budgets in steps of two to five nanoseconds. Ten thousand items take less than ten milliseconds at fast effort;
+ * balanced takes about a second and exact about ten, after which further search seldom improves the result. */
 static const uint64_t fast_base = 500000, fast_per_item = 120;
 static const uint64_t balanced_steps = 200000000, exact_steps = 2000000000;
 
@@ -20,14 +19,14 @@ void tn_pack_result_free(tn_pack_result *result) {
     memset(result, 0, sizeof *result);
 }
 
-/* The sum of the chunk sizes of the best placement. */
+/* The sum of the chunk sizes of the best packing. */
 static uint64_t total_size(const tn__pack_problem *p) {
     uint64_t height = tn__pack_height(p);
     if (!p->chunk || height == TN__NOWHERE) return height;
     uint64_t total = 0;
     size_t chunks = height / p->stride + 1;
     uint64_t *end = tn_calloc(chunks, sizeof *end);
-    if (!end) return height; /* an overestimate; only a shortcut is missed */
+    if (!end) return height; /* an overestimate, which only costs time */
     for (uint32_t i = 0; i < p->n; i++) {
         uint64_t *e = &end[p->best[i] / p->stride];
         *e = TN__MAX(*e, p->best[i] % p->stride + p->size[i]);
@@ -39,8 +38,7 @@ static uint64_t total_size(const tn__pack_problem *p) {
 
 static bool satisfied(const tn__pack_problem *p, uint64_t goal) { return total_size(p) <= goal; }
 
-/* ---- Fast
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- Fast ---- */
 
 typedef struct workspace {
     uint32_t *order;
@@ -94,8 +92,8 @@ static tn_status pack_fast(tn__pack_problem *p, tn__pack_greedy *g, uint64_t goa
     tn_status status = TN_E_NOMEM;
     if (!workspace_make(&w, p->n)) goto out;
     status = TN_OK;
-    /* The first one always runs to its end, so that there is a placement: as an allocator would do it, in order of
-     * start. Nothing later is ever worse. */
+    /* The first heuristic always completes, so that there is a packing: best fit in order of start. Later ones only
+     * replace it by better packings. */
     if (plain) {
         TN_TRY_GOTO(online(p, &w, false, TN__TIES_AS_GIVEN), status, out);
     } else {
@@ -111,13 +109,13 @@ static tn_status pack_fast(tn__pack_problem *p, tn__pack_greedy *g, uint64_t goa
                                     {TN__BY_SIZE_SPAN, TN__GAP_LOWEST},
                                     {TN__BY_ROUGH_CROWD_SPAN, TN__GAP_LOWEST},
                                     {TN__BY_SIZE, TN__GAP_TIGHTEST}};
-    TN_TRY_GOTO(tn__pack_greedy_found(g, goal, &founded), status, out);
+    TN_TRY_GOTO(tn__pack_greedy_set_base(g, goal, &founded), status, out);
     if (founded) {
         TN_TRY_GOTO(tn__pack_find_peaks(p), status, out);
         attempts(p, g, &w, goal, above, TN__COUNT(above));
         uint64_t left = p->clock.limit - TN__MIN(p->clock.limit, p->clock.steps);
         TN_TRY_GOTO(tn__pack_improve(p, g, goal, left / 2), status, out);
-        tn__pack_greedy_unfound(g);
+        tn__pack_greedy_clear_base(g);
     }
     static const attempt all[] = {{TN__BY_SIZE, TN__GAP_LOWEST},
                                   {TN__BY_AREA, TN__GAP_LOWEST},
@@ -138,8 +136,7 @@ out:
     return status;
 }
 
-/* ---- The answer
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- The result ---- */
 
 static tn_status answer(const tn__pack_problem *p, const tn_pack_item *items, size_t count, tn_pack_result *r) {
     uint64_t stride = p->chunk ? p->stride : UINT64_MAX;
@@ -150,7 +147,7 @@ static tn_status answer(const tn__pack_problem *p, const tn_pack_item *items, si
     for (uint32_t i = 0; i < p->n; i++) r->chunk_count = TN__MAX(r->chunk_count, p->best[i] / stride + 1);
     r->chunk_sizes = tn_calloc(r->chunk_count, sizeof *r->chunk_sizes);
     if (!r->offsets || !r->chunks || !r->chunk_sizes) return TN_E_NOMEM;
-    /* Items without a size or a life conflict with nothing. */
+    /* Items with an empty size or lifetime conflict with nothing. */
     for (size_t i = 0; i < count; i++) {
         r->offsets[i] = items[i].fixed ? items[i].offset : 0;
         r->chunks[i] = items[i].fixed ? items[i].chunk : 0;
@@ -165,37 +162,38 @@ static tn_status answer(const tn__pack_problem *p, const tn_pack_item *items, si
     return TN_OK;
 }
 
-/* Steps up to which an effort may go: its own number, or the caller's where that is less, or where it is the last. */
+/* The budget of an effort: its default or the caller's, whichever is less; for the last effort the caller's, if any.
+ */
 static uint64_t budget_of(const tn__pack_problem *p, const tn_pack_params *params, int effort) {
     const uint64_t own[] = {fast_base + fast_per_item * p->n, balanced_steps, exact_steps};
     bool last = effort == (int)params->effort;
     return params->max_steps && (last || params->max_steps < own[effort]) ? params->max_steps : own[effort];
 }
 
-/* Improvement, with what it may take of the steps that are left: little where a search can follow. The fast effort
- * has done the part above long lives already. */
+/* Local improvement with a share of the remaining steps: a small one if a search follows. The fast effort has already
+ * done the part with long-lived items placed first. */
 static tn_status improve(tn__pack_problem *p, tn__pack_greedy *g, uint64_t goal, int effort) {
     uint64_t begun = p->clock.steps, left = p->clock.limit - TN__MIN(p->clock.limit, begun);
-    uint64_t share = left / 8 * (effort == TN_PACK_FAST || p->n > TN__MOST_SEARCHED ? 5 : 2);
+    uint64_t share = left / 8 * (effort == TN_PACK_FAST || p->n > TN__PACK_MAX_SEARCHED ? 5 : 2);
     if (effort > TN_PACK_FAST) {
         bool founded;
-        TN_TRY(tn__pack_greedy_found(g, goal, &founded));
+        TN_TRY(tn__pack_greedy_set_base(g, goal, &founded));
         if (founded) TN_TRY(tn__pack_improve(p, g, goal, left / 8 * 3));
-        tn__pack_greedy_unfound(g);
+        tn__pack_greedy_clear_base(g);
     }
     return tn__pack_improve(p, g, goal, share - TN__MIN(p->clock.steps - begun, share));
 }
 
 static tn_status pack(tn__pack_problem *p, const tn_pack_params *params) {
-    /* With a capacity anything within it will do; without, nothing above the lower bound. */
+    /* With a capacity, any packing within it suffices; otherwise only one at the lower bound. */
     uint64_t goal = params->capacity ? params->capacity : p->lower_bound;
     if (params->capacity && p->lower_bound > params->capacity) return TN_E_INFEASIBLE;
     tn__pack_greedy *g;
     TN_TRY(tn__pack_greedy_new(p, &g));
     p->clock.limit = budget_of(p, params, TN_PACK_FAST);
     tn_status status = pack_fast(p, g, goal);
-    /* Each effort begins as the one below, so that it is never worse. What the fast one has left over, small problems
-     * can use. */
+    /* Each effort includes the ones below, so that it is never worse. Small problems may use steps that the fast
+     * effort has left over. */
     for (int effort = TN_PACK_FAST; effort <= (int)params->effort && status == TN_OK && !satisfied(p, goal);
          effort++) {
         p->clock.limit = budget_of(p, params, effort);
@@ -216,8 +214,8 @@ tn_status tn_pack(const tn_pack_item *items, size_t count, const tn_pack_params 
     memset(result, 0, sizeof *result);
     tn_pack_params chosen = params ? *params : tn_pack_params_default();
     if (chosen.effort < TN_PACK_FAST || chosen.effort > TN_PACK_EXACT)
-        return tn_fail(TN_E_INVALID, "tn_pack: effort %d does not exist", (int)chosen.effort);
-    if (!(chosen.time_limit >= 0)) return tn_fail(TN_E_INVALID, "tn_pack: time limit %g", chosen.time_limit);
+        return tn_fail(TN_E_INVALID, "tn_pack: unknown effort %d", (int)chosen.effort);
+    if (!(chosen.time_limit >= 0)) return tn_fail(TN_E_INVALID, "tn_pack: invalid time limit %g", chosen.time_limit);
     uint64_t begun = tn_time_ns();
     tn__pack_problem p;
     TN_TRY(tn__pack_problem_make(items, count, &chosen, &p));
@@ -233,12 +231,13 @@ tn_status tn_pack(const tn_pack_item *items, size_t count, const tn_pack_params 
     if (status == TN_E_INFEASIBLE) {
         made = tn__pack_conflict(&p, chosen.capacity, &result->conflict, &result->conflict_count);
         if (made == TN_OK)
-            tn_fail(status, "%zu items cannot fit into %zu bytes together: at least %zu are needed",
+            tn_fail(status, "%zu items do not fit into %zu bytes together: at least %zu are needed",
                     result->conflict_count, chosen.capacity, result->lower_bound);
     } else if (status == TN_OK || status == TN_E_UNDECIDED) {
         made = answer(&p, items, count, result);
         if (made == TN_OK && status == TN_E_UNDECIDED)
-            tn_fail(status, "no placement within %zu bytes was found, nor shown to be impossible; the best has %zu",
+            tn_fail(status,
+                    "found no packing within %zu bytes, and no proof that there is none; the best one has %zu",
                     chosen.capacity, result->size);
     }
     if (made != TN_OK) status = made;

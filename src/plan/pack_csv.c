@@ -1,4 +1,4 @@
-/* Packing files: comma-separated tables of lifetimes and sizes, read by their header. */
+/* Packing files: comma-separated tables of lifetimes and sizes with a header line. */
 #include "base/text.h"
 #include "plan/pack_internal.h"
 
@@ -8,14 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum column { ID, LOWER, UPPER, SIZE, ALIGNMENT, COLUMNS, MOST_FIELDS = 256 };
+enum column { ID, LOWER, UPPER, SIZE, ALIGNMENT, COLUMNS, MAX_FIELDS = 256 };
 static const char *const names[COLUMNS] = {"id", "lower", "upper", "size", "alignment"};
 
-/* Cuts the line at *cursor into fields, in place; returns how many, or -1 with a reason. */
-static int cut(char **cursor, char **fields, const char **reason) {
+/* Splits the line at *cursor into fields, in place. Returns their number, or -1 with a reason. */
+static int split_line(char **cursor, char **fields, const char **reason) {
     char *read = *cursor;
     for (int count = 0;; count++) {
-        if (count == MOST_FIELDS) {
+        if (count == MAX_FIELDS) {
             *reason = "more than 256 fields";
             return -1;
         }
@@ -31,7 +31,7 @@ static int cut(char **cursor, char **fields, const char **reason) {
                 *write++ = *read;
             }
             if (*read != '"') {
-                *reason = "a quote without its end";
+                *reason = "missing closing quote";
                 return -1;
             }
             read++;
@@ -56,8 +56,8 @@ static int cut(char **cursor, char **fields, const char **reason) {
     }
 }
 
-/* A whole number within the given bounds. */
-static bool number(const char *field, bool is_signed, int64_t *s, uint64_t *u) {
+/* Parses an integer: signed into *s, unsigned into *u. */
+static bool parse_number(const char *field, bool is_signed, int64_t *s, uint64_t *u) {
     char *end;
     errno = 0;
     if (!*field || *field == ' ' || *field == '+' || (!is_signed && *field == '-')) return false;
@@ -68,7 +68,7 @@ static bool number(const char *field, bool is_signed, int64_t *s, uint64_t *u) {
     return *end == '\0' && errno == 0;
 }
 
-static tn_status bad(size_t line, const char *format, const char *what, const char *field) {
+static tn_status csv_error(size_t line, const char *format, const char *what, const char *field) {
     char text[200];
     snprintf(text, sizeof text, format, what, field);
     return tn_fail(TN_E_FORMAT, "line %zu: %s", line, text);
@@ -79,28 +79,30 @@ static tn_status read_header(char *const *fields, int count, int *columns) {
     for (int f = 0; f < count; f++) {
         for (int c = 0; c < COLUMNS; c++) {
             if (strcmp(fields[f], names[c]) != 0) continue;
-            if (columns[c] >= 0) return bad(1, "the column '%s' appears twice%s", names[c], "");
+            if (columns[c] >= 0) return csv_error(1, "the column '%s' appears twice%s", names[c], "");
             columns[c] = f;
         }
     }
     for (int c = 0; c < ALIGNMENT; c++)
         if (columns[c] < 0)
-            return bad(1, "the header has no column '%s'; needed are id, lower, upper, size%s", names[c], "");
+            return csv_error(1, "the header has no column '%s'; needed are id, lower, upper, size%s", names[c], "");
     return TN_OK;
 }
 
 static tn_status read_item(size_t line, char *const *fields, const int *columns, tn_pack_item *item) {
     uint64_t size, alignment = 0;
     const char *lower = fields[columns[LOWER]], *upper = fields[columns[UPPER]];
-    if (!number(lower, true, &item->start, NULL)) return bad(line, "%s '%s' is not a whole number", "lower", lower);
-    if (!number(upper, true, &item->end, NULL)) return bad(line, "%s '%s' is not a whole number", "upper", upper);
-    if (item->end < item->start) return bad(line, "upper %s is before lower %s", upper, lower);
-    if (!number(fields[columns[SIZE]], false, NULL, &size) || size > SIZE_MAX)
-        return bad(line, "%s '%s' is not a size", "size", fields[columns[SIZE]]);
+    if (!parse_number(lower, true, &item->start, NULL))
+        return csv_error(line, "%s '%s' is not an integer", "lower", lower);
+    if (!parse_number(upper, true, &item->end, NULL))
+        return csv_error(line, "%s '%s' is not an integer", "upper", upper);
+    if (item->end < item->start) return csv_error(line, "upper %s is before lower %s", upper, lower);
+    if (!parse_number(fields[columns[SIZE]], false, NULL, &size) || size > SIZE_MAX)
+        return csv_error(line, "%s '%s' is not a size", "size", fields[columns[SIZE]]);
     item->size = (size_t)size;
     if (columns[ALIGNMENT] < 0 || !*fields[columns[ALIGNMENT]]) return TN_OK;
-    if (!number(fields[columns[ALIGNMENT]], false, NULL, &alignment) || (alignment && !tn__is_pow2(alignment)))
-        return bad(line, "%s '%s' is not a power of two", "alignment", fields[columns[ALIGNMENT]]);
+    if (!parse_number(fields[columns[ALIGNMENT]], false, NULL, &alignment) || (alignment && !tn__is_pow2(alignment)))
+        return csv_error(line, "%s '%s' is not a power of two", "alignment", fields[columns[ALIGNMENT]]);
     item->alignment = (size_t)alignment;
     return TN_OK;
 }
@@ -109,7 +111,7 @@ tn_status tn_pack_table_parse(const char *text, size_t length, tn_pack_table *ta
     memset(table, 0, sizeof *table);
     size_t lines = 1, line = 0;
     if (length && memchr(text, '\0', length))
-        return tn_fail(TN_E_FORMAT, "line 1: not a text: it contains a zero byte");
+        return tn_fail(TN_E_FORMAT, "line 1: not a text file: it contains a zero byte");
     for (size_t i = 0; i < length; i++) lines += text[i] == '\n';
     char *copy = tn_malloc(length + 1);
     table->memory = copy;
@@ -119,15 +121,15 @@ tn_status tn_pack_table_parse(const char *text, size_t length, tn_pack_table *ta
     if (!copy || !table->items || !table->ids) goto failed;
     memcpy(copy, text, length);
     copy[length] = '\0';
-    char *fields[MOST_FIELDS], *cursor = copy;
+    char *fields[MAX_FIELDS], *cursor = copy;
     if (strncmp(cursor, "\xef\xbb\xbf", 3) == 0) cursor += 3; /* byte order mark */
     int columns[COLUMNS] = {0}, width = 0;
     while (cursor && (line == 0 || *cursor)) {
         const char *reason = NULL;
-        int count = cut(&cursor, fields, &reason);
+        int count = split_line(&cursor, fields, &reason);
         line++;
         if (count < 0) {
-            status = bad(line, "%s%s", reason, "");
+            status = csv_error(line, "%s%s", reason, "");
         } else if (line == 1) {
             width = count;
             status = read_header(fields, count, columns);

@@ -1,15 +1,14 @@
-/* Greedy placement: items one after another in a given order, each into a gap between the placed items that are live
- * with it. */
+/* Greedy packing: items in a given order, each into a gap between the placed items that are live with it. */
 #include "plan/pack_internal.h"
 
 #include "base/checked.h"
 
-/* Items are sorted by start, so those that conflict with item i are found among the items that start before its end
- * and end after its start. The first condition is a prefix; for the second, a binary tree over blocks of items knows
- * the latest end of any placed item below each of its nodes. */
+/* Items in conflict with item i start before its end and end after its start. Items are sorted by start, so the first
+ * condition selects a prefix. For the second, a binary tree over blocks of items stores in every node the latest end
+ * of the placed items below it. */
 enum {
     BLOCK = 16,
-    LONG = 64, /* moments from which on a life is long: several times what one layer of a network takes */
+    LONG = 64, /* moments of a long lifetime: several times those of one layer of a network */
 };
 
 typedef struct span {
@@ -24,8 +23,8 @@ struct tn__pack_greedy {
     uint32_t *fixed;  /* items with a fixed address */
     uint32_t n_fixed;
     span *spans, *scratch; /* of the items in conflict with the one being placed */
-    uint64_t *base;        /* addresses of long-lived items that are placed beforehand, or NULL */
-    uint64_t *floor;       /* per item: where the tallest of those ends that are live with it */
+    uint64_t *base;        /* addresses of long-lived items placed in advance, or NULL */
+    uint64_t *floor;       /* per item: highest end of the long-lived items that are live with it */
 };
 
 tn_status tn__pack_greedy_new(tn__pack_problem *p, tn__pack_greedy **out) {
@@ -61,21 +60,22 @@ void tn__pack_greedy_free(tn__pack_greedy *g) {
     tn_free(g->fixed);
     tn_free(g->spans);
     tn_free(g->scratch);
-    tn__pack_greedy_unfound(g);
+    tn__pack_greedy_clear_base(g);
     tn_free(g);
 }
 
-void tn__pack_greedy_unfound(tn__pack_greedy *g) {
+void tn__pack_greedy_clear_base(tn__pack_greedy *g) {
     tn_free(g->base);
     tn_free(g->floor);
     g->base = g->floor = NULL;
 }
 
-/* Highest end of the items in `base` at each moment: tallest first, each over the moments that none has covered. */
+/* Highest end of the items in `base` at each moment: items are visited by descending end, each sets the moments that
+ * are not set yet. */
 static tn_status outline(const tn__pack_problem *p, const uint64_t *base, uint32_t *order, uint32_t count,
                          uint64_t *tops) {
     uint64_t *key = tn_malloc(p->n * sizeof *key), *scratch = tn_malloc(4 * (size_t)count * sizeof *scratch);
-    uint32_t *next = tn_malloc(((size_t)p->moments + 1) * sizeof *next); /* leads to the next uncovered moment */
+    uint32_t *next = tn_malloc(((size_t)p->moments + 1) * sizeof *next); /* link towards the next moment not set */
     tn_status status = key && scratch && next ? TN_OK : TN_E_NOMEM;
     if (status != TN_OK) goto out;
     for (uint32_t k = 0; k < count; k++) key[order[k]] = ~(base[order[k]] + p->size[order[k]]);
@@ -91,7 +91,7 @@ static tn_status outline(const tn__pack_problem *p, const uint64_t *base, uint32
                 m++;
                 continue;
             }
-            /* Shorten the way for those who come later. */
+            /* Path compression. */
             uint32_t to = next[m];
             while (next[to] != to) to = next[to] = next[next[to]];
             next[m] = to;
@@ -105,7 +105,7 @@ out:
     return status;
 }
 
-/* What a placement above these tops needs at least. */
+/* Lower bound for the height of a packing above these tops. */
 static uint64_t height_above(const tn__pack_problem *p, const uint64_t *base, const uint64_t *tops,
                              uint64_t *shorts) {
     memset(shorts, 0, ((size_t)p->moments + 1) * sizeof *shorts);
@@ -122,7 +122,7 @@ static uint64_t height_above(const tn__pack_problem *p, const uint64_t *base, co
     return height;
 }
 
-tn_status tn__pack_greedy_found(tn__pack_greedy *g, uint64_t goal, bool *of_use) {
+tn_status tn__pack_greedy_set_base(tn__pack_greedy *g, uint64_t goal, bool *of_use) {
     tn__pack_problem *p = g->problem;
     uint32_t *items = tn_malloc(p->n * sizeof *items), count = 0;
     uint64_t *tops = tn_malloc(p->moments * sizeof *tops);
@@ -134,7 +134,7 @@ tn_status tn__pack_greedy_found(tn__pack_greedy *g, uint64_t goal, bool *of_use)
     for (uint32_t i = 0; i < p->n; i++)
         if (p->last[i] - p->first[i] >= LONG) items[count++] = i;
     if (count == 0 || count == p->n || p->any_fixed || p->chunk) goto out;
-    tn__pack_greedy_unfound(g);
+    tn__pack_greedy_clear_base(g);
     g->base = tn_malloc(p->n * sizeof *g->base);
     g->floor = tn_calloc(p->n, sizeof *g->floor);
     status = TN_E_NOMEM;
@@ -143,7 +143,7 @@ tn_status tn__pack_greedy_found(tn__pack_greedy *g, uint64_t goal, bool *of_use)
     TN_TRY_GOTO(tn__pack_online(p, items, count, false, TN__TIES_LONGEST, g->base), status, out);
     TN_TRY_GOTO(outline(p, g->base, items, count, tops), status, out);
     p->clock.steps += 30 * (uint64_t)count + 6 * (uint64_t)p->n + 2 * (uint64_t)p->moments;
-    /* Where long lives leave gaps between them, or lie in each other's way, too much is lost. */
+    /* If the long-lived items leave large gaps, packing above them wastes too much. */
     uint64_t height = height_above(p, g->base, tops, shorts);
     if (height >= tn__pack_height(p) || height > goal + goal / 64) goto out;
     for (uint32_t i = 0; i < p->n; i++)
@@ -151,19 +151,19 @@ tn_status tn__pack_greedy_found(tn__pack_greedy *g, uint64_t goal, bool *of_use)
             g->floor[i] = TN__MAX(g->floor[i], tops[m]);
     *of_use = true;
 out:
-    if (!*of_use) tn__pack_greedy_unfound(g);
+    if (!*of_use) tn__pack_greedy_clear_base(g);
     tn_free(items);
     tn_free(tops);
     tn_free(shorts);
     return status;
 }
 
-static void mark(tn__pack_greedy *g, uint32_t i) {
+static void mark_placed(tn__pack_greedy *g, uint32_t i) {
     uint32_t last = g->problem->last[i];
     for (uint32_t node = g->leaves + i / BLOCK; node && g->latest[node] < last; node /= 2) g->latest[node] = last;
 }
 
-/* Collects the address spans of placed items that are live with item i. Returns how many. */
+/* Collects the address spans of placed items that are live with item i. Returns their number. */
 static uint32_t collect(tn__pack_greedy *g, uint32_t i, const uint64_t *at) {
     tn__pack_problem *p = g->problem;
     uint32_t begin = p->first[i], prefix = g->prefix[p->last[i]], count = 0;
@@ -174,7 +174,7 @@ static uint32_t collect(tn__pack_greedy *g, uint32_t i, const uint64_t *at) {
         visits++;
         if (g->latest[node] <= begin) continue;
         if (node < g->leaves) {
-            /* Where in the tree a node begins: its number with the leading one replaced by leaf positions. */
+            /* The first leaf below a node, from its number and level. */
             uint32_t level = (uint32_t)__builtin_clz(node) - (uint32_t)__builtin_clz(g->leaves);
             uint32_t right = 2 * node + 1;
             uint32_t right_begin = ((right << (level - 1)) - g->leaves) * BLOCK;
@@ -189,12 +189,12 @@ static uint32_t collect(tn__pack_greedy *g, uint32_t i, const uint64_t *at) {
         }
         visits += 4;
     }
-    /* Sorting costs more per span the more there are. */
+    /* The cost of sorting per span grows with their number. */
     p->clock.steps += visits + count * (uint64_t)(2 + (32 - __builtin_clz(count + 1)) / 2);
     return count;
 }
 
-/* Sorts the spans by where they begin: insertion within runs, then merging. */
+/* Sorts the spans by address: insertion sort within runs, then merging. */
 static span *sort_spans(span *s, span *scratch, uint32_t count) {
     enum { RUN = 12 };
     for (uint32_t from = 0; from < count; from += RUN) {
@@ -220,8 +220,8 @@ static span *sort_spans(span *s, span *scratch, uint32_t count) {
     return s;
 }
 
-static uint64_t choose(const tn__pack_problem *p, uint32_t i, uint64_t floor, const span *s, uint32_t count,
-                       tn__gap_rule rule) {
+static uint64_t choose_gap(const tn__pack_problem *p, uint32_t i, uint64_t floor, const span *s, uint32_t count,
+                           tn__gap_rule rule) {
     uint64_t best = TN__NOWHERE, tightest = TN__NOWHERE;
     for (uint32_t k = 0; k < count; k++) {
         if (s[k].low > floor && s[k].low - floor >= p->size[i]) {
@@ -246,16 +246,16 @@ bool tn__pack_greedy_run(tn__pack_greedy *g, const uint32_t *order, uint32_t cou
     for (uint32_t i = 0; i < p->n; i++) at[i] = g->base ? g->base[i] : TN__NOWHERE;
     for (uint32_t f = 0; f < g->n_fixed; f++) {
         at[g->fixed[f]] = p->fixed[g->fixed[f]];
-        mark(g, g->fixed[f]);
+        mark_placed(g, g->fixed[f]);
     }
     for (uint32_t k = 0; k < count; k++) {
         uint32_t i = order[k];
         if (at[i] != TN__NOWHERE) continue;
         if (tn__pack_stopped(&p->clock)) return false;
         uint32_t conflicts = collect(g, i, at);
-        at[i] =
-            choose(p, i, g->floor ? g->floor[i] : 0, sort_spans(g->spans, g->scratch, conflicts), conflicts, rule);
-        mark(g, i);
+        at[i] = choose_gap(p, i, g->floor ? g->floor[i] : 0, sort_spans(g->spans, g->scratch, conflicts), conflicts,
+                           rule);
+        mark_placed(g, i);
     }
     return true;
 }

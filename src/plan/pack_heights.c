@@ -1,22 +1,22 @@
-/* Which heights the exact search is sent after, and what its refutations prove. */
+/* Chooses heights for the exact search, and derives lower bounds from its refutations. */
 #include "plan/pack_internal.h"
 
 #include "base/checked.h"
 
 #include <stdlib.h>
 
-enum { MOST_KEPT = 64 }; /* ranges up to which their searches, with what they learnt, are kept */
+enum { MAX_KEPT = 64 }; /* maximum number of ranges whose searches are kept between heights */
 
-typedef struct hunt {
+typedef struct height_search {
     tn__pack_problem *problem;
-    tn__pack_search **searches; /* per range, made when first needed */
+    tn__pack_search **searches; /* per range, created on demand */
     uint32_t *items;
     uint64_t *at;
     bool hopeless; /* a range has too many items to search */
-} hunt;
+} height_search;
 
-/* One height for all ranges that are above it. */
-static tn_status try_height(hunt *h, uint64_t height, uint64_t steps, tn__search_answer *answer) {
+/* Searches for one height in all ranges that are above it. */
+static tn_status try_height(height_search *h, uint64_t height, uint64_t steps, tn__search_answer *answer) {
     tn__pack_problem *p = h->problem;
     *answer = TN__SEARCH_FOUND;
     for (uint32_t r = 0; r < p->n_ranges; r++) {
@@ -34,13 +34,13 @@ static tn_status try_height(hunt *h, uint64_t height, uint64_t steps, tn__search
         }
         for (uint32_t i = 0; i < p->n; i++) h->at[i] = p->fixed[i];
         *answer = tn__pack_search_run(h->searches[r], height, steps, h->at);
-        if (p->n_ranges > MOST_KEPT) {
+        if (p->n_ranges > MAX_KEPT) {
             tn__pack_search_free(h->searches[r]);
             h->searches[r] = NULL;
         }
         if (*answer == TN__SEARCH_FOUND) tn__pack_keep(p, h->at);
         if (*answer == TN__SEARCH_NONE) {
-            /* No height up to this one is possible, and heights come in granules. */
+            /* No height up to this one is possible, and heights are multiples of the granule. */
             uint64_t above = (height / p->granule + 1) * p->granule;
             range->lower_bound = TN__MAX(range->lower_bound, above);
             if (!p->chunk) p->lower_bound = TN__MAX(p->lower_bound, above);
@@ -51,14 +51,14 @@ static tn_status try_height(hunt *h, uint64_t height, uint64_t steps, tn__search
 }
 
 tn_status tn__pack_lower(tn__pack_problem *p, uint64_t goal, bool only_goal, uint64_t steps) {
-    hunt h = {p, tn_calloc(p->n_ranges, sizeof *h.searches), tn_malloc(p->n * sizeof *h.items),
-              tn_malloc(p->n * sizeof *h.at), false};
+    height_search h = {p, tn_calloc(p->n_ranges, sizeof *h.searches), tn_malloc(p->n * sizeof *h.items),
+                       tn_malloc(p->n * sizeof *h.at), false};
     tn_status status = TN_E_NOMEM;
     uint64_t limit = p->clock.limit;
     if (!h.searches || !h.items || !h.at) goto out;
     status = TN_OK;
     if (steps < limit - TN__MIN(limit, p->clock.steps)) p->clock.limit = p->clock.steps + steps;
-    /* Rounds with growing patience. In each, first the goal, then halfway between what was found and what was not. */
+    /* Rounds with growing budgets. Each tries the goal first, then bisects between found and missed heights. */
     for (uint64_t patience = (uint64_t)1 << 22; !h.hopeless && !tn__pack_stopped(&p->clock); patience *= 2) {
         uint64_t begun = p->clock.steps, bound = p->lower_bound;
         goal = TN__MAX(goal, only_goal ? 0 : p->lower_bound);
@@ -70,14 +70,14 @@ tn_status tn__pack_lower(tn__pack_problem *p, uint64_t goal, bool only_goal, uin
         while (!only_goal && !h.hopeless && !tn__pack_stopped(&p->clock)) {
             height = tn__pack_height(p);
             if (p->lower_bound > goal) missed = TN__MAX(missed, p->lower_bound - 1);
-            if (height <= missed + p->granule) break; /* also when a lower one was found than was missed */
+            if (height <= missed + p->granule) break; /* includes the case of a found height below a missed one */
             uint64_t between = missed + (height - missed) / 2 / p->granule * p->granule;
             if (between <= missed) between = height - p->granule;
             if (between <= missed) break;
             TN_TRY_GOTO(try_height(&h, between, patience / 4, &answer), status, out);
             if (answer != TN__SEARCH_FOUND) missed = between;
         }
-        /* All searches ended before their patience did: more of it changes nothing. */
+        /* All searches ended before their budget: a larger one changes nothing. */
         if (p->lower_bound == bound && p->clock.steps - begun < patience / 4) break;
     }
 out:
@@ -89,16 +89,15 @@ out:
     return status;
 }
 
-/* ---- Conflicts
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- Conflicts ---- */
 
 static int by_index(const void *a, const void *b) {
     size_t x = *(const size_t *)a, y = *(const size_t *)b;
     return x < y ? -1 : x > y;
 }
 
-/* A moment whose live items are too much already: the largest of them suffice. Returns how many, 0 if there is none.
- */
+/* Finds a moment whose live items exceed the height by their sum, and selects the largest of them. Returns their
+ * number; 0 if there is no such moment. */
 static uint32_t crowded_moment(const tn__pack_problem *p, uint64_t height, uint32_t *items, uint64_t *scratch) {
     uint64_t *sum = scratch;
     memset(sum, 0, ((size_t)p->moments + 1) * sizeof *sum);
@@ -131,8 +130,9 @@ static uint32_t crowded_moment(const tn__pack_problem *p, uint64_t height, uint3
     return count;
 }
 
-/* Leaves out what is not needed for the refutation, in blocks that get smaller. */
-static tn_status shrink(tn__pack_problem *p, uint64_t height, uint32_t *items, uint32_t *count, uint64_t *at) {
+/* Removes items that are not needed for the refutation, in blocks of decreasing size. */
+static tn_status shrink_conflict(tn__pack_problem *p, uint64_t height, uint32_t *items, uint32_t *count,
+                                 uint64_t *at) {
     uint32_t *fewer = tn_malloc(*count * sizeof *fewer);
     if (!fewer) return TN_E_NOMEM;
     tn_status status = TN_OK;
@@ -175,7 +175,7 @@ tn_status tn__pack_conflict(tn__pack_problem *p, uint64_t height, size_t **out, 
         for (uint32_t r = 0; r < p->n_ranges && !count; r++)
             if (p->ranges[r].lower_bound > height)
                 for (uint32_t i = p->ranges[r].begin; i < p->ranges[r].end; i++) items[count++] = i;
-        TN_TRY_GOTO(shrink(p, height, items, &count, scratch), status, out);
+        TN_TRY_GOTO(shrink_conflict(p, height, items, &count, scratch), status, out);
     }
     *out = tn_malloc(count * sizeof **out);
     status = *out ? TN_OK : TN_E_NOMEM;

@@ -1,9 +1,9 @@
-/* Local improvement: pack, see what sticks out, give that precedence, pack again. */
+/* Local improvement: pack, move the items that end above the goal forward in the order, pack again. */
 #include "plan/pack_internal.h"
 
 #include "base/checked.h"
 
-enum { PATIENCE = 24 }; /* attempts without progress before another starting order is taken */
+enum { PATIENCE = 24 }; /* attempts without progress before switching to another starting order */
 
 static void sort_by(const tn__pack_problem *p, tn__pack_order_by by, uint32_t *order, uint32_t count, uint64_t *key,
                     uint64_t *scratch) {
@@ -18,8 +18,8 @@ static void sort_by(const tn__pack_problem *p, tn__pack_order_by by, uint32_t *o
 
 void tn__pack_order(const tn__pack_problem *p, tn__pack_order_by by, uint32_t *order, uint32_t count, uint64_t *key,
                     uint64_t *scratch) {
-    /* The sort is stable, so the less significant measure comes first, and in the end ties are in order of start:
-     * among items of one size, taking them in that order wastes nothing. */
+    /* The sort is stable, so the less significant key is sorted first. Remaining ties are in order of start, which
+     * wastes nothing among items of equal size. */
     uint64_t rough = 1;
     switch (by) {
     case TN__BY_START: return;
@@ -79,7 +79,7 @@ tn_status tn__pack_improve(tn__pack_problem *p, tn__pack_greedy *greedy, uint64_
                 waited = 0;
             }
             if (height <= goal) break;
-            /* What ends above the goal moves towards the front, the further the more it sticks out. */
+            /* Items that end above the goal move towards the front, in proportion to the excess. */
             for (uint32_t k = 0; k < count; k++) {
                 uint32_t i = order[k];
                 uint64_t end = at[i] + p->size[i], place = (uint64_t)k << 8;

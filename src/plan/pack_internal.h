@@ -1,4 +1,4 @@
-/* The packing problem in the form all packing algorithms work on, and what they offer each other. */
+/* The internal form of the packing problem, and the interfaces of the packing algorithms. */
 #ifndef TN_PLAN_PACK_INTERNAL_H
 #define TN_PLAN_PACK_INTERNAL_H
 
@@ -8,10 +8,10 @@
 
 #define TN__NOWHERE UINT64_MAX /* an offset that is not known yet */
 
-/* Steps, time and cancellation. One step is a few nanoseconds of work; algorithms add up their steps and look at
- * tn__pack_stopped() now and then. */
+/* Steps, time and cancellation. One step is a few nanoseconds of work. Algorithms count their steps and check
+ * tn__pack_stopped() regularly. */
 typedef struct tn__pack_clock {
-    uint64_t steps, limit; /* spent and allowed */
+    uint64_t steps, limit; /* used and allowed */
     uint64_t next_poll;
     uint64_t deadline; /* tn_time_ns, 0: none */
     bool (*cancel)(void *user);
@@ -19,20 +19,20 @@ typedef struct tn__pack_clock {
     bool cancelled, late;
 } tn__pack_clock;
 
-/* True when work must end: cancelled, past the deadline, or out of steps. */
+/* True if work must end: cancelled, past the deadline, or out of steps. */
 bool tn__pack_stopped(tn__pack_clock *clock);
 
-/* A maximal run of items whose lifetimes hang together. Ranges share no moment, so each is packed on its own. */
+/* A maximal series of items with overlapping lifetimes. Ranges share no moment, so each is packed separately. */
 typedef struct tn__pack_range {
     uint32_t begin, end;  /* items */
     uint32_t first, last; /* moments [first, last) */
     uint64_t lower_bound; /* largest padded sum of live sizes */
-    uint64_t best;        /* highest end of its items in the best placement, TN__NOWHERE before there is one */
+    uint64_t best;        /* highest end of its items in the best packing; TN__NOWHERE before there is one */
 } tn__pack_range;
 
-/* Items that have a size and a lifetime, sorted by start, then by the caller's order; times are numbers of moments. A
- * moment is a maximal set of items live together: only where a start follows an end does the next moment begin. Two
- * items conflict exactly when their moments [first, last) overlap. */
+/* Items with a non-empty size and lifetime, sorted by start, then by the caller's order. Times are numbered as
+ * moments. A moment is a maximal set of items live together: a new moment begins only where a start follows an end.
+ * Two items conflict exactly if their moments [first, last) overlap. */
 typedef struct tn__pack_problem {
     const tn_pack_item *items; /* the caller's */
     uint32_t n;
@@ -43,14 +43,14 @@ typedef struct tn__pack_problem {
     uint32_t moments;
     bool any_fixed, any_align;
     uint64_t chunk, stride; /* chunk c covers addresses [c*stride, c*stride + chunk); 0: no limit */
-    uint64_t granule;       /* every reachable address is a multiple of this */
+    uint64_t granule;       /* every possible address is a multiple of this */
     uint64_t pad_mask;      /* every item starts at a multiple of pad_mask + 1 */
     uint64_t max_pad;       /* largest padding that rounding a size up by pad_mask adds */
     uint64_t live_peak;
-    uint64_t lower_bound; /* over all ranges; proven by live sums, alignment and (later) search */
+    uint64_t lower_bound; /* over all ranges; proven by live sums, alignment and search */
     tn__pack_range *ranges;
     uint32_t n_ranges;
-    uint64_t *best; /* address of every item in the best placement so far */
+    uint64_t *best; /* address of every item in the best packing so far */
     uint64_t *peak; /* per item: largest sum of live sizes while it lives; NULL before tn__pack_find_peaks */
     tn__pack_clock clock;
 } tn__pack_problem;
@@ -58,37 +58,34 @@ typedef struct tn__pack_problem {
 static inline uint64_t tn__pack_padded(const tn__pack_problem *p, uint64_t size) {
     return (size + p->pad_mask) & ~p->pad_mask;
 }
-/* The lowest address from `at` on where item i may start: aligned, and not across the end of a chunk. */
+/* The lowest address at or above `at` where item i may start: aligned, and not across the end of a chunk. */
 static inline uint64_t tn__pack_settle(const tn__pack_problem *p, uint32_t i, uint64_t at) {
     at = (at + p->align[i]) & ~p->align[i];
     if (p->chunk && at % p->stride + p->size[i] > p->chunk) at += p->stride - at % p->stride;
     return at;
 }
 
-/* ---- pack_problem.c: from the caller's items to the problem, with lower bounds ------------------------------------
- */
+/* ---- pack_problem.c: from the caller's items to the problem, with lower bounds ---- */
 tn_status tn__pack_problem_make(const tn_pack_item *items, size_t count, const tn_pack_params *params,
                                 tn__pack_problem *problem);
 void tn__pack_problem_free(tn__pack_problem *problem);
 tn_status tn__pack_find_peaks(tn__pack_problem *problem);
-/* Sorts `order` (a permutation of some items) by ascending key, keeping the order of equals. `scratch` has room for
- * 4*count words. */
+/* Stable sort of `order` (a permutation of some items) by ascending key. `scratch` has room for 4*count words. */
 void tn__pack_sort(uint32_t *order, uint32_t count, const uint64_t *key, uint64_t *scratch);
-/* Takes a placement over where it is better, range by range. Only ranges whose items all have an address count. */
+/* Adopts the ranges in which a packing is better than the best so far. Ignores ranges with items without an address.
+ */
 void tn__pack_keep(tn__pack_problem *problem, const uint64_t *at);
-/* Highest end over all ranges of the best placement; TN__NOWHERE before there is one. */
+/* Highest end over all ranges of the best packing; TN__NOWHERE before there is one. */
 uint64_t tn__pack_height(const tn__pack_problem *problem);
 
-/* ---- pack_online.c: best fit in order of start, as an allocator would do it at run time
- * ------------------------------ */
+/* ---- pack_online.c: best fit in order of start, like an allocator at run time ---- */
 typedef enum tn__pack_ties { TN__TIES_AS_GIVEN, TN__TIES_LARGEST, TN__TIES_LONGEST } tn__pack_ties;
-/* Writes an address for each of the given items, ascending numbers, as if there were no others. Without fixed items
- * and chunks only. `mirrored` runs time backwards; `ties` says who is first of those that start together. */
+/* Writes an address for each of the given items (ascending numbers), ignoring all others. Only for problems without
+ * fixed items and chunks. `mirrored` runs time backwards; `ties` orders items that start together. */
 tn_status tn__pack_online(const tn__pack_problem *problem, const uint32_t *items, uint32_t count, bool mirrored,
                           tn__pack_ties ties, uint64_t *at);
 
-/* ---- pack_greedy.c: items one after another, each into a gap among those placed before
- * ------------------------------- */
+/* ---- pack_greedy.c: items one after another, each into a gap between those placed before ---- */
 typedef struct tn__pack_greedy tn__pack_greedy;
 typedef enum tn__gap_rule { TN__GAP_LOWEST, TN__GAP_TIGHTEST } tn__gap_rule;
 tn_status tn__pack_greedy_new(tn__pack_problem *problem, tn__pack_greedy **greedy);
@@ -97,22 +94,21 @@ void tn__pack_greedy_free(tn__pack_greedy *greedy);
  * not reached when the clock stops the run, hold TN__NOWHERE; false in the latter case. */
 bool tn__pack_greedy_run(tn__pack_greedy *greedy, const uint32_t *order, uint32_t count, tn__gap_rule rule,
                          uint64_t *at);
-/* From now on all that live for long are placed beforehand, as an allocator would, and the others only above them: a
- * run then costs n log n however many there are. Not `of_use`, and nothing changes, where too much would be lost for
- * the goal to be near. */
-tn_status tn__pack_greedy_found(tn__pack_greedy *greedy, uint64_t goal, bool *of_use);
-void tn__pack_greedy_unfound(tn__pack_greedy *greedy); /* not any more */
+/* Places all long-lived items in advance; later runs place the others only above them, which takes n log n however
+ * many long-lived items there are. *of_use is false, and nothing changes, if that wastes too much to come close to
+ * the goal. */
+tn_status tn__pack_greedy_set_base(tn__pack_greedy *greedy, uint64_t goal, bool *of_use);
+void tn__pack_greedy_clear_base(tn__pack_greedy *greedy); /* ends this mode */
 
-/* ---- pack_improve.c: orders, and reordering around what sticks out
- * ---------------------------------------------------- */
+/* ---- pack_improve.c: orders, and local improvement ---- */
 typedef enum tn__pack_order_by {
     TN__BY_START,
     TN__BY_SIZE,
     TN__BY_SIZE_SPAN,
     TN__BY_AREA,
     TN__BY_SPAN,
-    /* First by how crowded an item's most crowded moment is, exactly or in sixteenths; these need the peaks. Those
-     * live at the peak are then placed first, without a gap between them. */
+    /* First by the live sum of an item's most crowded moment, exactly or in sixteenths, so that items live at the
+     * peak are placed first and without gaps. Needs tn__pack_find_peaks. */
     TN__BY_CROWD_SPAN,
     TN__BY_CROWD_AREA,
     TN__BY_ROUGH_CROWD_SPAN
@@ -121,38 +117,36 @@ typedef enum tn__pack_order_by {
  * items, `scratch` for 4*count words. */
 void tn__pack_order(const tn__pack_problem *problem, tn__pack_order_by by, uint32_t *order, uint32_t count,
                     uint64_t *key, uint64_t *scratch);
-/* The items, without fixed ones, of ranges that are higher than the goal. Returns how many. */
+/* The items, except fixed ones, of ranges higher than the goal. Returns their number. */
 uint32_t tn__pack_open_items(const tn__pack_problem *problem, uint64_t goal, uint32_t *items);
-/* Tries to bring every range down to the goal within a number of steps; what is found is kept in the problem. */
+/* Tries to lower every range to the goal within a number of steps; better packings are stored in the problem. */
 tn_status tn__pack_improve(tn__pack_problem *problem, tn__pack_greedy *greedy, uint64_t goal, uint64_t steps);
 
-/* ---- pack_exact.c: branch and bound over one range
- * ------------------------------------------------------------------- */
-enum { TN__MOST_SEARCHED = 4096 }; /* items beyond which a search would not get anywhere */
+/* ---- pack_exact.c: branch and bound over one range ---- */
+enum { TN__PACK_MAX_SEARCHED = 4096 }; /* items; with more, a search makes no progress */
 typedef struct tn__pack_search tn__pack_search;
 typedef enum tn__search_answer { TN__SEARCH_FOUND, TN__SEARCH_NONE, TN__SEARCH_UNDECIDED } tn__search_answer;
 /* `items` lists the items of the search, ascending: all of one range, or fewer to find a small conflict. Sets *search
- * to NULL, with TN_OK, when there are too many for a search to be worth it. */
+ * to NULL and returns TN_OK if there are too many for a search. */
 tn_status tn__pack_search_new(tn__pack_problem *problem, const uint32_t *items, uint32_t count,
                               tn__pack_search **search);
 void tn__pack_search_free(tn__pack_search *search);
-/* Looks for a placement of all items that ends at or below `height`, within a number of steps. Found addresses are
- * written to `at` (indexed as the problem's items). What was learnt is kept for the next call. Around fixed items and
- * with chunks the search is not exhaustive and never answers TN__SEARCH_NONE. */
+/* Searches for a packing of all items that ends at or below `height`, within a number of steps. Writes the addresses
+ * to `at` (indexed by the problem's items). Keeps failure counts and refuted states for the next call. With fixed
+ * items or chunks the search is not exhaustive and never returns TN__SEARCH_NONE. */
 tn__search_answer tn__pack_search_run(tn__pack_search *search, uint64_t height, uint64_t steps, uint64_t *at);
 
-/* ---- pack_heights.c: which heights to search for
- * ------------------------------------------------------------------------ */
-/* Searches for placements at or below `goal`; where that is not reached, for the lowest it can. Raises the problem's
- * lower bound by what it proves. Spends at most `steps`. */
+/* ---- pack_heights.c: heights for the exact search ---- */
+
+/* Searches for packings at or below `goal`, or otherwise as low as possible, within `steps`. Raises the problem's
+ * lower bound where it proves one. */
 tn_status tn__pack_lower(tn__pack_problem *problem, uint64_t goal, bool only_goal, uint64_t steps);
-/* A small set of items (as the caller's indices) that cannot be packed below `height`; for a problem that was proven
- * infeasible there. */
+/* A small set of items (the caller's indices) that cannot be packed below `height`, for a problem proven infeasible
+ * there. */
 tn_status tn__pack_conflict(tn__pack_problem *problem, uint64_t height, size_t **items, size_t *count);
 
-/* ---- pack_verify.c
- * --------------------------------------------------------------------------------------------------- */
-/* Fails with TN_E_INVALID when two fixed items are live together and overlap. */
+/* ---- pack_verify.c ---- */
+/* TN_E_INVALID if two fixed items are live together and overlap. */
 tn_status tn__pack_check_fixed(const tn_pack_item *items, size_t count);
 
 #endif

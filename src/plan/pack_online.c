@@ -1,11 +1,11 @@
-/* Best fit in order of start: what an allocator does that sees one request after another. It bounds what the planner
- * may cost, and is often good: one run is n log n. */
+/* Best fit in order of start, like an allocator that sees one request after another. It takes n log n, gives an upper
+ * bound for the result of the planner, and is often good. */
 #include "plan/pack_internal.h"
 
 #include "base/hash.h"
 
-/* Memory is a list of blocks in order of address. Free blocks are also in a treap ordered by size, then address; the
- * priorities are a hash of the block's number, so the tree's shape, too, is the same in every run. */
+/* Memory is a list of blocks in order of address. Free blocks are also in a treap ordered by size, then address. The
+ * priorities are hashes of block numbers, so that the shape of the tree is the same in every run. */
 enum { NONE = 0 }; /* block 0 stands for "no block" */
 typedef struct block {
     uint64_t address, size;
@@ -16,21 +16,21 @@ typedef struct block {
 
 typedef struct heap {
     block *blocks;
-    uint32_t used, spare; /* blocks handed out so far; list of returned ones, through `above` */
+    uint32_t used, spare; /* blocks in use so far; free list of block numbers, linked through `above` */
     uint32_t root;
     uint32_t highest; /* by address */
     uint64_t end;     /* of the highest block */
 } heap;
 
 static uint64_t priority(uint32_t b) { return tn__mix64(b); }
-static bool before(const block *a, const block *b) {
+static bool block_before(const block *a, const block *b) {
     return a->size != b->size ? a->size < b->size : a->address < b->address;
 }
 
-/* Splits the tree t into what is before block b and what is not. */
-static void split(heap *h, uint32_t t, uint32_t b, uint32_t *low, uint32_t *high) {
+/* Splits the tree t into the blocks before b and the others. */
+static void tree_split(heap *h, uint32_t t, uint32_t b, uint32_t *low, uint32_t *high) {
     while (t) {
-        if (before(&h->blocks[t], &h->blocks[b])) {
+        if (block_before(&h->blocks[t], &h->blocks[b])) {
             *low = t;
             low = &h->blocks[t].right;
             t = *low;
@@ -47,17 +47,17 @@ static void tree_add(heap *h, uint32_t b) {
     uint32_t *link = &h->root;
     uint64_t rank = priority(b);
     while (*link && priority(*link) > rank)
-        link = before(&h->blocks[b], &h->blocks[*link]) ? &h->blocks[*link].left : &h->blocks[*link].right;
+        link = block_before(&h->blocks[b], &h->blocks[*link]) ? &h->blocks[*link].left : &h->blocks[*link].right;
     uint32_t rest = *link;
     *link = b;
-    split(h, rest, b, &h->blocks[b].left, &h->blocks[b].right);
+    tree_split(h, rest, b, &h->blocks[b].left, &h->blocks[b].right);
     h->blocks[b].free = true;
 }
 
 static void tree_remove(heap *h, uint32_t b) {
     uint32_t *link = &h->root;
     while (*link != b)
-        link = before(&h->blocks[b], &h->blocks[*link]) ? &h->blocks[*link].left : &h->blocks[*link].right;
+        link = block_before(&h->blocks[b], &h->blocks[*link]) ? &h->blocks[*link].left : &h->blocks[*link].right;
     uint32_t low = h->blocks[b].left, high = h->blocks[b].right;
     while (low && high) {
         if (priority(low) > priority(high)) {
@@ -109,7 +109,7 @@ static void block_drop(heap *h, uint32_t b) {
     h->spare = b;
 }
 
-/* Cuts [address, address+size) out of block b, leaving free blocks on both sides. Returns the block in the middle. */
+/* Splits [address, address+size) off block b, with free blocks on both sides. Returns the block in the middle. */
 static uint32_t carve(heap *h, uint32_t b, uint64_t address, uint64_t size) {
     block *x = &h->blocks[b];
     uint64_t front = address - x->address, back = x->size - front - size;
@@ -126,8 +126,8 @@ static uint32_t carve(heap *h, uint32_t b, uint64_t address, uint64_t size) {
 
 static uint64_t aligned(uint64_t at, uint64_t mask) { return (at + mask) & ~mask; }
 
-static uint32_t take(heap *h, uint64_t size, uint64_t mask) {
-    /* The tightest block may be too small once aligned; one with room for any alignment is then certain to do. */
+static uint32_t allocate_block(heap *h, uint64_t size, uint64_t mask) {
+    /* The smallest block that fits may be too small after alignment; then one with room for any alignment is used. */
     uint32_t b = tree_find(h, size);
     if (b && aligned(h->blocks[b].address, mask) + size > h->blocks[b].address + h->blocks[b].size)
         b = tree_find(h, size + mask);
@@ -135,7 +135,7 @@ static uint32_t take(heap *h, uint64_t size, uint64_t mask) {
         tree_remove(h, b);
         return carve(h, b, aligned(h->blocks[b].address, mask), size);
     }
-    /* Otherwise memory grows, from the free block at its end where there is one. */
+    /* Otherwise memory grows, starting with the free block at its end, if there is one. */
     b = h->highest;
     if (b && h->blocks[b].free)
         tree_remove(h, b);
@@ -166,7 +166,7 @@ static void give_back(heap *h, uint32_t b) {
     tree_add(h, b);
 }
 
-/* Time as this run sees it. */
+/* The start of an item, in mirrored time if requested. */
 static uint64_t begin_of(const tn__pack_problem *p, uint32_t i, bool mirrored) {
     return mirrored ? p->moments - p->last[i] : p->first[i];
 }
@@ -196,7 +196,7 @@ tn_status tn__pack_online(const tn__pack_problem *p, const uint32_t *items, uint
     for (uint32_t s = 0, e = 0; s < n; s++) {
         uint32_t i = starts[s];
         for (uint64_t now = begin_of(p, i, mirrored); key[ends[e]] <= now; e++) give_back(&h, held[ends[e]]);
-        held[i] = take(&h, p->size[i], p->align[i]);
+        held[i] = allocate_block(&h, p->size[i], p->align[i]);
         at[i] = h.blocks[held[i]].address;
     }
     status = TN_OK;

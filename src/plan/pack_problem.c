@@ -6,15 +6,14 @@
 bool tn__pack_stopped(tn__pack_clock *clock) {
     if (clock->cancelled || clock->late || clock->steps >= clock->limit) return true;
     if (clock->steps < clock->next_poll) return false;
-    /* Some hundred thousand steps are below a millisecond: prompt enough, and a cheap enough call. */
+    /* 2^17 steps take less than a millisecond: a prompt reaction at a negligible cost of polling. */
     clock->next_poll = clock->steps + (1u << 17);
     if (clock->cancel && clock->cancel(clock->user)) clock->cancelled = true;
     if (clock->deadline && tn_time_ns() >= clock->deadline) clock->late = true;
     return clock->cancelled || clock->late;
 }
 
-/* ---- Sorting ----------------------------------------------------------------------------------------------------
- */
+/* ---- Sorting ---- */
 
 enum { DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS };
 
@@ -27,7 +26,7 @@ void tn__pack_sort(uint32_t *order, uint32_t count, const uint64_t *key, uint64_
         }
         return;
     }
-    /* Least significant digit first; digits in which all keys agree are left out. */
+    /* Radix sort, least significant digit first; skips digits that are equal in all keys. */
     struct entry {
         uint64_t key;
         uint32_t item;
@@ -56,8 +55,7 @@ void tn__pack_sort(uint32_t *order, uint32_t count, const uint64_t *key, uint64_
     for (uint32_t i = 0; i < count; i++) order[i] = from[i].item;
 }
 
-/* ---- Input
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- Input ---- */
 
 static uint64_t gcd(uint64_t a, uint64_t b) {
     while (b) {
@@ -68,15 +66,14 @@ static uint64_t gcd(uint64_t a, uint64_t b) {
     return a;
 }
 
-/* Checks every item and counts those that take part. The sum of everything stays far from overflow, so that no later
- * address arithmetic can wrap. */
+/* Checks every item and counts the non-empty ones. Limits the sum of all sizes, so that no later address arithmetic
+ * can overflow. */
 static tn_status check_items(const tn_pack_item *items, size_t count, size_t max_chunk, size_t *active,
                              uint64_t *total) {
     const uint64_t limit = (uint64_t)1 << 60;
     *active = 0;
     *total = 0;
-    if (count > (uint32_t)1 << 30)
-        return tn_fail(TN_E_OVERFLOW, "tn_pack: %zu items, at most 2^30 are possible", count);
+    if (count > (uint32_t)1 << 30) return tn_fail(TN_E_OVERFLOW, "tn_pack: %zu items; the maximum is 2^30", count);
     for (size_t i = 0; i < count; i++) {
         const tn_pack_item *item = &items[i];
         if (item->end < item->start)
@@ -107,7 +104,7 @@ static tn_status check_items(const tn_pack_item *items, size_t count, size_t max
 /* Sorts by start and end, and numbers the moments. */
 static void number_moments(tn__pack_problem *p, const tn_pack_item *items, uint32_t *by_end, uint64_t *key,
                            uint64_t *scratch) {
-    const uint64_t sign = (uint64_t)1 << 63; /* makes signed times sort as unsigned keys */
+    const uint64_t sign = (uint64_t)1 << 63; /* maps signed times to unsigned keys of the same order */
     for (uint32_t i = 0; i < p->n; i++) key[p->id[i]] = (uint64_t)items[p->id[i]].start ^ sign;
     tn__pack_sort(p->id, p->n, key, scratch);
     for (uint32_t i = 0; i < p->n; i++) {
@@ -149,8 +146,8 @@ static tn_status find_ranges(tn__pack_problem *p) {
     return TN_OK;
 }
 
-/* The largest sum of live sizes. With a common alignment every item but the topmost also pays for its padding, in one
- * chunk: several chunks end several times, so there only the plain sum is a bound. */
+/* The largest sum of live sizes. In one chunk with a common alignment, every item but the topmost also occupies its
+ * padding. Several chunks have several topmost items, so there only the plain sum is a bound. */
 static void find_bounds(tn__pack_problem *p, uint64_t *plain, uint64_t *padded) {
     memset(plain, 0, (p->moments + 1) * sizeof *plain);
     memset(padded, 0, (p->moments + 1) * sizeof *padded);
@@ -232,7 +229,7 @@ tn_status tn__pack_problem_make(const tn_pack_item *items, size_t count, const t
         widest = TN__MAX(widest, p->align[i] + 1);
         if (item->fixed) chunks = TN__MAX(chunks, item->chunk);
     }
-    /* A limit that even the sum of everything respects is none. */
+    /* A chunk limit above the sum of all sizes has no effect. */
     if (max_chunk && (total > max_chunk || chunks)) {
         p->chunk = max_chunk;
         p->stride = tn__align_up(max_chunk, widest);
@@ -248,7 +245,7 @@ tn_status tn__pack_problem_make(const tn_pack_item *items, size_t count, const t
         p->fixed[i] = item->fixed ? item->chunk * p->stride + item->offset : TN__NOWHERE;
         p->any_fixed = p->any_fixed || item->fixed;
     }
-    /* Fixed items are facts; two of them on one byte is the caller's mistake. */
+    /* Overlapping fixed items are an error of the caller. */
     if (p->any_fixed) TN_TRY_GOTO(tn__pack_check_fixed(items, count), status, out);
     find_granules(p);
     TN_TRY_GOTO(find_ranges(p), status, out);
@@ -266,7 +263,7 @@ tn_status tn__pack_find_peaks(tn__pack_problem *p) {
     enum { BLOCK = 64 };
     if (p->peak) return TN_OK;
     uint64_t *crowd = tn_calloc((size_t)p->moments + 1, sizeof *crowd), sum = 0;
-    uint64_t *block = tn_calloc(p->moments / BLOCK + 1, sizeof *block); /* largest crowd of BLOCK moments */
+    uint64_t *block = tn_calloc(p->moments / BLOCK + 1, sizeof *block); /* largest live sum of BLOCK moments */
     p->peak = tn_calloc(p->n, sizeof *p->peak);
     if (crowd && block && p->peak) {
         for (uint32_t i = 0; i < p->n; i++) {

@@ -1,12 +1,12 @@
-/* The verifier: a sweep over time with the set of live items ordered by address. It shares no code with the packer.
- */
+/* Verification of packings: a sweep over time with the set of live items ordered by address. Shares no code with the
+ * packer. */
 #include "plan/pack_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* A set of small numbers with neighbours in constant time for all practical sizes: bits, and above them levels of
- * bits that say which words below are not empty. */
+/* A set of small numbers with access to neighbours in practically constant time: a bitset with summary levels, whose
+ * bits mark the non-empty words of the level below. */
 enum { LEVELS = 6 };
 typedef struct number_set {
     uint64_t *level[LEVELS];
@@ -74,7 +74,7 @@ typedef struct record {
 
 typedef struct event {
     int64_t time;
-    uint32_t start; /* ends come before starts at the same time */
+    uint32_t start; /* at equal times, ends sort before starts */
     record *of;
 } event;
 
@@ -92,12 +92,12 @@ static int by_time(const void *a, const void *b) {
     return x->of->rank < y->of->rank ? -1 : x->of->rank > y->of->rank;
 }
 
-/* Whether x, at or below y in address, reaches into it. */
+/* Whether x, which starts at or below y, overlaps it. */
 static bool reaches(const record *x, const record *y) {
     return x->chunk == y->chunk && x->offset + x->item->size > y->offset;
 }
 
-/* With a result, all items where it puts them; without, the fixed items where they are. */
+/* Checks all items at the offsets of a result, or, without a result, the fixed items. */
 static tn_status sweep(const tn_pack_item *items, size_t count, const tn_pack_result *result) {
     record *records = tn_malloc(count * sizeof *records);
     event *events = tn_malloc(2 * count * sizeof *events);
@@ -120,7 +120,7 @@ static tn_status sweep(const tn_pack_item *items, size_t count, const tn_pack_re
         events[2 * r + 1] = (event){records[r].item->end, 0, &records[r]};
     }
     qsort(events, 2 * n, sizeof *events, by_time);
-    /* The live items never overlap, so a new one can only meet its neighbours. */
+    /* Live items do not overlap so far, so a new one can only overlap its neighbours. */
     for (size_t e = 0; e < 2 * n; e++) {
         const record *r = events[e].of;
         if (!events[e].start) {
@@ -153,7 +153,7 @@ tn_status tn__pack_check_fixed(const tn_pack_item *items, size_t count) { return
 tn_status tn_pack_verify(const tn_pack_item *items, size_t count, const tn_pack_params *params,
                          const tn_pack_result *result) {
     if ((!items && count) || !result || result->count != count || (count && (!result->offsets || !result->chunks)))
-        return tn_fail(TN_E_INVALID, "tn_pack_verify: the result is not one of these %zu items", count);
+        return tn_fail(TN_E_INVALID, "tn_pack_verify: the result does not belong to these %zu items", count);
     size_t total = 0;
     for (size_t c = 0; c < result->chunk_count; c++) {
         if (params && params->max_chunk && result->chunk_sizes[c] > params->max_chunk)

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Ten colours that stay apart for most eyes, light enough for black text. */
+/* Ten colours that most people can tell apart, light enough for black text. */
 static const char *const colours[] = {"#8fb8de", "#f2b279", "#9fd39b", "#e79aa0", "#c3aadb",
                                       "#cfb38f", "#f0b8dc", "#bcbcbc", "#d8d67c", "#8fd6de"};
 enum { N_COLOURS = sizeof colours / sizeof colours[0] };
@@ -19,12 +19,12 @@ enum {
     TOP = 64,
     BOTTOM = 40,
     PANEL_GAP = 26,
-    LEAST_WIDTH = 1400,
-    MOST_WIDTH = 30000,
-    BOX_WIDTH = 4, /* pixels that a picture of many boxes grows by for each, so that labels stay readable */
+    MIN_WIDTH = 1400,
+    MAX_WIDTH = 30000,
+    BOX_WIDTH = 4, /* pixels of width per box in a picture of many boxes, so that labels stay readable */
     PLOT_HEIGHT = 780,
-    LEAST_PANEL = 60,
-    LEAST_TEXT = 3, /* pixels: what is too small to read as it is can be read when zoomed in */
+    MIN_PANEL = 60,
+    MIN_TEXT = 3, /* pixels; text this small becomes readable when zoomed in */
 };
 
 typedef struct frame {
@@ -40,8 +40,7 @@ static double y_of(const frame *f, uint32_t chunk, size_t address) {
     return f->bottom[chunk] - (double)address * f->per_byte;
 }
 
-/* A round distance between about `count` marks over `range`: 1, 2 or 5 times a power of ten, or for bytes a power of
- * two. */
+/* Distance between about `count` marks over `range`: 1, 2 or 5 times a power of ten, or for bytes a power of two. */
 static double mark_distance(double range, int count, bool bytes) {
     double raw = range / count;
     if (raw <= 1) return 1;
@@ -50,7 +49,7 @@ static double mark_distance(double range, int count, bool bytes) {
     return power * (lead <= 1 ? 1 : lead <= 2 ? 2 : lead <= 5 ? 5 : 10);
 }
 
-/* The part of a label that fits, cut between characters. */
+/* The part of a label that fits, truncated between characters. */
 static void add_label(tn__text *t, const char *label, size_t room) {
     char cut[64];
     size_t length = strlen(label);
@@ -66,12 +65,12 @@ static void add_label(tn__text *t, const char *label, size_t room) {
     tn__text_append(t, "…", strlen("…"));
 }
 
-/* The label across the box, or upwards where that leaves more room. Characters are about 0.6 em wide; fewer than
- * three of a longer label say nothing. */
+/* Draws the label horizontally, or vertically if that leaves more room. Characters are about 0.6 em wide. A longer
+ * label with room for fewer than three characters is omitted. */
 static void draw_label(tn__text *t, const char *label, double x, double y, double width, double height) {
     double across = TN__MIN(11, height * 0.8), upwards = TN__MIN(11, width * 0.8);
-    int room = across >= LEAST_TEXT ? (int)((width - 4) / (across * 0.6)) : 0;
-    int room_upwards = upwards >= LEAST_TEXT ? (int)((height - 4) / (upwards * 0.6)) : 0;
+    int room = across >= MIN_TEXT ? (int)((width - 4) / (across * 0.6)) : 0;
+    int room_upwards = upwards >= MIN_TEXT ? (int)((height - 4) / (upwards * 0.6)) : 0;
     int length = label ? (int)strlen(label) : 0;
     bool turned = room < length && room_upwards > room;
     if (turned) room = room_upwards;
@@ -134,11 +133,11 @@ static void draw_axes(tn__text *t, const frame *f) {
     tn__text_printf(t, "<text class=\"x\" x=\"%.1f\" y=\"%.1f\">step</text>\n", (LEFT + right) / 2, bottom + 34);
 }
 
-/* A picture wider than a screen says what the lines mean on every one. */
+/* A picture wider than a screen repeats the labels of its grid lines. */
 static void draw_repeated_marks(tn__text *t, const frame *f) {
     const tn_picture *p = f->picture;
     char text[32];
-    for (double x = LEFT + LEAST_WIDTH; x < f->width - RIGHT - LEAST_WIDTH / 2; x += LEAST_WIDTH) {
+    for (double x = LEFT + MIN_WIDTH; x < f->width - RIGHT - MIN_WIDTH / 2; x += MIN_WIDTH) {
         for (size_t c = 0; c < p->chunk_count; c++) {
             double height = (double)p->chunk_sizes[c] * f->per_byte;
             double step = mark_distance((double)p->chunk_sizes[c], (int)TN__MAX(height / 60, 1), true);
@@ -163,14 +162,13 @@ static void draw_legend(tn__text *t, const frame *f, const unsigned *used) {
         x += 30 + 7 * (double)strlen(p->kinds[k]);
     }
     if (p->kind_count == 0)
-        tn__text_printf(
-            t,
-            "<text class=\"h\" x=\"%d\" y=\"42\">colours tell neighbouring sizes apart: one for each power "
-            "of two</text>\n",
-            LEFT);
+        tn__text_printf(t,
+                        "<text class=\"h\" x=\"%d\" y=\"42\">colours show sizes: one colour for each power "
+                        "of two</text>\n",
+                        LEFT);
 }
 
-/* Without kinds, sizes give the colour: one for each power of two. */
+/* Without kinds the size determines the colour: one for each power of two. */
 static unsigned colour_of(const tn_picture *p, const tn_picture_box *box) {
     if (p->kind_count) return box->kind % N_COLOURS;
     unsigned log = 0;
@@ -178,7 +176,7 @@ static unsigned colour_of(const tn_picture *p, const tn_picture_box *box) {
     return log % N_COLOURS;
 }
 
-static void lay_out(frame *f) {
+static void lay_out_picture(frame *f) {
     const tn_picture *p = f->picture;
     f->begin = INT64_MAX;
     f->end = INT64_MIN;
@@ -188,7 +186,7 @@ static void lay_out(frame *f) {
         f->end = TN__MAX(f->end, p->boxes[i].end);
     }
     if (f->begin >= f->end) f->end = f->begin = 0;
-    f->width = TN__MIN(TN__MAX((double)LEAST_WIDTH, (double)BOX_WIDTH * (double)p->box_count), (double)MOST_WIDTH);
+    f->width = TN__MIN(TN__MAX((double)MIN_WIDTH, (double)BOX_WIDTH * (double)p->box_count), (double)MAX_WIDTH);
     f->per_step = f->end > f->begin ? (f->width - LEFT - RIGHT) / ((double)f->end - (double)f->begin) : 1;
     size_t smallest = SIZE_MAX;
     for (size_t c = 0; c < p->chunk_count; c++) {
@@ -196,9 +194,9 @@ static void lay_out(frame *f) {
         if (p->chunk_sizes[c]) smallest = TN__MIN(smallest, p->chunk_sizes[c]);
     }
     f->per_byte = total ? (double)PLOT_HEIGHT / (double)total : 0;
-    /* Chunks share one scale. Where there are many, the picture grows rather than that the panels vanish. */
-    if (total && (double)smallest * f->per_byte < LEAST_PANEL && p->chunk_count > 1)
-        f->per_byte = TN__MIN(LEAST_PANEL / (double)smallest, 20.0 * PLOT_HEIGHT / (double)total);
+    /* Chunks share one scale. With many chunks the picture grows, so that the panels keep a minimum height. */
+    if (total && (double)smallest * f->per_byte < MIN_PANEL && p->chunk_count > 1)
+        f->per_byte = TN__MIN(MIN_PANEL / (double)smallest, 20.0 * PLOT_HEIGHT / (double)total);
     double y = TOP;
     for (size_t c = 0; c < p->chunk_count; c++) {
         if (p->chunk_count > 1) y += PANEL_GAP;
@@ -217,7 +215,7 @@ tn_status tn_picture_svg(const tn_picture *p, char **text) {
                            p->chunk_count);
     frame f = {.picture = p, .bottom = tn_malloc(p->chunk_count * sizeof *f.bottom)};
     if (!f.bottom) return TN_E_NOMEM;
-    lay_out(&f);
+    lay_out_picture(&f);
     tn__text t = {0};
     tn__text_printf(
         &t,
@@ -259,7 +257,7 @@ tn_status tn_picture_svg(const tn_picture *p, char **text) {
             &t,
             "<line class=\"bound\" x1=\"%d\" x2=\"%.0f\" y1=\"%.1f\" y2=\"%.1f\"/><text class=\"b\" x=\"%.0f\" "
             "y=\"42\">lower bound %s (dashed)</text>\n",
-            LEFT, f.width - RIGHT, y, y, (double)(LEAST_WIDTH - RIGHT),
+            LEFT, f.width - RIGHT, y, y, (double)(MIN_WIDTH - RIGHT),
             tn__text_size(p->lower_bound, size, sizeof size));
     }
     tn__text_printf(&t, "</svg>\n");

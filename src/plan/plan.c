@@ -1,4 +1,4 @@
-/* Making a plan: lifetimes, then one packing per memory. */
+/* tn_plan_make: computes lifetimes, then one packing per memory. */
 #include "plan/plan_internal.h"
 
 #include "base/checked.h"
@@ -13,7 +13,7 @@ void tn_plan_free(tn_plan *plan) {
     if (!plan) return;
     for (size_t m = 0; plan->parts && m < plan->n_parts; m++) tn_free(plan->parts[m].chunk_sizes);
     tn_free(plan->parts);
-    tn_free(plan->slots);
+    tn_free(plan->entries);
     tn_free(plan->until);
     tn_free(plan->kinds);
     tn_free(plan->labels);
@@ -28,22 +28,21 @@ tn_status tn__plan_new(size_t n_nodes, size_t n_leaves, size_t n_parts, tn_plan 
     plan->n_nodes = n_nodes;
     plan->n_leaves = n_leaves;
     plan->n_parts = n_parts;
-    plan->slots = tn_calloc(n, sizeof *plan->slots);
+    plan->entries = tn_calloc(n, sizeof *plan->entries);
     plan->until = tn_calloc(n, sizeof *plan->until);
     plan->kinds = tn_calloc(n, sizeof *plan->kinds);
     plan->labels = tn_calloc(n, sizeof *plan->labels);
     plan->parts = tn_calloc(n_parts, sizeof *plan->parts);
-    if (plan->slots && plan->until && plan->kinds && plan->labels && plan->parts) return TN_OK;
+    if (plan->entries && plan->until && plan->kinds && plan->labels && plan->parts) return TN_OK;
     tn_plan_free(plan);
     *out = NULL;
     return TN_E_NOMEM;
 }
 
-/* ---- Questions ----------------------------------------------------------------------------------------------------
- */
+/* ---- Properties ---- */
 
 size_t tn_plan_tensor_count(const tn_plan *plan) { return plan->n_nodes + plan->n_leaves; }
-const tn_plan_entry *tn_plan_entries(const tn_plan *plan) { return plan->slots; }
+const tn_plan_entry *tn_plan_entries(const tn_plan *plan) { return plan->entries; }
 size_t tn_plan_memory_count(const tn_plan *plan) { return plan->n_parts; }
 size_t tn_plan_chunk_count(const tn_plan *plan, size_t memory) { return plan->parts[memory].n_chunks; }
 size_t tn_plan_chunk_size(const tn_plan *plan, size_t memory, size_t chunk) {
@@ -70,12 +69,11 @@ double tn_plan_ratio(const tn_plan *plan) {
     return bound ? (double)tn_plan_total(plan) / (double)bound : 1;
 }
 
-/* ---- Making -------------------------------------------------------------------------------------------------------
- */
+/* ---- Creation ---- */
 
-static tn__plan_kind kind_of(const tn_tensor *t, const tn_plan_entry *slot) {
+static tn__plan_kind kind_of(const tn_tensor *t, const tn_plan_entry *entry) {
     if (t->view_src) return TN__KIND_VIEW;
-    if (slot->memory < 0) return TN__KIND_EXTERNAL;
+    if (entry->memory < 0) return TN__KIND_EXTERNAL;
     if (t->flags & TN_FLAG_OUTPUT) return TN__KIND_OUTPUT;
     if (t->flags & TN_FLAG_INPUT) return TN__KIND_INPUT;
     switch (tn_op_get_family(t->op)) {
@@ -92,7 +90,7 @@ static tn__plan_kind kind_of(const tn_tensor *t, const tn_plan_entry *slot) {
     }
 }
 
-/* Writes "op-number" for a tensor without a name. Returns the length. */
+/* Writes the name of a tensor, or "op-number" if it has none. Returns the length. */
 static size_t make_label(char *label, const tn_tensor *t, size_t number) {
     const char *op = t->op == TN_OP_NONE ? "leaf" : tn_op_name(t->op);
     size_t length = strnlen(op, TN_MAX_NAME / 2), digits = 1;
@@ -103,8 +101,8 @@ static size_t make_label(char *label, const tn_tensor *t, size_t number) {
     return length + digits + 1;
 }
 
-/* Copies what is worth knowing of each tensor when the graph is gone. */
-static tn_status describe(tn_plan *plan, const tn_graph *graph) {
+/* Copies kinds and labels, so that the plan does not refer to the graph. */
+static tn_status describe_tensors(tn_plan *plan, const tn_graph *graph) {
     size_t n = tn_plan_tensor_count(plan), capacity = 0;
     for (size_t i = 0; i < n; i++) {
         const tn_tensor *t = tn__plan_tensor(graph, i);
@@ -124,7 +122,7 @@ static tn_status describe(tn_plan *plan, const tn_graph *graph) {
         label[length] = '\0';
         plan->labels[i] = plan->text_size;
         plan->text_size += length + 1;
-        plan->kinds[i] = (uint8_t)kind_of(t, &plan->slots[i]);
+        plan->kinds[i] = (uint8_t)kind_of(t, &plan->entries[i]);
     }
     return TN_OK;
 }
@@ -138,11 +136,13 @@ static tn_status pack_part(tn_plan *plan, const tn_plan_params *params, size_t m
     part->max_chunk = m->max_chunk;
     size_t count = 0, n = tn_plan_tensor_count(plan);
     for (size_t i = 0; i < n; i++) {
-        const tn_plan_entry *slot = &plan->slots[i];
-        if (slot->memory != (int32_t)memory || !tn__plan_owns(slot) || !slot->size) continue;
+        const tn_plan_entry *entry = &plan->entries[i];
+        if (entry->memory != (int32_t)memory || !tn__plan_owns(entry) || !entry->size) continue;
         owners[count] = i;
-        items[count++] = (tn_pack_item){
-            .start = slot->first, .end = (int64_t)plan->until[i] + 1, .size = slot->size, .alignment = m->alignment};
+        items[count++] = (tn_pack_item){.start = entry->first,
+                                        .end = (int64_t)plan->until[i] + 1,
+                                        .size = entry->size,
+                                        .alignment = m->alignment};
     }
     tn_pack_params how = params->pack;
     how.capacity = 0;
@@ -151,8 +151,8 @@ static tn_status pack_part(tn_plan *plan, const tn_plan_params *params, size_t m
     tn_status status = tn_pack(items, count, &how, &result);
     if (status != TN_OK) return tn_fail_more(status, " (memory '%s')", part->name);
     for (size_t k = 0; k < count; k++) {
-        plan->slots[owners[k]].chunk = result.chunks[k];
-        plan->slots[owners[k]].offset = result.offsets[k];
+        plan->entries[owners[k]].chunk = result.chunks[k];
+        plan->entries[owners[k]].offset = result.offsets[k];
     }
     part->n_chunks = result.size ? result.chunk_count : 0;
     part->lower_bound = result.lower_bound;
@@ -175,16 +175,16 @@ tn_status tn_plan_make(const tn_graph *graph, const tn_plan_params *params, tn_p
     size_t *owners = tn_malloc(n * sizeof *owners);
     tn_status status = TN_E_NOMEM;
     if (!items || !owners) goto out;
-    TN_TRY_GOTO(tn__plan_liveness(graph, params, plan->slots, plan->until), status, out);
-    TN_TRY_GOTO(describe(plan, graph), status, out);
+    TN_TRY_GOTO(tn__plan_liveness(graph, params, plan->entries, plan->until), status, out);
+    TN_TRY_GOTO(describe_tensors(plan, graph), status, out);
     for (size_t m = 0; m < params->n_memories; m++)
         TN_TRY_GOTO(pack_part(plan, params, m, items, owners), status, out);
-    /* Whoever took a place has its address; parents come before their children among nodes, leaves are done. */
+    /* Copy offsets to tensors computed in place. A node's `inplace_of` is a leaf or an earlier node. */
     for (size_t i = 0; i < plan->n_nodes; i++) {
-        tn_plan_entry *slot = &plan->slots[i];
-        if (slot->inplace_of == TN_GRAPH_NONE) continue;
-        slot->chunk = plan->slots[slot->inplace_of].chunk;
-        slot->offset = plan->slots[slot->inplace_of].offset;
+        tn_plan_entry *entry = &plan->entries[i];
+        if (entry->inplace_of == TN_GRAPH_NONE) continue;
+        entry->chunk = plan->entries[entry->inplace_of].chunk;
+        entry->offset = plan->entries[entry->inplace_of].offset;
     }
 #ifndef NDEBUG
     TN_TRY_GOTO(tn_plan_verify(plan, graph, params), status, out);

@@ -1,4 +1,4 @@
-/* Plans as documents: text, JSON, CSV, SVG, and the difference between two. */
+/* Export of plans as text, JSON, CSV and SVG, and comparison of two plans. */
 #include "base/text.h"
 #include "plan/plan_internal.h"
 
@@ -8,7 +8,7 @@
 #include <string.h>
 
 static bool shown(const tn_plan *plan, size_t tensor, size_t memory) {
-    int32_t own = plan->slots[tensor].memory;
+    int32_t own = plan->entries[tensor].memory;
     return own >= 0 && (memory == TN_PLAN_ALL_MEMORIES || (size_t)own == memory);
 }
 
@@ -31,7 +31,7 @@ static void write_text(tn__text *t, const tn_plan *plan, size_t memory) {
     tn__text_printf(t, "%8s %6s %5s %14s %14s %7s %7s  %-12s %s\n", "tensor", "memory", "chunk", "offset", "size",
                     "first", "last", "kind", "name");
     for (size_t i = 0; i < tn_plan_tensor_count(plan); i++) {
-        const tn_plan_entry *s = &plan->slots[i];
+        const tn_plan_entry *s = &plan->entries[i];
         if (!shown(plan, i, memory)) continue;
         tn__text_printf(t, "%8zu %6d %5u %14zu %14zu %7u %7u  %-12s %s", i, s->memory, s->chunk, s->offset, s->size,
                         s->first, s->last, tn__plan_kinds[plan->kinds[i]], tn_plan_label(plan, i));
@@ -63,7 +63,7 @@ static void write_json(tn__text *t, const tn_plan *plan, size_t memory) {
     tn__text_printf(t, "],\n \"tensors\":[");
     first = true;
     for (size_t i = 0; i < tn_plan_tensor_count(plan); i++) {
-        const tn_plan_entry *s = &plan->slots[i];
+        const tn_plan_entry *s = &plan->entries[i];
         if (!shown(plan, i, memory)) continue;
         tn__text_printf(t, "%s\n  {\"index\":%zu,\"name\":", first ? "" : ",", i);
         first = false;
@@ -77,11 +77,12 @@ static void write_json(tn__text *t, const tn_plan *plan, size_t memory) {
     tn__text_printf(t, "]}\n");
 }
 
-/* Places, not tensors: what took a place over is part of it, so that the table is a packing problem. */
+/* One line per packed item: a tensor together with all tensors computed in place of it, so that the table is a
+ * packing problem. */
 static void write_csv(tn__text *t, const tn_plan *plan, size_t memory) {
     tn__text_printf(t, "id,lower,upper,size,alignment,tensor,memory,chunk,offset\n");
     for (size_t i = 0; i < tn_plan_tensor_count(plan); i++) {
-        const tn_plan_entry *s = &plan->slots[i];
+        const tn_plan_entry *s = &plan->entries[i];
         if (!shown(plan, i, memory) || !tn__plan_owns(s)) continue;
         tn__text_printf(t, "%zu,%u,%llu,%zu,%zu,", i, s->first, (unsigned long long)plan->until[i] + 1, s->size,
                         plan->parts[s->memory].alignment);
@@ -90,7 +91,7 @@ static void write_csv(tn__text *t, const tn_plan *plan, size_t memory) {
     }
 }
 
-/* A box per tensor; within a place that is taken over, one ends where the next begins. */
+/* One box per tensor. The box of a tensor ends where another is computed in place of it. */
 static tn_status write_svg(const tn_plan *plan, size_t memory, char **text) {
     size_t n = tn_plan_tensor_count(plan), count = 0;
     tn_picture_box *boxes = tn_malloc(n * sizeof *boxes);
@@ -101,9 +102,9 @@ static tn_status write_svg(const tn_plan *plan, size_t memory, char **text) {
     const tn__plan_part *part = &plan->parts[memory];
     for (size_t i = 0; i < n; i++) taken[i] = TN_GRAPH_NONE;
     for (size_t i = 0; i < n; i++)
-        if (plan->slots[i].inplace_of != TN_GRAPH_NONE) taken[plan->slots[i].inplace_of] = (uint32_t)i;
+        if (plan->entries[i].inplace_of != TN_GRAPH_NONE) taken[plan->entries[i].inplace_of] = (uint32_t)i;
     for (size_t i = 0; i < n; i++) {
-        const tn_plan_entry *s = &plan->slots[i];
+        const tn_plan_entry *s = &plan->entries[i];
         if (s->memory != (int32_t)memory || s->size == 0) continue;
         tn_picture_box *box = &boxes[count];
         *box = (tn_picture_box){.start = s->first,
@@ -113,7 +114,7 @@ static tn_status write_svg(const tn_plan *plan, size_t memory, char **text) {
                                 .chunk = s->chunk,
                                 .kind = plan->kinds[i],
                                 .label = tn_plan_label(plan, i)};
-        if (taken[i] != TN_GRAPH_NONE) box->end = plan->slots[taken[i]].first;
+        if (taken[i] != TN_GRAPH_NONE) box->end = plan->entries[taken[i]].first;
         if (s->inplace_of != TN_GRAPH_NONE) {
             snprintf(notes[count], sizeof notes[count], "in place of %s", tn_plan_label(plan, s->inplace_of));
             box->note = notes[count];
@@ -144,26 +145,27 @@ tn_status tn_plan_export(const tn_plan *plan, tn_plan_format format, size_t memo
     if (!plan || !text) return tn_fail(TN_E_INVALID, "tn_plan_export: NULL argument");
     *text = NULL;
     if (memory != TN_PLAN_ALL_MEMORIES && memory >= plan->n_parts)
-        return tn_fail(TN_E_INVALID, "tn_plan_export: memory %zu of %zu", memory, plan->n_parts);
+        return tn_fail(TN_E_INVALID, "tn_plan_export: memory %zu does not exist (the plan has %zu)", memory,
+                       plan->n_parts);
     tn__text t = {0};
     switch (format) {
     case TN_PLAN_TEXT: write_text(&t, plan, memory); break;
     case TN_PLAN_JSON: write_json(&t, plan, memory); break;
     case TN_PLAN_CSV: write_csv(&t, plan, memory); break;
     case TN_PLAN_SVG: return write_svg(plan, memory == TN_PLAN_ALL_MEMORIES ? 0 : memory, text);
-    default: return tn_fail(TN_E_INVALID, "tn_plan_export: format %d does not exist", (int)format);
+    default: return tn_fail(TN_E_INVALID, "tn_plan_export: unknown format %d", (int)format);
     }
     return tn__text_take(&t, text);
 }
 
-static bool same_place(const tn_plan_entry *a, const tn_plan_entry *b) {
+static bool same_offset(const tn_plan_entry *a, const tn_plan_entry *b) {
     return a->memory == b->memory && a->chunk == b->chunk && a->offset == b->offset && a->size == b->size;
 }
 
 bool tn_plan_equal(const tn_plan *a, const tn_plan *b) {
     if (a->n_nodes != b->n_nodes || a->n_leaves != b->n_leaves || a->n_parts != b->n_parts) return false;
     for (size_t i = 0; i < tn_plan_tensor_count(a); i++)
-        if (!same_place(&a->slots[i], &b->slots[i])) return false;
+        if (!same_offset(&a->entries[i], &b->entries[i])) return false;
     for (size_t m = 0; m < a->n_parts; m++)
         if (a->parts[m].n_chunks != b->parts[m].n_chunks ||
             (a->parts[m].n_chunks &&
@@ -174,7 +176,7 @@ bool tn_plan_equal(const tn_plan *a, const tn_plan *b) {
 
 tn_status tn_plan_compare(const tn_plan *a, const tn_plan *b, char **text) {
     if (!a || !b || !text) return tn_fail(TN_E_INVALID, "tn_plan_compare: NULL argument");
-    enum { MOST = 20 };
+    enum { MAX_LISTED = 20 };
     tn__text t = {0};
     size_t n = TN__MIN(tn_plan_tensor_count(a), tn_plan_tensor_count(b)), moved = 0;
     if (a->n_nodes != b->n_nodes || a->n_leaves != b->n_leaves)
@@ -186,15 +188,15 @@ tn_status tn_plan_compare(const tn_plan *a, const tn_plan *b, char **text) {
                         m < a->n_parts ? a->parts[m].name : b->parts[m].name, x, y, (long long)y - (long long)x);
     }
     for (size_t i = 0; i < n; i++) {
-        const tn_plan_entry *x = &a->slots[i], *y = &b->slots[i];
-        if (same_place(x, y)) continue;
-        if (moved++ < MOST)
+        const tn_plan_entry *x = &a->entries[i], *y = &b->entries[i];
+        if (same_offset(x, y)) continue;
+        if (moved++ < MAX_LISTED)
             tn__text_printf(&t,
                             "%s: memory %d chunk %u offset %zu size %zu, memory %d chunk %u offset %zu size %zu\n",
                             tn_plan_label(a, i), x->memory, x->chunk, x->offset, x->size, y->memory, y->chunk,
                             y->offset, y->size);
     }
-    if (moved > MOST) tn__text_printf(&t, "and %zu more tensors lie elsewhere\n", moved - MOST);
-    if (moved == 0) tn__text_printf(&t, "all tensors lie in the same places\n");
+    if (moved > MAX_LISTED) tn__text_printf(&t, "and %zu more tensors have different offsets\n", moved - MAX_LISTED);
+    if (moved == 0) tn__text_printf(&t, "all tensors have the same offsets\n");
     return tn__text_take(&t, text);
 }

@@ -1,4 +1,4 @@
-/* Execution order: independent nodes arranged so that less is live at once. */
+/* Execution order: reorders independent nodes so that fewer bytes are live at once. */
 #include "plan/plan_internal.h"
 
 #include "base/checked.h"
@@ -7,22 +7,22 @@
 
 #include <string.h>
 
-/* What must stay in order: sources before users, and around every node that writes into memory which is not its own
- * (cpy, set_rows into a view; custom ops, who knows where) the accesses before it and after it. */
-typedef struct net {
+/* Ordering constraints: sources before users; and for every node that writes into memory of another tensor (cpy,
+ * set_rows into a view; custom ops, anywhere), the accesses before it and after it. */
+typedef struct dependencies {
     const tn_graph *graph;
     size_t n, n_tensors;
-    uint32_t *begin, *after; /* CSR: what depends on a node */
-    uint32_t *waits;         /* how many nodes a node depends on */
+    uint32_t *begin, *after; /* CSR: the nodes that depend on a node */
+    uint32_t *waits;         /* number of nodes that a node depends on */
     uint32_t (*edges)[2];
     size_t n_edges, cap_edges;
-    /* For the choice: bytes of every tensor that is planned here, and how many nodes still read it. */
+    /* Bytes of every planned tensor, and the number of nodes that read it. */
     size_t *bytes;
     uint32_t *reads;
     bool *kept; /* outputs: never freed */
-} net;
+} dependencies;
 
-static tn_status add_edge(net *w, uint32_t from, uint32_t to) {
+static tn_status add_edge(dependencies *w, uint32_t from, uint32_t to) {
     if (from == to) return TN_OK;
     if (w->n_edges == w->cap_edges) {
         size_t capacity = 2 * w->cap_edges + 256;
@@ -36,8 +36,8 @@ static tn_status add_edge(net *w, uint32_t from, uint32_t to) {
     return TN_OK;
 }
 
-/* The tensors whose memory node i touches, as numbers of roots: its sources' and its view's. Returns how many. */
-static int roots_of(const net *w, const tn_tensor *t, uint32_t roots[TN_MAX_SRC + 1]) {
+/* Indices of the root tensors whose memory a node accesses: of its sources and of its view. Returns their number. */
+static int roots_of(const dependencies *w, const tn_tensor *t, uint32_t roots[TN_MAX_SRC + 1]) {
     int count = 0;
     for (int s = 0; s <= TN_MAX_SRC; s++) {
         const tn_tensor *source = s < TN_MAX_SRC ? t->src[s] : t->view_src;
@@ -53,12 +53,12 @@ static int roots_of(const net *w, const tn_tensor *t, uint32_t roots[TN_MAX_SRC 
 static bool writes_through(const tn_tensor *t) { return t->view_src && tn_op_get_family(t->op) != TN_FAMILY_VIEW; }
 
 typedef struct access {
-    uint32_t writer; /* last node that wrote into this root from outside */
-    uint32_t reader; /* last node that read it since; earlier ones through next_reader */
+    uint32_t writer; /* last node other than the root itself that wrote into it */
+    uint32_t reader; /* last node that read it since; earlier ones are linked through next_reader */
 } access;
 
-/* Readers since the last write hang in lists, one per root: entry 11*node+k is the k-th root of a node. */
-static tn_status find_hazards(net *w) {
+/* Readers since the last write are in linked lists, one per root: element 11*node+k is the k-th root of a node. */
+static tn_status find_hazards(dependencies *w) {
     enum { SLOTS = TN_MAX_SRC + 1 };
     access *accesses = tn_malloc(w->n_tensors * sizeof *accesses);
     uint32_t *next = tn_malloc(SLOTS * w->n * sizeof *next);
@@ -94,7 +94,7 @@ out:
     return status;
 }
 
-static tn_status make_net(net *w, const tn_graph *graph, const tn_plan_entry *slots) {
+static tn_status make_dependencies(dependencies *w, const tn_graph *graph, const tn_plan_entry *entries) {
     w->graph = graph;
     w->n = tn_graph_node_count(graph);
     w->n_tensors = w->n + tn_graph_leaf_count(graph);
@@ -105,8 +105,8 @@ static tn_status make_net(net *w, const tn_graph *graph, const tn_plan_entry *sl
     w->kept = tn_calloc(w->n_tensors, sizeof *w->kept);
     if (!w->begin || !w->waits || !w->bytes || !w->reads || !w->kept) return TN_E_NOMEM;
     for (size_t i = 0; i < w->n_tensors; i++) {
-        w->bytes[i] = slots[i].memory < 0 ? 0 : slots[i].size;
-        w->kept[i] = slots[i].last >= w->n;
+        w->bytes[i] = entries[i].memory < 0 ? 0 : entries[i].size;
+        w->kept[i] = entries[i].last >= w->n;
     }
     for (uint32_t i = 0; i < w->n; i++) {
         const tn_tensor *t = tn_graph_node(graph, i);
@@ -120,7 +120,7 @@ static tn_status make_net(net *w, const tn_graph *graph, const tn_plan_entry *sl
         for (int k = 0; k < count; k++) w->reads[roots[k]]++;
     }
     TN_TRY(find_hazards(w));
-    /* The last node is what the graph was asked for; it stays last. */
+    /* The last node is the graph's output and stays last. */
     for (uint32_t i = 0; i + 1 < w->n; i++) TN_TRY(add_edge(w, i, (uint32_t)w->n - 1));
     w->after = tn_malloc(w->n_edges * sizeof *w->after);
     if (!w->after) return TN_E_NOMEM;
@@ -133,7 +133,7 @@ static tn_status make_net(net *w, const tn_graph *graph, const tn_plan_entry *sl
     return TN_OK;
 }
 
-static void free_net(net *w) {
+static void free_net(dependencies *w) {
     tn_free(w->begin);
     tn_free(w->after);
     tn_free(w->waits);
@@ -143,30 +143,28 @@ static void free_net(net *w) {
     tn_free(w->kept);
 }
 
-/* ---- Greedy order
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- Greedy order ---- */
 
-/* Ready nodes in a heap: what grows memory least (or frees most) first, then the graph's order. Keys go stale when
- * the second to last reader of a tensor has run; a fresh entry is then pushed, and stale ones are recognised by their
- * key. */
-typedef struct entry {
+/* A heap of ready nodes: the smallest growth of memory first, then the graph's order. A key becomes stale when the
+ * second to last reader of a tensor has run. Then a new entry is pushed; stale ones are recognised by their key. */
+typedef struct heap_entry {
     int64_t growth;
     uint32_t node;
-} entry;
+} heap_entry;
 
-static bool sooner(const entry *a, const entry *b) {
+static bool sooner(const heap_entry *a, const heap_entry *b) {
     return a->growth != b->growth ? a->growth < b->growth : a->node < b->node;
 }
 
 typedef struct ready {
-    entry *heap;
+    heap_entry *heap;
     size_t count, capacity;
 } ready;
 
-static tn_status push(ready *r, entry e) {
+static tn_status push(ready *r, heap_entry e) {
     if (r->count == r->capacity) {
         size_t capacity = 2 * r->capacity + 64;
-        entry *grown = tn_realloc(r->heap, capacity * sizeof *grown);
+        heap_entry *grown = tn_realloc(r->heap, capacity * sizeof *grown);
         if (!grown) return TN_E_NOMEM;
         r->heap = grown;
         r->capacity = capacity;
@@ -177,8 +175,8 @@ static tn_status push(ready *r, entry e) {
     return TN_OK;
 }
 
-static entry pop(ready *r) {
-    entry top = r->heap[0], last = r->heap[--r->count];
+static heap_entry pop(ready *r) {
+    heap_entry top = r->heap[0], last = r->heap[--r->count];
     size_t i = 0;
     for (size_t child; (child = 2 * i + 1) < r->count; i = child) {
         if (child + 1 < r->count && sooner(&r->heap[child + 1], &r->heap[child])) child++;
@@ -189,7 +187,7 @@ static entry pop(ready *r) {
     return top;
 }
 
-static int64_t growth_of(const net *w, uint32_t node, const uint32_t *reads) {
+static int64_t growth_of(const dependencies *w, uint32_t node, const uint32_t *reads) {
     uint32_t roots[TN_MAX_SRC + 1];
     const tn_tensor *t = tn_graph_node(w->graph, node);
     int count = roots_of(w, t, roots);
@@ -199,8 +197,8 @@ static int64_t growth_of(const net *w, uint32_t node, const uint32_t *reads) {
     return growth;
 }
 
-/* Who waits to read a tensor: needed to refresh the growth of its last reader. */
-static tn_status make_readers(const net *w, uint32_t **begin, uint32_t **readers) {
+/* The readers of each tensor, needed to update the growth of its last reader. */
+static tn_status make_readers(const dependencies *w, uint32_t **begin, uint32_t **readers) {
     size_t total = 0;
     for (size_t i = 0; i < w->n_tensors; i++) total += w->reads[i];
     *begin = tn_calloc(w->n_tensors + 2, sizeof **begin);
@@ -215,7 +213,7 @@ static tn_status make_readers(const net *w, uint32_t **begin, uint32_t **readers
     return TN_OK;
 }
 
-static tn_status greedy_order(const net *w, uint32_t *order) {
+static tn_status greedy_order(const dependencies *w, uint32_t *order) {
     ready r = {0};
     uint32_t *waits = tn_malloc(w->n * sizeof *waits), *reads = tn_malloc(w->n_tensors * sizeof *reads);
     uint32_t *begin = NULL, *readers = NULL;
@@ -226,9 +224,9 @@ static tn_status greedy_order(const net *w, uint32_t *order) {
     memcpy(waits, w->waits, w->n * sizeof *waits);
     memcpy(reads, w->reads, w->n_tensors * sizeof *reads);
     for (uint32_t i = 0; i < w->n; i++)
-        if (waits[i] == 0) TN_TRY_GOTO(push(&r, (entry){growth_of(w, i, reads), i}), status, out);
+        if (waits[i] == 0) TN_TRY_GOTO(push(&r, (heap_entry){growth_of(w, i, reads), i}), status, out);
     for (size_t at = 0; r.count;) {
-        entry e = pop(&r);
+        heap_entry e = pop(&r);
         if (done[e.node] || e.growth != growth_of(w, e.node, reads)) continue;
         done[e.node] = true;
         order[at++] = e.node;
@@ -239,12 +237,12 @@ static tn_status greedy_order(const net *w, uint32_t *order) {
             for (uint32_t x = begin[roots[k]]; x < begin[roots[k] + 1]; x++) {
                 uint32_t last = readers[x];
                 if (!done[last] && waits[last] == 0)
-                    TN_TRY_GOTO(push(&r, (entry){growth_of(w, last, reads), last}), status, out);
+                    TN_TRY_GOTO(push(&r, (heap_entry){growth_of(w, last, reads), last}), status, out);
             }
         }
         for (uint32_t x = w->begin[e.node]; x < w->begin[e.node + 1]; x++) {
             uint32_t next = w->after[x];
-            if (--waits[next] == 0) TN_TRY_GOTO(push(&r, (entry){growth_of(w, next, reads), next}), status, out);
+            if (--waits[next] == 0) TN_TRY_GOTO(push(&r, (heap_entry){growth_of(w, next, reads), next}), status, out);
         }
     }
     status = TN_OK;
@@ -258,12 +256,11 @@ out:
     return status;
 }
 
-/* ---- Depth-first order
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Depth-first order ---- */
 
-/* As an expression is evaluated with few registers: of a node's sources, the one that needs most while it is computed
- * comes first. Walks back from the last node; what must stay before a node counts as its source. */
-static tn_status depth_first_order(const net *w, uint32_t *order) {
+/* Like register allocation for expressions: of a node's sources, the one that needs the most memory is computed
+ * first. Walks back from the last node; every node that must precede a node counts as its source. */
+static tn_status depth_first_order(const dependencies *w, uint32_t *order) {
     size_t n = w->n;
     uint32_t *begin = tn_calloc(n + 2, sizeof *begin), *before = tn_malloc(w->n_edges * sizeof *before);
     uint32_t *stack = tn_malloc(n * sizeof *stack), *next = tn_malloc(n * sizeof *next);
@@ -275,8 +272,8 @@ static tn_status depth_first_order(const net *w, uint32_t *order) {
     for (size_t i = 2; i < n + 2; i++) begin[i] += begin[i - 1];
     for (size_t e = 0; e < w->n_edges; e++) before[begin[w->edges[e][1] + 1]++] = w->edges[e][0];
     for (uint32_t i = 0; i < n; i++) {
-        /* Sorted by what they need beyond what they leave behind; nodes are numbered in a valid order already. The
-         * last node waits for all others, by decree rather than by need. */
+        /* Sorted by peak minus result size. Node numbers are already a valid order. The last node depends on all
+         * others only to stay last. */
         uint32_t *sources = before + begin[i], count = begin[i + 1] - begin[i];
         for (uint32_t a = 1; a < count && i + 1 < n; a++) {
             uint32_t x = sources[a], b = a;
@@ -319,8 +316,7 @@ out:
     return status;
 }
 
-/* ---- The choice
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- Choice of the best order ---- */
 
 typedef struct renumbered {
     const tn_plan_params *params;
@@ -335,9 +331,9 @@ static uint32_t mask_as_before(void *user, const tn_tensor *t, size_t index) {
     return r->params->inplace_mask(r->params->user, t, r->order ? r->order[index] : index);
 }
 
-/* The sum over all memories of the largest live sum. Needs 2*(nodes+2) words of scratch per call. */
+/* The sum over all memories of the largest live sum. */
 static tn_status lower_bounds(const tn_graph *graph, const tn_plan_params *params, const uint32_t *order,
-                              tn_plan_entry *slots, uint32_t *until, uint64_t *sum) {
+                              tn_plan_entry *entries, uint32_t *until, uint64_t *sum) {
     size_t n_nodes = tn_graph_node_count(graph), n = n_nodes + tn_graph_leaf_count(graph);
     uint64_t *live = tn_malloc((n_nodes + 2) * sizeof *live);
     uint16_t *memory_of = params->memory_of ? tn_malloc(n * sizeof *memory_of) : NULL;
@@ -350,14 +346,14 @@ static tn_status lower_bounds(const tn_graph *graph, const tn_plan_params *param
     own.user = &r;
     if (params->tensor_size) own.tensor_size = size_as_before;
     if (params->inplace_mask) own.inplace_mask = mask_as_before;
-    TN_TRY_GOTO(tn__plan_liveness(graph, &own, slots, until), status, out);
+    TN_TRY_GOTO(tn__plan_liveness(graph, &own, entries, until), status, out);
     *sum = 0;
     for (size_t m = 0; m < params->n_memories; m++) {
         memset(live, 0, (n_nodes + 2) * sizeof *live);
         for (size_t i = 0; i < n; i++) {
-            if (slots[i].memory != (int32_t)m || !tn__plan_owns(&slots[i])) continue;
-            live[slots[i].first] += slots[i].size;
-            live[until[i] + 1] -= slots[i].size;
+            if (entries[i].memory != (int32_t)m || !tn__plan_owns(&entries[i])) continue;
+            live[entries[i].first] += entries[i].size;
+            live[until[i] + 1] -= entries[i].size;
         }
         uint64_t now = 0, most = 0;
         for (size_t step = 0; step <= n_nodes; step++) {
@@ -378,19 +374,19 @@ tn_status tn_plan_reorder(tn_arena *arena, const tn_graph *graph, const tn_plan_
     *reordered = NULL;
     TN_TRY(tn__plan_check_params(graph, params));
     size_t n_nodes = tn_graph_node_count(graph), n = n_nodes + tn_graph_leaf_count(graph);
-    net w = {0};
-    tn_plan_entry *slots = tn_malloc(n * sizeof *slots);
+    dependencies w = {0};
+    tn_plan_entry *entries = tn_malloc(n * sizeof *entries);
     uint32_t *until = tn_malloc(n * sizeof *until), *best = tn_malloc(n_nodes * sizeof *best),
              *other = tn_malloc(n_nodes * sizeof *other);
     tn_arena *aside = NULL;
     tn_graph *trial;
     uint64_t bound = 0, first_bound = 0;
     tn_status status = TN_E_NOMEM;
-    if (!slots || !until || !best || !other) goto out;
-    TN_TRY_GOTO(lower_bounds(graph, params, NULL, slots, until, &first_bound), status, out);
+    if (!entries || !until || !best || !other) goto out;
+    TN_TRY_GOTO(lower_bounds(graph, params, NULL, entries, until, &first_bound), status, out);
     bound = first_bound;
     for (uint32_t i = 0; i < n_nodes; i++) best[i] = i;
-    TN_TRY_GOTO(make_net(&w, graph, slots), status, out);
+    TN_TRY_GOTO(make_dependencies(&w, graph, entries), status, out);
     size_t room = tn_arena_size_for(0, tn_graph_capacity(graph));
     for (int way = 0; way < 2 && n_nodes > 1; way++) {
         TN_TRY_GOTO(way == 0 ? greedy_order(&w, other) : depth_first_order(&w, other), status, out);
@@ -400,7 +396,7 @@ tn_status tn_plan_reorder(tn_arena *arena, const tn_graph *graph, const tn_plan_
         TN_TRY_GOTO(tn_graph_copy(aside, graph, &trial), status, out);
         tn__graph_permute(trial, other);
         uint64_t reached;
-        TN_TRY_GOTO(lower_bounds(trial, params, other, slots, until, &reached), status, out);
+        TN_TRY_GOTO(lower_bounds(trial, params, other, entries, until, &reached), status, out);
         if (reached >= bound) continue;
         bound = reached;
         memcpy(best, other, n_nodes * sizeof *best);
@@ -411,7 +407,7 @@ tn_status tn_plan_reorder(tn_arena *arena, const tn_graph *graph, const tn_plan_
     if (saved) *saved = first_bound - bound;
 out:
     free_net(&w);
-    tn_free(slots);
+    tn_free(entries);
     tn_free(until);
     tn_free(best);
     tn_free(other);

@@ -1,5 +1,4 @@
-/* The plan verifier: plays the graph through and follows which tensor owns which bytes. It knows nothing of
- * lifetimes. */
+/* Verification of plans: simulates the graph and tracks which tensor owns which bytes. Does not use lifetimes. */
 #include "plan/plan_internal.h"
 
 #include "base/checked.h"
@@ -7,31 +6,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* All chunks of all memories lie behind one another on one line; the line is cut wherever some tensor begins or ends.
- * A binary tree over the pieces says who owns them: a node's value counts for all pieces below it unless it is MIXED.
- */
+/* All chunks of all memories are concatenated to one line, which is divided into pieces wherever a tensor begins or
+ * ends. A binary tree over the pieces stores their owners: the value of a node applies to all pieces below it, unless
+ * it is MIXED. */
 enum { NOBODY = 0, MIXED = 1, FIRST_TENSOR = 2 };
 
-typedef struct play {
+typedef struct simulation {
     const tn_plan *plan;
     const tn_graph *graph;
     const tn_plan_params *params;
     size_t *line_begin;  /* per memory: the number of its first chunk */
-    size_t *chunk_begin; /* where each chunk begins on the line */
+    size_t *chunk_begin; /* offset of each chunk on the line */
     size_t *cuts;
-    size_t n_pieces, n_leaves; /* pieces, and the power of two above */
+    size_t n_pieces, n_leaves; /* pieces, and the next power of two */
     uint32_t *owner;           /* tree, root at 1 */
     size_t *from, *to;         /* pieces of each tensor */
-} play;
+} simulation;
 
-static tn_status wrong(const play *p, size_t a, const char *what) {
+static tn_status plan_error(const simulation *p, size_t a, const char *what) {
     return tn_fail(TN_E_INTERNAL, "plan: tensor %zu ('%s') %s", a, tn_plan_label(p->plan, a), what);
 }
 
-/* ---- The tree of owners -------------------------------------------------------------------------------------------
- */
+/* ---- The tree of owners ---- */
 
-static void set_owner(play *p, size_t node, size_t low, size_t high, size_t from, size_t to, uint32_t who) {
+static void set_owner(simulation *p, size_t node, size_t low, size_t high, size_t from, size_t to, uint32_t who) {
     if (from >= high || to <= low) return;
     if (from <= low && high <= to) {
         p->owner[node] = who;
@@ -44,8 +42,8 @@ static void set_owner(play *p, size_t node, size_t low, size_t high, size_t from
     p->owner[node] = p->owner[2 * node] == p->owner[2 * node + 1] ? p->owner[2 * node] : MIXED;
 }
 
-/* Whether all pieces from…to belong to one: then that one, else MIXED. */
-static uint32_t get_owner(const play *p, size_t node, size_t low, size_t high, size_t from, size_t to) {
+/* The owner of pieces from…to, or MIXED if there are several. */
+static uint32_t get_owner(const simulation *p, size_t node, size_t low, size_t high, size_t from, size_t to) {
     if (p->owner[node] != MIXED || (from <= low && high <= to)) return p->owner[node];
     size_t middle = (low + high) / 2;
     if (to <= middle) return get_owner(p, 2 * node, low, middle, from, to);
@@ -54,35 +52,36 @@ static uint32_t get_owner(const play *p, size_t node, size_t low, size_t high, s
     return left == get_owner(p, 2 * node + 1, middle, high, from, to) ? left : MIXED;
 }
 
-static bool lies(const play *p, size_t i) { return p->plan->slots[i].memory >= 0 && p->plan->slots[i].size > 0; }
-static void write_tensor(play *p, size_t i) {
+static bool lies(const simulation *p, size_t i) {
+    return p->plan->entries[i].memory >= 0 && p->plan->entries[i].size > 0;
+}
+static void write_tensor(simulation *p, size_t i) {
     set_owner(p, 1, 0, p->n_leaves, p->from[i], p->to[i], (uint32_t)i + FIRST_TENSOR);
 }
-static bool owns(const play *p, size_t i) {
+static bool owns_bytes(const simulation *p, size_t i) {
     return !lies(p, i) || get_owner(p, 1, 0, p->n_leaves, p->from[i], p->to[i]) == i + FIRST_TENSOR;
 }
 
-/* ---- Places in themselves
- * ------------------------------------------------------------------------------------------ */
+/* ---- Entries ---- */
 
-static tn_status check_slot(const play *p, size_t i) {
-    const tn_plan_entry *slot = &p->plan->slots[i];
+static tn_status check_entry(const simulation *p, size_t i) {
+    const tn_plan_entry *entry = &p->plan->entries[i];
     const tn_tensor *t = tn__plan_tensor(p->graph, i);
     bool elsewhere = t->view_src || (t->data && !(t->flags & TN_FLAG_PLANNED));
-    if (elsewhere != (slot->memory < 0))
-        return wrong(p, i, elsewhere ? "has a place of its own already" : "has no place");
+    if (elsewhere != (entry->memory < 0))
+        return plan_error(p, i, elsewhere ? "has data already, but is planned" : "is not planned");
     if (elsewhere) return TN_OK;
     size_t memory = p->params->memory_of ? p->params->memory_of[i] : 0, bytes;
-    if ((size_t)slot->memory != memory || memory >= p->params->n_memories)
-        return wrong(p, i, "is in the wrong memory");
+    if ((size_t)entry->memory != memory || memory >= p->params->n_memories)
+        return plan_error(p, i, "is in the wrong memory");
     TN_TRY(tn__plan_bytes(p->params, memory, i, t, &bytes));
     const tn__plan_part *part = &p->plan->parts[memory];
-    if (slot->size < bytes) return wrong(p, i, "has too few bytes");
-    if (slot->offset & (p->params->memories[memory].alignment - 1)) return wrong(p, i, "is not aligned");
+    if (entry->size < bytes) return plan_error(p, i, "has too few bytes");
+    if (entry->offset & (p->params->memories[memory].alignment - 1)) return plan_error(p, i, "is not aligned");
     size_t end;
-    if (slot->size && (slot->chunk >= part->n_chunks || __builtin_add_overflow(slot->offset, slot->size, &end) ||
-                       end > part->chunk_sizes[slot->chunk]))
-        return wrong(p, i, "ends past its chunk");
+    if (entry->size && (entry->chunk >= part->n_chunks || __builtin_add_overflow(entry->offset, entry->size, &end) ||
+                        end > part->chunk_sizes[entry->chunk]))
+        return plan_error(p, i, "ends past its chunk");
     return TN_OK;
 }
 
@@ -91,7 +90,7 @@ static int by_value(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-static size_t piece_at(const play *p, size_t position) {
+static size_t piece_index(const simulation *p, size_t position) {
     size_t low = 0, high = p->n_pieces;
     while (low < high) {
         size_t middle = (low + high) / 2;
@@ -103,8 +102,8 @@ static size_t piece_at(const play *p, size_t position) {
     return low;
 }
 
-/* Checks every place by itself and cuts the line. */
-static tn_status lay_out(play *p) {
+/* Checks every entry and divides the line into pieces. */
+static tn_status lay_out_pieces(simulation *p) {
     const tn_plan *plan = p->plan;
     size_t n = tn_plan_tensor_count(plan), chunks = 0, position = 0, count = 0;
     for (size_t m = 0; m < plan->n_parts; m++) {
@@ -121,11 +120,11 @@ static tn_status lay_out(play *p) {
         }
     }
     for (size_t i = 0; i < n; i++) {
-        TN_TRY(check_slot(p, i));
+        TN_TRY(check_entry(p, i));
         if (!lies(p, i)) continue;
-        const tn_plan_entry *slot = &plan->slots[i];
-        p->from[i] = p->chunk_begin[p->line_begin[slot->memory] + slot->chunk] + slot->offset;
-        p->to[i] = p->from[i] + slot->size;
+        const tn_plan_entry *entry = &plan->entries[i];
+        p->from[i] = p->chunk_begin[p->line_begin[entry->memory] + entry->chunk] + entry->offset;
+        p->to[i] = p->from[i] + entry->size;
         p->cuts[count++] = p->from[i];
         p->cuts[count++] = p->to[i];
     }
@@ -134,18 +133,16 @@ static tn_status lay_out(play *p) {
         if (k == 0 || p->cuts[k] != p->cuts[k - 1]) p->cuts[p->n_pieces++] = p->cuts[k];
     for (size_t i = 0; i < n; i++) {
         if (!lies(p, i)) continue;
-        p->from[i] = piece_at(p, p->from[i]);
-        p->to[i] = piece_at(p, p->to[i]);
+        p->from[i] = piece_index(p, p->from[i]);
+        p->to[i] = piece_index(p, p->to[i]);
     }
     return TN_OK;
 }
 
-/* ---- The play
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- Simulation ---- */
 
-/* Node i writes while it reads: whatever it reads from its own place must be the same elements, and the op must be
- * made for that. */
-static tn_status check_overwritten(const play *p, size_t i) {
+/* Node i writes while it reads: a source in its own memory must have the same elements, and the op must allow it. */
+static tn_status check_overwritten(const simulation *p, size_t i) {
     const tn_tensor *t = tn_graph_node(p->graph, i);
     uint32_t mask = tn__plan_mask(p->params, t, i);
     for (int s = 0; s < TN_MAX_SRC; s++) {
@@ -154,25 +151,25 @@ static tn_status check_overwritten(const play *p, size_t i) {
         if (!lies(p, root) || p->from[root] >= p->to[i] || p->from[i] >= p->to[root]) continue;
         if (!(mask >> s & 1) || t->src[s]->view_offset || p->from[root] != p->from[i] ||
             !tn_same_layout(t, t->src[s]))
-            return wrong(p, i, "overwrites one of its sources in a way that its op does not allow");
+            return plan_error(p, i, "overwrites one of its sources in a way that its op does not allow");
     }
     return TN_OK;
 }
 
-static tn_status run(play *p) {
+static tn_status run(simulation *p) {
     size_t n_nodes = p->plan->n_nodes, n = tn_plan_tensor_count(p->plan);
     for (size_t i = n_nodes; i < n; i++)
         if (lies(p, i)) write_tensor(p, i);
     for (size_t i = n_nodes; i < n; i++)
-        if (!owns(p, i)) return wrong(p, i, "shares bytes with another leaf");
+        if (!owns_bytes(p, i)) return plan_error(p, i, "shares bytes with another leaf");
     for (size_t i = 0; i < n_nodes; i++) {
         const tn_tensor *t = tn_graph_node(p->graph, i);
         for (int s = -1; s < TN_MAX_SRC; s++) {
             const tn_tensor *source = s < 0 ? t->view_src : t->src[s];
             if (!source) continue;
             size_t root = tn_graph_index(p->graph, tn__root(source));
-            if (root >= n) return wrong(p, i, "has a source that is not in the graph");
-            if (!owns(p, root))
+            if (root >= n) return plan_error(p, i, "has a source that is not in the graph");
+            if (!owns_bytes(p, root))
                 return tn_fail(TN_E_INTERNAL,
                                "plan: tensor %zu ('%s') is read at step %zu, after its bytes were overwritten", root,
                                tn_plan_label(p->plan, root), i);
@@ -184,8 +181,8 @@ static tn_status run(play *p) {
     for (size_t i = 0; i < n; i++) {
         const tn_tensor *t = tn__plan_tensor(p->graph, i);
         size_t root = tn_graph_index(p->graph, tn__root(t));
-        if (t->flags & (TN_FLAG_OUTPUT | TN_FLAG_PARAM) && !owns(p, root))
-            return wrong(p, i, "must live to the end, but its bytes were overwritten");
+        if (t->flags & (TN_FLAG_OUTPUT | TN_FLAG_PARAM) && !owns_bytes(p, root))
+            return plan_error(p, i, "must live to the end, but its bytes were overwritten");
     }
     return TN_OK;
 }
@@ -197,11 +194,11 @@ tn_status tn_plan_verify(const tn_plan *plan, const tn_graph *graph, const tn_pl
     if (plan->n_nodes != tn_graph_node_count(graph) || plan->n_leaves != tn_graph_leaf_count(graph) ||
         plan->n_parts != params->n_memories)
         return tn_fail(TN_E_INTERNAL,
-                       "plan: it is for %zu nodes, %zu leaves and %zu memories, not for %zu, %zu and %zu",
+                       "plan: made for %zu nodes, %zu leaves and %zu memories, not for %zu, %zu and %zu",
                        plan->n_nodes, plan->n_leaves, plan->n_parts, tn_graph_node_count(graph),
                        tn_graph_leaf_count(graph), params->n_memories);
     for (size_t m = 0; m < plan->n_parts; m++) chunks += plan->parts[m].n_chunks;
-    play p = {.plan = plan, .graph = graph, .params = params};
+    simulation p = {.plan = plan, .graph = graph, .params = params};
     p.line_begin = tn_malloc(plan->n_parts * sizeof *p.line_begin);
     p.chunk_begin = tn_malloc(chunks * sizeof *p.chunk_begin);
     p.cuts = tn_malloc(2 * n * sizeof *p.cuts);
@@ -209,7 +206,7 @@ tn_status tn_plan_verify(const tn_plan *plan, const tn_graph *graph, const tn_pl
     p.to = tn_calloc(n, sizeof *p.to);
     tn_status status = TN_E_NOMEM;
     if (!p.line_begin || !p.chunk_begin || !p.cuts || !p.from || !p.to) goto out;
-    TN_TRY_GOTO(lay_out(&p), status, out);
+    TN_TRY_GOTO(lay_out_pieces(&p), status, out);
     p.n_leaves = 1;
     while (p.n_leaves < p.n_pieces) p.n_leaves *= 2;
     p.owner = tn_calloc(2 * p.n_leaves, sizeof *p.owner);

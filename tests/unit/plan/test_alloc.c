@@ -81,8 +81,8 @@ static uint64_t run_bound(const tn__alloc *a, tn_graph *g, const uint16_t *type_
     for (size_t i = 0; i < tn_graph_node_count(g); i++) {
         run_node(tn_graph_node(g, i));
         for (size_t k = 0; k < count_of(g); k++)
-            if (tn__plan_owns(&plan->slots[k]) && plan->slots[k].size && plan->until[k] == i)
-                memset(tensor_of(g, k)->data, 0xff, plan->slots[k].size);
+            if (tn__plan_owns(&plan->entries[k]) && plan->entries[k].size && plan->until[k] == i)
+                memset(tensor_of(g, k)->data, 0xff, plan->entries[k].size);
     }
     return hash_outputs(g);
 }
@@ -531,7 +531,7 @@ static void a_graph_with_over_a_thousand_free_holes_runs(void **state) {
     size_t top = tn_plan_size(plan, 0), holes = 0;
     char *held = calloc(top / 64 + 1, 1);
     for (size_t i = 0; i < count_of(g); i++) {
-        const tn_plan_entry *s = &plan->slots[i];
+        const tn_plan_entry *s = &plan->entries[i];
         bool live = tn__plan_owns(s) && s->first < holes_at && plan->until[i] >= holes_at;
         for (size_t at = s->offset / 64; live && at < (s->offset + s->size) / 64; at++) held[at] = 1;
     }

@@ -424,8 +424,7 @@ static void every_allocation_may_fail(void **state) {
     check_every_allocation_failure(pack_scenario, &s);
 }
 
-/* ---- Golden instances -------------------------------------------------------------------------------------------
- */
+/* ---- Golden instances ---- */
 
 static tn_pack_table load(const char *path) {
     size_t length;
@@ -483,8 +482,7 @@ static void real_traces_are_within_a_hundredth_of_the_bound(void **state) {
     }
 }
 
-/* ---- Files and pictures -------------------------------------------------------------------------------------------
- */
+/* ---- Files and pictures ---- */
 
 static tn_status parse(const char *text, tn_pack_table *table) {
     return tn_pack_table_parse(text, strlen(text), table);

@@ -14,8 +14,7 @@
 
 static bool long_run(void) { return getenv("TENON_LONG") != NULL; }
 
-/* ---- Random graphs
- * -------------------------------------------------------------------------------------------------- */
+/* ---- Random graphs ---- */
 
 /* Memories with random alignments and limits, and a random choice for every tensor. */
 typedef struct setting {
@@ -38,13 +37,12 @@ static void make_setting(setting *s, rng *r, const tn_graph *g) {
     s->params.pack.max_steps = s->params.pack.effort == TN_PACK_FAST ? 0 : 100000;
 }
 
-/* ---- Running
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- Running ---- */
 
 /* On planned memory; what is free holds rubbish. */
 static uint64_t run_planned(const tn_graph *g, const tn_plan *plan, const tn_graph *numbering) {
     char *memory[3][300] = {{0}};
-    const tn_plan_entry *slots = tn_plan_entries(plan);
+    const tn_plan_entry *entries = tn_plan_entries(plan);
     for (size_t m = 0; m < tn_plan_memory_count(plan); m++) {
         assert_true(tn_plan_chunk_count(plan, m) < 300);
         for (size_t c = 0; c < tn_plan_chunk_count(plan, m); c++) {
@@ -56,16 +54,16 @@ static uint64_t run_planned(const tn_graph *g, const tn_plan *plan, const tn_gra
     for (size_t i = 0; i < count_of(g); i++) {
         tn_tensor *t = tensor_of(g, i);
         if (t->view_src) continue;
-        char *chunk = slots[i].size ? memory[slots[i].memory][slots[i].chunk] : (char *)memory;
-        t->data = chunk + (slots[i].size ? slots[i].offset : 0);
+        char *chunk = entries[i].size ? memory[entries[i].memory][entries[i].chunk] : (char *)memory;
+        t->data = chunk + (entries[i].size ? entries[i].offset : 0);
     }
     bind_views(g);
     fill_leaves(g, 7);
     for (size_t i = 0; i < tn_graph_node_count(g); i++) {
         run_node(tn_graph_node(g, i));
         for (size_t k = 0; k < count_of(g); k++)
-            if (tn__plan_owns(&slots[k]) && slots[k].size && plan->until[k] == i)
-                memset(memory[slots[k].memory][slots[k].chunk] + slots[k].offset, 0xff, slots[k].size);
+            if (tn__plan_owns(&entries[k]) && entries[k].size && plan->until[k] == i)
+                memset(memory[entries[k].memory][entries[k].chunk] + entries[k].offset, 0xff, entries[k].size);
     }
     uint64_t h = hash_outputs(numbering);
     for (size_t m = 0; m < 3; m++)
@@ -130,8 +128,7 @@ static void random_graphs_run_with_the_same_bits(void **state) {
     assert_true(several_chunks > (size_t)graphs / 20);
 }
 
-/* ---- Rules, one by one
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Rules, one by one ---- */
 
 typedef struct small {
     tn_arena *arena;
@@ -153,7 +150,7 @@ static small plan_of(tn_arena *a, tn_tensor *y) {
     assert_ok(tn_plan_verify(s.plan, s.graph, &plain));
     return s;
 }
-static const tn_plan_entry *slot_of(const small *s, const tn_tensor *t) {
+static const tn_plan_entry *entry_of(const small *s, const tn_tensor *t) {
     return &tn_plan_entries(s->plan)[tn_graph_index(s->graph, t)];
 }
 static void done(small *s) {
@@ -169,7 +166,7 @@ static void a_chain_of_element_wise_ops_needs_one_place(void **state) {
     small s = plan_of(a, tn_output(y));
     assert_int_equal(tn_plan_total(s.plan), 64 * 4 * 4);
     assert_true(tn_plan_optimal(s.plan, 0));
-    assert_int_equal(slot_of(&s, y)->last, 5); /* an output: past the last node */
+    assert_int_equal(entry_of(&s, y)->last, 5); /* an output: past the last node */
     done(&s);
 }
 
@@ -178,8 +175,8 @@ static void an_output_is_not_taken_over(void **state) {
     tn_arena *a = new_arena();
     tn_tensor *x = tn_input(a, TN_F32, 64, 4), *y = tn_output(tn_silu(a, x)), *z = tn_output(tn_silu(a, y));
     small s = plan_of(a, z);
-    assert_int_equal(slot_of(&s, y)->inplace_of, tn_graph_index(s.graph, x));
-    assert_int_equal(slot_of(&s, z)->inplace_of, TN_GRAPH_NONE);
+    assert_int_equal(entry_of(&s, y)->inplace_of, tn_graph_index(s.graph, x));
+    assert_int_equal(entry_of(&s, z)->inplace_of, TN_GRAPH_NONE);
     assert_int_equal(tn_plan_total(s.plan), 2 * 64 * 4 * 4);
     done(&s);
     a = new_arena();
@@ -189,7 +186,7 @@ static void an_output_is_not_taken_over(void **state) {
     tn_tensor *view = tn_output(tn_reshape(a, y, 4, 64));
     z = tn_output(tn_add(a, tn_silu(a, tn_reshape(a, y, 64, 4)), tn_reshape(a, view, 64, 4)));
     s = plan_of(a, z); /* … and through one that is */
-    assert_int_equal(slot_of(&s, y)->last, tn_graph_node_count(s.graph));
+    assert_int_equal(entry_of(&s, y)->last, tn_graph_node_count(s.graph));
     done(&s);
 }
 
@@ -198,7 +195,7 @@ static void parameters_keep_their_place_to_the_end(void **state) {
     tn_arena *a = new_arena();
     tn_tensor *x = tn_mark(tn_input(a, TN_F32, 64, 4), TN_FLAG_PARAM), *y = tn_silu(a, x);
     small s = plan_of(a, y); /* the last node is the last use of x, and must not take it all the same */
-    assert_int_equal(slot_of(&s, y)->inplace_of, TN_GRAPH_NONE);
+    assert_int_equal(entry_of(&s, y)->inplace_of, TN_GRAPH_NONE);
     done(&s);
 }
 
@@ -209,7 +206,7 @@ static void a_source_with_several_readers_is_taken_at_its_last(void **state) {
     tn_tensor *y = tn_output(tn_add(a, tn_sum(a, d), tn_sum(a, c)));
     small s = plan_of(a, y);
     uint32_t ci = tn_graph_index(s.graph, c), di = tn_graph_index(s.graph, d);
-    assert_int_equal(slot_of(&s, d)->inplace_of, di > ci ? tn_graph_index(s.graph, b) : TN_GRAPH_NONE);
+    assert_int_equal(entry_of(&s, d)->inplace_of, di > ci ? tn_graph_index(s.graph, b) : TN_GRAPH_NONE);
     done(&s);
 }
 
@@ -221,8 +218,8 @@ static void external_tensors_are_left_alone(void **state) {
     x->data = data;
     tn_tensor *y = tn_output(tn_silu(a, x));
     small s = plan_of(a, y);
-    assert_int_equal(slot_of(&s, x)->memory, -1);
-    assert_int_equal(slot_of(&s, y)->inplace_of, TN_GRAPH_NONE);
+    assert_int_equal(entry_of(&s, x)->memory, -1);
+    assert_int_equal(entry_of(&s, y)->inplace_of, TN_GRAPH_NONE);
     assert_int_equal(tn_plan_total(s.plan), 1024);
     done(&s);
 }
@@ -233,7 +230,7 @@ static void rows_looked_up_elsewhere_forbid_taking_the_place(void **state) {
     tn_tensor *ids = tn_input(a, TN_I32, 1, 4), *x = tn_dup(a, tn_input(a, TN_F32, 64, 1, 4));
     tn_tensor *y = tn_add_id(a, x, tn_reshape(a, x, 64, 4), ids); /* reads other rows of x than it writes */
     small s = plan_of(a, tn_output(y));
-    assert_int_equal(slot_of(&s, y)->inplace_of, TN_GRAPH_NONE);
+    assert_int_equal(entry_of(&s, y)->inplace_of, TN_GRAPH_NONE);
     done(&s);
 }
 
@@ -282,8 +279,7 @@ static void reordering_lowers_what_is_live(void **state) {
     tn_arena_free(a);
 }
 
-/* ---- Verifier, documents, files
- * ---------------------------------------------------------------------------------------- */
+/* ---- Verifier, documents, files ---- */
 
 static void the_verifier_finds_damage(void **state) {
     (void)state;
@@ -299,7 +295,7 @@ static void the_verifier_finds_damage(void **state) {
         /* Put one live place onto another. */
         for (int k = 0; k < 50; k++) {
             size_t a = rng_below(&r, count_of(w.graph)), b = rng_below(&r, count_of(w.graph));
-            tn_plan_entry *x = &plan->slots[a], *y = &plan->slots[b], saved = *x;
+            tn_plan_entry *x = &plan->entries[a], *y = &plan->entries[b], saved = *x;
             bool together = a != b && tn__plan_owns(x) && tn__plan_owns(y) && x->memory == y->memory && x->size &&
                             y->size && x->first < plan->until[b] && y->first < plan->until[a] &&
                             plan->until[a] == x->last && plan->until[b] == y->last;
@@ -356,12 +352,12 @@ static void documents_are_complete(void **state) {
     assert_ok(tn_plan_make(w.graph, &s.params, &other));
     assert_true(tn_plan_equal(plan, plan));
     assert_ok(tn_plan_compare(plan, plan, &text));
-    assert_non_null(strstr(text, "same places"));
+    assert_non_null(strstr(text, "same offsets"));
     tn_free(text);
-    plan->slots[0].offset += 64;
+    plan->entries[0].offset += 64;
     assert_false(tn_plan_equal(plan, other));
     assert_ok(tn_plan_compare(plan, other, &text));
-    assert_null(strstr(text, "same places"));
+    assert_null(strstr(text, "same offsets"));
     tn_free(text);
     tn_plan_free(plan);
     tn_plan_free(other);
