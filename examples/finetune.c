@@ -82,9 +82,9 @@ static tn_status build(llama *m) {
 /* Between the file's types and f32: to the parameters, or from them into a new file. */
 static tn_status copy_weights(const llama *m, tn_gguf_writer *writer) {
     tn_status status = TN_OK;
-    for (const tn_object *o = tn_arena_objects(m->arena); o && !writer && status == TN_OK; o = o->next) {
-        tn_tensor *t = o->kind == TN_OBJECT_TENSOR ? tn_object_payload(m->arena, o) : NULL;
-        if (!t || !(t->flags & TN_FLAG_PARAM)) continue;
+    tn_tensor *t = NULL;
+    while (!writer && status == TN_OK && (t = tn_arena_next_tensor(m->arena, t))) {
+        if (!(t->flags & TN_FLAG_PARAM)) continue;
         const tn_gguf_tensor *from = tn_gguf_find_tensor(m->file, t->name);
         float *values = tn_malloc(tn_nbytes(t));
         status = values ? tn_type_to_f32(from->type, from->data, values, tn_nelements(t)) : TN_E_NOMEM;
@@ -93,11 +93,8 @@ static tn_status copy_weights(const llama *m, tn_gguf_writer *writer) {
     }
     for (uint64_t i = 0; writer && i < tn_gguf_tensor_count(m->file) && status == TN_OK; i++) {
         const tn_gguf_tensor *to = tn_gguf_tensor_at(m->file, i);
-        tn_tensor *t = NULL;
-        for (const tn_object *o = tn_arena_objects(m->arena); o && !t; o = o->next) {
-            tn_tensor *candidate = o->kind == TN_OBJECT_TENSOR ? tn_object_payload(m->arena, o) : NULL;
-            if (candidate && strcmp(candidate->name, to->name) == 0) t = candidate;
-        }
+        t = tn_arena_next_tensor(m->arena, NULL);
+        while (t && strcmp(t->name, to->name) != 0) t = tn_arena_next_tensor(m->arena, t);
         if (!t) return tn_fail(TN_E_UNSUPPORTED, "'%s' is in the file and not in this example's graph", to->name);
         float *values = tn_malloc(tn_nbytes(t));
         void *bytes = tn_malloc(to->size);

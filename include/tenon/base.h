@@ -1,4 +1,4 @@
-/* Status codes, error text, log, host-memory hooks, time and version: what every other header stands on. */
+/* Status codes, error messages, logging, host-memory hooks, time and version. Included by every other header. */
 #ifndef TENON_BASE_H
 #define TENON_BASE_H
 
@@ -21,10 +21,10 @@ extern "C" {
 #define TN_MUST_CHECK
 #endif
 
-/* ---- Status -------------------------------------------------------------------------------------------------- */
+/* ---- Status ---- */
 
-/* The one table of status codes: X(NAME, value, "short text"). Values are stable; new codes go at the end. TN_END is
- * no error and leaves no message: text generation returns it at the end of a text. */
+/* The table of status codes: X(NAME, value, "short text"). Values are stable; new codes are added at the end. TN_END is
+ * not an error and leaves no message: text generation returns it at the end of a text. */
 #define TN_STATUS_TABLE(X)                                                                                           \
     X(OK, 0, "ok")                                                                                                   \
     X(E_INVALID, 1, "invalid argument")                                                                              \
@@ -64,45 +64,45 @@ typedef enum tn_status {
 TN_API const char *tn_status_name(tn_status status); /* "TN_E_SHAPE"; "TN_UNKNOWN" for a value outside the table */
 TN_API const char *tn_status_text(tn_status status); /* "shapes do not match" */
 
-/* Every fallible call leaves the particulars of its failure in a per-thread message: what, where, how many bytes.
- * tn_error() returns that text, valid until the next failing call on this thread; never NULL. */
+/* Every call that fails leaves a message with the particulars (what, where, how many bytes) for the calling thread.
+ * tn_error() returns it; it is never NULL and stays valid until the next failing call on this thread. */
 TN_API const char *tn_error(void);
 TN_API void tn_error_clear(void);
 
-/* Records a message for the calling thread and returns `status`, so that `return tn_fail(TN_E_SHAPE, "…")` reads
- * as one sentence. tn_fail_more() appends to the existing message, to add where something happened. */
+/* Records a message for the calling thread and returns `status`, for use as `return tn_fail(TN_E_SHAPE, "…")`.
+ * tn_fail_more() appends to the existing message, to add context. */
 TN_API tn_status tn_fail(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
 TN_API tn_status tn_fail_more(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
 
-/* Evaluates an expression of type tn_status and returns it from the enclosing function unless it is TN_OK. */
+/* Evaluates an expression of type tn_status; unless it is TN_OK, returns it from the enclosing function. */
 #define TN_TRY(expr)                                                                                                 \
     do {                                                                                                             \
         tn_status tn_try_status_ = (expr);                                                                           \
         if (tn_try_status_ != TN_OK) return tn_try_status_;                                                          \
     } while (0)
 
-/* The same for functions that clean up at a label: sets `status` and jumps. */
+/* The same for functions that clean up at a label: sets `status` and jumps there. */
 #define TN_TRY_GOTO(expr, status, label)                                                                             \
     do {                                                                                                             \
         (status) = (expr);                                                                                           \
         if ((status) != TN_OK) goto label;                                                                           \
     } while (0)
 
-/* ---- Log ----------------------------------------------------------------------------------------------------- */
+/* ---- Log ---- */
 
 typedef enum tn_log_level { TN_LOG_DEBUG, TN_LOG_INFO, TN_LOG_WARN, TN_LOG_ERROR, TN_LOG_OFF } tn_log_level;
 typedef void (*tn_log_fn)(void *user, tn_log_level level, const char *text);
 
-/* Sets the sink (NULL: standard error) and the lowest level that reaches it (default TN_LOG_WARN, or what the
- * environment variable TENON_LOG=debug|info|warn|error|off says). Meant for start-up: not synchronised with
- * concurrent logging beyond being atomic. */
+/* Sets the log sink (NULL: standard error) and the lowest level it receives. The default level is TN_LOG_WARN, or the
+ * value of the environment variable TENON_LOG=debug|info|warn|error|off. Call it at start-up: concurrent logging sees
+ * either the old or the new settings. */
 TN_API void tn_log_set(tn_log_fn sink, void *user, tn_log_level lowest);
 TN_API void tn_log(tn_log_level level, const char *format, ...) TN_PRINTF(2, 3);
 
-/* ---- Host memory --------------------------------------------------------------------------------------------- */
+/* ---- Host memory ---- */
 
-/* All host allocations of the library go through these hooks. `alloc` returns NULL on failure; `align` is a power
- * of two of at least 16. `free` receives what alloc returned and the size it was asked for. Install before any
+/* All host allocations of the library use these hooks. `alloc` returns NULL on failure; `align` is a power of two, at
+ * least 16. `free` receives a pointer returned by `alloc` and the size that was requested. Install hooks before any
  * other call, from one thread; NULL restores the default. Hooks must be thread-safe. */
 typedef struct tn_allocator {
     void *(*alloc)(void *user, size_t size, size_t align);
@@ -111,26 +111,26 @@ typedef struct tn_allocator {
 } tn_allocator;
 TN_API void tn_set_allocator(const tn_allocator *allocator);
 
-/* Allocation through the hooks, for backends and programs that want to be counted with the library. Zero sizes
- * are legal and return a unique pointer. tn_malloc does not clear; tn_calloc does and checks count*size. On failure
- * they return NULL and leave a message with the size for tn_error(). */
+/* Allocation through the hooks, for backends and programs whose memory should be counted with the library's. A size
+ * of zero is legal and returns a unique pointer. tn_calloc zeroes the memory and checks count*size for overflow. On
+ * failure these functions return NULL and leave a message with the size. */
 TN_API void *tn_malloc(size_t size);
 TN_API void *tn_calloc(size_t count, size_t size);
 TN_API void *tn_realloc(void *pointer, size_t size); /* the old block stays valid on failure */
 TN_API void *tn_malloc_aligned(size_t size, size_t align);
 TN_API char *tn_strdup(const char *text);
-TN_API void tn_free(void *pointer); /* accepts NULL and what any of the five above returned */
+TN_API void tn_free(void *pointer); /* accepts NULL and the results of the five functions above */
 
-/* Totals since start: number of allocations made, and bytes and blocks now live (as asked for by callers). */
+/* Counters of allocations through the hooks. Bytes are those requested by callers. */
 typedef struct tn_memory_stats {
-    uint64_t allocations;
+    uint64_t allocations; /* since start */
     uint64_t live_blocks;
     uint64_t live_bytes;
-    uint64_t peak_bytes;
+    uint64_t peak_bytes; /* largest live_bytes since start */
 } tn_memory_stats;
 TN_API tn_memory_stats tn_memory_get_stats(void);
 
-/* ---- Time and version ---------------------------------------------------------------------------------------- */
+/* ---- Time and version ---- */
 
 TN_API uint64_t tn_time_ns(void); /* monotonic */
 

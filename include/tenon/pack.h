@@ -1,7 +1,8 @@
-/* Packing of things with known lifetimes into as few bytes as possible. Part of tenon/plan.h, usable on its own.
+/* Packing: offsets for items with known lifetimes, in as few bytes as possible. Used by tenon/plan.h, usable on its
+ * own.
  *
- * Nothing here allocates tensor memory: the answers are numbers. All functions may be called from any thread; a
- * result belongs to the caller and is constant once made. */
+ * Nothing here allocates the packed memory: results are offsets. All functions may be called from any thread. A
+ * result belongs to the caller. */
 #ifndef TENON_PACK_H
 #define TENON_PACK_H
 
@@ -11,77 +12,77 @@
 extern "C" {
 #endif
 
-/* ---- Packing --------------------------------------------------------------------------------------------------
- * Items have a lifetime [start, end) and a size. Two items whose lifetimes share a moment may not share a byte. The
- * packer finds an offset for each so that the whole is small. The same input gives the same bytes of output, on every
- * machine and at every effort, unless the caller sets a time limit. */
+/* ---- Packing ---- */
+/* Items have a lifetime [start, end) and a size. Two items whose lifetimes overlap must not share a byte. The packer
+ * finds an offset for each item so that the total size is small. The result is deterministic: for the same input and
+ * effort it is the same on every machine, unless the caller sets a time limit. */
 
 typedef struct tn_pack_item {
-    int64_t start, end; /* half open; start == end is legal and conflicts with nothing */
+    int64_t start, end; /* half open; an empty lifetime is legal and conflicts with nothing */
     size_t size;        /* zero is legal */
     size_t alignment;   /* of the offset within its chunk: a power of two; 0 means 1 */
-    bool fixed;         /* true: already at `offset` of `chunk`, to be worked around */
+    bool fixed;         /* true: must stay at `offset` of `chunk` */
     uint32_t chunk;
     size_t offset;
 } tn_pack_item;
 
 typedef enum tn_pack_effort {
-    TN_PACK_FAST,     /* several n log n heuristics, the best kept; the default. Milliseconds for 10,000 items. */
-    TN_PACK_BALANCED, /* plus local improvement and a short search. A second or two for hard inputs. */
-    TN_PACK_EXACT /* plus branch and bound until proven optimal, or until the budget is spent (some ten seconds) */
+    TN_PACK_FAST,     /* the best of several n log n heuristics; the default. Milliseconds for 10,000 items. */
+    TN_PACK_BALANCED, /* and local improvement and a short search. A second or two for hard inputs. */
+    TN_PACK_EXACT     /* and branch and bound, until proven optimal or the budget is spent (about ten seconds) */
 } tn_pack_effort;
 
 typedef struct tn_pack_params {
     tn_pack_effort effort;
-    size_t capacity;            /* largest total size accepted; 0: as small as can be found, whatever it is */
-    size_t max_chunk;           /* largest single chunk; 0: one chunk of any size */
-    uint64_t max_steps;         /* budget in elementary steps (a few nanoseconds each); 0: the effort's own */
-    double time_limit;          /* seconds after which the best so far is returned; 0: none. Gives up determinism. */
-    bool (*cancel)(void *user); /* polled now and then; true stops with TN_E_ABORTED. May be NULL. */
+    size_t capacity;    /* largest total size accepted; 0: no limit */
+    size_t max_chunk;   /* largest single chunk; 0: one chunk of any size */
+    uint64_t max_steps; /* budget in elementary steps of a few nanoseconds; 0: the default of the effort */
+    double time_limit;  /* seconds after which the best result so far is returned; 0: none. Not deterministic. */
+    bool (*cancel)(void *user); /* polled regularly; true stops with TN_E_ABORTED. May be NULL. */
     void *user;
 } tn_pack_params;
 
 TN_API tn_pack_params tn_pack_params_default(void); /* all zero: fast, unlimited, one chunk */
 
 typedef struct tn_pack_result {
-    size_t count;        /* of items; the two arrays below have this length */
-    size_t *offsets;     /* within the item's chunk */
-    uint32_t *chunks;    /* chunk of each item */
-    size_t chunk_count;  /* 1 unless max_chunk forced more; 0 without items */
+    size_t count;        /* of items; length of the two arrays below */
+    size_t *offsets;     /* of each item within its chunk */
+    uint32_t *chunks;    /* of each item */
+    size_t chunk_count;  /* 1 unless max_chunk requires more; 0 without items */
     size_t *chunk_sizes; /* each at most max_chunk */
     size_t size;         /* sum of the chunk sizes */
-    size_t live_peak;    /* largest sum of the sizes live at one moment */
-    size_t lower_bound;  /* largest size proven unavoidable; at least live_peak */
+    size_t live_peak;    /* largest sum of sizes live at the same time */
+    size_t lower_bound;  /* no packing is smaller than this; at least live_peak */
     double ratio;        /* size / lower_bound; 1 when both are zero */
     bool optimal;        /* size == lower_bound */
-    uint64_t steps;      /* spent */
-    /* With TN_E_INFEASIBLE: items that cannot fit together within the capacity, as indices, ascending; a small set,
-     * not always the smallest. The arrays above are then NULL. */
+    uint64_t steps;      /* used */
+    /* For TN_E_INFEASIBLE: ascending indices of items that do not fit together within the capacity; a small set,
+     * though not necessarily the smallest. The arrays above are then NULL. */
     size_t conflict_count;
     size_t *conflict;
 } tn_pack_result;
 
-/* Packs `count` items. `params` may be NULL for the defaults. On
- *   TN_OK             `result` holds a placement (within the capacity, where one was given);
- *   TN_E_INFEASIBLE   none exists within the capacity; `result` names a conflicting set;
- *   TN_E_UNDECIDED    none was found within the budget; `result` holds the smallest placement found, larger than the
+/* Packs `count` items. `params` may be NULL for the defaults. Returns
+ *   TN_OK             `result` holds a packing (within the capacity, if there is one);
+ *   TN_E_INFEASIBLE   no packing fits into the capacity; `result` holds a conflicting set of items;
+ *   TN_E_UNDECIDED    none was found within the budget; `result` holds the smallest packing found, which exceeds the
  *                     capacity;
- *   TN_E_INVALID      an item or parameter makes no sense (end before start, alignment not a power of two, fixed
- * items that overlap, an item larger than max_chunk); TN_E_OVERFLOW, TN_E_NOMEM, TN_E_ABORTED. Free the result with
- * tn_pack_result_free() after the first three; after the others it is empty and freeing it is harmless. */
+ *   TN_E_INVALID      an item or parameter is invalid (end before start, alignment not a power of two, fixed items
+ * that overlap, an item larger than max_chunk); TN_E_OVERFLOW, TN_E_NOMEM, TN_E_ABORTED. Free the result with
+ * tn_pack_result_free() after the first three. After the others it is empty; freeing it does nothing. */
 TN_API tn_status tn_pack(const tn_pack_item *items, size_t count, const tn_pack_params *params,
                          tn_pack_result *result);
 TN_API void tn_pack_result_free(tn_pack_result *result);
 
-/* Checks a placement independently of how it was made, in n log n: every offset aligned, every item inside its chunk,
- * fixed items where they must be, chunk sizes within max_chunk and adding up, no two live items on one byte.
- * TN_E_INTERNAL with the two offenders named when it is wrong. `params` may be NULL. */
+/* Checks a packing independently of the packer, in n log n: offsets are aligned, items are inside their chunks, fixed
+ * items have not moved, chunk sizes are within max_chunk and add up to the size, and items that are live at the same
+ * time do not overlap. TN_E_INTERNAL with a message that names the items in conflict. `params` may be NULL. */
 TN_API tn_status tn_pack_verify(const tn_pack_item *items, size_t count, const tn_pack_params *params,
                                 const tn_pack_result *result);
 
-/* ---- Packing files ---------------------------------------------------------------------------------------------
- * Comma-separated lines under a header that names the columns in any order: id, lower, upper, size and optionally
- * alignment. Other columns are ignored, lifetimes are half open. */
+/* ---- Packing files ---- */
+/* Comma-separated values. A header line names the columns in any order: id, lower, upper, size and optionally
+ * alignment. [lower, upper) is the lifetime. Other columns are ignored. */
 typedef struct tn_pack_table {
     size_t count;
     tn_pack_item *items;
@@ -89,25 +90,24 @@ typedef struct tn_pack_table {
     void *memory;     /* behind ids */
 } tn_pack_table;
 
-/* TN_E_FORMAT with "line N: why" when the text is not such a table. */
+/* TN_E_FORMAT with a message "line N: reason" when the text is malformed. */
 TN_API tn_status tn_pack_table_parse(const char *text, size_t length, tn_pack_table *table);
 TN_API void tn_pack_table_free(tn_pack_table *table);
 
-/* Writes `id,lower,upper,size,offset` lines (and `chunk` as a last column when there are several chunks) into a new
- * string, to be freed with tn_free(). `ids` may be NULL: the index is used. */
+/* Writes the columns id, lower, upper, size, offset (and chunk, if there are several) to a new string, to be freed
+ * with tn_free(). `ids` may be NULL: indices are used. */
 TN_API tn_status tn_pack_print_csv(const tn_pack_item *items, const char *const *ids, const tn_pack_result *result,
                                    char **text);
 
-/* ---- Pictures ---------------------------------------------------------------------------------------------------
- */
+/* ---- Pictures ---- */
 /* One rectangle of a picture of a packing: time runs to the right, addresses upwards. */
 typedef struct tn_picture_box {
     int64_t start, end;
     size_t offset, size;
     uint32_t chunk;
     uint32_t kind;     /* colour and legend entry: index into tn_picture.kinds */
-    const char *label; /* drawn where it fits, and shown when the pointer rests on the box */
-    const char *note;  /* more text for the pointer; may be NULL */
+    const char *label; /* drawn if it fits, and part of the tooltip */
+    const char *note;  /* more text for the tooltip; may be NULL */
 } tn_picture_box;
 
 typedef struct tn_picture {
@@ -118,10 +118,10 @@ typedef struct tn_picture {
     const size_t *chunk_sizes;
     size_t kind_count;        /* 0: coloured by size */
     const char *const *kinds; /* names for the legend */
-    size_t lower_bound;       /* drawn as a line when not zero and there is one chunk */
+    size_t lower_bound;       /* drawn as a line unless zero; one chunk only */
 } tn_picture;
 
-/* A self-contained SVG 1.1 document as a new string, to be freed with tn_free(). */
+/* Writes a self-contained SVG 1.1 document to a new string, to be freed with tn_free(). */
 TN_API tn_status tn_picture_svg(const tn_picture *picture, char **text);
 /* The picture of a packing; `ids` may be NULL. */
 TN_API tn_status tn_pack_svg(const tn_pack_item *items, const char *const *ids, const tn_pack_result *result,

@@ -1,10 +1,10 @@
 /* Types, arenas, tensors and the operations between them.
  *
  * A graph is written as an expression: every constructor takes an arena and source tensors and returns the result
- * tensor. Nothing is computed. On a mistake the constructor returns NULL and the arena keeps the first error; NULL
- * sources pass through, so one check at the end (tn_graph_of, tn_arena_status) covers a whole expression.
+ * tensor. Nothing is computed. On an error the constructor returns NULL and the arena keeps the first error. A NULL
+ * source gives a NULL result, so that one check at the end (tn_graph_of, tn_arena_status) covers a whole expression.
  *
- * An arena, and the tensors in it, belong to one thread at a time. */
+ * An arena and the tensors in it belong to one thread at a time. */
 #ifndef TENON_TENSOR_H
 #define TENON_TENSOR_H
 
@@ -22,8 +22,8 @@ typedef struct tn_buffer tn_buffer; /* backend.h */
 
 enum { TN_MAX_DIMS = 4, TN_MAX_SRC = 10, TN_MAX_NAME = 64, TN_MAX_PARAMS = 64 };
 
-/* ---- Types ---------------------------------------------------------------------------------------------------
- * X(NAME, name, GGUF id, elements per block, bytes per block). Values are GGUF's ids. */
+/* ---- Types ---- */
+/* X(NAME, name, GGUF id, elements per block, bytes per block). Values are GGUF's ids. */
 #define TN_TYPE_TABLE(X)                                                                                             \
     X(F32, f32, 0, 1, 4)                                                                                             \
     X(F16, f16, 1, 1, 2)                                                                                             \
@@ -63,65 +63,60 @@ typedef enum tn_type {
 #define TN_X(name, text, id, block, bytes) TN_##name = id,
     TN_TYPE_TABLE(TN_X)
 #undef TN_X
-        TN_TYPE_LIMIT = 41 /* one past the largest id; ids between may be unused */
+        TN_TYPE_LIMIT = 41 /* one past the largest id; some smaller ids are unused */
 } tn_type;
 
 TN_API bool tn_type_valid(tn_type type);                         /* in the table */
 TN_API const char *tn_type_name(tn_type type);                   /* "q4_K"; "?" outside the table */
-TN_API tn_status tn_type_parse(const char *name, tn_type *type); /* case does not matter */
+TN_API tn_status tn_type_parse(const char *name, tn_type *type); /* case-insensitive */
 TN_API int64_t tn_type_block(tn_type type);     /* elements per block; 1 for plain types; 0 outside the table */
 TN_API size_t tn_type_bytes(tn_type type);      /* bytes per block */
 TN_API bool tn_type_is_quantized(tn_type type); /* block type */
 TN_API bool tn_type_is_float(tn_type type);     /* f64 f32 f16 bf16 */
 TN_API bool tn_type_can_read(tn_type type);     /* conversion to f32 exists */
 TN_API bool tn_type_can_write(tn_type type);    /* conversion from f32 exists */
-/* Bytes of a row of n elements; n must be a multiple of the block. False on overflow or a partial block. */
+/* Bytes of a row of n elements. False on overflow, or if n is not a multiple of the block. */
 TN_API bool tn_type_row_bytes(tn_type type, int64_t n, size_t *bytes);
-/* Converts n elements (a multiple of the block). `importance` (n weights, or NULL) steers quantization. */
+/* Converts n elements, a multiple of the block. `importance` (n weights for the error of each element, or NULL)
+ * guides quantization. */
 TN_API tn_status tn_type_to_f32(tn_type type, const void *from, float *to, int64_t n);
 TN_API tn_status tn_type_from_f32(tn_type type, const float *from, void *to, int64_t n, const float *importance);
 
-/* ---- Arena --------------------------------------------------------------------------------------------------- */
+/* ---- Arena ---- */
 
 typedef struct tn_arena_params {
-    size_t size;   /* bytes of the pool, all included */
-    void *memory;  /* the caller's pool (16-byte aligned, outlives the arena), or NULL: the arena's own */
-    bool no_alloc; /* tensors get metadata only; the planner binds their data later */
+    size_t size;   /* bytes of the pool, including all metadata */
+    void *memory;  /* the caller's pool (16-byte aligned, outlives the arena), or NULL: allocated by the arena */
+    bool no_alloc; /* tensors have metadata only; an allocator binds their data later */
 } tn_arena_params;
 
 TN_API tn_status tn_arena_new(const tn_arena_params *params, tn_arena **arena) TN_MUST_CHECK;
-TN_API void tn_arena_free(tn_arena *arena);  /* frees everything in it; NULL is fine */
-TN_API void tn_arena_reset(tn_arena *arena); /* forgets all objects and the kept error */
+TN_API void tn_arena_free(tn_arena *arena);  /* frees everything in it; accepts NULL */
+TN_API void tn_arena_reset(tn_arena *arena); /* removes all objects and the error */
 
-/* The error kept since creation or reset (TN_OK: none). Also makes its text the calling thread's tn_error(). */
+/* The first error since creation or reset (TN_OK: none). Also makes its text the calling thread's tn_error(). */
 TN_API tn_status tn_arena_status(const tn_arena *arena);
 TN_API size_t tn_arena_used(const tn_arena *arena);
 TN_API size_t tn_arena_size(const tn_arena *arena);
 TN_API size_t tn_arena_tensor_count(const tn_arena *arena);
 TN_API bool tn_arena_no_alloc(const tn_arena *arena);
 
-/* Exact room: one tensor's metadata; a graph of `capacity` tensors; and a whole arena for both (data excluded). */
+/* The tensors of an arena in the order of creation: the one created after `after`, or the first for NULL. NULL at the
+ * end. */
+TN_API tn_tensor *tn_arena_next_tensor(const tn_arena *arena, const tn_tensor *after);
+
+/* Exact sizes in bytes: one tensor's metadata; a graph of `capacity` tensors; an arena for both, without data. */
 TN_API size_t tn_tensor_overhead(void);
 TN_API size_t tn_graph_overhead(size_t capacity);
 TN_API size_t tn_arena_size_for(size_t tensors, size_t graph_capacity);
 
-/* Objects in the order of creation, for walking the arena. */
-typedef enum tn_object_kind { TN_OBJECT_TENSOR, TN_OBJECT_GRAPH, TN_OBJECT_BYTES } tn_object_kind;
-typedef struct tn_object {
-    size_t offset; /* of the payload, from the pool's start */
-    size_t size;   /* of the payload */
-    tn_object_kind kind;
-    struct tn_object *next;
-} tn_object;
-TN_API const tn_object *tn_arena_objects(const tn_arena *arena);
-TN_API void *tn_object_payload(const tn_arena *arena, const tn_object *object);
-/* Plain 16-byte aligned bytes that live as long as the arena. NULL when full (the arena keeps the error). */
+/* Allocates 16-byte aligned bytes that live as long as the arena. NULL if it is full (the arena keeps the error). */
 TN_API void *tn_arena_alloc(tn_arena *arena, size_t size);
 
-/* ---- Operations ----------------------------------------------------------------------------------------------
- * The table: X(NAME, name, symbol, least sources, most sources, family, in-place mask). Bit i of the mask: the
- * result may take the place of source i when that has the same type and layout and is read for the last time.
- * Families group ops that share a rule. */
+/* ---- Operations ---- */
+/* The table: X(NAME, name, symbol, min sources, max sources, family, in-place mask). Bit i of the mask: the result
+ * may use the memory of source i if both have the same type and layout and this is the last read of the source.
+ * Families group ops that share a shape rule. */
 #define TN_OP_TABLE(X)                                                                                               \
     X(NONE, none, "", 0, 0, LEAF, 0)                                                                                 \
     X(DUP, dup, "x", 1, 1, COPY, 0)                                                                                  \
@@ -209,7 +204,7 @@ TN_API void *tn_arena_alloc(tn_arena *arena, size_t size);
     X(CUSTOM, custom, "f(x…)", 0, 10, CUSTOM, 0)
 
 typedef enum tn_op {
-#define TN_X(NAME, name, symbol, least, most, family, inplace) TN_OP_##NAME,
+#define TN_X(NAME, name, symbol, min, max, family, inplace) TN_OP_##NAME,
     TN_OP_TABLE(TN_X)
 #undef TN_X
         TN_OP_COUNT
@@ -236,21 +231,21 @@ typedef enum tn_op_family {
 TN_API const char *tn_op_name(tn_op op);
 TN_API const char *tn_op_symbol(tn_op op);
 TN_API tn_op_family tn_op_get_family(tn_op op);
-TN_API int tn_op_least_sources(tn_op op);
-TN_API int tn_op_most_sources(tn_op op);
+TN_API int tn_op_min_sources(tn_op op);
+TN_API int tn_op_max_sources(tn_op op);
 TN_API uint32_t tn_op_inplace_mask(tn_op op);
 
 typedef enum tn_rope_mode { TN_ROPE_NORMAL, TN_ROPE_NEOX, TN_ROPE_MULTI, TN_ROPE_VISION } tn_rope_mode;
 
-/* Rotary position embedding. NORMAL rotates neighbours (0,1)(2,3)…, NEOX halves (0,n/2)(1,n/2+1)…. MULTI takes 4
- * positions per token (pos has 4*n entries, section-major) and `sections` pairs for each, rotated as NEOX. */
+/* Rotary position embedding. NORMAL rotates neighbours (0,1)(2,3)…, NEOX halves (0,n/2)(1,n/2+1)…. MULTI uses 4
+ * positions per token (pos has 4*n entries, section-major) and `sections` pairs for each, rotated as in NEOX. */
 typedef struct tn_rope_params {
-    int32_t dims;        /* how many of the head's elements rotate; even */
+    int32_t dims;        /* number of elements of a head that rotate; even */
     int32_t mode;        /* tn_rope_mode */
     int32_t sections[4]; /* MULTI and VISION */
     float base;          /* 10000 */
     float freq_scale;    /* 1; linear scaling by 4 is 0.25 */
-    float ext_factor;    /* 0: none; 1: YaRN's blend between interpolation and extrapolation */
+    float ext_factor;    /* 0: none; 1: the YaRN blend between interpolation and extrapolation */
     float attn_factor;   /* 1; magnitude scale */
     float beta_fast;     /* 32 */
     float beta_slow;     /* 1 */
@@ -259,15 +254,15 @@ typedef struct tn_rope_params {
 } tn_rope_params;
 TN_API tn_rope_params tn_rope_params_default(int32_t dims, tn_rope_mode mode);
 
-/* Attention over K and V rows ("cells"). Which cells a query sees follows from positions, never from a stored mask.
+/* Attention over K and V rows ("cells"). The cells visible to a query follow from positions, not from a stored mask.
  */
 typedef struct tn_attention_params {
-    float scale;    /* 1/√head size, usually */
+    float scale;    /* usually 1/√(head size) */
     float soft_cap; /* 0: none; otherwise cap*tanh(score/cap) */
     float max_bias; /* 0: none; otherwise ALiBi with slopes from this maximum */
-    int32_t causal; /* a query sees cells with position ≤ its own */
-    int32_t window; /* 0: all; otherwise only cells with own position - position < window */
-    int32_t chunk;  /* 0: none; otherwise only cells in the same position / chunk */
+    int32_t causal; /* visible cells have a position ≤ the query's */
+    int32_t window; /* 0: all; otherwise visible cells satisfy (query position) - (cell position) < window */
+    int32_t chunk;  /* 0: none; otherwise (position / chunk) of visible cells equals the query's */
 } tn_attention_params;
 
 typedef enum tn_pool_kind { TN_POOL_MAX, TN_POOL_AVG } tn_pool_kind;
@@ -276,8 +271,8 @@ typedef enum tn_upscale_mode { TN_UPSCALE_NEAREST, TN_UPSCALE_BILINEAR } tn_upsc
 /* Index 0 is the innermost spatial dimension (width), 1 the next (height). */
 typedef struct tn_conv_params {
     int32_t stride[2], pad[2], dilation[2];
-    int32_t groups; /* 1; number of channels: depth-wise */
-    int32_t is_2d;  /* im2col */
+    int32_t groups; /* 1, or the number of channels for a depth-wise convolution */
+    int32_t is_2d;  /* for im2col */
 } tn_conv_params;
 typedef struct tn_pool_params {
     int32_t kind; /* tn_pool_kind */
@@ -285,7 +280,7 @@ typedef struct tn_pool_params {
 } tn_pool_params;
 
 struct tn_custom_job;
-/* Computes share `ith` of `nth` of a custom op; called by `n_tasks` (or fewer) threads at once. */
+/* Computes share `ith` of `nth` of a custom op; called by up to `n_tasks` threads at once. */
 typedef void (*tn_custom_fn)(const struct tn_custom_job *job);
 typedef struct tn_custom_job {
     tn_tensor *result;
@@ -331,7 +326,7 @@ typedef union tn_op_params {
     } arange;
     struct {
         uint64_t nb1, nb2, nb3, offset;
-    } region; /* acc, set: where y lies inside x, in bytes */
+    } region; /* acc, set: strides and offset of y inside x, in bytes */
     struct {
         float eps;
         int32_t groups;
@@ -359,23 +354,23 @@ typedef union tn_op_params {
     } custom;
     struct {
         int32_t precise;
-    } mul_mat; /* 1: never quantize the activations */
+    } mul_mat; /* precise 1: never quantize the activations */
     unsigned char bytes[TN_MAX_PARAMS];
 } tn_op_params;
 
-/* ---- Tensor -------------------------------------------------------------------------------------------------- */
+/* ---- Tensor ---- */
 
 typedef enum tn_tensor_flag {
     TN_FLAG_INPUT = 1,  /* the caller writes it before the graph runs */
     TN_FLAG_OUTPUT = 2, /* its memory is never reused */
     TN_FLAG_PARAM = 4,
     TN_FLAG_LOSS = 8,
-    TN_FLAG_PLANNED = 16, /* set by allocators and schedulers: its place is theirs and may be gone by now */
+    TN_FLAG_PLANNED = 16, /* bound by an allocator or scheduler, whose memory may have been released since */
     TN_FLAG_KEPT = 32     /* read outside the program that computes it: a backend must store it */
 } tn_tensor_flag;
 
-/* The layout is the interface. Element (i0,i1,i2,i3) lies at data + i0/block*nb[0] + i1*nb[1] + i2*nb[2] + i3*nb[3].
- */
+/* The layout is part of the interface. Element (i0,i1,i2,i3) is at
+ * data + i0/block*nb[0] + i1*nb[1] + i2*nb[2] + i3*nb[3]. */
 struct tn_tensor {
     tn_type type;
     tn_op op;
@@ -385,17 +380,17 @@ struct tn_tensor {
     size_t nb[TN_MAX_DIMS];
     tn_op_params params;
     tn_tensor *src[TN_MAX_SRC]; /* absent optional sources are NULL */
-    tn_tensor *view_src;        /* the root whose memory this is part of, or NULL */
+    tn_tensor *view_src;        /* the root tensor of a view, or NULL */
     size_t view_offset;         /* bytes from the root's data */
     void *data;                 /* NULL until bound; an address on the buffer's device */
     tn_buffer *buffer;          /* NULL: data (if any) is plain host memory */
-    void *extra;                /* free for the backend that owns the buffer */
+    void *extra;                /* used by the backend that owns the buffer */
     char name[TN_MAX_NAME];
 };
 
 TN_API tn_tensor *tn_tensor_new(tn_arena *arena, tn_type type, int n_dims, const int64_t *ne);
-/* tn_tensor_nd(a, TN_F32, 4096, 32): dimensions as arguments, innermost first. C++ has no compound literals: there
- * they are templates at the end of this file. */
+/* tn_tensor_nd(a, TN_F32, 4096, 32): dimensions as arguments, innermost first. For C++, which has no compound
+ * literals, there are templates at the end of this file. */
 #ifndef __cplusplus
 #define TN_DIMS_(...)                                                                                                \
     (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]) { __VA_ARGS__ }
@@ -404,20 +399,18 @@ TN_API tn_tensor *tn_tensor_new(tn_arena *arena, tn_type type, int n_dims, const
 #define tn_reshape(arena, x, ...) tn_reshape_to(arena, x, TN_DIMS_(__VA_ARGS__))
 #endif
 #define tn_output(tensor) tn_mark(tensor, TN_FLAG_OUTPUT)
-TN_API tn_tensor *tn_mark(tn_tensor *tensor, uint32_t flags); /* returns its argument; NULL passes */
-/* Sets the name (printf style) and returns the tensor. A name over TN_MAX_NAME-1 bytes is refused: NULL, and the
- * arena keeps the error. */
+TN_API tn_tensor *tn_mark(tn_tensor *tensor, uint32_t flags); /* sets flags; returns its argument; accepts NULL */
+/* Sets the name (printf style) and returns the tensor. A name over TN_MAX_NAME-1 bytes is an error: NULL. */
 TN_API tn_tensor *tn_name(tn_arena *arena, tn_tensor *tensor, const char *format, ...) TN_PRINTF(3, 4);
 
 TN_API int64_t tn_nelements(const tn_tensor *t);
 TN_API int64_t tn_nrows(const tn_tensor *t);
-/* Bytes from the first to past the last element (0 for an empty tensor): what its storage needs. */
+/* Bytes from the first element to the end of the last (0 for an empty tensor): the size of its storage. */
 TN_API size_t tn_nbytes(const tn_tensor *t);
 TN_API bool tn_is_empty(const tn_tensor *t);
 TN_API bool tn_is_view(const tn_tensor *t);
 TN_API bool tn_is_contiguous(const tn_tensor *t);
-/* Contiguous when dimensions below n are taken as one element: n=1 means rows may be strided inside nb[1]… as a
- * dense whole is required only from dimension n upwards. */
+/* Whether dimensions n and above are contiguous, with everything below treated as one element. */
 TN_API bool tn_is_contiguous_from(const tn_tensor *t, int n);
 TN_API bool tn_is_contiguous_rows(const tn_tensor *t); /* each row's elements are adjacent */
 TN_API bool tn_is_transposed(const tn_tensor *t);      /* nb[0] > nb[1] */
@@ -426,27 +419,29 @@ TN_API bool tn_is_scalar(const tn_tensor *t);
 TN_API bool tn_is_vector(const tn_tensor *t);
 TN_API bool tn_is_matrix(const tn_tensor *t);
 TN_API bool tn_same_shape(const tn_tensor *a, const tn_tensor *b);
-TN_API bool tn_same_layout(const tn_tensor *a, const tn_tensor *b);            /* type, shape and strides */
-TN_API bool tn_can_repeat(const tn_tensor *small, const tn_tensor *large);     /* broadcast: every ne divides */
+TN_API bool tn_same_layout(const tn_tensor *a, const tn_tensor *b); /* type, shape and strides */
+TN_API bool tn_can_repeat(const tn_tensor *small,
+                          const tn_tensor *large); /* broadcast: ne of small divides ne of large */
 TN_API const char *tn_shape_text(const tn_tensor *t, char *text, size_t size); /* "f32[4096,32]" */
 
-/* ---- Constructors --------------------------------------------------------------------------------------------
- * Shapes are written [innermost, …]. "…" are equal or broadcast outer dimensions. */
+/* ---- Constructors ---- */
+/* Shapes are written [innermost, …]. "…" are equal or broadcast outer dimensions. */
 
 TN_API tn_tensor *tn_dup(tn_arena *a, tn_tensor *x);                /* a contiguous copy */
 TN_API tn_tensor *tn_cast(tn_arena *a, tn_tensor *x, tn_type type); /* the same, in another type */
 TN_API tn_tensor *tn_cont(tn_arena *a, tn_tensor *x);
 TN_API tn_tensor *tn_cpy(tn_arena *a, tn_tensor *x, tn_tensor *y); /* x into y's memory, converting; view of y */
 
-/* Views move no data. A view of a view points at the root. Strides and offset are bytes; out of the root's bounds
- * is an error. Strides NULL: contiguous. */
+/* Views move no data. A view of a view refers to the root. Strides (NULL: contiguous) and offset are in bytes. A view
+ * outside the root's bounds is an error. */
 TN_API tn_tensor *tn_view(tn_arena *a, tn_tensor *x, int n_dims, const int64_t *ne, const size_t *nb, size_t offset);
-/* x contiguous. tn_reshape(a, x, 64, 8, n) takes the dimensions as arguments. */
+/* x must be contiguous. tn_reshape(a, x, 64, 8, n) takes the dimensions as arguments. */
 TN_API tn_tensor *tn_reshape_to(tn_arena *a, tn_tensor *x, int n_dims, const int64_t *ne);
-TN_API tn_tensor *tn_permute(tn_arena *a, tn_tensor *x, int d0, int d1, int d2, int d3); /* dim i goes to place di */
+/* Dimension i of x becomes dimension di. */
+TN_API tn_tensor *tn_permute(tn_arena *a, tn_tensor *x, int d0, int d1, int d2, int d3);
 TN_API tn_tensor *tn_transpose(tn_arena *a, tn_tensor *x);
 
-/* y is repeated over x where its dimensions divide x's. */
+/* y is broadcast: its dimensions must divide those of x. */
 TN_API tn_tensor *tn_add(tn_arena *a, tn_tensor *x, tn_tensor *y);
 TN_API tn_tensor *tn_sub(tn_arena *a, tn_tensor *x, tn_tensor *y);
 TN_API tn_tensor *tn_mul(tn_arena *a, tn_tensor *x, tn_tensor *y);
@@ -480,7 +475,8 @@ TN_API tn_tensor *tn_hardswish(tn_arena *a, tn_tensor *x);
 TN_API tn_tensor *tn_hardsigmoid(tn_arena *a, tn_tensor *x);
 TN_API tn_tensor *tn_softplus(tn_arena *a, tn_tensor *x);
 
-/* Gated activations act(gate)*up. With up NULL, x holds both halves of a row: gate first, or second when swapped. */
+/* Gated activations act(gate)*up. If `up` is NULL, a row of `gate` holds both halves: the gate first, or second if
+ * swapped. */
 TN_API tn_tensor *tn_glu(tn_arena *a, tn_op op, tn_tensor *gate, tn_tensor *up, bool swapped);
 TN_API tn_tensor *tn_reglu(tn_arena *a, tn_tensor *gate, tn_tensor *up);
 TN_API tn_tensor *tn_geglu(tn_arena *a, tn_tensor *gate, tn_tensor *up);
@@ -494,10 +490,10 @@ TN_API tn_tensor *tn_sum(tn_arena *a, tn_tensor *x);                      /* →
 TN_API tn_tensor *tn_sum_rows(tn_arena *a, tn_tensor *x);                 /* [n,…] → [1,…] */
 TN_API tn_tensor *tn_mean(tn_arena *a, tn_tensor *x);                     /* [n,…] → [1,…] */
 TN_API tn_tensor *tn_cumsum(tn_arena *a, tn_tensor *x);                   /* along rows */
-TN_API tn_tensor *tn_argmax(tn_arena *a, tn_tensor *x);                   /* [n,m] → i32[m]; the first of equals */
+TN_API tn_tensor *tn_argmax(tn_arena *a, tn_tensor *x);                   /* [n,m] → i32[m]; the first maximum */
 TN_API tn_tensor *tn_argsort(tn_arena *a, tn_tensor *x, bool descending); /* → i32, same shape; stable */
 TN_API tn_tensor *tn_top_k(tn_arena *a, tn_tensor *x, int k);             /* [n,…] → i32[k,…], largest first */
-/* x[d,k,t] weighted by w[k,t] and summed over k → [d,t]: puts the experts' results together. */
+/* x[d,k,t] weighted by w[k,t] and summed over k → [d,t]: combines the results of experts. */
 TN_API tn_tensor *tn_mix(tn_arena *a, tn_tensor *x, tn_tensor *w);
 
 TN_API tn_tensor *tn_concat(tn_arena *a, tn_tensor *x, tn_tensor *y, int dim);
@@ -505,21 +501,21 @@ TN_API tn_tensor *tn_repeat(tn_arena *a, tn_tensor *x, const int64_t ne[TN_MAX_D
 TN_API tn_tensor *tn_pad(tn_arena *a, tn_tensor *x, const int32_t before[4], const int32_t after[4]); /* zeros */
 TN_API tn_tensor *tn_roll(tn_arena *a, tn_tensor *x, const int32_t shift[4]);
 TN_API tn_tensor *tn_arange(tn_arena *a, float start, float stop, float step); /* f32 */
-TN_API tn_tensor *tn_get_rows(tn_arena *a, tn_tensor *x,
-                              tn_tensor *rows); /* x[n,m,…], i32 rows[r,…] → f32[n,r,…] (i32 stays i32) */
-/* Writes the rows of y[n,r,…] into x[n,m,…] at rows (i32 or i64)[r,…], converting to x's type; view of x. Rows
+/* x[n,m,…], i32 rows[r,…] → f32[n,r,…]; i32 for x of i32. */
+TN_API tn_tensor *tn_get_rows(tn_arena *a, tn_tensor *x, tn_tensor *rows);
+/* Writes the rows of y[n,r,…] to rows (i32 or i64)[r,…] of x[n,m,…], converted to x's type; a view of x. Row numbers
  * outside 0…m-1 are skipped, so that padding rows can be marked with -1. */
 TN_API tn_tensor *tn_set_rows(tn_arena *a, tn_tensor *x, tn_tensor *y, tn_tensor *rows);
-/* A copy of x in which y was added to (acc) or written over (set) the region with these strides and offset. */
+/* A copy of x in which y is added to (acc) or replaces (set) the region with these strides and offset. */
 TN_API tn_tensor *tn_acc(tn_arena *a, tn_tensor *x, tn_tensor *y, size_t nb1, size_t nb2, size_t nb3, size_t offset);
 TN_API tn_tensor *tn_set(tn_arena *a, tn_tensor *x, tn_tensor *y, size_t nb1, size_t nb2, size_t nb3, size_t offset);
 
-/* Normalisation over rows; weight and bias [n] are optional (NULL) and fused. */
+/* Normalisation over rows, fused with an optional weight and bias [n] (NULL: none). */
 TN_API tn_tensor *tn_norm(tn_arena *a, tn_tensor *x, tn_tensor *weight, tn_tensor *bias, float eps);
 TN_API tn_tensor *tn_rms_norm(tn_arena *a, tn_tensor *x, tn_tensor *weight, float eps);
 TN_API tn_tensor *tn_l2_norm(tn_arena *a, tn_tensor *x, float eps);
 TN_API tn_tensor *tn_group_norm(tn_arena *a, tn_tensor *x, int groups, float eps); /* groups of ne[2] */
-/* soft_max(scale*x + slope*mask) over rows; mask f32/f16 [n, ≥rows, …broadcast]; sinks f32[ne[2]] join the
+/* soft_max(scale*x + slope*mask) over rows; mask f32/f16 [n, ≥rows, …broadcast]; sinks f32[ne[2]] are added to the
  * denominator; max_bias > 0 gives ALiBi slopes per ne[2]. */
 TN_API tn_tensor *tn_soft_max(tn_arena *a, tn_tensor *x, tn_tensor *mask, tn_tensor *sinks, float scale,
                               float max_bias);
@@ -529,21 +525,20 @@ TN_API tn_tensor *tn_diag_mask_zero(tn_arena *a, tn_tensor *x, int n_past);
 TN_API tn_tensor *tn_rope(tn_arena *a, tn_tensor *x, tn_tensor *pos, tn_tensor *factors,
                           const tn_rope_params *params);
 
-/* x[k,m,…] · y[k,n,…] → f32[m,n,…]; x is repeated over y's outer dimensions. x: any type with arithmetic. */
+/* x[k,m,…] · y[k,n,…] → f32[m,n,…]; x is broadcast over y's outer dimensions and has any type with arithmetic. */
 TN_API tn_tensor *tn_mul_mat(tn_arena *a, tn_tensor *x, tn_tensor *y);
 TN_API tn_tensor *tn_mul_mat_precise(tn_arena *a, tn_tensor *x, tn_tensor *y); /* keeps y in f32 */
 /* Experts x[k,m,e], y[k,u,t] (u = ids per token, or 1), ids i32[u,t] → f32[m,u,t]. */
 TN_API tn_tensor *tn_mul_mat_id(tn_arena *a, tn_tensor *x, tn_tensor *y, tn_tensor *ids);
 TN_API tn_tensor *tn_out_prod(tn_arena *a, tn_tensor *x, tn_tensor *y); /* x[m,k] , y[n,k] → [m,n] */
 
-/* Kernels are [kw, in/groups, out] (1d) and [kw, kh, in/groups, out] (2d); x is [w, in, batch] and [w, h, in, batch].
- */
+/* Convolutions. 1d: kernel [kw, in/groups, out], x [w, in, batch]. 2d: kernel [kw, kh, in/groups, out], x [w, h, in,
+ * batch]. The _dw versions are depth-wise. */
 TN_API tn_tensor *tn_im2col(tn_arena *a, tn_tensor *kernel, tn_tensor *x, const tn_conv_params *p, tn_type type);
 TN_API tn_tensor *tn_conv_1d(tn_arena *a, tn_tensor *kernel, tn_tensor *x, const tn_conv_params *p);
 TN_API tn_tensor *tn_conv_2d(tn_arena *a, tn_tensor *kernel, tn_tensor *x, const tn_conv_params *p);
 TN_API tn_conv_params tn_conv_params_default(void);
-TN_API tn_tensor *tn_conv_1d_dw(tn_arena *a, tn_tensor *kernel, tn_tensor *x,
-                                const tn_conv_params *p); /* depth-wise */
+TN_API tn_tensor *tn_conv_1d_dw(tn_arena *a, tn_tensor *kernel, tn_tensor *x, const tn_conv_params *p);
 TN_API tn_tensor *tn_conv_2d_dw(tn_arena *a, tn_tensor *kernel, tn_tensor *x, const tn_conv_params *p);
 /* Kernels [kw, out, in] and [kw, kh, out, in]; padding 0. */
 TN_API tn_tensor *tn_conv_transpose_1d(tn_arena *a, tn_tensor *kernel, tn_tensor *x, int stride);
@@ -555,40 +550,32 @@ TN_API tn_tensor *tn_upscale(tn_arena *a, tn_tensor *x, const int64_t ne[TN_MAX_
 /* Attention. q f32[head_k, heads, tokens, batch], k[head_k, kv_heads, cells, batch], v[head_v, kv_heads, cells,
  * batch] of any type with arithmetic → f32[head_v, heads, tokens, batch]. Heads share K/V in groups.
  *
- * Without positions a query's position is cells - tokens + its index and a cell's its index. With a KV cache:
- *   q_pos i32[2, tokens]      position and sequence id of every query (id < 0: a padding row, result 0)
- *   k_pos i32[1+w, cells]     position of every cell (< 0: empty), then w words of sequence bits: bit s%32 of
- *                             word s/32 says that the cell belongs to sequence s
- *   range i32[2]              only cells first…end-1 need be looked at
- * mask f32/f16 [cells, ≥tokens, 1 or heads, 1 or batch] is added to the scores; sinks f32[heads] join the
- * denominator. All five are optional; q_pos, k_pos and range come together. A query that sees no cell gives 0. */
+ * Without positions, the position of a query is cells - tokens + its index, and that of a cell its index. With a KV
+ * cache: q_pos i32[2, tokens]      position and sequence id of every query (id < 0: a padding row, result 0) k_pos
+ * i32[1+w, cells]     position of every cell (< 0: empty), then w words of sequence bits: bit s%32 of word s/32 is
+ * set if the cell belongs to sequence s range i32[2]              cells outside first…end-1 are ignored mask f32/f16
+ * [cells, ≥tokens, 1 or heads, 1 or batch] is added to the scores; sinks f32[heads] are added to the denominator. All
+ * five are optional, but q_pos, k_pos and range are given together. The result of a query that sees no cell is 0. */
 typedef struct tn_attention_sources {
     tn_tensor *q, *k, *v;
     tn_tensor *q_pos, *k_pos, *range;
     tn_tensor *mask, *sinks;
 } tn_attention_sources;
-enum {
-    TN_ATTN_Q,
-    TN_ATTN_K,
-    TN_ATTN_V,
-    TN_ATTN_Q_POS,
-    TN_ATTN_K_POS,
-    TN_ATTN_RANGE,
-    TN_ATTN_MASK,
-    TN_ATTN_SINKS
-}; /* src[] */
+/* Indices of the sources in tn_tensor.src. */
+enum { TN_ATTN_Q, TN_ATTN_K, TN_ATTN_V, TN_ATTN_Q_POS, TN_ATTN_K_POS, TN_ATTN_RANGE, TN_ATTN_MASK, TN_ATTN_SINKS };
 TN_API tn_tensor *tn_attention(tn_arena *a, const tn_attention_sources *s, const tn_attention_params *p);
 
 TN_API tn_tensor *tn_cross_entropy_loss(tn_arena *a, tn_tensor *logits, tn_tensor *labels); /* mean over rows → [1] */
 TN_API tn_tensor *tn_timestep_embedding(tn_arena *a, tn_tensor *steps, int dim, int max_period);
-/* An op of the caller's: result of this type and shape, up to TN_MAX_SRC sources. Runs on the CPU. n_tasks 0: any. */
+/* An op implemented by the caller, with a result of this type and shape and up to TN_MAX_SRC sources. Runs on the CPU
+ * with up to n_tasks threads (0: any number). */
 TN_API tn_tensor *tn_custom(tn_arena *a, tn_type type, int n_dims, const int64_t *ne, tn_tensor *const *src,
                             int n_src, tn_custom_fn fn, void *user, int n_tasks);
 
 #ifdef __cplusplus
 } /* extern "C" */
 
-extern "C++" { /* for who includes this inside extern "C" */
+extern "C++" { /* in case this file is included inside extern "C" */
 template <class... N> inline tn_tensor *tn_tensor_nd(tn_arena *arena, tn_type type, N... dims) {
     const int64_t ne[] = {static_cast<int64_t>(dims)...};
     return tn_tensor_new(arena, type, static_cast<int>(sizeof...(dims)), ne);

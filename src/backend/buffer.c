@@ -42,9 +42,8 @@ tn_status tn_buffer_clear(tn_buffer *buffer, uint8_t value) {
 /* Devices keep what they know of a tensor in the tensor itself, so they need not be asked. */
 tn_status tn_buffer_reset(tn_buffer *buffer, tn_arena *arena) {
     if (!buffer) return tn_fail(TN_E_INVALID, "tn_buffer_reset: no buffer");
-    for (const tn_object *o = arena ? tn_arena_objects(arena) : NULL; o; o = o->next) {
-        if (o->kind != TN_OBJECT_TENSOR) continue;
-        tn_tensor *t = tn_object_payload(arena, o);
+    tn_tensor *t = NULL;
+    while ((t = tn_arena_next_tensor(arena, t))) {
         if (t->buffer != buffer) continue;
         t->data = t->extra = NULL;
         t->buffer = NULL;

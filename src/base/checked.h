@@ -1,4 +1,4 @@
-/* Size arithmetic that reports overflow instead of wrapping. Each returns true when the result is exact. */
+/* Size arithmetic that reports overflow instead of wrapping. Each function returns true if the result is exact. */
 #ifndef TN_BASE_CHECKED_H
 #define TN_BASE_CHECKED_H
 
@@ -13,7 +13,7 @@ static inline bool tn__mul_i64(int64_t a, int64_t b, int64_t *out) { return !__b
 
 static inline bool tn__is_pow2(size_t x) { return x != 0 && (x & (x - 1)) == 0; }
 
-/* Rounds up to a power-of-two multiple; false when that does not fit. */
+/* Rounds up to a multiple of a power of two; false on overflow. */
 static inline bool tn__align_up_checked(size_t x, size_t align, size_t *out) {
     size_t y;
     if (!tn__add_size(x, align - 1, &y)) return false;

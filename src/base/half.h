@@ -52,7 +52,7 @@ static inline uint16_t tn__f32_to_f16(float value) {
     if (bits > 0x7f800000u) return sign | 0x7e00u | (uint16_t)(bits >> 13 & 0x3ffu);
     if (bits >= 0x477ff000u) return sign | 0x7c00u; /* rounds to 65536 or more */
     if (bits < 0x38800000u) {
-        /* Subnormal result: adding 0.5 lines the mantissa up so that the hardware rounds at the right bit. */
+        /* Subnormal result: adding 0.5 aligns the mantissa so that the hardware rounds at the right bit. */
         float shifted = tn__f32_from_bits(bits) + 0.5f;
         return sign | (uint16_t)(tn__f32_to_bits(shifted) - tn__f32_to_bits(0.5f));
     }

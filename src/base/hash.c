@@ -1,4 +1,4 @@
-/* The pointer map's set-up. */
+/* Set-up of the pointer map. */
 #include "base/hash.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Hashing of bytes and integers, a growable pointer set and a bitset. */
+/* Hashing of bytes and integers, a bitset, and a map from pointers to indices. */
 #ifndef TN_BASE_HASH_H
 #define TN_BASE_HASH_H
 
@@ -17,8 +17,8 @@ static inline uint64_t tn__mix64(uint64_t x) {
 static inline uint64_t tn__hash_combine(uint64_t seed, uint64_t value) {
     return tn__mix64(seed * 0x9e3779b97f4a7c15u + tn__mix64(value + 0x632be59bd9b4e019u));
 }
-/* Hash of a byte range, for names, keys and checksums of small structures. Not cryptographic. Inline, so that every
- * library of the project can use it: only tn_ names leave a library. */
+/* Hash of a byte range, for names, keys and checksums of small structures. Not cryptographic. Inline, so that both
+ * libraries of the project can use it: tn__ names are not exported. */
 static inline uint64_t tn__hash_bytes(const void *bytes, size_t size, uint64_t seed) {
     const unsigned char *p = bytes;
     uint64_t h = seed ^ tn__mix64(size);
@@ -34,16 +34,16 @@ static inline uint64_t tn__hash_bytes(const void *bytes, size_t size, uint64_t s
     return tn__hash_combine(h, tail);
 }
 
-/* ---- Bitset -------------------------------------------------------------------------------------------------- */
+/* ---- Bitset ---- */
 typedef uint64_t tn__bits;
 static inline size_t tn__bits_words(size_t count) { return (count + 63) / 64; }
 static inline bool tn__bits_get(const tn__bits *b, size_t i) { return b[i / 64] >> (i % 64) & 1; }
 static inline void tn__bits_set(tn__bits *b, size_t i) { b[i / 64] |= (tn__bits)1 << (i % 64); }
 static inline void tn__bits_clear(tn__bits *b, size_t i) { b[i / 64] &= ~((tn__bits)1 << (i % 64)); }
 
-/* ---- Pointer → index map -------------------------------------------------------------------------------------
- * Open addressing over caller-provided memory: power-of-two capacity, a bitset says which slots are used, so
- * clearing costs capacity/64. Never grows by itself; keep it at most half full. */
+/* ---- Pointer → index map ---- */
+/* Open addressing in memory of the caller. The capacity is a power of two. A bitset marks used slots, so that
+ * clearing takes capacity/64 words. It does not grow; keep it at most half full. */
 typedef struct tn__ptr_map {
     size_t capacity; /* power of two */
     const void **keys;
@@ -51,14 +51,14 @@ typedef struct tn__ptr_map {
     tn__bits *used;
 } tn__ptr_map;
 
-/* The smallest capacity that keeps `count` keys at most half full. */
+/* The smallest capacity for `count` keys. */
 size_t tn__ptr_map_capacity(size_t count);
 /* Bytes that tn__ptr_map_bind needs, aligned to 8. */
 size_t tn__ptr_map_bytes(size_t capacity);
 void tn__ptr_map_bind(tn__ptr_map *map, size_t capacity, void *memory); /* also clears */
 void tn__ptr_map_clear(tn__ptr_map *map);
 
-/* The slot where `key` is or would go. */
+/* The slot of `key`, or the empty slot where it would be inserted. */
 static inline size_t tn__ptr_map_slot(const tn__ptr_map *map, const void *key) {
     size_t mask = map->capacity - 1;
     size_t i = (size_t)tn__mix64((uint64_t)(uintptr_t)key >> 4) & mask;

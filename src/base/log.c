@@ -8,7 +8,7 @@
 
 static _Atomic(tn_log_fn) log_sink;
 static _Atomic(void *) log_user;
-static atomic_int log_lowest = -1; /* -1: not set yet, ask the environment */
+static atomic_int log_lowest = -1; /* -1: not set yet; read from the environment on first use */
 
 static const char *const level_names[] = {"debug", "info", "warn", "error", "off"};
 

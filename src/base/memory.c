@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Sits right before the pointer handed out. `lead` is the distance back to what the hook returned. */
+/* Precedes the pointer returned to the caller. `lead` is the distance back to the hook's pointer. */
 typedef struct block_header {
-    size_t size; /* as asked by the caller */
+    size_t size; /* requested by the caller */
     size_t lead;
 } block_header;
 _Static_assert(sizeof(block_header) == 16, "the header keeps 16-byte alignment");
@@ -42,8 +42,8 @@ static void count_alloc(size_t size) {
                                                                  memory_order_relaxed)) {}
 }
 
-/* Bytes taken for a block of this size: never none, so that its address lies inside what was allocated. */
-static size_t taken(size_t size) { return size ? size : 1; }
+/* Bytes allocated for a block of this size: at least one, so that its address is inside the allocation. */
+static size_t block_bytes(size_t size) { return size ? size : 1; }
 
 void *tn_malloc_aligned(size_t size, size_t align) {
     if (!tn__is_pow2(align)) {
@@ -52,7 +52,7 @@ void *tn_malloc_aligned(size_t size, size_t align) {
     }
     if (align < 16) align = 16;
     size_t lead = align > sizeof(block_header) ? align : sizeof(block_header), total;
-    if (!tn__add_size(taken(size), lead, &total) || total > PTRDIFF_MAX) {
+    if (!tn__add_size(block_bytes(size), lead, &total) || total > PTRDIFF_MAX) {
         tn_fail(TN_E_NOMEM, "out of host memory: %zu bytes asked for", size);
         return NULL;
     }
@@ -105,7 +105,7 @@ void tn_free(void *pointer) {
     size_t size = header->size, lead = header->lead;
     atomic_fetch_sub_explicit(&stat_blocks, 1, memory_order_relaxed);
     atomic_fetch_sub_explicit(&stat_bytes, size, memory_order_relaxed);
-    hooks.free(hooks.user, (char *)pointer - lead, taken(size) + lead);
+    hooks.free(hooks.user, (char *)pointer - lead, block_bytes(size) + lead);
 }
 
 tn_memory_stats tn_memory_get_stats(void) {

@@ -86,7 +86,7 @@ void tn__text_free(tn__text *t) {
     *t = (tn__text){.limit = t->limit};
 }
 
-/* Length of the UTF-8 character at s, 0 if it is not one. Overlong forms and surrogates are not. */
+/* Length of the UTF-8 character at s; 0 for invalid bytes, which include overlong forms and surrogates. */
 static size_t utf8_length(const unsigned char *s) {
     size_t length = s[0] < 0x80                   ? 1
                     : s[0] >= 0xc2 && s[0] < 0xe0 ? 2
@@ -146,7 +146,7 @@ void tn__text_csv(tn__text *t, const char *string) {
 }
 
 tn_status tn__text_take(tn__text *t, char **out) {
-    tn__text_append(t, "", 0); /* an empty text is a string too */
+    tn__text_append(t, "", 0); /* makes sure that there is a string, even an empty one */
     tn_status status = t->status;
     *out = status == TN_OK ? t->data : NULL;
     if (status != TN_OK) tn_free(t->data);

@@ -1,5 +1,5 @@
-/* A growing text buffer, and quoting for XML, JSON and CSV. The first failure sticks: later calls do nothing, so that
- * a document is written as a list of calls and checked once, by tn__text_take or by reading `status`. */
+/* A growing text buffer, and quoting for XML, JSON and CSV. After the first failure all calls do nothing, so that a
+ * document is written as a list of calls and checked once, by tn__text_take or by reading `status`. */
 #ifndef TN_BASE_TEXT_H
 #define TN_BASE_TEXT_H
 

@@ -11,7 +11,7 @@ float tn__mxfp4_scale(uint8_t e) {
 }
 
 float tn__nvfp4_scale(uint8_t d) {
-    if ((d & 0x7f) == 0x7f) return 0; /* e4m3's NaN; blocks that hold it have no value */
+    if ((d & 0x7f) == 0x7f) return 0; /* the NaN of e4m3; such blocks are treated as zero */
     int exponent = d >> 3 & 15, mantissa = d & 7;
     float value = exponent ? ldexpf((float)(8 + mantissa), exponent - 10) : ldexpf((float)mantissa, -9);
     return value * 0.5f;
@@ -42,7 +42,7 @@ void tn__dequantize_row_nvfp4(const void *blocks, float *out, int64_t n) {
 }
 
 /* Nearest level of |x|·inverse, ties to the even code, with the sign in bit 3. */
-TN__INLINE int nearest(float x, float inverse) {
+TN__INLINE int nearest_fp4(float x, float inverse) {
     float a = __builtin_fabsf(x) * inverse;
     int code = (a > 0.5f) + (a >= 1.5f) + (a > 2.5f) + (a >= 3.5f) + (a > 5.0f) + (a >= 7.0f) + (a > 10.0f);
     return code | (x < 0 && code ? 8 : 0);
@@ -50,7 +50,7 @@ TN__INLINE int nearest(float x, float inverse) {
 TN__INLINE float encode(int n, const float *x, const float *imp, float d, uint8_t *codes) {
     float inverse = d > 0 ? 1 / d : 0, error = 0;
     for (int j = 0; j < n; j++) {
-        int code = nearest(x[j], inverse);
+        int code = nearest_fp4(x[j], inverse);
         float miss = x[j] - (float)tn__fp4_levels[code] * d;
         codes[j] = (uint8_t)code;
         error += miss * miss * (imp ? imp[j] : 1);
@@ -63,7 +63,7 @@ static float peak_of(int n, const float *x) {
     return peak;
 }
 
-/* Three exponents come into question: the peak at the top level, just under it, or clipped. */
+/* Tries three exponents: with the peak at the top level, just below it, or clipped. */
 static void quantize_mxfp4(const float *x, tn__mxfp4 *b, int64_t n, const float *importance, int tries) {
     for (int64_t i = 0; i < n / 32; i++, x += 32) {
         uint8_t codes[32], best_codes[32] = {0};
@@ -109,7 +109,7 @@ static void quantize_nvfp4(const float *x, tn__nvfp4 *b, int64_t n, const float 
             float best = INFINITY;
             int c0 = nvfp4_code(peak_of(16, x) / 12);
             b[i].d[g] = 0;
-            /* Towards smaller scales the peak clips; down to two thirds (4 codes) the rest may gain more. */
+            /* Smaller scales clip the peak; down to two thirds (4 codes) the other values may gain more. */
             for (int k = -2 * reach; k <= reach; k++) {
                 int c = c0 + k;
                 if (c < 0 || c > 0x7e) continue;

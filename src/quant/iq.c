@@ -1,5 +1,4 @@
-/* The iq types: non-linear four-bit levels (iq4_nl, iq4_xs), and lattices of two, three and about one and a half
- * bits. */
+/* The iq types: non-linear four-bit levels (iq4_nl, iq4_xs), and lattices of about 1.5, 2 and 3 bits. */
 #include "quant/quant.h"
 
 #include "quant/search.h"
@@ -7,7 +6,7 @@
 const int8_t tn__iq4_levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 const uint8_t tn__iq3_xxs_levels[8] = {4, 12, 20, 28, 36, 44, 52, 62};
 
-/* ---- Blocks to floats ---------------------------------------------------------------------------------------- */
+/* ---- Blocks to floats ---- */
 
 void tn__dequantize_row_iq4_nl(const void *blocks, float *out, int64_t n) {
     const tn__iq4_nl *b = blocks;
@@ -36,7 +35,7 @@ void tn__dequantize_row_iq4_xs(const void *blocks, float *out, int64_t n) {
 }
 
 /* Eight values of an iq2 lattice point. */
-static inline void emit_iq2(uint16_t point, uint8_t signs, float scale, float *out) {
+static inline void write_iq2(uint16_t point, uint8_t signs, float scale, float *out) {
     static const float level[4] = {8, 25, 43, 0};
     for (int j = 0; j < 8; j++) {
         float value = scale * level[point >> 2 * j & 3];
@@ -53,7 +52,7 @@ void tn__dequantize_row_iq2_xxs(const void *blocks, float *out, int64_t n) {
             uint32_t points = q[0] | (uint32_t)q[1] << 16, rest = q[2] | (uint32_t)q[3] << 16;
             float scale = d * (0.5f + (float)(rest >> 28)) * 0.25f;
             for (int k = 0; k < 4; k++, out += 8)
-                emit_iq2(tn__iq2_xxs_lattice[points >> 8 * k & 255], tn__iq_signs(rest >> 7 * k & 127), scale, out);
+                write_iq2(tn__iq2_xxs_lattice[points >> 8 * k & 255], tn__iq_signs(rest >> 7 * k & 127), scale, out);
         }
     }
 }
@@ -64,7 +63,7 @@ void tn__dequantize_row_iq2_xs(const void *blocks, float *out, int64_t n) {
         float d = tn__f16_to_f32(b[i].d);
         for (int g = 0; g < 32; g++, out += 8) { /* a scale per 16 values, two scales per byte */
             float scale = d * (0.5f + (float)(b[i].scales[g / 4] >> 4 * (g / 2 & 1) & 15)) * 0.25f;
-            emit_iq2(tn__iq2_xs_lattice[b[i].qs[g] & 511], tn__iq_signs(b[i].qs[g] >> 9), scale, out);
+            write_iq2(tn__iq2_xs_lattice[b[i].qs[g] & 511], tn__iq_signs(b[i].qs[g] >> 9), scale, out);
         }
     }
 }
@@ -76,7 +75,7 @@ void tn__dequantize_row_iq2_s(const void *blocks, float *out, int64_t n) {
         for (int g = 0; g < 32; g++, out += 8) {
             float scale = d * (0.5f + (float)(b[i].scales[g / 4] >> 4 * (g / 2 & 1) & 15)) * 0.25f;
             int point = b[i].qs[g] | (b[i].qh[g / 4] >> 2 * (g & 3) & 3) << 8;
-            emit_iq2(tn__iq2_s_lattice[point], b[i].signs[g], scale, out);
+            write_iq2(tn__iq2_s_lattice[point], b[i].signs[g], scale, out);
         }
     }
 }
@@ -118,8 +117,8 @@ void tn__dequantize_row_iq3_s(const void *blocks, float *out, int64_t n) {
     }
 }
 
-/* Eight values of an iq1 lattice point: -1, 0 or 1, moved by an eighth up or down. */
-static inline void emit_iq1(uint16_t point, int down, float scale, float *out) {
+/* Eight values of an iq1 lattice point: -1, 0 or 1, plus or minus an eighth. */
+static inline void write_iq1(uint16_t point, int down, float scale, float *out) {
     float offset = down ? -0.125f : 0.125f;
     for (int j = 0; j < 8; j++) out[j] = scale * ((float)((point >> 2 * j & 3) - 1) + offset);
 }
@@ -132,7 +131,7 @@ void tn__dequantize_row_iq1_s(const void *blocks, float *out, int64_t n) {
             uint16_t qh = b[i].qh[g];
             float scale = d * (float)(2 * (qh >> 12 & 7) + 1);
             for (int k = 0; k < 4; k++, out += 8)
-                emit_iq1(tn__iq1_s_lattice[b[i].qs[4 * g + k] | (qh >> 3 * k & 7) << 8], qh >> 15, scale, out);
+                write_iq1(tn__iq1_s_lattice[b[i].qs[4 * g + k] | (qh >> 3 * k & 7) << 8], qh >> 15, scale, out);
         }
     }
 }
@@ -147,12 +146,12 @@ void tn__dequantize_row_iq1_m(const void *blocks, float *out, int64_t n) {
         for (int g = 0; g < 32; g++, out += 8) {
             float scale = d * (float)(2 * (sc[g / 8] >> 3 * (g / 2 & 3) & 7) + 1);
             int high = b[i].qh[g / 2] >> 4 * (g & 1);
-            emit_iq1(tn__iq1_s_lattice[b[i].qs[g] | (high & 7) << 8], high & 8, scale, out);
+            write_iq1(tn__iq1_s_lattice[b[i].qs[g] | (high & 7) << 8], high & 8, scale, out);
         }
     }
 }
 
-/* ---- Floats to blocks: the four-bit types -------------------------------------------------------------------- */
+/* ---- Floats to blocks: the four-bit types ---- */
 
 /* Replaces each value by its nearest level, found by counting the midpoints below it. */
 TN__INLINE void nearest_levels(int n, const float *x, float inverse, float *level, int8_t *codes) {
@@ -175,7 +174,7 @@ TN__INLINE void nearest_levels(int n, const float *x, float inverse, float *leve
     }
 }
 
-/* x ≈ scale·level: tries scales that put the peak at, inside or beyond either end of the levels. */
+/* x ≈ scale·level: tries scales that map the peak to, inside or beyond either end of the levels. */
 TN__INLINE float search_levels(const float *x, const float *w, int steps) {
     float peak = 0;
     for (int j = 0; j < 32; j++) {

@@ -1,8 +1,8 @@
-/* Lattice tables of the iq types, as numbers fixed by the file format.
+/* Lattice tables of the iq types, defined by the file format.
  *
- * Generated: every point is one 16-bit word, its first coordinate in the lowest bits, coded as the position of the
- * magnitude in the ascending list of levels: 2 bits each for iq2 (8, 25, 43) and iq1 (-1, 0, 1; eight coordinates),
- * 3 bits each for iq3 (iq3_xxs: tn__iq3_xxs_levels, iq3_s: 1, 3, … 15; four coordinates). */
+ * Generated. Every point is one 16-bit word with the first coordinate in the lowest bits. A coordinate is the index
+ * of its magnitude in the ascending list of levels: 2 bits for iq2 (8, 25, 43) and iq1 (-1, 0, 1), with eight
+ * coordinates; 3 bits for iq3 (iq3_xxs: tn__iq3_xxs_levels, iq3_s: 1, 3, … 15), with four. */
 #include "quant/quant.h"
 
 /* clang-format off */

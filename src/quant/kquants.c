@@ -1,9 +1,9 @@
-/* The super-block types q2_K q3_K q4_K q5_K q6_K: 256 values, sub-blocks whose scales are quantized themselves. */
+/* The super-block types q2_K q3_K q4_K q5_K q6_K: 256 values in sub-blocks with quantized scales. */
 #include "quant/quant.h"
 
 #include "quant/search.h"
 
-/* ---- Blocks to floats ---------------------------------------------------------------------------------------- */
+/* ---- Blocks to floats ---- */
 
 void tn__dequantize_row_q2_K(const void *blocks, float *out, int64_t n) {
     const tn__q2_K *b = blocks;
@@ -81,7 +81,7 @@ void tn__dequantize_row_q6_K(const void *blocks, float *out, int64_t n) {
     }
 }
 
-/* ---- Floats to blocks ---------------------------------------------------------------------------------------- */
+/* ---- Floats to blocks ---- */
 
 TN__INLINE float mean_square(const float *x) {
     tn__v8 sum = {0};
@@ -101,8 +101,8 @@ TN__INLINE int round_clamp(float x, int lo, int hi) {
     return (int)tn__clampf(tn__roundf_even(x), (float)lo, (float)hi);
 }
 
-/* Steps of the affine types: for each sub-block of `size` values a scale and a minimum, both quantized to
- * 0…top, then the codes for what will be read back. */
+/* Affine types: for each sub-block of `size` values a scale and a minimum, both quantized to 0…top, then the codes
+ * for the rounded scale and minimum. */
 TN__INLINE void affine_super_block(const float *x, const float *imp, int size, int hi, int top, int steps, float step,
                                    float start, tn__f16_bits *d_out, tn__f16_bits *dmin_out, uint8_t *scale_codes,
                                    uint8_t *min_codes, int8_t *q) {

@@ -1,11 +1,11 @@
-/* GGUF's block formats: how the bytes lie, and the reference conversions between blocks and floats.
+/* The block formats of GGUF: layouts, and the reference conversions between blocks and floats.
  *
  * Three functions per type, all pure and safe to call from any thread; n must be a multiple of the type's block:
  *   tn__dequantize_row_T  blocks to floats, exact up to the rounding of one multiplication and one addition;
- *   tn__quantize_row_T    the fast way, for data made while a graph runs (cpy, set_rows, KV cache);
- *   tn__quantize_T        the careful way, for model files: minimises the squared error weighted by `importance`
- *                         (n non-negative floats, or NULL for a weighting derived from the values alone).
- * Where the careful way is the only one, both names do the same. Bits do not depend on the CPU. */
+ *   tn__quantize_row_T    fast quantization, for data written while a graph runs (cpy, set_rows, KV cache);
+ *   tn__quantize_T        careful quantization, for model files: minimises the squared error weighted by `importance`
+ *                         (n non-negative floats, or NULL for weights derived from the values alone).
+ * For types without a fast quantization both functions are the same. Results do not depend on the CPU. */
 #ifndef TN_QUANT_H
 #define TN_QUANT_H
 
@@ -14,7 +14,7 @@
 #define TN__QK 32    /* values in a small block */
 #define TN__QK_K 256 /* values in a super-block */
 
-typedef uint16_t tn__f16_bits; /* IEEE binary16, little endian in the file as on every CPU we run on */
+typedef uint16_t tn__f16_bits; /* IEEE binary16, little-endian in the file and on every supported CPU */
 
 /* d·(q-8); element j is the low nibble of byte j, element 16+j its high nibble. The same order in all 32-blocks. */
 typedef struct tn__q4_0 {
@@ -44,21 +44,21 @@ typedef struct tn__q8_0 {
     int8_t qs[32];
 } tn__q8_0;
 
-/* 16 sub-blocks of 16: d·scale·q - dmin·min; scales[i] holds scale (low nibble) and min (high nibble). Each 32
- * bytes of qs serve 128 values, two bits per row of 32. */
+/* 16 sub-blocks of 16: d·scale·q - dmin·min; scales[i] holds scale (low nibble) and min (high nibble). Each 32 bytes
+ * of qs hold 128 values, two bits per row of 32. */
 typedef struct tn__q2_K {
     uint8_t scales[16];
     uint8_t qs[64];
     tn__f16_bits d, dmin;
 } tn__q2_K;
-/* 16 sub-blocks of 16: d·(scale-32)·(q-4); the third bit of q lies in hmask, the scales are six bits each. */
+/* 16 sub-blocks of 16: d·(scale-32)·(q-4); hmask holds the third bit of q; scales have six bits each. */
 typedef struct tn__q3_K {
     uint8_t hmask[32];
     uint8_t qs[64];
     uint8_t scales[12];
     tn__f16_bits d;
 } tn__q3_K;
-/* 8 sub-blocks of 32: d·scale·q - dmin·min, six bits per scale and min. 32 bytes of qs serve 64 values. */
+/* 8 sub-blocks of 32: d·scale·q - dmin·min, six bits per scale and min. 32 bytes of qs hold 64 values. */
 typedef struct tn__q4_K {
     tn__f16_bits d, dmin;
     uint8_t scales[12];
@@ -92,7 +92,7 @@ typedef struct tn__iq4_xs {
     uint8_t qs[128];
 } tn__iq4_xs;
 
-/* Lattice types: eight (or four) magnitudes at a time are an index into a table, with signs beside them. */
+/* Lattice types: eight (or four) magnitudes are stored as an index into a table, and their signs separately. */
 typedef struct tn__iq2_xxs {
     tn__f16_bits d;
     uint16_t qs[32]; /* per 32 values: 4 index bytes, then 4×7 sign bits and a 4-bit scale */
@@ -143,7 +143,7 @@ typedef struct tn__nvfp4 {
     uint8_t qs[32];
 } tn__nvfp4;
 
-/* Ternary: d·(t-1). tq1_0 packs five trits per byte as a fixed-point fraction of 3^5, tq2_0 two bits per trit. */
+/* Ternary: d·(t-1). tq1_0 stores five trits per byte as a fixed-point fraction of 3^5, tq2_0 two bits per trit. */
 typedef struct tn__tq1_0 {
     uint8_t qs[48];
     uint8_t qh[4];
@@ -154,7 +154,7 @@ typedef struct tn__tq2_0 {
     tn__f16_bits d;
 } tn__tq2_0;
 
-/* Activations. Never in files; `s` and `bsums` are what types with a minimum or an offset need. */
+/* Activations, never in files. `s` and `bsums` are for weight types with a minimum or an offset. */
 typedef struct tn__q8_1 {
     tn__f16_bits d, s; /* s = d·sum(qs) */
     int8_t qs[32];
@@ -165,7 +165,7 @@ typedef struct tn__q8_K {
     int16_t bsums[16]; /* sums of 16 */
 } tn__q8_K;
 
-/* The one list of block types: X(name, values per block, bytes per block, can be quantized to). */
+/* The table of block types: X(name, values per block, bytes per block, can be quantized to). */
 #define TN__BLOCK_TYPES(X)                                                                                           \
     X(q4_0, 32, 18, 1)                                                                                               \
     X(q4_1, 32, 20, 1)                                                                                               \
@@ -246,12 +246,12 @@ static inline int tn__scale_iq4_xs(const tn__iq4_xs *b, int j) {
 /* Levels of iq4_nl/iq4_xs (ascending) and of the 4-bit float e2m1 times two. */
 extern const int8_t tn__iq4_levels[16];
 extern const int8_t tn__fp4_levels[16];
-/* The scale byte of mxfp4 as a float, halved to go with the doubled levels; likewise nvfp4's unsigned e4m3. */
+/* The scale byte of mxfp4, and the unsigned e4m3 scale of nvfp4, as floats: halved, because levels are doubled. */
 float tn__mxfp4_scale(uint8_t e);
 float tn__nvfp4_scale(uint8_t d);
 
-/* Lattice tables, packed: 2 bits per magnitude (iq2: 8, 25, 43; iq1: -1, 0, 1) or 3 bits (iq3), first value lowest.
- */
+/* Lattice tables: 2 bits per magnitude (iq2: 8, 25, 43; iq1: -1, 0, 1) or 3 bits (iq3), first value in the lowest
+ * bits. */
 extern const uint16_t tn__iq2_xxs_lattice[256];
 extern const uint16_t tn__iq2_xs_lattice[512];
 extern const uint16_t tn__iq2_s_lattice[1024];
@@ -259,7 +259,7 @@ extern const uint16_t tn__iq1_s_lattice[2048];
 extern const uint16_t tn__iq3_xxs_lattice[256];
 extern const uint16_t tn__iq3_s_lattice[512];
 extern const uint8_t tn__iq3_xxs_levels[8];
-/* Seven stored sign bits stand for eight: the eighth makes the number of minus signs even. */
+/* Seven sign bits are stored for eight values: the eighth makes the number of minus signs even. */
 static inline uint8_t tn__iq_signs(uint32_t seven) {
     return (uint8_t)(seven | (uint32_t)__builtin_parity(seven) << 7);
 }

@@ -1,7 +1,8 @@
-/* What the quantizers share: eight-lane arithmetic and the search for the best scale of a sub-block.
+/* Helpers of the quantizers: eight-lane arithmetic and the search for the best scale of a sub-block.
  *
- * Written with the compiler's vector extension in a fixed lane order, and compiled without contraction, so that every
- * CPU gives the same bits; TN__MANY_CPUS lets the linker pick wider instructions where they exist. */
+ * Written with the compiler's vector extension in a fixed lane order and compiled without contraction, so that every
+ * CPU gives the same bits. TN__MANY_CPUS makes the compiler emit versions for wider instructions, selected at load
+ * time. */
 #ifndef TN_QUANT_SEARCH_H
 #define TN_QUANT_SEARCH_H
 
@@ -26,11 +27,10 @@ typedef int16_t tn__v8s __attribute__((vector_size(16)));
 typedef uint8_t tn__v16c __attribute__((vector_size(16)));
 typedef int8_t tn__v8c __attribute__((vector_size(8)));
 
-/* Functions below take and return vectors by pointer or as macros' values only inside always-inline code, so no
- * vector ever crosses a call. */
+/* Vectors are used only inside always-inline functions and macros, so that no vector is passed in a call. */
 #define TN__SPLAT(x) ((tn__v8){(x), (x), (x), (x), (x), (x), (x), (x)})
 #define TN__SELECT(mask, a, b) ((tn__v8)(((tn__v8i)(a) & (mask)) | ((tn__v8i)(b) & ~(mask))))
-/* A NaN in `a` gives `b`: what comes out of the clamp is always in range. */
+/* A NaN in `a` gives `b`, so that the result of a clamp is always in range. */
 #define TN__VMAX(a, b) TN__SELECT((a) > (b), a, b)
 #define TN__VMIN(a, b) TN__SELECT((a) < (b), a, b)
 /* Adding 1.5·2^23 leaves no fraction bits, rounding to nearest even; exact for |x| < 2^22. */
@@ -48,7 +48,7 @@ TN__INLINE float tn__vsum(const tn__v8 *v) {
 TN__INLINE float tn__clampf(float x, float lo, float hi) { return x > lo ? (x < hi ? x : hi) : lo; }
 TN__INLINE float tn__roundf_even(float x) { return (x + 12582912.0f) - 12582912.0f; }
 
-/* The value of largest magnitude of n (a multiple of 8), with its sign; the positive one if both are as large. */
+/* The signed value of largest magnitude among n (a multiple of 8); the positive one of equal magnitudes. */
 TN__INLINE float tn__signed_peak(int n, const float *x) {
     tn__v8 high = {0}, low = {0};
     for (int i = 0; i < n; i += 8) {
@@ -65,8 +65,8 @@ TN__INLINE float tn__signed_peak(int n, const float *x) {
     return most >= -least ? most : least;
 }
 
-/* Per-value weights of one sub-block of n values: what the importance says, tempered so that large values, which
- * carry most of a dot product, are kept better than plain squared error would. */
+/* Error weights for the n values of a sub-block: the importance, increased for large values, which contribute most to
+ * a dot product. */
 TN__INLINE void tn__search_weights(int n, const float *x, const float *importance, float sigma2, float *w) {
     for (int i = 0; i < n; i++) {
         float root = __builtin_sqrtf(sigma2 + x[i] * x[i]);
@@ -80,8 +80,7 @@ TN__INLINE float tn__search_scale(int n, int hi, int steps, float step, const fl
     float peak = tn__signed_peak(n, x);
     if (!(__builtin_fabsf(peak) > 1e-30f)) return 0;
     float lo_f = (float)(-hi - 1), hi_f = (float)hi;
-    /* The error saved is xq²/qq; fractions are compared without dividing, and without a branch that nobody can
-     * predict. */
+    /* The error is reduced by xq²/qq. Fractions are compared without division and without an unpredictable branch. */
     float best_xq = 0, best_qq = 1;
     for (int k = -steps; k <= steps; k++) {
         float inverse = -((float)(hi + 1) + step * (float)k) / peak;
@@ -106,8 +105,8 @@ TN__INLINE float tn__search_scale(int n, int hi, int steps, float step, const fl
     return best_xq / best_qq;
 }
 
-/* x ≈ scale·q + min with 0 ≤ q ≤ hi. For each trial spread the best (scale, min) pair follows from the normal
- * equations. `min_at_most_zero`: the format stores the minimum as a non-negative number to subtract. */
+/* x ≈ scale·q + min with 0 ≤ q ≤ hi. For each trial the best pair (scale, min) follows from the normal equations.
+ * `min_at_most_zero`: the format stores the minimum as a non-negative number to subtract. */
 TN__INLINE void tn__search_scale_min(int n, int hi, int steps, float step, float start, int min_at_most_zero,
                                      const float *x, const float *w, float *scale, float *min) {
     float low = x[0], high = x[0];

@@ -3,7 +3,7 @@
 
 #include "quant/search.h"
 
-/* ---- Blocks to floats ---------------------------------------------------------------------------------------- */
+/* ---- Blocks to floats ---- */
 
 void tn__dequantize_row_q4_0(const void *blocks, float *out, int64_t n) {
     const tn__q4_0 *b = blocks;
@@ -84,7 +84,7 @@ void tn__dequantize_row_q8_K(const void *blocks, float *out, int64_t n) {
     }
 }
 
-/* ---- Floats to blocks ---------------------------------------------------------------------------------------- */
+/* ---- Floats to blocks ---- */
 
 TN__INLINE void range(int n, const float *x, float *low, float *high) {
     float lo = x[0], hi = x[0];
@@ -114,7 +114,7 @@ TN__INLINE void pack5(const int8_t *q, int offset, uint8_t *qh, uint8_t *qs) {
     memcpy(qh, &high, 4);
 }
 
-/* The scale as it will be read back, so that codes are chosen for the scale that is stored. */
+/* Stores a scale and returns the stored value, so that codes are chosen for it. */
 TN__INLINE float store_f16(tn__f16_bits *to, float value) {
     *to = tn__f32_to_f16(tn__clampf(value, -65504, 65504)); /* an infinite scale would make zeros NaN */
     return tn__f16_to_f32(*to);
@@ -130,7 +130,7 @@ TN__INLINE float mean_square(int64_t n, const float *x) {
     return TN__VSUM(sum) / (float)n;
 }
 
-/* One symmetric block: the fast scale maps the peak onto the wider end, the careful one is searched. */
+/* The scale of a symmetric block. Fast: maps the peak onto the wider end of the range. Careful: searched. */
 TN__INLINE float symmetric_scale(const float *x, const float *importance, int hi, int careful) {
     if (!careful) return tn__signed_peak(32, x) / (float)(-hi - 1);
     float w[32];
@@ -201,7 +201,8 @@ TN__BOTH_WAYS(q4_1)
 TN__BOTH_WAYS(q5_0)
 TN__BOTH_WAYS(q5_1)
 
-/* At eight bits the largest magnitude decides; a search would gain less than the scale's own rounding. */
+/* At eight bits the largest magnitude determines the scale; a search would gain less than the rounding of the scale.
+ */
 TN__MANY_CPUS void tn__quantize_row_q8_0(const float *x, void *blocks, int64_t n) {
     tn__q8_0 *b = blocks;
     for (int64_t i = 0; i < n / 32; i++, x += 32) {

@@ -3,8 +3,8 @@
 
 #include "quant/search.h"
 
-/* A byte holds 0.t4t3t2t1t0 in base three, scaled to 256 and rounded up. Multiplying by 3^k (mod 256) moves trit k
- * to the front; times three, the integer part is the trit. */
+/* A byte is the fraction 0.t4t3t2t1t0 in base three, times 256 and rounded up. Multiplying by 3^k (mod 256) moves
+ * trit k to the first digit; times three, the integer part is the trit. */
 static inline int trit(uint8_t byte, int k) {
     static const uint8_t power[5] = {1, 3, 9, 27, 81};
     uint8_t shifted = (uint8_t)(byte * power[k]);
@@ -38,7 +38,7 @@ void tn__dequantize_row_tq2_0(const void *blocks, float *out, int64_t n) {
     }
 }
 
-/* The types are for weights that are ternary already, so the largest magnitude is the scale. */
+/* These types are for weights that are already ternary, so the largest magnitude is the scale. */
 static float ternary_codes(const float *x, int8_t *q, tn__f16_bits *d_out) {
     float peak = 0;
     for (int j = 0; j < 256; j++) peak = __builtin_fabsf(x[j]) > peak ? __builtin_fabsf(x[j]) : peak;
@@ -47,7 +47,7 @@ static float ternary_codes(const float *x, int8_t *q, tn__f16_bits *d_out) {
     return peak;
 }
 
-/* `count` trits, `stride` apart, as one byte; missing ones are zero. */
+/* `count` trits, `stride` apart, as one byte; the remaining trits are zero. */
 static uint8_t pack_trits(const int8_t *q, int count, int stride) {
     int value = 0;
     for (int k = 0; k < 5; k++) value = value * 3 + (k < count ? q[k * stride] + 1 : 0);

@@ -1,4 +1,4 @@
-/* Arenas: one pool, objects bumped off it behind small headers, freed all at once. */
+/* Arenas: objects with small headers, allocated one after the other from one pool and freed all at once. */
 #include "base/checked.h"
 #include "tensor/tensor_internal.h"
 
@@ -58,9 +58,10 @@ size_t tn_arena_size(const tn_arena *arena) { return arena ? arena->size : 0; }
 size_t tn_arena_tensor_count(const tn_arena *arena) { return arena ? arena->n_tensors : 0; }
 bool tn_arena_no_alloc(const tn_arena *arena) { return arena && arena->no_alloc; }
 
-void *tn__arena_object(tn_arena *arena, tn_object_kind kind, size_t size) {
+void *tn__arena_object(tn_arena *arena, tn__object_kind kind, size_t size) {
     size_t room = arena->size - arena->used, needed;
-    if (!tn__align_up_checked(size, TN__OBJECT_ALIGN, &needed) || !tn__add_size(needed, sizeof(tn_object), &needed)) {
+    if (!tn__align_up_checked(size, TN__OBJECT_ALIGN, &needed) ||
+        !tn__add_size(needed, sizeof(tn__object), &needed)) {
         tn_fail(TN_E_OVERFLOW, "an object of %zu bytes overflows", size);
         return tn__arena_fail(arena, TN_E_OVERFLOW);
     }
@@ -69,10 +70,8 @@ void *tn__arena_object(tn_arena *arena, tn_object_kind kind, size_t size) {
                 needed - room);
         return tn__arena_fail(arena, TN_E_FULL);
     }
-    tn_object *object = (tn_object *)(void *)((char *)arena + arena->used);
+    tn__object *object = (tn__object *)(void *)((char *)arena + arena->used);
     arena->used += needed;
-    object->offset = (size_t)((char *)(object + 1) - (char *)arena);
-    object->size = size;
     object->kind = kind;
     object->next = NULL;
     if (arena->last)
@@ -88,15 +87,17 @@ void *tn_arena_alloc(tn_arena *arena, size_t size) {
         tn_fail(TN_E_INVALID, "the arena is NULL");
         return NULL;
     }
-    return tn__arena_object(arena, TN_OBJECT_BYTES, size);
+    return tn__arena_object(arena, TN__OBJECT_BYTES, size);
 }
 
-const tn_object *tn_arena_objects(const tn_arena *arena) { return arena ? arena->first : NULL; }
-void *tn_object_payload(const tn_arena *arena, const tn_object *object) {
-    return arena && object ? (char *)(uintptr_t)arena + object->offset : NULL;
+tn_tensor *tn_arena_next_tensor(const tn_arena *arena, const tn_tensor *after) {
+    if (!arena) return NULL;
+    tn__object *object = after ? ((tn__object *)(uintptr_t)after - 1)->next : arena->first;
+    while (object && object->kind != TN__OBJECT_TENSOR) object = object->next;
+    return object ? (tn_tensor *)(void *)(object + 1) : NULL;
 }
 
-size_t tn_tensor_overhead(void) { return sizeof(tn_object) + tn__align_up(sizeof(tn_tensor), TN__OBJECT_ALIGN); }
+size_t tn_tensor_overhead(void) { return sizeof(tn__object) + tn__align_up(sizeof(tn_tensor), TN__OBJECT_ALIGN); }
 
 size_t tn_arena_size_for(size_t tensors, size_t graph_capacity) {
     return arena_start() + tensors * tn_tensor_overhead() + (graph_capacity ? tn_graph_overhead(graph_capacity) : 0);

@@ -1,5 +1,5 @@
-/* The backward pass: from the loss to the parameters, every node hands the gradient of its result on to its sources.
- * Gradients are built of ordinary ops; what each op does with its own is in backward_rules.c. */
+/* The backward pass: from the loss to the parameters, every node propagates the gradient of its result to its
+ * sources. Gradients consist of ordinary ops; the rules of the ops are in backward_rules.c. */
 #include "tensor/backward.h"
 
 #include "base/checked.h"
@@ -8,19 +8,19 @@
 
 bool tn_op_has_gradient(tn_op op) { return op >= 0 && op < TN_OP_COUNT && tn__backward_rules[op]; }
 
-/* Ops that are flat wherever they are smooth: nothing flows, and that is right. */
+/* Ops whose derivative is zero wherever it exists: they propagate nothing. */
 static bool is_flat(const tn_tensor *t) {
     return t->op == TN_OP_SGN || t->op == TN_OP_STEP || t->op == TN_OP_ARANGE || !tn_type_is_float(t->type);
 }
 
-/* ---- What rules are written with ------------------------------------------------------------------------------ */
+/* ---- Helpers of the rules ---- */
 
-bool tn__back_wants(const tn__tape *tape, const tn_tensor *source) {
-    return source && tape->wants[tn_graph_index(tape->graph, source)];
+bool tn__back_needs(const tn__tape *tape, const tn_tensor *source) {
+    return source && tape->needed[tn_graph_index(tape->graph, source)];
 }
 
 void tn__back_give(tn__tape *tape, tn_tensor *source, tn_tensor *gradient) {
-    if (!gradient || !tn__back_wants(tape, source)) return;
+    if (!gradient || !tn__back_needs(tape, source)) return;
     tn_arena *a = tape->arena;
     if (gradient->type != TN_F32) gradient = tn_cast(a, gradient, TN_F32);
     if (gradient && !tn_is_contiguous(gradient)) gradient = tn_cont(a, gradient);
@@ -30,7 +30,7 @@ void tn__back_give(tn__tape *tape, tn_tensor *source, tn_tensor *gradient) {
 }
 
 tn_status tn__back_refuse(const tn_tensor *t, const char *why) {
-    return tn_fail(TN_E_UNSUPPORTED, "no gradient of '%s' (%s): %s", t->name, tn_op_name(t->op), why);
+    return tn_fail(TN_E_UNSUPPORTED, "no gradient for '%s' (%s): %s", t->name, tn_op_name(t->op), why);
 }
 
 tn_tensor *tn__back_f32(tn_arena *a, tn_tensor *x) { return x && x->type != TN_F32 ? tn_cast(a, x, TN_F32) : x; }
@@ -77,36 +77,35 @@ tn_tensor *tn__back_ungroup(tn_arena *a, tn_tensor *x, const int64_t groups[TN_M
     return x;
 }
 
-/* ---- The pass ---------------------------------------------------------------------------------------------------
- */
+/* ---- The pass ---- */
 
-/* Marks what the loss must be followed to: parameters, and every node between one and the loss. */
-static void mark(tn__tape *tape) {
+/* Marks the tensors that need a gradient: parameters, and every node between a parameter and the loss. */
+static void mark_needed(tn__tape *tape) {
     const tn_graph *g = tape->graph;
     for (size_t i = 0; i < g->n_leaves; i++)
-        tape->wants[g->n_nodes + i] = (g->leaves[i]->flags & TN_FLAG_PARAM) && tn_type_is_float(g->leaves[i]->type);
+        tape->needed[g->n_nodes + i] = (g->leaves[i]->flags & TN_FLAG_PARAM) && tn_type_is_float(g->leaves[i]->type);
     for (size_t i = 0; i < g->n_nodes; i++) {
         const tn_tensor *t = g->nodes[i];
-        bool wants = (t->flags & TN_FLAG_PARAM) != 0;
+        bool needed = (t->flags & TN_FLAG_PARAM) != 0;
         for (int s = 0; s < TN_MAX_SRC && !is_flat(t); s++)
-            wants = wants || (t->src[s] && tn__back_wants(tape, t->src[s]));
-        tape->wants[i] = wants;
+            needed = needed || (t->src[s] && tn__back_needs(tape, t->src[s]));
+        tape->needed[i] = needed;
     }
 }
 
 static tn_status walk_back(tn__tape *tape, uint32_t last) {
     for (size_t i = (size_t)last + 1; i-- > 0;) {
         tn_tensor *t = tape->graph->nodes[i], *gradient = tape->gradients[i];
-        if (!gradient || !tape->wants[i]) continue;
-        if (!tn__backward_rules[t->op]) return tn__back_refuse(t, "this op has none here");
+        if (!gradient || !tape->needed[i]) continue;
+        if (!tn__backward_rules[t->op]) return tn__back_refuse(t, "the op has no gradient rule");
         TN_TRY(tn__backward_rules[t->op](tape, t, gradient));
         TN_TRY(tn_arena_status(tape->arena));
     }
     return TN_OK;
 }
 
-/* Lists the gradients in the order in which the walk completed them, so that each is computed as soon as it can be
- * and what it was made of can go: those of leaves stand behind that of their first reader. */
+/* Lists the gradients in the order in which the pass completes them, so that each is computed as early as possible
+ * and its inputs can be freed: the gradient of a leaf follows that of the leaf's first reader. */
 static tn_status list_gradients(const tn__tape *tape, tn__gradients *table, size_t *count) {
     const tn_graph *g = tape->graph;
     size_t *first_reader = tn_malloc(g->n_leaves * sizeof *first_reader);
@@ -136,8 +135,8 @@ static tn_status list_gradients(const tn__tape *tape, tn__gradients *table, size
     return TN_OK;
 }
 
-/* Adds what was built to the graph, all of it or nothing, and remembers which gradient is whose. */
-static tn_status finish(const tn__tape *tape, size_t n) {
+/* Adds all gradients to the graph, or none on failure, and records the gradient of each tensor. */
+static tn_status add_to_graph(const tn__tape *tape, size_t n) {
     tn_graph *g = tape->graph;
     size_t count = 0;
     for (size_t i = 0; i < n; i++) {
@@ -164,28 +163,29 @@ tn_status tn_graph_backward(tn_arena *arena, tn_graph *graph, tn_tensor *loss) {
     TN_TRY(tn_arena_status(arena));
     uint32_t last = tn_graph_index(graph, loss);
     if (last == TN_GRAPH_NONE || last >= graph->n_nodes)
-        return tn_fail(TN_E_INVALID, "the loss '%s' is no node of the graph", loss->name);
+        return tn_fail(TN_E_INVALID, "the loss '%s' is not a node of the graph", loss->name);
     char shape[128];
     if (loss->type != TN_F32 || tn_nelements(loss) != 1)
-        return tn_fail(TN_E_INVALID, "a loss is one f32 value, not %s", tn_shape_text(loss, shape, sizeof shape));
-    if (graph->gradients) return tn_fail(TN_E_STATE, "the graph has its gradients already");
+        return tn_fail(TN_E_INVALID, "a loss must be one f32 value, not %s",
+                       tn_shape_text(loss, shape, sizeof shape));
+    if (graph->gradients) return tn_fail(TN_E_STATE, "the graph already has gradients");
     size_t n = graph->n_nodes + graph->n_leaves;
     tn__tape tape = {.arena = arena, .graph = graph};
     tape.gradients = tn_calloc(n, sizeof(tn_tensor *));
-    tape.wants = tn_calloc(n, sizeof *tape.wants);
-    tn_status status = tape.gradients && tape.wants ? TN_OK : TN_E_NOMEM;
+    tape.needed = tn_calloc(n, sizeof *tape.needed);
+    tn_status status = tape.gradients && tape.needed ? TN_OK : TN_E_NOMEM;
     if (status == TN_OK) {
-        mark(&tape);
-        if (!tape.wants[last])
+        mark_needed(&tape);
+        if (!tape.needed[last])
             status = tn_fail(TN_E_INVALID, "the loss '%s' depends on no parameter (TN_FLAG_PARAM)", loss->name);
     }
     if (status == TN_OK) {
         tn__back_give(&tape, loss, tn_arange(arena, 1, 2, 1));
         status = walk_back(&tape, last);
     }
-    if (status == TN_OK) status = finish(&tape, n);
+    if (status == TN_OK) status = add_to_graph(&tape, n);
     tn_free(tape.gradients);
-    tn_free(tape.wants);
+    tn_free(tape.needed);
     return status;
 }
 

@@ -1,5 +1,5 @@
-/* The gradient of every op that has one: element-wise ops, reductions, moving data, norms, products and experts.
- * Attention and convolutions have files of their own. In comments g is the gradient of the op's result, d_ that of a
+/* Gradient rules: element-wise ops, reductions, data movement, norms, mat-mul and experts. Attention and convolutions
+ * are in backward_attention.c and backward_conv.c. In comments g is the gradient of the op's result, d_ that of a
  * source. */
 #include "tensor/backward.h"
 
@@ -10,12 +10,11 @@
 
 #define RULE(name) static tn_status name(tn__tape *tape, tn_tensor *t, tn_tensor *g)
 
-/* ---- Element-wise -----------------------------------------------------------------------------------------------
- */
+/* ---- Element-wise ---- */
 
 static tn_tensor *one_minus(tn_arena *a, tn_tensor *x) { return tn_scale(a, x, -1, 1); }
 
-/* gelu(x) = x·Φ(x); Φ is got back from the result, with ½ where x is 0. φ is the normal density. */
+/* gelu(x) = x·Φ(x). Φ is computed from the result, ½ where x is 0. φ is the normal density. */
 static tn_tensor *slope_of_gelu_erf(tn_arena *a, tn_tensor *x) {
     tn_tensor *at_zero = one_minus(a, tn_abs(a, tn_sgn(a, x)));
     tn_tensor *cdf = tn_add(a, tn_div(a, tn_gelu_erf(a, x), tn_add(a, x, at_zero)), tn_scale(a, at_zero, 0.5f, 0));
@@ -99,34 +98,33 @@ RULE(diag_mask) {
 
 RULE(add) {
     tn__back_give(tape, t->src[0], g);
-    if (tn__back_wants(tape, t->src[1])) tn__back_give(tape, t->src[1], tn__back_unrepeat(tape->arena, g, t->src[1]));
+    if (tn__back_needs(tape, t->src[1])) tn__back_give(tape, t->src[1], tn__back_unrepeat(tape->arena, g, t->src[1]));
     return TN_OK;
 }
 RULE(sub) {
     tn_arena *a = tape->arena;
     tn__back_give(tape, t->src[0], g);
-    if (tn__back_wants(tape, t->src[1]))
+    if (tn__back_needs(tape, t->src[1]))
         tn__back_give(tape, t->src[1], tn__back_unrepeat(a, tn_neg(a, g), t->src[1]));
     return TN_OK;
 }
 RULE(mul) {
     tn_arena *a = tape->arena;
-    if (tn__back_wants(tape, t->src[0])) tn__back_give(tape, t->src[0], tn_mul(a, g, t->src[1]));
-    if (tn__back_wants(tape, t->src[1]))
+    if (tn__back_needs(tape, t->src[0])) tn__back_give(tape, t->src[0], tn_mul(a, g, t->src[1]));
+    if (tn__back_needs(tape, t->src[1]))
         tn__back_give(tape, t->src[1], tn__back_unrepeat(a, tn_mul(a, g, t->src[0]), t->src[1]));
     return TN_OK;
 }
 RULE(div_by) { /* d_y = -g·(x/y)/y */
     tn_arena *a = tape->arena;
     tn_tensor *y = t->src[1];
-    if (tn__back_wants(tape, t->src[0])) tn__back_give(tape, t->src[0], tn_div(a, g, y));
-    if (tn__back_wants(tape, y))
+    if (tn__back_needs(tape, t->src[0])) tn__back_give(tape, t->src[0], tn_div(a, g, y));
+    if (tn__back_needs(tape, y))
         tn__back_give(tape, y, tn__back_unrepeat(a, tn_neg(a, tn_div(a, tn_mul(a, g, t), y)), y));
     return TN_OK;
 }
 
-/* ---- Gated activations --------------------------------------------------------------------------------------------
- */
+/* ---- Gated activations ---- */
 
 static tn_op activation_of(tn_op op) {
     switch (op) {
@@ -169,10 +167,9 @@ RULE(glu) {
     return TN_OK;
 }
 
-/* ---- Reductions ---------------------------------------------------------------------------------------------------
- */
+/* ---- Reductions ---- */
 
-RULE(sum) { /* sum, sum_rows: every term gets it */
+RULE(sum) { /* sum, sum_rows: g for every term */
     tn__back_give(tape, t->src[0], tn_repeat(tape->arena, g, t->src[0]->ne));
     return TN_OK;
 }
@@ -181,7 +178,7 @@ RULE(mean) {
     tn__back_give(tape, t->src[0], tn_repeat(tape->arena, share, t->src[0]->ne));
     return TN_OK;
 }
-RULE(cumsum) { /* what comes from here on: the whole, less what came before */
+RULE(cumsum) { /* the sum of g from here to the end: the total minus the sum before */
     tn_arena *a = tape->arena;
     tn_tensor *before = tn_sub(a, tn_cumsum(a, g), g);
     tn__back_give(tape, t->src[0], tn_add(a, tn_neg(a, before), tn_sum_rows(a, g)));
@@ -192,22 +189,21 @@ RULE(mix) { /* y[d,t] = Σ_k w[k,t]·x[d,k,t] */
     tn_tensor *x = t->src[0], *w = t->src[1];
     tn_tensor *spread = tn_repeat(a, tn_reshape(a, g, g->ne[0], 1, g->ne[1]), x->ne);
     tn_tensor *weights = tn_reshape(a, tn__back_dense(a, w), 1, w->ne[0], w->ne[1]);
-    if (tn__back_wants(tape, x)) tn__back_give(tape, x, tn_mul(a, spread, weights));
-    if (tn__back_wants(tape, w)) tn__back_give(tape, w, tn_sum_rows(a, tn_mul(a, spread, x)));
+    if (tn__back_needs(tape, x)) tn__back_give(tape, x, tn_mul(a, spread, weights));
+    if (tn__back_needs(tape, w)) tn__back_give(tape, w, tn_sum_rows(a, tn_mul(a, spread, x)));
     return TN_OK;
 }
 RULE(cross_entropy) { /* (soft_max(x)·Σlabels - labels)/rows */
     tn_arena *a = tape->arena;
     tn_tensor *x = t->src[0], *labels = t->src[1];
-    if (tn__back_wants(tape, labels)) return tn__back_refuse(t, "with respect to the labels");
+    if (tn__back_needs(tape, labels)) return tn__back_refuse(t, "with respect to the labels");
     tn_tensor *p = tn_mul(a, tn_soft_max(a, x, NULL, NULL, 1, 0), tn_sum_rows(a, labels));
     tn_tensor *d = tn_scale(a, tn_sub(a, p, labels), 1 / (float)tn_nrows(x), 0);
     tn__back_give(tape, x, tn_mul(a, d, g));
     return TN_OK;
 }
 
-/* ---- Copies, views, moved data ------------------------------------------------------------------------------------
- */
+/* ---- Copies, views, data movement ---- */
 
 RULE(pass) {
     tn__back_give(tape, t->src[0], g);
@@ -219,7 +215,7 @@ RULE(permute) {
     tn__back_give(tape, t->src[0], tn_permute(tape->arena, g, back[0], back[1], back[2], back[3]));
     return TN_OK;
 }
-/* A view's elements are elements of its root, wherever the views between led. */
+/* A view's elements are elements of its root, also through intermediate views. */
 RULE(view) {
     tn_arena *a = tape->arena;
     tn_tensor *root = t->view_src;
@@ -234,17 +230,17 @@ static tn_tensor *region_of(tn_arena *a, tn_tensor *g, const tn_tensor *t) {
 }
 RULE(acc) {
     tn__back_give(tape, t->src[0], g);
-    if (tn__back_wants(tape, t->src[1])) tn__back_give(tape, t->src[1], region_of(tape->arena, g, t));
+    if (tn__back_needs(tape, t->src[1])) tn__back_give(tape, t->src[1], region_of(tape->arena, g, t));
     return TN_OK;
 }
-RULE(set) { /* what was written over gets nothing */
+RULE(set) { /* zero for the elements of x that y replaces */
     tn_arena *a = tape->arena;
     tn_tensor *y = t->src[1];
-    if (tn__back_wants(tape, t->src[0]))
+    if (tn__back_needs(tape, t->src[0]))
         tn__back_give(tape, t->src[0],
                       tn_set(a, g, tn__back_zeros(a, y->ne), t->params.region.nb1, t->params.region.nb2,
                              t->params.region.nb3, t->params.region.offset));
-    if (tn__back_wants(tape, y)) tn__back_give(tape, y, region_of(a, g, t));
+    if (tn__back_needs(tape, y)) tn__back_give(tape, y, region_of(a, g, t));
     return TN_OK;
 }
 RULE(concat) {
@@ -272,8 +268,8 @@ RULE(roll) {
     return TN_OK;
 }
 
-/* Rows that were read several times get the sum of what comes back. Threads share the columns, so that the order of
- * the additions, and with it every bit, is the same for any number of them. */
+/* The gradient of a row that was read several times is the sum of the contributions. Work is divided by columns, so
+ * that the order of summation does not depend on the number of threads. */
 static void add_to_rows(const tn_custom_job *job) {
     const tn_tensor *out = job->result, *g = out->src[0], *rows = out->src[1];
     const int64_t begin = out->ne[0] * job->ith / job->nth, end = out->ne[0] * (job->ith + 1) / job->nth;
@@ -298,10 +294,9 @@ RULE(get_rows) {
     return TN_OK;
 }
 
-/* ---- Norms, soft-max, rope
- * ------------------------------------------------------------------------------------------ */
+/* ---- Norms, soft-max, rope ---- */
 
-/* With n = x/s normalised: (g - n·mean(g·n))/s; a norm that also centres takes away g's mean as well. */
+/* With n = x/s normalised: (g - n·mean(g·n))/s; a norm that also centres subtracts the mean of g, too. */
 static tn_tensor *through_norm(tn_arena *a, tn_tensor *g, tn_tensor *n, tn_tensor *s, bool centred) {
     tn_tensor *d = tn_sub(a, g, tn_mul(a, n, tn_mean(a, tn_mul(a, g, n))));
     if (centred) d = tn_sub(a, d, tn_mean(a, g));
@@ -316,9 +311,9 @@ RULE(norm) { /* norm and rms_norm, with weight and bias */
     const bool centred = t->op == TN_OP_NORM;
     tn_tensor *from = centred ? tn_sub(a, x, tn_mean(a, x)) : x;
     tn_tensor *s = deviation(a, from, t->params.norm.eps), *n = tn_div(a, from, s);
-    if (tn__back_wants(tape, weight)) tn__back_give(tape, weight, tn__back_unrepeat(a, tn_mul(a, g, n), weight));
-    if (tn__back_wants(tape, bias)) tn__back_give(tape, bias, tn__back_unrepeat(a, g, bias));
-    if (tn__back_wants(tape, x))
+    if (tn__back_needs(tape, weight)) tn__back_give(tape, weight, tn__back_unrepeat(a, tn_mul(a, g, n), weight));
+    if (tn__back_needs(tape, bias)) tn__back_give(tape, bias, tn__back_unrepeat(a, g, bias));
+    if (tn__back_needs(tape, x))
         tn__back_give(tape, x, through_norm(a, weight ? tn_mul(a, g, weight) : g, n, s, centred));
     return TN_OK;
 }
@@ -344,29 +339,28 @@ RULE(l2_norm) { /* y = x/max(|x|, eps): (g - y·Σ(g·y))/|x|, and g/eps where t
 }
 RULE(soft_max) { /* y·(g - Σ(g·y))·scale; sinks and masks are in y already */
     tn_arena *a = tape->arena;
-    if (tn__back_wants(tape, t->src[1]) || tn__back_wants(tape, t->src[2]))
+    if (tn__back_needs(tape, t->src[1]) || tn__back_needs(tape, t->src[2]))
         return tn__back_refuse(t, "with respect to mask or sinks");
     tn_tensor *d = tn_mul(a, tn_sub(a, g, tn_sum_rows(a, tn_mul(a, g, t))), t);
     tn__back_give(tape, t->src[0], tn_scale(a, d, t->params.soft_max.scale, 0));
     return TN_OK;
 }
 RULE(rope) {
-    if (tn__back_wants(tape, t->src[2])) return tn__back_refuse(t, "with respect to the frequencies");
+    if (tn__back_needs(tape, t->src[2])) return tn__back_refuse(t, "with respect to the frequencies");
     tn_rope_params p = t->params.rope;
     p.reverse = !p.reverse;
     tn__back_give(tape, t->src[0], tn_rope(tape->arena, g, t->src[1], t->src[2], &p));
     return TN_OK;
 }
 
-/* ---- Products -----------------------------------------------------------------------------------------------------
- */
+/* ---- Matrix multiplication ---- */
 
 RULE(mul_mat) { /* z[m,n] = Σ_k x[k,m]·y[k,n] */
     tn_arena *a = tape->arena;
     tn_tensor *x = t->src[0], *y = t->src[1];
-    if (tn__back_wants(tape, x))
+    if (tn__back_needs(tape, x))
         tn__back_give(tape, x, tn__back_ungroup(a, tn_out_prod(a, tn__back_f32(a, y), g), x->ne));
-    if (tn__back_wants(tape, y)) {
+    if (tn__back_needs(tape, y)) {
         tn_tensor *turned = tn_cont(a, tn_transpose(a, tn__back_f32(a, x)));
         tn__back_give(tape, y, tn_mul_mat_precise(a, turned, g));
     }
@@ -376,27 +370,26 @@ RULE(out_prod) { /* z[m,n] = Σ_k x[m,k]·y[n,k] */
     tn_arena *a = tape->arena;
     tn_tensor *x = t->src[0], *y = t->src[1];
     if (x->ne[2] != y->ne[2] || x->ne[3] != y->ne[3]) return tn__back_refuse(t, "its first source is shared");
-    if (tn__back_wants(tape, x)) tn__back_give(tape, x, tn_out_prod(a, g, tn_cont(a, tn_transpose(a, y))));
-    if (tn__back_wants(tape, y)) tn__back_give(tape, y, tn_mul_mat_precise(a, g, tn__back_dense(a, x)));
+    if (tn__back_needs(tape, x)) tn__back_give(tape, x, tn_out_prod(a, g, tn_cont(a, tn_transpose(a, y))));
+    if (tn__back_needs(tape, y)) tn__back_give(tape, y, tn_mul_mat_precise(a, g, tn__back_dense(a, x)));
     return TN_OK;
 }
 
-/* ---- Experts
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- Experts ---- */
 
 RULE(add_id) { /* x[d,k,t] + y[d, ids[k,t]] */
     tn_arena *a = tape->arena;
     tn_tensor *y = t->src[1], *ids = t->src[2];
     tn__back_give(tape, t->src[0], g);
-    if (!tn__back_wants(tape, y)) return TN_OK;
+    if (!tn__back_needs(tape, y)) return TN_OK;
     const int64_t pairs = ids->ne[0] * ids->ne[1];
     tn_tensor *const sources[] = {tn_reshape(a, g, g->ne[0], pairs), tn_reshape(a, tn__back_dense(a, ids), pairs)};
     tn__back_give(tape, y, tn_custom(a, TN_F32, TN_MAX_DIMS, y->ne, sources, 2, add_to_rows, NULL, 0));
     return TN_OK;
 }
 
-/* Of experts x[k,m,e], chosen by ids[u,t]: the sum of y[k,u,t]·g[m,u,t] over all that chose e. Threads share the rows
- * m, so that every element is added up in one order. */
+/* The gradient of experts x[k,m,e], chosen by ids[u,t]: the sum of y[k,u,t]·g[m,u,t] over all (u,t) with expert e.
+ * Work is divided by rows m, so that the order of summation does not depend on the number of threads. */
 static void add_to_experts(const tn_custom_job *job) {
     const tn_tensor *out = job->result, *y = out->src[0], *g = out->src[1], *ids = out->src[2];
     const int64_t k = out->ne[0], m = out->ne[1], begin = m * job->ith / job->nth,
@@ -419,11 +412,11 @@ static void add_to_experts(const tn_custom_job *job) {
 RULE(mul_mat_id) {
     tn_arena *a = tape->arena;
     tn_tensor *x = t->src[0], *y = t->src[1], *ids = t->src[2];
-    if (tn__back_wants(tape, x)) {
+    if (tn__back_needs(tape, x)) {
         tn_tensor *const sources[] = {tn__back_dense(a, y), g, ids};
         tn__back_give(tape, x, tn_custom(a, TN_F32, TN_MAX_DIMS, x->ne, sources, 3, add_to_experts, NULL, 0));
     }
-    if (tn__back_wants(tape, y)) {
+    if (tn__back_needs(tape, y)) {
         tn_tensor *turned = tn_cont(a, tn_transpose(a, tn__back_f32(a, x)));
         tn__back_give(tape, y, tn__back_unrepeat(a, tn_mul_mat_id(a, turned, g, ids), y));
     }

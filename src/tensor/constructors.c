@@ -1,4 +1,4 @@
-/* Constructors: each fills in sources and parameters and leaves the rest to its row of the op table. */
+/* Constructors of ops: each sets sources and parameters; tn__op_new does the rest. */
 #include "tensor/tensor_internal.h"
 
 #include <string.h>
@@ -34,7 +34,7 @@ tn_tensor *tn_view(tn_arena *a, tn_tensor *x, int n_dims, const int64_t *ne, con
     if (!x || !wanted_shape(a, TN_OP_VIEW, &w, n_dims, ne)) return plain(a, TN_OP_VIEW, NULL);
     if (nb) {
         for (int i = 0; i < TN_MAX_DIMS; i++) w.nb[i] = i < n_dims ? nb[i] : 0;
-        /* Strides past n_dims belong to dimensions of one element: keep them ordered. */
+        /* Strides of the remaining dimensions, which have one element, stay in ascending order. */
         for (int i = n_dims; i < TN_MAX_DIMS; i++) {
             size_t block = i == 1 ? (size_t)(w.ne[0] / tn_type_block(x->type)) : (size_t)w.ne[i - 1];
             if (__builtin_mul_overflow(w.nb[i - 1], block, &w.nb[i])) w.nb[i] = 0;
@@ -46,8 +46,8 @@ tn_tensor *tn_view(tn_arena *a, tn_tensor *x, int n_dims, const int64_t *ne, con
                 return refuse(a, TN_E_SHAPE);
             }
         if (!tn__set_strides(x->type, w.ne, w.nb)) {
-            tn_fail(TN_E_SHAPE, "view: rows of %lld do not suit %s, or the size overflows", (long long)w.ne[0],
-                    tn_type_name(x->type));
+            tn_fail(TN_E_SHAPE, "view: rows of %lld are not whole blocks of %s, or the size overflows",
+                    (long long)w.ne[0], tn_type_name(x->type));
             return refuse(a, TN_E_SHAPE);
         }
     }
@@ -102,7 +102,7 @@ tn_tensor *tn_leaky_relu(tn_arena *a, tn_tensor *x, float slope) {
 tn_tensor *tn_unary(tn_arena *a, tn_op op, tn_tensor *x) {
     if (tn_op_get_family(op) != TN_FAMILY_UNARY || op == TN_OP_SCALE || op == TN_OP_CLAMP || op == TN_OP_LEAKY_RELU ||
         op == TN_OP_DIAG_MASK_INF || op == TN_OP_DIAG_MASK_ZERO) {
-        tn_fail(TN_E_INVALID, "'%s' is no unary op without parameters", tn_op_name(op));
+        tn_fail(TN_E_INVALID, "'%s' is not a unary op without parameters", tn_op_name(op));
         return refuse(a, TN_E_INVALID);
     }
     return plain(a, op, x);
@@ -138,10 +138,10 @@ UNARY(argmax, ARGMAX)
 
 tn_tensor *tn_glu(tn_arena *a, tn_op op, tn_tensor *gate, tn_tensor *up, bool swapped) {
     if (tn_op_get_family(op) != TN_FAMILY_GLU) {
-        tn_fail(TN_E_INVALID, "'%s' is no gated activation", tn_op_name(op));
+        tn_fail(TN_E_INVALID, "'%s' is not a gated activation", tn_op_name(op));
         return refuse(a, TN_E_INVALID);
     }
-    /* swiglu_oai keeps the constants of the models that use it unless tn_swiglu_oai says otherwise. */
+    /* Default constants of swiglu_oai: those of the models that use it. */
     tn_op_params p = {.glu = {.swapped = swapped}};
     if (op == TN_OP_SWIGLU_OAI) {
         p.glu.alpha = 1.702f;
@@ -149,7 +149,7 @@ tn_tensor *tn_glu(tn_arena *a, tn_op op, tn_tensor *gate, tn_tensor *up, bool sw
     }
     return tn__op_new(a, op, SOURCES(gate, up), &p, NULL);
 }
-/* A missing `up` is an error in the two-source forms, not a request for the one-source form. */
+/* In the two-source forms a NULL `up` is an error; it does not select the one-source form. */
 static tn_tensor *gated(tn_arena *a, tn_op op, tn_tensor *gate, tn_tensor *up) {
     if (!up) return tn__op_new(a, op, SOURCES(NULL, NULL), NULL, NULL);
     return tn_glu(a, op, gate, up, false);

@@ -1,4 +1,4 @@
-/* Graphs: the iterative walk over sources, look-up, use counts and the fingerprint. */
+/* Graphs: iterative traversal of sources, look-up, use counts and the fingerprint. */
 #include "base/checked.h"
 #include "tensor/tensor_internal.h"
 
@@ -7,8 +7,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Values in the map: nodes and leaves are numbered apart, the top bit tells which; a tensor still being walked has
- * a mark of its own, so that meeting it again means a cycle. */
+/* Values in the map: nodes and leaves are numbered separately; the top bit marks leaves. A tensor on the stack has
+ * the value OPEN, so that reaching it again reveals a cycle. */
 static const uint32_t LEAF_BIT = 0x80000000u, OPEN = 0x7fffffffu;
 
 static void changed(tn_graph *g) {
@@ -28,7 +28,7 @@ static size_t graph_bytes(size_t capacity) {
 
 size_t tn_graph_overhead(size_t capacity) {
     if (capacity == 0) capacity = TN_GRAPH_DEFAULT_CAPACITY;
-    return sizeof(tn_object) + tn__align_up(graph_bytes(capacity), TN__OBJECT_ALIGN);
+    return sizeof(tn__object) + tn__align_up(graph_bytes(capacity), TN__OBJECT_ALIGN);
 }
 
 tn_status tn_graph_new(tn_arena *arena, size_t capacity, tn_graph **graph) {
@@ -37,12 +37,12 @@ tn_status tn_graph_new(tn_arena *arena, size_t capacity, tn_graph **graph) {
     TN_TRY(tn_arena_status(arena));
     if (capacity == 0) capacity = TN_GRAPH_DEFAULT_CAPACITY;
     if (capacity >= OPEN / 2) return tn_fail(TN_E_OVERFLOW, "a graph of %zu nodes is too large", capacity);
-    /* Checked aside first: a graph that does not fit must not leave the arena in error. */
+    /* Checked first: a graph that does not fit must not put the arena into an error state. */
     size_t needed = tn_graph_overhead(capacity), room = arena->size - arena->used;
     if (needed > room)
         return tn_fail(TN_E_FULL, "arena full: a graph of %zu nodes needs %zu bytes, %zu of %zu left, %zu missing",
                        capacity, needed, room, arena->size, needed - room);
-    char *p = tn__arena_object(arena, TN_OBJECT_GRAPH, graph_bytes(capacity));
+    char *p = tn__arena_object(arena, TN__OBJECT_GRAPH, graph_bytes(capacity));
     if (!p) return arena->status;
     tn_graph *g = (tn_graph *)(void *)p;
     memset(g, 0, sizeof *g);
@@ -75,7 +75,7 @@ tn_status tn_graph_of(tn_arena *arena, tn_tensor *output, tn_graph **graph) {
     return TN_OK;
 }
 
-/* Takes back everything added since the counts given: the map is rebuilt from what stays. */
+/* Removes everything added since the given counts; rebuilds the map. */
 static void roll_back(tn_graph *g, size_t n_nodes, size_t n_leaves) {
     g->n_nodes = n_nodes;
     g->n_leaves = n_leaves;
@@ -93,7 +93,7 @@ static void roll_back(tn_graph *g, size_t n_nodes, size_t n_leaves) {
     }
 }
 
-/* The s-th thing t depends on: its sources, then the root of its view. */
+/* The s-th dependency of t: its sources, then the root of its view. */
 static tn_tensor *dependency(const tn_tensor *t, int s) { return s < TN_MAX_SRC ? t->src[s] : t->view_src; }
 
 tn_status tn_graph_add(tn_graph *g, tn_tensor *tensor) {
@@ -104,7 +104,7 @@ tn_status tn_graph_add(tn_graph *g, tn_tensor *tensor) {
 
     size_t slot = tn__ptr_map_slot(&g->map, tensor);
     if (tn__ptr_map_has(&g->map, slot)) return TN_OK;
-    /* Open and finished tensors together never pass the number of map entries, 2 × capacity: the stack suffices. */
+    /* Open and finished tensors together are at most 2 × capacity, the number of map entries: the stack suffices. */
     size_t in_map = n_nodes + n_leaves;
     tn__ptr_map_put(&g->map, slot, tensor, OPEN);
     in_map++;
@@ -222,7 +222,7 @@ void tn_graph_reset(tn_graph *g) {
     if (!g) return;
     for (size_t i = 0; i < g->n_nodes + g->n_leaves; i++) {
         tn_tensor *t = i < g->n_nodes ? g->nodes[i] : g->leaves[i - g->n_nodes];
-        /* Weights keep their place; what has a compute buffer was bound by a planner. */
+        /* Weights stay bound; tensors in a compute buffer were bound by a planner. */
         const tn_tensor *root = t->view_src ? t->view_src : t;
         if (!root->buffer && !t->buffer) continue;
         if (root->op == TN_OP_NONE && !(root->flags & (TN_FLAG_INPUT | TN_FLAG_PLANNED))) continue;
@@ -298,7 +298,7 @@ static void mix(tn_fingerprint *f, uint64_t value) {
     f->hi ^= f->hi >> 29;
 }
 
-/* Everything of one tensor that shapes a plan. */
+/* Everything about one tensor that affects a plan. */
 static void mix_tensor(tn_fingerprint *f, const tn_graph *g, const tn_tensor *t) {
     mix(f, (uint64_t)t->type << 40 ^ (uint64_t)t->op << 16 ^ (t->flags & ~(uint32_t)TN_FLAG_PLANNED));
     for (int i = 0; i < TN_MAX_DIMS; i++) {

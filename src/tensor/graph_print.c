@@ -1,4 +1,4 @@
-/* Graphs as text, Graphviz and JSON. */
+/* Output of graphs as text, Graphviz and JSON. */
 #include "tensor/tensor_internal.h"
 
 static tn_status written(FILE *out) { return ferror(out) ? tn_fail(TN_E_IO, "writing the graph failed") : TN_OK; }

@@ -1,4 +1,4 @@
-/* Shape and type rules, one per op: what each accepts and what its result looks like. */
+/* Shape rules, one per op: check of the sources, and type and shape of the result. */
 #include "base/checked.h"
 #include "tensor/tensor_internal.h"
 
@@ -23,7 +23,7 @@ static void shape_is(tn_tensor *t, int64_t n0, int64_t n1, int64_t n2, int64_t n
     t->ne[2] = n2;
     t->ne[3] = n3;
 }
-/* The result occupies (part of) x's memory. */
+/* The result is a view of x. */
 static void view_of(tn_tensor *t, tn_tensor *x, size_t offset) {
     t->type = x->type;
     t->view_src = x->view_src ? x->view_src : x;
@@ -35,9 +35,9 @@ static tn_status same_as_source(tn_tensor *t) {
     return TN_OK;
 }
 
-/* ---- Copies and views ---------------------------------------------------------------------------------------- */
+/* ---- Copies and views ---- */
 
-/* Plain types convert into each other; block types are read into and written from plain floats only. */
+/* Plain types convert to each other; block types convert to and from plain floats only. */
 static bool convertible(tn_type from, tn_type to) {
     if (from == to) return true;
     if (!tn_type_can_read(from) || !tn_type_can_write(to)) return false;
@@ -76,12 +76,12 @@ static tn_status rule_view(tn_tensor *t) {
     int64_t block = tn_type_block(x->type);
     for (int i = 0; i < TN_MAX_DIMS; i++)
         REQUIRE(t->ne[i] >= 0, TN_E_SHAPE, "dimension %d is negative: %lld", i, (long long)t->ne[i]);
-    REQUIRE(t->ne[0] % block == 0, TN_E_SHAPE, "%lld elements are no whole number of blocks of %lld",
-            (long long)t->ne[0], (long long)block);
+    REQUIRE(t->ne[0] % block == 0, TN_E_SHAPE, "%lld elements do not fill whole blocks of %lld", (long long)t->ne[0],
+            (long long)block);
     REQUIRE(t->nb[0] == tn_type_bytes(x->type), TN_E_INVALID, "the innermost stride of %s must be %zu, not %zu",
             tn_type_name(x->type), tn_type_bytes(x->type), t->nb[0]);
-    REQUIRE(offset % tn_type_bytes(x->type) == 0, TN_E_INVALID, "offset %zu is no multiple of %s's %zu bytes", offset,
-            tn_type_name(x->type), tn_type_bytes(x->type));
+    REQUIRE(offset % tn_type_bytes(x->type) == 0, TN_E_INVALID, "offset %zu is not a multiple of %s's %zu bytes",
+            offset, tn_type_name(x->type), tn_type_bytes(x->type));
     bool fits = tn__mul_size((size_t)(t->ne[0] / block), t->nb[0], &span), empty = t->ne[0] == 0;
     for (int i = 1; i < TN_MAX_DIMS; i++) {
         size_t step;
@@ -109,8 +109,8 @@ static tn_status rule_reshape(tn_tensor *t) {
     }
     REQUIRE(elements == tn_nelements(x), TN_E_SHAPE, "the new shape has %lld elements, the source %lld",
             (long long)elements, (long long)tn_nelements(x));
-    REQUIRE(tn__set_strides(x->type, t->ne, t->nb), TN_E_SHAPE, "rows of %lld do not suit %s", (long long)t->ne[0],
-            tn_type_name(x->type));
+    REQUIRE(tn__set_strides(x->type, t->ne, t->nb), TN_E_SHAPE, "rows of %lld are not whole blocks of %s",
+            (long long)t->ne[0], tn_type_name(x->type));
     view_of(t, x, 0);
     return TN_OK;
 }
@@ -120,7 +120,7 @@ static tn_status rule_permute(tn_tensor *t) {
     int seen = 0;
     for (int i = 0; i < TN_MAX_DIMS; i++) {
         REQUIRE(axis[i] >= 0 && axis[i] < TN_MAX_DIMS && !(seen >> axis[i] & 1), TN_E_INVALID,
-                "(%d,%d,%d,%d) is no permutation", axis[0], axis[1], axis[2], axis[3]);
+                "(%d,%d,%d,%d) is not a permutation", axis[0], axis[1], axis[2], axis[3]);
         seen |= 1 << axis[i];
         t->ne[axis[i]] = x->ne[i];
         t->nb[axis[i]] = x->nb[i];
@@ -136,7 +136,7 @@ static tn_status rule_transpose(tn_tensor *t) {
     return rule_permute(t);
 }
 
-/* ---- Element-wise -------------------------------------------------------------------------------------------- */
+/* ---- Element-wise ---- */
 
 static tn_status rule_unary(tn_tensor *t) {
     REQUIRE(is_real(t->src[0]), TN_E_TYPE, "f32, f16 or bf16 is needed");
@@ -177,7 +177,7 @@ static tn_status rule_glu(tn_tensor *t) {
     return TN_OK;
 }
 
-/* ---- Reductions ---------------------------------------------------------------------------------------------- */
+/* ---- Reductions ---- */
 
 static tn_status rule_sum(tn_tensor *t) {
     REQUIRE(is_real(t->src[0]), TN_E_TYPE, "f32, f16 or bf16 is needed");
@@ -241,14 +241,14 @@ static tn_status rule_cross_entropy(tn_tensor *t) {
     return TN_OK;
 }
 
-/* ---- Moving data --------------------------------------------------------------------------------------------- */
+/* ---- Data movement ---- */
 
 static bool is_plain(const tn_tensor *x) { return !tn_type_is_quantized(x->type); }
 
 static tn_status rule_concat(tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
     int dim = t->params.concat.dim;
-    REQUIRE(dim >= 0 && dim < TN_MAX_DIMS, TN_E_INVALID, "there is no dimension %d", dim);
+    REQUIRE(dim >= 0 && dim < TN_MAX_DIMS, TN_E_INVALID, "dimension %d does not exist", dim);
     REQUIRE(x->type == y->type && is_plain(x), TN_E_TYPE, "one plain type is needed");
     for (int i = 0; i < TN_MAX_DIMS; i++)
         REQUIRE(i == dim || x->ne[i] == y->ne[i], TN_E_SHAPE, "dimension %d differs", i);
@@ -328,8 +328,9 @@ static tn_status rule_region(tn_tensor *t) {
         REQUIRE(tn__mul_size((size_t)(y->ne[i] - 1), nb[i], &step) && tn__add_size(end, step, &end), TN_E_OVERFLOW,
                 "the region's extent overflows");
     }
-    for (int i = 1; i < TN_MAX_DIMS; i++) REQUIRE(nb[i] % 4 == 0, TN_E_INVALID, "stride %d is no multiple of 4", i);
-    REQUIRE(t->params.region.offset % 4 == 0, TN_E_INVALID, "the offset is no multiple of 4");
+    for (int i = 1; i < TN_MAX_DIMS; i++)
+        REQUIRE(nb[i] % 4 == 0, TN_E_INVALID, "stride %d is not a multiple of 4", i);
+    REQUIRE(t->params.region.offset % 4 == 0, TN_E_INVALID, "the offset is not a multiple of 4");
     REQUIRE(end <= tn_nbytes(x), TN_E_SHAPE, "the region ends at byte %zu of %zu", end, tn_nbytes(x));
     return same_as_source(t);
 }
@@ -360,7 +361,7 @@ static tn_status rule_custom(tn_tensor *t) {
     return TN_OK;
 }
 
-/* ---- Norms, soft-max, rope ----------------------------------------------------------------------------------- */
+/* ---- Norms, soft-max, rope ---- */
 
 static tn_status check_rows_f32(tn_tensor *t) {
     REQUIRE(t->src[0]->type == TN_F32, TN_E_TYPE, "f32 is needed");
@@ -429,7 +430,7 @@ static tn_status rule_rope(tn_tensor *t) {
     return same_as_source(t);
 }
 
-/* ---- Matrix products ----------------------------------------------------------------------------------------- */
+/* ---- Matrix multiplication ---- */
 
 static tn_status rule_mul_mat(tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
@@ -488,7 +489,7 @@ static tn_status rule_attention(tn_tensor *t) {
     REQUIRE(k->ne[1] > 0 && q->ne[1] % k->ne[1] == 0, TN_E_SHAPE, "%lld heads cannot share %lld", (long long)q->ne[1],
             (long long)k->ne[1]);
     REQUIRE(q->ne[3] == k->ne[3], TN_E_SHAPE, "batches differ");
-    REQUIRE(!q_pos == !k_pos && !q_pos == !range, TN_E_INVALID, "q_pos, k_pos and range come together");
+    REQUIRE(!q_pos == !k_pos && !q_pos == !range, TN_E_INVALID, "q_pos, k_pos and range must be given together");
     if (q_pos) {
         REQUIRE(is_index(q_pos) && is_index(k_pos) && is_index(range), TN_E_TYPE, "positions must be i32");
         REQUIRE(q_pos->ne[0] == 2 && q_pos->ne[1] == q->ne[2] && tn_is_matrix(q_pos) && tn_is_contiguous(q_pos),
@@ -508,10 +509,10 @@ static tn_status rule_attention(tn_tensor *t) {
     return TN_OK;
 }
 
-/* ---- Convolutions -------------------------------------------------------------------------------------------- */
+/* ---- Convolutions ---- */
 
-/* Length after sliding a kernel of k (dilated by d) over n elements padded by p on both sides, in steps of s; -1 when
- * the kernel does not fit. */
+/* Output length for a kernel of k (dilation d) over n elements with padding p on both sides and stride s; -1 if the
+ * kernel does not fit. */
 static int64_t slide(int64_t n, int64_t k, int64_t s, int64_t p, int64_t d) {
     int64_t room = n + 2 * p - d * (k - 1) - 1;
     return room < 0 ? -1 : room / s + 1;

@@ -16,7 +16,7 @@ bool tn__set_strides(tn_type type, const int64_t *ne, size_t *nb) {
     return tn__mul_size(nb[3], (size_t)ne[3], &total) && total <= PTRDIFF_MAX;
 }
 
-/* Checks a wanted shape and spreads it over all four dimensions. */
+/* Checks a shape and extends it to four dimensions. */
 static tn_status check_shape(tn_type type, int n_dims, const int64_t *ne, int64_t *full) {
     if (!tn_type_valid(type)) return tn_fail(TN_E_TYPE, "type id %d is unknown", (int)type);
     if (n_dims < 1 || n_dims > TN_MAX_DIMS || !ne)
@@ -27,8 +27,8 @@ static tn_status check_shape(tn_type type, int n_dims, const int64_t *ne, int64_
         if (full[i] < 0) return tn_fail(TN_E_SHAPE, "dimension %d is negative: %lld", i, (long long)full[i]);
     }
     if (full[0] % tn_type_block(type))
-        return tn_fail(TN_E_SHAPE, "a row of %lld elements is no whole number of %s blocks of %lld",
-                       (long long)full[0], tn_type_name(type), (long long)tn_type_block(type));
+        return tn_fail(TN_E_SHAPE, "a row of %lld elements does not fill whole %s blocks of %lld", (long long)full[0],
+                       tn_type_name(type), (long long)tn_type_block(type));
     size_t nb[TN_MAX_DIMS];
     bool fits = tn__set_strides(type, full, nb);
     for (int i = 0; i < TN_MAX_DIMS; i++) fits = fits && tn__mul_i64(elements, full[i], &elements);
@@ -38,15 +38,15 @@ static tn_status check_shape(tn_type type, int n_dims, const int64_t *ne, int64_
     return TN_OK;
 }
 
-/* Allocates `proto` in the arena, with data behind it unless it is a view or the arena has none. */
-static tn_tensor *place(tn_arena *arena, const tn_tensor *proto) {
+/* Copies `proto` into the arena and allocates its data, unless it is a view or the arena has no_alloc. */
+static tn_tensor *allocate_tensor(tn_arena *arena, const tn_tensor *proto) {
     size_t header = tn__align_up(sizeof(tn_tensor), TN__OBJECT_ALIGN), size = header;
     bool with_data = !arena->no_alloc && !proto->view_src;
     if (with_data && !tn__add_size(header, tn_nbytes(proto), &size)) {
         tn_fail(TN_E_OVERFLOW, "the size of a tensor overflows");
         return tn__arena_fail(arena, TN_E_OVERFLOW);
     }
-    char *memory = tn__arena_object(arena, TN_OBJECT_TENSOR, size);
+    char *memory = tn__arena_object(arena, TN__OBJECT_TENSOR, size);
     if (!memory) return NULL;
     tn_tensor *t = (tn_tensor *)(void *)memory;
     *t = *proto;
@@ -69,7 +69,7 @@ tn_tensor *tn_tensor_new(tn_arena *arena, tn_type type, int n_dims, const int64_
     tn_status status = check_shape(type, n_dims, ne, t.ne);
     if (status != TN_OK) return tn__arena_fail(arena, status);
     tn__set_strides(type, t.ne, t.nb);
-    return place(arena, &t);
+    return allocate_tensor(arena, &t);
 }
 
 tn_tensor *tn__op_new(tn_arena *arena, tn_op op, tn_tensor *const *src, int n_src, const tn_op_params *params,
@@ -78,12 +78,12 @@ tn_tensor *tn__op_new(tn_arena *arena, tn_op op, tn_tensor *const *src, int n_sr
         tn_fail(TN_E_INVALID, "%s: the arena is NULL", tn_op_name(op));
         return NULL;
     }
-    if (arena->status != TN_OK) return NULL; /* the first error stands */
+    if (arena->status != TN_OK) return NULL; /* the first error is kept */
 
     tn_tensor t = {.op = op};
     if (params) t.params = *params;
     for (int i = 0; i < n_src; i++) t.src[i] = src[i];
-    for (int i = 0; i < tn_op_least_sources(op); i++) {
+    for (int i = 0; i < tn_op_min_sources(op); i++) {
         if (!t.src[i]) {
             tn_fail(TN_E_INVALID, "%s: source %d is NULL", tn_op_name(op), i);
             return tn__arena_fail(arena, TN_E_INVALID);
@@ -107,7 +107,7 @@ tn_tensor *tn__op_new(tn_arena *arena, tn_op op, tn_tensor *const *src, int n_sr
     }
     if (t.n_dims == 0)
         for (t.n_dims = TN_MAX_DIMS; t.n_dims > 1 && t.ne[t.n_dims - 1] == 1;) t.n_dims--;
-    return place(arena, &t);
+    return allocate_tensor(arena, &t);
 }
 
 tn_status tn__op_fail(const tn_tensor *t, tn_status status, const char *format, ...) {
@@ -171,7 +171,7 @@ bool tn_is_contiguous_from(const tn_tensor *t, int n) {
     next *= (size_t)(t->ne[0] / block);
     for (int i = 1; i < TN_MAX_DIMS; i++) {
         if (t->ne[i] == 1) continue;
-        /* From dimension n upwards no gap is allowed; dimension n itself may have any stride. */
+        /* No gaps above dimension n; dimension n itself may have any stride. */
         if (i <= n)
             next = t->nb[i];
         else if (t->nb[i] != next)

@@ -1,5 +1,5 @@
-/* Row conversions by type name, so that the type table can name them: tn__to_f32_T and tn__from_f32_T, 0 where a
- * type cannot be read or written. Plain types are here; block types come from src/quant. */
+/* Row conversions for the type table: tn__to_f32_T and tn__from_f32_T, 0 for types that cannot be read or written.
+ * Plain types are implemented here, block types in src/quant. */
 #ifndef TN_TENSOR_TYPE_CONVERT_H
 #define TN_TENSOR_TYPE_CONVERT_H
 
@@ -46,8 +46,8 @@ TN__PLAIN(i32, int32_t, (float)x[i], (int32_t)tn__f32_to_int(from[i], INT32_MIN,
 TN__PLAIN(i64, int64_t, (float)x[i], tn__f32_to_int(from[i], INT64_MIN, INT64_MAX))
 #undef TN__PLAIN
 
-/* Block types; the careful quantizer, since this table serves files. Types that cannot be written have a null
- * constant in the function's place. */
+/* Block types use the careful quantization, because this table is used for files. Types that cannot be written have a
+ * null constant. */
 #define TN__WRITABLE_1(name)                                                                                         \
     static inline void tn__from_f32_##name(const float *from, void *to, int64_t n, const float *importance) {        \
         tn__quantize_##name(from, to, n, importance);                                                                \

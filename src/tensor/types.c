@@ -10,7 +10,7 @@ typedef struct type_row {
     const char *name;
     int64_t block;
     size_t bytes;
-    tn__to_f32 to_f32;     /* NULL: arithmetic is not there */
+    tn__to_f32 to_f32;     /* NULL: cannot be read */
     tn__from_f32 from_f32; /* NULL: cannot be written */
 } type_row;
 
@@ -22,18 +22,18 @@ static const type_row types[TN_TYPE_LIMIT] = {
 };
 
 bool tn_type_valid(tn_type type) { return (unsigned)type < TN_TYPE_LIMIT && types[type].name; }
-static const type_row *row(tn_type type) {
+static const type_row *type_row_of(tn_type type) {
     static const type_row unknown = {"?", 0, 0, NULL, NULL};
     return tn_type_valid(type) ? &types[type] : &unknown;
 }
 
-const char *tn_type_name(tn_type type) { return row(type)->name; }
-int64_t tn_type_block(tn_type type) { return row(type)->block; }
-size_t tn_type_bytes(tn_type type) { return row(type)->bytes; }
-bool tn_type_is_quantized(tn_type type) { return row(type)->block > 1; }
+const char *tn_type_name(tn_type type) { return type_row_of(type)->name; }
+int64_t tn_type_block(tn_type type) { return type_row_of(type)->block; }
+size_t tn_type_bytes(tn_type type) { return type_row_of(type)->bytes; }
+bool tn_type_is_quantized(tn_type type) { return type_row_of(type)->block > 1; }
 bool tn_type_is_float(tn_type type) { return type == TN_F32 || type == TN_F16 || type == TN_BF16 || type == TN_F64; }
-bool tn_type_can_read(tn_type type) { return row(type)->to_f32 != NULL; }
-bool tn_type_can_write(tn_type type) { return row(type)->from_f32 != NULL; }
+bool tn_type_can_read(tn_type type) { return type_row_of(type)->to_f32 != NULL; }
+bool tn_type_can_write(tn_type type) { return type_row_of(type)->from_f32 != NULL; }
 
 tn_status tn_type_parse(const char *name, tn_type *type) {
     if (!name || !type) return tn_fail(TN_E_INVALID, "tn_type_parse: NULL argument");
@@ -43,11 +43,11 @@ tn_status tn_type_parse(const char *name, tn_type *type) {
             return TN_OK;
         }
     }
-    return tn_fail(TN_E_NOT_FOUND, "no type is called '%.40s' (f32, f16, bf16, q8_0, q4_0, q4_K, … are)", name);
+    return tn_fail(TN_E_NOT_FOUND, "unknown type '%.40s' (examples: f32, f16, bf16, q8_0, q4_0, q4_K)", name);
 }
 
 bool tn_type_row_bytes(tn_type type, int64_t n, size_t *bytes) {
-    const type_row *r = row(type);
+    const type_row *r = type_row_of(type);
     return r->block > 0 && n >= 0 && n % r->block == 0 && tn__mul_size((size_t)(n / r->block), r->bytes, bytes);
 }
 
@@ -55,7 +55,7 @@ static tn_status check_row(tn_type type, int64_t n, const char *what, bool possi
     if (!tn_type_valid(type)) return tn_fail(TN_E_TYPE, "type id %d is unknown", (int)type);
     if (!possible) return tn_fail(TN_E_UNSUPPORTED, "%s %s is not supported", what, tn_type_name(type));
     if (n < 0 || n % tn_type_block(type))
-        return tn_fail(TN_E_SHAPE, "%lld elements are no whole number of %s blocks of %lld", (long long)n,
+        return tn_fail(TN_E_SHAPE, "%lld elements do not fill whole %s blocks of %lld", (long long)n,
                        tn_type_name(type), (long long)tn_type_block(type));
     return TN_OK;
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Shape rules --------------------------------------------------------------------------------------------- */
+/* ---- Shape rules ---- */
 
 static tn_tensor *f32(tn_arena *a, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
     return tn_tensor_nd(a, TN_F32, n0, n1, n2, n3);
@@ -348,7 +348,7 @@ static void every_shape_rule_accepts_and_refuses(void **state) {
             fail_msg("the op '%s' has no %s case", tn_op_name(op), accepted[op] ? "refused" : "accepted");
 }
 
-/* ---- Tensors and arenas -------------------------------------------------------------------------------------- */
+/* ---- Tensors and arenas ---- */
 
 static void bad_tensors_are_refused_with_the_particulars(void **state) {
     (void)state;
@@ -389,9 +389,9 @@ static void an_arena_holds_what_was_computed_for_it(void **state) {
         for (size_t i = 0; i < n; i++) assert_non_null(tn_tensor_nd(a, TN_F32, 3));
         assert_ok(tn_graph_new(a, 7, &g));
         assert_int_equal(tn_arena_used(a), size);
-        size_t objects = 0;
-        for (const tn_object *o = tn_arena_objects(a); o; o = o->next) objects++;
-        assert_int_equal(objects, n + 1);
+        size_t tensors = 0;
+        for (const tn_tensor *t = NULL; (t = tn_arena_next_tensor(a, t));) tensors++;
+        assert_int_equal(tensors, n);
         assert_null(tn_tensor_nd(a, TN_F32, 1));
         assert_fails(TN_E_FULL, tn_arena_status(a));
         assert_non_null(strstr(tn_error(), "missing"));
@@ -416,7 +416,7 @@ static void views_point_at_their_root(void **state) {
     tn_arena_free(a);
 }
 
-/* ---- Graphs -------------------------------------------------------------------------------------------------- */
+/* ---- Graphs ---- */
 
 static tn_graph *diamond(tn_arena *a, float scale, tn_tensor **last) {
     tn_graph *g;

@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Gradients against finite differences ------------------------------------------------------------------------
- */
+/* ---- Gradients against finite differences ---- */
 
 typedef struct gradient_case gradient_case;
 struct gradient_case {
@@ -364,8 +363,7 @@ static void what_has_no_gradient_is_refused_or_left_out(void **state) {
     tn_arena_free(a);
 }
 
-/* ---- Optimizers against plain loops -------------------------------------------------------------------------------
- */
+/* ---- Optimizers against plain loops ---- */
 
 enum { N = 6, W = 2 * N, ROWS = 5 };
 typedef struct problem {
@@ -462,8 +460,7 @@ static void optimizers_do_what_a_plain_loop_does(void **state) {
     }
 }
 
-/* ---- A small model
- * ------------------------------------------------------------------------------------------------- */
+/* ---- A small model ---- */
 
 enum { VOCAB = 11, WIDTH = 16, HEADS = 4, KV = 2, HEAD = 4, FFN = 24, TOKENS = 12 };
 typedef struct model {
@@ -610,8 +607,7 @@ static void accumulated_steps_equal_one_of_all_data(void **state) {
     for (int i = 0; i < WIDTH * VOCAB; i++) assert_true(fabsf(after[0][i] - after[1][i]) < 1e-4f);
 }
 
-/* ---- Trouble ------------------------------------------------------------------------------------------------------
- */
+/* ---- Trouble ---- */
 
 static void a_loss_that_is_not_finite_changes_nothing(void **state) {
     (void)state;
