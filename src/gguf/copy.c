@@ -1,4 +1,4 @@
-/* Copies an open GGUF file with changes: the one way to edit, merge and split. */
+/* Copying of an open GGUF file with changes: used to edit, merge and split. */
 #include "gguf/internal.h"
 
 #include <string.h>
@@ -34,7 +34,8 @@ static tn_status add_tensors(tn_gguf_writer *w, const tn_gguf *file, const tn_gg
     return TN_OK;
 }
 
-static tn_status copy_data(tn_gguf_writer *w, const tn_gguf *file, const tn_gguf_copy_params *params, void *piece) {
+static tn_status copy_all_data(tn_gguf_writer *w, const tn_gguf *file, const tn_gguf_copy_params *params,
+                               void *piece) {
     uint64_t done = 0, total = 0;
     for (uint64_t i = 0; i < tn_gguf_tensor_count(file); i++) total += tn_gguf_tensor_at(file, i)->size;
     for (uint64_t i = 0; i < tn_gguf_tensor_count(file); i++) {
@@ -68,7 +69,7 @@ tn_status tn_gguf_copy(const tn_gguf *file, const char *path, const tn_gguf_copy
         goto out;
     }
     TN_TRY_GOTO(tn_gguf_writer_begin(w), status, out);
-    if (!how.no_data) TN_TRY_GOTO(copy_data(w, file, params, piece), status, out);
+    if (!how.no_data) TN_TRY_GOTO(copy_all_data(w, file, params, piece), status, out);
     status = tn_gguf_writer_finish(w);
     if (params->part_count) *params->part_count = tn_gguf_writer_part_count(w);
 out:

@@ -1,4 +1,4 @@
-/* Open GGUF files: reading, mapping, split sets seen as one, and access to tensors. */
+/* Open GGUF files: reading, mapping, split sets, and access to tensors. */
 #include "base/checked.h"
 #include "gguf/internal.h"
 
@@ -12,9 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAP_ALIGNMENT = 32, COPY_ALIGNMENT = 64 }; /* least alignment of data pointers, as the header promises */
+enum { MAP_ALIGNMENT = 32, COPY_ALIGNMENT = 64 }; /* minimum alignment of data pointers, as documented in gguf.h */
 
-/* ---- Bytes of a part ------------------------------------------------------------------------------------------- */
+/* ---- Bytes of a part ---- */
 
 static tn_status read_part(void *user, uint64_t offset, void *out, size_t size) {
     const tn__gguf_part *part = user;
@@ -37,7 +37,7 @@ static tn_status read_part(void *user, uint64_t offset, void *out, size_t size) 
     return TN_OK;
 }
 
-static tn_status open_part(tn__gguf_part *part) {
+static tn_status open_input_part(tn__gguf_part *part) {
     struct stat info;
     part->fd = open(part->path, O_RDONLY | O_CLOEXEC);
     if (part->fd < 0) return tn_fail(TN_E_IO, "%s: %s", part->path, strerror(errno));
@@ -53,7 +53,7 @@ static tn_status parse_part(tn__gguf_part *part) {
     return tn__gguf_head_parse(&source, &part->head);
 }
 
-static void close_part(tn__gguf_part *part) {
+static void close_input_part(tn__gguf_part *part) {
     if (part->map) munmap(part->map, part->map_size);
     if (part->fd >= 0) close(part->fd);
     tn_free(part->copy);
@@ -61,10 +61,10 @@ static void close_part(tn__gguf_part *part) {
     tn__gguf_head_free(&part->head);
 }
 
-/* ---- Tensor data ----------------------------------------------------------------------------------------------- */
+/* ---- Tensor data ---- */
 
-/* Copies all tensors into one block of our own. */
-static tn_status copy_data(tn__gguf_part *part) {
+/* Copies all tensors into one allocated block. */
+static tn_status copy_tensor_data(tn__gguf_part *part) {
     tn__gguf_head *head = &part->head;
     size_t total = 0;
     for (size_t i = 0; i < head->tensor_count; i++) {
@@ -103,10 +103,10 @@ static tn_status map_data(tn__gguf_part *part) {
 static tn_status load_data(tn__gguf_part *part, tn_gguf_mode mode) {
     if (mode == TN_GGUF_META || part->head.no_data || part->head.tensor_count == 0) return TN_OK;
     bool aligned = part->head.alignment >= MAP_ALIGNMENT && (uintptr_t)part->memory % MAP_ALIGNMENT == 0;
-    return mode == TN_GGUF_MAP && aligned ? map_data(part) : copy_data(part);
+    return mode == TN_GGUF_MAP && aligned ? map_data(part) : copy_tensor_data(part);
 }
 
-/* ---- Open ------------------------------------------------------------------------------------------------------ */
+/* ---- Open ---- */
 
 static tn_status check_split_keys(const tn_gguf *file, int k) {
     const tn__gguf_part *part = &file->parts[k];
@@ -116,10 +116,10 @@ static tn_status check_split_keys(const tn_gguf *file, int k) {
     uint64_t no_value, count_value;
     if (no == SIZE_MAX || count == SIZE_MAX || !tn_gguf_value_u64(&head->keys[no].value, &no_value) ||
         !tn_gguf_value_u64(&head->keys[count].value, &count_value))
-        return tn_fail(TN_E_FORMAT, "%s: named like a part of a split model but without split.no and split.count",
+        return tn_fail(TN_E_FORMAT, "%s: has the name of a part of a split model, but no split.no and split.count",
                        part->path);
     if (no_value != (uint64_t)k || count_value != (uint64_t)file->part_count)
-        return tn_fail(TN_E_FORMAT, "%s: says it is part %" PRIu64 " of %" PRIu64 ", its name says %d of %d",
+        return tn_fail(TN_E_FORMAT, "%s: metadata of part %" PRIu64 " of %" PRIu64 ", but the name of part %d of %d",
                        part->path, no_value + 1, count_value, k + 1, file->part_count);
     return TN_OK;
 }
@@ -148,7 +148,7 @@ static tn_status join_tensors(tn_gguf *file) {
     }
     uint64_t stated = tn_gguf_get_u64(file, "split.tensors.count", file->tensor_count);
     if (file->part_count > 1 && stated != file->tensor_count)
-        return tn_fail(TN_E_FORMAT, "%s: the parts hold %zu tensors, split.tensors.count says %" PRIu64,
+        return tn_fail(TN_E_FORMAT, "%s: the parts hold %zu tensors, but split.tensors.count is %" PRIu64,
                        file->parts[0].path, file->tensor_count, stated);
     return TN_OK;
 }
@@ -169,7 +169,7 @@ static tn_status new_file(int parts, tn_gguf_mode mode, tn_gguf **out) {
     return TN_OK;
 }
 
-static tn_status finish(tn_gguf *file) {
+static tn_status finish_open(tn_gguf *file) {
     for (int k = 0; k < file->part_count; k++) TN_TRY(load_data(&file->parts[k], file->mode));
     return join_tensors(file);
 }
@@ -191,11 +191,11 @@ tn_status tn_gguf_open(const char *path, const tn_gguf_params *params, tn_gguf *
             status = TN_E_NOMEM;
             goto out;
         }
-        TN_TRY_GOTO(open_part(&file->parts[k]), status, out);
+        TN_TRY_GOTO(open_input_part(&file->parts[k]), status, out);
         TN_TRY_GOTO(parse_part(&file->parts[k]), status, out);
         if (split) TN_TRY_GOTO(check_split_keys(file, k), status, out);
     }
-    status = finish(file);
+    status = finish_open(file);
 out:
     if (status != TN_OK)
         tn_gguf_close(file);
@@ -214,7 +214,7 @@ tn_status tn_gguf_open_memory(const void *bytes, size_t size, const tn_gguf_para
     part->size = size;
     part->path = tn_strdup("memory");
     tn_status status = part->path ? parse_part(part) : TN_E_NOMEM;
-    if (status == TN_OK) status = finish(file);
+    if (status == TN_OK) status = finish_open(file);
     if (status != TN_OK)
         tn_gguf_close(file);
     else
@@ -229,14 +229,14 @@ tn_gguf *tn_gguf_share(tn_gguf *file) {
 
 void tn_gguf_close(tn_gguf *file) {
     if (!file || atomic_fetch_sub(&file->owners, 1) != 1) return;
-    for (int k = 0; k < file->part_count; k++) close_part(&file->parts[k]);
+    for (int k = 0; k < file->part_count; k++) close_input_part(&file->parts[k]);
     tn_free(file->parts);
     tn_free(file->tensors);
     tn_free(file->tensor_index.slots);
     tn_free(file);
 }
 
-/* ---- Facts ----------------------------------------------------------------------------------------------------- */
+/* ---- Properties ---- */
 
 const char *tn_gguf_path(const tn_gguf *file) { return file->parts[0].path; }
 const char *tn_gguf_part_path(const tn_gguf *file, int part) {
@@ -265,15 +265,15 @@ tn_status tn_gguf_check_unchanged(const tn_gguf *file) {
         if (part->fd < 0) continue;
         if (fstat(part->fd, &info) != 0) return tn_fail(TN_E_IO, "%s: %s", part->path, strerror(errno));
         if ((uint64_t)info.st_size != part->size)
-            return tn_fail(TN_E_STATE, "%s: had %" PRIu64 " bytes when it was opened and has %" PRIu64 " now",
-                           part->path, part->size, (uint64_t)info.st_size);
+            return tn_fail(TN_E_STATE, "%s: had %" PRIu64 " bytes when it was opened, now %" PRIu64, part->path,
+                           part->size, (uint64_t)info.st_size);
         if (info.st_mtim.tv_sec != part->modified.tv_sec || info.st_mtim.tv_nsec != part->modified.tv_nsec)
             return tn_fail(TN_E_STATE, "%s: was modified since it was opened", part->path);
     }
     return TN_OK;
 }
 
-/* ---- Tensors --------------------------------------------------------------------------------------------------- */
+/* ---- Tensors ---- */
 
 uint64_t tn_gguf_tensor_count(const tn_gguf *file) { return file->tensor_count; }
 
@@ -288,11 +288,10 @@ const tn_gguf_tensor *tn_gguf_find_tensor(const tn_gguf *file, const char *name)
 
 tn_status tn_gguf_read(const tn_gguf *file, const tn_gguf_tensor *tensor, size_t offset, void *out, size_t size) {
     tn__gguf_part *part = &file->parts[tensor->part];
-    if (part->head.no_data)
-        return tn_fail(TN_E_STATE, "%s: holds no tensor data, it is for planning only", part->path);
+    if (part->head.no_data) return tn_fail(TN_E_STATE, "%s: has no tensor data: it is for planning only", part->path);
     if (offset > tensor->size || size > tensor->size - offset)
-        return tn_fail(TN_E_INVALID, "tensor \"%s\": bytes %zu to %zu of %zu were asked for", tensor->name, offset,
-                       offset + size, tensor->size);
+        return tn_fail(TN_E_INVALID, "tensor \"%s\": bytes %zu to %zu requested, but it has %zu", tensor->name,
+                       offset, offset + size, tensor->size);
     return read_part(part, tensor->file_offset + offset, out, size);
 }
 
@@ -300,7 +299,7 @@ static void advise(const tn_gguf *file, const tn_gguf_tensor *tensor, int advice
     const tn__gguf_part *part = &file->parts[tensor->part];
     if (!part->map) return;
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)tensor->data, end = start + tensor->size;
-    /* Neighbours' bytes may be fetched too early, but must not be dropped. */
+    /* Prefetching may include neighbouring bytes; evicting must not. */
     start = whole_pages ? (start + page - 1) & ~(page - 1) : start & ~(page - 1);
     end = whole_pages ? end & ~(page - 1) : end;
     if (start < end) madvise((void *)start, end - start, advice);
@@ -310,7 +309,7 @@ void tn_gguf_prefetch(const tn_gguf *file, const tn_gguf_tensor *tensor) {
 }
 void tn_gguf_evict(const tn_gguf *file, const tn_gguf_tensor *tensor) { advise(file, tensor, MADV_DONTNEED, true); }
 
-/* ---- Part names ------------------------------------------------------------------------------------------------ */
+/* ---- Part names ---- */
 
 static const char ending[] = ".gguf";
 

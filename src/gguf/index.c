@@ -1,4 +1,4 @@
-/* A hash index over structures that start with their name. */
+/* A hash index over structures whose first member is a name. */
 #include "base/hash.h"
 #include "gguf/internal.h"
 
@@ -10,7 +10,7 @@ static const char *name_at(const void *items, size_t stride, size_t i) {
     return name;
 }
 
-/* The slot that holds `name`, or the free one where it would go. */
+/* The slot of `name`, or the free slot where it would be inserted. */
 static size_t slot_of(const tn__gguf_index *index, const void *items, size_t stride, const char *name) {
     size_t slot = (size_t)tn__hash_bytes(name, strlen(name), index->seed) & index->mask;
     while (index->slots[slot] && strcmp(name_at(items, stride, index->slots[slot] - 1), name) != 0)

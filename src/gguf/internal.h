@@ -1,4 +1,4 @@
-/* What the files of src/gguf share: the parsed head of one file, and an open set of files. */
+/* Internals of the GGUF reader and writer: the name index, the parsed head of one file, and an open set of files. */
 #ifndef TN_GGUF_INTERNAL_H
 #define TN_GGUF_INTERNAL_H
 
@@ -9,42 +9,42 @@
 
 #define TN__GGUF_MAGIC "GGUF"
 
-/* ---- Names --------------------------------------------------------------------------------------------------- */
+/* ---- Names ---- */
 
 /* An index over an array of structures whose first member is a NUL-terminated name. */
 typedef struct tn__gguf_index {
     uint32_t *slots; /* position + 1; 0 is free */
     size_t mask;
-    uint64_t seed; /* differs per index, so that nobody can prepare names that collide */
+    uint64_t seed; /* different for every index, so that names cannot be crafted to collide */
 } tn__gguf_index;
 
-/* Builds the index; *duplicate is the position of the first name seen before, or `count`. */
+/* Builds the index; *duplicate is the position of the first repeated name, or `count`. */
 tn_status tn__gguf_index_build(tn__gguf_index *index, const void *items, size_t stride, size_t count,
                                size_t *duplicate);
-/* Adds the item at position count-1, growing as needed; the name must not be there yet. */
+/* Adds the item at position count-1 and grows as needed; the name must be new. */
 tn_status tn__gguf_index_add(tn__gguf_index *index, const void *items, size_t stride, size_t count);
-/* Adds item `i` where the capacity is known to suffice. */
+/* Adds item `i`; the capacity must suffice. */
 void tn__gguf_index_put(tn__gguf_index *index, const void *items, size_t stride, size_t i);
 /* Position of a name, or SIZE_MAX. */
 size_t tn__gguf_index_find(const tn__gguf_index *index, const void *items, size_t stride, const char *name);
 
-/* ---- Head ---------------------------------------------------------------------------------------------------- */
+/* ---- Head ---- */
 
-/* Header, metadata and tensor table of one file. Strings and aligned numbers point into `bytes`; the rest of what
- * arrays need is in `pool`. */
+/* Header, metadata and tensor table of one file. Strings and aligned numbers point into `bytes`; other array elements
+ * are in `pool`. */
 typedef struct tn__gguf_head {
     unsigned char *bytes;
     void *pool;
     uint32_t version, alignment;
     uint64_t data_offset; /* start of the data section */
-    bool no_data;         /* plan-only: the file ends with the tensor table and says that this is meant */
+    bool no_data;         /* plan-only: the file ends after the tensor table and has the key "tenon.no_data" */
     size_t key_count, tensor_count;
     tn_gguf_kv *keys;
     tn_gguf_tensor *tensors; /* file_offset set, part and data not */
     tn__gguf_index key_index;
 } tn__gguf_head;
 
-/* Where the head's bytes come from. `read` copies a range that lies inside `size`. */
+/* The source of a head's bytes. `read` copies a range inside `size`. */
 typedef struct tn__gguf_source {
     const char *path; /* for messages */
     uint64_t size;
@@ -57,10 +57,10 @@ void tn__gguf_head_free(tn__gguf_head *head);
 
 /* Bytes of one element in memory; 0 for an id outside the table. */
 size_t tn__gguf_type_bytes(uint32_t type);
-/* The type and size of a tensor's data from its type id and shape; a message that starts with `where` otherwise. */
+/* The size of a tensor's data from its type id and shape. An error message starts with `where`. */
 tn_status tn__gguf_tensor_bytes(const char *where, uint32_t type_id, const int64_t ne[4], size_t *size);
 
-/* ---- Open files ---------------------------------------------------------------------------------------------- */
+/* ---- Open files ---- */
 
 typedef struct tn__gguf_part {
     char *path;
@@ -71,7 +71,7 @@ typedef struct tn__gguf_part {
     tn__gguf_head head;
     void *map; /* NULL when not mapped */
     size_t map_size;
-    void *copy; /* data read into memory of our own */
+    void *copy; /* data read into allocated memory */
 } tn__gguf_part;
 
 struct tn_gguf {
@@ -84,7 +84,7 @@ struct tn_gguf {
     tn__gguf_index tensor_index;
 };
 
-/* Splits "NAME-00002-of-00005.gguf" into base "NAME.gguf", part 1, count 5; false when it is no such name. */
+/* Splits "NAME-00002-of-00005.gguf" into base "NAME.gguf", part 1, count 5; false for other names. */
 bool tn__gguf_part_parse(const char *path, char *base, size_t size, int *part, int *count);
 
 #endif

@@ -1,8 +1,8 @@
 /* Parses the head of a GGUF file: header, metadata, tensor table.
  *
- * Two passes over the same bytes. The first only walks and checks, asking for more bytes of the file as it goes, so
- * nothing is allocated for a count that the file cannot hold. The second, over bytes known to be well formed, fills
- * tables whose sizes the first has counted. */
+ * Two passes over the same bytes. The first pass checks, and reads more of the file as needed, so that nothing is
+ * allocated for a count that exceeds the file. The second pass, over bytes known to be well-formed, fills tables
+ * whose sizes the first has counted. */
 #include "base/checked.h"
 #include "gguf/internal.h"
 
@@ -11,8 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The smallest entry: key length 8 + key 1 + type 4 + value 1; name length 8 + name 1 + dims 4 + type 4 + offset 8.
- */
+/* Smallest entries: key length 8 + key 1 + type 4 + value 1; name length 8 + name 1 + dims 4 + type 4 + offset 8. */
 enum { MIN_KV_BYTES = 14, MIN_TENSOR_BYTES = 25, FIRST_READ = 1 << 18 };
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "GGUF numbers are copied as they are");
@@ -44,29 +43,30 @@ typedef struct cursor {
     unsigned char *bytes;
     size_t have;       /* bytes of the file now in `bytes` */
     uint64_t position; /* in the file */
-    size_t pool;       /* first pass: bytes wanted; second pass: bytes used */
+    size_t pool;       /* first pass: bytes needed; second pass: bytes used */
     unsigned char *pool_base;
 } cursor;
 
-/* ---- Reading and bounds --------------------------------------------------------------------------------------- */
+/* ---- Reading and bounds ---- */
 
-static tn_status bad(const cursor *c, uint64_t at, tn_status status, const char *text) {
+static tn_status parse_error(const cursor *c, uint64_t at, tn_status status, const char *text) {
     return tn_fail(status, "%s: byte %" PRIu64 ": %s", c->source->path, at, text);
 }
 
 /* Makes the next `size` bytes available, reading more of the file in doubling steps. */
-static tn_status want(cursor *c, uint64_t size, const char *what) {
+static tn_status require_bytes(cursor *c, uint64_t size, const char *what) {
     uint64_t left = c->source->size - c->position;
     if (size > left)
         return tn_fail(TN_E_FORMAT,
-                       "%s: byte %" PRIu64 ": the file ends inside %s (%" PRIu64 " bytes wanted, %" PRIu64 " left)",
+                       "%s: byte %" PRIu64 ": the file ends inside %s (%" PRIu64 " bytes needed, %" PRIu64 " left)",
                        c->source->path, c->position, what, size, left);
     uint64_t end = c->position + size;
     if (end <= c->have) return TN_OK;
     uint64_t target = TN__MAX(end, TN__MAX((uint64_t)c->have * 2, (uint64_t)FIRST_READ));
     target = TN__MIN(target, c->source->size);
-    if (target >= SIZE_MAX) return bad(c, c->position, TN_E_LIMIT, "metadata larger than this machine can address");
-    unsigned char *grown = tn_realloc(c->bytes, (size_t)target + 1); /* room to end a last string with a NUL */
+    if (target >= SIZE_MAX)
+        return parse_error(c, c->position, TN_E_LIMIT, "metadata larger than this machine can address");
+    unsigned char *grown = tn_realloc(c->bytes, (size_t)target + 1); /* room for the NUL of the last string */
     if (!grown) return TN_E_NOMEM;
     c->bytes = grown;
     TN_TRY(c->source->read(c->source->user, c->have, grown + c->have, (size_t)target - c->have));
@@ -74,8 +74,8 @@ static tn_status want(cursor *c, uint64_t size, const char *what) {
     return TN_OK;
 }
 
-static tn_status take(cursor *c, void *out, size_t size, const char *what) {
-    TN_TRY(want(c, size, what));
+static tn_status take_bytes(cursor *c, void *out, size_t size, const char *what) {
+    TN_TRY(require_bytes(c, size, what));
     memcpy(out, c->bytes + c->position, size);
     c->position += size;
     return TN_OK;
@@ -83,7 +83,7 @@ static tn_status take(cursor *c, void *out, size_t size, const char *what) {
 
 static tn_status take_count(cursor *c, uint64_t *count, uint64_t limit, size_t min_bytes, const char *what) {
     uint64_t at = c->position;
-    TN_TRY(take(c, count, 8, what));
+    TN_TRY(take_bytes(c, count, 8, what));
     if (*count > (c->source->size - c->position) / min_bytes)
         return tn_fail(TN_E_FORMAT,
                        "%s: byte %" PRIu64 ": %s is %" PRIu64 ", more than the rest of the file can hold",
@@ -94,11 +94,11 @@ static tn_status take_count(cursor *c, uint64_t *count, uint64_t limit, size_t m
     return TN_OK;
 }
 
-/* Checks a string and steps over it; `at` is where its bytes start. */
+/* Checks a string and skips it; `at` receives the position of its bytes. */
 static tn_status take_string(cursor *c, uint64_t *at, uint64_t *size, uint64_t limit, const char *what) {
     TN_TRY(take_count(c, size, limit, 1, what));
     *at = c->position;
-    TN_TRY(want(c, *size, what));
+    TN_TRY(require_bytes(c, *size, what));
     c->position += *size;
     return TN_OK;
 }
@@ -114,9 +114,9 @@ static tn_status take_name(cursor *c, uint64_t *at, uint64_t *size, uint64_t lim
 
 static tn_status take_type(cursor *c, uint32_t *type) {
     uint64_t at = c->position;
-    TN_TRY(take(c, type, 4, "a value's type"));
+    TN_TRY(take_bytes(c, type, 4, "a value's type"));
     if (tn__gguf_type_bytes(*type) == 0)
-        return tn_fail(TN_E_FORMAT, "%s: byte %" PRIu64 ": %" PRIu32 " is no metadata type", c->source->path, at,
+        return tn_fail(TN_E_FORMAT, "%s: byte %" PRIu64 ": unknown metadata type %" PRIu32, c->source->path, at,
                        *type);
     return TN_OK;
 }
@@ -134,15 +134,15 @@ static size_t file_bytes(uint32_t type) {
     return type == TN_GGUF_STR ? 8 : type == TN_GGUF_ARR ? 12 : tn__gguf_type_bytes(type);
 }
 
-/* Whether elements can be used where they lie, given that `bytes` is aligned to 16. */
+/* Whether elements are aligned in the file, given that `bytes` is aligned to 16. */
 static bool lies_aligned(uint64_t at, uint32_t type) { return at % tn__gguf_type_bytes(type) == 0; }
 
-/* ---- First pass: check ---------------------------------------------------------------------------------------- */
+/* ---- First pass: check ---- */
 
 static tn_status walk_array(cursor *c, int depth) {
     uint32_t type;
     uint64_t at, size, count, start = c->position;
-    if (depth > TN_GGUF_MAX_NESTING) return bad(c, start, TN_E_LIMIT, "arrays nested too deeply");
+    if (depth > TN_GGUF_MAX_NESTING) return parse_error(c, start, TN_E_LIMIT, "arrays nested too deeply");
     TN_TRY(take_type(c, &type));
     TN_TRY(take_count(c, &count, UINT64_MAX, file_bytes(type), "an array's length"));
     at = c->position;
@@ -154,7 +154,7 @@ static tn_status walk_array(cursor *c, int depth) {
         return TN_OK;
     }
     size = count * tn__gguf_type_bytes(type);
-    TN_TRY(want(c, size, "an array"));
+    TN_TRY(require_bytes(c, size, "an array"));
     if (type == TN_GGUF_BOOL) TN_TRY(check_bools(c, at, count));
     if (!lies_aligned(at, type)) c->pool += tn__align_up((size_t)size, 8);
     c->position += size;
@@ -170,7 +170,7 @@ static tn_status walk_key(cursor *c) {
     if (type == TN_GGUF_STR) return take_string(c, &at, &size, UINT64_MAX, "a string's length");
     at = c->position;
     size = tn__gguf_type_bytes(type);
-    TN_TRY(want(c, size, "a value"));
+    TN_TRY(require_bytes(c, size, "a value"));
     if (type == TN_GGUF_BOOL) TN_TRY(check_bools(c, at, 1));
     c->position += size;
     return TN_OK;
@@ -181,33 +181,33 @@ static tn_status walk_tensor(cursor *c) {
     uint64_t at, size, offset, start;
     TN_TRY(take_name(c, &at, &size, TN_GGUF_MAX_NAME, "a tensor name's length"));
     start = c->position;
-    TN_TRY(take(c, &dims, 4, "a tensor's entry"));
+    TN_TRY(take_bytes(c, &dims, 4, "a tensor's entry"));
     if (dims > 4)
-        return tn_fail(TN_E_FORMAT, "%s: byte %" PRIu64 ": a tensor with %" PRIu32 " dimensions; at most 4 are known",
+        return tn_fail(TN_E_FORMAT, "%s: byte %" PRIu64 ": a tensor with %" PRIu32 " dimensions; the maximum is 4",
                        c->source->path, start, dims);
-    TN_TRY(want(c, dims * 8 + 12, "a tensor's entry"));
+    TN_TRY(require_bytes(c, dims * 8 + 12, "a tensor's entry"));
     c->position += dims * 8;
-    TN_TRY(take(c, &type, 4, "a tensor's type"));
-    return take(c, &offset, 8, "a tensor's offset");
+    TN_TRY(take_bytes(c, &type, 4, "a tensor's type"));
+    return take_bytes(c, &offset, 8, "a tensor's offset");
 }
 
 static tn_status walk_header(cursor *c, tn__gguf_head *head, uint64_t *n_keys, uint64_t *n_tensors) {
     unsigned char magic[4];
-    TN_TRY(take(c, magic, 4, "the magic number"));
+    TN_TRY(take_bytes(c, magic, 4, "the magic number"));
     if (memcmp(magic, TN__GGUF_MAGIC, 4) != 0)
         return tn_fail(TN_E_FORMAT, "%s: byte 0: not a GGUF file (it starts with %02x %02x %02x %02x)",
                        c->source->path, magic[0], magic[1], magic[2], magic[3]);
-    TN_TRY(take(c, &head->version, 4, "the version"));
+    TN_TRY(take_bytes(c, &head->version, 4, "the version"));
     if (head->version != 0 && (head->version & 0xffff) == 0)
-        return bad(c, 4, TN_E_VERSION, "a big-endian GGUF file; only little-endian ones are read");
+        return parse_error(c, 4, TN_E_VERSION, "big-endian GGUF files are not supported");
     if (head->version != 2 && head->version != 3)
-        return tn_fail(TN_E_VERSION, "%s: byte 4: GGUF version %" PRIu32 "; 2 and 3 are read", c->source->path,
-                       head->version);
+        return tn_fail(TN_E_VERSION, "%s: byte 4: GGUF version %" PRIu32 " is not supported (2 and 3 are)",
+                       c->source->path, head->version);
     TN_TRY(take_count(c, n_tensors, TN_GGUF_MAX_TENSORS, MIN_TENSOR_BYTES, "the number of tensors"));
     return take_count(c, n_keys, TN_GGUF_MAX_KEYS, MIN_KV_BYTES, "the number of metadata keys");
 }
 
-/* ---- Second pass: fill ---------------------------------------------------------------------------------------- */
+/* ---- Second pass: fill ---- */
 
 static uint64_t read_u64(cursor *c) {
     uint64_t x;
@@ -274,7 +274,7 @@ static void fill_value(cursor *c, tn_gguf_value *value) {
 
 tn_status tn__gguf_tensor_bytes(const char *where, uint32_t type_id, const int64_t ne[4], size_t *size) {
     if (type_id >= TN_TYPE_LIMIT || !tn_type_valid((tn_type)type_id))
-        return tn_fail(TN_E_FORMAT, "%s: %" PRIu32 " is no tensor type", where, type_id);
+        return tn_fail(TN_E_FORMAT, "%s: unknown tensor type %" PRIu32, where, type_id);
     tn_type type = (tn_type)type_id;
     int64_t block = tn_type_block(type), rows = 1, count;
     size_t row;
@@ -282,7 +282,7 @@ tn_status tn__gguf_tensor_bytes(const char *where, uint32_t type_id, const int64
         if (ne[i] <= 0)
             return tn_fail(TN_E_FORMAT, "%s: dimension %d is %" PRId64 "; it must be at least 1", where, i, ne[i]);
     if (ne[0] % block != 0)
-        return tn_fail(TN_E_FORMAT, "%s: rows of %" PRId64 " elements are no multiple of %s's block of %" PRId64,
+        return tn_fail(TN_E_FORMAT, "%s: rows of %" PRId64 " elements are not a multiple of the %s block of %" PRId64,
                        where, ne[0], tn_type_name(type), block);
     if (!tn__mul_i64(ne[1], ne[2], &rows) || !tn__mul_i64(rows, ne[3], &rows) || !tn__mul_i64(rows, ne[0], &count) ||
         !tn__mul_size((size_t)(ne[0] / block), tn_type_bytes(type), &row) || !tn__mul_size(row, (size_t)rows, size) ||
@@ -308,8 +308,8 @@ static tn_status fill_tensor(cursor *c, tn_gguf_tensor *tensor) {
     return TN_OK;
 }
 
-/* Overwrites the byte after each string with a NUL: that is always the first byte of a length, a type or a count
- * that has been read by now, or the spare byte at the end. */
+/* Overwrites the byte after a string with a NUL. That byte is the first of a length, a type or a count that has
+ * already been read, or the spare byte at the end. */
 static void end_string(tn_gguf_str str) { ((char *)(uintptr_t)str.data)[str.size] = '\0'; }
 static void end_strings(const tn_gguf_arr *arr) {
     if (arr->type == TN_GGUF_STR)
@@ -318,7 +318,7 @@ static void end_strings(const tn_gguf_arr *arr) {
         for (uint64_t i = 0; i < arr->count; i++) end_strings(&((const tn_gguf_arr *)arr->data)[i]);
 }
 
-/* ---- Tensors and the data section ------------------------------------------------------------------------------ */
+/* ---- Tensors and the data section ---- */
 
 static const tn_gguf_value *find_key(const tn__gguf_head *head, const char *key) {
     size_t i = tn__gguf_index_find(&head->key_index, head->keys, sizeof *head->keys, key);
@@ -346,7 +346,8 @@ static int by_offset(const void *a, const void *b) {
     return x->file_offset < y->file_offset ? -1 : x->file_offset > y->file_offset;
 }
 
-/* Every tensor must be aligned, inside the data section and clear of the others; offsets become file offsets. */
+/* Checks that every tensor is aligned, inside the data section and does not overlap others; converts offsets to file
+ * offsets. */
 static tn_status place_tensors(const cursor *c, tn__gguf_head *head) {
     const char *path = c->source->path;
     size_t n = head->tensor_count;
@@ -362,7 +363,7 @@ static tn_status place_tensors(const cursor *c, tn__gguf_head *head) {
         if (t->file_offset % head->alignment != 0)
             return tn_fail(TN_E_FORMAT,
                            "%s: byte %" PRIu64 ": tensor \"%s\" starts at offset %" PRIu64
-                           ", no multiple of the alignment %" PRIu32,
+                           ", not a multiple of the alignment %" PRIu32,
                            path, at, t->name, t->file_offset, head->alignment);
         if (t->file_offset > room || t->size > room - t->file_offset)
             return tn_fail(TN_E_FORMAT,
@@ -388,9 +389,9 @@ static tn_status place_tensors(const cursor *c, tn__gguf_head *head) {
     return TN_OK;
 }
 
-/* ---- Both passes ---------------------------------------------------------------------------------------------- */
+/* ---- Both passes ---- */
 
-static tn_status fill(cursor *c, tn__gguf_head *head) {
+static tn_status fill_keys(cursor *c, tn__gguf_head *head) {
     head->keys = tn_calloc(head->key_count, sizeof *head->keys);
     head->tensors = tn_calloc(head->tensor_count, sizeof *head->tensors);
     head->pool = tn_malloc(c->pool);
@@ -406,7 +407,7 @@ static tn_status fill(cursor *c, tn__gguf_head *head) {
     for (size_t i = 0; i < head->tensor_count; i++) {
         uint64_t size;
         const char *name = head->tensors[i].name;
-        memcpy(&size, name - 8, 8); /* still intact: the metadata before it comes last */
+        memcpy(&size, name - 8, 8); /* still intact: the metadata before it is terminated later */
         end_string((tn_gguf_str){name, (size_t)size});
     }
     for (size_t i = 0; i < head->key_count; i++) {
@@ -435,7 +436,7 @@ tn_status tn__gguf_head_parse(const tn__gguf_source *source, tn__gguf_head *head
     for (uint64_t i = 0; i < n_tensors; i++) TN_TRY_GOTO(walk_tensor(&c), status, out);
     head->key_count = (size_t)n_keys;
     head->tensor_count = (size_t)n_tensors;
-    status = fill(&c, head);
+    status = fill_keys(&c, head);
 out:
     head->bytes = c.bytes;
     if (status != TN_OK) tn__gguf_head_free(head);

@@ -1,11 +1,11 @@
-/* Metadata access: numbers out of values of any width, typed getters, and lookup by key. */
+/* Metadata access: conversion of values to numbers, typed getters, and look-up by key. */
 #include "gguf/internal.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
-/* ---- Values --------------------------------------------------------------------------------------------------- */
+/* ---- Values ---- */
 
 bool tn_gguf_arr_at(const tn_gguf_arr *arr, uint64_t index, tn_gguf_value *out) {
     if (index >= arr->count) return false;
@@ -98,7 +98,7 @@ static bool in_bool(const tn_gguf_value *value, bool *out) {
     return true;
 }
 
-/* ---- By key --------------------------------------------------------------------------------------------------- */
+/* ---- By key ---- */
 
 uint64_t tn_gguf_key_count(const tn_gguf *file) { return file->parts[0].head.key_count; }
 
@@ -149,7 +149,7 @@ const void *tn_gguf_get_array(const tn_gguf *file, const char *key, tn_gguf_type
     return fits ? arr->data : NULL;
 }
 
-/* The value for one layer of a key that may hold one for all. */
+/* The value for one layer, of a key that may hold one value for all layers. */
 static bool value_at(const tn_gguf *file, const char *key, uint64_t index, tn_gguf_value *out) {
     const tn_gguf_value *value = tn_gguf_find(file, key);
     if (!value) return false;
@@ -172,7 +172,7 @@ static tn_status need(const tn_gguf *file, const char *key, const tn_gguf_value 
     *value = tn_gguf_find(file, key);
     return *value ? TN_OK : tn_fail(TN_E_NOT_FOUND, "%s: no metadata key \"%s\"", tn_gguf_path(file), key);
 }
-static tn_status wrong(const tn_gguf *file, const char *key, const tn_gguf_value *value, const char *wanted) {
+static tn_status type_error(const tn_gguf *file, const char *key, const tn_gguf_value *value, const char *wanted) {
     int64_t i;
     if (tn_gguf_value_i64(value, &i))
         return tn_fail(TN_E_FORMAT, "%s: \"%s\" is %" PRId64 " (%s), not %s", tn_gguf_path(file), key, i,
@@ -184,19 +184,19 @@ static tn_status wrong(const tn_gguf *file, const char *key, const tn_gguf_value
 tn_status tn_gguf_need_u32(const tn_gguf *file, const char *key, uint32_t *out) {
     const tn_gguf_value *value;
     TN_TRY(need(file, key, &value));
-    return in_u32(value, out) ? TN_OK : wrong(file, key, value, "an integer of 32 bits");
+    return in_u32(value, out) ? TN_OK : type_error(file, key, value, "a 32-bit integer");
 }
 
 tn_status tn_gguf_need_f32(const tn_gguf *file, const char *key, float *out) {
     const tn_gguf_value *value;
     TN_TRY(need(file, key, &value));
-    return in_f32(value, out) ? TN_OK : wrong(file, key, value, "a number");
+    return in_f32(value, out) ? TN_OK : type_error(file, key, value, "a number");
 }
 
 tn_status tn_gguf_need_str(const tn_gguf *file, const char *key, tn_gguf_str *out) {
     const tn_gguf_value *value;
     TN_TRY(need(file, key, &value));
-    if (value->type != TN_GGUF_STR) return wrong(file, key, value, "a string");
+    if (value->type != TN_GGUF_STR) return type_error(file, key, value, "a string");
     *out = value->str;
     return TN_OK;
 }

@@ -1,4 +1,5 @@
-/* Writes GGUF files: tables in memory, data streamed, one file or a split set, visible only when complete. */
+/* Writing of GGUF files: tables are kept in memory, data is written as it arrives, to one file or a split set that
+ * appears only when complete. */
 #include "base/checked.h"
 #include "gguf/internal.h"
 
@@ -11,12 +12,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A key with its value as the bytes that follow it in the file. */
-typedef struct entry {
+/* A key and its value in the form of the file. */
+typedef struct key_entry {
     char *key;
     unsigned char *bytes; /* type, then value */
     size_t size;
-} entry;
+} key_entry;
 
 typedef struct item {
     char *name;
@@ -37,7 +38,7 @@ typedef struct part {
 struct tn_gguf_writer {
     char *path;
     tn_gguf_writer_params params;
-    entry *keys;
+    key_entry *keys;
     size_t key_count, key_capacity;
     tn__gguf_index key_index;
     item *tensors;
@@ -54,7 +55,7 @@ struct tn_gguf_writer {
     uint64_t position;  /* in the part's file */
 };
 
-/* ---- Tables ---------------------------------------------------------------------------------------------------- */
+/* ---- Tables ---- */
 
 tn_status tn_gguf_writer_new(const char *path, const tn_gguf_writer_params *params, tn_gguf_writer **out) {
     *out = NULL;
@@ -104,9 +105,9 @@ static tn_status grow(void **items, size_t *capacity, size_t count, size_t size)
     return TN_OK;
 }
 
-/* ---- Values as bytes ------------------------------------------------------------------------------------------- */
+/* ---- Values as bytes ---- */
 
-/* Bytes of an array in the file, from its type on; false on overflow or a type outside the table. */
+/* Bytes of an array in the file, starting with its type; false on overflow or for an unknown type. */
 static bool array_size(const tn_gguf_arr *arr, int depth, size_t *out) {
     size_t total = 12, bytes = tn__gguf_type_bytes(arr->type), body;
     if (bytes == 0 || depth > TN_GGUF_MAX_NESTING || (arr->count && !arr->data)) return false;
@@ -124,26 +125,26 @@ static bool array_size(const tn_gguf_arr *arr, int depth, size_t *out) {
     return true;
 }
 
-static unsigned char *put(unsigned char *to, const void *from, size_t size) {
+static unsigned char *write_bytes(unsigned char *to, const void *from, size_t size) {
     if (size) memcpy(to, from, size);
     return to + size;
 }
-static unsigned char *put_u32(unsigned char *to, uint32_t x) { return put(to, &x, 4); }
-static unsigned char *put_u64(unsigned char *to, uint64_t x) { return put(to, &x, 8); }
+static unsigned char *put_u32(unsigned char *to, uint32_t x) { return write_bytes(to, &x, 4); }
+static unsigned char *put_u64(unsigned char *to, uint64_t x) { return write_bytes(to, &x, 8); }
 static unsigned char *put_str(unsigned char *to, tn_gguf_str str) {
-    return put(put_u64(to, str.size), str.data, str.size);
+    return write_bytes(put_u64(to, str.size), str.data, str.size);
 }
 static unsigned char *put_array(unsigned char *to, const tn_gguf_arr *arr) {
     to = put_u64(put_u32(to, (uint32_t)arr->type), arr->count);
     if (arr->type != TN_GGUF_STR && arr->type != TN_GGUF_ARR)
-        return put(to, arr->data, (size_t)arr->count * tn__gguf_type_bytes(arr->type));
+        return write_bytes(to, arr->data, (size_t)arr->count * tn__gguf_type_bytes(arr->type));
     for (uint64_t i = 0; i < arr->count; i++)
         to = arr->type == TN_GGUF_STR ? put_str(to, ((const tn_gguf_str *)arr->data)[i])
                                       : put_array(to, &((const tn_gguf_arr *)arr->data)[i]);
     return to;
 }
 
-/* A scalar in the width of its type; false when it does not fit. */
+/* A scalar in the width of its type; false if it does not fit. */
 static bool scalar_bytes(const tn_gguf_value *value, unsigned char out[8]) {
     size_t bytes = tn__gguf_type_bytes(value->type);
     switch (value->type) {
@@ -166,15 +167,15 @@ static bool scalar_bytes(const tn_gguf_value *value, unsigned char out[8]) {
     case TN_GGUF_BOOL: out[0] = value->b; return true;
     case TN_GGUF_F32: {
         float f = (float)value->f;
-        put(out, &f, 4);
+        write_bytes(out, &f, 4);
         return true;
     }
-    case TN_GGUF_F64: put(out, &value->f, 8); return true;
+    case TN_GGUF_F64: write_bytes(out, &value->f, 8); return true;
     default: return false;
     }
 }
 
-static tn_status encode(const char *key, const tn_gguf_value *value, entry *out) {
+static tn_status encode(const char *key, const tn_gguf_value *value, key_entry *out) {
     unsigned char scalar[8];
     size_t size = tn__gguf_type_bytes(value->type);
     bool good = true;
@@ -197,14 +198,14 @@ static tn_status encode(const char *key, const tn_gguf_value *value, entry *out)
     else if (value->type == TN_GGUF_ARR)
         put_array(to, &value->arr);
     else
-        put(to, scalar, size - 4);
+        write_bytes(to, scalar, size - 4);
     return TN_OK;
 }
 
-/* ---- Keys ------------------------------------------------------------------------------------------------------ */
+/* ---- Keys ---- */
 
 static tn_status set_key(tn_gguf_writer *w, const char *key, const tn_gguf_value *value) {
-    entry made = {0};
+    key_entry made = {0};
     TN_TRY(encode(key, value, &made));
     size_t at = tn__gguf_index_find(&w->key_index, w->keys, sizeof *w->keys, key);
     if (at != SIZE_MAX) {
@@ -232,10 +233,10 @@ static tn_status set_key(tn_gguf_writer *w, const char *key, const tn_gguf_value
 }
 
 tn_status tn_gguf_writer_set(tn_gguf_writer *w, const char *key, const tn_gguf_value *value) {
-    if (w->begun) return tn_fail(TN_E_STATE, "key \"%s\": the file has been begun", key);
+    if (w->begun) return tn_fail(TN_E_STATE, "key \"%s\": keys must be set before begin()", key);
     size_t length = strlen(key);
     if (length == 0 || length > TN_GGUF_MAX_KEY)
-        return tn_fail(TN_E_INVALID, "a key of %zu bytes; 1 to %d are possible", length, TN_GGUF_MAX_KEY);
+        return tn_fail(TN_E_INVALID, "a key has %zu bytes; it must have 1 to %d", length, TN_GGUF_MAX_KEY);
     if (strncmp(key, "split.", 6) == 0 || strcmp(key, "tenon.no_data") == 0) return TN_OK;
     return set_key(w, key, value);
 }
@@ -276,28 +277,28 @@ bool tn_gguf_writer_remove(tn_gguf_writer *w, const char *key) {
     tn_free(w->keys[at].bytes);
     memmove(w->keys + at, w->keys + at + 1, (w->key_count - at - 1) * sizeof *w->keys);
     w->key_count--;
-    /* Positions moved: refill the slots in place, which needs no memory and so cannot fail. */
+    /* Positions have changed: refill the slots in place, which needs no memory and cannot fail. */
     memset(w->key_index.slots, 0, (w->key_index.mask + 1) * sizeof *w->key_index.slots);
     for (size_t i = 0; i < w->key_count; i++) tn__gguf_index_put(&w->key_index, w->keys, sizeof *w->keys, i);
     return true;
 }
 
-/* ---- Tensors --------------------------------------------------------------------------------------------------- */
+/* ---- Tensors ---- */
 
 tn_status tn_gguf_writer_add(tn_gguf_writer *w, const char *name, tn_type type, int n_dims, const int64_t *ne) {
-    if (w->begun) return tn_fail(TN_E_STATE, "tensor \"%s\": the file has been begun", name);
+    if (w->begun) return tn_fail(TN_E_STATE, "tensor \"%s\": tensors must be added before begin()", name);
     size_t length = strlen(name);
     if (length == 0 || length > TN_GGUF_MAX_NAME)
-        return tn_fail(TN_E_INVALID, "a tensor name of %zu bytes; 1 to %d are possible", length, TN_GGUF_MAX_NAME);
+        return tn_fail(TN_E_INVALID, "a tensor name has %zu bytes; it must have 1 to %d", length, TN_GGUF_MAX_NAME);
     if (n_dims < 0 || n_dims > 4)
-        return tn_fail(TN_E_INVALID, "tensor \"%s\": %d dimensions; 0 to 4 are possible", name, n_dims);
+        return tn_fail(TN_E_INVALID, "tensor \"%s\": %d dimensions; it must have 0 to 4", name, n_dims);
     item made = {.type = (uint32_t)type, .n_dims = (uint32_t)n_dims, .ne = {1, 1, 1, 1}};
     char where[TN_GGUF_MAX_NAME + 16];
     for (int i = 0; i < n_dims; i++) made.ne[i] = ne[i];
     snprintf(where, sizeof where, "tensor \"%s\"", name);
     if (tn__gguf_tensor_bytes(where, made.type, made.ne, &made.size) != TN_OK) return TN_E_INVALID;
     if (tn__gguf_index_find(&w->tensor_index, w->tensors, sizeof *w->tensors, name) != SIZE_MAX)
-        return tn_fail(TN_E_EXISTS, "tensor \"%s\" was added before", name);
+        return tn_fail(TN_E_EXISTS, "tensor \"%s\" already exists", name);
     if (w->tensor_count >= TN_GGUF_MAX_TENSORS)
         return tn_fail(TN_E_LIMIT, "more than %d tensors", TN_GGUF_MAX_TENSORS);
     TN_TRY(grow((void **)&w->tensors, &w->tensor_capacity, w->tensor_count, sizeof *w->tensors));
@@ -311,8 +312,7 @@ tn_status tn_gguf_writer_add(tn_gguf_writer *w, const char *name, tn_type type, 
     return status;
 }
 
-/* ---- Layout: which tensor goes into which part, and where -------------------------------------------------------
- */
+/* ---- Layout: part and offset of every tensor ---- */
 
 static uint64_t entry_bytes(const item *t) { return 8 + strlen(t->name) + 4 + 8 * t->n_dims + 4 + 8; }
 static uint64_t padded(const tn_gguf_writer *w, uint64_t x) {
@@ -322,7 +322,7 @@ static uint64_t padded(const tn_gguf_writer *w, uint64_t x) {
 /* The keys "split.no" (u16), "split.count" (u16), "split.tensors.count" (i32) in the file. */
 static const uint64_t split_key_bytes = (8 + 8 + 4 + 2) + (8 + 11 + 4 + 2) + (8 + 19 + 4 + 4);
 
-/* Only the first part carries the metadata, but each must tell its alignment. */
+/* Only the first part has the metadata, but every part needs its alignment. */
 static bool key_in_part(const tn_gguf_writer *w, size_t key, int no) {
     return no == 0 || strcmp(w->keys[key].key, "general.alignment") == 0;
 }
@@ -344,7 +344,7 @@ static tn_status add_part(tn_gguf_writer *w, size_t first) {
     return TN_OK;
 }
 
-static tn_status lay_out(tn_gguf_writer *w) {
+static tn_status lay_out_parts(tn_gguf_writer *w) {
     TN_TRY(add_part(w, 0));
     uint64_t head = key_bytes(w, 0), data = 0;
     for (size_t i = 0; i < w->tensor_count; i++) {
@@ -369,7 +369,7 @@ static tn_status lay_out(tn_gguf_writer *w) {
     return TN_OK;
 }
 
-/* ---- Files ----------------------------------------------------------------------------------------------------- */
+/* ---- Files ---- */
 
 static tn_status io_error(const tn_gguf_writer *w, const char *what) {
     return tn_fail(TN_E_IO, "%s: cannot %s: %s", w->parts[w->part].path, what, strerror(errno));
@@ -423,16 +423,16 @@ static tn_status write_head(tn_gguf_writer *w, const part *p, int no) {
     if (size > SIZE_MAX) return tn_fail(TN_E_OVERFLOW, "%s: the metadata is too large", p->path);
     unsigned char *head = tn_malloc((size_t)size), *to = head;
     if (!head) return TN_E_NOMEM;
-    to = put(to, TN__GGUF_MAGIC, 4);
+    to = write_bytes(to, TN__GGUF_MAGIC, 4);
     to = put_u64(put_u64(put_u32(to, 3), p->end - p->first), key_count);
     for (size_t i = 0; i < w->key_count; i++) {
         if (!key_in_part(w, i, no)) continue;
-        to = put(put_key(to, w->keys[i].key), w->keys[i].bytes, w->keys[i].size);
+        to = write_bytes(put_key(to, w->keys[i].key), w->keys[i].bytes, w->keys[i].size);
     }
     if (w->params.part_bytes) {
         uint16_t number = (uint16_t)no, count = (uint16_t)w->part_count;
-        to = put(put_u32(put_key(to, "split.no"), TN_GGUF_U16), &number, 2);
-        to = put(put_u32(put_key(to, "split.count"), TN_GGUF_U16), &count, 2);
+        to = write_bytes(put_u32(put_key(to, "split.no"), TN_GGUF_U16), &number, 2);
+        to = write_bytes(put_u32(put_key(to, "split.count"), TN_GGUF_U16), &count, 2);
         to = put_u32(put_u32(put_key(to, "split.tensors.count"), TN_GGUF_I32), (uint32_t)w->tensor_count);
     }
     for (size_t i = p->first; i < p->end; i++) {
@@ -446,27 +446,28 @@ static tn_status write_head(tn_gguf_writer *w, const part *p, int no) {
     return status;
 }
 
-static tn_status open_part(tn_gguf_writer *w) {
+static tn_status open_output_part(tn_gguf_writer *w) {
     part *p = &w->parts[w->part];
     w->position = 0;
     w->fd = open(p->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (w->fd < 0) return io_error(w, "create the file");
     p->on_disk = true;
-    /* A full disk is better known now than an hour later. File systems that cannot reserve say so and are let off. */
+    /* Reserve disk space, so that a full disk is reported at the beginning. Ignores file systems that cannot reserve.
+     */
     if (fallocate(w->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)p->size) != 0 && errno == ENOSPC)
         return tn_fail(TN_E_IO, "%s: not enough disk space for %" PRIu64 " bytes", p->path, p->size);
     TN_TRY(write_head(w, p, w->part));
     return w->params.no_data ? TN_OK : pad_to(w, p->data_offset);
 }
 
-static tn_status close_part(tn_gguf_writer *w) {
+static tn_status close_output_part(tn_gguf_writer *w) {
     if (fsync(w->fd) != 0) return io_error(w, "write to disk");
     int fd = w->fd;
     w->fd = -1;
     return close(fd) == 0 ? TN_OK : io_error(w, "close");
 }
 
-static tn_status find_alignment(tn_gguf_writer *w) {
+static tn_status writer_alignment(tn_gguf_writer *w) {
     w->alignment = TN_GGUF_DEFAULT_ALIGNMENT;
     size_t at = tn__gguf_index_find(&w->key_index, w->keys, sizeof *w->keys, "general.alignment");
     if (at == SIZE_MAX) return TN_OK;
@@ -483,11 +484,11 @@ static tn_status find_alignment(tn_gguf_writer *w) {
 tn_status tn_gguf_writer_begin(tn_gguf_writer *w) {
     if (w->begun) return tn_fail(TN_E_STATE, "%s: begun twice", w->path);
     if (w->params.no_data) TN_TRY(set_key(w, "tenon.no_data", &(tn_gguf_value){.type = TN_GGUF_BOOL, .b = true}));
-    TN_TRY(find_alignment(w));
+    TN_TRY(writer_alignment(w));
     w->begun = true;
-    TN_TRY(lay_out(w));
+    TN_TRY(lay_out_parts(w));
     TN_TRY(name_parts(w));
-    return open_part(w);
+    return open_output_part(w);
 }
 
 tn_status tn_gguf_writer_write(tn_gguf_writer *w, const void *bytes, size_t size) {
@@ -498,9 +499,9 @@ tn_status tn_gguf_writer_write(tn_gguf_writer *w, const void *bytes, size_t size
         if (w->tensor == w->tensor_count)
             return tn_fail(TN_E_INVALID, "%s: %zu bytes past the last tensor", w->path, size);
         if (w->tensor == w->parts[w->part].end) {
-            TN_TRY(close_part(w));
+            TN_TRY(close_output_part(w));
             w->part++;
-            TN_TRY(open_part(w));
+            TN_TRY(open_output_part(w));
         }
         const item *t = &w->tensors[w->tensor];
         size_t piece = TN__MIN(size, t->size - w->tensor_done);
@@ -517,7 +518,7 @@ tn_status tn_gguf_writer_write(tn_gguf_writer *w, const void *bytes, size_t size
     return TN_OK;
 }
 
-/* Makes the renames last. Failure to sync a directory is no failure of the data. */
+/* Makes the renames durable. A failure to sync the directory does not affect the data and is ignored. */
 static void sync_folder(const char *path) {
     char folder[PATH_MAX];
     const char *slash = strrchr(path, '/');
@@ -533,17 +534,17 @@ tn_status tn_gguf_writer_finish(tn_gguf_writer *w) {
     if (!w->params.no_data && w->tensor < w->tensor_count)
         return tn_fail(TN_E_STATE, "%s: tensor \"%s\" has %zu of its %zu bytes", w->path, w->tensors[w->tensor].name,
                        w->tensor_done, w->tensors[w->tensor].size);
-    /* Parts without data are small: write those that no data led to. */
+    /* Write the remaining parts, which have no data. */
     for (;;) {
-        TN_TRY(close_part(w));
+        TN_TRY(close_output_part(w));
         if (w->part + 1 >= w->part_count) break;
         w->part++;
-        TN_TRY(open_part(w));
+        TN_TRY(open_output_part(w));
     }
     w->finished = true;
-    for (w->part = w->part_count; w->part-- > 0;) { /* the first part last: where it is, all are */
+    for (w->part = w->part_count; w->part-- > 0;) { /* the first part last: if it exists, all do */
         part *p = &w->parts[w->part];
-        if (rename(p->temporary, p->path) != 0) return io_error(w, "give the finished file its name");
+        if (rename(p->temporary, p->path) != 0) return io_error(w, "rename the finished file");
         p->on_disk = false;
     }
     sync_folder(w->path);

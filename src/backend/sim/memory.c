@@ -1,5 +1,5 @@
-/* The simulated device's memory: one set of pages, mapped once without access for everyone to name and once with
- * access for the device. */
+/* Memory of simulated devices: the same pages mapped twice, once without access (the address that the host sees) and
+ * once with access for the device. */
 #include "backend/sim/sim.h"
 
 #include "base/checked.h"
@@ -25,11 +25,11 @@ static void buffer_free(tn_buffer *buffer) {
     tn_free(b);
 }
 
-/* A range of the tensor inside the device, or NULL with a message. */
-static char *range(tn_buffer *buffer, const tn_tensor *tensor, size_t offset) {
+/* The device's address of a range of the tensor, or NULL with an error message. */
+static char *inner_range(tn_buffer *buffer, const tn_tensor *tensor, size_t offset) {
     tn__sim_buffer *b = buffer->impl;
     if (!b->inner) {
-        tn_fail(TN_E_UNSUPPORTED, "%s has no storage: it serves planning only", buffer->type->name);
+        tn_fail(TN_E_UNSUPPORTED, "%s has no storage: it is for planning only", buffer->type->name);
         return NULL;
     }
     return tn__sim_inner(buffer, (const char *)tensor->data + offset);
@@ -44,50 +44,50 @@ static tn_status before_copy(tn_buffer *buffer, size_t size) {
     return TN_OK;
 }
 
-static tn_status set(tn_buffer *buffer, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
+static tn_status sim_set(tn_buffer *buffer, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
     if (!size) return TN_OK;
-    if (sim_of(buffer)->memory_only) return TN_OK; /* weights may be "loaded" for a plan */
+    if (sim_of(buffer)->memory_only) return TN_OK; /* planning may "load" weights */
     TN_TRY(before_copy(buffer, size));
-    char *to = range(buffer, tensor, offset);
+    char *to = inner_range(buffer, tensor, offset);
     if (!to) return TN_E_UNSUPPORTED;
     memcpy(to, data, size);
     return TN_OK;
 }
 
-static tn_status get(tn_buffer *buffer, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
+static tn_status sim_get(tn_buffer *buffer, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
     if (!size) return TN_OK;
     TN_TRY(before_copy(buffer, size));
-    const char *from = range(buffer, tensor, offset);
+    const char *from = inner_range(buffer, tensor, offset);
     if (!from) return TN_E_UNSUPPORTED;
     memcpy(data, from, size);
     return TN_OK;
 }
 
-static tn_status fill(tn_buffer *buffer, tn_tensor *tensor, uint8_t value, size_t offset, size_t size) {
+static tn_status sim_fill(tn_buffer *buffer, tn_tensor *tensor, uint8_t value, size_t offset, size_t size) {
     if (!size) return TN_OK;
     if (sim_of(buffer)->memory_only) return TN_OK;
     TN_TRY(tn__sim_check(sim_of(buffer)));
-    char *to = range(buffer, tensor, offset);
+    char *to = inner_range(buffer, tensor, offset);
     if (!to) return TN_E_UNSUPPORTED;
     memset(to, value, size);
     return TN_OK;
 }
 
-static tn_status clear(tn_buffer *buffer, uint8_t value) {
+static tn_status sim_clear(tn_buffer *buffer, uint8_t value) {
     tn__sim_buffer *b = buffer->impl;
     TN_TRY(tn__sim_check(sim_of(buffer)));
     if (b->inner) memset(b->inner, value, buffer->size);
     return TN_OK;
 }
 
-/* A plan needs no weights, so nobody has to read them. */
+/* Planning does not need the contents of weights, so they are not read. */
 static tn_status load_nothing(tn_buffer *buffer, const tn_tensor_source *sources, size_t n) { return TN_OK; }
 
-#define DATA_OPS .free = buffer_free, .set = set, .get = get, .fill = fill, .clear = clear
+#define DATA_OPS .free = buffer_free, .set = sim_set, .get = sim_get, .fill = sim_fill, .clear = sim_clear
 static const tn_buffer_ops buffer_ops = {DATA_OPS};
 static const tn_buffer_ops plan_ops = {DATA_OPS, .load = load_nothing};
 
-/* Pages for `size` bytes, visible and inner. */
+/* Maps pages for `size` bytes twice: visible to the host, and accessible to the device. */
 static tn_status map_pages(tn__sim_buffer *b, size_t size, bool memory_only) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes;
     if (!tn__align_up_checked(size ? size : 1, page, &bytes))
@@ -117,12 +117,12 @@ failed:
     return tn_fail(TN_E_NOMEM, "the host has no room for %zu bytes of simulated memory", size);
 }
 
-static tn_status buffer_new(tn_buffer_type *type, size_t size, tn_buffer **buffer) {
+static tn_status sim_buffer_new(tn_buffer_type *type, size_t size, tn_buffer **buffer) {
     tn__sim *sim = type->impl;
     TN_TRY(tn__sim_check(sim));
     size_t used = atomic_load(&sim->used), free_bytes = used < sim->size ? sim->size - used : 0;
     if (size > type->max_size)
-        return tn_fail(TN_E_DEVICE_MEMORY, "%s: %zu bytes asked for, a single allocation has at most %zu",
+        return tn_fail(TN_E_DEVICE_MEMORY, "%s: %zu bytes requested, but a single allocation has at most %zu",
                        sim->device.name, size, type->max_size);
     if (size > free_bytes || tn__sim_fault(&sim->fail_alloc))
         return tn_fail(TN_E_DEVICE_MEMORY, "%s is out of memory: %zu bytes needed, %zu of %zu free", sim->device.name,
@@ -144,4 +144,4 @@ static tn_status buffer_new(tn_buffer_type *type, size_t size, tn_buffer **buffe
     return TN_OK;
 }
 
-const tn_buffer_type_ops tn__sim_type_ops = {.buffer_new = buffer_new};
+const tn_buffer_type_ops tn__sim_type_ops = {.buffer_new = sim_buffer_new};

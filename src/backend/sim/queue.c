@@ -1,5 +1,5 @@
-/* The simulated device's stream: commands in a ring, executed in order by a thread; programs computed with the CPU's
- * kernels on the inner mapping. */
+/* Streams of simulated devices: a thread executes commands from a ring in order. Programs run on the CPU backend, on
+ * the accessible mapping of the memory. */
 #include "backend/sim/sim.h"
 
 #include "backend/registry.h"
@@ -20,7 +20,7 @@ typedef struct sim_event {
     tn_event base;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    uint64_t recorded, reached; /* the last record asked for, and the last one the queue came to */
+    uint64_t recorded, reached; /* number of records enqueued and executed */
 } sim_event;
 
 typedef struct sim_program {
@@ -29,7 +29,7 @@ typedef struct sim_program {
     tn_tensor **nodes, **originals;
     size_t n_nodes, n_copies;
     tn_program *inner;  /* on the CPU stream, over `nodes` */
-    tn_buffer *wrapped; /* the last scratch, as a buffer of the CPU's */
+    tn_buffer *wrapped; /* the last scratch as a CPU buffer */
     void *wrapped_base;
 } sim_program;
 
@@ -52,16 +52,15 @@ typedef struct sim_stream {
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    tn_event *copied; /* this stream came to a copy between two of them */
+    tn_event *copied; /* recorded at a copy between two streams */
     command ring[RING];
-    uint64_t put, taken, done; /* commands ever enqueued, taken by the thread, finished */
+    uint64_t put, taken, done; /* numbers of commands enqueued, taken by the thread, finished */
     bool stop;
     tn_status status; /* the first failure, reported at the next synchronize */
     char error[512];
 } sim_stream;
 
-/* ---- Programs ----------------------------------------------------------------------------------------------------
- */
+/* ---- Programs ---- */
 
 static void program_free(tn_program *program) {
     sim_program *p = (sim_program *)program;
@@ -74,8 +73,7 @@ static void program_free(tn_program *program) {
     tn_free(p);
 }
 
-/* The copy of a tensor seen before, or a new one. Linear look-back over the few sources of recent nodes would not do
- * for long lists, so positions are kept in a small open-addressed table. */
+/* Finds the copy of a tensor. A hash table with open addressing, because a linear search is slow for long lists. */
 typedef struct copy_table {
     uint32_t *slots;
     size_t mask;
@@ -142,14 +140,14 @@ static tn_status execute_program(sim_stream *s, const command *c) {
         const tn_tensor *t = p->originals[i];
         void *data = t->data && t->buffer && t->buffer->type->impl == sim ? tn__sim_inner(t->buffer, t->data) : NULL;
         if (t->data && !data && tn_nelements(t) > 0)
-            return tn_fail(TN_E_DEVICE, "%s cannot reach '%s', which lies in %s", sim->device.name, t->name,
+            return tn_fail(TN_E_DEVICE, "%s cannot access '%s', which is in %s", sim->device.name, t->name,
                            t->buffer ? t->buffer->type->name : "host memory");
         moved = moved || p->copies[i].data != data;
         p->copies[i].data = data;
         p->copies[i].buffer = NULL;
     }
     if (moved) tn_program_moved(p->inner);
-    /* The CPU's program wants a buffer of the CPU's: the device's scratch is wrapped, once as long as it stays. */
+    /* The CPU program needs a CPU buffer: the device's scratch is wrapped once for as long as it stays the same. */
     char *base = p->base.scratch ? tn__sim_inner(c->scratch, c->scratch->base) : NULL;
     if (base && p->wrapped_base != base) {
         tn_buffer *fresh;
@@ -161,15 +159,14 @@ static tn_status execute_program(sim_stream *s, const command *c) {
     return tn_program_run(p->inner, p->wrapped);
 }
 
-/* ---- The thread --------------------------------------------------------------------------------------------------
- */
+/* ---- The thread ---- */
 
 static tn_status execute(sim_stream *s, const command *c) {
     switch (c->kind) {
     case COMMAND_SET: return tn_tensor_set_at(c->tensor, c->data, c->offset, c->size);
     case COMMAND_GET: return tn_tensor_get_at(c->tensor, c->data, c->offset, c->size);
     case COMMAND_COPY: {
-        /* Within the device, or out of it into another simulated one. */
+        /* Within the device, or to another simulated device. */
         TN_TRY(tn__sim_check(s->sim));
         if (tn__sim_fault(&s->sim->fail_copy))
             return tn_fail(TN_E_DEVICE, "%s: a copy of %zu bytes failed", s->sim->device.name, c->size);
@@ -201,7 +198,7 @@ static void *work(void *user) {
         while (s->taken == s->put && !s->stop) pthread_cond_wait(&s->changed, &s->mutex);
         if (s->taken == s->put) break;
         command c = s->ring[s->taken++ % RING];
-        /* After a failure only events still happen, so that nobody waits for ever. */
+        /* After a failure only events are executed, so that no thread waits forever. */
         bool skip = s->status != TN_OK && c.kind != COMMAND_RECORD && c.kind != COMMAND_WAIT;
         pthread_mutex_unlock(&s->mutex);
         tn_status status = skip ? TN_OK : execute(s, &c);
@@ -241,8 +238,7 @@ static tn_status synchronize(tn_stream *stream) {
     return status;
 }
 
-/* ---- Backend -----------------------------------------------------------------------------------------------------
- */
+/* ---- Stream ---- */
 
 static tn_status set_async(tn_stream *stream, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
     return enqueue(
@@ -265,7 +261,8 @@ static tn_status copy_async(tn_stream *from, tn_stream *to, const tn_tensor *sou
     bool from_host = source->data && (!source->buffer || source->buffer->type->is_host),
          from_sim = from->ops->copy_async == copy_async, to_sim = to->ops->copy_async == copy_async;
     if (from_sim && to_sim && in_simulated(source) && in_simulated(target)) {
-        /* After the earlier work of both, in the source's queue; the target's later work waits for it. */
+        /* The copy runs in the source's queue after the earlier work of both; the target's later work waits for it.
+         */
         sim_stream *f = from->impl, *t = to->impl;
         if (f != t) {
             TN_TRY(tn__sim_event_record(t->copied, to));
@@ -279,8 +276,7 @@ static tn_status copy_async(tn_stream *from, tn_stream *to, const tn_tensor *sou
         return TN_OK;
     }
     if (from_host && to_sim) {
-        /* The host's work is done when this is called (the CPU is synchronous), so the data can be read by the queue.
-         */
+        /* The CPU is synchronous, so the host's data is complete when this is called. */
         return enqueue(to->impl,
                        &(command){.kind = COMMAND_SET, .tensor = target, .data = source->data, .size = size});
     }
@@ -294,7 +290,7 @@ static tn_status program_run(tn_program *program, tn_buffer *scratch) {
                    &(command){.kind = COMMAND_RUN, .program = (sim_program *)program, .scratch = scratch});
 }
 
-static void stream_free(tn_stream *stream) {
+static void sim_stream_free(tn_stream *stream) {
     sim_stream *s = stream->impl;
     pthread_mutex_lock(&s->mutex);
     s->stop = true;
@@ -309,7 +305,7 @@ static void stream_free(tn_stream *stream) {
 }
 
 static const tn_stream_ops stream_ops = {
-    .free = stream_free,
+    .free = sim_stream_free,
     .set_async = set_async,
     .get_async = get_async,
     .copy_async = copy_async,
@@ -344,8 +340,7 @@ tn_status tn__sim_stream_new(tn_device *device, const tn_stream_params *params, 
     return TN_OK;
 }
 
-/* ---- Events ------------------------------------------------------------------------------------------------------
- */
+/* ---- Events ---- */
 
 tn_status tn__sim_event_new(tn_device *device, tn_event **event) {
     sim_event *e = tn_calloc(1, sizeof *e);
@@ -376,7 +371,7 @@ tn_status tn__sim_event_wait(tn_event *event, tn_stream *stream) {
     uint64_t ticket = e->recorded;
     pthread_mutex_unlock(&e->mutex);
     if (stream->ops != &stream_ops)
-        return tn__sim_event_synchronize(event); /* another kind of stream: the host waits */
+        return tn__sim_event_synchronize(event); /* a stream of another backend: the host waits */
     return enqueue(stream->impl, &(command){.kind = COMMAND_WAIT, .event = e, .ticket = ticket});
 }
 tn_status tn__sim_event_synchronize(tn_event *event) {

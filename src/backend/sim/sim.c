@@ -1,4 +1,4 @@
-/* Simulated devices: the specification and the device's own face. */
+/* Simulated devices: parsing of specifications, and the device interface. */
 #include "backend/sim/sim.h"
 
 #include "backend/registry.h"
@@ -21,8 +21,7 @@ void tn__sim_delay(const tn__sim *sim, size_t bytes) {
     while (nanosleep(&time, &time) != 0) {}
 }
 
-/* ---- Specification ----------------------------------------------------------------------------------------------
- */
+/* ---- Specification ---- */
 
 static bool parse_number(const char *text, double *value, const char **rest) {
     char *end;
@@ -63,7 +62,7 @@ static bool parse_time(const char *text, uint64_t *ns) {
     return true;
 }
 
-/* "mul_mat+add": only these; "-rope-attention": all but these. Views are always possible. */
+/* "mul_mat+add": only these; "-rope-attention": all but these. Views are always supported. */
 static tn_status parse_ops(tn__sim *sim, const char *text) {
     bool without = text[0] == '-';
     memset(sim->ops, without, sizeof sim->ops);
@@ -71,7 +70,7 @@ static tn_status parse_ops(tn__sim *sim, const char *text) {
     for (const char *p = text; *p;) {
         p += *p == '+' || *p == '-';
         size_t length = strcspn(p, "+-");
-        if (length >= sizeof name) return tn_fail(TN_E_INVALID, "no op is called '%.60s'", p);
+        if (length >= sizeof name) return tn_fail(TN_E_INVALID, "unknown op '%.60s'", p);
         memcpy(name, p, length);
         name[length] = '\0';
         p += length;
@@ -81,7 +80,7 @@ static tn_status parse_ops(tn__sim *sim, const char *text) {
             sim->ops[op] = !without;
             known = true;
         }
-        if (!known) return tn_fail(TN_E_INVALID, "no op is called '%s'", name);
+        if (!known) return tn_fail(TN_E_INVALID, "unknown op '%s'", name);
     }
     for (int op = 0; op < TN_OP_COUNT; op++)
         if (tn_op_get_family((tn_op)op) == TN_FAMILY_VIEW) sim->ops[op] = 1;
@@ -92,7 +91,7 @@ static tn_status parse_fault(tn__sim *sim, const char *text) {
     char kind[16];
     long n;
     if (sscanf(text, "%15[a-z]:%ld", kind, &n) != 2 || n < 1)
-        return tn_fail(TN_E_INVALID, "fail=%s: write alloc:N, copy:N or lost:N", text);
+        return tn_fail(TN_E_INVALID, "fail=%s: must be alloc:N, copy:N or lost:N", text);
     if (!strcmp(kind, "alloc"))
         atomic_store(&sim->fail_alloc, n);
     else if (!strcmp(kind, "copy"))
@@ -100,7 +99,7 @@ static tn_status parse_fault(tn__sim *sim, const char *text) {
     else if (!strcmp(kind, "lost"))
         atomic_store(&sim->fail_run, n);
     else
-        return tn_fail(TN_E_INVALID, "fail=%s: write alloc:N, copy:N or lost:N", text);
+        return tn_fail(TN_E_INVALID, "fail=%s: must be alloc:N, copy:N or lost:N", text);
     return TN_OK;
 }
 
@@ -126,7 +125,7 @@ static tn_status parse_option(tn__sim *sim, const char *key, const char *value) 
         snprintf(sim->device.name, sizeof sim->device.name, "%s", value);
     else
         return tn_fail(TN_E_INVALID,
-                       "simulated device: '%s=%s' is not understood; known are align=BYTES (a power of two up to "
+                       "simulated device: invalid setting '%s=%s'; settings are align=BYTES (a power of two up to "
                        "4096), max-alloc=BYTES, latency=TIME (20us), "
                        "bandwidth=BYTES per second, ops=NAME+NAME or -NAME, fail=alloc:N|copy:N|lost:N, offload=1, "
                        "memory-only=1, name=NAME",
@@ -137,7 +136,7 @@ static tn_status parse_option(tn__sim *sim, const char *key, const char *value) 
 static tn_status parse(tn__sim *sim, const char *specification) {
     char text[256];
     if (strncmp(specification, "sim:", 4) != 0 || strlen(specification) >= sizeof text)
-        return tn_fail(TN_E_INVALID, "a simulated device is written sim:SIZE[,align=…][,max-alloc=…]…, not '%.100s'",
+        return tn_fail(TN_E_INVALID, "invalid simulated device '%.100s': must be sim:SIZE[,align=…][,max-alloc=…]…",
                        specification);
     snprintf(text, sizeof text, "%s", specification + 4);
     char *rest, *part = strtok_r(text, ",", &rest);
@@ -151,10 +150,9 @@ static tn_status parse(tn__sim *sim, const char *specification) {
     return TN_OK;
 }
 
-/* ---- Device -----------------------------------------------------------------------------------------------------
- */
+/* ---- Device ---- */
 
-static tn_status memory(tn_device *device, size_t *free_bytes, size_t *total_bytes) {
+static tn_status sim_memory(tn_device *device, size_t *free_bytes, size_t *total_bytes) {
     tn__sim *sim = device->impl;
     size_t used = atomic_load(&sim->used);
     *total_bytes = sim->size;
@@ -162,10 +160,10 @@ static tn_status memory(tn_device *device, size_t *free_bytes, size_t *total_byt
     return TN_OK;
 }
 
-static bool supports_op(tn_device *device, const tn_tensor *node, char *reason, size_t reason_size) {
+static bool sim_supports_op(tn_device *device, const tn_tensor *node, char *reason, size_t reason_size) {
     const tn__sim *sim = device->impl;
     if (!sim->ops[node->op]) {
-        if (reason) snprintf(reason, reason_size, "%s is not in its op set", tn_op_name(node->op));
+        if (reason) snprintf(reason, reason_size, "%s is not supported", tn_op_name(node->op));
         return false;
     }
     if (node->op == TN_OP_CUSTOM) {
@@ -174,10 +172,10 @@ static bool supports_op(tn_device *device, const tn_tensor *node, char *reason, 
     }
     return tn_device_supports_op(tn__cpu_device(), node, reason, reason_size);
 }
-static bool supports_buffer_type(tn_device *device, const tn_buffer_type *type) { return type->device == device; }
+static bool sim_supports_buffer_type(tn_device *device, const tn_buffer_type *type) { return type->device == device; }
 
-/* As a GPU would: a product with many columns earns back the transfer of its weights. */
-static bool wants_op(tn_device *device, const tn_tensor *node) {
+/* Like a GPU: for a mat-mul with many columns the transfer of its weights pays. */
+static bool sim_wants_op(tn_device *device, const tn_tensor *node) {
     const tn__sim *sim = device->impl;
     return sim->wants_ops && tn_op_get_family(node->op) == TN_FAMILY_MATMUL && node->ne[1] * node->ne[2] >= 32;
 }
@@ -185,10 +183,10 @@ static bool wants_op(tn_device *device, const tn_tensor *node) {
 static void device_free(tn_device *device) { tn_free(device->impl); }
 
 static const tn_device_ops device_ops = {
-    .memory = memory,
-    .supports_op = supports_op,
-    .supports_buffer_type = supports_buffer_type,
-    .wants_op = wants_op,
+    .memory = sim_memory,
+    .supports_op = sim_supports_op,
+    .supports_buffer_type = sim_supports_buffer_type,
+    .wants_op = sim_wants_op,
     .stream_new = tn__sim_stream_new,
     .event_new = tn__sim_event_new,
     .event_free = tn__sim_event_free,

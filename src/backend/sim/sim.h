@@ -1,8 +1,7 @@
-/* The simulated device: a GPU's manners on the CPU, with settable limits and faults.
+/* The simulated device: behaves like a GPU, but runs on the CPU, with configurable limits and faults.
  *
- * Its memory has an address that the host cannot touch: the visible mapping allows no access, and only set, get, copy
- * and the device's own thread use a second mapping of the same pages. Work is queued and runs on a thread of its own.
- */
+ * The host cannot access its memory: the visible mapping has no access rights, and only set, get, copy and the
+ * device's thread use a second mapping of the same pages. Work is queued and runs on a separate thread. */
 #ifndef TN_BACKEND_SIM_H
 #define TN_BACKEND_SIM_H
 
@@ -17,12 +16,12 @@ typedef struct tn__sim {
     size_t size; /* bytes of memory */
     bool memory_only;
     uint8_t ops[TN_OP_COUNT]; /* 1: supported */
-    bool wants_ops;           /* large enough host-weight ops are worth moving here */
+    bool wants_ops;           /* accepts large ops whose weights are in host memory */
     uint64_t latency_ns;      /* per copy and per program */
-    double bytes_per_ns;      /* 0: as fast as it goes */
-    /* Faults: the n-th of its kind from now fails, once (0: never). */
+    double bytes_per_ns;      /* 0: not limited */
+    /* Faults: the n-th operation of its kind from now fails, once (0: never). */
     atomic_long fail_alloc, fail_copy, fail_run;
-    atomic_bool lost; /* after a lost device nothing works any more */
+    atomic_bool lost; /* every operation on a lost device fails */
     atomic_size_t used;
     char specification[256];
 } tn__sim;
@@ -33,16 +32,16 @@ typedef struct tn__sim_buffer {
     size_t mapped;
 } tn__sim_buffer;
 
-/* Where the device itself finds what the host sees at `address` inside this buffer. */
+/* The device's address of the host's `address` inside this buffer. */
 char *tn__sim_inner(const tn_buffer *buffer, const void *address);
 extern const tn_buffer_type_ops tn__sim_type_ops;
 
-/* Counts a fault counter down; true when this is the one that fails. */
+/* Counts a fault counter down; true if this operation fails. */
 bool tn__sim_fault(atomic_long *counter);
-tn_status tn__sim_check(tn__sim *sim); /* TN_E_DEVICE_LOST when lost */
+tn_status tn__sim_check(tn__sim *sim); /* TN_E_DEVICE_LOST if lost */
 void tn__sim_delay(const tn__sim *sim, size_t bytes);
 
-/* ---- The queue (queue.c) --------------------------------------------------------------------------------------- */
+/* ---- The queue (queue.c) ---- */
 tn_status tn__sim_stream_new(tn_device *device, const tn_stream_params *params, tn_stream **stream);
 tn_status tn__sim_event_new(tn_device *device, tn_event **event);
 void tn__sim_event_free(tn_event *event);

@@ -14,8 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- Helpers ----------------------------------------------------------------------------------------------------
- */
+/* ---- Helpers ---- */
 
 static tn_status open_bytes(const gguf_bytes *b, tn_gguf **file) {
     return tn_gguf_open_memory(b->data, b->size, NULL, file);
@@ -123,8 +122,7 @@ static gguf_bytes small_file(void) {
     return b;
 }
 
-/* ---- Real files -------------------------------------------------------------------------------------------------
- */
+/* ---- Real files ---- */
 
 static void check_modes_agree(const char *path) {
     tn_gguf *map, *copy, *meta;
@@ -233,8 +231,7 @@ static void values_of_every_type_are_read(void **state) {
     gb_free(&b);
 }
 
-/* ---- Malformed files --------------------------------------------------------------------------------------------
- */
+/* ---- Malformed files ---- */
 
 static void wrong_headers_are_refused(void **state) {
     gguf_bytes b = {0};
@@ -280,7 +277,7 @@ static void wrong_metadata_is_refused(void **state) {
     gb_str(&b, "key");
     gb_u32(&b, 13);
     gb_u64(&b, 0);
-    assert_refused(TN_E_FORMAT, &b, "byte 35: 13 is no metadata type");
+    assert_refused(TN_E_FORMAT, &b, "byte 35: unknown metadata type 13");
     gb_header(&b, 3, 0, 1);
     gb_u64(&b, UINT64_MAX - 8); /* a length that wraps when added to the position */
     gb_zeros(&b, 64);
@@ -350,14 +347,14 @@ static void wrong_tensors_are_refused(void **state) {
     one_tensor(&b, 0, 2, (uint64_t[]){(uint64_t)1 << 32, (uint64_t)1 << 30}, 0, 64); /* times 4 bytes wraps to 0 */
     assert_refused(TN_E_FORMAT, &b, "overflow");
     one_tensor(&b, 8, 1, (uint64_t[]){33}, 0, 64);
-    assert_refused(TN_E_FORMAT, &b, "no multiple of q8_0's block of 32");
+    assert_refused(TN_E_FORMAT, &b, "not a multiple of the q8_0 block of 32");
     static const uint32_t unknown[] = {4, 5, 31, 38, 41, 1000, UINT32_MAX};
     for (int i = 0; i < 7; i++) {
         one_tensor(&b, unknown[i], 1, (uint64_t[]){256}, 0, 4096);
-        assert_refused(TN_E_FORMAT, &b, "is no tensor type");
+        assert_refused(TN_E_FORMAT, &b, "unknown tensor type");
     }
     one_tensor(&b, 0, 1, (uint64_t[]){4}, 8, 64);
-    assert_refused(TN_E_FORMAT, &b, "no multiple of the alignment 32");
+    assert_refused(TN_E_FORMAT, &b, "not a multiple of the alignment 32");
     one_tensor(&b, 0, 1, (uint64_t[]){4}, 64, 64);
     assert_refused(TN_E_FORMAT, &b, "cut short");
     one_tensor(&b, 0, 1, (uint64_t[]){4}, (uint64_t)-32, 64);
@@ -402,8 +399,7 @@ static void small_alignment_is_copied_to_aligned_memory(void **state) {
     gb_free(&b);
 }
 
-/* ---- Damage ------------------------------------------------------------------------------------------------------
- */
+/* ---- Damage ---- */
 
 static size_t largest_allocation;
 static void *watching_alloc(void *user, size_t size, size_t align) {
@@ -486,8 +482,7 @@ static int survive_input(const uint8_t *bytes, size_t size) {
 
 static void fuzz_corpus_is_survived(void **state) { assert_true(replay_corpus("gguf", survive_input) > 0); }
 
-/* ---- Size ---------------------------------------------------------------------------------------------------------
- */
+/* ---- Size ---- */
 
 static void many_keys_and_tensors_open_quickly(void **state) {
     gguf_bytes b = {0};
@@ -609,8 +604,7 @@ static void threads_read_at_once(void **state) {
     gb_free(&b);
 }
 
-/* ---- Memory
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- Memory ---- */
 
 static tn_status open_and_close(void *user) {
     tn_gguf *file;

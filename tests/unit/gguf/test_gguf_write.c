@@ -10,8 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- Helpers ----------------------------------------------------------------------------------------------------
- */
+/* ---- Helpers ---- */
 
 static char folder[64]; /* fresh for every test */
 
@@ -116,8 +115,7 @@ out:
     return status;
 }
 
-/* ---- Tests --------------------------------------------------------------------------------------------------------
- */
+/* ---- Tests ---- */
 
 static void what_is_written_is_read_back(void **state) {
     const char *path = in_folder("sample.gguf");
@@ -354,7 +352,7 @@ static void a_split_set_reads_like_the_whole(void **state) {
     assert_int_equal(access(in_folder("set-00001-of-00001.gguf"), R_OK), 0);
     assert_int_equal(link(in_folder("set-00001-of-00001.gguf"), name), 0);
     assert_fails(TN_E_FORMAT, tn_gguf_open(name, NULL, &set));
-    assert_non_null(strstr(tn_error(), "says it is part 1 of 1"));
+    assert_non_null(strstr(tn_error(), "metadata of part 1 of 1"));
     tn_gguf_close(one);
 }
 
@@ -377,8 +375,7 @@ static void a_plan_only_file_has_tables_but_no_data(void **state) {
     tn_gguf_close(file);
 }
 
-/* ---- Memory
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- Memory ---- */
 
 static tn_status write_one(void *user) {
     tn_status status = write_sample(in_folder("oom.gguf"), user);
