@@ -1,4 +1,4 @@
-// Drives the page with playwright: node web_ui.mjs URL CHROMIUM FOLDER-FOR-SCREENSHOTS
+// Drives the web UI with playwright: node web_ui.mjs URL CHROMIUM FOLDER-FOR-SCREENSHOTS
 import assert from "node:assert/strict";
 import { chromium } from "playwright-core";
 
@@ -6,13 +6,13 @@ const [url, executablePath, shots] = process.argv.slice(2);
 const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-gpu"] });
 const context = await browser.newContext({ viewport: { width: 1100, height: 720 }, colorScheme: "light" });
 const page = await context.newPage();
-const complaints = [], elsewhere = [];
-page.on("pageerror", (error) => complaints.push(error.message));
-page.on("console", (message) => { if (message.type() === "error") complaints.push(message.text()); });
-page.on("request", (request) => { if (!request.url().startsWith(url) && !/^(data|blob):/.test(request.url())) elsewhere.push(request.url()); });
+const errors = [], otherServers = [];
+page.on("pageerror", (error) => errors.push(error.message));
+page.on("console", (message) => { if (message.type() === "error") errors.push(message.text()); });
+page.on("request", (request) => { if (!request.url().startsWith(url) && !/^(data|blob):/.test(request.url())) otherServers.push(request.url()); });
 const shot = (name) => page.screenshot({ path: `${shots}/${name}.png` });
 const set = (label, value) => page.getByLabel(label, { exact: false }).fill(String(value));
-// playwright's own waiting evaluates strings in the page, which the page's policy forbids.
+// playwright's own waiting evaluates strings, which the content security policy forbids.
 const until = async (condition, what, every = 25) => {
   for (const end = Date.now() + 30000; Date.now() < end; await page.waitForTimeout(every)) if (await page.evaluate(condition)) return;
   assert.fail(what);
@@ -22,19 +22,19 @@ const background = () => page.evaluate(() => getComputedStyle(document.body).bac
 const answers = page.locator(".message.assistant .text");
 const status = page.locator("#status");
 
-// Answers run to their limit, whatever the model would rather do.
+// Replies run to their limit instead of ending where the model ends them.
 await page.route("**/v1/chat/completions", (route) =>
   route.continue({ postData: JSON.stringify({ ...route.request().postDataJSON(), ignore_eos: true }) }));
 await page.goto(url);
-await until(() => document.getElementById("model").options.length === 1, "the model is named");
+await until(() => document.getElementById("model").options.length === 1, "the model is listed");
 
-// Settings count.
+// Settings take effect.
 await page.getByText("Settings").click();
 await set("Temperature", 0);
-await set("Most tokens", 150);
+await set("Max tokens", 150);
 await set("System prompt", "You tell stories.");
 
-// Send with the keyboard alone; the text streams in.
+// Send with the keyboard alone; the text is streamed.
 await page.evaluate(() => {
   window.lengths = new Set();
   new MutationObserver(() => window.lengths.add(document.querySelector(".message.assistant .text")?.textContent.length))
@@ -43,7 +43,7 @@ await page.evaluate(() => {
 await page.getByLabel("Message", { exact: true }).fill("Once upon a time there was a **fox**");
 await page.keyboard.press("Enter");
 await until(() => document.getElementById("status").textContent.includes("per second"), "an answer");
-assert.ok(await page.evaluate(() => window.lengths.size) >= 3, "the text streams in");
+assert.ok(await page.evaluate(() => window.lengths.size) >= 3, "the text is streamed");
 await finished();
 assert.match(await status.textContent(), /^150 tokens, [0-9.]+ per second$/);
 assert.equal(await page.locator(".message.user strong").textContent(), "fox");
@@ -57,8 +57,8 @@ await finished();
 assert.equal(await page.locator(".message").count(), 2);
 assert.equal(await answers.textContent(), first);
 
-// Stop: the text so far stays, the server's slot is free.
-await set("Most tokens", 3000);
+// Stop keeps the text so far and frees the slot.
+await set("Max tokens", 3000);
 await page.getByLabel("Message", { exact: true }).fill("And then?");
 await page.getByRole("button", { name: "Send" }).click();
 await until(() => (document.querySelectorAll(".message.assistant .text")[1]?.textContent.length ?? 0) > 5, "a long answer runs", 5);
@@ -70,18 +70,18 @@ await page.waitForTimeout(300);
 const memory = await (await fetch(url + "memory")).json();
 assert.ok(memory.slots.every((slot) => !slot.busy), "a stopped answer frees its slot");
 
-// Edit takes the conversation back to the message; sending goes on from there.
+// Edit takes the conversation back to the message; sending continues from there.
 await page.getByRole("button", { name: "Edit" }).nth(1).click();
 assert.equal(await page.getByLabel("Message", { exact: true }).inputValue(), "And then?");
 assert.equal(await page.locator(".message").count(), 2);
-await set("Most tokens", 20);
+await set("Max tokens", 20);
 await page.getByLabel("Message", { exact: true }).fill("And the **bear**?");
 await page.keyboard.press("Enter");
 await until(() => document.querySelectorAll(".message").length === 4, "sending after editing");
 await finished();
 assert.equal(await page.locator(".message.user strong").nth(1).textContent(), "bear");
 
-// Markdown is shown, and markup stays text.
+// Markdown is rendered, and HTML stays text.
 await page.evaluate(() => {
   current.messages.push({ role: "assistant", content: "# Head\n\n- one\n- two\n\n```c\nint x;\n```\n\n<img src=x onerror=alert(1)>" });
   draw();
@@ -101,7 +101,7 @@ assert.equal(await page.locator(".message").count(), 0);
 await page.locator("#list li button").nth(2).click();
 assert.equal(await answers.first().textContent(), first);
 
-// Dark by the system's wish, light by choice, and the choice is kept.
+// Dark follows the system; a choice overrides it and is kept.
 assert.equal(await background(), "rgb(251, 250, 248)");
 await page.emulateMedia({ colorScheme: "dark" });
 assert.equal(await background(), "rgb(25, 26, 28)");
@@ -111,11 +111,11 @@ assert.equal(await background(), "rgb(251, 250, 248)");
 await page.reload();
 assert.equal(await background(), "rgb(251, 250, 248)");
 
-// The memory view draws devices, cells and the plan, live while texts are written.
-const writing = [1, 2, 3].map((seed) => fetch(url + "completion", { method: "POST",
+// The memory view draws devices, cells and the plan, live during generation.
+const generating = [1, 2, 3].map((seed) => fetch(url + "completion", { method: "POST",
   body: JSON.stringify({ prompt: "Once upon a time", n_predict: 300 * seed, ignore_eos: true, seed }) }));
 await page.getByRole("button", { name: "Memory" }).click();
-await until(() => /[1-9]\d*\.\d tokens per second, [1-4] of 4 slots at work/.test(document.getElementById("speed").textContent), "tokens per second");
+await until(() => /[1-9]\d*\.\d tokens per second, [1-4] of 4 slots busy/.test(document.getElementById("speed").textContent), "tokens per second");
 assert.match(await page.locator("#devices").textContent(), /cpu: planned .* used .*weights .*cache .*compute/);
 assert.match(await page.locator("#cells-text").textContent(), /^\d+ of \d+ cells in use/);
 await until(() => {
@@ -129,26 +129,26 @@ assert.match(await page.locator("#plan-text").textContent(), /cpu: .* above the 
 await page.setViewportSize({ width: 1100, height: 1110 });
 await until(() => +/^\d+/.exec(document.getElementById("cells-text").textContent)[0] > 300, "cells fill");
 await shot("memory");
-await Promise.all(writing);
+await Promise.all(generating);
 
-// A phone: nothing sticks out, the menu opens and closes.
+// On a phone nothing overflows, and the menu opens and closes.
 await page.setViewportSize({ width: 360, height: 640 });
 const width = () => page.evaluate(() => document.documentElement.scrollWidth);
-assert.ok(await width() <= 360, "the memory view sticks out");
+assert.ok(await width() <= 360, "the memory view overflows");
 await page.getByRole("button", { name: "Chat", exact: true }).click();
-assert.ok(await width() <= 360, "the chat sticks out");
+assert.ok(await width() <= 360, "the chat overflows");
 await shot("phone");
 await page.getByRole("button", { name: "Conversations" }).click();
 assert.ok(await page.locator("#side").isVisible());
-assert.ok(await width() <= 360, "the menu sticks out");
+assert.ok(await width() <= 360, "the menu overflows");
 await page.keyboard.press("Escape");
 assert.ok(!await page.locator("#side").isVisible());
 
-// Everything that can be operated has a name for screen readers.
+// Every control has a name for screen readers.
 const nameless = await page.evaluate(() => [...document.querySelectorAll("button, input, textarea, select, canvas, img")]
   .filter((node) => !(node.textContent.trim() || node.getAttribute("aria-label") || node.labels?.length || node.alt)).map((node) => node.outerHTML));
 assert.deepEqual(nameless, []);
-assert.deepEqual(complaints, []);
-assert.deepEqual(elsewhere, []);
+assert.deepEqual(errors, []);
+assert.deepEqual(otherServers, []);
 await browser.close();
-console.log("page: all well");
+console.log("web UI: all tests passed");

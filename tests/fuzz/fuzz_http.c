@@ -245,7 +245,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     converse(fd);
     close(fd);
     server.current = served;
-    for (int i = 0; i < 1000 && (server.requests || server.models[1]->parked || i < 3); i++)
+    for (int i = 0; i < 1000 && (server.requests || server.models[1]->waiting || i < 3); i++)
         event_base_loop(server.base, EVLOOP_NONBLOCK);
     if (server.requests) __builtin_trap(); /* a request outlived its connection */
     return 0;

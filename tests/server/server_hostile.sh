@@ -1,9 +1,7 @@
 #!/bin/bash
-# A thousand clients that mean no good do not disturb the others, and a client that goes away frees its slot.
-set -u
-tenon=$1/bin/tenon here=$(cd "$(dirname "$0")/.." && pwd)
-golden=${TENON_GOLDEN:-${TENON_GOLDEN_DEFAULT:-}}
+# A thousand hostile clients do not disturb the others, and a client that disconnects frees its slot.
+. "$(dirname "$0")/../support/checks.sh"
 model=$golden/models/stories15M-f16.gguf
-[ -r "$model" ] || { echo "skipped: no model (set TENON_GOLDEN to the golden data)"; exit 77; }
-command -v python3 > /dev/null || { echo "skipped: python3 is not installed"; exit 77; }
-timeout 120 python3 "$here/load/hostile.py" "$tenon" "$model" 1000 && echo "server_hostile: all well"
+[ -r "$model" ] || skip "no model (set TENON_GOLDEN to the golden data)"
+command -v python3 > /dev/null || skip "python3 is not installed"
+timeout 120 python3 "$(dirname "$0")/../load/hostile.py" "$tenon" "$model" 1000

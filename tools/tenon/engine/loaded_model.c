@@ -26,8 +26,6 @@ static bool show_load_progress(void *user, size_t done, size_t total) {
     return !interrupted();
 }
 
-size_t device_bytes(const tn_fit_device *d) { return d->weights + d->cache + d->compute + d->scratch; }
-
 static size_t total_bytes(const tn_fit *fit) {
     size_t bytes = 0;
     for (size_t i = 0; i < fit->n_devices; i++) bytes += device_bytes(&fit->devices[i]);

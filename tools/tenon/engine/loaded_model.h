@@ -19,7 +19,7 @@ int loaded_model_open(const struct args *args, const char *path, const tn_sessio
 void loaded_model_close(struct loaded_model *loaded); /* an empty one is fine */
 
 /* Bytes that a plan or a session takes on one device, without the weights that stay in the mapped file. */
-size_t device_bytes(const tn_fit_device *device);
+static inline size_t device_bytes(const tn_fit_device *d) { return d->weights + d->cache + d->compute + d->scratch; }
 
 /* Bytes on all devices. Weights that stay in the mapped file are not part of `planned` and `used`. */
 struct memory_use {

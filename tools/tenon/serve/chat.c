@@ -1,4 +1,4 @@
-/* POST /v1/chat/completions and /apply-template: messages in, a message out, by the model's own template. */
+/* POST /v1/chat/completions and /apply-template: chat with the model's own template. */
 #include "chat_request.h"
 
 #include <stdlib.h>
@@ -6,8 +6,8 @@
 
 /* ---- From messages to jobs (shared with messages.c and responses.c) ---- */
 
-/* Text is all that can be taken in; a picture that is silently left out would be answered wrongly. */
-static bool check_messages(json_t *messages, struct problem *problem) {
+/* Only text is supported. Other content is rejected: leaving it out would lead to wrong answers. */
+static bool check_chat_messages(json_t *messages, struct problem *problem) {
     json_t *message, *part;
     size_t i, k;
     if (!json_is_array(messages) || json_array_size(messages) == 0)
@@ -22,13 +22,13 @@ static bool check_messages(json_t *messages, struct problem *problem) {
             const char *type = json_string_value(json_object_get(part, "type"));
             if (!type) return problem_set(problem, 400, "messages[%zu].content[%zu] needs a type", i, k);
             if (strcmp(type, "text") != 0)
-                return problem_set(problem, 501, "content of the type %.40s is not supported, only text", type);
+                return problem_set(problem, 501, "content of type %.40s is not supported, only text", type);
         }
     }
     return true;
 }
 
-static bool read_choice(json_t *body, tn_chat_params *p, struct problem *problem) {
+static bool read_tool_choice(json_t *body, tn_chat_params *p, struct problem *problem) {
     json_t *choice = json_object_get(body, "tool_choice");
     const char *word = json_string_value(choice);
     if (json_is_object(choice)) {
@@ -41,7 +41,8 @@ static bool read_choice(json_t *body, tn_chat_params *p, struct problem *problem
     } else if (word && strcmp(word, "required") == 0) {
         p->tool_choice = TN_TOOLS_REQUIRED;
     } else if (choice && !json_is_null(choice) && (!word || strcmp(word, "auto") != 0)) {
-        return problem_set(problem, 400, "tool_choice is none, auto, required or an object that names a function");
+        return problem_set(problem, 400,
+                           "tool_choice must be none, auto, required or an object that names a function");
     }
     return field_bool(body, "parallel_tool_calls", &p->parallel_calls, problem);
 }
@@ -51,7 +52,7 @@ bool chat_prompt(struct served *served, json_t *body, tn_chat_prompt **prompt, s
     json_t *variables = json_object_get(body, "chat_template_kwargs");
     tn_chat_params p = tn_chat_params_default();
     size_t length;
-    if (!check_messages(messages, problem) || !read_choice(body, &p, problem) ||
+    if (!check_chat_messages(messages, problem) || !read_tool_choice(body, &p, problem) ||
         !field_bool(body, "add_generation_prompt", &p.generation_prompt, problem))
         return false;
     if (tools && !json_is_null(tools) && !json_is_array(tools))
@@ -108,27 +109,27 @@ static json_t *chat_object(struct request *r, const char *object, json_t *choice
                      choices);
 }
 
-static const char *reason(const struct job *job) {
+static const char *chat_finish_reason(const struct job *job) {
     if (job->finish == FINISH_LIMIT) return "length";
     return tn_chat_parser_calls(job->parser) ? "tool_calls" : "stop";
 }
 
-static void send_delta(struct request *r, struct job *job, json_t *delta, json_t *logprobs, bool last) {
+static void send_chat_delta(struct request *r, struct job *job, json_t *delta, json_t *logprobs, bool last) {
     json_t *choice = json_pack("{s:I, s:o, s:o}", "index", (json_int_t)job->index, "delta", delta, "finish_reason",
-                               last ? json_string(reason(job)) : json_null());
+                               last ? json_string(chat_finish_reason(job)) : json_null());
     if (logprobs) json_object_set_new(choice, "logprobs", json_pack("{s:[o]}", "content", logprobs));
     stream_send(r, NULL, chat_object(r, "chat.completion.chunk", json_pack("[o]", choice)));
 }
 
-/* The most frequent event of all, a few letters of an answer, without building and taking down a tree for it. False
- * for text that is long or not plain. */
-static bool send_letters(struct request *r, const struct job *job, const char *text, size_t length) {
+/* The most frequent event is a short text; it is formatted without building a JSON tree. Returns false for text that
+ * is long or needs more than simple escapes. */
+static bool send_short_text(struct request *r, const struct job *job, const char *text, size_t length) {
     char json[2048];
     if (!r->head) {
         json_t *whole = chat_object(r, "chat.completion.chunk", json_array());
         r->head = json_dumps(whole, JSON_COMPACT);
         json_decref(whole);
-        if (r->head) r->head[strlen(r->head) - 2] = '\0'; /* the end of the list and of the object */
+        if (r->head) r->head[strlen(r->head) - 2] = '\0'; /* cuts the end of the list and of the object */
     }
     if (!r->head || length > 64) return false;
     int n = snprintf(json, sizeof json, "%s{\"index\":%zu,\"delta\":{\"content\":\"", r->head, job->index);
@@ -148,13 +149,13 @@ static bool send_letters(struct request *r, const struct job *job, const char *t
 struct delta_sender {
     struct request *request;
     struct job *job;
-    json_t *logprobs; /* goes with the first delta */
+    json_t *logprobs; /* sent with the first delta */
 };
 
-static tn_status on_event(void *user, const tn_chat_event *event) {
+static tn_status send_chat_event(void *user, const tn_chat_event *event) {
     struct delta_sender *sender = user;
     if (event->kind == TN_CHAT_CONTENT && event->text && !sender->logprobs &&
-        send_letters(sender->request, sender->job, event->text, event->length))
+        send_short_text(sender->request, sender->job, event->text, event->length))
         return TN_OK;
     json_t *delta = NULL, *text = json_stringn(event->text ? event->text : "", event->text ? event->length : 0);
     if (!text) text = json_string("\xef\xbf\xbd");
@@ -171,7 +172,7 @@ static tn_status on_event(void *user, const tn_chat_event *event) {
         break;
     default: json_decref(text); return TN_OK;
     }
-    send_delta(sender->request, sender->job, delta, sender->logprobs, false);
+    send_chat_delta(sender->request, sender->job, delta, sender->logprobs, false);
     sender->logprobs = NULL;
     return TN_OK;
 }
@@ -198,12 +199,13 @@ static void chat_piece(struct request *r, struct job *job, const struct piece *p
         if (!chat_feed(job, p, NULL, NULL)) snprintf(r->failed, sizeof r->failed, "%s", tn_error());
         return;
     }
-    if (!job->announced) send_delta(r, job, json_pack("{s:s, s:n}", "role", "assistant", "content"), NULL, false);
+    if (!job->announced)
+        send_chat_delta(r, job, json_pack("{s:s, s:n}", "role", "assistant", "content"), NULL, false);
     job->announced = true;
     struct delta_sender sender = {r, job, logprobs};
-    if (!chat_feed(job, p, on_event, &sender)) snprintf(r->failed, sizeof r->failed, "%s", tn_error());
-    if (sender.logprobs) send_delta(r, job, json_pack("{s:s}", "content", ""), sender.logprobs, false);
-    if (p->finish && !r->failed[0]) send_delta(r, job, json_object(), NULL, true);
+    if (!chat_feed(job, p, send_chat_event, &sender)) snprintf(r->failed, sizeof r->failed, "%s", tn_error());
+    if (sender.logprobs) send_chat_delta(r, job, json_pack("{s:s}", "content", ""), sender.logprobs, false);
+    if (p->finish && !r->failed[0]) send_chat_delta(r, job, json_object(), NULL, true);
 }
 
 json_t *chat_message(struct job *job) {
@@ -229,7 +231,7 @@ static void chat_end(struct request *r) {
     for (size_t i = 0; i < r->n_jobs; i++) {
         struct job *job = r->jobs[i];
         json_t *choice = json_pack("{s:I, s:o, s:s}", "index", (json_int_t)i, "message", chat_message(job),
-                                   "finish_reason", reason(job));
+                                   "finish_reason", chat_finish_reason(job));
         if (r->want_logprobs) json_object_set_new(choice, "logprobs", json_pack("{s:O}", "content", job->logprobs));
         json_array_append_new(choices, choice);
     }
@@ -239,13 +241,13 @@ static void chat_end(struct request *r) {
     reply_json(r->served->server, request_take(r), 200, answer);
 }
 
-static const struct wording chat_wording = {chat_piece, chat_end};
+static const struct response_format chat_format = {chat_piece, chat_end};
 
 void serve_chat(struct served *served, struct evhttp_request *http, json_t *body) {
     struct problem problem = {0};
     int64_t n = 1, top = 0;
     bool fine;
-    struct request *r = request_new(served, http, &chat_wording, "chatcmpl-");
+    struct request *r = request_new(served, http, &chat_format, "chatcmpl-");
     fine = r ? field_int(body, "n", 1, MAX_CHOICES, &n, &problem) &&
                    field_bool(body, "stream", &r->stream, &problem) &&
                    field_bool(body, "logprobs", &r->want_logprobs, &problem) &&
@@ -255,12 +257,7 @@ void serve_chat(struct served *served, struct evhttp_request *http, json_t *body
     if (json_is_object(options)) fine = fine && field_bool(options, "include_usage", &r->include_usage, &problem);
     if (fine && top > 0 && !r->want_logprobs) fine = problem_set(&problem, 400, "top_logprobs needs logprobs: true");
     fine = fine && chat_jobs(served, r, body, n, r->want_logprobs ? top : -1, &problem);
-    if (fine) {
-        request_submit(r);
-        return;
-    }
-    request_free(r);
-    reply_problem(served->server, http, &problem);
+    request_start(r, http, served, fine, &problem);
 }
 
 void serve_template(struct served *served, struct evhttp_request *http, json_t *body) {
@@ -277,19 +274,14 @@ void serve_template(struct served *served, struct evhttp_request *http, json_t *
 }
 
 void serve_translated(struct served *served, struct evhttp_request *http, json_t *body,
-                      json_t *(*translate)(json_t *body, struct problem *problem), const struct wording *wording,
-                      const char *prefix) {
+                      json_t *(*translate)(json_t *body, struct problem *problem),
+                      const struct response_format *format, const char *prefix) {
     struct problem problem = {0};
-    struct request *r = request_new(served, http, wording, prefix);
+    struct request *r = request_new(served, http, format, prefix);
     json_t *chat = r ? translate(body, &problem) : NULL;
     if (!r) problem_set(&problem, 500, "out of memory");
     bool fine =
         chat && field_bool(body, "stream", &r->stream, &problem) && chat_jobs(served, r, chat, 1, -1, &problem);
     json_decref(chat);
-    if (fine) {
-        request_submit(r);
-        return;
-    }
-    request_free(r);
-    reply_problem(served->server, http, &problem);
+    request_start(r, http, served, fine, &problem);
 }

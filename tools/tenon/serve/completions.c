@@ -1,44 +1,33 @@
-/* POST /v1/completions (OpenAI's) and POST /completion (the native form): a text goes on. */
+/* POST /v1/completions (OpenAI's form) and POST /completion (native form): continue a text. */
 #include "serve.h"
+
+#include "cli/text_buffer.h"
 
 #include <string.h>
 
-static void append(struct job *job, const char *text, size_t length) {
-    if (job->text.length + length + 1 > job->text.capacity) {
-        size_t capacity = 2 * (job->text.length + length + 64);
-        char *bytes = tn_realloc(job->text.bytes, capacity);
-        if (!bytes) return;
-        job->text.bytes = bytes;
-        job->text.capacity = capacity;
-    }
-    memcpy(job->text.bytes + job->text.length, text, length);
-    job->text.length += length;
-    job->text.bytes[job->text.length] = '\0';
-}
+/* JSON has no minus infinity, the log-probability of a banned token. */
+static json_t *logprob_number(double value) { return json_real(value < -1e30 ? -1e30 : value); }
 
-/* A model may be asked for minus infinity, which JSON cannot say. */
-static json_t *number(double value) { return json_real(value < -1e30 ? -1e30 : value); }
+/* ---- OpenAI ---- */
 
-/* ---- OpenAI's form ---- */
-
-/* The four parallel lists of text_completion. `known`: the token has a probability. */
+/* Appends to the four parallel lists of text_completion. `known`: the token has a probability. */
 static void add_logprob(struct served *served, struct job *job, json_t *to, tn_token token, bool known,
                         const struct piece *p) {
     size_t length = 0;
     json_array_append_new(json_object_get(to, "tokens"), token_text_json(served, token));
-    json_array_append_new(json_object_get(to, "token_logprobs"), known ? number(p->logprob) : json_null());
+    json_array_append_new(json_object_get(to, "token_logprobs"), known ? logprob_number(p->logprob) : json_null());
     json_array_append_new(json_object_get(to, "text_offset"), json_integer((json_int_t)job->text_offset));
     json_t *top = known ? json_object() : json_null();
     for (size_t i = 0; known && i < p->n_top; i++) {
         json_t *key = token_text_json(served, p->top[i].token);
         if (p->top[i].token >= 0 && !json_object_get(top, json_string_value(key)))
-            json_object_set_new(top, json_string_value(key), number(p->top[i].logprob));
+            json_object_set_new(top, json_string_value(key), logprob_number(p->top[i].logprob));
         json_decref(key);
     }
     json_array_append_new(json_object_get(to, "top_logprobs"), top);
     tn_token_piece(served->tokenizer, token, &length);
     if (tn_token_get_type(served->tokenizer, token) == TN_TOKEN_CONTROL) return;
-    /* The space that the tokenizer put before the text is in the token but not in the text. */
+    /* job->user counts bytes of the space that the tokenizer put in front: part of the token, not of the text. */
     size_t added = job->user < length ? job->user : length;
     job->user -= added;
     job->text_offset += length - added;
@@ -48,7 +37,9 @@ static json_t *empty_logprobs(void) {
     return json_pack("{s:[], s:[], s:[], s:[]}", "tokens", "token_logprobs", "top_logprobs", "text_offset");
 }
 
-static const char *reason(const struct job *job) { return job->finish == FINISH_LIMIT ? "length" : "stop"; }
+static const char *text_finish_reason(const struct job *job) {
+    return job->finish == FINISH_LIMIT ? "length" : "stop";
+}
 
 static json_t *text_completion(struct request *r, json_t *choices) {
     return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o}", "id", r->id, "object", "text_completion", "created",
@@ -63,7 +54,7 @@ static void completions_piece(struct request *r, struct job *job, const struct p
         if (r->echo && !job->announced) add_logprob(r->served, job, logprobs, job->prompt.ids[0], false, p);
         if (p->token >= 0) add_logprob(r->served, job, logprobs, p->token, p->has_logprob, p);
     }
-    /* In a stream the prompt's text comes first. */
+    /* An event stream with echo starts with the prompt's text. */
     if (r->stream && r->echo && !job->announced)
         stream_send(r, NULL,
                     text_completion(r, json_pack("[{s:s#, s:I, s:n, s:n}]", "text",
@@ -73,10 +64,10 @@ static void completions_piece(struct request *r, struct job *job, const struct p
     if (r->stream && (p->length || p->finish || (logprobs && p->token >= 0))) {
         json_t *choice = json_pack("{s:s#, s:I, s:o, s:o}", "text", p->text, (int)p->length, "index",
                                    (json_int_t)job->index, "logprobs", logprobs ? logprobs : json_null(),
-                                   "finish_reason", p->finish ? json_string(reason(job)) : json_null());
+                                   "finish_reason", p->finish ? json_string(text_finish_reason(job)) : json_null());
         stream_send(r, NULL, text_completion(r, json_pack("[o]", choice)));
     } else {
-        append(job, p->text, p->length);
+        text_append(&job->text, p->text, p->length);
         json_decref(logprobs);
     }
 }
@@ -100,7 +91,7 @@ static void completions_end(struct request *r) {
             choices,
             json_pack("{s:o, s:I, s:o, s:s}", "text", text ? text : json_string(""), "index", (json_int_t)i,
                       "logprobs", r->want_logprobs ? json_incref(json_array_get(job->logprobs, 0)) : json_null(),
-                      "finish_reason", reason(job)));
+                      "finish_reason", text_finish_reason(job)));
     }
     json_t *answer = text_completion(r, choices);
     json_object_set_new(answer, "usage", usage_json(r));
@@ -108,9 +99,9 @@ static void completions_end(struct request *r) {
     reply_json(r->served->server, request_take(r), 200, answer);
 }
 
-static const struct wording completions_wording = {completions_piece, completions_end};
+static const struct response_format completions_format = {completions_piece, completions_end};
 
-/* The prompt's own text, as its tokens spell it. */
+/* Starts the job's text with the prompt, decoded from its tokens. */
 static bool echo_prompt(struct served *served, struct job *job, struct problem *problem) {
     tn_text text = {0}, whole = {0};
     const tn_tokens *p = &job->prompt;
@@ -120,9 +111,9 @@ static bool echo_prompt(struct served *served, struct job *job, struct problem *
     if (status == TN_OK) job->user = whole.length - text.length;
     tn_text_free(&whole);
     if (status != TN_OK) return problem_status(problem, status, "echo");
-    append(job, text.bytes ? text.bytes : "", text.length);
+    status = text_append(&job->text, text.bytes, text.length);
     tn_text_free(&text);
-    return true;
+    return status == TN_OK || problem_status(problem, status, "echo");
 }
 
 static bool read_completions(struct served *served, struct request *r, json_t *body, struct problem *problem) {
@@ -144,7 +135,7 @@ static bool read_completions(struct served *served, struct request *r, json_t *b
     fine = fine &&
            prompts_read(served, json_object_get(body, "prompt"), lists, &count, MAX_CHOICES, served->n_ctx, problem);
     if (fine && count * (size_t)n > MAX_CHOICES)
-        fine = problem_set(problem, 400, "at most %d answers to a request", MAX_CHOICES);
+        fine = problem_set(problem, 400, "at most %d completions per request", MAX_CHOICES);
     r->want_logprobs = logprobs >= 0;
     for (size_t i = 0; fine && i < count * (size_t)n; i++) {
         struct job *job = request_add_job(r);
@@ -161,30 +152,20 @@ static bool read_completions(struct served *served, struct request *r, json_t *b
         fine = job_read(served, job, body, NULL, NULL, problem) && (!r->echo || echo_prompt(served, job, problem));
         if (fine && !json_object_get(body, "max_tokens") && !json_object_get(body, "n_predict") &&
             served->server->default_predict < 0)
-            job->n_predict = 16; /* OpenAI's default for this interface */
+            job->n_predict = 16; /* OpenAI's default for this endpoint */
     }
     for (size_t i = 0; i < MAX_CHOICES; i++) tn_tokens_free(&lists[i]);
     return fine;
 }
 
-static void start(struct served *served, struct evhttp_request *http, struct request *r, bool fine,
-                  struct problem *problem) {
-    if (fine) {
-        request_submit(r);
-        return;
-    }
-    request_free(r);
-    reply_problem(served->server, http, problem);
-}
-
 void serve_completions(struct served *served, struct evhttp_request *http, json_t *body) {
     struct problem problem = {0};
-    struct request *r = request_new(served, http, &completions_wording, "cmpl-");
+    struct request *r = request_new(served, http, &completions_format, "cmpl-");
     bool fine = r ? read_completions(served, r, body, &problem) : problem_set(&problem, 500, "out of memory");
-    start(served, http, r, fine, &problem);
+    request_start(r, http, served, fine, &problem);
 }
 
-/* ---- The native form ---- */
+/* ---- Native ---- */
 
 static json_t *native_probs(struct served *served, const struct piece *p) {
     json_t *top = json_array();
@@ -193,9 +174,10 @@ static json_t *native_probs(struct served *served, const struct piece *p) {
             json_array_append_new(top, json_pack("{s:i, s:o, s:o, s:o}", "id", (int)p->top[i].token, "token",
                                                  token_text_json(served, p->top[i].token), "bytes",
                                                  token_bytes_json(served, p->top[i].token), "logprob",
-                                                 number(p->top[i].logprob)));
+                                                 logprob_number(p->top[i].logprob)));
     return json_pack("{s:i, s:o, s:o, s:o, s:o}", "id", (int)p->token, "token", token_text_json(served, p->token),
-                     "bytes", token_bytes_json(served, p->token), "logprob", number(p->logprob), "top_logprobs", top);
+                     "bytes", token_bytes_json(served, p->token), "logprob", logprob_number(p->logprob),
+                     "top_logprobs", top);
 }
 
 static json_t *native_end(struct request *r, struct job *job) {
@@ -210,7 +192,7 @@ static json_t *native_end(struct request *r, struct job *job) {
 
 static void native_piece(struct request *r, struct job *job, const struct piece *p) {
     json_t *probs = p->token >= 0 && p->has_logprob ? native_probs(r->served, p) : NULL;
-    append(job, p->text, p->length);
+    text_append(&job->text, p->text, p->length);
     if (p->token >= 0) json_array_append_new(job->tokens, json_integer(p->token));
     if (r->stream && !p->finish && (p->length || probs)) {
         json_t *chunk = json_pack(
@@ -251,14 +233,14 @@ static void native_finish(struct request *r) {
     reply_json(r->served->server, request_take(r), 200, answer);
 }
 
-static const struct wording native_wording = {native_piece, native_finish};
+static const struct response_format native_format = {native_piece, native_finish};
 
 void serve_native(struct served *served, struct evhttp_request *http, json_t *body) {
     static tn_tokens lists[MAX_CHOICES];
     struct problem problem = {0};
     size_t count = 0;
     int64_t n_probs = 0;
-    struct request *r = request_new(served, http, &native_wording, "cmpl-");
+    struct request *r = request_new(served, http, &native_format, "cmpl-");
     memset(lists, 0, sizeof lists);
     bool fine = r ? field_bool(body, "stream", &r->stream, &problem) &&
                         field_int(body, "n_probs", 0, MAX_TOP, &n_probs, &problem)
@@ -277,5 +259,5 @@ void serve_native(struct served *served, struct evhttp_request *http, json_t *bo
         fine = job_read(served, job, body, NULL, NULL, &problem);
     }
     for (size_t i = 0; i < MAX_CHOICES; i++) tn_tokens_free(&lists[i]);
-    start(served, http, r, fine, &problem);
+    request_start(r, http, served, fine, &problem);
 }

@@ -1,22 +1,21 @@
-/* The engine thread's part in embeddings: waiting texts, a batch of them at a time between the rounds of the slots.
- */
+/* Embeddings on the engine thread: a batch of waiting texts at a time, between rounds of text generation. */
 #include "batch.h"
 
 #include <string.h>
 
-/* Takes waiting texts off the queue as long as they fit a batch together. */
-static size_t take_texts(struct engine *e, struct job **jobs, size_t most, int32_t room) {
+/* Takes waiting texts off the queue, up to `max` of them and `n_tokens` tokens. */
+static size_t take_texts(struct engine *e, struct job **jobs, size_t max, int32_t n_tokens) {
     struct served *served = e->served;
     size_t n = 0;
     pthread_mutex_lock(&served->lock);
-    for (struct job **at = &served->queue; *at && n < most;) {
+    for (struct job **at = &served->queue; *at && n < max;) {
         struct job *job = *at;
         if (!job->embed) {
             at = &job->next;
             continue;
         }
-        if ((int32_t)job->prompt.count > room) break;
-        room -= (int32_t)job->prompt.count;
+        if ((int32_t)job->prompt.count > n_tokens) break;
+        n_tokens -= (int32_t)job->prompt.count;
         *at = job->next;
         if (!*at && served->queue_end == &job->next) served->queue_end = at;
         served->n_embed_queued--;
@@ -27,12 +26,12 @@ static size_t take_texts(struct engine *e, struct job **jobs, size_t most, int32
 }
 
 bool embed_round(struct engine *e) {
-    enum { MOST = 64 };
+    enum { MAX_TEXTS = 64 };
     struct served *served = e->served;
-    struct job *jobs[MOST];
+    struct job *jobs[MAX_TEXTS];
     if (!served->embedder) return false;
     tn_session_params p = tn_session_get_params(served->embedder);
-    size_t n = take_texts(e, jobs, p.n_seqs < MOST ? (size_t)p.n_seqs : MOST, p.n_batch);
+    size_t n = take_texts(e, jobs, p.n_seqs < MAX_TEXTS ? (size_t)p.n_seqs : MAX_TEXTS, p.n_batch);
     if (n == 0) return false;
     int32_t count = 0;
     uint64_t begin = tn_time_ns();
@@ -65,8 +64,8 @@ bool embed_round(struct engine *e) {
             memcpy(vector, row, size * sizeof *vector);
             engine_end_job(served, jobs[i], FINISH_EOS, &stats, "", 0, "", vector, size);
         } else {
-            engine_end_job(served, jobs[i], FINISH_ERROR, &stats, "", 0, *why ? why : "no embedding was made", NULL,
-                           0);
+            engine_end_job(served, jobs[i], FINISH_ERROR, &stats, "", 0,
+                           *why ? why : "the embedding could not be computed", NULL, 0);
         }
     }
     return true;

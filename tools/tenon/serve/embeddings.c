@@ -1,10 +1,10 @@
-/* POST /v1/embeddings: texts become vectors. */
+/* POST /v1/embeddings: embedding vectors of texts. */
 #include "serve.h"
 
 #include <string.h>
 
-/* Little-endian floats, as clients decode them. */
-static json_t *base64(const float *vector, size_t n) {
+/* The bytes of the floats (little-endian) in base64. */
+static json_t *base64_floats(const float *vector, size_t n) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     size_t size = n * sizeof *vector, at = 0;
     const unsigned char *bytes = (const unsigned char *)vector;
@@ -23,6 +23,7 @@ static json_t *base64(const float *vector, size_t n) {
     return json;
 }
 
+/* The vectors are in the last pieces, which the jobs keep. */
 static void embed_piece(struct request *r, struct job *job, const struct piece *p) {
     (void)r;
     (void)job;
@@ -40,11 +41,11 @@ static void embed_end(struct request *r) {
         tokens += job->stats.n_prompt;
         tn_embedding_normalize(job->vector, (int32_t)job->n_vector, norm);
         if (encoded) {
-            vector = base64(job->vector, job->n_vector);
+            vector = base64_floats(job->vector, job->n_vector);
         } else {
             vector = json_array();
             for (size_t k = 0; k < job->n_vector; k++) {
-                json_t *number = json_real((double)job->vector[k]); /* NULL: no number that JSON knows */
+                json_t *number = json_real((double)job->vector[k]); /* NULL for NaN and infinity, which JSON lacks */
                 json_array_append_new(vector, number ? number : json_null());
             }
         }
@@ -56,12 +57,12 @@ static void embed_end(struct request *r) {
     reply_json(r->served->server, request_take(r), 200, answer);
 }
 
-static const struct wording embed_wording = {embed_piece, embed_end};
+static const struct response_format embed_format = {embed_piece, embed_end};
 
 static bool read_embeddings(struct served *served, struct request *r, json_t *body, struct problem *problem) {
     const char *format = "float";
     int64_t norm = 2, size = served->n_embd;
-    size_t count = 0, most = MAX_INPUTS;
+    size_t count = 0, capacity = MAX_INPUTS;
     json_t *input = json_object_get(body, "input");
     if (!input) input = json_object_get(body, "content");
     if (!input) return problem_set(problem, 400, "input is missing");
@@ -70,13 +71,13 @@ static bool read_embeddings(struct served *served, struct request *r, json_t *bo
         !field_int(body, "embd_normalize", -1, 100, &norm, problem))
         return false;
     if (strcmp(format, "float") != 0 && strcmp(format, "base64") != 0)
-        return problem_set(problem, 400, "encoding_format is float or base64");
+        return problem_set(problem, 400, "encoding_format must be float or base64");
     if (size != served->n_embd)
-        return problem_set(problem, 400, "dimensions: this model's embeddings have %d", served->n_embd);
+        return problem_set(problem, 400, "dimensions: this model's embeddings have %d dimensions", served->n_embd);
     r->extra = json_pack("{s:I, s:b}", "norm", (json_int_t)norm, "base64", (int)(strcmp(format, "base64") == 0));
-    tn_tokens *lists = tn_calloc(most, sizeof *lists);
+    tn_tokens *lists = tn_calloc(capacity, sizeof *lists);
     if (!lists) return problem_set(problem, 500, "out of memory");
-    bool fine = prompts_read(served, input, lists, &count, most, served->embed_limit + 1, problem);
+    bool fine = prompts_read(served, input, lists, &count, capacity, served->embed_limit + 1, problem);
     for (size_t i = 0; fine && i < count; i++) {
         struct job *job = request_add_job(r);
         if (!job) {
@@ -87,7 +88,7 @@ static bool read_embeddings(struct served *served, struct request *r, json_t *bo
         job->prompt = lists[i];
         lists[i] = (tn_tokens){0};
     }
-    for (size_t i = 0; i < most; i++) tn_tokens_free(&lists[i]);
+    for (size_t i = 0; i < capacity; i++) tn_tokens_free(&lists[i]);
     tn_free(lists);
     return fine;
 }
@@ -95,16 +96,11 @@ static bool read_embeddings(struct served *served, struct request *r, json_t *bo
 void serve_embeddings(struct served *served, struct evhttp_request *http, json_t *body) {
     struct problem problem = {0};
     if (!served->n_embd) {
-        problem_set(&problem, 501, "this server does not make embeddings; start it with --embedding");
+        problem_set(&problem, 501, "embeddings are off; start the server with --embedding");
         reply_problem(served->server, http, &problem);
         return;
     }
-    struct request *r = request_new(served, http, &embed_wording, "embd-");
+    struct request *r = request_new(served, http, &embed_format, "embd-");
     bool fine = r ? read_embeddings(served, r, body, &problem) : problem_set(&problem, 500, "out of memory");
-    if (fine) {
-        request_submit(r);
-        return;
-    }
-    request_free(r);
-    reply_problem(served->server, http, &problem);
+    request_start(r, http, served, fine, &problem);
 }

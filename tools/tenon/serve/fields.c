@@ -1,17 +1,17 @@
-/* Reading requests: typed fields, prompts, and everything a job needs to run; what all interfaces word alike. */
+/* Fields of requests: typed values, sampling, grammars and prompts; and JSON that all APIs share. */
 #include "serve.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static json_t *get(json_t *body, const char *name) {
+static json_t *get_field(json_t *body, const char *name) {
     json_t *value = json_object_get(body, name);
     return json_is_null(value) ? NULL : value;
 }
 
 bool field_real(json_t *body, const char *name, double min, double max, double *out, struct problem *problem) {
-    json_t *value = get(body, name);
+    json_t *value = get_field(body, name);
     if (!value) return true;
     double number = json_number_value(value);
     if (!json_is_number(value) || !(number >= min && number <= max))
@@ -21,7 +21,7 @@ bool field_real(json_t *body, const char *name, double min, double max, double *
 }
 
 bool field_int(json_t *body, const char *name, int64_t min, int64_t max, int64_t *out, struct problem *problem) {
-    json_t *value = get(body, name);
+    json_t *value = get_field(body, name);
     if (!value) return true;
     double real = json_number_value(value);
     bool whole = json_is_integer(value) || (json_is_real(value) && real == floor(real) && fabs(real) < 9e15);
@@ -34,7 +34,7 @@ bool field_int(json_t *body, const char *name, int64_t min, int64_t max, int64_t
 }
 
 bool field_bool(json_t *body, const char *name, bool *out, struct problem *problem) {
-    json_t *value = get(body, name);
+    json_t *value = get_field(body, name);
     if (!value) return true;
     if (!json_is_boolean(value)) return problem_set(problem, 400, "%s must be true or false", name);
     *out = json_is_true(value);
@@ -42,7 +42,7 @@ bool field_bool(json_t *body, const char *name, bool *out, struct problem *probl
 }
 
 bool field_text(json_t *body, const char *name, const char **out, struct problem *problem) {
-    json_t *value = get(body, name);
+    json_t *value = get_field(body, name);
     if (!value) return true;
     if (!json_is_string(value)) return problem_set(problem, 400, "%s must be a string", name);
     *out = json_string_value(value);
@@ -78,8 +78,8 @@ static const struct real_field real_fields[] = {
     REAL("mirostat_eta", mirostat_eta, 0, 10),
 };
 
-static bool read_chain(json_t *body, tn_sampler_params *p, struct problem *problem) {
-    json_t *list = get(body, "samplers"), *item;
+static bool read_sampler_chain(json_t *body, tn_sampler_params *p, struct problem *problem) {
+    json_t *list = get_field(body, "samplers"), *item;
     size_t i;
     if (!list) return true;
     if (!json_is_array(list)) return problem_set(problem, 400, "samplers must be a list of names");
@@ -92,31 +92,30 @@ static bool read_chain(json_t *body, tn_sampler_params *p, struct problem *probl
         if (!name || tn_sampler_kind_from_name(name, &kind) != TN_OK)
             return problem_set(problem, 400, "samplers: %s", name ? tn_error() : "must be a list of names");
         for (size_t k = 0; k < p->n_chain; k++)
-            if (p->chain[k] == kind) return problem_set(problem, 400, "samplers: %.40s is there twice", name);
+            if (p->chain[k] == kind) return problem_set(problem, 400, "samplers: %.40s is listed twice", name);
         p->chain[p->n_chain++] = kind;
     }
     return true;
 }
 
-enum { MOST_BIASES = 1024 };
-struct biases {
-    tn_logit_bias list[MOST_BIASES];
+enum { MAX_BIASES = 1024 };
+struct bias_list {
+    tn_logit_bias list[MAX_BIASES];
     size_t count;
 };
 
-static bool add_bias(const struct served *served, struct biases *biases, tn_token token, double bias,
+static bool add_bias(const struct served *served, struct bias_list *biases, tn_token token, double bias,
                      struct problem *problem) {
     if (token < 0 || token >= served->info.n_vocab)
-        return problem_set(problem, 400, "logit_bias: %d is no token", token);
-    if (biases->count == MOST_BIASES)
-        return problem_set(problem, 400, "logit_bias: more than %d tokens", MOST_BIASES);
+        return problem_set(problem, 400, "logit_bias: %d is not a token id", token);
+    if (biases->count == MAX_BIASES) return problem_set(problem, 400, "logit_bias: more than %d tokens", MAX_BIASES);
     biases->list[biases->count++] = (tn_logit_bias){token, bias <= -100 ? -INFINITY : (float)bias};
     return true;
 }
 
-/* {"ID": bias} as OpenAI writes it, or [[id or text, bias or false]]. */
-static bool read_biases(struct served *served, json_t *body, struct biases *biases, struct problem *problem) {
-    json_t *map = get(body, "logit_bias"), *value;
+/* {"ID": bias}, as in the OpenAI API, or [[id or text, bias or false]]. */
+static bool read_biases(struct served *served, json_t *body, struct bias_list *biases, struct problem *problem) {
+    json_t *map = get_field(body, "logit_bias"), *value;
     const char *key;
     size_t i;
     if (!map) return true;
@@ -125,7 +124,7 @@ static bool read_biases(struct served *served, json_t *body, struct biases *bias
             char *end;
             long token = strtol(key, &end, 10);
             if (end == key || *end || !json_is_number(value) || token > INT32_MAX)
-                return problem_set(problem, 400, "logit_bias maps token ids to numbers");
+                return problem_set(problem, 400, "logit_bias must map token ids to numbers");
             if (!add_bias(served, biases, (tn_token)token, json_number_value(value), problem)) return false;
         }
         return true;
@@ -135,7 +134,7 @@ static bool read_biases(struct served *served, json_t *body, struct biases *bias
         json_t *what = json_array_get(value, 0), *bias = json_array_get(value, 1);
         double amount = json_is_false(bias) ? -INFINITY : json_number_value(bias);
         if (!json_is_false(bias) && !json_is_number(bias))
-            return problem_set(problem, 400, "logit_bias: each pair is [token, bias]");
+            return problem_set(problem, 400, "logit_bias: each pair must be [token, bias]");
         if (json_is_integer(what)) {
             int64_t token = json_integer_value(what);
             if (!add_bias(served, biases, token > INT32_MAX || token < 0 ? -1 : (tn_token)token, amount, problem))
@@ -149,23 +148,23 @@ static bool read_biases(struct served *served, json_t *body, struct biases *bias
             tn_tokens_free(&tokens);
             if (!fine) return problem->code ? false : problem_status(problem, TN_E_INVALID, "logit_bias");
         } else {
-            return problem_set(problem, 400, "logit_bias: each pair is [token, bias]");
+            return problem_set(problem, 400, "logit_bias: each pair must be [token, bias]");
         }
     }
     return true;
 }
 
-/* The request's own stop strings first, then, in a chat, what the template ends a turn with. */
+/* The request's own stop words first, then, in a chat, the text that ends a turn. */
 static bool read_stops(struct served *served, struct job *job, json_t *body, struct problem *problem) {
-    json_t *stop = get(body, "stop");
-    if (!stop) stop = get(body, "stop_sequences");
+    json_t *stop = get_field(body, "stop");
+    if (!stop) stop = get_field(body, "stop_sequences");
     size_t count = json_is_array(stop) ? json_array_size(stop) : stop ? 1 : 0;
-    if (count > MAX_STOPS - 1) return problem_set(problem, 400, "stop: at most %d words", MAX_STOPS - 1);
+    if (count > MAX_STOPS - 1) return problem_set(problem, 400, "stop: at most %d stop words", MAX_STOPS - 1);
     for (size_t i = 0; i < count; i++) {
         json_t *word = json_is_array(stop) ? json_array_get(stop, i) : stop;
         if (!json_is_string(word)) return problem_set(problem, 400, "stop must be a string or a list of strings");
         size_t length = json_string_length(word);
-        if (length > 500) return problem_set(problem, 400, "stop: a word is longer than 500 bytes");
+        if (length > 500) return problem_set(problem, 400, "stop: stop words must not be longer than 500 bytes");
         if (length == 0) continue;
         if (!(job->stops[job->n_stops] = tn_strdup(json_string_value(word))))
             return problem_set(problem, 500, "out of memory");
@@ -186,28 +185,28 @@ static bool schema_grammar(json_t *schema, char **gbnf, struct problem *problem)
     return status == TN_OK || problem_status(problem, status == TN_E_UNSUPPORTED ? TN_E_INVALID : status, "schema");
 }
 
-/* The grammar's text, to be freed, or NULL where nothing is asked for. */
-static bool read_grammar(json_t *body, char **gbnf, struct problem *problem) {
+/* The grammar as GBNF, to be freed; NULL when the request has none. */
+static bool read_grammar_fields(json_t *body, char **gbnf, struct problem *problem) {
     const char *text = NULL, *type = NULL;
-    json_t *format = get(body, "response_format"), *schema = get(body, "json_schema");
+    json_t *format = get_field(body, "response_format"), *schema = get_field(body, "json_schema");
     if (!field_text(body, "grammar", &text, problem)) return false;
     if (format) {
         if (!json_is_object(format)) return problem_set(problem, 400, "response_format must be an object");
         if (!field_text(format, "type", &type, problem)) return false;
         if (!type) return problem_set(problem, 400, "response_format needs a type");
         if (strcmp(type, "json_schema") == 0) {
-            json_t *wrapped = get(format, "json_schema");
-            schema = wrapped ? get(wrapped, "schema") : get(format, "schema");
+            json_t *wrapped = get_field(format, "json_schema");
+            schema = wrapped ? get_field(wrapped, "schema") : get_field(format, "schema");
             if (!schema) return problem_set(problem, 400, "response_format: json_schema.schema is missing");
         } else if (strcmp(type, "json_object") == 0) {
-            schema = get(format, "schema");
+            schema = get_field(format, "schema");
             if (!schema) text = tn_grammar_json();
         } else if (strcmp(type, "text") != 0) {
-            return problem_set(problem, 400, "response_format: type is text, json_object or json_schema");
+            return problem_set(problem, 400, "response_format: type must be text, json_object or json_schema");
         }
     }
     if (schema) {
-        if (text) return problem_set(problem, 400, "a grammar and a JSON schema exclude each other");
+        if (text) return problem_set(problem, 400, "use either a grammar or a JSON schema, not both");
         return schema_grammar(schema, gbnf, problem);
     }
     if (text && *text && !(*gbnf = tn_strdup(text))) return problem_set(problem, 500, "out of memory");
@@ -220,10 +219,10 @@ static bool set_grammar(struct served *served, struct job *job, const char *gbnf
     tn_grammar_state *state = NULL;
     tn_status status = tn_grammar_new(gbnf, NULL, &grammar);
     if (status != TN_OK) return problem_status(problem, status, "grammar");
-    tn_grammar_trigger wake = {.text = trigger, .token = TN_TOKEN_NONE, .included = true};
+    tn_grammar_trigger start = {.text = trigger, .token = TN_TOKEN_NONE, .included = true};
     tn_grammar_state_params p = {.grammar = grammar,
                                  .pieces = served->pieces,
-                                 .triggers = trigger ? &wake : NULL,
+                                 .triggers = trigger ? &start : NULL,
                                  .n_triggers = trigger != NULL};
     status = tn_grammar_state_new(&p, &state);
     if (status == TN_OK && (status = tn_sampler_set_grammar(job->sampler, state)) != TN_OK)
@@ -238,7 +237,7 @@ static bool make_sampler(struct served *served, struct job *job, json_t *body, s
     tn_sampler_params p = served->server->sampling;
     int64_t seed = -1, top_k = p.top_k, window = p.penalty_window, mirostat = p.mirostat, min_keep = 0;
     int64_t dry_length = p.dry_allowed_length, dry_window = p.dry_window;
-    struct biases biases = {.count = 0};
+    struct bias_list biases = {.count = 0};
     for (size_t i = 0; i < sizeof real_fields / sizeof *real_fields; i++) {
         const struct real_field *f = &real_fields[i];
         float *member = (float *)(void *)((char *)&p + f->offset);
@@ -254,19 +253,19 @@ static bool make_sampler(struct served *served, struct job *job, json_t *body, s
         !field_int(body, "min_keep", 0, 1 << 20, &min_keep, problem) ||
         !field_int(body, "dry_allowed_length", 0, 1 << 20, &dry_length, problem) ||
         !field_int(body, "dry_penalty_last_n", -1, 1 << 20, &dry_window, problem) ||
-        !field_bool(body, "ignore_eos", &job->ignore_end, problem) || !read_chain(body, &p, problem) ||
+        !field_bool(body, "ignore_eos", &job->ignore_end, problem) || !read_sampler_chain(body, &p, problem) ||
         !read_biases(served, body, &biases, problem))
         return false;
-    if (get(body, "seed")) p.seed = seed < 0 ? TN_SEED_RANDOM : (uint64_t)seed;
-    /* Several answers to one request should differ, and do so repeatably. */
+    if (get_field(body, "seed")) p.seed = seed < 0 ? TN_SEED_RANDOM : (uint64_t)seed;
+    /* Several completions of one request should differ, but reproducibly. */
     if (p.seed != TN_SEED_RANDOM) p.seed += job->index;
     p.top_k = top_k < 0 ? 0 : (int32_t)top_k;
     p.penalty_window = window < 0 ? served->n_ctx : (int32_t)window;
     p.mirostat = (int32_t)mirostat;
     p.dry_allowed_length = (int32_t)dry_length;
     p.dry_window = dry_window < 0 ? served->n_ctx : (int32_t)dry_window;
-    if (get(body, "min_keep")) p.min_keep = (size_t)min_keep;
-    for (tn_token t = 0; job->ignore_end && t < served->info.n_vocab && biases.count < MOST_BIASES; t++)
+    if (get_field(body, "min_keep")) p.min_keep = (size_t)min_keep;
+    for (tn_token t = 0; job->ignore_end && t < served->info.n_vocab && biases.count < MAX_BIASES; t++)
         if (tn_token_is_end(served->tokenizer, t)) biases.list[biases.count++] = (tn_logit_bias){t, -INFINITY};
     p.logit_bias = biases.list;
     p.n_logit_bias = biases.count;
@@ -274,10 +273,10 @@ static bool make_sampler(struct served *served, struct job *job, json_t *body, s
     tn_status status = tn_sampler_new(&p, (size_t)served->info.n_vocab, &job->sampler);
     if (status != TN_OK) return problem_status(problem, status, "");
     job->sampling = p;
-    job->sampling.logit_bias = NULL; /* this function's */
+    job->sampling.logit_bias = NULL; /* the list is local to this function */
     job->sampling.n_logit_bias = 0;
-    size_t from = 0, wanted = (size_t)(p.penalty_window > p.dry_window ? p.penalty_window : p.dry_window);
-    if (job->prompt.count > wanted) from = job->prompt.count - wanted;
+    size_t from = 0, window_size = (size_t)(p.penalty_window > p.dry_window ? p.penalty_window : p.dry_window);
+    if (job->prompt.count > window_size) from = job->prompt.count - window_size;
     for (; from < job->prompt.count && status == TN_OK; from++)
         status = tn_sampler_accept(job->sampler, job->prompt.ids[from]);
     return status == TN_OK || problem_status(problem, status, "prompt");
@@ -292,12 +291,12 @@ json_t *sampling_json(const tn_sampler_params *p, uint64_t seed, int32_t n_predi
         const float *member = (const float *)(const void *)((const char *)p + real_fields[i].offset);
         json_object_set_new(object, real_fields[i].name, json_real((double)*member));
     }
-    json_object_del(object, "repetition_penalty"); /* the same by another name */
+    json_object_del(object, "repetition_penalty"); /* an alias of repeat_penalty */
     json_t *chain = json_array();
     for (size_t i = 0; i < p->n_chain; i++)
         json_array_append_new(chain, json_string(tn_sampler_kind_name(p->chain[i])));
     json_object_set_new(object, "samplers", chain);
-    /* -1: a new one for every request, as in requests. */
+    /* -1 means a new seed for every request, as in requests. */
     json_object_set_new(object, "seed", json_integer(seed == TN_SEED_RANDOM ? -1 : (json_int_t)(seed & INT64_MAX)));
     return object;
 }
@@ -312,12 +311,12 @@ bool job_read(struct served *served, struct job *job, json_t *body, const char *
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!field_int(body, names[i], -1, INT32_MAX, &limit, problem)) return false;
     if (!field_bool(body, "cache_prompt", &cache, problem) || !make_sampler(served, job, body, problem) ||
-        !read_stops(served, job, body, problem) || !read_grammar(body, &own, problem))
+        !read_stops(served, job, body, problem) || !read_grammar_fields(body, &own, problem))
         return false;
-    /* Without a limit the model's own context is where sense ends. */
-    int32_t room = served->n_ctx < served->info.n_ctx_train ? served->n_ctx : served->info.n_ctx_train;
-    room -= (int32_t)job->prompt.count;
-    job->n_predict = limit >= 0 ? (int32_t)limit : room > 0 ? room : 1;
+    /* Without a limit, generation ends at the trained context: the model cannot make sense beyond it. */
+    int32_t left = served->n_ctx < served->info.n_ctx_train ? served->n_ctx : served->info.n_ctx_train;
+    left -= (int32_t)job->prompt.count;
+    job->n_predict = limit >= 0 ? (int32_t)limit : left > 0 ? left : 1;
     job->no_cache = !cache;
     bool fine = true;
     if (own)
@@ -341,7 +340,7 @@ bool job_read(struct served *served, struct job *job, json_t *body, const char *
 bool prompt_check(const tn_tokens *prompt, int32_t limit, struct problem *problem) {
     if (prompt->count == 0) return problem_set(problem, 400, "the prompt is empty");
     if (prompt->count < (size_t)limit) return true;
-    problem_set(problem, 400, "the prompt has %zu tokens and the context %d", prompt->count, limit);
+    problem_set(problem, 400, "the prompt has %zu tokens, too many for the context of %d", prompt->count, limit);
     problem->type = "exceed_context_size_error";
     problem->more = json_pack("{s:I, s:i}", "n_prompt_tokens", (json_int_t)prompt->count, "n_ctx", (int)limit);
     return false;
@@ -357,7 +356,8 @@ static bool append_text(struct served *served, json_t *text, tn_tokens *out, str
 static bool append_id(struct served *served, json_t *id, tn_tokens *out, struct problem *problem) {
     json_int_t value = json_integer_value(id);
     if (!json_is_integer(id) || value < 0 || value >= served->info.n_vocab)
-        return problem_set(problem, 400, "prompt: a list holds token ids below %d and texts", served->info.n_vocab);
+        return problem_set(problem, 400, "prompt: a list must contain strings and token ids below %d",
+                           served->info.n_vocab);
     if (out->count == out->capacity) {
         size_t capacity = out->capacity ? 2 * out->capacity : 64;
         tn_token *ids = tn_realloc(out->ids, capacity * sizeof *ids);
@@ -369,7 +369,7 @@ static bool append_id(struct served *served, json_t *id, tn_tokens *out, struct 
     return true;
 }
 
-static bool read_one(struct served *served, json_t *prompt, tn_tokens *out, struct problem *problem) {
+static bool read_prompt_item(struct served *served, json_t *prompt, tn_tokens *out, struct problem *problem) {
     json_t *item;
     size_t i;
     if (json_is_string(prompt)) return append_text(served, prompt, out, problem);
@@ -392,17 +392,17 @@ bool prompts_read(struct served *served, json_t *prompt, tn_tokens *lists, size_
     if (!prompt || json_is_null(prompt)) return problem_set(problem, 400, "prompt is missing");
     if (nested && !many) return problem_set(problem, 400, "prompt mixes lists and token ids");
     size_t n = many ? json_array_size(prompt) : 1;
-    if (n > capacity) return problem_set(problem, 400, "at most %zu prompts in a request", capacity);
+    if (n > capacity) return problem_set(problem, 400, "at most %zu prompts per request", capacity);
     for (i = 0; i < n; i++) {
         (*count)++;
-        if (!read_one(served, many ? json_array_get(prompt, i) : prompt, &lists[i], problem) ||
+        if (!read_prompt_item(served, many ? json_array_get(prompt, i) : prompt, &lists[i], problem) ||
             !prompt_check(&lists[i], limit, problem))
             return false;
     }
     return true;
 }
 
-/* ---- What answers share ---- */
+/* ---- JSON shared by all APIs ---- */
 
 json_t *token_text_json(struct served *served, tn_token token) {
     size_t length = 0;

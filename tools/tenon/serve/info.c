@@ -1,12 +1,14 @@
-/* What the server says about itself, its model and its memory; tokens and texts. */
+/* Information about the server: health, models, slots, metrics, memory; and tokenizing. */
 #include "serve.h"
+
+#include "engine/loaded_model.h"
 
 #include <event2/buffer.h>
 #include <event2/keyvalq_struct.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A text that may not be UTF-8 (a file name, metadata). */
+/* A text that may be invalid UTF-8, such as a file name or metadata. */
 static json_t *text_json(const char *text) {
     json_t *string = text ? json_string(text) : json_null();
     return string ? string : json_string("?");
@@ -80,13 +82,13 @@ static bool query_is(struct evhttp_request *http, const char *name, const char *
     struct evkeyvalq values;
     bool same = false;
     if (!query || evhttp_parse_query_str(query, &values) != 0) return false;
-    const char *found = evhttp_find_header(&values, name);
-    same = found && strcmp(found, value) == 0;
+    const char *given = evhttp_find_header(&values, name);
+    same = given && strcmp(given, value) == 0;
     evhttp_clear_headers(&values);
     return same;
 }
 
-/* Of the request that is being answered; of an idle slot what the next would get if it says nothing. */
+/* Parameters of the slot's request; for an idle slot the defaults. */
 static json_t *slot_params(const struct served *served, const struct slot_view *s) {
     const struct server *server = served->server;
     if (s->busy) return sampling_json(&s->sampling, s->sampling.seed, s->n_predict);
@@ -97,7 +99,7 @@ void serve_slots(struct served *served, struct evhttp_request *http, json_t *bod
     struct problem problem = {0};
     (void)body;
     if (!served->server->show_slots) {
-        problem_set(&problem, 501, "the slots are hidden; start the server without --no-slots");
+        problem_set(&problem, 501, "slots are hidden; start the server without --no-slots");
         reply_problem(served->server, http, &problem);
         return;
     }
@@ -126,9 +128,7 @@ void serve_slots(struct served *served, struct evhttp_request *http, json_t *bod
 
 /* ---- Metrics and memory ---- */
 
-static size_t taken(const tn_fit_device *d) { return d->weights + d->cache + d->compute + d->scratch; }
-
-/* A metric of every loaded model; with several they are told apart by a label. */
+/* A metric of every loaded model. With --models-dir a label names the model. */
 enum metric_kind { COUNTER, GAUGE };
 struct metric {
     const char *name;
@@ -136,7 +136,7 @@ struct metric {
     const char *help;
     double (*value)(const struct served *served);
 };
-static double per_second(uint64_t n, double seconds) { return seconds > 0 ? (double)n / seconds : 0; }
+static double rate_of(uint64_t n, double seconds) { return seconds > 0 ? (double)n / seconds : 0; }
 #define VALUE(name, expression)                                                                                      \
     static double name(const struct served *m) {                                                                     \
         const struct engine_view *v = &m->view;                                                                      \
@@ -148,8 +148,8 @@ VALUE(prompt_seconds, v->prompt_seconds)
 VALUE(predicted_tokens, v->n_predicted)
 VALUE(predicted_seconds, v->predicted_seconds)
 VALUE(decodes, v->n_decodes)
-VALUE(prompt_rate, per_second(v->n_prompt, v->prompt_seconds))
-VALUE(predicted_rate, per_second(v->n_predicted, v->predicted_seconds))
+VALUE(prompt_rate, rate_of(v->n_prompt, v->prompt_seconds))
+VALUE(predicted_rate, rate_of(v->n_predicted, v->predicted_seconds))
 VALUE(cache_ratio, v->cache.cells ? (double)v->cache.used / v->cache.cells : 0)
 VALUE(cache_cells, v->cache.used)
 VALUE(requests, m->server->n_requests)
@@ -160,25 +160,25 @@ VALUE(plans_reused, v->stats.sched.plans_reused)
 static const struct metric metrics[] = {
     {"prompt_tokens_total", COUNTER, "Prompt tokens computed.", prompt_tokens},
     {"prompt_seconds_total", COUNTER, "Time spent on prompts.", prompt_seconds},
-    {"tokens_predicted_total", COUNTER, "Tokens written.", predicted_tokens},
-    {"tokens_predicted_seconds_total", COUNTER, "Time spent writing.", predicted_seconds},
+    {"tokens_predicted_total", COUNTER, "Tokens generated.", predicted_tokens},
+    {"tokens_predicted_seconds_total", COUNTER, "Time spent generating.", predicted_seconds},
     {"n_decode_total", COUNTER, "Batches computed.", decodes},
     {"prompt_tokens_seconds", GAUGE, "Prompt tokens per second, on average.", prompt_rate},
-    {"predicted_tokens_seconds", GAUGE, "Tokens written per second and request, on average.", predicted_rate},
-    {"kv_cache_usage_ratio", GAUGE, "Share of the KV cache's cells in use.", cache_ratio},
-    {"kv_cache_tokens", GAUGE, "Cells of the KV cache in use.", cache_cells},
+    {"predicted_tokens_seconds", GAUGE, "Tokens generated per second and request, on average.", predicted_rate},
+    {"kv_cache_usage_ratio", GAUGE, "Share of KV cache cells in use.", cache_ratio},
+    {"kv_cache_tokens", GAUGE, "KV cache cells in use.", cache_cells},
     {"requests_total", COUNTER, "Requests for text accepted.", requests},
-    {"requests_processing", GAUGE, "Slots at work.", processing},
-    {"requests_deferred", GAUGE, "Jobs that wait for a slot.", deferred},
+    {"requests_processing", GAUGE, "Busy slots.", processing},
+    {"requests_deferred", GAUGE, "Requests waiting for a slot.", deferred},
     {"plans_made_total", COUNTER, "Memory plans made.", plans_made},
-    {"plans_reused_total", COUNTER, "Runs with a plan made before.", plans_reused},
+    {"plans_reused_total", COUNTER, "Runs that reused a plan.", plans_reused},
 };
 
 static void device_metric(struct evbuffer *out, const struct served *served, const char *name, const tn_fit *fit) {
     for (size_t i = 0; i < fit->n_devices; i++) {
         evbuffer_add_printf(out, "tenon:%s{device=\"%s\"", name, fit->devices[i].name);
         if (served->server->on_demand) evbuffer_add_printf(out, ",model=\"%s\"", served->alias);
-        evbuffer_add_printf(out, "} %zu\n", taken(&fit->devices[i]));
+        evbuffer_add_printf(out, "} %zu\n", device_bytes(&fit->devices[i]));
     }
 }
 
@@ -207,7 +207,7 @@ static void write_metrics(struct server *server, struct evbuffer *out) {
     for (int planned = 1; planned >= 0; planned--) {
         const char *name = planned ? "memory_planned_bytes" : "memory_used_bytes";
         evbuffer_add_printf(out, "# HELP tenon:%s %s\n# TYPE tenon:%s gauge\n", name,
-                            planned ? "Bytes planned before loading." : "Bytes taken.", name);
+                            planned ? "Bytes planned before loading." : "Bytes in use.", name);
         for (size_t k = 0; next_loaded(server, &k, &served);) {
             pthread_mutex_lock(&served->lock);
             device_metric(out, served, name, planned ? &served->planned : &served->view.used);
@@ -241,11 +241,11 @@ void serve_plan(struct served *served, struct evhttp_request *http, json_t *body
         reply_text(served->server, http, 200, "image/svg+xml", served->plan_svg, served->plan_svg_length);
         return;
     }
-    problem_set(&problem, 404, "there is no picture of the plan");
+    problem_set(&problem, 404, "there is no picture of the memory plan");
     reply_problem(served->server, http, &problem);
 }
 
-/* The cells as runs of [owner, count]: a cache is mostly long runs. */
+/* The owner of each cell, run-length encoded as [owner, count]. */
 static json_t *cells_json(const struct engine_view *view) {
     json_t *runs = json_array();
     for (int32_t i = 0, n; i < view->cache.cells; i += n) {
@@ -263,12 +263,12 @@ void serve_memory(struct served *served, struct evhttp_request *http, json_t *bo
     for (size_t i = 0; i < v->used.n_devices && i < served->planned.n_devices; i++) {
         const tn_fit_device *d = &v->used.devices[i];
         json_array_append_new(
-            devices,
-            json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}", "name", text_json(d->name),
-                      "planned", (json_int_t)taken(&served->planned.devices[i]), "used", (json_int_t)taken(d),
-                      "weights", (json_int_t)d->weights, "mapped", (json_int_t)d->mapped, "cache",
-                      (json_int_t)d->cache, "compute", (json_int_t)d->compute, "scratch", (json_int_t)d->scratch,
-                      "free", (json_int_t)d->free, "total", (json_int_t)d->total, "layers", (int)d->n_layers));
+            devices, json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}", "name", text_json(d->name),
+                               "planned", (json_int_t)device_bytes(&served->planned.devices[i]), "used",
+                               (json_int_t)device_bytes(d), "weights", (json_int_t)d->weights, "mapped",
+                               (json_int_t)d->mapped, "cache", (json_int_t)d->cache, "compute",
+                               (json_int_t)d->compute, "scratch", (json_int_t)d->scratch, "free", (json_int_t)d->free,
+                               "total", (json_int_t)d->total, "layers", (int)d->n_layers));
     }
     for (int i = 0; i < served->server->n_slots; i++) {
         const struct slot_view *s = &v->slots[i];
@@ -331,7 +331,7 @@ void serve_detokenize(struct served *served, struct evhttp_request *http, json_t
     json_array_foreach(list, i, item) {
         json_int_t id = json_integer_value(item);
         if (fine && (!json_is_integer(item) || id < 0 || id >= served->info.n_vocab))
-            fine = problem_set(&problem, 400, "tokens[%zu] is no token id", i);
+            fine = problem_set(&problem, 400, "tokens[%zu] is not a token id", i);
     }
     if (fine && tn_detokenizer_new(served->tokenizer, TN_DECODE_SPECIAL | TN_DECODE_CONTINUE, &detokenizer) != TN_OK)
         fine = problem_set(&problem, 500, "%s", tn_error());

@@ -1,4 +1,4 @@
-/* Loading a model, its engine thread from beginning to end, and the way into its queue. */
+/* Loading a model, the life of its engine thread, and the queue of jobs. */
 #include "batch.h"
 #include "engine/loaded_model.h"
 #include "http.h"
@@ -6,15 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_EMBED_QUEUED = 4 * MAX_INPUTS };
+enum { MAX_EMBED_QUEUED = 4 * MAX_INPUTS };
 
-static bool go_on(void *user, size_t done, size_t total) {
+static bool continue_loading(void *user, size_t done, size_t total) {
     (void)done;
     (void)total;
     return atomic_load(&((struct engine *)user)->served->phase) == PHASE_LOADING;
 }
 
-/* ---- Room ---- */
+/* ---- Memory ---- */
 
 static size_t planned_bytes(const tn_fit *fit, bool with_weights) {
     size_t total = 0;
@@ -25,20 +25,20 @@ static size_t planned_bytes(const tn_fit *fit, bool with_weights) {
     return total;
 }
 
-/* The HTTP thread unloads somebody who is idle. False: there is nobody. */
-static bool ask_for_room(struct served *served) {
+/* Asks the HTTP thread to unload an idle model; false when there is none. */
+static bool request_memory(struct served *served) {
     pthread_mutex_lock(&served->lock);
-    served->room = ROOM_WANTED;
+    served->memory = MEMORY_REQUESTED;
     event_active(served->outbox_ready, EV_READ, 0);
-    while (served->room == ROOM_WANTED && atomic_load(&served->phase) == PHASE_LOADING)
+    while (served->memory == MEMORY_REQUESTED && atomic_load(&served->phase) == PHASE_LOADING)
         pthread_cond_wait(&served->wake, &served->lock);
-    bool made = served->room == ROOM_MADE;
-    served->room = ROOM_NOT_ASKED;
+    bool freed = served->memory == MEMORY_FREED;
+    served->memory = MEMORY_NOT_REQUESTED;
     pthread_mutex_unlock(&served->lock);
-    return made;
+    return freed;
 }
 
-/* Only one model is loaded at a time, so what the others have planned does not change meanwhile except to less. */
+/* Only one model is loaded at a time, so that meanwhile this can only shrink. */
 static size_t planned_by_others(const struct served *served) {
     size_t total = 0;
     for (size_t i = 0; i < served->server->n_models; i++) {
@@ -50,8 +50,8 @@ static size_t planned_by_others(const struct served *served) {
     return total;
 }
 
-/* Plans before anything is taken; where the plan does not fit beside the models that are loaded, one of them goes. */
-static tn_status find_room(struct served *served, const tn_session_params *main, const tn_session_params *embed) {
+/* Plans the sessions. When they do not fit beside the loaded models, idle models are unloaded one by one. */
+static tn_status plan_memory(struct served *served, const tn_session_params *main, const tn_session_params *embed) {
     size_t limit = served->server->memory_limit;
     for (;;) {
         tn_fit fit = {0}, second = {0};
@@ -78,9 +78,10 @@ static tn_status find_room(struct served *served, const tn_session_params *main,
             return TN_OK;
         }
         tn_fit_free(&fit);
-        if (ask_for_room(served)) continue;
+        if (request_memory(served)) continue;
         if (!within)
-            return tn_fail(TN_E_TOO_BIG, "it needs %zu MiB; of the %zu MiB for models, %zu MiB are taken",
+            return tn_fail(TN_E_TOO_BIG,
+                           "it needs %zu MiB; %zu MiB are allowed for all models, of which %zu MiB are in use",
                            bytes >> 20, limit >> 20, others >> 20);
         return tn_fail(TN_E_TOO_BIG, "it does not fit: %s", advice);
     }
@@ -88,7 +89,7 @@ static tn_status find_room(struct served *served, const tn_session_params *main,
 
 /* ---- Loading ---- */
 
-/* The embedder decodes whole texts and forgets them, so that its cache is a micro-batch. */
+/* The embedder computes whole texts and forgets them, so that its cache holds one micro-batch. */
 static tn_session_params embed_params(const struct served *served, const tn_session_params *main) {
     tn_session_params p = *main;
     p.embeddings = true;
@@ -103,14 +104,14 @@ static tn_status make_embedder(struct served *served, const tn_session_params *p
     TN_TRY(tn_session_new(served->model, p, &served->embedder));
     tn_session_params got = tn_session_get_params(served->embedder);
     if (got.pooling == TN_POOLING_NONE || got.pooling == TN_POOLING_RANK)
-        return tn_fail(TN_E_UNSUPPORTED, "an embedding over HTTP is one vector: --pooling mean, cls or last");
+        return tn_fail(TN_E_UNSUPPORTED, "an embedding over HTTP is one vector: use --pooling mean, cls or last");
     served->n_embd = tn_session_embedding_size(served->embedder);
     served->embed_limit = got.n_ubatch;
     return TN_OK;
 }
 
-/* The picture is made once, at the beginning: the session belongs to this thread. */
-static void draw_plan(struct served *served, tn_session *session) {
+/* Drawn once, here: only this thread may use the session. */
+static void draw_session_plan(struct served *served, tn_session *session) {
     FILE *out = open_memstream(&served->plan_svg, &served->plan_svg_length);
     if (!out) return;
     tn_status status = tn_session_plan_svg(session, out);
@@ -136,11 +137,11 @@ static tn_status make_slots(struct served *served, struct engine *e, int32_t n_b
     return enough ? TN_OK : TN_E_NOMEM;
 }
 
-static tn_status load(struct served *served, struct engine *e) {
+static tn_status load_model(struct served *served, struct engine *e) {
     tn_session_params p = served->server->params, embed;
     int n_slots = served->server->n_slots;
     p.abort = engine_abandon;
-    p.progress = go_on;
+    p.progress = continue_loading;
     p.user = e;
     p.n_seqs = n_slots;
     if (p.n_batch < n_slots) p.n_batch = n_slots;
@@ -152,21 +153,21 @@ static tn_status load(struct served *served, struct engine *e) {
     TN_TRY(tn_model_open(served->path, NULL, &served->model));
     served->info = tn_model_get_info(served->model);
     served->tokenizer = tn_model_tokenizer(served->model);
-    if (!served->tokenizer) return tn_fail(TN_E_UNSUPPORTED, "without a tokenizer it cannot be served");
-    bool writes = !served->info.is_encoder, embeds = served->info.is_encoder || served->server->embeddings;
+    if (!served->tokenizer) return tn_fail(TN_E_UNSUPPORTED, "the model has no tokenizer and cannot be served");
+    bool generates = !served->info.is_encoder, embeds = served->info.is_encoder || served->server->embeddings;
     embed = embed_params(served, &p);
-    TN_TRY(find_room(served, writes ? &p : NULL, embeds ? &embed : NULL));
-    if (writes) TN_TRY(tn_session_new(served->model, &p, &served->session));
+    TN_TRY(plan_memory(served, generates ? &p : NULL, embeds ? &embed : NULL));
+    if (generates) TN_TRY(tn_session_new(served->model, &p, &served->session));
     if (embeds) TN_TRY(make_embedder(served, &embed));
     e->session = served->session;
-    draw_plan(served, writes ? served->session : served->embedder);
-    log_session(served->path, served->model, writes ? served->session : served->embedder, began);
-    p = tn_session_get_params(writes ? served->session : served->embedder);
+    draw_session_plan(served, generates ? served->session : served->embedder);
+    log_session(served->path, served->model, generates ? served->session : served->embedder, began);
+    p = tn_session_get_params(generates ? served->session : served->embedder);
     served->n_ctx = p.n_ctx;
     e->n_batch = p.n_batch;
     e->n_piece = p.n_ubatch;
     e->n_score = p.n_outputs - n_slots;
-    if (writes && e->n_score < 1)
+    if (generates && e->n_score < 1)
         return tn_fail(TN_E_INVALID, "--ctx %d is too small for %d slots", p.n_ctx, n_slots);
     TN_TRY(tn_pieces_from_tokenizer(served->tokenizer, &served->pieces));
     const char *given = served->server->chat_template;
@@ -174,7 +175,7 @@ static tn_status load(struct served *served, struct engine *e) {
         served->info.chat_template = strcmp(given, "chatml") == 0 ? NULL : given;
         TN_TRY(tn_chat_template_new(served->info.chat_template, &served->chat));
     } else if (tn_chat_template_new(served->info.chat_template, &served->chat) != TN_OK) {
-        warn("the model's chat template is not usable (%s); ChatML is used instead", tn_error());
+        warn("cannot use the model's chat template (%s); using ChatML instead", tn_error());
         TN_TRY(tn_chat_template_new(NULL, &served->chat));
     }
     int32_t n_batch = embeds && embed.n_batch > e->n_batch ? embed.n_batch : e->n_batch;
@@ -185,7 +186,7 @@ static void *engine_thread(void *user) {
     struct engine *e = user;
     struct served *served = e->served;
     int loading = PHASE_LOADING;
-    tn_status status = served->status = load(served, e);
+    tn_status status = served->status = load_model(served, e);
     if (status != TN_OK) {
         snprintf(served->error, sizeof served->error, "%s", tn_error());
         served->exit_code = fail_status(status, "%s", served->path);
@@ -213,7 +214,7 @@ int engine_start(struct served *served) {
         tn_free(e);
         served->engine = NULL;
         atomic_store(&served->phase, PHASE_ABSENT);
-        return fail("no thread for the engine");
+        return fail("cannot start the engine thread");
     }
     served->has_thread = true;
     return EXIT_OK;
@@ -230,7 +231,7 @@ void engine_join(struct served *served) {
     if (!served->has_thread) return;
     pthread_join(served->thread, NULL);
     served->has_thread = false;
-    take_pieces(served); /* while what they are about is still there */
+    take_pieces(served); /* before their jobs' model is freed */
     for (int i = 0; e->slots && i < e->n_slots; i++) tn_free(e->slots[i].tokens);
     tn_free(e->slots);
     tn_free(e->tokens);
@@ -265,12 +266,12 @@ void engine_join(struct served *served) {
     atomic_store(&served->phase, PHASE_ABSENT);
 }
 
-/* Texts to embed are many and short; they have a limit of their own, above the largest request. */
+/* Texts to embed are many and short: they have their own limit, above the largest request. */
 bool engine_submit(struct served *served, struct job *const *jobs, size_t count) {
     bool embed = jobs[0]->embed;
     pthread_mutex_lock(&served->lock);
     int idle = served->server->n_slots - (int)served->view.n_busy_slots;
-    bool accepted = embed ? served->n_embed_queued + (int)count <= MOST_EMBED_QUEUED
+    bool accepted = embed ? served->n_embed_queued + (int)count <= MAX_EMBED_QUEUED
                           : served->n_queued + (int)count <= served->server->queue_limit + (idle > 0 ? idle : 0);
     for (size_t i = 0; accepted && i < count; i++) {
         jobs[i]->next = NULL;

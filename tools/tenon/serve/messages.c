@@ -1,4 +1,4 @@
-/* POST /v1/messages: Anthropic's form of a chat, translated to the chat completion's form and back. */
+/* POST /v1/messages: Anthropic's chat API, translated to chat completions and back. */
 #include "chat_request.h"
 
 #include <stdlib.h>
@@ -16,8 +16,7 @@ static json_t *plain_text(json_t *content, struct problem *problem) {
         const char *type = json_string_value(json_object_get(part, "type"));
         const char *text = json_string_value(json_object_get(part, "text"));
         if (!type || strcmp(type, "text") != 0 || !text) {
-            problem_set(problem, 501, "content of the type %.40s is not supported here, only text",
-                        type ? type : "?");
+            problem_set(problem, 501, "content of type %.40s is not supported here, only text", type ? type : "?");
             json_decref(all);
             return NULL;
         }
@@ -47,8 +46,8 @@ static bool add_tool_use(json_t *message, json_t *part, struct problem *problem)
     return true;
 }
 
-/* One message may become several: tool results are messages of their own in the chat's form. */
-static bool add_message(json_t *out, json_t *in, struct problem *problem) {
+/* One message may become several: in chat completions a tool result is a message of its own. */
+static bool add_anthropic_message(json_t *out, json_t *in, struct problem *problem) {
     const char *role = json_string_value(json_object_get(in, "role"));
     json_t *content = json_object_get(in, "content"), *part, *texts = json_array();
     size_t i;
@@ -87,7 +86,7 @@ static bool add_message(json_t *out, json_t *in, struct problem *problem) {
     return fine;
 }
 
-static void add_tools(json_t *out, json_t *body) {
+static void add_anthropic_tools(json_t *out, json_t *body) {
     json_t *tools = json_object_get(body, "tools"), *tool, *list = json_array();
     json_t *choice = json_object_get(body, "tool_choice");
     const char *type = json_string_value(json_object_get(choice, "type"));
@@ -111,7 +110,7 @@ static void add_tools(json_t *out, json_t *body) {
             json_pack("{s:s, s:{s:O?}}", "type", "function", "function", "name", json_object_get(choice, "name")));
 }
 
-static json_t *translate(json_t *body, struct problem *problem) {
+static json_t *translate_messages(json_t *body, struct problem *problem) {
     json_t *out = json_copy(body), *messages = json_array(), *message;
     json_t *system = json_object_get(body, "system"), *in = json_object_get(body, "messages");
     size_t i;
@@ -123,15 +122,15 @@ static json_t *translate(json_t *body, struct problem *problem) {
         fine = text != NULL;
         if (fine) json_array_append_new(messages, json_pack("{s:s, s:o}", "role", "system", "content", text));
     }
-    json_array_foreach(in, i, message) fine = fine && add_message(messages, message, problem);
+    json_array_foreach(in, i, message) fine = fine && add_anthropic_message(messages, message, problem);
     json_object_set_new(out, "messages", messages);
-    add_tools(out, body);
+    add_anthropic_tools(out, body);
     if (fine) return out;
     json_decref(out);
     return NULL;
 }
 
-/* ---- Answers ---- */
+/* ---- Responses ---- */
 
 static const char *stop_reason(const struct job *job) {
     if (job->finish == FINISH_LIMIT) return "max_tokens";
@@ -143,7 +142,7 @@ static json_t *stop_sequence(const struct job *job) {
     return job->finish == FINISH_WORD ? json_string(job->stop_word) : json_null();
 }
 
-static json_t *usage(const struct job *job) {
+static json_t *message_usage(const struct job *job) {
     return json_pack("{s:i, s:i, s:i, s:i}", "input_tokens", (int)(job->stats.n_prompt - job->stats.n_cached),
                      "cache_read_input_tokens", (int)job->stats.n_cached, "cache_creation_input_tokens", 0,
                      "output_tokens", (int)job->stats.n_predicted);
@@ -166,13 +165,13 @@ static void open_block(struct request *r, struct job *job, int kind, json_t *blo
                           "content_block", block));
 }
 
-static void send_delta(struct request *r, struct job *job, const char *type, const char *field, json_t *text) {
+static void send_block_delta(struct request *r, struct job *job, const char *type, const char *field, json_t *text) {
     stream_send(r, "content_block_delta",
                 json_pack("{s:s, s:I, s:{s:s, s:o}}", "type", "content_block_delta", "index",
                           (json_int_t)job->n_blocks - 1, "delta", "type", type, field, text));
 }
 
-static tn_status on_event(void *user, const tn_chat_event *event) {
+static tn_status send_message_event(void *user, const tn_chat_event *event) {
     struct job *job = user;
     struct request *r = job->request;
     json_t *text = json_stringn(event->text ? event->text : "", event->text ? event->length : 0);
@@ -181,26 +180,26 @@ static tn_status on_event(void *user, const tn_chat_event *event) {
     case TN_CHAT_CONTENT:
         if (job->block_kind != BLOCK_TEXT)
             open_block(r, job, BLOCK_TEXT, json_pack("{s:s, s:s}", "type", "text", "text", ""));
-        send_delta(r, job, "text_delta", "text", text);
+        send_block_delta(r, job, "text_delta", "text", text);
         return TN_OK;
     case TN_CHAT_REASONING:
         if (job->block_kind != BLOCK_THINKING)
             open_block(r, job, BLOCK_THINKING,
                        json_pack("{s:s, s:s, s:s}", "type", "thinking", "thinking", "", "signature", ""));
-        send_delta(r, job, "thinking_delta", "thinking", text);
+        send_block_delta(r, job, "thinking_delta", "thinking", text);
         return TN_OK;
     case TN_CHAT_CALL:
         open_block(r, job, BLOCK_TOOL,
                    json_pack("{s:s, s:s, s:O, s:{}}", "type", "tool_use", "id", event->id, "name", text, "input"));
         break;
-    case TN_CHAT_ARGUMENTS: send_delta(r, job, "input_json_delta", "partial_json", text); return TN_OK;
+    case TN_CHAT_ARGUMENTS: send_block_delta(r, job, "input_json_delta", "partial_json", text); return TN_OK;
     case TN_CHAT_CALL_END: close_block(r, job); break;
     }
     json_decref(text);
     return TN_OK;
 }
 
-static void announce(struct request *r, struct job *job) {
+static void send_message_start(struct request *r, struct job *job) {
     json_t *message = json_pack("{s:s, s:s, s:s, s:s, s:[], s:n, s:n, s:{s:i, s:i}}", "id", r->id, "type", "message",
                                 "role", "assistant", "model", r->served->alias, "content", "stop_reason",
                                 "stop_sequence", "usage", "input_tokens", (int)job->prompt.count, "output_tokens", 0);
@@ -208,9 +207,10 @@ static void announce(struct request *r, struct job *job) {
 }
 
 static void messages_piece(struct request *r, struct job *job, const struct piece *p) {
-    if (r->stream && !job->announced) announce(r, job);
+    if (r->stream && !job->announced) send_message_start(r, job);
     job->announced = true;
-    if (!chat_feed(job, p, r->stream ? on_event : NULL, job)) snprintf(r->failed, sizeof r->failed, "%s", tn_error());
+    if (!chat_feed(job, p, r->stream ? send_message_event : NULL, job))
+        snprintf(r->failed, sizeof r->failed, "%s", tn_error());
 }
 
 static json_t *content_of(struct job *job) {
@@ -239,19 +239,19 @@ static void messages_end(struct request *r) {
         close_block(r, job);
         stream_send(r, "message_delta",
                     json_pack("{s:s, s:{s:s, s:o}, s:o}", "type", "message_delta", "delta", "stop_reason",
-                              stop_reason(job), "stop_sequence", stop_sequence(job), "usage", usage(job)));
+                              stop_reason(job), "stop_sequence", stop_sequence(job), "usage", message_usage(job)));
         stream_send(r, "message_stop", json_pack("{s:s}", "type", "message_stop"));
         stream_end(r);
         return;
     }
     json_t *answer = json_pack("{s:s, s:s, s:s, s:s, s:o, s:s, s:o, s:o}", "id", r->id, "type", "message", "role",
                                "assistant", "model", r->served->alias, "content", content_of(job), "stop_reason",
-                               stop_reason(job), "stop_sequence", stop_sequence(job), "usage", usage(job));
+                               stop_reason(job), "stop_sequence", stop_sequence(job), "usage", message_usage(job));
     reply_json(r->served->server, request_take(r), 200, answer);
 }
 
-static const struct wording messages_wording = {messages_piece, messages_end};
+static const struct response_format messages_format = {messages_piece, messages_end};
 
 void serve_messages(struct served *served, struct evhttp_request *http, json_t *body) {
-    serve_translated(served, http, body, translate, &messages_wording, "msg_");
+    serve_translated(served, http, body, translate_messages, &messages_format, "msg_");
 }

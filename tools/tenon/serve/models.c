@@ -1,4 +1,4 @@
-/* The models that a server offers: found in a folder, loaded when first asked for, unloaded when another needs the
+/* The models that a server offers: found in a folder, loaded when first requested, unloaded when another needs the
  * memory. Everything here runs on the HTTP thread. */
 #include "http.h"
 
@@ -42,7 +42,7 @@ struct served *models_add(struct server *server, const char *path, const char *a
     return served;
 }
 
-/* Of a model in parts the first one stands for all. */
+/* Of a split model only the first file is listed. */
 static int is_model(const struct dirent *entry) {
     const char *dot = strrchr(entry->d_name, '.'), *part = strstr(entry->d_name, "-of-");
     if (entry->d_name[0] == '.' || !dot || strcasecmp(dot, ".gguf") != 0) return 0;
@@ -52,7 +52,7 @@ static int is_model(const struct dirent *entry) {
 int models_scan(struct server *server, const char *folder) {
     struct dirent **entries = NULL;
     int n = scandir(folder, &entries, is_model, alphasort), code = EXIT_OK;
-    if (n < 0) return fail("%s cannot be read", folder);
+    if (n < 0) return fail("cannot read the folder %s", folder);
     for (int i = 0; i < n; i++) {
         char path[4096];
         bool fits = (size_t)snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name) < sizeof path;
@@ -71,34 +71,34 @@ struct served *models_find(struct server *server, const char *name) {
     return NULL;
 }
 
-/* ---- Requests that wait ---- */
+/* ---- Requests that wait for a model ---- */
 
-struct parked {
-    struct parked *next;
+struct waiting_request {
+    struct waiting_request *next;
     struct served *served;
-    struct evhttp_request *http; /* NULL once the client is gone */
+    struct evhttp_request *http; /* NULL once the client has disconnected */
     handler *handle;
-    bool writes;
+    bool generates;
     json_t *body;
 };
 
-static void on_parked_close(struct evhttp_connection *connection, void *user) {
-    struct parked *p = user;
+static void on_waiting_close(struct evhttp_connection *connection, void *user) {
+    struct waiting_request *p = user;
     (void)connection;
     if (p->http) evhttp_request_free(p->http);
     p->http = NULL;
 }
 
-/* Answers all that wait: by their handlers, or with the problem. */
-static void release(struct served *served, const struct problem *problem) {
-    struct parked *p = served->parked;
-    served->parked = NULL;
+/* Lets all waiting requests go on, or answers them with the problem. */
+static void release_waiting(struct served *served, const struct problem *problem) {
+    struct waiting_request *p = served->waiting;
+    served->waiting = NULL;
     while (p) {
-        struct parked *next = p->next;
+        struct waiting_request *next = p->next;
         struct problem own = problem ? *problem : (struct problem){0};
         if (p->http) unwatch_close(served->server, p->http);
-        if (!problem && p->writes && !served->session)
-            problem_set(&own, 501, "this model makes embeddings and does not write");
+        if (!problem && p->generates && !served->session)
+            problem_set(&own, 501, "this model makes embeddings and cannot generate text");
         if (p->http && own.code)
             reply_problem(served->server, p->http, &own);
         else if (p->http)
@@ -109,78 +109,78 @@ static void release(struct served *served, const struct problem *problem) {
     }
 }
 
-static void start_next(struct server *server) {
+static void load_next(struct server *server) {
     for (size_t i = 0; i < server->n_models && !server->loading && !server->stopping; i++) {
         struct served *served = server->models[i];
-        if (!served->parked || atomic_load(&served->phase) != PHASE_ABSENT || served->has_thread) continue;
+        if (!served->waiting || atomic_load(&served->phase) != PHASE_ABSENT || served->has_thread) continue;
         if (engine_start(served) == EXIT_OK) {
             server->loading = served;
             continue;
         }
         struct problem problem = {0};
-        problem_set(&problem, 500, "%s could not be loaded: no thread for it", served->alias);
-        release(served, &problem);
+        problem_set(&problem, 500, "%s could not be loaded: cannot start a thread", served->alias);
+        release_waiting(served, &problem);
     }
 }
 
-void models_park(struct served *served, struct evhttp_request *http, handler *handle, bool writes, json_t *body) {
+void models_wait(struct served *served, struct evhttp_request *http, handler *handle, bool generates, json_t *body) {
     struct problem problem = {0};
-    struct parked *p = tn_calloc(1, sizeof *p), **end = &served->parked;
+    struct waiting_request *p = tn_calloc(1, sizeof *p), **end = &served->waiting;
     if (!p) {
         problem_set(&problem, 500, "out of memory");
         reply_problem(served->server, http, &problem);
         return;
     }
-    *p = (struct parked){
-        .served = served, .http = http, .handle = handle, .writes = writes, .body = json_incref(body)};
+    *p = (struct waiting_request){
+        .served = served, .http = http, .handle = handle, .generates = generates, .body = json_incref(body)};
     while (*end) end = &(*end)->next;
     *end = p;
-    watch_close(served->server, http, on_parked_close, p);
-    start_next(served->server);
+    watch_close(served->server, http, on_waiting_close, p);
+    load_next(served->server);
 }
 
-/* ---- Coming and going ---- */
+/* ---- Loading and unloading ---- */
 
-static void answer_room(struct served *served, enum room room) {
+static void answer_memory(struct served *served, enum memory_request answer) {
     pthread_mutex_lock(&served->lock);
-    if (served->room == ROOM_WANTED) served->room = room;
+    if (served->memory == MEMORY_REQUESTED) served->memory = answer;
     pthread_cond_signal(&served->wake);
     pthread_mutex_unlock(&served->lock);
 }
 
-/* Unloads the idle model that was used the longest time ago. */
-static void make_room(struct served *wanting) {
+/* Unloads the least recently used idle model. */
+static void unload_idle(struct served *wanting) {
     struct server *server = wanting->server;
     struct served *oldest = NULL;
     for (size_t i = 0; i < server->n_models; i++) {
         struct served *other = server->models[i];
-        if (other->makes_room_for) return; /* on its way */
-        if (other == wanting || atomic_load(&other->phase) != PHASE_READY || other->n_alive || other->parked)
+        if (other->unloaded_for) return; /* already in progress */
+        if (other == wanting || atomic_load(&other->phase) != PHASE_READY || other->n_alive || other->waiting)
             continue;
         if (!oldest || other->last_used < oldest->last_used) oldest = other;
     }
     if (!oldest) {
-        answer_room(wanting, ROOM_NONE);
+        answer_memory(wanting, MEMORY_UNAVAILABLE);
         return;
     }
-    oldest->makes_room_for = wanting;
+    oldest->unloaded_for = wanting;
     atomic_store(&oldest->phase, PHASE_STOPPING);
     engine_wake(oldest);
 }
 
-static void loaded(struct served *served) {
+static void on_loaded(struct served *served) {
     struct server *server = served->server;
     server->loading = NULL;
     served->last_used = tn_time_ns();
     server->current = served;
     fprintf(stderr, "tenon: %s is ready: %d slots share a context of %d\n", served->alias, server->n_slots,
             served->n_ctx);
-    release(served, NULL);
+    release_waiting(served, NULL);
 }
 
-static void ended(struct served *served, int phase) {
+static void on_ended(struct served *served, int phase) {
     struct server *server = served->server;
-    struct served *wanting = served->makes_room_for;
+    struct served *wanting = served->unloaded_for;
     struct problem problem = {0};
     if (phase == PHASE_FAILED && !server->on_demand) {
         event_base_loopbreak(server->base);
@@ -191,23 +191,23 @@ static void ended(struct served *served, int phase) {
                     served->error);
     if (server->loading == served) server->loading = NULL;
     if (server->current == served) server->current = NULL;
-    served->makes_room_for = NULL;
+    served->unloaded_for = NULL;
     engine_join(served);
     if (phase != PHASE_FAILED) fprintf(stderr, "tenon: %s is unloaded\n", served->alias);
-    if (problem.code) release(served, &problem);
-    if (wanting) answer_room(wanting, ROOM_MADE);
+    if (problem.code) release_waiting(served, &problem);
+    if (wanting) answer_memory(wanting, MEMORY_FREED);
 }
 
 void models_event(struct served *served) {
     struct server *server = served->server;
     pthread_mutex_lock(&served->lock);
-    bool wants_room = served->room == ROOM_WANTED;
+    bool wants_memory = served->memory == MEMORY_REQUESTED;
     pthread_mutex_unlock(&served->lock);
     int phase = atomic_load(&served->phase);
-    if (server->loading == served && phase == PHASE_READY) loaded(served);
-    if (wants_room) make_room(served);
-    if (served->has_thread && atomic_load(&served->ended) && !server->stopping) ended(served, phase);
-    start_next(server);
+    if (server->loading == served && phase == PHASE_READY) on_loaded(served);
+    if (wants_memory) unload_idle(served);
+    if (served->has_thread && atomic_load(&served->ended) && !server->stopping) on_ended(served, phase);
+    load_next(server);
 }
 
 void models_stop(struct server *server) {
@@ -219,7 +219,7 @@ void models_stop(struct server *server) {
         if (!atomic_compare_exchange_strong(&served->phase, &ready, PHASE_STOPPING))
             atomic_compare_exchange_strong(&served->phase, &loading, PHASE_STOPPING);
         problem_set(&problem, 503, "the server is stopping");
-        release(served, &problem);
+        release_waiting(served, &problem);
         engine_wake(served);
     }
 }

@@ -1,4 +1,4 @@
-/* POST /v1/responses: OpenAI's newer form of a chat, without stored conversations. */
+/* POST /v1/responses: OpenAI's Responses API, without stored conversations. */
 #include "chat_request.h"
 
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 /* ---- Requests ---- */
 
-static bool add_item(json_t *messages, json_t *item, struct problem *problem) {
+static bool add_input_item(json_t *messages, json_t *item, struct problem *problem) {
     const char *type = json_string_value(json_object_get(item, "type"));
     const char *role = json_string_value(json_object_get(item, "role"));
     json_t *content = json_object_get(item, "content"), *part, *parts;
@@ -28,7 +28,7 @@ static bool add_item(json_t *messages, json_t *item, struct problem *problem) {
     }
     if (type && strcmp(type, "reasoning") == 0) return true;
     if (!role || (type && strcmp(type, "message") != 0))
-        return problem_set(problem, 501, "an input item of the type %.40s is not supported", type ? type : "?");
+        return problem_set(problem, 501, "an input item of type %.40s is not supported", type ? type : "?");
     if (strcmp(role, "developer") == 0) role = "system";
     if (json_is_string(content)) {
         json_array_append_new(messages, json_pack("{s:s, s:O}", "role", role, "content", content));
@@ -49,7 +49,7 @@ static bool add_item(json_t *messages, json_t *item, struct problem *problem) {
     return true;
 }
 
-static void add_tools(json_t *out, json_t *body) {
+static void add_response_tools(json_t *out, json_t *body) {
     json_t *tool, *list = json_array(), *choice = json_object_get(body, "tool_choice");
     size_t i;
     json_array_foreach(json_object_get(body, "tools"), i, tool) {
@@ -68,13 +68,14 @@ static void add_tools(json_t *out, json_t *body) {
             json_pack("{s:s, s:{s:O?}}", "type", "function", "function", "name", json_object_get(choice, "name")));
 }
 
-static json_t *translate(json_t *body, struct problem *problem) {
+static json_t *translate_response(json_t *body, struct problem *problem) {
     json_t *input = json_object_get(body, "input"), *instructions = json_object_get(body, "instructions"), *item;
     json_t *format = json_object_get(json_object_get(body, "text"), "format");
     const char *previous = json_string_value(json_object_get(body, "previous_response_id"));
     size_t i;
     if (previous) {
-        problem_set(problem, 501, "previous_response_id is not supported: nothing is stored; send the whole input");
+        problem_set(problem, 501,
+                    "previous_response_id is not supported because nothing is stored; send the whole input");
         return NULL;
     }
     json_t *out = json_copy(body), *messages = json_array();
@@ -86,16 +87,16 @@ static json_t *translate(json_t *body, struct problem *problem) {
     else if (!json_is_array(input))
         fine = problem_set(problem, 400, "input must be a string or a list of items");
     else
-        json_array_foreach(input, i, item) fine = fine && add_item(messages, item, problem);
+        json_array_foreach(input, i, item) fine = fine && add_input_item(messages, item, problem);
     json_object_set_new(out, "messages", messages);
-    add_tools(out, body);
+    add_response_tools(out, body);
     if (format) json_object_set(out, "response_format", format);
     if (fine) return out;
     json_decref(out);
     return NULL;
 }
 
-/* ---- Answers ---- */
+/* ---- Responses ---- */
 
 static json_t *text_part(json_t *text) { /* takes the reference */
     return json_pack("{s:s, s:o, s:[]}", "type", "output_text", "text", text, "annotations");
@@ -143,11 +144,11 @@ static json_t *response(struct request *r, const char *status, json_t *output) {
                      0, "tools", "tool_choice", "auto");
 }
 
-/* ---- Streams ---- */
+/* ---- Event streams ---- */
 
 enum { ITEM_NONE, ITEM_TEXT, ITEM_CALL };
 
-/* Sends an event with its type and running number in it; takes the reference. */
+/* Adds type and sequence number to an event and sends it; takes the reference. */
 static void send_event(struct request *r, const char *type, json_t *event) {
     if (!event) return;
     json_object_set_new(event, "type", json_string(type));
@@ -206,7 +207,7 @@ static void open_text(struct request *r, struct job *job) {
                          "content_index", 0, "part", text_part(json_string(""))));
 }
 
-static tn_status on_event(void *user, const tn_chat_event *event) {
+static tn_status send_response_event(void *user, const tn_chat_event *event) {
     struct job *job = user;
     struct request *r = job->request;
     json_t *text = json_stringn(event->text ? event->text : "", event->text ? event->length : 0);
@@ -237,7 +238,7 @@ static tn_status on_event(void *user, const tn_chat_event *event) {
                              (json_int_t)job->n_blocks - 1, "delta", text));
         break;
     case TN_CHAT_CALL_END: close_item(r, job); break;
-    case TN_CHAT_REASONING: break; /* this interface keeps it to itself */
+    case TN_CHAT_REASONING: break; /* not part of this API's events */
     }
     json_decref(text);
     return TN_OK;
@@ -245,14 +246,15 @@ static tn_status on_event(void *user, const tn_chat_event *event) {
 
 static void responses_piece(struct request *r, struct job *job, const struct piece *p) {
     if (r->stream && !job->announced) {
-        job->done = false; /* a first piece that is also the last is announced as unfinished all the same */
+        job->done = false; /* also a first piece that is the last is announced as in progress */
         send_event(r, "response.created", json_pack("{s:o}", "response", response(r, "in_progress", json_array())));
         send_event(r, "response.in_progress",
                    json_pack("{s:o}", "response", response(r, "in_progress", json_array())));
         job->done = p->finish != FINISH_NONE;
     }
     job->announced = true;
-    if (!chat_feed(job, p, r->stream ? on_event : NULL, job)) snprintf(r->failed, sizeof r->failed, "%s", tn_error());
+    if (!chat_feed(job, p, r->stream ? send_response_event : NULL, job))
+        snprintf(r->failed, sizeof r->failed, "%s", tn_error());
 }
 
 static void responses_end(struct request *r) {
@@ -268,8 +270,8 @@ static void responses_end(struct request *r) {
     stream_end(r);
 }
 
-static const struct wording responses_wording = {responses_piece, responses_end};
+static const struct response_format responses_format = {responses_piece, responses_end};
 
 void serve_responses(struct served *served, struct evhttp_request *http, json_t *body) {
-    serve_translated(served, http, body, translate, &responses_wording, "resp_");
+    serve_translated(served, http, body, translate_response, &responses_format, "resp_");
 }

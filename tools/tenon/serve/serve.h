@@ -1,6 +1,6 @@
-/* tenon serve: what its files share. The HTTP thread owns requests, connections and JSON; every loaded model has an
- * engine thread that owns its session and slots. They meet in two queues under one lock: jobs go in, pieces come out.
- */
+/* The HTTP server: types shared by its files. The HTTP thread owns requests, connections and JSON. Every loaded model
+ * has an engine thread, which owns its sessions and slots. They exchange data through two queues under one lock: jobs
+ * go to the engine, pieces of output come back. */
 #ifndef TENON_SERVE_H
 #define TENON_SERVE_H
 
@@ -32,12 +32,12 @@ enum slot_action { SLOT_NOTHING, SLOT_SAVE, SLOT_RESTORE, SLOT_ERASE };
 struct job_stats {
     int32_t n_cached, n_prompt, n_predicted;
     double prompt_ms, predicted_ms;
-    bool truncated; /* the context ended before the request did */
+    bool truncated; /* the context was full before the request was complete */
     uint64_t seed;
 };
 
-/* One text to continue. Made and freed by the HTTP thread; between submission and its last piece the engine thread
- * works on it, and the HTTP thread touches only the two flags and the part at the end. */
+/* One text to continue. The HTTP thread makes and frees it. From submission to its last piece it belongs to the
+ * engine thread; meanwhile the HTTP thread uses only the two flags and the members below them. */
 struct job {
     struct job *next; /* in the queue */
     struct request *request;
@@ -45,28 +45,28 @@ struct job {
 
     tn_tokens prompt;
     tn_sampler *sampler;
-    tn_sampler_params sampling; /* what it was made of, to be shown */
+    tn_sampler_params sampling; /* what the sampler was made from, for reports */
     tn_generator *generator;    /* of the continuation; uses the sampler */
     int32_t n_predict;
     int32_t n_top;     /* alternatives to report per token; -1: no log-probabilities */
     bool score_prompt; /* report the prompt's tokens as well */
-    bool ignore_end;   /* go on after the end of the text */
-    bool no_cache;     /* do not reuse what a slot has computed */
-    bool embed;        /* the prompt's embedding instead of its continuation */
+    bool ignore_end;   /* continue after an end-of-text token */
+    bool no_cache;     /* do not reuse a slot's cached tokens */
+    bool embed;        /* compute the prompt's embedding instead of continuing it */
     char *stops[MAX_STOPS];
     size_t n_stops, n_user_stops; /* the user's first, then the template's end of turn */
 
-    /* Instead of a text: something to do with a slot. `path` is where its state is kept. */
+    /* Instead of a text: an action on a slot. `path` is the file of its state. */
     enum slot_action action;
     int slot;
     char *path;
 
     atomic_bool cancelled, paused;
 
-    /* The HTTP thread's, filled from the pieces. */
+    /* For the HTTP thread, filled from the pieces. */
     tn_text text;
-    json_t *tokens;   /* ids written */
-    json_t *logprobs; /* array in the form of the interface */
+    json_t *tokens;   /* generated ids */
+    json_t *logprobs; /* array in the format of the API */
     float *vector;    /* the embedding */
     size_t n_vector;
     tn_chat_parser *parser;
@@ -75,12 +75,13 @@ struct job {
     struct job_stats stats;
     size_t text_offset; /* of the next token, for text_completion's logprobs */
     bool done, announced;
-    size_t user;     /* for the interface */
-    int block_kind;  /* of the part of a message that is being sent; 0: none */
-    size_t n_blocks; /* parts begun */
+    size_t user;     /* for the API's own use */
+    int block_kind;  /* of the message part being sent; 0: none */
+    size_t n_blocks; /* parts started so far */
 };
 
-/* What the engine says about a job. The last one has `finish` set; after it the job is the HTTP thread's again. */
+/* Output of the engine for a job. The last piece has `finish` set; after it the job belongs to the HTTP thread again.
+ */
 struct piece {
     struct piece *next;
     struct job *job;
@@ -92,7 +93,7 @@ struct piece {
     size_t length;
     char stop_word[128];
     char error[256];
-    float *vector; /* of the last piece: the embedding, now the job's */
+    float *vector; /* in the last piece: the embedding; ownership passes to the job */
     size_t n_vector;
     struct job_stats stats;
     size_t n_top;
@@ -101,57 +102,58 @@ struct piece {
 
 /* ---- Engines (load.c, batch.c, embedder.c) ---- */
 
-/* What the HTTP thread may know about an engine, copied under the lock. */
+/* A copy of an engine's state for the HTTP thread, made under the lock. */
 struct slot_view {
     bool busy;
     int32_t n_prompt, n_done, n_cached, n_predicted, n_remaining;
     uint64_t task;
-    tn_sampler_params sampling; /* of the job, if busy */
+    tn_sampler_params sampling; /* of the job, when busy */
     int32_t n_predict;
 };
 struct engine_view {
     tn_session_stats stats;
     tn_cache_usage cache;
     int32_t *map; /* owner of every cell */
-    tn_fit used;  /* what is taken; devices' array belongs to the view */
+    tn_fit used;  /* memory in use; the view owns its array of devices */
     uint64_t n_prompt, n_predicted, n_decodes, n_busy_slots;
     double prompt_seconds, predicted_seconds;
     struct slot_view *slots;
 };
 
 enum phase { PHASE_ABSENT, PHASE_LOADING, PHASE_READY, PHASE_STOPPING, PHASE_FAILED };
-enum room { ROOM_NOT_ASKED, ROOM_WANTED, ROOM_MADE, ROOM_NONE };
+/* A loading thread requests that memory be freed; the HTTP thread unloads an idle model, or there is none. */
+enum memory_request { MEMORY_NOT_REQUESTED, MEMORY_REQUESTED, MEMORY_FREED, MEMORY_UNAVAILABLE };
 
 struct engine;
-struct parked;
+struct waiting_request;
 
-/* A model that is offered, loaded or not. */
+/* A model that the server offers, loaded or not. */
 struct served {
     struct server *server;
     char path[4096], alias[256];
     atomic_int phase;
-    atomic_bool ended; /* the thread has nothing more to do */
+    atomic_bool ended; /* the engine thread has finished */
 
-    /* The HTTP thread's. */
+    /* For the HTTP thread only. */
     struct event *outbox_ready;
-    struct parked *parked; /* requests that wait for the model to be loaded */
-    size_t n_alive;        /* requests that are answered by it */
+    struct waiting_request *waiting; /* requests that wait until the model is loaded */
+    size_t n_alive;                  /* requests that use it */
     uint64_t last_used;
-    struct served *makes_room_for;
+    struct served *unloaded_for; /* the model that needs its memory */
     bool has_thread;
     pthread_t thread;
 
-    /* Set by the engine thread before PHASE_READY, constant from then on; before PHASE_FAILED: why and how it failed.
-     */
+    /* Set by the engine thread before PHASE_READY and constant from then on; `status`, `error` and `exit_code` are
+     * set before PHASE_FAILED. */
     tn_model *model;
-    tn_session *session, *embedder; /* the engine thread's; NULL: not offered */
+    tn_session *session, *embedder; /* used by the engine thread only; NULL: not offered */
     const tn_tokenizer *tokenizer;
     tn_chat_template *chat;
     tn_pieces *pieces;
     tn_model_info info;
-    int32_t n_ctx, n_embd, embed_limit; /* floats of an embedding; most tokens of a text to embed */
+    int32_t n_ctx, n_embd, embed_limit; /* floats of an embedding; max tokens of a text to embed */
     tn_fit planned;
-    atomic_size_t planned_bytes; /* over all devices, for the limit */
+    atomic_size_t planned_bytes; /* on all devices, for --models-memory */
     char *plan_svg;              /* the plan as a picture, or NULL */
     size_t plan_svg_length;
     struct engine *engine;
@@ -164,19 +166,19 @@ struct served {
     struct job *queue, **queue_end;
     int n_queued, n_embed_queued;
     struct piece *outbox, **outbox_end;
-    bool posted;                 /* the engine thread's: something since it last said so */
-    bool ended_some;             /* and an end among it */
-    _Atomic uint64_t call_after; /* the HTTP thread would rather not be called before this time */
+    bool posted;                 /* engine thread: pieces since it last woke the HTTP thread */
+    bool ended_some;             /* engine thread: a last piece among them */
+    _Atomic uint64_t call_after; /* the engine should not wake the HTTP thread before this time */
     struct engine_view view;
-    enum room room; /* asked by a thread that loads, answered by the HTTP thread */
+    enum memory_request memory; /* set by the loading thread, answered by the HTTP thread */
 };
 
-/* Starts the thread, which loads the model first. */
+/* Starts the engine thread, which first loads the model. */
 int engine_start(struct served *served);
 void engine_wake(struct served *served);
-/* Waits for the thread and frees everything of the model's; it is PHASE_ABSENT then. */
+/* Waits for the engine thread and unloads the model, which is PHASE_ABSENT then. */
 void engine_join(struct served *served);
-/* False when the queue is full; nothing is submitted then. */
+/* Submits all jobs, or none of them when the queue is full (false). */
 bool engine_submit(struct served *served, struct job *const *jobs, size_t count);
 
 /* ---- Server ---- */
@@ -190,24 +192,24 @@ struct server {
     int n_slots, queue_limit;
     double timeout;
     bool show_metrics, show_slots, log_requests;
-    bool embeddings; /* asked for; encoders make them anyway */
+    bool embeddings; /* --embedding; encoders always make them */
     const char *slot_path;
-    char *chat_template; /* instead of the models' own; NULL: theirs */
+    char *chat_template; /* replaces the models' own; NULL: not given */
     int32_t default_predict;
     tn_sampler_params sampling;
     tn_session_params params;
     time_t started;
-    struct request *requests; /* alive, for pings and shutdown */
+    struct request *requests; /* unfinished, for pings and shutdown */
     uint64_t n_requests;
     bool stopping;
-    bool collecting; /* streams: see send_chunk */
+    bool collecting; /* text of event streams is collected, see event_stream.c */
 
     struct served **models;
     size_t n_models;
-    bool on_demand;         /* models come and go; otherwise there is one, and the program ends when it fails */
-    size_t memory_limit;    /* planned bytes of all loaded models together; 0: what the devices have free */
-    struct served *loading; /* one at a time, or they could not plan on what is free */
-    struct served *current; /* the one used last, for requests that name none */
+    bool on_demand; /* --models-dir; otherwise there is one model, and the program ends when it cannot be loaded */
+    size_t memory_limit;    /* planned bytes of all loaded models together; 0: the devices' free memory */
+    struct served *loading; /* one at a time: a plan relies on the free memory staying as it is */
+    struct served *current; /* the last one used, for requests that name none */
 };
 
 /* ---- Models (models.c) ---- */
@@ -216,29 +218,29 @@ typedef void handler(struct served *served, struct evhttp_request *http, json_t 
 
 struct served *models_add(struct server *server, const char *path, const char *alias); /* NULL without memory */
 int models_scan(struct server *server, const char *folder);
-struct served *models_find(struct server *server, const char *name); /* NULL: there is none of this name */
+struct served *models_find(struct server *server, const char *name); /* NULL when there is none of this name */
 /* Keeps a request until its model is loaded. Takes a reference to the body. */
-void models_park(struct served *served, struct evhttp_request *http, handler *handle, bool writes, json_t *body);
-/* What an engine thread has to say apart from pieces: loaded, failed, in need of room, at its end. */
+void models_wait(struct served *served, struct evhttp_request *http, handler *handle, bool generates, json_t *body);
+/* Handles changes of an engine thread: loaded, failed, memory requested, finished. */
 void models_event(struct served *served);
-void models_stop(struct server *server); /* asks all threads to end */
+void models_stop(struct server *server); /* tells all engine threads to finish */
 void models_free(struct server *server);
 
-/* ---- Requests (http.c) ---- */
+/* ---- Requests (request.c, reply.c, event_stream.c) ---- */
 
-/* How an interface words its answers. */
-struct wording {
-    /* A piece of a job arrived (in a stream: send what it says). */
+/* How an API writes its responses. */
+struct response_format {
+    /* A piece of a job arrived; in an event stream its text is sent. */
     void (*piece)(struct request *request, struct job *job, const struct piece *piece);
-    /* Every job is done: send the answer, or the end of the stream. */
+    /* All jobs are done: sends the response or the end of the event stream. */
     void (*end)(struct request *request);
 };
 
 struct request {
     struct request *next, *previous;
     struct served *served;
-    struct evhttp_request *http; /* NULL once the client is gone */
-    const struct wording *wording;
+    struct evhttp_request *http; /* NULL once the client has disconnected */
+    const struct response_format *format;
     char id[48];
     time_t created;
     uint64_t begin, last_sent;
@@ -246,21 +248,21 @@ struct request {
     struct job **jobs;
     size_t n_jobs, n_done;
     char failed[256]; /* an engine error, to be reported at the end */
-    json_t *extra;    /* the interface's own notes */
-    char *head;       /* and how all its events begin, from malloc */
+    json_t *extra;    /* for the API's own use */
+    char *head;       /* beginning of all its events, from malloc */
     tn_chat_prompt *prompt;
-    size_t n_unsent; /* bytes of a stream that are collected */
+    size_t n_unsent; /* collected bytes of an event stream */
     char unsent[4096];
 };
 
-/* An answer's failure, filled by the readers of requests. */
+/* An error response, filled in by the functions that read a request. */
 struct problem {
     int code;
     const char *type;
     char text[512];
     json_t *more; /* further members of the error object */
 };
-/* Always returns false, so that readers can end with it. */
+/* Return false, so that a reading function can end with them. */
 bool problem_set(struct problem *problem, int code, const char *format, ...) TN_PRINTF(3, 4);
 bool problem_status(struct problem *problem, tn_status status, const char *what);
 json_t *problem_json(const struct problem *problem);
@@ -269,23 +271,25 @@ void reply_json(struct server *server, struct evhttp_request *http, int code, js
 void reply_text(struct server *server, struct evhttp_request *http, int code, const char *type, const void *text,
                 size_t length);
 void reply_problem(struct server *server, struct evhttp_request *http, struct problem *problem);
-/* The body as a JSON object, or NULL after an answer. */
+/* The body as a JSON object, or NULL after an error response. */
 json_t *read_body(struct server *server, struct evhttp_request *http);
 
-/* A request and its jobs; jobs are added with prompt and sampler ready. request_submit() takes over: the request
- * answers by itself from then on, also when it fails. */
-struct request *request_new(struct served *served, struct evhttp_request *http, const struct wording *wording,
+/* A request and its jobs. After request_submit() the request answers and frees itself, also on failure. */
+struct request *request_new(struct served *served, struct evhttp_request *http, const struct response_format *format,
                             const char *id_prefix);
 struct job *request_add_job(struct request *request); /* NULL without memory */
 void request_submit(struct request *request);
+/* Ends a handler: submits the request when `fine`, else frees it (NULL is allowed) and answers with the problem. */
+void request_start(struct request *request, struct evhttp_request *http, struct served *served, bool fine,
+                   struct problem *problem);
 void request_free(struct request *request);
 
-/* While an answer is made, the connection is only watched for its end, which `closed` hears about. */
+/* Until a response is sent, the connection is only watched for its end, which calls `closed`. */
 void watch_close(struct server *server, struct evhttp_request *http,
                  void (*closed)(struct evhttp_connection *connection, void *user), void *user);
 void unwatch_close(struct server *server, struct evhttp_request *http);
 
-/* Detaches the connection for a final answer; NULL when the client has gone. */
+/* Detaches the connection for the final response; NULL when the client has disconnected. */
 struct evhttp_request *request_take(struct request *request);
 
 /* One SSE event; takes the JSON's reference. `event` may be NULL. */
@@ -296,36 +300,36 @@ void stream_end(struct request *request);
 
 /* ---- Fields (fields.c) ---- */
 
-/* null counts as absent. Each returns false with the problem set when a field is there but wrong. */
+/* Fields of a request; null counts as absent. Each returns false, with the problem set, when the value is invalid. */
 bool field_real(json_t *body, const char *name, double min, double max, double *out, struct problem *problem);
 bool field_int(json_t *body, const char *name, int64_t min, int64_t max, int64_t *out, struct problem *problem);
 bool field_bool(json_t *body, const char *name, bool *out, struct problem *problem);
 bool field_text(json_t *body, const char *name, const char **out, struct problem *problem);
 
-/* Sampling, stop words, limits and grammar of a job whose prompt is set. `gbnf` (with an optional trigger) comes from
- * the tools of a chat. */
+/* Reads sampling, stop words, limits and grammar of a job whose prompt is set. `gbnf`, with an optional trigger, is
+ * the grammar of the chat's tools. */
 bool job_read(struct served *served, struct job *job, json_t *body, const char *gbnf, const char *trigger,
               struct problem *problem);
-/* The prompts of a completion: text, token list, or a list of these. Appends to lists[*count]. */
+/* Reads the prompts of a completion (text, list of tokens, or a list of these) into lists[*count] and up. */
 bool prompts_read(struct served *served, json_t *prompt, tn_tokens *lists, size_t *count, size_t capacity,
                   int32_t limit, struct problem *problem);
-/* Whether a prompt has less than `limit` tokens, and any at all. */
+/* Checks that a prompt has at least one token and fewer than `limit`. */
 bool prompt_check(const tn_tokens *prompt, int32_t limit, struct problem *problem);
-json_t *token_text_json(struct served *served, tn_token token); /* U+FFFD for what is no UTF-8 */
+json_t *token_text_json(struct served *served, tn_token token); /* U+FFFD for invalid UTF-8 */
 json_t *token_bytes_json(struct served *served, tn_token token);
 json_t *usage_json(const struct request *request);
 json_t *timings_json(const struct job *job);
-/* Sampling parameters under the names that requests use. */
+/* Sampling parameters under their names in requests. */
 json_t *sampling_json(const tn_sampler_params *params, uint64_t seed, int32_t n_predict);
 
-/* ---- Interfaces ---- */
+/* ---- Handlers ---- */
 
 handler serve_completions, serve_native, serve_chat, serve_messages, serve_responses; /* generation */
 handler serve_template, serve_tokenize, serve_detokenize, serve_embeddings;           /* text */
 handler serve_health, serve_models, serve_props, serve_slots, serve_slot_action, serve_metrics, serve_memory,
     serve_plan, serve_tokenizer_info;
 
-/* The page's files, embedded by CMake. */
+/* Files of the web UI, embedded by CMake. */
 struct web_file {
     const char *path, *type;
     const unsigned char *bytes;

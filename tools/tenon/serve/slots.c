@@ -19,7 +19,7 @@ static void slot_end(struct request *r) {
     reply_json(r->served->server, request_take(r), 200, answer);
 }
 
-static const struct wording slot_wording = {slot_piece, slot_end};
+static const struct response_format slot_format = {slot_piece, slot_end};
 
 static enum slot_action read_action(struct evhttp_request *http) {
     static const char *const names[] = {"", "save", "restore", "erase"};
@@ -68,7 +68,7 @@ static bool read_slot(struct served *served, struct request *r, struct evhttp_re
 
 void serve_slot_action(struct served *served, struct evhttp_request *http, json_t *body) {
     struct problem problem = {0};
-    struct request *r = request_new(served, http, &slot_wording, "slot-");
+    struct request *r = request_new(served, http, &slot_format, "slot-");
     bool fine = r ? read_slot(served, r, http, body, &problem) : problem_set(&problem, 500, "out of memory");
     if (fine) {
         request_submit(r);

@@ -1,0 +1,136 @@
+/* Responses: JSON, text and errors, with their headers and the access log. */
+#include "http.h"
+
+#include <event2/buffer.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Errors ---- */
+
+static const char *error_type(int code) {
+    switch (code) {
+    case 401: return "authentication_error";
+    case 403: return "permission_error";
+    case 404: return "not_found_error";
+    case 500: return "server_error";
+    case 501: return "not_supported_error";
+    case 503: return "unavailable_error";
+    default: return "invalid_request_error";
+    }
+}
+
+static const char *reason_phrase(int code) {
+    switch (code) {
+    case 200: return "OK";
+    case 204: return "No Content";
+    case 400: return "Bad Request";
+    case 401: return "Unauthorized";
+    case 403: return "Forbidden";
+    case 404: return "Not Found";
+    case 405: return "Method Not Allowed";
+    case 501: return "Not Implemented";
+    case 503: return "Service Unavailable";
+    default: return "Internal Server Error";
+    }
+}
+
+bool problem_set(struct problem *problem, int code, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    problem->code = code;
+    problem->type = error_type(code);
+    vsnprintf(problem->text, sizeof problem->text, format, args);
+    va_end(args);
+    return false;
+}
+
+bool problem_status(struct problem *problem, tn_status status, const char *what) {
+    int code = status == TN_E_NOMEM ? 500 : status == TN_E_UNSUPPORTED ? 501 : 400;
+    return problem_set(problem, code, "%s%s%s", what, *what ? ": " : "", tn_error());
+}
+
+json_t *problem_json(const struct problem *problem) {
+    json_t *error = json_pack("{s:i, s:s#, s:s}", "code", problem->code, "message", problem->text,
+                              (int)strlen(problem->text), "type", problem->type);
+    /* A message that quotes a cut-off character is not valid UTF-8. */
+    if (!error)
+        error = json_pack("{s:i, s:s, s:s}", "code", problem->code, "message", "the request is not valid", "type",
+                          problem->type);
+    if (problem->more) json_object_update(error, problem->more);
+    return json_pack("{s:o}", "error", error);
+}
+
+/* ---- Responses ---- */
+
+void add_reply_headers(struct evhttp_request *http, const char *type) {
+    struct evkeyvalq *out = evhttp_request_get_output_headers(http);
+    evhttp_add_header(out, "Content-Type", type);
+    const char *origin = evhttp_find_header(evhttp_request_get_input_headers(http), "Origin");
+    if (origin && strlen(origin) < 256 && !strpbrk(origin, "\r\n")) {
+        evhttp_add_header(out, "Access-Control-Allow-Origin", origin);
+        evhttp_add_header(out, "Vary", "Origin");
+    }
+    evhttp_add_header(out, "Server", "tenon");
+    evhttp_add_header(out, "X-Content-Type-Options", "nosniff");
+}
+
+void log_access(struct server *server, struct evhttp_request *http, int code) {
+    if (!server->log_requests) return;
+    char *peer = NULL;
+    ev_uint16_t port = 0;
+    struct evhttp_connection *connection = evhttp_request_get_connection(http);
+    if (connection) evhttp_connection_get_peer(connection, &peer, &port);
+    const char *uri = evhttp_request_get_uri(http);
+    json_t *line = json_pack("{s:I, s:s, s:s#, s:i}", "time", (json_int_t)time(NULL), "peer", peer ? peer : "",
+                             "path", uri ? uri : "", (int)(uri ? strcspn(uri, "?") : 0), "status", code);
+    char *text = line ? json_dumps(line, JSON_COMPACT) : NULL;
+    if (text) fprintf(stderr, "%s\n", text);
+    free(text);
+    json_decref(line);
+}
+
+void reply_text(struct server *server, struct evhttp_request *http, int code, const char *type, const void *text,
+                size_t length) {
+    struct evbuffer *buffer = evbuffer_new();
+    add_reply_headers(http, type);
+    if (buffer) evbuffer_add(buffer, text, length);
+    log_access(server, http, code);
+    evhttp_send_reply(http, code, reason_phrase(code), buffer);
+    if (buffer) evbuffer_free(buffer);
+}
+
+void reply_json(struct server *server, struct evhttp_request *http, int code, json_t *json) {
+    char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
+    static const char no_memory[] =
+        "{\"error\":{\"code\":500,\"message\":\"out of memory\",\"type\":\"server_error\"}}";
+    json_decref(json);
+    reply_text(server, http, text ? code : 500, "application/json; charset=utf-8", text ? text : no_memory,
+               strlen(text ? text : no_memory));
+    free(text);
+}
+
+void reply_problem(struct server *server, struct evhttp_request *http, struct problem *problem) {
+    if (problem->code == 503) evhttp_add_header(evhttp_request_get_output_headers(http), "Retry-After", "1");
+    reply_json(server, http, problem->code, problem_json(problem));
+    json_decref(problem->more);
+    problem->more = NULL;
+}
+
+json_t *read_body(struct server *server, struct evhttp_request *http) {
+    struct evbuffer *input = evhttp_request_get_input_buffer(http);
+    size_t length = evbuffer_get_length(input);
+    const char *bytes = length ? (const char *)evbuffer_pullup(input, -1) : "";
+    json_error_t error;
+    json_t *body = bytes ? json_loadb(bytes, length, 0, &error) : NULL;
+    struct problem problem = {0};
+    if (json_is_object(body)) return body;
+    if (body)
+        problem_set(&problem, 400, "the body must be a JSON object");
+    else
+        problem_set(&problem, 400, "the body is not valid JSON: line %d, column %d: %.200s", bytes ? error.line : 0,
+                    bytes ? error.column : 0, bytes ? error.text : "out of memory");
+    json_decref(body);
+    reply_problem(server, http, &problem);
+    return NULL;
+}

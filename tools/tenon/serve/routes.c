@@ -1,0 +1,160 @@
+/* Routes: API keys, the files of the web UI, and the handler of each path. */
+#include "http.h"
+
+#include <event2/buffer.h>
+#include <event2/keyvalq_struct.h>
+#include <string.h>
+#include <strings.h>
+
+/* What a request needs: nothing, a model that is already loaded, any model, or one that generates text. */
+enum route_need { NEEDS_NOTHING, NEEDS_LOADED, NEEDS_MODEL, NEEDS_GENERATOR };
+
+struct route {
+    const char *path;
+    enum evhttp_cmd_type method;
+    handler *handle;
+    enum route_need need;
+    bool is_public;
+};
+
+static const struct route routes[] = {
+    {"/health", EVHTTP_REQ_GET, serve_health, NEEDS_NOTHING, true},
+    {"/v1/health", EVHTTP_REQ_GET, serve_health, NEEDS_NOTHING, true},
+    {"/v1/models", EVHTTP_REQ_GET, serve_models, NEEDS_NOTHING, false},
+    {"/models", EVHTTP_REQ_GET, serve_models, NEEDS_NOTHING, false},
+    {"/v1/completions", EVHTTP_REQ_POST, serve_completions, NEEDS_GENERATOR, false},
+    {"/completions", EVHTTP_REQ_POST, serve_native, NEEDS_GENERATOR, false},
+    {"/completion", EVHTTP_REQ_POST, serve_native, NEEDS_GENERATOR, false},
+    {"/v1/chat/completions", EVHTTP_REQ_POST, serve_chat, NEEDS_GENERATOR, false},
+    {"/chat/completions", EVHTTP_REQ_POST, serve_chat, NEEDS_GENERATOR, false},
+    {"/v1/messages", EVHTTP_REQ_POST, serve_messages, NEEDS_GENERATOR, false},
+    {"/v1/responses", EVHTTP_REQ_POST, serve_responses, NEEDS_GENERATOR, false},
+    {"/v1/embeddings", EVHTTP_REQ_POST, serve_embeddings, NEEDS_MODEL, false},
+    {"/embeddings", EVHTTP_REQ_POST, serve_embeddings, NEEDS_MODEL, false},
+    {"/tokenize", EVHTTP_REQ_POST, serve_tokenize, NEEDS_MODEL, false},
+    {"/detokenize", EVHTTP_REQ_POST, serve_detokenize, NEEDS_MODEL, false},
+    {"/apply-template", EVHTTP_REQ_POST, serve_template, NEEDS_MODEL, false},
+    {"/tokenizer_info", EVHTTP_REQ_GET, serve_tokenizer_info, NEEDS_MODEL, false},
+    {"/props", EVHTTP_REQ_GET, serve_props, NEEDS_MODEL, false},
+    {"/slots", EVHTTP_REQ_GET, serve_slots, NEEDS_LOADED, false},
+    {"/metrics", EVHTTP_REQ_GET, serve_metrics, NEEDS_LOADED, false},
+    {"/memory", EVHTTP_REQ_GET, serve_memory, NEEDS_LOADED, false},
+    {"/plan.svg", EVHTTP_REQ_GET, serve_plan, NEEDS_LOADED, false},
+};
+
+/* Takes the same time for a wrong key as for the right one of the same length. */
+static bool same_key(const char *a, const char *b) {
+    size_t n = strlen(a), different = n ^ strlen(b);
+    for (size_t i = 0; i < n && i < strlen(b); i++) different |= (size_t)(unsigned char)(a[i] ^ b[i]);
+    return different == 0;
+}
+
+static bool has_valid_key(const struct server *server, struct evhttp_request *http) {
+    if (!server->n_keys) return true;
+    struct evkeyvalq *in = evhttp_request_get_input_headers(http);
+    const char *key = evhttp_find_header(in, "X-Api-Key"), *bearer = evhttp_find_header(in, "Authorization");
+    if (!key && bearer && strncasecmp(bearer, "Bearer ", 7) == 0) key = bearer + 7;
+    bool allowed = false;
+    for (size_t i = 0; key && i < server->n_keys; i++) allowed = same_key(server->keys[i], key) || allowed;
+    return allowed;
+}
+
+static bool serve_web_ui(struct server *server, struct evhttp_request *http, const char *path) {
+    for (size_t i = 0; i < n_web_files; i++) {
+        const struct web_file *file = &web_files[i];
+        if (strcmp(path, file->path) != 0) continue;
+        evhttp_add_header(evhttp_request_get_output_headers(http), "Content-Security-Policy",
+                          "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+                          "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
+        reply_text(server, http, 200, file->type, file->bytes, file->length);
+        return true;
+    }
+    return false;
+}
+
+/* The model that a request names in its body or query; NULL when there is none of this name. */
+static struct served *requested_model(struct server *server, struct evhttp_request *http, json_t *body) {
+    const char *query = evhttp_uri_get_query(evhttp_request_get_evhttp_uri(http));
+    const char *name = json_string_value(json_object_get(body, "model"));
+    struct evkeyvalq values;
+    if (!server->on_demand) return server->models[0];
+    if (name || !query || evhttp_parse_query_str(query, &values) != 0) return models_find(server, name);
+    struct served *served = models_find(server, evhttp_find_header(&values, "model"));
+    evhttp_clear_headers(&values);
+    return served;
+}
+
+static void dispatch_request(struct server *server, struct evhttp_request *http, const struct route *route,
+                             json_t *body) {
+    struct problem problem = {0};
+    struct served *served = route->need == NEEDS_NOTHING ? server->models[0] : requested_model(server, http, body);
+    int phase = served ? atomic_load(&served->phase) : PHASE_ABSENT;
+    if (route->need == NEEDS_NOTHING) {
+        route->handle(served, http, body);
+        return;
+    }
+    if (!served)
+        problem_set(&problem, 404, "unknown model; GET /v1/models lists the available ones");
+    else if (server->stopping)
+        problem_set(&problem, 503, "the server is stopping");
+    else if (phase != PHASE_READY && !server->on_demand)
+        problem_set(&problem, 503, "the model is being loaded");
+    else if (phase != PHASE_READY && route->need == NEEDS_LOADED)
+        problem_set(&problem, 503, "the model is not loaded");
+    else if (phase != PHASE_READY)
+        models_wait(served, http, route->handle, route->need == NEEDS_GENERATOR, body);
+    else if (route->need == NEEDS_GENERATOR && !served->session)
+        problem_set(&problem, 501, "this model makes embeddings and cannot generate text");
+    else {
+        if (route->need != NEEDS_LOADED) {
+            served->last_used = tn_time_ns();
+            server->current = served;
+        }
+        route->handle(served, http, body);
+    }
+    if (problem.code) reply_problem(server, http, &problem);
+}
+
+void on_request(struct evhttp_request *http, void *user) {
+    struct server *server = user;
+    struct problem problem = {0};
+    enum evhttp_cmd_type method = evhttp_request_get_command(http);
+    const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(http);
+    const char *path = uri ? evhttp_uri_get_path(uri) : NULL;
+    if (!path || !*path) path = "/";
+    if (method == EVHTTP_REQ_OPTIONS) {
+        struct evkeyvalq *out = evhttp_request_get_output_headers(http);
+        evhttp_add_header(out, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+        evhttp_add_header(out, "Access-Control-Allow-Headers", "Content-Type, Authorization, X-Api-Key, *");
+        evhttp_add_header(out, "Access-Control-Max-Age", "86400");
+        reply_text(server, http, 204, "text/plain", "", 0);
+        return;
+    }
+    bool is_get = method == EVHTTP_REQ_GET || method == EVHTTP_REQ_HEAD;
+    if (is_get && serve_web_ui(server, http, path)) return;
+    static const struct route slot_route = {"", EVHTTP_REQ_POST, serve_slot_action, NEEDS_LOADED, false};
+    const struct route *route = NULL;
+    bool known = false, is_slot = strncmp(path, "/slots/", 7) == 0;
+    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
+        if (strcmp(routes[i].path, path) != 0) continue;
+        known = true;
+        if (routes[i].method == (method == EVHTTP_REQ_HEAD ? EVHTTP_REQ_GET : method)) route = &routes[i];
+    }
+    if (is_slot && method == EVHTTP_REQ_POST) route = &slot_route;
+    if (!(route && route->is_public) && !has_valid_key(server, http))
+        problem_set(&problem, 401, "missing or invalid API key; send the header Authorization: Bearer KEY");
+    else if (!known && !is_slot)
+        problem_set(&problem, 404, "unknown path %.100s", path);
+    else if (!route)
+        problem_set(&problem, 405, "%.100s does not support this method", path);
+    if (problem.code) {
+        reply_problem(server, http, &problem);
+        return;
+    }
+    json_t *body = NULL;
+    /* Erasing a slot takes no body. */
+    bool empty = is_slot && evbuffer_get_length(evhttp_request_get_input_buffer(http)) == 0;
+    if (route->method == EVHTTP_REQ_POST && !(body = empty ? json_object() : read_body(server, http))) return;
+    dispatch_request(server, http, route, body);
+    json_decref(body);
+}
