@@ -15,15 +15,15 @@ static void print_caps(const tn_device_caps *caps) {
         {"events", offsetof(tn_device_caps, events)},
         {"pinned host memory", offsetof(tn_device_caps, host_buffers)},
         {"maps host memory", offsetof(tn_device_caps, wrap_host)},
-        {"shares host memory", offsetof(tn_device_caps, shares_host)},
+        {"uses host memory", offsetof(tn_device_caps, shares_host)},
     };
-    const char *separator = "  can     ";
+    const char *separator = "  features  ";
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (!*(const bool *)((const char *)caps + names[i].offset)) continue;
         printf("%s%s", separator, names[i].name);
         separator = ", ";
     }
-    putchar('\n');
+    if (separator[0] == ',') putchar('\n');
 }
 
 static int print_devices_text(void) {
@@ -35,12 +35,12 @@ static int print_devices_text(void) {
                tn_device_description(device));
         tn_status status = tn_device_memory(device, &available, &total);
         if (status != TN_OK) return fail_status(status, "memory of %s", tn_device_name(device));
-        printf("  kind    %s\n", tn_device_kind_name(tn_device_get_kind(device)));
-        printf("  free    %s of %s\n", human_bytes(a, available), human_bytes(b, total));
+        printf("  kind      %s\n", tn_device_kind_name(tn_device_get_kind(device)));
+        printf("  free      %s of %s\n", human_bytes(a, available), human_bytes(b, total));
         tn_device_caps caps = tn_device_get_caps(device);
         print_caps(&caps);
         tn_buffer_type *type = tn_device_buffer_type(device);
-        printf("  memory  %s, aligned to %zu", tn_buffer_type_name(type), tn_buffer_type_alignment(type));
+        printf("  memory    %s, aligned to %zu", tn_buffer_type_name(type), tn_buffer_type_alignment(type));
         for (size_t k = 0; (type = tn_device_extra_buffer_type(device, k)); k++)
             printf("; also %s", tn_buffer_type_name(type));
         putchar('\n');

@@ -11,7 +11,7 @@ struct pre_steps {
     bool nfc, ignore_merges;
 };
 
-static void add_step(struct pre_steps *s, const char *kind, const char *detail) {
+static void add_pre_step(struct pre_steps *s, const char *kind, const char *detail) {
     int n = snprintf(s->text + s->used, sizeof s->text - s->used, "%s:%s\n", kind, detail);
     if (n > 0 && s->used + (size_t)n < sizeof s->text) s->used += (size_t)n;
 }
@@ -29,16 +29,16 @@ static void flatten_steps(struct pre_steps *s, const json_t *step) {
         json_t *pattern = json_object_get(step, "pattern");
         const char *regex = json_string_value(json_object_get(pattern, "Regex"));
         if (!regex) regex = json_string_value(json_object_get(pattern, "String"));
-        add_step(s, type, regex ? regex : "?");
+        add_pre_step(s, type, regex ? regex : "?");
     } else if (strcmp(type, "Digits") == 0) {
-        add_step(s, type, json_is_true(json_object_get(step, "individual_digits")) ? "1" : "0");
+        add_pre_step(s, type, json_is_true(json_object_get(step, "individual_digits")) ? "1" : "0");
     } else if (strcmp(type, "ByteLevel") == 0) {
-        add_step(s, type, json_is_false(json_object_get(step, "use_regex")) ? "bytes" : "regex");
+        add_pre_step(s, type, json_is_false(json_object_get(step, "use_regex")) ? "bytes" : "regex");
     } else if (strcmp(type, "Punctuation") == 0) {
         const char *behavior = json_string_value(json_object_get(step, "behavior"));
-        add_step(s, type, behavior ? behavior : "?");
+        add_pre_step(s, type, behavior ? behavior : "?");
     } else {
-        add_step(s, type, "");
+        add_pre_step(s, type, "");
     }
 }
 

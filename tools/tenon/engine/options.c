@@ -21,8 +21,9 @@ static const struct option model_table[] = {
      .min = 0,
      .max = INT32_MAX,
      .fallback = "4096",
-     .help = "context size: number of tokens that the KV cache holds, 0 for the size the model was trained with. "
-             "Unless -c is given, the default is lowered to that size",
+     .help = "context size in tokens, the capacity of the KV cache; 0 for the size that the model was trained with, "
+             "which "
+             "the default never exceeds",
      .env = "TENON_CTX LLAMA_ARG_CTX_SIZE"},
     {.name = "batch",
      .letter = "b",

@@ -157,7 +157,7 @@ static void send_event(struct request *r, const char *type, json_t *event) {
 }
 
 /* r->extra is the item being sent: {"text": …} or {"id", "name", "arguments"}. */
-static void add_text(struct request *r, const char *field, json_t *text) {
+static void append_item_text(struct request *r, const char *field, json_t *text) {
     json_t *so_far = json_object_get(r->extra, field);
     json_object_set_new(r->extra, field,
                         json_sprintf("%s%s", so_far ? json_string_value(so_far) : "", json_string_value(text)));
@@ -215,7 +215,7 @@ static tn_status send_response_event(void *user, const tn_chat_event *event) {
     switch (event->kind) {
     case TN_CHAT_CONTENT:
         if (job->block_kind != ITEM_TEXT) open_text(r, job);
-        add_text(r, "text", text);
+        append_item_text(r, "text", text);
         send_event(r, "response.output_text.delta",
                    json_pack("{s:o, s:I, s:i, s:O, s:[]}", "item_id", json_sprintf("msg_%s", r->id + 5),
                              "output_index", (json_int_t)job->n_blocks - 1, "content_index", 0, "delta", text,
@@ -232,7 +232,7 @@ static tn_status send_response_event(void *user, const tn_chat_event *event) {
                              open_call(r, job, "in_progress")));
         break;
     case TN_CHAT_ARGUMENTS:
-        add_text(r, "arguments", text);
+        append_item_text(r, "arguments", text);
         send_event(r, "response.function_call_arguments.delta",
                    json_pack("{s:o, s:I, s:O}", "item_id", json_sprintf("fc_%zu", job->n_blocks - 1), "output_index",
                              (json_int_t)job->n_blocks - 1, "delta", text));
