@@ -80,4 +80,4 @@ const used = await anthropic.messages.create({
   tools: [{ name: "look", input_schema: tools[0].function.parameters }] });
 const use = used.content.find((part) => part.type === "tool_use");
 if (use) assert.deepEqual(use.input, {});
-console.log("server_clients: all well; tool calls", made ? "made" : "cut short", "and", use ? "made" : "cut short");
+console.log("server_clients: passed; tool calls", made ? "made" : "truncated", "and", use ? "made" : "truncated");

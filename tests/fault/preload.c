@@ -1,13 +1,12 @@
-/* Loaded in front of the C library (LD_PRELOAD), it makes the system fail on purpose. What fails is in the
- * environment:
+/* A library for LD_PRELOAD that makes system calls and allocations fail on purpose. The environment says which:
  *
- *     FAULT_MALLOC=N     the N-th allocation of the process fails, and with FAULT_MALLOC_ALL=1 all that follow
- *     FAULT_SHORT=N      reads and writes of regular files move at most N bytes at a time
+ *     FAULT_MALLOC=N     the N-th allocation of the process fails; with FAULT_MALLOC_ALL=1 all later ones too
+ *     FAULT_SHORT=N      reads and writes of regular files transfer at most N bytes at a time
  *     FAULT_EINTR=N      every N-th read or write is interrupted before it does anything
  *     FAULT_SPACE=N      after N bytes written to regular files the disk is full
- *     FAULT_CLOCK=1      the wall clock jumps by hours, back and forth; the steady one sometimes leaps ahead
- *     FAULT_TRACE=1      says on standard error where the failing allocation was, and where a crash was
- *     FAULT_COUNT=FILE   writes the number of allocations there at the end
+ *     FAULT_CLOCK=1      the wall clock jumps by hours, back and forth; the monotonic clock sometimes leaps forward
+ *     FAULT_TRACE=1      prints the stack of the failing allocation and of a crash on standard error
+ *     FAULT_COUNT=FILE   writes the number of allocations to FILE at the end
  *
  * It allocates nothing itself. */
 #include <dlfcn.h>
@@ -38,7 +37,7 @@ static long fail_at, short_by, interrupt_every, space;
 static bool fail_all, jump, trace;
 static char count_file[256];
 
-static long number(const char *name) {
+static long env_number(const char *name) {
     const char *text = getenv(name);
     return text ? atol(text) : 0;
 }
@@ -54,19 +53,19 @@ static void on_crash(int signal_number) {
 }
 
 __attribute__((constructor)) static void start(void) {
-    trace = number("FAULT_TRACE");
+    trace = env_number("FAULT_TRACE");
     if (trace) {
         void *frame;
-        backtrace(&frame, 1); /* loads what it needs now */
+        backtrace(&frame, 1); /* loads the unwinder now, which allocates */
         signal(SIGSEGV, on_crash);
         signal(SIGABRT, on_crash);
     }
-    fail_at = number("FAULT_MALLOC");
-    fail_all = number("FAULT_MALLOC_ALL");
-    short_by = number("FAULT_SHORT");
-    interrupt_every = number("FAULT_EINTR");
-    space = getenv("FAULT_SPACE") ? number("FAULT_SPACE") + 1 : 0;
-    jump = number("FAULT_CLOCK");
+    fail_at = env_number("FAULT_MALLOC");
+    fail_all = env_number("FAULT_MALLOC_ALL");
+    short_by = env_number("FAULT_SHORT");
+    interrupt_every = env_number("FAULT_EINTR");
+    space = getenv("FAULT_SPACE") ? env_number("FAULT_SPACE") + 1 : 0;
+    jump = env_number("FAULT_CLOCK");
     if (getenv("FAULT_COUNT")) snprintf(count_file, sizeof count_file, "%s", getenv("FAULT_COUNT"));
     atomic_store(&allocations, 0);
 }
@@ -80,7 +79,7 @@ __attribute__((destructor)) static void finish(void) {
     if (file >= 0) close(file);
 }
 
-static bool fails(void) {
+static bool allocation_fails(void) {
     long n = atomic_fetch_add(&allocations, 1) + 1;
     if (fail_at == 0 || (fail_all ? n < fail_at : n != fail_at)) return false;
     if (trace) show_stack();
@@ -88,12 +87,12 @@ static bool fails(void) {
     return true;
 }
 
-void *malloc(size_t size) { return fails() ? NULL : __libc_malloc(size); }
-void *calloc(size_t count, size_t size) { return fails() ? NULL : __libc_calloc(count, size); }
-void *realloc(void *old, size_t size) { return fails() ? NULL : __libc_realloc(old, size); }
-void *aligned_alloc(size_t align, size_t size) { return fails() ? NULL : __libc_memalign(align, size); }
+void *malloc(size_t size) { return allocation_fails() ? NULL : __libc_malloc(size); }
+void *calloc(size_t count, size_t size) { return allocation_fails() ? NULL : __libc_calloc(count, size); }
+void *realloc(void *old, size_t size) { return allocation_fails() ? NULL : __libc_realloc(old, size); }
+void *aligned_alloc(size_t align, size_t size) { return allocation_fails() ? NULL : __libc_memalign(align, size); }
 int posix_memalign(void **out, size_t align, size_t size) {
-    void *block = fails() ? NULL : __libc_memalign(align, size);
+    void *block = allocation_fails() ? NULL : __libc_memalign(align, size);
     if (!block) return ENOMEM;
     *out = block;
     return 0;
@@ -104,8 +103,8 @@ static bool is_file(int fd) {
     return fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
 }
 
-/* How many of `size` bytes may be moved; -1 with errno when none may. */
-static ssize_t allowed(int fd, size_t size, bool writing) {
+/* How many of `size` bytes may be transferred; -1 with errno for none. */
+static ssize_t allowed_bytes(int fd, size_t size, bool writing) {
     if ((!short_by && !interrupt_every && !space) || size == 0 || !is_file(fd)) return (ssize_t)size;
     if (interrupt_every && atomic_fetch_add(&calls, 1) % interrupt_every == interrupt_every - 1) {
         errno = EINTR;
@@ -113,41 +112,41 @@ static ssize_t allowed(int fd, size_t size, bool writing) {
     }
     if (short_by && size > (size_t)short_by) size = (size_t)short_by;
     if (writing && space) {
-        long room = space - 1 - atomic_load(&written);
-        if (room <= 0) {
+        long left = space - 1 - atomic_load(&written);
+        if (left <= 0) {
             errno = ENOSPC;
             return -1;
         }
-        if (size > (size_t)room) size = (size_t)room;
+        if (size > (size_t)left) size = (size_t)left;
         atomic_fetch_add(&written, (long)size);
     }
     return (ssize_t)size;
 }
 
 ssize_t read(int fd, void *to, size_t size) {
-    ssize_t n = allowed(fd, size, false);
+    ssize_t n = allowed_bytes(fd, size, false);
     return n < 0 ? -1 : syscall(SYS_read, fd, to, (size_t)n);
 }
 ssize_t write(int fd, const void *from, size_t size) {
-    ssize_t n = allowed(fd, size, true);
+    ssize_t n = allowed_bytes(fd, size, true);
     return n < 0 ? -1 : syscall(SYS_write, fd, from, (size_t)n);
 }
 ssize_t pread(int fd, void *to, size_t size, off_t at) {
     static ssize_t (*next)(int, void *, size_t, off_t);
     if (!next) *(void **)&next = dlsym(RTLD_NEXT, "pread");
-    ssize_t n = allowed(fd, size, false);
+    ssize_t n = allowed_bytes(fd, size, false);
     return n < 0 ? -1 : next(fd, to, (size_t)n, at);
 }
 ssize_t pwrite(int fd, const void *from, size_t size, off_t at) {
     static ssize_t (*next)(int, const void *, size_t, off_t);
     if (!next) *(void **)&next = dlsym(RTLD_NEXT, "pwrite");
-    ssize_t n = allowed(fd, size, true);
+    ssize_t n = allowed_bytes(fd, size, true);
     return n < 0 ? -1 : next(fd, from, (size_t)n, at);
 }
 ssize_t copy_file_range(int in, off_t *in_at, int out, off_t *out_at, size_t size, unsigned flags) {
     static ssize_t (*next)(int, off_t *, int, off_t *, size_t, unsigned);
     if (!next) *(void **)&next = dlsym(RTLD_NEXT, "copy_file_range");
-    ssize_t n = allowed(out, size, true);
+    ssize_t n = allowed_bytes(out, size, true);
     return n < 0 ? -1 : next(in, in_at, out, out_at, (size_t)n, flags);
 }
 
@@ -160,7 +159,7 @@ int clock_gettime(clockid_t clock, struct timespec *t) {
     long look = atomic_fetch_add(&looks, 1);
     if (clock == CLOCK_REALTIME) t->tv_sec += (look % 3 - 1) * 7200;
     if (clock == CLOCK_MONOTONIC && look % 997 == 996)
-        atomic_fetch_add(&leap, 3600); /* as after a suspended machine */
+        atomic_fetch_add(&leap, 3600); /* as after the machine was suspended */
     if (clock == CLOCK_MONOTONIC) t->tv_sec += atomic_load(&leap);
     return result;
 }

@@ -1,6 +1,6 @@
 #!/bin/bash
-# run.sh BUILD [PART…]: the tenon program under fault. Whatever happens it must end by itself with a documented exit
-# code, say why on standard error, and leave no partial file. Parts: memory reads full kill change clock server.
+# run.sh BUILD [PART…]: the tenon program with injected faults. It must always end by itself with a documented exit code,
+# print the reason on standard error and leave no partial file. Parts: memory reads full kill change clock server.
 set -u
 build=$(cd "$1" && pwd)
 shift
@@ -24,7 +24,7 @@ fail() {
     [ ! -s "$work/err" ] || tail -n 3 "$work/err" | sed 's/^/      /'
 }
 
-# What the sanitizers find must show, and their own allocator is not to be failed.
+# Findings of sanitizers must show; their allocator must not fail.
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1} LC_ALL=C NO_COLOR=1
 sanitized=
 grep -q __asan_init "$tenon" && sanitized=1
@@ -40,7 +40,7 @@ for _ in 1 2 3 4; do echo 'Once upon a time there was a tenon.'; done > text.txt
 for _ in $(seq 2000); do cat text.txt; done > long.txt
 mkdir out
 
-# Every command, as it is used; %O is the file it writes.
+# Every command; %O is its output file.
 commands=(
     "run model.gguf -p hello -n 8 -c 128"
     "inspect model.gguf"
@@ -63,12 +63,12 @@ commands=(
     "help run"
     "version"
 )
-# A Hugging Face folder only comes with the golden data.
+# Hugging Face folders are part of the golden data.
 golden=${TENON_GOLDEN:-$here/../../../shared/golden}
 [ ! -d "$golden/hf/llama3-rope" ] || commands+=("convert $golden/hf/llama3-rope %O")
 [ -z "${TENON_FAULT_COMMANDS:-}" ] || mapfile -t commands <<< "$TENON_FAULT_COMMANDS"
 
-# Runs a command with the environment given before it; leaves its exit code in $code.
+# Runs a command with additions to its environment; sets $code to its exit code.
 run_command() { # command [VARIABLE=VALUE…]
     local line=${1//%O/out/file.gguf}
     shift
@@ -78,7 +78,7 @@ run_command() { # command [VARIABLE=VALUE…]
     code=$?
     checks=$((checks + 1))
 }
-# The end of every fault: an honest exit code, a message, and no piece of a file.
+# After a fault: a documented exit code, a message, and no partial file.
 expect_clean_failure() { # description
     case $code in
     0) return ;;
@@ -92,7 +92,7 @@ expect_clean_failure() { # description
 
 part_memory() {
     local line total n step
-    if [ -n "$sanitized" ]; then echo "memory: skipped, the sanitizer has an allocator of its own"; return; fi
+    if [ -n "$sanitized" ]; then echo "memory: skipped, the sanitizer has its own allocator"; return; fi
     for line in "${commands[@]}"; do
         run_command "$line" LD_PRELOAD="$preload" FAULT_COUNT="$work/count"
         [ $code = 0 ] || { fail "'$line' without a fault: exit code $code"; continue; }
@@ -112,7 +112,7 @@ part_memory() {
 part_reads() {
     local line
     for line in "${commands[@]}"; do
-        case $line in devices* | run* | bench* | plan* | perplexity*) continue ;; esac # print speeds and memory, which change by themselves
+        case $line in devices* | run* | bench* | plan* | perplexity*) continue ;; esac # print speeds and memory, which vary
         run_command "$line"
         [ $code = 0 ] || { fail "'$line' without a fault: exit code $code"; continue; }
         cp stdout expected
@@ -127,13 +127,13 @@ part_reads() {
 }
 
 part_full() {
-    local line room
+    local line space
     for line in "${commands[@]}"; do
         case $line in *%O*) ;; *) continue ;; esac
-        for room in 0 1 100 5000 30000; do
-            run_command "$line" LD_PRELOAD="$preload" FAULT_SPACE=$room
-            [ $code != 0 ] || [ -n "$(ls out)" ] || fail "'$line' with $room bytes of disk: success without a file"
-            expect_clean_failure "'$line' with $room bytes of disk"
+        for space in 0 1 100 5000 30000; do
+            run_command "$line" LD_PRELOAD="$preload" FAULT_SPACE=$space
+            [ $code != 0 ] || [ -n "$(ls out)" ] || fail "'$line' with $space bytes of disk: success without a file"
+            expect_clean_failure "'$line' with $space bytes of disk"
         done
         (ulimit -f 8; run_command "$line"; exit $code)
         code=$?
@@ -153,7 +153,7 @@ part_full() {
         done
         umount small && mounted=
     else
-        echo "full: no small disk to be had (not root); the rest ran"
+        echo "full: cannot mount a small disk (not root); the rest ran"
     fi
 }
 
@@ -174,14 +174,14 @@ part_kill() {
         for signal in INT TERM; do
             for delay in 0.005 0.05 0.3 0.8; do
                 rm -rf out/*
-                # Without env the shell would start it deaf to SIGINT, until it has set up its own handler.
+                # The shell starts background jobs with SIGINT ignored; env restores the default until the program sets its handler.
                 # shellcheck disable=SC2086
                 env --default-signal=INT "$tenon" ${line//%O/out/file.gguf} > stdout 2> err < /dev/null &
                 local pid=$! waited=0
                 sleep $delay
                 kill -$signal $pid 2> /dev/null
                 while kill -0 $pid 2> /dev/null && [ $waited -lt 300 ]; do sleep 0.1; waited=$((waited + 1)); done
-                kill -KILL $pid 2> /dev/null && fail "'$line' goes on 30 s after SIG$signal at $delay s"
+                kill -KILL $pid 2> /dev/null && fail "'$line' still runs 30 s after SIG$signal at $delay s"
                 wait $pid 2> /dev/null
                 code=$? checks=$((checks + 1))
                 case $code in
@@ -197,16 +197,16 @@ part_kill() {
 part_change() {
     local size n
     size=$(stat -c %s model.gguf)
-    # Cut short at every kind of place: in the header, the metadata, the table, the data.
+    # Truncated in the header, the metadata, the tensor table and the data.
     for n in 0 3 8 24 100 1000 $((size / 3)) $((size / 2)) $((size - 1)); do
         head -c "$n" model.gguf > short.gguf
         for line in "run short.gguf -p hello -n 4" "inspect short.gguf" "quantize short.gguf %O q8_0" "tokenize short.gguf hello"; do
             run_command "$line"
             [ $code != 0 ] || [ "${line%% *}" = inspect ] || [ "${line%% *}" = tokenize ] || fail "'$line' at $n bytes: success"
-            expect_clean_failure "'$line', cut to $n bytes"
+            expect_clean_failure "'$line', truncated to $n bytes"
         done
     done
-    # Changed while it is being used: whatever comes out, it ends by itself.
+    # Changed during use: the command must end by itself.
     for n in $(seq 1 8); do
         cp big.gguf change.gguf
         "$tenon" quantize change.gguf out/file.gguf Q4_K_M > stdout 2> err &
@@ -232,12 +232,12 @@ part_clock() {
     cp stdout expected
     run_command "run model.gguf -p hello -n 16 -c 128 --temp 0" LD_PRELOAD="$preload" FAULT_CLOCK=1
     [ $code = 0 ] || fail "run while the clock jumps: exit code $code"
-    cmp -s stdout expected || fail "run while the clock jumps says something else"
+    cmp -s stdout expected || fail "run while the clock jumps prints another text"
     run_command "pack items.csv" LD_PRELOAD="$preload" FAULT_CLOCK=1
     [ $code = 0 ] || fail "pack while the clock jumps: exit code $code"
 }
 
-# Starts a server with the given environment; its address is in $url afterwards, or nothing when it did not come up.
+# Starts a server with the given environment and sets $url; $url is empty when it did not start.
 start_server() {
     env "$@" "$tenon" serve model.gguf --port 0 -c 256 > stdout 2> err &
     server_pid=$!
@@ -255,7 +255,7 @@ stop_server() { # description
     wait $server_pid 2> /dev/null
     code=$? checks=$((checks + 1))
     server_pid=
-    # libevent 2.1.12 frees headers that it failed to allocate: nothing that its user could prevent.
+    # libevent 2.1.12 frees headers that it failed to allocate; callers cannot prevent that.
     if [ $code = 139 ] && grep -q 'evhttp_request_new: calloc' err; then
         known=$((known + 1))
         return
@@ -287,7 +287,7 @@ part_server() {
         if [ -n "$url" ] && kill -0 $server_pid 2> /dev/null; then
             answered=$(ask_server /v1/completions)
             case $answered in 200 | 500 | 503 | 400 | 000) ;; *) fail "allocation $n failing: the answer is $answered" ;; esac
-            # One failure must not be the end: the next request is served.
+            # After one failure the next request must succeed.
             answered=$(ask_server /v1/completions)
             kill -0 $server_pid 2> /dev/null && [ "$answered" != 200 ] && fail "after allocation $n failed: $answered $(head -c 200 answer)"
         fi

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Clients that mean no good, a thousand at once: hostile.py TENON MODEL [COUNT]
+"""A thousand hostile clients at once: hostile.py TENON MODEL [COUNT]
 
 Each sends half a request, a huge header, a huge body, invalid JSON, invalid UTF-8, or nothing, and must be answered or
-dropped in time, while well-behaved clients get their answers. Then: a client that goes away frees its slot at once.
+disconnected in time, while well-behaved clients get their responses. Then checks that a client that disconnects frees its
+slot at once.
 """
 import json
 import re
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 
-TIMEOUT = 2  # the server's patience, in seconds
+TIMEOUT = 2  # the server's --timeout, in seconds
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
 KINDS = {
@@ -52,7 +53,7 @@ class Hostile:
             if mask & selectors.EVENT_READ:
                 data = self.socket.recv(4096)
                 self.answer += data
-                # A client whose request was answered has had its due, though the connection may stay open.
+                # A client is done once it has a response, though the connection may stay open.
                 if data and b"\r\n\r\n" not in self.answer:
                     return
                 self.end()
@@ -85,10 +86,10 @@ def get(port, path):
     return json.loads(data[data.index(b"\r\n\r\n") + 4:])
 
 
-def disturb(port, count):
-    wanted = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 8}
-    calm = [ask(port, wanted) for _ in range(10)]
-    text = calm[0][1]["choices"][0]["text"]
+def test_disturbance(port, count):
+    request = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 8}
+    undisturbed = [ask(port, request) for _ in range(10)]
+    text = undisturbed[0][1]["choices"][0]["text"]
     selector = selectors.DefaultSelector()
     began = time.monotonic()
     clients = [Hostile(selector, port, list(KINDS)[i % len(KINDS)]) for i in range(count)]
@@ -97,7 +98,7 @@ def disturb(port, count):
         for key, mask in selector.select(0.05):
             key.data.step(mask)
         if not times or time.monotonic() - began > 0.1 * len(times):
-            seconds, answer = ask(port, wanted)
+            seconds, answer = ask(port, request)
             assert answer["choices"][0]["text"] == text, "a well-behaved client got another text"
             times.append(seconds)
     report = {}
@@ -109,15 +110,15 @@ def disturb(port, count):
         assert status <= set(ANSWERED[kind]), f"{kind}: answered {status}"
         report[kind] = round(max(c.ended - c.began for c in of), 2)
     assert max(times) < 2, f"a well-behaved client waited {max(times):.2f} s"
-    print(f"{count} hostile clients, longest until answered or dropped:", json.dumps(report))
+    print(f"{count} hostile clients, longest time until answered or disconnected:", json.dumps(report))
     print(f"{len(times)} well-behaved requests: median {statistics.median(times) * 1e3:.0f} ms, longest {max(times) * 1e3:.0f} ms; "
-          f"before: median {statistics.median(t for t, _ in calm) * 1e3:.0f} ms")
+          f"before: median {statistics.median(t for t, _ in undisturbed) * 1e3:.0f} ms")
 
 
-def leave(port):
-    """How long a slot stays busy after its client has gone."""
+def test_disconnect(port):
+    """How long a slot stays busy after its client has disconnected."""
     body = json.dumps({"prompt": "Once", "n_predict": 3000, "ignore_eos": True, "stream": True}).encode()
-    taken = []
+    times = []
     for _ in range(9):
         s = socket.create_connection(("127.0.0.1", port), timeout=20)
         s.sendall(b"POST /completion HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
@@ -128,10 +129,10 @@ def leave(port):
         s.close()
         began = time.monotonic()
         while any(slot["is_processing"] for slot in get(port, "/slots")):
-            assert time.monotonic() < began + 5, "a client that has gone keeps its slot"
-        taken.append(time.monotonic() - began)
-    assert statistics.median(taken) < 0.1, f"slots are freed after {[round(t * 1e3) for t in taken]} ms"
-    print(f"a slot is free {statistics.median(taken) * 1e3:.0f} ms after its client has gone (longest {max(taken) * 1e3:.0f} ms)")
+            assert time.monotonic() < began + 5, "a client that has disconnected keeps its slot"
+        times.append(time.monotonic() - began)
+    assert statistics.median(times) < 0.1, f"slots are freed after {[round(t * 1e3) for t in times]} ms"
+    print(f"a slot is free {statistics.median(times) * 1e3:.0f} ms after its client has disconnected (longest {max(times) * 1e3:.0f} ms)")
 
 
 def main():
@@ -148,8 +149,8 @@ def main():
                 break
             time.sleep(0.1)
         port = int(re.search(r"listening at http://[^ ]*:(\d+)", text).group(1))
-        disturb(port, count)
-        leave(port)
+        test_disturbance(port, count)
+        test_disconnect(port)
     finally:
         server.send_signal(signal.SIGTERM)
         code = server.wait(30)

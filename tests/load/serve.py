@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Load on tenon serve: one stream, then many at once. Prints one JSON object; exit code 1 when something does not hold.
+"""Load on tenon serve: one client, then many at once. Prints one JSON object; the exit code is 1 when a condition fails.
 
     tests/load/serve.py build/bin/tenon [MODEL] [--clients 64] [--seconds 300] [--tokens 128] [-- further server options]
 
-Starts a server of its own. Every client asks for one streamed answer after the other and notes the time between pieces
-of text. Holds: no error, no silence over --stall seconds once an answer has begun to come, throughput at least --factor times that of one
-stream, and memory of the server's own (RssAnon: without the mapped model file) that stops growing after the first
-third of the run.
+Starts a server of its own. Every client requests one streamed response after the other and records the time between chunks.
+Conditions: no errors; no pause over --stall seconds within a response; throughput at least --factor times that of one client;
+and anonymous memory of the server (RssAnon, without the mapped model file) that stops growing after the first third.
 """
 import argparse
 import json
@@ -24,7 +23,7 @@ WORDS = "cat dog bird ship king tree river moon child house stone bread night ga
 
 
 class Client:
-    """One connection at a time; a request per connection every other time, so that both ways are used."""
+    """One connection at a time. Every second request reuses the connection, so that both cases are tested."""
 
     def __init__(self, load, number):
         self.load, self.number, self.count, self.socket = load, number, 0, None
@@ -78,11 +77,11 @@ class Client:
                 self.load.gaps.append(now - self.last)
             self.last = now
             self.pieces += new
-        if data.endswith(b"}\n\n\r\n"):  # whole events, as nearly always: nothing is left over
+        if data.endswith(b"}\n\n\r\n"):  # the usual case: whole events, nothing left over
             self.rest = b""
             return
         done = b"data: [DONE]\n\n" in data and data.endswith(b"\r\n0\r\n\r\n")
-        counted = data.rfind(b"data: {") + 1  # what has been counted must not be seen again
+        counted = data.rfind(b"data: {") + 1  # events that were counted must not be counted again
         self.rest = b"" if done else data[max(counted, len(data) - 40):]
         if done:
             self.load.done += 1
@@ -98,7 +97,7 @@ class Load:
         self.epoll, self.waiting = select.epoll(), {}
 
     def listen(self):
-        """Lets every client read what has come. The clients share the server's processors: little is done per piece."""
+        """Lets every client read its data. Clients and server share the processors, so that little is done per chunk."""
         for fd, _ in self.epoll.poll(1):
             client = self.waiting.get(fd)
             if client:
@@ -109,7 +108,7 @@ class Load:
         return {key: int(re.search(key + r":\s+(\d+)", text).group(1)) for key in ("VmRSS", "RssAnon", "RssFile")}
 
     def cpu(self):
-        """Seconds of processor time the server has used: says something where others use the machine too."""
+        """CPU seconds that the server has used: meaningful even when other programs use the machine."""
         fields = open(f"/proc/{self.pid}/stat").read().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -122,7 +121,7 @@ class Load:
             now = time.monotonic() - start
             if now - samples[-1][0] > min(5.0, seconds / 12):
                 samples.append((round(now, 1), self.memory()))
-            # A client that hears nothing at all is a stall too, even if nothing ever comes.
+            # Stop early when the server is broken.
             if len(self.errors) >= 100:
                 break
         took, cpu = time.monotonic() - start, self.cpu() - cpu
@@ -134,7 +133,7 @@ class Load:
         while any(c.socket for c in clients) and time.monotonic() < deadline:
             self.listen()
         if any(c.socket for c in clients):
-            self.errors.append("answers that did not end within a minute")
+            self.errors.append("responses that did not end within a minute")
         gaps = sorted(self.gaps + quiet)
         return {"clients": n, "seconds": round(took, 1), "answers": answers, "tokens_per_second": round(made / took, 1),
                 "tokens_per_cpu_second": round(made / max(cpu, 0.01), 1),

@@ -1,7 +1,7 @@
 #!/bin/bash
-# run.sh BUILD MINUTES: a server and a crowd of clients for that long; see soak.c for what must hold. Less than five
-# minutes are too few for memory to settle: caches fill during the first ones. SOAK_SHAPE makes another model, small
-# enough for a server that a sanitizer slows down.
+# run.sh BUILD MINUTES: a server under load from many clients; soak.c lists the conditions. Memory needs at least five
+# minutes to settle, as caches fill first. SOAK_SHAPE sets the shape of the model, for example a smaller one for a server
+# that a sanitizer slows down.
 set -u
 build=$(cd "$1" && pwd) minutes=${2:-5}
 work=$(mktemp -d)

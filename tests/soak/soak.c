@@ -1,12 +1,12 @@
-/* A crowd of clients for a running server: some behave, some leave in the middle, some stall, some send garbage.
- * Watches the server's memory meanwhile, and at the end whether every slot is free again.
+/* Many clients of a running server: some behave, some disconnect in the middle, some stall, some send garbage.
+ * Meanwhile watches the server's memory; at the end checks that every slot is free.
  *
  *   soak PORT PID SECONDS [CLIENTS=12]
  *
- * Fails when a well-formed request gets anything but its answer (503 when the server is full counts as one), when the
- * server dies, when its resident memory at rest at the end differs by more than 1% (at least 1 MiB) from that at rest
- * after the first quarter (unless SOAK_MEMORY=0: sanitizers have a memory of their own), or when a slot is still busy
- * ten seconds after everybody left. */
+ * Fails when a well-formed request gets no proper response (503 from a full server counts as one), when the server
+ * dies, when its resident memory while idle at the end differs by more than 1% (at least 1 MiB) from that after the
+ * first quarter (unless SOAK_MEMORY=0: sanitizers use memory of their own), or when a slot is still busy ten seconds
+ * after all clients have disconnected. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <pthread.h>
@@ -48,7 +48,7 @@ static unsigned below(rng *r, unsigned bound) {
     return (unsigned)(r->state >> 33) % bound;
 }
 
-/* ---- HTTP, as little as is needed ---- */
+/* ---- Minimal HTTP ---- */
 
 static int dial(void) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
@@ -83,7 +83,7 @@ static bool post(int fd, const char *path, const char *body) {
     return send_all(fd, head, (size_t)n) && (!body || send_all(fd, body, strlen(body)));
 }
 
-/* Reads to the end; the first part stays in `answer`. The status, or -1. */
+/* Reads the whole response; its beginning stays in `answer`. Returns the status, or -1. */
 static int receive(int fd, char *answer, size_t room) {
     size_t at = 0;
     for (;;) {
@@ -106,7 +106,7 @@ static const char *const words[] = {"Once upon a time", "The little dog",     "I
                                     "A tenon is",       "Über allen Gipfeln", "数を数える",
                                     "1 2 3 4 5",        "{\\\"a\\\": "};
 
-/* A request that deserves an answer, as JSON; which path it is for. */
+/* A well-formed request as JSON, and its path. */
 static const char *compose(rng *r, char *body, size_t room, bool stream) {
     const char *text = words[below(r, 8)], *more = words[below(r, 8)], *flag = stream ? "true" : "false";
     int n = 1 + (int)below(r, 24);
@@ -172,7 +172,7 @@ static void look(rng *r, char *answer) {
     if (status != 200) complain(path, status < 0 ? "no answer" : answer);
 }
 
-/* Asks for a long text and goes away at some moment. */
+/* Requests a long text and disconnects at a random moment. */
 static void leave(rng *r) {
     char body[512], some[512];
     int fd = dial();
@@ -184,7 +184,7 @@ static void leave(rng *r) {
         nanosleep(&pause, NULL);
         if (below(r, 2)) (void)!recv(fd, some, sizeof some, MSG_DONTWAIT);
     }
-    if (below(r, 2)) { /* reset instead of a polite end */
+    if (below(r, 2)) { /* reset the connection instead of closing it */
         struct linger hard = {.l_onoff = 1};
         setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
     }
@@ -192,7 +192,7 @@ static void leave(rng *r) {
     atomic_fetch_add(&left, 1);
 }
 
-/* Half a request, or an answer that is not read. */
+/* Sends half a request, or does not read the response. */
 static void stall(rng *r) {
     static const char half[] = "POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{\"prompt\":";
     int fd = dial();
@@ -237,8 +237,8 @@ static void send_garbage(rng *r, char *answer) {
     atomic_fetch_add(&garbage, 1);
 }
 
-/* Long prompts and texts side by side, so that every cell of the cache and the largest batch have been used once
- * before memory is looked at. */
+/* Long prompts and texts at the same time, so that every cell of the cache and the largest batch have been used
+ * before the memory is measured. */
 static void *fill_cache(void *arg) {
     enum { PROMPT = 440 };
     char *answer = malloc(ANSWER), body[8 * PROMPT + 128];
@@ -284,7 +284,7 @@ static void *client(void *arg) {
     return NULL;
 }
 
-/* ---- The watch ---- */
+/* ---- Memory and slots ---- */
 
 static double memory_of(pid_t pid) {
     char path[64], line[256];
@@ -311,7 +311,7 @@ static bool slots_are_free(void) {
     return false;
 }
 
-/* Lets everybody finish; the memory then, in MiB, or -1 when a slot stays busy. */
+/* Lets all clients finish; returns the memory then in MiB, or -1 when a slot stays busy. */
 static double at_rest(void) {
     atomic_store(&resting, true);
     while (atomic_load(&at_work) > 0) usleep(10000);
@@ -322,7 +322,7 @@ static double at_rest(void) {
     return idle ? memory : -1;
 }
 
-/* The crowd at work until that many seconds after the start. */
+/* Lets all clients work until that many seconds after the start. */
 static double work_until(double start, double end) {
     double told = now(), most = 0;
     while (now() - start < end) {

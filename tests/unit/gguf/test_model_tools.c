@@ -1,4 +1,4 @@
-/* What the commands on model files stand on: quantization mixes, importance files, safetensors. */
+/* Modules of the commands on model files: quantization mixes, importance files, safetensors. */
 #include "convert/safetensors.h"
 #include "files/importance.h"
 #include "files/quant_mix.h"
@@ -17,7 +17,7 @@ static tn_type type_of(const char *mix, const struct mix_model *model, const cha
 
 static void mixes_give_more_bits_where_they_matter(void **state) {
     struct mix_model model = {.layers = 32, .heads = 32, .kv_heads = 8, .has_output = true};
-    /* Q4_K_M of a model of 32 layers: the first and last four, and every third between. */
+    /* Q4_K_M with 32 layers: the first and last four, and every third between. */
     static const int more[] = {0, 1, 2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 28, 29, 30, 31};
     size_t at = 0;
     for (int layer = 0; layer < 32; layer++) {
@@ -41,7 +41,7 @@ static void mixes_give_more_bits_where_they_matter(void **state) {
     assert_int_equal(type_of("Q3_K_M", &model, "blk.1.attn_v.weight"), TN_Q5_K);
     assert_int_equal(type_of("Q3_K_M", &model, "blk.2.attn_v.weight"), TN_Q4_K);
     assert_int_equal(type_of("Q3_K_L", &model, "blk.2.attn_output.weight"), TN_Q5_K);
-    model.has_output = false; /* then the embedding is the output */
+    model.has_output = false; /* the embedding is then also the output */
     assert_int_equal(type_of("Q4_K_M", &model, "token_embd.weight"), TN_Q6_K);
     model.experts = 8;
     assert_int_equal(type_of("Q4_K_M", &model, "blk.9.attn_k.weight"), TN_Q8_0);
@@ -75,7 +75,7 @@ static void write_bytes(const char *path, const void *bytes, size_t size) {
     fclose(out);
 }
 
-static void both_forms_of_importance_files_are_read(void **state) {
+static void both_importance_formats_are_read(void **state) {
     char path[] = "/tmp/tenon-importance-XXXXXX";
     close(mkstemp(path));
     tn_gguf_writer *w;
@@ -94,7 +94,7 @@ static void both_forms_of_importance_files_are_read(void **state) {
     assert_int_equal(importance_count(im), 1);
     assert_ok(importance_find(im, "blk.0.up.weight", 4, 2, &weights));
     assert_true(weights[0] == 1 && weights[3] == 4);
-    assert_true(weights[4] == 1 && weights[7] == 1); /* a matrix never used: all alike */
+    assert_true(weights[4] == 1 && weights[7] == 1); /* an unused matrix: equal weights */
     assert_ok(importance_find(im, "other", 4, 2, &weights));
     assert_null(weights);
     assert_fails(TN_E_SHAPE, importance_find(im, "blk.0.up.weight", 8, 2, &weights));
@@ -202,7 +202,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mixes_give_more_bits_where_they_matter),
         cmocka_unit_test(rows_that_do_not_fit_fall_back),
-        cmocka_unit_test(both_forms_of_importance_files_are_read),
+        cmocka_unit_test(both_importance_formats_are_read),
         cmocka_unit_test(safetensors_are_read_and_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

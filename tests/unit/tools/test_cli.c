@@ -1,4 +1,4 @@
-/* The program's frame: option parsing, suggestions and help, driven by a table made for the test. */
+/* The command line: option parsing, suggestions and help, with a command table made for the test. */
 #include "cli/cli.h"
 #include "cli/term.h"
 
@@ -64,7 +64,7 @@ static const struct command command_strict = {.name = "strict",
                                               .run = run_nothing};
 const struct command *const command_table[] = {&command_help, &command_strict, &command_try, NULL};
 
-/* Parses a command line split at spaces; messages are kept for the caller to look at. */
+/* Parses a command line that is split at spaces; the messages are kept in `message`. */
 static char message[1024];
 static int parse(const struct command *command, const char *line, struct args *args) {
     static char words[512];
@@ -94,7 +94,7 @@ static void assert_refused(const char *line, const char *expected) {
     if (!strstr(message, expected)) fail_msg("%s: expected \"%s\" in: %s", line, expected, message);
 }
 
-static void nothing_given_means_the_fallbacks(void **state) {
+static void options_not_given_have_their_fallbacks(void **state) {
     struct args args;
     assert_int_equal(parse(&command_try, "", &args), 0);
     assert_int_equal(args_int(&args, "gpu-layers"), 7);
@@ -222,7 +222,7 @@ static void sizes_and_times_have_units(void **state) {
     assert_false(parse_seconds("5 parsecs", &seconds));
 }
 
-static void people_read_round_figures(void **state) {
+static void numbers_for_people_are_rounded(void **state) {
     char text[HUMAN_SIZE];
     assert_string_equal(human_bytes(text, 312), "312 B");
     assert_string_equal(human_bytes(text, 1536), "1.50 KiB");
@@ -233,7 +233,7 @@ static void people_read_round_figures(void **state) {
     assert_string_equal(human_seconds(text, 245), "4 m 05 s");
 }
 
-static void near_misses_are_suggested(void **state) {
+static void typing_mistakes_are_corrected(void **state) {
     assert_string_equal(suggest_command("tyr"), "try");
     assert_string_equal(suggest_command("hlep"), "help");
     assert_string_equal(suggest_command("str"), "strict");
@@ -299,15 +299,15 @@ static void every_document_has_every_command_and_option(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_given_means_the_fallbacks),
+        cmocka_unit_test(options_not_given_have_their_fallbacks),
         cmocka_unit_test(all_spellings_reach_the_same_option),
         cmocka_unit_test(arguments_and_options_mix),
         cmocka_unit_test(repeated_values_are_all_kept),
         cmocka_unit_test(wrong_usage_is_refused_with_advice),
         cmocka_unit_test(the_environment_is_below_the_command_line),
         cmocka_unit_test(sizes_and_times_have_units),
-        cmocka_unit_test(people_read_round_figures),
-        cmocka_unit_test(near_misses_are_suggested),
+        cmocka_unit_test(numbers_for_people_are_rounded),
+        cmocka_unit_test(typing_mistakes_are_corrected),
         cmocka_unit_test(progress_appears_after_a_second_with_rate_and_time_left),
         cmocka_unit_test(every_document_has_every_command_and_option),
     };

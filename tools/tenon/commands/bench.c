@@ -169,7 +169,7 @@ static int print_bench_text(const struct bench *b, const struct bench_result *re
     printf("\nmedian of %d runs\nmemory planned %s %s used %s, ", b->repeats, human_bytes(x, m.planned),
            m.planned == m.used ? "=" : "but", human_bytes(y, m.used));
     printf("weights mapped %s, ", human_bytes(x, m.mapped));
-    printf("process at most %s\n", human_bytes(y, peak));
+    printf("process peak %s\n", human_bytes(y, peak));
     return EXIT_OK;
 }
 

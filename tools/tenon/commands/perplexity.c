@@ -40,10 +40,10 @@ static bool count_row(void *user, int32_t position, const float *logits, int32_t
 static tn_status score_chunk(tn_session *session, struct score_tally *t) {
     static const bool none[4096];
     tn_session_clear(session);
-    int32_t most = tn_session_get_params(session).n_batch;
-    if (most > 4096) most = 4096;
+    int32_t max = tn_session_get_params(session).n_batch;
+    if (max > 4096) max = 4096;
     for (int32_t begin = 0, n; begin < t->first; begin += n) {
-        n = t->first - begin < most ? t->first - begin : most;
+        n = t->first - begin < max ? t->first - begin : max;
         tn_batch batch = {.n_tokens = n, .tokens = t->tokens + begin, .outputs = none};
         TN_TRY(tn_session_decode(session, &batch));
     }
