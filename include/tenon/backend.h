@@ -1,7 +1,8 @@
 /* Devices, the memory on them, and the streams of work that run there.
  *
- * A device is something that computes; a buffer type is a kind of memory it can use; a buffer is one allocation of
- * that kind; a backend is a stream of work on a device. Who implements one reads backend_impl.h. */
+ * A device computes; a buffer type is a kind of memory it can use; a buffer is one allocation of that kind; a stream
+ * is a queue of work on a device; a program is a list of nodes prepared for a stream. backend_impl.h is for
+ * implementing a backend. */
 #ifndef TENON_BACKEND_H
 #define TENON_BACKEND_H
 
@@ -24,17 +25,19 @@ TN_API const char *tn_device_kind_name(tn_device_kind kind);
 
 typedef struct tn_device_caps {
     bool async;        /* work is queued; results need a synchronize */
-    bool events;       /* backends can wait for each other without the host */
+    bool events;       /* streams can wait for each other without the host */
     bool host_buffers; /* offers pinned host memory for fast transfers */
     bool wrap_host;    /* can compute on memory the caller mapped */
     bool shares_host;  /* its memory is the host's (CPU, integrated GPU) */
 } tn_device_caps;
 
-/* The registry: built-in devices first, then those from loadable backends in the order found, then added ones. The
- * CPU is always there. Safe from any thread; devices live until the process ends (added ones: until removed). */
+/* The registry: built-in devices first, then those of loadable backends in load order, then added ones. The CPU is
+ * always there. Safe from any thread; devices live until the process ends (added ones: until removed). */
 TN_API size_t tn_device_count(void);
 TN_API tn_device *tn_device_get(size_t index);
-/* By name ("cpu", "cuda0", "sim0") or, for a simulated one not there yet, by specification ("sim:8G,align=256"). */
+/* By name ("cpu", "cuda0", "sim0") or by specification, which makes a device: "sim:8G,align=256" simulates one;
+ * "cuda:h200" or "cuda:sm=90,sms=132" describes a GPU that programs can be planned and compiled for, but not run on;
+ * "cuda:0" describes the first real one. */
 TN_API tn_status tn_device_find(const char *name, tn_device **device) TN_MUST_CHECK;
 /* Loads a backend's shared object. The standard places (next to the library, TENON_BACKEND_PATH) are searched once,
  * at the first use of the registry; there a bad or older one is skipped with a log line. */
@@ -50,11 +53,11 @@ TN_API bool tn_device_supports_op(tn_device *device, const tn_tensor *node, char
 TN_API bool tn_device_supports_buffer_type(tn_device *device, const tn_buffer_type *type);
 /* Whether moving this node's host weights over to run it is worth it. */
 TN_API bool tn_device_wants_op(tn_device *device, const tn_tensor *node);
-/* Sources whose place the device's kernel for this node may take: the op table's mask and what the device adds. */
+/* Sources whose memory the result of this node may reuse, as bits: the op table's mask and what the device adds. */
 TN_API uint32_t tn_device_inplace_mask(tn_device *device, const tn_tensor *node);
 TN_API tn_buffer_type *tn_device_buffer_type(tn_device *device);      /* its own memory */
 TN_API tn_buffer_type *tn_device_host_buffer_type(tn_device *device); /* pinned host memory; NULL if none */
-/* Memory types for weights beyond the plain one, best first (e.g. a packed layout); NULL past the end. */
+/* Memory types for weights beyond the plain one, best first (e.g. a repacked layout); NULL past the end. */
 TN_API tn_buffer_type *tn_device_extra_buffer_type(tn_device *device, size_t index);
 TN_API tn_status tn_device_wrap_host(tn_device *device, void *memory, size_t size, tn_buffer **buffer) TN_MUST_CHECK;
 
@@ -67,7 +70,7 @@ TN_API tn_device *tn_buffer_type_device(const tn_buffer_type *type);
 TN_API size_t tn_buffer_type_alignment(const tn_buffer_type *type);
 TN_API size_t tn_buffer_type_max_size(const tn_buffer_type *type); /* largest single allocation */
 TN_API size_t tn_buffer_type_tensor_size(tn_buffer_type *type, const tn_tensor *tensor);
-/* For the extra types of a device: whether these weights, read by mul_mat and mul_mat_id only, gain from lying there;
+/* For the extra types of a device: whether these weights, read by mul_mat and mul_mat_id only, are faster there;
  * `rows` is how many activation rows they will often be multiplied with at once. */
 TN_API bool tn_buffer_type_wants(tn_buffer_type *type, const tn_tensor *weights, int64_t rows);
 TN_API bool tn_buffer_type_is_host(const tn_buffer_type *type); /* plain pointers the host may follow */
@@ -81,13 +84,13 @@ TN_API tn_buffer_type *tn_buffer_get_type(const tn_buffer *buffer);
 TN_API tn_buffer_usage tn_buffer_get_usage(const tn_buffer *buffer);
 TN_API void tn_buffer_set_usage(tn_buffer *buffer, tn_buffer_usage usage);
 TN_API tn_status tn_buffer_clear(tn_buffer *buffer, uint8_t value);
-/* Makes the buffer free for other tensors. Those of `arena` (may be NULL) that lie in it, views too, have no place
- * any more, and what its device noted about them is forgotten; tensors of further arenas need a call for each. The
- * usage is TN_USAGE_ANY again. No memory is given back and nothing is written: what tensors bound later hold is
- * undefined until it is set. Work that uses the buffer must be over. */
+/* Makes the buffer free for other tensors. Tensors of `arena` (may be NULL) that are bound to it, views too, lose
+ * their binding and what the device noted about them; tensors of further arenas need a call for each. The usage is
+ * TN_USAGE_ANY again. No memory is released and nothing is written: the contents of tensors bound later are undefined
+ * until they are set. Work that uses the buffer must have ended. */
 TN_API tn_status tn_buffer_reset(tn_buffer *buffer, tn_arena *arena);
 
-/* Gives the tensor its place in the buffer (checked: bounds and alignment). Views: see tn_view_bind. */
+/* Binds the tensor to an offset in the buffer (checked: bounds and alignment). Views: see tn_view_bind. */
 TN_API tn_status tn_buffer_bind(tn_buffer *buffer, tn_tensor *tensor, size_t offset) TN_MUST_CHECK;
 TN_API tn_status tn_view_bind(tn_tensor *view) TN_MUST_CHECK; /* from its root, which must be bound */
 
@@ -117,10 +120,10 @@ typedef struct tn_tensor_source {
  * other between tensors of one buffer. After a failure the contents of all of them are undefined. */
 TN_API tn_status tn_tensors_load(const tn_tensor_source *sources, size_t n);
 
-/* ---- Backends: streams of work ------------------------------------------------------------------------------- */
+/* ---- Streams of work ---- */
 
 typedef struct tn_threadpool tn_threadpool; /* cpu.h */
-typedef bool (*tn_abort_fn)(void *user);    /* true: stop; asked between nodes, from any thread of the pool */
+typedef bool (*tn_abort_fn)(void *user);    /* true: stop; called between nodes, from any thread of the pool */
 
 typedef struct tn_stream_params {
     int n_threads;          /* CPU: 0 for one per core */
@@ -136,14 +139,15 @@ TN_API tn_status tn_stream_set_async(tn_stream *stream, tn_tensor *tensor, const
                                      size_t size);
 TN_API tn_status tn_stream_get_async(tn_stream *stream, const tn_tensor *tensor, void *data, size_t offset,
                                      size_t size);
-/* Copies between two backends' tensors after the work queued on `from` and before what is queued later on `to`. */
+/* Copies between tensors of two streams' devices, after the work queued on `from` and before what is queued later on
+ * `to`. */
 TN_API tn_status tn_stream_copy_async(tn_stream *from, tn_stream *to, const tn_tensor *source, tn_tensor *target);
 TN_API tn_status tn_stream_synchronize(tn_stream *stream);
 
-/* A program is a list of nodes prepared for one backend: thread shares, kernels, captured launches. It says how much
- * scratch it needs; running it allocates nothing. Node addresses are read at run time, so a program may be made
- * before memory is bound, to learn its scratch size. The nodes must outlive the program. If addresses changed since
- * the last run, say so with tn_program_moved. A result that only nodes of the same program read need not be stored,
+/* A program is a list of nodes prepared for one stream: thread shares, kernels, launches. It says how much scratch it
+ * needs, and running it takes no further device memory. Node addresses are read at the first run, so a program may be
+ * made before memory is bound, to learn its scratch size. The nodes must outlive the program. If addresses changed
+ * since the last run, call tn_program_moved. A result that only nodes of the same program read need not be stored,
  * unless it is flagged TN_FLAG_OUTPUT or TN_FLAG_KEPT. */
 TN_API tn_status tn_program_new(tn_stream *stream, tn_tensor *const *nodes, size_t n_nodes,
                                 tn_program **program) TN_MUST_CHECK;
@@ -153,12 +157,16 @@ TN_API void tn_program_moved(tn_program *program);
 /* `scratch`: a buffer of the device's own type with at least tn_program_scratch() bytes (NULL when that is 0). On an
  * asynchronous device this returns once queued. */
 TN_API tn_status tn_program_run(tn_program *program, tn_buffer *scratch);
+/* Prints what a run would launch, one line each: kernel, grid, block, shared memory, the nodes it computes and their
+ * operands by name. All nodes must be bound. TN_E_UNSUPPORTED on devices that run nodes one by one, as the CPU does.
+ */
+TN_API tn_status tn_program_print(tn_program *program, tn_buffer *scratch, FILE *out);
 
-/* Events order backends of devices that support them. */
+/* Events order streams of devices that support them. */
 TN_API tn_status tn_event_new(tn_device *device, tn_event **event) TN_MUST_CHECK;
 TN_API void tn_event_free(tn_event *event);
 TN_API tn_status tn_event_record(tn_event *event, tn_stream *stream);
-TN_API tn_status tn_event_wait(tn_event *event, tn_stream *stream); /* the backend waits */
+TN_API tn_status tn_event_wait(tn_event *event, tn_stream *stream); /* the stream waits */
 TN_API tn_status tn_event_synchronize(tn_event *event);             /* the host waits */
 
 #ifdef __cplusplus

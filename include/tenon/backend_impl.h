@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a structure below changes. A module with another number is not loaded. */
-enum { TN_BACKEND_INTERFACE = 4 };
+enum { TN_BACKEND_INTERFACE = 5 };
 
 typedef struct tn_device_ops {
     tn_status (*memory)(tn_device *device, size_t *free_bytes, size_t *total_bytes);
@@ -94,6 +94,7 @@ typedef struct tn_stream_ops {
     void (*program_free)(tn_program *program);
     void (*program_moved)(tn_program *program); /* optional */
     tn_status (*program_run)(tn_program *program, tn_buffer *scratch);
+    tn_status (*program_print)(tn_program *program, tn_buffer *scratch, FILE *out); /* optional */
 } tn_stream_ops;
 
 struct tn_stream {
@@ -122,6 +123,9 @@ typedef struct tn_backend_module {
     const char *name;
     size_t n_devices;
     tn_device *const *devices;
+    /* optional: makes a device from a specification "name:spec", given `spec`; tn_device_find adds it to the registry
+     */
+    tn_status (*describe)(const char *spec, tn_device **device);
 } tn_backend_module;
 typedef tn_status (*tn_backend_entry_fn)(tn_backend_module *module);
 #define TN_BACKEND_ENTRY_NAME "tn_backend_entry"

@@ -1,4 +1,4 @@
-/* The registry: which devices there are. Built-in ones first, then those of loadable backends, then added ones. */
+/* The registry of devices: built-in ones first, then those of loadable backends, then added and described ones. */
 #include "backend/registry.h"
 
 #include "base/checked.h"
@@ -11,13 +11,19 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* A fixed table: the registry itself never needs memory, so the CPU is there even when nothing else is. */
-enum { MAX_DEVICES = 256 };
+/* Fixed tables: the registry allocates nothing, so the CPU is available even without memory for anything else. */
+enum { MAX_DEVICES = 256, MAX_DESCRIBERS = 16 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static tn_device *devices[MAX_DEVICES];
 static size_t n_devices;
+/* Modules that make devices from specifications, the first loaded first. */
+static struct describer {
+    const char *name;
+    tn_status (*describe)(const char *spec, tn_device **device);
+} describers[MAX_DESCRIBERS];
+static size_t n_describers;
 
 /* With the lock held. */
 static tn_device *find_locked(const char *name) {
@@ -41,6 +47,8 @@ static tn_status add_module(const char *path, const tn_backend_module *module) {
     tn_status status = TN_OK;
     for (size_t i = 0; i < module->n_devices && status == TN_OK; i++) status = add_locked(module->devices[i]);
     if (status != TN_OK) n_devices = before;
+    if (status == TN_OK && module->describe && n_describers < MAX_DESCRIBERS)
+        describers[n_describers++] = (struct describer){module->name, module->describe};
     pthread_mutex_unlock(&lock);
     return status == TN_OK ? status : tn_fail_more(status, " (from %s)", path);
 }
@@ -75,10 +83,8 @@ static tn_status load(const char *path) {
                          (unsigned)info.interface, (unsigned)TN_BACKEND_INTERFACE);
         goto unload;
     }
-    if (info.n_devices == 0) {
-        tn_log(TN_LOG_INFO, "%s: no usable device", path);
-        goto unload;
-    }
+    if (info.n_devices == 0) tn_log(TN_LOG_INFO, "%s: no usable device", path);
+    if (info.n_devices == 0 && !info.describe) goto unload;
     status = add_module(path, &info);
     if (status == TN_OK) return TN_OK;
 unload:
@@ -185,40 +191,62 @@ static tn_status not_found(const char *name) {
     return tn_fail(TN_E_NOT_FOUND, "no device named '%s' (there are: %s)", name, known);
 }
 
-tn_status tn_device_find(const char *name, tn_device **device) {
-    if (!name || !device) return tn_fail(TN_E_INVALID, "tn_device_find needs a name and a place for the result");
-    ensure_started();
+static tn_device *find_device(const char *name) {
     pthread_mutex_lock(&lock);
-    tn_device *found = find_locked(name);
+    tn_device *device = find_locked(name);
     pthread_mutex_unlock(&lock);
-    if (!found) {
-        if (strncmp(name, "sim:", 4) == 0) {
-            /* The same specification with a name of its own means the same device again. */
-            const char *own = strstr(name, ",name=");
-            char text[sizeof found->name];
-            if (own &&
-                (size_t)snprintf(text, sizeof text, "%.*s", (int)strcspn(own + 6, ","), own + 6) < sizeof text) {
-                pthread_mutex_lock(&lock);
-                found = find_locked(text);
-                pthread_mutex_unlock(&lock);
-                if (found && strstr(found->description, name)) {
-                    *device = found;
-                    return TN_OK;
-                }
-            }
-            TN_TRY(tn__sim_device_new(name, &found));
-            tn_status status = tn_registry_add(found);
-            if (status != TN_OK) {
-                if (found->ops->free) found->ops->free(found);
-                return status;
-            }
-            *device = found;
+    return device;
+}
+static tn_status add_or_free(tn_device *device) {
+    tn_status status = tn_registry_add(device);
+    if (status != TN_OK && device->ops->free) device->ops->free(device);
+    return status;
+}
+
+/* A simulated device. A specification with a name of its own names the same device every time. */
+static tn_status find_simulated(const char *spec, tn_device **device) {
+    const char *own = strstr(spec, ",name=");
+    char text[sizeof(*device)->name];
+    if (own && (size_t)snprintf(text, sizeof text, "%.*s", (int)strcspn(own + 6, ","), own + 6) < sizeof text) {
+        tn_device *known = find_device(text);
+        if (known && strstr(known->description, spec)) {
+            *device = known;
             return TN_OK;
         }
-        return not_found(name);
     }
-    *device = found;
+    tn_device *made;
+    TN_TRY(tn__sim_device_new(spec, &made));
+    TN_TRY(add_or_free(made));
+    *device = made;
     return TN_OK;
+}
+/* A device that a loaded module makes from "module:spec"; TN_E_NOT_FOUND without such a module. */
+static tn_status find_described(const char *name, tn_device **device) {
+    tn_status (*describe)(const char *, tn_device **) = NULL;
+    const char *colon = strchr(name, ':');
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; colon && !describe && i < n_describers; i++)
+        if (strlen(describers[i].name) == (size_t)(colon - name) &&
+            strncmp(describers[i].name, name, (size_t)(colon - name)) == 0)
+            describe = describers[i].describe;
+    pthread_mutex_unlock(&lock);
+    if (!describe) return not_found(name);
+    tn_device *made;
+    TN_TRY(describe(colon + 1, &made));
+    TN_TRY(add_or_free(made));
+    *device = made;
+    return TN_OK;
+}
+
+tn_status tn_device_find(const char *name, tn_device **device) {
+    if (!name || !device) return tn_fail(TN_E_INVALID, "tn_device_find: missing argument");
+    ensure_started();
+    tn_device *known = find_device(name);
+    if (known) {
+        *device = known;
+        return TN_OK;
+    }
+    return strncmp(name, "sim:", 4) == 0 ? find_simulated(name, device) : find_described(name, device);
 }
 
 tn_status tn_registry_load(const char *path) {

@@ -1,4 +1,4 @@
-/* Backends as streams of work: asynchronous transfers with their synchronous fallbacks, programs and events. */
+/* Streams of work: asynchronous transfers with their synchronous fallbacks, programs and events. */
 #include "tenon/backend_impl.h"
 
 tn_status tn_stream_new(tn_device *device, const tn_stream_params *params, tn_stream **stream) {
@@ -87,6 +87,14 @@ tn_status tn_program_run(tn_program *program, tn_buffer *scratch) {
         return tn_fail(TN_E_INVALID, "the program needs %zu bytes of scratch, got %zu", program->scratch,
                        tn_buffer_size(scratch));
     return program->stream->ops->program_run(program, scratch);
+}
+
+tn_status tn_program_print(tn_program *program, tn_buffer *scratch, FILE *out) {
+    if (!program || !out) return tn_fail(TN_E_INVALID, "tn_program_print: missing argument");
+    const tn_stream *stream = program->stream;
+    if (!stream->ops->program_print)
+        return tn_fail(TN_E_UNSUPPORTED, "%s has no launch list: it runs nodes one by one", stream->device->name);
+    return stream->ops->program_print(program, scratch, out);
 }
 
 tn_status tn_event_new(tn_device *device, tn_event **event) {

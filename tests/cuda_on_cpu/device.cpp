@@ -52,6 +52,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
     p->sharedMemPerBlockOptin = max_shared();
     p->sharedMemPerMultiprocessor = max_shared() + 1024;
     p->maxThreadsPerBlock = MAX_THREADS;
+    p->maxThreadsPerMultiProcessor = 2 * MAX_THREADS;
+    p->maxBlocksPerMultiProcessor = 16;
     p->warpSize = WARP;
     p->cooperativeLaunch = 1;
     p->l2CacheSize = 32 << 20;

@@ -1,6 +1,8 @@
-// What the CUDA backend's files share: the device, its streams, programs, and the launchers of every op.
+// Devices, streams and memory of the CUDA backend: what its host files share.
 #ifndef TN_BACKEND_CUDA_CUH
 #define TN_BACKEND_CUDA_CUH
+
+#include "backend/cuda/description.cuh"
 
 #include <atomic>
 #include <cublasLt.h>
@@ -17,9 +19,9 @@ extern "C" {
 #undef _Static_assert
 #include "tenon/backend_impl.h"
 
-// A failed CUDA call becomes a status with the device, the call and CUDA's own words.
+// Turns a failed CUDA call into a status with the device, the call and CUDA's own text.
 tn_status cuda_check(cudaError_t error, const char *what);
-// Zeros, there when it returns: our streams do not wait for the one that cudaMemset uses.
+// Fills with zeros and waits: the backend's streams do not wait for the default stream, which cudaMemset uses.
 tn_status clear_now(void *at, size_t size);
 #define CUDA_TRY(call) TN_TRY(cuda_check((call), #call))
 
@@ -27,25 +29,39 @@ struct cuda_device {
     tn_device device;
     tn_buffer_type type, host_type;
     int ordinal;
-    cudaDeviceProp properties;
+    device_description description;
+    bool integrated;              // its memory is the host's
     cudaStream_t copy_stream;     // for transfers of buffers
     struct upload_lanes *lanes;   // NULL before the first upload
     std::atomic<unsigned> writes; // uploads so far: streams wait for those they have not seen (catch_up in stream.cu)
 };
 
+// Buffers of device memory and of pinned host memory (buffer.cu).
+extern const tn_buffer_type_ops cuda_buffer_type_ops, cuda_host_buffer_type_ops;
+// After binding: marks weights that are repacked once they are complete.
+tn_status cuda_init_tensor(tn_buffer *buffer, tn_tensor *tensor);
+
+// Description, memory type and alignment of a device, real or described.
+void cuda_device_names(tn_device *device, tn_buffer_type *type, const device_description &d);
+// A matrix multiplication with many columns earns back the transfer of its weights; a norm before it moves with it.
+bool cuda_wants_op(tn_device *device, const tn_tensor *node);
+// A device without hardware (described_device.cu); `spec` is the text after "cuda:".
+tn_status described_device_new(const char *spec, tn_device **device);
+// The description of a real device, as the driver reports it.
+bool description_of_device(int ordinal, device_description *d, bool *integrated);
+
 // ---- Uploads (upload.cu) ----
 
-// `from` may change when it returns; whatever runs or reads on the device afterwards finds the data.
+// `from` may change when it returns; work that starts on the device afterwards sees the data.
 tn_status upload(cuda_device *d, char *to, const char *from, size_t size);
 // The same from readers, which several threads call, into tensors of one buffer.
 tn_status upload_from(cuda_device *d, const tn_tensor_source *sources, size_t n);
-// That stream, for all uploads so far. `seen`: what it has waited for.
+// Makes a stream wait for all uploads so far. `seen`: what it has waited for.
 tn_status upload_wait(cuda_device *d, cudaStream_t stream, unsigned *seen);
-// Around whatever else the copy stream does: uploads so far come before it, and others know of it.
+// Around other uses of the copy stream: orders earlier uploads before them, and makes streams wait for them.
 tn_status upload_before(cuda_device *d);
 void upload_after(cuda_device *d);
-// What a stream's own queue uploads, up to NOTE bytes each: brought in its order, before what it does next. `mail` is
-// made when it is needed.
+// Uploads of up to NOTE bytes in a stream's own order, done before its next work. `mail` is allocated at first use.
 enum { NOTE = 128 };
 struct notes;
 tn_status queue_note(notes **mail, cudaStream_t stream, char *to, const void *from, size_t size);
@@ -59,135 +75,44 @@ struct cuda_stream {
     cudaStream_t stream;
     cublasLtHandle_t blas;
     cudaEvent_t copied;                // orders copies between streams
-    unsigned *tickets;                 // zeros: who of several blocks is the last counts here and leaves zero behind
+    unsigned *tickets;                 // zeros: kernels count finished blocks here and leave zeros behind
     struct profile *profile;           // NULL unless TENON_CUDA_PROFILE is set
     unsigned seen_writes, seen_copies; // of the device
-    notes *mail;                       // what was set in this stream's order; NULL before the first
+    notes *mail;                       // small uploads in this stream's order; NULL before the first
 };
-enum { N_TICKETS = 16384, N_PERSISTENT_COUNTERS = 64 /* behind them: the counters of chains */ };
+enum {
+    N_TICKETS = 16384,
+    N_PERSISTENT_COUNTERS = 64, // after the tickets: counters of the persistent decode kernel
+};
+tn_status cuda_stream_new(tn_device *device, const tn_stream_params *params, tn_stream **stream);
+tn_status cuda_event_new(tn_device *device, tn_event **event);
+void cuda_event_free(tn_event *event);
+tn_status cuda_event_record(tn_event *event, tn_stream *stream);
+tn_status cuda_event_wait(tn_event *event, tn_stream *stream);
+tn_status cuda_event_synchronize(tn_event *event);
+// Orders uploads since this stream's last work, and its own small uploads, before its next work.
+tn_status cuda_stream_catch_up(cuda_stream *s);
 
-// ---- Kinds of weights (soa.cu) ----
+// Programs of a stream (program.cu).
+tn_status cuda_program_new(tn_stream *stream, tn_tensor *const *nodes, size_t n_nodes, tn_program **program);
+void cuda_program_free(tn_program *program);
+void cuda_program_moved(tn_program *program);
+tn_status cuda_program_run(tn_program *program, tn_buffer *scratch);
+tn_status cuda_program_print(tn_program *program, tn_buffer *scratch, FILE *out);
+
+// ---- Repacked weights (soa.cu) ----
 
 enum { SOA = 0x80 };
-enum { Q4_0_PIECE = 2048, Q8_0_PIECE = 1024, Q6_K_PIECE = 2048 }; // elements of a planar row that lie together
-int kind_of(const tn_tensor *t);                                  // type, with SOA where its rows were rearranged
-bool can_be_soa(const tn_tensor *t);                              // by type and row length
-extern char soa_mark;                                             // tensor->extra of rearranged weights
+enum {
+    Q4_0_PIECE = 2048,
+    Q8_0_PIECE = 1024,
+    Q6_K_PIECE = 2048
+};                                   // elements of a repacked row that are stored together
+int kind_of(const tn_tensor *t);     // type, with SOA where the rows are repacked
+bool can_be_soa(const tn_tensor *t); // by type and row length
+extern char soa_mark;                // tensor->extra of repacked weights
 tn_status soa_repack(cuda_device *device, const tn_tensor *t, bool forward); // in place, on the copy stream
-// Plain bytes from `begin` on. The device's stay as they are, since others may compute with them.
+// Reads bytes from `begin` on in the file's layout. The device's copy stays repacked: other streams may be using it.
 tn_status soa_read(cuda_device *device, const tn_tensor *t, size_t begin, char *to, size_t size);
-
-// Activations that lie in scratch as f16 or bf16, from the product before; with experts, sorted by ids.
-struct narrow {
-    const void *data;
-    int type;
-    const tn_tensor *y, *ids; // ids: NULL without experts
-    int64_t experts;
-};
-// What launchers get: the stream, and the program's scratch.
-struct launch {
-    cuda_device *device;
-    cudaStream_t stream;
-    cublasLtHandle_t blas;
-    char *scratch;
-    unsigned *tickets;
-    narrow *narrowed; // forgotten whenever anything but a product runs
-    bool strict;      // what a kernel reads before grid_wait() may still be changing: it starts when all has ended
-};
-
-// Scratch bytes a node needs, and running it. Every op the device supports has a row in ops.cu.
-size_t node_scratch(const cuda_device *device, const tn_tensor *node);
-tn_status node_launch(const launch &l, const tn_tensor *node);
-bool node_supported(const tn_tensor *node, char *reason, size_t reason_size);
-bool node_is_idle(const tn_tensor *node); // nothing to do, which is an error to CUDA: a grid of no blocks
-
-// ---- Launchers by file ----
-
-tn_status launch_unary(const launch &l, const tn_tensor *t);
-tn_status launch_binary(const launch &l, const tn_tensor *t);
-tn_status launch_glu(const launch &l, const tn_tensor *t);
-tn_status launch_copy(const launch &l, const tn_tensor *from,
-                      const tn_tensor *to); // any strides, any plain or readable types
-tn_status launch_get_rows(const launch &l, const tn_tensor *t);
-tn_status launch_set_rows(const launch &l, const tn_tensor *t);
-tn_status launch_add_id(const launch &l, const tn_tensor *t);
-tn_status launch_region(const launch &l, const tn_tensor *t); // acc, set
-tn_status launch_concat(const launch &l, const tn_tensor *t);
-tn_status launch_repeat(const launch &l, const tn_tensor *t);
-tn_status launch_norm(const launch &l, const tn_tensor *t);
-tn_status launch_soft_max(const launch &l, const tn_tensor *t);
-tn_status launch_rope(const launch &l, const tn_tensor *t);
-void rope_blend(const tn_rope_params &p, float *low, float *high);       // YaRN: the pairs between which it blends
-tn_status launch_row_reduce(const launch &l, const tn_tensor *t);        // sum_rows, mean, argmax
-bool sum_argmax_supports(const tn_tensor *sum, const tn_tensor *argmax); // both of one long row, in one launch
-size_t argmax_scratch(const tn_tensor *argmax);
-tn_status launch_sum_argmax(const launch &l, const tn_tensor *sum, const tn_tensor *argmax);
-tn_status launch_top_k(const launch &l, const tn_tensor *t);
-tn_status launch_mix(const launch &l, const tn_tensor *t);
-bool is_plain_soft_max(const tn_tensor *t);                             // of rows, of nothing but them
-bool moe_router_supports(const tn_tensor *probs, const tn_tensor *ids); // the choice of experts, in one launch
-tn_status launch_moe_router(const launch &l, const tn_tensor *probs, const tn_tensor *ids);
-// Experts' results put together, with what makes their weights and what is added to them. All but rows, mix and out,
-// which is the last of them, may be NULL.
-struct chosen_mix {
-    const tn_tensor *rows, *soft_max, *sum, *div, *scale, *mix, *residual, *out;
-};
-bool mix_supports(const chosen_mix &m);
-tn_status launch_chosen_mix(const launch &l, const chosen_mix &m);
-size_t mul_mat_scratch(const cuda_device *device, const tn_tensor *t);
-tn_status launch_mul_mat(const launch &l, const tn_tensor *t);
-// Rows of f32 to dense f16 or bf16; f16 saturates instead of overflowing.
-tn_status launch_narrow(const launch &l, const char *x, int64_t row_bytes, int64_t k, int64_t rows, int type,
-                        void *to);
-size_t mul_mat_id_scratch(const cuda_device *device, const tn_tensor *t);
-tn_status launch_mul_mat_id(const launch &l, const tn_tensor *t);
-size_t attention_scratch(const cuda_device *device, const tn_tensor *t);
-tn_status launch_attention(const launch &l, const tn_tensor *t);
-bool attention_supported(const tn_tensor *t, char *reason, size_t reason_size);
-
-// ---- Nodes that run together (fusion.cu) ----
-
-struct fusion; // what is known about a program's nodes: who reads whom
-tn_status fusion_new(tn_tensor *const *nodes, size_t n_nodes, const cuda_device *device, fusion **out);
-void fusion_free(fusion *f);
-size_t fusion_scratch(const fusion *f, const cuda_device *device); // for the whole program, nodes' own included
-struct profile;
-tn_status fusion_launch(fusion *f, const launch &l, profile *p);
-
-// ---- Launching kernels ----
-
-// For kernels that call grid_wait() before they touch anything a kernel before them writes.
-template <typename... P, typename... A>
-static inline tn_status launch_early(const launch &l, const char *what, void (*kernel)(P...), dim3 grid,
-                                     unsigned threads, size_t shared, A... args) {
-    cudaLaunchAttribute attribute;
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = grid;
-    config.blockDim = dim3(threads);
-    config.dynamicSmemBytes = shared;
-    config.stream = l.stream;
-    config.attrs = &attribute;
-    config.numAttrs = l.device->properties.major >= 9 && !l.strict ? 1 : 0;
-    return cuda_check(cudaLaunchKernelEx(&config, kernel, P(args)...), what);
-}
-
-enum { MOST_ROWS = 65535 }; // blocks of a grid in its second and third dimension
-static inline unsigned blocks_for(int64_t n, int threads) { return (unsigned)((n + threads - 1) / threads); }
-static inline size_t round_up_256(size_t n) { return (n + 255) & ~(size_t)255; }
-
-struct shape4 {
-    int64_t ne[4];
-    int64_t nb[4];
-};
-static inline shape4 shape4_of(const tn_tensor *t) {
-    shape4 s;
-    for (int i = 0; i < 4; i++) {
-        s.ne[i] = t->ne[i];
-        s.nb[i] = (int64_t)t->nb[i];
-    }
-    return s;
-}
 
 #endif

@@ -108,15 +108,15 @@ bool attention_supported(const tn_tensor *t, char *reason, size_t size) {
     return true;
 }
 
-size_t attention_scratch(const cuda_device *device, const tn_tensor *t) {
+size_t attention_scratch(const device_description &device, const tn_tensor *t) {
     return decode_supports(t) ? decode_scratch(device, t) : 0;
 }
 
-tn_status launch_attention(const launch &l, const tn_tensor *t) {
-    if (decode_supports(t)) return launch_decode(l, t, decode_extras{});
-    if (prefill_supports(l.device, t)) return launch_prefill(l, t);
+tn_status compile_attention(const compilation &c, const tn_tensor *t) {
+    if (decode_supports(t)) return compile_decode(c, t, decode_extras{});
+    if (prefill_supports(*c.device, t)) return compile_prefill(c, t);
     attention_job j = attention_job_of(t);
     dim3 grid((unsigned)j.heads, (unsigned)j.tokens, (unsigned)t->ne[3]);
-    plain_kernel<<<grid, PLAIN_THREADS, (size_t)(j.head_k + j.head_v + PLAIN_THREADS) * 4, l.stream>>>(j);
-    return cuda_check(cudaGetLastError(), "attention");
+    size_t shared = (size_t)(j.head_k + j.head_v + PLAIN_THREADS) * 4;
+    return add_ordered(c, KERNEL(plain_kernel), grid, PLAIN_THREADS, shared, j);
 }

@@ -188,14 +188,14 @@ bool decode_takes_more(const tn_tensor *t);
 // Rows of f16 with exactly 64 or 128 elements, and up to eight query heads per key/value head: what the persistent
 // decode kernel supports.
 bool decode_is_whole(const tn_tensor *t);
-size_t decode_scratch(const cuda_device *device, const tn_tensor *t);
-decode_job decode_job_of(const launch &l, const tn_tensor *t, const decode_extras &extras);
-tn_status launch_decode(const launch &l, const tn_tensor *t, const decode_extras &extras);
+size_t decode_scratch(const device_description &device, const tn_tensor *t);
+decode_job decode_job_of(const compilation &c, const tn_tensor *t, const decode_extras &extras);
+tn_status compile_decode(const compilation &c, const tn_tensor *t, const decode_extras &extras);
 
 // ---- Many tokens (attention_prefill.cu) ----
 
-bool prefill_supports(const cuda_device *device, const tn_tensor *t);
-tn_status launch_prefill(const launch &l, const tn_tensor *t);
+bool prefill_supports(const device_description &device, const tn_tensor *t);
+tn_status compile_prefill(const compilation &c, const tn_tensor *t);
 
 // Whether the decode and prefill kernels can read the cache.
 static inline bool cache_is_fast(const tn_tensor *t) {

@@ -350,34 +350,39 @@ bool decode_takes_more(const tn_tensor *t) {
 }
 
 // Enough blocks for two on every multiprocessor, and no more than the last one can join.
-static int decode_splits_of(const cuda_device *device, const tn_tensor *t) {
+static int decode_splits_of(const device_description &device, const tn_tensor *t) {
     int blocks = (int)(decode_blocks_of(t) * t->src[TN_ATTN_Q]->ne[2]),
-        wanted = (2 * device->properties.multiProcessorCount + blocks - 1) / blocks,
+        wanted = (2 * device.multiprocessors + blocks - 1) / blocks,
         most = (int)((t->src[TN_ATTN_K]->ne[2] + LEAST - 1) / LEAST);
     if (most > MAX_SHARES) most = MAX_SHARES;
     return wanted < 1 || most < 1 ? 1 : wanted < most ? wanted : most;
 }
-size_t decode_scratch(const cuda_device *device, const tn_tensor *t) {
+size_t decode_scratch(const device_description &device, const tn_tensor *t) {
     const tn_tensor *q = t->src[TN_ATTN_Q];
     return (size_t)q->ne[2] * (size_t)q->ne[1] * (size_t)decode_splits_of(device, t) *
            (size_t)(decode_size_of(t) + 2) * 4;
 }
 
 template <int SIZE, bool WHOLE>
-static tn_status run_decode_size(const launch &l, const decode_job &d, dim3 grid, int heads) {
+static tn_status compile_decode_size(const compilation &c, const decode_job &d, dim3 grid, int heads) {
     if constexpr (SIZE <= 128)
-        if (heads > 4) return launch_early(l, "attention", decode_kernel<SIZE, 8, WHOLE>, grid, THREADS, 0, d);
-    return heads <= 1   ? launch_early(l, "attention", decode_kernel<SIZE, 1, WHOLE>, grid, THREADS, 0, d)
-           : heads <= 2 ? launch_early(l, "attention", decode_kernel<SIZE, 2, WHOLE>, grid, THREADS, 0, d)
-                        : launch_early(l, "attention", decode_kernel<SIZE, 4, WHOLE>, grid, THREADS, 0, d);
+        if (heads > 4)
+            return add_early(c, kernel_called("decode_kernel", NULL, SIZE, 8, WHOLE), decode_kernel<SIZE, 8, WHOLE>,
+                             grid, THREADS, 0, d);
+    return heads <= 1   ? add_early(c, kernel_called("decode_kernel", NULL, SIZE, 1, WHOLE),
+                                    decode_kernel<SIZE, 1, WHOLE>, grid, THREADS, 0, d)
+           : heads <= 2 ? add_early(c, kernel_called("decode_kernel", NULL, SIZE, 2, WHOLE),
+                                    decode_kernel<SIZE, 2, WHOLE>, grid, THREADS, 0, d)
+                        : add_early(c, kernel_called("decode_kernel", NULL, SIZE, 4, WHOLE),
+                                    decode_kernel<SIZE, 4, WHOLE>, grid, THREADS, 0, d);
 }
 
-decode_job decode_job_of(const launch &l, const tn_tensor *t, const decode_extras &extras) {
+decode_job decode_job_of(const compilation &c, const tn_tensor *t, const decode_extras &extras) {
     decode_job d = {};
     d.a = attention_job_of(t);
-    d.splits = decode_splits_of(l.device, t);
-    d.partial = (float *)l.scratch;
-    d.tickets = l.tickets;
+    d.splits = decode_splits_of(*c.device, t);
+    d.partial = (float *)c.scratch;
+    d.tickets = c.tickets;
     d.store = !extras.has_next;
     d.early = extras.early;
     if (extras.has_next) d.next = extras.next;
@@ -418,14 +423,14 @@ decode_job decode_job_of(const launch &l, const tn_tensor *t, const decode_extra
     return d;
 }
 
-tn_status launch_decode(const launch &l, const tn_tensor *t, const decode_extras &extras) {
-    decode_job d = decode_job_of(l, t, extras);
+tn_status compile_decode(const compilation &c, const tn_tensor *t, const decode_extras &extras) {
+    decode_job d = decode_job_of(c, t, extras);
     dim3 grid((unsigned)decode_blocks_of(t), (unsigned)d.splits, (unsigned)d.a.tokens);
     int size = decode_size_of(t), heads = decode_heads_of(t);
     if (decode_is_whole(t))
-        return size == 64 ? run_decode_size<64, true>(l, d, grid, heads)
-                          : run_decode_size<128, true>(l, d, grid, heads);
-    return size == 64    ? run_decode_size<64, false>(l, d, grid, heads)
-           : size == 128 ? run_decode_size<128, false>(l, d, grid, heads)
-                         : run_decode_size<256, false>(l, d, grid, heads);
+        return size == 64 ? compile_decode_size<64, true>(c, d, grid, heads)
+                          : compile_decode_size<128, true>(c, d, grid, heads);
+    return size == 64    ? compile_decode_size<64, false>(c, d, grid, heads)
+           : size == 128 ? compile_decode_size<128, false>(c, d, grid, heads)
+                         : compile_decode_size<256, false>(c, d, grid, heads);
 }

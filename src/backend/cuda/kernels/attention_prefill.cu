@@ -367,11 +367,13 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
 // ---- Choosing a kernel ----
 
 struct prefill_choice {
+    kernel_name name;
     void (*kernel)(attention_job);
     size_t bytes;
 };
 template <int SIZE, tile_form FORM> static prefill_choice choice() {
-    return {prefill_kernel<SIZE, FORM>, sizeof(prefill_memory<SIZE, FORM>)};
+    return {kernel_called("prefill_kernel", NULL, SIZE, FORM), prefill_kernel<SIZE, FORM>,
+            sizeof(prefill_memory<SIZE, FORM>)};
 }
 template <tile_form FORM> static prefill_choice choice_for(int64_t size) {
     return size <= 64    ? choice<64, FORM>()
@@ -382,29 +384,27 @@ template <tile_form FORM> static prefill_choice choice_for(int64_t size) {
 }
 // The smallest kernel for this head size. Caches of f32 are rare, so that form is not compiled for every size. Where
 // shared memory is too small for two stages, f16 is converted like other types.
-static prefill_choice choice_of(const cuda_device *device, const tn_tensor *t) {
+static prefill_choice choice_of(const device_description &device, const tn_tensor *t) {
     const tn_tensor *k = t->src[TN_ATTN_K], *v = t->src[TN_ATTN_V];
     int64_t size = k->ne[0] > v->ne[0] ? k->ne[0] : v->ne[0];
     if (k->type == TN_F32 || v->type == TN_F32)
         return size <= 64 ? choice<64, AS_TWO>() : size <= 128 ? choice<128, AS_TWO>() : choice<256, AS_TWO>();
     if (k->type == TN_F16 && v->type == TN_F16) {
         prefill_choice c = choice_for<AS_THEY_ARE>(size);
-        if (c.bytes <= device->properties.sharedMemPerBlockOptin) return c;
+        if (c.bytes <= device.shared_per_block) return c;
     }
     return choice_for<AS_HALVES>(size);
 }
 
-bool prefill_supports(const cuda_device *device, const tn_tensor *t) {
-    return cache_is_fast(t) && !t->src[TN_ATTN_MASK] &&
-           choice_of(device, t).bytes <= device->properties.sharedMemPerBlockOptin && t->nb[1] % 8 == 0 &&
-           t->nb[2] % 8 == 0 && (uintptr_t)t->data % 8 == 0;
+bool prefill_supports(const device_description &device, const tn_tensor *t) {
+    return cache_is_fast(t) && !t->src[TN_ATTN_MASK] && choice_of(device, t).bytes <= device.shared_per_block &&
+           t->nb[1] % 8 == 0 && t->nb[2] % 8 == 0 && (uintptr_t)t->data % 8 == 0;
 }
 
-tn_status launch_prefill(const launch &l, const tn_tensor *t) {
+tn_status compile_prefill(const compilation &c, const tn_tensor *t) {
     attention_job j = attention_job_of(t);
-    prefill_choice c = choice_of(l.device, t);
-    void (*prefill)(attention_job) = c.kernel;
-    CUDA_TRY(cudaFuncSetAttribute((const void *)prefill, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)c.bytes));
-    prefill<<<dim3((unsigned)j.heads, blocks_for(j.tokens, QUERIES)), THREADS, c.bytes, l.stream>>>(j);
-    return cuda_check(cudaGetLastError(), "attention");
+    prefill_choice chosen = choice_of(*c.device, t);
+    launch_shape shape = {dim3((unsigned)j.heads, blocks_for(j.tokens, QUERIES)), THREADS, chosen.bytes};
+    shape.raises_limit = true;
+    return add_kernel(c, chosen.name, chosen.kernel, shape, j);
 }

@@ -2,7 +2,7 @@
 #ifndef TN_BACKEND_CUDA_KERNELS_COMMON_CUH
 #define TN_BACKEND_CUDA_KERNELS_COMMON_CUH
 
-#include "backend/cuda/cuda.cuh"
+#include "backend/cuda/compile.cuh"
 
 // ---- Programmatic dependent launch (from compute capability 9.0 on) ----
 

@@ -23,26 +23,29 @@ __global__ static void dense_kernel(const float4 *x, const float4 *y, float4 *z,
     z[i] = make_float4(f(a.x, b.x), f(a.y, b.y), f(a.z, b.z), f(a.w, b.w));
 }
 struct by_binary {
+    static constexpr const char *NAME = "binary";
     int op;
     __device__ float operator()(float a, float b) const {
         return op == TN_OP_ADD ? a + b : op == TN_OP_SUB ? a - b : op == TN_OP_MUL ? a * b : a / b;
     }
 };
 struct by_gate {
+    static constexpr const char *NAME = "gate";
     int op;
     tn_op_params p;
     __device__ float operator()(float a, float b) const { return gated(op, a, b, p); }
 };
 struct by_unary {
+    static constexpr const char *NAME = "unary";
     int op;
     tn_op_params p;
     __device__ float operator()(float a, float) const { return unary(op, a, p); }
 };
 template <typename F>
-static tn_status launch_dense(const launch &l, const void *x, const void *y, const tn_tensor *t, F f) {
+static tn_status compile_dense(const compilation &c, const void *x, const void *y, const tn_tensor *t, F f) {
     int64_t n = tn_nelements(t) / 4;
-    return launch_early(l, tn_op_name(t->op), dense_kernel<F>, dim3(blocks_for(n, 256)), 256, 0, (const float4 *)x,
-                        (const float4 *)y, (float4 *)t->data, n, f);
+    return add_early(c, kernel_called("dense_kernel", F::NAME), dense_kernel<F>, dim3(blocks_for(n, 256)), 256, 0,
+                     (const float4 *)x, (const float4 *)y, (float4 *)t->data, n, f);
 }
 
 __global__ static void unary_kernel(const char *x, char *y, shape4 xs, shape4 ys, int type, int op, tn_op_params p,
@@ -52,13 +55,12 @@ __global__ static void unary_kernel(const char *x, char *y, shape4 xs, shape4 ys
     if (i < n) store_float(y + offset_of(ys, i), type, unary(op, load_as_float(x + offset_of(xs, i), type), p));
 }
 
-tn_status launch_unary(const launch &l, const tn_tensor *t) {
+tn_status compile_unary(const compilation &c, const tn_tensor *t) {
     int64_t n = tn_nelements(t);
     if (is_dense(t, n) && is_dense(t->src[0], n))
-        return launch_dense(l, t->src[0]->data, t->src[0]->data, t, by_unary{t->op, t->params});
-    return launch_early(l, tn_op_name(t->op), unary_kernel, dim3(blocks_for(n, 256)), 256, 0,
-                        (const char *)t->src[0]->data, (char *)t->data, shape4_of(t->src[0]), shape4_of(t), t->type,
-                        t->op, t->params, n);
+        return compile_dense(c, t->src[0]->data, t->src[0]->data, t, by_unary{t->op, t->params});
+    return add_early(c, KERNEL(unary_kernel), dim3(blocks_for(n, 256)), 256, 0, (const char *)t->src[0]->data,
+                     (char *)t->data, shape4_of(t->src[0]), shape4_of(t), t->type, t->op, t->params, n);
 }
 
 __global__ static void binary_kernel(const char *x, const char *y, char *z, shape4 xs, shape4 ys, shape4 zs, int xt,
@@ -77,14 +79,14 @@ __global__ static void binary_kernel(const char *x, const char *y, char *z, shap
     store_float(z + i0 * zs.nb[0] + i1 * zs.nb[1] + i2 * zs.nb[2] + i3 * zs.nb[3], xt, c);
 }
 
-tn_status launch_binary(const launch &l, const tn_tensor *t) {
+tn_status compile_binary(const compilation &c, const tn_tensor *t) {
     int64_t n = tn_nelements(t);
     const tn_tensor *x = t->src[0], *y = t->src[1];
     if (is_dense(t, n) && is_dense(x, n) && is_dense(y, n))
-        return launch_dense(l, x->data, y->data, t, by_binary{t->op});
-    return launch_early(l, tn_op_name(t->op), binary_kernel, dim3(blocks_for(n, 256)), 256, 0, (const char *)x->data,
-                        (const char *)y->data, (char *)t->data, shape4_of(x), shape4_of(y), shape4_of(t), x->type,
-                        y->type, t->op, n);
+        return compile_dense(c, x->data, y->data, t, by_binary{t->op});
+    return add_early(c, KERNEL(binary_kernel), dim3(blocks_for(n, 256)), 256, 0, (const char *)x->data,
+                     (const char *)y->data, (char *)t->data, shape4_of(x), shape4_of(y), shape4_of(t), x->type,
+                     y->type, t->op, n);
 }
 
 __global__ static void glu_kernel(const char *gate, const char *up, char *y, shape4 gs, shape4 us, shape4 ys,
@@ -101,7 +103,7 @@ __global__ static void glu_kernel(const char *gate, const char *up, char *y, sha
     store_float(y + i0 * ys.nb[0] + i1 * ys.nb[1] + i2 * ys.nb[2] + i3 * ys.nb[3], type, z);
 }
 
-tn_status launch_glu(const launch &l, const tn_tensor *t) {
+tn_status compile_glu(const compilation &c, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *second = t->src[1];
     const char *gate = (const char *)x->data, *up;
     shape4 gs = shape4_of(x), us = shape4_of(second ? second : x);
@@ -121,9 +123,9 @@ tn_status launch_glu(const launch &l, const tn_tensor *t) {
     }
     int64_t n = tn_nelements(t);
     if (second && is_dense(t, n) && is_dense(x, n) && is_dense(second, n))
-        return launch_dense(l, gate, up, t, by_gate{t->op, t->params});
-    return launch_early(l, tn_op_name(t->op), glu_kernel, dim3(blocks_for(n, 256)), 256, 0, gate, up, (char *)t->data,
-                        gs, us, shape4_of(t), t->type, t->op, t->params, n);
+        return compile_dense(c, gate, up, t, by_gate{t->op, t->params});
+    return add_early(c, KERNEL(glu_kernel), dim3(blocks_for(n, 256)), 256, 0, gate, up, (char *)t->data, gs, us,
+                     shape4_of(t), t->type, t->op, t->params, n);
 }
 
 // ---- Copies ----
@@ -150,14 +152,13 @@ __global__ static void copy_kernel(const char *x, char *y, shape4 xs, shape4 ys,
     }
 }
 
-tn_status launch_copy(const launch &l, const tn_tensor *from, const tn_tensor *to) {
+tn_status compile_copy(const compilation &c, const tn_tensor *from, const tn_tensor *to) {
     if (from->type == to->type && tn_is_contiguous(from) && tn_is_contiguous(to))
-        return cuda_check(cudaMemcpyAsync(to->data, from->data, tn_nbytes(from), cudaMemcpyDeviceToDevice, l.stream),
-                          "copy");
+        return add_copy(c, to->data, from->data, tn_nbytes(from));
     int64_t n = tn_nelements(to);
-    return launch_early(l, "copy", copy_kernel, dim3(blocks_for(n, 256)), 256, 0, (const char *)from->data,
-                        (char *)to->data, shape4_of(from), shape4_of(to), from->type, to->type,
-                        (int)tn_type_bytes(to->type), n);
+    return add_early(c, KERNEL(copy_kernel), dim3(blocks_for(n, 256)), 256, 0, (const char *)from->data,
+                     (char *)to->data, shape4_of(from), shape4_of(to), from->type, to->type,
+                     (int)tn_type_bytes(to->type), n);
 }
 
 __global__ static void concat_kernel(const char *x, const char *y, char *z, shape4 xs, shape4 ys, shape4 zs, int dim,
@@ -176,12 +177,11 @@ __global__ static void concat_kernel(const char *x, const char *y, char *z, shap
     const char *from = (second ? y : x) + k[0] * s.nb[0] + k[1] * s.nb[1] + k[2] * s.nb[2] + k[3] * s.nb[3];
     for (int b = 0; b < size; b++) to[b] = from[b];
 }
-tn_status launch_concat(const launch &l, const tn_tensor *t) {
+tn_status compile_concat(const compilation &c, const tn_tensor *t) {
     int64_t n = tn_nelements(t);
-    concat_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>(
-        (const char *)t->src[0]->data, (const char *)t->src[1]->data, (char *)t->data, shape4_of(t->src[0]),
-        shape4_of(t->src[1]), shape4_of(t), t->params.concat.dim, (int)tn_type_bytes(t->type), n);
-    return cuda_check(cudaGetLastError(), "concat");
+    return add_ordered(c, KERNEL(concat_kernel), dim3(blocks_for(n, 256)), 256, 0, (const char *)t->src[0]->data,
+                       (const char *)t->src[1]->data, (char *)t->data, shape4_of(t->src[0]), shape4_of(t->src[1]),
+                       shape4_of(t), t->params.concat.dim, (int)tn_type_bytes(t->type), n);
 }
 
 __global__ static void repeat_kernel(const char *x, char *z, shape4 xs, shape4 zs, int size, int64_t n) {
@@ -196,12 +196,10 @@ __global__ static void repeat_kernel(const char *x, char *z, shape4 xs, shape4 z
     }
     for (int b = 0; b < size; b++) z[to + b] = x[from + b];
 }
-tn_status launch_repeat(const launch &l, const tn_tensor *t) {
+tn_status compile_repeat(const compilation &c, const tn_tensor *t) {
     int64_t n = tn_nelements(t);
-    repeat_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>((const char *)t->src[0]->data, (char *)t->data,
-                                                            shape4_of(t->src[0]), shape4_of(t),
-                                                            (int)tn_type_bytes(t->type), n);
-    return cuda_check(cudaGetLastError(), "repeat");
+    return add_ordered(c, KERNEL(repeat_kernel), dim3(blocks_for(n, 256)), 256, 0, (const char *)t->src[0]->data,
+                       (char *)t->data, shape4_of(t->src[0]), shape4_of(t), (int)tn_type_bytes(t->type), n);
 }
 
 // acc and set: y is added to a region of x, or written over it. launch_region() copies x before, unless the op is in
@@ -217,14 +215,13 @@ __global__ static void region_kernel(char *x, const char *y, shape4 ys, int64_t 
     float value = *(const float *)(y + i0 * ys.nb[0] + i1 * ys.nb[1] + i2 * ys.nb[2] + i3 * ys.nb[3]);
     *to = add ? *to + value : value;
 }
-tn_status launch_region(const launch &l, const tn_tensor *t) {
+tn_status compile_region(const compilation &c, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
-    if (x->data != t->data)
-        CUDA_TRY(cudaMemcpyAsync(t->data, x->data, tn_nbytes(x), cudaMemcpyDeviceToDevice, l.stream));
+    if (x->data != t->data) TN_TRY(add_copy(c, t->data, x->data, tn_nbytes(x)));
     int64_t n = tn_nelements(y);
     if (!n) return TN_OK;
-    region_kernel<<<blocks_for(n, 256), 256, 0, l.stream>>>(
-        (char *)t->data + t->params.region.offset, (const char *)y->data, shape4_of(y), (int64_t)t->params.region.nb1,
-        (int64_t)t->params.region.nb2, (int64_t)t->params.region.nb3, t->op == TN_OP_ACC, n);
-    return cuda_check(cudaGetLastError(), tn_op_name(t->op));
+    return add_ordered(c, KERNEL(region_kernel), dim3(blocks_for(n, 256)), 256, 0,
+                       (char *)t->data + t->params.region.offset, (const char *)y->data, shape4_of(y),
+                       (int64_t)t->params.region.nb1, (int64_t)t->params.region.nb2, (int64_t)t->params.region.nb3,
+                       t->op == TN_OP_ACC, n);
 }

@@ -51,10 +51,10 @@ __global__ static void prepare_kernel(const char *x, int64_t row_bytes, int64_t 
     gemv_store_next(next, k, c, group, value, value * weight);
 }
 
-tn_status gemv_prepare(const launch &l, const float *x, int64_t row_bytes, int64_t k, int columns,
+tn_status gemv_prepare(const compilation &c, const tn_tensor *x, int64_t row_bytes, int64_t k, int columns,
                        const gemv_next &next) {
-    return launch_early(l, "preparing activations", prepare_kernel, dim3(blocks_for(k / 32, 8), (unsigned)columns),
-                        256, 0, (const char *)x, row_bytes, k, next);
+    return add_early(c, KERNEL(prepare_kernel), dim3(blocks_for(k / 32, 8), (unsigned)columns), 256, 0,
+                     (const char *)x->data, row_bytes, k, next);
 }
 
 // ---- Kernels ----
@@ -331,55 +331,71 @@ __global__ static void __launch_bounds__(COLUMNS <= 2 ? 2 * RING_WARPS * 32 : RI
 #endif
 }
 
-template <typename U, int COLUMNS> static tn_status run_columns(const launch &l, gemv_job &job) {
-    bool ring = l.device->properties.major >= 9 && job.k % U::SPAN == 0;
-    if (!ring)
-        return launch_early(l, "gemv", gemv_kernel<U, COLUMNS, false>, dim3((unsigned)job.tiles), WARPS * 32, 0, job);
-    int processors = l.device->properties.multiProcessorCount;
+static const char *unit_name(const unit_half<false> *) { return "f16"; }
+static const char *unit_name(const unit_half<true> *) { return "bf16"; }
+static const char *unit_name(const unit_q4_0_soa *) { return "q4_0_soa"; }
+static const char *unit_name(const unit_q8_0_soa *) { return "q8_0_soa"; }
+static const char *unit_name(const unit_q6_K_soa *) { return "q6_K_soa"; }
+static const char *unit_name(const unit_q4_K *) { return "q4_K"; }
+
+// Weights that a kernel of the same program writes must not be read before grid_wait(), which gemv kernels do.
+static bool may_start_early(const compilation &c, const gemv_job &job) {
+    bool lasting = true;
+    for (int i = 0; i < job.n; i++) lasting = lasting && job.m[i].lasting;
+    return lasting && c.device->programmatic_launch;
+}
+template <typename U, int COLUMNS, bool EXPERTS>
+static tn_status compile_tiles(const compilation &c, const gemv_job &job, dim3 grid) {
+    launch_shape shape = {grid, WARPS * 32};
+    shape.early = may_start_early(c, job);
+    return add_kernel(c, kernel_called("gemv_kernel", unit_name((U *)NULL), COLUMNS, EXPERTS),
+                      gemv_kernel<U, COLUMNS, EXPERTS>, shape, job);
+}
+template <typename U, int COLUMNS> static tn_status compile_columns(const compilation &c, gemv_job &job) {
+    bool ring = c.device->bulk_copies && job.k % U::SPAN == 0;
+    if (!ring) return compile_tiles<U, COLUMNS, false>(c, job, dim3((unsigned)job.tiles));
+    int processors = c.device->multiprocessors;
     bool shared_rows = COLUMNS <= 2 && job.tiles <= processors + processors / 2 && job.k / U::SPAN > 1;
     unsigned warps = shared_rows ? 2 * RING_WARPS : RING_WARPS;
     int most = shared_rows || COLUMNS > 2 ? processors : 2 * processors;
     size_t bytes = (size_t)warps * U::RING * 2 * U::ROW, activation_bytes = shared_activation_bytes(job);
-    job.in_shared = bytes + activation_bytes + 20480 <= l.device->properties.sharedMemPerBlockOptin;
+    job.in_shared = bytes + activation_bytes + 20480 <= c.device->shared_per_block;
     if (job.in_shared) bytes += activation_bytes;
-    CUDA_TRY(
-        cudaFuncSetAttribute(gemv_ring_kernel<U, COLUMNS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-    return launch_early(l, "gemv", gemv_ring_kernel<U, COLUMNS>,
-                        dim3((unsigned)(job.tiles < most ? job.tiles : most)), warps * 32, bytes, job);
+    launch_shape shape = {dim3((unsigned)(job.tiles < most ? job.tiles : most)), warps * 32, bytes, true};
+    shape.early = may_start_early(c, job);
+    return add_kernel(c, kernel_called("gemv_ring_kernel", unit_name((U *)NULL), COLUMNS),
+                      gemv_ring_kernel<U, COLUMNS>, shape, job);
 }
 
-template <typename U> static tn_status run_kind(const launch &l, gemv_job &job) {
+template <typename U> static tn_status compile_kind(const compilation &c, gemv_job &job) {
     if (job.experts.ids) {
-        // Several tokens seldom agree on an expert, so they are not multiplied by as many as there may be.
+        // Several tokens rarely choose the same expert, so four columns at a time are enough.
         dim3 grid((unsigned)job.tiles, (unsigned)job.experts.pairs);
-        return job.experts.pairs == job.experts.used
-                   ? launch_early(l, "experts", gemv_kernel<U, 1, true>, grid, WARPS * 32, 0, job)
-                   : launch_early(l, "experts", gemv_kernel<U, 4, true>, grid, WARPS * 32, 0, job);
+        return job.experts.pairs == job.experts.used ? compile_tiles<U, 1, true>(c, job, grid)
+                                                     : compile_tiles<U, 4, true>(c, job, grid);
     }
-    return job.columns == 1   ? run_columns<U, 1>(l, job)
-           : job.columns == 2 ? run_columns<U, 2>(l, job)
-           : job.columns <= 4 ? run_columns<U, 4>(l, job)
-                              : run_columns<U, 8>(l, job);
+    return job.columns == 1   ? compile_columns<U, 1>(c, job)
+           : job.columns == 2 ? compile_columns<U, 2>(c, job)
+           : job.columns <= 4 ? compile_columns<U, 4>(c, job)
+                              : compile_columns<U, 8>(c, job);
 }
 
-tn_status gemv_run(const launch &whole, const gemv_job &job, int columns) {
-    launch l = whole;
+tn_status gemv_compile(const compilation &c, const gemv_job &job, int columns) {
     gemv_job j = job;
     int blocks = 0;
     for (int i = 0; i < j.n; i++) {
-        l.strict = l.strict || !j.m[i].lasting;
         j.m[i].first_block = j.finish == GEMV_GLU ? 0 : blocks;
         if (j.finish != GEMV_GLU || i == 0) blocks += (int)blocks_for(j.m[i].rows, GEMV_TILE);
     }
     j.tiles = blocks;
     j.columns = columns;
     switch (j.m[0].kind) { // one kind in a launch
-    case TN_F16: return run_kind<unit_half<false>>(l, j);
-    case TN_BF16: return run_kind<unit_half<true>>(l, j);
-    case TN_Q4_0 | SOA: return run_kind<unit_q4_0_soa>(l, j);
-    case TN_Q8_0 | SOA: return run_kind<unit_q8_0_soa>(l, j);
-    case TN_Q6_K | SOA: return run_kind<unit_q6_K_soa>(l, j);
-    case TN_Q4_K: return run_kind<unit_q4_K>(l, j);
+    case TN_F16: return compile_kind<unit_half<false>>(c, j);
+    case TN_BF16: return compile_kind<unit_half<true>>(c, j);
+    case TN_Q4_0 | SOA: return compile_kind<unit_q4_0_soa>(c, j);
+    case TN_Q8_0 | SOA: return compile_kind<unit_q8_0_soa>(c, j);
+    case TN_Q6_K | SOA: return compile_kind<unit_q6_K_soa>(c, j);
+    case TN_Q4_K: return compile_kind<unit_q4_K>(c, j);
     default: return tn_fail(TN_E_INTERNAL, "gemv with weights of kind %d", j.m[0].kind);
     }
 }
@@ -476,7 +492,7 @@ gemv_experts gemv_experts_of(const tn_tensor *t) {
     return e;
 }
 
-template <int COLUMNS> static tn_status launch_other(const launch &l, const tn_tensor *t) {
+template <int COLUMNS> static tn_status compile_other(const compilation &c, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
     gemv_matrix m = gemv_matrix_of(t);
     const char *in = (const char *)y->data;
@@ -485,15 +501,15 @@ template <int COLUMNS> static tn_status launch_other(const launch &l, const tn_t
     switch (kind_of(x)) {
 #define CASE(KIND, reader)                                                                                           \
     case KIND:                                                                                                       \
-        return launch_early(l, "gemv", gemv_float_kernel<reader, COLUMNS>, grid, OTHER_WARPS * 32, 0, m, k, in,      \
-                            y_row);
+        return add_early(c, kernel_called("gemv_float_kernel", #reader, COLUMNS),                                    \
+                         gemv_float_kernel<reader, COLUMNS>, grid, OTHER_WARPS * 32, 0, m, k, in, y_row);
         FOR_EVERY_READER(CASE)
 #undef CASE
     default: return tn_fail(TN_E_UNSUPPORTED, "mul_mat with %s", tn_type_name(x->type));
     }
 }
 
-tn_status launch_gemv(const launch &l, const tn_tensor *t) {
+tn_status compile_gemv(const compilation &c, const tn_tensor *t) {
     const tn_tensor *y = t->src[1];
     int columns = gemv_columns(t);
     gemv_family family = gemv_family_of(t);
@@ -505,22 +521,24 @@ tn_status launch_gemv(const launch &l, const tn_tensor *t) {
         job.experts = gemv_experts_of(t);
         if (family == GEMV_INT8) {
             gemv_next next = {};
-            job.in = activations_at(l.scratch, family, job.k, columns, false, &next);
-            TN_TRY(gemv_prepare(l, (const float *)y->data, gemv_column_bytes(t), job.k, columns, next));
+            compilation convert = c;
+            convert.converts = y;
+            job.in = activations_at(c.scratch, family, job.k, columns, false, &next);
+            TN_TRY(gemv_prepare(convert, y, gemv_column_bytes(t), job.k, columns, next));
         } else {
             job.in.y = (const float *)y->data;
             job.in.stride = gemv_column_bytes(t) / 4;
         }
-        return gemv_run(l, job, columns);
+        return gemv_compile(c, job, columns);
     }
     switch (columns) {
-    case 1: return launch_other<1>(l, t);
-    case 2: return launch_other<2>(l, t);
-    case 3: return launch_other<3>(l, t);
-    case 4: return launch_other<4>(l, t);
-    case 5: return launch_other<5>(l, t);
-    case 6: return launch_other<6>(l, t);
-    case 7: return launch_other<7>(l, t);
-    default: return launch_other<8>(l, t);
+    case 1: return compile_other<1>(c, t);
+    case 2: return compile_other<2>(c, t);
+    case 3: return compile_other<3>(c, t);
+    case 4: return compile_other<4>(c, t);
+    case 5: return compile_other<5>(c, t);
+    case 6: return compile_other<6>(c, t);
+    case 7: return compile_other<7>(c, t);
+    default: return compile_other<8>(c, t);
     }
 }

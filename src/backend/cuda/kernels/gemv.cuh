@@ -61,8 +61,8 @@ enum gemv_finish { GEMV_STORE, GEMV_ADD, GEMV_GLU };
 struct gemv_job {
     gemv_matrix m[3];
     int n, k;
-    int tiles, columns; // set by gemv_run
-    bool in_shared;     // activations are copied to shared memory; set by gemv_run
+    int tiles, columns; // set by gemv_compile
+    bool in_shared;     // activations are copied to shared memory; set by gemv_compile
     activations in;
     gemv_experts experts;
     int finish;
@@ -104,7 +104,8 @@ gemv_family gemv_family_of(const tn_tensor *t);
 int gemv_columns(const tn_tensor *t);          // of activations
 int64_t gemv_column_bytes(const tn_tensor *t); // from one to the next
 size_t gemv_scratch(const tn_tensor *t);
-tn_status launch_gemv(const launch &l, const tn_tensor *t); // one matmul; experts only where a family serves
+// One matmul; experts only where a family serves.
+tn_status compile_gemv(const compilation &c, const tn_tensor *t);
 
 size_t activation_bytes(int64_t k, int64_t columns);
 // Memory for activations of a family at `at`; `next` is what a producer fills.
@@ -112,8 +113,8 @@ activations activations_at(char *at, gemv_family family, int64_t k, int64_t colu
 gemv_matrix gemv_matrix_of(const tn_tensor *t);
 gemv_experts gemv_experts_of(const tn_tensor *t); // empty for a matmul without experts
 // x (rows of k floats, row_bytes apart) times the norm's weight (or NULL) into `next`.
-tn_status gemv_prepare(const launch &l, const float *x, int64_t row_bytes, int64_t k, int columns,
+tn_status gemv_prepare(const compilation &c, const tn_tensor *x, int64_t row_bytes, int64_t k, int columns,
                        const gemv_next &next);
-tn_status gemv_run(const launch &l, const gemv_job &job, int columns);
+tn_status gemv_compile(const compilation &c, const gemv_job &job, int columns);
 
 #endif

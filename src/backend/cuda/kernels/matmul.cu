@@ -19,7 +19,7 @@ static int64_t piece_rows(const tn_tensor *x) {
 }
 static bool needs_pieces(const tn_tensor *x) { return tn_type_is_quantized(x->type); }
 
-size_t mul_mat_scratch(const cuda_device *, const tn_tensor *t) {
+size_t mul_mat_scratch(const device_description &, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
     if (gemv_supports(t)) return gemv_scratch(t);
     size_t bytes = BLAS_WORKSPACE;
@@ -39,21 +39,22 @@ template <typename R> __global__ static void to_half_kernel(const char *x, __hal
     *(uint4 *)(y + (int64_t)blockIdx.y * n0 + i) = *(uint4 *)h;
 }
 
-static tn_status weights_to_half(const launch &l, int type, const char *x, int64_t row_bytes, int64_t n0,
+static tn_status weights_to_half(const compilation &c, int type, const char *x, int64_t row_bytes, int64_t n0,
                                  int64_t rows, __half *y) {
-    for (int64_t row = 0; row < rows; row += 65535) { // as many rows as a grid may have
-        dim3 grid(blocks_for(n0 / 8, 256), (unsigned)(rows - row < 65535 ? rows - row : 65535));
+    for (int64_t row = 0; row < rows; row += MOST_ROWS) {
+        dim3 grid(blocks_for(n0 / 8, 256), (unsigned)(rows - row < MOST_ROWS ? rows - row : MOST_ROWS));
         switch (type) {
 #define CASE(TYPE, reader)                                                                                           \
     case TYPE:                                                                                                       \
-        to_half_kernel<reader><<<grid, 256, 0, l.stream>>>(x + row * row_bytes, y + row * n0, row_bytes, (int)n0);   \
+        TN_TRY(add_ordered(c, kernel_called("to_half_kernel", #reader), to_half_kernel<reader>, grid, 256, 0,        \
+                           x + row * row_bytes, y + row * n0, row_bytes, (int)n0));                                  \
         break;
             FOR_EVERY_BLOCK_READER(CASE)
 #undef CASE
         default: return tn_fail(TN_E_UNSUPPORTED, "mul_mat with weights of kind %d", type);
         }
     }
-    return cuda_check(cudaGetLastError(), "weights to f16");
+    return TN_OK;
 }
 
 // Converts activations, rows of f32 with any stride, to dense f16 or bf16, four per thread. f16 saturates instead of
@@ -76,97 +77,75 @@ __global__ static void narrow_kernel(const char *x, uint2 *y, int64_t row_bytes,
     y[((int64_t)blockIdx.y * n0 + i) / 4] = out;
 }
 
-tn_status launch_narrow(const launch &l, const char *x, int64_t row_bytes, int64_t k, int64_t rows, int type,
-                        void *to) {
-    for (int64_t row = 0; row < rows; row += 65535) { // as many rows as a grid may have
-        dim3 grid(blocks_for(k / 4, 256), (unsigned)(rows - row < 65535 ? rows - row : 65535));
-        narrow_kernel<<<grid, 256, 0, l.stream>>>(x + row * row_bytes, (uint2 *)to + row * k / 4, row_bytes, (int)k,
-                                                  type == TN_BF16);
-    }
-    return cuda_check(cudaGetLastError(), "activations to half");
-}
-
-// C[m, n] (f32, column-major with leading dimension ldc) = A[k, m]ᵀ · B[k, n].
-static tn_status gemm(const launch &l, int type, const void *a, int64_t lda, const void *b, int64_t ldb, float *c,
-                      int64_t ldc, int64_t m, int64_t n, int64_t k, void *workspace) {
-    cublasLtMatmulDesc_t desc = NULL;
-    cublasLtMatrixLayout_t la = NULL, lb = NULL, lc = NULL;
-    cublasLtMatmulPreference_t preference = NULL;
-    cudaDataType_t data = type == TN_F32 ? CUDA_R_32F : type == TN_BF16 ? CUDA_R_16BF : CUDA_R_16F;
-    cublasOperation_t transpose = CUBLAS_OP_T;
-    size_t room = BLAS_WORKSPACE;
-    cublasLtMatmulHeuristicResult_t heuristic;
-    int count = 0;
-    const float one = 1, zero = 0;
-    cublasStatus_t status = cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
-    if (!status)
-        status = cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose);
-    if (!status) status = cublasLtMatrixLayoutCreate(&la, data, (uint64_t)k, (uint64_t)m, lda);
-    if (!status) status = cublasLtMatrixLayoutCreate(&lb, data, (uint64_t)k, (uint64_t)n, ldb);
-    if (!status) status = cublasLtMatrixLayoutCreate(&lc, CUDA_R_32F, (uint64_t)m, (uint64_t)n, ldc);
-    if (!status) status = cublasLtMatmulPreferenceCreate(&preference);
-    if (!status)
-        status = cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room,
-                                                      sizeof room);
-    if (!status)
-        status = cublasLtMatmulAlgoGetHeuristic(l.blas, desc, la, lb, lc, lc, preference, 1, &heuristic, &count);
-    if (!status && count == 0) status = CUBLAS_STATUS_NOT_SUPPORTED;
-    if (!status)
-        status = cublasLtMatmul(l.blas, desc, &one, a, la, b, lb, &zero, c, lc, c, lc, &heuristic.algo, workspace,
-                                room, l.stream);
-    if (preference) cublasLtMatmulPreferenceDestroy(preference);
-    if (lc) cublasLtMatrixLayoutDestroy(lc);
-    if (lb) cublasLtMatrixLayoutDestroy(lb);
-    if (la) cublasLtMatrixLayoutDestroy(la);
-    if (desc) cublasLtMatmulDescDestroy(desc);
-    return status ? tn_fail(TN_E_DEVICE, "%s: cuBLASLt failed with status %d for %lld×%lld×%lld",
-                            l.device->device.name, (int)status, (long long)m, (long long)n, (long long)k)
-                  : TN_OK;
-}
-
-// One matrix of x with the matching rows of y.
-static tn_status matmul_2d(const launch &l, const tn_tensor *x, const char *xd, const tn_tensor *y, const char *yd,
-                           float *out, int64_t out_row) {
-    int type = blas_type(x);
-    int64_t k = x->ne[0], m = x->ne[1], n = y->ne[1], y_row = (int64_t)y->nb[1];
-    char *scratch = l.scratch;
-    void *workspace = scratch;
-    scratch += BLAS_WORKSPACE;
-    const void *b = yd;
-    int64_t ldb = y_row / 4;
-    if (type != TN_F32) {
-        // Products of the same activations follow each other: the second finds them narrow already.
-        if (l.narrowed->data != yd || l.narrowed->type != type || l.narrowed->y != y || l.narrowed->ids) {
-            TN_TRY(launch_narrow(l, yd, y_row, k, n, type, scratch));
-            *l.narrowed = {yd, type, y};
-        }
-        b = scratch;
-        ldb = k;
-        scratch += round_up_256((size_t)(k * n) * 2);
-    }
-    if (!needs_pieces(x))
-        return gemm(l, type, xd, (int64_t)x->nb[1] / (type == TN_F32 ? 4 : 2), b, ldb, out, out_row, m, n, k,
-                    workspace);
-    int64_t step = piece_rows(x);
-    for (int64_t row = 0; row < m; row += step) {
-        int64_t rows = m - row < step ? m - row : step;
-        TN_TRY(weights_to_half(l, kind_of(x), xd + row * (int64_t)x->nb[1], (int64_t)x->nb[1], k, rows,
-                               (__half *)scratch));
-        TN_TRY(gemm(l, type, scratch, k, b, ldb, out + row, out_row, rows, n, k, workspace));
+tn_status compile_narrow(const compilation &c, const tn_tensor *y, const char *data, int64_t row_bytes, int64_t k,
+                         int64_t rows, int type, void *to) {
+    compilation convert = c;
+    convert.converts = y;
+    for (int64_t row = 0; row < rows; row += MOST_ROWS) {
+        dim3 grid(blocks_for(k / 4, 256), (unsigned)(rows - row < MOST_ROWS ? rows - row : MOST_ROWS));
+        TN_TRY(add_ordered(convert, KERNEL(narrow_kernel), grid, 256, 0, data + row * row_bytes,
+                           (uint2 *)to + row * k / 4, row_bytes, (int)k, type == TN_BF16));
     }
     return TN_OK;
 }
 
-tn_status launch_mul_mat(const launch &l, const tn_tensor *t) {
+// One matrix of x with the matching rows of y.
+static tn_status compile_matrix(const compilation &c, const tn_tensor *x, const char *xd, const tn_tensor *y,
+                                const char *yd, float *out, int64_t out_row) {
+    int type = blas_type(x);
+    int64_t k = x->ne[0], m = x->ne[1], n = y->ne[1], y_row = (int64_t)y->nb[1];
+    char *scratch = c.scratch + BLAS_WORKSPACE;
+    blas_matmul p = {};
+    p.type = type;
+    p.a = xd;
+    p.lda = (int64_t)x->nb[1] / (type == TN_F32 ? 4 : 2);
+    p.b = yd;
+    p.ldb = y_row / 4;
+    p.c = out;
+    p.ldc = out_row;
+    p.m = m;
+    p.n = n;
+    p.k = k;
+    p.workspace = c.scratch;
+    p.workspace_bytes = BLAS_WORKSPACE;
+    if (type != TN_F32) {
+        // Consecutive matrix multiplications often share their activations, which are then converted once.
+        converted_activations &last = *c.converted;
+        if (last.data != yd || last.type != type || last.y != y || last.ids) {
+            TN_TRY(compile_narrow(c, y, yd, y_row, k, n, type, scratch));
+            last = {yd, type, y};
+        }
+        p.b = scratch;
+        p.ldb = k;
+        scratch += round_up_256((size_t)(k * n) * 2);
+    }
+    if (!needs_pieces(x)) return add_matmul(c, p);
+    compilation convert = c;
+    convert.converts = x;
+    int64_t step = piece_rows(x);
+    for (int64_t row = 0; row < m; row += step) {
+        int64_t rows = m - row < step ? m - row : step;
+        TN_TRY(weights_to_half(convert, kind_of(x), xd + row * (int64_t)x->nb[1], (int64_t)x->nb[1], k, rows,
+                               (__half *)scratch));
+        p.a = scratch;
+        p.lda = k;
+        p.c = out + row;
+        p.m = rows;
+        TN_TRY(add_matmul(c, p));
+    }
+    return TN_OK;
+}
+
+tn_status compile_mul_mat(const compilation &c, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
-    if (gemv_supports(t)) return launch_gemv(l, t);
+    if (gemv_supports(t)) return compile_gemv(c, t);
     int64_t r2 = y->ne[2] / x->ne[2], r3 = y->ne[3] / x->ne[3];
     for (int64_t i3 = 0; i3 < y->ne[3]; i3++) {
         for (int64_t i2 = 0; i2 < y->ne[2]; i2++) {
             const char *xd = (const char *)x->data + i2 / r2 * (int64_t)x->nb[2] + i3 / r3 * (int64_t)x->nb[3];
             const char *yd = (const char *)y->data + i2 * (int64_t)y->nb[2] + i3 * (int64_t)y->nb[3];
             float *out = (float *)((char *)t->data + i2 * (int64_t)t->nb[2] + i3 * (int64_t)t->nb[3]);
-            TN_TRY(matmul_2d(l, x, xd, y, yd, out, (int64_t)t->nb[1] / 4));
+            TN_TRY(compile_matrix(c, x, xd, y, yd, out, (int64_t)t->nb[1] / 4));
         }
     }
     return TN_OK;

@@ -187,14 +187,13 @@ template <typename P, int WIDTH> __global__ static void __launch_bounds__(THREAD
 static int width_of(const tn_tensor *t) { return tn_nelements(t->src[2]) / t->src[0]->ne[2] > 64 ? 128 : 64; }
 
 // The part of group_supports() that is known before tensors have memory.
-static bool group_may_support(const cuda_device *device, const tn_tensor *t) {
+static bool group_may_support(const device_description &device, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
-    return device->properties.major >= 8 && x->type != TN_F32 && x->ne[0] > 0 && x->ne[0] % 8 == 0 &&
-           x->ne[0] < 1 << 30 && x->ne[1] < 1 << 22 && x->ne[2] > 0 && x->ne[2] < 1 << 20 &&
-           tn_nelements(t->src[2]) < 1 << 30 && tn_is_contiguous_rows(y) &&
-           (y->ne[1] == 1 || y->nb[2] == (size_t)y->ne[1] * y->nb[1]);
+    return device.async_copies && x->type != TN_F32 && x->ne[0] > 0 && x->ne[0] % 8 == 0 && x->ne[0] < 1 << 30 &&
+           x->ne[1] < 1 << 22 && x->ne[2] > 0 && x->ne[2] < 1 << 20 && tn_nelements(t->src[2]) < 1 << 30 &&
+           tn_is_contiguous_rows(y) && (y->ne[1] == 1 || y->nb[2] == (size_t)y->ne[1] * y->nb[1]);
 }
-static bool group_supports(const cuda_device *device, const tn_tensor *t) {
+static bool group_supports(const device_description &device, const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
     bool aligned = x->nb[1] % 16 == 0 && x->nb[2] % 16 == 0 && (uintptr_t)x->data % 16 == 0;
     bool wide = x->type == TN_F16 || x->type == TN_BF16 || x->type == TN_Q4_K; // reads 16 bytes at once
@@ -220,46 +219,51 @@ static group_room room_at(char *at, const tn_tensor *t) {
 }
 
 template <typename P, int WIDTH>
-static tn_status multiply_groups(const launch &l, const group_job &j, int64_t tiles) {
-    size_t bytes = sizeof(group_memory<WIDTH>);
-    CUDA_TRY(cudaFuncSetAttribute(group_kernel<P, WIDTH>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-    dim3 grid((unsigned)tiles, blocks_for(j.rows, ROWS));
-    group_kernel<P, WIDTH><<<grid, THREADS, bytes, l.stream>>>(j);
-    return cuda_check(cudaGetLastError(), "experts' products");
+static tn_status compile_tiles(const compilation &c, const char *reader, const group_job &j, int64_t tiles) {
+    launch_shape shape = {dim3((unsigned)tiles, blocks_for(j.rows, ROWS)), THREADS, sizeof(group_memory<WIDTH>),
+                          true};
+    return add_kernel(c, kernel_called("group_kernel", reader, WIDTH), group_kernel<P, WIDTH>, shape, j);
+}
+static choice choice_of(const tn_tensor *t) {
+    const tn_tensor *ids = t->src[2];
+    return {(const char *)ids->data, (int64_t)ids->nb[1], (int)ids->ne[0], (int)tn_nelements(ids),
+            (int)t->src[0]->ne[2]};
 }
 
-static tn_status launch_groups(const launch &l, const tn_tensor *t) {
+static tn_status compile_groups(const compilation &c, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1], *ids = t->src[2];
     int type = x->type == TN_BF16 ? TN_BF16 : TN_F16, width = width_of(t);
-    group_room room = room_at(l.scratch, t);
-    choice c = {(const char *)ids->data, (int64_t)ids->nb[1], (int)ids->ne[0], (int)tn_nelements(ids), (int)x->ne[2]};
-    // Gate and up follow each other: the second finds its activations narrow and its lists made.
-    const narrow &n = *l.narrowed;
-    if (n.type != type || n.y != y || n.ids != ids || n.experts != x->ne[2]) {
-        TN_TRY(
-            launch_narrow(l, (const char *)y->data, gemv_column_bytes(t), x->ne[0], gemv_columns(t), type, room.y));
-        sort_kernel<<<(unsigned)x->ne[2] + 1, SORT_THREADS, 0, l.stream>>>(c, width, room.list, room.tiles);
-        TN_TRY(cuda_check(cudaGetLastError(), "sorting by expert"));
-        *l.narrowed = {y->data, type, y, ids, x->ne[2]};
+    group_room room = room_at(c.scratch, t);
+    choice chosen = choice_of(t);
+    // Gate and up follow each other: they share the converted activations and the experts' lists.
+    converted_activations &last = *c.converted;
+    if (last.type != type || last.y != y || last.ids != ids || last.experts != x->ne[2]) {
+        TN_TRY(compile_narrow(c, y, (const char *)y->data, gemv_column_bytes(t), x->ne[0], gemv_columns(t), type,
+                              room.y));
+        compilation convert = c;
+        convert.converts = ids;
+        TN_TRY(add_ordered(convert, KERNEL(sort_kernel), dim3((unsigned)x->ne[2] + 1), SORT_THREADS, 0, chosen, width,
+                           room.list, room.tiles));
+        last = {y->data, type, y, ids, x->ne[2]};
     }
     group_job j = {(const char *)x->data,
                    (int64_t)x->nb[1],
                    (int64_t)x->nb[2],
                    (int)x->ne[1],
                    (int)x->ne[0],
-                   c.used,
-                   c.experts,
+                   chosen.used,
+                   chosen.experts,
                    y->ne[1] == 1,
                    room.y,
                    room.tiles,
                    room.list,
                    (float *)t->data};
-    int64_t tiles = expert_tiles_for(c.pairs, c.experts, width);
+    int64_t tiles = expert_tiles_for(chosen.pairs, chosen.experts, width);
     switch (kind_of(x)) {
 #define CASE(KIND, reader)                                                                                           \
     case KIND:                                                                                                       \
-        return width == 64 ? multiply_groups<piece<reader>, 64>(l, j, tiles)                                         \
-                           : multiply_groups<piece<reader>, 128>(l, j, tiles);
+        return width == 64 ? compile_tiles<piece<reader>, 64>(c, #reader, j, tiles)                                  \
+                           : compile_tiles<piece<reader>, 128>(c, #reader, j, tiles);
         CASE(TN_F16, read_f16)
         CASE(TN_BF16, read_bf16)
         FOR_EVERY_BLOCK_READER(CASE)
@@ -303,18 +307,18 @@ __global__ static void __launch_bounds__(PAIR_WARPS * 32)
     }
 }
 
-static tn_status launch_pairs(const launch &l, const tn_tensor *t) {
-    const tn_tensor *x = t->src[0], *y = t->src[1], *ids = t->src[2];
-    choice c = {(const char *)ids->data, (int64_t)ids->nb[1], (int)ids->ne[0], (int)tn_nelements(ids), (int)x->ne[2]};
+static tn_status compile_pairs(const compilation &c, const tn_tensor *t) {
+    const tn_tensor *x = t->src[0], *y = t->src[1];
+    choice chosen = choice_of(t);
     unsigned blocks = blocks_for(x->ne[1], PAIR_WARPS);
-    dim3 grid((unsigned)c.pairs, blocks < 65535 ? blocks : 65535);
+    dim3 grid((unsigned)chosen.pairs, blocks < MOST_ROWS ? blocks : MOST_ROWS);
     bool aligned = y->nb[1] % 16 == 0 && y->nb[2] % 16 == 0 && (uintptr_t)y->data % 16 == 0;
     switch (kind_of(x)) {
 #define CASE(KIND, reader)                                                                                           \
     case KIND:                                                                                                       \
-        return launch_early(l, "mul_mat_id", pair_kernel<reader>, grid, PAIR_WARPS * 32, 0, (const char *)x->data,   \
-                            (const char *)y->data, (char *)t->data, c, shape4_of(x), shape4_of(y), shape4_of(t),     \
-                            aligned);
+        return add_early(c, kernel_called("pair_kernel", #reader), pair_kernel<reader>, grid, PAIR_WARPS * 32, 0,    \
+                         (const char *)x->data, (const char *)y->data, (char *)t->data, chosen, shape4_of(x),        \
+                         shape4_of(y), shape4_of(t), aligned);
         FOR_EVERY_READER(CASE)
 #undef CASE
     default: return tn_fail(TN_E_UNSUPPORTED, "mul_mat_id with %s", tn_type_name(x->type));
@@ -323,15 +327,15 @@ static tn_status launch_pairs(const launch &l, const tn_tensor *t) {
 
 // ---- Choosing a kernel ----
 
-size_t mul_mat_id_scratch(const cuda_device *device, const tn_tensor *t) {
+size_t mul_mat_id_scratch(const device_description &device, const tn_tensor *t) {
     if (gemv_supports(t)) return gemv_scratch(t);
     return group_may_support(device, t) ? room_at(NULL, t).bytes : 0;
 }
 
-tn_status launch_mul_mat_id(const launch &l, const tn_tensor *t) {
+tn_status compile_mul_mat_id(const compilation &c, const tn_tensor *t) {
     bool few = gemv_supports(t);
-    if (!few && group_supports(l.device, t)) return launch_groups(l, t);
-    *l.narrowed = {};
-    if (few && gemv_family_of(t) != GEMV_OTHER && (uintptr_t)t->src[1]->data % 16 == 0) return launch_gemv(l, t);
-    return launch_pairs(l, t);
+    if (!few && group_supports(*c.device, t)) return compile_groups(c, t);
+    *c.converted = {};
+    if (few && gemv_family_of(t) != GEMV_OTHER && (uintptr_t)t->src[1]->data % 16 == 0) return compile_gemv(c, t);
+    return compile_pairs(c, t);
 }

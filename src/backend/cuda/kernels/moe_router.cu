@@ -64,11 +64,11 @@ bool moe_router_supports(const tn_tensor *probs, const tn_tensor *ids) {
     return is_plain_soft_max(probs) && ids->op == TN_OP_TOP_K && ids->src[0] == probs &&
            probs->ne[0] <= MOST_EXPERTS && tn_is_contiguous(ids) && ids->ne[0] <= probs->ne[0];
 }
-tn_status launch_moe_router(const launch &l, const tn_tensor *probs, const tn_tensor *ids) {
+tn_status compile_moe_router(const compilation &c, const tn_tensor *probs, const tn_tensor *ids) {
     const tn_tensor *x = probs->src[0];
-    return launch_early(l, "routing", moe_router_kernel, dim3(blocks_for(x->ne[1], WARPS)), WARPS * 32, 0,
-                        (const char *)x->data, (int64_t)x->nb[1], (float *)probs->data, (int32_t *)ids->data,
-                        (int)x->ne[0], (int)ids->ne[0], (int)x->ne[1]);
+    return add_early(c, KERNEL(moe_router_kernel), dim3(blocks_for(x->ne[1], WARPS)), WARPS * 32, 0,
+                     (const char *)x->data, (int64_t)x->nb[1], (float *)probs->data, (int32_t *)ids->data,
+                     (int)x->ne[0], (int)ids->ne[0], (int)x->ne[1]);
 }
 
 // ---- Weighted sum ----
@@ -121,7 +121,7 @@ bool mix_supports(const chosen_mix &m) {
            ids->ne[1] == x->ne[2] && (!m.soft_max || m.soft_max->ne[0] == x->ne[1]) &&
            (!m.sum || m.sum->src[0]->ne[0] == x->ne[1]);
 }
-tn_status launch_chosen_mix(const launch &l, const chosen_mix &m) {
+tn_status compile_chosen_mix(const compilation &c, const chosen_mix &m) {
     const tn_tensor *x = m.mix->src[0], *probs = m.rows->src[0], *ids = m.rows->src[1];
     mix_job j = {(const char *)x->data,
                  (int64_t)x->nb[1],
@@ -137,6 +137,6 @@ tn_status launch_chosen_mix(const launch &l, const chosen_mix &m) {
                  m.soft_max != NULL,
                  m.div != NULL,
                  m.scale ? m.scale->params.scale.scale : 1};
-    return launch_early(l, "mix", mix_chosen_kernel, dim3(blocks_for(j.n, MIX_THREADS), (unsigned)x->ne[2]),
-                        MIX_THREADS, 0, j);
+    return add_early(c, KERNEL(mix_chosen_kernel), dim3(blocks_for(j.n, MIX_THREADS), (unsigned)x->ne[2]),
+                     MIX_THREADS, 0, j);
 }

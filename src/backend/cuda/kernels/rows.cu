@@ -67,21 +67,21 @@ __global__ static void __launch_bounds__(WIDE_THREADS)
     }
 }
 
-tn_status launch_norm(const launch &l, const tn_tensor *t) {
+tn_status compile_norm(const compilation &c, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *w = t->src[1], *b = t->src[2];
     if (t->op == TN_OP_RMS_NORM && w && !b && tn_is_contiguous(x) && tn_is_contiguous(t) && tn_is_contiguous(w) &&
         tn_nrows(w) == 1 && x->ne[0] % 4 == 0 && x->ne[0] >= 1024 && x->ne[0] <= 4 * WIDE_THREADS * WIDE_MOST &&
         (uintptr_t)x->data % 16 == 0 && (uintptr_t)t->data % 16 == 0 && (uintptr_t)w->data % 16 == 0) {
-        return launch_early(l, tn_op_name(t->op), wide_rms_kernel, dim3((unsigned)tn_nrows(x)), WIDE_THREADS, 0,
-                            (const float4 *)x->data, (const float4 *)w->data, (float4 *)t->data, (int)(x->ne[0] / 4),
-                            t->params.norm.eps);
+        return add_early(c, KERNEL(wide_rms_kernel), dim3((unsigned)tn_nrows(x)), WIDE_THREADS, 0,
+                         (const float4 *)x->data, (const float4 *)w->data, (float4 *)t->data, (int)(x->ne[0] / 4),
+                         t->params.norm.eps);
     }
     int threads = x->ne[0] >= 4096 ? 1024 : x->ne[0] >= 1024 ? 256 : x->ne[0] >= 256 ? 128 : 32;
     int kind = t->op == TN_OP_NORM ? 0 : t->op == TN_OP_RMS_NORM ? 1 : 2;
-    return launch_early(l, tn_op_name(t->op), norm_kernel, dim3((unsigned)tn_nrows(x)), (unsigned)threads, 0,
-                        (const char *)x->data, (char *)t->data, w ? (const char *)w->data : NULL,
-                        b ? (const char *)b->data : NULL, shape4_of(x), shape4_of(t), shape4_of(w ? w : x),
-                        shape4_of(b ? b : x), t->params.norm.eps, kind);
+    return add_early(c, KERNEL(norm_kernel), dim3((unsigned)tn_nrows(x)), (unsigned)threads, 0, (const char *)x->data,
+                     (char *)t->data, w ? (const char *)w->data : NULL, b ? (const char *)b->data : NULL,
+                     shape4_of(x), shape4_of(t), shape4_of(w ? w : x), shape4_of(b ? b : x), t->params.norm.eps,
+                     kind);
 }
 
 // ---- Soft-max ----
@@ -124,14 +124,14 @@ __global__ static void soft_max_kernel(const char *x, const char *mask, const fl
     for (int i = threadIdx.x; i < n; i += blockDim.x) to[i] /= sum;
 }
 
-tn_status launch_soft_max(const launch &l, const tn_tensor *t) {
+tn_status compile_soft_max(const compilation &c, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *mask = t->src[1], *sinks = t->src[2];
     int threads = x->ne[0] >= 1024 ? 1024 : x->ne[0] >= 128 ? 128 : 32;
-    return launch_early(l, "soft_max", soft_max_kernel, dim3((unsigned)tn_nrows(x)), (unsigned)threads, 0,
-                        (const char *)x->data, mask ? (const char *)mask->data : NULL,
-                        sinks ? (const float *)sinks->data : NULL, (char *)t->data, shape4_of(x),
-                        shape4_of(mask ? mask : x), shape4_of(t), mask ? mask->type : TN_F32,
-                        t->params.soft_max.scale, t->params.soft_max.max_bias);
+    return add_early(c, KERNEL(soft_max_kernel), dim3((unsigned)tn_nrows(x)), (unsigned)threads, 0,
+                     (const char *)x->data, mask ? (const char *)mask->data : NULL,
+                     sinks ? (const float *)sinks->data : NULL, (char *)t->data, shape4_of(x),
+                     shape4_of(mask ? mask : x), shape4_of(t), mask ? mask->type : TN_F32, t->params.soft_max.scale,
+                     t->params.soft_max.max_bias);
 }
 
 // ---- RoPE ----
@@ -202,14 +202,14 @@ void rope_blend(const tn_rope_params &p, float *low, float *high) {
     *high = fminf((float)p.dims - 1, ceilf(corr(p.beta_slow)));
 }
 
-tn_status launch_rope(const launch &l, const tn_tensor *t) {
+tn_status compile_rope(const compilation &c, const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
     rope_job j = {shape4_of(x), shape4_of(t), t->params.rope, 0, 0};
     rope_blend(t->params.rope, &j.corr_low, &j.corr_high);
     int64_t pairs = tn_nelements(x) / 2;
-    return launch_early(l, "rope", rope_kernel, dim3(blocks_for(pairs, 128)), 128, 0, (const char *)x->data,
-                        (char *)t->data, (const int32_t *)t->src[1]->data,
-                        t->src[2] ? (const float *)t->src[2]->data : NULL, j, x->type, pairs);
+    return add_early(c, KERNEL(rope_kernel), dim3(blocks_for(pairs, 128)), 128, 0, (const char *)x->data,
+                     (char *)t->data, (const int32_t *)t->src[1]->data,
+                     t->src[2] ? (const float *)t->src[2]->data : NULL, j, x->type, pairs);
 }
 
 // ---- Reading and writing rows by index ----
@@ -231,7 +231,7 @@ struct plain_i32 {
     }
 };
 
-tn_status launch_get_rows(const launch &l, const tn_tensor *t) {
+tn_status compile_get_rows(const compilation &c, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *rows = t->src[1];
     dim3 grid((unsigned)rows->ne[0], (unsigned)(rows->ne[1] * rows->ne[2]));
     int threads = x->ne[0] >= 256 ? 256 : 32;
@@ -241,7 +241,8 @@ tn_status launch_get_rows(const launch &l, const tn_tensor *t) {
     switch (kind_of(x)) {
 #define CASE(TYPE, reader)                                                                                           \
     case TYPE:                                                                                                       \
-        return launch_early(l, "get_rows", get_rows_kernel<reader>, grid, threads, 0, from, index, to, xs, rs, ys);
+        return add_early(c, kernel_called("get_rows_kernel", #reader), get_rows_kernel<reader>, grid, threads, 0,    \
+                         from, index, to, xs, rs, ys);
         CASE(TN_I32, plain_i32)
         FOR_EVERY_READER(CASE)
 #undef CASE
@@ -307,15 +308,16 @@ __global__ static void set_rows_quantized_kernel(char *x, const char *y, const c
     }
 }
 
-tn_status launch_set_rows(const launch &l, const tn_tensor *t) {
+tn_status compile_set_rows(const compilation &c, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1], *rows = t->src[2];
     dim3 grid((unsigned)y->ne[1], (unsigned)(y->ne[2] * y->ne[3]));
     bool blocks = tn_type_is_quantized(x->type);
     int threads = blocks ? 32 : y->ne[0] >= 256 ? 256 : 32;
     auto kernel = blocks ? set_rows_quantized_kernel : set_rows_kernel;
-    return launch_early(l, "set_rows", kernel, grid, (unsigned)threads, 0, (char *)x->data, (const char *)y->data,
-                        (const char *)rows->data, shape4_of(x), shape4_of(y), shape4_of(rows), x->type,
-                        rows->type == TN_I64);
+    const kernel_name name = kernel_called(blocks ? "set_rows_quantized_kernel" : "set_rows_kernel");
+    return add_early(c, name, kernel, grid, (unsigned)threads, 0, (char *)x->data, (const char *)y->data,
+                     (const char *)rows->data, shape4_of(x), shape4_of(y), shape4_of(rows), x->type,
+                     rows->type == TN_I64);
 }
 
 __global__ static void add_id_kernel(const char *x, const char *bias, const char *ids, char *y, shape4 xs, shape4 bs,
@@ -329,11 +331,11 @@ __global__ static void add_id_kernel(const char *x, const char *bias, const char
             *(const float *)(x + i * xs.nb[0] + k * xs.nb[1] + t * xs.nb[2]) +
             (inside ? *(const float *)(bias + i * bs.nb[0] + id * bs.nb[1]) : 0);
 }
-tn_status launch_add_id(const launch &l, const tn_tensor *t) {
+tn_status compile_add_id(const compilation &c, const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
-    return launch_early(l, "add_id", add_id_kernel, dim3((unsigned)x->ne[1], (unsigned)x->ne[2]), 128, 0,
-                        (const char *)x->data, (const char *)t->src[1]->data, (const char *)t->src[2]->data,
-                        (char *)t->data, shape4_of(x), shape4_of(t->src[1]), shape4_of(t->src[2]), shape4_of(t));
+    return add_early(c, KERNEL(add_id_kernel), dim3((unsigned)x->ne[1], (unsigned)x->ne[2]), 128, 0,
+                     (const char *)x->data, (const char *)t->src[1]->data, (const char *)t->src[2]->data,
+                     (char *)t->data, shape4_of(x), shape4_of(t->src[1]), shape4_of(t->src[2]), shape4_of(t));
 }
 
 // ---- Reductions ----
@@ -394,12 +396,11 @@ __global__ static void row_reduce_kernel(const char *x, char *y, shape4 xs, int 
         ((int32_t *)y)[row] = at == 0x7fffffff ? 0 : at;
     }
 }
-tn_status launch_row_reduce(const launch &l, const tn_tensor *t) {
+tn_status compile_row_reduce(const compilation &c, const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
     int threads = t->op == TN_OP_ARGMAX && x->ne[0] >= 4096 ? 1024 : x->ne[0] >= 256 ? 256 : 32;
-    row_reduce_kernel<<<(unsigned)tn_nrows(x), threads, 0, l.stream>>>((const char *)x->data, (char *)t->data,
-                                                                       shape4_of(x), x->type, t->op, 0);
-    return cuda_check(cudaGetLastError(), tn_op_name(t->op));
+    return add_ordered(c, KERNEL(row_reduce_kernel), dim3((unsigned)tn_nrows(x)), (unsigned)threads, 0,
+                       (const char *)x->data, (char *)t->data, shape4_of(x), x->type, t->op, 0);
 }
 
 // Sum and argmax of one long row. Each block has a share of it; the last block to finish combines them. argmax is the
@@ -452,7 +453,7 @@ __global__ static void __launch_bounds__(ARGMAX_THREADS)
         *at = mine.at == 0x7fffffff ? 0 : mine.at;
     }
 }
-size_t argmax_scratch(const tn_tensor *argmax) {
+size_t argmax_scratch(const device_description &, const tn_tensor *argmax) {
     return tn_nrows(argmax->src[0]) == 1 ? ARGMAX_BLOCKS * sizeof(argmax_share) : 0;
 }
 bool sum_argmax_supports(const tn_tensor *sum, const tn_tensor *argmax) {
@@ -460,11 +461,11 @@ bool sum_argmax_supports(const tn_tensor *sum, const tn_tensor *argmax) {
     return sum->op == TN_OP_SUM_ROWS && argmax->op == TN_OP_ARGMAX && sum->src[0] == x && x->type == TN_F32 &&
            x->nb[0] == 4 && tn_nrows(x) == 1 && x->ne[0] >= 4096;
 }
-tn_status launch_sum_argmax(const launch &l, const tn_tensor *sum, const tn_tensor *argmax) {
+tn_status compile_sum_argmax(const compilation &c, const tn_tensor *sum, const tn_tensor *argmax) {
     const tn_tensor *x = argmax->src[0];
-    return launch_early(l, "argmax", sum_argmax_kernel, dim3(ARGMAX_BLOCKS), ARGMAX_THREADS, 0,
-                        (const float *)x->data, (int)x->ne[0], (float *)sum->data, (int32_t *)argmax->data,
-                        (argmax_share *)l.scratch, l.tickets);
+    return add_early(c, KERNEL(sum_argmax_kernel), dim3(ARGMAX_BLOCKS), ARGMAX_THREADS, 0, (const float *)x->data,
+                     (int)x->ne[0], (float *)sum->data, (int32_t *)argmax->data, (argmax_share *)c.scratch,
+                     c.tickets);
 }
 
 // The k highest values of a row in descending order, equal values by index: k rounds, each of which finds the highest
@@ -526,11 +527,10 @@ __global__ static void top_k_kernel(const char *x, int32_t *y, shape4 xs, int k)
         if (threadIdx.x == 0) y[row * k + round] = at == 0x7fffffff ? 0 : at;
     }
 }
-tn_status launch_top_k(const launch &l, const tn_tensor *t) {
+tn_status compile_top_k(const compilation &c, const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
-    top_k_kernel<<<(unsigned)tn_nrows(x), x->ne[0] >= 256 ? 256 : 32, 0, l.stream>>>(
-        (const char *)x->data, (int32_t *)t->data, shape4_of(x), (int)t->ne[0]);
-    return cuda_check(cudaGetLastError(), "top_k");
+    return add_ordered(c, KERNEL(top_k_kernel), dim3((unsigned)tn_nrows(x)), x->ne[0] >= 256 ? 256 : 32, 0,
+                       (const char *)x->data, (int32_t *)t->data, shape4_of(x), (int)t->ne[0]);
 }
 
 __global__ static void mix_kernel(const char *x, const char *w, char *y, shape4 xs, shape4 ws, shape4 ys) {
@@ -542,10 +542,9 @@ __global__ static void mix_kernel(const char *x, const char *w, char *y, shape4 
                *(const float *)(w + k * ws.nb[0] + t * ws.nb[1]);
     *(float *)(y + i * ys.nb[0] + t * ys.nb[1]) = sum;
 }
-tn_status launch_mix(const launch &l, const tn_tensor *t) {
+tn_status compile_mix(const compilation &c, const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
-    mix_kernel<<<dim3(blocks_for(x->ne[0], 256), (unsigned)x->ne[2]), 256, 0, l.stream>>>(
-        (const char *)x->data, (const char *)t->src[1]->data, (char *)t->data, shape4_of(x), shape4_of(t->src[1]),
-        shape4_of(t));
-    return cuda_check(cudaGetLastError(), "mix");
+    return add_ordered(c, KERNEL(mix_kernel), dim3(blocks_for(x->ne[0], 256), (unsigned)x->ne[2]), 256, 0,
+                       (const char *)x->data, (const char *)t->src[1]->data, (char *)t->data, shape4_of(x),
+                       shape4_of(t->src[1]), shape4_of(t));
 }

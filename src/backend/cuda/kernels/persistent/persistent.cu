@@ -3,56 +3,56 @@
 
 #include "backend/cuda/kernels/persistent/persistent_layout.cuh"
 
-enum { RESULT_BUFFERS = 3 };
-struct persistent_launcher {
-    persistent_step *steps, *sent; // as collected in this run; as the device has them
+// Result buffers in device memory, of PERSISTENT_MAX_ROW floats each: two take turns for results of single steps, the
+// third is for q, k and v.
+enum { RESULT_BUFFERS = 3, QKV_BUFFER = 2, EPOCH_BYTES = 128 };
+struct persistent_steps {
+    persistent_step *steps;
+    const device_description *device;
     persistent_step *on_device;
-    unsigned *epoch;                       // on the device: steps that ran so far
-    float *result_buffers[RESULT_BUFFERS]; // what is told: two in turn, and q, k, v; PERSISTENT_MAX_ROW floats each
-    const float *held[2];                  // the plain result that a place has, too; or NULL
+    unsigned *epoch; // on the device: steps that ran so far
+    float *result_buffers[RESULT_BUFFERS];
+    const float *held[2]; // the tensor whose data a result buffer holds as well; or NULL
     int last_buffer, blocks;
     int n, launched, capacity;
-    int arrivals;    // steps since the last launch that say they are done
+    int arrivals;    // steps since the last launch that arrive at the barrier of all blocks
     int size, group; // of the attentions since the last launch, or 0
 };
 
-bool persistent_supports(const cuda_device *device) {
-    return device->properties.major >= 9 && device->properties.cooperativeLaunch != 0 &&
-           device->properties.sharedMemPerBlockOptin >= 227 << 10;
+bool persistent_supports(const device_description &device) {
+    return device.bulk_copies && device.cooperative_launch && device.shared_per_block >= 227 << 10;
 }
 
-void persistent_free(persistent_launcher *c) {
+void persistent_free(persistent_steps *c) {
     if (!c) return;
-    if (c->on_device) cudaFree(c->on_device);
     tn_free(c->steps);
-    tn_free(c->sent);
     tn_free(c);
 }
-tn_status persistent_new(const cuda_device *device, int steps, persistent_launcher **out) {
-    persistent_launcher *c = (persistent_launcher *)tn_calloc(1, sizeof *c);
+tn_status persistent_new(const device_description &device, int steps, persistent_steps **out) {
+    persistent_steps *c = (persistent_steps *)tn_calloc(1, sizeof *c);
     if (!c) return TN_E_NOMEM;
     c->capacity = steps;
-    c->blocks = device->properties.multiProcessorCount;
+    c->device = &device;
+    c->blocks = device.multiprocessors;
     c->steps = (persistent_step *)tn_calloc((size_t)steps, sizeof *c->steps);
-    c->sent = (persistent_step *)tn_calloc((size_t)steps, sizeof *c->sent);
-    tn_status status = c->steps && c->sent ? TN_OK : TN_E_NOMEM;
-    if (status == TN_OK) status = cuda_check(cudaSetDevice(device->ordinal), "cudaSetDevice");
-    const size_t bytes = (size_t)steps * sizeof *c->on_device, buffer = PERSISTENT_MAX_ROW * sizeof(float),
-                 all = bytes + 128 + RESULT_BUFFERS * buffer;
-    if (status == TN_OK) status = cuda_check(cudaMalloc(&c->on_device, all), "allocating steps");
-    if (status == TN_OK) status = clear_now(c->on_device, all);
-    for (size_t i = 0; status == TN_OK && i < RESULT_BUFFERS; i++)
-        c->result_buffers[i] = (float *)((char *)c->on_device + bytes + 128 + i * buffer);
-    if (status == TN_OK) c->epoch = (unsigned *)((char *)c->on_device + bytes);
-    if (status != TN_OK) {
+    if (!c->steps) {
         persistent_free(c);
-        return status;
+        return TN_E_NOMEM;
     }
     *out = c;
     return TN_OK;
 }
+static size_t step_bytes(const persistent_steps *c) { return (size_t)c->capacity * sizeof *c->steps; }
+size_t persistent_memory_bytes(const persistent_steps *c) {
+    return step_bytes(c) + EPOCH_BYTES + RESULT_BUFFERS * PERSISTENT_MAX_ROW * sizeof(float);
+}
+const persistent_step *persistent_all_steps(const persistent_steps *c, int *n) {
+    *n = c->n;
+    return c->steps;
+}
 
-// False where a matrix is of a kind that has no unit or k does not suit it, or where pieces or groups would differ.
+// False for weight types without a unit, for a k that is no multiple of the unit's, and for matrices whose pieces or
+// groups differ.
 static bool persistent_matmul_of(const gemv_job &j, int blocks, persistent_matmul *p) {
     int span = 0;
     p->job = j;
@@ -86,13 +86,14 @@ static bool persistent_matmul_of(const gemv_job &j, int blocks, persistent_matmu
     p->blocks_with_extra_group = p->total_groups % blocks;
     return j.k % 32 == 0 && j.k <= PERSISTENT_MAX_ROW && p->total_groups <= MAX_GROUPS;
 }
-// What few models do to scores or masks is not in a chain: its code would be in everybody's way.
-bool persistent_takes_attention(const cuda_device *device, const tn_tensor *t) {
+// Soft caps, biases and chunks are left out: few models use them, and their code would slow down all others.
+bool persistent_takes_attention(const device_description &device, const tn_tensor *t) {
     const tn_attention_params &p = t->params.attention;
     const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K];
-    bool fits = q->ne[0] <= 64 || q->ne[1] / k->ne[1] <= 4; // what the warps bring together, beside the rings
-    // Every key/value head has a block of its own, also on a part of a GPU.
-    if (k->ne[1] > device->properties.multiProcessorCount) return false;
+    // Partial results of all warps must fit into shared memory beside the weights' stages.
+    bool fits = q->ne[0] <= 64 || q->ne[1] / k->ne[1] <= 4;
+    // Every key/value head needs a block of its own, also on a partition of a GPU.
+    if (k->ne[1] > device.multiprocessors) return false;
     return t->ne[2] == 1 && p.soft_cap == 0 && p.max_bias == 0 && !p.chunk && fits && q->nb[1] % 16 == 0;
 }
 bool persistent_takes_matmul(const gemv_job &j) {
@@ -100,22 +101,26 @@ bool persistent_takes_matmul(const gemv_job &j) {
     return persistent_matmul_of(j, 1, &p);
 }
 
-// ---- Who tells whom ----
+// ---- Dependencies between steps ----
 
-static void persistent_forget(persistent_launcher *c) {
+static void persistent_begin_launch(persistent_steps *c) {
     c->size = c->group = c->arrivals = 0;
     c->held[0] = c->held[1] = NULL;
 }
-void persistent_begin(persistent_launcher *c) {
+void persistent_begin(persistent_steps *c, char *memory) {
     c->n = c->launched = c->last_buffer = 0;
-    persistent_forget(c);
+    c->on_device = (persistent_step *)memory;
+    c->epoch = (unsigned *)(memory + step_bytes(c));
+    for (int i = 0; i < RESULT_BUFFERS; i++)
+        c->result_buffers[i] = (float *)(memory + step_bytes(c) + EPOCH_BYTES) + i * PERSISTENT_MAX_ROW;
+    persistent_begin_launch(c);
 }
-// The step before in this launch, or NULL.
-static persistent_step *persistent_last_step(persistent_launcher *c) {
+// The previous step of this launch, or NULL.
+static persistent_step *persistent_last_step(persistent_steps *c) {
     return c->n > c->launched ? &c->steps[c->n - 1] : NULL;
 }
-// Whether every block has results, and all come in pairs.
-static bool can_publish(const persistent_launcher *c, const persistent_matmul &p) {
+// Tagged words need results in every block, an even number in each matrix, and tags for all steps.
+static bool can_publish(const persistent_steps *c, const persistent_matmul &p) {
     int rows = 0;
     for (int i = 0; i < (p.job.finish == GEMV_GLU ? 1 : p.job.n); i++) {
         if (p.job.m[i].rows % 2) return false;
@@ -123,8 +128,8 @@ static bool can_publish(const persistent_launcher *c, const persistent_matmul &p
     }
     return c->capacity < TAGS && p.total_groups >= c->blocks && rows <= PERSISTENT_MAX_ROW;
 }
-// Has the last step tell its result to one that reads it at `y`: where that is now, or NULL.
-static const float *publish_last_result(persistent_launcher *c, const float *y) {
+// Lets the last step publish its result if the next step reads it at `y`. Returns the result buffer, or NULL.
+static const float *publish_last_result(persistent_steps *c, const float *y) {
     persistent_step *from = persistent_last_step(c);
     if (!from || !y) return NULL;
     bool is_attention = from->is_attention;
@@ -136,16 +141,16 @@ static const float *publish_last_result(persistent_launcher *c, const float *y) 
     c->held[c->last_buffer] = is_attention ? NULL : from->matmul.job.m[0].out;
     return c->result_buffers[c->last_buffer];
 }
-// All steps so far must have ended before this one.
-static void wait_for_steps(persistent_launcher *c, persistent_step *s) {
+// Makes the step wait at a barrier until all steps before it have ended.
+static void wait_for_steps(persistent_steps *c, persistent_step *s) {
     persistent_step *from = persistent_last_step(c);
     if (!from || s->waits) return;
     from->arrives = true;
     s->waits = true;
     s->arrivals = ++c->arrivals;
 }
-// Whether a step of this launch leaves its result there.
-static bool is_result(const persistent_launcher *c, const float *at) {
+// Whether a step of this launch writes its result there.
+static bool is_result(const persistent_steps *c, const float *at) {
     for (int i = c->launched; i < c->n; i++) {
         const persistent_step &s = c->steps[i];
         const decode_job &d = s.attention;
@@ -158,7 +163,7 @@ static bool is_result(const persistent_launcher *c, const float *at) {
     }
     return false;
 }
-void persistent_add_matmul(persistent_launcher *c, const gemv_job &job) {
+void persistent_add_matmul(persistent_steps *c, const gemv_job &job) {
     persistent_step &s = c->steps[c->n];
     memset((void *)&s, 0, sizeof s);
     persistent_matmul_of(job, c->blocks, &s.matmul);
@@ -185,10 +190,10 @@ static int persistent_group_of(const decode_job &d) {
     int group = d.a.heads / d.a.kv_heads;
     return group <= 2 ? group : group <= 4 ? 4 : 8;
 }
-// Where the last step tells what it leaves at `at`, or NULL.
-static const char *published_address(const persistent_launcher *c, const persistent_matmul &p, const char *at,
+// The address in the result buffer at which the last step publishes what it writes at `at`, or NULL.
+static const char *published_address(const persistent_steps *c, const persistent_matmul &p, const char *at,
                                      int64_t size) {
-    const float *buffer = c->result_buffers[2];
+    const float *buffer = c->result_buffers[QKV_BUFFER];
     for (int i = 0; i < p.job.n; buffer += p.job.m[i++].rows) {
         const char *out = (const char *)p.job.m[i].out;
         if (out && at >= out && at + size <= out + (int64_t)p.job.m[i].rows * 4)
@@ -196,8 +201,8 @@ static const char *published_address(const persistent_launcher *c, const persist
     }
     return NULL;
 }
-// Has the last step tell q and the new rows, if it computed all of them.
-static bool publish_last_rows(persistent_launcher *c, decode_job *d) {
+// Lets the last step publish q and the new rows of k and v, if it computes all of them.
+static bool publish_last_rows(persistent_steps *c, decode_job *d) {
     persistent_step *from = persistent_last_step(c);
     const attention_job &a = d->a;
     int64_t row = a.head_k * 4;
@@ -214,12 +219,26 @@ static bool publish_last_rows(persistent_launcher *c, decode_job *d) {
     d->a.q = q;
     d->new_k = k;
     d->new_v = v;
-    float *buffer = c->result_buffers[2];
+    float *buffer = c->result_buffers[QKV_BUFFER];
     for (int i = 0; i < p.job.n; buffer += p.job.m[i++].rows) p.published[i] = buffer;
     return true;
 }
-tn_status persistent_add_attention(persistent_launcher *c, const launch &l, const decode_job &job) {
-    if (c->size && (c->size != job.a.head_k || c->group != persistent_group_of(job))) TN_TRY(persistent_launch(c, l));
+// Attention steps that rotate by the same positions share a table of angles; those that see the same cells share what
+// a block computes about them.
+static bool same_rotation(const decode_job &a, const decode_job &b) {
+    return a.dims == b.dims && a.positions == b.positions && a.factors == b.factors && a.freq_scale == b.freq_scale &&
+           a.ext_factor == b.ext_factor && a.attn_factor == b.attn_factor && a.corr_low == b.corr_low &&
+           a.corr_high == b.corr_high && a.octave == b.octave;
+}
+static bool same_view(const decode_job &a, const decode_job &b) {
+    return a.a.range == b.a.range && a.a.q_pos == b.a.q_pos && a.a.k_pos == b.a.k_pos && a.rows == b.rows &&
+           a.a.cells == b.a.cells && a.a.words == b.a.words && a.a.kv_heads == b.a.kv_heads && a.splits == b.splits &&
+           a.a.p.causal == b.a.p.causal && a.a.p.window == b.a.p.window;
+}
+bool persistent_must_launch(const persistent_steps *c, const decode_job &job) {
+    return c->size && (c->size != job.a.head_k || c->group != persistent_group_of(job));
+}
+void persistent_add_attention(persistent_steps *c, const decode_job &job) {
     persistent_step *before = persistent_last_step(c), &s = c->steps[c->n];
     memset((void *)&s, 0, sizeof s);
     s.is_attention = true;
@@ -230,25 +249,20 @@ tn_status persistent_add_attention(persistent_launcher *c, const launch &l, cons
     d.wait_first = before && before->is_attention;
     s.input_step = publish_last_rows(c, &d) ? c->n - 1 - c->launched : -1;
     if (s.input_step < 0) wait_for_steps(c, &s);
-    // Steps with the same rotation share its table, and those that see the same cells what they know of them.
     d.rotation = d.view = c->n;
     for (int i = c->n - 1; i >= c->launched; i--) {
-        const decode_job &o = c->steps[i].attention;
         if (!c->steps[i].is_attention) continue;
-        if (o.dims == d.dims && o.positions == d.positions && o.factors == d.factors &&
-            o.freq_scale == d.freq_scale && o.ext_factor == d.ext_factor && o.attn_factor == d.attn_factor &&
-            o.corr_low == d.corr_low && o.corr_high == d.corr_high && o.octave == d.octave)
-            d.rotation = o.rotation;
-        if (o.a.range == d.a.range && o.a.q_pos == d.a.q_pos && o.a.k_pos == d.a.k_pos && o.rows == d.rows &&
-            o.a.cells == d.a.cells && o.a.words == d.a.words && o.a.kv_heads == d.a.kv_heads &&
-            o.splits == d.splits && o.a.p.causal == d.a.p.causal && o.a.p.window == d.a.p.window)
-            d.view = o.view;
+        const decode_job &last = c->steps[i].attention;
+        if (same_rotation(last, d)) d.rotation = last.rotation;
+        if (same_view(last, d)) d.view = last.view;
         break;
     }
     c->n++;
-    return TN_OK;
 }
 
+// ---- Launches ----
+
+// Bytes of shared memory for a step's activations, or for the partial results of an attention.
 static size_t persistent_shared_bytes(const persistent_step &s) {
     if (!s.is_attention)
         return s.matmul.kinds[0] <= PERSISTENT_BF16 ? (size_t)s.matmul.job.k * 4 : (size_t)s.matmul.job.k / 4 * 5;
@@ -258,56 +272,28 @@ static size_t persistent_shared_bytes(const persistent_step &s) {
            (size_t)size * (32 + 4) + 16;
 }
 
-tn_status persistent_launch(persistent_launcher *c, const launch &l) {
-    int n = c->n - c->launched;
+tn_status persistent_compile(persistent_steps *c, const compilation &to) {
+    int n = c->n - c->launched, types = 0;
     if (!n) return TN_OK;
     const persistent_step *steps = c->steps + c->launched;
-    size_t bytes = (size_t)n * sizeof *steps, activation_bytes = 0;
-    for (int i = 0; i < n; i++)
-        if (persistent_shared_bytes(steps[i]) > activation_bytes)
-            activation_bytes = persistent_shared_bytes(steps[i]);
-    activation_bytes = (activation_bytes + 127) & ~(size_t)127;
-    size_t ring = (size_t)STAGES * WARPS * STAGE_BYTES, norm = 0;
-    for (int i = 0; i < n; i++)
-        if (!steps[i].is_attention && steps[i].matmul.job.in.weight && (size_t)steps[i].matmul.job.k * 4 > norm)
-            norm = (size_t)steps[i].matmul.job.k * 4;
-    norm = (norm + 127) & ~(size_t)127;
-    if (ring + activation_bytes + norm + STATIC_SHARED_BYTES > l.device->properties.sharedMemPerBlockOptin) norm = 0;
-    // A captured launch finds the steps of the run before, which had the same addresses.
-    if (memcmp(steps, c->sent + c->launched, bytes) != 0) {
-        cudaStreamCaptureStatus capturing;
-        CUDA_TRY(cudaStreamIsCapturing(l.stream, &capturing));
-        if (capturing != cudaStreamCaptureStatusNone)
-            return tn_fail(TN_E_INTERNAL,
-                           "the persistent decode kernel's steps changed between two runs with the same addresses");
-        memcpy(c->sent + c->launched, steps, bytes);
-        CUDA_TRY(cudaMemcpyAsync(c->on_device + c->launched, steps, bytes, cudaMemcpyHostToDevice, l.stream));
-        CUDA_TRY(cudaStreamSynchronize(l.stream)); // `steps` may change with the next run
+    size_t ring = (size_t)STAGES * WARPS * STAGE_BYTES, activations = 0, norm = 0;
+    for (int i = 0; i < n; i++) {
+        size_t bytes = persistent_shared_bytes(steps[i]);
+        if (bytes > activations) activations = bytes;
+        if (steps[i].is_attention) continue;
+        const gemv_job &job = steps[i].matmul.job;
+        if (job.in.weight && (size_t)job.k * 4 > norm) norm = (size_t)job.k * 4;
+        for (int m = 0; m < job.n; m++) types |= 1 << steps[i].matmul.kinds[m];
     }
-    int kinds = 0;
-    for (int i = 0; i < n; i++)
-        for (int m = 0; !steps[i].is_attention && m < steps[i].matmul.job.n; m++)
-            kinds |= 1 << steps[i].matmul.kinds[m];
-    persistent_function kernel = persistent_kernel_for(kinds, c->size, c->group);
-    size_t shared = ring + norm + activation_bytes;
-    CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-    cudaLaunchAttribute attributes[2];
-    attributes[0].id = cudaLaunchAttributeCooperative;
-    attributes[0].val.cooperative = 1;
-    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[1].val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)l.device->properties.multiProcessorCount);
-    config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = shared;
-    config.stream = l.stream;
-    config.attrs = attributes;
-    config.numAttrs = l.strict ? 1 : 2;
-    tn_status status =
-        cuda_check(cudaLaunchKernelEx(&config, kernel, (const persistent_step *)c->on_device + c->launched, n,
-                                      l.tickets + N_TICKETS, c->epoch, (int)norm),
-                   "persistent decode kernel");
+    activations = (activations + 127) & ~(size_t)127;
+    norm = (norm + 127) & ~(size_t)127;
+    if (ring + activations + norm + STATIC_SHARED_BYTES > c->device->shared_per_block) norm = 0;
+    launch_shape shape = {dim3((unsigned)c->blocks), THREADS, ring + norm + activations, true};
+    shape.early = shape.cooperative = true;
+    persistent_kernel chosen = persistent_kernel_for(types, c->size, c->group);
+    TN_TRY(add_kernel(to, chosen.name, chosen.kernel, shape, c->on_device + c->launched, n, to.tickets + N_TICKETS,
+                      c->epoch, (int)norm));
     c->launched = c->n;
-    persistent_forget(c);
-    return status;
+    persistent_begin_launch(c);
+    return TN_OK;
 }

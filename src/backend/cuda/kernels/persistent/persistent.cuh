@@ -38,20 +38,25 @@ struct alignas(16) persistent_step {
     };
 };
 
-// Collects the steps of a program's run and launches them. Owned by one program; not thread-safe.
-struct persistent_launcher;
+// Collects the steps of one compilation. Owned by one program; not thread-safe.
+struct persistent_steps;
 
-bool persistent_supports(const cuda_device *device);
-// `steps`: the most steps that a run may add.
-tn_status persistent_new(const cuda_device *device, int steps, persistent_launcher **out);
-void persistent_free(persistent_launcher *c);
+bool persistent_supports(const device_description &device);
+// `steps`: the most steps that a compilation may add.
+tn_status persistent_new(const device_description &device, int steps, persistent_steps **out);
+void persistent_free(persistent_steps *c);
+size_t persistent_memory_bytes(const persistent_steps *c); // on the device; the steps come first
+const persistent_step *persistent_all_steps(const persistent_steps *c, int *n);
 
 bool persistent_takes_matmul(const gemv_job &job); // decided by the kinds and shapes of its matrices
-bool persistent_takes_attention(const cuda_device *device, const tn_tensor *t);
-void persistent_begin(persistent_launcher *c); // starts a run
-void persistent_add_matmul(persistent_launcher *c, const gemv_job &job);
-tn_status persistent_add_attention(persistent_launcher *c, const launch &l, const decode_job &job);
-// Launches the steps added since the last launch, if any.
-tn_status persistent_launch(persistent_launcher *c, const launch &l);
+bool persistent_takes_attention(const device_description &device, const tn_tensor *t);
+// Starts a compilation; `memory`: persistent_memory_bytes() on the device.
+void persistent_begin(persistent_steps *c, char *memory);
+// Whether the steps so far must be launched before this attention is added: one launch has heads of one size.
+bool persistent_must_launch(const persistent_steps *c, const decode_job &job);
+void persistent_add_matmul(persistent_steps *c, const gemv_job &job);
+void persistent_add_attention(persistent_steps *c, const decode_job &job);
+// Adds a launch of the steps added since the last one, if any.
+tn_status persistent_compile(persistent_steps *c, const compilation &to);
 
 #endif

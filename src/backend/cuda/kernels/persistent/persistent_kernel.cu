@@ -131,16 +131,20 @@ __global__ static void __launch_bounds__(THREADS, 1)
 #endif
 }
 
-template <int SIZE, int KINDS> static persistent_function kernel_for_group(int group) {
-    return group <= 1   ? persistent_decode_kernel<SIZE, 1, KINDS>
-           : group == 2 ? persistent_decode_kernel<SIZE, 2, KINDS>
-           : group == 4 ? persistent_decode_kernel<SIZE, 4, KINDS>
-                        : persistent_decode_kernel<64, 8, KINDS>; // persistent_takes_attention() allows 8 only here
+template <int SIZE, int GROUP, int KINDS> static persistent_kernel chosen_kernel(const char *types) {
+    return {kernel_called("persistent_decode_kernel", types, SIZE, GROUP),
+            persistent_decode_kernel<SIZE, GROUP, KINDS>};
 }
-template <int KINDS> static persistent_function kernel_for_size(int size, int group) {
-    return size == 64 ? kernel_for_group<64, KINDS>(group) : kernel_for_group<128, KINDS>(group);
+template <int SIZE, int KINDS> static persistent_kernel kernel_for_group(int group, const char *types) {
+    return group <= 1   ? chosen_kernel<SIZE, 1, KINDS>(types)
+           : group == 2 ? chosen_kernel<SIZE, 2, KINDS>(types)
+           : group == 4 ? chosen_kernel<SIZE, 4, KINDS>(types)
+                        : chosen_kernel<64, 8, KINDS>(types); // persistent_takes_attention() allows 8 only here
 }
-persistent_function persistent_kernel_for(int kinds, int size, int group) {
+template <int KINDS> static persistent_kernel kernel_for_size(int size, int group, const char *types) {
+    return size == 64 ? kernel_for_group<64, KINDS>(group, types) : kernel_for_group<128, KINDS>(group, types);
+}
+persistent_kernel persistent_kernel_for(int kinds, int size, int group) {
     enum {
         F16 = 1 << PERSISTENT_F16,
         Q8 = 1 << PERSISTENT_Q8_0,
@@ -148,9 +152,9 @@ persistent_function persistent_kernel_for(int kinds, int size, int group) {
         Q4 = 1 << PERSISTENT_Q4_0,
         Q4K = 1 << PERSISTENT_Q4_K
     };
-    return kinds == F16             ? kernel_for_size<F16>(size, group)
-           : kinds == Q8            ? kernel_for_size<Q8>(size, group)
-           : !(kinds & ~(Q4 | Q6))  ? kernel_for_size<Q4 | Q6>(size, group)
-           : !(kinds & ~(Q4K | Q6)) ? kernel_for_size<Q4K | Q6>(size, group)
-                                    : kernel_for_size<ALL_KINDS>(size, group);
+    return kinds == F16             ? kernel_for_size<F16>(size, group, "f16")
+           : kinds == Q8            ? kernel_for_size<Q8>(size, group, "q8_0")
+           : !(kinds & ~(Q4 | Q6))  ? kernel_for_size<Q4 | Q6>(size, group, "q4_0|q6_K")
+           : !(kinds & ~(Q4K | Q6)) ? kernel_for_size<Q4K | Q6>(size, group, "q4_K|q6_K")
+                                    : kernel_for_size<ALL_KINDS>(size, group, "any");
 }

@@ -70,10 +70,12 @@ static persistent_weight persistent_weight_of(int kind) {
     }
 }
 
-// Steps, their number, counters, epoch, and the bytes of shared memory for the norms' weights (persistent_kernel.cu).
-typedef void (*persistent_function)(const persistent_step *, int, unsigned *, unsigned *, int);
-// The instantiation for weights of these kinds (a bit for each) and for attention heads of `size` elements, `group`
-// of which share a key/value head.
-persistent_function persistent_kernel_for(int kinds, int size, int group);
+struct persistent_kernel {
+    kernel_name name;
+    void (*kernel)(const persistent_step *, int, unsigned *, unsigned *, int);
+};
+// The kernel for weights of these types (a bit for each), and attention heads of `size` elements, `group` of them for
+// each key/value head.
+persistent_kernel persistent_kernel_for(int kinds, int size, int group);
 
 #endif

@@ -1,0 +1,99 @@
+// Inside the compiler: which nodes read which, and the patterns of nodes that share a launch.
+#ifndef TN_BACKEND_CUDA_COMPILER_CUH
+#define TN_BACKEND_CUDA_COMPILER_CUH
+
+#include "backend/cuda/compile.cuh"
+#include "backend/cuda/kernels/attention.cuh"
+#include "backend/cuda/kernels/gemv.cuh"
+#include "backend/cuda/kernels/persistent/persistent.cuh"
+
+enum {
+    GROUP_WINDOW = 16, // nodes after a matrix multiplication among which others with the same input are looked for
+    MAX_GROUP = 3,     // matrices of one launch
+    MAX_FUSED = 32,    // nodes of one launch
+};
+
+struct node_info {
+    int readers;      // nodes of this program that read it, directly or through views
+    bool kept;        // read outside this program too
+    bool done;        // compiled, or part of another node's launch
+    bool runs_extras; // an attention that rotates and stores
+};
+struct node_address {
+    const tn_tensor *tensor;
+    int index;
+};
+struct compiler {
+    tn_tensor *const *nodes;
+    int n;
+    const device_description *device;
+    node_info *info;
+    node_address *order; // nodes sorted by address, to look up their index
+    // Activations that the last launch left in scratch in the form the next matrix multiplication reads, in place of
+    // this node's result; NULL: none.
+    const tn_tensor *pending;
+    activations pending_form;
+    gemv_family pending_family;
+    persistent_steps *steps;  // NULL without a persistent decode kernel
+    bool persistent;          // in this compilation
+    char *activation_buffers; // two: one that a launch reads, and one that it fills
+    int next_buffer;
+    size_t activation_buffer_bytes;
+    // Nodes that the launches being compiled compute, and the records and steps that already have theirs.
+    int fused[MAX_FUSED], n_fused;
+    size_t records_with_nodes, steps_launched;
+};
+
+// ---- Nodes (compiler.cu) ----
+
+bool is_matmul(const tn_tensor *t);
+const tn_tensor *without_views(const tn_tensor *t);
+int index_of(const compiler *f, const tn_tensor *t); // -1 when it is not of this program
+// The same, but -1 as well for views that show only a part of the node or another order.
+int index_of_whole(const compiler *f, const tn_tensor *t);
+bool overlap(const tn_tensor *a, const tn_tensor *b);
+bool only_read_by(const compiler *f, int i, int readers);
+int next_node(const compiler *f, int i); // after i, that is not compiled yet
+bool is_rows(const tn_tensor *t);        // f32 rows in at most two dimensions
+
+// ---- Launches (compiler.cu) ----
+
+// Makes node i part of the launches being compiled.
+void fuse_node(compiler *f, int i);
+// Gives the collected nodes to the records added since the last call.
+tn_status assign_nodes(compiler *f, const compilation &c);
+tn_status assign_step(compiler *f, const compilation &c, const char *what);
+// Launches the persistent decode kernel for the steps collected so far. Every other launch must come after it.
+tn_status launch_steps(compiler *f, const compilation &c);
+
+// ---- Matrix multiplications with the same input (fuse_matmul.cu) ----
+
+struct matmul_group {
+    int at[MAX_GROUP], n;
+    gemv_family family;
+};
+// Whether the readers of node i are exactly one group, which comes next after node `after`.
+bool feeds_group(const compiler *f, int i, int after, matmul_group *g);
+// Whether a group is a step of the persistent decode kernel. Steps read and write f32, and do the norm themselves.
+bool is_step(const compiler *f, const matmul_group &g);
+// A buffer for what group g reads in place of a node's result. With `norm`: for the norm's source. A step does the
+// norm itself; otherwise the producer multiplies by the norm's weight and the consumer divides by the root mean
+// square.
+activations new_activations(compiler *f, const matmul_group &g, int64_t k, int64_t columns, const tn_tensor *norm,
+                            gemv_next *next);
+void leave_pending(compiler *f, const tn_tensor *instead_of, gemv_family family, const activations &form);
+
+// ---- Patterns ----
+
+// Each compiles node i, with those that share its launch, if its pattern matches; `matched` says so.
+tn_status fuse_norm(compiler *f, const compilation &c, int i, bool *matched);
+tn_status fuse_matmuls(compiler *f, const compilation &c, int i, bool *matched);
+tn_status fuse_attention(compiler *f, const compilation &c, int i, bool *matched);
+tn_status fuse_sum_argmax(compiler *f, const compilation &c, int i, bool *matched);
+tn_status fuse_moe_router(compiler *f, const compilation &c, int i, bool *matched);
+tn_status fuse_mix(compiler *f, const compilation &c, int i, bool *matched);
+bool attention_is_step(const device_description &device, const tn_tensor *t);
+// Marks nodes that run inside attentions.
+void mark_attention_extras(compiler *f);
+
+#endif

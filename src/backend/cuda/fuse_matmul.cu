@@ -1,0 +1,255 @@
+// Fusing matrix multiplications with few columns: with others of the same input, the norm before them, and the
+// activation, addition or norm after them.
+#include "backend/cuda/compiler.cuh"
+
+// ---- Groups ----
+
+static bool same_input(const tn_tensor *a, const tn_tensor *b) {
+    return a->data == b->data && a->type == b->type && tn_same_shape(a, b) && a->nb[1] == b->nb[1] &&
+           a->nb[2] == b->nb[2] && without_views(a) == without_views(b);
+}
+// Matrix multiplications of the same columns, and the same experts.
+static bool same_columns(const tn_tensor *a, const tn_tensor *b) {
+    return a->op == b->op && same_input(a->src[1], b->src[1]) &&
+           (a->op == TN_OP_MUL_MAT || (same_input(a->src[2], b->src[2]) && a->src[0]->ne[2] == b->src[0]->ne[2]));
+}
+// Whether node k may run as early as node i: nothing in between reads or writes the memory of its result.
+static bool can_run_at(const compiler *f, int k, int i) {
+    for (int m = i; m < k; m++) {
+        const tn_tensor *between = f->nodes[m];
+        if (overlap(between, f->nodes[k])) return false;
+        for (const tn_tensor *source : between->src)
+            if (source && source->data && overlap(source, f->nodes[k])) return false;
+    }
+    return true;
+}
+// Matrix multiplications of node i's input, node i first.
+static matmul_group group_at(const compiler *f, int i) {
+    matmul_group g = {};
+    if (i >= f->n || !is_matmul(f->nodes[i]) || f->info[i].done) return g;
+    g.family = gemv_family_of(f->nodes[i]);
+    if (g.family == GEMV_OTHER) return g;
+    g.at[g.n++] = i;
+    for (int k = i + 1; k < f->n && k < i + GROUP_WINDOW && g.n < MAX_GROUP; k++) {
+        const tn_tensor *t = f->nodes[k];
+        if (f->info[k].done || !is_matmul(t) || !same_columns(t, f->nodes[i]) || gemv_family_of(t) != g.family)
+            continue;
+        if (can_run_at(f, k, i)) g.at[g.n++] = k;
+    }
+    return g;
+}
+bool feeds_group(const compiler *f, int i, int after, matmul_group *g) {
+    *g = group_at(f, next_node(f, after));
+    if (!g->n || f->info[i].kept) return false;
+    for (int k = 0; k < g->n; k++)
+        if (index_of_whole(f, f->nodes[g->at[k]]->src[1]) != i) return false;
+    // The node's rows must be the group's columns. An attention's row consists of all heads.
+    const tn_tensor *t = f->nodes[i], *first = f->nodes[g->at[0]];
+    int64_t k = t->op == TN_OP_ATTENTION ? t->ne[0] * t->ne[1] : t->ne[0];
+    if (first->src[1]->ne[0] != k || gemv_columns(first) * k != tn_nelements(t)) return false;
+    return f->info[i].readers == g->n && first->src[0]->ne[0] % 32 == 0;
+}
+
+bool is_step(const compiler *f, const matmul_group &g) {
+    if (!f->persistent || f->nodes[g.at[0]]->op != TN_OP_MUL_MAT || f->nodes[g.at[0]]->src[1]->ne[1] != 1)
+        return false;
+    gemv_job job = {};
+    job.k = (int)f->nodes[g.at[0]]->src[0]->ne[0];
+    bool lasting = true;
+    for (job.n = 0; job.n < g.n; job.n++) {
+        job.m[job.n] = gemv_matrix_of(f->nodes[g.at[job.n]]);
+        lasting = lasting && job.m[job.n].lasting;
+    }
+    return lasting && persistent_takes_matmul(job);
+}
+activations new_activations(compiler *f, const matmul_group &g, int64_t k, int64_t columns, const tn_tensor *norm,
+                            gemv_next *next) {
+    char *at = f->activation_buffers + (size_t)f->next_buffer * f->activation_buffer_bytes;
+    f->next_buffer ^= 1;
+    bool step = is_step(f, g);
+    activations form = activations_at(at, step ? GEMV_HALF : g.family, k, columns, norm && !step, next);
+    if (norm) {
+        form.eps = norm->params.norm.eps;
+        *(step ? &form.weight : &next->weight) = (const float *)norm->src[1]->data;
+    }
+    return form;
+}
+void leave_pending(compiler *f, const tn_tensor *instead_of, gemv_family family, const activations &form) {
+    f->pending = instead_of;
+    f->pending_family = family;
+    f->pending_form = form;
+}
+
+// ---- Norms ----
+
+static bool is_plain_norm(const tn_tensor *t) {
+    const tn_tensor *x = t->src[0], *w = t->src[1];
+    return t->op == TN_OP_RMS_NORM && x->type == TN_F32 && x->nb[0] == 4 && x->ne[2] == 1 && x->ne[3] == 1 &&
+           x->ne[1] <= GEMV_MAX_COLUMNS && w && w->type == TN_F32 && w->nb[0] == 4 && tn_nrows(w) == 1 &&
+           w->ne[0] == x->ne[0];
+}
+// Whether a group of matrix multiplications does not write to x.
+static bool survives_group(const compiler *f, const tn_tensor *x, const matmul_group &g) {
+    for (int k = 0; k < g.n; k++)
+        if (overlap(f->nodes[g.at[k]], x)) return false;
+    return true;
+}
+
+// A norm whose division the matrix multiplications after it do.
+tn_status fuse_norm(compiler *f, const compilation &c, int i, bool *matched) {
+    const tn_tensor *t = f->nodes[i], *x = t->src[0];
+    matmul_group g;
+    *matched = is_plain_norm(t) && feeds_group(f, i, i, &g);
+    if (!*matched) return TN_OK;
+    fuse_node(f, i);
+    if (is_step(f, g) && g.n > 1 && survives_group(f, x, g) && (uintptr_t)x->data % 16 == 0) {
+        activations form = {};
+        form.y = (const float *)x->data;
+        form.stride = x->ne[0];
+        form.weight = (const float *)t->src[1]->data;
+        form.eps = t->params.norm.eps;
+        leave_pending(f, t, g.family, form);
+        return TN_OK;
+    }
+    gemv_next next = {};
+    activations form = new_activations(f, g, x->ne[0], x->ne[1], t, &next);
+    leave_pending(f, t, g.family, form);
+    TN_TRY(launch_steps(f, c));
+    return gemv_prepare(c, x, (int64_t)x->nb[1], x->ne[0], (int)x->ne[1], next);
+}
+
+// ---- What follows a group ----
+
+// Gate and up, and the gated activation if only the matrix multiplication after it reads it.
+static bool finish_with_gate(compiler *f, const matmul_group &g, gemv_job *job, int columns) {
+    if (g.n != 2) return false;
+    int a = g.at[0], b = g.at[1], at = next_node(f, a);
+    if (at >= f->n || tn_op_get_family(f->nodes[at]->op) != TN_FAMILY_GLU) return false;
+    const tn_tensor *t = f->nodes[at];
+    bool experts = job->experts.ids != NULL;
+    if (experts ? !tn_is_contiguous(t) || tn_nrows(t) != job->experts.pairs : !is_rows(t) || t->ne[1] != columns)
+        return false;
+    if (!t->src[1] || !only_read_by(f, a, 1) || !only_read_by(f, b, 1) || t->type != TN_F32 || t->ne[0] % GEMV_TILE ||
+        t->ne[0] != job->m[0].rows || t->ne[0] != job->m[1].rows || job->m[0].kind != job->m[1].kind)
+        return false;
+    int gate = index_of_whole(f, t->src[t->params.glu.swapped ? 1 : 0]),
+        up = index_of_whole(f, t->src[t->params.glu.swapped ? 0 : 1]);
+    if (!((gate == a && up == b) || (gate == b && up == a))) return false;
+    matmul_group next_group;
+    if (!feeds_group(f, at, at, &next_group) || is_step(f, g) > is_step(f, next_group)) return false;
+    if (gate == b) {
+        gemv_matrix other = job->m[0];
+        job->m[0] = job->m[1];
+        job->m[1] = other;
+    }
+    job->finish = GEMV_GLU;
+    job->glu = t->op;
+    job->glu_params = t->params;
+    job->m[0].out = job->m[1].out = NULL;
+    activations form = new_activations(f, next_group, t->ne[0], tn_nrows(t), NULL, &job->next);
+    leave_pending(f, t, next_group.family, form);
+    fuse_node(f, at);
+    return true;
+}
+
+// A matrix multiplication that is added to something of its shape, and the norm after that if only matrix
+// multiplications read it.
+static bool finish_with_add(compiler *f, const matmul_group &g, gemv_job *job, int columns) {
+    int a = g.at[0], at = next_node(f, a);
+    if (g.n != 1 || job->experts.ids || at >= f->n || f->nodes[at]->op != TN_OP_ADD || !only_read_by(f, a, 1))
+        return false;
+    const tn_tensor *t = f->nodes[at], *other = index_of_whole(f, t->src[0]) == a ? t->src[1] : t->src[0];
+    if ((index_of_whole(f, t->src[0]) != a) == (index_of_whole(f, t->src[1]) != a)) return false;
+    if (!is_rows(t) || !is_rows(other) || !tn_same_shape(t, other) || t->ne[1] != columns ||
+        t->ne[0] != job->m[0].rows)
+        return false;
+    // Each element is read by the thread that writes it, or the two do not overlap. Other blocks may still be reading
+    // the input.
+    if (overlap(t, other) && (t->data != other->data || t->nb[1] != other->nb[1])) return false;
+    if (!job->in.q && overlap(t, f->nodes[a]->src[1]) && f->pending == NULL) return false;
+    job->finish = GEMV_ADD;
+    job->residual = (const float *)other->data;
+    job->residual_row = (int64_t)other->nb[1] / 4;
+    job->m[0].out = (float *)t->data;
+    job->m[0].out_row = (int64_t)t->nb[1] / 4;
+    fuse_node(f, at);
+    int norm = next_node(f, at);
+    f->pending = NULL;
+    if (norm >= f->n || t->ne[0] % GEMV_TILE || !is_plain_norm(f->nodes[norm]) ||
+        index_of_whole(f, f->nodes[norm]->src[0]) != at)
+        return true;
+    matmul_group next_group;
+    if (!feeds_group(f, norm, norm, &next_group) || is_step(f, g) > is_step(f, next_group)) return true;
+    activations form = new_activations(f, next_group, t->ne[0], columns, f->nodes[norm], &job->next);
+    leave_pending(f, f->nodes[norm], next_group.family, form);
+    fuse_node(f, norm);
+    return true;
+}
+
+// ---- Launches ----
+
+// A step takes all matrices of a group, of any types.
+static tn_status add_matmul_step(compiler *f, const compilation &c, const matmul_group &g, gemv_job *job) {
+    for (job->n = 0; job->n < g.n; job->n++) job->m[job->n] = gemv_matrix_of(f->nodes[g.at[job->n]]);
+    for (int k = 0; k < g.n; k++) fuse_node(f, g.at[k]);
+    if (!finish_with_gate(f, g, job, 1) && !finish_with_add(f, g, job, 1)) f->pending = NULL;
+    persistent_add_matmul(f->steps, *job);
+    return assign_step(f, c, "matmul");
+}
+
+static int kind_in(const compiler *f, const matmul_group &g, int k) { return kind_of(f->nodes[g.at[k]]->src[0]); }
+
+// One launch per type of weights. An activation or addition is fused only if one launch computes the whole group.
+static tn_status add_group(compiler *f, const compilation &c, const matmul_group &g, gemv_job *job, int columns) {
+    bool first_launch = true, one_kind = true;
+    for (int k = 1; k < g.n; k++) one_kind = one_kind && kind_in(f, g, k) == kind_in(f, g, 0);
+    for (int k = 0; k < g.n; k++) f->info[g.at[k]].done = true;
+    for (int k = 0; k < g.n; k++) {
+        bool launched = false;
+        for (int m = 0; m < k; m++) launched = launched || kind_in(f, g, m) == kind_in(f, g, k);
+        if (launched) continue;
+        job->n = 0;
+        for (int m = k; m < g.n; m++)
+            if (kind_in(f, g, m) == kind_in(f, g, k)) {
+                fuse_node(f, g.at[m]);
+                job->m[job->n++] = gemv_matrix_of(f->nodes[g.at[m]]);
+            }
+        if (first_launch &&
+            !(one_kind && (finish_with_gate(f, g, job, columns) || finish_with_add(f, g, job, columns))))
+            f->pending = NULL;
+        first_launch = false;
+        TN_TRY(gemv_compile(c, *job, columns));
+        TN_TRY(assign_nodes(f, c));
+    }
+    return TN_OK;
+}
+
+tn_status fuse_matmuls(compiler *f, const compilation &c, int i, bool *matched) {
+    matmul_group g = group_at(f, i);
+    const tn_tensor *first = f->nodes[i], *in = g.n ? first->src[1] : NULL;
+    *matched = g.n && ((uintptr_t)in->data % 16 == 0 || f->pending == without_views(in));
+    if (!*matched) return TN_OK;
+    int columns = gemv_columns(first);
+    gemv_job job = {};
+    job.k = (int)in->ne[0];
+    job.experts = gemv_experts_of(first);
+    bool step = is_step(f, g);
+    if (!step) TN_TRY(launch_steps(f, c));
+    if (f->pending && f->pending == without_views(in) && f->pending_family == g.family) {
+        job.in = f->pending_form;
+    } else if (g.family == GEMV_INT8 && !step) {
+        gemv_next next = {};
+        compilation convert = c;
+        convert.converts = in;
+        f->pending = NULL;
+        job.in = new_activations(f, g, job.k, columns, NULL, &next);
+        TN_TRY(gemv_prepare(convert, in, gemv_column_bytes(first), job.k, columns, next));
+        for (int k = 0; k < g.n; k++) fuse_node(f, g.at[k]);
+        TN_TRY(assign_nodes(f, c));
+    } else {
+        f->pending = NULL;
+        job.in.y = (const float *)in->data;
+        job.in.stride = gemv_column_bytes(first) / 4;
+    }
+    return step ? add_matmul_step(f, c, g, &job) : add_group(f, c, g, &job, columns);
+}
