@@ -29,6 +29,7 @@ typedef struct tn_device_caps {
     bool host_buffers; /* offers pinned host memory for fast transfers */
     bool wrap_host;    /* can compute on memory the caller mapped */
     bool shares_host;  /* its memory is the host's (CPU, integrated GPU) */
+    bool described;    /* without hardware: planned and compiled for, never run; its memory keeps no data */
 } tn_device_caps;
 
 /* The registry: built-in devices first, then those of loadable backends in load order, then added ones. The CPU is

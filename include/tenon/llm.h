@@ -248,6 +248,9 @@ TN_API tn_sched *tn_session_sched(tn_session *session); /* for dumps and callbac
 /* Where every weight is and why, one line each. */
 TN_API tn_status tn_session_explain(const tn_session *session, FILE *out);
 TN_API tn_status tn_session_dump_splits(tn_session *session, bool prefill, FILE *out);
+/* The launches of a prefill or decode graph, per device; see tn_program_print. On a described device ("cuda:h200") a
+ * session takes no memory and reads no weights. */
+TN_API tn_status tn_session_print_launches(tn_session *session, bool prefill, FILE *out);
 
 #ifdef __cplusplus
 }

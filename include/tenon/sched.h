@@ -100,6 +100,8 @@ TN_API tn_status tn_sched_plan(tn_sched *sched, tn_graph *graph, const tn_plan *
                                size_t *memory_of) TN_MUST_CHECK;
 /* The splits, with the cause of every assignment and the bytes copied. */
 TN_API tn_status tn_sched_dump(tn_sched *sched, tn_graph *graph, FILE *out);
+/* What a run of the graph launches on each device (tn_program_print). Reserves memory for the graph if need be. */
+TN_API tn_status tn_sched_print_programs(tn_sched *sched, tn_graph *graph, FILE *out);
 
 typedef struct tn_sched_stats {
     uint64_t schedules_made, schedules_reused, schedules_forgotten, plans_made, plans_reused, runs;

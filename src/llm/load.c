@@ -208,9 +208,18 @@ static tn_status check_weights(const tn_model *m, const tn__load *l, size_t tota
     return TN_OK;
 }
 
+/* Whether weights go to memory that keeps them: that of described devices does not. */
+static bool needs_data(const tn_model *m, const tn__load *l) {
+    for (size_t i = 0; i < m->n_all; i++) {
+        if (m->all[i].ignored) continue;
+        if (!tn_device_get_caps(tn_buffer_type_device(tn__weight_memory(l, &m->all[i]))).described) return true;
+    }
+    return false;
+}
+
 tn_status tn__load_weights(tn_model *m, const tn__load *l) {
     if (m->loaded) return TN_OK;
-    if (!tn_gguf_has_data(m->file))
+    if (!tn_gguf_has_data(m->file) && needs_data(m, l))
         return tn_fail(TN_E_STATE, "%s has no weights; it serves planning only", tn_gguf_path(m->file));
     uint64_t begin = tn_time_ns();
     size_t total = 0;

@@ -148,6 +148,7 @@ tn_status described_device_new(const char *spec, tn_device **device) {
     d->next_address = FIRST_ADDRESS;
     d->device.ops = &device_ops;
     d->device.kind = TN_DEVICE_GPU;
+    d->device.caps.described = true;
     d->device.impl = d;
     d->type.ops = &type_ops;
     cuda_device_names(&d->device, &d->type, d->description);

@@ -205,6 +205,22 @@ static int write_html(const struct plan_subject *s, const char *path) {
     return code ? code : closed;
 }
 
+/* ---- Launches ---- */
+
+/* Compiling needs addresses, so a session is set up. On a described device that takes no memory. */
+static int print_launches(const struct plan_subject *s) {
+    tn_session *session;
+    tn_status status = tn_session_new(s->model, &s->params, &session);
+    if (status != TN_OK) return fail_status(status, "%s", s->path);
+    for (int decode = 0; decode < 2 && status == TN_OK; decode++) {
+        printf("\n%s, %d token%s, ", decode ? "decode" : "prefill", decode ? s->params.n_seqs : s->params.n_ubatch,
+               decode && s->params.n_seqs == 1 ? "" : "s");
+        status = tn_session_print_launches(session, !decode, stdout);
+    }
+    tn_session_free(session);
+    return status == TN_OK ? EXIT_OK : fail_status(status, "%s", s->path);
+}
+
 /* ---- The command ---- */
 
 static int run_plan(const struct args *args) {
@@ -241,6 +257,7 @@ static int run_plan(const struct args *args) {
         status = tn_fit_explain(s.model, &s.params, stdout);
         if (status != TN_OK) code = fail_status(status, "%s", s.path);
     }
+    if (!code && args_flag(args, "launches")) code = print_launches(&s);
     const char *svg = args_text(args, "svg"), *html = args_text(args, "html");
     fflush(stdout); /* keeps the order when both streams go to one file */
     if (!code && svg && !(code = write_plan_svg(&s, svg)))
@@ -273,6 +290,9 @@ static const struct option options[] = {
     {.name = "why",
      .kind = OPTION_FLAG,
      .help = "explain the placement of each weight, and where the decode graph is split between devices"},
+    {.name = "launches",
+     .kind = OPTION_FLAG,
+     .help = "print what prefill and decode launch on each device; loads the model unless the device is only described"},
     OPTION_JSON,
     {0},
 };
@@ -290,7 +310,8 @@ const struct command command_plan = {
     .examples = "tenon plan model.gguf --ctx 32768\n"
                 "tenon plan model.gguf --device sim:24G,name=rtx4090 --cache-type q8_0\n"
                 "tenon plan 70b.gguf --device sim:48G,name=a --device sim:48G,name=b --json\n"
-                "tenon plan model.gguf --html plan.html",
+                "tenon plan model.gguf --html plan.html\n"
+                "tenon plan model.gguf --device cuda:h200 --launches",
     .exit_codes = "0 fits, 1 error, 2 wrong usage, 3 does not fit",
     .section = SECTION_MEMORY,
     .min_arguments = 0,
