@@ -4,6 +4,13 @@ find_path(TENON_CUDA_HEADERS cublasLt.h HINTS /usr/local/cuda/include /usr/local
 find_package(Python3 COMPONENTS Interpreter)
 include(CheckLanguage)
 check_language(CXX)
+# Launch lists of described GPUs, compared with tests/data/launches. Skipped where the modules below are not built.
+if(Python3_FOUND)
+  add_test(NAME cuda_launches COMMAND Python3::Interpreter ${CMAKE_SOURCE_DIR}/tests/cuda_on_cpu/launches.py ${CMAKE_BINARY_DIR})
+else()
+  add_test(NAME cuda_launches COMMAND sh -c "echo skipped: no Python 3; exit 77")
+endif()
+set_tests_properties(cuda_launches PROPERTIES SKIP_RETURN_CODE 77)
 file(GLOB_RECURSE cuda_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cu ${CMAKE_SOURCE_DIR}/src/backend/cuda/*.cuh)
 if(NOT TENON_CUDA_HEADERS OR NOT Python3_FOUND OR NOT CMAKE_CXX_COMPILER OR NOT CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64" OR TENON_SANITIZE)
   message(STATUS "CUDA on CPU: left out (no CUDA headers, no Python, no C++ compiler, another CPU, or a sanitizer build)")

@@ -70,8 +70,13 @@ static const char *name_of(const tn_tensor *t) { return t->name[0] ? t->name : "
 
 static void print_nodes(const launch_list &l, tn_tensor *const *program, int first, int n, FILE *out) {
     for (int i = 0; i < n; i++) {
-        const tn_tensor *t = program[l.nodes[first + i]];
-        fprintf(out, "%s%s(%s)", i ? " + " : "", tn_op_name(t->op), name_of(t));
+        int node = l.nodes[first + i];
+        const tn_tensor *t = program[node];
+        fprintf(out, "%s%s(", i ? " + " : "", tn_op_name(t->op));
+        if (t->name[0])
+            fprintf(out, "%s)", t->name);
+        else
+            fprintf(out, "node %d)", node);
     }
 }
 static bool is_among(const tn_tensor *t, const tn_tensor *const *all, int n) {
@@ -123,7 +128,7 @@ tn_status launch_list_print(const launch_list &l, tn_tensor *const *program, FIL
         }
         fputs(": ", out);
         if (r.converts) fprintf(out, "convert %s%s", name_of(root_of(r.converts)), r.n_nodes ? " for " : "");
-        if (r.n_steps) fprintf(out, "%d steps", r.n_steps);
+        if (r.n_steps) fprintf(out, "%d step%s", r.n_steps, r.n_steps == 1 ? "" : "s");
         if (!r.n_steps) print_nodes(l, program, r.first_node, r.n_nodes, out);
         if (!r.n_steps && !r.converts) print_operands(l, program, r.first_node, r.n_nodes, out);
         fputc('\n', out);
@@ -158,7 +163,7 @@ static tn_status check_kernel(const launch_record &r, const device_description &
     if (!wrong) return TN_OK;
     char name[128];
     print_name(r.name, name, sizeof name);
-    return tn_fail(TN_E_UNSUPPORTED, "%s with grid %u×%u×%u, block %u, shared %zu exceeds the limits of %s: %s", name,
+    return tn_fail(TN_E_TOO_BIG, "%s with grid %u×%u×%u, block %u, shared %zu exceeds the limits of %s: %s", name,
                    s.grid.x, s.grid.y, s.grid.z, s.threads, s.shared, d.chip, wrong);
 }
 tn_status launch_list_check(const launch_list &l, const device_description &d) {

@@ -371,8 +371,11 @@ struct prefill_choice {
     void (*kernel)(attention_job);
     size_t bytes;
 };
+static const char *form_name(tile_form form) {
+    return form == AS_THEY_ARE ? "as they are" : form == AS_HALVES ? "as halves" : "as two";
+}
 template <int SIZE, tile_form FORM> static prefill_choice choice() {
-    return {kernel_called("prefill_kernel", NULL, SIZE, FORM), prefill_kernel<SIZE, FORM>,
+    return {kernel_called("prefill_kernel", form_name(FORM), SIZE), prefill_kernel<SIZE, FORM>,
             sizeof(prefill_memory<SIZE, FORM>)};
 }
 template <tile_form FORM> static prefill_choice choice_for(int64_t size) {

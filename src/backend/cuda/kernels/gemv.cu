@@ -352,14 +352,17 @@ static tn_status compile_tiles(const compilation &c, const gemv_job &job, dim3 g
                       gemv_kernel<U, COLUMNS, EXPERTS>, shape, job);
 }
 template <typename U, int COLUMNS> static tn_status compile_columns(const compilation &c, gemv_job &job) {
-    bool ring = c.device->bulk_copies && job.k % U::SPAN == 0;
+    enum { STATIC_BYTES = 20480 }; // at least the static shared memory of gemv_ring_kernel
+    const size_t limit = c.device->shared_per_block, ring_bytes = (size_t)RING_WARPS * U::RING * 2 * U::ROW;
+    bool ring = c.device->bulk_copies && job.k % U::SPAN == 0 && ring_bytes + STATIC_BYTES <= limit;
     if (!ring) return compile_tiles<U, COLUMNS, false>(c, job, dim3((unsigned)job.tiles));
     int processors = c.device->multiprocessors;
-    bool shared_rows = COLUMNS <= 2 && job.tiles <= processors + processors / 2 && job.k / U::SPAN > 1;
+    bool shared_rows = COLUMNS <= 2 && job.tiles <= processors + processors / 2 && job.k / U::SPAN > 1 &&
+                       2 * ring_bytes + STATIC_BYTES <= limit;
     unsigned warps = shared_rows ? 2 * RING_WARPS : RING_WARPS;
     int most = shared_rows || COLUMNS > 2 ? processors : 2 * processors;
-    size_t bytes = (size_t)warps * U::RING * 2 * U::ROW, activation_bytes = shared_activation_bytes(job);
-    job.in_shared = bytes + activation_bytes + 20480 <= c.device->shared_per_block;
+    size_t bytes = shared_rows ? 2 * ring_bytes : ring_bytes, activation_bytes = shared_activation_bytes(job);
+    job.in_shared = bytes + activation_bytes + STATIC_BYTES <= limit;
     if (job.in_shared) bytes += activation_bytes;
     launch_shape shape = {dim3((unsigned)(job.tiles < most ? job.tiles : most)), warps * 32, bytes, true};
     shape.early = may_start_early(c, job);
