@@ -158,7 +158,7 @@ static tn_status run_model(const settings *s, const char *path, double ceiling, 
         tn_token next = tokens[0];
         for (int i = -4; i < s->generate && status == TN_OK; i++) {
             if (i == 0) begin = tn_time_ns();
-            status = tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = &next, .best = true});
+            status = tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = &next, .argmax = true});
             next = tn_session_argmax(session, -1);
         }
         if (r >= 0) decode[r] = s->generate / ((double)(tn_time_ns() - begin) * 1e-9);

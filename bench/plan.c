@@ -4,7 +4,7 @@
  *
  * The yardstick is an allocator that sees one request after another in execution order and takes the tightest free
  * block. Times are medians of the processor time of several runs. */
-#include "llm/session_internal.h"
+#include "tenon/llm.h"
 #include "plan/plan_internal.h"
 
 #include "base/checked.h"
@@ -503,7 +503,7 @@ static void plan_model(const char *path, const char *name, worst_case *worst) {
     for (int decode = 0; decode < 2; decode++) {
         const tn_plan *plan;
         char label[64];
-        if (tn_sched_plan(session->sched, session->reserved[decode]->graph, &plan, NULL) != TN_OK) die(path);
+        if (tn_session_graph_plan(session, !decode, 0, &plan, NULL) != TN_OK) die(path);
         snprintf(label, sizeof label, "%.20s, %s", name, decode ? "1 token" : "512");
         for (size_t m = 0; m < tn_plan_memory_count(plan); m++) show_plan(label, plan, m, -1, true, worst);
     }

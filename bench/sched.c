@@ -181,7 +181,7 @@ enum { WIDTH = 4096, ROWS = 8, BATCHES = 24 };
 /* Batches from the host through one or two devices. Milliseconds per batch; `results` gets what came out. */
 static double stream_once(const char *latency, int n_devices, int copies, float *results) {
     char specs[2][96];
-    tn_sched_params p = {.n_threads = 1, .pipeline_copies = copies};
+    tn_sched_params p = {.n_threads = 1, .n_in_flight = copies};
     for (int d = 0; d < n_devices; d++) {
         snprintf(specs[d], sizeof specs[d], "sim:256M,latency=%s,name=slow%d", latency, d);
         p.devices[d] = specs[d];

@@ -84,6 +84,16 @@ TN_API void *tn_buffer_base(const tn_buffer *buffer); /* an address on its devic
 TN_API tn_buffer_type *tn_buffer_get_type(const tn_buffer *buffer);
 TN_API tn_buffer_usage tn_buffer_get_usage(const tn_buffer *buffer);
 TN_API void tn_buffer_set_usage(tn_buffer *buffer, tn_buffer_usage usage);
+
+/* Where a tensor will live: known before its memory exists. */
+struct tn_location {
+    tn_buffer_type *type;
+    tn_buffer_usage usage;
+};
+/* The memory that a tensor, or the root of a view, lives in or is declared to get. NULL: plain host memory, or none
+ * is known. Devices ask this, not the tensor's buffer, so that graphs can be planned before weights are loaded. */
+TN_API tn_buffer_type *tn_tensor_buffer_type(const tn_tensor *tensor);
+TN_API tn_buffer_usage tn_tensor_usage(const tn_tensor *tensor); /* TN_USAGE_ANY where there is no buffer */
 TN_API tn_status tn_buffer_clear(tn_buffer *buffer, uint8_t value);
 /* Makes the buffer free for other tensors. Tensors of `arena` (may be NULL) that are bound to it, views too, lose
  * their binding and what the device noted about them; tensors of further arenas need a call for each. The usage is

@@ -26,13 +26,13 @@ typedef struct tn_model tn_model;
 typedef struct tn_session tn_session;
 typedef struct tn_sampler tn_sampler; /* sampler.h */
 
-/* ---- Model --------------------------------------------------------------------------------------------------- */
+/* ---- Model ---- */
 
 typedef struct tn_model_params {
     bool no_mmap;    /* read the weights instead of mapping them */
     bool vocab_only; /* tokenizer and metadata; sessions are refused */
-    bool
-        check_weights; /* look at every weight while loading: NaN or infinity is TN_E_FORMAT with the tensor's name */
+    /* Examine every weight while loading: NaN or infinity is TN_E_FORMAT with the tensor's name. */
+    bool check_weights;
 } tn_model_params;
 
 /* Reads the metadata and checks every tensor's name and shape against the architecture. No weights are touched. */
@@ -65,9 +65,9 @@ TN_API const tn_gguf *tn_model_file(const tn_model *model);
 /* The architectures this build runs, NULL past the end. */
 TN_API const char *tn_architecture_name(size_t index);
 
-/* ---- Session ------------------------------------------------------------------------------------------------- */
+/* ---- Session ---- */
 
-/* Sends the tensors whose names match the pattern (a POSIX extended regular expression) to a device. */
+/* Places the weights whose names match the pattern (a POSIX extended regular expression) on a device. */
 typedef struct tn_placement_override {
     const char *pattern;
     const char *device;
@@ -76,52 +76,55 @@ typedef struct tn_placement_override {
 typedef struct tn_session_params {
     int32_t n_ctx;          /* cells of the KV cache, shared by the sequences; 0: as trained */
     int32_t n_batch;        /* most tokens in one tn_session_decode */
-    int32_t n_ubatch;       /* most tokens computed at once: the worst case that is reserved */
-    int32_t n_seqs;         /* sequence ids 0 … n_seqs-1 */
+    int32_t n_ubatch;       /* most tokens computed at once (a micro-batch): the worst case that is reserved */
+    int32_t n_seqs;         /* sequence ids are 0 … n_seqs-1 */
     int32_t n_outputs;      /* most rows of logits kept per decode; 0: n_seqs */
     int n_threads;          /* 0: one per core */
     tn_threadpool *threads; /* the CPU's pool, outliving the session; NULL: one of its own */
-    /* The devices, threads, abort callback and compute memory of this scheduler (then none of them is given here);
-     * NULL: of its own. Sessions, of the same or of different models, that share one take turns in compute memory as
-     * large as the largest of them needs. Each is as if it were alone, but together they belong to one thread at a
-     * time. Not that of a session which has one of its own. It may be freed before them. */
+    /* A scheduler whose devices, threads, abort callback and compute memory the session uses (then none of them is
+     * given here); NULL: one of its own. Sessions, of the same or of different models, that share one take turns in
+     * compute memory as large as the largest of them needs. Each computes what it would compute alone; together they
+     * belong to one thread at a time. It must not be the scheduler of a session that has its own. It may be freed
+     * before the sessions. */
     const tn_sched *sched;
     tn_type cache_k, cache_v; /* f32 f16 bf16 q8_0 q4_0 */
-    const char *devices[16];  /* in order of preference; empty: all GPUs found, then the CPU */
+    const char *devices[16];  /* in order of preference; empty: all GPUs, then the CPU */
     float split[16];          /* share of the layers per device; all 0: fill the first, then the next */
-    /* Micro-batches of a prompt that may be under way at once where the layers lie on several devices: while one
-     * reads the second, the next reads the first. 0: four, 1: one after the other. Takes memory for what goes from
-     * device to device, so many times. */
+    /* Micro-batches of a prompt that may be in flight where the layers are on several devices: while one is on the
+     * second device, the next is on the first. 0 selects the default of 4; 1 disables it. Each takes memory for what
+     * is copied from device to device. */
     int n_pipeline;
     int32_t n_gpu_layers; /* layers off the CPU; -1: as many as fit */
     const tn_placement_override *overrides;
     size_t n_overrides;
-    bool no_repack;  /* keep weights as in the file, never in the CPU's packed layout */
+    bool no_repack;  /* keep weights as in the file, never in a layout of the CPU's kernels */
     bool embeddings; /* decoding gives embeddings instead of logits; encoders always do */
     tn_pooling pooling;
-    float rope_base, rope_scale;                                         /* 0: as the model says */
-    bool (*progress)(void *user, size_t done_bytes, size_t total_bytes); /* while loading; false cancels */
-    tn_abort_fn abort;                                                   /* while decoding */
-    void *user;                                                          /* for both */
+    float rope_base, rope_scale; /* 0: as the model says */
+    /* While loading; returning false cancels. */
+    bool (*progress)(void *user, size_t done_bytes, size_t total_bytes);
+    tn_abort_fn abort; /* while decoding */
+    void *user;        /* for both */
 } tn_session_params;
-TN_API tn_session_params
-tn_session_params_default(void); /* 4096 cells, batch 2048, micro-batch 512, 1 sequence, f16 */
+/* 4096 cells, batch 2048, micro-batch 512, 1 sequence, f16. */
+TN_API tn_session_params tn_session_params_default(void);
 
-/* Places and loads the weights (unless an earlier session of this model did), makes the KV cache, and reserves every
- * graph. TN_E_TOO_BIG comes before anything is allocated and says what is needed, what is free, and what to try. */
+/* Places and loads the weights (unless an earlier session of this model did), makes the KV cache, and reserves the
+ * memory of every graph. TN_E_TOO_BIG is returned before anything is allocated; its message says what is needed, what
+ * is free, and what to try. */
 TN_API tn_status tn_session_new(tn_model *model, const tn_session_params *params, tn_session **session) TN_MUST_CHECK;
 TN_API void tn_session_free(tn_session *session);
 TN_API tn_model *tn_session_model(const tn_session *session);
 TN_API tn_session_params tn_session_get_params(const tn_session *session); /* with the defaults filled in */
 
-/* ---- Will it fit? -------------------------------------------------------------------------------------------- */
+/* ---- Will it fit? ---- */
 
 typedef struct tn_fit_device {
     const char *name;
-    size_t weights, cache, compute, scratch; /* bytes, exact; of a shared scheduler: with what the others need */
-    size_t mapped;      /* of the weights, the part that stays in the file's map and takes no memory of its own */
-    size_t lower_bound; /* of compute */
-    size_t free, total; /* on the device now */
+    size_t weights, cache, compute, scratch; /* exact bytes; of a shared scheduler: including the other sessions' */
+    size_t mapped;                           /* weights that stay in the file's map and take no memory of their own */
+    size_t lower_bound;                      /* of compute */
+    size_t free, total;                      /* on the device now */
     int32_t n_layers;
 } tn_fit_device;
 
@@ -133,25 +136,24 @@ typedef struct tn_fit {
     char advice[512];            /* when it does not fit: what would */
     struct tn__fit_plans *plans; /* for tn_fit_graph_plan */
 } tn_fit;
-/* What tn_session_new would take, from the real graphs, without taking it. Works on files without data. */
+/* What tn_session_new would take, planned from the graphs it would run; nothing is taken. Works on files without
+ * data. */
 TN_API tn_status tn_fit_session(tn_model *model, const tn_session_params *params, tn_fit *fit) TN_MUST_CHECK;
 TN_API void tn_fit_free(tn_fit *fit);
-/* Where such a session would put every weight and why, and how the graph of one token would be cut. Takes nothing,
+/* Prints where such a session would place every weight and why, and the splits of its decode graph. Takes nothing,
  * either. */
 TN_API tn_status tn_fit_explain(tn_model *model, const tn_session_params *params, FILE *out);
 /* What a session has taken, in the same terms. */
 TN_API tn_status tn_session_memory(const tn_session *session, tn_fit *fit) TN_MUST_CHECK;
-/* The plan behind the numbers: of the largest prefill graph or of the decode graph, and which of its memories is the
- * given device's (`memory` may be NULL). tn_plan_export makes text, JSON, CSV or a picture of it. It lasts as long as
- * the session, or until tn_fit_free; tn_fit_graph_plan is for what tn_fit_session has filled in. */
+/* The plan behind the numbers: of the largest prefill graph or of the decode graph. `memory` (may be NULL) receives
+ * which of the plan's memories is the given device's. tn_plan_export makes text, JSON, CSV or a picture of it. It
+ * lasts as long as the session, or until tn_fit_free; tn_fit_graph_plan needs a tn_fit of tn_fit_session. */
 TN_API tn_status tn_session_graph_plan(tn_session *session, bool prefill, size_t device, const tn_plan **plan,
                                        size_t *memory) TN_MUST_CHECK;
 TN_API tn_status tn_fit_graph_plan(const tn_fit *fit, bool prefill, size_t device, const tn_plan **plan,
                                    size_t *memory) TN_MUST_CHECK;
-/* The prefill's plan on the device that needs most, as a picture (time × address). */
-TN_API tn_status tn_session_plan_svg(tn_session *session, FILE *out) TN_MUST_CHECK;
 
-/* ---- Decoding ------------------------------------------------------------------------------------------------ */
+/* ---- Decoding ---- */
 
 /* Tokens of one or several sequences. Each becomes a cell of the KV cache. */
 typedef struct tn_batch {
@@ -159,32 +161,33 @@ typedef struct tn_batch {
     const tn_token *tokens;
     const int32_t *positions; /* NULL: after the last position of each sequence */
     const int32_t *seqs;      /* NULL: sequence 0 */
-    const bool *outputs;      /* rows whose logits (or embeddings) are wanted; NULL: the last of each sequence */
-    bool best; /* of those rows only the most likely token is wanted: logits stay on the device (tn_session_argmax).
-                  In a loop over single tokens the device begins with the next while the caller looks at the last. */
+    const bool *outputs;      /* rows whose logits (or embeddings) are computed; NULL: the last of each sequence */
+    /* Only the argmax of those rows is computed (tn_session_argmax); logits stay on the device. In a loop over single
+     * tokens a device that has the whole model computes the next step while the caller handles the last token. */
+    bool argmax;
 } tn_batch;
 
-/* TN_E_FULL when the cache has no room: remove or shift something and try again; nothing was changed.
- * After any failure none of the batch's tokens is in the cache.
- * TN_E_NOT_FINITE when a wanted row holds NaN or infinity, as damaged weights make them (see check_weights). */
+/* TN_E_FULL when the cache has too few free cells: remove or shift a sequence and try again; nothing was changed.
+ * After any failure none of the batch's tokens is in the cache. TN_E_NOT_FINITE when a row of results holds NaN or
+ * infinity, which damaged weights cause (see check_weights). */
 TN_API tn_status tn_session_decode(tn_session *session, const tn_batch *batch) TN_MUST_CHECK;
 TN_API int32_t tn_session_output_count(const tn_session *session); /* of the last decode */
 /* Row i of the outputs of the last decode (negative: from the end). Valid until the next; NULL if there is none. */
 TN_API float *tn_session_logits(tn_session *session, int32_t i);
-/* The most likely token of row i, the first of equals; -1 if there is no such row. Quickest after a batch with
- * `best`, which has no logits. */
+/* The index of the highest logit of row i, the lowest of equals; -1 if there is no such row. Fastest after a batch
+ * with `argmax`, which has no logits. */
 TN_API tn_token tn_session_argmax(const tn_session *session, int32_t i);
-/* Embeddings, of a session made for them. Without pooling output i is that of the i-th wanted token (outputs NULL:
- * every token). With pooling there is one per sequence, in the order in which the sequences first occur in the batch;
- * it covers the tokens of this decode. An encoder reads a sequence as a whole: its tokens stand together in the
- * batch, at most a micro-batch of them, and nothing stays in the cache. Not normalised. Valid until the next decode;
- * NULL if there is none. */
+/* Embeddings, of a session with params.embeddings. Without pooling, output i belongs to the i-th token of `outputs`
+ * (NULL: to every token). With pooling there is one per sequence, in the order in which sequences first occur in the
+ * batch; it covers the tokens of this decode. An encoder needs a whole sequence at once: its tokens are contiguous in
+ * the batch, at most a micro-batch of them, and nothing stays in the cache. Not normalised. Valid until the next
+ * decode; NULL if there is none. */
 TN_API float *tn_session_embedding(tn_session *session, int32_t i);
 TN_API int32_t tn_session_embedding_size(const tn_session *session); /* floats per output; RANK: the labels */
 /* Divides a row by its norm: 2 Euclidean, 1 sum of magnitudes, p > 2 the p-norm; 0 scales the largest magnitude to
  * 32760, for storage as 16-bit integers; below 0 leaves it alone. A row of zeros stays. */
 TN_API void tn_embedding_normalize(float *row, int32_t n, int32_t norm);
-/* Every logit row of a token list, handed over piece by piece: a prompt never needs a vocabulary × prompt buffer. */
+/* Calls `fn` with the logits of every token of a list, batch by batch: no buffer of vocabulary × tokens is needed. */
 typedef bool (*tn_logits_fn)(void *user, int32_t position, const float *logits, int32_t n_vocab);
 TN_API tn_status tn_session_score(tn_session *session, int32_t seq, const tn_token *tokens, int32_t n_tokens,
                                   tn_logits_fn fn, void *user) TN_MUST_CHECK;
@@ -205,15 +208,15 @@ TN_API tn_status tn_session_next(tn_session *session, int32_t seq, tn_sampler *s
  * what was still incomplete. */
 TN_API const char *tn_session_text(tn_session *session, int32_t seq);
 
-/* ---- KV cache ------------------------------------------------------------------------------------------------ */
+/* ---- KV cache ---- */
 
 /* Ranges of positions are [from, to); to < 0: to the end. seq < 0: every sequence (remove only). */
 TN_API tn_status tn_session_seq_remove(tn_session *session, int32_t seq, int32_t from, int32_t to);
-TN_API tn_status tn_session_seq_copy(tn_session *session, int32_t source, int32_t target, int32_t from,
-                                     int32_t to);                       /* shares the cells */
+/* The sequences share the cells. */
+TN_API tn_status tn_session_seq_copy(tn_session *session, int32_t source, int32_t target, int32_t from, int32_t to);
 TN_API tn_status tn_session_seq_keep(tn_session *session, int32_t seq); /* removes all others */
-TN_API tn_status tn_session_seq_shift(tn_session *session, int32_t seq, int32_t from, int32_t to,
-                                      int32_t by); /* re-rotates K */
+/* Adds to positions, or divides them; rotates K accordingly. */
+TN_API tn_status tn_session_seq_shift(tn_session *session, int32_t seq, int32_t from, int32_t to, int32_t by);
 TN_API tn_status tn_session_seq_divide(tn_session *session, int32_t seq, int32_t from, int32_t to, int32_t by);
 TN_API int32_t tn_session_seq_first(const tn_session *session, int32_t seq); /* lowest position, -1 if empty */
 TN_API int32_t tn_session_seq_last(const tn_session *session, int32_t seq);  /* highest position, -1 if empty */
@@ -224,7 +227,7 @@ typedef struct tn_cache_usage {
     int32_t cells, used, peak;
 } tn_cache_usage;
 TN_API tn_cache_usage tn_session_cache_usage(const tn_session *session);
-/* For every cell the sequence id it belongs to (the lowest), or -1: to draw a picture. `cells` ints. */
+/* For every cell (`cells` ints) the lowest id of its sequences, or -1: for pictures. */
 TN_API void tn_session_cache_map(const tn_session *session, int32_t *owner);
 
 /* State: the cache of one sequence (seq ≥ 0) or all (-1), with checksum and the model's identity. */
@@ -234,7 +237,7 @@ TN_API tn_status tn_session_state_set(tn_session *session, int32_t seq, const vo
 TN_API tn_status tn_session_save(tn_session *session, int32_t seq, const char *path); /* atomically */
 TN_API tn_status tn_session_load(tn_session *session, int32_t seq, const char *path);
 
-/* ---- Numbers ------------------------------------------------------------------------------------------------- */
+/* ---- Numbers ---- */
 
 typedef struct tn_session_stats {
     uint64_t prompt_tokens, prompt_ns;       /* decodes of more than one token per sequence */
@@ -245,7 +248,7 @@ typedef struct tn_session_stats {
 TN_API tn_session_stats tn_session_get_stats(const tn_session *session);
 TN_API void tn_session_reset_stats(tn_session *session);
 TN_API tn_sched *tn_session_sched(tn_session *session); /* for dumps and callbacks */
-/* Where every weight is and why, one line each. */
+/* Prints the device of every weight and why, one line each. */
 TN_API tn_status tn_session_explain(const tn_session *session, FILE *out);
 TN_API tn_status tn_session_dump_splits(tn_session *session, bool prefill, FILE *out);
 /* The launches of a prefill or decode graph, per device; see tn_program_print. On a described device ("cuda:h200") a

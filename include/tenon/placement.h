@@ -1,6 +1,6 @@
-/* Where the layers of a model go: decided from sizes alone, before anything is loaded.
+/* The placement of a model's layers: chosen from sizes alone, before anything is loaded.
  *
- * Pure arithmetic: nothing is asked of devices and no memory is taken but for the call's own. Any thread. */
+ * Pure arithmetic: no device is asked, and only temporary memory of the call itself is used. Any thread. */
 #ifndef TENON_PLACEMENT_H
 #define TENON_PLACEMENT_H
 
@@ -14,29 +14,29 @@ extern "C" {
 
 typedef struct tn_placement_device {
     const char *name;
-    size_t free;  /* bytes that may be taken there */
-    size_t fixed; /* bytes taken there as soon as anything runs there: compute buffers, scratch */
-    double speed; /* in any unit: faster ones are filled first, equal ones in the order given */
-    double share; /* the part of the layers the caller wants there; all 0: by speed and room */
+    size_t free;  /* bytes that may be taken */
+    size_t fixed; /* bytes that the first layer on the device adds: compute buffers, scratch */
+    double speed; /* in any unit: faster devices are filled first, equal ones in the order given */
+    double share; /* of the layers, as the caller asks; all 0: by speed and free bytes */
 } tn_placement_device;
 
 enum { TN_PLACEMENT_FREE = -1 };
 typedef struct tn_placement_layer {
     const char *name;
-    int device; /* where the caller wants it, or TN_PLACEMENT_FREE */
-    bool late;  /* leaves the host only when all others have: the output matrix */
+    int device; /* the caller's choice, or TN_PLACEMENT_FREE */
+    bool late;  /* leaves the host after all others: the output matrix */
 } tn_placement_layer;
 
 typedef struct tn_placement_params {
-    const tn_placement_device *devices; /* the last is the host, which takes what the others do not */
+    const tn_placement_device *devices; /* the last is the host, which gets the remaining layers */
     size_t n_devices;
     const tn_placement_layer *layers; /* in the order they run */
     size_t n_layers;
-    const size_t *bytes; /* [layer * n_devices + device]: weights and cache of the layer if it were there */
-    int64_t n_off_host;  /* so many layers leave the host, the last ones first; -1: as many as fit */
+    const size_t *bytes; /* [layer * n_devices + device]: weights and cache of the layer on that device */
+    int64_t n_off_host;  /* layers that leave the host, the last ones first; -1: as many as fit */
 } tn_placement_params;
 
-/* Why a layer is where it is: X(NAME, "text"). */
+/* Why a layer is on its device: X(NAME, "text"). */
 #define TN_PLACEMENT_CAUSE_TABLE(X)                                                                                  \
     X(PINNED, "the caller put it there")                                                                             \
     X(SHARE, "the caller's shares")                                                                                  \
@@ -57,14 +57,14 @@ typedef struct tn_placement {
     tn_placement_cause cause;
 } tn_placement;
 
-/* Chooses a device for every layer. The layers of a device follow each other, so that data changes devices as seldom
- * as possible. Of the placements in which everything fits it takes the one with the most layers off the host, the
- * fastest devices filled first. Numbers and shares that the caller gave are kept even when they do not fit.
- * `places`: n_layers of them; `needed`: bytes per device; `fits`: whether that is no more than each has free. */
-TN_API tn_status tn_placement_choose(const tn_placement_params *params, tn_placement *places, size_t *needed,
+/* Chooses a device for every layer. The layers of a device are contiguous, so that data changes devices as seldom as
+ * possible. Of the placements that fit it takes the one with the most layers off the host, the fastest devices filled
+ * first. Numbers and shares given by the caller are kept even when they do not fit. `placements`: n_layers of them;
+ * `needed`: bytes per device; `fits`: whether no device needs more than it has free. */
+TN_API tn_status tn_placement_choose(const tn_placement_params *params, tn_placement *placements, size_t *needed,
                                      bool *fits) TN_MUST_CHECK;
-/* One line per layer: its name, bytes, device, and why. */
-TN_API tn_status tn_placement_explain(const tn_placement_params *params, const tn_placement *places, FILE *out);
+/* Prints one line per layer: its name, bytes, device, and why. */
+TN_API tn_status tn_placement_explain(const tn_placement_params *params, const tn_placement *placements, FILE *out);
 
 #ifdef __cplusplus
 }

@@ -18,7 +18,8 @@ extern "C" {
 
 typedef struct tn_arena tn_arena;
 typedef struct tn_tensor tn_tensor;
-typedef struct tn_buffer tn_buffer; /* backend.h */
+typedef struct tn_buffer tn_buffer;     /* backend.h */
+typedef struct tn_location tn_location; /* backend.h */
 
 enum { TN_MAX_DIMS = 4, TN_MAX_SRC = 10, TN_MAX_NAME = 64, TN_MAX_PARAMS = 64 };
 
@@ -385,6 +386,8 @@ struct tn_tensor {
     void *data;                 /* NULL until bound; an address on the buffer's device */
     tn_buffer *buffer;          /* NULL: data (if any) is plain host memory */
     void *extra;                /* used by the backend that owns the buffer */
+    /* Where its memory will be, while it has none. Schedulers set it on their own tensors only. */
+    const tn_location *location;
     char name[TN_MAX_NAME];
 };
 

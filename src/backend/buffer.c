@@ -31,6 +31,17 @@ size_t tn_buffer_size(const tn_buffer *buffer) { return buffer ? buffer->size : 
 void *tn_buffer_base(const tn_buffer *buffer) { return buffer ? buffer->base : NULL; }
 tn_buffer_type *tn_buffer_get_type(const tn_buffer *buffer) { return buffer ? buffer->type : NULL; }
 tn_buffer_usage tn_buffer_get_usage(const tn_buffer *buffer) { return buffer ? buffer->usage : TN_USAGE_ANY; }
+
+tn_buffer_type *tn_tensor_buffer_type(const tn_tensor *tensor) {
+    const tn_tensor *root = tensor->view_src ? tensor->view_src : tensor;
+    if (root->buffer) return root->buffer->type;
+    return root->location ? root->location->type : NULL;
+}
+tn_buffer_usage tn_tensor_usage(const tn_tensor *tensor) {
+    const tn_tensor *root = tensor->view_src ? tensor->view_src : tensor;
+    if (root->buffer) return root->buffer->usage;
+    return root->location ? root->location->usage : TN_USAGE_ANY;
+}
 void tn_buffer_set_usage(tn_buffer *buffer, tn_buffer_usage usage) {
     if (buffer) buffer->usage = usage;
 }

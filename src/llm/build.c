@@ -1,6 +1,6 @@
 /* The shared builder: a transformer's graph from hyper-parameters, the architecture's switches, and whichever
  * optional tensors the file has. */
-#include "llm/session_internal.h"
+#include "llm/plan/session_plan.h"
 
 #include "base/checked.h"
 
@@ -12,25 +12,31 @@
 enum { FFN_CHUNK_CPU = 128, FFN_CHUNK_GPU = 512 };
 
 typedef struct builder {
-    const tn_session *s;
+    const tn__session_plan *plan;
     const tn_model *m;
     const tn__hparams *h;
     const tn__arch *arch;
     tn_arena *a;
     tn__graph_set *set;
     tn_graph *graph;
-    tn_status status; /* of what was put in order */
-    char place[40];   /* behind the names of what is built now: ".3" in layer 3, ".3@128" for its rows from 128 on */
+    tn_tensor *tokens; /* an input, or the argmax that the step before left on the device */
+    tn_status status;  /* of append_now */
+    char suffix[40];   /* of the names of what is built now: ".3" in layer 3, ".3@128" for its rows from 128 on */
 } builder;
+
+static tn_tensor *graph_input(const builder *b, tn__input source) {
+    return tn__input_tensor(&b->set->inputs, source);
+}
 
 /* Names what people look for in plans, dumps and callbacks. What has a name keeps it: where a part is missing, its
  * input passes through. */
 static tn_tensor *named(const builder *b, tn_tensor *t, const char *what) {
-    return t && !t->name[0] ? tn_name(b->a, t, "%s%s", what, b->place) : t;
+    return t && !t->name[0] ? tn_name(b->a, t, "%s%s", what, b->suffix) : t;
 }
 
-/* Puts a node into the graph here and now. Without it nodes come in the order in which the end asks for them. */
-static void in_order(builder *b, tn_tensor *t) {
+/* Appends a node to the graph now. Other nodes are appended in the order in which the last node's sources need them.
+ */
+static void append_now(builder *b, tn_tensor *t) {
     if (t && b->status == TN_OK) b->status = tn_graph_add(b->graph, t);
 }
 
@@ -41,8 +47,8 @@ static tn_tensor *norm(const builder *b, tn_tensor *x, tn_tensor *weight, tn_ten
 /* What belongs to a matrix, on its product. The last of it is what people look for and has the plain name. */
 static tn_tensor *finish_linear(const builder *b, tn_tensor *y, tn_tensor *scale, tn_tensor *bias, const char *what) {
     if (!scale && !bias) return named(b, y, what);
-    if (y) tn_name(b->a, y, "%s_product%s", what, b->place);
-    if (scale && bias && y) y = tn_name(b->a, tn_mul(b->a, y, scale), "%s_scaled%s", what, b->place);
+    if (y) tn_name(b->a, y, "%s_product%s", what, b->suffix);
+    if (scale && bias && y) y = tn_name(b->a, tn_mul(b->a, y, scale), "%s_scaled%s", what, b->suffix);
     return named(b, bias ? tn_add(b->a, y, bias) : tn_mul(b->a, y, scale), what);
 }
 static tn_tensor *linear(const builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias, tn_tensor *x,
@@ -54,8 +60,8 @@ static tn_tensor *ffn_linear(const builder *b, tn_tensor *w, tn_tensor *scale, t
                              const char *what) {
     if (b->arch->no_ffn_scales) scale = NULL;
     if (!scale || !bias) return linear(b, w, scale, bias, x, what);
-    tn_tensor *y = tn_name(b->a, tn_mul_mat(b->a, w, x), "%s_product%s", what, b->place);
-    y = tn_name(b->a, tn_add(b->a, y, bias), "%s_biased%s", what, b->place);
+    tn_tensor *y = tn_name(b->a, tn_mul_mat(b->a, w, x), "%s_product%s", what, b->suffix);
+    y = tn_name(b->a, tn_add(b->a, y, bias), "%s_biased%s", what, b->suffix);
     return named(b, tn_mul(b->a, y, scale), what);
 }
 static tn_tensor *scaled(const builder *b, tn_tensor *x, float scale) {
@@ -67,8 +73,8 @@ static tn_tensor *scaled(const builder *b, tn_tensor *x, float scale) {
 static tn_rope_params rope_params(const builder *b, int32_t il) {
     const tn__hparams *h = b->h;
     tn_rope_params p = tn_rope_params_default(h->n_rot, b->arch->rope);
-    p.base = b->s->params.rope_base > 0 ? b->s->params.rope_base : h->layers[il].rope_base;
-    p.freq_scale = b->s->params.rope_scale > 0 ? b->s->params.rope_scale : h->layers[il].rope_scale;
+    p.base = b->plan->params.rope_base > 0 ? b->plan->params.rope_base : h->layers[il].rope_base;
+    p.freq_scale = b->plan->params.rope_scale > 0 ? b->plan->params.rope_scale : h->layers[il].rope_scale;
     p.ext_factor = h->yarn_ext >= 0 ? h->yarn_ext : h->rope_scaling == TN__ROPE_SCALING_YARN ? 1.0f : 0.0f;
     p.attn_factor = h->yarn_attn * h->rope_attn_factor;
     p.beta_fast = h->yarn_beta_fast;
@@ -78,18 +84,18 @@ static tn_rope_params rope_params(const builder *b, int32_t il) {
     return p;
 }
 
-tn_tensor *tn__rope_factors(const tn_session *s) {
-    const tn__weights *w = &s->model->w;
+tn_tensor *tn__rope_factors(const tn__session_plan *p) {
+    const tn__weights *w = &p->model->w;
     if (w->rope_freqs) return w->rope_freqs;
-    return s->params.n_ctx / s->params.n_seqs > s->model->h.rope_orig_ctx ? w->rope_long : w->rope_short;
+    return p->params.n_ctx / p->params.n_seqs > p->model->h.rope_orig_ctx ? w->rope_long : w->rope_short;
 }
 
 /* Where the layer is: such a small tensor must not make its op, or itself, travel. */
 static tn_tensor *rope_factors(const builder *b, int32_t il) {
     const tn__weights *w = &b->m->w;
     if (w->layers[il].rope_freqs) return w->layers[il].rope_freqs;
-    tn_tensor *copy = b->s->kv.factors[b->s->kv.layers[il].device];
-    return copy ? copy : tn__rope_factors(b->s);
+    tn_tensor *copy = b->plan->kv.factors[b->plan->kv.layers[il].device];
+    return copy ? copy : tn__rope_factors(b->plan);
 }
 
 /* Rows of a head each: [size, heads, tokens] out of a matrix whose rows start at `offset` bytes. */
@@ -127,9 +133,9 @@ static tn_tensor *attention(builder *b, int32_t il, tn_tensor *x) {
         v = heads_of(b, qkv, h->head_v, lh->n_head_kv, q_bytes + k_bytes);
     } else {
         /* The three products stand together, so that a backend can share what they have in common. */
-        in_order(b, q = tn_mul_mat(a, l->wq, x));
-        in_order(b, k = tn_mul_mat(a, l->wk, x));
-        in_order(b, v = tn_mul_mat(a, l->wv, x));
+        append_now(b, q = tn_mul_mat(a, l->wq, x));
+        append_now(b, k = tn_mul_mat(a, l->wk, x));
+        append_now(b, v = tn_mul_mat(a, l->wv, x));
         q = finish_linear(b, q, l->sq, l->bq, "q");
         k = finish_linear(b, k, l->sk, l->bk, "k");
         v = finish_linear(b, v, l->sv, l->bv, "v");
@@ -148,15 +154,16 @@ static tn_tensor *attention(builder *b, int32_t il, tn_tensor *x) {
     }
     if (!b->arch->no_rope && !lh->no_rope) {
         tn_rope_params p = rope_params(b, il);
-        q = named(b, tn_rope(a, q, b->set->positions, rope_factors(b, il), &p), "q_rope");
-        k = named(b, tn_rope(a, k, b->set->positions, rope_factors(b, il), &p), "k_rope");
+        q = named(b, tn_rope(a, q, graph_input(b, TN__INPUT_POSITIONS), rope_factors(b, il), &p), "q_rope");
+        k = named(b, tn_rope(a, k, graph_input(b, TN__INPUT_POSITIONS), rope_factors(b, il), &p), "k_rope");
     }
     if (b->arch->norm_qk_after_rope) {
         q = norm_heads(b, q, l->q_norm, l->q_norm_b, "q_norm");
         k = norm_heads(b, k, l->k_norm, l->k_norm_b, "k_norm");
     }
 
-    if (b->set->q_scale) q = tn_mul(a, q, b->set->q_scale);
+    tn_tensor *q_scale = graph_input(b, TN__INPUT_QUERY_SCALES);
+    if (q_scale) q = tn_mul(a, q, q_scale);
     tn_attention_sources src = {.q = q, .sinks = l->sinks};
     tn_attention_params p = {
         .scale = h->attn_scale != 0 ? h->attn_scale : 1 / sqrtf((float)h->head_k),
@@ -165,15 +172,16 @@ static tn_tensor *attention(builder *b, int32_t il, tn_tensor *x) {
         .causal = h->causal,
         .window = lh->window,
     };
-    const tn__kv_layer *cache = &b->s->kv.layers[il];
+    const tn__kv_layer *cache = &b->plan->kv.layers[il];
     int group = cache->group;
-    tn_tensor *kc = named(b, tn_set_rows(a, cache->k, flat(b, k), b->set->rows[group]), "k_store");
-    tn_tensor *vc = named(b, tn_set_rows(a, cache->v, flat(b, v), b->set->rows[group]), "v_store");
+    tn_tensor *rows = graph_input(b, group == TN__CACHE_FULL ? TN__INPUT_ROWS_FULL : TN__INPUT_ROWS_WINDOW);
+    tn_tensor *kc = named(b, tn_set_rows(a, cache->k, flat(b, k), rows), "k_store");
+    tn_tensor *vc = named(b, tn_set_rows(a, cache->v, flat(b, v), rows), "v_store");
     src.k = tn_reshape(a, kc, h->head_k, lh->n_head_kv, cache->k->ne[1]);
     src.v = tn_reshape(a, vc, h->head_v, lh->n_head_kv, cache->v->ne[1]);
-    src.q_pos = b->set->q_pos;
-    src.k_pos = b->s->kv.meta[(size_t)group * b->s->kv.n_devices + (size_t)cache->device];
-    src.range = b->set->range[group];
+    src.q_pos = graph_input(b, TN__INPUT_QUERY_CELLS);
+    src.k_pos = b->plan->kv.meta[(size_t)group * b->plan->kv.n_devices + (size_t)cache->device];
+    src.range = graph_input(b, group == TN__CACHE_FULL ? TN__INPUT_RANGE_FULL : TN__INPUT_RANGE_WINDOW);
     tn_tensor *y = named(b, tn_attention(a, &src, &p), "attn");
     if (!y) return NULL;
     y = tn_reshape(a, y, y->ne[0] * y->ne[1], y->ne[2]);
@@ -203,13 +211,13 @@ static tn_tensor *expert_linear(const builder *b, tn_tensor *w, tn_tensor *scale
                                 tn_tensor *ids, const char *what) {
     tn_tensor *y = tn_mul_mat_id(b->a, w, x, ids);
     if (b->arch->no_ffn_scales) scale = NULL;
-    if (scale || bias) tn_name(b->a, y, "%s_product%s", what, b->place);
+    if (scale || bias) tn_name(b->a, y, "%s_product%s", what, b->suffix);
     if (scale && y) {
         int64_t used = ids->ne[0], tokens = ids->ne[1];
         tn_tensor *s = tn_get_rows(b->a, tn_reshape(b->a, scale, 1, scale->ne[0]),
                                    tn_reshape(b->a, tn_cont(b->a, ids), used * tokens));
         y = tn_mul(b->a, y, tn_reshape(b->a, s, 1, used, tokens));
-        if (bias) tn_name(b->a, y, "%s_scaled%s", what, b->place);
+        if (bias) tn_name(b->a, y, "%s_scaled%s", what, b->suffix);
     }
     if (bias) y = tn_add_id(b->a, y, bias, ids);
     return named(b, y, what);
@@ -265,14 +273,14 @@ enum { FFN_MOST_CHUNKS = 64 };
 /* Whether another device has the host's weights come over for so many rows: once for each chunk. */
 static bool weights_travel(const builder *b, const tn__layer *l, tn_tensor *x) {
     const tn_tensor *product = tn_mul_mat(b->a, l->router ? l->router : l->ffn_up, x); /* to ask with */
-    for (size_t d = 0; product && d < b->s->n_devices; d++)
-        if (tn_device_wants_op(tn_stream_device(tn_sched_stream(b->s->sched, d)), product)) return true;
+    for (size_t d = 0; product && d < b->plan->placement.n_devices; d++)
+        if (tn_device_wants_op(tn_stream_device(tn_sched_stream(b->plan->sched, d)), product)) return true;
     return false;
 }
 static int64_t ffn_chunk(const builder *b, int32_t il, tn_tensor *x) {
     const int64_t rows = x->ne[1];
     if (rows <= FFN_CHUNK_CPU) return rows;
-    tn_stream *stream = tn_sched_stream(b->s->sched, (size_t)b->s->device_of_layer[il + 1]);
+    tn_stream *stream = tn_sched_stream(b->plan->sched, (size_t)b->plan->placement.device_of_layer[il + 1]);
     bool host = tn_device_get_kind(tn_stream_device(stream)) == TN_DEVICE_CPU;
     int64_t chunk = host && !weights_travel(b, &b->m->w.layers[il], x) ? FFN_CHUNK_CPU : FFN_CHUNK_GPU;
     int64_t least = (rows + FFN_MOST_CHUNKS - 1) / FFN_MOST_CHUNKS;
@@ -287,7 +295,7 @@ static tn_tensor *serial_ffn(builder *b, int32_t il, tn_tensor *x) {
     for (int64_t begin = 0; begin < rows && x; begin += chunk) {
         int64_t n = rows - begin < chunk ? rows - begin : chunk;
         size_t offset = (size_t)begin * x->nb[1];
-        if (begin) snprintf(b->place, sizeof b->place, ".%d@%lld", il, (long long)begin);
+        if (begin) snprintf(b->suffix, sizeof b->suffix, ".%d@%lld", il, (long long)begin);
         tn_tensor *part = rows <= chunk ? x
                                         : tn_view(b->a, x, 2, (const int64_t[]){x->ne[0], n},
                                                   (const size_t[]){4, x->nb[1]}, offset);
@@ -315,16 +323,17 @@ static tn_tensor *layer(builder *b, int32_t il, tn_tensor *x) {
     const tn__layer *l = &b->m->w.layers[il];
     tn_arena *a = b->a;
     tn__residual residual = residual_of(b, l);
-    snprintf(b->place, sizeof b->place, ".%d", il);
+    snprintf(b->suffix, sizeof b->suffix, ".%d", il);
     tn_tensor *in = x;
     if (l->attn_norm || b->arch->bare_norms) in = named(b, norm(b, x, l->attn_norm, l->attn_norm_b), "attn_norm");
     tn_tensor *attn_in = l->attn_norm_2 ? named(b, norm(b, x, l->attn_norm_2, l->attn_norm_2_b), "attn_norm_2") : in;
     tn_tensor *attn = attention(b, il, attn_in);
-    /* After the last attention only the rows somebody wants go on. */
-    if (il == b->h->n_layer - 1 && b->set->out_rows) {
-        attn = named(b, tn_get_rows(a, attn, b->set->out_rows), "attn_wanted");
-        x = named(b, tn_get_rows(a, x, b->set->out_rows), "x_wanted");
-        if (residual == TN__RESIDUAL_PARALLEL) in = tn_get_rows(a, in, b->set->out_rows);
+    /* After the last attention only the output rows are computed further. */
+    tn_tensor *out_rows = graph_input(b, TN__INPUT_OUTPUT_ROWS);
+    if (il == b->h->n_layer - 1 && out_rows) {
+        attn = named(b, tn_get_rows(a, attn, out_rows), "attn_wanted");
+        x = named(b, tn_get_rows(a, x, out_rows), "x_wanted");
+        if (residual == TN__RESIDUAL_PARALLEL) in = tn_get_rows(a, in, out_rows);
     }
     if (l->attn_post_norm) attn = named(b, norm(b, attn, l->attn_post_norm, NULL), "attn_post_norm");
     attn = named(b, scaled(b, attn, b->h->residual_scale), "attn_scaled");
@@ -349,11 +358,13 @@ static tn_tensor *layer(builder *b, int32_t il, tn_tensor *x) {
 
 static tn_tensor *embed(const builder *b) {
     const tn__weights *w = &b->m->w;
-    tn_tensor *x = named(b, tn_get_rows(b->a, w->tok_embd, b->set->tokens), "embedding");
+    tn_tensor *x = named(b, tn_get_rows(b->a, w->tok_embd, b->tokens), "embedding");
     x = named(b, scaled(b, x, b->h->embd_scale), "embedding_scaled");
     if (w->type_embd) x = tn_add(b->a, x, tn_view(b->a, w->type_embd, 1, (const int64_t[]){b->h->n_embd}, NULL, 0));
     if (w->pos_embd)
-        x = tn_add(b->a, x, named(b, tn_get_rows(b->a, w->pos_embd, b->set->positions), "position_embedding"));
+        x = tn_add(
+            b->a, x,
+            named(b, tn_get_rows(b->a, w->pos_embd, graph_input(b, TN__INPUT_POSITIONS)), "position_embedding"));
     x = named(b, x, "embedding_sum");
     if (w->tok_norm) x = named(b, norm(b, x, w->tok_norm, w->tok_norm_b), "embedding_norm");
     return x;
@@ -375,105 +386,97 @@ static tn_tensor *classify(const builder *b, tn_tensor *x) {
     return linear(b, w->cls_out, NULL, w->cls_out_b, x, "scores");
 }
 
-size_t tn__graph_tensor_limit(const tn_model *m, tn__shape shape) {
+/* An upper bound for the tensors of a graph. */
+static size_t graph_tensor_limit(const tn_model *m, tn__shape shape) {
     size_t chunks = TN__MIN(((size_t)shape.n_tokens + FFN_CHUNK_CPU - 1) / FFN_CHUNK_CPU, FFN_MOST_CHUNKS);
     return (size_t)m->h.n_layer * (48 + 40 * chunks) + 64;
 }
 
-void tn__place_found(const tn_session *s, tn__graph_set *set) {
-    if (!set->sums || set->shape.n_outputs != 1) return;
-    set->result->buffer = set->sums->buffer = s->kv.found->buffer;
-    set->result->data = s->kv.found->data;
-    set->sums->data = (char *)s->kv.found->data + sizeof(int32_t);
+/* What a graph of this kind gives, from the state after the last layer. */
+static tn_tensor *build_result(builder *b, tn_tensor *x) {
+    static const char *const names[] = {[TN__GRAPH_LOGITS] = "logits",
+                                        [TN__GRAPH_ARGMAX] = "argmax",
+                                        [TN__GRAPH_NEXT] = "argmax",
+                                        [TN__GRAPH_HIDDEN] = "hidden",
+                                        [TN__GRAPH_RANK] = "scores"};
+    const tn__weights *w = &b->m->w;
+    const tn__graph_kind kind = b->set->shape.kind;
+    const bool argmax = kind == TN__GRAPH_ARGMAX || kind == TN__GRAPH_NEXT;
+    b->suffix[0] = '\0';
+    if (w->out_norm || b->arch->bare_norms) x = named(b, norm(b, x, w->out_norm, w->out_norm_b), "output_norm");
+    if (kind == TN__GRAPH_LOGITS || argmax) x = head(b, x);
+    if (kind == TN__GRAPH_RANK) x = classify(b, x);
+    if (argmax) {
+        b->set->sums = tn_name(b->a, tn_output(tn_sum_rows(b->a, x)), "sums");
+        x = tn_argmax(b->a, x);
+    }
+    return tn_name(b->a, tn_output(x), "%s", names[kind]);
 }
 
-tn_status tn__build_graph(const tn_session *s, tn__shape shape, tn__graph_set *set) {
-    builder b = {.s = s, .m = s->model, .h = &s->model->h, .arch = s->model->arch, .set = set};
-    size_t limit = set->n_tensors ? set->n_tensors : tn__graph_tensor_limit(s->model, shape);
-    size_t capacity = set->n_tensors ? set->capacity : limit + s->model->n_all + 4 * (size_t)b.h->n_layer;
+static builder begin_graph(const tn__session_plan *p, tn__shape shape, tn__graph_set *set) {
     set->shape = shape;
+    return (builder){.plan = p, .m = p->model, .h = &p->model->h, .arch = p->model->arch, .set = set};
+}
+
+tn_status tn__build_graph(const tn__session_plan *p, tn__shape shape, tn__graph_set *set) {
+    builder b = begin_graph(p, shape, set);
+    size_t limit = set->n_tensors ? set->n_tensors : graph_tensor_limit(p->model, shape);
+    size_t capacity = set->n_tensors ? set->capacity : limit + p->model->n_all + 4 * (size_t)b.h->n_layer;
     TN_TRY(
         tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(limit, capacity), .no_alloc = true}, &set->arena));
     tn_arena *a = b.a = set->arena;
     TN_TRY(tn_graph_new(a, capacity, &b.graph));
-    int64_t n = shape.n_tokens;
-    bool best = shape.kind == TN__GRAPH_BEST || shape.kind == TN__GRAPH_NEXT;
-    set->tokens = shape.kind == TN__GRAPH_NEXT ? tn_view(a, s->kv.found, 1, (const int64_t[]){1}, NULL, 0)
-                                               : tn_name(a, tn_input(a, TN_I32, n), "tokens");
-    set->positions = tn_name(a, tn_input(a, TN_I32, n), "positions");
-    set->q_pos = tn_name(a, tn_input(a, TN_I32, 2, n), "query_cells");
-    if (b.h->temperature_scale != 0) set->q_scale = tn_name(a, tn_input(a, TN_F32, 1, 1, n), "query_scales");
-    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        if (!s->kv.groups[g].n) continue;
-        set->rows[g] = tn_name(a, tn_input(a, TN_I32, n), "rows.%d", g);
-        set->range[g] = tn_name(a, tn_input(a, TN_I32, 2), "range.%d", g);
-    }
-    if (shape.n_outputs < n) set->out_rows = tn_name(a, tn_input(a, TN_I32, shape.n_outputs), "outputs");
+    tn__inputs_build(a, b.h, &p->kv, shape, &set->inputs);
+    b.tokens = shape.kind == TN__GRAPH_NEXT ? tn_view(a, p->kv.argmax, 1, (const int64_t[]){1}, NULL, 0)
+                                            : graph_input(&b, TN__INPUT_TOKENS);
     tn_tensor *x = embed(&b);
     for (int32_t il = 0; il < b.h->n_layer; il++) {
         x = layer(&b, il, x);
         tn_name(a, x, "layer.%d", il);
     }
-    const tn__weights *w = &b.m->w;
-    b.place[0] = '\0';
-    if (w->out_norm || b.arch->bare_norms) x = named(&b, norm(&b, x, w->out_norm, w->out_norm_b), "output_norm");
-    if (shape.kind == TN__GRAPH_LOGITS || best) x = head(&b, x);
-    if (shape.kind == TN__GRAPH_RANK) x = classify(&b, x);
-    if (best) {
-        set->sums = tn_name(a, tn_output(tn_sum_rows(a, x)), "sums");
-        x = tn_argmax(a, x);
-    }
-    static const char *const names[] = {[TN__GRAPH_LOGITS] = "logits",
-                                        [TN__GRAPH_BEST] = "best",
-                                        [TN__GRAPH_NEXT] = "best",
-                                        [TN__GRAPH_HIDDEN] = "hidden",
-                                        [TN__GRAPH_RANK] = "scores"};
-    set->result = tn_name(a, tn_output(x), "%s", names[shape.kind]);
+    set->result = build_result(&b, x);
     TN_TRY(tn_arena_status(a));
     TN_TRY(b.status);
     set->graph = b.graph;
-    tn__place_found(s, set);
     if (set->sums) TN_TRY(tn_graph_add(set->graph, set->sums));
     return tn_graph_add(set->graph, set->result);
 }
 
-/* ---- Moving cached cells --------------------------------------------------------------------------------------- */
+/* ---- Moving cached cells ---- */
 
-/* Reads the cells in set->tokens, rotates K by set->positions, writes to set->rows. */
-static tn_tensor *moved(builder *b, tn_tensor *cache, int group, int32_t rotate_layer) {
-    tn_tensor *x = tn_name(b->a, tn_get_rows(b->a, cache, b->set->tokens), "moved.%s", cache->name);
+/* Reads the cells MOVE_FROM, rotates K by MOVE_DELTA if `rotate_layer` is not -1, and writes the cells MOVE_TO. */
+static tn_tensor *move_rows(const builder *b, tn_tensor *cache, int32_t rotate_layer) {
+    tn_tensor *x =
+        tn_name(b->a, tn_get_rows(b->a, cache, graph_input(b, TN__INPUT_MOVE_FROM)), "moved.%s", cache->name);
     if (rotate_layer >= 0 && x) {
         int32_t heads = b->h->layers[rotate_layer].n_head_kv;
         tn_rope_params p = rope_params(b, rotate_layer);
-        /* Lengths are right already: only the angle changes. */
+        /* Cached keys have their magnitude already: only the angle changes. */
         p.attn_factor = p.ext_factor != 0 ? 1 / (1 + 0.1f * logf(1 / p.freq_scale)) : 1;
-        x = tn_rope(b->a, tn_reshape(b->a, x, b->h->head_k, heads, x->ne[1]), b->set->positions,
+        x = tn_rope(b->a, tn_reshape(b->a, x, b->h->head_k, heads, x->ne[1]), graph_input(b, TN__INPUT_MOVE_DELTA),
                     rope_factors(b, rotate_layer), &p);
         x = x ? tn_reshape(b->a, x, x->ne[0] * x->ne[1], x->ne[2]) : NULL;
     }
-    return tn_set_rows(b->a, cache, x, b->set->rows[group]);
+    return tn_set_rows(b->a, cache, x, graph_input(b, TN__INPUT_MOVE_TO));
 }
 
-tn_status tn__build_move(const tn_session *s, tn__shape shape, tn__graph_set *set) {
-    builder b = {.s = s, .m = s->model, .h = &s->model->h, .arch = s->model->arch, .set = set};
+tn_status tn__build_move(const tn__session_plan *p, tn__shape shape, tn__graph_set *set) {
+    builder b = begin_graph(p, shape, set);
     size_t limit = set->n_tensors ? set->n_tensors : 16 * (size_t)b.h->n_layer + 16;
     size_t capacity = set->n_tensors ? set->capacity : limit;
     int group = shape.n_outputs;
     bool shift = shape.kind == TN__GRAPH_SHIFT;
-    set->shape = shape;
     TN_TRY(
         tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(limit, capacity), .no_alloc = true}, &set->arena));
     tn_arena *a = b.a = set->arena;
-    set->tokens = tn_name(a, tn_input(a, TN_I32, shape.n_tokens), "cells.from");
-    set->rows[group] = tn_name(a, tn_input(a, TN_I32, shape.n_tokens), "cells.to");
-    if (shift) set->positions = tn_name(a, tn_input(a, TN_I32, shape.n_tokens), "cells.delta");
+    tn__inputs_build(a, b.h, &p->kv, shape, &set->inputs);
     tn_graph *graph;
     TN_TRY(tn_graph_new(a, capacity, &graph));
     for (int32_t il = 0; il < b.h->n_layer; il++) {
-        const tn__kv_layer *l = &s->kv.layers[il];
+        const tn__kv_layer *l = &p->kv.layers[il];
         bool rotates = !b.arch->no_rope && !b.h->layers[il].no_rope;
         if (l->group != group || (shift && !rotates)) continue;
-        tn_tensor *k = moved(&b, l->k, group, shift ? il : -1), *v = shift ? NULL : moved(&b, l->v, group, -1);
+        tn_tensor *k = move_rows(&b, l->k, shift ? il : -1), *v = shift ? NULL : move_rows(&b, l->v, -1);
         TN_TRY(tn_arena_status(a));
         TN_TRY(tn_graph_add(graph, k));
         if (v) TN_TRY(tn_graph_add(graph, v));

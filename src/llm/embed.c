@@ -1,4 +1,4 @@
-/* Embeddings: which rows a batch needs, and how the hidden states of a sequence become one. */
+/* Embeddings: which rows a batch needs, and how the hidden states of a sequence become one vector. */
 #include "llm/session_internal.h"
 
 #include "base/checked.h"
@@ -6,72 +6,49 @@
 #include <math.h>
 #include <string.h>
 
-tn_status tn__pool_params(const tn_model *m, tn_session_params *p) {
+/* ---- What graphs compute ---- */
+
+tn_status tn__pooling_params(const tn_model *m, tn_session_params *p) {
     const tn__hparams *h = &m->h;
     if (!h->causal) p->embeddings = true;
     if (!p->embeddings) return TN_OK;
     if (p->pooling == TN_POOLING_MODEL) p->pooling = h->pooling;
     if (p->pooling == TN_POOLING_MODEL) p->pooling = h->causal ? TN_POOLING_LAST : TN_POOLING_MEAN;
     if (p->pooling < TN_POOLING_NONE || p->pooling > TN_POOLING_RANK)
-        return tn_fail(TN_E_INVALID, "%d is no kind of pooling", (int)p->pooling);
+        return tn_fail(TN_E_INVALID, "unknown pooling %d", (int)p->pooling);
     if (p->pooling == TN_POOLING_RANK && !m->w.cls_out)
         return tn_fail(TN_E_UNSUPPORTED, "%s has no classifier (cls.output.weight) to rank with",
                        tn_gguf_path(m->file));
     return TN_OK;
 }
 
-/* Every token's state is needed. */
-static bool all_rows(const tn_session *s) {
-    return s->params.embeddings && (s->params.pooling == TN_POOLING_NONE || s->params.pooling == TN_POOLING_MEAN);
+/* Whether the states of all tokens are needed. */
+static bool needs_all_rows(const tn_session_params *p) {
+    return p->embeddings && (p->pooling == TN_POOLING_NONE || p->pooling == TN_POOLING_MEAN);
 }
 
-tn__graph_kind tn__session_kind(const tn_session *s) {
-    if (!s->params.embeddings) return TN__GRAPH_LOGITS;
-    return s->params.pooling == TN_POOLING_RANK ? TN__GRAPH_RANK : TN__GRAPH_HIDDEN;
+tn__graph_kind tn__token_graph_kind(const tn_session_params *p) {
+    if (!p->embeddings) return TN__GRAPH_LOGITS;
+    return p->pooling == TN_POOLING_RANK ? TN__GRAPH_RANK : TN__GRAPH_HIDDEN;
 }
-int32_t tn__rows_out(const tn_session *s, int32_t n_tokens) {
-    return all_rows(s) ? n_tokens : TN__MIN(n_tokens, s->params.n_outputs);
+int32_t tn__max_outputs(const tn_session_params *p, int32_t n_tokens) {
+    return needs_all_rows(p) ? n_tokens : TN__MIN(n_tokens, p->n_outputs);
 }
-int32_t tn__outputs_for(const tn_session *s, int32_t n_wanted, int32_t n_tokens) {
-    return all_rows(s) ? n_tokens : tn__round_outputs(n_wanted, tn__rows_out(s, n_tokens));
-}
-
-tn_status tn__pool_new(tn_session *s) {
-    tn__pool *p = &s->pool;
-    size_t rows = (size_t)(s->params.pooling == TN_POOLING_NONE ? s->params.n_outputs : s->params.n_seqs), count,
-           hidden;
-    p->size = s->params.pooling == TN_POOLING_RANK ? (int32_t)s->model->w.cls_out->ne[1] : s->model->h.n_embd;
-    if (!tn__mul_size(rows, (size_t)p->size, &count) ||
-        !tn__mul_size((size_t)s->params.n_ubatch, (size_t)p->size, &hidden))
-        return tn_fail(TN_E_OVERFLOW, "the embeddings' size overflows");
-    p->rows = tn_calloc(count, sizeof *p->rows);
-    p->hidden = tn_calloc(hidden, sizeof *p->hidden);
-    p->row_of = tn_calloc((size_t)s->params.n_seqs, sizeof *p->row_of);
-    p->counts = tn_calloc((size_t)s->params.n_seqs, sizeof *p->counts);
-    return p->rows && p->hidden && p->row_of && p->counts ? TN_OK : TN_E_NOMEM;
+int32_t tn__outputs_for(const tn_session_params *p, int32_t n_wanted, int32_t n_tokens) {
+    return needs_all_rows(p) ? n_tokens : tn__round_outputs(n_wanted, tn__max_outputs(p, n_tokens));
 }
 
-void tn__pool_free(tn_session *s) {
-    tn_free(s->pool.rows);
-    tn_free(s->pool.hidden);
-    tn_free(s->pool.row_of);
-    tn_free(s->pool.counts);
-}
-
-void tn__pool_start(tn_session *s) {
-    for (int32_t i = 0; i < s->params.n_seqs; i++) s->pool.row_of[i] = -1;
-}
-
-bool tn__pool_wants(const tn_session *s, const tn_batch *b, int32_t i) {
-    int32_t seq = s->seqs[i];
-    bool first = s->params.pooling == TN_POOLING_CLS || (s->params.pooling == TN_POOLING_RANK && !s->model->h.causal);
-    if (all_rows(s) && s->params.pooling == TN_POOLING_MEAN) return true;
-    if (!s->params.embeddings || s->params.pooling == TN_POOLING_NONE) {
+bool tn__wants_row(const tn_session *s, const tn_batch *b, int32_t i) {
+    const tn_session_params *p = &s->plan.params;
+    const int32_t *seqs = s->staging.seqs, seq = seqs[i];
+    bool first = p->pooling == TN_POOLING_CLS || (p->pooling == TN_POOLING_RANK && !s->plan.model->h.causal);
+    if (p->embeddings && p->pooling == TN_POOLING_MEAN) return true;
+    if (!p->embeddings || p->pooling == TN_POOLING_NONE) {
         if (b->outputs) return b->outputs[i];
-        if (s->params.embeddings) return true;
+        if (p->embeddings) return true;
     } else if (first) {
         for (int32_t k = i - 1; k >= 0; k--)
-            if (s->seqs[k] == seq) return false;
+            if (seqs[k] == seq) return false;
         return true;
     }
     for (int32_t k = i + 1; k < b->n_tokens; k++)
@@ -79,45 +56,74 @@ bool tn__pool_wants(const tn_session *s, const tn_batch *b, int32_t i) {
     return true;
 }
 
-tn_status tn__pool_take(tn_session *s, const tn__graph_set *set, int32_t begin, int32_t n, int32_t kept) {
-    tn__pool *p = &s->pool;
-    size_t size = (size_t)p->size;
+/* ---- Pooling ---- */
+
+tn_status tn__embeddings_new(const tn__session_plan *p, tn__embeddings *e) {
+    const tn_session_params *params = &p->params;
+    size_t rows = (size_t)(params->pooling == TN_POOLING_NONE ? params->n_outputs : params->n_seqs), count, hidden;
+    e->size = params->pooling == TN_POOLING_RANK ? (int32_t)p->model->w.cls_out->ne[1] : p->model->h.n_embd;
+    if (!tn__mul_size(rows, (size_t)e->size, &count) ||
+        !tn__mul_size((size_t)params->n_ubatch, (size_t)e->size, &hidden))
+        return tn_fail(TN_E_OVERFLOW, "the embeddings' size overflows");
+    e->rows = tn_calloc(count, sizeof *e->rows);
+    e->hidden = tn_calloc(hidden, sizeof *e->hidden);
+    e->row_of = tn_calloc((size_t)params->n_seqs, sizeof *e->row_of);
+    e->counts = tn_calloc((size_t)params->n_seqs, sizeof *e->counts);
+    return e->rows && e->hidden && e->row_of && e->counts ? TN_OK : TN_E_NOMEM;
+}
+
+void tn__embeddings_free(tn__embeddings *e) {
+    tn_free(e->rows);
+    tn_free(e->hidden);
+    tn_free(e->row_of);
+    tn_free(e->counts);
+}
+
+void tn__embeddings_begin(tn_session *s) {
+    for (int32_t i = 0; i < s->plan.params.n_seqs; i++) s->embeddings.row_of[i] = -1;
+}
+
+tn_status tn__embeddings_take(tn_session *s, const tn__graph_set *set, int32_t begin, int32_t n, int32_t kept) {
+    tn__embeddings *e = &s->embeddings;
+    const int32_t *out_rows = s->staging.out_rows;
+    const bool pools = s->plan.params.pooling != TN_POOLING_NONE,
+               gathered = tn__input_tensor(&set->inputs, TN__INPUT_OUTPUT_ROWS) != NULL;
+    size_t size = (size_t)e->size;
     if (!kept) return TN_OK;
-    int32_t count = set->out_rows ? kept : n;
-    TN_TRY(tn_tensor_get_at(set->result, p->hidden, 0, (size_t)count * size * sizeof(float)));
+    TN_TRY(tn_tensor_get_at(set->result, e->hidden, 0, (size_t)(gathered ? kept : n) * size * sizeof(float)));
     for (int32_t i = 0; i < kept; i++) {
-        const float *state = p->hidden + (size_t)(set->out_rows ? i : s->out_rows[i]) * size;
-        int32_t seq = s->seqs[begin + s->out_rows[i]];
-        int32_t row = s->params.pooling == TN_POOLING_NONE ? -1 : p->row_of[seq];
+        const float *state = e->hidden + (size_t)(gathered ? i : out_rows[i]) * size;
+        int32_t seq = s->staging.seqs[begin + out_rows[i]];
+        int32_t row = pools ? e->row_of[seq] : -1;
         if (row < 0) {
-            row = s->n_results++;
-            memcpy(p->rows + (size_t)row * size, state, size * sizeof(float));
-            if (s->params.pooling == TN_POOLING_NONE) continue;
-            p->row_of[seq] = row;
-            p->counts[row] = 1;
+            row = s->results.n++;
+            memcpy(e->rows + (size_t)row * size, state, size * sizeof(float));
+            if (!pools) continue;
+            e->row_of[seq] = row;
+            e->counts[row] = 1;
             continue;
         }
-        float *sum = p->rows + (size_t)row * size;
+        float *sum = e->rows + (size_t)row * size;
         for (size_t k = 0; k < size; k++) sum[k] += state[k];
-        p->counts[row]++;
+        e->counts[row]++;
     }
     return TN_OK;
 }
 
-void tn__pool_finish(tn_session *s) {
-    tn__pool *p = &s->pool;
-    if (s->params.pooling != TN_POOLING_MEAN) return;
-    for (int32_t row = 0; row < s->n_results; row++)
-        for (int32_t k = 0; k < p->size; k++)
-            p->rows[(size_t)row * (size_t)p->size + (size_t)k] /= (float)p->counts[row];
+void tn__embeddings_finish(tn_session *s) {
+    tn__embeddings *e = &s->embeddings;
+    if (s->plan.params.pooling != TN_POOLING_MEAN) return;
+    for (int32_t row = 0; row < s->results.n; row++)
+        for (int32_t k = 0; k < e->size; k++)
+            e->rows[(size_t)row * (size_t)e->size + (size_t)k] /= (float)e->counts[row];
 }
 
 float *tn_session_embedding(tn_session *s, int32_t i) {
-    if (!s || !s->params.embeddings) return NULL;
-    if (i < 0) i += s->n_results;
-    return i >= 0 && i < s->n_results ? s->pool.rows + (size_t)i * (size_t)s->pool.size : NULL;
+    if (!s || !s->plan.params.embeddings) return NULL;
+    if (i < 0) i += s->results.n;
+    return i >= 0 && i < s->results.n ? s->embeddings.rows + (size_t)i * (size_t)s->embeddings.size : NULL;
 }
-int32_t tn_session_embedding_size(const tn_session *s) { return s ? s->pool.size : 0; }
+int32_t tn_session_embedding_size(const tn_session *s) { return s ? s->embeddings.size : 0; }
 
 void tn_embedding_normalize(float *row, int32_t n, int32_t norm) {
     double sum = 0;

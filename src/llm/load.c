@@ -30,7 +30,7 @@ static bool only_multiplied(const tn__weight *w) {
 
 tn_buffer_type *tn__weight_memory(const tn__load *l, const tn__weight *w) {
     tn_buffer_type *plain = l->types[l->device_of(l->user, w)], *extra;
-    if (!l->pack || !only_multiplied(w)) return plain;
+    if (!l->repack || !only_multiplied(w)) return plain;
     for (size_t i = 0; (extra = tn_device_extra_buffer_type(tn_buffer_type_device(plain), i)); i++)
         if (tn_buffer_type_wants(extra, w->tensor, l->rows)) return extra;
     return plain;

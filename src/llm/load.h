@@ -7,7 +7,7 @@
 typedef struct tn__load {
     tn_buffer_type *const *types; /* per device */
     size_t n_types;
-    bool pack;    /* put weights into the special memory a device offers for them, where that gains something */
+    bool repack;  /* weights go to buffer types whose layout is faster for them, where a device has such */
     int32_t rows; /* that they will often be multiplied with at once */
     int (*device_of)(const void *user, const tn__weight *weight);
     const void *user;

@@ -233,8 +233,8 @@ struct tn_model {
     int64_t n_params;
     /* Set by the first session. */
     bool loaded;
-    bool packed;       /* as loaded: later sessions follow */
-    int32_t pack_rows; /* for how many rows at once */
+    bool repacked;       /* as loaded; later sessions follow */
+    int32_t repack_rows; /* multiplied at once, that the layouts were chosen for */
     tn__weight_buffer *buffers;
     size_t n_buffers;
     uint64_t load_ns;

@@ -2,6 +2,7 @@
 #include "plan/plan_internal.h"
 
 #include "base/checked.h"
+#include "tensor/external.h"
 
 #include <string.h>
 
@@ -53,7 +54,7 @@ static tn_status begin_entries(const tn_graph *graph, const tn_plan_params *para
         entry->first = entry->last = i < n_nodes ? (uint32_t)i : 0;
         entry->inplace_of = TN_GRAPH_NONE;
         for (int s = 0; s < TN_MAX_SRC; s++) *n_sources += t->src[s] != NULL;
-        if (t->view_src || (t->data && !(t->flags & TN_FLAG_PLANNED))) continue;
+        if (t->view_src || tn__is_external(t)) continue;
         size_t memory = params->memory_of ? params->memory_of[i] : 0;
         if (memory >= params->n_memories)
             return tn_fail(TN_E_INVALID, "tensor %zu ('%s') is assigned to memory %zu of %zu", i, t->name, memory,

@@ -2,6 +2,7 @@
 #include "plan/plan_internal.h"
 
 #include "base/checked.h"
+#include "tensor/external.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -67,7 +68,7 @@ static bool owns_bytes(const simulation *p, size_t i) {
 static tn_status check_entry(const simulation *p, size_t i) {
     const tn_plan_entry *entry = &p->plan->entries[i];
     const tn_tensor *t = tn__plan_tensor(p->graph, i);
-    bool elsewhere = t->view_src || (t->data && !(t->flags & TN_FLAG_PLANNED));
+    bool elsewhere = t->view_src || tn__is_external(t);
     if (elsewhere != (entry->memory < 0))
         return plan_error(p, i, elsewhere ? "has data already, but is planned" : "is not planned");
     if (elsewhere) return TN_OK;

@@ -2,6 +2,7 @@
 #include "runtime/alloc.h"
 
 #include "base/checked.h"
+#include "tensor/external.h"
 #include "tensor/graph_build.h"
 
 #include <string.h>
@@ -17,12 +18,13 @@ typedef struct reservation {
     tn_fingerprint key;
     uint16_t *type_of; /* a copy of the caller's, or NULL */
     tn_plan *plan;
-    uint64_t serial; /* of the graph that was last seen to agree with the plan in what has data of its own */
+    /* Of the graph that was last found to have memory of its own for the same tensors as the plan's graph. */
+    uint64_t serial;
     uint64_t last_used;
-    bool keep; /* reserved, or handed out: not forgotten to make room */
+    bool keep; /* reserved, or handed out: never evicted */
 } reservation;
 
-/* The memory, which several allocators may have in common. */
+/* The memory; several allocators may share it. */
 typedef struct store {
     size_t n_users;
     size_t n_types;
@@ -166,60 +168,59 @@ static tn_status make_plan(const tn__alloc *a, const tn_graph *graph, const uint
     return status;
 }
 
-/* Whether the plan has a place for exactly those tensors of the graph that have no data of their own. The fingerprint
- * does not tell all of that: an input may be given memory, or be left to the allocator. */
-static bool same_externals(const tn_plan *plan, const tn_graph *graph) {
-    const tn_plan_entry *slots = tn_plan_entries(plan);
+/* Whether the plan has memory for exactly those tensors of the graph that have none of their own. The fingerprint
+ * does not say: an input may have memory, or be left to the allocator. */
+static bool has_same_externals(const tn_plan *plan, const tn_graph *graph) {
+    const tn_plan_entry *entries = tn_plan_entries(plan);
     for (size_t i = 0, n = tensor_count(graph); i < n; i++) {
         const tn_tensor *t = tensor_at(graph, i);
-        bool own = t->data && !(t->flags & TN_FLAG_PLANNED);
-        if (!t->view_src && own != (slots[i].memory < 0)) return false;
+        if (!t->view_src && tn__is_external(t) != (entries[i].memory < 0)) return false;
     }
     return true;
 }
 
-static reservation *find(const tn__alloc *a, tn_graph *graph, const uint16_t *type_of) {
+static reservation *find_reservation(const tn__alloc *a, tn_graph *graph, const uint16_t *type_of) {
     tn_fingerprint key = tn_graph_fingerprint(graph);
     uint64_t serial = tn__graph_serial(graph);
     for (size_t i = 0; i < a->n_reservations; i++) {
         reservation *r = &a->reservations[i];
         if (r->key.lo != key.lo || r->key.hi != key.hi || !r->type_of != !type_of) continue;
         if (type_of && memcmp(r->type_of, type_of, tensor_count(graph) * sizeof *type_of) != 0) continue;
-        if (r->serial != serial && !same_externals(r->plan, graph)) continue;
+        if (r->serial != serial && !has_same_externals(r->plan, graph)) continue;
         r->serial = serial;
         return r;
     }
     return NULL;
 }
 
-static void drop(tn__alloc *a, reservation *r) {
+static void drop_reservation(tn__alloc *a, reservation *r) {
     tn_plan_free(r->plan);
     tn_free(r->type_of);
     *r = a->reservations[--a->n_reservations];
 }
 void tn__alloc_drop(tn__alloc *a, tn_graph *graph, const uint16_t *type_of) {
-    reservation *r = find(a, graph, type_of);
-    if (r) drop(a, r);
+    reservation *r = find_reservation(a, graph, type_of);
+    if (r) drop_reservation(a, r);
 }
 
-/* Makes room for one more plan: forgets the one that was not used for longest. */
-static void forget_oldest(tn__alloc *a) {
+/* Makes room for one more plan: evicts the least recently used one that is not kept. */
+static void evict_plan(tn__alloc *a) {
     reservation *oldest = NULL;
-    size_t in_turn = 0;
+    size_t evictable = 0;
     for (size_t i = 0; i < a->n_reservations; i++) {
         reservation *r = &a->reservations[i];
         if (r->keep) continue;
-        in_turn++;
+        evictable++;
         if (!oldest || r->last_used < oldest->last_used) oldest = r;
     }
-    if (!oldest || in_turn < TN__ALLOC_PLANS) return;
-    drop(a, oldest);
+    if (!oldest || evictable < TN__ALLOC_PLANS) return;
+    drop_reservation(a, oldest);
     a->stats.plans_forgotten++;
 }
 
 /* The plan for a graph: remembered, or made and remembered. */
 static tn_status plan_for(tn__alloc *a, tn_graph *graph, const uint16_t *type_of, bool keep, tn_plan **plan) {
-    reservation *found = find(a, graph, type_of);
+    reservation *found = find_reservation(a, graph, type_of);
     if (found) {
         found->last_used = ++a->clock;
         found->keep = found->keep || keep;
@@ -246,7 +247,7 @@ static tn_status plan_for(tn__alloc *a, tn_graph *graph, const uint16_t *type_of
         tn_free(fresh.type_of);
         return status;
     }
-    forget_oldest(a); /* leaves the room that was made above */
+    evict_plan(a); /* the array has room already */
     *plan = fresh.plan;
     fresh.last_used = ++a->clock;
     a->reservations[a->n_reservations++] = fresh;
@@ -254,8 +255,8 @@ static tn_status plan_for(tn__alloc *a, tn_graph *graph, const uint16_t *type_of
     return TN_OK;
 }
 
-/* Whether the buffers serve a plan; if not, `pool` and `chunk` say where. */
-static bool buffers_serve(const tn__alloc *a, const tn_plan *plan, size_t *at_pool, size_t *at_chunk) {
+/* Whether the buffers are large enough for a plan; if not, `at_pool` and `at_chunk` say which is not. */
+static bool buffers_suffice(const tn__alloc *a, const tn_plan *plan, size_t *at_pool, size_t *at_chunk) {
     for (size_t p = 0; p < a->store->n_pools; p++) {
         for (size_t c = 0; c < tn_plan_chunk_count(plan, p); c++) {
             if (c < a->store->pools[p].n_chunks &&
@@ -269,7 +270,7 @@ static bool buffers_serve(const tn__alloc *a, const tn_plan *plan, size_t *at_po
     return true;
 }
 
-/* Chunks of a pool that some of the plans need, and how large the largest of them needs one. */
+/* The largest number of chunks of a pool, and size of one chunk, that any of the plans needs. */
 static size_t chunks_needed(tn_plan *const *plans, size_t n_plans, size_t p) {
     size_t count = 0;
     for (size_t i = 0; i < n_plans; i++) count = TN__MAX(count, tn_plan_chunk_count(plans[i], p));
@@ -282,9 +283,9 @@ static size_t size_needed(tn_plan *const *plans, size_t n_plans, size_t p, size_
     return size;
 }
 
-/* Grows every chunk that the plans need larger, once for all of them. All new buffers are had before any old one is
- * given up. */
-static tn_status grow(tn__alloc *a, tn_plan *const *plans, size_t n_plans) {
+/* Replaces every chunk that is too small for one of the plans, once for all of them. All new buffers exist before an
+ * old one is freed. */
+static tn_status grow_buffers(tn__alloc *a, tn_plan *const *plans, size_t n_plans) {
     tn_status status = TN_OK;
     size_t total = 0;
     for (size_t p = 0; p < a->store->n_pools; p++) {
@@ -391,42 +392,43 @@ tn_status tn__alloc_reserve_many(tn__alloc *a, tn_graph *const *graphs, const ui
     if (!a || !graphs) return tn_fail(TN_E_INVALID, "tn__alloc_reserve_many: NULL argument");
     tn_plan **plans = tn_malloc(n_graphs * sizeof(tn_plan *));
     if (!plans) return TN_E_NOMEM;
-    bool serve = true;
+    bool suffice = true;
     size_t p, c;
     tn_status status = TN_OK;
     for (size_t i = 0; i < n_graphs && status == TN_OK; i++) {
         status = plan_for(a, graphs[i], type_of ? type_of[i] : NULL, true, &plans[i]);
-        if (status == TN_OK) serve = serve && buffers_serve(a, plans[i], &p, &c);
+        if (status == TN_OK) suffice = suffice && buffers_suffice(a, plans[i], &p, &c);
     }
-    if (status == TN_OK && !serve) status = grow(a, plans, n_graphs);
+    if (status == TN_OK && !suffice) status = grow_buffers(a, plans, n_graphs);
     tn_free(plans);
     return status;
 }
 
-/* Says why the buffers do not serve: which tensor has no room where. */
-static tn_status need_reserve(const tn__alloc *a, const tn_plan *plan, size_t p, size_t chunk) {
-    const tn_plan_entry *slots = tn_plan_entries(plan);
+/* Names a tensor that does not fit, and its chunk. */
+static tn_status fail_need_reserve(const tn__alloc *a, const tn_plan *plan, size_t p, size_t chunk) {
+    const tn_plan_entry *entries = tn_plan_entries(plan);
     size_t reserved = chunk < a->store->pools[p].n_chunks ? tn_buffer_size(a->store->pools[p].chunks[chunk]) : 0;
     size_t n = tn_plan_tensor_count(plan), i = 0;
-    while (i + 1 < n &&
-           (slots[i].memory != (int32_t)p || slots[i].chunk != chunk || slots[i].offset + slots[i].size <= reserved))
+    while (i + 1 < n && (entries[i].memory != (int32_t)p || entries[i].chunk != chunk ||
+                         entries[i].offset + entries[i].size <= reserved))
         i++;
     return tn_fail(
         TN_E_NEED_RESERVE,
         "no room for '%s' of %zu bytes: chunk %zu in %s needs %zu bytes, %zu are reserved; reserve for this "
         "graph first",
-        tn_plan_label(plan, i), slots[i].size, chunk, tn_buffer_type_name(a->store->pools[p].type),
+        tn_plan_label(plan, i), entries[i].size, chunk, tn_buffer_type_name(a->store->pools[p].type),
         tn_plan_chunk_size(plan, p, chunk), reserved);
 }
 
-static tn_status bind_roots(const tn__alloc *a, tn_tensor *const *tensors, const tn_plan_entry *slots, size_t count) {
+static tn_status bind_roots(const tn__alloc *a, tn_tensor *const *tensors, const tn_plan_entry *entries,
+                            size_t count) {
     for (size_t i = 0; i < count; i++) {
-        const tn_plan_entry *slot = &slots[i];
-        if (slot->memory < 0) continue;
-        const pool *set = &a->store->pools[slot->memory];
-        /* An empty tensor may lie in a pool without any chunk. */
-        if (slot->size == 0 && set->n_chunks == 0) continue;
-        TN_TRY(tn_buffer_bind(set->chunks[slot->chunk], tensors[i], slot->size ? slot->offset : 0));
+        const tn_plan_entry *entry = &entries[i];
+        if (entry->memory < 0) continue;
+        const pool *set = &a->store->pools[entry->memory];
+        /* The pool of an empty tensor may have no chunk. */
+        if (entry->size == 0 && set->n_chunks == 0) continue;
+        TN_TRY(tn_buffer_bind(set->chunks[entry->chunk], tensors[i], entry->size ? entry->offset : 0));
         tensors[i]->flags |= TN_FLAG_PLANNED;
     }
     return TN_OK;
@@ -443,9 +445,9 @@ tn_status tn__alloc_bind(tn__alloc *a, tn_graph *graph, const uint16_t *type_of,
     tn_plan *plan;
     size_t p, c;
     TN_TRY(plan_for(a, graph, type_of, false, &plan));
-    if (!buffers_serve(a, plan, &p, &c)) {
-        if (!may_grow) return need_reserve(a, plan, p, c);
-        TN_TRY(grow(a, &plan, 1));
+    if (!buffers_suffice(a, plan, &p, &c)) {
+        if (!may_grow) return fail_need_reserve(a, plan, p, c);
+        TN_TRY(grow_buffers(a, &plan, 1));
     }
     size_t n_nodes = tn_graph_node_count(graph), n_leaves = tn_graph_leaf_count(graph);
     TN_TRY(bind_roots(a, tn_graph_nodes(graph), tn_plan_entries(plan), n_nodes));
@@ -469,7 +471,7 @@ tn_buffer *tn__alloc_buffer(const tn__alloc *a, size_t type, size_t chunk) {
 }
 uint64_t tn__alloc_generation(const tn__alloc *a) { return a->store->generation; }
 const tn_plan *tn__alloc_plan(const tn__alloc *a, tn_graph *graph, const uint16_t *type_of) {
-    reservation *r = find(a, graph, type_of);
+    reservation *r = find_reservation(a, graph, type_of);
     if (!r) return NULL;
     r->keep = true;
     return r->plan;

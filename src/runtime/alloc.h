@@ -16,48 +16,48 @@ extern "C" {
 typedef struct tn__alloc tn__alloc;
 
 /* Plans of graphs that were reserved, or handed out by tn__alloc_plan, are kept until they are dropped. Of the others
- * so many are remembered; beyond that the one that was not used for longest is forgotten, and made again, the same,
- * when its graph comes back. */
+ * this many are remembered, the least recently used evicted first; an evicted plan is made again, the same, when its
+ * graph is bound again. */
 enum { TN__ALLOC_PLANS = 128 };
 
-/* The same buffer type may be given twice: it is one set of buffers. */
+/* A buffer type that is given twice has one set of buffers. */
 tn_status tn__alloc_new(tn_buffer_type *const *types, size_t n_types, tn__alloc **alloc) TN_MUST_CHECK;
 void tn__alloc_free(tn__alloc *alloc);
-/* One with plans of its own over the same buffers, which last as long as any of them. Binding a graph of one puts an
- * end to what another's tensors held. When one makes the buffers grow, the generation of all changes. They belong to
- * one thread at a time together. */
+/* An allocator with plans of its own over the same buffers, which last as long as any of them. Binding a graph of one
+ * invalidates what tensors of another hold. When buffers grow, the generation of all changes. Together they belong to
+ * one thread at a time. */
 tn_status tn__alloc_share(const tn__alloc *with, tn__alloc **alloc) TN_MUST_CHECK;
 
-/* `type_of` says for every node, then every leaf, in which of the types (by index) it lives; NULL: all in type 0.
- * Tensors that have data already are left alone. */
+/* `type_of` gives for every node, then every leaf, the index of its buffer type; NULL: all are of type 0. Tensors
+ * with memory of their own, or declared to get some (tn_location), are left alone. */
 
-/* Bytes per buffer type that this graph needs, and their lower bounds (may be NULL), without allocating them. A type
- * that was given twice counts once, with the first. */
+/* Bytes per buffer type that this graph needs, and their lower bounds (may be NULL); nothing is allocated. A type
+ * that was given twice counts with its first index. */
 tn_status tn__alloc_measure(tn__alloc *alloc, tn_graph *graph, const uint16_t *type_of, size_t *sizes,
                             size_t *lower_bounds) TN_MUST_CHECK;
-/* What the buffers would be after these graphs were reserved, and what that takes. */
+/* Buffers after reserving these graphs, and what that takes. */
 typedef struct tn__alloc_need {
-    size_t size;    /* of all buffers then, with what is reserved already */
-    size_t missing; /* bytes that must be free on the device: a buffer is given up only when a larger one is there */
+    size_t size;        /* of all buffers then, including what is reserved already */
+    size_t missing;     /* bytes that must be free: a buffer is freed after its larger successor exists */
     size_t lower_bound; /* of the graphs' tensors: no plan can be smaller */
 } tn__alloc_need;
 tn_status tn__alloc_measure_many(tn__alloc *alloc, tn_graph *const *graphs, const uint16_t *const *type_of,
                                  size_t n_graphs, tn__alloc_need *per_type) TN_MUST_CHECK;
-/* Plans the graph for the worst case and takes the memory. If the new buffers cannot be had, the old reservation
- * still works. Buffers that grow move: tensors bound before must be bound again. */
+/* Plans the graph for the worst case and takes the memory. If that fails, the old reservation still works. Buffers
+ * that grow move: tensors bound before must be bound again. */
 tn_status tn__alloc_reserve(tn__alloc *alloc, tn_graph *graph, const uint16_t *type_of) TN_MUST_CHECK;
-/* For several graphs at once: buffers are taken in the size that the largest needs and never grow on the way, so that
- * the memory that tn__alloc_measure_many says is enough. `type_of`: one list per graph, or NULL. */
+/* For several graphs at once: each buffer is taken once, in the size that the largest graph needs, so that the bytes
+ * of tn__alloc_measure_many suffice. `type_of`: one list per graph, or NULL. */
 tn_status tn__alloc_reserve_many(tn__alloc *alloc, tn_graph *const *graphs, const uint16_t *const *type_of,
                                  size_t n_graphs) TN_MUST_CHECK;
-/* Binds every tensor of the graph. Uses the plan it remembers for this graph; otherwise plans, and grows the buffers
- * if `may_grow`, else fails with TN_E_NEED_RESERVE naming a tensor, the buffer type, needed and reserved bytes. */
+/* Binds every tensor of the graph, with its remembered plan or a new one. Buffers that are too small grow if
+ * `may_grow`; otherwise TN_E_NEED_RESERVE names a tensor, the buffer type, needed and reserved bytes. */
 tn_status tn__alloc_bind(tn__alloc *alloc, tn_graph *graph, const uint16_t *type_of, bool may_grow) TN_MUST_CHECK;
 
 size_t tn__alloc_size(const tn__alloc *alloc, size_t type); /* bytes now reserved */
 size_t tn__alloc_chunk_count(const tn__alloc *alloc, size_t type);
 tn_buffer *tn__alloc_buffer(const tn__alloc *alloc, size_t type, size_t chunk);
-/* Changes whenever buffers moved; what was bound at another generation must be bound again. */
+/* Changes whenever buffers move; graphs bound at another generation must be bound again. */
 uint64_t tn__alloc_generation(const tn__alloc *alloc);
 /* The plan remembered for a graph, or NULL. Owned by the allocator, which keeps it until it is dropped. */
 const tn_plan *tn__alloc_plan(const tn__alloc *alloc, tn_graph *graph, const uint16_t *type_of);

@@ -1,4 +1,4 @@
-/* Tensors that the caller put on a backend. */
+/* Tensors that the caller pinned to a stream. */
 #include "runtime/sched_internal.h"
 
 int tn__pins_get(const tn__pins *p, const tn_tensor *tensor) {
@@ -6,7 +6,7 @@ int tn__pins_get(const tn__pins *p, const tn_tensor *tensor) {
     return i == UINT32_MAX ? -1 : p->streams[i];
 }
 
-static tn_status grow(tn__pins *p) {
+static tn_status grow_pins(tn__pins *p) {
     size_t capacity = p->capacity ? 2 * p->capacity : 16, slots = tn__ptr_map_capacity(capacity);
     if (capacity >= UINT32_MAX) return tn_fail(TN_E_OVERFLOW, "%zu pinned tensors", capacity);
     const tn_tensor **tensors = tn_realloc(p->tensors, capacity * sizeof *tensors);
@@ -27,7 +27,7 @@ static tn_status grow(tn__pins *p) {
 }
 
 tn_status tn__pins_set(tn__pins *p, const tn_tensor *tensor, int stream) {
-    if (p->n == p->capacity) TN_TRY(grow(p));
+    if (p->n == p->capacity) TN_TRY(grow_pins(p));
     size_t slot = tn__ptr_map_slot(&p->map, tensor);
     if (tn__ptr_map_has(&p->map, slot)) {
         p->streams[p->map.values[slot]] = (int16_t)stream;
@@ -39,7 +39,7 @@ tn_status tn__pins_set(tn__pins *p, const tn_tensor *tensor, int stream) {
     return TN_OK;
 }
 
-/* A sum, so that the order in which they were given does not matter. */
+/* A sum, so that the order of pinning does not matter. */
 uint64_t tn__pins_hash(const tn__pins *p, const tn_graph *graph) {
     uint64_t sum = 0;
     for (size_t i = 0; i < p->n; i++) {

@@ -14,47 +14,47 @@ const char *tn_placement_cause_text(tn_placement_cause cause) {
     return (size_t)cause < TN__COUNT(texts) ? texts[cause] : "?";
 }
 
-typedef struct job {
+typedef struct placement_search {
     const tn_placement_params *p;
-    tn_placement *places;
+    tn_placement *placements;
     size_t *needed;
     size_t *moving;   /* layers that may leave the host, the first to leave first */
-    size_t n_moving;  /* those the caller did not place */
+    size_t n_moving;  /* those without a device of the caller's */
     size_t *by_speed; /* devices but the host */
     bool *leaves;     /* per layer, in the present attempt */
-    bool *used;       /* per device: a run of layers lies there */
+    bool *used;       /* per device: it has a run of layers */
     double shares;    /* their sum; 0: by speed and room */
-} job;
+} placement_search;
 
-static size_t bytes_of(const job *j, size_t layer, size_t device) {
+static size_t bytes_of(const placement_search *j, size_t layer, size_t device) {
     return j->p->bytes[layer * j->p->n_devices + device];
 }
-/* Sums that overflow are larger than any memory. */
-static size_t plus(size_t a, size_t b) { return a > SIZE_MAX - b ? SIZE_MAX : a + b; }
+/* A sum that overflows is larger than any memory. */
+static size_t add_saturated(size_t a, size_t b) { return a > SIZE_MAX - b ? SIZE_MAX : a + b; }
 
-static void put(job *j, size_t layer, size_t device, tn_placement_cause cause) {
+static void put_layer(placement_search *j, size_t layer, size_t device, tn_placement_cause cause) {
     if (j->needed[device] == 0) j->needed[device] = j->p->devices[device].fixed;
-    j->needed[device] = plus(j->needed[device], bytes_of(j, layer, device));
-    j->places[layer] = (tn_placement){(int)device, cause};
+    j->needed[device] = add_saturated(j->needed[device], bytes_of(j, layer, device));
+    j->placements[layer] = (tn_placement){(int)device, cause};
 }
-static bool has_room(const job *j, size_t layer, size_t device) {
+static bool has_room_for(const placement_search *j, size_t layer, size_t device) {
     size_t before = j->needed[device] ? j->needed[device] : j->p->devices[device].fixed;
-    return plus(before, bytes_of(j, layer, device)) <= j->p->devices[device].free;
+    return add_saturated(before, bytes_of(j, layer, device)) <= j->p->devices[device].free;
 }
 
-/* Leaving layers one after another, the last one first, each run on the fastest device that is not in use yet. False
- * when there is none for a layer, which then joins the last run. */
-static bool fill_by_speed(job *j) {
+/* Puts layers off the host, the last one first, each run of them on the fastest device that is not in use yet. A
+ * layer that fits nowhere joins the last run; the result is false then. */
+static bool fill_by_speed(placement_search *j) {
     size_t n_devices = j->p->n_devices, current = n_devices;
     bool all_fit = true;
     memset(j->used, 0, n_devices * sizeof *j->used);
     for (size_t k = j->p->n_layers; k-- > 0;) {
         if (!j->leaves[k]) continue;
         size_t at = current;
-        if (at == n_devices || !has_room(j, k, at)) {
+        if (at == n_devices || !has_room_for(j, k, at)) {
             for (size_t s = 0; s + 1 < n_devices; s++) {
                 size_t d = j->by_speed[s];
-                if (j->used[d] || !has_room(j, k, d)) continue;
+                if (j->used[d] || !has_room_for(j, k, d)) continue;
                 at = d;
                 break;
             }
@@ -65,12 +65,12 @@ static bool fill_by_speed(job *j) {
         }
         current = at;
         j->used[at] = true;
-        put(j, k, at, at == j->by_speed[0] ? TN_PLACEMENT_FASTEST : TN_PLACEMENT_NEXT);
+        put_layer(j, k, at, at == j->by_speed[0] ? TN_PLACEMENT_FASTEST : TN_PLACEMENT_NEXT);
     }
     return all_fit;
 }
 
-static void fill_by_share(job *j, size_t count) {
+static void fill_by_share(placement_search *j, size_t count) {
     size_t seen = 0;
     for (size_t k = 0; k < j->p->n_layers; k++) {
         if (!j->leaves[k]) continue;
@@ -82,12 +82,12 @@ static void fill_by_share(job *j, size_t count) {
             sum += j->p->devices[d].share / j->shares;
             if (at < sum) break;
         }
-        put(j, k, last, TN_PLACEMENT_SHARE);
+        put_layer(j, k, last, TN_PLACEMENT_SHARE);
     }
 }
 
-/* The placement with `count` layers off the host; whether every device has room for what it gets. */
-static bool attempt(job *j, size_t count) {
+/* Makes the placement with `count` layers off the host. Returns whether it fits every device. */
+static bool try_placement(placement_search *j, size_t count) {
     const tn_placement_params *p = j->p;
     size_t host = p->n_devices - 1;
     memset(j->needed, 0, p->n_devices * sizeof *j->needed);
@@ -99,9 +99,9 @@ static bool attempt(job *j, size_t count) {
                                                     : TN_PLACEMENT_FULL;
     for (size_t k = 0; k < p->n_layers; k++) {
         if (p->layers[k].device != TN_PLACEMENT_FREE)
-            put(j, k, (size_t)p->layers[k].device, TN_PLACEMENT_PINNED);
+            put_layer(j, k, (size_t)p->layers[k].device, TN_PLACEMENT_PINNED);
         else if (!j->leaves[k])
-            put(j, k, host, stays);
+            put_layer(j, k, host, stays);
     }
     bool fits = true;
     if (j->shares > 0)
@@ -112,13 +112,13 @@ static bool attempt(job *j, size_t count) {
     return fits;
 }
 
-static tn_status check(const tn_placement_params *p) {
+static tn_status check_placement_params(const tn_placement_params *p) {
     if (!p->devices || p->n_devices == 0 || (p->n_layers && (!p->layers || !p->bytes)))
         return tn_fail(TN_E_INVALID, "tn_placement_choose: devices, layers and their bytes are needed");
     for (size_t k = 0; k < p->n_layers; k++)
         if (p->layers[k].device != TN_PLACEMENT_FREE &&
             (p->layers[k].device < 0 || (size_t)p->layers[k].device >= p->n_devices))
-            return tn_fail(TN_E_INVALID, "layer %zu is to lie on device %d of %zu", k, p->layers[k].device,
+            return tn_fail(TN_E_INVALID, "layer %zu is assigned to device %d of %zu", k, p->layers[k].device,
                            p->n_devices);
     for (size_t d = 0; d < p->n_devices; d++)
         if (!(p->devices[d].share >= 0 && p->devices[d].share < 1e300))
@@ -126,7 +126,7 @@ static tn_status check(const tn_placement_params *p) {
     return TN_OK;
 }
 
-static void choose(job *j, bool *fits) {
+static void search_placement(placement_search *j, bool *fits) {
     const tn_placement_params *p = j->p;
     size_t n_others = p->n_devices - 1;
     for (size_t d = 0; d < n_others; d++) {
@@ -143,25 +143,25 @@ static void choose(job *j, bool *fits) {
             if (p->layers[k].device == TN_PLACEMENT_FREE && p->layers[k].late == late) j->moving[j->n_moving++] = k;
     size_t most = n_others ? j->n_moving : 0;
     if (p->n_off_host >= 0) {
-        *fits = attempt(j, TN__MIN((uint64_t)p->n_off_host, (uint64_t)most));
+        *fits = try_placement(j, TN__MIN((uint64_t)p->n_off_host, (uint64_t)most));
         return;
     }
     size_t count = most;
-    while (!(*fits = attempt(j, count)) && count > 0) count--;
-    /* Nothing fits: say so with the placement that asks least of the host. */
-    if (!*fits) (void)attempt(j, most);
+    while (!(*fits = try_placement(j, count)) && count > 0) count--;
+    /* Nothing fits: report the placement that needs least of the host. */
+    if (!*fits) (void)try_placement(j, most);
 }
 
-tn_status tn_placement_choose(const tn_placement_params *p, tn_placement *places, size_t *needed, bool *fits) {
-    if (!p || !places || !needed || !fits) return tn_fail(TN_E_INVALID, "tn_placement_choose: NULL argument");
-    TN_TRY(check(p));
-    job j = {.p = p, .places = places, .needed = needed};
+tn_status tn_placement_choose(const tn_placement_params *p, tn_placement *placements, size_t *needed, bool *fits) {
+    if (!p || !placements || !needed || !fits) return tn_fail(TN_E_INVALID, "tn_placement_choose: NULL argument");
+    TN_TRY(check_placement_params(p));
+    placement_search j = {.p = p, .placements = placements, .needed = needed};
     j.moving = tn_calloc(p->n_layers + 1, sizeof *j.moving);
     j.leaves = tn_calloc(p->n_layers + 1, sizeof *j.leaves);
     j.by_speed = tn_calloc(p->n_devices, sizeof *j.by_speed);
     j.used = tn_calloc(p->n_devices, sizeof *j.used);
     tn_status status = j.moving && j.leaves && j.by_speed && j.used ? TN_OK : TN_E_NOMEM;
-    if (status == TN_OK) choose(&j, fits);
+    if (status == TN_OK) search_placement(&j, fits);
     tn_free(j.moving);
     tn_free(j.leaves);
     tn_free(j.by_speed);
@@ -169,13 +169,13 @@ tn_status tn_placement_choose(const tn_placement_params *p, tn_placement *places
     return status;
 }
 
-tn_status tn_placement_explain(const tn_placement_params *p, const tn_placement *places, FILE *out) {
-    if (!p || !places || !out) return tn_fail(TN_E_INVALID, "tn_placement_explain: NULL argument");
+tn_status tn_placement_explain(const tn_placement_params *p, const tn_placement *placements, FILE *out) {
+    if (!p || !placements || !out) return tn_fail(TN_E_INVALID, "tn_placement_explain: NULL argument");
     for (size_t k = 0; k < p->n_layers; k++) {
-        size_t d = (size_t)places[k].device;
+        size_t d = (size_t)placements[k].device;
         fprintf(out, "%-16s %14zu bytes on %-8s %s\n", p->layers[k].name ? p->layers[k].name : "",
                 p->bytes[k * p->n_devices + d], p->devices[d].name ? p->devices[d].name : "",
-                tn_placement_cause_text(places[k].cause));
+                tn_placement_cause_text(placements[k].cause));
     }
     return ferror(out) ? tn_fail(TN_E_IO, "writing the placement failed") : TN_OK;
 }

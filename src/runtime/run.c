@@ -1,17 +1,16 @@
-/* Running scheduled graphs: what a split needs from elsewhere, its program, and several runs in flight.
+/* Running scheduled graphs: each split's copies, its program, and several runs in flight.
  *
- * A stream of work keeps its own order, so one run after another on the same device needs no care. What does is
- * memory that is filled from outside a stream: with one place per copy it is filled in the reader's order; with
- * several the writer goes ahead, into a place that an event says is free, and the reader waits for an event of the
- * writer's. */
+ * A stream executes its work in order, so consecutive runs on one device need no synchronization. Memory that is
+ * filled from outside the stream does. With one run in flight a copy is queued in the reader's stream. With several,
+ * the writer fills the copy target of the next run while the reader still computes: it first waits for the event that
+ * the last run with that target is over, and the reader waits for an event of the writer. */
 #include "runtime/sched_internal.h"
 
 #include <string.h>
 
-/* ---- Eval callback ------------------------------------------------------------------------------------------------
- */
+/* ---- Eval callback ---- */
 
-/* Runs a split piece by piece, stopping after every node the caller wants to see. */
+/* Runs a split in pieces, stopping after every node whose result the caller asked for. */
 static tn_status run_with_eval(tn_sched *s, const tn__schedule *schedule, const tn__split *split) {
     tn_stream *stream = s->core->streams[split->stream];
     tn_tensor **nodes = schedule->work + split->first_node;
@@ -38,10 +37,9 @@ static tn_status run_with_eval(tn_sched *s, const tn__schedule *schedule, const 
     return TN_OK;
 }
 
-/* ---- Experts ------------------------------------------------------------------------------------------------------
- */
+/* ---- Experts ---- */
 
-/* Marks the experts that the node's ids name. Ids that name none are the op's to refuse. */
+/* Marks the experts that the node's ids name. The op itself rejects ids that are out of range. */
 static tn_status mark_experts(tn_sched *s, const tn__schedule *schedule, const tn__copy *copy) {
     const tn_tensor *ids = copy->ids;
     int64_t n_experts = copy->source->ne[2];
@@ -63,7 +61,7 @@ static tn_status mark_experts(tn_sched *s, const tn__schedule *schedule, const t
     return TN_OK;
 }
 
-/* Queues the matrices of the experts in use, neighbours together. */
+/* Queues copies of the matrices in use, adjacent ones in one copy. */
 static tn_status copy_experts(tn_sched *s, const tn__schedule *schedule, const tn__split *split,
                               const tn__copy *copy) {
     TN_TRY(mark_experts(s, schedule, copy));
@@ -80,10 +78,9 @@ static tn_status copy_experts(tn_sched *s, const tn__schedule *schedule, const t
     return TN_OK;
 }
 
-/* ---- Copies -------------------------------------------------------------------------------------------------------
- */
+/* ---- Copies ---- */
 
-/* Queues what a split needs from elsewhere, in the order of its stream's work. */
+/* Queues a split's copies in its own stream. */
 static tn_status copy_in_order(tn_sched *s, const tn__schedule *schedule, const tn__split *split) {
     tn_stream *stream = s->core->streams[split->stream];
     bool from_host = false;
@@ -102,21 +99,21 @@ static tn_status copy_in_order(tn_sched *s, const tn__schedule *schedule, const 
     return s->core->host_read[split->stream] ? tn_event_record(s->core->host_read[split->stream], stream) : TN_OK;
 }
 
-/* Fills one of several places: while earlier runs may still compute with the others. */
-static tn_status copy_ahead(tn_sched *s, const tn__schedule *schedule, const tn__split *split, size_t slot) {
-    tn_event *is_free = schedule->slot_free[split->first_program + slot];
+/* Fills the copy targets of one of several runs in flight; earlier runs may still compute with the other targets. */
+static tn_status copy_in_flight(tn_sched *s, const tn__schedule *schedule, const tn__split *split, size_t run) {
+    tn_event *is_free = schedule->run_done[split->first_program + run];
     tn_stream *stream = s->core->streams[split->stream];
     bool host_waited = false;
-    int pushing = -1; /* the stream whose queue the last copy went into */
+    int pushing = -1; /* the stream that the last copy was queued in */
     for (size_t c = 0; c < split->n_copies; c++) {
         const tn__copy *copy = &schedule->copies[split->first_copy + c];
         if (copy->ids) {
             TN_TRY(copy_experts(s, schedule, split, copy));
             continue;
         }
-        tn_tensor *target = schedule->slots[copy->first_slot + slot];
+        tn_tensor *target = schedule->targets[copy->first_target + run];
         s->stats.bytes_copied += tn_nbytes(copy->source);
-        /* A device puts its results into another's memory itself, when it comes to it. */
+        /* A device pushes its results into another's memory, in the order of its own stream. */
         bool push = s->core->async[copy->from] && s->core->pushed[copy->from];
         if (push && pushing != copy->from) {
             if (pushing >= 0) TN_TRY(tn_event_record(s->core->pushed[pushing], s->core->streams[pushing]));
@@ -139,7 +136,7 @@ static tn_status copy_ahead(tn_sched *s, const tn__schedule *schedule, const tn_
     return tn_event_wait(s->core->pushed[pushing], stream);
 }
 
-/* Before the host's memory changes: whoever still copies out of it finishes that. */
+/* Before the host's memory changes: waits for devices that still copy out of it. */
 static tn_status wait_for_host_reads(tn_sched *s) {
     for (size_t b = 0; b < s->core->n_streams; b++) {
         if (!s->core->reads_host[b]) continue;
@@ -150,19 +147,18 @@ static tn_status wait_for_host_reads(tn_sched *s) {
     return TN_OK;
 }
 
-/* ---- Runs ---------------------------------------------------------------------------------------------------------
- */
+/* ---- Runs ---- */
 
 static tn_status run_split(tn_sched *s, const tn__schedule *schedule, const tn__split *split) {
     tn_stream *stream = s->core->streams[split->stream];
-    size_t slot = s->eval ? 0 : schedule->turn % split->n_slots;
-    tn_program *program = schedule->programs[split->first_program + slot];
+    size_t run = s->eval ? 0 : schedule->runs % split->n_in_flight;
+    tn_program *program = schedule->programs[split->first_program + run];
     if (!tn_device_get_caps(tn_stream_device(stream)).async) TN_TRY(wait_for_host_reads(s));
-    TN_TRY(split->n_slots > 1 ? copy_ahead(s, schedule, split, slot) : copy_in_order(s, schedule, split));
+    TN_TRY(split->n_in_flight > 1 ? copy_in_flight(s, schedule, split, run) : copy_in_order(s, schedule, split));
     if (program)
         TN_TRY(s->eval ? run_with_eval(s, schedule, split)
                        : tn_program_run(program, s->core->scratch[split->stream]));
-    return split->n_slots > 1 ? tn_event_record(schedule->slot_free[split->first_program + slot], stream) : TN_OK;
+    return split->n_in_flight > 1 ? tn_event_record(schedule->run_done[split->first_program + run], stream) : TN_OK;
 }
 
 tn_status tn_sched_run_async(tn_sched *s, tn_graph *graph) {
@@ -170,19 +166,19 @@ tn_status tn_sched_run_async(tn_sched *s, tn_graph *graph) {
     tn__schedule *schedule;
     TN_TRY(tn__sched_ready(s, graph, &schedule));
     uint64_t begin = tn_time_ns();
-    /* Places filled ahead of time are another schedule's ordinary memory. */
+    /* Copy targets are filled while other runs compute, and are ordinary memory of other schedules. */
     if (schedule->pipelined && s->core->last_run != schedule) TN_TRY(tn_sched_synchronize(s));
     s->core->last_run = schedule;
     s->stats.runs++;
     tn_status status = TN_OK;
     for (size_t i = 0; i < schedule->n_splits && status == TN_OK; i++)
         status = run_split(s, schedule, &schedule->splits[i]);
-    schedule->turn++;
+    schedule->runs++;
     s->stats.submit_ns += tn_time_ns() - begin;
     return status;
 }
 
-/* Waits for all, whatever fails: nothing may be left running. */
+/* Waits for all streams even when one fails: nothing may be left running. */
 static tn_status wait_for_all(tn_sched *s) {
     tn_status first = TN_OK;
     char text[512] = "";
@@ -200,29 +196,29 @@ tn_status tn_sched_synchronize(tn_sched *s) {
     if (!s) return tn_fail(TN_E_INVALID, "tn_sched_synchronize: NULL argument");
     tn__sched_take_turn(s);
     tn_status status = wait_for_all(s);
-    if (status != TN_OK || s->late == TN_OK) return status;
-    status = s->late;
-    s->late = TN_OK;
-    return tn_fail(status, "%s", s->late_text);
+    if (status != TN_OK || s->deferred == TN_OK) return status;
+    status = s->deferred;
+    s->deferred = TN_OK;
+    return tn_fail(status, "%s", s->deferred_text);
 }
 
-/* What another scheduler queued here may still use the memory they share. If it failed, that is the other's to hear.
- */
+/* Work that another scheduler queued may still use the memory they share. If it fails, the other scheduler reports
+ * that at its next synchronization. */
 void tn__sched_take_turn(tn_sched *s) {
     tn_sched *other = s->core->last_user;
     s->core->last_user = s;
     if (!other || other == s) return;
     tn_status status = wait_for_all(s);
-    if (status == TN_OK || other->late != TN_OK) return;
-    other->late = status;
-    strncpy(other->late_text, tn_error(), sizeof other->late_text - 1);
+    if (status == TN_OK || other->deferred != TN_OK) return;
+    other->deferred = status;
+    strncpy(other->deferred_text, tn_error(), sizeof other->deferred_text - 1);
     tn_error_clear();
 }
 
 tn_status tn_sched_run(tn_sched *s, tn_graph *graph) {
     tn_status status = tn_sched_run_async(s, graph);
     if (status == TN_OK || !s) return status == TN_OK ? tn_sched_synchronize(s) : status;
-    /* What was queued before the failure may still read the caller's memory. */
+    /* Work that was queued before the failure may still read the caller's memory. */
     char text[512] = "";
     strncpy(text, tn_error(), sizeof text - 1);
     (void)tn_sched_synchronize(s);

@@ -1,4 +1,4 @@
-/* The scheduler: remembered schedules, reservation, binding and running. */
+/* The scheduler: creation, remembered schedules, reservation and binding. */
 #include "runtime/sched_internal.h"
 
 #include "base/checked.h"
@@ -6,12 +6,12 @@
 
 #include <string.h>
 
-/* A session meets tens of graphs, some hundred bytes per node each. */
-enum { DEFAULT_SCHEDULES = 128, DEFAULT_PIPELINE_COPIES = 4, MAX_PIPELINE_COPIES = 64 };
+/* A session runs tens of graphs; a schedule takes some hundred bytes per node. */
+enum { DEFAULT_SCHEDULES = 128, DEFAULT_IN_FLIGHT = 4, MAX_IN_FLIGHT = 64 };
 
-/* ---- Creation ------------------------------------------------------------------------------------------------ */
+/* ---- Creation ---- */
 
-static tn_status open_backends(tn__sched_core *c, const tn_sched_params *p) {
+static tn_status open_streams(tn__sched_core *c, const tn_sched_params *p) {
     if (p->streams) {
         c->n_streams = p->n_streams;
         memcpy(c->streams, p->streams, p->n_streams * sizeof *c->streams);
@@ -67,8 +67,8 @@ static tn_status make_core(const tn_sched_params *params, tn__sched_core **out) 
     c->async = tn_calloc(room, sizeof *c->async);
     if (!c->streams || !c->types || !c->scratch || !c->host_read || !c->reads_host || !c->pushed || !c->async)
         return TN_E_NOMEM;
-    TN_TRY(open_backends(c, params));
-    tn_buffer_type *pinned = NULL; /* host memory that a device copies from without a detour */
+    TN_TRY(open_streams(c, params));
+    tn_buffer_type *pinned = NULL; /* host memory that a device copies from directly */
     for (size_t i = 0; i < c->n_streams; i++) {
         tn_device *device = tn_stream_device(c->streams[i]);
         c->types[i] = tn_device_buffer_type(device);
@@ -88,11 +88,12 @@ static tn_status make_core(const tn_sched_params *params, tn__sched_core **out) 
     return TN_OK;
 }
 
-static tn_status check_params(const tn_sched_params *p) {
+static tn_status check_sched_params(const tn_sched_params *p) {
     if (p->share && (p->streams || p->devices[0] || p->n_threads || p->threads || p->abort))
-        return tn_fail(TN_E_INVALID, "a scheduler that shares another's devices takes their parameters from it");
+        return tn_fail(TN_E_INVALID,
+                       "a scheduler that shares another's devices takes their parameters from it: give only `share`");
     if (p->share && p->share->exclusive)
-        return tn_fail(TN_E_INVALID, "the scheduler serves its owner alone; make one for all who are to share it");
+        return tn_fail(TN_E_INVALID, "the scheduler is exclusive; make one with tn_sched_new and share that");
     if (p->streams && (p->n_streams == 0 || p->n_streams > INT16_MAX))
         return tn_fail(TN_E_INVALID, "a scheduler needs 1 to %d streams", INT16_MAX);
     return TN_OK;
@@ -101,7 +102,7 @@ static tn_status check_params(const tn_sched_params *p) {
 tn_status tn_sched_new(const tn_sched_params *params, tn_sched **out) {
     if (!params || !out) return tn_fail(TN_E_INVALID, "tn_sched_new: NULL argument");
     *out = NULL;
-    TN_TRY(check_params(params));
+    TN_TRY(check_sched_params(params));
     tn_sched *s = tn_calloc(1, sizeof *s);
     if (!s) return TN_E_NOMEM;
     tn_status status = TN_OK;
@@ -115,8 +116,8 @@ tn_status tn_sched_new(const tn_sched_params *params, tn_sched **out) {
         TN_TRY_GOTO(make_core(params, &s->core), status, failed);
         TN_TRY_GOTO(tn__alloc_new(s->core->types, s->core->n_streams, &s->alloc), status, failed);
     }
-    bool pipeline = params->pipeline || params->pipeline_copies;
-    TN_TRY_GOTO(tn_sched_set_pipeline(s, pipeline ? params->pipeline_copies : 1), status, failed);
+    bool pipeline = params->pipeline || params->n_in_flight;
+    TN_TRY_GOTO(tn_sched_set_in_flight(s, pipeline ? params->n_in_flight : 1), status, failed);
     *out = s;
     return TN_OK;
 failed:
@@ -150,7 +151,7 @@ void tn_sched_reset(tn_sched *s) {
     if (!s) return;
     tn__sched_take_turn(s);
     for (size_t i = 0; i < s->core->n_streams; i++) tn_stream_synchronize(s->core->streams[i]);
-    s->late = TN_OK;
+    s->deferred = TN_OK;
     forget_schedules(s);
     tn__alloc_forget(s->alloc);
     tn__pins_clear(&s->pins);
@@ -165,11 +166,11 @@ void tn_sched_set_eval(tn_sched *s, tn_eval_fn eval, void *user) {
     s->eval_user = user;
 }
 
-tn_status tn_sched_set_pipeline(tn_sched *s, int copies) {
-    if (!s || copies < 0 || copies > MAX_PIPELINE_COPIES)
-        return tn_fail(TN_E_INVALID, "%d pipeline copies; 0 to %d are possible", copies, MAX_PIPELINE_COPIES);
-    s->n_slots = copies ? (size_t)copies : DEFAULT_PIPELINE_COPIES;
-    for (size_t i = 0; s->n_slots > 1 && i < s->core->n_streams; i++)
+tn_status tn_sched_set_in_flight(tn_sched *s, int n) {
+    if (!s || n < 0 || n > MAX_IN_FLIGHT)
+        return tn_fail(TN_E_INVALID, "%d runs in flight; 0 to %d are possible", n, MAX_IN_FLIGHT);
+    s->n_in_flight = n ? (size_t)n : DEFAULT_IN_FLIGHT;
+    for (size_t i = 0; s->n_in_flight > 1 && i < s->core->n_streams; i++)
         if (s->core->async[i] && !s->core->pushed[i])
             TN_TRY(tn_event_new(tn_stream_device(s->core->streams[i]), &s->core->pushed[i]));
     return TN_OK;
@@ -179,22 +180,21 @@ tn_status tn_sched_pin(tn_sched *s, const tn_tensor *tensor, int stream) {
     if (!s || !tensor || stream < -1 || stream >= (int)s->core->n_streams)
         return tn_fail(TN_E_INVALID, "tn_sched_pin: NULL argument or no stream %d", stream);
     for (size_t i = 0; i < s->n_schedules; i++)
-        s->schedules[i]->bound_serial = 0; /* it may not be the right one now */
+        s->schedules[i]->bound_serial = 0; /* the graph may need another schedule now */
     return tn__pins_set(&s->pins, tensor, stream);
 }
 
-/* ---- Schedules ----------------------------------------------------------------------------------------------- */
+/* ---- Schedules ---- */
 
-/* Where leaves lie and what is pinned: with the fingerprint this names a schedule. */
+/* The memory of leaves and the pins: with the fingerprint this identifies a schedule. A leaf whose memory is declared
+ * hashes as it will once it has that memory. */
 static uint64_t hash_placement(const tn_sched *s, const tn_graph *g) {
     uint64_t h = tn__pins_hash(&s->pins, g);
     for (size_t i = 0; i < tn_graph_leaf_count(g); i++) {
-        const tn_tensor *t = tn_graph_leaf(g, i);
-        bool own = tn__has_own_data(t);
-        h = tn__hash_combine(h, own ? (uintptr_t)(t->buffer ? (void *)tn_buffer_get_type(t->buffer)
-                                                            : s->core->types[s->core->n_streams - 1])
-                                    : 0);
-        if (own && t->buffer) h = tn__hash_combine(h, (uint64_t)tn_buffer_get_usage(t->buffer));
+        tn_location location = {0};
+        bool external = tn__sched_location(s, tn_graph_leaf(g, i), &location);
+        h = tn__hash_combine(h, (uintptr_t)location.type);
+        if (external) h = tn__hash_combine(h, (uint64_t)location.usage);
     }
     return h;
 }
@@ -204,15 +204,15 @@ static tn_tensor *tensor_at(const tn_graph *g, size_t i) {
     return i < n ? tn_graph_node(g, i) : tn_graph_leaf(g, i - n);
 }
 
-/* Whether the memory that the caller gave tensors of the bound graph is what it was then. */
-static bool same_places(const tn__schedule *schedule, const tn_graph *graph) {
+/* Whether tensors of the bound graph still have the memory of the caller's that they had when it was bound. */
+static bool same_own_memory(const tn__schedule *schedule, const tn_graph *graph) {
     for (size_t k = 0; k < schedule->n_own; k++) {
         const tn__own *was = &schedule->own[k];
         const tn_tensor *is = was->tensor;
         if (is->data != was->data || is->buffer != was->buffer || is->extra != was->extra) return false;
     }
     for (size_t k = 0; k < schedule->n_outer; k++)
-        if (tn__has_own_data(tensor_at(graph, schedule->outer[k]))) return false;
+        if (tn__is_external(tensor_at(graph, schedule->outer[k]))) return false;
     return true;
 }
 
@@ -220,8 +220,8 @@ static tn__schedule *find_schedule(const tn_sched *s, tn_graph *graph) {
     uint64_t serial = tn__graph_serial(graph);
     for (size_t i = 0; i < s->n_schedules; i++) {
         if (s->schedules[i]->bound_serial != serial) continue;
-        if (same_places(s->schedules[i], graph)) return s->schedules[i];
-        s->schedules[i]->bound_serial = 0; /* the caller moved something: it may be another one now */
+        if (same_own_memory(s->schedules[i], graph)) return s->schedules[i];
+        s->schedules[i]->bound_serial = 0; /* a tensor moved: the graph may need another schedule now */
     }
     tn_fingerprint key = tn_graph_fingerprint(graph);
     uint64_t placement = 0;
@@ -234,8 +234,8 @@ static tn__schedule *find_schedule(const tn_sched *s, tn_graph *graph) {
     return NULL;
 }
 
-/* Devices are asked about the caller's tensors and look at their memory; what an earlier run bound must not be seen.
- */
+/* Devices are asked about the caller's tensors and look at their memory: memory that an earlier run bound must not
+ * count. */
 static void unbind_planned(const tn_graph *g) {
     size_t n = tn_graph_node_count(g) + tn_graph_leaf_count(g);
     for (int roots = 0; roots < 2; roots++) {
@@ -251,16 +251,15 @@ static void unbind_planned(const tn_graph *g) {
     }
 }
 
-/* Makes room for one more schedule: forgets the one that was not used for longest, with its plan. Those that were
- * reserved stay. */
-static tn_status forget_oldest(tn_sched *s) {
-    size_t oldest = s->n_schedules, in_turn = 0;
+/* Makes room for one more schedule: evicts the least recently used one, with its plan. Reserved ones stay. */
+static tn_status evict_schedule(tn_sched *s) {
+    size_t oldest = s->n_schedules, evictable = 0;
     for (size_t i = 0; i < s->n_schedules; i++) {
         if (s->schedules[i]->keep) continue;
-        in_turn++;
+        evictable++;
         if (oldest == s->n_schedules || s->schedules[i]->last_used < s->schedules[oldest]->last_used) oldest = i;
     }
-    if (in_turn < s->max_schedules) return TN_OK;
+    if (evictable < s->max_schedules) return TN_OK;
     TN_TRY(tn_sched_synchronize(s));
     tn__schedule *gone = s->schedules[oldest];
     if (s->core->last_run == gone) s->core->last_run = NULL;
@@ -281,7 +280,7 @@ static tn_status schedule_for(tn_sched *s, tn_graph *graph, tn__schedule **out) 
         s->stats.split_ns += tn_time_ns() - begin;
         return TN_OK;
     }
-    TN_TRY(forget_oldest(s));
+    TN_TRY(evict_schedule(s));
     if (s->n_schedules == s->cap_schedules) {
         size_t capacity = s->cap_schedules ? 2 * s->cap_schedules : 8;
         tn__schedule **grown = tn_realloc(s->schedules, capacity * sizeof(tn__schedule *));
@@ -302,7 +301,7 @@ static tn_status schedule_for(tn_sched *s, tn_graph *graph, tn__schedule **out) 
     return TN_OK;
 }
 
-/* ---- Memory -------------------------------------------------------------------------------------------------- */
+/* ---- Memory ---- */
 
 static size_t scratch_size(const tn_sched *s, size_t stream) {
     return s->core->scratch[stream] ? tn_buffer_size(s->core->scratch[stream]) : 0;
@@ -338,9 +337,9 @@ tn_status tn_sched_measure(tn_sched *s, tn_graph *const *graphs, size_t n_graphs
     return status;
 }
 
-/* Plans the schedules' memory and takes what is missing of it, all of it or nothing: scratch first, which is not in
- * use before it has replaced the old. */
-static tn_status reserve(tn_sched *s, tn__schedule *const *schedules, size_t n) {
+/* Plans the schedules' memory and takes what is missing, all of it or nothing. Scratch is taken first: it is not in
+ * use before it replaces the old scratch. */
+static tn_status reserve_schedules(tn_sched *s, tn__schedule *const *schedules, size_t n) {
     uint64_t begin = tn_time_ns();
     tn_status status = TN_OK;
     TN_TRY(tn_sched_synchronize(s));
@@ -392,14 +391,14 @@ tn_status tn_sched_reserve_many(tn_sched *s, tn_graph *const *graphs, size_t n_g
         status = schedule_for(s, graphs[i], &schedules[i]);
         if (status == TN_OK) schedules[i]->keep = true;
     }
-    if (status == TN_OK) status = reserve(s, schedules, n_graphs);
+    if (status == TN_OK) status = reserve_schedules(s, schedules, n_graphs);
     tn_free(schedules);
     for (size_t i = 0; i < n_graphs && status == TN_OK; i++) status = tn_sched_alloc(s, graphs[i]);
     return status;
 }
 
-/* Whether the caller's tensors still carry this schedule's addresses: another graph over some of them may have been
- * bound since. */
+/* Whether the caller's tensors still carry this schedule's addresses: another graph that shares some of them may have
+ * been bound since. */
 static bool is_bound(const tn_sched *s, const tn_graph *graph, const tn__schedule *schedule) {
     if (schedule->bound_serial != tn__graph_serial(graph) ||
         schedule->bound_generation != tn__alloc_generation(s->alloc))
@@ -411,24 +410,29 @@ static bool is_bound(const tn_sched *s, const tn_graph *graph, const tn__schedul
     return true;
 }
 
-/* Gives the clones the addresses of the caller's own tensors, and the caller's the planned ones. */
-static tn_status bind(tn_sched *s, tn_graph *graph, tn__schedule *schedule) {
+/* Gives the clones the addresses of the caller's own tensors, and the caller's tensors the planned addresses. */
+static tn_status bind_schedule(tn_sched *s, tn_graph *graph, tn__schedule *schedule) {
     bool moved = schedule->bound_generation != tn__alloc_generation(s->alloc);
     size_t n = schedule->n_nodes + schedule->n_leaves;
     for (size_t i = 0; i < n && !moved; i++) {
         const tn_tensor *t = tensor_at(graph, i);
         const tn_tensor *c = schedule->clones[i];
-        moved = tn__has_own_data(t) && !t->view_src && (c->data != t->data || c->buffer != t->buffer);
+        moved = tn__is_external(t) && !t->view_src && (c->data != t->data || c->buffer != t->buffer);
     }
+    for (size_t i = 0; i < n; i++)
+        if (schedule->clones[i]->location && !tn__is_external(tensor_at(graph, i)))
+            return tn_fail(TN_E_STATE, "'%s' has no memory yet: it was declared to get some in %s",
+                           tensor_at(graph, i)->name, tn_buffer_type_name(schedule->clones[i]->location->type));
     if (moved) TN_TRY(tn_sched_synchronize(s)); /* runs in flight read the addresses */
     for (size_t i = 0; i < n; i++) {
         const tn_tensor *t = tensor_at(graph, i);
         tn_tensor *c = schedule->clones[i];
         if (t->op == TN_OP_CUSTOM) c->params = t->params;
-        if (!tn__has_own_data(t) || t->view_src) continue;
+        if (!tn__is_external(t) || t->view_src) continue;
         c->data = t->data;
         c->buffer = t->buffer;
         c->extra = t->extra;
+        c->location = NULL;
     }
     if (moved) {
         TN_TRY(tn__alloc_bind(s->alloc, schedule->graph, schedule->type_of, true));
@@ -444,7 +448,7 @@ static tn_status bind(tn_sched *s, tn_graph *graph, tn__schedule *schedule) {
     for (size_t i = 0; i < n; i++) {
         tn_tensor *t = tensor_at(graph, i);
         const tn_tensor *c = schedule->clones[i];
-        if (tn__has_own_data(t) && !t->view_src) continue;
+        if (tn__is_external(t) && !t->view_src) continue;
         t->data = c->data;
         t->buffer = c->buffer;
         t->extra = c->extra;
@@ -472,9 +476,9 @@ tn_status tn__sched_ready(tn_sched *s, tn_graph *graph, tn__schedule **out) {
     uint64_t looked = tn_time_ns();
     s->stats.bind_ns += looked - begin;
     if (bound) return TN_OK;
-    if (schedule->bound_generation != tn__alloc_generation(s->alloc)) TN_TRY(reserve(s, &schedule, 1));
+    if (schedule->bound_generation != tn__alloc_generation(s->alloc)) TN_TRY(reserve_schedules(s, &schedule, 1));
     uint64_t planned = tn_time_ns();
-    tn_status status = bind(s, graph, schedule);
+    tn_status status = bind_schedule(s, graph, schedule);
     s->stats.bind_ns += tn_time_ns() - planned;
     return status;
 }
@@ -487,7 +491,7 @@ tn_status tn_sched_alloc(tn_sched *s, tn_graph *graph) {
 
 tn_sched_memory tn_sched_memory_of(const tn_sched *s, size_t stream) {
     if (!s || stream >= s->core->n_streams) return (tn_sched_memory){0};
-    /* A buffer type that two streams share is counted with the first. */
+    /* A buffer type that two streams share counts for the first. */
     bool first = true;
     for (size_t b = 0; b < stream; b++) first = first && s->core->types[b] != s->core->types[stream];
     return (tn_sched_memory){
@@ -496,13 +500,13 @@ tn_sched_memory tn_sched_memory_of(const tn_sched *s, size_t stream) {
     };
 }
 
-/* ---- Looking at it ------------------------------------------------------------------------------------------- */
+/* ---- Reports ---- */
 
 int tn_sched_stream_of(const tn_sched *s, const tn_graph *graph, const tn_tensor *tensor) {
     uint32_t index = tn_graph_index(graph, tensor);
     if (!s || index == TN_GRAPH_NONE) return -1;
     const tn__schedule *schedule = find_schedule(s, (tn_graph *)(uintptr_t)graph);
-    return schedule ? schedule->places[index].stream : -1;
+    return schedule ? schedule->assigned[index].stream : -1;
 }
 
 tn_status tn_sched_describe(tn_sched *s, tn_graph *graph, tn_sched_info *info) {
@@ -515,7 +519,7 @@ tn_status tn_sched_describe(tn_sched *s, tn_graph *graph, tn_sched_info *info) {
                             .copy_bytes = schedule->copy_bytes,
                             .in_flight = 1};
     for (size_t i = 0; i < schedule->n_splits; i++)
-        info->in_flight = TN__MAX(info->in_flight, schedule->splits[i].n_slots);
+        info->in_flight = TN__MAX(info->in_flight, schedule->splits[i].n_in_flight);
     return TN_OK;
 }
 
@@ -565,13 +569,13 @@ tn_status tn_sched_dump(tn_sched *s, tn_graph *graph, FILE *out) {
                     tn_shape_text(copy->target, shape, sizeof shape), tn_nbytes(copy->target),
                     tn_device_name(tn_stream_device(s->core->streams[copy->from])),
                     copy->ids ? ", at most: only the experts in use" : "");
-            if (split->n_slots > 1 && !copy->ids) fprintf(out, ", into one of %zu places", split->n_slots);
+            if (split->n_in_flight > 1 && !copy->ids) fprintf(out, ", one of %zu in flight", split->n_in_flight);
             fprintf(out, "\n");
         }
         for (size_t k = 0; k < split->n_nodes; k++) {
             const tn_tensor *c = schedule->work[split->first_node + k];
-            while (schedule->clones[at] != c) at++; /* both are in the order of the graph */
-            tn__cause cause = (tn__cause)schedule->places[at].cause;
+            while (schedule->clones[at] != c) at++; /* both are in graph order */
+            tn__cause cause = (tn__cause)schedule->assigned[at].cause;
             fprintf(out, "  %-16s %-24s %-24s %s\n", tn_op_name(c->op), c->name,
                     tn_shape_text(c, shape, sizeof shape), tn__cause_text(cause));
         }

@@ -1,4 +1,4 @@
-/* What the scheduler's files share: assignment, schedule, splits. */
+/* What the scheduler's files share: assignments, schedules, splits. */
 #ifndef TN_RUNTIME_SCHED_INTERNAL_H
 #define TN_RUNTIME_SCHED_INTERNAL_H
 
@@ -6,8 +6,9 @@
 #include "tenon/sched.h"
 
 #include "base/hash.h"
+#include "tensor/external.h"
 
-/* Why a tensor is where it is: X(NAME, "text"). */
+/* Why a tensor is assigned to its stream: X(NAME, "text"). */
 #define TN__CAUSE_TABLE(X)                                                                                           \
     X(NONE, "not assigned")                                                                                          \
     X(PINNED, "pinned by the caller")                                                                                \
@@ -29,35 +30,38 @@ typedef enum tn__cause {
     TN__CAUSE_TABLE(TN_X)
 #undef TN_X
 } tn__cause;
+const char *tn__cause_text(tn__cause cause);
 
-/* Per tensor of a graph (nodes, then leaves). */
-typedef struct tn__place {
+/* The stream of one tensor of a graph. Tables of them are indexed by node, then leaf. */
+typedef struct tn__assignment {
     int16_t stream; /* -1: none yet */
     uint8_t cause;
-} tn__place;
+} tn__assignment;
 
 typedef struct tn__copy {
     tn_tensor *source, *target; /* both in the scheduled graph */
     int16_t from;               /* stream */
-    size_t first_slot;    /* in schedule->slots, one for each run that may be in flight; target lies in the first */
-    const tn_tensor *ids; /* or NULL; expert weights: only the matrices that these name are copied, to target */
+    /* In schedule->targets, one for each run that may be in flight; `target` is a view of the first. */
+    size_t first_target;
+    /* Expert weights: only the matrices that these ids name are copied, to `target`. NULL: the whole tensor. */
+    const tn_tensor *ids;
 } tn__copy;
 
 typedef struct tn__split {
     int16_t stream;
     size_t first_copy, n_copies;
     size_t first_node, n_nodes; /* in schedule->work */
-    size_t n_slots;             /* runs that may be in flight in this split */
+    size_t n_in_flight;         /* runs that may be in flight in this split */
     size_t first_program;       /* in schedule->programs, one for each of them */
 } tn__split;
 
-/* A tensor of a program for another slot, and the one in the scheduled graph whose place it shares. */
+/* A node of a further in-flight program, and the node of the scheduled graph whose memory it uses. */
 typedef struct tn__twin {
     tn_tensor *tensor;
     const tn_tensor *of;
 } tn__twin;
 
-/* A tensor with memory that the caller gave it, and which that was when it was bound. */
+/* A tensor with memory of the caller's, and which memory that was when the graph was bound. */
 typedef struct tn__own {
     const tn_tensor *tensor;
     uint32_t index; /* in the caller's graph */
@@ -68,43 +72,44 @@ typedef struct tn__own {
 /* A scheduled graph: clones of all tensors, in order, with copies between streams as nodes of their own. */
 typedef struct tn__schedule {
     tn_fingerprint key;
-    uint64_t placement; /* hash of where leaves are and what is pinned */
+    uint64_t placement; /* hash of the leaves' memory and of the pins */
     tn_arena *arena;
     tn_graph *graph;
     size_t n_nodes, n_leaves; /* of the caller's graph */
-    tn__place *places;        /* by index in the caller's graph */
+    tn__assignment *assigned; /* by index in the caller's graph */
     tn_tensor **clones;       /* the same index → scheduled tensor */
+    tn_location *locations;   /* the same index: of clones whose memory is declared; NULL: none is */
     uint16_t *type_of;        /* by index in the scheduled graph */
     tn__split *splits;
     size_t n_splits;
     tn__copy *copies;
     size_t n_copies;
-    tn_tensor **work; /* [slot][n_nodes]: nodes that compute something, in order of the splits */
+    tn_tensor **work; /* [in flight][n_nodes]: nodes that compute something, in order of the splits */
     size_t copy_bytes;
     size_t *scratch;       /* per stream */
     tn_program **programs; /* NULL where a split computes nothing */
-    tn_event **slot_free;  /* by program: its last run is over. NULL where a split has one slot */
+    tn_event **run_done;   /* by program: its last run is over. NULL where a split has one run in flight */
     size_t n_programs;
-    tn_tensor **slots; /* leaves of the scheduled graph that nothing else shares memory with */
-    size_t n_slots;
+    tn_tensor **targets; /* of copies, several in flight: leaves of the scheduled graph with memory of their own */
+    size_t n_targets;
     tn__twin *twins;
     size_t n_twins;
-    void *ids;       /* room for the largest list of experts */
-    uint8_t *wanted; /* room for a mark per expert */
-    /* Tensors that the caller may set or read, whose clones have planned places. */
+    void *ids;       /* for the largest list of expert ids */
+    uint8_t *wanted; /* a mark per expert */
+    /* Tensors that the caller may set or read and whose clones have planned memory. */
     uint32_t *outer;
     size_t n_outer;
     tn__own *own;
     size_t n_own;
     bool pipelined;
-    uint64_t turn; /* runs so far */
-    bool keep;     /* reserved, or its plan was handed out: not forgotten to make room */
+    uint64_t runs;
+    bool keep; /* reserved, or its plan was handed out: never evicted */
     /* The caller's graph whose tensors carry this schedule's addresses now. */
     uint64_t bound_serial, bound_generation;
     uint64_t last_used;
 } tn__schedule;
 
-/* Tensors that the caller put on a stream (pins.c). */
+/* Tensors that the caller pinned to a stream (pins.c). */
 typedef struct tn__pins {
     const tn_tensor **tensors;
     int16_t *streams; /* -1: not any more */
@@ -140,39 +145,48 @@ struct tn_sched {
     tn__sched_core *core;
     tn__alloc *alloc; /* plans of its own, in memory of all */
     bool exclusive;
-    size_t n_slots; /* of split inputs in schedules made now; 1: no pipeline */
+    size_t n_in_flight; /* in schedules made from now on; 1: no pipeline */
     size_t max_schedules;
     tn__schedule **schedules;
     size_t n_schedules, cap_schedules;
     uint64_t clock;
     tn__pins pins;
+    tn_location_fn location_of;
+    void *location_user;
     tn_eval_fn eval;
     void *eval_user;
     tn_sched_stats stats;
-    /* A failure of work queued here that another scheduler noticed: told here, once. */
-    tn_status late;
-    char late_text[512];
+    /* A failure of work queued here that another scheduler met while waiting; reported here, once. */
+    tn_status deferred;
+    char deferred_text[512];
 };
 
-/* Memory the caller gave a tensor. What some run bound does not count, and its buffer must not be looked at: it is
- * gone once the reservation grew or that scheduler was freed. */
-static inline bool tn__has_own_data(const tn_tensor *t) { return t->data && !(t->flags & TN_FLAG_PLANNED); }
-/* Before this one of several that share uses their devices or memory. */
+/* Waits for what another scheduler that shares these devices and memory has queued, before this one uses them. */
 void tn__sched_take_turn(tn_sched *sched);
 /* Makes sure that the graph is scheduled, has memory and is bound. */
 tn_status tn__sched_ready(tn_sched *sched, tn_graph *graph, tn__schedule **schedule);
 /* Ops that compute nothing. */
 static inline bool tn__is_view_op(const tn_tensor *t) { return tn_op_get_family(t->op) == TN_FAMILY_VIEW; }
 
-/* Fills places[0 … nodes+leaves-1]. */
-tn_status tn__sched_assign(const tn_sched *sched, const tn_graph *graph, tn__place *places);
-/* Part of it: moves cheap nodes at the borders between devices to where less has to be copied. */
-tn_status tn__sched_trim_borders(const tn_sched *sched, const tn_graph *graph, tn__place *places);
-/* The memory a tensor on `stream` lives in: its own buffer's type, or the stream's. */
+/* ---- Locations (location.c) ---- */
+
+/* The memory of a tensor, or of a view's root, that the caller gave it or declared. False: the scheduler plans it. */
+bool tn__sched_location(const tn_sched *sched, const tn_tensor *tensor, tn_location *location);
+/* Weights: a leaf in memory that is used as such. */
+bool tn__sched_is_weight(const tn_sched *sched, const tn_tensor *tensor);
+/* The memory a tensor assigned to `stream` lives in: its own, or the stream's. */
 tn_buffer_type *tn__sched_memory_type(const tn_sched *sched, const tn_tensor *tensor, int stream);
+bool tn__sched_supports_op(const tn_sched *sched, int stream, const tn_tensor *node, char *reason, size_t size);
+bool tn__sched_wants_op(const tn_sched *sched, int stream, const tn_tensor *node);
+
+/* ---- Making a schedule ---- */
+
+/* Fills assigned[0 … nodes+leaves-1]. */
+tn_status tn__sched_assign(const tn_sched *sched, const tn_graph *graph, tn__assignment *assigned);
+/* Part of it: moves cheap nodes at the borders between devices to where less has to be copied. */
+tn_status tn__sched_trim_borders(const tn_sched *sched, const tn_graph *graph, tn__assignment *assigned);
 /* Assigns, cuts and clones; no memory is taken. */
 tn_status tn__schedule_new(const tn_sched *sched, tn_graph *graph, tn__schedule **schedule);
 void tn__schedule_free(tn__schedule *schedule);
-const char *tn__cause_text(tn__cause cause);
 
 #endif

@@ -1,4 +1,4 @@
-/* A scheduled graph: the caller's tensors cloned in order, cut where the stream changes, with copies in between. */
+/* Making a schedule: the caller's tensors cloned in order, cut where the stream changes, with copies in between. */
 #include "runtime/sched_internal.h"
 
 #include "base/checked.h"
@@ -10,18 +10,19 @@
 void tn__schedule_free(tn__schedule *s) {
     if (!s) return;
     for (size_t i = 0; s->programs && i < s->n_programs; i++) tn_program_free(s->programs[i]);
-    for (size_t i = 0; s->slot_free && i < s->n_programs; i++) tn_event_free(s->slot_free[i]);
+    for (size_t i = 0; s->run_done && i < s->n_programs; i++) tn_event_free(s->run_done[i]);
     tn_arena_free(s->arena);
-    tn_free(s->places);
+    tn_free(s->assigned);
     tn_free(s->clones);
+    tn_free(s->locations);
     tn_free(s->type_of);
     tn_free(s->splits);
     tn_free(s->copies);
     tn_free(s->work);
     tn_free(s->scratch);
     tn_free(s->programs);
-    tn_free(s->slot_free);
-    tn_free(s->slots);
+    tn_free(s->run_done);
+    tn_free(s->targets);
     tn_free(s->twins);
     tn_free(s->ids);
     tn_free(s->wanted);
@@ -30,64 +31,59 @@ void tn__schedule_free(tn__schedule *s) {
     tn_free(s);
 }
 
-/* Where a split begins, and what it will hold. */
+/* A split before it is built: its first node, and what it needs. */
 typedef struct cut {
     size_t begin;
     int16_t stream; /* -1: nothing but views */
-    size_t n_copies, n_slots;
+    size_t n_copies, n_in_flight;
 } cut;
 
-typedef struct job {
+typedef struct schedule_builder {
     const tn_sched *sched;
     const tn_graph *graph; /* the caller's */
     tn__schedule *s;
     size_t n; /* tensors in it */
-    /* Per tensor of the caller's graph: its copy (by number) in the split being built, and that split's number plus
+    /* Per tensor of the caller's graph: the number of its copy in the split being built, and that split's number plus
      * one; its twin in the program being built. */
     size_t *copy;
     uint32_t *copy_split;
-    const tn_tensor **copy_ids; /* the choice of experts of that copy, or NULL: all of the tensor */
+    const tn_tensor **copy_ids; /* the expert ids of that copy; NULL: the whole tensor */
     tn_tensor **twin;
     cut *cuts;
     size_t n_cuts, cap_cuts;
-    size_t n_work, n_slot_leaves, n_twins;
+    size_t n_work, n_target_leaves, n_twins;
     size_t largest_ids, most_experts;
-} job;
+} schedule_builder;
 
-static bool needs_copy(const job *j, const tn_tensor *source, uint32_t index, int stream) {
-    int from = j->s->places[index].stream;
+static bool needs_copy(const schedule_builder *j, const tn_tensor *source, uint32_t index, int stream) {
+    int from = j->s->assigned[index].stream;
     if (from == stream) return false;
     return !tn_device_supports_buffer_type(tn_stream_device(j->sched->core->streams[stream]),
                                            tn__sched_memory_type(j->sched, source, from));
 }
 
-static bool are_weights(const tn_tensor *t) {
-    return t->op == TN_OP_NONE && tn__has_own_data(t) && t->buffer &&
-           tn_buffer_get_usage(t->buffer) == TN_USAGE_WEIGHTS;
-}
-
-/* Whether source s of the node is a stack of experts in plain host memory, of which it reads only some. */
-static bool are_experts(const job *j, const tn_tensor *t, int s) {
+/* Whether source s of the node is a stack of experts in plain host memory, of which the node reads only some. */
+static bool are_experts(const schedule_builder *j, const tn_tensor *t, int s) {
     const tn_tensor *source = t->src[s];
-    return t->op == TN_OP_MUL_MAT_ID && s == 0 && are_weights(source) && source->ne[3] == 1 &&
+    return t->op == TN_OP_MUL_MAT_ID && s == 0 && tn__sched_is_weight(j->sched, source) && source->ne[3] == 1 &&
            tn_is_contiguous(source) &&
-           tn_buffer_get_type(source->buffer) == j->sched->core->types[j->sched->core->n_streams - 1];
+           tn__sched_memory_type(j->sched, source, 0) == j->sched->core->types[j->sched->core->n_streams - 1];
 }
 
-/* ---- Cutting ------------------------------------------------------------------------------------------------------
- */
+/* ---- Cutting ---- */
 
-/* Weights that are moved over for one op: in a split of its own they are in memory for no longer than that, and the
- * choice of experts is known when it begins. */
+/* A node whose weights are copied to its device begins a split: the weights are in memory no longer than that split,
+ * and the expert ids are known when it begins. */
 enum { LARGE_WEIGHTS = 64 * 1024 };
-static bool begins_split(const job *j, const tn_tensor *t, int stream, uint32_t split) {
+static bool begins_split(const schedule_builder *j, const tn_tensor *t, int stream, uint32_t split) {
     for (int s = 0; s < TN_MAX_SRC; s++) {
-        if (!t->src[s] || !are_weights(t->src[s])) continue;
+        if (!t->src[s] || !tn__sched_is_weight(j->sched, t->src[s])) continue;
         uint32_t index = tn_graph_index(j->graph, t->src[s]);
         if (!needs_copy(j, t->src[s], index, stream)) continue;
         const tn_tensor *ids = are_experts(j, t, s) ? t->src[2] : NULL;
         if (j->copy_split[index] == split) {
-            if (j->copy_ids[index] && j->copy_ids[index] != ids) return true; /* it reads others than were copied */
+            if (j->copy_ids[index] && j->copy_ids[index] != ids)
+                return true; /* it reads other experts than were copied */
         } else if (ids || tn_nbytes(t->src[s]) >= LARGE_WEIGHTS) {
             return true;
         }
@@ -95,7 +91,7 @@ static bool begins_split(const job *j, const tn_tensor *t, int stream, uint32_t 
     return false;
 }
 
-static tn_status add_cut(job *j, size_t begin, int stream) {
+static tn_status add_cut(schedule_builder *j, size_t begin, int stream) {
     if (j->n_cuts == j->cap_cuts) {
         size_t capacity = j->cap_cuts ? 2 * j->cap_cuts : 16;
         cut *grown = tn_realloc(j->cuts, capacity * sizeof *grown);
@@ -103,17 +99,17 @@ static tn_status add_cut(job *j, size_t begin, int stream) {
         j->cuts = grown;
         j->cap_cuts = capacity;
     }
-    j->cuts[j->n_cuts++] = (cut){.begin = begin, .stream = (int16_t)stream, .n_slots = 1};
+    j->cuts[j->n_cuts++] = (cut){.begin = begin, .stream = (int16_t)stream, .n_in_flight = 1};
     return TN_OK;
 }
 
-/* Decides where splits begin and counts what they need, so that one arena holds everything. */
-static tn_status cut_graph(job *j) {
+/* Decides where splits begin and counts what they need: one arena holds everything. */
+static tn_status cut_graph(schedule_builder *j) {
     int current = -1;
     for (size_t i = 0; i < j->s->n_nodes; i++) {
         const tn_tensor *t = tn_graph_node(j->graph, i);
         if (tn__is_view_op(t)) continue;
-        int stream = j->s->places[i].stream;
+        int stream = j->s->assigned[i].stream;
         if (stream != current || begins_split(j, t, stream, (uint32_t)j->n_cuts)) {
             TN_TRY(add_cut(j, current < 0 ? 0 : i, stream));
             current = stream;
@@ -129,33 +125,34 @@ static tn_status cut_graph(job *j) {
             if (are_experts(j, t, s)) {
                 j->largest_ids = TN__MAX(j->largest_ids, tn_nbytes(t->src[2]));
                 j->most_experts = TN__MAX(j->most_experts, (size_t)t->src[0]->ne[2]);
-            } else if (j->sched->n_slots > 1 && j->sched->core->async[current]) {
-                c->n_slots = j->sched->n_slots;
-                j->n_slot_leaves += c->n_slots;
+            } else if (j->sched->n_in_flight > 1 && j->sched->core->async[current]) {
+                c->n_in_flight = j->sched->n_in_flight;
+                j->n_target_leaves += c->n_in_flight;
             }
         }
     }
     if (!j->n_cuts) TN_TRY(add_cut(j, 0, -1));
     for (size_t k = 0; k < j->n_cuts; k++) {
         size_t end = k + 1 < j->n_cuts ? j->cuts[k + 1].begin : j->s->n_nodes;
-        j->n_twins += (end - j->cuts[k].begin) * (j->cuts[k].n_slots - 1);
+        j->n_twins += (end - j->cuts[k].begin) * (j->cuts[k].n_in_flight - 1);
     }
     memset(j->copy_split, 0, j->n * sizeof *j->copy_split);
     return TN_OK;
 }
 
-/* ---- Building -----------------------------------------------------------------------------------------------------
- */
+/* ---- Building ---- */
 
-/* A tensor of the scheduled graph with the caller's layout; sources and root are the clones. */
-static tn_tensor *clone(job *j, const tn_tensor *t) {
+/* A tensor of the scheduled graph with the caller's layout; sources and root are clones, too. */
+static tn_tensor *clone_tensor(schedule_builder *j, const tn_tensor *t) {
     tn_tensor *c = tn_arena_alloc(j->s->arena, sizeof *c);
     if (!c) return NULL;
     *c = *t;
-    if (!tn__has_own_data(t)) {
+    if (!tn__is_external(t)) {
         c->data = NULL;
         c->buffer = NULL;
         c->extra = NULL;
+        tn_location *location = j->s->locations ? &j->s->locations[tn_graph_index(j->graph, t)] : NULL;
+        if (location && !t->view_src && tn__sched_location(j->sched, t, location)) c->location = location;
     }
     for (int s = 0; s < TN_MAX_SRC; s++)
         if (t->src[s]) c->src[s] = j->s->clones[tn_graph_index(j->graph, t->src[s])];
@@ -163,22 +160,22 @@ static tn_tensor *clone(job *j, const tn_tensor *t) {
     return c;
 }
 
-static tn_status append(job *j, tn_tensor *t, int stream) {
-    /* The type array follows the scheduled graph's nodes; leaves are put behind them at the end. */
+static tn_status append_tensor(schedule_builder *j, tn_tensor *t, int stream) {
+    /* type_of is indexed by node, then leaf: those of leaves are added once all nodes are known. */
     if (t->op != TN_OP_NONE) j->s->type_of[tn_graph_node_count(j->s->graph)] = (uint16_t)stream;
     return tn__graph_append(j->s->graph, t);
 }
 
-/* A view inside the very run of nodes being built, of memory elsewhere, is cloned where it stands, ahead. */
-static tn_status clone_ahead(job *j, const tn_tensor *t, uint32_t index) {
+/* A copy's source may be a view among the very nodes being built: it is cloned before its turn. */
+static tn_status clone_early(schedule_builder *j, const tn_tensor *t, uint32_t index) {
     tn__schedule *s = j->s;
     if (s->clones[index]) return TN_OK;
-    s->clones[index] = clone(j, t);
+    s->clones[index] = clone_tensor(j, t);
     if (!s->clones[index]) return tn_arena_status(s->arena);
-    return append(j, s->clones[index], s->places[index].stream);
+    return append_tensor(j, s->clones[index], s->assigned[index].stream);
 }
 
-static tn_tensor *like(job *j, const tn_tensor *source, const char *where) {
+static tn_tensor *new_copy_target(schedule_builder *j, const tn_tensor *source, const char *where) {
     tn_tensor *t = tn_arena_alloc(j->s->arena, sizeof *t);
     if (!t) return NULL;
     memset(t, 0, sizeof *t);
@@ -190,29 +187,31 @@ static tn_tensor *like(job *j, const tn_tensor *source, const char *where) {
     return t;
 }
 
-static tn_status add_copy(job *j, const tn_tensor *source, uint32_t index, const tn_tensor *ids, tn__split *split) {
+static tn_status add_copy(schedule_builder *j, const tn_tensor *source, uint32_t index, const tn_tensor *ids,
+                          tn__split *split) {
     tn__schedule *s = j->s;
     const char *where = tn_device_name(tn_stream_device(j->sched->core->streams[split->stream]));
-    tn_tensor *from = s->clones[index], *to = like(j, source, where);
+    tn_tensor *from = s->clones[index], *to = new_copy_target(j, source, where);
     if (!to) return tn_arena_status(s->arena);
     tn__copy *copy = &s->copies[s->n_copies];
-    *copy = (tn__copy){.source = from, .target = to, .from = s->places[index].stream, .first_slot = s->n_slots};
+    *copy = (tn__copy){.source = from, .target = to, .from = s->assigned[index].stream, .first_target = s->n_targets};
     if (ids)
         copy->ids = s->clones[tn_graph_index(j->graph, ids)];
     else
-        for (size_t k = 0; split->n_slots > 1 && k < split->n_slots; k++) {
-            tn_tensor *slot = like(j, source, where);
-            if (!slot) return tn_arena_status(s->arena);
-            slot->flags = TN_FLAG_INPUT | TN_FLAG_OUTPUT; /* it is filled ahead of the run: nobody else's memory */
-            TN_TRY(append(j, slot, split->stream));
-            s->slots[s->n_slots++] = slot;
+        for (size_t k = 0; split->n_in_flight > 1 && k < split->n_in_flight; k++) {
+            tn_tensor *target = new_copy_target(j, source, where);
+            if (!target) return tn_arena_status(s->arena);
+            /* It is filled before the run begins, so no other tensor may share its memory. */
+            target->flags = TN_FLAG_INPUT | TN_FLAG_OUTPUT;
+            TN_TRY(append_tensor(j, target, split->stream));
+            s->targets[s->n_targets++] = target;
         }
     from->flags |= TN_FLAG_KEPT;
     if (from->view_src) from->view_src->flags |= TN_FLAG_KEPT;
     to->op = TN_OP_DUP;
     to->src[0] = from;
-    if (s->n_slots > copy->first_slot) to->view_src = s->slots[copy->first_slot];
-    TN_TRY(append(j, to, split->stream));
+    if (s->n_targets > copy->first_target) to->view_src = s->targets[copy->first_target];
+    TN_TRY(append_tensor(j, to, split->stream));
     s->copy_bytes += tn_nbytes(source);
     j->copy[index] = s->n_copies++;
     j->copy_split[index] = (uint32_t)s->n_splits;
@@ -220,17 +219,18 @@ static tn_status add_copy(job *j, const tn_tensor *source, uint32_t index, const
     return TN_OK;
 }
 
-/* The copy that a node of the present split reads instead of a source, or NULL. */
-static const tn__copy *copy_for(const job *j, const tn_tensor *source, int stream) {
+/* The copy that a node of the split being built reads instead of a source, or NULL. */
+static const tn__copy *copy_for(const schedule_builder *j, const tn_tensor *source, int stream) {
     uint32_t index = tn_graph_index(j->graph, source);
     if (j->copy_split[index] != j->s->n_splits || !needs_copy(j, source, index, stream)) return NULL;
     return &j->s->copies[j->copy[index]];
 }
 
-/* The nodes of a split again for every further slot, reading the copies there. They share all other places. */
-static tn_status add_twins(job *j, size_t begin, size_t end, const tn__split *split) {
+/* The nodes of a split once more for every further run in flight: they read that run's copies and share all other
+ * memory. */
+static tn_status add_twins(schedule_builder *j, size_t begin, size_t end, const tn__split *split) {
     tn__schedule *s = j->s;
-    for (size_t k = 1; k < split->n_slots; k++) {
+    for (size_t k = 1; k < split->n_in_flight; k++) {
         tn_tensor **work = s->work + k * s->n_nodes + split->first_node;
         for (size_t i = begin; i < end; i++) {
             const tn_tensor *t = tn_graph_node(j->graph, i);
@@ -242,7 +242,7 @@ static tn_status add_twins(job *j, size_t begin, size_t end, const tn__split *sp
                 const tn__copy *copy = tn__is_view_op(t) ? NULL : copy_for(j, t->src[x], split->stream);
                 uint32_t index = tn_graph_index(j->graph, t->src[x]);
                 if (copy && !copy->ids)
-                    twin->src[x] = s->slots[copy->first_slot + k];
+                    twin->src[x] = s->targets[copy->first_target + k];
                 else if (!copy && index >= begin && index < end)
                     twin->src[x] = j->twin[index];
             }
@@ -256,8 +256,8 @@ static tn_status add_twins(job *j, size_t begin, size_t end, const tn__split *sp
     return TN_OK;
 }
 
-/* The copies a split needs come first, so a split is built in two passes over its nodes. */
-static tn_status build_split(job *j, const cut *c, size_t end) {
+/* A split's copies come before its nodes, so it is built in two passes over them. */
+static tn_status build_split(schedule_builder *j, const cut *c, size_t end) {
     tn__schedule *s = j->s;
     tn__split *split = NULL;
     if (c->stream >= 0) {
@@ -265,10 +265,10 @@ static tn_status build_split(job *j, const cut *c, size_t end) {
         *split = (tn__split){.stream = c->stream,
                              .first_copy = s->n_copies,
                              .first_node = j->n_work,
-                             .n_slots = c->n_slots,
+                             .n_in_flight = c->n_in_flight,
                              .first_program = s->n_programs};
-        s->n_programs += split->n_slots;
-        s->pipelined = s->pipelined || split->n_slots > 1;
+        s->n_programs += split->n_in_flight;
+        s->pipelined = s->pipelined || split->n_in_flight > 1;
     }
     for (size_t i = c->begin; i < end; i++) {
         const tn_tensor *t = tn_graph_node(j->graph, i);
@@ -279,15 +279,15 @@ static tn_status build_split(job *j, const cut *c, size_t end) {
             uint32_t index = tn_graph_index(j->graph, source);
             if (j->copy_split[index] == s->n_splits || !needs_copy(j, source, index, c->stream)) continue;
             const tn_tensor *ids = are_experts(j, t, x) ? t->src[2] : NULL;
-            TN_TRY(clone_ahead(j, source, index));
-            if (ids) TN_TRY(clone_ahead(j, ids, tn_graph_index(j->graph, ids)));
+            TN_TRY(clone_early(j, source, index));
+            if (ids) TN_TRY(clone_early(j, ids, tn_graph_index(j->graph, ids)));
             TN_TRY(add_copy(j, source, index, ids, split));
         }
     }
     for (size_t i = c->begin; i < end; i++) {
         const tn_tensor *t = tn_graph_node(j->graph, i);
         if (s->clones[i]) continue;
-        tn_tensor *node = clone(j, t);
+        tn_tensor *node = clone_tensor(j, t);
         if (!node) return tn_arena_status(s->arena);
         s->clones[i] = node;
         if (!tn__is_view_op(t)) {
@@ -300,50 +300,50 @@ static tn_status build_split(job *j, const cut *c, size_t end) {
                 split->n_nodes++;
             }
         }
-        TN_TRY(append(j, node, s->places[i].stream));
+        TN_TRY(append_tensor(j, node, s->assigned[i].stream));
     }
     return split ? add_twins(j, c->begin, end, split) : TN_OK;
 }
 
-/* Room for everything that was counted. */
-static tn_status make_room(job *j) {
+static tn_status allocate_schedule(schedule_builder *j) {
     tn__schedule *s = j->s;
     size_t n_copies = 0, n_programs = 0;
     for (size_t k = 0; k < j->n_cuts; k++) {
         n_copies += j->cuts[k].n_copies;
-        n_programs += j->cuts[k].n_slots;
+        n_programs += j->cuts[k].n_in_flight;
     }
-    size_t in_graph = j->n + n_copies + j->n_slot_leaves, n_slots = j->sched->n_slots;
+    size_t in_graph = j->n + n_copies + j->n_target_leaves, n_in_flight = j->sched->n_in_flight;
     tn_arena_params params = {.size = tn_arena_size_for(in_graph + j->n_twins, in_graph ? in_graph : 1),
                               .no_alloc = true};
     TN_TRY(tn_arena_new(&params, &s->arena));
     TN_TRY(tn_graph_new(s->arena, in_graph ? in_graph : 1, &s->graph));
     s->type_of = tn_calloc(in_graph + 1, sizeof *s->type_of);
-    s->work = tn_calloc((j->n_twins ? n_slots : 1) * s->n_nodes + 1, sizeof *s->work);
+    s->work = tn_calloc((j->n_twins ? n_in_flight : 1) * s->n_nodes + 1, sizeof *s->work);
     s->scratch = tn_calloc(j->sched->core->n_streams, sizeof *s->scratch);
     s->splits = tn_calloc(j->n_cuts, sizeof *s->splits);
     s->copies = tn_calloc(n_copies + 1, sizeof *s->copies);
     s->programs = tn_calloc(n_programs, sizeof *s->programs);
-    s->slot_free = tn_calloc(n_programs, sizeof *s->slot_free);
-    s->slots = tn_calloc(j->n_slot_leaves + 1, sizeof *s->slots);
+    s->run_done = tn_calloc(n_programs, sizeof *s->run_done);
+    s->targets = tn_calloc(j->n_target_leaves + 1, sizeof *s->targets);
     s->twins = tn_calloc(j->n_twins + 1, sizeof *s->twins);
     s->ids = tn_malloc(j->largest_ids + 1);
     s->wanted = tn_malloc(j->most_experts + 1);
     s->outer = tn_calloc(j->n + 1, sizeof *s->outer);
-    return s->type_of && s->work && s->scratch && s->splits && s->copies && s->programs && s->slot_free && s->slots &&
-                   s->twins && s->ids && s->wanted && s->outer
+    if (j->sched->location_of && !(s->locations = tn_calloc(j->n + 1, sizeof *s->locations))) return TN_E_NOMEM;
+    return s->type_of && s->work && s->scratch && s->splits && s->copies && s->programs && s->run_done &&
+                   s->targets && s->twins && s->ids && s->wanted && s->outer
                ? TN_OK
                : TN_E_NOMEM;
 }
 
-static tn_status make_programs(job *j) {
+static tn_status make_programs(schedule_builder *j) {
     tn__schedule *s = j->s;
     for (size_t i = 0; i < s->n_splits; i++) {
         const tn__split *split = &s->splits[i];
         tn_stream *stream = j->sched->core->streams[split->stream];
-        for (size_t k = 0; k < split->n_slots; k++) {
+        for (size_t k = 0; k < split->n_in_flight; k++) {
             size_t at = split->first_program + k;
-            if (split->n_slots > 1) TN_TRY(tn_event_new(tn_stream_device(stream), &s->slot_free[at]));
+            if (split->n_in_flight > 1) TN_TRY(tn_event_new(tn_stream_device(stream), &s->run_done[at]));
             if (!split->n_nodes) continue;
             TN_TRY(tn_program_new(stream, s->work + k * s->n_nodes + split->first_node, split->n_nodes,
                                   &s->programs[at]));
@@ -354,36 +354,37 @@ static tn_status make_programs(job *j) {
     return TN_OK;
 }
 
-static tn_status build(job *j) {
+static tn_status build_schedule(schedule_builder *j) {
     tn__schedule *s = j->s;
     TN_TRY(cut_graph(j));
-    TN_TRY(make_room(j));
+    TN_TRY(allocate_schedule(j));
     for (size_t i = 0; i < s->n_leaves; i++) {
-        tn_tensor *c = clone(j, tn_graph_leaf(j->graph, i));
+        tn_tensor *c = clone_tensor(j, tn_graph_leaf(j->graph, i));
         if (!c) return tn_arena_status(s->arena);
         s->clones[s->n_nodes + i] = c;
-        TN_TRY(append(j, c, s->places[s->n_nodes + i].stream));
+        TN_TRY(append_tensor(j, c, s->assigned[s->n_nodes + i].stream));
     }
     for (size_t k = 0; k < j->n_cuts; k++)
         TN_TRY(build_split(j, &j->cuts[k], k + 1 < j->n_cuts ? j->cuts[k + 1].begin : s->n_nodes));
 
     uint16_t *leaves = s->type_of + tn_graph_node_count(s->graph);
-    for (size_t i = 0; i < s->n_leaves; i++) *leaves++ = (uint16_t)s->places[s->n_nodes + i].stream;
+    for (size_t i = 0; i < s->n_leaves; i++) *leaves++ = (uint16_t)s->assigned[s->n_nodes + i].stream;
     for (size_t i = 0; i < s->n_splits; i++) {
         const tn__split *split = &s->splits[i];
-        for (size_t c = 0; split->n_slots > 1 && c < split->n_copies; c++)
-            for (size_t k = 0; !s->copies[split->first_copy + c].ids && k < split->n_slots; k++)
+        for (size_t c = 0; split->n_in_flight > 1 && c < split->n_copies; c++)
+            for (size_t k = 0; !s->copies[split->first_copy + c].ids && k < split->n_in_flight; k++)
                 *leaves++ = (uint16_t)split->stream;
     }
     for (size_t i = 0; i < j->n; i++) {
         const tn_tensor *c = s->clones[i];
-        s->n_own += c->data && !c->view_src;
-        if (!c->data && (c->op == TN_OP_NONE || c->flags & TN_FLAG_OUTPUT)) s->outer[s->n_outer++] = (uint32_t)i;
+        s->n_own += tn__is_external(c) && !c->view_src;
+        if (!c->data && !c->location && (c->op == TN_OP_NONE || c->flags & TN_FLAG_OUTPUT))
+            s->outer[s->n_outer++] = (uint32_t)i;
     }
     s->own = tn_calloc(s->n_own + 1, sizeof *s->own);
     if (!s->own) return TN_E_NOMEM;
     for (size_t i = 0, k = 0; i < j->n; i++)
-        if (s->clones[i]->data && !s->clones[i]->view_src) s->own[k++].index = (uint32_t)i;
+        if (tn__is_external(s->clones[i]) && !s->clones[i]->view_src) s->own[k++].index = (uint32_t)i;
     return make_programs(j);
 }
 
@@ -393,17 +394,17 @@ tn_status tn__schedule_new(const tn_sched *sched, tn_graph *graph, tn__schedule 
     if (!s) return TN_E_NOMEM;
     s->n_nodes = tn_graph_node_count(graph);
     s->n_leaves = tn_graph_leaf_count(graph);
-    job j = {.sched = sched, .graph = graph, .s = s, .n = s->n_nodes + s->n_leaves};
-    s->places = tn_calloc(j.n + 1, sizeof *s->places);
+    schedule_builder j = {.sched = sched, .graph = graph, .s = s, .n = s->n_nodes + s->n_leaves};
+    s->assigned = tn_calloc(j.n + 1, sizeof *s->assigned);
     s->clones = tn_calloc(j.n + 1, sizeof *s->clones);
     j.copy = tn_calloc(j.n + 1, sizeof *j.copy);
     j.copy_split = tn_calloc(j.n + 1, sizeof *j.copy_split);
     j.copy_ids = tn_calloc(j.n + 1, sizeof *j.copy_ids);
     j.twin = tn_calloc(j.n + 1, sizeof *j.twin);
     tn_status status = TN_E_NOMEM;
-    if (!s->places || !s->clones || !j.copy || !j.copy_split || !j.copy_ids || !j.twin) goto out;
-    TN_TRY_GOTO(tn__sched_assign(sched, graph, s->places), status, out);
-    TN_TRY_GOTO(build(&j), status, out);
+    if (!s->assigned || !s->clones || !j.copy || !j.copy_split || !j.copy_ids || !j.twin) goto out;
+    TN_TRY_GOTO(tn__sched_assign(sched, graph, s->assigned), status, out);
+    TN_TRY_GOTO(build_schedule(&j), status, out);
 out:
     tn_free(j.copy);
     tn_free(j.copy_split);

@@ -1,5 +1,6 @@
 /* Graphs: iterative traversal of sources, look-up, use counts and the fingerprint. */
 #include "base/checked.h"
+#include "tensor/external.h"
 #include "tensor/tensor_internal.h"
 
 #include "tensor/graph_build.h"
@@ -310,7 +311,7 @@ static void mix_tensor(tn_fingerprint *f, const tn_graph *g, const tn_tensor *t)
         mix(f, t->view_offset);
     }
     if (t->op == TN_OP_NONE) {
-        mix(f, t->data != NULL && !(t->flags & (TN_FLAG_INPUT | TN_FLAG_PLANNED)));
+        mix(f, tn__is_external(t) && !(t->flags & TN_FLAG_INPUT));
         return;
     }
     for (size_t i = 0; i < sizeof t->params; i += 8) {

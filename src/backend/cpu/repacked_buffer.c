@@ -20,7 +20,7 @@ static const tn_tensor *root_of(const tn_tensor *t) { return t->view_src ? t->vi
 
 bool tn__is_repacked(const tn_tensor *t) {
     const tn_tensor *root = root_of(t);
-    return root->buffer && root->buffer->type == &repacked_type && can_repack_tensor(root);
+    return tn_tensor_buffer_type(root) == &repacked_type && can_repack_tensor(root);
 }
 size_t tn__repacked_plane_bytes(const tn_tensor *t) { return kernels()->repacked_bytes(t->type, t->ne[1], t->ne[0]); }
 const void *tn__repacked_plane(const tn_tensor *t, int64_t i2, int64_t i3) {
@@ -34,7 +34,7 @@ bool tn__supports_repacked_sources(const tn_tensor *node, char *reason, size_t s
         bool reads = node->op == TN_OP_MUL_MAT || node->op == TN_OP_MUL_MAT_ID || node->op == TN_OP_GET_ROWS;
         if (!reads || i != 0)
             return tn__refuse(reason, size, "%s does not read repacked weights", tn_op_name(node->op));
-        if (x->view_src && (x->data != x->view_src->data || !tn_same_layout(x, x->view_src)))
+        if (x->view_src && (x->view_offset || !tn_same_layout(x, x->view_src)))
             return tn__refuse(reason, size, "%s: cannot read a part of repacked weights", tn_op_name(node->op));
     }
     return true;

@@ -1,30 +1,27 @@
-/* The KV cache: cells that sequences share, and the tensors behind them. */
-#include "llm/session_internal.h"
+/* The KV cache: its tensors, and which cell each token gets. */
+#include "llm/memory/kv_cache.h"
 
 #include "base/checked.h"
 
 #include <string.h>
 
-static int32_t *meta_of(const tn__cells *c, int32_t cell) { return c->meta + (size_t)cell * (size_t)(1 + c->words); }
-static bool has_seq(const tn__cells *c, int32_t cell, int32_t seq) {
-    return (uint32_t)meta_of(c, cell)[1 + seq / 32] >> (seq % 32) & 1;
-}
+/* ---- Tensors ---- */
 
-static void new_cells(tn__cells *c, int32_t n, int32_t window, int32_t n_seqs) {
+static void size_cells(tn__cells *c, int32_t n, int32_t window, int32_t n_seqs) {
     c->n = n;
     c->window = window;
     c->words = (n_seqs + 31) / 32;
 }
 
-/* What a cell holds is host memory in proportion to the context: only a session that fits takes it. */
-static tn_status fill_cells(tn__cells *c, int32_t n_seqs) {
+/* Metadata takes host memory in proportion to the context: only a session that fits takes it. */
+static tn_status allocate_cells(tn__cells *c, int32_t n_seqs) {
     size_t ints;
     if (!tn__mul_size((size_t)c->n, (size_t)(1 + c->words), &ints))
         return tn_fail(TN_E_OVERFLOW, "a cache of %d cells overflows", c->n);
     c->meta = tn_calloc(ints, sizeof *c->meta);
     c->last = tn_malloc((size_t)n_seqs * sizeof *c->last);
     if (!c->meta || !c->last) return TN_E_NOMEM;
-    for (int32_t i = 0; i < c->n; i++) meta_of(c, i)[0] = -1;
+    for (int32_t i = 0; i < c->n; i++) tn__cell_meta(c, i)[0] = -1;
     for (int32_t i = 0; i < n_seqs; i++) c->last[i] = -1;
     c->dirty_end = c->n;
     c->n_dirty = TN__COUNT(c->dirty) + 1;
@@ -43,8 +40,8 @@ tn_status tn__kv_new(const tn__kv_params *p, tn__kv *kv) {
     kv->factors_from = p->factors;
     if (!kv->layers || !kv->meta || !kv->factors) return TN_E_NOMEM;
 
-    /* Layers with a window need only the window and one micro-batch per sequence; worth a group of its own only when
-     * that is smaller than the whole. */
+    /* Layers with a window need cells for the window of every sequence and one micro-batch. They get a group of their
+     * own only where that is less than the context. */
     int32_t window = 0;
     bool any_full = false;
     for (int32_t i = 0; i < h->n_layer; i++) {
@@ -54,8 +51,8 @@ tn_status tn__kv_new(const tn__kv_params *p, tn__kv *kv) {
     int64_t ring = (int64_t)window * p->n_seqs + p->n_ubatch;
     ring = (ring + 31) / 32 * 32;
     bool use_ring = window > 0 && ring < p->n_ctx;
-    if (!use_ring || any_full) new_cells(&kv->groups[TN__CACHE_FULL], p->n_ctx, 0, p->n_seqs);
-    if (use_ring) new_cells(&kv->groups[TN__CACHE_WINDOW], (int32_t)ring, window, p->n_seqs);
+    if (!use_ring || any_full) size_cells(&kv->groups[TN__CACHE_FULL], p->n_ctx, 0, p->n_seqs);
+    if (use_ring) size_cells(&kv->groups[TN__CACHE_WINDOW], (int32_t)ring, window, p->n_seqs);
 
     size_t n_tensors = 2 * (size_t)h->n_layer + (TN__CACHE_GROUPS + 1) * p->n_devices + 1;
     TN_TRY(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(n_tensors, 0), .no_alloc = true}, &kv->arena));
@@ -81,14 +78,13 @@ tn_status tn__kv_new(const tn__kv_params *p, tn__kv *kv) {
                 tn_name(kv->arena, tn_tensor_new(kv->arena, p->factors->type, p->factors->n_dims, p->factors->ne),
                         "rope_factors");
     }
-    kv->found = tn_name(kv->arena, tn_tensor_nd(kv->arena, TN_I32, 2), "found");
-    kv->found_device = p->found_device;
+    kv->argmax = tn_name(kv->arena, tn_tensor_nd(kv->arena, TN_I32, 2), "argmax");
+    kv->argmax_device = p->output_device;
     return tn_arena_status(kv->arena);
 }
 
-/* The i-th tensor of the cache if it is on this device, else NULL; there are n_tensors(). */
-static size_t n_tensors(const tn__kv *kv) { return 2 * (size_t)kv->n_layer + TN__CACHE_GROUPS + 2; }
-static tn_tensor *tensor_of(const tn__kv *kv, size_t device, size_t i) {
+size_t tn__kv_tensor_count(const tn__kv *kv) { return 2 * (size_t)kv->n_layer + TN__CACHE_GROUPS + 2; }
+tn_tensor *tn__kv_tensor(const tn__kv *kv, size_t device, size_t i) {
     if (i < 2 * (size_t)kv->n_layer) {
         const tn__kv_layer *l = &kv->layers[i / 2];
         return (size_t)l->device != device ? NULL : i % 2 ? l->v : l->k;
@@ -96,31 +92,31 @@ static tn_tensor *tensor_of(const tn__kv *kv, size_t device, size_t i) {
     size_t group = i - 2 * (size_t)kv->n_layer;
     if (group < TN__CACHE_GROUPS) return kv->meta[group * kv->n_devices + device];
     if (group == TN__CACHE_GROUPS) return kv->factors[device];
-    return (size_t)kv->found_device == device ? kv->found : NULL;
+    return (size_t)kv->argmax_device == device ? kv->argmax : NULL;
 }
 
-/* Bytes of the tensors from number `begin` on that one allocation can hold, and where the next begins. */
-static tn_status measure_piece(const tn__kv *kv, size_t device, tn_buffer_type *type, size_t begin, size_t *end,
-                               size_t *total) {
+/* Bytes of the tensors from number `begin` on that one allocation can hold, and the number of the next. */
+static tn_status measure_allocation(const tn__kv *kv, size_t device, tn_buffer_type *type, size_t begin, size_t *end,
+                                    size_t *total) {
     const size_t align = tn_buffer_type_alignment(type), most = tn_buffer_type_max_size(type);
     *total = 0;
-    for (*end = begin; *end < n_tensors(kv); ++*end) {
-        const tn_tensor *t = tensor_of(kv, device, *end);
+    for (*end = begin; *end < tn__kv_tensor_count(kv); ++*end) {
+        const tn_tensor *t = tn__kv_tensor(kv, device, *end);
         size_t size, sum;
         if (!t) continue;
         if (!tn__align_up_checked(tn_buffer_type_tensor_size(type, t), align, &size) ||
             !tn__add_size(*total, size, &sum))
             return tn_fail(TN_E_OVERFLOW, "the KV cache's size overflows");
-        if (sum > most && *total) break; /* a tensor that no allocation can hold stands alone */
+        if (sum > most && *total) break; /* a tensor that is too large for any allocation has one of its own */
         *total = sum;
     }
     return TN_OK;
 }
 
 tn_status tn__kv_check(const tn__kv *kv, tn_buffer_type *const *types) {
-    for (size_t i = 0; i < kv->n_devices * n_tensors(kv); i++) {
+    for (size_t i = 0; i < kv->n_devices * tn__kv_tensor_count(kv); i++) {
         tn_buffer_type *type = types[i % kv->n_devices];
-        const tn_tensor *t = tensor_of(kv, i % kv->n_devices, i / kv->n_devices);
+        const tn_tensor *t = tn__kv_tensor(kv, i % kv->n_devices, i / kv->n_devices);
         if (!t || tn_buffer_type_tensor_size(type, t) <= tn_buffer_type_max_size(type)) continue;
         return tn_fail(
             TN_E_TOO_BIG,
@@ -134,8 +130,8 @@ tn_status tn__kv_check(const tn__kv *kv, tn_buffer_type *const *types) {
 tn_status tn__kv_sizes(const tn__kv *kv, tn_buffer_type *const *types, size_t *sizes) {
     for (size_t d = 0; d < kv->n_devices; d++) {
         sizes[d] = 0;
-        for (size_t at = 0, size; at < n_tensors(kv);) {
-            TN_TRY(measure_piece(kv, d, types[d], at, &at, &size));
+        for (size_t at = 0, size; at < tn__kv_tensor_count(kv);) {
+            TN_TRY(measure_allocation(kv, d, types[d], at, &at, &size));
             if (!tn__add_size(sizes[d], size, &sizes[d]))
                 return tn_fail(TN_E_OVERFLOW, "the KV cache's size overflows");
         }
@@ -143,8 +139,8 @@ tn_status tn__kv_sizes(const tn__kv *kv, tn_buffer_type *const *types, size_t *s
     return TN_OK;
 }
 
-static tn_status allocate_piece(tn__kv *kv, size_t device, tn_buffer_type *type, size_t begin, size_t end,
-                                size_t size) {
+static tn_status allocate_tensors(tn__kv *kv, size_t device, tn_buffer_type *type, size_t begin, size_t end,
+                                  size_t size) {
     tn__kv_buffer *buffers = tn_realloc(kv->buffers, (kv->n_buffers + 1) * sizeof *buffers);
     if (!buffers) return TN_E_NOMEM;
     kv->buffers = buffers;
@@ -154,7 +150,7 @@ static tn_status allocate_piece(tn__kv *kv, size_t device, tn_buffer_type *type,
     TN_TRY(tn_buffer_clear(buffer, 0)); /* empty cells are multiplied by 0: they must not hold NaN */
     size_t offset = 0;
     for (size_t i = begin; i < end; i++) {
-        tn_tensor *t = tensor_of(kv, device, i);
+        tn_tensor *t = tn__kv_tensor(kv, device, i);
         if (!t) continue;
         TN_TRY(tn_buffer_bind(buffer, t, offset));
         offset += tn__align_up(tn_buffer_type_tensor_size(type, t), tn_buffer_type_alignment(type));
@@ -164,11 +160,11 @@ static tn_status allocate_piece(tn__kv *kv, size_t device, tn_buffer_type *type,
 
 tn_status tn__kv_allocate(tn__kv *kv, tn_buffer_type *const *types) {
     for (int g = 0; g < TN__CACHE_GROUPS; g++)
-        if (kv->groups[g].n) TN_TRY(fill_cells(&kv->groups[g], kv->n_seqs));
+        if (kv->groups[g].n) TN_TRY(allocate_cells(&kv->groups[g], kv->n_seqs));
     for (size_t d = 0; d < kv->n_devices; d++) {
-        for (size_t begin = 0, end, size; begin < n_tensors(kv); begin = end) {
-            TN_TRY(measure_piece(kv, d, types[d], begin, &end, &size));
-            if (size) TN_TRY(allocate_piece(kv, d, types[d], begin, end, size));
+        for (size_t begin = 0, end, size; begin < tn__kv_tensor_count(kv); begin = end) {
+            TN_TRY(measure_allocation(kv, d, types[d], begin, &end, &size));
+            if (size) TN_TRY(allocate_tensors(kv, d, types[d], begin, end, size));
         }
         if (kv->factors[d]) TN_TRY(tn_tensor_copy(kv->factors_from, kv->factors[d]));
     }
@@ -189,6 +185,8 @@ void tn__kv_free(tn__kv *kv) {
     memset(kv, 0, sizeof *kv);
 }
 
+/* ---- Cells ---- */
+
 void tn__cells_touch(tn__cells *c, int32_t cell) {
     c->changes++;
     if (c->n_dirty < (int32_t)TN__COUNT(c->dirty)) c->dirty[c->n_dirty] = cell;
@@ -202,70 +200,73 @@ void tn__cells_touch(tn__cells *c, int32_t cell) {
     if (cell >= c->dirty_end) c->dirty_end = cell + 1;
 }
 
-static void empty_cell(tn__cells *c, int32_t cell) {
-    memset(meta_of(c, cell), 0, (size_t)(1 + c->words) * sizeof(int32_t));
-    meta_of(c, cell)[0] = -1;
+void tn__cell_empty(tn__cells *c, int32_t cell) {
+    memset(tn__cell_meta(c, cell), 0, (size_t)(1 + c->words) * sizeof(int32_t));
+    tn__cell_meta(c, cell)[0] = -1;
     c->used--;
-    while (c->end > 0 && meta_of(c, c->end - 1)[0] < 0) c->end--;
+    while (c->end > 0 && tn__cell_meta(c, c->end - 1)[0] < 0) c->end--;
     tn__cells_touch(c, cell);
 }
 
-/* In a window group, cells that no coming query of their sequence can see are free again. */
-static void drop_behind_window(tn__cells *c, int32_t n, const int32_t *positions, const int32_t *seqs) {
+/* Frees cells of a window group that no later query of their sequence can see. */
+static void free_cells_behind_window(tn__cells *c, int32_t n, const int32_t *positions, const int32_t *seqs) {
     if (!c->window) return;
     for (int32_t i = 0; i < c->end; i++) {
-        int32_t *meta = meta_of(c, i);
+        int32_t *meta = tn__cell_meta(c, i);
         if (meta[0] < 0) continue;
         for (int32_t t = 0; t < n; t++) {
             /* The first token of each sequence in the batch has its lowest position. */
             if (t > 0 && seqs[t] == seqs[t - 1]) continue;
-            if (has_seq(c, i, seqs[t]) && positions[t] - meta[0] >= c->window)
+            if (tn__cell_has_seq(c, i, seqs[t]) && positions[t] - meta[0] >= c->window)
                 meta[1 + seqs[t] / 32] &= ~(1u << (seqs[t] % 32));
         }
         bool owned = false;
         for (int32_t w = 0; w < c->words; w++) owned = owned || meta[1 + w];
-        if (!owned) empty_cell(c, i);
+        if (!owned) tn__cell_empty(c, i);
     }
 }
 
-/* The cells of one sequence stay together in runs, so that attention can pass over whole blocks of cells that a query
- * does not see: with many sequences nearly all of them. The length is that of attention's blocks. */
+/* Cells of a sequence are taken in contiguous runs, so that attention can skip whole blocks of cells that a query
+ * does not see: with many sequences nearly all of them. A run is as long as attention's blocks. */
 enum { RUN_CELLS = 64 };
 
-/* A free cell for the next token of a sequence. There is one: the caller has counted. `lowest` is a cell below which
- * none is free. */
-static int32_t place_for(const tn__cells *c, int32_t seq, int32_t position, int32_t *lowest) {
+/* A free cell for the next token of a sequence; the caller has made sure that there is one. No cell below `lowest` is
+ * free. */
+static int32_t find_free_cell(const tn__cells *c, int32_t seq, int32_t position, int32_t *lowest) {
     int32_t last = c->last[seq];
     for (int32_t i = 0; last < 0 && position > 0 && i < c->end; i++)
-        if (meta_of(c, i)[0] == position - 1 && has_seq(c, i, seq)) last = i;
-    if (last >= 0 && last + 1 < c->n && (last + 1) % RUN_CELLS && meta_of(c, last + 1)[0] < 0) return last + 1;
+        if (tn__cell_meta(c, i)[0] == position - 1 && tn__cell_has_seq(c, i, seq)) last = i;
+    if (last >= 0 && last + 1 < c->n && (last + 1) % RUN_CELLS && tn__cell_meta(c, last + 1)[0] < 0) return last + 1;
     for (int32_t run = 0; run + RUN_CELLS <= c->n; run += RUN_CELLS) {
         int32_t free = 0;
-        while (free < RUN_CELLS && meta_of(c, run + free)[0] < 0) free++;
+        while (free < RUN_CELLS && tn__cell_meta(c, run + free)[0] < 0) free++;
         if (free == RUN_CELLS) return run;
     }
-    while (meta_of(c, *lowest)[0] >= 0) ++*lowest;
+    while (tn__cell_meta(c, *lowest)[0] >= 0) ++*lowest;
     return *lowest;
+}
+
+tn_status tn__cells_fail_full(const tn__cells *c, int32_t n) {
+    return tn_fail(TN_E_FULL,
+                   "the KV cache is full: %d tokens need a cell, %d of %d are free; shift, remove a sequence, or use "
+                   "a larger context",
+                   n, c->n - c->used, c->n);
 }
 
 tn_status tn__kv_take(tn__kv *kv, int32_t n, const int32_t *positions, const int32_t *seqs, int32_t *const *rows) {
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         tn__cells *c = &kv->groups[g];
         if (!c->n) continue;
-        drop_behind_window(c, n, positions, seqs);
-        if (c->n - c->used < n)
-            return tn_fail(TN_E_FULL,
-                           "the KV cache is full: %d tokens need a cell, %d of %d are free; shift, remove a "
-                           "sequence, or use a larger context",
-                           n, c->n - c->used, c->n);
+        free_cells_behind_window(c, n, positions, seqs);
+        if (c->n - c->used < n) return tn__cells_fail_full(c, n);
     }
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         tn__cells *c = &kv->groups[g];
         if (!c->n) continue;
-        int32_t lowest = c->used == c->end ? c->end : 0; /* without holes the next free one is at the end */
+        int32_t lowest = c->used == c->end ? c->end : 0; /* without holes the next free cell is at the end */
         for (int32_t t = 0; t < n; t++) {
-            int32_t cell = place_for(c, seqs[t], positions[t], &lowest);
-            int32_t *meta = meta_of(c, cell);
+            int32_t cell = find_free_cell(c, seqs[t], positions[t], &lowest);
+            int32_t *meta = tn__cell_meta(c, cell);
             c->last[seqs[t]] = cell;
             meta[0] = positions[t];
             meta[1 + seqs[t] / 32] |= (int32_t)(1u << (seqs[t] % 32));
@@ -279,22 +280,22 @@ tn_status tn__kv_take(tn__kv *kv, int32_t n, const int32_t *positions, const int
     return TN_OK;
 }
 
-void tn__kv_give_back(tn__kv *kv, int32_t seq, int32_t cell, int32_t last, int32_t peak) {
+void tn__kv_untake(tn__kv *kv, int32_t seq, int32_t cell, int32_t last, int32_t peak) {
     tn__cells *c = &kv->groups[TN__CACHE_FULL];
-    empty_cell(c, cell);
+    tn__cell_empty(c, cell);
     c->last[seq] = last;
     kv->peak = peak;
 }
 
-/* A device is sent one range. In the host's memory single cells cost nothing, and what did not change stays in the
- * caches of the threads that read it. */
+/* A device gets one range. In host memory single cells are written, so that the others stay in the CPU caches of the
+ * threads that read them. */
 static tn_status send_cells(const tn__cells *c, tn_tensor *t) {
     const size_t row = (size_t)(1 + c->words) * sizeof(int32_t);
     if (c->n_dirty > (int32_t)TN__COUNT(c->dirty) || !tn_buffer_type_is_host(tn_buffer_get_type(t->buffer)))
-        return tn_tensor_set_at(t, meta_of(c, c->dirty_first), (size_t)c->dirty_first * row,
+        return tn_tensor_set_at(t, tn__cell_meta(c, c->dirty_first), (size_t)c->dirty_first * row,
                                 (size_t)(c->dirty_end - c->dirty_first) * row);
     for (int32_t i = 0; i < c->n_dirty; i++)
-        TN_TRY(tn_tensor_set_at(t, meta_of(c, c->dirty[i]), (size_t)c->dirty[i] * row, row));
+        TN_TRY(tn_tensor_set_at(t, tn__cell_meta(c, c->dirty[i]), (size_t)c->dirty[i] * row, row));
     return TN_OK;
 }
 
@@ -314,98 +315,4 @@ tn_status tn__kv_send_meta(tn__kv *kv) {
 void tn__kv_range(const tn__kv *kv, int group, int32_t range[2]) {
     range[0] = 0;
     range[1] = kv->groups[group].end;
-}
-
-/* ---- Sequences ------------------------------------------------------------------------------------------------ */
-
-static tn_status check_seq(const tn_session *s, int32_t seq, bool any) {
-    if (!s) return tn_fail(TN_E_INVALID, "the session is NULL");
-    if ((seq < 0 && !any) || seq >= s->kv.n_seqs)
-        return tn_fail(TN_E_INVALID, "there is no sequence %d; the session has 0 to %d", seq, s->kv.n_seqs - 1);
-    return TN_OK;
-}
-
-static bool in_range(int32_t position, int32_t from, int32_t to) {
-    return position >= from && (to < 0 || position < to);
-}
-
-tn_status tn_session_seq_remove(tn_session *s, int32_t seq, int32_t from, int32_t to) {
-    TN_TRY(check_seq(s, seq, true));
-    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        tn__cells *c = &s->kv.groups[g];
-        for (int32_t i = 0; c->n && i < s->kv.n_seqs; i++)
-            if (seq < 0 || i == seq) c->last[i] = -1;
-        for (int32_t i = c->n ? c->end - 1 : -1; i >= 0; i--) {
-            int32_t *meta = meta_of(c, i);
-            if (meta[0] < 0 || !in_range(meta[0], from, to) || (seq >= 0 && !has_seq(c, i, seq))) continue;
-            bool owned = false;
-            if (seq >= 0) {
-                meta[1 + seq / 32] &= ~(int32_t)(1u << (seq % 32));
-                for (int32_t w = 0; w < c->words; w++) owned = owned || meta[1 + w];
-            }
-            if (owned)
-                tn__cells_touch(c, i);
-            else
-                empty_cell(c, i);
-        }
-    }
-    return TN_OK;
-}
-
-tn_status tn_session_seq_copy(tn_session *s, int32_t source, int32_t target, int32_t from, int32_t to) {
-    TN_TRY(check_seq(s, source, false));
-    TN_TRY(check_seq(s, target, false));
-    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        tn__cells *c = &s->kv.groups[g];
-        for (int32_t i = 0; c->n && i < c->end; i++) {
-            int32_t *meta = meta_of(c, i);
-            if (meta[0] < 0 || !has_seq(c, i, source) || !in_range(meta[0], from, to)) continue;
-            meta[1 + target / 32] |= (int32_t)(1u << (target % 32));
-            tn__cells_touch(c, i);
-        }
-    }
-    return TN_OK;
-}
-
-tn_status tn_session_seq_keep(tn_session *s, int32_t seq) {
-    TN_TRY(check_seq(s, seq, false));
-    for (int32_t other = 0; other < s->kv.n_seqs; other++)
-        if (other != seq) TN_TRY(tn_session_seq_remove(s, other, 0, -1));
-    return TN_OK;
-}
-
-void tn_session_clear(tn_session *s) {
-    if (s) tn_session_seq_remove(s, -1, 0, -1);
-}
-
-static int32_t extreme(const tn_session *s, int32_t seq, bool highest) {
-    int32_t found = -1;
-    if (check_seq(s, seq, false) != TN_OK) return -1;
-    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        const tn__cells *c = &s->kv.groups[g];
-        for (int32_t i = 0; c->n && i < c->end; i++) {
-            int32_t p = meta_of(c, i)[0];
-            if (p < 0 || !has_seq(c, i, seq)) continue;
-            if (found < 0 || (highest ? p > found : p < found)) found = p;
-        }
-    }
-    return found;
-}
-int32_t tn_session_seq_first(const tn_session *s, int32_t seq) { return extreme(s, seq, false); }
-int32_t tn_session_seq_last(const tn_session *s, int32_t seq) { return extreme(s, seq, true); }
-
-static const tn__cells *main_cells(const tn_session *s) {
-    return &s->kv.groups[s->kv.groups[TN__CACHE_FULL].n ? TN__CACHE_FULL : TN__CACHE_WINDOW];
-}
-tn_cache_usage tn_session_cache_usage(const tn_session *s) {
-    const tn__cells *c = main_cells(s);
-    return (tn_cache_usage){c->n, c->used, s->kv.peak};
-}
-void tn_session_cache_map(const tn_session *s, int32_t *owner) {
-    const tn__cells *c = main_cells(s);
-    for (int32_t i = 0; i < c->n; i++) {
-        owner[i] = -1;
-        for (int32_t seq = s->kv.n_seqs - 1; seq >= 0 && meta_of(c, i)[0] >= 0; seq--)
-            if (has_seq(c, i, seq)) owner[i] = seq;
-    }
 }

@@ -213,7 +213,7 @@ static double model_error(const char *name, int32_t layers, bool one_by_one, tn_
         /* The last token again, without its logits. */
         int32_t last = i + step - 1;
         assert_ok(tn_session_seq_remove(session, 0, last, last + 1));
-        assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = g.tokens + last, .best = true}));
+        assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = g.tokens + last, .argmax = true}));
         assert_null(tn_session_logits(session, -1));
         if (one_by_one) assert_int_equal(tn_session_argmax(session, -1), best);
     }
@@ -323,7 +323,7 @@ static void greedy_loops_find_what_the_logits_say(void **state) {
             tn_session_clear(session);
             for (int i = 0; i < N; i++) {
                 if (i == BACK) assert_ok(tn_session_seq_remove(session, 0, BACK - 3, BACK - 2));
-                tn_batch batch = {.n_tokens = 1, .tokens = &found[best][i], .best = best == 1};
+                tn_batch batch = {.n_tokens = 1, .tokens = &found[best][i], .argmax = best == 1};
                 assert_ok(tn_session_decode(session, &batch));
                 found[best][i + 1] = tn_session_argmax(session, 0);
             }

@@ -379,7 +379,7 @@ static void batches_of_every_size_leave_memory_as_it_was(void **state) {
                     bool outputs[256] = {0};
                     for (int32_t i = 0; i < n; i++) tokens[i] = (7 * i + n) % 90 + 3;
                     for (int32_t i = 0; i < wanted; i++) outputs[n - 1 - i] = true;
-                    tn_batch batch = {.n_tokens = n, .tokens = tokens, .outputs = outputs, .best = best};
+                    tn_batch batch = {.n_tokens = n, .tokens = tokens, .outputs = outputs, .argmax = best};
                     tn_session_clear(session);
                     assert_ok(tn_session_decode(session, &batch));
                     if (n != 24 || wanted != 1 || best) continue;
@@ -604,16 +604,16 @@ static void best(fixture *f) {
         outputs[i] = i != 1;
     }
     tn_session_clear(f->session);
-    tn_batch most = {.n_tokens = n, .tokens = f->g.tokens, .outputs = outputs, .best = true};
+    tn_batch most = {.n_tokens = n, .tokens = f->g.tokens, .outputs = outputs, .argmax = true};
     assert_ok(tn_session_decode(f->session, &most));
     assert_int_equal(tn_session_output_count(f->session), n - 1);
     for (int32_t i = 0; i < n - 1; i++) assert_int_equal(tn_session_argmax(f->session, i), wanted[i ? i + 1 : 0]);
     assert_int_equal(tn_session_argmax(f->session, n - 1), -1);
     assert_null(tn_session_logits(f->session, 0));
     tn_session_clear(f->session);
-    assert_ok(tn_session_decode(f->session, &(tn_batch){.n_tokens = n - 1, .tokens = f->g.tokens, .best = true}));
+    assert_ok(tn_session_decode(f->session, &(tn_batch){.n_tokens = n - 1, .tokens = f->g.tokens, .argmax = true}));
     assert_int_equal(tn_session_argmax(f->session, -1), wanted[n - 2]);
-    assert_ok(tn_session_decode(f->session, &(tn_batch){.n_tokens = 1, .tokens = f->g.tokens + n - 1, .best = true}));
+    assert_ok(tn_session_decode(f->session, &(tn_batch){.n_tokens = 1, .tokens = f->g.tokens + n - 1, .argmax = true}));
     assert_int_equal(tn_session_argmax(f->session, -1), wanted[n - 1]);
 }
 static void the_best_token_needs_no_logits(void **state) {
@@ -626,7 +626,7 @@ static void the_best_token_needs_no_logits(void **state) {
  * logits finds. */
 enum { LOOP_CTX = 128, LOOP_SEQS = 2, LOOP_STEPS = 400 };
 static tn_token loop_step(tn_session *session, tn_token token, int32_t seq, bool best) {
-    assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = &token, .seqs = &seq, .best = best}));
+    assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = &token, .seqs = &seq, .argmax = best}));
     assert_int_equal(tn_session_output_count(session), 1);
     return tn_session_argmax(session, 0);
 }
@@ -677,7 +677,7 @@ static void greedy_loops_run_ahead_unseen(void **state) {
                 if (what == 19) { /* both at once */
                     int32_t seqs[2] = {0, 1};
                     assert_ok(tn_session_decode(
-                        s, &(tn_batch){.n_tokens = 2, .tokens = next, .seqs = seqs, .best = i == 1}));
+                        s, &(tn_batch){.n_tokens = 2, .tokens = next, .seqs = seqs, .argmax = i == 1}));
                 }
                 if (tn_session_cache_usage(s).used + 2 >= LOOP_CTX ||
                     tn_session_seq_last(s, seq) + 2 >= tn_model_get_info(models[i]).n_ctx_train)
@@ -742,7 +742,7 @@ static void a_lost_device_ends_a_greedy_loop(void **state) {
         tn_status status = TN_OK;
         int done = 0;
         for (; done < N && status == TN_OK; done++) {
-            tn_batch batch = {.n_tokens = 1, .tokens = &found[i][done], .best = true};
+            tn_batch batch = {.n_tokens = 1, .tokens = &found[i][done], .argmax = true};
             status = tn_session_decode(session, &batch);
             if (status != TN_OK) break;
             found[i][done + 1] = tn_session_argmax(session, 0);

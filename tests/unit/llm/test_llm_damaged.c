@@ -197,7 +197,7 @@ static void weights_that_are_no_numbers(void **state) {
             assert_fails(TN_E_NOT_FINITE,
                          tn_session_decode(session, &(tn_batch){.n_tokens = 3, .tokens = (tn_token[]){1, 2, 3}}));
             assert_non_null(strstr(tn_error(), "check"));
-            tn_batch best = {.n_tokens = 3, .tokens = (tn_token[]){1, 2, 3}, .best = true};
+            tn_batch best = {.n_tokens = 3, .tokens = (tn_token[]){1, 2, 3}, .argmax = true};
             assert_fails(TN_E_NOT_FINITE, tn_session_decode(session, &best));
             assert_int_equal(tn_session_argmax(session, -1), -1);
             tn_session_free(session);

@@ -1,5 +1,5 @@
-/* Micro-batches of a prompt under way on several devices at once: the same bits as one after the other, sooner, in
- * memory that was planned. */
+/* Micro-batches of a prompt in flight on several devices: the same bits as one after the other, sooner, in planned
+ * memory. */
 #include "llm_golden.h"
 
 #include "backend/sim/sim.h"
@@ -28,14 +28,14 @@ static tn_session_params params(int n_devices, const char *name, int n_pipeline,
     return p;
 }
 
-/* Places for what is copied into a split: 1, or so many. */
-static int places_in(tn_session *s, bool prefill) {
+/* Runs that may be in flight, as the printed splits say. */
+static int runs_in_flight(tn_session *s, bool prefill) {
     static char text[1 << 18];
     FILE *out = fmemopen(text, sizeof text, "w");
     assert_ok(tn_session_dump_splits(s, prefill, out));
     fclose(out);
-    const char *at = strstr(text, "into one of ");
-    return at ? atoi(at + strlen("into one of ")) : 1;
+    const char *at = strstr(text, ", one of ");
+    return at ? atoi(at + strlen(", one of ")) : 1;
 }
 
 /* The session's device memory is what was planned, counted by the devices. */
@@ -64,7 +64,7 @@ static void both(tn_session *sessions[2], tn_batch b, int32_t n_vocab) {
         rows[i] = tn_session_output_count(sessions[i]);
     }
     assert_int_equal(rows[0], rows[1]);
-    for (int32_t r = 0; r < rows[0] && !b.best; r++)
+    for (int32_t r = 0; r < rows[0] && !b.argmax; r++)
         assert_memory_equal(tn_session_logits(sessions[0], r), tn_session_logits(sessions[1], r),
                             (size_t)n_vocab * sizeof(float));
     for (int32_t r = 0; r < rows[0]; r++)
@@ -88,8 +88,8 @@ static void prompts_in_flight_give_the_same_bits(void **state) {
                 tn_session_params p = params(n_devices, "flight", i, specs[i]);
                 assert_ok(tn_model_open(g.path, NULL, &opened[i]));
                 make_exactly(opened[i], &p, &sessions[i]);
-                assert_int_equal(places_in(sessions[i], true), i || models[m].windows ? 1 : 4);
-                assert_int_equal(places_in(sessions[i], false), 1);
+                assert_int_equal(runs_in_flight(sessions[i], true), i || models[m].windows ? 1 : 4);
+                assert_int_equal(runs_in_flight(sessions[i], false), 1);
             }
             const int32_t n = TOKENS;
             bool some[64] = {[5] = true, [6] = true, [17] = true, [19] = true};
@@ -103,11 +103,11 @@ static void prompts_in_flight_give_the_same_bits(void **state) {
                 both(sessions, (tn_batch){.n_tokens = n, .tokens = g.tokens}, g.n_vocab);
                 both(sessions, (tn_batch){.n_tokens = 1, .tokens = g.tokens}, g.n_vocab);
                 both(sessions, (tn_batch){.n_tokens = n, .tokens = g.tokens, .outputs = some}, g.n_vocab);
-                both(sessions, (tn_batch){.n_tokens = 2, .tokens = g.tokens, .best = true}, g.n_vocab);
+                both(sessions, (tn_batch){.n_tokens = 2, .tokens = g.tokens, .argmax = true}, g.n_vocab);
                 for (int i = 0; i < 2; i++) tn_session_clear(sessions[i]);
                 both(sessions, (tn_batch){.n_tokens = n, .tokens = g.tokens, .seqs = seqs}, g.n_vocab);
                 for (int i = 0; i < 2; i++) assert_ok(tn_session_seq_remove(sessions[i], 0, 3, 9)); /* holes */
-                both(sessions, (tn_batch){.n_tokens = n, .tokens = g.tokens, .positions = positions, .best = true},
+                both(sessions, (tn_batch){.n_tokens = n, .tokens = g.tokens, .positions = positions, .argmax = true},
                      g.n_vocab);
                 for (int i = 0; i < 2; i++) tn_session_clear(sessions[i]);
                 /* Nearly full, so that the first and the last tokens get cells between each other's. */
@@ -136,18 +136,18 @@ static void prompts_in_flight_give_the_same_bits(void **state) {
     }
 }
 
-/* Where one device does all of it, or the host is in the way, there is nothing to gain and nothing is copied more
- * than once. */
+/* Where one device has all layers, or the host has some, pipelining gains nothing and no further copies are planned.
+ */
 static void only_layers_on_several_devices_are_worth_it(void **state) {
     (void)state;
     golden_model g;
     if (!golden_load("archs/llama-dense", &g)) skip();
-    enum { ONE, FIRST_ALL, OUTPUT_ON_HOST, LAYER_ON_HOST, ONE_PART, THREE_PLACES, CASES };
+    enum { ONE, FIRST_ALL, OUTPUT_ON_HOST, LAYER_ON_HOST, ONE_PART, THREE_IN_FLIGHT, CASES };
     for (int c = 0; c < CASES; c++) {
         tn_model *model;
         tn_session *session;
         char specs[3][96];
-        tn_session_params p = params(c == ONE ? 1 : 2, "flight", c == THREE_PLACES ? 3 : 0, specs);
+        tn_session_params p = params(c == ONE ? 1 : 2, "flight", c == THREE_IN_FLIGHT ? 3 : 0, specs);
         tn_placement_override output = {"output", "cpu"};
         if (c == FIRST_ALL) p.split[1] = 0;
         if (c == OUTPUT_ON_HOST) {
@@ -158,7 +158,7 @@ static void only_layers_on_several_devices_are_worth_it(void **state) {
         if (c == ONE_PART) p.n_batch = UBATCH;
         assert_ok(tn_model_open(g.path, NULL, &model));
         make_exactly(model, &p, &session);
-        assert_int_equal(places_in(session, true), c == THREE_PLACES ? 3 : 1);
+        assert_int_equal(runs_in_flight(session, true), c == THREE_IN_FLIGHT ? 3 : 1);
         assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = UBATCH, .tokens = g.tokens}));
         tn_session_free(session);
         tn_model_close(model);
@@ -166,7 +166,7 @@ static void only_layers_on_several_devices_are_worth_it(void **state) {
     golden_free(&g);
 }
 
-/* Devices with the bytes that it takes one after the other: slower is better than not at all. */
+/* Devices with memory for one micro-batch at a time: the session runs without pipelining instead of failing. */
 static void tight_devices_go_without(void **state) {
     (void)state;
     golden_model g;
@@ -184,7 +184,7 @@ static void tight_devices_go_without(void **state) {
             snprintf(specs[d], sizeof specs[d], "sim:%zu,name=%s%d", needed[d], tight ? "tight" : "ample", d);
         assert_ok(tn_model_open(g.path, NULL, &model));
         make_exactly(model, &p, &session);
-        assert_int_equal(places_in(session, true), 1);
+        assert_int_equal(runs_in_flight(session, true), 1);
         tn_fit fit;
         assert_ok(tn_session_memory(session, &fit));
         for (int d = 0; d < 2; d++) needed[d] = fit.devices[d].total - fit.devices[d].free;

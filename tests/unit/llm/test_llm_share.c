@@ -39,7 +39,7 @@ static void take_step(user *u, const golden_model *g, int step) {
     tn_session *s = u->session;
     tn_batch b = {.n_tokens = step == 0 ? PROMPT : 1, .tokens = g->tokens + (step == 0 ? 0 : step % g->n_tokens)};
     if (step >= 5 && step < 12 && !tn_session_get_params(s).embeddings) {
-        b.best = true;
+        b.argmax = true;
         if (step > 5) b.tokens = &u->next;
     }
     if (step == 12) {
@@ -48,7 +48,7 @@ static void take_step(user *u, const golden_model *g, int step) {
     }
     if (step == 14) assert_ok(tn_session_defragment(s));
     assert_ok(tn_session_decode(s, &b));
-    if (b.best) u->next = tn_session_argmax(s, 0);
+    if (b.argmax) u->next = tn_session_argmax(s, 0);
 }
 
 /* What the last step left, up to WIDEST numbers. */

@@ -36,7 +36,7 @@ static void open_model(const char *name, tn_model **model) {
  * all else that is copied are the graph's inputs. */
 static void check_splits(const char *name, tn_session *s, const tn__schedule *schedule, size_t n_runs) {
     if (schedule->n_splits != n_runs) {
-        tn_sched_dump(s->sched, s->reserved[0]->graph, stdout);
+        tn_sched_dump(s->plan.sched, s->plan.graphs.reserved[0]->graph, stdout);
         fail_msg("%s: %zu splits, %zu runs of layers", name, schedule->n_splits, n_runs);
     }
     for (size_t i = 0; i < schedule->n_splits; i++) {
@@ -48,7 +48,7 @@ static void check_splits(const char *name, tn_session *s, const tn__schedule *sc
             states += !(source->flags & TN_FLAG_INPUT);
         }
         if (states != (i > 0)) {
-            tn_sched_dump(s->sched, s->reserved[0]->graph, stdout);
+            tn_sched_dump(s->plan.sched, s->plan.graphs.reserved[0]->graph, stdout);
             fail_msg("%s: split %zu receives %zu states", name, i, states);
         }
     }
@@ -56,11 +56,11 @@ static void check_splits(const char *name, tn_session *s, const tn__schedule *sc
 
 static const tn__schedule *schedule_of(tn_session *s, size_t reserved) {
     tn_sched_info info;
-    assert_ok(tn_sched_describe(s->sched, s->reserved[reserved]->graph, &info));
-    tn_fingerprint key = tn_graph_fingerprint(s->reserved[reserved]->graph);
-    for (size_t k = 0; k < s->sched->n_schedules; k++)
-        if (s->sched->schedules[k]->key.lo == key.lo && s->sched->schedules[k]->key.hi == key.hi)
-            return s->sched->schedules[k];
+    assert_ok(tn_sched_describe(s->plan.sched, s->plan.graphs.reserved[reserved]->graph, &info));
+    tn_fingerprint key = tn_graph_fingerprint(s->plan.graphs.reserved[reserved]->graph);
+    for (size_t k = 0; k < s->plan.sched->n_schedules; k++)
+        if (s->plan.sched->schedules[k]->key.lo == key.lo && s->plan.sched->schedules[k]->key.hi == key.hi)
+            return s->plan.sched->schedules[k];
     fail_msg("no schedule for graph %zu", reserved);
     return NULL;
 }
@@ -70,7 +70,7 @@ static void decode(tn_session *s, float **logits, size_t *size) {
     bool outputs[9] = {false, true, false, false, true, true, false, false, true};
     tn_batch batch = {.n_tokens = 9, .tokens = tokens, .outputs = outputs};
     assert_ok(tn_session_decode(s, &batch));
-    *size = (size_t)tn_session_output_count(s) * (size_t)s->model->h.n_vocab * sizeof(float);
+    *size = (size_t)tn_session_output_count(s) * (size_t)s->plan.model->h.n_vocab * sizeof(float);
     *logits = malloc(*size);
     memcpy(*logits, tn_session_logits(s, 0), *size);
 }

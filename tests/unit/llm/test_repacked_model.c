@@ -98,7 +98,7 @@ static void check_model(const char *name) {
         FILE *out = open_memstream(&text, &size);
         assert_ok(tn_session_explain(session, out));
         fclose(out);
-        assert_true((strstr(text, ", packed for its kernels\n") != NULL) == (pack != 0));
+        assert_true((strstr(text, ", repacked for its kernels\n") != NULL) == (pack != 0));
         assert_non_null(strstr(text, ", stays in the file's map\n"));
         free(text);
         logits[pack] = logits_of(session, &g);

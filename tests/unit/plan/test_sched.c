@@ -153,7 +153,7 @@ static void check_splits(const tn_sched *s) {
                                          c->copies[split->first_copy + b].source);
             assert_int_equal(split->first_node, work);
             work += split->n_nodes;
-            for (size_t n = 0; n < split->n_nodes * split->n_slots; n++) {
+            for (size_t n = 0; n < split->n_nodes * split->n_in_flight; n++) {
                 size_t slot = n / split->n_nodes, at = split->first_node + n % split->n_nodes;
                 const tn_tensor *t = c->work[slot * c->n_nodes + at], *first = c->work[at];
                 assert_true(tn_device_supports_op(device, t, NULL, 0));
@@ -191,7 +191,7 @@ static void any_set_of_devices_gives_the_same_bits(void **state) {
         free_world(&w);
 
         tn_sched *many;
-        tn_sched_params p = {.n_threads = 1, .pipeline_copies = round % 2 ? 0 : 2 + (int)(round / 2 % 3)};
+        tn_sched_params p = {.n_threads = 1, .n_in_flight = round % 2 ? 0 : 2 + (int)(round / 2 % 3)};
         size_t n = rng_below(&r, 5); /* and the CPU */
         for (size_t i = 0; i < n; i++) p.devices[i] = devices[(round + i) % 4];
         assert_ok(tn_sched_new(&p, &many));
@@ -209,7 +209,7 @@ static void any_set_of_devices_gives_the_same_bits(void **state) {
         assert_ok(run_world(&w, many, got)); /* again, from what it remembers */
         assert_memory_equal(want, got, (size_t)tn_nbytes(w.output));
         assert_int_equal(tn_sched_get_stats(many).schedules_made, 1);
-        if (p.pipeline_copies) {
+        if (p.n_in_flight) {
             run_ahead(&w, many, got_ahead);
             assert_memory_equal(want_ahead, got_ahead, sizeof want_ahead);
         }
@@ -586,7 +586,7 @@ static void a_pipeline_has_four_places_unless_told(void **state) {
         tn_sched_params p = {.devices = {"sim:16M,name=a"},
                              .n_threads = 1,
                              .pipeline = cases[i].pipeline,
-                             .pipeline_copies = cases[i].copies};
+                             .n_in_flight = cases[i].copies};
         assert_ok(tn_sched_new(&p, &s));
         assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 18, .no_alloc = true}, &arena));
         for (int g = 0; g < 2; g++) {
@@ -595,8 +595,8 @@ static void a_pipeline_has_four_places_unless_told(void **state) {
             assert_ok(tn_sched_pin(s, y, 0));
             assert_ok(tn_sched_describe(s, graph[g], &info));
             assert_int_equal(info.in_flight, g ? 4 : cases[i].in_flight);
-            assert_fails(TN_E_INVALID, tn_sched_set_pipeline(s, 65));
-            assert_ok(tn_sched_set_pipeline(s, 0)); /* for the next; what is scheduled stays */
+            assert_fails(TN_E_INVALID, tn_sched_set_in_flight(s, 65));
+            assert_ok(tn_sched_set_in_flight(s, 0)); /* for the next; what is scheduled stays */
         }
         assert_ok(tn_sched_describe(s, graph[0], &info));
         assert_int_equal(info.in_flight, cases[i].in_flight);
@@ -622,7 +622,7 @@ static void only_experts_in_use_are_copied(void **state) {
             tn_graph *graph;
             tn_buffer *buffer;
             tn_device *cpu;
-            tn_sched_params p = {.devices = {"sim:16M,name=a"}, .n_threads = 1, .pipeline_copies = copies};
+            tn_sched_params p = {.devices = {"sim:16M,name=a"}, .n_threads = 1, .n_in_flight = copies};
             assert_ok(tn_device_find("cpu", &cpu));
             assert_ok(tn_sched_new(&p, &s));
             assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 18, .no_alloc = true}, &arena));
@@ -691,7 +691,7 @@ static void every_fault_surfaces_and_can_be_left_behind(void **state) {
             float want[WIDTH * 8], got[WIDTH * 8];
             build_world(&w, 12);
             assert_ok(
-                tn_sched_new(&(tn_sched_params){.devices = {spec}, .n_threads = 1, .pipeline_copies = copies}, &s));
+                tn_sched_new(&(tn_sched_params){.devices = {spec}, .n_threads = 1, .n_in_flight = copies}, &s));
             place_weights(&w, s, &r);
             assert_ok(run_world(&w, s, want));
             tn_sched_reset(s); /* so that everything is scheduled and planned anew, into old buffers */

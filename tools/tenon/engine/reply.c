@@ -123,7 +123,7 @@ static tn_status decode(struct dialog *d, const tn_token *ids, size_t count) {
         /* A greedy reply needs only the best token of each step. */
         bool best = count == 1 && d->sampler && tn_sampler_is_greedy(d->sampler);
         status =
-            tn_session_decode(d->session, &(tn_batch){.n_tokens = (int32_t)n, .tokens = ids + done, .best = best});
+            tn_session_decode(d->session, &(tn_batch){.n_tokens = (int32_t)n, .tokens = ids + done, .argmax = best});
         ns = tn_time_ns() - begin;
         if (status == TN_OK) d->cached.count += n;
         progress_update(&progress, done + n);

@@ -112,12 +112,17 @@ static tn_status make_embedder(struct served *served, const tn_session_params *p
 
 /* Drawn once, here: only this thread may use the session. */
 static void draw_session_plan(struct served *served, tn_session *session) {
-    FILE *out = open_memstream(&served->plan_svg, &served->plan_svg_length);
-    if (!out) return;
-    tn_status status = tn_session_plan_svg(session, out);
-    if (fclose(out) == 0 && status == TN_OK) return;
-    free(served->plan_svg);
-    served->plan_svg = NULL;
+    tn_fit fit;
+    const tn_plan *plan;
+    size_t device = 0, memory;
+    if (tn_session_memory(session, &fit) != TN_OK) return;
+    for (size_t d = 1; d < fit.n_devices; d++)
+        if (fit.devices[d].compute > fit.devices[device].compute) device = d;
+    tn_fit_free(&fit);
+    if (tn_session_graph_plan(session, true, device, &plan, &memory) != TN_OK ||
+        tn_plan_export(plan, TN_PLAN_SVG, memory, &served->plan_svg) != TN_OK)
+        return;
+    served->plan_svg_length = strlen(served->plan_svg);
 }
 
 static tn_status make_slots(struct served *served, struct engine *e, int32_t n_batch) {
@@ -251,7 +256,7 @@ void engine_join(struct served *served) {
     tn_threadpool_free(e->threads);
     tn_free(e);
     tn_model_close(served->model);
-    free(served->plan_svg);
+    tn_free(served->plan_svg);
     served->engine = NULL;
     served->view = (struct engine_view){0};
     served->planned = (tn_fit){0};

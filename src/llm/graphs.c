@@ -1,0 +1,132 @@
+/* The graphs of a session: found by shape or built, remembered, scheduled. */
+#include "llm/graphs.h"
+
+#include "base/checked.h"
+#include "llm/plan/session_plan.h"
+
+#include <string.h>
+
+static void free_graph_set(tn__graph_set *set) {
+    if (!set) return;
+    tn_arena_free(set->arena);
+    tn_free(set);
+}
+
+void tn__graphs_clear(tn__graphs *g) {
+    for (size_t i = 0; i < g->n; i++) free_graph_set(g->sets[i]);
+    g->n = g->n_reserved = 0;
+}
+
+void tn__graphs_free(tn__graphs *g) {
+    tn__graphs_clear(g);
+    tn_free(g->sets);
+    *g = (tn__graphs){0};
+}
+
+/* Makes room for one more graph: evicts the least recently used one that is not reserved. */
+static void evict_graph(tn__graphs *g) {
+    size_t oldest = g->n, evictable = 0;
+    for (size_t i = 0; i < g->n; i++) {
+        bool reserved = false;
+        for (size_t r = 0; r < g->n_reserved; r++) reserved = reserved || g->reserved[r] == g->sets[i];
+        if (reserved) continue;
+        evictable++;
+        if (oldest == g->n || g->sets[i]->last_used < g->sets[oldest]->last_used) oldest = i;
+    }
+    if (evictable < TN__GRAPHS_KEPT) return;
+    free_graph_set(g->sets[oldest]);
+    g->sets[oldest] = g->sets[--g->n];
+}
+
+static tn_status build_shape(const tn__session_plan *p, tn__shape shape, tn__graph_set *set) {
+    return tn__moves_cells(shape) ? tn__build_move(p, shape, set) : tn__build_graph(p, shape, set);
+}
+
+/* Builds a graph twice: its exact size is known only once it exists, and a remembered graph should take no more. */
+static tn_status build_exactly(const tn__session_plan *p, tn__shape shape, tn__graph_set *set) {
+    TN_TRY(build_shape(p, shape, set));
+    if (!set->graph) return TN_OK;
+    tn__graph_set exact = {.n_tensors = tn_arena_tensor_count(set->arena)};
+    exact.capacity = TN__MAX(tn_graph_node_count(set->graph), tn_graph_leaf_count(set->graph));
+    tn_status status = build_shape(p, shape, &exact);
+    tn_arena_free(status == TN_OK ? set->arena : exact.arena);
+    if (status == TN_OK) *set = exact;
+    return status;
+}
+
+static bool leaves_argmax(const tn__graph_set *set) { return set->sums && set->shape.n_outputs == 1; }
+
+void tn__graph_bind_argmax(const tn__kv *kv, tn__graph_set *set) {
+    if (!leaves_argmax(set) || !kv->argmax->data) return;
+    set->result->buffer = set->sums->buffer = kv->argmax->buffer;
+    set->result->data = kv->argmax->data;
+    set->sums->data = (char *)kv->argmax->data + sizeof(int32_t);
+}
+
+/* Before the cache has memory: the results live where kv.argmax will. */
+static tn_status declare_argmax(tn__session_plan *p, const tn__graph_set *set) {
+    if (!leaves_argmax(set) || p->kv.argmax->data) return TN_OK;
+    tn_buffer_type *type = p->placement.types[p->kv.argmax_device];
+    TN_TRY(tn__locations_add(&p->locations, set->result, type, TN_USAGE_ANY));
+    return tn__locations_add(&p->locations, set->sums, type, TN_USAGE_ANY);
+}
+
+tn_status tn__graph_for(tn__session_plan *p, tn__shape shape, tn__graph_set **out) {
+    tn__graphs *g = &p->graphs;
+    for (size_t i = 0; i < g->n; i++) {
+        tn__graph_set *set = g->sets[i];
+        if (set->shape.kind == shape.kind && set->shape.n_tokens == shape.n_tokens &&
+            set->shape.n_outputs == shape.n_outputs) {
+            set->last_used = ++g->clock;
+            *out = set;
+            return TN_OK;
+        }
+    }
+    evict_graph(g);
+    if (g->n == g->capacity) {
+        size_t capacity = g->capacity ? 2 * g->capacity : 8;
+        tn__graph_set **grown = tn_realloc(g->sets, capacity * sizeof(tn__graph_set *));
+        if (!grown) return TN_E_NOMEM;
+        g->sets = grown;
+        g->capacity = capacity;
+    }
+    tn__graph_set *set = tn_calloc(1, sizeof *set);
+    if (!set) return TN_E_NOMEM;
+    tn_status status = build_exactly(p, shape, set);
+    if (status == TN_OK) status = declare_argmax(p, set);
+    if (status != TN_OK) {
+        free_graph_set(set);
+        return status;
+    }
+    tn__graph_bind_argmax(&p->kv, set);
+    set->last_used = ++g->clock;
+    g->sets[g->n++] = set;
+    *out = set;
+    return TN_OK;
+}
+
+int32_t tn__round_tokens(int32_t n, int32_t limit) {
+    int64_t step = n <= 8 ? 1 : n <= 64 ? 8 : n <= 128 ? 16 : 32;
+    int64_t rounded = (n + step - 1) / step * step;
+    return rounded < limit ? (int32_t)rounded : limit;
+}
+
+/* One row, or a power of two from 64 on: a row of logits costs little beside the layers, and every further graph
+ * costs memory. */
+int32_t tn__round_outputs(int32_t n, int32_t limit) {
+    int64_t rounded = n <= 1 ? 1 : 64;
+    while (rounded < n) rounded *= 2;
+    return rounded < limit ? (int32_t)rounded : limit;
+}
+
+/* Only full micro-batches of tokens follow each other in flight. */
+tn_status tn__graph_schedule(tn__session_plan *p, const tn__graph_set *set, bool *in_flight) {
+    *in_flight = p->pipelined && set->shape.n_tokens == p->params.n_ubatch && !tn__moves_cells(set->shape);
+    if (!*in_flight) return TN_OK;
+    tn_sched_info info;
+    TN_TRY(tn_sched_set_in_flight(p->sched, p->params.n_pipeline));
+    tn_status status = tn_sched_describe(p->sched, set->graph, &info);
+    tn_status back = tn_sched_set_in_flight(p->sched, 1);
+    *in_flight = status == TN_OK && info.in_flight > 1;
+    return status == TN_OK ? back : status;
+}

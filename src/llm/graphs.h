@@ -1,0 +1,59 @@
+/* The graphs of a session: built on demand by shape, remembered, the largest reserved. */
+#ifndef TN_LLM_GRAPHS_H
+#define TN_LLM_GRAPHS_H
+
+#include "llm/inputs.h"
+
+struct tn__session_plan;
+
+/* Cells moved by one run of a graph that moves cells. */
+enum { TN__MOVE_CELLS = 256 };
+
+/* One graph, with the tensors that are set before a run and read after it. */
+typedef struct tn__graph_set {
+    tn__shape shape;
+    tn_arena *arena;
+    tn_graph *graph;
+    tn__graph_inputs inputs;
+    tn_tensor *result;
+    tn_tensor *sums; /* argmax graphs: sums of the rows' logits, which are finite if the logits are */
+    uint64_t last_used;
+    size_t n_tensors, capacity; /* of arena and graph, where they are known; 0: at most */
+} tn__graph_set;
+
+/* Graphs, with their schedules and plans, that a session remembers beside the reserved ones: enough for every batch
+ * size of concurrent sequences. Making one again takes about a millisecond; keeping one takes half a megabyte for a
+ * dozen layers. */
+enum { TN__GRAPHS_KEPT = 48 };
+
+typedef struct tn__graphs {
+    tn__graph_set **sets;
+    size_t n, capacity;
+    uint64_t clock;
+    /* Never evicted: prefill, decode, argmax, prefill with fewer outputs, next, then shift and move per group. */
+    tn__graph_set *reserved[5 + 2 * TN__CACHE_GROUPS];
+    size_t n_reserved;
+} tn__graphs;
+
+void tn__graphs_clear(tn__graphs *graphs); /* frees every graph */
+void tn__graphs_free(tn__graphs *graphs);
+/* The graph of a shape: remembered, or built and remembered. Valid until a graph of another shape is requested. */
+tn_status tn__graph_for(struct tn__session_plan *plan, tn__shape shape, tn__graph_set **set);
+/* Schedules it. `in_flight`: whether several runs of it may be in flight. */
+tn_status tn__graph_schedule(struct tn__session_plan *plan, const tn__graph_set *set, bool *in_flight);
+/* Graphs of one token leave their argmax in the memory of kv.argmax, once that exists. */
+void tn__graph_bind_argmax(const tn__kv *kv, tn__graph_set *set);
+
+/* Sizes are rounded up so that a session runs a bounded number of graphs; the added rows are padding. */
+int32_t tn__round_tokens(int32_t n, int32_t limit);
+int32_t tn__round_outputs(int32_t n, int32_t limit);
+
+/* ---- The builder (build.c) ---- */
+
+tn_status tn__build_graph(const struct tn__session_plan *plan, tn__shape shape, tn__graph_set *set);
+/* A graph that moves cells. A group in which nothing has to be done gets no graph. */
+tn_status tn__build_move(const struct tn__session_plan *plan, tn__shape shape, tn__graph_set *set);
+/* RoPE factors that all layers share, or NULL. */
+tn_tensor *tn__rope_factors(const struct tn__session_plan *plan);
+
+#endif

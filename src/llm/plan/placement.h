@@ -1,0 +1,50 @@
+/* A session's placement: layers by the runtime's policy, single weights by the caller's overrides. */
+#ifndef TN_LLM_PLAN_PLACEMENT_H
+#define TN_LLM_PLAN_PLACEMENT_H
+
+#include "llm/model_internal.h"
+#include "tenon/placement.h"
+
+/* The device of one weight, if that is not its layer's. */
+typedef struct tn__weight_placement {
+    int16_t device, override; /* override: number of the caller's; -1 each: none */
+} tn__weight_placement;
+
+typedef struct tn__placement {
+    size_t n_devices;              /* = streams of the scheduler; the last is the host's */
+    tn_buffer_type **types;        /* per device */
+    int *device_of_layer;          /* n_layer + 2: input side, layers, output side */
+    tn__weight_placement *weights; /* by number in the model */
+    bool ends_together;            /* the embedding goes with the output, if that is off the host */
+    bool repack;                   /* weights go to the buffer type whose layout is fastest for them… */
+    int32_t repack_rows;           /* …when this many rows are multiplied at once */
+    /* The search for a placement that fits. */
+    tn_placement_params params; /* over the fields below: the layers, then the output side */
+    tn_placement_device *devices;
+    tn_placement_layer *layers;
+    char *names;
+    size_t *bytes, *needed;
+    size_t *before; /* per device: `fixed` before the last tn__placement_learn */
+    tn_placement *chosen;
+} tn__placement;
+
+struct tn__session_plan;
+tn_status tn__placement_new(struct tn__session_plan *plan); /* after the scheduler exists */
+void tn__placement_free(tn__placement *placement);
+/* Fills device_of_layer with this many layers off the host; -1: as many as fit by what is known so far. */
+tn_status tn__placement_choose(struct tn__session_plan *plan, int32_t n_gpu_layers);
+int32_t tn__placement_count(const tn__placement *placement); /* layers off the host, including the output side */
+/* Whether all weights would fit the only device beside the host, with the embedding twice. */
+bool tn__placement_has_room(struct tn__session_plan *plan);
+/* From now on takes into account what the present plan needs beside its layers (compute buffers, scratch): where it
+ * is more than was known and, with `exactly`, also where it is less. False when nothing changed: another attempt
+ * would end the same. tn__placement_unlearn undoes the last call. */
+bool tn__placement_learn(struct tn__session_plan *plan, bool exactly);
+void tn__placement_unlearn(tn__placement *placement);
+/* Fills device_of_layer from the weights that an earlier session loaded. */
+tn_status tn__placement_follow(struct tn__session_plan *plan);
+int tn__placement_of_weight(const struct tn__session_plan *plan, const tn__weight *weight);
+/* Prints the device of every weight and why, one line each. */
+tn_status tn__placement_explain(const struct tn__session_plan *plan, FILE *out);
+
+#endif

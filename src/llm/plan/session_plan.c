@@ -1,0 +1,238 @@
+/* Planning a session: parameters, devices, and all bytes for one placement. */
+#include "llm/plan/session_plan.h"
+
+#include "base/checked.h"
+
+#include <string.h>
+
+tn_session_params tn_session_params_default(void) {
+    return (tn_session_params){
+        .n_ctx = 4096,
+        .n_batch = 2048,
+        .n_ubatch = 512,
+        .n_seqs = 1,
+        .cache_k = TN_F16,
+        .cache_v = TN_F16,
+        .n_gpu_layers = -1,
+        .pooling = TN_POOLING_MODEL,
+    };
+}
+
+static tn_status fill_session_params(const tn_model *m, tn_session_params *p) {
+    if (p->n_ctx == 0) p->n_ctx = m->h.n_ctx_train;
+    if (p->n_seqs == 0) p->n_seqs = 1;
+    if (p->n_batch == 0) p->n_batch = 2048;
+    if (p->n_ubatch == 0) p->n_ubatch = 512;
+    if (p->n_ctx < 1 || p->n_batch < 1 || p->n_ubatch < 1 || p->n_seqs < 1 || p->n_outputs < 0)
+        return tn_fail(TN_E_INVALID,
+                       "context %d, batch %d, micro-batch %d, %d sequences, %d outputs: all must be positive",
+                       p->n_ctx, p->n_batch, p->n_ubatch, p->n_seqs, p->n_outputs);
+    if (p->n_pipeline < 0 || p->n_pipeline > 64)
+        return tn_fail(TN_E_INVALID, "%d micro-batches in flight; 0 to 64 are possible", p->n_pipeline);
+    if (p->n_seqs > 65536) return tn_fail(TN_E_INVALID, "%d sequences; at most 65536 are possible", p->n_seqs);
+    if (p->n_batch > p->n_ctx) p->n_batch = p->n_ctx;
+    if (p->n_ubatch > p->n_batch) p->n_ubatch = p->n_batch;
+    TN_TRY(tn__pooling_params(m, p));
+    if (p->n_outputs == 0) p->n_outputs = p->embeddings && p->pooling == TN_POOLING_NONE ? p->n_batch : p->n_seqs;
+    if (p->n_outputs > p->n_batch) p->n_outputs = p->n_batch;
+    static const tn_type allowed[] = {TN_F32, TN_F16, TN_BF16, TN_Q8_0, TN_Q4_0};
+    bool k = false, v = false;
+    for (size_t i = 0; i < TN__COUNT(allowed); i++) {
+        k = k || p->cache_k == allowed[i];
+        v = v || p->cache_v == allowed[i];
+    }
+    if (!k || !v)
+        return tn_fail(TN_E_TYPE, "the KV cache can be f32, f16, bf16, q8_0 or q4_0, not %s and %s",
+                       tn_type_name(p->cache_k), tn_type_name(p->cache_v));
+    return TN_OK;
+}
+
+/* ---- Devices ---- */
+
+/* All GPUs, unless the caller names devices. Simulated ones are used only by name. */
+static void fill_devices(const tn__session_plan *p, tn_sched_params *params) {
+    memcpy(params->devices, p->params.devices, sizeof params->devices);
+    if (params->devices[0] || params->share) return;
+    size_t n = 0;
+    for (size_t i = 0; i < tn_device_count() && n < TN__COUNT(params->devices) - 1; i++) {
+        tn_device *device = tn_device_get(i);
+        if (tn_device_get_kind(device) == TN_DEVICE_GPU &&
+            strncmp(tn_device_description(device), "simulated", 9) != 0)
+            params->devices[n++] = tn_device_name(device);
+    }
+}
+
+tn_status tn__session_plan_prepare(tn__session_plan *p) {
+    TN_TRY(fill_session_params(p->model, &p->params));
+    tn_sched_params sp = {.share = p->params.sched,
+                          .exclusive = !p->params.sched,
+                          .n_threads = p->params.n_threads,
+                          .threads = p->params.threads,
+                          .max_schedules = TN__GRAPHS_KEPT,
+                          .abort = p->params.abort,
+                          .abort_user = p->params.user};
+    fill_devices(p, &sp);
+    TN_TRY(tn_sched_new(&sp, &p->sched));
+    tn_sched_set_locations(p->sched, tn__location_of, &p->locations);
+    if (p->params.sched) p->params.sched = p->sched; /* the caller's may be freed */
+    TN_TRY(tn__placement_new(p));
+    /* From here on by name: a specification makes another device every time it is parsed. */
+    for (size_t d = 0; !p->params.sched && d < p->placement.n_devices && d < TN__COUNT(p->params.devices); d++)
+        p->params.devices[d] = tn_device_name(tn__plan_device(p, d));
+    p->devices = tn_calloc(p->placement.n_devices, sizeof *p->devices);
+    return p->devices ? TN_OK : TN_E_NOMEM;
+}
+
+void tn__session_plan_free(tn__session_plan *p) {
+    tn__graphs_free(&p->graphs);
+    tn_sched_free(p->sched);
+    tn__kv_free(&p->kv);
+    tn__placement_free(&p->placement);
+    tn__locations_free(&p->locations);
+    tn_free(p->devices);
+    *p = (tn__session_plan){0};
+}
+
+/* ---- One placement ---- */
+
+static int device_of_weight(const void *user, const tn__weight *w) { return tn__placement_of_weight(user, w); }
+
+tn__load tn__session_plan_load(const tn__session_plan *p) {
+    return (tn__load){.types = p->placement.types,
+                      .n_types = p->placement.n_devices,
+                      .repack = p->placement.repack,
+                      .rows = p->placement.repack_rows,
+                      .device_of = device_of_weight,
+                      .user = p,
+                      .progress = p->params.progress,
+                      .progress_user = p->params.user};
+}
+
+/* Declares the memory of weights and cache, so that graphs are scheduled and planned as they will run. */
+static tn_status declare_locations(tn__session_plan *p) {
+    const tn_model *m = p->model;
+    const tn__load load = tn__session_plan_load(p);
+    tn__locations_clear(&p->locations);
+    for (size_t i = 0; !m->loaded && i < m->n_all; i++)
+        if (!m->all[i].ignored)
+            TN_TRY(tn__locations_add(&p->locations, m->all[i].tensor, tn__weight_memory(&load, &m->all[i]),
+                                     TN_USAGE_WEIGHTS));
+    for (size_t d = 0; d < p->kv.n_devices; d++)
+        for (size_t i = 0; i < tn__kv_tensor_count(&p->kv); i++) {
+            const tn_tensor *t = tn__kv_tensor(&p->kv, d, i);
+            if (t) TN_TRY(tn__locations_add(&p->locations, t, p->placement.types[d], TN_USAGE_ANY));
+        }
+    return TN_OK;
+}
+
+static tn_status plan_cache(tn__session_plan *p) {
+    const tn_model *m = p->model;
+    tn__kv_params params = {
+        .model = m,
+        .n_ctx = m->h.causal ? p->params.n_ctx : p->params.n_ubatch, /* encoders keep nothing between micro-batches */
+        .n_ubatch = p->params.n_ubatch,
+        .n_seqs = p->params.n_seqs,
+        .type_k = p->params.cache_k,
+        .type_v = p->params.cache_v,
+        .types = p->placement.types,
+        .device_of_layer = p->placement.device_of_layer + 1,
+        .n_devices = p->placement.n_devices,
+        .factors = tn__rope_factors(p),
+        .output_device = p->placement.device_of_layer[m->h.n_layer + 1],
+    };
+    for (size_t i = 0; params.factors && i < m->n_all; i++)
+        if (m->all[i].tensor == params.factors) params.factors_device = tn__placement_of_weight(p, &m->all[i]);
+    return tn__kv_new(&params, &p->kv);
+}
+
+/* Whether several micro-batches of a prompt may be in flight: the layers are on several devices that queue, so that
+ * each works on another micro-batch. Not where the host has layers: all devices would wait for it, or for its
+ * weights. Nor with windows: a later micro-batch takes cells that an earlier one may still have to read. */
+static bool can_pipeline(const tn__session_plan *p) {
+    const int *device_of_layer = p->placement.device_of_layer;
+    bool several = false;
+    if (p->sequential || p->params.n_pipeline == 1 || p->params.n_batch <= p->params.n_ubatch ||
+        !p->model->h.causal || p->params.n_overrides || p->kv.groups[TN__CACHE_WINDOW].n)
+        return false;
+    for (int32_t i = 1; i < p->model->h.n_layer + 2; i++) {
+        const tn_device_caps caps = tn_device_get_caps(tn__plan_device(p, (size_t)device_of_layer[i]));
+        if (!caps.async || !caps.events || caps.shares_host) return false;
+        several = several || device_of_layer[i] != device_of_layer[1];
+    }
+    return several;
+}
+
+/* The largest graphs of every kind: what the reservation must hold. */
+static size_t list_reserved_shapes(const tn__session_plan *p, tn__shape *shapes) {
+    const tn_session_params *params = &p->params;
+    const tn__graph_kind kind = tn__token_graph_kind(params);
+    const int32_t prefill = params->n_ubatch,
+                  decode = tn__round_tokens(TN__MIN(params->n_seqs, params->n_ubatch), params->n_ubatch);
+    size_t n = 0;
+    shapes[n++] = (tn__shape){kind, prefill, tn__max_outputs(params, prefill)};
+    shapes[n++] = (tn__shape){kind, decode, tn__max_outputs(params, decode)};
+    if (!params->embeddings) shapes[n++] = (tn__shape){TN__GRAPH_ARGMAX, decode, tn__max_outputs(params, decode)};
+    /* Where all rows may be outputs the prefill graph does not gather rows; one that does needs a little more. */
+    if (shapes[0].n_outputs == prefill && tn__outputs_for(params, 1, prefill) < prefill)
+        shapes[n++] = (tn__shape){kind, prefill, prefill - 1};
+    if (tn__queued_step_possible(p)) shapes[n++] = (tn__shape){TN__GRAPH_NEXT, 1, 1};
+    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
+        if (!p->kv.groups[g].n) continue;
+        shapes[n++] = (tn__shape){TN__GRAPH_SHIFT, TN__MOVE_CELLS, g};
+        shapes[n++] = (tn__shape){TN__GRAPH_MOVE, TN__MOVE_CELLS, g};
+    }
+    return n;
+}
+
+static tn_status plan_graphs(tn__session_plan *p, tn_sched_memory *memory) {
+    tn__graphs *g = &p->graphs;
+    tn__shape shapes[TN__COUNT(g->reserved)];
+    tn_graph *graphs[TN__COUNT(g->reserved)];
+    size_t n_shapes = list_reserved_shapes(p, shapes);
+    g->n_reserved = 0;
+    for (size_t i = 0; i < n_shapes; i++) {
+        tn__graph_set *set;
+        bool in_flight;
+        TN_TRY(tn__graph_for(p, shapes[i], &set));
+        if (!set->graph) continue;
+        TN_TRY(tn__graph_schedule(p, set, &in_flight));
+        g->reserved[g->n_reserved] = set;
+        graphs[g->n_reserved++] = set->graph;
+    }
+    tn_status status = tn_sched_measure(p->sched, graphs, g->n_reserved, memory);
+    if (status == TN_E_TOO_BIG) /* one tensor is larger than the device's largest allocation */
+        tn_fail_more(
+            status, "; to make it fit: a smaller micro-batch than %d (--ubatch), or no layers there (--gpu-layers 0)",
+            p->params.n_ubatch);
+    return status;
+}
+
+tn_status tn__session_plan_make(tn__session_plan *p) {
+    const size_t n = p->placement.n_devices;
+    tn__graphs_clear(&p->graphs);
+    tn_sched_reset(p->sched);
+    tn__kv_free(&p->kv);
+    TN_TRY(plan_cache(p));
+    TN_TRY(declare_locations(p));
+    p->pipelined = can_pipeline(p);
+    tn_sched_memory *memory = tn_calloc(n, sizeof *memory);
+    size_t *sizes = tn_calloc(3 * n, sizeof *sizes);
+    tn_status status = memory && sizes ? plan_graphs(p, memory) : TN_E_NOMEM;
+    const tn__load load = tn__session_plan_load(p);
+    if (status == TN_OK) status = tn__load_sizes(p->model, &load, sizes, sizes + n);
+    if (status == TN_OK) status = tn__kv_sizes(&p->kv, p->placement.types, sizes + 2 * n);
+    for (size_t d = 0; status == TN_OK && d < n; d++) {
+        p->devices[d] = (tn__device_plan){.weights = sizes[d],
+                                          .mapped = sizes[n + d],
+                                          .cache = sizes[2 * n + d],
+                                          .compute = memory[d].compute,
+                                          .scratch = memory[d].scratch,
+                                          .missing = memory[d].missing,
+                                          .lower_bound = memory[d].lower_bound};
+        for (int32_t i = 0; i < p->model->h.n_layer; i++)
+            p->devices[d].n_layers += p->placement.device_of_layer[i + 1] == (int)d;
+    }
+    tn_free(memory);
+    tn_free(sizes);
+    return status;
+}
