@@ -67,7 +67,7 @@ TN_API const char *tn_architecture_name(size_t index);
 
 /* ---- Session ---- */
 
-/* Places the weights whose names match the pattern (a POSIX extended regular expression) on a device. */
+/* Puts the weights whose names match the pattern (a POSIX extended regular expression) on a device. */
 typedef struct tn_placement_override {
     const char *pattern;
     const char *device;
@@ -109,9 +109,9 @@ typedef struct tn_session_params {
 /* 4096 cells, batch 2048, micro-batch 512, 1 sequence, f16. */
 TN_API tn_session_params tn_session_params_default(void);
 
-/* Places and loads the weights (unless an earlier session of this model did), makes the KV cache, and reserves the
- * memory of every graph. TN_E_TOO_BIG is returned before anything is allocated; its message says what is needed, what
- * is free, and what to try. */
+/* Assigns the weights to devices and loads them (unless an earlier session of this model did), makes the KV cache,
+ * and reserves the memory of every graph. TN_E_TOO_BIG is returned before anything is allocated; its message says
+ * what is needed, what is free, and what to try. */
 TN_API tn_status tn_session_new(tn_model *model, const tn_session_params *params, tn_session **session) TN_MUST_CHECK;
 TN_API void tn_session_free(tn_session *session);
 TN_API tn_model *tn_session_model(const tn_session *session);
@@ -140,7 +140,7 @@ typedef struct tn_fit {
  * data. */
 TN_API tn_status tn_fit_session(tn_model *model, const tn_session_params *params, tn_fit *fit) TN_MUST_CHECK;
 TN_API void tn_fit_free(tn_fit *fit);
-/* Prints where such a session would place every weight and why, and the splits of its decode graph. Takes nothing,
+/* Prints the device that every weight would get and why, and the splits of its decode graph. Takes nothing,
  * either. */
 TN_API tn_status tn_fit_explain(tn_model *model, const tn_session_params *params, FILE *out);
 /* What a session has taken, in the same terms. */

@@ -143,11 +143,11 @@ tn_status tn__inputs_set(const tn__graph_inputs *inputs, void *const *values) {
     return TN_OK;
 }
 
-tn_status tn__inputs_set_async(const tn__graph_inputs *inputs, void *const *values, tn_stream *stream) {
+tn_status tn__inputs_set_async(const tn__graph_inputs *inputs, void *const *values, tn_stream *queue) {
     for (size_t i = 0; i < inputs->n; i++) {
         const tn__graph_input *input = &inputs->list[i];
         if (input->tensor->data)
-            TN_TRY(tn_stream_set_async(stream, input->tensor, values[input->source], 0, input->bytes));
+            TN_TRY(tn_stream_set_async(queue, input->tensor, values[input->source], 0, input->bytes));
     }
     return TN_OK;
 }

@@ -84,9 +84,9 @@ size_t tn__input_bytes(tn__input source, tn__shape shape);
 
 /* Computes the values of a graph's inputs; values[source] has tn__input_bytes() bytes. */
 void tn__inputs_stage(const tn__graph_inputs *inputs, const tn__micro_batch *batch, void *const *values);
-/* Writes them to the bound tensors, now or in the order of a stream. Inputs that the graph does not read have no
- * memory and are skipped. */
+/* Writes them to the bound tensors, at once or queued (tn_stream). Inputs that the graph does not read have no memory
+ * and are skipped. */
 tn_status tn__inputs_set(const tn__graph_inputs *inputs, void *const *values);
-tn_status tn__inputs_set_async(const tn__graph_inputs *inputs, void *const *values, tn_stream *stream);
+tn_status tn__inputs_set_async(const tn__graph_inputs *inputs, void *const *values, tn_stream *queue);
 
 #endif

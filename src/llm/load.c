@@ -1,4 +1,4 @@
-/* Bringing weights into memory: mapped where the device can read the file, read into its memory elsewhere. */
+/* Loading weights: mapped where the device can compute on the file's pages, else read into its memory. */
 #include "llm/load.h"
 
 #include "base/checked.h"
@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-static tn_status add_buffer(tn_model *m, tn_buffer *buffer, bool mapped) {
+static tn_status add_weight_buffer(tn_model *m, tn_buffer *buffer, bool mapped) {
     tn__weight_buffer *grown = tn_realloc(m->buffers, (m->n_buffers + 1) * sizeof *grown);
     if (!grown) {
         tn_buffer_free(buffer);
@@ -18,7 +18,7 @@ static tn_status add_buffer(tn_model *m, tn_buffer *buffer, bool mapped) {
     return TN_OK;
 }
 
-/* Whether mat-muls are all that reads the weight, by its name. */
+/* Whether only matmuls read the weight, by its name. */
 static bool only_multiplied(const tn__weight *w) {
     const char *name = w->info->name, *block = strncmp(name, "blk.", 4) == 0 ? strchr(name + 4, '.') : NULL;
     if (strcmp(name, "output.weight") == 0) return true;
@@ -75,8 +75,8 @@ tn_status tn__load_sizes(const tn_model *m, const tn__load *l, size_t *sizes, si
     return TN_OK;
 }
 
-/* One buffer over the whole range of the map that a part's tensors span. */
-static tn_status map_part(tn_model *m, const tn__load *l, int part) {
+/* One buffer over the range of the map that the tensors of one file part span. */
+static tn_status map_file_part(tn_model *m, const tn__load *l, int part) {
     const char *low = NULL, *high = NULL;
     tn_device *device = NULL;
     for (size_t i = 0; i < m->n_all; i++) {
@@ -90,7 +90,7 @@ static tn_status map_part(tn_model *m, const tn__load *l, int part) {
     if (!low) return TN_OK;
     tn_buffer *buffer;
     TN_TRY(tn_device_wrap_host(device, (void *)(uintptr_t)low, (size_t)(high - low), &buffer));
-    TN_TRY(add_buffer(m, buffer, true));
+    TN_TRY(add_weight_buffer(m, buffer, true));
     for (size_t i = 0; i < m->n_all; i++) {
         tn__weight *w = &m->all[i];
         if (w->ignored || w->info->part != part || !can_map(l, w)) continue;
@@ -104,14 +104,14 @@ typedef struct weight_source {
     const tn_gguf *file;
     const tn_gguf_tensor *info;
 } weight_source;
-/* By reading the file even where it is mapped: faults of the map cost more than the copy, and a file that is cut
- * short is an error instead of a signal. */
+/* Reads the file even where it is mapped: page faults cost more than the copy, and a truncated file is an error
+ * instead of a signal. */
 static tn_status read_weight(void *user, size_t offset, void *to, size_t size) {
     const weight_source *source = user;
     return tn_gguf_read(source->file, source->info, offset, to, size);
 }
 
-/* Reads what was bound, in portions between which progress is told: large ones, but a few of every model. */
+/* Reads bound weights in portions and reports progress after each: large portions, but several for every model. */
 static tn_status read_weights(const tn__load *l, const tn_tensor_source *sources, size_t n, size_t *done,
                               size_t total) {
     const size_t portion = TN__MAX(total / 32, TN__MIN(total / 4 + 1, (size_t)64 << 20));
@@ -126,10 +126,10 @@ static tn_status read_weights(const tn__load *l, const tn_tensor_source *sources
     return TN_OK;
 }
 
-/* Weights that must be copied: gathered into as few buffers as the largest allocation allows. `sources` has room for
- * all of the model, as `files` has. */
-static tn_status upload(tn_model *m, const tn__load *l, tn_buffer_type *type, tn_tensor_source *sources,
-                        weight_source *files, size_t *done, size_t total) {
+/* Weights that must be copied to one type of memory, in as few buffers as the largest allocation allows. `sources`
+ * and `files` have room for all weights of the model. */
+static tn_status upload_weights(tn_model *m, const tn__load *l, tn_buffer_type *type, tn_tensor_source *sources,
+                                weight_source *files, size_t *done, size_t total) {
     size_t align = tn_buffer_type_alignment(type), max = tn_buffer_type_max_size(type);
     for (size_t begin = 0; begin < m->n_all;) {
         size_t size = 0, end = begin, n = 0, offset = 0;
@@ -146,7 +146,7 @@ static tn_status upload(tn_model *m, const tn__load *l, tn_buffer_type *type, tn
         if (n) {
             tn_buffer *buffer;
             TN_TRY(tn_buffer_new(type, size, &buffer));
-            TN_TRY(add_buffer(m, buffer, false));
+            TN_TRY(add_weight_buffer(m, buffer, false));
             for (size_t i = 0; i < n; i++) {
                 TN_TRY(tn_buffer_bind(buffer, sources[i].tensor, offset));
                 offset += tn__align_up(tn_buffer_type_tensor_size(type, sources[i].tensor), align);
@@ -165,7 +165,7 @@ static tn_status upload_all(tn_model *m, const tn__load *l, size_t total) {
     for (size_t d = 0; d < l->n_types && status == TN_OK; d++) {
         tn_buffer_type *type = l->types[d];
         for (size_t extra = 0; type && status == TN_OK; extra++) {
-            status = upload(m, l, type, sources, files, &done, total);
+            status = upload_weights(m, l, type, sources, files, &done, total);
             type = tn_device_extra_buffer_type(tn_buffer_type_device(l->types[d]), extra);
         }
     }
@@ -174,7 +174,7 @@ static tn_status upload_all(tn_model *m, const tn__load *l, size_t total) {
     return status;
 }
 
-/* Every number a weight stands for must be one. */
+/* Checks that every value of a weight is finite. */
 static tn_status check_weight(const tn_model *m, const tn__weight *w) {
     enum { PIECE = 8192 }; /* a multiple of every block */
     float numbers[PIECE];
@@ -220,13 +220,14 @@ static bool needs_data(const tn_model *m, const tn__load *l) {
 tn_status tn__load_weights(tn_model *m, const tn__load *l) {
     if (m->loaded) return TN_OK;
     if (!tn_gguf_has_data(m->file) && needs_data(m, l))
-        return tn_fail(TN_E_STATE, "%s has no weights; it serves planning only", tn_gguf_path(m->file));
+        return tn_fail(TN_E_STATE, "%s has no weights; it can only be planned with", tn_gguf_path(m->file));
     uint64_t begin = tn_time_ns();
     size_t total = 0;
     for (size_t i = 0; i < m->n_all; i++) total += m->all[i].info->size;
     if (m->params.check_weights) TN_TRY(check_weights(m, l, total));
     tn_status status = TN_OK;
-    for (int part = 0; part < tn_gguf_part_count(m->file) && status == TN_OK; part++) status = map_part(m, l, part);
+    for (int part = 0; part < tn_gguf_part_count(m->file) && status == TN_OK; part++)
+        status = map_file_part(m, l, part);
     if (status == TN_OK) status = upload_all(m, l, total);
     if (status != TN_OK) {
         for (size_t i = 0; i < m->n_buffers; i++) tn_buffer_free(m->buffers[i].buffer);

@@ -1,4 +1,4 @@
-/* Loading weights: sizes per device, then the real thing. */
+/* Loading weights: their bytes per device, and the loading itself. */
 #ifndef TN_LLM_LOAD_H
 #define TN_LLM_LOAD_H
 
@@ -15,7 +15,7 @@ typedef struct tn__load {
     void *progress_user;
 } tn__load;
 
-/* The memory a weight goes to. */
+/* The memory that a weight is loaded into. */
 tn_buffer_type *tn__weight_memory(const tn__load *load, const tn__weight *weight);
 /* Bytes that loading would allocate for it: 0 when it stays in the file's map. */
 size_t tn__load_size(const tn_model *model, const tn__load *load, const tn__weight *weight);

@@ -57,14 +57,14 @@ static tn_status queue_step(tn_session *s, tn__graph_set *set, int buffer, size_
     tn__session_plan *p = &s->plan;
     tn__queued_step *q = &s->queued;
     const size_t device = (size_t)p->kv.argmax_device;
-    tn_stream *stream = tn_sched_stream(p->sched, device);
+    tn_stream *queue = tn_sched_stream(p->sched, device);
     void *values[TN__INPUT_COUNT];
     list_step_values(q, buffer, values);
-    TN_TRY(tn_stream_set_async(stream, p->kv.meta[device], q->buffers[buffer].meta, meta_offset, meta_bytes));
-    TN_TRY(tn__inputs_set_async(&set->inputs, values, stream));
+    TN_TRY(tn_stream_set_async(queue, p->kv.meta[device], q->buffers[buffer].meta, meta_offset, meta_bytes));
+    TN_TRY(tn__inputs_set_async(&set->inputs, values, queue));
     TN_TRY(tn_sched_run_async(p->sched, set->graph));
-    TN_TRY(tn_stream_get_async(stream, p->kv.argmax, q->buffers[buffer].step, 0, 2 * sizeof(int32_t)));
-    return tn_event_record(q->buffers[buffer].done, stream);
+    TN_TRY(tn_stream_get_async(queue, p->kv.argmax, q->buffers[buffer].step, 0, 2 * sizeof(int32_t)));
+    return tn_event_record(q->buffers[buffer].done, queue);
 }
 
 static void stage_step(tn_session *s, const tn__graph_set *set, int buffer, const int32_t *position,

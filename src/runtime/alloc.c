@@ -122,10 +122,6 @@ void tn__alloc_forget(tn__alloc *a) {
 }
 
 static size_t tensor_count(const tn_graph *graph) { return tn_graph_node_count(graph) + tn_graph_leaf_count(graph); }
-static tn_tensor *tensor_at(const tn_graph *graph, size_t i) {
-    size_t n_nodes = tn_graph_node_count(graph);
-    return i < n_nodes ? tn_graph_node(graph, i) : tn_graph_leaf(graph, i - n_nodes);
-}
 
 typedef struct plan_context {
     const tn__alloc *alloc;
@@ -173,7 +169,7 @@ static tn_status make_plan(const tn__alloc *a, const tn_graph *graph, const uint
 static bool has_same_externals(const tn_plan *plan, const tn_graph *graph) {
     const tn_plan_entry *entries = tn_plan_entries(plan);
     for (size_t i = 0, n = tensor_count(graph); i < n; i++) {
-        const tn_tensor *t = tensor_at(graph, i);
+        const tn_tensor *t = tn__graph_tensor(graph, i);
         if (!t->view_src && tn__is_external(t) != (entries[i].memory < 0)) return false;
     }
     return true;

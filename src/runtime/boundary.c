@@ -5,7 +5,7 @@
 #include "runtime/sched_internal.h"
 
 /* Nodes examined behind a border. Layers end in few cheap nodes. */
-enum { LOOK_AHEAD = 16 };
+enum { MAX_MOVES = 16 };
 
 typedef struct border {
     const tn_sched *sched;
@@ -76,10 +76,10 @@ static bool may_move(const border *b, size_t i, int to) {
 /* Moves nodes from `first` on, one after another, to the device in front of the border; keeps the number of moves
  * that copies the fewest bytes. */
 static void try_border_moves(const border *b, size_t first, int to) {
-    size_t moved[LOOK_AHEAD], n = 0, best = 0;
+    size_t moved[MAX_MOVES], n = 0, best = 0;
     int from = b->assigned[first].stream;
     int64_t sum = 0, least = 0;
-    for (size_t i = first; i < b->n_nodes && n < LOOK_AHEAD; i++) {
+    for (size_t i = first; i < b->n_nodes && n < MAX_MOVES; i++) {
         if (tn__is_view_op(tn_graph_node(b->graph, i))) continue;
         if (b->assigned[i].stream != from || !may_move(b, i, to)) break;
         sum += move_node(b, i, to);

@@ -26,7 +26,7 @@ typedef struct placement_search {
     double shares;    /* their sum; 0: by speed and room */
 } placement_search;
 
-static size_t bytes_of(const placement_search *j, size_t layer, size_t device) {
+static size_t layer_bytes(const placement_search *j, size_t layer, size_t device) {
     return j->p->bytes[layer * j->p->n_devices + device];
 }
 /* A sum that overflows is larger than any memory. */
@@ -34,12 +34,12 @@ static size_t add_saturated(size_t a, size_t b) { return a > SIZE_MAX - b ? SIZE
 
 static void put_layer(placement_search *j, size_t layer, size_t device, tn_placement_cause cause) {
     if (j->needed[device] == 0) j->needed[device] = j->p->devices[device].fixed;
-    j->needed[device] = add_saturated(j->needed[device], bytes_of(j, layer, device));
+    j->needed[device] = add_saturated(j->needed[device], layer_bytes(j, layer, device));
     j->placements[layer] = (tn_placement){(int)device, cause};
 }
 static bool has_room_for(const placement_search *j, size_t layer, size_t device) {
     size_t before = j->needed[device] ? j->needed[device] : j->p->devices[device].fixed;
-    return add_saturated(before, bytes_of(j, layer, device)) <= j->p->devices[device].free;
+    return add_saturated(before, layer_bytes(j, layer, device)) <= j->p->devices[device].free;
 }
 
 /* Puts layers off the host, the last one first, each run of them on the fastest device that is not in use yet. A

@@ -199,11 +199,6 @@ static uint64_t hash_placement(const tn_sched *s, const tn_graph *g) {
     return h;
 }
 
-static tn_tensor *tensor_at(const tn_graph *g, size_t i) {
-    size_t n = tn_graph_node_count(g);
-    return i < n ? tn_graph_node(g, i) : tn_graph_leaf(g, i - n);
-}
-
 /* Whether tensors of the bound graph still have the memory of the caller's that they had when it was bound. */
 static bool same_own_memory(const tn__schedule *schedule, const tn_graph *graph) {
     for (size_t k = 0; k < schedule->n_own; k++) {
@@ -212,7 +207,7 @@ static bool same_own_memory(const tn__schedule *schedule, const tn_graph *graph)
         if (is->data != was->data || is->buffer != was->buffer || is->extra != was->extra) return false;
     }
     for (size_t k = 0; k < schedule->n_outer; k++)
-        if (tn__is_external(tensor_at(graph, schedule->outer[k]))) return false;
+        if (tn__is_external(tn__graph_tensor(graph, schedule->outer[k]))) return false;
     return true;
 }
 
@@ -240,7 +235,7 @@ static void unbind_planned(const tn_graph *g) {
     size_t n = tn_graph_node_count(g) + tn_graph_leaf_count(g);
     for (int roots = 0; roots < 2; roots++) {
         for (size_t i = 0; i < n; i++) {
-            tn_tensor *t = tensor_at(g, i);
+            tn_tensor *t = tn__graph_tensor(g, i);
             if ((t->view_src == NULL) != roots) continue;
             if (!((roots ? t : t->view_src)->flags & TN_FLAG_PLANNED)) continue;
             t->data = NULL;
@@ -405,7 +400,7 @@ static bool is_bound(const tn_sched *s, const tn_graph *graph, const tn__schedul
         return false;
     for (size_t k = 0; k < schedule->n_outer; k++) {
         uint32_t i = schedule->outer[k];
-        if (tensor_at(graph, i)->data != schedule->clones[i]->data) return false;
+        if (tn__graph_tensor(graph, i)->data != schedule->clones[i]->data) return false;
     }
     return true;
 }
@@ -415,17 +410,18 @@ static tn_status bind_schedule(tn_sched *s, tn_graph *graph, tn__schedule *sched
     bool moved = schedule->bound_generation != tn__alloc_generation(s->alloc);
     size_t n = schedule->n_nodes + schedule->n_leaves;
     for (size_t i = 0; i < n && !moved; i++) {
-        const tn_tensor *t = tensor_at(graph, i);
+        const tn_tensor *t = tn__graph_tensor(graph, i);
         const tn_tensor *c = schedule->clones[i];
         moved = tn__is_external(t) && !t->view_src && (c->data != t->data || c->buffer != t->buffer);
     }
     for (size_t i = 0; i < n; i++)
-        if (schedule->clones[i]->location && !tn__is_external(tensor_at(graph, i)))
+        if (schedule->clones[i]->location && !tn__is_external(tn__graph_tensor(graph, i)))
             return tn_fail(TN_E_STATE, "'%s' has no memory yet: it was declared to get some in %s",
-                           tensor_at(graph, i)->name, tn_buffer_type_name(schedule->clones[i]->location->type));
+                           tn__graph_tensor(graph, i)->name,
+                           tn_buffer_type_name(schedule->clones[i]->location->type));
     if (moved) TN_TRY(tn_sched_synchronize(s)); /* runs in flight read the addresses */
     for (size_t i = 0; i < n; i++) {
-        const tn_tensor *t = tensor_at(graph, i);
+        const tn_tensor *t = tn__graph_tensor(graph, i);
         tn_tensor *c = schedule->clones[i];
         if (t->op == TN_OP_CUSTOM) c->params = t->params;
         if (!tn__is_external(t) || t->view_src) continue;
@@ -446,7 +442,7 @@ static tn_status bind_schedule(tn_sched *s, tn_graph *graph, tn__schedule *sched
             if (schedule->programs[i]) tn_program_moved(schedule->programs[i]);
     }
     for (size_t i = 0; i < n; i++) {
-        tn_tensor *t = tensor_at(graph, i);
+        tn_tensor *t = tn__graph_tensor(graph, i);
         const tn_tensor *c = schedule->clones[i];
         if (tn__is_external(t) && !t->view_src) continue;
         t->data = c->data;
@@ -456,7 +452,7 @@ static tn_status bind_schedule(tn_sched *s, tn_graph *graph, tn__schedule *sched
     }
     for (size_t k = 0; k < schedule->n_own; k++) {
         tn__own *own = &schedule->own[k];
-        own->tensor = tensor_at(graph, own->index);
+        own->tensor = tn__graph_tensor(graph, own->index);
         own->data = own->tensor->data;
         own->buffer = own->tensor->buffer;
         own->extra = own->tensor->extra;

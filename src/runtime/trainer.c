@@ -1,4 +1,4 @@
-/* The trainer: graphs for loss and gradients, for their length, and for the update, over one scheduler. */
+/* The trainer: graphs for loss and gradients, for the gradient norm, and for the update, on one scheduler. */
 #include "tenon/train.h"
 
 #include "base/checked.h"
@@ -6,13 +6,13 @@
 #include <math.h>
 #include <string.h>
 
-/* What changes from update to update comes in as numbers, so that its graph is planned once. */
-enum { KNOB_SHARE, KNOB_FIRST, KNOB_SECOND, KNOB_RATE, KNOB_KEEP, KNOBS };
+/* Coefficients of the update graph. They change from update to update; as an input, the graph is planned once. */
+enum { COEF_MEAN, COEF_FIRST, COEF_SECOND, COEF_RATE, COEF_KEEP, COEFS };
 
 typedef struct learned {
-    tn_tensor *value, *sum;    /* the parameter; its gradients since the last update */
+    tn_tensor *value, *sum;    /* the parameter; the sum of its gradients since the last update */
     tn_tensor *first, *second; /* moments; NULL where the optimizer has none */
-    bool placed;               /* its memory is the trainer's */
+    bool owned;                /* its memory is the trainer's */
 } learned;
 
 struct tn_trainer {
@@ -27,7 +27,8 @@ struct tn_trainer {
     size_t n_inputs;
     tn_buffer **buffers;
     size_t n_buffers;
-    tn_tensor *knobs, *square; /* of the gradients' length */
+    tn_tensor *coefs;
+    tn_tensor *square; /* of the gradient norm */
     int32_t accumulated;
     float norm;
     uint64_t updates;
@@ -44,7 +45,7 @@ tn_trainer_params tn_trainer_params_default(void) {
                                .accumulate = 1};
 }
 
-static tn_status check_params(const tn_trainer_params *p) {
+static tn_status check_trainer_params(const tn_trainer_params *p) {
     bool betas = p->beta1 >= 0 && p->beta1 < 1 && p->beta2 >= 0 && p->beta2 < 1 && p->eps > 0;
     if (p->optimizer != TN_ADAMW && p->optimizer != TN_SGD)
         return tn_fail(TN_E_INVALID, "there is no optimizer %d", (int)p->optimizer);
@@ -59,10 +60,10 @@ static tn_status check_params(const tn_trainer_params *p) {
     return TN_OK;
 }
 
-/* ---- Graphs ---------------------------------------------------------------------------------------------------- */
+/* ---- Graphs ---- */
 
-/* How many nodes and leaves lead to the loss. */
-static tn_status count_tensors(tn_tensor *loss, size_t *nodes, size_t *leaves) {
+/* Counts the nodes and leaves that the loss depends on. */
+static tn_status count_loss_tensors(tn_tensor *loss, size_t *nodes, size_t *leaves) {
     tn_status status = TN_E_FULL;
     for (size_t capacity = TN_GRAPH_DEFAULT_CAPACITY; status == TN_E_FULL && capacity < (size_t)1 << 28;
          capacity *= 4) {
@@ -80,7 +81,7 @@ static tn_status count_tensors(tn_tensor *loss, size_t *nodes, size_t *leaves) {
     return status;
 }
 
-/* Sorts the leaves: what is learned, and what the caller sets. */
+/* Divides the leaves into parameters and inputs that the caller sets. */
 static tn_status sort_leaves(tn_trainer *t) {
     size_t n = tn_graph_leaf_count(t->evaluate);
     t->learned = tn_calloc(n, sizeof *t->learned);
@@ -92,7 +93,7 @@ static tn_status sort_leaves(tn_trainer *t) {
             if (leaf->type != TN_F32 || !tn_is_contiguous(leaf))
                 return tn_fail(TN_E_TYPE, "parameter '%s' is %s; only f32 can be learned", leaf->name,
                                tn_type_name(leaf->type));
-            t->learned[t->n_learned++] = (learned){.value = leaf, .placed = !leaf->data};
+            t->learned[t->n_learned++] = (learned){.value = leaf, .owned = !leaf->data};
         } else if (!leaf->data) {
             t->inputs[t->n_inputs++] = leaf;
         }
@@ -100,18 +101,18 @@ static tn_status sort_leaves(tn_trainer *t) {
     return TN_OK;
 }
 
-static tn_tensor *state_like(tn_trainer *t, const tn_tensor *value, const char *what) {
+static tn_tensor *new_state(tn_trainer *t, const tn_tensor *value, const char *what) {
     return tn_name(t->arena, tn_tensor_new(t->arena, TN_F32, TN_MAX_DIMS, value->ne), "%.40s.%s", value->name, what);
 }
 static tn_status make_state(tn_trainer *t) {
     const tn_trainer_params *p = &t->params;
     for (size_t i = 0; i < t->n_learned; i++) {
         learned *l = &t->learned[i];
-        l->sum = state_like(t, l->value, "sum");
-        if (p->optimizer == TN_ADAMW || p->momentum > 0) l->first = state_like(t, l->value, "first");
-        if (p->optimizer == TN_ADAMW) l->second = state_like(t, l->value, "second");
+        l->sum = new_state(t, l->value, "sum");
+        if (p->optimizer == TN_ADAMW || p->momentum > 0) l->first = new_state(t, l->value, "first");
+        if (p->optimizer == TN_ADAMW) l->second = new_state(t, l->value, "second");
     }
-    t->knobs = tn_name(t->arena, tn_input(t->arena, TN_F32, KNOBS), "knobs");
+    t->coefs = tn_name(t->arena, tn_input(t->arena, TN_F32, COEFS), "coefficients");
     return tn_arena_status(t->arena);
 }
 
@@ -124,7 +125,7 @@ static tn_status make_step(tn_trainer *t) {
         if (!gradient)
             return tn_fail(TN_E_INVALID, "no gradient reaches parameter '%s': the loss does not depend on it",
                            l->value->name);
-        /* The sum takes the gradient's place, then goes home. */
+        /* The sum is computed in the gradient's memory, then copied to its own. */
         tn_tensor *sum = tn_cpy(t->arena, tn_add(t->arena, gradient, l->sum), l->sum);
         TN_TRY(tn_arena_status(t->arena));
         TN_TRY(tn_graph_add(t->step, sum));
@@ -132,7 +133,7 @@ static tn_status make_step(tn_trainer *t) {
     return TN_OK;
 }
 
-static tn_status make_measure(tn_trainer *t) {
+static tn_status make_norm(tn_trainer *t) {
     tn_arena *a = t->arena;
     for (size_t i = 0; i < t->n_learned; i++) {
         tn_tensor *square = tn_sum(a, tn_sqr(a, t->learned[i].sum));
@@ -143,11 +144,11 @@ static tn_status make_measure(tn_trainer *t) {
     return tn_graph_add(t->measure, t->square);
 }
 
-static tn_tensor *knob(const tn_trainer *t, int which) {
-    return tn_view(t->arena, t->knobs, 1, (const int64_t[]){1}, NULL, (size_t)which * sizeof(float));
+static tn_tensor *coefficient(const tn_trainer *t, int which) {
+    return tn_view(t->arena, t->coefs, 1, (const int64_t[]){1}, NULL, (size_t)which * sizeof(float));
 }
-/* Writes what was computed over what is kept, as the next node. */
-static tn_status keep(const tn_trainer *t, tn_tensor *fresh, tn_tensor *kept) {
+/* Adds a node that overwrites a parameter or moment with its new value. */
+static tn_status add_write(const tn_trainer *t, tn_tensor *fresh, tn_tensor *kept) {
     tn_tensor *write = tn_cpy(t->arena, fresh, kept);
     TN_TRY(tn_arena_status(t->arena));
     return tn_graph_add(t->update, write);
@@ -161,29 +162,29 @@ static tn_status make_update(tn_trainer *t) {
     const tn_trainer_params *p = &t->params;
     for (size_t i = 0; i < t->n_learned; i++) {
         const learned *l = &t->learned[i];
-        tn_tensor *direction = tn_mul(a, l->sum, knob(t, KNOB_SHARE));
+        tn_tensor *direction = tn_mul(a, l->sum, coefficient(t, COEF_MEAN));
         if (p->optimizer == TN_ADAMW) {
             tn_tensor *first = blend(a, l->first, p->beta1, direction, 1 - p->beta1);
             tn_tensor *second = blend(a, l->second, p->beta2, tn_sqr(a, direction), 1 - p->beta2);
-            TN_TRY(keep(t, first, l->first));
-            TN_TRY(keep(t, second, l->second));
-            tn_tensor *size = tn_sqrt(a, tn_mul(a, second, knob(t, KNOB_SECOND)));
-            direction = tn_div(a, tn_mul(a, first, knob(t, KNOB_FIRST)), tn_scale(a, size, 1, p->eps));
+            TN_TRY(add_write(t, first, l->first));
+            TN_TRY(add_write(t, second, l->second));
+            tn_tensor *size = tn_sqrt(a, tn_mul(a, second, coefficient(t, COEF_SECOND)));
+            direction = tn_div(a, tn_mul(a, first, coefficient(t, COEF_FIRST)), tn_scale(a, size, 1, p->eps));
         } else if (l->first) {
             direction = blend(a, l->first, p->momentum, direction, 1);
-            TN_TRY(keep(t, direction, l->first));
+            TN_TRY(add_write(t, direction, l->first));
         }
         tn_tensor *value = l->value;
-        if (p->decay > 0 && !tn_is_vector(value)) value = tn_mul(a, value, knob(t, KNOB_KEEP));
-        TN_TRY(keep(t, tn_add(a, tn_mul(a, direction, knob(t, KNOB_RATE)), value), l->value));
+        if (p->decay > 0 && !tn_is_vector(value)) value = tn_mul(a, value, coefficient(t, COEF_KEEP));
+        TN_TRY(add_write(t, tn_add(a, tn_mul(a, direction, coefficient(t, COEF_RATE)), value), l->value));
     }
     return TN_OK;
 }
 
 static tn_status make_graphs(tn_trainer *t) {
     size_t nodes = 0, leaves = 0;
-    TN_TRY(count_tensors(t->loss, &nodes, &leaves));
-    /* Gradients; per leaf at most its state and some 25 nodes of an update; the rest is small. */
+    TN_TRY(count_loss_tensors(t->loss, &nodes, &leaves));
+    /* The gradients; per leaf at most its state and some 25 nodes of the update; the rest is small. */
     size_t tensors = nodes * TN_BACKWARD_TENSORS + leaves * 32 + 64, capacity = nodes + leaves + tensors, update,
            size;
     update = leaves * 40 + 64;
@@ -200,14 +201,14 @@ static tn_status make_graphs(tn_trainer *t) {
     TN_TRY(sort_leaves(t));
     TN_TRY(make_state(t));
     TN_TRY(make_step(t));
-    TN_TRY(make_measure(t));
+    TN_TRY(make_norm(t));
     return make_update(t);
 }
 
-/* ---- Memory ---------------------------------------------------------------------------------------------------- */
+/* ---- Memory ---- */
 
-/* Takes memory of one type for these tensors, in as few buffers as its largest allocation allows, and clears it. */
-static tn_status place(tn_trainer *t, tn_buffer_type *type, tn_tensor *const *tensors, size_t n) {
+/* Allocates and clears memory for these tensors, in as few buffers as the largest allocation allows. */
+static tn_status allocate_state(tn_trainer *t, tn_buffer_type *type, tn_tensor *const *tensors, size_t n) {
     const size_t alignment = tn_buffer_type_alignment(type), limit = tn_buffer_type_max_size(type);
     for (size_t begin = 0, end; begin < n; begin = end) {
         size_t size = 0;
@@ -234,7 +235,7 @@ static tn_status place(tn_trainer *t, tn_buffer_type *type, tn_tensor *const *te
     return TN_OK;
 }
 
-static tn_status take_memory(tn_trainer *t) {
+static tn_status take_trainer_memory(tn_trainer *t) {
     tn_device *device = tn_stream_device(tn_sched_stream(t->sched, 0));
     tn_device *host = tn_stream_device(tn_sched_stream(t->sched, tn_sched_stream_count(t->sched) - 1));
     tn_tensor **list = tn_malloc((4 * t->n_learned + t->n_inputs + 1) * sizeof(tn_tensor *));
@@ -242,31 +243,31 @@ static tn_status take_memory(tn_trainer *t) {
     size_t n = 0;
     for (size_t i = 0; i < t->n_learned; i++) {
         const learned *l = &t->learned[i];
-        if (l->placed) list[n++] = l->value;
+        if (l->owned) list[n++] = l->value;
         list[n++] = l->sum;
         if (l->first) list[n++] = l->first;
         if (l->second) list[n++] = l->second;
     }
-    tn_status status = place(t, tn_device_buffer_type(device), list, n);
+    tn_status status = allocate_state(t, tn_device_buffer_type(device), list, n);
     for (size_t i = 0; i < t->n_buffers; i++) tn_buffer_set_usage(t->buffers[i], TN_USAGE_WEIGHTS);
     n = 0;
-    list[n++] = t->knobs;
+    list[n++] = t->coefs;
     for (size_t i = 0; i < t->n_inputs; i++) list[n++] = t->inputs[i];
-    if (status == TN_OK) status = place(t, tn_device_buffer_type(host), list, n);
+    if (status == TN_OK) status = allocate_state(t, tn_device_buffer_type(host), list, n);
     tn_free(list);
     TN_TRY(status);
     tn_graph *const graphs[] = {t->step, t->evaluate, t->measure, t->update};
-    for (size_t i = 0; i < TN__COUNT(graphs); i++) tn_graph_touch(graphs[i]); /* leaves have their memory now */
+    for (size_t i = 0; i < TN__COUNT(graphs); i++) tn_graph_touch(graphs[i]); /* leaves have memory now */
     return tn_sched_reserve_many(t->sched, graphs, TN__COUNT(graphs));
 }
 
 tn_status tn_trainer_new(tn_tensor *loss, const tn_trainer_params *params, tn_trainer **out) {
     if (!out) return tn_fail(TN_E_INVALID, "tn_trainer_new: NULL argument");
     *out = NULL;
-    if (!loss) return tn_fail(TN_E_INVALID, "the loss is NULL: tn_arena_status knows why");
+    if (!loss) return tn_fail(TN_E_INVALID, "the loss is NULL: tn_arena_status says why");
     tn_trainer_params defaults = tn_trainer_params_default();
     if (!params) params = &defaults;
-    TN_TRY(check_params(params));
+    TN_TRY(check_trainer_params(params));
     tn_trainer *t = tn_calloc(1, sizeof *t);
     if (!t) return TN_E_NOMEM;
     t->params = *params;
@@ -275,7 +276,7 @@ tn_status tn_trainer_new(tn_tensor *loss, const tn_trainer_params *params, tn_tr
     memcpy(sp.devices, params->devices, sizeof sp.devices);
     tn_status status = tn_sched_new(&sp, &t->sched);
     if (status == TN_OK) status = make_graphs(t);
-    if (status == TN_OK) status = take_memory(t);
+    if (status == TN_OK) status = take_trainer_memory(t);
     if (status != TN_OK) {
         tn_trainer_free(t);
         return status;
@@ -284,17 +285,17 @@ tn_status tn_trainer_new(tn_tensor *loss, const tn_trainer_params *params, tn_tr
     return TN_OK;
 }
 
-static void unplace(tn_tensor *tensor) {
+static void unbind_tensor(tn_tensor *tensor) {
     tensor->data = NULL;
     tensor->buffer = NULL;
 }
 void tn_trainer_free(tn_trainer *t) {
     if (!t) return;
     if (t->sched) (void)tn_sched_synchronize(t->sched);
-    if (t->evaluate) tn_graph_reset(t->evaluate); /* the caller's nodes must not point into what is freed here */
+    if (t->evaluate) tn_graph_reset(t->evaluate); /* the caller's nodes must not point into memory freed here */
     for (size_t i = 0; i < t->n_learned; i++)
-        if (t->learned[i].placed) unplace(t->learned[i].value);
-    for (size_t i = 0; i < t->n_inputs; i++) unplace(t->inputs[i]);
+        if (t->learned[i].owned) unbind_tensor(t->learned[i].value);
+    for (size_t i = 0; i < t->n_inputs; i++) unbind_tensor(t->inputs[i]);
     tn_sched_free(t->sched);
     for (size_t i = 0; i < t->n_buffers; i++) tn_buffer_free(t->buffers[i]);
     tn_free(t->buffers);
@@ -304,15 +305,14 @@ void tn_trainer_free(tn_trainer *t) {
     tn_free(t);
 }
 
-/* ---- Steps -------------------------------------------------------------------------------------------------------
- */
+/* ---- Steps ---- */
 
-static tn_status run(tn_trainer *t, tn_graph *graph, const tn_tensor *result, float *value) {
+static tn_status run_training_graph(tn_trainer *t, tn_graph *graph, const tn_tensor *result, float *value) {
     TN_TRY(tn_sched_run(t->sched, graph));
     return result ? tn_tensor_get(result, value) : TN_OK;
 }
 
-static tn_status forget_gradients(tn_trainer *t) {
+static tn_status clear_gradients(tn_trainer *t) {
     t->accumulated = 0;
     for (size_t i = 0; i < t->n_learned; i++) {
         tn_tensor *sum = t->learned[i].sum;
@@ -320,44 +320,44 @@ static tn_status forget_gradients(tn_trainer *t) {
     }
     return TN_OK;
 }
-static tn_status drop(tn_trainer *t, const char *what, float value) {
-    TN_TRY(forget_gradients(t));
+static tn_status drop_step(tn_trainer *t, const char *what, float value) {
+    TN_TRY(clear_gradients(t));
     return tn_fail(TN_E_NOT_FINITE, "%s is %g after %llu updates: gradients were dropped, parameters kept", what,
                    (double)value, (unsigned long long)t->updates);
 }
 
-static tn_status update(tn_trainer *t) {
+static tn_status update_parameters(tn_trainer *t) {
     const tn_trainer_params *p = &t->params;
     float square;
-    TN_TRY(run(t, t->measure, t->square, &square));
-    float share = 1 / (float)t->accumulated, norm = sqrtf(square) * share;
-    if (!isfinite(norm)) return drop(t, "the gradients' length", norm);
+    TN_TRY(run_training_graph(t, t->measure, t->square, &square));
+    float mean = 1 / (float)t->accumulated, norm = sqrtf(square) * mean;
+    if (!isfinite(norm)) return drop_step(t, "the gradient norm", norm);
     t->norm = norm;
-    if (p->clip > 0 && norm > p->clip) share *= p->clip / norm;
+    if (p->clip > 0 && norm > p->clip) mean *= p->clip / norm;
     const double n = (double)t->updates + 1;
-    const float knobs[KNOBS] = {[KNOB_SHARE] = share,
-                                [KNOB_FIRST] = (float)(1 / (1 - pow(p->beta1, n))),
-                                [KNOB_SECOND] = (float)(1 / (1 - pow(p->beta2, n))),
-                                [KNOB_RATE] = -p->rate,
-                                [KNOB_KEEP] = 1 - p->rate * p->decay};
-    TN_TRY(tn_tensor_set(t->knobs, knobs));
-    TN_TRY(run(t, t->update, NULL, NULL));
+    const float coefs[COEFS] = {[COEF_MEAN] = mean,
+                                [COEF_FIRST] = (float)(1 / (1 - pow(p->beta1, n))),
+                                [COEF_SECOND] = (float)(1 / (1 - pow(p->beta2, n))),
+                                [COEF_RATE] = -p->rate,
+                                [COEF_KEEP] = 1 - p->rate * p->decay};
+    TN_TRY(tn_tensor_set(t->coefs, coefs));
+    TN_TRY(run_training_graph(t, t->update, NULL, NULL));
     t->updates++;
-    return forget_gradients(t);
+    return clear_gradients(t);
 }
 
 tn_status tn_trainer_step(tn_trainer *t, float *loss) {
     if (!t) return tn_fail(TN_E_INVALID, "tn_trainer_step: NULL argument");
     float value;
-    TN_TRY(run(t, t->step, t->loss, &value));
+    TN_TRY(run_training_graph(t, t->step, t->loss, &value));
     if (loss) *loss = value;
-    if (!isfinite(value)) return drop(t, "the loss", value);
-    return ++t->accumulated < t->params.accumulate ? TN_OK : update(t);
+    if (!isfinite(value)) return drop_step(t, "the loss", value);
+    return ++t->accumulated < t->params.accumulate ? TN_OK : update_parameters(t);
 }
 
 tn_status tn_trainer_evaluate(tn_trainer *t, float *loss) {
     if (!t || !loss) return tn_fail(TN_E_INVALID, "tn_trainer_evaluate: NULL argument");
-    return run(t, t->evaluate, t->loss, loss);
+    return run_training_graph(t, t->evaluate, t->loss, loss);
 }
 
 void tn_trainer_set_rate(tn_trainer *t, float rate) { t->params.rate = rate; }

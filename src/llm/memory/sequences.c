@@ -8,7 +8,7 @@ static tn_status check_sequence(const tn_session *s, int32_t seq, bool any) {
     return TN_OK;
 }
 
-static bool in_range(int32_t position, int32_t from, int32_t to) {
+static bool position_in_range(int32_t position, int32_t from, int32_t to) {
     return position >= from && (to < 0 || position < to);
 }
 
@@ -20,7 +20,8 @@ tn_status tn_session_seq_remove(tn_session *s, int32_t seq, int32_t from, int32_
             if (seq < 0 || i == seq) c->last[i] = -1;
         for (int32_t i = c->n ? c->end - 1 : -1; i >= 0; i--) {
             int32_t *meta = tn__cell_meta(c, i);
-            if (meta[0] < 0 || !in_range(meta[0], from, to) || (seq >= 0 && !tn__cell_has_seq(c, i, seq))) continue;
+            if (meta[0] < 0 || !position_in_range(meta[0], from, to) || (seq >= 0 && !tn__cell_has_seq(c, i, seq)))
+                continue;
             bool owned = false;
             if (seq >= 0) {
                 meta[1 + seq / 32] &= ~(int32_t)(1u << (seq % 32));
@@ -42,7 +43,7 @@ tn_status tn_session_seq_copy(tn_session *s, int32_t source, int32_t target, int
         tn__cells *c = &s->plan.kv.groups[g];
         for (int32_t i = 0; c->n && i < c->end; i++) {
             int32_t *meta = tn__cell_meta(c, i);
-            if (meta[0] < 0 || !tn__cell_has_seq(c, i, source) || !in_range(meta[0], from, to)) continue;
+            if (meta[0] < 0 || !tn__cell_has_seq(c, i, source) || !position_in_range(meta[0], from, to)) continue;
             meta[1 + target / 32] |= (int32_t)(1u << (target % 32));
             tn__cells_touch(c, i);
         }

@@ -17,7 +17,7 @@ static tn_status check_fit(tn__session_plan *p) {
     return TN_OK;
 }
 
-static tn_status place_and_check(tn__session_plan *p, int32_t n_gpu_layers) {
+static tn_status plan_and_check(tn__session_plan *p, int32_t n_gpu_layers) {
     TN_TRY(tn__placement_choose(p, n_gpu_layers));
     TN_TRY(tn__session_plan_make(p));
     return check_fit(p);
@@ -34,20 +34,20 @@ static tn_status choose_layers(tn__session_plan *p) {
         return check_fit(p);
     }
     int32_t wanted = p->params.n_gpu_layers, all = p->model->h.n_layer + 1;
-    do TN_TRY(place_and_check(p, wanted));
+    do TN_TRY(plan_and_check(p, wanted));
     while (tn__placement_learn(p, false) && !p->fits && p->placement.n_devices > 1);
     if (wanted >= 0 || !p->fits || p->placement.n_devices == 1) return TN_OK;
     for (int i = 0; i < MAX_LESSONS && tn__placement_learn(p, true); i++) {
-        TN_TRY(place_and_check(p, wanted));
+        TN_TRY(plan_and_check(p, wanted));
         if (p->fits) continue;
         tn__placement_unlearn(&p->placement);
-        TN_TRY(place_and_check(p, wanted));
+        TN_TRY(plan_and_check(p, wanted));
         break;
     }
     int32_t count = tn__placement_count(&p->placement);
     while (count < all) {
-        TN_TRY(place_and_check(p, count + 1));
-        if (!p->fits) return place_and_check(p, count);
+        TN_TRY(plan_and_check(p, count + 1));
+        if (!p->fits) return plan_and_check(p, count);
         count++;
     }
     return TN_OK;

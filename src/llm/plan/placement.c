@@ -13,7 +13,7 @@ enum { NAME_SIZE = 32 };
 /* ---- The caller's overrides ---- */
 
 static tn_status apply_override(tn__session_plan *plan, const tn_placement_override *o, int index) {
-    tn__placement *p = &plan->placement;
+    tn__session_placement *p = &plan->placement;
     int device = -1;
     if (!o->pattern || !o->device) return tn_fail(TN_E_INVALID, "an override needs a pattern and a device");
     for (size_t d = 0; d < p->n_devices; d++)
@@ -33,7 +33,7 @@ static tn_status apply_override(tn__session_plan *plan, const tn_placement_overr
     return TN_OK;
 }
 
-static tn_status allocate_placement(tn__placement *p, size_t n_items, size_t n_weights) {
+static tn_status allocate_placement(tn__session_placement *p, size_t n_items, size_t n_weights) {
     p->types = tn_calloc(p->n_devices, sizeof(tn_buffer_type *));
     p->device_of_layer = tn_calloc(n_items + 1, sizeof *p->device_of_layer);
     p->devices = tn_calloc(p->n_devices, sizeof *p->devices);
@@ -54,7 +54,7 @@ tn_status tn__placement_new(tn__session_plan *plan) {
     const tn_model *m = plan->model;
     const tn_session_params *params = &plan->params;
     const size_t n_items = (size_t)m->h.n_layer + 1;
-    tn__placement *p = &plan->placement;
+    tn__session_placement *p = &plan->placement;
     if (params->n_overrides > INT16_MAX) return tn_fail(TN_E_INVALID, "%zu overrides", params->n_overrides);
     p->n_devices = tn_sched_stream_count(plan->sched);
     p->repack = m->loaded ? m->repacked : !params->no_repack;
@@ -80,7 +80,7 @@ tn_status tn__placement_new(tn__session_plan *plan) {
     return TN_OK;
 }
 
-void tn__placement_free(tn__placement *p) {
+void tn__placement_free(tn__session_placement *p) {
     tn_free(p->types);
     tn_free(p->device_of_layer);
     tn_free(p->devices);
@@ -91,7 +91,7 @@ void tn__placement_free(tn__placement *p) {
     tn_free(p->needed);
     tn_free(p->before);
     tn_free(p->weights);
-    *p = (tn__placement){0};
+    *p = (tn__session_placement){0};
 }
 
 int tn__placement_of_weight(const tn__session_plan *plan, const tn__weight *w) {
@@ -124,7 +124,7 @@ static int every_weight_on(const void *user, const tn__weight *w) {
 /* Bytes that every layer would take on every device, without the weights that overrides send elsewhere. */
 static void measure_layers(tn__session_plan *plan) {
     const tn_model *m = plan->model;
-    tn__placement *p = &plan->placement;
+    tn__session_placement *p = &plan->placement;
     size_t n = p->n_devices, n_layer = (size_t)m->h.n_layer;
     memset(p->bytes, 0, (n_layer + 1) * n * sizeof *p->bytes);
     for (size_t d = 0; d < n; d++) {
@@ -163,7 +163,7 @@ bool tn__placement_has_room(tn__session_plan *plan) {
 }
 
 tn_status tn__placement_choose(tn__session_plan *plan, int32_t n_gpu_layers) {
-    tn__placement *p = &plan->placement;
+    tn__session_placement *p = &plan->placement;
     size_t n_layer = (size_t)plan->model->h.n_layer, host = p->n_devices - 1;
     bool fits;
     measure_layers(plan);
@@ -184,14 +184,14 @@ tn_status tn__placement_choose(tn__session_plan *plan, int32_t n_gpu_layers) {
     return TN_OK;
 }
 
-int32_t tn__placement_count(const tn__placement *p) {
+int32_t tn__placement_count(const tn__session_placement *p) {
     int32_t count = 0;
     for (size_t i = 0; i < p->params.n_layers; i++) count += p->chosen[i].device != (int)p->n_devices - 1;
     return count;
 }
 
 bool tn__placement_learn(tn__session_plan *plan, bool exactly) {
-    tn__placement *p = &plan->placement;
+    tn__session_placement *p = &plan->placement;
     bool changed = false;
     for (size_t d = 0; d < p->n_devices; d++) {
         size_t layers = 0, count = 0, taken = tn__device_plan_bytes(&plan->devices[d]);
@@ -209,13 +209,13 @@ bool tn__placement_learn(tn__session_plan *plan, bool exactly) {
     return changed;
 }
 
-void tn__placement_unlearn(tn__placement *p) {
+void tn__placement_unlearn(tn__session_placement *p) {
     for (size_t d = 0; d < p->n_devices; d++) p->devices[d].fixed = p->before[d];
 }
 
 /* Weights that an earlier session loaded stay on their device; a layer is where most of its bytes are. */
 tn_status tn__placement_follow(tn__session_plan *plan) {
-    tn__placement *p = &plan->placement;
+    tn__session_placement *p = &plan->placement;
     size_t n = p->n_devices, n_items = (size_t)plan->model->h.n_layer + 2;
     size_t *loaded = tn_calloc(n_items * n, sizeof *loaded);
     if (!loaded) return TN_E_NOMEM;
@@ -251,7 +251,7 @@ static const char *weight_layout_text(const tn__session_plan *plan, const tn__lo
 
 tn_status tn__placement_explain(const tn__session_plan *plan, FILE *out) {
     const tn_model *m = plan->model;
-    const tn__placement *p = &plan->placement;
+    const tn__session_placement *p = &plan->placement;
     size_t n_layer = (size_t)m->h.n_layer;
     const tn__load load = tn__session_plan_load(plan);
     for (size_t i = 0; i < m->n_all; i++) {

@@ -10,7 +10,7 @@ typedef struct tn__weight_placement {
     int16_t device, override; /* override: number of the caller's; -1 each: none */
 } tn__weight_placement;
 
-typedef struct tn__placement {
+typedef struct tn__session_placement {
     size_t n_devices;              /* = streams of the scheduler; the last is the host's */
     tn_buffer_type **types;        /* per device */
     int *device_of_layer;          /* n_layer + 2: input side, layers, output side */
@@ -26,21 +26,22 @@ typedef struct tn__placement {
     size_t *bytes, *needed;
     size_t *before; /* per device: `fixed` before the last tn__placement_learn */
     tn_placement *chosen;
-} tn__placement;
+} tn__session_placement;
 
 struct tn__session_plan;
 tn_status tn__placement_new(struct tn__session_plan *plan); /* after the scheduler exists */
-void tn__placement_free(tn__placement *placement);
+void tn__placement_free(tn__session_placement *placement);
 /* Fills device_of_layer with this many layers off the host; -1: as many as fit by what is known so far. */
 tn_status tn__placement_choose(struct tn__session_plan *plan, int32_t n_gpu_layers);
-int32_t tn__placement_count(const tn__placement *placement); /* layers off the host, including the output side */
+int32_t
+tn__placement_count(const tn__session_placement *placement); /* layers off the host, including the output side */
 /* Whether all weights would fit the only device beside the host, with the embedding twice. */
 bool tn__placement_has_room(struct tn__session_plan *plan);
 /* From now on takes into account what the present plan needs beside its layers (compute buffers, scratch): where it
  * is more than was known and, with `exactly`, also where it is less. False when nothing changed: another attempt
  * would end the same. tn__placement_unlearn undoes the last call. */
 bool tn__placement_learn(struct tn__session_plan *plan, bool exactly);
-void tn__placement_unlearn(tn__placement *placement);
+void tn__placement_unlearn(tn__session_placement *placement);
 /* Fills device_of_layer from the weights that an earlier session loaded. */
 tn_status tn__placement_follow(struct tn__session_plan *plan);
 int tn__placement_of_weight(const struct tn__session_plan *plan, const tn__weight *weight);

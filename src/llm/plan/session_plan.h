@@ -19,7 +19,7 @@ typedef struct tn__session_plan {
     tn_model *model;
     tn_session_params params; /* with the defaults filled in */
     tn_sched *sched;
-    tn__placement placement;
+    tn__session_placement placement;
     tn__kv kv;
     tn__graphs graphs;
     tn__locations locations;  /* of weights and cache, until they have memory */
