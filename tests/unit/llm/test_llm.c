@@ -586,20 +586,20 @@ static void stories_agree_with_the_reference(void **state) {
     golden_free(&g);
 }
 
-static tn_token highest(const float *row, int32_t n) {
-    tn_token best = 0;
+static tn_token argmax_of(const float *row, int32_t n) {
+    tn_token argmax = 0;
     for (int32_t i = 1; i < n; i++)
-        if (row[i] > row[best]) best = i;
-    return best;
+        if (row[i] > row[argmax]) argmax = i;
+    return argmax;
 }
-/* What is most likely, with and without the logits; nearly all rows of a batch, the last one, one token alone. */
-static void best(fixture *f) {
+/* The argmax with and without logits: of nearly all rows of a batch, of the last one, of one token alone. */
+static void check_argmax(fixture *f) {
     int32_t n = f->g.n_tokens;
     tn_token wanted[64];
     bool outputs[64];
     decode(f, 0, 0, n, 0, true);
     for (int32_t i = 0; i < n; i++) {
-        wanted[i] = highest(tn_session_logits(f->session, i), f->g.n_vocab);
+        wanted[i] = argmax_of(tn_session_logits(f->session, i), f->g.n_vocab);
         assert_int_equal(tn_session_argmax(f->session, i), wanted[i]);
         outputs[i] = i != 1;
     }
@@ -613,148 +613,14 @@ static void best(fixture *f) {
     tn_session_clear(f->session);
     assert_ok(tn_session_decode(f->session, &(tn_batch){.n_tokens = n - 1, .tokens = f->g.tokens, .argmax = true}));
     assert_int_equal(tn_session_argmax(f->session, -1), wanted[n - 2]);
-    assert_ok(tn_session_decode(f->session, &(tn_batch){.n_tokens = 1, .tokens = f->g.tokens + n - 1, .argmax = true}));
+    assert_ok(
+        tn_session_decode(f->session, &(tn_batch){.n_tokens = 1, .tokens = f->g.tokens + n - 1, .argmax = true}));
     assert_int_equal(tn_session_argmax(f->session, -1), wanted[n - 1]);
 }
-static void the_best_token_needs_no_logits(void **state) {
+static void argmax_needs_no_logits(void **state) {
     (void)state;
     tn_session_params p = params();
-    for_every_model_within(LIMIT, "best", best, &p);
-}
-
-/* A greedy loop on a device that queues runs ahead of the host. Whatever comes between, it finds what a loop over the
- * logits finds. */
-enum { LOOP_CTX = 128, LOOP_SEQS = 2, LOOP_STEPS = 400 };
-static tn_token loop_step(tn_session *session, tn_token token, int32_t seq, bool best) {
-    assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = &token, .seqs = &seq, .argmax = best}));
-    assert_int_equal(tn_session_output_count(session), 1);
-    return tn_session_argmax(session, 0);
-}
-static void greedy_loops_run_ahead_unseen(void **state) {
-    (void)state;
-    static const char *const names[] = {"archs/llama-dense", "archs/gpt2-dense", "archs/gemma2-dense"};
-    for (size_t m = 0; m < sizeof names / sizeof *names; m++) {
-        golden_model g;
-        if (!golden_load(names[m], &g)) skip();
-        tn_model *models[2];
-        tn_session *sessions[2]; /* with logits, and ahead */
-        for (int i = 0; i < 2; i++) {
-            tn_session_params p = tn_session_params_default();
-            p.n_ctx = LOOP_CTX;
-            p.n_seqs = LOOP_SEQS;
-            p.n_ubatch = 16;
-            p.devices[0] = i ? "sim:64M,name=greedy" : "cpu";
-            assert_ok(tn_model_open(g.path, NULL, &models[i]));
-            assert_ok(tn_session_new(models[i], &p, &sessions[i]));
-        }
-        rng r = {5};
-        tn_token next[LOOP_SEQS] = {1, 2};
-        int32_t seq = 0, lengths[LOOP_SEQS] = {0};
-        const bool moves = strcmp(names[m], "archs/gpt2-dense") != 0; /* which learned its positions */
-        for (int step = 0; step < LOOP_STEPS; step++) {
-            const uint32_t what = rng_below(&r, 100);
-            if (what < 4) next[seq] = (tn_token)rng_below(&r, 50);
-            if (what >= 4 && what < 8) seq ^= 1;
-            for (int i = 0; i < 2; i++) {
-                tn_session *s = sessions[i];
-                if (what >= 8 && what < 12 && lengths[seq] > 4) /* back */
-                    assert_ok(tn_session_seq_remove(s, seq, lengths[seq] - 3, -1));
-                if (what >= 12 && what < 14 && lengths[seq] > 8) /* something in the middle is forgotten */
-                    assert_ok(tn_session_seq_remove(s, seq, 2, 3));
-                if (what >= 14 && what < 16) {
-                    size_t size;
-                    assert_ok(tn_session_state_size(s, seq, &size));
-                    void *bytes = malloc(size);
-                    assert_ok(tn_session_state_get(s, seq, bytes, size));
-                    assert_ok(tn_session_state_set(s, seq, bytes, size));
-                    free(bytes);
-                }
-                if (what >= 16 && what < 18 && moves && lengths[seq] > 8) {
-                    assert_ok(tn_session_seq_remove(s, seq, 0, 4));
-                    assert_ok(tn_session_seq_shift(s, seq, 4, -1, -4));
-                }
-                if (what == 18) assert_int_equal(tn_session_decode(s, &(tn_batch){.n_tokens = 0}), TN_E_INVALID);
-                if (what == 19) { /* both at once */
-                    int32_t seqs[2] = {0, 1};
-                    assert_ok(tn_session_decode(
-                        s, &(tn_batch){.n_tokens = 2, .tokens = next, .seqs = seqs, .argmax = i == 1}));
-                }
-                if (tn_session_cache_usage(s).used + 2 >= LOOP_CTX ||
-                    tn_session_seq_last(s, seq) + 2 >= tn_model_get_info(models[i]).n_ctx_train)
-                    tn_session_clear(s);
-            }
-            const int32_t used = tn_session_cache_usage(sessions[0]).used;
-            assert_int_equal(tn_session_cache_usage(sessions[1]).used, used);
-            assert_int_equal(tn_session_seq_last(sessions[1], seq), tn_session_seq_last(sessions[0], seq));
-            const tn_token wanted = loop_step(sessions[0], next[seq], seq, false),
-                           found = loop_step(sessions[1], next[seq], seq, true);
-            if (found != wanted) fail_msg("%s: step %d (%u) found %d, not %d", names[m], step, what, found, wanted);
-            next[seq] = wanted;
-            lengths[seq] = tn_session_seq_last(sessions[0], seq) + 1;
-        }
-        /* At the end of a loop one step was for nothing; there is none ahead where cells have a window. */
-        const bool ahead = strcmp(names[m], "archs/gemma2-dense") != 0;
-        tn_session_clear(sessions[1]);
-        const uint64_t runs = tn_session_get_stats(sessions[1]).sched.runs;
-        for (int i = 0; i < 10; i++) next[0] = loop_step(sessions[1], next[0], 0, true);
-        assert_int_equal(tn_session_get_stats(sessions[1]).sched.runs - runs, ahead ? 11 : 10);
-        for (int i = 0; i < 2; i++) {
-            tn_session_free(sessions[i]);
-            tn_model_close(models[i]);
-        }
-        golden_free(&g);
-    }
-}
-
-/* A device that is lost while it runs ahead: the loop hears of it, and until then every token is right. */
-/* The device is slow, so that the step ahead is still queued when everything it reads is freed: the sanitizer sees
- * it. */
-static void a_session_may_be_freed_while_a_step_runs_ahead(void **state) {
-    (void)state;
-    GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
-    tn_model *model;
-    tn_session *session;
-    tn_session_params p = tn_session_params_default();
-    p.n_ctx = 64;
-    p.n_ubatch = 16;
-    p.devices[0] = "sim:64M,latency=3ms,name=late";
-    assert_ok(tn_model_open(path, NULL, &model));
-    assert_ok(tn_session_new(model, &p, &session));
-    tn_token next = 1;
-    for (int i = 0; i < 4; i++) next = loop_step(session, next, 0, true);
-    tn_session_free(session);
-    tn_model_close(model);
-}
-
-static void a_lost_device_ends_a_greedy_loop(void **state) {
-    (void)state;
-    GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
-    enum { N = 60 };
-    tn_token found[2][N + 1] = {{1}, {1}};
-    for (int i = 0; i < 2; i++) {
-        tn_model *model;
-        tn_session *session;
-        tn_session_params p = tn_session_params_default();
-        p.n_ctx = 128;
-        p.devices[0] = i ? "sim:64M,fail=lost:30,name=losing" : "cpu";
-        assert_ok(tn_model_open(path, NULL, &model));
-        assert_ok(tn_session_new(model, &p, &session));
-        tn_status status = TN_OK;
-        int done = 0;
-        for (; done < N && status == TN_OK; done++) {
-            tn_batch batch = {.n_tokens = 1, .tokens = &found[i][done], .argmax = true};
-            status = tn_session_decode(session, &batch);
-            if (status != TN_OK) break;
-            found[i][done + 1] = tn_session_argmax(session, 0);
-            assert_int_equal(found[i][done + 1], found[0][done + 1]);
-        }
-        if (i)
-            assert_true(status != TN_OK && done > 2);
-        else
-            assert_int_equal(done, N);
-        tn_session_free(session);
-        tn_model_close(model);
-    }
+    for_every_model_within(LIMIT, "argmax", check_argmax, &p);
 }
 
 int main(void) {
@@ -774,15 +640,12 @@ int main(void) {
         cmocka_unit_test(logits_with_smaller_caches),
         cmocka_unit_test(long_prompts_equal_short_pieces),
         cmocka_unit_test(queries_grow_beyond_the_original_context),
-        cmocka_unit_test(greedy_loops_run_ahead_unseen),
-        cmocka_unit_test(a_session_may_be_freed_while_a_step_runs_ahead),
-        cmocka_unit_test(a_lost_device_ends_a_greedy_loop),
         cmocka_unit_test(decoding_allocates_nothing),
         cmocka_unit_test(batches_of_every_size_leave_memory_as_it_was),
         cmocka_unit_test(nodes_have_names_that_people_look_for),
         cmocka_unit_test(the_cells_of_a_sequence_stay_together),
         cmocka_unit_test(logits_last_until_the_next_decode),
-        cmocka_unit_test(the_best_token_needs_no_logits),
+        cmocka_unit_test(argmax_needs_no_logits),
         cmocka_unit_test(an_aborted_batch_leaves_nothing),
         cmocka_unit_test(a_full_cache_is_a_status),
         cmocka_unit_test(stories_agree_with_the_reference),

@@ -3,6 +3,9 @@
  * not looked at, so that they may be files with holes. */
 #include "llm_golden.h"
 
+#include "base/hash.h"
+#include "llm/model_internal.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -178,6 +181,35 @@ static void plans_can_be_looked_at(void **state) {
     tn_model_close(model);
 }
 
+static uint64_t hash_weights(const tn_model *model) {
+    uint64_t hash = 0;
+    for (size_t i = 0; i < model->n_all; i++)
+        if (model->all[i].tensor) hash = tn__hash_bytes(model->all[i].tensor, sizeof(tn_tensor), hash);
+    return hash;
+}
+/* Plans of a model, also such that do not fit and several at a time, leave its weights as they were. */
+static void planning_does_not_change_the_model(void **state) {
+    (void)state;
+    GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
+    static const char *const devices[] = {"cpu", "sim:64M,name=ample", "sim:256K,name=short"};
+    tn_model *model;
+    tn_fit fits[3];
+    assert_ok(tn_model_open(path, NULL, &model));
+    const uint64_t before = hash_weights(model);
+    for (int i = 0; i < 3; i++) {
+        tn_session_params p = params();
+        p.n_ctx = 128;
+        p.devices[0] = devices[i];
+        if (i == 2) p.n_gpu_layers = 99;
+        assert_ok(tn_fit_session(model, &p, &fits[i]));
+        assert_int_equal(fits[i].fits, i < 2);
+        assert_true(hash_weights(model) == before);
+    }
+    for (int i = 0; i < 3; i++) tn_fit_free(&fits[i]);
+    assert_true(hash_weights(model) == before);
+    tn_model_close(model);
+}
+
 static tn_status fit_and_make(void *user) {
     tn_model *model;
     tn_fit fit;
@@ -250,6 +282,7 @@ static void every_allocation_may_fail(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(planning_does_not_change_the_model),
         cmocka_unit_test(fit_is_the_truth),
         cmocka_unit_test(plans_can_be_looked_at),
         cmocka_unit_test(devices_that_give_small_pieces_are_used_or_refused_at_once),
