@@ -241,7 +241,7 @@ static bool overlap(const char *latency, int n_devices) {
         double ms = stream(latency, n_devices, copies, got);
         bool equal = same_bits(want, got, sizeof want);
         same = same && equal;
-        printf("  %d copies    %8.2f ms per batch, %.2f times as fast%s\n", copies, ms, one / ms,
+        printf("  %d in flight %8.2f ms per batch, %.2f times as fast%s\n", copies, ms, one / ms,
                equal ? "" : ", OTHER RESULTS");
     }
     printf("\n");
