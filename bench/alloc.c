@@ -1,5 +1,5 @@
-/* What running on remembered plans costs: finding the plan of a graph again, binding its tensors, and both through a
- * scheduler. Medians of many calls. */
+/* Cost of running a known graph: finding its cached plan, binding its tensors, and both through a scheduler. Medians
+ * of many calls. */
 #include "runtime/alloc.h"
 #include "tenon/sched.h"
 
@@ -31,7 +31,7 @@ static double median(void) {
     return times[CALLS / 2];
 }
 
-/* `n` tensors that all need a place: no views, nothing with data of its own. */
+/* `n` tensors that all need memory: no views, no tensors with data. */
 static tn_graph *make_graph(tn_arena *a, size_t n) {
     tn_graph *graph;
     tn_tensor *x = tn_input(a, TN_F32, WIDTH, 4), *w = tn_input(a, TN_F32, WIDTH, WIDTH);
@@ -82,8 +82,8 @@ static void measure(tn_buffer_type *type, size_t n) {
 int main(void) {
     tn_device *cpu;
     check(tn_device_find("cpu", &cpu), "cpu");
-    printf("microseconds for a graph that was seen before\n%10s %16s %16s %20s\n", "tensors", "finding its plan",
-           "and binding it", "through a scheduler");
+    printf("microseconds for a known graph\n%10s %16s %16s %20s\n", "tensors", "finding its plan", "and binding it",
+           "through a scheduler");
     for (size_t n = 100; n <= 10000; n *= 10) measure(tn_device_buffer_type(cpu), n);
     return 0;
 }

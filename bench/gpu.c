@@ -1,5 +1,4 @@
-/* Yardstick for a GPU: what the card can do, then tokens per second of models on it and how much of the ceiling that
- * is.
+/* GPU benchmark: measured peaks of the card, then tokens per second of models and their share of the peaks.
  *
  *   build/bench/gpu [device=cuda0] [prompt=512] [depth=0] [generate=128] [repeat=5] MODEL.gguf … */
 #include "tenon/llm.h"
@@ -17,7 +16,7 @@ static double median(double *values, int n) {
     return values[n / 2];
 }
 
-/* Seconds a graph of one op takes, the median of several runs; the sources are filled with small random numbers. */
+/* Median time of a graph with one op, in seconds. The sources are filled with small random numbers. */
 static tn_status time_op(const char *device, tn_arena *arena, tn_tensor *node, tn_tensor *const *sources,
                          int n_sources, double *seconds) {
     tn_graph *graph;
@@ -51,7 +50,7 @@ static tn_status time_op(const char *device, tn_arena *arena, tn_tensor *node, t
     return status;
 }
 
-/* Read bandwidth (bytes per second) by summing rows, copy bandwidth, and the rate of a bf16 product. */
+/* Read bandwidth (bytes per second) by summing rows, copy bandwidth, and the rate of a bf16 mat-mul. */
 static tn_status measure_card(const char *device, double *read, double *copy, double *flops) {
     tn_arena *arena;
     double seconds;
@@ -106,7 +105,7 @@ static tn_status measure_upload(const char *name, double *rate) {
     return status;
 }
 
-/* All but the embedding; of the experts those in use. */
+/* Bytes of weights read per token: all but the embedding, and only the experts in use. */
 static double bytes_per_token(const tn_model *model) {
     tn_model_info info = tn_model_get_info(model);
     double bytes = 0, table = 0;
@@ -154,7 +153,7 @@ static tn_status run_model(const settings *s, const char *path, double ceiling, 
             status = tn_session_decode(
                 session, &(tn_batch){.n_tokens = s->depth - done < 512 ? s->depth - done : 512, .tokens = tokens});
         if (s->depth == 0) tn_session_clear(session);
-        /* A greedy loop: each token is the most likely after the one before. */
+        /* Greedy decoding. */
         tn_token next = tokens[0];
         for (int i = -4; i < s->generate && status == TN_OK; i++) {
             if (i == 0) begin = tn_time_ns();
@@ -187,7 +186,7 @@ int main(int argc, char **argv) {
             continue;
     }
     if (s.repeat < 1 || s.repeat > 16 || s.prompt < 1 || s.prompt > 16384)
-        return fprintf(stderr, "gpu: repeat is 1 to 16, prompt 1 to 16384\n"), 2;
+        return fprintf(stderr, "gpu: repeat must be 1 to 16, prompt 1 to 16384\n"), 2;
     if (measure_card(s.device, &read, &copy, &flops) != TN_OK) return fprintf(stderr, "gpu: %s\n", tn_error()), 1;
     if (measure_upload(s.device, &bus) != TN_OK) return fprintf(stderr, "gpu: %s\n", tn_error()), 1;
     printf("%s: read %.2f TB/s, copy %.2f TB/s, bf16 8192³ %.0f TFLOP/s, upload %.1f GB/s\n", s.device, read * 1e-12,

@@ -1,7 +1,7 @@
-/* What a grammar costs per token: bench/grammar [n_vocab | vocabulary.gguf]. A document is followed token by token
- * and the mask taken at each; once with masks remembered, once with every mask made anew. Times are of the processor,
- * not of the clock on the wall: other work on the machine should not count. The document is
- * followed three times from nothing and the least time of each mask counts: caches are shared with others too. */
+/* Cost of a grammar per token: bench/grammar [n_vocab | vocabulary.gguf]. Follows a document token by token and
+ * computes the mask at each, with and without the mask cache. Times are processor times, so that other work on the
+ * machine does not count. Every document is followed three times from an empty state and the minimum per mask is
+ * used, because CPU caches are shared with other programs. */
 #include "tenon/grammar.h"
 #include "tenon/gguf.h"
 #include "tenon/tokenizer.h"
@@ -29,7 +29,7 @@ static uint32_t below(uint32_t n) {
     return (uint32_t)(state >> 33) % n;
 }
 
-/* A vocabulary in the image of the big ones: all bytes, words with and without a space before them, numbers, runs of
+/* A vocabulary that resembles large ones: all bytes, words with and without a leading space, numbers, runs of
  * punctuation and blanks, and characters beyond ASCII. */
 static tn_pieces *make_vocabulary(size_t n) {
     static const char *syllables[] = {"th", "er", "in", "on",  "al", "re", "st", "ent", "ing", "a",  "o",  "e",
@@ -87,7 +87,7 @@ static int compare(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* The longest allowed token that the rest of the text begins with. */
+/* The longest allowed token that is a prefix of the rest of the text. */
 static tn_token next_token(const tn_pieces *pieces, const uint64_t *mask, const char *rest) {
     tn_token best = -1;
     size_t length = 0, left = strlen(rest);
@@ -103,7 +103,7 @@ static tn_token next_token(const tn_pieces *pieces, const uint64_t *mask, const 
 
 enum { ROUNDS = 3, MASKS = 10000 };
 
-/* One round; returns the number of masks and lowers their times. */
+/* One round. Returns the number of masks and updates their minimum times. */
 static size_t round_through(const char *name, const tn_grammar_state_params *params, const char *text, double *times,
                             size_t *allowed) {
     tn_grammar_state *s;
@@ -144,7 +144,7 @@ static void follow(const char *name, const char *gbnf, const char *text, const t
     for (size_t i = 0; i < n; i++) sum += times[i];
     qsort(times, n, sizeof *times, compare);
     printf("%-22s %-11s %4zu masks, %6zu tokens allowed: %8.1f mean %8.1f median %8.1f worst us\n", name,
-           remember ? "remembered" : "made anew", n, allowed / n, sum / (double)n, times[n / 2], times[n - 1]);
+           remember ? "cached" : "computed", n, allowed / n, sum / (double)n, times[n / 2], times[n - 1]);
     tn_grammar_free(grammar);
 }
 

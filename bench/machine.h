@@ -1,5 +1,5 @@
-/* What the yardsticks share: a team of threads, and what the machine can do at best: its read bandwidth and the peaks
- * of its multiplying instructions. */
+/* Shared by CPU benchmarks: a team of threads, and the measured peaks of the machine (read bandwidth, multiplication
+ * instructions). */
 #ifndef TN_BENCH_MACHINE_H
 #define TN_BENCH_MACHINE_H
 
@@ -18,7 +18,7 @@
 #include <immintrin.h>
 #endif
 
-/* ---- A team of threads that all run one function --------------------------------------------------------------- */
+/* ---- A team of threads that all run one function ---- */
 
 typedef void (*task_fn)(void *arg, int ith, int nth);
 static int threads = 1;
@@ -41,7 +41,7 @@ static void run_team(task_fn fn, void *arg) {
     fn(arg, 0, threads);
     pthread_barrier_wait(&finish_line);
 }
-/* clock=cpu counts this thread's own time, for a machine that others use too; sensible with one thread only. */
+/* clock=cpu counts this thread's processor time, for shared machines; meaningful with one thread only. */
 static bool cpu_clock;
 static double now(void) {
     struct timespec t;
@@ -72,10 +72,9 @@ static void *pages(size_t size) {
     return p;
 }
 
-/* ---- What the machine can do ------------------------------------------------------------------------------------
- */
+/* ---- Measured peaks ---- */
 
-/* Bytes that no cache holds: three times the last level, within bounds that a small machine can bear. */
+/* A size that exceeds all caches: three times the last level, limited for small machines. */
 static size_t beyond_caches(void) {
     const size_t least = (size_t)256 << 20, most = (size_t)1 << 30;
     unsigned kib = 0;
@@ -142,7 +141,7 @@ static void read_task(void *arg, int ith, int nth) {
     atomic_fetch_add(&sink, r);
 }
 
-/* Peaks: independent chains of the instruction, nothing else. Each call is STEPS × CHAINS instructions. */
+/* Peaks: independent dependency chains of one instruction, STEPS × CHAINS instructions per call. */
 enum { STEPS = 200000, CHAINS = 16 };
 #define REPEAT16(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
 #if defined(__x86_64__)
@@ -227,8 +226,8 @@ static const unsigned char tile_config[64] = {
     }
 PEAK_TILES(peak_tiles_bf16, _tile_dpbf16ps)
 PEAK_TILES(peak_tiles_int8, _tile_dpbssd)
-/* The first again with all eight tiles in use. A thread that shares its core with another has too few registers for
- * that and falls to half: no measurement with tiles says much without knowing which it was. */
+/* The same with all eight tiles in use. A thread that shares its core has too few physical registers for that and
+ * drops to half the rate, so this measurement shows whether cores are shared. */
 __attribute__((target("amx-tile,amx-bf16"))) static void peak_tiles_full(void *arg, int ith, int nth) {
     static const char zeros[1024];
     (void)arg, (void)ith, (void)nth;
@@ -256,7 +255,7 @@ static double peak_of(task_fn fn, double ops_per_instruction) {
 }
 
 typedef struct peaks {
-    double bandwidth, fma, vnni, bf16, tiles_int8; /* bf16: of tiles where there are any */
+    double bandwidth, fma, vnni, bf16, tiles_int8; /* bf16: of tiles with AMX */
     double tiles_full;                             /* bf16 with all eight tiles in use */
 } peaks;
 
@@ -281,7 +280,7 @@ static peaks measure_peaks(const tn__cpu_kernels *table) {
         peak.fma = peak_of(peak_fma512, 32);
         peak.vnni = peak_of(peak_vnni, 128);
         if (__builtin_cpu_supports("avx512bf16")) peak.bf16 = peak_of(peak_bf16, 64);
-        if (table->level == TN__CPU_AMX) { /* what prefill uses there; a step is STEPS tile instructions */
+        if (table->level == TN__CPU_AMX) { /* used by prefill; a call is STEPS tile instructions */
             peak.bf16 = peak_of(peak_tiles_bf16, 2.0 * 16 * 16 * 32 / CHAINS);
             peak.tiles_full = peak_of(peak_tiles_full, 2.0 * 16 * 16 * 32 / CHAINS);
             peak.tiles_int8 = peak_of(peak_tiles_int8, 2.0 * 16 * 16 * 64 / CHAINS);

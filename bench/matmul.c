@@ -1,5 +1,5 @@
-/* Yardstick for the CPU kernels: in one run, the machine's read bandwidth and instruction peaks, and what decode
- * (one activation row), prefill (512 rows) and attention reach of them.
+/* Benchmark of the CPU kernels: the machine's read bandwidth and instruction peaks, and the share of them that decode
+ * (one activation row), prefill (512 rows) and attention reach.
  *
  *   build/bench/matmul [threads=N] [type=q4_K] [only=gemv|small|gemm|attention] [rows=512] [seconds=0.3] [clock=cpu]
  *   TENON_CPU=avx512 build/bench/matmul ...    the same at a lower level */
@@ -50,7 +50,7 @@ static const struct {
              {TN_TQ2_0, "tq2_0"}, {TN_IQ2_XXS, "iq2_xxs"}, {TN_IQ3_S, "iq3_s"},   {TN_IQ1_S, "iq1_s"}};
 enum { TYPES = sizeof types / sizeof types[0] };
 
-/* m rows of plausible bytes: a few rows are quantized or made up, then repeated. */
+/* m rows of realistic weights: a few rows are quantized or random, then repeated. */
 static unsigned char *weights_of(tn_type type, int64_t m, int64_t k, size_t *stride) {
     *stride = (size_t)(k / tn__block_of(type)) * (size_t)tn__bytes_of(type);
     unsigned char *w = pages(*stride * (size_t)m + 64);
@@ -74,7 +74,7 @@ static unsigned char *weights_of(tn_type type, int64_t m, int64_t k, size_t *str
     return w;
 }
 
-/* One mat-mul measured; returns seconds, the preparation apart. */
+/* Measures one mat-mul; returns seconds without the preparation of activations, which is in *prepare. */
 static double measure(tn_type type, const void *w, size_t stride, bool repacked, int64_t m, int64_t n, int64_t k,
                       double *prepare) {
     problem p = {0};
@@ -244,7 +244,7 @@ static void bench_attention(const peaks *peak) {
                                       : (double)tokens * (double)cells;
         double ops = 4e-12 * seen * (double)(heads * head), gb = 2e-9 * (double)stride * (double)(kv * cells);
         printf("  %-55s %8.3f ms", cases[i].name, s * 1e3);
-        if (tokens > 1 && peak->tiles_int8 > 0) /* in tiles where there are any */
+        if (tokens > 1 && peak->tiles_int8 > 0) /* computed in tiles */
             printf("  %6.3f Tflops, %3.0f%% of the bf16 peak, %3.0f%% of the f32 peak\n", ops / s,
                    100 * ops / s / peak->bf16, 100 * ops / s / peak->fma);
         else if (tokens > 1)

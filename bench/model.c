@@ -1,5 +1,5 @@
-/* Yardstick for whole models on the CPU: tokens per second of prompt and generation, and how much of the machine's
- * read bandwidth and arithmetic peak that is.
+/* Benchmark of whole models on the CPU: tokens per second of prefill and decode, and their share of the machine's
+ * measured read bandwidth and arithmetic peak.
  *
  *   build/bin/tenon synth /tmp/1b.gguf --shape 1b --type q4_0
  *   build/bench/model /tmp/1b.gguf [threads=N] [prompt=512] [depth=0] [generate=64] [repeat=3] [pack=1] [map=1] */
@@ -21,7 +21,7 @@ static int complain(const char *what) {
     return 1;
 }
 
-/* Random tokens: what they are makes no difference to the arithmetic. */
+/* Random tokens: their values do not affect the speed. */
 static tn_token token_at(const tn_model_info *info, int i) {
     return (tn_token)((unsigned)i * 7919u % (unsigned)info->n_vocab);
 }
@@ -38,8 +38,8 @@ static tn_status feed(tn_session *session, const tn_model_info *info, int n) {
     return TN_OK;
 }
 
-/* Bytes of weights that one token reads: all matrices but the embedding table, of which it reads a row, and of the
- * experts those in use. */
+/* Bytes of weights read per token: all matrices but the embedding table, of which one row is read, and only the
+ * experts in use. */
 static double weights_per_token(const tn_model *model, const tn_model_info *info) {
     const tn_gguf *file = tn_model_file(model);
     double bytes = 0, table = 0;
@@ -86,7 +86,7 @@ static int measure(const settings *s, const peaks *peak) {
         t = (double)(tn_time_ns() - start) * 1e-9;
         if (s->generate && s->generate / t > best_generate) best_generate = s->generate / t;
     }
-    /* Two operations per weight and token; attention comes on top and is left out. */
+    /* Two operations per weight and token, without attention. */
     double weights = (double)info.n_params * reads / (double)info.bytes, tops = 2e-12 * weights * best_prompt;
     printf("prompt   %5d tokens: %9.2f tokens/s  %7.3f Tops in the weights, %3.0f%% of int8, %3.0f%% of f32\n",
            s->prompt, best_prompt, tops, peak->vnni > 0 ? 100 * tops / peak->vnni : 0,

@@ -1,9 +1,9 @@
-/* What planning costs and how good it is: packing instances, model-shaped graphs, and growth with size.
+/* Cost and quality of planning: packing instances, graphs of models, and growth with size.
  *
  *     plan [FOLDER]    FOLDER holds packing/ and archs/ (default: $TENON_GOLDEN or ../shared/golden)
  *
- * The yardstick is an allocator that sees one request after another in execution order and takes the tightest free
- * block. Times are medians of the processor time of several runs. */
+ * Results are compared with an online allocator, which handles one request after another in execution order and uses
+ * the smallest free block that fits. Times are medians of the processor time of several runs. */
 #include "tenon/llm.h"
 #include "plan/plan_internal.h"
 
@@ -35,7 +35,7 @@ static uint64_t below(uint64_t bound) {
     return (z ^ z >> 31) % bound;
 }
 
-/* ---- The yardstick ---- */
+/* ---- The online allocator ---- */
 
 typedef struct hole {
     size_t at, size;
@@ -71,7 +71,7 @@ static size_t best_fit(const tn_pack_item *items, size_t count) {
             for (size_t h = 0; h < n_holes; h++)
                 if (holes[h].size >= size && (best == SIZE_MAX || holes[h].size < holes[best].size)) best = h;
             if (best == SIZE_MAX) {
-                /* Memory grows, from the hole at its end if there is one. */
+                /* Memory grows, starting with the hole at its end, if there is one. */
                 if (n_holes && holes[n_holes - 1].at + holes[n_holes - 1].size == end) end = holes[--n_holes].at;
                 at[i] = end;
                 end += size;
@@ -106,14 +106,14 @@ static size_t best_fit(const tn_pack_item *items, size_t count) {
     return end;
 }
 
-/* ---- Measuring ---- */
+/* ---- Measurement ---- */
 
 static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return x < y ? -1 : x > y;
 }
 
-/* Packs several times, less often the longer it takes; the result of the last run is the caller's. */
+/* Packs several times, fewer times if it takes long. The caller owns the result of the last run. */
 static double pack_time(const tn_pack_item *items, size_t count, const tn_pack_params *params, tn_pack_result *result,
                         tn_status *status) {
     double times[15], total = 0;
@@ -142,7 +142,7 @@ static void print_row(const char *name, size_t items, const char *method, size_t
 }
 
 static const char *const effort_names[] = {"fast", "balanced", "exact"};
-static bool larger_than_yardstick;
+static bool larger_than_online;
 typedef struct worst_case {
     double plan, online, seconds;
 } worst_case;
@@ -157,7 +157,7 @@ static void measure(const char *name, const tn_pack_item *items, size_t count, i
         tn_pack_params params = {.effort = (tn_pack_effort)effort};
         double seconds = pack_time(items, count, &params, &result, &status);
         print_row(name, count, effort_names[effort], result.size, result.lower_bound, seconds);
-        if (result.size > online) larger_than_yardstick = true;
+        if (result.size > online) larger_than_online = true;
         bound = result.lower_bound;
         tn_pack_result_free(&result);
     }
@@ -213,7 +213,7 @@ static void pack_files(const char *folder) {
 
 typedef tn_tensor *(*shape_maker)(tn_arena *a, int layers);
 
-/* Weights live elsewhere. */
+/* Weights have their own memory. */
 static tn_tensor *weight(tn_arena *a, tn_type type, int64_t n0, int64_t n1, int64_t n2) {
     static char elsewhere;
     tn_tensor *t = tn_tensor_nd(a, type, n0, n1, n2);
@@ -275,7 +275,7 @@ static tn_tensor *mixture(tn_arena *a, int layers) {
     return tn_rms_norm(a, x, weight(a, TN_F32, width, 1, 1), 1e-5f);
 }
 
-/* Down and up again, with every level's result kept for the way back. */
+/* A U-net: the results of the downward levels live until the upward levels read them. */
 static tn_tensor *unet(tn_arena *a, int layers) {
     enum { LEVELS = 4 };
     int64_t size = 32 << below(2), channels = 16 << below(3);
@@ -313,8 +313,8 @@ static tn_tensor *unet(tn_arena *a, int layers) {
     return x;
 }
 
-/* Encoder and decoder, each with a width of its own: the encoder's result lives to the end, attention and
- * feed-forward may run side by side, some layers hand a result to a later one. */
+/* An encoder and a decoder of different widths: the encoder's result lives to the end, attention and feed-forward may
+ * be parallel, and some layers pass a result to a later one. */
 static tn_tensor *translator(tn_arena *a, int layers) {
     int64_t width = 64 * (2 + (int64_t)below(14)), heads = width / 64, tokens = 1 + (int64_t)below(700),
             outputs = 1 + (int64_t)below(400), hidden = width / 2 * (1 + (int64_t)below(8));
@@ -354,7 +354,7 @@ static tn_tensor *translator(tn_arena *a, int layers) {
     return tn_mul_mat(a, weight(a, TN_F16, width, 1000 + (int64_t)below(60000), 1), x);
 }
 
-/* Experts as branches of their own, each with as many rows as were sent to it. */
+/* Experts as separate branches, each with the rows assigned to it. */
 static tn_tensor *branches(tn_arena *a, int layers) {
     int64_t width = 64 * (1 + (int64_t)below(12)), heads = width / 64, tokens = 16 + (int64_t)below(300);
     tn_tensor *x = tn_input(a, TN_F32, width, tokens), *pos = tn_input(a, TN_I32, tokens);
@@ -416,7 +416,7 @@ static tn_tensor *odd_unet(tn_arena *a, int layers) {
     return x;
 }
 
-/* One plan in one memory against the yardstick. Returns false when it is larger. */
+/* Compares one plan in one memory with the online allocator. */
 static void show_plan(const char *label, const tn_plan *plan, size_t memory, double seconds, bool print,
                       worst_case *worst) {
     size_t n = tn_plan_tensor_count(plan), count = 0;
@@ -440,7 +440,7 @@ static void show_plan(const char *label, const tn_plan *plan, size_t memory, dou
     }
     free(items);
     size_t size = tn_plan_size(plan, memory);
-    if (size > online) larger_than_yardstick = true;
+    if (size > online) larger_than_online = true;
     worst->plan = fmax(worst->plan, (double)size / (double)bound);
     worst->online = fmax(worst->online, (double)online / (double)bound);
     worst->seconds = fmax(worst->seconds, seconds);
@@ -490,7 +490,7 @@ static void plan_graphs(const char *name, shape_maker make, int graphs, int laye
 
 /* ---- Models ---- */
 
-/* The plans of a model's own graphs, as a session on the CPU makes them: 512 tokens, and 1. */
+/* The plans of a model's graphs in a session on the CPU: 512 tokens, and 1. */
 static void plan_model(const char *path, const char *name, worst_case *worst) {
     tn_model *model;
     tn_session *session;
@@ -537,7 +537,8 @@ static void models(const char *folder) {
 
 /* ---- Growth ---- */
 
-/* Like a deep network in training: mostly short lives, some that last for long, a few sizes and some odd ones. */
+/* Resembles a deep network in training: mostly short lifetimes, some long ones, a few common sizes and some others.
+ */
 static void random_trace(tn_pack_item *items, size_t count) {
     for (size_t i = 0; i < count; i++) {
         uint64_t kind = below(20);
@@ -548,7 +549,7 @@ static void random_trace(tn_pack_item *items, size_t count) {
 }
 
 static void growth(void) {
-    print_head("Growth (random traces, fast effort; the last column is to stay level)");
+    print_head("Growth (random traces, fast effort; the last column should be constant)");
     for (size_t count = 1000; count <= 1000000; count *= 10) {
         for (int half = 0; half < 2 && count * (half ? 3 : 1) <= 1000000; half++) {
             size_t n = count * (half ? 3 : 1);
@@ -590,7 +591,7 @@ int main(int argc, char **argv) {
         }
     }
     growth();
-    printf("\n%s\n", larger_than_yardstick ? "LARGER than the online allocator somewhere"
-                                           : "never larger than the online allocator");
-    return larger_than_yardstick;
+    printf("\n%s\n", larger_than_online ? "LARGER than the online allocator somewhere"
+                                        : "never larger than the online allocator");
+    return larger_than_online;
 }

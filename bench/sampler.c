@@ -1,5 +1,5 @@
-/* What a token costs in the sampler: bench/sampler [n_vocab [tokens]]. Prints microseconds per token by settings,
- * of the processor and not of the clock on the wall: other work on the machine should not count. */
+/* Cost of the sampler per token: bench/sampler [n_vocab [tokens]]. Prints microseconds of processor time per token
+ * for several settings; other work on the machine does not count. */
 #include "tenon/sampler.h"
 
 #include <math.h>
@@ -25,8 +25,8 @@ static int compare(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* Rows like a model's: a broad bulk, a few favourites. Several rows, so that branch predictors learn none by heart.
- */
+/* Rows that resemble a model's logits: a broad distribution and a few high values. Several rows, so that branch
+ * predictors cannot memorise one. */
 enum { ROWS = 8 };
 
 static void measure(const char *name, tn_sampler_params p, float *rows[ROWS], size_t n, int tokens) {

@@ -1,10 +1,9 @@
-/* What the scheduler costs and what it hides: host time per run when nothing changed, and copies that overlap with
- * computing.
+/* Cost of the scheduler: host time per run of an unchanged graph, and overlap of copies with computation.
  *
  *     sched [LATENCY]    of the simulated devices, per copy and per program (default 5ms)
  *
- * The first part runs on devices whose kernels and copies take no time at all, so that only the host's work is left.
- * Times there are medians; those of the second part the best of three, since they wait for threads to be woken. */
+ * The first part runs on devices whose kernels and copies take no time, so that only the host's work is measured;
+ * times are medians. Times of the second part are the best of three, because they include waking threads. */
 #include "tenon/sched.h"
 #include "tenon/backend_impl.h"
 
@@ -30,8 +29,7 @@ static double median(double *values, size_t n) {
     return values[n / 2];
 }
 
-/* ---- Devices that do nothing -------------------------------------------------------------------------------------
- */
+/* ---- Devices that do nothing ---- */
 
 static tn_status idle_memory(tn_device *d, size_t *free_bytes, size_t *total) {
     (void)d;
@@ -111,13 +109,12 @@ static tn_device idle_devices[2] = {
     {.ops = &idle_device_ops, .name = "idle", .kind = TN_DEVICE_GPU, .buffer_type = &idle_types[0]},
     {.ops = &idle_device_ops, .name = "host", .kind = TN_DEVICE_CPU, .buffer_type = &idle_types[1]}};
 
-/* ---- Overhead ----------------------------------------------------------------------------------------------------
- */
+/* ---- Overhead ---- */
 
 enum { NODES = 1000, PER_SPLIT = 50, RUNS = 2000 };
 
-/* 1,000 nodes, 50 here and 50 there, with one state and two inputs going over each time. */
-static tn_graph *build_chain(tn_arena *arena, tn_sched *sched) {
+/* 1,000 nodes that alternate between two devices every 50 nodes, with one state and two inputs copied each time. */
+static tn_graph *build_alternating_graph(tn_arena *arena, tn_sched *sched) {
     tn_graph *graph;
     tn_tensor *x = tn_input(arena, TN_F32, 64), *positions = tn_input(arena, TN_F32, 64);
     for (int i = 0; i < NODES; i++) {
@@ -140,7 +137,7 @@ static void overhead(void) {
     }
     TRY(tn_sched_new(&(tn_sched_params){.streams = streams, .n_streams = 2}, &sched));
     TRY(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(NODES + 8, 2 * NODES), .no_alloc = true}, &arena));
-    tn_graph *graph = build_chain(arena, sched);
+    tn_graph *graph = build_alternating_graph(arena, sched);
     uint64_t begin = tn_time_ns();
     TRY(tn_sched_reserve(sched, graph));
     tn_sched_stats first = tn_sched_get_stats(sched);
@@ -155,7 +152,7 @@ static void overhead(void) {
     for (int i = 0; i < RUNS; i++) {
         tn_sched_stats a = tn_sched_get_stats(sched);
         uint64_t start = tn_time_ns();
-        TRY(tn_sched_alloc(sched, graph)); /* as a token loop does, before it sets its inputs */
+        TRY(tn_sched_alloc(sched, graph)); /* like a token loop, which then sets its inputs */
         TRY(tn_sched_run(sched, graph));
         uint64_t end = tn_time_ns();
         tn_sched_stats b = tn_sched_get_stats(sched);
@@ -173,12 +170,12 @@ static void overhead(void) {
     tn_arena_free(arena);
 }
 
-/* ---- Overlap -----------------------------------------------------------------------------------------------------
- */
+/* ---- Overlap ---- */
 
 enum { WIDTH = 4096, ROWS = 8, BATCHES = 24 };
 
-/* Batches from the host through one or two devices. Milliseconds per batch; `results` gets what came out. */
+/* Sends batches from the host through one or two devices. Returns milliseconds per batch; writes the outputs to
+ * `results`. */
 static double stream_once(const char *latency, int n_devices, int copies, float *results) {
     char specs[2][96];
     tn_sched_params p = {.n_threads = 1, .n_in_flight = copies};

@@ -1,5 +1,5 @@
-/* Yardstick for the thread pool: what a barrier between two steps costs, how long a run takes to reach all threads,
- * and what a program's empty step costs on top.
+/* Benchmark of the thread pool: the cost of a barrier, the time for a run to reach all threads, and the cost of an
+ * empty step of a program.
  *
  *   build/bench/threadpool [threads=2] [poll=50] [rounds=20000] */
 #include "tenon/cpu.h"
@@ -44,7 +44,7 @@ static void note_arrival(void *user, int index, int count) {
     atomic_store_explicit(&c->arrived[index], tn_time_ns(), memory_order_relaxed);
 }
 
-/* From the kick-off until the last thread has begun, with a pause of `idle_us` between runs. */
+/* Time from the start of a run until its last thread has started, with a pause of `idle_us` between runs. */
 static void wake_up(context *c, int threads, int rounds, int idle_us, double *us) {
     for (int r = 0; r < rounds; r++) {
         uint64_t until = tn_time_ns() + (uint64_t)idle_us * 1000;
@@ -61,7 +61,7 @@ static void wake_up(context *c, int threads, int rounds, int idle_us, double *us
 
 static void nothing(const tn_custom_job *job) { (void)job; }
 
-/* A chain of empty nodes, each of which depends on the one before: one step and one barrier each. */
+/* A series of empty nodes, each of which depends on the one before: one step and one barrier each. */
 static int empty_nodes(tn_threadpool *pool, int threads, int rounds, double *us) {
     enum { NODES = 200 };
     tn_arena *arena;
@@ -80,7 +80,7 @@ static int empty_nodes(tn_threadpool *pool, int threads, int rounds, double *us)
         return 1;
     }
     if (tn__cpu_program_steps(program) != NODES)
-        fprintf(stderr, "threadpool: nodes share steps, figures mean nothing\n");
+        fprintf(stderr, "threadpool: nodes share steps, so the figures are meaningless\n");
     for (int r = 0; r < rounds; r++) {
         uint64_t start = tn_time_ns();
         if (tn_program_run(program, NULL) != TN_OK) return 1;

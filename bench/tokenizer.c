@@ -1,9 +1,9 @@
-/* Speed of tokenizers in MB/s, on text and on input made to be slow.
+/* Speed of tokenizers in MB/s, on text and on adversarial input.
  *
  *     build/bench/tokenizer [VOCAB.gguf [TEXT-FILE]] [--megabytes N]
  *
- * Times are of the processor, not of the clock on the wall: encoding uses one thread and other work should not count.
- * Without a file the text is words drawn from the vocabulary by a skewed lot, with signs and line ends. */
+ * Times are processor times: encoding uses one thread, and other work on the machine does not count. Without a file,
+ * the text consists of random words of the vocabulary with a skewed distribution, punctuation and line ends. */
 #include "tenon/tokenizer.h"
 #include "tenon/gguf.h"
 
@@ -31,7 +31,7 @@ static void fill(char *out, size_t size, const char *unit) {
     for (size_t i = 0; i < size; i++) out[i] = unit[i % length];
 }
 
-/* Early tokens, which are the frequent ones, are drawn more often. */
+/* Draws early tokens, which are the frequent ones, more often. */
 static void fill_words(char *out, size_t size, const tn_tokenizer *t) {
     double n = tn_tokenizer_size(t);
     size_t at = 0;
@@ -97,7 +97,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: %s [VOCAB.gguf [TEXT-FILE]] [--megabytes N]\n", argv[0]);
         return 2;
     }
-    if (!model) model = "models/tales.gguf"; /* as `make bench` runs it, from the top */
+    if (!model) model = "models/tales.gguf"; /* relative to the root of the repository, as in `make bench` */
     tn_gguf *file;
     tn_tokenizer *t;
     if (tn_gguf_open(model, &(tn_gguf_params){.mode = TN_GGUF_META}, &file) != TN_OK) {
@@ -116,7 +116,7 @@ int main(int argc, char **argv) {
         FILE *in = fopen(path, "rb");
         size_t have = in ? fread(text, 1, size, in) : 0;
         if (have == 0) {
-            fprintf(stderr, "%s cannot be read\n", path);
+            fprintf(stderr, "cannot read %s\n", path);
             return 1;
         }
         fclose(in);

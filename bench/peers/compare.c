@@ -1,5 +1,5 @@
-/* The referee of bench-peers: asks two contestants (engine.h) for the same work in turn, on the same processors, and
- * prints the medians and their ratio, with all samples in a JSON file. bench/README.md says how to read it.
+/* Comparison of two engines (engine.h): sends them the same commands in turn, on the same processors, prints medians
+ * and ratios, and writes all samples to a JSON file. bench/README.md explains the table.
  *
  *   compare --ours PROGRAM --peer PROGRAM FOLDER --tenon PROGRAM --out FILE [--quick] [--text FILE]
  *           [--repeat 3] [--budget 20] [--limit SECONDS] [--threads 2] [--note KEY=VALUE]…
@@ -20,21 +20,21 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { OURS, PEER, LOWERED, CONTESTANTS, MOST_SAMPLES = 16, MOST_ROWS = 256, CELLS = 4608, MOST_NOTES = 16 };
+enum { OURS, PEER, LOWERED, ENGINES, MOST_SAMPLES = 16, MAX_ROWS = 256, CELLS = 4608, MOST_NOTES = 16 };
 
-typedef struct contestant {
+typedef struct engine {
     pid_t pid;
     FILE *to, *from;
     double started;
     char name[64], version[64], variant[64];
-} contestant;
+} engine;
 
 typedef struct row {
     char model[64], what[48];
     const char *unit;
     bool less; /* is better; the ratio is then a share */
-    double samples[CONTESTANTS][MOST_SAMPLES];
-    int n[CONTESTANTS];
+    double samples[ENGINES][MOST_SAMPLES];
+    int n[ENGINES];
 } row;
 
 static struct options {
@@ -42,15 +42,15 @@ static struct options {
     const char *models[16], *vocabularies[8], *notes[MOST_NOTES];
     int n_models, n_vocabularies, n_notes, repeat, threads;
     double budget; /* seconds after which a measurement is not repeated again */
-    double limit;  /* seconds after which none is begun; 0: no limit */
+    double limit;  /* seconds after which no measurement is started; 0: no limit */
     double load;   /* of the machine at the start */
     bool quick;
     cpu_set_t cpus;
     char cpu_list[256];
 } opt;
-static row rows[MOST_ROWS];
+static row rows[MAX_ROWS];
 static int n_rows;
-static contestant seen[CONTESTANTS]; /* who they said they are */
+static engine seen[ENGINES]; /* name and version reported by each */
 static double began;
 
 static double now(void) {
@@ -66,7 +66,7 @@ static void give_up(const char *what, const char *why) {
 
 static bool late(void) { return opt.limit > 0 && now() - began > opt.limit; }
 
-/* ---- Rows ---------------------------------------------------------------------------------------------------- */
+/* ---- Rows ---- */
 
 static const char *base_name(const char *path) {
     const char *slash = strrchr(path, '/');
@@ -74,7 +74,7 @@ static const char *base_name(const char *path) {
 }
 
 static row *new_row(const char *model, const char *what, const char *unit, bool less) {
-    if (n_rows == MOST_ROWS) give_up("table", "too many rows");
+    if (n_rows == MAX_ROWS) give_up("table", "too many rows");
     row *r = &rows[n_rows++];
     snprintf(r->model, sizeof r->model, "%s", base_name(model));
     char *dot = strstr(r->model, ".gguf");
@@ -103,10 +103,10 @@ static double median(const row *r, int who) {
     return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
 }
 
-/* ---- Contestants --------------------------------------------------------------------------------------------- */
+/* ---- Engines ---- */
 
-static contestant spawn(int who) {
-    contestant c = {.started = now()};
+static engine spawn(int who) {
+    engine c = {.started = now()};
     int in[2], out[2];
     if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0) give_up("pipe", strerror(errno));
     c.pid = fork();
@@ -133,7 +133,7 @@ static contestant spawn(int who) {
 }
 
 /* Sends a command and reads up to three numbers. */
-static bool ask(contestant *c, double answer[3], const char *command) {
+static bool ask(engine *c, double answer[3], const char *command) {
     char line[1024];
     fprintf(c->to, "%s\n", command);
     fflush(c->to);
@@ -143,7 +143,7 @@ static bool ask(contestant *c, double answer[3], const char *command) {
     return false;
 }
 
-static void dismiss(contestant *c) {
+static void dismiss(engine *c) {
     fclose(c->to);
     fclose(c->from);
     waitpid(c->pid, NULL, 0);
@@ -161,11 +161,11 @@ static double status_field(pid_t pid, const char *field) {
     return value;
 }
 
-/* ---- Measurements -------------------------------------------------------------------------------------------- */
+/* ---- Measurements ---- */
 
-/* Asks everyone for the same in turn, the first in line changing, until there are enough samples or time is up. The
- * answer is turned into a rate when `amount` is given. */
-static void interleave(row *r, contestant *c, int n, const char *command, double amount) {
+/* Sends a command to all engines in turn, in an order that changes every round, until there are enough samples or
+ * time is up. With `amount`, times are converted to rates. */
+static void interleave(row *r, engine *c, int n, const char *command, double amount) {
     double start = now();
     for (int round = 0; round < opt.repeat && (round == 0 || now() - start < opt.budget); round++) {
         for (int i = 0; i < n; i++) {
@@ -176,7 +176,7 @@ static void interleave(row *r, contestant *c, int n, const char *command, double
     }
 }
 
-/* Pushes a file out of the page cache; false where it lives in memory anyway. */
+/* Evicts a file from the page cache; false for a file system in memory. */
 static bool forget(const char *path) {
     struct statfs fs;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -199,7 +199,7 @@ static void measure_load(const char *model, bool cold) {
             double answer[3];
             char command[1200];
             if (cold) forget(model);
-            contestant c = spawn(who);
+            engine c = spawn(who);
             snprintf(command, sizeof command, "load %s %d %d", model, CELLS, opt.threads);
             if (ask(&c, answer, command)) {
                 add(load, who, answer[1]);
@@ -210,8 +210,8 @@ static void measure_load(const char *model, bool cold) {
     }
 }
 
-/* At the depth that the caches have now. */
-static void measure_decode(const char *model, contestant *c, int depth) {
+/* At the current depth of the KV caches. */
+static void measure_decode(const char *model, engine *c, int depth) {
     char what[48], command[48];
     int tokens = opt.quick ? 16 : 32;
     snprintf(what, sizeof what, "decode at depth %d", depth);
@@ -220,7 +220,7 @@ static void measure_decode(const char *model, contestant *c, int depth) {
 }
 
 static void measure_model(const char *model, bool lowered) {
-    contestant c[CONTESTANTS];
+    engine c[ENGINES];
     int n = lowered ? 3 : 2;
     char command[1200];
     double answer[3];
@@ -250,7 +250,7 @@ static void measure_model(const char *model, bool lowered) {
         for (int who = 0; who < 2; who++) ask(&c[who], answer, "fill 0");
         measure_decode(model, c, 0);
     }
-    if (!opt.quick && !late()) { /* the longest prompt is still there: the first half of the depth */
+    if (!opt.quick && !late()) { /* the longest prompt, still in the cache, is the first half of the depth */
         for (int who = 0; who < 2; who++) ask(&c[who], answer, "extend 2048");
         measure_decode(model, c, 4096);
     }
@@ -269,7 +269,7 @@ static void measure_model(const char *model, bool lowered) {
 }
 
 static void measure_tokenizer(const char *model) {
-    contestant c[2];
+    engine c[2];
     char command[2400];
     double answer[3], sizes[2] = {0};
     struct stat st;
@@ -319,7 +319,7 @@ static void measure_quantize(const char *from, const char *type) {
             if (who == OURS) {
                 answer[0] = run_quantize(from, to, type);
             } else {
-                contestant c = spawn(PEER);
+                engine c = spawn(PEER);
                 snprintf(command, sizeof command, "quantize %s %s %s %d", from, to, type, opt.threads);
                 if (!ask(&c, answer, command)) answer[0] = 0;
                 dismiss(&c);
@@ -330,9 +330,9 @@ static void measure_quantize(const char *from, const char *type) {
     }
 }
 
-/* ---- Results ------------------------------------------------------------------------------------------------- */
+/* ---- Results ---- */
 
-/* What the project promises on a processor with AMX, two cores, for models of about 1 B parameters; 0: nothing. */
+/* The project's goal on two cores of a processor with AMX, for models of about 1 B parameters; 0: none. */
 static double goal(const row *r) {
     bool q4 = strstr(r->model, "q4_0") || strstr(r->model, "Q4_0"), q8 = strstr(r->model, "q8_0") != NULL;
     bool mix = strstr(r->model, "Q4_K_M") || strstr(r->model, "q4_K_M"), bf16 = strstr(r->model, "bf16") != NULL;
@@ -343,7 +343,7 @@ static double goal(const row *r) {
     return 0;
 }
 
-/* The rows that came since the last call. */
+/* Prints the rows added since the last call. */
 static void print_rows(void) {
     static int i;
     bool tiles = strcmp(seen[OURS].variant, "amx") == 0;
@@ -437,7 +437,7 @@ static void write_json(void) {
         fprintf(f, "%s\n    {\"model\": \"%s\", \"what\": \"%s\", \"unit\": \"%s\", \"less_is_better\": %s",
                 i ? "," : "", r->model, r->what, r->unit, r->less ? "true" : "false");
         static const char *const keys[] = {"ours", "peer", "ours_avx512"};
-        for (int who = 0; who < CONTESTANTS; who++) {
+        for (int who = 0; who < ENGINES; who++) {
             if (r->n[who] == 0) continue;
             fprintf(f, ", \"%s\": %.6g, \"%s_samples\": [", keys[who], median(r, who), keys[who]);
             for (int k = 0; k < r->n[who]; k++) fprintf(f, "%s%.6g", k ? ", " : "", r->samples[who][k]);
@@ -449,9 +449,9 @@ static void write_json(void) {
     if (fclose(f) != 0) give_up(opt.out, strerror(errno));
 }
 
-/* ---- The command line ---------------------------------------------------------------------------------------- */
+/* ---- The command line ---- */
 
-/* The first processors that are cores of their own; where there are too few, any. */
+/* The first processors on distinct cores; if there are too few, any. */
 static void choose_cpus(int wanted) {
     cpu_set_t allowed;
     int found = 0;
@@ -534,15 +534,15 @@ int main(int argc, char **argv) {
     read_options(argc, argv);
     choose_cpus(opt.threads);
     list_cpus();
-    contestant us = spawn(OURS);
+    engine us = spawn(OURS);
     bool tiles = strcmp(us.variant, "amx") == 0;
     dismiss(&us);
-    contestant them = spawn(PEER);
+    engine them = spawn(PEER);
     dismiss(&them);
     printf("tenon %s (%s) and %s %s (%s), pinned to processors %s, %d threads\n", us.version, us.variant, them.name,
            them.version, them.variant, opt.cpu_list, opt.threads);
     if (getloadavg(&opt.load, 1) == 1 && opt.load > 0.5)
-        printf("The load average is %.1f: somebody else computes here, and the figures will show it.\n", opt.load);
+        printf("The load average is %.1f: other programs are running, which affects the figures.\n", opt.load);
     printf("\n");
     for (int i = 0; i < opt.n_models; i++) {
         measure_model(opt.models[i], tiles && !opt.quick);

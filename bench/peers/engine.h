@@ -1,17 +1,17 @@
-/* What a contestant of bench-peers is: a program that reads one command per line and answers each with one line,
- * "ok NUMBERS…" or "error TEXT". The referee (compare.c) asks two of them in turn; only what happens between a
- * command and its answer is timed, by the contestant itself, with the same clock.
+/* An engine of bench-peers: a program that reads one command per line and answers each with one line, "ok NUMBERS…"
+ * or "error TEXT". compare.c sends commands to two of them in turn. Each engine measures its own time, with the same
+ * clock.
  *
  *     load MODEL CELLS THREADS    seconds to open the file, seconds until the session is ready
  *     prefill N                   seconds for N tokens into an empty cache
- *     fill N                      the same, and the cache keeps them: the depth of the decodes that follow
- *     extend N                    more of the same on top
+ *     fill N                      the same, but the tokens stay in the cache: the depth of the following decodes
+ *     extend N                    adds N more tokens to the cache
  *     decode N                    seconds for N tokens, one at a time, at that depth; they are removed again
- *     memory                      bytes: compute buffers, KV cache; and scratch that only a run needs, if known
+ *     memory                      bytes: compute buffers, KV cache, and scratch of a run, if known
  *     tokenize FILE TIMES         seconds and number of tokens
  *     quantize IN OUT TYPE THREADS   seconds
  *
- * The first line a contestant writes is "ready NAME VERSION VARIANT". */
+ * The first line an engine writes is "ready NAME VERSION VARIANT". */
 #ifndef BENCH_PEERS_ENGINE_H
 #define BENCH_PEERS_ENGINE_H
 
@@ -25,12 +25,12 @@
 
 enum { BATCH = 2048, MICRO_BATCH = 512 };
 
-/* Each returns NULL or what went wrong. */
+/* Each returns NULL or an error message. */
 const char *engine_start(const char *folder, char *name, char *version, char *variant, size_t room);
 const char *engine_load(const char *path, int cells, int threads, double seconds[2]);
 int engine_vocabulary(void);
-const char *engine_decode(int32_t *tokens, int n); /* and waits until the logits are there */
-void engine_keep(int n);                           /* forgets all but the first n tokens */
+const char *engine_decode(int32_t *tokens, int n); /* waits for the logits */
+void engine_keep(int n);                           /* removes all but the first n tokens */
 const char *engine_memory(double bytes[3]);
 const char *engine_tokenize(const char *text, size_t size, int *n_tokens);
 const char *engine_quantize(const char *from, const char *to, const char *type, int threads);
@@ -41,7 +41,7 @@ static double now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Both get the same tokens; which ones makes no difference to the arithmetic. */
+/* Both engines get the same tokens; their values do not affect the speed. */
 static const char *feed(int from, int n, int at_once) {
     static int32_t tokens[BATCH];
     int vocabulary = engine_vocabulary();

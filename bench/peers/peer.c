@@ -1,13 +1,13 @@
-/* The contestant that is llama.cpp, as the npm package node-llama-cpp ships it: its shared objects are loaded from a
- * folder and used through their C interface, at their default settings. Only the parts of that interface which this
- * file needs are declared here. The parameter structures change from version to version: they are opaque blocks that
- * the library fills with its defaults, of which only the leading numbers are changed, and what the library then says
- * it uses is compared with what was asked for. */
+/* The engine llama.cpp of the npm package node-llama-cpp: its shared objects are loaded from a folder and used
+ * through their C interface, with default settings. Only the parts of the interface that this file needs are declared
+ * here. The parameter structures change between versions: they are opaque blocks that the library fills with its
+ * defaults. Only the leading numbers are changed, and the values that the library reports are compared with the
+ * requested ones. */
 #include "engine.h"
 
 #include <dlfcn.h>
 
-typedef struct settings { /* larger than any of them; passed and returned in memory like the real ones */
+typedef struct settings { /* larger than any parameter structure; also passed and returned in memory */
     union {
         uint32_t number[128];
         void *align;
@@ -82,7 +82,7 @@ static double compute_bytes, cache_bytes;
 static char cpu_variant[64] = "unknown";
 static FILE *log_file;
 
-/* Sizes and the choice of kernels are told in the log only. */
+/* Sizes and the choice of kernels are reported in the log only. */
 static void listen(int level, const char *text, void *user) {
     (void)level, (void)user;
     const char *at, *sign = strchr(text, '=');
@@ -104,7 +104,7 @@ static void *open_library(const char *folder, const char *stem) {
 }
 
 const char *engine_start(const char *folder, char *name, char *version, char *variant, size_t room) {
-    if (!folder) return "which folder are the shared objects in?";
+    if (!folder) return "the folder of the shared objects is missing";
     if (getenv("PEER_LOG")) log_file = fopen(getenv("PEER_LOG"), "a");
     void *ggml = open_library(folder, "libggml"), *library = open_library(folder, "libllama");
     if (!ggml || !library) return dlerror();
@@ -142,7 +142,7 @@ const char *engine_load(const char *path, int cells, int threads, double seconds
     seconds[1] = now() - start;
     if (llama.n_ctx(context) < (uint32_t)cells || llama.n_ctx(context) > (uint32_t)cells + 255 ||
         llama.n_batch(context) != BATCH || llama.n_ubatch(context) != MICRO_BATCH)
-        return "this version lays out its parameters in another way";
+        return "this version has a different layout of parameters";
     return NULL;
 }
 
@@ -161,7 +161,7 @@ void engine_keep(int n) {
 const char *engine_memory(double bytes[3]) {
     bytes[0] = compute_bytes;
     bytes[1] = cache_bytes;
-    return compute_bytes > 0 ? NULL : "the log did not tell";
+    return compute_bytes > 0 ? NULL : "no sizes in the log";
 }
 
 const char *engine_tokenize(const char *text, size_t size, int *n_tokens) {
@@ -186,5 +186,5 @@ const char *engine_quantize(const char *from, const char *to, const char *type, 
         p.number[1] = types[i].number;
         return llama.model_quantize(from, to, &p) == 0 ? NULL : "quantize failed";
     }
-    return "which type?";
+    return "unknown type";
 }

@@ -1,10 +1,10 @@
-/* How much two quantized files differ from the model they were made of:
+/* Errors of two quantized files relative to their source model:
  *
  *     build/peers/quantize_error SOURCE.gguf OURS.gguf THEIRS.gguf [LIMIT]
  *
- * Prints the relative rmse of each kind of tensor and the worst ratio of ours to theirs of any tensor. Fails when
- * that is over the limit (1.03), or when the files do not hold the same tensors. Tensors that either side left exact
- * are not compared, those of different types only mentioned. */
+ * Prints the relative rmse of each type of tensor and the worst ratio of ours to theirs. Fails if that exceeds the
+ * limit (1.03), or if the files do not hold the same tensors. Tensors that either side did not quantize are not
+ * compared; those of different types are only counted. */
 #include "tenon/gguf.h"
 
 #include <math.h>
