@@ -423,8 +423,8 @@ TN_API bool tn_is_vector(const tn_tensor *t);
 TN_API bool tn_is_matrix(const tn_tensor *t);
 TN_API bool tn_same_shape(const tn_tensor *a, const tn_tensor *b);
 TN_API bool tn_same_layout(const tn_tensor *a, const tn_tensor *b); /* type, shape and strides */
-TN_API bool tn_can_repeat(const tn_tensor *small,
-                          const tn_tensor *large); /* broadcast: ne of small divides ne of large */
+/* Whether `small` can be broadcast to `large`: its dimensions divide those of `large`. */
+TN_API bool tn_can_repeat(const tn_tensor *small, const tn_tensor *large);
 TN_API const char *tn_shape_text(const tn_tensor *t, char *text, size_t size); /* "f32[4096,32]" */
 
 /* ---- Constructors ---- */

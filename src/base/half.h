@@ -31,7 +31,7 @@ static inline float tn__f16_to_f32(uint16_t h) {
     uint32_t rest = h & 0x7fffu;
     if (rest >= 0x7c00u) /* infinity or NaN; a NaN becomes quiet */
         return tn__f32_from_bits(sign | 0x7f800000u | (rest & 0x3ffu) << 13 | (rest > 0x7c00u ? 0x400000u : 0));
-    /* Shifting the exponent and mantissa into place and multiplying by 2^112 rebiases the exponent and makes
+    /* Shifting the exponent and mantissa to their f32 bits and multiplying by 2^112 rebiases the exponent and makes
      * subnormals normal in one exact step. */
     return tn__f32_from_bits(tn__f32_to_bits(tn__f32_from_bits(rest << 13) * 0x1p112f) | sign);
 #endif

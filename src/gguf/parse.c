@@ -232,25 +232,25 @@ static tn_gguf_arr fill_array(cursor *c) {
     tn_gguf_arr arr = {.type = (tn_gguf_type)read_u32(c)};
     arr.count = read_u64(c);
     size_t size = (size_t)arr.count * tn__gguf_type_bytes(arr.type);
-    void *place = c->pool_base + c->pool;
+    void *target = c->pool_base + c->pool;
     if (arr.type == TN_GGUF_STR) {
-        tn_gguf_str *strings = place;
+        tn_gguf_str *strings = target;
         c->pool += size;
         for (uint64_t i = 0; i < arr.count; i++) strings[i] = read_str(c);
     } else if (arr.type == TN_GGUF_ARR) {
-        tn_gguf_arr *arrays = place;
+        tn_gguf_arr *arrays = target;
         c->pool += size;
         for (uint64_t i = 0; i < arr.count; i++) arrays[i] = fill_array(c);
     } else {
         if (lies_aligned(c->position, arr.type)) {
-            place = c->bytes + c->position;
+            target = c->bytes + c->position;
         } else {
-            memcpy(place, c->bytes + c->position, size);
+            memcpy(target, c->bytes + c->position, size);
             c->pool += tn__align_up(size, 8);
         }
         c->position += size;
     }
-    arr.data = place;
+    arr.data = target;
     return arr;
 }
 
@@ -348,7 +348,7 @@ static int by_offset(const void *a, const void *b) {
 
 /* Checks that every tensor is aligned, inside the data section and does not overlap others; converts offsets to file
  * offsets. */
-static tn_status place_tensors(const cursor *c, tn__gguf_head *head) {
+static tn_status check_offsets(const cursor *c, tn__gguf_head *head) {
     const char *path = c->source->path;
     size_t n = head->tensor_count;
     head->data_offset = (c->position + head->alignment - 1) & ~(uint64_t)(head->alignment - 1);
@@ -423,7 +423,7 @@ static tn_status fill_keys(cursor *c, tn__gguf_head *head) {
                        (uint64_t)(head->keys[duplicate].key.data - (const char *)c->bytes),
                        head->keys[duplicate].key.data);
     TN_TRY(find_alignment(c, head));
-    return place_tensors(c, head);
+    return check_offsets(c, head);
 }
 
 tn_status tn__gguf_head_parse(const tn__gguf_source *source, tn__gguf_head *head) {

@@ -168,7 +168,7 @@ GETTER_AT(u32, uint32_t, in_u32)
 GETTER_AT(f32, float, in_f32)
 GETTER_AT(bool, bool, in_bool)
 
-static tn_status need(const tn_gguf *file, const char *key, const tn_gguf_value **value) {
+static tn_status need_key(const tn_gguf *file, const char *key, const tn_gguf_value **value) {
     *value = tn_gguf_find(file, key);
     return *value ? TN_OK : tn_fail(TN_E_NOT_FOUND, "%s: no metadata key \"%s\"", tn_gguf_path(file), key);
 }
@@ -183,19 +183,19 @@ static tn_status type_error(const tn_gguf *file, const char *key, const tn_gguf_
 
 tn_status tn_gguf_need_u32(const tn_gguf *file, const char *key, uint32_t *out) {
     const tn_gguf_value *value;
-    TN_TRY(need(file, key, &value));
+    TN_TRY(need_key(file, key, &value));
     return in_u32(value, out) ? TN_OK : type_error(file, key, value, "a 32-bit integer");
 }
 
 tn_status tn_gguf_need_f32(const tn_gguf *file, const char *key, float *out) {
     const tn_gguf_value *value;
-    TN_TRY(need(file, key, &value));
+    TN_TRY(need_key(file, key, &value));
     return in_f32(value, out) ? TN_OK : type_error(file, key, value, "a number");
 }
 
 tn_status tn_gguf_need_str(const tn_gguf *file, const char *key, tn_gguf_str *out) {
     const tn_gguf_value *value;
-    TN_TRY(need(file, key, &value));
+    TN_TRY(need_key(file, key, &value));
     if (value->type != TN_GGUF_STR) return type_error(file, key, value, "a string");
     *out = value->str;
     return TN_OK;

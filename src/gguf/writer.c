@@ -28,12 +28,12 @@ typedef struct item {
     uint64_t offset; /* in the data section of its part; set by begin() */
 } item;
 
-typedef struct part {
+typedef struct output_part {
     size_t first, end; /* tensors */
     uint64_t data_offset, size;
     char *path, *temporary;
     bool on_disk; /* the temporary file exists */
-} part;
+} output_part;
 
 struct tn_gguf_writer {
     char *path;
@@ -45,10 +45,10 @@ struct tn_gguf_writer {
     size_t tensor_count, tensor_capacity;
     tn__gguf_index tensor_index;
     uint32_t alignment;
-    part *parts;
+    output_part *parts;
     int part_count;
     bool begun, finished;
-    int part; /* now being written */
+    int output_part; /* now being written */
     int fd;
     size_t tensor;      /* now being written */
     size_t tensor_done; /* bytes of it */
@@ -95,7 +95,7 @@ void tn_gguf_writer_free(tn_gguf_writer *w) {
     tn_free(w);
 }
 
-static tn_status grow(void **items, size_t *capacity, size_t count, size_t size) {
+static tn_status grow_table(void **items, size_t *capacity, size_t count, size_t size) {
     if (count < *capacity) return TN_OK;
     size_t next = *capacity ? *capacity * 2 : 64;
     void *grown = tn_realloc(*items, next * size);
@@ -217,7 +217,7 @@ static tn_status set_key(tn_gguf_writer *w, const char *key, const tn_gguf_value
     tn_status status = TN_OK;
     if (w->key_count >= TN_GGUF_MAX_KEYS)
         status = tn_fail(TN_E_LIMIT, "more than %d metadata keys", TN_GGUF_MAX_KEYS);
-    if (status == TN_OK) status = grow((void **)&w->keys, &w->key_capacity, w->key_count, sizeof *w->keys);
+    if (status == TN_OK) status = grow_table((void **)&w->keys, &w->key_capacity, w->key_count, sizeof *w->keys);
     if (status == TN_OK && !(made.key = tn_strdup(key))) status = TN_E_NOMEM;
     if (status == TN_OK) {
         w->keys[w->key_count] = made;
@@ -301,7 +301,7 @@ tn_status tn_gguf_writer_add(tn_gguf_writer *w, const char *name, tn_type type, 
         return tn_fail(TN_E_EXISTS, "tensor \"%s\" already exists", name);
     if (w->tensor_count >= TN_GGUF_MAX_TENSORS)
         return tn_fail(TN_E_LIMIT, "more than %d tensors", TN_GGUF_MAX_TENSORS);
-    TN_TRY(grow((void **)&w->tensors, &w->tensor_capacity, w->tensor_count, sizeof *w->tensors));
+    TN_TRY(grow_table((void **)&w->tensors, &w->tensor_capacity, w->tensor_count, sizeof *w->tensors));
     if (!(made.name = tn_strdup(name))) return TN_E_NOMEM;
     w->tensors[w->tensor_count] = made;
     tn_status status = tn__gguf_index_add(&w->tensor_index, w->tensors, sizeof *w->tensors, w->tensor_count + 1);
@@ -337,10 +337,10 @@ static tn_status add_part(tn_gguf_writer *w, size_t first) {
     if (w->part_count >= TN_GGUF_MAX_PARTS)
         return tn_fail(TN_E_LIMIT, "more than %d parts of %" PRIu64 " bytes", TN_GGUF_MAX_PARTS,
                        w->params.part_bytes);
-    part *grown = tn_realloc(w->parts, ((size_t)w->part_count + 1) * sizeof *grown);
+    output_part *grown = tn_realloc(w->parts, ((size_t)w->part_count + 1) * sizeof *grown);
     if (!grown) return TN_E_NOMEM;
     w->parts = grown;
-    w->parts[w->part_count++] = (part){.first = first, .end = first};
+    w->parts[w->part_count++] = (output_part){.first = first, .end = first};
     return TN_OK;
 }
 
@@ -349,7 +349,7 @@ static tn_status lay_out_parts(tn_gguf_writer *w) {
     uint64_t head = key_bytes(w, 0), data = 0;
     for (size_t i = 0; i < w->tensor_count; i++) {
         item *t = &w->tensors[i];
-        part *p = &w->parts[w->part_count - 1];
+        output_part *p = &w->parts[w->part_count - 1];
         uint64_t with = padded(w, head + entry_bytes(t)) + data + padded(w, t->size);
         if (w->params.part_bytes && with > w->params.part_bytes && p->end > p->first) {
             TN_TRY(add_part(w, i));
@@ -375,7 +375,7 @@ static tn_status io_error(const tn_gguf_writer *w, const char *what) {
     return tn_fail(TN_E_IO, "%s: cannot %s: %s", w->parts[w->part].path, what, strerror(errno));
 }
 
-static tn_status write_all(tn_gguf_writer *w, const void *bytes, size_t size) {
+static tn_status write_to_part(tn_gguf_writer *w, const void *bytes, size_t size) {
     const char *from = bytes;
     while (size > 0) {
         ssize_t put_bytes = write(w->fd, from, TN__MIN(size, (size_t)1 << 30));
@@ -392,7 +392,7 @@ static tn_status pad_to(tn_gguf_writer *w, uint64_t position) {
     static const char zeros[4096];
     while (w->position < position) {
         uint64_t gap = position - w->position;
-        TN_TRY(write_all(w, zeros, gap < sizeof zeros ? (size_t)gap : sizeof zeros));
+        TN_TRY(write_to_part(w, zeros, gap < sizeof zeros ? (size_t)gap : sizeof zeros));
     }
     return TN_OK;
 }
@@ -401,7 +401,7 @@ static tn_status name_parts(tn_gguf_writer *w) {
     static atomic_uint counter;
     char name[PATH_MAX];
     for (int i = 0; i < w->part_count; i++) {
-        part *p = &w->parts[i];
+        output_part *p = &w->parts[i];
         if (w->params.part_bytes) TN_TRY(tn_gguf_part_name(w->path, i, w->part_count, name, sizeof name));
         p->path = tn_strdup(w->params.part_bytes ? name : w->path);
         size_t room = p->path ? strlen(p->path) + 48 : 0;
@@ -416,7 +416,7 @@ static unsigned char *put_key(unsigned char *to, const char *key) {
     return put_str(to, (tn_gguf_str){key, strlen(key)});
 }
 
-static tn_status write_head(tn_gguf_writer *w, const part *p, int no) {
+static tn_status write_head(tn_gguf_writer *w, const output_part *p, int no) {
     uint64_t key_count = w->params.part_bytes ? 3 : 0, size = key_bytes(w, no);
     for (size_t i = 0; i < w->key_count; i++) key_count += key_in_part(w, i, no);
     for (size_t i = p->first; i < p->end; i++) size += entry_bytes(&w->tensors[i]);
@@ -441,13 +441,13 @@ static tn_status write_head(tn_gguf_writer *w, const part *p, int no) {
         for (uint32_t d = 0; d < t->n_dims; d++) to = put_u64(to, (uint64_t)t->ne[d]);
         to = put_u64(put_u32(to, t->type), t->offset);
     }
-    tn_status status = write_all(w, head, (size_t)(to - head));
+    tn_status status = write_to_part(w, head, (size_t)(to - head));
     tn_free(head);
     return status;
 }
 
 static tn_status open_output_part(tn_gguf_writer *w) {
-    part *p = &w->parts[w->part];
+    output_part *p = &w->parts[w->part];
     w->position = 0;
     w->fd = open(p->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (w->fd < 0) return io_error(w, "create the file");
@@ -505,7 +505,7 @@ tn_status tn_gguf_writer_write(tn_gguf_writer *w, const void *bytes, size_t size
         }
         const item *t = &w->tensors[w->tensor];
         size_t piece = TN__MIN(size, t->size - w->tensor_done);
-        TN_TRY(write_all(w, from, piece));
+        TN_TRY(write_to_part(w, from, piece));
         from += piece;
         size -= piece;
         w->tensor_done += piece;
@@ -543,7 +543,7 @@ tn_status tn_gguf_writer_finish(tn_gguf_writer *w) {
     }
     w->finished = true;
     for (w->part = w->part_count; w->part-- > 0;) { /* the first part last: if it exists, all do */
-        part *p = &w->parts[w->part];
+        output_part *p = &w->parts[w->part];
         if (rename(p->temporary, p->path) != 0) return io_error(w, "rename the finished file");
         p->on_disk = false;
     }

@@ -163,12 +163,12 @@ static bool update_moment(tn__pack_search *s, int32_t m, bool deduce) {
         }
     }
     /* If u cannot be below all of the items that end latest, one of them is below u. */
-    ending *late = s->endings;
+    item_end *late = s->endings;
     for (int32_t i = 0; i < count; i++) {
         int64_t end = lowest(s, live[i]) + s->size[live[i]];
         int32_t j = i;
         for (; j && late[j - 1].end < end; j--) late[j] = late[j - 1];
-        late[j] = (ending){end, live[i]};
+        late[j] = (item_end){end, live[i]};
     }
     for (int32_t i = 0; i < count; i++) {
         int32_t u = live[i];
@@ -264,7 +264,7 @@ out:
     return best;
 }
 
-static bool place_item(tn__pack_search *s, int32_t b) {
+static bool commit_item(tn__pack_search *s, int32_t b) {
     s->at[b] = s->top[b];
     s->placed[b] = true;
     s->done[s->n_done++] = b;
@@ -334,7 +334,7 @@ static outcome solve(tn__pack_search *s, size_t list, int32_t count) {
         size_t changes_before = s->n_changes;
         int32_t done_before = s->n_done;
         outcome o = REFUTED;
-        if (place_item(s, b)) {
+        if (commit_item(s, b)) {
             if (push_rest(s, list, count, b)) o = solve_parts(s, n_lists, count - 1);
             s->n_lists = n_lists;
         }

@@ -82,9 +82,9 @@ tn_status tn__pack_improve(tn__pack_problem *p, tn__pack_greedy *greedy, uint64_
             /* Items that end above the goal move towards the front, in proportion to the excess. */
             for (uint32_t k = 0; k < count; k++) {
                 uint32_t i = order[k];
-                uint64_t end = at[i] + p->size[i], place = (uint64_t)k << 8;
-                if (end > goal) place = place / 4 + place / 2 * (height - end) / (height - goal);
-                key[i] = place;
+                uint64_t end = at[i] + p->size[i], position = (uint64_t)k << 8;
+                if (end > goal) position = position / 4 + position / 2 * (height - end) / (height - goal);
+                key[i] = position;
             }
             tn__pack_sort(order, count, key, scratch);
         }

@@ -90,13 +90,13 @@ typedef struct tn__pack_greedy tn__pack_greedy;
 typedef enum tn__gap_rule { TN__GAP_LOWEST, TN__GAP_TIGHTEST } tn__gap_rule;
 tn_status tn__pack_greedy_new(tn__pack_problem *problem, tn__pack_greedy **greedy);
 void tn__pack_greedy_free(tn__pack_greedy *greedy);
-/* Places the given items in the given order; fixed items of all ranges are obstacles. Items that are not listed, or
- * not reached when the clock stops the run, hold TN__NOWHERE; false in the latter case. */
+/* Assigns addresses to the given items in the given order; fixed items of all ranges are obstacles. Items that are
+ * not listed, or not reached when the clock stops the run, hold TN__NOWHERE; false in the latter case. */
 bool tn__pack_greedy_run(tn__pack_greedy *greedy, const uint32_t *order, uint32_t count, tn__gap_rule rule,
                          uint64_t *at);
-/* Places all long-lived items in advance; later runs place the others only above them, which takes n log n however
- * many long-lived items there are. *of_use is false, and nothing changes, if that wastes too much to come close to
- * the goal. */
+/* Assigns addresses to all long-lived items in advance; later runs put the others only above them, which takes n log
+ * n however many long-lived items there are. *of_use is false, and nothing changes, if that wastes too much to come
+ * close to the goal. */
 tn_status tn__pack_greedy_set_base(tn__pack_greedy *greedy, uint64_t goal, bool *of_use);
 void tn__pack_greedy_clear_base(tn__pack_greedy *greedy); /* ends this mode */
 

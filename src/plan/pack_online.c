@@ -167,10 +167,10 @@ static void give_back(heap *h, uint32_t b) {
 }
 
 /* The start of an item, in mirrored time if requested. */
-static uint64_t begin_of(const tn__pack_problem *p, uint32_t i, bool mirrored) {
+static uint64_t life_begin(const tn__pack_problem *p, uint32_t i, bool mirrored) {
     return mirrored ? p->moments - p->last[i] : p->first[i];
 }
-static uint64_t end_of(const tn__pack_problem *p, uint32_t i, bool mirrored) {
+static uint64_t life_end(const tn__pack_problem *p, uint32_t i, bool mirrored) {
     return mirrored ? p->moments - p->first[i] : p->last[i];
 }
 
@@ -186,16 +186,16 @@ tn_status tn__pack_online(const tn__pack_problem *p, const uint32_t *items, uint
     for (uint32_t k = 0; k < n; k++) starts[k] = ends[k] = items[k];
     if (ties != TN__TIES_AS_GIVEN) {
         for (uint32_t k = 0; k < n; k++)
-            key[items[k]] = ~(ties == TN__TIES_LARGEST ? p->size[items[k]] : end_of(p, items[k], mirrored));
+            key[items[k]] = ~(ties == TN__TIES_LARGEST ? p->size[items[k]] : life_end(p, items[k], mirrored));
         tn__pack_sort(starts, n, key, scratch);
     }
-    for (uint32_t k = 0; k < n; k++) key[items[k]] = begin_of(p, items[k], mirrored);
+    for (uint32_t k = 0; k < n; k++) key[items[k]] = life_begin(p, items[k], mirrored);
     if (ties != TN__TIES_AS_GIVEN || mirrored) tn__pack_sort(starts, n, key, scratch);
-    for (uint32_t k = 0; k < n; k++) key[items[k]] = end_of(p, items[k], mirrored);
+    for (uint32_t k = 0; k < n; k++) key[items[k]] = life_end(p, items[k], mirrored);
     tn__pack_sort(ends, n, key, scratch);
     for (uint32_t s = 0, e = 0; s < n; s++) {
         uint32_t i = starts[s];
-        for (uint64_t now = begin_of(p, i, mirrored); key[ends[e]] <= now; e++) give_back(&h, held[ends[e]]);
+        for (uint64_t now = life_begin(p, i, mirrored); key[ends[e]] <= now; e++) give_back(&h, held[ends[e]]);
         held[i] = allocate_block(&h, p->size[i], p->align[i]);
         at[i] = h.blocks[held[i]].address;
     }

@@ -39,15 +39,15 @@ void tn__pack_sort(uint32_t *order, uint32_t count, const uint64_t *key, uint64_
     }
     for (unsigned shift = 0; shift < 64; shift += DIGIT_BITS) {
         if (!((all ^ any) >> shift & (DIGITS - 1))) continue;
-        uint32_t slot[DIGITS] = {0};
-        for (uint32_t i = 0; i < count; i++) slot[from[i].key >> shift & (DIGITS - 1)]++;
+        uint32_t digit_count[DIGITS] = {0};
+        for (uint32_t i = 0; i < count; i++) digit_count[from[i].key >> shift & (DIGITS - 1)]++;
         uint32_t sum = 0;
         for (unsigned d = 0; d < DIGITS; d++) {
-            uint32_t here = slot[d];
-            slot[d] = sum;
+            uint32_t here = digit_count[d];
+            digit_count[d] = sum;
             sum += here;
         }
-        for (uint32_t i = 0; i < count; i++) to[slot[from[i].key >> shift & (DIGITS - 1)]++] = from[i];
+        for (uint32_t i = 0; i < count; i++) to[digit_count[from[i].key >> shift & (DIGITS - 1)]++] = from[i];
         struct entry *swap = from;
         from = to;
         to = swap;

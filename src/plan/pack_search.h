@@ -18,10 +18,10 @@ typedef struct change {
     int32_t which;    /* for a moment: the item with the earliest end */
 } change;
 
-typedef struct ending {
+typedef struct item_end {
     int64_t end;
     int32_t item;
-} ending;
+} item_end;
 
 struct tn__pack_search {
     tn__pack_problem *problem;
@@ -54,8 +54,8 @@ struct tn__pack_search {
     int32_t n_done;
     int32_t *lists; /* stack of item lists */
     size_t n_lists, cap_lists;
-    int32_t *live;   /* scratch: items of one moment */
-    ending *endings; /* scratch: the same by end */
+    int32_t *live;     /* scratch: items of one moment */
+    item_end *endings; /* scratch: the same by end */
     const int32_t *preference;
     bool no_memory;
 

@@ -52,39 +52,39 @@ static int roots_of(const dependencies *w, const tn_tensor *t, uint32_t roots[TN
 
 static bool writes_through(const tn_tensor *t) { return t->view_src && tn_op_get_family(t->op) != TN_FAMILY_VIEW; }
 
-typedef struct access {
+typedef struct root_access {
     uint32_t writer; /* last node other than the root itself that wrote into it */
     uint32_t reader; /* last node that read it since; earlier ones are linked through next_reader */
-} access;
+} root_access;
 
 /* Readers since the last write are in linked lists, one per root: element 11*node+k is the k-th root of a node. */
 static tn_status find_hazards(dependencies *w) {
-    enum { SLOTS = TN_MAX_SRC + 1 };
-    access *accesses = tn_malloc(w->n_tensors * sizeof *accesses);
-    uint32_t *next = tn_malloc(SLOTS * w->n * sizeof *next);
+    enum { ROOTS_PER_NODE = TN_MAX_SRC + 1 };
+    root_access *accesses = tn_malloc(w->n_tensors * sizeof *accesses);
+    uint32_t *next = tn_malloc(ROOTS_PER_NODE * w->n * sizeof *next);
     tn_status status = TN_E_NOMEM;
     if (!accesses || !next) goto out;
     status = TN_OK;
-    for (size_t i = 0; i < w->n_tensors; i++) accesses[i] = (access){TN_GRAPH_NONE, TN_GRAPH_NONE};
+    for (size_t i = 0; i < w->n_tensors; i++) accesses[i] = (root_access){TN_GRAPH_NONE, TN_GRAPH_NONE};
     uint32_t custom = TN_GRAPH_NONE;
     for (uint32_t i = 0; i < w->n; i++) {
         const tn_tensor *t = tn_graph_node(w->graph, i);
-        uint32_t roots[SLOTS];
+        uint32_t roots[ROOTS_PER_NODE];
         int count = roots_of(w, t, roots);
         if (t->op == TN_OP_CUSTOM) {
             if (custom != TN_GRAPH_NONE) TN_TRY_GOTO(add_edge(w, custom, i), status, out);
             custom = i;
         }
         for (int k = 0; k < count; k++) {
-            access *a = &accesses[roots[k]];
+            root_access *a = &accesses[roots[k]];
             if (a->writer != TN_GRAPH_NONE) TN_TRY_GOTO(add_edge(w, a->writer, i), status, out);
             if (writes_through(t) && roots[k] == tn_graph_index(w->graph, t->view_src)) {
                 for (uint32_t r = a->reader; r != TN_GRAPH_NONE; r = next[r])
-                    TN_TRY_GOTO(add_edge(w, r / SLOTS, i), status, out);
-                *a = (access){i, TN_GRAPH_NONE};
+                    TN_TRY_GOTO(add_edge(w, r / ROOTS_PER_NODE, i), status, out);
+                *a = (root_access){i, TN_GRAPH_NONE};
             } else {
-                next[SLOTS * i + (uint32_t)k] = a->reader;
-                a->reader = SLOTS * i + (uint32_t)k;
+                next[ROOTS_PER_NODE * i + (uint32_t)k] = a->reader;
+                a->reader = ROOTS_PER_NODE * i + (uint32_t)k;
             }
         }
     }

@@ -157,7 +157,7 @@ static tn_status check_overwritten(const simulation *p, size_t i) {
     return TN_OK;
 }
 
-static tn_status run(simulation *p) {
+static tn_status simulate(simulation *p) {
     size_t n_nodes = p->plan->n_nodes, n = tn_plan_tensor_count(p->plan);
     for (size_t i = n_nodes; i < n; i++)
         if (lies(p, i)) write_tensor(p, i);
@@ -211,7 +211,7 @@ tn_status tn_plan_verify(const tn_plan *plan, const tn_graph *graph, const tn_pl
     p.n_leaves = 1;
     while (p.n_leaves < p.n_pieces) p.n_leaves *= 2;
     p.owner = tn_calloc(2 * p.n_leaves, sizeof *p.owner);
-    status = p.owner ? run(&p) : TN_E_NOMEM;
+    status = p.owner ? simulate(&p) : TN_E_NOMEM;
 out:
     tn_free(p.line_begin);
     tn_free(p.chunk_begin);

@@ -25,8 +25,8 @@ void tn__back_give(tn__tape *tape, tn_tensor *source, tn_tensor *gradient) {
     if (gradient->type != TN_F32) gradient = tn_cast(a, gradient, TN_F32);
     if (gradient && !tn_is_contiguous(gradient)) gradient = tn_cont(a, gradient);
     if (gradient && !tn_same_shape(gradient, source)) gradient = tn_reshape_to(a, gradient, TN_MAX_DIMS, source->ne);
-    tn_tensor **place = &tape->gradients[tn_graph_index(tape->graph, source)];
-    *place = *place ? tn_add(a, *place, gradient) : gradient;
+    tn_tensor **sum_so_far = &tape->gradients[tn_graph_index(tape->graph, source)];
+    *sum_so_far = *sum_so_far ? tn_add(a, *sum_so_far, gradient) : gradient;
 }
 
 tn_status tn__back_refuse(const tn_tensor *t, const char *why) {
@@ -47,7 +47,7 @@ static tn_tensor *sum_middle(tn_arena *a, tn_tensor *x, int64_t inner, int64_t n
     x = tn_sum_rows(a, tn_cont(a, tn_permute(a, x, 1, 0, 2, 3)));
     return tn_reshape_to(a, x, TN_MAX_DIMS, ne);
 }
-static int64_t product(const int64_t *ne, int from, int to) {
+static int64_t dims_volume(const int64_t *ne, int from, int to) {
     int64_t p = 1;
     for (int i = from; i < to; i++) p *= ne[i];
     return p;
@@ -59,8 +59,8 @@ tn_tensor *tn__back_unrepeat(tn_arena *a, tn_tensor *x, const tn_tensor *like) {
         int64_t ne[TN_MAX_DIMS];
         memcpy(ne, x->ne, sizeof ne);
         ne[d] = like->ne[d];
-        x = sum_middle(a, x, product(x->ne, 0, d) * like->ne[d], x->ne[d] / like->ne[d],
-                       product(x->ne, d + 1, TN_MAX_DIMS), ne);
+        x = sum_middle(a, x, dims_volume(x->ne, 0, d) * like->ne[d], x->ne[d] / like->ne[d],
+                       dims_volume(x->ne, d + 1, TN_MAX_DIMS), ne);
     }
     return x;
 }
@@ -71,8 +71,8 @@ tn_tensor *tn__back_ungroup(tn_arena *a, tn_tensor *x, const int64_t groups[TN_M
         int64_t ne[TN_MAX_DIMS];
         memcpy(ne, x->ne, sizeof ne);
         ne[d] = groups[d];
-        x = sum_middle(a, x, product(x->ne, 0, d), x->ne[d] / groups[d],
-                       groups[d] * product(x->ne, d + 1, TN_MAX_DIMS), ne);
+        x = sum_middle(a, x, dims_volume(x->ne, 0, d), x->ne[d] / groups[d],
+                       groups[d] * dims_volume(x->ne, d + 1, TN_MAX_DIMS), ne);
     }
     return x;
 }

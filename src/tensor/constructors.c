@@ -7,7 +7,7 @@
     (tn_tensor *const[]){__VA_ARGS__}, (int)(sizeof((tn_tensor *const[]){__VA_ARGS__}) / sizeof(tn_tensor *))
 
 static tn_tensor *plain(tn_arena *a, tn_op op, tn_tensor *x) { return tn__op_new(a, op, SOURCES(x), NULL, NULL); }
-static tn_tensor *refuse(tn_arena *a, tn_status status) { return tn__arena_fail(a, status); }
+static tn_tensor *refuse_op(tn_arena *a, tn_status status) { return tn__arena_fail(a, status); }
 
 tn_tensor *tn_dup(tn_arena *a, tn_tensor *x) { return plain(a, TN_OP_DUP, x); }
 tn_tensor *tn_cont(tn_arena *a, tn_tensor *x) { return plain(a, TN_OP_CONT, x); }
@@ -21,7 +21,7 @@ tn_tensor *tn_cpy(tn_arena *a, tn_tensor *x, tn_tensor *y) {
 static bool wanted_shape(tn_arena *a, tn_op op, tn__wanted *w, int n_dims, const int64_t *ne) {
     if (n_dims < 1 || n_dims > TN_MAX_DIMS || !ne) {
         tn_fail(TN_E_INVALID, "%s: 1 to %d dimensions, not %d", tn_op_name(op), TN_MAX_DIMS, n_dims);
-        refuse(a, TN_E_INVALID);
+        refuse_op(a, TN_E_INVALID);
         return false;
     }
     w->n_dims = n_dims;
@@ -43,12 +43,12 @@ tn_tensor *tn_view(tn_arena *a, tn_tensor *x, int n_dims, const int64_t *ne, con
         for (int i = 0; i < TN_MAX_DIMS; i++)
             if (w.ne[i] < 0) {
                 tn_fail(TN_E_SHAPE, "view: dimension %d is negative: %lld", i, (long long)w.ne[i]);
-                return refuse(a, TN_E_SHAPE);
+                return refuse_op(a, TN_E_SHAPE);
             }
         if (!tn__set_strides(x->type, w.ne, w.nb)) {
             tn_fail(TN_E_SHAPE, "view: rows of %lld are not whole blocks of %s, or the size overflows",
                     (long long)w.ne[0], tn_type_name(x->type));
-            return refuse(a, TN_E_SHAPE);
+            return refuse_op(a, TN_E_SHAPE);
         }
     }
     return tn__op_new(a, TN_OP_VIEW, SOURCES(x), NULL, &w);
@@ -103,7 +103,7 @@ tn_tensor *tn_unary(tn_arena *a, tn_op op, tn_tensor *x) {
     if (tn_op_get_family(op) != TN_FAMILY_UNARY || op == TN_OP_SCALE || op == TN_OP_CLAMP || op == TN_OP_LEAKY_RELU ||
         op == TN_OP_DIAG_MASK_INF || op == TN_OP_DIAG_MASK_ZERO) {
         tn_fail(TN_E_INVALID, "'%s' is not a unary op without parameters", tn_op_name(op));
-        return refuse(a, TN_E_INVALID);
+        return refuse_op(a, TN_E_INVALID);
     }
     return plain(a, op, x);
 }
@@ -139,7 +139,7 @@ UNARY(argmax, ARGMAX)
 tn_tensor *tn_glu(tn_arena *a, tn_op op, tn_tensor *gate, tn_tensor *up, bool swapped) {
     if (tn_op_get_family(op) != TN_FAMILY_GLU) {
         tn_fail(TN_E_INVALID, "'%s' is not a gated activation", tn_op_name(op));
-        return refuse(a, TN_E_INVALID);
+        return refuse_op(a, TN_E_INVALID);
     }
     /* Default constants of swiglu_oai: those of the models that use it. */
     tn_op_params p = {.glu = {.swapped = swapped}};
@@ -150,17 +150,19 @@ tn_tensor *tn_glu(tn_arena *a, tn_op op, tn_tensor *gate, tn_tensor *up, bool sw
     return tn__op_new(a, op, SOURCES(gate, up), &p, NULL);
 }
 /* In the two-source forms a NULL `up` is an error; it does not select the one-source form. */
-static tn_tensor *gated(tn_arena *a, tn_op op, tn_tensor *gate, tn_tensor *up) {
+static tn_tensor *gated_op(tn_arena *a, tn_op op, tn_tensor *gate, tn_tensor *up) {
     if (!up) return tn__op_new(a, op, SOURCES(NULL, NULL), NULL, NULL);
     return tn_glu(a, op, gate, up, false);
 }
-tn_tensor *tn_reglu(tn_arena *a, tn_tensor *gate, tn_tensor *up) { return gated(a, TN_OP_REGLU, gate, up); }
-tn_tensor *tn_geglu(tn_arena *a, tn_tensor *gate, tn_tensor *up) { return gated(a, TN_OP_GEGLU, gate, up); }
+tn_tensor *tn_reglu(tn_arena *a, tn_tensor *gate, tn_tensor *up) { return gated_op(a, TN_OP_REGLU, gate, up); }
+tn_tensor *tn_geglu(tn_arena *a, tn_tensor *gate, tn_tensor *up) { return gated_op(a, TN_OP_GEGLU, gate, up); }
 tn_tensor *tn_geglu_quick(tn_arena *a, tn_tensor *gate, tn_tensor *up) {
-    return gated(a, TN_OP_GEGLU_QUICK, gate, up);
+    return gated_op(a, TN_OP_GEGLU_QUICK, gate, up);
 }
-tn_tensor *tn_geglu_erf(tn_arena *a, tn_tensor *gate, tn_tensor *up) { return gated(a, TN_OP_GEGLU_ERF, gate, up); }
-tn_tensor *tn_swiglu(tn_arena *a, tn_tensor *gate, tn_tensor *up) { return gated(a, TN_OP_SWIGLU, gate, up); }
+tn_tensor *tn_geglu_erf(tn_arena *a, tn_tensor *gate, tn_tensor *up) {
+    return gated_op(a, TN_OP_GEGLU_ERF, gate, up);
+}
+tn_tensor *tn_swiglu(tn_arena *a, tn_tensor *gate, tn_tensor *up) { return gated_op(a, TN_OP_SWIGLU, gate, up); }
 tn_tensor *tn_swiglu_oai(tn_arena *a, tn_tensor *gate, tn_tensor *up, float alpha, float limit) {
     return tn__op_new(a, TN_OP_SWIGLU_OAI, SOURCES(up ? gate : NULL, up), &(tn_op_params){.glu = {0, alpha, limit}},
                       NULL);
@@ -319,7 +321,7 @@ tn_tensor *tn_custom(tn_arena *a, tn_type type, int n_dims, const int64_t *ne, t
     if (!wanted_shape(a, TN_OP_CUSTOM, &w, n_dims, ne)) return NULL;
     if (n_src < 0 || n_src > TN_MAX_SRC) {
         tn_fail(TN_E_INVALID, "custom: 0 to %d sources, not %d", TN_MAX_SRC, n_src);
-        return refuse(a, TN_E_INVALID);
+        return refuse_op(a, TN_E_INVALID);
     }
     for (int i = 0; i < n_src; i++) {
         if (!src[i]) return tn__arena_fail(a, tn_fail(TN_E_INVALID, "custom: source %d is NULL", i));

@@ -10,14 +10,16 @@
         if (!(condition)) REFUSE(status, __VA_ARGS__);                                                               \
     } while (0)
 
-static bool is_real(const tn_tensor *x) { return x->type == TN_F32 || x->type == TN_F16 || x->type == TN_BF16; }
+static bool is_f32_f16_bf16(const tn_tensor *x) {
+    return x->type == TN_F32 || x->type == TN_F16 || x->type == TN_BF16;
+}
 static bool is_index(const tn_tensor *x) { return x->type == TN_I32; }
 
 static void shape_of(tn_tensor *t, const tn_tensor *x) {
     t->n_dims = x->n_dims;
     memcpy(t->ne, x->ne, sizeof t->ne);
 }
-static void shape_is(tn_tensor *t, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
+static void has_shape(tn_tensor *t, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
     t->ne[0] = n0;
     t->ne[1] = n1;
     t->ne[2] = n2;
@@ -139,7 +141,7 @@ static tn_status rule_transpose(tn_tensor *t) {
 /* ---- Element-wise ---- */
 
 static tn_status rule_unary(tn_tensor *t) {
-    REQUIRE(is_real(t->src[0]), TN_E_TYPE, "f32, f16 or bf16 is needed");
+    REQUIRE(is_f32_f16_bf16(t->src[0]), TN_E_TYPE, "f32, f16 or bf16 is needed");
     return same_as_source(t);
 }
 static tn_status rule_diag_mask(tn_tensor *t) {
@@ -148,7 +150,7 @@ static tn_status rule_diag_mask(tn_tensor *t) {
     return same_as_source(t);
 }
 static tn_status rule_binary(tn_tensor *t) {
-    REQUIRE(is_real(t->src[0]) && is_real(t->src[1]), TN_E_TYPE, "f32, f16 or bf16 is needed");
+    REQUIRE(is_f32_f16_bf16(t->src[0]) && is_f32_f16_bf16(t->src[1]), TN_E_TYPE, "f32, f16 or bf16 is needed");
     REQUIRE(tn_can_repeat(t->src[1], t->src[0]), TN_E_SHAPE, "the second shape does not divide the first");
     return same_as_source(t);
 }
@@ -163,7 +165,7 @@ static tn_status rule_add_id(tn_tensor *t) {
 }
 static tn_status rule_glu(tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
-    REQUIRE(is_real(x), TN_E_TYPE, "f32, f16 or bf16 is needed");
+    REQUIRE(is_f32_f16_bf16(x), TN_E_TYPE, "f32, f16 or bf16 is needed");
     REQUIRE(tn_is_contiguous_rows(x), TN_E_SHAPE, "rows must be contiguous");
     t->type = x->type;
     shape_of(t, x);
@@ -180,13 +182,13 @@ static tn_status rule_glu(tn_tensor *t) {
 /* ---- Reductions ---- */
 
 static tn_status rule_sum(tn_tensor *t) {
-    REQUIRE(is_real(t->src[0]), TN_E_TYPE, "f32, f16 or bf16 is needed");
+    REQUIRE(is_f32_f16_bf16(t->src[0]), TN_E_TYPE, "f32, f16 or bf16 is needed");
     t->type = TN_F32;
-    shape_is(t, 1, 1, 1, 1);
+    has_shape(t, 1, 1, 1, 1);
     return TN_OK;
 }
 static tn_status rule_rows_to_one(tn_tensor *t) {
-    REQUIRE(is_real(t->src[0]), TN_E_TYPE, "f32, f16 or bf16 is needed");
+    REQUIRE(is_f32_f16_bf16(t->src[0]), TN_E_TYPE, "f32, f16 or bf16 is needed");
     shape_of(t, t->src[0]);
     t->type = TN_F32;
     t->ne[0] = 1;
@@ -202,7 +204,7 @@ static tn_status rule_argmax(tn_tensor *t) {
     REQUIRE(x->type == TN_F32 && tn_is_contiguous_rows(x), TN_E_TYPE, "f32 with contiguous rows is needed");
     REQUIRE(x->ne[0] > 0 || tn_nrows(x) == 0, TN_E_SHAPE, "an empty row has no largest element");
     t->type = TN_I32;
-    shape_is(t, x->ne[1], x->ne[2], x->ne[3], 1);
+    has_shape(t, x->ne[1], x->ne[2], x->ne[3], 1);
     return TN_OK;
 }
 static tn_status rule_argsort(tn_tensor *t) {
@@ -228,7 +230,7 @@ static tn_status rule_mix(tn_tensor *t) {
     REQUIRE(w->ne[0] == x->ne[1] && w->ne[1] == x->ne[2] && x->ne[3] == 1 && tn_is_matrix(w), TN_E_SHAPE,
             "x[d,k,t] needs weights [k,t]");
     t->type = TN_F32;
-    shape_is(t, x->ne[0], x->ne[2], 1, 1);
+    has_shape(t, x->ne[0], x->ne[2], 1, 1);
     return TN_OK;
 }
 static tn_status rule_cross_entropy(tn_tensor *t) {
@@ -237,7 +239,7 @@ static tn_status rule_cross_entropy(tn_tensor *t) {
     REQUIRE(tn_is_contiguous_rows(t->src[0]) && tn_is_contiguous_rows(t->src[1]), TN_E_SHAPE,
             "rows must be contiguous");
     t->type = TN_F32;
-    shape_is(t, 1, 1, 1, 1);
+    has_shape(t, 1, 1, 1, 1);
     return TN_OK;
 }
 
@@ -287,7 +289,7 @@ static tn_status rule_arange(tn_tensor *t) {
     double count = (stop - start) / step;
     int64_t n = (int64_t)count;
     t->type = TN_F32;
-    shape_is(t, (double)n < count ? n + 1 : n, 1, 1, 1);
+    has_shape(t, (double)n < count ? n + 1 : n, 1, 1, 1);
     return TN_OK;
 }
 static tn_status rule_get_rows(tn_tensor *t) {
@@ -298,7 +300,7 @@ static tn_status rule_get_rows(tn_tensor *t) {
     REQUIRE(rows->ne[1] == x->ne[2] && rows->ne[2] == x->ne[3] && rows->ne[3] == 1, TN_E_SHAPE,
             "row numbers are [r,%lld,%lld]", (long long)x->ne[2], (long long)x->ne[3]);
     t->type = x->type == TN_I32 ? TN_I32 : TN_F32;
-    shape_is(t, x->ne[0], rows->ne[0], rows->ne[1], rows->ne[2]);
+    has_shape(t, x->ne[0], rows->ne[0], rows->ne[1], rows->ne[2]);
     return TN_OK;
 }
 static tn_status rule_set_rows(tn_tensor *t) {
@@ -352,7 +354,7 @@ static tn_status rule_timestep(tn_tensor *t) {
     REQUIRE(t->params.timestep.dim > 0 && t->params.timestep.max_period > 0, TN_E_INVALID,
             "dim and max_period must be positive");
     t->type = TN_F32;
-    shape_is(t, t->params.timestep.dim, t->src[0]->ne[0], 1, 1);
+    has_shape(t, t->params.timestep.dim, t->src[0]->ne[0], 1, 1);
     return TN_OK;
 }
 static tn_status rule_custom(tn_tensor *t) {
@@ -434,21 +436,21 @@ static tn_status rule_rope(tn_tensor *t) {
 
 static tn_status rule_mul_mat(tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
-    REQUIRE(tn_type_can_read(x->type) && (is_real(x) || tn_type_is_quantized(x->type)), TN_E_TYPE,
+    REQUIRE(tn_type_can_read(x->type) && (is_f32_f16_bf16(x) || tn_type_is_quantized(x->type)), TN_E_TYPE,
             "%s cannot be multiplied", tn_type_name(x->type));
-    REQUIRE(is_real(y), TN_E_TYPE, "the second source must be f32, f16 or bf16");
+    REQUIRE(is_f32_f16_bf16(y), TN_E_TYPE, "the second source must be f32, f16 or bf16");
     REQUIRE(x->ne[0] == y->ne[0], TN_E_SHAPE, "inner dimensions differ: %lld and %lld", (long long)x->ne[0],
             (long long)y->ne[0]);
     REQUIRE(x->ne[2] && x->ne[3] && y->ne[2] % x->ne[2] == 0 && y->ne[3] % x->ne[3] == 0, TN_E_SHAPE,
             "outer dimensions of the first must divide the second's");
     REQUIRE(tn_is_contiguous_rows(x) && tn_is_contiguous_rows(y), TN_E_SHAPE, "rows must be contiguous");
     t->type = TN_F32;
-    shape_is(t, x->ne[1], y->ne[1], y->ne[2], y->ne[3]);
+    has_shape(t, x->ne[1], y->ne[1], y->ne[2], y->ne[3]);
     return TN_OK;
 }
 static tn_status rule_mul_mat_id(tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1], *ids = t->src[2];
-    REQUIRE(tn_type_can_read(x->type) && (is_real(x) || tn_type_is_quantized(x->type)), TN_E_TYPE,
+    REQUIRE(tn_type_can_read(x->type) && (is_f32_f16_bf16(x) || tn_type_is_quantized(x->type)), TN_E_TYPE,
             "%s cannot be multiplied", tn_type_name(x->type));
     REQUIRE(y->type == TN_F32 && is_index(ids), TN_E_TYPE, "f32 and i32 are needed");
     REQUIRE(x->ne[0] == y->ne[0], TN_E_SHAPE, "inner dimensions differ: %lld and %lld", (long long)x->ne[0],
@@ -459,7 +461,7 @@ static tn_status rule_mul_mat_id(tn_tensor *t) {
     REQUIRE(tn_is_contiguous_rows(x) && tn_is_contiguous_rows(y) && tn_is_contiguous_rows(ids), TN_E_SHAPE,
             "rows must be contiguous");
     t->type = TN_F32;
-    shape_is(t, x->ne[1], ids->ne[0], ids->ne[1], 1);
+    has_shape(t, x->ne[1], ids->ne[0], ids->ne[1], 1);
     return TN_OK;
 }
 static tn_status rule_out_prod(tn_tensor *t) {
@@ -470,7 +472,7 @@ static tn_status rule_out_prod(tn_tensor *t) {
     REQUIRE(x->ne[2] && x->ne[3] && y->ne[2] % x->ne[2] == 0 && y->ne[3] % x->ne[3] == 0, TN_E_SHAPE,
             "outer dimensions of the first must divide the second's");
     t->type = TN_F32;
-    shape_is(t, x->ne[0], y->ne[0], y->ne[2], y->ne[3]);
+    has_shape(t, x->ne[0], y->ne[0], y->ne[2], y->ne[3]);
     return TN_OK;
 }
 
@@ -478,9 +480,9 @@ static tn_status rule_attention(tn_tensor *t) {
     const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K], *v = t->src[TN_ATTN_V];
     const tn_tensor *q_pos = t->src[TN_ATTN_Q_POS], *k_pos = t->src[TN_ATTN_K_POS], *range = t->src[TN_ATTN_RANGE];
     REQUIRE(q->type == TN_F32, TN_E_TYPE, "q must be f32");
-    REQUIRE((is_real(k) || tn_type_is_quantized(k->type)) && tn_type_can_read(k->type), TN_E_TYPE,
+    REQUIRE((is_f32_f16_bf16(k) || tn_type_is_quantized(k->type)) && tn_type_can_read(k->type), TN_E_TYPE,
             "k cannot be read");
-    REQUIRE((is_real(v) || tn_type_is_quantized(v->type)) && tn_type_can_read(v->type), TN_E_TYPE,
+    REQUIRE((is_f32_f16_bf16(v) || tn_type_is_quantized(v->type)) && tn_type_can_read(v->type), TN_E_TYPE,
             "v cannot be read");
     REQUIRE(tn_is_contiguous_rows(q) && tn_is_contiguous_rows(k) && tn_is_contiguous_rows(v), TN_E_SHAPE,
             "rows must be contiguous");
@@ -505,7 +507,7 @@ static tn_status rule_attention(tn_tensor *t) {
     REQUIRE(p->soft_cap >= 0 && p->max_bias >= 0 && p->window >= 0 && p->chunk >= 0, TN_E_INVALID,
             "soft_cap, max_bias, window and chunk must not be negative");
     t->type = TN_F32;
-    shape_is(t, v->ne[0], q->ne[1], q->ne[2], q->ne[3]);
+    has_shape(t, v->ne[0], q->ne[1], q->ne[2], q->ne[3]);
     return TN_OK;
 }
 
@@ -540,12 +542,12 @@ static tn_status rule_im2col(tn_tensor *t) {
     int64_t ow = slide(x->ne[0], kernel->ne[0], p->stride[0], p->pad[0], p->dilation[0]);
     REQUIRE(ow >= 0, TN_E_SHAPE, "the kernel is wider than the padded data");
     if (!p->is_2d) {
-        shape_is(t, kernel->ne[0] * kernel->ne[1], ow, x->ne[2], 1);
+        has_shape(t, kernel->ne[0] * kernel->ne[1], ow, x->ne[2], 1);
         return TN_OK;
     }
     int64_t oh = slide(x->ne[1], kernel->ne[1], p->stride[1], p->pad[1], p->dilation[1]);
     REQUIRE(oh >= 0, TN_E_SHAPE, "the kernel is higher than the padded data");
-    shape_is(t, kernel->ne[0] * kernel->ne[1] * kernel->ne[2], ow, oh, x->ne[3]);
+    has_shape(t, kernel->ne[0] * kernel->ne[1] * kernel->ne[2], ow, oh, x->ne[3]);
     return TN_OK;
 }
 static tn_status rule_conv(tn_tensor *t) {
@@ -561,9 +563,9 @@ static tn_status rule_conv(tn_tensor *t) {
     REQUIRE(ow >= 0 && oh >= 0, TN_E_SHAPE, "the kernel is larger than the padded data");
     t->type = TN_F32;
     if (n == 2)
-        shape_is(t, ow, oh, kernel->ne[3], x->ne[3]);
+        has_shape(t, ow, oh, kernel->ne[3], x->ne[3]);
     else
-        shape_is(t, ow, kernel->ne[2], x->ne[2], 1);
+        has_shape(t, ow, kernel->ne[2], x->ne[2], 1);
     return TN_OK;
 }
 static tn_status rule_conv_transpose(tn_tensor *t) {
@@ -575,10 +577,10 @@ static tn_status rule_conv_transpose(tn_tensor *t) {
     REQUIRE(!tn_is_empty(x), TN_E_SHAPE, "the data is empty");
     t->type = TN_F32;
     if (n == 2)
-        shape_is(t, (x->ne[0] - 1) * stride + kernel->ne[0], (x->ne[1] - 1) * stride + kernel->ne[1], kernel->ne[2],
-                 x->ne[3]);
+        has_shape(t, (x->ne[0] - 1) * stride + kernel->ne[0], (x->ne[1] - 1) * stride + kernel->ne[1], kernel->ne[2],
+                  x->ne[3]);
     else
-        shape_is(t, (x->ne[0] - 1) * stride + kernel->ne[0], kernel->ne[1], x->ne[2], 1);
+        has_shape(t, (x->ne[0] - 1) * stride + kernel->ne[0], kernel->ne[1], x->ne[2], 1);
     return TN_OK;
 }
 static tn_status rule_pool(tn_tensor *t) {

@@ -17,7 +17,7 @@ bool tn__set_strides(tn_type type, const int64_t *ne, size_t *nb) {
 }
 
 /* Checks a shape and extends it to four dimensions. */
-static tn_status check_shape(tn_type type, int n_dims, const int64_t *ne, int64_t *full) {
+static tn_status check_new_shape(tn_type type, int n_dims, const int64_t *ne, int64_t *full) {
     if (!tn_type_valid(type)) return tn_fail(TN_E_TYPE, "type id %d is unknown", (int)type);
     if (n_dims < 1 || n_dims > TN_MAX_DIMS || !ne)
         return tn_fail(TN_E_INVALID, "a tensor has 1 to %d dimensions, not %d", TN_MAX_DIMS, n_dims);
@@ -66,7 +66,7 @@ tn_tensor *tn_tensor_new(tn_arena *arena, tn_type type, int n_dims, const int64_
     }
     if (arena->status != TN_OK) return NULL;
     tn_tensor t = {.type = type, .n_dims = n_dims};
-    tn_status status = check_shape(type, n_dims, ne, t.ne);
+    tn_status status = check_new_shape(type, n_dims, ne, t.ne);
     if (status != TN_OK) return tn__arena_fail(arena, status);
     tn__set_strides(type, t.ne, t.nb);
     return allocate_tensor(arena, &t);
@@ -101,7 +101,7 @@ tn_tensor *tn__op_new(tn_arena *arena, tn_op op, tn_tensor *const *src, int n_sr
 
     if (!t.view_src) {
         int64_t full[TN_MAX_DIMS];
-        status = check_shape(t.type, TN_MAX_DIMS, t.ne, full);
+        status = check_new_shape(t.type, TN_MAX_DIMS, t.ne, full);
         if (status != TN_OK) return tn__arena_fail(arena, tn__op_fail(&t, status, "%s", tn_error()));
         tn__set_strides(t.type, t.ne, t.nb);
     }

@@ -1,4 +1,4 @@
-/* The GPU that tests of one run on: the first found, or $TENON_GPU, which may be a simulated one. */
+/* The GPU for GPU tests: the first one, or $TENON_GPU, which may be a simulated device. */
 #ifndef TN_TESTS_GPU_H
 #define TN_TESTS_GPU_H
 

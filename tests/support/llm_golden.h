@@ -1,4 +1,4 @@
-/* Golden models: their reference logits and the comparison with a session's. */
+/* Golden models: reference logits, and comparison with the logits of a session. */
 #ifndef TN_TESTS_LLM_GOLDEN_H
 #define TN_TESTS_LLM_GOLDEN_H
 
@@ -16,11 +16,11 @@ typedef struct golden_model {
 
 /* The golden architectures, NULL at the end. */
 extern const char *const golden_archs[];
-/* What to test with, NULL at the end: the golden architectures ("archs/NAME"), or the models NAME.gguf with
- * NAME.logits beside them in the folder $TENON_LLM_FOLDER, as "/folder/NAME". */
+/* The models to test, NULL at the end: the golden architectures ("archs/NAME"), or, as "/folder/NAME", the models
+ * NAME.gguf with NAME.logits in the folder $TENON_LLM_FOLDER. */
 const char *const *golden_models(void);
 
-/* Loads one of them, by its name without the ending; false when the golden folder is absent. */
+/* Loads one of them by its name without the suffix; false if the golden folder is absent. */
 bool golden_load(const char *relative, golden_model *g);
 void golden_free(golden_model *g);
 

@@ -1,4 +1,4 @@
-/* Random graphs, and running them node by node. */
+/* Random graphs, and their execution node by node. */
 #include "random_graph.h"
 
 #include "base/checked.h"
@@ -9,11 +9,11 @@
 #include <string.h>
 
 static tn_tensor *pick(world *w, rng *r) {
-    int recent = w->n > 5 && rng_below(r, 3) ? w->n - 5 : 0; /* short lives and long ones */
+    int recent = w->n > 5 && rng_below(r, 3) ? w->n - 5 : 0; /* short and long lifetimes */
     return w->pool[recent + (int)rng_below(r, (uint64_t)(w->n - recent))];
 }
 
-/* Everything has WIDTH columns, or none at all, so that any op fits anything of as many rows. */
+/* All tensors have WIDTH columns, or are empty, so that any op accepts any tensors with the same number of rows. */
 void make_world(world *w, rng *r, int ops) {
     memset(w, 0, sizeof *w);
     assert_ok(
@@ -113,14 +113,14 @@ uint64_t hash_outputs(const tn_graph *numbering) {
     uint64_t h = 0;
     for (size_t i = 0; i < count_of(numbering); i++) {
         const tn_tensor *t = tensor_of(numbering, i);
-        /* A hash of each, so that the order of nodes does not count. */
+        /* The sum of hashes does not depend on the order of nodes. */
         if (t->flags & TN_FLAG_OUTPUT)
             h += tn__hash_bytes(t->data ? t->data : "", tn_nbytes(t), tn_is_contiguous(t)) * (2 * i + 1);
     }
     return h;
 }
 
-/* Every tensor in memory of its own. */
+/* Every tensor has its own memory. */
 uint64_t run_privately(const tn_graph *g, const tn_graph *numbering) {
     unbind(g);
     void **memory = calloc(count_of(g), sizeof *memory);

@@ -1,4 +1,4 @@
-/* Random graphs with everything that makes planning difficult, and a run of them with memory of its own per tensor.
+/* Random graphs with everything that makes planning difficult, and a reference run with separate memory per tensor.
  */
 #ifndef TN_TESTS_RANDOM_GRAPH_H
 #define TN_TESTS_RANDOM_GRAPH_H
@@ -16,25 +16,26 @@ typedef struct world {
     int n;
 } world;
 
-/* Views of views, chains in place, writes through views, inputs that are written, several outputs, now and then
- * nothing but empty tensors. */
+/* Views of views, series of in-place nodes, writes through views, inputs that are written, several outputs, sometimes
+ * only empty tensors. */
 void make_world(world *w, rng *r, int ops);
 
-/* Tensors as plans number them: nodes, then leaves. */
+/* Tensors in the numbering of plans: nodes, then leaves. */
 size_t count_of(const tn_graph *g);
 tn_tensor *tensor_of(const tn_graph *g, size_t i);
 void unbind(const tn_graph *g);     /* all tensors, views too */
-void bind_views(const tn_graph *g); /* to wherever their roots are */
+void bind_views(const tn_graph *g); /* to the memory of their roots */
 /* The same numbers for the same seed in all leaves. */
 void fill_leaves(const tn_graph *g, uint64_t seed);
 
-/* A backend for the group of tests, as its setup and teardown. */
+/* Setup and teardown of a group of tests: a CPU stream. */
 int open_backend(void **state);
 int close_backend(void **state);
 void run_node(tn_tensor *node);
-/* Over all outputs of `numbering`, a graph of the same tensors: whatever order they were computed in. */
+/* Hash of all outputs, which does not depend on the order of computation. `numbering` is a graph of the same tensors.
+ */
 uint64_t hash_outputs(const tn_graph *numbering);
-/* Runs with every tensor in memory of its own and returns the hash of the outputs; nothing is bound afterwards. */
+/* Runs with separate memory per tensor and returns the hash of the outputs; nothing is bound afterwards. */
 uint64_t run_privately(const tn_graph *g, const tn_graph *numbering);
 
 #endif

@@ -1,15 +1,5 @@
 /* The reference implementation of every op: f64, one element at a time, written from the definitions. */
-#include "reference.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-typedef struct array {
-    const tn_tensor *t;
-    double *v;
-    int64_t n0, n1, n2, n3;
-} array;
+#include "reference_array.h"
 
 double *reference_values(const tn_tensor *t) {
     int64_t block = tn_type_block(t->type), n = tn_nelements(t);
@@ -39,25 +29,7 @@ double *reference_values(const tn_tensor *t) {
     return values;
 }
 
-static array load(const tn_tensor *t) {
-    if (!t) return (array){0};
-    return (array){t, reference_values(t), t->ne[0], t->ne[1], t->ne[2], t->ne[3]};
-}
-static double at(const array *a, int64_t i0, int64_t i1, int64_t i2, int64_t i3) {
-    return a->v[((i3 * a->n2 + i2) * a->n1 + i1) * a->n0 + i0];
-}
-
-#define EACH(t)                                                                                                      \
-    for (int64_t i3 = 0, e = 0; i3 < (t)->ne[3]; i3++)                                                               \
-        for (int64_t i2 = 0; i2 < (t)->ne[2]; i2++)                                                                  \
-            for (int64_t i1 = 0; i1 < (t)->ne[1]; i1++)                                                              \
-                for (int64_t i0 = 0; i0 < (t)->ne[0]; i0++, e++)
-#define EACH_ROW(t)                                                                                                  \
-    for (int64_t i3 = 0, row = 0; i3 < (t)->ne[3]; i3++)                                                             \
-        for (int64_t i2 = 0; i2 < (t)->ne[2]; i2++)                                                                  \
-            for (int64_t i1 = 0; i1 < (t)->ne[1]; i1++, row++)
-
-/* ---- Element-wise -------------------------------------------------------------------------------------------- */
+/* ---- Element-wise ---- */
 
 static double sigmoid(double v) { return 1 / (1 + exp(-v)); }
 static double gelu(double v) { return 0.5 * v * (1 + tanh(sqrt(2 / M_PI) * (v + 0.044715 * v * v * v))); }
@@ -112,9 +84,9 @@ static double binary(tn_op op, double x, double y) {
     return op == TN_OP_ADD ? x + y : op == TN_OP_SUB ? x - y : op == TN_OP_MUL ? x * y : x / y;
 }
 
-/* ---- Rows ---------------------------------------------------------------------------------------------------- */
+/* ---- Rows ---- */
 
-/* Sorting order: numbers by value, then NaN, equal ones by index. */
+/* Sorting order: numbers by value, then NaN; equal values by index. */
 static const double *sort_values;
 static bool sort_descending;
 static int compare(const void *a, const void *b) {
@@ -177,7 +149,7 @@ static void soft_max(const tn_tensor *node, double *out) {
     free(sinks.v);
 }
 
-/* ---- Rope ---------------------------------------------------------------------------------------------------- */
+/* ---- Rope ---- */
 
 static void rope(const tn_tensor *node, double *out, double *scale) {
     array x = load(node->src[0]), pos = load(node->src[1]), factors = load(node->src[2]);
@@ -227,7 +199,7 @@ static void rope(const tn_tensor *node, double *out, double *scale) {
     free(factors.v);
 }
 
-/* ---- Products ------------------------------------------------------------------------------------------------ */
+/* ---- Matrix multiplication and attention ---- */
 
 static void mul_mat(const tn_tensor *node, double *out, double *scale) {
     array x = load(node->src[0]), y = load(node->src[1]);
@@ -326,7 +298,7 @@ static void attention(const tn_tensor *node, double *out, double *scale) {
                 if (score[c] == -INFINITY) continue;
                 double weight = exp(score[c] - most) / sum, value = at(&v, i, kv, c, i3);
                 total += weight * value;
-                size += fmax(weight, 1e-6) * fabs(value); /* where f16's steps no longer become smaller */
+                size += fmax(weight, 1e-6) * fabs(value); /* below this the steps of f16 no longer become smaller */
             }
             out[row * v.n0 + i] = total;
             scale[row * v.n0 + i] = size;
@@ -342,127 +314,7 @@ static void attention(const tn_tensor *node, double *out, double *scale) {
     free(sinks.v);
 }
 
-/* ---- Convolutions -------------------------------------------------------------------------------------------- */
-
-/* Data [w, h, channels, batch]; flat data has h = 1. */
-static double pixel(const array *x, bool flat, int64_t w, int64_t h, int64_t c, int64_t b) {
-    int64_t width = x->n0, height = flat ? 1 : x->n1;
-    if (w < 0 || w >= width || h < 0 || h >= height) return 0;
-    return flat ? at(x, w, c, b, 0) : at(x, w, h, c, b);
-}
-
-static void conv(const tn_tensor *node, double *out, double *scale) {
-    array kernel = load(node->src[0]), x = load(node->src[1]);
-    const tn_conv_params *p = &node->params.conv;
-    bool flat = node->op == TN_OP_CONV_1D;
-    int64_t kw = kernel.n0, kh = flat ? 1 : kernel.n1, in = flat ? kernel.n1 : kernel.n2;
-    int64_t per_group = (flat ? kernel.n2 : kernel.n3) / p->groups;
-    EACH(node) {
-        int64_t oh = flat ? 0 : i1, channel = flat ? i1 : i2, batch = flat ? i2 : i3, group = channel / per_group;
-        double sum = 0, size = 0;
-        for (int64_t c = 0; c < in; c++)
-            for (int64_t h = 0; h < kh; h++)
-                for (int64_t w = 0; w < kw; w++) {
-                    double weight = kernel.v[((channel * in + c) * kh + h) * kw + w];
-                    double term = weight * pixel(&x, flat, i0 * p->stride[0] + w * p->dilation[0] - p->pad[0],
-                                                 flat ? 0 : oh * p->stride[1] + h * p->dilation[1] - p->pad[1],
-                                                 group * in + c, batch);
-                    sum += term;
-                    size += fabs(term);
-                }
-        out[e] = sum;
-        scale[e] = size;
-    }
-    free(kernel.v);
-    free(x.v);
-}
-
-static void im2col(const tn_tensor *node, double *out) {
-    array kernel = load(node->src[0]), x = load(node->src[1]);
-    const tn_conv_params *p = &node->params.conv;
-    bool flat = !p->is_2d;
-    int64_t kw = kernel.n0, kh = flat ? 1 : kernel.n1;
-    EACH(node) {
-        int64_t w = i0 % kw, h = i0 / kw % kh, c = i0 / kw / kh;
-        out[e] = pixel(&x, flat, i1 * p->stride[0] + w * p->dilation[0] - p->pad[0],
-                       flat ? 0 : i2 * p->stride[1] + h * p->dilation[1] - p->pad[1], c, flat ? i2 : i3);
-    }
-    free(kernel.v);
-    free(x.v);
-}
-
-/* Every input stamps the kernel onto the result. */
-static void conv_transpose(const tn_tensor *node, double *out, double *scale) {
-    array kernel = load(node->src[0]), x = load(node->src[1]);
-    bool flat = node->op == TN_OP_CONV_TRANSPOSE_1D;
-    int64_t stride = node->params.conv.stride[0], kw = kernel.n0, kh = flat ? 1 : kernel.n1;
-    int64_t channels = flat ? kernel.n1 : kernel.n2, in = flat ? kernel.n2 : kernel.n3;
-    int64_t width = x.n0, height = flat ? 1 : x.n1, batches = flat ? x.n2 : x.n3;
-    int64_t out_w = node->ne[0], out_h = flat ? 1 : node->ne[1];
-    for (int64_t i = 0; i < tn_nelements(node); i++) out[i] = scale[i] = 0;
-    for (int64_t b = 0; b < batches; b++)
-        for (int64_t c = 0; c < in; c++)
-            for (int64_t o = 0; o < channels; o++)
-                for (int64_t h = 0; h < height; h++)
-                    for (int64_t w = 0; w < width; w++)
-                        for (int64_t y = 0; y < kh; y++)
-                            for (int64_t z = 0; z < kw; z++) {
-                                double term =
-                                    pixel(&x, flat, w, h, c, b) * kernel.v[((c * channels + o) * kh + y) * kw + z];
-                                int64_t to = ((b * channels + o) * out_h + h * stride + y) * out_w + w * stride + z;
-                                out[to] += term;
-                                scale[to] += fabs(term);
-                            }
-    free(kernel.v);
-    free(x.v);
-}
-
-static void pool(const tn_tensor *node, double *out, double *scale) {
-    array x = load(node->src[0]);
-    const tn_pool_params *p = &node->params.pool;
-    bool flat = node->op == TN_OP_POOL_1D;
-    EACH(node) {
-        double sum = 0, size = 0, most = -INFINITY;
-        for (int64_t h = 0; h < (flat ? 1 : p->kernel[1]); h++)
-            for (int64_t w = 0; w < p->kernel[0]; w++) {
-                int64_t column = i0 * p->stride[0] + w - p->pad[0];
-                int64_t line = flat ? i1 : i1 * p->stride[1] + h - p->pad[1];
-                if (column < 0 || column >= x.n0 || line < 0 || line >= x.n1) continue;
-                double v = at(&x, column, line, i2, i3);
-                sum += v;
-                size += fabs(v);
-                most = fmax(most, v);
-            }
-        double area = p->kernel[0] * (flat ? 1.0 : p->kernel[1]);
-        out[e] = p->kind == TN_POOL_MAX ? most : sum / area;
-        scale[e] = p->kind == TN_POOL_MAX ? fabs(most) : size / area;
-    }
-    free(x.v);
-}
-
-static void upscale(const tn_tensor *node, double *out, double *scale) {
-    array x = load(node->src[0]);
-    EACH(node) {
-        int64_t j2 = i2 * x.n2 / node->ne[2], j3 = i3 * x.n3 / node->ne[3];
-        if (node->params.upscale.mode == TN_UPSCALE_NEAREST) {
-            out[e] = at(&x, i0 * x.n0 / node->ne[0], i1 * x.n1 / node->ne[1], j2, j3);
-            scale[e] = fabs(out[e]);
-            continue;
-        }
-        double w = fmin(fmax(((double)i0 + 0.5) * (double)x.n0 / (double)node->ne[0] - 0.5, 0), (double)x.n0 - 1);
-        double h = fmin(fmax(((double)i1 + 0.5) * (double)x.n1 / (double)node->ne[1] - 0.5, 0), (double)x.n1 - 1);
-        int64_t w0 = (int64_t)floor(w), h0 = (int64_t)floor(h);
-        int64_t w1 = w0 + 1 < x.n0 ? w0 + 1 : w0, h1 = h0 + 1 < x.n1 ? h0 + 1 : h0;
-        double fw = w - (double)w0, fh = h - (double)h0;
-        double a = at(&x, w0, h0, j2, j3), b = at(&x, w1, h0, j2, j3);
-        double c = at(&x, w0, h1, j2, j3), d = at(&x, w1, h1, j2, j3);
-        out[e] = (a * (1 - fw) + b * fw) * (1 - fh) + (c * (1 - fw) + d * fw) * fh;
-        scale[e] = fabs(a) + fabs(b) + fabs(c) + fabs(d);
-    }
-    free(x.v);
-}
-
-/* ---- Moving -------------------------------------------------------------------------------------------------- */
+/* ---- Regions and rows ---- */
 
 static void region(const tn_tensor *node, double *out, double *scale) {
     array x = load(node->src[0]), y = load(node->src[1]);
@@ -492,12 +344,13 @@ static void set_rows(const tn_tensor *node, double *out) {
     free(rows.v);
 }
 
-/* ---- All of them --------------------------------------------------------------------------------------------- */
+/* ---- Dispatch ---- */
 
 static int64_t modulo(int64_t a, int64_t n) { return (a % n + n) % n; }
 
-static void simple(const tn_tensor *node, double *out, double *scale) {
-    array x = load(node->src[0]), y = load(node->src[1]), z = load(node->src[2]);
+/* Sums, sorting, mixing and the loss. */
+static void reduction(const tn_tensor *node, double *out, double *scale) {
+    array x = load(node->src[0]), y = load(node->src[1]);
     const tn_op_params *p = &node->params;
     double total = 0, size = 0;
     switch (node->op) {
@@ -554,6 +407,17 @@ static void simple(const tn_tensor *node, double *out, double *scale) {
             }
         }
         break;
+    default: break;
+    }
+    free(x.v);
+    free(y.v);
+}
+
+/* Copies, moved and generated data. */
+static void movement(const tn_tensor *node, double *out, double *scale) {
+    array x = load(node->src[0]), y = load(node->src[1]), z = load(node->src[2]);
+    const tn_op_params *p = &node->params;
+    switch (node->op) {
     case TN_OP_CONCAT:
         EACH(node) {
             int64_t i[4] = {i0, i1, i2, i3}, d = p->concat.dim;
@@ -636,7 +500,7 @@ static void elementwise(const tn_tensor *node, double *out, double *scale) {
             scale[e] = fabs(out[e]) + fabs(b) + fabs(a);
         } else {
             out[e] = unary(node, x.v[e]);
-            /* An argument is exact to a rounding: functions may pass on that much of it. */
+            /* The argument has a rounding error, which the function may propagate. */
             scale[e] = fabs(out[e]) + (node->op == TN_OP_SCALE ? fabs(x.v[e] * node->params.scale.scale) : 0);
             if (node->op == TN_OP_GELU || node->op == TN_OP_GELU_QUICK || node->op == TN_OP_GELU_ERF ||
                 node->op == TN_OP_SILU || node->op == TN_OP_HARDSWISH || node->op == TN_OP_HARDSIGMOID ||
@@ -692,13 +556,13 @@ void reference_run(const tn_tensor *node, double *out, double *scale_out) {
     case TN_OP_OUT_PROD: out_prod(node, out, scale); break;
     case TN_OP_ATTENTION: attention(node, out, scale); break;
     case TN_OP_CONV_1D:
-    case TN_OP_CONV_2D: conv(node, out, scale); break;
-    case TN_OP_IM2COL: im2col(node, out); break;
+    case TN_OP_CONV_2D: reference_conv(node, out, scale); break;
+    case TN_OP_IM2COL: reference_im2col(node, out); break;
     case TN_OP_CONV_TRANSPOSE_1D:
-    case TN_OP_CONV_TRANSPOSE_2D: conv_transpose(node, out, scale); break;
+    case TN_OP_CONV_TRANSPOSE_2D: reference_conv_transpose(node, out, scale); break;
     case TN_OP_POOL_1D:
-    case TN_OP_POOL_2D: pool(node, out, scale); break;
-    case TN_OP_UPSCALE: upscale(node, out, scale); break;
+    case TN_OP_POOL_2D: reference_pool(node, out, scale); break;
+    case TN_OP_UPSCALE: reference_upscale(node, out, scale); break;
     case TN_OP_ACC:
     case TN_OP_SET: region(node, out, scale); break;
     case TN_OP_SET_ROWS: set_rows(node, out); break;
@@ -707,13 +571,15 @@ void reference_run(const tn_tensor *node, double *out, double *scale_out) {
     case TN_OP_L2_NORM:
     case TN_OP_GROUP_NORM: norms(node, out, scale); break;
     case TN_OP_DIAG_MASK_INF:
-    case TN_OP_DIAG_MASK_ZERO: simple(node, out, scale); break;
+    case TN_OP_DIAG_MASK_ZERO: movement(node, out, scale); break;
     default: {
         tn_op_family family = tn_op_get_family(node->op);
         if (family == TN_FAMILY_UNARY || family == TN_FAMILY_BINARY || family == TN_FAMILY_GLU)
             elementwise(node, out, scale);
+        else if (family == TN_FAMILY_REDUCE)
+            reduction(node, out, scale);
         else
-            simple(node, out, scale);
+            movement(node, out, scale);
     }
     }
     for (int64_t i = 0; scale_out && i < n; i++) scale_out[i] = scale[i] < 0 ? fabs(out[i]) : scale[i];

@@ -1,5 +1,5 @@
-/* An independent reference for every op, in f64 and without any cleverness, and random cases for it. Both work on
- * tensors whose sources lie in host memory; what runs the op under test is the caller's choice. */
+/* An independent f64 reference implementation of every op, and random cases for it. Both work on tensors whose
+ * sources are in host memory; the caller runs the op under test. */
 #ifndef TN_TESTS_REFERENCE_H
 #define TN_TESTS_REFERENCE_H
 
@@ -10,19 +10,18 @@
 /* All elements of a tensor in the order of its shape; the caller frees with free(). */
 double *reference_values(const tn_tensor *t);
 
-/* What `node` should be, in the order of its shape. `scale`, when not NULL, receives for every element the magnitude
- * that rounding errors are relative to: the sum of the magnitudes of what was added up. */
+/* The expected values of `node`, in the order of its shape. `scale` (may be NULL) receives for every element the
+ * magnitude that rounding errors are relative to: the sum of the magnitudes of its terms. */
 void reference_run(const tn_tensor *node, double *result, double *scale);
 
-/* A random case of an op: a node whose sources are leaves, or views of leaves, filled with numbers, in an arena with
- * data. NULL when there is no case for the op. With `wild`, sources of element-wise ops and mat-muls contain NaN and
+/* A random case of an op: a node whose sources are leaves, or views of leaves, with random values, in an arena with
+ * data. NULL if there is no case for the op. With `wild`, sources of element-wise ops and mat-muls contain NaN and
  * infinities. */
 tn_tensor *random_case(tn_arena *arena, tn_op op, rng *r, bool wild);
-/* Attention number i of a list that goes through sizes of heads, types of caches, few and many tokens. NULL after the
- * last. */
+/* Case i of a list of attention over head sizes, cache types, and few and many tokens. NULL after the last. */
 tn_tensor *cache_case(tn_arena *arena, int i, rng *r);
 
-/* A product with experts of this shape; same_input: a token's experts multiply the same column. */
+/* A mul_mat_id of this shape; same_input: all experts of a token multiply the same column. */
 typedef struct expert_shape {
     int64_t k, m, experts, used, tokens;
     bool same_input;
@@ -33,7 +32,7 @@ tn_tensor *experts_case(tn_arena *arena, tn_type type, const expert_shape *e, rn
  * columns swapped (plain types only). */
 tn_tensor *random_tensor(tn_arena *arena, tn_type type, const int64_t ne[4], int layout, float spread, rng *r);
 
-/* How far a result stored in this type may be from the reference, relative to the scale: the one table. */
+/* The tolerance for a result of this type, relative to the scale. */
 double tolerance_of_type(tn_type type);
 
 #endif

@@ -1,4 +1,4 @@
-/* Running one node on any stream and comparing it with the reference. */
+/* Execution of one node on any stream, and comparison with the reference. */
 #include "run_case.h"
 
 #include <math.h>
@@ -25,7 +25,7 @@ bool can_run_in_place(tn_stream *stream, const tn_tensor *node, int source) {
     return true;
 }
 
-/* A leaf's stay in device memory. */
+/* A leaf that is bound to device memory for a run. */
 typedef struct guest {
     tn_tensor *root;
     void *host, *extra;
@@ -111,8 +111,8 @@ const char *describe_case(const tn_tensor *node) {
     return text;
 }
 
-/* How far the op's own arithmetic may be off, relative to the scale. Mat-muls and attention may round their
- * activations to eight bits or bfloat16 where the weights are that coarse. */
+/* Tolerance for the arithmetic of an op, relative to the scale. Mat-mul and attention may round activations to eight
+ * bits or bfloat16 if the weights are that coarse. */
 double case_slack = 1;
 
 static double tolerance_of_op(const tn_tensor *node) {
@@ -137,7 +137,7 @@ static double tolerance_of_op(const tn_tensor *node) {
     }
 }
 
-/* What an integer result of a conversion is: towards zero, within the type. */
+/* Conversion to an integer: towards zero, saturated. */
 static double to_integer(tn_type type, double v) {
     double high = type == TN_I8 ? INT8_MAX : type == TN_I16 ? INT16_MAX : type == TN_I32 ? INT32_MAX : 0x1p63;
     if (isnan(v)) return 0;
@@ -157,7 +157,7 @@ void check_case(const tn_tensor *node, const void *bytes, const char *where) {
     int64_t block = tn_type_block(node->type);
     for (int64_t i = 0; i < n; i++) {
         double want = expected[i], allowed = scale[i] * tolerance + 1e-37;
-        if (block > 1) { /* relative to the largest of the block */
+        if (block > 1) { /* relative to the largest value of the block */
             double most = 0;
             for (int64_t j = i / block * block; j < (i / block + 1) * block; j++)
                 most = fmax(most, fabs(expected[j]));

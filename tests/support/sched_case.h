@@ -1,4 +1,5 @@
-/* What tests of scheduling share: a graph as long as they want, what a device has given, and its inside. */
+/* Helpers of scheduler tests: a graph of any length, the memory used on a device, and access to a simulated device.
+ */
 #ifndef TN_TESTS_SCHED_CASE_H
 #define TN_TESTS_SCHED_CASE_H
 
@@ -9,7 +10,7 @@
 
 enum { WIDTH = 32 };
 
-/* n steps over rows of WIDTH, each of which keeps their scale. */
+/* A series of n nodes over rows of WIDTH, which keep the scale of their values. */
 static inline void chain(tn_arena *arena, int n, int64_t rows, tn_tensor **in, tn_tensor **out, tn_graph **graph) {
     tn_tensor *x = *in = tn_input(arena, TN_F32, WIDTH, rows);
     for (int i = 0; i < n; i++) x = tn_rms_norm(arena, tn_add(arena, tn_silu(arena, x), *in), NULL, 1e-5f);
@@ -18,7 +19,7 @@ static inline void chain(tn_arena *arena, int n, int64_t rows, tn_tensor **in, t
     assert_ok(tn_graph_add(*graph, *out));
 }
 
-/* Bytes taken on a device. */
+/* Bytes used on a device. */
 static inline size_t used_on(const char *name) {
     tn_device *device;
     size_t free_bytes, total;
@@ -27,7 +28,7 @@ static inline size_t used_on(const char *name) {
     return total - free_bytes;
 }
 
-/* A simulated device from inside, to have it fail. */
+/* The internals of a simulated device, to inject faults. */
 static inline tn__sim *sim_of(const char *name) {
     tn_device *device;
     assert_ok(tn_device_find(name, &device));

@@ -1,4 +1,4 @@
-/* What all unit tests share: cmocka, the golden folder, random numbers, and failing the n-th allocation. */
+/* Helpers of all unit tests: cmocka, the golden folder, random numbers, and failing allocations. */
 #ifndef TN_TESTS_SUPPORT_H
 #define TN_TESTS_SUPPORT_H
 
@@ -11,7 +11,7 @@
 
 #include "tenon/base.h"
 
-/* Asserts that a call succeeded, and shows its message when it did not. */
+/* Asserts that a call succeeded; prints its message otherwise. */
 #define assert_ok(expr)                                                                                              \
     do {                                                                                                             \
         tn_status assert_ok_status_ = (expr);                                                                        \
@@ -30,7 +30,7 @@
         if (!*tn_error()) fail_msg("%s: failed without a message", #expr);                                           \
     } while (0)
 
-/* Path of a golden file, or NULL when the folder is absent ($TENON_GOLDEN, else ../shared/golden beside the
+/* Path of a golden file, or NULL if the folder is absent ($TENON_GOLDEN, otherwise ../shared/golden relative to the
  * project). The result is valid until the next call. Use GOLDEN_OR_SKIP inside a test. */
 const char *golden_path(const char *relative);
 #define GOLDEN_OR_SKIP(variable, relative)                                                                           \
@@ -40,7 +40,7 @@ const char *golden_path(const char *relative);
         skip();                                                                                                      \
     }
 
-/* Reads a whole file; the caller frees with free(). NULL when it cannot be read. A NUL is added past the end. */
+/* Reads a whole file and appends a NUL; the caller frees with free(). NULL if it cannot be read. */
 void *read_file(const char *path, size_t *size);
 
 /* A small seeded generator, the same numbers everywhere. */
@@ -52,9 +52,9 @@ uint64_t rng_below(rng *r, uint64_t bound); /* 0 … bound-1 */
 double rng_unit(rng *r);                    /* [0, 1) */
 float rng_normal(rng *r);
 
-/* Runs `scenario` with the n-th allocation of the library failing, for n = 1, 2, … until it runs through without
- * reaching the failing one. The scenario returns its status and cleans up after itself: with a failing allocation
- * that must be TN_E_NOMEM (or TN_OK, where the library could do without), never a leak. */
+/* Runs `scenario` with the n-th allocation of the library failing, for n = 1, 2, … until no allocation fails. The
+ * scenario returns its status and cleans up: with a failing allocation the status must be TN_E_NOMEM (or TN_OK, if
+ * the library does not need the memory), and nothing may leak. */
 typedef tn_status (*alloc_scenario)(void *user);
 void check_every_allocation_failure(alloc_scenario scenario, void *user);
 

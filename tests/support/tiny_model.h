@@ -1,5 +1,5 @@
-/* The smallest model that a session runs, written where it is needed: llama, two layers, no tokenizer. For tests and
- * fuzzers that cannot count on files. */
+/* The smallest model that a session can run: llama, two layers, no tokenizer. For tests and fuzzers without model
+ * files. */
 #ifndef TN_TESTS_TINY_MODEL_H
 #define TN_TESTS_TINY_MODEL_H
 

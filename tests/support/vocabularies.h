@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Reference vocabularies ---------------------------------------------------------------------------------- */
+/* ---- Reference vocabularies ---- */
 
 static const char *const vocabularies[] = {"bert-bge",  "deepseek-llm", "falcon",   "gpt-2",
                                            "llama-spm", "phi-3",        "starcoder"};
@@ -25,7 +25,7 @@ static inline tn_tokenizer *open_golden(const char *name) {
     tn_tokenizer *t;
     assert_ok(tn_gguf_open(path, NULL, &file));
     assert_ok(tn_tokenizer_new(file, NULL, &t));
-    tn_gguf_close(file); /* the tokenizer keeps nothing of it */
+    tn_gguf_close(file); /* the tokenizer does not refer to it */
     return t;
 }
 
@@ -36,7 +36,7 @@ static inline tn_tokenizer *open_golden(const char *name) {
         skip();                                                                                                      \
     }
 
-/* ---- Small vocabularies of our own --------------------------------------------------------------------------- */
+/* ---- Small vocabularies of our own ---- */
 
 enum { MOST = 4096 };
 typedef struct small {
@@ -76,7 +76,7 @@ static inline void add_merge(small *v, const char *pair) {
     v->merges[v->source.n_merges++] = str(pair);
 }
 
-/* All bytes, as byte-level vocabularies write them. */
+/* All bytes, in the form of byte-level vocabularies. */
 static inline void add_bytes(small *v) {
     for (unsigned b = 0; b < 256; b++) {
         unsigned n = tn__utf8_encode(tn__char_of_byte(b), v->bytes[b]);
@@ -154,8 +154,8 @@ static inline small *raw_vocabulary(const char *model, const char *pre) {
     return v;
 }
 
-/* A double-array trie with one entry, "A" -> "bb": the root's offset leads to 1 ^ 'A' = 0x40, the leaf to its value.
- */
+/* A double-array trie with one entry, "A" -> "bb": the root's offset gives unit 1 ^ 'A' = 0x40, whose offset gives
+ * the value. */
 static inline size_t make_charsmap(unsigned char *out) {
     uint32_t units[0x80] = {0};
     units[0] = 1u << 10;                          /* offset 1 */

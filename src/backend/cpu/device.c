@@ -89,7 +89,7 @@ static const tn_stream_ops stream_ops = {
     .program_run = tn__cpu_program_run,
 };
 
-static tn_status stream_new(tn_device *device, const tn_stream_params *params, tn_stream **stream) {
+static tn_status cpu_stream_new(tn_device *device, const tn_stream_params *params, tn_stream **stream) {
     if (params->n_threads < 0 || params->n_threads > TN_MAX_THREADS)
         return tn_fail(TN_E_INVALID, "%d threads: must be 0 to %d", params->n_threads, TN_MAX_THREADS);
     tn__cpu_stream *impl = tn_calloc(1, sizeof *impl);
@@ -123,7 +123,7 @@ static const tn_device_ops device_ops = {
     .supports_buffer_type = cpu_supports_buffer_type,
     .extra_buffer_type = extra_buffer_type,
     .wrap_host = tn__host_buffer_wrap,
-    .stream_new = stream_new,
+    .stream_new = cpu_stream_new,
 };
 
 static tn_device cpu = {

@@ -11,15 +11,15 @@ void tn__host_buffer_free(tn_buffer *buffer) {
     tn_free(buffer->base);
     tn_free(buffer);
 }
-static tn_status host_set(tn_buffer *buffer, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
+static tn_status cpu_buffer_set(tn_buffer *buffer, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
     memcpy((char *)tensor->data + offset, data, size);
     return TN_OK;
 }
-static tn_status host_get(tn_buffer *buffer, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
+static tn_status cpu_buffer_get(tn_buffer *buffer, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
     memcpy(data, (const char *)tensor->data + offset, size);
     return TN_OK;
 }
-static tn_status host_fill(tn_buffer *buffer, tn_tensor *tensor, uint8_t value, size_t offset, size_t size) {
+static tn_status cpu_buffer_fill(tn_buffer *buffer, tn_tensor *tensor, uint8_t value, size_t offset, size_t size) {
     memset((char *)tensor->data + offset, value, size);
     return TN_OK;
 }
@@ -28,12 +28,13 @@ static tn_status copy(tn_buffer *buffer, const tn_tensor *from, tn_tensor *to) {
     memmove(to->data, from->data, tn_nbytes(from));
     return TN_OK;
 }
-static tn_status host_clear(tn_buffer *buffer, uint8_t value) {
+static tn_status cpu_buffer_clear(tn_buffer *buffer, uint8_t value) {
     memset(buffer->base, value, buffer->size);
     return TN_OK;
 }
 
-#define DATA_OPS .set = host_set, .get = host_get, .fill = host_fill, .copy = copy, .clear = host_clear
+#define DATA_OPS                                                                                                     \
+    .set = cpu_buffer_set, .get = cpu_buffer_get, .fill = cpu_buffer_fill, .copy = copy, .clear = cpu_buffer_clear
 static const tn_buffer_ops owner_ops = {.free = tn__host_buffer_free, DATA_OPS};
 static const tn_buffer_ops wrapper_ops = {.free = free_wrapper, DATA_OPS};
 
@@ -41,7 +42,7 @@ static const tn_buffer_ops wrapper_ops = {.free = free_wrapper, DATA_OPS};
  * out-of-memory killer halfway through a load. */
 enum { LARGE = 2 << 20, WORTH_ASKING = 64 << 20 };
 
-static tn_status host_buffer_new(tn_buffer_type *type, size_t size, tn_buffer **out) {
+static tn_status cpu_buffer_new(tn_buffer_type *type, size_t size, tn_buffer **out) {
     size_t available, total;
     if (size >= WORTH_ASKING && tn__host_memory(&available, &total) == TN_OK && size > available)
         return tn_fail(TN_E_NOMEM, "%s: %zu bytes needed, %zu free of %zu", type->device->name, size, available,
@@ -61,7 +62,7 @@ static tn_status host_buffer_new(tn_buffer_type *type, size_t size, tn_buffer **
     return TN_OK;
 }
 
-const tn_buffer_type_ops tn__host_buffer_type_ops = {.buffer_new = host_buffer_new};
+const tn_buffer_type_ops tn__host_buffer_type_ops = {.buffer_new = cpu_buffer_new};
 
 /* A separate type, because the caller's memory has a smaller alignment. */
 static tn_buffer_type wrapped_type = {

@@ -24,7 +24,7 @@ enum {
 /* Longest row-local step: for longer ones the cost of a barrier is negligible, and barriers keep threads together. */
 static const double row_local_ns = 5e6;
 
-typedef struct node_info {
+typedef struct cpu_node {
     tn_tensor *node;
     const tn__cpu_op *op;
     size_t scratch;
@@ -33,7 +33,7 @@ typedef struct node_info {
     int by_rows; /* see tn__cpu_op */
     bool tiny;
     uint32_t first_counter;
-} node_info;
+} cpu_node;
 
 typedef struct step_task {
     uint32_t node;
@@ -54,7 +54,7 @@ typedef struct cpu_program {
     bool arranged;
     uint32_t n_nodes, n_phases; /* nodes with work to do, and the sum of their phases */
     uint32_t n_steps, n_tasks;
-    node_info *nodes;
+    cpu_node *nodes;
     bool *arranged_nodes; /* while arranging */
     step_task *tasks;     /* n_phases of them */
     step *steps;          /* at most n_phases */
@@ -66,19 +66,19 @@ typedef struct cpu_program {
 
 /* ---- Dependencies ---- */
 
-typedef struct range {
+typedef struct address_range {
     uintptr_t begin, end;
-} range;
-static range bytes_of(const tn_tensor *t) {
+} address_range;
+static address_range tensor_range(const tn_tensor *t) {
     uintptr_t begin = (uintptr_t)t->data;
-    return (range){begin, begin + tn_nbytes(t)};
+    return (address_range){begin, begin + tn_nbytes(t)};
 }
 static bool overlap(const tn_tensor *a, const tn_tensor *b, bool by_address) {
     if (!by_address) {
         const tn_tensor *ra = a->view_src ? a->view_src : a, *rb = b->view_src ? b->view_src : b;
         return ra == rb;
     }
-    range x = bytes_of(a), y = bytes_of(b);
+    address_range x = tensor_range(a), y = tensor_range(b);
     return x.begin < y.end && y.begin < x.end;
 }
 static bool reads(const tn_tensor *node, const tn_tensor *written, bool by_address) {
@@ -124,40 +124,41 @@ typedef struct member {
 /* ---- Row-local steps ---- */
 
 /* The memory of a tensor that thread i of n touches: the i-th part of its rows, or all of it. */
-static range part_of(const tn_tensor *t, bool by_rows, int i, int n) {
+static address_range part_of(const tn_tensor *t, bool by_rows, int i, int n) {
     const int64_t rows = tn_nrows(t) / n;
     for (int d = 1; d + 1 < TN_MAX_DIMS; d++)
         if (t->ne[d + 1] > 1 && t->nb[d + 1] < t->nb[d] * (size_t)t->ne[d]) by_rows = false; /* not in order */
-    if (!by_rows || rows == 0) return bytes_of(t);
+    if (!by_rows || rows == 0) return tensor_range(t);
     const uintptr_t last = (uintptr_t)tn__row(t, rows * (i + 1) - 1);
-    return (range){(uintptr_t)tn__row(t, rows * i), last + (size_t)(t->ne[0] / tn_type_block(t->type)) * t->nb[0]};
+    return (address_range){(uintptr_t)tn__row(t, rows * i),
+                           last + (size_t)(t->ne[0] / tn_type_block(t->type)) * t->nb[0]};
 }
 
-typedef struct access {
+typedef struct node_access {
     const tn_tensor *t;
     bool by_rows, writes;
-} access;
-static int accesses_of(const node_info *info, access list[1 + TN_MAX_SRC]) {
+} node_access;
+static int accesses_of(const cpu_node *info, node_access list[1 + TN_MAX_SRC]) {
     int n = 0;
-    list[n++] = (access){info->node, !(info->by_rows & TN__SCATTERED), true};
+    list[n++] = (node_access){info->node, !(info->by_rows & TN__SCATTERED), true};
     for (int s = 0; s < TN_MAX_SRC; s++)
-        if (info->node->src[s]) list[n++] = (access){info->node->src[s], info->by_rows >> s & 1, false};
+        if (info->node->src[s]) list[n++] = (node_access){info->node->src[s], info->by_rows >> s & 1, false};
     return n;
 }
 /* Whether one thread's part of a overlaps another thread's part of b. */
-static bool parts_meet(const access *a, const access *b, int n_threads) {
+static bool parts_meet(const node_access *a, const node_access *b, int n_threads) {
     if (!(a->writes || b->writes) || !overlap(a->t, b->t, true)) return false;
     for (int i = 0; i < n_threads; i++) {
-        const range x = part_of(a->t, a->by_rows, i, n_threads);
+        const address_range x = part_of(a->t, a->by_rows, i, n_threads);
         for (int j = 0; j < n_threads; j++) {
-            const range y = part_of(b->t, b->by_rows, j, n_threads);
+            const address_range y = part_of(b->t, b->by_rows, j, n_threads);
             if (i != j && x.begin < y.end && y.begin < x.end) return true;
         }
     }
     return false;
 }
-static bool threads_meet(const node_info *a, const node_info *b, int n_threads) {
-    access of_a[1 + TN_MAX_SRC], of_b[1 + TN_MAX_SRC];
+static bool threads_meet(const cpu_node *a, const cpu_node *b, int n_threads) {
+    node_access of_a[1 + TN_MAX_SRC], of_b[1 + TN_MAX_SRC];
     const int n_a = accesses_of(a, of_a), n_b = accesses_of(b, of_b);
     for (int i = 0; i < n_a; i++)
         for (int j = 0; j < n_b; j++)
@@ -189,9 +190,9 @@ static bool free_to_move(const cpu_program *p, uint32_t first, uint32_t i, const
 
 /* The member whose prepared data node i can use, or NULL. */
 static const member *leader_of(const cpu_program *p, uint32_t i, const member *members, uint32_t n) {
-    const node_info *info = &p->nodes[i];
+    const cpu_node *info = &p->nodes[i];
     for (uint32_t m = 0; m < n && info->op->shares; m++) {
-        const node_info *other = &p->nodes[members[m].node];
+        const cpu_node *other = &p->nodes[members[m].node];
         if (!members[m].shared && other->phases == info->phases &&
             info->op->shares(other->node, info->node, kernels_of(p)))
             return &members[m];
@@ -207,7 +208,7 @@ static uint32_t arrange_row_local(cpu_program *p, uint32_t first, size_t scratch
     double cost = 0;
     uint32_t n = 0;
     for (uint32_t i = first; i < p->n_nodes && n < MAX_ROW_LOCAL; i++) {
-        const node_info *info = &p->nodes[i];
+        const cpu_node *info = &p->nodes[i];
         if (p->arranged_nodes[i]) continue;
         bool joins = info->by_rows != TN__NOT_BY_ROWS && info->phases == 1 && cost + info->cost <= row_local_ns;
         for (uint32_t m = 0; m < n && joins; m++)
@@ -234,7 +235,7 @@ static size_t arrange_parallel(cpu_program *p, uint32_t first, bool by_address, 
     int phases = 0;
     uint32_t n = 0, end = (uint32_t)TN__MIN((uint64_t)first + SEARCH_DISTANCE, p->n_nodes);
     for (uint32_t i = first; i < end && n < MAX_TOGETHER; i++) {
-        const node_info *info = &p->nodes[i];
+        const cpu_node *info = &p->nodes[i];
         if (p->arranged_nodes[i] || (n > 0 && (info->tiny || !free_to_move(p, first, i, members, n, by_address))))
             continue;
         const member *leader = leader_of(p, i, members, n);
@@ -256,7 +257,7 @@ static size_t arrange_parallel(cpu_program *p, uint32_t first, bool by_address, 
 }
 
 /* Returns the scratch the arrangement needs. */
-static size_t arrange(cpu_program *p, bool by_address, size_t scratch_limit) {
+static size_t arrange_steps(cpu_program *p, bool by_address, size_t scratch_limit) {
     size_t most = 0;
     p->n_steps = p->n_tasks = 0;
     for (uint32_t i = 0; i < p->n_nodes; i++) p->arranged_nodes[i] = false;
@@ -290,7 +291,7 @@ static int64_t units_of(const tn_tensor *node, const tn__cpu_op *op) {
 static size_t kept_bytes(const cpu_program *p, const tn__cpu_kernels *kernels) {
     size_t most = 0;
     for (uint32_t i = 0; i < p->n_nodes; i++) {
-        const node_info *info = &p->nodes[i];
+        const cpu_node *info = &p->nodes[i];
         int sources = 0;
         const size_t bytes = info->op->kept ? info->op->kept(info->node, kernels, &sources) : 0;
         for (uint32_t j = 0; bytes > 0 && j < p->n_nodes; j++)
@@ -323,15 +324,15 @@ tn_status tn__cpu_program_new(tn_stream *stream, tn_tensor *const *nodes, size_t
     for (size_t i = 0; i < n_nodes; i++) {
         if (!is_work(nodes[i])) continue;
         const tn__cpu_op *op = &tn__cpu_ops[nodes[i]->op];
-        node_info *info = &p->nodes[p->n_nodes++];
-        *info = (node_info){.node = nodes[i], .op = op};
+        cpu_node *info = &p->nodes[p->n_nodes++];
+        *info = (cpu_node){.node = nodes[i], .op = op};
         info->cost = cost_of(nodes[i], op);
         info->tiny = info->cost < cpu->tiny_ns || units_of(nodes[i], op) <= 1;
         if (!info->tiny) widest = TN__MAX(widest, units_of(nodes[i], op));
     }
     p->n_threads = (int)TN__MIN((int64_t)cpu->n_threads, widest);
     for (uint32_t i = 0; i < p->n_nodes; i++) {
-        node_info *info = &p->nodes[i];
+        cpu_node *info = &p->nodes[i];
         const int nth = info->tiny ? 1 : p->n_threads;
         info->phases = info->op->phases ? info->op->phases(info->node, cpu->kernels, nth) : 1;
         info->first_counter = p->n_phases;
@@ -350,7 +351,7 @@ tn_status tn__cpu_program_new(tn_stream *stream, tn_tensor *const *nodes, size_t
     p->counters = tn_calloc(p->n_phases, sizeof *p->counters);
     if (!p->tasks || !p->steps || !p->counters) goto out_of_memory;
     p->kept = kept_bytes(p, cpu->kernels);
-    p->kept_at = tn__scratch_size(TN__MAX(arrange(p, false, SIZE_MAX / 2), row_local));
+    p->kept_at = tn__scratch_size(TN__MAX(arrange_steps(p, false, SIZE_MAX / 2), row_local));
     p->base.scratch = p->kept_at + p->kept * (size_t)p->n_threads;
     *out = &p->base;
     return TN_OK;
@@ -376,7 +377,7 @@ int tn__cpu_program_threads(const tn_program *program) { return ((const cpu_prog
 /* ---- Running ---- */
 
 static void run_task(cpu_program *p, const step_task *t, int ith, int nth) {
-    const node_info *info = &p->nodes[t->node];
+    const cpu_node *info = &p->nodes[t->node];
     tn__task task = {.node = info->node,
                      .kernels = kernels_of(p),
                      .shared = t->shared,
@@ -467,7 +468,7 @@ tn_status tn__cpu_program_run(tn_program *program, tn_buffer *scratch) {
     const tn__cpu_stream *stream = program->stream->impl;
     if (!p->arranged) {
         TN_TRY(check_bound(p));
-        arrange(p, true, p->kept_at);
+        arrange_steps(p, true, p->kept_at);
         p->arranged = true;
     }
     p->scratch = tn_buffer_base(scratch);

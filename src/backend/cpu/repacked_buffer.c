@@ -188,7 +188,7 @@ typedef struct load_job {
     char text[2048];
 } load_job;
 
-static void keep_failure(load_job *job, tn_status status) {
+static void keep_first_failure(load_job *job, tn_status status) {
     pthread_mutex_lock(&job->lock);
     if (!atomic_exchange(&job->failed, true)) {
         job->status = status;
@@ -205,7 +205,7 @@ static void load_portions(void *user, int index, int count) {
         const size_t in_plane = i % job->per_plane * job->portion;
         const size_t at = i / job->per_plane * t->nb[2] + in_plane, size = TN__MIN(job->portion, t->nb[2] - in_plane);
         tn_status status = job->source.read(job->source.user, at, rows, size);
-        if (status != TN_OK) return keep_failure(job, status);
+        if (status != TN_OK) return keep_first_failure(job, status);
         for (size_t done = 0; done < size;) {
             const group_piece p = group_piece_at(t, at + done, at + size);
             repack_group(t, &p, rows + done);

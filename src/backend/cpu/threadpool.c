@@ -14,9 +14,10 @@
 enum { ACTIVE_BITS = 13, ACTIVE_MASK = (1 << ACTIVE_BITS) - 1 }; /* TN_MAX_THREADS fits */
 _Static_assert((int)TN_MAX_THREADS <= (int)ACTIVE_MASK, "the number of threads must fit into the work word");
 
-static const uint64_t barrier_poll_ns =
-    2 * 1000 * 1000;                            /* for steps longer than this the cost of sleeping is negligible */
-static const uint64_t poll_unit_ns = 50 * 1000; /* of the poll level: level 50 polls for 2.5 ms, a token's pause */
+/* For steps longer than this the cost of sleeping is negligible. */
+static const uint64_t barrier_poll_ns = 2 * 1000 * 1000;
+/* One unit of the poll level: level 50 polls for 2.5 ms, the pause between two tokens. */
+static const uint64_t poll_unit_ns = 50 * 1000;
 
 typedef struct worker {
     struct tn_threadpool *pool;
@@ -97,7 +98,7 @@ static void *worker_main(void *user) {
     }
 }
 
-static void announce(tn_threadpool *pool, int active) {
+static void start_workers(tn_threadpool *pool, int active) {
     uint32_t old = atomic_load_explicit(&pool->work, memory_order_relaxed);
     atomic_store(&pool->work, ((old >> ACTIVE_BITS) + 1) << ACTIVE_BITS | (uint32_t)active);
     if (atomic_load(&pool->idle_sleepers)) tn__wake_all(&pool->work);
@@ -109,11 +110,11 @@ void tn_threadpool_run(tn_threadpool *pool, int n_threads, tn_threadpool_fn fn, 
     pool->fn = fn;
     pool->user = user;
     pool->active = active;
-    tn__placement saved;
+    tn__saved_affinity saved;
     bool moved = tn__enter_placement(&pool->params, &saved);
     if (active > 1) {
         atomic_store_explicit(&pool->paused, false, memory_order_relaxed);
-        announce(pool, active);
+        start_workers(pool, active);
     }
     fn(user, 0, active);
     tn_threadpool_barrier(pool);
@@ -163,7 +164,7 @@ tn_status tn_threadpool_new(const tn_threadpool_params *params, tn_threadpool **
 void tn_threadpool_free(tn_threadpool *pool) {
     if (!pool) return;
     atomic_store(&pool->stop, true);
-    announce(pool, 1);
+    start_workers(pool, 1);
     for (int i = 1; pool->workers && i < pool->n_threads; i++)
         if (pool->workers[i].started) pthread_join(pool->workers[i].thread, NULL);
     pthread_mutex_destroy(&pool->run_lock);
@@ -177,7 +178,7 @@ int tn_threadpool_size(const tn_threadpool *pool) { return pool ? pool->n_thread
 static void set_paused(tn_threadpool *pool, bool paused) {
     pthread_mutex_lock(&pool->run_lock);
     atomic_store(&pool->paused, paused);
-    announce(pool, 1);
+    start_workers(pool, 1);
     pthread_mutex_unlock(&pool->run_lock);
 }
 void tn_threadpool_pause(tn_threadpool *pool) { set_paused(pool, true); }

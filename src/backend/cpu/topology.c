@@ -124,14 +124,14 @@ void tn__apply_placement(const tn_threadpool_params *params, int index) {
     if (placement_of(params, index, &mask)) set_affinity(&mask);
 }
 
-bool tn__enter_placement(const tn_threadpool_params *params, tn__placement *saved) {
+bool tn__enter_placement(const tn_threadpool_params *params, tn__saved_affinity *saved) {
     tn_cpu_mask mask;
     if (mask_count(&params->mask) == 0 || !placement_of(params, 0, &mask)) return false;
     if (sched_getaffinity(0, sizeof saved->set, &saved->set) != 0) return false;
     set_affinity(&mask);
     return true;
 }
-void tn__leave_placement(const tn__placement *saved) {
+void tn__leave_placement(const tn__saved_affinity *saved) {
     if (sched_setaffinity(0, sizeof saved->set, &saved->set) != 0)
         tn_log(TN_LOG_WARN, "cannot restore the processor mask of a thread: %s", strerror(errno));
 }
@@ -157,8 +157,8 @@ tn_status tn__resolve_placement(tn_threadpool_params *params) {
 }
 void tn__apply_placement(const tn_threadpool_params *params, int index) {}
 void tn__apply_priority(tn_thread_priority priority) {}
-bool tn__enter_placement(const tn_threadpool_params *params, tn__placement *saved) { return false; }
-void tn__leave_placement(const tn__placement *saved) {}
+bool tn__enter_placement(const tn_threadpool_params *params, tn__saved_affinity *saved) { return false; }
+void tn__leave_placement(const tn__saved_affinity *saved) {}
 int tn_cpu_count(void) { return (int)TN__MAX(1, sysconf(_SC_NPROCESSORS_ONLN)); }
 #endif
 

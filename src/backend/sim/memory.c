@@ -15,7 +15,7 @@ char *tn__sim_inner(const tn_buffer *buffer, const void *address) {
 
 static tn__sim *sim_of(const tn_buffer *buffer) { return buffer->type->impl; }
 
-static void buffer_free(tn_buffer *buffer) {
+static void sim_buffer_free(tn_buffer *buffer) {
     tn__sim_buffer *b = buffer->impl;
     if (b->mapped) {
         munmap(buffer->base, b->mapped);
@@ -83,7 +83,7 @@ static tn_status sim_clear(tn_buffer *buffer, uint8_t value) {
 /* Planning does not need the contents of weights, so they are not read. */
 static tn_status load_nothing(tn_buffer *buffer, const tn_tensor_source *sources, size_t n) { return TN_OK; }
 
-#define DATA_OPS .free = buffer_free, .set = sim_set, .get = sim_get, .fill = sim_fill, .clear = sim_clear
+#define DATA_OPS .free = sim_buffer_free, .set = sim_set, .get = sim_get, .fill = sim_fill, .clear = sim_clear
 static const tn_buffer_ops buffer_ops = {DATA_OPS};
 static const tn_buffer_ops plan_ops = {DATA_OPS, .load = load_nothing};
 

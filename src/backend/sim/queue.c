@@ -33,7 +33,7 @@ typedef struct sim_program {
     void *wrapped_base;
 } sim_program;
 
-typedef struct command {
+typedef struct sim_command {
     command_kind kind;
     tn_tensor *tensor;
     const tn_tensor *source;
@@ -43,7 +43,7 @@ typedef struct command {
     tn_buffer *scratch;
     sim_event *event;
     uint64_t ticket;
-} command;
+} sim_command;
 
 typedef struct sim_stream {
     tn_stream base;
@@ -53,7 +53,7 @@ typedef struct sim_stream {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     tn_event *copied; /* recorded at a copy between two streams */
-    command ring[RING];
+    sim_command ring[RING];
     uint64_t put, taken, done; /* numbers of commands enqueued, taken by the thread, finished */
     bool stop;
     tn_status status; /* the first failure, reported at the next synchronize */
@@ -62,7 +62,7 @@ typedef struct sim_stream {
 
 /* ---- Programs ---- */
 
-static void program_free(tn_program *program) {
+static void sim_program_free(tn_program *program) {
     sim_program *p = (sim_program *)program;
     if (program->stream) (void)tn_stream_synchronize(program->stream);
     tn_program_free(p->inner);
@@ -91,7 +91,7 @@ static tn_tensor *copy_of(sim_program *p, copy_table *table, tn_tensor *t) {
     return &p->copies[p->n_copies - 1];
 }
 
-static tn_status program_new(tn_stream *stream, tn_tensor *const *nodes, size_t n_nodes, tn_program **out) {
+static tn_status sim_program_new(tn_stream *stream, tn_tensor *const *nodes, size_t n_nodes, tn_program **out) {
     sim_stream *s = stream->impl;
     sim_program *p = tn_calloc(1, sizeof *p);
     if (!p) return TN_E_NOMEM;
@@ -117,14 +117,14 @@ out:
     tn_free(table.slots);
     if (status != TN_OK) {
         p->base.stream = NULL;
-        program_free(&p->base);
+        sim_program_free(&p->base);
         return status;
     }
     *out = &p->base;
     return TN_OK;
 }
 
-static tn_status execute_program(sim_stream *s, const command *c) {
+static tn_status execute_program(sim_stream *s, const sim_command *c) {
     tn__sim *sim = s->sim;
     sim_program *p = c->program;
     TN_TRY(tn__sim_check(sim));
@@ -161,7 +161,7 @@ static tn_status execute_program(sim_stream *s, const command *c) {
 
 /* ---- The thread ---- */
 
-static tn_status execute(sim_stream *s, const command *c) {
+static tn_status execute(sim_stream *s, const sim_command *c) {
     switch (c->kind) {
     case COMMAND_SET: return tn_tensor_set_at(c->tensor, c->data, c->offset, c->size);
     case COMMAND_GET: return tn_tensor_get_at(c->tensor, c->data, c->offset, c->size);
@@ -191,13 +191,13 @@ static tn_status execute(sim_stream *s, const command *c) {
     return TN_OK;
 }
 
-static void *work(void *user) {
+static void *run_queue(void *user) {
     sim_stream *s = user;
     pthread_mutex_lock(&s->mutex);
     for (;;) {
         while (s->taken == s->put && !s->stop) pthread_cond_wait(&s->changed, &s->mutex);
         if (s->taken == s->put) break;
-        command c = s->ring[s->taken++ % RING];
+        sim_command c = s->ring[s->taken++ % RING];
         /* After a failure only events are executed, so that no thread waits forever. */
         bool skip = s->status != TN_OK && c.kind != COMMAND_RECORD && c.kind != COMMAND_WAIT;
         pthread_mutex_unlock(&s->mutex);
@@ -217,7 +217,7 @@ static void *work(void *user) {
     return NULL;
 }
 
-static tn_status enqueue(sim_stream *s, const command *c) {
+static tn_status enqueue(sim_stream *s, const sim_command *c) {
     pthread_mutex_lock(&s->mutex);
     while (s->put - s->done >= RING) pthread_cond_wait(&s->changed, &s->mutex);
     s->ring[s->put++ % RING] = *c;
@@ -226,7 +226,7 @@ static tn_status enqueue(sim_stream *s, const command *c) {
     return TN_OK;
 }
 
-static tn_status synchronize(tn_stream *stream) {
+static tn_status sim_synchronize(tn_stream *stream) {
     sim_stream *s = stream->impl;
     pthread_mutex_lock(&s->mutex);
     uint64_t target = s->put;
@@ -240,26 +240,26 @@ static tn_status synchronize(tn_stream *stream) {
 
 /* ---- Stream ---- */
 
-static tn_status set_async(tn_stream *stream, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
+static tn_status sim_set_async(tn_stream *stream, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
     return enqueue(
         stream->impl,
-        &(command){
+        &(sim_command){
             .kind = COMMAND_SET, .tensor = tensor, .data = (void *)(uintptr_t)data, .offset = offset, .size = size});
 }
-static tn_status get_async(tn_stream *stream, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
-    return enqueue(stream->impl, &(command){.kind = COMMAND_GET,
-                                            .tensor = (tn_tensor *)(uintptr_t)tensor,
-                                            .data = data,
-                                            .offset = offset,
-                                            .size = size});
+static tn_status sim_get_async(tn_stream *stream, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
+    return enqueue(stream->impl, &(sim_command){.kind = COMMAND_GET,
+                                                .tensor = (tn_tensor *)(uintptr_t)tensor,
+                                                .data = data,
+                                                .offset = offset,
+                                                .size = size});
 }
 
 static bool in_simulated(const tn_tensor *t) { return t->buffer && t->buffer->type->ops == &tn__sim_type_ops; }
 
-static tn_status copy_async(tn_stream *from, tn_stream *to, const tn_tensor *source, tn_tensor *target) {
+static tn_status sim_copy_async(tn_stream *from, tn_stream *to, const tn_tensor *source, tn_tensor *target) {
     size_t size = tn_nbytes(source);
     bool from_host = source->data && (!source->buffer || source->buffer->type->is_host),
-         from_sim = from->ops->copy_async == copy_async, to_sim = to->ops->copy_async == copy_async;
+         from_sim = from->ops->copy_async == sim_copy_async, to_sim = to->ops->copy_async == sim_copy_async;
     if (from_sim && to_sim && in_simulated(source) && in_simulated(target)) {
         /* The copy runs in the source's queue after the earlier work of both; the target's later work waits for it.
          */
@@ -268,7 +268,7 @@ static tn_status copy_async(tn_stream *from, tn_stream *to, const tn_tensor *sou
             TN_TRY(tn__sim_event_record(t->copied, to));
             TN_TRY(tn__sim_event_wait(t->copied, from));
         }
-        TN_TRY(enqueue(f, &(command){.kind = COMMAND_COPY, .source = source, .tensor = target, .size = size}));
+        TN_TRY(enqueue(f, &(sim_command){.kind = COMMAND_COPY, .source = source, .tensor = target, .size = size}));
         if (f != t) {
             TN_TRY(tn__sim_event_record(f->copied, from));
             TN_TRY(tn__sim_event_wait(f->copied, to));
@@ -278,16 +278,16 @@ static tn_status copy_async(tn_stream *from, tn_stream *to, const tn_tensor *sou
     if (from_host && to_sim) {
         /* The CPU is synchronous, so the host's data is complete when this is called. */
         return enqueue(to->impl,
-                       &(command){.kind = COMMAND_SET, .tensor = target, .data = source->data, .size = size});
+                       &(sim_command){.kind = COMMAND_SET, .tensor = target, .data = source->data, .size = size});
     }
     return TN_E_UNSUPPORTED;
 }
 
-static tn_status program_run(tn_program *program, tn_buffer *scratch) {
+static tn_status sim_program_run(tn_program *program, tn_buffer *scratch) {
     if (program->scratch && (!scratch || scratch->size < program->scratch))
         return tn_fail(TN_E_STATE, "the program needs %zu bytes of scratch", program->scratch);
     return enqueue(program->stream->impl,
-                   &(command){.kind = COMMAND_RUN, .program = (sim_program *)program, .scratch = scratch});
+                   &(sim_command){.kind = COMMAND_RUN, .program = (sim_program *)program, .scratch = scratch});
 }
 
 static void sim_stream_free(tn_stream *stream) {
@@ -306,13 +306,13 @@ static void sim_stream_free(tn_stream *stream) {
 
 static const tn_stream_ops stream_ops = {
     .free = sim_stream_free,
-    .set_async = set_async,
-    .get_async = get_async,
-    .copy_async = copy_async,
-    .synchronize = synchronize,
-    .program_new = program_new,
-    .program_free = program_free,
-    .program_run = program_run,
+    .set_async = sim_set_async,
+    .get_async = sim_get_async,
+    .copy_async = sim_copy_async,
+    .synchronize = sim_synchronize,
+    .program_new = sim_program_new,
+    .program_free = sim_program_free,
+    .program_run = sim_program_run,
 };
 
 tn_status tn__sim_stream_new(tn_device *device, const tn_stream_params *params, tn_stream **stream) {
@@ -330,7 +330,7 @@ tn_status tn__sim_stream_new(tn_device *device, const tn_stream_params *params, 
     }
     pthread_mutex_init(&s->mutex, NULL);
     pthread_cond_init(&s->changed, NULL);
-    if (pthread_create(&s->thread, NULL, work, s) != 0) {
+    if (pthread_create(&s->thread, NULL, run_queue, s) != 0) {
         tn_stream_free(s->cpu);
         tn__sim_event_free(s->copied);
         tn_free(s);
@@ -363,7 +363,7 @@ tn_status tn__sim_event_record(tn_event *event, tn_stream *stream) {
     pthread_mutex_lock(&e->mutex);
     uint64_t ticket = ++e->recorded;
     pthread_mutex_unlock(&e->mutex);
-    return enqueue(stream->impl, &(command){.kind = COMMAND_RECORD, .event = e, .ticket = ticket});
+    return enqueue(stream->impl, &(sim_command){.kind = COMMAND_RECORD, .event = e, .ticket = ticket});
 }
 tn_status tn__sim_event_wait(tn_event *event, tn_stream *stream) {
     sim_event *e = (sim_event *)event;
@@ -372,7 +372,7 @@ tn_status tn__sim_event_wait(tn_event *event, tn_stream *stream) {
     pthread_mutex_unlock(&e->mutex);
     if (stream->ops != &stream_ops)
         return tn__sim_event_synchronize(event); /* a stream of another backend: the host waits */
-    return enqueue(stream->impl, &(command){.kind = COMMAND_WAIT, .event = e, .ticket = ticket});
+    return enqueue(stream->impl, &(sim_command){.kind = COMMAND_WAIT, .event = e, .ticket = ticket});
 }
 tn_status tn__sim_event_synchronize(tn_event *event) {
     sim_event *e = (sim_event *)event;

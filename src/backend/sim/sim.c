@@ -23,7 +23,7 @@ void tn__sim_delay(const tn__sim *sim, size_t bytes) {
 
 /* ---- Specification ---- */
 
-static bool parse_number(const char *text, double *value, const char **rest) {
+static bool parse_repeat(const char *text, double *value, const char **rest) {
     char *end;
     *value = strtod(text, &end);
     *rest = end;
@@ -31,10 +31,10 @@ static bool parse_number(const char *text, double *value, const char **rest) {
 }
 
 /* "8G", "512M", "4096": powers of 1024. */
-static bool parse_bytes(const char *text, size_t *bytes) {
+static bool parse_size(const char *text, size_t *bytes) {
     double value;
     const char *rest;
-    if (!parse_number(text, &value, &rest)) return false;
+    if (!parse_repeat(text, &value, &rest)) return false;
     switch (*rest) {
     case 'T': value *= 1024; /* fall through */
     case 'G': value *= 1024; /* fall through */
@@ -51,7 +51,7 @@ static bool parse_bytes(const char *text, size_t *bytes) {
 static bool parse_time(const char *text, uint64_t *ns) {
     double value;
     const char *unit;
-    if (!parse_number(text, &value, &unit)) return false;
+    if (!parse_repeat(text, &value, &unit)) return false;
     double factor = !strcmp(unit, "ns")   ? 1
                     : !strcmp(unit, "us") ? 1e3
                     : !strcmp(unit, "ms") ? 1e6
@@ -105,13 +105,13 @@ static tn_status parse_fault(tn__sim *sim, const char *text) {
 
 static tn_status parse_option(tn__sim *sim, const char *key, const char *value) {
     size_t bytes;
-    if (!strcmp(key, "align") && parse_bytes(value, &bytes) && bytes && !(bytes & (bytes - 1)) && bytes <= 4096)
+    if (!strcmp(key, "align") && parse_size(value, &bytes) && bytes && !(bytes & (bytes - 1)) && bytes <= 4096)
         sim->type.alignment = bytes;
-    else if (!strcmp(key, "max-alloc") && parse_bytes(value, &bytes) && bytes)
+    else if (!strcmp(key, "max-alloc") && parse_size(value, &bytes) && bytes)
         sim->type.max_size = bytes;
     else if (!strcmp(key, "latency") && parse_time(value, &sim->latency_ns))
         return TN_OK;
-    else if (!strcmp(key, "bandwidth") && parse_bytes(value, &bytes) && bytes)
+    else if (!strcmp(key, "bandwidth") && parse_size(value, &bytes) && bytes)
         sim->bytes_per_ns = (double)bytes / 1e9;
     else if (!strcmp(key, "ops"))
         return parse_ops(sim, value);
@@ -140,7 +140,7 @@ static tn_status parse(tn__sim *sim, const char *specification) {
                        specification);
     snprintf(text, sizeof text, "%s", specification + 4);
     char *rest, *part = strtok_r(text, ",", &rest);
-    if (!part || !parse_bytes(part, &sim->size))
+    if (!part || !parse_size(part, &sim->size))
         return tn_fail(TN_E_INVALID, "'%.100s': a size like 8G or 512M must follow sim:", specification);
     while ((part = strtok_r(NULL, ",", &rest))) {
         char *equal = strchr(part, '=');
@@ -180,7 +180,7 @@ static bool sim_wants_op(tn_device *device, const tn_tensor *node) {
     return sim->wants_ops && tn_op_get_family(node->op) == TN_FAMILY_MATMUL && node->ne[1] * node->ne[2] >= 32;
 }
 
-static void device_free(tn_device *device) { tn_free(device->impl); }
+static void sim_device_free(tn_device *device) { tn_free(device->impl); }
 
 static const tn_device_ops device_ops = {
     .memory = sim_memory,
@@ -193,7 +193,7 @@ static const tn_device_ops device_ops = {
     .event_record = tn__sim_event_record,
     .event_wait = tn__sim_event_wait,
     .event_synchronize = tn__sim_event_synchronize,
-    .free = device_free,
+    .free = sim_device_free,
 };
 
 tn_status tn__sim_device_new(const char *specification, tn_device **device) {

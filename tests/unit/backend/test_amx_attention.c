@@ -1,8 +1,8 @@
-/* AMX's attention with tiles kept in memory: proven where there is no AMX. */
+/* Attention with AMX on emulated tiles, for machines without AMX. */
 #include "support.h"
 
 #if defined(__x86_64__)
-/* What the kernels' folder is compiled with; the test leaves unless the CPU has it. */
+/* The flags of the kernels' folder; the test is skipped if the CPU lacks them. */
 #pragma GCC target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,avx512bf16")
 #define TN__TILES_EMULATED
 #define tn__amx_attention emulated_attention

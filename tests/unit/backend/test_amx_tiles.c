@@ -1,4 +1,4 @@
-/* The AMX loops with tiles kept in memory: blocking, edges, scatter and repacking proven where there is no AMX. */
+/* GEMM with AMX on emulated tiles, for machines without AMX: blocking, edges, scatter and repacking. */
 #include "support.h"
 
 #include <math.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 
 #if defined(__x86_64__)
-/* What the kernels' folder is compiled with; the test leaves unless the CPU has it. */
+/* The flags of the kernels' folder; the test is skipped if the CPU lacks them. */
 #pragma GCC target("avx2,fma,f16c,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,avx512bf16")
 #define TN__TILES_EMULATED
 #define tn__amx_gemm emulated_gemm
@@ -32,8 +32,9 @@ static void check(const shape *s) {
     assert_int_equal(posix_memalign(&own, 64, emulated_scratch(TN__ACT_TILES, s->n, s->k)), 0);
     memset(own, 0xff, emulated_scratch(TN__ACT_TILES, s->n, s->k));
     assert_int_equal(posix_memalign(&prepared, 64, generic->act_bytes(TN__ACT_TILES, s->n, s->k)), 0);
-    memset(prepared, 0xff,
-           generic->act_bytes(TN__ACT_TILES, s->n, s->k)); /* NaN: what is not prepared must not count */
+    memset(
+        prepared, 0xff,
+        generic->act_bytes(TN__ACT_TILES, s->n, s->k)); /* NaN: bytes that are not prepared must not affect results */
     for (int i = 0; i < s->m; i++) {
         for (int l = 0; l < s->k; l++) w32[l] = rng_normal(&r);
         generic->from_f32[s->type](w32, w + (size_t)i * stride, s->k);

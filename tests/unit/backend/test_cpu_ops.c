@@ -99,8 +99,8 @@ static void run_cases(int n_cases, bool wild, const char *level) {
     free(memory);
 }
 
-/* Ops that read repacked weights, with rows enough for several groups and a rest. */
-static void run_packed_cases(int n_cases, const char *level) {
+/* Ops that read repacked weights, with several groups of rows and an incomplete one. */
+static void run_repacked_cases(int n_cases, const char *level) {
     static const tn_op ops[] = {TN_OP_MUL_MAT, TN_OP_MUL_MAT_ID, TN_OP_GET_ROWS};
     tn_buffer_type *repacked = tn_device_extra_buffer_type(tn_stream_device(streams[0]), 0);
     int done = 0;
@@ -129,14 +129,14 @@ static void run_packed_cases(int n_cases, const char *level) {
     assert_int_equal(done, n_cases * 3);
 }
 
-/* All levels the machine has; TENON_CPU plays no part. */
+/* All levels of the machine; TENON_CPU is ignored. */
 static void run_levels(int n_cases, bool wild) {
     for (int level = 0; level < TN__CPU_LEVELS; level++) {
         const tn__cpu_kernels *kernels = tn__cpu_kernels_at((tn__cpu_level)level);
         if (!kernels) continue;
         for (int i = 0; i < N_COUNTS; i++) ((tn__cpu_stream *)streams[i]->impl)->kernels = kernels;
         run_cases(n_cases, wild, kernels->name);
-        if (!wild) run_packed_cases(n_cases, kernels->name);
+        if (!wild) run_repacked_cases(n_cases, kernels->name);
     }
 }
 
@@ -149,7 +149,7 @@ static void nan_and_infinity_propagate(void **state) {
     run_levels(long_run() ? 300 : 6, true);
 }
 
-/* On the machine's best kernels; every other case unless there is time. */
+/* On the highest level of the machine; every other case unless TENON_LONG is set. */
 static void attention_agrees_over_every_cache(void **state) {
     (void)state;
     if (!asked_for(TN_OP_ATTENTION)) skip();
@@ -183,7 +183,7 @@ static void repacked_weights_keep_their_bytes(void **state) {
         assert_ok(tn_buffer_new(repacked, tn_buffer_type_tensor_size(repacked, x), &buffer));
         assert_ok(tn_buffer_bind(buffer, x, 0));
         assert_ok(tn_buffer_clear(buffer, 0));
-        for (size_t at = 0; at < size;) { /* in odd pieces, as a loader may */
+        for (size_t at = 0; at < size;) { /* in pieces of odd sizes, like a loader */
             size_t part = 1 + rng_below(&r, 20000);
             part = part < size - at ? part : size - at;
             assert_ok(tn_tensor_set_at(x, host + at, at, part));
@@ -199,7 +199,7 @@ static void repacked_weights_keep_their_bytes(void **state) {
         assert_memory_equal(got + 5100, host + 5100, size - 5100);
         for (int k = 100; k < 5100; k++) assert_int_equal(got[k], 0);
 
-        char reason[128]; /* what cannot read it says so */
+        char reason[128]; /* the reason of an op that cannot read it */
         tn_tensor *copy = tn_dup(arena, x);
         assert_false(tn_device_supports_op(tn_stream_device(streams[0]), copy, reason, sizeof reason));
         assert_non_null(strstr(reason, "repacked"));

@@ -1,5 +1,5 @@
-/* Programs of many nodes: whatever shares a step or runs out of turn, the bits are those of one node after the other,
- * also where the planner has given several tensors the same memory. */
+/* Programs of many nodes: the bits are those of running one node after the other, however nodes share steps or are
+ * reordered, also when several tensors have the same planned memory. */
 #include "support.h"
 
 #include "backend/cpu/program.h"
@@ -33,7 +33,7 @@ static void make(build *b, bool no_alloc, uint64_t seed, int n_ops) {
     memset(b, 0, sizeof *b);
     assert_ok(tn_arena_new(&(tn_arena_params){.size = 16 << 20, .no_alloc = no_alloc}, &b->arena));
     tn_arena *a = b->arena;
-    /* Few rows, or so many that threads keep their own. */
+    /* Few rows, or enough for row-local steps. */
     int64_t rows = rng_below(&r, 3) ? 1 + (int64_t)rng_below(&r, 12) : 48 + (int64_t)rng_below(&r, 20);
     tn_tensor *pool[MAX_TENSORS], *weights[4];
     int n = 0;
@@ -42,7 +42,7 @@ static void make(build *b, bool no_alloc, uint64_t seed, int n_ops) {
     tn_tensor *gain = leaf(b, TN_F32, WIDTH, 1), *state = leaf(b, TN_F16, WIDTH, 2 * rows),
               *index = leaf(b, TN_I32, rows, 1);
     for (int i = 0; i < n_ops; i++) {
-        int recent = n > 6 && rng_below(&r, 2) ? n - 6 : 0; /* long and short lives */
+        int recent = n > 6 && rng_below(&r, 2) ? n - 6 : 0; /* long and short lifetimes */
         tn_tensor *x = pool[recent + (int)rng_below(&r, (uint64_t)(n - recent))];
         tn_tensor *y = pool[recent + (int)rng_below(&r, (uint64_t)(n - recent))];
         tn_tensor *z;
@@ -157,7 +157,7 @@ static void steps_keep_the_bits_of_one_after_the_other(void **state) {
         }
         tn_arena_free(plain.arena);
     }
-    assert_true(shared_steps > 0); /* otherwise nothing was tested */
+    assert_true(shared_steps > 0); /* the test is meaningful only with shared steps */
     tn_stream_free(one);
     for (size_t s = 0; s < sizeof several / sizeof *several; s++) tn_stream_free(several[s]);
 }
@@ -173,7 +173,7 @@ static void independent_products_share_a_step_and_tiny_nodes_too(void **state) {
         memset(w[i]->data, 0, tn_nbytes(w[i]));
     }
     memset(x->data, 0, tn_nbytes(x));
-    /* q and k are scaled, a tiny node each, before the next product stands in the list */
+    /* q and k are scaled, each by a tiny node, before the next mat-mul in the list */
     tn_tensor *q = tn_scale(a, p[0], 2, 0), *k = tn_scale(a, p[1], 2, 0), *sum = tn_add(a, tn_add(a, q, k), p[2]);
     tn_tensor *nodes[] = {p[0], q, p[1], k, p[2], sum->src[0], sum};
     assert_ok(tn_arena_status(a));
@@ -183,7 +183,7 @@ static void independent_products_share_a_step_and_tiny_nodes_too(void **state) {
     assert_ok(tn_program_new(stream, nodes, 7, &program));
     assert_ok(tn_buffer_new(tn_device_buffer_type(tn_stream_device(stream)), tn_program_scratch(program), &scratch));
     assert_ok(tn_program_run(program, scratch));
-    assert_int_equal(tn__cpu_program_steps(program), 2); /* the products, then everything tiny */
+    assert_int_equal(tn__cpu_program_steps(program), 2); /* the mat-muls, then all tiny nodes */
     assert_int_equal(tn__cpu_program_threads(program), 2);
     tn_program_free(program);
     tn_buffer_free(scratch);
@@ -191,16 +191,16 @@ static void independent_products_share_a_step_and_tiny_nodes_too(void **state) {
     tn_arena_free(a);
 }
 
-/* Rows go from op to op, at last into rows of a cache, out of order and some of them twice. */
-enum { CHAIN_WIDTH = 96, CHAIN_ROWS = 96, CHAIN_CELLS = 200 };
-static tn_tensor *chain_of(tn_arena *a, tn_tensor **nodes, int *n) {
-    tn_tensor *x = tn_tensor_nd(a, TN_F32, CHAIN_WIDTH, CHAIN_ROWS),
-              *w = tn_tensor_nd(a, TN_F32, CHAIN_WIDTH, CHAIN_WIDTH);
-    tn_tensor *cache = tn_tensor_nd(a, TN_F16, CHAIN_WIDTH, CHAIN_CELLS), *rows = tn_tensor_nd(a, TN_I32, CHAIN_ROWS);
+/* Rows pass through several ops and are finally stored in rows of a cache, not in order and some of them twice. */
+enum { LOCAL_WIDTH = 96, LOCAL_ROWS = 96, LOCAL_CELLS = 200 };
+static tn_tensor *row_local_graph(tn_arena *a, tn_tensor **nodes, int *n) {
+    tn_tensor *x = tn_tensor_nd(a, TN_F32, LOCAL_WIDTH, LOCAL_ROWS),
+              *w = tn_tensor_nd(a, TN_F32, LOCAL_WIDTH, LOCAL_WIDTH);
+    tn_tensor *cache = tn_tensor_nd(a, TN_F16, LOCAL_WIDTH, LOCAL_CELLS), *rows = tn_tensor_nd(a, TN_I32, LOCAL_ROWS);
     assert_ok(tn_arena_status(a));
     for (int64_t i = 0; i < tn_nelements(x); i++) ((float *)x->data)[i] = (float)(i * 7 % 31) / 16 - 1;
     for (int64_t i = 0; i < tn_nelements(w); i++) ((float *)w->data)[i] = (float)(i * 11 % 29) / 64 - 0.2f;
-    for (int32_t i = 0; i < CHAIN_ROWS; i++) ((int32_t *)rows->data)[i] = i % 9 == 8 ? -1 : i * 37 % CHAIN_CELLS / 2;
+    for (int32_t i = 0; i < LOCAL_ROWS; i++) ((int32_t *)rows->data)[i] = i % 9 == 8 ? -1 : i * 37 % LOCAL_CELLS / 2;
     memset(cache->data, 0, tn_nbytes(cache));
     tn_tensor *norm = tn_rms_norm(a, x, NULL, 1e-5f), *p = tn_mul_mat(a, w, norm), *sum = tn_add(a, p, x);
     tn_tensor *again = tn_rms_norm(a, sum, NULL, 1e-5f), *gate = tn_mul_mat(a, w, again), *up = tn_mul_mat(a, w, sum);
@@ -214,24 +214,24 @@ static tn_tensor *chain_of(tn_arena *a, tn_tensor **nodes, int *n) {
 
 static void threads_go_on_with_their_own_rows_and_the_last_row_named_wins(void **state) {
     (void)state;
-    static uint16_t expected[CHAIN_WIDTH * CHAIN_CELLS];
+    static uint16_t expected[LOCAL_WIDTH * LOCAL_CELLS];
     for (int n_threads = 1; n_threads <= 4; n_threads++) {
         tn_arena *a;
         tn_tensor *nodes[16];
         int n;
         assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 20}, &a));
-        const tn_tensor *cache = chain_of(a, nodes, &n);
+        const tn_tensor *cache = row_local_graph(a, nodes, &n);
         tn_stream *stream = backend_of(n_threads, 0);
         if (n_threads == 1) {
             for (int i = 0; i < n; i++) run(stream, &nodes[i], 1);
             memcpy(expected, cache->data, sizeof expected);
             const tn_tensor *glu = nodes[n - 1]->src[1], *rows = nodes[n - 1]->src[2];
-            for (int32_t cell = 0; cell < CHAIN_CELLS; cell++) {
+            for (int32_t cell = 0; cell < LOCAL_CELLS; cell++) {
                 int32_t last = -1;
-                for (int32_t r = 0; r < CHAIN_ROWS; r++)
+                for (int32_t r = 0; r < LOCAL_ROWS; r++)
                     if (((const int32_t *)rows->data)[r] == cell) last = r;
-                const float value = last < 0 ? 0 : ((const float *)glu->data)[last * CHAIN_WIDTH];
-                assert_int_equal(expected[cell * CHAIN_WIDTH], tn__f32_to_f16(value));
+                const float value = last < 0 ? 0 : ((const float *)glu->data)[last * LOCAL_WIDTH];
+                assert_int_equal(expected[cell * LOCAL_WIDTH], tn__f32_to_f16(value));
             }
         } else {
             tn_program *program;
@@ -264,7 +264,7 @@ static void threads_are_no_more_than_the_widest_node_can_use(void **state) {
     assert_ok(tn_program_new(stream, &tiny, 1, &program));
     assert_int_equal(tn__cpu_program_threads(program), 1);
     tn_program_free(program);
-    assert_ok(tn_program_new(stream, NULL, 0, &program)); /* nothing to do is fine */
+    assert_ok(tn_program_new(stream, NULL, 0, &program)); /* an empty program is valid */
     assert_ok(tn_program_run(program, NULL));
     tn_program_free(program);
     tn_stream_free(stream);

@@ -1,4 +1,5 @@
-/* CPU kernels at every level this machine has: against float64 references, for any thread count, at ragged edges. */
+/* CPU kernels at every level of this machine: against float64 references, for any number of threads, at incomplete
+ * blocks. */
 #include "attention_cases.h"
 #include "support.h"
 
@@ -17,7 +18,7 @@
  * `exact`: against the prepared activations as they are; f32 sums only. `rounded`: against the original activations,
  * what the form costs: eight bits about 0.7% of noise per value, bf16 about 0.2%, averaged over k. */
 static double exact_tolerance(tn_type type, tn__act_form form) {
-    /* Tiles and bf16 dot products round the weights to bf16 too, unless they are bf16 already. */
+    /* Tiles and bf16 dot products also round weights to bf16. */
     if (form == TN__ACT_BF16 || form == TN__ACT_TILES) return type == TN_BF16 ? 1e-5 : 1.5e-3;
     return 2e-6;
 }
@@ -179,7 +180,7 @@ static void test_matmul_agrees_with_float64_for_every_type(void **state) {
 }
 
 static void matmul_parts(const tn__cpu_kernels *table) {
-    /* Experts' shares: activations gathered and prepared together, computed in parts, results scattered. */
+    /* Rows of experts: activations gathered and prepared together, computed in parts, results scattered. */
     rng r = {43};
     static const tn_type some[] = {TN_F32, TN_F16, TN_BF16, TN_Q8_0, TN_Q4_K, TN_Q6_K, TN_MXFP4};
     for (size_t t = 0; t < sizeof some / sizeof some[0]; t++) {
@@ -336,7 +337,8 @@ static double ref_gelu(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * x
 static double ref_gelu_quick(double x) { return x / (1 + exp(-1.702 * x)); }
 static double ref_gelu_erf(double x) { return 0.5 * x * erfc(-x / sqrt(2)); }
 
-/* Relative where the value is not tiny against the input's scale; activations cancel near zero and in their tails. */
+/* The error is relative unless the value is tiny compared with the input; activations cancel near zero and in their
+ * tails. */
 static void check_value(const tn__cpu_kernels *table, const char *what, double x, double got, double want,
                         double floor) {
     if (isnan(want)   ? isnan(got)
@@ -373,7 +375,7 @@ static void unary_rows(const tn__cpu_kernels *table) {
             assert_true(y[n] == 123);
             for (int64_t i = 0; i < n; i++) {
                 double want = functions[f].reference(x[i]), floor = functions[f].floor;
-                if (isinf(x[i]) && f >= 3 && x[i] < 0) continue;                /* x·0: NaN or 0, both are sound */
+                if (isinf(x[i]) && f >= 3 && x[i] < 0) continue;                /* x·0: NaN and 0 are both correct */
                 if (fabs(want) < 0x1p-120 && fabsf(y[i]) < 0x1p-119f) continue; /* may be flushed */
                 if (fabs(want) >= 3.4028234e38) want = copysign(INFINITY, want);
                 check_value(table, functions[f].name, x[i], y[i], want, floor < 0 ? fabs(x[i]) : floor);
@@ -498,7 +500,7 @@ static void conversions(const tn__cpu_kernels *table) {
                 }
                 table->from_f32[type](b, row, n);
                 generic->from_f32[type](b, again, n);
-                /* One NaN is as good as another. */
+                /* The bits of a NaN may differ. */
                 if (tn__block_of(type) == 1 && type != TN_F32 && n > 2) ((uint16_t *)row)[0] = ((uint16_t *)again)[0];
                 if (memcmp(row, again, bytes) != 0) fail_msg("%s %s from_f32 differs", table->name, type_name(type));
             }

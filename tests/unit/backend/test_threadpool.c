@@ -56,7 +56,7 @@ static void every_thread_runs_once_per_run(void **state) {
     }
 }
 
-/* Nobody may be a round ahead of anybody. */
+/* No thread may be a round ahead of another. */
 static void check_rounds(void *user, int index, int count) {
     counted *c = user;
     for (int r = 1; r <= 100; r++) {
@@ -169,7 +169,7 @@ static void strict_masks_place_every_thread(void **state) {
     }
     tn_threadpool_free(pool);
     assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
-    assert_true(CPU_EQUAL(&allowed, &after)); /* the caller got its own placement back */
+    assert_true(CPU_EQUAL(&allowed, &after)); /* the caller's processor mask is restored */
 
     for (int numa = TN_NUMA_NONE; numa <= TN_NUMA_LOCAL; numa++) {
         tn_threadpool_params q = tn_threadpool_params_default(2);
@@ -276,7 +276,7 @@ static void abort_stops_within_one_node(void **state) {
 }
 
 typedef struct asked {
-    int count, last; /* the question that is answered with yes */
+    int count, last; /* calls so far; the call that returns true */
 } asked;
 static void quick_node(const tn_custom_job *job) { (void)job; }
 static bool stop_at_last(void *user) {
@@ -284,8 +284,7 @@ static bool stop_at_last(void *user) {
     return ++a->count >= a->last;
 }
 
-/* Threads that are late to leave a barrier (there are more than cores) must not take the stop at the next for theirs.
- */
+/* Threads that leave a barrier late (there are more threads than cores) must not stop at the wrong barrier. */
 static void abort_at_any_barrier_releases_every_thread(void **state) {
     (void)state;
     enum { NODES = 12, RUNS = 4000 };
@@ -303,7 +302,7 @@ static void abort_at_any_barrier_releases_every_thread(void **state) {
     assert_ok(
         tn_stream_new(cpu, &(tn_stream_params){.n_threads = 4, .abort = stop_at_last, .abort_user = &a}, &stream));
     assert_ok(tn_program_new(stream, nodes, NODES, &program));
-    alarm(120); /* a thread that waits for ever ends the test */
+    alarm(120); /* a thread that waits forever fails the test */
     for (int i = 0; i < RUNS; i++) {
         a = (asked){.last = 1 + i % (NODES - 1)};
         assert_fails(TN_E_ABORTED, tn_program_run(program, NULL));

@@ -1,4 +1,4 @@
-/* The GGUF reader: real files, malformed ones, limits, and every allocation failing. */
+/* The GGUF reader: valid and malformed files, limits, and failing allocations. */
 #include "corpus.h"
 #include "gguf_bytes.h"
 #include "support.h"
@@ -180,8 +180,8 @@ static void values_of_every_type_are_read(void **state) {
     assert_true(tn_gguf_get_u64(file, "scalar.10", 7) == (uint64_t)1 << 56);
     assert_true(tn_gguf_get_i64(file, "scalar.11", 7) == (int64_t)1 << 56);
     assert_true(tn_gguf_get_bool(file, "scalar.7", false));
-    assert_true(tn_gguf_get_f64(file, "scalar.0", 0) == 1.0); /* a number is a number */
-    assert_true(tn_gguf_get_u32(file, "scalar.6", 9) == 9);   /* but a float is no integer */
+    assert_true(tn_gguf_get_f64(file, "scalar.0", 0) == 1.0); /* integers convert to floats */
+    assert_true(tn_gguf_get_u32(file, "scalar.6", 9) == 9);   /* but floats do not convert to integers */
     assert_true(tn_gguf_get_f32(file, "general.architecture", 4.5f) == 4.5f);
 
     uint64_t count;
@@ -252,7 +252,7 @@ static void wrong_headers_are_refused(void **state) {
     assert_refused(TN_E_FORMAT, &b, "the file ends inside the magic number");
     b.size = 0;
     assert_refused(TN_E_FORMAT, &b, "byte 0");
-    gb_header(&b, 2, 0, 0); /* an empty file is a file */
+    gb_header(&b, 2, 0, 0); /* a file without keys and tensors is valid */
     tn_gguf *file;
     assert_ok(open_bytes(&b, &file));
     tn_gguf_close(file);
@@ -325,7 +325,7 @@ static void wrong_metadata_is_refused(void **state) {
     gb_free(&b);
 }
 
-/* One tensor with this shape, type and offset, and `data` bytes behind the table. */
+/* One tensor with this shape, type and offset, and `data` bytes after the table. */
 static void one_tensor(gguf_bytes *b, uint32_t type, uint32_t n_dims, const uint64_t *ne, uint64_t offset,
                        size_t data) {
     gb_header(b, 3, 1, 0);
@@ -381,7 +381,7 @@ static void wrong_tensors_are_refused(void **state) {
     gb_free(&b);
 }
 
-/* Data pointers keep their promise in files that are aligned to less. */
+/* Data pointers are aligned to 32 even for files with a smaller alignment. */
 static void small_alignment_is_copied_to_aligned_memory(void **state) {
     gguf_bytes b = {0};
     gb_header(&b, 3, 2, 1);
@@ -409,7 +409,7 @@ static void *watching_alloc(void *user, size_t size, size_t align) {
 }
 static void watching_free(void *user, void *pointer, size_t size) { free(pointer); }
 
-/* Opens damaged bytes, from a block that ends where they end, and touches all that is handed out. */
+/* Opens damaged bytes, in a block without slack at its end, and reads everything that the reader returns. */
 static bool survives(const unsigned char *bytes, size_t size) {
     static volatile unsigned sink;
     unsigned char *exact = malloc(size ? size : 1);
@@ -468,7 +468,7 @@ static void no_truncation_or_mutation_breaks_the_reader(void **state) {
     }
     free(copy);
     tn_set_allocator(NULL);
-    assert_true(opened > rounds / 20 && opened < rounds); /* both ways out were taken */
+    assert_true(opened > rounds / 20 && opened < rounds); /* some open and some fail */
     if (largest_allocation > ((size_t)64 << 20) + 4 * b.size)
         fail_msg("an allocation of %zu bytes for a file of %zu", largest_allocation, b.size);
     assert_int_equal(tn_memory_get_stats().live_blocks, live);
@@ -535,7 +535,7 @@ static void a_file_cut_short_while_open_is_an_error(void **state) {
     assert_fails(TN_E_STATE, tn_gguf_check_unchanged(file));
     tn_gguf_close(file);
 
-    /* What was read stays; what was mapped is lost, and there is a way to know before touching it. */
+    /* Data that was read stays; mapped data is lost, which tn_gguf_check_unchanged detects before an access. */
     assert_int_equal(ftruncate(fd, 0), 0);
     assert_int_equal(pwrite(fd, b.data, b.size, 0), (ssize_t)b.size);
     tn_gguf *read, *mapped;
@@ -556,7 +556,7 @@ static void a_file_cut_short_while_open_is_an_error(void **state) {
     gb_free(&b);
 }
 
-/* Everybody reads the same bytes at once, and has a failure's message to himself. */
+/* All threads read the same bytes at once, and every thread has its own error message. */
 typedef struct reading {
     const tn_gguf *file;
     const gguf_bytes *bytes;

@@ -1,4 +1,4 @@
-/* The GGUF writer: what is written is read back, files appear whole or not at all, edits, splits, plan-only files. */
+/* The GGUF writer: round trips, files that are complete or absent, edits, splits, plan-only files. */
 #include "support.h"
 #include "tenon/gguf.h"
 
@@ -60,7 +60,7 @@ static bool same_value(const tn_gguf_value *a, const tn_gguf_value *b) {
     return true;
 }
 
-/* Same keys in the same order (but for the writer's own), same tensors with the same bytes. */
+/* The same keys in the same order (except those set by the writer), and the same tensors with the same bytes. */
 static void assert_same_content(const tn_gguf *a, const tn_gguf *b) {
     uint64_t at = 0;
     for (uint64_t i = 0; i < tn_gguf_key_count(a); i++) {
@@ -249,7 +249,7 @@ static void keys_are_replaced_in_place_and_removed(void **state) {
     assert_ok(tn_gguf_writer_set_cstr(w, "k100", "text now"));
     assert_true(tn_gguf_writer_remove(w, "k50"));
     assert_false(tn_gguf_writer_remove(w, "k50"));
-    assert_ok(tn_gguf_writer_set_u32(w, "split.count", 9)); /* not the caller's to set */
+    assert_ok(tn_gguf_writer_set_u32(w, "split.count", 9)); /* ignored: the writer sets it */
     assert_ok(tn_gguf_writer_begin(w));
     assert_ok(tn_gguf_writer_finish(w));
     tn_gguf_writer_free(w);
@@ -316,9 +316,9 @@ static void a_split_set_reads_like_the_whole(void **state) {
     assert_ok(write_sample(whole, NULL));
     assert_ok(tn_gguf_open(whole, NULL, &one));
     assert_ok(tn_gguf_copy(one, base, &(tn_gguf_copy_params){.part_bytes = 5000}));
-    /* scalar and vector with all the metadata fit the first file; the matrix of 8000 bytes is a file of its own. */
+    /* The first file holds scalar, vector and all metadata; the matrix of 8000 bytes has its own file. */
     assert_int_equal(files_in_folder(), 3);
-    for (int k = 0; k < 2; k++) { /* any part leads to all */
+    for (int k = 0; k < 2; k++) { /* any part opens the whole set */
         assert_ok(tn_gguf_part_name(base, k, 2, name, sizeof name));
         assert_ok(tn_gguf_open(name, NULL, &set));
         assert_int_equal(tn_gguf_part_count(set), 2);
@@ -347,7 +347,7 @@ static void a_split_set_reads_like_the_whole(void **state) {
     unlink(other);
     assert_fails(TN_E_IO, tn_gguf_open(name, NULL, &set));
     assert_non_null(strstr(tn_error(), "-00002-of-00002.gguf"));
-    assert_int_equal(rename(name, other), 0); /* part 1 in the place of part 2 */
+    assert_int_equal(rename(name, other), 0); /* part 1 under the name of part 2 */
     assert_ok(tn_gguf_copy(one, base, &(tn_gguf_copy_params){.part_bytes = 100000}));
     assert_int_equal(access(in_folder("set-00001-of-00001.gguf"), R_OK), 0);
     assert_int_equal(link(in_folder("set-00001-of-00001.gguf"), name), 0);

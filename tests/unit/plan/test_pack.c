@@ -1,4 +1,4 @@
-/* The packer: every placement passes the verifier, small cases are optimal, answers are the same every time. */
+/* The packer: every packing passes the verifier, small cases are optimal, results are deterministic. */
 #include "support.h"
 
 #include "base/checked.h"
@@ -75,8 +75,8 @@ static void random_instances_pass_the_verifier(void **state) {
     }
 }
 
-/* The smallest possible height, by trying every order with every item at its lowest address above those before it in
- * the order that are live with it. */
+/* The smallest possible height: tries every order, with each item at its lowest address above the earlier items that
+ * are live with it. */
 static size_t brute_force(const tn_pack_item *items, size_t count, size_t *at, unsigned done, size_t best,
                           size_t height) {
     if (height >= best) return best;
@@ -128,7 +128,7 @@ static void exact_effort_is_optimal_on_tiny_instances(void **state) {
         assert_true(brute_force(few, result.conflict_count, at, 0, SIZE_MAX, 0) >= best);
         tn_pack_result_free(&result);
     }
-    assert_true(harder > 5); /* some needed more than the live bytes, or this tests little */
+    assert_true(harder > 5); /* the test is meaningful only if some cases need more than the live bytes */
 }
 
 static void answers_are_the_same_every_time(void **state) {
@@ -174,7 +174,7 @@ static void fixed_items_are_worked_around(void **state) {
     for (int round = 0; round < 300; round++) {
         shape s = {.count = 60, .horizon = 60, .longest = 20, .largest = 1000, .aligned = round % 2};
         random_items(&r, s, items);
-        /* What some packing says, with gaps between, is a legal set of fixed items. */
+        /* Some items of a packing are a valid set of fixed items. */
         tn_pack_result first;
         assert_ok(tn_pack(items, s.count, NULL, &first));
         for (size_t i = 0; i < s.count; i += 3) {
@@ -246,7 +246,7 @@ static void a_hundred_chunks_and_a_thousand_holes_work(void **state) {
     check_result(items, 100, &params, &result);
     assert_int_equal(result.chunk_count, 100);
     tn_pack_result_free(&result);
-    /* Every second of 2,000 dies early and leaves a hole of its own size, later filled. */
+    /* Every second of 2,000 items ends early and leaves a hole of its size, which is filled later. */
     for (int i = 0; i < N; i++) {
         bool late = i >= N / 2;
         items[i] = (tn_pack_item){.start = late ? 20000 + i : i,
@@ -262,7 +262,7 @@ static void a_hundred_chunks_and_a_thousand_holes_work(void **state) {
     free(items);
 }
 
-/* Inputs that wait for their layer, results that later layers read, and short lives in between. */
+/* Inputs of later layers, results that later layers read, and short lifetimes in between. */
 static void long_lives_do_not_stand_in_the_way(void **state) {
     (void)state;
     enum { LAYERS = 60, STEPS = 20, MOST_OF_ONE = 8 };
@@ -385,7 +385,7 @@ static void a_time_limit_returns_what_there_is(void **state) {
     assert_true(tn_time_ns() - begun < 5000000000u);
     check_result(items, 200, &params, &result);
     tn_pack_result_free(&result);
-    /* The smallest of limits still gives a placement, with chunks too. */
+    /* Even the smallest time limit gives a packing, also with chunks. */
     params = (tn_pack_params){.time_limit = 1e-9, .max_chunk = 200000};
     assert_ok(tn_pack(items, 200, &params, &result));
     check_result(items, 200, &params, &result);

@@ -1,5 +1,5 @@
-/* Plans of graphs: the verifier accepts them, running on planned memory gives the bits of running on private memory,
- * and what is exported, saved and reordered says the same. */
+/* Plans of graphs: the verifier accepts them, graphs give the same bits on planned memory and with separate memory
+ * per tensor, and exports, saved files and reordered graphs agree with them. */
 #include "llm_golden.h"
 #include "random_graph.h"
 
@@ -39,7 +39,7 @@ static void make_setting(setting *s, rng *r, const tn_graph *g) {
 
 /* ---- Running ---- */
 
-/* On planned memory; what is free holds rubbish. */
+/* Runs on planned memory; free bytes are overwritten. */
 static uint64_t run_planned(const tn_graph *g, const tn_plan *plan, const tn_graph *numbering) {
     char *memory[3][300] = {{0}};
     const tn_plan_entry *entries = tn_plan_entries(plan);
@@ -103,7 +103,7 @@ static void random_graphs_run_with_the_same_bits(void **state) {
             fail_msg("graph %d gives other bits on planned memory", g);
         tn_plan_free(plan);
 
-        /* The same in an order that needs less. */
+        /* The same with reordered nodes. */
         tn_graph *reordered;
         uint32_t order[4 * MOST];
         size_t saved;
@@ -122,7 +122,7 @@ static void random_graphs_run_with_the_same_bits(void **state) {
         tn_arena_free(w.arena);
     }
     free(s);
-    /* Or this tests little. */
+    /* The test is meaningful only with enough in-place results. */
     assert_true(in_place > (size_t)graphs);
     assert_true(views > (size_t)graphs);
     assert_true(several_chunks > (size_t)graphs / 20);
@@ -182,10 +182,10 @@ static void an_output_is_not_taken_over(void **state) {
     a = new_arena();
     x = tn_input(a, TN_F32, 64, 4);
     y = tn_silu(a, x);
-    tn_output(tn_reshape(a, y, 256)); /* an output only through a view that is not in the graph … */
+    tn_output(tn_reshape(a, y, 256)); /* an output through a view that is not in the graph */
     tn_tensor *view = tn_output(tn_reshape(a, y, 4, 64));
     z = tn_output(tn_add(a, tn_silu(a, tn_reshape(a, y, 64, 4)), tn_reshape(a, view, 64, 4)));
-    s = plan_of(a, z); /* … and through one that is */
+    s = plan_of(a, z); /* an output through a view that is in the graph */
     assert_int_equal(entry_of(&s, y)->last, tn_graph_node_count(s.graph));
     done(&s);
 }
@@ -194,7 +194,7 @@ static void parameters_keep_their_place_to_the_end(void **state) {
     (void)state;
     tn_arena *a = new_arena();
     tn_tensor *x = tn_mark(tn_input(a, TN_F32, 64, 4), TN_FLAG_PARAM), *y = tn_silu(a, x);
-    small s = plan_of(a, y); /* the last node is the last use of x, and must not take it all the same */
+    small s = plan_of(a, y); /* the last node is the last use of x, but must not be computed in place of it */
     assert_int_equal(entry_of(&s, y)->inplace_of, TN_GRAPH_NONE);
     done(&s);
 }
@@ -255,7 +255,8 @@ static void a_tensor_over_the_largest_allocation_is_named(void **state) {
 static void reordering_lowers_what_is_live(void **state) {
     (void)state;
     tn_arena *a = new_arena();
-    /* Eight wide branches, each reduced to little: one after the other needs one wide place, all first need eight. */
+    /* Eight wide branches, each reduced to few bytes: one after the other needs one wide tensor, all at once eight.
+     */
     tn_tensor *x = tn_input(a, TN_F32, 64), *wide[8], *sum = NULL;
     tn_graph *g, *better;
     assert_ok(tn_graph_new(a, 64, &g));
@@ -292,7 +293,7 @@ static void the_verifier_finds_damage(void **state) {
         make_world(&w, &r, 20);
         make_setting(&s, &r, w.graph);
         assert_ok(tn_plan_make(w.graph, &s.params, &plan));
-        /* Put one live place onto another. */
+        /* Move one live tensor onto another. */
         for (int k = 0; k < 50; k++) {
             size_t a = rng_below(&r, count_of(w.graph)), b = rng_below(&r, count_of(w.graph));
             tn_plan_entry *x = &plan->entries[a], *y = &plan->entries[b], saved = *x;
@@ -409,7 +410,7 @@ static void a_saved_plan_loads_and_damage_is_noticed(void **state) {
         assert_null(loaded);
         free(damaged);
     }
-    /* Damage under a right checksum is for the reader's own checks and the verifier. */
+    /* Damage with a correct checksum must be detected by the reader's checks and the verifier. */
     for (int round = 0; round < 2000; round++) {
         char *damaged = malloc(length);
         memcpy(damaged, bytes, length);
@@ -438,7 +439,7 @@ static void a_saved_plan_loads_and_damage_is_noticed(void **state) {
     tn_arena_free(stranger.arena);
 }
 
-/* As sessions plan them, prefill of 512 tokens and of one. */
+/* The graphs of sessions: 512 tokens and one. */
 static void graphs_of_models_are_within_a_hundredth_of_the_bound(void **state) {
     (void)state;
     for (size_t i = 0; golden_archs[i]; i++) {

@@ -1,5 +1,5 @@
-/* Block formats: golden blocks dequantize exactly, our quantizers are at least as good as the reference's, and
- * nothing in a block or in the input can lead a conversion astray. */
+/* Block formats: golden blocks dequantize exactly, the quantizers are at least as good as the reference, and
+ * conversions are safe for every block and every input. */
 #include "support.h"
 
 #include <jansson.h>
@@ -134,7 +134,7 @@ static void test_importance_moves_the_error_to_unimportant_values(void **state) 
     }
     for (int t = 0; t < TYPES; t++) {
         const type_row *type = &types[t];
-        /* Eight bits leave nothing to trade; ternary types have no search. */
+        /* Importance does not matter at eight bits; ternary types have no search. */
         if (!type->quantize || strstr(type->name, "q8") || strstr(type->name, "tq")) continue;
         void *blocks = malloc(4096);
         double weighted[2];
@@ -193,8 +193,8 @@ static void test_zero_constant_and_extreme_blocks(void **state) {
                     type->quantize_row(x, blocks, 256);
                 }
                 type->dequantize(blocks, out, 256);
-                /* Scales are f16 products at the least, so what is far below f16's range may vanish. mxfp4 and
-                 * nvfp4 know few levels; a constant may lie between two of them. */
+                /* Scales involve f16, so values far below the range of f16 may become zero. mxfp4 and nvfp4 have few
+                 * levels; a constant may be between two of them. */
                 float tolerance = (strcmp(type->name, "mxfp4") ? 0.13f : 0.26f) * fabsf(values[v]) + 1e-6f;
                 for (int i = 0; i < 256; i++) {
                     bool beyond_nvfp4 = strcmp(type->name, "nvfp4") == 0 && (fabsf(values[v]) > 2688 || v == 3);
@@ -203,7 +203,7 @@ static void test_zero_constant_and_extreme_blocks(void **state) {
                 }
             }
         }
-        /* NaN and infinity have no code; they must not do worse than spoil their block. */
+        /* NaN and infinity have no code; they must not affect more than their block. */
         unsigned char blocks[512];
         for (int i = 0; i < 256; i++) x[i] = i % 7 == 0 ? NAN : i % 11 == 0 ? INFINITY : (float)i;
         type->quantize(x, blocks, 256, NULL);
@@ -226,7 +226,7 @@ static void test_any_bytes_dequantize_without_harm(void **state) {
 
 static void test_quantizing_is_a_projection(void **state) {
     (void)state;
-    /* What is on the grid stays there: the fast way reproduces every dequantized symmetric block. */
+    /* Idempotence: fast quantization reproduces every dequantized symmetric block. */
     rng r = {5};
     float x[1024], once[1024], twice[1024];
     for (int i = 0; i < 1024; i++) x[i] = rng_normal(&r);

@@ -1,4 +1,4 @@
-/* Tensors and graphs: the shape rule of every op, views, arenas to the byte, graphs and their fingerprints. */
+/* Tensors and graphs: the shape rule of every op, views, exact arena sizes, graphs and their fingerprints. */
 #include "support.h"
 
 #include "tenon/graph.h"
@@ -19,7 +19,7 @@ static tn_tensor *attend(tn_arena *a, tn_tensor *q, tn_tensor *k, tn_tensor *v, 
 }
 static void nothing(const tn_custom_job *job) { (void)job; }
 
-/* What the cases are made from. */
+/* The sources of the cases. */
 typedef struct fixture {
     tn_tensor *m, *n, *v, *w, *h, *k, *q, *e, *x3, *p;
 } fixture;
@@ -335,7 +335,7 @@ static void every_shape_rule_accepts_and_refuses(void **state) {
             if (!strstr(tn_error(), tn_op_name(cases[i].op)))
                 fail_msg("%s: '%s' does not name the op", cases[i].text, tn_error());
             refused[cases[i].op]++;
-            /* The first error stands, and the arena works again after a reset. */
+            /* The first error is kept, and the arena works again after a reset. */
             assert_null(tn_add(a, f.m, f.m));
             tn_arena_reset(a);
             assert_ok(tn_arena_status(a));
@@ -438,7 +438,7 @@ static void a_graph_lists_each_tensor_once_in_order(void **state) {
     assert_ptr_equal(tn_graph_find(g, "sum"), last);
     assert_null(tn_graph_find(g, "none"));
     assert_int_equal(tn_graph_use_count(g, tn_graph_leaf(g, 0)), 2);
-    assert_int_equal(tn_graph_index(g, again), TN_GRAPH_NONE); /* a stranger */
+    assert_int_equal(tn_graph_index(g, again), TN_GRAPH_NONE); /* not in the graph */
     tn_fingerprint f = tn_graph_fingerprint(g), s = tn_graph_fingerprint(same), o = tn_graph_fingerprint(other);
     assert_true(f.lo == s.lo && f.hi == s.hi);
     assert_false(f.lo == o.lo && f.hi == o.hi);

@@ -2,7 +2,7 @@
 #include "backend/cpu/ops/ops.h"
 
 /* Also used for planning, before memory is bound. */
-static tn__attention_job attention_job_of(const tn_tensor *node, int64_t batch) {
+static tn__attention_job attention_job_for(const tn_tensor *node, int64_t batch) {
     const tn_tensor *q = node->src[TN_ATTN_Q], *k = node->src[TN_ATTN_K], *v = node->src[TN_ATTN_V];
     const tn_tensor *q_pos = node->src[TN_ATTN_Q_POS], *k_pos = node->src[TN_ATTN_K_POS];
     const tn_tensor *range = node->src[TN_ATTN_RANGE], *mask = node->src[TN_ATTN_MASK];
@@ -55,19 +55,19 @@ bool tn__supports_attention(const tn_tensor *node, char *reason, size_t size) {
 }
 
 static size_t job_scratch(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
-    const tn__attention_job job = attention_job_of(node, 0);
+    const tn__attention_job job = attention_job_for(node, 0);
     return tn__scratch_size(kernels->attention_scratch(&job, n_threads));
 }
 size_t tn__scratch_attention(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
     return job_scratch(node, kernels, n_threads) * (size_t)node->ne[3];
 }
 int tn__phases_attention(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {
-    const tn__attention_job job = attention_job_of(node, 0);
+    const tn__attention_job job = attention_job_for(node, 0);
     return kernels->attention_splits(&job) > 1 ? 2 : 1;
 }
 
 size_t tn__kept_attention(const tn_tensor *node, const tn__cpu_kernels *kernels, int *sources) {
-    const tn__attention_job job = attention_job_of(node, 0);
+    const tn__attention_job job = attention_job_for(node, 0);
     *sources = 1 << TN_ATTN_Q_POS | 1 << TN_ATTN_K_POS | 1 << TN_ATTN_RANGE;
     return kernels->attention_kept ? tn__scratch_size(kernels->attention_kept(&job)) : 0;
 }
@@ -80,7 +80,7 @@ double tn__cost_attention(const tn_tensor *node) {
 void tn__run_attention(const tn__task *task) {
     const size_t bytes = job_scratch(task->node, task->kernels, task->nth);
     for (int64_t batch = 0; batch < task->node->ne[3]; batch++) {
-        tn__attention_job job = attention_job_of(task->node, batch);
+        tn__attention_job job = attention_job_for(task->node, batch);
         job.scratch = task->scratch + (size_t)batch * bytes;
         job.kept = task->kept;
         if (task->phase == 0)

@@ -92,10 +92,10 @@ static void angles(const tn_tensor *node, const rotation *r, int64_t token, floa
         cosine[i] = reduced(r, i, angle);
     }
     cosines_and_sines(r->pairs, cosine, sine);
-    const float magnitude = r->magnitude, turned = p->reverse ? -magnitude : magnitude;
+    const float magnitude = r->magnitude, sine_magnitude = p->reverse ? -magnitude : magnitude;
     for (int64_t i = 0; i < r->pairs && (magnitude != 1 || p->reverse); i++) {
         cosine[i] *= magnitude;
-        sine[i] *= turned;
+        sine[i] *= sine_magnitude;
     }
 }
 

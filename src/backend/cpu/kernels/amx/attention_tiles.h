@@ -203,7 +203,7 @@ static const _Alignas(64) uint8_t tiled_less[64] = {0,  1,  2,  3,  5,  6,  7,  
                                                     21, 22, 22, 21, 21, 21, 21, 21, 21, 20, 20, 19, 19, 19, 18, 17,
                                                     17, 16, 15, 14, 14, 13, 12, 11, 10, 8,  7,  6,  5,  3,  2,  0};
 TN__VEC __m512i tiled_powers(vf first, vf second, __m512i less) {
-    const vf unit = vf_set1(0x1.8p15f + 127); /* the unit in the last place of such floats is 2^-8 */
+    const vf unit = vf_set1(0x1.8p15f + 127); /* one ulp of such floats is 2^-8 */
     const __m512i low = _mm512_castps_si512(vf_add(first, unit)), high = _mm512_castps_si512(vf_add(second, unit)),
                   both = _mm512_mask_blend_epi16(0xaaaaaaaa, low, _mm512_slli_epi32(high, 16));
     const __m512i off =
@@ -211,7 +211,7 @@ TN__VEC __m512i tiled_powers(vf first, vf second, __m512i less) {
     return _mm512_srli_epi16(_mm512_sub_epi16(both, off), 1);
 }
 
-/* Weights of two cells. Their sums are accumulated in two independent dependency chains. */
+/* Weights of two cells. Two accumulators, so that additions do not wait for each other. */
 TN__VEC __m512i tiled_two(const float *scores, vf base, vf total[2], const int odd, const bool bounded) {
     const vf first = vf_load(scores), second = vf_load(scores + TILED_GROUP);
     if (bounded) {

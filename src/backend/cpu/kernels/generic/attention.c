@@ -29,9 +29,9 @@ static void attend(const tn__attention_job *job, int64_t head, int64_t token, fl
         if (!tn__sees(job, query, cell)) continue;
         const char *k = (const char *)job->k + (size_t)kv * job->k_head + (size_t)cell * job->k_cell;
         tn__to_f32_of(job->k_type)(k, row, job->head_k);
-        double product = 0;
-        for (int64_t d = 0; d < job->head_k; d++) product += (double)q[d] * row[d];
-        float score = p->scale * (float)product;
+        double dot = 0;
+        for (int64_t d = 0; d < job->head_k; d++) dot += (double)q[d] * row[d];
+        float score = p->scale * (float)dot;
         if (p->soft_cap > 0) score = p->soft_cap * tanhf(score / p->soft_cap);
         if (slope > 0) score -= slope * fabsf((float)(query.position - tn__cell_position(job, cell)));
         score += tn__mask_value(job, head, token, cell);

@@ -80,7 +80,7 @@ static const float *activations(const tn__matmul_job *job, int64_t c, int64_t j,
 
 enum { LANES = 8, COLUMNS = 16 };
 
-static void add_dot_product(int64_t n, const float *w, const float *x, float *lanes) {
+static void add_dot(int64_t n, const float *w, const float *x, float *lanes) {
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
         for (int l = 0; l < LANES; l++) lanes[l] += w[i + l] * x[i + l];
@@ -105,7 +105,7 @@ static void matmul(const tn__matmul_job *job, int ith, int nth) {
                 int64_t count = job->k - c * TN__CHUNK < TN__CHUNK ? job->k - c * TN__CHUNK : TN__CHUNK;
                 tn__weights_f32(job, i, c, count, w);
                 for (int j = 0; j < columns; j++)
-                    add_dot_product(count, w, activations(job, c, j0 + j, count, buffer), lanes[j]);
+                    add_dot(count, w, activations(job, c, j0 + j, count, buffer), lanes[j]);
             }
             for (int j = 0; j < columns; j++) {
                 const float *l = lanes[j];

@@ -77,7 +77,7 @@ TN__VEC void att_weigh(tn_type type, const char *values, size_t stride, const in
                        att_prefetch *prefetch, const int rows) {
     int64_t d = 0;
     for (; d + 2 * VL <= head_v; d += 2 * VL) {
-        vf a[4], b[4], odd_a[4], odd_b[4]; /* two sums each, to shorten the dependency chain */
+        vf a[4], b[4], odd_a[4], odd_b[4]; /* two sums each: additions do not wait for each other */
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
             a[r] = vf_load(sums + (size_t)r * s_next + d);
