@@ -1,4 +1,4 @@
-/* Fuzzes the reading of answers: whatever a model writes, in whatever pieces it arrives, gives the same message.
+/* Fuzzes the parser of answers: the message does not depend on the pieces in which an answer arrives.
  *
  *   cmake --preset fuzz && ninja -C build-fuzz fuzz_chat
  *   build-fuzz/fuzz/fuzz_chat -max_len=2000 -timeout=2 -dict=tests/fuzz/chat.dict CORPUS tests/fuzz/corpus/chat */
@@ -9,9 +9,9 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
-/* One template per syntax; the first byte of the input chooses. */
+/* One template per syntax; the first byte of the input selects it. */
 static const char *const sources[] = {
-    NULL, /* tools in words, <tool_call> */
+    NULL, /* tools described in words, <tool_call> */
     "{{ tools }}{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
     "{{ {'name': c.function.name, 'parameters': c.function.arguments}|tojson }}{% endfor %}{% endfor %}{# "
     "<|python_tag|> #}",
@@ -51,7 +51,7 @@ static void prepare(void) {
     }
 }
 
-/* The message without its ids, which are random. */
+/* The message without the ids, which are random. */
 static char *read_answer(const tn_chat_prompt *prompt, const char *text, size_t length, size_t piece) {
     tn_chat_parser *parser;
     char *json;

@@ -1,4 +1,4 @@
-/* Fuzzes the GGUF reader: any bytes must open or be refused, and all that is handed out must be readable.
+/* Fuzzes the GGUF reader: any bytes open or give an error, and everything that an open file returns is readable.
  *
  *   cmake --preset fuzz && ninja -C build-fuzz fuzz_gguf
  *   build-fuzz/fuzz/fuzz_gguf -max_len=20000 -timeout=1 -rss_limit_mb=512 CORPUS tests/fuzz/corpus/gguf */

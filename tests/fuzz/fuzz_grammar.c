@@ -1,5 +1,5 @@
-/* Fuzzes grammars: any text must compile or be refused, any bytes be accepted or refused, and masks agree with
- * trying. The input is GBNF text and, after a zero byte, bytes to match.
+/* Fuzzes grammars: any text compiles or gives an error, any bytes are accepted or rejected, and masks agree with
+ * trying every token. The input is GBNF text and, after a zero byte, the bytes to match.
  *
  *   cmake --preset fuzz && ninja -C build-fuzz fuzz_grammar
  *   build-fuzz/fuzz/fuzz_grammar -max_len=4000 -timeout=10 -rss_limit_mb=1024 CORPUS tests/fuzz/corpus/grammar */

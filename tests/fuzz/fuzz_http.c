@@ -1,11 +1,12 @@
-/* Fuzzes the server's HTTP side: any bytes on a connection are answered or dropped, any JSON in a body too.
+/* Fuzzes the server's HTTP code: any bytes on a connection and any JSON in a body get an answer or end the
+ * connection.
  *
  *   cmake --preset fuzz && ninja -C build-fuzz fuzz_http
  *   build-fuzz/fuzz/fuzz_http -max_len=4096 -timeout=5 -dict=tests/fuzz/http.dict CORPUS tests/fuzz/corpus/http
  *
- * Input: a byte below 32 chooses a path, and the rest is the body of a POST to it; with any other byte the whole
- * input goes over the connection as it is. The engine is replaced by one that writes tokens drawn from noise through
- * the request's own sampler, grammar and stop words included, at most a few of them. */
+ * Input: a byte below 32 selects a path, and the rest is the body of a POST to it; with any other first byte the
+ * input is sent unchanged. The engine is replaced by one that generates a few tokens from random logits with the
+ * request's sampler, grammar and stop words. */
 #include "serve/http.h"
 
 #include "text/tokenizer/internal.h"
@@ -24,7 +25,7 @@ static const unsigned char page[] = "<!doctype html>";
 const struct web_file web_files[] = {{"/", "text/html", page, sizeof page - 1}};
 const size_t n_web_files = 1;
 
-/* ---- The engine's place ---- */
+/* ---- The replacement of the engine ---- */
 
 static uint64_t noise = 1;
 static uint64_t next_noise(void) {
@@ -100,7 +101,7 @@ bool engine_submit(struct served *served, struct job *const *jobs, size_t count)
     return true;
 }
 
-/* Messages to the terminal that nobody reads here. */
+/* Messages for the terminal are dropped. */
 int fail(const char *format, ...) {
     (void)format;
     return EXIT_ERROR;
@@ -117,7 +118,7 @@ static struct server server;
 static struct served *served;
 static int port;
 
-/* All bytes, a few words, and the tokens that templates use. */
+/* A vocabulary of all bytes, a few words, and the tokens that templates use. */
 static tn_tokenizer *make_tokenizer(void) {
     enum { WORDS = 6 };
     static char texts[256][4];
@@ -163,7 +164,7 @@ static void prepare(void) {
     server.keys[0] = strdup("key");
     server.base = event_base_new();
     server.http = evhttp_new(server.base);
-    /* Two models by name, of which only the first can be loaded. */
+    /* Two models, of which only the first can be loaded. */
     served = models_add(&server, "noise", NULL);
     if (!served || !models_add(&server, "absent", NULL)) abort();
     server.on_demand = true;
@@ -176,7 +177,7 @@ static void prepare(void) {
     served->n_ctx = 256;
     served->n_embd = 8;
     served->embed_limit = 64;
-    served->session = (tn_session *)(void *)&server; /* never looked into on this side */
+    served->session = (tn_session *)(void *)&server; /* never dereferenced here */
     served->view.slots = slots;
     served->view.map = map;
     served->view.cache = (tn_cache_usage){64, 3, 3};
@@ -194,7 +195,7 @@ static void prepare(void) {
     port = ntohs(address.sin_port);
 }
 
-/* Until the server has closed the connection, or nothing more happens although all has been sent and read. */
+/* Runs until the server has closed the connection, or until all is sent and read and no event is left. */
 static void converse(int fd) {
     char answer[4096];
     for (int idle = 0; idle < 50;) {
@@ -229,11 +230,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     struct sockaddr_in address = {
         .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct linger at_once = {1, 0}; /* no thousands of connections that wait for stragglers */
+    struct linger at_once = {1,
+                             0}; /* closes at once, so that thousands of connections do not wait for late packets */
     setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
     if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0) abort();
     bool routed = bytes[0] < 32;
-    server.n_keys = !routed && bytes[0] % 2; /* keys are asked for in half of the raw ones */
+    server.n_keys = !routed && bytes[0] % 2; /* half of the unchanged inputs need an API key */
     if (routed) {
         snprintf(head, sizeof head, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %zu\r\n\r\n",
                  paths[bytes[0] % N_PATHS], size - 1);

@@ -1,4 +1,4 @@
-/* Fuzzes the Jinja engine: any bytes as a template must render or be refused, within the limits, leaking nothing.
+/* Fuzzes the template engine: any bytes render or give an error, within the limits and without leaks.
  *
  *   cmake --preset fuzz && ninja -C build-fuzz fuzz_jinja
  *   build-fuzz/fuzz/fuzz_jinja -max_len=4000 -timeout=2 -dict=tests/fuzz/jinja.dict CORPUS tests/fuzz/corpus/jinja */

@@ -1,7 +1,7 @@
-/* Fuzzes plan files: any bytes must load as a plan that the verifier accepts, or be refused.
+/* Fuzzes plan files: any bytes load as a plan that the verifier accepts, or give an error.
  *
- * With an odd first byte the rest is made to look like a plan of the graph at hand, with the right checksum, so that
- * what lies behind these checks is reached.
+ * With an odd first byte the rest gets the header of a plan of the graph and the right checksum, so that the code
+ * after these checks is reached.
  *
  *   make fuzz TARGET=plan SECONDS=60 */
 #include "base/hash.h"

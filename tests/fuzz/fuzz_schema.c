@@ -1,4 +1,4 @@
-/* Fuzzes JSON schemas: any text must become a grammar that compiles, or be refused.
+/* Fuzzes JSON schemas: any text becomes a grammar that compiles, or gives an error.
  *
  *   cmake --preset fuzz && ninja -C build-fuzz fuzz_schema
  *   build-fuzz/fuzz/fuzz_schema -max_len=4000 -timeout=10 -rss_limit_mb=1024 CORPUS tests/fuzz/corpus/schema */

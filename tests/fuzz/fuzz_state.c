@@ -1,8 +1,7 @@
-/* Fuzzes session states: any bytes must load or be refused, and the session must go on working either way.
+/* Fuzzes session states: any bytes load or give an error, and the session works afterwards.
  *
- * The first byte says what the cache holds before, the second which sequence to load into; the rest is the state.
- * With an odd first byte the header is made to fit and the checksum right, so that what lies behind these checks is
- * reached.
+ * The first byte selects what the cache holds before, the second the sequence to load into; the rest is the state.
+ * With an odd first byte the header and the checksum are corrected, so that the code after these checks is reached.
  *
  *   make fuzz TARGET=state SECONDS=60 */
 #include "base/hash.h"
@@ -18,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 enum { CELLS = 24, SEQS = 3, HEADER = 56, MOST = 1 << 16 };
 
 static tn_session *session;
-static unsigned char good[MOST]; /* a state as the session writes it, for its header */
+static unsigned char good[MOST]; /* a valid state, for its header */
 
 static void need(bool holds) {
     if (!holds) {
@@ -32,14 +31,14 @@ static bool decode(int32_t seq, int32_t n) {
     int32_t seqs[8] = {seq, seq, seq, seq, seq, seq, seq, seq};
     tn_status status = tn_session_decode(session, &(tn_batch){.n_tokens = n, .tokens = tokens, .seqs = seqs});
     need(status == TN_OK || status == TN_E_FULL || status == TN_E_INVALID || status == TN_E_LIMIT ||
-         status == TN_E_NOT_FINITE); /* a state may hold infinities */
+         status == TN_E_NOT_FINITE); /* a state may contain infinities */
     return status == TN_OK;
 }
 
 static void start(void) {
     char path[64];
     tn_model *model;
-    setenv("TENON_CPU", "generic", 1); /* the only kernels that are sanitized */
+    setenv("TENON_CPU", "generic", 1); /* the only kernels with sanitizers */
     snprintf(path, sizeof path, "/tmp/tenon-fuzz-%ld.gguf", (long)getpid());
     need(tiny_model_write(path) == TN_OK &&
          tn_model_open(path, &(tn_model_params){.no_mmap = true}, &model) == TN_OK);
@@ -54,7 +53,7 @@ static void start(void) {
     tn_log_set(NULL, NULL, TN_LOG_ERROR);
 }
 
-/* What a caller may do next, whatever was loaded. */
+/* What a caller may do after loading any state. */
 static void use(void) {
     int32_t owner[CELLS];
     tn_cache_usage usage = tn_session_cache_usage(session);
@@ -90,12 +89,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     if (before & 2) decode(1, 8);
     if (before & 4) (void)tn_session_seq_copy(session, 0, 2, 0, -1);
     if (before & 8) decode(2, 8);
-    unsigned char *state = malloc(size ? size : 1); /* its own block, so that reading past its end is seen */
+    unsigned char *state = malloc(size ? size : 1); /* a block of its own, so that reading past its end is detected */
     need(state != NULL);
     if (size) memcpy(state, bytes, size);
     if (before & 1 && size >= HEADER + 8) {
         uint64_t own = size, sum;
-        memcpy(state, good, 36); /* up to the sequence; words and counts stay as they came */
+        memcpy(state, good, 36); /* up to the sequence; the words and counts after it stay as in the input */
         memcpy(state + HEADER - 8, &own, sizeof own);
         sum = tn__hash_bytes(state, size - 8, 0);
         memcpy(state + size - 8, &sum, sizeof sum);

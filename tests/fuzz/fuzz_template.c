@@ -1,5 +1,5 @@
-/* Fuzzes chat templates from strangers: any bytes load or are refused; what loads is probed, renders a conversation
- * with tools or says why not, and its grammar and its parser hold whatever they were derived from.
+/* Fuzzes untrusted chat templates: any bytes load or give an error. A loaded template renders a conversation with
+ * tools or gives an error, and the grammar and parser derived from it work.
  *
  *   cmake --preset fuzz && ninja -C build-fuzz fuzz_template
  *   build-fuzz/fuzz/fuzz_template -max_len=4000 -timeout=10 -dict=tests/fuzz/jinja.dict CORPUS
@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
         if (!(condition)) __builtin_trap();                                                                          \
     } while (0)
 
-/* The answer is what the template itself made of a conversation: the text most likely to look like calls to it. */
+/* The answer is the template's own rendering of a conversation, the text most likely to contain its calls. */
 static void read_back(const tn_chat_prompt *prompt) {
     size_t length;
     const char *text = tn_chat_prompt_text(prompt, &length);

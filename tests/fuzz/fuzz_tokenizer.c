@@ -1,10 +1,10 @@
-/* Fuzzes tokenizers: any vocabulary is loaded or refused, any text is encoded to tokens of it, twice the same, and
- * what must come back comes back.
+/* Fuzzes tokenizers: any vocabulary loads or gives an error, encoding a text twice gives the same tokens of the
+ * vocabulary, and decoding returns the text where it must.
  *
  *   cmake --preset fuzz && ninja -C build-fuzz fuzz_tokenizer
  *   build-fuzz/fuzz/fuzz_tokenizer -max_len=4096 -timeout=5 CORPUS tests/fuzz/corpus/tokenizer
  *
- * Input: kind, pre-tokenizer, three bytes of switches, then counted tokens (length, type, score, text), counted
+ * Input: kind, pre-tokenizer, three bytes of settings, then counted tokens (length, type, score, text), counted
  * merges (length, text), a counted normalization table, and text to the end. */
 #include "text/tokenizer/internal.h"
 #include "text/utf8.h"

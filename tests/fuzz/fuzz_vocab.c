@@ -1,4 +1,4 @@
-/* Fuzzes vocabularies as files hold them: any GGUF bytes give a tokenizer that works, or are refused with a reason.
+/* Fuzzes vocabularies in files: any GGUF bytes give a working tokenizer, or an error with a message.
  *
  *   cmake --preset fuzz && ninja -C build-fuzz fuzz_vocab
  *   build-fuzz/fuzz/fuzz_vocab -max_len=8000 -timeout=5 -dict=tests/fuzz/vocab.dict CORPUS tests/fuzz/corpus/vocab */

@@ -212,7 +212,7 @@ static tn_status append_tagged_call(tn__text *out, const tn_chat_prompt *prompt,
     return status;
 }
 
-/* ---- The whole ---- */
+/* ---- The whole grammar ---- */
 
 static tn_status append_calls(tn__text *out, const tn_chat_prompt *prompt, const tn_chat_params *params,
                               size_t *count) {

@@ -30,7 +30,7 @@ static tn_status parse_pending(tn_chat_parser *p, tn_chat_event_fn on_event, voi
 }
 
 tn_status tn_chat_parser_new(const tn_chat_prompt *prompt, tn_chat_parser **out) {
-    if (!prompt || !out) return tn_fail(TN_E_INVALID, "tn_chat_parser_new: no prompt");
+    if (!prompt || !out) return tn_fail(TN_E_INVALID, "tn_chat_parser_new: prompt or out is NULL");
     *out = NULL;
     tn_chat_parser *p = tn_calloc(1, sizeof *p);
     if (!p) return TN_E_NOMEM;

@@ -1,4 +1,4 @@
-/* State of the parser inside a tool call whose arguments stand between tags. */
+/* State of the parser inside a tool call whose arguments are between tags. */
 #include "text/chat/parser.h"
 
 #include <ctype.h>

@@ -54,7 +54,8 @@ static void clear_slots(tn__matcher *m) {
 
 tn_status tn__matcher_new(const tn__program *program, size_t memory, tn__matcher *out) {
     memory = memory == 0 ? MEMORY_DEFAULT : TN__MAX(memory, (size_t)MEMORY_LEAST);
-    if (memory > (size_t)1 << 40) return tn_fail(TN_E_INVALID, "%zu bytes for a grammar's matcher", memory);
+    if (memory > (size_t)1 << 40)
+        return tn_fail(TN_E_INVALID, "memory is %zu bytes, which is too much for a grammar's matcher", memory);
     *out = (tn__matcher){.program = program, .memory_size = memory};
     size_t size = lay_out_matcher(out, memory, NULL);
     out->memory = tn_malloc_aligned(size, 64);

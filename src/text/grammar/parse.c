@@ -11,7 +11,8 @@ tn_status tn__grammar_grow(void *array_pointer, size_t *capacity, size_t need, s
     if (need <= *capacity) return TN_OK;
     size_t grown = TN__MAX(need, *capacity * 2), bytes;
     grown = TN__MAX(grown, (size_t)16);
-    if (!tn__mul_size(grown, size, &bytes)) return tn_fail(TN_E_OVERFLOW, "%zu items of %zu bytes", grown, size);
+    if (!tn__mul_size(grown, size, &bytes))
+        return tn_fail(TN_E_OVERFLOW, "an array of %zu items of %zu bytes is too large", grown, size);
     void *old, *fresh;
     memcpy(&old, array_pointer, sizeof old);
     fresh = tn_realloc(old, bytes);

@@ -96,10 +96,12 @@ static tn_status copy_texts(tn_pieces *p, const tn_piece *pieces) {
     size_t total = 0;
     for (size_t i = 0; i < p->count; i++) {
         if (pieces[i].length > UINT16_MAX)
-            return tn_fail(TN_E_LIMIT, "the piece of token %zu has %zu bytes", i, pieces[i].length);
+            return tn_fail(TN_E_LIMIT, "the piece of token %zu has %zu bytes, which is too many", i,
+                           pieces[i].length);
         total += pieces[i].length;
     }
-    if (total > UINT32_MAX) return tn_fail(TN_E_LIMIT, "the vocabulary's texts have %zu bytes", total);
+    if (total > UINT32_MAX)
+        return tn_fail(TN_E_LIMIT, "the vocabulary's texts have %zu bytes, which is too many", total);
     p->offsets = tn_malloc((p->count + 1) * sizeof *p->offsets);
     p->bytes = tn_malloc(total + 1);
     if (!p->offsets || !p->bytes) return TN_E_NOMEM;
@@ -120,7 +122,7 @@ static tn_status store_ends(tn_pieces *p, const tn_token *ends, size_t n_ends) {
     if (!p->ends || !p->is_end) return TN_E_NOMEM;
     for (size_t i = 0; i < n_ends; i++) {
         if (ends[i] < 0 || (size_t)ends[i] >= p->count)
-            return tn_fail(TN_E_INVALID, "end token %d of a vocabulary of %zu", ends[i], p->count);
+            return tn_fail(TN_E_INVALID, "end token %d is outside the vocabulary of %zu", ends[i], p->count);
         tn__bits_set(p->is_end, (size_t)ends[i]);
         p->ends[i] = ends[i];
     }
@@ -149,7 +151,7 @@ tn_status tn_pieces_new(const tn_piece *pieces, size_t count, const tn_token *en
     if (!pieces || !out || (n_ends && !ends))
         return tn_fail(TN_E_INVALID, "tn_pieces_new: pieces, ends or out is NULL");
     *out = NULL;
-    if (count == 0 || count > INT32_MAX) return tn_fail(TN_E_INVALID, "a vocabulary of %zu tokens", count);
+    if (count == 0 || count > INT32_MAX) return tn_fail(TN_E_INVALID, "a vocabulary cannot have %zu tokens", count);
     tn_pieces *p = tn_calloc(1, sizeof *p);
     if (!p) return TN_E_NOMEM;
     atomic_init(&p->references, 1);

@@ -99,8 +99,8 @@ static tn_status check_triggers(tn_grammar_state *s) {
         if (!t->text && !s->pieces)
             return tn_fail(TN_E_INVALID, "trigger %zu is a token, but the state has no pieces", i);
         if (!t->text && (t->token < 0 || (size_t)t->token >= s->pieces->count))
-            return tn_fail(TN_E_INVALID, "trigger %zu is token %d of a vocabulary of %zu", i, t->token,
-                           s->pieces->count);
+            return tn_fail(TN_E_INVALID, "trigger %zu is token %d, which is outside the vocabulary of %zu", i,
+                           t->token, s->pieces->count);
         text_position after;
         TN_TRY(start_at_trigger(s, t, &after));
         if (after == TN__SET_DEAD)

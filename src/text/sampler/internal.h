@@ -91,7 +91,7 @@ struct tn_sampler {
 
     tn_grammar_state *grammar;
     tn_pieces *pieces;
-    void *memory; /* one block behind all arrays above */
+    void *memory; /* the block that contains all arrays above */
 };
 
 /* Index in the history of the token `age` steps back; 0 is the newest. age < min(total, history_capacity). */

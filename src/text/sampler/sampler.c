@@ -120,7 +120,8 @@ static tn_status check_sampler_params(const tn_sampler_params *p, size_t n_vocab
     for (size_t i = 0; i < p->n_logit_bias; i++) {
         const tn_logit_bias *b = &p->logit_bias[i];
         if (b->token < 0 || (size_t)b->token >= n_vocab)
-            return tn_fail(TN_E_INVALID, "logit bias for token %d of a vocabulary of %zu", b->token, n_vocab);
+            return tn_fail(TN_E_INVALID, "logit bias for token %d, which is outside the vocabulary of %zu", b->token,
+                           n_vocab);
         if (isnan(b->bias)) return tn_fail(TN_E_INVALID, "the logit bias of token %d is not a number", b->token);
     }
     if (p->dry_multiplier <= 0 || p->n_dry_breakers == 0) return TN_OK;
@@ -130,7 +131,8 @@ static tn_status check_sampler_params(const tn_sampler_params *p, size_t n_vocab
     if (!p->pieces)
         return tn_fail(TN_E_INVALID, "DRY breakers need the vocabulary's pieces; set pieces, or n_dry_breakers to 0");
     if (tn_pieces_count(p->pieces) != n_vocab)
-        return tn_fail(TN_E_INVALID, "%zu pieces for a vocabulary of %zu", tn_pieces_count(p->pieces), n_vocab);
+        return tn_fail(TN_E_INVALID, "there are %zu pieces, but the vocabulary has %zu tokens",
+                       tn_pieces_count(p->pieces), n_vocab);
     for (size_t i = 0; i < p->n_dry_breakers; i++) {
         size_t length = p->dry_breakers[i] ? strlen(p->dry_breakers[i]) : 0;
         if (length == 0 || length > BREAKER_LENGTH_MAX)
@@ -309,7 +311,8 @@ bool tn_sampler_is_greedy(const tn_sampler *s) {
 tn_status tn_sampler_sample(tn_sampler *s, const float *logits, size_t n_vocab, tn_token *out) {
     if (!s || !logits || !out) return tn_fail(TN_E_INVALID, "tn_sampler_sample: sampler, logits or out is NULL");
     if (n_vocab != s->n_vocab)
-        return tn_fail(TN_E_INVALID, "%zu logits for a sampler of %zu tokens", n_vocab, s->n_vocab);
+        return tn_fail(TN_E_INVALID, "there are %zu logits, but the sampler's vocabulary has %zu tokens", n_vocab,
+                       s->n_vocab);
     const uint64_t *mask = NULL;
     if (s->grammar) TN_TRY(tn_grammar_mask(s->grammar, &mask));
     s->drawn = false;

@@ -115,10 +115,12 @@ static tn_status enum_value_matches(json_t *flat, json_t *value, unsigned types,
                         : i == 7 ? type & (TN__TYPE_NUMBER | TN__TYPE_INTEGER)
                                  : type & (TN__TYPE_ARRAY | TN__TYPE_OBJECT);
         if (concerns && json_object_get(flat, untested[i]))
-            return tn__schema_fail(TN_E_UNSUPPORTED, path, "\"enum\" or \"const\" together with \"%s\"", untested[i]);
+            return tn__schema_fail(TN_E_UNSUPPORTED, path,
+                                   "\"enum\" or \"const\" together with \"%s\" is not supported", untested[i]);
     }
     if (type == TN__TYPE_STRING && find_format(flat) >= 0)
-        return tn__schema_fail(TN_E_UNSUPPORTED, path, "\"enum\" or \"const\" together with \"format\"");
+        return tn__schema_fail(TN_E_UNSUPPORTED, path,
+                               "\"enum\" or \"const\" together with \"format\" is not supported");
     *fits = true;
     return TN_OK;
 }
@@ -131,7 +133,7 @@ static tn_status emit_json_value(json_t *value, tn__text *out) {
         return TN_OK;
     }
     char *dump = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
-    if (!dump) return tn_fail(TN_E_NOMEM, "out of host memory while writing a value");
+    if (!dump) return tn_fail(TN_E_NOMEM, "out of memory while writing a value");
     tn__schema_append_literal(out, dump, strlen(dump));
     free(dump); /* allocated by jansson */
     return TN_OK;
@@ -172,7 +174,7 @@ static tn_status emit_string(tn__schema *s, json_t *flat, const tn__schema_path 
     if (pattern) {
         if (!json_is_string(pattern)) return tn__schema_fail(TN_E_SYNTAX, path, "\"pattern\" must be a string");
         if (sized || known >= 0)
-            return tn__schema_fail(TN_E_UNSUPPORTED, path, "\"pattern\" together with %s",
+            return tn__schema_fail(TN_E_UNSUPPORTED, path, "\"pattern\" together with %s is not supported",
                                    sized ? "minLength or maxLength" : "format");
         tn__schema_path below = tn__schema_below(path, "pattern");
         tn__text_puts(out, "\"\\\"\" (");
@@ -183,7 +185,8 @@ static tn_status emit_string(tn__schema *s, json_t *flat, const tn__schema_path 
     if (known >= 0) {
         size_t length = formats[known].length;
         if (sized && length == 0)
-            return tn__schema_fail(TN_E_UNSUPPORTED, path, "format \"%s\" together with minLength or maxLength",
+            return tn__schema_fail(TN_E_UNSUPPORTED, path,
+                                   "format \"%s\" together with minLength or maxLength is not supported",
                                    formats[known].name);
         *empty = sized && (length < min || length > max);
         s->formats_used |= 1u << known;
@@ -191,7 +194,7 @@ static tn_status emit_string(tn__schema *s, json_t *flat, const tn__schema_path 
         return TN_OK;
     }
     if (min > TN__SCHEMA_REPEAT_MAX)
-        return tn__schema_fail(TN_E_LIMIT, path, "strings of at least %zu characters", min);
+        return tn__schema_fail(TN_E_LIMIT, path, "strings of at least %zu characters are not generated", min);
     if (!sized)
         tn__text_puts(out, "string");
     else if (max == SIZE_MAX)
@@ -248,7 +251,8 @@ static tn_status emit_array(tn__schema *s, json_t *flat, const tn__schema_path *
         return tn__schema_fail(TN_E_UNSUPPORTED, path, "the keyword \"uniqueItems\" is not supported");
     /* Without "items" no items after the tuple are generated unless minItems requires them. */
     if (!items && n > 0 && min <= n) max = TN__MIN(max, n);
-    if (min > TN__SCHEMA_REPEAT_MAX) return tn__schema_fail(TN_E_LIMIT, path, "arrays of at least %zu items", min);
+    if (min > TN__SCHEMA_REPEAT_MAX)
+        return tn__schema_fail(TN_E_LIMIT, path, "arrays of at least %zu items are not generated", min);
     if (min > max) {
         *empty = true;
         return TN_OK;
@@ -305,7 +309,7 @@ static tn_status emit_other_key(tn__schema *s, const char **names, size_t n, siz
     tn__text body = TN__SCHEMA_TEXT;
     tn_status status = TN_OK;
     bool is_name = false;
-    if (depth > 1000) return tn_fail(TN_E_LIMIT, "a property name of more than 1000 characters");
+    if (depth > 1000) return tn_fail(TN_E_LIMIT, "a property name has more than 1000 characters");
     for (size_t i = 0; i < n; i++) is_name |= names[i][prefix] == '\0';
     tn__text children = TN__SCHEMA_TEXT, excluded = TN__SCHEMA_TEXT;
     /* The names are sorted, so those with the same next character are adjacent. */
@@ -372,7 +376,7 @@ static tn_status emit_member(const property *p, tn__text *out) {
     json_t *name = json_string(p->name);
     char *dump = name ? json_dumps(name, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
     json_decref(name);
-    if (!dump) return tn_fail(TN_E_NOMEM, "out of host memory while writing a property");
+    if (!dump) return tn_fail(TN_E_NOMEM, "out of memory while writing a property");
     tn__schema_append_literal(out, dump, strlen(dump));
     tn__text_printf(out, " \":\" ws r%u ws", p->rule);
     free(dump);

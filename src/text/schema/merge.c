@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* For failed calls of jansson, which fail only if memory runs out. */
-static tn_status no_memory(void) { return tn_fail(TN_E_NOMEM, "out of host memory while reading a schema"); }
+static tn_status no_memory(void) { return tn_fail(TN_E_NOMEM, "out of memory while reading a schema"); }
 
 /* Passes the schema object to s, which frees it at the end. */
 static tn_status own_schema(tn__schema *s, json_t *object) {

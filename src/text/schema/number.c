@@ -371,7 +371,8 @@ tn_status tn__schema_emit_number(json_t *flat, bool integer, const tn__schema_pa
     }
     if (!integer) return emit_bounded_number(&b, path, out, empty);
     if (b.low > (double)WHOLE_MAX || b.high < -(double)WHOLE_MAX)
-        return tn__schema_fail(TN_E_UNSUPPORTED, path, "integers of more than %d digits", DIGITS_MAX);
+        return tn__schema_fail(TN_E_UNSUPPORTED, path, "integers of more than %d digits are not supported",
+                               DIGITS_MAX);
     emit_bounded_integer(&b, out, empty);
     return TN_OK;
 }

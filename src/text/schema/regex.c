@@ -38,7 +38,7 @@ static tn_status regex_syntax(const regex *r, const char *what) {
 
 static tn_status add_code_range(const regex *r, code_set *set, uint32_t low, uint32_t high) {
     if (set->n == RANGES_MAX)
-        return tn__schema_fail(TN_E_LIMIT, r->path, "a class of more than %d ranges", RANGES_MAX);
+        return tn__schema_fail(TN_E_LIMIT, r->path, "the class has more than %d ranges", RANGES_MAX);
     set->ranges[set->n++] = (code_range){low, high};
     return TN_OK;
 }
@@ -198,7 +198,7 @@ static tn_status regex_class(regex *r) {
             uint32_t code;
             if (regex_peek(r) == '\\') {
                 r->at++;
-                if (is_shorthand(regex_peek(r))) return regex_unsupported(r, "a range that ends in a class");
+                if (is_shorthand(regex_peek(r))) return regex_unsupported(r, "a range cannot end in a class");
                 if (regex_peek(r) == 'b') {
                     r->at++;
                     code = '\b';
@@ -302,7 +302,8 @@ static tn_status regex_repeat(regex *r) {
         }
         if (regex_peek(r) != '}' || max < min) return regex_syntax(r, "this repetition is malformed");
         r->at++;
-        if (min > TN__SCHEMA_REPEAT_MAX) return tn__schema_fail(TN_E_LIMIT, r->path, "%zu repetitions", min);
+        if (min > TN__SCHEMA_REPEAT_MAX)
+            return tn__schema_fail(TN_E_LIMIT, r->path, "%zu repetitions are too many", min);
         if (open)
             tn__text_printf(r->out, "{%zu,}", min);
         else
@@ -331,7 +332,7 @@ static tn_status regex_sequence(regex *r, int depth) {
 }
 
 static tn_status regex_alternatives(regex *r, int depth) {
-    if (depth > 50) return tn__schema_fail(TN_E_LIMIT, r->path, "groups nested more than 50 deep");
+    if (depth > 50) return tn__schema_fail(TN_E_LIMIT, r->path, "groups are nested more than 50 levels deep");
     for (;;) {
         if (depth == 0) {
             if (regex_peek(r) == '^')

@@ -60,7 +60,7 @@ tn_status tn_detokenizer_new(const tn_tokenizer *t, unsigned flags, tn_detokeniz
     if (!t || !out) return tn_fail(TN_E_INVALID, "tn_detokenizer_new: tokenizer or out is NULL");
     size_t size;
     if (!tn__mul_size(t->longest_piece, 3, &size) || !tn__add_size(size, sizeof(tn_detokenizer) + 16, &size))
-        return tn_fail(TN_E_OVERFLOW, "tokens of %zu bytes", t->longest_piece);
+        return tn_fail(TN_E_OVERFLOW, "a token of %zu bytes is too long", t->longest_piece);
     tn_detokenizer *d = tn_malloc(size);
     if (!d) return TN_E_NOMEM;
     d->t = t;

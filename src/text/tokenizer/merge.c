@@ -16,7 +16,8 @@ enum { SHORT_WORD = 48 };
 tn_status tn__merges_init(tn__merges *merges, size_t capacity, uint64_t seed) {
     size_t slots = 16;
     while (slots / 2 < capacity) {
-        if (slots > SIZE_MAX / 2 / sizeof(tn__merge_slot)) return tn_fail(TN_E_OVERFLOW, "%zu merges", capacity);
+        if (slots > SIZE_MAX / 2 / sizeof(tn__merge_slot))
+            return tn_fail(TN_E_OVERFLOW, "%zu merges are too many", capacity);
         slots *= 2;
     }
     merges->slots = tn_malloc(slots * sizeof *merges->slots);

@@ -9,7 +9,8 @@ tn_status tn__grow(void **memory, size_t *capacity, size_t need, size_t size) {
     if (need <= *capacity) return TN_OK;
     size_t larger = TN__MAX(*capacity + *capacity / 2, (size_t)64), bytes;
     larger = TN__MAX(larger, need);
-    if (!tn__mul_size(larger, size, &bytes)) return tn_fail(TN_E_OVERFLOW, "%zu elements of %zu bytes", larger, size);
+    if (!tn__mul_size(larger, size, &bytes))
+        return tn_fail(TN_E_OVERFLOW, "an array of %zu elements of %zu bytes is too large", larger, size);
     void *moved = tn_realloc(*memory, bytes);
     if (!moved) return TN_E_NOMEM;
     *memory = moved;

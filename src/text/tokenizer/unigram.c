@@ -19,7 +19,7 @@ tn_status tn__unigram_load(tn_tokenizer *t, const tn__vocab_source *source) {
             trie = source->charsmap[0] | (uint32_t)source->charsmap[1] << 8 | (uint32_t)source->charsmap[2] << 16 |
                    (uint32_t)source->charsmap[3] << 24;
         if (trie % 4 || trie < 4 || trie >= source->charsmap_size - 4)
-            return tn_fail(TN_E_FORMAT, "precompiled_charsmap of %zu bytes says its trie has %u",
+            return tn_fail(TN_E_FORMAT, "precompiled_charsmap has %zu bytes, but its trie has %u",
                            source->charsmap_size, trie);
         t->charsmap = tn_malloc(source->charsmap_size);
         if (!t->charsmap) return TN_E_NOMEM;
@@ -182,7 +182,8 @@ tn_status tn__unigram_encode(const tn_tokenizer *t, tn__scratch *s, const char *
     TN_TRY(unigram_normalize(t, &s->escaped, text, size, first && t->add_space_prefix));
     text = s->escaped.data;
     size = s->escaped.length;
-    if (size > TN_TOKENIZER_MAX_TEXT) return tn_fail(TN_E_LIMIT, "text of %zu bytes after normalization", size);
+    if (size > TN_TOKENIZER_MAX_TEXT)
+        return tn_fail(TN_E_LIMIT, "the text has %zu bytes after normalization, which is too many", size);
     size_t base = 0, reach = 0, made = 1; /* offset of node 0, furthest end of a token, nodes in use */
     const struct tn__lattice_node unseen = {.token = UNSEEN};
     TN_TRY(tn__grow((void **)&s->lattice, &s->lattice_capacity, 1, sizeof *s->lattice));

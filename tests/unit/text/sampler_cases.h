@@ -16,7 +16,7 @@ static inline tn_sampler_params plain_params(void) {
     return p;
 }
 
-/* Rows of every kind that matters: smooth, with ties, with -inf, with NaN, flat, one token left, one peak, huge. */
+/* Rows of all kinds: smooth, with ties, with -inf, with NaN, flat, one token left, one peak, huge. */
 static inline void random_row(rng *r, float *logits, size_t n, int kind) {
     for (size_t i = 0; i < n; i++) logits[i] = 3 * rng_normal(r);
     switch (kind % 8) {
@@ -43,7 +43,7 @@ static inline void random_row(rng *r, float *logits, size_t n, int kind) {
         break;
     default: break;
     }
-    logits[rng_below(r, n)] = 2; /* never all impossible */
+    logits[rng_below(r, n)] = 2; /* at least one possible token */
 }
 
 #endif

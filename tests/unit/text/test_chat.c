@@ -109,7 +109,7 @@ static void hostile_templates_load_quickly(void **state) {
         "{{ 'tn_probe_text' * 60000 }}",
         "{{ messages }}{{ tools }}{{ messages|tojson * 1000 }}",
         "{% for m in messages %}{{ 'tn_probe_fn{tn_probe_key' * 1000 }}{{ m }}{% endfor %}",
-        /* Renderings of calls that are no syntax but try to be one, at length. */
+        /* Calls rendered as long texts that look like a syntax. */
         "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}{{ '{' * 90000 }}{{ c.function.name "
         "}}"
         "{{ c.function.arguments|tojson }}{{ '}' * 90000 }}{% endfor %}{% endfor %}",
@@ -125,7 +125,7 @@ static void hostile_templates_load_quickly(void **state) {
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         tn_chat_template *chat;
         char *text;
-        clock_t start = clock(); /* the processor's time: others may be busy, too */
+        clock_t start = clock(); /* processor time: other processes may be busy */
         assert_ok(tn_chat_template_new(texts[i], &chat));
         if (i < 2) assert_fails(TN_E_LIMIT, tn_chat_render(chat, "{}", 0, &text, NULL));
         double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
@@ -135,7 +135,7 @@ static void hostile_templates_load_quickly(void **state) {
         double bar = 1;
 #endif
         if (seconds > bar) fail_msg("%s: took %.2f s", texts[i], seconds);
-        /* Whatever was read off the template, a grammar for calls compiles. */
+        /* The grammar for calls compiles, whatever was derived from the template. */
         tn_chat_params params = tn_chat_params_default();
         params.messages = "[{\"role\": \"user\", \"content\": \"u\"}]";
         params.tools = "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]";

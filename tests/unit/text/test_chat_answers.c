@@ -13,7 +13,7 @@ typedef struct log {
     int last;
 } log;
 
-/* Events as text: consecutive pieces of the same kind are one. */
+/* Records events as text; consecutive pieces of the same kind are joined. */
 static tn_status note(void *user, const tn_chat_event *event) {
     static const char *const names[] = {"content", "reasoning", "call", "arguments", "end"};
     log *l = user;
@@ -41,7 +41,7 @@ static void parse(const tn_chat_prompt *prompt, const char *answer, size_t piece
     tn_chat_parser_free(parser);
 }
 
-/* However an answer arrives, in one piece or byte by byte, it means the same. */
+/* The result does not depend on the pieces in which an answer arrives. */
 static void check_answer(const tn_chat_prompt *prompt, const char *answer, const char *expected) {
     static log l;
     for (size_t piece = 1; piece < 8; piece++) {
@@ -214,7 +214,7 @@ static void other_syntaxes_are_read_off_the_template(void **state) {
                                        "argument_begin|>{\"arg\": \"hello\"}"
                                        "<|tool_call_end|><|tool_calls_section_end|>",
                                        NULL}});
-    CHECK_FORMAT("GLM-4.7-Flash", /* whose prompt opens the reasoning */
+    CHECK_FORMAT("GLM-4.7-Flash", /* its prompt ends with the opening marker of the reasoning */
                  {{"hm</think><tool_call>test<arg_key>arg</arg_key><arg_value>hello</arg_value><arg_key>count</"
                    "arg_key><arg_value>3</arg_value></tool_call>",
                    "reasoning:hm|call:test|arguments:{\"arg\": \"hello\", \"count\": 3}|end:"}});
@@ -244,7 +244,7 @@ static void other_syntaxes_are_read_off_the_template(void **state) {
                                               NULL}});
 }
 
-/* What a template renders of a call, its parser reads back. */
+/* The parser reads the calls that the template renders. */
 static void rendered_calls_are_read_back(void **state) {
     (void)state;
     GOLDEN_OR_SKIP(folder, "chat");

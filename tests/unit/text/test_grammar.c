@@ -171,7 +171,7 @@ static const struct {
     {"root ::=", NULL, "", true},
     {"root ::= \"a\"\r\nx ::= \"b\"\r\n", "x", "b", true},
     {"a_b-1 ::= \"x\"", "a_b-1", "x", true},
-    /* Ambiguity: both readings stay open until one is refused. */
+    /* Ambiguity: both parses stay possible until one is rejected. */
     {"root ::= \"a\" \"b\" \"c\" | \"a\" \"b\" \"d\"", NULL, "abd", true},
     {"root ::= x \"1\" | y \"2\"\nx ::= \"a\"*\ny ::= \"a\"*", NULL, "aaa2", true},
     {"root ::= \"a\" root \"b\" | \"a\" root \"c\" | \"a\"", NULL, "aaaabcb", true},
@@ -267,7 +267,7 @@ static void deep_nesting_is_a_limit_not_a_crash(void **state) {
     at[100000] = '\0';
     assert_fails(TN_E_LIMIT, tn_grammar_new(text, NULL, &g));
     free(text);
-    /* As deep as is allowed works. */
+    /* The maximum depth works. */
     char shallow[500];
     at = stpcpy(shallow, "root ::= ");
     memset(at, '(', 150);
@@ -279,7 +279,7 @@ static void deep_nesting_is_a_limit_not_a_crash(void **state) {
     tn_grammar_free(g);
 }
 
-/* 2^40 ways to begin: found when the grammar is made. 2^n ways after n characters: found when they come. */
+/* 2^40 ways to begin fail when the grammar is compiled; 2^n ways after n characters fail when they are accepted. */
 static void exponential_grammars_end_in_an_error(void **state) {
     (void)state;
     char text[4000], *at = text;
@@ -300,7 +300,7 @@ static void exponential_grammars_end_in_an_error(void **state) {
     }
     assert_int_equal(status, TN_E_LIMIT);
     assert_true(n > 5 && n < 100);
-    assert_ok(tn_grammar_accept_bytes(s, "b", 1)); /* the state stayed where it was and still works */
+    assert_ok(tn_grammar_accept_bytes(s, "b", 1)); /* the state did not change and still works */
     tn_grammar_state_free(s);
     tn_grammar_free(g);
 }
@@ -321,7 +321,7 @@ static void nesting_of_the_text_is_bounded_by_memory(void **state) {
     tn_grammar_free(g);
 }
 
-/* Right recursion keeps no memory of the past: a million items in the smallest matcher. */
+/* Right recursion uses no memory: a million items fit into the smallest matcher. */
 static void long_texts_need_no_more_memory(void **state) {
     (void)state;
     tn_grammar *g = grammar_of("root ::= item root | item\nitem ::= [0-9]+ \",\" \" \"{0,3}", NULL);
@@ -332,7 +332,7 @@ static void long_texts_need_no_more_memory(void **state) {
     assert_int_equal(tn_memory_get_stats().allocations, before);
     assert_true(tn_grammar_is_accepting(s));
     tn_grammar_state_free(s);
-    /* Counting up to a large number visits ever new sets; old ones are forgotten. */
+    /* Counting to a large number always reaches new sets; old ones are dropped. */
     tn_grammar_free(g);
     g = grammar_of("root ::= [a-z]{0,50000} \".\"", NULL);
     assert_ok(tn_grammar_state_new(&(tn_grammar_state_params){.grammar = g, .memory = 1}, &s));
@@ -366,7 +366,7 @@ static void a_refused_text_changes_nothing(void **state) {
     assert_false(tn_grammar_is_accepting(copy));
     assert_ok(tn_grammar_accept_bytes(copy, "ccd", 3));
     assert_true(tn_grammar_is_accepting(copy));
-    tn_grammar_free(g); /* the states keep it */
+    tn_grammar_free(g); /* the states keep it alive */
     tn_grammar_state_reset(s);
     assert_ok(tn_grammar_accept_bytes(s, "abcd", 4));
     tn_grammar_state_free(s);

@@ -9,7 +9,7 @@
 
 /* ---- Masks ---- */
 
-/* Pieces with everything awkward: parts of characters, duplicates, prefixes of each other, empty ones, two ends. */
+/* Pieces of every difficult kind: parts of characters, duplicates, prefixes of each other, empty ones, two ends. */
 static tn_pieces *random_pieces(rng *r, size_t n, char (*texts)[16]) {
     static const char *parts[] = {"{",    "}",    "[",    "]",    "\"",       ":",    ",",        " ",        "a",
                                   "b",    "1",    "0",    "-",    ".",        "\\",   "n",        "u",        "e",
@@ -151,10 +151,10 @@ static void a_lazy_grammar_waits_for_its_trigger(void **state) {
         const uint64_t *mask;
         assert_ok(tn_grammar_state_new(&params, &s));
         assert_true(tn_grammar_is_waiting(s) && tn_grammar_is_accepting(s));
-        /* Everything goes, but not the token that has the trigger and then something wrong. */
+        /* All tokens are allowed except the one that contains the trigger followed by invalid text. */
         assert_ok(tn_grammar_mask(s, &mask));
         assert_int_equal(*mask, 0xfff & ~(1u << 10));
-        assert_ok(tn_grammar_accept_token(s, 4)); /* "ol>x" alone is no trigger */
+        assert_ok(tn_grammar_accept_token(s, 4)); /* "ol>x" alone is not a trigger */
         assert_ok(tn_grammar_accept_token(s, 9));
         assert_ok(tn_grammar_accept_token(s, 1));
         assert_ok(tn_grammar_mask(s, &mask));
@@ -171,7 +171,7 @@ static void a_lazy_grammar_waits_for_its_trigger(void **state) {
         assert_true(tn_grammar_is_accepting(s));
         assert_ok(tn_grammar_mask(s, &mask));
         assert_int_equal(*mask, 1u << 9);
-        /* The clone went its own way. */
+        /* The clone is independent. */
         assert_ok(tn_grammar_accept_token(copy, 2));
         assert_ok(tn_grammar_mask(copy, &mask));
         assert_int_equal(*mask, 1u << 5);
@@ -240,7 +240,7 @@ static void a_sampler_obeys_its_grammar(void **state) {
     if (ended) assert_true(tn_grammar_is_accepting(check));
     tn_grammar_state_free(check);
     tn_sampler_reset(sampler);
-    assert_fails(TN_E_INVALID, tn_sampler_accept(sampler, 3)); /* nothing is not JSON */
+    assert_fails(TN_E_INVALID, tn_sampler_accept(sampler, 3)); /* the empty text is not JSON */
     for (int k = 0; k < N; k++) logits[k] = -INFINITY;
     logits[3] = 0;
     tn_token token;

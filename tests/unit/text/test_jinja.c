@@ -1,4 +1,4 @@
-/* The Jinja engine: the language against jinja2's own answers, limits, hostile templates, lack of memory. */
+/* The template engine: output compared with jinja2's, limits, hostile templates, lack of memory. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +40,7 @@ static void check(const char *text, const char *variables, const char *expected)
 
 /* ---- The language ---- */
 
-/* The next part of tests/data/jinja_cases.txt: its marker's second word, and its bytes. */
+/* The next part of tests/data/jinja_cases.txt: the second word of its marker, and its bytes. */
 static bool next_part(char **at, char **name, char **text, size_t *length) {
     char *line = *at;
     if (strncmp(line, "=== ", 4) != 0 && strncmp(line, "--- ", 4) != 0) return false;
@@ -138,7 +138,7 @@ static void mutation_needs_permission(void **state) {
     assert_string_equal(out, "407[9, 1, 1]{'b': 2, 'c': 3, 'z': 7}('z', 7)");
     tn_free(out);
     assert_fails(TN_E_INVALID, render(text, "{\"l\": [1], \"d\": {\"a\": 0}}", NULL, &out));
-    /* A list that grows while it is walked ends at the limit, one that holds itself at the depth. */
+    /* A list that grows during its iteration ends at the limit of steps, a list that contains itself at the depth. */
     assert_fails(TN_E_LIMIT,
                  render("{% for x in l %}{% do l.append(1) %}{% endfor %}", "{\"l\": [1]}", &params, &out));
     assert_fails(TN_E_LIMIT, render("{% do l.append(l) %}{{ l }}", "{\"l\": [1]}", &params, &out));
@@ -176,7 +176,7 @@ static char *repeated(const char *before, const char *part, size_t count, const 
 
 static void check_refused_quickly(const char *text, tn_status expected) {
     char *out;
-    clock_t start = clock(); /* the processor's time: others may be busy, too */
+    clock_t start = clock(); /* processor time: other processes may be busy */
     tn_error_clear();
     tn_status status = render(text, "{\"l\": [1, 2, 3], \"s\": \"abc\"}", NULL, &out);
     double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
@@ -319,14 +319,14 @@ static void limits_are_parameters(void **state) {
     assert_ok(render(loop, NULL, &(tn__jinja_params){.limits = {5000, 20, 200, 200000}}, &out));
     assert_int_equal(strlen(out), 190);
     tn_free(out);
-    /* Exactly the output limit is still allowed. */
+    /* Output of exactly the limit is allowed. */
     assert_ok(render("abc", NULL, &(tn__jinja_params){.limits.max_output = 3}, &out));
     tn_free(out);
     assert_fails(TN_E_LIMIT, render("abcd", NULL, &(tn__jinja_params){.limits.max_output = 3}, &out));
 }
 
-/* A level of nesting must not cost more stack than a thread has: 600 levels run on a small one in the tests of the
- * sanitizers, too, because this scenario is as deep as the default limit allows. */
+/* The maximum depth must fit into the stack of a thread, also with sanitizers. This scenario is as deep as the
+ * default limit of 600 levels. */
 static void values_as_deep_as_the_limit_work(void **state) {
     (void)state;
     char *out;

@@ -1,4 +1,4 @@
-/* Samplers: reproducibility, and the particular behaviour of single parameters. */
+/* Samplers: reproducibility, and the behaviour of single parameters. */
 #include "sampler_cases.h"
 #include "text/sampler/internal.h"
 
@@ -31,7 +31,7 @@ static void a_seed_repeats_its_tokens(void **state) {
     run_default(124, c, 100);
     assert_memory_equal(a, b, sizeof a);
     assert_memory_not_equal(a, c, sizeof a);
-    /* Frozen: a change here breaks the promise that old seeds give old texts. */
+    /* Frozen values: if they change, old seeds no longer give the same texts. */
     const tn_token frozen[8] = {707, 344, 3713, 2074, 3304, 1304, 4803, 2648};
     assert_memory_equal(a, frozen, sizeof frozen);
 }
@@ -151,7 +151,7 @@ static void greedy_takes_the_first_of_the_highest(void **state) {
     assert_int_equal(token, 7);
     assert_true(tn_sampler_is_greedy(s));
     tn_sampler_free(s);
-    /* Penalties still count. */
+    /* Penalties still apply. */
     p.repeat_penalty = 10;
     assert_ok(tn_sampler_new(&p, 300, &s));
     assert_false(tn_sampler_is_greedy(s));
@@ -176,7 +176,7 @@ static void bias_bans_and_forces(void **state) {
         assert_ok(tn_sampler_sample(s, logits, 10, &token));
         assert_int_equal(token, 4);
     }
-    logits[4] = -INFINITY; /* a bias does not bring back what is impossible */
+    logits[4] = -INFINITY; /* a bias does not make an impossible token possible */
     for (int i = 0; i < 1000; i++) {
         assert_ok(tn_sampler_sample(s, logits, 10, &token));
         assert_true(token != 4 && token != 5 && token != 6);
@@ -206,7 +206,7 @@ static void nothing_left_is_an_error(void **state) {
 
 static void dry_stops_at_breakers(void **state) {
     (void)state;
-    /* Token 3 is a breaker; tokens 4 and 5 make one together. */
+    /* Token 3 is a breaker; tokens 4 and 5 together are one. */
     tn_piece texts[] = {{"a", 1}, {"b", 1}, {"c", 1}, {"x\ny", 3}, {"-<", 2}, {"b>-", 3}};
     const char *breakers[] = {"\n", "<b>"};
     tn_pieces *pieces;
@@ -219,11 +219,11 @@ static void dry_stops_at_breakers(void **state) {
     p.pieces = pieces;
     tn_sampler *s;
     assert_ok(tn_sampler_new(&p, 6, &s));
-    tn_pieces_free(pieces); /* the sampler keeps them */
+    tn_pieces_free(pieces); /* the sampler keeps them alive */
     const struct {
         tn_token history[10];
         size_t n;
-        tn_token penalised; /* or -1 */
+        tn_token penalized; /* or -1 */
         double penalty;
     } cases[] = {
         {{0, 1, 2, 0, 1}, 5, 2, 1},                      /* "ab" again: c would extend it */
@@ -232,7 +232,7 @@ static void dry_stops_at_breakers(void **state) {
         {{0, 1, 2, 0, 3, 1}, 6, -1, 0},                  /* a break inside the newest tokens does */
         {{0, 1, 3, 0, 1}, 5, -1, 0},                     /* what followed was a breaker itself */
         {{4, 5, 2, 4, 5}, 5, -1, 0},                     /* a breaker of two tokens ends the sequence */
-        {{1, 5, 2, 1, 5}, 5, 2, 1},                      /* its second half alone is no breaker */
+        {{1, 5, 2, 1, 5}, 5, 2, 1},                      /* its second half alone is not a breaker */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tn_sampler_reset(s);
@@ -245,7 +245,7 @@ static void dry_stops_at_breakers(void **state) {
         assert_ok(tn_sampler_candidates(s, probs, 6, &count));
         double top = probs[0].logprob;
         for (size_t k = 0; k < count; k++) {
-            double want = probs[k].token == cases[i].penalised ? cases[i].penalty : 0;
+            double want = probs[k].token == cases[i].penalized ? cases[i].penalty : 0;
             if (fabs(top - probs[k].logprob - want) > 1e-4)
                 fail_msg("case %zu: token %d lost %g, expected %g", i, probs[k].token, top - probs[k].logprob, want);
         }
@@ -279,7 +279,7 @@ static void top_logprobs_are_the_models_own(void **state) {
                 assert_int_equal(top[k].token, TN_TOKEN_NONE);
                 continue;
             }
-            /* The k-th best by counting how many beat it. */
+            /* The k-th largest, by counting the larger ones. */
             size_t better = 0;
             tn_token t = top[k].token;
             for (int i = 0; i < N; i++) better += logits[i] > logits[t] || (logits[i] == logits[t] && i < t);

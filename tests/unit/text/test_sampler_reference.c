@@ -16,7 +16,7 @@ typedef struct candidate {
 typedef struct reference {
     candidate c[MAX_VOCAB];
     size_t n;
-    /* How close the last cut was to falling elsewhere: where it is tiny, rounding may decide either way. */
+    /* Distance of the last cut from another result. If it is tiny, rounding may decide. */
     double margin;
 } reference;
 
@@ -54,7 +54,7 @@ static double ref_entropy(reference *r) {
         if (r->c[i].p > 0) h -= r->c[i].p * r->c[i].logp;
     return h;
 }
-/* Cuts where the running sum of p in the present order reaches `target`. */
+/* Cuts where the running sum of p in the current order reaches `target`. */
 static void ref_cut_at(reference *r, double target, size_t min_keep) {
     double sum = 0;
     size_t keep = r->n;
@@ -85,7 +85,7 @@ static int by_typicality(const void *a, const void *b) {
     return x->token < y->token ? -1 : 1;
 }
 
-/* Applies one sampler; XTC as if its dice had said yes. `history` is oldest first. */
+/* Applies one sampler, XTC always. `history` has the oldest token first. */
 static void ref_apply(reference *r, const tn_sampler_params *p, tn_sampler_kind kind, const tn_token *history,
                       size_t n_history) {
     size_t min_keep = p->min_keep ? p->min_keep : 1;
@@ -115,7 +115,7 @@ static void ref_apply(reference *r, const tn_sampler_params *p, tn_sampler_kind 
         qsort(r->c, r->n, sizeof *r->c, by_typicality);
         for (size_t i = 0; i + 1 < r->n; i++) {
             double a = fabs(-r->c[i].logp - typical_center), b = fabs(-r->c[i + 1].logp - typical_center);
-            if (a != b) r->margin = fmin(r->margin, fabs(a - b)); /* the order itself may hang on rounding */
+            if (a != b) r->margin = fmin(r->margin, fabs(a - b)); /* rounding may decide the order */
         }
         ref_cut_at(r, p->typical_p, min_keep);
         ref_sort(r);
@@ -188,7 +188,7 @@ static void compare(tn_sampler *s, const float *logits, size_t n, const referenc
     size_t count;
     assert_ok(tn_sampler_sample(s, logits, n, &token));
     assert_ok(tn_sampler_candidates(s, got, MAX_VOCAB, &count));
-    if (r->margin < 2e-5) return; /* the cut falls on a rounding error */
+    if (r->margin < 2e-5) return; /* rounding decides the cut */
     if (count != r->n) fail_msg("%s: %zu candidates, expected %zu (margin %g)", what, count, r->n, r->margin);
     for (size_t i = 0; i < n; i++) expected[i] = NAN;
     double max = -INFINITY, sum = 0;
@@ -197,7 +197,7 @@ static void compare(tn_sampler *s, const float *logits, size_t n, const referenc
     for (size_t i = 0; i < r->n; i++) expected[r->c[i].token] = r->c[i].logit - max - log(sum);
     for (size_t i = 0; i < count; i++) {
         double want = expected[got[i].token];
-        if (got[i].logprob < -1000 && want < -1000) continue; /* never drawn; tiny temperatures magnify rounding */
+        if (got[i].logprob < -1000 && want < -1000) continue; /* never drawn; small temperatures magnify rounding */
         if (!(fabs(got[i].logprob - want) <= 1e-5 * (1 + fabs(want)) + 0x1p-22 * fabs(max))) /* max: floats round */
             fail_msg("%s: token %d has log-probability %g, expected %g", what, got[i].token, got[i].logprob, want);
         if (i) assert_true(got[i - 1].logprob >= got[i].logprob);
@@ -207,7 +207,7 @@ static void compare(tn_sampler *s, const float *logits, size_t n, const referenc
     assert_true(drawn_is_candidate);
 }
 
-/* Settings that exercise a sampler; returns false past the last. */
+/* The i-th setting for a sampler; false after the last. */
 static bool vary(tn_sampler_params *p, tn_sampler_kind kind, int i) {
     static const int k[] = {1, 2, 7, 40, 5000};
     static const float probabilities[] = {0.0f, 0.1f, 0.5f, 0.95f, 0.999f};
@@ -256,7 +256,7 @@ static void each_sampler_equals_its_reference(void **state) {
                     random_row(&random, logits, n, row);
                     tn_sampler *s;
                     assert_ok(tn_sampler_new(&p, n, &s));
-                    /* A history with repetitions in it. */
+                    /* A history with repetitions. */
                     tn_token history[100];
                     size_t n_history = rng_below(&random, 100);
                     for (size_t h = 0; h < n_history; h++) {
@@ -313,7 +313,7 @@ static void chains_in_any_order_equal_the_reference(void **state) {
 
 /* ---- Distributions ---- */
 
-/* A bound that a fair draw exceeds about once in ten million times (normal approximation, 5.2 sigma). */
+/* The bound that a correct draw exceeds about once in ten million times (normal approximation, 5.2 sigma). */
 static void check_chi_square(const uint32_t *counts, const double *p, size_t n, double draws, const char *what) {
     double chi = 0, pooled_p = 0, pooled_count = 0;
     int bins = 0;
@@ -407,7 +407,7 @@ static void draws_follow_the_distribution(void **state) {
     }
 }
 
-/* Mirostat's whole point: the average surprise of what it draws approaches tau. */
+/* The average surprise of tokens drawn with mirostat approaches tau. */
 static void mirostat_steers_to_its_target(void **state) {
     (void)state;
     enum { N = 2000 };

@@ -166,7 +166,7 @@ static void every_integer_of_a_range_and_no_other(void **state) {
     }
 }
 
-/* Decimals with up to three places against ranges with up to two. */
+/* Numbers with up to three decimals, ranges with up to two. */
 static void every_decimal_of_a_range_and_no_other(void **state) {
     (void)state;
     rng random = {12};

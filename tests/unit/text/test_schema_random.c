@@ -1,4 +1,4 @@
-/* JSON schema to GBNF: documents generated from random schemas are valid, by a validator of this test's own. */
+/* JSON schema to GBNF: documents generated from random schemas are valid. The test has its own validator. */
 #include "../support/support.h"
 
 #include "tenon/grammar.h"
@@ -207,8 +207,8 @@ static tn_pieces *make_pieces(void) {
     return out;
 }
 
-/* Random tokens among those allowed; after a while whatever closes something. Returns the length, or 0 when the text
- * did not come to an end. */
+/* Generates random allowed tokens, after a while those that close something. Returns the length, or 0 if the text did
+ * not end. */
 static size_t generate(tn_grammar_state *s, const tn_pieces *pieces, rng *r, char *text, size_t capacity) {
     static const char closers[] = "\"}]";
     size_t length = 0;
@@ -372,12 +372,12 @@ static json_t *random_schema(rng *r, int depth) {
     case 11: return random_choice(r, depth, "anyOf");
     case 12: return random_choice(r, depth, "oneOf");
     case 13: return json_pack("{s:[o,o]}", "allOf", random_object(r, depth), random_object(r, depth - 1));
-    case 14: /* a reference, alone or with company */
+    case 14: /* a reference, alone or beside other keywords */
         s = json_pack("{s:s}", "$ref",
                       (const char *[]){"#/$defs/list", "#/$defs/tree", "#/$defs/small"}[rng_below(r, 3)]);
         if (rng_below(r, 4) == 0) json_object_set_new(s, "minProperties", json_integer(0));
         return s;
-    default: /* a choice with company */
+    default: /* a choice beside other keywords */
         s = random_object(r, depth);
         json_object_set_new(s, "anyOf",
                             json_pack("[{s:[s]},{s:[s]}]", "required", random_name(r), "required", random_name(r)));
@@ -391,7 +391,7 @@ static const char *definitions =
     " \"tree\": {\"type\": \"array\", \"items\": {\"$ref\": \"#/$defs/tree\"}, \"maxItems\": 3},"
     " \"small\": {\"type\": \"integer\", \"minimum\": -9, \"maximum\": 99}}";
 
-/* For another validator (tests/schema_peer.sh): a schema and a document made for it, a line each. */
+/* Writes a schema and a generated document, one line each, for another validator (tests/peer/schema_peer.sh). */
 static void show_to_peer(FILE *out, const char *schema, const char *document) {
     json_t *string = json_string(document);
     char *line = json_dumps(string, JSON_ENCODE_ANY);

@@ -1,4 +1,4 @@
-/* Tokenizers: ids of the reference, special tokens, every kind of vocabulary, text from streams of tokens. */
+/* Tokenizers: reference ids, special tokens, every kind of vocabulary, decoding token by token. */
 #include "vocabularies.h"
 
 /* ---- Reference ids ---- */
@@ -10,7 +10,7 @@ static char *golden_text(const char *name, const char *ending, size_t *size) {
     return path ? read_file(path, size) : NULL;
 }
 
-/* Calls `check` for each reference case of a vocabulary; returns how many there are. */
+/* Calls `check` for each reference case of a vocabulary and returns their number. */
 typedef void (*case_fn)(const char *name, const tn_tokenizer *t, const char *text, size_t size, const tn_token *ids,
                         size_t count);
 
@@ -40,7 +40,7 @@ static size_t each_case(const char *name, const tn_tokenizer *t, case_fn check) 
         cases++;
         at += size + (end ? sizeof separator - 1 : in_size);
     }
-    assert_int_equal(*line, 0); /* as many answers as questions */
+    assert_int_equal(*line, 0); /* as many results as texts */
     free(in);
     free(out);
     return cases;
@@ -82,7 +82,7 @@ static void check_round_trip(const char *name, const tn_tokenizer *t, const char
 
 static void text_comes_back_from_merging_vocabularies(void **state) {
     (void)state;
-    for (size_t i = 1; i < TN__COUNT(vocabularies); i++) { /* all but BERT, which forgets case and spaces */
+    for (size_t i = 1; i < TN__COUNT(vocabularies); i++) { /* all but BERT, which drops case and spaces */
         OPEN_OR_SKIP(t, vocabularies[i]);
         each_case(vocabularies[i], t, check_round_trip);
         tn_tokenizer_free(t);
@@ -96,7 +96,7 @@ static void control_tokens_count_only_where_they_are_asked_for(void **state) {
     small *v = chat_vocabulary();
     tn_tokenizer *t = make(v);
     assert_tokens(t, "a<tool>b", 0, "97 258 98");
-    assert_tokens(t, "<tool><tool><tool>", 0, "259 258"); /* the longest at each place */
+    assert_tokens(t, "<tool><tool><tool>", 0, "259 258"); /* the longest match */
     assert_tokens(t, "a<|im_end|>", TN_ENCODE_PARSE_SPECIAL, "97 257");
     assert_tokens(t, "a<|im_end|>", 0, "97 60 124 105 109 95 101 110 100 124 62");
     assert_tokens(t, "a", TN_ENCODE_ADD_SPECIAL, "256 97 256");
@@ -189,7 +189,7 @@ static void spm_falls_back_to_bytes_and_escapes_spaces(void **state) {
     assert_decodes(t, (tn_token[]){1, 6324, 29871, 6324}, 4, 0, "Hi  Hi");
     assert_int_equal(tn_tokenizer_special(t, TN_SPECIAL_NEWLINE), 13);
     assert_true(tn_tokenizer_adds_space_prefix(t));
-    /* A text that goes on from another has its own spaces. */
+    /* A text that continues another gets no space. */
     assert_tokens(t, " Hi", TN_ENCODE_CONTINUE, "6324");
     assert_decodes(t, (tn_token[]){6324}, 1, TN_DECODE_CONTINUE, " Hi");
     tn_detokenizer *d;
@@ -282,7 +282,7 @@ static void wordpiece_cleans_cuts_and_matches_greedily(void **state) {
                   0, "7 7"); /* accents, composed or not */
     assert_tokens(t, "un\xe4\xb8\xad!", TN_ENCODE_ADD_SPECIAL, "2 4 9 8 3");
     assert_tokens(t, "unx \t\n!", 0, "1 8");
-    assert_tokens(t, "un\xff\xe2\x80\x8d", 0, "4"); /* what is no text is dropped */
+    assert_tokens(t, "un\xff\xe2\x80\x8d", 0, "4"); /* invalid bytes are dropped */
     char longest[102];
     memset(longest, 'x', 101);
     longest[101] = 0;
@@ -324,7 +324,7 @@ static void unigram_normalizes_first(void **state) {
     tn_tokenizer *t = make(v);
     assert_tokens(t, "A", 0, "4");
     assert_tokens(t, "  A   bb  ", TN_ENCODE_ADD_SPECIAL, "4 4 1");
-    assert_tokens(t, "bb?\xff?", 0, "4 2"); /* neighbours share one unknown token */
+    assert_tokens(t, "bb?\xff?", 0, "4 2"); /* adjacent unknown characters share one token */
     assert_tokens(t, "bb<x>bb", 0, "4 7 4");
     assert_tokens(t, "   ", 0, "");
     assert_decodes(t, (tn_token[]){4, 4, 1}, 3, 0, "bb bb");
@@ -354,7 +354,7 @@ static void text_is_composed_for_models_that_want_it(void **state) {
     assert_string_equal(out.data, "\xc3\xa9");
     assert_ok(tn__normalize_nfc("\xe1\x84\x80\xe1\x85\xa1\xe1\x86\xa8", 9, &out, &changed)); /* Hangul */
     assert_string_equal(out.data, "\xea\xb0\x81");
-    /* Whatever the length, blocks are cut where it makes no difference. */
+    /* The division into blocks does not change the result, at any length. */
     rng r = {5};
     for (int round = 0; round < 20; round++) {
         char text[9000], expected[9000];
@@ -373,7 +373,7 @@ static void text_is_composed_for_models_that_want_it(void **state) {
         assert_int_equal(out.length, length);
         assert_memory_equal(out.data, expected, length);
     }
-    /* Marks are ordered by class, however many there are. */
+    /* Any number of marks is sorted by class. */
     char marks[2000], ordered[2000];
     for (int i = 0; i < 500; i++) {
         memcpy(marks + 4 * i, "\xcc\x81\xcc\x96", 4); /* above (230), below (220) */
@@ -392,9 +392,9 @@ static void text_is_composed_for_models_that_want_it(void **state) {
     free(v);
 }
 
-/* ---- Streams ---- */
+/* ---- Token by token ---- */
 
-/* Valid UTF-8 as the standard recommends: U+FFFD for each maximal part that cannot go on. */
+/* Valid UTF-8 as Unicode recommends: U+FFFD for each maximal invalid part. */
 static size_t sanitize(const char *in, size_t size, char *out) {
     size_t made = 0;
     for (size_t i = 0; i < size;) {

@@ -1,5 +1,4 @@
-/* Tokenizers against slow and obvious versions of themselves, hostile text, broken files, lack of memory and threads.
- */
+/* Tokenizers: comparison with simple versions, hostile text, broken files, lack of memory, threads. */
 #include "corpus.h"
 #include "vocabularies.h"
 
@@ -13,7 +12,7 @@
 #define LLVMFuzzerTestOneInput fuzz_vocab
 #include "../fuzz/fuzz_vocab.c"
 
-/* Time of this process alone, so that a busy machine does not count. */
+/* Processor time of this process, so that other processes do not count. */
 static double cpu_seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
@@ -22,7 +21,7 @@ static double cpu_seconds(void) {
 
 /* ---- Merging against the obvious way ---- */
 
-/* Scans for the best pair until there is none. */
+/* Merges the pair of lowest rank until there is none. */
 static size_t merge_slowly(const tn__merges *merges, uint32_t *symbols, uint32_t *starts, size_t count) {
     for (size_t i = 0; i < count; i++) starts[i] = (uint32_t)i;
     for (;;) {
@@ -78,7 +77,8 @@ static void merging_equals_the_obvious_way(void **state) {
     tn__merge_work_free(&work);
 }
 
-/* SentencePiece's rule on strings: join the neighbours whose text is the best token, leftmost first. */
+/* SentencePiece's rule on strings: join the adjacent parts whose text is the token of highest score, leftmost first.
+ */
 static size_t spm_slowly(const small *v, const char *text, size_t size, tn_token *out) {
     size_t starts[300], count = 0, made = 0;
     for (size_t i = 0; i < size; count++) {
@@ -163,7 +163,7 @@ static void spm_equals_the_obvious_way(void **state) {
     }
 }
 
-/* Best sum of scores, by trying every token at every place. */
+/* Highest sum of scores, by trying every token at every offset. */
 static double unigram_slowly(const small *v, const char *text, size_t size, double unknown) {
     double best[200];
     for (size_t i = 0; i <= size; i++) best[i] = -INFINITY;
@@ -211,7 +211,7 @@ static void unigram_finds_the_best_segmentation(void **state) {
         text[size] = 0;
         tn_tokens got = {0};
         assert_ok(tn_tokenizer_encode(t, text, size, 0, &got));
-        /* Add up what was chosen; the unknown token stands for a run of 'e'. */
+        /* Adds up the chosen tokens; the unknown token is a run of 'e'. */
         double sum = 0;
         size_t at = 0;
         for (size_t i = 0; i < got.count; i++) {
@@ -295,7 +295,7 @@ static void pre_tokenizers_cut_words_as_their_models_do(void **state) {
     assert_split("seed-coder", "a!!\nb", "a|!!|\n|b");
 }
 
-/* Texts that make matching work: runs, changes of class, everything that lookaheads and backtracking dislike. */
+/* Texts that are slow to match: runs, changes of class, bad cases of lookahead and backtracking. */
 static void every_pre_tokenizer_keeps_all_bytes(void **state) {
     (void)state;
     static const char *const units[] = {
@@ -342,7 +342,7 @@ static void every_pre_tokenizer_keeps_all_bytes(void **state) {
         tn__pre_free(pre);
     }
     free(text);
-    /* About 200 MB in all: seconds when every pattern is linear, hours when one is not. */
+    /* About 200 MB in total: seconds if every pattern is linear, hours otherwise. */
     assert_true(cpu_seconds() - start < 120);
 }
 
@@ -400,7 +400,7 @@ static void hostile_text_takes_linear_time(void **state) {
             tn_tokens ids = {0};
             double start = cpu_seconds();
             assert_ok(tn_tokenizer_encode(t, text, size, 0, &ids));
-            /* 2.5 µs per byte is 25 s for 10 MB; what takes quadratic time takes far longer. */
+            /* 2.5 µs per byte is 25 s for 10 MB; quadratic time takes far longer. */
             assert_true(cpu_seconds() - start < (double)size * 2.5e-6 + 1);
             tn_tokens_free(&ids);
         }
@@ -449,7 +449,7 @@ static void malformed_vocabularies_are_refused_or_made_sense_of(void **state) {
     assert_int_equal(tn_tokenizer_special(t, TN_SPECIAL_EOS), TN_TOKEN_NONE);
     tn_tokenizer_free(t);
 
-    /* The same tokens as every other kind. */
+    /* The same tokens for every other kind. */
     static const char *const models[] = {"llama", "bert", "t5", "gemma4"};
     for (size_t i = 0; i < TN__COUNT(models); i++) {
         v->source.model = str(models[i]);
@@ -472,7 +472,7 @@ static void a_missing_byte_never_ends_the_text(void **state) {
     small *v = small_new("gpt2", "gpt-2");
     add_token(v, "<|endoftext|>", TN_TOKEN_CONTROL, 0);
     add_token(v, "a", TN_TOKEN_NORMAL, 0);
-    v->source.special[TN_SPECIAL_UNK] = 0; /* as StarCoder's files say */
+    v->source.special[TN_SPECIAL_UNK] = 0; /* as in StarCoder's files */
     tn_tokenizer *t = make(v);
     assert_tokens(t, "aba", 0, "1 1");
     tn_tokenizer_free(t);
@@ -527,7 +527,7 @@ static tn_status make_and_use(void *user) {
     tn_text text = {0};
     tn_detokenizer *d = NULL;
     char words[400];
-    memset(words, 'a', sizeof words); /* long enough for both ways of merging */
+    memset(words, 'a', sizeof words); /* long enough for both merging algorithms */
     memcpy(words, "e\xcc\x81 \xff<tool> aaa bb", 17);
     tn_status status = tn_tokenizer_encode(t, words, sizeof words, 3, &ids);
     if (status == TN_OK) status = tn_tokenizer_decode(t, ids.ids, ids.count, 1, &text);
