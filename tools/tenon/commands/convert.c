@@ -62,7 +62,8 @@ static tn_status convert_model(struct conversion *c, const struct args *args) {
                                   .kv_heads = l->kv_heads,
                                   .has_output = !(l->features & (L_TIED | L_ENCODER)),
                                   .falcon = strcmp(l->arch->name, "falcon") == 0};
-    TN_TRY(tn_gguf_writer_new(out, &(tn_gguf_writer_params){.part_bytes = args_size(args, "max-size")}, &c->writer));
+    tn_gguf_writer_params params = {.part_bytes = args_size(args, "max-size")};
+    TN_TRY(tn_gguf_writer_new(out, &params, &c->writer));
     TN_TRY(hf_model_keys(&c->model, c->writer));
     TN_TRY(tn_gguf_writer_set_u32(c->writer, "general.file_type", c->mix->file_type));
     if (tn_type_is_quantized(c->mix->type))

@@ -38,7 +38,8 @@ static int embed_text(tn_session *session, struct embed_output *o, size_t index,
     if (status == TN_OK && !tokens.count) {
         code = fail("text %zu is empty", index);
     } else if (status == TN_OK) {
-        status = tn_session_decode(session, &(tn_batch){.n_tokens = (int32_t)tokens.count, .tokens = tokens.ids});
+        tn_batch batch = {.n_tokens = (int32_t)tokens.count, .tokens = tokens.ids};
+        status = tn_session_decode(session, &batch);
     }
     for (int32_t i = 0; !code && status == TN_OK && i < tn_session_output_count(session); i++, o->count++) {
         float *row = tn_session_embedding(session, i);

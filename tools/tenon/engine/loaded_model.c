@@ -70,8 +70,8 @@ int loaded_model_open(const struct args *args, const char *path, const tn_sessio
                       struct loaded_model *loaded) {
     *loaded = (struct loaded_model){0};
     uint64_t began = tn_time_ns();
-    tn_status status =
-        tn_model_open(path, &(tn_model_params){.check_weights = args_flag(args, "check-tensors")}, &loaded->model);
+    tn_model_params model_params = {.check_weights = args_flag(args, "check-tensors")};
+    tn_status status = tn_model_open(path, &model_params, &loaded->model);
     if (status != TN_OK) return fail_status(status, "%s", "");
     struct progress progress = {0};
     tn_session_params p = *params;
@@ -94,7 +94,7 @@ void loaded_model_close(struct loaded_model *loaded) {
 }
 
 int load_tokenizer(const char *path, bool allow_unknown_pre, tn_tokenizer **out) {
-    tn_gguf *file;
+    tn_gguf *file = NULL;
     tn_status status = tn_gguf_open(path, &(tn_gguf_params){.mode = TN_GGUF_META}, &file);
     if (status != TN_OK) return fail_status(status, "vocabulary");
     status = tn_tokenizer_new(file, &(tn_tokenizer_params){.allow_unknown_pre = allow_unknown_pre}, out);

@@ -135,7 +135,7 @@ tn_status importance_open(const char *path, struct importance **out) {
     size_t got = fread(magic, 1, 4, in);
     rewind(in);
     if (status == TN_OK && got == 4 && memcmp(magic, "GGUF", 4) == 0) {
-        tn_gguf *file;
+        tn_gguf *file = NULL;
         status = tn_gguf_open(path, &(tn_gguf_params){.mode = TN_GGUF_READ}, &file);
         if (status == TN_OK) {
             status = read_gguf(file, im);
