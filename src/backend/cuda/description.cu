@@ -112,7 +112,7 @@ tn_status description_parse(const char *spec, device_description *d, char *name,
         return tn_fail(TN_E_INVALID, "a cuda: specification has at most %zu characters", sizeof text - 1);
     const char *first = strtok_r(text, ",", &rest);
     TN_TRY(start_with_preset(d, first ? first : ""));
-    for (char *part; (part = strtok_r(NULL, ",", &rest));) {
+    for (char *part = strtok_r(NULL, ",", &rest); part; part = strtok_r(NULL, ",", &rest)) {
         char *value = strchr(part, '=');
         if (value) *value++ = '\0';
         if (value && strcmp(part, "name") == 0 && *value && strlen(value) < name_size) {
