@@ -18,7 +18,7 @@ typedef struct tn_stream tn_stream;
 typedef struct tn_event tn_event;
 typedef struct tn_program tn_program;
 
-/* ---- Devices ------------------------------------------------------------------------------------------------- */
+/* ---- Devices ---- */
 
 typedef enum tn_device_kind { TN_DEVICE_CPU, TN_DEVICE_GPU, TN_DEVICE_IGPU, TN_DEVICE_ACCEL } tn_device_kind;
 TN_API const char *tn_device_kind_name(tn_device_kind kind);
@@ -40,8 +40,8 @@ TN_API tn_device *tn_device_get(size_t index);
  * "cuda:h200" or "cuda:sm=90,sms=132" describes a GPU that programs can be planned and compiled for, but not run on;
  * "cuda:0" describes the first real one. */
 TN_API tn_status tn_device_find(const char *name, tn_device **device) TN_MUST_CHECK;
-/* Loads a backend's shared object. The standard places (next to the library, TENON_BACKEND_PATH) are searched once,
- * at the first use of the registry; there a bad or older one is skipped with a log line. */
+/* Loads a backend's shared object. The standard folders (next to the library, TENON_BACKEND_PATH) are searched once,
+ * at the first use of the registry; files there that cannot be loaded are skipped with a log line. */
 TN_API tn_status tn_registry_load(const char *path) TN_MUST_CHECK;
 
 TN_API const char *tn_device_name(const tn_device *device);
@@ -62,7 +62,7 @@ TN_API tn_buffer_type *tn_device_host_buffer_type(tn_device *device); /* pinned 
 TN_API tn_buffer_type *tn_device_extra_buffer_type(tn_device *device, size_t index);
 TN_API tn_status tn_device_wrap_host(tn_device *device, void *memory, size_t size, tn_buffer **buffer) TN_MUST_CHECK;
 
-/* ---- Buffers ------------------------------------------------------------------------------------------------- */
+/* ---- Buffers ---- */
 
 typedef enum tn_buffer_usage { TN_USAGE_ANY, TN_USAGE_WEIGHTS, TN_USAGE_COMPUTE } tn_buffer_usage;
 
@@ -105,7 +105,7 @@ TN_API tn_status tn_buffer_reset(tn_buffer *buffer, tn_arena *arena);
 TN_API tn_status tn_buffer_bind(tn_buffer *buffer, tn_tensor *tensor, size_t offset) TN_MUST_CHECK;
 TN_API tn_status tn_view_bind(tn_tensor *view) TN_MUST_CHECK; /* from its root, which must be bound */
 
-/* ---- Tensor data --------------------------------------------------------------------------------------------- */
+/* ---- Tensor data ---- */
 
 /* Synchronous; bounds-checked against the tensor's storage. Plain host tensors work too. */
 TN_API tn_status tn_tensor_set(tn_tensor *tensor, const void *data); /* all tn_nbytes() of it */

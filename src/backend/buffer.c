@@ -1,4 +1,4 @@
-/* Buffer types and buffers: the checks in front of what a backend provides, and binding tensors to memory. */
+/* Buffer types and buffers: argument checks before a backend's functions, and binding tensors to memory. */
 #include "base/checked.h"
 #include "tenon/backend_impl.h"
 
@@ -50,7 +50,7 @@ tn_status tn_buffer_clear(tn_buffer *buffer, uint8_t value) {
     return buffer->size ? buffer->ops->clear(buffer, value) : TN_OK;
 }
 
-/* Devices keep what they know of a tensor in the tensor itself, so they need not be asked. */
+/* A device keeps its notes about a tensor in the tensor itself, so the backend is not called. */
 tn_status tn_buffer_reset(tn_buffer *buffer, tn_arena *arena) {
     if (!buffer) return tn_fail(TN_E_INVALID, "tn_buffer_reset: no buffer");
     tn_tensor *t = NULL;
@@ -66,8 +66,7 @@ tn_status tn_buffer_reset(tn_buffer *buffer, tn_arena *arena) {
 
 tn_status tn_buffer_bind(tn_buffer *buffer, tn_tensor *tensor, size_t offset) {
     if (!buffer || !tensor) return tn_fail(TN_E_INVALID, "tn_buffer_bind: missing argument");
-    if (tensor->view_src)
-        return tn_fail(TN_E_INVALID, "'%s' is a view; it takes its place from its root", tensor->name);
+    if (tensor->view_src) return tn_fail(TN_E_INVALID, "'%s' is a view: it is bound with its root", tensor->name);
     size_t size = tn_buffer_type_tensor_size(buffer->type, tensor), end;
     if (offset & (buffer->type->alignment - 1))
         return tn_fail(TN_E_INVALID, "'%s': offset %zu is not a multiple of %zu", tensor->name, offset,
@@ -79,7 +78,7 @@ tn_status tn_buffer_bind(tn_buffer *buffer, tn_tensor *tensor, size_t offset) {
     tn_buffer *old_buffer = tensor->buffer;
     tensor->data = (char *)buffer->base + offset;
     tensor->buffer = buffer;
-    tensor->extra = NULL; /* what the last buffer's device noted means nothing here */
+    tensor->extra = NULL; /* the notes of another buffer's device do not apply */
     tn_status status = buffer->ops->init_tensor ? buffer->ops->init_tensor(buffer, tensor) : TN_OK;
     if (status != TN_OK) {
         tensor->data = old_data;

@@ -1,4 +1,4 @@
-/* The device half of backend.h: what a device says about itself. */
+/* Devices: their properties, and what they support. */
 #include "tenon/backend_impl.h"
 
 #include <stdio.h>
@@ -38,7 +38,7 @@ bool tn_device_supports_op(tn_device *device, const tn_tensor *node, char *reaso
         snprintf(reason, reason_size, "not a node");
         return false;
     }
-    /* Views and leaves are no work; every device "runs" them. */
+    /* Views and leaves need no work, so every device supports them. */
     if (tn_op_get_family(node->op) == TN_FAMILY_VIEW || node->op == TN_OP_NONE) return true;
     return device->ops->supports_op(device, node, reason, reason_size);
 }

@@ -20,7 +20,7 @@ tn_status tn_stream_synchronize(tn_stream *stream) {
     return stream->ops->synchronize ? stream->ops->synchronize(stream) : TN_OK;
 }
 
-static tn_status check_range(const tn_tensor *tensor, size_t offset, size_t size) {
+static tn_status check_tensor_range(const tn_tensor *tensor, size_t offset, size_t size) {
     size_t bytes = tn_nbytes(tensor);
     if (offset > bytes || size > bytes - offset)
         return tn_fail(TN_E_INVALID, "'%s': %zu bytes at offset %zu, but the tensor has %zu", tensor->name, size,
@@ -31,7 +31,7 @@ static tn_status check_range(const tn_tensor *tensor, size_t offset, size_t size
 
 tn_status tn_stream_set_async(tn_stream *stream, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
     if (!stream || !tensor || (!data && size)) return tn_fail(TN_E_INVALID, "tn_stream_set_async: missing argument");
-    TN_TRY(check_range(tensor, offset, size));
+    TN_TRY(check_tensor_range(tensor, offset, size));
     if (stream->ops->set_async) return stream->ops->set_async(stream, tensor, data, offset, size);
     TN_TRY(tn_stream_synchronize(stream));
     return tn_tensor_set_at(tensor, data, offset, size);
@@ -39,17 +39,16 @@ tn_status tn_stream_set_async(tn_stream *stream, tn_tensor *tensor, const void *
 
 tn_status tn_stream_get_async(tn_stream *stream, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
     if (!stream || !tensor || (!data && size)) return tn_fail(TN_E_INVALID, "tn_stream_get_async: missing argument");
-    TN_TRY(check_range(tensor, offset, size));
+    TN_TRY(check_tensor_range(tensor, offset, size));
     if (stream->ops->get_async) return stream->ops->get_async(stream, tensor, data, offset, size);
     TN_TRY(tn_stream_synchronize(stream));
     return tn_tensor_get_at(tensor, data, offset, size);
 }
 
-/* Either side may know how: a GPU copies from host memory as well as into it. */
-static tn_status try_copy(tn_stream *who, tn_stream *from, tn_stream *to, const tn_tensor *source,
-                          tn_tensor *target) {
-    if (!who->ops->copy_async) return TN_E_UNSUPPORTED;
-    tn_status status = who->ops->copy_async(from, to, source, target);
+/* Either side may support the copy: a GPU copies from host memory as well as into it. */
+static tn_status try_copy(tn_stream *by, tn_stream *from, tn_stream *to, const tn_tensor *source, tn_tensor *target) {
+    if (!by->ops->copy_async) return TN_E_UNSUPPORTED;
+    tn_status status = by->ops->copy_async(from, to, source, target);
     if (status == TN_E_UNSUPPORTED) tn_error_clear();
     return status;
 }
@@ -58,12 +57,12 @@ tn_status tn_stream_copy_async(tn_stream *from, tn_stream *to, const tn_tensor *
     if (!from || !to || !source || !target) return tn_fail(TN_E_INVALID, "tn_stream_copy_async: missing argument");
     if (!tn_same_layout(source, target))
         return tn_fail(TN_E_SHAPE, "cannot copy '%s' into '%s': their layouts differ", source->name, target->name);
-    TN_TRY(check_range(source, 0, tn_nbytes(source)));
-    TN_TRY(check_range(target, 0, tn_nbytes(target)));
+    TN_TRY(check_tensor_range(source, 0, tn_nbytes(source)));
+    TN_TRY(check_tensor_range(target, 0, tn_nbytes(target)));
     tn_status status = try_copy(to, from, to, source, target);
     if (status == TN_E_UNSUPPORTED && from->ops != to->ops) status = try_copy(from, from, to, source, target);
     if (status != TN_E_UNSUPPORTED) return status;
-    /* By hand: what made the source and what still reads the target must be done. */
+    /* Through the host, once the source is computed and no queued work reads the target any more. */
     TN_TRY(tn_stream_synchronize(from));
     TN_TRY(tn_stream_synchronize(to));
     return tn_tensor_copy(source, target);

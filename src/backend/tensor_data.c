@@ -50,8 +50,8 @@ tn_status tn_tensor_fill(tn_tensor *tensor, uint8_t value, size_t offset, size_t
 static bool on_host(const tn_tensor *tensor) { return !tensor->buffer || tensor->buffer->type->is_host; }
 
 static tn_status load_pieces(tn_tensor *tensor, tn_read_fn read, void *user, size_t size) {
-    /* Pieces are large enough that a copy's fixed costs do not count. What the backend keeps in a form of its own may
-     * be costly to change in parts. */
+    /* Pieces are large enough to make the fixed cost of a copy negligible. A tensor in a layout of the backend's own
+     * is set at once: changing a part of it may be costly. */
     const size_t most = tensor->extra ? size : TN__MIN(size, (size_t)1 << 20);
     void *piece = tn_malloc(most);
     if (!piece) return TN_E_NOMEM;
@@ -116,11 +116,10 @@ tn_status tn_tensor_copy(const tn_tensor *from, tn_tensor *to) {
     }
     if (on_host(from)) return tn_tensor_set_at(to, from->data, 0, size);
     if (on_host(to)) return tn_tensor_get_at(from, to->data, 0, size);
-    /* The host's memory in a form of its own: as many threads as serve the target bring it into the usual one. */
+    /* From a layout of the CPU backend's own: the threads that load the target convert it. */
     if (from->buffer->type->device->kind == TN_DEVICE_CPU && loads_itself(to))
         return tn_tensor_load(to, read_tensor, (void *)(uintptr_t)from);
-    /* Two devices that do not know each other: through a small window on the stack, since a copy must not allocate.
-     */
+    /* Between two unrelated devices: through a small buffer on the stack, since a copy must not allocate. */
     unsigned char window[32768];
     for (size_t done = 0; done < size;) {
         size_t part = TN__MIN(size - done, sizeof window);

@@ -70,7 +70,7 @@ static int count_steps(const compiler *f) {
     }
     return steps;
 }
-static void count_readers(compiler *f) {
+static void count_node_readers(compiler *f) {
     for (int i = 0; i < f->n; i++) {
         const tn_tensor *t = f->nodes[i];
         for (const tn_tensor *source : t->src) {
@@ -88,7 +88,7 @@ tn_status compiler_new(tn_tensor *const *nodes, size_t n_nodes, const device_des
     f->nodes = nodes;
     f->n = (int)n_nodes;
     f->device = device;
-    f->info = (node_info *)tn_calloc(n_nodes + 1, sizeof *f->info);
+    f->info = (compiler_node *)tn_calloc(n_nodes + 1, sizeof *f->info);
     f->order = (node_address *)tn_calloc(n_nodes + 1, sizeof *f->order);
     if (!f->info || !f->order) {
         compiler_free(f);
@@ -96,7 +96,7 @@ tn_status compiler_new(tn_tensor *const *nodes, size_t n_nodes, const device_des
     }
     for (int i = 0; i < f->n; i++) f->order[i] = {nodes[i], i};
     qsort(f->order, n_nodes, sizeof *f->order, compare_address);
-    count_readers(f);
+    count_node_readers(f);
     int steps = count_steps(f);
     tn_status status = steps ? persistent_new(*device, steps, &f->steps) : TN_OK;
     if (status != TN_OK) {

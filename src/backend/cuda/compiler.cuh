@@ -13,7 +13,7 @@ enum {
     MAX_FUSED = 32,    // nodes of one launch
 };
 
-struct node_info {
+struct compiler_node {
     int readers;      // nodes of this program that read it, directly or through views
     bool kept;        // read outside this program too
     bool done;        // compiled, or part of another node's launch
@@ -27,7 +27,7 @@ struct compiler {
     tn_tensor *const *nodes;
     int n;
     const device_description *device;
-    node_info *info;
+    compiler_node *info;
     node_address *order; // nodes sorted by address, to look up their index
     // Activations that the last launch left in scratch in the form the next matrix multiplication reads, in place of
     // this node's result; NULL: none.

@@ -32,7 +32,7 @@ struct cuda_device {
     device_description description;
     bool integrated;              // its memory is the host's
     cudaStream_t copy_stream;     // for transfers of buffers
-    struct upload_lanes *lanes;   // NULL before the first upload
+    struct uploader *uploader;    // NULL before the first upload
     std::atomic<unsigned> writes; // uploads so far: streams wait for those they have not seen (catch_up in stream.cu)
 };
 
@@ -61,11 +61,11 @@ tn_status upload_wait(cuda_device *d, cudaStream_t stream, unsigned *seen);
 // Around other uses of the copy stream: orders earlier uploads before them, and makes streams wait for them.
 tn_status upload_before(cuda_device *d);
 void upload_after(cuda_device *d);
-// Uploads of up to NOTE bytes in a stream's own order, done before its next work. `mail` is allocated at first use.
-enum { NOTE = 128 };
-struct notes;
-tn_status queue_note(notes **mail, cudaStream_t stream, char *to, const void *from, size_t size);
-tn_status bring_notes(notes *mail, cudaStream_t stream);
+// Uploads of up to SMALL_BYTES in a stream's own order, done before its next work. `small` is allocated at first use.
+enum { SMALL_BYTES = 128 };
+struct small_uploads;
+tn_status queue_small_upload(small_uploads **small, cudaStream_t stream, char *to, const void *from, size_t size);
+tn_status flush_small_uploads(small_uploads *small, cudaStream_t stream);
 
 // ---- A stream of work ----
 
@@ -78,7 +78,7 @@ struct cuda_stream {
     unsigned *tickets;                 // zeros: kernels count finished blocks here and leave zeros behind
     struct profile *profile;           // NULL unless TENON_CUDA_PROFILE is set
     unsigned seen_writes, seen_copies; // of the device
-    notes *mail;                       // small uploads in this stream's order; NULL before the first
+    small_uploads *small;              // small uploads in this stream's order; NULL before the first
 };
 enum {
     N_TICKETS = 16384,

@@ -14,7 +14,7 @@ struct described_device {
 };
 static described_device *described(const tn_device *device) { return (described_device *)device->impl; }
 
-static tn_status cannot(const char *what, const tn_device *device) {
+static tn_status refuse_described(const char *what, const tn_device *device) {
     return tn_fail(TN_E_UNSUPPORTED,
                    "%s is a description without hardware: it can be planned and compiled for, not %s", device->name,
                    what);
@@ -25,32 +25,33 @@ static tn_status cannot(const char *what, const tn_device *device) {
 // Allocations begin at multiples of this, as the driver's do.
 enum : uintptr_t { FIRST_ADDRESS = (uintptr_t)1 << 44, ALLOCATION_STEP = 2 << 20 };
 
-static void buffer_free(tn_buffer *buffer) { tn_free(buffer); }
-static tn_status buffer_set(tn_buffer *, tn_tensor *, const void *, size_t, size_t) { return TN_OK; }
-static tn_status buffer_get(tn_buffer *buffer, const tn_tensor *, void *, size_t, size_t) {
-    return cannot("read from", buffer->type->device);
+static void described_buffer_free(tn_buffer *buffer) { tn_free(buffer); }
+static tn_status described_buffer_set(tn_buffer *, tn_tensor *, const void *, size_t, size_t) { return TN_OK; }
+static tn_status described_buffer_get(tn_buffer *buffer, const tn_tensor *, void *, size_t, size_t) {
+    return refuse_described("read from", buffer->type->device);
 }
-static tn_status buffer_fill(tn_buffer *, tn_tensor *, uint8_t, size_t, size_t) { return TN_OK; }
-static tn_status buffer_copy(tn_buffer *, const tn_tensor *, tn_tensor *) { return TN_OK; }
-static tn_status buffer_clear(tn_buffer *, uint8_t) { return TN_OK; }
-static tn_status buffer_load(tn_buffer *, const tn_tensor_source *, size_t) { return TN_OK; }
+static tn_status described_buffer_fill(tn_buffer *, tn_tensor *, uint8_t, size_t, size_t) { return TN_OK; }
+static tn_status described_buffer_copy(tn_buffer *, const tn_tensor *, tn_tensor *) { return TN_OK; }
+static tn_status described_buffer_clear(tn_buffer *, uint8_t) { return TN_OK; }
+static tn_status described_buffer_load(tn_buffer *, const tn_tensor_source *, size_t) { return TN_OK; }
 
-static const tn_buffer_ops buffer_ops = {buffer_free, cuda_init_tensor, buffer_set,   buffer_get,
-                                         buffer_fill, buffer_copy,      buffer_clear, buffer_load};
+static const tn_buffer_ops described_buffer_ops = {
+    described_buffer_free, cuda_init_tensor,      described_buffer_set,   described_buffer_get,
+    described_buffer_fill, described_buffer_copy, described_buffer_clear, described_buffer_load};
 
-static tn_status buffer_new(tn_buffer_type *type, size_t size, tn_buffer **out) {
+static tn_status described_buffer_new(tn_buffer_type *type, size_t size, tn_buffer **out) {
     described_device *d = described(type->device);
     tn_buffer *buffer = (tn_buffer *)tn_calloc(1, sizeof *buffer);
     if (!buffer) return TN_E_NOMEM;
     uintptr_t step = (size / ALLOCATION_STEP + 1) * ALLOCATION_STEP;
-    buffer->ops = &buffer_ops;
+    buffer->ops = &described_buffer_ops;
     buffer->type = type;
     buffer->base = (void *)d->next_address.fetch_add(step);
     buffer->size = size;
     *out = buffer;
     return TN_OK;
 }
-static const tn_buffer_type_ops type_ops = {buffer_new, NULL};
+static const tn_buffer_type_ops described_type_ops = {described_buffer_new, NULL};
 
 // ---- Programs ----
 
@@ -60,13 +61,14 @@ struct described_program {
     compiler *source;
 };
 
-static void program_free(tn_program *program) {
+static void described_program_free(tn_program *program) {
     described_program *p = (described_program *)program;
     compiler_free(p->source);
     tn_free(p->nodes);
     tn_free(p);
 }
-static tn_status program_new(tn_stream *stream, tn_tensor *const *nodes, size_t n_nodes, tn_program **program) {
+static tn_status described_program_new(tn_stream *stream, tn_tensor *const *nodes, size_t n_nodes,
+                                       tn_program **program) {
     described_program *p = (described_program *)tn_calloc(1, sizeof *p);
     if (!p) return TN_E_NOMEM;
     p->base.stream = stream;
@@ -75,15 +77,17 @@ static tn_status program_new(tn_stream *stream, tn_tensor *const *nodes, size_t 
     tn_status status =
         p->nodes ? compiler_new(p->nodes, n_nodes, &described(stream->device)->description, &p->source) : TN_E_NOMEM;
     if (status != TN_OK) {
-        program_free(&p->base);
+        described_program_free(&p->base);
         return status;
     }
     p->base.scratch = compiler_scratch(p->source);
     *program = &p->base;
     return TN_OK;
 }
-static tn_status program_run(tn_program *program, tn_buffer *) { return cannot("run", program->stream->device); }
-static tn_status program_print(tn_program *program, tn_buffer *scratch, FILE *out) {
+static tn_status described_program_run(tn_program *program, tn_buffer *) {
+    return refuse_described("run", program->stream->device);
+}
+static tn_status described_program_print(tn_program *program, tn_buffer *scratch, FILE *out) {
     described_program *p = (described_program *)program;
     // Addresses that no buffer has: lists show tensors by name, and alignment is all that decisions depend on.
     char *unused = (char *)((uintptr_t)1 << 40);
@@ -95,14 +99,23 @@ static tn_status program_print(tn_program *program, tn_buffer *scratch, FILE *ou
     return status;
 }
 
-static void stream_free(tn_stream *stream) { tn_free(stream); }
-static const tn_stream_ops stream_ops = {
-    stream_free, NULL, NULL, NULL, NULL, program_new, program_free, NULL, program_run, program_print,
+static void described_stream_free(tn_stream *stream) { tn_free(stream); }
+static const tn_stream_ops described_stream_ops = {
+    described_stream_free,
+    NULL,
+    NULL,
+    NULL,
+    NULL,
+    described_program_new,
+    described_program_free,
+    NULL,
+    described_program_run,
+    described_program_print,
 };
-static tn_status stream_new(tn_device *device, const tn_stream_params *, tn_stream **stream) {
+static tn_status described_stream_new(tn_device *device, const tn_stream_params *, tn_stream **stream) {
     tn_stream *s = (tn_stream *)tn_calloc(1, sizeof *s);
     if (!s) return TN_E_NOMEM;
-    s->ops = &stream_ops;
+    s->ops = &described_stream_ops;
     s->device = device;
     *stream = s;
     return TN_OK;
@@ -110,20 +123,32 @@ static tn_status stream_new(tn_device *device, const tn_stream_params *, tn_stre
 
 // ---- Devices ----
 
-static tn_status memory(tn_device *device, size_t *free_bytes, size_t *total_bytes) {
+static tn_status described_memory(tn_device *device, size_t *free_bytes, size_t *total_bytes) {
     *free_bytes = *total_bytes = described(device)->description.memory_bytes;
     return TN_OK;
 }
-static bool supports_op(tn_device *, const tn_tensor *node, char *reason, size_t reason_size) {
+static bool described_supports_op(tn_device *, const tn_tensor *node, char *reason, size_t reason_size) {
     return node_supported(node, reason, reason_size);
 }
-static bool supports_buffer_type(tn_device *device, const tn_buffer_type *type) {
+static bool described_supports_type(tn_device *device, const tn_buffer_type *type) {
     return type == device->buffer_type;
 }
-static void device_free(tn_device *device) { tn_free(described(device)); }
-static const tn_device_ops device_ops = {
-    memory, supports_op, supports_buffer_type, cuda_wants_op, NULL, NULL, NULL, stream_new, NULL, NULL, NULL,
-    NULL,   NULL,        device_free,
+static void described_device_free(tn_device *device) { tn_free(described(device)); }
+static const tn_device_ops described_device_ops = {
+    described_memory,
+    described_supports_op,
+    described_supports_type,
+    cuda_wants_op,
+    NULL,
+    NULL,
+    NULL,
+    described_stream_new,
+    NULL,
+    NULL,
+    NULL,
+    NULL,
+    NULL,
+    described_device_free,
 };
 
 // A number names a real device, whose description is taken without using its memory.
@@ -146,11 +171,11 @@ tn_status described_device_new(const char *spec, tn_device **device) {
         return status;
     }
     d->next_address = FIRST_ADDRESS;
-    d->device.ops = &device_ops;
+    d->device.ops = &described_device_ops;
     d->device.kind = TN_DEVICE_GPU;
     d->device.caps.described = true;
     d->device.impl = d;
-    d->type.ops = &type_ops;
+    d->type.ops = &described_type_ops;
     cuda_device_names(&d->device, &d->type, d->description);
     *device = &d->device;
     return TN_OK;

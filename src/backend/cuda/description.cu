@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct preset {
+struct gpu_preset {
     const char *name;
     device_description figures;
 };
@@ -15,7 +15,7 @@ struct preset {
 #define GIB *((size_t)1 << 30)
 
 // Figures of the CUDA programming guide (limits per capability) and of the vendor's data sheets (counts, sizes).
-static const preset presets[] = {
+static const gpu_preset gpu_presets[] = {
     {"t4", {"Tesla T4", 7, 5, 40, 64 KIB, 64 KIB, 1024, 16, 4 MIB, 15 GIB, false, false, false, true}},
     {"a100", {"A100", 8, 0, 108, 163 KIB, 164 KIB, 2048, 32, 40 MIB, 80 GIB, false, false, false, true}},
     {"rtx3090", {"GeForce RTX 3090", 8, 6, 82, 99 KIB, 100 KIB, 1536, 16, 6 MIB, 24 GIB, false, false, false, true}},
@@ -42,7 +42,7 @@ int description_resident_blocks(const device_description &d, unsigned threads, s
 
 // ---- Specifications ----
 
-static bool parse_bytes(const char *text, size_t *bytes) {
+static bool parse_spec_bytes(const char *text, size_t *bytes) {
     char *end;
     unsigned long long n = strtoull(text, &end, 10);
     int shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
@@ -50,7 +50,7 @@ static bool parse_bytes(const char *text, size_t *bytes) {
     *bytes = (size_t)n << shift;
     return true;
 }
-static bool parse_count(const char *text, int most, int *count) {
+static bool parse_spec_count(const char *text, int most, int *count) {
     char *end;
     long n = strtol(text, &end, 10);
     if (end == text || *end || n < 1 || n > most) return false;
@@ -59,15 +59,15 @@ static bool parse_count(const char *text, int most, int *count) {
 }
 
 // The preset of that capability, or of the highest one below it.
-static const preset *preset_of_capability(int capability) {
-    const preset *found = NULL;
-    for (const preset &p : presets)
-        if (p.figures.major * 10 + p.figures.minor <= capability) found = &p;
-    return found;
+static const gpu_preset *preset_of_capability(int capability) {
+    const gpu_preset *nearest = NULL;
+    for (const gpu_preset &p : gpu_presets)
+        if (p.figures.major * 10 + p.figures.minor <= capability) nearest = &p;
+    return nearest;
 }
 static tn_status unknown_preset(const char *text) {
     char known[128] = "";
-    for (const preset &p : presets) {
+    for (const gpu_preset &p : gpu_presets) {
         size_t used = strlen(known);
         snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", p.name);
     }
@@ -75,24 +75,24 @@ static tn_status unknown_preset(const char *text) {
 }
 
 static bool set_figure(device_description *d, const char *key, const char *value) {
-    if (strcmp(key, "sms") == 0) return parse_count(value, 4096, &d->multiprocessors);
-    if (strcmp(key, "threads-sm") == 0) return parse_count(value, 1 << 16, &d->threads_per_multiprocessor);
-    if (strcmp(key, "blocks-sm") == 0) return parse_count(value, 1 << 16, &d->blocks_per_multiprocessor);
-    if (strcmp(key, "shared") == 0) return parse_bytes(value, &d->shared_per_block);
-    if (strcmp(key, "shared-sm") == 0) return parse_bytes(value, &d->shared_per_multiprocessor);
-    if (strcmp(key, "l2") == 0) return parse_bytes(value, &d->l2_bytes);
-    if (strcmp(key, "memory") == 0) return parse_bytes(value, &d->memory_bytes);
+    if (strcmp(key, "sms") == 0) return parse_spec_count(value, 4096, &d->multiprocessors);
+    if (strcmp(key, "threads-sm") == 0) return parse_spec_count(value, 1 << 16, &d->threads_per_multiprocessor);
+    if (strcmp(key, "blocks-sm") == 0) return parse_spec_count(value, 1 << 16, &d->blocks_per_multiprocessor);
+    if (strcmp(key, "shared") == 0) return parse_spec_bytes(value, &d->shared_per_block);
+    if (strcmp(key, "shared-sm") == 0) return parse_spec_bytes(value, &d->shared_per_multiprocessor);
+    if (strcmp(key, "l2") == 0) return parse_spec_bytes(value, &d->l2_bytes);
+    if (strcmp(key, "memory") == 0) return parse_spec_bytes(value, &d->memory_bytes);
     return false;
 }
 static tn_status start_with_preset(device_description *d, const char *first) {
     int capability;
-    const preset *from = NULL;
+    const gpu_preset *from = NULL;
     if (strncmp(first, "sm=", 3) == 0) {
-        if (!parse_count(first + 3, 999, &capability) || capability < 75)
+        if (!parse_spec_count(first + 3, 999, &capability) || capability < 75)
             return tn_fail(TN_E_INVALID, "'%s': the compute capability is a number from 75 on, such as sm=90", first);
         from = preset_of_capability(capability);
     }
-    for (const preset &p : presets)
+    for (const gpu_preset &p : gpu_presets)
         if (strcmp(first, p.name) == 0) from = &p;
     if (!from) return unknown_preset(first);
     *d = from->figures;

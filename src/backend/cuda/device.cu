@@ -46,7 +46,7 @@ bool description_of_device(int ordinal, device_description *d, bool *integrated)
 
 // ---- Devices ----
 
-static tn_status memory(tn_device *device, size_t *free_bytes, size_t *total_bytes) {
+static tn_status cuda_memory(tn_device *device, size_t *free_bytes, size_t *total_bytes) {
     cuda_device *d = (cuda_device *)device->impl;
     CUDA_TRY(cudaSetDevice(d->ordinal));
     CUDA_TRY(cudaMemGetInfo(free_bytes, total_bytes));
@@ -61,21 +61,19 @@ static tn_status memory(tn_device *device, size_t *free_bytes, size_t *total_byt
     }
     return TN_OK;
 }
-static bool supports_op(tn_device *, const tn_tensor *node, char *reason, size_t reason_size) {
+static bool cuda_supports_op(tn_device *, const tn_tensor *node, char *reason, size_t reason_size) {
     return node_supported(node, reason, reason_size);
 }
-static bool supports_buffer_type(tn_device *device, const tn_buffer_type *type) {
-    return type == device->buffer_type;
-}
+static bool cuda_supports_type(tn_device *device, const tn_buffer_type *type) { return type == device->buffer_type; }
 bool cuda_wants_op(tn_device *, const tn_tensor *node) {
     return (tn_op_get_family(node->op) == TN_FAMILY_MATMUL || node->op == TN_OP_RMS_NORM || node->op == TN_OP_NORM) &&
            node->ne[1] * node->ne[2] >= 64 && node_supported(node, NULL, 0);
 }
 
-static const tn_device_ops device_ops = {
-    memory,
-    supports_op,
-    supports_buffer_type,
+static const tn_device_ops cuda_device_ops = {
+    cuda_memory,
+    cuda_supports_op,
+    cuda_supports_type,
     cuda_wants_op,
     NULL,
     NULL,
@@ -97,7 +95,7 @@ void cuda_device_names(tn_device *device, tn_buffer_type *type, const device_des
     type->max_size = d.memory_bytes;
     device->buffer_type = type;
 }
-static bool open_device(cuda_device *d, int ordinal) {
+static bool cuda_open_device(cuda_device *d, int ordinal) {
     enum { LOWEST_CAPABILITY = 75 };
     d->ordinal = ordinal;
     if (!description_of_device(ordinal, &d->description, &d->integrated) ||
@@ -106,7 +104,7 @@ static bool open_device(cuda_device *d, int ordinal) {
     if (cudaSetDevice(ordinal) != cudaSuccess ||
         cudaStreamCreateWithFlags(&d->copy_stream, cudaStreamNonBlocking) != cudaSuccess)
         return false;
-    d->device.ops = &device_ops;
+    d->device.ops = &cuda_device_ops;
     snprintf(d->device.name, sizeof d->device.name, "cuda%d", ordinal);
     d->device.kind = d->integrated ? TN_DEVICE_IGPU : TN_DEVICE_GPU;
     d->device.caps.async = d->device.caps.events = d->device.caps.host_buffers = true;
@@ -138,7 +136,7 @@ extern "C" TN_API tn_status tn_backend_entry(tn_backend_module *module) {
     // Without a driver or a GPU there is no device to list. That is no error: devices can still be described.
     if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
     for (int i = 0; i < count && i < MAX_DEVICES; i++)
-        if (open_device(&devices[module->n_devices], i)) {
+        if (cuda_open_device(&devices[module->n_devices], i)) {
             device_list[module->n_devices] = &devices[module->n_devices].device;
             module->n_devices++;
         }

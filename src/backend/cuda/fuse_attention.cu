@@ -5,7 +5,7 @@ bool attention_is_step(const device_description &device, const tn_tensor *t) {
     return decode_takes_more(t) && decode_is_whole(t) && persistent_takes_attention(device, t);
 }
 
-static bool same_rotation(const tn_tensor *a, const tn_tensor *b) {
+static bool same_rope(const tn_tensor *a, const tn_tensor *b) {
     return a->src[1]->data == b->src[1]->data &&
            (a->src[2] ? a->src[2]->data : NULL) == (b->src[2] ? b->src[2]->data : NULL) &&
            memcmp(&a->params.rope, &b->params.rope, sizeof a->params.rope) == 0;
@@ -17,7 +17,7 @@ static bool can_rotate(const tn_tensor *t) {
            x->type == TN_F32 && x->nb[0] == 4;
 }
 // Whether no launch between nodes `from` and `to` writes over this memory.
-static bool survives(const compiler *f, const tn_tensor *t, int from, int to) {
+static bool survives_until(const compiler *f, const tn_tensor *t, int from, int to) {
     for (int m = from + 1; m < to; m++)
         if (!f->info[m].done && overlap(f->nodes[m], t)) return false;
     return true;
@@ -40,7 +40,7 @@ static bool stores_fit(const tn_tensor *t, const tn_tensor *store_k, const tn_te
 static bool rotations_fit(const tn_tensor *t, const tn_tensor *q, const tn_tensor *k) {
     int64_t size = t->src[TN_ATTN_Q]->ne[0];
     return can_rotate(q) && can_rotate(k) && q->ne[0] == size && k->ne[0] == size &&
-           q->ne[1] == t->src[TN_ATTN_Q]->ne[1] && k->ne[1] == t->src[TN_ATTN_K]->ne[1] && same_rotation(q, k);
+           q->ne[1] == t->src[TN_ATTN_Q]->ne[1] && k->ne[1] == t->src[TN_ATTN_K]->ne[1] && same_rope(q, k);
 }
 
 // Indices of the nodes that run inside an attention: rope q, rope k, store k, store v; -1 for none.
@@ -83,7 +83,7 @@ static late_sources late_sources_of(const tn_tensor *t, const decode_extras &e) 
              e.store_v->src[1], rows, e.rope_q ? e.rope_q->src[1] : rows}};
 }
 
-static void set_done(compiler *f, const extra_nodes &nodes, bool done) {
+static void mark_extras(compiler *f, const extra_nodes &nodes, bool done) {
     for (int node : nodes.at)
         if (node >= 0) f->info[node].done = done;
 }
@@ -98,10 +98,10 @@ void mark_attention_extras(compiler *f) {
         for (int node : nodes.at)
             fits = fits && (node < 0 || (node < i && !f->info[node].done && only_read_by(f, node, 1)));
         if (!fits) continue;
-        set_done(f, nodes, true);
+        mark_extras(f, nodes, true);
         late_sources late = late_sources_of(t, e);
-        for (const tn_tensor *source : late.at) fits = fits && survives(f, source, index_of(f, source), i);
-        if (!fits) set_done(f, nodes, false);
+        for (const tn_tensor *source : late.at) fits = fits && survives_until(f, source, index_of(f, source), i);
+        if (!fits) mark_extras(f, nodes, false);
         f->info[i].runs_extras = fits;
     }
 }

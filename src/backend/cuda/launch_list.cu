@@ -48,7 +48,7 @@ tn_status launch_list_add_step(launch_list *l, const launch_step &step) {
 
 // ---- Text ----
 
-static void print_name(const kernel_name &name, char *text, size_t size) {
+static void print_kernel_name(const kernel_name &name, char *text, size_t size) {
     size_t used = (size_t)snprintf(text, size, "%s", name.base);
     const char *separator = "<";
     if (name.type && used < size) {
@@ -62,13 +62,13 @@ static void print_name(const kernel_name &name, char *text, size_t size) {
     if (*separator == ',' && used < size) snprintf(text + used, size - used, ">");
 }
 
-static const tn_tensor *root_of(const tn_tensor *t) {
+static const tn_tensor *operand_root(const tn_tensor *t) {
     while (t && tn_op_get_family(t->op) == TN_FAMILY_VIEW && t->src[0]) t = t->src[0];
     return t;
 }
-static const char *name_of(const tn_tensor *t) { return t->name[0] ? t->name : "unnamed"; }
+static const char *tensor_name(const tn_tensor *t) { return t->name[0] ? t->name : "unnamed"; }
 
-static void print_nodes(const launch_list &l, tn_tensor *const *program, int first, int n, FILE *out) {
+static void print_launch_nodes(const launch_list &l, tn_tensor *const *program, int first, int n, FILE *out) {
     for (int i = 0; i < n; i++) {
         int node = l.nodes[first + i];
         const tn_tensor *t = program[node];
@@ -85,21 +85,21 @@ static bool is_among(const tn_tensor *t, const tn_tensor *const *all, int n) {
     return false;
 }
 // Sources of these nodes that are not among them, each once.
-static void print_operands(const launch_list &l, tn_tensor *const *program, int first, int n, FILE *out) {
+static void print_launch_operands(const launch_list &l, tn_tensor *const *program, int first, int n, FILE *out) {
     enum { MAX_OPERANDS = 64 };
     const tn_tensor *seen[MAX_OPERANDS];
     int n_seen = 0;
     for (int i = 0; i < n; i++)
         for (const tn_tensor *source : program[l.nodes[first + i]]->src) {
-            const tn_tensor *t = root_of(source);
+            const tn_tensor *t = operand_root(source);
             bool is_result = false;
             for (int k = 0; k < n; k++) is_result = is_result || program[l.nodes[first + k]] == t;
             if (!t || is_result || is_among(t, seen, n_seen) || n_seen == MAX_OPERANDS) continue;
-            fprintf(out, "%s%s", n_seen ? ", " : " <- ", name_of(t));
+            fprintf(out, "%s%s", n_seen ? ", " : " <- ", tensor_name(t));
             seen[n_seen++] = t;
         }
 }
-static void print_shape(const launch_shape &s, FILE *out) {
+static void print_launch_shape(const launch_shape &s, FILE *out) {
     fprintf(out, " grid %u", s.grid.x);
     if (s.grid.y > 1 || s.grid.z > 1) fprintf(out, "x%u", s.grid.y);
     if (s.grid.z > 1) fprintf(out, "x%u", s.grid.z);
@@ -108,7 +108,7 @@ static void print_shape(const launch_shape &s, FILE *out) {
     if (s.early) fputs(" early", out);
     if (s.cooperative) fputs(" cooperative", out);
 }
-static void print_matmul(const blas_matmul &m, FILE *out) {
+static void print_blas_matmul(const blas_matmul &m, FILE *out) {
     fprintf(out, "cublasLtMatmul<%s> m %lld n %lld k %lld", tn_type_name((tn_type)m.type), (long long)m.m,
             (long long)m.n, (long long)m.k);
 }
@@ -118,25 +118,25 @@ tn_status launch_list_print(const launch_list &l, tn_tensor *const *program, FIL
         const launch_record &r = l.records[i];
         char name[128];
         if (r.kind == LAUNCH_KERNEL) {
-            print_name(r.name, name, sizeof name);
+            print_kernel_name(r.name, name, sizeof name);
             fputs(name, out);
-            print_shape(r.shape, out);
+            print_launch_shape(r.shape, out);
         } else if (r.kind == LAUNCH_MATMUL) {
-            print_matmul(*(const blas_matmul *)(l.bytes + r.arguments), out);
+            print_blas_matmul(*(const blas_matmul *)(l.bytes + r.arguments), out);
         } else {
             fprintf(out, "copy %zu bytes", r.copy_bytes);
         }
         fputs(": ", out);
-        if (r.converts) fprintf(out, "convert %s%s", name_of(root_of(r.converts)), r.n_nodes ? " for " : "");
+        if (r.converts) fprintf(out, "convert %s%s", tensor_name(operand_root(r.converts)), r.n_nodes ? " for " : "");
         if (r.n_steps) fprintf(out, "%d step%s", r.n_steps, r.n_steps == 1 ? "" : "s");
-        if (!r.n_steps) print_nodes(l, program, r.first_node, r.n_nodes, out);
-        if (!r.n_steps && !r.converts) print_operands(l, program, r.first_node, r.n_nodes, out);
+        if (!r.n_steps) print_launch_nodes(l, program, r.first_node, r.n_nodes, out);
+        if (!r.n_steps && !r.converts) print_launch_operands(l, program, r.first_node, r.n_nodes, out);
         fputc('\n', out);
         for (int s = r.first_step; s < r.first_step + r.n_steps; s++) {
             const launch_step &step = l.steps[s];
             fprintf(out, "  %s: ", step.what);
-            print_nodes(l, program, step.first_node, step.n_nodes, out);
-            print_operands(l, program, step.first_node, step.n_nodes, out);
+            print_launch_nodes(l, program, step.first_node, step.n_nodes, out);
+            print_launch_operands(l, program, step.first_node, step.n_nodes, out);
             fputc('\n', out);
         }
     }
@@ -162,7 +162,7 @@ static tn_status check_kernel(const launch_record &r, const device_description &
     if (s.early && !d.programmatic_launch) wrong = "early starts";
     if (!wrong) return TN_OK;
     char name[128];
-    print_name(r.name, name, sizeof name);
+    print_kernel_name(r.name, name, sizeof name);
     return tn_fail(TN_E_TOO_BIG, "%s with grid %u×%u×%u, block %u, shared %zu exceeds the limits of %s: %s", name,
                    s.grid.x, s.grid.y, s.grid.z, s.threads, s.shared, d.chip, wrong);
 }

@@ -2,7 +2,7 @@
 #include "backend/cuda/cuda.cuh"
 #include "backend/cuda/launch_list.cuh"
 
-static tn_status run_kernel(const launch_list &l, const launch_record &r, const launch_target &target) {
+static tn_status run_kernel_record(const launch_list &l, const launch_record &r, const launch_target &target) {
     if (r.shape.raises_limit)
         TN_TRY(cuda_check(
             cudaFuncSetAttribute(r.function, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)r.shape.shared),
@@ -26,7 +26,7 @@ static tn_status run_kernel(const launch_list &l, const launch_record &r, const 
 }
 
 // The algorithm is the library's first choice for these sizes.
-static tn_status run_matmul(const blas_matmul &p, const launch_target &target) {
+static tn_status run_blas_matmul(const blas_matmul &p, const launch_target &target) {
     cublasLtMatmulDesc_t desc = NULL;
     cublasLtMatrixLayout_t la = NULL, lb = NULL, lc = NULL;
     cublasLtMatmulPreference_t preference = NULL;
@@ -63,8 +63,8 @@ static tn_status run_matmul(const blas_matmul &p, const launch_target &target) {
 
 tn_status launch_record_run(const launch_list &l, const launch_record &r, const launch_target &target) {
     switch (r.kind) {
-    case LAUNCH_KERNEL: return run_kernel(l, r, target);
-    case LAUNCH_MATMUL: return run_matmul(*(const blas_matmul *)(l.bytes + r.arguments), target);
+    case LAUNCH_KERNEL: return run_kernel_record(l, r, target);
+    case LAUNCH_MATMUL: return run_blas_matmul(*(const blas_matmul *)(l.bytes + r.arguments), target);
     default:
         return cuda_check(
             cudaMemcpyAsync(r.copy_to, r.copy_from, r.copy_bytes, cudaMemcpyDeviceToDevice, target.stream), "copy");

@@ -13,20 +13,20 @@ struct cuda_op {
 
 static const char too_many_rows[] = "more rows than a grid has blocks in y";
 
-static bool refuse(char *reason, size_t size, const char *text) {
+static bool refuse_node(char *reason, size_t size, const char *text) {
     if (reason) snprintf(reason, size, "%s", text);
     return false;
 }
-static bool is_real(const tn_tensor *t) { return t->type == TN_F32 || t->type == TN_F16 || t->type == TN_BF16; }
+static bool is_float_type(const tn_tensor *t) { return t->type == TN_F32 || t->type == TN_F16 || t->type == TN_BF16; }
 
 // ---- What the ops support ----
 
 static bool supports_copy_to(const tn_tensor *x, const tn_tensor *to, char *reason, size_t size) {
     if (x->type == to->type && tn_type_is_quantized(x->type))
         return (tn_is_contiguous(x) && tn_is_contiguous(to)) ||
-               refuse(reason, size, "block types are copied as contiguous tensors only");
-    bool plain = (is_real(x) || x->type == TN_I32) && (is_real(to) || to->type == TN_I32);
-    return plain || x->type == to->type || refuse(reason, size, "this conversion is not implemented for CUDA");
+               refuse_node(reason, size, "block types are copied as contiguous tensors only");
+    bool plain = (is_float_type(x) || x->type == TN_I32) && (is_float_type(to) || to->type == TN_I32);
+    return plain || x->type == to->type || refuse_node(reason, size, "this conversion is not implemented for CUDA");
 }
 static bool supports_copy(const tn_tensor *t, char *reason, size_t size) {
     return supports_copy_to(t->src[0], t, reason, size);
@@ -36,31 +36,31 @@ static bool supports_cpy(const tn_tensor *t, char *reason, size_t size) {
 }
 // add_id and mix: a grid row per token.
 static bool supports_token_rows(const tn_tensor *t, char *reason, size_t size) {
-    return t->src[0]->ne[2] <= MOST_ROWS || refuse(reason, size, too_many_rows);
+    return t->src[0]->ne[2] <= MOST_ROWS || refuse_node(reason, size, too_many_rows);
 }
 static bool supports_get_rows(const tn_tensor *t, char *reason, size_t size) {
     const tn_tensor *x = t->src[0], *rows = t->src[1];
-    if (rows->ne[1] * rows->ne[2] > MOST_ROWS) return refuse(reason, size, too_many_rows);
+    if (rows->ne[1] * rows->ne[2] > MOST_ROWS) return refuse_node(reason, size, too_many_rows);
     return x->type == TN_I32 || (has_reader(x->type) && (!tn_type_is_quantized(x->type) || x->ne[0] % 8 == 0)) ||
-           refuse(reason, size, "this type is not read on CUDA");
+           refuse_node(reason, size, "this type is not read on CUDA");
 }
 static bool supports_set_rows(const tn_tensor *t, char *reason, size_t size) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
-    if (y->ne[2] * y->ne[3] > MOST_ROWS) return refuse(reason, size, too_many_rows);
-    return is_real(x) || x->type == TN_Q8_0 || x->type == TN_Q4_0 ||
-           refuse(reason, size, "this type is not written on CUDA");
+    if (y->ne[2] * y->ne[3] > MOST_ROWS) return refuse_node(reason, size, too_many_rows);
+    return is_float_type(x) || x->type == TN_Q8_0 || x->type == TN_Q4_0 ||
+           refuse_node(reason, size, "this type is not written on CUDA");
 }
 static bool supports_mul_mat_id(const tn_tensor *t, char *reason, size_t size) {
     const tn_tensor *x = t->src[0];
-    if (!has_reader(x->type)) return refuse(reason, size, "this weight type is not read on CUDA");
-    if (t->src[1]->type != TN_F32) return refuse(reason, size, "activations must be f32");
-    return (x->ne[0] % 8 == 0 && x->ne[0]) || refuse(reason, size, "rows must be a multiple of 8 elements");
+    if (!has_reader(x->type)) return refuse_node(reason, size, "this weight type is not read on CUDA");
+    if (t->src[1]->type != TN_F32) return refuse_node(reason, size, "activations must be f32");
+    return (x->ne[0] % 8 == 0 && x->ne[0]) || refuse_node(reason, size, "rows must be a multiple of 8 elements");
 }
 static bool supports_mul_mat(const tn_tensor *t, char *reason, size_t size) {
     if (!supports_mul_mat_id(t, reason, size)) return false;
     // cuBLASLt multiplies everything but f32 weights as f16 or bf16.
     return !t->params.mul_mat.precise || t->src[0]->type == TN_F32 || gemv_supports(t) ||
-           refuse(reason, size, "precise matrix multiplications with many columns or batches need f32 weights");
+           refuse_node(reason, size, "precise matrix multiplications with many columns or batches need f32 weights");
 }
 
 // ---- Rows ----
@@ -117,7 +117,7 @@ static constexpr op_table table;
 
 // ---- Look-ups ----
 
-static bool is_view(const tn_tensor *t) { return tn_op_get_family(t->op) == TN_FAMILY_VIEW; }
+static bool is_view_node(const tn_tensor *t) { return tn_op_get_family(t->op) == TN_FAMILY_VIEW; }
 
 // Whether repacked sources are read only by ops that know their layout, whole rows at a time.
 static bool reads_soa(const tn_tensor *t) {
@@ -133,9 +133,9 @@ static bool reads_soa(const tn_tensor *t) {
 }
 bool node_supported(const tn_tensor *t, char *reason, size_t size) {
     const cuda_op &row = table.rows[t->op];
-    if (!is_view(t) && !reads_soa(t))
-        return refuse(reason, size, "repacked weights are read by matrix multiplications and get_rows only");
-    if (!row.compile) return refuse(reason, size, "not implemented for CUDA");
+    if (!is_view_node(t) && !reads_soa(t))
+        return refuse_node(reason, size, "repacked weights are read by matrix multiplications and get_rows only");
+    if (!row.compile) return refuse_node(reason, size, "not implemented for CUDA");
     return !row.supports || row.supports(t, reason, size);
 }
 size_t node_scratch(const device_description &device, const tn_tensor *t) {

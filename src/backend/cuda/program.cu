@@ -14,7 +14,7 @@ struct cuda_program {
     void *scratch;         // that the list was compiled for
     int runs;              // since the addresses last changed
 };
-static cuda_stream *stream_of(const tn_program *program) { return (cuda_stream *)program->stream->impl; }
+static cuda_stream *program_stream(const tn_program *program) { return (cuda_stream *)program->stream->impl; }
 
 static void forget_launches(cuda_program *p) {
     if (p->graph) cudaGraphExecDestroy(p->graph);
@@ -22,7 +22,7 @@ static void forget_launches(cuda_program *p) {
     p->compiled = false;
     p->runs = 0;
 }
-static void release(cuda_program *p) {
+static void cuda_program_release(cuda_program *p) {
     if (p->step_memory) cudaFree(p->step_memory);
     compiler_free(p->source);
     launch_list_free(&p->list);
@@ -32,21 +32,21 @@ static void release(cuda_program *p) {
 
 void cuda_program_free(tn_program *program) {
     cuda_program *p = (cuda_program *)program;
-    cuda_stream *s = stream_of(program);
+    cuda_stream *s = program_stream(program);
     cudaSetDevice(s->device->ordinal);
     cudaStreamSynchronize(s->stream);
     forget_launches(p);
-    release(p);
+    cuda_program_release(p);
 }
 void cuda_program_moved(tn_program *program) {
     cuda_program *p = (cuda_program *)program;
-    cuda_stream *s = stream_of(program);
+    cuda_stream *s = program_stream(program);
     cudaSetDevice(s->device->ordinal);
     cudaStreamSynchronize(s->stream); // a running graph must not be destroyed
     forget_launches(p);
 }
 
-static tn_status create(cuda_program *p, cuda_stream *s, tn_tensor *const *nodes, size_t n_nodes) {
+static tn_status cuda_program_init(cuda_program *p, cuda_stream *s, tn_tensor *const *nodes, size_t n_nodes) {
     p->nodes = (tn_tensor **)tn_malloc(n_nodes * sizeof *p->nodes);
     if (!p->nodes) return TN_E_NOMEM;
     if (n_nodes) memcpy(p->nodes, nodes, n_nodes * sizeof *p->nodes);
@@ -63,17 +63,17 @@ tn_status cuda_program_new(tn_stream *stream, tn_tensor *const *nodes, size_t n_
     cuda_program *p = (cuda_program *)tn_calloc(1, sizeof *p);
     if (!p) return TN_E_NOMEM;
     p->base.stream = stream;
-    tn_status status = create(p, (cuda_stream *)stream->impl, nodes, n_nodes);
+    tn_status status = cuda_program_init(p, (cuda_stream *)stream->impl, nodes, n_nodes);
     if (status != TN_OK) {
-        release(p);
+        cuda_program_release(p);
         return status;
     }
     *program = &p->base;
     return TN_OK;
 }
 
-static tn_status compile(cuda_program *p, char *scratch) {
-    cuda_stream *s = stream_of(&p->base);
+static tn_status compile_program(cuda_program *p, char *scratch) {
+    cuda_stream *s = program_stream(&p->base);
     compile_params params = {scratch, p->step_memory, s->tickets, profile_is_single(s->profile)};
     TN_TRY(compiler_run(p->source, params, &p->list));
     p->scratch = scratch;
@@ -90,7 +90,7 @@ static tn_status upload_steps(cuda_program *p, cuda_stream *s) {
     return TN_OK;
 }
 
-static tn_status capture(cuda_program *p, cuda_stream *s) {
+static tn_status capture_program(cuda_program *p, cuda_stream *s) {
     cudaGraph_t graph = NULL;
     CUDA_TRY(cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeThreadLocal));
     tn_status status = launch_list_run(p->list, {s->stream, s->blas, false});
@@ -122,17 +122,17 @@ static tn_status run_timed(cuda_program *p, cuda_stream *s) {
 // it may read inputs early. Positions and lengths are read from device memory, so a token loop replays one graph.
 tn_status cuda_program_run(tn_program *program, tn_buffer *scratch) {
     cuda_program *p = (cuda_program *)program;
-    cuda_stream *s = stream_of(program);
+    cuda_stream *s = program_stream(program);
     char *base = scratch ? (char *)scratch->base : NULL;
     if (p->base.scratch && (!scratch || scratch->size < p->base.scratch))
         return tn_fail(TN_E_STATE, "the program needs %zu bytes of scratch", p->base.scratch);
     TN_TRY(cuda_stream_catch_up(s));
     if (p->runs && p->scratch != base) cuda_program_moved(program);
     if (p->runs == 0) {
-        TN_TRY(compile(p, base));
+        TN_TRY(compile_program(p, base));
         TN_TRY(upload_steps(p, s));
     }
-    if (!p->graph && p->runs >= 1 && !profile_is_single(s->profile)) TN_TRY(capture(p, s));
+    if (!p->graph && p->runs >= 1 && !profile_is_single(s->profile)) TN_TRY(capture_program(p, s));
     p->runs++;
     if (profile_is_single(s->profile)) return run_timed(p, s);
     if (!p->graph) return launch_list_run(p->list, {s->stream, s->blas, true});
@@ -144,6 +144,6 @@ tn_status cuda_program_run(tn_program *program, tn_buffer *scratch) {
 
 tn_status cuda_program_print(tn_program *program, tn_buffer *scratch, FILE *out) {
     cuda_program *p = (cuda_program *)program;
-    if (!p->runs) TN_TRY(compile(p, scratch ? (char *)scratch->base : NULL));
+    if (!p->runs) TN_TRY(compile_program(p, scratch ? (char *)scratch->base : NULL));
     return launch_list_print(p->list, p->nodes, out);
 }

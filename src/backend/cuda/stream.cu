@@ -4,13 +4,13 @@
 
 enum { LARGE_COPY = 4 << 20 }; // bytes from which several threads upload faster than one
 
-static cuda_stream *stream_of(tn_stream *stream) { return (cuda_stream *)stream->impl; }
+static cuda_stream *cuda_stream_of(tn_stream *stream) { return (cuda_stream *)stream->impl; }
 
-static void stream_free(tn_stream *stream) {
-    cuda_stream *s = stream_of(stream);
+static void cuda_stream_free(tn_stream *stream) {
+    cuda_stream *s = cuda_stream_of(stream);
     cudaSetDevice(s->device->ordinal);
     profile_free(s->profile);
-    tn_free(s->mail);
+    tn_free(s->small);
     if (s->tickets) cudaFree(s->tickets);
     if (s->blas) cublasLtDestroy(s->blas);
     if (s->copied) cudaEventDestroy(s->copied);
@@ -25,13 +25,13 @@ tn_status cuda_stream_catch_up(cuda_stream *s) {
         TN_TRY(upload_wait(s->device, s->stream, &s->seen_copies));
         s->seen_writes = writes;
     }
-    return bring_notes(s->mail, s->stream);
+    return flush_small_uploads(s->small, s->stream);
 }
 
-static tn_status synchronize(tn_stream *stream) {
-    cuda_stream *s = stream_of(stream);
+static tn_status cuda_synchronize(tn_stream *stream) {
+    cuda_stream *s = cuda_stream_of(stream);
     CUDA_TRY(cudaSetDevice(s->device->ordinal));
-    TN_TRY(bring_notes(s->mail, s->stream));
+    TN_TRY(flush_small_uploads(s->small, s->stream));
     CUDA_TRY(cudaStreamSynchronize(s->stream));
     return TN_OK;
 }
@@ -40,14 +40,15 @@ static tn_status synchronize(tn_stream *stream) {
 
 // Repacked tensors are set and read as a whole, in the device's order.
 static bool is_soa(const tn_tensor *t) { return kind_of(t) & SOA; }
-static tn_status set_async(tn_stream *stream, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
-    cuda_stream *s = stream_of(stream);
+static tn_status cuda_set_async(tn_stream *stream, tn_tensor *tensor, const void *data, size_t offset, size_t size) {
+    cuda_stream *s = cuda_stream_of(stream);
     CUDA_TRY(cudaSetDevice(s->device->ordinal));
     if (is_soa(tensor)) {
-        TN_TRY(synchronize(stream));
+        TN_TRY(cuda_synchronize(stream));
         return tn_tensor_set_at(tensor, data, offset, size);
     }
-    if (size <= NOTE) return queue_note(&s->mail, s->stream, (char *)tensor->data + offset, data, size);
+    if (size <= SMALL_BYTES)
+        return queue_small_upload(&s->small, s->stream, (char *)tensor->data + offset, data, size);
     TN_TRY(cuda_stream_catch_up(s));
     CUDA_TRY(cudaMemcpyAsync((char *)tensor->data + offset, data, size, cudaMemcpyHostToDevice, s->stream));
     return TN_OK;
@@ -68,20 +69,20 @@ static tn_status send_bytes(cuda_stream *s, char *to, const char *from, int size
     attribute.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(1);
-    config.blockDim = dim3(NOTE);
+    config.blockDim = dim3(SMALL_BYTES);
     config.stream = s->stream;
     config.attrs = &attribute;
     config.numAttrs = s->device->description.programmatic_launch ? 1 : 0;
     return cuda_check(cudaLaunchKernelEx(&config, send_kernel, to, from, size), "sending results");
 }
-static tn_status get_async(tn_stream *stream, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
-    cuda_stream *s = stream_of(stream);
+static tn_status cuda_get_async(tn_stream *stream, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
+    cuda_stream *s = cuda_stream_of(stream);
     if (is_soa(tensor)) {
-        TN_TRY(synchronize(stream));
+        TN_TRY(cuda_synchronize(stream));
         return tn_tensor_get_at(tensor, data, offset, size);
     }
     TN_TRY(cuda_stream_catch_up(s));
-    if (size <= NOTE && is_pinned(data))
+    if (size <= SMALL_BYTES && is_pinned(data))
         return send_bytes(s, (char *)data, (const char *)tensor->data + offset, (int)size);
     CUDA_TRY(cudaMemcpyAsync(data, (const char *)tensor->data + offset, size, cudaMemcpyDeviceToHost, s->stream));
     return TN_OK;
@@ -94,8 +95,8 @@ static bool on_cuda(const tn_tensor *t, cuda_device **device) {
 }
 // The copy waits for the target's earlier readers, follows the source's earlier work, and precedes the target's later
 // work.
-static tn_status copy_between(cuda_stream *f, cuda_stream *t, cuda_device *a, cuda_device *b, const tn_tensor *source,
-                              tn_tensor *target) {
+static tn_status copy_between_devices(cuda_stream *f, cuda_stream *t, cuda_device *a, cuda_device *b,
+                                      const tn_tensor *source, tn_tensor *target) {
     CUDA_TRY(cudaSetDevice(a->ordinal));
     if (f != t) {
         CUDA_TRY(cudaSetDevice(b->ordinal));
@@ -113,36 +114,39 @@ static tn_status copy_between(cuda_stream *f, cuda_stream *t, cuda_device *a, cu
 }
 // Host to device, device to host, and between devices. Streams wait for each other; the host waits only for data that
 // it reads itself.
-static tn_status copy_async(tn_stream *from, tn_stream *to, const tn_tensor *source, tn_tensor *target) {
+static tn_status cuda_copy_async(tn_stream *from, tn_stream *to, const tn_tensor *source, tn_tensor *target) {
     cuda_device *a = NULL, *b = NULL;
     bool from_cuda = on_cuda(source, &a), to_cuda = on_cuda(target, &b);
     bool from_host = !source->buffer || source->buffer->type->is_host,
          to_host = !target->buffer || target->buffer->type->is_host;
     size_t size = tn_nbytes(source);
     if ((from_cuda && is_soa(source)) || (to_cuda && is_soa(target))) return TN_E_UNSUPPORTED;
-    if (from_cuda) TN_TRY(cuda_stream_catch_up(stream_of(from)));
-    if (to_cuda) TN_TRY(cuda_stream_catch_up(stream_of(to)));
+    if (from_cuda) TN_TRY(cuda_stream_catch_up(cuda_stream_of(from)));
+    if (to_cuda) TN_TRY(cuda_stream_catch_up(cuda_stream_of(to)));
     if (from_host && to_cuda) {
         // Host weights for a prompt: several threads upload them faster than the driver, which uses one.
         if (size >= LARGE_COPY && !is_pinned(source->data)) return TN_E_UNSUPPORTED;
         CUDA_TRY(cudaSetDevice(b->ordinal));
-        CUDA_TRY(cudaMemcpyAsync(target->data, source->data, size, cudaMemcpyHostToDevice, stream_of(to)->stream));
+        CUDA_TRY(
+            cudaMemcpyAsync(target->data, source->data, size, cudaMemcpyHostToDevice, cuda_stream_of(to)->stream));
         return TN_OK;
     }
     if (from_cuda && to_host) {
         CUDA_TRY(cudaSetDevice(a->ordinal));
-        CUDA_TRY(cudaMemcpyAsync(target->data, source->data, size, cudaMemcpyDeviceToHost, stream_of(from)->stream));
-        CUDA_TRY(cudaStreamSynchronize(stream_of(from)->stream));
+        CUDA_TRY(
+            cudaMemcpyAsync(target->data, source->data, size, cudaMemcpyDeviceToHost, cuda_stream_of(from)->stream));
+        CUDA_TRY(cudaStreamSynchronize(cuda_stream_of(from)->stream));
         return TN_OK;
     }
-    if (from_cuda && to_cuda) return copy_between(stream_of(from), stream_of(to), a, b, source, target);
+    if (from_cuda && to_cuda)
+        return copy_between_devices(cuda_stream_of(from), cuda_stream_of(to), a, b, source, target);
     return TN_E_UNSUPPORTED;
 }
 
 // ---- Streams ----
 
 static const tn_stream_ops cuda_stream_ops = {
-    stream_free,      set_async,         get_async,          copy_async,       synchronize,
+    cuda_stream_free, cuda_set_async,    cuda_get_async,     cuda_copy_async,  cuda_synchronize,
     cuda_program_new, cuda_program_free, cuda_program_moved, cuda_program_run, cuda_program_print,
 };
 
@@ -165,7 +169,7 @@ tn_status cuda_stream_new(tn_device *device, const tn_stream_params *, tn_stream
     if (status == TN_OK) status = clear_now(s->tickets, tickets);
     s->profile = profile_new();
     if (status != TN_OK) {
-        stream_free(&s->base);
+        cuda_stream_free(&s->base);
         return status;
     }
     *stream = &s->base;
@@ -197,16 +201,16 @@ void cuda_event_free(tn_event *event) {
     tn_free(event);
 }
 tn_status cuda_event_record(tn_event *event, tn_stream *stream) {
-    CUDA_TRY(cudaSetDevice(stream_of(stream)->device->ordinal));
-    TN_TRY(bring_notes(stream_of(stream)->mail, stream_of(stream)->stream));
-    CUDA_TRY(cudaEventRecord(((cuda_event *)event)->event, stream_of(stream)->stream));
+    CUDA_TRY(cudaSetDevice(cuda_stream_of(stream)->device->ordinal));
+    TN_TRY(flush_small_uploads(cuda_stream_of(stream)->small, cuda_stream_of(stream)->stream));
+    CUDA_TRY(cudaEventRecord(((cuda_event *)event)->event, cuda_stream_of(stream)->stream));
     return TN_OK;
 }
 tn_status cuda_event_wait(tn_event *event, tn_stream *stream) {
     // For another kind of stream the host waits.
     if (stream->ops != &cuda_stream_ops) return cuda_event_synchronize(event);
-    CUDA_TRY(cudaSetDevice(stream_of(stream)->device->ordinal));
-    CUDA_TRY(cudaStreamWaitEvent(stream_of(stream)->stream, ((cuda_event *)event)->event, 0));
+    CUDA_TRY(cudaSetDevice(cuda_stream_of(stream)->device->ordinal));
+    CUDA_TRY(cudaStreamWaitEvent(cuda_stream_of(stream)->stream, ((cuda_event *)event)->event, 0));
     return TN_OK;
 }
 tn_status cuda_event_synchronize(tn_event *event) {

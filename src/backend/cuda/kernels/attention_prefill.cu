@@ -374,39 +374,42 @@ struct prefill_choice {
 static const char *form_name(tile_form form) {
     return form == AS_THEY_ARE ? "as they are" : form == AS_HALVES ? "as halves" : "as two";
 }
-template <int SIZE, tile_form FORM> static prefill_choice choice() {
+template <int SIZE, tile_form FORM> static prefill_choice prefill_choice_of_size() {
     return {kernel_called("prefill_kernel", form_name(FORM), SIZE), prefill_kernel<SIZE, FORM>,
             sizeof(prefill_memory<SIZE, FORM>)};
 }
-template <tile_form FORM> static prefill_choice choice_for(int64_t size) {
-    return size <= 64    ? choice<64, FORM>()
-           : size <= 96  ? choice<96, FORM>()
-           : size <= 128 ? choice<128, FORM>()
-           : size <= 192 ? choice<192, FORM>()
-                         : choice<256, FORM>();
+template <tile_form FORM> static prefill_choice prefill_choice_for(int64_t size) {
+    return size <= 64    ? prefill_choice_of_size<64, FORM>()
+           : size <= 96  ? prefill_choice_of_size<96, FORM>()
+           : size <= 128 ? prefill_choice_of_size<128, FORM>()
+           : size <= 192 ? prefill_choice_of_size<192, FORM>()
+                         : prefill_choice_of_size<256, FORM>();
 }
 // The smallest kernel for this head size. Caches of f32 are rare, so that form is not compiled for every size. Where
 // shared memory is too small for two stages, f16 is converted like other types.
-static prefill_choice choice_of(const device_description &device, const tn_tensor *t) {
+static prefill_choice prefill_choice_of(const device_description &device, const tn_tensor *t) {
     const tn_tensor *k = t->src[TN_ATTN_K], *v = t->src[TN_ATTN_V];
     int64_t size = k->ne[0] > v->ne[0] ? k->ne[0] : v->ne[0];
     if (k->type == TN_F32 || v->type == TN_F32)
-        return size <= 64 ? choice<64, AS_TWO>() : size <= 128 ? choice<128, AS_TWO>() : choice<256, AS_TWO>();
+        return size <= 64    ? prefill_choice_of_size<64, AS_TWO>()
+               : size <= 128 ? prefill_choice_of_size<128, AS_TWO>()
+                             : prefill_choice_of_size<256, AS_TWO>();
     if (k->type == TN_F16 && v->type == TN_F16) {
-        prefill_choice c = choice_for<AS_THEY_ARE>(size);
+        prefill_choice c = prefill_choice_for<AS_THEY_ARE>(size);
         if (c.bytes <= device.shared_per_block) return c;
     }
-    return choice_for<AS_HALVES>(size);
+    return prefill_choice_for<AS_HALVES>(size);
 }
 
 bool prefill_supports(const device_description &device, const tn_tensor *t) {
-    return cache_is_fast(t) && !t->src[TN_ATTN_MASK] && choice_of(device, t).bytes <= device.shared_per_block &&
-           t->nb[1] % 8 == 0 && t->nb[2] % 8 == 0 && (uintptr_t)t->data % 8 == 0;
+    return cache_is_fast(t) && !t->src[TN_ATTN_MASK] &&
+           prefill_choice_of(device, t).bytes <= device.shared_per_block && t->nb[1] % 8 == 0 && t->nb[2] % 8 == 0 &&
+           (uintptr_t)t->data % 8 == 0;
 }
 
 tn_status compile_prefill(const compilation &c, const tn_tensor *t) {
     attention_job j = attention_job_of(t);
-    prefill_choice chosen = choice_of(*c.device, t);
+    prefill_choice chosen = prefill_choice_of(*c.device, t);
     launch_shape shape = {dim3((unsigned)j.heads, blocks_for(j.tokens, QUERIES)), THREADS, chosen.bytes};
     shape.raises_limit = true;
     return add_kernel(c, chosen.name, chosen.kernel, shape, j);

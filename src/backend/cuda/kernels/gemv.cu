@@ -345,7 +345,7 @@ static bool may_start_early(const compilation &c, const gemv_job &job) {
     return lasting && c.device->programmatic_launch;
 }
 template <typename U, int COLUMNS, bool EXPERTS>
-static tn_status compile_tiles(const compilation &c, const gemv_job &job, dim3 grid) {
+static tn_status compile_gemv_tiles(const compilation &c, const gemv_job &job, dim3 grid) {
     launch_shape shape = {grid, WARPS * 32};
     shape.early = may_start_early(c, job);
     return add_kernel(c, kernel_called("gemv_kernel", unit_name((U *)NULL), COLUMNS, EXPERTS),
@@ -355,7 +355,7 @@ template <typename U, int COLUMNS> static tn_status compile_columns(const compil
     enum { STATIC_BYTES = 20480 }; // at least the static shared memory of gemv_ring_kernel
     const size_t limit = c.device->shared_per_block, ring_bytes = (size_t)RING_WARPS * U::RING * 2 * U::ROW;
     bool ring = c.device->bulk_copies && job.k % U::SPAN == 0 && ring_bytes + STATIC_BYTES <= limit;
-    if (!ring) return compile_tiles<U, COLUMNS, false>(c, job, dim3((unsigned)job.tiles));
+    if (!ring) return compile_gemv_tiles<U, COLUMNS, false>(c, job, dim3((unsigned)job.tiles));
     int processors = c.device->multiprocessors;
     bool shared_rows = COLUMNS <= 2 && job.tiles <= processors + processors / 2 && job.k / U::SPAN > 1 &&
                        2 * ring_bytes + STATIC_BYTES <= limit;
@@ -374,8 +374,8 @@ template <typename U> static tn_status compile_kind(const compilation &c, gemv_j
     if (job.experts.ids) {
         // Several tokens rarely choose the same expert, so four columns at a time are enough.
         dim3 grid((unsigned)job.tiles, (unsigned)job.experts.pairs);
-        return job.experts.pairs == job.experts.used ? compile_tiles<U, 1, true>(c, job, grid)
-                                                     : compile_tiles<U, 4, true>(c, job, grid);
+        return job.experts.pairs == job.experts.used ? compile_gemv_tiles<U, 1, true>(c, job, grid)
+                                                     : compile_gemv_tiles<U, 4, true>(c, job, grid);
     }
     return job.columns == 1   ? compile_columns<U, 1>(c, job)
            : job.columns == 2 ? compile_columns<U, 2>(c, job)

@@ -219,12 +219,12 @@ static group_room room_at(char *at, const tn_tensor *t) {
 }
 
 template <typename P, int WIDTH>
-static tn_status compile_tiles(const compilation &c, const char *reader, const group_job &j, int64_t tiles) {
+static tn_status compile_expert_tiles(const compilation &c, const char *reader, const group_job &j, int64_t tiles) {
     launch_shape shape = {dim3((unsigned)tiles, blocks_for(j.rows, ROWS)), THREADS, sizeof(group_memory<WIDTH>),
                           true};
     return add_kernel(c, kernel_called("group_kernel", reader, WIDTH), group_kernel<P, WIDTH>, shape, j);
 }
-static choice choice_of(const tn_tensor *t) {
+static choice expert_choice_of(const tn_tensor *t) {
     const tn_tensor *ids = t->src[2];
     return {(const char *)ids->data, (int64_t)ids->nb[1], (int)ids->ne[0], (int)tn_nelements(ids),
             (int)t->src[0]->ne[2]};
@@ -234,7 +234,7 @@ static tn_status compile_groups(const compilation &c, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1], *ids = t->src[2];
     int type = x->type == TN_BF16 ? TN_BF16 : TN_F16, width = width_of(t);
     group_room room = room_at(c.scratch, t);
-    choice chosen = choice_of(t);
+    choice chosen = expert_choice_of(t);
     // Gate and up follow each other: they share the converted activations and the experts' lists.
     converted_activations &last = *c.converted;
     if (last.type != type || last.y != y || last.ids != ids || last.experts != x->ne[2]) {
@@ -262,8 +262,8 @@ static tn_status compile_groups(const compilation &c, const tn_tensor *t) {
     switch (kind_of(x)) {
 #define CASE(KIND, reader)                                                                                           \
     case KIND:                                                                                                       \
-        return width == 64 ? compile_tiles<piece<reader>, 64>(c, #reader, j, tiles)                                  \
-                           : compile_tiles<piece<reader>, 128>(c, #reader, j, tiles);
+        return width == 64 ? compile_expert_tiles<piece<reader>, 64>(c, #reader, j, tiles)                           \
+                           : compile_expert_tiles<piece<reader>, 128>(c, #reader, j, tiles);
         CASE(TN_F16, read_f16)
         CASE(TN_BF16, read_bf16)
         FOR_EVERY_BLOCK_READER(CASE)
@@ -309,7 +309,7 @@ __global__ static void __launch_bounds__(PAIR_WARPS * 32)
 
 static tn_status compile_pairs(const compilation &c, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
-    choice chosen = choice_of(t);
+    choice chosen = expert_choice_of(t);
     unsigned blocks = blocks_for(x->ne[1], PAIR_WARPS);
     dim3 grid((unsigned)chosen.pairs, blocks < MOST_ROWS ? blocks : MOST_ROWS);
     bool aligned = y->nb[1] % 16 == 0 && y->nb[2] % 16 == 0 && (uintptr_t)y->data % 16 == 0;
