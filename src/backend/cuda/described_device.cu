@@ -158,7 +158,7 @@ static tn_status describe(const char *spec, device_description *d, char *name, s
     bool integrated;
     if (end == spec || *end || ordinal < 0) return description_parse(spec, d, name, name_size);
     if (!description_of_device((int)ordinal, d, &integrated))
-        return tn_fail(TN_E_NOT_FOUND, "cuda:%s: there is no CUDA device %ld", spec, ordinal);
+        return tn_fail(TN_E_INVALID, "cuda:%s: there is no CUDA device %ld", spec, ordinal);
     snprintf(name, name_size, "cuda:%ld", ordinal);
     return TN_OK;
 }

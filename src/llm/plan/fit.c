@@ -125,6 +125,13 @@ tn_status tn_session_dump_splits(tn_session *s, bool prefill, FILE *out) {
     return dump_splits(&s->plan, prefill, out);
 }
 
+tn_status tn_session_print_launches(tn_session *s, bool prefill, FILE *out) {
+    if (!s || !out) return tn_fail(TN_E_INVALID, "tn_session_print_launches: NULL argument");
+    const tn__session_plan *p = &s->plan;
+    return tn_sched_print_programs(p->sched, p->graphs.reserved[prefill ? REPORTED_PREFILL : REPORTED_DECODE]->graph,
+                                   out);
+}
+
 tn_status tn_session_graph_plan(tn_session *s, bool prefill, size_t device, const tn_plan **plan, size_t *memory) {
     if (!s || !plan) return tn_fail(TN_E_INVALID, "tn_session_graph_plan: NULL argument");
     const tn__session_plan *p = &s->plan;
