@@ -48,7 +48,7 @@ struct tn_gguf_writer {
     output_part *parts;
     int part_count;
     bool begun, finished;
-    int output_part; /* now being written */
+    int part; /* now being written */
     int fd;
     size_t tensor;      /* now being written */
     size_t tensor_done; /* bytes of it */

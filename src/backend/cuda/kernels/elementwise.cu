@@ -202,8 +202,8 @@ tn_status compile_repeat(const compilation &c, const tn_tensor *t) {
                        (char *)t->data, shape4_of(t->src[0]), shape4_of(t), (int)tn_type_bytes(t->type), n);
 }
 
-// acc and set: y is added to a region of x, or written over it. launch_region() copies x before, unless the op is in
-// place.
+// acc and set: y is added to a region of x, or written over it. compile_region() copies x before, unless the result
+// has the memory of x.
 __global__ static void region_kernel(char *x, const char *y, shape4 ys, int64_t nb1, int64_t nb2, int64_t nb3,
                                      bool add, int64_t n) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
