@@ -231,8 +231,15 @@ static tn_status find_described(const char *name, tn_device **device) {
             describe = describers[i].describe;
     pthread_mutex_unlock(&lock);
     if (!describe) return not_found(name);
-    tn_device *made;
+    tn_device *made, *known;
     TN_TRY(describe(colon + 1, &made));
+    /* A name of its own in the specification: the same description names the same device. */
+    known = find_device(made->name);
+    if (known && known->ops == made->ops && strcmp(known->description, made->description) == 0) {
+        if (made->ops->free) made->ops->free(made);
+        *device = known;
+        return TN_OK;
+    }
     TN_TRY(add_or_free(made));
     *device = made;
     return TN_OK;

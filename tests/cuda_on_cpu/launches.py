@@ -111,7 +111,7 @@ def check_described_device(build, work):
     wrong = tenon(build, 'plan', f'{work}/small.gguf', '--device', 'cuda:h201', expect=1)
     if "unknown device 'h201'" not in wrong.stderr:
         fail(f'an unknown preset: {wrong.stderr.strip()}')
-    part = tenon(build, 'plan', f'{work}/small.gguf', '--device', 'cuda:sm=90,sms=66,shared=100K', '--launches')
+    part = tenon(build, 'plan', f'{work}/small.gguf', '--device', 'cuda:sm=90,sms=66,shared=100K,name=part', '--launches')
     if 'gemv' not in part.stdout:
         fail('a device described by its figures has no launches')
 

@@ -177,6 +177,8 @@ tn_status described_device_new(const char *spec, tn_device **device) {
     d->device.impl = d;
     d->type.ops = &described_type_ops;
     cuda_device_names(&d->device, &d->type, d->description);
+    size_t used = strlen(d->device.description);
+    snprintf(d->device.description + used, sizeof d->device.description - used, ", described by %s", spec);
     *device = &d->device;
     return TN_OK;
 }

@@ -1,5 +1,5 @@
-/* The op and model tests on every GPU found: against the f64 reference, the golden logits, and for leaks. Without a
- * GPU they are skipped; TENON_GPU=sim:1G runs them on a simulated one. */
+/* Ops and models on a GPU, compared with the f64 reference, golden logits and the CPU; and leaks. Skipped without a
+ * GPU; TENON_GPU=sim:1G runs them on a simulated one. */
 #include "gpu.h"
 #include "llm_golden.h"
 #include "run_case.h"
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Weights may be arranged otherwise than other tensors. */
+/* Weights may be repacked, other tensors are not. */
 static void check_as_weights(tn_stream *stream, tn_tensor *node) {
     if (node->src[0]->view_src || tn_is_empty(node->src[0])) return;
     void *bytes = run_case_with_weights(stream, node, tn_device_buffer_type(gpu));
@@ -31,8 +31,7 @@ static void every_supported_op_agrees_with_the_reference(void **state) {
     for (tn_op op = 1; op < TN_OP_COUNT; op++) {
         if (tn_op_get_family(op) == TN_FAMILY_VIEW || (only && *only && strcmp(only, tn_op_name(op)) != 0)) continue;
         int ran = 0;
-        /* Products have their tolerance for coarse weights already; what a sum of mixed signs comes to is little
-         * more. */
+        /* Matrix multiplications already have a tolerance for coarse weights, which covers cancellation in sums. */
         case_slack = op == TN_OP_MUL_MAT || op == TN_OP_MUL_MAT_ID ? 1 : 8;
         for (int i = 0; i < cases; i++) {
             rng r = {1000003 + (uint64_t)op * 10007 + (uint64_t)i};
@@ -62,8 +61,8 @@ static void every_supported_op_agrees_with_the_reference(void **state) {
     tn_stream_free(stream);
 }
 
-/* Few tokens and many, few experts and many, lists of no, one and several tiles, and rows and depths that end within
- * a tile. */
+/* Few and many tokens, few and many experts; lists of no, one and several tiles; row counts and lengths that end
+ * within a tile. */
 static void experts_of_every_type_agree_with_the_reference(void **state) {
     (void)state;
     NEED_GPU();
@@ -127,7 +126,7 @@ static void attention_agrees_over_every_cache(void **state) {
     tn_stream_free(stream);
 }
 
-/* A feed-forward layer of experts, from the choice to the sum with its input: what devices run as one where they can.
+/* A feed-forward layer of experts, from the MoE router to the residual sum: nodes that devices fuse where they can.
  */
 static void run_layer_of_experts(const char *device, tn_type type, tn_type down_type, int64_t tokens, float *result) {
     enum { WIDTH = 512, FFN = 256, EXPERTS = 8, USED = 3, MATRICES = 4 };
@@ -272,9 +271,9 @@ static void last_logits(const char *device, int32_t layers, int32_t seqs, float 
     tn_session_free(session);
     tn_model_close(model);
 }
-/* For a prompt the weights of the host's layers come to the GPU, each once, also where the CPU keeps them packed, as
- * it does with these for many streams. */
-static void prompts_have_the_hosts_weights_come(void **state) {
+/* For a prompt the weights of the host's layers are copied to the GPU, each once, also where the CPU keeps them
+ * repacked, as it does here for many sequences. */
+static void prompts_copy_the_hosts_weights_once(void **state) {
     (void)state;
     NEED_GPU();
     if (access(TENON_SOURCE_DIR "/models/tales.gguf", R_OK) != 0) skip();
@@ -300,8 +299,9 @@ static void prompts_have_the_hosts_weights_come(void **state) {
     }
 }
 
-/* A loop that wants nothing but the best token runs ahead of the host, and finds what a loop over the logits does. */
-static void greedy_loops_find_what_the_logits_say(void **state) {
+/* A loop that needs only the argmax queues steps before their token is known, and yields the tokens that a loop over
+ * the logits does. */
+static void greedy_loops_agree_with_the_logits(void **state) {
     (void)state;
     NEED_GPU();
     enum { N = 40, BACK = 25 };
@@ -347,13 +347,13 @@ static void stories_agree_on_f16_weights(void **state) {
     assert_true(prefill <= 1e-5 && decode <= 1e-5);
 }
 
-/* A text: `before` tokens at once, whose logits nobody wants, then n, `step` at a time. */
+/* A text: `before` tokens at once without logits, then n tokens, `step` at a time. */
 typedef struct {
     int32_t before, step, n;
 } portions;
 
 static float *logits_on(const char *path, const char *device, tn_type cache, portions text) {
-    tn_model *model; /* opened anew: a model's weights stay where its first session put them */
+    tn_model *model; /* opened for each device: weights stay where a model's first session loaded them */
     tn_session *session;
     tn_session_params p = tn_session_params_default();
     assert_ok(tn_model_open(path, NULL, &model));
@@ -383,7 +383,7 @@ static float *logits_on(const char *path, const char *device, tn_type cache, por
 }
 
 /* TENON_GPU_MODELS: files separated by spaces, such as `tenon synth` makes, whose logits are compared with the CPU's.
- * With 300 tokens before, attention's shares and tiles are several. */
+ * With 300 tokens before, attention has several shares and tiles. */
 static void named_models_agree_with_the_cpu(void **state) {
     (void)state;
     NEED_GPU();
@@ -446,7 +446,7 @@ static void caches_of_every_type_agree_with_the_cpu(void **state) {
     assert_int_equal(bad, 0);
 }
 
-/* Rotation, storing and attention together, over heads that are filled up or shared out to several blocks. */
+/* Rotation, storing and attention in one launch, over heads that are padded, or split between several blocks. */
 static void heads_of_every_size_agree_with_the_cpu(void **state) {
     (void)state;
     NEED_GPU();
@@ -482,7 +482,8 @@ static void sessions_leave_no_memory_behind(void **state) {
     size_t before = 0, after = 0, total;
     int rounds = getenv("TENON_LONG") ? 1000 : 20;
     for (int i = 0; i < rounds + 3; i++) {
-        if (i == 3) assert_ok(tn_device_memory(gpu, &before, &total)); /* libraries have loaded their own by now */
+        if (i == 3)
+            assert_ok(tn_device_memory(gpu, &before, &total)); /* by now libraries have allocated their own memory */
         tn_model *model;
         tn_session *session;
         tn_session_params p = tn_session_params_default();
@@ -507,8 +508,8 @@ int main(void) {
         cmocka_unit_test(attention_agrees_over_every_cache),
         cmocka_unit_test(layers_of_experts_agree_with_the_cpu),
         cmocka_unit_test(models_agree_with_the_golden_logits),
-        cmocka_unit_test(prompts_have_the_hosts_weights_come),
-        cmocka_unit_test(greedy_loops_find_what_the_logits_say),
+        cmocka_unit_test(prompts_copy_the_hosts_weights_once),
+        cmocka_unit_test(greedy_loops_agree_with_the_logits),
         cmocka_unit_test(stories_agree_on_f16_weights),
         cmocka_unit_test(named_models_agree_with_the_cpu),
         cmocka_unit_test(caches_of_every_type_agree_with_the_cpu),

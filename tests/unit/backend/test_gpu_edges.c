@@ -1,5 +1,6 @@
-/* Where a GPU's kernels and copies might err: nothing to do, more than a grid has, views of what was just used, rows
- * that nobody looks at, several devices and threads. Each against the CPU. Without a GPU they are skipped. */
+/* Edge cases of a GPU's kernels and copies: empty tensors, dimensions beyond a grid's, views of recent results, cache
+ * rows outside the visible range, several devices and threads. Each is compared with the CPU. Skipped without a GPU.
+ */
 #include "gpu.h"
 #include "run_case.h"
 
@@ -13,36 +14,37 @@
 #include <string.h>
 #include <time.h>
 
-/* ---- A graph on a device ----------------------------------------------------------------------------------------
- */
+/* ---- A graph on a device ---- */
 
 enum { MOST = 16 };
-typedef struct world {
+typedef struct device_graph {
     tn_arena *a, *data; /* of the graph; of the host's copies */
     tn_sched *sched;
     tn_buffer_type *memory;
     tn_buffer *buffers[MOST];
-    tn_tensor *inputs[MOST], *changed[MOST]; /* what the graph writes to is looked at afterwards */
+    /* `changed`: tensors that the graph writes to, compared after a run. */
+    tn_tensor *inputs[MOST], *changed[MOST];
     const void *contents[MOST];
     int n_buffers, n_inputs, n_changed;
     rng r;
-} world;
+} device_graph;
 
-static void begin(world *w, const char *device) {
-    *w = (world){.r = {29}};
+static void device_graph_begin(device_graph *w, const char *device) {
+    *w = (device_graph){.r = {29}};
     assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 18, .no_alloc = true}, &w->a));
     assert_ok(tn_arena_new(&(tn_arena_params){.size = 64 << 20}, &w->data));
     assert_ok(tn_sched_new(&(tn_sched_params){.devices = {device}}, &w->sched));
     w->memory = tn_device_buffer_type(tn_stream_device(tn_sched_stream(w->sched, 0)));
 }
-static void end(world *w) {
+static void device_graph_end(device_graph *w) {
     tn_sched_free(w->sched);
     for (int i = 0; i < w->n_buffers; i++) tn_buffer_free(w->buffers[i]);
     tn_arena_free(w->data);
     tn_arena_free(w->a);
 }
-/* Random numbers that are on the device from the beginning, or come as an input. */
-static tn_tensor *placed(world *w, tn_type type, tn_buffer_usage usage, int64_t n0, int64_t n1, int64_t n2) {
+/* A tensor of random numbers on the device. */
+static tn_tensor *device_tensor(device_graph *w, tn_type type, tn_buffer_usage usage, int64_t n0, int64_t n1,
+                                int64_t n2) {
     const int64_t ne[4] = {n0, n1, n2, 1};
     tn_tensor *t = tn_tensor_new(w->a, type, 4, ne);
     tn_buffer **buffer = &w->buffers[w->n_buffers++];
@@ -52,16 +54,16 @@ static tn_tensor *placed(world *w, tn_type type, tn_buffer_usage usage, int64_t 
     assert_ok(tn_tensor_set(t, random_tensor(w->data, type, ne, 0, 1, &w->r)->data));
     return t;
 }
-static tn_tensor *input_of(world *w, tn_type type, int64_t n0, int64_t n1, int64_t n2, const void *contents) {
+static tn_tensor *input_of(device_graph *w, tn_type type, int64_t n0, int64_t n1, int64_t n2, const void *contents) {
     const int64_t ne[4] = {n0, n1, n2, 1};
     tn_tensor *t = tn_input(w->a, type, n0, n1, n2);
     w->contents[w->n_inputs] = contents ? contents : random_tensor(w->data, type, ne, 0, 1, &w->r)->data;
     w->inputs[w->n_inputs++] = t;
     return t;
 }
-/* All of `wanted` and of what was changed as floats, one after the other; the caller frees with free(). Twice, as a
- * token loop would: the second run may be another. */
-static float *run_world(world *w, tn_tensor *const *wanted, int n, int64_t *count) {
+/* All of `wanted` and of `changed` as floats, concatenated; the caller frees them with free(). The graph runs twice,
+ * as in a token loop: a second run may be launched in another way. */
+static float *run_device_graph(device_graph *w, tn_tensor *const *wanted, int n, int64_t *count) {
     tn_graph *graph;
     tn_tensor *all[2 * MOST];
     int n_all = 0;
@@ -86,33 +88,32 @@ static float *run_world(world *w, tn_tensor *const *wanted, int n, int64_t *coun
     }
     return values;
 }
-static float near =
-    2e-2f; /* products with blocks differ by more, where one device rounds activations to eight bits */
+/* Relative to 1 + |value|. Larger for quantized weights, where one device rounds activations to eight bits. */
+static float tolerance = 2e-2f;
 static void check_close(const float *got, const float *want, int64_t n, const char *what) {
     for (int64_t i = 0; i < n; i++)
-        if (!(fabsf(got[i] - want[i]) <= near * (1 + fabsf(want[i]))))
+        if (!(fabsf(got[i] - want[i]) <= tolerance * (1 + fabsf(want[i]))))
             fail_msg("%s: element %lld is %g, on the CPU %g", what, (long long)i, got[i], want[i]);
 }
 /* Runs a graph on both devices. */
-typedef int (*builder)(world *w, tn_tensor **wanted);
+typedef int (*builder)(device_graph *w, tn_tensor **wanted);
 static void check_on_both(builder build, const char *what) {
     float *result[2];
     int64_t n = 0;
     for (int i = 0; i < 2; i++) {
-        world w;
+        device_graph w;
         tn_tensor *wanted[MOST];
-        begin(&w, i ? tn_device_name(gpu) : "cpu");
+        device_graph_begin(&w, i ? tn_device_name(gpu) : "cpu");
         int count = build(&w, wanted);
-        result[i] = run_world(&w, wanted, count, &n);
-        end(&w);
+        result[i] = run_device_graph(&w, wanted, count, &n);
+        device_graph_end(&w);
     }
     check_close(result[1], result[0], n, what);
     free(result[0]);
     free(result[1]);
 }
 
-/* ---- Single ops -------------------------------------------------------------------------------------------------
- */
+/* ---- Single ops ---- */
 
 static void check_node(tn_stream *stream, tn_tensor *node) {
     void *bytes = run_case(stream, node, -1);
@@ -136,7 +137,7 @@ static void long_caches_of_few_heads_agree_with_the_reference(void **state) {
     static const int64_t shapes[][4] = {{64, 1, 1, 9000}, {256, 4, 1, 9100}, {64, 7, 2, 10000}, {128, 2, 1, 16384}};
     tn_stream *stream;
     assert_ok(tn_stream_new(gpu, NULL, &stream));
-    case_slack = 0.05; /* a share is little of the whole */
+    case_slack = 0.05; /* each share is a small part of the sum */
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         int64_t size = shapes[i][0], group = shapes[i][1], kv = shapes[i][2], cells = shapes[i][3];
         rng r = {i};
@@ -151,8 +152,8 @@ static void long_caches_of_few_heads_agree_with_the_reference(void **state) {
     tn_stream_free(stream);
 }
 
-/* Rows of no elements, batches of no tokens. */
-static void nothing_is_computed_from_nothing(void **state) {
+/* Rows without elements, batches without tokens. */
+static void empty_tensors_are_supported(void **state) {
     (void)state;
     NEED_GPU();
     static const tn_type types[] = {TN_F32, TN_F16, TN_BF16, TN_Q8_0, TN_Q4_K};
@@ -187,7 +188,7 @@ static void nothing_is_computed_from_nothing(void **state) {
     tn_stream_free(stream);
 }
 
-/* More in a dimension than a grid has there: it runs, or the device says that it does not. */
+/* Dimensions beyond the limits of a grid run, or the device says that it does not support them. */
 static void large_dimensions_are_refused_or_run(void **state) {
     (void)state;
     NEED_GPU();
@@ -208,7 +209,7 @@ static void large_dimensions_are_refused_or_run(void **state) {
                               .k = dense(a, TN_F32, 8, 1, 1, &r),
                               .v = dense(a, TN_F32, 4, 1, 1, &r)};
     check_node(stream, tn_attention(a, &s, &(tn_attention_params){.scale = 1}));
-    /* All of the shared memory that a kernel has without asking, and a little more. */
+    /* Up to all shared memory that a kernel may use without opting in, and a little more. */
     for (int64_t size = 6000; size <= 6136; size += 8) {
         s = (tn_attention_sources){.q = dense(a, TN_F32, size, 1, 1, &r),
                                    .k = dense(a, TN_F32, size, 1, 1, &r),
@@ -220,35 +221,35 @@ static void large_dimensions_are_refused_or_run(void **state) {
     tn_stream_free(stream);
 }
 
-/* ---- Several nodes ----------------------------------------------------------------------------------------------
- */
+/* ---- Several nodes ---- */
 
-static tn_tensor *part_of(world *w, tn_tensor *x, int64_t n0, int64_t n1) {
+static tn_tensor *part_of(device_graph *w, tn_tensor *x, int64_t n0, int64_t n1) {
     return tn_view(w->a, x, 2, (int64_t[]){n0, n1}, x->nb, 0);
 }
-/* Products of one tensor and of views that begin where it does. */
-static int build_views(world *w, tn_tensor **wanted) {
-    tn_tensor *narrow = placed(w, TN_F16, TN_USAGE_ANY, 64, 24, 1),
-              *wide = placed(w, TN_F16, TN_USAGE_ANY, 128, 24, 1),
-              *y = tn_scale(w->a, placed(w, TN_F32, TN_USAGE_ANY, 128, 20, 1), 0.5f, 0);
+/* Matrix multiplications of a tensor and of views that begin at the same address. */
+static int build_views(device_graph *w, tn_tensor **wanted) {
+    tn_tensor *narrow = device_tensor(w, TN_F16, TN_USAGE_ANY, 64, 24, 1),
+              *wide = device_tensor(w, TN_F16, TN_USAGE_ANY, 128, 24, 1),
+              *y = tn_scale(w->a, device_tensor(w, TN_F32, TN_USAGE_ANY, 128, 20, 1), 0.5f, 0);
     wanted[0] = tn_mul_mat(w->a, narrow, part_of(w, y, 64, 20));
     wanted[1] = tn_mul_mat(w->a, wide, part_of(w, y, 128, 10));
     wanted[2] = tn_mul_mat(w->a, wide, y);
     wanted[3] = tn_mul_mat(w->a, narrow, tn_reshape(w->a, y, 64, 40));
     return 4;
 }
-static void products_of_views_are_not_taken_for_each_other(void **state) {
+static void matmuls_of_different_views_are_not_confused(void **state) {
     (void)state;
     NEED_GPU();
     check_on_both(build_views, "views");
 }
 
-/* A batch without tokens through what devices run as one. */
-static int build_nobody(world *w, tn_tensor **wanted) {
+/* A batch without tokens through nodes that devices fuse. */
+static int build_empty_batch(device_graph *w, tn_tensor **wanted) {
     enum { WIDTH = 256, EXPERTS = 8, USED = 2, TOKENS = 0 };
-    tn_tensor *up = placed(w, TN_F16, TN_USAGE_WEIGHTS, WIDTH, WIDTH, EXPERTS),
-              *gate = placed(w, TN_F16, TN_USAGE_WEIGHTS, WIDTH, EXPERTS, 1),
-              *x = placed(w, TN_F32, TN_USAGE_ANY, WIDTH, TOKENS, 1), *row = tn_reshape(w->a, x, WIDTH, 1, TOKENS);
+    tn_tensor *up = device_tensor(w, TN_F16, TN_USAGE_WEIGHTS, WIDTH, WIDTH, EXPERTS),
+              *gate = device_tensor(w, TN_F16, TN_USAGE_WEIGHTS, WIDTH, EXPERTS, 1),
+              *x = device_tensor(w, TN_F32, TN_USAGE_ANY, WIDTH, TOKENS, 1),
+              *row = tn_reshape(w->a, x, WIDTH, 1, TOKENS);
     tn_tensor *probs = tn_soft_max(w->a, tn_mul_mat(w->a, gate, x), NULL, NULL, 1, 0),
               *ids = tn_top_k(w->a, probs, USED);
     tn_tensor *weights =
@@ -257,81 +258,81 @@ static int build_nobody(world *w, tn_tensor **wanted) {
     wanted[0] = tn_add(w->a, tn_mix(w->a, tn_mul_mat_id(w->a, up, row, ids), weights), x);
     return 1;
 }
-static void batches_of_nobody_run(void **state) {
+static void empty_batches_run(void **state) {
     (void)state;
     NEED_GPU();
-    check_on_both(build_nobody, "nobody");
+    check_on_both(build_empty_batch, "an empty batch");
 }
 
-static tn_tensor *heads_of(world *w, tn_tensor *cache, int64_t size, int64_t kv, int64_t stored) {
+static tn_tensor *heads_of(device_graph *w, tn_tensor *cache, int64_t size, int64_t kv, int64_t stored) {
     return tn_view(w->a, cache, 3, (int64_t[]){size, kv, cache->ne[1]},
                    (size_t[]){2, (size_t)stored * 2, cache->nb[1]}, 0);
 }
 
-/* Views that turn what they show: as many rows as columns, so that nothing but strides tells them apart. */
-static int build_turned(world *w, tn_tensor **wanted) {
+/* Permuted views with as many rows as columns: only their strides tell them apart from the tensor. */
+static int build_permuted(device_graph *w, tn_tensor **wanted) {
     enum { WIDTH = 256, N = 8, EXPERTS = 16, SIZE = 64, CELLS = 40 };
-    tn_tensor *x = tn_scale(w->a, placed(w, TN_F32, TN_USAGE_ANY, WIDTH, N, 1), 0.1f, 0),
-              *square = placed(w, TN_F16, TN_USAGE_WEIGHTS, WIDTH, N, 1),
-              *residual = placed(w, TN_F32, TN_USAGE_ANY, N, N, 1);
+    tn_tensor *x = tn_scale(w->a, device_tensor(w, TN_F32, TN_USAGE_ANY, WIDTH, N, 1), 0.1f, 0),
+              *square = device_tensor(w, TN_F16, TN_USAGE_WEIGHTS, WIDTH, N, 1),
+              *residual = device_tensor(w, TN_F32, TN_USAGE_ANY, N, N, 1);
     wanted[0] = tn_add(w->a, residual, tn_transpose(w->a, tn_mul_mat(w->a, square, x)));
 
-    tn_tensor *router = placed(w, TN_F32, TN_USAGE_WEIGHTS, WIDTH, EXPERTS, 1),
-              *rows = placed(w, TN_F32, TN_USAGE_ANY, WIDTH, N, N);
+    tn_tensor *router = device_tensor(w, TN_F32, TN_USAGE_WEIGHTS, WIDTH, EXPERTS, 1),
+              *rows = device_tensor(w, TN_F32, TN_USAGE_ANY, WIDTH, N, N);
     tn_tensor *probs = tn_soft_max(w->a, tn_mul_mat(w->a, router, x), NULL, NULL, 1, 0),
               *ids = tn_top_k(w->a, probs, N);
     tn_tensor *chosen = tn_get_rows(w->a, tn_reshape(w->a, probs, 1, EXPERTS, N), ids);
     wanted[1] = tn_mix(w->a, rows, tn_transpose(w->a, tn_reshape(w->a, chosen, N, N)));
 
-    /* Heads and tokens change places between rotation and attention. */
-    tn_tensor *k = placed(w, TN_F16, TN_USAGE_ANY, SIZE * N, CELLS, 1),
-              *v = placed(w, TN_F16, TN_USAGE_ANY, SIZE * N, CELLS, 1);
+    /* Heads and tokens are swapped between rotation and attention. */
+    tn_tensor *k = device_tensor(w, TN_F16, TN_USAGE_ANY, SIZE * N, CELLS, 1),
+              *v = device_tensor(w, TN_F16, TN_USAGE_ANY, SIZE * N, CELLS, 1);
     static const int32_t numbers[N] = {3, 1, 4, 15, 9, 2, 6, 5};
     tn_rope_params p = tn_rope_params_default(SIZE, TN_ROPE_NEOX);
-    tn_tensor *places = input_of(w, TN_I32, N, 1, 1, numbers);
-    tn_tensor *q = tn_rope(w->a, placed(w, TN_F32, TN_USAGE_ANY, SIZE, N, N), places, NULL, &p),
-              *new_k = tn_rope(w->a, placed(w, TN_F32, TN_USAGE_ANY, SIZE, N, N), places, NULL, &p);
-    tn_tensor *new_v = tn_scale(w->a, placed(w, TN_F32, TN_USAGE_ANY, SIZE * N, N, 1), 0.5f, 0);
+    tn_tensor *positions_in = input_of(w, TN_I32, N, 1, 1, numbers);
+    tn_tensor *q = tn_rope(w->a, device_tensor(w, TN_F32, TN_USAGE_ANY, SIZE, N, N), positions_in, NULL, &p),
+              *new_k = tn_rope(w->a, device_tensor(w, TN_F32, TN_USAGE_ANY, SIZE, N, N), positions_in, NULL, &p);
+    tn_tensor *new_v = tn_scale(w->a, device_tensor(w, TN_F32, TN_USAGE_ANY, SIZE * N, N, 1), 0.5f, 0);
     tn_attention_sources s = {
         .q = tn_permute(w->a, q, 0, 2, 1, 3),
-        .k = heads_of(w, tn_set_rows(w->a, k, tn_reshape(w->a, new_k, SIZE * N, N), places), SIZE, N, SIZE),
-        .v = heads_of(w, tn_set_rows(w->a, v, new_v, places), SIZE, N, SIZE)};
-    tn_tensor *after = placed(w, TN_F16, TN_USAGE_WEIGHTS, SIZE * N, WIDTH, 1);
+        .k = heads_of(w, tn_set_rows(w->a, k, tn_reshape(w->a, new_k, SIZE * N, N), positions_in), SIZE, N, SIZE),
+        .v = heads_of(w, tn_set_rows(w->a, v, new_v, positions_in), SIZE, N, SIZE)};
+    tn_tensor *after = device_tensor(w, TN_F16, TN_USAGE_WEIGHTS, SIZE * N, WIDTH, 1);
     wanted[2] = tn_mul_mat(
         w->a, after, tn_reshape(w->a, tn_attention(w->a, &s, &(tn_attention_params){.scale = 0.2f}), SIZE * N, N));
     return 3;
 }
-static void turned_views_are_not_taken_for_what_they_show(void **state) {
+static void permuted_views_are_not_taken_for_their_tensor(void **state) {
     (void)state;
     NEED_GPU();
-    check_on_both(build_turned, "turned");
+    check_on_both(build_permuted, "permuted views");
 }
 
-/* New rows of a cache, rotated or not, and attention over it. `rows` may lie outside of what is looked at, or
- * nowhere; with `gaps`, heads are read in part. */
+/* New rows of a cache, rotated or not, and attention over it. `rows` may be outside the visible range or outside the
+ * cache; with `gaps`, attention reads only a part of each stored head. */
 typedef struct {
     int tokens;
-    bool turns, gaps;
+    bool rotates, gaps;
     int32_t rows[3], range[2];
 } storing;
 static const storing *now;
-static int build_storing(world *w, tn_tensor **wanted) {
+static int build_storing(device_graph *w, tn_tensor **wanted) {
     enum { SIZE = 64, HEADS = 4, KV = 2, CELLS = 300 };
     int64_t tokens = now->tokens, stored = now->gaps ? 2 * SIZE : SIZE;
     static int32_t cells[2 * CELLS], viewers[6], positions[3] = {7, 9, 11};
     for (int i = 0; i < CELLS; i++) cells[2 * i] = i, cells[2 * i + 1] = 1;
     for (int i = 0; i < 3; i++) viewers[2 * i] = CELLS, viewers[2 * i + 1] = 0;
-    tn_tensor *k = placed(w, TN_F16, TN_USAGE_ANY, stored * KV, CELLS, 1),
-              *v = placed(w, TN_F16, TN_USAGE_ANY, stored * KV, CELLS, 1);
+    tn_tensor *k = device_tensor(w, TN_F16, TN_USAGE_ANY, stored * KV, CELLS, 1),
+              *v = device_tensor(w, TN_F16, TN_USAGE_ANY, stored * KV, CELLS, 1);
     tn_tensor *q = input_of(w, TN_F32, SIZE, HEADS, tokens, NULL),
               *new_k = input_of(w, TN_F32, stored, KV, tokens, NULL),
               *new_v = input_of(w, TN_F32, stored * KV, tokens, 1, NULL);
     tn_tensor *rows = input_of(w, TN_I32, tokens, 1, 1, now->rows);
-    if (now->turns) {
+    if (now->rotates) {
         tn_rope_params p = tn_rope_params_default(SIZE, TN_ROPE_NEOX);
-        tn_tensor *places = input_of(w, TN_I32, tokens, 1, 1, positions);
-        q = tn_rope(w->a, q, places, NULL, &p);
-        new_k = tn_rope(w->a, new_k, places, NULL, &p);
+        tn_tensor *positions_in = input_of(w, TN_I32, tokens, 1, 1, positions);
+        q = tn_rope(w->a, q, positions_in, NULL, &p);
+        new_k = tn_rope(w->a, new_k, positions_in, NULL, &p);
     }
     tn_tensor *with_k = tn_set_rows(w->a, k, tn_reshape(w->a, new_k, stored * KV, tokens), rows),
               *with_v = tn_set_rows(w->a, v, new_v, rows);
@@ -342,13 +343,13 @@ static int build_storing(world *w, tn_tensor **wanted) {
                               .k_pos = input_of(w, TN_I32, 2, CELLS, 1, cells),
                               .range = input_of(w, TN_I32, 2, 1, 1, now->range)};
     tn_tensor *x = tn_attention(w->a, &s, &(tn_attention_params){.scale = 0.2f, .causal = true}),
-              *after = placed(w, TN_F16, TN_USAGE_WEIGHTS, SIZE * HEADS, SIZE * HEADS, 1);
+              *after = device_tensor(w, TN_F16, TN_USAGE_WEIGHTS, SIZE * HEADS, SIZE * HEADS, 1);
     wanted[0] = tn_mul_mat(w->a, after, tn_reshape(w->a, x, SIZE * HEADS, tokens));
     w->changed[w->n_changed++] = k;
     w->changed[w->n_changed++] = v;
     return 1;
 }
-static void new_rows_are_stored_wherever_they_lie(void **state) {
+static void new_rows_are_stored_inside_and_outside_the_range(void **state) {
     (void)state;
     NEED_GPU();
     static const storing cases[] = {
@@ -373,20 +374,19 @@ static void new_rows_are_stored_wherever_they_lie(void **state) {
     }
 }
 
-/* ---- Weights that are arranged otherwise ------------------------------------------------------------------------
- */
+/* ---- Repacked weights ---- */
 
-/* Read, copied, filled and multiplied elsewhere, weights are what they were set to. */
-static void weights_leave_the_device_as_they_came(void **state) {
+/* Weights read back, copied, filled and used on another device have the values they were set to. */
+static void weights_are_read_back_as_they_were_set(void **state) {
     (void)state;
     NEED_GPU();
     static const tn_type types[] = {TN_Q4_0, TN_Q8_0, TN_Q6_K, TN_Q4_K, TN_F16};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        world w;
-        begin(&w, tn_device_name(gpu));
-        tn_tensor *weights = placed(&w, types[i], TN_USAGE_WEIGHTS, 512, 16, 1),
-                  *plain = placed(&w, types[i], TN_USAGE_ANY, 512, 16, 1),
-                  *others = placed(&w, types[i], TN_USAGE_WEIGHTS, 512, 16, 1);
+        device_graph w;
+        device_graph_begin(&w, tn_device_name(gpu));
+        tn_tensor *weights = device_tensor(&w, types[i], TN_USAGE_WEIGHTS, 512, 16, 1),
+                  *plain = device_tensor(&w, types[i], TN_USAGE_ANY, 512, 16, 1),
+                  *others = device_tensor(&w, types[i], TN_USAGE_WEIGHTS, 512, 16, 1);
         size_t size = tn_nbytes(weights);
         unsigned char *want = malloc(size), *got = malloc(size);
         assert_ok(tn_tensor_get(weights, want));
@@ -410,24 +410,24 @@ static void weights_leave_the_device_as_they_came(void **state) {
         if (memcmp(want, got, size) != 0) fail_msg("%s: filled in part", tn_type_name(types[i]));
         free(want);
         free(got);
-        end(&w);
+        device_graph_end(&w);
     }
 }
 static tn_type weight_type;
-static int build_precise(world *w, tn_tensor **wanted) {
-    tn_tensor *weights = placed(w, weight_type, TN_USAGE_WEIGHTS, 512, 16, 1);
+static int build_precise(device_graph *w, tn_tensor **wanted) {
+    tn_tensor *weights = device_tensor(w, weight_type, TN_USAGE_WEIGHTS, 512, 16, 1);
     wanted[0] = tn_mul_mat_precise(w->a, weights, input_of(w, TN_F32, 512, 20, 1, NULL));
     return 1;
 }
-/* Copied by an op, or read through views that begin within rows, end within them, or take them for others. */
-static int build_odd_weights(world *w, tn_tensor **wanted) {
+/* Copied by an op, or read through views that begin or end within rows, or have another row length. */
+static int build_odd_weights(device_graph *w, tn_tensor **wanted) {
     static const int32_t numbers[] = {5, 0, 7};
-    tn_tensor *weights = placed(w, weight_type, TN_USAGE_WEIGHTS, 512, 16, 1),
+    tn_tensor *weights = device_tensor(w, weight_type, TN_USAGE_WEIGHTS, 512, 16, 1),
               *half = tn_view(w->a, weights, 2, (int64_t[]){256, 16}, weights->nb, 0),
               *second = tn_view(w->a, weights, 2, (int64_t[]){256, 15}, weights->nb, weights->nb[1] / 2),
               *longer = tn_reshape(w->a, weights, 1024, 8),
               *rows = tn_view(w->a, weights, 2, (int64_t[]){512, 5}, weights->nb, 3 * weights->nb[1]);
-    tn_tensor *y = placed(w, TN_F32, TN_USAGE_ANY, 1024, 20, 1);
+    tn_tensor *y = device_tensor(w, TN_F32, TN_USAGE_ANY, 1024, 20, 1);
     wanted[0] = tn_dup(w->a, weights);
     wanted[1] = tn_mul_mat(w->a, half, part_of(w, y, 256, 20));
     wanted[2] = tn_mul_mat(w->a, second, part_of(w, y, 256, 3));
@@ -437,23 +437,22 @@ static int build_odd_weights(world *w, tn_tensor **wanted) {
     wanted[6] = tn_get_rows(w->a, half, input_of(w, TN_I32, 3, 1, 1, numbers));
     return 7;
 }
-static void other_devices_read_weights_as_they_are(void **state) {
+static void unsupported_reads_of_weights_run_elsewhere(void **state) {
     (void)state;
     NEED_GPU();
     static const tn_type types[] = {TN_Q4_0, TN_Q8_0, TN_Q6_K, TN_F16};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         weight_type = types[i];
         check_on_both(build_precise, tn_type_name(types[i]));
-        near = 0.6f;
+        tolerance = 0.6f;
         check_on_both(build_odd_weights, tn_type_name(types[i]));
-        near = 2e-2f;
+        tolerance = 2e-2f;
     }
 }
 
-/* ---- Several devices and threads --------------------------------------------------------------------------------
- */
+/* ---- Several devices and threads ---- */
 
-/* Small inputs wait at each device until its stream runs, whatever device was used last. */
+/* Small inputs are kept per device until its stream runs, whichever device was used last. */
 static void devices_take_turns(void **state) {
     (void)state;
     NEED_GPU();
@@ -508,7 +507,7 @@ static void devices_take_turns(void **state) {
     tn_arena_free(a);
 }
 
-/* While one thread loads from a file that does not answer, others go on. */
+/* While one thread loads from a file that blocks, others go on. */
 typedef struct {
     atomic_bool asked, served;
 } slow_file;
@@ -518,7 +517,7 @@ static tn_status read_slowly(void *user, size_t offset, void *to, size_t size) {
     atomic_store(&file->asked, true);
     for (int i = 0; i < 2000 && !atomic_load(&file->served); i++)
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-    if (!atomic_load(&file->served)) return tn_fail(TN_E_IO, "nobody else could run");
+    if (!atomic_load(&file->served)) return tn_fail(TN_E_IO, "no other thread could run");
     memset(to, 7, size);
     return TN_OK;
 }
@@ -532,18 +531,19 @@ static void *load_slowly(void *user) {
     l->status = tn_tensor_load(l->to, read_slowly, l->file);
     return NULL;
 }
-static int build_sum(world *w, tn_tensor **wanted) {
-    wanted[0] = tn_add(w->a, placed(w, TN_F32, TN_USAGE_ANY, 2000, 1, 1), input_of(w, TN_F32, 2000, 1, 1, NULL));
+static int build_sum(device_graph *w, tn_tensor **wanted) {
+    wanted[0] =
+        tn_add(w->a, device_tensor(w, TN_F32, TN_USAGE_ANY, 2000, 1, 1), input_of(w, TN_F32, 2000, 1, 1, NULL));
     return 1;
 }
-static void a_slow_file_holds_up_nobody_else(void **state) {
+static void a_slow_file_does_not_block_other_threads(void **state) {
     (void)state;
     NEED_GPU();
-    world w;
+    device_graph w;
     pthread_t thread;
     slow_file file = {0};
-    begin(&w, tn_device_name(gpu));
-    tn_tensor *large = placed(&w, TN_Q8_0, TN_USAGE_WEIGHTS, 2048, 1000, 1);
+    device_graph_begin(&w, tn_device_name(gpu));
+    tn_tensor *large = device_tensor(&w, TN_Q8_0, TN_USAGE_WEIGHTS, 2048, 1000, 1);
     loading l = {large, &file, TN_OK};
     assert_int_equal(pthread_create(&thread, NULL, load_slowly, &l), 0);
     while (!atomic_load(&file.asked)) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
@@ -557,17 +557,17 @@ static void a_slow_file_holds_up_nobody_else(void **state) {
     for (size_t i = 0; i < size; i++)
         if (got[i] != 7) fail_msg("byte %zu is %d", i, got[i]);
     free(got);
-    end(&w);
+    device_graph_end(&w);
 }
 
-/* Somebody looks at weights again and again while they are multiplied with. */
+/* One thread reads weights repeatedly while another multiplies with them. */
 typedef struct {
     const tn_tensor *weights;
     atomic_bool enough;
     atomic_int looks, wrong;
-} onlooker;
-static void *look_on(void *user) {
-    onlooker *o = user;
+} weight_reader;
+static void *read_repeatedly(void *user) {
+    weight_reader *o = user;
     const size_t size = tn_nbytes(o->weights);
     unsigned char *first = malloc(size), *again = malloc(size);
     if (tn_tensor_get(o->weights, first) != TN_OK) atomic_fetch_add(&o->wrong, 1);
@@ -583,44 +583,46 @@ static void *look_on(void *user) {
 static void weights_can_be_read_while_they_are_used(void **state) {
     (void)state;
     NEED_GPU();
-    world w;
+    device_graph w;
     pthread_t thread;
     tn_graph *graph;
-    begin(&w, tn_device_name(gpu));
-    tn_tensor *weights = placed(&w, TN_Q8_0, TN_USAGE_WEIGHTS, 1024, 64, 1);
-    tn_tensor *product = tn_output(tn_mul_mat(w.a, weights, placed(&w, TN_F32, TN_USAGE_ANY, 1024, 1, 1)));
-    onlooker o = {.weights = weights};
+    device_graph_begin(&w, tn_device_name(gpu));
+    tn_tensor *weights = device_tensor(&w, TN_Q8_0, TN_USAGE_WEIGHTS, 1024, 64, 1);
+    tn_tensor *result_of_matmul =
+        tn_output(tn_mul_mat(w.a, weights, device_tensor(&w, TN_F32, TN_USAGE_ANY, 1024, 1, 1)));
+    weight_reader o = {.weights = weights};
     assert_ok(tn_arena_status(w.a));
-    assert_ok(tn_graph_of(w.a, product, &graph));
+    assert_ok(tn_graph_of(w.a, result_of_matmul, &graph));
     assert_ok(tn_sched_reserve(w.sched, graph));
-    assert_int_equal(pthread_create(&thread, NULL, look_on, &o), 0);
+    assert_int_equal(pthread_create(&thread, NULL, read_repeatedly, &o), 0);
     float first[64], again[64];
     int different = 0;
     for (int i = 0; i < 10000 && (i < 200 || atomic_load(&o.looks) < 50); i++) {
-        if (tn_sched_run(w.sched, graph) != TN_OK || tn_tensor_get(product, i ? again : first) != TN_OK) different++;
+        if (tn_sched_run(w.sched, graph) != TN_OK || tn_tensor_get(result_of_matmul, i ? again : first) != TN_OK)
+            different++;
         different += i && memcmp(first, again, sizeof first) != 0;
     }
     atomic_store(&o.enough, true);
     pthread_join(thread, NULL);
     assert_int_equal(different, 0);
     assert_int_equal(atomic_load(&o.wrong), 0);
-    end(&w);
+    device_graph_end(&w);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(long_caches_of_few_heads_agree_with_the_reference),
-        cmocka_unit_test(nothing_is_computed_from_nothing),
+        cmocka_unit_test(empty_tensors_are_supported),
         cmocka_unit_test(large_dimensions_are_refused_or_run),
-        cmocka_unit_test(products_of_views_are_not_taken_for_each_other),
-        cmocka_unit_test(batches_of_nobody_run),
-        cmocka_unit_test(turned_views_are_not_taken_for_what_they_show),
-        cmocka_unit_test(new_rows_are_stored_wherever_they_lie),
-        cmocka_unit_test(weights_leave_the_device_as_they_came),
+        cmocka_unit_test(matmuls_of_different_views_are_not_confused),
+        cmocka_unit_test(empty_batches_run),
+        cmocka_unit_test(permuted_views_are_not_taken_for_their_tensor),
+        cmocka_unit_test(new_rows_are_stored_inside_and_outside_the_range),
+        cmocka_unit_test(weights_are_read_back_as_they_were_set),
         cmocka_unit_test(weights_can_be_read_while_they_are_used),
-        cmocka_unit_test(other_devices_read_weights_as_they_are),
+        cmocka_unit_test(unsupported_reads_of_weights_run_elsewhere),
         cmocka_unit_test(devices_take_turns),
-        cmocka_unit_test(a_slow_file_holds_up_nobody_else),
+        cmocka_unit_test(a_slow_file_does_not_block_other_threads),
     };
     cmocka_set_test_filter(getenv("TENON_TESTS"));
     return cmocka_run_group_tests(tests, find_gpu, NULL);
