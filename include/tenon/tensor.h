@@ -413,7 +413,7 @@ TN_API size_t tn_nbytes(const tn_tensor *t);
 TN_API bool tn_is_empty(const tn_tensor *t);
 TN_API bool tn_is_view(const tn_tensor *t);
 TN_API bool tn_is_contiguous(const tn_tensor *t);
-/* Whether dimensions n and above are contiguous, with everything below treated as one element. */
+/* Whether rows are dense and there are no gaps above dimension n; dimensions 1 to n may have any stride. */
 TN_API bool tn_is_contiguous_from(const tn_tensor *t, int n);
 TN_API bool tn_is_contiguous_rows(const tn_tensor *t); /* each row's elements are adjacent */
 TN_API bool tn_is_transposed(const tn_tensor *t);      /* nb[0] > nb[1] */

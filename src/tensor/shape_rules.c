@@ -54,7 +54,7 @@ static tn_status rule_none(tn_tensor *t) { REFUSE(TN_E_INVALID, "a leaf is made 
 static tn_status rule_dup(tn_tensor *t) { return same_as_source(t); }
 static tn_status rule_cont(tn_tensor *t) { return same_as_source(t); }
 static tn_status rule_cast(tn_tensor *t) {
-    REQUIRE(tn_type_valid(t->type), TN_E_TYPE, "type id %d is unknown", (int)t->type);
+    REQUIRE(tn_type_valid(t->type), TN_E_TYPE, "unknown type id %d", (int)t->type);
     REQUIRE(convertible(t->src[0]->type, t->type), TN_E_TYPE, "no conversion to %s", tn_type_name(t->type));
     shape_of(t, t->src[0]);
     return TN_OK;
@@ -127,8 +127,8 @@ static tn_status rule_permute(tn_tensor *t) {
         t->ne[axis[i]] = x->ne[i];
         t->nb[axis[i]] = x->nb[i];
     }
-    REQUIRE(!tn_type_is_quantized(x->type) || axis[0] == 0, TN_E_TYPE, "blocks of %s lie along dimension 0",
-            tn_type_name(x->type));
+    REQUIRE(!tn_type_is_quantized(x->type) || axis[0] == 0, TN_E_TYPE,
+            "blocks of %s are along dimension 0, which cannot be permuted", tn_type_name(x->type));
     view_of(t, x, 0);
     return TN_OK;
 }
@@ -157,7 +157,7 @@ static tn_status rule_binary(tn_tensor *t) {
 static tn_status rule_add_id(tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1], *ids = t->src[2];
     REQUIRE(x->type == TN_F32 && y->type == TN_F32 && is_index(ids), TN_E_TYPE, "f32, f32 and i32 are needed");
-    REQUIRE(y->ne[0] == x->ne[0] && y->ne[2] == 1 && y->ne[3] == 1, TN_E_SHAPE, "biases are [%lld, experts]",
+    REQUIRE(y->ne[0] == x->ne[0] && y->ne[2] == 1 && y->ne[3] == 1, TN_E_SHAPE, "biases must be [%lld, experts]",
             (long long)x->ne[0]);
     REQUIRE(ids->ne[0] == x->ne[1] && ids->ne[1] == x->ne[2] && x->ne[3] == 1, TN_E_SHAPE,
             "ids do not match x[d,k,t]");
@@ -218,7 +218,7 @@ static tn_status rule_argsort(tn_tensor *t) {
 static tn_status rule_top_k(tn_tensor *t) {
     TN_TRY(rule_argsort(t));
     int64_t k = t->params.top_k.k;
-    REQUIRE(k >= 1 && k <= t->src[0]->ne[0], TN_E_INVALID, "k=%lld of rows of %lld", (long long)k,
+    REQUIRE(k >= 1 && k <= t->src[0]->ne[0], TN_E_INVALID, "k is %lld; it must be 1 to %lld", (long long)k,
             (long long)t->src[0]->ne[0]);
     t->ne[0] = k;
     return TN_OK;
@@ -285,7 +285,7 @@ static tn_status rule_roll(tn_tensor *t) {
 static tn_status rule_arange(tn_tensor *t) {
     double start = t->params.arange.start, stop = t->params.arange.stop, step = t->params.arange.step;
     REQUIRE(step != 0 && (stop - start) / step >= 0 && (stop - start) / step < 0x1p40, TN_E_INVALID,
-            "from %g to %g in steps of %g", start, stop, step);
+            "invalid range from %g to %g with step %g", start, stop, step);
     double count = (stop - start) / step;
     int64_t n = (int64_t)count;
     t->type = TN_F32;
@@ -298,7 +298,7 @@ static tn_status rule_get_rows(tn_tensor *t) {
     REQUIRE(x->type == TN_I32 || tn_type_can_read(x->type), TN_E_TYPE, "%s cannot be read", tn_type_name(x->type));
     REQUIRE(tn_is_contiguous_rows(x), TN_E_SHAPE, "rows must be contiguous");
     REQUIRE(rows->ne[1] == x->ne[2] && rows->ne[2] == x->ne[3] && rows->ne[3] == 1, TN_E_SHAPE,
-            "row numbers are [r,%lld,%lld]", (long long)x->ne[2], (long long)x->ne[3]);
+            "row numbers must be [r,%lld,%lld]", (long long)x->ne[2], (long long)x->ne[3]);
     t->type = x->type == TN_I32 ? TN_I32 : TN_F32;
     has_shape(t, x->ne[0], rows->ne[0], rows->ne[1], rows->ne[2]);
     return TN_OK;
@@ -310,7 +310,8 @@ static tn_status rule_set_rows(tn_tensor *t) {
     REQUIRE(y->type == TN_F32, TN_E_TYPE, "the rows to write must be f32");
     REQUIRE(tn_type_can_write(x->type), TN_E_TYPE, "%s cannot be written", tn_type_name(x->type));
     REQUIRE(tn_is_contiguous_rows(x) && tn_is_contiguous_rows(y), TN_E_SHAPE, "rows must be contiguous");
-    REQUIRE(x->ne[0] == y->ne[0] && x->ne[2] == y->ne[2] && x->ne[3] == y->ne[3], TN_E_SHAPE, "x and y differ");
+    REQUIRE(x->ne[0] == y->ne[0] && x->ne[2] == y->ne[2] && x->ne[3] == y->ne[3], TN_E_SHAPE,
+            "the shapes of x and y do not match");
     REQUIRE(rows->ne[0] == y->ne[1] && rows->ne[1] && rows->ne[2] && y->ne[2] % rows->ne[1] == 0 &&
                 y->ne[3] % rows->ne[2] == 0 && rows->ne[3] == 1,
             TN_E_SHAPE, "one row number per row of y is needed");
@@ -340,7 +341,7 @@ static tn_status rule_upscale(tn_tensor *t) {
     const tn_tensor *x = t->src[0];
     REQUIRE(x->type == TN_F32, TN_E_TYPE, "f32 is needed");
     REQUIRE(t->params.upscale.mode == TN_UPSCALE_NEAREST || t->params.upscale.mode == TN_UPSCALE_BILINEAR,
-            TN_E_INVALID, "mode %d is unknown", t->params.upscale.mode);
+            TN_E_INVALID, "unknown mode %d", t->params.upscale.mode);
     for (int i = 0; i < TN_MAX_DIMS; i++) {
         REQUIRE(t->ne[i] > 0 && x->ne[i] > 0, TN_E_SHAPE, "dimension %d is empty", i);
         REQUIRE(i < 2 || t->params.upscale.mode == TN_UPSCALE_NEAREST || t->ne[i] % x->ne[i] == 0, TN_E_SHAPE,
@@ -384,15 +385,15 @@ static tn_status rule_norm(tn_tensor *t) {
 static tn_status rule_group_norm(tn_tensor *t) {
     TN_TRY(check_rows_f32(t));
     int32_t groups = t->params.norm.groups;
-    REQUIRE(groups > 0 && groups <= t->ne[2], TN_E_INVALID, "%d groups of %lld channels", groups,
-            (long long)t->ne[2]);
+    REQUIRE(groups > 0 && groups <= t->ne[2], TN_E_INVALID,
+            "%d groups for %lld channels; there must be 1 to that many", groups, (long long)t->ne[2]);
     REQUIRE(tn_is_contiguous(t->src[0]), TN_E_SHAPE, "the source must be contiguous");
     return TN_OK;
 }
 static tn_status check_mask(tn_tensor *t, const tn_tensor *mask, int64_t columns, int64_t rows, int64_t n2,
                             int64_t n3) {
     if (!mask) return TN_OK;
-    REQUIRE(mask->type == TN_F32 || mask->type == TN_F16, TN_E_TYPE, "a mask is f32 or f16");
+    REQUIRE(mask->type == TN_F32 || mask->type == TN_F16, TN_E_TYPE, "the mask must be f32 or f16");
     REQUIRE(tn_is_contiguous_rows(mask) && mask->ne[0] == columns && mask->ne[1] >= rows && mask->ne[2] > 0 &&
                 mask->ne[3] > 0 && n2 % mask->ne[2] == 0 && n3 % mask->ne[3] == 0,
             TN_E_SHAPE, "the mask must be [%lld, ≥%lld, …]", (long long)columns, (long long)rows);
@@ -418,9 +419,9 @@ static tn_status rule_rope(tn_tensor *t) {
     bool multi = p->mode == TN_ROPE_MULTI || p->mode == TN_ROPE_VISION;
     REQUIRE(x->type == TN_F32 || x->type == TN_F16, TN_E_TYPE, "f32 or f16 is needed");
     REQUIRE(tn_is_contiguous_rows(x), TN_E_SHAPE, "rows must be contiguous");
-    REQUIRE(p->mode >= TN_ROPE_NORMAL && p->mode <= TN_ROPE_VISION, TN_E_INVALID, "mode %d is unknown", p->mode);
-    REQUIRE(p->dims > 0 && p->dims % 2 == 0 && p->dims <= x->ne[0], TN_E_INVALID, "%d of %lld elements cannot rotate",
-            p->dims, (long long)x->ne[0]);
+    REQUIRE(p->mode >= TN_ROPE_NORMAL && p->mode <= TN_ROPE_VISION, TN_E_INVALID, "unknown mode %d", p->mode);
+    REQUIRE(p->dims > 0 && p->dims % 2 == 0 && p->dims <= x->ne[0], TN_E_INVALID,
+            "dims is %d; it must be positive, even and at most %lld", p->dims, (long long)x->ne[0]);
     REQUIRE(p->mode != TN_ROPE_VISION || p->dims * 2 == x->ne[0], TN_E_INVALID,
             "vision rope rotates half of the head per axis");
     REQUIRE(is_index(pos) && tn_is_vector(pos) && tn_is_contiguous(pos) && pos->ne[0] == x->ne[2] * (multi ? 4 : 1),
@@ -487,9 +488,10 @@ static tn_status rule_attention(tn_tensor *t) {
     REQUIRE(tn_is_contiguous_rows(q) && tn_is_contiguous_rows(k) && tn_is_contiguous_rows(v), TN_E_SHAPE,
             "rows must be contiguous");
     REQUIRE(q->ne[0] == k->ne[0], TN_E_SHAPE, "head sizes of q and k differ");
-    REQUIRE(k->ne[1] == v->ne[1] && k->ne[2] == v->ne[2] && k->ne[3] == v->ne[3], TN_E_SHAPE, "k and v differ");
-    REQUIRE(k->ne[1] > 0 && q->ne[1] % k->ne[1] == 0, TN_E_SHAPE, "%lld heads cannot share %lld", (long long)q->ne[1],
-            (long long)k->ne[1]);
+    REQUIRE(k->ne[1] == v->ne[1] && k->ne[2] == v->ne[2] && k->ne[3] == v->ne[3], TN_E_SHAPE,
+            "the shapes of k and v do not match");
+    REQUIRE(k->ne[1] > 0 && q->ne[1] % k->ne[1] == 0, TN_E_SHAPE,
+            "%lld query heads are not a multiple of %lld kv heads", (long long)q->ne[1], (long long)k->ne[1]);
     REQUIRE(q->ne[3] == k->ne[3], TN_E_SHAPE, "batches differ");
     REQUIRE(!q_pos == !k_pos && !q_pos == !range, TN_E_INVALID, "q_pos, k_pos and range must be given together");
     if (q_pos) {
@@ -528,8 +530,9 @@ static tn_status check_conv(tn_tensor *t, int n_spatial) {
     REQUIRE(!tn_is_empty(kernel), TN_E_SHAPE, "the kernel is empty");
     for (int i = 0; i < n_spatial; i++)
         REQUIRE(p->stride[i] > 0 && p->pad[i] >= 0 && p->dilation[i] > 0, TN_E_INVALID,
-                "stride %d, padding %d, dilation %d in dimension %d", p->stride[i], p->pad[i], p->dilation[i], i);
-    REQUIRE(p->groups > 0, TN_E_INVALID, "%d groups", p->groups);
+                "invalid stride %d, padding %d or dilation %d in dimension %d", p->stride[i], p->pad[i],
+                p->dilation[i], i);
+    REQUIRE(p->groups > 0, TN_E_INVALID, "invalid number of groups: %d", p->groups);
     return TN_OK;
 }
 static tn_status rule_im2col(tn_tensor *t) {
@@ -587,11 +590,12 @@ static tn_status rule_pool(tn_tensor *t) {
     const tn_pool_params *p = &t->params.pool;
     int n = t->op == TN_OP_POOL_2D ? 2 : 1;
     REQUIRE(t->src[0]->type == TN_F32, TN_E_TYPE, "f32 is needed");
-    REQUIRE(p->kind == TN_POOL_MAX || p->kind == TN_POOL_AVG, TN_E_INVALID, "kind %d is unknown", p->kind);
+    REQUIRE(p->kind == TN_POOL_MAX || p->kind == TN_POOL_AVG, TN_E_INVALID, "unknown kind %d", p->kind);
     TN_TRY(same_as_source(t));
     for (int i = 0; i < n; i++) {
         REQUIRE(p->kernel[i] > 0 && p->stride[i] > 0 && p->pad[i] >= 0 && p->pad[i] < p->kernel[i], TN_E_INVALID,
-                "kernel %d, stride %d, padding %d in dimension %d", p->kernel[i], p->stride[i], p->pad[i], i);
+                "invalid kernel %d, stride %d or padding %d in dimension %d", p->kernel[i], p->stride[i], p->pad[i],
+                i);
         t->ne[i] = slide(t->ne[i], p->kernel[i], p->stride[i], p->pad[i], 1);
         REQUIRE(t->ne[i] >= 0, TN_E_SHAPE, "the window is larger than the padded data");
     }

@@ -18,7 +18,7 @@ bool tn__set_strides(tn_type type, const int64_t *ne, size_t *nb) {
 
 /* Checks a shape and extends it to four dimensions. */
 static tn_status check_new_shape(tn_type type, int n_dims, const int64_t *ne, int64_t *full) {
-    if (!tn_type_valid(type)) return tn_fail(TN_E_TYPE, "type id %d is unknown", (int)type);
+    if (!tn_type_valid(type)) return tn_fail(TN_E_TYPE, "unknown type id %d", (int)type);
     if (n_dims < 1 || n_dims > TN_MAX_DIMS || !ne)
         return tn_fail(TN_E_INVALID, "a tensor has 1 to %d dimensions, not %d", TN_MAX_DIMS, n_dims);
     int64_t elements = 1;

@@ -52,7 +52,7 @@ bool tn_type_row_bytes(tn_type type, int64_t n, size_t *bytes) {
 }
 
 static tn_status check_row(tn_type type, int64_t n, const char *what, bool possible) {
-    if (!tn_type_valid(type)) return tn_fail(TN_E_TYPE, "type id %d is unknown", (int)type);
+    if (!tn_type_valid(type)) return tn_fail(TN_E_TYPE, "unknown type id %d", (int)type);
     if (!possible) return tn_fail(TN_E_UNSUPPORTED, "%s %s is not supported", what, tn_type_name(type));
     if (n < 0 || n % tn_type_block(type))
         return tn_fail(TN_E_SHAPE, "%lld elements do not fill whole %s blocks of %lld", (long long)n,
