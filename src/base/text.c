@@ -6,8 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Makes room for `more` bytes and a NUL. The capacity is at most limit + 1, so that the first test covers the limit. */
 static bool text_reserve(tn__text *t, size_t more) {
     if (t->status != TN_OK) return false;
+    if (more < t->capacity - t->length) return true;
     size_t needed, capacity;
     if (!tn__add_size(t->length, more, &needed) || !tn__add_size(needed, 1, &needed)) {
         t->status = TN_E_NOMEM;
@@ -17,10 +19,10 @@ static bool text_reserve(tn__text *t, size_t more) {
         t->status = tn_fail(TN_E_LIMIT, "a text grows beyond %zu bytes", t->limit);
         return false;
     }
-    if (needed <= t->capacity) return true;
     if (!tn__add_size(t->capacity, t->capacity, &capacity) || !tn__add_size(capacity, more, &capacity) ||
         !tn__add_size(capacity, 64, &capacity)) /* avoids tiny first steps */
         capacity = needed;
+    if (t->limit && capacity - 1 > t->limit) capacity = t->limit + 1;
     char *grown = tn_realloc(t->data, capacity);
     if (!grown) {
         t->status = TN_E_NOMEM;
