@@ -9,7 +9,7 @@ const { gguf } = require("@huggingface/gguf");
 const [tenon, ...files] = process.argv.slice(2);
 const typeNames = ["u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "str", "arr", "u64", "i64", "f64"];
 
-// JSON has no 64-bit integers, infinities or broken UTF-8: bring both sides to the same form.
+// JSON has no 64-bit integers, infinities or invalid UTF-8: converts both sides to the same form.
 function plain(value) {
   if (Array.isArray(value)) return value.map(plain);
   if (typeof value === "bigint") return value > 9007199254740991n || value < -9007199254740991n ? String(value) : Number(value);

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Another reader of GGUF files, @huggingface/gguf, must agree on all metadata and tensor tables: of the golden files
-# and of files that tenon wrote. Needs npm and, the first time, the network.
+# Compares metadata and tensor tables of the golden files and of files written by tenon with another GGUF reader,
+# @huggingface/gguf. Needs npm and, the first time, the network.
 set -u
 build=$1
 golden=${TENON_GOLDEN:-${TENON_GOLDEN_DEFAULT:-}}

@@ -1,4 +1,4 @@
-// Writes tiny random Hugging Face folders, one for each model class that tenon convert takes, into WORK: config.json and
+// Writes tiny random Hugging Face folders, one for each model class that tenon convert supports, into WORK: config.json and
 // model.safetensors with the names and shapes of the transformers library, and the tokenizer of FOLDER.
 // Usage: node hf_folders.mjs FOLDER WORK
 import fs from "node:fs";

@@ -1,5 +1,5 @@
-// What the models of hf_folders.mjs compute, as the transformers library defines them, in plain float64: an independent
-// word on names, orders of rows, rotations and scales. Prints the normalised error of tenon's logits for each class.
+// Computes the models of hf_folders.mjs in float64 as the transformers library defines them: an independent reference for
+// names, orders of rows, rotations and scales. Prints the normalized error of tenon's logits for each class.
 // Usage: node hf_reference.mjs TENON WORK CLASS...
 import fs from "node:fs";
 import path from "node:path";
@@ -8,7 +8,7 @@ import { execFileSync } from "node:child_process";
 const [tenon, work, ...names] = process.argv.slice(2);
 const tokens = [5, 300, 301, 7, 12, 400, 301, 33, 90, 5, 6, 410, 411, 77, 78, 200, 3, 4, 19, 20, 21, 22, 300, 5];
 
-// ---- Arithmetic ---------------------------------------------------------------------------------------------------
+// ---- Arithmetic ----
 const dot = (a, b) => { let s = 0; for (let i = 0; i < a.length; i++) s += a[i] * b[i]; return s; };
 const add = (a, b, s = 1) => a.map((x, i) => x + s * b[i]);
 const scale = (a, s) => a.map((x) => x * s);
@@ -42,8 +42,8 @@ function load(dir) {
 const linear = (T, name, x) => { const w = T[name + ".weight"], b = T[name + ".bias"]; return w.map((row, i) => dot(row, x) + (b ? b[i] : 0)); };
 const conv1d = (T, name, x) => { const w = T[name + ".weight"], b = T[name + ".bias"]; return b.map((v, j) => { let s = v; for (let i = 0; i < x.length; i++) s += x[i] * w[i][j]; return s; }); };
 
-// ---- Attention ----------------------------------------------------------------------------------------------------
-// Rotation of the first `dims` elements; halves, or neighbours in pairs. `freqs(i)` gives the angle per position.
+// ---- Attention ----
+// Rotation of the first `dims` elements, in halves or in adjacent pairs. `freqs(i)` is the angle per position.
 function rotate(x, position, dims, freqs, pairs, factor = 1) {
   const out = x.slice();
   for (let i = 0; i < dims / 2; i++) {
@@ -70,7 +70,7 @@ function attend(q, k, v, { scale: s, cap, window, alibi, sinks }) {
   }).flat());
 }
 const heads = (x, d) => [...Array(x.length / d).keys()].map((h) => x.slice(h * d, (h + 1) * d));
-// Rows that hold q…q k v of each group together.
+// Rows with q…q k v of each group together.
 function grouped(x, kv, d, share) {
   const q = [], k = [], v = [], all = heads(x, d);
   for (let g = 0; g < kv; g++) {
@@ -82,7 +82,7 @@ function grouped(x, kv, d, share) {
   return [q, k, v];
 }
 
-// ---- Experts ------------------------------------------------------------------------------------------------------
+// ---- Experts ----
 function route(logits, used, renormalize) {
   const p = softmax(logits), order = p.map((x, i) => [x, i]).sort((a, b) => b[0] - a[0]).slice(0, used);
   const sum = renormalize ? order.reduce((a, [x]) => a + x, 0) : 1;
@@ -93,8 +93,8 @@ const gatedMlp = (T, p, x, act, names = ["gate_proj", "up_proj", "down_proj"]) =
   return linear(T, p + names[2], gate.map((g, i) => act(g) * up[i]));
 };
 
-// ---- Models -------------------------------------------------------------------------------------------------------
-// One description per class: how a layer reads its names, and what is special.
+// ---- Models ----
+// One description per class: the names of a layer, and the differences from the others.
 function model(name, c, T) {
   const W = c.hidden_size ?? c.n_embd ?? c.d_model, H = c.num_attention_heads ?? c.n_head ?? c.n_heads, D = c.head_dim ?? W / H, L = c.num_hidden_layers ?? c.n_layer ?? c.n_layers;
   const K = name === "FalconForCausalLM" ? 1 : name === "RWForCausalLM" ? c.n_head_kv : c.num_key_value_heads ?? H;

@@ -1,5 +1,5 @@
 #!/bin/bash
-# install.sh FOLDER: puts the npm packages that the peer tests compare with into FOLDER/node_modules, once.
+# install.sh FOLDER: installs the npm packages of the peer tests in FOLDER/node_modules, once.
 set -eu
 mkdir -p "$1"
 cd "$1"

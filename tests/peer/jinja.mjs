@@ -1,11 +1,11 @@
 // jinja.mjs TENON FOLDER COUNT: renders random dialogs with every template of a folder, by tenon and by
-// @huggingface/jinja, and compares where the peer supports what the template asks for.
+// @huggingface/jinja, and compares the output if the peer supports the template.
 import { Template } from "@huggingface/jinja";
 import { spawnSync } from "node:child_process";
 import { readdirSync, readFileSync } from "node:fs";
 
 const [tenon, folder, count] = process.argv.slice(2);
-// Both see the same time.
+// Both use the same time.
 const RealDate = Date;
 globalThis.Date = class extends RealDate {
   constructor(...args) {
@@ -15,8 +15,8 @@ globalThis.Date = class extends RealDate {
 };
 process.env.TENON_NOW = "2026-11-15T12:00:00";
 
-// Where the peer is known to differ from jinja2, with which tenon agrees: it escapes nothing beside safe strings, its
-// lstrip and rstrip ignore their argument, it compares dicts by identity.
+// Known differences of the peer from jinja2, with which tenon agrees: it does not escape text added to safe strings, its
+// lstrip and rstrip ignore their argument, and it compares dicts by identity.
 const differs = new Set([
   "meetkai-functionary-medium-v3.1.jinja",
   "HuggingFaceTB-SmolLM3-3B.jinja",

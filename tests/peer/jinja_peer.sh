@@ -1,6 +1,6 @@
 #!/bin/bash
-# Another Jinja engine, @huggingface/jinja, must agree on random dialogs with every golden template, where it supports
-# what the template asks for. Needs npm and, the first time, the network.
+# Renders random dialogs with every golden template and compares with another Jinja engine, @huggingface/jinja, if that
+# supports the template. Needs npm and, the first time, the network.
 set -u
 build=$1
 golden=${TENON_GOLDEN:-${TENON_GOLDEN_DEFAULT:-}}

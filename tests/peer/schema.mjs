@@ -1,5 +1,5 @@
 // schema.mjs FILE: checks documents against their schemas with ajv; the file has a schema, then a document as a JSON
-// string, on a line each. Prints how many there were; fails where one is not valid.
+// string, on a line each. Prints their number; fails if one is not valid.
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 
@@ -13,7 +13,7 @@ let wrong = 0;
 for (let i = 0; i + 1 < lines.length; i += 2) {
   const [schema, text] = [lines[i], JSON.parse(lines[i + 1])];
   if (!compiled.has(schema)) {
-    // Random schemas name some properties twice, which is not forbidden to us.
+    // Random schemas may name a property twice, which tenon allows.
     const ajv = new Ajv({ strict: false, logger: false, validateSchema: false });
     formats(ajv);
     compiled.set(schema, ajv.compile(JSON.parse(schema)));

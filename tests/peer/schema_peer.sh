@@ -1,6 +1,6 @@
 #!/bin/bash
-# Documents generated for over a thousand different random schemas, checked by another validator: ajv. Needs node and npm, and the
-# registry once.
+# Checks documents generated for over a thousand random schemas with another validator, ajv. Needs node, npm and, the first time,
+# the network.
 set -u
 build=$(cd "$1" && pwd)
 here=$(cd "$(dirname "$0")/.." && pwd)

@@ -1,6 +1,6 @@
-// Strings and the ids that @huggingface/tokenizers gives them:
+// Writes strings and their ids by @huggingface/tokenizers:
 //     node tokenizer_peer.mjs FOLDER-OF-tokenizer.json COUNT STRINGS-OUT IDS-OUT
-// STRINGS gets one JSON string per line, IDS the ids of each, separated by spaces. The same strings every time.
+// STRINGS has one JSON string per line, IDS the ids of each, separated by spaces. The strings are always the same.
 import { createRequire } from "node:module";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -27,7 +27,7 @@ https://example.org/a?b=c&d=%20 user@mail.test C:\\Temp\\x.txt $HOME {"key":[1,2
 const blanks = [" ", "  ", "   ", "        ", "\t", "\t\t", "\n", "\n\n", "\n\n\n\n", "\r\n", " \n", "\n ", "\u00a0", "\u2003", "\u3000", " \t \n"];
 const emoji = ["😀", "👍🏽", "👩‍💻", "🏳️‍🌈", "🇩🇪", "❤️", "1️⃣", "🫠", "…", "—", "“", "”", "€", "™", "█", "→"];
 const marks = ["e\u0301", "a\u0323\u0302", "\u0301", "n\u0303", "\u1100\u1161\u11a8", "\uac00\u11a8", "क\u094d\u0937", "\u0e33", "\u200d", "\u200b", "\ufe0f"];
-// Blocks whose characters Unicode has long assigned; the newest differ between libraries, not between tokenizers.
+// Blocks that Unicode assigned long ago: libraries differ in the newest characters.
 const blocks = [[0x20, 0x7e], [0xa1, 0x24f], [0x370, 0x377], [0x391, 0x3ff], [0x400, 0x4ff], [0x5d0, 0x5ea], [0x621, 0x64a],
   [0x905, 0x939], [0xe01, 0xe30], [0x10d0, 0x10f0], [0x1e00, 0x1eff], [0x2010, 0x2027], [0x20a0, 0x20b0], [0x2190, 0x21ff],
   [0x2200, 0x22ff], [0x2500, 0x257f], [0x3041, 0x3096], [0x30a1, 0x30fa], [0x4e00, 0x9fa5], [0xac00, 0xd7a3], [0xff01, 0xff5e],

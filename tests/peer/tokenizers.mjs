@@ -1,4 +1,4 @@
-// Compares the ids that @huggingface/tokenizers gives for random texts with those of the converted GGUF file.
+// Compares the ids of random texts by @huggingface/tokenizers with those of the converted GGUF file.
 // Usage: node tokenizers.mjs TENON FOLDER WORK   (run in a folder whose node_modules has the package)
 // FOLDER is a Hugging Face folder with a byte-level tokenizer; variants of other kinds are made from it in WORK.
 import { createRequire } from "node:module";
@@ -32,7 +32,7 @@ const split = (regex) => ({ type: "Sequence", pretokenizers: [{ type: "Split", p
   { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: false }] });
 const words = (digits) => `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|${digits}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+`;
 
-// Characters with "▁" for spaces, merged by rank, bytes as a last resort.
+// Characters with "▁" for spaces, merged by rank; unknown characters as bytes.
 function characters(normalizer, pre) {
   const vocab = { "<unk>": 0, "<s>": 1, "</s>": 2 }, merges = [];
   let id = 3;
@@ -98,8 +98,8 @@ for (const [name, json] of Object.entries(variants)) {
   const marks = json.added_tokens.filter((t) => t.id > 2 || json.model.type === "BPE").map((t) => t.content).filter((t) => t !== "<unk>");
   let bad = 0;
   for (let i = 0; i < count; i++) {
-    // Metaspace puts no "▁" before a text that begins with a space or after a control token; SentencePiece, which is
-    // what GGUF has, does. So these are left out where they differ.
+    // Metaspace inserts no "▁" before a text that begins with a space or follows a control token; SentencePiece, which
+    // GGUF uses, does. Texts in which they differ are skipped.
     let input = text(json.model.type === "BPE" && !/Metaspace/.test(name) ? marks : []);
     if (/Metaspace|unigram/.test(name)) input = input.trimStart() || "x";
     const theirs = tokenizer.encode(input, { add_special_tokens: false }).ids.map(Number).join(" ");
