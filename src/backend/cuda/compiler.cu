@@ -162,6 +162,7 @@ tn_status assign_nodes(compiler *f, const compilation &c) {
     for (; f->records_with_nodes < list->n_records; f->records_with_nodes++) {
         launch_record &r = list->records[f->records_with_nodes];
         if (r.n_steps) continue;
+        r.lead = f->lead;
         r.first_node = first;
         r.n_nodes = f->n_fused;
     }
@@ -188,6 +189,7 @@ tn_status launch_steps(compiler *f, const compilation &c) {
 
 static tn_status compile_one(compiler *f, const compilation &c, int i) {
     bool matched = false;
+    f->lead = i;
     TN_TRY(fuse_norm(f, c, i, &matched));
     if (!matched) TN_TRY(fuse_matmuls(f, c, i, &matched));
     if (!matched) TN_TRY(fuse_attention(f, c, i, &matched));

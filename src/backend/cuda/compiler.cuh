@@ -40,6 +40,7 @@ struct compiler {
     int next_buffer;
     size_t activation_buffer_bytes;
     // Nodes that the launches being compiled compute, and the records and steps that already have theirs.
+    int lead; // the node being compiled
     int fused[MAX_FUSED], n_fused;
     size_t records_with_nodes, steps_launched;
 };

@@ -60,6 +60,7 @@ struct launch_record {
     void *copy_to;
     const void *copy_from;
     size_t copy_bytes;
+    int lead;                // the node that its time is attributed to
     int first_node, n_nodes; // of launch_list::nodes: the graph nodes it computes
     int first_step, n_steps; // of launch_list::steps: a persistent decode kernel's
     // The operand that this launch converts for the nodes; NULL where it computes the nodes themselves.

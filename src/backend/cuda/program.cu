@@ -9,7 +9,6 @@ struct cuda_program {
     compiler *source;
     char *step_memory; // on the device, for the persistent decode kernel; NULL without one
     launch_list list;
-    bool compiled;         // the list is that of the present addresses
     cudaGraphExec_t graph; // captured at the second run with the same addresses; NULL before
     void *scratch;         // that the list was compiled for
     int runs;              // since the addresses last changed
@@ -19,7 +18,6 @@ static cuda_stream *program_stream(const tn_program *program) { return (cuda_str
 static void forget_launches(cuda_program *p) {
     if (p->graph) cudaGraphExecDestroy(p->graph);
     p->graph = NULL;
-    p->compiled = false;
     p->runs = 0;
 }
 static void cuda_program_release(cuda_program *p) {
@@ -77,7 +75,6 @@ static tn_status compile_program(cuda_program *p, char *scratch) {
     compile_params params = {scratch, p->step_memory, s->tickets, profile_is_single(s->profile)};
     TN_TRY(compiler_run(p->source, params, &p->list));
     p->scratch = scratch;
-    p->compiled = true;
     return TN_OK;
 }
 // The steps' host memory changes with the next compilation, so the copy must have ended before that.
@@ -104,15 +101,12 @@ static tn_status capture_program(cuda_program *p, cuda_stream *s) {
 // Launches of one node are timed together.
 static tn_status run_timed(cuda_program *p, cuda_stream *s) {
     const launch_list &l = p->list;
-    for (size_t i = 0, end; i < l.n_records; i = end) {
-        int node = l.records[i].n_nodes ? l.nodes[l.records[i].first_node] : 0;
+    for (size_t i = 0, end = 0; i < l.n_records; i = end) {
+        int lead = l.records[i].lead;
         profile_begin(s->profile, s->stream);
-        for (end = i; end < l.n_records; end++) {
-            const launch_record &r = l.records[end];
-            if (end > i && (r.n_nodes ? l.nodes[r.first_node] : 0) != node) break;
-            TN_TRY(launch_record_run(l, r, {s->stream, s->blas, true}));
-        }
-        profile_end(s->profile, s->stream, p->nodes[node]);
+        for (; end < l.n_records && l.records[end].lead == lead; end++)
+            TN_TRY(launch_record_run(l, l.records[end], {s->stream, s->blas, true}));
+        profile_end(s->profile, s->stream, p->nodes[lead]);
     }
     return TN_OK;
 }
