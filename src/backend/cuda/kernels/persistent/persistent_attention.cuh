@@ -291,8 +291,8 @@ __device__ static inline void attend(const persistent_step &step, char *shared, 
     __syncthreads();
     combine_warps(m, j, kv, group, active);
     // With several blocks, each stores its result in scratch, and the last one to do so combines them. results: [head
-    // of the group][split][SIZE sums, max_score, weight_sum]. This part stays in this function: as a function of its
-    // own it compiles to slower address arithmetic.
+    // of the group][split][SIZE sums, max_score, weight_sum]. Not a function of its own: that compiles to more
+    // instructions.
     float *results = d.partial + (int64_t)kv * group * d.splits * (SIZE + 2);
     if (active > 1) {
         for (int i = threadIdx.x; i < group * SIZE; i += THREADS) {
