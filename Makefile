@@ -48,8 +48,9 @@ lint: setup-lint build ## check format, folder rules, static analysis and genera
 format: setup-lint ## format all C and CUDA files
 	@scripts/sources.sh | xargs clang-format -i
 
-docs: build ## write the generated parts of docs/ again: cli.md, the headers in api.md, the include rules in architecture.md
+docs: build ## write the generated parts of docs/ again: cli.md, architectures.md, the headers in api.md, the include rules in architecture.md
 	@$(BUILD)/bin/tenon help --markdown > docs/cli.md
+	@$(BUILD)/bin/tenon help --architectures > docs/architectures.md
 	@scripts/api_doc.sh > $(BUILD)/api.md && cp $(BUILD)/api.md docs/api.md
 	@scripts/module_doc.sh > $(BUILD)/architecture.md && cp $(BUILD)/architecture.md docs/architecture.md
 

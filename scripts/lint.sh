@@ -69,6 +69,12 @@ check_cli_doc() {
     return 1
 }
 
+check_arch_doc() {
+    "$build/bin/tenon" help --architectures | cmp -s docs/architectures.md - && return 0
+    echo "docs/architectures.md is not what the architecture table says: make docs"
+    return 1
+}
+
 check_api_doc() {
     scripts/api_doc.sh | cmp -s docs/api.md - && return 0
     echo "docs/api.md does not list the headers as they are: make docs"
@@ -83,6 +89,7 @@ step "local names" scripts/check_names.py
 step "retired words" scripts/check_words.py
 step "length of pages" scripts/check_docs.sh
 step "docs/cli.md" check_cli_doc
+step "docs/architectures.md" check_arch_doc
 step "docs/api.md" check_api_doc
 step "cppcheck" check_cppcheck
 step "clang-tidy" check_tidy

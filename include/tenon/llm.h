@@ -62,8 +62,6 @@ typedef struct tn_model_info {
 TN_API tn_model_info tn_model_get_info(const tn_model *model);
 TN_API const tn_tokenizer *tn_model_tokenizer(const tn_model *model); /* NULL when the file has none */
 TN_API const tn_gguf *tn_model_file(const tn_model *model);
-/* The architectures this build runs, NULL past the end. */
-TN_API const char *tn_architecture_name(size_t index);
 
 /* ---- Session ---- */
 

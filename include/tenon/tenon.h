@@ -16,6 +16,7 @@
 #include "tenon/tensor.h"
 #include "tenon/train.h"
 
+#include "tenon/arch.h"
 #include "tenon/chat.h"
 #include "tenon/generate.h"
 #include "tenon/grammar.h"

@@ -41,8 +41,8 @@ static void append_now(graph_builder *b, tn_tensor *t) {
 }
 
 static tn_tensor *build_norm(const graph_builder *b, tn_tensor *x, tn_tensor *weight, tn_tensor *bias) {
-    return b->arch->norm == TN__NORM_RMS ? tn_rms_norm(b->a, x, weight, b->h->norm_eps)
-                                         : tn_norm(b->a, x, weight, bias, b->h->norm_eps);
+    return !tn__arch_has(b->arch, TN_ARCH_LAYER_NORM) ? tn_rms_norm(b->a, x, weight, b->h->norm_eps)
+                                                      : tn_norm(b->a, x, weight, bias, b->h->norm_eps);
 }
 /* Applies a matrix's scale and bias to the result of its matmul. The last node has the plain name. */
 static tn_tensor *finish_linear(const graph_builder *b, tn_tensor *y, tn_tensor *scale, tn_tensor *bias,
@@ -154,7 +154,7 @@ static tn_tensor *build_attention(graph_builder *b, int32_t il, tn_tensor *x) {
         q = build_head_norm(b, q, l->q_norm, l->q_norm_b, "q_norm");
         k = build_head_norm(b, k, l->k_norm, l->k_norm_b, "k_norm");
     }
-    if (!b->arch->no_rope && !lh->no_rope) {
+    if (!tn__arch_has(b->arch, TN_ARCH_NO_ROPE) && !lh->no_rope) {
         tn_rope_params p = rope_params(b, il);
         q = name_node(b, tn_rope(a, q, graph_input(b, TN__INPUT_POSITIONS), rope_factors(b, il), &p), "q_rope");
         k = name_node(b, tn_rope(a, k, graph_input(b, TN__INPUT_POSITIONS), rope_factors(b, il), &p), "k_rope");
@@ -198,7 +198,7 @@ static tn_tensor *build_gated(const graph_builder *b, tn_tensor *gate, tn_tensor
 
 static tn_tensor *build_dense_ffn(const graph_builder *b, const tn__layer *l, tn_tensor *x) {
     tn_tensor *up = build_ffn_linear(b, l->ffn_up, l->ffn_up_s, l->ffn_up_b, x, "ffn_up"), *y;
-    if (b->arch->ungated)
+    if (tn__arch_has(b->arch, TN_ARCH_NO_GATE))
         y = name_node(b, tn_unary(b->a, b->arch->activation, up), "ffn_act");
     else if (l->ffn_gate)
         y = build_gated(b, build_ffn_linear(b, l->ffn_gate, l->ffn_gate_s, l->ffn_gate_b, x, "ffn_gate"), up);
@@ -302,7 +302,7 @@ static tn_tensor *build_serial_ffn(graph_builder *b, int32_t il, tn_tensor *x) {
         tn_tensor *part = rows <= chunk ? x
                                         : tn_view(b->a, x, 2, (const int64_t[]){x->ne[0], n},
                                                   (const size_t[]){4, x->nb[1]}, offset);
-        if (l->ffn_norm || b->arch->bare_norms)
+        if (l->ffn_norm || tn__arch_has(b->arch, TN_ARCH_BARE_NORMS))
             part = name_node(b, build_norm(b, part, l->ffn_norm, l->ffn_norm_b), "ffn_norm");
         tn_tensor *y = build_feed_forward(b, il, part);
         if (rows <= chunk) return tn_add(b->a, x, y);
@@ -328,7 +328,7 @@ static tn_tensor *build_layer(graph_builder *b, int32_t il, tn_tensor *x) {
     tn__residual residual = residual_of(b, l);
     snprintf(b->suffix, sizeof b->suffix, ".%d", il);
     tn_tensor *in = x;
-    if (l->attn_norm || b->arch->bare_norms)
+    if (l->attn_norm || tn__arch_has(b->arch, TN_ARCH_BARE_NORMS))
         in = name_node(b, build_norm(b, x, l->attn_norm, l->attn_norm_b), "attn_norm");
     tn_tensor *attn_in =
         l->attn_norm_2 ? name_node(b, build_norm(b, x, l->attn_norm_2, l->attn_norm_2_b), "attn_norm_2") : in;
@@ -411,7 +411,7 @@ static tn_tensor *build_result(graph_builder *b, tn_tensor *x) {
     const tn__graph_kind kind = b->set->shape.kind;
     const bool argmax = kind == TN__GRAPH_ARGMAX || kind == TN__GRAPH_NEXT;
     b->suffix[0] = '\0';
-    if (w->out_norm || b->arch->bare_norms)
+    if (w->out_norm || tn__arch_has(b->arch, TN_ARCH_BARE_NORMS))
         x = name_node(b, build_norm(b, x, w->out_norm, w->out_norm_b), "output_norm");
     if (kind == TN__GRAPH_LOGITS || argmax) x = build_head(b, x);
     if (kind == TN__GRAPH_RANK) x = build_classifier(b, x);
@@ -483,7 +483,7 @@ tn_status tn__build_move(const tn__session_plan *p, tn__shape shape, tn__graph_s
     TN_TRY(tn_graph_new(a, capacity, &graph));
     for (int32_t il = 0; il < b.h->n_layer; il++) {
         const tn__kv_layer *l = &p->kv.layers[il];
-        bool rotates = !b.arch->no_rope && !b.h->layers[il].no_rope;
+        bool rotates = !tn__arch_has(b.arch, TN_ARCH_NO_ROPE) && !b.h->layers[il].no_rope;
         if (l->group != group || (shift && !rotates)) continue;
         tn_tensor *k = move_rows(&b, l->k, shift ? il : -1), *v = shift ? NULL : move_rows(&b, l->v, -1);
         TN_TRY(tn_arena_status(a));

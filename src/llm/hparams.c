@@ -1,4 +1,4 @@
-/* Hyper-parameters: the keys all architectures share, checked for sense. */
+/* Hyperparameters: reads and checks the keys that all architectures share. */
 #include "llm/model_internal.h"
 
 #include <math.h>
@@ -23,7 +23,8 @@ static tn_status need_positive(const tn_gguf *file, const char *key, int32_t lim
     uint32_t value;
     TN_TRY(tn_gguf_need_u32(file, KEY(key), &value));
     if (value == 0 || value > (uint32_t)limit)
-        return tn_fail(TN_E_FORMAT, "%s: %s is %u; 1 to %d makes sense", tn_gguf_path(file), KEY(key), value, limit);
+        return tn_fail(TN_E_FORMAT, "%s: %s is %u; it must be from 1 to %d", tn_gguf_path(file), KEY(key), value,
+                       limit);
     *out = (int32_t)value;
     return TN_OK;
 }
@@ -73,7 +74,7 @@ static void read_rope(const tn_gguf *file, tn__hparams *h) {
     for (uint64_t i = 0; sections && i < 4 && i < count; i++) h->rope_sections[i] = sections[i];
 }
 
-static tn_status read_experts(const tn_gguf *file, tn__hparams *h) {
+static tn_status read_experts(const tn_gguf *file, const tn_arch *arch, tn__hparams *h) {
     h->n_expert = get_int(file, "expert_count", 0);
     h->n_expert_used = get_int(file, "expert_used_count", 0);
     if (h->n_expert == 0) return TN_OK;
@@ -85,9 +86,21 @@ static tn_status read_experts(const tn_gguf *file, tn__hparams *h) {
     h->n_ff_shared = get_int(file, "expert_shared_feed_forward_length", 0);
     int32_t gating = get_int(file, "expert_gating_func", 0);
     h->gating = gating == 2 ? TN__GATING_SIGMOID : gating == 3 ? TN__GATING_SOFTMAX_OF_CHOSEN : TN__GATING_SOFTMAX;
-    h->norm_expert_weights = tn_gguf_get_bool(file, KEY("expert_weights_norm"), false);
+    h->norm_expert_weights = arch->experts_sum_to_one || tn_gguf_get_bool(file, KEY("expert_weights_norm"), false);
     h->expert_scale = get_float(file, "expert_weights_scale", 0);
     return TN_OK;
+}
+
+/* A file may list the layers that have the window; otherwise the architecture's period decides. */
+static void read_windows(const tn_gguf *file, const tn_arch *arch, tn__hparams *h) {
+    if (!(arch->traits & TN_ARCH_WINDOW)) return;
+    const int32_t window = get_int(file, "attention.sliding_window", (int32_t)arch->default_window);
+    const int period = arch->window_period;
+    for (int32_t i = 0; i < h->n_layer && window > 0; i++) {
+        const bool windowed = period == 0 || i % period < period - 1;
+        if (tn_gguf_get_bool_at(file, KEY("attention.sliding_window_pattern"), (uint64_t)i, windowed))
+            h->layers[i].window = window;
+    }
 }
 
 tn_status tn__hparams_read(const tn_gguf *file, const tn__arch *arch, tn__hparams *h) {
@@ -106,31 +119,37 @@ tn_status tn__hparams_read(const tn_gguf *file, const tn__arch *arch, tn__hparam
     h->n_vocab = get_int(file, "vocab_size", 0);
     if (tokens) h->n_vocab = tokens->count <= INT32_MAX ? (int32_t)tokens->count : 0;
     if (h->n_vocab <= 0 && embd && embd->ne[1] <= INT32_MAX) h->n_vocab = (int32_t)embd->ne[1];
-    if (h->n_vocab <= 0) return tn_fail(TN_E_FORMAT, "%s: the vocabulary's size is not known", tn_gguf_path(file));
+    if (h->n_vocab <= 0)
+        return tn_fail(TN_E_FORMAT,
+                       "%s: the size of the vocabulary is unknown: no tokens, no vocab_size, no token_embd.weight",
+                       tn_gguf_path(file));
 
     int32_t n_head = h->layers[0].n_head;
     if (h->n_embd % n_head && !tn_gguf_find(file, KEY("attention.key_length")))
-        return tn_fail(TN_E_FORMAT, "%s: a width of %d does not divide into %d heads", tn_gguf_path(file), h->n_embd,
+        return tn_fail(TN_E_FORMAT, "%s: a width of %d is not a multiple of %d heads", tn_gguf_path(file), h->n_embd,
                        n_head);
     h->head_k = get_int(file, "attention.key_length", h->n_embd / n_head);
     h->head_v = get_int(file, "attention.value_length", h->n_embd / n_head);
     h->n_rot = get_int(file, "rope.dimension_count", h->head_k);
     if (h->head_k <= 0 || h->head_k > 65536 || h->head_v <= 0 || h->head_v > 65536 || h->n_rot < 0 ||
         h->n_rot > h->head_k || h->n_rot % 2)
-        return tn_fail(TN_E_FORMAT, "%s: heads of %d and %d elements, %d of them rotating", tn_gguf_path(file),
-                       h->head_k, h->head_v, h->n_rot);
+        return tn_fail(TN_E_FORMAT, "%s: heads of %d (k) and %d (v) elements with %d rotated are not valid",
+                       tn_gguf_path(file), h->head_k, h->head_v, h->n_rot);
     if (h->n_rot == 0) h->n_rot = h->head_k;
 
-    h->norm_eps = get_float(
-        file, arch->norm == TN__NORM_RMS ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon",
-        1e-5f);
+    h->norm_eps = get_float(file,
+                            tn__arch_has(arch, TN_ARCH_LAYER_NORM) ? "attention.layer_norm_epsilon"
+                                                                   : "attention.layer_norm_rms_epsilon",
+                            1e-5f);
     if (!(h->norm_eps >= 0) || !isfinite(h->norm_eps)) h->norm_eps = 1e-5f;
     read_rope(file, h);
-    TN_TRY(read_experts(file, h));
+    TN_TRY(read_experts(file, &arch->info, h));
+    read_windows(file, &arch->info, h);
     h->causal = tn_gguf_get_bool(file, KEY("attention.causal"), true);
     h->n_token_types =
         get_int(file, "token_type_count", (int32_t)tn_gguf_get_u32(file, "tokenizer.ggml.token_type_count", 0));
-    int32_t pooling = get_int(file, "pooling_type", TN_POOLING_MODEL); /* the file's numbers are the enum's */
+    /* GGUF numbers the kinds as the enum does. */
+    int32_t pooling = get_int(file, "pooling_type", TN_POOLING_MODEL);
     h->pooling = pooling >= TN_POOLING_NONE && pooling <= TN_POOLING_RANK ? (tn_pooling)pooling : TN_POOLING_MODEL;
     return arch->read ? arch->read(file, h) : TN_OK;
 }

@@ -5,11 +5,11 @@
 
 static uint64_t mix_identity(uint64_t h, uint64_t value) { return (h ^ value) * 0x9e3779b97f4a7c15u + (h >> 31); }
 
-/* Two files with the same identity have caches of the same meaning: architecture, sizes and the weights' bytes count.
- */
+/* Two files with the same identity can use each other's saved sequence memory. The identity covers architecture,
+ * sizes, and type and size of every tensor. */
 static uint64_t identity_of(const tn_model *m) {
     uint64_t h = 0;
-    for (const char *p = m->arch->name; *p; p++) h = mix_identity(h, (unsigned char)*p);
+    for (const char *p = m->arch->info.name; *p; p++) h = mix_identity(h, (unsigned char)*p);
     const int32_t sizes[] = {m->h.n_vocab, m->h.n_embd, m->h.n_layer, m->h.head_k, m->h.head_v, m->h.n_rot};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) h = mix_identity(h, (uint64_t)sizes[i]);
     for (size_t i = 0; i < m->n_all; i++) {
@@ -37,8 +37,7 @@ static tn_status open_model(const char *path, tn_model *m) {
     if (m->params.vocab_only) return TN_OK;
     if (!m->arch) {
         tn_fail(TN_E_UNSUPPORTED, "%s: the architecture '%.60s' is not supported; these are:", path, name.data);
-        for (size_t i = 0; tn_architecture_name(i); i++)
-            tn_fail_more(TN_E_UNSUPPORTED, " %s", tn_architecture_name(i));
+        for (size_t i = 0; tn_arch_at(i); i++) tn_fail_more(TN_E_UNSUPPORTED, " %s", tn_arch_at(i)->name);
         return TN_E_UNSUPPORTED;
     }
     TN_TRY(tn__hparams_read(m->file, m->arch, &m->h));

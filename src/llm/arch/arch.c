@@ -1,42 +1,34 @@
-/* The table of architectures. */
+/* Looking up architectures by name and by Hugging Face class. */
 #include "llm/arch/arch.h"
 
 #include <string.h>
 
-static const tn__arch *const archs[] = {
+static const tn__arch *const arch_rows[] = {
 #define TN_X(name) &tn__arch_##name,
     TN__ARCH_TABLE(TN_X)
 #undef TN_X
 };
-
-const char *tn_architecture_name(size_t index) {
-    return index < sizeof archs / sizeof *archs ? archs[index]->name : NULL;
-}
+enum { ARCH_ROWS = sizeof arch_rows / sizeof *arch_rows };
 
 const tn__arch *tn__arch_find(const char *name) {
-    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
-        if (strcmp(archs[i]->name, name) == 0) return archs[i];
+    for (size_t i = 0; i < ARCH_ROWS; i++)
+        if (strcmp(arch_rows[i]->info.name, name) == 0) return arch_rows[i];
     return NULL;
 }
 
-static int32_t window_of(const tn_gguf *file, int32_t missing) {
-    int32_t window = tn_gguf_get_i32(file, tn__arch_key(file, "attention.sliding_window"), missing);
-    return window > 0 ? window : 0;
+const tn_arch *tn_arch_at(size_t index) { return index < ARCH_ROWS ? &arch_rows[index]->info : NULL; }
+
+const tn_arch *tn_arch_find(const char *name) {
+    const tn__arch *arch = name ? tn__arch_find(name) : NULL;
+    return arch ? &arch->info : NULL;
 }
 
-/* A file may say for each layer whether it has the window; else the architecture's own pattern holds. */
-static int32_t window_in(const tn_gguf *file, int32_t layer, int32_t window, bool usual) {
-    const char *key = tn__arch_key(file, "attention.sliding_window_pattern");
-    return tn_gguf_get_bool_at(file, key, (uint64_t)layer, usual) ? window : 0;
-}
-
-void tn__window_pattern(const tn_gguf *file, tn__hparams *h, int32_t missing, int32_t period) {
-    int32_t window = window_of(file, missing);
-    for (int32_t i = 0; i < h->n_layer; i++)
-        h->layers[i].window = window_in(file, i, window, i % period < period - 1);
-}
-
-void tn__window_all(const tn_gguf *file, tn__hparams *h) {
-    int32_t window = window_of(file, 0);
-    for (int32_t i = 0; i < h->n_layer; i++) h->layers[i].window = window_in(file, i, window, true);
+const tn_arch *tn_arch_find_class(const char *class_name, const tn_arch_class **found) {
+    for (size_t i = 0; class_name && i < ARCH_ROWS; i++)
+        for (const tn_arch_class *c = arch_rows[i]->info.classes; c->name; c++)
+            if (strcmp(c->name, class_name) == 0) {
+                if (found) *found = c;
+                return &arch_rows[i]->info;
+            }
+    return NULL;
 }

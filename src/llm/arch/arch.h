@@ -1,9 +1,10 @@
-/* Architectures: one constant per family, listed here. */
+/* The rows of the architecture table, and what several of them share. */
 #ifndef TN_LLM_ARCH_H
 #define TN_LLM_ARCH_H
 
 #include "llm/model_internal.h"
 
+/* Order of the table: error messages and lists follow it. */
 /* clang-format off */
 #define TN__ARCH_TABLE(X)                                                                                            \
     X(llama) X(mistral3) X(internlm2) X(smollm3) X(granite) X(granitemoe) X(qwen2)                                   \
@@ -17,8 +18,9 @@
 TN__ARCH_TABLE(TN_X)
 #undef TN_X
 
-/* Windows as the file's sliding_window says (else `missing`): in all layers but every period-th, or in all. */
-void tn__window_pattern(const tn_gguf *file, tn__hparams *h, int32_t missing, int32_t period);
-void tn__window_all(const tn_gguf *file, tn__hparams *h);
+/* Families before RMS norms and gates: layer norms and biases everywhere, a plain feed-forward part. */
+#define TN__ARCH_CLASSIC                                                                                             \
+    (TN_ARCH_LAYER_NORM | TN_ARCH_NORM_BIAS | TN_ARCH_NO_GATE | TN_ARCH_FFN_BIAS | TN_ARCH_OUT_BIAS |                \
+     TN_ARCH_QKV_BIAS)
 
 #endif

@@ -1,4 +1,4 @@
-/* Gemma 1, 2 and 3: scaled embeddings, GeGLU, and from 2 on norms after each part and windows in most layers. */
+/* Gemma 1, 2 and 3: scaled embeddings and GeGLU; from 2 on norms after each part and windows in most layers. */
 #include "llm/arch/arch.h"
 
 #include <math.h>
@@ -9,9 +9,9 @@ static tn_status read_gemma(const tn_gguf *file, tn__hparams *h) {
     return TN_OK;
 }
 
-/* What the file says; else the largest of each family divides by the width per head instead of the head's own size.
- */
-static float scale_by_width(const tn_gguf *file, const tn__hparams *h, int32_t layers_of_largest) {
+/* The file's value. Without one, the largest model of each family divides by √(width per head) instead of √(size of a
+ * head); its number of layers tells it apart. */
+static float query_scale(const tn_gguf *file, const tn__hparams *h, int32_t layers_of_largest) {
     float scale = tn_gguf_get_f32(file, tn__arch_key(file, "attention.scale"), 0);
     if (scale > 0) return scale;
     return h->n_layer == layers_of_largest ? 1 / sqrtf((float)h->n_embd / (float)h->layers[0].n_head) : 0;
@@ -19,18 +19,16 @@ static float scale_by_width(const tn_gguf *file, const tn__hparams *h, int32_t l
 
 static tn_status read_gemma2(const tn_gguf *file, tn__hparams *h) {
     TN_TRY(read_gemma(file, h));
-    tn__window_pattern(file, h, 4096, 2);
     h->attn_soft_cap = tn_gguf_get_f32(file, tn__arch_key(file, "attn_logit_softcapping"), 50);
     h->final_soft_cap = tn_gguf_get_f32(file, tn__arch_key(file, "final_logit_softcapping"), 30);
-    h->attn_scale = scale_by_width(file, h, 46);
+    h->attn_scale = query_scale(file, h, 46);
     return TN_OK;
 }
 
 static tn_status read_gemma3(const tn_gguf *file, tn__hparams *h) {
     TN_TRY(read_gemma(file, h));
-    tn__window_pattern(file, h, 0, 6);
     h->final_soft_cap = tn_gguf_get_f32(file, tn__arch_key(file, "final_logit_softcapping"), 0);
-    h->attn_scale = scale_by_width(file, h, 62);
+    h->attn_scale = query_scale(file, h, 62);
     float local = tn_gguf_get_f32(file, tn__arch_key(file, "rope.freq_base_swa"), 10000);
     for (int32_t i = 0; i < h->n_layer; i++) {
         if (!h->layers[i].window) continue;
@@ -40,26 +38,30 @@ static tn_status read_gemma3(const tn_gguf *file, tn__hparams *h) {
     return TN_OK;
 }
 
-#define GEMMA .norm = TN__NORM_RMS, .rope = TN_ROPE_NEOX, .activation = TN_OP_GEGLU, .no_ffn_scales = true
+#define GEMMA .rope = TN_ROPE_NEOX, .activation = TN_OP_GEGLU, .no_ffn_scales = true
 
 const tn__arch tn__arch_gemma = {
-    .name = "gemma",
+    .info = {.name = "gemma", .traits = TN_ARCH_TIED, .classes = {{"GemmaForCausalLM", TN_ARCH_HF_NORM_PLUS_ONE}}},
     GEMMA,
     .read = read_gemma,
-    .required = {"attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up",
-                 "ffn_down"},
 };
 const tn__arch tn__arch_gemma2 = {
-    .name = "gemma2",
+    .info = {.name = "gemma2",
+             .traits = TN_ARCH_TIED | TN_ARCH_POST_NORMS | TN_ARCH_WINDOW,
+             .window_period = 2,
+             .default_window = 4096,
+             .typical = {.window = 512, .softcap_attention = 50, .softcap_output = 30},
+             .classes = {{"Gemma2ForCausalLM", TN_ARCH_HF_NORM_PLUS_ONE}}},
     GEMMA,
     .read = read_gemma2,
-    .required = {"attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "post_attention_norm", "ffn_norm",
-                 "ffn_gate", "ffn_up", "ffn_down", "post_ffw_norm"},
 };
 const tn__arch tn__arch_gemma3 = {
-    .name = "gemma3",
+    .info = {.name = "gemma3",
+             .traits = TN_ARCH_TIED | TN_ARCH_POST_NORMS | TN_ARCH_QK_NORM | TN_ARCH_WINDOW,
+             .window_period = 6,
+             .typical = {.window = 512},
+             .classes = {{"Gemma3ForCausalLM", TN_ARCH_HF_NORM_PLUS_ONE},
+                         {"Gemma3ForConditionalGeneration", TN_ARCH_HF_NORM_PLUS_ONE | TN_ARCH_HF_NESTED}}},
     GEMMA,
     .read = read_gemma3,
-    .required = {"attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "attn_q_norm", "attn_k_norm",
-                 "post_attention_norm", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down", "post_ffw_norm"},
 };

@@ -6,30 +6,30 @@ static tn_status read_olmo(const tn_gguf *file, tn__hparams *h) {
     return TN_OK;
 }
 const tn__arch tn__arch_olmo = {
-    .name = "olmo",
-    .norm = TN__NORM_LAYER,
-    .bare_norms = true,
+    .info = {.name = "olmo",
+             .traits = TN_ARCH_LAYER_NORM | TN_ARCH_BARE_NORMS,
+             .classes = {{"OlmoForCausalLM", TN_ARCH_HF_PAIRED_ROPE}}},
     .rope = TN_ROPE_NORMAL,
     .activation = TN_OP_SWIGLU,
     .no_ffn_scales = true,
     .read = read_olmo,
-    .required = {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"},
 };
 const tn__arch tn__arch_olmo2 = {
-    .name = "olmo2",
-    .norm = TN__NORM_RMS,
+    .info = {.name = "olmo2",
+             .traits = TN_ARCH_NO_PRE_NORMS | TN_ARCH_POST_NORMS | TN_ARCH_QK_NORM_WIDE,
+             .classes = {{"Olmo2ForCausalLM", 0}}},
     .rope = TN_ROPE_NEOX,
     .activation = TN_OP_SWIGLU,
     .no_ffn_scales = true,
-    .required = {"attn_q", "attn_k", "attn_v", "attn_output", "attn_q_norm", "attn_k_norm", "post_attention_norm",
-                 "ffn_gate", "ffn_up", "ffn_down", "post_ffw_norm"},
 };
+/* Other programs accept OLMoE only with a KV head for every head, so synthetic models have them. */
 const tn__arch tn__arch_olmoe = {
-    .name = "olmoe",
-    .norm = TN__NORM_RMS,
+    .info = {.name = "olmoe",
+             .traits = TN_ARCH_QK_NORM_WIDE | TN_ARCH_EXPERTS,
+             .one_ffn_key = true,
+             .typical = {.kv_heads = TN_ARCH_KV_SAME},
+             .classes = {{"OlmoeForCausalLM", 0}}},
     .rope = TN_ROPE_NEOX,
     .activation = TN_OP_SWIGLU,
     .no_ffn_scales = true,
-    .required = {"attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "attn_q_norm", "attn_k_norm", "ffn_norm",
-                 "ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"},
 };

@@ -1,21 +1,20 @@
-/* Phi 2: parallel and ungated. Phi 3: a Llama with fused matrices and long-context factors. */
+/* Phi 2: attention and a plain feed-forward part in parallel. Phi 3: a Llama with fused matrices and factors for long
+ * contexts. */
 #include "llm/arch/arch.h"
 
 const tn__arch tn__arch_phi2 = {
-    .name = "phi2",
-    .norm = TN__NORM_LAYER,
+    .info = {.name = "phi2",
+             .traits = TN__ARCH_CLASSIC | TN_ARCH_NO_FFN_NORM | TN_ARCH_OUTPUT_BIAS,
+             .rotated = 0.4f,
+             .classes = {{"PhiForCausalLM", 0}}},
     .rope = TN_ROPE_NEOX,
     .residual = TN__RESIDUAL_PARALLEL,
     .activation = TN_OP_GELU,
     .no_ffn_scales = true,
-    .ungated = true,
-    .required = {"attn_norm", "attn_q|attn_qkv", "attn_output", "ffn_up", "ffn_down"},
 };
 const tn__arch tn__arch_phi3 = {
-    .name = "phi3",
-    .norm = TN__NORM_RMS,
+    .info = {.name = "phi3", .traits = TN_ARCH_FUSED_QKV | TN_ARCH_FUSED_UP, .classes = {{"Phi3ForCausalLM", 0}}},
     .rope = TN_ROPE_NEOX,
     .activation = TN_OP_SWIGLU,
     .no_ffn_scales = true,
-    .required = {"attn_norm", "attn_q|attn_qkv", "attn_output", "ffn_norm", "ffn_up", "ffn_down"},
 };

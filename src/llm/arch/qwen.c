@@ -1,22 +1,28 @@
 /* Qwen 2 and 3, dense and with experts. */
 #include "llm/arch/arch.h"
 
-static tn_status read_qwen3moe(const tn_gguf *file, tn__hparams *h) {
-    (void)file;
-    h->norm_expert_weights = true;
-    return TN_OK;
-}
+#define QWEN .rope = TN_ROPE_NEOX, .activation = TN_OP_SWIGLU
 
-#define QWEN                                                                                                         \
-    .norm = TN__NORM_RMS, .rope = TN_ROPE_NEOX, .activation = TN_OP_SWIGLU, .no_ffn_scales = true,                   \
-    .required = {"attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_down|ffn_down_exps"}
-#define QWEN3                                                                                                        \
-    .norm = TN__NORM_RMS, .rope = TN_ROPE_NEOX, .activation = TN_OP_SWIGLU,                                          \
-    .required = {"attn_norm",   "attn_q",      "attn_k",                                                             \
-                 "attn_v",      "attn_output", "attn_q_norm",                                                        \
-                 "attn_k_norm", "ffn_norm",    "ffn_down|ffn_down_exps"}
-
-const tn__arch tn__arch_qwen2 = {.name = "qwen2", QWEN};
-const tn__arch tn__arch_qwen2moe = {.name = "qwen2moe", QWEN};
-const tn__arch tn__arch_qwen3 = {.name = "qwen3", QWEN3};
-const tn__arch tn__arch_qwen3moe = {.name = "qwen3moe", QWEN3, .read = read_qwen3moe};
+const tn__arch tn__arch_qwen2 = {
+    .info = {.name = "qwen2", .traits = TN_ARCH_QKV_BIAS, .classes = {{"Qwen2ForCausalLM", 0}}},
+    QWEN,
+    .no_ffn_scales = true,
+};
+const tn__arch tn__arch_qwen2moe = {
+    .info = {.name = "qwen2moe",
+             .traits = TN_ARCH_QKV_BIAS | TN_ARCH_EXPERTS | TN_ARCH_SHARED_EXPERT | TN_ARCH_SHARED_GATE,
+             .classes = {{"Qwen2MoeForCausalLM", 0}}},
+    QWEN,
+    .no_ffn_scales = true,
+};
+const tn__arch tn__arch_qwen3 = {
+    .info = {.name = "qwen3", .traits = TN_ARCH_QK_NORM, .classes = {{"Qwen3ForCausalLM", 0}}},
+    QWEN,
+};
+const tn__arch tn__arch_qwen3moe = {
+    .info = {.name = "qwen3moe",
+             .traits = TN_ARCH_QK_NORM | TN_ARCH_EXPERTS,
+             .experts_sum_to_one = true,
+             .classes = {{"Qwen3MoeForCausalLM", 0}}},
+    QWEN,
+};

@@ -1,12 +1,13 @@
-/* StableLM: layer norms in a Llama; without a feed-forward norm both parts run side by side. */
+/* StableLM: a Llama with layer norms; a layer without a feed-forward norm runs both parts in parallel. */
 #include "llm/arch/arch.h"
 
 const tn__arch tn__arch_stablelm = {
-    .name = "stablelm",
-    .norm = TN__NORM_LAYER,
+    .info = {.name = "stablelm",
+             .traits = TN_ARCH_LAYER_NORM | TN_ARCH_NORM_BIAS,
+             .rotated = 0.25f,
+             .classes = {{"StableLmForCausalLM", 0}, {"StableLMEpochForCausalLM", 0}}},
     .rope = TN_ROPE_NEOX,
     .activation = TN_OP_SWIGLU,
     .no_ffn_scales = true,
     .parallel_without_norm = true,
-    .required = {"attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"},
 };

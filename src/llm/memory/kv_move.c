@@ -33,7 +33,7 @@ static tn_status check_movable_sequence(const tn_session *s, int32_t seq) {
         return tn_fail(TN_E_INVALID, "there is no sequence %d; the session has 0 to %d", seq, s->plan.kv.n_seqs - 1);
     if (s->plan.model->w.pos_embd)
         return tn_fail(TN_E_UNSUPPORTED, "%s has learned positions: cached tokens cannot move to other positions",
-                       s->plan.model->arch->name);
+                       s->plan.model->arch->info.name);
     return TN_OK;
 }
 

@@ -17,7 +17,7 @@ struct conversion {
     size_t count, capacity;
 };
 
-static tn_status add_converted_tensor(void *user, const char *name, enum layout_kind kind, int n_dims,
+static tn_status add_converted_tensor(void *user, const char *name, tn_arch_tensor_kind kind, int n_dims,
                                       const int64_t *ne) {
     struct conversion *c = user;
     int64_t full[4] = {1, 1, 1, 1};
@@ -60,8 +60,8 @@ static tn_status convert_model(struct conversion *c, const struct args *args) {
                                   .experts = l->experts,
                                   .heads = l->heads,
                                   .kv_heads = l->kv_heads,
-                                  .has_output = !(l->features & (L_TIED | L_ENCODER)),
-                                  .falcon = strcmp(l->arch->name, "falcon") == 0};
+                                  .has_output = !(l->traits & (TN_ARCH_TIED | TN_ARCH_ENCODER)),
+                                  .output_q8_0 = l->arch->output_q8_0};
     tn_gguf_writer_params params = {.part_bytes = args_size(args, "max-size")};
     TN_TRY(tn_gguf_writer_new(out, &params, &c->writer));
     TN_TRY(hf_model_keys(&c->model, c->writer));
@@ -89,7 +89,7 @@ static int run_convert(const struct args *args) {
     if (status == TN_OK) {
         if (c.weights) hf_weights_report(c.weights);
         for (size_t i = 0; i < c.count; i++) parameters += (double)c.tensors[i].columns * (double)c.tensors[i].rows;
-        printf("%s: %s, %s parameters in %zu tensors, %s\n", args->values[1], c.model.class->arch,
+        printf("%s: %s, %s parameters in %zu tensors, %s\n", args->values[1], c.model.layout.arch->name,
                human_count(count, parameters), c.count, human_bytes(bytes, tn_gguf_writer_bytes(c.writer)));
     }
     tn_gguf_writer_free(c.writer);
@@ -127,17 +127,10 @@ const struct command command_convert = {
     .min_arguments = 2,
     .max_arguments = 2,
     .options = options,
-    .details =
-        "FOLDER holds config.json, model.safetensors (or its shards with their index), tokenizer.json or "
-        "tokenizer.model, and usually tokenizer_config.json and a chat template.\n\n"
-        "Model classes: LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, Ministral3ForCausalLM, "
-        "Qwen2ForCausalLM, Qwen2MoeForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM, GemmaForCausalLM, "
-        "Gemma2ForCausalLM, Gemma3ForCausalLM, PhiForCausalLM, Phi3ForCausalLM, GPT2LMHeadModel, GPTNeoXForCausalLM, "
-        "FalconForCausalLM, MptForCausalLM, GPTBigCodeForCausalLM, Starcoder2ForCausalLM, StableLmForCausalLM, "
-        "SmolLM3ForCausalLM, OlmoForCausalLM, Olmo2ForCausalLM, OlmoeForCausalLM, GraniteForCausalLM, "
-        "GraniteMoeForCausalLM, GptOssForCausalLM, InternLM2ForCausalLM, CohereForCausalLM, BertModel, "
-        "NomicBertModel. "
-        "Of vision models only the language model is converted.",
+    .details = "FOLDER holds config.json, model.safetensors (or its shards with their index), tokenizer.json or "
+               "tokenizer.model, and usually tokenizer_config.json and a chat template.\n\n"
+               "tenon help --architectures lists the model classes that can be converted. "
+               "Of vision models only the language model is converted.",
     .examples = "tenon convert ./Qwen3-0.6B qwen3.gguf\n"
                 "tenon convert ./Llama-3.2-1B-Instruct llama.gguf --type Q4_K_M\n",
     .run = run_convert,

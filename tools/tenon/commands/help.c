@@ -1,6 +1,28 @@
 /* tenon help: the list of commands, the help of one command, and the documents made from the command table. */
 #include "cli/cli.h"
 
+#include "tenon/arch.h"
+
+/* docs/architectures.md: the architecture table in Markdown. */
+static void print_architectures(void) {
+    puts(
+        "# Architectures\n\n"
+        "Tenon runs GGUF models of these architectures, and `tenon convert` makes them from folders of these Hugging "
+        "Face\nclasses. `tenon help --architectures` prints this page from the table in "
+        "[src/llm/arch](../src/llm/arch);\n[adding a model](adding-a-model.md) shows how to add a row.\n\n"
+        "| Architecture | Kind | Hugging Face classes |\n|---|---|---|");
+    for (size_t i = 0; tn_arch_at(i); i++) {
+        const tn_arch *arch = tn_arch_at(i);
+        printf("| %s | %s |", arch->name,
+               arch->traits & TN_ARCH_ENCODER   ? "embeddings"
+               : arch->traits & TN_ARCH_EXPERTS ? "text, mixture of experts"
+                                                : "text");
+        for (const tn_arch_class *c = arch->classes; c->name; c++)
+            printf("%s%s", c == arch->classes ? " " : ", ", c->name);
+        puts(" |");
+    }
+}
+
 static int run_help(const struct args *args) {
     const char *shell = args_text(args, "completion");
     if (shell)
@@ -9,6 +31,8 @@ static int run_help(const struct args *args) {
         help_markdown(stdout);
     else if (args_flag(args, "man"))
         help_man(stdout);
+    else if (args_flag(args, "architectures"))
+        print_architectures();
     else if (args->count == 0)
         help_commands(stdout);
     else {
@@ -25,6 +49,9 @@ static int run_help(const struct args *args) {
 static const struct option options[] = {
     {.name = "markdown", .help = "print the reference of all commands in Markdown", .kind = OPTION_FLAG},
     {.name = "man", .help = "print the manual page", .kind = OPTION_FLAG},
+    {.name = "architectures",
+     .help = "list the model architectures and their Hugging Face classes",
+     .kind = OPTION_FLAG},
     {.name = "completion",
      .value = "SHELL",
      .choices = "bash zsh fish",

@@ -52,8 +52,8 @@ static tn_status parse_custom(const char *text, struct layout *l) {
     return TN_OK;
 }
 
-static tn_status make_layout(const struct layout_arch *arch, const char *shape, struct layout *l) {
-    *l = (struct layout){.arch = arch, .features = arch->features, .eps = 1e-5f};
+static tn_status make_layout(const tn_arch *arch, const char *shape, struct layout *l) {
+    *l = (struct layout){.arch = arch, .traits = arch->traits, .eps = 1e-5f};
     const struct shape *s = &shapes[0];
     bool named = false;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
@@ -65,25 +65,22 @@ static tn_status make_layout(const struct layout_arch *arch, const char *shape, 
     l->vocab = s->vocab, l->context = s->context, l->rope_base = s->rope_base;
     if (!named) TN_TRY(parse_custom(shape, l));
     if (!l->head) l->head = l->heads ? l->width / l->heads : 0;
-    l->rotated = (uint32_t)((float)l->head * arch->rotated) & ~1u;
-    if ((l->features & L_EXPERTS) && !l->experts) l->experts = 8;
+    l->rotated = (uint32_t)((float)l->head * (arch->rotated > 0 ? arch->rotated : 1)) & ~1u;
+    if ((l->traits & TN_ARCH_EXPERTS) && !l->experts) l->experts = 8;
     if (l->experts && !l->experts_used) l->experts_used = 2;
     if (l->experts && !l->expert_ffn) l->expert_ffn = l->ffn;
-    if (l->features & L_SHARED_EXPERT) l->shared_ffn = l->ffn;
-    if (l->features & L_ENCODER) l->token_types = 2;
-    if (l->features & (L_POSITIONS | L_ENCODER) && !named && l->context > 65536) l->context = 65536;
-    const char *name = arch->name;
-    if (strcmp(name, "gemma2") == 0) l->softcap_attention = 50, l->softcap_output = 30;
-    if (strncmp(name, "gemma", 5) == 0 && strcmp(name, "gemma") != 0 && !l->window) l->window = 512;
-    if (strcmp(name, "gpt-oss") == 0 && !l->window) l->window = 128;
-    if (strcmp(name, "mpt") == 0) l->alibi = 8;
-    if (strncmp(name, "granite", 7) == 0)
-        l->scale_output = 8, l->scale_residual = 0.25f, l->scale_embedding = 12,
-        l->scale_attention = 1 / sqrtf((float)l->head);
-    if (strcmp(name, "command-r") == 0) l->scale_output = 0.0625f;
-    if (strcmp(name, "gptneox") == 0) l->parallel_residual = true;
-    if (strncmp(name, "starcoder", 10) == 0) l->kv_heads = 1; /* one KV head for all */
-    if (strcmp(name, "olmoe") == 0) l->kv_heads = l->heads;   /* other readers know no sharing here */
+    if (l->traits & TN_ARCH_SHARED_EXPERT) l->shared_ffn = l->ffn;
+    if (l->traits & TN_ARCH_ENCODER) l->token_types = 2;
+    if (l->traits & (TN_ARCH_POSITIONS | TN_ARCH_ENCODER) && !named && l->context > 65536) l->context = 65536;
+    const tn_arch_constants *typical = &arch->typical;
+    if (!l->window) l->window = typical->window;
+    if (typical->kv_heads) l->kv_heads = typical->kv_heads == TN_ARCH_KV_SAME ? l->heads : typical->kv_heads;
+    l->softcap_attention = typical->softcap_attention, l->softcap_output = typical->softcap_output;
+    l->scale_output = typical->scale_output, l->scale_residual = typical->scale_residual;
+    l->scale_embedding = typical->scale_embedding;
+    l->scale_attention = typical->scale_attention < 0 ? 1 / sqrtf((float)l->head) : typical->scale_attention;
+    l->alibi = typical->alibi;
+    l->parallel_residual = arch->parallel_key;
     return layout_check(l);
 }
 
@@ -195,7 +192,7 @@ enum { STOCK_BLOCKS = 2048 };
 
 struct stock {
     tn_type type;
-    enum layout_kind kind;
+    tn_arch_tensor_kind kind;
     int64_t columns; /* sets the scale */
     int64_t block;   /* elements */
     size_t block_bytes;
@@ -231,19 +228,19 @@ static float normal(uint64_t *state) {
     return sum * 1.7320508f;
 }
 
-static float value_of(enum layout_kind kind, int64_t columns, uint64_t *state) {
+static float value_of(tn_arch_tensor_kind kind, int64_t columns, uint64_t *state) {
     float x = normal(state);
     switch (kind) {
-    case LAYOUT_NORM: return 1.0f + 0.05f * x;
-    case LAYOUT_BIAS: return 0.02f * x;
-    case LAYOUT_TABLE: return 0.5f * x; /* rows are looked up, not multiplied */
-    case LAYOUT_FACTORS: return 1.0f;
-    case LAYOUT_MATRIX: break;
+    case TN_ARCH_NORM: return 1.0f + 0.05f * x;
+    case TN_ARCH_BIAS: return 0.02f * x;
+    case TN_ARCH_EMBEDDING: return 0.5f * x; /* rows are looked up, not multiplied */
+    case TN_ARCH_FACTORS: return 1.0f;
+    case TN_ARCH_MATRIX: break;
     }
     return x / sqrtf((float)columns); /* keeps activations at their size from layer to layer */
 }
 
-static tn_status find_stock(struct synth *s, tn_type type, enum layout_kind kind, int64_t columns, size_t *out) {
+static tn_status find_stock(struct synth *s, tn_type type, tn_arch_tensor_kind kind, int64_t columns, size_t *out) {
     for (size_t i = 0; i < s->stock_count; i++)
         if (s->stocks[i].type == type && s->stocks[i].kind == kind && s->stocks[i].columns == columns) {
             *out = i;
@@ -292,7 +289,7 @@ static tn_status fill_rows(void *user, size_t tensor, int64_t first, int64_t cou
     return TN_OK;
 }
 
-static tn_status add_tensor(void *user, const char *name, enum layout_kind kind, int n_dims, const int64_t *ne) {
+static tn_status add_tensor(void *user, const char *name, tn_arch_tensor_kind kind, int n_dims, const int64_t *ne) {
     struct synth *s = user;
     int64_t full[4] = {1, 1, 1, 1};
     for (int i = 0; i < n_dims; i++) full[i] = ne[i];
@@ -306,7 +303,7 @@ static tn_status add_tensor(void *user, const char *name, enum layout_kind kind,
         s->capacity = capacity;
     }
     struct written_tensor *t = &s->tensors[s->count];
-    bool large = mix_quantizes(name, n_dims) && (kind == LAYOUT_MATRIX || kind == LAYOUT_TABLE);
+    bool large = mix_quantizes(name, n_dims) && (kind == TN_ARCH_MATRIX || kind == TN_ARCH_EMBEDDING);
     *t = (struct written_tensor){.columns = full[0], .rows = full[1] * full[2] * full[3], .raw = true};
     t->type = large ? mix_type(s->mix, &s->model, name, full) : TN_F32;
     TN_TRY(tn_gguf_writer_add(s->writer, name, t->type, n_dims, ne));
@@ -328,7 +325,7 @@ static tn_status write_model(struct synth *s, const struct args *args) {
     TN_TRY(tn_gguf_writer_set_u32(s->writer, "general.file_type", s->mix->file_type));
     if (tn_type_is_quantized(s->mix->type))
         TN_TRY(tn_gguf_writer_set_u32(s->writer, "general.quantization_version", 2));
-    TN_TRY(set_tokenizer(s->writer, l->vocab, l->features & L_ENCODER));
+    TN_TRY(set_tokenizer(s->writer, l->vocab, l->traits & TN_ARCH_ENCODER));
     TN_TRY(layout_tensors(l, add_tensor, s));
     TN_TRY(tn_gguf_writer_begin(s->writer));
     if (!s->no_data) {
@@ -353,12 +350,12 @@ static void report(const struct synth *s, const char *out) {
 
 static int run_synth(const struct args *args) {
     const char *out = args->values[0], *arch_name = args_text(args, "arch"), *type = args_text(args, "type");
-    const struct layout_arch *arch = layout_find(arch_name);
+    const tn_arch *arch = tn_arch_find(arch_name);
     struct synth s = {
         .mix = mix_find(type), .seed = (uint64_t)args_int(args, "seed"), .no_data = args_flag(args, "no-data")};
     if (!arch) {
         fprintf(stderr, "The architectures are:");
-        for (const struct layout_arch *a = layout_table; a->name; a++) fprintf(stderr, " %s", a->name);
+        for (size_t i = 0; tn_arch_at(i); i++) fprintf(stderr, " %s", tn_arch_at(i)->name);
         fputc('\n', stderr);
         return fail_usage(args, "no architecture is called \"%s\"", arch_name);
     }
@@ -374,8 +371,8 @@ static int run_synth(const struct args *args) {
                                      .experts = s.layout.experts,
                                      .heads = s.layout.heads,
                                      .kv_heads = s.layout.kv_heads,
-                                     .has_output = !(s.layout.features & (L_TIED | L_ENCODER)),
-                                     .falcon = strcmp(arch->name, "falcon") == 0};
+                                     .has_output = !(s.layout.traits & (TN_ARCH_TIED | TN_ARCH_ENCODER)),
+                                     .output_q8_0 = arch->output_q8_0};
         status = write_model(&s, args);
     }
     if (status == TN_OK) report(&s, out);

@@ -9,58 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-const struct hf_class hf_classes[] = {
-    {"LlamaForCausalLM", "llama", HF_PAIRED_ROPE},
-    {"LLaMAForCausalLM", "llama", HF_PAIRED_ROPE},
-    {"MistralForCausalLM", "llama", HF_PAIRED_ROPE},
-    {"MixtralForCausalLM", "llama", HF_PAIRED_ROPE},
-    {"Ministral3ForCausalLM", "mistral3", HF_PAIRED_ROPE},
-    {"Mistral3ForConditionalGeneration", "mistral3", HF_PAIRED_ROPE | HF_NESTED},
-    {"Qwen2ForCausalLM", "qwen2", 0},
-    {"Qwen2MoeForCausalLM", "qwen2moe", 0},
-    {"Qwen3ForCausalLM", "qwen3", 0},
-    {"Qwen3MoeForCausalLM", "qwen3moe", 0},
-    {"GemmaForCausalLM", "gemma", HF_NORM_PLUS_ONE},
-    {"Gemma2ForCausalLM", "gemma2", HF_NORM_PLUS_ONE},
-    {"Gemma3ForCausalLM", "gemma3", HF_NORM_PLUS_ONE},
-    {"Gemma3ForConditionalGeneration", "gemma3", HF_NORM_PLUS_ONE | HF_NESTED},
-    {"PhiForCausalLM", "phi2", 0},
-    {"Phi3ForCausalLM", "phi3", 0},
-    {"GPT2LMHeadModel", "gpt2", HF_TRANSPOSED},
-    {"GPTNeoXForCausalLM", "gptneox", HF_GROUPED_QKV},
-    {"FalconForCausalLM", "falcon", HF_GROUPED_QKV},
-    {"RWForCausalLM", "falcon", HF_GROUPED_QKV},
-    {"MptForCausalLM", "mpt", 0},
-    {"MPTForCausalLM", "mpt", 0},
-    {"GPTBigCodeForCausalLM", "starcoder", 0},
-    {"Starcoder2ForCausalLM", "starcoder2", 0},
-    {"StableLmForCausalLM", "stablelm", 0},
-    {"StableLMEpochForCausalLM", "stablelm", 0},
-    {"SmolLM3ForCausalLM", "smollm3", HF_PAIRED_ROPE},
-    {"OlmoForCausalLM", "olmo", HF_PAIRED_ROPE},
-    {"Olmo2ForCausalLM", "olmo2", 0},
-    {"OlmoeForCausalLM", "olmoe", 0},
-    {"GraniteForCausalLM", "granite", HF_PAIRED_ROPE},
-    {"GraniteMoeForCausalLM", "granitemoe", HF_PAIRED_ROPE},
-    {"GraniteMoeSharedForCausalLM", "granitemoe", HF_PAIRED_ROPE},
-    {"GptOssForCausalLM", "gpt-oss", 0},
-    {"InternLM2ForCausalLM", "internlm2", HF_PAIRED_ROPE | HF_GROUPED_QKV},
-    {"CohereForCausalLM", "command-r", 0},
-    {"BertModel", "bert", 0},
-    {"BertForMaskedLM", "bert", 0},
-    {"BertForSequenceClassification", "bert", 0},
-    {"NomicBertModel", "nomic-bert", 0},
-    {NULL, NULL, 0},
-};
-
-const struct hf_class *hf_class_find(const char *name) {
-    for (const struct hf_class *c = hf_classes; c->name; c++)
-        if (strcmp(c->name, name) == 0) return c;
-    return NULL;
-}
-
-/* ---- Files ------------------------------------------------------------------------------------------------------
- */
+/* ---- Files ---- */
 
 tn_status hf_load_bytes(const char *folder, const char *name, char **out, size_t *size) {
     char path[PATH_MAX];
@@ -123,8 +72,7 @@ tn_status hf_load_json(const char *folder, const char *name, json_t **out) {
     return tn_fail(TN_E_FORMAT, "%s/%s: line %d: %s", folder, name, error.line, error.text);
 }
 
-/* ---- Numbers ----------------------------------------------------------------------------------------------------
- */
+/* ---- Numbers ---- */
 
 /* The first of several names (separated by spaces) that has a value other than null. */
 static json_t *first_of(const json_t *object, const char *names) {
@@ -157,10 +105,7 @@ static tn_status need(const struct hf_model *m, const char *names, uint32_t *out
     return tn_fail(TN_E_FORMAT, "%s/config.json: none of \"%s\" is a positive whole number", m->folder, names);
 }
 
-static bool arch_is(const struct hf_model *m, const char *arch) { return strcmp(m->class->arch, arch) == 0; }
-
-/* ---- RoPE -------------------------------------------------------------------------------------------------------
- */
+/* ---- RoPE ---- */
 
 /* Frequency factors of Llama 3: long waves are stretched by the factor, short ones not, those between partly. */
 static tn_status llama3_factors(struct hf_model *m, const json_t *rope) {
@@ -180,7 +125,7 @@ static tn_status llama3_factors(struct hf_model *m, const json_t *rope) {
                              : wave > context / low ? (float)factor
                                                     : (float)(1 / ((1 - smooth) / factor + smooth));
     }
-    m->layout.features |= L_ROPE_FACTORS;
+    m->layout.traits |= TN_ARCH_ROPE_FACTORS;
     return TN_OK;
 }
 
@@ -197,7 +142,7 @@ static tn_status long_short_factors(struct hf_model *m, const json_t *rope) {
         for (uint32_t i = 0; i < n; i++)
             m->rope_factors[(uint32_t)k * n + i] = (float)json_number_value(json_array_get(list, i));
     }
-    m->layout.features |= L_ROPE_FACTORS | L_LONG_SHORT;
+    m->layout.traits |= TN_ARCH_ROPE_FACTORS | TN_ARCH_ROPE_LONG_SHORT;
     double original = number(m->config, "original_max_position_embeddings",
                              number(rope, "original_max_position_embeddings", m->layout.context));
     double scale = m->layout.context / original;
@@ -226,10 +171,11 @@ static tn_status read_rope(struct hf_model *m) {
     if (full) rope = full;
     l->rope_base = (float)number(rope, "rope_theta", number(m->config, "rope_theta rotary_emb_base", 10000));
     if (!local) l->rope_base_local = (float)number(m->config, "rope_local_base_freq", 0);
-    double share = number(rope, "partial_rotary_factor",
-                          number(m->config, "partial_rotary_factor rotary_pct rope_pct", l->arch->rotated));
+    double share = number(
+        rope, "partial_rotary_factor",
+        number(m->config, "partial_rotary_factor rotary_pct rope_pct", l->arch->rotated > 0 ? l->arch->rotated : 1));
     l->rotated = (uint32_t)(l->head * share) & ~1u;
-    if (!rope || l->features & L_NO_ROPE) return TN_OK;
+    if (!rope || l->traits & TN_ARCH_NO_ROPE) return TN_OK;
     m->rope_temperature = (float)number(rope, "llama_4_scaling_beta", 0);
     m->rope_original = whole(rope, "original_max_position_embeddings", 0);
     const char *type = json_string_value(first_of(rope, "rope_type type"));
@@ -253,8 +199,7 @@ static tn_status read_rope(struct hf_model *m) {
     return TN_OK;
 }
 
-/* ---- What single architectures add -------------------------------------------------------------------------------
- */
+/* ---- What single architectures add ---- */
 
 static tn_status read_experts(struct hf_model *m) {
     struct layout *l = &m->layout;
@@ -262,18 +207,20 @@ static tn_status read_experts(struct hf_model *m) {
     if (!l->experts) return TN_OK;
     TN_TRY(need(m, "num_experts_per_tok num_experts_per_token", &l->experts_used));
     l->expert_ffn = whole(m->config, "moe_intermediate_size", l->ffn);
-    if (arch_is(m, "qwen2moe")) l->shared_ffn = whole(m->config, "shared_expert_intermediate_size", 0);
-    if (arch_is(m, "granitemoe") && (l->shared_ffn = whole(m->config, "shared_intermediate_size", 0)))
-        l->features |= L_SHARED_EXPERT;
     if (whole(m->config, "decoder_sparse_step", 1) != 1 ||
         json_array_size(json_object_get(m->config, "mlp_only_layers")))
         return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: models with experts in some layers only are not converted",
                        m->folder);
-    bool normalized = truth(m->config, "norm_topk_prob", !arch_is(m, "qwen2moe") && !arch_is(m, "olmoe"));
-    bool fixed = !arch_is(m, "qwen2moe") && !arch_is(m, "olmoe");
+    const bool fixed = l->arch->experts_sum_to_one;
+    bool normalized = truth(m->config, "norm_topk_prob", fixed);
     if (normalized != fixed)
         return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: norm_topk_prob is %s, but GGUF's %s means %s", m->folder,
-                       normalized ? "true" : "false", m->class->arch, fixed ? "true" : "false");
+                       normalized ? "true" : "false", l->arch->name, fixed ? "true" : "false");
+    return TN_OK;
+}
+
+static tn_status read_qwen2moe(struct hf_model *m) {
+    m->layout.shared_ffn = whole(m->config, "shared_expert_intermediate_size", 0);
     return TN_OK;
 }
 
@@ -284,41 +231,120 @@ static tn_status read_falcon(struct hf_model *m) {
         l->kv_heads = whole(m->config, "num_kv_heads n_head_kv", l->heads);
     else
         l->kv_heads = truth(m->config, "multi_query", true) ? 1 : l->heads;
-    if (grouped && whole(m->config, "num_ln_in_parallel_attn", 2) == 2) l->features |= L_ATTN_NORM_2;
+    if (grouped && whole(m->config, "num_ln_in_parallel_attn", 2) == 2) l->traits |= TN_ARCH_ATTN_NORM_2;
     if (truth(m->config, "alibi", false) || !truth(m->config, "parallel_attn", true) ||
         truth(m->config, "bias", false))
         return tn_fail(TN_E_UNSUPPORTED,
-                       "%s/config.json: Falcon with ALiBi, biases or sequential layers is not "
-                       "converted",
-                       m->folder);
+                       "%s/config.json: Falcon with ALiBi, biases or sequential layers is not converted", m->folder);
     return TN_OK;
 }
 
 static tn_status read_mpt(struct hf_model *m) {
     struct layout *l = &m->layout;
     json_t *attention = json_object_get(m->config, "attn_config");
+    l->ffn = whole(m->config, "intermediate_size n_inner ffn_hidden_size",
+                   (uint32_t)(number(m->config, "expansion_ratio", 4) * l->width));
     l->kv_heads = whole(attention, "kv_n_heads", l->heads);
     l->clamp_qkv = (float)number(attention, "clip_qkv", 0);
     if (truth(attention, "alibi", true))
         l->alibi = (float)number(attention, "alibi_bias_max", 8);
     else
-        l->features |= L_POSITIONS;
+        l->traits |= TN_ARCH_POSITIONS;
     if (truth(attention, "qk_ln", false) || !truth(m->config, "no_bias", true))
         return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: MPT with biases or norms of q and k is not converted",
                        m->folder);
     return TN_OK;
 }
 
-/* What the architecture means when a file gives a window and nothing else. */
-static bool usual_window(const struct hf_model *m, uint32_t layer) {
-    if (arch_is(m, "gemma2") || arch_is(m, "gpt-oss")) return layer % 2 == 0;
-    if (arch_is(m, "gemma3")) return layer % 6 != 5;
-    return true;
+static tn_status read_gemma(struct hf_model *m) {
+    double scalar = number(m->config, "query_pre_attn_scalar", m->layout.head);
+    if (scalar != m->layout.head) m->layout.scale_attention = (float)(1 / sqrt(scalar));
+    return TN_OK;
 }
 
-/* Which layers attend to a window only; written out where that is not the usual. */
+static tn_status read_gemma2(struct hf_model *m) {
+    m->layout.softcap_attention = (float)number(m->config, "attn_logit_softcapping", 0);
+    m->layout.softcap_output = (float)number(m->config, "final_logit_softcapping", 0);
+    return read_gemma(m);
+}
+
+static tn_status read_granite(struct hf_model *m) {
+    struct layout *l = &m->layout;
+    l->scale_output = (float)number(m->config, "logits_scaling", 1);
+    l->scale_residual = (float)number(m->config, "residual_multiplier", 1);
+    l->scale_embedding = (float)number(m->config, "embedding_multiplier", 1);
+    l->scale_attention = (float)number(m->config, "attention_multiplier", 1 / sqrt(l->head));
+    return TN_OK;
+}
+
+static tn_status read_granitemoe(struct hf_model *m) {
+    m->layout.shared_ffn = whole(m->config, "shared_intermediate_size", 0);
+    if (m->layout.shared_ffn) m->layout.traits |= TN_ARCH_SHARED_EXPERT;
+    return read_granite(m);
+}
+
+static tn_status read_command_r(struct hf_model *m) {
+    m->layout.scale_output = (float)number(m->config, "logit_scale", 0.0625);
+    if (truth(m->config, "use_qk_norm", false)) m->layout.traits |= TN_ARCH_QK_NORM_HEADS;
+    return TN_OK;
+}
+
+static tn_status read_stablelm(struct hf_model *m) {
+    if (truth(m->config, "use_qkv_bias", false)) m->layout.traits |= TN_ARCH_QKV_BIAS;
+    if (truth(m->config, "use_parallel_residual", false)) m->layout.traits |= TN_ARCH_NO_FFN_NORM;
+    if (truth(m->config, "qk_layernorm", false))
+        return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: StableLM with norms of q and k is not converted",
+                       m->folder);
+    return TN_OK;
+}
+
+static tn_status read_olmo(struct hf_model *m) {
+    m->layout.clamp_qkv = (float)number(m->config, "clip_qkv", 0);
+    return TN_OK;
+}
+
+static tn_status read_gptneox(struct hf_model *m) {
+    m->layout.parallel_residual = truth(m->config, "use_parallel_residual", true);
+    return TN_OK;
+}
+
+static tn_status read_starcoder(struct hf_model *m) {
+    if (!truth(m->config, "multi_query", true))
+        return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: StarCoder without multi_query is not converted", m->folder);
+    m->layout.kv_heads = 1;
+    return TN_OK;
+}
+
+static tn_status read_starcoder2(struct hf_model *m) {
+    if (!truth(m->config, "use_bias", true))
+        m->layout.traits &= ~(uint32_t)(TN_ARCH_QKV_BIAS | TN_ARCH_OUT_BIAS | TN_ARCH_FFN_BIAS);
+    return TN_OK;
+}
+
+/* Architectures whose configuration has entries of its own. */
+static const struct family_config {
+    const char *arch;
+    tn_status (*read)(struct hf_model *m);
+} family_configs[] = {
+    {"qwen2moe", read_qwen2moe},
+    {"falcon", read_falcon},
+    {"mpt", read_mpt},
+    {"gemma2", read_gemma2},
+    {"gemma3", read_gemma},
+    {"granite", read_granite},
+    {"granitemoe", read_granitemoe},
+    {"command-r", read_command_r},
+    {"stablelm", read_stablelm},
+    {"olmo", read_olmo},
+    {"gptneox", read_gptneox},
+    {"starcoder", read_starcoder},
+    {"starcoder2", read_starcoder2},
+};
+
+/* Which layers attend to a window only; written out where the architecture's period does not give them. */
 static tn_status read_window(struct hf_model *m) {
     struct layout *l = &m->layout;
+    const uint32_t period = (uint32_t)l->arch->window_period;
     json_t *types = json_object_get(m->config, "layer_types");
     bool on = truth(m->config, "use_sliding_window", true);
     l->window = on ? whole(m->config, "sliding_window", 0) : 0;
@@ -330,7 +356,7 @@ static tn_status read_window(struct hf_model *m) {
         const char *type = json_string_value(json_array_get(types, i));
         m->window_layers[i] = type && strcmp(type, "sliding_attention") == 0;
         sliding += m->window_layers[i];
-        unusual += m->window_layers[i] != usual_window(m, i);
+        unusual += m->window_layers[i] != (period == 0 || i % period < period - 1);
     }
     if (sliding == 0) l->window = 0;
     if (unusual == 0) {
@@ -340,64 +366,32 @@ static tn_status read_window(struct hf_model *m) {
     return TN_OK;
 }
 
-static tn_status read_special(struct hf_model *m) {
+static tn_status read_family(struct hf_model *m) {
     struct layout *l = &m->layout;
     const json_t *c = m->config;
-    if (truth(c, "attention_bias", false) && !(l->features & L_QKV_BIAS)) l->features |= L_QKV_BIAS | L_OUT_BIAS;
-    if (truth(c, "mlp_bias", false)) l->features |= L_FFN_BIAS;
-    if (arch_is(m, "gemma2")) {
-        l->softcap_attention = (float)number(c, "attn_logit_softcapping", 0);
-        l->softcap_output = (float)number(c, "final_logit_softcapping", 0);
-    }
-    if (arch_is(m, "gemma2") || arch_is(m, "gemma3")) {
-        double scalar = number(c, "query_pre_attn_scalar", l->head);
-        if (scalar != l->head) l->scale_attention = (float)(1 / sqrt(scalar));
-    }
-    if (arch_is(m, "granite") || arch_is(m, "granitemoe")) {
-        l->scale_output = (float)number(c, "logits_scaling", 1);
-        l->scale_residual = (float)number(c, "residual_multiplier", 1);
-        l->scale_embedding = (float)number(c, "embedding_multiplier", 1);
-        l->scale_attention = (float)number(c, "attention_multiplier", 1 / sqrt(l->head));
-    }
-    if (arch_is(m, "command-r")) {
-        l->scale_output = (float)number(c, "logit_scale", 0.0625);
-        if (truth(c, "use_qk_norm", false)) l->features |= L_QK_NORM_HEADS;
-    }
-    if (arch_is(m, "stablelm")) {
-        if (truth(c, "use_qkv_bias", false)) l->features |= L_QKV_BIAS;
-        if (truth(c, "use_parallel_residual", false)) l->features |= L_NO_FFN_NORM;
-        if (truth(c, "qk_layernorm", false))
-            return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: StableLM with norms of q and k is not converted",
-                           m->folder);
-    }
-    if (arch_is(m, "olmo")) l->clamp_qkv = (float)number(c, "clip_qkv", 0);
-    if (arch_is(m, "gptneox")) l->parallel_residual = truth(c, "use_parallel_residual", true);
-    if (arch_is(m, "starcoder2") && !truth(c, "use_bias", true))
-        l->features &= ~(uint32_t)(L_QKV_BIAS | L_OUT_BIAS | L_FFN_BIAS);
-    if (arch_is(m, "starcoder")) {
-        if (!truth(c, "multi_query", true))
-            return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: StarCoder without multi_query is not converted",
-                           m->folder);
-        l->kv_heads = 1;
-    }
-    if (l->features & L_ENCODER) l->token_types = whole(c, "type_vocab_size", 2);
-    if (arch_is(m, "falcon")) TN_TRY(read_falcon(m));
-    if (arch_is(m, "mpt")) TN_TRY(read_mpt(m));
-    return read_experts(m);
+    if (truth(c, "attention_bias", false) && !(l->traits & TN_ARCH_QKV_BIAS))
+        l->traits |= TN_ARCH_QKV_BIAS | TN_ARCH_OUT_BIAS;
+    if (truth(c, "mlp_bias", false)) l->traits |= TN_ARCH_FFN_BIAS;
+    if (l->traits & TN_ARCH_ENCODER) l->token_types = whole(c, "type_vocab_size", 2);
+    TN_TRY(read_experts(m));
+    for (size_t i = 0; i < sizeof family_configs / sizeof *family_configs; i++)
+        if (strcmp(family_configs[i].arch, l->arch->name) == 0) return family_configs[i].read(m);
+    return TN_OK;
 }
 
-/* ---- All together -----------------------------------------------------------------------------------------------
- */
+/* ---- All together ---- */
 
 static tn_status find_class(struct hf_model *m) {
     const char *name = json_string_value(json_array_get(json_object_get(m->root, "architectures"), 0));
     if (!name) return tn_fail(TN_E_FORMAT, "%s/config.json: no \"architectures\" in it", m->folder);
-    m->class = hf_class_find(name);
-    if (!m->class)
-        return tn_fail(TN_E_UNSUPPORTED, "%s: models of the class %s are not converted (see tenon convert --help)",
-                       m->folder, name);
+    m->layout.arch = tn_arch_find_class(name, &m->class);
+    if (!m->layout.arch)
+        return tn_fail(
+            TN_E_UNSUPPORTED,
+            "%s: models of the class %s cannot be converted (tenon help --architectures lists those that can)",
+            m->folder, name);
     m->config = m->root;
-    if (m->class->traits & HF_NESTED) {
+    if (m->class->traits & TN_ARCH_HF_NESTED) {
         json_t *text = json_object_get(m->root, "text_config");
         if (text) m->config = text;
     }
@@ -409,25 +403,21 @@ static tn_status read_config(struct hf_model *m) {
     TN_TRY(hf_load_json(m->folder, "config.json", &m->root));
     if (!m->root) return tn_fail(TN_E_NOT_FOUND, "%s: no config.json; is this a model folder?", m->folder);
     TN_TRY(find_class(m));
-    *l = (struct layout){.arch = layout_find(m->class->arch)};
-    if (!l->arch) return tn_fail(TN_E_INTERNAL, "no layout for %s", m->class->arch);
-    l->features = l->arch->features & ~(uint32_t)L_TIED;
+    l->traits = l->arch->traits & ~(uint32_t)TN_ARCH_TIED;
     TN_TRY(need(m, "hidden_size n_embd d_model", &l->width));
     TN_TRY(need(m, "num_hidden_layers n_layer n_layers num_layers", &l->layers));
     TN_TRY(need(m, "num_attention_heads n_head n_heads", &l->heads));
     TN_TRY(need(m, "vocab_size", &l->vocab));
     l->kv_heads = whole(m->config, "num_key_value_heads", l->heads);
     l->head = whole(m->config, "head_dim", l->width / l->heads);
-    uint32_t fourfold = 4 * l->width;
-    if (arch_is(m, "mpt")) fourfold = (uint32_t)(number(m->config, "expansion_ratio", 4) * l->width);
-    l->ffn = whole(m->config, "intermediate_size n_inner ffn_hidden_size", fourfold);
+    l->ffn = whole(m->config, "intermediate_size n_inner ffn_hidden_size", 4 * l->width);
     TN_TRY(need(m, "max_position_embeddings n_positions n_ctx max_seq_len", &l->context));
-    bool mean = l->features & L_LAYER_NORM;
+    bool mean = l->traits & TN_ARCH_LAYER_NORM;
     l->eps = (float)number(m->config,
                            mean ? "layer_norm_eps layer_norm_epsilon norm_epsilon norm_eps"
                                 : "rms_norm_eps layer_norm_eps layer_norm_epsilon norm_epsilon norm_eps",
                            1e-5);
-    TN_TRY(read_special(m));
+    TN_TRY(read_family(m));
     TN_TRY(read_rope(m));
     TN_TRY(read_window(m));
     tn_status status = layout_check(l);
@@ -448,13 +438,12 @@ void hf_model_close(struct hf_model *m) {
     *m = (struct hf_model){0};
 }
 
-/* ---- Keys -------------------------------------------------------------------------------------------------------
- */
+/* ---- Keys ---- */
 
 static tn_status set_f32(const struct hf_model *m, tn_gguf_writer *w, const char *name, float value) {
     char key[128];
     if (value == 0) return TN_OK;
-    snprintf(key, sizeof key, "%s.%s", m->class->arch, name);
+    snprintf(key, sizeof key, "%s.%s", m->layout.arch->name, name);
     return tn_gguf_writer_set_f32(w, key, value);
 }
 
@@ -469,7 +458,7 @@ tn_status hf_model_keys(const struct hf_model *m, tn_gguf_writer *w) {
     const char *slash = strrchr(folder, '/');
     TN_TRY(tn_gguf_writer_set_cstr(w, "general.name", name && *name ? name : slash ? slash + 1 : folder));
     if (m->rope_type) {
-        snprintf(key, sizeof key, "%s.rope.scaling.type", m->class->arch);
+        snprintf(key, sizeof key, "%s.rope.scaling.type", m->layout.arch->name);
         TN_TRY(tn_gguf_writer_set_cstr(w, key, m->rope_type));
         TN_TRY(set_f32(m, w, "rope.scaling.factor", m->rope_factor));
         TN_TRY(set_f32(m, w, "rope.scaling.yarn_beta_fast", m->rope_beta_fast));
@@ -479,11 +468,11 @@ tn_status hf_model_keys(const struct hf_model *m, tn_gguf_writer *w) {
     }
     TN_TRY(set_f32(m, w, "attention.temperature_scale", m->rope_temperature));
     if (m->rope_original && (m->rope_type || m->rope_attention != 0 || m->rope_temperature != 0)) {
-        snprintf(key, sizeof key, "%s.rope.scaling.original_context_length", m->class->arch);
+        snprintf(key, sizeof key, "%s.rope.scaling.original_context_length", m->layout.arch->name);
         TN_TRY(tn_gguf_writer_set_u32(w, key, m->rope_original));
     }
     TN_TRY(set_f32(m, w, "rope.scaling.attn_factor", m->rope_attention));
     if (!m->window_layers || !m->layout.window) return TN_OK;
-    snprintf(key, sizeof key, "%s.attention.sliding_window_pattern", m->class->arch);
+    snprintf(key, sizeof key, "%s.attention.sliding_window_pattern", m->layout.arch->name);
     return tn_gguf_writer_set_array(w, key, TN_GGUF_BOOL, m->window_layers, m->layout.layers);
 }

@@ -8,27 +8,11 @@
 
 #include <jansson.h>
 
-/* How a model class of the transformers library maps to a GGUF architecture. */
-struct hf_class {
-    const char *name; /* "LlamaForCausalLM" */
-    const char *arch; /* "llama" */
-    unsigned traits;
-};
-enum hf_trait {
-    HF_PAIRED_ROPE = 1 << 0,   /* GGUF rotates adjacent elements, HF halves: rows of q and k are permuted */
-    HF_NORM_PLUS_ONE = 1 << 1, /* norms multiply by 1 + weight */
-    HF_TRANSPOSED = 1 << 2,    /* matrices are stored [in, out] */
-    HF_GROUPED_QKV = 1 << 3,   /* the fused matrix holds q, k, v of each group together */
-    HF_NESTED = 1 << 4         /* the language model's configuration is under text_config */
-};
-const struct hf_class *hf_class_find(const char *name);
-extern const struct hf_class hf_classes[]; /* ended by an entry without a name */
-
 struct hf_model {
     const char *folder;
-    const struct hf_class *class;
-    json_t *root;   /* config.json */
-    json_t *config; /* the part that describes the language model */
+    const tn_arch_class *class; /* how its weights differ from those in GGUF */
+    json_t *root;               /* config.json */
+    json_t *config;             /* the part that describes the language model */
     struct layout layout;
     /* RoPE scaling. */
     const char *rope_type; /* NULL: none */
@@ -53,7 +37,7 @@ tn_status hf_load_bytes(const char *folder, const char *name, char **out, size_t
 
 /* tensors.c: the source of each GGUF tensor. */
 struct hf_weights;
-tn_status hf_weights_open(struct hf_model *model, struct hf_weights **out); /* may set L_TIED */
+tn_status hf_weights_open(struct hf_model *model, struct hf_weights **out); /* may set TN_ARCH_TIED */
 void hf_weights_close(struct hf_weights *weights);
 /* The type most weights are stored in. */
 tn_type hf_weights_type(const struct hf_weights *weights);

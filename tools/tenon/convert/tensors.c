@@ -11,124 +11,124 @@
  */
 
 /* GGUF name → their name, without ".weight" and ".bias". L stands for the layer, E for the expert. The first that
- * exists is taken, so special cases come first; archs NULL means all. */
+ * exists is taken: names that only one family uses come first. */
 static const struct name_row {
-    const char *archs, *gguf, *theirs;
+    const char *gguf, *theirs;
 } names[] = {
-    {NULL, "token_embd", "embed_tokens"},
-    {NULL, "token_embd", "wte"},
-    {NULL, "token_embd", "embed_in"},
-    {NULL, "token_embd", "tok_embeddings"},
-    {NULL, "token_embd", "word_embeddings"},
-    {NULL, "token_embd", "embeddings.word_embeddings"},
-    {NULL, "position_embd", "wpe"},
-    {NULL, "position_embd", "embeddings.position_embeddings"},
-    {NULL, "token_types", "embeddings.token_type_embeddings"},
-    {NULL, "token_embd_norm", "embeddings.LayerNorm"},
-    {NULL, "token_embd_norm", "emb_ln"},
-    {NULL, "output_norm", "norm"},
-    {NULL, "output_norm", "ln_f"},
-    {NULL, "output_norm", "norm_f"},
-    {NULL, "output_norm", "final_layer_norm"},
-    {NULL, "output_norm", "final_layernorm"},
-    {NULL, "output", "lm_head"},
-    {NULL, "output", "embed_out"},
-    {"internlm2", "output", "output"},
+    {"token_embd", "embed_tokens"},
+    {"token_embd", "wte"},
+    {"token_embd", "embed_in"},
+    {"token_embd", "tok_embeddings"},
+    {"token_embd", "word_embeddings"},
+    {"token_embd", "embeddings.word_embeddings"},
+    {"position_embd", "wpe"},
+    {"position_embd", "embeddings.position_embeddings"},
+    {"token_types", "embeddings.token_type_embeddings"},
+    {"token_embd_norm", "embeddings.LayerNorm"},
+    {"token_embd_norm", "emb_ln"},
+    {"output_norm", "norm"},
+    {"output_norm", "ln_f"},
+    {"output_norm", "norm_f"},
+    {"output_norm", "final_layer_norm"},
+    {"output_norm", "final_layernorm"},
+    {"output", "lm_head"},
+    {"output", "embed_out"},
+    {"output", "output"},
     /* attention */
-    {"falcon", "attn_norm", "h.L.ln_mlp"},
-    {"falcon", "attn_norm_2", "h.L.ln_attn"},
-    {NULL, "attn_norm", "layers.L.input_layernorm"},
-    {NULL, "attn_norm", "h.L.ln_1"},
-    {NULL, "attn_norm", "h.L.input_layernorm"},
-    {NULL, "attn_norm", "blocks.L.norm_1"},
-    {NULL, "attn_norm", "layers.L.attention_norm"},
-    {NULL, "attn_q", "layers.L.self_attn.q_proj"},
-    {NULL, "attn_k", "layers.L.self_attn.k_proj"},
-    {NULL, "attn_v", "layers.L.self_attn.v_proj"},
-    {NULL, "attn_q", "encoder.layer.L.attention.self.query"},
-    {NULL, "attn_k", "encoder.layer.L.attention.self.key"},
-    {NULL, "attn_v", "encoder.layer.L.attention.self.value"},
-    {"internlm2", "attn_q", "layers.L.attention.wqkv"},
-    {"internlm2", "attn_k", "layers.L.attention.wqkv"},
-    {"internlm2", "attn_v", "layers.L.attention.wqkv"},
-    {NULL, "attn_qkv", "layers.L.self_attn.qkv_proj"},
-    {NULL, "attn_qkv", "h.L.attn.c_attn"},
-    {NULL, "attn_qkv", "layers.L.attention.query_key_value"},
-    {NULL, "attn_qkv", "h.L.self_attention.query_key_value"},
-    {NULL, "attn_qkv", "blocks.L.attn.Wqkv"},
-    {NULL, "attn_qkv", "encoder.layers.L.attn.Wqkv"},
-    {NULL, "attn_output", "layers.L.self_attn.o_proj"},
-    {NULL, "attn_output", "layers.L.self_attn.dense"},
-    {NULL, "attn_output", "h.L.attn.c_proj"},
-    {NULL, "attn_output", "layers.L.attention.dense"},
-    {NULL, "attn_output", "h.L.self_attention.dense"},
-    {NULL, "attn_output", "blocks.L.attn.out_proj"},
-    {NULL, "attn_output", "layers.L.attention.wo"},
-    {NULL, "attn_output", "encoder.layer.L.attention.output.dense"},
-    {NULL, "attn_output", "encoder.layers.L.attn.out_proj"},
-    {NULL, "attn_q_norm", "layers.L.self_attn.q_norm"},
-    {NULL, "attn_k_norm", "layers.L.self_attn.k_norm"},
-    {NULL, "attn_output_norm", "encoder.layer.L.attention.output.LayerNorm"},
-    {NULL, "attn_output_norm", "encoder.layers.L.norm1"},
-    {NULL, "attn_sinks", "layers.L.self_attn.sinks"},
-    {NULL, "post_attention_norm", "layers.L.post_attention_layernorm"},
+    {"attn_norm", "h.L.ln_mlp"},
+    {"attn_norm_2", "h.L.ln_attn"},
+    {"attn_norm", "layers.L.input_layernorm"},
+    {"attn_norm", "h.L.ln_1"},
+    {"attn_norm", "h.L.input_layernorm"},
+    {"attn_norm", "blocks.L.norm_1"},
+    {"attn_norm", "layers.L.attention_norm"},
+    {"attn_q", "layers.L.self_attn.q_proj"},
+    {"attn_k", "layers.L.self_attn.k_proj"},
+    {"attn_v", "layers.L.self_attn.v_proj"},
+    {"attn_q", "encoder.layer.L.attention.self.query"},
+    {"attn_k", "encoder.layer.L.attention.self.key"},
+    {"attn_v", "encoder.layer.L.attention.self.value"},
+    {"attn_q", "layers.L.attention.wqkv"},
+    {"attn_k", "layers.L.attention.wqkv"},
+    {"attn_v", "layers.L.attention.wqkv"},
+    {"attn_qkv", "layers.L.self_attn.qkv_proj"},
+    {"attn_qkv", "h.L.attn.c_attn"},
+    {"attn_qkv", "layers.L.attention.query_key_value"},
+    {"attn_qkv", "h.L.self_attention.query_key_value"},
+    {"attn_qkv", "blocks.L.attn.Wqkv"},
+    {"attn_qkv", "encoder.layers.L.attn.Wqkv"},
+    {"attn_output", "layers.L.self_attn.o_proj"},
+    {"attn_output", "layers.L.self_attn.dense"},
+    {"attn_output", "h.L.attn.c_proj"},
+    {"attn_output", "layers.L.attention.dense"},
+    {"attn_output", "h.L.self_attention.dense"},
+    {"attn_output", "blocks.L.attn.out_proj"},
+    {"attn_output", "layers.L.attention.wo"},
+    {"attn_output", "encoder.layer.L.attention.output.dense"},
+    {"attn_output", "encoder.layers.L.attn.out_proj"},
+    {"attn_q_norm", "layers.L.self_attn.q_norm"},
+    {"attn_k_norm", "layers.L.self_attn.k_norm"},
+    {"attn_output_norm", "encoder.layer.L.attention.output.LayerNorm"},
+    {"attn_output_norm", "encoder.layers.L.norm1"},
+    {"attn_sinks", "layers.L.self_attn.sinks"},
+    {"post_attention_norm", "layers.L.post_attention_layernorm"},
     /* feed-forward */
-    {"gemma2 gemma3", "ffn_norm", "layers.L.pre_feedforward_layernorm"},
-    {NULL, "ffn_norm", "layers.L.post_attention_layernorm"},
-    {NULL, "ffn_norm", "h.L.ln_2"},
-    {NULL, "ffn_norm", "blocks.L.norm_2"},
-    {NULL, "ffn_norm", "layers.L.ffn_norm"},
-    {NULL, "ffn_gate", "layers.L.mlp.gate_proj"},
-    {NULL, "ffn_gate", "layers.L.feed_forward.w1"},
-    {NULL, "ffn_gate", "encoder.layers.L.mlp.fc12"},
-    {NULL, "ffn_up", "layers.L.mlp.up_proj"},
-    {NULL, "ffn_up", "layers.L.mlp.gate_up_proj"},
-    {NULL, "ffn_up", "layers.L.mlp.fc1"},
-    {NULL, "ffn_up", "layers.L.mlp.c_fc"},
-    {NULL, "ffn_up", "h.L.mlp.c_fc"},
-    {NULL, "ffn_up", "layers.L.mlp.dense_h_to_4h"},
-    {NULL, "ffn_up", "h.L.mlp.dense_h_to_4h"},
-    {NULL, "ffn_up", "blocks.L.ffn.up_proj"},
-    {NULL, "ffn_up", "layers.L.feed_forward.w3"},
-    {NULL, "ffn_up", "encoder.layer.L.intermediate.dense"},
-    {NULL, "ffn_up", "encoder.layers.L.mlp.fc11"},
-    {NULL, "ffn_down", "layers.L.mlp.down_proj"},
-    {NULL, "ffn_down", "layers.L.mlp.fc2"},
-    {NULL, "ffn_down", "layers.L.mlp.c_proj"},
-    {NULL, "ffn_down", "h.L.mlp.c_proj"},
-    {NULL, "ffn_down", "layers.L.mlp.dense_4h_to_h"},
-    {NULL, "ffn_down", "h.L.mlp.dense_4h_to_h"},
-    {NULL, "ffn_down", "blocks.L.ffn.down_proj"},
-    {NULL, "ffn_down", "layers.L.feed_forward.w2"},
-    {NULL, "ffn_down", "encoder.layer.L.output.dense"},
-    {NULL, "ffn_down", "encoder.layers.L.mlp.fc2"},
-    {NULL, "post_ffw_norm", "layers.L.post_feedforward_layernorm"},
-    {NULL, "layer_output_norm", "encoder.layer.L.output.LayerNorm"},
-    {NULL, "layer_output_norm", "encoder.layers.L.norm2"},
+    {"ffn_norm", "layers.L.pre_feedforward_layernorm"},
+    {"ffn_norm", "layers.L.post_attention_layernorm"},
+    {"ffn_norm", "h.L.ln_2"},
+    {"ffn_norm", "blocks.L.norm_2"},
+    {"ffn_norm", "layers.L.ffn_norm"},
+    {"ffn_gate", "layers.L.mlp.gate_proj"},
+    {"ffn_gate", "layers.L.feed_forward.w1"},
+    {"ffn_gate", "encoder.layers.L.mlp.fc12"},
+    {"ffn_up", "layers.L.mlp.up_proj"},
+    {"ffn_up", "layers.L.mlp.gate_up_proj"},
+    {"ffn_up", "layers.L.mlp.fc1"},
+    {"ffn_up", "layers.L.mlp.c_fc"},
+    {"ffn_up", "h.L.mlp.c_fc"},
+    {"ffn_up", "layers.L.mlp.dense_h_to_4h"},
+    {"ffn_up", "h.L.mlp.dense_h_to_4h"},
+    {"ffn_up", "blocks.L.ffn.up_proj"},
+    {"ffn_up", "layers.L.feed_forward.w3"},
+    {"ffn_up", "encoder.layer.L.intermediate.dense"},
+    {"ffn_up", "encoder.layers.L.mlp.fc11"},
+    {"ffn_down", "layers.L.mlp.down_proj"},
+    {"ffn_down", "layers.L.mlp.fc2"},
+    {"ffn_down", "layers.L.mlp.c_proj"},
+    {"ffn_down", "h.L.mlp.c_proj"},
+    {"ffn_down", "layers.L.mlp.dense_4h_to_h"},
+    {"ffn_down", "h.L.mlp.dense_4h_to_h"},
+    {"ffn_down", "blocks.L.ffn.down_proj"},
+    {"ffn_down", "layers.L.feed_forward.w2"},
+    {"ffn_down", "encoder.layer.L.output.dense"},
+    {"ffn_down", "encoder.layers.L.mlp.fc2"},
+    {"post_ffw_norm", "layers.L.post_feedforward_layernorm"},
+    {"layer_output_norm", "encoder.layer.L.output.LayerNorm"},
+    {"layer_output_norm", "encoder.layers.L.norm2"},
     /* experts: one tensor each, or all in one */
-    {NULL, "ffn_gate_inp", "layers.L.block_sparse_moe.gate"},
-    {NULL, "ffn_gate_inp", "layers.L.block_sparse_moe.router.layer"},
-    {NULL, "ffn_gate_inp", "layers.L.mlp.gate"},
-    {NULL, "ffn_gate_inp", "layers.L.mlp.router"},
-    {NULL, "ffn_gate_exps", "layers.L.block_sparse_moe.experts.E.w1"},
-    {NULL, "ffn_up_exps", "layers.L.block_sparse_moe.experts.E.w3"},
-    {NULL, "ffn_down_exps", "layers.L.block_sparse_moe.experts.E.w2"},
-    {NULL, "ffn_gate_exps", "layers.L.mlp.experts.E.gate_proj"},
-    {NULL, "ffn_up_exps", "layers.L.mlp.experts.E.up_proj"},
-    {NULL, "ffn_down_exps", "layers.L.mlp.experts.E.down_proj"},
-    {NULL, "ffn_gate_exps", "layers.L.mlp.experts.gate_up_proj"},
-    {NULL, "ffn_up_exps", "layers.L.mlp.experts.gate_up_proj"},
-    {NULL, "ffn_down_exps", "layers.L.mlp.experts.down_proj"},
-    {NULL, "ffn_gate_exps", "layers.L.block_sparse_moe.input_linear"},
-    {NULL, "ffn_up_exps", "layers.L.block_sparse_moe.input_linear"},
-    {NULL, "ffn_down_exps", "layers.L.block_sparse_moe.output_linear"},
-    {NULL, "ffn_gate_inp_shexp", "layers.L.mlp.shared_expert_gate"},
-    {NULL, "ffn_gate_shexp", "layers.L.mlp.shared_expert.gate_proj"},
-    {NULL, "ffn_up_shexp", "layers.L.mlp.shared_expert.up_proj"},
-    {NULL, "ffn_down_shexp", "layers.L.mlp.shared_expert.down_proj"},
-    {NULL, "ffn_gate_shexp", "layers.L.shared_mlp.input_linear"},
-    {NULL, "ffn_up_shexp", "layers.L.shared_mlp.input_linear"},
-    {NULL, "ffn_down_shexp", "layers.L.shared_mlp.output_linear"},
+    {"ffn_gate_inp", "layers.L.block_sparse_moe.gate"},
+    {"ffn_gate_inp", "layers.L.block_sparse_moe.router.layer"},
+    {"ffn_gate_inp", "layers.L.mlp.gate"},
+    {"ffn_gate_inp", "layers.L.mlp.router"},
+    {"ffn_gate_exps", "layers.L.block_sparse_moe.experts.E.w1"},
+    {"ffn_up_exps", "layers.L.block_sparse_moe.experts.E.w3"},
+    {"ffn_down_exps", "layers.L.block_sparse_moe.experts.E.w2"},
+    {"ffn_gate_exps", "layers.L.mlp.experts.E.gate_proj"},
+    {"ffn_up_exps", "layers.L.mlp.experts.E.up_proj"},
+    {"ffn_down_exps", "layers.L.mlp.experts.E.down_proj"},
+    {"ffn_gate_exps", "layers.L.mlp.experts.gate_up_proj"},
+    {"ffn_up_exps", "layers.L.mlp.experts.gate_up_proj"},
+    {"ffn_down_exps", "layers.L.mlp.experts.down_proj"},
+    {"ffn_gate_exps", "layers.L.block_sparse_moe.input_linear"},
+    {"ffn_up_exps", "layers.L.block_sparse_moe.input_linear"},
+    {"ffn_down_exps", "layers.L.block_sparse_moe.output_linear"},
+    {"ffn_gate_inp_shexp", "layers.L.mlp.shared_expert_gate"},
+    {"ffn_gate_shexp", "layers.L.mlp.shared_expert.gate_proj"},
+    {"ffn_up_shexp", "layers.L.mlp.shared_expert.up_proj"},
+    {"ffn_down_shexp", "layers.L.mlp.shared_expert.down_proj"},
+    {"ffn_gate_shexp", "layers.L.shared_mlp.input_linear"},
+    {"ffn_up_shexp", "layers.L.shared_mlp.input_linear"},
+    {"ffn_down_shexp", "layers.L.shared_mlp.output_linear"},
 };
 
 /* What stands before these names, by how the model was saved. */
@@ -272,14 +272,6 @@ tn_status hf_weights_rows(void *user, size_t tensor, int64_t first, int64_t coun
 /* ---- Finding sources --------------------------------------------------------------------------------------------
  */
 
-static bool listed(const char *archs, const char *arch) {
-    if (!archs) return true;
-    size_t length = strlen(arch);
-    for (const char *at = archs; (at = strstr(at, arch)); at += length)
-        if ((at == archs || at[-1] == ' ') && (at[length] == ' ' || at[length] == '\0')) return true;
-    return false;
-}
-
 /* Writes a pattern with its numbers and ending. */
 static void spell(char *out, size_t size, const char *prefix, const char *pattern, int layer, int expert,
                   const char *ending) {
@@ -318,7 +310,7 @@ static struct safetensors_tensor *look_up(struct hf_weights *w, const char *patt
 
 static bool find_source(struct hf_weights *w, const char *base, int layer, const char *ending, struct found *found) {
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (strcmp(names[i].gguf, base) != 0 || !listed(names[i].archs, w->model->class->arch)) continue;
+        if (strcmp(names[i].gguf, base) != 0) continue;
         found->tensor = look_up(w, names[i].theirs, layer, 0, ending, found->name, sizeof found->name);
         found->row = &names[i];
         if (found->tensor) return true;
@@ -381,7 +373,7 @@ static tn_status add_sources(struct hf_weights *w, struct recipe *p, const struc
 static void cut_fused(const struct hf_weights *w, struct recipe *p, const char *base) {
     bool up = strncmp(base, "ffn_up", 6) == 0;
     p->source_rows = 2 * p->rows;
-    if (strcmp(w->model->class->arch, "gpt-oss") == 0) { /* row by row in turn */
+    if (w->model->class->traits & TN_ARCH_HF_INTERLEAVED_EXPERTS) { /* row by row in turn */
         p->step = 2;
         p->offset = up;
     } else {
@@ -418,21 +410,21 @@ static void arrange(const struct hf_weights *w, struct recipe *p, const struct f
     const char *theirs = found->row->theirs;
     bool matrix = strcmp(ending, "weight") == 0;
     bool is_q = strcmp(base, "attn_q") == 0, is_k = strcmp(base, "attn_k") == 0, is_v = strcmp(base, "attn_v") == 0;
-    p->paired = traits & HF_PAIRED_ROPE && (is_q || is_k);
-    if (traits & HF_GROUPED_QKV && (is_q || is_k || is_v || strcmp(base, "attn_qkv") == 0)) {
+    p->paired = traits & TN_ARCH_HF_PAIRED_ROPE && (is_q || is_k);
+    if (traits & TN_ARCH_HF_GROUPED_QKV && (is_q || is_k || is_v || strcmp(base, "attn_qkv") == 0)) {
         p->grouped = true;
         p->first = is_k ? q : is_v ? q + kv : 0;
         p->source_rows = q + 2 * kv;
     }
     size_t length = strlen(base);
     bool norm = length > 5 && strcmp(base + length - 5, "_norm") == 0;
-    p->plus_one = traits & HF_NORM_PLUS_ONE && norm && matrix;
-    if (traits & HF_TRANSPOSED && matrix && (strncmp(base, "attn_", 5) == 0 || strncmp(base, "ffn_", 4) == 0) &&
-        !norm)
+    p->plus_one = traits & TN_ARCH_HF_NORM_PLUS_ONE && norm && matrix;
+    if (traits & TN_ARCH_HF_TRANSPOSED && matrix &&
+        (strncmp(base, "attn_", 5) == 0 || strncmp(base, "ffn_", 4) == 0) && !norm)
         p->transposed = true;
     if (strstr(theirs, "gate_up_proj") && strstr(theirs, "experts")) cut_fused(w, p, base);
     if (strstr(theirs, "input_linear")) cut_fused(w, p, base);
-    if (strcmp(l->arch->name, "gpt-oss") == 0 && strstr(theirs, "mlp.experts.") && matrix && !p->blocks)
+    if (traits & TN_ARCH_HF_INTERLEAVED_EXPERTS && strstr(theirs, "mlp.experts.") && matrix && !p->blocks)
         p->transposed = true; /* theirs are [expert, in, out] */
 }
 
@@ -504,7 +496,7 @@ tn_status hf_weights_open(struct hf_model *model, struct hf_weights **out) {
     if (!tie) tie = json_object_get(model->root, "tie_word_embeddings");
     struct found found = {0};
     bool output = find_source(w, "output", 0, "weight", &found);
-    if (json_is_true(tie) || (!tie && !output)) model->layout.features |= L_TIED;
+    if (json_is_true(tie) || (!tie && !output)) model->layout.traits |= TN_ARCH_TIED;
     if (json_is_true(tie) && output) found.tensor->used = true;
     *out = w;
     return TN_OK;

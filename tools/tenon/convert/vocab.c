@@ -176,7 +176,7 @@ static tn_status put_vocab_object(struct hf_vocab *v, const json_t *vocab) {
 static tn_status read_byte_level_bpe(struct hf_vocab *v, const char *pre) {
     const json_t *model = json_object_get(v->tokenizer, "model");
     char what[4096];
-    if (!pre) pre = hf_pre_name(v->tokenizer, v->model->class->arch, what, sizeof what);
+    if (!pre) pre = hf_pre_name(v->tokenizer, v->model->layout.arch->name, what, sizeof what);
     if (!pre)
         return tn_fail(TN_E_UNSUPPORTED,
                        "%s/tokenizer.json: unknown pre-tokenizer; give its name with --pre if you know it. Its "
@@ -421,7 +421,7 @@ static tn_status set_adds_token(const struct hf_vocab *v, const char *name, cons
         adds = json_is_true(set);
     else if (!known && !last && v->sp.count && kind && (strstr(kind, "Llama") || strstr(kind, "Gemma")))
         adds = true;
-    else if (!known && v->model->layout.features & L_ENCODER)
+    else if (!known && v->model->layout.traits & TN_ARCH_ENCODER)
         adds = true;
     return tn_gguf_writer_set_bool(v->writer, key, adds);
 }
@@ -453,7 +453,7 @@ static tn_status set_special_tokens(struct hf_vocab *v) {
         TN_TRY(tn_gguf_writer_set_u32(v->writer, roles[i].key, (uint32_t)id));
     }
     TN_TRY(set_more_ends(v));
-    bool encoder = v->model->layout.features & L_ENCODER;
+    bool encoder = v->model->layout.traits & TN_ARCH_ENCODER;
     TN_TRY(set_adds_token(v, "add_bos_token", "tokenizer.ggml.add_bos_token",
                           role_id(v, encoder ? "cls_token" : "bos_token"), false));
     return set_adds_token(v, "add_eos_token", "tokenizer.ggml.add_eos_token",

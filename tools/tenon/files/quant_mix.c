@@ -114,7 +114,7 @@ static bool below_three_bits_and_a_half(tn_type type) {
 
 static tn_type output_type(const struct mix *mix, const struct mix_model *m, int64_t columns) {
     if (mix->type == TN_MXFP4 || mix->type == TN_Q8_0) return TN_Q8_0;
-    if (m->falcon || columns % tn_type_block(mix->type) != 0) return TN_Q8_0;
+    if (m->output_q8_0 || columns % tn_type_block(mix->type) != 0) return TN_Q8_0;
     return below_three_bits_and_a_half(mix->type) ? TN_Q5_K : TN_Q6_K;
 }
 
@@ -184,13 +184,14 @@ static uint32_t arch_u32(const tn_gguf *file, const char *arch, const char *name
 
 struct mix_model mix_model_of(const tn_gguf *file, bool importance) {
     const char *arch = tn_gguf_get_cstr(file, "general.architecture", "");
+    const tn_arch *family = tn_arch_find(arch);
     return (struct mix_model){
         .layers = arch_u32(file, arch, "block_count"),
         .experts = arch_u32(file, arch, "expert_count"),
         .heads = arch_u32(file, arch, "attention.head_count"),
         .kv_heads = arch_u32(file, arch, "attention.head_count_kv"),
         .has_output = tn_gguf_find_tensor(file, "output.weight") != NULL,
-        .falcon = strcmp(arch, "falcon") == 0,
+        .output_q8_0 = family && family->output_q8_0,
         .importance = importance,
     };
 }

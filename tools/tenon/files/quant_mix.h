@@ -2,6 +2,7 @@
 #ifndef TENON_TOOL_QUANT_MIX_H
 #define TENON_TOOL_QUANT_MIX_H
 
+#include "tenon/arch.h"
 #include "tenon/gguf.h"
 
 struct mix {
@@ -16,9 +17,9 @@ const struct mix *mix_find(const char *name); /* ignores case; NULL when there i
 /* Properties of a model that the rules use. */
 struct mix_model {
     uint32_t layers, experts, heads, kv_heads;
-    bool has_output; /* has an output matrix; otherwise the token embedding is also the output */
-    bool falcon;
-    bool importance; /* an importance file is used */
+    bool has_output;  /* has an output matrix; otherwise the token embedding is also the output */
+    bool output_q8_0; /* the output matrix is q8_0 whatever the mix */
+    bool importance;  /* an importance file is used */
 };
 struct mix_model mix_model_of(const tn_gguf *file, bool importance);
 
