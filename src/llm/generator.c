@@ -132,7 +132,7 @@ static size_t find_stop(const tn_generator *g, int *which) {
     return first;
 }
 
-static tn_status add_text(tn_generator *g, const char *text, size_t length) {
+static tn_status generator_add_text(tn_generator *g, const char *text, size_t length) {
     if (g->n_stops == 0) {
         g->text = text;
         g->length = length;
@@ -172,7 +172,7 @@ const char *tn_generator_finish(tn_generator *g, size_t *length) {
 /* ---- Sampling ---- */
 
 /* Takes over a token that the sampler has not accepted yet. */
-static tn_status take_token(tn_generator *g, tn_token token) {
+static tn_status generator_take(tn_generator *g, tn_token token) {
     TN_TRY(tn_sampler_accept(g->sampler, token));
     g->token = token;
     if (!g->ignore_end && tn_token_is_end(g->tokenizer, token)) {
@@ -182,7 +182,7 @@ static tn_status take_token(tn_generator *g, tn_token token) {
     size_t length;
     const char *text = tn_detokenizer_push(g->detokenizer, token, &length);
     g->n_tokens++;
-    TN_TRY(add_text(g, text, length));
+    TN_TRY(generator_add_text(g, text, length));
     return g->ended ? TN_END : TN_OK;
 }
 
@@ -192,7 +192,7 @@ tn_status tn_generator_sample_logits(tn_generator *g, const float *logits, size_
     g->length = 0;
     if (g->ended) return TN_END;
     TN_TRY(tn_sampler_sample(g->sampler, logits, n_vocab, &token));
-    return take_token(g, token);
+    return generator_take(g, token);
 }
 
 tn_status tn_generator_sample(tn_generator *g, tn_session *session, int32_t row) {
@@ -203,7 +203,7 @@ tn_status tn_generator_sample(tn_generator *g, tn_session *session, int32_t row)
     if (g->ended) return TN_END;
     const tn_token token = tn_session_argmax(session, row);
     if (token < 0) return tn_fail(TN_E_INVALID, "the last decode has no output row %d", row);
-    return take_token(g, token);
+    return generator_take(g, token);
 }
 
 tn_token tn_generator_token(const tn_generator *g) { return g->token; }

@@ -44,8 +44,8 @@ static int64_t expected_size(const tn_model *m, int32_t layer, tn__dim dim, int6
     return tn__dim_size(dim, m->arch->info.traits, &sizes);
 }
 
-static tn_status check_shape(const tn_model *m, const tn_gguf_tensor *info, const tn__tensor_row *row,
-                             int32_t layer) {
+static tn_status check_weight_shape(const tn_model *m, const tn_gguf_tensor *info, const tn__tensor_row *row,
+                                    int32_t layer) {
     for (int i = 0; i < 4; i++) {
         int64_t other = 0, size = i < 3 ? expected_size(m, layer, row->dims[i], &other) : 1;
         if (size < 0 || info->ne[i] == size || (other && info->ne[i] == other)) continue;
@@ -105,7 +105,7 @@ static tn_status find_weight(tn_model *m, tn__weight *w) {
     if (in_layer && layer >= m->h.n_layer)
         return tn_fail(TN_E_FORMAT, "%s: tensor '%s' belongs to layer %d of %d", tn_gguf_path(m->file), w->info->name,
                        layer, m->h.n_layer);
-    TN_TRY(check_shape(m, w->info, row, layer));
+    TN_TRY(check_weight_shape(m, w->info, row, layer));
 
     w->tensor = tn_tensor_new(m->arena, w->info->type, w->info->n_dims ? w->info->n_dims : 1, w->info->ne);
     if (!w->tensor) return tn_arena_status(m->arena);

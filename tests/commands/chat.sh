@@ -59,13 +59,13 @@ err 'chat template' "a broken template is named"
 # The context fills up between replies and within one; the conversation continues.
 lines='Once upon a time there was a fox\nThe fox met a bear\nThe bear said hello\nThen they went home\n/stats\n'
 chat "$lines" -n 40 -c 96 || complain "a full context"
-err 'oldest 2 messages are forgotten' "a full context forgets the oldest"
+err 'oldest 2 messages were dropped' "a full context drops the oldest"
 computed=$(sed -n 's/^ *prompt *\([0-9]*\) tokens.*/\1/p' "$work/out")
 [ "$computed" -lt 60 ] || complain "cached tokens are not computed again ($computed tokens)"
 chat 'Once upon a time\n/stats\n' -n 300 -c 64 --grammar 'root ::= [^~]* "~"' || complain "a reply longer than the context"
 err 'cut off after 300 tokens' "a reply longer than the context is written"
 chat "$(printf 'fox %.0s' {1..100})"'\n/stats\n' -c 32
-err 'the context has room for 32' "a message that cannot fit"
+err 'the context only 32' "a message that cannot fit"
 out 'messages +0$' "a message that cannot fit is taken back"
 
 # On a terminal.

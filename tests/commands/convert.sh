@@ -90,7 +90,7 @@ fresh qwen3; sed -i 's/Qwen3ForCausalLM/FutureForCausalLM/' "$work/folder/config
 fresh qwen3; sed -i 's/"intermediate_size": 160/"intermediate_size": 192/' "$work/folder/config.json"
 refused "a wrong shape" 'mlp.(gate|up|down)_proj.weight" has the shape \[(160, 64|64, 160)\]'
 fresh qwen3; sed -i 's/"num_hidden_layers": 3/"num_hidden_layers": 4/' "$work/folder/config.json"
-refused "a missing layer" 'nothing there gives the tensor "blk.3.'
+refused "a missing layer" 'no source for the tensor "blk.3.'
 fresh qwen3; sed -i 's/"num_attention_heads": 4/"num_attention_heads": 0/' "$work/folder/config.json"
 refused "no heads" 'num_attention_heads'
 fresh qwen3; truncate -s -100 "$work/folder/model.safetensors"; refused "a truncated file" 'truncated or damaged'

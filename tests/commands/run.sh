@@ -42,7 +42,7 @@ if script -qec true /dev/null > /dev/null 2>&1; then
     check "control characters on a terminal" 0 $'a\xef\xbf\xbd\\[2Jb' script -qec "'$tenon' run --no-echo --grammar '$control'" /dev/null
 fi
 check "a full context ends the text" 0 'the context of 32 tokens is full' "$tenon" run -c 32 -n -1 --seed 1
-check "a prompt beyond the context" 1 'the prompt has [0-9]+ tokens and the context room for 8: use -c' "$tenon" run -c 8 -p "$prompt"
+check "a prompt beyond the context" 1 'the prompt has [0-9]+ tokens, the context only 8: use -c' "$tenon" run -c 8 -p "$prompt"
 # Ctrl-C ends the text: what was written stays, the closing line follows, and the exit code is 130.
 : > "$work/out" # otherwise the loop below would see the output of the previous command
 "$tenon" run -c 50000 -n -1 --ignore-eos > "$work/out" 2> "$work/err" &
@@ -51,8 +51,8 @@ kill -INT $!
 wait $!
 same "exit code after Ctrl-C" 130 $?
 grep -q '^[0-9]* tokens.* = used' "$work/err" || failed "no closing line after Ctrl-C: $(cat "$work/err")"
-check "two prompts" 2 'is enough' "$tenon" run -p a -f b
-check "an unexpected argument" 2 'goes after -p' "$tenon" run model.gguf once
+check "two prompts" 2 'only one of' "$tenon" run -p a -f b
+check "an unexpected argument" 2 'unexpected argument "once"' "$tenon" run model.gguf once
 check "a model that is not there" 1 'tenon: .*nowhere.gguf.*No such file' "$tenon" run nowhere.gguf
 check "a device that is not there" 1 'nowhere' "$tenon" run -dev nowhere
 finish

@@ -18,7 +18,7 @@ struct chat {
 
 static void note(const char *format, ...) TN_PRINTF(1, 2);
 
-/* A remark of the program's own, on standard error so that a pipe gets the model's words only. */
+/* Prints a remark of the program to standard error, so that standard output has only the model's text. */
 static void note(const char *format, ...) {
     va_list list;
     fflush(stdout);
@@ -29,22 +29,21 @@ static void note(const char *format, ...) {
     fprintf(stderr, "%s\n", style(stderr, STYLE_NONE));
 }
 
-static void reply(struct chat *c) {
-    int forgotten = c->dialog.forgotten;
+static void print_reply(struct chat *c) {
+    int dropped = c->dialog.dropped;
     enum reply_end end = dialog_reply(&c->dialog);
     if (end != REPLY_FAILED) putchar('\n');
     if (end == REPLY_INTERRUPTED) note("(interrupted)");
     if (end == REPLY_LIMIT)
         note("(cut off after %lld tokens; -n or /set n changes that)", (long long)c->dialog.limit);
     if (end == REPLY_FULL) note("(cut off: the context is full; -c sets a longer one)");
-    if (c->dialog.forgotten > forgotten)
-        note("(the context was full: the oldest %d messages are forgotten)", c->dialog.forgotten - forgotten);
+    if (c->dialog.dropped > dropped)
+        note("(the context was full: the oldest %d messages were dropped)", c->dialog.dropped - dropped);
     if (line_is_terminal(c->lines)) putchar('\n');
     fflush(stdout);
 }
 
-/* ---- Commands ---------------------------------------------------------------------------------------------------
- */
+/* ---- Commands ---- */
 
 static void do_help(struct chat *c, const char *argument);
 
@@ -78,24 +77,24 @@ static void do_system(struct chat *c, const char *text) {
     if (*text) {
         bool none = strcmp(text, "-") == 0;
         if (dialog_set_system(&c->dialog, none ? "" : text))
-            note(none ? "(no system message from now on)" : "(the system message is set)");
+            note(none ? "(no system message)" : "(the system message is set)");
         else
-            fail("the system message is no UTF-8 text");
+            fail("the system message is not valid UTF-8");
     } else if (now)
         printf("%s\n", now);
     else
-        note("(there is no system message; /system TEXT sets it)");
+        note("(no system message; /system TEXT sets one)");
 }
 
 static void do_regen(struct chat *c, const char *argument) {
     (void)argument;
     if (dialog_take_back(&c->dialog))
-        reply(c);
+        print_reply(c);
     else
-        fail("there is no reply to make again");
+        fail("there is no reply to regenerate");
 }
 
-static double per_second(uint64_t tokens, uint64_t ns) { return ns ? (double)tokens * 1e9 / (double)ns : 0; }
+static double tokens_per_second(uint64_t tokens, uint64_t ns) { return ns ? (double)tokens * 1e9 / (double)ns : 0; }
 
 static void do_stats(struct chat *c, const char *argument) {
     struct dialog *d = &c->dialog;
@@ -104,12 +103,12 @@ static void do_stats(struct chat *c, const char *argument) {
     char a[HUMAN_SIZE], b[HUMAN_SIZE], e[HUMAN_SIZE];
     (void)argument;
     if (!loaded_model_memory(&c->loaded, &m)) return;
-    printf("  messages     %zu%s\n", json_array_size(d->messages), d->forgotten ? ", older ones are forgotten" : "");
+    printf("  messages     %zu%s\n", json_array_size(d->messages), d->dropped ? ", older ones were dropped" : "");
     printf("  context      %zu of %d tokens\n", d->cached.count, tn_session_get_params(d->session).n_ctx);
     printf("  prompt       %llu tokens, %.1f tokens/s\n", (unsigned long long)s.prompt_tokens,
-           per_second(s.prompt_tokens, s.prompt_ns));
+           tokens_per_second(s.prompt_tokens, s.prompt_ns));
     printf("  generation   %llu tokens, %.1f tokens/s\n", (unsigned long long)s.generated_tokens,
-           per_second(s.generated_tokens, s.generated_ns));
+           tokens_per_second(s.generated_tokens, s.generated_ns));
     printf("  memory       planned %s %s used %s; %s of weights mapped\n", human_bytes(a, m.planned),
            m.planned == m.used ? "=" : "but", human_bytes(b, m.used), human_bytes(e, m.mapped));
 }
@@ -141,7 +140,7 @@ static void do_set(struct chat *c, const char *argument) {
     }
     tn_sampler_free(d->sampler);
     d->sampler = NULL;
-    note("(%s is %s from now on)", name, value);
+    note("(%s = %s)", name, value);
 }
 
 static const struct chat_command {
@@ -149,13 +148,13 @@ static const struct chat_command {
     void (*run)(struct chat *c, const char *argument);
 } commands[] = {
     {"/help", "", "this list", do_help},
-    {"/reset", "", "forget the conversation, keep the system message", do_reset},
+    {"/reset", "", "start a new conversation, keep the system message", do_reset},
     {"/regen", "", "answer the last message again", do_regen},
     {"/system", "[TEXT]", "show or set the system message, - for none", do_system},
     {"/set", "[NAME VALUE]", "show or change settings: temp, top-k, seed, n …", do_set},
     {"/stats", "", "tokens, speed and memory", do_stats},
-    {"/save", "FILE", "keep the conversation in a file", do_save},
-    {"/load", "FILE", "go on with one from a file", do_load},
+    {"/save", "FILE", "save the conversation to a file", do_save},
+    {"/load", "FILE", "load a conversation from a file", do_load},
     {"/quit", "", "leave; so does Ctrl-D", do_quit},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
@@ -166,13 +165,13 @@ static void do_help(struct chat *c, const char *argument) {
     for (int i = 0; i < COMMANDS; i++)
         printf("  %s%-8s%s %-13s %s\n", style(stdout, STYLE_CYAN), commands[i].name, style(stdout, STYLE_NONE),
                commands[i].argument, commands[i].help);
-    printf("A line that ends in \\ goes on in the next; so does Alt-Enter. Ctrl-C interrupts a reply.\n");
+    printf("A line that ends in \\ continues on the next, as with Alt-Enter. Ctrl-C interrupts a reply.\n");
 }
 
-/* A line beginning with / and a letter is a command; any other is for the model. */
+/* Runs "/name argument". */
 static void run_command(struct chat *c, const char *line) {
     size_t length = strcspn(line, " \n");
-    const char *argument = line + length + strspn(line + length, " \n"), *near = NULL;
+    const char *argument = line + length + strspn(line + length, " \n"), *similar = NULL;
     int best = 3;
     char word[64];
     if (strncmp(line, "/exit", length) == 0 && length == 5) line = "/quit";
@@ -185,27 +184,27 @@ static void run_command(struct chat *c, const char *line) {
         int distance = edit_distance(commands[i].name, word);
         if (distance < best) {
             best = distance;
-            near = commands[i].name;
+            similar = commands[i].name;
         }
     }
-    if (near)
-        fail("unknown command %.*s; did you mean %s?", (int)length, line, near);
+    if (similar)
+        fail("unknown command %.*s; did you mean %s?", (int)length, line, similar);
     else
         fail("unknown command %.*s; /help lists them", (int)length, line);
 }
 
-/* ---- The conversation -------------------------------------------------------------------------------------------
- */
+/* ---- The conversation ---- */
 
-static void take_line(struct chat *c, const char *text) {
+/* A line that begins with / and a letter is a command, any other a message. */
+static void handle_line(struct chat *c, const char *text) {
     if (!text[strspn(text, " \t\n")]) return;
     bool command = text[0] == '/' && ((text[1] >= 'a' && text[1] <= 'z') || (text[1] >= 'A' && text[1] <= 'Z'));
     if (command)
         run_command(c, text);
     else if (!dialog_add(&c->dialog, "user", text))
-        fail("the message is no UTF-8 text");
+        fail("the message is not valid UTF-8");
     else
-        reply(c);
+        print_reply(c);
 }
 
 static void converse(struct chat *c) {
@@ -224,7 +223,7 @@ static void converse(struct chat *c) {
             continue;
         }
         warned = false;
-        take_line(c, text);
+        handle_line(c, text);
         free(text);
     }
     if (line_is_terminal(c->lines) && !c->quit) putchar('\n');
@@ -238,11 +237,11 @@ static void greet(struct chat *c, const char *path) {
     printf("%s%s%s, %s parameters, context %d. /help lists commands, Ctrl-D leaves.\n", style(stdout, STYLE_BOLD),
            name, style(stdout, STYLE_NONE), human_count(size, (double)info.n_params),
            tn_session_get_params(c->dialog.session).n_ctx);
-    if (c->dialog.continues) note("This model has no chat template: it goes on with what you write.");
+    if (c->dialog.no_template) note("This model has no chat template: it continues your text.");
     putchar('\n');
 }
 
-static int begin(struct chat *c, const struct args *args, const char *path) {
+static int hold_conversation(struct chat *c, const struct args *args, const char *path) {
     static const char *words[COMMANDS + 1];
     char *template = NULL, *first = NULL;
     int code = read_text_option(args, "chat-template", "chat-template-file", &template);
@@ -254,14 +253,14 @@ static int begin(struct chat *c, const struct args *args, const char *path) {
     c->dialog.limit = args_int(args, "predict");
     c->dialog.variables = args_text(args, "chat-template-kwargs");
     const char *system = args_text(args, "system");
-    if (system && !dialog_set_system(&c->dialog, system)) code = fail("the system message is no UTF-8 text");
+    if (system && !dialog_set_system(&c->dialog, system)) code = fail("the system message is not valid UTF-8");
     if (!code && !(c->lines = line_open(words))) code = fail("out of memory");
     if (code) goto out;
     greet(c, path);
     if (first) {
         if (line_is_terminal(c->lines))
             printf("%s>%s %s\n", style(stdout, STYLE_GREEN), style(stdout, STYLE_NONE), first);
-        take_line(c, first);
+        handle_line(c, first);
     }
     converse(c);
 out:
@@ -278,7 +277,7 @@ static int run_chat(const struct args *args) {
     if (!path) return EXIT_ERROR;
     int code = session_params_from(args, &params);
     if (code || (code = loaded_model_open(args, path, &params, &c.loaded))) return code;
-    code = begin(&c, args, path);
+    code = hold_conversation(&c, args, path);
     if (!code && line_is_terminal(c.lines) && c.dialog.cached.count) print_closing_line(&c.loaded);
     line_close(c.lines);
     dialog_close(&c.dialog);
@@ -303,12 +302,12 @@ static const struct option options[] = {
      .min = -1,
      .max = 1e9,
      .fallback = "1024",
-     .help = "most tokens of a reply, -1 for no limit",
+     .help = "max tokens of a reply, -1 for no limit",
      .env = "LLAMA_ARG_N_PREDICT"},
     {.name = "chat-template-kwargs",
      .value = "JSON",
      .kind = OPTION_TEXT,
-     .help = "further variables for the template, e.g. '{\"enable_thinking\": false}'",
+     .help = "more variables for the template, e.g. '{\"enable_thinking\": false}'",
      .env = "LLAMA_ARG_CHAT_TEMPLATE_KWARGS LLAMA_CHAT_TEMPLATE_KWARGS"},
     {0},
 };
@@ -321,12 +320,10 @@ const struct command command_chat = {
     .options = options,
     .groups = groups,
     .details =
-        "Lines can be edited and are remembered between conversations. A line that ends in a backslash goes on in "
-        "the "
-        "next, Alt-Enter makes a new line, pasted lines stay together. Ctrl-C interrupts a reply. When the context "
-        "is "
-        "full the oldest messages are forgotten. /help lists what else can be done.\n\nWhere standard input is no "
-        "terminal every line is a message, and only replies are written to standard output.",
+        "Lines can be edited, and their history is kept between conversations. A line that ends in a backslash "
+        "continues on the next, Alt-Enter starts a new line, and pasted lines stay together. Ctrl-C interrupts a "
+        "reply. When the context is full, the oldest messages are dropped. /help lists more commands.\n\n"
+        "If standard input is not a terminal, every line is a message, and only replies go to standard output.",
     .examples = "tenon chat model.gguf\n"
                 "tenon chat model.gguf -sys \"You answer in rhymes.\" --temp 0.5\n"
                 "tenon chat model.gguf < questions.txt > answers.txt\n"

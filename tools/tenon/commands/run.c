@@ -10,13 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The text so far, to be printed as it grows or kept for the JSON at the end. */
-struct output {
+/* The text: printed as it grows, or kept for the JSON at the end. */
+struct run_output {
     bool keep;
     tn_text text;
 };
 
-static tn_status put(struct output *out, const char *bytes, size_t length) {
+static tn_status output_text(struct run_output *out, const char *bytes, size_t length) {
     if (!out->keep) {
         term_write(stdout, bytes, length);
         return fflush(stdout) == 0 ? TN_OK : tn_fail(TN_E_IO, "standard output is closed");
@@ -33,11 +33,12 @@ static tn_status put(struct output *out, const char *bytes, size_t length) {
     return TN_OK;
 }
 
-enum ending { END_OF_TEXT, END_LIMIT, END_CONTEXT, END_INTERRUPTED };
-static const char *const ending_names[] = {"stop", "limit", "context", "interrupted"};
+enum run_end { END_OF_TEXT, END_LIMIT, END_CONTEXT, END_INTERRUPTED };
+static const char *const run_end_names[] = {"stop", "limit", "context", "interrupted"};
 
-/* Writes up to `limit` tokens (negative: until the model or the context ends). */
-static int generate(tn_session *session, tn_sampler *sampler, int64_t limit, struct output *out, enum ending *end) {
+/* Generates up to `limit` tokens; negative: until the model ends the text or the context is full. */
+static int generate(tn_session *session, tn_sampler *sampler, int64_t limit, struct run_output *out,
+                    enum run_end *end) {
     int32_t n_ctx = tn_session_get_params(session).n_ctx;
     *end = END_LIMIT;
     for (int64_t i = 0; limit < 0 || i < limit; i++) {
@@ -52,7 +53,7 @@ static int generate(tn_session *session, tn_sampler *sampler, int64_t limit, str
             return interrupted() ? EXIT_INTERRUPTED : fail("%s", tn_error());
         }
         const char *text = tn_session_text(session, 0);
-        tn_status status = put(out, text, strlen(text));
+        tn_status status = output_text(out, text, strlen(text));
         if (status != TN_OK) return fail_status(status, "%s", "");
         if (next == TN_END) {
             *end = END_OF_TEXT;
@@ -65,7 +66,7 @@ static int generate(tn_session *session, tn_sampler *sampler, int64_t limit, str
 static int read_prompt(const struct args *args, char **prompt, size_t *size) {
     const char *file = args_text(args, "file"), *text = args_text(args, "prompt");
     bool dash = args->count > 0 && strcmp(args->values[args->count - 1], "-") == 0;
-    if ((file != NULL) + (text != NULL) + dash > 1) return fail_usage(args, "one of -p, -f and - is enough");
+    if ((file != NULL) + (text != NULL) + dash > 1) return fail_usage(args, "give only one of -p, -f and -");
     if (file) return read_text_file(file, prompt, size);
     if (dash || (text && strcmp(text, "-") == 0)) return read_input(prompt, size);
     *prompt = strdup(text ? text : "Once upon a time");
@@ -74,8 +75,8 @@ static int read_prompt(const struct args *args, char **prompt, size_t *size) {
     return EXIT_OK;
 }
 
-/* In pieces, so that a long prompt can show how far it is. */
-static tn_status read_tokens(tn_session *session, const tn_tokens *tokens) {
+/* Decodes the prompt in chunks, so that a long one can show its progress. */
+static tn_status prefill(tn_session *session, const tn_tokens *tokens) {
     struct progress progress;
     size_t piece = 0;
     uint64_t ns = 0;
@@ -93,19 +94,20 @@ static tn_status read_tokens(tn_session *session, const tn_tokens *tokens) {
     return status;
 }
 
-/* The prompt's tokens go into the cache, and before the sampler's eyes for its penalties. */
-static int feed(const struct args *args, tn_session *session, tn_sampler *sampler, const char *text, size_t size) {
+/* Decodes the prompt. The sampler accepts its tokens, which count for its penalties, before it gets the grammar. */
+static int decode_prompt(const struct args *args, tn_session *session, tn_sampler *sampler, const char *text,
+                         size_t size) {
     tn_model *model = tn_session_model(session);
     tn_tokens tokens = {0};
     tn_status status = tn_tokenizer_encode(tn_model_tokenizer(model), text, size, TN_ENCODE_ADD_SPECIAL, &tokens);
     int cells = tn_session_get_params(session).n_ctx, code = EXIT_OK;
     if (status == TN_OK && tokens.count >= (size_t)cells)
-        code = fail("the prompt has %zu tokens and the context room for %d: use -c %zu or more", tokens.count, cells,
+        code = fail("the prompt has %zu tokens, the context only %d: use -c %zu or more", tokens.count, cells,
                     tokens.count + 256);
     else if (status == TN_OK && tokens.count == 0)
-        code = fail("the prompt is empty, and the model has no token to begin a text with");
+        code = fail("the prompt is empty, and the model has no beginning-of-text token");
     else if (status == TN_OK)
-        status = read_tokens(session, &tokens);
+        status = prefill(session, &tokens);
     for (size_t i = 0; i < tokens.count && status == TN_OK; i++) status = tn_sampler_accept(sampler, tokens.ids[i]);
     tn_tokens_free(&tokens);
     if (status != TN_OK) return fail_status(status, "%s", "");
@@ -129,18 +131,18 @@ static int ban_ends(const tn_model *model, tn_sampler_params *p, tn_logit_bias *
     return EXIT_OK;
 }
 
-static int print_json(const struct loaded_model *loaded, struct output *out, enum ending end, uint64_t seed) {
+static int print_json(const struct loaded_model *loaded, struct run_output *out, enum run_end end, uint64_t seed) {
     tn_session_stats s = tn_session_get_stats(loaded->session);
     struct memory_use m;
     if (!loaded_model_memory(loaded, &m)) return EXIT_ERROR;
     json_t *text = json_stringn(out->text.bytes ? out->text.bytes : "", out->text.length);
     json_t *root =
-        json_pack("{s:o?, s:s, s:I, s:I, s:f, s:I, s:f, s:I, s:I, s:I}", "text", text, "end", ending_names[end],
+        json_pack("{s:o?, s:s, s:I, s:I, s:f, s:I, s:f, s:I, s:I, s:I}", "text", text, "end", run_end_names[end],
                   "seed", (json_int_t)seed, "prompt_tokens", (json_int_t)s.prompt_tokens, "prompt_seconds",
                   (double)s.prompt_ns * 1e-9, "generated_tokens", (json_int_t)s.generated_tokens, "generated_seconds",
                   (double)s.generated_ns * 1e-9, "memory_planned", (json_int_t)m.planned, "memory_used",
                   (json_int_t)m.used, "memory_mapped", (json_int_t)m.mapped);
-    if (!root) return fail("out of memory, or the prompt is no UTF-8");
+    if (!root) return fail("out of memory, or the prompt is not valid UTF-8");
     json_dumpf(root, stdout, JSON_INDENT(2));
     putchar('\n');
     json_decref(root);
@@ -155,11 +157,11 @@ static int run_run(const struct args *args) {
     tn_session_params params;
     tn_sampler_params sampling;
     tn_logit_bias *biases = NULL;
-    struct output out = {.keep = args_flag(args, "json")};
-    enum ending end = END_INTERRUPTED;
+    struct run_output out = {.keep = args_flag(args, "json")};
+    enum run_end end = END_INTERRUPTED;
     size_t size = 0;
     if (args->count == 2 && strcmp(args->values[1], "-") != 0)
-        return fail_usage(args, "what is \"%s\"? A text to continue goes after -p", args->values[1]);
+        return fail_usage(args, "unexpected argument \"%s\": give the text to continue with -p", args->values[1]);
     if (!(path = find_model(args, buffer, sizeof buffer))) return EXIT_ERROR;
     int code = session_params_from(args, &params);
     if (code || (code = read_prompt(args, &prompt, &size))) return code;
@@ -167,8 +169,8 @@ static int run_run(const struct args *args) {
     sampling_params(args, &sampling);
     if (args_flag(args, "ignore-eos") && (code = ban_ends(loaded.model, &sampling, &biases))) goto out;
     if ((code = sampling_new(&sampling, loaded.model, &sampler))) goto out;
-    code = feed(args, loaded.session, sampler, prompt, size);
-    tn_status status = !code && args_flag(args, "echo") ? put(&out, prompt, size) : TN_OK;
+    code = decode_prompt(args, loaded.session, sampler, prompt, size);
+    tn_status status = !code && args_flag(args, "echo") ? output_text(&out, prompt, size) : TN_OK;
     if (status != TN_OK) code = fail_status(status, "%s", "");
     if (!code) code = generate(loaded.session, sampler, args_int(args, "predict"), &out, &end);
     if (out.keep && code != EXIT_ERROR) {
@@ -206,14 +208,14 @@ static const struct option options[] = {
      .min = -1,
      .max = 1e9,
      .fallback = "256",
-     .help = "tokens to write, -1 until the model stops or the context is full",
+     .help = "max tokens to generate, -1 until the model stops or the context is full",
      .env = "LLAMA_ARG_N_PREDICT"},
-    {.name = "ignore-eos", .kind = OPTION_FLAG, .help = "write on where the model would end the text"},
+    {.name = "ignore-eos", .kind = OPTION_FLAG, .help = "continue when the model would end the text"},
     {.name = "echo",
      .kind = OPTION_FLAG,
      .fallback = "on",
      .aliases = "--display-prompt",
-     .help = "print the text to continue as well"},
+     .help = "print the prompt before its continuation"},
     OPTION_JSON,
     {0},
 };
@@ -233,7 +235,7 @@ const struct command command_run = {
                 "tenon run model.gguf -f letter.txt -c 8192\n"
                 "date | tenon run model.gguf -                         # from standard input\n"
                 "tenon run model.gguf -p \"Is a fox red?\" --grammar 'root ::= \" yes\" | \" no\"'\n"
-                "tenon run model.gguf -p \"A fox:\" -jf fox-schema.json      # JSON by a schema",
+                "tenon run model.gguf -p \"A fox:\" -jf fox-schema.json      # JSON that follows a schema",
     .section = SECTION_USE,
     .min_arguments = 0,
     .max_arguments = 2,

@@ -11,8 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Shapes -----------------------------------------------------------------------------------------------------
- */
+/* ---- Shapes ---- */
 
 static const struct shape {
     const char *name;
@@ -52,7 +51,7 @@ static tn_status parse_custom(const char *text, struct layout *l) {
     return TN_OK;
 }
 
-static tn_status make_layout(const tn_arch *arch, const char *shape, struct layout *l) {
+static tn_status synth_layout(const tn_arch *arch, const char *shape, struct layout *l) {
     *l = (struct layout){.arch = arch, .traits = arch->traits, .eps = 1e-5f};
     const struct shape *s = &shapes[0];
     bool named = false;
@@ -84,12 +83,11 @@ static tn_status make_layout(const tn_arch *arch, const char *shape, struct layo
     return layout_check(l);
 }
 
-/* ---- Tokenizer --------------------------------------------------------------------------------------------------
- */
+/* ---- Tokenizer ---- */
 
 enum { TYPE_NORMAL = 1, TYPE_UNKNOWN = 2, TYPE_CONTROL = 3, TYPE_UNUSED = 5, TYPE_BYTE = 6 };
 
-struct vocab {
+struct synth_vocab {
     uint32_t size, count;
     tn_gguf_str *tokens;
     float *scores;
@@ -98,7 +96,7 @@ struct vocab {
     size_t used;
 };
 
-static void add_token(struct vocab *v, const char *text, int32_t type) {
+static void add_synth_token(struct synth_vocab *v, const char *text, int32_t type) {
     if (v->count >= v->size) return;
     size_t length = strlen(text);
     memcpy(v->text + v->used, text, length + 1);
@@ -109,39 +107,39 @@ static void add_token(struct vocab *v, const char *text, int32_t type) {
     v->count++;
 }
 
-/* Bytes, single characters, and unused places up to the vocabulary's size: every text can be encoded. */
-static void fill_pieces(struct vocab *v) {
+/* Bytes and single characters, so that every text can be encoded. */
+static void fill_pieces(struct synth_vocab *v) {
     char text[32];
-    add_token(v, "<unk>", TYPE_UNKNOWN);
-    add_token(v, "<s>", TYPE_CONTROL);
-    add_token(v, "</s>", TYPE_CONTROL);
+    add_synth_token(v, "<unk>", TYPE_UNKNOWN);
+    add_synth_token(v, "<s>", TYPE_CONTROL);
+    add_synth_token(v, "</s>", TYPE_CONTROL);
     for (int i = 0; i < 256; i++) {
         snprintf(text, sizeof text, "<0x%02X>", i);
-        add_token(v, text, TYPE_BYTE);
+        add_synth_token(v, text, TYPE_BYTE);
     }
     for (int word = 1; word >= 0; word--)
         for (int c = 33; c < 127; c++) {
             snprintf(text, sizeof text, "%s%c", word ? "▁" : "", c);
-            add_token(v, text, TYPE_NORMAL);
+            add_synth_token(v, text, TYPE_NORMAL);
         }
-    add_token(v, "▁", TYPE_NORMAL);
+    add_synth_token(v, "▁", TYPE_NORMAL);
 }
 
-/* WordPiece: words that begin with "▁" in the file, and what follows inside a word without it. */
-static void fill_word_pieces(struct vocab *v) {
+/* WordPiece: pieces that begin a word have "▁" in the file, others do not. */
+static void fill_word_pieces(struct synth_vocab *v) {
     static const char *const special[] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
     char text[32];
-    for (int i = 0; i < 5; i++) add_token(v, special[i], i == 1 ? TYPE_UNKNOWN : TYPE_CONTROL);
+    for (int i = 0; i < 5; i++) add_synth_token(v, special[i], i == 1 ? TYPE_UNKNOWN : TYPE_CONTROL);
     for (int word = 1; word >= 0; word--)
         for (int c = 33; c < 127; c++) {
             if (c >= 'A' && c <= 'Z') continue;
             snprintf(text, sizeof text, "%s%c", word ? "▁" : "", c);
-            add_token(v, text, TYPE_NORMAL);
+            add_synth_token(v, text, TYPE_NORMAL);
         }
 }
 
 static tn_status set_tokenizer(tn_gguf_writer *w, uint32_t size, bool encoder) {
-    struct vocab v = {.size = size};
+    struct synth_vocab v = {.size = size};
     v.tokens = tn_calloc(size, sizeof *v.tokens);
     v.scores = tn_calloc(size, sizeof *v.scores);
     v.types = tn_calloc(size, sizeof *v.types);
@@ -155,7 +153,7 @@ static tn_status set_tokenizer(tn_gguf_writer *w, uint32_t size, bool encoder) {
     while (v.count < size) {
         char text[24];
         snprintf(text, sizeof text, "[unused%" PRIu32 "]", v.count);
-        add_token(&v, text, TYPE_UNUSED);
+        add_synth_token(&v, text, TYPE_UNUSED);
     }
     TN_TRY_GOTO(tn_gguf_writer_set_cstr(w, "tokenizer.ggml.model", encoder ? "bert" : "llama"), status, out);
     TN_TRY_GOTO(tn_gguf_writer_set_cstr(w, "tokenizer.ggml.pre", "default"), status, out);
@@ -183,11 +181,10 @@ out:
     return status;
 }
 
-/* ---- Weights ----------------------------------------------------------------------------------------------------
- */
+/* ---- Weights ---- */
 
-/* A stock of random blocks of one type and scale. Tensors are put together from its blocks in random order, which is
- * as fast as memory and valid for every type. */
+/* Random blocks of one type and scale. Tensors are made of these blocks in random order, which is as fast as memory
+ * and valid for every type. */
 enum { STOCK_BLOCKS = 2048 };
 
 struct stock {
@@ -221,7 +218,7 @@ static uint64_t mix64(uint64_t *state) { /* splitmix64 */
 }
 
 /* Roughly normal with variance 1: the sum of four uniform numbers. */
-static float normal(uint64_t *state) {
+static float random_normal(uint64_t *state) {
     uint64_t bits = mix64(state);
     float sum = 0;
     for (int i = 0; i < 4; i++) sum += (float)(bits >> (16 * i) & 0xffff) / 65536.0f - 0.5f;
@@ -229,15 +226,15 @@ static float normal(uint64_t *state) {
 }
 
 static float value_of(tn_arch_tensor_kind kind, int64_t columns, uint64_t *state) {
-    float x = normal(state);
+    float x = random_normal(state);
     switch (kind) {
     case TN_ARCH_NORM: return 1.0f + 0.05f * x;
     case TN_ARCH_BIAS: return 0.02f * x;
-    case TN_ARCH_EMBEDDING: return 0.5f * x; /* rows are looked up, not multiplied */
+    case TN_ARCH_EMBEDDING: return 0.5f * x; /* rows are looked up, not summed */
     case TN_ARCH_FACTORS: return 1.0f;
     case TN_ARCH_MATRIX: break;
     }
-    return x / sqrtf((float)columns); /* keeps activations at their size from layer to layer */
+    return x / sqrtf((float)columns); /* keeps the variance of activations from layer to layer */
 }
 
 static tn_status find_stock(struct synth *s, tn_type type, tn_arch_tensor_kind kind, int64_t columns, size_t *out) {
@@ -277,7 +274,7 @@ static tn_status fill_rows(void *user, size_t tensor, int64_t first, int64_t cou
     const struct stock *stock = &s->stocks[s->stock_of[tensor]];
     int64_t blocks = s->tensors[tensor].columns / stock->block;
     unsigned char *to = out;
-    for (int64_t row = first; row < first + count; row++) { /* by row, so that pieces and threads do not matter */
+    for (int64_t row = first; row < first + count; row++) { /* seeded by row: chunks and threads make no difference */
         uint64_t state = s->seed ^ (uint64_t)tensor << 40 ^ (uint64_t)row, bits = 0;
         mix64(&state);
         for (int64_t b = 0; b < blocks; b++) {
@@ -289,7 +286,8 @@ static tn_status fill_rows(void *user, size_t tensor, int64_t first, int64_t cou
     return TN_OK;
 }
 
-static tn_status add_tensor(void *user, const char *name, tn_arch_tensor_kind kind, int n_dims, const int64_t *ne) {
+static tn_status add_synth_tensor(void *user, const char *name, tn_arch_tensor_kind kind, int n_dims,
+                                  const int64_t *ne) {
     struct synth *s = user;
     int64_t full[4] = {1, 1, 1, 1};
     for (int i = 0; i < n_dims; i++) full[i] = ne[i];
@@ -312,13 +310,13 @@ static tn_status add_tensor(void *user, const char *name, tn_arch_tensor_kind ki
     return TN_OK;
 }
 
-/* ---- Command ----------------------------------------------------------------------------------------------------
- */
+/* ---- Command ---- */
 
 static tn_status write_model(struct synth *s, const struct args *args) {
     const struct layout *l = &s->layout;
     char name[128];
-    /* Readers look for known models in this name and expect their tokens, so the architecture is not in it. */
+    /* Other programs recognise models by this name and expect their tokens, so it must not contain the architecture.
+     */
     snprintf(name, sizeof name, "synth %.100s", args_text(args, "shape"));
     TN_TRY(layout_keys(l, s->writer));
     TN_TRY(tn_gguf_writer_set_cstr(s->writer, "general.name", name));
@@ -326,7 +324,7 @@ static tn_status write_model(struct synth *s, const struct args *args) {
     if (tn_type_is_quantized(s->mix->type))
         TN_TRY(tn_gguf_writer_set_u32(s->writer, "general.quantization_version", 2));
     TN_TRY(set_tokenizer(s->writer, l->vocab, l->traits & TN_ARCH_ENCODER));
-    TN_TRY(layout_tensors(l, add_tensor, s));
+    TN_TRY(layout_tensors(l, add_synth_tensor, s));
     TN_TRY(tn_gguf_writer_begin(s->writer));
     if (!s->no_data) {
         struct tensor_writer task = {.tensors = s->tensors,
@@ -340,7 +338,7 @@ static tn_status write_model(struct synth *s, const struct args *args) {
     return tn_gguf_writer_finish(s->writer);
 }
 
-static void report(const struct synth *s, const char *out) {
+static void report_model(const struct synth *s, const char *out) {
     char count[HUMAN_SIZE], bytes[HUMAN_SIZE];
     double parameters = 0;
     for (size_t i = 0; i < s->count; i++) parameters += (double)s->tensors[i].columns * (double)s->tensors[i].rows;
@@ -361,7 +359,7 @@ static int run_synth(const struct args *args) {
     }
     if (!s.mix) return fail_usage(args, "no type is called \"%s\"", type);
     if (!tn_type_can_write(s.mix->type)) return fail("%s cannot be written, only read", s.mix->name);
-    tn_status status = make_layout(arch, args_text(args, "shape"), &s.layout);
+    tn_status status = synth_layout(arch, args_text(args, "shape"), &s.layout);
     if (status == TN_OK && s.layout.vocab < 512)
         status =
             tn_fail(TN_E_INVALID, "a vocabulary of %" PRIu32 "; the tokenizer needs at least 512", s.layout.vocab);
@@ -375,7 +373,7 @@ static int run_synth(const struct args *args) {
                                      .output_q8_0 = arch->output_q8_0};
         status = write_model(&s, args);
     }
-    if (status == TN_OK) report(&s, out);
+    if (status == TN_OK) report_model(&s, out);
     tn_gguf_writer_free(s.writer);
     for (size_t i = 0; i < s.stock_count; i++) tn_free(s.stocks[i].bytes);
     tn_free(s.stocks);

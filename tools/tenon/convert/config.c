@@ -1,4 +1,4 @@
-/* The configuration of a Hugging Face model: config.json to a GGUF layout and metadata. */
+/* The configuration of a Hugging Face model: from config.json to a layout and metadata keys. */
 #include "cli/cli.h"
 #include "convert/convert.h"
 
@@ -36,8 +36,8 @@ tn_status hf_load_bytes(const char *folder, const char *name, char **out, size_t
     return TN_OK;
 }
 
-/* jansson holds no NUL in an object's key, but vocabularies have a token of just that byte. Writes the stand-in of
- * the same length over every \u0000 in a string that a colon follows. */
+/* jansson cannot hold a NUL in the key of an object, but vocabularies have a token of that single byte. Replaces
+ * every \u0000 in a string before a colon by HF_NUL_IN_KEY, which is written in as many characters. */
 static void hide_nul_in_keys(char *bytes) {
     for (char *start = strchr(bytes, '"'); start; start = strchr(start, '"')) {
         bool found = false;
@@ -75,7 +75,7 @@ tn_status hf_load_json(const char *folder, const char *name, json_t **out) {
 /* ---- Numbers ---- */
 
 /* The first of several names (separated by spaces) that has a value other than null. */
-static json_t *first_of(const json_t *object, const char *names) {
+static json_t *config_first_of(const json_t *object, const char *names) {
     char name[64];
     while (*names) {
         size_t length = strcspn(names, " ");
@@ -86,36 +86,37 @@ static json_t *first_of(const json_t *object, const char *names) {
     }
     return NULL;
 }
-static double number(const json_t *object, const char *names, double missing) {
-    json_t *value = first_of(object, names);
+static double config_number(const json_t *object, const char *names, double missing) {
+    json_t *value = config_first_of(object, names);
     return json_is_number(value) ? json_number_value(value) : missing;
 }
-static bool truth(const json_t *object, const char *names, bool missing) {
-    json_t *value = first_of(object, names);
+static bool config_truth(const json_t *object, const char *names, bool missing) {
+    json_t *value = config_first_of(object, names);
     return json_is_boolean(value) ? json_is_true(value) : missing;
 }
-static uint32_t whole(const json_t *object, const char *names, uint32_t missing) {
-    double value = number(object, names, missing);
+static uint32_t config_whole(const json_t *object, const char *names, uint32_t missing) {
+    double value = config_number(object, names, missing);
     return value >= 0 && value <= 1u << 30 && value == floor(value) ? (uint32_t)value : 0;
 }
 
-static tn_status need(const struct hf_model *m, const char *names, uint32_t *out) {
-    *out = whole(m->config, names, 0);
+static tn_status config_need(const struct hf_model *m, const char *names, uint32_t *out) {
+    *out = config_whole(m->config, names, 0);
     if (*out) return TN_OK;
     return tn_fail(TN_E_FORMAT, "%s/config.json: none of \"%s\" is a positive whole number", m->folder, names);
 }
 
 /* ---- RoPE ---- */
 
-/* Frequency factors of Llama 3: long waves are stretched by the factor, short ones not, those between partly. */
+/* Frequency factors of Llama 3: the factor for wavelengths above a limit, 1 below another, interpolated between them.
+ */
 static tn_status llama3_factors(struct hf_model *m, const json_t *rope) {
     const struct layout *l = &m->layout;
-    double factor = number(rope, "factor", 8), low = number(rope, "low_freq_factor", 1);
-    double high = number(rope, "high_freq_factor", 4),
-           context = number(rope, "original_max_position_embeddings", 8192);
+    double factor = config_number(rope, "factor", 8), low = config_number(rope, "low_freq_factor", 1);
+    double high = config_number(rope, "high_freq_factor", 4),
+           context = config_number(rope, "original_max_position_embeddings", 8192);
     uint32_t n = l->rotated / 2;
     if (!(factor > 0 && low > 0 && high > low && context > 0))
-        return tn_fail(TN_E_FORMAT, "%s/config.json: the numbers of the RoPE scaling make no sense", m->folder);
+        return tn_fail(TN_E_FORMAT, "%s/config.json: the parameters of the RoPE scaling are out of range", m->folder);
     m->rope_factors = tn_calloc(n, sizeof(float));
     if (!m->rope_factors) return TN_E_NOMEM;
     for (uint32_t i = 0; i < n; i++) {
@@ -143,44 +144,45 @@ static tn_status long_short_factors(struct hf_model *m, const json_t *rope) {
             m->rope_factors[(uint32_t)k * n + i] = (float)json_number_value(json_array_get(list, i));
     }
     m->layout.traits |= TN_ARCH_ROPE_FACTORS | TN_ARCH_ROPE_LONG_SHORT;
-    double original = number(m->config, "original_max_position_embeddings",
-                             number(rope, "original_max_position_embeddings", m->layout.context));
+    double original = config_number(m->config, "original_max_position_embeddings",
+                                    config_number(rope, "original_max_position_embeddings", m->layout.context));
     double scale = m->layout.context / original;
     m->rope_original = (uint32_t)original;
     if (scale > 1) m->rope_attention = (float)sqrt(1 + log(scale) / log(original));
     return TN_OK;
 }
 
-/* YaRN raises attention with the factor, log-wise; some models say otherwise. The key holds what is left to multiply.
- */
+/* YaRN multiplies attention by 1 + 0.1 ln(factor); some configurations give another value. The key holds the
+ * quotient, which is left to multiply. */
 static void yarn_attention(struct hf_model *m, const json_t *rope) {
-    double log_factor = m->rope_factor > 1 ? log((double)m->rope_factor) : 0, wanted = 0;
-    double scale = number(rope, "mscale", 0), all = number(rope, "mscale_all_dim", 0);
-    if (scale > 0 && all > 0) wanted = (1 + 0.1 * scale * log_factor) / (1 + 0.1 * all * log_factor);
-    wanted = number(rope, "attention_factor", wanted);
-    if (wanted > 0) m->yarn_attention = (float)(wanted / (1 + 0.1 * log_factor));
+    double log_factor = m->rope_factor > 1 ? log((double)m->rope_factor) : 0, target = 0;
+    double scale = config_number(rope, "mscale", 0), all = config_number(rope, "mscale_all_dim", 0);
+    if (scale > 0 && all > 0) target = (1 + 0.1 * scale * log_factor) / (1 + 0.1 * all * log_factor);
+    target = config_number(rope, "attention_factor", target);
+    if (target > 0) m->yarn_attention = (float)(target / (1 + 0.1 * log_factor));
     m->yarn_log_multiplier = (float)all;
 }
 
-static tn_status read_rope(struct hf_model *m) {
+static tn_status config_read_rope(struct hf_model *m) {
     struct layout *l = &m->layout;
-    json_t *rope = first_of(m->config, "rope_parameters rope_scaling");
-    /* Models with two kinds of layers give each kind its own. */
+    json_t *rope = config_first_of(m->config, "rope_parameters rope_scaling");
+    /* Models with full and sliding layers have parameters for each kind. */
     json_t *full = json_object_get(rope, "full_attention"), *local = json_object_get(rope, "sliding_attention");
-    if (local) l->rope_base_local = (float)number(local, "rope_theta", 10000);
+    if (local) l->rope_base_local = (float)config_number(local, "rope_theta", 10000);
     if (full) rope = full;
-    l->rope_base = (float)number(rope, "rope_theta", number(m->config, "rope_theta rotary_emb_base", 10000));
-    if (!local) l->rope_base_local = (float)number(m->config, "rope_local_base_freq", 0);
-    double share = number(
-        rope, "partial_rotary_factor",
-        number(m->config, "partial_rotary_factor rotary_pct rope_pct", l->arch->rotated > 0 ? l->arch->rotated : 1));
+    l->rope_base =
+        (float)config_number(rope, "rope_theta", config_number(m->config, "rope_theta rotary_emb_base", 10000));
+    if (!local) l->rope_base_local = (float)config_number(m->config, "rope_local_base_freq", 0);
+    double share = config_number(rope, "partial_rotary_factor",
+                                 config_number(m->config, "partial_rotary_factor rotary_pct rope_pct",
+                                               l->arch->rotated > 0 ? l->arch->rotated : 1));
     l->rotated = (uint32_t)(l->head * share) & ~1u;
     if (!rope || l->traits & TN_ARCH_NO_ROPE) return TN_OK;
-    m->rope_temperature = (float)number(rope, "llama_4_scaling_beta", 0);
-    m->rope_original = whole(rope, "original_max_position_embeddings", 0);
-    const char *type = json_string_value(first_of(rope, "rope_type type"));
+    m->rope_temperature = (float)config_number(rope, "llama_4_scaling_beta", 0);
+    m->rope_original = config_whole(rope, "original_max_position_embeddings", 0);
+    const char *type = json_string_value(config_first_of(rope, "rope_type type"));
     if (!type || strcmp(type, "default") == 0) return TN_OK;
-    m->rope_factor = (float)number(rope, "factor", 1);
+    m->rope_factor = (float)config_number(rope, "factor", 1);
     if (strcmp(type, "llama3") == 0) return llama3_factors(m, rope);
     if (strcmp(type, "longrope") == 0 || strcmp(type, "su") == 0) return long_short_factors(m, rope);
     if (strcmp(type, "linear") == 0) {
@@ -188,166 +190,166 @@ static tn_status read_rope(struct hf_model *m) {
     } else if (strcmp(type, "yarn") == 0) {
         m->rope_type = "yarn";
         if (!m->rope_original) m->rope_original = (uint32_t)(l->context / m->rope_factor);
-        m->rope_beta_fast = (float)number(rope, "beta_fast", 0);
-        m->rope_beta_slow = (float)number(rope, "beta_slow", 0);
+        m->rope_beta_fast = (float)config_number(rope, "beta_fast", 0);
+        m->rope_beta_slow = (float)config_number(rope, "beta_slow", 0);
         yarn_attention(m, rope);
     } else if (strcmp(type, "dynamic") == 0) {
-        warn("dynamic RoPE scaling is left out: the model is right up to its original context length only");
+        warn("dynamic RoPE scaling is not converted: the model is correct up to its original context length only");
     } else {
-        return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: RoPE scaling \"%s\" is not known", m->folder, type);
+        return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: unknown RoPE scaling \"%s\"", m->folder, type);
     }
     return TN_OK;
 }
 
-/* ---- What single architectures add ---- */
+/* ---- Single architectures ---- */
 
-static tn_status read_experts(struct hf_model *m) {
+static tn_status config_read_experts(struct hf_model *m) {
     struct layout *l = &m->layout;
-    l->experts = whole(m->config, "num_local_experts num_experts", 0);
+    l->experts = config_whole(m->config, "num_local_experts num_experts", 0);
     if (!l->experts) return TN_OK;
-    TN_TRY(need(m, "num_experts_per_tok num_experts_per_token", &l->experts_used));
-    l->expert_ffn = whole(m->config, "moe_intermediate_size", l->ffn);
-    if (whole(m->config, "decoder_sparse_step", 1) != 1 ||
+    TN_TRY(config_need(m, "num_experts_per_tok num_experts_per_token", &l->experts_used));
+    l->expert_ffn = config_whole(m->config, "moe_intermediate_size", l->ffn);
+    if (config_whole(m->config, "decoder_sparse_step", 1) != 1 ||
         json_array_size(json_object_get(m->config, "mlp_only_layers")))
         return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: models with experts in some layers only are not converted",
                        m->folder);
     const bool fixed = l->arch->experts_sum_to_one;
-    bool normalized = truth(m->config, "norm_topk_prob", fixed);
+    bool normalized = config_truth(m->config, "norm_topk_prob", fixed);
     if (normalized != fixed)
         return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: norm_topk_prob is %s, but GGUF's %s means %s", m->folder,
                        normalized ? "true" : "false", l->arch->name, fixed ? "true" : "false");
     return TN_OK;
 }
 
-static tn_status read_qwen2moe(struct hf_model *m) {
-    m->layout.shared_ffn = whole(m->config, "shared_expert_intermediate_size", 0);
+static tn_status config_read_qwen2moe(struct hf_model *m) {
+    m->layout.shared_ffn = config_whole(m->config, "shared_expert_intermediate_size", 0);
     return TN_OK;
 }
 
-static tn_status read_falcon(struct hf_model *m) {
+static tn_status config_read_falcon(struct hf_model *m) {
     struct layout *l = &m->layout;
-    bool grouped = truth(m->config, "new_decoder_architecture", false);
+    bool grouped = config_truth(m->config, "new_decoder_architecture", false);
     if (grouped)
-        l->kv_heads = whole(m->config, "num_kv_heads n_head_kv", l->heads);
+        l->kv_heads = config_whole(m->config, "num_kv_heads n_head_kv", l->heads);
     else
-        l->kv_heads = truth(m->config, "multi_query", true) ? 1 : l->heads;
-    if (grouped && whole(m->config, "num_ln_in_parallel_attn", 2) == 2) l->traits |= TN_ARCH_ATTN_NORM_2;
-    if (truth(m->config, "alibi", false) || !truth(m->config, "parallel_attn", true) ||
-        truth(m->config, "bias", false))
+        l->kv_heads = config_truth(m->config, "multi_query", true) ? 1 : l->heads;
+    if (grouped && config_whole(m->config, "num_ln_in_parallel_attn", 2) == 2) l->traits |= TN_ARCH_ATTN_NORM_2;
+    if (config_truth(m->config, "alibi", false) || !config_truth(m->config, "parallel_attn", true) ||
+        config_truth(m->config, "bias", false))
         return tn_fail(TN_E_UNSUPPORTED,
                        "%s/config.json: Falcon with ALiBi, biases or sequential layers is not converted", m->folder);
     return TN_OK;
 }
 
-static tn_status read_mpt(struct hf_model *m) {
+static tn_status config_read_mpt(struct hf_model *m) {
     struct layout *l = &m->layout;
     json_t *attention = json_object_get(m->config, "attn_config");
-    l->ffn = whole(m->config, "intermediate_size n_inner ffn_hidden_size",
-                   (uint32_t)(number(m->config, "expansion_ratio", 4) * l->width));
-    l->kv_heads = whole(attention, "kv_n_heads", l->heads);
-    l->clamp_qkv = (float)number(attention, "clip_qkv", 0);
-    if (truth(attention, "alibi", true))
-        l->alibi = (float)number(attention, "alibi_bias_max", 8);
+    l->ffn = config_whole(m->config, "intermediate_size n_inner ffn_hidden_size",
+                          (uint32_t)(config_number(m->config, "expansion_ratio", 4) * l->width));
+    l->kv_heads = config_whole(attention, "kv_n_heads", l->heads);
+    l->clamp_qkv = (float)config_number(attention, "clip_qkv", 0);
+    if (config_truth(attention, "alibi", true))
+        l->alibi = (float)config_number(attention, "alibi_bias_max", 8);
     else
         l->traits |= TN_ARCH_POSITIONS;
-    if (truth(attention, "qk_ln", false) || !truth(m->config, "no_bias", true))
+    if (config_truth(attention, "qk_ln", false) || !config_truth(m->config, "no_bias", true))
         return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: MPT with biases or norms of q and k is not converted",
                        m->folder);
     return TN_OK;
 }
 
-static tn_status read_gemma(struct hf_model *m) {
-    double scalar = number(m->config, "query_pre_attn_scalar", m->layout.head);
+static tn_status config_read_gemma(struct hf_model *m) {
+    double scalar = config_number(m->config, "query_pre_attn_scalar", m->layout.head);
     if (scalar != m->layout.head) m->layout.scale_attention = (float)(1 / sqrt(scalar));
     return TN_OK;
 }
 
-static tn_status read_gemma2(struct hf_model *m) {
-    m->layout.softcap_attention = (float)number(m->config, "attn_logit_softcapping", 0);
-    m->layout.softcap_output = (float)number(m->config, "final_logit_softcapping", 0);
-    return read_gemma(m);
+static tn_status config_read_gemma2(struct hf_model *m) {
+    m->layout.softcap_attention = (float)config_number(m->config, "attn_logit_softcapping", 0);
+    m->layout.softcap_output = (float)config_number(m->config, "final_logit_softcapping", 0);
+    return config_read_gemma(m);
 }
 
-static tn_status read_granite(struct hf_model *m) {
+static tn_status config_read_granite(struct hf_model *m) {
     struct layout *l = &m->layout;
-    l->scale_output = (float)number(m->config, "logits_scaling", 1);
-    l->scale_residual = (float)number(m->config, "residual_multiplier", 1);
-    l->scale_embedding = (float)number(m->config, "embedding_multiplier", 1);
-    l->scale_attention = (float)number(m->config, "attention_multiplier", 1 / sqrt(l->head));
+    l->scale_output = (float)config_number(m->config, "logits_scaling", 1);
+    l->scale_residual = (float)config_number(m->config, "residual_multiplier", 1);
+    l->scale_embedding = (float)config_number(m->config, "embedding_multiplier", 1);
+    l->scale_attention = (float)config_number(m->config, "attention_multiplier", 1 / sqrt(l->head));
     return TN_OK;
 }
 
-static tn_status read_granitemoe(struct hf_model *m) {
-    m->layout.shared_ffn = whole(m->config, "shared_intermediate_size", 0);
+static tn_status config_read_granitemoe(struct hf_model *m) {
+    m->layout.shared_ffn = config_whole(m->config, "shared_intermediate_size", 0);
     if (m->layout.shared_ffn) m->layout.traits |= TN_ARCH_SHARED_EXPERT;
-    return read_granite(m);
+    return config_read_granite(m);
 }
 
-static tn_status read_command_r(struct hf_model *m) {
-    m->layout.scale_output = (float)number(m->config, "logit_scale", 0.0625);
-    if (truth(m->config, "use_qk_norm", false)) m->layout.traits |= TN_ARCH_QK_NORM_HEADS;
+static tn_status config_read_command_r(struct hf_model *m) {
+    m->layout.scale_output = (float)config_number(m->config, "logit_scale", 0.0625);
+    if (config_truth(m->config, "use_qk_norm", false)) m->layout.traits |= TN_ARCH_QK_NORM_HEADS;
     return TN_OK;
 }
 
-static tn_status read_stablelm(struct hf_model *m) {
-    if (truth(m->config, "use_qkv_bias", false)) m->layout.traits |= TN_ARCH_QKV_BIAS;
-    if (truth(m->config, "use_parallel_residual", false)) m->layout.traits |= TN_ARCH_NO_FFN_NORM;
-    if (truth(m->config, "qk_layernorm", false))
+static tn_status config_read_stablelm(struct hf_model *m) {
+    if (config_truth(m->config, "use_qkv_bias", false)) m->layout.traits |= TN_ARCH_QKV_BIAS;
+    if (config_truth(m->config, "use_parallel_residual", false)) m->layout.traits |= TN_ARCH_NO_FFN_NORM;
+    if (config_truth(m->config, "qk_layernorm", false))
         return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: StableLM with norms of q and k is not converted",
                        m->folder);
     return TN_OK;
 }
 
-static tn_status read_olmo(struct hf_model *m) {
-    m->layout.clamp_qkv = (float)number(m->config, "clip_qkv", 0);
+static tn_status config_read_olmo(struct hf_model *m) {
+    m->layout.clamp_qkv = (float)config_number(m->config, "clip_qkv", 0);
     return TN_OK;
 }
 
-static tn_status read_gptneox(struct hf_model *m) {
-    m->layout.parallel_residual = truth(m->config, "use_parallel_residual", true);
+static tn_status config_read_gptneox(struct hf_model *m) {
+    m->layout.parallel_residual = config_truth(m->config, "use_parallel_residual", true);
     return TN_OK;
 }
 
-static tn_status read_starcoder(struct hf_model *m) {
-    if (!truth(m->config, "multi_query", true))
+static tn_status config_read_starcoder(struct hf_model *m) {
+    if (!config_truth(m->config, "multi_query", true))
         return tn_fail(TN_E_UNSUPPORTED, "%s/config.json: StarCoder without multi_query is not converted", m->folder);
     m->layout.kv_heads = 1;
     return TN_OK;
 }
 
-static tn_status read_starcoder2(struct hf_model *m) {
-    if (!truth(m->config, "use_bias", true))
+static tn_status config_read_starcoder2(struct hf_model *m) {
+    if (!config_truth(m->config, "use_bias", true))
         m->layout.traits &= ~(uint32_t)(TN_ARCH_QKV_BIAS | TN_ARCH_OUT_BIAS | TN_ARCH_FFN_BIAS);
     return TN_OK;
 }
 
 /* Architectures whose configuration has entries of its own. */
-static const struct family_config {
+static const struct config_family {
     const char *arch;
     tn_status (*read)(struct hf_model *m);
-} family_configs[] = {
-    {"qwen2moe", read_qwen2moe},
-    {"falcon", read_falcon},
-    {"mpt", read_mpt},
-    {"gemma2", read_gemma2},
-    {"gemma3", read_gemma},
-    {"granite", read_granite},
-    {"granitemoe", read_granitemoe},
-    {"command-r", read_command_r},
-    {"stablelm", read_stablelm},
-    {"olmo", read_olmo},
-    {"gptneox", read_gptneox},
-    {"starcoder", read_starcoder},
-    {"starcoder2", read_starcoder2},
+} config_families[] = {
+    {"qwen2moe", config_read_qwen2moe},
+    {"falcon", config_read_falcon},
+    {"mpt", config_read_mpt},
+    {"gemma2", config_read_gemma2},
+    {"gemma3", config_read_gemma},
+    {"granite", config_read_granite},
+    {"granitemoe", config_read_granitemoe},
+    {"command-r", config_read_command_r},
+    {"stablelm", config_read_stablelm},
+    {"olmo", config_read_olmo},
+    {"gptneox", config_read_gptneox},
+    {"starcoder", config_read_starcoder},
+    {"starcoder2", config_read_starcoder2},
 };
 
 /* Which layers attend to a window only; written out where the architecture's period does not give them. */
-static tn_status read_window(struct hf_model *m) {
+static tn_status config_read_window(struct hf_model *m) {
     struct layout *l = &m->layout;
     const uint32_t period = (uint32_t)l->arch->window_period;
     json_t *types = json_object_get(m->config, "layer_types");
-    bool on = truth(m->config, "use_sliding_window", true);
-    l->window = on ? whole(m->config, "sliding_window", 0) : 0;
+    bool on = config_truth(m->config, "use_sliding_window", true);
+    l->window = on ? config_whole(m->config, "sliding_window", 0) : 0;
     if (!l->window || json_array_size(types) != l->layers) return TN_OK;
     uint32_t sliding = 0, unusual = 0;
     m->window_layers = tn_calloc(l->layers, sizeof *m->window_layers);
@@ -366,24 +368,24 @@ static tn_status read_window(struct hf_model *m) {
     return TN_OK;
 }
 
-static tn_status read_family(struct hf_model *m) {
+static tn_status config_read_family(struct hf_model *m) {
     struct layout *l = &m->layout;
     const json_t *c = m->config;
-    if (truth(c, "attention_bias", false) && !(l->traits & TN_ARCH_QKV_BIAS))
+    if (config_truth(c, "attention_bias", false) && !(l->traits & TN_ARCH_QKV_BIAS))
         l->traits |= TN_ARCH_QKV_BIAS | TN_ARCH_OUT_BIAS;
-    if (truth(c, "mlp_bias", false)) l->traits |= TN_ARCH_FFN_BIAS;
-    if (l->traits & TN_ARCH_ENCODER) l->token_types = whole(c, "type_vocab_size", 2);
-    TN_TRY(read_experts(m));
-    for (size_t i = 0; i < sizeof family_configs / sizeof *family_configs; i++)
-        if (strcmp(family_configs[i].arch, l->arch->name) == 0) return family_configs[i].read(m);
+    if (config_truth(c, "mlp_bias", false)) l->traits |= TN_ARCH_FFN_BIAS;
+    if (l->traits & TN_ARCH_ENCODER) l->token_types = config_whole(c, "type_vocab_size", 2);
+    TN_TRY(config_read_experts(m));
+    for (size_t i = 0; i < sizeof config_families / sizeof *config_families; i++)
+        if (strcmp(config_families[i].arch, l->arch->name) == 0) return config_families[i].read(m);
     return TN_OK;
 }
 
-/* ---- All together ---- */
+/* ---- The configuration ---- */
 
 static tn_status find_class(struct hf_model *m) {
     const char *name = json_string_value(json_array_get(json_object_get(m->root, "architectures"), 0));
-    if (!name) return tn_fail(TN_E_FORMAT, "%s/config.json: no \"architectures\" in it", m->folder);
+    if (!name) return tn_fail(TN_E_FORMAT, "%s/config.json: \"architectures\" is missing", m->folder);
     m->layout.arch = tn_arch_find_class(name, &m->class);
     if (!m->layout.arch)
         return tn_fail(
@@ -398,35 +400,35 @@ static tn_status find_class(struct hf_model *m) {
     return TN_OK;
 }
 
-static tn_status read_config(struct hf_model *m) {
+static tn_status config_read(struct hf_model *m) {
     struct layout *l = &m->layout;
     TN_TRY(hf_load_json(m->folder, "config.json", &m->root));
-    if (!m->root) return tn_fail(TN_E_NOT_FOUND, "%s: no config.json; is this a model folder?", m->folder);
+    if (!m->root) return tn_fail(TN_E_NOT_FOUND, "%s: no config.json: not a model folder", m->folder);
     TN_TRY(find_class(m));
     l->traits = l->arch->traits & ~(uint32_t)TN_ARCH_TIED;
-    TN_TRY(need(m, "hidden_size n_embd d_model", &l->width));
-    TN_TRY(need(m, "num_hidden_layers n_layer n_layers num_layers", &l->layers));
-    TN_TRY(need(m, "num_attention_heads n_head n_heads", &l->heads));
-    TN_TRY(need(m, "vocab_size", &l->vocab));
-    l->kv_heads = whole(m->config, "num_key_value_heads", l->heads);
-    l->head = whole(m->config, "head_dim", l->width / l->heads);
-    l->ffn = whole(m->config, "intermediate_size n_inner ffn_hidden_size", 4 * l->width);
-    TN_TRY(need(m, "max_position_embeddings n_positions n_ctx max_seq_len", &l->context));
+    TN_TRY(config_need(m, "hidden_size n_embd d_model", &l->width));
+    TN_TRY(config_need(m, "num_hidden_layers n_layer n_layers num_layers", &l->layers));
+    TN_TRY(config_need(m, "num_attention_heads n_head n_heads", &l->heads));
+    TN_TRY(config_need(m, "vocab_size", &l->vocab));
+    l->kv_heads = config_whole(m->config, "num_key_value_heads", l->heads);
+    l->head = config_whole(m->config, "head_dim", l->width / l->heads);
+    l->ffn = config_whole(m->config, "intermediate_size n_inner ffn_hidden_size", 4 * l->width);
+    TN_TRY(config_need(m, "max_position_embeddings n_positions n_ctx max_seq_len", &l->context));
     bool mean = l->traits & TN_ARCH_LAYER_NORM;
-    l->eps = (float)number(m->config,
-                           mean ? "layer_norm_eps layer_norm_epsilon norm_epsilon norm_eps"
-                                : "rms_norm_eps layer_norm_eps layer_norm_epsilon norm_epsilon norm_eps",
-                           1e-5);
-    TN_TRY(read_family(m));
-    TN_TRY(read_rope(m));
-    TN_TRY(read_window(m));
+    l->eps = (float)config_number(m->config,
+                                  mean ? "layer_norm_eps layer_norm_epsilon norm_epsilon norm_eps"
+                                       : "rms_norm_eps layer_norm_eps layer_norm_epsilon norm_epsilon norm_eps",
+                                  1e-5);
+    TN_TRY(config_read_family(m));
+    TN_TRY(config_read_rope(m));
+    TN_TRY(config_read_window(m));
     tn_status status = layout_check(l);
     return status == TN_OK ? TN_OK : tn_fail_more(status, " (%s/config.json)", m->folder);
 }
 
 tn_status hf_model_open(const char *folder, struct hf_model *m) {
     *m = (struct hf_model){.folder = folder};
-    tn_status status = read_config(m);
+    tn_status status = config_read(m);
     if (status != TN_OK) hf_model_close(m);
     return status;
 }

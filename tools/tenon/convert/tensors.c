@@ -1,4 +1,4 @@
-/* Where each GGUF tensor comes from in a Hugging Face folder, and how its rows are found there. */
+/* The source of each GGUF tensor in a Hugging Face folder, and the order of its rows there. */
 #include "cli/cli.h"
 #include "convert/convert.h"
 
@@ -7,13 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Names ------------------------------------------------------------------------------------------------------
- */
+/* ---- Names ---- */
 
-/* GGUF name → their name, without ".weight" and ".bias". L stands for the layer, E for the expert. The first that
- * exists is taken: names that only one family uses come first. */
+/* GGUF name → Hugging Face name, without ".weight" and ".bias". L stands for the layer, E for the expert. The first
+ * name that exists in the folder counts, so names that only one family uses precede the common ones. */
 static const struct name_row {
-    const char *gguf, *theirs;
+    const char *gguf, *hf;
 } names[] = {
     {"token_embd", "embed_tokens"},
     {"token_embd", "wte"},
@@ -131,26 +130,24 @@ static const struct name_row {
     {"ffn_down_shexp", "layers.L.shared_mlp.output_linear"},
 };
 
-/* What stands before these names, by how the model was saved. */
+/* Prefixes of these names: they depend on how the model was saved. */
 static const char *const prefixes[] = {
     "model.",          "",          "transformer.", "language_model.model.", "model.language_model.",
     "language_model.", "gpt_neox.", "bert."};
 
-/* ---- Recipes ----------------------------------------------------------------------------------------------------
- */
+/* ---- Recipes ---- */
 
-/* How the rows of one tensor are found. Row r of matrix m is row `offset + step · place(r)` of matrix m of its
- * source; place() is r itself, or follows the order of q, k and v. */
+/* How one tensor is made from its sources: row r of matrix m is row source_row(r) of matrix m of the source. */
 struct recipe {
     struct safetensors_tensor **sources; /* one, or one for each matrix */
     int64_t source_count;
     int64_t columns, rows, matrices; /* of the result */
     int64_t source_rows;             /* rows (columns when transposed) of a source matrix */
-    int64_t offset, step;
-    bool transposed; /* a source row runs down a column of the result */
-    bool paired;     /* rows of a head change from halves to pairs */
-    bool grouped;    /* the source holds the heads group by group: q…q k v */
-    int64_t first;   /* where this tensor's rows begin among all rows of q, k and v */
+    int64_t offset, step;            /* source row = offset + step × row after reordering */
+    bool transposed;                 /* a source row is a column of the result */
+    bool paired;                     /* rows of a head are reordered from halves to pairs */
+    bool grouped;                    /* the source holds the heads group by group: q…q k v */
+    int64_t first;                   /* index of this tensor's first row among all rows of q, k and v */
     bool plus_one;
     bool elements;         /* rows of one element: a vector for each matrix */
     bool blocks;           /* MXFP4: sources are blocks and scales */
@@ -164,24 +161,24 @@ struct hf_weights {
     size_t count, capacity;
 };
 
-/* The row of the source that row r of the result is. */
-static int64_t place(const struct hf_weights *w, const struct recipe *p, int64_t r) {
+/* The row of the source that becomes row r of the result. */
+static int64_t source_row(const struct hf_weights *w, const struct recipe *p, int64_t r) {
     const struct layout *l = &w->model->layout;
     int64_t head = l->head, q = (int64_t)l->heads * head, kv = (int64_t)l->kv_heads * head;
     r += p->first;
-    if (p->paired) { /* pair (2i, 2i+1) comes from (i, i + half) */
+    if (p->paired) { /* the pair (2i, 2i + 1) is (i, i + half) in the source */
         int64_t half = l->rotated / 2, d = r % head;
         if (d < 2 * half) r = r - d + (d % 2) * half + d / 2;
     }
     if (p->grouped) {
-        int64_t share = l->heads / l->kv_heads, d = r % head, group, slot;
+        int64_t share = l->heads / l->kv_heads, d = r % head, group, member;
         if (r < q)
-            group = r / head / share, slot = r / head % share;
+            group = r / head / share, member = r / head % share;
         else if (r < q + kv)
-            group = (r - q) / head, slot = share;
+            group = (r - q) / head, member = share;
         else
-            group = (r - q - kv) / head, slot = share + 1;
-        r = (group * (share + 2) + slot) * head + d;
+            group = (r - q - kv) / head, member = share + 1;
+        r = (group * (share + 2) + member) * head + d;
     } else {
         r -= p->first;
     }
@@ -193,10 +190,11 @@ static tn_status read_matrix_rows(const struct hf_weights *w, const struct recip
     while (count > 0) {
         int64_t m = row / p->rows, r = row % p->rows;
         const struct safetensors_tensor *source = p->sources[p->source_count > 1 ? m : 0];
-        int64_t base = p->source_count > 1 ? 0 : m * p->source_rows, from = place(w, p, r), run = 1;
+        int64_t base = p->source_count > 1 ? 0 : m * p->source_rows, from = source_row(w, p, r), run = 1;
         if (p->transposed) {
-            /* Down a column: one element of each source row. A band of columns is read at once. */
-            while (run < count && r + run < p->rows && place(w, p, r + run) == from + run) run++;
+            /* Element c of every result row comes from source row c; a run of neighbouring columns is read at once.
+             */
+            while (run < count && r + run < p->rows && source_row(w, p, r + run) == from + run) run++;
             float *band = tn_malloc((size_t)run * sizeof *band);
             tn_status status = band ? TN_OK : TN_E_NOMEM;
             for (int64_t c = 0; c < p->columns && status == TN_OK; c++) {
@@ -207,7 +205,7 @@ static tn_status read_matrix_rows(const struct hf_weights *w, const struct recip
             tn_free(band);
             TN_TRY(status);
         } else {
-            while (run < count && r + run < p->rows && place(w, p, r + run) == from + run) run++;
+            while (run < count && r + run < p->rows && source_row(w, p, r + run) == from + run) run++;
             TN_TRY(safetensors_floats(w->set, source, (base + from) * p->columns, run * p->columns, out));
         }
         out += run * p->columns;
@@ -217,7 +215,7 @@ static tn_status read_matrix_rows(const struct hf_weights *w, const struct recip
     return TN_OK;
 }
 
-/* Vectors, whose elements change places like the rows of the matrix they belong to. */
+/* Vectors: their elements are reordered like the rows of the matrix that they belong to. */
 static tn_status read_vectors(const struct hf_weights *w, const struct recipe *p, int64_t first, int64_t count,
                               float *out) {
     float *all = tn_malloc((size_t)p->source_rows * sizeof *all);
@@ -225,35 +223,35 @@ static tn_status read_vectors(const struct hf_weights *w, const struct recipe *p
     for (int64_t m = first; m < first + count && status == TN_OK; m++) {
         status = safetensors_floats(w->set, p->sources[0], m * p->source_rows, p->source_rows, all);
         for (int64_t i = 0; i < p->rows && status == TN_OK; i++)
-            *out++ = all[place(w, p, i)] + (p->plus_one ? 1.0f : 0.0f);
+            *out++ = all[source_row(w, p, i)] + (p->plus_one ? 1.0f : 0.0f);
     }
     tn_free(all);
     return status;
 }
 
-/* MXFP4 blocks: theirs are 16 bytes of neighbours with the scales apart, ours scale first and halves in the nibbles.
- */
+/* MXFP4 blocks. Hugging Face: 16 bytes with two neighbouring elements each, and the scales in a tensor of their own.
+ * GGUF: the scale, then 16 bytes with elements i and i + 16. */
 static tn_status read_blocks(const struct hf_weights *w, const struct recipe *p, int64_t row, int64_t count,
                              unsigned char *out) {
     int64_t n = p->columns / 32;
-    unsigned char *theirs = tn_malloc((size_t)n * 17);
-    if (!theirs) return TN_E_NOMEM;
-    unsigned char *scales = theirs + n * 16;
+    unsigned char *hf = tn_malloc((size_t)n * 17);
+    if (!hf) return TN_E_NOMEM;
+    unsigned char *scales = hf + n * 16;
     tn_status status = TN_OK;
     for (; count > 0 && status == TN_OK; row++, count--) {
-        uint64_t from = (uint64_t)(row / p->rows * p->source_rows + place(w, p, row % p->rows));
-        status = safetensors_bytes(w->set, p->sources[0], from * (uint64_t)n * 16, (size_t)n * 16, theirs);
+        uint64_t from = (uint64_t)(row / p->rows * p->source_rows + source_row(w, p, row % p->rows));
+        status = safetensors_bytes(w->set, p->sources[0], from * (uint64_t)n * 16, (size_t)n * 16, hf);
         if (status == TN_OK) status = safetensors_bytes(w->set, p->sources[1], from * (uint64_t)n, (size_t)n, scales);
         for (int64_t b = 0; b < n; b++, out += 17) {
             out[0] = scales[b];
             for (int i = 0; i < 16; i++) {
-                const unsigned char *bytes = theirs + b * 16;
+                const unsigned char *bytes = hf + b * 16;
                 unsigned low = bytes[i / 2] >> (i % 2 * 4) & 15, high = bytes[8 + i / 2] >> (i % 2 * 4) & 15;
                 out[1 + i] = (unsigned char)(low | high << 4);
             }
         }
     }
-    tn_free(theirs);
+    tn_free(hf);
     return status;
 }
 
@@ -269,12 +267,11 @@ tn_status hf_weights_rows(void *user, size_t tensor, int64_t first, int64_t coun
     return read_matrix_rows(w, p, first, count, out);
 }
 
-/* ---- Finding sources --------------------------------------------------------------------------------------------
- */
+/* ---- Finding sources ---- */
 
-/* Writes a pattern with its numbers and ending. */
-static void spell(char *out, size_t size, const char *prefix, const char *pattern, int layer, int expert,
-                  const char *ending) {
+/* Writes a name: prefix, pattern with its numbers, ending. */
+static void expand_name(char *out, size_t size, const char *prefix, const char *pattern, int layer, int expert,
+                        const char *ending) {
     size_t used = (size_t)snprintf(out, size, "%s", prefix);
     for (const char *p = pattern; *p && used + 16 < size; p++) {
         bool alone = (p == pattern || p[-1] == '.') && (p[1] == '.' || p[1] == '\0');
@@ -288,54 +285,55 @@ static void spell(char *out, size_t size, const char *prefix, const char *patter
     snprintf(out + used, size - used, "%s", ending);
 }
 
-struct found {
+struct hf_source {
     const struct name_row *row;
-    struct safetensors_tensor *tensor; /* the first expert's where there is one each */
+    struct safetensors_tensor *tensor; /* of the first expert, where every expert has one */
     char name[256];
 };
 
-/* ".weight" and ".bias" are written in several ways. */
-static struct safetensors_tensor *look_up(struct hf_weights *w, const char *pattern, int layer, int expert,
-                                          const char *ending, char *name, size_t size) {
+/* Tries every prefix and every spelling of ".weight" and ".bias". */
+static struct safetensors_tensor *find_tensor(struct hf_weights *w, const char *pattern, int layer, int expert,
+                                              const char *ending, char *name, size_t size) {
     const char *const weight[] = {".weight", "", NULL}, *const bias[] = {".bias", "_bias", NULL};
     const char *const *endings = strcmp(ending, "bias") == 0 ? bias : weight;
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
         for (int k = 0; endings[k]; k++) {
-            spell(name, size, prefixes[i], pattern, layer, expert, endings[k]);
+            expand_name(name, size, prefixes[i], pattern, layer, expert, endings[k]);
             struct safetensors_tensor *t = safetensors_find(w->set, name);
             if (t) return t;
         }
     return NULL;
 }
 
-static bool find_source(struct hf_weights *w, const char *base, int layer, const char *ending, struct found *found) {
+static bool find_source(struct hf_weights *w, const char *base, int layer, const char *ending,
+                        struct hf_source *source) {
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(names[i].gguf, base) != 0) continue;
-        found->tensor = look_up(w, names[i].theirs, layer, 0, ending, found->name, sizeof found->name);
-        found->row = &names[i];
-        if (found->tensor) return true;
-        if (!strstr(names[i].theirs, "mlp.experts.gate_up_proj") && !strstr(names[i].theirs, "mlp.experts.down_proj"))
+        source->tensor = find_tensor(w, names[i].hf, layer, 0, ending, source->name, sizeof source->name);
+        source->row = &names[i];
+        if (source->tensor) return true;
+        if (!strstr(names[i].hf, "mlp.experts.gate_up_proj") && !strstr(names[i].hf, "mlp.experts.down_proj"))
             continue;
-        /* Blocks and scales in the place of floats. */
+        /* Blocks and scales instead of floats. */
         char blocks[128];
-        snprintf(blocks, sizeof blocks, "%s_blocks", names[i].theirs);
-        found->tensor = look_up(w, blocks, layer, 0, ending, found->name, sizeof found->name);
-        if (found->tensor) return true;
+        snprintf(blocks, sizeof blocks, "%s_blocks", names[i].hf);
+        source->tensor = find_tensor(w, blocks, layer, 0, ending, source->name, sizeof source->name);
+        if (source->tensor) return true;
     }
     return false;
 }
 
-static tn_status wrong_shape(const struct safetensors_tensor *t, const char *name, int64_t columns, int64_t rows,
-                             int64_t matrices) {
+static tn_status hf_wrong_shape(const struct safetensors_tensor *t, const char *name, int64_t columns, int64_t rows,
+                                int64_t matrices) {
     char shape[128];
     return tn_fail(TN_E_SHAPE,
-                   "tensor \"%s\" has the shape %s; for \"%s\" the configuration asks for %" PRId64
+                   "tensor \"%s\" has the shape %s; for \"%s\" the configuration requires %" PRId64
                    " columns, %" PRId64 " rows and %" PRId64 " matrices",
                    t->name, safetensors_shape_text(t, shape, sizeof shape), name, columns, rows, matrices);
 }
 
-/* Takes the sources' shapes apart as [matrices, rows, columns]; leading and single dimensions may be absent. */
-static bool shape_is(const struct safetensors_tensor *t, int64_t matrices, int64_t rows, int64_t columns) {
+/* Whether a source is [matrices, rows, columns]; leading dimensions of 1 may be absent. */
+static bool source_shape_is(const struct safetensors_tensor *t, int64_t matrices, int64_t rows, int64_t columns) {
     int64_t want[3] = {matrices, rows, columns}, have[3] = {1, 1, 1};
     int n = 0, at = 3;
     for (int i = t->n_dims; i-- > 0;) {
@@ -346,34 +344,34 @@ static bool shape_is(const struct safetensors_tensor *t, int64_t matrices, int64
     return memcmp(want, have, sizeof want) == 0;
 }
 
-static tn_status add_sources(struct hf_weights *w, struct recipe *p, const struct found *found, int layer,
+static tn_status add_sources(struct hf_weights *w, struct recipe *p, const struct hf_source *source, int layer,
                              const char *ending) {
-    bool each = strstr(found->row->theirs, ".E.") != NULL;
+    bool each = strstr(source->row->hf, ".E.") != NULL;
     p->source_count = each ? p->matrices : p->blocks ? 2 : 1;
     p->sources = tn_calloc((size_t)p->source_count, sizeof(struct safetensors_tensor *));
     if (!p->sources) return TN_E_NOMEM;
-    p->sources[0] = found->tensor;
-    found->tensor->used = true;
+    p->sources[0] = source->tensor;
+    source->tensor->used = true;
     char name[256];
     for (int64_t e = 1; each && e < p->matrices; e++) {
-        p->sources[e] = look_up(w, found->row->theirs, layer, (int)e, ending, name, sizeof name);
+        p->sources[e] = find_tensor(w, source->row->hf, layer, (int)e, ending, name, sizeof name);
         if (!p->sources[e]) return tn_fail(TN_E_NOT_FOUND, "%s: tensor \"%s\" is missing", w->model->folder, name);
         p->sources[e]->used = true;
     }
     if (!p->blocks) return TN_OK;
-    size_t stem = strlen(found->name) - strlen("_blocks");
-    snprintf(name, sizeof name, "%.*s_scales", (int)stem, found->name);
+    size_t stem = strlen(source->name) - strlen("_blocks");
+    snprintf(name, sizeof name, "%.*s_scales", (int)stem, source->name);
     p->sources[1] = safetensors_find(w->set, name);
     if (!p->sources[1]) return tn_fail(TN_E_NOT_FOUND, "%s: tensor \"%s\" is missing", w->model->folder, name);
     p->sources[1]->used = true;
     return TN_OK;
 }
 
-/* Gate and up in one source: their order, and whether the matrices lie on their side. */
+/* Gate and up in one source: alternating rows, or gate before up. */
 static void cut_fused(const struct hf_weights *w, struct recipe *p, const char *base) {
     bool up = strncmp(base, "ffn_up", 6) == 0;
     p->source_rows = 2 * p->rows;
-    if (w->model->class->traits & TN_ARCH_HF_INTERLEAVED_EXPERTS) { /* row by row in turn */
+    if (w->model->class->traits & TN_ARCH_HF_INTERLEAVED_EXPERTS) {
         p->step = 2;
         p->offset = up;
     } else {
@@ -389,12 +387,12 @@ static tn_status check_sources(const struct recipe *p, const char *name) {
         if (p->blocks)
             fits = t->type == ST_U8 && t->count == matrices * p->source_rows * (p->columns / 32) * (i == 0 ? 16 : 1);
         else if (p->elements)
-            fits = shape_is(t, 1, matrices, p->source_rows);
+            fits = source_shape_is(t, 1, matrices, p->source_rows);
         else if (p->transposed)
-            fits = shape_is(t, matrices, p->columns, p->source_rows);
+            fits = source_shape_is(t, matrices, p->columns, p->source_rows);
         else
-            fits = shape_is(t, matrices, p->source_rows, p->columns);
-        if (!fits) return wrong_shape(t, name, p->columns, p->source_rows, p->matrices);
+            fits = source_shape_is(t, matrices, p->source_rows, p->columns);
+        if (!fits) return hf_wrong_shape(t, name, p->columns, p->source_rows, p->matrices);
         if (!p->blocks && t->type > ST_F64)
             return tn_fail(TN_E_TYPE, "tensor \"%s\" has type %s where floats are expected", t->name,
                            safetensors_type_name(t->type));
@@ -402,12 +400,12 @@ static tn_status check_sources(const struct recipe *p, const char *name) {
     return TN_OK;
 }
 
-static void arrange(const struct hf_weights *w, struct recipe *p, const struct found *found, const char *base,
-                    const char *ending) {
+static void order_rows(const struct hf_weights *w, struct recipe *p, const struct hf_source *source, const char *base,
+                       const char *ending) {
     const struct layout *l = &w->model->layout;
     unsigned traits = w->model->class->traits;
     int64_t q = (int64_t)l->heads * l->head, kv = (int64_t)l->kv_heads * l->head;
-    const char *theirs = found->row->theirs;
+    const char *hf = source->row->hf;
     bool matrix = strcmp(ending, "weight") == 0;
     bool is_q = strcmp(base, "attn_q") == 0, is_k = strcmp(base, "attn_k") == 0, is_v = strcmp(base, "attn_v") == 0;
     p->paired = traits & TN_ARCH_HF_PAIRED_ROPE && (is_q || is_k);
@@ -422,10 +420,10 @@ static void arrange(const struct hf_weights *w, struct recipe *p, const struct f
     if (traits & TN_ARCH_HF_TRANSPOSED && matrix &&
         (strncmp(base, "attn_", 5) == 0 || strncmp(base, "ffn_", 4) == 0) && !norm)
         p->transposed = true;
-    if (strstr(theirs, "gate_up_proj") && strstr(theirs, "experts")) cut_fused(w, p, base);
-    if (strstr(theirs, "input_linear")) cut_fused(w, p, base);
-    if (traits & TN_ARCH_HF_INTERLEAVED_EXPERTS && strstr(theirs, "mlp.experts.") && matrix && !p->blocks)
-        p->transposed = true; /* theirs are [expert, in, out] */
+    if (strstr(hf, "gate_up_proj") && strstr(hf, "experts")) cut_fused(w, p, base);
+    if (strstr(hf, "input_linear")) cut_fused(w, p, base);
+    if (traits & TN_ARCH_HF_INTERLEAVED_EXPERTS && strstr(hf, "mlp.experts.") && matrix && !p->blocks)
+        p->transposed = true; /* stored as [expert, in, out] */
 }
 
 static tn_status add_recipe(struct hf_weights *w, const struct recipe *made) {
@@ -455,13 +453,13 @@ tn_status hf_weights_add(struct hf_weights *w, const char *name, int n_dims, con
         p.constant = w->model->rope_factors + (second ? ne[0] : 0);
         return add_recipe(w, &p);
     }
-    struct found found = {0};
-    if (!find_source(w, base, layer, ending, &found))
-        return tn_fail(TN_E_NOT_FOUND, "%s: nothing there gives the tensor \"%s\" (%s, for example, is missing)",
-                       w->model->folder, name, found.name);
-    size_t length = strlen(found.name);
-    p.blocks = length > 7 && strcmp(found.name + length - 7, "_blocks") == 0;
-    /* Vectors are rows of one element, so that they are cut and reordered like matrices. */
+    struct hf_source source = {0};
+    if (!find_source(w, base, layer, ending, &source))
+        return tn_fail(TN_E_NOT_FOUND, "%s: no source for the tensor \"%s\" (\"%s\", for example, is missing)",
+                       w->model->folder, name, source.name);
+    size_t length = strlen(source.name);
+    p.blocks = length > 7 && strcmp(source.name + length - 7, "_blocks") == 0;
+    /* Vectors are rows of one element, so that they are split and reordered like matrices. */
     bool bias = strcmp(ending, "bias") == 0;
     if (n_dims == 1 || bias) {
         p.elements = true;
@@ -469,8 +467,8 @@ tn_status hf_weights_add(struct hf_weights *w, const char *name, int n_dims, con
         p.columns = 1;
         p.matrices = n_dims > 1 ? ne[1] : 1;
     }
-    arrange(w, &p, &found, base, ending);
-    tn_status status = add_sources(w, &p, &found, layer, ending);
+    order_rows(w, &p, &source, base, ending);
+    tn_status status = add_sources(w, &p, &source, layer, ending);
     if (status == TN_OK) status = check_sources(&p, name);
     if (status == TN_OK) status = add_recipe(w, &p);
     if (status != TN_OK) tn_free(p.sources);
@@ -478,8 +476,7 @@ tn_status hf_weights_add(struct hf_weights *w, const char *name, int n_dims, con
     return status;
 }
 
-/* ---- Folder -----------------------------------------------------------------------------------------------------
- */
+/* ---- Folder ---- */
 
 tn_status hf_weights_open(struct hf_model *model, struct hf_weights **out) {
     struct hf_weights *w = tn_calloc(1, sizeof *w);
@@ -491,13 +488,13 @@ tn_status hf_weights_open(struct hf_model *model, struct hf_weights **out) {
         tn_free(w);
         return status;
     }
-    /* Tied when the configuration says so, or when it is silent and there is no output matrix. */
+    /* Tied if the configuration says so, or if it says nothing and there is no output matrix. */
     json_t *tie = json_object_get(model->config, "tie_word_embeddings");
     if (!tie) tie = json_object_get(model->root, "tie_word_embeddings");
-    struct found found = {0};
-    bool output = find_source(w, "output", 0, "weight", &found);
+    struct hf_source source = {0};
+    bool output = find_source(w, "output", 0, "weight", &source);
     if (json_is_true(tie) || (!tie && !output)) model->layout.traits |= TN_ARCH_TIED;
-    if (json_is_true(tie) && output) found.tensor->used = true;
+    if (json_is_true(tie) && output) source.tensor->used = true;
     *out = w;
     return TN_OK;
 }
@@ -519,7 +516,7 @@ tn_type hf_weights_type(const struct hf_weights *w) {
 }
 
 void hf_weights_report(const struct hf_weights *w) {
-    /* Buffers that models carry along, and parts of a model for other senses. */
+    /* Buffers that are not weights, and the vision and audio parts of a model. */
     static const char *const known[] = {"rotary_emb",     ".masked_bias", ".attn.bias", "vision_",
                                         "multi_modal",    "position_ids", "pooler.",    "cls.",
                                         "attention.bias", "mm_projector", "audio_",     "embed_positions"};
@@ -534,5 +531,5 @@ void hf_weights_report(const struct hf_weights *w) {
         unused++;
         example = t->name;
     }
-    if (unused) warn("%zu tensors of the folder have no place in the GGUF file, %s among them", unused, example);
+    if (unused) warn("%zu tensors of the folder are not used, %s among them", unused, example);
 }

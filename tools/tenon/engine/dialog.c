@@ -1,10 +1,10 @@
-/* A conversation with a model: its messages and their prompt. */
+/* A conversation with a model: its template and its messages. */
 #include "engine/dialog.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* For models that came without a template: their text goes on where the last one ended. */
+/* For models without a template: the messages are one text. */
 static const char plain_template[] =
     "{% for m in messages %}{{ m.content }}{{ '\n\n' if m.role != 'user' }}{% endfor %}";
 
@@ -14,7 +14,7 @@ static tn_status make_generator(struct dialog *d) {
     const char *end = tn_chat_template_turn_end(d->chat);
     tn_token token = tn_tokenizer_find(d->tokenizer, end, strlen(end));
     bool visible = strspn(end, " \n\r\t") < strlen(end);
-    if (!d->continues && visible && !(token >= 0 && tn_token_is_end(d->tokenizer, token))) {
+    if (!d->no_template && visible && !(token >= 0 && tn_token_is_end(d->tokenizer, token))) {
         p.stops = &end;
         p.n_stops = 1;
     }
@@ -27,9 +27,9 @@ int dialog_open(struct dialog *d, const struct args *args, tn_model *model, tn_s
     *d = (struct dialog){.args = args, .model = model, .session = session, .limit = -1};
     d->tokenizer = tn_model_tokenizer(model);
     if (!d->tokenizer) return fail("the model has no tokenizer");
-    if (info.is_encoder) return fail("the model makes embeddings and writes no text");
+    if (info.is_encoder) return fail("the model makes embeddings and cannot generate text");
     if (!template) template = info.chat_template;
-    d->continues = !template;
+    d->no_template = !template;
     bool chatml = template && strcmp(template, "chatml") == 0;
     tn_status status = tn_chat_template_new(chatml ? NULL : template ? template : plain_template, &d->chat);
     if (status == TN_OK) status = make_generator(d);
@@ -46,8 +46,7 @@ void dialog_close(struct dialog *d) {
     json_decref(d->messages);
 }
 
-/* ---- Messages ---------------------------------------------------------------------------------------------------
- */
+/* ---- Messages ---- */
 
 static const char *role_of(const json_t *message) {
     const char *role = json_string_value(json_object_get(message, "role"));
@@ -75,7 +74,7 @@ bool dialog_add(struct dialog *d, const char *role, const char *text) {
 void dialog_reset(struct dialog *d) {
     size_t keep = has_system(d);
     while (json_array_size(d->messages) > keep) json_array_remove(d->messages, json_array_size(d->messages) - 1);
-    d->forgotten = 0;
+    d->dropped = 0;
 }
 
 bool dialog_take_back(struct dialog *d) {
@@ -111,7 +110,7 @@ int dialog_load(struct dialog *d, const char *path) {
     if (code == EXIT_OK) {
         json_decref(d->messages);
         d->messages = json_incref(messages);
-        d->forgotten = 0;
+        d->dropped = 0;
     }
     json_decref(root);
     return code;

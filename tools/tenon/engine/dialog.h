@@ -1,4 +1,4 @@
-/* A conversation with a model: its messages, what of them the KV cache holds, and replies. */
+/* A conversation with a model: its messages, the tokens in the KV cache, and replies. */
 #ifndef TENON_TOOL_DIALOG_H
 #define TENON_TOOL_DIALOG_H
 
@@ -15,15 +15,15 @@ struct dialog {
     tn_session *session;
     const tn_tokenizer *tokenizer;
     tn_chat_template *chat;
-    const char *variables;      /* further variables of the template, as JSON; NULL: none */
-    bool continues;             /* no template: the model goes on with the text */
+    const char *variables;      /* more variables of the template, as JSON; NULL: none */
+    bool no_template;           /* the model continues the text of the messages */
     json_t *messages;           /* [{"role", "content", …}, …], the system message first if there is one */
-    tn_sampler_params sampling; /* as options and /set say … */
-    tn_sampler *sampler;        /* … made from them when needed; NULL: make it */
+    tn_sampler_params sampling; /* from options and /set */
+    tn_sampler *sampler;        /* made from them before a reply; NULL: not made yet */
     tn_generator *generator;    /* of the reply: samples, finds the stop string, makes text */
-    tn_tokens cached;           /* what the cache holds, token by token */
-    int64_t limit;              /* tokens of a reply; negative: none */
-    int forgotten;              /* messages that had to go since the beginning */
+    tn_tokens cached;           /* the tokens in the KV cache */
+    int64_t limit;              /* max tokens of a reply; negative: no limit */
+    int dropped;                /* messages removed because the context was full */
 };
 
 /* `template` is Jinja, "chatml", or NULL for the model's own. Returns an exit code. */
@@ -35,20 +35,20 @@ void dialog_close(struct dialog *dialog);
 const char *dialog_system(const struct dialog *dialog);
 bool dialog_set_system(struct dialog *dialog, const char *text);
 bool dialog_add(struct dialog *dialog, const char *role, const char *text);
-/* Forgets all messages but the system's. */
+/* Removes all messages but the system message. */
 void dialog_reset(struct dialog *dialog);
-/* Takes back the last reply, so that the last message is the user's. False where there is none. */
+/* Removes the last reply, so that the last message is the user's. False if there is no reply. */
 bool dialog_take_back(struct dialog *dialog);
 
-/* Messages to and from a file: {"messages": […]}, or the list alone. A file that cannot be used changes nothing. */
+/* Messages to and from a file: {"messages": […]}, or the list alone. A failed load changes nothing. */
 int dialog_save(const struct dialog *dialog, const char *path);
 int dialog_load(struct dialog *dialog, const char *path);
 
 enum reply_end { REPLY_DONE, REPLY_LIMIT, REPLY_INTERRUPTED, REPLY_FULL, REPLY_FAILED };
 
-/* Streams the answer to the last message to standard output and adds it to the messages. When the context is full the
- * oldest messages are forgotten. Ctrl-C ends the reply, and what was said remains. After REPLY_FAILED, with the
- * message printed, and after an interruption before the first word the user's message is gone. */
+/* Generates the reply to the last message, prints it to standard output and adds it to the messages. When the context
+ * is full, the oldest messages are removed. Ctrl-C ends the reply; the text so far is kept. After REPLY_FAILED, whose
+ * error is printed, and after an interruption before any text, the user's message is removed. */
 enum reply_end dialog_reply(struct dialog *dialog);
 
 #endif
