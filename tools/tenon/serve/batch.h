@@ -1,4 +1,4 @@
-/* Inside an engine thread: its slots and what its files share. */
+/* The engine thread: its slots, its batches, and the functions that its files share. */
 #ifndef TENON_SERVE_BATCH_H
 #define TENON_SERVE_BATCH_H
 
@@ -7,15 +7,15 @@
 #include "tenon/cpu.h"
 
 struct slot {
-    struct job *job; /* NULL: idle, the tokens are what the cache remembers */
+    struct job *job; /* NULL: idle; `tokens` are those that the KV cache still holds */
     tn_token *tokens;
-    int32_t count, n_kv; /* tokens in all, and of them in the cache */
+    int32_t count, n_kv; /* tokens; how many of them are in the KV cache */
     int32_t n_prompt, n_scored, n_predicted, n_cached;
     uint64_t task, began, prompted, used;
-    bool fed;          /* in the batch of this round */
+    bool in_batch;     /* has tokens in the batch of this round */
     tn_status sampled; /* by the job's generator in this round: TN_OK, TN_END, or an error that `error` describes */
     char error[200];
-    bool stalled; /* gave its cells to others and waits for room */
+    bool stalled; /* its cells were freed for others; it waits until its tokens fit again */
 };
 
 /* The logits after the last token of a slot. */
@@ -26,29 +26,58 @@ struct sample_row {
 
 struct engine {
     struct served *served;
-    tn_session *session; /* NULL: an encoder, which only embeds */
+    tn_session *session; /* NULL: an encoder, which only makes embeddings */
     struct slot *slots;
     int n_slots, turn;
-    int32_t n_batch, n_piece, n_score;
+    int32_t n_batch; /* max tokens of a batch */
+    int32_t n_piece; /* max prompt tokens of a batch */
+    int32_t n_score; /* max prompt tokens with log-probabilities of a batch */
+    /* The batch of this round. */
     tn_token *tokens;
     int32_t *seqs, *positions;
     bool *outputs;
     int32_t n_tokens;
-    struct sample_row *rows; /* of this round, one for each slot that gets a token */
+    /* Rows to sample from in this round, one for each slot that gets a token. */
+    struct sample_row *rows;
     int n_rows;
     atomic_int *next_row;   /* of each thread's share */
-    tn_threadpool *threads; /* the sessions', too */
+    tn_threadpool *threads; /* used by the sessions, too */
     uint64_t n_tasks, map_time;
-    bool embedding; /* the embedder is at work */
+    bool embedding; /* the embedding session is decoding */
     tn_token_prob top[MAX_TOP];
 };
 
-void engine_work(struct engine *e); /* until the model is to be unloaded and nobody is at work */
-void engine_publish(struct engine *e, bool now);
-bool engine_abandon(void *user); /* tn_abort_fn; user is the engine */
-/* The last piece of a job; `detail` is the stop word or the error. */
-void engine_end_job(struct served *served, struct job *job, enum finish finish, const struct job_stats *stats,
+/* ---- batch.c, embedder.c ---- */
+
+void engine_run(struct engine *e);                     /* until the model is to be unloaded and no job is left */
+void engine_publish_state(struct engine *e, bool now); /* to the HTTP thread */
+bool engine_should_abort(void *user);                  /* tn_abort_fn; user is the engine */
+bool embed_round(struct engine *e);                    /* embeds one batch of texts; false if none waits */
+
+/* ---- slot_cache.c ---- */
+
+void slot_clear(struct engine *e, struct slot *slot); /* removes its tokens from the KV cache */
+void slot_assign(struct engine *e, struct slot *slot, struct job *job);
+/* The idle slot with the longest cached prefix of the prompt; of equals the one longest unused. NULL: all are busy.
+ */
+struct slot *slot_choose(struct engine *e, const tn_tokens *prompt);
+/* Frees the cells of an idle slot, or of the youngest job if others run. False if neither is possible. */
+bool slot_free_cells(struct engine *e);
+void slot_act(struct engine *e, struct job *job); /* saves, restores or erases a slot */
+
+/* ---- output.c ---- */
+
+/* Sends a token with the text that it completed; `logits` for log-probabilities, may be NULL. */
+void output_token(struct engine *e, struct slot *slot, tn_token token, const float *logits, const char *text,
+                  size_t length, bool of_prompt);
+/* Sends the last piece of a job; `detail` is the stop string or the error. Ownership of `vector` passes on. */
+void output_end_job(struct served *served, struct job *job, enum finish finish, const struct job_stats *stats,
                     const char *text, size_t length, const char *detail, float *vector, size_t n_vector);
-bool embed_round(struct engine *e); /* one batch of texts to embed; false when none waits */
+/* The same for the job of a slot, which is idle then. */
+void output_end_slot(struct engine *e, struct slot *slot, enum finish finish, const char *text, size_t length,
+                     const char *detail, bool truncated);
+/* Wakes the HTTP thread for the pieces sent since the last time: `now`, at the end of a job, or when its pause
+ * between two calls is over. */
+void output_wake(struct served *served, bool now);
 
 #endif

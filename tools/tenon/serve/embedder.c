@@ -62,9 +62,9 @@ bool embed_round(struct engine *e) {
         float *vector = row ? tn_malloc(size * sizeof *vector) : NULL;
         if (vector) {
             memcpy(vector, row, size * sizeof *vector);
-            engine_end_job(served, jobs[i], FINISH_EOS, &stats, "", 0, "", vector, size);
+            output_end_job(served, jobs[i], FINISH_EOS, &stats, "", 0, "", vector, size);
         } else {
-            engine_end_job(served, jobs[i], FINISH_ERROR, &stats, "", 0,
+            output_end_job(served, jobs[i], FINISH_ERROR, &stats, "", 0,
                            *why ? why : "the embedding could not be computed", NULL, 0);
         }
     }

@@ -145,7 +145,7 @@ static tn_status make_slots(struct served *served, struct engine *e, int32_t n_b
 static tn_status load_model(struct served *served, struct engine *e) {
     tn_session_params p = served->server->params, embed;
     int n_slots = served->server->n_slots;
-    p.abort = engine_abandon;
+    p.abort = engine_should_abort;
     p.progress = continue_loading;
     p.user = e;
     p.n_seqs = n_slots;
@@ -197,9 +197,9 @@ static void *engine_thread(void *user) {
         served->exit_code = fail_status(status, "%s", served->path);
         atomic_store(&served->phase, PHASE_FAILED);
     } else if (atomic_compare_exchange_strong(&served->phase, &loading, PHASE_READY)) {
-        engine_publish(e, true);
+        engine_publish_state(e, true);
         event_active(served->outbox_ready, EV_READ, 0);
-        engine_work(e);
+        engine_run(e);
     }
     atomic_store(&served->ended, true);
     event_active(served->outbox_ready, EV_READ, 0);
