@@ -59,7 +59,7 @@ static tn_tensor *build_linear(const graph_builder *b, tn_tensor *w, tn_tensor *
 /* In the feed-forward part a matrix's scale covers its bias too. */
 static tn_tensor *build_ffn_linear(const graph_builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias,
                                    tn_tensor *x, const char *what) {
-    if (b->arch->no_ffn_scales) scale = NULL;
+    if (!b->arch->ffn_scales) scale = NULL;
     if (!scale || !bias) return build_linear(b, w, scale, bias, x, what);
     tn_tensor *y = tn_name(b->a, tn_mul_mat(b->a, w, x), "%s_matmul%s", what, b->suffix);
     y = tn_name(b->a, tn_add(b->a, y, bias), "%s_biased%s", what, b->suffix);
@@ -212,7 +212,7 @@ static tn_tensor *build_dense_ffn(const graph_builder *b, const tn__layer *l, tn
 static tn_tensor *build_expert_linear(const graph_builder *b, tn_tensor *w, tn_tensor *scale, tn_tensor *bias,
                                       tn_tensor *x, tn_tensor *ids, const char *what) {
     tn_tensor *y = tn_mul_mat_id(b->a, w, x, ids);
-    if (b->arch->no_ffn_scales) scale = NULL;
+    if (!b->arch->ffn_scales) scale = NULL;
     if (scale || bias) tn_name(b->a, y, "%s_matmul%s", what, b->suffix);
     if (scale && y) {
         int64_t used = ids->ne[0], tokens = ids->ne[1];

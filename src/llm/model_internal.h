@@ -80,7 +80,7 @@ typedef struct tn__arch {
     tn__residual residual;
     tn_op activation; /* of the gate; with TN_ARCH_NO_GATE a unary op */
     bool norm_qk_after_rope;
-    bool no_ffn_scales;         /* scales of feed-forward matrices are ignored where a file has them */
+    bool ffn_scales;            /* scales of feed-forward matrices are applied where a file has them */
     bool parallel_without_norm; /* a layer without a feed-forward norm is TN__RESIDUAL_PARALLEL */
     /* Reads the keys that only this family has, after the common ones; may be NULL. */
     tn_status (*read)(const tn_gguf *file, tn__hparams *h);

@@ -1,0 +1,109 @@
+/* Keys and tensors that only some families have. */
+#include "llm/arch/families.h"
+
+#include <math.h>
+
+/* Queries beyond the context of the first training grow with their position. YaRN scales q and k with the logarithm
+ * of the factor; a file with a multiplier of that logarithm undoes the scaling, whatever attention factor it gives.
+ */
+tn_status tn__read_mistral3(const tn_gguf *file, tn__hparams *h) {
+    h->temperature_scale = tn_gguf_get_f32(file, tn__arch_key(file, "attention.temperature_scale"), 0);
+    h->temperature_length = tn_gguf_get_i32(file, tn__arch_key(file, "attention.temperature_length"), 0);
+    if (h->temperature_length <= 0) h->temperature_length = h->rope_orig_ctx > 0 ? h->rope_orig_ctx : h->n_ctx_train;
+    float log_mul = tn_gguf_get_f32(file, tn__arch_key(file, "rope.scaling.yarn_log_multiplier"), 0);
+    if (h->rope_scaling == TN__ROPE_SCALING_YARN && h->rope_factor > 1 && log_mul > 0)
+        h->yarn_attn = 1 / (1 + 0.1f * log_mul * logf(h->rope_factor));
+    return TN_OK;
+}
+
+/* Every fourth layer has no RoPE. */
+tn_status tn__read_smollm3(const tn_gguf *file, tn__hparams *h) {
+    (void)file;
+    for (int32_t i = 3; i < h->n_layer; i += 4) h->layers[i].no_rope = true;
+    return TN_OK;
+}
+
+tn_status tn__read_granite(const tn_gguf *file, tn__hparams *h) {
+    h->embd_scale = tn_gguf_get_f32(file, tn__arch_key(file, "embedding_scale"), 0);
+    h->residual_scale = tn_gguf_get_f32(file, tn__arch_key(file, "residual_scale"), 0);
+    h->attn_scale = tn_gguf_get_f32(file, tn__arch_key(file, "attention.scale"), 0);
+    float divisor = tn_gguf_get_f32(file, tn__arch_key(file, "logit_scale"), 0);
+    h->logit_scale = divisor != 0 ? 1 / divisor : 0;
+    return TN_OK;
+}
+
+tn_status tn__read_gemma(const tn_gguf *file, tn__hparams *h) {
+    (void)file;
+    h->embd_scale = sqrtf((float)h->n_embd);
+    return TN_OK;
+}
+
+/* The file's value. Without one, the largest model of each family divides by √(width per head) instead of √(size of a
+ * head); its number of layers tells it apart. */
+static float query_scale(const tn_gguf *file, const tn__hparams *h, int32_t layers_of_largest) {
+    float scale = tn_gguf_get_f32(file, tn__arch_key(file, "attention.scale"), 0);
+    if (scale > 0) return scale;
+    return h->n_layer == layers_of_largest ? 1 / sqrtf((float)h->n_embd / (float)h->layers[0].n_head) : 0;
+}
+
+tn_status tn__read_gemma2(const tn_gguf *file, tn__hparams *h) {
+    TN_TRY(tn__read_gemma(file, h));
+    h->attn_soft_cap = tn_gguf_get_f32(file, tn__arch_key(file, "attn_logit_softcapping"), 50);
+    h->final_soft_cap = tn_gguf_get_f32(file, tn__arch_key(file, "final_logit_softcapping"), 30);
+    h->attn_scale = query_scale(file, h, 46);
+    return TN_OK;
+}
+
+tn_status tn__read_gemma3(const tn_gguf *file, tn__hparams *h) {
+    TN_TRY(tn__read_gemma(file, h));
+    h->final_soft_cap = tn_gguf_get_f32(file, tn__arch_key(file, "final_logit_softcapping"), 0);
+    h->attn_scale = query_scale(file, h, 62);
+    float local = tn_gguf_get_f32(file, tn__arch_key(file, "rope.freq_base_swa"), 10000);
+    for (int32_t i = 0; i < h->n_layer; i++) {
+        if (!h->layers[i].window) continue;
+        h->layers[i].rope_base = local;
+        h->layers[i].rope_scale = 1;
+    }
+    return TN_OK;
+}
+
+tn_status tn__read_gptneox(const tn_gguf *file, tn__hparams *h) {
+    h->parallel = tn_gguf_get_bool(file, tn__arch_key(file, "use_parallel_residual"), true);
+    return TN_OK;
+}
+
+tn_status tn__read_mpt(const tn_gguf *file, tn__hparams *h) {
+    h->max_alibi = tn_gguf_get_f32(file, tn__arch_key(file, "attention.max_alibi_bias"), 0);
+    h->clamp_qkv = tn_gguf_get_f32(file, tn__arch_key(file, "attention.clamp_kqv"), 0);
+    return TN_OK;
+}
+
+tn_status tn__read_olmo(const tn_gguf *file, tn__hparams *h) {
+    h->clamp_qkv = tn_gguf_get_f32(file, tn__arch_key(file, "attention.clamp_kqv"), 0);
+    return TN_OK;
+}
+
+/* The softmax runs over the chosen experts only, so their weights sum to 1 by themselves. */
+tn_status tn__read_gpt_oss(const tn_gguf *file, tn__hparams *h) {
+    h->gating = TN__GATING_SOFTMAX_OF_CHOSEN;
+    h->norm_expert_weights = tn_gguf_get_bool(file, tn__arch_key(file, "expert_weights_norm"), false);
+    return TN_OK;
+}
+
+/* The norm that these files call "post attention" is the norm of the feed-forward part. */
+void tn__adjust_gpt_oss(const tn__hparams *h, tn__weights *w) {
+    for (int32_t i = 0; i < h->n_layer; i++) {
+        w->layers[i].ffn_norm = w->layers[i].attn_post_norm;
+        w->layers[i].attn_post_norm = NULL;
+    }
+}
+
+tn_status tn__read_command_r(const tn_gguf *file, tn__hparams *h) {
+    h->logit_scale = tn_gguf_get_f32(file, tn__arch_key(file, "logit_scale"), 0);
+    return TN_OK;
+}
+
+tn_status tn__read_bert(const tn_gguf *file, tn__hparams *h) {
+    h->causal = tn_gguf_get_bool(file, tn__arch_key(file, "attention.causal"), false);
+    return TN_OK;
+}

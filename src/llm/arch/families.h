@@ -1,0 +1,23 @@
+/* Code of single families, for the table of architectures. */
+#ifndef TN_LLM_ARCH_FAMILIES_H
+#define TN_LLM_ARCH_FAMILIES_H
+
+#include "llm/model_internal.h"
+
+/* For tn__arch.read. */
+tn_status tn__read_mistral3(const tn_gguf *file, tn__hparams *h);
+tn_status tn__read_smollm3(const tn_gguf *file, tn__hparams *h);
+tn_status tn__read_granite(const tn_gguf *file, tn__hparams *h);
+tn_status tn__read_gemma(const tn_gguf *file, tn__hparams *h);
+tn_status tn__read_gemma2(const tn_gguf *file, tn__hparams *h);
+tn_status tn__read_gemma3(const tn_gguf *file, tn__hparams *h);
+tn_status tn__read_gptneox(const tn_gguf *file, tn__hparams *h);
+tn_status tn__read_mpt(const tn_gguf *file, tn__hparams *h);
+tn_status tn__read_olmo(const tn_gguf *file, tn__hparams *h);
+tn_status tn__read_gpt_oss(const tn_gguf *file, tn__hparams *h);
+tn_status tn__read_command_r(const tn_gguf *file, tn__hparams *h);
+tn_status tn__read_bert(const tn_gguf *file, tn__hparams *h);
+/* For tn__arch.adjust. */
+void tn__adjust_gpt_oss(const tn__hparams *h, tn__weights *w);
+
+#endif
