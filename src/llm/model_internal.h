@@ -80,6 +80,7 @@ typedef struct tn__arch {
     tn__residual residual;
     tn_op activation; /* of the gate; with TN_ARCH_NO_GATE a unary op */
     bool norm_qk_after_rope;
+    bool either_ffn;            /* layers with and without experts; otherwise TN_ARCH_EXPERTS says which */
     bool ffn_scales;            /* scales of feed-forward matrices are applied where a file has them */
     bool parallel_without_norm; /* a layer without a feed-forward norm is TN__RESIDUAL_PARALLEL */
     /* Reads the keys that only this family has, after the common ones; may be NULL. */

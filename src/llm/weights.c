@@ -141,7 +141,7 @@ static tn_status check_norms(const tn_model *m, int32_t i) {
     return TN_OK;
 }
 
-/* The matrices. Every family may have q, k and v in one matrix or in three, and layers with or without experts. */
+/* The matrices. Every family may have q, k and v in one matrix or in three. */
 static tn_status check_matrices(const tn_model *m, int32_t i) {
     const tn__layer *l = &m->w.layers[i];
     bool gated = !tn__arch_has(m->arch, TN_ARCH_NO_GATE);
@@ -150,6 +150,9 @@ static tn_status check_matrices(const tn_model *m, int32_t i) {
     if (l->wq && !l->wqkv && !l->wk) return missing_weight(m, i, "attn_k");
     if (l->wq && !l->wqkv && !l->wv) return missing_weight(m, i, "attn_v");
     if (!l->wo) return missing_weight(m, i, "attn_output");
+    const bool moe = tn__arch_has(m->arch, TN_ARCH_EXPERTS);
+    if (l->router && !moe && !m->arch->either_ffn) return missing_weight(m, i, "ffn_up");
+    if (!l->router && moe && !m->arch->either_ffn) return missing_weight(m, i, "ffn_gate_inp");
     if (l->router) {
         if (!l->up_exps) return missing_weight(m, i, "ffn_up_exps");
         if (!l->down_exps) return missing_weight(m, i, "ffn_down_exps");

@@ -22,6 +22,7 @@ static const tn__arch arch_rows[] = {
                              {"MixtralForCausalLM", TN_ARCH_HF_PAIRED_ROPE}}},
         .rope = TN_ROPE_NORMAL,
         .activation = TN_OP_SWIGLU,
+        .either_ffn = true,
         .ffn_scales = true,
     },
     /* A Llama whose queries grow with their position. */
@@ -34,6 +35,7 @@ static const tn__arch arch_rows[] = {
                              {"Mistral3ForConditionalGeneration", TN_ARCH_HF_PAIRED_ROPE | TN_ARCH_HF_NESTED}}},
         .rope = TN_ROPE_NORMAL,
         .activation = TN_OP_SWIGLU,
+        .either_ffn = true,
         .ffn_scales = true,
         .read = tn__read_mistral3,
     },
@@ -42,6 +44,7 @@ static const tn__arch arch_rows[] = {
                  .classes = {{"InternLM2ForCausalLM", TN_ARCH_HF_PAIRED_ROPE | TN_ARCH_HF_GROUPED_QKV}}},
         .rope = TN_ROPE_NORMAL,
         .activation = TN_OP_SWIGLU,
+        .either_ffn = true,
     },
     /* A Llama without RoPE in every fourth layer. */
     {
@@ -50,6 +53,7 @@ static const tn__arch arch_rows[] = {
                  .classes = {{"SmolLM3ForCausalLM", TN_ARCH_HF_PAIRED_ROPE}}},
         .rope = TN_ROPE_NORMAL,
         .activation = TN_OP_SWIGLU,
+        .either_ffn = true,
         .read = tn__read_smollm3,
     },
     /* A Llama with four multipliers. */
@@ -61,6 +65,7 @@ static const tn__arch arch_rows[] = {
              .classes = {{"GraniteForCausalLM", TN_ARCH_HF_PAIRED_ROPE}}},
         .rope = TN_ROPE_NORMAL,
         .activation = TN_OP_SWIGLU,
+        .either_ffn = true,
         .read = tn__read_granite,
     },
     {
@@ -74,6 +79,7 @@ static const tn__arch arch_rows[] = {
                          {"GraniteMoeSharedForCausalLM", TN_ARCH_HF_PAIRED_ROPE}}},
         .rope = TN_ROPE_NORMAL,
         .activation = TN_OP_SWIGLU,
+        .either_ffn = true,
         .read = tn__read_granite,
     },
     /* Biases on q, k and v; Qwen 3 has norms of q and k instead. */
@@ -81,6 +87,7 @@ static const tn__arch arch_rows[] = {
         .info = {.name = "qwen2", .traits = TN_ARCH_QKV_BIAS, .classes = {{"Qwen2ForCausalLM", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
+        .either_ffn = true,
     },
     {
         .info = {.name = "qwen2moe",
@@ -88,11 +95,13 @@ static const tn__arch arch_rows[] = {
                  .classes = {{"Qwen2MoeForCausalLM", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
+        .either_ffn = true,
     },
     {
         .info = {.name = "qwen3", .traits = TN_ARCH_QK_NORM, .classes = {{"Qwen3ForCausalLM", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
+        .either_ffn = true,
         .ffn_scales = true,
     },
     {
@@ -102,6 +111,7 @@ static const tn__arch arch_rows[] = {
                  .classes = {{"Qwen3MoeForCausalLM", 0}}},
         .rope = TN_ROPE_NEOX,
         .activation = TN_OP_SWIGLU,
+        .either_ffn = true,
         .ffn_scales = true,
     },
     /* Scaled embeddings and GeGLU; from Gemma 2 on norms after each part and windows in most layers. */
