@@ -1,4 +1,5 @@
 /* tenon logits: the logits after each token of a list, as raw floats. */
+#include "cli/text_buffer.h"
 #include "cli/text_input.h"
 #include "files/output_file.h"
 
@@ -18,14 +19,8 @@ static int parse_tokens(const char *text, tn_tokens *out) {
         }
         long value = strtol(p, &end, 10);
         if (end == p || value < 0 || value > INT32_MAX) return fail("'%.20s' is not a token id", p);
-        if (out->count == out->capacity) {
-            size_t capacity = out->capacity ? 2 * out->capacity : 256;
-            tn_token *ids = tn_realloc(out->ids, capacity * sizeof *ids);
-            if (!ids) return fail_status(TN_E_NOMEM, "tokens");
-            out->ids = ids;
-            out->capacity = capacity;
-        }
-        out->ids[out->count++] = (tn_token)value;
+        tn_token token = (tn_token)value;
+        if (tokens_append(out, &token, 1) != TN_OK) return fail_status(TN_E_NOMEM, "tokens");
         p = end;
     }
     return out->count ? EXIT_OK : fail("the list of tokens is empty");

@@ -1,6 +1,8 @@
 /* Fields of requests: typed values, sampling, grammars and prompts; and JSON that all APIs share. */
 #include "serve.h"
 
+#include "cli/text_buffer.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -358,15 +360,8 @@ static bool append_id(struct served *served, json_t *id, tn_tokens *out, struct 
     if (!json_is_integer(id) || value < 0 || value >= served->info.n_vocab)
         return problem_set(problem, 400, "prompt: a list must contain strings and token ids below %d",
                            served->info.n_vocab);
-    if (out->count == out->capacity) {
-        size_t capacity = out->capacity ? 2 * out->capacity : 64;
-        tn_token *ids = tn_realloc(out->ids, capacity * sizeof *ids);
-        if (!ids) return problem_set(problem, 500, "out of memory");
-        out->ids = ids;
-        out->capacity = capacity;
-    }
-    out->ids[out->count++] = (tn_token)value;
-    return true;
+    tn_token token = (tn_token)value;
+    return tokens_append(out, &token, 1) == TN_OK || problem_set(problem, 500, "out of memory");
 }
 
 static bool read_prompt_item(struct served *served, json_t *prompt, tn_tokens *out, struct problem *problem) {
