@@ -13,6 +13,10 @@ scripts/sources.sh src tools examples | xargs grep -nE '^ *# *include *"' | awk 
         directory = folder
         while (!(folder in allowed) && folder ~ /\//) sub(/\/[^\/]*$/, "", folder)
         if (!(folder in allowed)) { print file ": no rule for its folder in " rules; bad = 1; next }
+        if (included == "tenon/backend_impl.h" && folder !~ /^src\/(backend|runtime)(\/|$)/) {
+            print file ":" line ": backend_impl.h is for authors of backends; only src/backend and src/runtime may include it"
+            bad = 1
+        }
         if (included ~ /^tenon\// || included ~ /^generated\//) next
         if (included ~ /^\.\.?\// && folder !~ /^src/ && system("test -f " folder "/" substr(included, index(included, "/") + 1)) == 0) next
         if (included ~ /^\.\.?\//) { print file ":" line ": write \"" included "\" from the root of src/"; bad = 1; next }

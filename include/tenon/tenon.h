@@ -1,4 +1,4 @@
-/* The whole public interface in one include, C or C++. Only who writes a backend needs backend_impl.h besides.
+/* The whole public interface in one include, C or C++. Authors of backends also include backend_impl.h.
  *
  * The first group is libtenon; the second needs libtenon-llm when its functions are called. */
 #ifndef TENON_TENON_H

@@ -60,6 +60,10 @@ expect fail check_words.py "a path that does not exist"
 project
 echo '#include "plan/plan.h"' > "$work/p/src/base/a.c"
 expect fail check_includes.sh "base includes plan"
+mkdir -p "$work/p/src/llm"
+rm "$work/p/src/base/a.c"
+echo '#include "tenon/backend_impl.h"' > "$work/p/src/llm/a.c"
+expect fail check_includes.sh "the engine includes backend_impl.h"
 
 project
 for i in $(seq 1501); do echo -n "word "; done > "$work/p/docs/long.md"

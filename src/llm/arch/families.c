@@ -39,7 +39,7 @@ tn_status tn__read_gemma(const tn_gguf *file, tn__hparams *h) {
 }
 
 /* The file's value. Without one, the largest model of each family divides by √(width per head) instead of √(size of a
- * head); its number of layers tells it apart. */
+ * head); its number of layers identifies it. */
 static float query_scale(const tn_gguf *file, const tn__hparams *h, int32_t layers_of_largest) {
     float scale = tn_gguf_get_f32(file, tn__arch_key(file, "attention.scale"), 0);
     if (scale > 0) return scale;

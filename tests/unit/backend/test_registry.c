@@ -187,7 +187,7 @@ static void tensors_are_copied_between_strangers(void **state) {
     tn_arena_free(arena);
 }
 
-/* A device that keeps a note of its own in weights, as one that rearranges them does. */
+/* A device that stores private data in weights, as one that repacks them does. */
 static char noted;
 static tn_status note_weights(tn_buffer *buffer, tn_tensor *tensor) {
     if (buffer->usage == TN_USAGE_WEIGHTS) tensor->extra = &noted;
