@@ -1,7 +1,7 @@
 // The list of launches that a program is compiled to.
 //
-// Compiling makes no CUDA call: a record holds everything a launch needs, packed arguments included, and what a
-// reader wants to know about it. Running is a loop over the records; that loop is what a CUDA graph captures.
+// Compiling makes no CUDA call. A record holds everything a launch needs, its arguments included, and what is printed
+// about it. Running is a loop over the records; that loop is what a CUDA graph captures.
 #ifndef TN_BACKEND_CUDA_LAUNCH_LIST_CUH
 #define TN_BACKEND_CUDA_LAUNCH_LIST_CUH
 
@@ -9,7 +9,6 @@
 
 #include <cublasLt.h>
 #include <cuda_runtime.h>
-#include <new>
 #include <stdio.h>
 #include <tuple>
 
