@@ -135,7 +135,7 @@ static void every_allocation_of_a_writer_may_fail_without_a_file(void **state) {
     assert_int_equal(count_files(), 1);
 }
 
-/* The device fails at its n-th allocation, copy or run, for every n, in the same scenario; then it is well again. */
+/* The device fails at its n-th allocation, copy or run, for every n, in the same scenario; then it works again. */
 static void a_session_survives_its_device(void **state) {
     (void)state;
     static const struct {
@@ -196,7 +196,7 @@ static void a_state_does_not_take_shared_cells(void **state) {
     unlink(in_folder("shared"));
 }
 
-/* Owners that the session does not have would be cells that nobody can free. */
+/* A cell of a sequence that the session does not have could never be freed. */
 static void a_state_with_unknown_owners_is_refused(void **state) {
     (void)state;
     tn_model *model;

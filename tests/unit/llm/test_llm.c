@@ -1,4 +1,5 @@
-/* Sessions on the golden models: whatever way the tokens take through the cache, the logits are the reference's. */
+/* Sessions on the golden models: however tokens are batched, moved, copied and restored, the logits match the
+ * reference. */
 #include "llm_golden.h"
 
 #include "llm/session_internal.h"
@@ -29,8 +30,8 @@ static tn_session_params params(void) {
     return p;
 }
 
-/* Decodes tokens begin…end-1 of the golden text into `seq`, at positions moved by `by`; compares unless told not to.
- */
+/* Decodes tokens begin…end-1 of the golden text into `seq`, at positions shifted by `by`; with `compare` checks the
+ * logits. */
 static void decode(fixture *f, int32_t seq, int32_t begin, int32_t end, int32_t by, bool compare) {
     int32_t n = end - begin, positions[64], seqs[64];
     bool outputs[64];
@@ -58,7 +59,7 @@ static void for_every_model_within(double limit, const char *what, way run, cons
         }
         assert_ok(tn_model_open(f.g.path, NULL, &f.model));
         tn_status status = tn_session_new(f.model, p, &f.session);
-        /* Heads that are no whole number of blocks long are refused, with advice. */
+        /* Heads whose length is not a multiple of the block are refused, with advice. */
         bool refused =
             status == TN_E_UNSUPPORTED && tn_type_is_quantized(p->cache_k) && strstr(tn_error(), "use f16");
         if (!refused) {
@@ -125,7 +126,7 @@ static void after_shift(fixture *f) {
     assert_ok(tn_session_seq_shift(f->session, 0, 0, -1, -10));
     decode(f, 0, half, f->g.n_tokens, 0, true);
 }
-/* One token is the same text at any position, so the next one, one further on, has its golden logits. */
+/* A text of one token is the same at any position, so the next token has its golden logits. */
 static void after_division(fixture *f) {
     if (tn_gguf_find_tensor(tn_model_file(f->model), "position_embd.weight")) return;
     decode(f, 1, 0, 1, 40, false);
@@ -235,7 +236,7 @@ static void logits_with_smaller_caches(void **state) {
     }
 }
 
-/* A prompt long enough for its feed-forward part to be computed in chunks gives what small pieces give. */
+/* A prompt whose feed-forward part is computed in chunks gives the same results as small batches. */
 static void long_prompts_equal_short_pieces(void **state) {
     (void)state;
     static const char *const names[] = {"archs/llama-dense", "archs/gemma2-dense", "archs/gpt-oss-moe",
@@ -271,7 +272,7 @@ static void long_prompts_equal_short_pieces(void **state) {
     }
 }
 
-/* Mistral 3: within the original context queries are as they were, beyond it they grow. */
+/* Mistral 3: queries beyond the original context are scaled up, others are not. */
 static void queries_grow_beyond_the_original_context(void **state) {
     (void)state;
     golden_model g;
@@ -352,8 +353,8 @@ static void decoding_allocates_nothing(void **state) {
     }
 }
 
-/* Batches of every size and with many numbers of wanted rows, on a device whose memory is counted: all of them run in
- * what was reserved, and what the host remembers of them is bounded. */
+/* Batches of every size and with many numbers of output rows, on a device that counts its memory: all run in the
+ * reserved memory, and the host remembers a bounded number of graphs. */
 static void batches_of_every_size_leave_memory_as_it_was(void **state) {
     (void)state;
     GOLDEN_OR_SKIP(path, "archs/gemma2-dense.gguf");
@@ -383,7 +384,7 @@ static void batches_of_every_size_leave_memory_as_it_was(void **state) {
                     tn_session_clear(session);
                     assert_ok(tn_session_decode(session, &batch));
                     if (n != 24 || wanted != 1 || best) continue;
-                    /* Its graph has been forgotten and made again since the last round. */
+                    /* Its graph was evicted and made again since the last round. */
                     size_t row = (size_t)tn_model_get_info(model).n_vocab * sizeof(float);
                     if (kept) assert_memory_equal(kept, tn_session_logits(session, 0), row);
                     if (!kept) kept = memcpy(malloc(row), tn_session_logits(session, 0), row);
@@ -406,7 +407,7 @@ static void batches_of_every_size_leave_memory_as_it_was(void **state) {
     tn_model_close(model);
 }
 
-/* A dump of the splits names every matrix product and what else people look for, in every family. */
+/* A dump of the splits names every matmul and the main nodes of a layer, in every family. */
 static void name_nodes(fixture *f) {
     for (int prefill = 0; prefill < 2; prefill++) {
         char *text, line[256];
@@ -452,7 +453,7 @@ static void the_cells_of_a_sequence_stay_together(void **state) {
         if (t != 40) continue;
         tn_session_cache_map(session, owner);
         for (int32_t i = 0; i < 250; i++) assert_int_equal(owner[i], i < 41 ? 0 : i >= 64 && i < 105 ? 1 : -1);
-        /* Taken back and gone on: in the same run, where it left off. */
+        /* After removing tokens, the sequence continues in the same run of cells. */
         assert_ok(tn_session_seq_remove(session, 1, 20, -1));
         for (t = 20; t < 41; t++)
             assert_ok(tn_session_decode(
@@ -501,7 +502,7 @@ static void logits_last_until_the_next_decode(void **state) {
 
 static bool stop(void *user) { return *(bool *)user; }
 
-/* A batch that was stopped leaves the cache as it was, and can be decoded again. */
+/* An aborted batch leaves the cache as it was, and can be decoded again. */
 static void an_aborted_batch_leaves_nothing(void **state) {
     (void)state;
     golden_model g;

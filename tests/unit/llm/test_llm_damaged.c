@@ -107,7 +107,7 @@ static void missing_and_unknown_tensors(void **state) {
         const char *from, *to, *says;
         tn_status status;
     } cases[] = {
-        /* A name that is known and not used takes the tensor away. */
+        /* Renaming a tensor to one that is known and not used removes it. */
         {"blk.1.attn_k.weight", "x.input_scale", "tensor 'blk.1.attn_k.weight' is missing", TN_E_FORMAT},
         {"blk.2.ffn_down.weight", "x.input_scale", "tensor 'blk.2.ffn_down.weight' is missing", TN_E_FORMAT},
         {"blk.0.attn_norm.weight", "x.input_scale", "tensor 'blk.0.attn_norm.weight' is missing", TN_E_FORMAT},
@@ -186,12 +186,12 @@ static void weights_that_are_no_numbers(void **state) {
             tn_session *session;
             tn_session_params p = tn_session_params_default();
             p.n_ctx = 32;
-            /* Asked for: found while loading. */
+            /* With check_weights: detected while loading. */
             assert_ok(tn_model_open(path, &(tn_model_params){.check_weights = true, .no_mmap = no_mmap}, &model));
             assert_fails(TN_E_FORMAT, tn_session_new(model, &p, &session));
             assert_non_null(strstr(tn_error(), cases[i].says));
             tn_model_close(model);
-            /* Not asked for: found in the first result. */
+            /* Without: detected in the first result. */
             assert_ok(tn_model_open(path, &(tn_model_params){.no_mmap = no_mmap}, &model));
             assert_ok(tn_session_new(model, &p, &session));
             assert_fails(TN_E_NOT_FINITE,
@@ -204,7 +204,7 @@ static void weights_that_are_no_numbers(void **state) {
             tn_model_close(model);
         }
     }
-    /* A healthy one passes. */
+    /* An undamaged model passes. */
     const char *healthy = golden_path("models/stories15M-f16.gguf");
     if (!healthy) return;
     tn_model *model;
@@ -215,8 +215,7 @@ static void weights_that_are_no_numbers(void **state) {
     tn_model_close(model);
 }
 
-/* A file that loses its end after it was opened: loading reads it, whether it is mapped or not, so that is an error.
- */
+/* A file that is truncated after it was opened: loading reads it, mapped or not, so that is an error. */
 static void a_file_cut_short_before_it_is_loaded(void **state) {
     (void)state;
     static const struct {
@@ -245,7 +244,7 @@ static void a_file_cut_short_before_it_is_loaded(void **state) {
         snprintf(byte, sizeof byte, "byte %zu:", cut);
         if (!strstr(tn_error(), path) || !strstr(tn_error(), byte) || !strstr(tn_error(), "cut short"))
             fail_msg("%s, but byte %zu of %s was missing", tn_error(), cut, path);
-        /* Once the file is whole again, it loads. */
+        /* The restored file loads. */
         int out = open(path, O_WRONLY);
         assert_int_equal(pwrite(out, whole + cut, size - cut, (off_t)cut), size - cut);
         close(out);

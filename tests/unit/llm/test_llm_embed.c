@@ -115,7 +115,7 @@ static void pooling_is_what_it_says(void **state) {
     golden_free(&g);
 }
 
-/* Rows that are wanted all but one still are the right ones. */
+/* All rows but one are outputs: the rows match. */
 static void logits_of_all_rows_but_one(void **state) {
     (void)state;
     golden_model g;
@@ -194,8 +194,9 @@ static void normalisation_divides_by_the_norm(void **state) {
     assert_true(zeros[0] == 0 && zeros[1] == 0);
 }
 
-/* ---- Encoders ----------------------------------------------------------------------------------------------------
- * A small model of random weights, and the textbook's formulas in doubles. */
+/* ---- Encoders ---- */
+
+/* A small model of random weights, compared with the formulas in doubles. */
 
 enum { LAYERS = 2, W = 32, HEADS = 4, HEAD = W / HEADS, FF = 48, VOCAB = 50, POSITIONS = 40, LABELS = 2, MOST = 64 };
 

@@ -1,6 +1,6 @@
-/* Fit is the truth: what the plan says is what the session takes, to the byte, and one byte too few is refused before
- * anything is taken. With $TENON_LLM_FOLDER the models there are tested instead of the golden ones; their weights are
- * not looked at, so that they may be files with holes. */
+/* A session takes what its plan says, to the byte, and one byte too few is refused before anything is taken. With
+ * $TENON_LLM_FOLDER the models there are tested instead of the golden ones; their weights are not read, so that they
+ * may be sparse files. */
 #include "llm_golden.h"
 
 #include "base/hash.h"
@@ -22,7 +22,7 @@ static tn_session_params params(void) {
 
 static size_t taken(const tn_fit_device *d) { return d->weights + d->cache + d->compute + d->scratch; }
 
-/* Plans, makes, compares. */
+/* Plans and makes a session, and compares the bytes. */
 static void check(const char *path, const tn_session_params *p, bool no_mmap, tn_fit *before) {
     tn_model *model;
     tn_session *session;
@@ -53,8 +53,8 @@ static void size_device(char *spec, size_t size, size_t bytes) {
     snprintf(spec, size, "sim:%zu,max-alloc=1T%s", bytes, large() ? ",memory-only=1" : "");
 }
 
-/* With a byte less than a roomy device takes, the embedding stays on the host, if it was not there already; then a
- * device with room for exactly the rest, and one with a byte less. */
+/* On a device with one byte less than the whole model takes, the embedding stays on the host. Then a device with
+ * exactly the bytes of the rest, and one with a byte less. */
 static void check_edge(const char *path, tn_session_params p, const tn_fit_device *roomy) {
     char spec[96];
     tn_model *smaller;
@@ -140,7 +140,7 @@ static void fit_is_the_truth(void **state) {
     }
 }
 
-/* The plan behind the numbers is the one they come from, before and after the session is made. */
+/* The plans that are handed out are those behind the numbers, before and after the session is made. */
 static void plans_can_be_looked_at(void **state) {
     (void)state;
     GOLDEN_OR_SKIP(path, "archs/gemma2-dense.gguf");
@@ -187,7 +187,7 @@ static uint64_t hash_weights(const tn_model *model) {
         if (model->all[i].tensor) hash = tn__hash_bytes(model->all[i].tensor, sizeof(tn_tensor), hash);
     return hash;
 }
-/* Plans of a model, also such that do not fit and several at a time, leave its weights as they were. */
+/* Planning leaves the model's weights as they were: several plans at a time, and one that does not fit. */
 static void planning_does_not_change_the_model(void **state) {
     (void)state;
     GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
@@ -228,8 +228,8 @@ static tn_status fit_and_make(void *user) {
     return status;
 }
 
-/* A device that gives memory in small pieces: weights, cache and compute memory are split, and what cannot be,
- * because one tensor is larger, is refused before anything is taken, with advice. */
+/* A device with a small largest allocation: weights, cache and compute memory are divided. A tensor that is larger is
+ * refused before anything is taken, with advice. */
 static void devices_that_give_small_pieces_are_used_or_refused_at_once(void **state) {
     (void)state;
     GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");

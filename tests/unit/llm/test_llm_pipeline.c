@@ -110,7 +110,7 @@ static void prompts_in_flight_give_the_same_bits(void **state) {
                 both(sessions, (tn_batch){.n_tokens = n, .tokens = g.tokens, .positions = positions, .argmax = true},
                      g.n_vocab);
                 for (int i = 0; i < 2; i++) tn_session_clear(sessions[i]);
-                /* Nearly full, so that the first and the last tokens get cells between each other's. */
+                /* Nearly full, so that cells of the first and the last tokens alternate. */
                 for (int32_t i = 0; i < 5; i++) {
                     for (int32_t k = 0; k < n; k++) {
                         seqs[k] = 1;
@@ -223,7 +223,7 @@ static void a_prompt_in_flight_is_read_sooner(void **state) {
     golden_free(&g);
 }
 
-/* A failure anywhere in a prompt in flight is that of the batch, of which nothing stays. */
+/* A failure anywhere in a prompt in flight fails the batch, and none of its tokens stays. */
 static void failures_in_flight_leave_nothing(void **state) {
     (void)state;
     golden_model g;

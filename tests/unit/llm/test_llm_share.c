@@ -1,5 +1,5 @@
-/* Sessions that share a scheduler: each computes as if it were alone, in the memory of the largest, and that memory
- * is told to the byte. */
+/* Sessions that share a scheduler: each computes what it computes alone, in the memory of the largest, which is
+ * reported to the byte. */
 #include "llm_golden.h"
 #include "sched_case.h"
 
@@ -17,7 +17,7 @@ typedef struct user {
     float *results; /* by step, what it has alone */
 } user;
 
-/* All weights on the device, whoever loads them, and by whatever room there is. */
+/* All weights are on the device, whichever session loads them. */
 static tn_session_params params_of(int u, const char *device, const tn_sched *sched, tn_placement_override *all) {
     tn_session_params p = tn_session_params_default();
     p.n_gpu_layers = 1000;
@@ -34,7 +34,7 @@ static tn_session_params params_of(int u, const char *device, const tn_sched *sc
     return p;
 }
 
-/* A prompt, single tokens, a greedy loop, which may run ahead, and cells that are moved. */
+/* A prompt, single tokens, a greedy loop with queued steps, and moved cells. */
 static void take_step(user *u, const golden_model *g, int step) {
     tn_session *s = u->session;
     tn_batch b = {.n_tokens = step == 0 ? PROMPT : 1, .tokens = g->tokens + (step == 0 ? 0 : step % g->n_tokens)};
@@ -51,7 +51,7 @@ static void take_step(user *u, const golden_model *g, int step) {
     if (b.argmax) u->next = tn_session_argmax(s, 0);
 }
 
-/* What the last step left, up to WIDEST numbers. */
+/* The results of the last step, up to WIDEST values. */
 static void look(user *u, int step, float *results) {
     const tn_model_info info = tn_model_get_info(u->model);
     const float *row = tn_session_embedding(u->session, 0);
@@ -99,7 +99,7 @@ static void make_session(user *u, const tn_session_params *p) {
 
 static bool same_bits(const void *a, const void *b, size_t size) { return memcmp(a, b, size) == 0; }
 
-/* Runs all users' steps in turns; results are looked at when everybody else has computed since. */
+/* Runs all users' steps in turns; results are read after all others have computed since. */
 static void take_turns(const golden_model g[2], user users[USERS], int first_user) {
     float *got = malloc(WIDEST * sizeof *got);
     for (int step = 0; step < STEPS; step++) {
@@ -167,7 +167,7 @@ static void check_on(const golden_model g[2], const char *device, const char *na
             tn_session_clear(users[u].session);
         }
         if (is_sim) assert_int_equal(used_on(name), bytes);
-        /* The first goes, and the others do not notice. */
+        /* Freeing the first does not affect the others. */
         tn_session_free(users[0].session);
         users[0].session = NULL;
         take_turns(g, users, 1);
@@ -190,7 +190,7 @@ static void sessions_take_turns_as_if_alone(void **state) {
     for (int i = 0; i < 2; i++) golden_free(&g[i]);
 }
 
-/* On a device that has room for two sessions only if they share, to the byte. */
+/* On a device that has memory for two sessions only if they share, to the byte. */
 static void sharing_fits_where_two_do_not(void **state) {
     (void)state;
     golden_model g[2];
@@ -224,8 +224,8 @@ static void sharing_fits_where_two_do_not(void **state) {
     for (int i = 0; i < 2; i++) golden_free(&g[i]);
 }
 
-/* The smaller first: its compute memory goes when the larger one's is there, so for a moment there must be room for
- * both, and if there is not, that is said before anything is taken. */
+/* The smaller session first: its compute memory is freed after the larger one's is taken, so both must fit for a
+ * moment. If they do not, that is reported before anything is taken. */
 static void growing_needs_room_for_old_and_new(void **state) {
     (void)state;
     golden_model g[2];

@@ -1,5 +1,5 @@
-/* Models over several devices: layers where they fit, the caller's word kept, and data that changes devices only
- * where the layers do. */
+/* Models on several devices: layers are placed where they fit, the caller's choices are kept, and data changes
+ * devices only where the layers do. */
 #include "llm_golden.h"
 
 #include "llm/session_internal.h"
@@ -29,11 +29,10 @@ static void open_model(const char *name, tn_model **model) {
     assert_ok(tn_model_open(path, NULL, model));
 }
 
-/* ---- Splits -----------------------------------------------------------------------------------------------------
- */
+/* ---- Splits ---- */
 
-/* Splits are as many as there are runs of layers on one device, and a split receives one state from the one before;
- * all else that is copied are the graph's inputs. */
+/* There are as many splits as runs of layers on one device. A split receives one hidden state from the split before;
+ * all other copies are the graph's inputs. */
 static void check_splits(const char *name, tn_session *s, const tn__schedule *schedule, size_t n_runs) {
     if (schedule->n_splits != n_runs) {
         tn_sched_dump(s->plan.sched, s->plan.graphs.reserved[0]->graph, stdout);
@@ -119,8 +118,7 @@ static void data_changes_devices_only_where_layers_do(void **state) {
     assert_true(tied > 0);
 }
 
-/* ---- Layers -----------------------------------------------------------------------------------------------------
- */
+/* ---- Layers ---- */
 
 static char *explain(const tn_session *s) {
     char *text = NULL;
@@ -131,7 +129,7 @@ static char *explain(const tn_session *s) {
     return text;
 }
 
-/* Over devices of every size: it fits, and one layer more on the first device would not have. */
+/* On devices of every size: the placement fits, and one more layer on the first device would not. */
 static void the_first_device_is_filled_before_the_next(void **state) {
     (void)state;
     tn_model *model;
@@ -212,7 +210,7 @@ static void overrides_are_kept_and_explained(void **state) {
     free(logits);
     tn_session_free(s);
 
-    /* A second session finds the weights where the first put them. */
+    /* A second session uses the weights where the first loaded them. */
     tn_session_params other = params();
     memcpy(other.devices, p.devices, sizeof other.devices);
     assert_ok(tn_session_new(model, &other, &s));

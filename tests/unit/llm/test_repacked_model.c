@@ -1,5 +1,5 @@
-/* Models whose weights are packed for the CPU: the same logits as from the file's layout, and no byte more or less
- * than was said. */
+/* Models whose weights are repacked for the CPU: the same logits as with the file's layout, in exactly the planned
+ * bytes. */
 #include "llm_golden.h"
 
 #include <stdio.h>
@@ -92,7 +92,7 @@ static void check_model(const char *name) {
         assert_int_equal(said.devices[0].scratch, taken.devices[0].scratch);
         assert_int_equal(said.devices[0].compute, taken.devices[0].compute);
         assert_true(pack ? taken.devices[0].weights > 0 : taken.devices[0].weights == 0);
-        /* And it says which weights those are. */
+        /* The explanation names the repacked weights. */
         char *text;
         size_t size;
         FILE *out = open_memstream(&text, &size);
@@ -102,7 +102,7 @@ static void check_model(const char *name) {
         assert_non_null(strstr(text, ", stays in the file's map\n"));
         free(text);
         logits[pack] = logits_of(session, &g);
-        /* Weights are loaded once: whoever comes later takes them as they are. */
+        /* Weights are loaded once: later sessions use them as they are. */
         p.no_repack = !p.no_repack;
         assert_ok(tn_session_new(model, &p, &second));
         float *again = logits_of(second, &g);

@@ -12,7 +12,7 @@
 
 static bool long_run(void) { return getenv("TENON_LONG") != NULL; }
 
-/* ---- A device's memory, with limits and faults ----------------------------------------------------------------- */
+/* ---- A device's memory, with limits and faults ---- */
 
 typedef struct fake {
     tn_buffer_type type;
@@ -70,8 +70,7 @@ static void make_fake(fake *f, const char *name, size_t alignment, size_t max_si
     snprintf(f->type.name, sizeof f->type.name, "%s", name);
 }
 
-/* ---- Running ----------------------------------------------------------------------------------------------------
- */
+/* ---- Running ---- */
 
 /* Runs a bound graph. Memory that the plan says is free is overwritten after every node, and before the first. */
 static uint64_t run_bound(const tn__alloc *a, tn_graph *g, const uint16_t *type_of) {
@@ -142,8 +141,7 @@ static void random_graphs_share_buffers_and_run_with_the_same_bits(void **state)
     assert_true(grown > (size_t)rounds / 2);
 }
 
-/* ---- Failures ----------------------------------------------------------------------------------------------------
- */
+/* ---- Failures ---- */
 
 typedef struct pair {
     fake a, b;
@@ -179,8 +177,7 @@ static tn_status new_alloc(pair *p, tn__alloc **a) {
     return tn__alloc_new((tn_buffer_type *[]){&p->a.type, &p->b.type, &p->a.type}, 3, a);
 }
 
-/* After a failed reservation for the larger graph: everything as before, and nothing is in the way of trying again.
- */
+/* After a failed reservation for the larger graph: everything is as before, and another attempt can succeed. */
 static void check_old_reservation(const pair *p, tn__alloc *a, uint64_t generation, size_t live) {
     assert_int_equal(tn__alloc_generation(a), generation);
     assert_int_equal(p->a.live + p->b.live, live);
@@ -299,8 +296,7 @@ static void every_allocation_may_fail_without_a_leak(void **state) {
     free_pair(p);
 }
 
-/* ---- Remembered plans ---------------------------------------------------------------------------------------------
- */
+/* ---- Remembered plans ---- */
 
 static tn_arena *new_arena(size_t n) {
     tn_arena *a;
@@ -336,7 +332,7 @@ static void other_edges_are_never_served_by_a_stale_plan(void **state) {
     tn__alloc_stats stats = tn__alloc_get_stats(a);
     assert_int_equal(stats.plans_made, 2);
     assert_int_equal(stats.plans_reused, 8);
-    /* Another graph of the same make needs no plan of its own; another assignment does. */
+    /* Another graph with the same fingerprint needs no plan of its own; another assignment does. */
     tn_graph *same = crossed(arena, true);
     assert_ok(tn__alloc_bind(a, same, NULL, true));
     assert_true(run_bound(a, same, NULL) == expected[1]);
@@ -405,8 +401,7 @@ static void measuring_takes_no_memory_and_reserving_takes_what_was_measured(void
     free_pair(p);
 }
 
-/* ---- Sizes --------------------------------------------------------------------------------------------------------
- */
+/* ---- Sizes ---- */
 
 /* One graph per length: y = silu(x) + x. */
 static tn_graph *graph_of_length(tn_arena *arena, int64_t n) {
@@ -527,7 +522,7 @@ static void a_graph_with_over_a_thousand_free_holes_runs(void **state) {
     const tn_plan *plan = tn__alloc_plan(a, g, NULL);
     assert_true(tn_plan_ratio(plan) <= 1.01);
 
-    /* Count the holes once the first sum is there: runs of bytes below the top that nobody holds. */
+    /* Counts the holes when the first sum exists: runs of bytes below the top that no live tensor has. */
     size_t top = tn_plan_size(plan, 0), holes = 0;
     char *held = calloc(top / 64 + 1, 1);
     for (size_t i = 0; i < count_of(g); i++) {

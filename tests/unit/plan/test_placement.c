@@ -1,4 +1,5 @@
-/* The placement policy: everything fits, the fastest first, the caller's word kept, and every place explained. */
+/* The placement policy: placements fit, the fastest device is filled first, the caller's choices are kept, and causes
+ * are given. */
 #include "support.h"
 
 #include "tenon/placement.h"
@@ -71,7 +72,7 @@ static void what_is_left_stays_on_the_host(void **state) {
     for (size_t i = 0; i < 9; i++) assert_int_equal(m.places[i].device, i >= 3 && i < 8 ? 0 : 1);
     assert_int_equal(m.places[0].cause, TN_PLACEMENT_FULL);
     assert_int_equal(m.needed[1], 7 + 30 + 25);
-    /* When the host is too small for the rest nothing helps, and the figures say what would be needed. */
+    /* When the host is too small for the rest nothing fits, and the figures say what would be needed. */
     m.devices[1].free = 61;
     place(&m);
     assert_false(m.fits);
@@ -120,7 +121,7 @@ static void the_callers_word_is_kept(void **state) {
     assert_int_equal(m.places[5].device, 0);
 }
 
-/* Random models: the figures are recomputed from the places alone. */
+/* Random models: the figures are recomputed from the placements alone. */
 static void placements_fit_and_hold_together(void **state) {
     (void)state;
     for (uint64_t round = 0; round < 3000; round++) {

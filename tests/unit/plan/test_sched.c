@@ -1,4 +1,4 @@
-/* The scheduler: the same bits on any set of devices, splits that hold together, faults that surface, plans kept. */
+/* The scheduler: the same bits on any set of devices, consistent splits, reported faults, reused plans. */
 #include "sched_case.h"
 
 #include "backend/registry.h"
@@ -23,7 +23,7 @@ typedef struct world {
     size_t n_nodes;
 } world;
 
-/* A graph of matrix products, element-wise ops, norms, views and row writes over WIDTH-wide rows. The same seed gives
+/* A graph of matmuls, element-wise ops, norms, views and row writes over WIDTH-wide rows. The same seed gives
  * the same graph and data. */
 static void build_world(world *w, uint64_t seed) {
     rng r = {seed};
@@ -244,7 +244,7 @@ static void two_graphs_keep_their_plans(void **state) {
         assert_ok(tn_tensor_get(out[g], turn < 2 ? first[g] : again));
         if (turn >= 2) assert_memory_equal(first[g], again, tn_nbytes(out[g]));
     }
-    /* The plans can be looked at, and are the same objects that were used. */
+    /* The plans that are handed out are the objects in use. */
     for (int g = 0; g < 2; g++) {
         const tn_plan *plan;
         size_t memory_of[2];
@@ -269,7 +269,7 @@ static void two_graphs_keep_their_plans(void **state) {
     tn_arena_free(arena);
 }
 
-/* Who looks at nodes while they are computed. */
+/* Records the nodes that the eval callback sees. */
 typedef struct {
     int asked, wanted, every, stop; /* wants every n-th; stops at the k-th that it wanted */
     float seen[2 * MAX_NODES];      /* their first elements */

@@ -44,7 +44,7 @@ static void stale_bindings_are_never_followed(void **state) {
         assert_int_equal(tn_sched_get_stats(s).schedules_made, 2);
         tn_sched_free(s);
     }
-    /* A place of the caller's own takes the mark off again. */
+    /* Binding by the caller clears the flag. */
     tn_buffer *buffer;
     tn_device *device;
     assert_ok(tn_device_find("cpu", &device));
@@ -59,7 +59,7 @@ static void stale_bindings_are_never_followed(void **state) {
     tn_arena_free(arena);
 }
 
-/* Graphs that share tensors: each finds its own addresses in them, though the other was bound in between. */
+/* Graphs that share tensors: each run uses its own addresses, though the other graph was bound in between. */
 static void graphs_may_share_tensors(void **state) {
     (void)state;
     tn_sched *s;
@@ -83,12 +83,12 @@ static void graphs_may_share_tensors(void **state) {
         assert_ok(tn_tensor_get(y, turn ? again : first));
         if (turn) assert_memory_equal(first, again, sizeof first);
     }
-    /* A pin given later counts. */
+    /* A later pin takes effect. */
     assert_int_equal(tn_sched_stream_of(s, graph[0], y), 0);
     assert_ok(tn_sched_pin(s, y, 1));
     assert_ok(tn_sched_alloc(s, graph[0]));
     assert_int_equal(tn_sched_stream_of(s, graph[0], y), 1);
-    /* Taking it back counts, too, and pins of strangers do not. */
+    /* So does unpinning; pins of tensors outside the graph do not. */
     uint64_t made = tn_sched_get_stats(s).schedules_made;
     assert_ok(tn_sched_pin(s, y, 0));
     assert_ok(tn_sched_pin(s, z, 1));
@@ -224,11 +224,11 @@ static void only_so_many_schedules_are_remembered(void **state) {
         assert_true(s->n_schedules <= 4);
     }
     tn_sched_stats stats = tn_sched_get_stats(s);
-    /* In turns none of the others is remembered for long enough; the reserved one always is. */
+    /* Run in turns, each of the others is evicted before its next run; the reserved one is not. */
     assert_int_equal(stats.schedules_made, 1 + 3 * (GRAPHS - 1));
     assert_int_equal(stats.schedules_forgotten, stats.schedules_made - 4);
     assert_int_equal(stats.plans_made, stats.schedules_made);
-    /* The last three are there still. */
+    /* The last three are still remembered. */
     for (int g = GRAPHS - 3; g < GRAPHS; g++) assert_ok(tn_sched_run(s, graph[g]));
     assert_int_equal(tn_sched_get_stats(s).schedules_made, stats.schedules_made);
     tn_sched_free(s);

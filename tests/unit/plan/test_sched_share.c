@@ -5,8 +5,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Bytes that reserving a graph takes on both devices, in a device that gives memory in small pieces: each is exactly
- * what was said, and what must be free for it is enough. */
+/* Bytes that reserving a graph takes on both devices, one of which has a small largest allocation: exactly the
+ * measured ones, and the missing bytes suffice. */
 static void reserve_as_measured(tn_sched *s, tn_graph *graph) {
     tn_sched_memory memory[2];
     assert_ok(tn_sched_measure(s, &graph, 1, memory));
@@ -21,8 +21,8 @@ static void reserve_as_measured(tn_sched *s, tn_graph *graph) {
     assert_int_equal(memory[0].missing + memory[1].missing, 0);
 }
 
-/* Two models on one set of devices: each has the results it has alone, in the memory of the larger, whoever goes
- * first, and nothing is planned again when they take turns. */
+/* Two models on one set of devices: each has the results it has alone, in the memory of the larger, in either order,
+ * and taking turns plans nothing again. */
 static void schedulers_that_share_take_turns_in_the_memory_of_the_larger(void **state) {
     (void)state;
     enum { TURNS = 6 };
@@ -76,14 +76,14 @@ static void schedulers_that_share_take_turns_in_the_memory_of_the_larger(void **
             assert_int_equal(tn_sched_get_stats(s[g]).plans_made, 1);
         }
         assert_int_equal(used_on("both"), alone[1]);
-        /* A graph of fewer but larger pieces: some buffers grow and some stay. */
+        /* A graph with fewer but larger tensors: some buffers grow and some stay. */
         tn_tensor *wide = tn_input(arena, TN_F32, WIDTH, 62), *result = tn_output(tn_silu(arena, wide));
         tn_graph *another;
         assert_ok(tn_graph_of(arena, result, &another));
         assert_ok(tn_sched_pin(s[0], result, 0));
         reserve_as_measured(s[0], another);
         assert_true(used_on("both") > alone[1]);
-        /* One starts afresh, then goes: the other does not notice. */
+        /* Resetting and freeing one does not affect the other. */
         tn_sched_reset(s[0]);
         for (int gone = 0; gone < 2; gone++) {
             assert_ok(tn_sched_alloc(s[1], graph[1]));
@@ -101,7 +101,7 @@ static void schedulers_that_share_take_turns_in_the_memory_of_the_larger(void **
     }
 }
 
-/* What one queued is over before another touches the memory they share, and a failure of it is not the other's. */
+/* Queued work of one ends before another uses the common memory; if it fails, only the first reports that. */
 static void work_in_flight_is_nobody_elses(void **state) {
     (void)state;
     tn_sched *s[2];
