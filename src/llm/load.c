@@ -220,7 +220,7 @@ static bool needs_data(const tn_model *m, const tn__load *l) {
 tn_status tn__load_weights(tn_model *m, const tn__load *l) {
     if (m->loaded) return TN_OK;
     if (!tn_gguf_has_data(m->file) && needs_data(m, l))
-        return tn_fail(TN_E_STATE, "%s has no weights; it can only be planned with", tn_gguf_path(m->file));
+        return tn_fail(TN_E_STATE, "%s has no weights; it can be planned but not run", tn_gguf_path(m->file));
     uint64_t begin = tn_time_ns();
     size_t total = 0;
     for (size_t i = 0; i < m->n_all; i++) total += m->all[i].info->size;

@@ -45,7 +45,7 @@ check "a large model on devices that do not exist" 0 'It fits' \
 "$tenon" synth "$work/wide.gguf" --shape 70b --type f32 --no-data > /dev/null
 check "a model larger than all memory" 3 'use a (quantization of at most [0-9.]+ bits|smaller model)' "$tenon" plan "$work/wide.gguf" --device cpu
 "$tenon" synth "$work/hollow.gguf" --shape 15m --type f16 --no-data > /dev/null
-check "a model without data" 1 'planning only' "$tenon" run "$work/hollow.gguf" -p x -n 1
+check "a model without data" 1 'planned but not run' "$tenon" run "$work/hollow.gguf" -p x -n 1
 check "JSON" 0 '"fits": true' "$tenon" plan "$work/1b.gguf" --json
 check "pictures" 0 'fits' "$tenon" plan "$work/1b.gguf" --svg "$work/p.svg" --html "$work/p.html"
 grep -q '</svg>' "$work/p.svg" || failed "the picture is not complete"
