@@ -31,8 +31,9 @@ int fail_status(tn_status status, const char *format, ...) {
     va_start(list, format);
     vsnprintf(context, sizeof context, format, list);
     va_end(list);
-    const char *particulars = tn_error();
-    fail("%s%s%s", context, *context ? ": " : "", *particulars ? particulars : tn_status_text(status));
+    const char *particulars = *tn_error() ? tn_error() : tn_status_text(status);
+    bool named = strncmp(particulars, context, strlen(context)) == 0; /* the message starts with the same file name */
+    fail("%s%s%s", named ? "" : context, named ? "" : ": ", particulars);
     return EXIT_ERROR;
 }
 
