@@ -1,5 +1,6 @@
 /* tenon run: continue a text. */
 #include "cli/term.h"
+#include "cli/text_buffer.h"
 #include "cli/text_input.h"
 #include "engine/loaded_model.h"
 #include "engine/options.h"
@@ -21,16 +22,7 @@ static tn_status output_text(struct run_output *out, const char *bytes, size_t l
         term_write(stdout, bytes, length);
         return fflush(stdout) == 0 ? TN_OK : tn_fail(TN_E_IO, "standard output is closed");
     }
-    if (out->text.length + length >= out->text.capacity) {
-        size_t capacity = 2 * (out->text.length + length) + 4096;
-        char *larger = tn_realloc(out->text.bytes, capacity);
-        if (!larger) return TN_E_NOMEM;
-        out->text.bytes = larger;
-        out->text.capacity = capacity;
-    }
-    memcpy(out->text.bytes + out->text.length, bytes, length);
-    out->text.length += length;
-    return TN_OK;
+    return text_append(&out->text, bytes, length);
 }
 
 enum run_end { END_OF_TEXT, END_LIMIT, END_CONTEXT, END_INTERRUPTED };

@@ -1,6 +1,7 @@
 /* Replies: renders the messages as a prompt, updates the KV cache to it, and prints the answer while it is generated.
  */
 #include "cli/term.h"
+#include "cli/text_buffer.h"
 #include "engine/dialog.h"
 #include "engine/loaded_model.h"
 
@@ -9,19 +10,6 @@
 #include <unistd.h>
 
 /* ---- Tokens ---- */
-
-static tn_status append_tokens(tn_tokens *to, const tn_token *ids, size_t count) {
-    if (to->count + count > to->capacity) {
-        size_t capacity = 2 * (to->count + count) + 64;
-        tn_token *larger = tn_realloc(to->ids, capacity * sizeof *larger);
-        if (!larger) return TN_E_NOMEM;
-        to->ids = larger;
-        to->capacity = capacity;
-    }
-    if (count) memcpy(to->ids + to->count, ids, count * sizeof *ids);
-    to->count += count;
-    return TN_OK;
-}
 
 static size_t context_size(const struct dialog *d) { return (size_t)tn_session_get_params(d->session).n_ctx; }
 
@@ -116,7 +104,7 @@ static tn_status decode_tokens(struct dialog *d, const tn_token *ids, size_t cou
     for (size_t done = 0; done < count && status == TN_OK; done += piece) {
         piece = prompt_chunk(d->session, piece, ns);
         size_t n = count - done < piece ? count - done : piece;
-        status = append_tokens(&d->cached, ids + done, n); /* before the decode, since it may fail */
+        status = tokens_append(&d->cached, ids + done, n); /* before the decode, since it may fail */
         if (status != TN_OK) break;
         d->cached.count -= n;
         uint64_t begin = tn_time_ns();
@@ -214,10 +202,10 @@ static tn_status shift_context(struct dialog *d, size_t *n_prompt) {
     } else {
         skip = n_reply / 2;
         if (skip < 16) return tn_fail(TN_E_FULL, "the message fills the context");
-        status = append_tokens(&target, d->cached.ids, *n_prompt);
+        status = tokens_append(&target, d->cached.ids, *n_prompt);
     }
     size_t kept_prompt = target.count;
-    if (status == TN_OK) status = append_tokens(&target, d->cached.ids + *n_prompt + skip, n_reply - skip);
+    if (status == TN_OK) status = tokens_append(&target, d->cached.ids + *n_prompt + skip, n_reply - skip);
     if (status == TN_OK) status = align_cache(d, &target, true, false);
     if (status == TN_OK) *n_prompt = kept_prompt;
     tn_tokens_free(&target);
