@@ -292,7 +292,8 @@ static const struct option options[] = {
      .help = "explain the placement of each weight, and where the decode graph is split between devices"},
     {.name = "launches",
      .kind = OPTION_FLAG,
-     .help = "print what prefill and decode launch on each device; loads the model unless the device is only described"},
+     .help =
+         "print what prefill and decode launch on each device; loads the model unless the device is only described"},
     OPTION_JSON,
     {0},
 };
