@@ -30,7 +30,7 @@ static uint32_t below(uint32_t n) {
 }
 
 /* A vocabulary that resembles large ones: all bytes, words with and without a leading space, numbers, runs of
- * punctuation and blanks, and characters beyond ASCII. */
+ * punctuation and spaces, and characters beyond ASCII. */
 static tn_pieces *make_vocabulary(size_t n) {
     static const char *syllables[] = {"th", "er", "in", "on",  "al", "re", "st", "ent", "ing", "a",  "o",  "e",
                                       "ti", "de", "co", "pro", "un", "ly", "s",  "ed",  "is",  "or", "me", "ne"};

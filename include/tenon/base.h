@@ -23,8 +23,8 @@ extern "C" {
 
 /* ---- Status ---- */
 
-/* The table of status codes: X(NAME, value, "short text"). Values are stable; new codes are added at the end. TN_END is
- * not an error and leaves no message: text generation returns it at the end of a text. */
+/* The table of status codes: X(NAME, value, "short text"). Values are stable; new codes are added at the end. TN_END
+ * is not an error and leaves no message: text generation returns it at the end of a text. */
 #define TN_STATUS_TABLE(X)                                                                                           \
     X(OK, 0, "ok")                                                                                                   \
     X(E_INVALID, 1, "invalid argument")                                                                              \
@@ -64,7 +64,7 @@ typedef enum tn_status {
 TN_API const char *tn_status_name(tn_status status); /* "TN_E_SHAPE"; "TN_UNKNOWN" for a value outside the table */
 TN_API const char *tn_status_text(tn_status status); /* "shapes do not match" */
 
-/* Every call that fails leaves a message with the particulars (what, where, how many bytes) for the calling thread.
+/* Every call that fails leaves a message with the details (what, where, how many bytes) for the calling thread.
  * tn_error() returns it; it is never NULL and stays valid until the next failing call on this thread. */
 TN_API const char *tn_error(void);
 TN_API void tn_error_clear(void);

@@ -73,10 +73,10 @@ typedef struct tn_placement_override {
 
 typedef struct tn_session_params {
     int32_t n_ctx;          /* cells of the KV cache, shared by the sequences; 0: as trained */
-    int32_t n_batch;        /* most tokens in one tn_session_decode */
-    int32_t n_ubatch;       /* most tokens computed at once (a micro-batch): the worst case that is reserved */
+    int32_t n_batch;        /* max tokens in one tn_session_decode */
+    int32_t n_ubatch;       /* max tokens computed at once (a micro-batch): the worst case that is reserved */
     int32_t n_seqs;         /* sequence ids are 0 … n_seqs-1 */
-    int32_t n_outputs;      /* most rows of logits kept per decode; 0: n_seqs */
+    int32_t n_outputs;      /* max rows of logits kept per decode; 0: n_seqs */
     int n_threads;          /* 0: one per core */
     tn_threadpool *threads; /* the CPU's pool, outliving the session; NULL: one of its own */
     /* A scheduler whose devices, threads, abort callback and compute memory the session uses (then none of them is

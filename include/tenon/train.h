@@ -29,7 +29,7 @@ extern "C" {
  * tn_graph_backward fail. */
 TN_API bool tn_op_has_gradient(tn_op op);
 
-/* Most tensors that the gradient of one node adds: to size the arena and the graph. */
+/* The largest number of tensors that the gradient of one node adds. Use it to size the arena and the graph. */
 enum { TN_BACKWARD_TENSORS = 48 };
 
 /* Adds to the graph the nodes that compute the gradient of `loss`, one f32 value in the graph, with respect to every

@@ -24,7 +24,7 @@ struct tn__pack_greedy {
     uint32_t n_fixed;
     span *spans, *scratch; /* of the items in conflict with the one being placed */
     uint64_t *base;        /* addresses of long-lived items placed in advance, or NULL */
-    uint64_t *floor;       /* per item: highest end of the long-lived items that are live with it */
+    uint64_t *floor;       /* per item: highest end of the long-lived items that are live at the same time */
 };
 
 tn_status tn__pack_greedy_new(tn__pack_problem *p, tn__pack_greedy **out) {

@@ -19,9 +19,9 @@ typedef struct placement_search {
     tn_placement *placements;
     size_t *needed;
     size_t *moving;   /* layers that may leave the host, the first to leave first */
-    size_t n_moving;  /* those without a device of the caller's */
+    size_t n_moving;  /* without those that the caller assigned to a device */
     size_t *by_speed; /* devices but the host */
-    bool *leaves;     /* per layer, in the present attempt */
+    bool *leaves;     /* per layer, in the current attempt */
     bool *used;       /* per device: it has a run of layers */
     double shares;    /* their sum; 0: by speed and room */
 } placement_search;

@@ -199,7 +199,7 @@ static uint64_t hash_placement(const tn_sched *s, const tn_graph *g) {
     return h;
 }
 
-/* Whether tensors of the bound graph still have the memory of the caller's that they had when it was bound. */
+/* Whether the tensors whose memory belongs to the caller are still where they were when the graph was bound. */
 static bool same_own_memory(const tn__schedule *schedule, const tn_graph *graph) {
     for (size_t k = 0; k < schedule->n_own; k++) {
         const tn__own *was = &schedule->own[k];

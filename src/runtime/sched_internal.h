@@ -61,7 +61,7 @@ typedef struct tn__twin {
     const tn_tensor *of;
 } tn__twin;
 
-/* A tensor with memory of the caller's, and which memory that was when the graph was bound. */
+/* A tensor whose memory belongs to the caller, and the address it had when the graph was bound. */
 typedef struct tn__own {
     const tn_tensor *tensor;
     uint32_t index; /* in the caller's graph */
@@ -90,7 +90,9 @@ typedef struct tn__schedule {
     tn_program **programs; /* NULL where a split computes nothing */
     tn_event **run_done;   /* by program: its last run is over. NULL where a split has one run in flight */
     size_t n_programs;
-    tn_tensor **targets; /* of copies, several in flight: leaves of the scheduled graph with memory of their own */
+    /* Copy targets of splits with several runs in flight, one per copy and run. They are leaves of the scheduled
+     * graph, and no other tensor of it shares their memory. */
+    tn_tensor **targets;
     size_t n_targets;
     tn__twin *twins;
     size_t n_twins;

@@ -26,7 +26,7 @@ static inline size_t row_bytes(tn_type type, int64_t k) {
     return (size_t)(k / tn__block_of(type)) * (size_t)tn__bytes_of(type);
 }
 
-/* A row of random weights. Types without quantization get random codes and a moderate scale. */
+/* A row of random weights. Types without a quantizer get random codes and a moderate scale. */
 static inline void random_weights(rng *r, tn_type type, int64_t k, unsigned char *row) {
     const tn__cpu_kernels *generic = tn__cpu_kernels_at(TN__CPU_GENERIC);
     if (generic->from_f32[type]) {

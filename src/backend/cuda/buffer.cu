@@ -104,7 +104,7 @@ static tn_status device_buffer_new(tn_buffer_type *type, size_t size, tn_buffer 
     CUDA_TRY(cudaSetDevice(d->ordinal));
     void *base = NULL;
     if (size) {
-        // In whole words, which is how kernels read blocks of odd sizes.
+        // Round up to whole 4-byte words: kernels read blocks of odd sizes in words.
         cudaError_t error = cudaMalloc(&base, (size + 3) & ~(size_t)3);
         if (error != cudaErrorMemoryAllocation) TN_TRY(cuda_check(error, "allocating memory"));
         if (error != cudaSuccess) {

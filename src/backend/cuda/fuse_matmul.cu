@@ -120,7 +120,7 @@ tn_status fuse_norm(compiler *f, const compilation &c, int i, bool *matched) {
 
 // ---- What follows a group ----
 
-// Gate and up, and the gated activation if only the matrix multiplication after it reads it.
+// Fuses the matmuls of gate and up with the gated activation, if only the next matmul reads the result.
 static bool finish_with_gate(compiler *f, const matmul_group &g, gemv_job *job, int columns) {
     if (g.n != 2) return false;
     int a = g.at[0], b = g.at[1], at = next_node(f, a);
@@ -152,8 +152,8 @@ static bool finish_with_gate(compiler *f, const matmul_group &g, gemv_job *job, 
     return true;
 }
 
-// A matrix multiplication that is added to something of its shape, and the norm after that if only matrix
-// multiplications read it.
+// Fuses a matmul with the addition of a tensor of the same shape, and with the norm after that if only matmuls read
+// the norm.
 static bool finish_with_add(compiler *f, const matmul_group &g, gemv_job *job, int columns) {
     int a = g.at[0], at = next_node(f, a);
     if (g.n != 1 || job->experts.ids || at >= f->n || f->nodes[at]->op != TN_OP_ADD || !only_read_by(f, a, 1))

@@ -29,7 +29,7 @@ static bool fits_with(const tn__session_plan *p, const tn_session_params *params
     return fits;
 }
 
-/* The largest context below the present one that fits, in steps of an eighth of the power of two below it; 0: none.
+/* The largest context below the current one that fits, in steps of an eighth of the power of two below it; 0: none.
  */
 static int32_t find_largest_context(const tn__session_plan *p, tn_session_params params) {
     int32_t low = 1;
@@ -48,7 +48,7 @@ static int32_t find_largest_context(const tn__session_plan *p, tn_session_params
     return low;
 }
 
-/* Where the weights take most of the memory: how many bits each may have. */
+/* Advises how many bits per weight would fit, if the weights are what takes too much memory. */
 static void advise_bits(const tn__session_plan *p, advice *a) {
     size_t room = 0, weights = 0;
     for (size_t d = 0; d < p->placement.n_devices; d++) {

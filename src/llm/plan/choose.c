@@ -3,7 +3,7 @@
 
 #include "base/checked.h"
 
-/* Whether the present plan fits now. Weights that another session loaded take nothing more. Mapped ones need no free
+/* Whether the current plan fits now. Weights that another session loaded take nothing more. Mapped ones need no free
  * memory, but must fit the machine, or every token reads them from disk again. */
 static tn_status check_fit(tn__session_plan *p) {
     p->fits = true;
@@ -23,9 +23,10 @@ static tn_status plan_and_check(tn__session_plan *p, int32_t n_gpu_layers) {
     return check_fit(p);
 }
 
-/* The caller's number of layers, or as many as fit. What a device needs beside its layers is known only from a plan
- * that has layers there, so placing and planning alternate until a plan fits or nothing new is learned. Plans with
- * other layers may have needed more: what a plan that fits needs is tried next, then one more layer at a time. */
+/* Places the caller's number of layers, or as many as fit. What a device needs beside its layers is known only from a
+ * plan that has layers there, so placing and planning alternate until a plan fits or nothing new is learned. By then
+ * the needs may be overestimated, because they come from plans with other layers. So layers are placed again with
+ * what the fitting plan really needs, and then more of them are tried, one at a time. */
 enum { MAX_LESSONS = 8 };
 static tn_status choose_layers(tn__session_plan *p) {
     if (p->model->loaded) {

@@ -175,7 +175,7 @@ tn_status tn__placement_choose(tn__session_plan *plan, int32_t n_gpu_layers) {
     TN_TRY(tn_placement_choose(&p->params, p->chosen, p->needed, &fits));
     for (size_t i = 0; i <= n_layer; i++) {
         p->device_of_layer[i + 1] = p->chosen[i].device;
-        /* The number of layers may be one that was tried, not the caller's. */
+        /* The caller set no limit: the number of layers is what choose_layers() found to fit. */
         if (p->chosen[i].cause == TN_PLACEMENT_LIMIT && plan->params.n_gpu_layers < 0)
             p->chosen[i].cause = TN_PLACEMENT_FULL;
     }

@@ -37,7 +37,7 @@ int32_t
 tn__placement_count(const tn__session_placement *placement); /* layers off the host, including the output side */
 /* Whether all weights would fit the only device beside the host, with the embedding twice. */
 bool tn__placement_has_room(struct tn__session_plan *plan);
-/* From now on takes into account what the present plan needs beside its layers (compute buffers, scratch): where it
+/* From now on takes into account what the current plan needs beside its layers (compute buffers, scratch): where it
  * is more than was known and, with `exactly`, also where it is less. False when nothing changed: another attempt
  * would end the same. tn__placement_unlearn undoes the last call. */
 bool tn__placement_learn(struct tn__session_plan *plan, bool exactly);

@@ -33,7 +33,7 @@ typedef struct tn__session_plan {
 tn_status tn__session_plan_prepare(tn__session_plan *plan);
 /* Finds a placement and plans it; plan->fits says whether it fits the devices now. */
 tn_status tn__session_plan_choose(tn__session_plan *plan);
-/* Plans the present placement. */
+/* Plans the current placement. */
 tn_status tn__session_plan_make(tn__session_plan *plan);
 void tn__session_plan_free(tn__session_plan *plan); /* what it holds, not the structure */
 

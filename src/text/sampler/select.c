@@ -119,7 +119,7 @@ static bool any_from(const float *values, float least) {
     return (halves[0] | halves[1]) != 0;
 }
 
-/* Collects keys of values that are at least `least` and above a threshold. Whenever the room is full, the largest
+/* Collects keys of values that are at least `least` and above a threshold. Whenever `room` is full, the largest
  * `count` keys stay and the threshold rises to the smallest of them. Blocks whose maximum is below the threshold are
  * skipped. */
 static size_t collect_keys(tn__key *room, const float *row, const float *block_max, size_t n, size_t count,

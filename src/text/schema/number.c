@@ -269,7 +269,7 @@ static bool emit_magnitude(tn__text *out, const decimal *low, bool above, const 
         if (!emit_between(&t, low->fraction, above, high->fraction, below, true)) tn__text_truncate(out, before);
         return out->length > start;
     }
-    /* The lowest whole part, those between, the highest whole part. */
+    /* Numbers with the lowest whole part, then those in between, then those with the highest. */
     if (!*low->fraction && !above) {
         tn__text_printf(out, "\"%llu\" | ", (unsigned long long)low->whole);
     }

@@ -255,7 +255,8 @@ tn_status tn__schema_rule(tn__schema *s, json_t *schema, const tn__schema_path *
     tn__schema_memo *memo = &s->memo[find_memo(s, schema)];
     memo->open = false;
     if (status == TN_OK && empty) {
-        /* A part of this schema already refers to the rule. An endless rule makes the check of the grammar fail. */
+        /* If a part of this schema refers to the rule, the rule must exist. It is written without an end, so that it
+         * matches nothing and check_grammar() fails. */
         if (memo->referenced) tn__text_printf(&s->text, "r%u ::= [x] r%u\n", *rule, *rule);
         memo->rule = *rule = TN__RULE_EMPTY;
     } else if (status == TN_OK) {
@@ -269,7 +270,8 @@ tn_status tn__schema_rule(tn__schema *s, json_t *schema, const tn__schema_path *
 
 /* ---- The grammar ---- */
 
-/* Rules that the written ones use. White space, digits and escapes are bounded as in tn_grammar_json(). */
+/* Rules that the rules made from the schema refer to. White space, digits and escapes are bounded as in
+ * tn_grammar_json(). */
 static const char core_rules[] =
     "value ::= object | array | string | number | \"true\" | \"false\" | \"null\"\n"
     "object ::= \"{\" ws (string \":\" ws value ws (\",\" ws string \":\" ws value ws)*)? \"}\"\n"

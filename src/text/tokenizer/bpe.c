@@ -30,7 +30,7 @@ static tn_status merge_word(const tn_tokenizer *t, tn__scratch *s, const char *w
     size_t count = 0;
     if (t->kind == TN_TOKENIZER_BPE) {
         if (t->ignore_merges) {
-            /* The word in the byte-level alphabet, as in the vocabulary. */
+            /* Look up the whole word, written in the byte-level alphabet that the vocabulary uses. */
             tn__text_clear(&s->word);
             for (size_t i = 0; i < size; i++) {
                 char bytes[4];

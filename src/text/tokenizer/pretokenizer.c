@@ -86,7 +86,7 @@ tn_status tn__pre_match_new(const tn__pre *pre, tn__pre_match **out) {
         tn__pre_match_free(match);
         return tn_fail(TN_E_NOMEM, "out of memory for matching pre-tokenizer %s", pre->row->name);
     }
-    /* PCRE2 maps the stack's memory itself. Without it, matches use 32 KiB of the thread's stack. */
+    /* PCRE2 maps the JIT stack itself. If that fails, matches use 32 KiB of the thread's stack instead. */
     match->stack = pcre2_jit_stack_create(JIT_STACK, JIT_STACK_MOST, pre->memory);
     if (match->stack) pcre2_jit_stack_assign(match->context, NULL, match->stack);
     pcre2_set_heap_limit(match->context, HEAP_KIB);
@@ -169,8 +169,8 @@ static tn_status split_digits(const stage_splitter *s, int stage, const char *te
     return done < size ? split_stage(s, stage + 1, text + done, size - done) : TN_OK;
 }
 
-/* Finds the next match from `at`. If the match exceeds its limits, the text is treated as if it ended earlier: a
- * piece then ends early, as if the text were given in two parts. */
+/* Finds the next match from `at`. If matching exceeds PCRE2's limits, it is repeated with a shorter text, as if the
+ * text had been given in two parts. */
 static tn_status find_next_match(const stage_splitter *s, int stage, const char *text, size_t size, size_t at,
                                  size_t *start, size_t *end, bool *found) {
     pcre2_match_data *data = s->match->data[stage];

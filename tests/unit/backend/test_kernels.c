@@ -337,8 +337,8 @@ static double ref_gelu(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * x
 static double ref_gelu_quick(double x) { return x / (1 + exp(-1.702 * x)); }
 static double ref_gelu_erf(double x) { return 0.5 * x * erfc(-x / sqrt(2)); }
 
-/* The error is relative unless the value is tiny compared with the input; activations cancel near zero and in their
- * tails. */
+/* Checks the relative error, but not relative to less than `floor`: near zero and in their tails, activation
+ * functions lose precision to cancellation. */
 static void check_value(const tn__cpu_kernels *table, const char *what, double x, double got, double want,
                         double floor) {
     if (isnan(want)   ? isnan(got)

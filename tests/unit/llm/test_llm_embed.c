@@ -63,7 +63,8 @@ static void states_times_the_output_matrix_are_the_logits(void **state) {
     golden_free(&g);
 }
 
-/* Two interleaved sequences of a causal model, cut into micro-batches; each kind of pooling against the states. */
+/* Decodes two interleaved sequences of a causal model in several micro-batches, and compares each kind of pooling
+ * with the states of the single tokens. */
 static void pooling_is_what_it_says(void **state) {
     (void)state;
     golden_model g;

@@ -1,4 +1,4 @@
-/* The scheduler's memory: bindings, memory of the caller's, memory that is declared before it exists, reservations.
+/* The scheduler's memory: bindings, the caller's memory, memory that is declared before it exists, reservations.
  */
 #include "sched_case.h"
 
@@ -110,7 +110,7 @@ static void graphs_may_share_tensors(void **state) {
     tn_arena_free(arena);
 }
 
-/* Tensors with memory of the caller's are read and written there, inputs or not. */
+/* Tensors in the caller's memory are read and written there, inputs or not. */
 static void memory_of_the_caller_is_used(void **state) {
     (void)state;
     tn_sched *s;

@@ -128,10 +128,9 @@ typedef struct tn__cpu_kernels {
     void (*matmul)(const tn__matmul_job *job, int ith, int nth);
 
     /* Repacked weights (repack.h): groups of 16 interleaved rows. The layout is the same at every level and every
-     * level can read it; can_repack returns whether it is faster at this one. k must be a multiple of the type's
-     * block and of
-     * 32. `repack` fills groups first…first+n-1 (of ceil(m/16)); absent rows of the last group are zero.
-     * `repacked_read_row` restores the original bytes. */
+     * level can read it; can_repack returns whether it is faster at this one. k must be a multiple of 32
+     * and of the type's block size. `repack` fills groups first…first+n-1 (of ceil(m/16)); absent rows of the last
+     * group are zero. `repacked_read_row` restores the original bytes. */
     bool (*can_repack)(tn_type type, int64_t m, int64_t k);
     size_t (*repacked_bytes)(tn_type type, int64_t m, int64_t k);
     void (*repack)(tn_type type, int64_t m, int64_t k, const void *rows, size_t stride, void *repacked, int64_t first,

@@ -27,7 +27,8 @@ __device__ static float value_of(int type, const char *row, int i, int n) {
     }
 }
 
-// One block per head and token. A thread has a cell while computing scores, and a dimension while summing values.
+// One block per head and token. A thread computes the score of one cell at a time, then sums one dimension of the
+// values.
 __global__ static void plain_kernel(attention_job j) {
     extern __shared__ float shared[]; // q, then the running sum, then a tile of weights
     __shared__ float reduce[PLAIN_FIXED];

@@ -183,7 +183,8 @@ __device__ static float rope_element(const decode_job &d, const float *x, int i,
 }
 
 bool decode_supports(const tn_tensor *t);
-// Whether decode_extras are possible: with f16 caches. `next` takes groups of 32, so a head must be a multiple of 32.
+// Whether the kernel can run decode_extras, which needs an f16 cache. `next` also needs heads of a multiple of 32
+// elements, which the caller checks.
 bool decode_takes_more(const tn_tensor *t);
 // Rows of f16 with exactly 64 or 128 elements, and up to eight query heads per key/value head: what the persistent
 // decode kernel supports.

@@ -51,7 +51,7 @@ struct decode_rows {
     int n, size;
 };
 
-// Dot products of q with every cell of a tile; eight lanes have a cell.
+// Dot products of q with every cell of a tile. Eight lanes compute one cell.
 template <typename R, int SIZE, int GROUP, bool WHOLE>
 __device__ static inline void multiply_keys(const decode_rows &k, const float (&q)[GROUP][SIZE],
                                             float (&weight)[GROUP][CELLS]) {
@@ -87,7 +87,7 @@ __device__ static inline void multiply_keys(const decode_rows &k, const float (&
         }
     }
 }
-// Adds the weighted values of cells first, first + ROWS, …; a thread has eight dimensions from `dim` on.
+// Adds the weighted values of cells first, first + ROWS, … to `acc`. A thread sums eight dimensions from `dim` on.
 template <typename R, int ROWS, int GROUP>
 __device__ static inline void add_values(const decode_rows &v, int first, int dim, const int *visible,
                                          const float (&weight)[GROUP][CELLS], float (&acc)[GROUP][8]) {
@@ -325,17 +325,17 @@ bool decode_is_whole(const tn_tensor *t) {
     return k->type == TN_F16 && v->type == TN_F16 && (q->ne[0] == 64 || q->ne[0] == 128) && v->ne[0] == q->ne[0] &&
            decode_group_of(t) <= MAX_GROUP;
 }
-// The size that heads are filled up to.
+// The size that heads are padded to.
 static int decode_size_of(const tn_tensor *t) {
     int64_t k = t->src[TN_ATTN_K]->ne[0], v = t->src[TN_ATTN_V]->ne[0], size = k > v ? k : v;
     return size <= 64 ? 64 : size <= 128 ? 128 : 256;
 }
-// Heads of a block, a power of two. Of the largest, more than four would not fit into shared memory.
+// Number of heads per block, a power of two. Heads over 128 elements: at most four, to fit into shared memory.
 static int decode_heads_of(const tn_tensor *t) {
     int group = decode_group_of(t), most = decode_size_of(t) > 128 ? 4 : MAX_GROUP;
     return group > most ? most : group > 4 ? 8 : group > 2 ? 4 : group;
 }
-// Blocks that share a part of the cache: of all heads, a few each.
+// Number of blocks that read the same part of the cache, each for a few of the heads.
 static int64_t decode_blocks_of(const tn_tensor *t) {
     return t->src[TN_ATTN_K]->ne[1] * ((decode_group_of(t) + decode_heads_of(t) - 1) / decode_heads_of(t));
 }

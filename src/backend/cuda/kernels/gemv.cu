@@ -59,8 +59,8 @@ tn_status gemv_prepare(const compilation &c, const tn_tensor *x, int64_t row_byt
 
 // ---- Kernels ----
 
-// What finish_tile() needs besides the sums. There a warp has a column and a lane a row. Read at the start, so that
-// the end of a tile need not wait for memory.
+// What finish_tile() needs besides the sums; there each warp handles one column and each lane one row. It is read at
+// the start, so that the end of a tile need not wait for memory.
 struct early_reads {
     float residual, weight, norm;
 };
@@ -322,7 +322,7 @@ __global__ static void __launch_bounds__(COLUMNS <= 2 ? 2 * RING_WARPS * 32 : RI
             }
         }
         __syncthreads();
-        if (warps > RING_WARPS && warp < j.columns) // add the two halves; a lane has a row
+        if (warps > RING_WARPS && warp < j.columns) // add the two halves, one row per lane
             for (int pass = 0; pass < passes; pass++)
                 results[buffer][0][pass][lane][warp] += results[buffer][1][pass][lane][warp];
         __syncwarp();

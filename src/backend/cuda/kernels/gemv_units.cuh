@@ -202,7 +202,7 @@ struct unit_q6_K_soa {
                   (const int8_t *)piece + 192 * blocks + 16 * block, (const __half *)(piece + 208 * blocks) + block,
                   lane);
     }
-    // From the low bits, high bits, scales and factor of the block of unit u.
+    // Loads unit u of a block from the block's low bits, high bits, scales and factor.
     __device__ void take_from(const char *ql, const char *qh, const int8_t *scales, const __half *factor, int u) {
         int half = u / 2 % 2, group = u % 2;
         low0 = *(const uint4 *)(ql + 64 * half + 16 * group);

@@ -11,8 +11,8 @@ enum { ROWS = 128, DEPTH = 64, THREADS = 256, SORT_THREADS = 1024, PAIR_WARPS = 
 
 // ---- Sorting pairs by expert ----
 
-// The pairs that a block multiplies: list[begin] to list[begin + count - 1]. Expert -1: none. One past the last
-// expert: pairs whose id is not an expert, and whose results are zeros.
+// The pairs that a block multiplies with one expert: list[begin] to list[begin + count - 1]. `expert` is -1 if the
+// tile is empty, and the number of experts if the ids of its pairs are invalid: the results of such pairs are zero.
 struct expert_tile {
     int expert, begin, count;
 };

@@ -394,8 +394,10 @@ typedef struct tiled_pipeline {
     const tiled_memory *m;
     tiled_rows *p;
     tiled_item now, last;
-    __mmask16 keep; /* queries of the last group that see no cell: their sums stay, as 0 × NaN would spoil them */
-    int odd;        /* which of the two buffers receives the next item's scores */
+    /* Queries of `last` that see no cell of its block. Their sums are restored after the stage, because a weight of
+     * zero times a value of NaN would have made them NaN. */
+    __mmask16 keep;
+    int odd; /* which of the two buffers receives the next item's scores */
 } tiled_pipeline;
 
 /* Adjusts the scores of `now` and sets their base. Returns the mask of queries that see no cell. */

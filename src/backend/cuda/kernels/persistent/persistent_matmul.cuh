@@ -95,8 +95,8 @@ __device__ static inline void load_activations(const persistent_matmul &p, early
     activations in = activations_in_shared(j.k, shared);
     float sum = 0;
     tagged_words h[2], next[2] = {first.words[0], first.words[1]};
-    // A thread has eight values, and four lanes have a group of 32. A warp runs while its first lane has values,
-    // since its lanes shuffle.
+    // Each thread handles eight values, so four lanes share a group of 32. All lanes of a warp continue while the
+    // first one has values, because the lanes shuffle.
 #pragma unroll 1
     for (int at = 8 * (int)threadIdx.x; at - 8 * ((int)threadIdx.x % 32) < j.k; at += 8 * THREADS) {
         bool has_values = at < j.k;
