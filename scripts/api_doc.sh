@@ -1,5 +1,5 @@
 #!/bin/sh
-# api_doc.sh: prints docs/api.md with its table of headers made anew from each header's first comment.
+# api_doc.sh: prints docs/api.md with its table of headers generated from each header's first comment.
 cd "$(dirname "$0")/.."
 table=$(
     for header in include/tenon/*.h; do

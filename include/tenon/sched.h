@@ -64,7 +64,7 @@ typedef bool (*tn_location_fn)(void *user, const tn_tensor *tensor, tn_location 
  * The caller's tensors are not changed. */
 TN_API void tn_sched_set_locations(tn_sched *sched, tn_location_fn location_of, void *user);
 
-/* Bytes per stream that reserving a set of graphs would leave reserved; nothing is allocated. */
+/* How much would be reserved on each stream after reserving a set of graphs; nothing is allocated. */
 typedef struct tn_sched_memory {
     size_t compute; /* planned tensors, the largest graph */
     size_t scratch; /* kernels' working memory, the largest program */

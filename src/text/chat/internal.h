@@ -47,7 +47,7 @@ typedef enum tn__chat_kind {
  *   json       a JSON object with the keys name_key, arguments_key and id_key
  *   named      name name_end {arguments}
  *   tagged     name name_end ( key_begin key key_end value value_end )*
- * The probe's function name inside a marker stands for the name of the call at hand, the probe's key for its key. */
+ * The probe's function name inside a marker stands for the name of the current call, the probe's key for its key. */
 #define TN__CHAT_MARKERS(X)                                                                                          \
     X(reasoning_begin)                                                                                               \
     X(reasoning_end)                                                                                                 \

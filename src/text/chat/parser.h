@@ -76,7 +76,7 @@ static inline const char *tn__parser_text(const tn_chat_parser *p) { return p->p
 size_t tn__parser_find(const tn_chat_parser *p, size_t from, const char *const markers[], int count, int *which);
 
 typedef enum tn__parser_match { TN__MATCH_NO, TN__MATCH_MAYBE, TN__MATCH_YES } tn__parser_match;
-/* Whether the text begins with a marker; MAYBE: so far, and more text can follow. */
+/* Whether the pending text begins with a marker. MAYBE: it is the beginning of one, and more text can follow. */
 tn__parser_match tn__parser_begins_with(const tn_chat_parser *p, const char *marker);
 tn__parser_match tn__parser_begins_after_space(const tn_chat_parser *p, const char *marker);
 

@@ -27,7 +27,7 @@ static tn_status send_value(tn_chat_parser *p, const char *key, size_t key_lengt
     return status;
 }
 
-/* A marker with the probe's key replaced by the key at hand. */
+/* A marker with the probe's key replaced by the current key. */
 static void fill_key(tn__text *out, const char *marker, const char *key, size_t length) {
     const char *hole = strstr(marker, TN__PROBE_KEY);
     if (!hole) {

@@ -1,4 +1,4 @@
-/* JSON schema to GBNF, shared by the module's files: limits, paths for messages, rules by schema, keywords. */
+/* Conversion of JSON schemas to GBNF: declarations that the module's files share. */
 #ifndef TN_TEXT_SCHEMA_INTERNAL_H
 #define TN_TEXT_SCHEMA_INTERNAL_H
 

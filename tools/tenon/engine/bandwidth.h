@@ -7,7 +7,7 @@
 /* Bytes per second that `threads` threads read together from the host's memory; takes about half a second. 0 when it
  * cannot be measured. */
 double bandwidth_host(int threads);
-/* The same for a device, from adding large tensors there. */
+/* Memory bandwidth of a device, measured by adding large tensors there. */
 tn_status bandwidth_device(const char *device, double *bytes_per_second);
 
 #endif

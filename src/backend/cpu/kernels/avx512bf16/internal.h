@@ -15,7 +15,7 @@ void tn__bf16_panel(const tn__matmul_job *job, int64_t row, int64_t c, tn__panel
 /* One tile of a panel: values [32·unit, +32) of a group of repacked rows. NULL for types without blocks. */
 typedef void tn__bf16_tile_fn(const uint8_t *group, int64_t unit, uint16_t (*out)[16][2]);
 tn__bf16_tile_fn *tn__bf16_tile_of(tn_type type);
-/* The same from rows of half floats or floats that are not repacked; zero past the end. */
+/* The same tile from rows of f16, bf16 or f32 that are not repacked; zero past the end. */
 void tn__bf16_rows_tile(const tn__matmul_job *job, int64_t row, int64_t unit, uint16_t (*out)[16][2]);
 
 void tn__avx512bf16_gemm(const tn__matmul_job *job, int ith, int nth);
