@@ -2,6 +2,8 @@
  * another interface, and one that is no backend at all. It needs nothing from the library. */
 #include "tenon/backend_impl.h"
 
+#include <string.h>
+
 #define MODULE_GOOD 1
 #define MODULE_NONE 2
 #define MODULE_OLD 3
@@ -35,6 +37,14 @@ static tn_buffer_type type = {.ops = &type_ops, .name = "module0", .alignment = 
 static tn_device device = {
     .ops = &ops, .name = "module0", .description = "for tests", .kind = TN_DEVICE_ACCEL, .buffer_type = &type};
 
+static tn_device described = {
+    .ops = &ops, .name = "module:two", .description = "described", .kind = TN_DEVICE_ACCEL, .buffer_type = &type};
+static tn_status describe(const char *spec, tn_device **made) {
+    if (strcmp(spec, "two") != 0) return TN_E_INVALID;
+    *made = &described;
+    return TN_OK;
+}
+
 TN_API tn_status tn_backend_entry(tn_backend_module *module);
 tn_status tn_backend_entry(tn_backend_module *module) {
     static tn_device *const devices[] = {&device};
@@ -42,6 +52,7 @@ tn_status tn_backend_entry(tn_backend_module *module) {
     module->name = "module";
     module->n_devices = MODULE_KIND == MODULE_NONE ? 0 : 1;
     module->devices = devices;
+    if (MODULE_KIND == MODULE_GOOD) module->describe = describe;
     return TN_OK;
 }
 #endif

@@ -68,6 +68,21 @@ static void loadable_backends_are_found_and_bad_ones_skipped(void **state) {
     assert_fails(TN_E_UNSUPPORTED, tn_device_wrap_host(device, &available, 8, &buffer));
 }
 
+static void backends_make_devices_from_specifications(void **state) {
+    (void)state;
+    tn_device *device, *again;
+    size_t count = tn_device_count();
+    assert_int_equal(tn_device_find("module:one", &device), TN_E_INVALID); /* the backend's own status */
+    assert_ok(tn_device_find("module:two", &device));
+    assert_string_equal(tn_device_description(device), "described");
+    assert_int_equal(tn_device_count(), count + 1);
+    assert_ok(tn_device_find("module:two", &again));
+    assert_ptr_equal(again, device);
+    tn_registry_remove(device);
+    assert_int_equal(tn_device_count(), count);
+    assert_fails(TN_E_NOT_FOUND, tn_device_find("other:two", &device));
+}
+
 static void an_unknown_name_is_told_what_there_is(void **state) {
     (void)state;
     tn_device *device;
@@ -362,6 +377,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_cpu_is_always_there),
         cmocka_unit_test(loadable_backends_are_found_and_bad_ones_skipped),
+        cmocka_unit_test(backends_make_devices_from_specifications),
         cmocka_unit_test(an_unknown_name_is_told_what_there_is),
         cmocka_unit_test(devices_come_and_go),
         cmocka_unit_test(buffers_hold_tensors),
