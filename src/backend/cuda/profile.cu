@@ -1,4 +1,4 @@
-// Timing of single launches.
+// Timing of launches, and printing the sums.
 #include "backend/cuda/profile.cuh"
 
 #include <stdlib.h>
@@ -49,6 +49,7 @@ void profile_end(profile *p, cudaStream_t stream, const tn_tensor *node) {
     cudaEventRecord(p->end, stream);
     cudaEventSynchronize(p->end);
     if (cudaEventElapsedTime(&ms, p->begin, p->end) != cudaSuccess) return;
+    // The dimension of tokens is the third of these ops, the second of all others.
     bool tokens_third = node->op == TN_OP_ATTENTION || node->op == TN_OP_MUL_MAT_ID;
     int many = node->ne[tokens_third ? 2 : 1] > 8;
     p->ms[many][node->op] += ms;
