@@ -1,5 +1,5 @@
-/* Teaches a small llama a text: finetune MODEL.gguf TEXT.txt OUT.gguf [STEPS [RATE]]. All weights are learned, in
- * f32; the result has the types of the original. The graph is written out here, so that one can change it. */
+/* Fine-tunes a small Llama on a text: finetune MODEL.gguf TEXT.txt OUT.gguf [STEPS [RATE]]. All weights are trained,
+ * in f32; the result has the types of the original. The graph is built here, so that it can be changed. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,7 +54,7 @@ static tn_tensor *layer(const llama *m, int64_t i, tn_tensor *x) {
 static tn_status build(llama *m) {
     const char *arch = tn_gguf_get_cstr(m->file, "general.architecture", "");
     if (strcmp(arch, "llama") != 0 || tn_gguf_find_tensor(m->file, "rope_freqs.weight"))
-        return tn_fail(TN_E_UNSUPPORTED, "this example knows plain llama models only");
+        return tn_fail(TN_E_UNSUPPORTED, "this example supports plain llama models only");
     m->width = number(m, "llama.embedding_length", 0);
     m->layers = number(m, "llama.block_count", 0);
     m->heads = number(m, "llama.attention.head_count", 1);

@@ -8,8 +8,8 @@
 enum { WIDTH = 256, HEADS = 4, HEAD = WIDTH / HEADS, HIDDEN = 688, TOKENS = 32, VOCABULARY = 1000 };
 
 typedef struct model {
-    tn_arena *weights; /* has memory: what lies here is not planned */
-    tn_arena *graph;   /* has none */
+    tn_arena *weights; /* with memory: its tensors are not planned */
+    tn_arena *graph;   /* without memory */
 } model;
 
 static tn_tensor *weight(model *m, int64_t rows) {

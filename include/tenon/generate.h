@@ -41,7 +41,7 @@ TN_API void tn_generator_restart(tn_generator *generator);
 TN_API void tn_generator_set_sampler(tn_generator *generator, tn_sampler *sampler);
 
 /* Samples the next token from output `row` of the session's last decode (negative: from the end); after a batch with
- * `best` the token is the argmax of the row. The sampler has then accepted the token.
+ * `argmax` the token is the argmax of the row. The sampler has then accepted the token.
  * TN_END: the text has ended, and there is no token to decode. It ended with a token that ends a text, or with a stop
  * string (tn_generator_stop). Once a text has ended, further calls sample nothing and return TN_END.
  * Errors are those of the sampler; no text comes with them. */

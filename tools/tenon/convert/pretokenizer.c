@@ -76,6 +76,18 @@ static const struct known_steps {
     {"Split:\\p{N}{1,3}\nSplit:[一-龥぀-ゟ゠-ヿ]+\n*", "deepseek-v3"},
 };
 
+/* Some names also depend on normalisation, merging and the architecture. The first row that fits counts. */
+static const struct name_variant {
+    const char *name;
+    bool nfc, no_ignore_merges;
+    const char *arch; /* NULL: any */
+    const char *variant;
+} name_variants[] = {
+    {"gpt-2", true, false, "mpt", "mpt"},          {"gpt-2", true, false, NULL, "olmo"},
+    {"starcoder", true, false, NULL, "command-r"}, {"starcoder", false, false, "llama", "smollm"},
+    {"llama-bpe", false, true, NULL, "dbrx"},
+};
+
 const char *hf_pre_name(const json_t *tokenizer, const char *arch, char *what, size_t size) {
     struct pre_steps s = {0}, normal = {0};
     flatten_steps(&s, json_object_get(tokenizer, "pre_tokenizer"));
@@ -91,10 +103,10 @@ const char *hf_pre_name(const json_t *tokenizer, const char *arch, char *what, s
             name = known_steps[i].name;
     }
     if (!name) return NULL;
-    /* Some names also depend on normalisation, the architecture and merging. */
-    if (strcmp(name, "gpt-2") == 0 && nfc) return strcmp(arch, "mpt") == 0 ? "mpt" : "olmo";
-    if (strcmp(name, "starcoder") == 0 && nfc) return "command-r";
-    if (strcmp(name, "starcoder") == 0 && strcmp(arch, "llama") == 0) return "smollm";
-    if (strcmp(name, "llama-bpe") == 0 && !ignore_merges) return "dbrx";
+    for (size_t i = 0; i < sizeof name_variants / sizeof *name_variants; i++) {
+        const struct name_variant *v = &name_variants[i];
+        if (strcmp(v->name, name) != 0 || (v->nfc && !nfc) || (v->no_ignore_merges && ignore_merges)) continue;
+        if (!v->arch || strcmp(v->arch, arch) == 0) return v->variant;
+    }
     return name;
 }
