@@ -1,4 +1,4 @@
-/* A model inside: hyperparameters, weights, and what the rows of the architecture table hold. */
+/* The inside of a model: hyperparameters, weights, and the rows of the architecture table. */
 #ifndef TN_LLM_MODEL_INTERNAL_H
 #define TN_LLM_MODEL_INTERNAL_H
 
@@ -31,7 +31,7 @@ typedef struct tn__layer_hparams {
 typedef struct tn__hparams {
     int32_t n_vocab, n_ctx_train, n_embd, n_layer;
     int32_t head_k, head_v; /* elements of a head */
-    int32_t n_rot;          /* of which rotate */
+    int32_t n_rot;          /* elements of a head that RoPE rotates */
     tn__layer_hparams *layers;
     float norm_eps;
     tn__rope_scaling rope_scaling;
@@ -120,7 +120,7 @@ struct tn_model {
     tn__weight_buffer *buffers;
     size_t n_buffers;
     uint64_t load_ns;
-    uint64_t identity; /* hash of the metadata that shapes the cache */
+    uint64_t identity; /* see identity_of in model.c */
 };
 
 tn_status tn__hparams_read(const tn_gguf *file, const tn__arch *arch, tn__hparams *h);

@@ -163,7 +163,7 @@ static tn_status check_matrices(const tn_model *m, int32_t i) {
     }
     if (!l->ffn_up) return missing_weight(m, i, l->up_exps || l->down_exps ? "ffn_gate_inp" : "ffn_up");
     if (!l->ffn_down) return missing_weight(m, i, "ffn_down");
-    /* Without a gate one matrix must hold both. */
+    /* Without ffn_gate, ffn_up must hold gate and up. */
     return gated && !l->ffn_gate && l->ffn_up->ne[1] == m->h.layers[i].n_ff ? missing_weight(m, i, "ffn_gate")
                                                                             : TN_OK;
 }

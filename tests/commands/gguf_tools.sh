@@ -37,7 +37,7 @@ ok "$tenon" synth "$work/custom.gguf" --shape layers=1,width=64,heads=2,kv=1,ffn
 says 'experts used +2' "$tenon" inspect "$work/custom.gguf"
 refused 'is expected' "$tenon" synth "$work/x.gguf" --shape layers=1,depth=3
 refused 'cannot share' "$tenon" synth "$work/x.gguf" --shape heads=4,kv=3
-refused 'no architecture' "$tenon" synth "$work/x.gguf" --arch nothing
+refused 'unknown architecture' "$tenon" synth "$work/x.gguf" --arch nothing
 refused 'at least 512' "$tenon" synth "$work/x.gguf" --shape vocab=100
 refused 'No such file' "$tenon" synth "$work/no/folder.gguf"
 

@@ -73,7 +73,7 @@ static tn_status prefill(tn_session *session, const tn_tokens *tokens) {
     size_t piece = 0;
     uint64_t ns = 0;
     tn_status status = TN_OK;
-    progress_start(&progress, "reading", tokens->count, PROGRESS_ITEMS);
+    progress_start(&progress, "prefill", tokens->count, PROGRESS_ITEMS);
     for (size_t done = 0; done < tokens->count && status == TN_OK; done += piece) {
         piece = prompt_chunk(session, piece, ns);
         size_t n = tokens->count - done < piece ? tokens->count - done : piece;

@@ -355,9 +355,9 @@ static int run_synth(const struct args *args) {
         fprintf(stderr, "The architectures are:");
         for (size_t i = 0; tn_arch_at(i); i++) fprintf(stderr, " %s", tn_arch_at(i)->name);
         fputc('\n', stderr);
-        return fail_usage(args, "no architecture is called \"%s\"", arch_name);
+        return fail_usage(args, "unknown architecture \"%s\"", arch_name);
     }
-    if (!s.mix) return fail_usage(args, "no type is called \"%s\"", type);
+    if (!s.mix) return fail_usage(args, "unknown type \"%s\"", type);
     if (!tn_type_can_write(s.mix->type)) return fail("%s cannot be written, only read", s.mix->name);
     tn_status status = synth_layout(arch, args_text(args, "shape"), &s.layout);
     if (status == TN_OK && s.layout.vocab < 512)

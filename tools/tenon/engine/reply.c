@@ -99,7 +99,7 @@ static tn_status decode_tokens(struct dialog *d, const tn_token *ids, size_t cou
     struct progress progress;
     size_t piece = 0;
     uint64_t ns = 0;
-    progress_start(&progress, "reading", count, PROGRESS_ITEMS);
+    progress_start(&progress, "prefill", count, PROGRESS_ITEMS);
     tn_status status = TN_OK;
     for (size_t done = 0; done < count && status == TN_OK; done += piece) {
         piece = prompt_chunk(d->session, piece, ns);

@@ -1,4 +1,4 @@
-/* POST /slots/ID?action=save|restore|erase: what a slot remembers, kept in a folder and brought back. */
+/* POST /slots/ID?action=save|restore|erase: saves the cached tokens of a slot to a file, restores or erases them. */
 #include "serve.h"
 
 #include <event2/keyvalq_struct.h>
@@ -34,7 +34,7 @@ static enum slot_action read_action(struct evhttp_request *http) {
     return action;
 }
 
-/* Letters, digits, dot, dash and underscore, no dot in front: a name that cannot leave the folder. */
+/* Letters, digits, dot, dash and underscore, no leading dot: such a name stays inside the folder. */
 static bool is_plain_name(const char *name) {
     size_t length = strlen(name);
     return length > 0 && length <= 128 && name[0] != '.' &&
