@@ -4,8 +4,8 @@
  *
  * Results are compared with an online allocator, which handles one request after another in execution order and uses
  * the smallest free block that fits. Times are medians of the processor time of several runs. */
-#include "tenon/llm.h"
 #include "plan/plan_internal.h"
+#include "tenon/llm.h"
 
 #include "base/checked.h"
 
