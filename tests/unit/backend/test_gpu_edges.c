@@ -129,8 +129,8 @@ static tn_tensor *numbers(tn_arena *a, int64_t n0, int64_t n1, int32_t below) {
     return t;
 }
 
-/* Few heads and a long cache: as many shares as there are multiprocessors, and more than a block can join if it is
- * not careful (TENON_EMULATED_PROCESSORS=132 has as many as large GPUs do). */
+/* Few heads and a long cache: the cache is split into as many shares as there are multiprocessors, and one block must
+ * combine all of them. TENON_EMULATED_PROCESSORS=132 emulates as many as a large GPU has. */
 static void long_caches_of_few_heads_agree_with_the_reference(void **state) {
     (void)state;
     NEED_GPU();
@@ -419,7 +419,7 @@ static int build_precise(device_graph *w, tn_tensor **wanted) {
     wanted[0] = tn_mul_mat_precise(w->a, weights, input_of(w, TN_F32, 512, 20, 1, NULL));
     return 1;
 }
-/* Copied by an op, or read through views that begin or end within rows, or have another row length. */
+/* Weights copied by an op, or read through views that begin or end within rows or have another row length. */
 static int build_odd_weights(device_graph *w, tn_tensor **wanted) {
     static const int32_t numbers[] = {5, 0, 7};
     tn_tensor *weights = device_tensor(w, weight_type, TN_USAGE_WEIGHTS, 512, 16, 1),
@@ -452,7 +452,7 @@ static void unsupported_reads_of_weights_run_elsewhere(void **state) {
 
 /* ---- Several devices and threads ---- */
 
-/* Small inputs are kept per device until its stream runs, whichever device was used last. */
+/* Each device keeps its own small inputs until its stream runs, even if another device was used in between. */
 static void devices_take_turns(void **state) {
     (void)state;
     NEED_GPU();
@@ -507,7 +507,7 @@ static void devices_take_turns(void **state) {
     tn_arena_free(a);
 }
 
-/* While one thread loads from a file that blocks, others go on. */
+/* While one thread waits for a slow file, other threads continue. */
 typedef struct {
     atomic_bool asked, served;
 } slow_file;

@@ -41,8 +41,8 @@ static void count_lines(void *user, tn_log_level level, const char *text) {
     lines_logged++;
 }
 
-/* The folder with the modules is searched at the first use of the registry: the good one's device is there, the
- * others were skipped with a line each. */
+/* The module folder is searched at the first use of the registry. The good module's device is found; each of the
+ * others is skipped with a log line. */
 static void loadable_backends_are_found_and_bad_ones_skipped(void **state) {
     (void)state;
     tn_device *device;
@@ -60,7 +60,7 @@ static void loadable_backends_are_found_and_bad_ones_skipped(void **state) {
     assert_ok(tn_registry_load(TENON_TEST_MODULES "/libtenon-none.so")); /* no usable device is no error */
     assert_int_equal(tn_device_count(), count);
 
-    tn_stream *stream; /* what a device cannot do comes back as its status */
+    tn_stream *stream; /* the status of an unsupported function is passed on */
     assert_int_equal(tn_stream_new(device, NULL, &stream), TN_E_UNSUPPORTED);
     tn_buffer *buffer;
     assert_int_equal(tn_buffer_new(tn_device_buffer_type(device), 10, &buffer), TN_E_UNSUPPORTED);
@@ -169,7 +169,7 @@ static void buffers_hold_tensors(void **state) {
     tn_buffer_free(NULL);
 }
 
-/* Devices that know nothing of each other: more than goes at once. */
+/* Devices that cannot copy to each other directly, and tensors larger than one step of the copy. */
 static void tensors_are_copied_between_strangers(void **state) {
     (void)state;
     enum { N = 30000 };
@@ -261,7 +261,7 @@ static void a_reset_buffer_takes_other_tensors(void **state) {
         assert_ok(tn_tensor_set(y, second));
         assert_ok(tn_tensor_get(y, got));
         assert_memory_equal(got, second, sizeof second);
-        /* Going somewhere else leaves the notes behind, without a reset, too. */
+        /* Binding to another buffer clears `extra`, even without a reset. */
         tn_buffer_set_usage(buffers[i], TN_USAGE_WEIGHTS);
         assert_ok(tn_buffer_bind(buffers[i], x, 0));
         assert_ptr_equal(x->extra, &noted);

@@ -1,4 +1,5 @@
-/* Tensors filled by a reader: every kind of memory gets the reader's bytes, and a reader's failure with its text. */
+/* Tensors filled by a reader: every kind of memory gets the reader's bytes, and a reader's failure is returned with
+ * its message. */
 #include "support.h"
 
 #include "base/checked.h"
@@ -77,7 +78,8 @@ static void check(const subject *s) {
     assert_int_equal(atomic_load(&from.given), size); /* every byte once, or the next line fails */
     assert_ok(tn_tensor_get(x, got));
     if (memcmp(got, s->bytes, size) != 0) fail_msg("%s: shape %zu differs", tn_buffer_type_name(s->type), s->index);
-    /* The first byte or the last one fails: its status and text arrive, and the next load works. */
+    /* If the first or the last byte cannot be read, the reader's status and message are returned, and the next load
+     * works. */
     for (int last = 0; last < 2 && size; last++) {
         char text[64];
         source bad = {.bytes = s->bytes + 1, .size = size, .bad = last ? size - 1 : 0};
@@ -101,7 +103,7 @@ static void check_type(tn_buffer_type *type) {
     for (size_t i = 0; i < TN__COUNT(shapes); i++) check(&(subject){type, bytes, i});
 }
 
-/* All shapes in one list: those of two buffers by turns of three, so that neighbours share one. */
+/* Loads all shapes with one list. Runs of three neighbours alternate between two buffers. */
 static void check_list(tn_buffer_type *type) {
     enum { N = TN__COUNT(shapes) };
     tn_arena *arena;
@@ -122,7 +124,8 @@ static void check_list(tn_buffer_type *type) {
         tn_buffer_set_usage(buffers[b], TN_USAGE_WEIGHTS);
     }
     for (size_t i = 0; i < N; i++) assert_ok(tn_buffer_bind(buffers[i / 3 % 2], list[i].tensor, offsets[i]));
-    /* One that fails: its status and text arrive, wherever it is in the list, and the list can be loaded after it. */
+    /* If one tensor fails, wherever it is in the list, its status and message are returned, and the list can be
+     * loaded afterwards. */
     for (size_t bad = 0; bad < N; bad++) {
         if (!from[bad].size) continue;
         from[bad].bad = from[bad].size / 2;
@@ -150,7 +153,7 @@ static void check_list(tn_buffer_type *type) {
 static void for_every_memory(void (*check_memory)(tn_buffer_type *type)) {
     tn_device *sim;
     assert_ok(tn_device_find("sim:64M,align=256", &sim));
-    for (size_t i = 0; i < tn_device_count(); i++) { /* the CPU, the simulated one, and GPUs where there are */
+    for (size_t i = 0; i < tn_device_count(); i++) { /* the CPU, the simulated device, and any GPUs */
         tn_device *device = tn_device_get(i);
         tn_buffer_type *extra;
         check_memory(tn_device_buffer_type(device));
@@ -206,7 +209,7 @@ static void devices_without_load_get_pieces(void **state) {
     assert_ok(tn_tensor_load(x, give, &from));
     assert_in_range(atomic_load(&from.calls), 2, 8);
     assert_int_equal(tn_memory_get_stats().live_bytes, live);
-    /* What the backend marked as kept in a form of its own is set as a whole. */
+    /* A tensor that the backend stores in its own layout (`extra`) is set in one call. */
     x->extra = x;
     atomic_store(&from.calls, 0);
     assert_ok(tn_tensor_load(x, give, &from));

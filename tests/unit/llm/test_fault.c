@@ -1,5 +1,5 @@
-/* Whole scenarios under fault: a model is loaded, run, saved and restored while memory runs out, a device fails or
- * the file on disk changes. A fault is a status, leaves nothing behind, and the next try works. */
+/* Fault tests of whole scenarios: a model is loaded, run, saved and restored while memory runs out, a device fails or
+ * the file on disk changes. Each fault must return a status, leak nothing, and leave the next attempt working. */
 #include "support.h"
 
 #include "backend/sim/sim.h"
@@ -116,7 +116,7 @@ static tn_status whole_scenario(void *user) {
 static void every_allocation_from_load_to_restore_may_fail(void **state) {
     (void)state;
     whole w = {.device = "cpu"};
-    check_no_leak(whole_scenario, &w); /* and what is made once per process is there */
+    check_no_leak(whole_scenario, &w); /* also makes what is allocated once per process */
     check_every_allocation_failure(whole_scenario, &w);
     assert_int_equal(count_files(), 1);
 }
@@ -172,7 +172,7 @@ static void a_session_survives_its_device(void **state) {
     }
 }
 
-/* A state needs cells of its own: those that its sequence shares with another do not become free. */
+/* Loading a state needs free cells: cells that its sequence shares with another sequence do not become free. */
 static void a_state_does_not_take_shared_cells(void **state) {
     (void)state;
     tn_model *model;

@@ -593,7 +593,7 @@ static tn_token argmax_of(const float *row, int32_t n) {
         if (row[i] > row[argmax]) argmax = i;
     return argmax;
 }
-/* The argmax with and without logits: of nearly all rows of a batch, of the last one, of one token alone. */
+/* The argmax with and without logits: of all rows of a batch but one, of the last row, and of a single token. */
 static void check_argmax(fixture *f) {
     int32_t n = f->g.n_tokens;
     tn_token wanted[64];

@@ -310,7 +310,7 @@ static void senseless_sessions(void **state) {
     uint64_t peak = tn_memory_get_stats().peak_bytes;
     assert_fails(TN_E_TOO_BIG, tn_session_new(model, &p, &session));
     assert_true(tn_memory_get_stats().live_bytes <= live + 65536);
-    if (peak < live + (64 << 20)) peak = live + (64 << 20); /* planning takes little, whatever the size */
+    if (peak < live + (64 << 20)) peak = live + (64 << 20); /* planning needs little memory, whatever the size */
     assert_true(tn_memory_get_stats().peak_bytes <= peak);
     tn_model_close(model);
 }

@@ -82,7 +82,7 @@ static void pooling_is_what_it_says(void **state) {
         tn_session_params p = embedding_params(pooling);
         p.n_ubatch = 6;
         assert_ok(tn_session_new(model, &p, &session));
-        for (int again = 0; again < 2; again++) { /* the second time nothing of the first is left */
+        for (int again = 0; again < 2; again++) { /* clearing removes everything of the first round */
             tn_session_clear(session);
             assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = N, .tokens = g.tokens, .seqs = seqs}));
         }

@@ -1,5 +1,5 @@
-/* Micro-batches of a prompt in flight on several devices: the same bits as one after the other, sooner, in planned
- * memory. */
+/* Micro-batches of a prompt in flight on several devices: the same bits as one after the other, in less time, within
+ * the planned memory. */
 #include "llm_golden.h"
 
 #include "backend/sim/sim.h"
@@ -28,7 +28,7 @@ static tn_session_params params(int n_devices, const char *name, int n_pipeline,
     return p;
 }
 
-/* Runs that may be in flight, as the printed splits say. */
+/* Number of runs that may be in flight, from the dump of the splits. */
 static int runs_in_flight(tn_session *s, bool prefill) {
     static char text[1 << 18];
     FILE *out = fmemopen(text, sizeof text, "w");
@@ -38,7 +38,7 @@ static int runs_in_flight(tn_session *s, bool prefill) {
     return at ? atoi(at + strlen(", one of ")) : 1;
 }
 
-/* The session's device memory is what was planned, counted by the devices. */
+/* Makes a session and checks that the memory its devices count is what was planned. */
 static void make_exactly(tn_model *model, const tn_session_params *p, tn_session **session) {
     tn_fit before, after;
     assert_ok(tn_fit_session(model, p, &before));
@@ -56,7 +56,7 @@ static void make_exactly(tn_model *model, const tn_session_params *p, tn_session
     tn_fit_free(&after);
 }
 
-/* The same batch in both, compared row by row. */
+/* Decodes the same batch in both sessions and compares the results row by row. */
 static void both(tn_session *sessions[2], tn_batch b, int32_t n_vocab) {
     int32_t rows[2];
     for (int i = 0; i < 2; i++) {
@@ -75,7 +75,8 @@ static void prompts_in_flight_give_the_same_bits(void **state) {
     (void)state;
     static const struct {
         const char *name;
-        bool windows; /* whose cells are taken from what may still be read: not in flight */
+        /* Models with windows run one micro-batch at a time: it may free cells that earlier ones still read. */
+        bool windows;
     } models[] = {{"archs/llama-dense", false}, {"archs/qwen3moe-moe", false}, {"archs/gemma2-dense", true}};
     for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
         golden_model g;
@@ -98,7 +99,8 @@ static void prompts_in_flight_give_the_same_bits(void **state) {
                 for (int32_t i = 0; i < n; i++) {
                     seqs[i] = i % 3 == 0;
                     positions[i] = 40 + i;
-                    mixed[i] = 40 + (i * 7) % n; /* whoever goes first must not see the others' cells */
+                    /* Out of order: the first tokens must not see the cells of later positions. */
+                    mixed[i] = 40 + (i * 7) % n;
                 }
                 both(sessions, (tn_batch){.n_tokens = n, .tokens = g.tokens}, g.n_vocab);
                 both(sessions, (tn_batch){.n_tokens = 1, .tokens = g.tokens}, g.n_vocab);
@@ -179,7 +181,7 @@ static void tight_devices_go_without(void **state) {
         tn_session_params p = params(2, "flight", !tight, specs);
         p.n_gpu_layers = 1000;
         p.n_ctx = p.n_batch = 1024;
-        p.n_ubatch = 512; /* so that reading a prompt is what takes most */
+        p.n_ubatch = 512; /* large, so that prefill needs the most memory */
         for (int d = 0; d < 2; d++)
             snprintf(specs[d], sizeof specs[d], "sim:%zu,name=%s%d", needed[d], tight ? "tight" : "ample", d);
         assert_ok(tn_model_open(g.path, NULL, &model));
@@ -208,7 +210,7 @@ static void a_prompt_in_flight_is_read_sooner(void **state) {
             tn_session *session;
             char specs[3][96];
             tn_session_params p = params(2, "slow", i, specs);
-            p.n_ubatch = 2; /* the more of them, the better they fill the devices */
+            p.n_ubatch = 2; /* many micro-batches keep the devices busy */
             assert_ok(tn_model_open(g.path, NULL, &model));
             assert_ok(tn_session_new(model, &p, &session));
             uint64_t begin = tn_time_ns();

@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum { USERS = 4, STEPS = 16, PROMPT = 20, WIDEST = 1024 };
-enum { TEXT = 1, TWIN = 3, VECTORS = 2 }; /* of one model; the first user has another */
+enum { TEXT = 1, TWIN = 3, VECTORS = 2 }; /* users of the same model; user 0 has another model */
 
 typedef struct user {
     tn_model *model;
@@ -273,7 +273,7 @@ static void what_cannot_be_shared_is_refused(void **state) {
     tn_session_params p = params_of(0, "cpu", NULL, &all);
     make_session(&users[0], &p);
     p = params_of(TEXT, NULL, tn_session_sched(users[0].session),
-                  &all); /* its logits may lie in its compute memory */
+                  &all); /* a session's own scheduler: the session's logits may be in its compute memory */
     assert_fails(TN_E_INVALID, tn_session_new(users[TEXT].model, &p, &none));
     assert_ok(tn_sched_new(&(tn_sched_params){.n_threads = 1}, &sched));
     p = params_of(TEXT, NULL, sched, &all);
@@ -281,7 +281,7 @@ static void what_cannot_be_shared_is_refused(void **state) {
     assert_fails(TN_E_INVALID, tn_session_new(users[TEXT].model, &p, &none));
     p.devices[0] = NULL;
     make_session(&users[TEXT], &p);
-    p = params_of(TWIN, NULL, tn_session_sched(users[TEXT].session), &all); /* which shares already */
+    p = params_of(TWIN, NULL, tn_session_sched(users[TEXT].session), &all); /* which is shared already */
     make_session(&users[TWIN], &p);
     tn_sched_free(sched);
     close_models(users);

@@ -95,7 +95,8 @@ static void assign(rng *r, const tn_graph *g, size_t n_types, uint16_t *type_of)
     for (size_t i = 0; i < count_of(g); i++) type_of[i] = (uint16_t)rng_below(r, n_types);
 }
 
-/* One allocator for a few graphs after another: two of its four types are the same, one has tiny chunks. */
+/* One allocator is used for several graphs in turn. Two of its four buffer types are the same, and one has tiny
+ * chunks. */
 static void random_graphs_share_buffers_and_run_with_the_same_bits(void **state) {
     (void)state;
     int rounds = long_run() ? 10000 : 150;
@@ -450,7 +451,7 @@ static void plans_of_ever_new_shapes_do_not_pile_up(void **state) {
     assert_ptr_equal(tn__alloc_plan(a, graph_of_length(arena, asked), NULL), plan);
     assert_int_equal(tn__alloc_get_stats(a).plans_made, made); /* none of these was forgotten */
 
-    g = graph_of_length(arena, 500); /* this one was: made again, it is the same */
+    g = graph_of_length(arena, 500); /* this plan was evicted; planned again, it is the same */
     assert_null(tn__alloc_plan(a, g, NULL));
     assert_ok(tn__alloc_bind(a, g, NULL, false));
     assert_int_equal(tn__alloc_get_stats(a).plans_made, made + 1);

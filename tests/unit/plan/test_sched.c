@@ -59,7 +59,7 @@ static void build_world(world *w, uint64_t seed) {
                           0);
             break;
         }
-        case 9: /* all rows but the first, which stays; what is read is the written tensor */
+        case 9: /* writes all rows but the first, then reads the written tensor */
             t = tn_set_rows(a, tn_cont(a, x), y, w->rows);
             t = tn_add(a, t, y);
             break;
@@ -271,7 +271,7 @@ static void two_graphs_keep_their_plans(void **state) {
 
 /* Records the nodes that the eval callback sees. */
 typedef struct {
-    int asked, wanted, every, stop; /* wants every n-th; stops at the k-th that it wanted */
+    int asked, wanted, every, stop; /* wants every `every`-th node; stops at the `stop`-th of these */
     float seen[2 * MAX_NODES];      /* their first elements */
 } watcher;
 static bool watch(void *user, tn_tensor *node, bool ask) {
@@ -317,7 +317,7 @@ static void whoever_watches_sees_every_node_and_may_stop(void **state) {
     }
 }
 
-/* Four runs in flight with a pipeline, one without, or the number that is given. */
+/* The number of runs in flight is what the caller sets; by default it is 4 with a pipeline and 1 without. */
 static void a_pipeline_has_four_runs_in_flight_by_default(void **state) {
     (void)state;
     static const struct {
@@ -440,7 +440,7 @@ static void every_fault_surfaces_and_can_be_left_behind(void **state) {
             assert_ok(tn_sched_new(&(tn_sched_params){.devices = {spec}, .n_threads = 1, .n_in_flight = copies}, &s));
             bind_weights(&w, s, &r);
             assert_ok(run_world(&w, s, want));
-            tn_sched_reset(s); /* so that everything is scheduled and planned anew, into old buffers */
+            tn_sched_reset(s); /* so that everything is scheduled and planned again, in the old buffers */
             world larger;
             build_world(&larger, 13);
             rng r2 = {9};
@@ -490,7 +490,7 @@ static void many_devices_and_nodes_work(void **state) {
     assert_ok(tn_arena_new(
         &(tn_arena_params){.size = tn_arena_size_for(NODES + 4 * INPUTS, NODES + 4 * INPUTS), .no_alloc = true},
         &arena));
-    /* 500 inputs summed up on one device, then a long chain handed from device to device. */
+    /* 500 inputs are summed on one device; then a long series of nodes alternates between devices. */
     tn_tensor *inputs[INPUTS], *x = NULL, *first;
     for (int i = 0; i < INPUTS; i++) {
         inputs[i] = tn_input(arena, TN_F32, 4);

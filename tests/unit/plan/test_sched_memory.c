@@ -21,7 +21,7 @@ static void stale_bindings_are_never_followed(void **state) {
     assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 20, .no_alloc = true}, &arena));
     chain(arena, 10, 4, &in[0], &out[0], &graph[0]);
     chain(arena, 25, 60, &in[1], &out[1], &graph[1]);
-    for (int turn = 0; turn < 3; turn++) { /* in later turns the first scheduler's buffers are gone altogether */
+    for (int turn = 0; turn < 3; turn++) { /* in later turns the first scheduler and its buffers no longer exist */
         tn_sched *s;
         assert_ok(tn_sched_new(&(tn_sched_params){.devices = {"sim:16M,ops=-silu,name=stale"}, .n_threads = 1}, &s));
         assert_ok(tn_sched_alloc(s, graph[0]));
@@ -32,7 +32,7 @@ static void stale_bindings_are_never_followed(void **state) {
         uint64_t grown = tn_sched_get_stats(s).buffers_grown;
         assert_ok(tn_sched_reserve(s, graph[1]));
         assert_true(tn_sched_get_stats(s).buffers_grown > grown);
-        /* The first graph, and another one over the same tensors, whose fingerprint is the same. */
+        /* The first graph, and a copy of it with the same tensors and fingerprint. */
         assert_ok(tn_graph_copy(arena, graph[0], &again));
         for (int g = 0; g < 2; g++) {
             assert_ok(tn_sched_alloc(s, g ? again : graph[0]));
@@ -275,8 +275,8 @@ static bool declared_location(void *user, const tn_tensor *tensor, tn_location *
     return true;
 }
 
-/* A graph is planned before its weights exist, as it will run; the weights are not written to, and the schedule
- * serves once they have the declared memory. */
+/* A graph is planned before its weights exist. Planning does not change the weight tensors, and the schedule is used
+ * once they have the declared memory. */
 static void declared_memory_is_planned_as_memory(void **state) {
     (void)state;
     tn_sched *s;

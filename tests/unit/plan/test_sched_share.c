@@ -1,4 +1,5 @@
-/* Schedulers that share devices and memory: each computes what it would alone, in the memory of the larger. */
+/* Schedulers that share devices and memory: each computes what it would compute alone, in the memory of the larger
+ * one. */
 #include "sched_case.h"
 
 #include <math.h>
