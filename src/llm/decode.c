@@ -7,7 +7,8 @@
 
 /* ---- Batches ---- */
 
-/* The position after the sequence's last token in front of token i of the batch, else after its last in the cache. */
+/* The position after the sequence's previous token in the batch; if there is none, after its last token in the cache.
+ */
 static int32_t next_position(const tn_session *s, int32_t i) {
     const tn__staging *g = &s->staging;
     for (int32_t k = i - 1; k >= 0; k--)
@@ -76,8 +77,8 @@ static tn_status synchronize_after(tn_session *s, tn_status status) {
     return tn_fail(status, "%s", text);
 }
 
-/* Lists the rows that the graph gives: those wanted, then the last token's until there are n_outputs. At least one: a
- * graph without output computes nothing. Returns the number wanted. */
+/* Lists the graph's output rows: those requested, then the last token's row as padding up to n_outputs. There is at
+ * least one, because a graph without outputs computes nothing. Returns the number requested. */
 static int32_t list_output_rows(tn_session *s, const micro_batch *m, int32_t padded, int32_t *n_outputs) {
     tn__staging *g = &s->staging;
     int32_t kept = 0;
@@ -88,7 +89,7 @@ static int32_t list_output_rows(tn_session *s, const micro_batch *m, int32_t pad
     return kept;
 }
 
-/* Starts a micro-batch. Takes its results with `wait`, or where rows of it are wanted. */
+/* Starts a micro-batch. Waits for its results if `wait` is set or if rows of it are requested. */
 static tn_status run_micro_batch(tn_session *s, const tn_batch *b, const micro_batch *m, bool wait) {
     tn__session_plan *p = &s->plan;
     tn__staging *g = &s->staging;

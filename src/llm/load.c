@@ -208,7 +208,7 @@ static tn_status check_weights(const tn_model *m, const tn__load *l, size_t tota
     return TN_OK;
 }
 
-/* Whether weights go to memory that keeps them: that of described devices does not. */
+/* Whether the weights' memory stores data: that of described devices does not. */
 static bool needs_data(const tn_model *m, const tn__load *l) {
     for (size_t i = 0; i < m->n_all; i++) {
         if (m->all[i].ignored) continue;

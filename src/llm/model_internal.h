@@ -116,7 +116,7 @@ struct tn_model {
     /* Set by the first session. */
     bool loaded;
     bool repacked;       /* as loaded; later sessions follow */
-    int32_t repack_rows; /* multiplied at once, that the layouts were chosen for */
+    int32_t repack_rows; /* rows multiplied at once for which the layouts were chosen */
     tn__weight_buffer *buffers;
     size_t n_buffers;
     uint64_t load_ns;

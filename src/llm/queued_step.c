@@ -85,7 +85,7 @@ static void stage_step(tn_session *s, const tn__graph_set *set, int buffer, cons
     q->buffers[buffer].step[0] = -1; /* until the step has succeeded */
 }
 
-/* Queues the step after the token at q->position. What prevents it is reported when the step is requested. */
+/* Queues the step after the token at q->position. If that fails, the error is reported when the step is requested. */
 static void queue_next_step(tn_session *s) {
     tn__session_plan *p = &s->plan;
     tn__queued_step *q = &s->queued;

@@ -136,7 +136,7 @@ tn_status tn__results_take(tn_session *s, const tn_batch *b, const tn__graph_set
     TN_TRY(tn_sched_synchronize(s->plan.sched));
     if (s->plan.params.embeddings) return tn__embeddings_take(s, set, begin, n, kept);
     r->n += kept;
-    /* All results are in host memory, row after row: they stay there, unless another session computes there. */
+    /* All results are already in host memory, in order: use them there, unless other sessions share that memory. */
     if (n == b->n_tokens && in_order && on_host && !s->plan.params.sched) {
         r->rows = set->result->data;
         return tn__check_finite(s, r->rows, (size_t)kept * row);

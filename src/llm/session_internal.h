@@ -44,7 +44,7 @@ tn_status tn__results_take(tn_session *session, const tn_batch *batch, const tn_
 tn_status tn__results_take_step(tn_session *session, const int32_t step[2]);
 /* TN_E_NOT_FINITE if one of the numbers is NaN or infinite: sampling from them would give nonsense. */
 tn_status tn__check_finite(const tn_session *session, const float *x, size_t n);
-/* Moves results out of compute memory, before a graph runs that is no decode. */
+/* Moves results out of compute memory, before a graph other than a decode runs. */
 void tn__results_keep(tn_session *session);
 
 /* ---- Embeddings (embed.c): pooled hidden states ---- */

@@ -18,7 +18,7 @@ typedef struct reservation {
     tn_fingerprint key;
     uint16_t *type_of; /* a copy of the caller's, or NULL */
     tn_plan *plan;
-    /* Of the graph that was last found to have memory of its own for the same tensors as the plan's graph. */
+    /* Serial number of the graph for which has_same_externals() was last true: it need not be checked again. */
     uint64_t serial;
     uint64_t last_used;
     bool keep; /* reserved, or handed out: never evicted */

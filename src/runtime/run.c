@@ -166,7 +166,7 @@ tn_status tn_sched_run_async(tn_sched *s, tn_graph *graph) {
     tn__schedule *schedule;
     TN_TRY(tn__sched_ready(s, graph, &schedule));
     uint64_t begin = tn_time_ns();
-    /* Copy targets are filled while other runs compute, and are ordinary memory of other schedules. */
+    /* Copy targets are filled while other runs compute. Other schedules use the same memory for other tensors. */
     if (schedule->pipelined && s->core->last_run != schedule) TN_TRY(tn_sched_synchronize(s));
     s->core->last_run = schedule;
     s->stats.runs++;

@@ -125,7 +125,7 @@ uint64_t tn__pins_hash(const tn__pins *pins, const tn_graph *graph); /* of those
 void tn__pins_clear(tn__pins *pins);
 void tn__pins_free(tn__pins *pins);
 
-/* What schedulers that share have in common: the devices' streams and their memory. */
+/* What several schedulers can share: the devices' streams and their memory. */
 typedef struct tn__sched_core {
     size_t n_users;
     tn_stream **streams;
@@ -158,7 +158,7 @@ struct tn_sched {
     tn_eval_fn eval;
     void *eval_user;
     tn_sched_stats stats;
-    /* A failure of work queued here that another scheduler met while waiting; reported here, once. */
+    /* A failure of work queued here, which another scheduler found when it waited; reported here, once. */
     tn_status deferred;
     char deferred_text[512];
 };

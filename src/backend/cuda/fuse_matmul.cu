@@ -95,7 +95,7 @@ static bool survives_group(const compiler *f, const tn_tensor *x, const matmul_g
     return true;
 }
 
-// A norm whose division the matrix multiplications after it do.
+// A norm whose division is left to the matmuls that read it.
 tn_status fuse_norm(compiler *f, const compilation &c, int i, bool *matched) {
     const tn_tensor *t = f->nodes[i], *x = t->src[0];
     matmul_group g;

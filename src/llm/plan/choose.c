@@ -23,7 +23,7 @@ static tn_status plan_and_check(tn__session_plan *p, int32_t n_gpu_layers) {
     return check_fit(p);
 }
 
-/* Puts the caller's number of layers off the host, or as many as fit. What a device needs beside its layers is known
+/* Moves the caller's number of layers off the host, or as many as fit. What a device needs beside its layers is known
  * only from a plan that has layers there, so placing and planning alternate until a plan fits or nothing new is
  * learned. By then the needs may be overestimated, because they come from plans with other layers. So layers are
  * placed again with what the fitting plan really needs, and then more of them are tried, one at a time. */

@@ -101,8 +101,8 @@ int tn__placement_of_weight(const tn__session_plan *plan, const tn__weight *w) {
 
 /* ---- Layers ---- */
 
-/* Whether the embedding goes to this device, beside the output: where the output matrix is the embedding, or the
- * device is to have the whole model; and the device can look up rows in it. */
+/* Whether the embedding is placed on this device together with the output: either it is the output matrix, or the
+ * device is to have the whole model. The device must be able to look up rows in it. */
 static bool keeps_ends_together(const tn__session_plan *plan, size_t device) {
     const tn__weights *w = &plan->model->w;
     if ((w->output && !plan->placement.ends_together) || !w->tok_embd || plan->params.embeddings) return false;

@@ -7,7 +7,7 @@
 
 /* The device of one weight, if that is not its layer's. */
 typedef struct tn__weight_placement {
-    int16_t device, override; /* override: number of the caller's; -1 each: none */
+    int16_t device, override; /* override: index in the caller's list; -1: none */
 } tn__weight_placement;
 
 typedef struct tn__session_placement {
@@ -19,7 +19,7 @@ typedef struct tn__session_placement {
     bool repack;                   /* weights go to the buffer type whose layout is fastest for them… */
     int32_t repack_rows;           /* …when this many rows are multiplied at once */
     /* The search for a placement that fits. */
-    tn_placement_params params; /* over the fields below: the layers, then the output side */
+    tn_placement_params params; /* points to the fields below; the output side is the last layer */
     tn_placement_device *devices;
     tn_placement_layer *layers;
     char *names;
@@ -35,7 +35,7 @@ void tn__placement_free(tn__session_placement *placement);
 tn_status tn__placement_choose(struct tn__session_plan *plan, int32_t n_gpu_layers);
 int32_t
 tn__placement_count(const tn__session_placement *placement); /* layers off the host, including the output side */
-/* Whether all weights would fit the only device beside the host, with the embedding twice. */
+/* Whether there is only one device beside the host and all weights would fit it, with two copies of the embedding. */
 bool tn__placement_has_room(struct tn__session_plan *plan);
 /* From now on takes into account what the current plan needs beside its layers (compute buffers, scratch): where it
  * is more than was known and, with `exactly`, also where it is less. False when nothing changed: another attempt

@@ -76,7 +76,7 @@ tn_status tn__session_plan_prepare(tn__session_plan *p) {
     tn_sched_set_locations(p->sched, tn__location_of, &p->locations);
     if (p->params.sched) p->params.sched = p->sched; /* the caller's may be freed */
     TN_TRY(tn__placement_new(p));
-    /* From here on by name: a specification makes another device every time it is parsed. */
+    /* Use names from here on: parsing a specification again would make another device. */
     for (size_t d = 0; !p->params.sched && d < p->placement.n_devices && d < TN__COUNT(p->params.devices); d++)
         p->params.devices[d] = tn_device_name(tn__plan_device(p, d));
     p->devices = tn_calloc(p->placement.n_devices, sizeof *p->devices);

@@ -39,9 +39,9 @@ void tn__session_plan_free(tn__session_plan *plan); /* what it holds, not the st
 
 /* How the session's weights are loaded. */
 tn__load tn__session_plan_load(const tn__session_plan *plan);
-/* Why a plan does not fit: TN_E_TOO_BIG with all figures and advice. */
+/* Says why a plan does not fit: TN_E_TOO_BIG with the bytes needed and free, and advice. */
 tn_status tn__session_plan_too_big(const tn__session_plan *plan);
-/* What would make a plan fit that does not: every way was planned, and fits. */
+/* What would make the plan fit. Every suggested change was planned and fits. */
 void tn__advise(const tn__session_plan *plan, char *text, size_t size);
 /* Bytes that must be free on a device. */
 static inline size_t tn__device_plan_bytes(const tn__device_plan *p) { return p->weights + p->cache + p->missing; }
@@ -53,7 +53,7 @@ static inline tn_device *tn__plan_device(const tn__session_plan *plan, size_t de
 
 tn_status tn__pooling_params(const tn_model *model, tn_session_params *params); /* resolves TN_POOLING_MODEL */
 tn__graph_kind tn__token_graph_kind(const tn_session_params *params);
-/* The most rows that such a graph of n_tokens gives, and the rows of the graph for n_wanted of them. */
+/* The largest number of output rows of a graph of n_tokens, and the number that its graph for n_wanted rows has. */
 int32_t tn__max_outputs(const tn_session_params *params, int32_t n_tokens);
 int32_t tn__outputs_for(const tn_session_params *params, int32_t n_wanted, int32_t n_tokens);
 

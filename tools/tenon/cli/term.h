@@ -8,9 +8,8 @@
 
 enum style { STYLE_NONE, STYLE_BOLD, STYLE_DIM, STYLE_RED, STYLE_GREEN, STYLE_YELLOW, STYLE_BLUE, STYLE_CYAN };
 
-/* The escape sequence that switches `out` to a style; "" when `out` is not a terminal, NO_COLOR is set, TERM is
- * "dumb" or
- * --no-color was given. STYLE_NONE switches back to plain. */
+/* The escape sequence that switches `out` to a style; "" when `out` is not a terminal, when NO_COLOR is set, TERM is
+ * "dumb", or the option "no-color" was given. STYLE_NONE switches back to plain. */
 const char *style(FILE *out, enum style style);
 void term_no_colour(void);
 int term_width(FILE *out); /* columns; 80 when `out` is not a terminal */

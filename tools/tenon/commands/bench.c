@@ -51,7 +51,8 @@ static tn_status decode_range(struct bench *b, int32_t from, int32_t count, int3
     return TN_OK;
 }
 
-/* Brings the cache to `depth` tokens. A sliding window has dropped earlier tokens, so it is filled anew. */
+/* Brings the cache to `depth` tokens. A sliding window has dropped earlier tokens, so the cache is filled again from
+ * the start. */
 static tn_status set_depth(struct bench *b) {
     int32_t batch = tn_session_get_params(b->loaded.session).n_batch;
     if (b->info.n_window > 0) tn_session_clear(b->loaded.session);

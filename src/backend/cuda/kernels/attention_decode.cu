@@ -1,5 +1,5 @@
 // Attention for up to 8 tokens. The cells are split over blocks, and the last block to finish combines their results.
-// A block has all query heads of a key/value head, or some of them.
+// A block computes all query heads of a key/value head, or some of them.
 //
 // With an f16 cache, rotating q and k and storing the new rows of k and v can run in the same launch. Every block
 // rotates the q it needs. The block whose share of the cells contains a new row stores it before it reads the share.
@@ -349,7 +349,7 @@ bool decode_takes_more(const tn_tensor *t) {
     return decode_supports(t) && t->src[TN_ATTN_K]->type == TN_F16 && t->src[TN_ATTN_V]->type == TN_F16;
 }
 
-// Enough blocks for two on every multiprocessor, and no more than the last one can join.
+// Enough blocks for two on every multiprocessor, but no more than the last one can combine.
 static int decode_splits_of(const device_description &device, const tn_tensor *t) {
     int blocks = (int)(decode_blocks_of(t) * t->src[TN_ATTN_Q]->ne[2]),
         wanted = (2 * device.multiprocessors + blocks - 1) / blocks,

@@ -1,6 +1,6 @@
-// Attention for many tokens, on tensor cores. A block has 64 queries of one head and iterates over the cache in tiles
-// of 64 cells, or 32 where heads are large. Scores stay in registers. Heads are padded with zeros to SIZE elements;
-// keys and values may have different sizes.
+// Attention for many tokens, on tensor cores. A block computes 64 queries of one head and iterates over the cache in
+// tiles of 64 cells, or 32 where heads are large. Scores stay in registers. Heads are padded with zeros to SIZE
+// elements; keys and values may have different sizes.
 #include "backend/cuda/kernels/attention.cuh"
 #include "backend/cuda/kernels/mma.cuh"
 

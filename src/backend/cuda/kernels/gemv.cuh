@@ -104,7 +104,7 @@ gemv_family gemv_family_of(const tn_tensor *t);
 int gemv_columns(const tn_tensor *t);          // of activations
 int64_t gemv_column_bytes(const tn_tensor *t); // from one to the next
 size_t gemv_scratch(const tn_tensor *t);
-// One matmul; experts only where a family serves.
+// One matmul; experts only if the weights' family supports them.
 tn_status compile_gemv(const compilation &c, const tn_tensor *t);
 
 size_t activation_bytes(int64_t k, int64_t columns);

@@ -1,8 +1,8 @@
 // The persistent decode kernel: attention of one token as a step, with rotation (RoPE) and the new row of the KV
 // cache.
-//
-// A block has one key/value head and a contiguous share of the cells. Each warp processes 8 cells, then advances by
-// 16 × 8. Warps combine their sums in shared memory, blocks in scratch, where the last block to finish combines them.
+// A block computes one key/value head over a contiguous share of the cells. Each warp processes 8 cells, then
+// advances by 16 × 8. Warps combine their sums in shared memory, blocks in scratch, where the last block to finish
+// combines them.
 #ifndef TN_BACKEND_CUDA_KERNELS_PERSISTENT_PERSISTENT_ATTENTION_CUH
 #define TN_BACKEND_CUDA_KERNELS_PERSISTENT_PERSISTENT_ATTENTION_CUH
 

@@ -25,8 +25,8 @@ __device__ static inline void wait_for_arrivals(const unsigned *counters, unsign
 // ---- Publishing and polling ----
 
 // A step's tag, 1 to TAGS. Memory that was never published holds zeros, and `epoch` continues over launches, so a tag
-// left by an earlier launch does not match. Tag 0 stands for data that is not exchanged
-// this way: its floats carry no tag, and polling returns at once.
+// left by an earlier launch does not match. Tag 0 stands for data that is not exchanged this way: its floats carry no
+// tag, and polling returns at once.
 __device__ static inline unsigned tag_of(unsigned epoch, int step) { return (epoch + (unsigned)step) % TAGS + 1; }
 enum : uint32_t { TAG_MASK = (1 << TAG_BITS) - 1 };
 __device__ static inline float without_tag(float x) { return __uint_as_float(__float_as_uint(x) & ~TAG_MASK); }
