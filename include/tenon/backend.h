@@ -119,7 +119,7 @@ TN_API tn_status tn_tensor_copy(const tn_tensor *from, tn_tensor *to); /* same l
  * from any thread, several at a time, in any order, once for every byte; it must not use the tensor's device. */
 typedef tn_status (*tn_read_fn)(void *user, size_t offset, void *to, size_t size);
 /* Like tn_tensor_set() of all that `read` gives, but the data is never in memory as a whole unless the tensor itself
- * is in the host's. A failure of `read` is that of the call; what the tensor holds then is undefined. */
+ * is in the host's. If `read` fails, its status is returned and the contents of the tensor are undefined. */
 TN_API tn_status tn_tensor_load(tn_tensor *tensor, tn_read_fn read, void *user);
 
 typedef struct tn_tensor_source {

@@ -66,9 +66,9 @@ typedef struct tn_buffer_ops {
     /* optional: direct copy into `to` (which lives in this buffer); TN_E_UNSUPPORTED sends it through the host */
     tn_status (*copy)(tn_buffer *buffer, const tn_tensor *from, tn_tensor *to);
     tn_status (*clear)(tn_buffer *buffer, uint8_t value);
-    /* optional: whole tensors of this buffer, none of them empty, as tn_tensors_load() says, for memory that the host
-     * cannot write to; without it the data comes in pieces through set. Messages are per thread: what a reader left
-     * on another is handed to the caller's. */
+    /* optional: loads whole tensors of this buffer, none of them empty, as tn_tensors_load() describes, for memory
+     * that the host cannot write to; without it the data comes in pieces through `set`. Error messages are per
+     * thread: the backend copies a message that a reader left on another thread to the caller's. */
     tn_status (*load)(tn_buffer *buffer, const tn_tensor_source *sources, size_t n);
 } tn_buffer_ops;
 

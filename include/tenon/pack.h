@@ -63,13 +63,16 @@ typedef struct tn_pack_result {
 } tn_pack_result;
 
 /* Packs `count` items. `params` may be NULL for the defaults. Returns
- *   TN_OK             `result` holds a packing (within the capacity, if there is one);
- *   TN_E_INFEASIBLE   no packing fits into the capacity; `result` holds a conflicting set of items;
- *   TN_E_UNDECIDED    none was found within the budget; `result` holds the smallest packing found, which exceeds the
- *                     capacity;
- *   TN_E_INVALID      an item or parameter is invalid (end before start, alignment not a power of two, fixed items
- * that overlap, an item larger than max_chunk); TN_E_OVERFLOW, TN_E_NOMEM, TN_E_ABORTED. Free the result with
- * tn_pack_result_free() after the first three. After the others it is empty; freeing it does nothing. */
+ *
+ *   TN_OK             `result` holds a packing (within the capacity, if there is one)
+ *   TN_E_INFEASIBLE   no packing fits into the capacity; `result` holds a conflicting set of items
+ *   TN_E_UNDECIDED    none was found within the budget; `result` holds the smallest packing found, which exceeds
+ *                     the capacity
+ *   TN_E_INVALID      an item or parameter is invalid (end before start, alignment not a power of two, fixed
+ *                     items that overlap, an item larger than max_chunk)
+ *
+ * or TN_E_OVERFLOW, TN_E_NOMEM, TN_E_ABORTED. Free the result with tn_pack_result_free() after the first three. After
+ * the others it is empty; freeing it does nothing. */
 TN_API tn_status tn_pack(const tn_pack_item *items, size_t count, const tn_pack_params *params,
                          tn_pack_result *result);
 TN_API void tn_pack_result_free(tn_pack_result *result);

@@ -60,8 +60,8 @@ TN_API int tn_sched_stream_of(const tn_sched *sched, const tn_graph *graph, cons
 typedef bool (*tn_location_fn)(void *user, const tn_tensor *tensor, tn_location *location);
 /* Lets graphs be scheduled, measured and planned before weights and caches exist: `location_of` is called for the
  * tensors without memory of graphs scheduled from now on. A declared tensor is treated as one that has memory, and
- * its schedule serves once it has. Binding or running the graph before that is TN_E_STATE. NULL: nothing is declared.
- * The caller's tensors are not changed. */
+ * the schedule stays valid once it has. Binding or running the graph before that is TN_E_STATE. NULL: nothing is
+ * declared. The caller's tensors are not changed. */
 TN_API void tn_sched_set_locations(tn_sched *sched, tn_location_fn location_of, void *user);
 
 /* How much would be reserved on each stream after reserving a set of graphs; nothing is allocated. */
@@ -85,8 +85,8 @@ TN_API tn_status tn_sched_alloc(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;
 /* Runs the graph and waits. */
 TN_API tn_status tn_sched_run(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;
 /* Queues a run and returns. Outputs must not be used until tn_sched_synchronize; or queue tn_stream_get_async, before
- * the next run, on the stream that computes them. Neither may inputs be changed, unless the graph is pipelined and
- * only asynchronous devices read them: then they have been copied when this returns. */
+ * the next run, on the stream that computes them. Inputs must not be changed until then, either, unless
+ * the graph is pipelined and only asynchronous devices read them: then they have been copied when this returns. */
 TN_API tn_status tn_sched_run_async(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;
 TN_API tn_status tn_sched_synchronize(tn_sched *sched);
 /* Forgets schedules, pins and errors; keeps the buffers and the location callback. After a device failed, call this

@@ -554,11 +554,16 @@ TN_API tn_tensor *tn_upscale(tn_arena *a, tn_tensor *x, const int64_t ne[TN_MAX_
  * batch] of any type with arithmetic → f32[head_v, heads, tokens, batch]. Heads share K/V in groups.
  *
  * Without positions, the position of a query is cells - tokens + its index, and that of a cell its index. With a KV
- * cache: q_pos i32[2, tokens]      position and sequence id of every query (id < 0: a padding row, result 0) k_pos
- * i32[1+w, cells]     position of every cell (< 0: empty), then w words of sequence bits: bit s%32 of word s/32 is
- * set if the cell belongs to sequence s range i32[2]              cells outside first…end-1 are ignored mask f32/f16
- * [cells, ≥tokens, 1 or heads, 1 or batch] is added to the scores; sinks f32[heads] are added to the denominator. All
- * five are optional, but q_pos, k_pos and range are given together. The result of a query that sees no cell is 0. */
+ * cache:
+ *
+ *   q_pos i32[2, tokens]    position and sequence id of every query (id < 0: a padding row, result 0)
+ *   k_pos i32[1+w, cells]   position of every cell (< 0: empty), then w words of sequence bits: bit s%32 of
+ *                           word s/32 is set if the cell belongs to sequence s
+ *   range i32[2]            first and end: cells outside first…end-1 are ignored
+ *
+ * mask f32/f16[cells, ≥tokens, 1 or heads, 1 or batch] is added to the scores; sinks f32[heads] are added to the
+ * denominator. All five are optional, but q_pos, k_pos and range are given together. The result of a query that sees
+ * no cell is 0. */
 typedef struct tn_attention_sources {
     tn_tensor *q, *k, *v;
     tn_tensor *q_pos, *k_pos, *range;

@@ -1,13 +1,16 @@
 /* The compute plan of the CPU: which nodes run together in one step, on how many threads, with which scratch.
  *
  * A step ends with a barrier. Three kinds of steps save barriers:
- *   serial      tiny nodes, run in order by one thread;
- *   parallel    large nodes whose memory does not overlap, run side by side; a node may move ahead of nodes it does
- * not depend on; row-local   nodes in which every thread processes its own rows, from node to node, as long as no
- * thread touches memory of another thread. Dependencies are decided by addresses, because the planner may have given
- * two unrelated tensors the same memory. Therefore steps are arranged at the first run and whenever addresses change.
- * The size of the scratch is fixed earlier, by an arrangement based on the graph's edges only; later arrangements
- * stay within it. */
+ *
+ *   serial      tiny nodes, run in order by one thread
+ *   parallel    large nodes whose memory does not overlap, run side by side; a node may move ahead of nodes
+ *               that it does not depend on
+ *   row-local   nodes in which every thread processes its own rows, from node to node, as long as no thread
+ *               touches memory of another thread
+ *
+ * Dependencies are decided by addresses, because the planner may have given two unrelated tensors the same memory.
+ * Therefore steps are arranged at the first run and whenever addresses change. The size of the scratch is fixed
+ * earlier, by an arrangement based on the graph's edges only; later arrangements stay within it. */
 #include "backend/cpu/program.h"
 
 #include "backend/cpu/ops/ops.h"

@@ -49,11 +49,14 @@ static size_t repacked_tensor_size(tn_buffer_type *type, const tn_tensor *t) {
 }
 
 /* Whether repacking makes the mat-mul faster:
- *   q4_0, q4_K  unpacking rows takes longer than reading them from memory; repacked, decode is up to a third faster
- *               (bench/matmul only=gemv);
- *   AMX         tiles of blocks can be built during multiplications only from repacked weights;
- *   q8_0        q8_0x16 is multiplied with several rows without a transposition, whose cost is negligible for the
- * many rows of a prompt. Other types gain nothing. */
+ *
+ *   q4_0, q4_K  unpacking rows takes longer than reading them from memory; repacked, decode is up to a third
+ *               faster (bench/matmul only=gemv)
+ *   AMX         tiles of blocks can be built during multiplications only from repacked weights
+ *   q8_0        q8_0x16 is multiplied with several rows without a transposition, whose cost is negligible for
+ *               the many rows of a prompt
+ *
+ * Other types gain nothing. */
 static bool repacked_wants(tn_buffer_type *type, const tn_tensor *t, int64_t rows) {
     enum { SEVERAL = 16 };
     const bool tiles = kernels()->level == TN__CPU_AMX && (t->type == TN_Q8_0 || t->type == TN_Q6_K);

@@ -30,10 +30,10 @@ typedef enum tn__cpu_level {
 /* out[j][i] = Σ w[i][·]·x[j][·] for m weight rows i and n activation rows j of k values each.
  *
  * 1. matmul_form returns the form in which the kernel needs the activations.
- * 2. act_prepare converts them into act_bytes() bytes of scratch: each thread its share, then a barrier. For one or
- * two rows it is cheaper when every thread prepares its own copy, with ith = 0 of 1. With at least as many rows as
- *    threads, a share is the whole rows given by tn__share(), except for tiles. Several mat-mul with the same
- *    activations, k and form share one preparation. TN__ACT_PLAIN needs none.
+ * 2. act_prepare converts them into act_bytes() bytes of scratch: each thread its share, then a barrier. For one
+ *    or two rows it is cheaper when every thread prepares its own copy, with ith = 0 of 1. With at least as many
+ *    rows as threads, a share is the whole rows given by tn__share(), except for tiles. Several matmuls with the
+ *    same activations, k and form share one preparation. TN__ACT_PLAIN needs none.
  * 3. matmul computes share ith of nth.
  *
  * Prepared activations are divided into chunks of 256 values: chunk c of row r has index c·rows + r. The last chunk
@@ -128,9 +128,9 @@ typedef struct tn__cpu_kernels {
     void (*matmul)(const tn__matmul_job *job, int ith, int nth);
 
     /* Repacked weights (repack.h): groups of 16 interleaved rows. The layout is the same at every level and every
-     * level can read it; can_repack returns whether it is faster at this one. k must be a multiple of 32
-     * and of the type's block size. `repack` fills groups first…first+n-1 (of ceil(m/16)); absent rows of the last
-     * group are zero. `repacked_read_row` restores the original bytes. */
+     * level can read it; can_repack returns whether it is faster at this one. k must be a multiple of 32 and
+     * of the type's block size. `repack` fills groups first…first+n-1 (of ceil(m/16)); absent rows of the last group
+     * are zero. `repacked_read_row` restores the original bytes. */
     bool (*can_repack)(tn_type type, int64_t m, int64_t k);
     size_t (*repacked_bytes)(tn_type type, int64_t m, int64_t k);
     void (*repack)(tn_type type, int64_t m, int64_t k, const void *rows, size_t stride, void *repacked, int64_t first,

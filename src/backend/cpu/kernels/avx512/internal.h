@@ -21,7 +21,7 @@ extern const tn__gemv tn__avx512_gemv;
 void tn__avx512_gemm_q8(const tn__matmul_job *job, int ith, int nth);
 void tn__avx512_gemm_f32(const tn__matmul_job *job, int ith, int nth);
 
-/* Above this many activation rows, building panels pays. */
+/* Above this many activation rows, building panels is worth its cost. */
 enum { TN__AVX512_FEW_Q8 = 4, TN__AVX512_FEW_REPACKED = 8, TN__AVX512_FEW_FLOAT = 8 };
 tn__act_form tn__avx512_matmul_form(tn_type type, bool repacked, int64_t m, int64_t n, int64_t k, bool precise);
 void tn__avx512_matmul(const tn__matmul_job *job, int ith, int nth);
