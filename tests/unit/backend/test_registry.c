@@ -169,7 +169,7 @@ static void buffers_hold_tensors(void **state) {
     tn_buffer_free(NULL);
 }
 
-/* Devices that cannot copy to each other directly, and tensors larger than one step of the copy. */
+/* A copy between two unrelated devices goes through the host, here in several pieces. */
 static void tensors_are_copied_between_strangers(void **state) {
     (void)state;
     enum { N = 30000 };
