@@ -85,7 +85,7 @@ static bool set_figure(device_description *d, const char *key, const char *value
     return false;
 }
 static tn_status start_with_preset(device_description *d, const char *first) {
-    int capability;
+    int capability = 0;
     const gpu_preset *from = NULL;
     if (strncmp(first, "sm=", 3) == 0) {
         if (!parse_spec_count(first + 3, 999, &capability) || capability < 75)
