@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Makes room for `more` bytes and a NUL. The capacity is at most limit + 1, so that the first test covers the limit. */
+/* Makes room for `more` bytes and a NUL. The capacity is at most limit + 1, so that the first test covers the limit.
+ */
 static bool text_reserve(tn__text *t, size_t more) {
     if (t->status != TN_OK) return false;
     if (more < t->capacity - t->length) return true;
