@@ -4,6 +4,7 @@
   --pairs N      pairs per model (default 15); the order changes from pair to pair
   --prompt N     tokens of the prompt (default 512)
   --predict N    tokens generated one by one (default 64)
+  --repeat N     runs of each test in a process, of which the median counts (default 1)
   --least R      fail where a median ratio NEW / OLD is below R (default 0.95)
   --arguments S  further options for `tenon bench`, e.g. "-ngl 99"
 
@@ -23,6 +24,7 @@ parser.add_argument('models', nargs='+')
 parser.add_argument('--pairs', type=int, default=15)
 parser.add_argument('--prompt', type=int, default=512)
 parser.add_argument('--predict', type=int, default=64)
+parser.add_argument('--repeat', type=int, default=1)
 parser.add_argument('--least', type=float, default=0.95)
 parser.add_argument('--arguments', default='')
 args = parser.parse_args()
@@ -30,7 +32,7 @@ args = parser.parse_args()
 
 def measure(program, model):
     """Tokens per second by test."""
-    command = [program, 'bench', model, '-p', str(args.prompt), '-n', str(args.predict), '-r', '1', '--json',
+    command = [program, 'bench', model, '-p', str(args.prompt), '-n', str(args.predict), '-r', str(args.repeat), '--json',
                *shlex.split(args.arguments)]
     run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode:

@@ -21,7 +21,7 @@ for shape in $shapes; do
     model=$models/$shape-q4_K_M.gguf
     [ -e "$model" ] || "$build/bin/tenon" synth "$model" --shape "$shape" --type Q4_K_M > /dev/null
     case $shape in 8b) sizes="--prompt 128 --predict 16" ;; *) sizes="--prompt 512 --predict 64" ;; esac
-    "$build/bin/tenon" devices | grep -q '^cuda' && sizes="--prompt 512 --predict 128"
+    "$build/bin/tenon" devices | grep -q '^cuda' && sizes="--prompt 512 --predict 128 --repeat 5"
     bench/pairs.py "$old" "$build/bin/tenon" "$model" --least "$least" $sizes || status=1
 done
 exit $status

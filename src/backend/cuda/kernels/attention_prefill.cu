@@ -10,13 +10,14 @@ static constexpr float LIFT = 9.704f;
 
 // How tiles are stored in shared memory.
 enum tile_form {
-    AS_THEY_ARE, // rows are f16 and copied asynchronously: the next tile loads while one is computed
-    AS_HALVES,   // rows of other types are rounded to f16
-    AS_TWO, // rows are f32: one part rounded to f16, one part with the rounding error. Both together keep 22 bits.
+    ROWS_F16,       // rows are f16 and copied asynchronously: the next tile loads while one is computed
+    ROWS_TO_F16,    // rows of other types are rounded to f16
+    ROWS_SPLIT_F16, // rows are f32: one part rounded to f16, one part with the rounding error. Both together keep 22
+                    // bits.
 };
 
 template <int SIZE, tile_form FORM> struct prefill_memory {
-    static constexpr int PARTS = FORM == AS_TWO ? 2 : 1, STAGES = FORM == AS_THEY_ARE ? 2 : 1,
+    static constexpr int PARTS = FORM == ROWS_SPLIT_F16 ? 2 : 1, STAGES = FORM == ROWS_F16 ? 2 : 1,
                          CELLS = SIZE * PARTS > 128 ? 32 : 64;
     static constexpr bool Q_IN_SHARED = SIZE * PARTS > 128; // otherwise q is in registers
     typedef __half tile[CELLS][SIZE + 8];                   // padded, so that eight rows are in different banks
@@ -230,10 +231,10 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
     int stage = 0;
     bool whole, next_whole = false;
     int tile = next_tile<CELLS>(j, all, first, end, m.position[0], &whole);
-    if (FORM == AS_THEY_ARE && tile < end) fetch(tile, 0);
+    if (FORM == ROWS_F16 && tile < end) fetch(tile, 0);
     while (tile < end) {
         int next = next_tile<CELLS>(j, all, tile + CELLS, end, m.position[stage ^ 1], &next_whole);
-        if (FORM != AS_THEY_ARE) {
+        if (FORM != ROWS_F16) {
             convert(tile);
         } else {
             if (next < end) {
@@ -372,7 +373,7 @@ struct prefill_choice {
     size_t bytes;
 };
 static const char *form_name(tile_form form) {
-    return form == AS_THEY_ARE ? "as they are" : form == AS_HALVES ? "as halves" : "as two";
+    return form == ROWS_F16 ? "f16" : form == ROWS_TO_F16 ? "to f16" : "split f16";
 }
 template <int SIZE, tile_form FORM> static prefill_choice prefill_choice_of_size() {
     return {kernel_called("prefill_kernel", form_name(FORM), SIZE), prefill_kernel<SIZE, FORM>,
@@ -391,14 +392,14 @@ static prefill_choice prefill_choice_of(const device_description &device, const 
     const tn_tensor *k = t->src[TN_ATTN_K], *v = t->src[TN_ATTN_V];
     int64_t size = k->ne[0] > v->ne[0] ? k->ne[0] : v->ne[0];
     if (k->type == TN_F32 || v->type == TN_F32)
-        return size <= 64    ? prefill_choice_of_size<64, AS_TWO>()
-               : size <= 128 ? prefill_choice_of_size<128, AS_TWO>()
-                             : prefill_choice_of_size<256, AS_TWO>();
+        return size <= 64    ? prefill_choice_of_size<64, ROWS_SPLIT_F16>()
+               : size <= 128 ? prefill_choice_of_size<128, ROWS_SPLIT_F16>()
+                             : prefill_choice_of_size<256, ROWS_SPLIT_F16>();
     if (k->type == TN_F16 && v->type == TN_F16) {
-        prefill_choice c = prefill_choice_for<AS_THEY_ARE>(size);
+        prefill_choice c = prefill_choice_for<ROWS_F16>(size);
         if (c.bytes <= device.shared_per_block) return c;
     }
-    return prefill_choice_for<AS_HALVES>(size);
+    return prefill_choice_for<ROWS_TO_F16>(size);
 }
 
 bool prefill_supports(const device_description &device, const tn_tensor *t) {
