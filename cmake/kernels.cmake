@@ -9,6 +9,12 @@ function(tenon_kernels isa)
   target_include_directories(tenon_kernels_${isa} PRIVATE include src)
   target_link_libraries(tenon_kernels_${isa} PRIVATE tenon_flags)
   target_compile_options(tenon_kernels_${isa} PRIVATE -O3 ${ARGN})
+  # GCC 12 spends two thirds of its time for these files in the instruction combiner. Combining at most two instructions
+  # compiles them in 21 instead of 50 seconds; decoding stays as fast (0.995 of before, 15 pairs, 1B Q4_K_M).
+  if(isa MATCHES "^(avx512|amx)$" AND CMAKE_C_COMPILER_ID STREQUAL "GNU")
+    set_source_files_properties(${CMAKE_SOURCE_DIR}/src/backend/cpu/kernels/${isa}/gemv.c PROPERTIES
+      COMPILE_OPTIONS "--param=max-combine-insns=2")
+  endif()
   if(TENON_FUZZ) # fuzz targets use the generic kernels; sanitizing these would take a minute per file
     set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS "-O1;-fno-sanitize=all")
   endif()
