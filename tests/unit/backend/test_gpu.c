@@ -287,7 +287,7 @@ static void prompts_copy_the_hosts_weights_once(void **state) {
         fclose(dump);
         nmse sum = {0};
         nmse_add(&sum, got, want, 4096);
-        if (!(nmse_value(&sum) <= 1e-3)) fail_msg("%d streams: NMSE %g", (int)seqs, nmse_value(&sum));
+        if (!(nmse_value(&sum) <= 1e-3)) fail_msg("%d sequences: NMSE %g", (int)seqs, nmse_value(&sum));
         for (int layer = 0; layer < 11; layer++) {
             char copy[64];
             snprintf(copy, sizeof copy, "copy blk.%d.ffn_down.weight ", layer);

@@ -10,8 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- A reader over memory ---------------------------------------------------------------------------------------
- */
+/* ---- A reader over memory ---- */
 
 typedef struct source {
     const unsigned char *bytes;
@@ -34,8 +33,7 @@ static tn_status give(void *user, size_t offset, void *to, size_t size) {
     return TN_OK;
 }
 
-/* ---- Every kind of memory ---------------------------------------------------------------------------------------
- */
+/* ---- Every kind of memory ---- */
 
 enum { MOST = 4 << 20 };
 static unsigned char *bytes; /* MOST of them */
@@ -56,7 +54,7 @@ typedef struct subject {
 } subject;
 
 /* One tensor in memory of its own; `x` lives as long as the arena. */
-static tn_status place(const subject *s, tn_arena **arena, tn_buffer **buffer, tn_tensor **x) {
+static tn_status bind_subject(const subject *s, tn_arena **arena, tn_buffer **buffer, tn_tensor **x) {
     *buffer = NULL;
     TN_TRY(tn_arena_new(&(tn_arena_params){.size = 4096, .no_alloc = true}, arena));
     *x = tn_tensor_new(*arena, shapes[s->index].type, 3, shapes[s->index].ne);
@@ -70,7 +68,7 @@ static void check(const subject *s) {
     tn_arena *arena;
     tn_buffer *buffer;
     tn_tensor *x;
-    assert_ok(place(s, &arena, &buffer, &x));
+    assert_ok(bind_subject(s, &arena, &buffer, &x));
     const size_t size = tn_nbytes(x);
     unsigned char *got = malloc(size + 1);
     source from = {.bytes = s->bytes, .size = size, .bad = SIZE_MAX};
@@ -190,8 +188,7 @@ static void plain_host_tensors_are_read_in_place(void **state) {
     tn_arena_free(arena);
 }
 
-/* ---- Devices without an op for it -------------------------------------------------------------------------------
- */
+/* ---- Devices without an op for it ---- */
 
 static void devices_without_load_get_pieces(void **state) {
     (void)state;
@@ -202,7 +199,7 @@ static void devices_without_load_get_pieces(void **state) {
     tn_arena *arena;
     tn_buffer *buffer;
     tn_tensor *x;
-    assert_ok(place(&s, &arena, &buffer, &x));
+    assert_ok(bind_subject(&s, &arena, &buffer, &x));
     assert_null(buffer->ops->load);
     source from = {.bytes = bytes, .size = tn_nbytes(x), .bad = SIZE_MAX};
     uint64_t live = tn_memory_get_stats().live_bytes;
@@ -227,7 +224,7 @@ static void a_failing_copy_ends_it(void **state) {
     tn_arena *arena;
     tn_buffer *buffer;
     tn_tensor *x;
-    assert_ok(place(&s, &arena, &buffer, &x));
+    assert_ok(bind_subject(&s, &arena, &buffer, &x));
     source from = {.bytes = bytes, .size = tn_nbytes(x), .bad = SIZE_MAX};
     assert_fails(TN_E_DEVICE, tn_tensor_load(x, give, &from));
     assert_int_equal(atomic_load(&from.calls), 2);
@@ -243,7 +240,7 @@ static void a_device_for_planning_reads_nothing(void **state) {
     tn_arena *arena;
     tn_buffer *buffer;
     tn_tensor *x;
-    assert_ok(place(&(subject){tn_device_buffer_type(sim), bytes, 3}, &arena, &buffer, &x));
+    assert_ok(bind_subject(&(subject){tn_device_buffer_type(sim), bytes, 3}, &arena, &buffer, &x));
     source from = {.bytes = bytes, .size = tn_nbytes(x), .bad = SIZE_MAX};
     assert_ok(tn_tensor_load(x, give, &from));
     assert_int_equal(atomic_load(&from.calls), 0);
@@ -251,8 +248,7 @@ static void a_device_for_planning_reads_nothing(void **state) {
     tn_arena_free(arena);
 }
 
-/* ---- No memory ----------------------------------------------------------------------------------------------------
- */
+/* ---- No memory ---- */
 
 static tn_status load_and_compare(void *user) {
     const subject *s = user;
@@ -260,7 +256,7 @@ static tn_status load_and_compare(void *user) {
     tn_buffer *buffer = NULL;
     tn_tensor *x;
     unsigned char *got = NULL;
-    tn_status status = place(s, &arena, &buffer, &x);
+    tn_status status = bind_subject(s, &arena, &buffer, &x);
     if (status == TN_OK) {
         source from = {.bytes = s->bytes, .size = tn_nbytes(x), .bad = SIZE_MAX};
         status = tn_tensor_load(x, give, &from);
