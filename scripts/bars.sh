@@ -17,8 +17,8 @@ while IFS=$'\t' read -r row_where name bar command; do
     [ "$wanted" = "  " ] || case $wanted in *" $name "*) ;; *) continue ;; esac
     echo "== $name: $bar"
     start=$SECONDS
-    # Failures inside a pipeline count.
-    if figure=$(bash -o pipefail -c "$command" 2>&1); then verdict=holds; else verdict=MISSED failed=1; fi
+    # Failures inside a pipeline count. Standard input is the list of bars: no command may read it.
+    if figure=$(bash -o pipefail -c "$command" < /dev/null 2>&1); then verdict=holds; else verdict=MISSED failed=1; fi
     [ $verdict = holds ] || printf '%s\n' "$figure" | tail -n 20
     table+=$(printf '%-12s %-7s %5d s  %s' "$name" "$verdict" $((SECONDS - start)) "$(printf '%s\n' "$figure" | tail -n 1)")$'\n'
 done < scripts/bars.tsv
