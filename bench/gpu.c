@@ -138,7 +138,7 @@ static tn_status run_model(const settings *s, const char *path, double ceiling, 
     p.n_ctx = (p.n_ctx + 255) / 256 * 256;
     if (s->depth == 0 && p.n_ctx > 1024) p.n_ctx = 1024;
     uint64_t begin = tn_time_ns();
-    tn_status status = tn_session_new(model, &p, &session);
+    tn_status status = tn_session_open(model, &p, &session);
     double load = (double)(tn_time_ns() - begin) * 1e-9;
     tn_model_info info = tn_model_get_info(model);
     tn_token *tokens = calloc(16384, sizeof *tokens);

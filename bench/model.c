@@ -68,7 +68,7 @@ static int measure(const settings *s, const peaks *peak) {
     p.devices[0] = "cpu";
     p.no_repack = !s->pack;
     uint64_t start = tn_time_ns();
-    if (tn_session_new(model, &p, &session) != TN_OK) return complain("session");
+    if (tn_session_open(model, &p, &session) != TN_OK) return complain("session");
     double load = (double)(tn_time_ns() - start) * 1e-9, reads = weights_per_token(model, &info);
     printf("%s: %s, %.2f G parameters, %.2f GB; %.2f GB of weights per token; loaded in %.2f s\n", s->path,
            info.architecture, (double)info.n_params * 1e-9, (double)info.bytes * 1e-9, reads * 1e-9, load);

@@ -493,21 +493,21 @@ static void plan_graphs(const char *name, shape_maker make, int graphs, int laye
 /* The plans of a model's graphs in a session on the CPU: 512 tokens, and 1. */
 static void plan_model(const char *path, const char *name, worst_case *worst) {
     tn_model *model;
-    tn_session *session;
+    tn_session_plan *session_plan;
     if (tn_model_open(path, NULL, &model) != TN_OK) die(path);
     tn_session_params params = tn_session_params_default();
     params.n_ctx = 1024;
     params.n_ubatch = 512;
     params.n_threads = 1;
-    if (tn_session_new(model, &params, &session) != TN_OK) die(path);
+    if (tn_session_plan_new(model, &params, &session_plan) != TN_OK) die(path);
     for (int decode = 0; decode < 2; decode++) {
         const tn_plan *plan;
         char label[64];
-        if (tn_session_graph_plan(session, !decode, 0, &plan, NULL) != TN_OK) die(path);
+        if (tn_session_plan_graph(session_plan, !decode, 0, &plan, NULL) != TN_OK) die(path);
         snprintf(label, sizeof label, "%.20s, %s", name, decode ? "1 token" : "512");
         for (size_t m = 0; m < tn_plan_memory_count(plan); m++) show_plan(label, plan, m, -1, true, worst);
     }
-    tn_session_free(session);
+    tn_session_plan_free(session_plan);
     tn_model_close(model);
 }
 

@@ -28,7 +28,7 @@ const char *engine_load(const char *path, int cells, int threads, double seconds
     p.n_ubatch = MICRO_BATCH;
     p.n_threads = threads;
     p.devices[0] = "cpu";
-    if (tn_session_new(model, &p, &session) != TN_OK) return tn_error();
+    if (tn_session_open(model, &p, &session) != TN_OK) return tn_error();
     seconds[1] = now() - start;
     return NULL;
 }

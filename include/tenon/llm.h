@@ -1,14 +1,16 @@
 /* Language models from GGUF files: open, see whether it fits, load, decode, sample.
  *
- *     tn_model *model; tn_session *session;
+ *     tn_model *model; tn_session_plan *plan; tn_session *session;
  *     TN_TRY(tn_model_open("model.gguf", NULL, &model));            // metadata only
- *     TN_TRY(tn_session_new(model, &params, &session));             // loads and reserves, or fails here
+ *     TN_TRY(tn_session_plan_new(model, &params, &plan));           // exact bytes per device; takes nothing
+ *     if (!tn_session_plan_fits(plan)) puts(tn_session_plan_advice(plan));
+ *     TN_TRY(tn_session_new(plan, &session));                       // loads and reserves, or fails here
  *     TN_TRY(tn_session_prompt(session, 0, "Once upon a time", -1));
  *     while ((status = tn_session_next(session, 0, sampler, &token)) == TN_OK)      // TN_END: end of the text
  *         fputs(tn_session_text(session, 0), stdout);
  *
- * A session belongs to one thread at a time; several sessions may share a model. tn_session_new reserves the worst
- * case, which serves batches of every size: afterwards no device memory is taken. The first batch of a new size makes
+ * A session belongs to one thread at a time; several sessions may share a model. tn_session_new takes what the plan
+ * says, which serves batches of every size: afterwards no device memory is taken. The first batch of a new size makes
  * its graph on the host; after that a size costs no allocation at all. */
 #ifndef TENON_LLM_H
 #define TENON_LLM_H
@@ -23,6 +25,7 @@ extern "C" {
 #endif
 
 typedef struct tn_model tn_model;
+typedef struct tn_session_plan tn_session_plan;
 typedef struct tn_session tn_session;
 typedef struct tn_sampler tn_sampler; /* sampler.h */
 
@@ -63,7 +66,7 @@ TN_API tn_model_info tn_model_get_info(const tn_model *model);
 TN_API const tn_tokenizer *tn_model_tokenizer(const tn_model *model); /* NULL when the file has none */
 TN_API const tn_gguf *tn_model_file(const tn_model *model);
 
-/* ---- Session ---- */
+/* ---- Session parameters ---- */
 
 /* Puts the weights whose names match the pattern (a POSIX extended regular expression) on a device. */
 typedef struct tn_placement_override {
@@ -107,15 +110,19 @@ typedef struct tn_session_params {
 /* 4096 cells, batch 2048, micro-batch 512, 1 sequence, f16. */
 TN_API tn_session_params tn_session_params_default(void);
 
-/* Assigns the weights to devices and loads them (unless an earlier session of this model did), makes the KV cache,
- * and reserves the memory of every graph. TN_E_TOO_BIG is returned before anything is allocated; its message says
- * what is needed, what is free, and what to try. */
-TN_API tn_status tn_session_new(tn_model *model, const tn_session_params *params, tn_session **session) TN_MUST_CHECK;
-TN_API void tn_session_free(tn_session *session);
-TN_API tn_model *tn_session_model(const tn_session *session);
-TN_API tn_session_params tn_session_get_params(const tn_session *session); /* with the defaults filled in */
+/* ---- Session plan: what a session will take ---- */
 
-/* ---- Will it fit? ---- */
+/* Assigns layers and weights to devices and plans the KV cache and every graph: all bytes of a session, exactly.
+ * Nothing is taken, and files without data will do. A plan that does not fit is a result, not an error. A plan
+ * belongs to one thread at a time and is freed before its model; a session keeps the plan it was made from. The
+ * weights count unless an earlier session of the model has loaded them. */
+TN_API tn_status tn_session_plan_new(tn_model *model, const tn_session_params *params,
+                                     tn_session_plan **plan) TN_MUST_CHECK;
+TN_API void tn_session_plan_free(tn_session_plan *plan);
+TN_API bool tn_session_plan_fits(const tn_session_plan *plan); /* the memory that was free when it was made */
+/* What would make it fit; "" if it does. Every suggestion was planned and fits. Lasts as long as the plan. */
+TN_API const char *tn_session_plan_advice(tn_session_plan *plan);
+TN_API tn_session_params tn_session_plan_params(const tn_session_plan *plan); /* with the defaults filled in */
 
 typedef struct tn_fit_device {
     const char *name;
@@ -126,30 +133,40 @@ typedef struct tn_fit_device {
     int32_t n_layers;
 } tn_fit_device;
 
+/* Bytes per device, planned or taken. */
 typedef struct tn_fit {
     bool fits;
     tn_fit_device *devices;
     size_t n_devices;
     size_t nodes_prefill, nodes_decode, splits_prefill, splits_decode;
-    char advice[512];            /* when it does not fit: what would */
-    struct tn__fit_plans *plans; /* for tn_fit_graph_plan */
 } tn_fit;
-/* What tn_session_new would take, planned from the graphs it would run; nothing is taken. Works on files without
- * data. */
-TN_API tn_status tn_fit_session(tn_model *model, const tn_session_params *params, tn_fit *fit) TN_MUST_CHECK;
+TN_API tn_status tn_session_plan_fit(const tn_session_plan *plan, tn_fit *fit) TN_MUST_CHECK;
 TN_API void tn_fit_free(tn_fit *fit);
-/* Prints the device that every weight would get and why, and the splits of its decode graph. Takes nothing,
- * either. */
-TN_API tn_status tn_fit_explain(tn_model *model, const tn_session_params *params, FILE *out);
-/* What a session has taken, in the same terms. */
+/* Prints the device of every weight and why, one line each. */
+TN_API tn_status tn_session_plan_explain(const tn_session_plan *plan, FILE *out);
+/* Prints the splits of the largest prefill graph or of the decode graph (tn_sched_dump). */
+TN_API tn_status tn_session_plan_splits(const tn_session_plan *plan, bool prefill, FILE *out);
+/* The memory plan of one of these graphs. `memory` (may be NULL) receives which of its memories is the given
+ * device's. tn_plan_export makes text, JSON, CSV or a picture of it. It lasts as long as the session plan. */
+TN_API tn_status tn_session_plan_graph(const tn_session_plan *plan, bool prefill, size_t device,
+                                       const tn_plan **graph_plan, size_t *memory) TN_MUST_CHECK;
+
+/* ---- Session ---- */
+
+/* Takes what was planned: loads the weights (unless an earlier session of this model did), makes the KV cache, and
+ * reserves the memory of every graph. TN_E_TOO_BIG is returned before anything is taken; its message says what is
+ * needed, what is free, and what to try. A plan makes one session; TN_E_STATE: it has made one already, or another
+ * session has loaded the model's weights since. The caller may free the plan at any time. */
+TN_API tn_status tn_session_new(tn_session_plan *plan, tn_session **session) TN_MUST_CHECK;
+/* Plans a session and makes it. */
+TN_API tn_status tn_session_open(tn_model *model, const tn_session_params *params,
+                                 tn_session **session) TN_MUST_CHECK;
+TN_API void tn_session_free(tn_session *session);
+TN_API tn_model *tn_session_model(const tn_session *session);
+TN_API const tn_session_plan *tn_session_get_plan(const tn_session *session);
+TN_API tn_session_params tn_session_get_params(const tn_session *session); /* with the defaults filled in */
+/* What the session has taken, counted from its buffers, in the terms of its plan. */
 TN_API tn_status tn_session_memory(const tn_session *session, tn_fit *fit) TN_MUST_CHECK;
-/* The plan behind the numbers: of the largest prefill graph or of the decode graph. `memory` (may be NULL) receives
- * which of the plan's memories is the given device's. tn_plan_export makes text, JSON, CSV or a picture of it. It
- * lasts as long as the session, or until tn_fit_free; tn_fit_graph_plan needs a tn_fit of tn_fit_session. */
-TN_API tn_status tn_session_graph_plan(tn_session *session, bool prefill, size_t device, const tn_plan **plan,
-                                       size_t *memory) TN_MUST_CHECK;
-TN_API tn_status tn_fit_graph_plan(const tn_fit *fit, bool prefill, size_t device, const tn_plan **plan,
-                                   size_t *memory) TN_MUST_CHECK;
 
 /* ---- Decoding ---- */
 
@@ -246,9 +263,6 @@ typedef struct tn_session_stats {
 TN_API tn_session_stats tn_session_get_stats(const tn_session *session);
 TN_API void tn_session_reset_stats(tn_session *session);
 TN_API tn_sched *tn_session_sched(tn_session *session); /* for dumps and callbacks */
-/* Prints the device of every weight and why, one line each. */
-TN_API tn_status tn_session_explain(const tn_session *session, FILE *out);
-TN_API tn_status tn_session_dump_splits(tn_session *session, bool prefill, FILE *out);
 /* The launches of a prefill or decode graph, per device; see tn_program_print. On a described device ("cuda:h200") a
  * session takes no memory and reads no weights. */
 TN_API tn_status tn_session_print_launches(tn_session *session, bool prefill, FILE *out);

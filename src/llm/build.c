@@ -12,7 +12,7 @@
 enum { FFN_CHUNK_CPU = 128, FFN_CHUNK_GPU = 512 };
 
 typedef struct graph_builder {
-    const tn__session_plan *plan;
+    const tn_session_plan *plan;
     const tn_model *m;
     const tn__hparams *h;
     const tn__arch *arch;
@@ -85,7 +85,7 @@ static tn_rope_params rope_params(const graph_builder *b, int32_t il) {
     return p;
 }
 
-tn_tensor *tn__rope_factors(const tn__session_plan *p) {
+tn_tensor *tn__rope_factors(const tn_session_plan *p) {
     const tn__weights *w = &p->model->w;
     if (w->rope_freqs) return w->rope_freqs;
     return p->params.n_ctx / p->params.n_seqs > p->model->h.rope_orig_ctx ? w->rope_long : w->rope_short;
@@ -422,12 +422,12 @@ static tn_tensor *build_result(graph_builder *b, tn_tensor *x) {
     return tn_name(b->a, tn_output(x), "%s", names[kind]);
 }
 
-static graph_builder begin_graph(const tn__session_plan *p, tn__shape shape, tn__graph_set *set) {
+static graph_builder begin_graph(const tn_session_plan *p, tn__shape shape, tn__graph_set *set) {
     set->shape = shape;
     return (graph_builder){.plan = p, .m = p->model, .h = &p->model->h, .arch = p->model->arch, .set = set};
 }
 
-tn_status tn__build_graph(const tn__session_plan *p, tn__shape shape, tn__graph_set *set) {
+tn_status tn__build_graph(const tn_session_plan *p, tn__shape shape, tn__graph_set *set) {
     graph_builder b = begin_graph(p, shape, set);
     size_t limit = set->n_tensors ? set->n_tensors : graph_tensor_limit(p->model, shape);
     size_t capacity = set->n_tensors ? set->capacity : limit + p->model->n_all + 4 * (size_t)b.h->n_layer;
@@ -469,7 +469,7 @@ static tn_tensor *move_rows(const graph_builder *b, tn_tensor *cache, int32_t ro
     return tn_set_rows(b->a, cache, x, graph_input(b, TN__INPUT_MOVE_TO));
 }
 
-tn_status tn__build_move(const tn__session_plan *p, tn__shape shape, tn__graph_set *set) {
+tn_status tn__build_move(const tn_session_plan *p, tn__shape shape, tn__graph_set *set) {
     graph_builder b = begin_graph(p, shape, set);
     size_t limit = set->n_tensors ? set->n_tensors : 16 * (size_t)b.h->n_layer + 16;
     size_t capacity = set->n_tensors ? set->capacity : limit;

@@ -17,11 +17,11 @@ static int32_t next_position(const tn_session *s, int32_t i) {
 }
 
 static tn_status stage_batch_token(tn_session *s, const tn_batch *b, int32_t i) {
-    const tn_model *m = s->plan.model;
+    const tn_model *m = s->plan->model;
     tn__staging *g = &s->staging;
     g->seqs[i] = b->seqs ? b->seqs[i] : 0;
-    if (g->seqs[i] < 0 || g->seqs[i] >= s->plan.params.n_seqs)
-        return tn_fail(TN_E_INVALID, "token %d belongs to sequence %d of %d", i, g->seqs[i], s->plan.params.n_seqs);
+    if (g->seqs[i] < 0 || g->seqs[i] >= s->plan->params.n_seqs)
+        return tn_fail(TN_E_INVALID, "token %d belongs to sequence %d of %d", i, g->seqs[i], s->plan->params.n_seqs);
     if (b->tokens[i] < 0 || b->tokens[i] >= m->h.n_vocab)
         return tn_fail(TN_E_INVALID, "token %d is %d; the vocabulary has %d", i, b->tokens[i], m->h.n_vocab);
     if (b->positions && b->positions[i] < 0)
@@ -36,7 +36,7 @@ static tn_status stage_batch_token(tn_session *s, const tn_batch *b, int32_t i) 
 
 /* Fills positions, sequences and wanted rows of the whole batch, and rejects invalid ones. */
 static tn_status stage_batch(tn_session *s, const tn_batch *b, int32_t *n_wanted) {
-    const tn_session_params *p = &s->plan.params;
+    const tn_session_params *p = &s->plan->params;
     if (b->n_tokens < 1 || b->n_tokens > p->n_batch || !b->tokens)
         return tn_fail(TN_E_INVALID, "a batch has 1 to %d tokens, not %d", p->n_batch, b->n_tokens);
     *n_wanted = 0;
@@ -63,7 +63,7 @@ typedef struct micro_batch {
 } micro_batch;
 
 static tn_status take_cells(tn_session *s, micro_batch *m) {
-    tn__kv *kv = &s->plan.kv;
+    tn__kv *kv = &s->plan->kv;
     TN_TRY(tn__kv_take(kv, m->n, s->staging.positions + m->begin, s->staging.seqs + m->begin, m->rows));
     for (int g = 0; g < TN__CACHE_GROUPS; g++) tn__kv_range(kv, g, m->range[g]);
     return TN_OK;
@@ -73,7 +73,7 @@ static tn_status take_cells(tn_session *s, micro_batch *m) {
 static tn_status synchronize_after(tn_session *s, tn_status status) {
     char text[512] = "";
     strncpy(text, tn_error(), sizeof text - 1);
-    (void)tn_sched_synchronize(s->plan.sched);
+    (void)tn_sched_synchronize(s->plan->sched);
     return tn_fail(status, "%s", text);
 }
 
@@ -84,14 +84,14 @@ static int32_t list_output_rows(tn_session *s, const micro_batch *m, int32_t pad
     int32_t kept = 0;
     for (int32_t i = 0; i < m->n; i++)
         if (g->wanted[m->begin + i]) g->out_rows[kept++] = i;
-    *n_outputs = tn__outputs_for(&s->plan.params, TN__MAX(kept, 1), padded);
+    *n_outputs = tn__outputs_for(&s->plan->params, TN__MAX(kept, 1), padded);
     for (int32_t i = kept; i < *n_outputs; i++) g->out_rows[i] = m->n - 1;
     return kept;
 }
 
 /* Starts a micro-batch. Waits for its results if `wait` is set or if rows of it are requested. */
 static tn_status run_micro_batch(tn_session *s, const tn_batch *b, const micro_batch *m, bool wait) {
-    tn__session_plan *p = &s->plan;
+    tn_session_plan *p = s->plan;
     tn__staging *g = &s->staging;
     tn__micro_batch inputs = {.n = m->n,
                               .padded = tn__round_tokens(m->n, p->params.n_ubatch),
@@ -120,9 +120,9 @@ static tn_status run_micro_batch(tn_session *s, const tn_batch *b, const micro_b
 
 /* The end of the micro-batch that begins here. An encoder's sequences are not cut. */
 static tn_status micro_batch_end(const tn_session *s, int32_t begin, int32_t n_tokens, int32_t *end) {
-    const int32_t *seqs = s->staging.seqs, limit = s->plan.params.n_ubatch;
+    const int32_t *seqs = s->staging.seqs, limit = s->plan->params.n_ubatch;
     *end = TN__MIN(begin + limit, n_tokens);
-    if (s->plan.model->h.causal || *end == n_tokens) return TN_OK;
+    if (s->plan->model->h.causal || *end == n_tokens) return TN_OK;
     while (*end > begin && seqs[*end - 1] == seqs[*end]) --*end;
     if (*end > begin) return TN_OK;
     return tn_fail(TN_E_TOO_BIG,
@@ -160,8 +160,8 @@ static bool positions_ascend(const tn_session *s, int32_t n_tokens) {
 
 /* Several micro-batches in flight. Devices at work read the cells' metadata, so all cells are taken first. */
 static tn_status run_in_flight(tn_session *s, const tn_batch *b) {
-    const int32_t step = s->plan.params.n_ubatch;
-    tn__kv *kv = &s->plan.kv;
+    const int32_t step = s->plan->params.n_ubatch;
+    tn__kv *kv = &s->plan->kv;
     micro_batch m = {0};
     int32_t end = kv->groups[TN__CACHE_FULL].end;
     for (m.begin = 0; m.begin < b->n_tokens; m.begin += step) {
@@ -186,19 +186,19 @@ static tn_status run_one_by_one(tn_session *s, const tn_batch *b) {
         micro_batch m = {.begin = i, .n = end - i};
         memcpy(m.rows, s->staging.rows, sizeof m.rows);
         TN_TRY(take_cells(s, &m));
-        TN_TRY(tn__kv_send_meta(&s->plan.kv));
+        TN_TRY(tn__kv_send_meta(&s->plan->kv));
         TN_TRY(run_micro_batch(s, b, &m, true));
-        if (!s->plan.model->h.causal) tn_session_clear(s);
+        if (!s->plan->model->h.causal) tn_session_clear(s);
     }
     return TN_OK;
 }
 
 static tn_status run_batch(tn_session *s, const tn_batch *b) {
     const bool in_flight =
-        s->plan.pipelined && b->n_tokens > s->plan.params.n_ubatch && positions_ascend(s, b->n_tokens);
+        s->plan->pipelined && b->n_tokens > s->plan->params.n_ubatch && positions_ascend(s, b->n_tokens);
     tn_status status = in_flight ? run_in_flight(s, b) : run_one_by_one(s, b);
     if (status != TN_OK) return in_flight ? synchronize_after(s, status) : status;
-    if (!s->plan.params.embeddings) return TN_OK;
+    if (!s->plan->params.embeddings) return TN_OK;
     tn__embeddings_finish(s);
     return tn__check_finite(s, s->embeddings.rows, (size_t)s->results.n * (size_t)s->embeddings.size);
 }
@@ -214,7 +214,7 @@ static void remove_batch(tn_session *s, int32_t n_tokens) {
 }
 
 static void count_tokens(tn_session *s, int32_t n_tokens, uint64_t ns) {
-    bool prompt = n_tokens > s->plan.params.n_seqs;
+    bool prompt = n_tokens > s->plan->params.n_seqs;
     *(prompt ? &s->stats.prompt_tokens : &s->stats.generated_tokens) += (uint64_t)n_tokens;
     *(prompt ? &s->stats.prompt_ns : &s->stats.generated_ns) += ns;
 }
@@ -222,12 +222,12 @@ static void count_tokens(tn_session *s, int32_t n_tokens, uint64_t ns) {
 tn_status tn_session_decode(tn_session *s, const tn_batch *b) {
     if (!s || !b) return tn_fail(TN_E_INVALID, "tn_session_decode: NULL argument");
     uint64_t begin = tn_time_ns();
-    const bool causal = s->plan.model->h.causal, embeddings = s->plan.params.embeddings;
+    const bool causal = s->plan->model->h.causal, embeddings = s->plan->params.embeddings;
     int32_t n_wanted = 0;
     TN_TRY(stage_batch(s, b, &n_wanted));
     if (!causal) TN_TRY(check_whole_sequences(s, b->n_tokens));
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        const tn__cells *c = &s->plan.kv.groups[g];
+        const tn__cells *c = &s->plan->kv.groups[g];
         if (causal && c->n && !c->window && c->n - c->used < b->n_tokens) return tn__cells_fail_full(c, b->n_tokens);
     }
     s->results.n = 0;

@@ -39,9 +39,9 @@ int32_t tn__outputs_for(const tn_session_params *p, int32_t n_wanted, int32_t n_
 }
 
 bool tn__wants_row(const tn_session *s, const tn_batch *b, int32_t i) {
-    const tn_session_params *p = &s->plan.params;
+    const tn_session_params *p = &s->plan->params;
     const int32_t *seqs = s->staging.seqs, seq = seqs[i];
-    bool first = p->pooling == TN_POOLING_CLS || (p->pooling == TN_POOLING_RANK && !s->plan.model->h.causal);
+    bool first = p->pooling == TN_POOLING_CLS || (p->pooling == TN_POOLING_RANK && !s->plan->model->h.causal);
     if (p->embeddings && p->pooling == TN_POOLING_MEAN) return true;
     if (!p->embeddings || p->pooling == TN_POOLING_NONE) {
         if (b->outputs) return b->outputs[i];
@@ -58,7 +58,7 @@ bool tn__wants_row(const tn_session *s, const tn_batch *b, int32_t i) {
 
 /* ---- Pooling ---- */
 
-tn_status tn__embeddings_new(const tn__session_plan *p, tn__embeddings *e) {
+tn_status tn__embeddings_new(const tn_session_plan *p, tn__embeddings *e) {
     const tn_session_params *params = &p->params;
     size_t rows = (size_t)(params->pooling == TN_POOLING_NONE ? params->n_outputs : params->n_seqs), count, hidden;
     e->size = params->pooling == TN_POOLING_RANK ? (int32_t)p->model->w.cls_out->ne[1] : p->model->h.n_embd;
@@ -80,13 +80,13 @@ void tn__embeddings_free(tn__embeddings *e) {
 }
 
 void tn__embeddings_begin(tn_session *s) {
-    for (int32_t i = 0; i < s->plan.params.n_seqs; i++) s->embeddings.row_of[i] = -1;
+    for (int32_t i = 0; i < s->plan->params.n_seqs; i++) s->embeddings.row_of[i] = -1;
 }
 
 tn_status tn__embeddings_take(tn_session *s, const tn__graph_set *set, int32_t begin, int32_t n, int32_t kept) {
     tn__embeddings *e = &s->embeddings;
     const int32_t *out_rows = s->staging.out_rows;
-    const bool pools = s->plan.params.pooling != TN_POOLING_NONE,
+    const bool pools = s->plan->params.pooling != TN_POOLING_NONE,
                gathered = tn__input_tensor(&set->inputs, TN__INPUT_OUTPUT_ROWS) != NULL;
     size_t size = (size_t)e->size;
     if (!kept) return TN_OK;
@@ -112,14 +112,14 @@ tn_status tn__embeddings_take(tn_session *s, const tn__graph_set *set, int32_t b
 
 void tn__embeddings_finish(tn_session *s) {
     tn__embeddings *e = &s->embeddings;
-    if (s->plan.params.pooling != TN_POOLING_MEAN) return;
+    if (s->plan->params.pooling != TN_POOLING_MEAN) return;
     for (int32_t row = 0; row < s->results.n; row++)
         for (int32_t k = 0; k < e->size; k++)
             e->rows[(size_t)row * (size_t)e->size + (size_t)k] /= (float)e->counts[row];
 }
 
 float *tn_session_embedding(tn_session *s, int32_t i) {
-    if (!s || !s->plan.params.embeddings) return NULL;
+    if (!s || !s->plan->params.embeddings) return NULL;
     if (i < 0) i += s->results.n;
     return i >= 0 && i < s->results.n ? s->embeddings.rows + (size_t)i * (size_t)s->embeddings.size : NULL;
 }

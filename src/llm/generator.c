@@ -197,7 +197,7 @@ tn_status tn_generator_sample_logits(tn_generator *g, const float *logits, size_
 
 tn_status tn_generator_sample(tn_generator *g, tn_session *session, int32_t row) {
     const float *logits = tn_session_logits(session, row);
-    if (logits) return tn_generator_sample_logits(g, logits, (size_t)session->plan.model->h.n_vocab);
+    if (logits) return tn_generator_sample_logits(g, logits, (size_t)session->plan->model->h.n_vocab);
     g->text = "";
     g->length = 0;
     if (g->ended) return TN_END;

@@ -38,12 +38,12 @@ static void evict_graph(tn__graphs *g) {
     g->sets[oldest] = g->sets[--g->n];
 }
 
-static tn_status build_shape(const tn__session_plan *p, tn__shape shape, tn__graph_set *set) {
+static tn_status build_shape(const tn_session_plan *p, tn__shape shape, tn__graph_set *set) {
     return tn__moves_cells(shape) ? tn__build_move(p, shape, set) : tn__build_graph(p, shape, set);
 }
 
 /* Builds a graph twice: its exact size is known only once it exists, and a remembered graph should take no more. */
-static tn_status build_exactly(const tn__session_plan *p, tn__shape shape, tn__graph_set *set) {
+static tn_status build_exactly(const tn_session_plan *p, tn__shape shape, tn__graph_set *set) {
     TN_TRY(build_shape(p, shape, set));
     if (!set->graph) return TN_OK;
     tn__graph_set exact = {.n_tensors = tn_arena_tensor_count(set->arena)};
@@ -64,14 +64,14 @@ void tn__graph_bind_argmax(const tn__kv *kv, tn__graph_set *set) {
 }
 
 /* Before the cache has memory: the results live where kv.argmax will. */
-static tn_status declare_argmax(tn__session_plan *p, const tn__graph_set *set) {
+static tn_status declare_argmax(tn_session_plan *p, const tn__graph_set *set) {
     if (!leaves_argmax(set) || p->kv.argmax->data) return TN_OK;
     tn_buffer_type *type = p->placement.types[p->kv.argmax_device];
     TN_TRY(tn__locations_add(&p->locations, set->result, type, TN_USAGE_ANY));
     return tn__locations_add(&p->locations, set->sums, type, TN_USAGE_ANY);
 }
 
-tn_status tn__graph_for(tn__session_plan *p, tn__shape shape, tn__graph_set **out) {
+tn_status tn__graph_for(tn_session_plan *p, tn__shape shape, tn__graph_set **out) {
     tn__graphs *g = &p->graphs;
     for (size_t i = 0; i < g->n; i++) {
         tn__graph_set *set = g->sets[i];
@@ -120,7 +120,7 @@ int32_t tn__round_outputs(int32_t n, int32_t limit) {
 }
 
 /* Only full micro-batches of tokens follow each other in flight. */
-tn_status tn__graph_schedule(tn__session_plan *p, const tn__graph_set *set, bool *in_flight) {
+tn_status tn__graph_schedule(tn_session_plan *p, const tn__graph_set *set, bool *in_flight) {
     *in_flight = p->pipelined && set->shape.n_tokens == p->params.n_ubatch && !tn__moves_cells(set->shape);
     if (!*in_flight) return TN_OK;
     tn_sched_info info;

@@ -4,7 +4,7 @@
 
 #include "llm/inputs.h"
 
-struct tn__session_plan;
+struct tn_session_plan;
 
 /* Cells moved by one run of a graph that moves cells. */
 enum { TN__MOVE_CELLS = 256 };
@@ -38,9 +38,9 @@ typedef struct tn__graphs {
 void tn__graphs_clear(tn__graphs *graphs); /* frees every graph */
 void tn__graphs_free(tn__graphs *graphs);
 /* The graph of a shape: remembered, or built and remembered. Valid until a graph of another shape is requested. */
-tn_status tn__graph_for(struct tn__session_plan *plan, tn__shape shape, tn__graph_set **set);
+tn_status tn__graph_for(struct tn_session_plan *plan, tn__shape shape, tn__graph_set **set);
 /* Schedules it. `in_flight`: whether several runs of it may be in flight. */
-tn_status tn__graph_schedule(struct tn__session_plan *plan, const tn__graph_set *set, bool *in_flight);
+tn_status tn__graph_schedule(struct tn_session_plan *plan, const tn__graph_set *set, bool *in_flight);
 /* Graphs of one token leave their argmax in the memory of kv.argmax, once that exists. */
 void tn__graph_bind_argmax(const tn__kv *kv, tn__graph_set *set);
 
@@ -50,10 +50,10 @@ int32_t tn__round_outputs(int32_t n, int32_t limit);
 
 /* ---- The builder (build.c) ---- */
 
-tn_status tn__build_graph(const struct tn__session_plan *plan, tn__shape shape, tn__graph_set *set);
+tn_status tn__build_graph(const struct tn_session_plan *plan, tn__shape shape, tn__graph_set *set);
 /* A graph that moves cells. A group in which nothing has to be done gets no graph. */
-tn_status tn__build_move(const struct tn__session_plan *plan, tn__shape shape, tn__graph_set *set);
+tn_status tn__build_move(const struct tn_session_plan *plan, tn__shape shape, tn__graph_set *set);
 /* RoPE factors that all layers share, or NULL. */
-tn_tensor *tn__rope_factors(const struct tn__session_plan *plan);
+tn_tensor *tn__rope_factors(const struct tn_session_plan *plan);
 
 #endif

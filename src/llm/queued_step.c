@@ -12,7 +12,7 @@
 
 static const tn__shape next_shape = {TN__GRAPH_NEXT, 1, 1};
 
-bool tn__queued_step_possible(const tn__session_plan *p) {
+bool tn__queued_step_possible(const tn_session_plan *p) {
     const tn_device_caps caps = tn_device_get_caps(tn__plan_device(p, (size_t)p->kv.argmax_device));
     if (!caps.async || !caps.events || p->params.embeddings || !p->model->h.causal) return false;
     if (p->kv.groups[TN__CACHE_WINDOW].n) return false; /* taking a cell there frees others */
@@ -22,7 +22,7 @@ bool tn__queued_step_possible(const tn__session_plan *p) {
 }
 
 tn_status tn__queued_step_new(tn_session *s) {
-    tn__session_plan *p = &s->plan;
+    tn_session_plan *p = s->plan;
     tn__queued_step *q = &s->queued;
     if (!tn__queued_step_possible(p)) return TN_OK;
     tn__graph_set *set;
@@ -43,7 +43,7 @@ void tn__queued_step_free(tn_session *s) {
 }
 
 void tn__queued_step_cancel(tn_session *s) {
-    if (s->queued.queued) (void)tn_sched_synchronize(s->plan.sched); /* errors of a discarded step are ignored */
+    if (s->queued.queued) (void)tn_sched_synchronize(s->plan->sched); /* errors of a discarded step are ignored */
     s->queued.queued = false;
 }
 
@@ -54,7 +54,7 @@ static void list_step_values(tn__queued_step *q, int buffer, void *values[TN__IN
 /* Queues metadata, inputs, the graph and the copy of its result. Devices may read the inputs late: they stay in their
  * buffer until the step has run. */
 static tn_status queue_step(tn_session *s, tn__graph_set *set, int buffer, size_t meta_offset, size_t meta_bytes) {
-    tn__session_plan *p = &s->plan;
+    tn_session_plan *p = s->plan;
     tn__queued_step *q = &s->queued;
     const size_t device = (size_t)p->kv.argmax_device;
     tn_stream *queue = tn_sched_stream(p->sched, device);
@@ -72,14 +72,14 @@ static void stage_step(tn_session *s, const tn__graph_set *set, int buffer, cons
     tn__queued_step *q = &s->queued;
     tn__micro_batch batch = {.n = 1,
                              .padded = 1,
-                             .h = &s->plan.model->h,
+                             .h = &s->plan->model->h,
                              .positions = position,
                              .seqs = &q->seq,
                              .rows = {[TN__CACHE_FULL] = cell},
                              .n_outputs = 1};
     void *values[TN__INPUT_COUNT];
     list_step_values(q, buffer, values);
-    tn__kv_range(&s->plan.kv, TN__CACHE_FULL, batch.range[TN__CACHE_FULL]);
+    tn__kv_range(&s->plan->kv, TN__CACHE_FULL, batch.range[TN__CACHE_FULL]);
     tn__inputs_stage(&set->inputs, &batch, values);
     q->buffers[buffer].row = *cell;
     q->buffers[buffer].step[0] = -1; /* until the step has succeeded */
@@ -87,7 +87,7 @@ static void stage_step(tn_session *s, const tn__graph_set *set, int buffer, cons
 
 /* Queues the step after the token at q->position. If that fails, the error is reported when the step is requested. */
 static void queue_next_step(tn_session *s) {
-    tn__session_plan *p = &s->plan;
+    tn_session_plan *p = s->plan;
     tn__queued_step *q = &s->queued;
     tn__cells *c = &p->kv.groups[TN__CACHE_FULL];
     const tn_tensor *learned = p->model->w.pos_embd;
@@ -132,13 +132,13 @@ void tn__queued_step_continue(tn_session *s, tn_token token) {
 bool tn__queued_step_matches(const tn_session *s, tn_token token) {
     const tn__queued_step *q = &s->queued;
     return q->queued && token == q->argmax && s->staging.seqs[0] == q->seq &&
-           s->staging.positions[0] == q->position + 1 && s->plan.kv.groups[TN__CACHE_FULL].changes == q->changes;
+           s->staging.positions[0] == q->position + 1 && s->plan->kv.groups[TN__CACHE_FULL].changes == q->changes;
 }
 
 tn_status tn__queued_step_take(tn_session *s, int32_t step[2]) {
     tn__queued_step *q = &s->queued;
     const int buffer = q->current;
-    TN_TRY(tn__kv_take(&s->plan.kv, 1, s->staging.positions, s->staging.seqs, s->staging.rows));
+    TN_TRY(tn__kv_take(&s->plan->kv, 1, s->staging.positions, s->staging.seqs, s->staging.rows));
     if (s->staging.rows[TN__CACHE_FULL][0] != q->buffers[buffer].row)
         return tn_fail(TN_E_INTERNAL, "a queued step wrote another cell than its own");
     q->position++;
@@ -146,9 +146,9 @@ tn_status tn__queued_step_take(tn_session *s, int32_t step[2]) {
     queue_next_step(s);
     TN_TRY(tn_event_synchronize(q->buffers[buffer].done));
     if (q->buffers[buffer].step[0] < 0) { /* some devices report what failed only when all work is waited for */
-        TN_TRY(tn_sched_synchronize(s->plan.sched));
+        TN_TRY(tn_sched_synchronize(s->plan->sched));
         return tn_fail(TN_E_DEVICE, "%s gave no result",
-                       tn_device_name(tn__plan_device(&s->plan, (size_t)s->plan.kv.argmax_device)));
+                       tn_device_name(tn__plan_device(s->plan, (size_t)s->plan->kv.argmax_device)));
     }
     memcpy(step, q->buffers[buffer].step, 2 * sizeof *step);
     q->argmax = step[0];

@@ -12,7 +12,7 @@
 enum { STEP_VALUES = 4 };
 
 /* One block: logits, argmax, sums, steps. */
-tn_status tn__results_new(const tn__session_plan *p, tn__results *r) {
+tn_status tn__results_new(const tn_session_plan *p, tn__results *r) {
     size_t count, rows = (size_t)p->params.n_outputs;
     if (!tn__mul_size(rows, (size_t)p->model->h.n_vocab + 2, &count) || !tn__add_size(count, STEP_VALUES, &count))
         return tn_fail(TN_E_OVERFLOW, "the logits' size overflows");
@@ -61,8 +61,8 @@ static void check_finite_part(void *user, int index, int count) {
 tn_status tn__check_finite(const tn_session *s, const float *x, size_t n) {
     enum { WORTH_SHARING = 1 << 17 };
     finite_check c = {.x = x, .n = n};
-    if (s->plan.params.threads && n >= WORTH_SHARING)
-        tn_threadpool_run(s->plan.params.threads, 0, check_finite_part, &c);
+    if (s->plan->params.threads && n >= WORTH_SHARING)
+        tn_threadpool_run(s->plan->params.threads, 0, check_finite_part, &c);
     else
         check_finite_part(&c, 0, 1);
     if (!c.not_finite) return TN_OK;
@@ -70,7 +70,7 @@ tn_status tn__check_finite(const tn_session *s, const float *x, size_t n) {
         TN_E_NOT_FINITE,
         "%s gives results that are NaN or infinite: its weights may be damaged; open it with check_weights "
         "(--check-tensors) to find out",
-        tn_gguf_path(s->plan.model->file));
+        tn_gguf_path(s->plan->model->file));
 }
 
 /* ---- Taking results ---- */
@@ -78,12 +78,12 @@ tn_status tn__check_finite(const tn_session *s, const float *x, size_t n) {
 /* Reads a result: queued behind its run where the results are in pinned memory, else after waiting for it. */
 static tn_status fetch_result(tn_session *s, const tn_tensor *result, void *to, size_t size) {
     tn_buffer_type *type = tn_buffer_get_type(result->buffer);
-    for (size_t i = 0; i < s->plan.placement.n_devices && s->results.pinned; i++) {
-        tn_stream *stream = tn_sched_stream(s->plan.sched, i);
+    for (size_t i = 0; i < s->plan->placement.n_devices && s->results.pinned; i++) {
+        tn_stream *stream = tn_sched_stream(s->plan->sched, i);
         if (type != tn_device_buffer_type(tn_stream_device(stream))) continue;
         return tn_stream_get_async(stream, result, to, 0, size);
     }
-    TN_TRY(tn_sched_synchronize(s->plan.sched));
+    TN_TRY(tn_sched_synchronize(s->plan->sched));
     return tn_tensor_get_at(result, to, 0, size);
 }
 
@@ -100,8 +100,8 @@ static tn_status take_argmax(tn_session *s, const tn__graph_set *set, int32_t ke
     float *sums = r->sums + r->n;
     r->rows = NULL;
     if (kept && set->shape.n_outputs == 1) {
-        TN_TRY(fetch_result(s, s->plan.kv.argmax, r->steps, 2 * sizeof *r->steps));
-        TN_TRY(tn_sched_synchronize(s->plan.sched));
+        TN_TRY(fetch_result(s, s->plan->kv.argmax, r->steps, 2 * sizeof *r->steps));
+        TN_TRY(tn_sched_synchronize(s->plan->sched));
         return tn__results_take_step(s, r->steps);
     }
     r->n += kept;
@@ -109,7 +109,7 @@ static tn_status take_argmax(tn_session *s, const tn__graph_set *set, int32_t ke
         TN_TRY(fetch_result(s, set->result, argmax, (size_t)kept * sizeof *argmax));
         TN_TRY(fetch_result(s, set->sums, sums, (size_t)kept * sizeof *sums));
     }
-    TN_TRY(tn_sched_synchronize(s->plan.sched));
+    TN_TRY(tn_sched_synchronize(s->plan->sched));
     for (int32_t i = 0; i < kept && !in_order; i++) {
         const size_t at = (size_t)s->staging.out_rows[i] * sizeof *argmax;
         TN_TRY(tn_tensor_get_at(set->result, argmax + i, at, sizeof *argmax));
@@ -124,20 +124,20 @@ tn_status tn__results_take(tn_session *s, const tn_batch *b, const tn__graph_set
     /* A graph that does not gather its output rows gives the rows of all tokens. */
     bool in_order = tn__input_tensor(&set->inputs, TN__INPUT_OUTPUT_ROWS) || kept == n;
     if (set->sums) return take_argmax(s, set, kept, in_order);
-    size_t row = (size_t)s->plan.model->h.n_vocab;
+    size_t row = (size_t)s->plan->model->h.n_vocab;
     float *to = r->logits + (size_t)r->n * row;
     bool on_host = tn_buffer_type_is_host(tn_buffer_get_type(set->result->buffer));
-    if (kept && in_order && !on_host && !s->plan.params.embeddings) {
+    if (kept && in_order && !on_host && !s->plan->params.embeddings) {
         TN_TRY(fetch_result(s, set->result, to, (size_t)kept * row * sizeof(float)));
-        TN_TRY(tn_sched_synchronize(s->plan.sched));
+        TN_TRY(tn_sched_synchronize(s->plan->sched));
         r->n += kept;
         return tn__check_finite(s, to, (size_t)kept * row);
     }
-    TN_TRY(tn_sched_synchronize(s->plan.sched));
-    if (s->plan.params.embeddings) return tn__embeddings_take(s, set, begin, n, kept);
+    TN_TRY(tn_sched_synchronize(s->plan->sched));
+    if (s->plan->params.embeddings) return tn__embeddings_take(s, set, begin, n, kept);
     r->n += kept;
     /* All results are already in host memory, in order: use them there, unless other sessions share that memory. */
-    if (n == b->n_tokens && in_order && on_host && !s->plan.params.sched) {
+    if (n == b->n_tokens && in_order && on_host && !s->plan->params.sched) {
         r->rows = set->result->data;
         return tn__check_finite(s, r->rows, (size_t)kept * row);
     }
@@ -155,7 +155,7 @@ void tn__results_keep(tn_session *s) {
     tn__results *r = &s->results;
     if (!r->rows) return;
     if (r->n && r->rows != r->logits)
-        memcpy(r->logits, r->rows, (size_t)r->n * (size_t)s->plan.model->h.n_vocab * sizeof(float));
+        memcpy(r->logits, r->rows, (size_t)r->n * (size_t)s->plan->model->h.n_vocab * sizeof(float));
     r->rows = r->logits;
 }
 
@@ -164,21 +164,21 @@ void tn__results_keep(tn_session *s) {
 int32_t tn_session_output_count(const tn_session *s) { return s->results.n; }
 
 float *tn_session_logits(tn_session *s, int32_t i) {
-    if (!s || s->plan.params.embeddings) return NULL;
+    if (!s || s->plan->params.embeddings) return NULL;
     const tn__results *r = &s->results;
     if (i < 0) i += r->n;
-    return i >= 0 && i < r->n && r->rows ? r->rows + (size_t)i * (size_t)s->plan.model->h.n_vocab : NULL;
+    return i >= 0 && i < r->n && r->rows ? r->rows + (size_t)i * (size_t)s->plan->model->h.n_vocab : NULL;
 }
 
 tn_token tn_session_argmax(const tn_session *s, int32_t i) {
-    if (!s || s->plan.params.embeddings) return -1;
+    if (!s || s->plan->params.embeddings) return -1;
     const tn__results *r = &s->results;
     if (i < 0) i += r->n;
     if (i < 0 || i >= r->n) return -1;
     if (!r->rows) return r->argmax[i];
-    const float *row = r->rows + (size_t)i * (size_t)s->plan.model->h.n_vocab;
+    const float *row = r->rows + (size_t)i * (size_t)s->plan->model->h.n_vocab;
     tn_token argmax = 0;
-    for (tn_token t = 1; t < s->plan.model->h.n_vocab; t++)
+    for (tn_token t = 1; t < s->plan->model->h.n_vocab; t++)
         if (row[t] > row[argmax]) argmax = t;
     return argmax;
 }

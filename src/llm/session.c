@@ -7,7 +7,7 @@
 
 /* Takes what was planned: weights, cache, staging, and one reservation for all graphs. */
 static tn_status take_memory(tn_session *s) {
-    tn__session_plan *p = &s->plan;
+    tn_session_plan *p = s->plan;
     tn_model *m = p->model;
     const tn__load load = tn__session_plan_load(p);
     TN_TRY(tn__load_weights(m, &load));
@@ -29,50 +29,66 @@ static tn_status take_memory(tn_session *s) {
     return tn_sched_reserve_many(p->sched, graphs, p->graphs.n_reserved);
 }
 
-static tn_status create_session(tn_session *s) {
-    TN_TRY(tn__session_plan_prepare(&s->plan));
-    TN_TRY(tn__session_plan_choose(&s->plan));
-    return s->plan.fits ? take_memory(s) : tn__session_plan_too_big(&s->plan);
+/* Free memory may have shrunk since the plan was made, and another session may have loaded the weights elsewhere. */
+static tn_status check_plan(tn_session_plan *p) {
+    if (p->used) return tn_fail(TN_E_STATE, "a session was made from this plan already: make another plan");
+    if (p->loads && p->model->loaded)
+        return tn_fail(TN_E_STATE,
+                       "another session has loaded the model's weights since the plan was made: plan again");
+    TN_TRY(tn__session_plan_check_fit(p));
+    return p->fits ? TN_OK : tn__session_plan_too_big(p);
 }
 
-tn_status tn_session_new(tn_model *model, const tn_session_params *params, tn_session **out) {
-    if (!model || !out) return tn_fail(TN_E_INVALID, "tn_session_new: NULL argument");
+tn_status tn_session_new(tn_session_plan *plan, tn_session **out) {
+    if (!plan || !out) return tn_fail(TN_E_INVALID, "tn_session_new: NULL argument");
     *out = NULL;
-    if (model->params.vocab_only) return tn_fail(TN_E_STATE, "the model was opened for its vocabulary only");
+    TN_TRY(check_plan(plan));
     tn_session *s = tn_calloc(1, sizeof *s);
     if (!s) return TN_E_NOMEM;
-    s->plan.model = model;
-    s->plan.params = params ? *params : tn_session_params_default();
-    tn_status status = create_session(s);
-    if (status != TN_OK) {
+    s->plan = plan;
+    plan->n_users++;
+    plan->used = true;
+    tn_status status = take_memory(s);
+    if (status != TN_OK)
         tn_session_free(s);
-        return status;
-    }
-    *out = s;
-    return TN_OK;
+    else
+        *out = s;
+    return status;
+}
+
+tn_status tn_session_open(tn_model *model, const tn_session_params *params, tn_session **out) {
+    if (!out) return tn_fail(TN_E_INVALID, "tn_session_open: NULL argument");
+    *out = NULL;
+    tn_session_plan *plan;
+    TN_TRY(tn_session_plan_new(model, params, &plan));
+    tn_status status = tn_session_new(plan, out);
+    tn_session_plan_free(plan);
+    return status;
 }
 
 void tn_session_free(tn_session *s) {
     if (!s) return;
     /* A queued step reads tensors and memory that are freed below. */
-    if (s->plan.sched) (void)tn_sched_synchronize(s->plan.sched);
+    if (s->plan->sched) (void)tn_sched_synchronize(s->plan->sched);
     tn__sequences_free(s);
     tn__queued_step_free(s);
-    tn__session_plan_free(&s->plan);
+    tn__session_plan_end(s->plan);
+    tn_session_plan_free(s->plan);
     tn__staging_free(&s->staging);
     tn__results_free(&s->results);
     tn__embeddings_free(&s->embeddings);
     tn_free(s);
 }
 
-tn_model *tn_session_model(const tn_session *s) { return s->plan.model; }
-tn_session_params tn_session_get_params(const tn_session *s) { return s->plan.params; }
-tn_sched *tn_session_sched(tn_session *s) { return s->plan.sched; }
+const tn_session_plan *tn_session_get_plan(const tn_session *s) { return s->plan; }
+tn_model *tn_session_model(const tn_session *s) { return s->plan->model; }
+tn_session_params tn_session_get_params(const tn_session *s) { return s->plan->params; }
+tn_sched *tn_session_sched(tn_session *s) { return s->plan->sched; }
 
 tn_session_stats tn_session_get_stats(const tn_session *s) {
     tn_session_stats stats = s->stats;
-    stats.load_ns = s->plan.model->load_ns;
-    stats.sched = tn_sched_get_stats(s->plan.sched);
+    stats.load_ns = s->plan->model->load_ns;
+    stats.sched = tn_sched_get_stats(s->plan->sched);
     return stats;
 }
 void tn_session_reset_stats(tn_session *s) { memset(&s->stats, 0, sizeof s->stats); }

@@ -35,7 +35,7 @@ typedef struct tn__results {
     tn_buffer *pinned; /* the memory, where the device can write to it directly; NULL: the heap */
 } tn__results;
 
-tn_status tn__results_new(const tn__session_plan *plan, tn__results *results);
+tn_status tn__results_new(const tn_session_plan *plan, tn__results *results);
 void tn__results_free(tn__results *results);
 /* Waits for a micro-batch of n tokens that starts at `begin` of the batch, and takes `kept` rows of its results. */
 tn_status tn__results_take(tn_session *session, const tn_batch *batch, const tn__graph_set *set, int32_t begin,
@@ -57,7 +57,7 @@ typedef struct tn__embeddings {
     int32_t *counts; /* per result: tokens in the mean */
 } tn__embeddings;
 
-tn_status tn__embeddings_new(const tn__session_plan *plan, tn__embeddings *embeddings);
+tn_status tn__embeddings_new(const tn_session_plan *plan, tn__embeddings *embeddings);
 void tn__embeddings_free(tn__embeddings *embeddings);
 void tn__embeddings_begin(tn_session *session); /* of a decode */
 /* Whether row i of the batch is needed. */
@@ -97,7 +97,7 @@ void tn__queued_step_cancel(tn_session *session);
 /* ---- The session ---- */
 
 struct tn_session {
-    tn__session_plan plan; /* model, parameters, placement, KV cache, graphs */
+    tn_session_plan *plan; /* model, parameters, placement, KV cache, graphs */
     tn__staging staging;
     tn__results results;
     tn__embeddings embeddings;

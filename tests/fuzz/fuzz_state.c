@@ -48,7 +48,7 @@ static void start(void) {
     p.n_seqs = SEQS;
     p.n_threads = 1;
     p.devices[0] = "cpu";
-    need(tn_session_new(model, &p, &session) == TN_OK);
+    need(tn_session_open(model, &p, &session) == TN_OK);
     unlink(path);
     tn_log_set(NULL, NULL, TN_LOG_ERROR);
 }

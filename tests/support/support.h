@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "tenon/base.h"
+#include "tenon/llm.h"
 
 /* Asserts that a call succeeded; prints its message otherwise. */
 #define assert_ok(expr)                                                                                              \
@@ -29,6 +29,16 @@
                      tn_status_name(assert_fails_status_), tn_error());                                              \
         if (!*tn_error()) fail_msg("%s: failed without a message", #expr);                                           \
     } while (0)
+
+/* The bytes of a session plan that is not kept. */
+static inline tn_status plan_fit(tn_model *model, const tn_session_params *params, tn_fit *fit) {
+    tn_session_plan *plan;
+    *fit = (tn_fit){0};
+    TN_TRY(tn_session_plan_new(model, params, &plan));
+    tn_status status = tn_session_plan_fit(plan, fit);
+    tn_session_plan_free(plan);
+    return status;
+}
 
 /* Path of a golden file, or NULL if the folder is absent ($TENON_GOLDEN, otherwise ../shared/golden relative to the
  * project). The result is valid until the next call. Use GOLDEN_OR_SKIP inside a test. */

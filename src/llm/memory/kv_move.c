@@ -11,29 +11,29 @@
 static tn_status run_move(tn_session *s, tn__graph_kind kind, int group, int32_t n) {
     tn__staging *g = &s->staging;
     tn__graph_set *set;
-    TN_TRY(tn__graph_for(&s->plan, (tn__shape){kind, TN__MOVE_CELLS, group}, &set));
+    TN_TRY(tn__graph_for(s->plan, (tn__shape){kind, TN__MOVE_CELLS, group}, &set));
     if (!set->graph) return TN_OK; /* nothing rotates in this group */
     const tn__micro_batch batch = {.n = n,
                                    .padded = TN__MOVE_CELLS,
-                                   .h = &s->plan.model->h,
+                                   .h = &s->plan->model->h,
                                    .move_from = g->move_from,
                                    .move_to = g->move_to,
                                    .move_delta = g->move_delta};
     tn__results_keep(s);
     tn__queued_step_cancel(s);
-    TN_TRY(tn_sched_alloc(s->plan.sched, set->graph));
+    TN_TRY(tn_sched_alloc(s->plan->sched, set->graph));
     tn__inputs_stage(&set->inputs, &batch, g->values);
     TN_TRY(tn__inputs_set(&set->inputs, g->values));
-    return tn_sched_run(s->plan.sched, set->graph);
+    return tn_sched_run(s->plan->sched, set->graph);
 }
 
 static tn_status check_movable_sequence(const tn_session *s, int32_t seq) {
     if (!s) return tn_fail(TN_E_INVALID, "the session is NULL");
-    if (seq < 0 || seq >= s->plan.kv.n_seqs)
-        return tn_fail(TN_E_INVALID, "there is no sequence %d; the session has 0 to %d", seq, s->plan.kv.n_seqs - 1);
-    if (s->plan.model->w.pos_embd)
+    if (seq < 0 || seq >= s->plan->kv.n_seqs)
+        return tn_fail(TN_E_INVALID, "there is no sequence %d; the session has 0 to %d", seq, s->plan->kv.n_seqs - 1);
+    if (s->plan->model->w.pos_embd)
         return tn_fail(TN_E_UNSUPPORTED, "%s has learned positions: cached tokens cannot move to other positions",
-                       s->plan.model->arch->info.name);
+                       s->plan->model->arch->info.name);
     return TN_OK;
 }
 
@@ -44,7 +44,7 @@ static int32_t divide_position(int32_t position, int32_t by) { return position /
 static tn_status change_positions(tn_session *s, int32_t seq, int32_t from, int32_t to, new_position_fn fn,
                                   int32_t by) {
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        tn__cells *c = &s->plan.kv.groups[g];
+        tn__cells *c = &s->plan->kv.groups[g];
         int32_t n = 0;
         for (int32_t i = 0; c->n && i < c->end; i++) {
             int32_t *meta = tn__cell_meta(c, i);
@@ -89,11 +89,11 @@ tn_status tn_session_seq_divide(tn_session *s, int32_t seq, int32_t from, int32_
 tn_status tn_session_defragment(tn_session *s) {
     if (!s) return tn_fail(TN_E_INVALID, "the session is NULL");
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        tn__cells *c = &s->plan.kv.groups[g];
+        tn__cells *c = &s->plan->kv.groups[g];
         if (!c->n) continue;
         int32_t hole = 0, n = 0;
         size_t row = (size_t)(1 + c->words) * sizeof(int32_t);
-        for (int32_t seq = 0; seq < s->plan.kv.n_seqs; seq++) c->last[seq] = -1;
+        for (int32_t seq = 0; seq < s->plan->kv.n_seqs; seq++) c->last[seq] = -1;
         /* The highest cell fills the lowest hole until there is none below it. Targets lie below all sources, so a
          * batch of moves never reads what it has written. */
         while (c->used < c->end) {

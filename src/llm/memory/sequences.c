@@ -3,8 +3,8 @@
 
 static tn_status check_sequence(const tn_session *s, int32_t seq, bool any) {
     if (!s) return tn_fail(TN_E_INVALID, "the session is NULL");
-    if ((seq < 0 && !any) || seq >= s->plan.kv.n_seqs)
-        return tn_fail(TN_E_INVALID, "there is no sequence %d; the session has 0 to %d", seq, s->plan.kv.n_seqs - 1);
+    if ((seq < 0 && !any) || seq >= s->plan->kv.n_seqs)
+        return tn_fail(TN_E_INVALID, "there is no sequence %d; the session has 0 to %d", seq, s->plan->kv.n_seqs - 1);
     return TN_OK;
 }
 
@@ -15,8 +15,8 @@ static bool position_in_range(int32_t position, int32_t from, int32_t to) {
 tn_status tn_session_seq_remove(tn_session *s, int32_t seq, int32_t from, int32_t to) {
     TN_TRY(check_sequence(s, seq, true));
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        tn__cells *c = &s->plan.kv.groups[g];
-        for (int32_t i = 0; c->n && i < s->plan.kv.n_seqs; i++)
+        tn__cells *c = &s->plan->kv.groups[g];
+        for (int32_t i = 0; c->n && i < s->plan->kv.n_seqs; i++)
             if (seq < 0 || i == seq) c->last[i] = -1;
         for (int32_t i = c->n ? c->end - 1 : -1; i >= 0; i--) {
             int32_t *meta = tn__cell_meta(c, i);
@@ -40,7 +40,7 @@ tn_status tn_session_seq_copy(tn_session *s, int32_t source, int32_t target, int
     TN_TRY(check_sequence(s, source, false));
     TN_TRY(check_sequence(s, target, false));
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        tn__cells *c = &s->plan.kv.groups[g];
+        tn__cells *c = &s->plan->kv.groups[g];
         for (int32_t i = 0; c->n && i < c->end; i++) {
             int32_t *meta = tn__cell_meta(c, i);
             if (meta[0] < 0 || !tn__cell_has_seq(c, i, source) || !position_in_range(meta[0], from, to)) continue;
@@ -53,7 +53,7 @@ tn_status tn_session_seq_copy(tn_session *s, int32_t source, int32_t target, int
 
 tn_status tn_session_seq_keep(tn_session *s, int32_t seq) {
     TN_TRY(check_sequence(s, seq, false));
-    for (int32_t other = 0; other < s->plan.kv.n_seqs; other++)
+    for (int32_t other = 0; other < s->plan->kv.n_seqs; other++)
         if (other != seq) TN_TRY(tn_session_seq_remove(s, other, 0, -1));
     return TN_OK;
 }
@@ -67,7 +67,7 @@ static int32_t extreme_position(const tn_session *s, int32_t seq, bool highest) 
     int32_t extreme = -1;
     if (check_sequence(s, seq, false) != TN_OK) return -1;
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        const tn__cells *c = &s->plan.kv.groups[g];
+        const tn__cells *c = &s->plan->kv.groups[g];
         for (int32_t i = 0; c->n && i < c->end; i++) {
             int32_t p = tn__cell_meta(c, i)[0];
             if (p < 0 || !tn__cell_has_seq(c, i, seq)) continue;
@@ -81,17 +81,17 @@ int32_t tn_session_seq_last(const tn_session *s, int32_t seq) { return extreme_p
 
 /* The cells that stand for the cache in reports. */
 static const tn__cells *reported_cells(const tn_session *s) {
-    return &s->plan.kv.groups[s->plan.kv.groups[TN__CACHE_FULL].n ? TN__CACHE_FULL : TN__CACHE_WINDOW];
+    return &s->plan->kv.groups[s->plan->kv.groups[TN__CACHE_FULL].n ? TN__CACHE_FULL : TN__CACHE_WINDOW];
 }
 tn_cache_usage tn_session_cache_usage(const tn_session *s) {
     const tn__cells *c = reported_cells(s);
-    return (tn_cache_usage){c->n, c->used, s->plan.kv.peak};
+    return (tn_cache_usage){c->n, c->used, s->plan->kv.peak};
 }
 void tn_session_cache_map(const tn_session *s, int32_t *owner) {
     const tn__cells *c = reported_cells(s);
     for (int32_t i = 0; i < c->n; i++) {
         owner[i] = -1;
-        for (int32_t seq = s->plan.kv.n_seqs - 1; seq >= 0 && tn__cell_meta(c, i)[0] >= 0; seq--)
+        for (int32_t seq = s->plan->kv.n_seqs - 1; seq >= 0 && tn__cell_meta(c, i)[0] >= 0; seq--)
             if (tn__cell_has_seq(c, i, seq)) owner[i] = seq;
     }
 }

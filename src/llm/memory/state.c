@@ -45,21 +45,21 @@ static bool becomes_free(const tn__cells *c, int32_t cell, int32_t seq) {
 
 static state_header header_for(const tn_session *s, int32_t seq) {
     state_header h = {.version = STATE_VERSION,
-                      .n_layer = (uint32_t)s->plan.kv.n_layer,
-                      .identity = s->plan.model->identity,
-                      .type_k = (uint32_t)s->plan.params.cache_k,
-                      .type_v = (uint32_t)s->plan.params.cache_v,
+                      .n_layer = (uint32_t)s->plan->kv.n_layer,
+                      .identity = s->plan->model->identity,
+                      .type_k = (uint32_t)s->plan->params.cache_k,
+                      .type_v = (uint32_t)s->plan->params.cache_v,
                       .seq = seq};
     memcpy(h.magic, state_magic, sizeof state_magic);
-    h.words = (uint32_t)((s->plan.kv.n_seqs + 31) / 32);
+    h.words = (uint32_t)((s->plan->kv.n_seqs + 31) / 32);
     h.size = sizeof h + sizeof(uint64_t);
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        const tn__cells *c = &s->plan.kv.groups[g];
+        const tn__cells *c = &s->plan->kv.groups[g];
         for (int32_t i = 0; c->n && i < c->end; i++) h.counts[g] += in_state(c, i, seq);
         h.size += (uint64_t)h.counts[g] * (1 + h.words) * sizeof(int32_t);
     }
-    for (int32_t i = 0; i < s->plan.kv.n_layer; i++) {
-        const tn__kv_layer *l = &s->plan.kv.layers[i];
+    for (int32_t i = 0; i < s->plan->kv.n_layer; i++) {
+        const tn__kv_layer *l = &s->plan->kv.layers[i];
         h.size += (uint64_t)h.counts[l->group] * (l->k->nb[1] + l->v->nb[1]);
     }
     return h;
@@ -67,7 +67,7 @@ static state_header header_for(const tn_session *s, int32_t seq) {
 
 static tn_status check_state_args(const tn_session *s, int32_t seq) {
     if (!s) return tn_fail(TN_E_INVALID, "the session is NULL");
-    if (seq < -1 || seq >= s->plan.kv.n_seqs) return tn_fail(TN_E_INVALID, "there is no sequence %d", seq);
+    if (seq < -1 || seq >= s->plan->kv.n_seqs) return tn_fail(TN_E_INVALID, "there is no sequence %d", seq);
     return TN_OK;
 }
 
@@ -100,7 +100,7 @@ tn_status tn_session_state_get(tn_session *s, int32_t seq, void *to, size_t size
     memcpy(p, &h, sizeof h);
     p += sizeof h;
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        const tn__cells *c = &s->plan.kv.groups[g];
+        const tn__cells *c = &s->plan->kv.groups[g];
         size_t row = (1 + h.words) * sizeof(int32_t);
         for (int32_t i = 0; c->n && i < c->end; i++) {
             if (!in_state(c, i, seq)) continue;
@@ -108,10 +108,10 @@ tn_status tn_session_state_get(tn_session *s, int32_t seq, void *to, size_t size
             p += row;
         }
     }
-    for (int32_t i = 0; i < s->plan.kv.n_layer; i++) {
-        const tn__kv_layer *l = &s->plan.kv.layers[i];
-        TN_TRY(read_state_rows(l->k, &s->plan.kv.groups[l->group], seq, &p));
-        TN_TRY(read_state_rows(l->v, &s->plan.kv.groups[l->group], seq, &p));
+    for (int32_t i = 0; i < s->plan->kv.n_layer; i++) {
+        const tn__kv_layer *l = &s->plan->kv.layers[i];
+        TN_TRY(read_state_rows(l->k, &s->plan->kv.groups[l->group], seq, &p));
+        TN_TRY(read_state_rows(l->v, &s->plan->kv.groups[l->group], seq, &p));
     }
     uint64_t sum = tn__hash_bytes(to, (size_t)(p - (char *)to), 0);
     memcpy(p, &sum, sizeof sum);
@@ -144,31 +144,31 @@ static tn_status check_state(const tn_session *s, int32_t seq, const char *from,
     memcpy(&sum, from + size - sizeof sum, sizeof sum);
     if (sum != tn__hash_bytes(from, size - sizeof sum, 0))
         return tn_fail(TN_E_CHECKSUM, "the state is damaged: its checksum does not match");
-    if (h->identity != s->plan.model->identity || h->n_layer != (uint32_t)s->plan.kv.n_layer)
+    if (h->identity != s->plan->model->identity || h->n_layer != (uint32_t)s->plan->kv.n_layer)
         return tn_fail(TN_E_STATE, "the state belongs to another model");
-    if (h->type_k != (uint32_t)s->plan.params.cache_k || h->type_v != (uint32_t)s->plan.params.cache_v)
+    if (h->type_k != (uint32_t)s->plan->params.cache_k || h->type_v != (uint32_t)s->plan->params.cache_v)
         return tn_fail(TN_E_STATE, "the state's cache is %s/%s, the session's %s/%s",
                        tn_type_name((tn_type)h->type_k), tn_type_name((tn_type)h->type_v),
-                       tn_type_name(s->plan.params.cache_k), tn_type_name(s->plan.params.cache_v));
+                       tn_type_name(s->plan->params.cache_k), tn_type_name(s->plan->params.cache_v));
     if ((seq < 0) != (h->seq < 0))
         return tn_fail(TN_E_STATE, "the state holds %s",
                        h->seq < 0 ? "all sequences: load it with sequence -1"
                                   : "one sequence: name the one to load it into");
-    if (seq < 0 && h->words != (uint32_t)((s->plan.kv.n_seqs + 31) / 32))
+    if (seq < 0 && h->words != (uint32_t)((s->plan->kv.n_seqs + 31) / 32))
         return tn_fail(TN_E_STATE, "the state has a different number of sequences");
     if (h->words == 0 || h->words > 1 << 16)
         return tn_fail(TN_E_FORMAT, "the state has %u words of sequences", h->words);
     uint64_t expected = sizeof *h + sizeof sum;
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        const tn__cells *c = &s->plan.kv.groups[g];
+        const tn__cells *c = &s->plan->kv.groups[g];
         int32_t ours = 0;
         for (int32_t i = 0; c->n && i < c->end; i++) ours += becomes_free(c, i, seq);
         if (h->counts[g] && (!c->n || (int64_t)h->counts[g] > c->n - c->used + ours))
             return tn_fail(TN_E_FULL, "the state needs %u cells, %d are free", h->counts[g], c->n - c->used + ours);
         expected += (uint64_t)h->counts[g] * (1 + h->words) * sizeof(int32_t);
     }
-    for (int32_t i = 0; i < s->plan.kv.n_layer; i++) {
-        const tn__kv_layer *l = &s->plan.kv.layers[i];
+    for (int32_t i = 0; i < s->plan->kv.n_layer; i++) {
+        const tn__kv_layer *l = &s->plan->kv.layers[i];
         expected += (uint64_t)h->counts[l->group] * (l->k->nb[1] + l->v->nb[1]);
     }
     if (expected != size)
@@ -180,7 +180,7 @@ static tn_status check_state(const tn_session *s, int32_t seq, const char *from,
             int32_t position;
             memcpy(&position, p, sizeof position);
             if (position < 0) return tn_fail(TN_E_FORMAT, "the state has a cell at position %d", position);
-            if (seq < 0 && !known_owners(p + sizeof position, h->words, s->plan.kv.n_seqs))
+            if (seq < 0 && !known_owners(p + sizeof position, h->words, s->plan->kv.n_seqs))
                 return tn_fail(TN_E_FORMAT,
                                "the state has a cell without a sequence, or with one that the session does not have");
         }
@@ -212,7 +212,7 @@ tn_status tn_session_state_set(tn_session *s, int32_t seq, const void *from, siz
     tn_status status = tn_session_seq_remove(s, seq, 0, -1);
     const char *p = (const char *)from + sizeof h;
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        tn__cells *c = &s->plan.kv.groups[g];
+        tn__cells *c = &s->plan->kv.groups[g];
         int32_t cell = 0;
         for (uint32_t i = 0; i < h.counts[g]; i++, cell++, p += (1 + h.words) * sizeof(int32_t)) {
             while (tn__cell_meta(c, cell)[0] >= 0) cell++;
@@ -229,8 +229,8 @@ tn_status tn_session_state_set(tn_session *s, int32_t seq, const void *from, siz
             tn__cells_touch(c, cell);
         }
     }
-    for (int32_t i = 0; i < s->plan.kv.n_layer && status == TN_OK; i++) {
-        const tn__kv_layer *l = &s->plan.kv.layers[i];
+    for (int32_t i = 0; i < s->plan->kv.n_layer && status == TN_OK; i++) {
+        const tn__kv_layer *l = &s->plan->kv.layers[i];
         const int32_t *list = cells + (size_t)l->group * most;
         status = write_state_rows(l->k, list, h.counts[l->group], &p);
         if (status == TN_OK) status = write_state_rows(l->v, list, h.counts[l->group], &p);

@@ -22,16 +22,16 @@ static void add_advice(advice *a, const char *format, ...) {
     if (n > 0) a->used = TN__MIN(a->used + (size_t)n, a->size - 1);
 }
 
-static bool fits_with(const tn__session_plan *p, const tn_session_params *params) {
-    tn__session_plan probe = {.model = p->model, .params = *params};
-    bool fits = tn__session_plan_prepare(&probe) == TN_OK && tn__session_plan_choose(&probe) == TN_OK && probe.fits;
-    tn__session_plan_free(&probe);
+static bool fits_with(const tn_session_plan *p, const tn_session_params *params) {
+    tn_session_plan *probe;
+    bool fits = tn_session_plan_new(p->model, params, &probe) == TN_OK && probe->fits;
+    tn_session_plan_free(probe);
     return fits;
 }
 
 /* The largest context below the current one that fits, in steps of an eighth of the power of two below it; 0: none.
  */
-static int32_t find_largest_context(const tn__session_plan *p, tn_session_params params) {
+static int32_t find_largest_context(const tn_session_plan *p, tn_session_params params) {
     int32_t low = 1;
     while (low <= params.n_ctx / 2) low *= 2;
     if (low == params.n_ctx) low /= 2;
@@ -49,7 +49,7 @@ static int32_t find_largest_context(const tn__session_plan *p, tn_session_params
 }
 
 /* Advises how many bits per weight would fit, if the weights are what takes too much memory. */
-static void advise_bits(const tn__session_plan *p, advice *a) {
+static void advise_bits(const tn_session_plan *p, advice *a) {
     size_t room = 0, weights = 0;
     for (size_t d = 0; d < p->placement.n_devices; d++) {
         const tn__device_plan *plan = &p->devices[d];
@@ -69,7 +69,7 @@ static void advise_bits(const tn__session_plan *p, advice *a) {
         add_advice(a, "use a smaller model or one of a smaller quantization, or devices with more memory");
 }
 
-void tn__advise(const tn__session_plan *p, char *text, size_t size) {
+void tn__advise(const tn_session_plan *p, char *text, size_t size) {
     advice a = {.text = text, .size = size};
     tn_session_params params = p->params;
     text[0] = '\0';

@@ -5,7 +5,7 @@
 
 /* Whether the current plan fits now. Weights that another session loaded take nothing more. Mapped ones need no free
  * memory, but must fit the machine, or every token reads them from disk again. */
-static tn_status check_fit(tn__session_plan *p) {
+tn_status tn__session_plan_check_fit(tn_session_plan *p) {
     p->fits = true;
     for (size_t d = 0; d < p->placement.n_devices; d++) {
         size_t free_bytes, total;
@@ -17,10 +17,10 @@ static tn_status check_fit(tn__session_plan *p) {
     return TN_OK;
 }
 
-static tn_status plan_and_check(tn__session_plan *p, int32_t n_gpu_layers) {
+static tn_status plan_and_check(tn_session_plan *p, int32_t n_gpu_layers) {
     TN_TRY(tn__placement_choose(p, n_gpu_layers));
     TN_TRY(tn__session_plan_make(p));
-    return check_fit(p);
+    return tn__session_plan_check_fit(p);
 }
 
 /* Moves the caller's number of layers off the host, or as many as fit. What a device needs beside its layers is known
@@ -28,11 +28,11 @@ static tn_status plan_and_check(tn__session_plan *p, int32_t n_gpu_layers) {
  * learned. By then the needs may be overestimated, because they come from plans with other layers. So layers are
  * placed again with what the fitting plan really needs, and then more of them are tried, one at a time. */
 enum { MAX_LESSONS = 8 };
-static tn_status choose_layers(tn__session_plan *p) {
+static tn_status choose_layers(tn_session_plan *p) {
     if (p->model->loaded) {
         TN_TRY(tn__placement_follow(p));
         TN_TRY(tn__session_plan_make(p));
-        return check_fit(p);
+        return tn__session_plan_check_fit(p);
     }
     int32_t wanted = p->params.n_gpu_layers, all = p->model->h.n_layer + 1;
     do TN_TRY(plan_and_check(p, wanted));
@@ -55,7 +55,7 @@ static tn_status choose_layers(tn__session_plan *p) {
 }
 
 /* Whether the first device has the whole model. */
-static bool is_whole_model_on_device(const tn__session_plan *p) {
+static bool is_whole_model_on_device(const tn_session_plan *p) {
     for (int32_t i = 0; i < p->model->h.n_layer + 2; i++)
         if (p->placement.device_of_layer[i] != 0) return false;
     return true;
@@ -65,7 +65,7 @@ static bool is_whole_model_on_device(const tn__session_plan *p) {
  * the whole model and memory to spare: such a device does not wait for the host between two tokens. Several
  * micro-batches in flight are given up before the session is. Repacked weights take memory that mapped ones do not;
  * they are given up last. */
-static tn_status choose_variant(tn__session_plan *p) {
+static tn_status choose_variant(tn_session_plan *p) {
     size_t needed = 0;
     p->placement.ends_together = tn__placement_has_room(p);
     if (p->placement.ends_together) {
@@ -90,7 +90,7 @@ static tn_status choose_variant(tn__session_plan *p) {
 }
 
 /* A device may have enough free bytes, but a largest allocation that is too small. */
-static tn_status check_largest_allocations(const tn__session_plan *p) {
+static tn_status check_largest_allocations(const tn_session_plan *p) {
     const tn__load load = tn__session_plan_load(p);
     for (size_t d = 0; d < p->placement.n_devices; d++) {
         tn_buffer_type *type = p->placement.types[d];
@@ -105,12 +105,12 @@ static tn_status check_largest_allocations(const tn__session_plan *p) {
     return p->model->loaded ? TN_OK : tn__load_check(p->model, &load);
 }
 
-tn_status tn__session_plan_choose(tn__session_plan *p) {
+tn_status tn__session_plan_choose(tn_session_plan *p) {
     TN_TRY(choose_variant(p));
     return p->fits ? check_largest_allocations(p) : TN_OK;
 }
 
-tn_status tn__session_plan_too_big(const tn__session_plan *p) {
+tn_status tn__session_plan_too_big(const tn_session_plan *p) {
     tn_fail(TN_E_TOO_BIG, "the session does not fit:");
     for (size_t d = 0; d < p->placement.n_devices; d++) {
         tn_device *device = tn__plan_device(p, d);

@@ -12,7 +12,7 @@ enum { NAME_SIZE = 32 };
 
 /* ---- The caller's overrides ---- */
 
-static tn_status apply_override(tn__session_plan *plan, const tn_placement_override *o, int index) {
+static tn_status apply_override(tn_session_plan *plan, const tn_placement_override *o, int index) {
     tn__session_placement *p = &plan->placement;
     int device = -1;
     if (!o->pattern || !o->device) return tn_fail(TN_E_INVALID, "an override needs a pattern and a device");
@@ -50,7 +50,7 @@ static tn_status allocate_placement(tn__session_placement *p, size_t n_items, si
                : TN_E_NOMEM;
 }
 
-tn_status tn__placement_new(tn__session_plan *plan) {
+tn_status tn__placement_new(tn_session_plan *plan) {
     const tn_model *m = plan->model;
     const tn_session_params *params = &plan->params;
     const size_t n_items = (size_t)m->h.n_layer + 1;
@@ -94,7 +94,7 @@ void tn__placement_free(tn__session_placement *p) {
     *p = (tn__session_placement){0};
 }
 
-int tn__placement_of_weight(const tn__session_plan *plan, const tn__weight *w) {
+int tn__placement_of_weight(const tn_session_plan *plan, const tn__weight *w) {
     int own = plan->placement.weights[w - plan->model->all].device;
     return own >= 0 ? own : plan->placement.device_of_layer[w->layer + 1];
 }
@@ -103,7 +103,7 @@ int tn__placement_of_weight(const tn__session_plan *plan, const tn__weight *w) {
 
 /* Whether the embedding is placed on this device together with the output: either it is the output matrix, or the
  * device is to have the whole model. The device must be able to look up rows in it. */
-static bool keeps_ends_together(const tn__session_plan *plan, size_t device) {
+static bool keeps_ends_together(const tn_session_plan *plan, size_t device) {
     const tn__weights *w = &plan->model->w;
     if ((w->output && !plan->placement.ends_together) || !w->tok_embd || plan->params.embeddings) return false;
     tn_tensor table = *w->tok_embd, ids = {.type = TN_I32, .n_dims = 1, .ne = {1, 1, 1, 1}, .nb = {4, 4, 4, 4}};
@@ -122,7 +122,7 @@ static int every_weight_on(const void *user, const tn__weight *w) {
 }
 
 /* Bytes that every layer would take on every device, without the weights that overrides send elsewhere. */
-static void measure_layers(tn__session_plan *plan) {
+static void measure_layers(tn_session_plan *plan) {
     const tn_model *m = plan->model;
     tn__session_placement *p = &plan->placement;
     size_t n = p->n_devices, n_layer = (size_t)m->h.n_layer;
@@ -146,7 +146,7 @@ static void measure_layers(tn__session_plan *plan) {
     }
 }
 
-bool tn__placement_has_room(tn__session_plan *plan) {
+bool tn__placement_has_room(tn_session_plan *plan) {
     const tn_model *m = plan->model;
     const int32_t wanted = plan->params.n_gpu_layers;
     const size_t items = (size_t)m->h.n_layer + 1;
@@ -162,7 +162,7 @@ bool tn__placement_has_room(tn__session_plan *plan) {
     return all + table <= free_bytes;
 }
 
-tn_status tn__placement_choose(tn__session_plan *plan, int32_t n_gpu_layers) {
+tn_status tn__placement_choose(tn_session_plan *plan, int32_t n_gpu_layers) {
     tn__session_placement *p = &plan->placement;
     size_t n_layer = (size_t)plan->model->h.n_layer, host = p->n_devices - 1;
     bool fits;
@@ -190,7 +190,7 @@ int32_t tn__placement_count(const tn__session_placement *p) {
     return count;
 }
 
-bool tn__placement_learn(tn__session_plan *plan, bool exactly) {
+bool tn__placement_learn(tn_session_plan *plan, bool exactly) {
     tn__session_placement *p = &plan->placement;
     bool changed = false;
     for (size_t d = 0; d < p->n_devices; d++) {
@@ -214,7 +214,7 @@ void tn__placement_unlearn(tn__session_placement *p) {
 }
 
 /* Weights that an earlier session loaded stay on their device; a layer is where most of its bytes are. */
-tn_status tn__placement_follow(tn__session_plan *plan) {
+tn_status tn__placement_follow(tn_session_plan *plan) {
     tn__session_placement *p = &plan->placement;
     size_t n = p->n_devices, n_items = (size_t)plan->model->h.n_layer + 2;
     size_t *loaded = tn_calloc(n_items * n, sizeof *loaded);
@@ -243,13 +243,13 @@ tn_status tn__placement_follow(tn__session_plan *plan) {
 /* ---- Causes ---- */
 
 /* How a weight is kept on its device. */
-static const char *weight_layout_text(const tn__session_plan *plan, const tn__load *load, const tn__weight *w,
+static const char *weight_layout_text(const tn_session_plan *plan, const tn__load *load, const tn__weight *w,
                                       int device) {
     if (!tn__load_size(plan->model, load, w)) return ", stays in the file's map";
     return tn__weight_memory(load, w) == plan->placement.types[device] ? "" : ", repacked for its kernels";
 }
 
-tn_status tn__placement_explain(const tn__session_plan *plan, FILE *out) {
+tn_status tn__placement_explain(const tn_session_plan *plan, FILE *out) {
     const tn_model *m = plan->model;
     const tn__session_placement *p = &plan->placement;
     size_t n_layer = (size_t)m->h.n_layer;

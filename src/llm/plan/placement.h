@@ -28,24 +28,24 @@ typedef struct tn__session_placement {
     tn_placement *chosen;
 } tn__session_placement;
 
-struct tn__session_plan;
-tn_status tn__placement_new(struct tn__session_plan *plan); /* after the scheduler exists */
+struct tn_session_plan;
+tn_status tn__placement_new(struct tn_session_plan *plan); /* after the scheduler exists */
 void tn__placement_free(tn__session_placement *placement);
 /* Fills device_of_layer with this many layers off the host; -1: as many as fit by what is known so far. */
-tn_status tn__placement_choose(struct tn__session_plan *plan, int32_t n_gpu_layers);
+tn_status tn__placement_choose(struct tn_session_plan *plan, int32_t n_gpu_layers);
 int32_t
 tn__placement_count(const tn__session_placement *placement); /* layers off the host, including the output side */
 /* Whether there is only one device beside the host and all weights would fit it, with two copies of the embedding. */
-bool tn__placement_has_room(struct tn__session_plan *plan);
+bool tn__placement_has_room(struct tn_session_plan *plan);
 /* From now on takes into account what the current plan needs beside its layers (compute buffers, scratch): where it
  * is more than was known and, with `exactly`, also where it is less. False when nothing changed: another attempt
  * would end the same. tn__placement_unlearn undoes the last call. */
-bool tn__placement_learn(struct tn__session_plan *plan, bool exactly);
+bool tn__placement_learn(struct tn_session_plan *plan, bool exactly);
 void tn__placement_unlearn(tn__session_placement *placement);
 /* Fills device_of_layer from the weights that an earlier session loaded. */
-tn_status tn__placement_follow(struct tn__session_plan *plan);
-int tn__placement_of_weight(const struct tn__session_plan *plan, const tn__weight *weight);
+tn_status tn__placement_follow(struct tn_session_plan *plan);
+int tn__placement_of_weight(const struct tn_session_plan *plan, const tn__weight *weight);
 /* Prints the device of every weight and why, one line each. */
-tn_status tn__placement_explain(const struct tn__session_plan *plan, FILE *out);
+tn_status tn__placement_explain(const struct tn_session_plan *plan, FILE *out);
 
 #endif

@@ -50,7 +50,7 @@ static tn_status fill_session_params(const tn_model *m, tn_session_params *p) {
 /* ---- Devices ---- */
 
 /* All GPUs, unless the caller names devices. Simulated ones are used only by name. */
-static void fill_devices(const tn__session_plan *p, tn_sched_params *params) {
+static void fill_devices(const tn_session_plan *p, tn_sched_params *params) {
     memcpy(params->devices, p->params.devices, sizeof params->devices);
     if (params->devices[0] || params->share) return;
     size_t n = 0;
@@ -62,7 +62,7 @@ static void fill_devices(const tn__session_plan *p, tn_sched_params *params) {
     }
 }
 
-tn_status tn__session_plan_prepare(tn__session_plan *p) {
+tn_status tn__session_plan_prepare(tn_session_plan *p) {
     TN_TRY(fill_session_params(p->model, &p->params));
     tn_sched_params sp = {.share = p->params.sched,
                           .exclusive = !p->params.sched,
@@ -75,29 +75,59 @@ tn_status tn__session_plan_prepare(tn__session_plan *p) {
     TN_TRY(tn_sched_new(&sp, &p->sched));
     tn_sched_set_locations(p->sched, tn__location_of, &p->locations);
     if (p->params.sched) p->params.sched = p->sched; /* the caller's may be freed */
+    size_t n_devices = tn_sched_stream_count(p->sched);
+    p->devices = tn_calloc(n_devices, sizeof *p->devices);
+    if (!p->devices) return TN_E_NOMEM;
+    for (size_t d = 0; d < n_devices; d++) p->devices[d].device = tn_stream_device(tn_sched_stream(p->sched, d));
     TN_TRY(tn__placement_new(p));
     /* Use names from here on: parsing a specification again would make another device. */
     for (size_t d = 0; !p->params.sched && d < p->placement.n_devices && d < TN__COUNT(p->params.devices); d++)
         p->params.devices[d] = tn_device_name(tn__plan_device(p, d));
-    p->devices = tn_calloc(p->placement.n_devices, sizeof *p->devices);
-    return p->devices ? TN_OK : TN_E_NOMEM;
+    return TN_OK;
 }
 
-void tn__session_plan_free(tn__session_plan *p) {
+void tn__session_plan_end(tn_session_plan *p) {
     tn__graphs_free(&p->graphs);
     tn_sched_free(p->sched);
+    p->sched = NULL;
     tn__kv_free(&p->kv);
-    tn__placement_free(&p->placement);
     tn__locations_free(&p->locations);
+    p->ended = true;
+}
+
+void tn_session_plan_free(tn_session_plan *p) {
+    if (!p || --p->n_users) return;
+    tn__session_plan_end(p);
+    tn__placement_free(&p->placement);
     tn_free(p->devices);
-    *p = (tn__session_plan){0};
+    tn_free(p->advice);
+    tn_free(p);
+}
+
+tn_status tn_session_plan_new(tn_model *model, const tn_session_params *params, tn_session_plan **out) {
+    if (!model || !out) return tn_fail(TN_E_INVALID, "tn_session_plan_new: NULL argument");
+    *out = NULL;
+    if (model->params.vocab_only) return tn_fail(TN_E_STATE, "the model was opened for its vocabulary only");
+    tn_session_plan *p = tn_calloc(1, sizeof *p);
+    if (!p) return TN_E_NOMEM;
+    p->n_users = 1;
+    p->model = model;
+    p->loads = !model->loaded;
+    p->params = params ? *params : tn_session_params_default();
+    tn_status status = tn__session_plan_prepare(p);
+    if (status == TN_OK) status = tn__session_plan_choose(p);
+    if (status != TN_OK)
+        tn_session_plan_free(p);
+    else
+        *out = p;
+    return status;
 }
 
 /* ---- One placement ---- */
 
 static int device_of_weight(const void *user, const tn__weight *w) { return tn__placement_of_weight(user, w); }
 
-tn__load tn__session_plan_load(const tn__session_plan *p) {
+tn__load tn__session_plan_load(const tn_session_plan *p) {
     return (tn__load){.types = p->placement.types,
                       .n_types = p->placement.n_devices,
                       .repack = p->placement.repack,
@@ -109,7 +139,7 @@ tn__load tn__session_plan_load(const tn__session_plan *p) {
 }
 
 /* Declares the memory of weights and cache, so that graphs are scheduled and planned as they will run. */
-static tn_status declare_locations(tn__session_plan *p) {
+static tn_status declare_locations(tn_session_plan *p) {
     const tn_model *m = p->model;
     const tn__load load = tn__session_plan_load(p);
     tn__locations_clear(&p->locations);
@@ -125,7 +155,7 @@ static tn_status declare_locations(tn__session_plan *p) {
     return TN_OK;
 }
 
-static tn_status plan_cache(tn__session_plan *p) {
+static tn_status plan_cache(tn_session_plan *p) {
     const tn_model *m = p->model;
     tn__kv_params params = {
         .model = m,
@@ -148,7 +178,7 @@ static tn_status plan_cache(tn__session_plan *p) {
 /* Whether several micro-batches of a prompt may be in flight: the layers are on several devices that queue, so that
  * each works on another micro-batch. Not where the host has layers: all devices would wait for it, or for its
  * weights. Nor with windows: a later micro-batch takes cells that an earlier one may still have to read. */
-static bool can_pipeline(const tn__session_plan *p) {
+static bool can_pipeline(const tn_session_plan *p) {
     const int *device_of_layer = p->placement.device_of_layer;
     bool several = false;
     if (p->sequential || p->params.n_pipeline == 1 || p->params.n_batch <= p->params.n_ubatch ||
@@ -163,7 +193,7 @@ static bool can_pipeline(const tn__session_plan *p) {
 }
 
 /* The largest graphs of every kind: what the reservation must hold. */
-static size_t list_reserved_shapes(const tn__session_plan *p, tn__shape *shapes) {
+static size_t list_reserved_shapes(const tn_session_plan *p, tn__shape *shapes) {
     const tn_session_params *params = &p->params;
     const tn__graph_kind kind = tn__token_graph_kind(params);
     const int32_t prefill = params->n_ubatch,
@@ -184,7 +214,7 @@ static size_t list_reserved_shapes(const tn__session_plan *p, tn__shape *shapes)
     return n;
 }
 
-static tn_status plan_graphs(tn__session_plan *p, tn_sched_memory *memory) {
+static tn_status plan_graphs(tn_session_plan *p, tn_sched_memory *memory) {
     tn__graphs *g = &p->graphs;
     tn__shape shapes[TN__COUNT(g->reserved)];
     tn_graph *graphs[TN__COUNT(g->reserved)];
@@ -196,6 +226,7 @@ static tn_status plan_graphs(tn__session_plan *p, tn_sched_memory *memory) {
         TN_TRY(tn__graph_for(p, shapes[i], &set));
         if (!set->graph) continue;
         TN_TRY(tn__graph_schedule(p, set, &in_flight));
+        if (i < 2) TN_TRY(tn_sched_describe(p->sched, set->graph, i ? &p->decode : &p->prefill));
         g->reserved[g->n_reserved] = set;
         graphs[g->n_reserved++] = set->graph;
     }
@@ -207,7 +238,7 @@ static tn_status plan_graphs(tn__session_plan *p, tn_sched_memory *memory) {
     return status;
 }
 
-tn_status tn__session_plan_make(tn__session_plan *p) {
+tn_status tn__session_plan_make(tn_session_plan *p) {
     const size_t n = p->placement.n_devices;
     tn__graphs_clear(&p->graphs);
     tn_sched_reset(p->sched);
@@ -222,7 +253,8 @@ tn_status tn__session_plan_make(tn__session_plan *p) {
     if (status == TN_OK) status = tn__load_sizes(p->model, &load, sizes, sizes + n);
     if (status == TN_OK) status = tn__kv_sizes(&p->kv, p->placement.types, sizes + 2 * n);
     for (size_t d = 0; status == TN_OK && d < n; d++) {
-        p->devices[d] = (tn__device_plan){.weights = sizes[d],
+        p->devices[d] = (tn__device_plan){.device = p->devices[d].device,
+                                          .weights = sizes[d],
                                           .mapped = sizes[n + d],
                                           .cache = sizes[2 * n + d],
                                           .compute = memory[d].compute,

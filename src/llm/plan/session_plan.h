@@ -10,13 +10,18 @@
 
 /* Bytes on one device. */
 typedef struct tn__device_plan {
+    tn_device *device;
     size_t weights, mapped, cache, compute, scratch, lower_bound;
     size_t missing; /* of compute and scratch: all, unless the scheduler is shared */
     int32_t n_layers;
 } tn__device_plan;
 
-typedef struct tn__session_plan {
+struct tn_session_plan {
+    size_t n_users; /* the caller, the session */
+    bool used;      /* a session was made */
+    bool ended;     /* and it has ended: scheduler, graphs and cache are gone */
     tn_model *model;
+    bool loads;               /* the session will load the model's weights */
     tn_session_params params; /* with the defaults filled in */
     tn_sched *sched;
     tn__session_placement placement;
@@ -24,29 +29,34 @@ typedef struct tn__session_plan {
     tn__graphs graphs;
     tn__locations locations;  /* of weights and cache, until they have memory */
     tn__device_plan *devices; /* bytes per device */
+    tn_sched_info prefill, decode;
     bool fits;
     bool sequential; /* the in-flight micro-batches did not fit: they run one after the other */
     bool pipelined;  /* several full micro-batches may be in flight */
-} tn__session_plan;
+    char *advice;    /* once it was asked for */
+};
 
 /* Opens devices and scheduler for model and params, which are set. The plan must not move in memory afterwards. */
-tn_status tn__session_plan_prepare(tn__session_plan *plan);
+tn_status tn__session_plan_prepare(tn_session_plan *plan);
+/* Frees what the session ran with: scheduler, graphs, cache. The plan's figures stay. */
+void tn__session_plan_end(tn_session_plan *plan);
+/* Compares the planned bytes with the memory that is free now: sets plan->fits. */
+tn_status tn__session_plan_check_fit(tn_session_plan *plan);
 /* Finds a placement and plans it; plan->fits says whether it fits the devices now. */
-tn_status tn__session_plan_choose(tn__session_plan *plan);
+tn_status tn__session_plan_choose(tn_session_plan *plan);
 /* Plans the current placement. */
-tn_status tn__session_plan_make(tn__session_plan *plan);
-void tn__session_plan_free(tn__session_plan *plan); /* what it holds, not the structure */
+tn_status tn__session_plan_make(tn_session_plan *plan);
 
 /* How the session's weights are loaded. */
-tn__load tn__session_plan_load(const tn__session_plan *plan);
+tn__load tn__session_plan_load(const tn_session_plan *plan);
 /* Says why a plan does not fit: TN_E_TOO_BIG with the bytes needed and free, and advice. */
-tn_status tn__session_plan_too_big(const tn__session_plan *plan);
+tn_status tn__session_plan_too_big(const tn_session_plan *plan);
 /* What would make the plan fit. Every suggested change was planned and fits. */
-void tn__advise(const tn__session_plan *plan, char *text, size_t size);
+void tn__advise(const tn_session_plan *plan, char *text, size_t size);
 /* Bytes that must be free on a device. */
 static inline size_t tn__device_plan_bytes(const tn__device_plan *p) { return p->weights + p->cache + p->missing; }
-static inline tn_device *tn__plan_device(const tn__session_plan *plan, size_t device) {
-    return tn_stream_device(tn_sched_stream(plan->sched, device));
+static inline tn_device *tn__plan_device(const tn_session_plan *plan, size_t device) {
+    return plan->devices[device].device;
 }
 
 /* ---- What a session's graphs compute (embed.c) ---- */
@@ -59,6 +69,6 @@ int32_t tn__outputs_for(const tn_session_params *params, int32_t n_wanted, int32
 
 /* ---- Queued steps (queued_step.c) ---- */
 
-bool tn__queued_step_possible(const tn__session_plan *plan); /* by placement and memory */
+bool tn__queued_step_possible(const tn_session_plan *plan); /* by placement and memory */
 
 #endif

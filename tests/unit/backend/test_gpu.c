@@ -198,7 +198,7 @@ static double model_error(const char *name, int32_t layers, bool one_by_one, tn_
     p.devices[0] = tn_device_name(gpu);
     p.n_gpu_layers = layers;
     assert_ok(tn_model_open(g.path, NULL, &model));
-    assert_ok(tn_session_new(model, &p, &session));
+    assert_ok(tn_session_open(model, &p, &session));
     nmse sum = {0};
     bool outputs[64];
     memset(outputs, 1, sizeof outputs);
@@ -264,8 +264,8 @@ static void last_logits(const char *device, int32_t layers, int32_t seqs, float 
     p.devices[0] = device;
     p.n_gpu_layers = layers;
     assert_ok(tn_model_open(TENON_SOURCE_DIR "/models/tales.gguf", NULL, &model));
-    assert_ok(tn_session_new(model, &p, &session));
-    if (dump) assert_ok(tn_session_dump_splits(session, true, dump));
+    assert_ok(tn_session_open(model, &p, &session));
+    if (dump) assert_ok(tn_session_plan_splits(tn_session_get_plan(session), true, dump));
     assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = TOKENS, .tokens = tokens}));
     memcpy(logits, tn_session_logits(session, -1), 4096 * sizeof *logits);
     tn_session_free(session);
@@ -317,7 +317,7 @@ static void greedy_loops_agree_with_the_logits(void **state) {
         p.n_ctx = 128;
         p.devices[0] = tn_device_name(gpu);
         assert_ok(tn_model_open(g.path, NULL, &model));
-        assert_ok(tn_session_new(model, &p, &session));
+        assert_ok(tn_session_open(model, &p, &session));
         tn_token found[2][N + 1] = {{g.tokens[0]}, {g.tokens[0]}};
         for (int best = 0; best < 2; best++) {
             tn_session_clear(session);
@@ -367,7 +367,7 @@ static float *logits_on(const char *path, const char *device, tn_type cache, por
     p.n_outputs = 64;
     p.cache_k = p.cache_v = cache;
     p.devices[0] = device;
-    assert_ok(tn_session_new(model, &p, &session));
+    assert_ok(tn_session_open(model, &p, &session));
     if (text.before) assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = text.before, .tokens = tokens}));
     for (int32_t i = 0; i < text.n; i += text.step) {
         int32_t now = text.n - i < text.step ? text.n - i : text.step;
@@ -491,7 +491,7 @@ static void sessions_leave_no_memory_behind(void **state) {
         p.n_ctx = 512;
         tn_token tokens[3] = {1, 2, 3};
         assert_ok(tn_model_open(path, NULL, &model));
-        assert_ok(tn_session_new(model, &p, &session));
+        assert_ok(tn_session_open(model, &p, &session));
         for (int k = 0; k < 3; k++)
             assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = tokens + k}));
         tn_session_free(session);

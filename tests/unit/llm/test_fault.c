@@ -103,9 +103,9 @@ static tn_status whole_scenario(void *user) {
     tn_session_params p = params(w->device);
     tn_fit fit = {0};
     TN_TRY(tn_model_open(in_folder("model.gguf"), NULL, &model));
-    tn_status status = tn_fit_session(model, &p, &fit);
+    tn_status status = plan_fit(model, &p, &fit);
     if (status == TN_OK) tn_fit_free(&fit);
-    if (status == TN_OK) status = tn_session_new(model, &p, &session);
+    if (status == TN_OK) status = tn_session_open(model, &p, &session);
     if (status == TN_OK) status = use_session(session, w);
     tn_session_free(session);
     tn_model_close(model);
@@ -179,7 +179,7 @@ static void a_state_does_not_take_shared_cells(void **state) {
     tn_session *session;
     tn_session_params p = params("cpu");
     assert_ok(tn_model_open(in_folder("model.gguf"), NULL, &model));
-    assert_ok(tn_session_new(model, &p, &session));
+    assert_ok(tn_session_open(model, &p, &session));
     assert_ok(decode(session, 0, 16));
     assert_ok(tn_session_save(session, 0, in_folder("shared")));
     assert_ok(tn_session_seq_copy(session, 0, 1, 0, -1));
@@ -203,7 +203,7 @@ static void a_state_with_unknown_owners_is_refused(void **state) {
     tn_session *session;
     tn_session_params p = params("cpu");
     assert_ok(tn_model_open(in_folder("model.gguf"), NULL, &model));
-    assert_ok(tn_session_new(model, &p, &session));
+    assert_ok(tn_session_open(model, &p, &session));
     assert_ok(decode(session, 0, 4));
     size_t size;
     assert_ok(tn_session_state_size(session, -1, &size));
@@ -243,7 +243,7 @@ static void a_file_that_changes_after_opening_is_noticed(void **state) {
             fputs("more", f);
         }
         fclose(f);
-        tn_status status = tn_session_new(model, &p, &session);
+        tn_status status = tn_session_open(model, &p, &session);
         if (how < 2) {
             assert_true(status == TN_E_IO || status == TN_E_STATE || status == TN_E_FORMAT);
             assert_true(*tn_error());

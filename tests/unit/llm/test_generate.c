@@ -24,7 +24,7 @@ static fixture open_tales(void) {
     p.n_threads = 2;
     p.devices[0] = "cpu";
     assert_ok(tn_model_open(TENON_SOURCE_DIR "/models/tales.gguf", NULL, &f.model));
-    assert_ok(tn_session_new(f.model, &p, &f.session));
+    assert_ok(tn_session_open(f.model, &p, &f.session));
     f.n_vocab = (size_t)tn_model_get_info(f.model).n_vocab;
     return f;
 }

@@ -58,7 +58,7 @@ static void for_every_model_within(double limit, const char *what, way run, cons
             skip();
         }
         assert_ok(tn_model_open(f.g.path, NULL, &f.model));
-        tn_status status = tn_session_new(f.model, p, &f.session);
+        tn_status status = tn_session_open(f.model, p, &f.session);
         /* Heads whose length is not a multiple of the block are refused, with advice. */
         bool refused =
             status == TN_E_UNSUPPORTED && tn_type_is_quantized(p->cache_k) && strstr(tn_error(), "use f16");
@@ -256,7 +256,7 @@ static void long_prompts_equal_short_pieces(void **state) {
             tn_session_params p = params();
             p.n_ctx = 320;
             p.n_ubatch = small ? 16 : N;
-            assert_ok(tn_session_new(model, &p, &session));
+            assert_ok(tn_session_open(model, &p, &session));
             assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = N, .tokens = tokens}));
             rows[small] = malloc((size_t)g.n_vocab * sizeof(float));
             memcpy(rows[small], tn_session_logits(session, 0), (size_t)g.n_vocab * sizeof(float));
@@ -294,7 +294,7 @@ static void queries_grow_beyond_the_original_context(void **state) {
     fixture f = {.g = g};
     tn_session_params p = params();
     assert_ok(tn_model_open(path, NULL, &f.model));
-    assert_ok(tn_session_new(f.model, &p, &f.session));
+    assert_ok(tn_session_open(f.model, &p, &f.session));
     decode(&f, 0, 0, 8, 0, true);
     assert_true(nmse_value(&f.sum) <= 1e-10);
     f.sum = (nmse){0};
@@ -319,7 +319,7 @@ static void decoding_allocates_nothing(void **state) {
         p.n_ubatch = 32;
         if (run >= 2) p.devices[0] = "sim:64M,name=counting";
         assert_ok(tn_model_open(path, NULL, &model));
-        assert_ok(tn_session_new(model, &p, &session));
+        assert_ok(tn_session_open(model, &p, &session));
         uint64_t allocations = 0, grown = 0;
         size_t free_before = 0, free_after, total;
         tn_device *device;
@@ -365,7 +365,7 @@ static void batches_of_every_size_leave_memory_as_it_was(void **state) {
     p.n_outputs = 256;
     p.devices[0] = "sim:64M,name=sizes";
     assert_ok(tn_model_open(path, NULL, &model));
-    assert_ok(tn_session_new(model, &p, &session));
+    assert_ok(tn_session_open(model, &p, &session));
     tn_device *device;
     assert_ok(tn_device_find("sizes", &device));
     size_t free_before, free_after, total;
@@ -413,7 +413,7 @@ static void name_nodes(fixture *f) {
         char *text, line[256];
         size_t size;
         FILE *out = open_memstream(&text, &size);
-        assert_ok(tn_session_dump_splits(f->session, prefill, out));
+        assert_ok(tn_session_plan_splits(tn_session_get_plan(f->session), prefill, out));
         fclose(out);
         static const char *const wanted[] = {"embedding ", "attn.0 ",  "attn_out.1 ",
                                              "ffn_out.1 ", "layer.0 ", "logits "};
@@ -446,7 +446,7 @@ static void the_cells_of_a_sequence_stay_together(void **state) {
     p.n_seqs = 2;
     p.n_ubatch = 8;
     assert_ok(tn_model_open(path, NULL, &model));
-    assert_ok(tn_session_new(model, &p, &session));
+    assert_ok(tn_session_open(model, &p, &session));
     for (int32_t t = 0; t < 125; t++) {
         tn_batch batch = {.n_tokens = 2, .tokens = (tn_token[]){1, 2}, .seqs = (int32_t[]){0, 1}};
         assert_ok(tn_session_decode(session, &batch));
@@ -480,7 +480,7 @@ static void logits_last_until_the_next_decode(void **state) {
     assert_ok(tn_threadpool_new(&tp, &threads));
     p.threads = threads; /* the caller's own, used by the caller between decodes */
     assert_ok(tn_model_open(path, NULL, &model));
-    assert_ok(tn_session_new(model, &p, &session));
+    assert_ok(tn_session_open(model, &p, &session));
     size_t row = (size_t)tn_model_get_info(model).n_vocab;
     float *before = malloc(2 * row * sizeof *before);
     tn_token tokens[] = {5, 6, 7, 8};
@@ -514,7 +514,7 @@ static void an_aborted_batch_leaves_nothing(void **state) {
     p.abort = stop;
     p.user = &stopping;
     assert_ok(tn_model_open(g.path, NULL, &f.model));
-    assert_ok(tn_session_new(f.model, &p, &f.session));
+    assert_ok(tn_session_open(f.model, &p, &f.session));
     decode(&f, 1, 0, 10, 0, true);
     int32_t used = tn_session_cache_usage(f.session).used;
     stopping = true;
@@ -541,7 +541,7 @@ static void a_full_cache_is_a_status(void **state) {
     tn_session_params p = tn_session_params_default();
     p.n_ctx = 8;
     assert_ok(tn_model_open(path, NULL, &model));
-    assert_ok(tn_session_new(model, &p, &session));
+    assert_ok(tn_session_open(model, &p, &session));
     tn_token tokens[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = 6, .tokens = tokens}));
     assert_fails(TN_E_FULL, tn_session_decode(session, &(tn_batch){.n_tokens = 3, .tokens = tokens}));
@@ -565,7 +565,7 @@ static void stories_agree_with_the_reference(void **state) {
     tn_session_params p = tn_session_params_default();
     p.n_outputs = 64;
     assert_ok(tn_model_open(g.path, NULL, &model));
-    assert_ok(tn_session_new(model, &p, &session));
+    assert_ok(tn_session_open(model, &p, &session));
     bool outputs[64];
     memset(outputs, 1, sizeof outputs);
     assert_ok(

@@ -188,12 +188,12 @@ static void weights_that_are_no_numbers(void **state) {
             p.n_ctx = 32;
             /* With check_weights: detected while loading. */
             assert_ok(tn_model_open(path, &(tn_model_params){.check_weights = true, .no_mmap = no_mmap}, &model));
-            assert_fails(TN_E_FORMAT, tn_session_new(model, &p, &session));
+            assert_fails(TN_E_FORMAT, tn_session_open(model, &p, &session));
             assert_non_null(strstr(tn_error(), cases[i].says));
             tn_model_close(model);
             /* Without: detected in the first result. */
             assert_ok(tn_model_open(path, &(tn_model_params){.no_mmap = no_mmap}, &model));
-            assert_ok(tn_session_new(model, &p, &session));
+            assert_ok(tn_session_open(model, &p, &session));
             assert_fails(TN_E_NOT_FINITE,
                          tn_session_decode(session, &(tn_batch){.n_tokens = 3, .tokens = (tn_token[]){1, 2, 3}}));
             assert_non_null(strstr(tn_error(), "check"));
@@ -210,7 +210,7 @@ static void weights_that_are_no_numbers(void **state) {
     tn_model *model;
     tn_session *session;
     assert_ok(tn_model_open(healthy, &(tn_model_params){.check_weights = true}, &model));
-    assert_ok(tn_session_new(model, NULL, &session));
+    assert_ok(tn_session_open(model, NULL, &session));
     tn_session_free(session);
     tn_model_close(model);
 }
@@ -236,9 +236,9 @@ static void a_file_cut_short_before_it_is_loaded(void **state) {
         size_t size;
         char *whole = read_file(path, &size), byte[32];
         assert_int_equal(truncate(path, (off_t)cut), 0);
-        assert_fails(TN_E_IO, tn_session_new(model, &p, &session));
+        assert_fails(TN_E_IO, tn_session_open(model, &p, &session));
         const uint64_t live = tn_memory_get_stats().live_bytes; /* a table of the model's stays */
-        assert_fails(TN_E_IO, tn_session_new(model, &p, &session));
+        assert_fails(TN_E_IO, tn_session_open(model, &p, &session));
         assert_null(session);
         assert_int_equal(tn_memory_get_stats().live_bytes, live);
         snprintf(byte, sizeof byte, "byte %zu:", cut);
@@ -249,7 +249,7 @@ static void a_file_cut_short_before_it_is_loaded(void **state) {
         assert_int_equal(pwrite(out, whole + cut, size - cut, (off_t)cut), size - cut);
         close(out);
         free(whole);
-        assert_ok(tn_session_new(model, &p, &session));
+        assert_ok(tn_session_open(model, &p, &session));
         assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = 3, .tokens = (tn_token[]){1, 2, 3}}));
         tn_session_free(session);
         tn_model_close(model);
@@ -274,10 +274,10 @@ static void loading_can_be_cancelled(void **state) {
         p.progress = stop_halfway;
         p.user = &calls;
         assert_ok(tn_model_open(path, &(tn_model_params){.no_mmap = true}, &model));
-        assert_fails(TN_E_ABORTED, tn_session_new(model, &p, &session));
+        assert_fails(TN_E_ABORTED, tn_session_open(model, &p, &session));
         assert_in_range(calls, 2, (int)tn_gguf_tensor_count(tn_model_file(model)) / 2);
         p.progress = NULL;
-        assert_ok(tn_session_new(model, &p, &session));
+        assert_ok(tn_session_open(model, &p, &session));
         tn_session_free(session);
         tn_model_close(model);
     }
@@ -299,7 +299,7 @@ static void senseless_sessions(void **state) {
         if (i == 5) p.cache_k = TN_Q4_K;
         if (i == 7) p.n_seqs = INT32_MAX;
         if (i == 6) p.devices[0] = "cuda99";
-        tn_status status = tn_session_new(model, &p, &session);
+        tn_status status = tn_session_open(model, &p, &session);
         assert_true(status == TN_E_INVALID || status == TN_E_TYPE || status == TN_E_NOT_FOUND);
         assert_null(session);
         assert_true(strlen(tn_error()) > 10);
@@ -308,7 +308,7 @@ static void senseless_sessions(void **state) {
     p.n_ctx = p.n_batch = p.n_ubatch = INT32_MAX; /* 2^31 cells: too big everywhere, before anything is taken */
     uint64_t live = tn_memory_get_stats().live_bytes;
     uint64_t peak = tn_memory_get_stats().peak_bytes;
-    assert_fails(TN_E_TOO_BIG, tn_session_new(model, &p, &session));
+    assert_fails(TN_E_TOO_BIG, tn_session_open(model, &p, &session));
     assert_true(tn_memory_get_stats().live_bytes <= live + 65536);
     if (peak < live + (64 << 20)) peak = live + (64 << 20); /* planning needs little memory, whatever the size */
     assert_true(tn_memory_get_stats().peak_bytes <= peak);

@@ -36,7 +36,7 @@ static void states_times_the_output_matrix_are_the_logits(void **state) {
     tn_session_params p = embedding_params(TN_POOLING_NONE);
     p.n_ubatch = 7; /* several micro-batches, the last with padding */
     assert_ok(tn_model_open(g.path, NULL, &model));
-    assert_ok(tn_session_new(model, &p, &session));
+    assert_ok(tn_session_open(model, &p, &session));
     assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = g.n_tokens, .tokens = g.tokens}));
     assert_int_equal(tn_session_output_count(session), g.n_tokens);
     assert_null(tn_session_logits(session, 0));
@@ -81,7 +81,7 @@ static void pooling_is_what_it_says(void **state) {
         tn_session *session;
         tn_session_params p = embedding_params(pooling);
         p.n_ubatch = 6;
-        assert_ok(tn_session_new(model, &p, &session));
+        assert_ok(tn_session_open(model, &p, &session));
         for (int again = 0; again < 2; again++) { /* clearing removes everything of the first round */
             tn_session_clear(session);
             assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = N, .tokens = g.tokens, .seqs = seqs}));
@@ -106,9 +106,9 @@ static void pooling_is_what_it_says(void **state) {
     }
     tn_session *session;
     tn_session_params p = embedding_params(TN_POOLING_RANK);
-    assert_fails(TN_E_UNSUPPORTED, tn_session_new(model, &p, &session));
+    assert_fails(TN_E_UNSUPPORTED, tn_session_open(model, &p, &session));
     p = embedding_params(TN_POOLING_MODEL); /* the file says nothing: the last token's */
-    assert_ok(tn_session_new(model, &p, &session));
+    assert_ok(tn_session_open(model, &p, &session));
     assert_int_equal(tn_session_get_params(session).pooling, TN_POOLING_LAST);
     assert_fails(TN_E_STATE, tn_session_prompt(session, 0, "x", 1));
     tn_session_free(session);
@@ -128,7 +128,7 @@ static void logits_of_all_rows_but_one(void **state) {
     p.n_outputs = 8;
     p.cache_k = p.cache_v = TN_F32;
     assert_ok(tn_model_open(g.path, NULL, &model));
-    assert_ok(tn_session_new(model, &p, &session));
+    assert_ok(tn_session_open(model, &p, &session));
     bool outputs[6] = {true, false, true, true, true, true};
     assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = 6, .tokens = g.tokens, .outputs = outputs}));
     assert_int_equal(tn_session_output_count(session), 5);
@@ -152,10 +152,10 @@ static void sessions_share_a_model(void **state) {
     tn_session *text, *vectors;
     tn_session_params p = embedding_params(TN_POOLING_MEAN);
     assert_ok(tn_model_open(g.path, NULL, &model));
-    assert_ok(tn_session_new(model, &p, &vectors));
+    assert_ok(tn_session_open(model, &p, &vectors));
     p.embeddings = false;
     p.n_outputs = 64;
-    assert_ok(tn_session_new(model, &p, &text));
+    assert_ok(tn_session_open(model, &p, &text));
     float first[128];
     bool outputs[64];
     memset(outputs, 1, sizeof outputs);
@@ -412,7 +412,7 @@ static void encoders_agree_with_the_formulas(void **state) {
             p.n_ubatch = 8; /* one text per micro-batch: they do not fit together */
             assert_ok(tn_model_open(e.path, NULL, &model));
             assert_true(tn_model_get_info(model).is_encoder);
-            assert_ok(tn_session_new(model, &p, &session));
+            assert_ok(tn_session_open(model, &p, &session));
             int32_t seqs[N];
             for (int i = 0; i < N; i++) seqs[i] = i < FIRST ? 2 : 1;
             for (int again = 0; again < 2; again++)
@@ -460,7 +460,7 @@ static void encoders_refuse_what_they_cannot_read(void **state) {
     p.n_ubatch = 8;
     p.embeddings = false; /* an encoder gives nothing else */
     assert_ok(tn_model_open(e.path, NULL, &model));
-    assert_ok(tn_session_new(model, &p, &session));
+    assert_ok(tn_session_open(model, &p, &session));
     static const tn_token tokens[POSITIONS + 1];
     assert_fails(TN_E_TOO_BIG, tn_session_decode(session, &(tn_batch){.n_tokens = 9, .tokens = tokens}));
     assert_fails(
@@ -481,7 +481,7 @@ static tn_status make_and_use(void *user) {
     tn_session_params p = embedding_params(TN_POOLING_MODEL);
     p.n_threads = 1;
     TN_TRY(tn_model_open(user, NULL, &model));
-    tn_status status = tn_session_new(model, &p, &session);
+    tn_status status = tn_session_open(model, &p, &session);
     if (status == TN_OK)
         status = tn_session_decode(session, &(tn_batch){.n_tokens = 3, .tokens = (tn_token[]){1, 2, 3}});
     if (status == TN_OK && !tn_session_embedding(session, 0)) status = TN_E_INTERNAL;

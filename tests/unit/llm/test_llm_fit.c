@@ -28,9 +28,9 @@ static void check(const char *path, const tn_session_params *p, bool no_mmap, tn
     tn_session *session;
     tn_fit after;
     assert_ok(tn_model_open(path, &(tn_model_params){.no_mmap = no_mmap}, &model));
-    assert_ok(tn_fit_session(model, p, before));
-    if (!before->fits) fail_msg("%s with a context of %d does not fit: %s", path, p->n_ctx, before->advice);
-    assert_ok(tn_session_new(model, p, &session));
+    assert_ok(plan_fit(model, p, before));
+    if (!before->fits) fail_msg("%s with a context of %d does not fit", path, p->n_ctx);
+    assert_ok(tn_session_open(model, p, &session));
     assert_ok(tn_session_memory(session, &after));
     assert_int_equal(before->n_devices, after.n_devices);
     for (size_t d = 0; d < before->n_devices; d++) {
@@ -63,7 +63,7 @@ static void check_edge(const char *path, tn_session_params p, const tn_fit_devic
     p.devices[0] = spec;
     size_device(spec, sizeof spec, taken(roomy) - 1);
     assert_ok(tn_model_open(path, NULL, &smaller));
-    assert_ok(tn_fit_session(smaller, &p, &fit));
+    assert_ok(plan_fit(smaller, &p, &fit));
     const tn_fit_device tight = fit.fits ? fit.devices[0] : *roomy, *needs = &tight;
     tn_fit_free(&fit);
     tn_model_close(smaller);
@@ -75,7 +75,7 @@ static void check_edge(const char *path, tn_session_params p, const tn_fit_devic
         uint64_t live = tn_memory_get_stats().live_bytes;
         if (missing) {
             char text[64];
-            assert_fails(TN_E_TOO_BIG, tn_session_new(model, &p, &session));
+            assert_fails(TN_E_TOO_BIG, tn_session_open(model, &p, &session));
             snprintf(text, sizeof text, "needs %zu bytes", taken(needs));
             assert_non_null(strstr(tn_error(), text));
             snprintf(text, sizeof text, "%zu are available", taken(needs) - 1);
@@ -88,7 +88,7 @@ static void check_edge(const char *path, tn_session_params p, const tn_fit_devic
             assert_ok(tn_device_memory(device, &free_bytes, &total));
             assert_int_equal(free_bytes, total);
         } else {
-            assert_ok(tn_session_new(model, &p, &session));
+            assert_ok(tn_session_open(model, &p, &session));
             tn_session_free(session);
         }
         tn_model_close(model);
@@ -145,19 +145,23 @@ static void plans_can_be_looked_at(void **state) {
     (void)state;
     GOLDEN_OR_SKIP(path, "archs/gemma2-dense.gguf");
     tn_model *model;
+    tn_session_plan *planned;
     tn_session *session;
     tn_fit fit;
     tn_session_params p = params();
     p.devices[0] = "sim:64M,name=seen";
     p.n_gpu_layers = 2;
     assert_ok(tn_model_open(path, NULL, &model));
-    assert_ok(tn_fit_session(model, &p, &fit));
-    assert_ok(tn_session_new(model, &p, &session));
+    assert_ok(tn_session_plan_new(model, &p, &planned));
+    assert_ok(tn_session_plan_fit(planned, &fit));
+    p.devices[0] = fit.devices[0].name;
+    assert_ok(tn_session_open(model, &p, &session));
+    assert_fails(TN_E_STATE, tn_session_new(planned, &(tn_session *){0}));
     for (size_t d = 0; d < fit.n_devices; d++) {
         const tn_plan *before, *after;
         size_t memory;
-        assert_ok(tn_fit_graph_plan(&fit, true, d, &before, &memory));
-        assert_ok(tn_session_graph_plan(session, true, d, &after, &memory));
+        assert_ok(tn_session_plan_graph(planned, true, d, &before, &memory));
+        assert_ok(tn_session_plan_graph(tn_session_get_plan(session), true, d, &after, &memory));
         assert_true(tn_plan_equal(before, after));
         assert_true(tn_plan_size(after, memory) > 0);
         assert_true(tn_plan_size(after, memory) <= fit.devices[d].compute);
@@ -167,16 +171,16 @@ static void plans_can_be_looked_at(void **state) {
         tn_free(text);
     }
     const tn_plan *plan;
-    assert_fails(TN_E_INVALID, tn_fit_graph_plan(&fit, true, 2, &plan, NULL));
-    assert_fails(TN_E_INVALID, tn_session_graph_plan(session, true, 2, &plan, NULL));
+    assert_fails(TN_E_INVALID, tn_session_plan_graph(planned, true, 2, &plan, NULL));
     char *picture;
     size_t memory;
-    assert_ok(tn_session_graph_plan(session, true, 0, &plan, &memory));
+    assert_ok(tn_session_plan_graph(tn_session_get_plan(session), true, 0, &plan, &memory));
     assert_ok(tn_plan_export(plan, TN_PLAN_SVG, memory, &picture));
     assert_int_equal(strncmp(picture, "<svg", 4), 0);
     assert_non_null(strstr(picture, "</svg>"));
     tn_free(picture);
     tn_session_free(session);
+    tn_session_plan_free(planned);
     tn_fit_free(&fit);
     tn_model_close(model);
 }
@@ -201,7 +205,7 @@ static void planning_does_not_change_the_model(void **state) {
         p.n_ctx = 128;
         p.devices[0] = devices[i];
         if (i == 2) p.n_gpu_layers = 99;
-        assert_ok(tn_fit_session(model, &p, &fits[i]));
+        assert_ok(plan_fit(model, &p, &fits[i]));
         assert_int_equal(fits[i].fits, i < 2);
         assert_true(hash_weights(model) == before);
     }
@@ -218,9 +222,9 @@ static tn_status fit_and_make(void *user) {
     p.n_ctx = 64;
     p.n_threads = 1;
     TN_TRY(tn_model_open(user, NULL, &model));
-    tn_status status = tn_fit_session(model, &p, &fit);
+    tn_status status = plan_fit(model, &p, &fit);
     if (status == TN_OK) tn_fit_free(&fit);
-    if (status == TN_OK && (status = tn_session_new(model, &p, &session)) == TN_OK) {
+    if (status == TN_OK && (status = tn_session_open(model, &p, &session)) == TN_OK) {
         status = tn_session_decode(session, &(tn_batch){.n_tokens = 3, .tokens = (tn_token[]){1, 2, 3}});
         tn_session_free(session);
     }
@@ -253,12 +257,12 @@ static void devices_that_give_small_pieces_are_used_or_refused_at_once(void **st
         p.n_gpu_layers = 99;
         assert_ok(tn_model_open(path, NULL, &model));
         if (tries[i].refused) {
-            assert_fails(TN_E_TOO_BIG, tn_fit_session(model, &p, &fit));
-            assert_fails(TN_E_TOO_BIG, tn_session_new(model, &p, &session));
+            assert_fails(TN_E_TOO_BIG, plan_fit(model, &p, &fit));
+            assert_fails(TN_E_TOO_BIG, tn_session_open(model, &p, &session));
             if (!strstr(tn_error(), tries[i].refused)) fail_msg("no %s in: %s", tries[i].refused, tn_error());
         } else {
-            assert_ok(tn_fit_session(model, &p, &fit));
-            assert_ok(tn_session_new(model, &p, &session));
+            assert_ok(plan_fit(model, &p, &fit));
+            assert_ok(tn_session_open(model, &p, &session));
             assert_ok(tn_session_memory(session, &taken));
             assert_true(taken.devices[0].cache > 256 << 10); /* in several pieces */
             assert_int_equal(taken.devices[0].cache, fit.devices[0].cache);

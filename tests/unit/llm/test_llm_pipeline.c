@@ -32,7 +32,7 @@ static tn_session_params params(int n_devices, const char *name, int n_pipeline,
 static int runs_in_flight(tn_session *s, bool prefill) {
     static char text[1 << 18];
     FILE *out = fmemopen(text, sizeof text, "w");
-    assert_ok(tn_session_dump_splits(s, prefill, out));
+    assert_ok(tn_session_plan_splits(tn_session_get_plan(s), prefill, out));
     fclose(out);
     const char *at = strstr(text, ", one of ");
     return at ? atoi(at + strlen(", one of ")) : 1;
@@ -41,9 +41,9 @@ static int runs_in_flight(tn_session *s, bool prefill) {
 /* Makes a session and checks that the memory its devices count is what was planned. */
 static void make_exactly(tn_model *model, const tn_session_params *p, tn_session **session) {
     tn_fit before, after;
-    assert_ok(tn_fit_session(model, p, &before));
+    assert_ok(plan_fit(model, p, &before));
     assert_true(before.fits);
-    assert_ok(tn_session_new(model, p, session));
+    assert_ok(tn_session_open(model, p, session));
     assert_ok(tn_session_memory(*session, &after));
     for (size_t d = 0; d < after.n_devices; d++) {
         const tn_fit_device *b = &before.devices[d], *a = &after.devices[d];
@@ -212,7 +212,7 @@ static void a_prompt_in_flight_is_read_sooner(void **state) {
             tn_session_params p = params(2, "slow", i, specs);
             p.n_ubatch = 2; /* many micro-batches keep the devices busy */
             assert_ok(tn_model_open(g.path, NULL, &model));
-            assert_ok(tn_session_new(model, &p, &session));
+            assert_ok(tn_session_open(model, &p, &session));
             uint64_t begin = tn_time_ns();
             assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = TOKENS, .tokens = g.tokens}));
             ns[i] = tn_time_ns() - begin;
@@ -235,7 +235,7 @@ static void failures_in_flight_leave_nothing(void **state) {
     char specs[3][96];
     tn_session_params p = params(2, "flight", 0, specs);
     assert_ok(tn_model_open(g.path, NULL, &model));
-    assert_ok(tn_session_new(model, &p, &session));
+    assert_ok(tn_session_open(model, &p, &session));
     const tn_batch batch = {.n_tokens = TOKENS, .tokens = g.tokens};
     float *want = malloc((size_t)g.n_vocab * sizeof *want);
     assert_ok(tn_session_decode(session, &batch));
@@ -274,7 +274,7 @@ static tn_status make_and_use(void *golden) {
     p.devices[1] = "flight1";
     p.split[0] = p.split[1] = 1;
     TN_TRY(tn_model_open(g->path, NULL, &model));
-    tn_status status = tn_session_new(model, &p, &session);
+    tn_status status = tn_session_open(model, &p, &session);
     if (status == TN_OK) status = tn_session_decode(session, &(tn_batch){.n_tokens = 9, .tokens = g->tokens});
     tn_session_free(session);
     tn_model_close(model);

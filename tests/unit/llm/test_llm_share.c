@@ -84,9 +84,9 @@ static void close_models(user users[USERS]) {
 
 static void make_session(user *u, const tn_session_params *p) {
     tn_fit now;
-    assert_ok(tn_fit_session(u->model, p, &u->fit));
+    assert_ok(plan_fit(u->model, p, &u->fit));
     assert_true(u->fit.fits);
-    assert_ok(tn_session_new(u->model, p, &u->session));
+    assert_ok(tn_session_open(u->model, p, &u->session));
     assert_ok(tn_session_memory(u->session, &now));
     for (size_t d = 0; d < now.n_devices; d++) {
         assert_int_equal(now.devices[d].weights, u->fit.devices[d].weights);
@@ -212,7 +212,7 @@ static void sharing_fits_where_two_do_not(void **state) {
                 continue;
             }
             const size_t before = used_on(name);
-            assert_fails(TN_E_TOO_BIG, tn_session_new(users[u].model, &p, &users[u].session));
+            assert_fails(TN_E_TOO_BIG, tn_session_open(users[u].model, &p, &users[u].session));
             if (less == 2) assert_non_null(strstr(tn_error(), "of which a part is there"));
             assert_int_equal(used_on(name), before);
             take_step(&users[0], &g[0], 0); /* the first works on */
@@ -251,7 +251,7 @@ static void growing_needs_room_for_old_and_new(void **state) {
                 size = used_on(name) + small->compute + (large->scratch > small->scratch ? small->scratch : 0);
         } else {
             const size_t before = used_on(name);
-            assert_fails(TN_E_TOO_BIG, tn_session_new(users[0].model, &p, &users[0].session));
+            assert_fails(TN_E_TOO_BIG, tn_session_open(users[0].model, &p, &users[0].session));
             assert_int_equal(used_on(name), before);
         }
         take_step(&users[TEXT], &g[1], 0);
@@ -274,11 +274,11 @@ static void what_cannot_be_shared_is_refused(void **state) {
     make_session(&users[0], &p);
     p = params_of(TEXT, NULL, tn_session_sched(users[0].session),
                   &all); /* a session's own scheduler: the session's logits may be in its compute memory */
-    assert_fails(TN_E_INVALID, tn_session_new(users[TEXT].model, &p, &none));
+    assert_fails(TN_E_INVALID, tn_session_open(users[TEXT].model, &p, &none));
     assert_ok(tn_sched_new(&(tn_sched_params){.n_threads = 1}, &sched));
     p = params_of(TEXT, NULL, sched, &all);
     p.devices[0] = "cpu";
-    assert_fails(TN_E_INVALID, tn_session_new(users[TEXT].model, &p, &none));
+    assert_fails(TN_E_INVALID, tn_session_open(users[TEXT].model, &p, &none));
     p.devices[0] = NULL;
     make_session(&users[TEXT], &p);
     p = params_of(TWIN, NULL, tn_session_sched(users[TEXT].session), &all); /* which is shared already */
@@ -298,7 +298,7 @@ static tn_status share(void *golden) {
     TN_TRY_GOTO(tn_sched_new(&(tn_sched_params){.n_threads = 1}, &sched), status, out);
     for (int i = 0; i < 2; i++) {
         tn_session_params p = params_of(i ? VECTORS : TEXT, NULL, sched, &(tn_placement_override){".*", "cpu"});
-        TN_TRY_GOTO(tn_session_new(model, &p, &sessions[i]), status, out);
+        TN_TRY_GOTO(tn_session_open(model, &p, &sessions[i]), status, out);
     }
     for (int i = 0; i < 4; i++)
         TN_TRY_GOTO(tn_session_decode(sessions[i % 2], &(tn_batch){.n_tokens = 3, .tokens = g->tokens}), status, out);

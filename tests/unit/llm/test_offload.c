@@ -35,7 +35,7 @@ static void open_model(const char *name, tn_model **model) {
  * all other copies are the graph's inputs. */
 static void check_splits(const char *name, tn_session *s, const tn__schedule *schedule, size_t n_runs) {
     if (schedule->n_splits != n_runs) {
-        tn_sched_dump(s->plan.sched, s->plan.graphs.reserved[0]->graph, stdout);
+        tn_sched_dump(s->plan->sched, s->plan->graphs.reserved[0]->graph, stdout);
         fail_msg("%s: %zu splits, %zu runs of layers", name, schedule->n_splits, n_runs);
     }
     for (size_t i = 0; i < schedule->n_splits; i++) {
@@ -47,7 +47,7 @@ static void check_splits(const char *name, tn_session *s, const tn__schedule *sc
             states += !(source->flags & TN_FLAG_INPUT);
         }
         if (states != (i > 0)) {
-            tn_sched_dump(s->plan.sched, s->plan.graphs.reserved[0]->graph, stdout);
+            tn_sched_dump(s->plan->sched, s->plan->graphs.reserved[0]->graph, stdout);
             fail_msg("%s: split %zu receives %zu states", name, i, states);
         }
     }
@@ -55,11 +55,11 @@ static void check_splits(const char *name, tn_session *s, const tn__schedule *sc
 
 static const tn__schedule *schedule_of(tn_session *s, size_t reserved) {
     tn_sched_info info;
-    assert_ok(tn_sched_describe(s->plan.sched, s->plan.graphs.reserved[reserved]->graph, &info));
-    tn_fingerprint key = tn_graph_fingerprint(s->plan.graphs.reserved[reserved]->graph);
-    for (size_t k = 0; k < s->plan.sched->n_schedules; k++)
-        if (s->plan.sched->schedules[k]->key.lo == key.lo && s->plan.sched->schedules[k]->key.hi == key.hi)
-            return s->plan.sched->schedules[k];
+    assert_ok(tn_sched_describe(s->plan->sched, s->plan->graphs.reserved[reserved]->graph, &info));
+    tn_fingerprint key = tn_graph_fingerprint(s->plan->graphs.reserved[reserved]->graph);
+    for (size_t k = 0; k < s->plan->sched->n_schedules; k++)
+        if (s->plan->sched->schedules[k]->key.lo == key.lo && s->plan->sched->schedules[k]->key.hi == key.hi)
+            return s->plan->sched->schedules[k];
     fail_msg("no schedule for graph %zu", reserved);
     return NULL;
 }
@@ -69,7 +69,7 @@ static void decode(tn_session *s, float **logits, size_t *size) {
     bool outputs[9] = {false, true, false, false, true, true, false, false, true};
     tn_batch batch = {.n_tokens = 9, .tokens = tokens, .outputs = outputs};
     assert_ok(tn_session_decode(s, &batch));
-    *size = (size_t)tn_session_output_count(s) * (size_t)s->plan.model->h.n_vocab * sizeof(float);
+    *size = (size_t)tn_session_output_count(s) * (size_t)s->plan->model->h.n_vocab * sizeof(float);
     *logits = malloc(*size);
     memcpy(*logits, tn_session_logits(s, 0), *size);
 }
@@ -98,7 +98,7 @@ static void data_changes_devices_only_where_layers_do(void **state) {
             p.n_gpu_layers = way == HALF ? model->h.n_layer / 2 : -1;
             p.overrides = &keep;
             p.n_overrides = way == ALL_BUT_EMBEDDING;
-            assert_ok(tn_session_new(model, &p, &s));
+            assert_ok(tn_session_open(model, &p, &s));
             /* Half of the layers: host, device, and the output side on the host. */
             static const size_t n_runs[N_WAYS] = {[HALF] = 3, [ALL] = 1, [ALL_BUT_EMBEDDING] = 2};
             for (size_t i = 0; way != HOST && i < 2; i++) check_splits(*name, s, schedule_of(s, i), n_runs[way]);
@@ -124,7 +124,7 @@ static char *explain(const tn_session *s) {
     char *text = NULL;
     size_t size;
     FILE *out = open_memstream(&text, &size);
-    assert_ok(tn_session_explain(s, out));
+    assert_ok(tn_session_plan_explain(tn_session_get_plan(s), out));
     fclose(out);
     return text;
 }
@@ -143,7 +143,7 @@ static void the_first_device_is_filled_before_the_next(void **state) {
         tn_fit fit;
         snprintf(spec, sizeof spec, "sim:%zuK,name=fill%zu,memory-only=1", kib, kib);
         p.devices[0] = spec;
-        assert_ok(tn_fit_session(model, &p, &fit));
+        assert_ok(plan_fit(model, &p, &fit));
         assert_true(fit.fits);
         const tn_fit_device *d = &fit.devices[0];
         assert_true(d->weights + d->cache + d->compute + d->scratch <= kib * 1024);
@@ -155,7 +155,7 @@ static void the_first_device_is_filled_before_the_next(void **state) {
         tn_fit_free(&fit);
         if (chosen == n) continue;
         p.n_gpu_layers = chosen + 1;
-        assert_ok(tn_fit_session(model, &p, &fit));
+        assert_ok(plan_fit(model, &p, &fit));
         assert_false(fit.fits);
         tn_fit_free(&fit);
     }
@@ -175,7 +175,7 @@ static void overrides_are_kept_and_explained(void **state) {
     tn_placement_override overrides[] = {{"blk\\.[01]\\.ffn_down", "cpu"}, {"ffn_down", "right"}};
     p.overrides = overrides;
     p.n_overrides = 2;
-    assert_ok(tn_session_new(model, &p, &s));
+    assert_ok(tn_session_open(model, &p, &s));
     for (size_t i = 0; i < model->n_all; i++) {
         const tn__weight *w = &model->all[i];
         if (w->ignored) continue;
@@ -190,7 +190,11 @@ static void overrides_are_kept_and_explained(void **state) {
     FILE *out = open_memstream(&before, &size_before);
     tn_model *unloaded;
     open_model("llama-dense", &unloaded);
-    assert_ok(tn_fit_explain(unloaded, &p, out));
+    tn_session_plan *plan;
+    assert_ok(tn_session_plan_new(unloaded, &p, &plan));
+    assert_ok(tn_session_plan_explain(plan, out));
+    assert_ok(tn_session_plan_splits(plan, false, out));
+    tn_session_plan_free(plan);
     fclose(out);
     assert_memory_equal(text, before, strlen(text)); /* and then the splits */
     assert_non_null(strstr(before, "split 0 on cpu"));
@@ -213,7 +217,7 @@ static void overrides_are_kept_and_explained(void **state) {
     /* A second session uses the weights where the first loaded them. */
     tn_session_params other = params();
     memcpy(other.devices, p.devices, sizeof other.devices);
-    assert_ok(tn_session_new(model, &other, &s));
+    assert_ok(tn_session_open(model, &other, &s));
     text = explain(s);
     assert_non_null(strstr(text, "an earlier session loaded it\n"));
     free(text);
@@ -222,9 +226,9 @@ static void overrides_are_kept_and_explained(void **state) {
 
     open_model("llama-dense", &model);
     overrides[1].device = "nowhere";
-    assert_fails(TN_E_NOT_FOUND, tn_session_new(model, &p, &s));
+    assert_fails(TN_E_NOT_FOUND, tn_session_open(model, &p, &s));
     overrides[1] = (tn_placement_override){"(", "cpu"};
-    assert_fails(TN_E_INVALID, tn_session_new(model, &p, &s));
+    assert_fails(TN_E_INVALID, tn_session_open(model, &p, &s));
     tn_model_close(model);
 }
 

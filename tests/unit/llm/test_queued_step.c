@@ -27,7 +27,7 @@ static void queued_steps_give_the_same_tokens(void **state) {
             p.n_ubatch = 16;
             p.devices[0] = i ? "sim:64M,name=greedy" : "cpu";
             assert_ok(tn_model_open(g.path, NULL, &models[i]));
-            assert_ok(tn_session_new(models[i], &p, &sessions[i]));
+            assert_ok(tn_session_open(models[i], &p, &sessions[i]));
         }
         rng r = {5};
         tn_token next[LOOP_SEQS] = {1, 2};
@@ -99,7 +99,7 @@ static void a_session_may_be_freed_while_a_step_is_queued(void **state) {
     p.n_ubatch = 16;
     p.devices[0] = "sim:64M,latency=3ms,name=late";
     assert_ok(tn_model_open(path, NULL, &model));
-    assert_ok(tn_session_new(model, &p, &session));
+    assert_ok(tn_session_open(model, &p, &session));
     tn_token next = 1;
     for (int i = 0; i < 4; i++) next = loop_step(session, next, 0, true);
     tn_session_free(session);
@@ -119,7 +119,7 @@ static void a_lost_device_ends_a_greedy_loop(void **state) {
         p.n_ctx = 128;
         p.devices[0] = i ? "sim:64M,fail=lost:30,name=losing" : "cpu";
         assert_ok(tn_model_open(path, NULL, &model));
-        assert_ok(tn_session_new(model, &p, &session));
+        assert_ok(tn_session_open(model, &p, &session));
         tn_status status = TN_OK;
         int done = 0;
         for (; done < N && status == TN_OK; done++) {

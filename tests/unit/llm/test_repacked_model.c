@@ -84,8 +84,8 @@ static void check_model(const char *name) {
         tn_fit said, taken;
         tn_session_params p = params(&g, pack);
         assert_ok(tn_model_open(path, NULL, &model));
-        assert_ok(tn_fit_session(model, &p, &said));
-        assert_ok(tn_session_new(model, &p, &session));
+        assert_ok(plan_fit(model, &p, &said));
+        assert_ok(tn_session_open(model, &p, &session));
         assert_ok(tn_session_memory(session, &taken));
         assert_int_equal(said.devices[0].weights, taken.devices[0].weights);
         assert_int_equal(said.devices[0].mapped, taken.devices[0].mapped);
@@ -96,7 +96,7 @@ static void check_model(const char *name) {
         char *text;
         size_t size;
         FILE *out = open_memstream(&text, &size);
-        assert_ok(tn_session_explain(session, out));
+        assert_ok(tn_session_plan_explain(tn_session_get_plan(session), out));
         fclose(out);
         assert_true((strstr(text, ", repacked for its kernels\n") != NULL) == (pack != 0));
         assert_non_null(strstr(text, ", stays in the file's map\n"));
@@ -104,7 +104,7 @@ static void check_model(const char *name) {
         logits[pack] = logits_of(session, &g);
         /* Weights are loaded once: later sessions use them as they are. */
         p.no_repack = !p.no_repack;
-        assert_ok(tn_session_new(model, &p, &second));
+        assert_ok(tn_session_open(model, &p, &second));
         float *again = logits_of(second, &g);
         assert_memory_equal(again, logits[pack], (size_t)g.n_tokens * (size_t)g.n_vocab * sizeof *again);
         free(again);

@@ -454,7 +454,7 @@ static void graphs_of_models_are_within_a_hundredth_of_the_bound(void **state) {
             params.n_ubatch = tokens;
             params.n_threads = 1;
             tn_fit fit;
-            assert_ok(tn_fit_session(model, &params, &fit));
+            assert_ok(plan_fit(model, &params, &fit));
             for (size_t d = 0; d < fit.n_devices; d++) {
                 assert_true(fit.devices[d].lower_bound > 0);
                 if ((double)fit.devices[d].compute > 1.01 * (double)fit.devices[d].lower_bound)

@@ -60,7 +60,7 @@ static int run_logits(const struct args *args) {
         goto out;
     }
     p.cache_v = p.cache_k;
-    if ((status = tn_session_new(model, &p, &session)) != TN_OK) {
+    if ((status = tn_session_open(model, &p, &session)) != TN_OK) {
         code = fail_status(status, "%s", "");
         goto out;
     }

@@ -17,6 +17,7 @@ struct plan_subject {
     tn_model *model;
     tn_model_info info;
     tn_session_params params;
+    tn_session_plan *plan;
     tn_fit fit;
 };
 
@@ -94,7 +95,7 @@ static void print_verdict(const struct plan_subject *s, FILE *out) {
                     device_bytes(f) - f->free);
         if (f->mapped > f->total) fprintf(out, " The file is larger than the memory of %s.", f->name);
     }
-    fprintf(out, "\nTo make it fit: %s.\n", s->fit.advice);
+    fprintf(out, "\nTo make it fit: %s.\n", tn_session_plan_advice(s->plan));
 }
 
 /* ---- JSON ---- */
@@ -118,9 +119,10 @@ static int print_plan_json(const struct plan_subject *s) {
         (json_int_t)s->info.n_params, "bytes", (json_int_t)s->info.bytes, "layers", s->info.n_layer, "session", "ctx",
         s->params.n_ctx, "batch", s->params.n_batch, "ubatch", s->params.n_ubatch, "seqs", s->params.n_seqs,
         "cache_type_k", tn_type_name(s->params.cache_k), "cache_type_v", tn_type_name(s->params.cache_v), "fits",
-        (int)s->fit.fits, "advice", s->fit.fits ? json_null() : json_string(s->fit.advice), "devices", devices,
-        "graphs", "prefill", "nodes", (json_int_t)s->fit.nodes_prefill, "splits", (json_int_t)s->fit.splits_prefill,
-        "decode", "nodes", (json_int_t)s->fit.nodes_decode, "splits", (json_int_t)s->fit.splits_decode);
+        (int)s->fit.fits, "advice", s->fit.fits ? json_null() : json_string(tn_session_plan_advice(s->plan)),
+        "devices", devices, "graphs", "prefill", "nodes", (json_int_t)s->fit.nodes_prefill, "splits",
+        (json_int_t)s->fit.splits_prefill, "decode", "nodes", (json_int_t)s->fit.nodes_decode, "splits",
+        (json_int_t)s->fit.splits_decode);
     return print_json_document(root);
 }
 
@@ -129,7 +131,7 @@ static int print_plan_json(const struct plan_subject *s) {
 static int draw_graph_plan(const struct plan_subject *s, bool prefill, size_t device, char **svg) {
     const tn_plan *plan;
     size_t memory;
-    tn_status status = tn_fit_graph_plan(&s->fit, prefill, device, &plan, &memory);
+    tn_status status = tn_session_plan_graph(s->plan, prefill, device, &plan, &memory);
     if (status == TN_OK) status = tn_plan_export(plan, TN_PLAN_SVG, memory, svg);
     return status == TN_OK ? EXIT_OK : fail_status(status, "cannot draw the plan");
 }
@@ -210,7 +212,7 @@ static int write_html(const struct plan_subject *s, const char *path) {
 /* Compiling needs addresses, so a session is set up. On a described device that takes no memory. */
 static int print_launches(const struct plan_subject *s) {
     tn_session *session;
-    tn_status status = tn_session_new(s->model, &s->params, &session);
+    tn_status status = tn_session_new(s->plan, &session);
     if (status != TN_OK) return fail_status(status, "%s", s->path);
     for (int decode = 0; decode < 2 && status == TN_OK; decode++) {
         printf("\n%s, %d token%s, ", decode ? "decode" : "prefill", decode ? s->params.n_seqs : s->params.n_ubatch,
@@ -236,14 +238,15 @@ static int run_plan(const struct args *args) {
     s.info = tn_model_get_info(s.model);
     if (!args_given(args, "ctx") && s.params.n_ctx > s.info.n_ctx_train) s.params.n_ctx = s.info.n_ctx_train;
     if (s.params.n_ctx == 0) s.params.n_ctx = s.info.n_ctx_train;
-    status = tn_fit_session(s.model, &s.params, &s.fit);
+    status = tn_session_plan_new(s.model, &s.params, &s.plan);
+    if (status == TN_OK) status = tn_session_plan_fit(s.plan, &s.fit);
     if (status != TN_OK) {
         code = fail_status(status, "%s", s.path);
+        tn_session_plan_free(s.plan);
         tn_model_close(s.model);
         return code;
     }
-    s.params.n_batch = s.params.n_batch < s.params.n_ctx ? s.params.n_batch : s.params.n_ctx;
-    s.params.n_ubatch = s.params.n_ubatch < s.params.n_batch ? s.params.n_ubatch : s.params.n_batch;
+    s.params = tn_session_plan_params(s.plan);
     if (args_flag(args, "json")) {
         code = print_plan_json(&s);
     } else {
@@ -254,18 +257,21 @@ static int run_plan(const struct args *args) {
     }
     if (!code && args_flag(args, "why")) {
         putchar('\n');
-        status = tn_fit_explain(s.model, &s.params, stdout);
+        status = tn_session_plan_explain(s.plan, stdout);
+        putchar('\n');
+        if (status == TN_OK) status = tn_session_plan_splits(s.plan, false, stdout);
         if (status != TN_OK) code = fail_status(status, "%s", s.path);
     }
-    if (!code && args_flag(args, "launches")) code = print_launches(&s);
     const char *svg = args_text(args, "svg"), *html = args_text(args, "html");
     fflush(stdout); /* keeps the order when both streams go to one file */
     if (!code && svg && !(code = write_plan_svg(&s, svg)))
         fprintf(stderr, "Picture of the plan (time × address): %s\n", svg);
     if (!code && html && !(code = write_html(&s, html)))
         fprintf(stderr, "Report with pictures of all plans: %s\n", html);
+    if (!code && args_flag(args, "launches")) code = print_launches(&s); /* last: it uses the plan up */
     if (!code && !s.fit.fits) code = EXIT_TOO_BIG;
     tn_fit_free(&s.fit);
+    tn_session_plan_free(s.plan);
     tn_model_close(s.model);
     return code;
 }

@@ -33,7 +33,7 @@ static size_t total_bytes(const tn_fit *fit) {
 }
 
 /* Names every device that lacks memory, with the parts that need it, and what to change. */
-static int fail_too_big(const char *path, const tn_fit *fit) {
+static int fail_too_big(const char *path, tn_session_plan *plan, const tn_fit *fit) {
     fail("%s: the session does not fit", path);
     for (size_t i = 0; i < fit->n_devices; i++) {
         const tn_fit_device *d = &fit->devices[i];
@@ -49,21 +49,26 @@ static int fail_too_big(const char *path, const tn_fit *fit) {
             fprintf(stderr, "  the file (%s) is larger than the memory of %s (%s)\n", human_bytes(needed, d->mapped),
                     d->name, human_bytes(available, d->total));
     }
-    fprintf(stderr, "To make it fit: %s.\n", fit->advice);
+    fprintf(stderr, "To make it fit: %s.\n", tn_session_plan_advice(plan));
     return EXIT_ERROR;
 }
 
-/* The plan comes before the session, so that planned and used bytes can be compared. */
+/* Planned bytes are kept, to be compared with those in use. */
 static int plan_and_make(const char *path, const tn_session_params *params, struct loaded_model *loaded) {
-    tn_fit fit;
-    tn_status status = tn_fit_session(loaded->model, params, &fit);
+    tn_session_plan *plan;
+    tn_fit fit = {0};
+    tn_status status = tn_session_plan_new(loaded->model, params, &plan);
     if (status != TN_OK) return fail_status(status, "%s", path);
+    int code = EXIT_OK;
+    status = tn_session_plan_fit(plan, &fit);
     loaded->planned_bytes = total_bytes(&fit);
-    int code = fit.fits ? EXIT_OK : fail_too_big(path, &fit);
+    if (status == TN_OK && !fit.fits)
+        code = fail_too_big(path, plan, &fit);
+    else if (status == TN_OK)
+        status = tn_session_new(plan, &loaded->session);
     tn_fit_free(&fit);
-    if (code) return code;
-    status = tn_session_new(loaded->model, params, &loaded->session);
-    return status == TN_OK ? EXIT_OK : fail_status(status, "%s", path);
+    tn_session_plan_free(plan);
+    return status == TN_OK ? code : fail_status(status, "%s", path);
 }
 
 int loaded_model_open(const struct args *args, const char *path, const tn_session_params *params,

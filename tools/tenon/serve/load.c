@@ -50,34 +50,51 @@ static size_t planned_by_others(const struct served *served) {
     return total;
 }
 
-/* Plans the sessions. When they do not fit beside the loaded models, idle models are unloaded one by one. */
-static tn_status plan_memory(struct served *served, const tn_session_params *main, const tn_session_params *embed) {
+/* Plans the sessions; `plan` receives that of the first. Both share the weights. */
+static tn_status plan_sessions(struct served *served, const tn_session_params *main, const tn_session_params *embed,
+                               tn_session_plan **plan, size_t *bytes, char *advice, size_t advice_size) {
+    tn_session_plan *second = NULL;
+    tn_fit fit = {0}, second_fit = {0};
+    *plan = NULL;
+    tn_status status = tn_session_plan_new(served->model, main ? main : embed, plan);
+    if (status == TN_OK) status = tn_session_plan_fit(*plan, &fit);
+    if (status == TN_OK && main && embed) {
+        status = tn_session_plan_new(served->model, embed, &second);
+        if (status == TN_OK) status = tn_session_plan_fit(second, &second_fit);
+    }
+    advice[0] = '\0';
+    if (status == TN_OK) {
+        *bytes = planned_bytes(&fit, true) + planned_bytes(&second_fit, false);
+        tn_session_plan *short_of = !fit.fits ? *plan : second && !second_fit.fits ? second : NULL;
+        if (short_of) snprintf(advice, advice_size, "%s", tn_session_plan_advice(short_of));
+        served->planned = fit;
+    } else {
+        tn_fit_free(&fit);
+        tn_session_plan_free(*plan);
+        *plan = NULL;
+    }
+    tn_fit_free(&second_fit);
+    tn_session_plan_free(second);
+    return status;
+}
+
+/* Plans until the sessions fit: where they do not, idle models are unloaded one by one. */
+static tn_status plan_memory(struct served *served, const tn_session_params *main, const tn_session_params *embed,
+                             tn_session_plan **plan) {
     size_t limit = served->server->memory_limit;
     for (;;) {
-        tn_fit fit = {0}, second = {0};
-        TN_TRY(tn_fit_session(served->model, main ? main : embed, &fit));
-        bool fits = fit.fits;
-        size_t bytes = planned_bytes(&fit, true);
-        if (main && embed) {
-            tn_status status = tn_fit_session(served->model, embed, &second);
-            if (status != TN_OK) {
-                tn_fit_free(&fit);
-                return status;
-            }
-            fits = fits && second.fits; /* the weights are shared */
-            bytes += planned_bytes(&second, false);
-        }
+        size_t bytes;
+        char advice[512];
+        TN_TRY(plan_sessions(served, main, embed, plan, &bytes, advice, sizeof advice));
         size_t others = planned_by_others(served);
         bool within = !limit || (bytes <= limit && others <= limit - bytes);
-        char advice[sizeof fit.advice];
-        memcpy(advice, fit.fits ? second.advice : fit.advice, sizeof advice);
-        tn_fit_free(&second);
-        if (fits && within) {
-            served->planned = fit;
+        if (!*advice && within) {
             atomic_store(&served->planned_bytes, bytes);
             return TN_OK;
         }
-        tn_fit_free(&fit);
+        tn_fit_free(&served->planned);
+        tn_session_plan_free(*plan);
+        *plan = NULL;
         if (request_memory(served)) continue;
         if (!within)
             return tn_fail(TN_E_TOO_BIG,
@@ -100,8 +117,7 @@ static tn_session_params embed_params(const struct served *served, const tn_sess
     return p;
 }
 
-static tn_status make_embedder(struct served *served, const tn_session_params *p) {
-    TN_TRY(tn_session_new(served->model, p, &served->embedder));
+static tn_status check_embedder(struct served *served) {
     tn_session_params got = tn_session_get_params(served->embedder);
     if (got.pooling == TN_POOLING_NONE || got.pooling == TN_POOLING_RANK)
         return tn_fail(TN_E_UNSUPPORTED, "an embedding over HTTP is one vector: use --pooling mean, cls or last");
@@ -119,7 +135,7 @@ static void draw_session_plan(struct served *served, tn_session *session) {
     for (size_t d = 1; d < fit.n_devices; d++)
         if (fit.devices[d].compute > fit.devices[device].compute) device = d;
     tn_fit_free(&fit);
-    if (tn_session_graph_plan(session, true, device, &plan, &memory) != TN_OK ||
+    if (tn_session_plan_graph(tn_session_get_plan(session), true, device, &plan, &memory) != TN_OK ||
         tn_plan_export(plan, TN_PLAN_SVG, memory, &served->plan_svg) != TN_OK)
         return;
     served->plan_svg_length = strlen(served->plan_svg);
@@ -161,9 +177,13 @@ static tn_status load_model(struct served *served, struct engine *e) {
     if (!served->tokenizer) return tn_fail(TN_E_UNSUPPORTED, "the model has no tokenizer and cannot be served");
     bool generates = !served->info.is_encoder, embeds = served->info.is_encoder || served->server->embeddings;
     embed = embed_params(served, &p);
-    TN_TRY(plan_memory(served, generates ? &p : NULL, embeds ? &embed : NULL));
-    if (generates) TN_TRY(tn_session_new(served->model, &p, &served->session));
-    if (embeds) TN_TRY(make_embedder(served, &embed));
+    tn_session_plan *plan;
+    TN_TRY(plan_memory(served, generates ? &p : NULL, embeds ? &embed : NULL, &plan));
+    tn_status status = tn_session_new(plan, generates ? &served->session : &served->embedder);
+    tn_session_plan_free(plan);
+    TN_TRY(status);
+    if (generates && embeds) TN_TRY(tn_session_open(served->model, &embed, &served->embedder));
+    if (embeds) TN_TRY(check_embedder(served));
     e->session = served->session;
     draw_session_plan(served, generates ? served->session : served->embedder);
     log_session(served->path, served->model, generates ? served->session : served->embedder, began);
