@@ -34,8 +34,12 @@ typedef enum tn_pack_effort {
 
 typedef struct tn_pack_params {
     tn_pack_effort effort;
-    size_t capacity;    /* largest total size accepted; 0: no limit */
-    size_t max_chunk;   /* largest single chunk; 0: one chunk of any size */
+    size_t capacity;  /* largest total size accepted (with bins: largest `reserved`); 0: no limit */
+    size_t max_chunk; /* largest single chunk; 0: any size, in as many chunks as there are bins, at least one */
+    /* Sizes of chunks that exist already, each at most max_chunk. Chunk c < n_bins of the result is bin c. Bins are
+     * filled first: the packer minimises `reserved`, the sum of max(chunk size, bin) over all chunks. */
+    const size_t *bins;
+    size_t n_bins;
     uint64_t max_steps; /* budget in elementary steps of a few nanoseconds; 0: the default of the effort */
     double time_limit;  /* seconds after which the best result so far is returned; 0: none. Not deterministic. */
     bool (*cancel)(void *user); /* polled regularly; true stops with TN_E_ABORTED. May be NULL. */
@@ -48,13 +52,14 @@ typedef struct tn_pack_result {
     size_t count;        /* of items; length of the two arrays below */
     size_t *offsets;     /* of each item within its chunk */
     uint32_t *chunks;    /* of each item */
-    size_t chunk_count;  /* 1 unless max_chunk requires more; 0 without items */
-    size_t *chunk_sizes; /* each at most max_chunk */
+    size_t chunk_count;  /* 1 unless max_chunk or bins lead to more; 0 without items */
+    size_t *chunk_sizes; /* bytes used of each chunk, at most max_chunk; may be less or more than its bin */
     size_t size;         /* sum of the chunk sizes */
+    size_t reserved;     /* sum of max(chunk size, bin), with the bins that are not used; without bins: size */
     size_t live_peak;    /* largest sum of sizes live at the same time */
     size_t lower_bound;  /* no packing is smaller than this; at least live_peak */
     double ratio;        /* size / lower_bound; 1 when both are zero */
-    bool optimal;        /* size == lower_bound */
+    bool optimal;        /* size == lower_bound; with bins: `reserved` is the larger of lower_bound and all bins */
     uint64_t steps;      /* used */
     /* For TN_E_INFEASIBLE: ascending indices of items that do not fit together within the capacity; a small set,
      * though not necessarily the smallest. The arrays above are then NULL. */
@@ -69,7 +74,7 @@ typedef struct tn_pack_result {
  *   TN_E_UNDECIDED    none was found within the budget; `result` holds the smallest packing found, which exceeds
  *                     the capacity
  *   TN_E_INVALID      an item or parameter is invalid (end before start, alignment not a power of two, fixed
- *                     items that overlap, an item larger than max_chunk)
+ *                     items that overlap, an item or bin larger than max_chunk)
  *
  * or TN_E_OVERFLOW, TN_E_NOMEM, TN_E_ABORTED. Free the result with tn_pack_result_free() after the first three. After
  * the others it is empty; freeing it does nothing. */
@@ -78,8 +83,9 @@ TN_API tn_status tn_pack(const tn_pack_item *items, size_t count, const tn_pack_
 TN_API void tn_pack_result_free(tn_pack_result *result);
 
 /* Checks a packing independently of the packer, in n log n: offsets are aligned, items are inside their chunks, fixed
- * items have not moved, chunk sizes are within max_chunk and add up to the size, and items that are live at the same
- * time do not overlap. TN_E_INTERNAL with a message that names the items in conflict. `params` may be NULL. */
+ * items have not moved, chunk sizes are within max_chunk and add up to the size, with the bins to `reserved`, and
+ * items that are live at the same time do not overlap. TN_E_INTERNAL with a message that names the items in conflict.
+ * `params` may be NULL. */
 TN_API tn_status tn_pack_verify(const tn_pack_item *items, size_t count, const tn_pack_params *params,
                                 const tn_pack_result *result);
 

@@ -24,6 +24,12 @@ typedef struct tn_plan_memory {
     size_t max_chunk; /* largest single allocation; storage is split into chunks of at most this size */
 } tn_plan_memory;
 
+/* Chunks of a memory that exist already. */
+typedef struct tn_plan_bins {
+    const size_t *sizes;
+    size_t count;
+} tn_plan_bins;
+
 typedef struct tn_plan_params {
     const tn_plan_memory *memories;
     size_t n_memories;         /* at most 32767 */
@@ -34,7 +40,9 @@ typedef struct tn_plan_params {
      * mask of the op table. */
     uint32_t (*inplace_mask)(void *user, const tn_tensor *node, size_t index);
     void *user;
-    tn_pack_params pack; /* effort and limits for each memory; capacity and max_chunk are ignored */
+    /* Per memory: chunks that exist already. They are filled first, see tn_pack_params.bins. NULL: none. */
+    const tn_plan_bins *bins;
+    tn_pack_params pack; /* effort and limits for each memory; capacity, max_chunk and bins are ignored */
 } tn_plan_params;
 
 /* The memory of one tensor. */
@@ -60,8 +68,8 @@ TN_API size_t tn_plan_tensor_count(const tn_plan *plan);
 TN_API const tn_plan_entry *tn_plan_entries(const tn_plan *plan); /* nodes, then leaves, as in the graph */
 TN_API size_t tn_plan_memory_count(const tn_plan *plan);
 TN_API size_t tn_plan_chunk_count(const tn_plan *plan, size_t memory);
-TN_API size_t tn_plan_chunk_size(const tn_plan *plan, size_t memory, size_t chunk);
-TN_API size_t tn_plan_size(const tn_plan *plan, size_t memory);        /* sum of its chunks */
+TN_API size_t tn_plan_chunk_size(const tn_plan *plan, size_t memory, size_t chunk); /* bytes used; 0 is possible */
+TN_API size_t tn_plan_size(const tn_plan *plan, size_t memory);                     /* sum of its chunks */
 TN_API size_t tn_plan_lower_bound(const tn_plan *plan, size_t memory); /* largest sum of live bytes at any node */
 TN_API bool tn_plan_optimal(const tn_plan *plan, size_t memory);       /* the size is proven minimal */
 TN_API size_t tn_plan_total(const tn_plan *plan);                      /* over all memories */

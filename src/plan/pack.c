@@ -19,14 +19,17 @@ void tn_pack_result_free(tn_pack_result *result) {
     memset(result, 0, sizeof *result);
 }
 
-/* The sum of the chunk sizes of the best packing. */
+/* The sum over chunks of the larger of used and existing bytes, for the best packing. */
 static uint64_t total_size(const tn__pack_problem *p) {
+    const tn__pack_layout *layout = p->layout;
     uint64_t height = tn__pack_height(p);
-    if (!p->chunk || height == TN__NOWHERE) return height;
+    if (height == TN__NOWHERE) return height;
+    if (!p->chunk) return layout ? layout->total - layout->bin[0] + TN__MAX(height, layout->bin[0]) : height;
     uint64_t total = 0;
-    size_t chunks = height / p->stride + 1;
+    size_t chunks = TN__MAX(height / p->stride + 1, layout ? layout->count : 0);
     uint64_t *end = tn_calloc(chunks, sizeof *end);
     if (!end) return height; /* an overestimate, which only costs time */
+    for (size_t c = 0; layout && c < layout->count; c++) end[c] = layout->bin[c];
     for (uint32_t i = 0; i < p->n; i++) {
         uint64_t *e = &end[p->best[i] / p->stride];
         *e = TN__MAX(*e, p->best[i] % p->stride + p->size[i]);
@@ -37,6 +40,15 @@ static uint64_t total_size(const tn__pack_problem *p) {
 }
 
 static bool satisfied(const tn__pack_problem *p, uint64_t goal) { return total_size(p) <= goal; }
+
+/* The highest address at which a packing reaches the goal; with several bins, at which it needs nothing beyond them.
+ */
+static uint64_t height_of(const tn__pack_problem *p, uint64_t goal) {
+    const tn__pack_layout *layout = p->layout;
+    if (!layout) return goal;
+    if (!p->chunk) return goal - (layout->total - layout->bin[0]);
+    return (layout->count - 1) * p->stride + TN__MIN(layout->bin[layout->count - 1], p->chunk);
+}
 
 /* ---- Fast ---- */
 
@@ -59,9 +71,9 @@ static void workspace_free(workspace *w) {
     tn_free(w->scratch);
 }
 
-static void greedy(tn__pack_problem *p, tn__pack_greedy *g, workspace *w, uint64_t goal, tn__pack_order_by by,
+static void greedy(tn__pack_problem *p, tn__pack_greedy *g, workspace *w, uint64_t height, tn__pack_order_by by,
                    tn__gap_rule rule) {
-    uint32_t count = tn__pack_open_items(p, goal, w->order);
+    uint32_t count = tn__pack_open_items(p, height, w->order);
     p->clock.steps += 2 * (uint64_t)count;
     tn__pack_order(p, by, w->order, count, w->key, w->scratch);
     if (tn__pack_greedy_run(g, w->order, count, rule, w->at)) tn__pack_keep(p, w->at);
@@ -83,7 +95,7 @@ typedef struct attempt {
 static void attempts(tn__pack_problem *p, tn__pack_greedy *g, workspace *w, uint64_t goal, const attempt *list,
                      size_t count) {
     for (size_t a = 0; a < count && !satisfied(p, goal) && !tn__pack_stopped(&p->clock); a++)
-        greedy(p, g, w, goal, list[a].by, list[a].rule);
+        greedy(p, g, w, height_of(p, goal), list[a].by, list[a].rule);
 }
 
 static tn_status pack_fast(tn__pack_problem *p, tn__pack_greedy *g, uint64_t goal) {
@@ -109,12 +121,12 @@ static tn_status pack_fast(tn__pack_problem *p, tn__pack_greedy *g, uint64_t goa
                                     {TN__BY_SIZE_SPAN, TN__GAP_LOWEST},
                                     {TN__BY_ROUGH_CROWD_SPAN, TN__GAP_LOWEST},
                                     {TN__BY_SIZE, TN__GAP_TIGHTEST}};
-    TN_TRY_GOTO(tn__pack_greedy_set_base(g, goal, &founded), status, out);
+    TN_TRY_GOTO(tn__pack_greedy_set_base(g, height_of(p, goal), &founded), status, out);
     if (founded) {
         TN_TRY_GOTO(tn__pack_find_peaks(p), status, out);
         attempts(p, g, &w, goal, above, TN__COUNT(above));
         uint64_t left = p->clock.limit - TN__MIN(p->clock.limit, p->clock.steps);
-        TN_TRY_GOTO(tn__pack_improve(p, g, goal, left / 2), status, out);
+        TN_TRY_GOTO(tn__pack_improve(p, g, height_of(p, goal), left / 2), status, out);
         tn__pack_greedy_clear_base(g);
     }
     static const attempt all[] = {{TN__BY_SIZE, TN__GAP_LOWEST},
@@ -139,12 +151,13 @@ out:
 /* ---- The result ---- */
 
 static tn_status answer(const tn__pack_problem *p, const tn_pack_item *items, size_t count, tn_pack_result *r) {
-    uint64_t stride = p->chunk ? p->stride : UINT64_MAX;
+    const tn__pack_layout *layout = p->layout;
     r->count = count;
     r->offsets = tn_malloc(count * sizeof *r->offsets);
     r->chunks = tn_malloc(count * sizeof *r->chunks);
     r->chunk_count = count > 0;
-    for (uint32_t i = 0; i < p->n; i++) r->chunk_count = TN__MAX(r->chunk_count, p->best[i] / stride + 1);
+    for (uint32_t i = 0; i < p->n; i++)
+        r->chunk_count = TN__MAX(r->chunk_count, tn__pack_chunk(p, tn__pack_position(p, p->best[i])) + (size_t)1);
     r->chunk_sizes = tn_calloc(r->chunk_count, sizeof *r->chunk_sizes);
     if (!r->offsets || !r->chunks || !r->chunk_sizes) return TN_E_NOMEM;
     /* Items with an empty size or lifetime conflict with nothing. */
@@ -153,12 +166,18 @@ static tn_status answer(const tn__pack_problem *p, const tn_pack_item *items, si
         r->chunks[i] = items[i].fixed ? items[i].chunk : 0;
     }
     for (uint32_t i = 0; i < p->n; i++) {
-        size_t chunk = p->best[i] / stride, offset = p->best[i] % stride;
+        uint32_t chunk = tn__pack_chunk(p, tn__pack_position(p, p->best[i]));
+        size_t offset = tn__pack_offset(p, p->best[i]);
         r->offsets[p->id[i]] = offset;
-        r->chunks[p->id[i]] = (uint32_t)chunk;
+        r->chunks[p->id[i]] = chunk;
         r->chunk_sizes[chunk] = TN__MAX(r->chunk_sizes[chunk], offset + p->size[i]);
     }
     for (size_t c = 0; c < r->chunk_count; c++) r->size += r->chunk_sizes[c];
+    r->reserved = r->size;
+    for (uint32_t b = 0; layout && b < layout->count; b++) {
+        size_t used = layout->chunk[b] < r->chunk_count ? r->chunk_sizes[layout->chunk[b]] : 0;
+        r->reserved += TN__MAX(used, layout->bin[b]) - used;
+    }
     return TN_OK;
 }
 
@@ -172,22 +191,25 @@ static uint64_t budget_of(const tn__pack_problem *p, const tn_pack_params *param
 
 /* Local improvement with a share of the remaining steps: a small one if a search follows. The fast effort has already
  * done the part with long-lived items placed first. */
-static tn_status improve(tn__pack_problem *p, tn__pack_greedy *g, uint64_t goal, int effort) {
+static tn_status improve(tn__pack_problem *p, tn__pack_greedy *g, uint64_t height, int effort) {
     uint64_t begun = p->clock.steps, left = p->clock.limit - TN__MIN(p->clock.limit, begun);
     uint64_t share = left / 8 * (effort == TN_PACK_FAST || p->n > TN__PACK_MAX_SEARCHED ? 5 : 2);
     if (effort > TN_PACK_FAST) {
         bool founded;
-        TN_TRY(tn__pack_greedy_set_base(g, goal, &founded));
-        if (founded) TN_TRY(tn__pack_improve(p, g, goal, left / 8 * 3));
+        TN_TRY(tn__pack_greedy_set_base(g, height, &founded));
+        if (founded) TN_TRY(tn__pack_improve(p, g, height, left / 8 * 3));
         tn__pack_greedy_clear_base(g);
     }
-    return tn__pack_improve(p, g, goal, share - TN__MIN(p->clock.steps - begun, share));
+    return tn__pack_improve(p, g, height, share - TN__MIN(p->clock.steps - begun, share));
 }
 
 static tn_status pack(tn__pack_problem *p, const tn_pack_params *params) {
     /* With a capacity, any packing within it suffices; otherwise only one at the lower bound. */
+    const tn__pack_layout *layout = p->layout;
     uint64_t goal = params->capacity ? params->capacity : p->lower_bound;
     if (params->capacity && p->lower_bound > params->capacity) return TN_E_INFEASIBLE;
+    if (layout && layout->single) goal = TN__MAX(goal, layout->bin[0]) + layout->total - layout->bin[0];
+    if (layout && !layout->single) goal = TN__MAX(goal, layout->total);
     tn__pack_greedy *g;
     TN_TRY(tn__pack_greedy_new(p, &g));
     p->clock.limit = budget_of(p, params, TN_PACK_FAST);
@@ -197,15 +219,51 @@ static tn_status pack(tn__pack_problem *p, const tn_pack_params *params) {
     for (int effort = TN_PACK_FAST; effort <= (int)params->effort && status == TN_OK && !satisfied(p, goal);
          effort++) {
         p->clock.limit = budget_of(p, params, effort);
-        if (effort < TN_PACK_EXACT) TN_TRY_GOTO(improve(p, g, goal, effort), status, out);
+        if (effort < TN_PACK_EXACT) TN_TRY_GOTO(improve(p, g, height_of(p, goal), effort), status, out);
         if (!satisfied(p, goal))
-            status = tn__pack_lower(p, goal, params->capacity != 0,
+            status = tn__pack_lower(p, height_of(p, goal), params->capacity != 0,
                                     effort == TN_PACK_FAST ? p->clock.limit / 8 * 3 : UINT64_MAX);
     }
 out:
     tn__pack_greedy_free(g);
     if (status == TN_OK && params->capacity && !satisfied(p, params->capacity))
         status = p->lower_bound > params->capacity ? TN_E_INFEASIBLE : TN_E_UNDECIDED;
+    return status;
+}
+
+tn_status tn__pack_run(const tn_pack_item *items, size_t count, const tn_pack_params *params,
+                       const tn__pack_layout *layout, uint64_t begun, tn_pack_result *result) {
+    memset(result, 0, sizeof *result);
+    tn__pack_problem p;
+    TN_TRY(tn__pack_problem_make(items, count, params, layout, &p));
+    p.clock = (tn__pack_clock){.limit = UINT64_MAX, .cancel = params->cancel, .user = params->user};
+    if (params->time_limit > 0 && params->time_limit < 1e9)
+        p.clock.deadline = begun + (uint64_t)(params->time_limit * 1e9) + 1;
+
+    tn_status status = pack(&p, params);
+    if (p.clock.cancelled) status = tn_fail(TN_E_ABORTED, "packing of %zu items was cancelled", count);
+    result->live_peak = p.live_peak;
+    result->lower_bound = p.lower_bound;
+    tn_status made = TN_OK;
+    if (status == TN_E_INFEASIBLE) {
+        made = tn__pack_conflict(&p, params->capacity, &result->conflict, &result->conflict_count);
+        if (made == TN_OK)
+            tn_fail(status, "%zu items do not fit into %zu bytes together: at least %zu are needed",
+                    result->conflict_count, params->capacity, result->lower_bound);
+    } else if (status == TN_OK || status == TN_E_UNDECIDED) {
+        made = answer(&p, items, count, result);
+        if (made == TN_OK && status == TN_E_UNDECIDED)
+            tn_fail(status,
+                    "found no packing within %zu bytes, and no proof that there is none; the best one has %zu",
+                    params->capacity, result->size);
+    }
+    if (made != TN_OK) status = made;
+    uint64_t least = TN__MAX(p.lower_bound, layout ? layout->total : 0);
+    result->ratio = result->lower_bound ? (double)result->size / (double)result->lower_bound : 1;
+    result->optimal = result->offsets && result->reserved == least;
+    result->steps = p.clock.steps;
+    tn__pack_problem_free(&p);
+    if (status != TN_OK && status != TN_E_INFEASIBLE && status != TN_E_UNDECIDED) tn_pack_result_free(result);
     return status;
 }
 
@@ -217,34 +275,6 @@ tn_status tn_pack(const tn_pack_item *items, size_t count, const tn_pack_params 
         return tn_fail(TN_E_INVALID, "tn_pack: unknown effort %d", (int)chosen.effort);
     if (!(chosen.time_limit >= 0)) return tn_fail(TN_E_INVALID, "tn_pack: invalid time limit %g", chosen.time_limit);
     uint64_t begun = tn_time_ns();
-    tn__pack_problem p;
-    TN_TRY(tn__pack_problem_make(items, count, &chosen, &p));
-    p.clock = (tn__pack_clock){.limit = UINT64_MAX, .cancel = chosen.cancel, .user = chosen.user};
-    if (chosen.time_limit > 0 && chosen.time_limit < 1e9)
-        p.clock.deadline = begun + (uint64_t)(chosen.time_limit * 1e9) + 1;
-
-    tn_status status = pack(&p, &chosen);
-    if (p.clock.cancelled) status = tn_fail(TN_E_ABORTED, "packing of %zu items was cancelled", count);
-    result->live_peak = p.live_peak;
-    result->lower_bound = p.lower_bound;
-    tn_status made = TN_OK;
-    if (status == TN_E_INFEASIBLE) {
-        made = tn__pack_conflict(&p, chosen.capacity, &result->conflict, &result->conflict_count);
-        if (made == TN_OK)
-            tn_fail(status, "%zu items do not fit into %zu bytes together: at least %zu are needed",
-                    result->conflict_count, chosen.capacity, result->lower_bound);
-    } else if (status == TN_OK || status == TN_E_UNDECIDED) {
-        made = answer(&p, items, count, result);
-        if (made == TN_OK && status == TN_E_UNDECIDED)
-            tn_fail(status,
-                    "found no packing within %zu bytes, and no proof that there is none; the best one has %zu",
-                    chosen.capacity, result->size);
-    }
-    if (made != TN_OK) status = made;
-    result->ratio = result->lower_bound ? (double)result->size / (double)result->lower_bound : 1;
-    result->optimal = result->offsets && result->size == result->lower_bound;
-    result->steps = p.clock.steps;
-    tn__pack_problem_free(&p);
-    if (status != TN_OK && status != TN_E_INFEASIBLE && status != TN_E_UNDECIDED) tn_pack_result_free(result);
-    return status;
+    if (chosen.n_bins) return tn__pack_into_bins(items, count, &chosen, begun, result);
+    return tn__pack_run(items, count, &chosen, NULL, begun, result);
 }

@@ -4,6 +4,8 @@
 
 #include "tenon/pack.h"
 
+#include "base/checked.h"
+
 #include <string.h>
 
 #define TN__NOWHERE UINT64_MAX /* an offset that is not known yet */
@@ -33,6 +35,17 @@ typedef struct tn__pack_range {
 /* Items with a non-empty size and lifetime, sorted by start, then by the caller's order. Times are numbered as
  * moments. A moment is a maximal set of items live together: a new moment begins only where a start follows an end.
  * Two items conflict exactly if their moments [first, last) overlap. */
+/* An order of the existing chunks on the line of addresses, and how far each may be filled. */
+typedef struct tn__pack_layout {
+    uint32_t count;     /* bins */
+    bool single;        /* all items go into the chunk at position 0; the others stay empty */
+    uint32_t *chunk;    /* by position: number of the chunk */
+    uint32_t *position; /* by chunk */
+    uint64_t *limit;    /* by position: largest size, UINT64_MAX: as for later positions */
+    uint64_t *bin;      /* by position: bytes that exist */
+    uint64_t total;     /* of all bins */
+} tn__pack_layout;
+
 typedef struct tn__pack_problem {
     const tn_pack_item *items; /* the caller's */
     uint32_t n;
@@ -42,10 +55,11 @@ typedef struct tn__pack_problem {
     uint64_t *fixed;        /* address, or TN__NOWHERE */
     uint32_t moments;
     bool any_fixed, any_align;
-    uint64_t chunk, stride; /* chunk c covers addresses [c*stride, c*stride + chunk); 0: no limit */
-    uint64_t granule;       /* every possible address is a multiple of this */
-    uint64_t pad_mask;      /* every item starts at a multiple of pad_mask + 1 */
-    uint64_t max_pad;       /* largest padding that rounding a size up by pad_mask adds */
+    uint64_t chunk, stride;        /* position c covers addresses [c*stride, c*stride + chunk); 0: no limit */
+    const tn__pack_layout *layout; /* of bins, or NULL: position c is chunk c */
+    uint64_t granule;              /* every possible address is a multiple of this */
+    uint64_t pad_mask;             /* every item starts at a multiple of pad_mask + 1 */
+    uint64_t max_pad;              /* largest padding that rounding a size up by pad_mask adds */
     uint64_t live_peak;
     uint64_t lower_bound; /* over all ranges; proven by live sums, alignment and search */
     tn__pack_range *ranges;
@@ -58,16 +72,33 @@ typedef struct tn__pack_problem {
 static inline uint64_t tn__pack_padded(const tn__pack_problem *p, uint64_t size) {
     return (size + p->pad_mask) & ~p->pad_mask;
 }
+static inline uint64_t tn__pack_limit(const tn__pack_problem *p, uint64_t position) {
+    return p->layout && position < p->layout->count ? TN__MIN(p->layout->limit[position], p->chunk) : p->chunk;
+}
 /* The lowest address at or above `at` where item i may start: aligned, and not across the end of a chunk. */
 static inline uint64_t tn__pack_settle(const tn__pack_problem *p, uint32_t i, uint64_t at) {
     at = (at + p->align[i]) & ~p->align[i];
-    if (p->chunk && at % p->stride + p->size[i] > p->chunk) at += p->stride - at % p->stride;
-    return at;
+    if (!p->chunk) return at;
+    uint64_t c = at / p->stride, offset = at % p->stride;
+    for (; offset + p->size[i] > tn__pack_limit(p, c); c++) offset = 0;
+    return c * p->stride + offset;
+}
+/* The position and offset of an address. */
+static inline uint64_t tn__pack_position(const tn__pack_problem *p, uint64_t at) {
+    return p->chunk ? at / p->stride : 0;
+}
+static inline uint64_t tn__pack_offset(const tn__pack_problem *p, uint64_t at) {
+    return p->chunk ? at % p->stride : at;
+}
+/* The number of the chunk at a position. */
+static inline uint32_t tn__pack_chunk(const tn__pack_problem *p, uint64_t position) {
+    return p->layout && position < p->layout->count ? p->layout->chunk[position] : (uint32_t)position;
 }
 
 /* ---- pack_problem.c: from the caller's items to the problem, with lower bounds ---- */
+/* `layout` (may be NULL) must outlive the problem. */
 tn_status tn__pack_problem_make(const tn_pack_item *items, size_t count, const tn_pack_params *params,
-                                tn__pack_problem *problem);
+                                const tn__pack_layout *layout, tn__pack_problem *problem);
 void tn__pack_problem_free(tn__pack_problem *problem);
 tn_status tn__pack_find_peaks(tn__pack_problem *problem);
 /* Stable sort of `order` (a permutation of some items) by ascending key. `scratch` has room for 4*count words. */
@@ -144,6 +175,15 @@ tn_status tn__pack_lower(tn__pack_problem *problem, uint64_t goal, bool only_goa
 /* A small set of items (the caller's indices) that cannot be packed below `height`, for a problem proven infeasible
  * there. */
 tn_status tn__pack_conflict(tn__pack_problem *problem, uint64_t height, size_t **items, size_t *count);
+
+/* ---- pack.c, pack_bins.c ---- */
+/* One packing with all algorithms of the effort. With a layout the total includes the bins. `begun` is the time from
+ * which the time limit counts. */
+tn_status tn__pack_run(const tn_pack_item *items, size_t count, const tn_pack_params *params,
+                       const tn__pack_layout *layout, uint64_t begun, tn_pack_result *result);
+/* The best of several packings into the bins of `params`. */
+tn_status tn__pack_into_bins(const tn_pack_item *items, size_t count, const tn_pack_params *params, uint64_t begun,
+                             tn_pack_result *result);
 
 /* ---- pack_verify.c ---- */
 /* TN_E_INVALID if two fixed items are live together and overlap. */

@@ -68,8 +68,9 @@ static uint64_t gcd(uint64_t a, uint64_t b) {
 
 /* Checks every item and counts the non-empty ones. Limits the sum of all sizes, so that no later address arithmetic
  * can overflow. */
-static tn_status check_items(const tn_pack_item *items, size_t count, size_t max_chunk, size_t *active,
+static tn_status check_items(const tn_pack_item *items, size_t count, const tn_pack_params *params, size_t *active,
                              uint64_t *total) {
+    size_t max_chunk = params->max_chunk;
     const uint64_t limit = (uint64_t)1 << 60;
     *active = 0;
     *total = 0;
@@ -87,10 +88,9 @@ static tn_status check_items(const tn_pack_item *items, size_t count, size_t max
         if (max_chunk && (item->size > max_chunk || (item->fixed && item->offset > max_chunk - item->size)))
             return tn_fail(TN_E_INVALID, "item %zu of %zu bytes does not fit into a chunk of %zu", i, item->size,
                            max_chunk);
-        if (!max_chunk && item->fixed && item->chunk)
-            return tn_fail(TN_E_INVALID,
-                           "item %zu is fixed in chunk %u, but there is only one chunk without max_chunk", i,
-                           item->chunk);
+        if (!max_chunk && item->fixed && item->chunk >= TN__MAX(params->n_bins, 1))
+            return tn_fail(TN_E_INVALID, "item %zu is fixed in chunk %u, but without max_chunk there %s %zu", i,
+                           item->chunk, params->n_bins > 1 ? "are" : "is only", TN__MAX(params->n_bins, 1));
         uint64_t room = item->fixed ? item->offset : 0;
         if (item->size >= limit || item->alignment >= limit || room >= limit || *total >= limit)
             return tn_fail(TN_E_OVERFLOW, "the sizes up to item %zu add up to more than 2^60", i);
@@ -194,12 +194,13 @@ static void find_granules(tn__pack_problem *p) {
 }
 
 tn_status tn__pack_problem_make(const tn_pack_item *items, size_t count, const tn_pack_params *params,
-                                tn__pack_problem *p) {
+                                const tn__pack_layout *layout, tn__pack_problem *p) {
     memset(p, 0, sizeof *p);
     p->items = items;
-    size_t active, max_chunk = params->max_chunk;
+    p->layout = layout;
+    size_t active;
     uint64_t total;
-    TN_TRY(check_items(items, count, max_chunk, &active, &total));
+    TN_TRY(check_items(items, count, params, &active, &total));
     uint32_t n = (uint32_t)active;
     p->id = tn_malloc(n * sizeof *p->id);
     p->first = tn_malloc(n * sizeof *p->first);
@@ -219,7 +220,7 @@ tn_status tn__pack_problem_make(const tn_pack_item *items, size_t count, const t
         if (items[i].size && items[i].end > items[i].start) p->id[p->n++] = (uint32_t)i;
     number_moments(p, items, by_end, key, scratch);
 
-    uint64_t widest = 1;
+    uint64_t widest = 1, max_chunk = params->max_chunk;
     uint32_t chunks = 0;
     for (uint32_t i = 0; i < n; i++) {
         const tn_pack_item *item = &items[p->id[i]];
@@ -230,19 +231,23 @@ tn_status tn__pack_problem_make(const tn_pack_item *items, size_t count, const t
         if (item->fixed) chunks = TN__MAX(chunks, item->chunk);
     }
     /* A chunk limit above the sum of all sizes has no effect. */
-    if (max_chunk && (total > max_chunk || chunks)) {
+    bool several = layout && !layout->single;
+    if (several && !max_chunk) max_chunk = TN__MAX(total, 1);
+    if (max_chunk && !(layout && layout->single) && (several || total > max_chunk || chunks)) {
         p->chunk = max_chunk;
         p->stride = tn__align_up(max_chunk, widest);
-        uint64_t highest;
-        if (__builtin_mul_overflow(p->stride, (uint64_t)n + chunks + 2, &highest) || highest >> 62) {
-            status = tn_fail(TN_E_OVERFLOW, "%u items in chunks of %zu bytes overflow the address arithmetic", n,
-                             max_chunk);
+        uint64_t highest, positions = several && !params->max_chunk ? layout->count : (uint64_t)n + chunks;
+        if (several && params->max_chunk) positions += layout->count;
+        if (__builtin_mul_overflow(p->stride, positions + 2, &highest) || highest >> 62) {
+            status = tn_fail(TN_E_OVERFLOW, "%u items in chunks of %llu bytes overflow the address arithmetic", n,
+                             (unsigned long long)max_chunk);
             goto out;
         }
     }
     for (uint32_t i = 0; i < n; i++) {
         const tn_pack_item *item = &items[p->id[i]];
-        p->fixed[i] = item->fixed ? item->chunk * p->stride + item->offset : TN__NOWHERE;
+        uint32_t position = several && item->chunk < layout->count ? layout->position[item->chunk] : item->chunk;
+        p->fixed[i] = item->fixed ? position * p->stride + item->offset : TN__NOWHERE;
         p->any_fixed = p->any_fixed || item->fixed;
     }
     /* Overlapping fixed items are an error of the caller. */

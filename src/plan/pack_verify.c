@@ -2,6 +2,8 @@
  * packer. */
 #include "plan/pack_internal.h"
 
+#include "base/checked.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -154,7 +156,14 @@ tn_status tn_pack_verify(const tn_pack_item *items, size_t count, const tn_pack_
                          const tn_pack_result *result) {
     if ((!items && count) || !result || result->count != count || (count && (!result->offsets || !result->chunks)))
         return tn_fail(TN_E_INVALID, "tn_pack_verify: the result does not belong to these %zu items", count);
-    size_t total = 0;
+    size_t total = 0, reserved = 0, n_bins = params ? params->n_bins : 0;
+    for (size_t c = 0; c < TN__MAX(result->chunk_count, n_bins); c++) {
+        size_t used = c < result->chunk_count ? result->chunk_sizes[c] : 0;
+        if (__builtin_add_overflow(reserved, c < n_bins ? TN__MAX(used, params->bins[c]) : used, &reserved))
+            return tn_fail(TN_E_INTERNAL, "the chunk sizes overflow");
+    }
+    if (reserved != result->reserved)
+        return tn_fail(TN_E_INTERNAL, "chunks and bins add up to %zu bytes, not %zu", reserved, result->reserved);
     for (size_t c = 0; c < result->chunk_count; c++) {
         if (params && params->max_chunk && result->chunk_sizes[c] > params->max_chunk)
             return tn_fail(TN_E_INTERNAL, "chunk %zu has %zu bytes, more than %zu", c, result->chunk_sizes[c],
@@ -164,7 +173,7 @@ tn_status tn_pack_verify(const tn_pack_item *items, size_t count, const tn_pack_
     }
     if (total != result->size)
         return tn_fail(TN_E_INTERNAL, "the chunks add up to %zu bytes, not %zu", total, result->size);
-    if (params && (!params->max_chunk) && result->chunk_count > 1)
+    if (params && (!params->max_chunk) && result->chunk_count > TN__MAX(n_bins, 1))
         return tn_fail(TN_E_INTERNAL, "%zu chunks without a limit on their size", result->chunk_count);
     for (size_t i = 0; i < count; i++) {
         size_t offset = result->offsets[i], end;

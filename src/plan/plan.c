@@ -147,6 +147,8 @@ static tn_status pack_part(tn_plan *plan, const tn_plan_params *params, size_t m
     tn_pack_params how = params->pack;
     how.capacity = 0;
     how.max_chunk = m->max_chunk;
+    how.bins = params->bins ? params->bins[memory].sizes : NULL;
+    how.n_bins = params->bins ? params->bins[memory].count : 0;
     tn_pack_result result;
     tn_status status = tn_pack(items, count, &how, &result);
     if (status != TN_OK) return tn_fail_more(status, " (memory '%s')", part->name);

@@ -422,6 +422,10 @@ static void every_allocation_may_fail(void **state) {
     s.params = (tn_pack_params){.max_chunk = 60};
     s.items[0].fixed = true;
     check_every_allocation_failure(pack_scenario, &s);
+    s.items[0].fixed = false;
+    s.params = (tn_pack_params){.max_chunk = 60, .bins = (size_t[]){20, 40, 30}, .n_bins = 3};
+    check_every_allocation_failure(pack_scenario, &s);
+    check_no_leak(pack_scenario, &s);
 }
 
 /* ---- Golden instances ---- */

@@ -128,6 +128,53 @@ static void random_graphs_run_with_the_same_bits(void **state) {
     assert_true(several_chunks > (size_t)graphs / 20);
 }
 
+static void plans_use_the_chunks_that_exist(void **state) {
+    (void)state;
+    char path[] = "/tmp/tenon-plan-XXXXXX";
+    int descriptor = mkstemp(path);
+    assert_true(descriptor >= 0);
+    close(descriptor);
+    setting *s = malloc(sizeof *s);
+    for (int g = 0; g < 100; g++) {
+        rng r = {(uint64_t)g + 1};
+        world w;
+        make_world(&w, &r, 3 + (int)rng_below(&r, 30));
+        uint64_t expected = run_privately(w.graph, w.graph);
+        make_setting(s, &r, w.graph);
+        s->params.pack = (tn_pack_params){0};
+        /* Bins as another plan left them, in another order; where a chunk may have any size also a useless one. */
+        static size_t sizes[3][300];
+        tn_plan_bins bins[3];
+        tn_plan *plan, *again, *loaded;
+        assert_ok(tn_plan_make(w.graph, &s->params, &plan));
+        for (size_t m = 0; m < s->params.n_memories; m++) {
+            size_t n = tn_plan_chunk_count(plan, m);
+            for (size_t c = 0; c < n; c++) sizes[m][c] = tn_plan_chunk_size(plan, m, n - 1 - c);
+            if (!s->memories[m].max_chunk) sizes[m][n++] = 16;
+            bins[m] = (tn_plan_bins){sizes[m], n};
+        }
+        s->params.bins = bins;
+        assert_ok(tn_plan_make(w.graph, &s->params, &again));
+        assert_ok(tn_plan_verify(again, w.graph, &s->params));
+        for (size_t m = 0; m < s->params.n_memories; m++) {
+            assert_true(tn_plan_chunk_count(again, m) <= bins[m].count);
+            for (size_t c = 0; c < tn_plan_chunk_count(again, m); c++)
+                assert_true(tn_plan_chunk_size(again, m, c) <= bins[m].sizes[c]);
+        }
+        if (run_planned(w.graph, again, w.graph) != expected)
+            fail_msg("graph %d gives other bits in chunks that exist", g);
+        assert_ok(tn_plan_save(again, w.graph, path));
+        assert_ok(tn_plan_load(path, w.graph, &s->params, &loaded));
+        assert_true(tn_plan_equal(again, loaded));
+        tn_plan_free(loaded);
+        tn_plan_free(again);
+        tn_plan_free(plan);
+        tn_arena_free(w.arena);
+    }
+    unlink(path);
+    free(s);
+}
+
 /* ---- Rules, one by one ---- */
 
 typedef struct small {
@@ -524,6 +571,7 @@ int main(void) {
         cmocka_unit_test(a_tensor_over_the_largest_allocation_is_named),
         cmocka_unit_test(reordering_lowers_what_is_live),
         cmocka_unit_test(random_graphs_run_with_the_same_bits),
+        cmocka_unit_test(plans_use_the_chunks_that_exist),
         cmocka_unit_test(the_verifier_finds_damage),
         cmocka_unit_test(documents_are_complete),
         cmocka_unit_test(a_saved_plan_loads_and_damage_is_noticed),
