@@ -29,6 +29,7 @@ typedef struct tn_device_caps {
     bool host_buffers; /* offers pinned host memory for fast transfers */
     bool wrap_host;    /* can compute on memory the caller mapped */
     bool shares_host;  /* its memory is the host's (CPU, integrated GPU) */
+    bool unified;      /* draws from the host's memory: the CPU, integrated GPUs */
     bool described;    /* without hardware: planned and compiled for, never run; its memory keeps no data */
 } tn_device_caps;
 
@@ -48,7 +49,34 @@ TN_API const char *tn_device_name(const tn_device *device);
 TN_API const char *tn_device_description(const tn_device *device);
 TN_API tn_device_kind tn_device_get_kind(const tn_device *device);
 TN_API tn_device_caps tn_device_get_caps(const tn_device *device);
-TN_API tn_status tn_device_memory(tn_device *device, size_t *free_bytes, size_t *total_bytes); /* at this moment */
+/* Bytes that the device can take now, and in all. A device that reports neither gets the figures of its domain. */
+TN_API tn_status tn_device_memory(tn_device *device, size_t *free_bytes, size_t *total_bytes);
+/* The device whose memory this one draws from: the first registered device of the same card; the host's CPU for
+ * unified memory and for devices that do not report their memory; otherwise itself. A simulated device with unified
+ * memory is its own domain, because it imitates the host's memory as well (tn_device_budgets). */
+TN_API tn_device *tn_device_domain(tn_device *device);
+
+/* What a device may take when it is used together with others: at most its own free bytes, and all devices of a
+ * domain together at most the domain's. */
+typedef struct tn_device_budget {
+    size_t domain;      /* index of the first device of the list with the same domain */
+    size_t free, total; /* of the device; see tn_device_memory */
+    size_t domain_free, domain_total;
+    bool reported; /* false: the device does not report its memory, the figures are its domain's */
+} tn_device_budget;
+/* The budgets of devices that are used together, at this moment. The host shares the domain of all unified devices in
+ * the list. With a simulated one that domain has the simulated size, and the host's figures are the domain's. */
+TN_API tn_status tn_device_budgets(tn_device *const *devices, size_t n, tn_device_budget *budgets) TN_MUST_CHECK;
+
+/* Rates that predictions may rely on. 0: not given. */
+typedef struct tn_device_rates {
+    double read;         /* bytes per second from its memory */
+    double f32, f16, i8; /* operations per second in matmuls of that type; a multiply-add is two */
+    double link;         /* bytes per second to and from the host */
+    double launch;       /* seconds per launch */
+} tn_device_rates;
+/* The rates that came with a device, as with a simulated one; false if none did: they must be measured. */
+TN_API bool tn_device_given_rates(tn_device *device, tn_device_rates *rates);
 /* Whether the device can run this node; if not, `reason` (may be NULL) says why. */
 TN_API bool tn_device_supports_op(tn_device *device, const tn_tensor *node, char *reason, size_t reason_size);
 TN_API bool tn_device_supports_buffer_type(tn_device *device, const tn_buffer_type *type);

@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a structure below changes. A module with another number is not loaded. */
-enum { TN_BACKEND_INTERFACE = 5 };
+enum { TN_BACKEND_INTERFACE = 6 };
 
 typedef struct tn_device_ops {
     tn_status (*memory)(tn_device *device, size_t *free_bytes, size_t *total_bytes);
@@ -39,6 +39,10 @@ struct tn_device {
     tn_buffer_type *buffer_type;
     tn_buffer_type *host_buffer_type; /* NULL if none */
     void *impl;
+    /* Optional: the card that the memory is on, such as its PCI bus id. Devices with the same one share a domain. */
+    char card[40];
+    tn_device *domain;     /* optional: decides over what `card` and caps.unified say */
+    tn_device_rates rates; /* optional: of a device that is not there to be measured */
 };
 
 typedef struct tn_buffer_type_ops {

@@ -18,13 +18,10 @@ const char *tn_device_description(const tn_device *device) { return device ? dev
 tn_device_kind tn_device_get_kind(const tn_device *device) { return device->kind; }
 tn_device_caps tn_device_get_caps(const tn_device *device) { return device->caps; }
 
-tn_status tn_device_memory(tn_device *device, size_t *free_bytes, size_t *total_bytes) {
-    size_t available = 0, total = 0;
-    if (!device) return tn_fail(TN_E_INVALID, "no device");
-    TN_TRY(device->ops->memory(device, &available, &total));
-    if (free_bytes) *free_bytes = available;
-    if (total_bytes) *total_bytes = total;
-    return TN_OK;
+bool tn_device_given_rates(tn_device *device, tn_device_rates *rates) {
+    tn_device_rates given = device ? device->rates : (tn_device_rates){0};
+    if (rates) *rates = given;
+    return given.read > 0 || given.f32 > 0 || given.f16 > 0 || given.i8 > 0 || given.link > 0 || given.launch > 0;
 }
 
 bool tn_device_supports_op(tn_device *device, const tn_tensor *node, char *reason, size_t reason_size) {

@@ -179,6 +179,16 @@ tn_device *tn_device_get(size_t index) {
     return device;
 }
 
+tn_device *tn__registry_first_of_card(const char *card) {
+    tn_device *first = NULL;
+    ensure_started();
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < n_devices && !first; i++)
+        if (strcmp(devices[i]->card, card) == 0) first = devices[i];
+    pthread_mutex_unlock(&lock);
+    return first;
+}
+
 static tn_status not_found(const char *name) {
     char known[512] = "";
     size_t used = 0;
