@@ -77,6 +77,14 @@ typedef struct tn_device_rates {
 } tn_device_rates;
 /* The rates that came with a device, as with a simulated one; false if none did: they must be measured. */
 TN_API bool tn_device_given_rates(tn_device *device, tn_device_rates *rates);
+/* Cards that are simulated by name ("sim:rtx4090"), with the figures of their data sheets. */
+typedef struct tn_device_preset {
+    const char *name, *title;
+    size_t memory, limit; /* bytes; limit: of them for the GPU, 0 for all */
+    bool unified;
+    tn_device_rates rates;
+} tn_device_preset;
+TN_API const tn_device_preset *tn_device_presets(size_t *n);
 /* Whether the device can run this node; if not, `reason` (may be NULL) says why. */
 TN_API bool tn_device_supports_op(tn_device *device, const tn_tensor *node, char *reason, size_t reason_size);
 TN_API bool tn_device_supports_buffer_type(tn_device *device, const tn_buffer_type *type);

@@ -219,7 +219,7 @@ static tn_status find_simulated(const char *spec, tn_device **device) {
     char text[sizeof(*device)->name];
     if (own && (size_t)snprintf(text, sizeof text, "%.*s", (int)strcspn(own + 6, ","), own + 6) < sizeof text) {
         tn_device *known = find_device(text);
-        if (known && strstr(known->description, spec)) {
+        if (known && tn__sim_is(known, spec)) {
             *device = known;
             return TN_OK;
         }

@@ -1,13 +1,19 @@
 /* Buffers in plain host memory, allocated or wrapped. */
 #include "backend/cpu/host_buffer.h"
 
+#include "backend/registry.h"
 #include "base/checked.h"
 
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 
+static atomic_size_t allocated_bytes;
+size_t tn__cpu_buffer_bytes(void) { return atomic_load(&allocated_bytes); }
+
 static void free_wrapper(tn_buffer *buffer) { tn_free(buffer); }
 void tn__host_buffer_free(tn_buffer *buffer) {
+    atomic_fetch_sub(&allocated_bytes, buffer->size);
     tn_free(buffer->base);
     tn_free(buffer);
 }
@@ -58,6 +64,7 @@ static tn_status cpu_buffer_new(tn_buffer_type *type, size_t size, tn_buffer **o
 #ifdef MADV_HUGEPAGE
     if (size >= LARGE) (void)madvise(buffer->base, size & ~(size_t)(LARGE - 1), MADV_HUGEPAGE);
 #endif
+    atomic_fetch_add(&allocated_bytes, size);
     *out = buffer;
     return TN_OK;
 }

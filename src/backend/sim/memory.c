@@ -2,11 +2,74 @@
  * once with access for the device. */
 #include "backend/sim/sim.h"
 
+#include "backend/registry.h"
 #include "base/checked.h"
 
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+/* ---- Bytes ---- */
+
+/* What is free of the whole memory. The process's buffers in host memory are part of unified memory. */
+static size_t free_of_memory(const tn__sim_memory *memory, size_t used) {
+    size_t host = memory->device.caps.unified ? tn__cpu_buffer_bytes() : 0;
+    return used < memory->size && host < memory->size - used ? memory->size - used - host : 0;
+}
+size_t tn__sim_free_bytes(const tn__sim *sim) {
+    size_t own = atomic_load(&sim->used), whole = free_of_memory(sim->memory, atomic_load(&sim->memory->used));
+    return TN__MIN(own < sim->limit ? sim->limit - own : 0, whole);
+}
+
+static tn_status domain_memory(tn_device *device, size_t *free_bytes, size_t *total_bytes) {
+    const tn__sim_memory *memory = device->impl;
+    *free_bytes = free_of_memory(memory, atomic_load(&memory->used));
+    *total_bytes = memory->size;
+    return TN_OK;
+}
+static const tn_device_ops domain_ops = {.memory = domain_memory};
+
+tn_status tn__sim_memory_open(tn__sim *sim) {
+    const tn_device *other = sim->device.card[0] ? tn__registry_first_of_card(sim->device.card) : NULL;
+    if (other) {
+        const tn__sim *shared = other->buffer_type->ops == &tn__sim_type_ops ? other->impl : NULL;
+        if (!shared || shared->size != sim->size || shared->device.caps.unified != sim->device.caps.unified)
+            return tn_fail(TN_E_INVALID, "card=%s: %s has that card, and another size or kind of memory",
+                           sim->device.card, other->name);
+        sim->memory = shared->memory;
+    } else {
+        sim->memory = tn_calloc(1, sizeof *sim->memory);
+        if (!sim->memory) return TN_E_NOMEM;
+        sim->memory->size = sim->size;
+        sim->memory->device = (tn_device){.ops = &domain_ops,
+                                          .name = "simulated memory",
+                                          .kind = TN_DEVICE_CPU,
+                                          .caps = {.unified = sim->device.caps.unified},
+                                          .impl = sim->memory};
+    }
+    atomic_fetch_add(&sim->memory->users, 1);
+    if (sim->device.caps.unified && !sim->silent) sim->device.domain = &sim->memory->device;
+    return TN_OK;
+}
+void tn__sim_memory_close(tn__sim *sim) {
+    if (atomic_fetch_sub(&sim->memory->users, 1) == 1) tn_free(sim->memory);
+}
+
+static void release_bytes(tn__sim *sim, size_t size) {
+    atomic_fetch_sub(&sim->used, size);
+    atomic_fetch_sub(&sim->memory->used, size);
+}
+static tn_status take_bytes(tn__sim *sim, size_t size) {
+    size_t own = atomic_fetch_add(&sim->used, size), all = atomic_fetch_add(&sim->memory->used, size);
+    size_t whole = free_of_memory(sim->memory, all), free_bytes = own < sim->limit ? sim->limit - own : 0;
+    if (whole < free_bytes) free_bytes = whole;
+    if (size <= free_bytes && !tn__sim_fault(&sim->fail_alloc)) return TN_OK;
+    release_bytes(sim, size);
+    return tn_fail(TN_E_DEVICE_MEMORY, "%s is out of memory: %zu bytes needed, %zu of %zu free", sim->device.name,
+                   size, free_bytes, sim->limit);
+}
+
+/* ---- Buffers ---- */
 
 char *tn__sim_inner(const tn_buffer *buffer, const void *address) {
     const tn__sim_buffer *b = buffer->impl;
@@ -21,7 +84,7 @@ static void sim_buffer_free(tn_buffer *buffer) {
         munmap(buffer->base, b->mapped);
         if (b->inner) munmap(b->inner, b->mapped);
     }
-    atomic_fetch_sub(&sim_of(buffer)->used, buffer->size);
+    if (!b->wrapped) release_bytes(sim_of(buffer), buffer->size);
     tn_free(b);
 }
 
@@ -120,21 +183,17 @@ failed:
 static tn_status sim_buffer_new(tn_buffer_type *type, size_t size, tn_buffer **buffer) {
     tn__sim *sim = type->impl;
     TN_TRY(tn__sim_check(sim));
-    size_t used = atomic_load(&sim->used), free_bytes = used < sim->size ? sim->size - used : 0;
     if (size > type->max_size)
         return tn_fail(TN_E_DEVICE_MEMORY, "%s: %zu bytes requested, but a single allocation has at most %zu",
                        sim->device.name, size, type->max_size);
-    if (size > free_bytes || tn__sim_fault(&sim->fail_alloc))
-        return tn_fail(TN_E_DEVICE_MEMORY, "%s is out of memory: %zu bytes needed, %zu of %zu free", sim->device.name,
-                       size, free_bytes, sim->size);
     tn__sim_buffer *b = tn_calloc(1, sizeof *b);
     if (!b) return TN_E_NOMEM;
-    tn_status status = map_pages(b, size, sim->memory_only);
+    tn_status status = take_bytes(sim, size);
+    if (status == TN_OK && (status = map_pages(b, size, sim->memory_only)) != TN_OK) release_bytes(sim, size);
     if (status != TN_OK) {
         tn_free(b);
         return status;
     }
-    atomic_fetch_add(&sim->used, size);
     b->base = (tn_buffer){.ops = sim->memory_only ? &plan_ops : &buffer_ops,
                           .type = type,
                           .base = b->base.base,
@@ -143,5 +202,26 @@ static tn_status sim_buffer_new(tn_buffer_type *type, size_t size, tn_buffer **b
     *buffer = &b->base;
     return TN_OK;
 }
-
 const tn_buffer_type_ops tn__sim_type_ops = {.buffer_new = sim_buffer_new};
+
+/* ---- The caller's memory ---- */
+
+static tn_status wrapped_buffer_new(tn_buffer_type *type, size_t size, tn_buffer **buffer) {
+    return tn_fail(TN_E_UNSUPPORTED, "%s is memory that the caller provides; %zu bytes of it cannot be allocated",
+                   type->name, size);
+}
+const tn_buffer_type_ops tn__sim_wrapped_type_ops = {.buffer_new = wrapped_buffer_new};
+
+tn_status tn__sim_wrap_host(tn_device *device, void *memory, size_t size, tn_buffer **buffer) {
+    tn__sim *sim = device->impl;
+    if (!device->caps.wrap_host)
+        return tn_fail(TN_E_UNSUPPORTED, "%s cannot compute on memory the caller mapped: it is not unified (uma=1)",
+                       device->name);
+    tn__sim_buffer *b = tn_calloc(1, sizeof *b);
+    if (!b) return TN_E_NOMEM;
+    b->base = (tn_buffer){.ops = &buffer_ops, .type = &sim->wrapped_type, .base = memory, .size = size, .impl = b};
+    b->inner = memory;
+    b->wrapped = true;
+    *buffer = &b->base;
+    return TN_OK;
+}

@@ -254,7 +254,10 @@ static tn_status sim_get_async(tn_stream *stream, const tn_tensor *tensor, void 
                                                 .size = size});
 }
 
-static bool in_simulated(const tn_tensor *t) { return t->buffer && t->buffer->type->ops == &tn__sim_type_ops; }
+static bool in_simulated(const tn_tensor *t) {
+    const tn_buffer_type_ops *ops = t->buffer ? t->buffer->type->ops : NULL;
+    return ops == &tn__sim_type_ops || ops == &tn__sim_wrapped_type_ops;
+}
 
 static tn_status sim_copy_async(tn_stream *from, tn_stream *to, const tn_tensor *source, tn_tensor *target) {
     size_t size = tn_nbytes(source);

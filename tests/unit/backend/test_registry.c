@@ -122,6 +122,70 @@ static void devices_come_and_go(void **state) {
     assert_int_equal(tn_device_count(), before);
 }
 
+/* ---- Memory domains ---- */
+
+static size_t free_bytes_of(tn_device *device) {
+    size_t available;
+    assert_ok(tn_device_memory(device, &available, NULL));
+    return available;
+}
+static tn_status report_nothing(tn_device *device, size_t *free_bytes, size_t *total_bytes) {
+    (void)device;
+    *free_bytes = *total_bytes = 0;
+    return TN_OK;
+}
+static tn_status report_some(tn_device *device, size_t *free_bytes, size_t *total_bytes) {
+    (void)device;
+    *free_bytes = 600;
+    *total_bytes = 1000;
+    return TN_OK;
+}
+
+static void devices_name_the_memory_they_draw_from(void **state) {
+    (void)state;
+    tn_device_ops silent_ops = *cpu()->ops, some_ops = *cpu()->ops;
+    silent_ops.memory = report_nothing;
+    some_ops.memory = report_some;
+    enum { DISCRETE, INTEGRATED, SILENT, FIRST, SECOND, SILENT_SECOND, N };
+    tn_device devices[N];
+    for (int i = 0; i < N; i++) {
+        devices[i] = *cpu();
+        devices[i].ops = i == SILENT || i == SILENT_SECOND ? &silent_ops : &some_ops;
+        devices[i].kind = TN_DEVICE_GPU;
+        devices[i].caps = (tn_device_caps){.unified = i == INTEGRATED};
+        snprintf(devices[i].name, sizeof devices[i].name, "domain%d", i);
+        if (i >= FIRST) strcpy(devices[i].card, "0000:01:00.0");
+    }
+    for (int i = 0; i < N; i++) assert_ok(tn_registry_add(&devices[i]));
+    assert_ptr_equal(tn_device_domain(NULL), NULL);
+    assert_ptr_equal(tn_device_domain(cpu()), cpu());
+    assert_ptr_equal(tn_device_domain(&devices[DISCRETE]), &devices[DISCRETE]);
+    assert_ptr_equal(tn_device_domain(&devices[INTEGRATED]), cpu());
+    assert_ptr_equal(tn_device_domain(&devices[SILENT]), cpu());
+    for (int i = FIRST; i < N; i++) assert_ptr_equal(tn_device_domain(&devices[i]), &devices[FIRST]);
+
+    /* A device that reports nothing has the figures of its domain. */
+    assert_int_equal(free_bytes_of(&devices[SILENT_SECOND]), 600);
+    assert_true(free_bytes_of(&devices[SILENT]) > 1000);
+
+    tn_device *list[N + 1];
+    tn_device_budget budgets[N + 1];
+    for (int i = 0; i < N; i++) list[i] = &devices[i];
+    list[N] = cpu();
+    assert_ok(tn_device_budgets(list, N + 1, budgets));
+    const size_t domains[N + 1] = {DISCRETE, INTEGRATED, INTEGRATED, FIRST, FIRST, FIRST, INTEGRATED};
+    for (int i = 0; i <= N; i++) {
+        bool on_host = domains[i] == INTEGRATED;
+        assert_int_equal(budgets[i].domain, domains[i]);
+        assert_int_equal(budgets[i].reported, i != SILENT && i != SILENT_SECOND);
+        assert_int_equal(budgets[i].domain_total == 1000, !on_host);
+        if (i != SILENT && i != N) assert_int_equal(budgets[i].free, 600); /* its own, also of the integrated one */
+    }
+    list[1] = NULL;
+    assert_fails(TN_E_INVALID, tn_device_budgets(list, 2, budgets));
+    for (int i = 0; i < N; i++) tn_registry_remove(&devices[i]);
+}
+
 static void buffers_hold_tensors(void **state) {
     (void)state;
     tn_buffer_type *type = tn_device_buffer_type(cpu());
@@ -380,6 +444,7 @@ int main(void) {
         cmocka_unit_test(backends_make_devices_from_specifications),
         cmocka_unit_test(an_unknown_name_is_told_what_there_is),
         cmocka_unit_test(devices_come_and_go),
+        cmocka_unit_test(devices_name_the_memory_they_draw_from),
         cmocka_unit_test(buffers_hold_tensors),
         cmocka_unit_test(tensors_are_copied_between_strangers),
         cmocka_unit_test(a_reset_buffer_takes_other_tensors),
