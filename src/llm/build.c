@@ -256,7 +256,8 @@ static tn_tensor *build_experts(const graph_builder *b, const tn__layer *l, tn_t
                                        build_ffn_linear(b, l->up_shexp, l->up_shexp_s, NULL, x, "shared_up"));
         tn_tensor *shared = build_ffn_linear(b, l->down_shexp, l->down_shexp_s, NULL, inner, "shared_out");
         if (l->shared_router) {
-            tn_tensor *gate = tn_sigmoid(a, tn_mul_mat(a, tn_reshape(a, l->shared_router, h->n_embd, 1), x));
+            tn_tensor *router = tn_reshape(a, l->shared_router, h->n_embd, 1);
+            tn_tensor *gate = tn_sigmoid(a, name_node(b, tn_mul_mat(a, router, x), "shared_router"));
             shared = tn_mul(a, shared, gate);
         }
         y = name_node(b, tn_add(a, y, shared), "ffn_out");
