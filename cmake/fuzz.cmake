@@ -10,6 +10,10 @@ function(tenon_fuzzer target) # and its sources
   if(TARGET tenon_llm_static)
     target_link_libraries(${target} PRIVATE tenon_llm_static PkgConfig::JANSSON)
   endif()
+  if(target MATCHES "_state$")
+    target_sources(${target} PRIVATE tests/support/models/tiny_models.c tools/tenon/files/layout.c)
+    target_include_directories(${target} PRIVATE tools/tenon)
+  endif()
   # The server's HTTP side needs libevent; its engine is replaced by the fuzzer's own.
   if(target MATCHES "_http$")
     file(GLOB serve CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tools/tenon/serve/*.c)

@@ -1,8 +1,9 @@
 # tests/unit/MODULE/test_NAME.c is one cmocka program and one ctest entry; scripts in tests/commands, server, peer and
 # project are end-to-end tests.
-file(GLOB support CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/support/*.c)
-add_library(tenon_test_support STATIC ${support})
-target_include_directories(tenon_test_support PUBLIC tests/support include src)
+file(GLOB support CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/support/*.c ${CMAKE_SOURCE_DIR}/tests/support/models/*.c)
+# The tests' own models have the keys that the program writes.
+add_library(tenon_test_support STATIC ${support} tools/tenon/files/layout.c)
+target_include_directories(tenon_test_support PUBLIC tests/support include src PRIVATE tools/tenon)
 target_link_libraries(tenon_test_support PRIVATE tenon_flags PUBLIC tenon_static PkgConfig::CMOCKA)
 if(TARGET tenon_llm_static)
   target_link_libraries(tenon_test_support PUBLIC tenon_llm_static)

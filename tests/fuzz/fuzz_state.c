@@ -5,8 +5,8 @@
  *
  *   make fuzz TARGET=state SECONDS=60 */
 #include "base/hash.h"
+#include "models/tiny_models.h"
 #include "tenon/llm.h"
-#include "tiny_model.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +40,7 @@ static void start(void) {
     tn_model *model;
     setenv("TENON_CPU", "generic", 1); /* the only kernels with sanitizers */
     snprintf(path, sizeof path, "/tmp/tenon-fuzz-%ld.gguf", (long)getpid());
-    need(tiny_model_write(path) == TN_OK &&
+    need(tiny_model_write(path, NULL) == TN_OK &&
          tn_model_open(path, &(tn_model_params){.no_mmap = true}, &model) == TN_OK);
     tn_session_params p = tn_session_params_default();
     p.n_ctx = CELLS;

@@ -1,9 +1,8 @@
 /* Ops and models on a GPU, compared with the f64 reference, golden logits and the CPU; and leaks. Skipped without a
  * GPU; TENON_GPU=sim:1G runs them on a simulated one. */
 #include "gpu.h"
-#include "llm_golden.h"
+#include "models/reference_models.h"
 #include "run_case.h"
-#include "tiny_model.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -187,7 +186,7 @@ static void layers_of_experts_agree_with_the_cpu(void **state) {
 
 /* NMSE of a golden model's logits with this many layers on the GPU. */
 static double model_error(const char *name, int32_t layers, bool one_by_one, tn_type cache) {
-    golden_model g;
+    reference_model g;
     if (!golden_load(name, &g)) return -1;
     tn_model *model;
     tn_session *session;
@@ -218,7 +217,7 @@ static double model_error(const char *name, int32_t layers, bool one_by_one, tn_
     }
     tn_session_free(session);
     tn_model_close(model);
-    golden_free(&g);
+    reference_free(&g);
     return nmse_value(&sum);
 }
 
@@ -307,7 +306,7 @@ static void greedy_loops_agree_with_the_logits(void **state) {
     enum { N = 40, BACK = 25 };
     for (const char *const *name = golden_archs; *name; name++) {
         char relative[64];
-        golden_model g;
+        reference_model g;
         if (!is_wanted(*name)) continue;
         snprintf(relative, sizeof relative, "archs/%s", *name);
         if (!golden_load(relative, &g)) skip();
@@ -333,7 +332,7 @@ static void greedy_loops_agree_with_the_logits(void **state) {
                 fail_msg("%s: token %d is %d, by the logits %d", *name, i, found[1][i], found[0][i]);
         tn_session_free(session);
         tn_model_close(model);
-        golden_free(&g);
+        reference_free(&g);
     }
 }
 
@@ -450,20 +449,24 @@ static void caches_of_every_type_agree_with_the_cpu(void **state) {
 static void heads_of_every_size_agree_with_the_cpu(void **state) {
     (void)state;
     NEED_GPU();
-    static const tiny_heads shapes[] = {{3, 3, 40},  {16, 16, 8}, {4, 4, 80},  {4, 2, 96},
-                                        {6, 1, 112}, {2, 1, 192}, {8, 1, 256}, {12, 1, 64}};
+    static const struct {
+        uint32_t n, kv, size;
+    } shapes[] = {{3, 3, 40},  {16, 16, 8}, {4, 4, 80},  {4, 2, 96},
+                  {6, 1, 112}, {2, 1, 192}, {8, 1, 256}, {12, 1, 64}};
     int bad = 0;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         char path[] = "/tmp/tenon-heads-XXXXXX";
         int file = mkstemp(path);
         assert_true(file >= 0);
         close(file);
-        assert_ok(tiny_model_write_heads(path, shapes[i]));
+        assert_ok(tiny_model_write(
+            path,
+            &(tiny_options){.heads = shapes[i].n, .kv_heads = shapes[i].kv, .head = shapes[i].size, .tied = true}));
         float *oracle = logits_on(path, "cpu", TN_F16, (portions){0, 1, 48});
         for (int one_by_one = 0; one_by_one < 2; one_by_one++) {
             float *mine = logits_on(path, tn_device_name(gpu), TN_F16, (portions){0, one_by_one ? 1 : 48, 48});
             nmse sum = {0};
-            nmse_add(&sum, mine, oracle, 48 * TINY_VOCAB);
+            nmse_add(&sum, mine, oracle, 48 * 64);
             print_message("%u/%u heads of %u %s NMSE %.3g\n", shapes[i].n, shapes[i].kv, shapes[i].size,
                           one_by_one ? "token by token" : "at once", nmse_value(&sum));
             bad += !(nmse_value(&sum) <= 1e-5);

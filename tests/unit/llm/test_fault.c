@@ -4,9 +4,9 @@
 
 #include "backend/sim/sim.h"
 #include "base/hash.h"
+#include "models/tiny_models.h"
 #include "tenon/llm.h"
 #include "tenon/sampler.h"
-#include "tiny_model.h"
 
 #include <dirent.h>
 #include <stdatomic.h>
@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { TINY_VOCAB = 64 };
 static char folder[64];
 
 static const char *in_folder(const char *name) {
@@ -29,7 +30,7 @@ static int make_folder(void **state) {
     (void)state;
     snprintf(folder, sizeof folder, "/tmp/tenon-fault-XXXXXX");
     if (!mkdtemp(folder)) return -1;
-    return tiny_model_write(in_folder("model.gguf")) == TN_OK ? 0 : -1;
+    return tiny_model_write(in_folder("model.gguf"), NULL) == TN_OK ? 0 : -1;
 }
 
 static int count_files(void) {
@@ -122,7 +123,7 @@ static void every_allocation_from_load_to_restore_may_fail(void **state) {
 }
 
 static tn_status write_scenario(void *user) {
-    tn_status status = tiny_model_write(user);
+    tn_status status = tiny_model_write(user, NULL);
     unlink(user);
     return status;
 }
@@ -230,7 +231,7 @@ static void a_file_that_changes_after_opening_is_noticed(void **state) {
         tn_model *model = NULL;
         tn_session *session = NULL;
         tn_session_params p = params(w.device);
-        assert_ok(tiny_model_write(path));
+        assert_ok(tiny_model_write(path, NULL));
         assert_ok(tn_model_open(path, &(tn_model_params){.no_mmap = true}, &model));
         struct stat st;
         assert_int_equal(stat(path, &st), 0);

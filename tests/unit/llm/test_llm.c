@@ -1,6 +1,6 @@
-/* Sessions on the golden models: however tokens are batched, moved, copied and restored, the logits match the
- * reference. */
-#include "llm_golden.h"
+/* Sessions on models of every architecture: however tokens are batched, moved, copied and restored, the logits match
+ * the reference. */
+#include "models/reference_models.h"
 
 #include "llm/session_internal.h"
 #include "tenon/cpu.h"
@@ -12,7 +12,7 @@
 static const double LIMIT = 1e-6;
 
 typedef struct fixture {
-    golden_model g;
+    reference_model g;
     tn_model *model;
     tn_session *session;
     nmse sum;
@@ -50,13 +50,9 @@ static void decode(fixture *f, int32_t seq, int32_t begin, int32_t end, int32_t 
 }
 
 static void for_every_model_within(double limit, const char *what, way run, const tn_session_params *p) {
-    for (const char *const *name = golden_models(); *name; name++) {
+    for (const char *const *name = reference_names(); *name; name++) {
         fixture f = {0};
-        if (!golden_load(*name, &f.g)) {
-            print_message("skipped: no golden file %s\n", *name);
-            golden_free(&f.g);
-            skip();
-        }
+        reference_load(*name, &f.g);
         assert_ok(tn_model_open(f.g.path, NULL, &f.model));
         tn_status status = tn_session_open(f.model, p, &f.session);
         /* Heads whose length is not a multiple of the block are refused, with advice. */
@@ -70,7 +66,7 @@ static void for_every_model_within(double limit, const char *what, way run, cons
         }
         tn_session_free(f.session);
         tn_model_close(f.model);
-        golden_free(&f.g);
+        reference_free(&f.g);
     }
 }
 
@@ -221,33 +217,33 @@ static void logits_with_small_micro_batches(void **state) {
     for_every_model("micro-batch of 5", at_once, &p);
 }
 
-/* The tolerances docs/engine.md states. */
+/* The tolerances docs/engine.md states; tiny models have larger weights and therefore lose more. */
 static void logits_with_smaller_caches(void **state) {
     (void)state;
     static const struct {
         tn_type type;
-        double limit;
-    } caches[] = {{TN_F16, 2e-6}, {TN_BF16, 1e-4}, {TN_Q8_0, 1e-5}, {TN_Q4_0, 1e-3}};
+        double golden, tiny;
+    } caches[] = {{TN_F16, 2e-6, 2e-6}, {TN_BF16, 1e-4, 1e-4}, {TN_Q8_0, 1e-5, 1e-4}, {TN_Q4_0, 1e-3, 5e-2}};
     for (size_t i = 0; i < sizeof caches / sizeof *caches; i++) {
         tn_session_params p = params();
+        const double limit = reference_is_golden() ? caches[i].golden : caches[i].tiny;
         p.cache_k = p.cache_v = caches[i].type;
-        for_every_model_within(caches[i].limit, tn_type_name(caches[i].type), in_chunks, &p);
-        for_every_model_within(2 * caches[i].limit, "a shift in a smaller cache", after_shift, &p);
+        for_every_model_within(limit, tn_type_name(caches[i].type), in_chunks, &p);
+        for_every_model_within(2 * limit, "a shift in a smaller cache", after_shift, &p);
     }
 }
 
 /* A prompt whose feed-forward part is computed in chunks gives the same results as small batches. */
 static void long_prompts_equal_short_pieces(void **state) {
     (void)state;
-    static const char *const names[] = {"archs/llama-dense", "archs/gemma2-dense", "archs/gpt-oss-moe",
-                                        "archs/falcon-dense"};
+    static const char *const names[] = {"llama-dense", "gemma2-dense", "gpt-oss-moe", "falcon-dense"};
     enum { N = 300 };
     tn_token tokens[N];
     rng r = {11};
     for (int i = 0; i < N; i++) tokens[i] = (tn_token)rng_below(&r, 100);
     for (size_t m = 0; m < sizeof names / sizeof *names; m++) {
-        golden_model g;
-        if (!golden_load(names[m], &g)) skip();
+        reference_model g;
+        reference_load(names[m], &g);
         tn_model *model;
         assert_ok(tn_model_open(g.path, NULL, &model));
         float *rows[2];
@@ -268,15 +264,15 @@ static void long_prompts_equal_short_pieces(void **state) {
         free(rows[0]);
         free(rows[1]);
         tn_model_close(model);
-        golden_free(&g);
+        reference_free(&g);
     }
 }
 
 /* Mistral 3: queries beyond the original context are scaled up, others are not. */
 static void queries_grow_beyond_the_original_context(void **state) {
     (void)state;
-    golden_model g;
-    if (!golden_load("archs/mistral3-dense", &g)) skip();
+    reference_model g;
+    reference_load("mistral3-dense", &g);
     const char *keys[] = {"mistral3.attention.temperature_scale", "mistral3.rope.scaling.original_context_length"};
     tn_gguf_kv set[2] = {
         {.key = {keys[0], strlen(keys[0])}, .value = {.type = TN_GGUF_F32, .f = 20}},
@@ -303,12 +299,12 @@ static void queries_grow_beyond_the_original_context(void **state) {
     tn_session_free(f.session);
     tn_model_close(f.model);
     unlink(path);
-    golden_free(&g);
+    reference_free(&g);
 }
 
 static void decoding_allocates_nothing(void **state) {
     (void)state;
-    GOLDEN_OR_SKIP(path, "archs/gemma2-dense.gguf"); /* two cache groups */
+    const char *path = reference_path("gemma2-dense"); /* two cache groups */
     for (int run = 0; run < 4; run++) {
         int32_t n_seqs = run % 2 ? 4 : 1;
         tn_model *model;
@@ -357,7 +353,7 @@ static void decoding_allocates_nothing(void **state) {
  * reserved memory, and the host remembers a bounded number of graphs. */
 static void batches_of_every_size_leave_memory_as_it_was(void **state) {
     (void)state;
-    GOLDEN_OR_SKIP(path, "archs/gemma2-dense.gguf");
+    const char *path = reference_path("gemma2-dense");
     tn_model *model;
     tn_session *session;
     tn_session_params p = tn_session_params_default();
@@ -419,7 +415,7 @@ static void name_nodes(fixture *f) {
                                              "ffn_out.1 ", "layer.0 ", "logits "};
         for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
             if (!strstr(text, wanted[i])) fail_msg("no '%s' in\n%s", wanted[i], text);
-        assert_true(strstr(text, " q.1 ") || strstr(text, " qkv.1 "));
+        if (!strstr(text, " q.1 ") && !strstr(text, " qkv.1 ")) fail_msg("no q.1 in\n%s", text);
         for (const char *at = text; (at = strstr(at, "  mul_mat")); at++) {
             snprintf(line, sizeof line, "%.*s", (int)strcspn(at, "\n"), at);
             char op[32], name[64];
@@ -437,7 +433,7 @@ static void nodes_have_names_that_people_look_for(void **state) {
 
 static void the_cells_of_a_sequence_stay_together(void **state) {
     (void)state;
-    GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
+    const char *path = reference_path("llama-dense");
     tn_model *model;
     tn_session *session;
     tn_session_params p = tn_session_params_default();
@@ -469,7 +465,7 @@ static void the_cells_of_a_sequence_stay_together(void **state) {
 
 static void logits_last_until_the_next_decode(void **state) {
     (void)state;
-    GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
+    const char *path = reference_path("llama-dense");
     tn_model *model;
     tn_session *session;
     tn_threadpool *threads;
@@ -505,8 +501,8 @@ static bool stop(void *user) { return *(bool *)user; }
 /* An aborted batch leaves the cache as it was, and can be decoded again. */
 static void an_aborted_batch_leaves_nothing(void **state) {
     (void)state;
-    golden_model g;
-    if (!golden_load("archs/gemma2-dense", &g)) skip();
+    reference_model g;
+    reference_load("gemma2-dense", &g);
     fixture f = {.g = g};
     bool stopping = false;
     tn_session_params p = params();
@@ -530,12 +526,12 @@ static void an_aborted_batch_leaves_nothing(void **state) {
     assert_true(nmse_value(&f.sum) <= LIMIT);
     tn_session_free(f.session);
     tn_model_close(f.model);
-    golden_free(&g);
+    reference_free(&g);
 }
 
 static void a_full_cache_is_a_status(void **state) {
     (void)state;
-    GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
+    const char *path = reference_path("llama-dense");
     tn_model *model;
     tn_session *session;
     tn_session_params p = tn_session_params_default();
@@ -558,8 +554,8 @@ static void a_full_cache_is_a_status(void **state) {
 
 static void stories_agree_with_the_reference(void **state) {
     (void)state;
-    golden_model g;
-    if (!golden_load("models/stories15M-f16", &g)) skip();
+    reference_model g;
+    if (!reference_is_golden() || !golden_load("models/stories15M-f16", &g)) skip();
     tn_model *model;
     tn_session *session;
     tn_session_params p = tn_session_params_default();
@@ -584,7 +580,7 @@ static void stories_agree_with_the_reference(void **state) {
     assert_true(nmse_value(&sum) <= 1e-5);
     tn_session_free(session);
     tn_model_close(model);
-    golden_free(&g);
+    reference_free(&g);
 }
 
 static tn_token argmax_of(const float *row, int32_t n) {
@@ -651,5 +647,5 @@ int main(void) {
         cmocka_unit_test(a_full_cache_is_a_status),
         cmocka_unit_test(stories_agree_with_the_reference),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_ON_MODELS(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* Damaged models: every one is refused with a status and a text that names what is wrong. */
-#include "llm_golden.h"
+#include "models/reference_models.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -23,15 +23,12 @@ static int tear_down(void **state) {
     return 0;
 }
 
-/* A golden model with changes, at `path`. False when there is no golden folder. */
-static bool change(const char *golden, const tn_gguf_copy_params *changes) {
-    const char *from = golden_path(golden);
-    if (!from) return false;
+/* The model with changes, at `path`. */
+static void change(const tn_gguf_copy_params *changes) {
     tn_gguf *file;
-    assert_ok(tn_gguf_open(from, NULL, &file));
+    assert_ok(tn_gguf_open(reference_path("llama-dense"), NULL, &file));
     assert_ok(tn_gguf_copy(file, path, changes));
     tn_gguf_close(file);
-    return true;
 }
 
 static void refused(tn_status expected, const char *says) {
@@ -79,7 +76,7 @@ static void hostile_metadata(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tn_gguf_kv set = {.key = {cases[i].key, strlen(cases[i].key)},
                           .value = {.type = TN_GGUF_U32, .u = (uint64_t)cases[i].value}};
-        if (!change("archs/llama-dense.gguf", &(tn_gguf_copy_params){.set = &set, .set_count = 1})) skip();
+        change(&(tn_gguf_copy_params){.set = &set, .set_count = 1});
         refused(cases[i].status, cases[i].says);
     }
 }
@@ -89,15 +86,14 @@ static void keys_of_the_wrong_kind_or_missing(void **state) {
     static const char *const needed[] = {"general.architecture", "llama.block_count", "llama.embedding_length",
                                          "llama.context_length"};
     for (size_t i = 0; i < 4; i++) {
-        if (!change("archs/llama-dense.gguf", &(tn_gguf_copy_params){.remove = &needed[i], .remove_count = 1}))
-            skip();
+        change(&(tn_gguf_copy_params){.remove = &needed[i], .remove_count = 1});
         refused(TN_E_NOT_FOUND, needed[i]);
         tn_gguf_kv set = {.key = {needed[i], strlen(needed[i])}, .value = {.type = TN_GGUF_BOOL, .b = true}};
-        assert_true(change("archs/llama-dense.gguf", &(tn_gguf_copy_params){.set = &set, .set_count = 1}));
+        change(&(tn_gguf_copy_params){.set = &set, .set_count = 1});
         refused(TN_E_FORMAT, needed[i]);
     }
     tn_gguf_kv set = {.key = {needed[0], strlen(needed[0])}, .value = {.type = TN_GGUF_STR, .str = {"elk", 3}}};
-    assert_true(change("archs/llama-dense.gguf", &(tn_gguf_copy_params){.set = &set, .set_count = 1}));
+    change(&(tn_gguf_copy_params){.set = &set, .set_count = 1});
     refused(TN_E_UNSUPPORTED, "the architecture 'elk' is not supported; these are: llama");
 }
 
@@ -122,13 +118,13 @@ static void missing_and_unknown_tensors(void **state) {
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tn_gguf_rename rename = {cases[i].from, cases[i].to};
-        if (!change("archs/llama-dense.gguf", &(tn_gguf_copy_params){.rename = &rename, .rename_count = 1})) skip();
+        change(&(tn_gguf_copy_params){.rename = &rename, .rename_count = 1});
         refused(cases[i].status, cases[i].says);
     }
     /* Two tensors that swap names: both exist, neither has the right shape. */
     tn_gguf_rename swap[] = {{"blk.0.ffn_down.weight", "blk.0.ffn_up.weight"},
                              {"blk.0.ffn_up.weight", "blk.0.ffn_down.weight"}};
-    assert_true(change("archs/llama-dense.gguf", &(tn_gguf_copy_params){.rename = swap, .rename_count = 2}));
+    change(&(tn_gguf_copy_params){.rename = swap, .rename_count = 2});
     refused(TN_E_SHAPE, "the llama architecture needs [");
 }
 
@@ -146,11 +142,9 @@ static void a_vocabulary_of_the_wrong_size(void **state) {
         {.key = {"tokenizer.ggml.tokens", 21}, .value = {.type = TN_GGUF_ARR, .arr = {tokens, 100, TN_GGUF_STR}}},
         {.key = {"tokenizer.ggml.scores", 21}, .value = {.type = TN_GGUF_ARR, .arr = {scores, 100, TN_GGUF_F32}}},
     };
-    bool golden = change("archs/llama-dense.gguf", &(tn_gguf_copy_params){.set = set, .set_count = 3});
-    if (golden)
-        refused(TN_E_SHAPE, "tensor 'token_embd.weight' is [128,128,1,1], the llama architecture needs [128,100]");
+    change(&(tn_gguf_copy_params){.set = set, .set_count = 3});
+    refused(TN_E_SHAPE, "tensor 'token_embd.weight' is [128,128,1,1], the llama architecture needs [128,100]");
     for (int i = 0; i < 100; i++) free(texts[i]);
-    if (!golden) skip();
 }
 
 /* Writes four bytes into a tensor's data in the file. */
@@ -179,7 +173,7 @@ static void weights_that_are_no_numbers(void **state) {
         {"output_norm.weight", 127, INFINITY, "tensor 'output_norm.weight' is damaged: element 127 is infinite"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        if (!change("archs/llama-dense.gguf", NULL)) skip();
+        change(NULL);
         poke(cases[i].tensor, cases[i].element, cases[i].value);
         for (int no_mmap = 0; no_mmap < 2; no_mmap++) {
             tn_model *model;
@@ -223,7 +217,7 @@ static void a_file_cut_short_before_it_is_loaded(void **state) {
         const char *device;
     } cases[] = {{false, "sim:64M,name=cut"}, {true, "sim:64M,name=cut"}, {true, "cpu"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        if (!change("archs/llama-dense.gguf", NULL)) skip();
+        change(NULL);
         tn_model *model;
         tn_session *session;
         tn_session_params p = tn_session_params_default();
@@ -262,7 +256,7 @@ static bool stop_halfway(void *user, size_t done, size_t total) {
 }
 static void loading_can_be_cancelled(void **state) {
     (void)state;
-    if (!change("archs/llama-dense.gguf", NULL)) skip();
+    change(NULL);
     static const char *const devices[] = {"sim:64M,name=cut", "cpu"};
     for (int i = 0; i < 2; i++) {
         tn_model *model;
@@ -285,7 +279,7 @@ static void loading_can_be_cancelled(void **state) {
 
 static void senseless_sessions(void **state) {
     (void)state;
-    if (!change("archs/llama-dense.gguf", NULL)) skip();
+    change(NULL);
     tn_model *model;
     tn_session *session;
     assert_ok(tn_model_open(path, NULL, &model));
@@ -326,5 +320,5 @@ int main(void) {
         cmocka_unit_test(loading_can_be_cancelled),
         cmocka_unit_test(senseless_sessions),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return RUN_ON_MODELS(tests, set_up, tear_down);
 }

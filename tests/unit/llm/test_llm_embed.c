@@ -1,6 +1,6 @@
 /* Embeddings: hidden states that give the golden logits, pooling by its definition, encoders against a plain
  * reference in doubles. */
-#include "llm_golden.h"
+#include "models/reference_models.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -29,8 +29,8 @@ static const float *weight(const tn_model *m, const char *name, int64_t *rows) {
 
 static void states_times_the_output_matrix_are_the_logits(void **state) {
     (void)state;
-    golden_model g;
-    if (!golden_load("archs/qwen3-dense", &g)) skip();
+    reference_model g;
+    reference_load("qwen3-dense", &g);
     tn_model *model;
     tn_session *session;
     tn_session_params p = embedding_params(TN_POOLING_NONE);
@@ -60,15 +60,15 @@ static void states_times_the_output_matrix_are_the_logits(void **state) {
     free(logits);
     tn_session_free(session);
     tn_model_close(model);
-    golden_free(&g);
+    reference_free(&g);
 }
 
 /* Decodes two interleaved sequences of a causal model in several micro-batches, and compares each kind of pooling
  * with the states of the single tokens. */
 static void pooling_is_what_it_says(void **state) {
     (void)state;
-    golden_model g;
-    if (!golden_load("archs/llama-dense", &g)) skip();
+    reference_model g;
+    reference_load("llama-dense", &g);
     enum { N = 20, WIDTH = 128 };
     int32_t seqs[N];
     static float states[N][WIDTH];
@@ -113,14 +113,14 @@ static void pooling_is_what_it_says(void **state) {
     assert_fails(TN_E_STATE, tn_session_prompt(session, 0, "x", 1));
     tn_session_free(session);
     tn_model_close(model);
-    golden_free(&g);
+    reference_free(&g);
 }
 
 /* All rows but one are outputs: the rows match. */
 static void logits_of_all_rows_but_one(void **state) {
     (void)state;
-    golden_model g;
-    if (!golden_load("archs/llama-dense", &g)) skip();
+    reference_model g;
+    reference_load("llama-dense", &g);
     tn_model *model;
     tn_session *session;
     tn_session_params p = tn_session_params_default();
@@ -140,14 +140,14 @@ static void logits_of_all_rows_but_one(void **state) {
     }
     tn_session_free(session);
     tn_model_close(model);
-    golden_free(&g);
+    reference_free(&g);
 }
 
 /* Text and embeddings from one loaded model. */
 static void sessions_share_a_model(void **state) {
     (void)state;
-    golden_model g;
-    if (!golden_load("archs/llama-dense", &g)) skip();
+    reference_model g;
+    reference_load("llama-dense", &g);
     tn_model *model;
     tn_session *text, *vectors;
     tn_session_params p = embedding_params(TN_POOLING_MEAN);
@@ -174,7 +174,7 @@ static void sessions_share_a_model(void **state) {
     tn_session_free(vectors);
     tn_session_free(text);
     tn_model_close(model);
-    golden_free(&g);
+    reference_free(&g);
 }
 
 static void normalisation_divides_by_the_norm(void **state) {
@@ -508,5 +508,5 @@ int main(void) {
         cmocka_unit_test(encoders_refuse_what_they_cannot_read),
         cmocka_unit_test(every_allocation_may_fail),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_ON_MODELS(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* A session takes what its plan says, to the byte, and one byte too few is refused before anything is taken. With
- * $TENON_LLM_FOLDER the models there are tested instead of the golden ones; their weights are not read, so that they
+ * $TENON_LLM_FOLDER the models there are tested instead; their weights are not read, so that they
  * may be sparse files. */
-#include "llm_golden.h"
+#include "models/reference_models.h"
 
 #include "base/hash.h"
 #include "llm/model_internal.h"
@@ -98,14 +98,10 @@ static void check_edge(const char *path, tn_session_params p, const tn_fit_devic
 static void fit_is_the_truth(void **state) {
     (void)state;
     bool all = getenv("TENON_LONG") != NULL;
-    for (const char *const *name = golden_models(); *name; name++) {
-        char relative[300];
-        snprintf(relative, sizeof relative, "%s.gguf", *name);
-        const char *found = relative[0] == '/' ? relative : golden_path(relative);
-        if (!found) skip();
+    for (const char *const *name = reference_names(); *name; name++) {
         char path[512];
-        snprintf(path, sizeof path, "%s", found);
-        for (int32_t ctx = 512; ctx <= 32768; ctx *= all ? 2 : 8) {
+        snprintf(path, sizeof path, "%s", reference_path(*name));
+        for (int32_t ctx = 512; ctx <= (all || reference_is_golden() ? 32768 : 4096); ctx *= all ? 2 : 8) {
             for (int devices = 0; devices < 3; devices++) {
                 /* On the CPU a large model's cache is real memory. */
                 if (large() && devices == 0 && ctx > 4096 && !all) continue;
@@ -143,7 +139,7 @@ static void fit_is_the_truth(void **state) {
 /* The plans that are handed out are those behind the numbers, before and after the session is made. */
 static void plans_can_be_looked_at(void **state) {
     (void)state;
-    GOLDEN_OR_SKIP(path, "archs/gemma2-dense.gguf");
+    const char *path = reference_path("gemma2-dense");
     tn_model *model;
     tn_session_plan *planned;
     tn_session *session;
@@ -194,7 +190,7 @@ static uint64_t hash_weights(const tn_model *model) {
 /* Planning leaves the model's weights as they were: several plans at a time, and one that does not fit. */
 static void planning_does_not_change_the_model(void **state) {
     (void)state;
-    GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
+    const char *path = reference_path("llama-dense");
     static const char *const devices[] = {"cpu", "sim:64M,name=ample", "sim:256K,name=short"};
     tn_model *model;
     tn_fit fits[3];
@@ -236,7 +232,7 @@ static tn_status fit_and_make(void *user) {
  * refused before anything is taken, with advice. */
 static void devices_that_give_small_pieces_are_used_or_refused_at_once(void **state) {
     (void)state;
-    GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
+    const char *path = reference_path("llama-dense");
     static const struct {
         int32_t n_ctx, n_ubatch;
         const char *device, *refused; /* NULL: it works */
@@ -278,7 +274,7 @@ static void devices_that_give_small_pieces_are_used_or_refused_at_once(void **st
 
 static void every_allocation_may_fail(void **state) {
     (void)state;
-    GOLDEN_OR_SKIP(found, "archs/gpt-oss-moe.gguf"); /* two cache groups, experts */
+    const char *found = reference_path("gpt-oss-moe"); /* two cache groups, experts */
     char path[512];
     snprintf(path, sizeof path, "%s", found);
     check_every_allocation_failure(fit_and_make, path);
@@ -292,5 +288,5 @@ int main(void) {
         cmocka_unit_test(devices_that_give_small_pieces_are_used_or_refused_at_once),
         cmocka_unit_test(every_allocation_may_fail),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_ON_MODELS(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* Micro-batches of a prompt in flight on several devices: the same bits as one after the other, in less time, within
  * the planned memory. */
-#include "llm_golden.h"
+#include "models/reference_models.h"
 
 #include "backend/sim/sim.h"
 #include "tenon/backend_impl.h"
@@ -77,10 +77,10 @@ static void prompts_in_flight_give_the_same_bits(void **state) {
         const char *name;
         /* Models with windows run one micro-batch at a time: it may free cells that earlier ones still read. */
         bool windows;
-    } models[] = {{"archs/llama-dense", false}, {"archs/qwen3moe-moe", false}, {"archs/gemma2-dense", true}};
+    } models[] = {{"llama-dense", false}, {"qwen3moe-moe", false}, {"gemma2-dense", true}};
     for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
-        golden_model g;
-        if (!golden_load(models[m].name, &g)) skip();
+        reference_model g;
+        reference_load(models[m].name, &g);
         for (int n_devices = 2; n_devices < 4; n_devices++) {
             tn_model *opened[2];
             tn_session *sessions[2];
@@ -134,7 +134,7 @@ static void prompts_in_flight_give_the_same_bits(void **state) {
                 tn_model_close(opened[i]);
             }
         }
-        golden_free(&g);
+        reference_free(&g);
     }
 }
 
@@ -142,8 +142,8 @@ static void prompts_in_flight_give_the_same_bits(void **state) {
  */
 static void only_layers_on_several_devices_are_worth_it(void **state) {
     (void)state;
-    golden_model g;
-    if (!golden_load("archs/llama-dense", &g)) skip();
+    reference_model g;
+    reference_load("llama-dense", &g);
     enum { ONE, FIRST_ALL, OUTPUT_ON_HOST, LAYER_ON_HOST, ONE_PART, THREE_IN_FLIGHT, CASES };
     for (int c = 0; c < CASES; c++) {
         tn_model *model;
@@ -165,14 +165,14 @@ static void only_layers_on_several_devices_are_worth_it(void **state) {
         tn_session_free(session);
         tn_model_close(model);
     }
-    golden_free(&g);
+    reference_free(&g);
 }
 
 /* Devices with memory for one micro-batch at a time: the session runs without pipelining instead of failing. */
 static void tight_devices_go_without(void **state) {
     (void)state;
-    golden_model g;
-    if (!golden_load("archs/llama-dense", &g)) skip();
+    reference_model g;
+    reference_load("llama-dense", &g);
     size_t needed[2] = {64 << 20, 64 << 20};
     for (int tight = 0; tight < 2; tight++) {
         tn_model *model;
@@ -195,13 +195,13 @@ static void tight_devices_go_without(void **state) {
         tn_session_free(session);
         tn_model_close(model);
     }
-    golden_free(&g);
+    reference_free(&g);
 }
 
 static void a_prompt_in_flight_is_read_sooner(void **state) {
     (void)state;
-    golden_model g;
-    if (!golden_load("archs/llama-dense", &g)) skip();
+    reference_model g;
+    reference_load("llama-dense", &g);
     double ratio = 1;
     for (int attempt = 0; attempt < 4 && ratio > 0.85; attempt++) { /* the machine may be busy */
         uint64_t ns[2];
@@ -222,14 +222,14 @@ static void a_prompt_in_flight_is_read_sooner(void **state) {
         ratio = (double)ns[0] / (double)ns[1];
     }
     if (ratio > 0.85) fail_msg("in flight a prompt takes %.2f of the time", ratio);
-    golden_free(&g);
+    reference_free(&g);
 }
 
 /* A failure anywhere in a prompt in flight fails the batch, and none of its tokens stays. */
 static void failures_in_flight_leave_nothing(void **state) {
     (void)state;
-    golden_model g;
-    if (!golden_load("archs/llama-dense", &g)) skip();
+    reference_model g;
+    reference_load("llama-dense", &g);
     tn_model *model;
     tn_session *session;
     char specs[3][96];
@@ -262,11 +262,11 @@ static void failures_in_flight_leave_nothing(void **state) {
     free(want);
     tn_session_free(session);
     tn_model_close(model);
-    golden_free(&g);
+    reference_free(&g);
 }
 
 static tn_status make_and_use(void *golden) {
-    const golden_model *g = golden;
+    const reference_model *g = golden;
     tn_model *model;
     tn_session *session = NULL;
     tn_session_params p = params(0, "flight", 0, NULL);
@@ -282,14 +282,15 @@ static tn_status make_and_use(void *golden) {
 }
 static void every_allocation_may_fail(void **state) {
     (void)state;
-    golden_model g;
-    if (!getenv("TENON_LONG") || !golden_load("archs/llama-dense", &g)) skip();
+    reference_model g;
+    if (!getenv("TENON_LONG")) skip();
+    reference_load("llama-dense", &g);
     char specs[3][96];
     tn_device *device;
     (void)params(2, "flight", 0, specs);
     for (int d = 0; d < 2; d++) assert_ok(tn_device_find(specs[d], &device));
     check_every_allocation_failure(make_and_use, &g);
-    golden_free(&g);
+    reference_free(&g);
 }
 
 int main(void) {
@@ -301,5 +302,5 @@ int main(void) {
         cmocka_unit_test(failures_in_flight_leave_nothing),
         cmocka_unit_test(every_allocation_may_fail),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_ON_MODELS(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* Sessions that share a scheduler: each computes what it computes alone, in the memory of the largest, which is
  * reported to the byte. */
-#include "llm_golden.h"
+#include "models/reference_models.h"
 #include "sched_case.h"
 
 #include <stdlib.h>
@@ -35,7 +35,7 @@ static tn_session_params params_of(int u, const char *device, const tn_sched *sc
 }
 
 /* A prompt, single tokens, a greedy loop with queued steps, and moved cells. */
-static void take_step(user *u, const golden_model *g, int step) {
+static void take_step(user *u, const reference_model *g, int step) {
     tn_session *s = u->session;
     tn_batch b = {.n_tokens = step == 0 ? PROMPT : 1, .tokens = g->tokens + (step == 0 ? 0 : step % g->n_tokens)};
     if (step >= 5 && step < 12 && !tn_session_get_params(s).embeddings) {
@@ -67,7 +67,7 @@ static void look(user *u, int step, float *results) {
     assert_true(row || (step >= 5 && step < 12));
 }
 
-static void open_models(const golden_model g[2], user users[USERS]) {
+static void open_models(const reference_model g[2], user users[USERS]) {
     for (int u = 0; u < USERS; u++) users[u] = (user){.results = users[u].results};
     assert_ok(tn_model_open(g[0].path, NULL, &users[0].model));
     assert_ok(tn_model_open(g[1].path, NULL, &users[TEXT].model));
@@ -100,7 +100,7 @@ static void make_session(user *u, const tn_session_params *p) {
 static bool same_bits(const void *a, const void *b, size_t size) { return memcmp(a, b, size) == 0; }
 
 /* Runs all users' steps in turns; results are read after all others have computed since. */
-static void take_turns(const golden_model g[2], user users[USERS], int first_user) {
+static void take_turns(const reference_model g[2], user users[USERS], int first_user) {
     float *got = malloc(WIDEST * sizeof *got);
     for (int step = 0; step < STEPS; step++) {
         for (int u = first_user; u < USERS; u++) take_step(&users[u], &g[u > 0], step);
@@ -113,7 +113,7 @@ static void take_turns(const golden_model g[2], user users[USERS], int first_use
     free(got);
 }
 
-static void check_on(const golden_model g[2], const char *device, const char *name) {
+static void check_on(const reference_model g[2], const char *device, const char *name) {
     user users[USERS] = {0};
     tn_placement_override all = {".*", name};
     const bool is_sim = strcmp(name, "cpu") != 0; /* which counts what is taken */
@@ -177,24 +177,25 @@ static void check_on(const golden_model g[2], const char *device, const char *na
     for (int u = 0; u < USERS; u++) free(users[u].results);
 }
 
-static bool load(golden_model g[2]) {
-    return golden_load("archs/gemma2-dense", &g[0]) && golden_load("archs/llama-dense", &g[1]);
+static void load(reference_model g[2]) {
+    reference_load("gemma2-dense", &g[0]);
+    reference_load("llama-dense", &g[1]);
 }
 
 static void sessions_take_turns_as_if_alone(void **state) {
     (void)state;
-    golden_model g[2];
-    if (!load(g)) skip();
+    reference_model g[2];
+    load(g);
     check_on(g, "cpu", "cpu");
     check_on(g, "sim:64M,name=turns", "turns");
-    for (int i = 0; i < 2; i++) golden_free(&g[i]);
+    for (int i = 0; i < 2; i++) reference_free(&g[i]);
 }
 
 /* On a device that has memory for two sessions only if they share, to the byte. */
 static void sharing_fits_where_two_do_not(void **state) {
     (void)state;
-    golden_model g[2];
-    if (!load(g)) skip();
+    reference_model g[2];
+    load(g);
     size_t size = 64 << 20;
     for (int less = -1; less < 3; less++) { /* ample, exact, separate, a byte too few */
         user users[USERS] = {0};
@@ -221,15 +222,15 @@ static void sharing_fits_where_two_do_not(void **state) {
         tn_sched_free(sched);
         close_models(users);
     }
-    for (int i = 0; i < 2; i++) golden_free(&g[i]);
+    for (int i = 0; i < 2; i++) reference_free(&g[i]);
 }
 
 /* The smaller session first: its compute memory is freed after the larger one's is taken, so both must fit for a
  * moment. If they do not, that is reported before anything is taken. */
 static void growing_needs_room_for_old_and_new(void **state) {
     (void)state;
-    golden_model g[2];
-    if (!load(g)) skip();
+    reference_model g[2];
+    load(g);
     size_t size = 64 << 20;
     for (int less = -1; less < 2; less++) { /* ample, exact, a byte too few */
         user users[USERS] = {0};
@@ -258,13 +259,13 @@ static void growing_needs_room_for_old_and_new(void **state) {
         tn_sched_free(sched);
         close_models(users);
     }
-    for (int i = 0; i < 2; i++) golden_free(&g[i]);
+    for (int i = 0; i < 2; i++) reference_free(&g[i]);
 }
 
 static void what_cannot_be_shared_is_refused(void **state) {
     (void)state;
-    golden_model g[2];
-    if (!load(g)) skip();
+    reference_model g[2];
+    load(g);
     user users[USERS] = {0};
     tn_placement_override all = {".*", "cpu"};
     tn_sched *sched;
@@ -285,11 +286,11 @@ static void what_cannot_be_shared_is_refused(void **state) {
     make_session(&users[TWIN], &p);
     tn_sched_free(sched);
     close_models(users);
-    for (int i = 0; i < 2; i++) golden_free(&g[i]);
+    for (int i = 0; i < 2; i++) reference_free(&g[i]);
 }
 
 static tn_status share(void *golden) {
-    const golden_model *g = golden;
+    const reference_model *g = golden;
     tn_model *model = NULL;
     tn_sched *sched = NULL;
     tn_session *sessions[2] = {NULL, NULL};
@@ -310,10 +311,10 @@ out:
 }
 static void every_allocation_may_fail(void **state) {
     (void)state;
-    golden_model g;
-    if (!golden_load("archs/llama-dense", &g)) skip();
+    reference_model g;
+    reference_load("llama-dense", &g);
     check_every_allocation_failure(share, &g);
-    golden_free(&g);
+    reference_free(&g);
 }
 
 int main(void) {
@@ -322,5 +323,5 @@ int main(void) {
         cmocka_unit_test(growing_needs_room_for_old_and_new), cmocka_unit_test(what_cannot_be_shared_is_refused),
         cmocka_unit_test(every_allocation_may_fail),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_ON_MODELS(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* Models on several devices: layers are placed where they fit, the caller's choices are kept, and data changes
  * devices only where the layers do. */
-#include "llm_golden.h"
+#include "models/reference_models.h"
 
 #include "llm/session_internal.h"
 #include "runtime/sched_internal.h"
@@ -19,14 +19,7 @@ static tn_session_params params(void) {
 }
 
 static void open_model(const char *name, tn_model **model) {
-    char relative[64];
-    snprintf(relative, sizeof relative, "archs/%s.gguf", name);
-    const char *path = golden_path(relative);
-    if (!path) {
-        print_message("skipped: no golden file %s\n", relative);
-        skip();
-    }
-    assert_ok(tn_model_open(path, NULL, model));
+    assert_ok(tn_model_open(reference_path(name), NULL, model));
 }
 
 /* ---- Splits ---- */
@@ -79,7 +72,7 @@ static void data_changes_devices_only_where_layers_do(void **state) {
     enum { HOST, HALF, ALL, ALL_BUT_EMBEDDING, N_WAYS };
     static const tn_placement_override keep = {"^token_embd\\.weight$", "cpu"};
     size_t tied = 0;
-    for (const char *const *name = golden_archs; *name; name++) {
+    for (const char *const *name = reference_names(); *name; name++) {
         float *want = NULL;
         size_t size = 0;
         for (int way = 0; way < N_WAYS; way++) {
@@ -238,5 +231,5 @@ int main(void) {
         cmocka_unit_test(the_first_device_is_filled_before_the_next),
         cmocka_unit_test(overrides_are_kept_and_explained),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_ON_MODELS(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* Queued steps: a greedy loop whose next step the device computes before it is requested. */
-#include "llm_golden.h"
+#include "models/reference_models.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,10 +14,10 @@ static tn_token loop_step(tn_session *session, tn_token token, int32_t seq, bool
 }
 static void queued_steps_give_the_same_tokens(void **state) {
     (void)state;
-    static const char *const names[] = {"archs/llama-dense", "archs/gpt2-dense", "archs/gemma2-dense"};
+    static const char *const names[] = {"llama-dense", "gpt2-dense", "gemma2-dense"};
     for (size_t m = 0; m < sizeof names / sizeof *names; m++) {
-        golden_model g;
-        if (!golden_load(names[m], &g)) skip();
+        reference_model g;
+        reference_load(names[m], &g);
         tn_model *models[2];
         tn_session *sessions[2]; /* with logits, and with queued steps */
         for (int i = 0; i < 2; i++) {
@@ -32,7 +32,7 @@ static void queued_steps_give_the_same_tokens(void **state) {
         rng r = {5};
         tn_token next[LOOP_SEQS] = {1, 2};
         int32_t seq = 0, lengths[LOOP_SEQS] = {0};
-        const bool moves = strcmp(names[m], "archs/gpt2-dense") != 0; /* its positions are learned */
+        const bool moves = strcmp(names[m], "gpt2-dense") != 0; /* its positions are learned */
         for (int step = 0; step < LOOP_STEPS; step++) {
             const uint32_t what = rng_below(&r, 100);
             if (what < 4) next[seq] = (tn_token)rng_below(&r, 50);
@@ -75,7 +75,7 @@ static void queued_steps_give_the_same_tokens(void **state) {
             lengths[seq] = tn_session_seq_last(sessions[0], seq) + 1;
         }
         /* The last queued step of a loop is discarded; no step is queued where the cache has windows. */
-        const bool queues = strcmp(names[m], "archs/gemma2-dense") != 0;
+        const bool queues = strcmp(names[m], "gemma2-dense") != 0;
         tn_session_clear(sessions[1]);
         const uint64_t runs = tn_session_get_stats(sessions[1]).sched.runs;
         for (int i = 0; i < 10; i++) next[0] = loop_step(sessions[1], next[0], 0, true);
@@ -84,14 +84,14 @@ static void queued_steps_give_the_same_tokens(void **state) {
             tn_session_free(sessions[i]);
             tn_model_close(models[i]);
         }
-        golden_free(&g);
+        reference_free(&g);
     }
 }
 
 /* The device is slow, so that a step is still queued when everything it reads is freed: the sanitizer detects it. */
 static void a_session_may_be_freed_while_a_step_is_queued(void **state) {
     (void)state;
-    GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
+    const char *path = reference_path("llama-dense");
     tn_model *model;
     tn_session *session;
     tn_session_params p = tn_session_params_default();
@@ -109,7 +109,7 @@ static void a_session_may_be_freed_while_a_step_is_queued(void **state) {
 /* A device that is lost while it computes a queued step: the loop gets the error, and every token before is right. */
 static void a_lost_device_ends_a_greedy_loop(void **state) {
     (void)state;
-    GOLDEN_OR_SKIP(path, "archs/llama-dense.gguf");
+    const char *path = reference_path("llama-dense");
     enum { N = 60 };
     tn_token tokens[2][N + 1] = {{1}, {1}};
     for (int i = 0; i < 2; i++) {
@@ -144,5 +144,5 @@ int main(void) {
         cmocka_unit_test(a_session_may_be_freed_while_a_step_is_queued),
         cmocka_unit_test(a_lost_device_ends_a_greedy_loop),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_ON_MODELS(tests, NULL, NULL);
 }

@@ -1,13 +1,13 @@
 /* Models whose weights are repacked for the CPU: the same logits as with the file's layout, in exactly the planned
  * bytes. */
-#include "llm_golden.h"
+#include "models/reference_models.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* A copy of a golden f32 model with its matrices in q4_0. */
+/* A copy of an f32 model with its matrices in q4_0. */
 static void quantized_copy(const char *from, const char *to) {
     tn_gguf *file;
     tn_gguf_writer *writer;
@@ -40,7 +40,7 @@ static void quantized_copy(const char *from, const char *to) {
     tn_gguf_close(file);
 }
 
-static tn_session_params params(const golden_model *g, bool pack) {
+static tn_session_params params(const reference_model *g, bool pack) {
     tn_session_params p = tn_session_params_default();
     p.n_ctx = 256;
     p.n_threads = 2;
@@ -50,7 +50,7 @@ static tn_session_params params(const golden_model *g, bool pack) {
     return p;
 }
 
-static float *logits_of(tn_session *session, const golden_model *g) {
+static float *logits_of(tn_session *session, const reference_model *g) {
     bool *wanted = malloc((size_t)g->n_tokens);
     memset(wanted, 1, (size_t)g->n_tokens);
     assert_ok(
@@ -64,13 +64,8 @@ static float *logits_of(tn_session *session, const golden_model *g) {
 }
 
 static void check_model(const char *name) {
-    char relative[128];
-    snprintf(relative, sizeof relative, "archs/%s", name);
-    golden_model g;
-    if (!golden_load(relative, &g)) {
-        print_message("skipped: no golden file %s\n", relative);
-        return;
-    }
+    reference_model g;
+    reference_load(name, &g);
     char path[] = "/tmp/tenon-packed-XXXXXX";
     int fd = mkstemp(path);
     assert_true(fd >= 0);
@@ -117,19 +112,19 @@ static void check_model(const char *name) {
     nmse n = {0};
     for (int32_t i = 0; i < g.n_tokens; i++)
         nmse_add(&n, logits[1] + (size_t)i * (size_t)g.n_vocab, logits[0] + (size_t)i * (size_t)g.n_vocab, g.n_vocab);
-    if (nmse_value(&n) > 1e-4) fail_msg("%s: packed logits are off by %g", relative, nmse_value(&n));
+    if (nmse_value(&n) > 1e-4) fail_msg("%s: packed logits are off by %g", name, nmse_value(&n));
     free(logits[0]);
     free(logits[1]);
     unlink(path);
-    golden_free(&g);
+    reference_free(&g);
 }
 
 static void packed_weights_give_the_same_logits(void **state) {
     (void)state;
-    for (const char *const *name = golden_archs; *name; name++) check_model(*name);
+    for (const char *const *name = reference_names(); *name; name++) check_model(*name);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(packed_weights_give_the_same_logits)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_ON_MODELS(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* Plans of graphs: the verifier accepts them, graphs give the same bits on planned memory and with separate memory
  * per tensor, and exports, saved files and reordered graphs agree with them. */
-#include "llm_golden.h"
+#include "models/reference_models.h"
 #include "random_graph.h"
 
 #include "base/checked.h"

@@ -1,0 +1,27 @@
+/* Tiny models with random weights, of every architecture, for tests and fuzzers without model files. The keys and
+ * tensors follow from the table of architectures, as those of `tenon synth` do. The same options give the same bytes.
+ */
+#ifndef TN_TESTS_TINY_MODELS_H
+#define TN_TESTS_TINY_MODELS_H
+
+#include "tenon/tensor.h"
+
+/* 0 selects the default. */
+typedef struct tiny_options {
+    const char *arch; /* "llama" */
+    tn_type type;     /* of matrices and embeddings; f32 where rows are not whole blocks of the type */
+    uint32_t layers;  /* 2; one more than a period of windows has, where the architecture has such a period */
+    uint32_t width, heads, kv_heads, head, ffn; /* 32, 2, 1 (where the architecture does not say), 16, 64 */
+    uint32_t vocab, context;                    /* 64 (with a tokenizer 160), 128 */
+    uint32_t window;                            /* 16 in architectures with windows by default, otherwise none */
+    uint32_t experts, experts_used;             /* 4 and 2 in architectures of experts, otherwise none */
+    bool tied;                                  /* no output matrix: the token embedding serves */
+    bool tokenizer;                             /* printable ASCII can be encoded; otherwise there is none */
+    uint32_t labels;                            /* of an encoder's classifier */
+    uint64_t seed;
+} tiny_options;
+
+/* `options` may be NULL. Takes milliseconds and some tens of KB. */
+tn_status tiny_model_write(const char *path, const tiny_options *options);
+
+#endif
