@@ -1,4 +1,5 @@
-/* The registry of devices: built-in ones first, then those of loadable backends, then added and described ones. */
+/* The registry of devices: built-in ones, then those of loadable backends, then devices that the caller adds or makes
+ * from a specification such as "sim:8G". */
 #include "backend/registry.h"
 
 #include "base/checked.h"

@@ -78,7 +78,7 @@ typedef struct tn__schedule {
     size_t n_nodes, n_leaves; /* of the caller's graph */
     tn__assignment *assigned; /* by index in the caller's graph */
     tn_tensor **clones;       /* the same index → scheduled tensor */
-    tn_location *locations;   /* the same index: of clones whose memory is declared; NULL: none is */
+    tn_location *locations;   /* indexed alike: memory declared for clones; NULL: none has any */
     uint16_t *type_of;        /* by index in the scheduled graph */
     tn__split *splits;
     size_t n_splits;

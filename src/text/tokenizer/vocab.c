@@ -315,7 +315,7 @@ tn_status tn__vocab_roles(tn_tokenizer *t, const tn__vocab_source *source) {
         int64_t id = source->special[i];
         t->special[i] = id >= 0 && id < t->size ? (tn_token)id : TN_TOKEN_NONE;
     }
-    /* What SentencePiece models mean when their files are silent. */
+    /* Defaults of SentencePiece models whose files do not name these tokens. */
     static const struct {
         tn_tokenizer_kind kind;
         tn_special role;

@@ -132,7 +132,7 @@ static tn_status write_logits(const char *path, FILE *out) {
     for (int i = 0; i < REFERENCE_TOKENS; i++) tokens[i] = (tn_token)rng_below(&r, (uint64_t)n_vocab);
     fwrite(head, sizeof head, 1, out);
     fwrite(tokens, sizeof tokens, 1, out);
-    tn_status status = tn_session_new(model, &p, &session);
+    tn_status status = tn_session_open(model, &p, &session);
     for (int i = 0; i < REFERENCE_TOKENS && status == TN_OK; i++) {
         status = tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = &tokens[i]});
         if (status == TN_OK) fwrite(tn_session_logits(session, 0), sizeof(float), (size_t)n_vocab, out);

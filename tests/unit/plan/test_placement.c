@@ -93,7 +93,7 @@ static void the_callers_word_is_kept(void **state) {
     assert_int_equal(m.places[7].device, 0);
     assert_int_equal(m.places[8].device, 2); /* the output stays on the host: fewer than all layers were requested */
     assert_int_equal(m.places[0].cause, TN_PLACEMENT_LIMIT);
-    /* Even when it does not fit. */
+    /* The requested number of layers is placed even where it does not fit. */
     m.devices[0].free = m.devices[1].free = 5;
     place(&m);
     assert_false(m.fits);
@@ -104,7 +104,7 @@ static void the_callers_word_is_kept(void **state) {
     place(&m);
     for (size_t i = 0; i < 8; i++) assert_int_equal(m.places[i].device, i < 6 ? 0 : 1);
     assert_int_equal(m.places[3].cause, TN_PLACEMENT_SHARE);
-    /* As many layers as fit, in these shares: device a has room for 4 layers of 10 bytes. */
+    /* As many layers as fit are placed, in the same proportions: device a has room for 4 layers of 10 bytes. */
     m.params.n_off_host = -1;
     m.devices[0].free = 40;
     place(&m);

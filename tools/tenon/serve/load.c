@@ -291,7 +291,8 @@ void engine_join(struct served *served) {
     atomic_store(&served->phase, PHASE_ABSENT);
 }
 
-/* Texts to embed are many and short: they have their own limit, above the largest request. */
+/* A request for embeddings may bring many short texts. Such jobs have a queue limit of their own, which is larger than
+ * the number of texts in one request. */
 bool engine_submit(struct served *served, struct job *const *jobs, size_t count) {
     bool embed = jobs[0]->embed;
     pthread_mutex_lock(&served->lock);

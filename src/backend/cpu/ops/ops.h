@@ -36,7 +36,7 @@ typedef struct tn__cpu_op {
     int (*phases)(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);     /* NULL: one */
     size_t (*scratch)(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads); /* NULL: none */
     int64_t (*units)(const tn_tensor *node); /* pieces that can run in parallel; NULL: rows of the result */
-    double (*cost)(const tn_tensor *node);   /* estimated ns on one thread; NULL: by elements */
+    double (*cost)(const tn_tensor *node);   /* estimated ns on one thread; NULL: from the number of elements */
     /* Whether `later` can use the data prepared by all phases of `earlier` but the last; NULL: never. */
     bool (*shares)(const tn_tensor *earlier, const tn_tensor *later, const tn__cpu_kernels *kernels);
     /* For ops that give thread i the i-th of equal parts of the rows (when the threads divide their number): a bit
