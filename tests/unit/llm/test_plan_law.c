@@ -1,0 +1,338 @@
+/* The plan is the law: on devices of exactly the planned size a session serves every batch it may be given, and takes
+ * no byte more than was planned. For every architecture, for devices with several largest allocations, with layers on
+ * the host and without, for every number of tokens up to the micro-batch.
+ *
+ * A case that breaks the law is printed, and the test goes on with the next: the list of broken cases says more than
+ * the first one. $TENON_LONG: larger micro-batches, and every kind of batch for every number of tokens. */
+#include "support.h"
+
+#include "backend/sim/sim.h"
+#include "models/tiny_models.h"
+#include "tenon/arch.h"
+#include "tenon/llm.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST = 512, PRINTED = 12 };
+
+/* Where the layers are. */
+typedef enum law_way { ON_DEVICE, PARTLY, OFFLOADED, TWO_DEVICES } law_way;
+static const char *const way_names[] = {"all layers on the device", "a layer on the host", "offloading from the host",
+                                        "two devices"};
+
+typedef struct law_case {
+    const char *model, *path;
+    law_way way;
+    size_t max_alloc; /* 0: unlimited */
+    int32_t n_ubatch, n_seqs;
+    int32_t n_layers;  /* on the device; 0: one */
+    int32_t n_outputs; /* 0: all of a micro-batch */
+    bool embeddings;
+} law_case;
+
+static int n_cases, n_broken;
+static int n_divided; /* cases whose compute memory is in several chunks */
+static char model_path[64];
+
+static bool is_long(void) { return getenv("TENON_LONG") != NULL; }
+
+static void report(const law_case *c, const char *what) {
+    if (n_broken++ >= PRINTED) return;
+    print_message("%s, %s, largest allocation %zu%s: %s\n", c->model, way_names[c->way], c->max_alloc,
+                  c->embeddings ? ", embeddings" : "", what);
+}
+
+/* ---- Planning ---- */
+
+static tn_session_params case_params(const law_case *c) {
+    tn_session_params p = tn_session_params_default();
+    p.n_ctx = 2 * c->n_ubatch;
+    p.n_batch = p.n_ubatch = c->n_ubatch;
+    p.n_seqs = c->n_seqs;
+    p.n_outputs = c->n_outputs ? c->n_outputs : c->n_ubatch;
+    p.n_threads = 1;
+    p.embeddings = c->embeddings;
+    p.pooling = c->embeddings ? TN_POOLING_MEAN : TN_POOLING_MODEL;
+    p.n_gpu_layers = c->way == ON_DEVICE || c->way == TWO_DEVICES ? 1000 : c->n_layers ? c->n_layers : 1;
+    if (c->way == TWO_DEVICES) p.n_batch = p.n_ctx; /* several micro-batches, in flight */
+    return p;
+}
+
+/* Devices of the given sizes. A process has few devices and these cases need many sizes, so the same ones change. */
+static void set_devices(const law_case *c, const size_t sizes[2], tn_session_params *p) {
+    static const char *const specs[] = {"sim:1G,name=law", "sim:1G,offload=1,name=offloading",
+                                        "sim:1G,align=256,name=second"};
+    const char *used[2] = {specs[c->way == OFFLOADED], c->way == TWO_DEVICES ? specs[2] : NULL};
+    for (int d = 0; d < 2 && used[d]; d++) {
+        tn_device *device;
+        assert_ok(tn_device_find(used[d], &device));
+        tn__sim *sim = device->impl;
+        assert_int_equal(atomic_load(&sim->used), 0); /* the case before left nothing */
+        sim->size = sizes[d];
+        sim->type.max_size = c->max_alloc && c->max_alloc < sizes[d] ? c->max_alloc : sizes[d];
+        p->devices[d] = tn_device_name(device);
+        p->split[d] = used[1] != NULL;
+    }
+}
+
+static size_t planned(const tn_fit_device *d) { return d->weights + d->cache + d->compute + d->scratch; }
+
+/* What the session would take of ample devices. False if a tensor exceeds the largest allocation. */
+static bool plan_amply(tn_model *model, const law_case *c, size_t sizes[2]) {
+    const size_t ample[2] = {1 << 30, 1 << 30};
+    tn_fit fit;
+    tn_session_params p = case_params(c);
+    set_devices(c, ample, &p);
+    tn_status status = plan_fit(model, &p, &fit);
+    if (status == TN_E_TOO_BIG && c->max_alloc) return false;
+    assert_ok(status);
+    assert_true(fit.fits);
+    for (size_t d = 0; d + 1 < fit.n_devices; d++) sizes[d] = planned(&fit.devices[d]);
+    tn_fit_free(&fit);
+    return true;
+}
+
+/* The smallest largest allocation that serves, within an eighth. */
+static size_t least_max_alloc(law_case c) {
+    tn_model *model;
+    size_t sizes[2];
+    assert_ok(tn_model_open(c.path, NULL, &model));
+    c.max_alloc = 4096;
+    while (!plan_amply(model, &c, sizes)) c.max_alloc += c.max_alloc / 8 / 128 * 128;
+    tn_model_close(model);
+    return c.max_alloc;
+}
+
+/* ---- The law ---- */
+
+/* Planned = taken = counted by the device. */
+static bool holds(tn_session *session, const law_case *c, const tn_fit *fit, const char *after) {
+    char text[256] = "";
+    tn_fit now;
+    assert_ok(tn_session_memory(session, &now));
+    for (size_t d = 0; d < now.n_devices && !text[0]; d++) {
+        const tn_fit_device *was = &fit->devices[d], *is = &now.devices[d];
+        if (was->weights != is->weights || was->cache != is->cache || was->compute != is->compute ||
+            was->scratch != is->scratch)
+            snprintf(text, sizeof text,
+                     "after %s on %s: weights %zu → %zu, cache %zu → %zu, compute %zu → %zu, scratch %zu → %zu",
+                     after, is->name, was->weights, is->weights, was->cache, is->cache, was->compute, is->compute,
+                     was->scratch, is->scratch);
+        else if (d + 1 < now.n_devices && (is->free != 0 || is->total != planned(was)))
+            snprintf(text, sizeof text, "after %s on %s: %zu planned, %zu counted", after, is->name, planned(was),
+                     is->total - is->free);
+    }
+    tn_fit_free(&now);
+    if (!text[0] && tn_session_get_stats(session).sched.buffers_grown)
+        snprintf(text, sizeof text, "after %s: buffers grew", after);
+    if (text[0]) report(c, text);
+    return !text[0];
+}
+
+/* ---- What a session may be asked ---- */
+
+enum { LAST_ROW, ALL_ROWS, SOME_ROWS, ARGMAX, SEQUENCES, KINDS };
+
+static tn_status decode_kind(tn_session *session, const law_case *c, int32_t n, int kind) {
+    static tn_token tokens[MOST];
+    static int32_t seqs[MOST];
+    static bool outputs[MOST];
+    for (int32_t i = 0; i < n; i++) {
+        tokens[i] = (7 * i + n) % 60 + 3;
+        seqs[i] = kind == SEQUENCES ? i * c->n_seqs / n : 0;
+        outputs[i] = kind == ALL_ROWS || i % 3 == 0;
+    }
+    tn_batch batch = {.n_tokens = n, .tokens = tokens, .seqs = seqs};
+    if ((kind == ALL_ROWS || kind == SOME_ROWS) && !c->embeddings) batch.outputs = outputs;
+    batch.argmax = kind == ARGMAX && !c->embeddings;
+    return tn_session_decode(session, &batch);
+}
+
+static bool every_size(tn_session *session, const law_case *c, const tn_fit *fit) {
+    const bool whole = tn_model_get_info(tn_session_model(session)).is_encoder; /* a sequence per micro-batch */
+    const int32_t most = c->way == TWO_DEVICES && !whole ? 2 * c->n_ubatch : c->n_ubatch;
+    for (int32_t n = 1; n <= most && n <= MOST; n++) {
+        for (int kind = 0; kind < KINDS; kind++) {
+            if (!is_long() && kind != LAST_ROW && kind != 1 + n % (KINDS - 1)) continue;
+            if (n > c->n_ubatch && (kind == ALL_ROWS || kind == SOME_ROWS)) continue; /* more outputs than planned */
+            char what[160];
+            tn_session_clear(session);
+            snprintf(what, sizeof what, "%d tokens (kind %d)", n, kind);
+            if (decode_kind(session, c, n, kind) != TN_OK) {
+                snprintf(what, sizeof what, "%d tokens (kind %d): %.100s", n, kind, tn_error());
+                report(c, what);
+                return false;
+            }
+            if (tn_session_get_stats(session).sched.buffers_grown) return holds(session, c, fit, what);
+        }
+    }
+    return holds(session, c, fit, "every number of tokens");
+}
+
+/* Shifts where the architecture has them. */
+static tn_status optional(tn_status status) { return status == TN_E_UNSUPPORTED ? TN_OK : status; }
+
+static tn_status move_cells(tn_session *s, const law_case *c) {
+    size_t size;
+    const int32_t n = c->n_ubatch / 4;
+    tn_session_clear(s);
+    TN_TRY(decode_kind(s, c, n, SEQUENCES));
+    TN_TRY(decode_kind(s, c, n, LAST_ROW));
+    TN_TRY(tn_session_seq_copy(s, 0, c->n_seqs - 1, 0, -1));
+    TN_TRY(tn_session_seq_remove(s, 0, 2, 5));
+    TN_TRY(optional(tn_session_seq_shift(s, 0, 5, -1, -3)));
+    TN_TRY(decode_kind(s, c, 1, ARGMAX));
+    TN_TRY(decode_kind(s, c, 1, ARGMAX));
+    TN_TRY(optional(tn_session_seq_divide(s, c->n_seqs - 1, 4, -1, 2)));
+    TN_TRY(tn_session_seq_remove(s, 1, 0, -1));
+    TN_TRY(tn_session_defragment(s));
+    for (int32_t seq = -1; seq < 1; seq++) {
+        TN_TRY(tn_session_state_size(s, seq, &size));
+        void *state = malloc(size);
+        tn_status status = tn_session_state_get(s, seq, state, size);
+        if (status == TN_OK) tn_session_clear(s);
+        if (status == TN_OK) status = tn_session_state_set(s, seq, state, size);
+        free(state);
+        TN_TRY(status);
+    }
+    TN_TRY(decode_kind(s, c, n, LAST_ROW));
+    TN_TRY(tn_session_seq_keep(s, 0));
+    return decode_kind(s, c, 3, ALL_ROWS);
+}
+
+static bool moved_cells(tn_session *session, const law_case *c, const tn_fit *fit) {
+    if (tn_model_get_info(tn_session_model(session)).is_encoder) return true;
+    if (move_cells(session, c) != TN_OK) {
+        char what[160];
+        snprintf(what, sizeof what, "moving cells: %.140s", tn_error());
+        report(c, what);
+        return false;
+    }
+    return holds(session, c, fit, "moving cells");
+}
+
+typedef bool (*law_scenario)(tn_session *session, const law_case *c, const tn_fit *fit);
+
+/* Makes the session on devices of exactly the planned size and runs the scenario. */
+static void check_case(const law_case *c, law_scenario scenario) {
+    tn_model *model;
+    tn_session_plan *plan;
+    tn_session *session = NULL;
+    tn_fit fit;
+    size_t sizes[2] = {0};
+    tn_session_params p = case_params(c);
+    n_cases++;
+    assert_ok(tn_model_open(c->path, NULL, &model));
+    assert_true(plan_amply(model, c, sizes));
+    set_devices(c, sizes, &p);
+    assert_ok(tn_session_plan_new(model, &p, &plan));
+    assert_ok(tn_session_plan_fit(plan, &fit));
+    n_divided += c->max_alloc && fit.devices[0].compute > c->max_alloc;
+    if (!tn_session_plan_fits(plan))
+        report(c, tn_session_plan_advice(plan));
+    else if (tn_session_new(plan, &session) != TN_OK)
+        report(c, tn_error());
+    else if (holds(session, c, &fit, "creation"))
+        scenario(session, c, &fit);
+    tn_session_free(session);
+    tn_session_plan_free(plan);
+    tn_fit_free(&fit);
+    tn_model_close(model);
+}
+
+/* ---- Cases ---- */
+
+static void each_max_alloc(law_case c, law_scenario scenario) {
+    const size_t least = least_max_alloc(c), sizes[] = {0, least, least + least / 8};
+    for (size_t i = 0; i < 3; i++) {
+        c.max_alloc = sizes[i];
+        check_case(&c, scenario);
+    }
+}
+
+/* Activations are large beside scratch, so that a small largest allocation divides them. */
+static void write_arch(const tn_arch *arch, int32_t n_ubatch, law_case *c) {
+    const tiny_options options = {
+        .arch = arch->name, .type = TN_F16, .ffn = 512, .vocab = 512, .context = 4 * (uint32_t)n_ubatch};
+    assert_ok(tiny_model_write(model_path, &options));
+    *c = (law_case){.model = arch->name,
+                    .path = model_path,
+                    .n_ubatch = n_ubatch,
+                    .n_seqs = 3,
+                    .embeddings = arch->traits & TN_ARCH_ENCODER};
+}
+
+static void none_broken(void) {
+    if (n_broken) fail_msg("%d of %d cases break the law", n_broken, n_cases);
+    assert_true(n_cases > 0);
+}
+
+static int32_t micro_batch(void) { return is_long() ? 512 : 64; }
+
+static void for_every_arch(law_way way, bool max_allocs, law_scenario scenario) {
+    n_cases = n_broken = n_divided = 0;
+    for (size_t i = 0; tn_arch_at(i); i++) {
+        law_case c;
+        write_arch(tn_arch_at(i), micro_batch(), &c);
+        c.way = way;
+        if (max_allocs)
+            each_max_alloc(c, scenario);
+        else
+            check_case(&c, scenario);
+    }
+    if (max_allocs) assert_true(n_divided > n_cases / 4); /* otherwise the allocations are too large for this test */
+    none_broken();
+}
+
+static bool batches_and_moves(tn_session *session, const law_case *c, const tn_fit *fit) {
+    return every_size(session, c, fit) && moved_cells(session, c, fit);
+}
+
+#define LAW(name, way, max_allocs, scenario)                                                                         \
+    static void name(void **state) {                                                                                 \
+        (void)state;                                                                                                 \
+        for_every_arch(way, max_allocs, scenario);                                                                   \
+    }
+LAW(on_one_device, ON_DEVICE, false, batches_and_moves)
+LAW(with_a_layer_on_the_host, PARTLY, false, batches_and_moves)
+LAW(over_two_devices, TWO_DEVICES, false, batches_and_moves)
+
+/* Embeddings of causal models; encoders have nothing else. */
+static void for_embeddings(void **state) {
+    (void)state;
+    static const char *const names[] = {"llama", "gemma2", "qwen3moe"};
+    n_cases = n_broken = 0;
+    for (size_t i = 0; i < 3; i++) {
+        law_case c;
+        write_arch(tn_arch_find(names[i]), micro_batch(), &c);
+        c.embeddings = true;
+        check_case(&c, every_size);
+        c.way = PARTLY;
+        check_case(&c, every_size);
+    }
+    none_broken();
+}
+
+static int make_path(void **state) {
+    (void)state;
+    strcpy(model_path, "/tmp/tenon-law-XXXXXX");
+    int file = mkstemp(model_path);
+    if (file >= 0) close(file);
+    return file < 0;
+}
+static int remove_path(void **state) {
+    (void)state;
+    return unlink(model_path);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(on_one_device),
+        cmocka_unit_test(with_a_layer_on_the_host),
+        cmocka_unit_test(over_two_devices),
+        cmocka_unit_test(for_embeddings),
+    };
+    return cmocka_run_group_tests(tests, make_path, remove_path);
+}
