@@ -5,6 +5,7 @@
 #include "backend/sim/sim.h"
 #include "tenon/backend_impl.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -265,6 +266,48 @@ static void failures_in_flight_leave_nothing(void **state) {
     reference_free(&g);
 }
 
+typedef struct countdown {
+    atomic_long calls; /* the last of them stops */
+} countdown;
+static bool stop_at_last(void *user) { return atomic_fetch_sub(&((countdown *)user)->calls, 1) <= 1; }
+
+/* A prompt that is aborted at any of its callbacks ends at once, and none of its tokens stays. */
+static void an_aborted_prompt_in_flight_leaves_nothing(void **state) {
+    (void)state;
+    reference_model g;
+    reference_load("llama-dense", &g);
+    tn_model *model;
+    tn_session *session;
+    char specs[3][96];
+    countdown c;
+    atomic_init(&c.calls, LONG_MAX);
+    tn_session_params p = params(2, "aborted", 0, specs);
+    p.abort = stop_at_last;
+    p.user = &c;
+    assert_ok(tn_model_open(g.path, NULL, &model));
+    assert_ok(tn_session_open(model, &p, &session));
+    const tn_batch batch = {.n_tokens = TOKENS, .tokens = g.tokens};
+    const size_t row = (size_t)g.n_vocab * sizeof(float);
+    assert_ok(tn_session_decode(session, &batch));
+    float *want = memcpy(malloc(row), tn_session_logits(session, 0), row);
+    const long asked = LONG_MAX - atomic_load(&c.calls), n_micro = (TOKENS + UBATCH - 1) / UBATCH;
+    assert_true(asked >= 2 * n_micro); /* by each device for each micro-batch */
+    for (long n = 1; n < asked; n += 1 + asked / 24) {
+        tn_session_clear(session);
+        atomic_store(&c.calls, n);
+        assert_fails(TN_E_ABORTED, tn_session_decode(session, &batch));
+        assert_int_equal(tn_session_cache_usage(session).used, 0);
+        assert_int_equal(tn_session_output_count(session), 0);
+        atomic_store(&c.calls, LONG_MAX);
+        assert_ok(tn_session_decode(session, &batch));
+        assert_memory_equal(want, tn_session_logits(session, 0), row);
+    }
+    free(want);
+    tn_session_free(session);
+    tn_model_close(model);
+    reference_free(&g);
+}
+
 static tn_status make_and_use(void *golden) {
     const reference_model *g = golden;
     tn_model *model;
@@ -300,6 +343,7 @@ int main(void) {
         cmocka_unit_test(tight_devices_go_without),
         cmocka_unit_test(a_prompt_in_flight_is_read_sooner),
         cmocka_unit_test(failures_in_flight_leave_nothing),
+        cmocka_unit_test(an_aborted_prompt_in_flight_leaves_nothing),
         cmocka_unit_test(every_allocation_may_fail),
     };
     return RUN_ON_MODELS(tests, NULL, NULL);
