@@ -1,10 +1,10 @@
 #!/bin/bash
 # run.sh BUILD [PART…]: the tenon program with injected faults. It must always end by itself with a documented exit code,
-# print the reason on standard error and leave no partial file. Parts: memory reads full kill change clock server.
+# print the reason on standard error and leave no partial file. Parts: memory device reads full kill change clock server.
 set -u
 build=$(cd "$1" && pwd)
 shift
-parts=${*:-memory reads full kill change clock server}
+parts=${*:-memory device reads full kill change clock server}
 tenon=$build/bin/tenon
 preload=$build/tests/libfault_preload.so
 here=$(cd "$(dirname "$0")" && pwd)
@@ -105,6 +105,26 @@ part_memory() {
         for ((n = 1; n <= total; n += 5 * step)); do
             run_command "$line" LD_PRELOAD="$preload" FAULT_MALLOC="$n" FAULT_MALLOC_ALL=1
             expect_clean_failure "'$line', no memory from allocation $n on"
+        done
+    done
+}
+
+# On a simulated device of exactly the planned size the command works; after each failure of the device it ends cleanly.
+part_device() {
+    local line kind n bytes used
+    bytes=$("$tenon" plan model.gguf -c 128 -ngl 99 -dev sim:64M --json | sed -n 's/.*"needed": \([0-9]*\).*/\1/p' | head -n 1)
+    line="run model.gguf -p hello -n 8 -c 128 -ngl 99 -dev sim:$bytes"
+    run_command "$line"
+    [ $code = 0 ] || fail "'$line', the planned size: exit code $code"
+    for line in "$line" "embed model.gguf -p hello -c 64 -ngl 99 -dev sim:64M" "perplexity model.gguf -f text.txt -c 16 -ngl 99 -dev sim:64M"; do
+        for kind in alloc copy lost; do
+            used=1
+            for ((n = 1; used && n < 2000; n += n < 12 ? 1 : 7)); do
+                run_command "$line,fail=$kind:$n"
+                expect_clean_failure "'$line', $kind $n failing"
+                [ $code != 0 ] || used=
+            done
+            [ $n -gt 2 ] || fail "'$line': no $kind fails"
         done
     done
 }

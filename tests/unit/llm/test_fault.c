@@ -70,6 +70,7 @@ static tn_status decode(tn_session *session, int32_t seq, int32_t n) {
 typedef struct whole {
     const char *device;
     double sum;
+    size_t bytes; /* planned on the device */
 } whole;
 
 static tn_status use_session(tn_session *session, whole *w) {
@@ -100,15 +101,22 @@ static tn_status use_session(tn_session *session, whole *w) {
 static tn_status whole_scenario(void *user) {
     whole *w = user;
     tn_model *model = NULL;
+    tn_session_plan *plan = NULL;
     tn_session *session = NULL;
     tn_session_params p = params(w->device);
     tn_fit fit = {0};
     TN_TRY(tn_model_open(in_folder("model.gguf"), NULL, &model));
-    tn_status status = plan_fit(model, &p, &fit);
-    if (status == TN_OK) tn_fit_free(&fit);
-    if (status == TN_OK) status = tn_session_open(model, &p, &session);
+    tn_status status = tn_session_plan_new(model, &p, &plan);
+    if (status == TN_OK) status = tn_session_plan_fit(plan, &fit);
+    if (status == TN_OK) {
+        const tn_fit_device *d = &fit.devices[0];
+        w->bytes = d->weights + d->cache + d->compute + d->scratch;
+        tn_fit_free(&fit);
+        status = tn_session_new(plan, &session);
+    }
     if (status == TN_OK) status = use_session(session, w);
     tn_session_free(session);
+    tn_session_plan_free(plan);
     tn_model_close(model);
     unlink(in_folder("state"));
     return status;
@@ -136,9 +144,9 @@ static void every_allocation_of_a_writer_may_fail_without_a_file(void **state) {
     assert_int_equal(count_files(), 1);
 }
 
-/* The device fails at its n-th allocation, copy or run, for every n, in the same scenario; then it works again. */
-static void a_session_survives_its_device(void **state) {
-    (void)state;
+/* The device fails at its n-th allocation, copy or run, for every n, in the same scenario; then it works again. It
+ * has ample memory, or exactly what is planned, of which nothing may be lost. */
+static void survive_device(bool exactly) {
     static const struct {
         size_t offset;
         tn_status status;
@@ -149,6 +157,9 @@ static void a_session_survives_its_device(void **state) {
     tn_device *device;
     assert_ok(tn_device_find(healthy.device, &device));
     tn__sim *sim = device->impl;
+    assert_ok(whole_scenario(&healthy));
+    sim->size = exactly ? healthy.bytes : 64 << 20;
+    sim->type.max_size = sim->size;
     assert_ok(whole_scenario(&healthy));
     for (size_t kind = 0; kind < 3; kind++) {
         atomic_long *counter = (atomic_long *)((char *)sim + kinds[kind].offset);
@@ -166,11 +177,63 @@ static void a_session_survives_its_device(void **state) {
                 fail_msg("fault %zu at %ld: %s: %s", kind, n, tn_status_name(status), tn_error());
             if (fired && !*tn_error()) fail_msg("fault %zu at %ld left no message", kind, n);
             if (tn_memory_get_stats().live_blocks != before) fail_msg("fault %zu at %ld leaks", kind, n);
+            if (atomic_load(&sim->used)) fail_msg("fault %zu at %ld: the device has bytes in use", kind, n);
         }
         whole again = {.device = healthy.device};
         assert_ok(whole_scenario(&again));
         assert_true(again.sum == healthy.sum);
     }
+    sim->size = sim->type.max_size = 64 << 20;
+}
+
+static void a_session_survives_its_device(void **state) {
+    (void)state;
+    survive_device(false);
+}
+
+static void a_session_survives_an_exactly_full_device(void **state) {
+    (void)state;
+    survive_device(true);
+}
+
+/* A plan whose session could not be made makes no other one; the next plan does. */
+static void a_plan_that_failed_is_refused_and_replaced(void **state) {
+    (void)state;
+    tn_model *model;
+    tn_device *device;
+    tn_session_params p = params("sim:64M,name=brittle");
+    assert_ok(tn_device_find(p.devices[0], &device));
+    tn__sim *sim = device->impl;
+    assert_ok(tn_model_open(in_folder("model.gguf"), NULL, &model));
+    bool failed = true;
+    for (long n = 1; failed; n++) {
+        tn_session_plan *plan;
+        tn_session *session;
+        assert_ok(tn_session_plan_new(model, &p, &plan));
+        assert_int_equal(atomic_load(&sim->used), 0); /* planning takes nothing */
+        atomic_store(&sim->fail_alloc, n);
+        tn_error_clear();
+        tn_status status = tn_session_new(plan, &session);
+        failed = atomic_load(&sim->fail_alloc) <= 0;
+        atomic_store(&sim->fail_alloc, 0);
+        if (failed) {
+            assert_int_equal(status, TN_E_DEVICE_MEMORY);
+            assert_true(*tn_error());
+            assert_null(session);
+            assert_fails(TN_E_STATE, tn_session_new(plan, &session));
+            tn_session_plan_free(plan);
+            tn_model_close(model); /* with the weights that were loaded before the failure */
+            assert_int_equal(atomic_load(&sim->used), 0);
+            assert_ok(tn_model_open(in_folder("model.gguf"), NULL, &model));
+            continue;
+        }
+        assert_ok(status);
+        assert_true(n > 3);         /* weights, cache, compute memory */
+        tn_session_plan_free(plan); /* the session keeps it */
+        assert_ok(decode(session, 0, 16));
+        tn_session_free(session);
+    }
+    tn_model_close(model);
 }
 
 /* Loading a state needs free cells: cells that its sequence shares with another sequence do not become free. */
@@ -260,6 +323,8 @@ int main(void) {
         cmocka_unit_test(every_allocation_from_load_to_restore_may_fail),
         cmocka_unit_test(every_allocation_of_a_writer_may_fail_without_a_file),
         cmocka_unit_test(a_session_survives_its_device),
+        cmocka_unit_test(a_session_survives_an_exactly_full_device),
+        cmocka_unit_test(a_plan_that_failed_is_refused_and_replaced),
         cmocka_unit_test(a_state_does_not_take_shared_cells),
         cmocka_unit_test(a_state_with_unknown_owners_is_refused),
         cmocka_unit_test(a_file_that_changes_after_opening_is_noticed),
