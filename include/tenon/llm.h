@@ -130,6 +130,9 @@ typedef struct tn_fit_device {
     size_t mapped;                           /* weights that stay in the file's map and take no memory of their own */
     size_t lower_bound;                      /* of compute */
     size_t free, total;                      /* on the device now */
+    size_t domain;                           /* index of the first device that draws from the same memory */
+    size_t domain_free, domain_total;        /* of that memory, for all of its devices together */
+    bool reported;                           /* false: the device does not report its memory; that of its domain */
     int32_t n_layers;
 } tn_fit_device;
 

@@ -14,10 +14,11 @@ extern "C" {
 
 typedef struct tn_placement_device {
     const char *name;
-    size_t free;  /* bytes that may be taken */
-    size_t fixed; /* bytes that the first layer on the device adds: compute buffers, scratch */
-    double speed; /* in any unit: faster devices are filled first, equal ones in the order given */
-    double share; /* of the layers, as the caller asks; all 0: by speed and free bytes */
+    size_t free;   /* bytes that may be taken */
+    size_t fixed;  /* bytes that the first layer on the device adds: compute buffers, scratch */
+    double speed;  /* in any unit: faster devices are filled first, equal ones in the order given */
+    double share;  /* of the layers, as the caller asks; all 0: by speed and free bytes */
+    size_t domain; /* 0: memory of its own; n: draws from domain_free[n - 1] together with others of that number */
 } tn_placement_device;
 
 enum { TN_PLACEMENT_FREE = -1 };
@@ -32,8 +33,10 @@ typedef struct tn_placement_params {
     size_t n_devices;
     const tn_placement_layer *layers; /* in the order they run */
     size_t n_layers;
-    const size_t *bytes; /* [layer * n_devices + device]: weights and cache of the layer on that device */
-    int64_t n_off_host;  /* layers that leave the host, the last ones first; -1: as many as fit */
+    const size_t *bytes;       /* [layer * n_devices + device]: weights and cache of the layer on that device */
+    int64_t n_off_host;        /* layers that leave the host, the last ones first; -1: as many as fit */
+    const size_t *domain_free; /* bytes that all devices of a domain may take together */
+    size_t n_domains;
 } tn_placement_params;
 
 /* Why a layer is on its device: X(NAME, "text"). */
@@ -60,7 +63,7 @@ typedef struct tn_placement {
 /* Chooses a device for every layer. The layers of a device are contiguous, so that data changes devices as seldom as
  * possible. Of the placements that fit it takes the one with the most layers off the host, the fastest devices filled
  * first. Numbers and shares given by the caller are kept even when they do not fit. `placements`: n_layers of them;
- * `needed`: bytes per device; `fits`: whether no device needs more than it has free. */
+ * `needed`: bytes per device; `fits`: whether no device and no domain needs more than it has free. */
 TN_API tn_status tn_placement_choose(const tn_placement_params *params, tn_placement *placements, size_t *needed,
                                      bool *fits) TN_MUST_CHECK;
 /* Prints one line per layer: its name, bytes, device, and why. */

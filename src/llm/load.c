@@ -36,14 +36,21 @@ tn_buffer_type *tn__weight_memory(const tn__load *l, const tn__weight *w) {
     return plain;
 }
 
+/* Whether the device of this weight computes on the file's pages: in plain host memory, or in unified memory. There
+ * the data must have the alignment that GGUF files have by default, for wide loads. */
+static bool reads_the_map(tn_buffer_type *type, const void *data) {
+    tn_device *device = tn_buffer_type_device(type);
+    const tn_device_caps caps = tn_device_get_caps(device);
+    if (!caps.wrap_host || type != tn_device_buffer_type(device)) return false;
+    return tn_buffer_type_is_host(type) || (caps.unified && (uintptr_t)data % 32 == 0);
+}
 static bool can_map(const tn__load *l, const tn__weight *w) {
-    tn_buffer_type *type = tn__weight_memory(l, w);
-    return w->info->data && tn_buffer_type_is_host(type) && tn_device_get_caps(tn_buffer_type_device(type)).wrap_host;
+    return w->info->data && reads_the_map(tn__weight_memory(l, w), w->info->data);
 }
 
 size_t tn__load_size(const tn_model *m, const tn__load *l, const tn__weight *w) {
     tn_buffer_type *type = tn__weight_memory(l, w);
-    if (can_map(l, w) || (!tn_gguf_has_data(m->file) && tn_buffer_type_is_host(type))) return 0;
+    if (can_map(l, w) || (!tn_gguf_has_data(m->file) && reads_the_map(type, NULL))) return 0;
     return tn__align_up(tn_buffer_type_tensor_size(type, w->tensor), tn_buffer_type_alignment(type));
 }
 
@@ -75,28 +82,32 @@ tn_status tn__load_sizes(const tn_model *m, const tn__load *l, size_t *sizes, si
     return TN_OK;
 }
 
-/* One buffer over the range of the map that the tensors of one file part span. */
-static tn_status map_file_part(tn_model *m, const tn__load *l, int part) {
+/* One buffer over the range of the map that a device's tensors of one file part span. */
+static tn_status map_file_part(tn_model *m, const tn__load *l, tn_buffer_type *type, int part) {
     const char *low = NULL, *high = NULL;
-    tn_device *device = NULL;
     for (size_t i = 0; i < m->n_all; i++) {
         const tn__weight *w = &m->all[i];
-        if (w->ignored || w->info->part != part || !can_map(l, w)) continue;
+        if (w->ignored || w->info->part != part || tn__weight_memory(l, w) != type || !can_map(l, w)) continue;
         const char *data = w->info->data;
         if (!low || data < low) low = data;
         if (!high || data + w->info->size > high) high = data + w->info->size;
-        device = tn_buffer_type_device(tn__weight_memory(l, w));
     }
     if (!low) return TN_OK;
     tn_buffer *buffer;
+    tn_device *device = tn_buffer_type_device(type);
     TN_TRY(tn_device_wrap_host(device, (void *)(uintptr_t)low, (size_t)(high - low), &buffer));
     TN_TRY(add_weight_buffer(m, buffer, true));
     for (size_t i = 0; i < m->n_all; i++) {
         tn__weight *w = &m->all[i];
-        if (w->ignored || w->info->part != part || !can_map(l, w)) continue;
+        if (w->ignored || w->info->part != part || tn__weight_memory(l, w) != type || !can_map(l, w)) continue;
         w->tensor->data = (void *)(uintptr_t)w->info->data;
         w->tensor->buffer = buffer;
     }
+    return TN_OK;
+}
+static tn_status map_files(tn_model *m, const tn__load *l) {
+    for (size_t d = 0; d < l->n_types; d++)
+        for (int part = 0; part < tn_gguf_part_count(m->file); part++) TN_TRY(map_file_part(m, l, l->types[d], part));
     return TN_OK;
 }
 
@@ -225,9 +236,7 @@ tn_status tn__load_weights(tn_model *m, const tn__load *l) {
     size_t total = 0;
     for (size_t i = 0; i < m->n_all; i++) total += m->all[i].info->size;
     if (m->params.check_weights) TN_TRY(check_weights(m, l, total));
-    tn_status status = TN_OK;
-    for (int part = 0; part < tn_gguf_part_count(m->file) && status == TN_OK; part++)
-        status = map_file_part(m, l, part);
+    tn_status status = map_files(m, l);
     if (status == TN_OK) status = upload_all(m, l, total);
     if (status != TN_OK) {
         for (size_t i = 0; i < m->n_buffers; i++) tn_buffer_free(m->buffers[i].buffer);

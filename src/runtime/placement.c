@@ -37,9 +37,19 @@ static void put_layer(placement_search *j, size_t layer, size_t device, tn_place
     j->needed[device] = add_saturated(j->needed[device], layer_bytes(j, layer, device));
     j->placements[layer] = (tn_placement){(int)device, cause};
 }
+/* Whether the device's domain has this many bytes beside what its other devices need. */
+static bool domain_has_room(const placement_search *j, size_t device, size_t bytes) {
+    const tn_placement_params *p = j->p;
+    const size_t domain = p->devices[device].domain;
+    if (!domain) return true;
+    for (size_t d = 0; d < p->n_devices; d++)
+        if (d != device && p->devices[d].domain == domain) bytes = add_saturated(bytes, j->needed[d]);
+    return bytes <= p->domain_free[domain - 1];
+}
 static bool has_room_for(const placement_search *j, size_t layer, size_t device) {
     size_t before = j->needed[device] ? j->needed[device] : j->p->devices[device].fixed;
-    return add_saturated(before, layer_bytes(j, layer, device)) <= j->p->devices[device].free;
+    size_t bytes = add_saturated(before, layer_bytes(j, layer, device));
+    return bytes <= j->p->devices[device].free && domain_has_room(j, device, bytes);
 }
 
 /* Puts layers off the host, the last one first, each run of them on the fastest device that is not in use yet. A
@@ -108,7 +118,8 @@ static bool try_placement(placement_search *j, size_t count) {
         fill_by_share(j, count);
     else if (count)
         fits = fill_by_speed(j);
-    for (size_t d = 0; d < p->n_devices; d++) fits = fits && j->needed[d] <= p->devices[d].free;
+    for (size_t d = 0; d < p->n_devices; d++)
+        fits = fits && j->needed[d] <= p->devices[d].free && domain_has_room(j, d, j->needed[d]);
     return fits;
 }
 
@@ -120,6 +131,10 @@ static tn_status check_placement_params(const tn_placement_params *p) {
             (p->layers[k].device < 0 || (size_t)p->layers[k].device >= p->n_devices))
             return tn_fail(TN_E_INVALID, "layer %zu is assigned to device %d of %zu", k, p->layers[k].device,
                            p->n_devices);
+    for (size_t d = 0; d < p->n_devices; d++)
+        if (p->devices[d].domain > p->n_domains || (p->devices[d].domain && !p->domain_free))
+            return tn_fail(TN_E_INVALID, "device %zu draws from domain %zu of %zu", d, p->devices[d].domain,
+                           p->n_domains);
     for (size_t d = 0; d < p->n_devices; d++)
         if (!(p->devices[d].share >= 0 && p->devices[d].share < 1e300))
             return tn_fail(TN_E_INVALID, "device %zu's share is %g; it must be 0 or more", d, p->devices[d].share);

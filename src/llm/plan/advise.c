@@ -52,11 +52,16 @@ static int32_t find_largest_context(const tn_session_plan *p, tn_session_params 
 static void advise_bits(const tn_session_plan *p, advice *a) {
     size_t room = 0, weights = 0;
     for (size_t d = 0; d < p->placement.n_devices; d++) {
-        const tn__device_plan *plan = &p->devices[d];
-        size_t free_bytes = 0, total = 0, others = plan->cache + plan->missing;
-        tn_device_memory(tn__plan_device(p, d), &free_bytes, &total);
-        if (free_bytes > others) room += free_bytes - others;
-        weights += plan->weights + plan->mapped;
+        size_t others = 0, own = 0;
+        for (size_t i = d; i < p->placement.n_devices; i++) {
+            const tn__device_plan *plan = &p->devices[i];
+            if (p->placement.budgets[i].domain != d) continue;
+            others += plan->cache + plan->missing;
+            own += p->placement.budgets[i].free;
+            weights += plan->weights + plan->mapped;
+        }
+        own = TN__MIN(own, p->placement.budgets[d].domain_free); /* 0 unless d is the first of its domain */
+        if (own > others) room += own - others;
     }
     double bits = p->model->n_params ? 8.0 * (double)room / (double)p->model->n_params : 0;
     if (room < weights && bits >= 1.5)

@@ -3,16 +3,36 @@
 
 #include "base/checked.h"
 
-/* Whether the current plan fits now. Weights that another session loaded take nothing more. Mapped ones need no free
+/* Bytes that must be free on a device. Weights that another session loaded take nothing more. */
+static size_t bytes_to_take(const tn_session_plan *p, size_t device) {
+    return tn__device_plan_bytes(&p->devices[device]) - (p->model->loaded ? p->devices[device].weights : 0);
+}
+
+/* What the devices of the domain whose first device is `first` need together. */
+typedef struct domain_needs {
+    size_t bytes, mapped, n_devices;
+} domain_needs;
+static domain_needs needs_of_domain(const tn_session_plan *p, size_t first) {
+    domain_needs needs = {0};
+    for (size_t d = first; d < p->placement.n_devices; d++) {
+        if (p->placement.budgets[d].domain != first) continue;
+        needs.bytes += bytes_to_take(p, d);
+        needs.mapped += p->devices[d].mapped;
+        needs.n_devices += bytes_to_take(p, d) || p->devices[d].mapped;
+    }
+    return needs;
+}
+
+/* Whether the current plan fits now: every device, and together all devices of a domain. Mapped weights need no free
  * memory, but must fit the machine, or every token reads them from disk again. */
 tn_status tn__session_plan_check_fit(tn_session_plan *p) {
+    const tn_device_budget *budgets = p->placement.budgets;
+    TN_TRY(tn__placement_budgets(p, p->placement.budgets));
     p->fits = true;
     for (size_t d = 0; d < p->placement.n_devices; d++) {
-        size_t free_bytes, total;
-        TN_TRY(tn_device_memory(tn__plan_device(p, d), &free_bytes, &total));
-        const tn__device_plan *plan = &p->devices[d];
-        size_t needed = tn__device_plan_bytes(plan) - (p->model->loaded ? plan->weights : 0);
-        if (needed > free_bytes || plan->mapped > total) p->fits = false;
+        const domain_needs needs = needs_of_domain(p, d);
+        if (bytes_to_take(p, d) > budgets[d].free || p->devices[d].mapped > budgets[d].total) p->fits = false;
+        if (needs.bytes > budgets[d].domain_free || needs.mapped > budgets[d].domain_total) p->fits = false;
     }
     return TN_OK;
 }
@@ -111,20 +131,35 @@ tn_status tn__session_plan_choose(tn_session_plan *p) {
 }
 
 tn_status tn__session_plan_too_big(const tn_session_plan *p) {
+    const tn_device_budget *budgets = p->placement.budgets;
+    char advice[512];
+    tn__advise(p, advice, sizeof advice); /* first: what it tries leaves error messages */
     tn_fail(TN_E_TOO_BIG, "the session does not fit:");
     for (size_t d = 0; d < p->placement.n_devices; d++) {
-        tn_device *device = tn__plan_device(p, d);
         const tn__device_plan *plan = &p->devices[d];
-        size_t free_bytes = 0, total = 0;
-        tn_device_memory(device, &free_bytes, &total);
         if (!tn__device_plan_bytes(plan) && !plan->mapped) continue;
-        tn_fail_more(TN_E_TOO_BIG,
-                     " %s needs %zu bytes (weights %zu, cache %zu, compute %zu, scratch %zu%s%s), %zu are available;",
-                     tn_device_name(device), tn__device_plan_bytes(plan), plan->weights, plan->cache, plan->compute,
-                     plan->scratch, plan->missing < plan->compute + plan->scratch ? " of which a part is there" : "",
-                     plan->mapped > total ? ", mapped file larger than memory" : "", free_bytes);
+        tn_fail_more(TN_E_TOO_BIG, " %s needs %zu bytes (weights %zu, cache %zu, compute %zu, scratch %zu%s%s)",
+                     tn_device_name(p->placement.list[d]), tn__device_plan_bytes(plan), plan->weights, plan->cache,
+                     plan->compute, plan->scratch,
+                     plan->missing < plan->compute + plan->scratch ? " of which a part is there" : "",
+                     plan->mapped > budgets[d].total ? ", mapped file larger than memory" : "");
+        if (needs_of_domain(p, budgets[d].domain).n_devices < 2 || budgets[d].free < budgets[d].domain_free)
+            tn_fail_more(TN_E_TOO_BIG, ", %zu are available", budgets[d].free);
+        tn_fail_more(TN_E_TOO_BIG, "%s;",
+                     budgets[d].reported ? "" : ", it does not report its memory and the host's is assumed");
     }
-    char text[512];
-    tn__advise(p, text, sizeof text);
-    return tn_fail_more(TN_E_TOO_BIG, " to make it fit: %s", text);
+    for (size_t d = 0; d < p->placement.n_devices; d++) {
+        const domain_needs needs = needs_of_domain(p, d);
+        if (needs.n_devices < 2) continue;
+        const char *separator = " ";
+        for (size_t i = d; i < p->placement.n_devices; i++) {
+            if (budgets[i].domain != d) continue;
+            tn_fail_more(TN_E_TOO_BIG, "%s%s", separator, tn_device_name(p->placement.list[i]));
+            separator = " and ";
+        }
+        tn_fail_more(TN_E_TOO_BIG, " draw from one memory and need %zu bytes, %zu are available%s;", needs.bytes,
+                     budgets[d].domain_free,
+                     needs.mapped > budgets[d].domain_total ? ", mapped files larger than memory" : "");
+    }
+    return tn_fail_more(TN_E_TOO_BIG, " to make it fit: %s", advice);
 }

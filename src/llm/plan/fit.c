@@ -14,7 +14,9 @@ static tn_status report_plan(const tn_session_plan *p, tn_fit *fit) {
     fit->devices = tn_calloc(fit->n_devices, sizeof *fit->devices);
     if (!fit->devices) return TN_E_NOMEM;
     fit->fits = p->fits;
-    for (size_t d = 0; d < fit->n_devices; d++) {
+    tn_device_budget *budgets = tn_calloc(fit->n_devices, sizeof *budgets);
+    tn_status status = budgets ? tn__placement_budgets(p, budgets) : TN_E_NOMEM;
+    for (size_t d = 0; status == TN_OK && d < fit->n_devices; d++) {
         tn_device *device = tn__plan_device(p, d);
         const tn__device_plan *plan = &p->devices[d];
         tn_fit_device *f = &fit->devices[d];
@@ -25,9 +27,16 @@ static tn_status report_plan(const tn_session_plan *p, tn_fit *fit) {
                              .compute = plan->compute,
                              .scratch = plan->scratch,
                              .lower_bound = plan->lower_bound,
+                             .free = budgets[d].free,
+                             .total = budgets[d].total,
+                             .domain = budgets[d].domain,
+                             .domain_free = budgets[d].domain_free,
+                             .domain_total = budgets[d].domain_total,
+                             .reported = budgets[d].reported,
                              .n_layers = plan->n_layers};
-        TN_TRY(tn_device_memory(device, &f->free, &f->total));
     }
+    tn_free(budgets);
+    if (status != TN_OK) return status;
     fit->nodes_prefill = p->prefill.nodes;
     fit->splits_prefill = p->prefill.splits;
     fit->nodes_decode = p->decode.nodes;

@@ -44,8 +44,11 @@ static tn_status allocate_placement(tn__session_placement *p, size_t n_items, si
     p->needed = tn_calloc(p->n_devices, sizeof *p->needed);
     p->before = tn_calloc(p->n_devices, sizeof *p->before);
     p->weights = tn_calloc(n_weights + 1, sizeof *p->weights);
+    p->list = tn_calloc(p->n_devices, sizeof(tn_device *));
+    p->budgets = tn_calloc(p->n_devices, sizeof *p->budgets);
+    p->domain_free = tn_calloc(p->n_devices, sizeof *p->domain_free);
     return p->types && p->device_of_layer && p->devices && p->layers && p->names && p->bytes && p->chosen &&
-                   p->needed && p->before && p->weights
+                   p->needed && p->before && p->weights && p->list && p->budgets && p->domain_free
                ? TN_OK
                : TN_E_NOMEM;
 }
@@ -60,7 +63,14 @@ tn_status tn__placement_new(tn_session_plan *plan) {
     p->repack = m->loaded ? m->repacked : !params->no_repack;
     p->repack_rows = m->loaded ? m->repack_rows : params->n_seqs;
     TN_TRY(allocate_placement(p, n_items, m->n_all));
-    p->params = (tn_placement_params){p->devices, p->n_devices, p->layers, n_items, p->bytes, -1};
+    p->params = (tn_placement_params){.devices = p->devices,
+                                      .n_devices = p->n_devices,
+                                      .layers = p->layers,
+                                      .n_layers = n_items,
+                                      .bytes = p->bytes,
+                                      .n_off_host = -1,
+                                      .domain_free = p->domain_free,
+                                      .n_domains = p->n_devices};
     for (size_t i = 0; i < n_items; i++) {
         char *name = p->names + i * NAME_SIZE;
         bool output = i + 1 == n_items;
@@ -71,8 +81,9 @@ tn_status tn__placement_new(tn_session_plan *plan) {
         p->layers[i] = (tn_placement_layer){name, TN_PLACEMENT_FREE, output};
     }
     for (size_t d = 0; d < p->n_devices; d++) {
-        p->types[d] = tn_device_buffer_type(tn__plan_device(plan, d));
-        p->devices[d].name = tn_device_name(tn__plan_device(plan, d));
+        p->list[d] = tn__plan_device(plan, d);
+        p->types[d] = tn_device_buffer_type(p->list[d]);
+        p->devices[d].name = tn_device_name(p->list[d]);
         if (d + 1 < p->n_devices && d < TN__COUNT(params->split)) p->devices[d].share = params->split[d];
     }
     for (size_t i = 0; i < m->n_all; i++) p->weights[i] = (tn__weight_placement){-1, -1};
@@ -91,6 +102,9 @@ void tn__placement_free(tn__session_placement *p) {
     tn_free(p->needed);
     tn_free(p->before);
     tn_free(p->weights);
+    tn_free(p->list);
+    tn_free(p->budgets);
+    tn_free(p->domain_free);
     *p = (tn__session_placement){0};
 }
 
@@ -146,20 +160,27 @@ static void measure_layers(tn_session_plan *plan) {
     }
 }
 
+tn_status tn__placement_budgets(const tn_session_plan *plan, tn_device_budget *budgets) {
+    return tn_device_budgets(plan->placement.list, plan->placement.n_devices, budgets);
+}
+
 bool tn__placement_has_room(tn_session_plan *plan) {
     const tn_model *m = plan->model;
+    tn__session_placement *p = &plan->placement;
     const int32_t wanted = plan->params.n_gpu_layers;
     const size_t items = (size_t)m->h.n_layer + 1;
-    if (plan->placement.n_devices != 2 || m->loaded || (wanted >= 0 && (size_t)wanted < items)) return false;
-    size_t all = 0, table = 0, free_bytes, total;
-    if (tn_device_memory(tn__plan_device(plan, 0), &free_bytes, &total) != TN_OK) return false;
+    if (p->n_devices != 2 || m->loaded || (wanted >= 0 && (size_t)wanted < items)) return false;
+    size_t all = 0, table = 0, first = 0;
+    const tn__load load = {.types = p->types, .device_of = every_weight_on, .user = &first};
+    if (tn__placement_budgets(plan, p->budgets) != TN_OK) return false;
     for (size_t i = 0; i < m->n_all; i++) {
         const tn__weight *w = &m->all[i];
+        if (p->weights[i].override >= 0) return false;
+        if (w->ignored || !tn__load_size(m, &load, w)) continue; /* used in the file's map */
         all += w->info->size;
         if (w->layer < 0) table += w->info->size;
-        if (plan->placement.weights[i].override >= 0) return false;
     }
-    return all + table <= free_bytes;
+    return all + table <= TN__MIN(p->budgets[0].free, p->budgets[0].domain_free);
 }
 
 tn_status tn__placement_choose(tn_session_plan *plan, int32_t n_gpu_layers) {
@@ -167,9 +188,11 @@ tn_status tn__placement_choose(tn_session_plan *plan, int32_t n_gpu_layers) {
     size_t n_layer = (size_t)plan->model->h.n_layer, host = p->n_devices - 1;
     bool fits;
     measure_layers(plan);
+    TN_TRY(tn__placement_budgets(plan, p->budgets));
     for (size_t d = 0; d < p->n_devices; d++) {
-        size_t total;
-        TN_TRY(tn_device_memory(tn__plan_device(plan, d), &p->devices[d].free, &total));
+        p->devices[d].free = p->budgets[d].free;
+        p->devices[d].domain = p->budgets[d].domain + 1;
+        p->domain_free[d] = p->budgets[d].domain_free;
     }
     p->params.n_off_host = n_gpu_layers < 0 ? -1 : n_gpu_layers;
     TN_TRY(tn_placement_choose(&p->params, p->chosen, p->needed, &fits));

@@ -13,6 +13,8 @@ typedef struct tn__weight_placement {
 typedef struct tn__session_placement {
     size_t n_devices;              /* = streams of the scheduler; the last is the host's */
     tn_buffer_type **types;        /* per device */
+    tn_device **list;              /* the devices */
+    tn_device_budget *budgets;     /* what they may take, by the last check */
     int *device_of_layer;          /* n_layer + 2: input side, layers, output side */
     tn__weight_placement *weights; /* by number in the model */
     bool ends_together;            /* the embedding goes with the output, if that is off the host */
@@ -23,7 +25,7 @@ typedef struct tn__session_placement {
     tn_placement_device *devices;
     tn_placement_layer *layers;
     char *names;
-    size_t *bytes, *needed;
+    size_t *bytes, *needed, *domain_free;
     size_t *before; /* per device: `fixed` before the last tn__placement_learn */
     tn_placement *chosen;
 } tn__session_placement;
@@ -42,6 +44,8 @@ bool tn__placement_has_room(struct tn_session_plan *plan);
  * would end the same. tn__placement_unlearn undoes the last call. */
 bool tn__placement_learn(struct tn_session_plan *plan, bool exactly);
 void tn__placement_unlearn(tn__session_placement *placement);
+/* What every device and domain may take now. The host's is the last of them. */
+tn_status tn__placement_budgets(const struct tn_session_plan *plan, tn_device_budget *budgets);
 /* Fills device_of_layer from the weights that an earlier session loaded. */
 tn_status tn__placement_follow(struct tn_session_plan *plan);
 int tn__placement_of_weight(const struct tn_session_plan *plan, const tn__weight *weight);

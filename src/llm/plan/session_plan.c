@@ -49,17 +49,19 @@ static tn_status fill_session_params(const tn_model *m, tn_session_params *p) {
 
 /* ---- Devices ---- */
 
-/* All GPUs, unless the caller names devices. Simulated ones are used only by name. */
+/* All GPUs, unless the caller names devices: the integrated ones last, because they are slower and their memory is
+ * the host's. Simulated ones are used only by name. */
 static void fill_devices(const tn_session_plan *p, tn_sched_params *params) {
+    static const tn_device_kind kinds[] = {TN_DEVICE_GPU, TN_DEVICE_IGPU};
     memcpy(params->devices, p->params.devices, sizeof params->devices);
     if (params->devices[0] || params->share) return;
     size_t n = 0;
-    for (size_t i = 0; i < tn_device_count() && n < TN__COUNT(params->devices) - 1; i++) {
-        tn_device *device = tn_device_get(i);
-        if (tn_device_get_kind(device) == TN_DEVICE_GPU &&
-            strncmp(tn_device_description(device), "simulated", 9) != 0)
-            params->devices[n++] = tn_device_name(device);
-    }
+    for (size_t k = 0; k < TN__COUNT(kinds); k++)
+        for (size_t i = 0; i < tn_device_count() && n < TN__COUNT(params->devices) - 1; i++) {
+            tn_device *device = tn_device_get(i);
+            if (tn_device_get_kind(device) == kinds[k] && strncmp(tn_device_description(device), "simulated", 9) != 0)
+                params->devices[n++] = tn_device_name(device);
+        }
 }
 
 tn_status tn__session_plan_prepare(tn_session_plan *p) {
@@ -186,7 +188,7 @@ static bool can_pipeline(const tn_session_plan *p) {
         return false;
     for (int32_t i = 1; i < p->model->h.n_layer + 2; i++) {
         const tn_device_caps caps = tn_device_get_caps(tn__plan_device(p, (size_t)device_of_layer[i]));
-        if (!caps.async || !caps.events || caps.shares_host) return false;
+        if (!caps.async || !caps.events || caps.unified) return false;
         several = several || device_of_layer[i] != device_of_layer[1];
     }
     return several;
