@@ -28,7 +28,12 @@ static void make(model *m, size_t n_layers, size_t n_devices, const tn_placement
         m->layers[i] = (tn_placement_layer){i < n_layers ? "layer" : "output", TN_PLACEMENT_FREE, i == n_layers};
         for (size_t d = 0; d < n_devices; d++) m->bytes[i * n_devices + d] = i < n_layers ? 10 : 25;
     }
-    m->params = (tn_placement_params){m->devices, n_devices, m->layers, n_layers + 1, m->bytes, -1};
+    m->params = (tn_placement_params){.devices = m->devices,
+                                      .n_devices = n_devices,
+                                      .layers = m->layers,
+                                      .n_layers = n_layers + 1,
+                                      .bytes = m->bytes,
+                                      .n_off_host = -1};
 }
 static void place(model *m) { assert_ok(tn_placement_choose(&m->params, m->places, m->needed, &m->fits)); }
 static size_t count_on(const model *m, int device) {
@@ -40,7 +45,8 @@ static size_t count_on(const model *m, int device) {
 static void what_fits_on_the_fastest_goes_there(void **state) {
     (void)state;
     model m;
-    make(&m, 8, 3, (tn_placement_device[]){{"slow", 1000, 5, 1, 0}, {"fast", 1000, 5, 2, 0}, {"cpu", 1000, 0, 0, 0}});
+    make(&m, 8, 3,
+         (tn_placement_device[]){{"slow", 1000, 5, 1, 0, 0}, {"fast", 1000, 5, 2, 0, 0}, {"cpu", 1000, 0, 0, 0, 0}});
     place(&m);
     assert_true(m.fits);
     assert_int_equal(count_on(&m, 1), 9);
@@ -64,7 +70,7 @@ static void what_fits_on_the_fastest_goes_there(void **state) {
 static void what_is_left_stays_on_the_host(void **state) {
     (void)state;
     model m;
-    make(&m, 8, 2, (tn_placement_device[]){{"gpu", 60, 5, 1, 0}, {"cpu", 1000, 7, 0, 0}});
+    make(&m, 8, 2, (tn_placement_device[]){{"gpu", 60, 5, 1, 0, 0}, {"cpu", 1000, 7, 0, 0, 0}});
     place(&m);
     assert_true(m.fits);
     /* Five layers fit; the output matrix is the last to leave. */
@@ -78,7 +84,7 @@ static void what_is_left_stays_on_the_host(void **state) {
     assert_false(m.fits);
     assert_int_equal(m.needed[0], 5 + 80 + 25);
     /* Alone, the host takes all. */
-    make(&m, 8, 1, (tn_placement_device[]){{"cpu", 1000, 7, 0, 0}});
+    make(&m, 8, 1, (tn_placement_device[]){{"cpu", 1000, 7, 0, 0, 0}});
     place(&m);
     assert_true(m.fits && m.places[4].cause == TN_PLACEMENT_ONLY);
 }
@@ -86,7 +92,8 @@ static void what_is_left_stays_on_the_host(void **state) {
 static void the_callers_word_is_kept(void **state) {
     (void)state;
     model m;
-    make(&m, 8, 3, (tn_placement_device[]){{"a", 1000, 0, 0, 0}, {"b", 1000, 0, 0, 0}, {"cpu", 1000, 0, 0, 0}});
+    make(&m, 8, 3,
+         (tn_placement_device[]){{"a", 1000, 0, 0, 0, 0}, {"b", 1000, 0, 0, 0, 0}, {"cpu", 1000, 0, 0, 0, 0}});
     m.params.n_off_host = 3;
     place(&m);
     assert_int_equal(count_on(&m, 0), 3);
@@ -99,7 +106,8 @@ static void the_callers_word_is_kept(void **state) {
     assert_false(m.fits);
     assert_int_equal(count_on(&m, 0), 3);
 
-    make(&m, 8, 3, (tn_placement_device[]){{"a", 1000, 0, 0, 3}, {"b", 1000, 0, 0, 1}, {"cpu", 1000, 0, 0, 0}});
+    make(&m, 8, 3,
+         (tn_placement_device[]){{"a", 1000, 0, 0, 3, 0}, {"b", 1000, 0, 0, 1, 0}, {"cpu", 1000, 0, 0, 0, 0}});
     m.params.n_off_host = 8;
     place(&m);
     for (size_t i = 0; i < 8; i++) assert_int_equal(m.places[i].device, i < 6 ? 0 : 1);
@@ -111,7 +119,7 @@ static void the_callers_word_is_kept(void **state) {
     assert_true(m.fits);
     assert_true(count_on(&m, 0) <= 4 && count_on(&m, 0) + count_on(&m, 1) >= 5);
 
-    make(&m, 8, 2, (tn_placement_device[]){{"gpu", 1000, 0, 0, 0}, {"cpu", 1000, 0, 0, 0}});
+    make(&m, 8, 2, (tn_placement_device[]){{"gpu", 1000, 0, 0, 0, 0}, {"cpu", 1000, 0, 0, 0, 0}});
     m.layers[2].device = 1;
     m.params.n_off_host = 0;
     m.layers[5].device = 0;
@@ -119,6 +127,32 @@ static void the_callers_word_is_kept(void **state) {
     assert_int_equal(count_on(&m, 0), 1);
     assert_int_equal(m.places[2].cause, TN_PLACEMENT_PINNED);
     assert_int_equal(m.places[5].device, 0);
+}
+
+/* A GPU and the host that draw from one memory of 130 bytes; the GPU alone may take 100 of them. */
+static void a_domain_is_counted_once(void **state) {
+    (void)state;
+    model m;
+    size_t domain_free[] = {130};
+    make(&m, 8, 2, (tn_placement_device[]){{"gpu", 100, 5, 1, 0, 1}, {"cpu", 1000, 7, 0, 0, 1}});
+    m.params.domain_free = domain_free;
+    m.params.n_domains = 1;
+    place(&m);
+    assert_true(m.fits);
+    assert_int_equal(count_on(&m, 0), 8); /* 85 bytes; the output would make 110 */
+    assert_int_equal(m.needed[0] + m.needed[1], 5 + 80 + 7 + 25);
+    domain_free[0] = 117;
+    place(&m);
+    assert_true(m.fits);
+    domain_free[0] = 116;
+    place(&m);
+    assert_true(m.fits); /* the GPU's own 5 bytes are saved where it has no layers */
+    assert_int_equal(count_on(&m, 0), 0);
+    domain_free[0] = 111;
+    place(&m);
+    assert_false(m.fits);
+    m.devices[0].domain = 2;
+    assert_fails(TN_E_INVALID, tn_placement_choose(&m.params, m.places, m.needed, &m.fits));
 }
 
 /* Random models: the figures are recomputed from the placements alone. */
@@ -131,11 +165,15 @@ static void placements_fit_and_hold_together(void **state) {
         tn_placement_device devices[MAX_DEVICES] = {{0}};
         for (size_t d = 0; d < n_devices; d++)
             devices[d] =
-                (tn_placement_device){"d", rng_below(&r, 300), rng_below(&r, 30), (double)rng_below(&r, 3), 0};
+                (tn_placement_device){"d", rng_below(&r, 300), rng_below(&r, 30), (double)rng_below(&r, 3), 0, 0};
         make(&m, n_layers, n_devices, devices);
         for (size_t i = 0; i < (n_layers + 1) * n_devices; i++) m.bytes[i] = 1 + rng_below(&r, 30);
+        const size_t domain_free[2] = {rng_below(&r, 400), rng_below(&r, 400)};
+        for (size_t d = 0; round % 2 && d < n_devices; d++) m.devices[d].domain = rng_below(&r, 3);
+        m.params.domain_free = domain_free;
+        m.params.n_domains = 2;
         place(&m);
-        size_t host = n_devices - 1, used[MAX_DEVICES] = {0}, all_on_host = devices[host].fixed;
+        size_t host = n_devices - 1, used[MAX_DEVICES] = {0}, in_domain[2] = {0}, all_on_host = devices[host].fixed;
         bool seen[MAX_DEVICES] = {0}, fits = true;
         for (size_t i = 0; i <= n_layers; i++) {
             size_t d = (size_t)m.places[i].device;
@@ -148,16 +186,19 @@ static void placements_fit_and_hold_together(void **state) {
         for (size_t d = 0; d < n_devices; d++) {
             assert_int_equal(used[d], m.needed[d]);
             fits = fits && used[d] <= devices[d].free;
+            if (m.devices[d].domain) in_domain[m.devices[d].domain - 1] += used[d];
         }
+        for (size_t i = 0; i < 2; i++) fits = fits && in_domain[i] <= domain_free[i];
         assert_int_equal(fits, m.fits);
-        if (all_on_host <= devices[host].free) assert_true(m.fits);
+        const size_t domain = m.devices[host].domain, most = domain ? domain_free[domain - 1] : SIZE_MAX;
+        if (all_on_host <= devices[host].free && all_on_host <= most) assert_true(m.fits);
     }
 }
 
 static void every_place_is_explained(void **state) {
     (void)state;
     model m;
-    make(&m, 4, 2, (tn_placement_device[]){{"gpu", 25, 5, 1, 0}, {"cpu", 1000, 7, 0, 0}});
+    make(&m, 4, 2, (tn_placement_device[]){{"gpu", 25, 5, 1, 0, 0}, {"cpu", 1000, 7, 0, 0, 0}});
     place(&m);
     char *text = NULL;
     size_t size;
@@ -176,7 +217,7 @@ static tn_status place_something(void *user) {
 static void mistakes_are_refused(void **state) {
     (void)state;
     model m;
-    make(&m, 4, 2, (tn_placement_device[]){{"gpu", 25, 5, 1, 0}, {"cpu", 1000, 7, 0, 0}});
+    make(&m, 4, 2, (tn_placement_device[]){{"gpu", 25, 5, 1, 0, 0}, {"cpu", 1000, 7, 0, 0, 0}});
     check_every_allocation_failure(place_something, &m);
     m.layers[1].device = 2;
     assert_fails(TN_E_INVALID, place_something(&m));
@@ -194,6 +235,7 @@ int main(void) {
         cmocka_unit_test(what_fits_on_the_fastest_goes_there),
         cmocka_unit_test(what_is_left_stays_on_the_host),
         cmocka_unit_test(the_callers_word_is_kept),
+        cmocka_unit_test(a_domain_is_counted_once),
         cmocka_unit_test(placements_fit_and_hold_together),
         cmocka_unit_test(every_place_is_explained),
         cmocka_unit_test(mistakes_are_refused),
