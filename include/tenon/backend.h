@@ -52,8 +52,8 @@ TN_API tn_device_caps tn_device_get_caps(const tn_device *device);
 /* Bytes that the device can take now, and in all. A device that reports neither gets the figures of its domain. */
 TN_API tn_status tn_device_memory(tn_device *device, size_t *free_bytes, size_t *total_bytes);
 /* The device whose memory this one draws from: the first registered device of the same card; the host's CPU for
- * unified memory and for devices that do not report their memory; otherwise itself. A simulated device with unified
- * memory is its own domain, because it imitates the host's memory as well (tn_device_budgets). */
+ * unified memory and for devices that do not report their memory; otherwise itself. The unified memory of a
+ * simulated or described device is a domain of its own, because it stands for the host's memory as well. */
 TN_API tn_device *tn_device_domain(tn_device *device);
 
 /* What a device may take when it is used together with others: at most its own free bytes, and all devices of a
@@ -65,7 +65,9 @@ typedef struct tn_device_budget {
     bool reported; /* false: the device does not report its memory, the figures are its domain's */
 } tn_device_budget;
 /* The budgets of devices that are used together, at this moment. The host shares the domain of all unified devices in
- * the list. With a simulated one that domain has the simulated size, and the host's figures are the domain's. */
+ * the list. With a simulated or described one the domain has that one's size, and the host's figures are the
+ * domain's.
+ */
 TN_API tn_status tn_device_budgets(tn_device *const *devices, size_t n, tn_device_budget *budgets) TN_MUST_CHECK;
 
 /* Rates that predictions may rely on. 0: not given. */

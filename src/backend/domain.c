@@ -7,7 +7,7 @@ tn_device *tn_device_domain(tn_device *device) {
     tn_device *first = device->card[0] ? tn__registry_first_of_card(device->card) : NULL, *root;
     root = first ? first : device; /* a device that is not registered has no others of its card */
     if (root->domain) return root->domain;
-    if (root->caps.unified) return tn__cpu_device();
+    if (root->caps.unified) return root->caps.described ? root : tn__cpu_device();
     size_t available = 0, total = 0;
     bool silent = root->ops->memory(root, &available, &total) == TN_OK && !available && !total;
     return silent ? tn__cpu_device() : root;
@@ -40,7 +40,7 @@ static bool draws_from_host(const tn_device *device, const tn_device *domain) {
 tn_status tn_device_budgets(tn_device *const *devices, size_t n, tn_device_budget *budgets) {
     if ((!devices || !budgets) && n) return tn_fail(TN_E_INVALID, "tn_device_budgets: NULL argument");
     tn_device *const cpu = tn__cpu_device();
-    bool imitated = false; /* a simulated device stands for the host's memory */
+    bool imitated = false; /* the memory of a device that is not there stands for the host's */
     for (size_t i = 0; i < n; i++) {
         tn_device_budget *b = &budgets[i];
         tn_device *domain = tn_device_domain(devices[i]);

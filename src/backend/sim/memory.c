@@ -42,7 +42,7 @@ tn_status tn__sim_memory_open(tn__sim *sim) {
         if (!sim->memory) return TN_E_NOMEM;
         sim->memory->size = sim->size;
         sim->memory->device = (tn_device){.ops = &domain_ops,
-                                          .name = "simulated memory",
+                                          .name = "simulated host",
                                           .kind = TN_DEVICE_CPU,
                                           .caps = {.unified = sim->device.caps.unified},
                                           .impl = sim->memory};

@@ -51,6 +51,7 @@ static void print_table(const struct plan_subject *s, FILE *out) {
         snprintf(cells[d][1], sizeof cells[d][1], "%d", f->n_layers);
         const size_t bytes[] = {f->weights, f->mapped, f->cache, f->compute, f->scratch, device_bytes(f), f->free};
         for (size_t i = 0; i < 7; i++) human_bytes(cells[d][i + 2], bytes[i]);
+        if (f->domain != d && f->free == f->domain_free) snprintf(cells[d][8], sizeof cells[d][8], "shared");
         for (size_t c = 0; c < 9; c++)
             if (strlen(cells[d][c]) > widths[c]) widths[c] = strlen(cells[d][c]);
         mapped = mapped || f->mapped;
@@ -65,6 +66,7 @@ static void print_table(const struct plan_subject *s, FILE *out) {
         }
         fputc('\n', out);
     }
+    print_domains(&s->fit, "", out);
     if (mapped) fputs("\nMapped weights are read from the file as needed and take no memory of their own.\n", out);
 }
 
@@ -89,11 +91,16 @@ static void print_verdict(const struct plan_subject *s, FILE *out) {
     fprintf(out, "\n%sIt does not fit.%s", style(out, STYLE_RED), style(out, STYLE_NONE));
     for (size_t d = 0; d < s->fit.n_devices; d++) {
         const tn_fit_device *f = &s->fit.devices[d];
+        const struct domain_use use = domain_use(&s->fit, d);
         char missing[HUMAN_SIZE];
-        if (device_bytes(f) > f->free)
+        if (use.n_devices > 1 && use.bytes > f->domain_free)
+            fprintf(out, " The memory of %s lacks %s (%zu bytes).", f->name,
+                    human_bytes(missing, use.bytes - f->domain_free), use.bytes - f->domain_free);
+        else if (device_bytes(f) > f->free)
             fprintf(out, " %s lacks %s (%zu bytes).", f->name, human_bytes(missing, device_bytes(f) - f->free),
                     device_bytes(f) - f->free);
-        if (f->mapped > f->total) fprintf(out, " The file is larger than the memory of %s.", f->name);
+        if (f->mapped > f->total || use.mapped > f->domain_total)
+            fprintf(out, " The file is larger than the memory of %s.", f->name);
     }
     fprintf(out, "\nTo make it fit: %s.\n", tn_session_plan_advice(s->plan));
 }
@@ -101,11 +108,13 @@ static void print_verdict(const struct plan_subject *s, FILE *out) {
 /* ---- JSON ---- */
 
 static json_t *device_json(const tn_fit_device *f) {
-    return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "name", f->name, "layers",
-                     f->n_layers, "weights", (json_int_t)f->weights, "mapped", (json_int_t)f->mapped, "cache",
-                     (json_int_t)f->cache, "compute", (json_int_t)f->compute, "scratch", (json_int_t)f->scratch,
-                     "needed", (json_int_t)device_bytes(f), "lower_bound", (json_int_t)f->lower_bound, "free",
-                     (json_int_t)f->free, "total", (json_int_t)f->total);
+    return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I}, s:b}", "name",
+                     f->name, "layers", f->n_layers, "weights", (json_int_t)f->weights, "mapped",
+                     (json_int_t)f->mapped, "cache", (json_int_t)f->cache, "compute", (json_int_t)f->compute,
+                     "scratch", (json_int_t)f->scratch, "needed", (json_int_t)device_bytes(f), "lower_bound",
+                     (json_int_t)f->lower_bound, "free", (json_int_t)f->free, "total", (json_int_t)f->total, "domain",
+                     "first", (json_int_t)f->domain, "free", (json_int_t)f->domain_free, "total",
+                     (json_int_t)f->domain_total, "reported", (int)f->reported);
 }
 
 static int print_plan_json(const struct plan_subject *s) {

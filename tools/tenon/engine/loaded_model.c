@@ -32,6 +32,35 @@ static size_t total_bytes(const tn_fit *fit) {
     return bytes;
 }
 
+struct domain_use domain_use(const tn_fit *fit, size_t first) {
+    struct domain_use use = {0};
+    for (size_t i = first; i < fit->n_devices; i++) {
+        const tn_fit_device *d = &fit->devices[i];
+        if (d->domain != first) continue;
+        use.bytes += device_bytes(d);
+        use.mapped += d->mapped;
+        use.n_devices++;
+    }
+    return use;
+}
+
+void print_domains(const tn_fit *fit, const char *indent, FILE *out) {
+    for (size_t first = 0; first < fit->n_devices; first++) {
+        const struct domain_use use = domain_use(fit, first);
+        const tn_fit_device *f = &fit->devices[first];
+        char needed[HUMAN_SIZE], available[HUMAN_SIZE];
+        if (!f->reported)
+            fprintf(out, "%s%s does not report its memory: that of %s is assumed.\n", indent, f->name,
+                    f->domain == first ? "the host" : fit->devices[f->domain].name);
+        if (use.n_devices < 2) continue;
+        fputs(indent, out);
+        for (size_t i = first, n = 0; i < fit->n_devices; i++)
+            if (fit->devices[i].domain == first) fprintf(out, "%s%s", n++ ? " and " : "", fit->devices[i].name);
+        fprintf(out, " draw from one memory: %s (%zu bytes) needed, %s available.\n", human_bytes(needed, use.bytes),
+                use.bytes, human_bytes(available, f->domain_free));
+    }
+}
+
 /* Names every device that lacks memory, with the parts that need it, and what to change. */
 static int fail_too_big(const char *path, tn_session_plan *plan, const tn_fit *fit) {
     fail("%s: the session does not fit", path);
@@ -49,6 +78,7 @@ static int fail_too_big(const char *path, tn_session_plan *plan, const tn_fit *f
             fprintf(stderr, "  the file (%s) is larger than the memory of %s (%s)\n", human_bytes(needed, d->mapped),
                     d->name, human_bytes(available, d->total));
     }
+    print_domains(fit, "  ", stderr);
     fprintf(stderr, "To make it fit: %s.\n", tn_session_plan_advice(plan));
     return EXIT_ERROR;
 }

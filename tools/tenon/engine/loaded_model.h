@@ -20,6 +20,13 @@ void loaded_model_close(struct loaded_model *loaded); /* an empty one is fine */
 
 /* Bytes that a plan or a session takes on one device, without the weights that stay in the mapped file. */
 static inline size_t device_bytes(const tn_fit_device *d) { return d->weights + d->cache + d->compute + d->scratch; }
+/* What the devices that draw from one memory take together; `first` is the first of them. */
+struct domain_use {
+    size_t bytes, mapped, n_devices;
+};
+struct domain_use domain_use(const tn_fit *fit, size_t first);
+/* One line for every memory that several devices draw from, and for every device that does not report its memory. */
+void print_domains(const tn_fit *fit, const char *indent, FILE *out);
 
 /* Bytes on all devices. Weights that stay in the mapped file are not part of `planned` and `used`. */
 struct memory_use {

@@ -263,12 +263,14 @@ void serve_memory(struct served *served, struct evhttp_request *http, json_t *bo
     for (size_t i = 0; i < v->used.n_devices && i < served->planned.n_devices; i++) {
         const tn_fit_device *d = &v->used.devices[i];
         json_array_append_new(
-            devices, json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i}", "name", text_json(d->name),
-                               "planned", (json_int_t)device_bytes(&served->planned.devices[i]), "used",
-                               (json_int_t)device_bytes(d), "weights", (json_int_t)d->weights, "mapped",
-                               (json_int_t)d->mapped, "cache", (json_int_t)d->cache, "compute",
-                               (json_int_t)d->compute, "scratch", (json_int_t)d->scratch, "free", (json_int_t)d->free,
-                               "total", (json_int_t)d->total, "layers", (int)d->n_layers));
+            devices,
+            json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I}, s:i}", "name",
+                      text_json(d->name), "planned", (json_int_t)device_bytes(&served->planned.devices[i]), "used",
+                      (json_int_t)device_bytes(d), "weights", (json_int_t)d->weights, "mapped", (json_int_t)d->mapped,
+                      "cache", (json_int_t)d->cache, "compute", (json_int_t)d->compute, "scratch",
+                      (json_int_t)d->scratch, "free", (json_int_t)d->free, "total", (json_int_t)d->total, "domain",
+                      "first", (json_int_t)d->domain, "free", (json_int_t)d->domain_free, "total",
+                      (json_int_t)d->domain_total, "layers", (int)d->n_layers));
     }
     for (int i = 0; i < served->server->n_slots; i++) {
         const struct slot_view *s = &v->slots[i];

@@ -14,10 +14,12 @@ function swatch(colour, text) {
   return element("span", {}, mark, text);
 }
 
-function deviceNode(device) {
-  const whole = Math.max(1, device.used + device.mapped);
+function deviceNode(device, _index, devices) {
+  const whole = Math.max(1, device.used + device.mapped), first = devices[device.domain.first];
+  const room = first === device ? `free ${bytesText(device.free)} of ${bytesText(device.total)}` :
+    `draws from the same memory as ${first.name}`;
   const title = element("div", {}, `${device.name}: planned ${bytesText(device.planned)}, used ${bytesText(device.used)}, ` +
-    `free ${bytesText(device.free)} of ${bytesText(device.total)}, ${device.layers} layers`);
+    `${room}, ${device.layers} layers`);
   const bar = element("div", { className: "bar" }), key = element("div", { className: "key" });
   for (const [part, colour] of Object.entries(partColours)) {
     const span = element("span");
