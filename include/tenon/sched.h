@@ -42,6 +42,7 @@ typedef struct tn_sched_params {
     const tn_sched *share;
     bool exclusive;       /* no other scheduler may share this one */
     size_t max_schedules; /* remembered beside the reserved ones, least recently used evicted first; 0: 128 */
+    bool strict;          /* a graph that needs more than is reserved is TN_E_STATE; otherwise memory grows, logged */
     tn_abort_fn abort;    /* for streams made here */
     void *abort_user;
 } tn_sched_params;
@@ -70,9 +71,31 @@ typedef struct tn_sched_memory {
     size_t scratch; /* kernels' working memory, the largest program */
     size_t missing; /* of both, the bytes that must be free: a buffer is freed after its larger successor exists */
     size_t lower_bound; /* of compute for these graphs: no plan can be smaller */
+    /* By tn_sched_needs: compute that a best-fit allocator would take which sees one node after another. */
+    size_t in_order;
 } tn_sched_memory;
 TN_API tn_status tn_sched_measure(tn_sched *sched, tn_graph *const *graphs, size_t n_graphs,
                                   tn_sched_memory *per_stream) TN_MUST_CHECK;
+
+/* Reservation in steps: cover every graph that may run, look at the needs, take them, seal.
+ *
+ * Graphs that differ only in sizes form a class: the same ops, edges, views, flags, devices, and tensors with memory
+ * of their own. A class has one plan, for the largest size of every tensor, and all its graphs are bound with the
+ * same offsets. A covered graph therefore never needs more than was reserved. Covering adds a graph to what the
+ * reservation must hold; nothing is taken, the graph is not kept and may be freed. Cover the largest graphs first:
+ * any order is valid, but each that enlarges a class plans it again. */
+TN_API tn_status tn_sched_cover(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;
+/* Covers a graph with a plan made earlier for its class (tn_sched_plan), which is verified and copied. TN_E_STATE
+ * says why the plan does not serve the graph, or all that its class has covered so far. */
+TN_API tn_status tn_sched_adopt(tn_sched *sched, tn_graph *graph, const tn_plan *plan) TN_MUST_CHECK;
+/* What the reservation will have when all that is covered has been taken. */
+TN_API tn_status tn_sched_needs(tn_sched *sched, tn_sched_memory *per_stream) TN_MUST_CHECK;
+/* Takes it, all or nothing. */
+TN_API tn_status tn_sched_take(tn_sched *sched) TN_MUST_CHECK;
+/* From now on memory does not grow: a graph that no class covers, or that needs more scratch, is TN_E_INTERNAL with
+ * the graph, the tensor, and the bytes needed and reserved. tn_sched_reset keeps the reservation and the seal. Other
+ * schedulers that share the memory may still enlarge it. */
+TN_API tn_status tn_sched_seal(tn_sched *sched);
 
 /* Takes the memory for these graphs, beside what earlier reservations need. Memory is taken only here and by the
  * first tn_sched_alloc of a graph that was not reserved. On failure everything stays as it was. */

@@ -107,6 +107,7 @@ tn_status tn_sched_new(const tn_sched_params *params, tn_sched **out) {
     if (!s) return TN_E_NOMEM;
     tn_status status = TN_OK;
     s->exclusive = params->exclusive;
+    s->strict = params->strict;
     s->max_schedules = params->max_schedules ? params->max_schedules : DEFAULT_SCHEDULES;
     if (params->share) {
         s->core = params->share->core;
@@ -115,6 +116,11 @@ tn_status tn_sched_new(const tn_sched_params *params, tn_sched **out) {
     } else {
         TN_TRY_GOTO(make_core(params, &s->core), status, failed);
         TN_TRY_GOTO(tn__alloc_new(s->core->types, s->core->n_streams, &s->alloc), status, failed);
+    }
+    s->wanted_scratch = tn_calloc(s->core->n_streams, sizeof *s->wanted_scratch);
+    if (!s->wanted_scratch) {
+        status = TN_E_NOMEM;
+        goto failed;
     }
     bool pipeline = params->pipeline || params->n_in_flight;
     TN_TRY_GOTO(tn_sched_set_in_flight(s, pipeline ? params->n_in_flight : 1), status, failed);
@@ -141,6 +147,7 @@ void tn_sched_free(tn_sched *s) {
     forget_schedules(s);
     tn__alloc_free(s->alloc);
     tn_free(s->schedules);
+    tn_free(s->wanted_scratch);
     tn__pins_free(&s->pins);
     if (c && c->last_user == s) c->last_user = NULL;
     tn_free(s);
@@ -211,7 +218,7 @@ static bool same_own_memory(const tn__schedule *schedule, const tn_graph *graph)
     return true;
 }
 
-static tn__schedule *find_schedule(const tn_sched *s, tn_graph *graph) {
+tn__schedule *tn__sched_find_schedule(const tn_sched *s, tn_graph *graph) {
     uint64_t serial = tn__graph_serial(graph);
     for (size_t i = 0; i < s->n_schedules; i++) {
         if (s->schedules[i]->bound_serial != serial) continue;
@@ -231,7 +238,7 @@ static tn__schedule *find_schedule(const tn_sched *s, tn_graph *graph) {
 
 /* Devices are asked about the caller's tensors and look at their memory: memory that an earlier run bound must not
  * count. */
-static void unbind_planned(const tn_graph *g) {
+void tn__sched_unbind_planned(const tn_graph *g) {
     size_t n = tn_graph_node_count(g) + tn_graph_leaf_count(g);
     for (int roots = 0; roots < 2; roots++) {
         for (size_t i = 0; i < n; i++) {
@@ -258,16 +265,15 @@ static tn_status evict_schedule(tn_sched *s) {
     TN_TRY(tn_sched_synchronize(s));
     tn__schedule *gone = s->schedules[oldest];
     if (s->core->last_run == gone) s->core->last_run = NULL;
-    tn__alloc_drop(s->alloc, gone->graph, gone->type_of);
     tn__schedule_free(gone);
     s->schedules[oldest] = s->schedules[--s->n_schedules];
     s->stats.schedules_forgotten++;
     return TN_OK;
 }
 
-static tn_status schedule_for(tn_sched *s, tn_graph *graph, tn__schedule **out) {
+tn_status tn__sched_schedule_for(tn_sched *s, tn_graph *graph, tn__schedule **out) {
     uint64_t begin = tn_time_ns();
-    tn__schedule *found = find_schedule(s, graph);
+    tn__schedule *found = tn__sched_find_schedule(s, graph);
     if (found) {
         s->stats.schedules_reused++;
         found->last_used = ++s->clock;
@@ -284,7 +290,7 @@ static tn_status schedule_for(tn_sched *s, tn_graph *graph, tn__schedule **out) 
         s->cap_schedules = capacity;
     }
     tn__schedule *fresh;
-    unbind_planned(graph);
+    tn__sched_unbind_planned(graph);
     TN_TRY(tn__schedule_new(s, graph, &fresh));
     fresh->key = tn_graph_fingerprint(graph);
     fresh->placement = hash_placement(s, graph);
@@ -296,101 +302,7 @@ static tn_status schedule_for(tn_sched *s, tn_graph *graph, tn__schedule **out) 
     return TN_OK;
 }
 
-/* ---- Memory ---- */
-
-static size_t scratch_size(const tn_sched *s, size_t stream) {
-    return s->core->scratch[stream] ? tn_buffer_size(s->core->scratch[stream]) : 0;
-}
-
-tn_status tn_sched_measure(tn_sched *s, tn_graph *const *graphs, size_t n_graphs, tn_sched_memory *memory) {
-    if (!s || !graphs || !memory) return tn_fail(TN_E_INVALID, "tn_sched_measure: NULL argument");
-    const size_t n = s->core->n_streams;
-    memset(memory, 0, n * sizeof *memory);
-    tn_graph **scheduled = tn_malloc((n_graphs + 1) * sizeof(tn_graph *));
-    const uint16_t **type_of = tn_malloc((n_graphs + 1) * sizeof(uint16_t *));
-    tn__alloc_need *needs = tn_malloc(n * sizeof *needs);
-    tn_status status = scheduled && type_of && needs ? TN_OK : TN_E_NOMEM;
-    for (size_t g = 0; g < n_graphs && status == TN_OK; g++) {
-        tn__schedule *schedule;
-        status = schedule_for(s, graphs[g], &schedule);
-        if (status != TN_OK) break;
-        scheduled[g] = schedule->graph;
-        type_of[g] = schedule->type_of;
-        for (size_t b = 0; b < n; b++) memory[b].scratch = TN__MAX(memory[b].scratch, schedule->scratch[b]);
-    }
-    if (status == TN_OK) status = tn__alloc_measure_many(s->alloc, scheduled, type_of, n_graphs, needs);
-    for (size_t b = 0; b < n && status == TN_OK; b++) {
-        size_t there = scratch_size(s, b);
-        memory[b].compute = needs[b].size;
-        memory[b].lower_bound = needs[b].lower_bound;
-        memory[b].missing = needs[b].missing + (memory[b].scratch > there ? memory[b].scratch : 0);
-        memory[b].scratch = TN__MAX(memory[b].scratch, there);
-    }
-    tn_free(needs);
-    tn_free(type_of);
-    tn_free(scheduled);
-    return status;
-}
-
-/* Plans the schedules' memory and takes what is missing, all of it or nothing. Scratch is taken first: it is not in
- * use before it replaces the old scratch. */
-static tn_status reserve_schedules(tn_sched *s, tn__schedule *const *schedules, size_t n) {
-    uint64_t begin = tn_time_ns();
-    tn_status status = TN_OK;
-    TN_TRY(tn_sched_synchronize(s));
-    tn_graph **graphs = tn_malloc(n * sizeof(tn_graph *));
-    const uint16_t **type_of = tn_malloc(n * sizeof(uint16_t *));
-    tn_buffer **fresh = tn_calloc(s->core->n_streams, sizeof(tn_buffer *));
-    if (!graphs || !type_of || !fresh) {
-        status = TN_E_NOMEM;
-        goto out;
-    }
-    for (size_t i = 0; i < n; i++) {
-        graphs[i] = schedules[i]->graph;
-        type_of[i] = schedules[i]->type_of;
-    }
-    for (size_t b = 0; b < s->core->n_streams; b++) {
-        size_t needed = 0;
-        for (size_t i = 0; i < n; i++) needed = TN__MAX(needed, schedules[i]->scratch[b]);
-        if (needed <= scratch_size(s, b)) continue;
-        TN_TRY_GOTO(tn_buffer_new(s->core->types[b], needed, &fresh[b]), status, out);
-        tn_buffer_set_usage(fresh[b], TN_USAGE_COMPUTE);
-    }
-    TN_TRY_GOTO(tn__alloc_reserve_many(s->alloc, graphs, type_of, n), status, out);
-    for (size_t b = 0; b < s->core->n_streams; b++) {
-        if (!fresh[b]) continue;
-        tn_buffer_free(s->core->scratch[b]);
-        s->core->scratch[b] = fresh[b];
-        fresh[b] = NULL;
-    }
-    s->stats.plan_ns += tn_time_ns() - begin;
-out:
-    for (size_t b = 0; fresh && b < s->core->n_streams; b++) tn_buffer_free(fresh[b]);
-    tn_free(fresh);
-    tn_free(type_of);
-    tn_free(graphs);
-    return status;
-}
-
-tn_status tn_sched_reserve(tn_sched *s, tn_graph *graph) {
-    if (!s || !graph) return tn_fail(TN_E_INVALID, "tn_sched_reserve: NULL argument");
-    return tn_sched_reserve_many(s, &graph, 1);
-}
-
-tn_status tn_sched_reserve_many(tn_sched *s, tn_graph *const *graphs, size_t n_graphs) {
-    if (!s || !graphs) return tn_fail(TN_E_INVALID, "tn_sched_reserve_many: NULL argument");
-    tn__schedule **schedules = tn_malloc(n_graphs * sizeof(tn__schedule *));
-    if (!schedules) return TN_E_NOMEM;
-    tn_status status = TN_OK;
-    for (size_t i = 0; i < n_graphs && status == TN_OK; i++) {
-        status = schedule_for(s, graphs[i], &schedules[i]);
-        if (status == TN_OK) schedules[i]->keep = true;
-    }
-    if (status == TN_OK) status = reserve_schedules(s, schedules, n_graphs);
-    tn_free(schedules);
-    for (size_t i = 0; i < n_graphs && status == TN_OK; i++) status = tn_sched_alloc(s, graphs[i]);
-    return status;
-}
+/* ---- Binding ---- */
 
 /* Whether the caller's tensors still carry this schedule's addresses: another graph that shares some of them may have
  * been bound since. */
@@ -431,7 +343,7 @@ static tn_status bind_schedule(tn_sched *s, tn_graph *graph, tn__schedule *sched
         c->location = NULL;
     }
     if (moved) {
-        TN_TRY(tn__alloc_bind(s->alloc, schedule->graph, schedule->type_of, true));
+        TN_TRY(tn__alloc_bind(s->alloc, schedule->graph, schedule->type_of, !s->strict));
         for (size_t i = 0; i < schedule->n_twins; i++) {
             tn__twin *twin = &schedule->twins[i];
             twin->tensor->data = twin->of->data;
@@ -464,7 +376,7 @@ static tn_status bind_schedule(tn_sched *s, tn_graph *graph, tn__schedule *sched
 
 tn_status tn__sched_ready(tn_sched *s, tn_graph *graph, tn__schedule **out) {
     tn__schedule *schedule;
-    TN_TRY(schedule_for(s, graph, &schedule));
+    TN_TRY(tn__sched_schedule_for(s, graph, &schedule));
     *out = schedule;
     tn__sched_take_turn(s);
     uint64_t begin = tn_time_ns();
@@ -472,7 +384,7 @@ tn_status tn__sched_ready(tn_sched *s, tn_graph *graph, tn__schedule **out) {
     uint64_t looked = tn_time_ns();
     s->stats.bind_ns += looked - begin;
     if (bound) return TN_OK;
-    if (schedule->bound_generation != tn__alloc_generation(s->alloc)) TN_TRY(reserve_schedules(s, &schedule, 1));
+    if (schedule->bound_generation != tn__alloc_generation(s->alloc)) TN_TRY(tn__sched_prepare(s, schedule));
     uint64_t planned = tn_time_ns();
     tn_status status = bind_schedule(s, graph, schedule);
     s->stats.bind_ns += tn_time_ns() - planned;
@@ -485,30 +397,19 @@ tn_status tn_sched_alloc(tn_sched *s, tn_graph *graph) {
     return tn__sched_ready(s, graph, &schedule);
 }
 
-tn_sched_memory tn_sched_memory_of(const tn_sched *s, size_t stream) {
-    if (!s || stream >= s->core->n_streams) return (tn_sched_memory){0};
-    /* A buffer type that two streams share counts for the first. */
-    bool first = true;
-    for (size_t b = 0; b < stream; b++) first = first && s->core->types[b] != s->core->types[stream];
-    return (tn_sched_memory){
-        .compute = first ? tn__alloc_size(s->alloc, stream) : 0,
-        .scratch = scratch_size(s, stream),
-    };
-}
-
 /* ---- Reports ---- */
 
 int tn_sched_stream_of(const tn_sched *s, const tn_graph *graph, const tn_tensor *tensor) {
     uint32_t index = tn_graph_index(graph, tensor);
     if (!s || index == TN_GRAPH_NONE) return -1;
-    const tn__schedule *schedule = find_schedule(s, (tn_graph *)(uintptr_t)graph);
+    const tn__schedule *schedule = tn__sched_find_schedule(s, (tn_graph *)(uintptr_t)graph);
     return schedule ? schedule->assigned[index].stream : -1;
 }
 
 tn_status tn_sched_describe(tn_sched *s, tn_graph *graph, tn_sched_info *info) {
     if (!s || !graph || !info) return tn_fail(TN_E_INVALID, "tn_sched_describe: NULL argument");
     tn__schedule *schedule;
-    TN_TRY(schedule_for(s, graph, &schedule));
+    TN_TRY(tn__sched_schedule_for(s, graph, &schedule));
     *info = (tn_sched_info){.nodes = schedule->n_nodes,
                             .splits = schedule->n_splits,
                             .copies = schedule->n_copies,
@@ -523,17 +424,9 @@ tn_status tn_sched_plan(tn_sched *s, tn_graph *graph, const tn_plan **plan, size
     if (!s || !graph || !plan) return tn_fail(TN_E_INVALID, "tn_sched_plan: NULL argument");
     *plan = NULL;
     tn__schedule *schedule;
-    TN_TRY(schedule_for(s, graph, &schedule));
+    TN_TRY(tn__sched_schedule_for(s, graph, &schedule));
     schedule->keep = true;
-    *plan = tn__alloc_plan(s->alloc, schedule->graph, schedule->type_of);
-    if (!*plan) {
-        size_t *sizes = tn_malloc(s->core->n_streams * sizeof *sizes);
-        if (!sizes) return TN_E_NOMEM;
-        tn_status status = tn__alloc_measure(s->alloc, schedule->graph, schedule->type_of, sizes, NULL);
-        tn_free(sizes);
-        TN_TRY(status);
-        *plan = tn__alloc_plan(s->alloc, schedule->graph, schedule->type_of);
-    }
+    TN_TRY(tn__alloc_plan(s->alloc, schedule->graph, schedule->type_of, true, plan));
     for (size_t b = 0; memory_of && b < s->core->n_streams; b++) memory_of[b] = tn__alloc_plan_memory(s->alloc, b);
     return TN_OK;
 }
@@ -550,7 +443,7 @@ tn_sched_stats tn_sched_get_stats(const tn_sched *s) {
 tn_status tn_sched_dump(tn_sched *s, tn_graph *graph, FILE *out) {
     if (!s || !graph || !out) return tn_fail(TN_E_INVALID, "tn_sched_dump: NULL argument");
     tn__schedule *schedule;
-    TN_TRY(schedule_for(s, graph, &schedule));
+    TN_TRY(tn__sched_schedule_for(s, graph, &schedule));
     char shape[128];
     size_t at = 0;
     fprintf(out, "%zu nodes in %zu splits, %zu copies of %zu bytes\n", schedule->n_nodes, schedule->n_splits,

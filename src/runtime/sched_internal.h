@@ -147,6 +147,8 @@ struct tn_sched {
     tn__sched_core *core;
     tn__alloc *alloc; /* plans of its own, in memory of all */
     bool exclusive;
+    bool strict, sealed;
+    size_t *wanted_scratch; /* per stream: of all graphs covered or reserved */
     size_t n_in_flight; /* in schedules made from now on; 1: no pipeline */
     size_t max_schedules;
     tn__schedule **schedules;
@@ -165,6 +167,14 @@ struct tn_sched {
 
 /* Waits for what another scheduler that shares these devices and memory has queued, before this one uses them. */
 void tn__sched_take_turn(tn_sched *sched);
+/* The schedule of a graph: remembered, or made and remembered; or only looked up. */
+tn_status tn__sched_schedule_for(tn_sched *sched, tn_graph *graph, tn__schedule **schedule);
+tn__schedule *tn__sched_find_schedule(const tn_sched *sched, tn_graph *graph);
+/* Devices are asked about the caller's tensors and look at their memory: memory that an earlier run bound must not
+ * count. */
+void tn__sched_unbind_planned(const tn_graph *graph);
+/* Makes sure that there is memory for a schedule (reserve.c). */
+tn_status tn__sched_prepare(tn_sched *sched, const tn__schedule *schedule);
 /* Makes sure that the graph is scheduled, has memory and is bound. */
 tn_status tn__sched_ready(tn_sched *sched, tn_graph *graph, tn__schedule **schedule);
 /* Ops that compute nothing. */

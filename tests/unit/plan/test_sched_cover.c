@@ -1,0 +1,295 @@
+/* Reservation in steps: cover, needs, take, seal; strict schedulers; growth that is logged. */
+#include "sched_case.h"
+
+#include "runtime/sched_internal.h"
+#include "tenon/sched.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LARGEST = 64 };
+
+/* Weights on the device, so that the nodes run there. */
+static tn_arena *gain_arena;
+static tn_tensor *gain;
+static tn_buffer *gain_buffer;
+static const size_t gain_bytes = 256;
+
+static void open_case(const char *spec, const char *name, tn_sched_params params, tn_sched **s) {
+    tn_device *device;
+    params.devices[0] = spec;
+    params.n_threads = 1;
+    assert_ok(tn_sched_new(&params, s));
+    assert_ok(tn_device_find(name, &device));
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 4096, .no_alloc = true}, &gain_arena));
+    gain = tn_tensor_nd(gain_arena, TN_F32, WIDTH);
+    assert_ok(tn_buffer_new(tn_device_buffer_type(device), gain_bytes, &gain_buffer));
+    tn_buffer_set_usage(gain_buffer, TN_USAGE_WEIGHTS);
+    assert_ok(tn_buffer_bind(gain_buffer, gain, 0));
+    float ones[WIDTH];
+    for (int i = 0; i < WIDTH; i++) ones[i] = 1;
+    assert_ok(tn_tensor_set(gain, ones));
+}
+static void close_case(tn_sched *s) {
+    tn_sched_free(s);
+    tn_buffer_free(gain_buffer);
+    tn_arena_free(gain_arena);
+}
+
+/* One structure for all numbers of rows; with `wide` another one. */
+static tn_graph *rows_graph(tn_arena *arena, int64_t rows, bool wide, tn_tensor **in, tn_tensor **out) {
+    tn_graph *graph;
+    tn_arena_reset(arena);
+    tn_tensor *x = *in = tn_input(arena, TN_F32, WIDTH, rows), *y = x;
+    for (int i = 0; i < 6; i++) {
+        tn_tensor *z = wide && i == 3 ? tn_concat(arena, y, x, 0) : tn_add(arena, y, x);
+        y = tn_silu(arena, z);
+        if (wide && i == 3) y = tn_sum_rows(arena, y);
+        y = tn_rms_norm(arena, tn_add(arena, x, y), gain, 1e-5f);
+    }
+    tn_name(arena, y, "result %d", (int)rows);
+    *out = tn_output(y);
+    assert_ok(tn_graph_of(arena, y, &graph));
+    return graph;
+}
+
+static tn_arena *graph_arena(void) {
+    tn_arena *arena;
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 17, .no_alloc = true}, &arena));
+    return arena;
+}
+
+static tn_status run_rows(tn_sched *s, tn_arena *arena, int64_t rows, bool wide, float *got) {
+    tn_tensor *in, *out;
+    tn_graph *graph = rows_graph(arena, rows, wide, &in, &out);
+    TN_TRY(tn_sched_alloc(s, graph));
+    float data[WIDTH * 2 * LARGEST];
+    for (size_t i = 0; i < WIDTH * 2 * LARGEST; i++) data[i] = (float)(i % 17) - 8;
+    TN_TRY(tn_tensor_set(in, data));
+    TN_TRY(tn_sched_run(s, graph));
+    return got ? tn_tensor_get(out, got) : TN_OK;
+}
+
+static void cover_rows(tn_sched *s, int64_t rows, bool wide) {
+    tn_arena *arena = graph_arena();
+    tn_tensor *in, *out;
+    assert_ok(tn_sched_cover(s, rows_graph(arena, rows, wide, &in, &out)));
+    tn_arena_free(arena); /* the graph is not kept */
+}
+
+/* Every graph covered by a sealed reservation runs on a device of exactly the planned size, in any order of covering,
+ * and gives the same bits as with ample memory. */
+static void a_device_of_the_planned_size_runs_every_covered_graph(void **state) {
+    (void)state;
+    const char *limits[] = {"", ",max-alloc=20K", ",max-alloc=17K"};
+    size_t needed = 0;
+    static float want[2][LARGEST + 1][WIDTH * LARGEST], got[WIDTH * LARGEST];
+    tn_arena *arena = graph_arena();
+    for (size_t limit = 0; limit < 3; limit++) {
+        for (int turn = 0; turn < 4; turn++) { /* 0: ample; then exact, in three orders of covering */
+            char device[96], name[16];
+            snprintf(name, sizeof name, "exact%zu%d", limit, turn);
+            snprintf(device, sizeof device, "sim:%zu%s,name=%s", turn ? needed + gain_bytes : 1 << 24, limits[limit],
+                     name);
+            tn_sched *s;
+            tn_sched_memory memory[2], taken;
+            open_case(device, name, (tn_sched_params){0}, &s);
+            if (turn == 2) cover_rows(s, 3, false);
+            cover_rows(s, LARGEST, turn == 3);
+            cover_rows(s, LARGEST, turn != 3);
+            for (int64_t n = 1; n < LARGEST; n++) cover_rows(s, n, n % 2);
+            assert_int_equal(tn_sched_memory_of(s, 0).compute, 0);
+            assert_ok(tn_sched_needs(s, memory));
+            if (turn < 2) needed = memory[0].compute + memory[0].scratch;
+            if (memory[0].compute + memory[0].scratch <= needed) {
+                assert_true(memory[0].in_order >= memory[0].lower_bound && memory[0].lower_bound);
+                assert_ok(tn_sched_take(s));
+                taken = tn_sched_memory_of(s, 0);
+                assert_int_equal(taken.compute, memory[0].compute);
+                assert_int_equal(taken.scratch, memory[0].scratch);
+                assert_ok(tn_sched_seal(s));
+                for (int64_t n = LARGEST; n >= 1; n--)
+                    for (int wide = 0; wide < 2; wide++) {
+                        assert_ok(run_rows(s, arena, n, wide, turn || limit ? got : want[wide][n]));
+                        if (turn || limit) assert_memory_equal(want[wide][n], got, (size_t)n * WIDTH * sizeof(float));
+                    }
+                assert_int_equal(tn_sched_memory_of(s, 0).compute, taken.compute);
+                assert_int_equal(tn_sched_get_stats(s).buffers_grown, 0);
+            } else {
+                assert_true(turn > 1); /* another order may need more, not less than is said */
+            }
+            close_case(s);
+        }
+    }
+    tn_arena_free(arena);
+}
+
+static void a_sealed_reservation_does_not_grow(void **state) {
+    (void)state;
+    tn_sched *s;
+    tn_sched_memory memory[2];
+    tn_arena *arena = graph_arena();
+    tn_tensor *in, *out;
+    open_case("sim:16M,name=sealed", "sealed", (tn_sched_params){0}, &s);
+    cover_rows(s, 8, false);
+    assert_ok(tn_sched_take(s));
+    assert_ok(tn_sched_seal(s));
+    size_t used = used_on("sealed");
+    assert_ok(run_rows(s, arena, 8, false, NULL));
+    assert_fails(TN_E_INTERNAL, run_rows(s, arena, 9, false, NULL));
+    assert_non_null(strstr(tn_error(), "result 9"));
+    assert_non_null(strstr(tn_error(), "bytes"));
+    assert_non_null(strstr(tn_error(), "bug in the session's plan"));
+    assert_fails(TN_E_INTERNAL, run_rows(s, arena, 2, true, NULL)); /* would fit, but was not covered */
+    assert_non_null(strstr(tn_error(), "structure"));
+    assert_fails(TN_E_INTERNAL, tn_sched_cover(s, rows_graph(arena, 9, false, &in, &out)));
+    assert_fails(TN_E_INTERNAL, tn_sched_reserve(s, rows_graph(arena, 9, false, &in, &out)));
+    assert_ok(tn_sched_cover(s, rows_graph(arena, 5, false, &in, &out)));
+    assert_ok(tn_sched_reserve(s, rows_graph(arena, 5, false, &in, &out)));
+    assert_int_equal(used_on("sealed"), used);
+    tn_sched_reset(s); /* what is reserved stays */
+    assert_ok(run_rows(s, arena, 7, false, NULL));
+    assert_fails(TN_E_INTERNAL, run_rows(s, arena, 9, false, NULL));
+    assert_ok(tn_sched_needs(s, memory));
+    assert_int_equal(used_on("sealed"), used);
+    assert_int_equal(memory[0].missing, 0);
+    /* Another scheduler may still enlarge the memory; the sealed one then binds again. */
+    tn_sched *other;
+    float first[WIDTH * 8], again[WIDTH * 8];
+    assert_ok(run_rows(s, arena, 8, false, first));
+    assert_ok(tn_sched_new(&(tn_sched_params){.share = s}, &other));
+    cover_rows(other, LARGEST, true);
+    assert_ok(tn_sched_take(other));
+    assert_true(used_on("sealed") > used);
+    assert_ok(run_rows(other, arena, LARGEST, true, NULL));
+    assert_ok(run_rows(s, arena, 8, false, again));
+    assert_memory_equal(first, again, sizeof first);
+    assert_fails(TN_E_INTERNAL, run_rows(s, arena, 9, false, NULL));
+    tn_sched_free(other);
+    close_case(s);
+    tn_arena_free(arena);
+}
+
+static char logged[4096];
+static void keep_log(void *user, tn_log_level level, const char *text) {
+    (void)user;
+    if (level == TN_LOG_WARN) strncat(logged, text, sizeof logged - strlen(logged) - 1);
+}
+
+static void growth_is_logged_and_strict_schedulers_refuse_it(void **state) {
+    (void)state;
+    tn_sched *s, *strict;
+    tn_arena *arena = graph_arena();
+    tn_log_set(keep_log, NULL, TN_LOG_WARN);
+    open_case("sim:16M,name=grows", "grows", (tn_sched_params){0}, &s);
+    cover_rows(s, 8, false);
+    assert_ok(tn_sched_take(s));
+    logged[0] = '\0';
+    assert_ok(run_rows(s, arena, 8, false, NULL));
+    assert_ok(run_rows(s, arena, 3, false, NULL));
+    assert_string_equal(logged, "");
+    size_t from = tn_sched_memory_of(s, 0).compute;
+    assert_ok(run_rows(s, arena, 20, false, NULL));
+    char expected[64];
+    snprintf(expected, sizeof expected, "from %zu to %zu", from, tn_sched_memory_of(s, 0).compute);
+    assert_non_null(strstr(logged, "grows:"));
+    assert_non_null(strstr(logged, expected));
+    assert_non_null(strstr(logged, "result 20"));
+    close_case(s);
+
+    open_case("sim:16M,name=strict", "strict", (tn_sched_params){.strict = true}, &strict);
+    assert_fails(TN_E_STATE, run_rows(strict, arena, 8, false, NULL)); /* nothing is reserved yet */
+    cover_rows(strict, 8, false);
+    assert_ok(tn_sched_take(strict));
+    size_t used = used_on("strict");
+    assert_ok(run_rows(strict, arena, 8, false, NULL));
+    assert_fails(TN_E_STATE, run_rows(strict, arena, 20, false, NULL));
+    assert_non_null(strstr(tn_error(), "reserve"));
+    assert_ok(run_rows(strict, arena, 4, true, NULL)); /* not covered, but it fits */
+    assert_int_equal(used_on("strict"), used);
+    assert_ok(run_rows(strict, arena, 5, false, NULL));
+    close_case(strict);
+    tn_log_set(NULL, NULL, TN_LOG_WARN);
+    tn_arena_free(arena);
+}
+
+static void a_take_that_fails_changes_nothing(void **state) {
+    (void)state;
+    tn_sched *s;
+    tn_arena *arena = graph_arena();
+    tn_tensor *in, *out;
+    float first[WIDTH * 8], again[WIDTH * 8];
+    tn_graph *graph;
+    open_case("sim:12K,name=small", "small", (tn_sched_params){0}, &s);
+    cover_rows(s, 8, false);
+    assert_ok(tn_sched_take(s));
+    assert_ok(run_rows(s, arena, 8, false, first));
+    size_t used = used_on("small");
+    cover_rows(s, LARGEST, false); /* the same class, too large for the device */
+    assert_fails(TN_E_DEVICE_MEMORY, tn_sched_take(s));
+    assert_int_equal(used_on("small"), used);
+    assert_ok(run_rows(s, arena, 8, false, again));
+    assert_memory_equal(first, again, sizeof first);
+    assert_ok(run_rows(s, arena, 6, false, again));
+    graph = rows_graph(arena, LARGEST, false, &in, &out);
+    assert_fails(TN_E_DEVICE_MEMORY, tn_sched_reserve(s, graph));
+    assert_int_equal(used_on("small"), used);
+    assert_ok(run_rows(s, arena, 8, false, again));
+    assert_memory_equal(first, again, sizeof first);
+    close_case(s);
+    tn_arena_free(arena);
+}
+
+static void saved_plans_are_verified_and_adopted(void **state) {
+    (void)state;
+    tn_sched *s, *again;
+    tn_arena *arena = graph_arena();
+    tn_tensor *in, *out;
+    const tn_plan *plan, *adopted;
+    tn_sched_memory memory[2], needs[2];
+    open_case("sim:16M,name=saved", "saved", (tn_sched_params){0}, &s);
+    assert_ok(tn_sched_new(&(tn_sched_params){.devices = {"sim:16M,name=saved"}, .n_threads = 1}, &again));
+    tn_graph *graph = rows_graph(arena, LARGEST, false, &in, &out);
+    assert_ok(tn_sched_cover(s, graph));
+    assert_ok(tn_sched_plan(s, graph, &plan, NULL));
+    assert_ok(tn_sched_needs(s, memory));
+    assert_ok(tn_sched_adopt(again, graph, plan));
+    assert_ok(tn_sched_needs(again, needs));
+    assert_memory_equal(memory, needs, sizeof memory);
+    assert_ok(tn_sched_plan(again, graph, &adopted, NULL));
+    assert_true(tn_plan_equal(plan, adopted));
+    assert_ok(tn_sched_take(again));
+    assert_ok(tn_sched_seal(again));
+    assert_fails(TN_E_STATE, tn_sched_adopt(again, graph, plan));
+    float got[WIDTH * LARGEST], want[WIDTH * LARGEST];
+    for (int64_t n = 1; n <= LARGEST; n += 9) {
+        assert_ok(run_rows(again, arena, n, false, got));
+        assert_ok(run_rows(s, arena, n, false, want));
+        assert_memory_equal(got, want, (size_t)n * WIDTH * 4);
+    }
+    tn_sched_free(again);
+    /* A plan of a smaller graph, or of another structure. */
+    assert_ok(tn_sched_new(&(tn_sched_params){.devices = {"sim:16M,name=saved"}, .n_threads = 1}, &again));
+    graph = rows_graph(arena, LARGEST + 1, false, &in, &out);
+    assert_fails(TN_E_STATE, tn_sched_adopt(again, graph, plan));
+    assert_non_null(strstr(tn_error(), "too few bytes"));
+    graph = rows_graph(arena, 8, true, &in, &out);
+    assert_fails(TN_E_STATE, tn_sched_adopt(again, graph, plan));
+    graph = rows_graph(arena, 8, false, &in, &out);
+    assert_ok(tn_sched_adopt(again, graph, plan)); /* it serves smaller graphs */
+    tn_sched_free(again);
+    close_case(s);
+    tn_arena_free(arena);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_device_of_the_planned_size_runs_every_covered_graph),
+        cmocka_unit_test(a_sealed_reservation_does_not_grow),
+        cmocka_unit_test(growth_is_logged_and_strict_schedulers_refuse_it),
+        cmocka_unit_test(a_take_that_fails_changes_nothing),
+        cmocka_unit_test(saved_plans_are_verified_and_adopted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
