@@ -50,11 +50,11 @@ static void measure(tn_buffer_type *type, size_t n) {
     tn_graph *graph = make_graph(arena, n);
     uint16_t *type_of = calloc(n, sizeof *type_of);
     check(tn__alloc_new((tn_buffer_type *[]){type, type}, 2, &alloc), "tn__alloc_new");
-    check(tn__alloc_reserve(alloc, graph, type_of), "tn__alloc_reserve");
+    check(tn__alloc_reserve(alloc, &graph, (const uint16_t *[]){type_of}, 1), "tn__alloc_reserve");
     check(tn__alloc_bind(alloc, graph, type_of, false), "tn__alloc_bind");
     for (int i = 0; i < CALLS; i++) {
         double begun = now();
-        check(tn__alloc_reserve(alloc, graph, type_of), "tn__alloc_reserve");
+        check(tn__alloc_reserve(alloc, &graph, (const uint16_t *[]){type_of}, 1), "tn__alloc_reserve");
         times[i] = now() - begun;
     }
     double reuse = median();

@@ -43,7 +43,9 @@ typedef struct tn_sched_params {
     bool exclusive;       /* no other scheduler may share this one */
     size_t max_schedules; /* remembered beside the reserved ones, least recently used evicted first; 0: 128 */
     bool strict;          /* a graph that needs more than is reserved is TN_E_STATE; otherwise memory grows, logged */
-    tn_abort_fn abort;    /* for streams made here */
+    /* Asked before every run, between splits, and by streams made here between nodes, from any thread. When it returns
+     * true, the run ends with TN_E_ABORTED after queued work has been waited for; the scheduler can be used again. */
+    tn_abort_fn abort;
     void *abort_user;
 } tn_sched_params;
 
@@ -117,6 +119,8 @@ TN_API tn_status tn_sched_synchronize(tn_sched *sched);
 TN_API void tn_sched_reset(tn_sched *sched);
 /* Runs in flight of graphs scheduled from now on: 0 selects the default of 4; 1 disables pipelining. */
 TN_API tn_status tn_sched_set_in_flight(tn_sched *sched, int n);
+/* Runs the nodes of a split in pieces, in the reserved scratch. A node that runs by itself may need more of it than
+ * the whole split: set the callback before covering or reserving graphs, so that this is part of the reservation. */
 TN_API void tn_sched_set_eval(tn_sched *sched, tn_eval_fn eval, void *user);
 
 typedef struct tn_sched_info {

@@ -68,6 +68,24 @@ static tn_status check_scratch(const tn_sched *s, const tn__schedule *schedule) 
     return TN_OK;
 }
 
+tn_status tn__sched_grow_scratch(tn_sched *s, int stream, size_t needed, const char *node) {
+    size_t there = scratch_size(s, (size_t)stream);
+    if (s->sealed || s->strict)
+        return tn_fail(s->sealed ? TN_E_INTERNAL : TN_E_STATE,
+                       "'%s', run by itself for the eval callback, needs %zu bytes of scratch on %s, %zu are reserved; "
+                       "set the callback before covering graphs",
+                       node, needed, name_of_stream(s, (size_t)stream), there);
+    tn_log(there ? TN_LOG_WARN : TN_LOG_DEBUG, "%s: scratch grows from %zu to %zu bytes: '%s' runs by itself",
+           name_of_stream(s, (size_t)stream), there, needed, node);
+    tn_buffer *fresh;
+    TN_TRY(tn_stream_synchronize(s->core->streams[stream]));
+    TN_TRY(tn_buffer_new(s->core->types[stream], needed, &fresh));
+    tn_buffer_set_usage(fresh, TN_USAGE_COMPUTE);
+    tn_buffer_free(s->core->scratch[stream]);
+    s->core->scratch[stream] = fresh;
+    return TN_OK;
+}
+
 /* ---- Covering ---- */
 
 /* Calls `use` with the graph's schedule, which is made for the time of the call if there is none. */
@@ -80,6 +98,7 @@ static tn_status with_schedule(tn_sched *s, tn_graph *graph, const void *user,
         TN_TRY(tn__schedule_new(s, graph, &fresh));
         s->stats.split_ns += tn_time_ns() - begin;
     }
+    if (found && s->eval) TN_TRY(tn__schedule_allow_eval(s, found));
     uint64_t begin = tn_time_ns();
     tn_status status = use(s, found ? found : fresh, user);
     s->stats.plan_ns += tn_time_ns() - begin;

@@ -10,26 +10,37 @@
 
 /* ---- Eval callback ---- */
 
+/* Runs nodes of a split as one program in the reserved scratch. A part of a split may need more scratch than the
+ * whole, where a backend computes nodes together: it is halved until it fits. */
+static tn_status run_piece(tn_sched *s, int stream, tn_tensor **nodes, size_t n) {
+    tn_program *program;
+    TN_TRY(tn_program_new(s->core->streams[stream], nodes, n, &program));
+    size_t needed = tn_program_scratch(program);
+    const tn_buffer *there = s->core->scratch[stream];
+    tn_status status = TN_OK;
+    if (needed > (there ? tn_buffer_size(there) : 0)) {
+        if (n > 1) {
+            tn_program_free(program);
+            TN_TRY(run_piece(s, stream, nodes, n / 2));
+            return run_piece(s, stream, nodes + n / 2, n - n / 2);
+        }
+        status = tn__sched_grow_scratch(s, stream, needed, nodes[0]->name);
+    }
+    if (status == TN_OK) status = tn_program_run(program, s->core->scratch[stream]);
+    if (status == TN_OK) status = tn_stream_synchronize(s->core->streams[stream]);
+    tn_program_free(program);
+    return status;
+}
+
 /* Runs a split in pieces, stopping after every node whose result the caller asked for. */
 static tn_status run_with_eval(tn_sched *s, const tn__schedule *schedule, const tn__split *split) {
-    tn_stream *stream = s->core->streams[split->stream];
     tn_tensor **nodes = schedule->work + split->first_node;
     size_t begin = 0;
     for (size_t i = 0; i < split->n_nodes; i++) nodes[i]->flags |= TN_FLAG_KEPT; /* another piece may read it */
     for (size_t i = 0; i < split->n_nodes; i++) {
         bool wanted = s->eval(s->eval_user, nodes[i], true);
         if (!wanted && i + 1 < split->n_nodes) continue;
-        tn_program *program;
-        TN_TRY(tn_program_new(stream, nodes + begin, i + 1 - begin, &program));
-        tn_buffer *scratch = NULL;
-        tn_status status = tn_program_scratch(program)
-                               ? tn_buffer_new(s->core->types[split->stream], tn_program_scratch(program), &scratch)
-                               : TN_OK;
-        if (status == TN_OK) status = tn_program_run(program, scratch);
-        if (status == TN_OK) status = tn_stream_synchronize(stream);
-        tn_program_free(program);
-        tn_buffer_free(scratch);
-        TN_TRY(status);
+        TN_TRY(run_piece(s, split->stream, nodes + begin, i + 1 - begin));
         if (wanted && !s->eval(s->eval_user, nodes[i], false))
             return tn_fail(TN_E_ABORTED, "stopped by the eval callback at '%s'", nodes[i]->name);
         begin = i + 1;
@@ -149,6 +160,12 @@ static tn_status wait_for_host_reads(tn_sched *s) {
 
 /* ---- Runs ---- */
 
+/* Asked before every run and between splits. Streams ask on their own as well, within a program. */
+static tn_status check_abort(const tn_sched *s, const tn__schedule *schedule, size_t split) {
+    if (!s->core->abort || !s->core->abort(s->core->abort_user)) return TN_OK;
+    return tn_fail(TN_E_ABORTED, "stopped by the abort callback before split %zu of %zu", split, schedule->n_splits);
+}
+
 static tn_status run_split(tn_sched *s, const tn__schedule *schedule, const tn__split *split) {
     tn_stream *stream = s->core->streams[split->stream];
     size_t run = s->eval ? 0 : schedule->runs % split->n_in_flight;
@@ -159,23 +176,6 @@ static tn_status run_split(tn_sched *s, const tn__schedule *schedule, const tn__
         TN_TRY(s->eval ? run_with_eval(s, schedule, split)
                        : tn_program_run(program, s->core->scratch[split->stream]));
     return split->n_in_flight > 1 ? tn_event_record(schedule->run_done[split->first_program + run], stream) : TN_OK;
-}
-
-tn_status tn_sched_run_async(tn_sched *s, tn_graph *graph) {
-    if (!s || !graph) return tn_fail(TN_E_INVALID, "tn_sched_run: NULL argument");
-    tn__schedule *schedule;
-    TN_TRY(tn__sched_ready(s, graph, &schedule));
-    uint64_t begin = tn_time_ns();
-    /* Copy targets are filled while other runs compute. Other schedules use the same memory for other tensors. */
-    if (schedule->pipelined && s->core->last_run != schedule) TN_TRY(tn_sched_synchronize(s));
-    s->core->last_run = schedule;
-    s->stats.runs++;
-    tn_status status = TN_OK;
-    for (size_t i = 0; i < schedule->n_splits && status == TN_OK; i++)
-        status = run_split(s, schedule, &schedule->splits[i]);
-    schedule->runs++;
-    s->stats.submit_ns += tn_time_ns() - begin;
-    return status;
 }
 
 /* Waits for all streams even when one fails: nothing may be left running. */
@@ -190,6 +190,34 @@ static tn_status wait_for_all(tn_sched *s) {
         strncpy(text, tn_error(), sizeof text - 1);
     }
     return first == TN_OK ? TN_OK : tn_fail(first, "%s", text);
+}
+
+/* Nothing may be left running. Streams that stopped as well report the same, once: that is this abort. */
+static void wait_after_abort(tn_sched *s) {
+    char text[512] = "";
+    strncpy(text, tn_error(), sizeof text - 1);
+    (void)wait_for_all(s);
+    tn_fail(TN_E_ABORTED, "%s", text);
+}
+
+tn_status tn_sched_run_async(tn_sched *s, tn_graph *graph) {
+    if (!s || !graph) return tn_fail(TN_E_INVALID, "tn_sched_run: NULL argument");
+    tn__schedule *schedule;
+    TN_TRY(tn__sched_ready(s, graph, &schedule));
+    uint64_t begin = tn_time_ns();
+    /* Copy targets are filled while other runs compute. Other schedules use the same memory for other tensors. */
+    if (schedule->pipelined && s->core->last_run != schedule) TN_TRY(tn_sched_synchronize(s));
+    s->core->last_run = schedule;
+    s->stats.runs++;
+    tn_status status = TN_OK;
+    for (size_t i = 0; i < schedule->n_splits && status == TN_OK; i++) {
+        status = check_abort(s, schedule, i);
+        if (status == TN_OK) status = run_split(s, schedule, &schedule->splits[i]);
+    }
+    schedule->runs++;
+    if (status == TN_E_ABORTED) wait_after_abort(s);
+    s->stats.submit_ns += tn_time_ns() - begin;
+    return status;
 }
 
 tn_status tn_sched_synchronize(tn_sched *s) {

@@ -57,6 +57,8 @@ static tn_status make_core(const tn_sched_params *params, tn__sched_core **out) 
     if (!c) return TN_E_NOMEM;
     *out = c;
     c->n_users = 1;
+    c->abort = params->abort;
+    c->abort_user = params->abort_user;
     size_t room = params->streams ? params->n_streams : TN__COUNT(params->devices) + 1;
     c->streams = tn_calloc(room, sizeof *c->streams);
     c->types = tn_calloc(room, sizeof *c->types);
@@ -275,6 +277,7 @@ tn_status tn__sched_schedule_for(tn_sched *s, tn_graph *graph, tn__schedule **ou
     uint64_t begin = tn_time_ns();
     tn__schedule *found = tn__sched_find_schedule(s, graph);
     if (found) {
+        if (s->eval) TN_TRY(tn__schedule_allow_eval(s, found));
         s->stats.schedules_reused++;
         found->last_used = ++s->clock;
         *out = found;

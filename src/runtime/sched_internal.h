@@ -104,6 +104,7 @@ typedef struct tn__schedule {
     tn__own *own;
     size_t n_own;
     bool pipelined;
+    bool allows_eval; /* `scratch` suffices for every node that runs by itself */
     uint64_t runs;
     bool keep; /* reserved, or its plan was handed out: never evicted */
     /* The caller's graph whose tensors carry this schedule's addresses now. */
@@ -141,6 +142,8 @@ typedef struct tn__sched_core {
     bool *async;       /* per stream: work is queued, and events order it */
     tn_sched *last_user;
     const tn__schedule *last_run;
+    tn_abort_fn abort;
+    void *abort_user;
 } tn__sched_core;
 
 struct tn_sched {
@@ -175,6 +178,8 @@ tn__schedule *tn__sched_find_schedule(const tn_sched *sched, tn_graph *graph);
 void tn__sched_unbind_planned(const tn_graph *graph);
 /* Makes sure that there is memory for a schedule (reserve.c). */
 tn_status tn__sched_prepare(tn_sched *sched, const tn__schedule *schedule);
+/* More scratch for one node that runs by itself: an error when the reservation is sealed or strict. */
+tn_status tn__sched_grow_scratch(tn_sched *sched, int stream, size_t needed, const char *node);
 /* Makes sure that the graph is scheduled, has memory and is bound. */
 tn_status tn__sched_ready(tn_sched *sched, tn_graph *graph, tn__schedule **schedule);
 /* Ops that compute nothing. */
@@ -200,5 +205,7 @@ tn_status tn__sched_trim_borders(const tn_sched *sched, const tn_graph *graph, t
 /* Assigns, cuts and clones; no memory is taken. */
 tn_status tn__schedule_new(const tn_sched *sched, tn_graph *graph, tn__schedule **schedule);
 void tn__schedule_free(tn__schedule *schedule);
+/* With an eval callback any node may run by itself: adds what that needs to the schedule's scratch. */
+tn_status tn__schedule_allow_eval(const tn_sched *sched, tn__schedule *schedule);
 
 #endif

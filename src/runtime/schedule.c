@@ -354,6 +354,21 @@ static tn_status make_programs(schedule_builder *b) {
     return TN_OK;
 }
 
+tn_status tn__schedule_allow_eval(const tn_sched *sched, tn__schedule *s) {
+    if (s->allows_eval) return TN_OK;
+    for (size_t i = 0; i < s->n_splits; i++) {
+        const tn__split *split = &s->splits[i];
+        for (size_t k = 0; k < split->n_nodes; k++) {
+            tn_program *program;
+            TN_TRY(tn_program_new(sched->core->streams[split->stream], s->work + split->first_node + k, 1, &program));
+            s->scratch[split->stream] = TN__MAX(s->scratch[split->stream], tn_program_scratch(program));
+            tn_program_free(program);
+        }
+    }
+    s->allows_eval = true;
+    return TN_OK;
+}
+
 static tn_status build_schedule(schedule_builder *b) {
     tn__schedule *s = b->s;
     TN_TRY(cut_graph(b));
@@ -385,7 +400,8 @@ static tn_status build_schedule(schedule_builder *b) {
     if (!s->own) return TN_E_NOMEM;
     for (size_t i = 0, k = 0; i < b->n; i++)
         if (tn__is_external(s->clones[i]) && !s->clones[i]->view_src) s->own[k++].index = (uint32_t)i;
-    return make_programs(b);
+    TN_TRY(make_programs(b));
+    return b->sched->eval ? tn__schedule_allow_eval(b->sched, s) : TN_OK;
 }
 
 tn_status tn__schedule_new(const tn_sched *sched, tn_graph *graph, tn__schedule **out) {

@@ -283,6 +283,139 @@ static void saved_plans_are_verified_and_adopted(void **state) {
     tn_arena_free(arena);
 }
 
+/* ---- Eval ---- */
+
+static int evaluated;
+static bool want_every(void *user, tn_tensor *node, bool ask) {
+    const int *every = user;
+    (void)node;
+    evaluated += ask;
+    return !ask || evaluated % *every == 0;
+}
+
+/* Nodes that need scratch: matrices of another type than the activations. */
+static tn_graph *scratch_graph(tn_arena *arena, tn_tensor *matrix, int64_t rows, tn_tensor **in, tn_tensor **out) {
+    tn_graph *graph;
+    tn_tensor *x = *in = tn_input(arena, TN_F32, WIDTH, rows);
+    for (int i = 0; i < 4; i++)
+        x = tn_rms_norm(arena, tn_silu(arena, tn_mul_mat(arena, matrix, x)), gain, 1e-5f);
+    *out = tn_output(x);
+    assert_ok(tn_graph_of(arena, x, &graph));
+    return graph;
+}
+
+/* The device has exactly the bytes of the plan: eval runs in the reserved scratch. */
+static void eval_takes_no_memory(void **state) {
+    (void)state;
+    const char *names[] = {"ample", "full"};
+    size_t needed = 0;
+    float want[WIDTH * 8], got[WIDTH * 8], data[WIDTH * 8];
+    for (int i = 0; i < WIDTH * 8; i++) data[i] = (float)(i % 23) - 11;
+    for (int exact = 0; exact < 2; exact++) {
+        char device[64];
+        tn_sched *s;
+        tn_sched_memory memory[2];
+        tn_tensor *in, *out;
+        tn_arena *arena = graph_arena();
+        tn_buffer *buffer;
+        tn_device *d;
+        snprintf(device, sizeof device, "sim:%zu,name=%s", exact ? needed : 1 << 24, names[exact]);
+        open_case(device, names[exact], (tn_sched_params){0}, &s);
+        assert_ok(tn_device_find(names[exact], &d));
+        tn_tensor *matrix = tn_tensor_nd(arena, TN_Q8_0, WIDTH, WIDTH);
+        assert_ok(tn_buffer_new(tn_device_buffer_type(d), 2048, &buffer));
+        tn_buffer_set_usage(buffer, TN_USAGE_WEIGHTS);
+        assert_ok(tn_buffer_bind(buffer, matrix, 0));
+        unsigned char bytes[34 * WIDTH];
+        for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = i % 34 == 0 ? 0 : i % 34 == 1 ? 0x20 : (unsigned char)i;
+        assert_ok(tn_tensor_set(matrix, bytes));
+        tn_graph *graph = scratch_graph(arena, matrix, 8, &in, &out);
+        assert_ok(tn_sched_measure(s, &graph, 1, memory));
+        assert_true(memory[0].scratch > 0);
+        needed = memory[0].compute + memory[0].scratch + gain_bytes + 2048;
+        assert_ok(tn_sched_reserve(s, graph));
+        if (exact) assert_int_equal(used_on("full"), needed);
+        if (exact) assert_ok(tn_sched_seal(s));
+        for (int every = 0; every <= 5; every++) {
+            evaluated = 0;
+            tn_sched_set_eval(s, every ? want_every : NULL, &every);
+            assert_ok(tn_tensor_set(in, data));
+            assert_ok(tn_sched_run(s, graph));
+            assert_ok(tn_tensor_get(out, every || exact ? got : want));
+            if (every || exact) assert_memory_equal(want, got, sizeof got);
+            if (every) assert_true(evaluated >= 12);
+        }
+        if (exact) assert_int_equal(used_on("full"), needed);
+        close_case(s);
+        tn_buffer_free(buffer);
+        tn_arena_free(arena);
+    }
+}
+
+/* ---- Abort ---- */
+
+typedef struct stopper {
+    int asked, stop_at; /* 0: never */
+} stopper;
+static bool stops(void *user) {
+    stopper *stop = user;
+    return ++stop->asked == stop->stop_at;
+}
+
+/* The streams know nothing of the callback: the scheduler asks it, before every run and between splits. */
+static void abort_is_asked_between_splits(void **state) {
+    (void)state;
+    enum { SPLITS = 6 };
+    tn_stream *streams[3];
+    const char *names[] = {"sim:1M,name=one", "sim:1M,name=two", "cpu"};
+    for (int i = 0; i < 3; i++) {
+        tn_device *device;
+        assert_ok(tn_device_find(names[i], &device));
+        assert_ok(tn_stream_new(device, &(tn_stream_params){.n_threads = 1}, &streams[i]));
+    }
+    stopper stop = {0};
+    tn_sched *s, *shares;
+    tn_sched_params p = {.streams = streams, .n_streams = 3, .abort = stops, .abort_user = &stop};
+    assert_ok(tn_sched_new(&p, &s));
+    assert_ok(tn_sched_new(&(tn_sched_params){.share = s}, &shares));
+    tn_arena *arena = graph_arena();
+    tn_tensor *x = tn_input(arena, TN_F32, WIDTH, 4), *y = x;
+    float data[WIDTH * 4], want[WIDTH * 4], got[WIDTH * 4];
+    for (int i = 0; i < WIDTH * 4; i++) data[i] = (float)i;
+    for (int i = 0; i < SPLITS; i++) {
+        y = tn_scale(arena, y, 0.5f, 1);
+        assert_ok(tn_sched_pin(s, y, i % 2));
+        assert_ok(tn_sched_pin(shares, y, i % 2));
+    }
+    tn_graph *graph;
+    tn_sched_info info;
+    assert_ok(tn_graph_of(arena, tn_output(y), &graph));
+    assert_ok(tn_sched_describe(s, graph, &info));
+    assert_int_equal(info.splits, SPLITS);
+    for (int by = 0; by < 2; by++) {
+        tn_sched *who = by ? shares : s;
+        for (int stop_at = 0; stop_at <= SPLITS; stop_at++) {
+            stop = (stopper){.stop_at = stop_at};
+            assert_ok(tn_sched_alloc(who, graph));
+            assert_ok(tn_tensor_set(x, data));
+            if (stop_at) {
+                assert_fails(TN_E_ABORTED, stop_at % 2 ? tn_sched_run(who, graph) : tn_sched_run_async(who, graph));
+                assert_int_equal(stop.asked, stop_at);
+                assert_non_null(strstr(tn_error(), "abort callback"));
+                assert_ok(tn_sched_synchronize(who)); /* nothing is left of it */
+                assert_ok(tn_tensor_set(x, data));
+            }
+            assert_ok(tn_sched_run(who, graph));
+            assert_ok(tn_tensor_get(y, stop_at || by ? got : want));
+            if (stop_at || by) assert_memory_equal(want, got, sizeof got);
+        }
+    }
+    tn_sched_free(shares);
+    tn_sched_free(s);
+    for (int i = 0; i < 3; i++) tn_stream_free(streams[i]);
+    tn_arena_free(arena);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_device_of_the_planned_size_runs_every_covered_graph),
@@ -290,6 +423,8 @@ int main(void) {
         cmocka_unit_test(growth_is_logged_and_strict_schedulers_refuse_it),
         cmocka_unit_test(a_take_that_fails_changes_nothing),
         cmocka_unit_test(saved_plans_are_verified_and_adopted),
+        cmocka_unit_test(eval_takes_no_memory),
+        cmocka_unit_test(abort_is_asked_between_splits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
