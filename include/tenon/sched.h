@@ -42,6 +42,9 @@ typedef struct tn_sched_params {
     const tn_sched *share;
     bool exclusive;       /* no other scheduler may share this one */
     size_t max_schedules; /* remembered beside the reserved ones, least recently used evicted first; 0: 128 */
+    /* Effort and step budget of the plans of reserved graphs, for each class and memory; NULL: balanced, within 10
+     * million steps (some 30 ms at most; graphs of language models take a few). Other graphs are planned fast. */
+    const tn_pack_params *pack;
     bool strict;          /* a graph that needs more than is reserved is TN_E_STATE; otherwise memory grows, logged */
     /* Asked before every run, between splits, and by streams made here between nodes, from any thread. When it returns
      * true, the run ends with TN_E_ABORTED after queued work has been waited for; the scheduler can be used again. */

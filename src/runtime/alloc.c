@@ -110,6 +110,11 @@ static void log_growth(const tn__alloc *a, const tn_graph *graph, const tn__chun
 /* Finds or makes the plan of a graph. A sealed allocator has all plans that it needs. */
 static tn_status cover_at(tn__alloc *a, tn_graph *graph, const uint16_t *type_of, tn__class_level level,
                           tn__class **class) {
+    *class = tn__known_find(a, graph, type_of);
+    if (*class) {
+        a->stats.plans_reused++;
+        return TN_OK;
+    }
     tn__request r;
     TN_TRY(tn__request_begin(a, graph, type_of, &r));
     tn_status status = TN_OK;

@@ -8,6 +8,8 @@
 
 /* A session runs tens of graphs; a schedule takes some hundred bytes per node. */
 enum { DEFAULT_SCHEDULES = 128, DEFAULT_IN_FLIGHT = 4, MAX_IN_FLIGHT = 64 };
+/* A session has about ten classes on two devices: together at most half a second, if none were solved at once. */
+enum { DEFAULT_PACK_STEPS = 10000000 };
 
 /* ---- Creation ---- */
 
@@ -119,6 +121,8 @@ tn_status tn_sched_new(const tn_sched_params *params, tn_sched **out) {
         TN_TRY_GOTO(make_core(params, &s->core), status, failed);
         TN_TRY_GOTO(tn__alloc_new(s->core->types, s->core->n_streams, &s->alloc), status, failed);
     }
+    tn_pack_params pack = {.effort = TN_PACK_BALANCED, .max_steps = DEFAULT_PACK_STEPS};
+    tn__alloc_set_effort(s->alloc, params->pack ? params->pack : &pack);
     s->wanted_scratch = tn_calloc(s->core->n_streams, sizeof *s->wanted_scratch);
     if (!s->wanted_scratch) {
         status = TN_E_NOMEM;

@@ -134,7 +134,7 @@ static void steps_keep_the_bits_of_one_after_the_other(void **state) {
             tn_buffer_type *type = tn_device_buffer_type(tn_stream_device(one));
             tn__alloc *alloc;
             assert_ok(tn__alloc_new(&type, 1, &alloc));
-            assert_ok(tn__alloc_reserve(alloc, planned.graph, NULL));
+            assert_ok(tn__alloc_reserve(alloc, &planned.graph, NULL, 1));
             assert_ok(tn__alloc_bind(alloc, planned.graph, NULL, false));
             fill(&planned, seed);
             tn_tensor *const *nodes = tn_graph_nodes(planned.graph);
