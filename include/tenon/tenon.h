@@ -13,6 +13,7 @@
 #include "tenon/placement.h"
 #include "tenon/plan.h"
 #include "tenon/sched.h"
+#include "tenon/speed.h"
 #include "tenon/tensor.h"
 #include "tenon/train.h"
 

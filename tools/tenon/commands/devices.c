@@ -1,10 +1,12 @@
-/* tenon devices: the compute devices of this machine and their memory. */
+/* tenon devices: the compute devices of this machine, their memory and their measured peaks. */
 #include "cli/cli.h"
 #include "cli/json_output.h"
 #include "cli/term.h"
+#include "engine/speed_cache.h"
 
-#include "tenon/backend.h"
 #include "tenon/cpu.h"
+
+#include <string.h>
 
 static void print_caps(const tn_device_caps *caps) {
     static const struct {
@@ -26,7 +28,77 @@ static void print_caps(const tn_device_caps *caps) {
     if (separator[0] == ',') putchar('\n');
 }
 
-static int print_devices_text(void) {
+/* ---- Peaks ---- */
+
+static bool has_speed(tn_device *device, int n_threads, tn_device_speed *speed) {
+    if (tn_device_get_speed(device, n_threads, speed) == TN_OK) return true;
+    tn_error_clear();
+    return false;
+}
+
+static char *human_rate(char out[HUMAN_SIZE], double rate) {
+    if (rate >= 1e12)
+        snprintf(out, HUMAN_SIZE, "%.2f T", rate * 1e-12);
+    else
+        snprintf(out, HUMAN_SIZE, "%.1f G", rate * 1e-9);
+    return out;
+}
+
+static void print_speed(const tn_device_speed *s) {
+    char a[HUMAN_SIZE], b[HUMAN_SIZE], c[HUMAN_SIZE];
+    printf("  %-9s read %sB/s", s->given ? "given" : "measured", human_rate(a, s->read));
+    if (s->link > 0) printf(", link %sB/s", human_rate(b, s->link));
+    printf(", %.1f µs per node, %.0f µs per run\n", s->launch[TN_LAUNCH_DECODE] * 1e6, s->run * 1e6);
+    if (s->given) return;
+    printf("            operations per second, by weights and rows\n            %-8s", "");
+    for (int p = 0; p < TN_SPEED_POINTS; p++) printf(" %9lld", (long long)tn_speed_rows(p));
+    putchar('\n');
+    for (int t = 0; t < TN_TYPE_LIMIT; t++) {
+        if (!tn_type_valid((tn_type)t) || !(s->multiply[t][0] > 0)) continue;
+        printf("            %-8s", tn_type_name((tn_type)t));
+        for (int p = 0; p < TN_SPEED_POINTS; p++) printf(" %9s", human_rate(a, s->multiply[t][p]));
+        putchar('\n');
+    }
+    printf("            attention: one row %s, many rows %s, cache read %sB/s\n", human_rate(a, s->attention_one),
+           human_rate(b, s->attention_many), human_rate(c, s->attention_read));
+}
+
+static json_t *rates_json(const double *rates, int n) {
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) json_array_append_new(list, json_real(rates[i]));
+    return list;
+}
+
+static json_t *speed_json(const tn_device_speed *s) {
+    json_t *types = json_object();
+    for (int t = 0; t < TN_TYPE_LIMIT; t++)
+        if (tn_type_valid((tn_type)t) && s->multiply[t][0] > 0)
+            json_object_set_new(types, tn_type_name((tn_type)t), rates_json(s->multiply[t], TN_SPEED_POINTS));
+    return json_pack("{s:b, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:o}", "given", (int)s->given, "read",
+                     s->read, "move", s->move, "attention_read", s->attention_read, "attention_one", s->attention_one,
+                     "attention_many", s->attention_many, "link", s->link, "run", s->run, "launch",
+                     rates_json(s->launch, TN_LAUNCH_KINDS), "experts", rates_json(s->experts, TN_SPEED_POINTS),
+                     "multiply", types);
+}
+
+/* All devices, or the one that is named. Devices without hardware and simulated ones have nothing to measure unless
+ * they are named. */
+static int measure_devices(const struct args *args) {
+    const char *name = args_text(args, "device");
+    int code = EXIT_OK;
+    for (size_t i = 0; i < tn_device_count() && !code; i++) {
+        tn_device *device = tn_device_get(i);
+        const bool real =
+            !tn_device_get_caps(device).described && strncmp(tn_device_description(device), "simulated", 9) != 0;
+        if (name ? strcmp(name, tn_device_name(device)) == 0 : real)
+            code = speed_measure(device, (int)args_int(args, "threads"), 0);
+    }
+    return code;
+}
+
+/* ---- The list ---- */
+
+static int print_devices_text(int n_threads) {
     for (size_t i = 0; i < tn_device_count(); i++) {
         tn_device *device = tn_device_get(i);
         size_t available = 0, total = 0;
@@ -46,11 +118,16 @@ static int print_devices_text(void) {
         for (size_t k = 0; (type = tn_device_extra_buffer_type(device, k)); k++)
             printf("; also %s", tn_buffer_type_name(type));
         putchar('\n');
+        tn_device_speed speed;
+        if (has_speed(device, n_threads, &speed))
+            print_speed(&speed);
+        else
+            puts("  speed     not measured: run tenon devices --measure");
     }
     return EXIT_OK;
 }
 
-static int print_devices_json(void) {
+static int print_devices_json(int n_threads) {
     json_t *list = json_array();
     int code = EXIT_OK;
     for (size_t i = 0; i < tn_device_count() && code == EXIT_OK; i++) {
@@ -59,13 +136,15 @@ static int print_devices_json(void) {
         size_t available = 0, total = 0;
         tn_status status = tn_device_memory(device, &available, &total);
         if (status != TN_OK) code = fail_status(status, "memory of %s", tn_device_name(device));
-        json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:I, s:I, s:s, s:{s:b, s:b, s:b, s:b, s:b}}", "name",
-                                              tn_device_name(device), "description", tn_device_description(device),
-                                              "kind", tn_device_kind_name(tn_device_get_kind(device)), "free",
-                                              (json_int_t)available, "total", (json_int_t)total, "domain",
-                                              tn_device_name(tn_device_domain(device)), "capabilities", "async",
-                                              caps.async, "events", caps.events, "host_buffers", caps.host_buffers,
-                                              "wrap_host", caps.wrap_host, "unified", caps.unified));
+        tn_device_speed speed;
+        json_array_append_new(
+            list, json_pack("{s:s, s:s, s:s, s:I, s:I, s:s, s:o, s:{s:b, s:b, s:b, s:b, s:b}}", "name",
+                            tn_device_name(device), "description", tn_device_description(device), "kind",
+                            tn_device_kind_name(tn_device_get_kind(device)), "free", (json_int_t)available, "total",
+                            (json_int_t)total, "domain", tn_device_name(tn_device_domain(device)), "speed",
+                            has_speed(device, n_threads, &speed) ? speed_json(&speed) : json_null(), "capabilities",
+                            "async", caps.async, "events", caps.events, "host_buffers", caps.host_buffers,
+                            "wrap_host", caps.wrap_host, "unified", caps.unified));
     }
     json_t *root = json_pack("{s:{s:s, s:s, s:i}, s:o}", "cpu", "name", tn_cpu_name(), "level", tn_cpu_level(),
                              "cores", tn_cpu_count(), "devices", list);
@@ -99,11 +178,25 @@ static int run_devices(const struct args *args) {
         tn_status status = tn_device_find(extra, &device);
         if (status != TN_OK) return fail_status(status, "%s", "");
     }
-    return args_flag(args, "json") ? print_devices_json() : print_devices_text();
+    const char *name = args_text(args, "device");
+    if (name) {
+        tn_status status = tn_device_find(name, &device);
+        if (status != TN_OK) return fail_status(status, "%s", "");
+    }
+    int code = args_flag(args, "measure") ? measure_devices(args) : EXIT_OK;
+    if (code) return code;
+    speed_cache_load();
+    const int n_threads = (int)args_int(args, "threads");
+    return args_flag(args, "json") ? print_devices_json(n_threads) : print_devices_text(n_threads);
 }
 
 static const struct option options[] = {
     OPTION_JSON,
+    OPTION_THREADS,
+    {.name = "measure",
+     .kind = OPTION_FLAG,
+     .help = "measure what the devices reach, some 20 seconds each, and remember it for predictions"},
+    {.name = "device", .value = "NAME", .kind = OPTION_TEXT, .help = "measure this device only"},
     {.name = "add",
      .value = "SPEC",
      .kind = OPTION_TEXT,
@@ -118,6 +211,9 @@ const struct command command_devices = {
     .section = SECTION_MEMORY,
     .options = options,
     .details =
+        "--measure runs small graphs on each device. tenon plan predicts speeds from what was found. Measure when "
+        "the "
+        "machine has nothing else to do.\n\n"
         "Loadable backends are searched next to the library and in the folders and files listed in "
         "TENON_BACKEND_PATH. "
         "TENON_CPU=generic|avx2|avx512|amx|neon limits the CPU kernels to that instruction set. "
@@ -127,6 +223,7 @@ const struct command command_devices = {
         "link, launch=5us. Behaviour: latency=TIME, bandwidth=BYTES, ops=NAME+NAME or -NAME, "
         "fail=alloc:N|copy:N|lost:N, offload=1, name=NAME.",
     .examples = "tenon devices\n"
+                "tenon devices --measure\n"
                 "tenon devices --json\n",
     .run = run_devices,
 };

@@ -1,0 +1,92 @@
+/* What a node reads, writes and computes, from its op and shapes. */
+#include "speed/speed_internal.h"
+
+#include "base/checked.h"
+
+#include <math.h>
+
+static double row_bytes_of(const tn_tensor *t) {
+    return (double)t->ne[0] / (double)tn_type_block(t->type) * (double)tn_type_bytes(t->type);
+}
+static double data_bytes(const tn_tensor *t) { return t ? row_bytes_of(t) * (double)tn_nrows(t) : 0; }
+
+double tn__experts_in_use(const tn_tensor *ids, double n_experts) {
+    const double tokens = (double)ids->ne[1] * (double)ids->ne[2], used = (double)ids->ne[0];
+    if (n_experts <= 0) return 0;
+    return n_experts * (1 - pow(1 - fmin(used / n_experts, 1), tokens));
+}
+
+static tn__cost multiply_cost(const tn_tensor *node) {
+    const tn_tensor *x = node->src[0], *y = node->src[1];
+    tn__cost c = {.kind = TN__COST_MULTIPLY, .type = x->type, .rows = (double)y->ne[1], .weights = data_bytes(x)};
+    if (x->ne[2] == 1 && x->ne[3] == 1) c.rows = (double)tn_nrows(y);
+    c.bytes = c.weights + data_bytes(y) + data_bytes(node);
+    c.operations = 2 * (double)tn_nelements(node) * (double)(node->op == TN_OP_OUT_PROD ? x->ne[1] : x->ne[0]);
+    return c;
+}
+
+static tn__cost experts_cost(const tn_tensor *node) {
+    const tn_tensor *x = node->src[0], *y = node->src[1], *ids = node->src[2];
+    const double in_use = tn__experts_in_use(ids, (double)x->ne[2]);
+    tn__cost c = {.kind = TN__COST_EXPERTS, .type = x->type};
+    c.weights = x->ne[2] ? data_bytes(x) * in_use / (double)x->ne[2] : 0;
+    c.rows = in_use > 0 ? (double)tn_nelements(ids) / in_use : 0;
+    c.bytes = c.weights + data_bytes(y) + data_bytes(node);
+    c.operations = 2 * (double)tn_nelements(node) * (double)x->ne[0];
+    return c;
+}
+
+/* The rows of a run are divided evenly among the sequences. Row i of a sequence sees the cells before the run and, if
+ * attention is causal, i + 1 of the run's own. */
+static tn__cost attention_cost(const tn_tensor *node, const tn_predict_params *p) {
+    const tn_tensor *q = node->src[TN_ATTN_Q], *k = node->src[TN_ATTN_K], *v = node->src[TN_ATTN_V];
+    const tn_attention_params *a = &node->params.attention;
+    const bool cached = node->src[TN_ATTN_Q_POS] != NULL;
+    const double tokens = (double)q->ne[2], heads = (double)q->ne[1], batch = (double)q->ne[3];
+    const double seqs = cached ? fmin(fmax(1, (double)p->n_seqs), tokens) : 1;
+    const double rows = tokens / fmax(seqs, 1);
+    const double past = cached ? (double)p->n_past : fmax(0, (double)(k->ne[2] - q->ne[2]));
+    double mean = past + (a->causal ? (rows + 1) / 2 : rows), reach = past + rows;
+    if (a->window > 0) {
+        mean = fmin(mean, (double)a->window);
+        reach = fmin(reach, (double)a->window + rows);
+    }
+    if (a->chunk > 0) mean = fmin(mean, (double)a->chunk);
+    if (!a->causal && !cached) mean = reach = (double)k->ne[2];
+    const double cells = fmin(reach * seqs, (double)k->ne[2]);
+    tn__cost c = {.kind = TN__COST_ATTENTION, .type = k->type, .rows = rows};
+    c.weights = batch * cells * (double)k->ne[1] * (row_bytes_of(k) + row_bytes_of(v));
+    c.bytes = c.weights + data_bytes(q) + data_bytes(node);
+    c.operations = 2 * batch * tokens * heads * mean * (double)(k->ne[0] + v->ne[0]);
+    return c;
+}
+
+/* Of tables only the rows that are named are read or written. */
+static tn__cost other_cost(const tn_tensor *node) {
+    tn__cost c = {.kind = TN__COST_OTHER, .type = node->type};
+    switch (node->op) {
+    case TN_OP_GET_ROWS:
+        c.bytes = data_bytes(node) + row_bytes_of(node->src[0]) * (double)tn_nelements(node->src[1]);
+        break;
+    case TN_OP_SET_ROWS:
+        c.bytes = data_bytes(node->src[1]) + row_bytes_of(node) * (double)tn_nrows(node->src[1]);
+        break;
+    case TN_OP_CPY: c.bytes = data_bytes(node->src[0]) + data_bytes(node); break;
+    case TN_OP_ACC:
+    case TN_OP_SET: /* in place */ c.bytes = 3 * data_bytes(node->src[1]); break;
+    default:
+        c.bytes = data_bytes(node);
+        for (int i = 0; i < TN_MAX_SRC; i++) c.bytes += data_bytes(node->src[i]);
+    }
+    return c;
+}
+
+tn__cost tn__node_cost(const tn_tensor *node, const tn_predict_params *params) {
+    switch (node->op) {
+    case TN_OP_MUL_MAT:
+    case TN_OP_OUT_PROD: return multiply_cost(node);
+    case TN_OP_MUL_MAT_ID: return experts_cost(node);
+    case TN_OP_ATTENTION: return attention_cost(node, params);
+    default: return other_cost(node);
+    }
+}

@@ -1,0 +1,413 @@
+/* Measuring a device's peaks with stacks of transformer layers, in an order in which every step needs only what the
+ * steps before it found:
+ *
+ *   read                   patterns of plain reads and matrix × vector (read_rate.c)
+ *   launch, run            layers so narrow that their bytes and operations do not count: the slope over the number
+ *                          of layers is the cost of nodes, the rest that of a run
+ *   move                   a chain of norms, gates and additions
+ *   attention              narrow layers with many heads: the difference between a long and a short cache
+ *   multiply[type][rows]   wide layers, without the predicted time of all that is not a matmul
+ *   experts                the same with experts, in relation to multiply
+ *   link                   copies from host memory */
+#include "speed/measure_internal.h"
+
+#include "tenon/cpu.h"
+
+#include "base/checked.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The types of most model files, then those measured if there is time left. */
+static const tn_type common_types[] = {TN_Q4_K, TN_Q6_K, TN_Q8_0, TN_F16,  TN_BF16,   TN_F32,    TN_Q4_0, TN_Q5_K,
+                                       TN_Q3_K, TN_Q2_K, TN_Q5_0, TN_Q5_1, TN_IQ4_XS, TN_IQ4_NL, TN_Q4_1, TN_MXFP4};
+enum { NEEDED_TYPES = 8 };
+
+/* ---- Timing ---- */
+
+static int compare_times(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+tn_status tn__measure_time(tn__measure *m, tn__stack *stack, int64_t n_past, double *seconds, double *best) {
+    enum { WARM_UP = 3, MIN_RUNS = 4, MAX_RUNS = 64 };
+    static const uint64_t enough_ns = 150000000;
+    double times[MAX_RUNS];
+    size_t n = 0;
+    const uint64_t begin = tn_time_ns();
+    for (int i = 0; n < MAX_RUNS; i++) {
+        const uint64_t start = tn_time_ns();
+        TN_TRY(tn__stack_run(stack, n_past));
+        const uint64_t end = tn_time_ns();
+        const bool slow = end - start > enough_ns / MIN_RUNS; /* long runs need no long warm-up */
+        if (i >= WARM_UP || (slow && i > 0)) times[n++] = (double)(end - start) * 1e-9;
+        if (n >= MIN_RUNS && end - begin > enough_ns) break;
+        if (n >= 2 && end - begin > 8 * enough_ns) break;
+    }
+    (void)m;
+    qsort(times, n, sizeof *times, compare_times);
+    *seconds = times[n / 4];
+    if (best) *best = times[0];
+    return TN_OK;
+}
+
+static tn_status report_progress(tn__measure *m) {
+    m->done++;
+    if (m->params.progress && !m->params.progress(m->params.user, TN__MIN(m->done, m->total), m->total))
+        return tn_fail(TN_E_ABORTED, "measuring %s was cancelled", tn_device_name(m->device));
+    return TN_OK;
+}
+
+static bool on_cpu(const tn__measure *m) { return tn_device_get_kind(m->device) == TN_DEVICE_CPU; }
+
+/* What the peaks known so far predict for the stack's graph. */
+static tn_status predict_stack(const tn__measure *m, tn__stack *stack, int64_t n_past, const tn_device_speed *speed,
+                               tn_prediction *prediction) {
+    tn_device_speed *speeds = tn_calloc(2, sizeof *speeds);
+    if (!speeds) return TN_E_NOMEM;
+    speeds[0] = *speed;
+    tn_status status = tn__predict_with(m->sched, stack->graph, &(tn_predict_params){.n_past = n_past, .n_seqs = 1},
+                                        speeds, prediction);
+    tn_free(speeds);
+    return status;
+}
+
+/* ---- Launches ---- */
+
+static tn_status measure_launch_of(tn__measure *m, const tn__stack_shape *shape, int64_t rows, double *launch,
+                                   double *run) {
+    tn__stack stack;
+    tn_prediction few = {0}, many = {0};
+    double seconds[2] = {0};
+    const tn_device_speed nothing = {0};
+    tn_status status = tn__stack_new(m->sched, shape, &stack);
+    if (status != TN_OK) return status;
+    for (int i = 0; i < 2; i++) {
+        TN_TRY_GOTO(tn__stack_prepare(&stack, i ? shape->layers : 2, rows), status, out);
+        TN_TRY_GOTO(predict_stack(m, &stack, 0, &nothing, i ? &many : &few), status, out);
+        TN_TRY_GOTO(tn__measure_time(m, &stack, 0, &seconds[i], NULL), status, out);
+    }
+    *launch = fmax((seconds[1] - seconds[0]) / (double)(many.nodes - few.nodes), 0);
+    if (run) *run = fmax(seconds[0] - (double)few.nodes * *launch, 0);
+out:
+    tn__stack_free(&stack);
+    return status;
+}
+
+static tn_status measure_launches(tn__measure *m) {
+    tn__stack_shape shape = {
+        .type = TN_F16, .width = 256, .heads = 4, .kv_heads = 1, .head = 64, .ffn = 512, .layers = 18, .cells = 64};
+    double *launch = m->speed->launch;
+    TN_TRY(measure_launch_of(m, &shape, 1, &launch[TN_LAUNCH_DECODE], &m->speed->run));
+    TN_TRY(measure_launch_of(m, &shape, 16, &launch[TN_LAUNCH_PREFILL], NULL));
+    shape.experts = 8;
+    shape.used = 2;
+    shape.ffn = 256;
+    launch[TN_LAUNCH_EXPERTS] = launch[TN_LAUNCH_DECODE];
+    tn_status status = measure_launch_of(m, &shape, 1, &launch[TN_LAUNCH_EXPERTS], NULL);
+    return status == TN_E_UNSUPPORTED ? TN_OK : status;
+}
+
+/* ---- Other ops ---- */
+
+static tn_status measure_move(tn__measure *m) {
+    enum { ROUNDS = 4, WIDTH = 4096, ROWS = 128, RUNS = 16 };
+    tn_arena *arena = NULL;
+    tn_graph *graph;
+    double times[RUNS];
+    tn_device_speed *speeds = tn_calloc(2, sizeof *speeds);
+    tn_status status = TN_E_NOMEM;
+    float *values = tn_malloc(sizeof(float) * WIDTH * ROWS);
+    if (!speeds || !values) goto out;
+    for (size_t i = 0; i < (size_t)WIDTH * ROWS; i++) values[i] = (float)(i % 97) * 0.01f - 0.5f;
+    TN_TRY_GOTO(
+        tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(8 * ROUNDS + 8, 64), .no_alloc = true}, &arena),
+        status, out);
+    tn_tensor *x = tn_output(tn_input(arena, TN_F32, WIDTH, ROWS)), *w = tn_output(tn_input(arena, TN_F32, WIDTH)),
+              *y = x;
+    for (int i = 0; i < ROUNDS; i++) {
+        tn_tensor *z = tn_rms_norm(arena, y, w, 1e-5f);
+        y = tn_add(arena, tn_swiglu(arena, z, y), x);
+    }
+    TN_TRY_GOTO(tn_graph_of(arena, tn_output(y), &graph), status, out);
+    TN_TRY_GOTO(tn_sched_pin(m->sched, x, 0), status, out);
+    TN_TRY_GOTO(tn_sched_pin(m->sched, w, 0), status, out);
+    TN_TRY_GOTO(tn_sched_reserve(m->sched, graph), status, out);
+    TN_TRY_GOTO(tn_sched_alloc(m->sched, graph), status, out);
+    TN_TRY_GOTO(tn_tensor_set(x, values), status, out);
+    TN_TRY_GOTO(tn_tensor_set(w, values), status, out);
+    for (int i = -3; i < RUNS; i++) {
+        const uint64_t begin = tn_time_ns();
+        TN_TRY_GOTO(tn_sched_run(m->sched, graph), status, out);
+        if (i >= 0) times[i] = (double)(tn_time_ns() - begin) * 1e-9;
+    }
+    qsort(times, RUNS, sizeof *times, compare_times);
+    tn_prediction p;
+    TN_TRY_GOTO(tn__predict_with(m->sched, graph, &(tn_predict_params){0}, speeds, &p), status, out);
+    const double spent = times[RUNS / 4] - m->speed->run - (double)p.nodes * m->speed->launch[TN_LAUNCH_PREFILL];
+    m->speed->move = p.bytes / fmax(spent, times[RUNS / 4] / 4);
+out:
+    tn_sched_reset(m->sched);
+    tn_arena_free(arena);
+    tn_free(values);
+    tn_free(speeds);
+    return status;
+}
+
+/* ---- Attention ---- */
+
+/* The time that `more` cells add to attention with these heads, per layer. */
+static tn_status measure_cells(tn__measure *m, int64_t heads, int64_t kv_heads, int64_t rows, int64_t few,
+                               int64_t more, tn_prediction *amount, double *seconds) {
+    const tn__stack_shape shape = {.type = TN_F16,
+                                   .width = 256,
+                                   .heads = heads,
+                                   .kv_heads = kv_heads,
+                                   .head = 128,
+                                   .ffn = 256,
+                                   .layers = 4,
+                                   .cells = few + more + rows};
+    tn__stack stack;
+    tn_prediction p[2] = {{0}};
+    double times[2] = {0};
+    /* Peaks of one turn the parts of a prediction into amounts. */
+    const tn_device_speed unit = {.attention_read = 1};
+    TN_TRY(tn__stack_new(m->sched, &shape, &stack));
+    tn_status status = tn__stack_prepare(&stack, shape.layers, rows);
+    for (int i = 0; i < 2 && status == TN_OK; i++) {
+        status = tn__measure_time(m, &stack, few + i * more, &times[i], NULL);
+        if (status == TN_OK) status = predict_stack(m, &stack, few + i * more, &unit, &p[i]);
+    }
+    amount->bytes = p[1].attention - p[0].attention;
+    amount->operations = p[1].operations - p[0].operations;
+    *seconds = fmax(times[1] - times[0], times[1] * 0.01);
+    tn__stack_free(&stack);
+    return status;
+}
+
+static tn_status measure_attention(tn__measure *m) {
+    tn_prediction amount;
+    double seconds;
+    TN_TRY(measure_cells(m, 8, 8, 1, 64, 4096, &amount, &seconds));
+    m->speed->attention_read = amount.bytes / seconds;
+    TN_TRY(measure_cells(m, 32, 4, 1, 64, 4096, &amount, &seconds));
+    m->speed->attention_one = amount.operations / seconds;
+    TN_TRY(measure_cells(m, 32, 8, 128, 0, 1024, &amount, &seconds));
+    m->speed->attention_many = amount.operations / seconds;
+    return TN_OK;
+}
+
+/* ---- Matmul ---- */
+
+tn__stack_shape tn__measure_shape(const tn__measure *m, tn_type type) {
+    tn__stack_shape s = {.type = type, .head = 128, .cells = 1024, .layers = 1};
+    const bool small = on_cpu(m);
+    s.width = small ? 2048 : 4096;
+    s.heads = s.width / s.head;
+    s.kv_heads = s.heads / 4;
+    s.ffn = small ? 5632 : 14336;
+    const double wanted = fmin(small ? 192e6 : 800e6, (double)m->memory / 2), each = tn__stack_bytes(&s);
+    while ((double)s.layers * each < wanted && s.layers < 32) s.layers++;
+    return s;
+}
+
+/* Operations per second of the matmuls in a stack, given all other peaks. */
+static tn_status measure_rate(tn__measure *m, tn__stack *stack, int64_t layers, int64_t rows, double *rate,
+                              double *amount) {
+    tn_prediction rest, all;
+    double seconds;
+    tn_device_speed speed = *m->speed, unit = {0};
+    memset(speed.multiply, 0, sizeof speed.multiply);
+    TN_TRY(tn__stack_prepare(stack, layers, rows));
+    TN_TRY(tn__measure_time(m, stack, 0, &seconds, NULL));
+    TN_TRY(predict_stack(m, stack, 0, &speed, &rest));
+    unit.multiply[stack->shape.type][0] = unit.experts[0] = 1;
+    TN_TRY(predict_stack(m, stack, 0, &unit, &all));
+    *rate = all.multiply / fmax(seconds - rest.seconds, seconds / 4);
+    if (amount) *amount = all.multiply;
+    return TN_OK;
+}
+
+static tn_status measure_type(tn__measure *m, tn_type type) {
+    const tn__stack_shape shape = tn__measure_shape(m, type);
+    double *rates = m->speed->multiply[type];
+    double found[TN_SPEED_POINTS] = {0};
+    tn__stack stack;
+    TN_TRY(tn__stack_new(m->sched, &shape, &stack));
+    tn_status status = TN_OK;
+    for (int p = 0; p < TN_SPEED_POINTS && status == TN_OK; p++) {
+        const int64_t rows = tn_speed_rows(p);
+        double operations = 0;
+        /* With few rows the weights must come from memory; with many one layer takes long enough. */
+        status = measure_rate(m, &stack, p < 2 ? shape.layers : 1, rows, &found[p], &operations);
+        const bool slow = found[p] > 0 && operations / found[p] > 0.25;
+        if (slow) { /* slow devices: more rows take longer, but not longer per row */
+            for (int next = p + 1; next < TN_SPEED_POINTS; next++) found[next] = found[p];
+            break;
+        }
+    }
+    if (status == TN_OK) memcpy(rates, found, sizeof found);
+    tn__stack_free(&stack);
+    return status;
+}
+
+static tn_status measure_types(tn__measure *m) {
+    const tn_type *types = m->params.types ? m->params.types : common_types;
+    const size_t n = m->params.types ? m->params.n_types : TN__COUNT(common_types);
+    for (size_t i = 0; i < n; i++) {
+        if (!tn_type_valid(types[i]))
+            return tn_fail(TN_E_INVALID, "tn_device_measure: type %d does not exist", (int)types[i]);
+        if (!m->params.types && i >= NEEDED_TYPES && tn_time_ns() - m->began > m->limit_ns) break;
+        tn_status status = measure_type(m, types[i]);
+        if (status != TN_OK && status != TN_E_UNSUPPORTED && status != TN_E_TYPE && status != TN_E_DEVICE_MEMORY)
+            return status;
+        TN_TRY(report_progress(m));
+    }
+    return TN_OK;
+}
+
+static tn_status measure_experts(tn__measure *m) {
+    enum { EXPERTS = 16, USED = 8 };
+    tn__stack_shape shape = tn__measure_shape(m, TN_Q4_K);
+    const double *plain = m->speed->multiply[TN_Q4_K];
+    for (int p = 0; p < TN_SPEED_POINTS; p++) m->speed->experts[p] = 1;
+    if (!(plain[0] > 0)) return TN_OK;
+    shape.experts = EXPERTS;
+    shape.used = USED;
+    shape.width = 2048;
+    shape.heads = 16;
+    shape.kv_heads = 4;
+    shape.ffn = 1024;
+    shape.layers = on_cpu(m) ? 4 : 8;
+    tn__stack stack;
+    tn_status status = tn__stack_new(m->sched, &shape, &stack);
+    if (status != TN_OK) return status == TN_E_DEVICE_MEMORY ? TN_OK : status;
+    for (int p = 0; p < TN_SPEED_POINTS - 1 && status == TN_OK; p++) {
+        const int64_t rows = p ? tn_speed_rows(p) * EXPERTS / USED : 1;
+        tn_prediction rest, experts;
+        double seconds;
+        tn_device_speed speed = *m->speed;
+        memset(speed.experts, 0, sizeof speed.experts); /* a rate of 0: no time */
+        TN_TRY_GOTO(tn__stack_prepare(&stack, p ? 1 : shape.layers, rows), status, out);
+        TN_TRY_GOTO(tn__measure_time(m, &stack, 0, &seconds, NULL), status, out);
+        TN_TRY_GOTO(predict_stack(m, &stack, 0, &speed, &rest), status, out);
+        for (int k = 0; k < TN_SPEED_POINTS; k++) speed.experts[k] = 1;
+        speed.read = 0; /* the share may exceed 1 where weights come from caches */
+        TN_TRY_GOTO(predict_stack(m, &stack, 0, &speed, &experts), status, out);
+        const double ideal = experts.multiply - rest.multiply;
+        m->speed->experts[p] = ideal / fmax(seconds - rest.seconds, seconds / 4);
+        m->speed->experts[p + 1] = m->speed->experts[p];
+    }
+out:
+    tn__stack_free(&stack);
+    return status == TN_E_UNSUPPORTED ? TN_OK : status;
+}
+
+/* ---- Link ---- */
+
+static tn_status measure_link(tn__measure *m) {
+    if (on_cpu(m)) return TN_OK;
+    tn_buffer_type *type = tn_device_buffer_type(m->device),
+                   *host = tn_device_buffer_type(tn_stream_device(m->streams[1]));
+    const size_t size = TN__MIN(TN__MIN((size_t)128 << 20, m->memory / 4), tn_buffer_type_max_size(type));
+    const int64_t n = (int64_t)(size / sizeof(float));
+    tn_arena *arena = NULL;
+    tn_buffer *buffers[2] = {NULL, NULL};
+    tn_status status;
+    if (n < 1) return TN_OK;
+    TN_TRY(tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(4, 1), .no_alloc = true}, &arena));
+    tn_tensor *from = tn_tensor_nd(arena, TN_F32, n), *to = tn_tensor_nd(arena, TN_F32, n);
+    TN_TRY_GOTO(tn_arena_status(arena), status, out);
+    TN_TRY_GOTO(tn_buffer_new(host, tn_buffer_type_tensor_size(host, from), &buffers[0]), status, out);
+    TN_TRY_GOTO(tn_buffer_new(type, tn_buffer_type_tensor_size(type, to), &buffers[1]), status, out);
+    TN_TRY_GOTO(tn_buffer_clear(buffers[0], 1), status, out);
+    TN_TRY_GOTO(tn_buffer_bind(buffers[0], from, 0), status, out);
+    TN_TRY_GOTO(tn_buffer_bind(buffers[1], to, 0), status, out);
+    for (int i = 0; i < 5; i++) {
+        const uint64_t begin = tn_time_ns();
+        TN_TRY_GOTO(tn_stream_copy_async(m->streams[1], m->streams[0], from, to), status, out);
+        TN_TRY_GOTO(tn_stream_synchronize(m->streams[0]), status, out);
+        const uint64_t ns = tn_time_ns() - begin;
+        if (i && ns) m->speed->link = fmax(m->speed->link, (double)size * 1e9 / (double)ns);
+    }
+out:
+    tn_arena_free(arena);
+    tn_buffer_free(buffers[0]);
+    tn_buffer_free(buffers[1]);
+    return status;
+}
+
+/* ---- Public ---- */
+
+static void end_measure(tn__measure *m) {
+    tn_sched_free(m->sched);
+    tn_stream_free(m->streams[0]);
+    tn_stream_free(m->streams[1]);
+}
+
+static tn_status begin_measure(tn_device *device, const tn_measure_params *params, tn__measure *m) {
+    size_t available = 0, total = 0;
+    *m = (tn__measure){.device = device, .began = tn_time_ns()};
+    if (params) m->params = *params;
+    m->limit_ns = (uint64_t)((m->params.seconds > 0 ? m->params.seconds : 15) * 1e9);
+    if (tn_device_get_caps(device).described)
+        return tn_fail(TN_E_UNSUPPORTED, "%s is a description without hardware: nothing can be measured on it",
+                       tn_device_name(device));
+    TN_TRY(tn_device_memory(device, &available, &total));
+    /* A device that reports nothing may still have memory. */
+    m->memory = total ? TN__MIN(available / 2, (size_t)1800 << 20) : (size_t)1 << 30;
+    tn_stream_params sp = {.n_threads = m->params.n_threads, .threads = m->params.threads};
+    tn_device *cpu;
+    tn_status status = tn_stream_new(device, &sp, &m->streams[0]);
+    size_t n = 1;
+    if (status == TN_OK && !on_cpu(m)) {
+        status = tn_device_find("cpu", &cpu);
+        if (status == TN_OK) status = tn_stream_new(cpu, &sp, &m->streams[n++]);
+    }
+    if (status == TN_OK) status = tn_sched_new(&(tn_sched_params){.streams = m->streams, .n_streams = n}, &m->sched);
+    if (status != TN_OK) end_measure(m);
+    return status;
+}
+
+typedef tn_status (*measure_fn)(tn__measure *m);
+static tn_status measure_read_rate(tn__measure *m) { return tn__measure_read(m, &m->speed->read); }
+
+/* A matmul cannot have read its weights faster than the memory gives them: the peak is raised to what was seen. */
+static void raise_read(tn_device_speed *s) {
+    for (int t = 0; t < TN_TYPE_LIMIT; t++)
+        if (tn_type_valid((tn_type)t))
+            s->read = fmax(s->read, s->multiply[t][0] / 2 / (double)tn_type_block((tn_type)t) *
+                                        (double)tn_type_bytes((tn_type)t));
+}
+
+tn_status tn_device_measure(tn_device *device, const tn_measure_params *params, tn_device_speed *speed) {
+    if (!device || !speed) return tn_fail(TN_E_INVALID, "tn_device_measure: NULL argument");
+    static const measure_fn steps[] = {measure_read_rate, measure_launches, measure_move, measure_attention,
+                                       measure_types,     measure_experts,  measure_link};
+    tn__measure m;
+    *speed = (tn_device_speed){0};
+    TN_TRY(begin_measure(device, params, &m));
+    m.speed = speed;
+    m.total = TN__COUNT(steps) + (m.params.types ? m.params.n_types : TN__COUNT(common_types));
+    tn_status status = TN_OK;
+    for (size_t i = 0; i < TN__COUNT(steps) && status == TN_OK; i++) {
+        status = steps[i](&m);
+        if (status == TN_OK) status = report_progress(&m);
+    }
+    raise_read(speed);
+    end_measure(&m);
+    if (status != TN_OK && status != TN_E_ABORTED) tn_fail_more(status, " (measuring %s)", tn_device_name(device));
+    return status;
+}
+
+tn_status tn_device_measure_read(tn_device *device, const tn_measure_params *params, double *bytes_per_second) {
+    if (!device || !bytes_per_second) return tn_fail(TN_E_INVALID, "tn_device_measure_read: NULL argument");
+    tn__measure m;
+    *bytes_per_second = 0;
+    TN_TRY(begin_measure(device, params, &m));
+    tn_status status = tn__measure_read(&m, bytes_per_second);
+    end_measure(&m);
+    return status;
+}
