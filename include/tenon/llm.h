@@ -17,6 +17,7 @@
 
 #include "tenon/gguf.h"
 #include "tenon/sched.h"
+#include "tenon/speed.h"
 #include "tenon/token.h"
 #include "tenon/tokenizer.h"
 
@@ -265,6 +266,22 @@ typedef struct tn_session_stats {
 } tn_session_stats;
 TN_API tn_session_stats tn_session_get_stats(const tn_session *session);
 TN_API void tn_session_reset_stats(tn_session *session);
+
+/* Predicted speed, from the graphs and the peaks of the devices (speed.h). */
+typedef struct tn_session_speed_params {
+    int32_t prompt;   /* tokens of a prompt that follows `depth` cells; 0: no prediction of prefill */
+    int32_t depth;    /* cells that a sequence has in the cache before */
+    int32_t generate; /* tokens to generate from there on: the prediction is for their middle */
+} tn_session_speed_params;
+typedef struct tn_session_speed {
+    int32_t prompt, depth;
+    double prefill, decode;                /* tokens per second; decode: of all sequences together */
+    tn_prediction prefill_run, decode_run; /* one micro-batch, one step */
+} tn_session_speed;
+/* TN_E_STATE: a device is not measured; the message names it. Runs nothing and takes no device memory. */
+TN_API tn_status tn_session_predict(tn_session *session, const tn_session_speed_params *params,
+                                    tn_session_speed *speed) TN_MUST_CHECK;
+
 TN_API tn_sched *tn_session_sched(tn_session *session); /* for dumps and callbacks */
 /* The launches of a prefill or decode graph, per device; see tn_program_print. On a described device ("cuda:h200") a
  * session takes no memory and reads no weights. */

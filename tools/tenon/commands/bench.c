@@ -1,9 +1,10 @@
-/* tenon bench: prefill and decode speed of a model, and the share of the memory bandwidth that decode reaches. */
+/* tenon bench: prefill and decode speed of a model, beside the predicted one, and the share of the memory bandwidth
+ * that decode reaches. */
 #include "cli/json_output.h"
 #include "cli/term.h"
-#include "engine/bandwidth.h"
 #include "engine/loaded_model.h"
 #include "engine/options.h"
+#include "engine/speed_cache.h"
 
 #include "tenon/cpu.h"
 
@@ -19,8 +20,10 @@ struct bench {
     int32_t prompt, generate, depth;
     int repeats;
     struct progress progress;
-    double bandwidth;         /* bytes per second; 0: unknown */
-    const char *bandwidth_of; /* name of its device */
+    double bandwidth;        /* bytes per second; 0: unknown */
+    tn_device *bandwidth_of; /* the device that holds all layers, or NULL */
+    tn_session_speed predicted;
+    bool predicts;
 };
 
 /* Prefill or decode, measured several times. */
@@ -29,6 +32,7 @@ struct bench_result {
     int32_t tokens;
     double *rates;          /* tokens per second, sorted */
     double bytes_per_token; /* read from memory; 0: the bandwidth is not the limit */
+    double predicted;       /* tokens per second; 0: not predicted */
 };
 
 /* ---- Measuring ---- */
@@ -111,8 +115,8 @@ static double bytes_per_token(const struct bench *b, double cache_bytes) {
            cache_bytes * before / cells; /* tied embeddings are read as the output matrix */
 }
 
-/* Measures the device that holds the layers. With several devices no single bandwidth applies. */
-static void measure_bandwidth(struct bench *b, const tn_fit *fit, double *cache_bytes) {
+/* The device that holds the layers. With several no single bandwidth applies. */
+static void find_layers(struct bench *b, const tn_fit *fit, double *cache_bytes) {
     const tn_fit_device *only = NULL;
     int holders = 0;
     *cache_bytes = 0;
@@ -123,17 +127,43 @@ static void measure_bandwidth(struct bench *b, const tn_fit *fit, double *cache_
         holders++;
     }
     if (holders != 1) return;
-    tn_device *device;
-    tn_status status = tn_device_find(only->name, &device);
-    if (status == TN_OK) {
-        b->bandwidth_of = tn_device_name(device);
-        int threads = (int)args_int(b->args, "threads");
-        if (tn_device_get_kind(device) == TN_DEVICE_CPU)
-            b->bandwidth = bandwidth_host(threads ? threads : tn_cpu_count());
-        else
-            status = bandwidth_device(b->bandwidth_of, &b->bandwidth);
+    if (tn_device_find(only->name, &b->bandwidth_of) != TN_OK) b->bandwidth_of = NULL;
+}
+
+/* A rate that decode has exceeded is no peak: other work disturbed the measurement, which is done again. */
+static void measure_bandwidth(struct bench *b, double reached) {
+    enum { ATTEMPTS = 4 };
+    const tn_measure_params params = {.n_threads = (int)args_int(b->args, "threads")};
+    for (int i = 0; b->bandwidth_of && i < ATTEMPTS && (i == 0 || b->bandwidth < reached); i++) {
+        double rate = 0;
+        if (tn_device_measure_read(b->bandwidth_of, &params, &rate) != TN_OK) {
+            warn("cannot measure the bandwidth of %s: %s", tn_device_name(b->bandwidth_of), tn_error());
+            return;
+        }
+        if (rate > b->bandwidth) b->bandwidth = rate;
     }
-    if (status != TN_OK) warn("cannot measure the bandwidth of %s: %s", only->name, tn_error());
+}
+
+/* ---- Prediction ---- */
+
+/* With --measure: the peaks of all devices that take part, in the same run. */
+static int measure_peaks(struct bench *b, const tn_fit *fit) {
+    int code = EXIT_OK;
+    for (size_t i = 0; i < fit->n_devices && !code; i++) {
+        const tn_fit_device *d = &fit->devices[i];
+        tn_device *device;
+        if (d->weights + d->mapped + d->cache == 0 && d->compute == 0) continue;
+        if (tn_device_find(d->name, &device) != TN_OK) continue;
+        code = speed_measure(device, (int)args_int(b->args, "threads"), 0);
+    }
+    return code;
+}
+
+static void predict_speed(struct bench *b) {
+    const tn_session_speed_params params = {.prompt = b->prompt, .depth = b->depth, .generate = b->generate};
+    tn_status status = tn_session_predict(b->loaded.session, &params, &b->predicted);
+    b->predicts = status == TN_OK;
+    if (status != TN_OK && status != TN_E_STATE) warn("no prediction: %s", tn_error());
 }
 
 static uint64_t peak_resident(void) {
@@ -156,14 +186,16 @@ static int print_bench_text(const struct bench *b, const struct bench_result *re
            human_count(x, (double)b->info.n_params), human_bytes(y, b->info.bytes));
     printf("processor    %s, %s kernels, %d threads\n", tn_cpu_name(), tn_cpu_level(),
            threads ? threads : tn_cpu_count());
-    if (b->bandwidth > 0) printf("bandwidth    %.1f GB/s measured on %s\n", b->bandwidth * 1e-9, b->bandwidth_of);
+    if (b->bandwidth > 0)
+        printf("bandwidth    %.1f GB/s measured on %s\n", b->bandwidth * 1e-9, tn_device_name(b->bandwidth_of));
     if (b->depth) printf("depth        %d tokens in the cache before each run\n", b->depth);
-    printf("\n%s%-16s %12s  %-21s %s%s\n", style(stdout, STYLE_BOLD), "", "tokens/s", "  lowest … highest",
-           "of the bandwidth", style(stdout, STYLE_NONE));
+    printf("\n%s%-16s %12s  %-21s %s%s%s\n", style(stdout, STYLE_BOLD), "", "tokens/s", "  lowest … highest",
+           b->predicts ? "predicted        " : "", "of the bandwidth", style(stdout, STYLE_NONE));
     for (int i = 0; i < count; i++) {
         const struct bench_result *r = &results[i];
         printf("%-10s %5d %12.2f  %8.2f … %-8.2f", r->name, r->tokens, median(b, r), r->rates[0],
                r->rates[b->repeats - 1]);
+        if (b->predicts) printf("  %8.2f %+5.1f %%", r->predicted, 100 * (r->predicted / median(b, r) - 1));
         if (bandwidth_share(b, r) > 0) printf("  %.0f %%", 100 * bandwidth_share(b, r));
         putchar('\n');
     }
@@ -185,6 +217,15 @@ static int print_bench_json(const struct bench *b, const struct bench_result *re
         json_t *entry = json_pack("{s:s, s:i, s:i, s:f, s:f, s:f, s:o}", "test", results[i].name, "tokens",
                                   results[i].tokens, "depth", b->depth, "median", median(b, &results[i]), "lowest",
                                   results[i].rates[0], "highest", results[i].rates[b->repeats - 1], "rates", rates);
+        if (b->predicts) {
+            const tn_prediction *run = i == 0 && b->prompt ? &b->predicted.prefill_run : &b->predicted.decode_run;
+            json_object_set_new(entry, "predicted", json_real(results[i].predicted));
+            json_object_set_new(entry, "limit", json_string(tn_speed_limit_name(run->limit)));
+            json_object_set_new(entry, "parts",
+                                json_pack("{s:f, s:f, s:f, s:f, s:f}", "multiply", run->multiply, "attention",
+                                          run->attention, "other", run->other, "launch", run->launch, "copies",
+                                          run->copies));
+        }
         if (bandwidth_share(b, &results[i]) > 0) {
             json_object_set_new(entry, "bytes_per_token", json_real(results[i].bytes_per_token));
             json_object_set_new(entry, "share_of_bandwidth", json_real(bandwidth_share(b, &results[i])));
@@ -211,7 +252,7 @@ static int measure_all(struct bench *b) {
     uint64_t warm_up = (uint64_t)b->depth + (uint64_t)b->prompt + (b->generate > 0);
     tn_status status = tn_session_memory(b->loaded.session, &fit);
     if (status != TN_OK) return fail_status(status, "memory");
-    uint64_t peak = peak_resident(); /* taken before measure_bandwidth(), which needs memory of its own */
+    uint64_t peak = peak_resident(); /* taken before measuring peaks, which needs memory of its own */
     progress_start(&b->progress, "measuring", warm_up + (uint64_t)b->repeats * per_round, PROGRESS_ITEMS);
     if (b->prompt) {
         results[count] = (struct bench_result){.name = "prompt", .tokens = b->prompt};
@@ -224,8 +265,19 @@ static int measure_all(struct bench *b) {
     progress_end(&b->progress);
     if (peak_resident() > peak) peak = peak_resident();
     int code = status == TN_OK ? EXIT_OK : fail_status(status, "%s", "");
-    if (!code) measure_bandwidth(b, &fit, &cache_bytes);
-    if (!code && b->generate) results[count - 1].bytes_per_token = bytes_per_token(b, cache_bytes);
+    find_layers(b, &fit, &cache_bytes);
+    speed_cache_load();
+    if (!code && args_flag(b->args, "measure")) code = measure_peaks(b, &fit);
+    if (!code) predict_speed(b);
+    for (int i = 0; !code && i < count; i++)
+        results[i].predicted = i == 0 && b->prompt ? b->predicted.prefill : b->predicted.decode;
+    if (!code && b->generate) {
+        struct bench_result *decode = &results[count - 1];
+        decode->bytes_per_token = bytes_per_token(b, cache_bytes);
+        measure_bandwidth(b, decode->rates[b->repeats - 1] * decode->bytes_per_token);
+    } else if (!code) {
+        measure_bandwidth(b, 0);
+    }
     if (!code)
         code = args_flag(b->args, "json") ? print_bench_json(b, results, count, peak)
                                           : print_bench_text(b, results, count, peak);
@@ -291,6 +343,9 @@ static const struct option options[] = {
      .max = 1000,
      .fallback = "5",
      .help = "runs of each measurement"},
+    {.name = "measure",
+     .kind = OPTION_FLAG,
+     .help = "also measure the devices' peaks, as tenon devices --measure does, for the prediction"},
     OPTION_JSON,
     {0},
 };
@@ -305,9 +360,9 @@ const struct command command_bench = {
     .details =
         "Prints the median, lowest and highest speed of several runs, for processing a prompt (prefill) and for "
         "generating token by token (decode). Decode reads all weights for every token, so the memory bandwidth "
-        "limits "
-        "its speed. The bandwidth is measured with the same number of threads; the last column shows how much of it "
-        "decode uses.",
+        "limits its speed. The bandwidth is the best of several access patterns with the same number of threads; the "
+        "last column shows how much of it decode uses. Where the devices are measured, the predicted speed is shown "
+        "beside the measured one.",
     .examples = "tenon bench model.gguf\n"
                 "tenon bench model.gguf -p 0 -n 64 -d 4096             # decode only, with 4096 tokens in the cache\n"
                 "tenon bench model.gguf -t 4 -r 10 --json",
