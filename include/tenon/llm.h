@@ -155,6 +155,21 @@ TN_API tn_status tn_session_plan_splits(const tn_session_plan *plan, bool prefil
 TN_API tn_status tn_session_plan_graph(const tn_session_plan *plan, bool prefill, size_t device,
                                        const tn_plan **graph_plan, size_t *memory) TN_MUST_CHECK;
 
+/* Predicted speed, from the graphs and the peaks of the devices (speed.h). */
+typedef struct tn_session_speed_params {
+    int32_t prompt;   /* tokens of a prompt that follows `depth` cells; 0: no prediction of prefill */
+    int32_t depth;    /* cells that a sequence has in the cache before */
+    int32_t generate; /* tokens to generate from there on: the prediction is for their middle */
+} tn_session_speed_params;
+typedef struct tn_session_speed {
+    int32_t prompt, depth;
+    double prefill, decode;                /* tokens per second; decode: of all sequences together */
+    tn_prediction prefill_run, decode_run; /* one micro-batch, one step */
+} tn_session_speed;
+/* TN_E_STATE: a device is not measured; the message names it. Runs nothing and takes no device memory. */
+TN_API tn_status tn_session_plan_predict(const tn_session_plan *plan, const tn_session_speed_params *params,
+                                         tn_session_speed *speed) TN_MUST_CHECK;
+
 /* ---- Session ---- */
 
 /* Takes what was planned: loads the weights (unless an earlier session of this model did), makes the KV cache, and
@@ -266,22 +281,6 @@ typedef struct tn_session_stats {
 } tn_session_stats;
 TN_API tn_session_stats tn_session_get_stats(const tn_session *session);
 TN_API void tn_session_reset_stats(tn_session *session);
-
-/* Predicted speed, from the graphs and the peaks of the devices (speed.h). */
-typedef struct tn_session_speed_params {
-    int32_t prompt;   /* tokens of a prompt that follows `depth` cells; 0: no prediction of prefill */
-    int32_t depth;    /* cells that a sequence has in the cache before */
-    int32_t generate; /* tokens to generate from there on: the prediction is for their middle */
-} tn_session_speed_params;
-typedef struct tn_session_speed {
-    int32_t prompt, depth;
-    double prefill, decode;                /* tokens per second; decode: of all sequences together */
-    tn_prediction prefill_run, decode_run; /* one micro-batch, one step */
-} tn_session_speed;
-/* TN_E_STATE: a device is not measured; the message names it. Runs nothing and takes no device memory. */
-TN_API tn_status tn_session_predict(tn_session *session, const tn_session_speed_params *params,
-                                    tn_session_speed *speed) TN_MUST_CHECK;
-
 TN_API tn_sched *tn_session_sched(tn_session *session); /* for dumps and callbacks */
 /* The launches of a prefill or decode graph, per device; see tn_program_print. On a described device ("cuda:h200") a
  * session takes no memory and reads no weights. */

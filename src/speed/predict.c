@@ -143,7 +143,13 @@ tn_status tn__predict_with(tn_sched *sched, tn_graph *graph, const tn_predict_pa
 
 /* ---- Public ---- */
 
-static void mark_stream(void *user, const tn__visit *visit) { ((bool *)user)[visit->stream] = true; }
+/* A host that only looks up embeddings or samples need not be measured. */
+static void mark_stream(void *user, const tn__visit *visit) {
+    const tn_op_family family = tn_op_get_family(visit->node->op);
+    bool *used = user;
+    if (visit->from < 0 && (family == TN_FAMILY_MATMUL || family == TN_FAMILY_ATTENTION))
+        used[visit->stream] = true;
+}
 
 tn_status tn_predict_graph(tn_sched *sched, tn_graph *graph, const tn_predict_params *params,
                            tn_prediction *prediction) {

@@ -49,8 +49,9 @@ tn_status tn_device_set_speed(tn_device *device, int n_threads, const tn_device_
 
 /* ---- Given rates ---- */
 
-/* Typical costs, for devices whose specification leaves them out: a kernel in a CUDA graph, and waiting for a run. */
-static const double default_launch = 3e-6, default_run = 20e-6;
+/* Typical costs, for devices whose specification leaves them out: a kernel in a CUDA graph, waiting for a run, and
+ * sixteen lanes of PCIe 4. */
+static const double default_launch = 3e-6, default_run = 20e-6, default_link = 25e9;
 
 static double given_multiply(const tn_device_rates *r, tn_type type) {
     const double half = r->f16 > 0 ? r->f16 : r->f32;
@@ -68,7 +69,7 @@ static bool speed_from_rates(tn_device *device, tn_device_speed *speed) {
                                .attention_read = r.read,
                                .attention_one = r.f32 > 0 ? r.f32 : r.f16,
                                .attention_many = r.f16 > 0 ? r.f16 : r.f32,
-                               .link = r.link,
+                               .link = r.link > 0 ? r.link : default_link,
                                .run = default_run};
     for (int i = 0; i < TN_LAUNCH_KINDS; i++) speed->launch[i] = r.launch > 0 ? r.launch : default_launch;
     for (int p = 0; p < TN_SPEED_POINTS; p++) {

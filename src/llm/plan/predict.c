@@ -7,11 +7,11 @@
 
 #include <math.h>
 
-static int threads_of_plan(const tn__session_plan *p) {
+static int threads_of_plan(const tn_session_plan *p) {
     return p->params.threads ? tn_threadpool_size(p->params.threads) : p->params.n_threads;
 }
 
-static tn_status predict_set(const tn__session_plan *p, const tn__graph_set *set, double past, int64_t n_seqs,
+static tn_status predict_set(const tn_session_plan *p, const tn__graph_set *set, double past, int64_t n_seqs,
                              tn_prediction *prediction) {
     const tn_predict_params params = {
         .n_past = (int64_t)(past + 0.5), .n_seqs = n_seqs, .n_threads = threads_of_plan(p)};
@@ -20,11 +20,13 @@ static tn_status predict_set(const tn__session_plan *p, const tn__graph_set *set
 
 /* The time of a graph is linear in the cells before it, as long as no window ends: one prediction at the mean depth
  * stands for all micro-batches. */
-tn_status tn__session_plan_predict(const tn__session_plan *p, const tn_session_speed_params *params,
-                                   tn_session_speed *speed) {
+tn_status tn_session_plan_predict(const tn_session_plan *p, const tn_session_speed_params *params,
+                                  tn_session_speed *speed) {
+    if (!p || !params || !speed) return tn_fail(TN_E_INVALID, "tn_session_plan_predict: NULL argument");
+    if (p->ended || p->graphs.n_reserved < 2)
+        return tn_fail(TN_E_STATE, "the plan has no graphs to predict: its session has ended");
     const tn__graph_set *prefill = p->graphs.reserved[0], *decode = p->graphs.reserved[1];
     *speed = (tn_session_speed){.prompt = params->prompt, .depth = params->depth};
-    if (p->graphs.n_reserved < 2) return tn_fail(TN_E_STATE, "the session has no graphs to predict");
     if (params->prompt < 0 || params->depth < 0 || params->generate < 0)
         return tn_fail(TN_E_INVALID, "prompt %d, depth %d, generate %d: none may be negative", params->prompt,
                        params->depth, params->generate);
@@ -37,9 +39,4 @@ tn_status tn__session_plan_predict(const tn__session_plan *p, const tn_session_s
         predict_set(p, decode, params->depth + params->generate / 2.0, decode->shape.n_tokens, &speed->decode_run));
     speed->decode = (double)decode->shape.n_tokens / speed->decode_run.seconds;
     return TN_OK;
-}
-
-tn_status tn_session_predict(tn_session *session, const tn_session_speed_params *params, tn_session_speed *speed) {
-    if (!session || !params || !speed) return tn_fail(TN_E_INVALID, "tn_session_predict: NULL argument");
-    return tn__session_plan_predict(&session->plan, params, speed);
 }

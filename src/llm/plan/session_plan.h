@@ -47,10 +47,6 @@ tn_status tn__session_plan_choose(tn_session_plan *plan);
 /* Plans the current placement. */
 tn_status tn__session_plan_make(tn_session_plan *plan);
 
-/* What the plan's graphs would take on the devices (predict.c). */
-tn_status tn__session_plan_predict(const tn__session_plan *plan, const tn_session_speed_params *params,
-                                   tn_session_speed *speed);
-
 /* How the session's weights are loaded. */
 tn__load tn__session_plan_load(const tn_session_plan *plan);
 /* Says why a plan does not fit: TN_E_TOO_BIG with the bytes needed and free, and advice. */

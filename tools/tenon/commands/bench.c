@@ -161,7 +161,7 @@ static int measure_peaks(struct bench *b, const tn_fit *fit) {
 
 static void predict_speed(struct bench *b) {
     const tn_session_speed_params params = {.prompt = b->prompt, .depth = b->depth, .generate = b->generate};
-    tn_status status = tn_session_predict(b->loaded.session, &params, &b->predicted);
+    tn_status status = tn_session_plan_predict(tn_session_get_plan(b->loaded.session), &params, &b->predicted);
     b->predicts = status == TN_OK;
     if (status != TN_OK && status != TN_E_STATE) warn("no prediction: %s", tn_error());
 }

@@ -3,6 +3,7 @@
 #include "cli/term.h"
 #include "engine/loaded_model.h"
 #include "engine/options.h"
+#include "engine/speed_report.h"
 #include "files/metadata_text.h"
 #include "files/output_file.h"
 
@@ -132,6 +133,7 @@ static int print_plan_json(const struct plan_subject *s) {
         "devices", devices, "graphs", "prefill", "nodes", (json_int_t)s->fit.nodes_prefill, "splits",
         (json_int_t)s->fit.splits_prefill, "decode", "nodes", (json_int_t)s->fit.nodes_decode, "splits",
         (json_int_t)s->fit.splits_decode);
+    json_object_set_new(root, "predicted", predicted_speed_json(s->plan));
     return print_json_document(root);
 }
 
@@ -194,6 +196,7 @@ static int write_html(const struct plan_subject *s, const char *path) {
         print_heading(s, report);
         print_table(s, report);
         print_graphs(s, report);
+        print_predicted_speed(s->plan, report);
         print_verdict(s, report);
         fclose(report);
         write_html_text(out, text);
@@ -256,12 +259,17 @@ static int run_plan(const struct args *args) {
         return code;
     }
     s.params = tn_session_plan_params(s.plan);
-    if (args_flag(args, "json")) {
+    speed_cache_load();
+    if (args_flag(args, "measure")) code = measure_plan_devices(s.plan, (int)args_int(args, "threads"));
+    if (code) {
+        /* a message is out */
+    } else if (args_flag(args, "json")) {
         code = print_plan_json(&s);
     } else {
         print_heading(&s, stdout);
         print_table(&s, stdout);
         print_graphs(&s, stdout);
+        print_predicted_speed(s.plan, stdout);
         print_verdict(&s, stdout);
     }
     if (!code && args_flag(args, "why")) {
@@ -305,6 +313,9 @@ static const struct option options[] = {
     {.name = "why",
      .kind = OPTION_FLAG,
      .help = "explain the placement of each weight, and where the decode graph is split between devices"},
+    {.name = "measure",
+     .kind = OPTION_FLAG,
+     .help = "first measure the devices that are not measured yet, for the predicted speed"},
     {.name = "launches",
      .kind = OPTION_FLAG,
      .help =
