@@ -60,6 +60,20 @@ static tn_status report_progress(tn__measure *m) {
     return TN_OK;
 }
 
+/* What a device cannot do, or has no memory for, stays 0. */
+static tn_status tolerate(const tn__measure *m, tn_status status) {
+    switch (status) {
+    case TN_E_UNSUPPORTED:
+    case TN_E_TYPE:
+    case TN_E_DEVICE_MEMORY:
+    case TN_E_TOO_BIG:
+        tn_log(TN_LOG_INFO, "measuring %s: %s", tn_device_name(m->device), tn_error());
+        tn_error_clear();
+        return TN_OK;
+    default: return status;
+    }
+}
+
 static bool on_cpu(const tn__measure *m) { return tn_device_get_kind(m->device) == TN_DEVICE_CPU; }
 
 /* What the peaks known so far predict for the stack's graph. */
@@ -106,8 +120,7 @@ static tn_status measure_launches(tn__measure *m) {
     shape.used = 2;
     shape.ffn = 256;
     launch[TN_LAUNCH_EXPERTS] = launch[TN_LAUNCH_DECODE];
-    tn_status status = measure_launch_of(m, &shape, 1, &launch[TN_LAUNCH_EXPERTS], NULL);
-    return status == TN_E_UNSUPPORTED ? TN_OK : status;
+    return measure_launch_of(m, &shape, 1, &launch[TN_LAUNCH_EXPERTS], NULL);
 }
 
 /* ---- Other ops ---- */
@@ -208,6 +221,12 @@ tn__stack_shape tn__measure_shape(const tn__measure *m, tn_type type) {
     s.heads = s.width / s.head;
     s.kv_heads = s.heads / 4;
     s.ffn = small ? 5632 : 14336;
+    while (s.width > 512 && tn__stack_bytes(&s) > (double)m->memory / 2) { /* a small device */
+        s.width /= 2;
+        s.heads /= 2;
+        s.kv_heads = TN__MAX(s.heads / 4, 1);
+        s.ffn = s.width * 2;
+    }
     const double wanted = fmin(small ? 192e6 : 800e6, (double)m->memory / 2), each = tn__stack_bytes(&s);
     while ((double)s.layers * each < wanted && s.layers < 32) s.layers++;
     return s;
@@ -260,9 +279,7 @@ static tn_status measure_types(tn__measure *m) {
         if (!tn_type_valid(types[i]))
             return tn_fail(TN_E_INVALID, "tn_device_measure: type %d does not exist", (int)types[i]);
         if (!m->params.types && i >= NEEDED_TYPES && tn_time_ns() - m->began > m->limit_ns) break;
-        tn_status status = measure_type(m, types[i]);
-        if (status != TN_OK && status != TN_E_UNSUPPORTED && status != TN_E_TYPE && status != TN_E_DEVICE_MEMORY)
-            return status;
+        TN_TRY(tolerate(m, measure_type(m, types[i])));
         TN_TRY(report_progress(m));
     }
     return TN_OK;
@@ -281,9 +298,10 @@ static tn_status measure_experts(tn__measure *m) {
     shape.kv_heads = 4;
     shape.ffn = 1024;
     shape.layers = on_cpu(m) ? 4 : 8;
+    while (shape.layers > 1 && tn__stack_bytes(&shape) > (double)m->memory / 2) shape.layers--;
     tn__stack stack;
     tn_status status = tn__stack_new(m->sched, &shape, &stack);
-    if (status != TN_OK) return status == TN_E_DEVICE_MEMORY ? TN_OK : status;
+    if (status != TN_OK) return status;
     for (int p = 0; p < TN_SPEED_POINTS - 1 && status == TN_OK; p++) {
         const int64_t rows = p ? tn_speed_rows(p) * EXPERTS / USED : 1;
         tn_prediction rest, experts;
@@ -302,7 +320,7 @@ static tn_status measure_experts(tn__measure *m) {
     }
 out:
     tn__stack_free(&stack);
-    return status == TN_E_UNSUPPORTED ? TN_OK : status;
+    return status;
 }
 
 /* ---- Link ---- */
@@ -358,6 +376,7 @@ static tn_status begin_measure(tn_device *device, const tn_measure_params *param
     TN_TRY(tn_device_memory(device, &available, &total));
     /* A device that reports nothing may still have memory. */
     m->memory = total ? TN__MIN(available / 2, (size_t)1800 << 20) : (size_t)1 << 30;
+    m->memory = TN__MIN(m->memory, tn_buffer_type_max_size(tn_device_buffer_type(device)));
     tn_stream_params sp = {.n_threads = m->params.n_threads, .threads = m->params.threads};
     tn_device *cpu;
     tn_status status = tn_stream_new(device, &sp, &m->streams[0]);
@@ -393,12 +412,16 @@ tn_status tn_device_measure(tn_device *device, const tn_measure_params *params, 
     m.total = TN__COUNT(steps) + (m.params.types ? m.params.n_types : TN__COUNT(common_types));
     tn_status status = TN_OK;
     for (size_t i = 0; i < TN__COUNT(steps) && status == TN_OK; i++) {
-        status = steps[i](&m);
+        status = tolerate(&m, steps[i](&m));
         if (status == TN_OK) status = report_progress(&m);
     }
     raise_read(speed);
     end_measure(&m);
-    if (status != TN_OK && status != TN_E_ABORTED) tn_fail_more(status, " (measuring %s)", tn_device_name(device));
+    if (status == TN_OK && !(speed->read > 0))
+        status = tn_fail(TN_E_UNSUPPORTED, "%s computes too few ops, or has too little memory, to be measured",
+                         tn_device_name(device));
+    else if (status != TN_OK && status != TN_E_ABORTED)
+        tn_fail_more(status, " (measuring %s)", tn_device_name(device));
     return status;
 }
 

@@ -40,7 +40,7 @@ const char *tn_speed_limit_name(tn_speed_limit limit) {
 static double divided(double amount, double rate) { return rate > 0 ? amount / rate : 0; }
 
 static bool is_on_host(const tn_sched *sched, int stream) {
-    return tn_device_get_caps(tn_stream_device(tn_sched_stream(sched, (size_t)stream))).shares_host;
+    return tn_device_get_caps(tn_stream_device(tn_sched_stream(sched, (size_t)stream))).unified;
 }
 
 /* ---- Nodes ---- */
@@ -147,8 +147,7 @@ tn_status tn__predict_with(tn_sched *sched, tn_graph *graph, const tn_predict_pa
 static void mark_stream(void *user, const tn__visit *visit) {
     const tn_op_family family = tn_op_get_family(visit->node->op);
     bool *used = user;
-    if (visit->from < 0 && (family == TN_FAMILY_MATMUL || family == TN_FAMILY_ATTENTION))
-        used[visit->stream] = true;
+    if (visit->from < 0 && (family == TN_FAMILY_MATMUL || family == TN_FAMILY_ATTENTION)) used[visit->stream] = true;
 }
 
 tn_status tn_predict_graph(tn_sched *sched, tn_graph *graph, const tn_predict_params *params,

@@ -141,7 +141,9 @@ tn_status tn__measure_read(tn__measure *m, double *rate) {
     static const tn_type types[] = {TN_F16, TN_Q8_0};
     for (size_t i = 0; i < TN__COUNT(types); i++) {
         tn_status status = read_matrices(m, types[i], rate);
-        if (status != TN_OK && status != TN_E_UNSUPPORTED && status != TN_E_DEVICE_MEMORY) return status;
+        if (status == TN_OK) continue;
+        if (status != TN_E_UNSUPPORTED && status != TN_E_DEVICE_MEMORY && status != TN_E_TOO_BIG) return status;
+        tn_error_clear();
     }
     return TN_OK;
 }

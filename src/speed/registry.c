@@ -53,11 +53,11 @@ tn_status tn_device_set_speed(tn_device *device, int n_threads, const tn_device_
  * sixteen lanes of PCIe 4. */
 static const double default_launch = 3e-6, default_run = 20e-6, default_link = 25e9;
 
-static double given_multiply(const tn_device_rates *r, tn_type type) {
+/* Block types are multiplied as bytes with few rows and are converted to f16 for many, as the CUDA backend does. */
+static double given_multiply(const tn_device_rates *r, tn_type type, int64_t rows) {
     const double half = r->f16 > 0 ? r->f16 : r->f32;
     if (type == TN_F32 || type == TN_F64) return r->f32 > 0 ? r->f32 : half;
-    if (!tn_type_is_quantized(type)) return half;
-    return r->i8 > 0 ? r->i8 : half;
+    return tn_type_is_quantized(type) && rows <= 8 && r->i8 > 0 ? r->i8 : half;
 }
 
 static bool speed_from_rates(tn_device *device, tn_device_speed *speed) {
@@ -75,7 +75,7 @@ static bool speed_from_rates(tn_device *device, tn_device_speed *speed) {
     for (int p = 0; p < TN_SPEED_POINTS; p++) {
         speed->experts[p] = 1;
         for (int t = 0; t < TN_TYPE_LIMIT; t++)
-            if (tn_type_valid((tn_type)t)) speed->multiply[t][p] = given_multiply(&r, (tn_type)t);
+            if (tn_type_valid((tn_type)t)) speed->multiply[t][p] = given_multiply(&r, (tn_type)t, tn_speed_rows(p));
     }
     return true;
 }

@@ -131,32 +131,43 @@ static void fill_random(float *to, int64_t n, uint64_t seed) {
     }
 }
 
+/* A few rows that are repeated over all of a tensor. */
+typedef struct row_pattern {
+    char *bytes;
+    size_t size;
+} row_pattern;
+
+static tn_status read_pattern(void *user, size_t offset, void *to, size_t size) {
+    const row_pattern *p = user;
+    for (size_t done = 0; done < size;) {
+        const size_t at = (offset + done) % p->size, n = TN__MIN(p->size - at, size - done);
+        memcpy((char *)to + done, p->bytes + at, n);
+        done += n;
+    }
+    return TN_OK;
+}
+
 /* Weights that arithmetic treats as real ones: zeros would take less power, and a GPU would be faster. Quantizing all
  * of them takes too long, so a few rows are repeated. Routers must differ in every row, or all tokens would choose
  * the same experts. */
 static tn_status fill_weights(tn_tensor *t) {
-    enum { SAME_ROWS = 16, PORTION = 8 << 20 };
-    const int64_t rows = tn_nrows(t), distinct = t->type == TN_F32 && rows <= 4096 ? rows : TN__MIN(rows, SAME_ROWS);
+    enum { SAME_ROWS = 16, SMALL = 1 << 20 };
+    const int64_t rows = tn_nrows(t),
+                  distinct = t->type == TN_F32 && tn_nelements(t) <= SMALL ? rows : TN__MIN(rows, SAME_ROWS);
     size_t row;
     if (!tn_type_row_bytes(t->type, t->ne[0], &row))
         return tn_fail(TN_E_SHAPE, "a row is not a multiple of the block");
-    const size_t repeat =
-        TN__MAX((size_t)distinct * row, PORTION / ((size_t)distinct * row) * (size_t)distinct * row);
-    const size_t size = TN__MIN(repeat, (size_t)rows * row);
     float *values = tn_malloc((size_t)(distinct * t->ne[0]) * sizeof *values);
-    char *bytes = tn_malloc(repeat);
-    tn_status status = values && bytes ? TN_OK : TN_E_NOMEM;
+    row_pattern pattern = {.bytes = tn_malloc((size_t)distinct * row), .size = (size_t)distinct * row};
+    tn_status status = values && pattern.bytes ? TN_OK : TN_E_NOMEM;
     if (status == TN_OK) {
         fill_random(values, distinct * t->ne[0], (uint64_t)t->ne[1]);
         for (int64_t i = 0; i < distinct * t->ne[0]; i++) values[i] *= 1.7f / sqrtf((float)t->ne[0]);
-        status = tn_type_from_f32(t->type, values, bytes, distinct * t->ne[0], NULL);
-        for (size_t at = (size_t)distinct * row; at < repeat; at += (size_t)distinct * row)
-            memcpy(bytes + at, bytes, (size_t)distinct * row);
+        status = tn_type_from_f32(t->type, values, pattern.bytes, distinct * t->ne[0], NULL);
     }
-    for (size_t at = 0; at < (size_t)rows * row && status == TN_OK; at += size)
-        status = tn_tensor_set_at(t, bytes, at, TN__MIN(size, (size_t)rows * row - at));
+    if (status == TN_OK) status = tn_tensor_load(t, read_pattern, &pattern);
     tn_free(values);
-    tn_free(bytes);
+    tn_free(pattern.bytes);
     return status;
 }
 

@@ -81,17 +81,14 @@ static json_t *speed_json(const tn_device_speed *s) {
                      "multiply", types);
 }
 
-/* All devices, or the one that is named. Devices without hardware and simulated ones have nothing to measure unless
- * they are named. */
-static int measure_devices(const struct args *args) {
-    const char *name = args_text(args, "device");
-    int code = EXIT_OK;
-    for (size_t i = 0; i < tn_device_count() && !code; i++) {
+/* All devices, or the one that is named. Simulated devices and descriptions are measured only by name. */
+static int measure_devices(const struct args *args, tn_device *named) {
+    const int n_threads = (int)args_int(args, "threads");
+    int code = named ? speed_measure(named, n_threads, 0) : EXIT_OK;
+    for (size_t i = 0; !named && i < tn_device_count() && !code; i++) {
         tn_device *device = tn_device_get(i);
-        const bool real =
-            !tn_device_get_caps(device).described && strncmp(tn_device_description(device), "simulated", 9) != 0;
-        if (name ? strcmp(name, tn_device_name(device)) == 0 : real)
-            code = speed_measure(device, (int)args_int(args, "threads"), 0);
+        if (!tn_device_get_caps(device).described && strncmp(tn_device_description(device), "simulated", 9) != 0)
+            code = speed_measure(device, n_threads, 0);
     }
     return code;
 }
@@ -179,11 +176,12 @@ static int run_devices(const struct args *args) {
         if (status != TN_OK) return fail_status(status, "%s", "");
     }
     const char *name = args_text(args, "device");
+    tn_device *named = NULL;
     if (name) {
-        tn_status status = tn_device_find(name, &device);
+        tn_status status = tn_device_find(name, &named);
         if (status != TN_OK) return fail_status(status, "%s", "");
     }
-    int code = args_flag(args, "measure") ? measure_devices(args) : EXIT_OK;
+    int code = args_flag(args, "measure") ? measure_devices(args, named) : EXIT_OK;
     if (code) return code;
     speed_cache_load();
     const int n_threads = (int)args_int(args, "threads");
