@@ -113,6 +113,9 @@ TN_API size_t tn_buffer_type_tensor_size(tn_buffer_type *type, const tn_tensor *
  * `rows` is how many activation rows they will often be multiplied with at once. */
 TN_API bool tn_buffer_type_wants(tn_buffer_type *type, const tn_tensor *weights, int64_t rows);
 TN_API bool tn_buffer_type_is_host(const tn_buffer_type *type); /* plain pointers the host may follow */
+/* Pinned host bytes that uploads into this memory go through. The device takes them with its first buffer of this
+ * type, not at the first upload, and gives them back with the last. 0: uploads need none. */
+TN_API size_t tn_buffer_type_load_bytes(const tn_buffer_type *type);
 
 /* Zero bytes is legal. Fails with TN_E_DEVICE_MEMORY naming the device, needed and free bytes. */
 TN_API tn_status tn_buffer_new(tn_buffer_type *type, size_t size, tn_buffer **buffer) TN_MUST_CHECK;
@@ -172,7 +175,9 @@ TN_API tn_status tn_tensors_load(const tn_tensor_source *sources, size_t n);
 /* ---- Streams of work ---- */
 
 typedef struct tn_threadpool tn_threadpool; /* cpu.h */
-typedef bool (*tn_abort_fn)(void *user);    /* true: stop; called between nodes, from any thread of the pool */
+/* True: stop. Called between nodes or launches, from any thread of the pool. Runs and synchronize then return
+ * TN_E_ABORTED; nothing is left queued, and the stream can be used again. */
+typedef bool (*tn_abort_fn)(void *user);
 
 typedef struct tn_stream_params {
     int n_threads;          /* CPU: 0 for one per core */
@@ -184,6 +189,8 @@ typedef struct tn_stream_params {
 TN_API tn_status tn_stream_new(tn_device *device, const tn_stream_params *params, tn_stream **stream) TN_MUST_CHECK;
 TN_API void tn_stream_free(tn_stream *stream); /* waits for its work */
 TN_API tn_device *tn_stream_device(const tn_stream *stream);
+/* Bytes of the device's memory that the stream took when it was made, beside all buffers. It takes no more later. */
+TN_API size_t tn_stream_own_bytes(const tn_stream *stream);
 TN_API tn_status tn_stream_set_async(tn_stream *stream, tn_tensor *tensor, const void *data, size_t offset,
                                      size_t size);
 TN_API tn_status tn_stream_get_async(tn_stream *stream, const tn_tensor *tensor, void *data, size_t offset,
@@ -194,10 +201,11 @@ TN_API tn_status tn_stream_copy_async(tn_stream *from, tn_stream *to, const tn_t
 TN_API tn_status tn_stream_synchronize(tn_stream *stream);
 
 /* A program is a list of nodes prepared for one stream: thread shares, kernels, launches. It says how much scratch it
- * needs, and running it takes no further device memory. Node addresses are read at the first run, so a program may be
- * made before memory is bound, to learn its scratch size. The nodes must outlive the program. If addresses changed
- * since the last run, call tn_program_moved. A result that only nodes of the same program read need not be stored,
- * unless it is flagged TN_FLAG_OUTPUT or TN_FLAG_KEPT. */
+ * needs, and running it takes no further device memory. Between runs the scratch buffer may hold what the device
+ * wants to find at the next run, so one buffer serves the programs of one stream. Node addresses are read at the
+ * first run, so a program may be made before memory is bound, to learn its scratch size. The nodes must outlive the
+ * program. If addresses changed since the last run, call tn_program_moved. A result that only nodes of the same
+ * program read need not be stored, unless it is flagged TN_FLAG_OUTPUT or TN_FLAG_KEPT. */
 TN_API tn_status tn_program_new(tn_stream *stream, tn_tensor *const *nodes, size_t n_nodes,
                                 tn_program **program) TN_MUST_CHECK;
 TN_API void tn_program_free(tn_program *program);

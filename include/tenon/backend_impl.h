@@ -49,6 +49,7 @@ typedef struct tn_buffer_type_ops {
     tn_status (*buffer_new)(tn_buffer_type *type, size_t size, tn_buffer **buffer);
     size_t (*tensor_size)(tn_buffer_type *type, const tn_tensor *tensor);        /* optional: tn_nbytes */
     bool (*wants)(tn_buffer_type *type, const tn_tensor *weights, int64_t rows); /* optional: no preference, false */
+    size_t (*load_bytes)(const tn_buffer_type *type);                            /* optional: 0 */
 } tn_buffer_type_ops;
 
 struct tn_buffer_type {
@@ -99,6 +100,7 @@ typedef struct tn_stream_ops {
     void (*program_moved)(tn_program *program); /* optional */
     tn_status (*program_run)(tn_program *program, tn_buffer *scratch);
     tn_status (*program_print)(tn_program *program, tn_buffer *scratch, FILE *out); /* optional */
+    size_t (*own_bytes)(const tn_stream *stream);                                   /* optional: 0 */
 } tn_stream_ops;
 
 struct tn_stream {

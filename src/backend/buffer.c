@@ -7,6 +7,9 @@ tn_device *tn_buffer_type_device(const tn_buffer_type *type) { return type ? typ
 size_t tn_buffer_type_alignment(const tn_buffer_type *type) { return type->alignment; }
 size_t tn_buffer_type_max_size(const tn_buffer_type *type) { return type->max_size; }
 bool tn_buffer_type_is_host(const tn_buffer_type *type) { return type && type->is_host; }
+size_t tn_buffer_type_load_bytes(const tn_buffer_type *type) {
+    return type && type->ops->load_bytes ? type->ops->load_bytes(type) : 0;
+}
 
 size_t tn_buffer_type_tensor_size(tn_buffer_type *type, const tn_tensor *tensor) {
     return type->ops->tensor_size ? type->ops->tensor_size(type, tensor) : tn_nbytes(tensor);

@@ -14,6 +14,9 @@ void tn_stream_free(tn_stream *stream) {
 }
 
 tn_device *tn_stream_device(const tn_stream *stream) { return stream ? stream->device : NULL; }
+size_t tn_stream_own_bytes(const tn_stream *stream) {
+    return stream && stream->ops->own_bytes ? stream->ops->own_bytes(stream) : 0;
+}
 
 tn_status tn_stream_synchronize(tn_stream *stream) {
     if (!stream) return tn_fail(TN_E_INVALID, "tn_stream_synchronize: no stream");

@@ -57,6 +57,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
     p->warpSize = WARP;
     p->cooperativeLaunch = 1;
     p->l2CacheSize = 32 << 20;
+    p->integrated = setting("TENON_EMULATED_INTEGRATED", 0);
     return cudaSuccess;
 }
 
@@ -75,7 +76,32 @@ struct allocation {
 const unsigned char RED = 0xa5;
 std::map<char *, allocation> allocations; // by address
 size_t used[16];
+std::map<void *, size_t> registered; // memory of the caller
 } // namespace
+
+// Appends a line for every allocation and release to the file that TENON_COUNT_GPU_BYTES names, in the form that
+// count_gpu_bytes.c writes on a real GPU: "+ device 4096".
+static void log_bytes(char sign, const char *kind, size_t size) {
+    const char *path = getenv("TENON_COUNT_GPU_BYTES");
+    FILE *file = path && *path ? fopen(path, "a") : NULL;
+    if (!file) return;
+    fprintf(file, "%c %s %zu\n", sign, kind, size);
+    fclose(file);
+}
+static cudaError_t register_host(void *at, size_t size) {
+    holding hold(lock);
+    if (!registered.emplace(at, size).second) return fail_with(cudaErrorHostMemoryAlreadyRegistered);
+    log_bytes('+', "registered", size);
+    return cudaSuccess;
+}
+static cudaError_t unregister_host(void *at) {
+    holding hold(lock);
+    auto entry = registered.find(at);
+    if (entry == registered.end()) return fail_with(cudaErrorHostMemoryNotRegistered);
+    log_bytes('-', "registered", entry->second);
+    registered.erase(entry);
+    return cudaSuccess;
+}
 
 static cudaError_t allocate(void **out, size_t size, int device) {
     holding hold(lock);
@@ -94,6 +120,7 @@ static cudaError_t allocate(void **out, size_t size, int device) {
     }
     memset(at + size, RED, room - size);
     allocations[at] = {mapped, pages + 2 * PAGE, size, device};
+    log_bytes('+', device >= 0 ? "device" : "pinned", size);
     *out = at;
     return cudaSuccess;
 }
@@ -108,6 +135,7 @@ static cudaError_t release(void *at) {
     for (const char *p = (char *)at + a.size; p < a.mapped + a.bytes - PAGE; p++)
         if ((unsigned char)*p != RED) fail("write past the end of an allocation of %zu bytes", a.size);
     if (a.device >= 0) used[a.device] -= a.bytes - 2 * PAGE;
+    log_bytes('-', a.device >= 0 ? "device" : "pinned", a.size);
     munmap(a.mapped, a.bytes);
     allocations.erase(entry);
     return cudaSuccess;
@@ -144,8 +172,16 @@ cudaError_t cudaFree(void *at) { return release(at); }
 cudaError_t cudaMallocHost(void **out, size_t size) { return allocate(out, size, -1); }
 cudaError_t cudaHostAlloc(void **out, size_t size, unsigned) { return allocate(out, size, -1); }
 cudaError_t cudaFreeHost(void *at) { return release(at); }
-cudaError_t cudaHostRegister(void *, size_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaHostUnregister(void *) { return cudaSuccess; }
+cudaError_t cudaHostRegister(void *at, size_t size, unsigned) { return register_host(at, size); }
+cudaError_t cudaHostUnregister(void *at) { return unregister_host(at); }
+cudaError_t cudaHostGetDevicePointer(void **out, void *at, unsigned) {
+    *out = at;
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int *out, cudaDeviceAttr, int) {
+    *out = 0;
+    return cudaSuccess;
+}
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *out, const void *at) {
     holding hold(lock);
     const allocation *a = find(at);

@@ -5,12 +5,24 @@ static cuda_device *cuda_device_of(const tn_buffer *buffer) { return (cuda_devic
 
 // ---- Device memory ----
 
+// Writing to a buffer from outside ends its use as scratch: counters and tables are no longer what they were.
+static void end_scratch_use(tn_buffer *buffer) {
+    cuda_buffer *b = (cuda_buffer *)buffer;
+    if (b->scratch_of) b->scratch_of = 0;
+}
+// Memory of the host.
+static bool is_wrapped(const tn_buffer *buffer) { return buffer->size && !buffer->impl; }
+
 static void device_buffer_free(tn_buffer *buffer) {
     cuda_device *d = cuda_device_of(buffer);
     cudaSetDevice(d->ordinal);
     // Uploads into the buffer must have ended.
     if (buffer->impl && upload_before(d) == TN_OK) cudaStreamSynchronize(d->copy_stream);
-    if (buffer->impl) cudaFree(buffer->impl);
+    if (buffer->impl) {
+        cudaFree(buffer->impl);
+        upload_give_back(d);
+    }
+    if (((cuda_buffer *)buffer)->registered) cudaHostUnregister(buffer->base);
     tn_free(buffer);
 }
 
@@ -36,12 +48,18 @@ static tn_status device_buffer_set(tn_buffer *buffer, tn_tensor *tensor, const v
                                    size_t size) {
     cuda_device *d = cuda_device_of(buffer);
     const tn_tensor *soa = soa_root_of(tensor);
+    end_scratch_use(buffer);
+    if (is_wrapped(buffer)) {
+        memcpy((char *)tensor->data + offset, data, size);
+        return TN_OK;
+    }
     bool whole = tensor == soa && offset == 0 && size == tn_nbytes(tensor);
     if (soa && !whole) TN_TRY(begin_plain(d, soa));
     return end_plain(d, soa, upload(d, (char *)tensor->data + offset, (const char *)data, size));
 }
 static tn_status device_buffer_load(tn_buffer *buffer, const tn_tensor_source *sources, size_t n) {
     cuda_device *d = cuda_device_of(buffer);
+    end_scratch_use(buffer);
     TN_TRY(upload_from(d, sources, n));
     for (size_t i = 0; i < n; i++)
         if (sources[i].tensor->extra == &soa_mark) TN_TRY(soa_repack(d, sources[i].tensor, true));
@@ -59,12 +77,17 @@ static tn_status device_buffer_get(tn_buffer *buffer, const tn_tensor *tensor, v
     const tn_tensor *soa = soa_root_of(tensor);
     CUDA_TRY(cudaSetDevice(d->ordinal));
     TN_TRY(upload_before(d));
+    if (is_wrapped(buffer)) {
+        memcpy(data, from, size);
+        return TN_OK;
+    }
     if (soa) return soa_read(d, soa, (size_t)(from - (const char *)soa->data), (char *)data, size);
     cudaError_t error = cudaMemcpyAsync(data, from, size, cudaMemcpyDeviceToHost, d->copy_stream);
     return finish_copy_stream(d, error, "reading a tensor");
 }
 static tn_status device_buffer_fill(tn_buffer *buffer, tn_tensor *tensor, uint8_t value, size_t offset, size_t size) {
     cuda_device *d = cuda_device_of(buffer);
+    end_scratch_use(buffer);
     CUDA_TRY(cudaSetDevice(d->ordinal));
     TN_TRY(begin_plain(d, soa_root_of(tensor)));
     cudaError_t error = cudaMemsetAsync((char *)tensor->data + offset, value, size, d->copy_stream);
@@ -72,6 +95,7 @@ static tn_status device_buffer_fill(tn_buffer *buffer, tn_tensor *tensor, uint8_
 }
 static tn_status device_buffer_clear(tn_buffer *buffer, uint8_t value) {
     cuda_device *d = cuda_device_of(buffer);
+    end_scratch_use(buffer);
     CUDA_TRY(cudaSetDevice(d->ordinal));
     TN_TRY(upload_before(d));
     if (buffer->size) CUDA_TRY(cudaMemsetAsync(buffer->base, value, buffer->size, d->copy_stream));
@@ -82,6 +106,7 @@ static tn_status device_buffer_copy(tn_buffer *buffer, const tn_tensor *from, tn
     cuda_device *d = cuda_device_of(buffer);
     if (!from->buffer || from->buffer->ops != buffer->ops) return TN_E_UNSUPPORTED;
     cuda_device *source = cuda_device_of(from->buffer);
+    end_scratch_use(buffer);
     const tn_tensor *repacked = soa_root_of(to);
     if (soa_root_of(from) == from && repacked == to)
         repacked = NULL; // of one layout: they may stay so
@@ -99,37 +124,74 @@ static const tn_buffer_ops device_buffer_ops = {device_buffer_free,  cuda_init_t
                                                 device_buffer_get,   device_buffer_fill, device_buffer_copy,
                                                 device_buffer_clear, device_buffer_load};
 
+static tn_status new_cuda_buffer(tn_buffer_type *type, void *base, size_t size, tn_buffer **out) {
+    cuda_buffer *b = (cuda_buffer *)tn_calloc(1, sizeof *b);
+    if (!b) return TN_E_NOMEM;
+    b->base.ops = &device_buffer_ops;
+    b->base.type = type;
+    b->base.base = base ? base : (void *)(uintptr_t)256; // an empty buffer still has an address to name
+    b->base.size = size;
+    *out = &b->base;
+    return TN_OK;
+}
+static tn_status take_device_memory(cuda_device *d, size_t size, void **base) {
+    TN_TRY(upload_take(d));
+    // Round up to whole 4-byte words: kernels read blocks of odd sizes in words.
+    cudaError_t error = cudaMalloc(base, (size + 3) & ~(size_t)3);
+    if (error == cudaSuccess) return TN_OK;
+    upload_give_back(d);
+    if (error != cudaErrorMemoryAllocation) return cuda_check(error, "allocating memory");
+    size_t free_bytes = 0, total = 0;
+    cudaGetLastError();
+    cudaMemGetInfo(&free_bytes, &total);
+    return tn_fail(TN_E_DEVICE_MEMORY, "%s is out of memory: %zu bytes needed, %zu of %zu free", d->device.name, size,
+                   free_bytes, total);
+}
 static tn_status device_buffer_new(tn_buffer_type *type, size_t size, tn_buffer **out) {
     cuda_device *d = (cuda_device *)type->device->impl;
     CUDA_TRY(cudaSetDevice(d->ordinal));
     void *base = NULL;
-    if (size) {
-        // Round up to whole 4-byte words: kernels read blocks of odd sizes in words.
-        cudaError_t error = cudaMalloc(&base, (size + 3) & ~(size_t)3);
-        if (error != cudaErrorMemoryAllocation) TN_TRY(cuda_check(error, "allocating memory"));
-        if (error != cudaSuccess) {
-            size_t free_bytes = 0, total = 0;
+    if (size) TN_TRY(take_device_memory(d, size, &base));
+    tn_status status = new_cuda_buffer(type, base, size, out);
+    if (status == TN_OK) (*out)->impl = base;
+    if (status == TN_OK || !base) return status;
+    cudaFree(base);
+    upload_give_back(d);
+    return status;
+}
+static size_t device_load_bytes(const tn_buffer_type *) { return upload_staging_bytes(); }
+// A tensor ends at a whole word: see take_device_memory(). With that, buffers of planned sizes are just as large.
+size_t cuda_tensor_size(tn_buffer_type *, const tn_tensor *tensor) { return (tn_nbytes(tensor) + 3) & ~(size_t)3; }
+
+const tn_buffer_type_ops cuda_buffer_type_ops = {device_buffer_new, cuda_tensor_size, NULL, device_load_bytes};
+
+// Weights that the host has mapped: the device reads them where they are. The driver may need to know the pages.
+tn_status cuda_wrap_host(tn_device *device, void *memory, size_t size, tn_buffer **buffer) {
+    cuda_device *d = (cuda_device *)device->impl;
+    if (!device->caps.wrap_host)
+        return tn_fail(TN_E_UNSUPPORTED, "%s has memory of its own: host memory must be copied", device->name);
+    CUDA_TRY(cudaSetDevice(d->ordinal));
+    bool registered = false;
+    if (!d->pageable && size) {
+        // Mapped files are read-only. Not all devices can register such pages.
+        cudaError_t error = cudaHostRegister(memory, size, cudaHostRegisterMapped | cudaHostRegisterReadOnly);
+        void *seen = NULL;
+        registered = error == cudaSuccess;
+        if (registered) error = cudaHostGetDevicePointer(&seen, memory, 0);
+        if (error != cudaSuccess || seen != memory) {
+            if (registered) cudaHostUnregister(memory);
             cudaGetLastError();
-            cudaMemGetInfo(&free_bytes, &total);
-            return tn_fail(TN_E_DEVICE_MEMORY, "%s is out of memory: %zu bytes needed, %zu of %zu free",
-                           d->device.name, size, free_bytes, total);
+            return tn_fail(TN_E_UNSUPPORTED, "%s cannot use %zu bytes of host memory where they are: %s",
+                           device->name, size, error != cudaSuccess ? cudaGetErrorString(error) : "another address");
         }
     }
-    tn_buffer *buffer = (tn_buffer *)tn_calloc(1, sizeof *buffer);
-    if (!buffer) {
-        cudaFree(base);
-        return TN_E_NOMEM;
-    }
-    buffer->ops = &device_buffer_ops;
-    buffer->type = type;
-    buffer->base = base ? base : (void *)(uintptr_t)256; // an empty buffer still has an address to name
-    buffer->size = size;
-    buffer->impl = base;
-    *out = buffer;
-    return TN_OK;
+    tn_status status = new_cuda_buffer(device->buffer_type, memory, size, buffer);
+    if (status == TN_OK)
+        ((cuda_buffer *)*buffer)->registered = registered;
+    else if (registered)
+        cudaHostUnregister(memory);
+    return status;
 }
-
-const tn_buffer_type_ops cuda_buffer_type_ops = {device_buffer_new, NULL};
 
 // ---- Pinned host memory ----
 
@@ -158,15 +220,16 @@ static const tn_buffer_ops pinned_ops = {pinned_free, NULL, pinned_set, pinned_g
 static tn_status pinned_buffer_new(tn_buffer_type *type, size_t size, tn_buffer **out) {
     void *base = NULL;
     CUDA_TRY(cudaSetDevice(((cuda_device *)type->device->impl)->ordinal));
-    CUDA_TRY(cudaMallocHost(&base, size ? size : 1));
+    if (size) CUDA_TRY(cudaMallocHost(&base, size));
     tn_buffer *buffer = (tn_buffer *)tn_calloc(1, sizeof *buffer);
     if (!buffer) {
-        cudaFreeHost(base);
+        if (base) cudaFreeHost(base);
         return TN_E_NOMEM;
     }
     buffer->ops = &pinned_ops;
     buffer->type = type;
-    buffer->base = buffer->impl = base;
+    buffer->base = base ? base : (void *)(uintptr_t)256;
+    buffer->impl = base;
     buffer->size = size;
     *out = buffer;
     return TN_OK;

@@ -7,6 +7,7 @@
 
 #include "backend/cuda/cuda.cuh"
 #include "backend/cuda/launch_list.cuh"
+#include "backend/cuda/scratch.cuh"
 
 // Activations that an earlier launch left in scratch as f16 or bf16; with experts, sorted by ids.
 struct converted_activations {
@@ -110,19 +111,29 @@ tn_status compile_chosen_mix(const compilation &c, const chosen_mix &m);
 struct compiler; // a program's nodes, and which of them read which
 tn_status compiler_new(tn_tensor *const *nodes, size_t n_nodes, const device_description *device, compiler **out);
 void compiler_free(compiler *c);
-size_t compiler_scratch(const compiler *c); // bytes for the whole program
-// Device memory that the steps of the persistent decode kernel need; 0 where it is not used.
-size_t compiler_step_bytes(const compiler *c);
+scratch_needs compiler_scratch(const compiler *c); // of the whole program
 
 struct compile_params {
-    char *scratch;      // compiler_scratch() bytes
-    char *step_memory;  // compiler_step_bytes() bytes
-    unsigned *tickets;  // N_TICKETS + N_PERSISTENT_COUNTERS
+    char *scratch;      // the buffer's beginning
+    char *table;        // a slot for the program's table, if it has one
     bool no_persistent; // every node in launches of its own, so that each can be timed
 };
 tn_status compiler_run(compiler *c, const compile_params &params, launch_list *out);
-// What must be at the beginning of step_memory before the list runs; `bytes` may be 0.
-const void *compiler_steps(const compiler *c, size_t *bytes);
+// What must be in params.table before the list runs; without an id. `bytes` may be 0: nothing.
+scratch_table compiler_table(const compiler *c);
+
+// ---- Segments of a launch list (segments.cu) ----
+
+// A part of a program that is queued as a whole.
+struct launch_segment {
+    size_t begin, end;     // records
+    uint64_t ns;           // estimated, rather too long than too short
+    cudaGraphExec_t graph; // NULL before it is captured
+};
+// Divides a list into segments that can be aborted in between: the longest that take at most SEGMENT_NS, or one
+// record. With `whole` there is one segment. The caller frees *out with tn_free.
+tn_status segments_of(const launch_list &l, tn_tensor *const *nodes, const device_description &d, bool whole,
+                      launch_segment **out, size_t *n);
 
 // ---- Shapes of launches ----
 

@@ -114,20 +114,26 @@ void compiler_free(compiler *f) {
     tn_free(f);
 }
 
-size_t compiler_scratch(const compiler *f) {
+scratch_needs compiler_scratch(const compiler *f) {
     size_t most = 0;
+    bool counts = false;
     for (int i = 0; i < f->n; i++) {
         size_t bytes = node_scratch(*f->device, f->nodes[i]);
         if (bytes > most) most = bytes;
+        counts = counts || f->nodes[i]->op == TN_OP_ATTENTION || f->nodes[i]->op == TN_OP_ARGMAX;
     }
-    return 2 * f->activation_buffer_bytes + most;
+    return scratch_needs_of(2 * f->activation_buffer_bytes + most, f->steps ? persistent_memory_bytes(f->steps) : 0,
+                            counts);
 }
-size_t compiler_step_bytes(const compiler *f) { return f->steps ? persistent_memory_bytes(f->steps) : 0; }
-const void *compiler_steps(const compiler *f, size_t *bytes) {
+scratch_table compiler_table(const compiler *f) {
+    scratch_table table = {};
     int n = 0;
-    const persistent_step *steps = f->steps && f->persistent ? persistent_all_steps(f->steps, &n) : NULL;
-    *bytes = (size_t)n * sizeof *steps;
-    return steps;
+    if (!f->persistent) return table;
+    table.data = persistent_all_steps(f->steps, &n);
+    table.bytes = (size_t)n * sizeof(persistent_step);
+    table.zeros_from = persistent_zeros_offset(f->steps);
+    table.zeros_end = persistent_memory_bytes(f->steps);
+    return table;
 }
 
 // ---- Launches ----
@@ -208,15 +214,16 @@ static tn_status compile_one(compiler *f, const compilation &c, int i) {
 
 tn_status compiler_run(compiler *f, const compile_params &params, launch_list *out) {
     converted_activations converted = {};
-    compilation c = {f->device,      out,        params.scratch + 2 * f->activation_buffer_bytes,
-                     params.tickets, &converted, NULL};
+    char *kernels = params.scratch ? params.scratch + COUNTER_BYTES : NULL;
+    compilation c = {f->device,  out, kernels + 2 * f->activation_buffer_bytes, (unsigned *)params.scratch,
+                     &converted, NULL};
     launch_list_clear(out);
-    f->activation_buffers = params.scratch;
+    f->activation_buffers = kernels;
     f->pending = NULL;
     f->next_buffer = f->n_fused = 0;
     f->records_with_nodes = f->steps_launched = 0;
     f->persistent = f->steps && !params.no_persistent;
-    if (f->persistent) persistent_begin(f->steps, params.step_memory);
+    if (f->persistent) persistent_begin(f->steps, params.table);
     for (int i = 0; i < f->n; i++) {
         f->info[i].done = node_is_idle(f->nodes[i]);
         f->info[i].runs_extras = false;

@@ -21,8 +21,6 @@ extern "C" {
 
 // Turns a failed CUDA call into a status with the device, the call and CUDA's own text.
 tn_status cuda_check(cudaError_t error, const char *what);
-// Fills with zeros and waits: the backend's streams do not wait for the default stream, which cudaMemset uses.
-tn_status clear_now(void *at, size_t size);
 #define CUDA_TRY(call) TN_TRY(cuda_check((call), #call))
 
 struct cuda_device {
@@ -30,28 +28,47 @@ struct cuda_device {
     tn_buffer_type type, host_type;
     int ordinal;
     device_description description;
-    bool integrated;              // its memory is the host's
+    bool pageable;                // it can follow all pointers of the host
     cudaStream_t copy_stream;     // for transfers of buffers
     struct uploader *uploader;    // NULL before the first upload
     std::atomic<unsigned> writes; // uploads so far: streams wait for those they have not seen (catch_up in stream.cu)
 };
 
+// Tables of the persistent decode kernel that a scratch buffer holds (scratch.cuh).
+struct resident_table {
+    uint64_t id; // 0: none
+    char *begin, *end;
+};
+struct cuda_buffer {
+    tn_buffer base;
+    bool registered;     // memory of the caller that was registered with the driver
+    uint64_t scratch_of; // the id of the stream whose programs use it as scratch; 0: none, or it was written to since
+    resident_table tables[2];
+    unsigned evictions; // of tables, for want of a free slot
+};
+
 // Buffers of device memory and of pinned host memory (buffer.cu).
 extern const tn_buffer_type_ops cuda_buffer_type_ops, cuda_host_buffer_type_ops;
+size_t cuda_tensor_size(tn_buffer_type *type, const tn_tensor *tensor);
+tn_status cuda_wrap_host(tn_device *device, void *memory, size_t size, tn_buffer **buffer);
 // After binding: marks weights that are repacked once they are complete.
 tn_status cuda_init_tensor(tn_buffer *buffer, tn_tensor *tensor);
 
-// Description, memory type and alignment of a device, real or described.
+// Description, kind, memory type and alignment of a device, real or described.
 void cuda_device_names(tn_device *device, tn_buffer_type *type, const device_description &d);
 // A matrix multiplication with many columns earns back the transfer of its weights; a norm before it moves with it.
 bool cuda_wants_op(tn_device *device, const tn_tensor *node);
 // A device without hardware (described_device.cu); `spec` is the text after "cuda:".
 tn_status described_device_new(const char *spec, tn_device **device);
 // The description of a real device, as the driver reports it.
-bool description_of_device(int ordinal, device_description *d, bool *integrated);
+bool description_of_device(int ordinal, device_description *d);
 
 // ---- Uploads (upload.cu) ----
 
+// Pinned memory for uploads: the device has it while it has buffers. Every upload_take() needs an upload_give_back().
+tn_status upload_take(cuda_device *d);
+void upload_give_back(cuda_device *d);
+size_t upload_staging_bytes(void);
 // `from` may change when it returns; work that starts on the device afterwards sees the data.
 tn_status upload(cuda_device *d, char *to, const char *from, size_t size);
 // The same from readers, which several threads call, into tensors of one buffer.
@@ -75,11 +92,19 @@ struct cuda_stream {
     cudaStream_t stream;
     cublasLtHandle_t blas;
     cudaEvent_t copied;                // orders copies between streams
-    unsigned *tickets;                 // zeros: kernels count finished blocks here and leave zeros behind
+    uint64_t id;                       // differs between all streams ever made
     struct profile *profile;           // NULL unless TENON_CUDA_PROFILE is set
     unsigned seen_writes, seen_copies; // of the device
     small_uploads *small;              // small uploads in this stream's order; NULL before the first
+    // Aborting (segments.cu).
+    tn_abort_fn abort; // or NULL
+    void *abort_user;
+    cudaEvent_t marks[2];   // after queued segments, in turn; recorded only with a callback
+    bool marked[2], queued; // queued: programs ran since the last synchronization
+    unsigned next_mark;
+    uint64_t unmarked_ns; // estimated work since the last mark
 };
+// At the beginning of scratch. Kernels count finished blocks here and leave zeros behind.
 enum {
     N_TICKETS = 16384,
     N_PERSISTENT_COUNTERS = 64, // after the tickets: counters of the persistent decode kernel
@@ -92,6 +117,16 @@ tn_status cuda_event_wait(tn_event *event, tn_stream *stream);
 tn_status cuda_event_synchronize(tn_event *event);
 // Orders uploads since this stream's last work, and its own small uploads, before its next work.
 tn_status cuda_stream_catch_up(cuda_stream *s);
+
+// ---- Aborting (segments.cu) ----
+
+// Before a segment of a program is queued: asks the callback, and waits until at most one segment is queued. After an
+// abort nothing is queued.
+tn_status segment_begin(cuda_stream *s);
+// After a segment was queued, with the time that it is estimated to take.
+tn_status segment_end(cuda_stream *s, uint64_t ns);
+// Waits for all queued work, and asks the callback if there was any.
+tn_status segments_synchronize(cuda_stream *s);
 
 // Programs of a stream (program.cu).
 tn_status cuda_program_new(tn_stream *stream, tn_tensor *const *nodes, size_t n_nodes, tn_program **program);

@@ -39,19 +39,28 @@ static const tn_buffer_ops described_buffer_ops = {
     described_buffer_free, cuda_init_tensor,      described_buffer_set,   described_buffer_get,
     described_buffer_fill, described_buffer_copy, described_buffer_clear, described_buffer_load};
 
-static tn_status described_buffer_new(tn_buffer_type *type, size_t size, tn_buffer **out) {
-    described_device *d = described(type->device);
+static tn_status described_buffer_at(tn_buffer_type *type, void *base, size_t size, tn_buffer **out) {
     tn_buffer *buffer = (tn_buffer *)tn_calloc(1, sizeof *buffer);
     if (!buffer) return TN_E_NOMEM;
-    uintptr_t step = (size / ALLOCATION_STEP + 1) * ALLOCATION_STEP;
     buffer->ops = &described_buffer_ops;
     buffer->type = type;
-    buffer->base = (void *)d->next_address.fetch_add(step);
+    buffer->base = base;
     buffer->size = size;
     *out = buffer;
     return TN_OK;
 }
-static const tn_buffer_type_ops described_type_ops = {described_buffer_new, NULL};
+static tn_status described_buffer_new(tn_buffer_type *type, size_t size, tn_buffer **out) {
+    uintptr_t step = (size / ALLOCATION_STEP + 1) * ALLOCATION_STEP;
+    return described_buffer_at(type, (void *)described(type->device)->next_address.fetch_add(step), size, out);
+}
+static tn_status described_wrap_host(tn_device *device, void *memory, size_t size, tn_buffer **out) {
+    if (!device->caps.wrap_host)
+        return tn_fail(TN_E_UNSUPPORTED, "%s has memory of its own: host memory must be copied", device->name);
+    return described_buffer_at(device->buffer_type, memory, size, out);
+}
+static size_t described_load_bytes(const tn_buffer_type *) { return upload_staging_bytes(); }
+static const tn_buffer_type_ops described_type_ops = {described_buffer_new, cuda_tensor_size, NULL,
+                                                      described_load_bytes};
 
 // ---- Programs ----
 
@@ -80,7 +89,7 @@ static tn_status described_program_new(tn_stream *stream, tn_tensor *const *node
         described_program_free(&p->base);
         return status;
     }
-    p->base.scratch = compiler_scratch(p->source);
+    p->base.scratch = compiler_scratch(p->source).total;
     *program = &p->base;
     return TN_OK;
 }
@@ -91,7 +100,7 @@ static tn_status described_program_print(tn_program *program, tn_buffer *scratch
     described_program *p = (described_program *)program;
     // Addresses that no buffer has: lists show tensors by name, and alignment is all that decisions depend on.
     char *unused = (char *)((uintptr_t)1 << 40);
-    compile_params params = {scratch ? (char *)scratch->base : unused, unused, (unsigned *)unused, false};
+    compile_params params = {scratch ? (char *)scratch->base : unused, unused, false};
     launch_list list = {};
     tn_status status = compiler_run(p->source, params, &list);
     if (status == TN_OK) status = launch_list_print(list, p->nodes, out);
@@ -141,7 +150,7 @@ static const tn_device_ops described_device_ops = {
     cuda_wants_op,
     NULL,
     NULL,
-    NULL,
+    described_wrap_host,
     described_stream_new,
     NULL,
     NULL,
@@ -155,9 +164,8 @@ static const tn_device_ops described_device_ops = {
 static tn_status describe(const char *spec, device_description *d, char *name, size_t name_size) {
     char *end;
     long ordinal = strtol(spec, &end, 10);
-    bool integrated;
     if (end == spec || *end || ordinal < 0) return description_parse(spec, d, name, name_size);
-    if (!description_of_device((int)ordinal, d, &integrated))
+    if (!description_of_device((int)ordinal, d))
         return tn_fail(TN_E_INVALID, "cuda:%s: there is no CUDA device %ld", spec, ordinal);
     snprintf(name, name_size, "cuda:%ld", ordinal);
     return TN_OK;
@@ -172,7 +180,6 @@ tn_status described_device_new(const char *spec, tn_device **device) {
     }
     d->next_address = FIRST_ADDRESS;
     d->device.ops = &described_device_ops;
-    d->device.kind = TN_DEVICE_GPU;
     d->device.caps.described = true;
     d->device.impl = d;
     d->type.ops = &described_type_ops;

@@ -81,6 +81,10 @@ static bool set_figure(device_description *d, const char *key, const char *value
     if (strcmp(key, "shared") == 0) return parse_spec_bytes(value, &d->shared_per_block);
     if (strcmp(key, "shared-sm") == 0) return parse_spec_bytes(value, &d->shared_per_multiprocessor);
     if (strcmp(key, "l2") == 0) return parse_spec_bytes(value, &d->l2_bytes);
+    if (strcmp(key, "integrated") == 0) {
+        d->integrated = strcmp(value, "1") == 0;
+        return d->integrated || strcmp(value, "0") == 0;
+    }
     if (strcmp(key, "memory") == 0) return parse_spec_bytes(value, &d->memory_bytes);
     return false;
 }
@@ -122,7 +126,7 @@ tn_status description_parse(const char *spec, device_description *d, char *name,
             return tn_fail(
                 TN_E_INVALID,
                 "cuda:%s: '%s' is not understood; known are sms, shared, shared-sm, threads-sm, blocks-sm, "
-                "l2, memory (a number with K, M or G for bytes) and name",
+                "l2, memory (a number with K, M or G for bytes), integrated (0 or 1) and name",
                 spec, part);
         }
     }

@@ -19,6 +19,7 @@ struct device_description {
     bool bulk_copies;         // cp.async.bulk with mbarriers: capability 9.0
     bool programmatic_launch; // a kernel may start while the one before it runs: capability 9.0
     bool cooperative_launch;
+    bool integrated; // its memory is the host's
 };
 
 enum {

@@ -16,15 +16,10 @@ tn_status cuda_check(cudaError_t error, const char *what) {
                                                           : TN_E_DEVICE;
     return tn_fail(status, "cuda%d: %s: %s", ordinal, what, cudaGetErrorString(error));
 }
-tn_status clear_now(void *at, size_t size) {
-    CUDA_TRY(cudaMemset(at, 0, size));
-    CUDA_TRY(cudaStreamSynchronize(0));
-    return TN_OK;
-}
 
 // ---- Descriptions ----
 
-bool description_of_device(int ordinal, device_description *d, bool *integrated) {
+bool description_of_device(int ordinal, device_description *d) {
     cudaDeviceProp p;
     if (cudaGetDeviceProperties(&p, ordinal) != cudaSuccess) return false;
     *d = device_description{};
@@ -40,7 +35,7 @@ bool description_of_device(int ordinal, device_description *d, bool *integrated)
     d->memory_bytes = p.totalGlobalMem;
     d->cooperative_launch = p.cooperativeLaunch != 0;
     description_set_features(d);
-    *integrated = p.integrated != 0;
+    d->integrated = p.integrated != 0;
     return true;
 }
 
@@ -50,7 +45,7 @@ static tn_status cuda_memory(tn_device *device, size_t *free_bytes, size_t *tota
     cuda_device *d = (cuda_device *)device->impl;
     CUDA_TRY(cudaSetDevice(d->ordinal));
     CUDA_TRY(cudaMemGetInfo(free_bytes, total_bytes));
-    if (d->integrated) {
+    if (d->description.integrated) {
         // Its memory is the host's: the host's available bytes count, not the driver's.
         FILE *file = fopen("/proc/meminfo", "r");
         char line[128];
@@ -77,7 +72,7 @@ static const tn_device_ops cuda_device_ops = {
     cuda_wants_op,
     NULL,
     NULL,
-    NULL,
+    cuda_wrap_host,
     cuda_stream_new,
     cuda_event_new,
     cuda_event_free,
@@ -94,11 +89,14 @@ void cuda_device_names(tn_device *device, tn_buffer_type *type, const device_des
     type->alignment = 256;
     type->max_size = d.memory_bytes;
     device->buffer_type = type;
+    // A discrete GPU could follow pointers to the host's memory, too, but only as fast as the bus.
+    device->kind = d.integrated ? TN_DEVICE_IGPU : TN_DEVICE_GPU;
+    device->caps.shares_host = device->caps.unified = device->caps.wrap_host = d.integrated;
 }
 static bool cuda_open_device(cuda_device *d, int ordinal) {
     enum { LOWEST_CAPABILITY = 75 };
     d->ordinal = ordinal;
-    if (!description_of_device(ordinal, &d->description, &d->integrated) ||
+    if (!description_of_device(ordinal, &d->description) ||
         d->description.major * 10 + d->description.minor < LOWEST_CAPABILITY)
         return false;
     if (cudaSetDevice(ordinal) != cudaSuccess ||
@@ -106,9 +104,10 @@ static bool cuda_open_device(cuda_device *d, int ordinal) {
         return false;
     d->device.ops = &cuda_device_ops;
     snprintf(d->device.name, sizeof d->device.name, "cuda%d", ordinal);
-    d->device.kind = d->integrated ? TN_DEVICE_IGPU : TN_DEVICE_GPU;
     d->device.caps.async = d->device.caps.events = d->device.caps.host_buffers = true;
-    d->device.caps.shares_host = d->integrated;
+    int pageable = 0;
+    if (cudaDeviceGetAttribute(&pageable, cudaDevAttrPageableMemoryAccess, ordinal) == cudaSuccess)
+        d->pageable = pageable != 0;
     d->device.host_buffer_type = &d->host_type;
     d->device.impl = d;
     d->type.ops = &cuda_buffer_type_ops;

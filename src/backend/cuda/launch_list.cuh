@@ -96,7 +96,7 @@ struct launch_target {
     bool strict;
 };
 tn_status launch_record_run(const launch_list &l, const launch_record &r, const launch_target &target);
-tn_status launch_list_run(const launch_list &l, const launch_target &target);
+tn_status launch_records_run(const launch_list &l, size_t begin, size_t end, const launch_target &target);
 
 template <typename... P>
 static cudaError_t call_kernel(const cudaLaunchConfig_t *config, const void *function, const void *arguments) {

@@ -70,7 +70,7 @@ tn_status launch_record_run(const launch_list &l, const launch_record &r, const 
             cudaMemcpyAsync(r.copy_to, r.copy_from, r.copy_bytes, cudaMemcpyDeviceToDevice, target.stream), "copy");
     }
 }
-tn_status launch_list_run(const launch_list &l, const launch_target &target) {
-    for (size_t i = 0; i < l.n_records; i++) TN_TRY(launch_record_run(l, l.records[i], target));
+tn_status launch_records_run(const launch_list &l, size_t begin, size_t end, const launch_target &target) {
+    for (size_t i = begin; i < end; i++) TN_TRY(launch_record_run(l, l.records[i], target));
     return TN_OK;
 }

@@ -1,6 +1,7 @@
 // Streams of work: asynchronous transfers and events.
 #include "backend/cuda/kernels/common.cuh"
 #include "backend/cuda/profile.cuh"
+#include "backend/cuda/scratch.cuh"
 
 enum { LARGE_COPY = 4 << 20 }; // bytes from which several threads upload faster than one
 
@@ -11,7 +12,8 @@ static void cuda_stream_free(tn_stream *stream) {
     cudaSetDevice(s->device->ordinal);
     profile_free(s->profile);
     tn_free(s->small);
-    if (s->tickets) cudaFree(s->tickets);
+    for (cudaEvent_t mark : s->marks)
+        if (mark) cudaEventDestroy(mark);
     if (s->blas) cublasLtDestroy(s->blas);
     if (s->copied) cudaEventDestroy(s->copied);
     if (s->stream) cudaStreamDestroy(s->stream);
@@ -32,6 +34,12 @@ static tn_status cuda_synchronize(tn_stream *stream) {
     cuda_stream *s = cuda_stream_of(stream);
     CUDA_TRY(cudaSetDevice(s->device->ordinal));
     TN_TRY(flush_small_uploads(s->small, s->stream));
+    return segments_synchronize(s);
+}
+// For transfers: waits for earlier work without asking the abort callback.
+static tn_status finish_earlier_work(cuda_stream *s) {
+    CUDA_TRY(cudaSetDevice(s->device->ordinal));
+    TN_TRY(flush_small_uploads(s->small, s->stream));
     CUDA_TRY(cudaStreamSynchronize(s->stream));
     return TN_OK;
 }
@@ -44,7 +52,7 @@ static tn_status cuda_set_async(tn_stream *stream, tn_tensor *tensor, const void
     cuda_stream *s = cuda_stream_of(stream);
     CUDA_TRY(cudaSetDevice(s->device->ordinal));
     if (is_soa(tensor)) {
-        TN_TRY(cuda_synchronize(stream));
+        TN_TRY(finish_earlier_work(s));
         return tn_tensor_set_at(tensor, data, offset, size);
     }
     if (size <= SMALL_BYTES)
@@ -78,7 +86,7 @@ static tn_status send_bytes(cuda_stream *s, char *to, const char *from, int size
 static tn_status cuda_get_async(tn_stream *stream, const tn_tensor *tensor, void *data, size_t offset, size_t size) {
     cuda_stream *s = cuda_stream_of(stream);
     if (is_soa(tensor)) {
-        TN_TRY(cuda_synchronize(stream));
+        TN_TRY(finish_earlier_work(s));
         return tn_tensor_get_at(tensor, data, offset, size);
     }
     TN_TRY(cuda_stream_catch_up(s));
@@ -150,14 +158,22 @@ static const tn_stream_ops cuda_stream_ops = {
     cuda_program_new, cuda_program_free, cuda_program_moved, cuda_program_run, cuda_program_print,
 };
 
-tn_status cuda_stream_new(tn_device *device, const tn_stream_params *, tn_stream **stream) {
+static tn_status make_marks(cuda_stream *s) {
+    for (cudaEvent_t &mark : s->marks)
+        TN_TRY(cuda_check(cudaEventCreateWithFlags(&mark, cudaEventDisableTiming), "cudaEventCreate"));
+    return TN_OK;
+}
+// Takes no device memory: counters and tables are in the programs' scratch, and so are the workspaces of cuBLASLt.
+tn_status cuda_stream_new(tn_device *device, const tn_stream_params *params, tn_stream **stream) {
     cuda_stream *s = (cuda_stream *)tn_calloc(1, sizeof *s);
     if (!s) return TN_E_NOMEM;
     s->device = (cuda_device *)device->impl;
     s->base.ops = &cuda_stream_ops;
     s->base.device = device;
     s->base.impl = s;
-    const size_t tickets = (N_TICKETS + N_PERSISTENT_COUNTERS) * sizeof *s->tickets;
+    s->id = scratch_new_id();
+    s->abort = params->abort;
+    s->abort_user = params->abort_user;
     tn_status status = cuda_check(cudaSetDevice(s->device->ordinal), "cudaSetDevice");
     if (status == TN_OK)
         status = cuda_check(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "cudaStreamCreate");
@@ -165,8 +181,7 @@ tn_status cuda_stream_new(tn_device *device, const tn_stream_params *, tn_stream
         status = cuda_check(cudaEventCreateWithFlags(&s->copied, cudaEventDisableTiming), "cudaEventCreate");
     if (status == TN_OK && cublasLtCreate(&s->blas) != CUBLAS_STATUS_SUCCESS)
         status = tn_fail(TN_E_DEVICE, "%s: cuBLASLt cannot be started", device->name);
-    if (status == TN_OK) status = cuda_check(cudaMalloc(&s->tickets, tickets), "allocating tickets");
-    if (status == TN_OK) status = clear_now(s->tickets, tickets);
+    if (status == TN_OK && s->abort) status = make_marks(s);
     s->profile = profile_new();
     if (status != TN_OK) {
         cuda_stream_free(&s->base);

@@ -3,12 +3,14 @@
 //
 //   small   up to SMALL_BYTES, such as a token's inputs: collected, and written by one kernel in the stream that
 //           needs them. A stream's own small uploads are kept apart: they must not overtake its earlier work.
-//   staged  up to STAGED_BYTES: copied through pinned buffers that are used in turn
+//   plain   up to PLAIN_BYTES, such as a micro-batch's inputs: the driver keeps a copy until it is transferred
 //   bulk    in pieces: several threads read them into pinned memory, since one thread cannot read as fast as the bus
 //           transfers. Each thread fills one staging buffer while another is in flight. Many tensors form one job, so
 //           that the threads meet once per job and not once per tensor.
 //
-// The copy stream orders staged and bulk uploads and everything else that changes buffers.
+// The copy stream orders plain and bulk uploads and everything else that changes buffers.
+//
+// The staging buffers are part of the plan (tn_buffer_type_load_bytes): the device has them while it has a buffer.
 #include "backend/cuda/cuda.cuh"
 
 #include <algorithm>
@@ -17,8 +19,7 @@
 
 enum {
     MAX_SMALL = 24, // with SMALL_BYTES each they fit into the parameters of a launch
-    STAGED_BYTES = 4 << 10,
-    STAGED_SLOTS = 64,
+    PLAIN_BYTES = 64 << 10,
     PIECE = 1 << 20,
     STAGES = 3,
     WORKERS = 12,
@@ -45,25 +46,23 @@ struct bulk_upload {
 struct upload_worker {
     pthread_t thread;
     cudaStream_t stream;
-    char *staging[STAGES];
     cudaEvent_t staged[STAGES], done;
     bool took; // pieces of the current job
 };
 // `lock` protects all of it, except the job, which belongs to the holder of `bulk_lock`, and what is a worker's own.
 struct uploader {
     small_uploads small;
-    cudaEvent_t small_done;    // recorded after the last small uploads
-    cudaStream_t small_stream; // in which they ran, or NULL
-    char *staged;              // STAGED_SLOTS pinned buffers of STAGED_BYTES
-    unsigned sent;
+    cudaEvent_t small_done;      // recorded after the last small uploads
+    cudaStream_t small_stream;   // in which they ran, or NULL
     cudaEvent_t copies_recorded; // of the copy stream
     unsigned copies;             // uses of the copy stream so far
     // Since bulk uploads last waited for the copy stream, it has had work other than bulk uploads.
     bool must_follow;
 
     upload_worker workers[WORKERS];
-    int n_workers; // 0 before the first bulk upload; the first is the calling thread
-    char *staging;
+    int n_workers;             // 0 before the first bulk upload; the first is the calling thread
+    char *staging;             // upload_staging_bytes() of pinned memory
+    unsigned n_buffers;        // device buffers: with the first one staging memory is taken, with the last given back
     byte_range recent[RECENT]; // memory that the copy stream may still be changing
     int n_recent;
     pthread_mutex_t bulk_lock; // taken before `lock`, which stays free while pieces are read
@@ -89,15 +88,13 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // of all devices
 static tn_status new_event(cudaEvent_t *event) {
     return cuda_check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "cudaEventCreate");
 }
-// Made at the first upload; lives as long as the device.
+// Made with the first buffer; lives as long as the device.
 static tn_status make_uploader(cuda_device *d) {
     if (d->uploader) return TN_OK;
     uploader *up = (uploader *)tn_calloc(1, sizeof *up);
     if (!up) return TN_E_NOMEM;
     tn_status status = new_event(&up->copies_recorded);
     if (status == TN_OK) status = new_event(&up->small_done);
-    if (status == TN_OK)
-        status = cuda_check(cudaMallocHost(&up->staged, STAGED_SLOTS * STAGED_BYTES), "pinned memory for uploads");
     if (status != TN_OK) {
         if (up->copies_recorded) cudaEventDestroy(up->copies_recorded);
         if (up->small_done) cudaEventDestroy(up->small_done);
@@ -175,26 +172,49 @@ tn_status flush_small_uploads(small_uploads *small, cudaStream_t stream) {
     return small && small->n ? launch_small_uploads(*small, stream) : TN_OK;
 }
 
-// ---- Staged and bulk uploads ----
+// ---- Staging memory ----
 
-// Buffers are used in turn. Before the first is used again, all copies from them must have ended.
-static tn_status upload_one_staged(cuda_device *d, char *to, const char *from, size_t size) {
+static int max_workers(void) {
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return cores < 1 ? 1 : cores < WORKERS ? (int)cores : (int)WORKERS;
+}
+size_t upload_staging_bytes(void) { return (size_t)max_workers() * STAGES * PIECE; }
+
+tn_status upload_take(cuda_device *d) {
+    pthread_mutex_lock(&lock);
+    tn_status status = make_uploader(d);
+    if (status == TN_OK && !d->uploader->n_buffers)
+        status =
+            cuda_check(cudaMallocHost(&d->uploader->staging, upload_staging_bytes()), "pinned memory for uploads");
+    if (status == TN_OK) d->uploader->n_buffers++;
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+// The caller has waited for the copy stream, which waits for all transfers from staging memory.
+void upload_give_back(cuda_device *d) {
+    pthread_mutex_lock(&lock);
     uploader *up = d->uploader;
-    unsigned index = up->sent++ % STAGED_SLOTS;
-    if (index == 0) CUDA_TRY(cudaStreamSynchronize(d->copy_stream));
-    memcpy(up->staged + index * STAGED_BYTES, from, size);
-    up->must_follow = true;
-    CUDA_TRY(cudaMemcpyAsync(to, up->staged + index * STAGED_BYTES, size, cudaMemcpyHostToDevice, d->copy_stream));
-    return TN_OK;
+    if (--up->n_buffers == 0) {
+        cudaFreeHost(up->staging);
+        up->staging = NULL;
+    }
+    pthread_mutex_unlock(&lock);
 }
 
-static tn_status upload_staged(cuda_device *d, char *to, const char *from, size_t size) {
+// ---- Plain and bulk uploads ----
+
+// From ordinary memory: the driver has copied the data when the call returns. In pieces, because others wait for the
+// lock meanwhile.
+static tn_status upload_plain(cuda_device *d, char *to, const char *from, size_t size) {
     tn_status status = TN_OK;
-    for (size_t at = 0, part; at < size && status == TN_OK; at += part) {
-        part = size - at < STAGED_BYTES ? size - at : (size_t)STAGED_BYTES;
+    for (size_t at = 0, n; at < size && status == TN_OK; at += n) {
+        n = std::min(size - at, (size_t)PIECE);
         pthread_mutex_lock(&lock);
         status = order_copies(d);
-        if (status == TN_OK) status = upload_one_staged(d, to + at, from + at, part);
+        d->uploader->must_follow = true;
+        if (status == TN_OK)
+            status = cuda_check(cudaMemcpyAsync(to + at, from + at, n, cudaMemcpyHostToDevice, d->copy_stream),
+                                "uploading a tensor");
         d->uploader->copies++;
         d->writes++;
         pthread_mutex_unlock(&lock);
@@ -222,9 +242,10 @@ static tn_status upload_pieces(uploader *up, upload_worker *w) {
             p = bulk_at(up, i);
         }
         size_t at = (piece - first) * PIECE, n = p.size - at < PIECE ? p.size - at : (size_t)PIECE;
+        char *staging = up->staging + ((size_t)(w - up->workers) * STAGES + (size_t)k) * PIECE;
         CUDA_TRY(cudaEventSynchronize(w->staged[k]));
-        TN_TRY(p.read(p.user, at, w->staging[k], n));
-        CUDA_TRY(cudaMemcpyAsync(p.to + at, w->staging[k], n, cudaMemcpyHostToDevice, w->stream));
+        TN_TRY(p.read(p.user, at, staging, n));
+        CUDA_TRY(cudaMemcpyAsync(p.to + at, staging, n, cudaMemcpyHostToDevice, w->stream));
         w->took = true;
         CUDA_TRY(cudaEventRecord(w->staged[k], w->stream));
     }
@@ -263,12 +284,10 @@ static void *upload_worker_main(void *argument) {
     }
     return NULL;
 }
-static tn_status make_worker(uploader *up, upload_worker *w, char *staging) {
+static tn_status make_worker(uploader *up, upload_worker *w) {
     if (!w->stream) CUDA_TRY(cudaStreamCreateWithFlags(&w->stream, cudaStreamNonBlocking));
-    for (int k = 0; k < STAGES; k++) {
-        w->staging[k] = staging + k * PIECE;
+    for (int k = 0; k < STAGES; k++)
         if (!w->staged[k]) TN_TRY(new_event(&w->staged[k]));
-    }
     if (!w->done) TN_TRY(new_event(&w->done));
     if (w == up->workers) return TN_OK;
     upload_task *task = (upload_task *)tn_malloc(sizeof *task);
@@ -281,12 +300,8 @@ static tn_status make_worker(uploader *up, upload_worker *w, char *staging) {
 // Fewer threads than planned are no failure; one is enough.
 static tn_status make_workers(uploader *up) {
     if (up->n_workers) return TN_OK;
-    if (!up->staging)
-        TN_TRY(
-            cuda_check(cudaMallocHost(&up->staging, (size_t)WORKERS * STAGES * PIECE), "pinned memory for uploads"));
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    for (int i = 0; i < WORKERS && (i == 0 || i < cores); i++) {
-        tn_status status = make_worker(up, &up->workers[i], up->staging + (size_t)i * STAGES * PIECE);
+    for (int i = 0; i < max_workers(); i++) {
+        tn_status status = make_worker(up, &up->workers[i]);
         if (status != TN_OK && i == 0) return status;
         if (status != TN_OK) break;
         up->n_workers = i + 1;
@@ -344,15 +359,12 @@ static tn_status end_bulk(cuda_device *d) {
     return up->failed ? tn_fail(up->status, "%s", up->message) : TN_OK;
 }
 static tn_status upload_bulk(cuda_device *d, const tn_tensor_source *sources, const bulk_upload &one, size_t n) {
-    pthread_mutex_lock(&lock);
     tn_status status = cuda_check(cudaSetDevice(d->ordinal), "cudaSetDevice");
-    if (status == TN_OK) status = make_uploader(d);
-    pthread_mutex_unlock(&lock);
     if (status != TN_OK) return status;
     // Data in memory does not wait for a job that reads files.
     uploader *up = d->uploader;
     if (pthread_mutex_trylock(&up->bulk_lock) != 0) {
-        if (!sources) return upload_staged(d, one.to, (const char *)one.user, one.size);
+        if (!sources) return upload_plain(d, one.to, (const char *)one.user, one.size);
         pthread_mutex_lock(&up->bulk_lock);
     }
     up->sources = sources;
@@ -377,15 +389,16 @@ tn_status upload_from(cuda_device *d, const tn_tensor_source *sources, size_t n)
     return upload_bulk(d, sources, {}, n);
 }
 tn_status upload(cuda_device *d, char *to, const char *from, size_t size) {
-    if (size > STAGED_BYTES) return upload_bulk(d, NULL, {to, read_memory, (void *)from, size}, 1);
+    if (size > PLAIN_BYTES) return upload_bulk(d, NULL, {to, read_memory, (void *)from, size}, 1);
+    if (size > SMALL_BYTES) {
+        CUDA_TRY(cudaSetDevice(d->ordinal));
+        return upload_plain(d, to, from, size);
+    }
     pthread_mutex_lock(&lock);
-    tn_status status = TN_OK;
-    if (!d->uploader || size > SMALL_BYTES) status = cuda_check(cudaSetDevice(d->ordinal), "cudaSetDevice");
-    if (status == TN_OK) status = make_uploader(d);
-    if (status == TN_OK && size <= SMALL_BYTES) status = add_small_upload(d, to, from, size);
+    tn_status status = add_small_upload(d, to, from, size);
     d->writes++;
     pthread_mutex_unlock(&lock);
-    return status == TN_OK && size > SMALL_BYTES ? upload_staged(d, to, from, size) : status;
+    return status;
 }
 tn_status upload_before(cuda_device *d) {
     pthread_mutex_lock(&lock);

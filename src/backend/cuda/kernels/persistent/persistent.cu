@@ -46,6 +46,7 @@ static size_t step_bytes(const persistent_steps *c) { return (size_t)c->capacity
 size_t persistent_memory_bytes(const persistent_steps *c) {
     return step_bytes(c) + EPOCH_BYTES + RESULT_BUFFERS * PERSISTENT_MAX_ROW * sizeof(float);
 }
+size_t persistent_zeros_offset(const persistent_steps *c) { return step_bytes(c); }
 const persistent_step *persistent_all_steps(const persistent_steps *c, int *n) {
     *n = c->n;
     return c->steps;

@@ -46,6 +46,8 @@ bool persistent_supports(const device_description &device);
 tn_status persistent_new(const device_description &device, int steps, persistent_steps **out);
 void persistent_free(persistent_steps *c);
 size_t persistent_memory_bytes(const persistent_steps *c); // on the device; the steps come first
+// From here to the end the memory must be zeros before the first launch: no result may carry a valid step tag.
+size_t persistent_zeros_offset(const persistent_steps *c);
 const persistent_step *persistent_all_steps(const persistent_steps *c, int *n);
 
 bool persistent_takes_matmul(const gemv_job &job); // decided by the kinds and shapes of its matrices
