@@ -1,5 +1,5 @@
 #!/bin/bash
-# run.sh BUILD CAPABILITY: runs test_gpu and test_gpu_edges with the CUDA backend on the CPU, and models that use its fast kernels.
+# run.sh BUILD CAPABILITY: runs the tests of GPUs with the CUDA backend on the CPU, and models that use its fast kernels.
 # TENON_LONG=1 runs all of test_gpu, more models, and other orders of threads.
 set -u
 build=$(realpath "$1") capability=$2 failures=0
@@ -54,6 +54,8 @@ else
         tests 'named*' TENON_GPU_MODELS="$models" TENON_EMULATED_SEED=$seed TENON_CUDA_PERSISTENT=0
     done
 fi
+run test_gpu_memory '*' TENON_GPU_MODELS="$models" TENON_COUNT_GPU_BYTES="$work/bytes"
+run test_gpu_memory 'integrated*' TENON_EMULATED_INTEGRATED=1
 edges '*'
 edges 'devices*' TENON_EMULATED_DEVICES=2
 edges 'long*' TENON_EMULATED_PROCESSORS=132 TENON_CUDA_PERSISTENT=0

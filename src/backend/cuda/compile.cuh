@@ -130,9 +130,9 @@ struct launch_segment {
     uint64_t ns;           // estimated, rather too long than too short
     cudaGraphExec_t graph; // NULL before it is captured
 };
-// Divides a list into segments that can be aborted in between: the longest that take at most SEGMENT_NS, or one
-// record. With `whole` there is one segment. The caller frees *out with tn_free.
-tn_status segments_of(const launch_list &l, tn_tensor *const *nodes, const device_description &d, bool whole,
+// Divides a list into segments that can be aborted in between: the longest that take at most most_ns, or one record.
+// UINT64_MAX: one segment. The caller frees *out with tn_free.
+tn_status segments_of(const launch_list &l, tn_tensor *const *nodes, const device_description &d, uint64_t most_ns,
                       launch_segment **out, size_t *n);
 
 // ---- Shapes of launches ----

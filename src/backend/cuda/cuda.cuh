@@ -103,6 +103,7 @@ struct cuda_stream {
     bool marked[2], queued; // queued: programs ran since the last synchronization
     unsigned next_mark;
     uint64_t unmarked_ns; // estimated work since the last mark
+    uint64_t segment_ns;  // the longest segment; UINT64_MAX without a callback
 };
 // At the beginning of scratch. Kernels count finished blocks here and leave zeros behind.
 enum {
@@ -125,6 +126,7 @@ tn_status cuda_stream_catch_up(cuda_stream *s);
 tn_status segment_begin(cuda_stream *s);
 // After a segment was queued, with the time that it is estimated to take.
 tn_status segment_end(cuda_stream *s, uint64_t ns);
+uint64_t segment_max_ns(void);
 // Waits for all queued work, and asks the callback if there was any.
 tn_status segments_synchronize(cuda_stream *s);
 

@@ -141,7 +141,7 @@ tn_status cuda_program_run(tn_program *program, tn_buffer *scratch) {
     if (p->runs == 0) {
         forget_launches(p);
         TN_TRY(compile_program(p, scratch));
-        TN_TRY(segments_of(p->list, p->nodes, s->device->description, !s->abort, &p->segments, &p->n_segments));
+        TN_TRY(segments_of(p->list, p->nodes, s->device->description, s->segment_ns, &p->segments, &p->n_segments));
     }
     if (!p->captured && p->runs >= 1 && !profile_is_single(s->profile)) TN_TRY(capture_program(p, s));
     TN_TRY(scratch_prepare(s, scratch, p->needs, p->table));

@@ -6,10 +6,16 @@
 #include "backend/cuda/compile.cuh"
 
 #include <algorithm>
+#include <stdlib.h>
 
 // An abort takes effect after at most two segments. Estimates are at most a few times too short, on a GPU that is
 // shared or throttled, so 50 ms hold.
 static const uint64_t SEGMENT_NS = 8000000;
+// For tests: TENON_CUDA_SEGMENT_US; 0 gives every launch a segment of its own.
+uint64_t segment_max_ns(void) {
+    const char *wanted = getenv("TENON_CUDA_SEGMENT_US");
+    return wanted && *wanted ? strtoull(wanted, NULL, 10) * 1000 : SEGMENT_NS;
+}
 
 // ---- Estimates ----
 // Rates that every GPU of a class exceeds, for each multiprocessor. They only have to bound the time: a GPU that is
@@ -58,8 +64,9 @@ static double record_ns(const launch_list &l, tn_tensor *const *nodes, const dev
     return ns;
 }
 
-tn_status segments_of(const launch_list &l, tn_tensor *const *nodes, const device_description &d, bool whole,
+tn_status segments_of(const launch_list &l, tn_tensor *const *nodes, const device_description &d, uint64_t most_ns,
                       launch_segment **out, size_t *n) {
+    const bool whole = most_ns == UINT64_MAX;
     const device_rates rates = rates_of(d);
     launch_segment *all = (launch_segment *)tn_calloc(whole ? 1 : l.n_records + 1, sizeof *all);
     if (!all) return TN_E_NOMEM;
@@ -74,7 +81,7 @@ tn_status segments_of(const launch_list &l, tn_tensor *const *nodes, const devic
              group++) {}
         const double each = record_ns(l, nodes, rates, l.records[i]) / (double)(group - i);
         for (size_t r = i; r < group; r++) {
-            if (sum > 0 && sum + each > (double)SEGMENT_NS) {
+            if (sum > 0 && sum + each > (double)most_ns) {
                 all[++*n].begin = r;
                 sum = 0;
             }
@@ -116,7 +123,7 @@ tn_status segment_begin(cuda_stream *s) {
 tn_status segment_end(cuda_stream *s, uint64_t ns) {
     if (!s->abort) return TN_OK;
     s->unmarked_ns += std::max<uint64_t>(ns, 1);
-    if (s->unmarked_ns < SEGMENT_NS / 2) return TN_OK; // short programs share a mark
+    if (s->unmarked_ns < s->segment_ns / 2) return TN_OK; // short programs share a mark
     CUDA_TRY(cudaEventRecord(s->marks[s->next_mark], s->stream));
     s->marked[s->next_mark] = true;
     s->next_mark ^= 1;

@@ -174,6 +174,7 @@ tn_status cuda_stream_new(tn_device *device, const tn_stream_params *params, tn_
     s->id = scratch_new_id();
     s->abort = params->abort;
     s->abort_user = params->abort_user;
+    s->segment_ns = s->abort ? segment_max_ns() : UINT64_MAX;
     tn_status status = cuda_check(cudaSetDevice(s->device->ordinal), "cudaSetDevice");
     if (status == TN_OK)
         status = cuda_check(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "cudaStreamCreate");

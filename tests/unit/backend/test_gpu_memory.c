@@ -1,0 +1,460 @@
+/* Memory and abort on a GPU: planned bytes are those that the backend requests, programs share one scratch buffer,
+ * and long programs stop soon. Skipped without a GPU.
+ *
+ * TENON_COUNT_GPU_BYTES names the file in which the emulator, or tests/modules/count_gpu_bytes.c on a real GPU,
+ * records every allocation. TENON_GPU_MODELS: model files separated by spaces. */
+#include "gpu.h"
+#include "random_tensor.h"
+
+#include "tenon/llm.h"
+#include "tenon/sched.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- Allocations as recorded ---- */
+
+typedef struct requests {
+    size_t device, pinned; /* bytes requested and not yet released */
+    size_t lines;
+} requests;
+
+static bool read_requests(requests *r) {
+    const char *path = getenv("TENON_COUNT_GPU_BYTES");
+    *r = (requests){0};
+    FILE *file = path && *path ? fopen(path, "r") : NULL;
+    if (!file) return false;
+    char sign, kind[16];
+    unsigned long long bytes;
+    while (fscanf(file, " %c %15s %llu%*[^\n]", &sign, kind, &bytes) == 3) {
+        size_t *sum = strcmp(kind, "device") == 0 ? &r->device : &r->pinned;
+        *sum = sign == '+' ? *sum + (size_t)bytes : *sum - (size_t)bytes;
+        r->lines++;
+    }
+    fclose(file);
+    return true;
+}
+
+/* ---- Models ---- */
+
+enum { MAX_MODELS = 8, CELLS = 256, MICRO_BATCH = 48 };
+static int model_names(char list[4096], char *names[MAX_MODELS]) {
+    int n = 0;
+    snprintf(list, 4096, "%s", getenv("TENON_GPU_MODELS") ? getenv("TENON_GPU_MODELS") : "");
+    for (char *name = strtok(list, " "); name && n < MAX_MODELS; name = strtok(NULL, " ")) names[n++] = name;
+    return n;
+}
+static tn_session_params memory_params(const tn_sched *sched) {
+    tn_session_params p = tn_session_params_default();
+    p.n_ctx = CELLS;
+    p.n_ubatch = MICRO_BATCH;
+    p.n_outputs = 1;
+    p.sched = sched;
+    p.n_gpu_layers = 1000;
+    if (!sched) p.devices[0] = tn_device_name(gpu);
+    return p;
+}
+static void decode_some(tn_session *session, int32_t n, bool argmax) {
+    tn_token tokens[MICRO_BATCH];
+    for (int32_t i = 0; i < n; i++) tokens[i] = 3 + i * 7 % 400;
+    tn_session_clear(session);
+    assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = n, .tokens = tokens, .argmax = argmax}));
+}
+
+static void decode_mixed_sizes(tn_session *session, bool argmax) {
+    for (int32_t size = 1; size <= MICRO_BATCH; size += size < 10 ? 1 : 13) decode_some(session, size, argmax);
+}
+
+/* Sessions of every model, decoding batches of mixed sizes, request what tn_fit_session() says and nothing later. */
+static void memory_requested_is_as_planned(void **state) {
+    (void)state;
+    NEED_GPU();
+    char list[4096], *names[MAX_MODELS];
+    const int n = model_names(list, names);
+    requests before, opened, after;
+    tn_buffer *empty; /* libraries that allocate when they are loaded have done so afterwards */
+    assert_ok(tn_buffer_new(tn_device_buffer_type(gpu), 256, &empty));
+    tn_buffer_free(empty);
+    if (!n || !read_requests(&before)) skip();
+    for (int m = 0; m < n; m++) {
+        tn_model *model;
+        tn_session *session;
+        tn_session_params p = memory_params(NULL);
+        tn_fit fit;
+        assert_ok(tn_model_open(names[m], NULL, &model));
+        assert_ok(tn_fit_session(model, &p, &fit));
+        assert_true(read_requests(&after));
+        assert_int_equal(after.lines, before.lines); /* planning takes nothing */
+        assert_ok(tn_session_new(model, &p, &session));
+        assert_true(read_requests(&opened));
+        const tn_fit_device *d = &fit.devices[0];
+        const size_t planned = d->weights + d->cache + d->compute + d->scratch,
+                     staging = tn_buffer_type_load_bytes(tn_device_buffer_type(gpu));
+        print_message("%s: device %zu planned, %zu requested; pinned %zu, of it %zu for uploads\n", names[m], planned,
+                      opened.device - before.device, opened.pinned - before.pinned, staging);
+        assert_int_equal(opened.device - before.device, planned);
+        assert_true(opened.pinned - before.pinned >= staging);
+        for (int round = 0; round < 3; round++) decode_mixed_sizes(session, round == 1);
+        assert_true(read_requests(&after));
+        assert_int_equal(after.lines, opened.lines);
+        tn_session_free(session);
+        tn_model_close(model);
+        tn_fit_free(&fit);
+        assert_true(read_requests(&after));
+        assert_int_equal(after.device, before.device);
+        assert_int_equal(after.pinned, before.pinned);
+        before = after;
+    }
+}
+
+/* By the driver's own account. Its kernels, graphs and heaps are loaded when every size has run three times, as
+ * logits and as argmax. TENON_GPU_STEPS: the number of further steps. */
+static void memory_free_stays_the_same(void **state) {
+    (void)state;
+    NEED_GPU();
+    char list[4096], *names[MAX_MODELS];
+    const int n = model_names(list, names);
+    const char *steps = getenv("TENON_GPU_STEPS");
+    if (!n) skip();
+    for (int m = 0; m < n; m++) {
+        tn_model *model;
+        tn_session *session;
+        tn_session_params p = memory_params(NULL);
+        size_t at_first, opened, warm, after, total;
+        assert_ok(tn_device_memory(gpu, &at_first, &total));
+        assert_ok(tn_model_open(names[m], NULL, &model));
+        assert_ok(tn_session_new(model, &p, &session));
+        assert_ok(tn_device_memory(gpu, &opened, &total));
+        for (int round = 0; round < 6; round++) decode_mixed_sizes(session, round % 2 == 1);
+        assert_ok(tn_device_memory(gpu, &warm, &total));
+        const int more = steps ? atoi(steps) : 10;
+        for (int i = 0; i < more; i++) decode_some(session, 1 + (i < 500 ? i % 10 : 0), i % 3 == 1);
+        for (int i = 0; i * 13 < more; i++) decode_mixed_sizes(session, i % 2 == 1);
+        assert_ok(tn_device_memory(gpu, &after, &total));
+        print_message("%s: free %zu at first, %zu opened, %zu after all sizes, %zu after %d further steps\n",
+                      names[m], at_first, opened, warm, after, more);
+        assert_int_equal(warm, after);
+        tn_session_free(session);
+        tn_model_close(model);
+    }
+}
+
+/* A device described by "cuda:0" needs the scratch that the real one needs. */
+static void memory_of_described_devices_is_the_same(void **state) {
+    (void)state;
+    NEED_GPU();
+    char list[4096], *names[MAX_MODELS];
+    const int n = model_names(list, names);
+    if (!n || strncmp(tn_device_name(gpu), "cuda", 4) != 0) skip();
+    for (int m = 0; m < n; m++) {
+        tn_model *model;
+        tn_fit fit[2];
+        assert_ok(tn_model_open(names[m], NULL, &model));
+        for (int described = 0; described < 2; described++) {
+            tn_session_params p = memory_params(NULL);
+            if (described) p.devices[0] = "cuda:0";
+            assert_ok(tn_fit_session(model, &p, &fit[described]));
+        }
+        assert_int_equal(fit[0].devices[0].scratch, fit[1].devices[0].scratch);
+        assert_int_equal(fit[0].devices[0].compute, fit[1].devices[0].compute);
+        tn_fit_free(&fit[0]);
+        tn_fit_free(&fit[1]);
+        tn_model_close(model);
+    }
+}
+
+/* ---- Programs that take turns in one scratch buffer ---- */
+
+enum { TURNS = 9 };
+static double last_logit_sums(tn_session *session, const float *logits) {
+    double sum = 0;
+    const int32_t vocab = tn_model_get_info(tn_session_model(session)).n_vocab;
+    for (int32_t i = 0; i < vocab; i++) sum += (double)logits[i] * (1 + i % 7);
+    return sum;
+}
+/* One token more, or a prompt anew in every fourth turn. The order of sessions changes from round to round. */
+static void take_turn(tn_session *session, int turn, double *sum) {
+    static const tn_token tokens[MICRO_BATCH] = {5, 9, 2, 77, 31, 8, 3, 12, 60, 41, 18, 6};
+    const bool prompt = turn % 4 == 0;
+    if (prompt) tn_session_clear(session);
+    assert_ok(tn_session_decode(
+        session, &(tn_batch){.n_tokens = prompt ? 12 : 1, .tokens = prompt ? tokens : tokens + turn % 5}));
+    *sum = last_logit_sums(session, tn_session_logits(session, 0));
+}
+static void programs_that_share_scratch_find_their_tables(void **state) {
+    (void)state;
+    NEED_GPU();
+    char list[4096], *names[MAX_MODELS];
+    const int n = model_names(list, names) < 3 ? model_names(list, names) : 3;
+    if (!n) skip();
+    static double alone[3][TURNS], shared[3][TURNS];
+    tn_model *models[3];
+    tn_session *sessions[3];
+    tn_sched *sched;
+    assert_ok(tn_sched_new(&(tn_sched_params){.devices = {tn_device_name(gpu), "cpu"}}, &sched));
+    for (int m = 0; m < n; m++) {
+        tn_session_params p = memory_params(NULL);
+        assert_ok(tn_model_open(names[m], NULL, &models[m]));
+        assert_ok(tn_session_new(models[m], &p, &sessions[m]));
+        for (int turn = 0; turn < TURNS; turn++) take_turn(sessions[m], turn, &alone[m][turn]);
+        tn_session_free(sessions[m]);
+    }
+    for (int m = 0; m < n; m++) {
+        tn_session_params p = memory_params(sched);
+        assert_ok(tn_session_new(models[m], &p, &sessions[m]));
+    }
+    for (int turn = 0; turn < TURNS; turn++)
+        for (int i = 0; i < n; i++) {
+            const int m = (i + turn / 2) % n;
+            take_turn(sessions[m], turn, &shared[m][turn]);
+        }
+    for (int m = 0; m < n; m++)
+        for (int turn = 0; turn < TURNS; turn++)
+            if (!(fabs(alone[m][turn] - shared[m][turn]) <= 1e-3 * (1 + fabs(alone[m][turn]))))
+                fail_msg("%s, turn %d: %.9g alone, %.9g with others", names[m], turn, alone[m][turn],
+                         shared[m][turn]);
+    for (int m = 0; m < n; m++) tn_session_free(sessions[m]);
+    for (int m = 0; m < n; m++) tn_model_close(models[m]);
+    tn_sched_free(sched);
+}
+
+/* ---- Abort ---- */
+
+enum { CHAIN = 12, SIDE = 64, COLUMNS = 16 };
+typedef struct matmul_chain {
+    tn_arena *a;
+    tn_stream *stream;
+    tn_buffer *memory, *scratch;
+    tn_tensor *x, *nodes[1024];
+    tn_program *program;
+} matmul_chain;
+
+/* x, W x, W W x …: every node is an output in memory of its own. */
+static void chain_begin(matmul_chain *c, int64_t side, int64_t columns, tn_type type, int n,
+                        tn_stream_params params) {
+    *c = (matmul_chain){0};
+    tn_buffer_type *type_of = tn_device_buffer_type(gpu);
+    const int64_t w_shape[4] = {side, side, 1, 1}, x_shape[4] = {side, columns, 1, 1};
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 4 << 20, .no_alloc = true}, &c->a));
+    assert_ok(tn_stream_new(gpu, &params, &c->stream));
+    tn_tensor *w = tn_tensor_new(c->a, type, 4, w_shape);
+    c->x = tn_tensor_new(c->a, TN_F32, 4, x_shape);
+    const size_t w_bytes = (tn_nbytes(w) + 255) / 256 * 256, x_bytes = (tn_nbytes(c->x) + 255) / 256 * 256;
+    const size_t kept = n <= CHAIN ? (size_t)n : 2; /* of a long chain only two results at a time */
+    assert_ok(tn_buffer_new(type_of, w_bytes + (1 + kept) * x_bytes, &c->memory));
+    assert_ok(tn_buffer_clear(c->memory, 0));
+    assert_ok(tn_buffer_bind(c->memory, w, 0));
+    assert_ok(tn_buffer_bind(c->memory, c->x, w_bytes));
+    for (int i = 0; i < n; i++) {
+        c->nodes[i] = tn_output(tn_mul_mat(c->a, w, i ? c->nodes[i - 1] : c->x));
+        assert_ok(tn_buffer_bind(c->memory, c->nodes[i], w_bytes + (1 + (size_t)i % kept) * x_bytes));
+    }
+    if (n <= CHAIN) { /* a permutation of the rows, so that results are exact */
+        float *ones = calloc((size_t)(side * side), sizeof *ones);
+        for (int64_t i = 0; i < side; i++) ones[i * side + (i + 1) % side] = 1;
+        assert_ok(tn_tensor_set(w, ones));
+        free(ones);
+    }
+    assert_ok(tn_program_new(c->stream, c->nodes, (size_t)n, &c->program));
+    assert_ok(tn_buffer_new(type_of, tn_program_scratch(c->program), &c->scratch));
+}
+static void chain_end(matmul_chain *c) {
+    tn_program_free(c->program);
+    tn_stream_free(c->stream);
+    tn_buffer_free(c->scratch);
+    tn_buffer_free(c->memory);
+    tn_arena_free(c->a);
+}
+
+typedef struct asked {
+    int calls, stop_at; /* 0: never */
+} asked;
+static bool stop_at_call(void *user) {
+    asked *a = user;
+    return ++a->calls == a->stop_at;
+}
+static void set_x(matmul_chain *c, float first) {
+    float x[SIDE * COLUMNS];
+    for (int i = 0; i < SIDE * COLUMNS; i++) x[i] = first + (float)(i % 31);
+    assert_ok(tn_tensor_set(c->x, x));
+}
+/* How many of the chain's results belong to this x. */
+static int results_of(matmul_chain *c, float first) {
+    float y[SIDE * COLUMNS];
+    int right = 0;
+    for (int i = 0; i < CHAIN; i++) {
+        assert_ok(tn_tensor_get(c->nodes[i], y));
+        int same = 0;
+        for (int k = 0; k < SIDE * COLUMNS; k++)
+            same += y[k] == first + (float)((k / SIDE * SIDE + (k + i + 1) % SIDE) % 31);
+        right += same == SIDE * COLUMNS;
+    }
+    return right;
+}
+/* A segment for every launch. The callback stops a run at its k-th call; the next run is complete. Also where runs
+ * replay graphs. */
+static void an_abort_stops_between_segments(void **state) {
+    (void)state;
+    NEED_GPU();
+    if (strncmp(tn_device_name(gpu), "cuda", 4) != 0) skip();
+    setenv("TENON_CUDA_SEGMENT_US", "0", 1);
+    asked a = {0};
+    matmul_chain c;
+    chain_begin(&c, SIDE, COLUMNS, TN_F32, CHAIN, (tn_stream_params){.abort = stop_at_call, .abort_user = &a});
+    float first = 1;
+    for (int round = 0; round < 4; round++)
+        for (int stop = 1; stop <= CHAIN; stop += 5, first++) {
+            set_x(&c, first);
+            a = (asked){.stop_at = stop};
+            assert_int_equal(tn_program_run(c.program, c.scratch), TN_E_ABORTED);
+            assert_int_equal(a.calls, stop);
+            const int done = results_of(&c, first);
+            assert_true(done < CHAIN && done >= stop - 1);
+            assert_ok(tn_stream_synchronize(c.stream));
+            assert_int_equal(a.calls, stop); /* nothing was queued: not asked */
+            assert_int_equal(results_of(&c, first), done);
+            a = (asked){0};
+            assert_ok(tn_program_run(c.program, c.scratch));
+            assert_true(a.calls >= CHAIN);
+            assert_ok(tn_stream_synchronize(c.stream));
+            assert_int_equal(results_of(&c, first), CHAIN);
+        }
+    /* While waiting for a run, too. */
+    a = (asked){0};
+    assert_ok(tn_program_run(c.program, c.scratch));
+    a.stop_at = a.calls + 1;
+    assert_int_equal(tn_stream_synchronize(c.stream), TN_E_ABORTED);
+    assert_ok(tn_stream_synchronize(c.stream));
+    chain_end(&c);
+    unsetenv("TENON_CUDA_SEGMENT_US");
+}
+
+typedef struct stopper {
+    atomic_bool stop;
+    double at; /* seconds: when `stop` was set */
+} stopper;
+static double seconds_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+static bool stop_wanted(void *user) { return atomic_load(&((stopper *)user)->stop); }
+static void *stop_later(void *user) {
+    stopper *s = user;
+    nanosleep(&(struct timespec){.tv_nsec = 70000000}, NULL);
+    s->at = seconds_now();
+    atomic_store(&s->stop, true);
+    return NULL;
+}
+static double time_run(matmul_chain *c) {
+    double best = 1e9;
+    for (int i = 0; i < 4; i++) {
+        const double begin = seconds_now();
+        assert_ok(tn_program_run(c->program, c->scratch));
+        assert_ok(tn_stream_synchronize(c->stream));
+        const double took = seconds_now() - begin;
+        if (i && took < best) best = took;
+    }
+    return best;
+}
+/* Only on hardware: a second or so of matrix multiplications, as in a prompt, stopped by another thread. */
+static void an_abort_takes_at_most_50_ms(void **state) {
+    (void)state;
+    NEED_GPU();
+    if (strncmp(tn_device_name(gpu), "cuda", 4) != 0 || strstr(tn_device_description(gpu), "CUDA on CPU")) skip();
+    stopper s = {0};
+    matmul_chain c;
+    double took[2];
+    for (int asks = 0; asks < 2; asks++) {
+        tn_stream_params params = {.abort = asks ? stop_wanted : NULL, .abort_user = &s};
+        chain_begin(&c, 8192, 4096, TN_F16, 512, params);
+        took[asks] = time_run(&c);
+        if (asks) break;
+        chain_end(&c);
+    }
+    print_message("a run takes %.1f ms without a callback, %.1f ms with one (%+.2f%%)\n", 1e3 * took[0],
+                  1e3 * took[1], 100 * (took[1] / took[0] - 1));
+    double worst = 0;
+    for (int i = 0; i < 5; i++) {
+        pthread_t thread;
+        atomic_store(&s.stop, false);
+        assert_int_equal(pthread_create(&thread, NULL, stop_later, &s), 0);
+        tn_status status = tn_program_run(c.program, c.scratch);
+        if (status == TN_OK) status = tn_stream_synchronize(c.stream);
+        const double returned = seconds_now();
+        pthread_join(thread, NULL);
+        assert_int_equal(status, TN_E_ABORTED);
+        if (returned - s.at > worst) worst = returned - s.at;
+        atomic_store(&s.stop, false);
+        assert_ok(tn_stream_synchronize(c.stream));
+    }
+    print_message("an abort returned after at most %.1f ms\n", 1e3 * worst);
+    assert_true(worst <= 0.05);
+    assert_true(took[1] <= 1.02 * took[0]);
+    chain_end(&c);
+}
+
+/* ---- Integrated GPUs ---- */
+
+static void integrated_gpus_use_the_hosts_memory(void **state) {
+    (void)state;
+    tn_device *device;
+    if (tn_device_find("cuda:sm=87,sms=16,memory=32G,integrated=1,name=orin", &device) != TN_OK) skip();
+    assert_int_equal(tn_device_get_kind(device), TN_DEVICE_IGPU);
+    assert_true(tn_device_get_caps(device).unified && tn_device_get_caps(device).wrap_host);
+    if (!gpu || !tn_device_get_caps(gpu).unified) skip(); /* TENON_EMULATED_INTEGRATED=1 */
+    tn_arena *a;
+    tn_stream *stream;
+    tn_buffer *weights, *memory;
+    tn_program *program;
+    static float w[4 * 8] __attribute__((aligned(256))), x[8], y[4];
+    for (int i = 0; i < 32; i++) w[i] = (float)(i % 5);
+    for (int i = 0; i < 8; i++) x[i] = (float)i;
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 16, .no_alloc = true}, &a));
+    assert_ok(tn_stream_new(gpu, NULL, &stream));
+    assert_ok(tn_device_wrap_host(gpu, w, sizeof w, &weights));
+    assert_ok(tn_buffer_new(tn_device_buffer_type(gpu), 1024, &memory));
+    tn_tensor *tw = tn_tensor_new(a, TN_F32, 2, (int64_t[]){8, 4}), *tx = tn_tensor_new(a, TN_F32, 1, (int64_t[]){8}),
+              *ty = tn_output(tn_mul_mat(a, tw, tx));
+    assert_ok(tn_buffer_bind(weights, tw, 0));
+    assert_ok(tn_buffer_bind(memory, tx, 0));
+    assert_ok(tn_buffer_bind(memory, ty, 256));
+    assert_ok(tn_tensor_set(tx, x));
+    assert_ok(tn_program_new(stream, &ty, 1, &program));
+    tn_buffer *scratch = NULL;
+    if (tn_program_scratch(program))
+        assert_ok(tn_buffer_new(tn_device_buffer_type(gpu), tn_program_scratch(program), &scratch));
+    assert_ok(tn_program_run(program, scratch));
+    assert_ok(tn_stream_synchronize(stream));
+    assert_ok(tn_tensor_get(ty, y));
+    for (int row = 0; row < 4; row++) {
+        float want = 0;
+        for (int i = 0; i < 8; i++) want += w[8 * row + i] * x[i];
+        assert_true(y[row] == want);
+    }
+    tn_program_free(program);
+    tn_buffer_free(scratch);
+    tn_buffer_free(memory);
+    tn_buffer_free(weights);
+    tn_stream_free(stream);
+    tn_arena_free(a);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_requested_is_as_planned),
+        cmocka_unit_test(memory_free_stays_the_same),
+        cmocka_unit_test(memory_of_described_devices_is_the_same),
+        cmocka_unit_test(programs_that_share_scratch_find_their_tables),
+        cmocka_unit_test(an_abort_stops_between_segments),
+        cmocka_unit_test(an_abort_takes_at_most_50_ms),
+        cmocka_unit_test(integrated_gpus_use_the_hosts_memory),
+    };
+    cmocka_set_test_filter(getenv("TENON_TESTS"));
+    return cmocka_run_group_tests(tests, find_gpu, NULL);
+}
