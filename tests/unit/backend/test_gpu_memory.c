@@ -168,6 +168,42 @@ static void memory_of_described_devices_is_the_same(void **state) {
     }
 }
 
+/* Scratch is not monotone in the number of tokens: work is divided in other ways. What a session plans for its
+ * micro-batch covers every smaller one. Needs the module, not a GPU. TENON_PLAN_MODELS: files, also without data. */
+static void scratch_covers_every_smaller_batch(void **state) {
+    (void)state;
+    static const char *const devices[] = {"cuda:h200", "cuda:rtx4090", "cuda:t4"};
+    char list[4096];
+    tn_device *device;
+    snprintf(list, sizeof list, "%s", getenv("TENON_PLAN_MODELS") ? getenv("TENON_PLAN_MODELS") : "");
+    if (!*list || tn_device_find(devices[0], &device) != TN_OK) skip();
+    for (char *name = strtok(list, " "); name; name = strtok(NULL, " "))
+        for (size_t d = 0; d < sizeof devices / sizeof *devices; d++) {
+            tn_model *model;
+            size_t most = 0, last = 0;
+            int falls = 0;
+            assert_ok(tn_model_open(name, NULL, &model));
+            for (int32_t n = 64; n > 0; n--) {
+                tn_session_params p = memory_params(NULL);
+                tn_fit fit;
+                p.devices[0] = devices[d];
+                p.n_ubatch = n;
+                p.n_ctx = 8192; /* attention is split over many blocks */
+                assert_ok(tn_fit_session(model, &p, &fit));
+                if (n == 64) most = fit.devices[0].scratch;
+                falls += n < 64 && fit.devices[0].scratch > last;
+                last = fit.devices[0].scratch;
+                if (fit.devices[0].scratch > most)
+                    fail_msg("%s on %s: %d tokens need %zu bytes of scratch, 64 are planned with %zu", name,
+                             devices[d], (int)n, fit.devices[0].scratch, most);
+                tn_fit_free(&fit);
+            }
+            print_message("%s on %s: %zu bytes; %d sizes need more than the next larger one\n", name, devices[d],
+                          most, falls);
+            tn_model_close(model);
+        }
+}
+
 /* ---- Programs that take turns in one scratch buffer ---- */
 
 enum { TURNS = 9 };
@@ -450,6 +486,7 @@ int main(void) {
         cmocka_unit_test(memory_requested_is_as_planned),
         cmocka_unit_test(memory_free_stays_the_same),
         cmocka_unit_test(memory_of_described_devices_is_the_same),
+        cmocka_unit_test(scratch_covers_every_smaller_batch),
         cmocka_unit_test(programs_that_share_scratch_find_their_tables),
         cmocka_unit_test(an_abort_stops_between_segments),
         cmocka_unit_test(an_abort_takes_at_most_50_ms),
