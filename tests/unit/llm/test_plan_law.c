@@ -8,6 +8,7 @@
 
 #include "backend/sim/sim.h"
 #include "models/tiny_models.h"
+#include "sched_case.h"
 #include "tenon/arch.h"
 #include "tenon/llm.h"
 
@@ -18,9 +19,9 @@
 enum { MOST = 512, PRINTED = 12 };
 
 /* Where the layers are. */
-typedef enum law_way { ON_DEVICE, PARTLY, OFFLOADED, TWO_DEVICES } law_way;
+typedef enum law_way { ON_DEVICE, PARTLY, OFFLOADED, TWO_DEVICES, ON_HOST } law_way;
 static const char *const way_names[] = {"all layers on the device", "a layer on the host", "offloading from the host",
-                                        "two devices"};
+                                        "two devices", "all layers on the host"};
 
 typedef struct law_case {
     const char *model, *path;
@@ -65,6 +66,8 @@ static void set_devices(const law_case *c, const size_t sizes[2], tn_session_par
     static const char *const specs[] = {"sim:1G,name=law", "sim:1G,offload=1,name=offloading",
                                         "sim:1G,align=256,name=second"};
     const char *used[2] = {specs[c->way == OFFLOADED], c->way == TWO_DEVICES ? specs[2] : NULL};
+    if (c->way == ON_HOST) used[0] = NULL;
+    p->devices[0] = "cpu";
     for (int d = 0; d < 2 && used[d]; d++) {
         tn_device *device;
         assert_ok(tn_device_find(used[d], &device));
@@ -298,6 +301,72 @@ static bool batches_and_moves(tn_session *session, const law_case *c, const tn_f
 LAW(on_one_device, ON_DEVICE, false, batches_and_moves)
 LAW(with_a_layer_on_the_host, PARTLY, false, batches_and_moves)
 LAW(over_two_devices, TWO_DEVICES, false, batches_and_moves)
+LAW(on_the_host, ON_HOST, false, batches_and_moves)
+
+/* Sizes of batches are rounded, never above the micro-batch. */
+static void for_micro_batches_of_any_size(void **state) {
+    (void)state;
+    static const char *const names[] = {"llama", "gemma2", "qwen3moe", "bert"};
+    static const int32_t sizes[] = {1, 2, 7, 9, 37, 63};
+    n_cases = n_broken = 0;
+    for (size_t i = 0; i < 24; i++) {
+        law_case c;
+        write_arch(tn_arch_find(names[i % 4]), sizes[i / 4], &c);
+        c.way = ON_HOST;
+        check_case(&c, every_size);
+        c.way = ON_DEVICE;
+        check_case(&c, every_size);
+        c.way = PARTLY;
+        check_case(&c, every_size);
+    }
+    none_broken();
+}
+
+/* Sessions of two models that share a scheduler, the larger first, on a device that has just what both take. */
+static void for_sessions_that_share_memory(void **state) {
+    (void)state;
+    static const char *const names[] = {"gemma2", "llama"};
+    enum { UBATCH = 64 };
+    char paths[2][80];
+    size_t sizes[2] = {1 << 30, 0};
+    law_case c = {.n_ubatch = UBATCH, .n_seqs = 3};
+    for (int i = 0; i < 2; i++) {
+        snprintf(paths[i], sizeof paths[i], "%s.%d", model_path, i);
+        assert_ok(
+            tiny_model_write(paths[i], &(tiny_options){.arch = names[i], .context = 256, .vocab = i ? 64 : 512}));
+    }
+    for (int exactly = 0; exactly < 2; exactly++) {
+        tn_sched *sched;
+        tn_session *sessions[2];
+        tn_model *models[2];
+        tn_session_params p = case_params(&c);
+        set_devices(&c, sizes, &p);
+        assert_ok(tn_sched_new(&(tn_sched_params){.devices = {p.devices[0]}, .n_threads = 1}, &sched));
+        p.devices[0] = NULL;
+        p.n_threads = 0;
+        p.sched = sched;
+        uint64_t grown[2];
+        for (int i = 0; i < 2; i++) {
+            assert_ok(tn_model_open(paths[i], NULL, &models[i]));
+            assert_ok(tn_session_open(models[i], &p, &sessions[i]));
+        }
+        for (int i = 0; i < 2; i++) grown[i] = tn_session_get_stats(sessions[i]).sched.buffers_grown;
+        if (!exactly) sizes[0] = used_on("law");
+        for (int32_t n = 1; exactly && n <= UBATCH; n++)
+            for (int i = 0; i < 4; i++) {
+                tn_session_clear(sessions[i % 2]);
+                assert_ok(decode_kind(sessions[i % 2], &c, n, (n + i) % KINDS));
+                assert_int_equal(tn_session_get_stats(sessions[i % 2]).sched.buffers_grown, grown[i % 2]);
+                assert_int_equal(used_on("law"), sizes[0]);
+            }
+        for (int i = 0; i < 2; i++) {
+            tn_session_free(sessions[i]);
+            tn_model_close(models[i]);
+        }
+        tn_sched_free(sched);
+    }
+    for (int i = 0; i < 2; i++) unlink(paths[i]);
+}
 
 /* Embeddings of causal models; encoders have nothing else. */
 static void for_embeddings(void **state) {
@@ -332,6 +401,9 @@ int main(void) {
         cmocka_unit_test(on_one_device),
         cmocka_unit_test(with_a_layer_on_the_host),
         cmocka_unit_test(over_two_devices),
+        cmocka_unit_test(on_the_host),
+        cmocka_unit_test(for_micro_batches_of_any_size),
+        cmocka_unit_test(for_sessions_that_share_memory),
         cmocka_unit_test(for_embeddings),
     };
     return cmocka_run_group_tests(tests, make_path, remove_path);
