@@ -70,7 +70,7 @@ static void decode_mixed_sizes(tn_session *session, bool argmax) {
     for (int32_t size = 1; size <= MICRO_BATCH; size += size < 10 ? 1 : 13) decode_some(session, size, argmax);
 }
 
-/* Sessions of every model, decoding batches of mixed sizes, request what tn_fit_session() says and nothing later. */
+/* Sessions of every model, decoding batches of mixed sizes, request what the plan says and nothing later. */
 static void memory_requested_is_as_planned(void **state) {
     (void)state;
     NEED_GPU();
@@ -87,10 +87,10 @@ static void memory_requested_is_as_planned(void **state) {
         tn_session_params p = memory_params(NULL);
         tn_fit fit;
         assert_ok(tn_model_open(names[m], NULL, &model));
-        assert_ok(tn_fit_session(model, &p, &fit));
+        assert_ok(plan_fit(model, &p, &fit));
         assert_true(read_requests(&after));
         assert_int_equal(after.lines, before.lines); /* planning takes nothing */
-        assert_ok(tn_session_new(model, &p, &session));
+        assert_ok(tn_session_open(model, &p, &session));
         assert_true(read_requests(&opened));
         const tn_fit_device *d = &fit.devices[0];
         const size_t planned = d->weights + d->cache + d->compute + d->scratch,
@@ -128,7 +128,7 @@ static void memory_free_stays_the_same(void **state) {
         size_t at_first, opened, warm, after, total;
         assert_ok(tn_device_memory(gpu, &at_first, &total));
         assert_ok(tn_model_open(names[m], NULL, &model));
-        assert_ok(tn_session_new(model, &p, &session));
+        assert_ok(tn_session_open(model, &p, &session));
         assert_ok(tn_device_memory(gpu, &opened, &total));
         for (int round = 0; round < 6; round++) decode_mixed_sizes(session, round % 2 == 1);
         assert_ok(tn_device_memory(gpu, &warm, &total));
@@ -158,7 +158,7 @@ static void memory_of_described_devices_is_the_same(void **state) {
         for (int described = 0; described < 2; described++) {
             tn_session_params p = memory_params(NULL);
             if (described) p.devices[0] = "cuda:0";
-            assert_ok(tn_fit_session(model, &p, &fit[described]));
+            assert_ok(plan_fit(model, &p, &fit[described]));
         }
         assert_int_equal(fit[0].devices[0].scratch, fit[1].devices[0].scratch);
         assert_int_equal(fit[0].devices[0].compute, fit[1].devices[0].compute);
@@ -189,7 +189,7 @@ static void scratch_covers_every_smaller_batch(void **state) {
                 p.devices[0] = devices[d];
                 p.n_ubatch = n;
                 p.n_ctx = 8192; /* attention is split over many blocks */
-                assert_ok(tn_fit_session(model, &p, &fit));
+                assert_ok(plan_fit(model, &p, &fit));
                 if (n == 64) most = fit.devices[0].scratch;
                 falls += n < 64 && fit.devices[0].scratch > last;
                 last = fit.devices[0].scratch;
@@ -236,13 +236,13 @@ static void programs_that_share_scratch_find_their_tables(void **state) {
     for (int m = 0; m < n; m++) {
         tn_session_params p = memory_params(NULL);
         assert_ok(tn_model_open(names[m], NULL, &models[m]));
-        assert_ok(tn_session_new(models[m], &p, &sessions[m]));
+        assert_ok(tn_session_open(models[m], &p, &sessions[m]));
         for (int turn = 0; turn < TURNS; turn++) take_turn(sessions[m], turn, &alone[m][turn]);
         tn_session_free(sessions[m]);
     }
     for (int m = 0; m < n; m++) {
         tn_session_params p = memory_params(sched);
-        assert_ok(tn_session_new(models[m], &p, &sessions[m]));
+        assert_ok(tn_session_open(models[m], &p, &sessions[m]));
     }
     for (int turn = 0; turn < TURNS; turn++)
         for (int i = 0; i < n; i++) {
