@@ -55,16 +55,16 @@ void tn__sim_memory_close(tn__sim *sim) {
     if (atomic_fetch_sub(&sim->memory->users, 1) == 1) tn_free(sim->memory);
 }
 
-static void release_bytes(tn__sim *sim, size_t size) {
+static void release_sim_bytes(tn__sim *sim, size_t size) {
     atomic_fetch_sub(&sim->used, size);
     atomic_fetch_sub(&sim->memory->used, size);
 }
-static tn_status take_bytes(tn__sim *sim, size_t size) {
+static tn_status take_sim_bytes(tn__sim *sim, size_t size) {
     size_t own = atomic_fetch_add(&sim->used, size), all = atomic_fetch_add(&sim->memory->used, size);
     size_t whole = free_of_memory(sim->memory, all), free_bytes = own < sim->limit ? sim->limit - own : 0;
     if (whole < free_bytes) free_bytes = whole;
     if (size <= free_bytes && !tn__sim_fault(&sim->fail_alloc)) return TN_OK;
-    release_bytes(sim, size);
+    release_sim_bytes(sim, size);
     return tn_fail(TN_E_DEVICE_MEMORY, "%s is out of memory: %zu bytes needed, %zu of %zu free", sim->device.name,
                    size, free_bytes, sim->limit);
 }
@@ -84,7 +84,7 @@ static void sim_buffer_free(tn_buffer *buffer) {
         munmap(buffer->base, b->mapped);
         if (b->inner) munmap(b->inner, b->mapped);
     }
-    if (!b->wrapped) release_bytes(sim_of(buffer), buffer->size);
+    if (!b->wrapped) release_sim_bytes(sim_of(buffer), buffer->size);
     tn_free(b);
 }
 
@@ -188,8 +188,8 @@ static tn_status sim_buffer_new(tn_buffer_type *type, size_t size, tn_buffer **b
                        sim->device.name, size, type->max_size);
     tn__sim_buffer *b = tn_calloc(1, sizeof *b);
     if (!b) return TN_E_NOMEM;
-    tn_status status = take_bytes(sim, size);
-    if (status == TN_OK && (status = map_pages(b, size, sim->memory_only)) != TN_OK) release_bytes(sim, size);
+    tn_status status = take_sim_bytes(sim, size);
+    if (status == TN_OK && (status = map_pages(b, size, sim->memory_only)) != TN_OK) release_sim_bytes(sim, size);
     if (status != TN_OK) {
         tn_free(b);
         return status;

@@ -38,7 +38,7 @@ static const tn_device_preset presets[] = {
     CARD("b200", "B200", 179, 8000, 75, 2250, 4500, 63),
     /* AMD Instinct MI300X data sheet */
     CARD("mi300x", "Instinct MI300X", 192, 5300, 163.4, 1307.4, 2614.9, 63),
-    /* AMD Radeon RX 7900 XTX product page; i8: the RDNA 3 matrix instructions run at the rate of f16 */
+    /* AMD specifications of the Radeon RX 7900 XTX; i8: the RDNA 3 matrix instructions run at the rate of f16 */
     CARD("rx7900xtx", "Radeon RX 7900 XTX", 24, 960, 61.4, 122.8, 122.8, 31.5),
     /* Apple's technical specifications of the M3 Max with 40 GPU cores: memory and read rate. Apple gives no rates of
        operations: 40 cores × 128 lanes × 2 × 1.38 GHz, the same for all types. Metal recommends 96 of 128 GiB for the

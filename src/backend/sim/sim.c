@@ -24,7 +24,8 @@ void tn__sim_delay(const tn__sim *sim, size_t bytes) {
 
 static tn_status sim_memory(tn_device *device, size_t *free_bytes, size_t *total_bytes) {
     const tn__sim *sim = device->impl;
-    *total_bytes = sim->silent ? 0 : sim->limit;
+    /* A device without memory has 1 byte in all: 0 of 0 would mean that nothing is reported. */
+    *total_bytes = sim->silent ? 0 : sim->limit ? sim->limit : 1;
     *free_bytes = sim->silent ? 0 : tn__sim_free_bytes(sim);
     return TN_OK;
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* A number that is not negative; strtod alone would also take spaces, "inf", "nan" and hexadecimal digits. */
-static bool parse_number(const char *text, double *value, const char **rest) {
+static bool parse_sim_number(const char *text, double *value, const char **rest) {
     char *end;
     if (!isdigit((unsigned char)text[0]) || text[1] == 'x' || text[1] == 'X') return false;
     *value = strtod(text, &end);
@@ -19,7 +19,7 @@ static bool parse_number(const char *text, double *value, const char **rest) {
 static bool parse_size(const char *text, size_t *bytes) {
     double value;
     const char *rest;
-    if (!parse_number(text, &value, &rest)) return false;
+    if (!parse_sim_number(text, &value, &rest)) return false;
     switch (*rest) {
     case 'T': value *= 1024; /* fall through */
     case 'G': value *= 1024; /* fall through */
@@ -35,7 +35,7 @@ static bool parse_size(const char *text, size_t *bytes) {
 /* "936G", "1.3T": powers of 1000, as in data sheets. */
 static bool parse_rate(const char *text, double *rate) {
     const char *rest;
-    if (!parse_number(text, rate, &rest)) return false;
+    if (!parse_sim_number(text, rate, &rest)) return false;
     switch (*rest) {
     case 'P': *rate *= 1e3; /* fall through */
     case 'T': *rate *= 1e3; /* fall through */
@@ -50,7 +50,7 @@ static bool parse_rate(const char *text, double *rate) {
 static bool parse_time(const char *text, uint64_t *ns) {
     double value;
     const char *unit;
-    if (!parse_number(text, &value, &unit)) return false;
+    if (!parse_sim_number(text, &value, &unit)) return false;
     double factor = !strcmp(unit, "ns")   ? 1
                     : !strcmp(unit, "us") ? 1e3
                     : !strcmp(unit, "ms") ? 1e6
@@ -169,7 +169,7 @@ static tn_status parse_option(tn__sim *sim, const char *key, const char *value) 
 static tn_status parse_start(tn__sim *sim, const char *text) {
     size_t n, used = 0;
     const tn_device_preset *presets = tn_device_presets(&n);
-    if (parse_size(text, &sim->size) && sim->size) return TN_OK;
+    if (parse_size(text, &sim->size)) return TN_OK;
     for (size_t i = 0; i < n; i++) {
         if (strcmp(text, presets[i].name) != 0) continue;
         sim->preset = &presets[i];

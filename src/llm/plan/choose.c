@@ -43,6 +43,24 @@ static tn_status plan_and_check(tn_session_plan *p, int32_t n_gpu_layers) {
     return tn__session_plan_check_fit(p);
 }
 
+static bool mapped_weights_fit(const tn_session_plan *p) {
+    for (size_t d = 0; d < p->placement.n_devices; d++)
+        if (p->devices[d].mapped > p->placement.budgets[d].total) return false;
+    return true;
+}
+
+/* The search for a placement counts bytes that are taken. Weights in the file's map are not, but a GPU with unified
+ * memory may read only a part of it: finds the largest number of layers whose mapped weights fit. */
+static tn_status limit_mapped_layers(tn_session_plan *p) {
+    int32_t fitting = 0, count = tn__placement_count(&p->placement);
+    while (fitting + 1 < count) {
+        int32_t middle = fitting + (count - fitting) / 2;
+        TN_TRY(plan_and_check(p, middle));
+        *(mapped_weights_fit(p) ? &fitting : &count) = middle;
+    }
+    return plan_and_check(p, fitting);
+}
+
 /* Moves the caller's number of layers off the host, or as many as fit. What a device needs beside its layers is known
  * only from a plan that has layers there, so placing and planning alternate until a plan fits or nothing new is
  * learned. By then the needs may be overestimated, because they come from plans with other layers. So layers are
@@ -57,6 +75,7 @@ static tn_status choose_layers(tn_session_plan *p) {
     int32_t wanted = p->params.n_gpu_layers, all = p->model->h.n_layer + 1;
     do TN_TRY(plan_and_check(p, wanted));
     while (tn__placement_learn(p, false) && !p->fits && p->placement.n_devices > 1);
+    if (wanted < 0 && p->placement.n_devices > 1 && !mapped_weights_fit(p)) return limit_mapped_layers(p);
     if (wanted >= 0 || !p->fits || p->placement.n_devices == 1) return TN_OK;
     for (int i = 0; i < MAX_LESSONS && tn__placement_learn(p, true); i++) {
         TN_TRY(plan_and_check(p, wanted));

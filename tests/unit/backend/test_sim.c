@@ -112,6 +112,10 @@ static void a_silent_device_has_the_hosts_figures(void **state) {
     assert_ptr_equal(tn_device_domain(device), cpu());
     assert_ptr_equal(tn_device_domain(both), cpu());
     assert_true(free_bytes_of(device) > 1 << 20);
+    tn_device *none = simulated("sim:0,name=none"); /* without memory, which is not the same */
+    assert_int_equal(free_bytes_of(none), 0);
+    assert_ptr_equal(tn_device_domain(none), none);
+    tn_registry_remove(none);
     tn_buffer *buffer;
     assert_fails(TN_E_DEVICE_MEMORY, tn_buffer_new(tn_device_buffer_type(device), (1 << 20) + 1, &buffer));
     tn_registry_remove(device);
@@ -166,7 +170,6 @@ static void bad_specifications_are_refused_with_a_reason(void **state) {
         {"sim:", "a size like 8G"},
         {"sim:,,,=", "a size like 8G"},
         {"sim:rtx9999", "rtx4090"},
-        {"sim:0", "a size like 8G"},
         {"sim:-1G", "a size like 8G"},
         {"sim: 1G", "a size like 8G"},
         {"sim:nan", "a size like 8G"},

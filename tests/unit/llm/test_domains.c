@@ -143,6 +143,51 @@ static void a_limit_within_the_domain_is_kept(void **state) {
     tn_model_close(model);
 }
 
+/* The GPU may read less of the file's map than the model has, although it takes next to nothing. */
+static void mapped_weights_keep_the_limit(void **state) {
+    (void)state;
+    tn_model *model = open_model(false);
+    tn_session_params p = half_on("sim:1G,uma=1,limit=70K,name=narrow");
+    tn_fit fit;
+    p.n_gpu_layers = -1;
+    p.n_ctx = p.n_batch = p.n_ubatch = 1;
+    assert_ok(plan_fit(model, &p, &fit));
+    assert_true(fit.fits);
+    assert_int_equal(fit.devices[0].n_layers, 1);
+    /* The bytes of another layer would fit. */
+    assert_true(bytes_on(&fit, 0) + fit.devices[0].cache < 70 << 10 && fit.devices[0].mapped <= 70 << 10);
+    assert_true(fit.devices[0].mapped + fit.devices[1].mapped > 70 << 10);
+    tn_fit_free(&fit);
+    tn_model_close(model);
+}
+
+static const char scarce[] = "sim:64M,uma=1,name=scarce";
+static tn_status plan_and_run(void *user) {
+    (void)user;
+    tn_model *model;
+    tn_session *session;
+    tn_session_params p = half_on(scarce);
+    p.n_ctx = 64;
+    TN_TRY(tn_model_open(path, NULL, &model));
+    tn_status status = tn_session_open(model, &p, &session);
+    if (status == TN_OK) {
+        status = tn_session_decode(session, &(tn_batch){.n_tokens = 3, .tokens = (tn_token[]){1, 2, 3}});
+        tn_session_free(session);
+    }
+    tn_model_close(model);
+    return status;
+}
+static void every_allocation_may_fail(void **state) {
+    (void)state;
+    size_t available, total;
+    tn_device *device = device_named(scarce);
+    check_no_leak(plan_and_run, NULL);
+    check_every_allocation_failure(plan_and_run, NULL);
+    free_bytes(device, &available, &total);
+    assert_int_equal(available, total);
+    tn_registry_remove(device);
+}
+
 static void devices_of_one_card_share_its_memory(void **state) {
     (void)state;
     size_t all = 0;
@@ -295,6 +340,8 @@ int main(void) {
         cmocka_unit_test(unified_memory_is_counted_once),
         cmocka_unit_test(layers_are_placed_within_the_domain),
         cmocka_unit_test(a_limit_within_the_domain_is_kept),
+        cmocka_unit_test(mapped_weights_keep_the_limit),
+        cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(devices_of_one_card_share_its_memory),
         cmocka_unit_test(a_silent_device_gets_layers),
         cmocka_unit_test(mapped_weights_are_used_in_place),
