@@ -42,6 +42,13 @@ check "a model that does not" 3 'sim[0-9]+ lacks .* bytes' "$tenon" plan "$work/
 check "advice to make it fit" 3 'To make it fit: ' "$tenon" plan "$work/8b.gguf" --device sim:6G -ngl 99 --ctx 32768
 check "a large model on devices that do not exist" 0 'It fits' \
     "$tenon" plan "$work/70b.gguf" --device sim:48G,name=a --device sim:48G,name=b
+check "unified memory is counted once" 0 'dgx-spark and cpu draw from one memory: .* 119.0 GiB available' \
+    "$tenon" plan "$work/70b.gguf" --device sim:dgx-spark
+check "unified memory that is too small" 3 'The memory of small lacks' "$tenon" plan "$work/8b.gguf" --device sim:6G,uma=1,name=small --ctx 65536
+check "a device that does not report its memory" 0 'does not report its memory' "$tenon" plan "$work/1b.gguf" --device sim:8G,report=0
+check "cards that are simulated by name" 0 'sim:rtx4090 +GeForce RTX 4090 +24.0 GiB +1008 GB/s' "$tenon" devices --presets
+check "the memory that a device draws from" 0 'draws from the memory of' "$tenon" devices --add sim:1G,uma=1
+check "an unknown card" 1 'rtx4090' "$tenon" devices --add sim:rtx9999
 "$tenon" synth "$work/wide.gguf" --shape 70b --type f32 --no-data > /dev/null
 check "a model larger than all memory" 3 'use a (quantization of at most [0-9.]+ bits|smaller model)' "$tenon" plan "$work/wide.gguf" --device cpu
 "$tenon" synth "$work/hollow.gguf" --shape 15m --type f16 --no-data > /dev/null

@@ -181,6 +181,13 @@ static void devices_name_the_memory_they_draw_from(void **state) {
         assert_int_equal(budgets[i].domain_total == 1000, !on_host);
         if (i != SILENT && i != N) assert_int_equal(budgets[i].free, 600); /* its own, also of the integrated one */
     }
+    /* A machine that is not there: its unified memory stands for the host's. */
+    devices[INTEGRATED].caps.described = true;
+    assert_ptr_equal(tn_device_domain(&devices[INTEGRATED]), &devices[INTEGRATED]);
+    assert_ok(tn_device_budgets(list, N + 1, budgets));
+    assert_int_equal(budgets[N].domain, INTEGRATED);
+    assert_int_equal(budgets[N].free, 600);
+    assert_int_equal(budgets[N].domain_total, 1000);
     list[1] = NULL;
     assert_fails(TN_E_INVALID, tn_device_budgets(list, 2, budgets));
     for (int i = 0; i < N; i++) tn_registry_remove(&devices[i]);
