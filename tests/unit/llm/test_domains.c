@@ -1,7 +1,7 @@
 /* Sessions on devices that share a memory: it is counted once, weights of the mapped file are used in place, devices
  * that do not report their memory are used, and integrated GPUs are found without being named. */
+#include "models/tiny_models.h"
 #include "support.h"
-#include "tiny_model.h"
 
 #include "tenon/backend_impl.h"
 #include "tenon/llm.h"
@@ -10,12 +10,14 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { TINY_LAYERS = 2, TINY_VOCAB = 64 };
+
 static char path[64];
 
 static int write_model(void **state) {
     (void)state;
     snprintf(path, sizeof path, "/tmp/tenon-domains-%d.gguf", (int)getpid());
-    return tiny_model_write(path) == TN_OK ? 0 : -1;
+    return tiny_model_write(path, &(tiny_options){.tied = true}) == TN_OK ? 0 : -1;
 }
 static int remove_model(void **state) {
     (void)state;
