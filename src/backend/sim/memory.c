@@ -55,6 +55,11 @@ void tn__sim_memory_close(tn__sim *sim) {
     if (atomic_fetch_sub(&sim->memory->users, 1) == 1) tn_free(sim->memory);
 }
 
+void tn__sim_resize(tn__sim *sim, size_t size, size_t max_alloc) {
+    sim->size = sim->limit = sim->memory->size = size;
+    sim->type.max_size = max_alloc && max_alloc < size ? max_alloc : size;
+}
+
 static void release_sim_bytes(tn__sim *sim, size_t size) {
     atomic_fetch_sub(&sim->used, size);
     atomic_fetch_sub(&sim->memory->used, size);

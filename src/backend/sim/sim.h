@@ -52,6 +52,7 @@ extern const tn_buffer_type_ops tn__sim_type_ops, tn__sim_wrapped_type_ops;
 tn_status tn__sim_memory_open(tn__sim *sim);
 void tn__sim_memory_close(tn__sim *sim);
 size_t tn__sim_free_bytes(const tn__sim *sim);
+void tn__sim_resize(tn__sim *sim, size_t size, size_t max_alloc); /* for tests; max_alloc 0: no further limit */
 tn_status tn__sim_wrap_host(tn_device *device, void *memory, size_t size, tn_buffer **buffer);
 tn_status tn__sim_parse(tn__sim *sim, const char *specification); /* spec.c */
 

@@ -1,8 +1,9 @@
 /* Sessions on devices that share a memory: it is counted once, weights of the mapped file are used in place, devices
  * that do not report their memory are used, and integrated GPUs are found without being named. */
-#include "models/tiny_models.h"
 #include "support.h"
 
+#include "backend/sim/sim.h"
+#include "models/tiny_models.h"
 #include "tenon/backend_impl.h"
 #include "tenon/llm.h"
 
@@ -110,6 +111,50 @@ static void unified_memory_is_counted_once(void **state) {
         assert_ok(try_unified(all, no_mmap, 1, &fit));
         tn_fit_free(&fit);
     }
+}
+
+/* Unified memory of exactly the planned bytes of host and device serves every batch size. */
+static void exact_unified_memory_serves_every_batch(void **state) {
+    (void)state;
+    enum { MOST = 24 };
+    static const char *const archs[] = {"llama", "gemma2", "qwen3moe", "phi3"};
+    char file[64];
+    snprintf(file, sizeof file, "/tmp/tenon-domains-%d-arch.gguf", (int)getpid());
+    tn_device *device = device_named("sim:1G,uma=1,name=exactly");
+    tn_token tokens[MOST];
+    for (int i = 0; i < MOST; i++) tokens[i] = 1 + i;
+    for (size_t a = 0; a < 2 * sizeof archs / sizeof *archs; a++) {
+        tn_model *model;
+        tn_session *session;
+        tn_fit fit;
+        size_t available, total;
+        tn_session_params p = half_on("exactly");
+        p.n_ctx = 2048; /* mapped weights must fit the memory as well */
+        p.n_batch = p.n_ubatch = p.n_outputs = MOST;
+        p.n_gpu_layers = a % 2 ? 1 : -1;
+        p.no_repack = false;
+        assert_ok(tiny_model_write(file, &(tiny_options){.arch = archs[a / 2]}));
+        assert_ok(tn_model_open(file, &(tn_model_params){.no_mmap = a / 2 % 2}, &model));
+        tn__sim_resize(device->impl, (size_t)1 << 30, 0);
+        assert_ok(plan_fit(model, &p, &fit));
+        const size_t exact = bytes_on(&fit, 0) + bytes_on(&fit, 1);
+        const size_t mapped = fit.devices[0].mapped + fit.devices[1].mapped;
+        if (mapped > exact) fail_msg("%s: the cache must exceed the mapped weights", archs[a / 2]);
+        tn_fit_free(&fit);
+        tn__sim_resize(device->impl, exact, 0);
+        assert_ok(tn_session_open(model, &p, &session));
+        for (int32_t n = 1; n <= MOST; n++) {
+            tn_session_clear(session);
+            assert_ok(tn_session_decode(session, &(tn_batch){.n_tokens = n, .tokens = tokens}));
+            free_bytes(tn_device_domain(device), &available, &total);
+            assert_int_equal(total, exact);
+            assert_int_equal(available, 0);
+        }
+        tn_session_free(session);
+        tn_model_close(model);
+    }
+    tn_registry_remove(device);
+    unlink(file);
 }
 
 /* Without a number of layers as many go to the device as the memory of both allows. */
@@ -340,6 +385,7 @@ static void presets_can_be_planned_for(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unified_memory_is_counted_once),
+        cmocka_unit_test(exact_unified_memory_serves_every_batch),
         cmocka_unit_test(layers_are_placed_within_the_domain),
         cmocka_unit_test(a_limit_within_the_domain_is_kept),
         cmocka_unit_test(mapped_weights_keep_the_limit),

@@ -158,8 +158,7 @@ static void survive_device(bool exactly) {
     assert_ok(tn_device_find(healthy.device, &device));
     tn__sim *sim = device->impl;
     assert_ok(whole_scenario(&healthy));
-    sim->size = exactly ? healthy.bytes : 64 << 20;
-    sim->type.max_size = sim->size;
+    tn__sim_resize(sim, exactly ? healthy.bytes : 64 << 20, 0);
     assert_ok(whole_scenario(&healthy));
     for (size_t kind = 0; kind < 3; kind++) {
         atomic_long *counter = (atomic_long *)((char *)sim + kinds[kind].offset);
@@ -183,7 +182,7 @@ static void survive_device(bool exactly) {
         assert_ok(whole_scenario(&again));
         assert_true(again.sum == healthy.sum);
     }
-    sim->size = sim->type.max_size = 64 << 20;
+    tn__sim_resize(sim, 64 << 20, 0);
 }
 
 static void a_session_survives_its_device(void **state) {

@@ -73,8 +73,7 @@ static void set_devices(const law_case *c, const size_t sizes[2], tn_session_par
         assert_ok(tn_device_find(used[d], &device));
         tn__sim *sim = device->impl;
         assert_int_equal(atomic_load(&sim->used), 0); /* the case before left nothing */
-        sim->size = sizes[d];
-        sim->type.max_size = c->max_alloc && c->max_alloc < sizes[d] ? c->max_alloc : sizes[d];
+        tn__sim_resize(sim, sizes[d], c->max_alloc);
         p->devices[d] = tn_device_name(device);
         p->split[d] = used[1] != NULL;
     }
