@@ -45,6 +45,10 @@ typedef struct tn_sched_params {
     /* Effort and step budget of the plans of reserved graphs, for each class and memory; NULL: balanced, within 10
      * million steps (some 30 ms at most; graphs of language models take a few). Other graphs are planned fast. */
     const tn_pack_params *pack;
+    /* Reorders the nodes of a split where that lowers the peak of memory by a percent or more. Results do not change.
+     * The first graph of a class determines the order of all, so cover the largest first. It costs speed where
+     * neighbouring nodes are computed together: queries, keys and values of one input are the usual case. */
+    bool reorder;
     bool strict;          /* a graph that needs more than is reserved is TN_E_STATE; otherwise memory grows, logged */
     /* Asked before every run, between splits, and by streams made here between nodes, from any thread. When it returns
      * true, the run ends with TN_E_ABORTED after queued work has been waited for; the scheduler can be used again. */
@@ -146,6 +150,7 @@ TN_API tn_status tn_sched_print_programs(tn_sched *sched, tn_graph *graph, FILE 
 
 typedef struct tn_sched_stats {
     uint64_t schedules_made, schedules_reused, schedules_forgotten, plans_made, plans_reused, runs;
+    uint64_t schedules_reordered;
     uint64_t buffers_grown; /* times that buffers were replaced by larger ones */
     uint64_t bytes_copied;  /* between devices, by all runs */
     /* Time of the calling thread: to find or make schedules; to plan and take memory; to bind; to queue copies and

@@ -110,6 +110,7 @@ static tn_status cover_schedule(tn_sched *s, const tn__schedule *schedule, const
     (void)user;
     if (s->sealed) TN_TRY(check_scratch(s, schedule));
     TN_TRY(tn__alloc_cover(s->alloc, schedule->graph, schedule->type_of));
+    tn__order_reserve(schedule);
     for (size_t b = 0; b < s->core->n_streams; b++)
         s->wanted_scratch[b] = TN__MAX(s->wanted_scratch[b], schedule->scratch[b]);
     return TN_OK;
@@ -122,6 +123,7 @@ tn_status tn_sched_cover(tn_sched *s, tn_graph *graph) {
 
 static tn_status adopt_for_schedule(tn_sched *s, const tn__schedule *schedule, const void *plan) {
     TN_TRY(tn__alloc_adopt(s->alloc, schedule->graph, schedule->type_of, plan));
+    tn__order_reserve(schedule);
     for (size_t b = 0; b < s->core->n_streams; b++)
         s->wanted_scratch[b] = TN__MAX(s->wanted_scratch[b], schedule->scratch[b]);
     return TN_OK;
@@ -232,6 +234,7 @@ static tn_status reserve_schedules(tn_sched *s, tn__schedule *const *schedules, 
     TN_TRY_GOTO(new_scratch(s, scratch, fresh), status, out);
     TN_TRY_GOTO(tn__alloc_reserve(s->alloc, graphs, type_of, n), status, out);
     replace_scratch(s, fresh);
+    for (size_t i = 0; i < n; i++) tn__order_reserve(schedules[i]);
     for (size_t b = 0; b < s->core->n_streams; b++) s->wanted_scratch[b] = TN__MAX(s->wanted_scratch[b], scratch[b]);
     s->stats.plan_ns += tn_time_ns() - begin;
 out:

@@ -112,6 +112,7 @@ tn_status tn_sched_new(const tn_sched_params *params, tn_sched **out) {
     tn_status status = TN_OK;
     s->exclusive = params->exclusive;
     s->strict = params->strict;
+    s->reorder = params->reorder;
     s->max_schedules = params->max_schedules ? params->max_schedules : DEFAULT_SCHEDULES;
     if (params->share) {
         s->core = params->share->core;
@@ -151,6 +152,7 @@ void tn_sched_free(tn_sched *s) {
     if (c) tn__sched_take_turn(s);
     for (size_t i = 0; c && i < c->n_streams; i++) tn_stream_synchronize(c->streams[i]);
     forget_schedules(s);
+    tn__orders_forget(s, true);
     tn__alloc_free(s->alloc);
     tn_free(s->schedules);
     tn_free(s->wanted_scratch);
@@ -166,6 +168,7 @@ void tn_sched_reset(tn_sched *s) {
     for (size_t i = 0; i < s->core->n_streams; i++) tn_stream_synchronize(s->core->streams[i]);
     s->deferred = TN_OK;
     forget_schedules(s);
+    tn__orders_forget(s, !s->sealed);
     tn__alloc_forget(s->alloc);
     tn__pins_clear(&s->pins);
 }
@@ -470,7 +473,7 @@ tn_status tn_sched_dump(tn_sched *s, tn_graph *graph, FILE *out) {
         }
         for (size_t k = 0; k < split->n_nodes; k++) {
             const tn_tensor *c = schedule->work[split->first_node + k];
-            while (schedule->clones[at] != c) at++; /* both are in graph order */
+            while (schedule->clones[at] != c) at = (at + 1) % schedule->n_nodes; /* mostly the next */
             tn__cause cause = (tn__cause)schedule->assigned[at].cause;
             fprintf(out, "  %-16s %-24s %-24s %s\n", tn_op_name(c->op), c->name,
                     tn_shape_text(c, shape, sizeof shape), tn__cause_text(cause));

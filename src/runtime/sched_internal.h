@@ -103,6 +103,8 @@ typedef struct tn__schedule {
     size_t n_outer;
     tn__own *own;
     size_t n_own;
+    size_t n_work_lists;
+    struct tn__order *order; /* of its structure; NULL: none is known */
     bool pipelined;
     bool allows_eval; /* `scratch` suffices for every node that runs by itself */
     uint64_t runs;
@@ -150,7 +152,9 @@ struct tn_sched {
     tn__sched_core *core;
     tn__alloc *alloc; /* plans of its own, in memory of all */
     bool exclusive;
-    bool strict, sealed;
+    bool strict, sealed, reorder;
+    struct tn__order **orders;
+    size_t n_orders, cap_orders;
     size_t *wanted_scratch; /* per stream: of all graphs covered or reserved */
     size_t n_in_flight; /* in schedules made from now on; 1: no pipeline */
     size_t max_schedules;
@@ -202,10 +206,20 @@ bool tn__sched_wants_op(const tn_sched *sched, int stream, const tn_tensor *node
 tn_status tn__sched_assign(const tn_sched *sched, const tn_graph *graph, tn__assignment *assigned);
 /* Part of it: moves cheap nodes at the borders between devices to where less has to be copied. */
 tn_status tn__sched_trim_borders(const tn_sched *sched, const tn_graph *graph, tn__assignment *assigned);
-/* Assigns, cuts and clones; no memory is taken. */
-tn_status tn__schedule_new(const tn_sched *sched, tn_graph *graph, tn__schedule **schedule);
+/* Assigns, cuts, clones and reorders; no memory is taken. */
+tn_status tn__schedule_new(tn_sched *sched, tn_graph *graph, tn__schedule **schedule);
 void tn__schedule_free(tn__schedule *schedule);
 /* With an eval callback any node may run by itself: adds what that needs to the schedule's scratch. */
 tn_status tn__schedule_allow_eval(const tn_sched *sched, tn__schedule *schedule);
+
+/* ---- Order (order.c) ---- */
+
+typedef struct tn__order tn__order;
+/* Reorders the nodes of each split so that less memory is needed, or as an earlier graph of the same structure.
+ * `segments`: first nodes of the runs of nodes that are reordered within themselves. */
+tn_status tn__schedule_reorder(tn_sched *sched, tn__schedule *schedule, const size_t *segments, size_t n_segments);
+/* The schedule's graph is reserved: the order of its structure stays. */
+void tn__order_reserve(const tn__schedule *schedule);
+void tn__orders_forget(tn_sched *sched, bool reserved_too);
 
 #endif

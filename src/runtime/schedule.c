@@ -39,7 +39,7 @@ typedef struct cut {
 } cut;
 
 typedef struct schedule_builder {
-    const tn_sched *sched;
+    tn_sched *sched;
     const tn_graph *graph; /* the caller's */
     tn__schedule *s;
     size_t n; /* tensors in it */
@@ -53,6 +53,8 @@ typedef struct schedule_builder {
     size_t n_cuts, cap_cuts;
     size_t n_work, n_target_leaves, n_twins;
     size_t largest_ids, most_experts;
+    size_t *segments; /* first nodes of the splits' copies and of the splits' nodes, in the scheduled graph */
+    size_t n_segments;
 } schedule_builder;
 
 static bool needs_copy(const schedule_builder *b, const tn_tensor *source, uint32_t index, int stream) {
@@ -270,6 +272,7 @@ static tn_status build_split(schedule_builder *b, const cut *c, size_t end) {
         s->n_programs += split->n_in_flight;
         s->pipelined = s->pipelined || split->n_in_flight > 1;
     }
+    b->segments[b->n_segments++] = tn_graph_node_count(s->graph);
     for (size_t i = c->begin; i < end; i++) {
         const tn_tensor *t = tn_graph_node(b->graph, i);
         if (tn__is_view_op(t)) continue;
@@ -284,6 +287,7 @@ static tn_status build_split(schedule_builder *b, const cut *c, size_t end) {
             TN_TRY(add_copy(b, source, index, ids, split));
         }
     }
+    b->segments[b->n_segments++] = tn_graph_node_count(s->graph);
     for (size_t i = c->begin; i < end; i++) {
         const tn_tensor *t = tn_graph_node(b->graph, i);
         if (s->clones[i]) continue;
@@ -318,7 +322,9 @@ static tn_status allocate_schedule(schedule_builder *b) {
     TN_TRY(tn_arena_new(&params, &s->arena));
     TN_TRY(tn_graph_new(s->arena, in_graph ? in_graph : 1, &s->graph));
     s->type_of = tn_calloc(in_graph + 1, sizeof *s->type_of);
-    s->work = tn_calloc((b->n_twins ? n_in_flight : 1) * s->n_nodes + 1, sizeof *s->work);
+    s->n_work_lists = b->n_twins ? n_in_flight : 1;
+    s->work = tn_calloc(s->n_work_lists * s->n_nodes + 1, sizeof *s->work);
+    b->segments = tn_calloc(2 * b->n_cuts + 1, sizeof *b->segments);
     s->scratch = tn_calloc(b->sched->core->n_streams, sizeof *s->scratch);
     s->splits = tn_calloc(b->n_cuts, sizeof *s->splits);
     s->copies = tn_calloc(n_copies + 1, sizeof *s->copies);
@@ -330,7 +336,7 @@ static tn_status allocate_schedule(schedule_builder *b) {
     s->wanted = tn_malloc(b->most_experts + 1);
     s->outer = tn_calloc(b->n + 1, sizeof *s->outer);
     if (b->sched->location_of && !(s->locations = tn_calloc(b->n + 1, sizeof *s->locations))) return TN_E_NOMEM;
-    return s->type_of && s->work && s->scratch && s->splits && s->copies && s->programs && s->run_done &&
+    return s->type_of && s->work && b->segments && s->scratch && s->splits && s->copies && s->programs && s->run_done &&
                    s->targets && s->twins && s->ids && s->wanted && s->outer
                ? TN_OK
                : TN_E_NOMEM;
@@ -400,11 +406,12 @@ static tn_status build_schedule(schedule_builder *b) {
     if (!s->own) return TN_E_NOMEM;
     for (size_t i = 0, k = 0; i < b->n; i++)
         if (tn__is_external(s->clones[i]) && !s->clones[i]->view_src) s->own[k++].index = (uint32_t)i;
+    TN_TRY(tn__schedule_reorder(b->sched, s, b->segments, b->n_segments));
     TN_TRY(make_programs(b));
     return b->sched->eval ? tn__schedule_allow_eval(b->sched, s) : TN_OK;
 }
 
-tn_status tn__schedule_new(const tn_sched *sched, tn_graph *graph, tn__schedule **out) {
+tn_status tn__schedule_new(tn_sched *sched, tn_graph *graph, tn__schedule **out) {
     *out = NULL;
     tn__schedule *s = tn_calloc(1, sizeof *s);
     if (!s) return TN_E_NOMEM;
@@ -427,6 +434,7 @@ out:
     tn_free(b.copy_ids);
     tn_free(b.twin);
     tn_free(b.cuts);
+    tn_free(b.segments);
     if (status != TN_OK)
         tn__schedule_free(s);
     else

@@ -283,6 +283,76 @@ static void saved_plans_are_verified_and_adopted(void **state) {
     tn_arena_free(arena);
 }
 
+/* ---- Order ---- */
+
+/* Wide results that are all computed before the first is read, and rows of a cache that are written in between. */
+static tn_graph *wasteful_graph(tn_arena *arena, tn_tensor *cache, int64_t rows, tn_tensor **in, tn_tensor **out) {
+    enum { WIDE = 6 };
+    tn_graph *graph;
+    tn_arena_reset(arena);
+    tn_tensor *x = *in = tn_input(arena, TN_F32, WIDTH, rows), *wide[WIDE], *sum = NULL;
+    assert_ok(tn_graph_new(arena, 128, &graph));
+    tn_tensor *first = tn_view(arena, cache, 2, (int64_t[]){WIDTH, rows}, cache->nb, 0);
+    for (int i = 0; i < WIDE; i++) {
+        tn_tensor *y = tn_rms_norm(arena, tn_scale(arena, x, (float)(i + 1), 0.5f), gain, 1e-5f);
+        if (i == 2) assert_ok(tn_graph_add(graph, tn_cpy(arena, y, first)));
+        wide[i] = tn_concat(arena, tn_concat(arena, y, x, 0), tn_concat(arena, x, i % 2 ? first : y, 0), 0);
+        assert_ok(tn_graph_add(graph, wide[i]));
+        if (i == 4) assert_ok(tn_graph_add(graph, tn_cpy(arena, tn_neg(arena, y), first)));
+    }
+    for (int i = 0; i < WIDE; i++) {
+        tn_tensor *s = tn_sum_rows(arena, wide[i]);
+        sum = sum ? tn_add(arena, sum, s) : s;
+    }
+    *out = tn_output(tn_add(arena, x, sum));
+    assert_ok(tn_graph_add(graph, *out));
+    return graph;
+}
+
+static void reordered_classes_need_less_and_give_the_same_bits(void **state) {
+    (void)state;
+    static float want[LARGEST + 1][WIDTH * LARGEST], got[WIDTH * LARGEST], data[WIDTH * LARGEST];
+    for (int i = 0; i < WIDTH * LARGEST; i++) data[i] = (float)(i % 29) - 14;
+    size_t compute[2];
+    for (int reorder = 0; reorder < 2; reorder++) {
+        tn_sched *s;
+        tn_sched_memory memory[2];
+        tn_device *device;
+        tn_buffer *buffer;
+        tn_tensor *in, *out;
+        tn_arena *arena = graph_arena(), *outer = graph_arena();
+        open_case("sim:16M,name=order", "order", (tn_sched_params){.reorder = reorder}, &s);
+        assert_ok(tn_device_find("order", &device));
+        tn_tensor *cache = tn_tensor_nd(outer, TN_F32, WIDTH, LARGEST);
+        assert_ok(tn_buffer_new(tn_device_buffer_type(device), tn_nbytes(cache), &buffer));
+        assert_ok(tn_buffer_bind(buffer, cache, 0));
+        for (int64_t n = LARGEST; n > 0; n--)
+            assert_ok(tn_sched_cover(s, wasteful_graph(arena, cache, n, &in, &out)));
+        assert_ok(tn_sched_needs(s, memory));
+        compute[reorder] = memory[0].compute;
+        assert_ok(tn_sched_take(s));
+        assert_ok(tn_sched_seal(s));
+        for (int64_t n = 1; n <= LARGEST; n++) {
+            tn_graph *graph = wasteful_graph(arena, cache, n, &in, &out);
+            assert_ok(tn_buffer_clear(buffer, 0));
+            assert_ok(tn_sched_alloc(s, graph));
+            assert_ok(tn_tensor_set(in, data));
+            assert_ok(tn_sched_run(s, graph));
+            assert_ok(tn_tensor_get(out, reorder ? got : want[n]));
+            if (reorder) assert_memory_equal(want[n], got, tn_nbytes(out));
+        }
+        assert_int_equal(tn_sched_get_stats(s).plans_made, 1); /* one class */
+        assert_int_equal(tn_sched_get_stats(s).schedules_reordered > 0, reorder);
+        tn_sched_reset(s);
+        assert_ok(tn_sched_alloc(s, wasteful_graph(arena, cache, 7, &in, &out))); /* in the same order */
+        close_case(s);
+        tn_buffer_free(buffer);
+        tn_arena_free(outer);
+        tn_arena_free(arena);
+    }
+    assert_true(compute[1] < compute[0] / 2);
+}
+
 /* ---- Eval ---- */
 
 static int evaluated;
@@ -423,6 +493,7 @@ int main(void) {
         cmocka_unit_test(growth_is_logged_and_strict_schedulers_refuse_it),
         cmocka_unit_test(a_take_that_fails_changes_nothing),
         cmocka_unit_test(saved_plans_are_verified_and_adopted),
+        cmocka_unit_test(reordered_classes_need_less_and_give_the_same_bits),
         cmocka_unit_test(eval_takes_no_memory),
         cmocka_unit_test(abort_is_asked_between_splits),
     };
