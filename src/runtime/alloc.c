@@ -110,11 +110,6 @@ static void log_growth(const tn__alloc *a, const tn_graph *graph, const tn__chun
 /* Finds or makes the plan of a graph. A sealed allocator has all plans that it needs. */
 static tn_status cover_at(tn__alloc *a, tn_graph *graph, const uint16_t *type_of, tn__class_level level,
                           tn__class **class) {
-    *class = tn__known_find(a, graph, type_of);
-    if (*class) {
-        a->stats.plans_reused++;
-        return TN_OK;
-    }
     tn__request r;
     TN_TRY(tn__request_begin(a, graph, type_of, &r));
     tn_status status = TN_OK;
@@ -222,7 +217,10 @@ tn_status tn__alloc_take(tn__alloc *a) {
 static tn_status try_graphs(tn__alloc *a, tn_graph *const *graphs, const uint16_t *const *type_of, size_t n,
                             tn__class **classes, tn__chunk_sizes **wanted) {
     for (size_t i = 0; i < n; i++) {
-        TN_TRY(cover_at(a, graphs[i], type_of ? type_of[i] : NULL, TN__CLASS_TRIAL, &classes[i]));
+        const uint16_t *types = type_of ? type_of[i] : NULL;
+        classes[i] = tn__known_find(a, graphs[i], types);
+        a->stats.plans_reused += classes[i] != NULL;
+        if (!classes[i]) TN_TRY(cover_at(a, graphs[i], types, TN__CLASS_TRIAL, &classes[i]));
         classes[i]->busy = true;
     }
     TN_TRY(tn__pools_sizes(a->pools, wanted));

@@ -228,6 +228,7 @@ static bool same_own_memory(const tn__schedule *schedule, const tn_graph *graph)
 }
 
 tn__schedule *tn__sched_find_schedule(const tn_sched *s, tn_graph *graph) {
+    if (!s->n_schedules) return NULL; /* the fingerprint would be for nothing */
     uint64_t serial = tn__graph_serial(graph);
     for (size_t i = 0; i < s->n_schedules; i++) {
         if (s->schedules[i]->bound_serial != serial) continue;

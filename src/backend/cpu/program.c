@@ -35,7 +35,10 @@ typedef struct cpu_node {
     int phases;
     int by_rows; /* see tn__cpu_op */
     bool tiny;
+    bool custom;
+    uint8_t n_roots;
     uint32_t first_counter;
+    const tn_tensor *root, *roots[TN_MAX_SRC]; /* of the node, and of its sources */
 } cpu_node;
 
 typedef struct step_task {
@@ -76,23 +79,27 @@ static address_range tensor_range(const tn_tensor *t) {
     uintptr_t begin = (uintptr_t)t->data;
     return (address_range){begin, begin + tn_nbytes(t)};
 }
+static const tn_tensor *root_of(const tn_tensor *t) { return t->view_src ? t->view_src : t; }
 static bool overlap(const tn_tensor *a, const tn_tensor *b, bool by_address) {
-    if (!by_address) {
-        const tn_tensor *ra = a->view_src ? a->view_src : a, *rb = b->view_src ? b->view_src : b;
-        return ra == rb;
-    }
+    if (!by_address) return root_of(a) == root_of(b);
     address_range x = tensor_range(a), y = tensor_range(b);
     return x.begin < y.end && y.begin < x.end;
 }
-static bool reads(const tn_tensor *node, const tn_tensor *written, bool by_address) {
+static bool reads(const tn_tensor *node, const tn_tensor *written) {
     for (int i = 0; i < TN_MAX_SRC; i++)
-        if (node->src[i] && overlap(node->src[i], written, by_address)) return true;
+        if (node->src[i] && overlap(node->src[i], written, true)) return true;
+    return false;
+}
+static bool reads_root(const cpu_node *a, const tn_tensor *root) {
+    for (int i = 0; i < a->n_roots; i++)
+        if (a->roots[i] == root) return true;
     return false;
 }
 /* Whether two nodes must keep their order. A custom op may have side effects, so it is never reordered. */
-static bool ordered(const tn_tensor *a, const tn_tensor *b, bool by_address) {
-    if (a->op == TN_OP_CUSTOM || b->op == TN_OP_CUSTOM) return true;
-    return overlap(a, b, by_address) || reads(a, b, by_address) || reads(b, a, by_address);
+static bool ordered(const cpu_node *a, const cpu_node *b, bool by_address) {
+    if (a->custom || b->custom) return true;
+    if (!by_address) return a->root == b->root || reads_root(a, b->root) || reads_root(b, a->root);
+    return overlap(a->node, b->node, true) || reads(a->node, b->node) || reads(b->node, a->node);
 }
 
 /* ---- Arranging ---- */
@@ -186,7 +193,7 @@ static bool free_to_move(const cpu_program *p, uint32_t first, uint32_t i, const
         bool together = false;
         for (uint32_t m = 0; m < n; m++) together |= members[m].node == j;
         if (p->arranged_nodes[j] && !together) continue;
-        if (ordered(p->nodes[j].node, p->nodes[i].node, by_address)) return false;
+        if (ordered(&p->nodes[j], &p->nodes[i], by_address)) return false;
     }
     return true;
 }
@@ -328,7 +335,10 @@ tn_status tn__cpu_program_new(tn_stream *stream, tn_tensor *const *nodes, size_t
         if (!is_work(nodes[i])) continue;
         const tn__cpu_op *op = &tn__cpu_ops[nodes[i]->op];
         cpu_node *info = &p->nodes[p->n_nodes++];
-        *info = (cpu_node){.node = nodes[i], .op = op};
+        *info = (cpu_node){.node = nodes[i], .op = op, .custom = nodes[i]->op == TN_OP_CUSTOM};
+        info->root = root_of(nodes[i]);
+        for (int s = 0; s < TN_MAX_SRC; s++)
+            if (nodes[i]->src[s]) info->roots[info->n_roots++] = root_of(nodes[i]->src[s]);
         info->cost = cost_of(nodes[i], op);
         info->tiny = info->cost < cpu->tiny_ns || units_of(nodes[i], op) <= 1;
         if (!info->tiny) widest = TN__MAX(widest, units_of(nodes[i], op));
