@@ -97,6 +97,10 @@ TN_API tn_status tn_sched_cover(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;
 /* Covers a graph with a plan made earlier for its class (tn_sched_plan), which is verified and copied. TN_E_STATE
  * says why the plan does not serve the graph, or all that its class has covered so far. */
 TN_API tn_status tn_sched_adopt(tn_sched *sched, tn_graph *graph, const tn_plan *plan) TN_MUST_CHECK;
+/* The plan of a graph's class on disk, and adopting it from there. The file is bound to the scheduled graph: sizes,
+ * devices and the version of the format must be the same (TN_E_STATE, TN_E_VERSION, TN_E_CHECKSUM, TN_E_FORMAT). */
+TN_API tn_status tn_sched_save_plan(tn_sched *sched, tn_graph *graph, const char *path) TN_MUST_CHECK;
+TN_API tn_status tn_sched_load_plan(tn_sched *sched, tn_graph *graph, const char *path) TN_MUST_CHECK;
 /* What the reservation will have when all that is covered has been taken. */
 TN_API tn_status tn_sched_needs(tn_sched *sched, tn_sched_memory *per_stream) TN_MUST_CHECK;
 /* Takes it, all or nothing. */
@@ -121,8 +125,8 @@ TN_API tn_status tn_sched_run(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;
  * the graph is pipelined and only asynchronous devices read them: then they have been copied when this returns. */
 TN_API tn_status tn_sched_run_async(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;
 TN_API tn_status tn_sched_synchronize(tn_sched *sched);
-/* Forgets schedules, pins and errors; keeps the buffers and the location callback. After a device failed, call this
- * or free the scheduler. */
+/* Forgets schedules, pins, errors and, unless it is sealed, what is covered; keeps the buffers and the location
+ * callback. After a device failed, call this or free the scheduler. */
 TN_API void tn_sched_reset(tn_sched *sched);
 /* Runs in flight of graphs scheduled from now on: 0 selects the default of 4; 1 disables pipelining. */
 TN_API tn_status tn_sched_set_in_flight(tn_sched *sched, int n);

@@ -134,6 +134,38 @@ tn_status tn_sched_adopt(tn_sched *s, tn_graph *graph, const tn_plan *plan) {
     return with_schedule(s, graph, plan, adopt_for_schedule);
 }
 
+static tn_status save_plan_of(tn_sched *s, const tn__schedule *schedule, const void *path) {
+    const tn_plan *plan;
+    TN_TRY(tn__alloc_plan(s->alloc, schedule->graph, schedule->type_of, true, &plan));
+    return tn_plan_save(plan, schedule->graph, path);
+}
+
+tn_status tn_sched_save_plan(tn_sched *s, tn_graph *graph, const char *path) {
+    if (!s || !graph || !path) return tn_fail(TN_E_INVALID, "tn_sched_save_plan: NULL argument");
+    return with_schedule(s, graph, path, save_plan_of);
+}
+
+static tn_status load_plan_of(tn_sched *s, const tn__schedule *schedule, const void *path) {
+    size_t n = tn_graph_node_count(schedule->graph) + tn_graph_leaf_count(schedule->graph);
+    tn_plan_params params;
+    tn__alloc_context context;
+    tn_plan *plan = NULL;
+    uint16_t *memory_of = tn_malloc((n + 1) * sizeof *memory_of);
+    if (!memory_of) return TN_E_NOMEM;
+    tn_status status =
+        tn__alloc_plan_params(s->alloc, schedule->graph, schedule->type_of, memory_of, &context, &params);
+    if (status == TN_OK) status = tn_plan_load(path, schedule->graph, &params, &plan);
+    if (status == TN_OK) status = adopt_for_schedule(s, schedule, plan);
+    tn_plan_free(plan);
+    tn_free(memory_of);
+    return status;
+}
+
+tn_status tn_sched_load_plan(tn_sched *s, tn_graph *graph, const char *path) {
+    if (!s || !graph || !path) return tn_fail(TN_E_INVALID, "tn_sched_load_plan: NULL argument");
+    return with_schedule(s, graph, path, load_plan_of);
+}
+
 /* Adds scratch to what the allocator needs; `scratch` of the graphs is in `memory` already. */
 static void fill_memory(const tn_sched *s, const tn__alloc_need *needs, tn_sched_memory *memory) {
     for (size_t b = 0; b < s->core->n_streams; b++) {

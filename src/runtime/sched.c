@@ -170,6 +170,7 @@ void tn_sched_reset(tn_sched *s) {
     forget_schedules(s);
     tn__orders_forget(s, !s->sealed);
     tn__alloc_forget(s->alloc);
+    if (!s->sealed) memset(s->wanted_scratch, 0, s->core->n_streams * sizeof *s->wanted_scratch);
     tn__pins_clear(&s->pins);
 }
 

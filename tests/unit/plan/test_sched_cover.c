@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { LARGEST = 64 };
 
@@ -262,6 +263,26 @@ static void saved_plans_are_verified_and_adopted(void **state) {
     assert_ok(tn_sched_take(again));
     assert_ok(tn_sched_seal(again));
     assert_fails(TN_E_STATE, tn_sched_adopt(again, graph, plan));
+    /* Through a file. */
+    char path[] = "/tmp/tenon_plan_XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    tn_sched *from_file;
+    assert_ok(tn_sched_save_plan(s, graph, path));
+    assert_ok(tn_sched_new(&(tn_sched_params){.devices = {"sim:16M,name=saved"}, .n_threads = 1}, &from_file));
+    assert_ok(tn_sched_load_plan(from_file, graph, path));
+    assert_ok(tn_sched_plan(from_file, graph, &adopted, NULL));
+    assert_true(tn_plan_equal(plan, adopted));
+    assert_ok(tn_sched_needs(from_file, needs));
+    assert_memory_equal(memory, needs, sizeof memory);
+    graph = rows_graph(arena, LARGEST - 1, false, &in, &out);
+    assert_fails(TN_E_STATE, tn_sched_load_plan(from_file, graph, path));
+    tn_sched_reset(from_file); /* what was covered is forgotten */
+    assert_ok(tn_sched_needs(from_file, needs));
+    assert_int_equal(needs[0].compute + needs[0].scratch, 0);
+    tn_sched_free(from_file);
+    unlink(path);
     float got[WIDTH * LARGEST], want[WIDTH * LARGEST];
     for (int64_t n = 1; n <= LARGEST; n += 9) {
         assert_ok(run_rows(again, arena, n, false, got));
