@@ -49,9 +49,10 @@ typedef struct tn_sched_params {
      * The first graph of a class determines the order of all, so cover the largest first. It costs speed where
      * neighbouring nodes are computed together: queries, keys and values of one input are the usual case. */
     bool reorder;
-    bool strict;          /* a graph that needs more than is reserved is TN_E_STATE; otherwise memory grows, logged */
-    /* Asked before every run, between splits, and by streams made here between nodes, from any thread. When it returns
-     * true, the run ends with TN_E_ABORTED after queued work has been waited for; the scheduler can be used again. */
+    bool strict; /* a graph that needs more than is reserved is TN_E_STATE; otherwise memory grows, logged */
+    /* Asked before every run, between splits, and by streams made here between nodes, from any thread. When it
+     * returns true, the run ends with TN_E_ABORTED after queued work has been waited for; the scheduler can be used
+     * again. */
     tn_abort_fn abort;
     void *abort_user;
 } tn_sched_params;

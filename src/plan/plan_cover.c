@@ -139,7 +139,8 @@ static uint32_t joined_mask(void *user, const tn_tensor *node, size_t index) {
     return ((const joined_sizes *)user)->extents->masks[index];
 }
 
-/* Which sources the plan overlays with each result. By bytes, not by `inplace_of`: an adopted plan may name others. */
+/* Which sources the plan overlays with each result. By bytes, not by `inplace_of`: an adopted plan may name others.
+ */
 static void find_required(tn__cover *c, const tn_graph *graph) {
     const tn_plan_entry *entries = tn_plan_entries(c->plan);
     for (size_t i = 0; i < c->extents.n_nodes; i++) {

@@ -2,8 +2,8 @@
  *
  * Lifetimes depend on a graph's structure alone: ops, edges, views, flags, the memory of every tensor, and which
  * tensors have memory of their own. Two things depend on the extents as well: the sizes, and whether a result may be
- * computed in place of a source. A plan made for the largest size of every tensor, in which only those results are in
- * place that may be so in all graphs, is therefore a plan of all of them. */
+ * computed in place of a source. A plan made for the largest size of every tensor, with results in place
+ * only where all graphs allow it, is therefore a plan of all of them. */
 #ifndef TN_PLAN_COVER_H
 #define TN_PLAN_COVER_H
 

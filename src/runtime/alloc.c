@@ -72,10 +72,11 @@ static tn_status fail_not_covered(const tn__alloc *a, const tn__request *r) {
         if (r->extents.sizes[i] > r->extents.sizes[at]) at = i;
     size_t total = 0;
     for (size_t p = 0; p < a->pools->n; p++) total += tn__pool_size(&a->pools->pools[p]);
-    return tn_fail(TN_E_INTERNAL,
-                   "graph '%s' of %zu nodes is not covered by the reservation: no covered graph has its structure; its "
-                   "largest tensor is '%s' of %zu bytes, %zu bytes are reserved; this is a bug in the session's plan",
-                   name_of_graph(r->graph), n_nodes, tn__graph_tensor(r->graph, at)->name, r->extents.sizes[at], total);
+    return tn_fail(
+        TN_E_INTERNAL,
+        "graph '%s' of %zu nodes is not covered by the reservation: no covered graph has its structure; its "
+        "largest tensor is '%s' of %zu bytes, %zu bytes are reserved; this is a bug in the session's plan",
+        name_of_graph(r->graph), n_nodes, tn__graph_tensor(r->graph, at)->name, r->extents.sizes[at], total);
 }
 
 /* Names a tensor that does not fit, and its chunk. */
@@ -224,8 +225,7 @@ static tn_status try_graphs(tn__alloc *a, tn_graph *const *graphs, const uint16_
         classes[i]->busy = true;
     }
     TN_TRY(tn__pools_sizes(a->pools, wanted));
-    for (size_t i = 0; i < n; i++)
-        TN_TRY(tn__chunk_sizes_raise(a->pools, *wanted, tn__class_top(classes[i])->plan));
+    for (size_t i = 0; i < n; i++) TN_TRY(tn__chunk_sizes_raise(a->pools, *wanted, tn__class_top(classes[i])->plan));
     return TN_OK;
 }
 
@@ -285,8 +285,8 @@ static tn_status plan_unreserved(tn__alloc *a, const tn__request *r, tn__class *
             return status;
         }
         size_t total = tn_plan_total(plan->plan);
-        joined = !tn__pools_suffice(a->pools, alone->plan, NULL, NULL) &&
-                 total - total / 5 <= tn_plan_total(alone->plan);
+        joined =
+            !tn__pools_suffice(a->pools, alone->plan, NULL, NULL) && total - total / 5 <= tn_plan_total(alone->plan);
         tn__cover_free(joined ? alone : plan);
         plan = joined ? plan : alone;
     }
@@ -332,7 +332,8 @@ static tn_status prepare_graph(tn__alloc *a, tn_graph *graph, const uint16_t *ty
     bool known;
     size_t p, c;
     TN_TRY(class_for(a, graph, type_of, &known, &class));
-    tn__cover *cover = class->plans[TN__CLASS_TRIAL] ? class->plans[TN__CLASS_TRIAL] : class->plans[TN__CLASS_CURRENT];
+    tn__cover *cover =
+        class->plans[TN__CLASS_TRIAL] ? class->plans[TN__CLASS_TRIAL] : class->plans[TN__CLASS_CURRENT];
     tn_status status = TN_OK;
     if (!tn__pools_suffice(a->pools, cover->plan, &p, &c)) {
         status = may_grow && !a->sealed ? grow_for(a, graph, cover->plan) : fail_need_reserve(a, cover->plan, p, c);

@@ -61,8 +61,8 @@ void tn__alloc_seal(tn__alloc *alloc);
 
 /* Buffers after reserving these graphs, and what that takes; nothing is allocated and no class grows. `type_of`: one
  * list per graph, or NULL. */
-tn_status tn__alloc_measure(tn__alloc *alloc, tn_graph *const *graphs, const uint16_t *const *type_of, size_t n_graphs,
-                            tn__alloc_need *per_type) TN_MUST_CHECK;
+tn_status tn__alloc_measure(tn__alloc *alloc, tn_graph *const *graphs, const uint16_t *const *type_of,
+                            size_t n_graphs, tn__alloc_need *per_type) TN_MUST_CHECK;
 /* Covers these graphs and takes what they need, all of it or nothing: each buffer is taken once, so that the bytes of
  * tn__alloc_measure suffice. If that fails, the old reservation still works. */
 tn_status tn__alloc_reserve(tn__alloc *alloc, tn_graph *const *graphs, const uint16_t *const *type_of,

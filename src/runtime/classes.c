@@ -46,8 +46,7 @@ tn_status tn__request_begin(const tn__alloc *a, tn_graph *graph, const uint16_t 
     *r = (tn__request){.graph = graph, .type_of = type_of};
     r->memory_of = tn_malloc((tensors_of(graph) + 1) * sizeof *r->memory_of);
     tn_status status = r->memory_of ? TN_OK : TN_E_NOMEM;
-    if (status == TN_OK)
-        status = tn__alloc_plan_params(a, graph, type_of, r->memory_of, &r->context, &r->params);
+    if (status == TN_OK) status = tn__alloc_plan_params(a, graph, type_of, r->memory_of, &r->context, &r->params);
     if (status == TN_OK) status = tn__structure_of(graph, r->memory_of, &r->structure);
     if (status == TN_OK) status = tn__extents_of(graph, &r->params, &r->extents);
     if (status != TN_OK) tn__request_end(r);
@@ -198,8 +197,8 @@ tn_status tn__class_plan(tn__alloc *a, const tn__request *r, const tn__class *jo
     tn_plan_bins *bins = tn_malloc(a->pools->n * sizeof *bins);
     for (size_t p = 0; bins && p < a->pools->n; p++) bins[p] = (tn_plan_bins){sizes[p].sizes, sizes[p].count};
     params.bins = bins;
-    tn_status status = bins ? tn__cover_make(r->graph, &params, &r->extents, join ? tn__class_top(join) : NULL, plan)
-                            : TN_E_NOMEM;
+    tn_status status =
+        bins ? tn__cover_make(r->graph, &params, &r->extents, join ? tn__class_top(join) : NULL, plan) : TN_E_NOMEM;
     tn_free(bins);
     tn__chunk_sizes_free(a->pools, sizes);
     return status;

@@ -116,10 +116,11 @@ static tn_status plan_bound(const tn_graph *graph, const tn_plan_params *params,
     return TN_OK;
 }
 
-/* The same nodes, segment by segment, in each segment in the order in which `order` has them. Segments are the splits'
- * copies and the splits' nodes. Every dependency holds: within a segment by `order`, between segments as before. */
-static void sort_by_segment(uint32_t *order, const size_t *segments, size_t n_segments, size_t n, uint32_t *segment_of,
-                            size_t *next, uint32_t *sorted) {
+/* The same nodes, segment by segment, in each segment in the order in which `order` has them. Segments are the
+ * splits' copies and the splits' nodes. Every dependency holds: within a segment by `order`, between segments as
+ * before. */
+static void sort_by_segment(uint32_t *order, const size_t *segments, size_t n_segments, size_t n,
+                            uint32_t *segment_of, size_t *next, uint32_t *sorted) {
     for (size_t k = 0; k < n_segments; k++) {
         size_t end = k + 1 < n_segments ? segments[k + 1] : n;
         next[k] = segments[k];
@@ -138,7 +139,8 @@ static tn_status pays_off(const tn_sched *s, const tn__schedule *schedule, const
     tn_graph *trial;
     tn_plan_params own;
     tn__alloc_context context;
-    uint16_t *type_of = tn_malloc((total + 1) * sizeof *type_of), *memory_of = tn_malloc((total + 1) * sizeof *type_of);
+    uint16_t *type_of = tn_malloc((total + 1) * sizeof *type_of),
+             *memory_of = tn_malloc((total + 1) * sizeof *type_of);
     tn_status status = type_of && memory_of ? TN_OK : TN_E_NOMEM;
     if (status != TN_OK) goto out;
     for (size_t i = 0; i < total; i++) type_of[i] = schedule->type_of[i < n ? order[i] : i];
@@ -158,8 +160,8 @@ out:
     return status;
 }
 
-static tn_status find_order(const tn_sched *s, const tn__schedule *schedule, const size_t *segments, size_t n_segments,
-                            uint32_t **out) {
+static tn_status find_order(const tn_sched *s, const tn__schedule *schedule, const size_t *segments,
+                            size_t n_segments, uint32_t **out) {
     const tn_graph *graph = schedule->graph;
     size_t n = tn_graph_node_count(graph), total = n + tn_graph_leaf_count(graph), saved = 0;
     uint32_t *order = tn_malloc((n + 1) * sizeof *order), *words = tn_malloc((2 * n + 1) * sizeof *words);
@@ -206,9 +208,8 @@ static tn_status apply_order(tn__schedule *schedule, const uint32_t *order) {
         work_at[i] = UINT32_MAX;
         type_of[i] = schedule->type_of[order[i]];
     }
-    for (uint32_t k = 0; status == TN_OK && k < n_work; k++)
-        work_at[tn_graph_index(graph, schedule->work[k])] = k;
-    /* Splits keep their places, so the nodes of all splits are renumbered in one pass. */
+    for (uint32_t k = 0; status == TN_OK && k < n_work; k++) work_at[tn_graph_index(graph, schedule->work[k])] = k;
+    /* The order of splits does not change, so the nodes of all splits are renumbered in one pass. */
     for (size_t i = 0; status == TN_OK && i < n; i++)
         if (work_at[order[i]] != UINT32_MAX) from[at++] = work_at[order[i]];
     for (size_t run = 0; status == TN_OK && run < schedule->n_work_lists; run++) {

@@ -52,10 +52,11 @@ static tn_status check_scratch(const tn_sched *s, const tn__schedule *schedule) 
         size_t needed = schedule->scratch[b], there = scratch_size(s, b);
         if (needed <= there) continue;
         if (s->sealed)
-            return tn_fail(TN_E_INTERNAL,
-                           "graph '%s' of %zu nodes needs %zu bytes of scratch on %s, %zu are reserved; this is a bug "
-                           "in the session's plan",
-                           name_of_schedule(schedule), schedule->n_nodes, needed, name_of_stream(s, b), there);
+            return tn_fail(
+                TN_E_INTERNAL,
+                "graph '%s' of %zu nodes needs %zu bytes of scratch on %s, %zu are reserved; this is a bug "
+                "in the session's plan",
+                name_of_schedule(schedule), schedule->n_nodes, needed, name_of_stream(s, b), there);
         if (s->strict)
             return tn_fail(TN_E_STATE,
                            "graph '%s' of %zu nodes needs %zu bytes of scratch on %s, %zu are reserved; reserve for "
@@ -71,10 +72,11 @@ static tn_status check_scratch(const tn_sched *s, const tn__schedule *schedule) 
 tn_status tn__sched_grow_scratch(tn_sched *s, int stream, size_t needed, const char *node) {
     size_t there = scratch_size(s, (size_t)stream);
     if (s->sealed || s->strict)
-        return tn_fail(s->sealed ? TN_E_INTERNAL : TN_E_STATE,
-                       "'%s', run by itself for the eval callback, needs %zu bytes of scratch on %s, %zu are reserved; "
-                       "set the callback before covering graphs",
-                       node, needed, name_of_stream(s, (size_t)stream), there);
+        return tn_fail(
+            s->sealed ? TN_E_INTERNAL : TN_E_STATE,
+            "'%s', run by itself for the eval callback, needs %zu bytes of scratch on %s, %zu are reserved; "
+            "set the callback before covering graphs",
+            node, needed, name_of_stream(s, (size_t)stream), there);
     tn_log(there ? TN_LOG_WARN : TN_LOG_DEBUG, "%s: scratch grows from %zu to %zu bytes: '%s' runs by itself",
            name_of_stream(s, (size_t)stream), there, needed, node);
     tn_buffer *fresh;

@@ -156,7 +156,7 @@ struct tn_sched {
     struct tn__order **orders;
     size_t n_orders, cap_orders;
     size_t *wanted_scratch; /* per stream: of all graphs covered or reserved */
-    size_t n_in_flight; /* in schedules made from now on; 1: no pipeline */
+    size_t n_in_flight;     /* in schedules made from now on; 1: no pipeline */
     size_t max_schedules;
     tn__schedule **schedules;
     size_t n_schedules, cap_schedules;

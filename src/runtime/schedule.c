@@ -336,8 +336,8 @@ static tn_status allocate_schedule(schedule_builder *b) {
     s->wanted = tn_malloc(b->most_experts + 1);
     s->outer = tn_calloc(b->n + 1, sizeof *s->outer);
     if (b->sched->location_of && !(s->locations = tn_calloc(b->n + 1, sizeof *s->locations))) return TN_E_NOMEM;
-    return s->type_of && s->work && b->segments && s->scratch && s->splits && s->copies && s->programs && s->run_done &&
-                   s->targets && s->twins && s->ids && s->wanted && s->outer
+    return s->type_of && s->work && b->segments && s->scratch && s->splits && s->copies && s->programs &&
+                   s->run_done && s->targets && s->twins && s->ids && s->wanted && s->outer
                ? TN_OK
                : TN_E_NOMEM;
 }

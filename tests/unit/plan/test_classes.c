@@ -92,8 +92,8 @@ static size_t count_refusals(const char *device_name, uint64_t seeds) {
 
 static void a_smaller_graph_never_needs_more_than_the_reserved_one(void **state) {
     (void)state;
-    const char *devices[] = {"sim:1G,max-alloc=300K,memory-only=1,name=c300", "sim:1G,max-alloc=500K,memory-only=1,name=c500",
-                             "sim:1G,memory-only=1,name=c0"};
+    const char *devices[] = {"sim:1G,max-alloc=300K,memory-only=1,name=c300",
+                             "sim:1G,max-alloc=500K,memory-only=1,name=c500", "sim:1G,memory-only=1,name=c0"};
     for (size_t d = 0; d < TN__COUNT(devices); d++)
         assert_int_equal(count_refusals(devices[d], long_run() ? 2000 : 200), 0);
 }
@@ -101,8 +101,10 @@ static void a_smaller_graph_never_needs_more_than_the_reserved_one(void **state)
 /* ---- The same bits ---- */
 
 /* Rows of 16 numbers; nodes write through views and into inputs, and some sources have fewer rows than others. */
-static tn_tensor *narrow_op(tn_arena *a, rng *r, tn_tensor *const *pool, int count, tn_tensor *state, tn_tensor *index) {
-    tn_tensor *x = pool[count > 6 && rng_below(r, 3) ? count - 1 - (int)rng_below(r, 5) : (int)rng_below(r, (uint64_t)count)];
+static tn_tensor *narrow_op(tn_arena *a, rng *r, tn_tensor *const *pool, int count, tn_tensor *state,
+                            tn_tensor *index) {
+    tn_tensor *x =
+        pool[count > 6 && rng_below(r, 3) ? count - 1 - (int)rng_below(r, 5) : (int)rng_below(r, (uint64_t)count)];
     tn_tensor *y = pool[rng_below(r, (uint64_t)count)];
     int64_t n = x->ne[1];
     switch (rng_below(r, 14)) {
@@ -117,7 +119,8 @@ static tn_tensor *narrow_op(tn_arena *a, rng *r, tn_tensor *const *pool, int cou
     case 8: return tn_add(a, x, tn_sum_rows(a, y));
     case 9: return tn_add(a, x, tn_view(a, y, 2, (int64_t[]){WIDTH, 1}, y->nb, (size_t)(n - 1) * WIDTH * 4));
     case 10: return tn_scale(a, x, 0.5f, 0.25f);
-    case 11: return tn_cont(a, tn_view(a, tn_concat(a, x, y, 0), 2, (int64_t[]){WIDTH, n}, (size_t[]){4, 8 * WIDTH}, 0));
+    case 11:
+        return tn_cont(a, tn_view(a, tn_concat(a, x, y, 0), 2, (int64_t[]){WIDTH, n}, (size_t[]){4, 8 * WIDTH}, 0));
     case 12: return tn_rms_norm(a, x, NULL, 1e-5f);
     default: return tn_neg(a, x);
     }
@@ -191,8 +194,7 @@ static void graphs_of_a_class_run_with_the_same_bits_in_its_plan(void **state) {
             make_narrow(&w, seed, n);
             uint64_t expected = run_privately(w.graph, w.graph);
             assert_ok(tn__alloc_bind(a, w.graph, NULL, true));
-            if (run_and_overwrite(a, w.graph) != expected)
-                fail_msg("seed %d, n = %d: other bits", (int)seed, (int)n);
+            if (run_and_overwrite(a, w.graph) != expected) fail_msg("seed %d, n = %d: other bits", (int)seed, (int)n);
             tn_arena_free(w.arena);
         }
         assert_int_equal(tn__alloc_size(a, 0), need.size);
@@ -211,7 +213,8 @@ static tn_graph *in_place_graph(tn_arena *arena, int64_t rows, int64_t y_rows) {
     tn_tensor *x = tn_input(arena, TN_F32, WIDTH, rows), *y = tn_input(arena, TN_F32, WIDTH, y_rows);
     tn_tensor *sum = tn_add(arena, x, tn_neg(arena, y));
     tn_name(arena, sum, "sum");
-    tn_tensor *large = tn_sum(arena, tn_input(arena, TN_F32, 10000)); /* beside it one more row of bytes is no waste */
+    tn_tensor *large =
+        tn_sum(arena, tn_input(arena, TN_F32, 10000)); /* beside it one more row of bytes is no waste */
     assert_ok(tn_graph_of(arena, tn_output(tn_add(arena, tn_mul(arena, sum, x), large)), &g));
     return g;
 }

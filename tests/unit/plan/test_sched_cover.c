@@ -388,8 +388,7 @@ static bool want_every(void *user, tn_tensor *node, bool ask) {
 static tn_graph *scratch_graph(tn_arena *arena, tn_tensor *matrix, int64_t rows, tn_tensor **in, tn_tensor **out) {
     tn_graph *graph;
     tn_tensor *x = *in = tn_input(arena, TN_F32, WIDTH, rows);
-    for (int i = 0; i < 4; i++)
-        x = tn_rms_norm(arena, tn_silu(arena, tn_mul_mat(arena, matrix, x)), gain, 1e-5f);
+    for (int i = 0; i < 4; i++) x = tn_rms_norm(arena, tn_silu(arena, tn_mul_mat(arena, matrix, x)), gain, 1e-5f);
     *out = tn_output(x);
     assert_ok(tn_graph_of(arena, x, &graph));
     return graph;
