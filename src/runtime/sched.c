@@ -268,7 +268,8 @@ void tn__sched_unbind_planned(const tn_graph *g) {
 static tn_status evict_schedule(tn_sched *s) {
     size_t oldest = s->n_schedules, evictable = 0;
     for (size_t i = 0; i < s->n_schedules; i++) {
-        if (s->schedules[i]->keep) continue;
+        /* Made again, a graph would get the present number of runs in flight: a structure that may not be covered. */
+        if (s->schedules[i]->keep || (s->sealed && s->schedules[i]->pipelined)) continue;
         evictable++;
         if (oldest == s->n_schedules || s->schedules[i]->last_used < s->schedules[oldest]->last_used) oldest = i;
     }
