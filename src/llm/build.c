@@ -440,7 +440,8 @@ tn_status tn__build_graph(const tn_session_plan *p, tn__shape shape, tn__graph_s
     b.tokens = shape.kind == TN__GRAPH_NEXT ? tn_view(a, p->kv.argmax, 1, (const int64_t[]){1}, NULL, 0)
                                             : graph_input(&b, TN__INPUT_TOKENS);
     tn_tensor *x = build_embedding(&b);
-    for (int32_t il = 0; il < b.h->n_layer; il++) {
+    for (int32_t k = 0; k < tn__built_count(p); k++) {
+        int32_t il = tn__built_layer(p, k);
         x = build_layer(&b, il, x);
         tn_name(a, x, "layer.%d", il);
     }
@@ -482,7 +483,8 @@ tn_status tn__build_move(const tn_session_plan *p, tn__shape shape, tn__graph_se
     tn__inputs_build(a, b.h, &p->kv, shape, &set->inputs);
     tn_graph *graph;
     TN_TRY(tn_graph_new(a, capacity, &graph));
-    for (int32_t il = 0; il < b.h->n_layer; il++) {
+    for (int32_t built = 0; built < tn__built_count(p); built++) {
+        const int32_t il = tn__built_layer(p, built);
         const tn__kv_layer *l = &p->kv.layers[il];
         bool rotates = !tn__arch_has(b.arch, TN_ARCH_NO_ROPE) && !b.h->layers[il].no_rope;
         if (l->group != group || (shift && !rotates)) continue;

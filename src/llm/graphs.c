@@ -14,7 +14,8 @@ static void free_graph_set(tn__graph_set *set) {
 
 void tn__graphs_clear(tn__graphs *g) {
     for (size_t i = 0; i < g->n; i++) free_graph_set(g->sets[i]);
-    g->n = g->n_reserved = 0;
+    g->n = 0;
+    memset(g->reported, 0, sizeof g->reported);
 }
 
 void tn__graphs_free(tn__graphs *g) {
@@ -23,13 +24,13 @@ void tn__graphs_free(tn__graphs *g) {
     *g = (tn__graphs){0};
 }
 
-/* Makes room for one more graph: evicts the least recently used one that is not reserved. */
+/* Makes room for one more graph: evicts the least recently used one that is not reported. */
 static void evict_graph(tn__graphs *g) {
     size_t oldest = g->n, evictable = 0;
     for (size_t i = 0; i < g->n; i++) {
-        bool reserved = false;
-        for (size_t r = 0; r < g->n_reserved; r++) reserved = reserved || g->reserved[r] == g->sets[i];
-        if (reserved) continue;
+        bool reported = false;
+        for (size_t r = 0; r < TN__REPORTED_GRAPHS; r++) reported = reported || g->reported[r] == g->sets[i];
+        if (reported) continue;
         evictable++;
         if (oldest == g->n || g->sets[i]->last_used < g->sets[oldest]->last_used) oldest = i;
     }
@@ -71,6 +72,28 @@ static tn_status declare_argmax(tn_session_plan *p, const tn__graph_set *set) {
     return tn__locations_add(&p->locations, set->sums, type, TN_USAGE_ANY);
 }
 
+tn_status tn__graph_new(tn_session_plan *p, tn__shape shape, tn__graph_set **out) {
+    *out = NULL;
+    tn__graph_set *set = tn_calloc(1, sizeof *set);
+    if (!set) return TN_E_NOMEM;
+    tn_status status = build_shape(p, shape, set);
+    if (status == TN_OK) status = declare_argmax(p, set);
+    if (status != TN_OK || !set->graph)
+        tn__graph_free(p, set);
+    else
+        *out = set;
+    return status;
+}
+
+void tn__graph_free(tn_session_plan *p, tn__graph_set *set) {
+    if (!set) return;
+    if (leaves_argmax(set)) {
+        tn__locations_remove(&p->locations, set->result);
+        tn__locations_remove(&p->locations, set->sums);
+    }
+    free_graph_set(set);
+}
+
 tn_status tn__graph_for(tn_session_plan *p, tn__shape shape, tn__graph_set **out) {
     tn__graphs *g = &p->graphs;
     for (size_t i = 0; i < g->n; i++) {
@@ -107,6 +130,7 @@ tn_status tn__graph_for(tn_session_plan *p, tn__shape shape, tn__graph_set **out
 
 int32_t tn__round_tokens(int32_t n, int32_t limit) {
     int64_t step = n <= 8 ? 1 : n <= 64 ? 8 : n <= 128 ? 16 : 32;
+    while (step * 32 < n) step *= 2; /* at most 3% of padding, and a bounded number of sizes */
     int64_t rounded = (n + step - 1) / step * step;
     return rounded < limit ? (int32_t)rounded : limit;
 }
@@ -120,8 +144,12 @@ int32_t tn__round_outputs(int32_t n, int32_t limit) {
 }
 
 /* Only full micro-batches of tokens follow each other in flight. */
+bool tn__shape_in_flight(const tn_session_plan *p, tn__shape shape) {
+    return p->pipelined && shape.n_tokens == p->params.n_ubatch && !tn__moves_cells(shape);
+}
+
 tn_status tn__graph_schedule(tn_session_plan *p, const tn__graph_set *set, bool *in_flight) {
-    *in_flight = p->pipelined && set->shape.n_tokens == p->params.n_ubatch && !tn__moves_cells(set->shape);
+    *in_flight = tn__shape_in_flight(p, set->shape);
     if (!*in_flight) return TN_OK;
     tn_sched_info info;
     TN_TRY(tn_sched_set_in_flight(p->sched, p->params.n_pipeline));

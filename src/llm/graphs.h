@@ -1,4 +1,4 @@
-/* The graphs of a session: built on demand by shape, remembered, the largest reserved. */
+/* The graphs of a session: built on demand by shape, remembered. */
 #ifndef TN_LLM_GRAPHS_H
 #define TN_LLM_GRAPHS_H
 
@@ -21,24 +21,30 @@ typedef struct tn__graph_set {
     size_t n_tensors, capacity; /* of arena and graph, where they are known; 0: at most */
 } tn__graph_set;
 
-/* Graphs, with their schedules and plans, that a session remembers beside the reserved ones: enough for every batch
- * size of concurrent sequences. Making one again takes about a millisecond; keeping one takes half a megabyte for a
+/* Graphs, with their schedules, that a session remembers beside the reported ones: enough for every batch size of
+ * concurrent sequences. Making one again takes about a millisecond; keeping one takes half a megabyte for a
  * dozen layers. */
 enum { TN__GRAPHS_KEPT = 48 };
+
+/* The graphs that reports describe. */
+enum { TN__REPORTED_PREFILL, TN__REPORTED_DECODE, TN__REPORTED_GRAPHS };
 
 typedef struct tn__graphs {
     tn__graph_set **sets;
     size_t n, capacity;
     uint64_t clock;
-    /* Never evicted: prefill, decode, argmax, prefill with fewer outputs, next, then shift and move per group. */
-    tn__graph_set *reserved[5 + 2 * TN__CACHE_GROUPS];
-    size_t n_reserved;
+    tn__graph_set *reported[TN__REPORTED_GRAPHS]; /* never evicted */
 } tn__graphs;
 
 void tn__graphs_clear(tn__graphs *graphs); /* frees every graph */
 void tn__graphs_free(tn__graphs *graphs);
 /* The graph of a shape: remembered, or built and remembered. Valid until a graph of another shape is requested. */
 tn_status tn__graph_for(struct tn_session_plan *plan, tn__shape shape, tn__graph_set **set);
+/* A graph that is not remembered. `*set` is NULL where nothing has to be done. */
+tn_status tn__graph_new(struct tn_session_plan *plan, tn__shape shape, tn__graph_set **set);
+void tn__graph_free(struct tn_session_plan *plan, tn__graph_set *set);
+/* Whether several runs of a graph of this shape may be in flight, where its devices can do that. */
+bool tn__shape_in_flight(const struct tn_session_plan *plan, tn__shape shape);
 /* Schedules it. `in_flight`: whether several runs of it may be in flight. */
 tn_status tn__graph_schedule(struct tn_session_plan *plan, const tn__graph_set *set, bool *in_flight);
 /* Graphs of one token leave their argmax in the memory of kv.argmax, once that exists. */

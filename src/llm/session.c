@@ -20,13 +20,8 @@ static tn_status take_memory(tn_session *s) {
     if (p->params.embeddings) TN_TRY(tn__embeddings_new(p, &s->embeddings));
     TN_TRY(tn__results_new(p, &s->results));
     TN_TRY(tn__queued_step_new(s));
-    tn_graph *graphs[TN__COUNT(p->graphs.reserved)];
-    for (size_t i = 0; i < p->graphs.n_reserved; i++) {
-        bool in_flight;
-        graphs[i] = p->graphs.reserved[i]->graph;
-        TN_TRY(tn__graph_schedule(p, p->graphs.reserved[i], &in_flight));
-    }
-    return tn_sched_reserve_many(p->sched, graphs, p->graphs.n_reserved);
+    TN_TRY(tn_sched_take(p->sched));
+    return tn_sched_seal(p->sched);
 }
 
 /* Free memory may have shrunk since the plan was made, and another session may have loaded the weights elsewhere. */

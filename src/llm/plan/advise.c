@@ -22,11 +22,12 @@ static void add_advice(advice *a, const char *format, ...) {
     if (n > 0) a->used = TN__MIN(a->used + (size_t)n, a->size - 1);
 }
 
+/* The quick answer first: most suggestions are refused by it. */
 static bool fits_with(const tn_session_plan *p, const tn_session_params *params) {
-    tn_session_plan *probe;
-    bool fits = tn_session_plan_new(p->model, params, &probe) == TN_OK && probe->fits;
-    tn_session_plan_free(probe);
-    return fits;
+    return tn__session_plan_would_fit(p->model, params, false) && tn__session_plan_would_fit(p->model, params, true);
+}
+static bool may_fit_with(const tn_session_plan *p, const tn_session_params *params) {
+    return tn__session_plan_would_fit(p->model, params, false);
 }
 
 /* The largest context below the current one that fits, in steps of an eighth of the power of two below it; 0: none.
@@ -37,15 +38,19 @@ static int32_t find_largest_context(const tn_session_plan *p, tn_session_params 
     if (low == params.n_ctx) low /= 2;
     for (; low >= 256; low /= 2) {
         params.n_ctx = low;
-        if (fits_with(p, &params)) break;
+        if (may_fit_with(p, &params)) break;
     }
     if (low < 256) return 0;
     int32_t step = low / 2;
     for (int i = 0; i < 3 && low + step < p->params.n_ctx; i++, step /= 2) {
         params.n_ctx = low + step;
-        if (params.n_ctx < p->params.n_ctx && fits_with(p, &params)) low = params.n_ctx;
+        if (params.n_ctx < p->params.n_ctx && may_fit_with(p, &params)) low = params.n_ctx;
     }
-    return low;
+    for (; low >= 256; low -= low / 8) {
+        params.n_ctx = low;
+        if (fits_with(p, &params)) return low;
+    }
+    return 0;
 }
 
 /* Advises how many bits per weight would fit, if the weights are what takes too much memory. */

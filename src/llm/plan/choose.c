@@ -144,8 +144,41 @@ static tn_status check_largest_allocations(const tn_session_plan *p) {
     return p->model->loaded ? TN_OK : tn__load_check(p->model, &load);
 }
 
+tn_status tn__session_plan_search(tn_session_plan *p) {
+    p->searching = true;
+    tn_status status = choose_variant(p);
+    p->searching = false;
+    return status;
+}
+
+/* From now on the search adds what the whole plan of the current placement needs more than the search had found. */
+static void learn_margins(tn_session_plan *p, const size_t *found) {
+    for (size_t d = 0; d < p->placement.n_devices; d++)
+        if (p->devices[d].missing > found[d])
+            p->devices[d].margin =
+                TN__MAX(p->devices[d].margin, p->devices[d].missing - (found[d] - p->devices[d].margin));
+}
+
+/* The search plans only the largest graphs. If the whole plan of what it found does not fit, it searches again with
+ * more room beside the layers. */
 tn_status tn__session_plan_choose(tn_session_plan *p) {
-    TN_TRY(choose_variant(p));
+    enum { MAX_SEARCHES = 4 };
+    const bool repack = p->placement.repack;
+    size_t *found = tn_calloc(p->placement.n_devices, sizeof *found);
+    tn_status status = found ? TN_OK : TN_E_NOMEM;
+    for (int i = 0; i < MAX_SEARCHES && status == TN_OK; i++) {
+        p->sequential = false;
+        p->placement.repack = repack;
+        status = tn__session_plan_search(p);
+        const bool fits = p->fits;
+        for (size_t d = 0; d < p->placement.n_devices; d++) found[d] = p->devices[d].missing;
+        if (status == TN_OK) status = tn__session_plan_make(p);
+        if (status == TN_OK) status = tn__session_plan_check_fit(p);
+        if (p->fits || !fits) break;
+        learn_margins(p, found);
+    }
+    tn_free(found);
+    TN_TRY(status);
     return p->fits ? check_largest_allocations(p) : TN_OK;
 }
 

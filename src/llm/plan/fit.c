@@ -6,9 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The graphs that reports describe, by number in graphs.reserved. */
-enum { REPORTED_PREFILL, REPORTED_DECODE };
-
 static tn_status report_plan(const tn_session_plan *p, tn_fit *fit) {
     fit->n_devices = p->placement.n_devices;
     fit->devices = tn_calloc(fit->n_devices, sizeof *fit->devices);
@@ -78,7 +75,7 @@ static tn_status check_not_ended(const tn_session_plan *p) {
 }
 
 static tn_graph *reported_graph(const tn_session_plan *p, bool prefill) {
-    return p->graphs.reserved[prefill ? REPORTED_PREFILL : REPORTED_DECODE]->graph;
+    return p->graphs.reported[prefill ? TN__REPORTED_PREFILL : TN__REPORTED_DECODE]->graph;
 }
 
 tn_status tn_session_plan_splits(const tn_session_plan *p, bool prefill, FILE *out) {

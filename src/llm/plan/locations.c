@@ -2,6 +2,7 @@
 #include "llm/plan/locations.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 tn_status tn__locations_add(tn__locations *l, const tn_tensor *tensor, tn_buffer_type *type, tn_buffer_usage usage) {
     if (l->n == l->capacity) {
@@ -11,12 +12,25 @@ tn_status tn__locations_add(tn__locations *l, const tn_tensor *tensor, tn_buffer
         l->list = grown;
         l->capacity = capacity;
     }
-    l->list[l->n++] = (tn__declared){tensor, {type, usage}};
-    l->sorted = false;
+    size_t at = l->n++;
+    for (; l->sorted && at > 0 && (uintptr_t)l->list[at - 1].tensor > (uintptr_t)tensor; at--)
+        l->list[at] = l->list[at - 1];
+    l->list[at] = (tn__declared){tensor, {type, usage}};
     return TN_OK;
 }
 
-void tn__locations_clear(tn__locations *l) { l->n = 0; }
+void tn__locations_remove(tn__locations *l, const tn_tensor *tensor) {
+    for (size_t i = l->n; i-- > 0;) {
+        if (l->list[i].tensor != tensor) continue;
+        memmove(&l->list[i], &l->list[i + 1], (--l->n - i) * sizeof *l->list);
+        return;
+    }
+}
+
+void tn__locations_clear(tn__locations *l) {
+    l->n = 0;
+    l->sorted = false;
+}
 
 void tn__locations_free(tn__locations *l) {
     tn_free(l->list);

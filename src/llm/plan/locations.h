@@ -19,6 +19,7 @@ void tn__locations_clear(tn__locations *locations); /* keeps the array */
 /* Each tensor is declared once. */
 tn_status tn__locations_add(tn__locations *locations, const tn_tensor *tensor, tn_buffer_type *type,
                             tn_buffer_usage usage);
+void tn__locations_remove(tn__locations *locations, const tn_tensor *tensor);
 void tn__locations_free(tn__locations *locations);
 /* The scheduler's callback; `user` is the table. */
 bool tn__location_of(void *user, const tn_tensor *tensor, tn_location *location);

@@ -2,6 +2,7 @@
 #include "llm/plan/session_plan.h"
 
 #include "base/checked.h"
+#include "llm/plan/cover.h"
 
 #include <string.h>
 
@@ -94,6 +95,7 @@ void tn__session_plan_end(tn_session_plan *p) {
     p->sched = NULL;
     tn__kv_free(&p->kv);
     tn__locations_free(&p->locations);
+    for (int i = 0; i < 2; i++) tn__layers_free(&p->layers[i]);
     p->ended = true;
 }
 
@@ -106,8 +108,8 @@ void tn_session_plan_free(tn_session_plan *p) {
     tn_free(p);
 }
 
-tn_status tn_session_plan_new(tn_model *model, const tn_session_params *params, tn_session_plan **out) {
-    if (!model || !out) return tn_fail(TN_E_INVALID, "tn_session_plan_new: NULL argument");
+static tn_status plan_with(tn_model *model, const tn_session_params *params,
+                           tn_status (*choose)(tn_session_plan *plan), tn_session_plan **out) {
     *out = NULL;
     if (model->params.vocab_only) return tn_fail(TN_E_STATE, "the model was opened for its vocabulary only");
     tn_session_plan *p = tn_calloc(1, sizeof *p);
@@ -117,12 +119,26 @@ tn_status tn_session_plan_new(tn_model *model, const tn_session_params *params, 
     p->loads = !model->loaded;
     p->params = params ? *params : tn_session_params_default();
     tn_status status = tn__session_plan_prepare(p);
-    if (status == TN_OK) status = tn__session_plan_choose(p);
+    if (status == TN_OK) status = choose(p);
     if (status != TN_OK)
         tn_session_plan_free(p);
     else
         *out = p;
     return status;
+}
+
+tn_status tn_session_plan_new(tn_model *model, const tn_session_params *params, tn_session_plan **out) {
+    if (!model || !out) return tn_fail(TN_E_INVALID, "tn_session_plan_new: NULL argument");
+    return plan_with(model, params, tn__session_plan_choose, out);
+}
+
+bool tn__session_plan_would_fit(tn_model *model, const tn_session_params *params, bool exactly) {
+    tn_session_plan *probe;
+    bool fits =
+        plan_with(model, params, exactly ? tn__session_plan_choose : tn__session_plan_search, &probe) == TN_OK &&
+        probe->fits;
+    tn_session_plan_free(probe);
+    return fits;
 }
 
 /* ---- One placement ---- */
@@ -194,45 +210,10 @@ static bool can_pipeline(const tn_session_plan *p) {
     return several;
 }
 
-/* The largest graphs of every kind: what the reservation must hold. */
-static size_t list_reserved_shapes(const tn_session_plan *p, tn__shape *shapes) {
-    const tn_session_params *params = &p->params;
-    const tn__graph_kind kind = tn__token_graph_kind(params);
-    const int32_t prefill = params->n_ubatch,
-                  decode = tn__round_tokens(TN__MIN(params->n_seqs, params->n_ubatch), params->n_ubatch);
-    size_t n = 0;
-    shapes[n++] = (tn__shape){kind, prefill, tn__max_outputs(params, prefill)};
-    shapes[n++] = (tn__shape){kind, decode, tn__max_outputs(params, decode)};
-    if (!params->embeddings) shapes[n++] = (tn__shape){TN__GRAPH_ARGMAX, decode, tn__max_outputs(params, decode)};
-    /* Where all rows may be outputs the prefill graph does not gather rows; one that does needs a little more. */
-    if (shapes[0].n_outputs == prefill && tn__outputs_for(params, 1, prefill) < prefill)
-        shapes[n++] = (tn__shape){kind, prefill, prefill - 1};
-    if (tn__queued_step_possible(p)) shapes[n++] = (tn__shape){TN__GRAPH_NEXT, 1, 1};
-    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        if (!p->kv.groups[g].n) continue;
-        shapes[n++] = (tn__shape){TN__GRAPH_SHIFT, TN__MOVE_CELLS, g};
-        shapes[n++] = (tn__shape){TN__GRAPH_MOVE, TN__MOVE_CELLS, g};
-    }
-    return n;
-}
-
+/* Covers what the session may run, or while searching only the largest, and asks what that needs. */
 static tn_status plan_graphs(tn_session_plan *p, tn_sched_memory *memory) {
-    tn__graphs *g = &p->graphs;
-    tn__shape shapes[TN__COUNT(g->reserved)];
-    tn_graph *graphs[TN__COUNT(g->reserved)];
-    size_t n_shapes = list_reserved_shapes(p, shapes);
-    g->n_reserved = 0;
-    for (size_t i = 0; i < n_shapes; i++) {
-        tn__graph_set *set;
-        bool in_flight;
-        TN_TRY(tn__graph_for(p, shapes[i], &set));
-        if (!set->graph) continue;
-        TN_TRY(tn__graph_schedule(p, set, &in_flight));
-        if (i < 2) TN_TRY(tn_sched_describe(p->sched, set->graph, i ? &p->decode : &p->prefill));
-        g->reserved[g->n_reserved] = set;
-        graphs[g->n_reserved++] = set->graph;
-    }
-    tn_status status = tn_sched_measure(p->sched, graphs, g->n_reserved, memory);
+    tn_status status = p->searching ? tn__cover_main(p) : tn__cover_all(p);
+    if (status == TN_OK) status = tn_sched_needs(p->sched, memory);
     if (status == TN_E_TOO_BIG) /* one tensor is larger than the device's largest allocation */
         tn_fail_more(
             status, "; to make it fit: a smaller micro-batch than %d (--ubatch), or no layers there (--gpu-layers 0)",
@@ -261,7 +242,8 @@ tn_status tn__session_plan_make(tn_session_plan *p) {
                                           .cache = sizes[2 * n + d],
                                           .compute = memory[d].compute,
                                           .scratch = memory[d].scratch,
-                                          .missing = memory[d].missing,
+                                          .missing = memory[d].missing + (p->searching ? p->devices[d].margin : 0),
+                                          .margin = p->devices[d].margin,
                                           .lower_bound = memory[d].lower_bound};
         for (int32_t i = 0; i < p->model->h.n_layer; i++)
             p->devices[d].n_layers += p->placement.device_of_layer[i + 1] == (int)d;

@@ -5,6 +5,7 @@
 
 #include "llm/graphs.h"
 #include "llm/load.h"
+#include "llm/plan/layers.h"
 #include "llm/plan/locations.h"
 #include "llm/plan/placement.h"
 
@@ -13,6 +14,7 @@ typedef struct tn__device_plan {
     tn_device *device;
     size_t weights, mapped, cache, compute, scratch, lower_bound;
     size_t missing; /* of compute and scratch: all, unless the scheduler is shared */
+    size_t margin;  /* what the search adds to `missing` */
     int32_t n_layers;
 } tn__device_plan;
 
@@ -27,10 +29,13 @@ struct tn_session_plan {
     tn__session_placement placement;
     tn__kv kv;
     tn__graphs graphs;
-    tn__locations locations;  /* of weights and cache, until they have memory */
-    tn__device_plan *devices; /* bytes per device */
+    tn__layer_list layers[2];    /* few layers that stand for all, and some more */
+    const tn__layer_list *built; /* the layers that graphs are built from; NULL: all */
+    tn__locations locations;     /* of weights and cache, until they have memory */
+    tn__device_plan *devices;    /* bytes per device */
     tn_sched_info prefill, decode;
     bool fits;
+    bool searching;  /* for a placement: only the largest shapes are planned */
     bool sequential; /* the in-flight micro-batches did not fit: they run one after the other */
     bool pipelined;  /* several full micro-batches may be in flight */
     char *advice;    /* once it was asked for */
@@ -44,6 +49,8 @@ void tn__session_plan_end(tn_session_plan *plan);
 tn_status tn__session_plan_check_fit(tn_session_plan *plan);
 /* Finds a placement and plans it; plan->fits says whether it fits the devices now. */
 tn_status tn__session_plan_choose(tn_session_plan *plan);
+/* Finds a placement as that does, without planning all that it needs: quick, and nearly always right. */
+tn_status tn__session_plan_search(tn_session_plan *plan);
 /* Plans the current placement. */
 tn_status tn__session_plan_make(tn_session_plan *plan);
 
@@ -51,6 +58,8 @@ tn_status tn__session_plan_make(tn_session_plan *plan);
 tn__load tn__session_plan_load(const tn_session_plan *plan);
 /* Says why a plan does not fit: TN_E_TOO_BIG with the bytes needed and free, and advice. */
 tn_status tn__session_plan_too_big(const tn_session_plan *plan);
+/* Whether a session with other parameters would fit; exactly, or as the search says. */
+bool tn__session_plan_would_fit(tn_model *model, const tn_session_params *params, bool exactly);
 /* What would make the plan fit. Every suggested change was planned and fits. */
 void tn__advise(const tn_session_plan *plan, char *text, size_t size);
 /* Bytes that must be free on a device. */

@@ -1,0 +1,263 @@
+/* Session plans: what they cover, and how they relate to models, sessions and each other. */
+#include "models/tiny_models.h"
+#include "support.h"
+
+#include "base/checked.h"
+#include "llm/plan/cover.h"
+#include "llm/plan/session_plan.h"
+#include "sched_case.h"
+#include "tenon/llm.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { UBATCH = 64 };
+
+static char model_path[64];
+
+static tn_session_params small_params(const char *device) {
+    tn_session_params p = tn_session_params_default();
+    p.n_ctx = 2 * UBATCH;
+    p.n_batch = p.n_ubatch = UBATCH;
+    p.n_seqs = 2;
+    p.n_threads = 1;
+    p.devices[0] = device;
+    return p;
+}
+
+static tn_model *open_tiny(const tiny_options *options) {
+    tn_model *model;
+    assert_ok(tiny_model_write(model_path, options));
+    assert_ok(tn_model_open(model_path, NULL, &model));
+    return model;
+}
+
+static size_t bytes_on(const tn_fit_device *d) { return d->weights + d->cache + d->compute + d->scratch; }
+
+/* A simulated device has one size per name: tests take what is left on one that was made larger. */
+static void set_size(const char *name, size_t bytes) {
+    tn__sim *sim = sim_of(name);
+    sim->size = sim->limit = sim->memory->size = bytes;
+}
+
+/* ---- Shapes ---- */
+
+static bool has_shape(const tn__shape *shapes, size_t n, tn__shape wanted) {
+    for (size_t i = 0; i < n; i++)
+        if (shapes[i].kind == wanted.kind && shapes[i].n_tokens == wanted.n_tokens &&
+            shapes[i].n_outputs == wanted.n_outputs)
+            return true;
+    return false;
+}
+
+/* The list has the shape of every micro-batch, for micro-batches of any size, and nothing twice. */
+static void the_list_has_every_shape(void **state) {
+    (void)state;
+    static const int32_t sizes[] = {1, 5, 8, 9, 37, 64, 100, 500, 512, 2000, 5000}, outputs[] = {0, 1, 70, 100000};
+    tn_model *model = open_tiny(&(tiny_options){.context = 8192});
+    for (size_t i = 0; i < TN__COUNT(sizes) * TN__COUNT(outputs) * 2; i++) {
+        tn_session_plan plan = {.model = model, .params = small_params("cpu")};
+        tn__device_plan device = {0};
+        assert_ok(tn_device_find("cpu", &device.device));
+        plan.devices = &device;
+        plan.params.n_ubatch = plan.params.n_batch = sizes[i % TN__COUNT(sizes)];
+        plan.params.n_outputs = TN__MIN(outputs[i / TN__COUNT(sizes) % TN__COUNT(outputs)], plan.params.n_batch);
+        if (!plan.params.n_outputs) plan.params.n_outputs = TN__MIN(3, plan.params.n_batch);
+        plan.params.embeddings = i >= TN__COUNT(sizes) * TN__COUNT(outputs);
+        plan.params.pooling = i % 2 ? TN_POOLING_LAST : TN_POOLING_MEAN;
+        tn__shape *shapes;
+        size_t n;
+        assert_ok(tn__shapes_list(&plan, &shapes, &n));
+        assert_true(n < 1500);
+        for (size_t k = 1; k < n; k++) {
+            assert_false(has_shape(shapes, k, shapes[k]));
+            assert_true(shapes[k].n_tokens <= shapes[k - 1].n_tokens || tn__moves_cells(shapes[k]));
+        }
+        for (int32_t tokens = 1; tokens <= plan.params.n_ubatch; tokens++) {
+            int32_t padded = tn__round_tokens(tokens, plan.params.n_ubatch);
+            assert_true(padded >= tokens && padded <= tokens + TN__MAX(31, tokens / 16));
+            for (int32_t wanted = 1; wanted <= TN__MIN(tokens, plan.params.n_outputs);
+                 wanted += wanted < 130 ? 1 : 61) {
+                tn__shape shape = {tn__token_graph_kind(&plan.params), padded,
+                                   tn__outputs_for(&plan.params, wanted, padded)};
+                assert_true(has_shape(shapes, n, shape));
+                shape.kind = TN__GRAPH_ARGMAX;
+                assert_true(plan.params.embeddings || has_shape(shapes, n, shape));
+            }
+        }
+        tn_free(shapes);
+    }
+    tn_model_close(model);
+}
+
+static void decode_n(tn_session *session, int32_t n, bool argmax, bool all) {
+    tn_token tokens[UBATCH];
+    bool outputs[UBATCH];
+    for (int32_t i = 0; i < n; i++) {
+        tokens[i] = (5 * i + n) % 60;
+        outputs[i] = all || i + 1 == n;
+    }
+    tn_session_clear(session);
+    assert_ok(tn_session_decode(session,
+                                &(tn_batch){.n_tokens = n, .tokens = tokens, .outputs = outputs, .argmax = argmax}));
+}
+
+/* Models of many layers are planned from few of them. On devices of exactly the planned size, with offloading and a
+ * largest allocation, every number of tokens is served. */
+static void few_layers_stand_for_all(void **state) {
+    (void)state;
+    static const char *const archs[] = {"llama", "gemma2", "qwen3moe"};
+    static const char *const specs[] = {"sim:1G,name=many", "sim:1G,offload=1,name=offloads"};
+    for (size_t i = 0; i < 2 * TN__COUNT(archs); i++) {
+        const char *spec = specs[i % 2], *name = strstr(spec, "name=") + 5;
+        tn_session_params p = small_params(spec);
+        p.n_outputs = UBATCH;
+        p.n_gpu_layers = i % 2 ? 9 : -1;
+        tn_device *device;
+        assert_ok(tn_device_find(spec, &device));
+        set_size(name, 1 << 30);
+        tn_model *model = open_tiny(&(tiny_options){.arch = archs[i / 2], .layers = 20, .context = 256, .ffn = 512});
+        tn_session_plan *plan;
+        tn_fit fit;
+        assert_ok(tn_session_plan_new(model, &p, &plan));
+        assert_true(plan->layers[0].n + plan->layers[1].n < 20);
+        assert_ok(tn_session_plan_fit(plan, &fit));
+        set_size(name, bytes_on(&fit.devices[0]));
+        tn_session *session;
+        assert_ok(tn_session_new(plan, &session));
+        for (int32_t n = 1; n <= UBATCH; n++)
+            for (int kind = n % 2; kind < 4; kind += 2) decode_n(session, n, kind & 1, kind & 2);
+        tn_fit after;
+        assert_ok(tn_session_memory(session, &after));
+        for (size_t d = 0; d < fit.n_devices; d++)
+            assert_int_equal(bytes_on(&fit.devices[d]), bytes_on(&after.devices[d]));
+        assert_int_equal(used_on(name), bytes_on(&fit.devices[0]));
+        tn_fit_free(&after);
+        tn_fit_free(&fit);
+        tn_session_free(session);
+        tn_session_plan_free(plan);
+        tn_model_close(model);
+    }
+}
+
+/* ---- Plans and sessions ---- */
+
+static void a_plan_makes_one_session_and_either_may_end_first(void **state) {
+    (void)state;
+    tn_model *model = open_tiny(NULL);
+    tn_session_params p = small_params("cpu");
+    tn_session_plan *plan;
+    tn_session *session, *second;
+    tn_fit fit;
+    assert_ok(tn_session_plan_new(model, &p, &plan));
+    assert_ok(tn_session_new(plan, &session));
+    assert_fails(TN_E_STATE, tn_session_new(plan, &second));
+    assert_null(second);
+    decode_n(session, 7, false, false);
+    tn_session_free(session); /* the plan stays, its figures too */
+    const tn_plan *graph;
+    assert_ok(tn_session_plan_fit(plan, &fit));
+    assert_true(fit.devices[0].compute > 0);
+    tn_fit_free(&fit);
+    assert_fails(TN_E_STATE, tn_session_plan_graph(plan, true, 0, &graph, NULL));
+    assert_fails(TN_E_STATE, tn_session_new(plan, &second));
+    tn_session_plan_free(plan);
+
+    assert_ok(tn_session_plan_new(model, &p, &plan));
+    assert_ok(tn_session_new(plan, &session));
+    tn_session_plan_free(plan); /* the session keeps it */
+    decode_n(session, UBATCH, true, false);
+    assert_ok(tn_session_plan_fit(tn_session_get_plan(session), &fit));
+    tn_fit_free(&fit);
+    tn_session_free(session);
+    tn_model_close(model);
+}
+
+/* The weights of a loaded model are there: a second session needs the rest only. */
+static void a_second_session_plans_only_what_it_adds(void **state) {
+    (void)state;
+    const char *spec = "sim:1G,name=adds";
+    tn_session_params p = small_params(spec);
+    tn_model *model = open_tiny(&(tiny_options){.type = TN_F16});
+    tn_session_plan *first, *second;
+    tn_session *sessions[2], *late;
+    tn_fit a, b;
+    assert_ok(tn_session_plan_new(model, &p, &first));
+    tn_session_plan *stale;
+    assert_ok(tn_session_plan_new(model, &p, &stale));
+    assert_ok(tn_session_new(first, &sessions[0]));
+    assert_fails(TN_E_STATE, tn_session_new(stale, &late)); /* the weights are loaded by another plan */
+    tn_session_plan_free(stale);
+    p.devices[0] = "adds";
+    assert_ok(tn_session_plan_fit(first, &a));
+    size_t used = used_on("adds");
+    assert_int_equal(used, bytes_on(&a.devices[0]));
+    assert_ok(tn_session_plan_new(model, &p, &second));
+    assert_ok(tn_session_plan_fit(second, &b));
+    const size_t adds = bytes_on(&b.devices[0]) - b.devices[0].weights;
+    set_size("adds", used + adds);
+    assert_ok(tn_session_new(second, &sessions[1]));
+    assert_int_equal(used_on("adds"), used + adds);
+    set_size("adds", 1 << 30);
+    for (int i = 0; i < 2; i++) {
+        decode_n(sessions[i], 9, false, false);
+        tn_session_free(sessions[i]);
+    }
+    tn_fit_free(&a);
+    tn_fit_free(&b);
+    tn_session_plan_free(first);
+    tn_session_plan_free(second);
+    tn_model_close(model);
+}
+
+/* A plan reserves nothing. If memory has shrunk since, the message has both figures, and nothing is taken. */
+static void shrunk_memory_is_refused_with_both_figures(void **state) {
+    (void)state;
+    tn_session_params p = small_params("sim:1G,name=shrinks");
+    p.n_gpu_layers = 1000;
+    tn_model *model = open_tiny(NULL);
+    tn_session_plan *plan;
+    tn_session *session;
+    tn_fit fit;
+    char needed[32], available[32];
+    assert_ok(tn_session_plan_new(model, &p, &plan));
+    assert_true(tn_session_plan_fits(plan));
+    assert_ok(tn_session_plan_fit(plan, &fit));
+    snprintf(needed, sizeof needed, "%zu", bytes_on(&fit.devices[0]));
+    snprintf(available, sizeof available, "%zu", bytes_on(&fit.devices[0]) - 1);
+    set_size("shrinks", bytes_on(&fit.devices[0]) - 1);
+    assert_fails(TN_E_TOO_BIG, tn_session_new(plan, &session));
+    assert_non_null(strstr(tn_error(), needed));
+    assert_non_null(strstr(tn_error(), available));
+    assert_int_equal(used_on("shrinks"), 0);
+    set_size("shrinks", bytes_on(&fit.devices[0]));
+    assert_ok(tn_session_new(plan, &session)); /* the plan was not used up */
+    tn_session_free(session);
+    tn_session_plan_free(plan);
+    tn_fit_free(&fit);
+    tn_model_close(model);
+}
+
+static int make_path(void **state) {
+    (void)state;
+    strcpy(model_path, "/tmp/tenon-plan-XXXXXX");
+    int file = mkstemp(model_path);
+    if (file >= 0) close(file);
+    return file < 0;
+}
+static int remove_path(void **state) {
+    (void)state;
+    return unlink(model_path);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_list_has_every_shape),
+        cmocka_unit_test(few_layers_stand_for_all),
+        cmocka_unit_test(a_plan_makes_one_session_and_either_may_end_first),
+        cmocka_unit_test(a_second_session_plans_only_what_it_adds),
+        cmocka_unit_test(shrunk_memory_is_refused_with_both_figures),
+    };
+    return cmocka_run_group_tests(tests, make_path, remove_path);
+}
