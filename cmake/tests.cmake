@@ -23,6 +23,7 @@ foreach(source IN LISTS unit_tests)
   set_tests_properties(${name} PROPERTIES TIMEOUT 600
     ENVIRONMENT "TENON_GOLDEN_DEFAULT=${CMAKE_SOURCE_DIR}/../shared/golden;CMOCKA_TEST_ABORT=0")
 endforeach()
+set_tests_properties(test_plan_law PROPERTIES TIMEOUT 1800) # with TENON_LONG=1
 # Loaded backends must share the program's copy of the library, or their error messages would go to another one.
 set_target_properties(test_tensor_load PROPERTIES ENABLE_EXPORTS ON)
 
