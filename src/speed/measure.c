@@ -174,14 +174,18 @@ out:
 /* The time that `more` cells add to attention with these heads, per layer. */
 static tn_status measure_cells(tn__measure *m, int64_t heads, int64_t kv_heads, int64_t rows, int64_t few,
                                int64_t more, tn_prediction *amount, double *seconds) {
-    const tn__stack_shape shape = {.type = TN_F16,
-                                   .width = 256,
-                                   .heads = heads,
-                                   .kv_heads = kv_heads,
-                                   .head = 128,
-                                   .ffn = 256,
-                                   .layers = 4,
-                                   .cells = few + more + rows};
+    tn__stack_shape shape = {.type = TN_F16,
+                             .width = 256,
+                             .heads = heads,
+                             .kv_heads = kv_heads,
+                             .head = 128,
+                             .ffn = 256,
+                             .layers = 4,
+                             .cells = few + more + rows};
+    while (more > 256 && tn__stack_bytes(&shape) > (double)m->memory / 2) { /* a small device */
+        more /= 2;
+        shape.cells = few + more + rows;
+    }
     tn__stack stack;
     tn_prediction p[2] = {{0}};
     double times[2] = {0};

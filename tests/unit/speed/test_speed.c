@@ -1,0 +1,232 @@
+/* Predictions: the formula on given rates, the registry of peaks, and measuring small devices. */
+#include "support.h"
+
+#include "speed/speed_internal.h"
+#include "tenon/cpu.h"
+#include "tenon/speed.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define assert_near(expected, actual)                                                                                \
+    do {                                                                                                             \
+        const double near_expected_ = (expected), near_actual_ = (actual);                                           \
+        if (!(fabs(near_actual_ - near_expected_) <= 1e-9 * fabs(near_expected_)))                                   \
+            fail_msg("%s is %.12g, not %.12g", #actual, near_actual_, near_expected_);                               \
+    } while (0)
+
+/* 1 TB/s, 100 TFLOP/s, a link of 10 GB/s, 5 µs per node. */
+#define CARD "sim:1G,read=1000000000000,f16=100000000000000,i8=200000000000000,link=10000000000,launch=5us"
+
+typedef struct predict_case {
+    tn_arena *arena;
+    tn_sched *sched;
+    tn_buffer *buffers[4];
+    size_t n_buffers;
+} predict_case;
+
+static void begin_case(predict_case *c, const char *device) {
+    *c = (predict_case){0};
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 20, .no_alloc = true}, &c->arena));
+    assert_ok(tn_sched_new(&(tn_sched_params){.devices = {device}}, &c->sched));
+}
+static void end_case(predict_case *c) {
+    tn_sched_free(c->sched);
+    for (size_t i = 0; i < c->n_buffers; i++) tn_buffer_free(c->buffers[i]);
+    tn_arena_free(c->arena);
+}
+/* A tensor in memory for weights of a stream's device. */
+static tn_tensor *weights_on(predict_case *c, size_t stream, tn_tensor *t) {
+    tn_buffer_type *type = tn_device_buffer_type(tn_stream_device(tn_sched_stream(c->sched, stream)));
+    tn_buffer **buffer = &c->buffers[c->n_buffers++];
+    assert_ok(tn_buffer_new(type, tn_buffer_type_tensor_size(type, t), buffer));
+    tn_buffer_set_usage(*buffer, TN_USAGE_WEIGHTS);
+    assert_ok(tn_buffer_bind(*buffer, t, 0));
+    return t;
+}
+static tn_prediction predict(predict_case *c, tn_tensor *node, int64_t n_past) {
+    tn_graph *graph;
+    tn_prediction p;
+    assert_ok(tn_graph_of(c->arena, node, &graph));
+    assert_ok(tn_predict_graph(c->sched, graph, &(tn_predict_params){.n_past = n_past}, &p));
+    return p;
+}
+
+static void test_matmul(void **state) {
+    predict_case c;
+    begin_case(&c, CARD);
+    tn_tensor *w = weights_on(&c, 0, tn_tensor_nd(c.arena, TN_Q8_0, 4096, 4096));
+    const double bytes = (double)tn_nbytes(w);
+    for (int64_t rows = 1; rows <= 512; rows *= 512) {
+        tn_tensor *x = weights_on(&c, 0, tn_tensor_nd(c.arena, TN_F32, 4096, rows));
+        tn_prediction p = predict(&c, tn_mul_mat(c.arena, w, x), 0);
+        const double operations = 2.0 * 4096 * 4096 * (double)rows;
+        assert_near(operations, p.operations);
+        assert_near(fmax(bytes / 1e12, operations / 1e14), p.multiply);
+        assert_near(p.multiply + p.launch, p.seconds);
+        assert_true(p.launch >= 5e-6);
+        assert_int_equal(1, p.nodes);
+        if (rows > 1) assert_int_equal(TN_LIMIT_ARITHMETIC, p.limit);
+    }
+    end_case(&c);
+}
+
+/* An expert's matrix is read once however many tokens chose it, and not at all if none did. */
+static void test_experts(void **state) {
+    predict_case c;
+    begin_case(&c, CARD);
+    enum { EXPERTS = 64, USED = 4, SIDE = 512 };
+    tn_tensor *w = weights_on(&c, 0, tn_tensor_nd(c.arena, TN_F16, SIDE, SIDE, EXPERTS));
+    const double each = (double)tn_nbytes(w) / EXPERTS;
+    const double tokens[] = {1, 16, 4096};
+    double before = 0;
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+        const int64_t n = (int64_t)tokens[i];
+        tn_tensor *ids = tn_input(c.arena, TN_I32, USED, n), *x = tn_input(c.arena, TN_F32, SIDE, 1, n);
+        tn_tensor *node = tn_mul_mat_id(c.arena, w, x, ids);
+        assert_non_null(node);
+        const tn__cost cost = tn__node_cost(node, &(tn_predict_params){0});
+        const double in_use = EXPERTS * (1 - pow(1 - (double)USED / EXPERTS, tokens[i]));
+        assert_near(in_use * each, cost.weights);
+        assert_true(cost.weights > before);
+        before = cost.weights;
+    }
+    assert_true(before <= (double)tn_nbytes(w) && before > 0.99 * (double)tn_nbytes(w));
+    end_case(&c);
+}
+
+static void test_attention(void **state) {
+    predict_case c;
+    begin_case(&c, CARD);
+    enum { HEAD = 128, HEADS = 32, KV = 8, CELLS = 4096 };
+    tn_arena *a = c.arena;
+    tn_attention_sources s = {.q = tn_input(a, TN_F32, HEAD, HEADS, 1),
+                              .k = weights_on(&c, 0, tn_tensor_nd(a, TN_F16, HEAD, KV, CELLS)),
+                              .v = weights_on(&c, 0, tn_tensor_nd(a, TN_F16, HEAD, KV, CELLS)),
+                              .q_pos = tn_input(a, TN_I32, 2, 1),
+                              .k_pos = weights_on(&c, 0, tn_tensor_nd(a, TN_I32, 2, CELLS)),
+                              .range = tn_input(a, TN_I32, 2)};
+    tn_tensor *full = tn_attention(a, &s, &(tn_attention_params){.scale = 1, .causal = 1});
+    tn_tensor *window = tn_attention(a, &s, &(tn_attention_params){.scale = 1, .causal = 1, .window = 512});
+    tn_prediction empty = predict(&c, full, 0), half = predict(&c, full, 1023), deep = predict(&c, full, 2047);
+    assert_near(1024 * empty.attention, half.attention);
+    assert_near(2048 * empty.attention, deep.attention);
+    const double bytes = 2048.0 * KV * HEAD * 2 * 2;
+    assert_near(bytes / 1e12, deep.attention);
+    tn_prediction near = predict(&c, window, 2047);
+    assert_true(near.attention < 0.3 * deep.attention);
+    end_case(&c);
+}
+
+/* Host weights that are copied over for a large batch count on the link. */
+static void test_offload(void **state) {
+    predict_case c;
+    begin_case(&c, CARD ",offload=1");
+    tn_tensor *w = weights_on(&c, 1, tn_tensor_nd(c.arena, TN_F16, 1024, 1024));
+    tn_tensor *x = weights_on(&c, 0, tn_tensor_nd(c.arena, TN_F32, 1024, 64));
+    tn_prediction p = predict(&c, tn_mul_mat(c.arena, w, x), 0);
+    assert_true(p.copy_bytes >= (double)tn_nbytes(w));
+    assert_true(p.copies >= (double)tn_nbytes(w) / 1e10);
+    assert_int_equal(TN_LIMIT_LINK, p.limit);
+    assert_true(p.seconds >= p.copies);
+    end_case(&c);
+}
+
+static void test_registry(void **state) {
+    tn_device *cpu;
+    tn_device_speed speed = {.read = 5e9, .move = 5e9}, found;
+    assert_ok(tn_device_find("cpu", &cpu));
+    assert_ok(tn_device_set_speed(cpu, 3, NULL)); /* nothing to forget */
+    assert_fails(TN_E_STATE, tn_device_get_speed(cpu, 3, &found));
+    assert_non_null(strstr(tn_error(), "--measure"));
+    predict_case c;
+    begin_case(&c, "cpu");
+    tn_tensor *w = weights_on(&c, 0, tn_tensor_nd(c.arena, TN_F32, 64, 64));
+    tn_graph *graph;
+    tn_prediction p;
+    assert_ok(tn_graph_of(c.arena, tn_mul_mat(c.arena, w, tn_input(c.arena, TN_F32, 64, 1)), &graph));
+    const tn_predict_params params = {.n_threads = 3};
+    assert_fails(TN_E_STATE, tn_predict_graph(c.sched, graph, &params, &p));
+    speed.multiply[TN_F32][0] = 1e9;
+    assert_ok(tn_device_set_speed(cpu, 3, &speed));
+    assert_ok(tn_device_get_speed(cpu, 3, &found));
+    assert_near(5e9, found.read);
+    assert_fails(TN_E_STATE, tn_device_get_speed(cpu, 4, &found));
+    assert_ok(tn_predict_graph(c.sched, graph, &params, &p));
+    assert_near(2.0 * 64 * 64 / 1e9, p.seconds);
+    assert_fails(TN_E_INVALID, tn_predict_graph(c.sched, graph, &(tn_predict_params){.n_past = -1}, &p));
+    assert_ok(tn_device_set_speed(cpu, 3, NULL));
+    assert_fails(TN_E_STATE, tn_device_get_speed(cpu, 3, &found));
+    end_case(&c);
+    for (int i = 0; i < 200; i++) { /* no more than there is room for */
+        tn_status status = tn_device_set_speed(cpu, 100 + i, &speed);
+        if (status != TN_OK) assert_int_equal(TN_E_FULL, status);
+    }
+    for (int i = 0; i < 200; i++) assert_ok(tn_device_set_speed(cpu, 100 + i, NULL));
+}
+
+/* Between two points the time of a matmul is a straight line, so it never shrinks while rows are added. */
+static void test_points(void **state) {
+    tn_device_speed s = {.read = 1e9};
+    const double rates[TN_SPEED_POINTS] = {1e9, 6e9, 10e9, 20e9, 25e9};
+    memcpy(s.multiply[TN_Q4_K], rates, sizeof rates);
+    for (int i = 0; i < TN_SPEED_POINTS; i++)
+        assert_near(rates[i], tn_speed_multiply(&s, TN_Q4_K, (double)tn_speed_rows(i)));
+    double before = 0;
+    for (int rows = 1; rows < 2000; rows++) {
+        const double time = rows / tn_speed_multiply(&s, TN_Q4_K, rows);
+        assert_true(time > before);
+        before = time;
+    }
+    assert_near(20.0 / tn_speed_multiply(&s, TN_Q4_K, 20), (8 / 6e9 + 32 / 10e9) / 2);
+    /* The only measured type stands for the others. */
+    assert_near(6e9, tn_speed_multiply(&s, TN_Q4_0, 8));
+    assert_near(0, tn_speed_multiply(&(tn_device_speed){0}, TN_F16, 1));
+    assert_int_equal(0, tn_speed_rows(TN_SPEED_POINTS));
+}
+
+static bool cancel_at_two(void *user, size_t done, size_t total) {
+    assert_true(done >= 1 && done <= total);
+    return ++*(int *)user < 2;
+}
+
+static void test_measure(void **state) {
+    static const tn_type types[] = {TN_Q8_0};
+    const tn_measure_params params = {.n_threads = 1, .types = types, .n_types = 1};
+    tn_device *device;
+    tn_device_speed s;
+    assert_ok(tn_device_find("sim:64M", &device));
+    assert_ok(tn_device_measure(device, &params, &s));
+    assert_true(s.read > 0 && s.move > 0 && s.link > 0 && s.launch[TN_LAUNCH_DECODE] > 0);
+    assert_true(s.attention_one > 0 && s.attention_many > 0 && s.attention_read > 0);
+    assert_false(s.given);
+    for (int i = 0; i < TN_SPEED_POINTS; i++) assert_true(s.multiply[TN_Q8_0][i] > 0);
+    /* The peak is an upper bound of what matmuls read. */
+    assert_true(s.read >= s.multiply[TN_Q8_0][0] / 2 * 34 / 32 * 0.999);
+    size_t available, total;
+    assert_ok(tn_device_memory(device, &available, &total));
+    assert_int_equal(total, available); /* everything was given back */
+
+    int calls = 0;
+    tn_measure_params cancel = params;
+    cancel.progress = cancel_at_two;
+    cancel.user = &calls;
+    assert_fails(TN_E_ABORTED, tn_device_measure(device, &cancel, &s));
+    /* Too small, or unable: a status, or zeros. */
+    static const char *const odd[] = {"sim:1M", "sim:24M,ops=mul_mat+add", "sim:24M,max-alloc=1M"};
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+        assert_ok(tn_device_find(odd[i], &device));
+        tn_status status = tn_device_measure(device, &params, &s);
+        if (status != TN_OK) assert_int_equal(TN_E_UNSUPPORTED, status);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_matmul),  cmocka_unit_test(test_experts),  cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_offload), cmocka_unit_test(test_registry), cmocka_unit_test(test_points),
+        cmocka_unit_test(test_measure),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
