@@ -126,19 +126,20 @@ static tn_status measure_launches(tn__measure *m) {
 /* ---- Other ops ---- */
 
 static tn_status measure_move(tn__measure *m) {
-    enum { ROUNDS = 4, WIDTH = 4096, ROWS = 128, RUNS = 16 };
+    enum { ROUNDS = 4, WIDTH = 4096, RUNS = 16 };
+    const int64_t rows = on_cpu(m) ? 128 : 512; /* as many as a session computes together */
     tn_arena *arena = NULL;
     tn_graph *graph;
     double times[RUNS];
     tn_device_speed *speeds = tn_calloc(2, sizeof *speeds);
     tn_status status = TN_E_NOMEM;
-    float *values = tn_malloc(sizeof(float) * WIDTH * ROWS);
+    float *values = tn_malloc(sizeof(float) * WIDTH * (size_t)rows);
     if (!speeds || !values) goto out;
-    for (size_t i = 0; i < (size_t)WIDTH * ROWS; i++) values[i] = (float)(i % 97) * 0.01f - 0.5f;
+    for (size_t i = 0; i < (size_t)(WIDTH * rows); i++) values[i] = (float)(i % 97) * 0.01f - 0.5f;
     TN_TRY_GOTO(
         tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(8 * ROUNDS + 8, 64), .no_alloc = true}, &arena),
         status, out);
-    tn_tensor *x = tn_output(tn_input(arena, TN_F32, WIDTH, ROWS)), *w = tn_output(tn_input(arena, TN_F32, WIDTH)),
+    tn_tensor *x = tn_output(tn_input(arena, TN_F32, WIDTH, rows)), *w = tn_output(tn_input(arena, TN_F32, WIDTH)),
               *y = x;
     for (int i = 0; i < ROUNDS; i++) {
         tn_tensor *z = tn_rms_norm(arena, y, w, 1e-5f);
@@ -180,10 +181,13 @@ static tn_status measure_cells(tn__measure *m, int64_t heads, int64_t kv_heads, 
                              .kv_heads = kv_heads,
                              .head = 128,
                              .ffn = 256,
-                             .layers = 4,
+                             .layers = on_cpu(m) ? 4 : 8,
                              .cells = few + more + rows};
-    while (more > 256 && tn__stack_bytes(&shape) > (double)m->memory / 2) { /* a small device */
-        more /= 2;
+    while ((shape.layers > 1 || more > 256) && tn__stack_bytes(&shape) > (double)m->memory / 4) { /* a small device */
+        if (shape.layers > 1)
+            shape.layers /= 2;
+        else
+            more /= 2;
         shape.cells = few + more + rows;
     }
     tn__stack stack;
@@ -209,9 +213,9 @@ static tn_status measure_attention(tn__measure *m) {
     double seconds;
     TN_TRY(measure_cells(m, 8, 8, 1, 64, 4096, &amount, &seconds));
     m->speed->attention_read = amount.bytes / seconds;
-    TN_TRY(measure_cells(m, 32, 4, 1, 64, 4096, &amount, &seconds));
+    TN_TRY(measure_cells(m, 32, 8, 1, 64, 4096, &amount, &seconds));
     m->speed->attention_one = amount.operations / seconds;
-    TN_TRY(measure_cells(m, 32, 8, 128, 0, 1024, &amount, &seconds));
+    TN_TRY(measure_cells(m, 32, 8, on_cpu(m) ? 128 : 512, 0, 1024, &amount, &seconds));
     m->speed->attention_many = amount.operations / seconds;
     return TN_OK;
 }
@@ -282,7 +286,8 @@ static tn_status measure_types(tn__measure *m) {
     for (size_t i = 0; i < n; i++) {
         if (!tn_type_valid(types[i]))
             return tn_fail(TN_E_INVALID, "tn_device_measure: type %d does not exist", (int)types[i]);
-        if (!m->params.types && i >= NEEDED_TYPES && tn_time_ns() - m->began > m->limit_ns) break;
+        const uint64_t limit = i < NEEDED_TYPES ? 2 * m->limit_ns : m->limit_ns;
+        if (!m->params.types && i > 0 && tn_time_ns() - m->began > limit) break;
         TN_TRY(tolerate(m, measure_type(m, types[i])));
         TN_TRY(report_progress(m));
     }
