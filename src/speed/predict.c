@@ -61,7 +61,7 @@ static double node_seconds(const tn_device_speed *s, const tn__cost *c) {
     return 0;
 }
 
-static void add_node(prediction_state *p, const tn__visit *visit) {
+static void add_node_time(prediction_state *p, const tn__visit *visit) {
     tn_prediction *r = p->result;
     const tn_device_speed *s = &p->speeds[visit->stream];
     const tn__cost c = tn__node_cost(visit->node, p->params);
@@ -85,31 +85,31 @@ static void add_node(prediction_state *p, const tn__visit *visit) {
 
 /* ---- Copies ---- */
 
-static void add_link(prediction_state *p, int stream, double bytes) {
+static void add_link_time(prediction_state *p, int stream, double bytes) {
     const double seconds = divided(bytes, p->speeds[stream].link);
     p->result->copies += seconds;
     p->limits[TN_LIMIT_LINK] += seconds;
 }
 
-static void add_copy(prediction_state *p, const tn__visit *visit) {
+static void add_copy_time(prediction_state *p, const tn__visit *visit) {
     double bytes = (double)tn_nbytes(visit->node);
     if (visit->ids && visit->node->ne[2])
         bytes *= tn__experts_in_use(visit->ids, (double)visit->node->ne[2]) / (double)visit->node->ne[2];
     p->result->copy_bytes += bytes;
-    if (!is_on_host(p->sched, visit->stream)) add_link(p, visit->stream, bytes);
-    if (visit->from >= 0 && !is_on_host(p->sched, visit->from)) add_link(p, visit->from, bytes);
+    if (!is_on_host(p->sched, visit->stream)) add_link_time(p, visit->stream, bytes);
+    if (visit->from >= 0 && !is_on_host(p->sched, visit->from)) add_link_time(p, visit->from, bytes);
 }
 
 static void visit_step(void *user, const tn__visit *visit) {
     prediction_state *p = user;
     if (visit->from >= 0) {
-        add_copy(p, visit);
+        add_copy_time(p, visit);
         return;
     }
-    add_node(p, visit);
+    add_node_time(p, visit);
     /* The caller reads outputs. */
     if (visit->node->flags & TN_FLAG_OUTPUT && !is_on_host(p->sched, visit->stream))
-        add_link(p, visit->stream, (double)tn_nbytes(visit->node));
+        add_link_time(p, visit->stream, (double)tn_nbytes(visit->node));
 }
 
 /* ---- Sums ---- */

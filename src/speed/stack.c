@@ -197,7 +197,7 @@ static tn_status bind_all(tn_buffer_type *type, tn_tensor *const *tensors, size_
     return TN_OK;
 }
 
-static tn_status place_tensors(tn__stack *st) {
+static tn_status bind_weights(tn__stack *st) {
     const size_t n = (size_t)st->shape.layers;
     tn_device *device = tn_stream_device(tn_sched_stream(st->sched, 0));
     tn_tensor **list = tn_calloc(n * LAYER_TENSORS + 1, sizeof(tn_tensor *));
@@ -269,7 +269,7 @@ tn_status tn__stack_new(tn_sched *sched, const tn__stack_shape *shape, tn__stack
     for (size_t i = 0; i < n; i++) TN_TRY_GOTO(make_weights(st->tensors, shape, &st->layers[i]), status, failed);
     st->k_pos = tn_tensor_nd(st->tensors, TN_I32, 2, shape->cells);
     TN_TRY_GOTO(tn_arena_status(st->tensors), status, failed);
-    TN_TRY_GOTO(place_tensors(st), status, failed);
+    TN_TRY_GOTO(bind_weights(st), status, failed);
     return TN_OK;
 failed:
     tn__stack_free(st);
