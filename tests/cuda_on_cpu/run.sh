@@ -40,6 +40,10 @@ if [ -n "${TENON_LONG:-}" ]; then
 fi
 [ $failures = 0 ] || exit 1
 models=$(echo "$work"/*.gguf)
+# Metadata only, for planning.
+shape=layers=2,width=1024,vocab=512,ctx=8192,heads=16,kv=4,head=64
+"$tenon" synth "$work/dense.plan" --no-data --type Q4_K_M --arch llama --shape $shape,ffn=2048 > /dev/null
+"$tenon" synth "$work/experts.plan" --no-data --type Q4_K_M --arch qwen3moe --shape $shape,experts=16,used=4,expert-ffn=512 > /dev/null
 
 if [ -z "${TENON_LONG:-}" ]; then
     tests 'every*'
@@ -54,7 +58,7 @@ else
         tests 'named*' TENON_GPU_MODELS="$models" TENON_EMULATED_SEED=$seed TENON_CUDA_PERSISTENT=0
     done
 fi
-run test_gpu_memory '*' TENON_GPU_MODELS="$models" TENON_COUNT_GPU_BYTES="$work/bytes"
+run test_gpu_memory '*' TENON_GPU_MODELS="$models" TENON_PLAN_MODELS="$(echo "$work"/*.plan)" TENON_COUNT_GPU_BYTES="$work/bytes"
 run test_gpu_memory 'integrated*' TENON_EMULATED_INTEGRATED=1
 edges '*'
 edges 'devices*' TENON_EMULATED_DEVICES=2

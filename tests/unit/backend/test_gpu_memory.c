@@ -70,7 +70,7 @@ static void decode_mixed_sizes(tn_session *session, bool argmax) {
     for (int32_t size = 1; size <= MICRO_BATCH; size += size < 10 ? 1 : 13) decode_some(session, size, argmax);
 }
 
-/* Sessions of every model, decoding batches of mixed sizes, request what the plan says and nothing later. */
+/* Sessions of every model, decoding batches of mixed sizes, request what their plan says and nothing later. */
 static void memory_requested_is_as_planned(void **state) {
     (void)state;
     NEED_GPU();
@@ -84,13 +84,15 @@ static void memory_requested_is_as_planned(void **state) {
     for (int m = 0; m < n; m++) {
         tn_model *model;
         tn_session *session;
+        tn_session_plan *plan;
         tn_session_params p = memory_params(NULL);
         tn_fit fit;
         assert_ok(tn_model_open(names[m], NULL, &model));
-        assert_ok(plan_fit(model, &p, &fit));
+        assert_ok(tn_session_plan_new(model, &p, &plan));
+        assert_ok(tn_session_plan_fit(plan, &fit));
         assert_true(read_requests(&after));
         assert_int_equal(after.lines, before.lines); /* planning takes nothing */
-        assert_ok(tn_session_open(model, &p, &session));
+        assert_ok(tn_session_new(plan, &session));
         assert_true(read_requests(&opened));
         const tn_fit_device *d = &fit.devices[0];
         const size_t planned = d->weights + d->cache + d->compute + d->scratch,
@@ -103,13 +105,21 @@ static void memory_requested_is_as_planned(void **state) {
         assert_true(read_requests(&after));
         assert_int_equal(after.lines, opened.lines);
         tn_session_free(session);
-        tn_model_close(model);
         tn_fit_free(&fit);
+        tn_session_plan_free(plan);
+        tn_model_close(model);
         assert_true(read_requests(&after));
         assert_int_equal(after.device, before.device);
         assert_int_equal(after.pinned, before.pinned);
         before = after;
     }
+}
+
+static void planned_fit(tn_model *model, const tn_session_params *p, tn_fit *fit) {
+    tn_session_plan *plan;
+    assert_ok(tn_session_plan_new(model, p, &plan));
+    assert_ok(tn_session_plan_fit(plan, fit));
+    tn_session_plan_free(plan);
 }
 
 /* By the driver's own account. Its kernels, graphs and heaps are loaded when every size has run three times, as
@@ -158,7 +168,7 @@ static void memory_of_described_devices_is_the_same(void **state) {
         for (int described = 0; described < 2; described++) {
             tn_session_params p = memory_params(NULL);
             if (described) p.devices[0] = "cuda:0";
-            assert_ok(plan_fit(model, &p, &fit[described]));
+            planned_fit(model, &p, &fit[described]);
         }
         assert_int_equal(fit[0].devices[0].scratch, fit[1].devices[0].scratch);
         assert_int_equal(fit[0].devices[0].compute, fit[1].devices[0].compute);
@@ -189,7 +199,7 @@ static void scratch_covers_every_smaller_batch(void **state) {
                 p.devices[0] = devices[d];
                 p.n_ubatch = n;
                 p.n_ctx = 8192; /* attention is split over many blocks */
-                assert_ok(plan_fit(model, &p, &fit));
+                planned_fit(model, &p, &fit);
                 if (n == 64) most = fit.devices[0].scratch;
                 falls += n < 64 && fit.devices[0].scratch > last;
                 last = fit.devices[0].scratch;
