@@ -114,7 +114,8 @@ TN_API size_t tn_buffer_type_tensor_size(tn_buffer_type *type, const tn_tensor *
 TN_API bool tn_buffer_type_wants(tn_buffer_type *type, const tn_tensor *weights, int64_t rows);
 TN_API bool tn_buffer_type_is_host(const tn_buffer_type *type); /* plain pointers the host may follow */
 /* Pinned host bytes that uploads into this memory go through. The device takes them with its first buffer of this
- * type, not at the first upload, and gives them back with the last. 0: uploads need none. */
+ * type, not at the first upload, and gives them back when it has neither buffers nor streams. 0: uploads need none.
+ */
 TN_API size_t tn_buffer_type_load_bytes(const tn_buffer_type *type);
 
 /* Zero bytes is legal. Fails with TN_E_DEVICE_MEMORY naming the device, needed and free bytes. */

@@ -30,7 +30,8 @@ struct cuda_device {
     device_description description;
     bool pageable;                // it can follow all pointers of the host
     cudaStream_t copy_stream;     // for transfers of buffers
-    struct uploader *uploader;    // NULL before the first upload
+    struct uploader *uploader;    // NULL before the first buffer
+    int n_streams;                // under the uploaders' lock
     std::atomic<unsigned> writes; // uploads so far: streams wait for those they have not seen (catch_up in stream.cu)
 };
 
@@ -65,9 +66,11 @@ bool description_of_device(int ordinal, device_description *d);
 
 // ---- Uploads (upload.cu) ----
 
-// Pinned memory for uploads: the device has it while it has buffers. Every upload_take() needs an upload_give_back().
+// Pinned memory for uploads: taken with the device's first buffer, given back when it has neither buffers nor
+// streams, so that a stream whose buffers come and go keeps it. Every upload_take() needs an upload_give_back().
 tn_status upload_take(cuda_device *d);
 void upload_give_back(cuda_device *d);
+void upload_count_stream(cuda_device *d, int change);
 size_t upload_staging_bytes(void);
 // `from` may change when it returns; work that starts on the device afterwards sees the data.
 tn_status upload(cuda_device *d, char *to, const char *from, size_t size);

@@ -17,6 +17,7 @@ static void cuda_stream_free(tn_stream *stream) {
     if (s->blas) cublasLtDestroy(s->blas);
     if (s->copied) cudaEventDestroy(s->copied);
     if (s->stream) cudaStreamDestroy(s->stream);
+    upload_count_stream(s->device, -1);
     tn_free(s);
 }
 
@@ -171,6 +172,7 @@ tn_status cuda_stream_new(tn_device *device, const tn_stream_params *params, tn_
     s->base.ops = &cuda_stream_ops;
     s->base.device = device;
     s->base.impl = s;
+    upload_count_stream(s->device, 1);
     s->id = scratch_new_id();
     s->abort = params->abort;
     s->abort_user = params->abort_user;

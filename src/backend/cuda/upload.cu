@@ -178,26 +178,36 @@ static int max_workers(void) {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     return cores < 1 ? 1 : cores < WORKERS ? (int)cores : (int)WORKERS;
 }
-size_t upload_staging_bytes(void) { return (size_t)max_workers() * STAGES * PIECE; }
+// The same on every machine, so that plans are, too.
+size_t upload_staging_bytes(void) { return (size_t)WORKERS * STAGES * PIECE; }
 
 tn_status upload_take(cuda_device *d) {
     pthread_mutex_lock(&lock);
     tn_status status = make_uploader(d);
-    if (status == TN_OK && !d->uploader->n_buffers)
+    if (status == TN_OK && !d->uploader->staging)
         status =
             cuda_check(cudaMallocHost(&d->uploader->staging, upload_staging_bytes()), "pinned memory for uploads");
     if (status == TN_OK) d->uploader->n_buffers++;
     pthread_mutex_unlock(&lock);
     return status;
 }
-// The caller has waited for the copy stream, which waits for all transfers from staging memory.
+// Buffers have waited for the copy stream, which waits for all transfers from staging memory.
+static void free_unused_staging(cuda_device *d) {
+    uploader *up = d->uploader;
+    if (!up || up->n_buffers || d->n_streams || !up->staging) return;
+    cudaFreeHost(up->staging);
+    up->staging = NULL;
+}
 void upload_give_back(cuda_device *d) {
     pthread_mutex_lock(&lock);
-    uploader *up = d->uploader;
-    if (--up->n_buffers == 0) {
-        cudaFreeHost(up->staging);
-        up->staging = NULL;
-    }
+    d->uploader->n_buffers--;
+    free_unused_staging(d);
+    pthread_mutex_unlock(&lock);
+}
+void upload_count_stream(cuda_device *d, int change) {
+    pthread_mutex_lock(&lock);
+    d->n_streams += change;
+    free_unused_staging(d);
     pthread_mutex_unlock(&lock);
 }
 

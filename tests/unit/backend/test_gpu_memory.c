@@ -269,6 +269,53 @@ static void programs_that_share_scratch_find_their_tables(void **state) {
     tn_sched_free(sched);
 }
 
+/* Counters in scratch survive from run to run, but not another use of the buffer. Two streams take turns; the buffer
+ * is overwritten; another one is used; and the first again. */
+static void scratch_may_be_used_for_other_things_between_runs(void **state) {
+    (void)state;
+    NEED_GPU();
+    enum { N = 8192, RUNS = 10 };
+    tn_arena *a;
+    tn_stream *streams[2];
+    tn_program *programs[2];
+    tn_buffer *memory, *scratch[2];
+    tn_buffer_type *type = tn_device_buffer_type(gpu);
+    static float x[N];
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 16, .no_alloc = true}, &a));
+    tn_tensor *tx = tn_tensor_new(a, TN_F32, 1, (int64_t[]){N});
+    tn_tensor *nodes[2] = {tn_output(tn_sum_rows(a, tx)), tn_output(tn_argmax(a, tx))};
+    assert_ok(tn_buffer_new(type, N * 4 + 512, &memory));
+    assert_ok(tn_buffer_bind(memory, tx, 0));
+    for (int i = 0; i < 2; i++) {
+        assert_ok(tn_buffer_bind(memory, nodes[i], N * 4 + 256 * (size_t)i));
+        assert_ok(tn_stream_new(gpu, NULL, &streams[i]));
+        assert_ok(tn_program_new(streams[i], nodes, 2, &programs[i]));
+        assert_ok(tn_buffer_new(type, tn_program_scratch(programs[i]) + 4096 * (size_t)i, &scratch[i]));
+        assert_ok(tn_buffer_clear(scratch[i], 0xff));
+    }
+    for (int run = 0; run < RUNS; run++) {
+        const int stream = run / 2 % 2, buffer = run / 4 % 2, at = run * 701 % N;
+        for (int i = 0; i < N; i++) x[i] = i == at ? 2 : 1;
+        assert_ok(tn_tensor_set(tx, x));
+        if (run == 3 || run == 8) assert_ok(tn_buffer_clear(scratch[buffer], 0xff));
+        assert_ok(tn_program_run(programs[stream], scratch[buffer]));
+        assert_ok(tn_stream_synchronize(streams[stream]));
+        float sum;
+        int32_t best;
+        assert_ok(tn_tensor_get(nodes[0], &sum));
+        assert_ok(tn_tensor_get(nodes[1], &best));
+        assert_true(sum == N + 1);
+        assert_int_equal(best, at);
+    }
+    for (int i = 0; i < 2; i++) {
+        tn_program_free(programs[i]);
+        tn_stream_free(streams[i]);
+        tn_buffer_free(scratch[i]);
+    }
+    tn_buffer_free(memory);
+    tn_arena_free(a);
+}
+
 /* ---- Abort ---- */
 
 enum { CHAIN = 12, SIDE = 64, COLUMNS = 16 };
@@ -377,6 +424,39 @@ static void an_abort_stops_between_segments(void **state) {
     assert_int_equal(tn_stream_synchronize(c.stream), TN_E_ABORTED);
     assert_ok(tn_stream_synchronize(c.stream));
     chain_end(&c);
+    unsetenv("TENON_CUDA_SEGMENT_US");
+}
+
+/* A prompt that is stopped anywhere leaves a session that decodes it as if nothing had happened. */
+static void sessions_continue_after_an_abort(void **state) {
+    (void)state;
+    NEED_GPU();
+    char list[4096], *names[MAX_MODELS];
+    if (!model_names(list, names) || strncmp(tn_device_name(gpu), "cuda", 4) != 0) skip();
+    setenv("TENON_CUDA_SEGMENT_US", "0", 1);
+    asked a = {0};
+    tn_model *model;
+    tn_session *session;
+    tn_session_params p = memory_params(NULL);
+    p.abort = stop_at_call;
+    p.user = &a;
+    assert_ok(tn_model_open(names[0], NULL, &model));
+    assert_ok(tn_session_open(model, &p, &session));
+    double want = 0, got;
+    take_turn(session, 0, &want);
+    const int calls = a.calls;
+    assert_true(calls > 3);
+    for (int stop = 1; stop <= calls; stop += 1 + calls / 7) {
+        static const tn_token tokens[12] = {5, 9, 2, 77, 31, 8, 3, 12, 60, 41, 18, 6};
+        a = (asked){.stop_at = stop};
+        tn_session_clear(session);
+        assert_int_equal(tn_session_decode(session, &(tn_batch){.n_tokens = 12, .tokens = tokens}), TN_E_ABORTED);
+        a = (asked){0};
+        take_turn(session, 0, &got);
+        if (!(fabs(got - want) <= 1e-3 * (1 + fabs(want)))) fail_msg("stopped at %d: %g, not %g", stop, got, want);
+    }
+    tn_session_free(session);
+    tn_model_close(model);
     unsetenv("TENON_CUDA_SEGMENT_US");
 }
 
@@ -498,7 +578,9 @@ int main(void) {
         cmocka_unit_test(memory_of_described_devices_is_the_same),
         cmocka_unit_test(scratch_covers_every_smaller_batch),
         cmocka_unit_test(programs_that_share_scratch_find_their_tables),
+        cmocka_unit_test(scratch_may_be_used_for_other_things_between_runs),
         cmocka_unit_test(an_abort_stops_between_segments),
+        cmocka_unit_test(sessions_continue_after_an_abort),
         cmocka_unit_test(an_abort_takes_at_most_50_ms),
         cmocka_unit_test(integrated_gpus_use_the_hosts_memory),
     };
