@@ -1,11 +1,17 @@
 /* Cost and quality of planning: packing instances, graphs of models, and growth with size.
  *
  *     plan [FOLDER]    FOLDER holds packing/ and archs/ (default: $TENON_GOLDEN or ../shared/golden)
+ *     plan --files FILE.csv...    packs files at all efforts
+ *     plan --generate training|inference|random [--items N] [--seeds N]
+ *                      generated traces against the best of ten greedy orders (default: 10,000, 30,000 and 100,000
+ *                      items, 20 seeds); exits with 1 if a packing is larger, takes more than 2 s, or if the median
+ *                      ratio is above 1.03
  *
  * Results are compared with an online allocator, which handles one request after another in execution order and uses
  * the smallest free block that fits. Times are medians of the processor time of several runs. */
 #include "plan/plan_internal.h"
 #include "tenon/llm.h"
+#include "traces.h"
 
 #include "base/checked.h"
 
@@ -25,14 +31,6 @@ static double now(void) {
 static void die(const char *what) {
     fprintf(stderr, "plan: %s: %s\n", what, tn_error());
     exit(1);
-}
-
-static uint64_t random_state = 1;
-static uint64_t below(uint64_t bound) {
-    uint64_t z = random_state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (z ^ z >> 31) % bound;
 }
 
 /* ---- The online allocator ---- */
@@ -179,6 +177,23 @@ static int ends_with(const char *name, const char *end) {
 
 /* ---- Packing files ---- */
 
+static void pack_file(const char *path) {
+    static char text[1 << 24];
+    const char *slash = strrchr(path, '/');
+    char name[64];
+    snprintf(name, sizeof name, "%s", slash ? slash + 1 : path);
+    name[TN__MAX(ends_with(name, ".csv"), 0)] = '\0';
+    FILE *file = fopen(path, "rb");
+    if (!file) die(path);
+    size_t size = fread(text, 1, sizeof text, file);
+    fclose(file);
+    tn_pack_table table;
+    if (tn_pack_table_parse(text, size, &table) != TN_OK) die(path);
+    bool small = strncmp(name, "minimalloc", 10) == 0;
+    measure(name, table.items, table.count, TN_PACK_BALANCED, small ? 1048576 : 0);
+    tn_pack_table_free(&table);
+}
+
 static void pack_files(const char *folder) {
     struct dirent **entries;
     int count = scandir(folder, &entries, NULL, alphasort);
@@ -188,22 +203,9 @@ static void pack_files(const char *folder) {
     }
     print_head("Packing files");
     for (int i = 0; i < count; i++) {
-        char path[8192], name[64];
-        int length = ends_with(entries[i]->d_name, ".csv");
-        if (length) {
-            snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name);
-            snprintf(name, sizeof name, "%.*s", length, entries[i]->d_name);
-            FILE *file = fopen(path, "rb");
-            if (!file) continue;
-            static char text[1 << 24];
-            size_t size = fread(text, 1, sizeof text, file);
-            fclose(file);
-            tn_pack_table table;
-            if (tn_pack_table_parse(text, size, &table) != TN_OK) die(path);
-            bool small = strncmp(name, "minimalloc", 10) == 0;
-            measure(name, table.items, table.count, TN_PACK_BALANCED, small ? 1048576 : 0);
-            tn_pack_table_free(&table);
-        }
+        char path[8192];
+        snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name);
+        if (ends_with(entries[i]->d_name, ".csv")) pack_file(path);
         free(entries[i]);
     }
     free(entries);
@@ -537,17 +539,6 @@ static void models(const char *folder) {
 
 /* ---- Growth ---- */
 
-/* Resembles a deep network in training: mostly short lifetimes, some long ones, a few common sizes and some others.
- */
-static void random_trace(tn_pack_item *items, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        uint64_t kind = below(20);
-        int64_t life = 1 + (int64_t)below(kind == 0 ? 200 : kind < 5 ? 20 : 4);
-        size_t size = below(4) ? (size_t)4096 << below(8) : 64 * (1 + below(100000));
-        items[i] = (tn_pack_item){.start = (int64_t)i, .end = (int64_t)i + life, .size = size, .alignment = 64};
-    }
-}
-
 static void growth(void) {
     print_head("Growth (random traces, fast effort; the last column should be constant)");
     for (size_t count = 1000; count <= 1000000; count *= 10) {
@@ -568,7 +559,95 @@ static void growth(void) {
     }
 }
 
+/* ---- Generated traces ---- */
+
+/* Packs the traces of all seeds and compares them with the ten orders. False if one is larger or takes too long. */
+static bool compare_with_orders(const char *kind, size_t count, size_t seeds) {
+    tn_pack_item *items = calloc(count, sizeof *items);
+    double *ratios = calloc(seeds, sizeof *ratios), *best_ratios = calloc(seeds, sizeof *best_ratios), longest = 0;
+    size_t wins[ORDERS] = {0}, larger = 0, equal = 0;
+    for (size_t seed = 0; seed < seeds; seed++) {
+        random_state = seed * 1000003 + count;
+        memset(items, 0, count * sizeof *items);
+        if (strcmp(kind, "training") == 0)
+            training_trace(items, count);
+        else if (strcmp(kind, "inference") == 0)
+            inference_trace(items, count);
+        else
+            random_trace(items, count);
+        tn_pack_params params = {.effort = TN_PACK_BALANCED};
+        tn_pack_result result;
+        double begun = now();
+        if (tn_pack(items, count, &params, &result) != TN_OK) die("tn_pack");
+        longest = fmax(longest, now() - begun);
+        if (tn_pack_verify(items, count, &params, &result) != TN_OK) die("tn_pack_verify");
+        size_t heights[ORDERS], best = 0;
+        greedy_heights(items, count, heights);
+        for (size_t o = 1; o < ORDERS; o++)
+            if (heights[o] < heights[best]) best = o;
+        wins[best]++;
+        larger += result.size > heights[best];
+        equal += result.size == heights[best];
+        ratios[seed] = result.ratio;
+        best_ratios[seed] = (double)heights[best] / (double)result.lower_bound;
+        tn_pack_result_free(&result);
+    }
+    qsort(ratios, seeds, sizeof *ratios, ascending);
+    qsort(best_ratios, seeds, sizeof *best_ratios, ascending);
+    size_t common = 0;
+    for (size_t o = 1; o < ORDERS; o++)
+        if (wins[o] > wins[common]) common = o;
+    printf("%-10s %8zu %6zu %9.4f %9.4f %9.4f %9.4f %7zu %7zu %7.2f  %s\n", kind, count, seeds, ratios[seeds / 2],
+           ratios[seeds - 1], best_ratios[seeds / 2], best_ratios[seeds - 1], larger, equal, longest,
+           order_names[common]);
+    fflush(stdout);
+    bool held = larger == 0 && ratios[seeds / 2] <= 1.03 && longest <= 2;
+    free(items);
+    free(ratios);
+    free(best_ratios);
+    return held;
+}
+
+static int generated_traces(const char *kind, size_t count, size_t seeds) {
+    static const size_t sizes[] = {10000, 30000, 100000};
+    bool held = true;
+    printf("%-10s %8s %6s %9s %9s %9s %9s %7s %7s %7s  %s\n", "trace", "items", "seeds", "median", "worst",
+           "10 median", "10 worst", "larger", "equal", "s", "best order");
+    for (size_t i = 0; i < TN__COUNT(sizes); i++) {
+        if (i && count) break;
+        held &= compare_with_orders(kind, count ? count : sizes[i], seeds);
+    }
+    printf("%s\n", held ? "held" : "NOT held");
+    return !held;
+}
+
+static int command_line(int argc, char **argv) {
+    const char *kind = NULL;
+    size_t items = 0, seeds = 20;
+    for (int i = 1; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        if (strcmp(argv[i], "--generate") == 0)
+            kind = value;
+        else if (strcmp(argv[i], "--items") == 0)
+            items = strtoull(value, NULL, 10);
+        else if (strcmp(argv[i], "--seeds") == 0)
+            seeds = strtoull(value, NULL, 10);
+        else
+            die("unknown option");
+        i++;
+    }
+    if (!kind || !seeds || (strcmp(kind, "training") && strcmp(kind, "inference") && strcmp(kind, "random")))
+        die("usage: --generate training|inference|random [--items N] [--seeds N]");
+    return generated_traces(kind, items, seeds);
+}
+
 int main(int argc, char **argv) {
+    if (argc > 2 && strcmp(argv[1], "--files") == 0) {
+        print_head("Packing files");
+        for (int i = 2; i < argc; i++) pack_file(argv[i]);
+        return 0;
+    }
+    if (argc > 1 && strncmp(argv[1], "--", 2) == 0) return command_line(argc, argv);
     const char *golden = argc > 1 ? argv[1] : getenv("TENON_GOLDEN");
     char folder[4096];
     snprintf(folder, sizeof folder, "%s/packing", golden ? golden : "../shared/golden");

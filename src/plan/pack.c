@@ -5,7 +5,7 @@
 
 /* Budgets in steps of two to five nanoseconds. Ten thousand items take less than ten milliseconds at fast effort;
  * balanced takes about a second and exact about ten, after which further search seldom improves the result. */
-static const uint64_t fast_base = 500000, fast_per_item = 120;
+static const uint64_t fast_base = 500000, fast_per_item = 120, fast_per_crowded_item = 2500;
 static const uint64_t balanced_steps = 200000000, exact_steps = 2000000000;
 
 tn_pack_params tn_pack_params_default(void) { return (tn_pack_params){0}; }
@@ -75,8 +75,14 @@ static void greedy(tn__pack_problem *p, tn__pack_greedy *g, workspace *w, uint64
                    tn__gap_rule rule) {
     uint32_t count = tn__pack_open_items(p, height, w->order);
     p->clock.steps += 2 * (uint64_t)count;
-    tn__pack_order(p, by, w->order, count, w->key, w->scratch);
-    if (tn__pack_greedy_run(g, w->order, count, rule, w->at)) tn__pack_keep(p, w->at);
+    uint32_t core = tn__pack_core(p, w->order, count, w->key, w->scratch);
+    tn__pack_order(p, by, w->order, core, w->key, w->scratch);
+    tn__pack_order(p, by, w->order + core, count - core, w->key, w->scratch);
+    if (!tn__pack_greedy_run(g, w->order, core, count, rule, tn__pack_ceiling(p), w->at)) return;
+    uint64_t reached = 0;
+    for (uint32_t k = 0; k < count; k++) reached = TN__MAX(reached, w->at[w->order[k]] + p->size[w->order[k]]);
+    p->reached[by][rule] = reached;
+    tn__pack_keep(p, w->at);
 }
 
 static tn_status online(tn__pack_problem *p, workspace *w, bool mirrored, tn__pack_ties ties) {
@@ -87,13 +93,8 @@ static tn_status online(tn__pack_problem *p, workspace *w, bool mirrored, tn__pa
     return TN_OK;
 }
 
-typedef struct attempt {
-    tn__pack_order_by by;
-    tn__gap_rule rule;
-} attempt;
-
-static void attempts(tn__pack_problem *p, tn__pack_greedy *g, workspace *w, uint64_t goal, const attempt *list,
-                     size_t count) {
+static void attempts(tn__pack_problem *p, tn__pack_greedy *g, workspace *w, uint64_t goal,
+                     const tn__pack_attempt *list, size_t count) {
     for (size_t a = 0; a < count && !satisfied(p, goal) && !tn__pack_stopped(&p->clock); a++)
         greedy(p, g, w, height_of(p, goal), list[a].by, list[a].rule);
 }
@@ -117,10 +118,10 @@ static tn_status pack_fast(tn__pack_problem *p, tn__pack_greedy *g, uint64_t goa
         p->clock.deadline = deadline;
     }
     if (satisfied(p, goal)) goto out;
-    static const attempt above[] = {{TN__BY_CROWD_SPAN, TN__GAP_LOWEST},
-                                    {TN__BY_SIZE_SPAN, TN__GAP_LOWEST},
-                                    {TN__BY_ROUGH_CROWD_SPAN, TN__GAP_LOWEST},
-                                    {TN__BY_SIZE, TN__GAP_TIGHTEST}};
+    static const tn__pack_attempt above[] = {{TN__BY_CROWD_SPAN, TN__GAP_LOWEST},
+                                             {TN__BY_SIZE_SPAN, TN__GAP_LOWEST},
+                                             {TN__BY_ROUGH_CROWD_SPAN, TN__GAP_LOWEST},
+                                             {TN__BY_SIZE, TN__GAP_TIGHTEST}};
     TN_TRY_GOTO(tn__pack_greedy_set_base(g, height_of(p, goal), &founded), status, out);
     if (founded) {
         TN_TRY_GOTO(tn__pack_find_peaks(p), status, out);
@@ -129,13 +130,19 @@ static tn_status pack_fast(tn__pack_problem *p, tn__pack_greedy *g, uint64_t goa
         TN_TRY_GOTO(tn__pack_improve(p, g, height_of(p, goal), left / 2), status, out);
         tn__pack_greedy_clear_base(g);
     }
-    static const attempt all[] = {{TN__BY_SIZE, TN__GAP_LOWEST},
-                                  {TN__BY_AREA, TN__GAP_LOWEST},
-                                  {TN__BY_CROWD_SPAN, TN__GAP_LOWEST},
-                                  {TN__BY_SIZE_SPAN, TN__GAP_TIGHTEST},
-                                  {TN__BY_CROWD_AREA, TN__GAP_LOWEST},
-                                  {TN__BY_SPAN, TN__GAP_LOWEST},
-                                  {TN__BY_ROUGH_CROWD_SPAN, TN__GAP_LOWEST}};
+    static const tn__pack_attempt all[] = {{TN__BY_SIZE, TN__GAP_LOWEST},
+                                           {TN__BY_AREA, TN__GAP_LOWEST},
+                                           {TN__BY_CROWD_SPAN, TN__GAP_LOWEST},
+                                           {TN__BY_SIZE_SPAN, TN__GAP_TIGHTEST},
+                                           {TN__BY_CROWD_AREA, TN__GAP_LOWEST},
+                                           {TN__BY_SPAN, TN__GAP_LOWEST},
+                                           {TN__BY_ROUGH_CROWD_SPAN, TN__GAP_LOWEST}};
+    /* Where thousands of items are live together, these two are often good, and few attempts fit the budget. */
+    static const tn__pack_attempt crowded[] = {{TN__BY_CROWD_SPAN, TN__GAP_TIGHTEST}, {TN__BY_SIZE, TN__GAP_LOWEST}};
+    if (tn__pack_greedy_crowded(g)) {
+        TN_TRY_GOTO(tn__pack_find_peaks(p), status, out);
+        attempts(p, g, &w, goal, crowded, TN__COUNT(crowded));
+    }
     attempts(p, g, &w, goal, all, 2);
     if (satisfied(p, goal) || tn__pack_stopped(&p->clock)) goto out;
     if (plain) TN_TRY_GOTO(online(p, &w, false, TN__TIES_LONGEST), status, out);
@@ -144,6 +151,27 @@ static tn_status pack_fast(tn__pack_problem *p, tn__pack_greedy *g, uint64_t goa
     for (int a = 1; a < 4 && plain && !satisfied(p, goal) && !tn__pack_stopped(&p->clock); a++)
         TN_TRY_GOTO(online(p, &w, a & 1, a & 2 ? TN__TIES_LARGEST : TN__TIES_AS_GIVEN), status, out);
 out:
+    workspace_free(&w);
+    return status;
+}
+
+/* All orders that the fast effort has not tried. */
+static tn_status try_orders(tn__pack_problem *p, tn__pack_greedy *g, uint64_t goal) {
+    static const tn__pack_attempt list[] = {
+        {TN__BY_CROWD_SPAN, TN__GAP_TIGHTEST}, {TN__BY_SIZE_SPAN, TN__GAP_LOWEST},
+        {TN__BY_CROWD_SPAN, TN__GAP_LOWEST},   {TN__BY_SIZE, TN__GAP_LOWEST},
+        {TN__BY_SPAN, TN__GAP_TIGHTEST},       {TN__BY_LIFE_SIZE, TN__GAP_LOWEST},
+        {TN__BY_CROWD_LIFE, TN__GAP_LOWEST},   {TN__BY_SIZE_LIFE, TN__GAP_LOWEST},
+        {TN__BY_SPAN, TN__GAP_LOWEST},         {TN__BY_CROWD_SIZE, TN__GAP_LOWEST},
+        {TN__BY_LIFE, TN__GAP_LOWEST},         {TN__BY_AREA, TN__GAP_LOWEST},
+        {TN__BY_LIFE_AREA, TN__GAP_LOWEST},    {TN__BY_CROWD_AREA, TN__GAP_LOWEST},
+        {TN__BY_SIZE, TN__GAP_TIGHTEST},       {TN__BY_LIFE_SIZE, TN__GAP_TIGHTEST},
+        {TN__BY_END, TN__GAP_LOWEST},          {TN__BY_START, TN__GAP_TIGHTEST},
+        {TN__BY_START, TN__GAP_LOWEST}};
+    workspace w;
+    tn_status status = workspace_make(&w, p->n) ? tn__pack_find_peaks(p) : TN_E_NOMEM;
+    for (size_t a = 0; status == TN_OK && a < TN__COUNT(list); a++)
+        if (p->reached[list[a].by][list[a].rule] == TN__NOWHERE) attempts(p, g, &w, goal, &list[a], 1);
     workspace_free(&w);
     return status;
 }
@@ -183,8 +211,10 @@ static tn_status answer(const tn__pack_problem *p, const tn_pack_item *items, si
 
 /* The budget of an effort: its default or the caller's, whichever is less; for the last effort the caller's, if any.
  */
-static uint64_t budget_of(const tn__pack_problem *p, const tn_pack_params *params, int effort) {
-    const uint64_t own[] = {fast_base + fast_per_item * p->n, balanced_steps, exact_steps};
+static uint64_t budget_of(const tn__pack_problem *p, const tn__pack_greedy *g, const tn_pack_params *params,
+                          int effort) {
+    uint64_t per_item = tn__pack_greedy_crowded(g) ? fast_per_crowded_item : fast_per_item;
+    const uint64_t own[] = {fast_base + per_item * p->n, balanced_steps, exact_steps};
     bool last = effort == (int)params->effort;
     return params->max_steps && (last || params->max_steps < own[effort]) ? params->max_steps : own[effort];
 }
@@ -212,13 +242,15 @@ static tn_status pack(tn__pack_problem *p, const tn_pack_params *params) {
     if (layout && !layout->single) goal = TN__MAX(goal, layout->total);
     tn__pack_greedy *g;
     TN_TRY(tn__pack_greedy_new(p, &g));
-    p->clock.limit = budget_of(p, params, TN_PACK_FAST);
+    p->clock.limit = budget_of(p, g, params, TN_PACK_FAST);
     tn_status status = pack_fast(p, g, goal);
     /* Each effort includes the ones below, so that it is never worse. Small problems may use steps that the fast
      * effort has left over. */
     for (int effort = TN_PACK_FAST; effort <= (int)params->effort && status == TN_OK && !satisfied(p, goal);
          effort++) {
-        p->clock.limit = budget_of(p, params, effort);
+        p->clock.limit = budget_of(p, g, params, effort);
+        if (effort == TN_PACK_BALANCED) TN_TRY_GOTO(try_orders(p, g, goal), status, out);
+        if (satisfied(p, goal)) break;
         if (effort < TN_PACK_EXACT) TN_TRY_GOTO(improve(p, g, height_of(p, goal), effort), status, out);
         if (!satisfied(p, goal))
             status = tn__pack_lower(p, height_of(p, goal), params->capacity != 0,

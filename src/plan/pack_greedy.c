@@ -8,12 +8,10 @@
  * of the placed items below it. */
 enum {
     BLOCK = 16,
-    LONG = 64, /* moments of a long lifetime: several times those of one layer of a network */
+    CROWDED = 200, /* conflicts per item on average; from here on joined spans are faster than single items */
+    NEAR_TOP = 32, /* small items look for gaps in this part of the memory first */
+    LONG = 64,     /* moments of a long lifetime: several times those of one layer of a network */
 };
-
-typedef struct span {
-    uint64_t low, high;
-} span;
 
 struct tn__pack_greedy {
     tn__pack_problem *problem;
@@ -22,10 +20,23 @@ struct tn__pack_greedy {
     uint32_t *prefix; /* per moment: how many items start before it */
     uint32_t *fixed;  /* items with a fixed address */
     uint32_t n_fixed;
-    span *spans, *scratch; /* of the items in conflict with the one being placed */
-    uint64_t *base;        /* addresses of long-lived items placed in advance, or NULL */
-    uint64_t *floor;       /* per item: highest end of the long-lived items that are live at the same time */
+    tn__pack_span *spans, *scratch; /* of the items in conflict with the one being placed */
+    uint32_t capacity;              /* of both */
+    tn__pack_occupied *occupied;    /* NULL: few conflicts */
+    uint64_t *base;                 /* addresses of long-lived items placed in advance, or NULL */
+    uint64_t *floor;                /* per item: highest end of the long-lived items that are live at the same time */
 };
+
+/* The average number of items in conflict with one. */
+static uint64_t average_conflicts(const tn__pack_greedy *g) {
+    const tn__pack_problem *p = g->problem;
+    uint64_t sum = 0;
+    /* An item conflicts with those that start before its end, less those that ended before its start; summed over all
+     * items the latter are the pairs (i, k) with last[k] <= first[i]: for each k the items that start after its end.
+     */
+    for (uint32_t i = 0; i < p->n; i++) sum += g->prefix[p->last[i]] + (uint64_t)g->prefix[p->last[i]] - p->n;
+    return p->n ? sum / p->n : 0;
+}
 
 tn_status tn__pack_greedy_new(tn__pack_problem *p, tn__pack_greedy **out) {
     tn__pack_greedy *g = tn_calloc(1, sizeof *g);
@@ -37,8 +48,9 @@ tn_status tn__pack_greedy_new(tn__pack_problem *p, tn__pack_greedy **out) {
     g->latest = tn_malloc(2 * (size_t)g->leaves * sizeof *g->latest);
     g->prefix = tn_malloc(((size_t)p->moments + 1) * sizeof *g->prefix);
     g->fixed = tn_malloc(p->n * sizeof *g->fixed);
-    g->spans = tn_malloc(p->n * sizeof *g->spans);
-    g->scratch = tn_malloc(p->n * sizeof *g->scratch);
+    g->capacity = p->n + 64;
+    g->spans = tn_malloc(g->capacity * sizeof *g->spans);
+    g->scratch = tn_malloc(g->capacity * sizeof *g->scratch);
     if (!g->latest || !g->prefix || !g->fixed || !g->spans || !g->scratch) {
         tn__pack_greedy_free(g);
         *out = NULL;
@@ -50,6 +62,8 @@ tn_status tn__pack_greedy_new(tn__pack_problem *p, tn__pack_greedy **out) {
     }
     for (uint32_t i = 0; i < p->n; i++)
         if (p->fixed[i] != TN__NOWHERE) g->fixed[g->n_fixed++] = i;
+    /* Without memory for it, single items are collected as elsewhere. */
+    if (average_conflicts(g) >= CROWDED && tn__pack_occupied_new(p->moments, &g->occupied) != TN_OK) tn_error_clear();
     return TN_OK;
 }
 
@@ -60,6 +74,7 @@ void tn__pack_greedy_free(tn__pack_greedy *g) {
     tn_free(g->fixed);
     tn_free(g->spans);
     tn_free(g->scratch);
+    tn__pack_occupied_free(g->occupied);
     tn__pack_greedy_clear_base(g);
     tn_free(g);
 }
@@ -163,10 +178,26 @@ static void mark_placed(tn__pack_greedy *g, uint32_t i) {
     for (uint32_t node = g->leaves + i / BLOCK; node && g->latest[node] < last; node /= 2) g->latest[node] = last;
 }
 
-/* Collects the address spans of placed items that are live with item i. Returns their number. */
-static uint32_t collect(tn__pack_greedy *g, uint32_t i, const uint64_t *at) {
+static void place_item(tn__pack_greedy *g, uint32_t i, uint64_t at) {
+    tn__pack_problem *p = g->problem;
+    mark_placed(g, i);
+    if (g->occupied)
+        p->clock.steps +=
+            tn__pack_occupied_add(g->occupied, p->first[i], p->last[i], (tn__pack_span){at, at + p->size[i]});
+}
+
+/* The cost of sorting per span grows with their number. */
+static uint64_t sort_steps(uint32_t count) { return count * (uint64_t)(2 + (32 - __builtin_clz(count + 1)) / 2); }
+
+/* Collects the address spans above `floor` of placed items that are live with item i. Returns their number. */
+static uint32_t collect(tn__pack_greedy *g, uint32_t i, uint64_t floor, const uint64_t *at) {
     tn__pack_problem *p = g->problem;
     uint32_t begin = p->first[i], prefix = g->prefix[p->last[i]], count = 0;
+    if (g->occupied && tn__pack_occupied_collect(g->occupied, begin, p->last[i], floor, g->spans, g->capacity, &count,
+                                                 &p->clock.steps)) {
+        p->clock.steps += sort_steps(count);
+        return count;
+    }
     uint32_t stack[64], depth = 0, visits = 0;
     stack[depth++] = 1;
     while (depth) {
@@ -185,22 +216,21 @@ static uint32_t collect(tn__pack_greedy *g, uint32_t i, const uint64_t *at) {
         uint32_t from = (node - g->leaves) * BLOCK, to = TN__MIN(from + BLOCK, prefix);
         for (uint32_t k = from; k < to; k++) {
             if (p->last[k] <= begin || at[k] == TN__NOWHERE) continue;
-            g->spans[count++] = (span){at[k], at[k] + p->size[k]};
+            g->spans[count++] = (tn__pack_span){at[k], at[k] + p->size[k]};
         }
         visits += 4;
     }
-    /* The cost of sorting per span grows with their number. */
-    p->clock.steps += visits + count * (uint64_t)(2 + (32 - __builtin_clz(count + 1)) / 2);
+    p->clock.steps += visits + sort_steps(count);
     return count;
 }
 
 /* Sorts the spans by address: insertion sort within runs, then merging. */
-static span *sort_spans(span *s, span *scratch, uint32_t count) {
+static tn__pack_span *sort_spans(tn__pack_span *s, tn__pack_span *scratch, uint32_t count) {
     enum { RUN = 12 };
     for (uint32_t from = 0; from < count; from += RUN) {
         uint32_t to = TN__MIN(from + RUN, count);
         for (uint32_t i = from + 1; i < to; i++) {
-            span x = s[i];
+            tn__pack_span x = s[i];
             uint32_t j = i;
             for (; j > from && s[j - 1].low > x.low; j--) s[j] = s[j - 1];
             s[j] = x;
@@ -213,15 +243,15 @@ static span *sort_spans(span *s, span *scratch, uint32_t count) {
             for (uint32_t k = from; k < to; k++)
                 scratch[k] = a < middle && (b >= to || s[a].low <= s[b].low) ? s[a++] : s[b++];
         }
-        span *swap = s;
+        tn__pack_span *swap = s;
         s = scratch;
         scratch = swap;
     }
     return s;
 }
 
-static uint64_t choose_gap(const tn__pack_problem *p, uint32_t i, uint64_t floor, const span *s, uint32_t count,
-                           tn__gap_rule rule) {
+static uint64_t choose_gap(const tn__pack_problem *p, uint32_t i, uint64_t floor, const tn__pack_span *s,
+                           uint32_t count, tn__gap_rule rule) {
     uint64_t best = TN__NOWHERE, tightest = TN__NOWHERE;
     for (uint32_t k = 0; k < count; k++) {
         if (s[k].low > floor && s[k].low - floor >= p->size[i]) {
@@ -240,22 +270,35 @@ static uint64_t choose_gap(const tn__pack_problem *p, uint32_t i, uint64_t floor
     return best != TN__NOWHERE ? best : tn__pack_settle(p, i, floor);
 }
 
-bool tn__pack_greedy_run(tn__pack_greedy *g, const uint32_t *order, uint32_t count, tn__gap_rule rule, uint64_t *at) {
+static uint64_t find_address(tn__pack_greedy *g, uint32_t i, uint64_t floor, tn__gap_rule rule, uint64_t *at) {
+    at[i] = TN__NOWHERE;
+    uint32_t conflicts = collect(g, i, floor, at);
+    return choose_gap(g->problem, i, floor, sort_spans(g->spans, g->scratch, conflicts), conflicts, rule);
+}
+
+bool tn__pack_greedy_run(tn__pack_greedy *g, const uint32_t *order, uint32_t core, uint32_t count, tn__gap_rule rule,
+                         uint64_t ceiling, uint64_t *at) {
     tn__pack_problem *p = g->problem;
     memset(g->latest, 0, 2 * (size_t)g->leaves * sizeof *g->latest);
+    if (g->occupied) tn__pack_occupied_clear(g->occupied);
     for (uint32_t i = 0; i < p->n; i++) at[i] = g->base ? g->base[i] : TN__NOWHERE;
     for (uint32_t f = 0; f < g->n_fixed; f++) {
         at[g->fixed[f]] = p->fixed[g->fixed[f]];
-        mark_placed(g, g->fixed[f]);
+        place_item(g, g->fixed[f], at[g->fixed[f]]);
     }
+    uint64_t top = 0; /* of the items placed in this run */
     for (uint32_t k = 0; k < count; k++) {
         uint32_t i = order[k];
         if (at[i] != TN__NOWHERE) continue;
         if (tn__pack_stopped(&p->clock)) return false;
-        uint32_t conflicts = collect(g, i, at);
-        at[i] = choose_gap(p, i, g->floor ? g->floor[i] : 0, sort_spans(g->spans, g->scratch, conflicts), conflicts,
-                           rule);
-        mark_placed(g, i);
+        uint64_t floor = g->floor ? g->floor[i] : 0, near_top = top - TN__MIN(top, p->live_peak / NEAR_TOP);
+        at[i] = find_address(g, i, k < core ? floor : TN__MAX(floor, near_top), rule, at);
+        if (k >= core && near_top > floor && at[i] + p->size[i] > top) at[i] = find_address(g, i, floor, rule, at);
+        top = TN__MAX(top, at[i] + p->size[i]);
+        if (top > ceiling) return false;
+        place_item(g, i, at[i]);
     }
     return true;
 }
+
+bool tn__pack_greedy_crowded(const tn__pack_greedy *g) { return g->occupied != NULL; }

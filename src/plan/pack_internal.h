@@ -35,6 +35,33 @@ typedef struct tn__pack_range {
 /* Items with a non-empty size and lifetime, sorted by start, then by the caller's order. Times are numbered as
  * moments. A moment is a maximal set of items live together: a new moment begins only where a start follows an end.
  * Two items conflict exactly if their moments [first, last) overlap. */
+/* First by one measure, then by another; largest first. Spans count moments, lives the caller's time. A crowd is the
+ * live sum of an item's most crowded moment, exactly or in sixteenths, so that items live at the peak are placed
+ * first and without gaps; it needs tn__pack_find_peaks. */
+typedef enum tn__pack_order_by {
+    TN__BY_START,
+    TN__BY_END,
+    TN__BY_SIZE,
+    TN__BY_SIZE_SPAN,
+    TN__BY_SIZE_LIFE,
+    TN__BY_AREA,
+    TN__BY_LIFE_AREA,
+    TN__BY_SPAN,
+    TN__BY_LIFE,
+    TN__BY_LIFE_SIZE,
+    TN__BY_CROWD_SPAN,
+    TN__BY_CROWD_LIFE,
+    TN__BY_CROWD_AREA,
+    TN__BY_CROWD_SIZE,
+    TN__BY_ROUGH_CROWD_SPAN,
+    TN__PACK_ORDERS
+} tn__pack_order_by;
+typedef enum tn__gap_rule { TN__GAP_LOWEST, TN__GAP_TIGHTEST, TN__GAP_RULES } tn__gap_rule;
+typedef struct tn__pack_attempt {
+    tn__pack_order_by by;
+    tn__gap_rule rule;
+} tn__pack_attempt;
+
 /* An order of the existing chunks on the line of addresses, and how far each may be filled. */
 typedef struct tn__pack_layout {
     uint32_t count;     /* bins */
@@ -66,6 +93,7 @@ typedef struct tn__pack_problem {
     uint32_t n_ranges;
     uint64_t *best; /* address of every item in the best packing so far */
     uint64_t *peak; /* per item: largest sum of live sizes while it lives; NULL before tn__pack_find_peaks */
+    uint64_t reached[TN__PACK_ORDERS][TN__GAP_RULES]; /* height of a greedy packing; TN__NOWHERE: not tried */
     tn__pack_clock clock;
 } tn__pack_problem;
 
@@ -109,6 +137,11 @@ void tn__pack_keep(tn__pack_problem *problem, const uint64_t *at);
 /* Highest end over all ranges of the best packing; TN__NOWHERE before there is one. */
 uint64_t tn__pack_height(const tn__pack_problem *problem);
 
+/* An address above which no item of a better packing ends; without a limit if ranges are independent. */
+static inline uint64_t tn__pack_ceiling(const tn__pack_problem *p) {
+    return p->n_ranges == 1 && !p->chunk && p->ranges[0].best != TN__NOWHERE ? p->ranges[0].best - 1 : TN__NOWHERE;
+}
+
 /* ---- pack_online.c: best fit in order of start, like an allocator at run time ---- */
 typedef enum tn__pack_ties { TN__TIES_AS_GIVEN, TN__TIES_LARGEST, TN__TIES_LONGEST } tn__pack_ties;
 /* Writes an address for each of the given items (ascending numbers), ignoring all others. Only for problems without
@@ -116,15 +149,32 @@ typedef enum tn__pack_ties { TN__TIES_AS_GIVEN, TN__TIES_LARGEST, TN__TIES_LONGE
 tn_status tn__pack_online(const tn__pack_problem *problem, const uint32_t *items, uint32_t count, bool mirrored,
                           tn__pack_ties ties, uint64_t *at);
 
+/* ---- pack_occupied.c: occupied addresses by time ---- */
+typedef struct tn__pack_span {
+    uint64_t low, high;
+} tn__pack_span;
+typedef struct tn__pack_occupied tn__pack_occupied;
+tn_status tn__pack_occupied_new(uint32_t moments, tn__pack_occupied **occupied);
+void tn__pack_occupied_free(tn__pack_occupied *occupied);
+void tn__pack_occupied_clear(tn__pack_occupied *occupied);
+/* Marks a span as occupied during moments [first, last). Returns the steps. */
+uint64_t tn__pack_occupied_add(tn__pack_occupied *occupied, uint32_t first, uint32_t last, tn__pack_span span);
+/* Writes spans, in no order, whose union is occupied at some of the moments [first, last), except those that end at
+ * or below `above`. False, without a result, if there are more than `capacity` or if memory was short before. */
+bool tn__pack_occupied_collect(const tn__pack_occupied *occupied, uint32_t first, uint32_t last, uint64_t above,
+                               tn__pack_span *spans, uint32_t capacity, uint32_t *count, uint64_t *steps);
+
 /* ---- pack_greedy.c: items one after another, each into a gap between those placed before ---- */
 typedef struct tn__pack_greedy tn__pack_greedy;
-typedef enum tn__gap_rule { TN__GAP_LOWEST, TN__GAP_TIGHTEST } tn__gap_rule;
 tn_status tn__pack_greedy_new(tn__pack_problem *problem, tn__pack_greedy **greedy);
 void tn__pack_greedy_free(tn__pack_greedy *greedy);
-/* Assigns addresses to the given items in the given order; fixed items of all ranges are obstacles. Items that are
- * not listed, or not reached when the clock stops the run, hold TN__NOWHERE; false in the latter case. */
-bool tn__pack_greedy_run(tn__pack_greedy *greedy, const uint32_t *order, uint32_t count, tn__gap_rule rule,
-                         uint64_t *at);
+/* Assigns addresses to the given items in the given order; fixed items of all ranges are obstacles. Items from `core`
+ * on are small: gaps far below the top are tried only if they would raise it. The run ends when the clock stops it,
+ * or with the first item that ends above `ceiling`. Items that are not listed, or not reached, hold TN__NOWHERE;
+ * false in the latter case. */
+bool tn__pack_greedy_run(tn__pack_greedy *greedy, const uint32_t *order, uint32_t core, uint32_t count,
+                         tn__gap_rule rule, uint64_t ceiling, uint64_t *at);
+bool tn__pack_greedy_crowded(const tn__pack_greedy *greedy); /* hundreds of conflicts per item */
 /* Assigns addresses to all long-lived items in advance; later runs put the others only above them, which takes n log
  * n however many long-lived items there are. *of_use is false, and nothing changes, if that wastes too much to come
  * close to the goal. */
@@ -132,24 +182,15 @@ tn_status tn__pack_greedy_set_base(tn__pack_greedy *greedy, uint64_t goal, bool 
 void tn__pack_greedy_clear_base(tn__pack_greedy *greedy); /* ends this mode */
 
 /* ---- pack_improve.c: orders, and local improvement ---- */
-typedef enum tn__pack_order_by {
-    TN__BY_START,
-    TN__BY_SIZE,
-    TN__BY_SIZE_SPAN,
-    TN__BY_AREA,
-    TN__BY_SPAN,
-    /* First by the live sum of an item's most crowded moment, exactly or in sixteenths, so that items live at the
-     * peak are placed first and without gaps. Needs tn__pack_find_peaks. */
-    TN__BY_CROWD_SPAN,
-    TN__BY_CROWD_AREA,
-    TN__BY_ROUGH_CROWD_SPAN
-} tn__pack_order_by;
 /* Sorts items, given in ascending order, largest first by the chosen measure. `key` has room for all of the problem's
  * items, `scratch` for 4*count words. */
 void tn__pack_order(const tn__pack_problem *problem, tn__pack_order_by by, uint32_t *order, uint32_t count,
                     uint64_t *key, uint64_t *scratch);
 /* The items, except fixed ones, of ranges higher than the goal. Returns their number. */
 uint32_t tn__pack_open_items(const tn__pack_problem *problem, uint64_t goal, uint32_t *items);
+/* Divides items into those that matter, at the front, and small ones; returns the number of the former. */
+uint32_t tn__pack_core(const tn__pack_problem *problem, uint32_t *items, uint32_t count, uint64_t *key,
+                       uint64_t *scratch);
 /* Tries to lower every range to the goal within a number of steps; better packings are stored in the problem. */
 tn_status tn__pack_improve(tn__pack_problem *problem, tn__pack_greedy *greedy, uint64_t goal, uint64_t steps);
 

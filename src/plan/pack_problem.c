@@ -198,6 +198,7 @@ tn_status tn__pack_problem_make(const tn_pack_item *items, size_t count, const t
     memset(p, 0, sizeof *p);
     p->items = items;
     p->layout = layout;
+    memset(p->reached, 0xff, sizeof p->reached);
     size_t active;
     uint64_t total;
     TN_TRY(check_items(items, count, params, &active, &total));
