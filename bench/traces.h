@@ -4,6 +4,7 @@
 
 #include "tenon/pack.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -146,20 +147,39 @@ static int by_low(const void *a, const void *b) {
     return x->low < y->low ? -1 : x->low > y->low;
 }
 
-/* The lowest gap, or the smallest one that is large enough. */
-static size_t find_gap(struct slice_span *spans, size_t n, const tn_pack_item *item, bool tightest) {
+/* Moves past everything occupied at `end`, and returns the start of the next span; SIZE_MAX if there is none. */
+static size_t next_span(const slice **lists, size_t *cursors, size_t n, size_t *end) {
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (size_t k = 0; k < n; k++) {
+            const slice *list = lists[k];
+            while (cursors[k] < list->count && list->spans[cursors[k]].low <= *end) {
+                size_t high = list->spans[cursors[k]++].high;
+                if (high > *end) *end = high, moved = true;
+            }
+        }
+    }
+    size_t low = SIZE_MAX;
+    for (size_t k = 0; k < n; k++)
+        if (cursors[k] < lists[k]->count && lists[k]->spans[cursors[k]].low < low)
+            low = lists[k]->spans[cursors[k]].low;
+    return low;
+}
+
+/* The lowest gap between the spans of all lists, or the smallest one that is large enough. */
+static size_t find_gap(const slice **lists, size_t *cursors, size_t n, const tn_pack_item *item, bool tightest) {
     size_t align = item->alignment ? item->alignment : 1, end = 0, best = SIZE_MAX, best_gap = SIZE_MAX;
-    qsort(spans, n, sizeof *spans, by_low);
-    for (size_t k = 0; k < n; k++) {
-        size_t at = (end + align - 1) / align * align;
-        if (spans[k].low >= at && spans[k].low - at >= item->size && spans[k].low - end < best_gap) {
+    memset(cursors, 0, n * sizeof *cursors);
+    for (;;) {
+        size_t low = next_span(lists, cursors, n, &end), at = (end + align - 1) / align * align;
+        if (low == SIZE_MAX) return best != SIZE_MAX ? best : at;
+        if (low >= at && low - at >= item->size && low - end < best_gap) {
             if (!tightest) return at;
             best = at;
-            best_gap = spans[k].low - end;
+            best_gap = low - end;
         }
-        if (spans[k].high > end) end = spans[k].high;
+        end = low;
     }
-    return best != SIZE_MAX ? best : (end + align - 1) / align * align;
 }
 
 static bool slice_inside(const slices *s, const tn_pack_item *item, size_t x) {
@@ -176,28 +196,31 @@ static size_t greedy_height(const tn_pack_item *items, size_t count, const uint3
     s.any = calloc(s.n, sizeof *s.any);
     s.groups = calloc(s.n / GROUP + 1, sizeof *s.groups);
     s.parts = calloc(s.n, sizeof *s.parts);
-    size_t *at = calloc(count, sizeof *at), height = 0, room = 1024;
-    struct slice_span *spans = malloc(room * sizeof *spans);
+    size_t *at = calloc(count, sizeof *at), height = 0, *cursors = malloc((s.n + 3) * sizeof *cursors);
+    const slice **lists = malloc((s.n + 3) * sizeof *lists);
+    slice near = {0}; /* items that start or end in the first or last slice */
     for (size_t k = 0; k < count; k++) {
         const tn_pack_item *item = &items[order[k]];
         if (item->size == 0 || item->start >= item->end) continue;
         size_t from = (size_t)(item->start / s.width), to = (size_t)((item->end - 1) / s.width), n = 0;
+        near.count = 0;
         for (size_t x = from; x <= to; x++) {
             bool inside = slice_inside(&s, item, x);
             bool group = x > from && x % GROUP == 0 && x + GROUP <= to;
             const slice *list = group ? &s.groups[x / GROUP] : inside ? &s.any[x] : &s.whole[x];
-            size_t more = list->count + s.parts[x].count;
-            if (n + more > room) spans = realloc(spans, (room = 2 * (n + more)) * sizeof *spans);
-            memcpy(spans + n, list->spans, list->count * sizeof *spans);
-            n += list->count;
+            if (list->count) lists[n++] = list;
             if (group) x += GROUP - 1;
             for (size_t q = 0; !inside && q < s.parts[x].count; q++) {
                 uint32_t other = s.parts[x].items[q];
-                if (items[other].start < item->end && item->start < items[other].end)
-                    spans[n++] = (struct slice_span){at[other], at[other] + items[other].size};
+                if (items[other].start >= item->end || item->start >= items[other].end) continue;
+                if (near.count == near.capacity)
+                    near.spans = realloc(near.spans, (near.capacity = 2 * near.capacity + 8) * sizeof *near.spans);
+                near.spans[near.count++] = (struct slice_span){at[other], at[other] + items[other].size};
             }
         }
-        size_t low = at[order[k]] = find_gap(spans, n, item, tightest);
+        if (near.count) qsort(near.spans, near.count, sizeof *near.spans, by_low);
+        lists[n++] = &near;
+        size_t low = at[order[k]] = find_gap(lists, cursors, n, item, tightest);
         if (low + item->size > height) height = low + item->size;
         for (size_t x = from / GROUP; x <= to / GROUP; x++) join_span(&s.groups[x], low, low + item->size);
         for (size_t x = from; x <= to; x++) {
@@ -223,7 +246,9 @@ static size_t greedy_height(const tn_pack_item *items, size_t count, const uint3
     free(s.whole);
     free(s.parts);
     free(at);
-    free(spans);
+    free(near.spans);
+    free(cursors);
+    free(lists);
     return height;
 }
 
@@ -272,8 +297,16 @@ static void greedy_heights(const tn_pack_item *items, size_t count, size_t heigh
         live[items[i].end] -= (double)items[i].size;
     }
     for (int64_t t = 1; t <= end; t++) live[t] += live[t - 1];
+    enum { PER_BLOCK = 256 };
+    double *blocks = calloc((size_t)end / PER_BLOCK + 1, sizeof *blocks);
+    for (int64_t t = 0; t <= end; t++) blocks[t / PER_BLOCK] = fmax(blocks[t / PER_BLOCK], live[t]);
     for (size_t i = 0; i < count; i++)
-        for (int64_t t = items[i].start; t < items[i].end; t++) crowd[i] = live[t] > crowd[i] ? live[t] : crowd[i];
+        for (int64_t t = items[i].start; t < items[i].end;) {
+            bool all = t % PER_BLOCK == 0 && t + PER_BLOCK <= items[i].end;
+            double most = all ? blocks[t / PER_BLOCK] : live[t];
+            crowd[i] = most > crowd[i] ? most : crowd[i];
+            t += all ? PER_BLOCK : 1;
+        }
     sorted_items = items;
     sorted_crowd = crowd;
     for (sorted_by = 0; sorted_by < ORDERS; sorted_by++) {
@@ -282,6 +315,7 @@ static void greedy_heights(const tn_pack_item *items, size_t count, size_t heigh
         heights[sorted_by] = greedy_height(items, count, order, sorted_by == 1);
     }
     free(live);
+    free(blocks);
     free(crowd);
     free(order);
 }

@@ -5,8 +5,8 @@
 
 /* Budgets in steps of two to five nanoseconds. Ten thousand items take less than ten milliseconds at fast effort;
  * balanced takes about a second and exact about ten, after which further search seldom improves the result. */
-static const uint64_t fast_base = 500000, fast_per_item = 120, fast_per_crowded_item = 2500;
-static const uint64_t balanced_steps = 200000000, exact_steps = 2000000000;
+static const uint64_t fast_base = 500000, fast_per_item = 120, fast_per_crowded_item = 1500;
+static const uint64_t balanced_steps = 200000000, balanced_per_item = 4000, exact_steps = 2000000000;
 
 tn_pack_params tn_pack_params_default(void) { return (tn_pack_params){0}; }
 
@@ -214,7 +214,8 @@ static tn_status answer(const tn__pack_problem *p, const tn_pack_item *items, si
 static uint64_t budget_of(const tn__pack_problem *p, const tn__pack_greedy *g, const tn_pack_params *params,
                           int effort) {
     uint64_t per_item = tn__pack_greedy_crowded(g) ? fast_per_crowded_item : fast_per_item;
-    const uint64_t own[] = {fast_base + per_item * p->n, balanced_steps, exact_steps};
+    const uint64_t own[] = {fast_base + per_item * p->n, TN__MAX(balanced_steps, balanced_per_item * p->n),
+                            exact_steps};
     bool last = effort == (int)params->effort;
     return params->max_steps && (last || params->max_steps < own[effort]) ? params->max_steps : own[effort];
 }

@@ -49,6 +49,14 @@ static bool push_change(tn__pack_search *s, change c) {
     return true;
 }
 
+static void clear_queue(tn__pack_search *s) {
+    while (s->queue_length) {
+        int32_t last = s->queue_head + --s->queue_length;
+        s->queued[s->queue[last < s->moments ? last : last - s->moments]] = false;
+    }
+    while (s->n_items) s->item_queued[s->items[--s->n_items]] = false;
+}
+
 static void undo_changes(tn__pack_search *s, size_t n_changes, int32_t n_done) {
     while (s->n_changes > n_changes) {
         change c = s->changes[--s->n_changes];
@@ -62,7 +70,7 @@ static void undo_changes(tn__pack_search *s, size_t n_changes, int32_t n_done) {
         }
     }
     while (s->n_done > n_done) s->placed[s->done[--s->n_done]] = false;
-    while (s->queue_length) s->queued[s->queue[--s->queue_length]] = false;
+    clear_queue(s);
 }
 
 /* ---- Inference ---- */
@@ -71,8 +79,17 @@ static void queue_moments_of(tn__pack_search *s, int32_t u) {
     for (int32_t m = s->first[u]; m < s->last[u]; m++) {
         if (s->queued[m]) continue;
         s->queued[m] = true;
-        s->queue[s->queue_length++] = m;
+        int32_t end = s->queue_head + s->queue_length++;
+        s->queue[end < s->moments ? end : end - s->moments] = m;
     }
+}
+
+/* Queues a postponed item whose possible supports changed at moment m. */
+static void queue_item(tn__pack_search *s, int32_t u, int32_t m) {
+    if (s->item_queued[u]) return;
+    s->item_queued[u] = true;
+    s->cause[u] = m;
+    s->items[s->n_items++] = u;
 }
 
 /* False if the item does not fit at that height, or without memory. */
@@ -86,6 +103,7 @@ static bool raise_low(tn__pack_search *s, int32_t u, int64_t to) {
     if (!push_change(s, (change){s->top[u], s->low[u], u, 0})) return false;
     s->low[u] = to;
     queue_moments_of(s, u);
+    queue_item(s, u, s->first[u]);
     return to + s->size[u] <= s->height;
 }
 
@@ -100,6 +118,65 @@ static int64_t neighbour_end(const tn__pack_search *s, int32_t u) {
 }
 
 static void blame(tn__pack_search *s, int32_t m) { s->weight[m] += s->blame; }
+
+/* Deduces from all unplaced items of a moment, `count` in s->live of `sum` bytes. */
+static bool deduce_order(tn__pack_search *s, int32_t m, int32_t count, int64_t sum) {
+    item_end *low = s->lows, *late = s->endings;
+    s->problem->clock.steps += 3 * (uint64_t)count;
+    for (int32_t i = 0; i < count; i++) {
+        item_end x = {lowest(s, s->live[i]), s->live[i]};
+        int32_t j = i;
+        for (; j && low[j - 1].end < x.end; j--) low[j] = low[j - 1];
+        low[j] = x;
+    }
+    /* Unplaced items come first and stay sorted: the next time few of them have to be moved. */
+    int32_t *of = s->at_moment + s->at_begin[m], length = s->at_begin[m + 1] - s->at_begin[m], kept = length;
+    for (int32_t k = length - 1; k >= 0; k--)
+        if (s->placed[of[k]]) of[--kept] = of[k];
+    for (int32_t i = 0; i < count; i++) of[i] = low[i].item;
+    /* Single-machine bound: all items with a lowest address of at least x must fit above x. */
+    int64_t above = 0;
+    for (int32_t i = 0; i < count; i++) {
+        above += s->padded[low[i].item];
+        if (low[i].end + above > s->limit) {
+            blame(s, m);
+            return false;
+        }
+    }
+    /* If u cannot be below all of the items that end latest, one of them is below u. */
+    for (int32_t i = 0; i < count; i++) {
+        item_end x = {low[i].end + s->size[low[i].item], low[i].item};
+        int32_t j = i;
+        for (; j && late[j - 1].end < x.end; j--) late[j] = late[j - 1];
+        late[j] = x;
+    }
+    int64_t *sums = s->sums; /* of the first items of `late` */
+    above = 0;
+    for (int32_t k = 0; k < count; k++) {
+        sums[k] = above += s->padded[late[k].item];
+        s->rank_late[late[k].item] = k;
+    }
+    for (int32_t i = 0; i < count; i++) {
+        int32_t u = low[i].item, own = s->rank_late[u], from = 0, to = count;
+        int64_t room = s->limit - low[i].end - s->padded[u];
+        if (sum - s->padded[u] <= room) break; /* the remaining items start lower */
+        /* The first of `late` that does not fit above u together with those before it, u itself left out. */
+        while (from < to) {
+            int32_t middle = (from + to) / 2;
+            if (sums[middle] - (middle >= own ? s->padded[u] : 0) > room)
+                to = middle;
+            else
+                from = middle + 1;
+        }
+        s->problem->clock.steps += 3;
+        if (from == count || late[from].end <= low[i].end) continue;
+        if (!raise_low(s, u, settle(s, u, late[from].end))) {
+            blame(s, m);
+            return false;
+        }
+    }
+    return true;
+}
 
 /* Updates the record of one moment and optionally deduces new bounds from it. False: no solution in this branch. */
 static bool update_moment(tn__pack_search *s, int32_t m, bool deduce) {
@@ -124,83 +201,52 @@ static bool update_moment(tn__pack_search *s, int32_t m, bool deduce) {
         }
     }
     s->problem->clock.steps += (uint64_t)(s->at_begin[m + 1] - s->at_begin[m]) / 2 + 2;
-    if (soonest != s->soonest[m] || second != s->second[m] || soonest_item != s->soonest_item[m]) {
+    bool changed = soonest != s->soonest[m] || second != s->second[m] || soonest_item != s->soonest_item[m];
+    if (changed) {
         if (!push_change(s, (change){s->soonest[m], s->second[m], ~m, s->soonest_item[m]})) return false;
         s->soonest[m] = soonest;
         s->second[m] = second;
         s->soonest_item[m] = soonest_item;
     }
     if (!deduce) return true;
-    if (any_postponed) {
-        for (int32_t k = 0; k < count; k++) {
-            int32_t u = live[k];
-            if (!postponed(s, u)) continue;
-            int64_t end = neighbour_end(s, u);
-            if (end == INT64_MAX) return false;
-            end = settle(s, u, end);
-            if (end > s->low[u] && !raise_low(s, u, end)) {
-                blame(s, m);
-                return false;
-            }
-        }
-    }
-    if (highest + sum <= s->limit) return true;
+    for (int32_t k = 0; k < count && any_postponed && changed; k++)
+        if (postponed(s, live[k])) queue_item(s, live[k], m);
+    return highest + sum <= s->limit || deduce_order(s, m, count, sum);
+}
 
-    /* Single-machine bound: all items with a lowest address of at least x must fit above x. */
-    s->problem->clock.steps += 4 * (uint64_t)count;
-    for (int32_t i = 1; i < count; i++) {
-        int32_t u = live[i], j = i;
-        int64_t low = lowest(s, u);
-        for (; j && lowest(s, live[j - 1]) < low; j--) live[j] = live[j - 1];
-        live[j] = u;
-    }
-    int64_t above = 0;
-    for (int32_t i = 0; i < count; i++) {
-        above += s->padded[live[i]];
-        if (lowest(s, live[i]) + above > s->limit) {
-            blame(s, m);
-            return false;
-        }
-    }
-    /* If u cannot be below all of the items that end latest, one of them is below u. */
-    item_end *late = s->endings;
-    for (int32_t i = 0; i < count; i++) {
-        int64_t end = lowest(s, live[i]) + s->size[live[i]];
-        int32_t j = i;
-        for (; j && late[j - 1].end < end; j--) late[j] = late[j - 1];
-        late[j] = (item_end){end, live[i]};
-    }
-    for (int32_t i = 0; i < count; i++) {
-        int32_t u = live[i];
-        int64_t room = s->limit - lowest(s, u) - s->padded[u];
-        if (sum - s->padded[u] <= room) break; /* the remaining items start lower */
-        int64_t bound = 0;
-        for (int32_t k = 0; k < count; k++) {
-            if (late[k].item == u) continue;
-            room -= s->padded[late[k].item];
-            if (room >= 0) continue;
-            bound = late[k].end;
-            break;
-        }
-        s->problem->clock.steps += (uint64_t)count / 4;
-        if (bound <= lowest(s, u)) continue;
-        bound = settle(s, u, bound);
-        if (!raise_low(s, u, bound)) {
-            blame(s, m);
-            return false;
-        }
-    }
-    return true;
+/* Raises a postponed item to the earliest end of an item that it may rest on. */
+static bool update_item(tn__pack_search *s, int32_t u) {
+    if (s->placed[u] || !postponed(s, u)) return true;
+    int64_t end = neighbour_end(s, u);
+    s->problem->clock.steps += 1 + (uint64_t)(s->last[u] - s->first[u]) / 4;
+    if (end == INT64_MAX) return false;
+    end = settle(s, u, end);
+    if (end <= s->low[u] || raise_low(s, u, end)) return true;
+    blame(s, s->cause[u]);
+    return false;
 }
 
 static bool infer(tn__pack_search *s) {
     /* Bounds may rise in a very long series of small steps; beyond this budget only the records are updated. */
-    for (int64_t budget = 16 * (int64_t)s->moments; s->queue_length; budget--) {
-        int32_t m = s->queue[--s->queue_length];
-        s->queued[m] = false;
-        if (!update_moment(s, m, budget > 0)) return false;
+    int64_t budget = 2 * (int64_t)s->moments;
+    bool open = true;
+    for (;;) {
+        /* First in, first out: a moment is seldom updated before most of its changes are known. */
+        while (s->queue_length && open) {
+            int32_t m = s->queue[s->queue_head];
+            s->queue_head = s->queue_head + 1 < s->moments ? s->queue_head + 1 : 0;
+            s->queue_length--;
+            s->queued[m] = false;
+            open = update_moment(s, m, budget-- > 0);
+        }
+        if (!open || s->n_items == 0 || budget <= 0) break;
+        int32_t u = s->items[--s->n_items];
+        s->item_queued[u] = false;
+        open = update_item(s, u);
+        if (!open) break;
     }
-    return true;
+    while (s->n_items) s->item_queued[s->items[--s->n_items]] = false;
+    return open;
 }
 
 /* ---- Branching ---- */
@@ -388,7 +434,7 @@ tn__search_answer tn__pack_search_run(tn__pack_search *s, uint64_t height, uint6
         s->restarts++;
         raise_blame(s);
         s->n_changes = s->n_lists = 0;
-        s->n_done = 0;
+        s->n_done = s->queue_head = 0;
         bool open = true;
         for (int32_t u = 0; u < s->n; u++) {
             s->placed[u] = false;
@@ -404,7 +450,7 @@ tn__search_answer tn__pack_search_run(tn__pack_search *s, uint64_t height, uint6
             s->queued[m] = true;
         }
         open = open && infer(s);
-        while (s->queue_length) s->queued[s->queue[--s->queue_length]] = false;
+        clear_queue(s);
         o = open ? solve_parts(s, 0, s->n) : s->no_memory ? STOPPED : REFUTED;
     }
     clock->limit = limit;

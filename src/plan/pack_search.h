@@ -18,6 +18,7 @@ typedef struct change {
     int32_t which;    /* for a moment: the item with the earliest end */
 } change;
 
+/* An item with one of its addresses. */
 typedef struct item_end {
     int64_t end;
     int32_t item;
@@ -45,17 +46,24 @@ struct tn__pack_search {
     bool *placed;
     int64_t *soonest, *second; /* per moment: earliest and second earliest end of unplaced items */
     int32_t *soonest_item;     /* per moment: the item with the earliest end */
-    int32_t *queue;            /* moments to update */
+    int32_t *queue;            /* moments to update: a ring */
     bool *queued;
-    int32_t queue_length;
+    int32_t queue_head, queue_length;
+    int32_t *items; /* postponed items to update: a stack */
+    bool *item_queued;
+    int32_t n_items;
+    int32_t *cause;  /* per queued item: the moment that changed */
     change *changes; /* undo stack */
     size_t n_changes, cap_changes;
     int32_t *done; /* items in the order of their placement */
     int32_t n_done;
     int32_t *lists; /* stack of item lists */
     size_t n_lists, cap_lists;
-    int32_t *live;     /* scratch: items of one moment */
-    item_end *endings; /* scratch: the same by end */
+    int32_t *live;      /* scratch: items of one moment */
+    item_end *lows;     /* scratch: the same with their lowest addresses, highest first */
+    item_end *endings;  /* scratch: the same by end, latest first */
+    int64_t *sums;      /* scratch: sums of their sizes */
+    int32_t *rank_late; /* scratch: per item, its index in `endings` */
     const int32_t *preference;
     bool no_memory;
 
