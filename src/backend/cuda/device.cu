@@ -83,7 +83,8 @@ static const tn_device_ops cuda_device_ops = {
 };
 
 void cuda_device_names(tn_device *device, tn_buffer_type *type, const device_description &d) {
-    snprintf(device->description, sizeof device->description, "%s, compute %d.%d", d.chip, d.major, d.minor);
+    const device_description own = d; // GCC takes members of one device for overlapping memory
+    snprintf(device->description, sizeof device->description, "%s, compute %d.%d", own.chip, own.major, own.minor);
     memcpy(type->name, device->name, sizeof type->name);
     type->device = device;
     type->alignment = 256;
