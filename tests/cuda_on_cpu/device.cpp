@@ -178,6 +178,10 @@ cudaError_t cudaHostGetDevicePointer(void **out, void *at, unsigned) {
     *out = at;
     return cudaSuccess;
 }
+cudaError_t cudaDeviceGetPCIBusId(char *text, int size, int device) {
+    snprintf(text, (size_t)size, "0000:%02x:00.0", device + 1);
+    return cudaSuccess;
+}
 cudaError_t cudaDeviceGetAttribute(int *out, cudaDeviceAttr, int) {
     *out = 0;
     return cudaSuccess;

@@ -106,6 +106,8 @@ static bool cuda_open_device(cuda_device *d, int ordinal) {
     d->device.ops = &cuda_device_ops;
     snprintf(d->device.name, sizeof d->device.name, "cuda%d", ordinal);
     d->device.caps.async = d->device.caps.events = d->device.caps.host_buffers = true;
+    // Instances of one card that the driver partitioned have the same id; a process sees one of them.
+    if (cudaDeviceGetPCIBusId(d->device.card, sizeof d->device.card, ordinal) != cudaSuccess) *d->device.card = 0;
     int pageable = 0;
     if (cudaDeviceGetAttribute(&pageable, cudaDevAttrPageableMemoryAccess, ordinal) == cudaSuccess)
         d->pageable = pageable != 0;
