@@ -506,6 +506,54 @@ static void abort_is_asked_between_splits(void **state) {
     tn_arena_free(arena);
 }
 
+/* ---- Failed allocations ---- */
+
+static tn_status cover_and_run(void *user) {
+    (void)user;
+    tn_sched *s = NULL;
+    tn_arena *arena = NULL;
+    tn_sched_memory memory[2];
+    const tn_plan *plan;
+    tn_status status;
+    tn_sched_params params = {.devices = {"sim:16M,max-alloc=20K,name=fails"}, .n_threads = 1, .reorder = true};
+    TN_TRY_GOTO(tn_arena_new(&(tn_arena_params){.size = 1 << 17, .no_alloc = true}, &arena), status, out);
+    TN_TRY_GOTO(tn_sched_new(&params, &s), status, out);
+    for (int i = 0; i < 3; i++) {
+        tn_arena_reset(arena);
+        tn_tensor *x = tn_input(arena, TN_F32, WIDTH, 4 + 9 * (i % 2)), *wide[3], *sum = x;
+        tn_graph *graph;
+        TN_TRY_GOTO(tn_graph_new(arena, 64, &graph), status, out);
+        for (int k = 0; k < 3; k++) {
+            wide[k] = tn_concat(arena, tn_scale(arena, x, 2, (float)k), x, 0);
+            TN_TRY_GOTO(tn_graph_add(graph, wide[k]), status, out);
+        }
+        for (int k = 0; k < 3; k++) sum = tn_add(arena, sum, tn_sum_rows(arena, wide[k]));
+        TN_TRY_GOTO(tn_graph_add(graph, tn_output(sum)), status, out);
+        if (i < 2) {
+            TN_TRY_GOTO(tn_sched_cover(s, graph), status, out);
+            TN_TRY_GOTO(tn_sched_plan(s, graph, &plan, NULL), status, out);
+            TN_TRY_GOTO(tn_sched_adopt(s, graph, plan), status, out);
+            continue;
+        }
+        TN_TRY_GOTO(tn_sched_needs(s, memory), status, out);
+        TN_TRY_GOTO(tn_sched_take(s), status, out);
+        TN_TRY_GOTO(tn_sched_seal(s), status, out);
+        TN_TRY_GOTO(tn_sched_run(s, graph), status, out);
+    }
+out:
+    tn_sched_free(s);
+    tn_arena_free(arena);
+    return status;
+}
+
+static void every_failed_allocation_leaves_nothing(void **state) {
+    (void)state;
+    tn_device *device;
+    assert_ok(tn_device_find("sim:16M,max-alloc=20K,name=fails", &device));
+    check_no_leak(cover_and_run, NULL);
+    check_every_allocation_failure(cover_and_run, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_device_of_the_planned_size_runs_every_covered_graph),
@@ -516,6 +564,7 @@ int main(void) {
         cmocka_unit_test(reordered_classes_need_less_and_give_the_same_bits),
         cmocka_unit_test(eval_takes_no_memory),
         cmocka_unit_test(abort_is_asked_between_splits),
+        cmocka_unit_test(every_failed_allocation_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
