@@ -15,7 +15,8 @@ static void free_graph_set(tn__graph_set *set) {
 void tn__graphs_clear(tn__graphs *g) {
     for (size_t i = 0; i < g->n; i++) free_graph_set(g->sets[i]);
     g->n = 0;
-    memset(g->reported, 0, sizeof g->reported);
+    memset(g->kept, 0, sizeof g->kept);
+    g->n_kept = 0;
 }
 
 void tn__graphs_free(tn__graphs *g) {
@@ -24,13 +25,13 @@ void tn__graphs_free(tn__graphs *g) {
     *g = (tn__graphs){0};
 }
 
-/* Makes room for one more graph: evicts the least recently used one that is not reported. */
+/* Makes room for one more graph: evicts the least recently used one that is not kept. */
 static void evict_graph(tn__graphs *g) {
     size_t oldest = g->n, evictable = 0;
     for (size_t i = 0; i < g->n; i++) {
-        bool reported = false;
-        for (size_t r = 0; r < TN__REPORTED_GRAPHS; r++) reported = reported || g->reported[r] == g->sets[i];
-        if (reported) continue;
+        bool kept = false;
+        for (size_t k = 0; k < g->n_kept; k++) kept = kept || g->kept[k] == g->sets[i];
+        if (kept) continue;
         evictable++;
         if (oldest == g->n || g->sets[i]->last_used < g->sets[oldest]->last_used) oldest = i;
     }

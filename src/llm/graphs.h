@@ -26,14 +26,17 @@ typedef struct tn__graph_set {
  * dozen layers. */
 enum { TN__GRAPHS_KEPT = 48 };
 
-/* The graphs that reports describe. */
+/* Graphs that are never evicted. Reports describe the first two; a session has the others as well: argmax of decode,
+ * next, then shift and move per group. */
 enum { TN__REPORTED_PREFILL, TN__REPORTED_DECODE, TN__REPORTED_GRAPHS };
+enum { TN__KEPT_GRAPHS = TN__REPORTED_GRAPHS + 2 + 2 * TN__CACHE_GROUPS };
 
 typedef struct tn__graphs {
     tn__graph_set **sets;
     size_t n, capacity;
     uint64_t clock;
-    tn__graph_set *reported[TN__REPORTED_GRAPHS]; /* never evicted */
+    tn__graph_set *kept[TN__KEPT_GRAPHS];
+    size_t n_kept;
 } tn__graphs;
 
 void tn__graphs_clear(tn__graphs *graphs); /* frees every graph */

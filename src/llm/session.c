@@ -2,6 +2,7 @@
 #include "llm/session_internal.h"
 
 #include "base/checked.h"
+#include "llm/plan/cover.h"
 
 #include <string.h>
 
@@ -21,7 +22,8 @@ static tn_status take_memory(tn_session *s) {
     TN_TRY(tn__results_new(p, &s->results));
     TN_TRY(tn__queued_step_new(s));
     TN_TRY(tn_sched_take(p->sched));
-    return tn_sched_seal(p->sched);
+    TN_TRY(tn_sched_seal(p->sched));
+    return tn__graphs_keep(p);
 }
 
 /* Free memory may have shrunk since the plan was made, and another session may have loaded the weights elsewhere. */

@@ -103,10 +103,11 @@ static tn_status cover_shape(tn_session_plan *p, tn__shape shape, tn_sched_memor
 /* Graphs that reports describe are remembered, with their schedules. */
 static tn_status report_graph(tn_session_plan *p, tn__shape shape, const void *which) {
     const int report = *(const int *)which;
-    tn__graph_set **set = &p->graphs.reported[report];
-    TN_TRY(tn__graph_for(p, shape, set));
-    TN_TRY(tn_sched_describe(p->sched, (*set)->graph, report == TN__REPORTED_PREFILL ? &p->prefill : &p->decode));
-    return tn_sched_cover(p->sched, (*set)->graph);
+    tn__graph_set *set;
+    TN_TRY(tn__graph_for(p, shape, &set));
+    p->graphs.kept[p->graphs.n_kept++] = set;
+    TN_TRY(tn_sched_describe(p->sched, set->graph, report == TN__REPORTED_PREFILL ? &p->prefill : &p->decode));
+    return tn_sched_cover(p->sched, set->graph);
 }
 
 static tn__shape reported_shape(const tn_session_plan *p, int report) {
@@ -119,6 +120,28 @@ static tn_status cover_reported(tn_session_plan *p) {
     for (int report = 0; report < TN__REPORTED_GRAPHS; report++)
         TN_TRY(with_in_flight(p, reported_shape(p, report), &report, report_graph));
     return TN_OK;
+}
+
+tn_status tn__graphs_keep(tn_session_plan *p) {
+    const tn__shape decode = reported_shape(p, TN__REPORTED_DECODE);
+    shape_list l = {0};
+    tn_status status = add_shape(&l, TN__GRAPH_ARGMAX, decode.n_tokens, decode.n_outputs);
+    if (p->params.embeddings) l.n = 0;
+    if (status == TN_OK && tn__queued_step_possible(p)) status = add_shape(&l, TN__GRAPH_NEXT, 1, 1);
+    if (status == TN_OK) status = add_move_shapes(p, &l);
+    for (size_t i = 0; i < l.n && status == TN_OK; i++) {
+        tn__graph_set *set;
+        status = tn__graph_for(p, l.list[i], &set);
+        if (status != TN_OK || !set->graph) continue;
+        p->graphs.kept[p->graphs.n_kept++] = set;
+    }
+    tn_free(l.list);
+    for (size_t i = 0; i < p->graphs.n_kept && status == TN_OK; i++) {
+        bool in_flight;
+        status = tn__graph_schedule(p, p->graphs.kept[i], &in_flight);
+        if (status == TN_OK) status = tn_sched_alloc(p->sched, p->graphs.kept[i]->graph);
+    }
+    return status;
 }
 
 /* ---- Comparing shapes ---- */

@@ -75,7 +75,7 @@ static tn_status check_not_ended(const tn_session_plan *p) {
 }
 
 static tn_graph *reported_graph(const tn_session_plan *p, bool prefill) {
-    return p->graphs.reported[prefill ? TN__REPORTED_PREFILL : TN__REPORTED_DECODE]->graph;
+    return p->graphs.kept[prefill ? TN__REPORTED_PREFILL : TN__REPORTED_DECODE]->graph;
 }
 
 tn_status tn_session_plan_splits(const tn_session_plan *p, bool prefill, FILE *out) {

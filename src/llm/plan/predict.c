@@ -23,10 +23,10 @@ static tn_status predict_set(const tn_session_plan *p, const tn__graph_set *set,
 tn_status tn_session_plan_predict(const tn_session_plan *p, const tn_session_speed_params *params,
                                   tn_session_speed *speed) {
     if (!p || !params || !speed) return tn_fail(TN_E_INVALID, "tn_session_plan_predict: NULL argument");
-    if (p->ended || !p->graphs.reported[TN__REPORTED_DECODE])
+    if (p->ended || !p->graphs.kept[TN__REPORTED_DECODE])
         return tn_fail(TN_E_STATE, "the plan has no graphs to predict: its session has ended");
-    const tn__graph_set *prefill = p->graphs.reported[TN__REPORTED_PREFILL],
-                        *decode = p->graphs.reported[TN__REPORTED_DECODE];
+    const tn__graph_set *prefill = p->graphs.kept[TN__REPORTED_PREFILL],
+                        *decode = p->graphs.kept[TN__REPORTED_DECODE];
     *speed = (tn_session_speed){.prompt = params->prompt, .depth = params->depth};
     if (params->prompt < 0 || params->depth < 0 || params->generate < 0)
         return tn_fail(TN_E_INVALID, "prompt %d, depth %d, generate %d: none may be negative", params->prompt,

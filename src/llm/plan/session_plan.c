@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "llm/plan/cover.h"
 
+#include <stddef.h>
 #include <string.h>
 
 tn_session_params tn_session_params_default(void) {
@@ -156,15 +157,31 @@ tn__load tn__session_plan_load(const tn_session_plan *p) {
                       .progress_user = p->params.user};
 }
 
+/* The type of host memory that the device did not allocate: weights in the file's map have it. */
+static tn_status find_mapped_type(tn_device *host, tn_buffer_type **type) {
+    static max_align_t memory[4];
+    tn_buffer *buffer;
+    TN_TRY(tn_device_wrap_host(host, memory, sizeof memory, &buffer));
+    *type = tn_buffer_get_type(buffer);
+    tn_buffer_free(buffer);
+    return TN_OK;
+}
+
 /* Declares the memory of weights and cache, so that graphs are scheduled and planned as they will run. */
 static tn_status declare_locations(tn_session_plan *p) {
     const tn_model *m = p->model;
     const tn__load load = tn__session_plan_load(p);
+    tn_device *host = tn__plan_device(p, p->placement.n_devices - 1);
+    tn_buffer_type *mapped;
+    TN_TRY(find_mapped_type(host, &mapped));
     tn__locations_clear(&p->locations);
-    for (size_t i = 0; !m->loaded && i < m->n_all; i++)
-        if (!m->all[i].ignored)
-            TN_TRY(tn__locations_add(&p->locations, m->all[i].tensor, tn__weight_memory(&load, &m->all[i]),
-                                     TN_USAGE_WEIGHTS));
+    for (size_t i = 0; !m->loaded && i < m->n_all; i++) {
+        const tn__weight *w = &m->all[i];
+        if (w->ignored) continue;
+        tn_buffer_type *type = tn__weight_memory(&load, w);
+        if (type == tn_device_buffer_type(host) && !tn__load_size(m, &load, w)) type = mapped;
+        TN_TRY(tn__locations_add(&p->locations, w->tensor, type, TN_USAGE_WEIGHTS));
+    }
     for (size_t d = 0; d < p->kv.n_devices; d++)
         for (size_t i = 0; i < tn__kv_tensor_count(&p->kv); i++) {
             const tn_tensor *t = tn__kv_tensor(&p->kv, d, i);

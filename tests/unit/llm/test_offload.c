@@ -28,7 +28,7 @@ static void open_model(const char *name, tn_model **model) {
  * all other copies are the graph's inputs. */
 static void check_splits(const char *name, tn_session *s, const tn__schedule *schedule, size_t n_runs) {
     if (schedule->n_splits != n_runs) {
-        tn_sched_dump(s->plan->sched, s->plan->graphs.reported[0]->graph, stdout);
+        tn_sched_dump(s->plan->sched, s->plan->graphs.kept[0]->graph, stdout);
         fail_msg("%s: %zu splits, %zu runs of layers", name, schedule->n_splits, n_runs);
     }
     for (size_t i = 0; i < schedule->n_splits; i++) {
@@ -40,7 +40,7 @@ static void check_splits(const char *name, tn_session *s, const tn__schedule *sc
             states += !(source->flags & TN_FLAG_INPUT);
         }
         if (states != (i > 0)) {
-            tn_sched_dump(s->plan->sched, s->plan->graphs.reported[0]->graph, stdout);
+            tn_sched_dump(s->plan->sched, s->plan->graphs.kept[0]->graph, stdout);
             fail_msg("%s: split %zu receives %zu states", name, i, states);
         }
     }
@@ -48,8 +48,8 @@ static void check_splits(const char *name, tn_session *s, const tn__schedule *sc
 
 static const tn__schedule *schedule_of(tn_session *s, size_t reserved) {
     tn_sched_info info;
-    assert_ok(tn_sched_describe(s->plan->sched, s->plan->graphs.reported[reserved]->graph, &info));
-    tn_fingerprint key = tn_graph_fingerprint(s->plan->graphs.reported[reserved]->graph);
+    assert_ok(tn_sched_describe(s->plan->sched, s->plan->graphs.kept[reserved]->graph, &info));
+    tn_fingerprint key = tn_graph_fingerprint(s->plan->graphs.kept[reserved]->graph);
     for (size_t k = 0; k < s->plan->sched->n_schedules; k++)
         if (s->plan->sched->schedules[k]->key.lo == key.lo && s->plan->sched->schedules[k]->key.hi == key.hi)
             return s->plan->sched->schedules[k];
