@@ -103,10 +103,13 @@ typedef struct tn_session_params {
     bool embeddings; /* decoding gives embeddings instead of logits; encoders always do */
     tn_pooling pooling;
     float rope_base, rope_scale; /* 0: as the model says */
+    const tn_pack_params *pack;  /* effort of planning; NULL: the scheduler's default (sched.h) */
     /* While loading; returning false cancels. */
     bool (*progress)(void *user, size_t done_bytes, size_t total_bytes);
-    tn_abort_fn abort; /* while decoding */
-    void *user;        /* for both */
+    /* While decoding, shifting and scoring, at least between micro-batches: returning true ends the call with
+     * TN_E_ABORTED, and none of a decode's tokens is in the cache. */
+    tn_abort_fn abort;
+    void *user; /* for both */
 } tn_session_params;
 /* 4096 cells, batch 2048, micro-batch 512, 1 sequence, f16. */
 TN_API tn_session_params tn_session_params_default(void);
@@ -128,8 +131,11 @@ TN_API tn_session_params tn_session_plan_params(const tn_session_plan *plan); /*
 typedef struct tn_fit_device {
     const char *name;
     size_t weights, cache, compute, scratch; /* exact bytes; of a shared scheduler: including the other sessions' */
+    size_t staging;                          /* host memory for batches, results, metadata and uploads */
+    size_t own;                              /* what the backend takes beside all of these */
     size_t mapped;                           /* weights that stay in the file's map and take no memory of their own */
     size_t lower_bound;                      /* of compute */
+    size_t in_order;                         /* compute of an allocator that sees one node after another, best fit */
     size_t free, total;                      /* on the device now */
     size_t domain;                           /* index of the first device that draws from the same memory */
     size_t domain_free, domain_total;        /* of that memory, for all of its devices together */
@@ -146,6 +152,11 @@ typedef struct tn_fit {
 } tn_fit;
 TN_API tn_status tn_session_plan_fit(const tn_session_plan *plan, tn_fit *fit) TN_MUST_CHECK;
 TN_API void tn_fit_free(tn_fit *fit);
+/* Prints a table of the bytes per device and, where the devices' peaks are known, the predicted speed. */
+TN_API tn_status tn_session_plan_print(const tn_session_plan *plan, FILE *out);
+/* The differences between two plans, as text to free with tn_free(); "" if there are none. */
+TN_API tn_status tn_session_plan_compare(const tn_session_plan *a, const tn_session_plan *b,
+                                         char **text) TN_MUST_CHECK;
 /* Prints the device of every weight and why, one line each. */
 TN_API tn_status tn_session_plan_explain(const tn_session_plan *plan, FILE *out);
 /* Prints the splits of the largest prefill graph or of the decode graph (tn_sched_dump). */
@@ -249,7 +260,8 @@ TN_API tn_status tn_session_seq_remove(tn_session *session, int32_t seq, int32_t
 /* The sequences share the cells. */
 TN_API tn_status tn_session_seq_copy(tn_session *session, int32_t source, int32_t target, int32_t from, int32_t to);
 TN_API tn_status tn_session_seq_keep(tn_session *session, int32_t seq); /* removes all others */
-/* Adds to positions, or divides them; rotates K accordingly. */
+/* Adds to positions, or divides them; rotates K accordingly. After a failure the tokens that were being moved are no
+ * longer in the cache; that holds for tn_session_defragment as well. */
 TN_API tn_status tn_session_seq_shift(tn_session *session, int32_t seq, int32_t from, int32_t to, int32_t by);
 TN_API tn_status tn_session_seq_divide(tn_session *session, int32_t seq, int32_t from, int32_t to, int32_t by);
 TN_API int32_t tn_session_seq_first(const tn_session *session, int32_t seq); /* lowest position, -1 if empty */

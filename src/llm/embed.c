@@ -58,13 +58,36 @@ bool tn__wants_row(const tn_session *s, const tn_batch *b, int32_t i) {
 
 /* ---- Pooling ---- */
 
+static int32_t embedding_size(const tn_session_plan *p) {
+    return p->params.pooling == TN_POOLING_RANK ? (int32_t)p->model->w.cls_out->ne[1] : p->model->h.n_embd;
+}
+
+/* Floats of the results and of one micro-batch. */
+static tn_status count_embeddings(const tn_session_plan *p, size_t *results, size_t *hidden) {
+    const tn_session_params *params = &p->params;
+    const size_t rows = (size_t)(params->pooling == TN_POOLING_NONE ? params->n_outputs : params->n_seqs);
+    const size_t size = (size_t)embedding_size(p), most = SIZE_MAX / sizeof(float) / 4;
+    if (!tn__mul_size(rows, size, results) || !tn__mul_size((size_t)params->n_ubatch, size, hidden) ||
+        *results > most || *hidden > most)
+        return tn_fail(TN_E_OVERFLOW, "the embeddings' size overflows");
+    return TN_OK;
+}
+
+tn_status tn__embeddings_bytes(const tn_session_plan *p, size_t *bytes) {
+    size_t results = 0, hidden = 0;
+    *bytes = 0;
+    if (!p->params.embeddings) return TN_OK;
+    TN_TRY(count_embeddings(p, &results, &hidden));
+    *bytes = (results + hidden) * sizeof(float) + 2 * (size_t)p->params.n_seqs * sizeof(int32_t);
+    return TN_OK;
+}
+
 tn_status tn__embeddings_new(const tn_session_plan *p, tn__embeddings *e) {
     const tn_session_params *params = &p->params;
-    size_t rows = (size_t)(params->pooling == TN_POOLING_NONE ? params->n_outputs : params->n_seqs), count, hidden;
-    e->size = params->pooling == TN_POOLING_RANK ? (int32_t)p->model->w.cls_out->ne[1] : p->model->h.n_embd;
-    if (!tn__mul_size(rows, (size_t)e->size, &count) ||
-        !tn__mul_size((size_t)params->n_ubatch, (size_t)e->size, &hidden))
-        return tn_fail(TN_E_OVERFLOW, "the embeddings' size overflows");
+    size_t count = 0, hidden = 0;
+    TN_TRY(count_embeddings(p, &count, &hidden));
+    TN_TRY(tn__embeddings_bytes(p, &e->bytes));
+    e->size = embedding_size(p);
     e->rows = tn_calloc(count, sizeof *e->rows);
     e->hidden = tn_calloc(hidden, sizeof *e->hidden);
     e->row_of = tn_calloc((size_t)params->n_seqs, sizeof *e->row_of);

@@ -11,16 +11,24 @@
 /* Two values of 4 bytes for each of two queued steps: argmax and sum. */
 enum { STEP_VALUES = 4 };
 
+tn_status tn__results_bytes(const tn_session_plan *p, size_t *bytes) {
+    size_t count, rows = (size_t)p->params.n_outputs;
+    const size_t row = p->params.embeddings ? 2 : (size_t)p->model->h.n_vocab + 2;
+    if (!tn__mul_size(rows, row, &count) || !tn__add_size(count, STEP_VALUES, &count) ||
+        !tn__mul_size(count, sizeof(float), bytes))
+        return tn_fail(TN_E_OVERFLOW, "the logits' size overflows");
+    return TN_OK;
+}
+
 /* One block: logits, argmax, sums, steps. */
 tn_status tn__results_new(const tn_session_plan *p, tn__results *r) {
-    size_t count, rows = (size_t)p->params.n_outputs;
-    if (!tn__mul_size(rows, (size_t)p->model->h.n_vocab + 2, &count) || !tn__add_size(count, STEP_VALUES, &count))
-        return tn_fail(TN_E_OVERFLOW, "the logits' size overflows");
-    if (p->params.embeddings) count = 2 * rows + STEP_VALUES;
+    const size_t rows = (size_t)p->params.n_outputs;
+    TN_TRY(tn__results_bytes(p, &r->bytes));
+    const size_t count = r->bytes / sizeof *r->logits;
     /* Memory that the first device can write to directly, where it offers such. */
     tn_buffer_type *pinned = tn_device_host_buffer_type(tn__plan_device(p, 0));
     if (pinned) {
-        TN_TRY(tn_buffer_new(pinned, count * sizeof *r->logits, &r->pinned));
+        TN_TRY(tn_buffer_new(pinned, r->bytes, &r->pinned));
         TN_TRY(tn_buffer_clear(r->pinned, 0));
         r->logits = tn_buffer_base(r->pinned);
     } else {

@@ -7,6 +7,8 @@
 /* ---- Staging (staging.c): a batch on the host ---- */
 
 typedef struct tn__staging {
+    char *block; /* all arrays */
+    size_t bytes;
     /* Of the whole batch. */
     int32_t *positions, *seqs;
     bool *wanted; /* rows whose results are to be kept */
@@ -33,6 +35,7 @@ typedef struct tn__results {
     float *sums;       /* n_outputs: sums of the rows' logits */
     int32_t *steps;    /* argmax and sum of single steps, for two queued steps */
     tn_buffer *pinned; /* the memory, where the device can write to it directly; NULL: the heap */
+    size_t bytes;
 } tn__results;
 
 tn_status tn__results_new(const tn_session_plan *plan, tn__results *results);
@@ -55,6 +58,7 @@ typedef struct tn__embeddings {
     int32_t size;    /* floats per row; 0: the session gives logits */
     int32_t *row_of; /* per sequence: its result in this decode, or -1 */
     int32_t *counts; /* per result: tokens in the mean */
+    size_t bytes;
 } tn__embeddings;
 
 tn_status tn__embeddings_new(const tn_session_plan *plan, tn__embeddings *embeddings);

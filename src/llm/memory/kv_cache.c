@@ -113,6 +113,20 @@ static tn_status measure_allocation(const tn__kv *kv, size_t device, tn_buffer_t
     return TN_OK;
 }
 
+tn_status tn__kv_host_bytes(const tn__kv *kv, size_t *bytes) {
+    *bytes = 0;
+    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
+        const tn__cells *c = &kv->groups[g];
+        size_t ints;
+        if (!c->n) continue;
+        if (!tn__mul_size((size_t)c->n, (size_t)(1 + c->words), &ints) ||
+            !tn__add_size(ints, (size_t)kv->n_seqs, &ints) || !tn__mul_size(ints, sizeof(int32_t), &ints) ||
+            !tn__add_size(*bytes, ints, bytes))
+            return tn_fail(TN_E_OVERFLOW, "a cache of %d cells overflows", c->n);
+    }
+    return TN_OK;
+}
+
 tn_status tn__kv_check(const tn__kv *kv, tn_buffer_type *const *types) {
     for (size_t i = 0; i < kv->n_devices * tn__kv_tensor_count(kv); i++) {
         tn_buffer_type *type = types[i % kv->n_devices];

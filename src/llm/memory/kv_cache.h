@@ -71,6 +71,8 @@ typedef struct tn__kv_params {
 /* Makes tensors and cells; takes no device memory yet. */
 tn_status tn__kv_new(const tn__kv_params *params, tn__kv *kv);
 tn_status tn__kv_sizes(const tn__kv *kv, tn_buffer_type *const *types, size_t *sizes);
+/* Host memory of the cells' metadata. */
+tn_status tn__kv_host_bytes(const tn__kv *kv, size_t *bytes);
 /* TN_E_TOO_BIG when one tensor is larger than the largest allocation of its memory. */
 tn_status tn__kv_check(const tn__kv *kv, tn_buffer_type *const *types);
 tn_status tn__kv_allocate(tn__kv *kv, tn_buffer_type *const *types);

@@ -27,6 +27,19 @@ static tn_status run_move(tn_session *s, tn__graph_kind kind, int group, int32_t
     return tn_sched_run(s->plan->sched, set->graph);
 }
 
+/* After a failure: the cells that were being written hold neither what they held nor what they should. */
+static tn_status drop_moved(tn_session *s, int group, int32_t n, tn_status status) {
+    tn__cells *c = &s->plan->kv.groups[group];
+    if (status == TN_OK) return TN_OK;
+    for (int32_t i = 0; i < n; i++)
+        if (tn__cell_meta(c, s->staging.move_to[i])[0] >= 0) tn__cell_empty(c, s->staging.move_to[i]);
+    for (int32_t seq = 0; seq < s->plan->kv.n_seqs; seq++) c->last[seq] = -1;
+    return status;
+}
+static tn_status move_or_drop(tn_session *s, tn__graph_kind kind, int group, int32_t n) {
+    return drop_moved(s, group, n, run_move(s, kind, group, n));
+}
+
 static tn_status check_movable_sequence(const tn_session *s, int32_t seq) {
     if (!s) return tn_fail(TN_E_INVALID, "the session is NULL");
     if (seq < 0 || seq >= s->plan->kv.n_seqs)
@@ -59,11 +72,11 @@ static tn_status change_positions(tn_session *s, int32_t seq, int32_t from, int3
             meta[0] = position;
             tn__cells_touch(c, i);
             if (n == TN__MOVE_CELLS) {
-                TN_TRY(run_move(s, TN__GRAPH_SHIFT, g, n));
+                TN_TRY(move_or_drop(s, TN__GRAPH_SHIFT, g, n));
                 n = 0;
             }
         }
-        if (n) TN_TRY(run_move(s, TN__GRAPH_SHIFT, g, n));
+        if (n) TN_TRY(move_or_drop(s, TN__GRAPH_SHIFT, g, n));
     }
     return TN_OK;
 }
@@ -108,11 +121,11 @@ tn_status tn_session_defragment(tn_session *s) {
             tn__cells_touch(c, last);
             while (c->end > 0 && tn__cell_meta(c, c->end - 1)[0] < 0) c->end--;
             if (n == TN__MOVE_CELLS) {
-                TN_TRY(run_move(s, TN__GRAPH_MOVE, g, n));
+                TN_TRY(move_or_drop(s, TN__GRAPH_MOVE, g, n));
                 n = 0;
             }
         }
-        if (n) TN_TRY(run_move(s, TN__GRAPH_MOVE, g, n));
+        if (n) TN_TRY(move_or_drop(s, TN__GRAPH_MOVE, g, n));
     }
     return TN_OK;
 }

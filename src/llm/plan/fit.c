@@ -23,6 +23,9 @@ static tn_status report_plan(const tn_session_plan *p, tn_fit *fit) {
                              .cache = plan->cache,
                              .compute = plan->compute,
                              .scratch = plan->scratch,
+                             .staging = plan->staging,
+                             .own = plan->own,
+                             .in_order = plan->in_order,
                              .lower_bound = plan->lower_bound,
                              .free = budgets[d].free,
                              .total = budgets[d].total,
@@ -139,6 +142,11 @@ tn_status tn_session_memory(const tn_session *s, tn_fit *fit) {
         for (size_t i = 0; i < p->kv.n_buffers; i++)
             if (p->kv.buffers[i].device == d) f->cache += tn_buffer_size(p->kv.buffers[i].buffer);
         count_loaded_weights(p->model, tn_buffer_type_device(p->placement.types[d]), f);
+        f->own = tn_stream_own_bytes(tn_sched_stream(p->sched, d));
     }
-    return TN_OK;
+    size_t metadata = 0;
+    status = tn__kv_host_bytes(&p->kv, &metadata);
+    fit->devices[fit->n_devices - 1].staging =
+        s->staging.bytes + s->results.bytes + s->embeddings.bytes + metadata + tn__plan_upload_bytes(p);
+    return status;
 }

@@ -73,6 +73,7 @@ tn_status tn__session_plan_prepare(tn_session_plan *p) {
                           .n_threads = p->params.n_threads,
                           .threads = p->params.threads,
                           .max_schedules = TN__GRAPHS_KEPT,
+                          .pack = p->params.pack,
                           .abort = p->params.abort,
                           .abort_user = p->params.user};
     fill_devices(p, &sp);
@@ -119,6 +120,10 @@ static tn_status plan_with(tn_model *model, const tn_session_params *params,
     p->model = model;
     p->loads = !model->loaded;
     p->params = params ? *params : tn_session_params_default();
+    if (p->params.pack) {
+        p->pack = *p->params.pack;
+        p->params.pack = &p->pack;
+    }
     tn_status status = tn__session_plan_prepare(p);
     if (status == TN_OK) status = choose(p);
     if (status != TN_OK)
@@ -238,6 +243,29 @@ static tn_status plan_graphs(tn_session_plan *p, tn_sched_memory *memory) {
     return status;
 }
 
+size_t tn__plan_upload_bytes(const tn_session_plan *p) {
+    size_t bytes = 0;
+    for (size_t d = 0; d < p->placement.n_devices; d++) {
+        const tn__device_plan *plan = &p->devices[d];
+        if (plan->weights || plan->cache || plan->compute || plan->scratch)
+            bytes += tn_buffer_type_load_bytes(p->placement.types[d]);
+    }
+    return bytes;
+}
+
+/* What the session takes on the host beside tensors. The graphs themselves are not part of it. */
+static tn_status plan_host(tn_session_plan *p) {
+    size_t results, embeddings, metadata, *staging = &p->devices[p->placement.n_devices - 1].staging;
+    TN_TRY(tn__results_bytes(p, &results));
+    TN_TRY(tn__embeddings_bytes(p, &embeddings));
+    TN_TRY(tn__kv_host_bytes(&p->kv, &metadata));
+    const size_t parts[] = {results, embeddings, metadata, tn__staging_bytes(&p->params, p->pipelined),
+                            tn__plan_upload_bytes(p)};
+    for (size_t i = 0; i < TN__COUNT(parts); i++)
+        if (!tn__add_size(*staging, parts[i], staging)) return tn_fail(TN_E_OVERFLOW, "the session's size overflows");
+    return TN_OK;
+}
+
 tn_status tn__session_plan_make(tn_session_plan *p) {
     const size_t n = p->placement.n_devices;
     tn__graphs_clear(&p->graphs);
@@ -261,11 +289,13 @@ tn_status tn__session_plan_make(tn_session_plan *p) {
                                           .scratch = memory[d].scratch,
                                           .missing = memory[d].missing + (p->searching ? p->devices[d].margin : 0),
                                           .margin = p->devices[d].margin,
+                                          .own = tn_stream_own_bytes(tn_sched_stream(p->sched, d)),
+                                          .in_order = memory[d].in_order,
                                           .lower_bound = memory[d].lower_bound};
         for (int32_t i = 0; i < p->model->h.n_layer; i++)
             p->devices[d].n_layers += p->placement.device_of_layer[i + 1] == (int)d;
     }
     tn_free(memory);
     tn_free(sizes);
-    return status;
+    return status == TN_OK ? plan_host(p) : status;
 }

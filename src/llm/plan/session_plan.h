@@ -13,8 +13,11 @@
 typedef struct tn__device_plan {
     tn_device *device;
     size_t weights, mapped, cache, compute, scratch, lower_bound;
-    size_t missing; /* of compute and scratch: all, unless the scheduler is shared */
-    size_t margin;  /* what the search adds to `missing` */
+    size_t missing;  /* of compute and scratch: all, unless the scheduler is shared */
+    size_t staging;  /* on the host: batches, results, metadata, and what uploads go through */
+    size_t own;      /* what the backend takes beside all buffers */
+    size_t in_order; /* compute of an allocator that sees one node after another */
+    size_t margin;   /* what the search adds to `missing` */
     int32_t n_layers;
 } tn__device_plan;
 
@@ -25,6 +28,7 @@ struct tn_session_plan {
     tn_model *model;
     bool loads;               /* the session will load the model's weights */
     tn_session_params params; /* with the defaults filled in */
+    tn_pack_params pack;      /* the caller's, which params.pack points to here */
     tn_sched *sched;
     tn__session_placement placement;
     tn__kv kv;
@@ -63,7 +67,11 @@ bool tn__session_plan_would_fit(tn_model *model, const tn_session_params *params
 /* What would make the plan fit. Every suggested change was planned and fits. */
 void tn__advise(const tn_session_plan *plan, char *text, size_t size);
 /* Bytes that must be free on a device. */
-static inline size_t tn__device_plan_bytes(const tn__device_plan *p) { return p->weights + p->cache + p->missing; }
+static inline size_t tn__device_plan_bytes(const tn__device_plan *p) {
+    return p->weights + p->cache + p->missing + p->staging; /* streams exist already, with what they own */
+}
+/* Host bytes that uploads to the session's devices go through. */
+size_t tn__plan_upload_bytes(const tn_session_plan *plan);
 static inline tn_device *tn__plan_device(const tn_session_plan *plan, size_t device) {
     return plan->devices[device].device;
 }
@@ -75,6 +83,12 @@ tn__graph_kind tn__token_graph_kind(const tn_session_params *params);
 /* The largest number of output rows of a graph of n_tokens, and the number that its graph for n_wanted rows has. */
 int32_t tn__max_outputs(const tn_session_params *params, int32_t n_tokens);
 int32_t tn__outputs_for(const tn_session_params *params, int32_t n_wanted, int32_t n_tokens);
+
+/* ---- Host memory that a session takes (staging.c, results.c, embed.c) ---- */
+
+size_t tn__staging_bytes(const tn_session_params *params, bool pipelined);
+tn_status tn__results_bytes(const tn_session_plan *plan, size_t *bytes);
+tn_status tn__embeddings_bytes(const tn_session_plan *plan, size_t *bytes);
 
 /* ---- Queued steps (queued_step.c) ---- */
 

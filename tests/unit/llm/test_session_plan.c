@@ -239,6 +239,104 @@ static void shrunk_memory_is_refused_with_both_figures(void **state) {
     tn_model_close(model);
 }
 
+/* ---- Host memory and text ---- */
+
+static void host_memory_is_planned_as_well(void **state) {
+    (void)state;
+    for (int embeddings = 0; embeddings < 2; embeddings++) {
+        tn_model *model = open_tiny(NULL);
+        tn_session_params p = small_params("sim:1G,name=host");
+        p.embeddings = embeddings;
+        p.pooling = TN_POOLING_MEAN;
+        tn_session_plan *plan, *smaller;
+        tn_session *session;
+        tn_fit fit, taken;
+        assert_ok(tn_session_plan_new(model, &p, &plan));
+        assert_ok(tn_session_plan_fit(plan, &fit));
+        p.devices[0] = "host";
+        p.n_ctx = UBATCH;
+        p.n_ubatch = 8;
+        assert_ok(tn_session_plan_new(model, &p, &smaller));
+        char *text;
+        assert_ok(tn_session_plan_compare(plan, plan, &text));
+        assert_string_equal(text ? text : "", "");
+        tn_free(text);
+        assert_ok(tn_session_plan_compare(plan, smaller, &text));
+        assert_non_null(strstr(text, "host cache: "));
+        assert_non_null(strstr(text, "cpu staging: "));
+        tn_free(text);
+        tn_session_plan_free(smaller);
+        assert_ok(tn_session_new(plan, &session));
+        assert_ok(tn_session_memory(session, &taken));
+        assert_true(fit.devices[1].staging > 0);
+        for (size_t d = 0; d < 2; d++) {
+            assert_int_equal(fit.devices[d].staging, taken.devices[d].staging);
+            assert_int_equal(fit.devices[d].own, taken.devices[d].own);
+            assert_true(fit.devices[d].in_order >= fit.devices[d].lower_bound);
+        }
+        char table[2048] = "";
+        FILE *out = fmemopen(table, sizeof table, "w");
+        assert_ok(tn_session_plan_print(plan, out));
+        fclose(out);
+        assert_non_null(strstr(table, "staging"));
+        assert_non_null(strstr(table, "host "));
+        tn_fit_free(&fit);
+        tn_fit_free(&taken);
+        tn_session_free(session);
+        tn_session_plan_free(plan);
+        tn_model_close(model);
+    }
+}
+
+/* ---- Abort ---- */
+
+static int asked, stop_at;
+static bool stops(void *user) {
+    (void)user;
+    return ++asked == stop_at;
+}
+
+/* Wherever a prompt of several micro-batches is stopped, none of its tokens is in the cache, and the same prompt then
+ * gives the same logits. A shift that is stopped loses at most what it was moving. */
+static void an_aborted_call_leaves_a_session_that_works(void **state) {
+    (void)state;
+    enum { N = 3 * UBATCH };
+    tn_model *model = open_tiny(&(tiny_options){.context = 512});
+    tn_session_params p = small_params("cpu");
+    p.n_ctx = 512;
+    p.n_batch = N;
+    p.abort = stops;
+    tn_session *session;
+    tn_token tokens[N];
+    float want[64];
+    for (int i = 0; i < N; i++) tokens[i] = i % 60;
+    const tn_batch batch = {.n_tokens = N, .tokens = tokens};
+    stop_at = 0;
+    assert_ok(tn_session_open(model, &p, &session));
+    asked = 0;
+    assert_ok(tn_session_decode(session, &batch));
+    const int questions = asked;
+    assert_true(questions >= 3);
+    memcpy(want, tn_session_logits(session, 0), sizeof want);
+    for (int at = 1; at <= questions; at += TN__MAX(1, questions / 16)) {
+        tn_session_clear(session);
+        asked = 0;
+        stop_at = at;
+        assert_fails(TN_E_ABORTED, tn_session_decode(session, &batch));
+        assert_int_equal(tn_session_cache_usage(session).used, 0);
+        stop_at = 0;
+        assert_ok(tn_session_decode(session, &batch));
+        assert_memory_equal(want, tn_session_logits(session, 0), sizeof want);
+        asked = 0;
+        stop_at = 1;
+        assert_fails(TN_E_ABORTED, tn_session_seq_shift(session, 0, 0, -1, 5));
+        stop_at = 0;
+        assert_int_equal(tn_session_cache_usage(session).used, 0); /* all of them fit one run */
+    }
+    tn_session_free(session);
+    tn_model_close(model);
+}
+
 static int make_path(void **state) {
     (void)state;
     strcpy(model_path, "/tmp/tenon-plan-XXXXXX");
@@ -258,6 +356,8 @@ int main(void) {
         cmocka_unit_test(a_plan_makes_one_session_and_either_may_end_first),
         cmocka_unit_test(a_second_session_plans_only_what_it_adds),
         cmocka_unit_test(shrunk_memory_is_refused_with_both_figures),
+        cmocka_unit_test(host_memory_is_planned_as_well),
+        cmocka_unit_test(an_aborted_call_leaves_a_session_that_works),
     };
     return cmocka_run_group_tests(tests, make_path, remove_path);
 }

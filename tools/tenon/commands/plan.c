@@ -40,26 +40,29 @@ static void print_heading(const struct plan_subject *s, FILE *out) {
 }
 
 static void print_table(const struct plan_subject *s, FILE *out) {
-    static const char *const titles[] = {"device",  "layers",  "weights", "mapped",    "cache",
-                                         "compute", "scratch", "needed",  "available", ""};
-    char cells[17][9][HUMAN_SIZE + 32];
-    size_t widths[9];
-    bool mapped = false;
-    for (size_t c = 0; c < 9; c++) widths[c] = strlen(titles[c]);
+    enum { COLUMNS = 11, MAPPED = 3, STAGING = 7, OWN = 8, AVAILABLE = 10 };
+    static const char *const titles[COLUMNS] = {"device",  "layers",  "weights", "mapped", "cache",    "compute",
+                                                "scratch", "staging", "own",     "needed", "available"};
+    char cells[17][COLUMNS][HUMAN_SIZE + 32];
+    size_t widths[COLUMNS];
+    bool mapped = false, own = false;
+    for (size_t c = 0; c < COLUMNS; c++) widths[c] = strlen(titles[c]);
     for (size_t d = 0; d < s->fit.n_devices && d < 17; d++) {
         const tn_fit_device *f = &s->fit.devices[d];
         snprintf(cells[d][0], sizeof cells[d][0], "%.40s", f->name);
         snprintf(cells[d][1], sizeof cells[d][1], "%d", f->n_layers);
-        const size_t bytes[] = {f->weights, f->mapped, f->cache, f->compute, f->scratch, device_bytes(f), f->free};
-        for (size_t i = 0; i < 7; i++) human_bytes(cells[d][i + 2], bytes[i]);
-        if (f->domain != d && f->free == f->domain_free) snprintf(cells[d][8], sizeof cells[d][8], "shared");
-        for (size_t c = 0; c < 9; c++)
+        const size_t bytes[] = {f->weights, f->mapped, f->cache,        f->compute, f->scratch,
+                                f->staging, f->own,    device_bytes(f), f->free};
+        for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++) human_bytes(cells[d][i + 2], bytes[i]);
+        if (f->domain != d && f->free == f->domain_free) snprintf(cells[d][AVAILABLE], sizeof cells[d][0], "shared");
+        for (size_t c = 0; c < COLUMNS; c++)
             if (strlen(cells[d][c]) > widths[c]) widths[c] = strlen(cells[d][c]);
         mapped = mapped || f->mapped;
+        own = own || f->own;
     }
     for (size_t row = 0; row <= s->fit.n_devices && row <= 17; row++) {
-        for (size_t c = 0; c < 9; c++) {
-            if (c == 3 && !mapped) continue; /* no device uses mapped weights */
+        for (size_t c = 0; c < COLUMNS; c++) {
+            if ((c == MAPPED && !mapped) || (c == OWN && !own)) continue; /* no device has any */
             const char *text = row ? cells[row - 1][c] : titles[c];
             const char *on = row ? "" : style(out, STYLE_BOLD);
             fprintf(out, "%s%*s%s", on, c ? (int)widths[c] + 2 : -(int)widths[c], text,
@@ -77,8 +80,12 @@ static void print_graphs(const struct plan_subject *s, FILE *out) {
         const tn_fit_device *f = &s->fit.devices[d];
         char compute[HUMAN_SIZE], bound[HUMAN_SIZE];
         if (!f->compute) continue;
-        fprintf(out, "compute on %s: %s, lower bound %s, gap %.2f%%\n", f->name, human_bytes(compute, f->compute),
+        fprintf(out, "compute on %s: %s, lower bound %s, gap %.2f%%", f->name, human_bytes(compute, f->compute),
                 human_bytes(bound, f->lower_bound), bound_gap(f));
+        if (f->in_order > f->compute)
+            fprintf(out, "; in-order best fit %s (%.1f%% more)", human_bytes(bound, f->in_order),
+                    100.0 * ((double)f->in_order / (double)f->compute - 1));
+        fputc('\n', out);
     }
     fprintf(out, "graphs: prefill %zu nodes in %zu split%s, decode %zu in %zu\n", s->fit.nodes_prefill,
             s->fit.splits_prefill, s->fit.splits_prefill == 1 ? "" : "s", s->fit.nodes_decode, s->fit.splits_decode);
@@ -109,10 +116,11 @@ static void print_verdict(const struct plan_subject *s, FILE *out) {
 /* ---- JSON ---- */
 
 static json_t *device_json(const tn_fit_device *f) {
-    return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I}, s:b}", "name",
-                     f->name, "layers", f->n_layers, "weights", (json_int_t)f->weights, "mapped",
+    return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I}, s:b}",
+                     "name", f->name, "layers", f->n_layers, "weights", (json_int_t)f->weights, "mapped",
                      (json_int_t)f->mapped, "cache", (json_int_t)f->cache, "compute", (json_int_t)f->compute,
-                     "scratch", (json_int_t)f->scratch, "needed", (json_int_t)device_bytes(f), "lower_bound",
+                     "scratch", (json_int_t)f->scratch, "staging", (json_int_t)f->staging, "own", (json_int_t)f->own,
+                     "in_order", (json_int_t)f->in_order, "needed", (json_int_t)device_bytes(f), "lower_bound",
                      (json_int_t)f->lower_bound, "free", (json_int_t)f->free, "total", (json_int_t)f->total, "domain",
                      "first", (json_int_t)f->domain, "free", (json_int_t)f->domain_free, "total",
                      (json_int_t)f->domain_total, "reported", (int)f->reported);

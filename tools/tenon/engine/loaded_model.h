@@ -19,7 +19,9 @@ int loaded_model_open(const struct args *args, const char *path, const tn_sessio
 void loaded_model_close(struct loaded_model *loaded); /* an empty one is fine */
 
 /* Bytes that a plan or a session takes on one device, without the weights that stay in the mapped file. */
-static inline size_t device_bytes(const tn_fit_device *d) { return d->weights + d->cache + d->compute + d->scratch; }
+static inline size_t device_bytes(const tn_fit_device *d) {
+    return d->weights + d->cache + d->compute + d->scratch + d->staging + d->own;
+}
 /* What the devices that draw from one memory take together; `first` is the first of them. */
 struct domain_use {
     size_t bytes, mapped, n_devices;

@@ -109,6 +109,12 @@ static const struct option model_table[] = {
      .fallback = "0",
      .help = "in-flight micro-batches when layers are on several GPUs: 0 selects the default of 4, 1 disables "
              "pipelining"},
+    {.name = "effort",
+     .value = "EFFORT",
+     .kind = OPTION_TEXT,
+     .fallback = "balanced",
+     .choices = "fast balanced exact",
+     .help = "effort of planning memory; exact may take long"},
     {.name = "check-tensors", .kind = OPTION_FLAG, .help = "check the weights for NaN and infinity while loading"},
     {.name = "no-pack",
      .kind = OPTION_FLAG,
@@ -223,6 +229,19 @@ static int read_overrides(const struct args *args, tn_session_params *p) {
     return EXIT_OK;
 }
 
+/* The default effort is the scheduler's, which has a budget of its own. */
+static int read_effort(const struct args *args, tn_session_params *p) {
+    const char *effort = args_text(args, "effort");
+    if (strcmp(effort, "balanced") == 0) return EXIT_OK;
+    tn_pack_params pack = tn_pack_params_default();
+    pack.effort = strcmp(effort, "fast") == 0 ? TN_PACK_FAST : TN_PACK_EXACT;
+    tn_pack_params *kept = args_keep(args, NULL, sizeof *kept);
+    if (!kept) return fail("out of memory");
+    *kept = pack;
+    p->pack = kept;
+    return EXIT_OK;
+}
+
 int session_params_from(const struct args *args, tn_session_params *p) {
     *p = tn_session_params_default();
     p->n_ctx = (int32_t)args_int(args, "ctx");
@@ -236,7 +255,8 @@ int session_params_from(const struct args *args, tn_session_params *p) {
     const char *k = args_text(args, "cache-type-k"), *v = args_text(args, "cache-type-v");
     if (tn_type_parse(k, &p->cache_k) != TN_OK) return fail_status(TN_E_TYPE, "--cache-type-k");
     if (tn_type_parse(v ? v : k, &p->cache_v) != TN_OK) return fail_status(TN_E_TYPE, "--cache-type-v");
-    int code = read_devices(args, p);
+    int code = read_effort(args, p);
+    if (!code) code = read_devices(args, p);
     if (!code) code = read_split(args, p);
     return code ? code : read_overrides(args, p);
 }
