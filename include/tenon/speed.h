@@ -27,6 +27,8 @@ typedef enum tn_launch_kind {
 /* What a device reaches. Rates are per second; 0: not measured. A multiply-add is two operations. */
 typedef struct tn_device_speed {
     double read; /* bytes from its memory: the best of several patterns, an upper bound */
+    /* CPU: bytes from plain pages, as those of a mapped file; buffers have large pages. 0: like `read`. */
+    double read_mapped;
     /* Bytes that ops other than matmul and attention read and write, on tensors the size of a layer's activations. */
     double move;
     /* Operations in matmuls, by the type of the weights and the number of rows (tn_speed_rows). */

@@ -1,7 +1,7 @@
 /* Measuring a device's peaks with stacks of transformer layers, in an order in which every step needs only what the
  * steps before it found:
  *
- *   read                   patterns of plain reads and matrix × vector (read_rate.c)
+ *   read, read_mapped      patterns of plain reads and matrix × vector (read_rate.c)
  *   launch, run            layers so narrow that their bytes and operations do not count: the slope over the number
  *                          of layers is the cost of nodes, the rest that of a run
  *   move                   a chain of norms, gates and additions
@@ -228,7 +228,7 @@ tn__stack_shape tn__measure_shape(const tn__measure *m, tn_type type) {
     s.width = small ? 2048 : 4096;
     s.heads = s.width / s.head;
     s.kv_heads = s.heads / 4;
-    s.ffn = small ? 5632 : 14336;
+    s.ffn = small ? 8192 : 14336;
     while (s.width > 512 && tn__stack_bytes(&s) > (double)m->memory / 2) { /* a small device */
         s.width /= 2;
         s.heads /= 2;
@@ -412,8 +412,8 @@ static void raise_read(tn_device_speed *s) {
 
 tn_status tn_device_measure(tn_device *device, const tn_measure_params *params, tn_device_speed *speed) {
     if (!device || !speed) return tn_fail(TN_E_INVALID, "tn_device_measure: NULL argument");
-    static const measure_fn steps[] = {measure_read_rate, measure_launches, measure_move, measure_attention,
-                                       measure_types,     measure_experts,  measure_link};
+    static const measure_fn steps[] = {measure_read_rate, tn__measure_read_mapped, measure_launches, measure_move,
+                                       measure_attention, measure_types,           measure_experts,  measure_link};
     tn__measure m;
     *speed = (tn_device_speed){0};
     TN_TRY(begin_measure(device, params, &m));

@@ -21,5 +21,6 @@ tn__stack_shape tn__measure_shape(const tn__measure *m, tn_type type);
  * machine only ever makes a run slower. `best` (may be NULL): the fastest. */
 tn_status tn__measure_time(tn__measure *m, tn__stack *stack, int64_t n_past, double *seconds, double *best);
 tn_status tn__measure_read(tn__measure *m, double *bytes_per_second);
+tn_status tn__measure_read_mapped(tn__measure *m);
 
 #endif

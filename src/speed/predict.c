@@ -1,7 +1,7 @@
 /* The predicted time of one run of a scheduled graph. This file holds the whole formula:
  *
  *   run      = Σ nodes time + Σ copies bytes / link + the cost of a run on each device
- *   matmul   = max(bytes / read, operations / multiply[type, rows]) + launch
+ *   matmul   = max(bytes / read, operations / multiply[type, rows]) + launch; read_mapped where weights are mapped
  *   experts  = the same with `experts` × multiply, counting the experts in use
  *   attention= max(cache bytes / attention_read, operations / attention_one or _many) + launch
  *   others   = bytes / move + launch
@@ -45,13 +45,21 @@ static bool is_on_host(const tn_sched *sched, int stream) {
 
 /* ---- Nodes ---- */
 
-static double node_seconds(const tn_device_speed *s, const tn__cost *c) {
+/* Weights in plain host memory are pages of the mapped file. */
+static double weights_rate(const tn_device_speed *s, const tn_tensor *node) {
+    const tn_tensor *weights = node->src[0];
+    const tn_buffer_type *type = weights ? tn_tensor_buffer_type(weights) : NULL;
+    const bool mapped = type && tn_buffer_type_is_host(type) && tn_tensor_usage(weights) == TN_USAGE_WEIGHTS;
+    return mapped && s->read_mapped > 0 ? s->read_mapped : s->read;
+}
+
+static double node_seconds(const tn_device_speed *s, const tn_tensor *node, const tn__cost *c) {
     switch (c->kind) {
     case TN__COST_EXPERTS:
     case TN__COST_MULTIPLY: {
         double rate = tn_speed_multiply(s, c->type, c->rows);
         if (c->kind == TN__COST_EXPERTS) rate *= tn__speed_between(s->experts, c->rows);
-        return rate > 0 ? fmax(divided(c->weights, s->read), c->operations / rate) : 0;
+        return rate > 0 ? fmax(divided(c->weights, weights_rate(s, node)), c->operations / rate) : 0;
     }
     case TN__COST_ATTENTION:
         return fmax(divided(c->weights, s->attention_read),
@@ -65,7 +73,7 @@ static void add_node_time(prediction_state *p, const tn__visit *visit) {
     tn_prediction *r = p->result;
     const tn_device_speed *s = &p->speeds[visit->stream];
     const tn__cost c = tn__node_cost(visit->node, p->params);
-    const double seconds = node_seconds(s, &c);
+    const double seconds = node_seconds(s, visit->node, &c);
     r->streams[visit->stream] += seconds;
     r->bytes += c.bytes;
     r->operations += c.operations;

@@ -74,11 +74,11 @@ static json_t *speed_json(const tn_device_speed *s) {
     for (int t = 0; t < TN_TYPE_LIMIT; t++)
         if (tn_type_valid((tn_type)t) && s->multiply[t][0] > 0)
             json_object_set_new(types, tn_type_name((tn_type)t), rates_json(s->multiply[t], TN_SPEED_POINTS));
-    return json_pack("{s:b, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:o}", "given", (int)s->given, "read",
-                     s->read, "move", s->move, "attention_read", s->attention_read, "attention_one", s->attention_one,
-                     "attention_many", s->attention_many, "link", s->link, "run", s->run, "launch",
-                     rates_json(s->launch, TN_LAUNCH_KINDS), "experts", rates_json(s->experts, TN_SPEED_POINTS),
-                     "multiply", types);
+    return json_pack("{s:b, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:o}", "given", (int)s->given, "read",
+                     s->read, "read_mapped", s->read_mapped, "move", s->move, "attention_read", s->attention_read,
+                     "attention_one", s->attention_one, "attention_many", s->attention_many, "link", s->link, "run",
+                     s->run, "launch", rates_json(s->launch, TN_LAUNCH_KINDS), "experts",
+                     rates_json(s->experts, TN_SPEED_POINTS), "multiply", types);
 }
 
 /* All devices, or the one that is named. Simulated devices and descriptions are measured only by name. */
