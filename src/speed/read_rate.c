@@ -50,7 +50,7 @@ WIDEST static uint64_t read_streams(const char *from, size_t size, size_t stream
 
 /* Streams per thread; 0: threads take blocks in turn. */
 static const size_t patterns[] = {1, 4, 8, 0};
-enum { PATTERNS = sizeof patterns / sizeof *patterns };
+enum { PATTERNS = sizeof patterns / sizeof *patterns, MAPPED_PATTERNS = 2 };
 
 static void read_share(const tn_custom_job *job) {
     host_reader *r = job->user;
@@ -104,7 +104,7 @@ static tn_status read_host(tn__measure *m, double *rate) {
     return status;
 }
 
-/* One stream per thread, as matmul kernels read a file's pages: plain ones, in which neither the processor's address
+/* Few streams per thread, as matmul kernels read a file's pages: plain ones, in which neither the processor's address
  * tables nor its prefetchers reach as far as in large ones. */
 tn_status tn__measure_read_mapped(tn__measure *m) {
     const size_t size = host_bytes(m);
@@ -115,7 +115,7 @@ tn_status tn__measure_read_mapped(tn__measure *m) {
     (void)madvise(memory, size, MADV_NOHUGEPAGE);
 #endif
     memset(memory, 1, size);
-    tn_status status = read_patterns(m, memory, size, 1, &m->speed->read_mapped);
+    tn_status status = read_patterns(m, memory, size, MAPPED_PATTERNS, &m->speed->read_mapped);
     munmap(memory, size);
     return status;
 }
