@@ -42,7 +42,8 @@ static double node_ns(const device_rates &rates, const tn_tensor *t) {
         if (x->type == TN_F32) rate = rates.scalar;
     } else if (t->op == TN_OP_ATTENTION) {
         const tn_tensor *k = t->src[TN_ATTN_K];
-        operations = 4.0 * (double)tn_nelements(t) * (double)k->ne[2];
+        // How many of the cache's cells are visible is not known yet. Few prompts fill a long one.
+        operations = 4.0 * (double)tn_nelements(t) * (double)std::min<int64_t>(k->ne[2], 32768);
         bytes += 2.0 * (double)tn_nbytes(k);
         rate = rates.tensor / 2;
     } else {
