@@ -408,6 +408,10 @@ static void measuring_takes_no_memory_and_reserving_takes_what_was_measured(void
     assert_non_null(strstr(tn_error(), needed));
     assert_ok(reserve_one(a, p->large.graph, p->large_of));
     for (size_t t = 0; t < 2; t++) assert_int_equal(tn__alloc_size(a, t), need[t].size);
+    uint64_t generation = tn__alloc_generation(a);
+    assert_ok(reserve_one(a, p->large.graph, p->large_of));
+    assert_ok(tn__alloc_take(a));
+    assert_int_equal(tn__alloc_generation(a), generation); /* nothing moved */
     assert_int_equal(tn__alloc_plan_memory(a, 0), tn__alloc_plan_memory(a, 2));
     tn__alloc_free(a);
     unbind(p->large.graph);
