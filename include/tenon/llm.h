@@ -154,6 +154,19 @@ TN_API tn_status tn_session_plan_fit(const tn_session_plan *plan, tn_fit *fit) T
 TN_API void tn_fit_free(tn_fit *fit);
 /* Prints a table of the bytes per device and, where the devices' peaks are known, the predicted speed. */
 TN_API tn_status tn_session_plan_print(const tn_session_plan *plan, FILE *out);
+/* Saves a plan that has not ended: placement, and the offset of every tensor of every graph that was covered. A
+ * loaded plan is made without a search: its graphs are built and planned again and compared with the file, tensor by
+ * tensor. TN_E_STATE: the plan is stale, and the message says what has changed: the library's version, the model, the
+ * parameters or the devices; or it does not agree with the graphs. TN_E_VERSION, TN_E_CHECKSUM, TN_E_FORMAT: the file
+ * is of another version or damaged. Free memory may differ: see tn_session_plan_fits. Not for a model that is loaded,
+ * nor with params.sched (TN_E_UNSUPPORTED). */
+TN_API tn_status tn_session_plan_save(tn_session_plan *plan, const char *path) TN_MUST_CHECK;
+TN_API tn_status tn_session_plan_load(tn_model *model, const tn_session_params *params, const char *path,
+                                      tn_session_plan **plan) TN_MUST_CHECK;
+/* Loads a plan, checks by lifetimes that no two tensors of a graph overlap, that each is within its chunk, and the
+ * totals, and prints what was checked. */
+TN_API tn_status tn_session_plan_verify(tn_model *model, const tn_session_params *params, const char *path,
+                                        FILE *out) TN_MUST_CHECK;
 /* The differences between two plans, as text to free with tn_free(); "" if there are none. */
 TN_API tn_status tn_session_plan_compare(const tn_session_plan *a, const tn_session_plan *b,
                                          char **text) TN_MUST_CHECK;

@@ -128,8 +128,7 @@ static tn_status choose_variant(tn_session_plan *p) {
     return choose_layers(p);
 }
 
-/* A device may have enough free bytes, but a largest allocation that is too small. */
-static tn_status check_largest_allocations(const tn_session_plan *p) {
+tn_status tn__session_plan_check_largest(const tn_session_plan *p) {
     const tn__load load = tn__session_plan_load(p);
     for (size_t d = 0; d < p->placement.n_devices; d++) {
         tn_buffer_type *type = p->placement.types[d];
@@ -179,7 +178,7 @@ tn_status tn__session_plan_choose(tn_session_plan *p) {
     }
     tn_free(found);
     TN_TRY(status);
-    return p->fits ? check_largest_allocations(p) : TN_OK;
+    return p->fits ? tn__session_plan_check_largest(p) : TN_OK;
 }
 
 tn_status tn__session_plan_too_big(const tn_session_plan *p) {

@@ -2,7 +2,9 @@
 #include "llm/plan/cover.h"
 
 #include "base/checked.h"
-#include "llm/plan/session_plan.h"
+#include "llm/plan/saved.h"
+
+#include <string.h>
 
 /* ---- Shapes ---- */
 
@@ -234,8 +236,41 @@ tn_status tn__cover_main(tn_session_plan *p) {
     return status;
 }
 
+static tn_status check_saved_shapes(const tn_session_plan *p) {
+    const tn__saved_plan *s = p->saved;
+    shape_list l = {0};
+    tn_status status = list_shapes(p, &l);
+    bool known = s->n_graphs >= TN__REPORTED_GRAPHS;
+    for (uint64_t i = 0; i < s->n_graphs && known; i++) {
+        known = false;
+        for (size_t k = 0; k < l.n && !known; k++)
+            known = memcmp(&l.list[k], &s->graphs[i].shape, sizeof *l.list) == 0;
+    }
+    tn_free(l.list);
+    TN_TRY(status);
+    return known ? TN_OK : tn_fail(TN_E_STATE, "the saved plan has graphs that the session does not run: plan again");
+}
+
+/* The shapes of a saved plan, which were selected when it was made. */
+static tn_status cover_saved(tn_session_plan *p) {
+    TN_TRY(check_saved_shapes(p));
+    TN_TRY(cover_reported(p));
+    p->covered = tn_calloc((size_t)p->saved->n_graphs + 1, sizeof *p->covered);
+    if (!p->covered) return TN_E_NOMEM;
+    for (uint64_t i = 0; i < p->saved->n_graphs; i++) {
+        const tn__shape shape = p->saved->graphs[i].shape;
+        p->covered[p->n_covered++] = shape;
+        if (i >= TN__REPORTED_GRAPHS) TN_TRY(cover_shape(p, shape, NULL));
+    }
+    return TN_OK;
+}
+
 tn_status tn__cover_all(tn_session_plan *p) {
     shape_list l = {0};
+    tn_free(p->covered);
+    p->covered = NULL;
+    p->n_covered = 0;
+    if (p->saved) return cover_saved(p);
     shape_probe *probes = NULL;
     tn_status status = list_shapes(p, &l);
     if (status == TN_OK && !(probes = tn_calloc(l.n, sizeof *probes))) status = TN_E_NOMEM;
@@ -245,8 +280,15 @@ tn_status tn__cover_all(tn_session_plan *p) {
     else /* comparing shapes would take longer than covering all of them */
         for (size_t i = 0; i < l.n && status == TN_OK; i++) probes[i].covered = true;
     if (status == TN_OK) status = cover_reported(p);
-    for (size_t i = 0; i < l.n && status == TN_OK; i++)
-        if (probes[i].covered) status = cover_shape(p, l.list[i], NULL);
+    if (status == TN_OK && !(p->covered = tn_calloc(l.n + TN__REPORTED_GRAPHS, sizeof *p->covered)))
+        status = TN_E_NOMEM;
+    for (int report = 0; report < TN__REPORTED_GRAPHS && status == TN_OK; report++)
+        p->covered[p->n_covered++] = reported_shape(p, report);
+    for (size_t i = 0; i < l.n && status == TN_OK; i++) {
+        if (!probes[i].covered) continue;
+        p->covered[p->n_covered++] = l.list[i];
+        status = cover_shape(p, l.list[i], NULL);
+    }
     tn_free(probes);
     tn_free(l.list);
     return status;

@@ -107,11 +107,12 @@ void tn_session_plan_free(tn_session_plan *p) {
     tn__placement_free(&p->placement);
     tn_free(p->devices);
     tn_free(p->advice);
+    tn_free(p->covered);
     tn_free(p);
 }
 
-static tn_status plan_with(tn_model *model, const tn_session_params *params,
-                           tn_status (*choose)(tn_session_plan *plan), tn_session_plan **out) {
+tn_status tn__session_plan_with(tn_model *model, const tn_session_params *params, const struct tn__saved_plan *saved,
+                                tn_status (*choose)(tn_session_plan *plan), tn_session_plan **out) {
     *out = NULL;
     if (model->params.vocab_only) return tn_fail(TN_E_STATE, "the model was opened for its vocabulary only");
     tn_session_plan *p = tn_calloc(1, sizeof *p);
@@ -119,6 +120,7 @@ static tn_status plan_with(tn_model *model, const tn_session_params *params,
     p->n_users = 1;
     p->model = model;
     p->loads = !model->loaded;
+    p->saved = saved;
     p->params = params ? *params : tn_session_params_default();
     if (p->params.pack) {
         p->pack = *p->params.pack;
@@ -126,6 +128,7 @@ static tn_status plan_with(tn_model *model, const tn_session_params *params,
     }
     tn_status status = tn__session_plan_prepare(p);
     if (status == TN_OK) status = choose(p);
+    p->saved = NULL;
     if (status != TN_OK)
         tn_session_plan_free(p);
     else
@@ -135,14 +138,14 @@ static tn_status plan_with(tn_model *model, const tn_session_params *params,
 
 tn_status tn_session_plan_new(tn_model *model, const tn_session_params *params, tn_session_plan **out) {
     if (!model || !out) return tn_fail(TN_E_INVALID, "tn_session_plan_new: NULL argument");
-    return plan_with(model, params, tn__session_plan_choose, out);
+    return tn__session_plan_with(model, params, NULL, tn__session_plan_choose, out);
 }
 
 bool tn__session_plan_would_fit(tn_model *model, const tn_session_params *params, bool exactly) {
     tn_session_plan *probe;
-    bool fits =
-        plan_with(model, params, exactly ? tn__session_plan_choose : tn__session_plan_search, &probe) == TN_OK &&
-        probe->fits;
+    bool fits = tn__session_plan_with(model, params, NULL,
+                                      exactly ? tn__session_plan_choose : tn__session_plan_search, &probe) == TN_OK &&
+                probe->fits;
     tn_session_plan_free(probe);
     return fits;
 }

@@ -35,8 +35,11 @@ struct tn_session_plan {
     tn__graphs graphs;
     tn__layer_list layers[2];    /* few layers that stand for all, and some more */
     const tn__layer_list *built; /* the layers that graphs are built from; NULL: all */
-    tn__locations locations;     /* of weights and cache, until they have memory */
-    tn__device_plan *devices;    /* bytes per device */
+    tn__shape *covered;          /* the shapes whose graphs were covered, after the reported ones */
+    size_t n_covered;
+    const struct tn__saved_plan *saved; /* while it is adopted */
+    tn__locations locations;            /* of weights and cache, until they have memory */
+    tn__device_plan *devices;           /* bytes per device */
     tn_sched_info prefill, decode;
     bool fits;
     bool searching;  /* for a placement: only the largest shapes are planned */
@@ -57,6 +60,12 @@ tn_status tn__session_plan_choose(tn_session_plan *plan);
 tn_status tn__session_plan_search(tn_session_plan *plan);
 /* Plans the current placement. */
 tn_status tn__session_plan_make(tn_session_plan *plan);
+
+/* Makes a plan whose placement `choose` finds. */
+tn_status tn__session_plan_with(tn_model *model, const tn_session_params *params, const struct tn__saved_plan *saved,
+                                tn_status (*choose)(tn_session_plan *plan), tn_session_plan **plan);
+/* A device may have enough free bytes, but a largest allocation that is too small: TN_E_TOO_BIG. */
+tn_status tn__session_plan_check_largest(const tn_session_plan *plan);
 
 /* How the session's weights are loaded. */
 tn__load tn__session_plan_load(const tn_session_plan *plan);

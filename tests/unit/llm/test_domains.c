@@ -45,7 +45,7 @@ static tn_session_params half_on(const char *device) {
 
 static size_t bytes_on(const tn_fit *fit, size_t device) {
     const tn_fit_device *d = &fit->devices[device];
-    return d->weights + d->cache + d->compute + d->scratch;
+    return d->weights + d->cache + d->compute + d->scratch + d->staging;
 }
 
 static void free_bytes(tn_device *device, size_t *available, size_t *total) {

@@ -3,6 +3,7 @@
 #include "support.h"
 
 #include "base/checked.h"
+#include "base/hash.h"
 #include "llm/plan/cover.h"
 #include "llm/plan/session_plan.h"
 #include "sched_case.h"
@@ -288,6 +289,132 @@ static void host_memory_is_planned_as_well(void **state) {
     }
 }
 
+/* ---- Saved plans ---- */
+
+static char plan_path[80];
+
+static size_t read_plan_file(unsigned char *bytes, size_t most) {
+    FILE *file = fopen(plan_path, "rb");
+    assert_non_null(file);
+    size_t n = fread(bytes, 1, most, file);
+    fclose(file);
+    return n;
+}
+static void write_plan_file(const unsigned char *bytes, size_t n) {
+    FILE *file = fopen(plan_path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, n, file), n);
+    fclose(file);
+}
+
+static void save_plan(tn_model *model, const tn_session_params *p) {
+    tn_session_plan *plan;
+    assert_ok(tn_session_plan_new(model, p, &plan));
+    assert_ok(tn_session_plan_save(plan, plan_path));
+    tn_session_plan_free(plan);
+}
+
+static void saved_plans_are_loaded_and_used(void **state) {
+    (void)state;
+    for (int many = 0; many < 2; many++) {
+        tn_model *model = open_tiny(&(tiny_options){.layers = many ? 20 : 3, .arch = many ? "gemma2" : "llama"});
+        tn_session_params p =
+            small_params(many ? "sim:1G,offload=1,name=saved1" : "sim:1G,max-alloc=256K,name=saved0");
+        p.n_gpu_layers = 2;
+        tn_session_plan *planned, *loaded;
+        tn_session *session;
+        char *text, report[512] = "";
+        save_plan(model, &p);
+        p.devices[0] = many ? "saved1" : "saved0";
+        assert_ok(tn_session_plan_new(model, &p, &planned));
+        assert_ok(tn_session_plan_load(model, &p, plan_path, &loaded));
+        assert_ok(tn_session_plan_compare(planned, loaded, &text));
+        assert_string_equal(text ? text : "", "");
+        tn_free(text);
+        FILE *out = fmemopen(report, sizeof report, "w");
+        assert_ok(tn_session_plan_verify(model, &p, plan_path, out));
+        fclose(out);
+        assert_non_null(strstr(report, "none overlap"));
+        assert_ok(tn_session_new(loaded, &session));
+        for (int32_t n = 1; n <= UBATCH; n += 3) decode_n(session, n, n % 2, false);
+        tn_session_plan *late;
+        assert_fails(TN_E_UNSUPPORTED, tn_session_plan_load(model, &p, plan_path, &late)); /* it is loaded now */
+        assert_fails(TN_E_STATE, tn_session_plan_save(loaded, plan_path));
+        tn_session_free(session);
+        tn_session_plan_free(loaded);
+        tn_session_plan_free(planned);
+        tn_model_close(model);
+    }
+}
+
+static void stale_plans_are_refused_with_the_reason(void **state) {
+    (void)state;
+    tn_model *model = open_tiny(NULL), *other;
+    tn_session_params p = small_params("sim:1G,name=stale"), q;
+    tn_session_plan *plan;
+    save_plan(model, &p);
+    p.devices[0] = "stale";
+    q = p;
+    q.n_ctx++;
+    assert_fails(TN_E_STATE, tn_session_plan_load(model, &q, plan_path, &plan));
+    assert_non_null(strstr(tn_error(), "other parameters"));
+    assert_null(plan);
+    q = p;
+    q.devices[0] = "cpu";
+    assert_fails(TN_E_STATE, tn_session_plan_load(model, &q, plan_path, &plan));
+    assert_non_null(strstr(tn_error(), "other devices"));
+    char other_path[80];
+    snprintf(other_path, sizeof other_path, "%s.other", model_path);
+    assert_ok(tiny_model_write(other_path, &(tiny_options){.ffn = 96}));
+    assert_ok(tn_model_open(other_path, NULL, &other));
+    assert_fails(TN_E_STATE, tn_session_plan_load(other, &p, plan_path, &plan));
+    assert_non_null(strstr(tn_error(), "another model"));
+    tn_model_close(other);
+    unlink(other_path);
+    /* Less memory is no reason: the plan is there, and does not fit. */
+    assert_fails(TN_E_IO, tn_session_plan_load(model, &p, "/nonexistent/plan", &plan));
+    assert_ok(tn_session_plan_new(model, &p, &plan));
+    assert_fails(TN_E_IO, tn_session_plan_save(plan, "/nonexistent/plan"));
+    tn_session_plan_free(plan);
+    tn_model_close(model);
+}
+
+/* No file, however damaged, is accepted or leads astray. With the checksum made right again the content is checked.
+ */
+static void damaged_plans_are_refused(void **state) {
+    (void)state;
+    static unsigned char bytes[1 << 20], changed[1 << 20];
+    tn_model *model = open_tiny(&(tiny_options){.layers = 1});
+    tn_session_params p = small_params("cpu");
+    p.n_ubatch = 2;
+    tn_session_plan *plan;
+    save_plan(model, &p);
+    const size_t n = read_plan_file(bytes, sizeof bytes);
+    assert_true(n > 200 && n < sizeof bytes);
+    const size_t step = n / 61;
+    for (size_t length = 0; length < n; length += length < 128 ? 7 : step) {
+        write_plan_file(bytes, length);
+        assert_int_not_equal(tn_session_plan_load(model, &p, plan_path, &plan), TN_OK);
+        assert_null(plan);
+    }
+    for (size_t at = 0; at + 8 < n; at += at < 256 ? 5 : step + 3) {
+        for (int right = 0; right < 2; right++) {
+            memcpy(changed, bytes, n);
+            changed[at] ^= right ? 0x81 : 0x10;
+            uint64_t sum = tn__hash_bytes(changed, n - 8, 1);
+            for (int i = 0; right && i < 8; i++) changed[n - 8 + (size_t)i] = (unsigned char)(sum >> 8 * i);
+            write_plan_file(changed, n);
+            tn_status status = tn_session_plan_load(model, &p, plan_path, &plan);
+            assert_int_not_equal(status, TN_OK);
+            if (!right && at >= 16) assert_int_equal(status, TN_E_CHECKSUM);
+        }
+    }
+    write_plan_file(bytes, n);
+    assert_ok(tn_session_plan_load(model, &p, plan_path, &plan));
+    tn_session_plan_free(plan);
+    tn_model_close(model);
+}
+
 /* ---- Abort ---- */
 
 static int asked, stop_at;
@@ -342,10 +469,12 @@ static int make_path(void **state) {
     strcpy(model_path, "/tmp/tenon-plan-XXXXXX");
     int file = mkstemp(model_path);
     if (file >= 0) close(file);
+    snprintf(plan_path, sizeof plan_path, "%s.plan", model_path);
     return file < 0;
 }
 static int remove_path(void **state) {
     (void)state;
+    unlink(plan_path);
     return unlink(model_path);
 }
 
@@ -357,6 +486,9 @@ int main(void) {
         cmocka_unit_test(a_second_session_plans_only_what_it_adds),
         cmocka_unit_test(shrunk_memory_is_refused_with_both_figures),
         cmocka_unit_test(host_memory_is_planned_as_well),
+        cmocka_unit_test(saved_plans_are_loaded_and_used),
+        cmocka_unit_test(stale_plans_are_refused_with_the_reason),
+        cmocka_unit_test(damaged_plans_are_refused),
         cmocka_unit_test(an_aborted_call_leaves_a_session_that_works),
     };
     return cmocka_run_group_tests(tests, make_path, remove_path);

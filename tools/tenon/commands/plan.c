@@ -258,7 +258,12 @@ static int run_plan(const struct args *args) {
     s.info = tn_model_get_info(s.model);
     if (!args_given(args, "ctx") && s.params.n_ctx > s.info.n_ctx_train) s.params.n_ctx = s.info.n_ctx_train;
     if (s.params.n_ctx == 0) s.params.n_ctx = s.info.n_ctx_train;
-    status = tn_session_plan_new(s.model, &s.params, &s.plan);
+    if (args_text(args, "verify")) {
+        status = tn_session_plan_verify(s.model, &s.params, args_text(args, "verify"), stdout);
+        tn_model_close(s.model);
+        return status == TN_OK ? EXIT_OK : fail_status(status, "%s", s.path);
+    }
+    status = session_plan_from(args, s.model, &s.params, &s.plan);
     if (status == TN_OK) status = tn_session_plan_fit(s.plan, &s.fit);
     if (status != TN_OK) {
         code = fail_status(status, "%s", s.path);
@@ -287,7 +292,9 @@ static int run_plan(const struct args *args) {
         if (status == TN_OK) status = tn_session_plan_splits(s.plan, false, stdout);
         if (status != TN_OK) code = fail_status(status, "%s", s.path);
     }
-    const char *svg = args_text(args, "svg"), *html = args_text(args, "html");
+    const char *save = args_text(args, "save"), *svg = args_text(args, "svg"), *html = args_text(args, "html");
+    if (!code && save && (status = tn_session_plan_save(s.plan, save)) != TN_OK)
+        code = fail_status(status, "%s", s.path);
     fflush(stdout); /* keeps the order when both streams go to one file */
     if (!code && svg && !(code = write_plan_svg(&s, svg)))
         fprintf(stderr, "Picture of the plan (time × address): %s\n", svg);
@@ -313,6 +320,15 @@ static const struct option options[] = {
      .help = "number of concurrent sequences, which share the context",
      .env = "LLAMA_ARG_N_PARALLEL"},
     {.name = "embeddings", .kind = OPTION_FLAG, .help = "plan for embeddings instead of text generation"},
+    {.name = "save",
+     .value = "FILE",
+     .kind = OPTION_TEXT,
+     .help = "save the plan to FILE, for --plan of the commands that run a model"},
+    {.name = "verify",
+     .value = "FILE",
+     .kind = OPTION_TEXT,
+     .help =
+         "build the graphs of the plan in FILE again and check every tensor's lifetime, overlap, chunk and total"},
     {.name = "svg", .value = "FILE", .kind = OPTION_TEXT, .help = "draw the largest plan (time × address) to FILE"},
     {.name = "html",
      .value = "FILE",
@@ -345,7 +361,9 @@ const struct command command_plan = {
     .examples = "tenon plan model.gguf --ctx 32768\n"
                 "tenon plan model.gguf --device sim:24G,name=rtx4090 --cache-type q8_0\n"
                 "tenon plan 70b.gguf --device sim:48G,name=a --device sim:48G,name=b --json\n"
-                "tenon plan model.gguf --html plan.html",
+                "tenon plan model.gguf --html plan.html\n"
+                "tenon plan model.gguf --save model.plan && tenon run model.gguf --plan model.plan Hello\n"
+                "tenon plan --verify model.plan model.gguf",
     .exit_codes = "0 fits, 1 error, 2 wrong usage, 3 does not fit",
     .section = SECTION_MEMORY,
     .min_arguments = 0,

@@ -83,11 +83,18 @@ static int fail_too_big(const char *path, tn_session_plan *plan, const tn_fit *f
     return EXIT_ERROR;
 }
 
+tn_status session_plan_from(const struct args *args, tn_model *model, const tn_session_params *params,
+                            tn_session_plan **plan) {
+    const char *saved = args_text(args, "plan");
+    return saved ? tn_session_plan_load(model, params, saved, plan) : tn_session_plan_new(model, params, plan);
+}
+
 /* Planned bytes are kept, to be compared with those in use. */
-static int plan_and_make(const char *path, const tn_session_params *params, struct loaded_model *loaded) {
+static int plan_and_make(const struct args *args, const char *path, const tn_session_params *params,
+                         struct loaded_model *loaded) {
     tn_session_plan *plan;
     tn_fit fit = {0};
-    tn_status status = tn_session_plan_new(loaded->model, params, &plan);
+    tn_status status = session_plan_from(args, loaded->model, params, &plan);
     if (status != TN_OK) return fail_status(status, "%s", path);
     int code = EXIT_OK;
     status = tn_session_plan_fit(plan, &fit);
@@ -113,7 +120,7 @@ int loaded_model_open(const struct args *args, const char *path, const tn_sessio
     p.progress = show_load_progress;
     p.user = &progress;
     limit_context(args, loaded->model, &p);
-    int code = plan_and_make(path, &p, loaded);
+    int code = plan_and_make(args, path, &p, loaded);
     if (progress.total) progress_end(&progress);
     if (code)
         loaded_model_close(loaded);

@@ -17,6 +17,9 @@ struct loaded_model {
 int loaded_model_open(const struct args *args, const char *path, const tn_session_params *params,
                       struct loaded_model *loaded);
 void loaded_model_close(struct loaded_model *loaded); /* an empty one is fine */
+/* Plans a session, or loads the plan that --plan names. */
+tn_status session_plan_from(const struct args *args, tn_model *model, const tn_session_params *params,
+                            tn_session_plan **plan);
 
 /* Bytes that a plan or a session takes on one device, without the weights that stay in the mapped file. */
 static inline size_t device_bytes(const tn_fit_device *d) {

@@ -109,6 +109,10 @@ static const struct option model_table[] = {
      .fallback = "0",
      .help = "in-flight micro-batches when layers are on several GPUs: 0 selects the default of 4, 1 disables "
              "pipelining"},
+    {.name = "plan",
+     .value = "FILE",
+     .kind = OPTION_TEXT,
+     .help = "use the session plan in FILE (tenon plan --save), made for this model, these options and devices"},
     {.name = "effort",
      .value = "EFFORT",
      .kind = OPTION_TEXT,

@@ -1,0 +1,47 @@
+/* The content of a saved session plan. */
+#ifndef TN_LLM_PLAN_SAVED_H
+#define TN_LLM_PLAN_SAVED_H
+
+#include "llm/plan/session_plan.h"
+
+/* What a plan depends on. A saved plan is stale if one of them has changed. */
+typedef struct tn__plan_keys {
+    uint64_t version, model, params, devices;
+} tn__plan_keys;
+tn__plan_keys tn__plan_keys_of(const tn_session_plan *plan);
+
+/* Offset of one tensor of a scheduled graph. */
+typedef struct tn__saved_entry {
+    int32_t memory;
+    uint32_t chunk;
+    uint64_t offset, size;
+} tn__saved_entry;
+
+/* One covered graph with the plan of its class. */
+typedef struct tn__saved_graph {
+    tn__shape shape;
+    tn_fingerprint print;
+    uint64_t same_as; /* number of an earlier graph with the same entries; its own number: none */
+    tn__saved_entry *entries;
+    uint64_t n_entries;
+} tn__saved_graph;
+
+typedef struct tn__saved_device {
+    uint64_t weights, mapped, cache, compute, scratch, staging, own;
+} tn__saved_device;
+
+typedef struct tn__saved_plan {
+    tn__plan_keys keys;
+    bool ends_together, repack, sequential;
+    int32_t *device_of_layer; /* n_layers: input side, layers, output side */
+    tn__saved_device *devices;
+    tn__saved_graph *graphs;
+    uint64_t n_layers, n_devices, n_graphs;
+} tn__saved_plan;
+
+tn_status tn__saved_write(const tn__saved_plan *saved, const char *path);
+/* TN_E_FORMAT, TN_E_VERSION, TN_E_CHECKSUM: not a plan, of another version of the format, or damaged. */
+tn_status tn__saved_read(const char *path, tn__saved_plan *saved);
+void tn__saved_free(tn__saved_plan *saved);
+
+#endif
