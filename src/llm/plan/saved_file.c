@@ -16,43 +16,43 @@ enum { FORMAT = 1, MAX_LIST = 1 << 24, MAX_DEVICES = 1 << 15, HEADER = 16, MAX_F
 
 /* ---- Writing ---- */
 
-static void put_word(tn__text *t, uint64_t value) {
+static void put_saved_word(tn__text *t, uint64_t value) {
     char bytes[8];
     for (int i = 0; i < 8; i++) bytes[i] = (char)(value >> 8 * i);
     tn__text_append(t, bytes, sizeof bytes);
 }
 
 static void put_graph(tn__text *t, const tn__saved_graph *g) {
-    put_word(t, (uint64_t)g->shape.kind);
-    put_word(t, (uint64_t)(uint32_t)g->shape.n_tokens << 32 | (uint32_t)g->shape.n_outputs);
-    put_word(t, g->print.lo);
-    put_word(t, g->print.hi);
-    put_word(t, g->same_as);
-    put_word(t, g->n_entries);
+    put_saved_word(t, (uint64_t)g->shape.kind);
+    put_saved_word(t, (uint64_t)(uint32_t)g->shape.n_tokens << 32 | (uint32_t)g->shape.n_outputs);
+    put_saved_word(t, g->print.lo);
+    put_saved_word(t, g->print.hi);
+    put_saved_word(t, g->same_as);
+    put_saved_word(t, g->n_entries);
     for (uint64_t i = 0; i < g->n_entries; i++) {
-        put_word(t, (uint64_t)(uint32_t)g->entries[i].memory << 32 | g->entries[i].chunk);
-        put_word(t, g->entries[i].offset);
-        put_word(t, g->entries[i].size);
+        put_saved_word(t, (uint64_t)(uint32_t)g->entries[i].memory << 32 | g->entries[i].chunk);
+        put_saved_word(t, g->entries[i].offset);
+        put_saved_word(t, g->entries[i].size);
     }
 }
 
 static void put_plan(tn__text *t, const tn__saved_plan *s) {
     tn__text_append(t, session_plan_magic, sizeof session_plan_magic);
-    put_word(t, FORMAT);
+    put_saved_word(t, FORMAT);
     const uint64_t keys[] = {s->keys.version, s->keys.model, s->keys.params, s->keys.devices};
-    for (size_t i = 0; i < TN__COUNT(keys); i++) put_word(t, keys[i]);
-    put_word(t, (uint64_t)s->ends_together | (uint64_t)s->repack << 1 | (uint64_t)s->sequential << 2);
-    put_word(t, s->n_layers);
-    for (uint64_t i = 0; i < s->n_layers; i++) put_word(t, (uint64_t)(uint32_t)s->device_of_layer[i]);
-    put_word(t, s->n_devices);
+    for (size_t i = 0; i < TN__COUNT(keys); i++) put_saved_word(t, keys[i]);
+    put_saved_word(t, (uint64_t)s->ends_together | (uint64_t)s->repack << 1 | (uint64_t)s->sequential << 2);
+    put_saved_word(t, s->n_layers);
+    for (uint64_t i = 0; i < s->n_layers; i++) put_saved_word(t, (uint64_t)(uint32_t)s->device_of_layer[i]);
+    put_saved_word(t, s->n_devices);
     for (uint64_t i = 0; i < s->n_devices; i++) {
         const tn__saved_device *d = &s->devices[i];
         const uint64_t words[] = {d->weights, d->mapped, d->cache, d->compute, d->scratch, d->staging, d->own};
-        for (size_t k = 0; k < TN__COUNT(words); k++) put_word(t, words[k]);
+        for (size_t k = 0; k < TN__COUNT(words); k++) put_saved_word(t, words[k]);
     }
-    put_word(t, s->n_graphs);
+    put_saved_word(t, s->n_graphs);
     for (uint64_t i = 0; i < s->n_graphs; i++) put_graph(t, &s->graphs[i]);
-    if (t->status == TN_OK) put_word(t, tn__hash_bytes(t->data, t->length, FORMAT));
+    if (t->status == TN_OK) put_saved_word(t, tn__hash_bytes(t->data, t->length, FORMAT));
 }
 
 /* Writes to a temporary name and renames, so that a file with the right name is complete. */
@@ -91,7 +91,7 @@ typedef struct saved_reader {
     bool no_memory;
 } saved_reader;
 
-static uint64_t get_word(saved_reader *r) {
+static uint64_t get_saved_word(saved_reader *r) {
     uint64_t value = 0;
     if (r->bad || r->size - r->at < 8) {
         r->bad = true;
@@ -101,14 +101,14 @@ static uint64_t get_word(saved_reader *r) {
     r->at += 8;
     return value;
 }
-static uint64_t get_up_to(saved_reader *r, uint64_t most) {
-    uint64_t value = get_word(r);
+static uint64_t get_saved_up_to(saved_reader *r, uint64_t most) {
+    uint64_t value = get_saved_word(r);
     if (value > most) r->bad = true;
     return r->bad ? 0 : value;
 }
 /* The length of a list whose elements have `words` words each: it must fit the rest of the file. */
-static uint64_t get_count(saved_reader *r, uint64_t most, size_t words) {
-    uint64_t n = get_up_to(r, most);
+static uint64_t get_saved_count(saved_reader *r, uint64_t most, size_t words) {
+    uint64_t n = get_saved_up_to(r, most);
     if (!r->bad && n > (r->size - r->at) / (8 * words)) r->bad = true;
     return r->bad ? 0 : n;
 }
@@ -120,48 +120,48 @@ static void *new_list(saved_reader *r, uint64_t n, size_t size) {
 }
 
 static void get_graph(saved_reader *r, const tn__saved_plan *s, uint64_t number, tn__saved_graph *g) {
-    g->shape.kind = (tn__graph_kind)get_up_to(r, TN__GRAPH_MOVE);
-    uint64_t rows = get_word(r);
+    g->shape.kind = (tn__graph_kind)get_saved_up_to(r, TN__GRAPH_MOVE);
+    uint64_t rows = get_saved_word(r);
     if (rows >> 32 > INT32_MAX || (uint32_t)rows > INT32_MAX) r->bad = true;
     g->shape.n_tokens = (int32_t)(rows >> 32);
     g->shape.n_outputs = (int32_t)(uint32_t)rows;
-    g->print.lo = get_word(r);
-    g->print.hi = get_word(r);
-    g->same_as = get_up_to(r, number);
-    uint64_t n = get_count(r, MAX_LIST, 3);
+    g->print.lo = get_saved_word(r);
+    g->print.hi = get_saved_word(r);
+    g->same_as = get_saved_up_to(r, number);
+    uint64_t n = get_saved_count(r, MAX_LIST, 3);
     if (!r->bad && g->same_as != number && n) r->bad = true;
     g->entries = new_list(r, n, sizeof *g->entries);
     if (r->bad) return;
     g->n_entries = n;
     for (uint64_t i = 0; i < n && !r->bad; i++) {
-        uint64_t where = get_word(r);
+        uint64_t where = get_saved_word(r);
         g->entries[i] = (tn__saved_entry){.memory = (int32_t)(uint32_t)(where >> 32), .chunk = (uint32_t)where};
-        g->entries[i].offset = get_up_to(r, SIZE_MAX / 4);
-        g->entries[i].size = get_up_to(r, SIZE_MAX / 4);
+        g->entries[i].offset = get_saved_up_to(r, SIZE_MAX / 4);
+        g->entries[i].size = get_saved_up_to(r, SIZE_MAX / 4);
         if (g->entries[i].memory < -1 || g->entries[i].memory >= (int32_t)s->n_devices) r->bad = true;
     }
 }
 
 static void get_plan(saved_reader *r, tn__saved_plan *s) {
-    s->keys.version = get_word(r);
-    s->keys.model = get_word(r);
-    s->keys.params = get_word(r);
-    s->keys.devices = get_word(r);
-    uint64_t flags = get_up_to(r, 7), n = get_count(r, MAX_LIST, 1);
+    s->keys.version = get_saved_word(r);
+    s->keys.model = get_saved_word(r);
+    s->keys.params = get_saved_word(r);
+    s->keys.devices = get_saved_word(r);
+    uint64_t flags = get_saved_up_to(r, 7), n = get_saved_count(r, MAX_LIST, 1);
     s->ends_together = flags & 1;
     s->repack = flags >> 1 & 1;
     s->sequential = flags >> 2 & 1;
     if ((s->device_of_layer = new_list(r, n, sizeof *s->device_of_layer))) s->n_layers = n;
-    for (uint64_t i = 0; i < s->n_layers; i++) s->device_of_layer[i] = (int32_t)get_up_to(r, MAX_DEVICES);
-    n = get_count(r, MAX_DEVICES, 7);
+    for (uint64_t i = 0; i < s->n_layers; i++) s->device_of_layer[i] = (int32_t)get_saved_up_to(r, MAX_DEVICES);
+    n = get_saved_count(r, MAX_DEVICES, 7);
     if ((s->devices = new_list(r, n, sizeof *s->devices))) s->n_devices = n;
     for (uint64_t i = 0; i < s->n_devices; i++) {
         tn__saved_device *d = &s->devices[i];
         uint64_t *const words[] = {&d->weights, &d->mapped,  &d->cache, &d->compute,
                                    &d->scratch, &d->staging, &d->own};
-        for (size_t k = 0; k < TN__COUNT(words); k++) *words[k] = get_word(r);
+        for (size_t k = 0; k < TN__COUNT(words); k++) *words[k] = get_saved_word(r);
     }
-    n = get_count(r, MAX_LIST, 6);
+    n = get_saved_count(r, MAX_LIST, 6);
     if ((s->graphs = new_list(r, n, sizeof *s->graphs))) s->n_graphs = n;
     for (uint64_t i = 0; i < s->n_graphs && !r->bad; i++) get_graph(r, s, i, &s->graphs[i]);
 }
@@ -170,13 +170,13 @@ static tn_status parse_saved(const char *path, const unsigned char *data, size_t
     saved_reader r = {.data = data, .size = size, .at = sizeof session_plan_magic};
     if (size < HEADER + 8 || memcmp(data, session_plan_magic, sizeof session_plan_magic) != 0)
         return tn_fail(TN_E_FORMAT, "%s is not a saved session plan", path);
-    uint64_t format = get_word(&r);
+    uint64_t format = get_saved_word(&r);
     if (format != FORMAT)
         return tn_fail(TN_E_VERSION, "%s has version %llu of the format, this library reads %d: plan again", path,
                        (unsigned long long)format, FORMAT);
     r.size -= 8;
     saved_reader end = {.data = data, .size = size, .at = size - 8};
-    if (get_word(&end) != tn__hash_bytes(data, r.size, FORMAT))
+    if (get_saved_word(&end) != tn__hash_bytes(data, r.size, FORMAT))
         return tn_fail(TN_E_CHECKSUM, "%s is damaged: its checksum does not match", path);
     get_plan(&r, s);
     if (r.no_memory) return TN_E_NOMEM;

@@ -77,7 +77,7 @@ bool tn__session_plan_would_fit(tn_model *model, const tn_session_params *params
 void tn__advise(const tn_session_plan *plan, char *text, size_t size);
 /* Bytes that must be free on a device. */
 static inline size_t tn__device_plan_bytes(const tn__device_plan *p) {
-    return p->weights + p->cache + p->missing + p->staging; /* streams exist already, with what they own */
+    return p->weights + p->cache + p->missing + p->staging; /* `own` is taken already */
 }
 /* Host bytes that uploads to the session's devices go through. */
 size_t tn__plan_upload_bytes(const tn_session_plan *plan);
