@@ -313,7 +313,7 @@ tn_status tn__stack_prepare(tn__stack *st, int64_t layers, int64_t rows) {
     TN_TRY(schedule_stack(st));
     if (!st->filled) TN_TRY(fill_stack(st));
     st->filled = true;
-    st->ints = tn_calloc((size_t)rows, 4 * sizeof *st->ints);
+    st->ints = tn_calloc(3 * (size_t)rows + 2, sizeof *st->ints);
     st->floats = tn_calloc((size_t)(rows * st->shape.width), sizeof *st->floats);
     if (!st->ints || !st->floats) return TN_E_NOMEM;
     fill_random(st->floats, rows * st->shape.width, 7);
@@ -333,18 +333,21 @@ tn_status tn__stack_run(tn__stack *st, int64_t n_past) {
     if (n_past < 0 || n_past + rows > st->shape.cells)
         return tn_fail(TN_E_INVALID, "%lld cells do not fit the measuring graph", (long long)(n_past + rows));
     tn_stream *stream = tn_sched_stream(st->sched, 0);
-    int32_t *position = st->ints, *query = st->ints + rows, range[2] = {0, (int32_t)(n_past + rows)};
+    /* Not on the stack: after a failure the device may still be reading them. */
+    int32_t *position = st->ints, *query = st->ints + rows, *range = st->ints + 3 * rows;
     float *sums = st->floats; /* as many as rows: not more than the inputs it was filled with */
     for (int64_t i = 0; i < rows; i++) {
         position[i] = (int32_t)(n_past + i);
         query[2 * i] = (int32_t)(n_past + i);
         query[2 * i + 1] = 0;
     }
+    range[0] = 0;
+    range[1] = (int32_t)(n_past + rows);
     const size_t n = (size_t)rows * sizeof(int32_t);
     TN_TRY(tn_stream_set_async(stream, st->positions, position, 0, n));
     TN_TRY(tn_stream_set_async(stream, st->cell_rows, position, 0, n));
     TN_TRY(tn_stream_set_async(stream, st->q_pos, query, 0, 2 * n));
-    TN_TRY(tn_stream_set_async(stream, st->range, range, 0, sizeof range));
+    TN_TRY(tn_stream_set_async(stream, st->range, range, 0, 2 * sizeof *range));
     TN_TRY(tn_sched_run_async(st->sched, st->graph));
     TN_TRY(tn_stream_get_async(stream, st->result, sums, 0, tn_nbytes(st->result)));
     TN_TRY(tn_stream_synchronize(stream));
