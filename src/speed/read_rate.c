@@ -26,7 +26,9 @@ typedef struct host_reader {
     _Atomic uint64_t sum; /* keeps the compiler from dropping the reads */
 } host_reader;
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+/* Sanitizers are not ready when the loader chooses a version. */
+#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) &&                     \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define WIDEST __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define WIDEST
