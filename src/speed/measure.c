@@ -32,7 +32,7 @@ static int compare_times(const void *a, const void *b) {
 }
 
 tn_status tn__measure_time(tn__measure *m, tn__stack *stack, int64_t n_past, double *seconds, double *best) {
-    enum { WARM_UP = 3, MIN_RUNS = 4, MAX_RUNS = 64 };
+    enum { WARM_UP = 3, MIN_RUNS = 4, MAX_RUNS = 512 };
     static const uint64_t enough_ns = 150000000;
     double times[MAX_RUNS];
     size_t n = 0;
