@@ -27,8 +27,11 @@ typedef struct tn_pack_item {
 } tn_pack_item;
 
 typedef enum tn_pack_effort {
-    TN_PACK_FAST,     /* the best of several n log n heuristics; the default. Milliseconds for 10,000 items. */
-    TN_PACK_BALANCED, /* and local improvement and a short search. A second or two for hard inputs. */
+    /* The best of several n log n heuristics; the default. Milliseconds for 10,000 items; tens of milliseconds where
+     * thousands of them are live together. */
+    TN_PACK_FAST,
+    TN_PACK_BALANCED, /* and many more orders, local improvement and a short search. A second or two for hard inputs.
+                       */
     TN_PACK_EXACT     /* and branch and bound, until proven optimal or the budget is spent (about ten seconds) */
 } tn_pack_effort;
 
@@ -41,7 +44,8 @@ typedef struct tn_pack_params {
     const size_t *bins;
     size_t n_bins;
     uint64_t max_steps; /* budget in elementary steps of a few nanoseconds; 0: the default of the effort */
-    double time_limit;  /* seconds after which the best result so far is returned; 0: none. Not deterministic. */
+    double time_limit;  /* seconds after which the best result so far is returned, instead of the default budget of
+                         * steps; 0: none. Not deterministic. */
     bool (*cancel)(void *user); /* polled regularly; true stops with TN_E_ABORTED. May be NULL. */
     void *user;
 } tn_pack_params;

@@ -209,14 +209,15 @@ static tn_status answer(const tn__pack_problem *p, const tn_pack_item *items, si
     return TN_OK;
 }
 
-/* The budget of an effort: its default or the caller's, whichever is less; for the last effort the caller's, if any.
- */
+/* The budget of an effort: its default or the caller's, whichever is less; for the last effort the caller's, if any,
+ * or none if there is a time limit. */
 static uint64_t budget_of(const tn__pack_problem *p, const tn__pack_greedy *g, const tn_pack_params *params,
                           int effort) {
     uint64_t per_item = tn__pack_greedy_crowded(g) ? fast_per_crowded_item : fast_per_item;
     const uint64_t own[] = {fast_base + per_item * p->n, TN__MAX(balanced_steps, balanced_per_item * p->n),
                             exact_steps};
     bool last = effort == (int)params->effort;
+    if (last && params->time_limit > 0 && !params->max_steps) return UINT64_MAX;
     return params->max_steps && (last || params->max_steps < own[effort]) ? params->max_steps : own[effort];
 }
 

@@ -385,6 +385,15 @@ static void a_time_limit_returns_what_there_is(void **state) {
     assert_true(tn_time_ns() - begun < 5000000000u);
     check_result(items, 200, &params, &result);
     tn_pack_result_free(&result);
+    /* With a time limit the effort's own steps are not the limit. */
+    uint64_t steps = 0;
+    for (double seconds = 0.1; steps <= 10000000 && seconds < 20; seconds *= 4) {
+        params = (tn_pack_params){.effort = TN_PACK_FAST, .time_limit = seconds};
+        assert_ok(tn_pack(items, 200, &params, &result));
+        steps = result.optimal ? UINT64_MAX : result.steps;
+        tn_pack_result_free(&result);
+    }
+    assert_true(steps > 10000000);
     /* Even the smallest time limit gives a packing, also with chunks. */
     params = (tn_pack_params){.time_limit = 1e-9, .max_chunk = 200000};
     assert_ok(tn_pack(items, 200, &params, &result));

@@ -121,7 +121,8 @@ static const struct option options[] = {
      .letter = "t",
      .value = "TIME",
      .kind = OPTION_SECONDS,
-     .help = "stop after TIME with the best result so far, which may differ from run to run"},
+     .help = "stop after TIME with the best result so far, instead of after the level's own number of steps; the "
+             "result may differ from run to run"},
     {.name = "steps",
      .value = "N",
      .kind = OPTION_INT,
