@@ -254,7 +254,9 @@ static tn_status pack(tn__pack_problem *p, const tn_pack_params *params) {
         if (effort == TN_PACK_BALANCED) TN_TRY_GOTO(try_orders(p, g, goal), status, out);
         if (satisfied(p, goal)) break;
         if (effort < TN_PACK_EXACT) TN_TRY_GOTO(improve(p, g, height_of(p, goal), effort), status, out);
-        if (!satisfied(p, goal))
+        /* The search of the exact effort begins like that of the balanced one. */
+        bool later = effort == TN_PACK_BALANCED && params->effort == TN_PACK_EXACT;
+        if (!satisfied(p, goal) && !later)
             status = tn__pack_lower(p, height_of(p, goal), params->capacity != 0,
                                     effort == TN_PACK_FAST ? p->clock.limit / 8 * 3 : UINT64_MAX);
     }

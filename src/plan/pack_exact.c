@@ -259,6 +259,17 @@ static bool is_second_twin(const tn__pack_search *s, int32_t u) {
     return s->twin[u] != NO_ITEM && !s->placed[s->twin[u]];
 }
 
+/* With a guide: items at their address in the guide first, those that were higher there last. Then the lowest, then
+ * the order of preference. */
+static bool preferred(const tn__pack_search *s, int32_t v, int32_t w) {
+    if (s->guided) {
+        int class_v = s->guide[v] < 0 ? 1 : s->guide[v] <= s->top[v] ? 0 : 2;
+        int class_w = s->guide[w] < 0 ? 1 : s->guide[w] <= s->top[w] ? 0 : 2;
+        if (class_v != class_w) return class_v < class_w;
+    }
+    return s->top[v] < s->top[w] || (s->top[v] == s->top[w] && s->preference[v] < s->preference[w]);
+}
+
 /* The next item to try in `list`, or NO_ITEM if some item has no possible support left. */
 static int32_t choose_item(tn__pack_search *s, const int32_t *list, int32_t count) {
     uint64_t best_choices = 1, best_weight = 0;
@@ -300,9 +311,7 @@ static int32_t choose_item(tn__pack_search *s, const int32_t *list, int32_t coun
     for (int32_t k = s->conflicts_begin[best] - 1; k < s->conflicts_begin[best + 1]; k++) {
         int32_t v = k < s->conflicts_begin[best] ? best : s->conflicts[k];
         if (s->placed[v] || postponed(s, v) || s->top[v] >= end || is_second_twin(s, v)) continue;
-        if (next == NO_ITEM || s->top[v] < s->top[next] ||
-            (s->top[v] == s->top[next] && s->preference[v] < s->preference[next]))
-            next = v;
+        if (next == NO_ITEM || preferred(s, v, next)) next = v;
     }
     best = next;
 out:
@@ -414,6 +423,29 @@ static void raise_blame(tn__pack_search *s) {
     for (int32_t m = 0; m < s->moments; m++) s->weight[m] >>= 20;
 }
 
+void tn__pack_search_guide(tn__pack_search *s, const uint64_t *guide, unsigned order) {
+    s->has_guide = guide != NULL;
+    for (int32_t u = 0; guide && u < s->n; u++)
+        s->guide[u] = guide[s->item[u]] == TN__NOWHERE ? -1 : (int64_t)guide[s->item[u]];
+    /* Runs of even number follow the guide. */
+    s->restarts += s->restarts % 2;
+    while (guide && s->restarts % ORDERINGS != order % ORDERINGS) s->restarts += 2;
+}
+
+void tn__pack_search_failures(const tn__pack_search *s, uint32_t *from, uint32_t *to) {
+    uint64_t sum = 0, below = 0;
+    for (int32_t m = 0; m < s->moments; m++) sum += s->weight[m] >> 10;
+    *from = s->origin;
+    *to = s->origin + (uint32_t)s->moments;
+    for (int32_t m = 0; m < s->moments; m++) {
+        if (below <= sum / 10) *from = s->origin + (uint32_t)m;
+        below += s->weight[m] >> 10;
+        if (below < sum - sum / 10) *to = s->origin + (uint32_t)m + 2;
+    }
+    *to = TN__MIN(*to, s->origin + (uint32_t)s->moments);
+    *to = TN__MAX(*to, *from + 1);
+}
+
 tn__search_answer tn__pack_search_run(tn__pack_search *s, uint64_t height, uint64_t steps, uint64_t *at) {
     if (height > INT64_MAX / 4) height = INT64_MAX / 4;
     if ((int64_t)height > s->refuted_height) {
@@ -431,6 +463,7 @@ tn__search_answer tn__pack_search_run(tn__pack_search *s, uint64_t height, uint6
         /* The length of runs grows slowly, so that all orders are tried early and failure counts build up. */
         s->node_limit = FIRST_RUN + FIRST_RUN * s->restarts / 16;
         s->nodes = 0;
+        s->guided = s->has_guide && s->restarts % 2 == 0;
         s->restarts++;
         raise_blame(s);
         s->n_changes = s->n_lists = 0;

@@ -10,7 +10,8 @@ void tn__pack_search_free(tn__pack_search *s) {
         s->conflicts, s->at_begin, s->at_moment,   s->wall_begin, s->wall_low, s->wall_high,    s->top,
         s->low,       s->at,       s->placed,      s->soonest,    s->second,   s->soonest_item, s->queue,
         s->queued,    s->changes,  s->done,        s->lists,      s->live,     s->endings,      s->weight,
-        s->refuted,   s->items,    s->item_queued, s->cause,      s->lows,     s->sums,         s->rank_late};
+        s->refuted,   s->items,    s->item_queued, s->cause,      s->lows,     s->sums,         s->rank_late,
+        s->guide};
     for (size_t i = 0; i < TN__COUNT(all); i++) tn_free(all[i]);
     for (int o = 0; o < ORDERINGS; o++) tn_free(s->rank[o]);
     tn_free(s);
@@ -189,6 +190,7 @@ tn_status tn__pack_search_new(tn__pack_problem *p, const uint32_t *items, uint32
     s->items = tn_malloc(n * sizeof *s->items);
     s->item_queued = tn_calloc(n, sizeof *s->item_queued);
     s->cause = tn_malloc(n * sizeof *s->cause);
+    s->guide = tn_malloc(n * sizeof *s->guide);
     s->cap_lists = 4 * n;
     s->lists = tn_malloc(s->cap_lists * sizeof *s->lists);
     /* The table grows with the problem up to 2^17 entries; a larger one would not fit into caches. */
@@ -196,7 +198,7 @@ tn_status tn__pack_search_new(tn__pack_problem *p, const uint32_t *items, uint32
     s->refuted = tn_calloc((size_t)1 << s->refuted_bits, sizeof *s->refuted);
     if (!s->item || !s->first || !s->last || !s->size || !s->padded || !s->twin || !s->top || !s->low || !s->at ||
         !s->placed || !s->done || !s->live || !s->endings || !s->lows || !s->sums || !s->rank_late || !s->items ||
-        !s->item_queued || !s->cause || !s->lists || !s->refuted)
+        !s->item_queued || !s->cause || !s->guide || !s->lists || !s->refuted)
         goto out;
     for (int o = 0; o < ORDERINGS; o++)
         if (!(s->rank[o] = tn_malloc(n * sizeof *s->rank[o]))) goto out;
@@ -218,6 +220,7 @@ tn_status tn__pack_search_new(tn__pack_problem *p, const uint32_t *items, uint32
         s->n++;
     }
     s->moments = s->n ? (int32_t)(end - origin) : 0;
+    s->origin = s->n ? origin : 0;
     size_t moments = (size_t)s->moments;
     s->soonest = tn_malloc(moments * sizeof *s->soonest);
     s->second = tn_malloc(moments * sizeof *s->second);

@@ -5,11 +5,15 @@
 
 #include <stdlib.h>
 
-enum { MAX_KEPT = 64 }; /* maximum number of ranges whose searches are kept between heights */
+enum {
+    MAX_KEPT = 64,                   /* maximum number of ranges whose searches are kept between heights */
+    WINDOWS_FROM = 16 * 1024 * 1024, /* steps after which an undecided search continues with windows */
+};
 
 typedef struct height_search {
     tn__pack_problem *problem;
     tn__pack_search **searches; /* per range, created on demand */
+    tn__pack_windows **windows; /* likewise */
     uint32_t *items;
     uint64_t *at;
     bool hopeless; /* a range has too many items to search */
@@ -34,7 +38,13 @@ static tn_status try_height(height_search *h, uint64_t height, uint64_t steps, t
         }
         for (uint32_t i = 0; i < p->n; i++) h->at[i] = p->fixed[i];
         *answer = tn__pack_search_run(h->searches[r], height, steps, h->at);
+        if (*answer == TN__SEARCH_UNDECIDED && steps >= WINDOWS_FROM && !tn__pack_stopped(&p->clock)) {
+            if (!h->windows[r]) TN_TRY(tn__pack_windows_new(p, range, h->searches[r], &h->windows[r]));
+            TN_TRY(tn__pack_windows_run(h->windows[r], height, 2 * steps, h->at, answer));
+        }
         if (p->n_ranges > MAX_KEPT) {
+            tn__pack_windows_free(h->windows[r]);
+            h->windows[r] = NULL;
             tn__pack_search_free(h->searches[r]);
             h->searches[r] = NULL;
         }
@@ -51,11 +61,14 @@ static tn_status try_height(height_search *h, uint64_t height, uint64_t steps, t
 }
 
 tn_status tn__pack_lower(tn__pack_problem *p, uint64_t goal, bool only_goal, uint64_t steps) {
-    height_search h = {p, tn_calloc(p->n_ranges, sizeof *h.searches), tn_malloc(p->n * sizeof *h.items),
-                       tn_malloc(p->n * sizeof *h.at), false};
+    height_search h = {.problem = p,
+                       .searches = tn_calloc(p->n_ranges, sizeof *h.searches),
+                       .windows = tn_calloc(p->n_ranges, sizeof *h.windows),
+                       .items = tn_malloc(p->n * sizeof *h.items),
+                       .at = tn_malloc(p->n * sizeof *h.at)};
     tn_status status = TN_E_NOMEM;
     uint64_t limit = p->clock.limit;
-    if (!h.searches || !h.items || !h.at) goto out;
+    if (!h.searches || !h.windows || !h.items || !h.at) goto out;
     status = TN_OK;
     if (steps < limit - TN__MIN(limit, p->clock.steps)) p->clock.limit = p->clock.steps + steps;
     /* Rounds with growing budgets. Each tries the goal first, then bisects between found and missed heights. */
@@ -82,7 +95,9 @@ tn_status tn__pack_lower(tn__pack_problem *p, uint64_t goal, bool only_goal, uin
     }
 out:
     p->clock.limit = limit;
+    for (uint32_t r = 0; h.windows && r < p->n_ranges; r++) tn__pack_windows_free(h.windows[r]);
     for (uint32_t r = 0; h.searches && r < p->n_ranges; r++) tn__pack_search_free(h.searches[r]);
+    tn_free(h.windows);
     tn_free(h.searches);
     tn_free(h.items);
     tn_free(h.at);

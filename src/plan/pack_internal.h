@@ -208,6 +208,22 @@ void tn__pack_search_free(tn__pack_search *search);
  * items or chunks the search is not exhaustive and never returns TN__SEARCH_NONE. */
 tn__search_answer tn__pack_search_run(tn__pack_search *search, uint64_t height, uint64_t steps, uint64_t *at);
 
+/* Addresses of an earlier packing of some of the items (TN__NOWHERE: the others); every second run prefers them, the
+ * first one with order of preference number `order`. NULL ends this. */
+void tn__pack_search_guide(tn__pack_search *search, const uint64_t *guide, unsigned order);
+/* The moments [from, to) between which four fifths of the failures so far are. */
+void tn__pack_search_failures(const tn__pack_search *search, uint32_t *from, uint32_t *to);
+
+/* ---- pack_windows.c: search through windows of time ---- */
+typedef struct tn__pack_windows tn__pack_windows;
+/* `search` is that of all items of the range, and was undecided so far. */
+tn_status tn__pack_windows_new(tn__pack_problem *problem, const tn__pack_range *range, tn__pack_search *search,
+                               tn__pack_windows **windows);
+void tn__pack_windows_free(tn__pack_windows *windows);
+/* Searches like tn__pack_search_run. Keeps its window and the packing of it for the next call. */
+tn_status tn__pack_windows_run(tn__pack_windows *windows, uint64_t height, uint64_t steps, uint64_t *at,
+                               tn__search_answer *answer);
+
 /* ---- pack_heights.c: heights for the exact search ---- */
 
 /* Searches for packings at or below `goal`, or otherwise as low as possible, within `steps`. Raises the problem's

@@ -27,6 +27,7 @@ typedef struct item_end {
 struct tn__pack_search {
     tn__pack_problem *problem;
     int32_t n, moments;
+    uint32_t origin;       /* the problem's moment 0 of the search */
     uint32_t *item;        /* indices in the problem */
     int32_t *first, *last; /* moments, from 0 */
     int64_t *size, *padded;
@@ -65,6 +66,8 @@ struct tn__pack_search {
     int64_t *sums;      /* scratch: sums of their sizes */
     int32_t *rank_late; /* scratch: per item, its index in `endings` */
     const int32_t *preference;
+    int64_t *guide;         /* preferred addresses; -1: none for this item */
+    bool has_guide, guided; /* in general, and in this run */
     bool no_memory;
 
     /* Knowledge kept across restarts. */
