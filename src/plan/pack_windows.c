@@ -4,7 +4,7 @@
 
 #include "base/checked.h"
 
-enum { GROWTH = 10 }; /* a window grows by this part of its width on both sides */
+enum { GROWTH = 16 }; /* a window grows by this part of its width on both sides */
 static const uint64_t FIRST_PATIENCE = 1000000;
 
 /* The range's items that live in the moments [from, to). Returns their number. */
@@ -118,6 +118,6 @@ tn_status tn__pack_windows_run(tn__pack_windows *w, uint64_t height, uint64_t st
     w->at = at;
     *answer = TN__SEARCH_UNDECIDED;
     while (status == TN_OK && *answer == TN__SEARCH_UNDECIDED && clock->steps < end && !tn__pack_stopped(clock))
-        status = try_window(w, TN__MIN(end - clock->steps, FIRST_PATIENCE << TN__MIN(w->tries / 16, 20)), answer);
+        status = try_window(w, TN__MIN(end - clock->steps, FIRST_PATIENCE << TN__MIN(w->tries / 32, 20)), answer);
     return status;
 }
