@@ -178,7 +178,7 @@ static void mark_placed(tn__pack_greedy *g, uint32_t i) {
     for (uint32_t node = g->leaves + i / BLOCK; node && g->latest[node] < last; node /= 2) g->latest[node] = last;
 }
 
-static void place_item(tn__pack_greedy *g, uint32_t i, uint64_t at) {
+static void occupy_item(tn__pack_greedy *g, uint32_t i, uint64_t at) {
     tn__pack_problem *p = g->problem;
     mark_placed(g, i);
     if (g->occupied)
@@ -284,7 +284,7 @@ bool tn__pack_greedy_run(tn__pack_greedy *g, const uint32_t *order, uint32_t cor
     for (uint32_t i = 0; i < p->n; i++) at[i] = g->base ? g->base[i] : TN__NOWHERE;
     for (uint32_t f = 0; f < g->n_fixed; f++) {
         at[g->fixed[f]] = p->fixed[g->fixed[f]];
-        place_item(g, g->fixed[f], at[g->fixed[f]]);
+        occupy_item(g, g->fixed[f], at[g->fixed[f]]);
     }
     uint64_t top = 0; /* of the items placed in this run */
     for (uint32_t k = 0; k < count; k++) {
@@ -296,7 +296,7 @@ bool tn__pack_greedy_run(tn__pack_greedy *g, const uint32_t *order, uint32_t cor
         if (k >= core && near_top > floor && at[i] + p->size[i] > top) at[i] = find_address(g, i, floor, rule, at);
         top = TN__MAX(top, at[i] + p->size[i]);
         if (top > ceiling) return false;
-        place_item(g, i, at[i]);
+        occupy_item(g, i, at[i]);
     }
     return true;
 }

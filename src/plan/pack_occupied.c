@@ -106,7 +106,7 @@ static uint64_t add_span(tn__pack_occupied *o, span_list *list, tn__pack_span x)
     return 3 + (to - from) / 4;
 }
 
-static void add_edge(tn__pack_occupied *o, edge_list *list, edge_item x) {
+static void add_edge_item(tn__pack_occupied *o, edge_list *list, edge_item x) {
     if (list->count == list->capacity) {
         uint32_t capacity = 2 * list->capacity + 8;
         edge_item *grown = tn_realloc(list->items, capacity * sizeof *grown);
@@ -133,7 +133,7 @@ uint64_t tn__pack_occupied_add(tn__pack_occupied *o, uint32_t first, uint32_t la
         if (covers_block(o, first, last, b))
             steps += add_span(o, &o->whole[b], x);
         else
-            add_edge(o, &o->edges[b], (edge_item){x, first, last});
+            add_edge_item(o, &o->edges[b], (edge_item){x, first, last});
     }
     for (uint32_t a = from + o->blocks, b = to + o->blocks; a; a /= 2, b /= 2)
         for (uint32_t node = a; node <= b; node++) steps += add_span(o, &o->any[node], x);
