@@ -6,7 +6,7 @@
 /* Budgets in steps of two to five nanoseconds. Ten thousand items take less than ten milliseconds at fast effort;
  * balanced takes about a second and exact about ten, after which further search seldom improves the result. */
 static const uint64_t fast_base = 500000, fast_per_item = 120, fast_per_crowded_item = 1500;
-static const uint64_t balanced_steps = 200000000, balanced_per_item = 4000, exact_steps = 2000000000;
+static const uint64_t balanced_steps = 200000000, balanced_per_item = 4000, exact_steps = 3000000000;
 
 tn_pack_params tn_pack_params_default(void) { return (tn_pack_params){0}; }
 
@@ -139,7 +139,7 @@ static tn_status pack_fast(tn__pack_problem *p, tn__pack_greedy *g, uint64_t goa
                                            {TN__BY_ROUGH_CROWD_SPAN, TN__GAP_LOWEST}};
     /* Where thousands of items are live together, these two are often good, and few attempts fit the budget. */
     static const tn__pack_attempt crowded[] = {{TN__BY_CROWD_SPAN, TN__GAP_TIGHTEST}, {TN__BY_SIZE, TN__GAP_LOWEST}};
-    if (tn__pack_greedy_crowded(g)) {
+    if (p->crowded) {
         TN_TRY_GOTO(tn__pack_find_peaks(p), status, out);
         attempts(p, g, &w, goal, crowded, TN__COUNT(crowded));
     }
@@ -211,9 +211,8 @@ static tn_status answer(const tn__pack_problem *p, const tn_pack_item *items, si
 
 /* The budget of an effort: its default or the caller's, whichever is less; for the last effort the caller's, if any,
  * or none if there is a time limit. */
-static uint64_t budget_of(const tn__pack_problem *p, const tn__pack_greedy *g, const tn_pack_params *params,
-                          int effort) {
-    uint64_t per_item = tn__pack_greedy_crowded(g) ? fast_per_crowded_item : fast_per_item;
+static uint64_t budget_of(const tn__pack_problem *p, const tn_pack_params *params, int effort) {
+    uint64_t per_item = p->crowded ? fast_per_crowded_item : fast_per_item;
     const uint64_t own[] = {fast_base + per_item * p->n, TN__MAX(balanced_steps, balanced_per_item * p->n),
                             exact_steps};
     bool last = effort == (int)params->effort;
@@ -244,13 +243,13 @@ static tn_status pack(tn__pack_problem *p, const tn_pack_params *params) {
     if (layout && !layout->single) goal = TN__MAX(goal, layout->total);
     tn__pack_greedy *g;
     TN_TRY(tn__pack_greedy_new(p, &g));
-    p->clock.limit = budget_of(p, g, params, TN_PACK_FAST);
+    p->clock.limit = budget_of(p, params, TN_PACK_FAST);
     tn_status status = pack_fast(p, g, goal);
     /* Each effort includes the ones below, so that it is never worse. Small problems may use steps that the fast
      * effort has left over. */
     for (int effort = TN_PACK_FAST; effort <= (int)params->effort && status == TN_OK && !satisfied(p, goal);
          effort++) {
-        p->clock.limit = budget_of(p, g, params, effort);
+        p->clock.limit = budget_of(p, params, effort);
         if (effort == TN_PACK_BALANCED) TN_TRY_GOTO(try_orders(p, g, goal), status, out);
         if (satisfied(p, goal)) break;
         if (effort < TN_PACK_EXACT) TN_TRY_GOTO(improve(p, g, height_of(p, goal), effort), status, out);

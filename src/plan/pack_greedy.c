@@ -62,8 +62,9 @@ tn_status tn__pack_greedy_new(tn__pack_problem *p, tn__pack_greedy **out) {
     }
     for (uint32_t i = 0; i < p->n; i++)
         if (p->fixed[i] != TN__NOWHERE) g->fixed[g->n_fixed++] = i;
+    p->crowded = average_conflicts(g) >= CROWDED;
     /* Without memory for it, single items are collected as elsewhere. */
-    if (average_conflicts(g) >= CROWDED && tn__pack_occupied_new(p->moments, &g->occupied) != TN_OK) tn_error_clear();
+    if (p->crowded && tn__pack_occupied_new(p->moments, &g->occupied) != TN_OK) tn_error_clear();
     return TN_OK;
 }
 
@@ -300,5 +301,3 @@ bool tn__pack_greedy_run(tn__pack_greedy *g, const uint32_t *order, uint32_t cor
     }
     return true;
 }
-
-bool tn__pack_greedy_crowded(const tn__pack_greedy *g) { return g->occupied != NULL; }

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 
 enum {
-    MAX_KEPT = 64,                   /* maximum number of ranges whose searches are kept between heights */
+    MAX_KEPT = 64, /* maximum number of ranges whose searches are kept between heights */
+    FIRST_PATIENCE_OF_GOAL = 1 << 22,
     WINDOWS_FROM = 16 * 1024 * 1024, /* steps after which an undecided search continues with windows */
 };
 
@@ -19,8 +20,9 @@ typedef struct height_search {
     bool hopeless; /* a range has too many items to search */
 } height_search;
 
-/* Searches for one height in all ranges that are above it. */
-static tn_status try_height(height_search *h, uint64_t height, uint64_t steps, tn__search_answer *answer) {
+/* Searches for one height in all ranges that are above it; `windows`: also through windows of time. */
+static tn_status try_height(height_search *h, uint64_t height, uint64_t steps, bool windows,
+                            tn__search_answer *answer) {
     tn__pack_problem *p = h->problem;
     *answer = TN__SEARCH_FOUND;
     for (uint32_t r = 0; r < p->n_ranges; r++) {
@@ -38,7 +40,7 @@ static tn_status try_height(height_search *h, uint64_t height, uint64_t steps, t
         }
         for (uint32_t i = 0; i < p->n; i++) h->at[i] = p->fixed[i];
         *answer = tn__pack_search_run(h->searches[r], height, steps, h->at);
-        if (*answer == TN__SEARCH_UNDECIDED && steps >= WINDOWS_FROM && !tn__pack_stopped(&p->clock)) {
+        if (*answer == TN__SEARCH_UNDECIDED && windows && steps >= WINDOWS_FROM && !tn__pack_stopped(&p->clock)) {
             if (!h->windows[r]) TN_TRY(tn__pack_windows_new(p, range, h->searches[r], &h->windows[r]));
             TN_TRY(tn__pack_windows_run(h->windows[r], height, 2 * steps, h->at, answer));
         }
@@ -72,13 +74,15 @@ tn_status tn__pack_lower(tn__pack_problem *p, uint64_t goal, bool only_goal, uin
     status = TN_OK;
     if (steps < limit - TN__MIN(limit, p->clock.steps)) p->clock.limit = p->clock.steps + steps;
     /* Rounds with growing budgets. Each tries the goal first, then bisects between found and missed heights. */
-    for (uint64_t patience = (uint64_t)1 << 22; !h.hopeless && !tn__pack_stopped(&p->clock); patience *= 2) {
+    for (uint64_t patience = FIRST_PATIENCE_OF_GOAL; !h.hopeless && !tn__pack_stopped(&p->clock); patience *= 2) {
         uint64_t begun = p->clock.steps, bound = p->lower_bound;
         goal = TN__MAX(goal, only_goal ? 0 : p->lower_bound);
         uint64_t height = tn__pack_height(p), missed = goal;
         tn__search_answer answer;
         if (height <= goal) break;
-        TN_TRY_GOTO(try_height(&h, goal, patience, &answer), status, out);
+        /* A goal that was missed several times may be impossible: most steps then go to heights above it. */
+        bool doubtful = !only_goal && patience > 4 * FIRST_PATIENCE_OF_GOAL;
+        TN_TRY_GOTO(try_height(&h, goal, doubtful ? patience / 4 : patience, true, &answer), status, out);
         if (answer == TN__SEARCH_FOUND || (only_goal && answer == TN__SEARCH_NONE)) break;
         while (!only_goal && !h.hopeless && !tn__pack_stopped(&p->clock)) {
             height = tn__pack_height(p);
@@ -87,7 +91,7 @@ tn_status tn__pack_lower(tn__pack_problem *p, uint64_t goal, bool only_goal, uin
             uint64_t between = missed + (height - missed) / 2 / p->granule * p->granule;
             if (between <= missed) between = height - p->granule;
             if (between <= missed) break;
-            TN_TRY_GOTO(try_height(&h, between, patience / 4, &answer), status, out);
+            TN_TRY_GOTO(try_height(&h, between, patience / 4, false, &answer), status, out);
             if (answer != TN__SEARCH_FOUND) missed = between;
         }
         /* All searches ended before their budget: a larger one changes nothing. */

@@ -72,7 +72,7 @@ uint32_t tn__pack_open_items(const tn__pack_problem *p, uint64_t goal, uint32_t 
 /* Moves the items that matter to the front, both parts in order of start, and returns their number. The others are so
  * small that together they need little memory at any moment; they fit into gaps afterwards. */
 uint32_t tn__pack_core(const tn__pack_problem *p, uint32_t *items, uint32_t count, uint64_t *key, uint64_t *scratch) {
-    if (count < SPLIT_FROM || p->chunk) return count;
+    if (count < SPLIT_FROM || p->chunk || !p->crowded) return count;
     /* The largest size limit, in powers of two, for which the live sum of all smaller items stays within the share.
      */
     uint64_t limit = 0, *sums = key;

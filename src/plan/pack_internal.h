@@ -82,6 +82,7 @@ typedef struct tn__pack_problem {
     uint64_t *fixed;        /* address, or TN__NOWHERE */
     uint32_t moments;
     bool any_fixed, any_align;
+    bool crowded;                  /* hundreds of conflicts per item; known once there is a tn__pack_greedy */
     uint64_t chunk, stride;        /* position c covers addresses [c*stride, c*stride + chunk); 0: no limit */
     const tn__pack_layout *layout; /* of bins, or NULL: position c is chunk c */
     uint64_t granule;              /* every possible address is a multiple of this */
@@ -174,7 +175,6 @@ void tn__pack_greedy_free(tn__pack_greedy *greedy);
  * false in the latter case. */
 bool tn__pack_greedy_run(tn__pack_greedy *greedy, const uint32_t *order, uint32_t core, uint32_t count,
                          tn__gap_rule rule, uint64_t ceiling, uint64_t *at);
-bool tn__pack_greedy_crowded(const tn__pack_greedy *greedy); /* hundreds of conflicts per item */
 /* Assigns addresses to all long-lived items in advance; later runs put the others only above them, which takes n log
  * n however many long-lived items there are. *of_use is false, and nothing changes, if that wastes too much to come
  * close to the goal. */
