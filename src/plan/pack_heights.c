@@ -74,7 +74,9 @@ tn_status tn__pack_lower(tn__pack_problem *p, uint64_t goal, bool only_goal, uin
     status = TN_OK;
     if (steps < limit - TN__MIN(limit, p->clock.steps)) p->clock.limit = p->clock.steps + steps;
     /* Rounds with growing budgets. Each tries the goal first, then bisects between found and missed heights. */
-    for (uint64_t patience = FIRST_PATIENCE_OF_GOAL; !h.hopeless && !tn__pack_stopped(&p->clock); patience *= 2) {
+    unsigned round = 0;
+    for (uint64_t patience = FIRST_PATIENCE_OF_GOAL; !h.hopeless && !tn__pack_stopped(&p->clock);
+         patience *= 2, round++) {
         uint64_t begun = p->clock.steps, bound = p->lower_bound;
         goal = TN__MAX(goal, only_goal ? 0 : p->lower_bound);
         uint64_t height = tn__pack_height(p), missed = goal;
@@ -88,7 +90,8 @@ tn_status tn__pack_lower(tn__pack_problem *p, uint64_t goal, bool only_goal, uin
             height = tn__pack_height(p);
             if (p->lower_bound > goal) missed = TN__MAX(missed, p->lower_bound - 1);
             if (height <= missed + p->granule) break; /* includes the case of a found height below a missed one */
-            uint64_t between = missed + (height - missed) / 2 / p->granule * p->granule;
+            /* A lower height is sometimes found where a higher one is missed: every second round aims lower. */
+            uint64_t between = missed + (height - missed) / (round % 2 ? 4 : 2) / p->granule * p->granule;
             if (between <= missed) between = height - p->granule;
             if (between <= missed) break;
             TN_TRY_GOTO(try_height(&h, between, patience / 4, false, &answer), status, out);

@@ -291,6 +291,39 @@ static void long_lives_do_not_stand_in_the_way(void **state) {
     assert_true(sum / 20 < 1.03); /* in order of size or start: 1.17 */
 }
 
+/* Thousands of items live together, as in training: results kept for the backward pass, and short-lived ones. */
+static void crowded_items(rng *r, size_t count, tn_pack_item *items) {
+    for (size_t i = 0; i < count; i++) {
+        int64_t start = (int64_t)i, back = 2 * (int64_t)count - start;
+        bool kept = rng_below(r, 3) == 0;
+        items[i] = (tn_pack_item){.start = i % 2 ? start : back,
+                                  .end = kept && i % 2 ? back : (i % 2 ? start : back) + 1 + (int64_t)rng_below(r, 4),
+                                  .size = rng_below(r, 2) ? 1 + rng_below(r, 50) : 1000 * (1 + rng_below(r, 64))};
+    }
+}
+
+static void crowds_are_packed_tightly(void **state) {
+    (void)state;
+    enum { N = 9000 };
+    tn_pack_item *items = calloc(N, sizeof *items);
+    rng r = {12};
+    for (int round = 0; round < 6; round++) {
+        crowded_items(&r, N, items);
+        tn_pack_params params = {.effort = round % 2 ? TN_PACK_BALANCED : TN_PACK_FAST,
+                                 .max_chunk = round >= 4 ? 2000000 : 0};
+        for (size_t i = 0; i < N; i += 900) {
+            items[i].fixed = round >= 2 && round < 4;
+            items[i].offset = 3000 * i;
+        }
+        tn_pack_result result;
+        assert_ok(tn_pack(items, N, &params, &result));
+        check_result(items, N, &params, &result);
+        if (round < 2) assert_true(result.ratio < 1.005);
+        tn_pack_result_free(&result);
+    }
+    free(items);
+}
+
 static void nonsense_is_refused_with_the_item_named(void **state) {
     (void)state;
     tn_pack_result result;
@@ -402,17 +435,17 @@ static void a_time_limit_returns_what_there_is(void **state) {
 }
 
 typedef struct scenario {
-    tn_pack_item items[24];
+    tn_pack_item items[700];
+    size_t count;
     tn_pack_params params;
 } scenario;
 
 static tn_status pack_scenario(void *user) {
     const scenario *s = user;
     tn_pack_result result;
-    tn_status status = tn_pack(s->items, TN__COUNT(s->items), &s->params, &result);
+    tn_status status = tn_pack(s->items, s->count, &s->params, &result);
     if (status == TN_E_INFEASIBLE) status = TN_OK;
-    if (status == TN_OK && result.offsets)
-        status = tn_pack_verify(s->items, TN__COUNT(s->items), &s->params, &result);
+    if (status == TN_OK && result.offsets) status = tn_pack_verify(s->items, s->count, &s->params, &result);
     tn_pack_result_free(&result);
     return status;
 }
@@ -420,7 +453,8 @@ static tn_status pack_scenario(void *user) {
 static void every_allocation_may_fail(void **state) {
     (void)state;
     rng r = {10};
-    scenario s = {0};
+    static scenario s;
+    s = (scenario){.count = 24};
     random_items(&r, (shape){.count = 24, .horizon = 16, .longest = 8, .largest = 50}, s.items);
     s.params.effort = TN_PACK_EXACT;
     s.params.max_steps = 100000;
@@ -433,6 +467,13 @@ static void every_allocation_may_fail(void **state) {
     check_every_allocation_failure(pack_scenario, &s);
     s.items[0].fixed = false;
     s.params = (tn_pack_params){.max_chunk = 60, .bins = (size_t[]){20, 40, 30}, .n_bins = 3};
+    check_every_allocation_failure(pack_scenario, &s);
+    check_no_leak(pack_scenario, &s);
+    /* Enough items for lists of occupied addresses. */
+    s.params = (tn_pack_params){.max_steps = 1000000};
+    s.count = TN__COUNT(s.items);
+    for (size_t i = 0; i < s.count; i++)
+        s.items[i] = (tn_pack_item){.start = (int64_t)(i % 350), .end = 700, .size = 1 + rng_below(&r, 100)};
     check_every_allocation_failure(pack_scenario, &s);
     check_no_leak(pack_scenario, &s);
 }
@@ -582,6 +623,7 @@ int main(void) {
         cmocka_unit_test(chunks_are_never_straddled),
         cmocka_unit_test(a_hundred_chunks_and_a_thousand_holes_work),
         cmocka_unit_test(long_lives_do_not_stand_in_the_way),
+        cmocka_unit_test(crowds_are_packed_tightly),
         cmocka_unit_test(nonsense_is_refused_with_the_item_named),
         cmocka_unit_test(the_verifier_finds_what_is_wrong),
         cmocka_unit_test(cancelling_stops_with_its_own_status),
