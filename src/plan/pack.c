@@ -72,10 +72,10 @@ static void workspace_free(workspace *w) {
 }
 
 static void greedy(tn__pack_problem *p, tn__pack_greedy *g, workspace *w, uint64_t height, tn__pack_order_by by,
-                   tn__gap_rule rule) {
+                   tn__gap_rule rule, bool divided) {
     uint32_t count = tn__pack_open_items(p, height, w->order);
     p->clock.steps += 2 * (uint64_t)count;
-    uint32_t core = tn__pack_core(p, w->order, count, w->key, w->scratch);
+    uint32_t core = divided ? tn__pack_core(p, w->order, count, w->key, w->scratch) : count;
     tn__pack_order(p, by, w->order, core, w->key, w->scratch);
     tn__pack_order(p, by, w->order + core, count - core, w->key, w->scratch);
     if (!tn__pack_greedy_run(g, w->order, core, count, rule, tn__pack_ceiling(p), w->at)) return;
@@ -96,7 +96,7 @@ static tn_status online(tn__pack_problem *p, workspace *w, bool mirrored, tn__pa
 static void attempts(tn__pack_problem *p, tn__pack_greedy *g, workspace *w, uint64_t goal,
                      const tn__pack_attempt *list, size_t count) {
     for (size_t a = 0; a < count && !satisfied(p, goal) && !tn__pack_stopped(&p->clock); a++)
-        greedy(p, g, w, height_of(p, goal), list[a].by, list[a].rule);
+        greedy(p, g, w, height_of(p, goal), list[a].by, list[a].rule, true);
 }
 
 static tn_status pack_fast(tn__pack_problem *p, tn__pack_greedy *g, uint64_t goal) {
@@ -113,7 +113,7 @@ static tn_status pack_fast(tn__pack_problem *p, tn__pack_greedy *g, uint64_t goa
         uint64_t limit = p->clock.limit, deadline = p->clock.deadline;
         p->clock.limit = UINT64_MAX;
         p->clock.deadline = 0;
-        greedy(p, g, &w, 0, TN__BY_START, TN__GAP_TIGHTEST);
+        greedy(p, g, &w, 0, TN__BY_START, TN__GAP_TIGHTEST, true);
         p->clock.limit = limit;
         p->clock.deadline = deadline;
     }
@@ -172,6 +172,12 @@ static tn_status try_orders(tn__pack_problem *p, tn__pack_greedy *g, uint64_t go
     tn_status status = workspace_make(&w, p->n) ? tn__pack_find_peaks(p) : TN_E_NOMEM;
     for (size_t a = 0; status == TN_OK && a < TN__COUNT(list); a++)
         if (p->reached[list[a].by][list[a].rule] == TN__NOWHERE) attempts(p, g, &w, goal, &list[a], 1);
+    /* Without a division by size the best order may be a little better still. */
+    size_t best = 0;
+    for (size_t a = 1; a < TN__COUNT(list); a++)
+        if (p->reached[list[a].by][list[a].rule] < p->reached[list[best].by][list[best].rule]) best = a;
+    if (status == TN_OK && p->crowded && !satisfied(p, goal) && !tn__pack_stopped(&p->clock))
+        greedy(p, g, &w, height_of(p, goal), list[best].by, list[best].rule, false);
     workspace_free(&w);
     return status;
 }
