@@ -34,9 +34,9 @@ typedef struct tn_device_speed {
     /* Operations in matmuls, by the type of the weights and the number of rows (tn_speed_rows). */
     double multiply[TN_TYPE_LIMIT][TN_SPEED_POINTS];
     double experts[TN_SPEED_POINTS]; /* the share of `multiply` that matmuls with experts reach, by rows per expert */
-    /* Attention over an f16 cache: few rows are limited by reading the cache and by the operations of each head, many
-     * rows by operations. */
-    double attention_read, attention_one, attention_many;
+    /* Attention over an f16 cache: with few rows bytes of the cache and scores, a score being a head times a cell;
+     * with many rows operations. */
+    double attention_read, attention_scores, attention_many;
     double link;                    /* bytes between the host and the device */
     double launch[TN_LAUNCH_KINDS]; /* seconds per node */
     double run;                     /* seconds per run of a graph: inputs, outputs, waiting */

@@ -209,12 +209,16 @@ static tn_status measure_cells(tn__measure *m, int64_t heads, int64_t kv_heads, 
 }
 
 static tn_status measure_attention(tn__measure *m) {
-    tn_prediction amount;
-    double seconds;
-    TN_TRY(measure_cells(m, 8, 8, 1, 64, 4096, &amount, &seconds));
-    m->speed->attention_read = amount.bytes / seconds;
+    enum { OPERATIONS = 4 * 128 }; /* of a score: its dot product, and its share of the sum */
+    tn_prediction few, amount;
+    double seconds, less;
+    /* The same cache with more heads that read it: the difference is the cost of scores, the rest that of reading. */
+    TN_TRY(measure_cells(m, 8, 8, 1, 64, 4096, &few, &less));
     TN_TRY(measure_cells(m, 32, 8, 1, 64, 4096, &amount, &seconds));
-    m->speed->attention_one = amount.operations / seconds;
+    const double scores = (amount.operations - few.operations) / OPERATIONS;
+    const double score = fmax(seconds - less, seconds * 0.01) / scores;
+    m->speed->attention_scores = 1 / score;
+    m->speed->attention_read = amount.bytes / fmax(seconds - amount.operations / OPERATIONS * score, seconds * 0.1);
     TN_TRY(measure_cells(m, 32, 8, on_cpu(m) ? 128 : 512, 0, 1024, &amount, &seconds));
     m->speed->attention_many = amount.operations / seconds;
     return TN_OK;

@@ -3,7 +3,8 @@
  *   run      = Σ nodes time + Σ copies bytes / link + the cost of a run on each device
  *   matmul   = max(bytes / read, operations / multiply[type, rows]) + launch; read_mapped where weights are mapped
  *   experts  = the same with `experts` × multiply, counting the experts in use
- *   attention= max(cache bytes / attention_read, operations / attention_one or _many) + launch
+ *   attention= few rows: cache bytes / attention_read + scores / attention_scores + launch
+ *              many rows: max(cache bytes / attention_read, operations / attention_many) + launch
  *   others   = bytes / move + launch
  *
  * All constants are measured on the device (measure.c) or part of its specification, except those named here. */
@@ -62,8 +63,9 @@ static double node_seconds(const tn_device_speed *s, const tn_tensor *node, cons
         return rate > 0 ? fmax(divided(c->weights, weights_rate(s, node)), c->operations / rate) : 0;
     }
     case TN__COST_ATTENTION:
-        return fmax(divided(c->weights, s->attention_read),
-                    divided(c->operations, c->rows > FEW_ROWS ? s->attention_many : s->attention_one));
+        if (c->rows <= FEW_ROWS)
+            return divided(c->weights, s->attention_read) + divided(c->scores, s->attention_scores);
+        return fmax(divided(c->weights, s->attention_read), divided(c->operations, s->attention_many));
     case TN__COST_OTHER: return divided(c->bytes, s->move);
     }
     return 0;

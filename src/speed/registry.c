@@ -67,7 +67,6 @@ static bool speed_from_rates(tn_device *device, tn_device_speed *speed) {
                                .read = r.read,
                                .move = r.read,
                                .attention_read = r.read,
-                               .attention_one = r.f32 > 0 ? r.f32 : r.f16,
                                .attention_many = r.f16 > 0 ? r.f16 : r.f32,
                                .link = r.link > 0 ? r.link : default_link,
                                .run = default_run};

@@ -18,6 +18,7 @@ typedef struct tn__cost {
     double weights;    /* bytes of weights or cache */
     double bytes;      /* everything that is read or written, with the weights */
     double operations; /* of matmuls and attention */
+    double scores;     /* of attention: a head of a row times a cell */
 } tn__cost;
 tn__cost tn__node_cost(const tn_tensor *node, const tn_predict_params *params);
 /* The expected number of experts that the ids name, if tokens choose them evenly and independently. */

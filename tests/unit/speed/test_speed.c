@@ -199,7 +199,7 @@ static void test_measure(void **state) {
     assert_ok(tn_device_find("sim:64M", &device));
     assert_ok(tn_device_measure(device, &params, &s));
     assert_true(s.read > 0 && s.move > 0 && s.link > 0 && s.launch[TN_LAUNCH_DECODE] > 0);
-    assert_true(s.attention_one > 0 && s.attention_many > 0 && s.attention_read > 0);
+    assert_true(s.attention_scores > 0 && s.attention_many > 0 && s.attention_read > 0);
     assert_false(s.given);
     for (int i = 0; i < TN_SPEED_POINTS; i++) assert_true(s.multiply[TN_Q8_0][i] > 0);
     /* The peak is an upper bound of what matmuls read. */

@@ -59,7 +59,7 @@ static void print_speed(const tn_device_speed *s) {
         for (int p = 0; p < TN_SPEED_POINTS; p++) printf(" %9s", human_rate(a, s->multiply[t][p]));
         putchar('\n');
     }
-    printf("            attention: one row %s, many rows %s, cache read %sB/s\n", human_rate(a, s->attention_one),
+    printf("            attention: scores %s/s, many rows %s, cache read %sB/s\n", human_rate(a, s->attention_scores),
            human_rate(b, s->attention_many), human_rate(c, s->attention_read));
 }
 
@@ -76,8 +76,8 @@ static json_t *speed_json(const tn_device_speed *s) {
             json_object_set_new(types, tn_type_name((tn_type)t), rates_json(s->multiply[t], TN_SPEED_POINTS));
     return json_pack("{s:b, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:o}", "given", (int)s->given, "read",
                      s->read, "read_mapped", s->read_mapped, "move", s->move, "attention_read", s->attention_read,
-                     "attention_one", s->attention_one, "attention_many", s->attention_many, "link", s->link, "run",
-                     s->run, "launch", rates_json(s->launch, TN_LAUNCH_KINDS), "experts",
+                     "attention_scores", s->attention_scores, "attention_many", s->attention_many, "link", s->link,
+                     "run", s->run, "launch", rates_json(s->launch, TN_LAUNCH_KINDS), "experts",
                      rates_json(s->experts, TN_SPEED_POINTS), "multiply", types);
 }
 

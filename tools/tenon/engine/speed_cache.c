@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_FILE = 4 << 20, FORMAT = 2 };
+enum { MAX_FILE = 4 << 20, FORMAT = 3 };
 
 bool speed_cache_path(char *path, size_t size) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -32,8 +32,14 @@ static const struct speed_field {
     const char *name;
     size_t offset;
 } fields[] = {
-    {SPEED_FIELD(read)},          {SPEED_FIELD(read_mapped)},    {SPEED_FIELD(move)}, {SPEED_FIELD(attention_read)},
-    {SPEED_FIELD(attention_one)}, {SPEED_FIELD(attention_many)}, {SPEED_FIELD(link)}, {SPEED_FIELD(run)},
+    {SPEED_FIELD(read)},
+    {SPEED_FIELD(read_mapped)},
+    {SPEED_FIELD(move)},
+    {SPEED_FIELD(attention_read)},
+    {SPEED_FIELD(attention_scores)},
+    {SPEED_FIELD(attention_many)},
+    {SPEED_FIELD(link)},
+    {SPEED_FIELD(run)},
 };
 enum { FIELDS = sizeof fields / sizeof *fields };
 
