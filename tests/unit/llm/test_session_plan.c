@@ -142,6 +142,64 @@ static void few_layers_stand_for_all(void **state) {
     }
 }
 
+/* Whether covering a shape once more needs nothing: no plan, and no byte. */
+static bool is_covered(tn_session_plan *plan, tn__shape shape) {
+    tn_sched_memory before[4], after[4];
+    tn__graph_set *set;
+    assert_ok(tn__graph_new(plan, shape, &set));
+    if (!set) return true;
+    assert_ok(tn_sched_needs(plan->sched, before));
+    const uint64_t plans = tn_sched_get_stats(plan->sched).plans_made;
+    const bool in_flight = tn__shape_in_flight(plan, shape);
+    assert_ok(tn_sched_set_in_flight(plan->sched, in_flight ? plan->params.n_pipeline : 1));
+    assert_ok(tn_sched_cover(plan->sched, set->graph));
+    assert_ok(tn_sched_set_in_flight(plan->sched, 1));
+    assert_ok(tn_sched_needs(plan->sched, after));
+    bool covered = tn_sched_get_stats(plan->sched).plans_made == plans;
+    for (size_t d = 0; d < plan->placement.n_devices; d++)
+        covered = covered && before[d].compute == after[d].compute && before[d].scratch == after[d].scratch;
+    tn__graph_free(plan, set);
+    return covered;
+}
+
+/* Shapes that were not covered themselves, because few layers said so, are covered with all layers. */
+static void shapes_that_were_left_out_are_covered(void **state) {
+    (void)state;
+    static const char *const archs[] = {"llama", "gemma2", "qwen3moe"};
+    static const char *const devices[][2] = {{"cpu"},
+                                             {"sim:1G,name=walk0"},
+                                             {"sim:1G,offload=1,max-alloc=4M,name=walk1"},
+                                             {"walk0", "walk1"},
+                                             {"cuda:h200"}};
+    for (size_t i = 0; i < TN__COUNT(archs) * TN__COUNT(devices); i++) {
+        const char *const *names = devices[i / TN__COUNT(archs)];
+        tn_device *device;
+        if (tn_device_find(names[0], &device) != TN_OK) continue; /* no CUDA here */
+        tn_model *model = open_tiny(
+            &(tiny_options){.arch = archs[i % TN__COUNT(archs)], .layers = 40, .context = 2048, .ffn = 256});
+        tn_session_params p = small_params(tn_device_name(device));
+        p.devices[1] = names[1];
+        p.split[0] = p.split[1] = names[1] != NULL;
+        p.n_ctx = p.n_batch = 2048;
+        p.n_ubatch = 512;
+        p.n_outputs = i % 2 ? 3 : 512;
+        p.n_gpu_layers = names[1] ? 1000 : 13;
+        tn_session_plan *plan;
+        tn__shape *shapes;
+        size_t n;
+        assert_ok(tn_session_plan_new(model, &p, &plan));
+        assert_ok(tn__shapes_list(plan, &shapes, &n));
+        assert_true(plan->n_covered < n); /* otherwise nothing was left out */
+        for (size_t k = 0; k < n; k++)
+            if (!is_covered(plan, shapes[k]))
+                fail_msg("%s on %s: kind %d, %d tokens, %d outputs is not covered", archs[i % TN__COUNT(archs)],
+                         names[0], (int)shapes[k].kind, shapes[k].n_tokens, shapes[k].n_outputs);
+        tn_free(shapes);
+        tn_session_plan_free(plan);
+        tn_model_close(model);
+    }
+}
+
 /* ---- Plans and sessions ---- */
 
 static void a_plan_makes_one_session_and_either_may_end_first(void **state) {
@@ -482,6 +540,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_list_has_every_shape),
         cmocka_unit_test(few_layers_stand_for_all),
+        cmocka_unit_test(shapes_that_were_left_out_are_covered),
         cmocka_unit_test(a_plan_makes_one_session_and_either_may_end_first),
         cmocka_unit_test(a_second_session_plans_only_what_it_adds),
         cmocka_unit_test(shrunk_memory_is_refused_with_both_figures),
