@@ -133,6 +133,7 @@ typedef struct tn_fit_device {
     size_t weights, cache, compute, scratch; /* exact bytes; of a shared scheduler: including the other sessions' */
     size_t staging;                          /* host memory for batches, results, metadata and uploads */
     size_t own;                              /* what the backend takes beside all of these */
+    size_t pinned;                           /* of compute, scratch and staging: pinned for GPUs */
     size_t mapped;                           /* weights that stay in the file's map and take no memory of their own */
     size_t lower_bound;                      /* of compute */
     size_t in_order;                         /* compute of an allocator that sees one node after another, best fit */

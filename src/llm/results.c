@@ -20,13 +20,16 @@ tn_status tn__results_bytes(const tn_session_plan *p, size_t *bytes) {
     return TN_OK;
 }
 
+tn_buffer_type *tn__results_type(const tn_session_plan *p) {
+    return tn_device_host_buffer_type(tn__plan_device(p, 0));
+}
+
 /* One block: logits, argmax, sums, steps. */
 tn_status tn__results_new(const tn_session_plan *p, tn__results *r) {
     const size_t rows = (size_t)p->params.n_outputs;
     TN_TRY(tn__results_bytes(p, &r->bytes));
     const size_t count = r->bytes / sizeof *r->logits;
-    /* Memory that the first device can write to directly, where it offers such. */
-    tn_buffer_type *pinned = tn_device_host_buffer_type(tn__plan_device(p, 0));
+    tn_buffer_type *pinned = tn__results_type(p);
     if (pinned) {
         TN_TRY(tn_buffer_new(pinned, r->bytes, &r->pinned));
         TN_TRY(tn_buffer_clear(r->pinned, 0));

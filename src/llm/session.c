@@ -32,6 +32,7 @@ static tn_status check_plan(tn_session_plan *p) {
     if (p->loads && p->model->loaded)
         return tn_fail(TN_E_STATE,
                        "another session has loaded the model's weights since the plan was made: plan again");
+    TN_TRY(tn__session_plan_refresh(p));
     TN_TRY(tn__session_plan_check_fit(p));
     return p->fits ? TN_OK : tn__session_plan_too_big(p);
 }

@@ -3,9 +3,12 @@
 
 #include "base/checked.h"
 
-/* Bytes that must be free on a device. Weights that another session loaded take nothing more. */
+/* Bytes that must be free on a device. Weights that another session loaded, and what they were uploaded through, take
+ * nothing more. */
 static size_t bytes_to_take(const tn_session_plan *p, size_t device) {
-    return tn__device_plan_bytes(&p->devices[device]) - (p->model->loaded ? p->devices[device].weights : 0);
+    const size_t all = tn__device_plan_bytes(&p->devices[device]);
+    if (!p->model->loaded) return all;
+    return all - p->devices[device].weights - (device + 1 == p->placement.n_devices ? tn__plan_upload_bytes(p) : 0);
 }
 
 /* What the devices of the domain whose first device is `first` need together. */

@@ -25,6 +25,7 @@ static tn_status report_plan(const tn_session_plan *p, tn_fit *fit) {
                              .scratch = plan->scratch,
                              .staging = plan->staging,
                              .own = plan->own,
+                             .pinned = plan->pinned,
                              .in_order = plan->in_order,
                              .lower_bound = plan->lower_bound,
                              .free = budgets[d].free,

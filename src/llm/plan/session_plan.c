@@ -246,6 +246,19 @@ static tn_status plan_graphs(tn_session_plan *p, tn_sched_memory *memory) {
     return status;
 }
 
+tn_status tn__session_plan_refresh(tn_session_plan *p) {
+    if (!p->params.sched) return TN_OK;
+    tn_sched_memory *memory = tn_calloc(p->placement.n_devices, sizeof *memory);
+    tn_status status = memory ? tn_sched_needs(p->sched, memory) : TN_E_NOMEM;
+    for (size_t d = 0; d < p->placement.n_devices && status == TN_OK; d++) {
+        p->devices[d].compute = memory[d].compute;
+        p->devices[d].scratch = memory[d].scratch;
+        p->devices[d].missing = memory[d].missing;
+    }
+    tn_free(memory);
+    return status;
+}
+
 size_t tn__plan_upload_bytes(const tn_session_plan *p) {
     size_t bytes = 0;
     for (size_t d = 0; d < p->placement.n_devices; d++) {
@@ -258,7 +271,8 @@ size_t tn__plan_upload_bytes(const tn_session_plan *p) {
 
 /* What the session takes on the host beside tensors. The graphs themselves are not part of it. */
 static tn_status plan_host(tn_session_plan *p) {
-    size_t results, embeddings, metadata, *staging = &p->devices[p->placement.n_devices - 1].staging;
+    tn__device_plan *host = &p->devices[p->placement.n_devices - 1];
+    size_t results, embeddings, metadata, *staging = &host->staging;
     TN_TRY(tn__results_bytes(p, &results));
     TN_TRY(tn__embeddings_bytes(p, &embeddings));
     TN_TRY(tn__kv_host_bytes(&p->kv, &metadata));
@@ -266,6 +280,13 @@ static tn_status plan_host(tn_session_plan *p) {
                             tn__plan_upload_bytes(p)};
     for (size_t i = 0; i < TN__COUNT(parts); i++)
         if (!tn__add_size(*staging, parts[i], staging)) return tn_fail(TN_E_OVERFLOW, "the session's size overflows");
+    host->pinned = tn__plan_upload_bytes(p) + (tn__results_type(p) ? results : 0);
+    /* The scheduler's memory on the host is pinned if a device can copy from such memory. */
+    for (size_t d = 0; d < p->placement.n_devices; d++) {
+        if (!tn_device_host_buffer_type(tn__plan_device(p, d))) continue;
+        host->pinned += host->compute + host->scratch;
+        break;
+    }
     return TN_OK;
 }
 

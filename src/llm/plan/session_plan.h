@@ -16,6 +16,7 @@ typedef struct tn__device_plan {
     size_t missing;  /* of compute and scratch: all, unless the scheduler is shared */
     size_t staging;  /* on the host: batches, results, metadata, and what uploads go through */
     size_t own;      /* what the backend takes beside all buffers */
+    size_t pinned;   /* of compute, scratch and staging */
     size_t in_order; /* compute of an allocator that sees one node after another */
     size_t margin;   /* what the search adds to `missing` */
     int32_t n_layers;
@@ -58,6 +59,8 @@ tn_status tn__session_plan_check_fit(tn_session_plan *plan);
 tn_status tn__session_plan_choose(tn_session_plan *plan);
 /* Finds a placement as that does, without planning all that it needs: quick, and nearly always right. */
 tn_status tn__session_plan_search(tn_session_plan *plan);
+/* What other sessions have reserved in a shared scheduler since the plan was made changes its figures. */
+tn_status tn__session_plan_refresh(tn_session_plan *plan);
 /* Plans the current placement. */
 tn_status tn__session_plan_make(tn_session_plan *plan);
 
@@ -97,6 +100,8 @@ int32_t tn__outputs_for(const tn_session_params *params, int32_t n_wanted, int32
 
 size_t tn__staging_bytes(const tn_session_params *params, bool pipelined);
 tn_status tn__results_bytes(const tn_session_plan *plan, size_t *bytes);
+/* The memory that results are in: one that the first device can write to directly, or NULL for the heap. */
+tn_buffer_type *tn__results_type(const tn_session_plan *plan);
 tn_status tn__embeddings_bytes(const tn_session_plan *plan, size_t *bytes);
 
 /* ---- Queued steps (queued_step.c) ---- */

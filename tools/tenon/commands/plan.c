@@ -116,14 +116,14 @@ static void print_verdict(const struct plan_subject *s, FILE *out) {
 /* ---- JSON ---- */
 
 static json_t *device_json(const tn_fit_device *f) {
-    return json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I}, s:b}",
-                     "name", f->name, "layers", f->n_layers, "weights", (json_int_t)f->weights, "mapped",
-                     (json_int_t)f->mapped, "cache", (json_int_t)f->cache, "compute", (json_int_t)f->compute,
-                     "scratch", (json_int_t)f->scratch, "staging", (json_int_t)f->staging, "own", (json_int_t)f->own,
-                     "in_order", (json_int_t)f->in_order, "needed", (json_int_t)device_bytes(f), "lower_bound",
-                     (json_int_t)f->lower_bound, "free", (json_int_t)f->free, "total", (json_int_t)f->total, "domain",
-                     "first", (json_int_t)f->domain, "free", (json_int_t)f->domain_free, "total",
-                     (json_int_t)f->domain_total, "reported", (int)f->reported);
+    return json_pack(
+        "{s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I}, s:b}", "name",
+        f->name, "layers", f->n_layers, "weights", (json_int_t)f->weights, "mapped", (json_int_t)f->mapped, "cache",
+        (json_int_t)f->cache, "compute", (json_int_t)f->compute, "scratch", (json_int_t)f->scratch, "staging",
+        (json_int_t)f->staging, "own", (json_int_t)f->own, "pinned", (json_int_t)f->pinned, "in_order",
+        (json_int_t)f->in_order, "needed", (json_int_t)device_bytes(f), "lower_bound", (json_int_t)f->lower_bound,
+        "free", (json_int_t)f->free, "total", (json_int_t)f->total, "domain", "first", (json_int_t)f->domain, "free",
+        (json_int_t)f->domain_free, "total", (json_int_t)f->domain_total, "reported", (int)f->reported);
 }
 
 static int print_plan_json(const struct plan_subject *s) {
