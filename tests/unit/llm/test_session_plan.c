@@ -473,6 +473,27 @@ static void damaged_plans_are_refused(void **state) {
     tn_model_close(model);
 }
 
+static tn_status save_and_load(void *user) {
+    tn_model *model;
+    tn_session_plan *plan, *loaded = NULL;
+    tn_session_params p = small_params("cpu");
+    p.n_ubatch = p.n_seqs = 1;
+    TN_TRY(tn_model_open(user, NULL, &model));
+    tn_status status = tn_session_plan_new(model, &p, &plan);
+    if (status == TN_OK) status = tn_session_plan_save(plan, plan_path);
+    if (status == TN_OK) status = tn_session_plan_load(model, &p, plan_path, &loaded);
+    tn_session_plan_free(plan);
+    tn_session_plan_free(loaded);
+    tn_model_close(model);
+    return status;
+}
+
+static void every_allocation_may_fail(void **state) {
+    (void)state;
+    tn_model_close(open_tiny(&(tiny_options){.layers = 1}));
+    check_every_allocation_failure(save_and_load, model_path);
+}
+
 /* ---- Abort ---- */
 
 static int asked, stop_at;
@@ -548,6 +569,7 @@ int main(void) {
         cmocka_unit_test(saved_plans_are_loaded_and_used),
         cmocka_unit_test(stale_plans_are_refused_with_the_reason),
         cmocka_unit_test(damaged_plans_are_refused),
+        cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(an_aborted_call_leaves_a_session_that_works),
     };
     return cmocka_run_group_tests(tests, make_path, remove_path);

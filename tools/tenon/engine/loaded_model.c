@@ -69,11 +69,10 @@ static int fail_too_big(const char *path, tn_session_plan *plan, const tn_fit *f
         size_t bytes = device_bytes(d);
         char needed[HUMAN_SIZE], available[HUMAN_SIZE], weights[HUMAN_SIZE], cache[HUMAN_SIZE], compute[HUMAN_SIZE];
         if (bytes > d->free)
-            fprintf(stderr,
-                    "  %s needs %s (%zu bytes) and has %s (%zu): weights %s, cache %s, compute and scratch %s\n",
+            fprintf(stderr, "  %s needs %s (%zu bytes) and has %s (%zu): weights %s, cache %s, the rest %s\n",
                     d->name, human_bytes(needed, bytes), bytes, human_bytes(available, d->free), d->free,
                     human_bytes(weights, d->weights), human_bytes(cache, d->cache),
-                    human_bytes(compute, d->compute + d->scratch));
+                    human_bytes(compute, bytes - d->weights - d->cache));
         if (d->mapped > d->total)
             fprintf(stderr, "  the file (%s) is larger than the memory of %s (%s)\n", human_bytes(needed, d->mapped),
                     d->name, human_bytes(available, d->total));
