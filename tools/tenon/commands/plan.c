@@ -362,7 +362,7 @@ const struct command command_plan = {
                 "tenon plan model.gguf --device sim:24G,name=rtx4090 --cache-type q8_0\n"
                 "tenon plan 70b.gguf --device sim:48G,name=a --device sim:48G,name=b --json\n"
                 "tenon plan model.gguf --html plan.html\n"
-                "tenon plan model.gguf --save model.plan && tenon run model.gguf --plan model.plan Hello\n"
+                "tenon plan model.gguf --save model.plan && tenon run model.gguf --plan model.plan -p Hello\n"
                 "tenon plan --verify model.plan model.gguf",
     .exit_codes = "0 fits, 1 error, 2 wrong usage, 3 does not fit",
     .section = SECTION_MEMORY,
