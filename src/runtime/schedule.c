@@ -68,8 +68,7 @@ static bool needs_copy(const schedule_builder *b, const tn_tensor *source, uint3
 static bool are_experts(const schedule_builder *b, const tn_tensor *t, int s) {
     const tn_tensor *source = t->src[s];
     return t->op == TN_OP_MUL_MAT_ID && s == 0 && tn__sched_is_weight(b->sched, source) && source->ne[3] == 1 &&
-           tn_is_contiguous(source) &&
-           tn__sched_memory_type(b->sched, source, 0) == b->sched->core->types[b->sched->core->n_streams - 1];
+           tn_is_contiguous(source) && tn_buffer_type_is_host(tn__sched_memory_type(b->sched, source, 0));
 }
 
 /* ---- Cutting ---- */
