@@ -75,6 +75,13 @@ typedef struct tn_placement_override {
     const char *device;
 } tn_placement_override;
 
+/* Max bytes that a session may use of a device, weights that stay in the file's map included. On the host it also
+ * limits what devices with unified memory use together with it. */
+typedef struct tn_budget {
+    const char *device;
+    size_t bytes;
+} tn_budget;
+
 typedef struct tn_session_params {
     int32_t n_ctx;          /* cells of the KV cache, shared by the sequences; 0: as trained */
     int32_t n_batch;        /* max tokens in one tn_session_decode */
@@ -99,6 +106,13 @@ typedef struct tn_session_params {
     int32_t n_gpu_layers; /* layers off the CPU; -1: as many as fit */
     const tn_placement_override *overrides;
     size_t n_overrides;
+    /* Devices that are not listed are limited by their free memory alone, as are budgets above it. Devices, overrides
+     * and budgets outlive the plan. budget.h chooses the other parameters so that they fit. */
+    const tn_budget *budgets;
+    size_t n_budgets;
+    /* Max tokens whose feed-forward part is computed together, at least 32; 0: what suits the device. Fewer need less
+     * compute memory and read the weights more often. */
+    int32_t ffn_chunk;
     bool no_repack;  /* keep weights as in the file, never in a layout of the CPU's kernels */
     bool embeddings; /* decoding gives embeddings instead of logits; encoders always do */
     tn_pooling pooling;

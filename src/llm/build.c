@@ -282,13 +282,13 @@ static bool copies_weights(const graph_builder *b, const tn__layer *l, tn_tensor
     return false;
 }
 static int64_t ffn_chunk(const graph_builder *b, int32_t il, tn_tensor *x) {
-    const int64_t rows = x->ne[1];
-    if (rows <= FFN_CHUNK_CPU) return rows;
+    const int64_t rows = x->ne[1], most = b->plan->params.ffn_chunk ? b->plan->params.ffn_chunk : INT64_MAX;
+    if (rows <= TN__MIN(most, FFN_CHUNK_CPU)) return rows;
     tn_device *device = tn__plan_device(b->plan, (size_t)b->plan->placement.device_of_layer[il + 1]);
     bool host = tn_device_get_kind(device) == TN_DEVICE_CPU;
     int64_t chunk = host && !copies_weights(b, &b->m->w.layers[il], x) ? FFN_CHUNK_CPU : FFN_CHUNK_GPU;
     int64_t least = (rows + FFN_MOST_CHUNKS - 1) / FFN_MOST_CHUNKS;
-    return least > chunk ? least : chunk;
+    return TN__MAX(least, TN__MIN(most, chunk));
 }
 
 /* x + ffn(norm(x)), in chunks of tokens that add to x in place. */
@@ -396,8 +396,10 @@ static tn_tensor *build_classifier(const graph_builder *b, tn_tensor *x) {
 }
 
 /* An upper bound for the tensors of a graph. */
-static size_t graph_tensor_limit(const tn_model *m, tn__shape shape) {
-    size_t chunks = TN__MIN(((size_t)shape.n_tokens + FFN_CHUNK_CPU - 1) / FFN_CHUNK_CPU, FFN_MOST_CHUNKS);
+static size_t graph_tensor_limit(const tn_session_plan *p, tn__shape shape) {
+    const tn_model *m = p->model;
+    const size_t least = p->params.ffn_chunk ? TN__MIN((size_t)p->params.ffn_chunk, FFN_CHUNK_CPU) : FFN_CHUNK_CPU;
+    size_t chunks = TN__MIN(((size_t)shape.n_tokens + least - 1) / least, FFN_MOST_CHUNKS);
     return (size_t)m->h.n_layer * (48 + 40 * chunks) + 64;
 }
 
@@ -430,7 +432,7 @@ static graph_builder begin_graph(const tn_session_plan *p, tn__shape shape, tn__
 
 tn_status tn__build_graph(const tn_session_plan *p, tn__shape shape, tn__graph_set *set) {
     graph_builder b = begin_graph(p, shape, set);
-    size_t limit = set->n_tensors ? set->n_tensors : graph_tensor_limit(p->model, shape);
+    size_t limit = set->n_tensors ? set->n_tensors : graph_tensor_limit(p, shape);
     size_t capacity = set->n_tensors ? set->capacity : limit + p->model->n_all + 4 * (size_t)b.h->n_layer;
     TN_TRY(
         tn_arena_new(&(tn_arena_params){.size = tn_arena_size_for(limit, capacity), .no_alloc = true}, &set->arena));

@@ -59,6 +59,8 @@ int32_t tn__round_outputs(int32_t n, int32_t limit);
 
 /* ---- The builder (build.c) ---- */
 
+enum { TN__MIN_FFN_CHUNK = 32 }; /* of params.ffn_chunk: bounds the number of nodes */
+
 tn_status tn__build_graph(const struct tn_session_plan *plan, tn__shape shape, tn__graph_set *set);
 /* A graph that moves cells. A group in which nothing has to be done gets no graph. */
 tn_status tn__build_move(const struct tn_session_plan *plan, tn__shape shape, tn__graph_set *set);

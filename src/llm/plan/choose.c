@@ -64,6 +64,32 @@ static tn_status limit_mapped_layers(tn_session_plan *p) {
     return plan_and_check(p, fitting);
 }
 
+static bool fits_off_host(const tn_session_plan *p) {
+    for (size_t d = 0; d + 1 < p->placement.n_devices; d++)
+        if (bytes_to_take(p, d) > p->placement.budgets[d].free ||
+            p->devices[d].mapped > p->placement.budgets[d].total)
+            return false;
+    return true;
+}
+
+/* A host with a budget may be too small for the layers that estimates leave it: finds the largest number that the
+ * other devices take, from exact plans. */
+static tn_status fill_devices_exactly(tn_session_plan *p, int32_t all) {
+    int32_t low = 0, high = all + 1, step = 1, tried = tn__placement_count(&p->placement);
+    bool fits = fits_off_host(p);
+    /* The estimate is close: growing steps from there, then halves. */
+    for (;;) {
+        *(fits ? &low : &high) = tried;
+        if (high - low < 2) break;
+        const bool below = low == 0, above = high > all;
+        tried = above ? TN__MIN(low + step, all) : below ? TN__MAX(high - step, 1) : low + (high - low) / 2;
+        step *= 2;
+        TN_TRY(plan_and_check(p, tried));
+        fits = fits_off_host(p);
+    }
+    return tried == low ? TN_OK : plan_and_check(p, low);
+}
+
 /* Moves the caller's number of layers off the host, or as many as fit. What a device needs beside its layers is known
  * only from a plan that has layers there, so placing and planning alternate until a plan fits or nothing new is
  * learned. By then the needs may be overestimated, because they come from plans with other layers. So layers are
@@ -78,8 +104,10 @@ static tn_status choose_layers(tn_session_plan *p) {
     int32_t wanted = p->params.n_gpu_layers, all = p->model->h.n_layer + 1;
     do TN_TRY(plan_and_check(p, wanted));
     while (tn__placement_learn(p, false) && !p->fits && p->placement.n_devices > 1);
-    if (wanted < 0 && p->placement.n_devices > 1 && !mapped_weights_fit(p)) return limit_mapped_layers(p);
-    if (wanted >= 0 || !p->fits || p->placement.n_devices == 1) return TN_OK;
+    if (wanted >= 0 || p->placement.n_devices == 1) return TN_OK;
+    if (!p->fits && tn__limits_host(p)) return fill_devices_exactly(p, all);
+    if (!mapped_weights_fit(p)) return limit_mapped_layers(p);
+    if (!p->fits) return TN_OK;
     for (int i = 0; i < MAX_LESSONS && tn__placement_learn(p, true); i++) {
         TN_TRY(plan_and_check(p, wanted));
         if (p->fits) continue;

@@ -47,8 +47,9 @@ static tn_status allocate_placement(tn__session_placement *p, size_t n_items, si
     p->list = tn_calloc(p->n_devices, sizeof(tn_device *));
     p->budgets = tn_calloc(p->n_devices, sizeof *p->budgets);
     p->domain_free = tn_calloc(p->n_devices, sizeof *p->domain_free);
+    p->limits = tn_calloc(p->n_devices, sizeof *p->limits);
     return p->types && p->device_of_layer && p->devices && p->layers && p->names && p->bytes && p->chosen &&
-                   p->needed && p->before && p->weights && p->list && p->budgets && p->domain_free
+                   p->needed && p->before && p->weights && p->list && p->budgets && p->domain_free && p->limits
                ? TN_OK
                : TN_E_NOMEM;
 }
@@ -88,7 +89,7 @@ tn_status tn__placement_new(tn_session_plan *plan) {
     }
     for (size_t i = 0; i < m->n_all; i++) p->weights[i] = (tn__weight_placement){-1, -1};
     for (size_t i = 0; i < params->n_overrides; i++) TN_TRY(apply_override(plan, &params->overrides[i], (int)i));
-    return TN_OK;
+    return tn__limits_read(plan);
 }
 
 void tn__placement_free(tn__session_placement *p) {
@@ -105,6 +106,7 @@ void tn__placement_free(tn__session_placement *p) {
     tn_free(p->list);
     tn_free(p->budgets);
     tn_free(p->domain_free);
+    tn_free(p->limits);
     *p = (tn__session_placement){0};
 }
 
@@ -161,7 +163,9 @@ static void measure_layers(tn_session_plan *plan) {
 }
 
 tn_status tn__placement_budgets(const tn_session_plan *plan, tn_device_budget *budgets) {
-    return tn_device_budgets(plan->placement.list, plan->placement.n_devices, budgets);
+    TN_TRY(tn_device_budgets(plan->placement.list, plan->placement.n_devices, budgets));
+    tn__limits_apply(plan, budgets);
+    return TN_OK;
 }
 
 bool tn__placement_has_room(tn_session_plan *plan) {

@@ -15,6 +15,7 @@ typedef struct tn__session_placement {
     tn_buffer_type **types;        /* per device */
     tn_device **list;              /* the devices */
     tn_device_budget *budgets;     /* what they may take, by the last check */
+    size_t *limits;                /* the caller's budgets; SIZE_MAX: none */
     int *device_of_layer;          /* n_layer + 2: input side, layers, output side */
     tn__weight_placement *weights; /* by number in the model */
     bool ends_together;            /* the embedding goes with the output, if that is off the host */
@@ -46,6 +47,10 @@ bool tn__placement_learn(struct tn_session_plan *plan, bool exactly);
 void tn__placement_unlearn(tn__session_placement *placement);
 /* What every device and domain may take now. The host's is the last of them. */
 tn_status tn__placement_budgets(const struct tn_session_plan *plan, tn_device_budget *budgets);
+/* Reads the caller's budgets; lowers what devices and domains may take to them (limits.c). */
+tn_status tn__limits_read(struct tn_session_plan *plan);
+bool tn__limits_host(const struct tn_session_plan *plan); /* whether the host has a budget */
+void tn__limits_apply(const struct tn_session_plan *plan, tn_device_budget *budgets);
 /* Fills device_of_layer from the weights that an earlier session loaded. */
 tn_status tn__placement_follow(struct tn_session_plan *plan);
 int tn__placement_of_weight(const struct tn_session_plan *plan, const tn__weight *weight);

@@ -31,6 +31,9 @@ static tn_status fill_session_params(const tn_model *m, tn_session_params *p) {
                        p->n_ctx, p->n_batch, p->n_ubatch, p->n_seqs, p->n_outputs);
     if (p->n_pipeline < 0 || p->n_pipeline > 64)
         return tn_fail(TN_E_INVALID, "%d micro-batches in flight; 0 to 64 are possible", p->n_pipeline);
+    if (p->ffn_chunk && p->ffn_chunk < TN__MIN_FFN_CHUNK)
+        return tn_fail(TN_E_INVALID, "feed-forward chunks of %d tokens; 0 or at least %d are possible", p->ffn_chunk,
+                       (int)TN__MIN_FFN_CHUNK);
     if (p->n_seqs > 65536) return tn_fail(TN_E_INVALID, "%d sequences; at most 65536 are possible", p->n_seqs);
     if (p->n_batch > p->n_ctx) p->n_batch = p->n_ctx;
     if (p->n_ubatch > p->n_batch) p->n_ubatch = p->n_batch;
@@ -108,6 +111,7 @@ void tn_session_plan_free(tn_session_plan *p) {
     tn_free(p->devices);
     tn_free(p->advice);
     tn_free(p->covered);
+    tn_free(p->kept);
     tn_free(p);
 }
 

@@ -47,6 +47,7 @@ struct tn_session_plan {
     bool sequential; /* the in-flight micro-batches did not fit: they run one after the other */
     bool pipelined;  /* several full micro-batches may be in flight */
     char *advice;    /* once it was asked for */
+    void *kept;      /* memory that params points to and the plan owns */
 };
 
 /* Opens devices and scheduler for model and params, which are set. The plan must not move in memory afterwards. */
