@@ -18,6 +18,7 @@
 #include "tenon/train.h"
 
 #include "tenon/arch.h"
+#include "tenon/budget.h"
 #include "tenon/chat.h"
 #include "tenon/generate.h"
 #include "tenon/grammar.h"
