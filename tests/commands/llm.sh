@@ -63,6 +63,23 @@ sum=$("$tenon" plan "$work/1b.gguf" --ctx 4096 --ubatch 512 --device cpu --json 
     awk -F'[:,]' '/"compute"|"scratch"/ { s += $2 } END { print s }')
 [ "$sum" -gt 0 ] && [ "$sum" -le $((24 << 20)) ] || failed "the 1B model computes in $sum bytes, more than 24 MiB"
 
+# ---- --budget ----
+gpu=sim:24G,read=936G,f16=71T,name=gpu
+check "a budget" 0 'chosen' "$tenon" plan "$work/1b.gguf" --device $gpu --budget gpu=512M
+check "a budget with a picture" 0 'It fits' "$tenon" plan "$work/1b.gguf" --device $gpu --budget gpu=512M,cpu=2G --html "$work/b.html"
+grep -q 'class="frontier"' "$work/b.html" || failed "the report has no picture of memory and speed"
+check "a budget in JSON" 0 '"chosen": true' "$tenon" plan "$work/1b.gguf" --device $gpu --budget gpu=512M --json
+check "the longest context" 0 'context 32768' "$tenon" plan "$work/1b.gguf" --device $gpu --budget gpu=8G --prefer context
+check "a fixed cache type" 0 'cache f16/q8_0' "$tenon" plan "$work/1b.gguf" --device $gpu --budget gpu=512M --cache-type-k f16 --cache-type-v q8_0
+check "a budget above the memory" 0 'more than the 24.0 GiB that are free' "$tenon" plan "$work/1b.gguf" --device $gpu --budget gpu=64G
+check "a budget in which nothing fits" 3 'lacks' "$tenon" plan "$work/1b.gguf" --device $gpu --budget gpu=64M,cpu=64M
+check "a budget for another device" 1 'session uses gpu, cpu' "$tenon" plan "$work/1b.gguf" --device $gpu --budget cuda7=1G
+check "a budget without a size" 2 'not a size' "$tenon" plan "$work/1b.gguf" --device $gpu --budget gpu=much
+check "a budget without a device" 2 'DEVICE=SIZE' "$tenon" plan "$work/1b.gguf" --budget 4G
+check "a cache type that does not exist" 2 'budget-cache' "$tenon" plan "$work/1b.gguf" --device $gpu --budget gpu=1G --budget-cache q9
+"$tenon" synth "$work/small.gguf" --shape tiny > /dev/null
+check "running in a budget" 0 'Chosen for the budget: context' "$tenon" run "$work/small.gguf" --device sim:1G,name=gpu --budget gpu=4M -p x -n 4
+
 # ---- embed, perplexity, logits ----
 small=layers=2,width=64,heads=4,kv=4,head=16,ffn=96,vocab=600,ctx=64
 for arch in bert llama; do "$tenon" synth "$work/$arch.gguf" --arch $arch --shape $small --type f32 > /dev/null; done

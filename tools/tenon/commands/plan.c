@@ -1,6 +1,7 @@
 /* tenon plan: the memory that a model needs on each device, and whether it fits. */
 #include "cli/json_output.h"
 #include "cli/term.h"
+#include "engine/budget_options.h"
 #include "engine/loaded_model.h"
 #include "engine/options.h"
 #include "engine/speed_report.h"
@@ -20,6 +21,7 @@ struct plan_subject {
     tn_session_params params;
     tn_session_plan *plan;
     tn_fit fit;
+    tn_budget_ladder ladder; /* of --budget; else empty */
 };
 
 static double bound_gap(const tn_fit_device *d) {
@@ -142,6 +144,7 @@ static int print_plan_json(const struct plan_subject *s) {
         (json_int_t)s->fit.splits_prefill, "decode", "nodes", (json_int_t)s->fit.nodes_decode, "splits",
         (json_int_t)s->fit.splits_decode);
     json_object_set_new(root, "predicted", predicted_speed_json(s->plan));
+    if (s->ladder.n_choices) json_object_set_new(root, "budget", ladder_json(&s->ladder));
     return print_json_document(root);
 }
 
@@ -191,16 +194,19 @@ static void write_html_text(FILE *out, const char *text) {
 static int write_html(const struct plan_subject *s, const char *path) {
     FILE *out = fopen(path, "w");
     if (!out) return fail("cannot write %s", path);
-    fputs("<!doctype html>\n<meta charset=\"utf-8\">\n<title>Memory plan</title>\n"
-          "<style>body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem}"
-          "pre{overflow-x:auto}svg{max-width:100%;height:auto}"
-          "@media(prefers-color-scheme:dark){body{background:#16181d;color:#e4e6eb}svg{background:#fff}}</style>\n"
-          "<h1>Memory plan</h1>\n<pre>",
-          out);
+    fputs(
+        "<!doctype html>\n<meta charset=\"utf-8\">\n<title>Memory plan</title>\n"
+        "<style>body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem}"
+        "pre{overflow-x:auto}svg{max-width:100%;height:auto}"
+        "@media(prefers-color-scheme:dark){body{background:#16181d;color:#e4e6eb}svg:not(.frontier){background:#fff}}"
+        "</style>\n"
+        "<h1>Memory plan</h1>\n<pre>",
+        out);
     char *text = NULL;
     size_t size;
     FILE *report = open_memstream(&text, &size);
     if (report) {
+        if (s->ladder.n_choices) print_ladder(&s->ladder, report);
         print_heading(s, report);
         print_table(s, report);
         print_graphs(s, report);
@@ -211,6 +217,10 @@ static int write_html(const struct plan_subject *s, const char *path) {
     }
     free(text);
     fputs("</pre>\n", out);
+    if (s->ladder.n_choices) {
+        fputs("<h2>Memory and speed</h2>\n", out);
+        draw_frontier(&s->ladder, out);
+    }
     int code = EXIT_OK;
     for (size_t d = 0; d < s->fit.n_devices && !code; d++) {
         for (int decode = 0; decode < 2 && !code; decode++) {
@@ -245,6 +255,21 @@ static int print_launches(const struct plan_subject *s) {
 
 /* ---- The command ---- */
 
+/* With --budget the parameters are chosen. */
+static int make_plan(const struct args *args, struct plan_subject *s) {
+    if (s->params.n_budgets && !args_text(args, "plan")) {
+        const struct budget_search_options how = {.frontier = true, .measure = args_flag(args, "measure")};
+        int code = plan_to_budget(args, s->model, &s->params, how, &s->plan, &s->ladder);
+        if (code) return code;
+        print_budget_notes(&s->ladder);
+    } else {
+        tn_status status = session_plan_from(args, s->model, &s->params, &s->plan);
+        if (status != TN_OK) return fail_status(status, "%s", s->path);
+    }
+    tn_status status = tn_session_plan_fit(s->plan, &s->fit);
+    return status == TN_OK ? EXIT_OK : fail_status(status, "%s", s->path);
+}
+
 static int run_plan(const struct args *args) {
     char buffer[4096];
     struct plan_subject s = {.path = find_model(args, buffer, sizeof buffer)};
@@ -263,10 +288,8 @@ static int run_plan(const struct args *args) {
         tn_model_close(s.model);
         return status == TN_OK ? EXIT_OK : fail_status(status, "%s", s.path);
     }
-    status = session_plan_from(args, s.model, &s.params, &s.plan);
-    if (status == TN_OK) status = tn_session_plan_fit(s.plan, &s.fit);
-    if (status != TN_OK) {
-        code = fail_status(status, "%s", s.path);
+    if ((code = make_plan(args, &s))) {
+        tn_budget_ladder_free(&s.ladder);
         tn_session_plan_free(s.plan);
         tn_model_close(s.model);
         return code;
@@ -279,6 +302,7 @@ static int run_plan(const struct args *args) {
     } else if (args_flag(args, "json")) {
         code = print_plan_json(&s);
     } else {
+        if (s.ladder.n_choices) print_ladder(&s.ladder, stdout);
         print_heading(&s, stdout);
         print_table(&s, stdout);
         print_graphs(&s, stdout);
@@ -303,6 +327,7 @@ static int run_plan(const struct args *args) {
     if (!code && args_flag(args, "launches")) code = print_launches(&s); /* last: it uses the plan up */
     if (!code && !s.fit.fits) code = EXIT_TOO_BIG;
     tn_fit_free(&s.fit);
+    tn_budget_ladder_free(&s.ladder);
     tn_session_plan_free(s.plan);
     tn_model_close(s.model);
     return code;
@@ -361,6 +386,7 @@ const struct command command_plan = {
     .examples = "tenon plan model.gguf --ctx 32768\n"
                 "tenon plan model.gguf --device sim:24G,name=rtx4090 --cache-type q8_0\n"
                 "tenon plan 70b.gguf --device sim:48G,name=a --device sim:48G,name=b --json\n"
+                "tenon plan model.gguf --budget cuda0=8G,cpu=4G --prefer context\n"
                 "tenon plan model.gguf --html plan.html\n"
                 "tenon plan model.gguf --save model.plan && tenon run model.gguf --plan model.plan -p Hello\n"
                 "tenon plan --verify model.plan model.gguf",

@@ -2,7 +2,9 @@
 #include "serve/http.h"
 
 #include "cli/text_input.h"
+#include "engine/budget_options.h"
 #include "engine/options.h"
+#include "engine/speed_cache.h"
 
 #include <event2/event_compat.h>
 #include <event2/listener.h>
@@ -105,6 +107,11 @@ static int configure_server(struct server *server, const struct args *args) {
     server->default_predict = (int32_t)args_int(args, "predict");
     sampling_params(args, &server->sampling);
     int code = session_params_from(args, &server->params);
+    if (!code && server->params.n_budgets) {
+        speed_cache_load();
+        code = budget_params_from(args, &server->budget);
+        if (server->budget.prefer == TN_PREFER_CONTEXT && !args_given(args, "ctx")) server->params.n_ctx = 0;
+    }
     if (!code) code = read_text_option(args, "chat-template", "chat-template-file", &server->chat_template);
     for (size_t i = 0; i < sizeof poolings / sizeof *poolings; i++)
         if (strcmp(args_text(args, "pooling"), poolings[i].name) == 0) server->params.pooling = poolings[i].pooling;

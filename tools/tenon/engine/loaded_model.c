@@ -2,6 +2,7 @@
 #include "engine/loaded_model.h"
 
 #include "cli/term.h"
+#include "engine/budget_options.h"
 
 #include "tenon/cpu.h"
 
@@ -88,15 +89,32 @@ tn_status session_plan_from(const struct args *args, tn_model *model, const tn_s
     return saved ? tn_session_plan_load(model, params, saved, plan) : tn_session_plan_new(model, params, plan);
 }
 
+/* With --budget the parameters are chosen, and a line says which. */
+static int plan_session(const struct args *args, const char *path, tn_model *model, const tn_session_params *params,
+                        tn_session_plan **plan) {
+    if (!params->n_budgets || args_text(args, "plan")) {
+        tn_status status = session_plan_from(args, model, params, plan);
+        return status == TN_OK ? EXIT_OK : fail_status(status, "%s", path);
+    }
+    tn_budget_ladder ladder;
+    int code = plan_to_budget(args, model, params, (struct budget_search_options){0}, plan, &ladder);
+    if (code) return code;
+    char text[256];
+    describe_choice(&ladder.choices[0], text, sizeof text);
+    print_budget_notes(&ladder);
+    if (ladder.choices[0].fits) fprintf(stderr, "Chosen for the budget: %s\n", text);
+    tn_budget_ladder_free(&ladder);
+    return EXIT_OK;
+}
+
 /* Planned bytes are kept, to be compared with those in use. */
 static int plan_and_make(const struct args *args, const char *path, const tn_session_params *params,
                          struct loaded_model *loaded) {
     tn_session_plan *plan;
     tn_fit fit = {0};
-    tn_status status = session_plan_from(args, loaded->model, params, &plan);
-    if (status != TN_OK) return fail_status(status, "%s", path);
-    int code = EXIT_OK;
-    status = tn_session_plan_fit(plan, &fit);
+    int code = plan_session(args, path, loaded->model, params, &plan);
+    if (code) return code;
+    tn_status status = tn_session_plan_fit(plan, &fit);
     loaded->planned_bytes = total_bytes(&fit);
     if (status == TN_OK && !fit.fits)
         code = fail_too_big(path, plan, &fit);

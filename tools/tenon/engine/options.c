@@ -1,6 +1,8 @@
 /* Options of commands that run a model, and the session parameters made from them. */
 #include "engine/options.h"
 
+#include "engine/budget_options.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -123,6 +125,7 @@ static const struct option model_table[] = {
     {.name = "no-pack",
      .kind = OPTION_FLAG,
      .help = "keep weights in the file's layout instead of repacking them for the CPU"},
+    OPTIONS_BUDGET,
     {0},
 };
 const struct option_group model_options = {"Model and memory", model_table};
@@ -262,5 +265,6 @@ int session_params_from(const struct args *args, tn_session_params *p) {
     int code = read_effort(args, p);
     if (!code) code = read_devices(args, p);
     if (!code) code = read_split(args, p);
-    return code ? code : read_overrides(args, p);
+    if (!code) code = read_overrides(args, p);
+    return code ? code : read_budgets(args, p);
 }

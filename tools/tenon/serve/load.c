@@ -1,5 +1,6 @@
 /* Loading a model, the life of its engine thread, and the queue of jobs. */
 #include "batch.h"
+#include "engine/budget_options.h"
 #include "engine/loaded_model.h"
 #include "http.h"
 
@@ -50,13 +51,25 @@ static size_t planned_by_others(const struct served *served) {
     return total;
 }
 
+/* With --budget the parameters are chosen, by the peaks that were measured before. */
+static tn_status plan_first_session(struct served *served, const tn_session_params *params, tn_session_plan **plan) {
+    if (!params->n_budgets || params->embeddings) return tn_session_plan_new(served->model, params, plan);
+    tn_budget_ladder ladder;
+    TN_TRY(tn_session_plan_to_budget(served->model, params, &served->server->budget, plan, &ladder));
+    char text[256];
+    describe_choice(&ladder.choices[0], text, sizeof text);
+    tn_log(TN_LOG_INFO, "chosen for the budget: %s", text);
+    tn_budget_ladder_free(&ladder);
+    return TN_OK;
+}
+
 /* Plans the sessions; `plan` receives that of the first. Both share the weights. */
 static tn_status plan_sessions(struct served *served, const tn_session_params *main, const tn_session_params *embed,
                                tn_session_plan **plan, size_t *bytes, char *advice, size_t advice_size) {
     tn_session_plan *second = NULL;
     tn_fit fit = {0}, second_fit = {0};
     *plan = NULL;
-    tn_status status = tn_session_plan_new(served->model, main ? main : embed, plan);
+    tn_status status = plan_first_session(served, main ? main : embed, plan);
     if (status == TN_OK) status = tn_session_plan_fit(*plan, &fit);
     if (status == TN_OK && main && embed) {
         status = tn_session_plan_new(served->model, embed, &second);

@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 #include "engine/sampling.h"
 
+#include "tenon/budget.h"
 #include "tenon/chat.h"
 #include "tenon/generate.h"
 
@@ -198,6 +199,7 @@ struct server {
     int32_t default_predict;
     tn_sampler_params sampling;
     tn_session_params params;
+    tn_budget_params budget; /* where params has budgets */
     time_t started;
     struct request *requests; /* unfinished, for pings and shutdown */
     uint64_t n_requests;
