@@ -1,0 +1,214 @@
+/* Benchmark of planning to a budget: what tn_session_plan_to_budget chooses against the best of all combinations.
+ *
+ *   build/bin/tenon synth /tmp/8b.gguf --shape 8b --type Q4_K_M --no-data
+ *   build/bench/budget /tmp/8b.gguf [share=0.9] [all] [3G 4G 6G 8G]
+ *
+ * Every combination of micro-batch, feed-forward chunk and cache types is planned on a simulated device that has just
+ * the budget, with no layers there and with as many as fit; with `all`, which takes six times as long, every number
+ * of layers. Fails where a choice does not fit, or has less than `share` of the best decode rate (speed, quality) or
+ * context (context). */
+#include "tenon/budget.h"
+#include "tenon/cpu.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double gib = 1 << 30;
+/* For the longest context the host has a budget as well: otherwise it holds any cache. */
+static const double host_budget = 2.0 * (1 << 30);
+static const char rates[] = "read=936G,f16=71T,f32=35T,i8=142T,link=25G";
+
+typedef struct budget_bench {
+    tn_model *model;
+    tn_model_info info;
+    int32_t n_ctx;
+    size_t n_plans;
+    double share;
+    bool all;
+} budget_bench;
+
+static int complain(const char *what) {
+    fprintf(stderr, "budget: %s: %s\n", what, tn_error());
+    return 1;
+}
+
+/* The same figures on every machine. */
+static tn_status declare_host(void) {
+    tn_device *cpu;
+    tn_device_speed s = {.read = 40e9,
+                         .move = 40e9,
+                         .attention_read = 40e9,
+                         .attention_one = 100e9,
+                         .attention_many = 200e9,
+                         .launch = {2e-6, 2e-6, 2e-6},
+                         .run = 10e-6};
+    for (int p = 0; p < TN_SPEED_POINTS; p++) {
+        s.experts[p] = 0.8;
+        for (int t = 0; t < TN_TYPE_LIMIT; t++) s.multiply[t][p] = 400e9;
+    }
+    TN_TRY(tn_device_find("cpu", &cpu));
+    return tn_device_set_speed(cpu, 0, &s);
+}
+
+/* ---- All combinations ---- */
+
+static const int32_t all_ubatches[] = {512, 256, 128, 64, 32}, all_chunks[] = {0, 128};
+static const tn_type all_pairs[][2] = {{TN_F16, TN_F16}, {TN_Q8_0, TN_Q8_0}, {TN_Q8_0, TN_Q4_0}, {TN_Q4_0, TN_Q4_0}};
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+/* Decode rate with half of the context filled; 0: it does not fit. A budget of the host includes mapped weights. */
+static tn_status rate_of(budget_bench *b, const tn_session_params *p, double host, bool *fits, double *rate) {
+    tn_session_plan *plan;
+    tn_fit fit = {0};
+    tn_session_speed speed;
+    *rate = 0;
+    b->n_plans++;
+    TN_TRY(tn_session_plan_new(b->model, p, &plan));
+    tn_status status = tn_session_plan_fit(plan, &fit);
+    *fits = fit.fits;
+    if (status == TN_OK && fit.fits) {
+        const tn_fit_device *d = &fit.devices[fit.n_devices - 1];
+        if ((double)(d->weights + d->mapped + d->cache + d->compute + d->scratch + d->staging) <= host) {
+            status = tn_session_plan_predict(plan, &(tn_session_speed_params){.depth = p->n_ctx / 2}, &speed);
+            if (status == TN_OK) *rate = speed.decode;
+        }
+    }
+    tn_fit_free(&fit);
+    tn_session_plan_free(plan);
+    return status;
+}
+
+/* The best rate of any number of layers. */
+static tn_status best_of_layers(budget_bench *b, tn_session_params p, double host, double *best) {
+    const int32_t most = b->info.n_layer + 1;
+    int32_t low = 0, high = most + 1;
+    double rate;
+    bool fits;
+    *best = 0;
+    for (p.n_gpu_layers = 0; p.n_gpu_layers <= (b->all ? most : 0); p.n_gpu_layers++) {
+        TN_TRY(rate_of(b, &p, host, &fits, &rate));
+        *best = fmax(*best, rate);
+    }
+    while (!b->all && high - low > 1) {
+        p.n_gpu_layers = high > most ? most : low + (high - low) / 2;
+        TN_TRY(rate_of(b, &p, host, &fits, &rate));
+        *best = fmax(*best, rate);
+        *(fits ? &low : &high) = p.n_gpu_layers;
+    }
+    return TN_OK;
+}
+
+/* Raises *longest to the longest context of these parameters, in steps of 256. */
+static tn_status raise_context(budget_bench *b, tn_session_params p, double host, int32_t *longest) {
+    int32_t low = *longest / 256, high = b->info.n_ctx_train / 256 + 1;
+    for (int32_t next = low + 1; next < high; next = low + (high - low) / 2) {
+        double rate;
+        p.n_ctx = next * 256;
+        TN_TRY(best_of_layers(b, p, host, &rate));
+        if (rate > 0)
+            low = next;
+        else
+            high = next;
+        if (high - low < 2) break;
+    }
+    if (low * 256 > *longest) *longest = low * 256;
+    return TN_OK;
+}
+
+static tn_status best_of_all(budget_bench *b, const char *device, tn_prefer prefer, double *best) {
+    tn_session_params p = tn_session_params_default();
+    const double host = prefer == TN_PREFER_CONTEXT ? host_budget : INFINITY;
+    int32_t longest = 0;
+    p.devices[0] = device;
+    p.n_ctx = b->n_ctx;
+    *best = 0;
+    for (size_t pair = 0; pair < COUNT(all_pairs) - (prefer == TN_PREFER_QUALITY ? 2 : 0); pair++)
+        for (size_t u = 0; u < COUNT(all_ubatches); u++)
+            for (size_t c = 0; c < COUNT(all_chunks); c++) {
+                double rate = 0;
+                p.cache_k = all_pairs[pair][0];
+                p.cache_v = all_pairs[pair][1];
+                p.n_ubatch = all_ubatches[u];
+                p.ffn_chunk = all_chunks[c];
+                if (p.ffn_chunk >= p.n_ubatch) continue;
+                if (prefer == TN_PREFER_CONTEXT)
+                    TN_TRY(raise_context(b, p, host, &longest));
+                else
+                    TN_TRY(best_of_layers(b, p, host, &rate));
+                *best = fmax(*best, rate);
+            }
+    if (prefer == TN_PREFER_CONTEXT) *best = longest;
+    return TN_OK;
+}
+
+/* ---- One budget ---- */
+
+static const char *const prefer_names[] = {"speed", "context", "quality"};
+
+static int compare(budget_bench *b, double budget, tn_prefer prefer) {
+    char spec[128], brute[128], text[96];
+    static int number;
+    snprintf(spec, sizeof spec, "sim:64G,%s,name=chosen%d", rates, ++number);
+    snprintf(brute, sizeof brute, "sim:%.0f,%s,name=all%d", budget, rates, number);
+    tn_device *device;
+    if (tn_device_find(spec, &device) != TN_OK || tn_device_find(brute, &device) != TN_OK) return complain(spec);
+    snprintf(spec, sizeof spec, "chosen%d", number);
+    const tn_budget budgets[] = {{spec, (size_t)budget}, {"cpu", (size_t)host_budget}};
+    tn_session_params p = tn_session_params_default();
+    p.devices[0] = spec;
+    p.n_ctx = prefer == TN_PREFER_CONTEXT ? 0 : b->n_ctx;
+    p.budgets = budgets;
+    p.n_budgets = prefer == TN_PREFER_CONTEXT ? 2 : 1;
+    tn_session_plan *plan;
+    tn_budget_ladder ladder;
+    const uint64_t began = tn_time_ns();
+    if (tn_session_plan_to_budget(b->model, &p, &(tn_budget_params){.prefer = prefer}, &plan, &ladder) != TN_OK)
+        return complain("plan");
+    const double seconds = (double)(tn_time_ns() - began) * 1e-9;
+    const tn_budget_choice c = ladder.choices[0];
+    const bool fits = c.fits && (double)c.bytes[0] <= budget;
+    double best, got = prefer == TN_PREFER_CONTEXT ? c.n_ctx : c.decode;
+    b->n_plans = 0;
+    if (best_of_all(b, tn_device_name(device), prefer, &best) != TN_OK) return complain("all combinations");
+    snprintf(text, sizeof text, "ctx %d, ub %d/%d, %s/%s, %d layers", c.n_ctx, c.n_ubatch, c.ffn_chunk,
+             tn_type_name(c.cache_k), tn_type_name(c.cache_v), c.n_layers);
+    const bool low_type = c.cache_k == TN_Q4_0 || c.cache_v == TN_Q4_0;
+    const bool good = fits && got >= b->share * best && !(prefer == TN_PREFER_QUALITY && low_type && best > 0);
+    printf("%4.1f GiB %-8s %-44s %9.2f of %9.2f, %5.1f%%; %2zu plans in %.2f s, all: %zu %s\n", budget / gib,
+           prefer_names[prefer], text, got, best, best > 0 ? 100 * got / best : 0, ladder.n_planned, seconds,
+           b->n_plans,
+           good   ? ""
+           : fits ? "TOO LOW"
+                  : "DOES NOT FIT");
+    fflush(stdout);
+    tn_budget_ladder_free(&ladder);
+    tn_session_plan_free(plan);
+    return good ? 0 : 1;
+}
+
+int main(int argc, char **argv) {
+    budget_bench b = {.n_ctx = 4096, .share = 0.9};
+    double budgets[16] = {3, 4, 6, 8};
+    size_t n = 0;
+    if (argc < 2) {
+        fprintf(stderr, "usage: budget MODEL [share=0.9] [all] [3G 4G 6G 8G]\n");
+        return 2;
+    }
+    for (int i = 2; i < argc; i++)
+        if (strncmp(argv[i], "share=", 6) == 0)
+            b.share = atof(argv[i] + 6);
+        else if (strcmp(argv[i], "all") == 0)
+            b.all = true;
+        else if (n < COUNT(budgets))
+            budgets[n++] = atof(argv[i]);
+    if (!n) n = 4;
+    if (declare_host() != TN_OK || tn_model_open(argv[1], NULL, &b.model) != TN_OK) return complain(argv[1]);
+    b.info = tn_model_get_info(b.model);
+    int failures = 0;
+    for (size_t i = 0; i < n; i++)
+        for (int prefer = 0; prefer < 3; prefer++) failures += compare(&b, budgets[i] * gib, (tn_prefer)prefer);
+    tn_model_close(b.model);
+    printf("%zu of %zu within %.0f%%\n", 3 * n - (size_t)failures, 3 * n, 100 * b.share);
+    return failures != 0;
+}
