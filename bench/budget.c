@@ -39,7 +39,7 @@ static tn_status declare_host(void) {
     tn_device_speed s = {.read = 40e9,
                          .move = 40e9,
                          .attention_read = 40e9,
-                         .attention_one = 100e9,
+                         .attention_scores = 100e9,
                          .attention_many = 200e9,
                          .launch = {2e-6, 2e-6, 2e-6},
                          .run = 10e-6};

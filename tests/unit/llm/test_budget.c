@@ -118,7 +118,7 @@ static void declare_host(double read) {
     tn_device_speed s = {.read = read,
                          .move = read,
                          .attention_read = read,
-                         .attention_one = read,
+                         .attention_scores = read,
                          .attention_many = read,
                          .launch = {1e-9, 1e-9, 1e-9},
                          .run = 1e-9};

@@ -386,7 +386,7 @@ const struct command command_plan = {
     .examples = "tenon plan model.gguf --ctx 32768\n"
                 "tenon plan model.gguf --device sim:24G,name=rtx4090 --cache-type q8_0\n"
                 "tenon plan 70b.gguf --device sim:48G,name=a --device sim:48G,name=b --json\n"
-                "tenon plan model.gguf --budget cuda0=8G,cpu=4G --prefer context\n"
+                "tenon plan model.gguf --device sim:8G,name=gpu --budget gpu=6G,cpu=4G --prefer context\n"
                 "tenon plan model.gguf --html plan.html\n"
                 "tenon plan model.gguf --save model.plan && tenon run model.gguf --plan model.plan -p Hello\n"
                 "tenon plan --verify model.plan model.gguf",

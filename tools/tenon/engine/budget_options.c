@@ -93,7 +93,7 @@ static tn_device_speed assumed_speed(const tn_device *device, int n_threads) {
     tn_device_speed s = {.read = read,
                          .move = read,
                          .attention_read = read,
-                         .attention_one = operations / 2,
+                         .attention_scores = operations / 2,
                          .attention_many = operations / 2,
                          .link = 12e9,
                          .launch = {3e-6, 3e-6, 3e-6},
