@@ -88,14 +88,15 @@ tn_status tn_session_plan_splits(const tn_session_plan *p, bool prefill, FILE *o
     return tn_sched_dump(p->sched, reported_graph(p, prefill), out);
 }
 
-tn_status tn_session_plan_graph(const tn_session_plan *p, bool prefill, size_t device, const tn_plan **plan,
+tn_status tn_session_plan_graph(const tn_session_plan *plan, bool prefill, size_t device, const tn_plan **graph_plan,
                                 size_t *memory) {
-    if (!p || !plan) return tn_fail(TN_E_INVALID, "tn_session_plan_graph: NULL argument");
+    const tn_session_plan *p = plan;
+    if (!p || !graph_plan) return tn_fail(TN_E_INVALID, "tn_session_plan_graph: NULL argument");
     if (device >= p->placement.n_devices) return tn_fail(TN_E_INVALID, "there is no device %zu", device);
     TN_TRY(check_not_ended(p));
     size_t *memories = tn_calloc(p->placement.n_devices, sizeof *memories);
     if (!memories) return TN_E_NOMEM;
-    tn_status status = tn_sched_plan(p->sched, reported_graph(p, prefill), plan, memories);
+    tn_status status = tn_sched_plan(p->sched, reported_graph(p, prefill), graph_plan, memories);
     if (memory) *memory = memories[device];
     tn_free(memories);
     return status;

@@ -419,7 +419,8 @@ const struct command command_synth = {
     .details =
         "Metadata, tensor names and shapes are those of real models, and the tokenizer can encode any text, so "
         "that every program that reads GGUF can load the file.\n\n"
-        "A shape can be a list of key=value pairs; keys that are left out are those of the shape tiny: layers=4,width=512,heads=8,kv=2,head=64,ffn=1024,"
+        "A shape can be a list of key=value pairs; keys that are left out are those of the shape tiny: "
+        "layers=4,width=512,heads=8,kv=2,head=64,ffn=1024,"
         "vocab=2000,ctx=4096,experts=8,used=2,expert-ffn=256,window=1024.",
     .examples = "tenon synth bench.gguf --shape 1b --type q8_0\n"
                 "tenon synth plan.gguf --shape 70b --type Q4_K_M --no-data\n"

@@ -90,9 +90,8 @@ static json_t *load_document(void) {
     if (fstat(fileno(in), &info) == 0 && S_ISREG(info.st_mode) && info.st_size <= MAX_FILE)
         root = json_loadf(in, 0, &error);
     fclose(in);
-    if (root && json_is_object(root) && json_is_array(json_object_get(root, "devices")) &&
-        json_integer_value(json_object_get(root, "format")) == FORMAT)
-        return root;
+    const json_t *devices = json_object_get(root, "devices"), *format = json_object_get(root, "format");
+    if (json_is_array(devices) && json_integer_value(format) == FORMAT) return root;
     tn_log(TN_LOG_WARN, "%s is not a list of measured devices and is ignored", path);
     json_decref(root);
     return NULL;

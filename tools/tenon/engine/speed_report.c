@@ -20,13 +20,9 @@ static tn_status predict_pair(const tn_session_plan *plan, struct speed_pair *pa
 
 void print_predicted_speed(const tn_session_plan *plan, FILE *out) {
     struct speed_pair p;
-    if (tn_session_plan_predict(plan, &(tn_session_speed_params){0}, &p.empty) == TN_E_STATE) {
-        fprintf(out, "predicted: no speed, %s\n", tn_error());
-        tn_error_clear();
-        return;
-    }
     if (predict_pair(plan, &p) != TN_OK) {
         fprintf(out, "predicted: no speed, %s\n", tn_error());
+        tn_error_clear();
         return;
     }
     fprintf(out, "predicted: prompt %d %.4g tokens/s (limited by %s), decode %.4g tokens/s at depth 0",

@@ -63,16 +63,16 @@ static tn_status plan_first_session(struct served *served, const tn_session_para
     return TN_OK;
 }
 
-/* Plans the sessions; `plan` receives that of the first. Both share the weights. */
-static tn_status plan_sessions(struct served *served, const tn_session_params *main, const tn_session_params *embed,
+/* Plans the sessions; `plan` receives that of the first. The other may be NULL; both share the weights. */
+static tn_status plan_sessions(struct served *served, const tn_session_params *first, const tn_session_params *other,
                                tn_session_plan **plan, size_t *bytes, char *advice, size_t advice_size) {
     tn_session_plan *second = NULL;
     tn_fit fit = {0}, second_fit = {0};
     *plan = NULL;
-    tn_status status = plan_first_session(served, main ? main : embed, plan);
+    tn_status status = plan_first_session(served, first, plan);
     if (status == TN_OK) status = tn_session_plan_fit(*plan, &fit);
-    if (status == TN_OK && main && embed) {
-        status = tn_session_plan_new(served->model, embed, &second);
+    if (status == TN_OK && other) {
+        status = tn_session_plan_new(served->model, other, &second);
         if (status == TN_OK) status = tn_session_plan_fit(second, &second_fit);
     }
     advice[0] = '\0';
@@ -92,13 +92,13 @@ static tn_status plan_sessions(struct served *served, const tn_session_params *m
 }
 
 /* Plans until the sessions fit: where they do not, idle models are unloaded one by one. */
-static tn_status plan_memory(struct served *served, const tn_session_params *main, const tn_session_params *embed,
+static tn_status plan_memory(struct served *served, const tn_session_params *first, const tn_session_params *other,
                              tn_session_plan **plan) {
     size_t limit = served->server->memory_limit;
     for (;;) {
         size_t bytes;
         char advice[512];
-        TN_TRY(plan_sessions(served, main, embed, plan, &bytes, advice, sizeof advice));
+        TN_TRY(plan_sessions(served, first, other, plan, &bytes, advice, sizeof advice));
         size_t others = planned_by_others(served);
         bool within = !limit || (bytes <= limit && others <= limit - bytes);
         if (!*advice && within) {
@@ -191,7 +191,7 @@ static tn_status load_model(struct served *served, struct engine *e) {
     bool generates = !served->info.is_encoder, embeds = served->info.is_encoder || served->server->embeddings;
     embed = embed_params(served, &p);
     tn_session_plan *plan;
-    TN_TRY(plan_memory(served, generates ? &p : NULL, embeds ? &embed : NULL, &plan));
+    TN_TRY(plan_memory(served, generates ? &p : &embed, generates && embeds ? &embed : NULL, &plan));
     tn_status status = tn_session_new(plan, generates ? &served->session : &served->embedder);
     tn_session_plan_free(plan);
     TN_TRY(status);
@@ -304,8 +304,8 @@ void engine_join(struct served *served) {
     atomic_store(&served->phase, PHASE_ABSENT);
 }
 
-/* A request for embeddings may bring many short texts. Such jobs have a queue limit of their own, which is larger than
- * the number of texts in one request. */
+/* A request for embeddings may bring many short texts. Such jobs have a queue limit of their own, which is larger
+ * than the number of texts in one request. */
 bool engine_submit(struct served *served, struct job *const *jobs, size_t count) {
     bool embed = jobs[0]->embed;
     pthread_mutex_lock(&served->lock);
