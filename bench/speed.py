@@ -33,7 +33,8 @@ MODELS = {
     '8b-q4_K_M': ('--shape 8b --type Q4_K_M', True),
     'moe-32': (MOE.format(layers=16, width=2048, experts=32, used=4, ffn=768) + ' --type Q4_K_M', True),
     '3b-q4_K_M': ('--shape 3b --type Q4_K_M', False),
-    'moe-64': (MOE.format(layers=12, width=1536, experts=64, used=8, ffn=512) + ' --type q8_0', False),
+    'moe-48': (MOE.format(layers=10, width=2560, experts=48, used=6, ffn=768) + ' --type Q4_K_M', False),
+    'moe-64': (MOE.format(layers=12, width=1536, experts=64, used=8, ffn=512) + ' --type q8_0', True),
     '8b-q8_0': ('--shape 8b --type q8_0', True),
     '8b-f16': ('--shape 8b --type f16', True),
 }

@@ -15,6 +15,9 @@ extern "C" {
 /* Matmul rates are measured at these numbers of activation rows. */
 enum { TN_SPEED_POINTS = 5 };
 TN_API int64_t tn_speed_rows(int point); /* 1, 8, 32, 128, 512 */
+/* Attention with few rows is measured with these numbers of query heads for each key/value head. */
+enum { TN_SPEED_GROUPS = 3 };
+TN_API int64_t tn_speed_group(int point); /* 1, 4, 8 */
 
 /* Kinds of nodes with a cost of their own beside bytes and operations. */
 typedef enum tn_launch_kind {
@@ -34,9 +37,12 @@ typedef struct tn_device_speed {
     /* Operations in matmuls, by the type of the weights and the number of rows (tn_speed_rows). */
     double multiply[TN_TYPE_LIMIT][TN_SPEED_POINTS];
     double experts[TN_SPEED_POINTS]; /* the share of `multiply` that matmuls with experts reach, by rows per expert */
-    /* Attention over an f16 cache: with few rows bytes of the cache and scores, a score being a head times a cell;
-     * with many rows operations. */
-    double attention_read, attention_scores, attention_many;
+    double ramp; /* seconds until a matmul with many rows reaches that rate, and after it no longer does */
+    /* Attention with few rows: keys per second, by the query heads that read each (tn_speed_group). A key is a cell
+     * of one key/value head, here 128 f16 numbers with as many of V. */
+    double attention_keys[TN_SPEED_GROUPS];
+    double attention_fixed;         /* the share of that time that smaller keys take as well, 0 to 1 */
+    double attention_many;          /* attention with many rows: operations */
     double link;                    /* bytes between the host and the device */
     double launch[TN_LAUNCH_KINDS]; /* seconds per node */
     double run;                     /* seconds per run of a graph: inputs, outputs, waiting */

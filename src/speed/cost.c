@@ -55,7 +55,8 @@ static tn__cost attention_cost(const tn_tensor *node, const tn_predict_params *p
     if (!a->causal && !cached) mean = reach = (double)k->ne[2];
     const double cells = fmin(reach * seqs, (double)k->ne[2]);
     tn__cost c = {.kind = TN__COST_ATTENTION, .type = k->type, .rows = rows};
-    c.weights = batch * cells * (double)k->ne[1] * (row_bytes_of(k) + row_bytes_of(v));
+    c.keys = batch * cells * (double)k->ne[1];
+    c.weights = c.keys * (row_bytes_of(k) + row_bytes_of(v));
     c.bytes = c.weights + data_bytes(q) + data_bytes(node);
     c.scores = batch * tokens * heads * mean;
     c.operations = 2 * c.scores * (double)(k->ne[0] + v->ne[0]);

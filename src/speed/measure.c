@@ -6,8 +6,9 @@
  *                          of layers is the cost of nodes, the rest that of a run
  *   move                   a chain of norms, gates and additions
  *   attention              narrow layers with many heads: the difference between a long and a short cache
+ *   ramp                   layers of two sizes with 512 rows: what does not grow with the matrices
  *   multiply[type][rows]   wide layers, without the predicted time of all that is not a matmul
- *   experts                the same with experts, in relation to multiply
+ *   experts, their launch  the same with experts, in relation to multiply; with one row for two numbers of experts
  *   link                   copies from host memory */
 #include "speed/measure_internal.h"
 
@@ -172,55 +173,64 @@ out:
 
 /* ---- Attention ---- */
 
-/* The time that `more` cells add to attention with these heads, per layer. */
-static tn_status measure_cells(tn__measure *m, int64_t heads, int64_t kv_heads, int64_t rows, int64_t few,
-                               int64_t more, tn_prediction *amount, double *seconds) {
+/* Heads of a cache, and the rows that read it. */
+typedef struct cells_case {
+    int64_t heads, kv_heads, head, rows;
+} cells_case;
+
+/* The time that `more` cells add to attention, the keys that these are and the operations on them. */
+static tn_status measure_cells(tn__measure *m, const cells_case *c, int64_t few, int64_t more, double *seconds,
+                               double *keys, double *operations) {
     tn__stack_shape shape = {.type = TN_F16,
                              .width = 256,
-                             .heads = heads,
-                             .kv_heads = kv_heads,
-                             .head = 128,
+                             .heads = c->heads,
+                             .kv_heads = c->kv_heads,
+                             .head = c->head,
                              .ffn = 256,
                              .layers = on_cpu(m) ? 4 : 8,
-                             .cells = few + more + rows};
+                             .cells = few + more + c->rows};
     while ((shape.layers > 1 || more > 256) && tn__stack_bytes(&shape) > (double)m->memory / 4) { /* a small device */
         if (shape.layers > 1)
             shape.layers /= 2;
         else
             more /= 2;
-        shape.cells = few + more + rows;
+        shape.cells = few + more + c->rows;
     }
     tn__stack stack;
     tn_prediction p[2] = {{0}};
     double times[2] = {0};
-    /* Peaks of one turn the parts of a prediction into amounts. */
-    const tn_device_speed unit = {.attention_read = 1};
+    /* With rates of one the time of attention is the number of keys. */
+    tn_device_speed unit = {.attention_fixed = 1};
+    for (int i = 0; i < TN_SPEED_GROUPS; i++) unit.attention_keys[i] = 1;
     TN_TRY(tn__stack_new(m->sched, &shape, &stack));
-    tn_status status = tn__stack_prepare(&stack, shape.layers, rows);
+    tn_status status = tn__stack_prepare(&stack, shape.layers, c->rows);
     for (int i = 0; i < 2 && status == TN_OK; i++) {
         status = tn__measure_time(m, &stack, few + i * more, &times[i], NULL);
         if (status == TN_OK) status = predict_stack(m, &stack, few + i * more, &unit, &p[i]);
     }
-    amount->bytes = p[1].attention - p[0].attention;
-    amount->operations = p[1].operations - p[0].operations;
+    *keys = p[1].attention - p[0].attention;
+    *operations = p[1].operations - p[0].operations;
     *seconds = fmax(times[1] - times[0], times[1] * 0.01);
     tn__stack_free(&stack);
     return status;
 }
 
 static tn_status measure_attention(tn__measure *m) {
-    enum { OPERATIONS = 4 * 128 }; /* of a score: its dot product, and its share of the sum */
-    tn_prediction few, amount;
-    double seconds, less;
-    /* The same cache with more heads that read it: the difference is the cost of scores, the rest that of reading. */
-    TN_TRY(measure_cells(m, 8, 8, 1, 64, 4096, &few, &less));
-    TN_TRY(measure_cells(m, 32, 8, 1, 64, 4096, &amount, &seconds));
-    const double scores = (amount.operations - few.operations) / OPERATIONS;
-    const double score = fmax(seconds - less, seconds * 0.01) / scores;
-    m->speed->attention_scores = 1 / score;
-    m->speed->attention_read = amount.bytes / fmax(seconds - amount.operations / OPERATIONS * score, seconds * 0.1);
-    TN_TRY(measure_cells(m, 32, 8, on_cpu(m) ? 128 : 512, 0, 1024, &amount, &seconds));
-    m->speed->attention_many = amount.operations / seconds;
+    enum { CELLS = 4096, FEW = 64, HALF_KEYS = 1 };
+    double seconds, keys, operations;
+    tn_device_speed *s = m->speed;
+    for (int i = 0; i < TN_SPEED_GROUPS; i++) {
+        const int64_t group = tn_speed_group(i), kv_heads = group > 4 ? 4 : 8;
+        const cells_case c = {group * kv_heads, kv_heads, 128, 1};
+        TN_TRY(measure_cells(m, &c, FEW, CELLS, &seconds, &keys, &operations));
+        s->attention_keys[i] = keys / seconds;
+    }
+    /* Keys of half the size: a device that reads bytes takes half the time, one that waits for each key the same. */
+    TN_TRY(measure_cells(m, &(cells_case){32, 8, 64, 1}, FEW, CELLS, &seconds, &keys, &operations));
+    s->attention_fixed = fmin(fmax(2 * seconds / keys * s->attention_keys[HALF_KEYS] - 1, 0), 1);
+    const cells_case many = {32, 8, 128, on_cpu(m) ? 128 : 512};
+    TN_TRY(measure_cells(m, &many, 0, 1024, &seconds, &keys, &operations));
+    s->attention_many = operations / seconds;
     return TN_OK;
 }
 
@@ -244,45 +254,123 @@ tn__stack_shape tn__measure_shape(const tn__measure *m, tn_type type) {
     return s;
 }
 
-/* Operations per second of the matmuls in a stack, given all other peaks. */
-static tn_status measure_rate(tn__measure *m, tn__stack *stack, int64_t layers, int64_t rows, double *rate,
-                              double *amount) {
+/* The time of the matmuls in the prepared stack, given all other peaks, and their operations. */
+static tn_status time_matmuls(tn__measure *m, tn__stack *stack, double *seconds, double *operations) {
     tn_prediction rest, all;
-    double seconds;
+    double measured;
     tn_device_speed speed = *m->speed, unit = {0};
     memset(speed.multiply, 0, sizeof speed.multiply);
-    TN_TRY(tn__stack_prepare(stack, layers, rows));
-    TN_TRY(tn__measure_time(m, stack, 0, &seconds, NULL));
+    TN_TRY(tn__measure_time(m, stack, 0, &measured, NULL));
     TN_TRY(predict_stack(m, stack, 0, &speed, &rest));
     unit.multiply[stack->shape.type][0] = unit.experts[0] = 1;
     TN_TRY(predict_stack(m, stack, 0, &unit, &all));
-    *rate = all.multiply / fmax(seconds - rest.seconds, seconds / 4);
-    if (amount) *amount = all.multiply;
+    *seconds = fmax(measured - rest.seconds, measured / 4);
+    *operations = all.multiply;
     return TN_OK;
 }
+
+/* Many layers are closer to a model than one: the device neither rests between them nor finds weights in caches. */
+static const double many_layers_seconds = 0.02; /* the longest run for which all are used */
 
 static tn_status measure_type(tn__measure *m, tn_type type) {
     const tn__stack_shape shape = tn__measure_shape(m, type);
     double *rates = m->speed->multiply[type];
-    double found[TN_SPEED_POINTS] = {0};
+    double found[TN_SPEED_POINTS] = {0}, expected = 0; /* seconds of one layer */
     tn__stack stack;
     TN_TRY(tn__stack_new(m->sched, &shape, &stack));
     tn_status status = TN_OK;
     for (int p = 0; p < TN_SPEED_POINTS && status == TN_OK; p++) {
         const int64_t rows = tn_speed_rows(p);
-        double operations = 0;
-        /* With few rows the weights must come from memory; with many one layer takes long enough. */
-        status = measure_rate(m, &stack, p < 2 ? shape.layers : 1, rows, &found[p], &operations);
-        const bool slow = found[p] > 0 && operations / found[p] > 0.25;
-        if (slow) { /* slow devices: more rows take longer, but not longer per row */
+        double operations = 0, seconds = 0;
+        if (p > 0) expected *= (double)rows / (double)tn_speed_rows(p - 1);
+        /* With few rows the weights must come from memory. */
+        const bool all = p < 2 || expected * (double)shape.layers < many_layers_seconds;
+        TN_TRY_GOTO(tn__stack_prepare(&stack, all ? shape.layers : 1, rows), status, out);
+        TN_TRY_GOTO(time_matmuls(m, &stack, &seconds, &operations), status, out);
+        found[p] = operations / seconds;
+        expected = seconds / (double)stack.used_layers;
+        /* Slow devices: more rows take longer, but not longer per row. */
+        if (seconds > (rows < 128 ? 0.25 : 0.05)) {
             for (int next = p + 1; next < TN_SPEED_POINTS; next++) found[next] = found[p];
             break;
         }
     }
-    if (status == TN_OK) memcpy(rates, found, sizeof found);
+    memcpy(rates, found, sizeof found);
+out:
     tn__stack_free(&stack);
     return status;
 }
+
+/* ---- Ramp ---- */
+
+/* One size of layers with 512 rows. */
+typedef struct ramp_case {
+    double seconds, operations, matmuls;
+} ramp_case;
+
+/* `skip` is set where layers take so long that their matmuls' ends do not count. */
+static tn_status time_ramp_case(tn__measure *m, const tn__stack_shape *shape, ramp_case *c, bool *skip) {
+    enum { TRY_ROWS = 32, ROWS = 512 };
+    static const double slow_seconds = 0.003; /* a layer with TRY_ROWS */
+    const tn_device_speed unit = {.ramp = 1};
+    tn_prediction matmuls;
+    tn__stack stack;
+    TN_TRY(tn__stack_new(m->sched, shape, &stack));
+    tn_status status = tn__stack_prepare(&stack, 1, TRY_ROWS);
+    for (int i = 0; i < 2 && status == TN_OK; i++) { /* the first run is slower */
+        const uint64_t begin = tn_time_ns();
+        status = tn__stack_run(&stack, 0);
+        *skip = (double)(tn_time_ns() - begin) * 1e-9 > slow_seconds;
+    }
+    if (status != TN_OK || *skip) goto out;
+    TN_TRY_GOTO(tn__stack_prepare(&stack, shape->layers, ROWS), status, out);
+    TN_TRY_GOTO(time_matmuls(m, &stack, &c->seconds, &c->operations), status, out);
+    TN_TRY_GOTO(predict_stack(m, &stack, 0, &unit, &matmuls), status, out);
+    c->matmuls = matmuls.multiply;
+out:
+    tn__stack_free(&stack);
+    return status;
+}
+
+/* Layers of two sizes have as many matmuls each: seconds = operations / rate + matmuls × ramp for both. */
+static tn_status measure_ramp_of(tn__measure *m, tn_type type, double *ramp) {
+    ramp_case small = {0}, large = {0};
+    tn__stack_shape shape = tn__measure_shape(m, type), half = shape;
+    bool skip = false;
+    half.width /= 2;
+    half.head /= 2;
+    half.ffn /= 2;
+    half.layers = TN__MIN(4 * shape.layers, 8);
+    *ramp = 0;
+    TN_TRY(time_ramp_case(m, &half, &small, &skip));
+    if (!skip) TN_TRY(time_ramp_case(m, &shape, &large, &skip));
+    const double scale = small.matmuls * large.operations - large.matmuls * small.operations;
+    if (skip || !(scale > 0)) return TN_OK;
+    *ramp = (small.seconds * large.operations - large.seconds * small.operations) / scale;
+    *ramp = fmin(fmax(*ramp, 0), small.seconds / small.matmuls / 2);
+    return TN_OK;
+}
+
+/* The mean of a block type, whose weights are converted first, and one that needs no conversion. */
+static tn_status measure_ramp(tn__measure *m) {
+    static const tn_type both[] = {TN_Q4_K, TN_F16};
+    const size_t most = m->params.types ? TN__MIN(m->params.n_types, TN__COUNT(both)) : TN__COUNT(both);
+    const tn_type *types = m->params.types ? m->params.types : both;
+    double sum = 0, n = 0, ramp = 1;
+    for (size_t i = 0; i < most && ramp > 0; i++) {
+        if (!tn_type_valid(types[i])) continue;
+        tn_status status = measure_ramp_of(m, types[i], &ramp);
+        if (status == TN_OK) {
+            sum += ramp;
+            n++;
+        }
+        TN_TRY(tolerate(m, status));
+    }
+    m->speed->ramp = n > 0 ? sum / n : 0;
+    return TN_OK;
+}
+
+/* ---- Types and experts ---- */
 
 static tn_status measure_types(tn__measure *m) {
     const tn_type *types = m->params.types ? m->params.types : common_types;
@@ -298,38 +386,88 @@ static tn_status measure_types(tn__measure *m) {
     return TN_OK;
 }
 
-static tn_status measure_experts(tn__measure *m) {
-    enum { EXPERTS = 16, USED = 8 };
-    tn__stack_shape shape = tn__measure_shape(m, TN_Q4_K);
-    const double *plain = m->speed->multiply[TN_Q4_K];
-    for (int p = 0; p < TN_SPEED_POINTS; p++) m->speed->experts[p] = 1;
-    if (!(plain[0] > 0)) return TN_OK;
-    shape.experts = EXPERTS;
-    shape.used = USED;
-    shape.width = 2048;
-    shape.heads = 16;
-    shape.kv_heads = 4;
-    shape.ffn = 1024;
-    shape.layers = on_cpu(m) ? 4 : 8;
+/* The layers of a model whose tokens choose from sixteen experts. */
+enum { EXPERTS = 16, MOST_USED = 8, FEWER_USED = 2 };
+
+static tn__stack_shape experts_shape(const tn__measure *m) {
+    tn__stack_shape shape = {.type = TN_Q4_K,
+                             .width = 2048,
+                             .heads = 32,
+                             .kv_heads = 4,
+                             .head = 128,
+                             .ffn = 1024,
+                             .experts = EXPERTS,
+                             .used = MOST_USED,
+                             .layers = on_cpu(m) ? 4 : 8,
+                             .cells = 1024};
     while (shape.layers > 1 && tn__stack_bytes(&shape) > (double)m->memory / 2) shape.layers--;
+    return shape;
+}
+
+/* What the stack takes beyond everything but experts, and what experts would take at the full rates. `launches`:
+ * whether the cost of nodes is known, else it is part of `seconds`. */
+typedef struct experts_case {
+    double seconds, ideal, nodes;
+} experts_case;
+
+static tn_status time_experts(tn__measure *m, tn__stack *stack, bool launches, experts_case *c) {
+    tn_prediction rest, experts;
+    double seconds;
+    tn_device_speed speed = *m->speed;
+    if (!launches) speed.launch[TN_LAUNCH_EXPERTS] = 0;
+    memset(speed.experts, 0, sizeof speed.experts); /* a rate of 0: no time */
+    TN_TRY(tn__measure_time(m, stack, 0, &seconds, NULL));
+    TN_TRY(predict_stack(m, stack, 0, &speed, &rest));
+    for (int k = 0; k < TN_SPEED_POINTS; k++) speed.experts[k] = 1;
+    speed.read = 0; /* the share may exceed 1 where weights come from caches */
+    TN_TRY(predict_stack(m, stack, 0, &speed, &experts));
+    *c = (experts_case){fmax(seconds - rest.seconds, seconds / 4), experts.multiply - rest.multiply,
+                        (double)rest.nodes};
+    return TN_OK;
+}
+
+/* One row. With two numbers of experts per token the nodes are the same, but not the weights that are read: the
+ * difference gives the share, and what both have in common is the cost of nodes. That is higher than in narrow
+ * layers, because a device that runs a layer in several launches must start reading in each of them. */
+static tn_status measure_few_experts(tn__measure *m, tn__stack *stack) {
+    experts_case few, many;
+    double *launch = &m->speed->launch[TN_LAUNCH_EXPERTS];
+    stack->shape.used = FEWER_USED;
+    TN_TRY(tn__stack_prepare(stack, stack->shape.layers, 1));
+    TN_TRY(time_experts(m, stack, false, &few));
+    stack->shape.used = MOST_USED;
+    TN_TRY(tn__stack_prepare(stack, stack->shape.layers, 1));
+    TN_TRY(time_experts(m, stack, false, &many));
+    /* Experts cannot be read faster than memory gives them. */
+    const double peak = m->speed->read > 0 ? m->speed->multiply[TN_Q4_K][0] / 2 / (double)tn_type_block(TN_Q4_K) *
+                                                 (double)tn_type_bytes(TN_Q4_K) / m->speed->read
+                                           : 1;
+    double slope = fmax((many.seconds - few.seconds) / (many.ideal - few.ideal), fmin(peak, 1));
+    const double common = (few.seconds + many.seconds - slope * (few.ideal + many.ideal)) / 2;
+    if (common / many.nodes > *launch)
+        *launch = common / many.nodes;
+    else
+        slope = (many.seconds - many.nodes * *launch) / many.ideal;
+    m->speed->experts[0] = 1 / fmax(slope, 0.25);
+    return TN_OK;
+}
+
+static tn_status measure_experts(tn__measure *m) {
+    const tn__stack_shape shape = experts_shape(m);
+    double *shares = m->speed->experts, expected = 0; /* seconds of one layer */
+    for (int p = 0; p < TN_SPEED_POINTS; p++) shares[p] = 1;
+    if (!(m->speed->multiply[TN_Q4_K][0] > 0)) return TN_OK;
     tn__stack stack;
-    tn_status status = tn__stack_new(m->sched, &shape, &stack);
-    if (status != TN_OK) return status;
-    for (int p = 0; p < TN_SPEED_POINTS - 1 && status == TN_OK; p++) {
-        const int64_t rows = p ? tn_speed_rows(p) * EXPERTS / USED : 1;
-        tn_prediction rest, experts;
-        double seconds;
-        tn_device_speed speed = *m->speed;
-        memset(speed.experts, 0, sizeof speed.experts); /* a rate of 0: no time */
-        TN_TRY_GOTO(tn__stack_prepare(&stack, p ? 1 : shape.layers, rows), status, out);
-        TN_TRY_GOTO(tn__measure_time(m, &stack, 0, &seconds, NULL), status, out);
-        TN_TRY_GOTO(predict_stack(m, &stack, 0, &speed, &rest), status, out);
-        for (int k = 0; k < TN_SPEED_POINTS; k++) speed.experts[k] = 1;
-        speed.read = 0; /* the share may exceed 1 where weights come from caches */
-        TN_TRY_GOTO(predict_stack(m, &stack, 0, &speed, &experts), status, out);
-        const double ideal = experts.multiply - rest.multiply;
-        m->speed->experts[p] = ideal / fmax(seconds - rest.seconds, seconds / 4);
-        m->speed->experts[p + 1] = m->speed->experts[p];
+    experts_case c;
+    TN_TRY(tn__stack_new(m->sched, &shape, &stack));
+    tn_status status = measure_few_experts(m, &stack);
+    for (int p = 1; p < TN_SPEED_POINTS - 1 && status == TN_OK; p++) {
+        const int64_t rows = tn_speed_rows(p) * EXPERTS / MOST_USED;
+        const bool all = p > 1 && expected * 4 * (double)shape.layers < many_layers_seconds;
+        TN_TRY_GOTO(tn__stack_prepare(&stack, all ? shape.layers : 1, rows), status, out);
+        TN_TRY_GOTO(time_experts(m, &stack, true, &c), status, out);
+        expected = c.seconds / (double)stack.used_layers;
+        shares[p] = shares[p + 1] = c.ideal / c.seconds;
     }
 out:
     tn__stack_free(&stack);
@@ -416,8 +554,9 @@ static void raise_read(tn_device_speed *s) {
 
 tn_status tn_device_measure(tn_device *device, const tn_measure_params *params, tn_device_speed *speed) {
     if (!device || !speed) return tn_fail(TN_E_INVALID, "tn_device_measure: NULL argument");
-    static const measure_fn steps[] = {measure_read_rate, tn__measure_read_mapped, measure_launches, measure_move,
-                                       measure_attention, measure_types,           measure_experts,  measure_link};
+    static const measure_fn steps[] = {measure_read_rate, tn__measure_read_mapped, measure_launches,
+                                       measure_move,      measure_attention,       measure_ramp,
+                                       measure_types,     measure_experts,         measure_link};
     tn__measure m;
     *speed = (tn_device_speed){0};
     TN_TRY(begin_measure(device, params, &m));

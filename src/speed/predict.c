@@ -1,13 +1,23 @@
 /* The predicted time of one run of a scheduled graph. This file holds the whole formula:
  *
  *   run      = Σ nodes time + Σ copies bytes / link + the cost of a run on each device
- *   matmul   = max(bytes / read, operations / multiply[type, rows]) + launch; read_mapped where weights are mapped
- *   experts  = the same with `experts` × multiply, counting the experts in use
- *   attention= few rows: cache bytes / attention_read + scores / attention_scores + launch
- *              many rows: max(cache bytes / attention_read, operations / attention_many) + launch
+ *   matmul   = max(bytes / read, operations / multiply[type, rows]) + launch; read_mapped where weights are mapped;
+ *              many rows: + ramp
+ *   experts  = max(bytes / read, operations / (experts[rows] × multiply)) + launch, counting the experts in use
+ *   attention= few rows: keys / attention_keys[heads that read each] × size of a key + launch
+ *              many rows: max(cache bytes / read, operations / attention_many) + launch
  *   others   = bytes / move + launch
  *
- * All constants are measured on the device (measure.c) or part of its specification, except those named here. */
+ * All constants are measured on the device (measure.c) or part of its specification, except those named here. Why
+ * each of them is there:
+ *
+ *   ramp     A GPU converts weights, starts and ends each matmul with multiprocessors that have nothing to do. That
+ *            takes about as long for small matrices as for large ones. From layers of two sizes with 512 rows.
+ *   keys     The cells are divided among multiprocessors, and each of these goes through its share key by key. On a
+ * GPU that takes as long for small keys as for large ones, on a CPU it is proportional. From caches with 1, 4 and 8
+ * query heads per key/value head, and with keys of half the size. launch   by kind, because devices fuse and launch a
+ * mixture of experts in another way than dense layers. For experts from layers as wide as those of a model, with 2
+ * and with 8 experts per token: what both have in common. */
 #include "speed/speed_internal.h"
 
 #include "runtime/visit.h"
@@ -54,18 +64,37 @@ static double weights_rate(const tn_device_speed *s, const tn_tensor *node) {
     return mapped && s->read_mapped > 0 ? s->read_mapped : s->read;
 }
 
+/* Keys per second, if this many query heads read each. Between the measured points the time is a straight line. */
+static double keys_rate(const tn_device_speed *s, double group) {
+    const double *rates = s->attention_keys;
+    enum { LAST = TN_SPEED_GROUPS - 1 };
+    int p = 0;
+    if (group >= (double)tn_speed_group(LAST)) return rates[LAST] * (double)tn_speed_group(LAST) / group;
+    while (p + 2 < TN_SPEED_GROUPS && group > (double)tn_speed_group(p + 1)) p++;
+    const double low = (double)tn_speed_group(p), high = (double)tn_speed_group(p + 1);
+    if (group <= low || !(rates[p] > 0) || !(rates[p + 1] > 0)) return rates[p];
+    const double share = (group - low) / (high - low);
+    return 1 / ((1 - share) / rates[p] + share / rates[p + 1]);
+}
+
+static double attention_seconds(const tn_device_speed *s, const tn__cost *c) {
+    if (c->rows > FEW_ROWS) return fmax(divided(c->weights, s->read), divided(c->operations, s->attention_many));
+    if (!(c->keys > 0)) return 0;
+    const double size = c->weights / c->keys / TN__KEY_BYTES;
+    return divided(c->keys, keys_rate(s, c->scores / c->keys)) *
+           (s->attention_fixed + (1 - s->attention_fixed) * size);
+}
+
 static double node_seconds(const tn_device_speed *s, const tn_tensor *node, const tn__cost *c) {
     switch (c->kind) {
     case TN__COST_EXPERTS:
     case TN__COST_MULTIPLY: {
         double rate = tn_speed_multiply(s, c->type, c->rows);
         if (c->kind == TN__COST_EXPERTS) rate *= tn__speed_between(s->experts, c->rows);
-        return rate > 0 ? fmax(divided(c->weights, weights_rate(s, node)), c->operations / rate) : 0;
+        const double ramp = c->kind == TN__COST_MULTIPLY && c->rows > FEW_ROWS ? s->ramp : 0;
+        return ramp + (rate > 0 ? fmax(divided(c->weights, weights_rate(s, node)), c->operations / rate) : 0);
     }
-    case TN__COST_ATTENTION:
-        if (c->rows <= FEW_ROWS)
-            return divided(c->weights, s->attention_read) + divided(c->scores, s->attention_scores);
-        return fmax(divided(c->weights, s->attention_read), divided(c->operations, s->attention_many));
+    case TN__COST_ATTENTION: return attention_seconds(s, c);
     case TN__COST_OTHER: return divided(c->bytes, s->move);
     }
     return 0;

@@ -66,11 +66,11 @@ static bool speed_from_rates(tn_device *device, tn_device_speed *speed) {
     *speed = (tn_device_speed){.given = true,
                                .read = r.read,
                                .move = r.read,
-                               .attention_read = r.read,
                                .attention_many = r.f16 > 0 ? r.f16 : r.f32,
                                .link = r.link > 0 ? r.link : default_link,
                                .run = default_run};
     for (int i = 0; i < TN_LAUNCH_KINDS; i++) speed->launch[i] = r.launch > 0 ? r.launch : default_launch;
+    for (int i = 0; i < TN_SPEED_GROUPS; i++) speed->attention_keys[i] = r.read / TN__KEY_BYTES;
     for (int p = 0; p < TN_SPEED_POINTS; p++) {
         speed->experts[p] = 1;
         for (int t = 0; t < TN_TYPE_LIMIT; t++)
@@ -99,6 +99,11 @@ tn_status tn_device_get_speed(tn_device *device, int n_threads, tn_device_speed 
 int64_t tn_speed_rows(int point) {
     static const int64_t rows[TN_SPEED_POINTS] = {1, 8, 32, 128, 512};
     return point < 0 || point >= TN_SPEED_POINTS ? 0 : rows[point];
+}
+
+int64_t tn_speed_group(int point) {
+    static const int64_t groups[TN_SPEED_GROUPS] = {1, 4, 8};
+    return point < 0 || point >= TN_SPEED_GROUPS ? 0 : groups[point];
 }
 
 static double bits_per_weight(tn_type type) {

@@ -7,6 +7,9 @@
 /* A rate for this many rows, from rates at tn_speed_rows(). */
 double tn__speed_between(const double rates[TN_SPEED_POINTS], double rows);
 
+/* Bytes of a key and its part of V in the caches that attention is measured with: 2 × 128 f16 numbers. */
+enum { TN__KEY_BYTES = 512 };
+
 /* ---- What a node does (cost.c) ---- */
 
 typedef enum tn__cost_kind { TN__COST_MULTIPLY, TN__COST_EXPERTS, TN__COST_ATTENTION, TN__COST_OTHER } tn__cost_kind;
@@ -18,7 +21,8 @@ typedef struct tn__cost {
     double weights;    /* bytes of weights or cache */
     double bytes;      /* everything that is read or written, with the weights */
     double operations; /* of matmuls and attention */
-    double scores;     /* of attention: a head of a row times a cell */
+    double keys;       /* of attention: cells times key/value heads, */
+    double scores;     /* …and a head of a row times a cell */
 } tn__cost;
 tn__cost tn__node_cost(const tn_tensor *node, const tn_predict_params *params);
 /* The expected number of experts that the ids name, if tokens choose them evenly and independently. */
@@ -42,7 +46,8 @@ typedef struct tn__stack_shape {
 } tn__stack_shape;
 
 typedef struct tn__stack_layer {
-    tn_tensor *attn_norm, *q, *k, *v, *o, *ffn_norm, *up, *gate, *down, *router, *k_cache, *v_cache;
+    tn_tensor *attn_norm, *q, *k, *v, *o, *ffn_norm, *up, *gate, *down, *k_cache, *v_cache;
+    tn_tensor *router, *q_norm, *k_norm; /* with experts */
 } tn__stack_layer;
 
 typedef struct tn__stack {

@@ -10,7 +10,7 @@
 
 typedef tn__stack_layer stack_layer;
 
-enum { LAYER_TENSORS = 12, LAYER_NODES = 48, MATRICES = 7 };
+enum { LAYER_TENSORS = 14, LAYER_NODES = 48, MATRICES = 7, SMALL_WEIGHTS = 5 };
 
 /* Matrices: in memory for weights, the repacked one where the device prefers it. */
 static tn_status make_weights(tn_arena *a, const tn__stack_shape *s, stack_layer *l) {
@@ -24,7 +24,11 @@ static tn_status make_weights(tn_arena *a, const tn__stack_shape *s, stack_layer
     l->up = tn_tensor_nd(a, s->type, s->width, s->ffn, experts);
     l->gate = tn_tensor_nd(a, s->type, s->width, s->ffn, experts);
     l->down = tn_tensor_nd(a, s->type, s->ffn, s->width, experts);
-    if (s->experts) l->router = tn_tensor_nd(a, TN_F32, s->width, s->experts);
+    if (s->experts) { /* most models with experts normalize the heads of q and k */
+        l->router = tn_tensor_nd(a, TN_F32, s->width, s->experts);
+        l->q_norm = tn_tensor_nd(a, TN_F32, s->head);
+        l->k_norm = tn_tensor_nd(a, TN_F32, s->head);
+    }
     l->k_cache = tn_tensor_nd(a, TN_F16, kv, s->cells);
     l->v_cache = tn_tensor_nd(a, TN_F16, kv, s->cells);
     return tn_arena_status(a);
@@ -48,8 +52,12 @@ static tn_tensor *stack_attention(tn__stack *st, const stack_layer *l, tn_tensor
     for (size_t i = 0; i < TN__COUNT(now) && *status == TN_OK && now[i]; i++)
         *status = tn_graph_add(st->graph, now[i]);
     const tn_rope_params rope = tn_rope_params_default((int32_t)s->head, TN_ROPE_NORMAL);
-    q = tn_rope(a, as_heads(a, q, s->head, s->heads), st->positions, NULL, &rope);
-    k = tn_rope(a, as_heads(a, k, s->head, s->kv_heads), st->positions, NULL, &rope);
+    q = as_heads(a, q, s->head, s->heads);
+    k = as_heads(a, k, s->head, s->kv_heads);
+    if (l->q_norm) q = tn_rms_norm(a, q, l->q_norm, 1e-5f);
+    if (l->k_norm) k = tn_rms_norm(a, k, l->k_norm, 1e-5f);
+    q = tn_rope(a, q, st->positions, NULL, &rope);
+    k = tn_rope(a, k, st->positions, NULL, &rope);
     v = as_heads(a, v, s->head, s->kv_heads);
     tn_tensor *kc = tn_set_rows(a, l->k_cache, as_rows(a, k), st->cell_rows);
     tn_tensor *vc = tn_set_rows(a, l->v_cache, as_rows(a, v), st->cell_rows);
@@ -202,19 +210,20 @@ static tn_status bind_weights(tn__stack *st) {
     tn_device *device = tn_stream_device(tn_sched_stream(st->sched, 0));
     tn_tensor **list = tn_calloc(n * LAYER_TENSORS + 1, sizeof(tn_tensor *));
     if (!list) return TN_E_NOMEM;
-    tn_tensor **matrices = list, **small = list + n * MATRICES, **caches = small + n * 3;
+    tn_tensor **matrices = list, **small = list + n * MATRICES, **caches = small + n * SMALL_WEIGHTS;
     for (size_t i = 0; i < n; i++) {
         const stack_layer *l = &st->layers[i];
         memcpy(matrices + i * MATRICES, (tn_tensor *[]){l->q, l->k, l->v, l->o, l->up, l->gate, l->down},
                MATRICES * sizeof *list);
-        memcpy(small + i * 3, (tn_tensor *[]){l->attn_norm, l->ffn_norm, l->router}, 3 * sizeof *list);
+        memcpy(small + i * SMALL_WEIGHTS, (tn_tensor *[]){l->attn_norm, l->ffn_norm, l->router, l->q_norm, l->k_norm},
+               SMALL_WEIGHTS * sizeof *list);
         memcpy(caches + i * 2, (tn_tensor *[]){l->k_cache, l->v_cache}, 2 * sizeof *list);
     }
     caches[2 * n] = st->k_pos;
     tn_buffer_type *plain = tn_device_buffer_type(device);
     tn_status status = bind_all(memory_for_weights(device, st->layers[0].up), matrices, n * MATRICES,
                                 TN_USAGE_WEIGHTS, &st->buffers[0]);
-    if (status == TN_OK) status = bind_all(plain, small, n * 3, TN_USAGE_WEIGHTS, &st->buffers[1]);
+    if (status == TN_OK) status = bind_all(plain, small, n * SMALL_WEIGHTS, TN_USAGE_WEIGHTS, &st->buffers[1]);
     if (status == TN_OK) status = bind_all(plain, caches, n * 2 + 1, TN_USAGE_ANY, &st->buffers[2]);
     tn_free(list);
     return status;
@@ -237,8 +246,8 @@ static tn_status fill_cells(tn_tensor *k_pos) {
 static tn_status fill_stack(tn__stack *st) {
     for (int64_t i = 0; i < st->shape.layers; i++) {
         const stack_layer *l = &st->layers[i];
-        tn_tensor *const list[] = {l->q,    l->k,    l->v,         l->o,        l->up,
-                                   l->gate, l->down, l->attn_norm, l->ffn_norm, l->router};
+        tn_tensor *const list[] = {l->q,    l->k,         l->v,        l->o,      l->up,     l->gate,
+                                   l->down, l->attn_norm, l->ffn_norm, l->router, l->q_norm, l->k_norm};
         for (size_t k = 0; k < TN__COUNT(list); k++)
             if (list[k]) TN_TRY(fill_weights(list[k]));
     }

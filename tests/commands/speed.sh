@@ -18,7 +18,7 @@ check "a device that cannot be measured" 1 'cannot measure' "$tenon" devices --m
 check "an unknown device" 1 'tenon: ' "$tenon" devices --measure --device nothing9
 
 # Hostile files count as empty and are replaced.
-for text in '' 'not JSON' '[]' '{"format": 3}' '{"format": 3, "devices": [1, null, {"name": "cpu"}]}' \
+for text in '' 'not JSON' '[]' '{"format": 4}' '{"format": 4, "devices": [1, null, {"name": "cpu"}]}' \
     '{"format": 1, "devices": []}'; do
     printf '%s' "$text" > "$file"
     check "damaged file '$text'" 0 'no speed' "$tenon" plan "$work/m.gguf" --device cpu

@@ -22,7 +22,7 @@
 typedef struct predict_case {
     tn_arena *arena;
     tn_sched *sched;
-    tn_buffer *buffers[4];
+    tn_buffer *buffers[32];
     size_t n_buffers;
 } predict_case;
 
@@ -119,6 +119,49 @@ static void test_attention(void **state) {
     end_case(&c);
 }
 
+/* One row over 1,024 cells of a cache. */
+static double attention_time(predict_case *c, int64_t heads, int64_t kv_heads, int64_t head) {
+    tn_arena *a = c->arena;
+    enum { CELLS = 1024 };
+    tn_attention_sources s = {.q = tn_input(a, TN_F32, head, heads, 1),
+                              .k = weights_on(c, 0, tn_tensor_nd(a, TN_F16, head, kv_heads, CELLS)),
+                              .v = weights_on(c, 0, tn_tensor_nd(a, TN_F16, head, kv_heads, CELLS)),
+                              .q_pos = tn_input(a, TN_I32, 2, 1),
+                              .k_pos = tn_input(a, TN_I32, 2, CELLS),
+                              .range = tn_input(a, TN_I32, 2)};
+    return predict(c, tn_attention(a, &s, &(tn_attention_params){.scale = 1, .causal = 1}), CELLS - 1).attention;
+}
+
+/* Costs that do not grow with bytes and operations: the ends of matmuls, and keys. */
+static void test_fixed_costs(void **state) {
+    predict_case c;
+    begin_case(&c, CARD);
+    tn_device *device = tn_stream_device(tn_sched_stream(c.sched, 0));
+    tn_device_speed speed;
+    assert_ok(tn_device_get_speed(device, 0, &speed));
+    tn_tensor *w = weights_on(&c, 0, tn_tensor_nd(c.arena, TN_F16, 256, 256));
+    tn_tensor *one = tn_input(c.arena, TN_F32, 256, 1), *many = tn_input(c.arena, TN_F32, 256, 512);
+    const double before[] = {predict(&c, tn_mul_mat(c.arena, w, one), 0).multiply,
+                             predict(&c, tn_mul_mat(c.arena, w, many), 0).multiply};
+    speed.ramp = 1e-3;
+    const double keys[TN_SPEED_GROUPS] = {8e9, 4e9, 1e9};
+    memcpy(speed.attention_keys, keys, sizeof keys);
+    assert_ok(tn_device_set_speed(device, 0, &speed));
+    assert_near(before[0], predict(&c, tn_mul_mat(c.arena, w, one), 0).multiply);
+    assert_near(before[1] + 1e-3, predict(&c, tn_mul_mat(c.arena, w, many), 0).multiply);
+    /* By heads per key: the points, between them, and beyond. */
+    assert_near(8 * 1024 / 8e9, attention_time(&c, 8, 8, 128));
+    assert_near(8 * 1024 / 4e9, attention_time(&c, 32, 8, 128));
+    assert_near(2 * 1024 * (0.5 / 4e9 + 0.5 / 1e9), attention_time(&c, 12, 2, 128));
+    assert_near(1024 / 1e9 * 2, attention_time(&c, 16, 1, 128));
+    assert_near(4 * 1024 / 4e9, attention_time(&c, 32, 8, 64)); /* half the bytes */
+    speed.attention_fixed = 0.6;
+    assert_ok(tn_device_set_speed(device, 0, &speed));
+    assert_near(8 * 1024 / 4e9 * 0.8, attention_time(&c, 32, 8, 64));
+    assert_ok(tn_device_set_speed(device, 0, NULL));
+    end_case(&c);
+}
+
 /* Host weights that are copied over for a large batch count on the link. */
 static void test_offload(void **state) {
     predict_case c;
@@ -184,6 +227,7 @@ static void test_points(void **state) {
     assert_near(6e9, tn_speed_multiply(&s, TN_Q4_0, 8));
     assert_near(0, tn_speed_multiply(&(tn_device_speed){0}, TN_F16, 1));
     assert_int_equal(0, tn_speed_rows(TN_SPEED_POINTS));
+    assert_int_equal(0, tn_speed_group(TN_SPEED_GROUPS));
 }
 
 static bool cancel_at_two(void *user, size_t done, size_t total) {
@@ -199,7 +243,8 @@ static void test_measure(void **state) {
     assert_ok(tn_device_find("sim:64M", &device));
     assert_ok(tn_device_measure(device, &params, &s));
     assert_true(s.read > 0 && s.move > 0 && s.link > 0 && s.launch[TN_LAUNCH_DECODE] > 0);
-    assert_true(s.attention_scores > 0 && s.attention_many > 0 && s.attention_read > 0);
+    for (int i = 0; i < TN_SPEED_GROUPS; i++) assert_true(s.attention_keys[i] > 0);
+    assert_true(s.attention_many > 0 && s.attention_fixed >= 0 && s.attention_fixed <= 1 && s.ramp >= 0);
     assert_false(s.given);
     for (int i = 0; i < TN_SPEED_POINTS; i++) assert_true(s.multiply[TN_Q8_0][i] > 0);
     /* The peak is an upper bound of what matmuls read. */
@@ -224,9 +269,9 @@ static void test_measure(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matmul),  cmocka_unit_test(test_experts),  cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_offload), cmocka_unit_test(test_registry), cmocka_unit_test(test_points),
-        cmocka_unit_test(test_measure),
+        cmocka_unit_test(test_matmul),  cmocka_unit_test(test_experts),     cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_offload), cmocka_unit_test(test_registry),    cmocka_unit_test(test_points),
+        cmocka_unit_test(test_measure), cmocka_unit_test(test_fixed_costs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -45,7 +45,7 @@ static char *human_rate(char out[HUMAN_SIZE], double rate) {
 }
 
 static void print_speed(const tn_device_speed *s) {
-    char a[HUMAN_SIZE], b[HUMAN_SIZE], c[HUMAN_SIZE];
+    char a[HUMAN_SIZE], b[HUMAN_SIZE];
     printf("  %-9s read %sB/s", s->given ? "given" : "measured", human_rate(a, s->read));
     if (s->link > 0) printf(", link %sB/s", human_rate(b, s->link));
     printf(", %.1f µs per node, %.0f µs per run\n", s->launch[TN_LAUNCH_DECODE] * 1e6, s->run * 1e6);
@@ -59,8 +59,15 @@ static void print_speed(const tn_device_speed *s) {
         for (int p = 0; p < TN_SPEED_POINTS; p++) printf(" %9s", human_rate(a, s->multiply[t][p]));
         putchar('\n');
     }
-    printf("            attention: scores %s/s, many rows %s, cache read %sB/s\n", human_rate(a, s->attention_scores),
-           human_rate(b, s->attention_many), human_rate(c, s->attention_read));
+    printf("            matmul: %.1f µs at the ends with many rows; experts: %.1f µs per node,", s->ramp * 1e6,
+           s->launch[TN_LAUNCH_EXPERTS] * 1e6);
+    for (int p = 0; p < TN_SPEED_POINTS; p++) printf(" %.0f%%", s->experts[p] * 100);
+    printf(" of the rates\n            attention: many rows %s; one row, ns per key, by heads:",
+           human_rate(a, s->attention_many));
+    for (int i = 0; i < TN_SPEED_GROUPS; i++)
+        printf(" %lld: %.3g,", (long long)tn_speed_group(i),
+               s->attention_keys[i] > 0 ? 1e9 / s->attention_keys[i] : 0);
+    printf(" %.0f%% of it for keys of any size\n", s->attention_fixed * 100);
 }
 
 static json_t *rates_json(const double *rates, int n) {
@@ -74,11 +81,12 @@ static json_t *speed_json(const tn_device_speed *s) {
     for (int t = 0; t < TN_TYPE_LIMIT; t++)
         if (tn_type_valid((tn_type)t) && s->multiply[t][0] > 0)
             json_object_set_new(types, tn_type_name((tn_type)t), rates_json(s->multiply[t], TN_SPEED_POINTS));
-    return json_pack("{s:b, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:o}", "given", (int)s->given, "read",
-                     s->read, "read_mapped", s->read_mapped, "move", s->move, "attention_read", s->attention_read,
-                     "attention_scores", s->attention_scores, "attention_many", s->attention_many, "link", s->link,
-                     "run", s->run, "launch", rates_json(s->launch, TN_LAUNCH_KINDS), "experts",
-                     rates_json(s->experts, TN_SPEED_POINTS), "multiply", types);
+    return json_pack("{s:b, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o}", "given", (int)s->given,
+                     "read", s->read, "read_mapped", s->read_mapped, "move", s->move, "ramp", s->ramp,
+                     "attention_fixed", s->attention_fixed, "attention_many", s->attention_many, "link", s->link,
+                     "run", s->run, "attention_keys", rates_json(s->attention_keys, TN_SPEED_GROUPS), "launch",
+                     rates_json(s->launch, TN_LAUNCH_KINDS), "experts", rates_json(s->experts, TN_SPEED_POINTS),
+                     "multiply", types);
 }
 
 /* All devices, or the one that is named. Simulated devices and descriptions are measured only by name. */

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_FILE = 4 << 20, FORMAT = 3 };
+enum { MAX_FILE = 4 << 20, FORMAT = 4 };
 
 bool speed_cache_path(char *path, size_t size) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -35,8 +35,8 @@ static const struct speed_field {
     {SPEED_FIELD(read)},
     {SPEED_FIELD(read_mapped)},
     {SPEED_FIELD(move)},
-    {SPEED_FIELD(attention_read)},
-    {SPEED_FIELD(attention_scores)},
+    {SPEED_FIELD(ramp)},
+    {SPEED_FIELD(attention_fixed)},
     {SPEED_FIELD(attention_many)},
     {SPEED_FIELD(link)},
     {SPEED_FIELD(run)},
@@ -76,7 +76,9 @@ static bool speed_from_json(const json_t *entry, tn_device_speed *s) {
             return false;
     }
     return s->read > 0 && numbers_of(json_object_get(entry, "experts"), s->experts, TN_SPEED_POINTS) &&
-           numbers_of(json_object_get(entry, "launch"), s->launch, TN_LAUNCH_KINDS);
+           numbers_of(json_object_get(entry, "launch"), s->launch, TN_LAUNCH_KINDS) &&
+           numbers_of(json_object_get(entry, "attention_keys"), s->attention_keys, TN_SPEED_GROUPS) &&
+           s->attention_fixed <= 1;
 }
 
 static json_t *load_document(void) {
@@ -151,6 +153,7 @@ static json_t *entry_json(const tn_device *device, int n_threads, const tn_devic
     json_object_set_new(entry, "multiply", types);
     json_object_set_new(entry, "experts", list_json(s.experts, TN_SPEED_POINTS));
     json_object_set_new(entry, "launch", list_json(s.launch, TN_LAUNCH_KINDS));
+    json_object_set_new(entry, "attention_keys", list_json(s.attention_keys, TN_SPEED_GROUPS));
     return entry;
 }
 
