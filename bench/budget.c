@@ -36,17 +36,8 @@ static int complain(const char *what) {
 /* The same figures on every machine. */
 static tn_status declare_host(void) {
     tn_device *cpu;
-    tn_device_speed s = {.read = 40e9,
-                         .move = 40e9,
-                         .attention_read = 40e9,
-                         .attention_scores = 100e9,
-                         .attention_many = 200e9,
-                         .launch = {2e-6, 2e-6, 2e-6},
-                         .run = 10e-6};
-    for (int p = 0; p < TN_SPEED_POINTS; p++) {
-        s.experts[p] = 0.8;
-        for (int t = 0; t < TN_TYPE_LIMIT; t++) s.multiply[t][p] = 400e9;
-    }
+    tn_device_rates given = {.read = 40e9, .f32 = 400e9, .launch = 2e-6};
+    tn_device_speed s = tn_speed_from_rates(&given);
     TN_TRY(tn_device_find("cpu", &cpu));
     return tn_device_set_speed(cpu, 0, &s);
 }

@@ -74,6 +74,9 @@ TN_API tn_status tn_device_measure_read(tn_device *device, const tn_measure_para
 TN_API tn_status tn_device_set_speed(tn_device *device, int n_threads, const tn_device_speed *speed);
 /* The declared peaks, else the given ones. TN_E_STATE: neither exists, the device must be measured. */
 TN_API tn_status tn_device_get_speed(tn_device *device, int n_threads, tn_device_speed *speed) TN_MUST_CHECK;
+/* The peaks that a few rates, such as those of a data sheet, stand for. `read` and one of f16 and f32 must be given;
+ * typical costs fill in for the rest. */
+TN_API tn_device_speed tn_speed_from_rates(const tn_device_rates *rates);
 /* Operations per second of a matmul with weights of this type and this many rows, between the measured points. Types
  * that were not measured take the rate of the nearest type. */
 TN_API double tn_speed_multiply(const tn_device_speed *speed, tn_type type, double rows);

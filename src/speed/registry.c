@@ -60,22 +60,27 @@ static double given_multiply(const tn_device_rates *r, tn_type type, int64_t row
     return tn_type_is_quantized(type) && rows <= 8 && r->i8 > 0 ? r->i8 : half;
 }
 
-static bool speed_from_rates(tn_device *device, tn_device_speed *speed) {
+tn_device_speed tn_speed_from_rates(const tn_device_rates *r) {
+    tn_device_speed speed = {.given = true,
+                             .read = r->read,
+                             .move = r->read,
+                             .attention_many = r->f16 > 0 ? r->f16 : r->f32,
+                             .link = r->link > 0 ? r->link : default_link,
+                             .run = default_run};
+    for (int i = 0; i < TN_LAUNCH_KINDS; i++) speed.launch[i] = r->launch > 0 ? r->launch : default_launch;
+    for (int i = 0; i < TN_SPEED_GROUPS; i++) speed.attention_keys[i] = r->read / TN__KEY_BYTES;
+    for (int p = 0; p < TN_SPEED_POINTS; p++) {
+        speed.experts[p] = 1;
+        for (int t = 0; t < TN_TYPE_LIMIT; t++)
+            if (tn_type_valid((tn_type)t)) speed.multiply[t][p] = given_multiply(r, (tn_type)t, tn_speed_rows(p));
+    }
+    return speed;
+}
+
+static bool given_speed(tn_device *device, tn_device_speed *speed) {
     tn_device_rates r;
     if (!tn_device_given_rates(device, &r) || !(r.read > 0)) return false;
-    *speed = (tn_device_speed){.given = true,
-                               .read = r.read,
-                               .move = r.read,
-                               .attention_many = r.f16 > 0 ? r.f16 : r.f32,
-                               .link = r.link > 0 ? r.link : default_link,
-                               .run = default_run};
-    for (int i = 0; i < TN_LAUNCH_KINDS; i++) speed->launch[i] = r.launch > 0 ? r.launch : default_launch;
-    for (int i = 0; i < TN_SPEED_GROUPS; i++) speed->attention_keys[i] = r.read / TN__KEY_BYTES;
-    for (int p = 0; p < TN_SPEED_POINTS; p++) {
-        speed->experts[p] = 1;
-        for (int t = 0; t < TN_TYPE_LIMIT; t++)
-            if (tn_type_valid((tn_type)t)) speed->multiply[t][p] = given_multiply(&r, (tn_type)t, tn_speed_rows(p));
-    }
+    *speed = tn_speed_from_rates(&r);
     return true;
 }
 
@@ -86,7 +91,7 @@ tn_status tn_device_get_speed(tn_device *device, int n_threads, tn_device_speed 
     const struct known_speed *entry = find_known(device, n_threads);
     if (entry) *speed = entry->speed;
     pthread_mutex_unlock(&known_lock);
-    if (entry || speed_from_rates(device, speed)) return TN_OK;
+    if (entry || given_speed(device, speed)) return TN_OK;
     if (n_threads)
         return tn_fail(TN_E_STATE, "the speed of %s with %d threads is not measured: run tenon devices --measure",
                        tn_device_name(device), n_threads);

@@ -115,17 +115,9 @@ static tn_device *cpu_device(void) {
 }
 
 static void declare_host(double read) {
-    tn_device_speed s = {.read = read,
-                         .move = read,
-                         .attention_read = read,
-                         .attention_scores = read,
-                         .attention_many = read,
-                         .launch = {1e-9, 1e-9, 1e-9},
-                         .run = 1e-9};
-    for (int p = 0; p < TN_SPEED_POINTS; p++) {
-        s.experts[p] = 1;
-        for (int t = 0; t < TN_TYPE_LIMIT; t++) s.multiply[t][p] = 10 * read;
-    }
+    tn_device_rates r = {.read = read, .f32 = 10 * read, .launch = 1e-9};
+    tn_device_speed s = tn_speed_from_rates(&r);
+    s.run = 1e-9;
     assert_ok(tn_device_set_speed(cpu_device(), 1, &s));
 }
 

@@ -89,20 +89,8 @@ static bool is_simulated(const tn_device *device) {
 static tn_device_speed assumed_speed(const tn_device *device, int n_threads) {
     const bool host = tn_device_get_kind(device) == TN_DEVICE_CPU;
     const double read = host ? 20e9 : 400e9, threads = n_threads > 0 ? n_threads : tn_cpu_count();
-    const double operations = host ? 25e9 * threads : 30e12;
-    tn_device_speed s = {.read = read,
-                         .move = read,
-                         .attention_read = read,
-                         .attention_scores = operations / 2,
-                         .attention_many = operations / 2,
-                         .link = 12e9,
-                         .launch = {3e-6, 3e-6, 3e-6},
-                         .run = 20e-6};
-    for (int p = 0; p < TN_SPEED_POINTS; p++) {
-        s.experts[p] = 0.7;
-        for (int t = 0; t < TN_TYPE_LIMIT; t++) s.multiply[t][p] = operations;
-    }
-    return s;
+    tn_device_rates rates = {.read = read, .f32 = host ? 25e9 * threads : 30e12, .link = 12e9};
+    return tn_speed_from_rates(&rates);
 }
 
 /* Devices whose rates are assumed during a search. */
