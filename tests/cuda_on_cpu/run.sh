@@ -58,7 +58,7 @@ else
         tests 'named*' TENON_GPU_MODELS="$models" TENON_EMULATED_SEED=$seed TENON_CUDA_PERSISTENT=0
     done
 fi
-run test_gpu_memory '*' TENON_GPU_MODELS="$models" TENON_PLAN_MODELS="$(echo "$work"/*.plan)" TENON_COUNT_GPU_BYTES="$work/bytes"
+run test_gpu_memory '*' TENON_GPU_STEPS=10 TENON_GPU_MODELS="$models" TENON_PLAN_MODELS="$(echo "$work"/*.plan)" TENON_COUNT_GPU_BYTES="$work/bytes"
 run test_gpu_memory 'integrated*' TENON_EMULATED_INTEGRATED=1
 edges '*'
 edges 'devices*' TENON_EMULATED_DEVICES=2
