@@ -28,7 +28,7 @@ static tn_status take_memory(tn_session *s) {
 
 /* Free memory may have shrunk since the plan was made, and another session may have loaded the weights elsewhere. */
 static tn_status check_plan(tn_session_plan *p) {
-    if (p->used) return tn_fail(TN_E_STATE, "a session was made from this plan already: make another plan");
+    if (p->used) return tn_fail(TN_E_STATE, "the plan was used by an earlier tn_session_new: make another plan");
     if (p->loads && p->model->loaded)
         return tn_fail(TN_E_STATE,
                        "another session has loaded the model's weights since the plan was made: plan again");
