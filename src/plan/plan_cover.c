@@ -156,16 +156,21 @@ static void find_required(tn__cover *c, const tn_graph *graph) {
     }
 }
 
+static tn_plan_params joined_params(const tn_plan_params *params, joined_sizes *joined) {
+    tn_plan_params own = *params;
+    own.tensor_size = joined_size;
+    own.inplace_mask = joined_mask;
+    own.user = joined;
+    return own;
+}
+
 tn_status tn__cover_make(const tn_graph *graph, const tn_plan_params *params, const tn__extents *extents,
                          const tn__cover *base, tn__cover **out) {
     *out = NULL;
     tn__cover *c;
     TN_TRY(new_cover(extents, base, &c));
     joined_sizes joined = {graph, &c->extents};
-    tn_plan_params own = *params;
-    own.tensor_size = joined_size;
-    own.inplace_mask = joined_mask;
-    own.user = &joined;
+    tn_plan_params own = joined_params(params, &joined);
     tn_status status = tn_plan_make(graph, &own, &c->plan);
     if (status != TN_OK) {
         tn__cover_free(c);
@@ -221,10 +226,7 @@ tn_status tn__cover_adopt(const tn_graph *graph, const tn_plan_params *params, c
     tn__cover *c;
     TN_TRY(new_cover(extents, base, &c));
     joined_sizes joined = {graph, &c->extents};
-    tn_plan_params own = *params;
-    own.tensor_size = joined_size;
-    own.inplace_mask = joined_mask;
-    own.user = &joined;
+    tn_plan_params own = joined_params(params, &joined);
     tn_status status = tn_plan_verify(plan, graph, &own);
     if (status != TN_OK && status != TN_E_NOMEM) {
         char reason[400] = "";

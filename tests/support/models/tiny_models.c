@@ -32,12 +32,7 @@ static tn_status tiny_layout(const tiny_options *o, struct layout *l) {
     l->expert_ffn = l->experts ? l->ffn : 0;
     l->shared_ffn = l->traits & TN_ARCH_SHARED_EXPERT ? l->ffn : 0;
     l->token_types = l->traits & TN_ARCH_ENCODER ? 2 : 0;
-    l->softcap_attention = typical->softcap_attention, l->softcap_output = typical->softcap_output;
-    l->scale_output = typical->scale_output, l->scale_residual = typical->scale_residual;
-    l->scale_embedding = typical->scale_embedding;
-    l->scale_attention = typical->scale_attention < 0 ? 1 / sqrtf((float)l->head) : typical->scale_attention;
-    l->alibi = typical->alibi;
-    l->parallel_residual = arch->parallel_key;
+    layout_use_constants(l, arch);
     return layout_check(l);
 }
 

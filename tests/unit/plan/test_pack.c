@@ -1,5 +1,5 @@
 /* The packer: every packing passes the verifier, small cases are optimal, results are deterministic. */
-#include "support.h"
+#include "random_items.h"
 
 #include "base/checked.h"
 #include "tenon/pack.h"
@@ -11,23 +11,6 @@
 enum { MOST = 400 };
 
 static bool long_run(void) { return getenv("TENON_LONG") != NULL; }
-
-typedef struct shape {
-    size_t count;
-    int64_t horizon, longest;
-    size_t largest;
-    bool aligned, zeros;
-} shape;
-
-static void random_items(rng *r, shape s, tn_pack_item *items) {
-    for (size_t i = 0; i < s.count; i++) {
-        int64_t start = (int64_t)rng_below(r, (uint64_t)s.horizon) - s.horizon / 2;
-        items[i] = (tn_pack_item){.start = start,
-                                  .end = start + (int64_t)rng_below(r, (uint64_t)s.longest) + !s.zeros,
-                                  .size = rng_below(r, s.largest) + !s.zeros,
-                                  .alignment = s.aligned ? (size_t)1 << rng_below(r, 9) : 0};
-    }
-}
 
 static size_t live_peak(const tn_pack_item *items, size_t count) {
     size_t most = 0;
@@ -55,12 +38,12 @@ static void random_instances_pass_the_verifier(void **state) {
     tn_pack_item items[MOST];
     int rounds = long_run() ? 20000 : 400;
     for (int round = 0; round < rounds; round++) {
-        shape s = {.count = rng_below(&r, round % 8 ? 60 : MOST),
-                   .horizon = 1 + (int64_t)rng_below(&r, 200),
-                   .longest = 1 + (int64_t)rng_below(&r, 50),
-                   .largest = 1 + rng_below(&r, 5000),
-                   .aligned = round % 2,
-                   .zeros = round % 3 == 0};
+        item_shape s = {.count = rng_below(&r, round % 8 ? 60 : MOST),
+                        .horizon = 1 + (int64_t)rng_below(&r, 200),
+                        .longest = 1 + (int64_t)rng_below(&r, 50),
+                        .largest = 1 + rng_below(&r, 5000),
+                        .aligned = round % 2,
+                        .zeros = round % 3 == 0};
         random_items(&r, s, items);
         for (int effort = TN_PACK_FAST; effort <= TN_PACK_EXACT; effort++) {
             tn_pack_params params = {.effort = (tn_pack_effort)effort,
@@ -99,7 +82,7 @@ static void exact_effort_is_optimal_on_tiny_instances(void **state) {
     tn_pack_item items[8];
     int rounds = long_run() ? 20000 : 1000, harder = 0;
     for (int round = 0; round < rounds; round++) {
-        shape s = {
+        item_shape s = {
             .count = 4 + rng_below(&r, 4), .horizon = 8, .longest = 6, .largest = 12, .aligned = round % 3 == 0};
         random_items(&r, s, items);
         if (s.aligned)
@@ -135,7 +118,7 @@ static void answers_are_the_same_every_time(void **state) {
     (void)state;
     rng r = {3};
     tn_pack_item items[120];
-    random_items(&r, (shape){.count = 120, .horizon = 60, .longest = 20, .largest = 1000}, items);
+    random_items(&r, (item_shape){.count = 120, .horizon = 60, .longest = 20, .largest = 1000}, items);
     for (int effort = TN_PACK_FAST; effort <= TN_PACK_EXACT; effort++) {
         tn_pack_params params = {.effort = (tn_pack_effort)effort, .max_steps = 5000000};
         tn_pack_result a, b;
@@ -153,7 +136,7 @@ static void more_effort_is_never_worse(void **state) {
     rng r = {4};
     tn_pack_item items[80];
     for (int round = 0; round < 30; round++) {
-        random_items(&r, (shape){.count = 80, .horizon = 60, .longest = 30, .largest = 1000}, items);
+        random_items(&r, (item_shape){.count = 80, .horizon = 60, .longest = 30, .largest = 1000}, items);
         size_t before = SIZE_MAX;
         for (int effort = TN_PACK_FAST; effort <= TN_PACK_EXACT; effort++) {
             tn_pack_params params = {.effort = (tn_pack_effort)effort,
@@ -172,7 +155,7 @@ static void fixed_items_are_worked_around(void **state) {
     rng r = {5};
     tn_pack_item items[60];
     for (int round = 0; round < 300; round++) {
-        shape s = {.count = 60, .horizon = 60, .longest = 20, .largest = 1000, .aligned = round % 2};
+        item_shape s = {.count = 60, .horizon = 60, .longest = 20, .largest = 1000, .aligned = round % 2};
         random_items(&r, s, items);
         /* Some items of a packing are a valid set of fixed items. */
         tn_pack_result first;
@@ -215,12 +198,12 @@ static void chunks_are_never_straddled(void **state) {
     rng r = {6};
     tn_pack_item items[MOST];
     for (int round = 0; round < 200; round++) {
-        shape s = {.count = 1 + rng_below(&r, 200),
-                   .horizon = 60,
-                   .longest = 40,
-                   .largest = 1000,
-                   .aligned = round % 2,
-                   .zeros = round % 5 == 0};
+        item_shape s = {.count = 1 + rng_below(&r, 200),
+                        .horizon = 60,
+                        .longest = 40,
+                        .largest = 1000,
+                        .aligned = round % 2,
+                        .zeros = round % 5 == 0};
         random_items(&r, s, items);
         for (int effort = TN_PACK_FAST; effort <= TN_PACK_EXACT; effort++) {
             tn_pack_params params = {
@@ -354,7 +337,7 @@ static void the_verifier_finds_what_is_wrong(void **state) {
     tn_pack_item items[50];
     int caught = 0, rounds = 300;
     for (int round = 0; round < rounds; round++) {
-        random_items(&r, (shape){.count = 50, .horizon = 40, .longest = 20, .largest = 100}, items);
+        random_items(&r, (item_shape){.count = 50, .horizon = 40, .longest = 20, .largest = 100}, items);
         tn_pack_result result;
         assert_ok(tn_pack(items, 50, NULL, &result));
         /* Move one item onto another that is live with it. */
@@ -396,7 +379,7 @@ static void cancelling_stops_with_its_own_status(void **state) {
     (void)state;
     rng r = {8};
     tn_pack_item *items = calloc(20000, sizeof *items);
-    random_items(&r, (shape){.count = 20000, .horizon = 2000, .longest = 100, .largest = 1000}, items);
+    random_items(&r, (item_shape){.count = 20000, .horizon = 2000, .longest = 100, .largest = 1000}, items);
     int calls = 0;
     tn_pack_params params = {.effort = TN_PACK_EXACT, .cancel = always, .user = &calls};
     tn_pack_result result;
@@ -410,7 +393,7 @@ static void a_time_limit_returns_what_there_is(void **state) {
     (void)state;
     rng r = {9};
     tn_pack_item items[200];
-    random_items(&r, (shape){.count = 200, .horizon = 60, .longest = 40, .largest = 100000}, items);
+    random_items(&r, (item_shape){.count = 200, .horizon = 60, .longest = 40, .largest = 100000}, items);
     tn_pack_params params = {.effort = TN_PACK_EXACT, .time_limit = 0.05};
     tn_pack_result result;
     uint64_t begun = tn_time_ns();
@@ -455,7 +438,7 @@ static void every_allocation_may_fail(void **state) {
     rng r = {10};
     static scenario s;
     s = (scenario){.count = 24};
-    random_items(&r, (shape){.count = 24, .horizon = 16, .longest = 8, .largest = 50}, s.items);
+    random_items(&r, (item_shape){.count = 24, .horizon = 16, .longest = 8, .largest = 50}, s.items);
     s.params.effort = TN_PACK_EXACT;
     s.params.max_steps = 100000;
     check_every_allocation_failure(pack_scenario, &s);

@@ -1,5 +1,5 @@
 /* Packing into chunks that exist already: bins are filled first, and nothing grows without need. */
-#include "support.h"
+#include "random_items.h"
 
 #include "base/checked.h"
 #include "tenon/pack.h"
@@ -9,35 +9,18 @@
 
 enum { MOST_BIN_ITEMS = 400 };
 
-typedef struct bin_shape {
-    size_t count;
-    int64_t horizon, longest;
-    size_t largest;
-    bool aligned, zeros;
-} bin_shape;
-
-static void random_bin_items(rng *r, bin_shape s, tn_pack_item *items) {
-    for (size_t i = 0; i < s.count; i++) {
-        int64_t start = (int64_t)rng_below(r, (uint64_t)s.horizon) - s.horizon / 2;
-        items[i] = (tn_pack_item){.start = start,
-                                  .end = start + (int64_t)rng_below(r, (uint64_t)s.longest) + !s.zeros,
-                                  .size = rng_below(r, s.largest) + !s.zeros,
-                                  .alignment = s.aligned ? (size_t)1 << rng_below(r, 9) : 0};
-    }
-}
-
 static void bins_are_filled_before_anything_grows(void **state) {
     (void)state;
     rng r = {21};
     tn_pack_item items[MOST_BIN_ITEMS];
     for (int round = 0; round < (getenv("TENON_LONG") ? 5000 : 300); round++) {
-        bin_shape s = {.count = 1 + rng_below(&r, 120),
-                       .horizon = 40,
-                       .longest = 30,
-                       .largest = 1000,
-                       .aligned = round % 2,
-                       .zeros = round % 5 == 0};
-        random_bin_items(&r, s, items);
+        item_shape s = {.count = 1 + rng_below(&r, 120),
+                        .horizon = 40,
+                        .longest = 30,
+                        .largest = 1000,
+                        .aligned = round % 2,
+                        .zeros = round % 5 == 0};
+        random_items(&r, s, items);
         size_t bins[6], n_bins = 1 + rng_below(&r, 6), total = 0;
         tn_pack_params params = {.effort = (tn_pack_effort)(round % 3),
                                  .max_chunk = round % 4 ? 1000 + rng_below(&r, 4000) : 0,
@@ -64,8 +47,8 @@ static void what_fits_the_bins_exceeds_none(void **state) {
     rng r = {22};
     tn_pack_item items[200];
     for (int round = 0; round < 200; round++) {
-        bin_shape s = {.count = 1 + rng_below(&r, 200), .horizon = 60, .longest = 40, .largest = 1000};
-        random_bin_items(&r, s, items);
+        item_shape s = {.count = 1 + rng_below(&r, 200), .horizon = 60, .longest = 40, .largest = 1000};
+        random_items(&r, s, items);
         tn_pack_params params = {.max_chunk = round % 3 ? 1000 + rng_below(&r, 3000) : 0};
         tn_pack_result first, again;
         assert_ok(tn_pack(items, s.count, &params, &first));
@@ -92,8 +75,8 @@ static void one_bin_that_suffices_is_found(void **state) {
     rng r = {23};
     tn_pack_item items[8];
     for (int round = 0; round < 400; round++) {
-        bin_shape s = {.count = 4 + rng_below(&r, 4), .horizon = 8, .longest = 6, .largest = 12};
-        random_bin_items(&r, s, items);
+        item_shape s = {.count = 4 + rng_below(&r, 4), .horizon = 8, .longest = 6, .largest = 12};
+        random_items(&r, s, items);
         tn_pack_result result;
         tn_pack_params params = {.effort = TN_PACK_EXACT};
         assert_ok(tn_pack(items, s.count, &params, &result));
@@ -136,7 +119,7 @@ static void fixed_items_keep_their_bin(void **state) {
     rng r = {24};
     tn_pack_item items[60];
     for (int round = 0; round < 200; round++) {
-        random_bin_items(&r, (bin_shape){.count = 60, .horizon = 60, .longest = 20, .largest = 1000}, items);
+        random_items(&r, (item_shape){.count = 60, .horizon = 60, .longest = 20, .largest = 1000}, items);
         for (size_t i = 0; i < 60; i += 12) {
             items[i].fixed = true;
             items[i].chunk = (uint32_t)(i / 12);

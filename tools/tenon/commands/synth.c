@@ -74,12 +74,7 @@ static tn_status synth_layout(const tn_arch *arch, const char *shape, struct lay
     const tn_arch_constants *typical = &arch->typical;
     if (!l->window) l->window = typical->window;
     if (typical->kv_heads) l->kv_heads = typical->kv_heads == TN_ARCH_KV_SAME ? l->heads : typical->kv_heads;
-    l->softcap_attention = typical->softcap_attention, l->softcap_output = typical->softcap_output;
-    l->scale_output = typical->scale_output, l->scale_residual = typical->scale_residual;
-    l->scale_embedding = typical->scale_embedding;
-    l->scale_attention = typical->scale_attention < 0 ? 1 / sqrtf((float)l->head) : typical->scale_attention;
-    l->alibi = typical->alibi;
-    l->parallel_residual = arch->parallel_key;
+    layout_use_constants(l, arch);
     return layout_check(l);
 }
 

@@ -2,8 +2,19 @@
 #include "files/layout.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+void layout_use_constants(struct layout *l, const tn_arch *arch) {
+    const tn_arch_constants *typical = &arch->typical;
+    l->softcap_attention = typical->softcap_attention, l->softcap_output = typical->softcap_output;
+    l->scale_output = typical->scale_output, l->scale_residual = typical->scale_residual;
+    l->scale_embedding = typical->scale_embedding;
+    l->scale_attention = typical->scale_attention < 0 ? 1 / sqrtf((float)l->head) : typical->scale_attention;
+    l->alibi = typical->alibi;
+    l->parallel_residual = arch->parallel_key;
+}
 
 tn_status layout_check(const struct layout *l) {
     if (!l->layers || !l->width || !l->heads || !l->kv_heads || !l->head || !l->vocab || !l->context)

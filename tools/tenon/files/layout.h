@@ -22,6 +22,8 @@ struct layout {
 };
 
 /* Checks the numbers against each other; TN_E_INVALID names what does not fit. */
+/* The architecture's constants that do not depend on the shape; the size of a head is set. */
+void layout_use_constants(struct layout *layout, const tn_arch *arch);
 tn_status layout_check(const struct layout *layout);
 /* Every tensor in the order of GGUF files. Stops at the first failure. */
 tn_status layout_tensors(const struct layout *layout, tn_arch_tensor_fn fn, void *user);
