@@ -106,8 +106,8 @@ typedef struct tn_session_params {
     int32_t n_gpu_layers; /* layers off the CPU; -1: as many as fit */
     const tn_placement_override *overrides;
     size_t n_overrides;
-    /* Devices that are not listed are limited by their free memory alone, as are budgets above it. Devices, overrides
-     * and budgets outlive the plan. budget.h chooses the other parameters so that they fit. */
+    /* A device without a budget may use its free memory; a budget above that changes nothing. Devices, overrides and
+     * budgets outlive the plan. budget.h chooses the other parameters so that they fit. */
     const tn_budget *budgets;
     size_t n_budgets;
     /* Max tokens whose feed-forward part is computed together, at least 32; 0: what suits the device. Fewer need less

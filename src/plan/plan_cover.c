@@ -102,7 +102,7 @@ void tn__cover_free(tn__cover *c) {
     tn_free(c);
 }
 
-/* The extents of one graph joined with those that another cover serves. */
+/* For every tensor the larger of two sizes: in one graph, and in the graphs that a cover serves already. */
 static tn_status new_cover(const tn__extents *own, const tn__cover *base, tn__cover **out) {
     tn__cover *c = *out = tn_calloc(1, sizeof *c);
     if (!c) return TN_E_NOMEM;

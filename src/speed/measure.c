@@ -423,7 +423,7 @@ static tn_status time_experts(tn__measure *m, tn__stack *stack, bool launches, e
     TN_TRY(tn__measure_time(m, stack, 0, &seconds, NULL));
     TN_TRY(predict_stack(m, stack, 0, &speed, &rest));
     for (int k = 0; k < TN_SPEED_POINTS; k++) speed.experts[k] = 1;
-    speed.read = 0; /* the share may exceed 1 where weights come from caches */
+    speed.read = 0; /* no limit: weights that the processor's caches hold are read faster than memory */
     TN_TRY(predict_stack(m, stack, 0, &speed, &experts));
     *c = (experts_case){fmax(seconds - rest.seconds, seconds / 4), experts.multiply - rest.multiply,
                         (double)rest.nodes};

@@ -75,7 +75,7 @@ tn_status tn__session_plan_check_largest(const tn_session_plan *plan);
 tn__load tn__session_plan_load(const tn_session_plan *plan);
 /* Says why a plan does not fit: TN_E_TOO_BIG with the bytes needed and free, and advice. */
 tn_status tn__session_plan_too_big(const tn_session_plan *plan);
-/* Whether a session with other parameters would fit; exactly, or as the search says. */
+/* Whether a session with other parameters would fit. `exactly`: planned with every shape, not only the largest. */
 bool tn__session_plan_would_fit(tn_model *model, const tn_session_params *params, bool exactly);
 /* What would make the plan fit. Every suggested change was planned and fits. */
 void tn__advise(const tn_session_plan *plan, char *text, size_t size);
