@@ -230,6 +230,13 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t strea
     if (!is_device(to)) return fail_with(cudaErrorInvalidValue);
     return queue_work(stream, [=]() { memset(to, value, size); });
 }
+cudaError_t cudaMemset2DAsync(void *to, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream) {
+    for (size_t i = 0; i < height; i++) {
+        cudaError_t error = cudaMemsetAsync((char *)to + i * pitch, value, width, stream);
+        if (error != cudaSuccess) return error;
+    }
+    return cudaSuccess;
+}
 cudaError_t cudaMemset(void *to, int value, size_t size) {
     cudaError_t error = cudaMemsetAsync(to, value, size, NULL);
     return error == cudaSuccess ? cudaStreamSynchronize(NULL) : error;

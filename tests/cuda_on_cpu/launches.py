@@ -116,6 +116,18 @@ def check_described_device(build, work):
         fail('a device described by its figures has no launches')
 
 
+def check_persistent(build, work):
+    """Rows of q6_K that are no multiple of 16 bytes, or longer than 16,384 weights: decode is one persistent launch."""
+    for width, ffn in ((2560, 9728), (3072, 8192), (2048, 28672)):
+        name = f'{work}/rows-{width}.gguf'
+        tenon(build, 'synth', name, '--no-data', '--type', 'Q4_K_M', '--arch', 'llama', '--shape',
+              f'layers=4,width={width},ffn={ffn},vocab=32000,ctx=4096,heads=16,kv=8,head=128')
+        out = tenon(build, 'plan', name, '--device', 'cuda:h200', '--ctx', '4096', '--launches').stdout
+        decode = [line.split(' ')[0] for line in out[out.find('\ndecode, '):].splitlines()[2:] if line[:1].strip()]
+        if [kernel.split('<')[0] for kernel in decode] != ['get_rows_kernel', 'persistent_decode_kernel']:
+            fail(f'rows of {width} and {ffn} weights: decode is {decode}')
+
+
 def main(build, golden):
     with tempfile.TemporaryDirectory() as work:
         for name, options in MODELS.items():
@@ -123,6 +135,7 @@ def main(build, golden):
         for device in LIMITS:
             compare(device, lists_of(build, work, device), golden, bool(os.environ.get('TENON_UPDATE_LAUNCHES')))
         check_described_device(build, work)
+        check_persistent(build, work)
     print(f'{failures} failures' if failures else f'launches of {len(LIMITS)} devices are as expected')
     return failures > 0
 

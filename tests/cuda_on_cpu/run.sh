@@ -28,10 +28,13 @@ synth() { # name, type, architecture, shape
 synth pairs f16 llama heads=4,kv=2,head=64,layers=1,width=512,ffn=1024
 synth wide q8_0 qwen3 heads=4,kv=1,head=128,ffn=1024
 synth mixed Q4_K_M llama heads=4,kv=4,head=64,layers=1,ffn=2048
+synth padded Q4_K_M llama heads=4,kv=2,head=64,layers=1,width=768,ffn=2304 # rows of q6_K are no multiple of 16 bytes
 if [ -n "${TENON_LONG:-}" ]; then
     synth eights q4_0 llama heads=8,kv=1,head=64,ffn=2048
     synth fours Q4_K_S llama heads=4,kv=2,head=64,ffn=2048,layers=1
     synth sixes Q6_K llama heads=4,kv=2,head=64,ffn=2048,width=2048,layers=1
+    synth padded8 q8_0 llama heads=3,kv=3,head=96,layers=1,width=1056,ffn=2080
+    synth longest Q4_K_M llama heads=4,kv=2,head=64,layers=1,ffn=28672
     synth many f16 llama heads=8,kv=8,head=64,layers=1,width=512
     synth brain bf16 llama heads=4,kv=2,head=64
     synth capped f16 gemma2 heads=4,kv=2,head=64,window=16

@@ -27,7 +27,8 @@ static void device_buffer_free(tn_buffer *buffer) {
 }
 
 tn_status cuda_init_tensor(tn_buffer *buffer, tn_tensor *tensor) {
-    if (buffer->usage == TN_USAGE_WEIGHTS && !tensor->view_src && can_be_soa(tensor)) tensor->extra = &soa_mark;
+    if (buffer->usage == TN_USAGE_WEIGHTS && !tensor->view_src && can_be_soa(buffer->type, tensor))
+        tensor->extra = &soa_mark;
     return TN_OK;
 }
 // The repacked tensor that this one is, or is a view of; or NULL.
@@ -41,7 +42,8 @@ static tn_status begin_plain(cuda_device *d, const tn_tensor *soa) {
     return soa ? soa_repack(d, soa, false) : TN_OK;
 }
 static tn_status end_plain(cuda_device *d, const tn_tensor *soa, tn_status status) {
-    tn_status back = soa ? soa_repack(d, soa, true) : TN_OK;
+    tn_status back = soa ? upload_before(d) : TN_OK; // small uploads may not be queued yet
+    if (soa && back == TN_OK) back = soa_repack(d, soa, true);
     return status != TN_OK ? status : back;
 }
 static tn_status device_buffer_set(tn_buffer *buffer, tn_tensor *tensor, const void *data, size_t offset,
@@ -55,7 +57,9 @@ static tn_status device_buffer_set(tn_buffer *buffer, tn_tensor *tensor, const v
     }
     bool whole = tensor == soa && offset == 0 && size == tn_nbytes(tensor);
     if (soa && !whole) TN_TRY(begin_plain(d, soa));
-    return end_plain(d, soa, upload(d, (char *)tensor->data + offset, (const char *)data, size));
+    const device_rows to = device_rows_of(soa ? soa : tensor);
+    offset += (size_t)((const char *)tensor->data - to.data); // of a view
+    return end_plain(d, soa, upload(d, to, offset, (const char *)data, size));
 }
 static tn_status device_buffer_load(tn_buffer *buffer, const tn_tensor_source *sources, size_t n) {
     cuda_device *d = cuda_device_of(buffer);
@@ -89,9 +93,12 @@ static tn_status device_buffer_fill(tn_buffer *buffer, tn_tensor *tensor, uint8_
     cuda_device *d = cuda_device_of(buffer);
     end_scratch_use(buffer);
     CUDA_TRY(cudaSetDevice(d->ordinal));
-    TN_TRY(begin_plain(d, soa_root_of(tensor)));
-    cudaError_t error = cudaMemsetAsync((char *)tensor->data + offset, value, size, d->copy_stream);
-    return end_plain(d, soa_root_of(tensor), finish_copy_stream(d, error, "filling a tensor"));
+    const tn_tensor *soa = soa_root_of(tensor);
+    TN_TRY(begin_plain(d, soa));
+    const device_rows to = device_rows_of(soa ? soa : tensor);
+    offset += (size_t)((const char *)tensor->data - to.data); // of a view
+    cudaError_t error = fill_rows(to, offset, value, size, d->copy_stream);
+    return end_plain(d, soa, finish_copy_stream(d, error, "filling a tensor"));
 }
 static tn_status device_buffer_clear(tn_buffer *buffer, uint8_t value) {
     cuda_device *d = cuda_device_of(buffer);
@@ -108,15 +115,20 @@ static tn_status device_buffer_copy(tn_buffer *buffer, const tn_tensor *from, tn
     cuda_device *source = cuda_device_of(from->buffer);
     end_scratch_use(buffer);
     const tn_tensor *repacked = soa_root_of(to);
-    if (soa_root_of(from) == from && repacked == to)
+    device_rows target = device_rows_of(repacked ? repacked : to);
+    size_t offset = (size_t)((const char *)to->data - target.data), size = tn_nbytes(from); // `to` may be a view
+    if (soa_root_of(from) == from && repacked == to && padded_row_bytes(from) == target.stride) {
         repacked = NULL; // of one layout: they may stay so
-    else if (soa_root_of(from))
+        size = (size_t)tn_nrows(from) * target.stride;
+        target.bytes = target.stride;
+    } else if (soa_root_of(from)) {
         return TN_E_UNSUPPORTED; // through the host, where they are put in order
+    }
     TN_TRY(upload_before(source));
     if (source != d) TN_TRY(finish_copy_stream(source, cudaSuccess, "copying a tensor"));
     TN_TRY(begin_plain(d, repacked));
     cudaError_t error =
-        cudaMemcpyAsync(to->data, from->data, tn_nbytes(from), cudaMemcpyDeviceToDevice, d->copy_stream);
+        copy_to_rows(target, offset, (const char *)from->data, size, cudaMemcpyDeviceToDevice, d->copy_stream);
     return end_plain(d, repacked, finish_copy_stream(d, error, "copying a tensor"));
 }
 
@@ -160,8 +172,12 @@ static tn_status device_buffer_new(tn_buffer_type *type, size_t size, tn_buffer 
     return status;
 }
 static size_t device_load_bytes(const tn_buffer_type *) { return upload_staging_bytes(); }
-// A tensor ends at a whole word: see take_device_memory(). With that, buffers of planned sizes are just as large.
-size_t cuda_tensor_size(tn_buffer_type *, const tn_tensor *tensor) { return (tn_nbytes(tensor) + 3) & ~(size_t)3; }
+// Rows as weights have them, which may be padded. A tensor ends at a whole word: see take_device_memory(). With that,
+// buffers of planned sizes are just as large.
+size_t cuda_tensor_size(tn_buffer_type *type, const tn_tensor *tensor) {
+    if (can_be_soa(type, tensor)) return (size_t)tn_nrows(tensor) * padded_row_bytes(tensor);
+    return (tn_nbytes(tensor) + 3) & ~(size_t)3;
+}
 
 const tn_buffer_type_ops cuda_buffer_type_ops = {device_buffer_new, cuda_tensor_size, NULL, device_load_bytes};
 

@@ -145,11 +145,13 @@ struct shape4 {
     int64_t ne[4];
     int64_t nb[4];
 };
+// Strides are those on the device, as device_layout_of() has them.
 static inline shape4 shape4_of(const tn_tensor *t) {
     shape4 s;
+    const device_layout l = device_layout_of(t);
     for (int i = 0; i < 4; i++) {
         s.ne[i] = t->ne[i];
-        s.nb[i] = (int64_t)t->nb[i];
+        s.nb[i] = l.nb[i];
     }
     return s;
 }

@@ -72,8 +72,14 @@ tn_status upload_take(cuda_device *d);
 void upload_give_back(cuda_device *d);
 void upload_count_stream(cuda_device *d, int change);
 size_t upload_staging_bytes(void);
-// `from` may change when it returns; work that starts on the device afterwards sees the data.
-tn_status upload(cuda_device *d, char *to, const char *from, size_t size);
+// Rows of `bytes` bytes in device memory, `stride` bytes apart. With equal numbers they are contiguous.
+struct device_rows {
+    char *data;
+    size_t bytes, stride;
+};
+// Writes at `offset`, counted without the gaps between rows. `from` may change when it returns; work that starts on
+// the device afterwards sees the data.
+tn_status upload(cuda_device *d, const device_rows &to, size_t offset, const char *from, size_t size);
 // The same from readers, which several threads call, into tensors of one buffer.
 tn_status upload_from(cuda_device *d, const tn_tensor_source *sources, size_t n);
 // Makes a stream wait for all uploads so far. `seen`: what it has waited for.
@@ -147,10 +153,25 @@ enum {
     Q4_0_PIECE = 2048,
     Q8_0_PIECE = 1024,
     Q6_K_PIECE = 2048
-};                                   // elements of a repacked row that are stored together
-int kind_of(const tn_tensor *t);     // type, with SOA where the rows are repacked
-bool can_be_soa(const tn_tensor *t); // by type and row length
-extern char soa_mark;                // tensor->extra of repacked weights
+};                               // elements of a repacked row that are stored together
+int kind_of(const tn_tensor *t); // type, with SOA where the rows are repacked
+// By type, row length and device. The rows of such tensors are padded to multiples of 16 bytes once they are weights.
+bool can_be_soa(const tn_buffer_type *type, const tn_tensor *t);
+extern char soa_mark; // tensor->extra of repacked weights
+size_t padded_row_bytes(const tn_tensor *t);
+// The rows of a tensor that is no view.
+device_rows device_rows_of(const tn_tensor *t);
+// Where a tensor or view lies on the device, and its strides there: a SOA tensor's rows may be padded, which
+// tensor->nb does not show.
+struct device_layout {
+    char *data;
+    int64_t nb[TN_MAX_DIMS];
+};
+device_layout device_layout_of(const tn_tensor *t);
+// Both count `offset` without the gaps between rows.
+cudaError_t copy_to_rows(const device_rows &to, size_t offset, const char *from, size_t size, cudaMemcpyKind kind,
+                         cudaStream_t stream);
+cudaError_t fill_rows(const device_rows &to, size_t offset, uint8_t value, size_t size, cudaStream_t stream);
 tn_status soa_repack(cuda_device *device, const tn_tensor *t, bool forward); // in place, on the copy stream
 // Reads bytes from `begin` on in the file's layout. The device's copy stays repacked: other streams may be using it.
 tn_status soa_read(cuda_device *device, const tn_tensor *t, size_t begin, char *to, size_t size);

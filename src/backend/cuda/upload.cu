@@ -38,7 +38,8 @@ struct byte_range {
     const char *begin, *end;
 };
 struct bulk_upload {
-    char *to;
+    device_rows to;
+    size_t offset; // in `to`
     tn_read_fn read;
     void *user;
     size_t size;
@@ -215,7 +216,7 @@ void upload_count_stream(cuda_device *d, int change) {
 
 // From ordinary memory: the driver has copied the data when the call returns. In pieces, because others wait for the
 // lock meanwhile.
-static tn_status upload_plain(cuda_device *d, char *to, const char *from, size_t size) {
+static tn_status upload_plain(cuda_device *d, const device_rows &to, size_t offset, const char *from, size_t size) {
     tn_status status = TN_OK;
     for (size_t at = 0, n; at < size && status == TN_OK; at += n) {
         n = std::min(size - at, (size_t)PIECE);
@@ -223,7 +224,7 @@ static tn_status upload_plain(cuda_device *d, char *to, const char *from, size_t
         status = order_copies(d);
         d->uploader->must_follow = true;
         if (status == TN_OK)
-            status = cuda_check(cudaMemcpyAsync(to + at, from + at, n, cudaMemcpyHostToDevice, d->copy_stream),
+            status = cuda_check(copy_to_rows(to, offset + at, from + at, n, cudaMemcpyHostToDevice, d->copy_stream),
                                 "uploading a tensor");
         d->uploader->copies++;
         d->writes++;
@@ -239,7 +240,7 @@ static tn_status read_memory(void *from, size_t offset, void *to, size_t size) {
 static bulk_upload bulk_at(const uploader *up, size_t i) {
     if (!up->sources) return up->one;
     const tn_tensor_source &s = up->sources[i];
-    return {(char *)s.tensor->data, s.read, s.user, tn_nbytes(s.tensor)};
+    return {device_rows_of(s.tensor), 0, s.read, s.user, tn_nbytes(s.tensor)};
 }
 static tn_status upload_pieces(uploader *up, upload_worker *w) {
     bulk_upload p = bulk_at(up, 0);
@@ -255,7 +256,7 @@ static tn_status upload_pieces(uploader *up, upload_worker *w) {
         char *staging = up->staging + ((size_t)(w - up->workers) * STAGES + (size_t)k) * PIECE;
         CUDA_TRY(cudaEventSynchronize(w->staged[k]));
         TN_TRY(p.read(p.user, at, staging, n));
-        CUDA_TRY(cudaMemcpyAsync(p.to + at, staging, n, cudaMemcpyHostToDevice, w->stream));
+        CUDA_TRY(copy_to_rows(p.to, p.offset + at, staging, n, cudaMemcpyHostToDevice, w->stream));
         w->took = true;
         CUDA_TRY(cudaEventRecord(w->staged[k], w->stream));
     }
@@ -335,14 +336,19 @@ static tn_status follow_copies(cuda_device *d, byte_range all) {
     up->recent[up->n_recent++] = all;
     return TN_OK;
 }
+// What an upload writes, with the gaps between rows.
+static byte_range range_of(const bulk_upload &p) {
+    if (p.to.bytes == p.to.stride) return {p.to.data + p.offset, p.to.data + p.offset + p.size};
+    const size_t first = p.offset / p.to.bytes, end = (p.offset + p.size + p.to.bytes - 1) / p.to.bytes;
+    return {p.to.data + first * p.to.stride, p.to.data + end * p.to.stride};
+}
 static tn_status begin_bulk(cuda_device *d) {
     uploader *up = d->uploader;
-    bulk_upload p = bulk_at(up, 0);
-    byte_range all = {p.to, p.to + p.size};
+    byte_range all = range_of(bulk_at(up, 0));
     for (size_t i = 1; i < up->n_bulk; i++) {
-        p = bulk_at(up, i);
-        all.begin = std::min(all.begin, (const char *)p.to);
-        all.end = std::max(all.end, (const char *)p.to + p.size);
+        const byte_range one = range_of(bulk_at(up, i));
+        all.begin = std::min(all.begin, one.begin);
+        all.end = std::max(all.end, one.end);
     }
     TN_TRY(order_copies(d));
     TN_TRY(make_workers(up));
@@ -374,7 +380,7 @@ static tn_status upload_bulk(cuda_device *d, const tn_tensor_source *sources, co
     // Data in memory does not wait for a job that reads files.
     uploader *up = d->uploader;
     if (pthread_mutex_trylock(&up->bulk_lock) != 0) {
-        if (!sources) return upload_plain(d, one.to, (const char *)one.user, one.size);
+        if (!sources) return upload_plain(d, one.to, one.offset, (const char *)one.user, one.size);
         pthread_mutex_lock(&up->bulk_lock);
     }
     up->sources = sources;
@@ -398,14 +404,14 @@ static tn_status upload_bulk(cuda_device *d, const tn_tensor_source *sources, co
 tn_status upload_from(cuda_device *d, const tn_tensor_source *sources, size_t n) {
     return upload_bulk(d, sources, {}, n);
 }
-tn_status upload(cuda_device *d, char *to, const char *from, size_t size) {
-    if (size > PLAIN_BYTES) return upload_bulk(d, NULL, {to, read_memory, (void *)from, size}, 1);
-    if (size > SMALL_BYTES) {
+tn_status upload(cuda_device *d, const device_rows &to, size_t offset, const char *from, size_t size) {
+    if (size > PLAIN_BYTES) return upload_bulk(d, NULL, {to, offset, read_memory, (void *)from, size}, 1);
+    if (size > SMALL_BYTES || to.bytes != to.stride) {
         CUDA_TRY(cudaSetDevice(d->ordinal));
-        return upload_plain(d, to, from, size);
+        return upload_plain(d, to, offset, from, size);
     }
     pthread_mutex_lock(&lock);
-    tn_status status = add_small_upload(d, to, from, size);
+    tn_status status = add_small_upload(d, to.data + offset, from, size);
     d->writes++;
     pthread_mutex_unlock(&lock);
     return status;

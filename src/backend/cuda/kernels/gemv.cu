@@ -438,8 +438,9 @@ static bool aligned16(const void *p) { return (uintptr_t)p % 16 == 0; }
 
 gemv_family gemv_family_of(const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
-    if (!gemv_supports(t) || x->nb[1] % 16 || !aligned16(x->data)) return GEMV_OTHER;
-    if (t->op == TN_OP_MUL_MAT_ID && x->nb[2] % 16) return GEMV_OTHER;
+    const device_layout l = device_layout_of(x);
+    if (!gemv_supports(t) || l.nb[1] % 16 || !aligned16(l.data)) return GEMV_OTHER;
+    if (t->op == TN_OP_MUL_MAT_ID && l.nb[2] % 16) return GEMV_OTHER;
     switch (kind_of(x)) {
     case TN_F16:
     case TN_BF16: return GEMV_HALF;
@@ -471,10 +472,11 @@ size_t gemv_scratch(const tn_tensor *t) { return activation_bytes(t->src[0]->ne[
 
 gemv_matrix gemv_matrix_of(const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
+    const device_layout l = device_layout_of(x);
     gemv_matrix m = {};
-    m.w = (const char *)x->data;
-    m.row_bytes = (int64_t)x->nb[1];
-    m.expert_bytes = (int64_t)x->nb[2];
+    m.w = l.data;
+    m.row_bytes = l.nb[1];
+    m.expert_bytes = l.nb[2];
     m.kind = kind_of(x);
     m.rows = (int)x->ne[1];
     m.out = (float *)t->data;

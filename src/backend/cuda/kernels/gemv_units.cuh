@@ -82,7 +82,7 @@ __device__ static inline void dot_nibbles(uint4 q, int4 a, int4 b, int *low, int
 
 // Two blocks of 32 per lane, so that enough loads are in flight.
 struct unit_q4_0_soa {
-    enum { SPAN = Q4_0_PIECE, ROW = SPAN / 32 * 18, RING = 2, GRAIN = 256, GROUP = 4 };
+    enum { SPAN = Q4_0_PIECE, ROW = SPAN / 32 * 18, RING = 2, GRAIN = 32, GROUP = 4 };
     uint4 q[2];
     float d[2];
     __device__ static bool covers(int step, int lane, int k) { return step * SPAN + 32 * lane < k; }
@@ -116,7 +116,7 @@ struct unit_q4_0_soa {
 };
 
 struct unit_q8_0_soa {
-    enum { SPAN = Q8_0_PIECE, ROW = SPAN / 32 * 34, RING = 2, GRAIN = 256, GROUP = 4 };
+    enum { SPAN = Q8_0_PIECE, ROW = SPAN / 32 * 34, RING = 2, GRAIN = 32, GROUP = 4 };
     int4 q[2];
     float d;
     __device__ static bool covers(int step, int lane, int k) { return step * SPAN + 32 * lane < k; }
@@ -189,7 +189,7 @@ struct unit_q4_K {
 
 // 64 elements per lane: the same 16 positions in each of the four quarters of a half block.
 struct unit_q6_K_soa {
-    enum { SPAN = Q6_K_PIECE, ROW = SPAN / 256 * 210, RING = 2, GRAIN = SPAN, GROUP = 2 };
+    enum { SPAN = Q6_K_PIECE, ROW = SPAN / 256 * 210, RING = 2, GRAIN = 256, GROUP = 2 };
     uint4 low0, low1, high;
     float d[4];
     __device__ static bool covers(int step, int lane, int k) { return step * SPAN + lane * (SPAN / 32) < k; }

@@ -122,11 +122,10 @@ static tn_status compile_matrix(const compilation &c, const tn_tensor *x, const 
     if (!needs_pieces(x)) return add_matmul(c, p);
     compilation convert = c;
     convert.converts = x;
-    int64_t step = piece_rows(x);
+    int64_t step = piece_rows(x), x_row = device_layout_of(x).nb[1];
     for (int64_t row = 0; row < m; row += step) {
         int64_t rows = m - row < step ? m - row : step;
-        TN_TRY(weights_to_half(convert, kind_of(x), xd + row * (int64_t)x->nb[1], (int64_t)x->nb[1], k, rows,
-                               (__half *)scratch));
+        TN_TRY(weights_to_half(convert, kind_of(x), xd + row * x_row, x_row, k, rows, (__half *)scratch));
         p.a = scratch;
         p.lda = k;
         p.c = out + row;
@@ -140,9 +139,10 @@ tn_status compile_mul_mat(const compilation &c, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *y = t->src[1];
     if (gemv_supports(t)) return compile_gemv(c, t);
     int64_t r2 = y->ne[2] / x->ne[2], r3 = y->ne[3] / x->ne[3];
+    const device_layout l = device_layout_of(x);
     for (int64_t i3 = 0; i3 < y->ne[3]; i3++) {
         for (int64_t i2 = 0; i2 < y->ne[2]; i2++) {
-            const char *xd = (const char *)x->data + i2 / r2 * (int64_t)x->nb[2] + i3 / r3 * (int64_t)x->nb[3];
+            const char *xd = l.data + i2 / r2 * l.nb[2] + i3 / r3 * l.nb[3];
             const char *yd = (const char *)y->data + i2 * (int64_t)y->nb[2] + i3 * (int64_t)y->nb[3];
             float *out = (float *)((char *)t->data + i2 * (int64_t)t->nb[2] + i3 * (int64_t)t->nb[3]);
             TN_TRY(compile_matrix(c, x, xd, y, yd, out, (int64_t)t->nb[1] / 4));

@@ -195,7 +195,8 @@ static bool group_may_support(const device_description &device, const tn_tensor 
 }
 static bool group_supports(const device_description &device, const tn_tensor *t) {
     const tn_tensor *x = t->src[0];
-    bool aligned = x->nb[1] % 16 == 0 && x->nb[2] % 16 == 0 && (uintptr_t)x->data % 16 == 0;
+    const device_layout l = device_layout_of(x);
+    bool aligned = l.nb[1] % 16 == 0 && l.nb[2] % 16 == 0 && (uintptr_t)l.data % 16 == 0;
     bool wide = x->type == TN_F16 || x->type == TN_BF16 || x->type == TN_Q4_K; // reads 16 bytes at once
     return group_may_support(device, t) && (aligned || !wide) && tn_is_contiguous(t);
 }
@@ -246,18 +247,9 @@ static tn_status compile_groups(const compilation &c, const tn_tensor *t) {
                            room.list, room.tiles));
         last = {y->data, type, y, ids, x->ne[2]};
     }
-    group_job j = {(const char *)x->data,
-                   (int64_t)x->nb[1],
-                   (int64_t)x->nb[2],
-                   (int)x->ne[1],
-                   (int)x->ne[0],
-                   chosen.used,
-                   chosen.experts,
-                   y->ne[1] == 1,
-                   room.y,
-                   room.tiles,
-                   room.list,
-                   (float *)t->data};
+    const device_layout l = device_layout_of(x);
+    group_job j = {l.data,         l.nb[1],       l.nb[2], (int)x->ne[1], (int)x->ne[0], chosen.used,
+                   chosen.experts, y->ne[1] == 1, room.y,  room.tiles,    room.list,     (float *)t->data};
     int64_t tiles = expert_tiles_for(chosen.pairs, chosen.experts, width);
     switch (kind_of(x)) {
 #define CASE(KIND, reader)                                                                                           \
@@ -317,7 +309,7 @@ static tn_status compile_pairs(const compilation &c, const tn_tensor *t) {
 #define CASE(KIND, reader)                                                                                           \
     case KIND:                                                                                                       \
         return add_early(c, kernel_called("pair_kernel", #reader), pair_kernel<reader>, grid, PAIR_WARPS * 32, 0,    \
-                         (const char *)x->data, (const char *)y->data, (char *)t->data, chosen, shape4_of(x),        \
+                         device_layout_of(x).data, (const char *)y->data, (char *)t->data, chosen, shape4_of(x),     \
                          shape4_of(y), shape4_of(t), aligned);
         FOR_EVERY_READER(CASE)
 #undef CASE

@@ -235,7 +235,7 @@ tn_status compile_get_rows(const compilation &c, const tn_tensor *t) {
     const tn_tensor *x = t->src[0], *rows = t->src[1];
     dim3 grid((unsigned)rows->ne[0], (unsigned)(rows->ne[1] * rows->ne[2]));
     int threads = x->ne[0] >= 256 ? 256 : 32;
-    const char *from = (const char *)x->data, *index = (const char *)rows->data;
+    const char *from = device_layout_of(x).data, *index = (const char *)rows->data;
     char *to = (char *)t->data;
     shape4 xs = shape4_of(x), rs = shape4_of(rows), ys = shape4_of(t);
     switch (kind_of(x)) {

@@ -85,7 +85,8 @@ static bool persistent_matmul_of(const gemv_job &j, int blocks, persistent_matmu
     p->inverse_items = (unsigned)(0xffffffffu / (unsigned)(p->pieces * (j.finish == GEMV_GLU ? 2 : 1)) + 1);
     p->groups_per_block = p->total_groups / blocks;
     p->blocks_with_extra_group = p->total_groups % blocks;
-    return j.k % 32 == 0 && j.k <= PERSISTENT_MAX_ROW && p->total_groups <= MAX_GROUPS;
+    const int longest = p->kinds[0] <= PERSISTENT_BF16 ? PERSISTENT_MAX_FLOAT_ROW : PERSISTENT_MAX_ROW;
+    return j.k % 32 == 0 && j.k <= longest && p->total_groups <= MAX_GROUPS;
 }
 // Soft caps, biases and chunks are left out: few models use them, and their code would slow down all others.
 bool persistent_takes_attention(const device_description &device, const tn_tensor *t) {

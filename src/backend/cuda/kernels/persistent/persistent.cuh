@@ -6,7 +6,9 @@
 #include "backend/cuda/kernels/attention.cuh"
 #include "backend/cuda/kernels/gemv.cuh"
 
-enum { PERSISTENT_MAX_ROW = 16384 }; // elements
+// Elements of a row. Beside the rings of 16 warps, shared memory holds an input of as many int8 with scales and sums,
+// or of as many floats for f16 and bf16 weights.
+enum { PERSISTENT_MAX_ROW = 32768, PERSISTENT_MAX_FLOAT_ROW = 16384 };
 
 // Up to three matrices times the same column. The rows of a matrix are processed in groups, and a group in pieces
 // along the row. One piece of one group is an item: the amount of weights that a stage in shared memory holds. With
