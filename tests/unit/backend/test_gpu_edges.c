@@ -494,8 +494,9 @@ static void rows_of_any_length_agree_with_the_cpu(void **state) {
     static const struct {
         tn_type type;
         int64_t width;
-    } cases[] = {{TN_Q6_K, 256},  {TN_Q6_K, 768},  {TN_Q6_K, 2304}, {TN_Q6_K, 2560}, {TN_Q6_K, 3072}, {TN_Q6_K, 5888},
-                 {TN_Q8_0, 1056}, {TN_Q8_0, 2880}, {TN_Q4_0, 1056}, {TN_Q4_0, 2880}, {TN_Q4_K, 2560}};
+    } cases[] = {{TN_Q6_K, 256},  {TN_Q6_K, 768},  {TN_Q6_K, 2304}, {TN_Q6_K, 2560},
+                 {TN_Q6_K, 3072}, {TN_Q6_K, 5888}, {TN_Q8_0, 1056}, {TN_Q8_0, 2880},
+                 {TN_Q4_0, 1056}, {TN_Q4_0, 2880}, {TN_Q4_K, 2560}, {TN_Q6_K, 28672}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         weight_type = cases[i].type;
         weight_width = cases[i].width;
