@@ -170,8 +170,8 @@ TN_API void tn_fit_free(tn_fit *fit);
 /* Prints a table of the bytes per device and, where the devices' peaks are known, the predicted speed. */
 TN_API tn_status tn_session_plan_print(const tn_session_plan *plan, FILE *out);
 /* Saves a plan that has not ended: placement, and the offset of every tensor of every graph that was covered. A
- * loaded plan is made without a search: its graphs are built and planned again and compared with the file, tensor by
- * tensor. TN_E_STATE: the plan is stale, and the message says what has changed: the library's version, the model, the
+ * loaded plan is made without a search and without packing: the graphs are built again, and the file's offsets are
+ * verified against them and adopted. Nothing in the file is trusted. TN_E_STATE: the plan is stale, and the message says what has changed: the library's version, the model, the
  * parameters or the devices; or it does not agree with the graphs. TN_E_VERSION, TN_E_CHECKSUM, TN_E_FORMAT: the file
  * is of another version or damaged. Free memory may differ: see tn_session_plan_fits. Not for a model that is loaded,
  * nor with params.sched (TN_E_UNSUPPORTED). */

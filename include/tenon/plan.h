@@ -57,6 +57,13 @@ typedef struct tn_plan_entry {
     uint32_t inplace_of; /* the tensor whose memory this one takes over, or TN_GRAPH_NONE */
 } tn_plan_entry;
 
+/* The offset of one tensor: what a file has to keep of a plan, because lifetimes follow from the graph. */
+typedef struct tn_plan_offset {
+    int32_t memory; /* -1: not planned */
+    uint32_t chunk;
+    uint64_t offset, size; /* size: of the largest graph that the plan serves, aligned */
+} tn_plan_offset;
+
 /* Makes the plan of a graph. Tensors that have data are external and not planned. Inputs and all other leaves without
  * data live from before the first node. Outputs and parameters live to the end. A read through a view is a read of
  * its root. A result is computed in place of a source if the op allows it, both have the same layout, and this is the

@@ -98,6 +98,15 @@ TN_API tn_status tn_sched_cover(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;
 /* Covers a graph with a plan made earlier for its class (tn_sched_plan), which is verified and copied. TN_E_STATE
  * says why the plan does not serve the graph, or all that its class has covered so far. */
 TN_API tn_status tn_sched_adopt(tn_sched *sched, tn_graph *graph, const tn_plan *plan) TN_MUST_CHECK;
+/* The same with the offsets of such a plan alone (nodes, then leaves of the scheduled graph). Nothing is packed and
+ * nothing in the list is trusted: lifetimes come from the graph, chunks end with their last tensor, and it is
+ * verified that no two live tensors overlap. The class is new. TN_E_STATE says what is wrong. */
+TN_API tn_status tn_sched_adopt_offsets(tn_sched *sched, tn_graph *graph, const tn_plan_offset *offsets,
+                                        size_t n_offsets) TN_MUST_CHECK;
+/* Covers a graph that the plan of a covered class serves. TN_E_STATE if a plan would have to be made. */
+TN_API tn_status tn_sched_cover_served(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;
+/* Effort of plans made from now on, as `pack` in tn_sched_params. */
+TN_API void tn_sched_set_effort(tn_sched *sched, const tn_pack_params *pack);
 /* The plan of a graph's class on disk, and adopting it from there. The file is bound to the scheduled graph: sizes,
  * devices and the version of the format must be the same (TN_E_STATE, TN_E_VERSION, TN_E_CHECKSUM, TN_E_FORMAT). */
 TN_API tn_status tn_sched_save_plan(tn_sched *sched, tn_graph *graph, const char *path) TN_MUST_CHECK;
@@ -154,7 +163,7 @@ TN_API tn_status tn_sched_dump(tn_sched *sched, tn_graph *graph, FILE *out);
 TN_API tn_status tn_sched_print_programs(tn_sched *sched, tn_graph *graph, FILE *out);
 
 typedef struct tn_sched_stats {
-    uint64_t schedules_made, schedules_reused, schedules_forgotten, plans_made, plans_reused, runs;
+    uint64_t schedules_made, schedules_reused, schedules_forgotten, plans_made, plans_adopted, plans_reused, runs;
     uint64_t schedules_reordered;
     uint64_t buffers_grown; /* times that buffers were replaced by larger ones */
     uint64_t bytes_copied;  /* between devices, by all runs */

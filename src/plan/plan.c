@@ -101,8 +101,7 @@ static size_t make_label(char *label, const tn_tensor *t, size_t number) {
     return length + digits + 1;
 }
 
-/* Copies kinds and labels, so that the plan does not refer to the graph. */
-static tn_status describe_tensors(tn_plan *plan, const tn_graph *graph) {
+tn_status tn__plan_describe(tn_plan *plan, const tn_graph *graph) {
     size_t n = tn_plan_tensor_count(plan), capacity = 0;
     for (size_t i = 0; i < n; i++) {
         const tn_tensor *t = tn__plan_tensor(graph, i);
@@ -127,13 +126,17 @@ static tn_status describe_tensors(tn_plan *plan, const tn_graph *graph) {
     return TN_OK;
 }
 
+void tn__plan_begin_part(tn__plan_part *part, const tn_plan_memory *m) {
+    snprintf(part->name, sizeof part->name, "%s", m->name ? m->name : "");
+    part->alignment = m->alignment;
+    part->max_chunk = m->max_chunk;
+}
+
 static tn_status pack_part(tn_plan *plan, const tn_plan_params *params, size_t memory, tn_pack_item *items,
                            size_t *owners) {
     tn__plan_part *part = &plan->parts[memory];
     const tn_plan_memory *m = &params->memories[memory];
-    snprintf(part->name, sizeof part->name, "%s", m->name ? m->name : "");
-    part->alignment = m->alignment;
-    part->max_chunk = m->max_chunk;
+    tn__plan_begin_part(part, m);
     size_t count = 0, n = tn_plan_tensor_count(plan);
     for (size_t i = 0; i < n; i++) {
         const tn_plan_entry *entry = &plan->entries[i];
@@ -178,7 +181,7 @@ tn_status tn_plan_make(const tn_graph *graph, const tn_plan_params *params, tn_p
     tn_status status = TN_E_NOMEM;
     if (!items || !owners) goto out;
     TN_TRY_GOTO(tn__plan_liveness(graph, params, plan->entries, plan->until), status, out);
-    TN_TRY_GOTO(describe_tensors(plan, graph), status, out);
+    TN_TRY_GOTO(tn__plan_describe(plan, graph), status, out);
     for (size_t m = 0; m < params->n_memories; m++)
         TN_TRY_GOTO(pack_part(plan, params, m, items, owners), status, out);
     /* Copy offsets to tensors computed in place. A node's `inplace_of` is a leaf or an earlier node. */

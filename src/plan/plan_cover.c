@@ -220,6 +220,13 @@ static tn_status copy_plan(const tn_plan *from, tn_plan **out) {
     return TN_E_NOMEM;
 }
 
+static tn_status refuse_plan(tn_status status) {
+    if (status == TN_OK || status == TN_E_NOMEM) return status;
+    char reason[400] = "";
+    strncpy(reason, tn_error(), sizeof reason - 1);
+    return tn_fail(TN_E_STATE, "the saved plan does not serve this graph: %s", reason);
+}
+
 tn_status tn__cover_adopt(const tn_graph *graph, const tn_plan_params *params, const tn__extents *extents,
                           const tn__cover *base, const tn_plan *plan, tn__cover **out) {
     *out = NULL;
@@ -227,12 +234,7 @@ tn_status tn__cover_adopt(const tn_graph *graph, const tn_plan_params *params, c
     TN_TRY(new_cover(extents, base, &c));
     joined_sizes joined = {graph, &c->extents};
     tn_plan_params own = joined_params(params, &joined);
-    tn_status status = tn_plan_verify(plan, graph, &own);
-    if (status != TN_OK && status != TN_E_NOMEM) {
-        char reason[400] = "";
-        strncpy(reason, tn_error(), sizeof reason - 1);
-        status = tn_fail(TN_E_STATE, "the saved plan does not serve this graph: %s", reason);
-    }
+    tn_status status = refuse_plan(tn_plan_verify(plan, graph, &own));
     if (status == TN_OK) status = copy_plan(plan, &c->plan);
     if (status != TN_OK) {
         tn__cover_free(c);
@@ -241,6 +243,135 @@ tn_status tn__cover_adopt(const tn_graph *graph, const tn_plan_params *params, c
     find_required(c, graph);
     for (size_t i = 0; i < c->extents.n; i++)
         if (c->plan->entries[i].memory >= 0) c->extents.sizes[i] = c->plan->entries[i].size;
+    *out = c;
+    return TN_OK;
+}
+
+/* ---- Offsets from elsewhere ---- */
+
+enum { MAX_ADOPTED_CHUNKS = 1 << 16 };
+
+/* The class's sizes are those of the offsets, which must be large enough for this graph. */
+static tn_status take_sizes(const tn_graph *graph, const tn__extents *own, const tn_plan_offset *offsets,
+                            tn__extents *extents) {
+    for (size_t i = 0; i < own->n; i++) {
+        const tn_plan_offset *o = &offsets[i];
+        size_t end;
+        if (o->memory < 0 && !own->sizes[i]) continue;
+        if (o->memory < 0 || o->size < own->sizes[i] || o->chunk >= MAX_ADOPTED_CHUNKS ||
+            __builtin_add_overflow(o->offset, o->size, &end))
+            return tn_fail(TN_E_STATE, "tensor %zu ('%s') needs %zu bytes", i, tn__plan_tensor(graph, i)->name,
+                           own->sizes[i]);
+        extents->sizes[i] = o->size;
+    }
+    return TN_OK;
+}
+
+/* Masks of the sources that the offsets overlay with the result, so that lifetimes are those of the plan that the
+ * offsets come from. */
+static void restrict_masks(const tn_graph *graph, const tn_plan_offset *offsets, const uint16_t *masks,
+                           uint16_t *restricted) {
+    for (size_t i = 0; i < tn_graph_node_count(graph); i++) {
+        const tn_tensor *t = tn_graph_node(graph, i);
+        restricted[i] = 0;
+        for (int s = 0; s < TN_MAX_SRC && masks[i] >> s; s++) {
+            if (!(masks[i] >> s & 1) || !t->src[s]) continue;
+            const uint32_t root = tn_graph_index(graph, tn__root(t->src[s]));
+            if (root == TN_GRAPH_NONE) continue; /* computing lifetimes reports it */
+            const tn_plan_offset *from = &offsets[root], *to = &offsets[i];
+            if (from->memory == to->memory && from->chunk == to->chunk && from->offset == to->offset)
+                restricted[i] |= (uint16_t)(1u << s);
+        }
+    }
+}
+
+/* Enters offsets into a plan that has its lifetimes. */
+static tn_status enter_offsets(tn_plan *plan, const tn_plan_offset *offsets) {
+    for (size_t i = 0; i < tn_plan_tensor_count(plan); i++) {
+        tn_plan_entry *e = &plan->entries[i];
+        if (e->memory != offsets[i].memory || (e->memory >= 0 && e->size != offsets[i].size))
+            return tn_fail(TN_E_STATE, "tensor %zu ('%s') is in another memory, or its size is not aligned", i,
+                           tn_plan_label(plan, i));
+        if (e->memory < 0 || !e->size) continue;
+        e->chunk = offsets[i].chunk;
+        e->offset = offsets[i].offset;
+        tn__plan_part *part = &plan->parts[e->memory];
+        part->n_chunks = TN__MAX(part->n_chunks, (size_t)e->chunk + 1);
+    }
+    for (size_t m = 0; m < plan->n_parts; m++) {
+        tn__plan_part *part = &plan->parts[m];
+        part->chunk_sizes = tn_calloc(part->n_chunks + 1, sizeof *part->chunk_sizes);
+        if (!part->chunk_sizes) return TN_E_NOMEM;
+    }
+    for (size_t i = 0; i < tn_plan_tensor_count(plan); i++) {
+        const tn_plan_entry *e = &plan->entries[i];
+        if (e->memory < 0 || !e->size) continue;
+        size_t *end = &plan->parts[e->memory].chunk_sizes[e->chunk];
+        *end = TN__MAX(*end, e->offset + e->size);
+    }
+    return TN_OK;
+}
+
+/* The largest sum of bytes that are live at one node, per memory. */
+static tn_status bound_parts(tn_plan *plan) {
+    const size_t n_steps = plan->n_nodes + 2;
+    size_t *live = tn_malloc(n_steps * sizeof *live);
+    if (!live) return TN_E_NOMEM;
+    for (size_t m = 0; m < plan->n_parts; m++) {
+        memset(live, 0, n_steps * sizeof *live); /* differences between steps, which may wrap around */
+        for (size_t i = 0; i < tn_plan_tensor_count(plan); i++) {
+            const tn_plan_entry *e = &plan->entries[i];
+            if (e->memory != (int32_t)m || !tn__plan_owns(e)) continue;
+            live[e->first] += e->size;
+            live[plan->until[i] + 1] -= e->size;
+        }
+        tn__plan_part *part = &plan->parts[m];
+        for (size_t step = 0, sum = 0; step < n_steps; step++) {
+            sum += live[step];
+            part->lower_bound = TN__MAX(part->lower_bound, sum);
+        }
+        part->optimal = part->lower_bound == tn_plan_size(plan, m);
+    }
+    tn_free(live);
+    return TN_OK;
+}
+
+static tn_status plan_from_offsets(const tn_graph *graph, const tn_plan_params *params, const tn_plan_offset *offsets,
+                                   tn_plan **out) {
+    TN_TRY(tn__plan_check_params(graph, params));
+    TN_TRY(tn__plan_new(tn_graph_node_count(graph), tn_graph_leaf_count(graph), params->n_memories, out));
+    tn_plan *plan = *out;
+    for (size_t m = 0; m < plan->n_parts; m++) tn__plan_begin_part(&plan->parts[m], &params->memories[m]);
+    TN_TRY(tn__plan_liveness(graph, params, plan->entries, plan->until));
+    TN_TRY(tn__plan_describe(plan, graph));
+    TN_TRY(enter_offsets(plan, offsets));
+    TN_TRY(tn_plan_verify(plan, graph, params));
+    return bound_parts(plan);
+}
+
+tn_status tn__cover_from_offsets(const tn_graph *graph, const tn_plan_params *params, const tn__extents *extents,
+                                 const tn_plan_offset *offsets, size_t n_offsets, tn__cover **out) {
+    *out = NULL;
+    if (n_offsets != extents->n)
+        return tn_fail(TN_E_STATE, "the saved plan does not serve this graph: it has %zu tensors, not %zu", n_offsets,
+                       extents->n);
+    tn__cover *c;
+    TN_TRY(new_cover(extents, NULL, &c));
+    tn__extents restricted = c->extents;
+    restricted.masks = tn_malloc((c->extents.n_nodes + 1) * sizeof *restricted.masks);
+    tn_status status = restricted.masks ? take_sizes(graph, extents, offsets, &c->extents) : TN_E_NOMEM;
+    if (status == TN_OK) {
+        restrict_masks(graph, offsets, c->extents.masks, restricted.masks);
+        joined_sizes joined = {graph, &restricted};
+        tn_plan_params own = joined_params(params, &joined);
+        status = plan_from_offsets(graph, &own, offsets, &c->plan);
+    }
+    tn_free(restricted.masks);
+    if (status != TN_OK) {
+        tn__cover_free(c);
+        return refuse_plan(status);
+    }
+    find_required(c, graph);
     *out = c;
     return TN_OK;
 }

@@ -44,6 +44,11 @@ tn_status tn__cover_make(const tn_graph *graph, const tn_plan_params *params, co
  * not. */
 tn_status tn__cover_adopt(const tn_graph *graph, const tn_plan_params *params, const tn__extents *extents,
                           const tn__cover *base, const tn_plan *plan, tn__cover **cover) TN_MUST_CHECK;
+/* Makes the cover of a class whose offsets were chosen earlier (nodes, then leaves). Nothing is packed: lifetimes
+ * come from the graph, chunks end with the last byte of their tensors, and the result is verified. Nothing in
+ * `offsets` is trusted; TN_E_STATE says what is wrong with them. */
+tn_status tn__cover_from_offsets(const tn_graph *graph, const tn_plan_params *params, const tn__extents *extents,
+                                 const tn_plan_offset *offsets, size_t n_offsets, tn__cover **cover) TN_MUST_CHECK;
 void tn__cover_free(tn__cover *cover);
 /* Whether the plan serves a graph of this structure with these extents. If not, `at` (may be NULL) is a tensor that
  * is too large or that must not be computed where the plan puts it. */

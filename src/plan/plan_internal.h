@@ -66,6 +66,11 @@ tn_status tn__plan_check_params(const tn_graph *graph, const tn_plan_params *par
 /* An empty plan for the given number of tensors and memories. */
 tn_status tn__plan_new(size_t n_nodes, size_t n_leaves, size_t n_parts, tn_plan **plan);
 
+/* Copies kinds and labels, so that the plan does not refer to the graph. */
+tn_status tn__plan_describe(tn_plan *plan, const tn_graph *graph);
+/* Copies name, alignment and limit of a memory. */
+void tn__plan_begin_part(tn__plan_part *part, const tn_plan_memory *memory);
+
 /* Fills memory, size, first, last and inplace_of of every entry, and `until`, from the graph. The packer sets
  * offsets. */
 tn_status tn__plan_liveness(const tn_graph *graph, const tn_plan_params *params, tn_plan_entry *entries,

@@ -132,6 +132,13 @@ tn_status tn__alloc_cover(tn__alloc *a, tn_graph *graph, const uint16_t *type_of
     return TN_OK;
 }
 
+static tn_status put_adopted(tn__alloc *a, const tn__request *r, tn__class *class, tn__cover *adopted) {
+    TN_TRY(tn__class_put(a, r, class, TN__CLASS_WANTED, adopted, &class));
+    class->reserved = true;
+    a->stats.plans_adopted++;
+    return TN_OK;
+}
+
 tn_status tn__alloc_adopt(tn__alloc *a, tn_graph *graph, const uint16_t *type_of, const tn_plan *plan) {
     if (!a || !graph || !plan) return tn_fail(TN_E_INVALID, "tn__alloc_adopt: NULL argument");
     if (a->sealed) return tn_fail(TN_E_STATE, "the reservation is sealed: no plan can be added");
@@ -143,10 +150,37 @@ tn_status tn__alloc_adopt(tn__alloc *a, tn_graph *graph, const uint16_t *type_of
     tn__cover *adopted;
     tn_status status =
         tn__cover_adopt(graph, &r.params, &r.extents, class ? tn__class_top(class) : NULL, plan, &adopted);
-    if (status == TN_OK) status = tn__class_put(a, &r, class, TN__CLASS_WANTED, adopted, &class);
-    if (status == TN_OK) class->reserved = true;
+    status = status == TN_OK ? put_adopted(a, &r, class, adopted) : status;
     tn__request_end(&r);
     return status;
+}
+
+/* Always a class of its own: two classes may have the same structure where one plan for both would be much larger. */
+tn_status tn__alloc_adopt_offsets(tn__alloc *a, tn_graph *graph, const uint16_t *type_of,
+                                  const tn_plan_offset *offsets, size_t n) {
+    if (!a || !graph || (n && !offsets)) return tn_fail(TN_E_INVALID, "tn__alloc_adopt_offsets: NULL argument");
+    if (a->sealed) return tn_fail(TN_E_STATE, "the reservation is sealed: no plan can be added");
+    tn__request r;
+    TN_TRY(tn__request_begin(a, graph, type_of, &r));
+    tn__cover *adopted;
+    tn_status status = tn__cover_from_offsets(graph, &r.params, &r.extents, offsets, n, &adopted);
+    if (status == TN_OK) status = put_adopted(a, &r, NULL, adopted);
+    tn__request_end(&r);
+    return status;
+}
+
+tn_status tn__alloc_cover_served(tn__alloc *a, tn_graph *graph, const uint16_t *type_of) {
+    if (!a || !graph) return tn_fail(TN_E_INVALID, "tn__alloc_cover_served: NULL argument");
+    tn__request r;
+    TN_TRY(tn__request_begin(a, graph, type_of, &r));
+    tn__class *class = tn__class_find(a, &r, TN__CLASS_TRIAL, NULL);
+    tn__request_end(&r);
+    if (!class)
+        return tn_fail(TN_E_STATE, "graph '%s' of %zu nodes is served by no plan that is there", name_of_graph(graph),
+                       tn_graph_node_count(graph));
+    class->reserved = true;
+    a->stats.plans_reused++;
+    return TN_OK;
 }
 
 /* A pool that several types share counts for the first of them. */
@@ -290,8 +324,8 @@ static tn_status plan_unreserved(tn__alloc *a, const tn__request *r, tn__class *
         tn__cover_free(joined ? alone : plan);
         plan = joined ? plan : alone;
     }
-    TN_TRY(tn__class_put(a, r, joined ? same : NULL, TN__CLASS_TRIAL, plan, out));
-    return TN_OK;
+    a->stats.plans_made++;
+    return tn__class_put(a, r, joined ? same : NULL, TN__CLASS_TRIAL, plan, out);
 }
 
 static tn_status grow_for(tn__alloc *a, const tn_graph *graph, const tn_plan *plan) {
@@ -407,7 +441,10 @@ tn_status tn__alloc_plan(tn__alloc *a, tn_graph *graph, const uint16_t *type_of,
     if (!class && make && a->sealed) status = fail_not_covered(a, &r);
     if (!class && make && status == TN_OK) {
         status = tn__class_plan(a, &r, NULL, &a->pack, &cover);
-        if (status == TN_OK) status = tn__class_put(a, &r, NULL, TN__CLASS_CURRENT, cover, &class);
+        if (status == TN_OK) {
+            a->stats.plans_made++;
+            status = tn__class_put(a, &r, NULL, TN__CLASS_CURRENT, cover, &class);
+        }
     }
     if (class && status == TN_OK) {
         class->handed_out = cover->handed_out = true;

@@ -43,6 +43,11 @@ tn_status tn__alloc_cover(tn__alloc *alloc, tn_graph *graph, const uint16_t *typ
 /* The same with a plan made earlier for a graph of this structure. TN_E_STATE says why the plan is of no use. */
 tn_status tn__alloc_adopt(tn__alloc *alloc, tn_graph *graph, const uint16_t *type_of,
                           const tn_plan *plan) TN_MUST_CHECK;
+/* The same with the offsets alone; nothing in them is trusted. */
+tn_status tn__alloc_adopt_offsets(tn__alloc *alloc, tn_graph *graph, const uint16_t *type_of,
+                                  const tn_plan_offset *offsets, size_t n_offsets) TN_MUST_CHECK;
+/* Covers a graph that the plan of a class serves already; otherwise TN_E_STATE: no plan is made. */
+tn_status tn__alloc_cover_served(tn__alloc *alloc, tn_graph *graph, const uint16_t *type_of) TN_MUST_CHECK;
 typedef struct tn__alloc_need {
     size_t size;        /* of all buffers once everything is taken, including what is there already */
     size_t missing;     /* bytes that must be free: a buffer is freed after its larger successor exists */
@@ -100,7 +105,7 @@ tn_status tn__alloc_plan_params(const tn__alloc *alloc, const tn_graph *graph, c
 void tn__alloc_forget(tn__alloc *alloc);
 
 typedef struct tn__alloc_stats {
-    uint64_t plans_made, plans_reused, plans_forgotten;
+    uint64_t plans_made, plans_adopted, plans_reused, plans_forgotten;
     uint64_t buffers_grown; /* times that buffers were replaced by larger ones */
     size_t classes;         /* now */
 } tn__alloc_stats;

@@ -234,7 +234,6 @@ tn_status tn__class_put(tn__alloc *a, const tn__request *r, tn__class *class, tn
     retire_plan(a, class->plans[level]);
     class->plans[level] = plan;
     class->last_used = ++a->clock;
-    a->stats.plans_made++;
     *out = class;
     return TN_OK;
 no_memory:
@@ -278,6 +277,7 @@ tn_status tn__class_cover(tn__alloc *a, const tn__request *r, tn__class_level le
     tn_status status = class ? prefers_separate(a, r, class, plan, &alone) : TN_OK;
     if (status != TN_OK || alone) tn__cover_free(plan);
     TN_TRY(status);
+    a->stats.plans_made++;
     return tn__class_put(a, r, alone ? NULL : class, level, alone ? alone : plan, out);
 }
 

@@ -108,13 +108,18 @@ static tn_status with_schedule(tn_sched *s, tn_graph *graph, const void *user,
     return status;
 }
 
+/* The class of a graph is part of the reservation now: so are its scratch and its order. */
+static void want_schedule(tn_sched *s, const tn__schedule *schedule) {
+    tn__order_reserve(schedule);
+    for (size_t b = 0; b < s->core->n_streams; b++)
+        s->wanted_scratch[b] = TN__MAX(s->wanted_scratch[b], schedule->scratch[b]);
+}
+
 static tn_status cover_schedule(tn_sched *s, const tn__schedule *schedule, const void *user) {
     (void)user;
     if (s->sealed) TN_TRY(check_scratch(s, schedule));
     TN_TRY(tn__alloc_cover(s->alloc, schedule->graph, schedule->type_of));
-    tn__order_reserve(schedule);
-    for (size_t b = 0; b < s->core->n_streams; b++)
-        s->wanted_scratch[b] = TN__MAX(s->wanted_scratch[b], schedule->scratch[b]);
+    want_schedule(s, schedule);
     return TN_OK;
 }
 
@@ -125,15 +130,55 @@ tn_status tn_sched_cover(tn_sched *s, tn_graph *graph) {
 
 static tn_status adopt_for_schedule(tn_sched *s, const tn__schedule *schedule, const void *plan) {
     TN_TRY(tn__alloc_adopt(s->alloc, schedule->graph, schedule->type_of, plan));
-    tn__order_reserve(schedule);
-    for (size_t b = 0; b < s->core->n_streams; b++)
-        s->wanted_scratch[b] = TN__MAX(s->wanted_scratch[b], schedule->scratch[b]);
+    want_schedule(s, schedule);
     return TN_OK;
 }
 
 tn_status tn_sched_adopt(tn_sched *s, tn_graph *graph, const tn_plan *plan) {
     if (!s || !graph || !plan) return tn_fail(TN_E_INVALID, "tn_sched_adopt: NULL argument");
     return with_schedule(s, graph, plan, adopt_for_schedule);
+}
+
+typedef struct offset_list {
+    const tn_plan_offset *list;
+    size_t n;
+} offset_list;
+static tn_status adopt_offsets_for(tn_sched *s, const tn__schedule *schedule, const void *user) {
+    const offset_list *offsets = user;
+    TN_TRY(tn__alloc_adopt_offsets(s->alloc, schedule->graph, schedule->type_of, offsets->list, offsets->n));
+    want_schedule(s, schedule);
+    return TN_OK;
+}
+
+tn_status tn_sched_adopt_offsets(tn_sched *s, tn_graph *graph, const tn_plan_offset *offsets, size_t n) {
+    if (!s || !graph || (n && !offsets)) return tn_fail(TN_E_INVALID, "tn_sched_adopt_offsets: NULL argument");
+    return with_schedule(s, graph, &(offset_list){offsets, n}, adopt_offsets_for);
+}
+
+static tn_status cover_served_schedule(tn_sched *s, const tn__schedule *schedule, const void *user) {
+    (void)user;
+    if (s->sealed) TN_TRY(check_scratch(s, schedule));
+    TN_TRY(tn__alloc_cover_served(s->alloc, schedule->graph, schedule->type_of));
+    want_schedule(s, schedule);
+    return TN_OK;
+}
+
+tn_status tn_sched_cover_served(tn_sched *s, tn_graph *graph) {
+    if (!s || !graph) return tn_fail(TN_E_INVALID, "tn_sched_cover_served: NULL argument");
+    return with_schedule(s, graph, NULL, cover_served_schedule);
+}
+
+static tn_status find_plan_of(tn_sched *s, const tn__schedule *schedule, const void *user) {
+    const tn_plan **plan = *(const tn_plan **const *)user;
+    return tn__alloc_plan(s->alloc, schedule->graph, schedule->type_of, true, plan);
+}
+
+tn_status tn_sched_plan(tn_sched *s, tn_graph *graph, const tn_plan **plan, size_t *memory_of) {
+    if (!s || !graph || !plan) return tn_fail(TN_E_INVALID, "tn_sched_plan: NULL argument");
+    *plan = NULL;
+    TN_TRY(with_schedule(s, graph, &plan, find_plan_of));
+    for (size_t b = 0; memory_of && b < s->core->n_streams; b++) memory_of[b] = tn__alloc_plan_memory(s->alloc, b);
+    return TN_OK;
 }
 
 static tn_status save_plan_of(tn_sched *s, const tn__schedule *schedule, const void *path) {

@@ -103,6 +103,11 @@ static tn_status check_sched_params(const tn_sched_params *p) {
     return TN_OK;
 }
 
+void tn_sched_set_effort(tn_sched *s, const tn_pack_params *pack) {
+    const tn_pack_params fallback = {.effort = TN_PACK_BALANCED, .max_steps = DEFAULT_PACK_STEPS};
+    tn__alloc_set_effort(s->alloc, pack ? pack : &fallback);
+}
+
 tn_status tn_sched_new(const tn_sched_params *params, tn_sched **out) {
     if (!params || !out) return tn_fail(TN_E_INVALID, "tn_sched_new: NULL argument");
     *out = NULL;
@@ -122,8 +127,7 @@ tn_status tn_sched_new(const tn_sched_params *params, tn_sched **out) {
         TN_TRY_GOTO(make_core(params, &s->core), status, failed);
         TN_TRY_GOTO(tn__alloc_new(s->core->types, s->core->n_streams, &s->alloc), status, failed);
     }
-    tn_pack_params pack = {.effort = TN_PACK_BALANCED, .max_steps = DEFAULT_PACK_STEPS};
-    tn__alloc_set_effort(s->alloc, params->pack ? params->pack : &pack);
+    tn_sched_set_effort(s, params->pack);
     s->wanted_scratch = tn_calloc(s->core->n_streams, sizeof *s->wanted_scratch);
     if (!s->wanted_scratch) {
         status = TN_E_NOMEM;
@@ -433,21 +437,11 @@ tn_status tn_sched_describe(tn_sched *s, tn_graph *graph, tn_sched_info *info) {
     return TN_OK;
 }
 
-tn_status tn_sched_plan(tn_sched *s, tn_graph *graph, const tn_plan **plan, size_t *memory_of) {
-    if (!s || !graph || !plan) return tn_fail(TN_E_INVALID, "tn_sched_plan: NULL argument");
-    *plan = NULL;
-    tn__schedule *schedule;
-    TN_TRY(tn__sched_schedule_for(s, graph, &schedule));
-    schedule->keep = true;
-    TN_TRY(tn__alloc_plan(s->alloc, schedule->graph, schedule->type_of, true, plan));
-    for (size_t b = 0; memory_of && b < s->core->n_streams; b++) memory_of[b] = tn__alloc_plan_memory(s->alloc, b);
-    return TN_OK;
-}
-
 tn_sched_stats tn_sched_get_stats(const tn_sched *s) {
     tn_sched_stats stats = s->stats;
     tn__alloc_stats alloc = tn__alloc_get_stats(s->alloc);
     stats.plans_made = alloc.plans_made;
+    stats.plans_adopted = alloc.plans_adopted;
     stats.plans_reused = alloc.plans_reused;
     stats.buffers_grown = alloc.buffers_grown;
     return stats;

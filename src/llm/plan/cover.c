@@ -87,6 +87,11 @@ static tn_status with_in_flight(tn_session_plan *p, tn__shape shape, const void 
     return status == TN_OK ? back : status;
 }
 
+/* With the packing of a saved plan, where one is adopted. Probes with few layers are planned. */
+static tn_status cover_or_adopt(tn_session_plan *p, tn__shape shape, tn_graph *graph) {
+    return p->saved && !p->built ? tn__saved_cover(p, shape, graph) : tn_sched_cover(p->sched, graph);
+}
+
 /* Covers the graph of a shape; `memory` (per device, or NULL) receives what it needs alone. */
 static tn_status cover_graph(tn_session_plan *p, tn__shape shape, const void *memory) {
     tn__graph_set *set;
@@ -94,7 +99,7 @@ static tn_status cover_graph(tn_session_plan *p, tn__shape shape, const void *me
     if (!set) return TN_OK;
     tn_status status = TN_OK;
     if (memory) status = tn_sched_measure(p->sched, &set->graph, 1, (tn_sched_memory *)(uintptr_t)memory);
-    if (status == TN_OK) status = tn_sched_cover(p->sched, set->graph);
+    if (status == TN_OK) status = cover_or_adopt(p, shape, set->graph);
     tn__graph_free(p, set);
     return status;
 }
@@ -109,7 +114,7 @@ static tn_status report_graph(tn_session_plan *p, tn__shape shape, const void *w
     TN_TRY(tn__graph_for(p, shape, &set));
     p->graphs.kept[p->graphs.n_kept++] = set;
     TN_TRY(tn_sched_describe(p->sched, set->graph, report == TN__REPORTED_PREFILL ? &p->prefill : &p->decode));
-    return tn_sched_cover(p->sched, set->graph);
+    return cover_or_adopt(p, shape, set->graph);
 }
 
 static tn__shape reported_shape(const tn_session_plan *p, int report) {
@@ -119,8 +124,11 @@ static tn__shape reported_shape(const tn_session_plan *p, int report) {
     return (tn__shape){tn__token_graph_kind(params), n, tn__max_outputs(params, n)};
 }
 static tn_status cover_reported(tn_session_plan *p) {
-    for (int report = 0; report < TN__REPORTED_GRAPHS; report++)
-        TN_TRY(with_in_flight(p, reported_shape(p, report), &report, report_graph));
+    for (int report = 0; report < TN__REPORTED_GRAPHS; report++) {
+        const tn__shape shape = reported_shape(p, report);
+        TN_TRY(with_in_flight(p, shape, &report, report_graph));
+        p->covered[p->n_covered++] = shape;
+    }
     return TN_OK;
 }
 
@@ -162,8 +170,12 @@ static tn_status probe_shapes(tn_session_plan *p, const shape_list *l, const tn_
     tn_sched_memory *memory = tn_calloc(n_devices, sizeof *memory);
     if (!memory) return TN_E_NOMEM;
     tn_status status = TN_OK;
+    /* Which shapes a plan serves hardly depends on the effort. The same list must come out when the plan is saved and
+     * loaded, so the effort is always this one. */
+    const tn_pack_params fast = tn_pack_params_default();
     p->built = list;
     tn_sched_reset(p->sched);
+    tn_sched_set_effort(p->sched, &fast);
     for (size_t i = 0; i < l->n && status == TN_OK; i++) {
         uint64_t made = tn_sched_get_stats(p->sched).plans_made;
         for (size_t d = 0; d < n_devices; d++) memory[d].scratch = 0;
@@ -173,6 +185,7 @@ static tn_status probe_shapes(tn_session_plan *p, const shape_list *l, const tn_
     }
     p->built = NULL;
     tn_sched_reset(p->sched);
+    tn_sched_set_effort(p->sched, p->params.pack);
     tn_free(memory);
     return status;
 }
@@ -236,41 +249,11 @@ tn_status tn__cover_main(tn_session_plan *p) {
     return status;
 }
 
-static tn_status check_saved_shapes(const tn_session_plan *p) {
-    const tn__saved_plan *s = p->saved;
-    shape_list l = {0};
-    tn_status status = list_shapes(p, &l);
-    bool known = s->n_graphs >= TN__REPORTED_GRAPHS;
-    for (uint64_t i = 0; i < s->n_graphs && known; i++) {
-        known = false;
-        for (size_t k = 0; k < l.n && !known; k++)
-            known = memcmp(&l.list[k], &s->graphs[i].shape, sizeof *l.list) == 0;
-    }
-    tn_free(l.list);
-    TN_TRY(status);
-    return known ? TN_OK : tn_fail(TN_E_STATE, "the saved plan has graphs that the session does not run: plan again");
-}
-
-/* The shapes of a saved plan, which were selected when it was made. */
-static tn_status cover_saved(tn_session_plan *p) {
-    TN_TRY(check_saved_shapes(p));
-    TN_TRY(cover_reported(p));
-    p->covered = tn_calloc((size_t)p->saved->n_graphs + 1, sizeof *p->covered);
-    if (!p->covered) return TN_E_NOMEM;
-    for (uint64_t i = 0; i < p->saved->n_graphs; i++) {
-        const tn__shape shape = p->saved->graphs[i].shape;
-        p->covered[p->n_covered++] = shape;
-        if (i >= TN__REPORTED_GRAPHS) TN_TRY(cover_shape(p, shape, NULL));
-    }
-    return TN_OK;
-}
-
 tn_status tn__cover_all(tn_session_plan *p) {
     shape_list l = {0};
     tn_free(p->covered);
     p->covered = NULL;
     p->n_covered = 0;
-    if (p->saved) return cover_saved(p);
     shape_probe *probes = NULL;
     tn_status status = list_shapes(p, &l);
     if (status == TN_OK && !(probes = tn_calloc(l.n, sizeof *probes))) status = TN_E_NOMEM;
@@ -279,15 +262,13 @@ tn_status tn__cover_all(tn_session_plan *p) {
         status = select_shapes(p, &l, probes);
     else /* comparing shapes would take longer than covering all of them */
         for (size_t i = 0; i < l.n && status == TN_OK; i++) probes[i].covered = true;
-    if (status == TN_OK) status = cover_reported(p);
     if (status == TN_OK && !(p->covered = tn_calloc(l.n + TN__REPORTED_GRAPHS, sizeof *p->covered)))
         status = TN_E_NOMEM;
-    for (int report = 0; report < TN__REPORTED_GRAPHS && status == TN_OK; report++)
-        p->covered[p->n_covered++] = reported_shape(p, report);
+    if (status == TN_OK) status = cover_reported(p);
     for (size_t i = 0; i < l.n && status == TN_OK; i++) {
         if (!probes[i].covered) continue;
-        p->covered[p->n_covered++] = l.list[i];
         status = cover_shape(p, l.list[i], NULL);
+        if (status == TN_OK) p->covered[p->n_covered++] = l.list[i];
     }
     tn_free(probes);
     tn_free(l.list);

@@ -150,83 +150,100 @@ static tn_status save_graph(void *user, size_t number, tn_graph *graph, const tn
     }
     const tn_plan_entry *entries = tn_plan_entries(plan);
     for (size_t i = 0; i < g->n_entries; i++)
-        g->entries[i] = (tn__saved_entry){entries[i].memory, entries[i].chunk, entries[i].offset, entries[i].size};
+        g->entries[i] = (tn_plan_offset){entries[i].memory, entries[i].chunk, entries[i].offset, entries[i].size};
     return TN_OK;
 }
 
-static tn__saved_device saved_device(const tn__device_plan *d) {
-    return (tn__saved_device){d->weights, d->mapped, d->cache, d->compute, d->scratch, d->staging, d->own};
+/* What a device could take when the placement was chosen. */
+static uint64_t free_of_device(const tn_session_plan *p, size_t device) {
+    const tn_device_budget *budget = &p->placement.budgets[device];
+    return TN__MIN(budget->free, p->placement.budgets[budget->domain].domain_free);
+}
+
+static tn__saved_device saved_device(const tn_session_plan *p, size_t device) {
+    const tn__device_plan *d = &p->devices[device];
+    return (tn__saved_device){d->weights, d->mapped,  d->cache, d->compute,
+                              d->scratch, d->staging, d->own,   free_of_device(p, device)};
+}
+
+static tn_status check_can_be_saved(const tn_session_plan *p) {
+    if (p->ended || p->used) return tn_fail(TN_E_STATE, "a plan is saved before its session is made");
+    if (p->params.sched) return tn_fail(TN_E_UNSUPPORTED, "plans of sessions that share a scheduler are not saved");
+    if (p->model->loaded) return tn_fail(TN_E_UNSUPPORTED, "plans of a model that is loaded are not saved");
+    return TN_OK;
+}
+
+tn_status tn__saved_from(tn_session_plan *p, tn__saved_plan *saved) {
+    *saved = (tn__saved_plan){0};
+    TN_TRY(check_can_be_saved(p));
+    const size_t n_layers = (size_t)p->model->h.n_layer + 2, n_devices = p->placement.n_devices;
+    *saved = (tn__saved_plan){.keys = tn__plan_keys_of(p),
+                              .ends_together = p->placement.ends_together,
+                              .repack = p->placement.repack,
+                              .sequential = p->sequential,
+                              .device_of_layer = tn_calloc(n_layers, sizeof *saved->device_of_layer),
+                              .devices = tn_calloc(n_devices, sizeof *saved->devices),
+                              .graphs = tn_calloc(p->n_covered + 1, sizeof *saved->graphs),
+                              .n_layers = n_layers,
+                              .n_devices = n_devices};
+    save_state state = {saved, p, tn_calloc(p->n_covered + 1, sizeof(tn_plan *))};
+    tn_status status = TN_E_NOMEM;
+    if (saved->device_of_layer && saved->devices && saved->graphs && state.plans) {
+        saved->n_graphs = p->n_covered;
+        for (size_t i = 0; i < n_layers; i++) saved->device_of_layer[i] = p->placement.device_of_layer[i];
+        for (size_t d = 0; d < n_devices; d++) saved->devices[d] = saved_device(p, d);
+        status = for_covered(p, save_graph, &state);
+    }
+    tn_free(state.plans);
+    if (status != TN_OK) tn__saved_free(saved);
+    return status;
 }
 
 tn_status tn_session_plan_save(tn_session_plan *p, const char *path) {
     if (!p || !path) return tn_fail(TN_E_INVALID, "tn_session_plan_save: NULL argument");
-    if (p->ended || p->used) return tn_fail(TN_E_STATE, "a plan is saved before its session is made");
-    if (p->params.sched) return tn_fail(TN_E_UNSUPPORTED, "plans of sessions that share a scheduler are not saved");
-    if (p->model->loaded) return tn_fail(TN_E_UNSUPPORTED, "plans of a model that is loaded are not saved");
-    const size_t n_layers = (size_t)p->model->h.n_layer + 2, n_devices = p->placement.n_devices;
-    tn__saved_plan saved = {.keys = tn__plan_keys_of(p),
-                            .ends_together = p->placement.ends_together,
-                            .repack = p->placement.repack,
-                            .sequential = p->sequential,
-                            .device_of_layer = tn_calloc(n_layers, sizeof *saved.device_of_layer),
-                            .devices = tn_calloc(n_devices, sizeof *saved.devices),
-                            .graphs = tn_calloc(p->n_covered + 1, sizeof *saved.graphs),
-                            .n_layers = n_layers,
-                            .n_devices = n_devices};
-    save_state state = {&saved, p, tn_calloc(p->n_covered + 1, sizeof(tn_plan *))};
-    tn_status status = TN_E_NOMEM;
-    if (saved.device_of_layer && saved.devices && saved.graphs && state.plans) {
-        saved.n_graphs = p->n_covered;
-        for (size_t i = 0; i < n_layers; i++) saved.device_of_layer[i] = p->placement.device_of_layer[i];
-        for (size_t d = 0; d < n_devices; d++) saved.devices[d] = saved_device(&p->devices[d]);
-        status = for_covered(p, save_graph, &state);
-        if (status == TN_OK) status = tn__saved_write(&saved, path);
-    }
-    tn_free(state.plans);
+    tn__saved_plan saved;
+    TN_TRY(tn__saved_from(p, &saved));
+    tn_status status = tn__saved_write(&saved, path);
     tn__saved_free(&saved);
     return status;
 }
 
-/* ---- Loading ---- */
+/* ---- Adopting ---- */
 
-static const tn__saved_graph *entries_of(const tn__saved_plan *s, size_t number) {
-    return &s->graphs[s->graphs[number].same_as];
+tn_status tn__saved_cover(tn_session_plan *p, tn__shape shape, tn_graph *graph) {
+    const tn__saved_plan *s = p->saved;
+    const size_t number = p->n_covered;
+    const tn_fingerprint print = tn_graph_fingerprint(graph);
+    const tn__saved_graph *g = number < s->n_graphs ? &s->graphs[number] : NULL;
+    if (!g || memcmp(&g->shape, &shape, sizeof shape) != 0 || g->print.lo != print.lo || g->print.hi != print.hi)
+        return tn_fail(TN_E_STATE,
+                       "graph %zu of the saved plan is another than this library builds for %d tokens: plan again",
+                       number, shape.n_tokens);
+    tn_status status = g->same_as == number
+                           ? tn_sched_adopt_offsets(p->sched, graph, g->entries, (size_t)g->n_entries)
+                           : tn_sched_cover_served(p->sched, graph);
+    return status == TN_E_STATE ? tn_fail_more(status, " (graph %zu, %d tokens): plan again", number, shape.n_tokens)
+                                : status;
 }
 
-/* The file's offsets must be those that the graph's plan has now. */
-static tn_status compare_graph(void *user, size_t number, tn_graph *graph, const tn_plan *plan) {
-    const tn__saved_plan *s = user;
-    const tn__saved_graph *g = &s->graphs[number], *with = entries_of(s, number);
-    const tn_fingerprint print = graph ? tn_graph_fingerprint(graph) : (tn_fingerprint){0};
-    const size_t n = plan ? tn_plan_tensor_count(plan) : 0;
-    if (print.lo != g->print.lo || print.hi != g->print.hi || with->n_entries != n)
-        return tn_fail(TN_E_STATE,
-                       "graph %zu of the plan (%d tokens) is another than this library builds: plan again", number,
-                       g->shape.n_tokens);
-    const tn_plan_entry *entries = plan ? tn_plan_entries(plan) : NULL;
-    for (size_t i = 0; i < n; i++) {
-        const tn__saved_entry *e = &with->entries[i];
-        if (e->memory == entries[i].memory && e->chunk == entries[i].chunk && e->offset == entries[i].offset &&
-            e->size == entries[i].size)
-            continue;
-        return tn_fail(TN_E_STATE,
-                       "'%s' of graph %zu (%d tokens) has another offset than this library plans: plan again",
-                       tn_plan_label(plan, i), number, g->shape.n_tokens);
-    }
-    return TN_OK;
-}
-
+/* All figures follow from the graphs and their offsets. They must be those of the file, too: then nothing was lost or
+ * added on the way. A class that no graph needs any more, because a larger one serves its graphs, is not saved: less
+ * compute is possible. */
 static tn_status check_figures(const tn_session_plan *p) {
     for (size_t d = 0; d < p->placement.n_devices; d++) {
-        const tn__saved_device now = saved_device(&p->devices[d]), then = p->saved->devices[d];
+        tn__saved_device now = saved_device(p, d), then = p->saved->devices[d];
+        if (now.compute < then.compute) now.compute = then.compute;
+        now.free = then.free;
         if (memcmp(&now, &then, sizeof now) != 0)
             return tn_fail(TN_E_STATE, "%s needs other bytes than the saved plan says: plan again",
                            tn_device_name(tn__plan_device(p, d)));
     }
-    return TN_OK;
+    return p->n_covered == p->saved->n_graphs
+               ? TN_OK
+               : tn_fail(TN_E_STATE, "the saved plan has graphs that the session does not run: plan again");
 }
 
-/* Takes placement and shapes from the file and plans them. */
+/* Takes placement and packing from the file. Which graphs a session may run is found as for any plan. */
 static tn_status adopt_saved(tn_session_plan *p) {
     const tn__saved_plan *s = p->saved;
     tn__session_placement *placement = &p->placement;
@@ -246,13 +263,13 @@ static tn_status adopt_saved(tn_session_plan *p) {
     }
     TN_TRY(tn__session_plan_make(p));
     TN_TRY(check_figures(p));
-    TN_TRY(for_covered(p, compare_graph, (void *)(uintptr_t)s));
+    p->adopted = true;
     TN_TRY(tn__session_plan_check_fit(p));
     return p->fits ? tn__session_plan_check_largest(p) : TN_OK;
 }
 
-static tn_status load_saved(tn_model *model, const tn_session_params *params, const tn__saved_plan *saved,
-                            tn_session_plan **plan) {
+tn_status tn__saved_adopt(tn_model *model, const tn_session_params *params, const tn__saved_plan *saved,
+                          tn_session_plan **plan) {
     return tn__session_plan_with(model, params, saved, adopt_saved, plan);
 }
 
@@ -262,7 +279,7 @@ tn_status tn_session_plan_load(tn_model *model, const tn_session_params *params,
     *plan = NULL;
     tn__saved_plan saved;
     TN_TRY(tn__saved_read(path, &saved));
-    tn_status status = load_saved(model, params, &saved, plan);
+    tn_status status = tn__saved_adopt(model, params, &saved, plan);
     tn__saved_free(&saved);
     return status;
 }
@@ -284,7 +301,7 @@ static int compare_lifetimes(const void *a, const void *b) {
                                 : (x->index > y->index) - (x->index < y->index);
 }
 
-static bool entries_overlap(const tn__saved_entry *a, const tn__saved_entry *b) {
+static bool entries_overlap(const tn_plan_offset *a, const tn_plan_offset *b) {
     return a->memory == b->memory && a->chunk == b->chunk && a->offset < b->offset + b->size &&
            b->offset < a->offset + a->size;
 }
@@ -331,7 +348,7 @@ static tn_status verify_graph(void *user, size_t number, tn_graph *graph, const 
     v->graphs++;
     if (!plan || g->same_as != number) return TN_OK;
     for (size_t i = 0; i < g->n_entries; i++) {
-        const tn__saved_entry *e = &g->entries[i];
+        const tn_plan_offset *e = &g->entries[i];
         if (e->memory < 0) continue;
         const size_t memory = (size_t)e->memory;
         if (memory < tn_plan_memory_count(plan) &&
@@ -353,7 +370,7 @@ tn_status tn_session_plan_verify(tn_model *model, const tn_session_params *param
     tn_session_plan *plan = NULL;
     TN_TRY(tn__saved_read(path, &saved));
     verify_state v = {.saved = &saved};
-    tn_status status = load_saved(model, params, &saved, &plan);
+    tn_status status = tn__saved_adopt(model, params, &saved, &plan);
     if (status == TN_OK) status = for_covered(plan, verify_graph, &v);
     if (status == TN_OK)
         fprintf(out,

@@ -10,24 +10,18 @@ typedef struct tn__plan_keys {
 } tn__plan_keys;
 tn__plan_keys tn__plan_keys_of(const tn_session_plan *plan);
 
-/* Offset of one tensor of a scheduled graph. */
-typedef struct tn__saved_entry {
-    int32_t memory;
-    uint32_t chunk;
-    uint64_t offset, size;
-} tn__saved_entry;
-
 /* One covered graph with the plan of its class. */
 typedef struct tn__saved_graph {
     tn__shape shape;
     tn_fingerprint print;
-    uint64_t same_as; /* number of an earlier graph with the same entries; its own number: none */
-    tn__saved_entry *entries;
+    uint64_t same_as;        /* number of an earlier graph whose plan serves this one; its own number: none */
+    tn_plan_offset *entries; /* of the tensors of the scheduled graph */
     uint64_t n_entries;
 } tn__saved_graph;
 
 typedef struct tn__saved_device {
     uint64_t weights, mapped, cache, compute, scratch, staging, own;
+    uint64_t free; /* what the device, within its domain, could take when the placement was chosen */
 } tn__saved_device;
 
 typedef struct tn__saved_plan {
@@ -38,6 +32,14 @@ typedef struct tn__saved_plan {
     tn__saved_graph *graphs;
     uint64_t n_layers, n_devices, n_graphs;
 } tn__saved_plan;
+
+/* Copies a plan that has not ended. */
+tn_status tn__saved_from(tn_session_plan *plan, tn__saved_plan *saved);
+/* While plan->saved is adopted: covers the next graph with the file's packing. Nothing is packed. */
+tn_status tn__saved_cover(tn_session_plan *plan, tn__shape shape, tn_graph *graph);
+/* Makes a plan from a saved one, or says why that is stale (TN_E_STATE). */
+tn_status tn__saved_adopt(tn_model *model, const tn_session_params *params, const tn__saved_plan *saved,
+                          tn_session_plan **plan);
 
 tn_status tn__saved_write(const tn__saved_plan *saved, const char *path);
 /* TN_E_FORMAT, TN_E_VERSION, TN_E_CHECKSUM: not a plan, of another version of the format, or damaged. */

@@ -6,13 +6,16 @@
 #include "base/text.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char session_plan_magic[8] = {'T', 'N', '-', 'S', 'P', 'L', 'A', 'N'};
 /* Bounds that no model reaches: a file beyond them is damaged. */
-enum { FORMAT = 1, MAX_LIST = 1 << 24, MAX_DEVICES = 1 << 15, HEADER = 16, MAX_FILE = 1 << 30 };
+enum { FORMAT = 2, MAX_LIST = 1 << 24, MAX_DEVICES = 1 << 15, HEADER = 16, MAX_FILE = 1 << 30 };
 
 /* ---- Writing ---- */
 
@@ -31,6 +34,7 @@ static void put_graph(tn__text *t, const tn__saved_graph *g) {
     put_saved_word(t, g->n_entries);
     for (uint64_t i = 0; i < g->n_entries; i++) {
         put_saved_word(t, (uint64_t)(uint32_t)g->entries[i].memory << 32 | g->entries[i].chunk);
+        if (g->entries[i].memory < 0) continue;
         put_saved_word(t, g->entries[i].offset);
         put_saved_word(t, g->entries[i].size);
     }
@@ -47,7 +51,8 @@ static void put_plan(tn__text *t, const tn__saved_plan *s) {
     put_saved_word(t, s->n_devices);
     for (uint64_t i = 0; i < s->n_devices; i++) {
         const tn__saved_device *d = &s->devices[i];
-        const uint64_t words[] = {d->weights, d->mapped, d->cache, d->compute, d->scratch, d->staging, d->own};
+        const uint64_t words[] = {d->weights, d->mapped,  d->cache, d->compute,
+                                  d->scratch, d->staging, d->own,   d->free};
         for (size_t k = 0; k < TN__COUNT(words); k++) put_saved_word(t, words[k]);
     }
     put_saved_word(t, s->n_graphs);
@@ -58,7 +63,8 @@ static void put_plan(tn__text *t, const tn__saved_plan *s) {
 /* Writes to a temporary name and renames, so that a file with the right name is complete. */
 static tn_status write_atomically(const char *path, const tn__text *t) {
     tn__text temporary = {0};
-    tn__text_printf(&temporary, "%s.%ld.partial", path, (long)getpid());
+    static atomic_uint number; /* two threads may write the same file */
+    tn__text_printf(&temporary, "%s.%ld-%u.partial", path, (long)getpid(), atomic_fetch_add(&number, 1));
     TN_TRY(temporary.status);
     FILE *file = fopen(temporary.data, "wb");
     tn_status status = TN_OK;
@@ -128,17 +134,18 @@ static void get_graph(saved_reader *r, const tn__saved_plan *s, uint64_t number,
     g->print.lo = get_saved_word(r);
     g->print.hi = get_saved_word(r);
     g->same_as = get_saved_up_to(r, number);
-    uint64_t n = get_saved_count(r, MAX_LIST, 3);
+    uint64_t n = get_saved_count(r, MAX_LIST, 1);
     if (!r->bad && g->same_as != number && n) r->bad = true;
     g->entries = new_list(r, n, sizeof *g->entries);
     if (r->bad) return;
     g->n_entries = n;
     for (uint64_t i = 0; i < n && !r->bad; i++) {
         uint64_t where = get_saved_word(r);
-        g->entries[i] = (tn__saved_entry){.memory = (int32_t)(uint32_t)(where >> 32), .chunk = (uint32_t)where};
+        g->entries[i] = (tn_plan_offset){.memory = (int32_t)(uint32_t)(where >> 32), .chunk = (uint32_t)where};
+        if (g->entries[i].memory == -1) continue;
         g->entries[i].offset = get_saved_up_to(r, SIZE_MAX / 4);
         g->entries[i].size = get_saved_up_to(r, SIZE_MAX / 4);
-        if (g->entries[i].memory < -1 || g->entries[i].memory >= (int32_t)s->n_devices) r->bad = true;
+        if (g->entries[i].memory < 0 || g->entries[i].memory >= (int32_t)s->n_devices) r->bad = true;
     }
 }
 
@@ -153,12 +160,12 @@ static void get_plan(saved_reader *r, tn__saved_plan *s) {
     s->sequential = flags >> 2 & 1;
     if ((s->device_of_layer = new_list(r, n, sizeof *s->device_of_layer))) s->n_layers = n;
     for (uint64_t i = 0; i < s->n_layers; i++) s->device_of_layer[i] = (int32_t)get_saved_up_to(r, MAX_DEVICES);
-    n = get_saved_count(r, MAX_DEVICES, 7);
+    n = get_saved_count(r, MAX_DEVICES, 8);
     if ((s->devices = new_list(r, n, sizeof *s->devices))) s->n_devices = n;
     for (uint64_t i = 0; i < s->n_devices; i++) {
         tn__saved_device *d = &s->devices[i];
         uint64_t *const words[] = {&d->weights, &d->mapped,  &d->cache, &d->compute,
-                                   &d->scratch, &d->staging, &d->own};
+                                   &d->scratch, &d->staging, &d->own,   &d->free};
         for (size_t k = 0; k < TN__COUNT(words); k++) *words[k] = get_saved_word(r);
     }
     n = get_saved_count(r, MAX_LIST, 6);
@@ -186,8 +193,19 @@ static tn_status parse_saved(const char *path, const unsigned char *data, size_t
 
 tn_status tn__saved_read(const char *path, tn__saved_plan *s) {
     *s = (tn__saved_plan){0};
-    FILE *file = fopen(path, "rb");
-    if (!file) return tn_fail(TN_E_IO, "cannot open %s: %s", path, strerror(errno));
+    /* Opening a named pipe would wait for a writer. */
+    const int descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    struct stat info;
+    if (descriptor >= 0 && (fstat(descriptor, &info) != 0 || !S_ISREG(info.st_mode))) {
+        close(descriptor);
+        return tn_fail(TN_E_IO, "%s is not a file", path);
+    }
+    FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "rb");
+    if (!file) {
+        const int code = errno;
+        if (descriptor >= 0) close(descriptor);
+        return tn_fail(TN_E_IO, "cannot open %s: %s", path, strerror(code));
+    }
     tn__text t = {.limit = MAX_FILE};
     char part[4096];
     for (size_t n; t.status == TN_OK && (n = fread(part, 1, sizeof part, file)) > 0;) tn__text_append(&t, part, n);

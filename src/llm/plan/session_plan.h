@@ -43,6 +43,7 @@ struct tn_session_plan {
     tn__device_plan *devices;           /* bytes per device */
     tn_sched_info prefill, decode;
     bool fits;
+    bool adopted;    /* its packing comes from a saved plan */
     bool searching;  /* for a placement: only the largest shapes are planned */
     bool sequential; /* the in-flight micro-batches did not fit: they run one after the other */
     bool pipelined;  /* several full micro-batches may be in flight */
