@@ -171,13 +171,27 @@ TN_API void tn_fit_free(tn_fit *fit);
 TN_API tn_status tn_session_plan_print(const tn_session_plan *plan, FILE *out);
 /* Saves a plan that has not ended: placement, and the offset of every tensor of every graph that was covered. A
  * loaded plan is made without a search and without packing: the graphs are built again, and the file's offsets are
- * verified against them and adopted. Nothing in the file is trusted. TN_E_STATE: the plan is stale, and the message says what has changed: the library's version, the model, the
- * parameters or the devices; or it does not agree with the graphs. TN_E_VERSION, TN_E_CHECKSUM, TN_E_FORMAT: the file
- * is of another version or damaged. Free memory may differ: see tn_session_plan_fits. Not for a model that is loaded,
- * nor with params.sched (TN_E_UNSUPPORTED). */
+ * verified against them and adopted. Nothing in the file is trusted. TN_E_STATE: the plan is stale, and the message
+ * says what has changed: the library's version, the model, the parameters or the devices; or it does not agree with
+ * the graphs. TN_E_VERSION, TN_E_CHECKSUM, TN_E_FORMAT: the file is of another version or damaged. Free memory may
+ * differ: see tn_session_plan_fits. Not for a model that is loaded, nor with params.sched (TN_E_UNSUPPORTED). */
 TN_API tn_status tn_session_plan_save(tn_session_plan *plan, const char *path) TN_MUST_CHECK;
 TN_API tn_status tn_session_plan_load(tn_model *model, const tn_session_params *params, const char *path,
                                       tn_session_plan **plan) TN_MUST_CHECK;
+/* Saved plans in a folder, under names made from what they depend on. */
+typedef struct tn_plan_cache {
+    const char *folder;          /* created with the first plan that is kept */
+    size_t max_files, max_bytes; /* above these, plans that were not used for longest are removed; 0: 64, 64 MiB */
+    int32_t min_ms;              /* plans that took less processor time are not kept; 0: 300; negative: all are */
+} tn_plan_cache;
+/* Takes the plan from the cache if it has one, adopted and verified as by tn_session_plan_load, that fits and is what
+ * would be chosen now. Otherwise makes the plan and keeps it, if it fits; a failure to do so is only logged. Plans of
+ * a loaded model, with params.sched or with params.budgets are made without the cache. Any number of threads and
+ * processes may use the same folder. */
+TN_API tn_status tn_session_plan_cached(tn_model *model, const tn_session_params *params, const tn_plan_cache *cache,
+                                        tn_session_plan **plan) TN_MUST_CHECK;
+/* Whether its packing comes from a saved plan. */
+TN_API bool tn_session_plan_adopted(const tn_session_plan *plan);
 /* Loads a plan, checks by lifetimes that no two tensors of a graph overlap, that each is within its chunk, and the
  * totals, and prints what was checked. */
 TN_API tn_status tn_session_plan_verify(tn_model *model, const tn_session_params *params, const char *path,

@@ -16,6 +16,17 @@ static uint64_t hash_string(uint64_t h, const char *text) {
     return text ? tn__hash_bytes(text, strlen(text), h) : tn__hash_combine(h, 1);
 }
 
+static uint64_t hash_numbers(uint64_t h, const tn_gguf_arr *list) {
+    static const size_t sizes[] = {
+#define TN_X(name, id, text, bytes) [id] = bytes,
+        TN_GGUF_TYPE_TABLE(TN_X)
+#undef TN_X
+    };
+    h = tn__hash_combine(tn__hash_combine(h, (uint64_t)list->type), list->count);
+    if (list->type == TN_GGUF_STR || list->type == TN_GGUF_ARR || !list->count) return h;
+    return tn__hash_bytes(list->data, (size_t)list->count * sizes[list->type], h);
+}
+
 /* Metadata without the contents of lists of strings: plans do not depend on the vocabulary's texts. */
 static uint64_t hash_metadata(const tn_gguf *file) {
     uint64_t h = tn_gguf_has_data(file);
@@ -28,7 +39,7 @@ static uint64_t hash_metadata(const tn_gguf *file) {
         h = tn__hash_combine(h, (uint64_t)v->type);
         if (v->type == TN_GGUF_STR) h = tn__hash_bytes(v->str.data, (size_t)v->str.size, h);
         if (v->type == TN_GGUF_BOOL) h = tn__hash_combine(h, v->b);
-        if (v->type == TN_GGUF_ARR) h = tn__hash_combine(h, v->arr.count);
+        if (v->type == TN_GGUF_ARR) h = hash_numbers(h, &v->arr);
         if (tn_gguf_value_i64(v, &integer)) h = tn__hash_combine(h, (uint64_t)integer);
         if (tn_gguf_value_f64(v, &number)) h = tn__hash_bytes(&number, sizeof number, h);
     }
@@ -154,8 +165,7 @@ static tn_status save_graph(void *user, size_t number, tn_graph *graph, const tn
     return TN_OK;
 }
 
-/* What a device could take when the placement was chosen. */
-static uint64_t free_of_device(const tn_session_plan *p, size_t device) {
+size_t tn__saved_free_of(const tn_session_plan *p, size_t device) {
     const tn_device_budget *budget = &p->placement.budgets[device];
     return TN__MIN(budget->free, p->placement.budgets[budget->domain].domain_free);
 }
@@ -163,7 +173,7 @@ static uint64_t free_of_device(const tn_session_plan *p, size_t device) {
 static tn__saved_device saved_device(const tn_session_plan *p, size_t device) {
     const tn__device_plan *d = &p->devices[device];
     return (tn__saved_device){d->weights, d->mapped,  d->cache, d->compute,
-                              d->scratch, d->staging, d->own,   free_of_device(p, device)};
+                              d->scratch, d->staging, d->own,   tn__saved_free_of(p, device)};
 }
 
 static tn_status check_can_be_saved(const tn_session_plan *p) {
@@ -243,8 +253,7 @@ static tn_status check_figures(const tn_session_plan *p) {
                : tn_fail(TN_E_STATE, "the saved plan has graphs that the session does not run: plan again");
 }
 
-/* Takes placement and packing from the file. Which graphs a session may run is found as for any plan. */
-static tn_status adopt_saved(tn_session_plan *p) {
+tn_status tn__saved_adopt_into(tn_session_plan *p) {
     const tn__saved_plan *s = p->saved;
     tn__session_placement *placement = &p->placement;
     if (p->params.sched) return tn_fail(TN_E_UNSUPPORTED, "a saved plan is not for a scheduler that is shared");
@@ -270,7 +279,7 @@ static tn_status adopt_saved(tn_session_plan *p) {
 
 tn_status tn__saved_adopt(tn_model *model, const tn_session_params *params, const tn__saved_plan *saved,
                           tn_session_plan **plan) {
-    return tn__session_plan_with(model, params, saved, adopt_saved, plan);
+    return tn__session_plan_with(model, params, &(tn__plan_source){.saved = saved}, tn__saved_adopt_into, plan);
 }
 
 tn_status tn_session_plan_load(tn_model *model, const tn_session_params *params, const char *path,

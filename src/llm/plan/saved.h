@@ -35,8 +35,12 @@ typedef struct tn__saved_plan {
 
 /* Copies a plan that has not ended. */
 tn_status tn__saved_from(tn_session_plan *plan, tn__saved_plan *saved);
-/* While plan->saved is adopted: covers the next graph with the file's packing. Nothing is packed. */
+/* While plan->saved is adopted: covers the next graph with the file's packing. */
 tn_status tn__saved_cover(tn_session_plan *plan, tn__shape shape, tn_graph *graph);
+/* Takes placement and packing of plan->saved. Which graphs a session may run is found as for any plan. */
+tn_status tn__saved_adopt_into(tn_session_plan *plan);
+/* Bytes that a device may take by the last check, within its domain. */
+size_t tn__saved_free_of(const tn_session_plan *plan, size_t device);
 /* Makes a plan from a saved one, or says why that is stale (TN_E_STATE). */
 tn_status tn__saved_adopt(tn_model *model, const tn_session_params *params, const tn__saved_plan *saved,
                           tn_session_plan **plan);

@@ -115,7 +115,7 @@ void tn_session_plan_free(tn_session_plan *p) {
     tn_free(p);
 }
 
-tn_status tn__session_plan_with(tn_model *model, const tn_session_params *params, const struct tn__saved_plan *saved,
+tn_status tn__session_plan_with(tn_model *model, const tn_session_params *params, const tn__plan_source *source,
                                 tn_status (*choose)(tn_session_plan *plan), tn_session_plan **out) {
     *out = NULL;
     if (model->params.vocab_only) return tn_fail(TN_E_STATE, "the model was opened for its vocabulary only");
@@ -124,7 +124,8 @@ tn_status tn__session_plan_with(tn_model *model, const tn_session_params *params
     p->n_users = 1;
     p->model = model;
     p->loads = !model->loaded;
-    p->saved = saved;
+    p->saved = source ? source->saved : NULL;
+    p->cache = source ? source->cache : NULL;
     p->params = params ? *params : tn_session_params_default();
     if (p->params.pack) {
         p->pack = *p->params.pack;
@@ -133,6 +134,7 @@ tn_status tn__session_plan_with(tn_model *model, const tn_session_params *params
     tn_status status = tn__session_plan_prepare(p);
     if (status == TN_OK) status = choose(p);
     p->saved = NULL;
+    p->cache = NULL;
     if (status != TN_OK)
         tn_session_plan_free(p);
     else

@@ -39,6 +39,7 @@ struct tn_session_plan {
     tn__shape *covered;          /* the shapes whose graphs were covered, after the reported ones */
     size_t n_covered;
     const struct tn__saved_plan *saved; /* while it is adopted */
+    const tn_plan_cache *cache;         /* while the plan is made */
     tn__locations locations;            /* of weights and cache, until they have memory */
     tn__device_plan *devices;           /* bytes per device */
     tn_sched_info prefill, decode;
@@ -66,8 +67,12 @@ tn_status tn__session_plan_refresh(tn_session_plan *plan);
 /* Plans the current placement. */
 tn_status tn__session_plan_make(tn_session_plan *plan);
 
-/* Makes a plan whose placement `choose` finds. */
-tn_status tn__session_plan_with(tn_model *model, const tn_session_params *params, const struct tn__saved_plan *saved,
+/* Makes a plan whose placement `choose` finds, with the help of what `source` has (NULL: nothing). */
+typedef struct tn__plan_source {
+    const struct tn__saved_plan *saved;
+    const tn_plan_cache *cache;
+} tn__plan_source;
+tn_status tn__session_plan_with(tn_model *model, const tn_session_params *params, const tn__plan_source *source,
                                 tn_status (*choose)(tn_session_plan *plan), tn_session_plan **plan);
 /* A device may have enough free bytes, but a largest allocation that is too small: TN_E_TOO_BIG. */
 tn_status tn__session_plan_check_largest(const tn_session_plan *plan);

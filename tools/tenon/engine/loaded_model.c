@@ -3,6 +3,7 @@
 
 #include "cli/term.h"
 #include "engine/budget_options.h"
+#include "engine/speed_cache.h"
 
 #include "tenon/cpu.h"
 
@@ -86,7 +87,11 @@ static int fail_too_big(const char *path, tn_session_plan *plan, const tn_fit *f
 tn_status session_plan_from(const struct args *args, tn_model *model, const tn_session_params *params,
                             tn_session_plan **plan) {
     const char *saved = args_text(args, "plan");
-    return saved ? tn_session_plan_load(model, params, saved, plan) : tn_session_plan_new(model, params, plan);
+    char folder[4096];
+    if (saved) return tn_session_plan_load(model, params, saved, plan);
+    if (!args_flag(args, "plan-cache") || !user_cache_path("plans", folder, sizeof folder))
+        return tn_session_plan_new(model, params, plan);
+    return tn_session_plan_cached(model, params, &(tn_plan_cache){.folder = folder}, plan);
 }
 
 /* With --budget the parameters are chosen, and a line says which. */

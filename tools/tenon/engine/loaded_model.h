@@ -17,7 +17,7 @@ struct loaded_model {
 int loaded_model_open(const struct args *args, const char *path, const tn_session_params *params,
                       struct loaded_model *loaded);
 void loaded_model_close(struct loaded_model *loaded); /* an empty one is fine */
-/* Plans a session, or loads the plan that --plan names. */
+/* Plans a session, with the user's cache of plans, or loads the plan that --plan names. */
 tn_status session_plan_from(const struct args *args, tn_model *model, const tn_session_params *params,
                             tn_session_plan **plan);
 

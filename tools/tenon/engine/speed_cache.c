@@ -15,15 +15,16 @@
 
 enum { MAX_FILE = 4 << 20, FORMAT = 4 };
 
-bool speed_cache_path(char *path, size_t size) {
+bool user_cache_path(const char *name, char *path, size_t size) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     int n = -1;
     if (cache && cache[0] == '/')
-        n = snprintf(path, size, "%s/tenon/devices.json", cache);
+        n = snprintf(path, size, "%s/tenon/%s", cache, name);
     else if (home && home[0] == '/')
-        n = snprintf(path, size, "%s/.cache/tenon/devices.json", home);
+        n = snprintf(path, size, "%s/.cache/tenon/%s", home, name);
     return n > 0 && (size_t)n < size;
 }
+bool speed_cache_path(char *path, size_t size) { return user_cache_path("devices.json", path, size); }
 
 /* ---- Names of the fields ---- */
 

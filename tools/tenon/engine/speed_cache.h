@@ -6,7 +6,9 @@
 
 #include "tenon/speed.h"
 
-/* $XDG_CACHE_HOME/tenon/devices.json, or ~/.cache/tenon/devices.json. False: no home is known, or it is too long. */
+/* $XDG_CACHE_HOME/tenon/NAME, or ~/.cache/tenon/NAME. False: no home is known, or it is too long. */
+bool user_cache_path(const char *name, char *path, size_t size);
+/* devices.json there. */
 bool speed_cache_path(char *path, size_t size);
 /* Declares the remembered peaks of this machine's devices to the library. Entries of other devices, versions and
  * kernels are left out; a file that is missing or makes no sense counts as empty, with a line in the log. */
