@@ -120,8 +120,10 @@ typedef struct tn_session_params {
     const tn_pack_params *pack;  /* effort of planning; NULL: the scheduler's default (sched.h) */
     /* While loading; returning false cancels. */
     bool (*progress)(void *user, size_t done_bytes, size_t total_bytes);
-    /* While decoding, shifting and scoring, at least between micro-batches: returning true ends the call with
-     * TN_E_ABORTED, and none of a decode's tokens is in the cache. */
+    /* Asked from any thread while planning (between graphs), loading (between pieces), decoding, shifting, moving and
+     * scoring (at least between micro-batches). Returning true ends the call with TN_E_ABORTED. Then there is no
+     * plan; none of the weights is loaded; none of a decode's tokens is in the cache; tokens that were being shifted
+     * or moved are not, either. */
     tn_abort_fn abort;
     void *user; /* for both */
 } tn_session_params;

@@ -50,9 +50,9 @@ typedef struct tn_sched_params {
      * neighbouring nodes are computed together: queries, keys and values of one input are the usual case. */
     bool reorder;
     bool strict; /* a graph that needs more than is reserved is TN_E_STATE; otherwise memory grows, logged */
-    /* Asked before every run, between splits, and by streams made here between nodes, from any thread. When it
-     * returns true, the run ends with TN_E_ABORTED after queued work has been waited for; the scheduler can be used
-     * again. */
+    /* Asked before every run, between splits, and by streams made here between nodes, from any thread; also while
+     * plans are made, unless `pack` has a callback for that. When it returns true, the run ends with TN_E_ABORTED
+     * after queued work has been waited for; the scheduler can be used again. */
     tn_abort_fn abort;
     void *abort_user;
 } tn_sched_params;
@@ -135,6 +135,8 @@ TN_API tn_status tn_sched_run(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;
  * the graph is pipelined and only asynchronous devices read them: then they have been copied when this returns. */
 TN_API tn_status tn_sched_run_async(tn_sched *sched, tn_graph *graph) TN_MUST_CHECK;
 TN_API tn_status tn_sched_synchronize(tn_sched *sched);
+/* Asks the abort callback, for long work of the caller beside runs: TN_E_ABORTED if it returns true. */
+TN_API tn_status tn_sched_check_abort(const tn_sched *sched);
 /* Forgets schedules, pins, errors and, unless it is sealed, what is covered; keeps the buffers and the location
  * callback. After a device failed, call this or free the scheduler. */
 TN_API void tn_sched_reset(tn_sched *sched);

@@ -111,7 +111,13 @@ static tn_status map_files(tn_model *m, const tn__load *l) {
     return TN_OK;
 }
 
+static tn_status ask_load_abort(const tn__load *l) {
+    return l->abort && l->abort(l->abort_user) ? tn_fail(TN_E_ABORTED, "loading was stopped by the abort callback")
+                                               : TN_OK;
+}
+
 typedef struct weight_source {
+    const tn__load *load;
     const tn_gguf *file;
     const tn_gguf_tensor *info;
 } weight_source;
@@ -119,6 +125,7 @@ typedef struct weight_source {
  * instead of a signal. */
 static tn_status read_weight(void *user, size_t offset, void *to, size_t size) {
     const weight_source *source = user;
+    TN_TRY(ask_load_abort(source->load));
     return tn_gguf_read(source->file, source->info, offset, to, size);
 }
 
@@ -150,7 +157,7 @@ static tn_status upload_weights(tn_model *m, const tn__load *l, tn_buffer_type *
             size_t need = tn__align_up(tn_buffer_type_tensor_size(type, w->tensor), align);
             if (size && need > max - size) break;
             size += need;
-            files[n] = (weight_source){m->file, w->info};
+            files[n] = (weight_source){l, m->file, w->info};
             sources[n] = (tn_tensor_source){w->tensor, read_weight, &files[n]};
             n++;
         }
@@ -186,7 +193,7 @@ static tn_status upload_all(tn_model *m, const tn__load *l, size_t total) {
 }
 
 /* Checks that every value of a weight is finite. */
-static tn_status check_weight(const tn_model *m, const tn__weight *w) {
+static tn_status check_weight(const tn_model *m, const tn__load *l, const tn__weight *w) {
     enum { PIECE = 8192 }; /* a multiple of every block */
     float numbers[PIECE];
     int64_t n = tn_nelements(w->tensor), block = tn_type_block(w->info->type);
@@ -197,7 +204,9 @@ static tn_status check_weight(const tn_model *m, const tn__weight *w) {
     for (int64_t begin = 0; begin < n && status == TN_OK; begin += PIECE) {
         int64_t count = TN__MIN(n - begin, PIECE);
         size_t offset = (size_t)(begin / block) * block_bytes;
-        status = tn_gguf_read(m->file, w->info, offset, bytes, (size_t)(count / block) * block_bytes);
+        status = ask_load_abort(l);
+        if (status == TN_OK)
+            status = tn_gguf_read(m->file, w->info, offset, bytes, (size_t)(count / block) * block_bytes);
         if (status == TN_OK) status = tn_type_to_f32(w->info->type, bytes, numbers, count);
         for (int64_t i = 0; i < count && status == TN_OK; i++)
             if (!isfinite(numbers[i]))
@@ -212,7 +221,7 @@ static tn_status check_weight(const tn_model *m, const tn__weight *w) {
 static tn_status check_weights(const tn_model *m, const tn__load *l, size_t total) {
     for (size_t i = 0; i < m->n_all; i++) {
         if (m->all[i].ignored || !tn_type_can_read(m->all[i].info->type)) continue;
-        TN_TRY(check_weight(m, &m->all[i]));
+        TN_TRY(check_weight(m, l, &m->all[i]));
         if (l->progress && !l->progress(l->progress_user, 0, total))
             return tn_fail(TN_E_ABORTED, "loading was cancelled");
     }

@@ -13,6 +13,8 @@ typedef struct tn__load {
     const void *user;
     bool (*progress)(void *user, size_t done, size_t total);
     void *progress_user;
+    tn_abort_fn abort; /* asked between pieces, from any thread; may be NULL */
+    void *abort_user;
 } tn__load;
 
 /* The memory that a weight is loaded into. */

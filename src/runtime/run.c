@@ -160,6 +160,12 @@ static tn_status wait_for_host_reads(tn_sched *s) {
 
 /* ---- Runs ---- */
 
+tn_status tn_sched_check_abort(const tn_sched *s) {
+    if (!s) return tn_fail(TN_E_INVALID, "tn_sched_check_abort: NULL argument");
+    if (!s->core->abort || !s->core->abort(s->core->abort_user)) return TN_OK;
+    return tn_fail(TN_E_ABORTED, "stopped by the abort callback");
+}
+
 /* Asked before every run and between splits. Streams ask on their own as well, within a program. */
 static tn_status check_abort(const tn_sched *s, const tn__schedule *schedule, size_t split) {
     if (!s->core->abort || !s->core->abort(s->core->abort_user)) return TN_OK;

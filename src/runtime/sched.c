@@ -105,7 +105,12 @@ static tn_status check_sched_params(const tn_sched_params *p) {
 
 void tn_sched_set_effort(tn_sched *s, const tn_pack_params *pack) {
     const tn_pack_params fallback = {.effort = TN_PACK_BALANCED, .max_steps = DEFAULT_PACK_STEPS};
-    tn__alloc_set_effort(s->alloc, pack ? pack : &fallback);
+    tn_pack_params chosen = pack ? *pack : fallback;
+    if (!chosen.cancel) {
+        chosen.cancel = s->core->abort;
+        chosen.user = s->core->abort_user;
+    }
+    tn__alloc_set_effort(s->alloc, &chosen);
 }
 
 tn_status tn_sched_new(const tn_sched_params *params, tn_sched **out) {

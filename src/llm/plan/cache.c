@@ -152,13 +152,14 @@ static tn_status use_cached(tn_session_plan *p, const char *path, bool *used) {
         tn_log(TN_LOG_INFO, "the session's plan is taken from %s", path);
         return TN_OK;
     }
-    if (status != TN_OK && status != TN_E_NOMEM && status != TN_E_IO) { /* TN_E_IO: there is none */
+    if (status == TN_E_NOMEM || status == TN_E_ABORTED) return status;
+    if (status != TN_OK && status != TN_E_IO) { /* TN_E_IO: there is none */
         tn_log(TN_LOG_INFO, "the cached plan is not used: %s", tn_error());
         (void)unlink(path); /* it would be refused each time */
     }
     p->adopted = p->sequential = false;
     p->placement.repack = repack;
-    return status == TN_E_NOMEM ? status : TN_OK;
+    return TN_OK;
 }
 
 static tn_status keep_plan(tn_session_plan *p, const char *path) {

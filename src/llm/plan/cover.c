@@ -95,6 +95,7 @@ static tn_status cover_or_adopt(tn_session_plan *p, tn__shape shape, tn_graph *g
 /* Covers the graph of a shape; `memory` (per device, or NULL) receives what it needs alone. */
 static tn_status cover_graph(tn_session_plan *p, tn__shape shape, const void *memory) {
     tn__graph_set *set;
+    TN_TRY(tn_sched_check_abort(p->sched));
     TN_TRY(tn__graph_new(p, shape, &set));
     if (!set) return TN_OK;
     tn_status status = TN_OK;

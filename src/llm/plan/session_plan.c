@@ -160,6 +160,11 @@ bool tn__session_plan_would_fit(tn_model *model, const tn_session_params *params
 
 static int device_of_weight(const void *user, const tn__weight *w) { return tn__placement_of_weight(user, w); }
 
+/* The callback of a shared scheduler is not in the parameters. */
+static bool load_aborts(void *plan) {
+    return tn_sched_check_abort(((const tn_session_plan *)plan)->sched) == TN_E_ABORTED;
+}
+
 tn__load tn__session_plan_load(const tn_session_plan *p) {
     return (tn__load){.types = p->placement.types,
                       .n_types = p->placement.n_devices,
@@ -168,7 +173,9 @@ tn__load tn__session_plan_load(const tn_session_plan *p) {
                       .device_of = device_of_weight,
                       .user = p,
                       .progress = p->params.progress,
-                      .progress_user = p->params.user};
+                      .progress_user = p->params.user,
+                      .abort = load_aborts,
+                      .abort_user = (void *)(uintptr_t)p};
 }
 
 /* The type of host memory that the device did not allocate: weights in the file's map have it. */
