@@ -110,7 +110,8 @@ static void queue_next_step(tn_session *s) {
         if (status != TN_OK) {
             (void)tn_sched_synchronize(p->sched);
             for (int32_t i = first; i < end; i++) tn__cells_touch(c, i);
-            q->possible = false;
+            /* A step that was stopped may be queued again; one that failed would fail again. */
+            if (status != TN_E_ABORTED) q->possible = false;
         }
     }
     tn__kv_untake(&p->kv, q->seq, cell, last, peak);

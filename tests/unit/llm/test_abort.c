@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "llm/plan/session_plan.h"
+#include "llm/session_internal.h"
 #include "tenon/llm.h"
 
 #include <stdatomic.h>
@@ -151,6 +152,66 @@ static void loading_can_be_stopped(void **state) {
     }
 }
 
+/* ---- Queued steps ---- */
+
+static tn_status greedy_step(tn_session *session, tn_token *token) {
+    TN_TRY(tn_session_decode(session, &(tn_batch){.n_tokens = 1, .tokens = token, .argmax = true}));
+    *token = tn_session_argmax(session, 0);
+    return TN_OK;
+}
+
+/* Wherever a greedy loop is stopped, at a step or at one that is queued, the step can be repeated: the tokens are the
+ * same, and steps are queued again. */
+static void a_stopped_queued_step_is_queued_again(void **state) {
+    (void)state;
+    enum { STEPS = 12 };
+    tn_model *model = open_tiny_model(NULL);
+    tn_session_params p = abort_params("sim:64M,name=greedy");
+    tn_session *session;
+    tn_token want[STEPS + 1] = {1};
+    stop_at_question(0);
+    assert_ok(tn_session_open(model, &p, &session));
+    assert_true(session->queued.possible);
+    stop_at_question(0);
+    for (int i = 0; i < STEPS; i++) {
+        want[i + 1] = want[i];
+        assert_ok(greedy_step(session, &want[i + 1]));
+    }
+    const int questions = atomic_load(&asked);
+    assert_true(questions > STEPS);
+    int failed = 0, silent = 0;
+    for (int at = 1; at <= questions; at++) {
+        tn_session_clear(session);
+        stop_at_question(at);
+        bool stopped = false;
+        for (int i = 0; i < STEPS; i++) {
+            tn_token token = want[i];
+            tn_status status = greedy_step(session, &token);
+            if (status != TN_OK) {
+                assert_int_equal(status, TN_E_ABORTED);
+                assert_false(stopped);
+                stopped = true;
+                assert_int_equal(tn_session_cache_usage(session).used, i);
+                token = want[i];
+                assert_ok(greedy_step(session, &token));
+            }
+            assert_int_equal(token, want[i + 1]);
+        }
+        failed += stopped;
+        silent += !stopped;
+        /* A queued loop runs one step more than was requested. */
+        stop_at_question(0);
+        tn_session_clear(session);
+        const uint64_t runs = tn_session_get_stats(session).sched.runs;
+        tn_token token = 1;
+        for (int i = 0; i < 5; i++) assert_ok(greedy_step(session, &token));
+        assert_int_equal(tn_session_get_stats(session).sched.runs - runs, 6);
+    }
+    assert_true(failed > 0 && silent > 0); /* some were at steps that nobody had requested yet */
+    tn_session_free(session);
+    tn_model_close(model);
+}
+
 static int make_model_path(void **state) {
     (void)state;
     strcpy(model_path, "/tmp/tenon-abort-XXXXXX");
@@ -168,6 +229,7 @@ int main(void) {
         cmocka_unit_test(planning_can_be_stopped),
         cmocka_unit_test(packing_can_be_stopped),
         cmocka_unit_test(loading_can_be_stopped),
+        cmocka_unit_test(a_stopped_queued_step_is_queued_again),
     };
     return cmocka_run_group_tests(tests, make_model_path, remove_model_path);
 }
