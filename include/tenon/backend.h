@@ -28,8 +28,7 @@ typedef struct tn_device_caps {
     bool events;       /* streams can wait for each other without the host */
     bool host_buffers; /* offers pinned host memory for fast transfers */
     bool wrap_host;    /* can compute on memory the caller mapped */
-    bool shares_host;  /* its memory is the host's (CPU, integrated GPU) */
-    bool unified;      /* draws from the host's memory: the CPU, integrated GPUs */
+    bool unified;      /* its memory is the host's: the CPU, integrated GPUs */
     bool described;    /* without hardware: planned and compiled for, never run; its memory keeps no data */
 } tn_device_caps;
 

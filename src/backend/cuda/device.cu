@@ -92,7 +92,7 @@ void cuda_device_names(tn_device *device, tn_buffer_type *type, const device_des
     device->buffer_type = type;
     // A discrete GPU could follow pointers to the host's memory, too, but only as fast as the bus.
     device->kind = d.integrated ? TN_DEVICE_IGPU : TN_DEVICE_GPU;
-    device->caps.shares_host = device->caps.unified = device->caps.wrap_host = d.integrated;
+    device->caps.unified = device->caps.wrap_host = d.integrated;
 }
 static bool cuda_open_device(cuda_device *d, int ordinal) {
     enum { LOWEST_CAPABILITY = 75 };

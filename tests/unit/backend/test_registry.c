@@ -23,7 +23,7 @@ static void the_cpu_is_always_there(void **state) {
     assert_true(strlen(tn_device_description(device)) > 0);
     assert_int_equal(tn_device_get_kind(device), TN_DEVICE_CPU);
     assert_string_equal(tn_device_kind_name(TN_DEVICE_CPU), "cpu");
-    assert_true(tn_device_get_caps(device).shares_host);
+    assert_true(tn_device_get_caps(device).unified);
     assert_true(tn_device_get_caps(device).wrap_host);
     size_t available, total;
     assert_ok(tn_device_memory(device, &available, &total));
