@@ -142,6 +142,9 @@ TN_API void tn_session_plan_free(tn_session_plan *plan);
 TN_API bool tn_session_plan_fits(const tn_session_plan *plan); /* the memory that was free when it was made */
 /* What would make it fit; "" if it does. Every suggestion was planned and fits. Lasts as long as the plan. */
 TN_API const char *tn_session_plan_advice(tn_session_plan *plan);
+/* Of a plan that fits: says if weights in the file's map will not stay in memory beside what the session takes, so
+ * that tokens wait for the disk; "" otherwise. By what is free at the first call. Lasts as long as the plan. */
+TN_API const char *tn_session_plan_warning(tn_session_plan *plan);
 TN_API tn_session_params tn_session_plan_params(const tn_session_plan *plan); /* with the defaults filled in */
 
 typedef struct tn_fit_device {

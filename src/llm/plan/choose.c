@@ -3,6 +3,8 @@
 
 #include "base/checked.h"
 
+#include <stdio.h>
+
 /* Bytes that must be free on a device. Weights that another session loaded, and what they were uploaded through, take
  * nothing more. */
 static size_t bytes_to_take(const tn_session_plan *p, size_t device) {
@@ -26,8 +28,33 @@ static domain_needs needs_of_domain(const tn_session_plan *p, size_t first) {
     return needs;
 }
 
+/* Pages of mapped weights can be evicted, so they need no free memory. But what a session takes cannot be: where both
+ * together are more than the memory has, or than is free of it now, weights are evicted and read from disk again. */
+tn_status tn__session_plan_warn(const tn_session_plan *p, char *text, size_t size) {
+    tn_device_budget *budgets = tn_calloc(p->placement.n_devices, sizeof *budgets);
+    /* Of the memory that there is: the caller's budgets leave room for mapped weights. */
+    tn_status status = budgets ? tn_device_budgets(p->placement.list, p->placement.n_devices, budgets) : TN_E_NOMEM;
+    text[0] = '\0';
+    for (size_t d = 0, used = 0; d < p->placement.n_devices && status == TN_OK; d++) {
+        const domain_needs needs = needs_of_domain(p, d);
+        const size_t memory = TN__MIN(budgets[d].domain_free, budgets[d].domain_total);
+        if (!needs.mapped || needs.bytes > memory || needs.mapped <= memory - needs.bytes || used + 1 >= size)
+            continue;
+        const bool ever = needs.bytes > budgets[d].domain_total - needs.mapped;
+        int n =
+            snprintf(text + used, size - used,
+                     "%sthe session takes %zu bytes of the memory of %s and reads %zu bytes of mapped weights, but "
+                     "%zu bytes %s: weights are evicted and read from disk again",
+                     used ? "; " : "", needs.bytes, tn_device_name(p->placement.list[d]), needs.mapped,
+                     ever ? budgets[d].domain_total : memory, ever ? "are all it has" : "are free now");
+        if (n > 0) used = TN__MIN(used + (size_t)n, size - 1);
+    }
+    tn_free(budgets);
+    return status;
+}
+
 /* Whether the current plan fits now: every device, and together all devices of a domain. Mapped weights need no free
- * memory, but must fit the machine, or every token reads them from disk again. */
+ * memory, but alone they must fit the machine. */
 tn_status tn__session_plan_check_fit(tn_session_plan *p) {
     const tn_device_budget *budgets = p->placement.budgets;
     TN_TRY(tn__placement_budgets(p, p->placement.budgets));

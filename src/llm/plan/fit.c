@@ -55,6 +55,14 @@ const char *tn_session_plan_advice(tn_session_plan *p) {
     return p->advice ? p->advice : "";
 }
 
+const char *tn_session_plan_warning(tn_session_plan *p) {
+    enum { WARNING = 512 };
+    if (!p || !p->fits) return "";
+    if (!p->warning && (p->warning = tn_malloc(WARNING)) && tn__session_plan_warn(p, p->warning, WARNING) != TN_OK)
+        p->warning[0] = '\0';
+    return p->warning ? p->warning : "";
+}
+
 tn_status tn_session_plan_fit(const tn_session_plan *p, tn_fit *fit) {
     if (!p || !fit) return tn_fail(TN_E_INVALID, "tn_session_plan_fit: NULL argument");
     memset(fit, 0, sizeof *fit);

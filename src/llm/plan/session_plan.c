@@ -110,6 +110,7 @@ void tn_session_plan_free(tn_session_plan *p) {
     tn__placement_free(&p->placement);
     tn_free(p->devices);
     tn_free(p->advice);
+    tn_free(p->warning);
     tn_free(p->covered);
     tn_free(p->kept);
     tn_free(p);

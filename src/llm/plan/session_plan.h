@@ -49,6 +49,7 @@ struct tn_session_plan {
     bool sequential; /* the in-flight micro-batches did not fit: they run one after the other */
     bool pipelined;  /* several full micro-batches may be in flight */
     char *advice;    /* once it was asked for */
+    char *warning;   /* the same */
     void *kept;      /* memory that params points to and the plan owns */
 };
 
@@ -58,6 +59,8 @@ tn_status tn__session_plan_prepare(tn_session_plan *plan);
 void tn__session_plan_end(tn_session_plan *plan);
 /* Compares the planned bytes with the memory that is free now: sets plan->fits. */
 tn_status tn__session_plan_check_fit(tn_session_plan *plan);
+/* Says where mapped weights will not stay in memory (tn_session_plan_warning). */
+tn_status tn__session_plan_warn(const tn_session_plan *plan, char *text, size_t size);
 /* Finds a placement and plans it; plan->fits says whether it fits the devices now. */
 tn_status tn__session_plan_choose(tn_session_plan *plan);
 /* Finds a placement as that does, without planning all that it needs: quick, and nearly always right. */

@@ -210,6 +210,64 @@ static void mapped_weights_keep_the_limit(void **state) {
     tn_model_close(model);
 }
 
+/* Mapped weights need not be free, but beside what cannot be evicted they do not stay in memory: a plan that fits
+ * says so, with the figures. */
+static void mapped_weights_that_do_not_stay_are_told(void **state) {
+    (void)state;
+    tn_device *device = device_named("sim:1G,uma=1,name=crowded");
+    tn_model *model = open_model(false);
+    tn_session_params p = half_on("crowded");
+    tn_session_plan *plan;
+    tn_fit fit;
+    char text[128];
+    assert_ok(plan_fit(model, &p, &fit));
+    const size_t taken = bytes_on(&fit, 0) + bytes_on(&fit, 1),
+                 mapped = fit.devices[0].mapped + fit.devices[1].mapped;
+    tn_fit_free(&fit);
+    assert_true(mapped > 0 && mapped < taken);
+    for (int missing = 0; missing < 2; missing++) {
+        tn__sim_resize(device->impl, taken + mapped - (size_t)missing, 0);
+        assert_ok(tn_session_plan_new(model, &p, &plan));
+        assert_true(tn_session_plan_fits(plan));
+        snprintf(text, sizeof text, "takes %zu bytes of the memory of crowded and reads %zu bytes", taken, mapped);
+        if ((strstr(tn_session_plan_warning(plan), text) != NULL) != missing)
+            fail_msg("%d bytes missing: '%s'", missing, tn_session_plan_warning(plan));
+        assert_true(!missing || strstr(tn_session_plan_warning(plan), "are all it has"));
+        tn_session_plan_free(plan);
+    }
+    const tn_budget budget = {"cpu", taken + mapped}; /* as much of a larger memory */
+    tn__sim_resize(device->impl, (size_t)1 << 30, 0);
+    p.budgets = &budget;
+    p.n_budgets = 1;
+    assert_ok(tn_session_plan_new(model, &p, &plan));
+    assert_true(tn_session_plan_fits(plan));
+    assert_string_equal(tn_session_plan_warning(plan), "");
+    tn_session_plan_free(plan);
+    p.n_budgets = 0;
+    /* Others use some of a memory that is large enough. */
+    tn_buffer *others;
+    tn__sim_resize(device->impl, taken + mapped + 4096, 0);
+    assert_ok(tn_buffer_new(tn_device_buffer_type(device), 8192, &others));
+    assert_ok(tn_session_plan_new(model, &p, &plan));
+    assert_true(tn_session_plan_fits(plan));
+    assert_non_null(strstr(tn_session_plan_warning(plan), "are free now"));
+    tn_session_plan_free(plan);
+    tn_buffer_free(others);
+    tn__sim_resize(device->impl, taken - 1, 0);
+    assert_ok(tn_session_plan_new(model, &p, &plan));
+    assert_false(tn_session_plan_fits(plan));
+    assert_string_equal(tn_session_plan_warning(plan), ""); /* its advice says more */
+    tn_session_plan_free(plan);
+    tn_model_close(model);
+    tn_registry_remove(device);
+    model = open_model(true); /* nothing is mapped */
+    p.devices[0] = "cpu";
+    assert_ok(tn_session_plan_new(model, &p, &plan));
+    assert_string_equal(tn_session_plan_warning(plan), "");
+    tn_session_plan_free(plan);
+    tn_model_close(model);
+}
+
 static const char scarce[] = "sim:64M,uma=1,name=scarce";
 static tn_status plan_and_run(void *user) {
     (void)user;
@@ -391,6 +449,7 @@ int main(void) {
         cmocka_unit_test(layers_are_placed_within_the_domain),
         cmocka_unit_test(a_limit_within_the_domain_is_kept),
         cmocka_unit_test(mapped_weights_keep_the_limit),
+        cmocka_unit_test(mapped_weights_that_do_not_stay_are_told),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(devices_of_one_card_share_its_memory),
         cmocka_unit_test(a_silent_device_gets_layers),

@@ -96,6 +96,8 @@ static void print_graphs(const struct plan_subject *s, FILE *out) {
 static void print_verdict(const struct plan_subject *s, FILE *out) {
     if (s->fit.fits) {
         fprintf(out, "\n%sIt fits.%s\n", style(out, STYLE_GREEN), style(out, STYLE_NONE));
+        const char *warning = tn_session_plan_warning(s->plan);
+        if (*warning) fprintf(out, "%sSlow:%s %s.\n", style(out, STYLE_RED), style(out, STYLE_NONE), warning);
         return;
     }
     fprintf(out, "\n%sIt does not fit.%s", style(out, STYLE_RED), style(out, STYLE_NONE));
@@ -143,6 +145,8 @@ static int print_plan_json(const struct plan_subject *s) {
         "devices", devices, "graphs", "prefill", "nodes", (json_int_t)s->fit.nodes_prefill, "splits",
         (json_int_t)s->fit.splits_prefill, "decode", "nodes", (json_int_t)s->fit.nodes_decode, "splits",
         (json_int_t)s->fit.splits_decode);
+    const char *warning = tn_session_plan_warning(s->plan);
+    json_object_set_new(root, "warning", *warning ? json_string(warning) : json_null());
     json_object_set_new(root, "predicted", predicted_speed_json(s->plan));
     if (s->ladder.n_choices) json_object_set_new(root, "budget", ladder_json(&s->ladder));
     return print_json_document(root);

@@ -123,8 +123,10 @@ static int plan_and_make(const struct args *args, const char *path, const tn_ses
     loaded->planned_bytes = total_bytes(&fit);
     if (status == TN_OK && !fit.fits)
         code = fail_too_big(path, plan, &fit);
-    else if (status == TN_OK)
+    else if (status == TN_OK) {
+        if (*tn_session_plan_warning(plan)) tn_log(TN_LOG_WARN, "%s: %s", path, tn_session_plan_warning(plan));
         status = tn_session_new(plan, &loaded->session);
+    }
     tn_fit_free(&fit);
     tn_session_plan_free(plan);
     return status == TN_OK ? code : fail_status(status, "%s", path);
