@@ -8,6 +8,11 @@
 static const uint64_t fast_base = 500000, fast_per_item = 120, fast_per_crowded_item = 1500;
 static const uint64_t balanced_steps = 200000000, balanced_per_item = 4000, exact_steps = 3000000000;
 
+enum {
+    REPAIRABLE = 64,  /* a packing larger by this part of the best one is worth a repair */
+    REPAIR_SHARE = 8, /* of the remaining steps for one repair */
+};
+
 tn_pack_params tn_pack_params_default(void) { return (tn_pack_params){0}; }
 
 void tn_pack_result_free(tn_pack_result *result) {
@@ -71,18 +76,42 @@ static void workspace_free(workspace *w) {
     tn_free(w->scratch);
 }
 
-static void greedy(tn__pack_problem *p, tn__pack_greedy *g, workspace *w, uint64_t height, tn__pack_order_by by,
-                   tn__gap_rule rule, bool divided) {
+static uint64_t steps_left(const tn__pack_problem *p) {
+    return p->clock.limit - TN__MIN(p->clock.limit, p->clock.steps);
+}
+
+/* Packs in one order. With `repaired` a packing that is a little larger than the best one is repaired. */
+static tn_status greedy(tn__pack_problem *p, tn__pack_greedy *g, workspace *w, uint64_t height, tn__pack_attempt how,
+                        bool divided, bool repaired) {
     uint32_t count = tn__pack_open_items(p, height, w->order);
     p->clock.steps += 2 * (uint64_t)count;
     uint32_t core = divided ? tn__pack_core(p, w->order, count, w->key, w->scratch) : count;
-    tn__pack_order(p, by, w->order, core, w->key, w->scratch);
-    tn__pack_order(p, by, w->order + core, count - core, w->key, w->scratch);
-    if (!tn__pack_greedy_run(g, w->order, core, count, rule, tn__pack_ceiling(p), w->at)) return;
+    tn__pack_order(p, how.by, w->order, core, w->key, w->scratch);
+    tn__pack_order(p, how.by, w->order + core, count - core, w->key, w->scratch);
+    uint64_t ceiling = tn__pack_ceiling(p);
+    repaired = repaired && !p->chunk && !p->window;
+    if (repaired && ceiling != TN__NOWHERE) ceiling += ceiling / REPAIRABLE;
+    if (!tn__pack_greedy_run(g, w->order, core, count, how.rule, ceiling, w->at)) return TN_OK;
     uint64_t reached = 0;
     for (uint32_t k = 0; k < count; k++) reached = TN__MAX(reached, w->at[w->order[k]] + p->size[w->order[k]]);
-    p->reached[by][rule] = reached;
+    p->reached[how.by][how.rule] = reached;
     tn__pack_keep(p, w->at);
+    if (!repaired || reached <= height) return TN_OK;
+    /* Ranges that were not open keep their places. */
+    for (uint32_t i = 0; i < p->n; i++)
+        if (w->at[i] == TN__NOWHERE) w->at[i] = p->best[i];
+    TN_TRY(tn__pack_repair(p, height, steps_left(p) / REPAIR_SHARE, 0, w->at));
+    tn__pack_keep(p, w->at);
+    return TN_OK;
+}
+
+/* Repairs the best packing. */
+static tn_status repair_best(tn__pack_problem *p, workspace *w, uint64_t goal, uint64_t steps, unsigned patience) {
+    if (p->chunk || p->window || satisfied(p, goal)) return TN_OK;
+    memcpy(w->at, p->best, p->n * sizeof *w->at);
+    TN_TRY(tn__pack_repair(p, height_of(p, goal), steps, patience, w->at));
+    tn__pack_keep(p, w->at);
+    return TN_OK;
 }
 
 static tn_status online(tn__pack_problem *p, workspace *w, bool mirrored, tn__pack_ties ties) {
@@ -93,10 +122,11 @@ static tn_status online(tn__pack_problem *p, workspace *w, bool mirrored, tn__pa
     return TN_OK;
 }
 
-static void attempts(tn__pack_problem *p, tn__pack_greedy *g, workspace *w, uint64_t goal,
-                     const tn__pack_attempt *list, size_t count) {
+static tn_status attempts(tn__pack_problem *p, tn__pack_greedy *g, workspace *w, uint64_t goal, bool repaired,
+                          const tn__pack_attempt *list, size_t count) {
     for (size_t a = 0; a < count && !satisfied(p, goal) && !tn__pack_stopped(&p->clock); a++)
-        greedy(p, g, w, height_of(p, goal), list[a].by, list[a].rule, true);
+        TN_TRY(greedy(p, g, w, height_of(p, goal), list[a], true, repaired));
+    return TN_OK;
 }
 
 static tn_status pack_fast(tn__pack_problem *p, tn__pack_greedy *g, uint64_t goal) {
@@ -113,7 +143,7 @@ static tn_status pack_fast(tn__pack_problem *p, tn__pack_greedy *g, uint64_t goa
         uint64_t limit = p->clock.limit, deadline = p->clock.deadline;
         p->clock.limit = UINT64_MAX;
         p->clock.deadline = 0;
-        greedy(p, g, &w, 0, TN__BY_START, TN__GAP_TIGHTEST, true);
+        status = greedy(p, g, &w, 0, (tn__pack_attempt){TN__BY_START, TN__GAP_TIGHTEST}, true, false);
         p->clock.limit = limit;
         p->clock.deadline = deadline;
     }
@@ -125,9 +155,9 @@ static tn_status pack_fast(tn__pack_problem *p, tn__pack_greedy *g, uint64_t goa
     TN_TRY_GOTO(tn__pack_greedy_set_base(g, height_of(p, goal), &founded), status, out);
     if (founded) {
         TN_TRY_GOTO(tn__pack_find_peaks(p), status, out);
-        attempts(p, g, &w, goal, above, TN__COUNT(above));
-        uint64_t left = p->clock.limit - TN__MIN(p->clock.limit, p->clock.steps);
-        TN_TRY_GOTO(tn__pack_improve(p, g, height_of(p, goal), left / 2), status, out);
+        TN_TRY_GOTO(attempts(p, g, &w, goal, false, above, TN__COUNT(above)), status, out);
+        TN_TRY_GOTO(repair_best(p, &w, goal, steps_left(p) / 4, 0), status, out);
+        TN_TRY_GOTO(tn__pack_improve(p, g, height_of(p, goal), steps_left(p) / 2), status, out);
         tn__pack_greedy_clear_base(g);
     }
     static const tn__pack_attempt all[] = {{TN__BY_SIZE, TN__GAP_LOWEST},
@@ -141,13 +171,13 @@ static tn_status pack_fast(tn__pack_problem *p, tn__pack_greedy *g, uint64_t goa
     static const tn__pack_attempt crowded[] = {{TN__BY_CROWD_SPAN, TN__GAP_TIGHTEST}, {TN__BY_SIZE, TN__GAP_LOWEST}};
     if (p->crowded) {
         TN_TRY_GOTO(tn__pack_find_peaks(p), status, out);
-        attempts(p, g, &w, goal, crowded, TN__COUNT(crowded));
+        TN_TRY_GOTO(attempts(p, g, &w, goal, false, crowded, TN__COUNT(crowded)), status, out);
     }
-    attempts(p, g, &w, goal, all, 2);
+    TN_TRY_GOTO(attempts(p, g, &w, goal, false, all, 2), status, out);
     if (satisfied(p, goal) || tn__pack_stopped(&p->clock)) goto out;
     if (plain) TN_TRY_GOTO(online(p, &w, false, TN__TIES_LONGEST), status, out);
     TN_TRY_GOTO(tn__pack_find_peaks(p), status, out);
-    attempts(p, g, &w, goal, all + 2, TN__COUNT(all) - 2);
+    TN_TRY_GOTO(attempts(p, g, &w, goal, false, all + 2, TN__COUNT(all) - 2), status, out);
     for (int a = 1; a < 4 && plain && !satisfied(p, goal) && !tn__pack_stopped(&p->clock); a++)
         TN_TRY_GOTO(online(p, &w, a & 1, a & 2 ? TN__TIES_LARGEST : TN__TIES_AS_GIVEN), status, out);
 out:
@@ -170,14 +200,16 @@ static tn_status try_orders(tn__pack_problem *p, tn__pack_greedy *g, uint64_t go
         {TN__BY_START, TN__GAP_LOWEST}};
     workspace w;
     tn_status status = workspace_make(&w, p->n) ? tn__pack_find_peaks(p) : TN_E_NOMEM;
+    for (unsigned patience = 0; patience < 2 && status == TN_OK; patience++)
+        status = repair_best(p, &w, goal, steps_left(p) / 4, patience);
     for (size_t a = 0; status == TN_OK && a < TN__COUNT(list); a++)
-        if (p->reached[list[a].by][list[a].rule] == TN__NOWHERE) attempts(p, g, &w, goal, &list[a], 1);
+        if (p->reached[list[a].by][list[a].rule] == TN__NOWHERE) status = attempts(p, g, &w, goal, true, &list[a], 1);
     /* Without a division by size the best order may be a little better still. */
     size_t best = 0;
     for (size_t a = 1; a < TN__COUNT(list); a++)
         if (p->reached[list[a].by][list[a].rule] < p->reached[list[best].by][list[best].rule]) best = a;
     if (status == TN_OK && p->crowded && !satisfied(p, goal) && !tn__pack_stopped(&p->clock))
-        greedy(p, g, &w, height_of(p, goal), list[best].by, list[best].rule, false);
+        status = greedy(p, g, &w, height_of(p, goal), list[best], false, true);
     workspace_free(&w);
     return status;
 }
@@ -240,7 +272,7 @@ static tn_status improve(tn__pack_problem *p, tn__pack_greedy *g, uint64_t heigh
     return tn__pack_improve(p, g, height, share - TN__MIN(p->clock.steps - begun, share));
 }
 
-static tn_status pack(tn__pack_problem *p, const tn_pack_params *params) {
+tn_status tn__pack_solve(tn__pack_problem *p, const tn_pack_params *params) {
     /* With a capacity, any packing within it suffices; otherwise only one at the lower bound. */
     const tn__pack_layout *layout = p->layout;
     uint64_t goal = params->capacity ? params->capacity : p->lower_bound;
@@ -281,7 +313,7 @@ tn_status tn__pack_run(const tn_pack_item *items, size_t count, const tn_pack_pa
     if (params->time_limit > 0 && params->time_limit < 1e9)
         p.clock.deadline = begun + (uint64_t)(params->time_limit * 1e9) + 1;
 
-    tn_status status = pack(&p, params);
+    tn_status status = tn__pack_solve(&p, params);
     if (p.clock.cancelled) status = tn_fail(TN_E_ABORTED, "packing of %zu items was cancelled", count);
     result->live_peak = p.live_peak;
     result->lower_bound = p.lower_bound;

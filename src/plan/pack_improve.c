@@ -1,4 +1,5 @@
-/* Local improvement: pack, move the items that end above the goal forward in the order, pack again. */
+/* Orders, and local improvement in two ways: pack, move the items that end above the goal forward in the order, pack
+ * again; and repair, which packs the items of a short window of time again and leaves all others in place. */
 #include "plan/pack_internal.h"
 
 #include "base/checked.h"
@@ -183,6 +184,154 @@ out:
     tn_free(v.order);
     tn_free(v.key);
     tn_free(v.at);
+    tn_free(v.scratch);
+    return status;
+}
+
+/* ---- Repair ---- */
+
+enum {
+    FIRST_MARGIN = 4,     /* moments on both sides of an item that ends too high */
+    MARGIN_GROWTH = 2,    /* after a failure */
+    MOST_REPAIRED = 4096, /* items; packing more again improves little */
+};
+static const uint64_t window_base = 400000; /* steps for one window, and so many per item */
+static const uint64_t window_steps[] = {2000, 40000}, longest_window = 12000000;
+
+typedef struct repair {
+    tn__pack_problem *problem;
+    uint64_t *at;        /* the packing */
+    tn_pack_item *items; /* of a window: those packed again, then obstacles */
+    uint32_t *item;      /* their numbers in the problem, for those packed again */
+    uint32_t *covers;    /* items that live through the whole window */
+    uint64_t *key, *scratch;
+    unsigned patience; /* 0 or 1 */
+    bool too_many;     /* the last window had too many items */
+} repair;
+
+/* Items with an address that live through the whole window are one obstacle where they touch. Returns the new count.
+ */
+static uint32_t add_covers(repair *v, uint32_t from, uint32_t to, uint32_t n_covers, uint32_t count) {
+    const tn__pack_problem *p = v->problem;
+    for (uint32_t k = 0; k < n_covers; k++) v->key[v->covers[k]] = v->at[v->covers[k]];
+    tn__pack_sort(v->covers, n_covers, v->key, v->scratch);
+    for (uint32_t k = 0; k < n_covers;) {
+        uint64_t low = v->at[v->covers[k]], high = low;
+        for (; k < n_covers && v->at[v->covers[k]] == high; k++) high += p->size[v->covers[k]];
+        v->items[count++] =
+            (tn_pack_item){.start = from, .end = to, .size = high - low, .offset = low, .fixed = true};
+    }
+    return count;
+}
+
+/* Collects the items of a window. Those that live inside are to be packed again: *open of them, at the front.
+ * `height` is the highest end of them. */
+static uint32_t collect_window(repair *v, uint32_t from, uint32_t to, uint32_t *open, uint64_t *height) {
+    tn__pack_problem *p = v->problem;
+    uint32_t end = 0, count = 0, n_covers = 0;
+    for (uint32_t high = p->n; end < high;) { /* items from `end` on start after the window */
+        uint32_t middle = (end + high) / 2;
+        if (p->first[middle] < to)
+            end = middle + 1;
+        else
+            high = middle;
+    }
+    *height = 0;
+    for (uint32_t i = 0; i < end; i++) {
+        if (p->last[i] <= from || p->first[i] < from || p->last[i] > to || p->fixed[i] != TN__NOWHERE) continue;
+        v->too_many = count == MOST_REPAIRED;
+        if (v->too_many) return *open = 0;
+        v->item[count] = i;
+        v->items[count++] = (tn_pack_item){
+            .start = p->first[i], .end = p->last[i], .size = p->size[i], .alignment = (size_t)p->align[i] + 1};
+        *height = TN__MAX(*height, v->at[i] + p->size[i]);
+    }
+    *open = count;
+    for (uint32_t i = 0; i < end; i++) {
+        if (p->last[i] <= from) continue;
+        bool inside = p->first[i] >= from && p->last[i] <= to;
+        if (inside && p->fixed[i] == TN__NOWHERE) continue;
+        if (p->first[i] <= from && p->last[i] >= to) {
+            v->covers[n_covers++] = i;
+            continue;
+        }
+        v->items[count++] = (tn_pack_item){.start = TN__MAX(p->first[i], from),
+                                           .end = TN__MIN(p->last[i], to),
+                                           .size = p->size[i],
+                                           .offset = v->at[i],
+                                           .fixed = true};
+    }
+    p->clock.steps += end / 2 + 8 * (uint64_t)n_covers;
+    return add_covers(v, from, to, n_covers, count);
+}
+
+/* Packs the items that live inside a window again. *lowered: their highest end is lower than before. */
+static tn_status repair_window(repair *v, uint32_t from, uint32_t to, uint64_t goal, bool *lowered) {
+    tn__pack_problem *p = v->problem, sub;
+    uint64_t height;
+    uint32_t open, count = collect_window(v, from, to, &open, &height);
+    *lowered = false;
+    if (open == 0) return TN_OK;
+    tn_pack_params params = {.effort = TN_PACK_BALANCED,
+                             .max_steps = TN__MIN(window_base + window_steps[v->patience] * count, longest_window)};
+    TN_TRY(tn__pack_problem_make(v->items, count, &params, NULL, &sub));
+    params.capacity = TN__MAX(goal, sub.lower_bound);
+    tn_status status = TN_OK;
+    if (params.capacity < height) {
+        sub.window = true;
+        sub.clock = (tn__pack_clock){.cancel = p->clock.cancel, .user = p->clock.user, .deadline = p->clock.deadline};
+        status = tn__pack_solve(&sub, &params);
+        if (status == TN_E_UNDECIDED || status == TN_E_INFEASIBLE) status = TN_OK;
+        p->clock.cancelled |= sub.clock.cancelled;
+        p->clock.late |= sub.clock.late;
+    }
+    p->clock.steps += sub.clock.steps + 40 * (uint64_t)count;
+    uint64_t reached = 0;
+    for (uint32_t k = 0; k < sub.n; k++)
+        if (sub.id[k] < open)
+            reached = TN__MAX(reached, sub.best[k] == TN__NOWHERE ? TN__NOWHERE : sub.best[k] + sub.size[k]);
+    *lowered = status == TN_OK && reached < height;
+    for (uint32_t k = 0; k < sub.n && *lowered; k++)
+        if (sub.id[k] < open) v->at[v->item[sub.id[k]]] = sub.best[k];
+    tn__pack_problem_free(&sub);
+    return status;
+}
+
+/* Repairs where the packing is highest, in windows of growing width. *lowered: it is lower there than before. */
+static tn_status repair_highest(repair *v, uint64_t goal, bool *lowered) {
+    tn__pack_problem *p = v->problem;
+    uint32_t highest = 0;
+    for (uint32_t i = 1; i < p->n; i++)
+        if (v->at[i] + p->size[i] > v->at[highest] + p->size[highest]) highest = i;
+    p->clock.steps += p->n / 2;
+    *lowered = false;
+    if (v->at[highest] + p->size[highest] <= goal) return TN_OK;
+    for (uint32_t margin = FIRST_MARGIN; !*lowered && !tn__pack_stopped(&p->clock); margin *= MARGIN_GROWTH) {
+        uint32_t from = p->first[highest] - TN__MIN(p->first[highest], margin);
+        uint32_t to = TN__MIN(p->last[highest] + margin, p->moments);
+        TN_TRY(repair_window(v, from, to, goal, lowered));
+        if (v->too_many || (from == 0 && to == p->moments)) break;
+    }
+    return TN_OK;
+}
+
+tn_status tn__pack_repair(tn__pack_problem *p, uint64_t goal, uint64_t steps, unsigned patience, uint64_t *at) {
+    repair v = {.problem = p, .at = at, .patience = patience};
+    v.items = tn_malloc(p->n * sizeof *v.items);
+    v.item = tn_malloc(p->n * sizeof *v.item);
+    v.covers = tn_malloc(p->n * sizeof *v.covers);
+    v.key = tn_malloc(p->n * sizeof *v.key);
+    v.scratch = tn_malloc(4 * (size_t)p->n * sizeof *v.scratch);
+    tn_status status = v.items && v.item && v.covers && v.key && v.scratch ? TN_OK : TN_E_NOMEM;
+    uint64_t limit = p->clock.limit;
+    p->clock.limit = TN__MIN(limit, p->clock.steps + TN__MIN(steps, limit));
+    for (bool lowered = true; status == TN_OK && lowered && !tn__pack_stopped(&p->clock);)
+        status = repair_highest(&v, goal, &lowered);
+    p->clock.limit = limit;
+    tn_free(v.items);
+    tn_free(v.item);
+    tn_free(v.covers);
+    tn_free(v.key);
     tn_free(v.scratch);
     return status;
 }

@@ -82,6 +82,7 @@ typedef struct tn__pack_problem {
     uint64_t *fixed;        /* address, or TN__NOWHERE */
     uint32_t moments;
     bool any_fixed, any_align;
+    bool window;                   /* part of a larger problem that is being repaired */
     bool crowded;                  /* hundreds of conflicts per item; known once there is a tn__pack_greedy */
     uint64_t chunk, stride;        /* position c covers addresses [c*stride, c*stride + chunk); 0: no limit */
     const tn__pack_layout *layout; /* of bins, or NULL: position c is chunk c */
@@ -193,6 +194,16 @@ uint32_t tn__pack_core(const tn__pack_problem *problem, uint32_t *items, uint32_
                        uint64_t *scratch);
 /* Tries to lower every range to the goal within a number of steps; better packings are stored in the problem. */
 tn_status tn__pack_improve(tn__pack_problem *problem, tn__pack_greedy *greedy, uint64_t goal, uint64_t steps);
+
+/* Lowers a complete packing to the goal, or as far as it goes within a number of steps: where an item ends too high,
+ * the items of a window of time around it are packed again between all others. `patience` 0 or 1: few or many steps
+ * for each window. Only for problems without chunks. */
+tn_status tn__pack_repair(tn__pack_problem *problem, uint64_t goal, uint64_t steps, unsigned patience, uint64_t *at);
+
+/* ---- pack.c ---- */
+/* Runs the algorithms of an effort; the packing is problem->best. TN_E_INFEASIBLE or TN_E_UNDECIDED if there is a
+ * capacity, and the packing exceeds it. */
+tn_status tn__pack_solve(tn__pack_problem *problem, const tn_pack_params *params);
 
 /* ---- pack_exact.c: branch and bound over one range ---- */
 enum { TN__PACK_MAX_SEARCHED = 4096 }; /* items; with more, a search makes no progress */
