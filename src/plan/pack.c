@@ -91,6 +91,7 @@ static tn_status greedy(tn__pack_problem *p, tn__pack_greedy *g, workspace *w, u
     uint64_t ceiling = tn__pack_ceiling(p);
     repaired = repaired && !p->chunk && !p->window;
     if (repaired && ceiling != TN__NOWHERE) ceiling += ceiling / REPAIRABLE;
+    p->reached[how.by][how.rule] = TN__NOWHERE - 1;
     if (!tn__pack_greedy_run(g, w->order, core, count, how.rule, ceiling, w->at)) return TN_OK;
     uint64_t reached = 0;
     for (uint32_t k = 0; k < count; k++) reached = TN__MAX(reached, w->at[w->order[k]] + p->size[w->order[k]]);
@@ -185,8 +186,44 @@ out:
     return status;
 }
 
-/* All orders that the fast effort has not tried. */
-static tn_status try_orders(tn__pack_problem *p, tn__pack_greedy *g, uint64_t goal) {
+/* All common orders with both rules, and ties in order of start or as given, as far as they are not tried. Then no
+ * greedy packing in such an order is smaller, unless the budget ends before. */
+static tn_status try_all_orders(tn__pack_problem *p, tn__pack_greedy *g, workspace *w, uint64_t goal) {
+    static const tn__pack_order_by orders[] = {TN__BY_SIZE_GIVEN,
+                                               TN__BY_SIZE,
+                                               TN__BY_SIZE_LIFE,
+                                               TN__BY_SIZE_LIFE_GIVEN,
+                                               TN__BY_CROWD_LIFE,
+                                               TN__BY_CROWD_SIZE,
+                                               TN__BY_CROWD_LIFE_GIVEN,
+                                               TN__BY_CROWD_SIZE_GIVEN,
+                                               TN__BY_CROWD_GIVEN,
+                                               TN__BY_LIFE_SIZE,
+                                               TN__BY_LIFE_SIZE_GIVEN,
+                                               TN__BY_LIFE,
+                                               TN__BY_LIFE_GIVEN,
+                                               TN__BY_RIVALS_SIZE,
+                                               TN__BY_RIVALS_GIVEN,
+                                               TN__BY_LIFE_AREA,
+                                               TN__BY_LIFE_AREA_GIVEN,
+                                               TN__BY_START,
+                                               TN__BY_START_SIZE,
+                                               TN__BY_START_LIFE,
+                                               TN__BY_END,
+                                               TN__BY_END_GIVEN,
+                                               TN__BY_EARLY_END,
+                                               TN__BY_LATE_START};
+    for (size_t a = 0; a < 2 * TN__COUNT(orders) && !satisfied(p, goal) && !tn__pack_stopped(&p->clock); a++) {
+        tn__pack_attempt next = {orders[a / 2], a % 2};
+        /* Crowded problems were divided by size before, which is another order. */
+        if (p->crowded || p->reached[next.by][next.rule] == TN__NOWHERE)
+            TN_TRY(greedy(p, g, w, height_of(p, goal), next, false, false));
+    }
+    return TN_OK;
+}
+
+/* The orders that are often good, each followed by a repair. */
+static tn_status try_good_orders(tn__pack_problem *p, tn__pack_greedy *g, workspace *w, uint64_t goal) {
     static const tn__pack_attempt list[] = {
         {TN__BY_CROWD_SPAN, TN__GAP_TIGHTEST}, {TN__BY_SIZE_SPAN, TN__GAP_LOWEST},
         {TN__BY_CROWD_SPAN, TN__GAP_LOWEST},   {TN__BY_SIZE, TN__GAP_LOWEST},
@@ -198,18 +235,23 @@ static tn_status try_orders(tn__pack_problem *p, tn__pack_greedy *g, uint64_t go
         {TN__BY_SIZE, TN__GAP_TIGHTEST},       {TN__BY_LIFE_SIZE, TN__GAP_TIGHTEST},
         {TN__BY_END, TN__GAP_LOWEST},          {TN__BY_START, TN__GAP_TIGHTEST},
         {TN__BY_START, TN__GAP_LOWEST}};
+    return attempts(p, g, w, goal, true, list, TN__COUNT(list));
+}
+
+/* Where thousands of items are live together an order takes a large part of the budget, so that repairs come first.
+ */
+static tn_status try_orders(tn__pack_problem *p, tn__pack_greedy *g, uint64_t goal) {
     workspace w;
-    tn_status status = workspace_make(&w, p->n) ? tn__pack_find_peaks(p) : TN_E_NOMEM;
-    for (unsigned patience = 0; patience < 2 && status == TN_OK; patience++)
-        status = repair_best(p, &w, goal, steps_left(p) / 4, patience);
-    for (size_t a = 0; status == TN_OK && a < TN__COUNT(list); a++)
-        if (p->reached[list[a].by][list[a].rule] == TN__NOWHERE) status = attempts(p, g, &w, goal, true, &list[a], 1);
-    /* Without a division by size the best order may be a little better still. */
-    size_t best = 0;
-    for (size_t a = 1; a < TN__COUNT(list); a++)
-        if (p->reached[list[a].by][list[a].rule] < p->reached[list[best].by][list[best].rule]) best = a;
-    if (status == TN_OK && p->crowded && !satisfied(p, goal) && !tn__pack_stopped(&p->clock))
-        status = greedy(p, g, &w, height_of(p, goal), list[best], false, true);
+    tn_status status = TN_E_NOMEM;
+    if (!workspace_make(&w, p->n)) goto out;
+    TN_TRY_GOTO(tn__pack_find_peaks(p), status, out);
+    TN_TRY_GOTO(repair_best(p, &w, goal, steps_left(p) / 4, 0), status, out);
+    if (!p->crowded) TN_TRY_GOTO(try_all_orders(p, g, &w, goal), status, out);
+    TN_TRY_GOTO(repair_best(p, &w, goal, steps_left(p) / 4, 1), status, out);
+    TN_TRY_GOTO(try_good_orders(p, g, &w, goal), status, out);
+    if (p->crowded) TN_TRY_GOTO(try_all_orders(p, g, &w, goal), status, out);
+    TN_TRY_GOTO(repair_best(p, &w, goal, steps_left(p) / 2, 1), status, out);
+out:
     workspace_free(&w);
     return status;
 }

@@ -10,30 +10,60 @@ enum {
 };
 enum { PATIENCE = 24 }; /* attempts without progress before switching to another starting order */
 
-/* What an order compares: largest first, except for the start. */
-typedef enum item_measure { NO_MEASURE, SIZE, SPAN, LIFE, AREA, LIFE_AREA, CROWD, ROUGH_CROWD, END } item_measure;
-static const item_measure order_measures[TN__PACK_ORDERS][2] = {
-    [TN__BY_START] = {NO_MEASURE, NO_MEASURE},
-    [TN__BY_END] = {END, NO_MEASURE},
-    [TN__BY_SIZE] = {SIZE, NO_MEASURE},
+/* What an order compares: largest first. */
+typedef enum item_measure {
+    NO_MEASURE,
+    SIZE,
+    SPAN,
+    LIFE,
+    AREA,
+    LIFE_AREA,
+    CROWD,
+    ROUGH_CROWD,
+    RIVALS,
+    START,
+    END,
+    EARLY_START,
+    EARLY_END,
+    GIVEN
+} item_measure;
+static const item_measure order_measures[TN__PACK_ORDERS][3] = {
+    [TN__BY_START] = {NO_MEASURE},
+    [TN__BY_START_SIZE] = {EARLY_START, SIZE},
+    [TN__BY_START_LIFE] = {EARLY_START, LIFE},
+    [TN__BY_LATE_START] = {START},
+    [TN__BY_END] = {END},
+    [TN__BY_END_GIVEN] = {END, GIVEN},
+    [TN__BY_EARLY_END] = {EARLY_END, GIVEN},
+    [TN__BY_SIZE] = {SIZE},
+    [TN__BY_SIZE_GIVEN] = {SIZE, GIVEN},
     [TN__BY_SIZE_SPAN] = {SIZE, SPAN},
     [TN__BY_SIZE_LIFE] = {SIZE, LIFE},
-    [TN__BY_AREA] = {AREA, NO_MEASURE},
-    [TN__BY_LIFE_AREA] = {LIFE_AREA, NO_MEASURE},
+    [TN__BY_SIZE_LIFE_GIVEN] = {SIZE, LIFE, GIVEN},
+    [TN__BY_AREA] = {AREA},
+    [TN__BY_LIFE_AREA] = {LIFE_AREA},
+    [TN__BY_LIFE_AREA_GIVEN] = {LIFE_AREA, GIVEN},
     [TN__BY_SPAN] = {SPAN, SIZE},
-    [TN__BY_LIFE] = {LIFE, NO_MEASURE},
+    [TN__BY_LIFE] = {LIFE},
+    [TN__BY_LIFE_GIVEN] = {LIFE, GIVEN},
     [TN__BY_LIFE_SIZE] = {LIFE, SIZE},
+    [TN__BY_LIFE_SIZE_GIVEN] = {LIFE, SIZE, GIVEN},
+    [TN__BY_CROWD_GIVEN] = {CROWD, GIVEN},
     [TN__BY_CROWD_SPAN] = {CROWD, SPAN},
     [TN__BY_CROWD_LIFE] = {CROWD, LIFE},
+    [TN__BY_CROWD_LIFE_GIVEN] = {CROWD, LIFE, GIVEN},
     [TN__BY_CROWD_AREA] = {CROWD, AREA},
     [TN__BY_CROWD_SIZE] = {CROWD, SIZE},
+    [TN__BY_CROWD_SIZE_GIVEN] = {CROWD, SIZE, GIVEN},
     [TN__BY_ROUGH_CROWD_SPAN] = {ROUGH_CROWD, SPAN},
+    [TN__BY_RIVALS_GIVEN] = {RIVALS, GIVEN},
+    [TN__BY_RIVALS_SIZE] = {RIVALS, SIZE, GIVEN},
 };
 
 static uint64_t measure_item(const tn__pack_problem *p, item_measure what, uint32_t i) {
     const tn_pack_item *item = &p->items[p->id[i]];
     uint64_t span = p->last[i] - p->first[i], life = (uint64_t)item->end - (uint64_t)item->start, area;
-    uint64_t rough = p->live_peak / 16 + 1;
+    const uint64_t rough = p->live_peak / 16 + 1, sign = (uint64_t)1 << 63;
     switch (what) {
     case SIZE: return p->size[i];
     case SPAN: return span;
@@ -42,7 +72,12 @@ static uint64_t measure_item(const tn__pack_problem *p, item_measure what, uint3
     case LIFE_AREA: return __builtin_mul_overflow(p->size[i], life, &area) ? UINT64_MAX : area;
     case CROWD: return p->peak[i];
     case ROUGH_CROWD: return (p->peak[i] + rough - 1) / rough;
-    case END: return (uint64_t)item->end ^ (uint64_t)1 << 63;
+    case RIVALS: return p->rivals[i];
+    case START: return (uint64_t)item->start ^ sign;
+    case END: return (uint64_t)item->end ^ sign;
+    case EARLY_START: return ~((uint64_t)item->start ^ sign);
+    case EARLY_END: return ~((uint64_t)item->end ^ sign);
+    case GIVEN: return ~(uint64_t)p->id[i];
     case NO_MEASURE: break;
     }
     return 0;
@@ -50,9 +85,9 @@ static uint64_t measure_item(const tn__pack_problem *p, item_measure what, uint3
 
 void tn__pack_order(const tn__pack_problem *p, tn__pack_order_by by, uint32_t *order, uint32_t count, uint64_t *key,
                     uint64_t *scratch) {
-    /* The sort is stable, so the less significant key is sorted first. Remaining ties are in order of start, which
+    /* The sort is stable, so the least significant key is sorted first. Remaining ties are in order of start, which
      * wastes nothing among items of equal size. */
-    for (int k = 1; k >= 0; k--) {
+    for (int k = 2; k >= 0; k--) {
         item_measure what = order_measures[by][k];
         if (what == NO_MEASURE) continue;
         for (uint32_t q = 0; q < count; q++) key[order[q]] = ~measure_item(p, what, order[q]);
@@ -205,6 +240,8 @@ typedef struct repair {
     uint32_t *item;      /* their numbers in the problem, for those packed again */
     uint32_t *covers;    /* items that live through the whole window */
     uint64_t *key, *scratch;
+    bool *stuck;       /* per range */
+    uint32_t margin;   /* of the next window: a little less than where the last one succeeded */
     unsigned patience; /* 0 or 1 */
     bool too_many;     /* the last window had too many items */
 } repair;
@@ -272,8 +309,9 @@ static tn_status repair_window(repair *v, uint32_t from, uint32_t to, uint64_t g
     uint32_t open, count = collect_window(v, from, to, &open, &height);
     *lowered = false;
     if (open == 0) return TN_OK;
-    tn_pack_params params = {.effort = TN_PACK_BALANCED,
-                             .max_steps = TN__MIN(window_base + window_steps[v->patience] * count, longest_window)};
+    uint64_t steps = TN__MIN(window_base + window_steps[v->patience] * count, longest_window);
+    steps = TN__MAX(TN__MIN(steps, p->clock.limit - TN__MIN(p->clock.limit, p->clock.steps)), 1);
+    tn_pack_params params = {.effort = TN_PACK_BALANCED, .max_steps = steps};
     TN_TRY(tn__pack_problem_make(v->items, count, &params, NULL, &sub));
     params.capacity = TN__MAX(goal, sub.lower_bound);
     tn_status status = TN_OK;
@@ -297,40 +335,54 @@ static tn_status repair_window(repair *v, uint32_t from, uint32_t to, uint64_t g
     return status;
 }
 
-/* Repairs where the packing is highest, in windows of growing width. *lowered: it is lower there than before. */
-static tn_status repair_highest(repair *v, uint64_t goal, bool *lowered) {
+/* Repairs where the packing is highest, in windows of growing width. A range that cannot be lowered is left alone
+ * from then on. *done: nothing is left to repair. */
+static tn_status repair_highest(repair *v, uint64_t goal, bool *done) {
     tn__pack_problem *p = v->problem;
-    uint32_t highest = 0;
-    for (uint32_t i = 1; i < p->n; i++)
-        if (v->at[i] + p->size[i] > v->at[highest] + p->size[highest]) highest = i;
+    uint32_t highest = 0, range = 0;
+    uint64_t height = goal;
+    for (uint32_t r = 0; r < p->n_ranges; r++) {
+        for (uint32_t i = p->ranges[r].begin; i < p->ranges[r].end && !v->stuck[r]; i++) {
+            if (v->at[i] + p->size[i] <= height) continue;
+            height = v->at[i] + p->size[i];
+            highest = i;
+            range = r;
+        }
+    }
     p->clock.steps += p->n / 2;
-    *lowered = false;
-    if (v->at[highest] + p->size[highest] <= goal) return TN_OK;
-    for (uint32_t margin = FIRST_MARGIN; !*lowered && !tn__pack_stopped(&p->clock); margin *= MARGIN_GROWTH) {
+    *done = height == goal;
+    if (*done) return TN_OK;
+    bool lowered = false;
+    for (uint32_t margin = v->margin; !lowered && !tn__pack_stopped(&p->clock); margin *= MARGIN_GROWTH) {
         uint32_t from = p->first[highest] - TN__MIN(p->first[highest], margin);
         uint32_t to = TN__MIN(p->last[highest] + margin, p->moments);
-        TN_TRY(repair_window(v, from, to, goal, lowered));
+        TN_TRY(repair_window(v, from, to, goal, &lowered));
+        v->margin = lowered ? TN__MAX(margin / MARGIN_GROWTH, FIRST_MARGIN) : FIRST_MARGIN;
         if (v->too_many || (from == 0 && to == p->moments)) break;
     }
+    v->stuck[range] = !lowered;
     return TN_OK;
 }
 
 tn_status tn__pack_repair(tn__pack_problem *p, uint64_t goal, uint64_t steps, unsigned patience, uint64_t *at) {
-    repair v = {.problem = p, .at = at, .patience = patience};
+    repair v = {.problem = p, .at = at, .patience = patience, .margin = FIRST_MARGIN};
     v.items = tn_malloc(p->n * sizeof *v.items);
     v.item = tn_malloc(p->n * sizeof *v.item);
     v.covers = tn_malloc(p->n * sizeof *v.covers);
     v.key = tn_malloc(p->n * sizeof *v.key);
     v.scratch = tn_malloc(4 * (size_t)p->n * sizeof *v.scratch);
-    tn_status status = v.items && v.item && v.covers && v.key && v.scratch ? TN_OK : TN_E_NOMEM;
+    v.stuck = tn_calloc(p->n_ranges, sizeof *v.stuck);
+    bool enough = v.items && v.item && v.covers && v.key && v.scratch && v.stuck;
+    tn_status status = enough ? TN_OK : TN_E_NOMEM;
     uint64_t limit = p->clock.limit;
     p->clock.limit = TN__MIN(limit, p->clock.steps + TN__MIN(steps, limit));
-    for (bool lowered = true; status == TN_OK && lowered && !tn__pack_stopped(&p->clock);)
-        status = repair_highest(&v, goal, &lowered);
+    for (bool done = false; status == TN_OK && !done && !tn__pack_stopped(&p->clock);)
+        status = repair_highest(&v, goal, &done);
     p->clock.limit = limit;
     tn_free(v.items);
     tn_free(v.item);
     tn_free(v.covers);
+    tn_free(v.stuck);
     tn_free(v.key);
     tn_free(v.scratch);
     return status;

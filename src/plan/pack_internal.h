@@ -32,28 +32,41 @@ typedef struct tn__pack_range {
     uint64_t best;        /* highest end of its items in the best packing; TN__NOWHERE before there is one */
 } tn__pack_range;
 
-/* Items with a non-empty size and lifetime, sorted by start, then by the caller's order. Times are numbered as
- * moments. A moment is a maximal set of items live together: a new moment begins only where a start follows an end.
- * Two items conflict exactly if their moments [first, last) overlap. */
-/* First by one measure, then by another; largest first. Spans count moments, lives the caller's time. A crowd is the
+/* First by one measure, then by others; largest first, except for TN__BY_START and TN__BY_EARLY_END. Ties are in
+ * order of start, or as the caller gave them (…_GIVEN). Spans count moments, lives the caller's time. A crowd is the
  * live sum of an item's most crowded moment, exactly or in sixteenths, so that items live at the peak are placed
- * first and without gaps; it needs tn__pack_find_peaks. */
+ * first and without gaps; it needs tn__pack_find_peaks. Rivals are the items live at some time together with one. */
 typedef enum tn__pack_order_by {
     TN__BY_START,
+    TN__BY_START_SIZE,
+    TN__BY_START_LIFE,
+    TN__BY_LATE_START,
     TN__BY_END,
+    TN__BY_END_GIVEN,
+    TN__BY_EARLY_END,
     TN__BY_SIZE,
+    TN__BY_SIZE_GIVEN,
     TN__BY_SIZE_SPAN,
     TN__BY_SIZE_LIFE,
+    TN__BY_SIZE_LIFE_GIVEN,
     TN__BY_AREA,
     TN__BY_LIFE_AREA,
+    TN__BY_LIFE_AREA_GIVEN,
     TN__BY_SPAN,
     TN__BY_LIFE,
+    TN__BY_LIFE_GIVEN,
     TN__BY_LIFE_SIZE,
+    TN__BY_LIFE_SIZE_GIVEN,
+    TN__BY_CROWD_GIVEN,
     TN__BY_CROWD_SPAN,
     TN__BY_CROWD_LIFE,
+    TN__BY_CROWD_LIFE_GIVEN,
     TN__BY_CROWD_AREA,
     TN__BY_CROWD_SIZE,
+    TN__BY_CROWD_SIZE_GIVEN,
     TN__BY_ROUGH_CROWD_SPAN,
+    TN__BY_RIVALS_GIVEN,
+    TN__BY_RIVALS_SIZE,
     TN__PACK_ORDERS
 } tn__pack_order_by;
 typedef enum tn__gap_rule { TN__GAP_LOWEST, TN__GAP_TIGHTEST, TN__GAP_RULES } tn__gap_rule;
@@ -73,6 +86,9 @@ typedef struct tn__pack_layout {
     uint64_t total;     /* of all bins */
 } tn__pack_layout;
 
+/* Items with a non-empty size and lifetime, sorted by start, then by the caller's order. Times are numbered as
+ * moments. A moment is a maximal set of items live together: a new moment begins only where a start follows an end.
+ * Two items conflict exactly if their moments [first, last) overlap. */
 typedef struct tn__pack_problem {
     const tn_pack_item *items; /* the caller's */
     uint32_t n;
@@ -93,9 +109,11 @@ typedef struct tn__pack_problem {
     uint64_t lower_bound; /* over all ranges; proven by live sums, alignment and search */
     tn__pack_range *ranges;
     uint32_t n_ranges;
-    uint64_t *best; /* address of every item in the best packing so far */
-    uint64_t *peak; /* per item: largest sum of live sizes while it lives; NULL before tn__pack_find_peaks */
-    uint64_t reached[TN__PACK_ORDERS][TN__GAP_RULES]; /* height of a greedy packing; TN__NOWHERE: not tried */
+    uint64_t *best;   /* address of every item in the best packing so far */
+    uint64_t *peak;   /* per item: largest sum of live sizes while it lives; NULL before tn__pack_find_peaks */
+    uint32_t *rivals; /* per item: items that are live at some time together with it, with itself; likewise */
+    uint64_t reached[TN__PACK_ORDERS]
+                    [TN__GAP_RULES]; /* height of a greedy packing; TN__NOWHERE: not tried, one less: given up */
     tn__pack_clock clock;
 } tn__pack_problem;
 

@@ -270,13 +270,21 @@ tn_status tn__pack_find_peaks(tn__pack_problem *p) {
     if (p->peak) return TN_OK;
     uint64_t *crowd = tn_calloc((size_t)p->moments + 1, sizeof *crowd), sum = 0;
     uint64_t *block = tn_calloc(p->moments / BLOCK + 1, sizeof *block); /* largest live sum of BLOCK moments */
+    uint32_t *ended = tn_calloc((size_t)p->moments + 1, sizeof *ended);
+    uint32_t *started = tn_calloc((size_t)p->moments + 1, sizeof *started); /* before the end of a moment */
     p->peak = tn_calloc(p->n, sizeof *p->peak);
-    if (crowd && block && p->peak) {
+    p->rivals = tn_calloc(p->n, sizeof *p->rivals);
+    bool enough = crowd && block && ended && started && p->peak && p->rivals;
+    if (enough) {
         for (uint32_t i = 0; i < p->n; i++) {
             crowd[p->first[i]] += p->size[i];
             crowd[p->last[i]] -= p->size[i];
+            started[p->first[i]]++;
+            ended[p->last[i]]++;
         }
         for (uint32_t m = 0; m < p->moments; m++) {
+            if (m) started[m] += started[m - 1];
+            if (m) ended[m] += ended[m - 1];
             crowd[m] = sum += crowd[m];
             block[m / BLOCK] = TN__MAX(block[m / BLOCK], sum);
         }
@@ -288,18 +296,21 @@ tn_status tn__pack_find_peaks(tn__pack_problem *p) {
                 m += whole ? BLOCK : 1;
             }
             p->peak[i] = peak;
+            p->rivals[i] = started[p->last[i] - 1] - ended[p->first[i]];
             p->clock.steps +=
                 1 + TN__MIN(p->last[i] - p->first[i], 2 * BLOCK) / 4 + (p->last[i] - p->first[i]) / (4 * BLOCK);
         }
     }
-    tn_status status = crowd && block && p->peak ? TN_OK : TN_E_NOMEM;
     tn_free(crowd);
     tn_free(block);
-    return status;
+    tn_free(ended);
+    tn_free(started);
+    return enough ? TN_OK : TN_E_NOMEM;
 }
 
 void tn__pack_problem_free(tn__pack_problem *p) {
     tn_free(p->peak);
+    tn_free(p->rivals);
     tn_free(p->id);
     tn_free(p->first);
     tn_free(p->last);
