@@ -8,10 +8,7 @@
 static const uint64_t fast_base = 500000, fast_per_item = 120, fast_per_crowded_item = 1500;
 static const uint64_t balanced_steps = 200000000, balanced_per_item = 4000, exact_steps = 3000000000;
 
-enum {
-    REPAIRABLE = 64,  /* a packing larger by this part of the best one is worth a repair */
-    REPAIR_SHARE = 8, /* of the remaining steps for one repair */
-};
+enum { REPAIR_SHARE = 8 }; /* of the remaining steps for the repair of one packing */
 
 tn_pack_params tn_pack_params_default(void) { return (tn_pack_params){0}; }
 
@@ -88,19 +85,16 @@ static tn_status greedy(tn__pack_problem *p, tn__pack_greedy *g, workspace *w, u
     uint32_t core = divided ? tn__pack_core(p, w->order, count, w->key, w->scratch) : count;
     tn__pack_order(p, how.by, w->order, core, w->key, w->scratch);
     tn__pack_order(p, how.by, w->order + core, count - core, w->key, w->scratch);
-    uint64_t ceiling = tn__pack_ceiling(p);
     repaired = repaired && !p->chunk && !p->window;
-    if (repaired && ceiling != TN__NOWHERE) ceiling += ceiling / REPAIRABLE;
-    p->reached[how.by][how.rule] = TN__NOWHERE - 1;
-    if (!tn__pack_greedy_run(g, w->order, core, count, how.rule, ceiling, w->at)) return TN_OK;
+    bool complete =
+        tn__pack_greedy_run(g, w->order, core, count, how.rule, repaired ? TN__NEAR_BEST : TN__BELOW_BEST, w->at);
+    if (!complete && tn__pack_stopped(&p->clock)) return TN_OK;
     uint64_t reached = 0;
-    for (uint32_t k = 0; k < count; k++) reached = TN__MAX(reached, w->at[w->order[k]] + p->size[w->order[k]]);
-    p->reached[how.by][how.rule] = reached;
+    for (uint32_t k = 0; k < count && complete; k++)
+        reached = TN__MAX(reached, w->at[w->order[k]] + p->size[w->order[k]]);
+    p->reached[how.by][how.rule] = complete ? reached : TN__NOWHERE - 1;
     tn__pack_keep(p, w->at);
-    if (!repaired || reached <= height) return TN_OK;
-    /* Ranges that were not open keep their places. */
-    for (uint32_t i = 0; i < p->n; i++)
-        if (w->at[i] == TN__NOWHERE) w->at[i] = p->best[i];
+    if (!repaired) return TN_OK;
     TN_TRY(tn__pack_repair(p, height, steps_left(p) / REPAIR_SHARE, 0, w->at));
     tn__pack_keep(p, w->at);
     return TN_OK;
@@ -245,7 +239,7 @@ static tn_status try_orders(tn__pack_problem *p, tn__pack_greedy *g, uint64_t go
     tn_status status = TN_E_NOMEM;
     if (!workspace_make(&w, p->n)) goto out;
     TN_TRY_GOTO(tn__pack_find_peaks(p), status, out);
-    TN_TRY_GOTO(repair_best(p, &w, goal, steps_left(p) / 4, 0), status, out);
+    TN_TRY_GOTO(repair_best(p, &w, goal, steps_left(p) / 2, 0), status, out);
     if (!p->crowded) TN_TRY_GOTO(try_all_orders(p, g, &w, goal), status, out);
     TN_TRY_GOTO(repair_best(p, &w, goal, steps_left(p) / 4, 1), status, out);
     TN_TRY_GOTO(try_good_orders(p, g, &w, goal), status, out);

@@ -8,9 +8,10 @@
  * of the placed items below it. */
 enum {
     BLOCK = 16,
-    CROWDED = 200, /* conflicts per item on average; from here on joined spans are faster than single items */
-    NEAR_TOP = 32, /* small items look for gaps in this part of the memory first */
-    LONG = 64,     /* moments of a long lifetime: several times those of one layer of a network */
+    CROWDED = 200,  /* conflicts per item on average; from here on joined spans are faster than single items */
+    NEAR_TOP = 32,  /* small items look for gaps in this part of the memory first */
+    NEAR_BEST = 64, /* a packing larger by this part of the best one is worth a repair */
+    LONG = 64,      /* moments of a long lifetime: several times those of one layer of a network */
 };
 
 struct tn__pack_greedy {
@@ -20,6 +21,8 @@ struct tn__pack_greedy {
     uint32_t *prefix; /* per moment: how many items start before it */
     uint32_t *fixed;  /* items with a fixed address */
     uint32_t n_fixed;
+    uint32_t *range;                /* per item */
+    bool *given_up;                 /* per range */
     tn__pack_span *spans, *scratch; /* of the items in conflict with the one being placed */
     uint32_t capacity;              /* of both */
     tn__pack_occupied *occupied;    /* NULL: few conflicts */
@@ -51,7 +54,9 @@ tn_status tn__pack_greedy_new(tn__pack_problem *p, tn__pack_greedy **out) {
     g->capacity = p->n + 64;
     g->spans = tn_malloc(g->capacity * sizeof *g->spans);
     g->scratch = tn_malloc(g->capacity * sizeof *g->scratch);
-    if (!g->latest || !g->prefix || !g->fixed || !g->spans || !g->scratch) {
+    g->range = tn_malloc(p->n * sizeof *g->range);
+    g->given_up = tn_malloc(p->n_ranges * sizeof *g->given_up);
+    if (!g->latest || !g->prefix || !g->fixed || !g->spans || !g->scratch || !g->range || !g->given_up) {
         tn__pack_greedy_free(g);
         *out = NULL;
         return TN_E_NOMEM;
@@ -62,6 +67,8 @@ tn_status tn__pack_greedy_new(tn__pack_problem *p, tn__pack_greedy **out) {
     }
     for (uint32_t i = 0; i < p->n; i++)
         if (p->fixed[i] != TN__NOWHERE) g->fixed[g->n_fixed++] = i;
+    for (uint32_t r = 0; r < p->n_ranges; r++)
+        for (uint32_t i = p->ranges[r].begin; i < p->ranges[r].end; i++) g->range[i] = r;
     p->crowded = average_conflicts(g) >= CROWDED;
     /* Without memory for it, single items are collected as elsewhere. */
     if (p->crowded && tn__pack_occupied_new(p->moments, &g->occupied) != TN_OK) tn_error_clear();
@@ -75,6 +82,8 @@ void tn__pack_greedy_free(tn__pack_greedy *g) {
     tn_free(g->fixed);
     tn_free(g->spans);
     tn_free(g->scratch);
+    tn_free(g->range);
+    tn_free(g->given_up);
     tn__pack_occupied_free(g->occupied);
     tn__pack_greedy_clear_base(g);
     tn_free(g);
@@ -277,10 +286,18 @@ static uint64_t find_address(tn__pack_greedy *g, uint32_t i, uint64_t floor, tn_
     return choose_gap(g->problem, i, floor, sort_spans(g->spans, g->scratch, conflicts), conflicts, rule);
 }
 
+/* With chunks the height is not what is to be small. */
+static uint64_t range_ceiling(const tn__pack_problem *p, uint32_t range, tn__pack_ceiling ceiling) {
+    uint64_t best = p->ranges[range].best;
+    if (ceiling == TN__ANY_HEIGHT || p->chunk || best == TN__NOWHERE) return TN__NOWHERE;
+    return best - 1 + (ceiling == TN__NEAR_BEST ? best / NEAR_BEST : 0);
+}
+
 bool tn__pack_greedy_run(tn__pack_greedy *g, const uint32_t *order, uint32_t core, uint32_t count, tn__gap_rule rule,
-                         uint64_t ceiling, uint64_t *at) {
+                         tn__pack_ceiling ceiling, uint64_t *at) {
     tn__pack_problem *p = g->problem;
     memset(g->latest, 0, 2 * (size_t)g->leaves * sizeof *g->latest);
+    memset(g->given_up, 0, p->n_ranges * sizeof *g->given_up);
     if (g->occupied) tn__pack_occupied_clear(g->occupied);
     for (uint32_t i = 0; i < p->n; i++) at[i] = g->base ? g->base[i] : TN__NOWHERE;
     for (uint32_t f = 0; f < g->n_fixed; f++) {
@@ -288,16 +305,24 @@ bool tn__pack_greedy_run(tn__pack_greedy *g, const uint32_t *order, uint32_t cor
         occupy_item(g, g->fixed[f], at[g->fixed[f]]);
     }
     uint64_t top = 0; /* of the items placed in this run */
+    bool complete = true;
     for (uint32_t k = 0; k < count; k++) {
-        uint32_t i = order[k];
-        if (at[i] != TN__NOWHERE) continue;
+        uint32_t i = order[k], range = g->range[i];
+        if (at[i] != TN__NOWHERE || g->given_up[range]) continue;
         if (tn__pack_stopped(&p->clock)) return false;
         uint64_t floor = g->floor ? g->floor[i] : 0, near_top = top - TN__MIN(top, p->live_peak / NEAR_TOP);
         at[i] = find_address(g, i, k < core ? floor : TN__MAX(floor, near_top), rule, at);
         if (k >= core && near_top > floor && at[i] + p->size[i] > top) at[i] = find_address(g, i, floor, rule, at);
+        if (at[i] + p->size[i] > range_ceiling(p, range, ceiling)) {
+            g->given_up[range] = true;
+            complete = false;
+            if (p->n_ranges == 1) break;
+            continue;
+        }
         top = TN__MAX(top, at[i] + p->size[i]);
-        if (top > ceiling) return false;
         occupy_item(g, i, at[i]);
     }
-    return true;
+    for (uint32_t r = 0; r < p->n_ranges && !complete; r++)
+        for (uint32_t i = p->ranges[r].begin; i < p->ranges[r].end && g->given_up[r]; i++) at[i] = TN__NOWHERE;
+    return complete;
 }

@@ -162,12 +162,12 @@ static void improve_from(improvement *v, tn__pack_attempt start) {
     tn__pack_order(p, start.by, order + count, v->count - count, v->key, v->scratch);
     for (unsigned waited = 0; waited < PATIENCE; waited++) {
         p->clock.steps += count;
-        if (!tn__pack_greedy_run(v->greedy, order, count, count, start.rule, TN__NOWHERE, v->at)) return;
+        if (!tn__pack_greedy_run(v->greedy, order, count, count, start.rule, TN__ANY_HEIGHT, v->at)) return;
         uint64_t height = 0;
         for (uint32_t k = 0; k < count; k++) height = TN__MAX(height, v->at[order[k]] + p->size[order[k]]);
         /* The rest is packed only where that can give a better packing. */
         if (count < v->count && height < tn__pack_height(p) &&
-            !tn__pack_greedy_run(v->greedy, order, count, v->count, start.rule, tn__pack_ceiling(p), v->at) &&
+            !tn__pack_greedy_run(v->greedy, order, count, v->count, start.rule, TN__BELOW_BEST, v->at) &&
             tn__pack_stopped(&p->clock))
             return;
         tn__pack_keep(p, v->at);
@@ -240,7 +240,7 @@ typedef struct repair {
     uint32_t *item;      /* their numbers in the problem, for those packed again */
     uint32_t *covers;    /* items that live through the whole window */
     uint64_t *key, *scratch;
-    bool *stuck;       /* per range */
+    bool *stuck;       /* per range: left as it is */
     uint32_t margin;   /* of the next window: a little less than where the last one succeeded */
     unsigned patience; /* 0 or 1 */
     bool too_many;     /* the last window had too many items */
@@ -354,11 +354,12 @@ static tn_status repair_highest(repair *v, uint64_t goal, bool *done) {
     if (*done) return TN_OK;
     bool lowered = false;
     for (uint32_t margin = v->margin; !lowered && !tn__pack_stopped(&p->clock); margin *= MARGIN_GROWTH) {
-        uint32_t from = p->first[highest] - TN__MIN(p->first[highest], margin);
-        uint32_t to = TN__MIN(p->last[highest] + margin, p->moments);
+        uint32_t before = p->first[highest] - p->ranges[range].first,
+                 after = p->ranges[range].last - p->last[highest];
+        uint32_t from = p->first[highest] - TN__MIN(before, margin), to = p->last[highest] + TN__MIN(after, margin);
         TN_TRY(repair_window(v, from, to, goal, &lowered));
         v->margin = lowered ? TN__MAX(margin / MARGIN_GROWTH, FIRST_MARGIN) : FIRST_MARGIN;
-        if (v->too_many || (from == 0 && to == p->moments)) break;
+        if (v->too_many || (margin >= before && margin >= after)) break;
     }
     v->stuck[range] = !lowered;
     return TN_OK;
@@ -374,6 +375,9 @@ tn_status tn__pack_repair(tn__pack_problem *p, uint64_t goal, uint64_t steps, un
     v.stuck = tn_calloc(p->n_ranges, sizeof *v.stuck);
     bool enough = v.items && v.item && v.covers && v.key && v.scratch && v.stuck;
     tn_status status = enough ? TN_OK : TN_E_NOMEM;
+    for (uint32_t r = 0; enough && r < p->n_ranges; r++)
+        for (uint32_t i = p->ranges[r].begin; i < p->ranges[r].end && !v.stuck[r]; i++)
+            v.stuck[r] = at[i] == TN__NOWHERE;
     uint64_t limit = p->clock.limit;
     p->clock.limit = TN__MIN(limit, p->clock.steps + TN__MIN(steps, limit));
     for (bool done = false; status == TN_OK && !done && !tn__pack_stopped(&p->clock);)

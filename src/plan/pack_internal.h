@@ -157,11 +157,6 @@ void tn__pack_keep(tn__pack_problem *problem, const uint64_t *at);
 /* Highest end over all ranges of the best packing; TN__NOWHERE before there is one. */
 uint64_t tn__pack_height(const tn__pack_problem *problem);
 
-/* An address above which no item of a better packing ends; without a limit if ranges are independent. */
-static inline uint64_t tn__pack_ceiling(const tn__pack_problem *p) {
-    return p->n_ranges == 1 && !p->chunk && p->ranges[0].best != TN__NOWHERE ? p->ranges[0].best - 1 : TN__NOWHERE;
-}
-
 /* ---- pack_online.c: best fit in order of start, like an allocator at run time ---- */
 typedef enum tn__pack_ties { TN__TIES_AS_GIVEN, TN__TIES_LARGEST, TN__TIES_LONGEST } tn__pack_ties;
 /* Writes an address for each of the given items (ascending numbers), ignoring all others. Only for problems without
@@ -188,12 +183,15 @@ bool tn__pack_occupied_collect(const tn__pack_occupied *occupied, uint32_t first
 typedef struct tn__pack_greedy tn__pack_greedy;
 tn_status tn__pack_greedy_new(tn__pack_problem *problem, tn__pack_greedy **greedy);
 void tn__pack_greedy_free(tn__pack_greedy *greedy);
+/* How high a range may become before its packing is given up: to any height, below the best so far, or close above
+ * it, so that a repair may make it better. */
+typedef enum tn__pack_ceiling { TN__ANY_HEIGHT, TN__BELOW_BEST, TN__NEAR_BEST } tn__pack_ceiling;
 /* Assigns addresses to the given items in the given order; fixed items of all ranges are obstacles. Items from `core`
- * on are small: gaps far below the top are tried only if they would raise it. The run ends when the clock stops it,
- * or with the first item that ends above `ceiling`. Items that are not listed, or not reached, hold TN__NOWHERE;
- * false in the latter case. */
+ * on are small: gaps far below the top are tried only if they would raise it. The run ends when the clock stops it.
+ * Items that are not listed, not reached, or in a range that was given up hold TN__NOWHERE; false if the clock or the
+ * ceiling led to such items. */
 bool tn__pack_greedy_run(tn__pack_greedy *greedy, const uint32_t *order, uint32_t core, uint32_t count,
-                         tn__gap_rule rule, uint64_t ceiling, uint64_t *at);
+                         tn__gap_rule rule, tn__pack_ceiling ceiling, uint64_t *at);
 /* Assigns addresses to all long-lived items in advance; later runs put the others only above them, which takes n log
  * n however many long-lived items there are. *of_use is false, and nothing changes, if that wastes too much to come
  * close to the goal. */
@@ -213,9 +211,9 @@ uint32_t tn__pack_core(const tn__pack_problem *problem, uint32_t *items, uint32_
 /* Tries to lower every range to the goal within a number of steps; better packings are stored in the problem. */
 tn_status tn__pack_improve(tn__pack_problem *problem, tn__pack_greedy *greedy, uint64_t goal, uint64_t steps);
 
-/* Lowers a complete packing to the goal, or as far as it goes within a number of steps: where an item ends too high,
- * the items of a window of time around it are packed again between all others. `patience` 0 or 1: few or many steps
- * for each window. Only for problems without chunks. */
+/* Lowers the ranges that are completely packed to the goal, or as far as it goes within a number of steps: where an
+ * item ends too high, the items of a window of time around it are packed again between all others. `patience` 0 or 1:
+ * few or many steps for each window. Only for problems without chunks. */
 tn_status tn__pack_repair(tn__pack_problem *problem, uint64_t goal, uint64_t steps, unsigned patience, uint64_t *at);
 
 /* ---- pack.c ---- */
