@@ -6,9 +6,12 @@
 /* Budgets in steps of two to five nanoseconds. Ten thousand items take less than ten milliseconds at fast effort;
  * balanced takes about a second and exact about ten, after which further search seldom improves the result. */
 static const uint64_t fast_base = 500000, fast_per_item = 120, fast_per_crowded_item = 1500;
-static const uint64_t balanced_steps = 200000000, balanced_per_item = 4000, exact_steps = 3000000000;
+static const uint64_t balanced_steps = 200000000, balanced_per_item = 3200, exact_steps = 3000000000;
 
-enum { REPAIR_SHARE = 8 }; /* of the remaining steps for the repair of one packing */
+enum {
+    REPAIR_SHARE = 8, /* of the remaining steps for the repair of one packing */
+    SLOW_FROM = 8192, /* items; fewer are packed in all orders even if they are crowded */
+};
 
 tn_pack_params tn_pack_params_default(void) { return (tn_pack_params){0}; }
 
@@ -184,27 +187,27 @@ out:
  * greedy packing in such an order is smaller, unless the budget ends before. */
 static tn_status try_all_orders(tn__pack_problem *p, tn__pack_greedy *g, workspace *w, uint64_t goal) {
     static const tn__pack_order_by orders[] = {TN__BY_SIZE_GIVEN,
-                                               TN__BY_SIZE,
-                                               TN__BY_SIZE_LIFE,
+                                               TN__BY_LIFE_AREA_GIVEN,
+                                               TN__BY_LIFE_SIZE_GIVEN,
+                                               TN__BY_CROWD_SIZE_GIVEN,
+                                               TN__BY_CROWD_LIFE_GIVEN,
                                                TN__BY_SIZE_LIFE_GIVEN,
+                                               TN__BY_LIFE_GIVEN,
+                                               TN__BY_START,
+                                               TN__BY_END_GIVEN,
+                                               TN__BY_SIZE,
+                                               TN__BY_LIFE_AREA,
+                                               TN__BY_SIZE_LIFE,
                                                TN__BY_CROWD_LIFE,
                                                TN__BY_CROWD_SIZE,
-                                               TN__BY_CROWD_LIFE_GIVEN,
-                                               TN__BY_CROWD_SIZE_GIVEN,
                                                TN__BY_CROWD_GIVEN,
                                                TN__BY_LIFE_SIZE,
-                                               TN__BY_LIFE_SIZE_GIVEN,
                                                TN__BY_LIFE,
-                                               TN__BY_LIFE_GIVEN,
                                                TN__BY_RIVALS_SIZE,
                                                TN__BY_RIVALS_GIVEN,
-                                               TN__BY_LIFE_AREA,
-                                               TN__BY_LIFE_AREA_GIVEN,
-                                               TN__BY_START,
                                                TN__BY_START_SIZE,
                                                TN__BY_START_LIFE,
                                                TN__BY_END,
-                                               TN__BY_END_GIVEN,
                                                TN__BY_EARLY_END,
                                                TN__BY_LATE_START};
     for (size_t a = 0; a < 2 * TN__COUNT(orders) && !satisfied(p, goal) && !tn__pack_stopped(&p->clock); a++) {
@@ -236,14 +239,15 @@ static tn_status try_good_orders(tn__pack_problem *p, tn__pack_greedy *g, worksp
  */
 static tn_status try_orders(tn__pack_problem *p, tn__pack_greedy *g, uint64_t goal) {
     workspace w;
+    bool slow = p->crowded && p->n > SLOW_FROM;
     tn_status status = TN_E_NOMEM;
     if (!workspace_make(&w, p->n)) goto out;
     TN_TRY_GOTO(tn__pack_find_peaks(p), status, out);
     TN_TRY_GOTO(repair_best(p, &w, goal, steps_left(p) / 2, 0), status, out);
-    if (!p->crowded) TN_TRY_GOTO(try_all_orders(p, g, &w, goal), status, out);
+    if (!slow) TN_TRY_GOTO(try_all_orders(p, g, &w, goal), status, out);
     TN_TRY_GOTO(repair_best(p, &w, goal, steps_left(p) / 4, 1), status, out);
     TN_TRY_GOTO(try_good_orders(p, g, &w, goal), status, out);
-    if (p->crowded) TN_TRY_GOTO(try_all_orders(p, g, &w, goal), status, out);
+    if (slow) TN_TRY_GOTO(try_all_orders(p, g, &w, goal), status, out);
     TN_TRY_GOTO(repair_best(p, &w, goal, steps_left(p) / 2, 1), status, out);
 out:
     workspace_free(&w);

@@ -199,14 +199,15 @@ static void occupy_item(tn__pack_greedy *g, uint32_t i, uint64_t at) {
 /* The cost of sorting per span grows with their number. */
 static uint64_t sort_steps(uint32_t count) { return count * (uint64_t)(2 + (32 - __builtin_clz(count + 1)) / 2); }
 
-/* Collects the address spans above `floor` of placed items that are live with item i. Returns their number. */
-static uint32_t collect(tn__pack_greedy *g, uint32_t i, uint64_t floor, const uint64_t *at) {
+/* Collects the address spans above `floor` of placed items that are live with item i. */
+static tn__pack_spans collect(tn__pack_greedy *g, uint32_t i, uint64_t floor, const uint64_t *at) {
     tn__pack_problem *p = g->problem;
     uint32_t begin = p->first[i], prefix = g->prefix[p->last[i]], count = 0;
-    if (g->occupied && tn__pack_occupied_collect(g->occupied, begin, p->last[i], floor, g->spans, g->capacity, &count,
-                                                 &p->clock.steps)) {
-        p->clock.steps += sort_steps(count);
-        return count;
+    tn__pack_spans found = {.few = g->spans};
+    if (g->occupied &&
+        tn__pack_occupied_collect(g->occupied, begin, p->last[i], floor, g->capacity, &found, &p->clock.steps)) {
+        p->clock.steps += sort_steps(found.n_few) + found.n_many / 2;
+        return found;
     }
     uint32_t stack[64], depth = 0, visits = 0;
     stack[depth++] = 1;
@@ -231,7 +232,8 @@ static uint32_t collect(tn__pack_greedy *g, uint32_t i, uint64_t floor, const ui
         visits += 4;
     }
     p->clock.steps += visits + sort_steps(count);
-    return count;
+    found.n_few = count;
+    return found;
 }
 
 /* Sorts the spans by address: insertion sort within runs, then merging. */
@@ -260,30 +262,34 @@ static tn__pack_span *sort_spans(tn__pack_span *s, tn__pack_span *scratch, uint3
     return s;
 }
 
-static uint64_t choose_gap(const tn__pack_problem *p, uint32_t i, uint64_t floor, const tn__pack_span *s,
-                           uint32_t count, tn__gap_rule rule) {
+/* Chooses a gap between spans of two sorted lists. */
+static uint64_t choose_gap(const tn__pack_problem *p, uint32_t i, uint64_t floor, const tn__pack_spans *s,
+                           tn__gap_rule rule) {
     uint64_t best = TN__NOWHERE, tightest = TN__NOWHERE;
-    for (uint32_t k = 0; k < count; k++) {
-        if (s[k].low > floor && s[k].low - floor >= p->size[i]) {
-            uint64_t gap = s[k].low - floor;
+    const tn__pack_span *few = s->few, *few_end = few + s->n_few, *many = s->many, *many_end = many + s->n_many;
+    while (few < few_end || many < many_end) {
+        tn__pack_span x = many == many_end || (few < few_end && few->low < many->low) ? *few++ : *many++;
+        if (x.low > floor && x.low - floor >= p->size[i]) {
+            uint64_t gap = x.low - floor;
             if (gap < tightest) {
                 uint64_t at = tn__pack_settle(p, i, floor);
-                if (at + p->size[i] <= s[k].low) {
+                if (at + p->size[i] <= x.low) {
                     if (rule == TN__GAP_LOWEST) return at;
                     tightest = gap;
                     best = at;
                 }
             }
         }
-        floor = TN__MAX(floor, s[k].high);
+        floor = TN__MAX(floor, x.high);
     }
     return best != TN__NOWHERE ? best : tn__pack_settle(p, i, floor);
 }
 
 static uint64_t find_address(tn__pack_greedy *g, uint32_t i, uint64_t floor, tn__gap_rule rule, uint64_t *at) {
     at[i] = TN__NOWHERE;
-    uint32_t conflicts = collect(g, i, floor, at);
-    return choose_gap(g->problem, i, floor, sort_spans(g->spans, g->scratch, conflicts), conflicts, rule);
+    tn__pack_spans found = collect(g, i, floor, at);
+    found.few = sort_spans(found.few, g->scratch, found.n_few);
+    return choose_gap(g->problem, i, floor, &found, rule);
 }
 
 /* With chunks the height is not what is to be small. */

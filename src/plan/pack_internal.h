@@ -174,10 +174,17 @@ void tn__pack_occupied_free(tn__pack_occupied *occupied);
 void tn__pack_occupied_clear(tn__pack_occupied *occupied);
 /* Marks a span as occupied during moments [first, last). Returns the steps. */
 uint64_t tn__pack_occupied_add(tn__pack_occupied *occupied, uint32_t first, uint32_t last, tn__pack_span span);
-/* Writes spans, in no order, whose union is occupied at some of the moments [first, last), except those that end at
- * or below `above`. False, without a result, if there are more than `capacity` or if memory was short before. */
+/* Spans whose union is occupied: a few in no order, and many sorted ones that do not touch, which stay where they
+ * are. */
+typedef struct tn__pack_spans {
+    tn__pack_span *few;
+    const tn__pack_span *many;
+    uint32_t n_few, n_many;
+} tn__pack_spans;
+/* Finds what is occupied at some of the moments [first, last), except what ends at or below `above`. False, without a
+ * result, if `few` would be more than `capacity` or if memory was short before. */
 bool tn__pack_occupied_collect(const tn__pack_occupied *occupied, uint32_t first, uint32_t last, uint64_t above,
-                               tn__pack_span *spans, uint32_t capacity, uint32_t *count, uint64_t *steps);
+                               uint32_t capacity, tn__pack_spans *spans, uint64_t *steps);
 
 /* ---- pack_greedy.c: items one after another, each into a gap between those placed before ---- */
 typedef struct tn__pack_greedy tn__pack_greedy;

@@ -140,7 +140,8 @@ uint64_t tn__pack_occupied_add(tn__pack_occupied *o, uint32_t first, uint32_t la
     return steps;
 }
 
-static uint32_t copy_spans(const span_list *list, uint64_t above, tn__pack_span *out) {
+/* The part of a list that ends above an address. */
+static span_list list_above(const span_list *list, uint64_t above) {
     uint32_t from = 0, to = list->count;
     while (from < to) {
         uint32_t middle = (from + to) / 2;
@@ -149,8 +150,8 @@ static uint32_t copy_spans(const span_list *list, uint64_t above, tn__pack_span 
         else
             to = middle;
     }
-    if (from < list->count) memcpy(out, list->spans + from, (list->count - from) * sizeof *out);
-    return list->count - from;
+    return from < list->count ? (span_list){.spans = list->spans + from, .count = list->count - from}
+                              : (span_list){0};
 }
 
 static uint32_t copy_edges(const edge_list *list, uint32_t first, uint32_t last, uint64_t above, tn__pack_span *out) {
@@ -164,29 +165,37 @@ static uint32_t copy_edges(const edge_list *list, uint32_t first, uint32_t last,
 }
 
 bool tn__pack_occupied_collect(const tn__pack_occupied *o, uint32_t first, uint32_t last, uint64_t above,
-                               tn__pack_span *out, uint32_t capacity, uint32_t *out_count, uint64_t *steps) {
+                               uint32_t capacity, tn__pack_spans *out, uint64_t *steps) {
     if (o->no_memory) return false;
-    uint32_t from = first / o->per_block, to = (last - 1) / o->per_block, count = 0;
-    uint64_t read = 0;
+    span_list lists[2 + 2 * 32]; /* the ends, and two groups of each level */
+    uint32_t from = first / o->per_block, to = (last - 1) / o->per_block, n_lists = 0, count = 0, read = 0;
     uint32_t inner = from, end = to + 1; /* blocks inside the lifetime */
     for (uint32_t k = 0; k < 2; k++) {
         uint32_t block = k ? to : from;
         if (covers_block(o, first, last, block) || (k && to == from)) continue;
-        read += o->whole[block].count + (uint64_t)o->edges[block].count;
-        if (read >= capacity) return false;
-        count += copy_spans(&o->whole[block], above, out + count);
-        count += copy_edges(&o->edges[block], first, last, above, out + count);
+        if (o->edges[block].count >= capacity - count) return false;
+        lists[n_lists++] = list_above(&o->whole[block], above);
+        count += copy_edges(&o->edges[block], first, last, above, out->few + count);
+        read += o->edges[block].count;
         if (block == to) end = to;
         if (block == from) inner = from + 1;
     }
     for (uint32_t a = inner + o->blocks, b = end + o->blocks; a < b; a /= 2, b /= 2) {
-        const span_list *low = a & 1 ? &o->any[a++] : NULL, *high = b & 1 ? &o->any[--b] : NULL;
-        read += (low ? low->count : 0) + (uint64_t)(high ? high->count : 0);
-        if (read >= capacity) return false;
-        if (low) count += copy_spans(low, above, out + count);
-        if (high) count += copy_spans(high, above, out + count);
+        if (a & 1) lists[n_lists++] = list_above(&o->any[a++], above);
+        if (b & 1) lists[n_lists++] = list_above(&o->any[--b], above);
     }
-    *out_count = count;
+    uint32_t longest = 0;
+    for (uint32_t k = 1; k < n_lists; k++)
+        if (lists[k].count > lists[longest].count) longest = k;
+    for (uint32_t k = 0; k < n_lists; k++) {
+        if (k == longest || lists[k].count == 0) continue;
+        if (lists[k].count >= capacity - count) return false;
+        memcpy(out->few + count, lists[k].spans, lists[k].count * sizeof *out->few);
+        count += lists[k].count;
+    }
+    out->n_few = count;
+    out->many = n_lists ? lists[longest].spans : NULL;
+    out->n_many = n_lists ? lists[longest].count : 0;
     *steps += 8 + read / 16 + count / 4;
     return true;
 }
