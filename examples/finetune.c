@@ -1,5 +1,6 @@
-/* Fine-tunes a small Llama on a text: finetune MODEL.gguf TEXT.txt OUT.gguf [STEPS [RATE]]. All weights are trained,
- * in f32; the result has the types of the original. The graph is built here, so that it can be changed. */
+/* Fine-tunes a small Llama on a text: finetune MODEL.gguf TEXT.txt OUT.gguf [STEPS [RATE [MEGABYTES]]]. All weights
+ * are trained, in f32; the result has the types of the original. With a budget in megabytes, results of the forward
+ * pass are computed again where that is needed to keep it. The graph is built here, so that it can be changed. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -145,7 +146,7 @@ out:
     return status;
 }
 
-static tn_status run(char **argv, int steps, float rate) {
+static tn_status run(char **argv, int steps, float rate, double megabytes) {
     llama m = {0};
     tn_model *model = NULL;
     tn_trainer *trainer = NULL;
@@ -167,12 +168,16 @@ static tn_status run(char **argv, int steps, float rate) {
     m.file = file;
     tn_trainer_params params = tn_trainer_params_default();
     params.rate = rate;
+    params.budget = (size_t)(megabytes * 1e6);
     status = build(&m);
     if (status == TN_OK) status = tn_trainer_new(m.loss, &params, &trainer);
     if (status == TN_OK) status = copy_weights(&m, NULL);
     if (status == TN_OK) {
         tn_trainer_memory memory = tn_trainer_get_memory(trainer);
         printf("%zu parameters; %zu bytes of state, %zu of compute\n", memory.n_params, memory.state, memory.compute);
+        if (memory.n_recomputed)
+            printf("%zu bytes saved: %zu nodes are computed again, a step is predicted to take %.1f%% longer\n",
+                   memory.saved, memory.n_recomputed, 100 * memory.added_time);
         status = train(&m, trainer, &text, steps);
     }
     if (status == TN_OK) status = save(&m, argv[3]);
@@ -187,10 +192,11 @@ out:
 
 int main(int argc, char **argv) {
     if (argc < 4) {
-        fprintf(stderr, "finetune MODEL.gguf TEXT.txt OUT.gguf [STEPS [RATE]]\n");
+        fprintf(stderr, "finetune MODEL.gguf TEXT.txt OUT.gguf [STEPS [RATE [MEGABYTES]]]\n");
         return 2;
     }
-    tn_status status = run(argv, argc > 4 ? atoi(argv[4]) : 100, argc > 5 ? strtof(argv[5], NULL) : 3e-4f);
+    tn_status status = run(argv, argc > 4 ? atoi(argv[4]) : 100, argc > 5 ? strtof(argv[5], NULL) : 3e-4f,
+                           argc > 6 ? fmax(0, strtod(argv[6], NULL)) : 0);
     if (status != TN_OK) fprintf(stderr, "finetune: %s\n", tn_error());
     return status != TN_OK;
 }

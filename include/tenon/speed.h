@@ -113,6 +113,8 @@ typedef struct tn_prediction {
  * is not measured; the message names it. */
 TN_API tn_status tn_predict_graph(tn_sched *sched, tn_graph *graph, const tn_predict_params *params,
                                   tn_prediction *prediction) TN_MUST_CHECK;
+/* Predicted seconds of one node without a cache, on a device with these peaks. Reads no memory. */
+TN_API double tn_predict_node(const tn_device_speed *speed, const tn_tensor *node);
 
 #ifdef __cplusplus
 }

@@ -12,6 +12,7 @@
 #include "tenon/pack.h"
 #include "tenon/placement.h"
 #include "tenon/plan.h"
+#include "tenon/recompute.h"
 #include "tenon/sched.h"
 #include "tenon/speed.h"
 #include "tenon/tensor.h"

@@ -61,13 +61,18 @@ typedef struct tn_trainer_params {
     int32_t accumulate;      /* steps whose gradients are averaged for one update */
     const char *devices[16]; /* in order of preference; "cpu" is added at the end when missing */
     int n_threads;           /* 0: one per core */
+    /* Max bytes on the first device: state, graphs and scratch; inputs, too, if it is the host. Where the graphs need
+     * more, results of the forward pass are computed again in the backward pass (recompute.h), with the same bits. 0:
+     * no limit. */
+    size_t budget;
 } tn_trainer_params;
 /* AdamW, rate 0.001, betas 0.9 and 0.999, eps 1e-8, decay 0.01, clip 1, one step per update, the CPU. */
 TN_API tn_trainer_params tn_trainer_params_default(void);
 
 /* Builds the gradients of `loss`, plans forward, backward and update, and takes all memory: that of the graphs, and
  * for every parameter its accumulated gradient, its moments, and the parameter itself where it has no memory yet. The
- * arena of `loss` has no_alloc and must outlive the trainer. A trainer belongs to one thread at a time. */
+ * arena of `loss` has no_alloc and must outlive the trainer. A trainer belongs to one thread at a time. TN_E_TOO_BIG:
+ * the budget cannot be met; the message says what can. */
 TN_API tn_status tn_trainer_new(tn_tensor *loss, const tn_trainer_params *params, tn_trainer **trainer) TN_MUST_CHECK;
 TN_API void tn_trainer_free(tn_trainer *trainer);
 /* After the inputs are set: computes loss and gradients; every `accumulate`-th call updates the parameters. `loss`
@@ -85,6 +90,10 @@ typedef struct tn_trainer_memory {
     size_t n_params;         /* learned values */
     size_t state;            /* bytes of parameters, accumulators and moments that the trainer took */
     size_t compute, scratch; /* bytes of the graphs, all devices */
+    /* Because of the budget: bytes that `compute` is lower, nodes of a step that are computed again, and by how much
+     * that makes a step longer, as predicted: 0.1 is 10%. */
+    size_t saved, n_recomputed;
+    double added_time;
 } tn_trainer_memory;
 TN_API tn_trainer_memory tn_trainer_get_memory(const tn_trainer *trainer);
 

@@ -2,6 +2,9 @@
 #include "tenon/train.h"
 
 #include "base/checked.h"
+#include "tenon/recompute.h"
+#include "tenon/speed.h"
+#include "tensor/graph_build.h"
 
 #include <math.h>
 #include <string.h>
@@ -19,7 +22,7 @@ struct tn_trainer {
     tn_trainer_params params;
     tn_sched *sched;
     tn_arena *arena;
-    tn_tensor *loss;
+    tn_tensor *loss, *step_loss; /* the second is that of the step, which may recompute */
     tn_graph *step, *evaluate, *measure, *update;
     learned *learned;
     size_t n_learned;
@@ -32,6 +35,8 @@ struct tn_trainer {
     int32_t accumulated;
     float norm;
     uint64_t updates;
+    tn_recomputation recomputation; /* of the step, to keep within the budget; empty: none */
+    size_t saved;                   /* bytes of compute, by recomputation */
 };
 
 tn_trainer_params tn_trainer_params_default(void) {
@@ -116,21 +121,56 @@ static tn_status make_state(tn_trainer *t) {
     return tn_arena_status(t->arena);
 }
 
+/* Moves every sum to where its gradient is complete, so that no gradient stays in memory longer. The nodes from
+ * `n_before` on are those of the sums; ends[i] is the end of the i-th. */
+static tn_status sum_early(tn_trainer *t, size_t n_before, const size_t *ends) {
+    const size_t n = tn_graph_node_count(t->step);
+    uint32_t *order = tn_malloc(n * sizeof *order), *first = tn_malloc(n_before * sizeof *first),
+             *next = tn_malloc(t->n_learned * sizeof *next);
+    tn_status status = order && first && next ? TN_OK : TN_E_NOMEM;
+    size_t at = 0;
+    for (size_t i = 0; status == TN_OK && i < n_before; i++) first[i] = TN_GRAPH_NONE;
+    for (size_t i = t->n_learned; status == TN_OK && i-- > 0;) {
+        const uint32_t gradient = tn_graph_index(t->step, tn_graph_gradient(t->step, t->learned[i].value));
+        const uint32_t where = gradient < n_before ? gradient : (uint32_t)n_before - 1;
+        next[i] = first[where];
+        first[where] = (uint32_t)i;
+    }
+    for (uint32_t i = 0; status == TN_OK && i < n_before; i++) {
+        order[at++] = i;
+        for (uint32_t l = first[i]; l != TN_GRAPH_NONE; l = next[l])
+            for (size_t k = l ? ends[l - 1] : n_before; k < ends[l]; k++) order[at++] = (uint32_t)k;
+    }
+    if (status == TN_OK) tn__graph_permute(t->step, order);
+    tn_free(order);
+    tn_free(first);
+    tn_free(next);
+    return status;
+}
+
 /* Loss, gradients, and their sums since the last update. */
 static tn_status make_step(tn_trainer *t) {
     TN_TRY(tn_graph_backward(t->arena, t->step, t->loss));
-    for (size_t i = 0; i < t->n_learned; i++) {
+    const size_t n_before = tn_graph_node_count(t->step);
+    size_t *ends = tn_malloc((t->n_learned + 1) * sizeof *ends);
+    tn_status status = ends ? TN_OK : TN_E_NOMEM;
+    for (size_t i = 0; i < t->n_learned && status == TN_OK; i++) {
         learned *l = &t->learned[i];
         tn_tensor *gradient = tn_graph_gradient(t->step, l->value);
-        if (!gradient)
-            return tn_fail(TN_E_INVALID, "no gradient reaches parameter '%s': the loss does not depend on it",
-                           l->value->name);
+        if (!gradient) {
+            status = tn_fail(TN_E_INVALID, "no gradient reaches parameter '%s': the loss does not depend on it",
+                             l->value->name);
+            break;
+        }
         /* The sum is computed in the gradient's memory, then copied to its own. */
         tn_tensor *sum = tn_cpy(t->arena, tn_add(t->arena, gradient, l->sum), l->sum);
-        TN_TRY(tn_arena_status(t->arena));
-        TN_TRY(tn_graph_add(t->step, sum));
+        status = tn_arena_status(t->arena);
+        if (status == TN_OK) status = tn_graph_add(t->step, sum);
+        ends[i] = tn_graph_node_count(t->step);
     }
-    return TN_OK;
+    if (status == TN_OK) status = sum_early(t, n_before, ends);
+    tn_free(ends);
+    return status;
 }
 
 static tn_status make_norm(tn_trainer *t) {
@@ -258,7 +298,101 @@ static tn_status take_trainer_memory(tn_trainer *t) {
     TN_TRY(status);
     tn_graph *const graphs[] = {t->step, t->evaluate, t->measure, t->update};
     for (size_t i = 0; i < TN__COUNT(graphs); i++) tn_graph_touch(graphs[i]); /* leaves have memory now */
+    return TN_OK;
+}
+
+static tn_status reserve_graphs(tn_trainer *t) {
+    tn_graph *const graphs[] = {t->step, t->evaluate, t->measure, t->update};
     return tn_sched_reserve_many(t->sched, graphs, TN__COUNT(graphs));
+}
+
+/* ---- Budget ---- */
+
+/* Compute and scratch of all graphs on the first device, with this graph of a step; NULL: of the others. */
+static tn_status measure_graphs(tn_trainer *t, tn_graph *step, size_t *compute, size_t *scratch) {
+    tn_graph *const graphs[] = {t->evaluate, t->measure, t->update, step};
+    tn_sched_memory *memory = tn_calloc(tn_sched_stream_count(t->sched), sizeof *memory);
+    if (!memory) return TN_E_NOMEM;
+    tn_status status = tn_sched_measure(t->sched, graphs, TN__COUNT(graphs) - !step, memory);
+    *compute = memory[0].compute;
+    *scratch = memory[0].scratch;
+    tn_free(memory);
+    return status;
+}
+
+static size_t size_on_device(void *user, size_t memory, const tn_tensor *tensor) {
+    return tn_buffer_type_tensor_size(tn_device_buffer_type(user), tensor);
+}
+static uint32_t mask_of_device(void *user, const tn_tensor *node, size_t index) {
+    return tn_device_inplace_mask(user, node);
+}
+static double predicted_seconds(void *user, const tn_tensor *node) { return tn_predict_node(user, node); }
+
+/* Replaces the step by one whose plan has at most this many bytes. */
+static tn_status recompute_step(const tn_trainer *t, size_t bytes, tn_recomputation *r) {
+    tn_device *device = tn_stream_device(tn_sched_stream(t->sched, 0));
+    tn_buffer_type *type = tn_device_buffer_type(device);
+    const tn_plan_memory memory = {tn_device_name(device), tn_buffer_type_alignment(type),
+                                   tn_buffer_type_max_size(type)};
+    const tn_plan_params plan = {.memories = &memory,
+                                 .n_memories = 1,
+                                 .tensor_size = size_on_device,
+                                 .inplace_mask = mask_of_device,
+                                 .user = device,
+                                 .pack = {.effort = TN_PACK_BALANCED, .max_steps = 10000000}};
+    tn_recompute_params params = {.plan = &plan, .budgets = &bytes};
+    tn_device_speed speed;
+    if (tn_device_get_speed(device, t->params.n_threads, &speed) == TN_OK) {
+        params.seconds = predicted_seconds;
+        params.user = &speed;
+    }
+    return tn_graph_recompute(t->step, &params, r);
+}
+
+static tn_status no_room(const tn_trainer *t, size_t fixed, size_t compute, size_t smallest) {
+    return tn_fail(
+        TN_E_TOO_BIG,
+        "training needs %zu bytes on the first device, at least %zu with recomputation, and the budget has "
+        "%zu: raise it, make the batch smaller, or use an optimizer with less state",
+        fixed + compute, fixed + TN__MIN(smallest, compute), t->params.budget);
+}
+
+/* The scheduler's plan of all graphs may differ a little from that of the step alone: the step gets less until all of
+ * them fit. */
+static tn_status keep_within_budget(tn_trainer *t) {
+    enum { ATTEMPTS = 4 };
+    tn_device *device = tn_stream_device(tn_sched_stream(t->sched, 0));
+    size_t state = 0, compute, scratch, least = SIZE_MAX, now, others;
+    for (size_t i = 0; i < t->n_buffers; i++)
+        if (tn_buffer_type_device(tn_buffer_get_type(t->buffers[i])) == device)
+            state += tn_buffer_size(t->buffers[i]);
+    TN_TRY(measure_graphs(t, t->step, &compute, &scratch));
+    if (state + compute + scratch <= t->params.budget) return TN_OK;
+    TN_TRY(measure_graphs(t, NULL, &others, &now));
+    size_t bytes = t->params.budget > state + scratch ? t->params.budget - state - scratch : 0;
+    for (int i = 0; i < ATTEMPTS; i++) {
+        tn_recomputation r;
+        tn_status status = recompute_step(t, bytes, &r);
+        if (status == TN_E_TOO_BIG)
+            return no_room(t, state + scratch, compute, TN__MAX(others, TN__MIN(least, r.smallest)));
+        TN_TRY(status);
+        size_t more_scratch;
+        status = measure_graphs(t, r.graph, &now, &more_scratch);
+        if (status == TN_OK && state + now + more_scratch <= t->params.budget) {
+            t->step_loss = tn_recomputed(&r, t->step, t->loss);
+            t->step = r.graph;
+            t->recomputation = r;
+            t->saved = compute - TN__MIN(compute, now);
+            return TN_OK;
+        }
+        tn_recomputation_free(&r);
+        TN_TRY(status);
+        least = TN__MIN(least, now);
+        const size_t over = state + now + more_scratch - t->params.budget;
+        if (over >= bytes) break;
+        bytes -= TN__MAX(over, bytes / 256);
+    }
+    return no_room(t, state + scratch, compute, least);
 }
 
 tn_status tn_trainer_new(tn_tensor *loss, const tn_trainer_params *params, tn_trainer **out) {
@@ -271,12 +405,14 @@ tn_status tn_trainer_new(tn_tensor *loss, const tn_trainer_params *params, tn_tr
     tn_trainer *t = tn_calloc(1, sizeof *t);
     if (!t) return TN_E_NOMEM;
     t->params = *params;
-    t->loss = tn_output(loss);
+    t->loss = t->step_loss = tn_output(loss);
     tn_sched_params sp = {.n_threads = params->n_threads};
     memcpy(sp.devices, params->devices, sizeof sp.devices);
     tn_status status = tn_sched_new(&sp, &t->sched);
     if (status == TN_OK) status = make_graphs(t);
     if (status == TN_OK) status = take_trainer_memory(t);
+    if (status == TN_OK && params->budget) status = keep_within_budget(t);
+    if (status == TN_OK) status = reserve_graphs(t);
     if (status != TN_OK) {
         tn_trainer_free(t);
         return status;
@@ -301,6 +437,7 @@ void tn_trainer_free(tn_trainer *t) {
     tn_free(t->buffers);
     tn_free(t->learned);
     tn_free(t->inputs);
+    tn_recomputation_free(&t->recomputation);
     tn_arena_free(t->arena);
     tn_free(t);
 }
@@ -349,7 +486,7 @@ static tn_status update_parameters(tn_trainer *t) {
 tn_status tn_trainer_step(tn_trainer *t, float *loss) {
     if (!t) return tn_fail(TN_E_INVALID, "tn_trainer_step: NULL argument");
     float value;
-    TN_TRY(run_training_graph(t, t->step, t->loss, &value));
+    TN_TRY(run_training_graph(t, t->step, t->step_loss, &value));
     if (loss) *loss = value;
     if (!isfinite(value)) return drop_step(t, "the loss", value);
     return ++t->accumulated < t->params.accumulate ? TN_OK : update_parameters(t);
@@ -373,5 +510,8 @@ tn_trainer_memory tn_trainer_get_memory(const tn_trainer *t) {
         m.compute += of.compute;
         m.scratch += of.scratch;
     }
+    m.saved = t->saved;
+    m.n_recomputed = t->recomputation.n_recomputed;
+    m.added_time = t->recomputation.seconds > 0 ? t->recomputation.added_seconds / t->recomputation.seconds : 0;
     return m;
 }

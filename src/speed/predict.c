@@ -182,6 +182,12 @@ tn_status tn__predict_with(tn_sched *sched, tn_graph *graph, const tn_predict_pa
 
 /* ---- Public ---- */
 
+double tn_predict_node(const tn_device_speed *speed, const tn_tensor *node) {
+    const tn__cost c = tn__node_cost(node, &(tn_predict_params){0});
+    const bool many = c.kind == TN__COST_OTHER || c.rows > FEW_ROWS;
+    return node_seconds(speed, node, &c) + speed->launch[many ? TN_LAUNCH_PREFILL : TN_LAUNCH_DECODE];
+}
+
 /* A host that only looks up embeddings or samples need not be measured. */
 static void mark_stream(void *user, const tn__visit *visit) {
     const tn_op_family family = tn_op_get_family(visit->node->op);
