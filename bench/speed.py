@@ -6,6 +6,7 @@
   --models LIST    names of the table below, separated by commas (default: all)
   --dir FOLDER     where models are made and deleted again (default: a temporary folder)
   --keep           do not delete them; models that exist are used as they are
+  --make           only make the models that --keep uses, and say how large they are
   --depth N        cells in the cache for the third row of a model (default 4096; 0: leave it out)
   --predict N      tokens generated per run (default 32)
   --repeat N       runs of each test, of which the median counts (default 3)
@@ -46,12 +47,19 @@ parser.add_argument('--threads', type=int, default=0)
 parser.add_argument('--models', default=','.join(MODELS))
 parser.add_argument('--dir')
 parser.add_argument('--keep', action='store_true')
+parser.add_argument('--make', action='store_true')
 parser.add_argument('--depth', type=int, default=4096)
 parser.add_argument('--predict', type=int, default=32)
 parser.add_argument('--repeat', type=int, default=3)
 parser.add_argument('--seconds', type=float, default=0)
 parser.add_argument('--again', action='store_true')
 args = parser.parse_args()
+
+unknown = [name for name in args.models.split(',') if name not in MODELS]
+if unknown:
+    parser.error(f'unknown model {unknown[0]}; there are {", ".join(MODELS)}')
+if (args.make or args.keep) and not args.dir:
+    parser.error('--make and --keep need --dir')
 
 program = os.path.join(args.build, 'bin', 'tenon')
 began = time.monotonic()
@@ -97,11 +105,24 @@ def bench(path, environment, prompt, depth):
     return json.loads(run(['bench', path, *options], environment))['results']
 
 
-def measure_model(name, folder, environment):
-    options, fitted = MODELS[name]
+def make_model(name, folder, environment):
     path = os.path.join(folder, name + '.gguf')
-    if not (args.keep and os.path.exists(path)):
-        run(['synth', path, *options.split()], environment)
+    if not ((args.keep or args.make) and os.path.exists(path)):
+        run(['synth', path, *MODELS[name][0].split()], environment)
+    return path
+
+
+def make_all(folder, environment):
+    """Models larger than the memory would be read from disk for every token."""
+    memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+    for name in args.models.split(','):
+        size = os.path.getsize(make_model(name, folder, environment))
+        print(f'{name}: {size / 2**30:.2f} GiB{"" if size < 0.8 * memory else ", too large for this memory"}', flush=True)
+
+
+def measure_model(name, folder, environment):
+    fitted = MODELS[name][1]
+    path = make_model(name, folder, environment)
     if args.again:
         measure_peaks(environment)
     for result in bench(path, environment, 512, 0):
@@ -117,6 +138,9 @@ with tempfile.TemporaryDirectory() as scratch:
     environment = dict(os.environ, XDG_CACHE_HOME=scratch)
     folder = args.dir or scratch
     os.makedirs(folder, exist_ok=True)
+    if args.make:
+        make_all(folder, environment)
+        sys.exit(0)
     text, seconds = measure_peaks(environment)
     print(text)
     print(f'peaks measured in {seconds:.1f} s; load average {os.getloadavg()[0]:.1f}\n')
