@@ -186,10 +186,10 @@ out:
 /* All common orders with both rules, and ties in order of start or as given, as far as they are not tried. Then no
  * greedy packing in such an order is smaller, unless the budget ends before. */
 static tn_status try_all_orders(tn__pack_problem *p, tn__pack_greedy *g, workspace *w, uint64_t goal) {
-    static const tn__pack_order_by orders[] = {TN__BY_SIZE_GIVEN,
+    static const tn__pack_order_by orders[] = {TN__BY_CROWD_SIZE_GIVEN,
+                                               TN__BY_SIZE_GIVEN,
                                                TN__BY_LIFE_AREA_GIVEN,
                                                TN__BY_LIFE_SIZE_GIVEN,
-                                               TN__BY_CROWD_SIZE_GIVEN,
                                                TN__BY_CROWD_LIFE_GIVEN,
                                                TN__BY_SIZE_LIFE_GIVEN,
                                                TN__BY_LIFE_GIVEN,
