@@ -30,8 +30,13 @@ sanitized=
 grep -q __asan_init "$tenon" && sanitized=1
 
 cd "$work" || exit 1
+export XDG_CACHE_HOME=$work/cache
 "$tenon" synth model.gguf --shape layers=2,width=64,heads=2,kv=1,head=32,ffn=128,vocab=512,ctx=256 --type f16 > /dev/null || exit 1
 "$tenon" synth big.gguf --shape 15m --type f16 > /dev/null || exit 1
+# With exact effort, planning this one takes long enough for the cache.
+"$tenon" synth many.gguf --no-data --type q8_0 --arch qwen3moe \
+    --shape layers=61,width=512,heads=8,kv=2,head=64,experts=64,used=8,expert-ffn=128,vocab=2000 > /dev/null || exit 1
+many="plan many.gguf -dev cpu -c 512 --effort exact"
 "$tenon" split big.gguf parts.gguf --max-size 8M > /dev/null || exit 1
 printf 'id,lower,upper,size\n0,0,3,16\n1,2,5,32\n' > items.csv
 echo '{"messages":[{"role":"user","content":"hi"}]}' > messages.json
@@ -39,6 +44,9 @@ echo '{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}' > templa
 for _ in 1 2 3 4; do echo 'Once upon a time there was a tenon.'; done > text.txt
 for _ in $(seq 2000); do cat text.txt; done > long.txt
 mkdir out
+"$tenon" plan model.gguf -c 128 --save saved.plan > /dev/null || exit 1
+# shellcheck disable=SC2086
+"$tenon" $many > /dev/null || exit 1 # its plan is in the cache from here on
 
 # Every command; %O is its output file.
 commands=(
@@ -54,6 +62,11 @@ commands=(
     "synth %O --shape tiny --type q8_0"
     "plan model.gguf -c 128"
     "plan model.gguf -c 128 --html %O"
+    "plan model.gguf -c 128 --save %O"
+    "plan model.gguf -c 128 --plan saved.plan"
+    "plan model.gguf -c 128 -dev sim:64M,name=gpu --budget gpu=2M,cpu=1G"
+    "run model.gguf -p hello -n 8 -c 128 -dev sim:64M,name=gpu --budget gpu=2M,cpu=1G --prefer context"
+    "$many"
     "detokenize model.gguf 300 301 302"
     "render template.jinja messages.json"
     "embed model.gguf -p hello -c 64"
@@ -158,6 +171,12 @@ part_full() {
         (ulimit -f 8; run_command "$line"; exit $code)
         code=$?
         expect_clean_failure "'$line' with files of at most 8 KiB"
+    done
+    # A plan that cannot be kept in the cache is used all the same, and nothing is left of it.
+    for space in 0 1 5000 100000; do
+        run_command "$many" LD_PRELOAD="$preload" FAULT_SPACE=$space XDG_CACHE_HOME="$work/full"
+        [ $code = 0 ] || fail "'$many' with $space bytes of disk for the cache: exit code $code"
+        [ -z "$(find full -type f 2> /dev/null)" ] || fail "'$many' with $space bytes of disk left $(find full -type f)"
     done
     run_command "inspect model.gguf"
     "$tenon" inspect model.gguf > /dev/full 2> err && fail "inspect into a full disk: success"

@@ -60,19 +60,30 @@ static void put_plan(tn__text *t, const tn__saved_plan *s) {
     if (t->status == TN_OK) put_saved_word(t, tn__hash_bytes(t->data, t->length, FORMAT));
 }
 
+static bool write_all(int file, const char *bytes, size_t size) {
+    while (size) {
+        ssize_t n = write(file, bytes, size);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        bytes += n;
+        size -= (size_t)n;
+    }
+    return true;
+}
+
 /* Writes to a temporary name and renames, so that a file with the right name is complete. */
 static tn_status write_atomically(const char *path, const tn__text *t) {
     tn__text temporary = {0};
     static atomic_uint number; /* two threads may write the same file */
     tn__text_printf(&temporary, "%s.%ld-%u.partial", path, (long)getpid(), atomic_fetch_add(&number, 1));
     TN_TRY(temporary.status);
-    FILE *file = fopen(temporary.data, "wb");
+    const int file = open(temporary.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     tn_status status = TN_OK;
-    if (!file) {
+    if (file < 0) {
         status = tn_fail(TN_E_IO, "cannot create %s: %s", temporary.data, strerror(errno));
     } else {
-        bool written = fwrite(t->data, 1, t->length, file) == t->length;
-        if (fclose(file) != 0 || !written || rename(temporary.data, path) != 0)
+        bool written = write_all(file, t->data, t->length);
+        if (close(file) != 0 || !written || rename(temporary.data, path) != 0)
             status = tn_fail(TN_E_IO, "cannot write %s: %s", path, strerror(errno));
         if (status != TN_OK) unlink(temporary.data);
     }

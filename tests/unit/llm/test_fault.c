@@ -5,6 +5,7 @@
 #include "backend/sim/sim.h"
 #include "base/hash.h"
 #include "models/tiny_models.h"
+#include "tenon/budget.h"
 #include "tenon/llm.h"
 #include "tenon/sampler.h"
 
@@ -142,6 +143,39 @@ static void every_allocation_of_a_writer_may_fail_without_a_file(void **state) {
     snprintf(path, sizeof path, "%s", in_folder("written.gguf"));
     check_every_allocation_failure(write_scenario, path);
     assert_int_equal(count_files(), 1);
+}
+
+/* The search for parameters that fit a budget, with the ladder of choices. */
+static tn_status budget_scenario(void *user) {
+    tn_model *model;
+    tn_session_plan *plan;
+    tn_budget_ladder ladder = {0};
+    const tn_budget budgets[] = {{"searched", 300000}, {"cpu", 1 << 30}};
+    tn_session_params p = params("searched");
+    p.n_ctx = 16;
+    p.n_batch = p.n_ubatch = 1;
+    p.n_seqs = 1;
+    p.budgets = budgets;
+    p.n_budgets = 2;
+    TN_TRY(tn_model_open(user, NULL, &model));
+    const tn_budget_params how = {.keep_cache_k = true, .keep_cache_v = true, .keep_ubatch = true}; /* few plans */
+    tn_status status = tn_session_plan_to_budget(model, &p, &how, &plan, &ladder);
+    if (status == TN_OK) tn_session_plan_free(plan);
+    tn_budget_ladder_free(&ladder);
+    tn_model_close(model);
+    return status;
+}
+
+static void every_allocation_of_a_budget_search_may_fail(void **state) {
+    (void)state;
+    tn_device *device;
+    assert_ok(tn_device_find("sim:64M,name=searched", &device));
+    assert_ok(tiny_model_write(in_folder("searched.gguf"), &(tiny_options){.layers = 1}));
+    char path[128];
+    snprintf(path, sizeof path, "%s", in_folder("searched.gguf"));
+    check_no_leak(budget_scenario, path);
+    check_every_allocation_failure(budget_scenario, path);
+    unlink(path);
 }
 
 /* The device fails at its n-th allocation, copy or run, for every n, in the same scenario; then it works again. It
@@ -321,6 +355,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_allocation_from_load_to_restore_may_fail),
         cmocka_unit_test(every_allocation_of_a_writer_may_fail_without_a_file),
+        cmocka_unit_test(every_allocation_of_a_budget_search_may_fail),
         cmocka_unit_test(a_session_survives_its_device),
         cmocka_unit_test(a_session_survives_an_exactly_full_device),
         cmocka_unit_test(a_plan_that_failed_is_refused_and_replaced),
