@@ -107,6 +107,7 @@ static int configure_server(struct server *server, const struct args *args) {
     server->default_predict = (int32_t)args_int(args, "predict");
     sampling_params(args, &server->sampling);
     int code = session_params_from(args, &server->params);
+    server->plan_cache = args_flag(args, "plan-cache");
     if (!code && server->params.n_budgets) {
         speed_cache_load();
         code = budget_params_from(args, &server->budget);

@@ -84,14 +84,19 @@ static int fail_too_big(const char *path, tn_session_plan *plan, const tn_fit *f
     return EXIT_ERROR;
 }
 
+tn_status session_plan_make(tn_model *model, const tn_session_params *params, bool use_cache,
+                            tn_session_plan **plan) {
+    char folder[4096];
+    if (!use_cache || !user_cache_path("plans", folder, sizeof folder))
+        return tn_session_plan_new(model, params, plan);
+    return tn_session_plan_cached(model, params, &(tn_plan_cache){.folder = folder}, plan);
+}
+
 tn_status session_plan_from(const struct args *args, tn_model *model, const tn_session_params *params,
                             tn_session_plan **plan) {
     const char *saved = args_text(args, "plan");
-    char folder[4096];
-    if (saved) return tn_session_plan_load(model, params, saved, plan);
-    if (!args_flag(args, "plan-cache") || !user_cache_path("plans", folder, sizeof folder))
-        return tn_session_plan_new(model, params, plan);
-    return tn_session_plan_cached(model, params, &(tn_plan_cache){.folder = folder}, plan);
+    return saved ? tn_session_plan_load(model, params, saved, plan)
+                 : session_plan_make(model, params, args_flag(args, "plan-cache"), plan);
 }
 
 /* With --budget the parameters are chosen, and a line says which. */

@@ -17,7 +17,9 @@ struct loaded_model {
 int loaded_model_open(const struct args *args, const char *path, const tn_session_params *params,
                       struct loaded_model *loaded);
 void loaded_model_close(struct loaded_model *loaded); /* an empty one is fine */
-/* Plans a session, with the user's cache of plans, or loads the plan that --plan names. */
+/* Plans a session; with `use_cache` takes the plan from the user's cache, or keeps it there. */
+tn_status session_plan_make(tn_model *model, const tn_session_params *params, bool use_cache, tn_session_plan **plan);
+/* The same by --plan-cache, or loads the plan that --plan names. */
 tn_status session_plan_from(const struct args *args, tn_model *model, const tn_session_params *params,
                             tn_session_plan **plan);
 

@@ -53,7 +53,8 @@ static size_t planned_by_others(const struct served *served) {
 
 /* With --budget the parameters are chosen, by the peaks that were measured before. */
 static tn_status plan_first_session(struct served *served, const tn_session_params *params, tn_session_plan **plan) {
-    if (!params->n_budgets || params->embeddings) return tn_session_plan_new(served->model, params, plan);
+    if (!params->n_budgets || params->embeddings)
+        return session_plan_make(served->model, params, served->server->plan_cache, plan);
     tn_budget_ladder ladder;
     TN_TRY(tn_session_plan_to_budget(served->model, params, &served->server->budget, plan, &ladder));
     char text[256];
@@ -80,6 +81,8 @@ static tn_status plan_sessions(struct served *served, const tn_session_params *f
         *bytes = planned_bytes(&fit, true) + planned_bytes(&second_fit, false);
         tn_session_plan *short_of = !fit.fits ? *plan : second && !second_fit.fits ? second : NULL;
         if (short_of) snprintf(advice, advice_size, "%s", tn_session_plan_advice(short_of));
+        const char *warning = short_of ? "" : tn_session_plan_warning(*plan);
+        if (*warning) tn_log(TN_LOG_WARN, "%s: %s", served->path, warning);
         served->planned = fit;
     } else {
         tn_fit_free(&fit);

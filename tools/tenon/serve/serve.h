@@ -200,6 +200,7 @@ struct server {
     tn_sampler_params sampling;
     tn_session_params params;
     tn_budget_params budget; /* where params has budgets */
+    bool plan_cache;         /* plans that took long to make are kept */
     time_t started;
     struct request *requests; /* unfinished, for pings and shutdown */
     uint64_t n_requests;
