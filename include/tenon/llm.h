@@ -110,6 +110,9 @@ typedef struct tn_session_params {
      * budgets outlive the plan. budget.h chooses the other parameters so that they fit. */
     const tn_budget *budgets;
     size_t n_budgets;
+    /* Plan as if all memory of the devices were free, up to the budgets: for comparing choices while another session
+     * uses them. */
+    bool assume_free;
     /* Max tokens whose feed-forward part is computed together, at least 32; 0: what suits the device. Fewer need less
      * compute memory and read the weights more often. */
     int32_t ffn_chunk;

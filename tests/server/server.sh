@@ -111,6 +111,19 @@ post "settings of a completion" 200 '"generation_settings":\{"n_predict":1,.*"to
     /completion '{"prompt":"Once","n_predict":1,"top_k":3,"temperature":0.5,"samplers":["top_k","temperature"],"seed":7}'
 get "metrics" 200 '^tenon:tokens_predicted_total [1-9]' "${key[@]}" "$url/metrics"
 get "memory" 200 '"devices":\[\{"name":"cpu".*"runs":\[\[' "${key[@]}" "$url/memory"
+get "the picture of memory and speed needs a key" 401 'API key' "$url/frontier.svg"
+get "planning for the picture of memory and speed" 202 '"status":"planning"' "${key[@]}" "$url/frontier.svg"
+for _ in $(seq 300); do
+    got=$(curl -s -m 10 -o "$work/out" -w '%{http_code}' "${key[@]}" "$url/frontier.svg")
+    [ "$got" = 202 ] || break
+    sleep 0.1
+done
+# Without measured peaks there is nothing to predict.
+case $got in
+200) grep -q 'this server</text>' "$work/out" ;;
+501) grep -q 'not measured: run tenon devices --measure' "$work/out" ;;
+*) false ;;
+esac || failed "the picture of memory and speed (status $got)"
 
 for i in 0 1 2; do post "erase slot $i" 200 "\"id_slot\":$i,\"n_erased\"" "/slots/$i?action=erase" '{}'; done
 post "a text to keep" 200 '"cached_tokens":0' /v1/completions "{$story,\"max_tokens\":1}"

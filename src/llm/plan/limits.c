@@ -41,6 +41,10 @@ void tn__limits_apply(const tn_session_plan *plan, tn_device_budget *budgets) {
     const size_t host = p->n_devices - 1;
     size_t mapped = 0;
     for (size_t d = 0; d < p->n_devices; d++) {
+        if (plan->params.assume_free) {
+            budgets[d].free = budgets[d].total;
+            budgets[d].domain_free = budgets[d].domain_total;
+        }
         if (budgets[d].domain == budgets[host].domain) mapped += plan->devices[d].mapped;
         if (p->limits[d] == SIZE_MAX) continue;
         budgets[d].free = TN__MIN(budgets[d].free, subtract_or_zero(p->limits[d], plan->devices[d].mapped));

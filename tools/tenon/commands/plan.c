@@ -223,7 +223,7 @@ static int write_html(const struct plan_subject *s, const char *path) {
     fputs("</pre>\n", out);
     if (s->ladder.n_choices) {
         fputs("<h2>Memory and speed</h2>\n", out);
-        draw_frontier(&s->ladder, out);
+        draw_frontier(&s->ladder, NULL, out);
     }
     int code = EXIT_OK;
     for (size_t d = 0; d < s->fit.n_devices && !code; d++) {

@@ -47,7 +47,13 @@ void print_budget_notes(const tn_budget_ladder *ladder);
 void describe_choice(const tn_budget_choice *choice, char *text, size_t size);
 void print_ladder(const tn_budget_ladder *ladder, FILE *out);
 json_t *ladder_json(const tn_budget_ladder *ladder);
-/* Memory of the first device against predicted decode rate, as SVG; nothing where no speed is predicted. */
-void draw_frontier(const tn_budget_ladder *ladder, FILE *out);
+/* A point of the picture beside the choices. */
+struct frontier_mark {
+    double bytes, decode; /* of the first device; tokens per second */
+    const char *text;     /* a short label */
+};
+/* Memory of the first device against predicted decode rate, as SVG; nothing where no speed is predicted. `mark` may
+ * be NULL. */
+void draw_frontier(const tn_budget_ladder *ladder, const struct frontier_mark *mark, FILE *out);
 
 #endif

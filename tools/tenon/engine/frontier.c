@@ -1,4 +1,4 @@
-/* The picture of --budget: memory on the first device against predicted decode rate, one dot per choice. */
+/* The picture of memory on the first device against predicted decode rate, one dot per choice. */
 #include "cli/term.h"
 #include "engine/budget_options.h"
 
@@ -14,6 +14,7 @@ struct rectangle {
 
 struct frontier {
     const tn_budget_ladder *ladder;
+    const struct frontier_mark *mark; /* or NULL */
     FILE *out;
     double x_max, y_min, y_max; /* of the axes: bytes, and tokens per second on a logarithmic scale */
     struct rectangle taken[MAX_LABELS];
@@ -87,6 +88,10 @@ static bool is_free(const struct frontier *f, const struct rectangle *r) {
                                       2 * size};
         if (labels_overlap(r, &dot)) return false;
     }
+    if (f->mark) {
+        const struct rectangle diamond = {memory_x(f, f->mark->bytes) - 9, rate_y(f, f->mark->decode) - 9, 18, 18};
+        if (labels_overlap(r, &diamond)) return false;
+    }
     return true;
 }
 
@@ -115,8 +120,9 @@ static void draw_frontier_label(struct frontier *f, double x, double y, const ch
     }
 }
 
-static void label_text(const tn_budget_choice *c, char *text, size_t size) {
-    const char *chosen = c->chosen && c->fits ? "chosen: " : "";
+/* Beside a mark, what would be chosen is not what is in use. */
+static void label_text(const struct frontier *f, const tn_budget_choice *c, char *text, size_t size) {
+    const char *chosen = !c->chosen || !c->fits ? "" : f->mark ? "best: " : "chosen: ";
     if (c->n_host_experts)
         snprintf(text, size, "%sexperts of %d layers on the host", chosen, c->n_host_experts);
     else
@@ -141,6 +147,18 @@ static void draw_dot(const struct frontier *f, const tn_budget_choice *c) {
             human_bytes(size, c->bytes[0]), c->decode, c->fits ? "" : ", does not fit");
 }
 
+static void draw_mark(struct frontier *f) {
+    const struct frontier_mark *m = f->mark;
+    if (!m) return;
+    const double x = memory_x(f, m->bytes), y = rate_y(f, m->decode);
+    char size[HUMAN_SIZE];
+    fprintf(f->out,
+            "<path d=\"M%.1f %.1fl8 8l-8 8l-8 -8z\" fill=\"none\" stroke=\"currentColor\" stroke-width=\"2\">"
+            "<title>%s: %s, decode %.1f tokens/s</title></path>\n",
+            x, y - 8, m->text, human_bytes(size, (size_t)m->bytes), m->decode);
+    draw_frontier_label(f, x, y, m->text, true);
+}
+
 static void draw_budget(struct frontier *f) {
     const tn_budget_device *d = &f->ladder->devices[0];
     char text[96], size[HUMAN_SIZE];
@@ -161,10 +179,15 @@ static bool has_label(const tn_budget_ladder *l, size_t i) {
     return true;
 }
 
-void draw_frontier(const tn_budget_ladder *l, FILE *out) {
-    struct frontier f = {.ladder = l, .out = out};
+void draw_frontier(const tn_budget_ladder *l, const struct frontier_mark *mark, FILE *out) {
+    struct frontier f = {.ladder = l, .mark = mark && mark->decode > 0 ? mark : NULL, .out = out};
     if (!l->predicted || !l->n_choices) return;
     for (size_t i = 0; i < l->n_choices; i++) {
+        if (f.mark && l->n_choices) {
+            f.x_max = fmax(f.x_max, f.mark->bytes);
+            f.y_max = fmax(f.y_max, f.mark->decode);
+            f.y_min = fmin(f.y_min, f.mark->decode);
+        }
         f.x_max = fmax(f.x_max, (double)l->choices[i].bytes[0]);
         f.y_max = fmax(f.y_max, l->choices[i].decode);
         if (i == 0 || l->choices[i].decode < f.y_min) f.y_min = l->choices[i].decode;
@@ -181,11 +204,12 @@ void draw_frontier(const tn_budget_ladder *l, FILE *out) {
     draw_frontier_axes(&f);
     for (size_t i = l->n_choices; i-- > 0;) draw_dot(&f, &l->choices[i]); /* the chosen one last, on top */
     draw_budget(&f);
+    draw_mark(&f);
     for (size_t i = 0; i < l->n_choices; i++) {
         const tn_budget_choice *c = &l->choices[i];
         char text[96];
         if (!has_label(l, i)) continue;
-        label_text(c, text, sizeof text);
+        label_text(&f, c, text, sizeof text);
         draw_frontier_label(&f, memory_x(&f, (double)c->bytes[0]), rate_y(&f, c->decode), text, c->chosen);
     }
     fputs("</svg>\n", out);

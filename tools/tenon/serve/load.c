@@ -205,6 +205,7 @@ static tn_status load_model(struct served *served, struct engine *e) {
     log_session(served->path, served->model, generates ? served->session : served->embedder, began);
     p = tn_session_get_params(generates ? served->session : served->embedder);
     served->n_ctx = p.n_ctx;
+    served->used_params = p;
     e->n_batch = p.n_batch;
     e->n_piece = p.n_ubatch;
     e->n_score = p.n_outputs - n_slots;
@@ -270,6 +271,7 @@ void engine_wake(struct served *served) {
 void engine_join(struct served *served) {
     struct engine *e = served->engine;
     if (!served->has_thread) return;
+    frontier_forget(served);
     pthread_join(served->thread, NULL);
     served->has_thread = false;
     take_pieces(served); /* before their jobs' model is freed */

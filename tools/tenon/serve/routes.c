@@ -40,6 +40,7 @@ static const struct route routes[] = {
     {"/metrics", EVHTTP_REQ_GET, serve_metrics, NEEDS_LOADED, false},
     {"/memory", EVHTTP_REQ_GET, serve_memory, NEEDS_LOADED, false},
     {"/plan.svg", EVHTTP_REQ_GET, serve_plan, NEEDS_LOADED, false},
+    {"/frontier.svg", EVHTTP_REQ_GET, serve_frontier, NEEDS_LOADED, false},
 };
 
 /* Takes the same time for a wrong key as for the right one of the same length. */

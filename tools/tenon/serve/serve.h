@@ -157,6 +157,7 @@ struct served {
     atomic_size_t planned_bytes; /* on all devices, for --models-memory */
     char *plan_svg;              /* the plan as a picture, or NULL */
     size_t plan_svg_length;
+    tn_session_params used_params; /* of the session that is drawn */
     struct engine *engine;
     tn_status status;
     char error[512];
@@ -171,7 +172,8 @@ struct served {
     bool ended_some;             /* engine thread: a last piece among them */
     _Atomic uint64_t call_after; /* the engine should not wake the HTTP thread before this time */
     struct engine_view view;
-    enum memory_request memory; /* set by the loading thread, answered by the HTTP thread */
+    enum memory_request memory;     /* set by the loading thread, answered by the HTTP thread */
+    struct frontier_work *frontier; /* for the HTTP thread only; NULL: nobody has asked for the picture */
 };
 
 /* Starts the engine thread, which first loads the model. */
@@ -330,7 +332,9 @@ json_t *sampling_json(const tn_sampler_params *params, uint64_t seed, int32_t n_
 handler serve_completions, serve_native, serve_chat, serve_messages, serve_responses; /* generation */
 handler serve_template, serve_tokenize, serve_detokenize, serve_embeddings;           /* text */
 handler serve_health, serve_models, serve_props, serve_slots, serve_slot_action, serve_metrics, serve_memory,
-    serve_plan, serve_tokenizer_info;
+    serve_plan, serve_frontier, serve_tokenizer_info;
+/* Ends the planning for the picture of memory against speed, and forgets it; before the model is unloaded. */
+void frontier_forget(struct served *served);
 
 /* Files of the web UI, embedded by CMake. */
 struct web_file {

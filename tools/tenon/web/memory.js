@@ -93,6 +93,34 @@ async function drawPlan() {
   }
 }
 
+// Memory against speed. The server plans for a while when it is first asked; the answer is 202 until then. The picture is
+// part of the document, not an image, so that it takes the colours of the page.
+async function drawFrontier() {
+  const query = modelQuery();
+  $("compare").disabled = true;
+  $("frontier").replaceChildren();
+  try {
+    for (;;) {
+      const response = await fetch("frontier.svg" + query, { headers: requestHeaders() });
+      if (query !== modelQuery()) break;
+      if (response.status === 200) {
+        const picture = new DOMParser().parseFromString(await response.text(), "image/svg+xml").documentElement;
+        $("frontier").replaceChildren(document.adoptNode(picture));
+        $("frontier-text").textContent = "";
+        break;
+      }
+      const answer = await response.json();
+      if (response.status !== 202) throw new Error(answer.error.message);
+      $("frontier-text").textContent = `Planning: ${answer.planned} of about ${answer.at_most || "40"} plans`;
+      await new Promise((resolve) => setTimeout(resolve, 300));
+    }
+  } catch (error) {
+    $("frontier-text").textContent = error.message;
+  }
+  $("compare").disabled = false;
+}
+$("compare").onclick = drawFrontier;
+
 function showView(memory) {
   $("chat").hidden = memory;
   $("memory").hidden = !memory;
@@ -107,6 +135,8 @@ $("show-chat").onclick = () => showView(false);
 $("show-memory").onclick = () => showView(true);
 $("model").addEventListener("change", () => {
   lastSample = null;
+  $("frontier").replaceChildren();
+  $("frontier-text").textContent = "";
   drawMemory();
   if (!$("memory").hidden) drawPlan();
 });
