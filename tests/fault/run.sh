@@ -1,10 +1,10 @@
 #!/bin/bash
 # run.sh BUILD [PART…]: the tenon program with injected faults. It must always end by itself with a documented exit code,
-# print the reason on standard error and leave no partial file. Parts: memory device reads full kill change clock server.
+# print the reason on standard error and leave no partial file. Parts: memory device exact reads full kill change clock server.
 set -u
 build=$(cd "$1" && pwd)
 shift
-parts=${*:-memory device reads full kill change clock server}
+parts=${*:-memory device exact reads full kill change clock server}
 tenon=$build/bin/tenon
 preload=$build/tests/libfault_preload.so
 here=$(cd "$(dirname "$0")" && pwd)
@@ -138,6 +138,52 @@ part_device() {
                 [ $code != 0 ] || used=
             done
             [ $n -gt 2 ] || fail "'$line': no $kind fails"
+        done
+    done
+}
+
+# Simulated devices of exactly the planned size serve prompts of many sizes and a chat whose context overflows, which shifts cells; the
+# results are those of a device with ample memory. Then the device fails. test_fault and test_plan_law try eval and states.
+part_exact() {
+    local settings layers options bytes line n kind exact
+    local texts=() results
+    # A micro-batch has tensors of 1 MiB, and so has the cache, which is larger than the mapped file: that counts in unified memory.
+    "$tenon" synth wide.gguf --shape layers=3,width=256,heads=4,kv=2,head=64,ffn=2048,vocab=512,ctx=2048 --type q8_0 > /dev/null || exit 1
+    for n in 1 2 24 33 100 200 500; do texts+=("$(head -c "$n" long.txt | tr ' \n' '__')"); done
+    for settings in "" ,max-alloc=1M ,max-alloc=1152K ,max-alloc=2M ,offload=1 ,offload=1,max-alloc=1M ,report=0 ,report=0,max-alloc=1M \
+        ,uma=1 ,uma=1,max-alloc=1M ,uma=1,offload=1; do
+        for layers in 99 2; do
+            options="-c 2048 -ub 128 -ctk f32 -ngl $layers"
+            # shellcheck disable=SC2086
+            "$tenon" plan wide.gguf $options -dev "sim:1G$settings" --json > plan.json 2> err ||
+                { fail "plan with '$settings', $layers layers"; continue; }
+            # Of unified memory the host has a part.
+            case $settings in *uma*) n=2 ;; *) n=1 ;; esac
+            bytes=$(($(sed -n 's/.*"needed": \([0-9]*\).*/\1/p' plan.json | head -n $n | paste -sd+)))
+            results=()
+            for exact in 1G $bytes; do
+                line="--temp 0 $options -dev sim:$exact$settings"
+                : > "results.$exact"
+                for n in "${texts[@]}"; do
+                    run_command "run wide.gguf -p $n -n 6 --ignore-eos $line"
+                    [ $code = 0 ] || fail "a prompt of ${#n} characters, '$line': exit code $code"
+                    cat stdout >> "results.$exact"
+                done
+                # shellcheck disable=SC2086
+                for n in $(seq 12); do head -c 700 long.txt | tr '\n' ' '; echo; done |
+                    timeout -s KILL 120 "$tenon" chat wide.gguf -n 24 --seed 1 $line >> "results.$exact" 2> err ||
+                    fail "a chat, '$line': exit code $?"
+                checks=$((checks + 1))
+                results+=("results.$exact")
+            done
+            cmp -s "${results[@]}" || fail "'$line' has other results than a device with ample memory"
+            for kind in alloc copy lost; do
+                for n in 1 2 9 40; do
+                    run_command "run wide.gguf -p hello -n 8 $line,fail=$kind:$n"
+                    expect_clean_failure "'$line', $kind $n failing"
+                    [ $n != 1 ] || [ $code = 1 ] || fail "'$line': no $kind fails"
+                done
+            done
         done
     done
 }

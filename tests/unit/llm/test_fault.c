@@ -67,12 +67,53 @@ static tn_status decode(tn_session *session, int32_t seq, int32_t n) {
     return tn_session_decode(session, &(tn_batch){.n_tokens = n, .tokens = tokens, .seqs = seqs});
 }
 
-/* Everything a program does with a model, from opening it to a saved state. `logits` receives a sum to compare. */
+/* Everything a program does with a model, from opening it to a saved state. */
 typedef struct whole {
     const char *device;
-    double sum;
-    size_t bytes; /* planned on the device */
+    const char *model;    /* NULL: model.gguf; of others weights are copied, and plans made with the effort fast */
+    int32_t n_gpu_layers; /* 0: all */
+    double sum;           /* of logits, to compare */
+    size_t bytes;         /* planned on the device and, where it has unified memory, on the host */
+    size_t compute;       /* of them */
 } whole;
+
+static bool look_at_node(void *user, tn_tensor *node, bool ask) {
+    (void)node;
+    if (!ask) ++*(int *)user;
+    return true;
+}
+
+/* Batches of every size, with an eval callback for some; shifts, copies, moves and states of cells. */
+static tn_status serve_everything(tn_session *session) {
+    int seen = 0;
+    size_t size;
+    tn_status status = TN_OK;
+    for (int32_t n = 1; n <= 16 && status == TN_OK; n++) {
+        tn_session_clear(session);
+        tn_sched_set_eval(tn_session_sched(session), n % 5 == 1 ? look_at_node : NULL, &seen);
+        status = decode(session, n % 3, n);
+    }
+    tn_sched_set_eval(tn_session_sched(session), NULL, NULL);
+    TN_TRY(status);
+    if (!seen) return tn_fail(TN_E_INTERNAL, "the eval callback saw nothing");
+    TN_TRY(tn_session_seq_copy(session, 1, 2, 0, -1));
+    TN_TRY(tn_session_seq_remove(session, 1, 2, 5));
+    TN_TRY(tn_session_seq_shift(session, 1, 5, -1, -3));
+    TN_TRY(decode(session, 1, 1));
+    TN_TRY(tn_session_seq_divide(session, 2, 4, -1, 2));
+    TN_TRY(tn_session_seq_remove(session, 2, 0, 3));
+    TN_TRY(decode(session, 0, 2));
+    TN_TRY(tn_session_defragment(session));
+    TN_TRY(tn_session_state_size(session, -1, &size));
+    void *cells = malloc(size);
+    if (!cells) return TN_E_NOMEM;
+    status = tn_session_state_get(session, -1, cells, size);
+    tn_session_clear(session);
+    if (status == TN_OK) status = tn_session_state_set(session, -1, cells, size);
+    free(cells);
+    TN_TRY(status);
+    return decode(session, 0, 3);
+}
 
 static tn_status use_session(tn_session *session, whole *w) {
     tn_sampler *sampler = NULL;
@@ -96,7 +137,7 @@ static tn_status use_session(tn_session *session, whole *w) {
     if (status == TN_OK) status = tn_session_load(session, 2, in_folder("state"));
     if (status == TN_OK) status = decode(session, 2, 1);
     if (status == TN_OK) status = tn_session_defragment(session);
-    return status;
+    return status == TN_OK ? serve_everything(session) : status;
 }
 
 static tn_status whole_scenario(void *user) {
@@ -105,13 +146,22 @@ static tn_status whole_scenario(void *user) {
     tn_session_plan *plan = NULL;
     tn_session *session = NULL;
     tn_session_params p = params(w->device);
+    p.n_gpu_layers = w->n_gpu_layers ? w->n_gpu_layers : 1000;
+    static const tn_pack_params fast = {.effort = TN_PACK_FAST};
+    if (w->model) p.pack = &fast;
     tn_fit fit = {0};
-    TN_TRY(tn_model_open(in_folder("model.gguf"), NULL, &model));
+    TN_TRY(tn_model_open(in_folder(w->model ? w->model : "model.gguf"),
+                         &(tn_model_params){.no_mmap = w->model != NULL}, &model));
     tn_status status = tn_session_plan_new(model, &p, &plan);
     if (status == TN_OK) status = tn_session_plan_fit(plan, &fit);
     if (status == TN_OK) {
-        const tn_fit_device *d = &fit.devices[0];
-        w->bytes = d->weights + d->cache + d->compute + d->scratch;
+        w->bytes = 0;
+        w->compute = fit.devices[0].compute;
+        for (size_t i = 0; i < fit.n_devices; i++) {
+            const tn_fit_device *d = &fit.devices[i];
+            if (d->domain != 0 || (i && !fit.devices[0].reported)) continue;
+            w->bytes += d->weights + d->cache + d->compute + d->scratch + d->staging + d->own;
+        }
         tn_fit_free(&fit);
         status = tn_session_new(plan, &session);
     }
@@ -180,26 +230,27 @@ static void every_allocation_of_a_budget_search_may_fail(void **state) {
 
 /* The device fails at its n-th allocation, copy or run, for every n, in the same scenario; then it works again. It
  * has ample memory, or exactly what is planned, of which nothing may be lost. */
-static void survive_device(bool exactly) {
+static void survive_device(whole healthy, bool exactly, size_t max_alloc) {
     static const struct {
         size_t offset;
         tn_status status;
     } kinds[] = {{offsetof(tn__sim, fail_alloc), TN_E_DEVICE_MEMORY},
                  {offsetof(tn__sim, fail_copy), TN_E_DEVICE},
                  {offsetof(tn__sim, fail_run), TN_E_DEVICE_LOST}};
-    whole healthy = {.device = "sim:64M,name=brittle"};
     tn_device *device;
     assert_ok(tn_device_find(healthy.device, &device));
     tn__sim *sim = device->impl;
+    tn__sim_resize(sim, 64 << 20, max_alloc);
     assert_ok(whole_scenario(&healthy));
-    tn__sim_resize(sim, exactly ? healthy.bytes : 64 << 20, 0);
+    if (max_alloc) assert_true(healthy.compute > max_alloc);
+    tn__sim_resize(sim, exactly ? healthy.bytes : 64 << 20, max_alloc);
     assert_ok(whole_scenario(&healthy));
     for (size_t kind = 0; kind < 3; kind++) {
         atomic_long *counter = (atomic_long *)((char *)sim + kinds[kind].offset);
         bool fired = true;
-        for (long n = 1; fired && n < 5000; n += n < 20 ? 1 : 7) {
+        for (long n = 1; fired && n < 5000; n += n < 20 ? 1 : 23) {
             uint64_t before = tn_memory_get_stats().live_blocks;
-            whole w = {.device = healthy.device};
+            whole w = healthy;
             atomic_store(counter, n);
             tn_error_clear();
             tn_status status = whole_scenario(&w);
@@ -212,7 +263,8 @@ static void survive_device(bool exactly) {
             if (tn_memory_get_stats().live_blocks != before) fail_msg("fault %zu at %ld leaks", kind, n);
             if (atomic_load(&sim->used)) fail_msg("fault %zu at %ld: the device has bytes in use", kind, n);
         }
-        whole again = {.device = healthy.device};
+        whole again = healthy;
+        again.sum = 0;
         assert_ok(whole_scenario(&again));
         assert_true(again.sum == healthy.sum);
     }
@@ -221,12 +273,36 @@ static void survive_device(bool exactly) {
 
 static void a_session_survives_its_device(void **state) {
     (void)state;
-    survive_device(false);
+    survive_device((whole){.device = "sim:64M,name=brittle"}, false, 0);
+}
+
+/* Of two layers all or one are on the device. */
+static void survive_exactly(const char *device) {
+    survive_device((whole){.device = device}, true, 0);
+    survive_device((whole){.device = device, .n_gpu_layers = 1}, true, 0);
 }
 
 static void a_session_survives_an_exactly_full_device(void **state) {
     (void)state;
-    survive_device(true);
+    survive_exactly("sim:64M,name=brittle");
+    survive_exactly("sim:64M,report=0,name=silent");
+}
+
+/* Unified memory has the host's part of the plan as well. */
+static void a_session_survives_exactly_full_unified_memory(void **state) {
+    (void)state;
+    survive_exactly("sim:64M,uma=1,name=unified");
+}
+
+/* Compute memory is in several chunks. */
+static void a_session_survives_a_full_device_with_a_largest_allocation(void **state) {
+    (void)state;
+    enum { NARROW = 280 << 10 };
+    assert_ok(tiny_model_write(in_folder("wide.gguf"), &(tiny_options){.ffn = 4096, .type = TN_F16}));
+    survive_device((whole){.device = "sim:64M,name=brittle", .model = "wide.gguf"}, true, NARROW);
+    survive_device((whole){.device = "sim:64M,uma=1,name=unified", .model = "wide.gguf"}, true, NARROW);
+    survive_device((whole){.device = "sim:64M,report=0,name=silent", .model = "wide.gguf"}, true, NARROW);
+    unlink(in_folder("wide.gguf"));
 }
 
 /* A plan whose session could not be made makes no other one; the next plan does. */
@@ -358,10 +434,13 @@ int main(void) {
         cmocka_unit_test(every_allocation_of_a_budget_search_may_fail),
         cmocka_unit_test(a_session_survives_its_device),
         cmocka_unit_test(a_session_survives_an_exactly_full_device),
+        cmocka_unit_test(a_session_survives_exactly_full_unified_memory),
+        cmocka_unit_test(a_session_survives_a_full_device_with_a_largest_allocation),
         cmocka_unit_test(a_plan_that_failed_is_refused_and_replaced),
         cmocka_unit_test(a_state_does_not_take_shared_cells),
         cmocka_unit_test(a_state_with_unknown_owners_is_refused),
         cmocka_unit_test(a_file_that_changes_after_opening_is_noticed),
     };
+    cmocka_set_test_filter(getenv("TENON_TESTS"));
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
