@@ -122,7 +122,44 @@ static void a_silent_device_has_the_hosts_figures(void **state) {
     tn_registry_remove(both);
 }
 
+/* A device with memory of its own leaves the host its figures. */
+static void a_simulated_gpu_is_apart_from_the_host(void **state) {
+    (void)state;
+    tn_device *device = simulated("sim:1M,name=alone");
+    tn_device_budget budgets[2];
+    size_t total;
+    assert_ok(tn_device_memory(cpu(), NULL, &total));
+    assert_ok(tn_device_budgets((tn_device *[]){device, cpu()}, 2, budgets));
+    assert_int_equal(budgets[0].domain, 0);
+    assert_int_equal(budgets[0].domain_total, 1 << 20);
+    assert_int_equal(budgets[1].domain, 1);
+    assert_int_equal(budgets[1].total, total);
+    assert_int_equal(budgets[1].domain_total, total);
+    assert_true(budgets[1].free > 1 << 20 && budgets[1].free == budgets[1].domain_free);
+    tn_registry_remove(device);
+}
+
 /* ---- Specifications of simulated devices ---- */
+
+static void ops_are_listed_or_left_out(void **state) {
+    (void)state;
+    tn_device *only = simulated("sim:1M,ops=add+silu,name=only"),
+              *without = simulated("sim:1M,ops=-add,name=without");
+    tn_arena *a;
+    char reason[128];
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 16, .no_alloc = true}, &a));
+    tn_tensor *x = tn_input(a, TN_F32, 8), *nodes[] = {tn_add(a, x, x), tn_silu(a, x), tn_mul(a, x, x)};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(tn_device_supports_op(only, nodes[i], reason, sizeof reason), i < 2);
+        assert_int_equal(tn_device_supports_op(without, nodes[i], reason, sizeof reason), i > 0);
+    }
+    assert_true(tn_device_supports_op(only, tn_reshape(a, x, 4, 2), NULL, 0));
+    tn_device *none;
+    assert_fails(TN_E_INVALID, tn_device_find("sim:1M,ops=nonsense", &none));
+    tn_arena_free(a);
+    tn_registry_remove(only);
+    tn_registry_remove(without);
+}
 
 static void presets_and_rates_are_read(void **state) {
     (void)state;
@@ -217,6 +254,8 @@ int main(void) {
         cmocka_unit_test(unified_devices_compute_on_wrapped_memory),
         cmocka_unit_test(simulated_devices_of_one_card_share_its_memory),
         cmocka_unit_test(a_silent_device_has_the_hosts_figures),
+        cmocka_unit_test(a_simulated_gpu_is_apart_from_the_host),
+        cmocka_unit_test(ops_are_listed_or_left_out),
         cmocka_unit_test(presets_and_rates_are_read),
         cmocka_unit_test(bad_specifications_are_refused_with_a_reason),
     };

@@ -72,6 +72,98 @@ static void test_matmul(void **state) {
     end_case(&c);
 }
 
+/* Of tables only the rows that are named count, of results in place only what is written. */
+static void test_costs(void **state) {
+    predict_case c;
+    begin_case(&c, CARD);
+    tn_arena *a = c.arena;
+    enum { WIDE = 96, ROWS = 40, NAMED = 5 };
+    const double row = WIDE * sizeof(float);
+    tn_tensor *table = tn_tensor_nd(a, TN_F32, WIDE, ROWS), *some = tn_input(a, TN_F32, WIDE, NAMED);
+    tn_tensor *halves = tn_tensor_nd(a, TN_F16, WIDE, NAMED), *ids = tn_input(a, TN_I32, NAMED);
+    const struct {
+        tn_tensor *node;
+        double bytes;
+    } cases[] = {
+        {tn_get_rows(a, table, ids), 2 * NAMED * row},
+        {tn_set_rows(a, table, some, tn_input(a, TN_I64, NAMED)), 2 * NAMED * row},
+        {tn_cpy(a, some, halves), NAMED * row * 1.5},
+        {tn_add(a, some, some), 3 * NAMED * row},
+        {tn_silu(a, some), 2 * NAMED * row},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (!cases[i].node) fail_msg("case %zu: %s", i, tn_error());
+        const tn__cost cost = tn__node_cost(cases[i].node, &(tn_predict_params){0});
+        assert_int_equal(cost.kind, TN__COST_OTHER);
+        assert_near(cases[i].bytes, cost.bytes);
+    }
+    /* Of a matmul both factors and the result are moved. Matrices of a batch have rows of their own. */
+    tn_tensor *w = tn_tensor_nd(a, TN_F32, WIDE, ROWS), *batch = tn_tensor_nd(a, TN_F32, WIDE, ROWS, 3);
+    tn__cost cost = tn__node_cost(tn_mul_mat(a, w, tn_input(a, TN_F32, WIDE, NAMED, 3)), &(tn_predict_params){0});
+    assert_near(ROWS * row + 3 * NAMED * (row + ROWS * sizeof(float)), cost.bytes);
+    assert_near(3 * NAMED, cost.rows);
+    assert_near(2.0 * WIDE * ROWS * NAMED * 3, cost.operations);
+    cost = tn__node_cost(tn_mul_mat(a, batch, tn_input(a, TN_F32, WIDE, NAMED, 3)), &(tn_predict_params){0});
+    assert_near(NAMED, cost.rows);
+    end_case(&c);
+}
+
+/* A copy from one GPU to another goes over both links; outputs are copied to the host. */
+static void test_copies(void **state) {
+    predict_case c = {0};
+    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 20, .no_alloc = true}, &c.arena));
+    assert_ok(tn_sched_new(&(tn_sched_params){.devices = {CARD ",name=left", CARD ",link=5000000000,name=right"}},
+                           &c.sched));
+    enum { SIDE = 256, ROWS = 4 };
+    tn_tensor *first = weights_on(&c, 0, tn_tensor_nd(c.arena, TN_F16, SIDE, SIDE)),
+              *second = weights_on(&c, 1, tn_tensor_nd(c.arena, TN_F16, SIDE, SIDE)),
+              *x = weights_on(&c, 0, tn_tensor_nd(c.arena, TN_F32, SIDE, ROWS));
+    const double bytes = (double)tn_nbytes(x);
+    tn_tensor *between = tn_mul_mat(c.arena, first, x);
+    tn_prediction p = predict(&c, tn_mul_mat(c.arena, second, between), 0);
+    assert_near(bytes, p.copy_bytes);
+    assert_near(bytes / 1e10 + bytes / 5e9, p.copies);
+    assert_near(2, p.nodes);
+    tn_device_speed speed;
+    assert_ok(tn_device_get_speed(tn_stream_device(tn_sched_stream(c.sched, 1)), 0, &speed));
+    assert_near(2 * (5e-6 + speed.run), p.launch); /* a node and a run on each */
+    assert_true(p.streams[0] > 0 && p.streams[1] > 0);
+    assert_near(p.copies + p.streams[0] + p.streams[1], p.seconds);
+    assert_int_equal(TN_LIMIT_LAUNCH, p.limit);
+    p = predict(&c, tn_output(tn_mul_mat(c.arena, first, x)), 0);
+    assert_near(0, p.copy_bytes);
+    assert_near(bytes / 1e10, p.copies);
+    end_case(&c);
+}
+
+/* Launches have a cost of their own for prefill, decode and experts. */
+static void test_launches(void **state) {
+    predict_case c;
+    begin_case(&c, CARD);
+    tn_device *device = tn_stream_device(tn_sched_stream(c.sched, 0));
+    tn_device_speed speed;
+    assert_ok(tn_device_get_speed(device, 0, &speed));
+    speed.run = 1e-3;
+    speed.launch[TN_LAUNCH_DECODE] = 1e-6;
+    speed.launch[TN_LAUNCH_EXPERTS] = 2e-6;
+    speed.launch[TN_LAUNCH_PREFILL] = 3e-6;
+    assert_ok(tn_device_set_speed(device, 0, &speed));
+    tn_tensor *w = weights_on(&c, 0, tn_tensor_nd(c.arena, TN_F16, 64, 64)),
+              *experts = weights_on(&c, 0, tn_tensor_nd(c.arena, TN_F16, 64, 64, 4));
+    for (int64_t rows = 1; rows <= 9; rows += 4) { /* up to 8 rows are few */
+        tn_tensor *x = tn_input(c.arena, TN_F32, 64, rows);
+        assert_near(1e-3 + (rows > 8 ? 3e-6 : 1e-6), predict(&c, tn_mul_mat(c.arena, w, x), 0).launch);
+    }
+    tn_tensor *x = tn_input(c.arena, TN_F32, 64, 8), *one = tn_input(c.arena, TN_F32, 64, 1, 1);
+    assert_near(1e-3 + 1e-6, predict(&c, tn_mul_mat(c.arena, w, x), 0).launch);
+    tn_tensor *chosen = tn_mul_mat_id(c.arena, experts, one, tn_input(c.arena, TN_I32, 2, 1));
+    assert_near(1e-3 + 2e-6, predict(&c, chosen, 0).launch);
+    assert_string_equal("launches", tn_speed_limit_name(TN_LIMIT_LAUNCH));
+    assert_string_equal("?", tn_speed_limit_name((tn_speed_limit)4));
+    assert_ok(tn_device_set_speed(device, 0, NULL));
+    end_case(&c);
+}
+
 /* An expert's matrix is read once however many tokens chose it, and not at all if none did. */
 static void test_experts(void **state) {
     predict_case c;
@@ -115,7 +207,25 @@ static void test_attention(void **state) {
     const double bytes = 2048.0 * KV * HEAD * 2 * 2;
     assert_near(bytes / 1e12, deep.attention);
     tn_prediction near = predict(&c, window, 2047);
-    assert_true(near.attention < 0.3 * deep.attention);
+    assert_near(deep.attention * 513 / 2048, near.attention); /* the window and the row itself */
+    /* Several rows see half of each other if attention is causal; sequences do not see each other. */
+    enum { ROWS = 12 };
+    s.q = tn_input(a, TN_F32, HEAD, HEADS, ROWS);
+    s.q_pos = tn_input(a, TN_I32, 2, ROWS);
+    const tn_predict_params past = {.n_past = 100}, apart = {.n_past = 100, .n_seqs = 3};
+    tn_tensor *causal = tn_attention(a, &s, &(tn_attention_params){.scale = 1, .causal = 1}),
+              *whole = tn_attention(a, &s, &(tn_attention_params){.scale = 1}),
+              *chunked = tn_attention(a, &s, &(tn_attention_params){.scale = 1, .causal = 1, .chunk = 50});
+    tn__cost cost = tn__node_cost(causal, &past);
+    assert_near((100 + 6.5) * ROWS * HEADS, cost.scores);
+    assert_near((100 + ROWS) * KV, cost.keys);
+    assert_near(4 * HEAD * cost.scores, cost.operations);
+    assert_near((100 + ROWS) * ROWS * HEADS, tn__node_cost(whole, &past).scores);
+    assert_near(50 * ROWS * HEADS, tn__node_cost(chunked, &past).scores);
+    cost = tn__node_cost(causal, &apart);
+    assert_near(ROWS / 3, cost.rows);
+    assert_near((100 + 2.5) * ROWS * HEADS, cost.scores);
+    assert_near(3 * (100 + 4) * KV, cost.keys);
     end_case(&c);
 }
 
@@ -269,9 +379,10 @@ static void test_measure(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matmul),  cmocka_unit_test(test_experts),     cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_offload), cmocka_unit_test(test_registry),    cmocka_unit_test(test_points),
-        cmocka_unit_test(test_measure), cmocka_unit_test(test_fixed_costs),
+        cmocka_unit_test(test_matmul),    cmocka_unit_test(test_costs),       cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_attention), cmocka_unit_test(test_fixed_costs), cmocka_unit_test(test_offload),
+        cmocka_unit_test(test_copies),    cmocka_unit_test(test_launches),    cmocka_unit_test(test_registry),
+        cmocka_unit_test(test_points),    cmocka_unit_test(test_measure),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
