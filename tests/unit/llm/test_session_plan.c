@@ -661,6 +661,50 @@ static void an_aborted_call_leaves_a_session_that_works(void **state) {
     tn_model_close(model);
 }
 
+/* ---- Predicted speed ---- */
+
+static tn_session_speed predicted(const tn_session_plan *plan, tn_session_speed_params params) {
+    tn_session_speed speed;
+    assert_ok(tn_session_plan_predict(plan, &params, &speed));
+    return speed;
+}
+
+/* The mean depth counts: half of the tokens generated, and half of the micro-batches of a prompt before the last. */
+static void predictions_are_made_at_the_mean_depth(void **state) {
+    (void)state;
+    tn_model *model = open_tiny(&(tiny_options){.context = 1024});
+    tn_session_params p = small_params("sim:64M,read=1000000000,f16=100000000000,launch=1us,name=rated");
+    tn_session_plan *plan;
+    tn_session_speed speed;
+    p.n_ctx = 1024;
+    p.n_seqs = 1;
+    p.n_gpu_layers = 1000;
+    assert_ok(tn_session_plan_new(model, &p, &plan));
+    const tn_session_speed first = predicted(plan, (tn_session_speed_params){.prompt = UBATCH}),
+                           deep = predicted(plan, (tn_session_speed_params){.depth = 500});
+    assert_true(first.prefill > 0 && first.decode > 0 && first.prefill > first.decode);
+    assert_true(first.prefill == UBATCH / first.prefill_run.seconds && first.decode == 1 / first.decode_run.seconds);
+    assert_true(deep.prefill == 0 && deep.decode < first.decode && deep.depth == 500);
+    speed = predicted(plan, (tn_session_speed_params){.depth = 490, .generate = 20});
+    assert_true(speed.decode == deep.decode);
+    speed = predicted(plan, (tn_session_speed_params){.prompt = UBATCH / 2});
+    assert_true(speed.prefill == first.prefill && speed.prompt == UBATCH / 2);
+    const tn_session_speed third = predicted(plan, (tn_session_speed_params){.prompt = UBATCH, .depth = UBATCH});
+    assert_true(third.prefill < first.prefill);
+    for (int32_t prompt = 2 * UBATCH + 1; prompt <= 3 * UBATCH; prompt += UBATCH - 1) {
+        speed = predicted(plan, (tn_session_speed_params){.prompt = prompt});
+        assert_true(speed.prefill == third.prefill);
+    }
+    for (int i = 0; i < 3; i++)
+        assert_fails(TN_E_INVALID, tn_session_plan_predict(plan,
+                                                           &(tn_session_speed_params){.prompt = i == 0 ? -1 : 8,
+                                                                                      .depth = i == 1 ? -1 : 0,
+                                                                                      .generate = i == 2 ? -1 : 0},
+                                                           &speed));
+    tn_session_plan_free(plan);
+    tn_model_close(model);
+}
+
 static int make_path(void **state) {
     (void)state;
     strcpy(model_path, "/tmp/tenon-plan-XXXXXX");
@@ -690,6 +734,7 @@ int main(void) {
         cmocka_unit_test(forged_plans_are_refused),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(an_aborted_call_leaves_a_session_that_works),
+        cmocka_unit_test(predictions_are_made_at_the_mean_depth),
     };
     return cmocka_run_group_tests(tests, make_path, remove_path);
 }
