@@ -181,6 +181,8 @@ static void test_experts(void **state) {
         const tn__cost cost = tn__node_cost(node, &(tn_predict_params){0});
         const double in_use = EXPERTS * (1 - pow(1 - (double)USED / EXPERTS, tokens[i]));
         assert_near(in_use * each, cost.weights);
+        assert_near(cost.weights + (double)(tn_nbytes(x) + tn_nbytes(node)), cost.bytes);
+        assert_near(USED * tokens[i] / in_use, cost.rows);
         assert_true(cost.weights > before);
         before = cost.weights;
     }
@@ -220,6 +222,8 @@ static void test_attention(void **state) {
     assert_near((100 + 6.5) * ROWS * HEADS, cost.scores);
     assert_near((100 + ROWS) * KV, cost.keys);
     assert_near(4 * HEAD * cost.scores, cost.operations);
+    assert_near((100 + ROWS) * KV * HEAD * 2 * 2, cost.weights);
+    assert_near(cost.weights + (double)(tn_nbytes(s.q) + tn_nbytes(causal)), cost.bytes);
     assert_near((100 + ROWS) * ROWS * HEADS, tn__node_cost(whole, &past).scores);
     assert_near(50 * ROWS * HEADS, tn__node_cost(chunked, &past).scores);
     cost = tn__node_cost(causal, &apart);
@@ -270,6 +274,25 @@ static void test_fixed_costs(void **state) {
     assert_near(8 * 1024 / 4e9 * 0.8, attention_time(&c, 32, 8, 64));
     assert_ok(tn_device_set_speed(device, 0, NULL));
     end_case(&c);
+}
+
+/* Weights in plain host memory are taken to be mapped. Those in a device's memory and other operands are not. */
+static void test_mapped(void **state) {
+    tn_device_speed speed = {.read = 4e9, .read_mapped = 1e9};
+    for (int i = 0; i < TN_SPEED_POINTS; i++) speed.multiply[TN_F32][i] = 1e15;
+    for (int on_cpu = 0; on_cpu < 2; on_cpu++) {
+        predict_case c;
+        begin_case(&c, on_cpu ? "cpu" : CARD);
+        tn_device *device = tn_stream_device(tn_sched_stream(c.sched, 0));
+        assert_ok(tn_device_set_speed(device, 0, &speed));
+        tn_tensor *w = weights_on(&c, 0, tn_tensor_nd(c.arena, TN_F32, 256, 256)),
+                  *x = weights_on(&c, 0, tn_tensor_nd(c.arena, TN_F32, 256, 1));
+        assert_near((double)tn_nbytes(w) / (on_cpu ? 1e9 : 4e9), predict(&c, tn_mul_mat(c.arena, w, x), 0).multiply);
+        tn_buffer_set_usage(c.buffers[0], TN_USAGE_ANY);
+        assert_near((double)tn_nbytes(w) / 4e9, predict(&c, tn_mul_mat(c.arena, w, x), 0).multiply);
+        assert_ok(tn_device_set_speed(device, 0, NULL));
+        end_case(&c);
+    }
 }
 
 /* Host weights that are copied over for a large batch count on the link. */
@@ -380,9 +403,9 @@ static void test_measure(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_matmul),    cmocka_unit_test(test_costs),       cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_attention), cmocka_unit_test(test_fixed_costs), cmocka_unit_test(test_offload),
-        cmocka_unit_test(test_copies),    cmocka_unit_test(test_launches),    cmocka_unit_test(test_registry),
-        cmocka_unit_test(test_points),    cmocka_unit_test(test_measure),
+        cmocka_unit_test(test_attention), cmocka_unit_test(test_fixed_costs), cmocka_unit_test(test_mapped),
+        cmocka_unit_test(test_offload),   cmocka_unit_test(test_copies),      cmocka_unit_test(test_launches),
+        cmocka_unit_test(test_registry),  cmocka_unit_test(test_points),      cmocka_unit_test(test_measure),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
