@@ -48,7 +48,12 @@ static void simulated_unified_memory_is_the_hosts(void **state) {
     assert_int_equal(free_bytes_of(domain), 0);
     tn_buffer_free(host);
     assert_int_equal(free_bytes_of(domain), 500 * kib);
-    assert_int_equal(free_bytes_of(device), 244 * kib); /* its own limit */
+    assert_int_equal(free_bytes_of(device), 244 * kib);                       /* its own limit */
+    assert_ok(tn_buffer_new(tn_device_buffer_type(cpu()), 600 * kib, &host)); /* the real host has more */
+    assert_int_equal(free_bytes_of(domain), 0);
+    assert_int_equal(free_bytes_of(device), 0);
+    assert_fails(TN_E_DEVICE_MEMORY, tn_buffer_new(tn_device_buffer_type(device), 1, &none));
+    tn_buffer_free(host);
     tn_buffer_free(own);
     assert_int_equal(free_bytes_of(domain), all);
     tn_registry_remove(device);
