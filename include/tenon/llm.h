@@ -83,7 +83,8 @@ typedef struct tn_budget {
 } tn_budget;
 
 typedef struct tn_session_params {
-    int32_t n_ctx;          /* cells of the KV cache, shared by the sequences; 0: as trained */
+    int32_t n_ctx;          /* tokens that the KV cache holds, shared by the sequences; 0: as trained */
+    int32_t page;           /* cells per page of the KV cache, 1 to 256; 0: 64, or less with many sequences */
     int32_t n_batch;        /* max tokens in one tn_session_decode */
     int32_t n_ubatch;       /* max tokens computed at once (a micro-batch): the worst case that is reserved */
     int32_t n_seqs;         /* sequence ids are 0 … n_seqs-1 */
@@ -310,17 +311,20 @@ TN_API tn_status tn_session_seq_remove(tn_session *session, int32_t seq, int32_t
 /* The sequences share the cells. */
 TN_API tn_status tn_session_seq_copy(tn_session *session, int32_t source, int32_t target, int32_t from, int32_t to);
 TN_API tn_status tn_session_seq_keep(tn_session *session, int32_t seq); /* removes all others */
-/* Adds to positions, or divides them; rotates K accordingly. After a failure the tokens that were being moved are no
- * longer in the cache; that holds for tn_session_defragment as well. */
+/* Adds to positions, or divides them; rotates K accordingly. Cells that other sequences see are copied first:
+ * TN_E_FULL, with nothing changed, where there are no free pages for that. After another failure the sequence is
+ * empty; that holds for tn_session_defragment as well. */
 TN_API tn_status tn_session_seq_shift(tn_session *session, int32_t seq, int32_t from, int32_t to, int32_t by);
 TN_API tn_status tn_session_seq_divide(tn_session *session, int32_t seq, int32_t from, int32_t to, int32_t by);
 TN_API int32_t tn_session_seq_first(const tn_session *session, int32_t seq); /* lowest position, -1 if empty */
 TN_API int32_t tn_session_seq_last(const tn_session *session, int32_t seq);  /* highest position, -1 if empty */
+/* Gathers the cells of partly filled pages. A decode that finds too few free pages does this by itself. */
 TN_API tn_status tn_session_defragment(tn_session *session);
 TN_API void tn_session_clear(tn_session *session);
 
 typedef struct tn_cache_usage {
-    int32_t cells, used, peak;
+    int32_t cells, used, peak; /* cells of all pages; those written; the most that were written at a time */
+    int32_t page, tokens;      /* cells per page; tokens that the session holds at most */
 } tn_cache_usage;
 TN_API tn_cache_usage tn_session_cache_usage(const tn_session *session);
 /* For every cell (`cells` ints) the lowest id of its sequences, or -1: for pictures. */

@@ -199,7 +199,7 @@ TN_API void *tn_arena_alloc(tn_arena *arena, size_t size);
     X(POOL_1D, pool_1d, "pool(x)", 1, 1, CONV, 0)                                                                    \
     X(POOL_2D, pool_2d, "pool(x)", 1, 1, CONV, 0)                                                                    \
     X(UPSCALE, upscale, "upscale(x)", 1, 1, MOVE, 0)                                                                 \
-    X(ATTENTION, attention, "attention(q,k,v)", 3, 8, ATTENTION, 0)                                                  \
+    X(ATTENTION, attention, "attention(q,k,v)", 3, 7, ATTENTION, 0)                                                  \
     X(CROSS_ENTROPY_LOSS, cross_entropy_loss, "-Σy*log(p)", 2, 2, REDUCE, 0)                                         \
     X(TIMESTEP_EMBEDDING, timestep_embedding, "timestep(x)", 1, 1, MOVE, 0)                                          \
     X(CUSTOM, custom, "f(x…)", 0, 10, CUSTOM, 0)
@@ -255,6 +255,14 @@ typedef struct tn_rope_params {
 } tn_rope_params;
 TN_API tn_rope_params tn_rope_params_default(int32_t dims, tn_rope_mode mode);
 
+/* Consecutive cells of a sequence with consecutive positions. */
+typedef struct tn_page_run {
+    int32_t cell;    /* the first */
+    int32_t count;   /* at most tn_attention_params.page */
+    int32_t first;   /* cell o of the run has the position (first + o) / divisor */
+    int32_t divisor; /* 1, except after positions were divided */
+} tn_page_run;
+
 /* Attention over K and V rows ("cells"). The cells visible to a query follow from positions, not from a stored mask.
  */
 typedef struct tn_attention_params {
@@ -264,6 +272,7 @@ typedef struct tn_attention_params {
     int32_t causal; /* visible cells have a position ≤ the query's */
     int32_t window; /* 0: all; otherwise visible cells satisfy (query position) - (cell position) < window */
     int32_t chunk;  /* 0: none; otherwise (position / chunk) of visible cells equals the query's */
+    int32_t page;   /* with page tables: the most cells of a run */
 } tn_attention_params;
 
 typedef enum tn_pool_kind { TN_POOL_MAX, TN_POOL_AVG } tn_pool_kind;
@@ -553,24 +562,28 @@ TN_API tn_tensor *tn_upscale(tn_arena *a, tn_tensor *x, const int64_t ne[TN_MAX_
 /* Attention. q f32[head_k, heads, tokens, batch], k[head_k, kv_heads, cells, batch], v[head_v, kv_heads, cells,
  * batch] of any type with arithmetic → f32[head_v, heads, tokens, batch]. Heads share K/V in groups.
  *
- * Without positions, the position of a query is cells - tokens + its index, and that of a cell its index. With a KV
- * cache:
+ * Without positions, the position of a query is cells - tokens + its index, and that of a cell its index. With
+ * sequence memory, the cells of a sequence are those of its row in a page table:
  *
- *   q_pos i32[2, tokens]    position and sequence id of every query (id < 0: a padding row, result 0)
- *   k_pos i32[1+w, cells]   position of every cell (< 0: empty), then w words of sequence bits: bit s%32 of
- *                           word s/32 is set if the cell belongs to sequence s
- *   range i32[2]            first and end: cells outside first…end-1 are ignored
+ *   q_pos i32[2, tokens]       position and sequence of every query (sequence < 0: a padding row, result 0)
+ *   pages i32[4, 1 + n, seqs]  for each sequence the number of runs and three zeros, then the runs as tn_page_run
+ *
+ * Runs may be in any order, several sequences may name the same cells, and a run may be shorter than a page. The last
+ * run may include cells that are not written yet if their positions are above every query's, attention is causal, and
+ * their memory holds finite values. Nothing outside k and v is read whatever the table holds: at most n runs are
+ * used, runs that leave k, have a count below 1 or above params.page, or positions below 0 or above INT32_MAX before
+ * division are ignored, a divisor below 1 counts as 1, and a query of a sequence ≥ seqs sees nothing.
  *
  * mask f32/f16[cells, ≥tokens, 1 or heads, 1 or batch] is added to the scores; sinks f32[heads] are added to the
- * denominator. All five are optional, but q_pos, k_pos and range are given together. The result of a query that sees
- * no cell is 0. */
+ * denominator. All four are optional, but q_pos and pages are given together, with params.page > 0 and without a
+ * mask. The result of a query that sees no cell is 0. */
 typedef struct tn_attention_sources {
     tn_tensor *q, *k, *v;
-    tn_tensor *q_pos, *k_pos, *range;
+    tn_tensor *q_pos, *pages;
     tn_tensor *mask, *sinks;
 } tn_attention_sources;
 /* Indices of the sources in tn_tensor.src. */
-enum { TN_ATTN_Q, TN_ATTN_K, TN_ATTN_V, TN_ATTN_Q_POS, TN_ATTN_K_POS, TN_ATTN_RANGE, TN_ATTN_MASK, TN_ATTN_SINKS };
+enum { TN_ATTN_Q, TN_ATTN_K, TN_ATTN_V, TN_ATTN_Q_POS, TN_ATTN_PAGES, TN_ATTN_MASK, TN_ATTN_SINKS };
 TN_API tn_tensor *tn_attention(tn_arena *a, const tn_attention_sources *s, const tn_attention_params *p);
 
 TN_API tn_tensor *tn_cross_entropy_loss(tn_arena *a, tn_tensor *logits, tn_tensor *labels); /* mean over rows → [1] */

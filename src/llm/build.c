@@ -182,8 +182,8 @@ static tn_tensor *build_attention(graph_builder *b, int32_t il, tn_tensor *x) {
     src.k = tn_reshape(a, kc, h->head_k, lh->n_head_kv, cache->k->ne[1]);
     src.v = tn_reshape(a, vc, h->head_v, lh->n_head_kv, cache->v->ne[1]);
     src.q_pos = graph_input(b, TN__INPUT_QUERY_CELLS);
-    src.k_pos = b->plan->kv.meta[(size_t)group * b->plan->kv.n_devices + (size_t)cache->device];
-    src.range = graph_input(b, group == TN__CACHE_FULL ? TN__INPUT_RANGE_FULL : TN__INPUT_RANGE_WINDOW);
+    src.pages = b->plan->kv.tables[(size_t)group * b->plan->kv.n_devices + (size_t)cache->device];
+    p.page = b->plan->kv.groups[group].page;
     tn_tensor *y = name_node(b, tn_attention(a, &src, &p), "attn");
     if (!y) return NULL;
     y = tn_reshape(a, y, y->ne[0] * y->ne[1], y->ne[2]);

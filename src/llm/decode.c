@@ -59,14 +59,15 @@ static tn_status stage_batch(tn_session *s, const tn_batch *b, int32_t *n_wanted
 typedef struct micro_batch {
     int32_t begin, n;
     int32_t *rows[TN__CACHE_GROUPS]; /* their cells */
-    int32_t range[TN__CACHE_GROUPS][2];
 } micro_batch;
 
-static tn_status take_cells(tn_session *s, micro_batch *m) {
-    tn__kv *kv = &s->plan->kv;
-    TN_TRY(tn__kv_take(kv, m->n, s->staging.positions + m->begin, s->staging.seqs + m->begin, m->rows));
-    for (int g = 0; g < TN__CACHE_GROUPS; g++) tn__kv_range(kv, g, m->range[g]);
-    return TN_OK;
+/* Where pages run out, partly filled ones are gathered first. */
+static tn_status take_cells(tn_session *s, const micro_batch *m) {
+    const int32_t *positions = s->staging.positions + m->begin, *seqs = s->staging.seqs + m->begin;
+    tn_status status = tn__kv_take(&s->plan->kv, m->n, positions, seqs, m->rows);
+    if (status != TN_E_FULL) return status;
+    TN_TRY(tn_session_defragment(s));
+    return tn__kv_take(&s->plan->kv, m->n, positions, seqs, m->rows);
 }
 
 /* After a failure: waits for queued work before the error is returned. */
@@ -101,7 +102,6 @@ static tn_status run_micro_batch(tn_session *s, const tn_batch *b, const micro_b
                               .seqs = g->seqs + m->begin,
                               .out_rows = g->out_rows};
     for (int i = 0; i < TN__CACHE_GROUPS; i++) inputs.rows[i] = m->rows[i];
-    memcpy(inputs.range, m->range, sizeof inputs.range);
     int32_t kept = list_output_rows(s, m, inputs.padded, &inputs.n_outputs);
     tn__graph_kind kind = tn__token_graph_kind(&p->params);
     if (kind == TN__GRAPH_LOGITS && b->argmax) kind = TN__GRAPH_ARGMAX;
@@ -158,23 +158,19 @@ static bool positions_ascend(const tn_session *s, int32_t n_tokens) {
     return true;
 }
 
-/* Several micro-batches in flight. Devices at work read the cells' metadata, so all cells are taken first. */
+/* Several micro-batches in flight. Devices at work read the page tables, so all cells are taken first. */
 static tn_status run_in_flight(tn_session *s, const tn_batch *b) {
     const int32_t step = s->plan->params.n_ubatch;
-    tn__kv *kv = &s->plan->kv;
     micro_batch m = {0};
-    int32_t end = kv->groups[TN__CACHE_FULL].end;
     for (m.begin = 0; m.begin < b->n_tokens; m.begin += step) {
         m.n = TN__MIN(step, b->n_tokens - m.begin);
         for (int g = 0; g < TN__CACHE_GROUPS; g++) m.rows[g] = s->staging.rows[g] + m.begin;
         TN_TRY(take_cells(s, &m));
     }
-    TN_TRY(tn__kv_send_meta(kv));
+    TN_TRY(tn__kv_send_tables(&s->plan->kv));
     for (m.begin = 0; m.begin < b->n_tokens; m.begin += step) {
         m.n = TN__MIN(step, b->n_tokens - m.begin);
         for (int g = 0; g < TN__CACHE_GROUPS; g++) m.rows[g] = s->staging.rows[g] + m.begin;
-        for (int32_t i = 0; i < m.n; i++) end = TN__MAX(end, m.rows[TN__CACHE_FULL][i] + 1);
-        m.range[TN__CACHE_FULL][1] = end; /* as if later micro-batches had no cells yet */
         TN_TRY(run_micro_batch(s, b, &m, m.begin + m.n == b->n_tokens));
     }
     return TN_OK;
@@ -186,7 +182,7 @@ static tn_status run_one_by_one(tn_session *s, const tn_batch *b) {
         micro_batch m = {.begin = i, .n = end - i};
         memcpy(m.rows, s->staging.rows, sizeof m.rows);
         TN_TRY(take_cells(s, &m));
-        TN_TRY(tn__kv_send_meta(&s->plan->kv));
+        TN_TRY(tn__kv_send_tables(&s->plan->kv));
         TN_TRY(run_micro_batch(s, b, &m, true));
         if (!s->plan->model->h.causal) tn_session_clear(s);
     }
@@ -226,9 +222,10 @@ tn_status tn_session_decode(tn_session *s, const tn_batch *b) {
     int32_t n_wanted = 0;
     TN_TRY(stage_batch(s, b, &n_wanted));
     if (!causal) TN_TRY(check_whole_sequences(s, b->n_tokens));
-    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        const tn__cells *c = &s->plan->kv.groups[g];
-        if (causal && c->n && !c->window && c->n - c->used < b->n_tokens) return tn__cells_fail_full(c, b->n_tokens);
+    const tn__page_table *pages = &s->plan->kv.groups[TN__CACHE_FULL];
+    if (causal && pages->n_pages && pages->limit - pages->used < b->n_tokens) {
+        TN_TRY(tn_session_defragment(s));
+        if (pages->limit - pages->used < b->n_tokens) return tn__pages_fail_full(pages, b->n_tokens);
     }
     s->results.n = 0;
     s->results.rows = s->results.logits;

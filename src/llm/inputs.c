@@ -21,12 +21,10 @@ static bool has_query_scales(const input_context *c) {
     return !tn__moves_cells(c->shape) && c->h->temperature_scale != 0;
 }
 static bool uses_group(const input_context *c, int group) {
-    return !tn__moves_cells(c->shape) && c->kv->groups[group].n > 0;
+    return !tn__moves_cells(c->shape) && c->kv->groups[group].n_pages > 0;
 }
 static bool has_rows_full(const input_context *c) { return uses_group(c, TN__CACHE_FULL); }
-static bool has_range_full(const input_context *c) { return uses_group(c, TN__CACHE_FULL); }
 static bool has_rows_window(const input_context *c) { return uses_group(c, TN__CACHE_WINDOW); }
-static bool has_range_window(const input_context *c) { return uses_group(c, TN__CACHE_WINDOW); }
 static bool has_output_rows(const input_context *c) {
     return !tn__moves_cells(c->shape) && c->shape.n_outputs < c->shape.n_tokens;
 }
@@ -63,12 +61,6 @@ static void stage_query_scales(const tn__micro_batch *b, void *to) {
 static void stage_rows_full(const tn__micro_batch *b, void *to) { stage_list(b, b->rows[TN__CACHE_FULL], -1, to); }
 static void stage_rows_window(const tn__micro_batch *b, void *to) {
     stage_list(b, b->rows[TN__CACHE_WINDOW], -1, to);
-}
-static void stage_range_full(const tn__micro_batch *b, void *to) {
-    memcpy(to, b->range[TN__CACHE_FULL], sizeof b->range[TN__CACHE_FULL]);
-}
-static void stage_range_window(const tn__micro_batch *b, void *to) {
-    memcpy(to, b->range[TN__CACHE_WINDOW], sizeof b->range[TN__CACHE_WINDOW]);
 }
 static void stage_output_rows(const tn__micro_batch *b, void *to) {
     memcpy(to, b->out_rows, (size_t)b->n_outputs * sizeof *b->out_rows);

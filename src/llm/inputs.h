@@ -15,9 +15,7 @@ enum { TN__TOKENS = -1, TN__OUTPUTS = -2 };
     X(QUERY_CELLS, query_cells, "query_cells", I32, 2, TN__TOKENS)                                                   \
     X(QUERY_SCALES, query_scales, "query_scales", F32, 1, 1, TN__TOKENS)                                             \
     X(ROWS_FULL, rows_full, "rows.0", I32, TN__TOKENS)                                                               \
-    X(RANGE_FULL, range_full, "range.0", I32, 2)                                                                     \
     X(ROWS_WINDOW, rows_window, "rows.1", I32, TN__TOKENS)                                                           \
-    X(RANGE_WINDOW, range_window, "range.1", I32, 2)                                                                 \
     X(OUTPUT_ROWS, output_rows, "outputs", I32, TN__OUTPUTS)                                                         \
     X(MOVE_FROM, move_from, "cells.from", I32, TN__TOKENS)                                                           \
     X(MOVE_TO, move_to, "cells.to", I32, TN__TOKENS)                                                                 \
@@ -29,7 +27,7 @@ typedef enum tn__input {
 #undef TN_X
         TN__INPUT_COUNT
 } tn__input;
-_Static_assert(TN__CACHE_FULL == 0 && TN__CACHE_WINDOW == 1, "rows.N and range.N belong to group N");
+_Static_assert(TN__CACHE_FULL == 0 && TN__CACHE_WINDOW == 1, "rows.N belongs to group N");
 
 typedef enum tn__graph_kind {
     TN__GRAPH_LOGITS, /* tokens → logits of the output rows */
@@ -68,7 +66,6 @@ typedef struct tn__micro_batch {
     const tn_token *tokens;
     const int32_t *positions, *seqs;
     const int32_t *rows[TN__CACHE_GROUPS]; /* the tokens' cells */
-    int32_t range[TN__CACHE_GROUPS][2];
     const int32_t *out_rows; /* of the graph's outputs, all of them */
     int32_t n_outputs;
     /* Of graphs that move cells: n entries each. */

@@ -2,8 +2,8 @@
  *
  * A loop that requests only the argmax of each step feeds it back unchanged, so the device can take its own result as
  * the next input, and the host's time between two steps is hidden. A queued step is invisible until it is requested:
- * its cell is taken on the device only. If another batch is requested next, or the cache has changed, the step is
- * discarded. */
+ * its cell is taken only then. A step whose cell begins a new page is not queued. If another batch is requested next,
+ * or the cache has changed, the step is discarded. */
 #include "llm/session_internal.h"
 
 #include "base/checked.h"
@@ -15,7 +15,7 @@ static const tn__shape next_shape = {TN__GRAPH_NEXT, 1, 1};
 bool tn__queued_step_possible(const tn_session_plan *p) {
     const tn_device_caps caps = tn_device_get_caps(tn__plan_device(p, (size_t)p->kv.argmax_device));
     if (!caps.async || !caps.events || p->params.embeddings || !p->model->h.causal) return false;
-    if (p->kv.groups[TN__CACHE_WINDOW].n) return false; /* taking a cell there frees others */
+    if (p->kv.groups[TN__CACHE_WINDOW].n_pages) return false; /* taking a cell there frees others */
     for (int32_t i = 0; i < p->model->h.n_layer + 2; i++)
         if (p->placement.device_of_layer[i] != p->kv.argmax_device) return false;
     return true;
@@ -51,16 +51,15 @@ static void list_step_values(tn__queued_step *q, int buffer, void *values[TN__IN
     for (int i = 0; i < TN__INPUT_COUNT; i++) values[i] = q->buffers[buffer].values[i];
 }
 
-/* Queues metadata, inputs, the graph and the copy of its result. Devices may read the inputs late: they stay in their
+/* Queues inputs, the graph and the copy of its result. Devices may read the inputs late: they stay in their
  * buffer until the step has run. */
-static tn_status queue_step(tn_session *s, tn__graph_set *set, int buffer, size_t meta_offset, size_t meta_bytes) {
+static tn_status queue_step(tn_session *s, tn__graph_set *set, int buffer) {
     tn_session_plan *p = s->plan;
     tn__queued_step *q = &s->queued;
     const size_t device = (size_t)p->kv.argmax_device;
     tn_stream *queue = tn_sched_stream(p->sched, device);
     void *values[TN__INPUT_COUNT];
     list_step_values(q, buffer, values);
-    TN_TRY(tn_stream_set_async(queue, p->kv.meta[device], q->buffers[buffer].meta, meta_offset, meta_bytes));
     TN_TRY(tn__inputs_set_async(&set->inputs, values, queue));
     TN_TRY(tn_sched_run_async(p->sched, set->graph));
     TN_TRY(tn_stream_get_async(queue, p->kv.argmax, q->buffers[buffer].step, 0, 2 * sizeof(int32_t)));
@@ -79,7 +78,6 @@ static void stage_step(tn_session *s, const tn__graph_set *set, int buffer, cons
                              .n_outputs = 1};
     void *values[TN__INPUT_COUNT];
     list_step_values(q, buffer, values);
-    tn__kv_range(&s->plan->kv, TN__CACHE_FULL, batch.range[TN__CACHE_FULL]);
     tn__inputs_stage(&set->inputs, &batch, values);
     q->buffers[buffer].row = *cell;
     q->buffers[buffer].step[0] = -1; /* until the step has succeeded */
@@ -89,33 +87,22 @@ static void stage_step(tn_session *s, const tn__graph_set *set, int buffer, cons
 static void queue_next_step(tn_session *s) {
     tn_session_plan *p = s->plan;
     tn__queued_step *q = &s->queued;
-    tn__cells *c = &p->kv.groups[TN__CACHE_FULL];
+    const tn__page_table *pages = &p->kv.groups[TN__CACHE_FULL];
     const tn_tensor *learned = p->model->w.pos_embd;
-    const int32_t position = q->position + 1, last = c->last[q->seq], peak = p->kv.peak;
-    const size_t row_ints = (size_t)(1 + c->words);
+    const int32_t position = q->position + 1, cell = tn__pages_next_cell(pages, q->seq, position);
     tn__graph_set *set;
-    if ((learned && position >= learned->ne[1]) || c->used == c->n || tn__graph_for(p, next_shape, &set) != TN_OK ||
-        tn_sched_alloc(p->sched, set->graph) != TN_OK ||
-        tn__kv_take(&p->kv, 1, &position, &q->seq, s->staging.rows) != TN_OK)
+    if (cell < 0 || (learned && position >= learned->ne[1]) || tn__graph_for(p, next_shape, &set) != TN_OK ||
+        tn_sched_alloc(p->sched, set->graph) != TN_OK)
         return;
-    const int32_t cell = s->staging.rows[TN__CACHE_FULL][0], first = c->dirty_first, end = c->dirty_end;
-    const size_t ints = (size_t)(end - first) * row_ints;
-    tn_status status = TN_E_TOO_BIG;
-    if (ints <= TN__QUEUED_META) {
-        const int buffer = q->current ^= 1;
-        memcpy(q->buffers[buffer].meta, c->meta + (size_t)first * row_ints, ints * sizeof(int32_t));
-        stage_step(s, set, buffer, &position, &cell);
-        c->dirty_first = c->dirty_end = c->n_dirty = 0;
-        status = queue_step(s, set, buffer, (size_t)first * row_ints * sizeof(int32_t), ints * sizeof(int32_t));
-        if (status != TN_OK) {
-            (void)tn_sched_synchronize(p->sched);
-            for (int32_t i = first; i < end; i++) tn__cells_touch(c, i);
-            /* A step that was stopped may be queued again; one that failed would fail again. */
-            if (status != TN_E_ABORTED) q->possible = false;
-        }
+    const int buffer = q->current ^= 1;
+    stage_step(s, set, buffer, &position, &cell);
+    const tn_status status = queue_step(s, set, buffer);
+    if (status != TN_OK) {
+        (void)tn_sched_synchronize(p->sched);
+        /* A step that was stopped may be queued again; one that failed would fail again. */
+        if (status != TN_E_ABORTED) q->possible = false;
     }
-    tn__kv_untake(&p->kv, q->seq, cell, last, peak);
-    q->changes = c->changes;
+    q->changes = pages->changes;
     q->queued = status == TN_OK;
 }
 

@@ -71,7 +71,6 @@ void tn__embeddings_finish(tn_session *session);
 
 /* ---- Queued step (queued_step.c): the next step of a greedy loop, run before it is requested ---- */
 
-enum { TN__QUEUED_META = 64 };
 typedef struct tn__queued_step {
     bool possible;         /* all of the session is on one device that queues */
     bool looping;          /* the last batch was one token with only its argmax requested, */
@@ -83,7 +82,7 @@ typedef struct tn__queued_step {
     struct {
         tn_event *done;
         int32_t *step; /* argmax and sum, in memory that the device can write to */
-        int32_t meta[TN__QUEUED_META], row, values[TN__INPUT_COUNT][2];
+        int32_t row, values[TN__INPUT_COUNT][2];
     } buffers[2];
 } tn__queued_step;
 

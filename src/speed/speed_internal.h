@@ -59,7 +59,7 @@ typedef struct tn__stack {
     bool filled;
     tn_graph *graph;
     tn_buffer *buffers[3]; /* matrices, small weights, caches */
-    tn_tensor *k_pos, *positions, *q_pos, *range, *cell_rows, *x, *result;
+    tn_tensor *positions, *q_pos, *pages, *cell_rows, *x, *result;
     int32_t *ints;
     float *floats;
 } tn__stack;

@@ -11,6 +11,9 @@
 typedef tn__stack_layer stack_layer;
 
 enum { LAYER_TENSORS = 14, LAYER_NODES = 48, MATRICES = 7, SMALL_WEIGHTS = 5 };
+/* Cells of a page, and pages for a number of cells. */
+enum { STACK_PAGE = 64 };
+static int64_t stack_runs(int64_t cells) { return (cells + STACK_PAGE - 1) / STACK_PAGE; }
 
 /* Matrices: in memory for weights, the repacked one where the device prefers it. */
 static tn_status make_weights(tn_arena *a, const tn__stack_shape *s, stack_layer *l) {
@@ -65,9 +68,8 @@ static tn_tensor *stack_attention(tn__stack *st, const stack_layer *l, tn_tensor
                                 .k = tn_reshape(a, kc, s->head, s->kv_heads, s->cells),
                                 .v = tn_reshape(a, vc, s->head, s->kv_heads, s->cells),
                                 .q_pos = st->q_pos,
-                                .k_pos = st->k_pos,
-                                .range = st->range};
-    const tn_attention_params p = {.scale = 1 / sqrtf((float)s->head), .causal = 1};
+                                .pages = st->pages};
+    const tn_attention_params p = {.scale = 1 / sqrtf((float)s->head), .causal = 1, .page = STACK_PAGE};
     tn_tensor *y = tn_attention(a, &src, &p);
     return y ? tn_mul_mat(a, l->o, tn_reshape(a, y, y->ne[0] * y->ne[1], y->ne[2])) : NULL;
 }
@@ -116,7 +118,7 @@ static tn_status build_stack(tn__stack *st) {
     st->positions = tn_input(a, TN_I32, s->rows);
     st->q_pos = tn_input(a, TN_I32, 2, s->rows);
     st->cell_rows = tn_input(a, TN_I32, s->rows);
-    st->range = tn_input(a, TN_I32, 2);
+    st->pages = tn_input(a, TN_I32, 4, 1 + stack_runs(s->cells));
     tn_tensor *x = st->x;
     for (int64_t i = 0; i < st->used_layers; i++) {
         const stack_layer *l = &st->layers[i];
@@ -219,27 +221,12 @@ static tn_status bind_weights(tn__stack *st) {
                SMALL_WEIGHTS * sizeof *list);
         memcpy(caches + i * 2, (tn_tensor *[]){l->k_cache, l->v_cache}, 2 * sizeof *list);
     }
-    caches[2 * n] = st->k_pos;
     tn_buffer_type *plain = tn_device_buffer_type(device);
     tn_status status = bind_all(memory_for_weights(device, st->layers[0].up), matrices, n * MATRICES,
                                 TN_USAGE_WEIGHTS, &st->buffers[0]);
     if (status == TN_OK) status = bind_all(plain, small, n * SMALL_WEIGHTS, TN_USAGE_WEIGHTS, &st->buffers[1]);
-    if (status == TN_OK) status = bind_all(plain, caches, n * 2 + 1, TN_USAGE_ANY, &st->buffers[2]);
+    if (status == TN_OK) status = bind_all(plain, caches, n * 2, TN_USAGE_ANY, &st->buffers[2]);
     tn_free(list);
-    return status;
-}
-
-/* Cell i holds position i of sequence 0. */
-static tn_status fill_cells(tn_tensor *k_pos) {
-    const size_t n = (size_t)k_pos->ne[1];
-    int32_t *cells = tn_malloc(n * 2 * sizeof *cells);
-    if (!cells) return TN_E_NOMEM;
-    for (size_t i = 0; i < n; i++) {
-        cells[2 * i] = (int32_t)i;
-        cells[2 * i + 1] = 1;
-    }
-    tn_status status = tn_tensor_set(k_pos, cells);
-    tn_free(cells);
     return status;
 }
 
@@ -251,8 +238,7 @@ static tn_status fill_stack(tn__stack *st) {
         for (size_t k = 0; k < TN__COUNT(list); k++)
             if (list[k]) TN_TRY(fill_weights(list[k]));
     }
-    TN_TRY(tn_buffer_clear(st->buffers[2], 0));
-    return fill_cells(st->k_pos);
+    return tn_buffer_clear(st->buffers[2], 0);
 }
 
 /* ---- Public within the module ---- */
@@ -276,7 +262,6 @@ tn_status tn__stack_new(tn_sched *sched, const tn__stack_shape *shape, tn__stack
     tn_arena_params tensors = {.size = tn_arena_size_for(n * LAYER_TENSORS + 1, 1), .no_alloc = true};
     TN_TRY_GOTO(tn_arena_new(&tensors, &st->tensors), status, failed);
     for (size_t i = 0; i < n; i++) TN_TRY_GOTO(make_weights(st->tensors, shape, &st->layers[i]), status, failed);
-    st->k_pos = tn_tensor_nd(st->tensors, TN_I32, 2, shape->cells);
     TN_TRY_GOTO(tn_arena_status(st->tensors), status, failed);
     TN_TRY_GOTO(bind_weights(st), status, failed);
     return TN_OK;
@@ -287,7 +272,7 @@ failed:
 
 /* All nodes must run on the device itself. */
 static tn_status schedule_stack(tn__stack *st) {
-    tn_tensor *const inputs[] = {st->x, st->positions, st->q_pos, st->cell_rows, st->range};
+    tn_tensor *const inputs[] = {st->x, st->positions, st->q_pos, st->cell_rows, st->pages};
     for (size_t i = 0; i < TN__COUNT(inputs); i++) TN_TRY(tn_sched_pin(st->sched, inputs[i], 0));
     tn_sched_info info;
     TN_TRY(tn_sched_describe(st->sched, st->graph, &info));
@@ -322,7 +307,7 @@ tn_status tn__stack_prepare(tn__stack *st, int64_t layers, int64_t rows) {
     TN_TRY(schedule_stack(st));
     if (!st->filled) TN_TRY(fill_stack(st));
     st->filled = true;
-    st->ints = tn_calloc(3 * (size_t)rows + 2, sizeof *st->ints);
+    st->ints = tn_calloc(3 * (size_t)rows + 4 * (size_t)(1 + stack_runs(st->shape.cells)), sizeof *st->ints);
     st->floats = tn_calloc((size_t)(rows * st->shape.width), sizeof *st->floats);
     if (!st->ints || !st->floats) return TN_E_NOMEM;
     fill_random(st->floats, rows * st->shape.width, 7);
@@ -337,26 +322,36 @@ void tn__stack_free(tn__stack *st) {
     *st = (tn__stack){0};
 }
 
+/* Cell i holds position i of sequence 0. Returns the number of runs. */
+static int64_t fill_pages(int32_t *pages, int64_t cells) {
+    const int64_t runs = stack_runs(cells);
+    memcpy(pages, (int32_t[4]){(int32_t)runs}, sizeof(tn_page_run));
+    for (int64_t i = 0; i < runs; i++) {
+        const int32_t cell = (int32_t)(i * STACK_PAGE), count = (int32_t)TN__MIN(STACK_PAGE, cells - cell);
+        memcpy(pages + 4 * (1 + i), (int32_t[4]){cell, count, cell, 1}, sizeof(tn_page_run));
+    }
+    return runs;
+}
+
 tn_status tn__stack_run(tn__stack *st, int64_t n_past) {
     const int64_t rows = st->shape.rows;
     if (n_past < 0 || n_past + rows > st->shape.cells)
         return tn_fail(TN_E_INVALID, "%lld cells do not fit the measuring graph", (long long)(n_past + rows));
     tn_stream *stream = tn_sched_stream(st->sched, 0);
     /* Not on the stack: after a failure the device may still be reading them. */
-    int32_t *position = st->ints, *query = st->ints + rows, *range = st->ints + 3 * rows;
+    int32_t *position = st->ints, *query = st->ints + rows, *pages = st->ints + 3 * rows;
     float *sums = st->floats; /* as many as rows: not more than the inputs it was filled with */
     for (int64_t i = 0; i < rows; i++) {
         position[i] = (int32_t)(n_past + i);
         query[2 * i] = (int32_t)(n_past + i);
         query[2 * i + 1] = 0;
     }
-    range[0] = 0;
-    range[1] = (int32_t)(n_past + rows);
+    const int64_t runs = fill_pages(pages, n_past + rows);
     const size_t n = (size_t)rows * sizeof(int32_t);
     TN_TRY(tn_stream_set_async(stream, st->positions, position, 0, n));
     TN_TRY(tn_stream_set_async(stream, st->cell_rows, position, 0, n));
     TN_TRY(tn_stream_set_async(stream, st->q_pos, query, 0, 2 * n));
-    TN_TRY(tn_stream_set_async(stream, st->range, range, 0, 2 * sizeof *range));
+    TN_TRY(tn_stream_set_async(stream, st->pages, pages, 0, (size_t)(1 + runs) * sizeof(tn_page_run)));
     TN_TRY(tn_sched_run_async(st->sched, st->graph));
     TN_TRY(tn_stream_get_async(stream, st->result, sums, 0, tn_nbytes(st->result)));
     TN_TRY(tn_stream_synchronize(stream));

@@ -479,7 +479,8 @@ static tn_status rule_out_prod(tn_tensor *t) {
 
 static tn_status rule_attention(tn_tensor *t) {
     const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K], *v = t->src[TN_ATTN_V];
-    const tn_tensor *q_pos = t->src[TN_ATTN_Q_POS], *k_pos = t->src[TN_ATTN_K_POS], *range = t->src[TN_ATTN_RANGE];
+    const tn_tensor *q_pos = t->src[TN_ATTN_Q_POS], *pages = t->src[TN_ATTN_PAGES];
+    const tn_attention_params *p = &t->params.attention;
     REQUIRE(q->type == TN_F32, TN_E_TYPE, "q must be f32");
     REQUIRE((is_f32_f16_bf16(k) || tn_type_is_quantized(k->type)) && tn_type_can_read(k->type), TN_E_TYPE,
             "k cannot be read");
@@ -493,19 +494,19 @@ static tn_status rule_attention(tn_tensor *t) {
     REQUIRE(k->ne[1] > 0 && q->ne[1] % k->ne[1] == 0, TN_E_SHAPE,
             "%lld query heads are not a multiple of %lld kv heads", (long long)q->ne[1], (long long)k->ne[1]);
     REQUIRE(q->ne[3] == k->ne[3], TN_E_SHAPE, "batches differ");
-    REQUIRE(!q_pos == !k_pos && !q_pos == !range, TN_E_INVALID, "q_pos, k_pos and range must be given together");
+    REQUIRE(!q_pos == !pages, TN_E_INVALID, "q_pos and pages must be given together");
     if (q_pos) {
-        REQUIRE(is_index(q_pos) && is_index(k_pos) && is_index(range), TN_E_TYPE, "positions must be i32");
+        REQUIRE(is_index(q_pos) && is_index(pages), TN_E_TYPE, "q_pos and pages must be i32");
         REQUIRE(q_pos->ne[0] == 2 && q_pos->ne[1] == q->ne[2] && tn_is_matrix(q_pos) && tn_is_contiguous(q_pos),
                 TN_E_SHAPE, "q_pos must be [2,%lld]", (long long)q->ne[2]);
-        REQUIRE(k_pos->ne[0] >= 2 && k_pos->ne[1] == k->ne[2] && tn_is_matrix(k_pos) && tn_is_contiguous(k_pos),
-                TN_E_SHAPE, "k_pos must be [1+words,%lld]", (long long)k->ne[2]);
-        REQUIRE(range->ne[0] == 2 && tn_is_vector(range) && tn_is_contiguous(range), TN_E_SHAPE, "range must be [2]");
-        REQUIRE(q->ne[3] == 1, TN_E_SHAPE, "a cache has no batch dimension");
+        REQUIRE(pages->ne[0] == 4 && pages->ne[1] >= 1 && pages->ne[3] == 1 && tn_is_contiguous(pages), TN_E_SHAPE,
+                "pages must be [4,1+runs,sequences]");
+        REQUIRE(p->page > 0, TN_E_INVALID, "page must be positive, not %d", (int)p->page);
+        REQUIRE(!t->src[TN_ATTN_MASK], TN_E_INVALID, "there is no mask with page tables");
+        REQUIRE(q->ne[3] == 1, TN_E_SHAPE, "sequence memory has no batch dimension");
     }
     TN_TRY(check_mask(t, t->src[TN_ATTN_MASK], k->ne[2], q->ne[2], q->ne[1], q->ne[3]));
     TN_TRY(check_sinks(t, t->src[TN_ATTN_SINKS], q->ne[1]));
-    const tn_attention_params *p = &t->params.attention;
     REQUIRE(p->soft_cap >= 0 && p->max_bias >= 0 && p->window >= 0 && p->chunk >= 0, TN_E_INVALID,
             "soft_cap, max_bias, window and chunk must not be negative");
     t->type = TN_F32;

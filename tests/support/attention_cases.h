@@ -72,66 +72,93 @@ typedef struct attention_case {
     tn_type k_type, v_type;
     tn_attention_params params;
     float stretch; /* factor of the queries: a large one gives scores of several tens */
-    int words;     /* of sequence bits; the three sequences are the first, the middle and the last of them */
-    bool positions, runs, mask, mask_f16, mask_per_head, sinks;
+    int sequences; /* 0: no page tables */
+    int runs;      /* room of a page table */
+    bool tidy;     /* whole pages in order of position, of which the last is open */
+    bool mask, mask_f16, mask_per_head, sinks;
 } attention_case;
-
-static int sequence_of(const attention_case *c, int s) { return s * (32 * c->words - 1) / 2; }
-
-/* Data that a thread keeps from one job must not change the results of the next. */
-static void check_kept(const tn__cpu_kernels *table, tn__attention_job job, int nth, size_t nout) {
-    const size_t bytes = table->attention_kept ? table->attention_kept(&job) : 0;
-    if (!bytes || table->attention_splits(&job) > 1) return;
-    float *expected = job.out;
-    job.out = aligned(nout * sizeof *job.out);
-    unsigned char *kept = aligned(bytes * (size_t)nth);
-    for (int i = 0; i < nth; i++) memset(kept + bytes * (size_t)i, 0, TN__KEPT_HEAD);
-    for (int again = 0; again < 3; again++) {
-        memset(job.out, 0xff, nout * sizeof *job.out);
-        for (int i = 0; i < nth; i++) {
-            job.kept = kept + bytes * (size_t)i;
-            table->attention(&job, i, nth);
-        }
-        if (memcmp(expected, job.out, nout * sizeof *job.out) != 0)
-            fail_msg("%s attention: job %d with what %d threads kept gives other bits", table->name, again + 1, nth);
-    }
-    free(kept);
-    free(job.out);
-}
 
 /* The operands of a case, and its keys and values as floats. */
 typedef struct attention_data {
     float *q, *k32, *v32, *mask, *sinks;
     unsigned char *k, *v;
     uint16_t *mask16;
-    int32_t *q_pos, *k_pos, range[2];
+    int32_t *q_pos;
+    tn_page_run *pages;
     size_t k_row, v_row; /* bytes */
 } attention_data;
 
-static void random_positions(rng *r, const attention_case *c, attention_data *d) {
+static bool is_valid_run(const attention_case *c, const tn_page_run *r) {
+    return r->count >= 1 && r->count <= c->params.page && r->cell >= 0 && (int64_t)r->cell + r->count <= c->cells &&
+           r->first >= 0 && (int64_t)r->first + r->count - 1 <= INT32_MAX;
+}
+/* The cells of a sequence, visible or not, in the order of its runs; the same one may appear more than once. */
+typedef struct listed_cell {
+    int cell, position;
+} listed_cell;
+static int list_cells(const attention_case *c, const attention_data *d, int sequence, listed_cell *list) {
+    int n = 0;
+    for (; !c->sequences && n < c->cells; n++) list[n] = (listed_cell){n, n};
+    if (!c->sequences || sequence < 0 || sequence >= c->sequences) return n;
+    const tn_page_run *row = d->pages + (size_t)sequence * (size_t)(1 + c->runs);
+    for (int i = 0; i < row->cell && i < c->runs; i++) {
+        const tn_page_run *r = &row[1 + i];
+        for (int o = 0; is_valid_run(c, r) && o < r->count; o++)
+            list[n++] = (listed_cell){r->cell + o, (r->first + o) / (r->divisor < 1 ? 1 : r->divisor)};
+    }
+    return n;
+}
+static size_t list_room(const attention_case *c) {
+    return (size_t)c->cells + (size_t)c->runs * (size_t)(c->params.page < c->cells ? c->params.page : c->cells) + 1;
+}
+
+/* A run anywhere in a page: its positions may be anywhere, divided, and other sequences may have its cells, too. Some
+ * runs are not valid. */
+static tn_page_run wild_run(rng *r, const attention_case *c) {
+    const int page = c->params.page, pages = (c->cells + page - 1) / page,
+              from = (int)rng_below(r, (uint32_t)pages) * page;
+    const int room = c->cells - from < page ? c->cells - from : page, skip = (int)rng_below(r, (uint32_t)room);
+    tn_page_run run = {from + skip, 1 + (int32_t)rng_below(r, (uint32_t)(room - skip)),
+                       (int32_t)rng_below(r, (uint32_t)c->cells), (int32_t)rng_below(r, 4)};
+    switch (rng_below(r, 40)) {
+    case 0: run.cell = c->cells; break;
+    case 1: run.cell = -1; break;
+    case 2: run.count = rng_below(r, 2) ? 0 : -5; break;
+    case 3: run.count = page + 1; break;
+    case 4: run.cell = INT32_MAX, run.count = INT32_MAX; break;
+    case 5: run.first = INT32_MIN; break;
+    case 6: run.first = INT32_MAX, run.count = 2; break;
+    case 7: run.divisor = INT32_MIN; break;
+    case 8: run.divisor = INT32_MAX; break;
+    default: break;
+    }
+    return run;
+}
+
+static void random_pages(rng *r, const attention_case *c, attention_data *d) {
+    const int page = c->params.page, pages = (c->cells + page - 1) / page;
     d->q_pos = malloc((size_t)c->tokens * 8);
-    d->k_pos = calloc((size_t)c->cells, (size_t)(1 + c->words) * 4);
+    d->pages = calloc((size_t)c->sequences * (size_t)(1 + c->runs), sizeof *d->pages);
     for (int t = 0; t < c->tokens; t++) {
-        d->q_pos[2 * t] = c->cells / 2 + t;
-        /* One token each of three sequences and padding; an even number of tokens ends with a long run of one
+        /* One token each of the sequences and padding; an even number of tokens ends with a long group of one
          * sequence. */
-        d->q_pos[2 * t + 1] = t % 7 == 6 ? -1 : sequence_of(c, t % 3);
-        if (t % 11 == 5 || (c->tokens % 5 == 0 && t >= 10))
-            d->q_pos[2 * t + 1] = 32 * c->words; /* a sequence without cells */
-        if (c->tokens % 2 == 0 && t >= 10) d->q_pos[2 * t + 1] = t < c->tokens - 2 ? sequence_of(c, 1) : -1;
+        const int last = c->sequences - 1;
+        int sequence = t % 7 == 6 ? -1 : t % c->sequences;
+        if (t % 11 == 5 || (c->tokens % 5 == 0 && t >= 10)) sequence = c->sequences; /* which has no cells */
+        if (c->tokens % 2 == 0 && t >= 10) sequence = t < c->tokens - 2 ? last : -1;
+        d->q_pos[2 * t] = c->cells / 2 + t;
+        d->q_pos[2 * t + 1] = sequence;
     }
-    for (int i = 0; i < c->cells;
-         i++) { /* positions not in order, some cells empty, three sequences, mixed or in runs */
-        int32_t *entry = d->k_pos + i * (1 + c->words);
-        int sequence = sequence_of(c, c->runs ? i / 70 % 3 : (int)rng_below(r, 3));
-        entry[0] = rng_below(r, 9) == 0 ? -1 : (i * 5) % c->cells;
-        entry[1 + sequence / 32] = (int32_t)(1u << sequence % 32);
-    }
-    d->range[0] = 0;
-    d->range[1] = c->cells;
-    if (c->positions && c->cells > 3) {
-        d->range[0] = 1;
-        d->range[1] = c->cells - 1;
+    for (int s = 0; s < c->sequences; s++) {
+        tn_page_run *row = d->pages + (size_t)s * (size_t)(1 + c->runs);
+        const int shift = (int)rng_below(r, (uint32_t)pages);
+        row->cell = c->tidy ? (c->runs < pages ? c->runs : pages) : (int32_t)rng_below(r, (uint32_t)c->runs + 3) - 1;
+        if (c->tidy && s > 0) row->cell = (int32_t)rng_below(r, (uint32_t)row->cell + 1) / 2; /* the first is long */
+        if (!c->tidy && rng_below(r, 20) == 0) row->cell = rng_below(r, 2) ? INT32_MAX : INT32_MIN;
+        for (int i = 0; i < c->runs; i++) {
+            const int cell = (i + shift) % pages * page, count = c->cells - cell < page ? c->cells - cell : page;
+            row[1 + i] = c->tidy ? (tn_page_run){cell, count, i * page, 1} : wild_run(r, c);
+        }
     }
 }
 
@@ -161,13 +188,13 @@ static attention_data random_attention_data(rng *r, const attention_case *c) {
         if (c->mask_f16) d.mask[i] = tn__f16_to_f32(d.mask16[i]);
     }
     for (int h = 0; h < c->heads; h++) d.sinks[h] = rng_normal(r);
-    random_positions(r, c, &d);
+    if (c->sequences) random_pages(r, c, &d);
     return d;
 }
 
 static void free_attention_data(attention_data *d) {
     free(d->q), free(d->k), free(d->v), free(d->k32), free(d->v32), free(d->mask), free(d->mask16), free(d->sinks);
-    free(d->q_pos), free(d->k_pos);
+    free(d->q_pos), free(d->pages);
 }
 
 static tn__attention_job attention_job(const attention_case *c, const attention_data *d, float *out) {
@@ -192,11 +219,12 @@ static tn__attention_job attention_job(const attention_case *c, const attention_
                              .out_head = (size_t)c->head_v * 4,
                              .out_token = (size_t)(c->head_v * c->heads) * 4,
                              .params = c->params};
-    if (c->positions) {
+    if (c->sequences) {
+        job.paged = true;
         job.q_pos = d->q_pos;
-        job.k_pos = d->k_pos;
-        job.k_words = c->words;
-        job.range = d->range;
+        job.pages = d->pages;
+        job.runs = c->runs;
+        job.sequences = c->sequences;
     }
     if (c->mask) {
         job.mask = c->mask_f16 ? (const void *)d->mask16 : d->mask;
@@ -208,15 +236,11 @@ static tn__attention_job attention_job(const attention_case *c, const attention_
     return job;
 }
 
-/* The score of cell i in float64; -infinity if it is not visible. */
-static double reference_score(const attention_case *c, const attention_data *d, int t, int h, int i) {
-    const int32_t *entry = d->k_pos + i * (1 + c->words);
-    const int kv = h / (c->heads / c->kv_heads), kp = c->positions ? entry[0] : i;
-    const int position = c->positions ? d->q_pos[2 * t] : c->cells - c->tokens + t,
-              sequence = c->positions ? d->q_pos[2 * t + 1] : 0;
-    bool sees = kp >= 0 && sequence >= 0 && i >= d->range[0] && i < d->range[1];
-    if (sees && c->positions)
-        sees = sequence < 32 * c->words && (uint32_t)entry[1 + sequence / 32] >> sequence % 32 & 1;
+/* The score of a listed cell in float64; -infinity if it is not visible. */
+static double reference_score(const attention_case *c, const attention_data *d, int t, int h, listed_cell of) {
+    const int kv = h / (c->heads / c->kv_heads), i = of.cell, kp = of.position;
+    const int position = c->sequences ? d->q_pos[2 * t] : c->cells - c->tokens + t;
+    bool sees = true;
     if (c->params.causal) sees = sees && kp <= position;
     if (c->params.window) sees = sees && position - kp < c->params.window;
     if (c->params.chunk) sees = sees && kp / c->params.chunk == position / c->params.chunk;
@@ -237,18 +261,18 @@ static double reference_score(const attention_case *c, const attention_data *d, 
 }
 
 static void check_head(const tn__cpu_kernels *table, const attention_case *c, const attention_data *d,
-                       const float *results, int t, int h, double *p, double *acc) {
-    const int kv = h / (c->heads / c->kv_heads);
+                       const float *results, int t, int h, listed_cell *list, double *p, double *acc) {
+    const int kv = h / (c->heads / c->kv_heads), n = list_cells(c, d, c->sequences ? d->q_pos[2 * t + 1] : 0, list);
     double most = -INFINITY, total = 0, vmax = 0;
-    for (int i = 0; i < c->cells; i++) {
-        p[i] = reference_score(c, d, t, h, i);
+    for (int i = 0; i < n; i++) {
+        p[i] = reference_score(c, d, t, h, list[i]);
         most = fmax(most, p[i]);
     }
     if (c->sinks) most = fmax(most, d->sinks[h]);
     memset(acc, 0, (size_t)c->head_v * sizeof *acc);
-    for (int i = 0; i < c->cells; i++) {
+    for (int i = 0; i < n; i++) {
         double w = p[i] == -INFINITY ? 0 : exp(p[i] - most);
-        const float *vr = d->v32 + (size_t)(kv * c->cells + i) * (size_t)c->head_v;
+        const float *vr = d->v32 + (size_t)(kv * c->cells + list[i].cell) * (size_t)c->head_v;
         total += w;
         for (int e = 0; e < c->head_v; e++) {
             acc[e] += w * vr[e];
@@ -266,34 +290,120 @@ static void check_head(const tn__cpu_kernels *table, const attention_case *c, co
     }
 }
 
-/* Runs a case on 1, 2 and 5 threads, which must give the same bits, and compares the result with float64. */
+/* Computes a job with shares one after the other. */
+static void run_attention(const tn__cpu_kernels *table, tn__attention_job job, int nth, size_t nout) {
+    memset(job.out, 0xff, nout * sizeof *job.out);
+    job.scratch = aligned(table->attention_scratch(&job, nth));
+    for (int i = 0; i < nth; i++) table->attention(&job, i, nth);
+    for (int i = 0; i < nth && table->attention_splits(&job) > 1; i++) table->attention_combine(&job, i, nth);
+    free(job.scratch);
+}
+static void check_bits(const tn__cpu_kernels *table, const attention_case *c, const float *expected, const float *got,
+                       size_t nout, const char *what) {
+    if (memcmp(expected, got, nout * sizeof *got) != 0)
+        fail_msg("%s attention: %s gives other bits (k %s v %s cells %d tokens %d sequences %d page %d)", table->name,
+                 what, type_name(c->k_type), type_name(c->v_type), c->cells, c->tokens, c->sequences,
+                 (int)c->params.page);
+}
+
+/* The whole pages of a cache change places, and the valid runs of its tables with them. */
+static attention_data shuffled_pages(rng *r, const attention_case *c, const attention_data *d) {
+    const int page = c->params.page, whole = c->cells / page;
+    attention_data to = *d;
+    const size_t rows = (size_t)(c->kv_heads * c->cells), runs = (size_t)c->sequences * (size_t)(1 + c->runs);
+    int *place = malloc((size_t)c->cells * sizeof *place);
+    for (int i = 0; i < c->cells; i++) place[i] = i;
+    for (int i = whole - 1; i > 0; i--) {
+        const int j = (int)rng_below(r, (uint32_t)i + 1);
+        for (int o = 0; o < page; o++) {
+            const int was = place[i * page + o];
+            place[i * page + o] = place[j * page + o], place[j * page + o] = was;
+        }
+    }
+    to.k = malloc(to.k_row * rows), to.v = malloc(to.v_row * rows), to.pages = malloc(runs * sizeof *to.pages);
+    for (int i = 0; i < c->cells; i++) {
+        memcpy(to.k + (size_t)(place[i] * c->kv_heads) * d->k_row, d->k + (size_t)(i * c->kv_heads) * d->k_row,
+               (size_t)c->kv_heads * d->k_row);
+        for (int h = 0; h < c->kv_heads; h++)
+            memcpy(to.v + (size_t)(h * c->cells + place[i]) * d->v_row, d->v + (size_t)(h * c->cells + i) * d->v_row,
+                   d->v_row);
+    }
+    for (size_t i = 0; i < runs; i++) {
+        to.pages[i] = d->pages[i];
+        if (i % (size_t)(1 + c->runs) && is_valid_run(c, &d->pages[i])) to.pages[i].cell = place[d->pages[i].cell];
+    }
+    free(place);
+    return to;
+}
+/* Every valid run is cut in two, and invalid ones are gone. */
+static tn_page_run *halved_runs(const attention_case *c, const attention_data *d) {
+    tn_page_run *to = calloc((size_t)c->sequences * (size_t)(1 + 2 * c->runs), sizeof *to);
+    for (int s = 0; s < c->sequences; s++) {
+        const tn_page_run *row = d->pages + (size_t)s * (size_t)(1 + c->runs);
+        tn_page_run *half = to + (size_t)s * (size_t)(1 + 2 * c->runs);
+        int n = 0;
+        for (int i = 0; i < row->cell && i < c->runs; i++) {
+            tn_page_run r = row[1 + i];
+            if (!is_valid_run(c, &r)) continue;
+            const int32_t first = r.count / 2;
+            if (first) half[1 + n++] = (tn_page_run){r.cell, first, r.first, r.divisor};
+            half[1 + n++] = (tn_page_run){r.cell + first, r.count - first, r.first + first, r.divisor};
+        }
+        half->cell = n;
+    }
+    return to;
+}
+/* Results depend on the list of a sequence's cells, not on where they are and how they are divided into runs. */
+static void check_layouts(const tn__cpu_kernels *table, rng *r, const attention_case *c, const attention_data *d,
+                          const float *expected, float *out, size_t nout) {
+    attention_data moved = shuffled_pages(r, c, d);
+    run_attention(table, attention_job(c, &moved, out), 3, nout);
+    check_bits(table, c, expected, out, nout, "another order of pages");
+    free(moved.k), free(moved.v), free(moved.pages);
+    tn__attention_job job = attention_job(c, d, out);
+    tn_page_run *halves = halved_runs(c, d);
+    job.pages = halves;
+    job.runs = 2 * c->runs;
+    run_attention(table, job, 2, nout);
+    check_bits(table, c, expected, out, nout, "halving the runs");
+    free(halves);
+}
+/* A job without page tables equals one sequence in pages. */
+static void check_as_pages(const tn__cpu_kernels *table, const attention_case *c, const attention_data *d,
+                           const float *expected, float *out, size_t nout) {
+    enum { PAGE = 24 };
+    const int runs = (c->cells + PAGE - 1) / PAGE;
+    tn_page_run *pages = calloc((size_t)runs + 1, sizeof *pages);
+    int32_t *q_pos = calloc((size_t)c->tokens, 2 * sizeof *q_pos);
+    pages->cell = runs;
+    for (int i = 0; i < runs; i++)
+        pages[1 + i] = (tn_page_run){i * PAGE, c->cells - i * PAGE < PAGE ? c->cells - i * PAGE : PAGE, i * PAGE, 1};
+    for (int t = 0; t < c->tokens; t++) q_pos[2 * t] = c->cells - c->tokens + t;
+    tn__attention_job job = attention_job(c, d, out);
+    job.paged = true, job.q_pos = q_pos, job.pages = pages, job.runs = runs, job.sequences = 1,
+    job.params.page = PAGE;
+    run_attention(table, job, 2, nout);
+    check_bits(table, c, expected, out, nout, "one sequence in pages");
+    free(pages), free(q_pos);
+}
+
+/* Runs a case on 1 to 5 threads, which must give the same bits, and compares the result with float64. */
 static void check_attention(const tn__cpu_kernels *table, rng *r, const attention_case *c) {
     attention_data d = random_attention_data(r, c);
     const size_t nout = (size_t)(c->heads * c->tokens * c->head_v);
-    float *out = aligned(nout * sizeof *out), *first = NULL;
-    tn__attention_job job = attention_job(c, &d, out);
-    static const int counts[] = {1, 2, 5};
-    for (int n = 0; n < 3; n++) {
-        int nth = counts[n];
-        memset(out, 0xff, nout * sizeof *out);
-        job.scratch = aligned(table->attention_scratch(&job, nth));
-        for (int i = 0; i < nth; i++) table->attention(&job, i, nth);
-        if (table->attention_splits(&job) > 1) {
-            for (int i = 0; i < nth; i++) table->attention_combine(&job, i, nth);
-        }
-        check_kept(table, job, nth, nout);
-        free(job.scratch);
-        if (!first) {
-            first = malloc(nout * sizeof *out);
-            memcpy(first, out, nout * sizeof *out);
-        } else if (memcmp(first, out, nout * sizeof *out) != 0) {
-            fail_msg("%s attention: %d threads give other bits than 1", table->name, nth);
-        }
+    float *out = aligned(nout * sizeof *out), *first = malloc(nout * sizeof *out);
+    for (int nth = 1; nth <= 5; nth++) {
+        run_attention(table, attention_job(c, &d, out), nth, nout);
+        if (nth == 1) memcpy(first, out, nout * sizeof *out);
+        check_bits(table, c, first, out, nout, "another number of threads");
     }
-    double *p = malloc((size_t)c->cells * sizeof *p), *acc = malloc((size_t)c->head_v * sizeof *acc);
+    if (c->sequences) check_layouts(table, r, c, &d, first, out, nout);
+    if (!c->sequences && !c->mask) check_as_pages(table, c, &d, first, out, nout);
+    double *p = malloc(list_room(c) * sizeof *p), *acc = malloc((size_t)c->head_v * sizeof *acc);
+    listed_cell *list = malloc(list_room(c) * sizeof *list);
     for (int t = 0; t < c->tokens; t++)
-        for (int h = 0; h < c->heads; h++) check_head(table, c, &d, first, t, h, p, acc);
-    free(p), free(acc), free(first), free(out);
+        for (int h = 0; h < c->heads; h++) check_head(table, c, &d, first, t, h, list, p, acc);
+    free(p), free(acc), free(list), free(first), free(out);
     free_attention_data(&d);
 }
 
@@ -317,13 +427,30 @@ static inline void check_attentions(const tn__cpu_kernels *table) {
         if (rng_below(&r, 6) == 0) c.params.chunk = 1 + (int32_t)rng_below(&r, 60);
         if (rng_below(&r, 4) == 0) c.params.soft_cap = 5;
         if (rng_below(&r, 4) == 0) c.params.max_bias = 8;
-        c.positions = rng_below(&r, 2);
-        c.words = 1 + (int)rng_below(&r, 9); /* also more than kernels summarise */
-        c.runs = rng_below(&r, 2);
-        c.mask = rng_below(&r, 4) == 0;
+        if (rng_below(&r, 3)) {
+            static const int32_t pages[] = {1, 7, 16, 32, 64, 64, 128, 256};
+            c.sequences = 1 + (int)rng_below(&r, round % 7 == 0 ? 30 : 3);
+            c.params.page = pages[rng_below(&r, 8)];
+            c.tidy = rng_below(&r, 2);
+            c.runs = (c.cells + c.params.page - 1) / c.params.page;
+            if (rng_below(&r, 3) == 0) c.runs = (int)rng_below(&r, (uint32_t)(2 * c.runs) + 2);
+        }
+        c.mask = !c.sequences && rng_below(&r, 3) == 0;
         c.mask_f16 = rng_below(&r, 2);
         c.mask_per_head = rng_below(&r, 2);
         c.sinks = rng_below(&r, 4) == 0;
+        check_attention(table, &r, &c);
+    }
+    /* More cells than the splits of usual length hold, in one sequence of several. */
+    for (int round = 0; round < effort(3); round++) {
+        attention_case c = {.head_k = 32, .head_v = 32, .heads = 4, .kv_heads = 2, .cells = 16500 + 200 * round};
+        c.k_type = c.v_type = TN_F16;
+        c.stretch = 1;
+        c.tokens = round == 1 ? 1 : 5;
+        c.params = (tn_attention_params){.scale = 0.2f, .page = 64};
+        c.sequences = round == 2 ? 1 : 4;
+        c.runs = (c.cells + 63) / 64;
+        c.tidy = true;
         check_attention(table, &r, &c);
     }
 }

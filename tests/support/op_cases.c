@@ -425,33 +425,55 @@ static tn_tensor *conv_case(tn_arena *a, tn_op op, rng *r) {
     return flat ? tn_conv_1d(a, kernel, x, &p) : tn_conv_2d(a, kernel, x, &p);
 }
 
-/* A cache shared by a few sequences, partly empty, with positions not in order. */
-static void random_cache(tn_arena *a, tn_attention_sources *s, int64_t tokens, int64_t cells, rng *r) {
-    int64_t words = pick_int(r, 1, 2), sequences = pick_int(r, 1, 32 * words);
-    if (sequences > 5 && chance(r, 70)) sequences = pick_int(r, 1, 5);
-    s->q_pos = integer_tensor(a, TN_I32, (int64_t[]){2, tokens, 1, 1}, 0, cells, r);
-    s->k_pos = integer_tensor(a, TN_I32, (int64_t[]){1 + words, cells, 1, 1}, 0, cells, r);
-    s->range = integer_tensor(a, TN_I32, (int64_t[]){2, 1, 1, 1}, 0, 0, r);
-    int32_t *q = s->q_pos->data, *k = s->k_pos->data, *range = s->range->data;
-    bool one_run = chance(r, 50); /* consecutive positions of one sequence, like a prompt */
-    for (int64_t t = 0; t < tokens; t++) {
-        q[2 * t + 1] = (int32_t)(one_run ? 0 : pick_int(r, 0, sequences - 1));
-        if (one_run) q[2 * t] = (int32_t)(cells - tokens + t > 0 ? cells - tokens + t : t);
-        if (chance(r, 5)) q[2 * t + 1] = -1;
-        if (chance(r, 5)) q[2 * t + 1] = (int32_t)pick_int(r, 32 * words, 100 * words); /* a sequence without cells */
+/* A run that does not belong into a table. */
+static tn_page_run hostile_run(int64_t cells, int32_t page, rng *r) {
+    tn_page_run run = {(int32_t)pick_int(r, 0, cells - 1), 1, (int32_t)pick_int(r, 0, cells), 1};
+    switch (rng_below(r, 7)) {
+    case 0: run.cell = (int32_t)cells; break;
+    case 1: run.cell = -1; break;
+    case 2: run.count = 0; break;
+    case 3: run.count = page + 1; break;
+    case 4: run.cell = INT32_MAX, run.count = INT32_MAX; break;
+    case 5: run.first = INT32_MIN; break;
+    default: run.first = INT32_MAX, run.count = 2; break;
     }
-    for (int64_t c = 0; c < cells; c++) {
-        int32_t *cell = k + c * (1 + words);
-        if (one_run && chance(r, 90)) cell[0] = (int32_t)c;
-        if (chance(r, 10)) cell[0] = -1;
-        for (int64_t w = 0; w < words; w++) cell[1 + w] = 0;
-        for (int64_t i = 0, n = chance(r, 70) ? 1 : 3; i < n; i++) {
-            int64_t sequence = one_run && chance(r, 80) ? 0 : pick_int(r, 0, sequences - 1);
-            cell[1 + sequence / 32] |= (int32_t)((uint32_t)1 << (sequence % 32));
+    return run;
+}
+
+/* Sequences that share the cells, in runs that lie anywhere. Most are as a session makes them: whole pages of one
+ * sequence, in order of position, of which the last is open. */
+static int32_t random_pages(tn_arena *a, tn_attention_sources *s, int64_t tokens, int64_t cells, rng *r) {
+    static const int32_t sizes[] = {1, 3, 16, 32, 64, 64, 128, 256};
+    const int32_t page = sizes[rng_below(r, 8)];
+    const int64_t sequences = chance(r, 70) ? pick_int(r, 1, 5) : pick_int(r, 1, 64),
+                  pages = (cells + page - 1) / page, n = chance(r, 80) ? pages : pick_int(r, 0, pages + 3);
+    s->q_pos = integer_tensor(a, TN_I32, (int64_t[]){2, tokens, 1, 1}, 0, cells, r);
+    s->pages = integer_tensor(a, TN_I32, (int64_t[]){4, 1 + n, sequences, 1}, 0, cells, r);
+    int32_t *q = s->q_pos->data;
+    const bool one = chance(r, 50), tidy = chance(r, 60); /* consecutive positions of one sequence, like a prompt */
+    for (int64_t t = 0; t < tokens; t++) {
+        q[2 * t + 1] = (int32_t)(one ? 0 : pick_int(r, 0, sequences - 1));
+        if (one) q[2 * t] = (int32_t)(cells - tokens + t > 0 ? cells - tokens + t : t);
+        if (chance(r, 5)) q[2 * t + 1] = -1;
+        if (chance(r, 5)) q[2 * t + 1] = (int32_t)pick_int(r, sequences, 100 * sequences); /* it sees nothing */
+    }
+    for (int64_t i = 0; i < sequences; i++) {
+        tn_page_run *row = (tn_page_run *)s->pages->data + i * (1 + n);
+        const int64_t shift = pick_int(r, 0, pages - 1);
+        *row = (tn_page_run){(int32_t)(chance(r, 80) ? n : pick_int(r, -1, n + 2)), 0, 0, 0};
+        for (int64_t j = 0; j < n; j++) {
+            const int64_t which = tidy ? (j + shift) % pages : pick_int(r, 0, pages - 1), cell = which * page;
+            const int64_t room = cells - cell < page ? cells - cell : page;
+            tn_page_run run = {(int32_t)cell, (int32_t)room, (int32_t)(j * page), 1};
+            if (!tidy && chance(r, 50)) {
+                const int64_t skip = pick_int(r, 0, room - 1);
+                run = (tn_page_run){(int32_t)(cell + skip), (int32_t)pick_int(r, 1, room - skip),
+                                    (int32_t)pick_int(r, 0, cells), (int32_t)pick_int(r, 0, 3)};
+            }
+            row[1 + j] = !tidy && chance(r, 5) ? hostile_run(cells, page, r) : run;
         }
     }
-    range[0] = chance(r, 50) ? 0 : (int32_t)pick_int(r, 0, cells / 4);
-    range[1] = chance(r, 50) ? (int32_t)cells : (int32_t)pick_int(r, cells / 2, cells);
+    return page;
 }
 
 /* Random modifications of scores that models use. */
@@ -480,13 +502,13 @@ static tn_tensor *attention_case(tn_arena *a, rng *r) {
     s.q = tensor_of_rows(a, TN_F32, (int64_t[]){dk, kv * group, tokens, batch}, 1, r);
     s.k = tensor_of_rows(a, kt, (int64_t[]){dk, kv, cells, batch}, 1, r);
     s.v = tensor_of_rows(a, vt, (int64_t[]){dv, kv, cells, batch}, 1, r);
-    if (cached) random_cache(a, &s, tokens, cells, r);
-    if (chance(r, 20)) {
+    tn_attention_params p = attention_params(dk, cells, r);
+    if (cached) p.page = random_pages(a, &s, tokens, cells, r);
+    if (!cached && chance(r, 20)) {
         int64_t m[4] = {cells, tokens + pick_int(r, 0, 2), chance(r, 50) ? 1 : kv * group, chance(r, 50) ? 1 : batch};
         s.mask = tensor_of_rows(a, chance(r, 50) ? TN_F32 : TN_F16, m, 1, r);
     }
     if (chance(r, 20)) s.sinks = dense_tensor(a, TN_F32, (int64_t[]){kv * group, 1, 1, 1}, 1, r);
-    tn_attention_params p = attention_params(dk, cells, r);
     return tn_attention(a, &s, &p);
 }
 
@@ -521,9 +543,9 @@ tn_tensor *cache_case(tn_arena *a, int i, rng *r) {
     s.q = dense_tensor(a, TN_F32, (int64_t[]){dk, kv * group, tokens, 1}, 1, r);
     s.k = dense_tensor(a, kt, (int64_t[]){dk, kv, cells, 1}, 1, r);
     s.v = dense_tensor(a, vt, (int64_t[]){dv, kv, cells, 1}, 1, r);
-    if (chance(r, 80)) random_cache(a, &s, tokens, cells, r);
-    if (chance(r, 25)) s.sinks = dense_tensor(a, TN_F32, (int64_t[]){kv * group, 1, 1, 1}, 1, r);
     tn_attention_params p = attention_params(dk, cells, r);
+    if (chance(r, 80)) p.page = random_pages(a, &s, tokens, cells, r);
+    if (chance(r, 25)) s.sinks = dense_tensor(a, TN_F32, (int64_t[]){kv * group, 1, 1, 1}, 1, r);
     return tn_attention(a, &s, &p);
 }
 

@@ -251,32 +251,48 @@ static void out_prod(const tn_tensor *node, double *out, double *scale) {
     free(y.v);
 }
 
+/* A cell of a query's sequence; the same one may be listed more than once. */
+typedef struct listed_cell {
+    int64_t cell, position;
+} listed_cell;
+/* Lists all cells of a sequence, visible or not. */
+static int64_t list_cells(const tn_tensor *node, int64_t sequence, listed_cell *list) {
+    const tn_tensor *pages = node->src[TN_ATTN_PAGES];
+    const int64_t cells = node->src[TN_ATTN_K]->ne[2];
+    int64_t n = 0;
+    for (; !pages && n < cells; n++) list[n] = (listed_cell){n, n};
+    if (!pages || sequence < 0 || sequence >= pages->ne[2]) return n;
+    const int32_t *row = (const int32_t *)pages->data + sequence * pages->ne[1] * 4;
+    for (int64_t i = 0; i < row[0] && i + 1 < pages->ne[1]; i++) {
+        const int32_t *run = row + 4 + 4 * i;
+        const int64_t cell = run[0], count = run[1], first = run[2], divisor = run[3] < 1 ? 1 : run[3];
+        if (count < 1 || count > node->params.attention.page || cell < 0 || cell + count > cells) continue;
+        if (first < 0 || first + count - 1 > INT32_MAX) continue;
+        for (int64_t o = 0; o < count; o++) list[n++] = (listed_cell){cell + o, (first + o) / divisor};
+    }
+    return n;
+}
+
 static void attention(const tn_tensor *node, double *out, double *scale) {
     array q = load(node->src[TN_ATTN_Q]), k = load(node->src[TN_ATTN_K]), v = load(node->src[TN_ATTN_V]);
-    array q_pos = load(node->src[TN_ATTN_Q_POS]), range = load(node->src[TN_ATTN_RANGE]);
+    array q_pos = load(node->src[TN_ATTN_Q_POS]);
     array mask = load(node->src[TN_ATTN_MASK]), sinks = load(node->src[TN_ATTN_SINKS]);
-    const tn_tensor *k_pos = node->src[TN_ATTN_K_POS];
+    const tn_tensor *pages = node->src[TN_ATTN_PAGES];
     const tn_attention_params *p = &node->params.attention;
-    double *score = malloc(((size_t)k.n2 + 1) * sizeof *score);
+    const int64_t at_once = p->page < k.n2 ? p->page : k.n2, most_cells = pages ? (pages->ne[1] - 1) * at_once : k.n2;
+    double *score = malloc(((size_t)most_cells + 1) * sizeof *score);
+    listed_cell *list = malloc(((size_t)most_cells + 1) * sizeof *list);
     EACH_ROW(node) { /* i1 head, i2 token, i3 batch */
-        int64_t own = k.n2 - q.n2 + i2, sequence = 0, first = 0, end = k.n2, kv = i1 / (q.n1 / k.n1);
+        int64_t own = k.n2 - q.n2 + i2, sequence = 0, kv = i1 / (q.n1 / k.n1);
         if (q_pos.t) {
             own = (int64_t)at(&q_pos, 0, i2, 0, 0);
             sequence = (int64_t)at(&q_pos, 1, i2, 0, 0);
-            first = (int64_t)range.v[0];
-            end = (int64_t)range.v[1];
         }
+        const int64_t n = list_cells(node, sequence, list);
         double most = -INFINITY, sum = 0;
-        for (int64_t c = 0; c < k.n2; c++) {
-            int64_t cell = c;
-            score[c] = -INFINITY;
-            if (c < first || c >= end || sequence < 0) continue;
-            if (k_pos) {
-                const int32_t *words = (const int32_t *)k_pos->data + c * k_pos->ne[0];
-                cell = words[0];
-                if (cell < 0 || sequence / 32 + 1 >= k_pos->ne[0]) continue;
-                if (!((uint32_t)words[1 + sequence / 32] >> (sequence % 32) & 1)) continue;
-            }
+        for (int64_t j = 0; j < n; j++) {
+            const int64_t c = list[j].cell, cell = list[j].position;
+            score[j] = -INFINITY;
             if (p->causal && cell > own) continue;
             if (p->window && own - cell >= p->window) continue;
             if (p->chunk && cell / p->chunk != own / p->chunk) continue;
@@ -286,17 +302,17 @@ static void attention(const tn_tensor *node, double *out, double *scale) {
             if (p->soft_cap > 0) s = p->soft_cap * tanh(s / p->soft_cap);
             if (p->max_bias > 0) s -= alibi(i1, q.n1, p->max_bias) * fabs((double)(own - cell));
             if (mask.t) s += at(&mask, c, i2, i1 % mask.n2, i3 % mask.n3);
-            score[c] = s;
+            score[j] = s;
             if (s > most || isnan(s)) most = s;
         }
         if (sinks.t && most != -INFINITY && sinks.v[i1] > most) most = sinks.v[i1];
-        for (int64_t c = 0; c < k.n2; c++) sum += score[c] == -INFINITY ? 0 : exp(score[c] - most);
+        for (int64_t j = 0; j < n; j++) sum += score[j] == -INFINITY ? 0 : exp(score[j] - most);
         if (sinks.t) sum += exp(sinks.v[i1] - most);
         for (int64_t i = 0; i < v.n0; i++) {
             double total = 0, size = 0;
-            for (int64_t c = 0; c < k.n2 && most != -INFINITY; c++) {
-                if (score[c] == -INFINITY) continue;
-                double weight = exp(score[c] - most) / sum, value = at(&v, i, kv, c, i3);
+            for (int64_t j = 0; j < n && most != -INFINITY; j++) {
+                if (score[j] == -INFINITY) continue;
+                double weight = exp(score[j] - most) / sum, value = at(&v, i, kv, list[j].cell, i3);
                 total += weight * value;
                 size += fmax(weight, 1e-6) * fabs(value); /* below this the steps of f16 no longer become smaller */
             }
@@ -305,11 +321,11 @@ static void attention(const tn_tensor *node, double *out, double *scale) {
         }
     }
     free(score);
+    free(list);
     free(q.v);
     free(k.v);
     free(v.v);
     free(q_pos.v);
-    free(range.v);
     free(mask.v);
     free(sinks.v);
 }

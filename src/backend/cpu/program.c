@@ -66,7 +66,6 @@ typedef struct cpu_program {
     step *steps;          /* at most n_phases */
     _Atomic int32_t *counters;
     unsigned char *scratch;   /* of the current run */
-    size_t kept, kept_at;     /* bytes that each thread keeps from node to node, at the end of the scratch */
     _Atomic uint32_t stop_at; /* the barrier at which all threads stop together; NEVER: none */
 } cpu_program;
 
@@ -297,22 +296,6 @@ static int64_t units_of(const tn_tensor *node, const tn__cpu_op *op) {
     return op->units ? op->units(node) : tn_nrows(node);
 }
 
-/* The bytes a thread keeps for these nodes; zero if a node writes the data they depend on. */
-static size_t kept_bytes(const cpu_program *p, const tn__cpu_kernels *kernels) {
-    size_t most = 0;
-    for (uint32_t i = 0; i < p->n_nodes; i++) {
-        const cpu_node *info = &p->nodes[i];
-        int sources = 0;
-        const size_t bytes = info->op->kept ? info->op->kept(info->node, kernels, &sources) : 0;
-        for (uint32_t j = 0; bytes > 0 && j < p->n_nodes; j++)
-            for (int s = 0; s < TN_MAX_SRC; s++)
-                if (sources >> s & 1 && info->node->src[s] && overlap(p->nodes[j].node, info->node->src[s], false))
-                    return 0;
-        most = TN__MAX(most, bytes);
-    }
-    return most;
-}
-
 tn_status tn__cpu_program_new(tn_stream *stream, tn_tensor *const *nodes, size_t n_nodes, tn_program **out) {
     const tn__cpu_stream *cpu = stream->impl;
     if (n_nodes > INT32_MAX / 8) return tn_fail(TN_E_OVERFLOW, "%zu nodes are too many for one program", n_nodes);
@@ -363,9 +346,7 @@ tn_status tn__cpu_program_new(tn_stream *stream, tn_tensor *const *nodes, size_t
     p->steps = tn_calloc(p->n_phases, sizeof *p->steps);
     p->counters = tn_calloc(p->n_phases, sizeof *p->counters);
     if (!p->tasks || !p->steps || !p->counters) goto out_of_memory;
-    p->kept = kept_bytes(p, cpu->kernels);
-    p->kept_at = tn__scratch_size(TN__MAX(arrange_steps(p, false, SIZE_MAX / 2), row_local));
-    p->base.scratch = p->kept_at + p->kept * (size_t)p->n_threads;
+    p->base.scratch = tn__scratch_size(TN__MAX(arrange_steps(p, false, SIZE_MAX / 2), row_local));
     *out = &p->base;
     return TN_OK;
 out_of_memory:
@@ -398,7 +379,6 @@ static void run_task(cpu_program *p, const step_task *t, int ith, int nth) {
                      .ith = ith,
                      .nth = nth,
                      .scratch = p->scratch + t->scratch,
-                     .kept = p->kept ? p->scratch + p->kept_at + p->kept * (size_t)ith : NULL,
                      .next = &p->counters[info->first_counter + (uint32_t)t->phase]};
     info->op->run(&task);
 }
@@ -481,12 +461,10 @@ tn_status tn__cpu_program_run(tn_program *program, tn_buffer *scratch) {
     const tn__cpu_stream *stream = program->stream->impl;
     if (!p->arranged) {
         TN_TRY(check_bound(p));
-        arrange_steps(p, true, p->kept_at);
+        arrange_steps(p, true, p->base.scratch);
         p->arranged = true;
     }
     p->scratch = tn_buffer_base(scratch);
-    for (int i = 0; i < p->n_threads && p->kept; i++)
-        memset(p->scratch + p->kept_at + p->kept * (size_t)i, 0, TN__KEPT_HEAD);
     for (uint32_t i = 0; i < p->n_phases; i++) atomic_store_explicit(&p->counters[i], 0, memory_order_relaxed);
     atomic_store_explicit(&p->stop_at, NEVER, memory_order_relaxed);
     if (!stop_requested(p, 0)) {

@@ -106,10 +106,11 @@ void mark_attention_extras(compiler *f) {
     }
 }
 
-// Whether no node of this program computes positions, rows or ranges, so that they may be read before grid_wait().
+// Whether no node of this program computes positions, rows or page tables, so that they may be read before
+// grid_wait().
 static bool indices_are_inputs(const compiler *f, const tn_tensor *t, const decode_extras &e) {
-    const tn_tensor *indices[] = {t->src[TN_ATTN_Q_POS], t->src[TN_ATTN_K_POS], t->src[TN_ATTN_RANGE],
-                                  e.rope_q ? e.rope_q->src[1] : NULL, e.store_k ? e.store_k->src[2] : NULL};
+    const tn_tensor *indices[] = {t->src[TN_ATTN_Q_POS], t->src[TN_ATTN_PAGES], e.rope_q ? e.rope_q->src[1] : NULL,
+                                  e.store_k ? e.store_k->src[2] : NULL};
     for (const tn_tensor *index : indices)
         if (index && index_of(f, index) >= 0) return false;
     return true;

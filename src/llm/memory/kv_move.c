@@ -1,5 +1,6 @@
-/* Moving tokens in the KV cache: changing positions, which rotates K further, and closing holes. Both run small
- * graphs over TN__MOVE_CELLS cells at a time, which are reserved with the session. */
+/* Moving tokens in the KV cache: changing positions, which rotates K further, and gathering partly filled pages. Both
+ * run small graphs over TN__MOVE_CELLS cells at a time, which are reserved with the session. A graph reads all its
+ * cells before it writes any. */
 #include "llm/session_internal.h"
 
 #include "base/checked.h"
@@ -27,19 +28,6 @@ static tn_status run_move(tn_session *s, tn__graph_kind kind, int group, int32_t
     return tn_sched_run(s->plan->sched, set->graph);
 }
 
-/* After a failure: the cells that were being written hold neither what they held nor what they should. */
-static tn_status drop_moved(tn_session *s, int group, int32_t n, tn_status status) {
-    tn__cells *c = &s->plan->kv.groups[group];
-    if (status == TN_OK) return TN_OK;
-    for (int32_t i = 0; i < n; i++)
-        if (tn__cell_meta(c, s->staging.move_to[i])[0] >= 0) tn__cell_empty(c, s->staging.move_to[i]);
-    for (int32_t seq = 0; seq < s->plan->kv.n_seqs; seq++) c->last[seq] = -1;
-    return status;
-}
-static tn_status move_or_drop(tn_session *s, tn__graph_kind kind, int group, int32_t n) {
-    return drop_moved(s, group, n, run_move(s, kind, group, n));
-}
-
 static tn_status check_movable_sequence(const tn_session *s, int32_t seq) {
     if (!s) return tn_fail(TN_E_INVALID, "the session is NULL");
     if (seq < 0 || seq >= s->plan->kv.n_seqs)
@@ -50,82 +38,167 @@ static tn_status check_movable_sequence(const tn_session *s, int32_t seq) {
     return TN_OK;
 }
 
-typedef int32_t (*new_position_fn)(int32_t position, int32_t by);
-static int32_t add_to_position(int32_t position, int32_t by) { return position + by; }
-static int32_t divide_position(int32_t position, int32_t by) { return position / by; }
+/* The change of positions: add `by`, or divide by it. */
+typedef struct position_change {
+    bool divides;
+    int32_t by;
+} position_change;
 
-static tn_status change_positions(tn_session *s, int32_t seq, int32_t from, int32_t to, new_position_fn fn,
-                                  int32_t by) {
+/* The run with its new positions. False: they overflow. */
+static bool change_run(position_change change, tn_page_run *run) {
+    int64_t first = run->first, divisor = run->divisor;
+    if (change.divides)
+        divisor *= change.by;
+    else
+        first += divisor * change.by;
+    if (divisor > INT32_MAX || first > INT32_MAX - run->count || first < INT32_MIN) return false;
+    run->first = (int32_t)first;
+    run->divisor = (int32_t)divisor;
+    return true;
+}
+
+/* Rotates K of the first *n listed cells and empties the list. */
+static tn_status rotate_cells(tn_session *s, int group, int32_t *n) {
+    const int32_t count = *n;
+    *n = 0;
+    return count ? run_move(s, TN__GRAPH_SHIFT, group, count) : TN_OK;
+}
+
+/* Changes the positions of a run: its cells are copied to a page of their own where other sequences see them, then
+ * listed for rotation. */
+static tn_status change_run_positions(tn_session *s, int group, int32_t seq, int32_t i, position_change change,
+                                      int32_t *n) {
+    tn__page_table *t = &s->plan->kv.groups[group];
+    tn__staging *g = &s->staging;
+    tn_page_run before = tn__page_run_at(t, seq, i);
+    if (tn__pages_shared(t, seq, i)) {
+        TN_TRY(rotate_cells(s, group, n));
+        TN_TRY(tn__pages_detach(t, seq, i, g->move_from, g->move_to));
+        TN_TRY(run_move(s, TN__GRAPH_MOVE, group, before.count));
+        before = tn__page_run_at(t, seq, i);
+    }
+    if (*n + before.count > TN__MOVE_CELLS) TN_TRY(rotate_cells(s, group, n));
+    tn_page_run after = before;
+    (void)change_run(change, &after); /* checked in prepare_change */
+    for (int32_t k = 0; k < before.count; k++) {
+        const int32_t delta = tn__run_position(after, k) - tn__run_position(before, k);
+        if (!delta) continue;
+        g->move_from[*n] = g->move_to[*n] = before.cell + k;
+        g->move_delta[(*n)++] = delta;
+    }
+    tn__pages_set_positions(t, seq, i, after.first, after.divisor);
+    return TN_OK;
+}
+
+static bool run_between(tn_page_run run, int32_t from, int32_t to) {
+    const int32_t position = tn__run_position(run, 0);
+    return position >= from && (to < 0 || position < to);
+}
+
+static tn_status change_group_positions(tn_session *s, int group, int32_t seq, int32_t from, int32_t to,
+                                        position_change change) {
+    tn__page_table *t = &s->plan->kv.groups[group];
+    int32_t n = 0;
+    for (int32_t i = 0; t->n_pages && i < t->sequences[seq].n; i++)
+        if (run_between(tn__page_run_at(t, seq, i), from, to))
+            TN_TRY(change_run_positions(s, group, seq, i, change, &n));
+    return rotate_cells(s, group, &n);
+}
+
+/* Cuts runs at the ends of the range, and makes sure that nothing can run out: runs whose cells other sequences see
+ * need a page each. */
+static tn_status prepare_change(tn_session *s, int32_t seq, int32_t from, int32_t to, position_change change) {
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        tn__cells *c = &s->plan->kv.groups[g];
-        int32_t n = 0;
-        for (int32_t i = 0; c->n && i < c->end; i++) {
-            int32_t *meta = tn__cell_meta(c, i);
-            bool ours = meta[0] >= 0 && tn__cell_has_seq(c, i, seq);
-            if (!ours || meta[0] < from || (to >= 0 && meta[0] >= to)) continue;
-            int32_t position = fn(meta[0], by);
-            if (position < 0)
-                return tn_fail(TN_E_INVALID, "position %d of sequence %d would become %d", meta[0], seq, position);
-            if (position == meta[0]) continue;
-            s->staging.move_from[n] = s->staging.move_to[n] = i;
-            s->staging.move_delta[n++] = position - meta[0];
-            meta[0] = position;
-            tn__cells_touch(c, i);
-            if (n == TN__MOVE_CELLS) {
-                TN_TRY(move_or_drop(s, TN__GRAPH_SHIFT, g, n));
-                n = 0;
-            }
+        tn__page_table *t = &s->plan->kv.groups[g];
+        int32_t shared = 0;
+        if (!t->n_pages) continue;
+        TN_TRY(tn__pages_cut(t, seq, from, to));
+        for (int32_t i = 0; i < t->sequences[seq].n; i++) {
+            tn_page_run run = tn__page_run_at(t, seq, i);
+            const int32_t low = tn__run_position(run, 0);
+            if (!run_between(run, from, to)) continue;
+            shared += tn__pages_shared(t, seq, i);
+            if (!change_run(change, &run)) return tn_fail(TN_E_OVERFLOW, "position %d overflows", low);
+            if (!change.divides && low + change.by < 0)
+                return tn_fail(
+                    TN_E_INVALID,
+                    "shifting sequence %d from position %d by %d leads below 0: remove what comes before first", seq,
+                    low, change.by);
         }
-        if (n) TN_TRY(move_or_drop(s, TN__GRAPH_SHIFT, g, n));
+        if (shared > t->n_free)
+            return tn_fail(TN_E_FULL,
+                           "%d runs of sequence %d in this range are shared and need copies, and %d pages are "
+                           "free: remove a sequence first",
+                           shared, seq, t->n_free);
     }
     return TN_OK;
 }
 
+static tn_status change_positions(tn_session *s, int32_t seq, int32_t from, int32_t to, position_change change) {
+    TN_TRY(prepare_change(s, seq, from, to, change));
+    tn_status status = TN_OK;
+    for (int g = 0; g < TN__CACHE_GROUPS && status == TN_OK; g++)
+        status = change_group_positions(s, g, seq, from, to, change);
+    /* After a failure some cells hold neither what they held nor what they should. */
+    if (status != TN_OK) (void)tn_session_seq_remove(s, seq, 0, -1);
+    return status;
+}
+
 tn_status tn_session_seq_shift(tn_session *s, int32_t seq, int32_t from, int32_t to, int32_t by) {
     TN_TRY(check_movable_sequence(s, seq));
-    if (by == 0) return TN_OK;
-    /* Checked for all cells before any of them changes. */
-    int32_t first = tn_session_seq_first(s, seq);
-    if (by < 0 && first >= 0 && TN__MAX(first, from) + by < 0 && (to < 0 || TN__MAX(first, from) < to))
-        return tn_fail(TN_E_INVALID,
-                       "shifting sequence %d from position %d by %d leads below 0: remove what comes before first",
-                       seq, TN__MAX(first, from), by);
-    return change_positions(s, seq, from, to, add_to_position, by);
+    return by == 0 ? TN_OK : change_positions(s, seq, from, to, (position_change){false, by});
 }
 
 tn_status tn_session_seq_divide(tn_session *s, int32_t seq, int32_t from, int32_t to, int32_t by) {
     TN_TRY(check_movable_sequence(s, seq));
     if (by < 1) return tn_fail(TN_E_INVALID, "positions cannot be divided by %d", by);
-    return by == 1 ? TN_OK : change_positions(s, seq, from, to, divide_position, by);
+    return by == 1 ? TN_OK : change_positions(s, seq, from, to, (position_change){true, by});
+}
+
+/* Gathers the runs of each sequence. */
+static tn_status gather_pages(tn_session *s, int group) {
+    tn__page_table *t = &s->plan->kv.groups[group];
+    tn__staging *g = &s->staging;
+    for (int32_t seq = 0; t->n_pages && seq < t->n_seqs; seq++)
+        for (int32_t n; (n = tn__pages_gather(t, seq, TN__MOVE_CELLS, g->move_from, g->move_to)) > 0;) {
+            tn_status status = run_move(s, TN__GRAPH_MOVE, group, n);
+            if (status == TN_OK) continue;
+            (void)tn_session_seq_remove(s, seq, 0, -1); /* its cells were being moved */
+            return status;
+        }
+    return TN_OK;
+}
+
+/* Moves every cell that a sequence sees to the front, whoever shares its page. Every cell moves down, in ascending
+ * order, so that no cell is written before it was read. */
+static tn_status compact_pages(tn_session *s, int group) {
+    tn__page_table *t = &s->plan->kv.groups[group];
+    tn__staging *g = &s->staging;
+    const int32_t cells = tn__page_table_cells(t);
+    int32_t n = 0;
+    if (!t->n_pages || tn__pages_number(t, -1) == t->used || !tn__pages_can_compact(t)) return TN_OK;
+    for (int32_t i = 0; i < cells; i++) {
+        if (t->numbers[i] < 0 || t->numbers[i] == i) continue;
+        g->move_from[n] = i;
+        g->move_to[n++] = t->numbers[i];
+        if (n < TN__MOVE_CELLS) continue;
+        tn_status status = run_move(s, TN__GRAPH_MOVE, group, n);
+        if (status != TN_OK) tn_session_clear(s);
+        TN_TRY(status);
+        n = 0;
+    }
+    tn_status status = n ? run_move(s, TN__GRAPH_MOVE, group, n) : TN_OK;
+    if (status != TN_OK) tn_session_clear(s);
+    TN_TRY(status);
+    tn__pages_compact(t);
+    return TN_OK;
 }
 
 tn_status tn_session_defragment(tn_session *s) {
     if (!s) return tn_fail(TN_E_INVALID, "the session is NULL");
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        tn__cells *c = &s->plan->kv.groups[g];
-        if (!c->n) continue;
-        int32_t hole = 0, n = 0;
-        size_t row = (size_t)(1 + c->words) * sizeof(int32_t);
-        for (int32_t seq = 0; seq < s->plan->kv.n_seqs; seq++) c->last[seq] = -1;
-        /* The highest cell fills the lowest hole until there is none below it. Targets lie below all sources, so a
-         * batch of moves never reads what it has written. */
-        while (c->used < c->end) {
-            while (tn__cell_meta(c, hole)[0] >= 0) hole++;
-            int32_t last = c->end - 1;
-            s->staging.move_from[n] = last;
-            s->staging.move_to[n++] = hole;
-            memcpy(tn__cell_meta(c, hole), tn__cell_meta(c, last), row);
-            memset(tn__cell_meta(c, last), 0, row);
-            tn__cell_meta(c, last)[0] = -1;
-            tn__cells_touch(c, hole);
-            tn__cells_touch(c, last);
-            while (c->end > 0 && tn__cell_meta(c, c->end - 1)[0] < 0) c->end--;
-            if (n == TN__MOVE_CELLS) {
-                TN_TRY(move_or_drop(s, TN__GRAPH_MOVE, g, n));
-                n = 0;
-            }
-        }
-        if (n) TN_TRY(move_or_drop(s, TN__GRAPH_MOVE, g, n));
+        TN_TRY(gather_pages(s, g));
+        TN_TRY(compact_pages(s, g));
     }
     return TN_OK;
 }

@@ -1,6 +1,8 @@
 /* Sequences in the KV cache: removing, copying, ranges of positions, and reports of its use. */
 #include "llm/session_internal.h"
 
+#include "base/checked.h"
+
 static tn_status check_sequence(const tn_session *s, int32_t seq, bool any) {
     if (!s) return tn_fail(TN_E_INVALID, "the session is NULL");
     if ((seq < 0 && !any) || seq >= s->plan->kv.n_seqs)
@@ -8,30 +10,12 @@ static tn_status check_sequence(const tn_session *s, int32_t seq, bool any) {
     return TN_OK;
 }
 
-static bool position_in_range(int32_t position, int32_t from, int32_t to) {
-    return position >= from && (to < 0 || position < to);
-}
-
 tn_status tn_session_seq_remove(tn_session *s, int32_t seq, int32_t from, int32_t to) {
     TN_TRY(check_sequence(s, seq, true));
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        tn__cells *c = &s->plan->kv.groups[g];
-        for (int32_t i = 0; c->n && i < s->plan->kv.n_seqs; i++)
-            if (seq < 0 || i == seq) c->last[i] = -1;
-        for (int32_t i = c->n ? c->end - 1 : -1; i >= 0; i--) {
-            int32_t *meta = tn__cell_meta(c, i);
-            if (meta[0] < 0 || !position_in_range(meta[0], from, to) || (seq >= 0 && !tn__cell_has_seq(c, i, seq)))
-                continue;
-            bool owned = false;
-            if (seq >= 0) {
-                meta[1 + seq / 32] &= ~(int32_t)(1u << (seq % 32));
-                for (int32_t w = 0; w < c->words; w++) owned = owned || meta[1 + w];
-            }
-            if (owned)
-                tn__cells_touch(c, i);
-            else
-                tn__cell_empty(c, i);
-        }
+        tn__page_table *t = &s->plan->kv.groups[g];
+        for (int32_t i = 0; t->n_pages && i < t->n_seqs; i++)
+            if (seq < 0 || i == seq) TN_TRY(tn__pages_remove(t, i, from, to));
     }
     return TN_OK;
 }
@@ -39,15 +23,8 @@ tn_status tn_session_seq_remove(tn_session *s, int32_t seq, int32_t from, int32_
 tn_status tn_session_seq_copy(tn_session *s, int32_t source, int32_t target, int32_t from, int32_t to) {
     TN_TRY(check_sequence(s, source, false));
     TN_TRY(check_sequence(s, target, false));
-    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        tn__cells *c = &s->plan->kv.groups[g];
-        for (int32_t i = 0; c->n && i < c->end; i++) {
-            int32_t *meta = tn__cell_meta(c, i);
-            if (meta[0] < 0 || !tn__cell_has_seq(c, i, source) || !position_in_range(meta[0], from, to)) continue;
-            meta[1 + target / 32] |= (int32_t)(1u << (target % 32));
-            tn__cells_touch(c, i);
-        }
-    }
+    for (int g = 0; g < TN__CACHE_GROUPS; g++)
+        if (s->plan->kv.groups[g].n_pages) TN_TRY(tn__pages_copy(&s->plan->kv.groups[g], source, target, from, to));
     return TN_OK;
 }
 
@@ -62,36 +39,42 @@ void tn_session_clear(tn_session *s) {
     if (s) tn_session_seq_remove(s, -1, 0, -1);
 }
 
-/* The lowest or highest position of a sequence, -1 if it has none. */
-static int32_t extreme_position(const tn_session *s, int32_t seq, bool highest) {
-    int32_t extreme = -1;
+int32_t tn_session_seq_first(const tn_session *s, int32_t seq) {
+    int32_t lowest = INT32_MAX;
     if (check_sequence(s, seq, false) != TN_OK) return -1;
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        const tn__cells *c = &s->plan->kv.groups[g];
-        for (int32_t i = 0; c->n && i < c->end; i++) {
-            int32_t p = tn__cell_meta(c, i)[0];
-            if (p < 0 || !tn__cell_has_seq(c, i, seq)) continue;
-            if (extreme < 0 || (highest ? p > extreme : p < extreme)) extreme = p;
-        }
+        const tn__page_table *t = &s->plan->kv.groups[g];
+        int32_t first, last;
+        if (t->n_pages && tn__pages_extent(t, seq, &first, &last)) lowest = TN__MIN(lowest, first);
     }
-    return extreme;
+    return lowest == INT32_MAX ? -1 : lowest;
 }
-int32_t tn_session_seq_first(const tn_session *s, int32_t seq) { return extreme_position(s, seq, false); }
-int32_t tn_session_seq_last(const tn_session *s, int32_t seq) { return extreme_position(s, seq, true); }
+int32_t tn_session_seq_last(const tn_session *s, int32_t seq) {
+    int32_t highest = -1;
+    if (check_sequence(s, seq, false) != TN_OK) return -1;
+    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
+        const tn__page_table *t = &s->plan->kv.groups[g];
+        int32_t first, last;
+        if (t->n_pages && tn__pages_extent(t, seq, &first, &last)) highest = TN__MAX(highest, last);
+    }
+    return highest;
+}
 
-/* The cells that stand for the cache in reports. */
-static const tn__cells *reported_cells(const tn_session *s) {
-    return &s->plan->kv.groups[s->plan->kv.groups[TN__CACHE_FULL].n ? TN__CACHE_FULL : TN__CACHE_WINDOW];
+/* The group that stands for the cache in reports. */
+static const tn__page_table *reported_pages(const tn_session *s) {
+    return &s->plan->kv.groups[s->plan->kv.groups[TN__CACHE_FULL].n_pages ? TN__CACHE_FULL : TN__CACHE_WINDOW];
 }
 tn_cache_usage tn_session_cache_usage(const tn_session *s) {
-    const tn__cells *c = reported_cells(s);
-    return (tn_cache_usage){c->n, c->used, s->plan->kv.peak};
+    const tn__page_table *t = reported_pages(s);
+    return (tn_cache_usage){tn__page_table_cells(t), t->used, t->peak, t->page, t->limit};
 }
 void tn_session_cache_map(const tn_session *s, int32_t *owner) {
-    const tn__cells *c = reported_cells(s);
-    for (int32_t i = 0; i < c->n; i++) {
-        owner[i] = -1;
-        for (int32_t seq = s->plan->kv.n_seqs - 1; seq >= 0 && tn__cell_meta(c, i)[0] >= 0; seq--)
-            if (tn__cell_has_seq(c, i, seq)) owner[i] = seq;
-    }
+    const tn__page_table *t = reported_pages(s);
+    const int32_t cells = tn__page_table_cells(t);
+    for (int32_t i = 0; i < cells; i++) owner[i] = -1;
+    for (int32_t seq = t->n_seqs - 1; seq >= 0; seq--)
+        for (int32_t i = 0; i < t->sequences[seq].n; i++) {
+            const tn_page_run run = tn__page_run_at(t, seq, i);
+            for (int32_t k = 0; k < run.count; k++) owner[run.cell + k] = seq;
+        }
 }

@@ -1,8 +1,9 @@
 /* Saving and loading the KV cache: one sequence or all, with checksum and the model's identity.
  *
- * Layout (native byte order, little-endian on every machine this runs on): a header; for each group in use the number
- * of cells and their metadata (position, sequence words); for each layer of the group the K rows, then the V rows;
- * at the end a checksum of everything before it. */
+ * Layout (native byte order, little-endian on every machine this runs on): a header; for each group and each saved
+ * sequence the number of its runs and the runs, whose cells are numbered within the state; for each layer the K rows,
+ * then the V rows of the group's cells; at the end a checksum of everything before it. A cell that several sequences
+ * see is saved once. Page sizes may differ between the session that saves and the one that loads. */
 #include "llm/session_internal.h"
 
 #include "base/checked.h"
@@ -20,55 +21,61 @@ typedef struct state_header {
     uint32_t version, n_layer;
     uint64_t identity;
     uint32_t type_k, type_v;
-    int32_t seq; /* -1: all */
-    uint32_t words;
-    uint32_t counts[TN__CACHE_GROUPS];
+    int32_t seq;    /* -1: all */
+    int32_t n_seqs; /* saved */
+    uint32_t cells[TN__CACHE_GROUPS], runs[TN__CACHE_GROUPS];
     uint64_t size; /* of the whole state */
 } state_header;
-_Static_assert(sizeof(state_header) == 56, "no padding: the bytes are written as they are");
+_Static_assert(sizeof(state_header) == 64, "no padding: the bytes are written as they are");
 
 static const char state_magic[8] = "TNSTATE";
-enum { STATE_VERSION = 1 };
-
-/* Whether the state of `seq` (-1: of all) holds the cell. */
-static bool in_state(const tn__cells *c, int32_t cell, int32_t seq) {
-    return tn__cell_meta(c, cell)[0] >= 0 && (seq < 0 || tn__cell_has_seq(c, cell, seq));
-}
-
-/* Whether a cell becomes free when `seq` is replaced: cells that other sequences share stay. */
-static bool becomes_free(const tn__cells *c, int32_t cell, int32_t seq) {
-    if (!in_state(c, cell, seq) || seq < 0) return in_state(c, cell, seq);
-    for (int32_t w = 0; w < c->words; w++)
-        if ((uint32_t)tn__cell_meta(c, cell)[1 + w] & ~(w == seq / 32 ? 1u << (seq % 32) : 0u)) return false;
-    return true;
-}
-
-static state_header header_for(const tn_session *s, int32_t seq) {
-    state_header h = {.version = STATE_VERSION,
-                      .n_layer = (uint32_t)s->plan->kv.n_layer,
-                      .identity = s->plan->model->identity,
-                      .type_k = (uint32_t)s->plan->params.cache_k,
-                      .type_v = (uint32_t)s->plan->params.cache_v,
-                      .seq = seq};
-    memcpy(h.magic, state_magic, sizeof state_magic);
-    h.words = (uint32_t)((s->plan->kv.n_seqs + 31) / 32);
-    h.size = sizeof h + sizeof(uint64_t);
-    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        const tn__cells *c = &s->plan->kv.groups[g];
-        for (int32_t i = 0; c->n && i < c->end; i++) h.counts[g] += in_state(c, i, seq);
-        h.size += (uint64_t)h.counts[g] * (1 + h.words) * sizeof(int32_t);
-    }
-    for (int32_t i = 0; i < s->plan->kv.n_layer; i++) {
-        const tn__kv_layer *l = &s->plan->kv.layers[i];
-        h.size += (uint64_t)h.counts[l->group] * (l->k->nb[1] + l->v->nb[1]);
-    }
-    return h;
-}
+enum { STATE_VERSION = 2 };
 
 static tn_status check_state_args(const tn_session *s, int32_t seq) {
     if (!s) return tn_fail(TN_E_INVALID, "the session is NULL");
     if (seq < -1 || seq >= s->plan->kv.n_seqs) return tn_fail(TN_E_INVALID, "there is no sequence %d", seq);
     return TN_OK;
+}
+
+/* ---- Cells of a state ---- */
+
+/* Whether the state of `seq` (-1: of all) holds sequence i. */
+static bool in_state(int32_t seq, int32_t i) { return seq < 0 || i == seq; }
+
+static uint64_t layer_row_bytes(const tn_session *s, int32_t layer) {
+    const tn__kv_layer *l = &s->plan->kv.layers[layer];
+    return l->k->nb[1] + l->v->nb[1];
+}
+
+/* The size that a state with these numbers of cells and runs has. */
+static uint64_t state_bytes(const tn_session *s, const state_header *h) {
+    uint64_t size = sizeof *h + sizeof(uint64_t);
+    for (int g = 0; g < TN__CACHE_GROUPS; g++)
+        size += (uint64_t)h->n_seqs * sizeof(uint32_t) + (uint64_t)h->runs[g] * sizeof(tn_page_run);
+    for (int32_t i = 0; i < s->plan->kv.n_layer; i++)
+        size += (uint64_t)h->cells[s->plan->kv.layers[i].group] * layer_row_bytes(s, i);
+    return size;
+}
+
+/* Numbers the cells of the state: those that its sequences see. */
+static state_header header_for(const tn_session *s, int32_t seq) {
+    state_header header = {.version = STATE_VERSION,
+                           .n_layer = (uint32_t)s->plan->kv.n_layer,
+                           .identity = s->plan->model->identity,
+                           .type_k = (uint32_t)s->plan->params.cache_k,
+                           .type_v = (uint32_t)s->plan->params.cache_v,
+                           .seq = seq,
+                           .n_seqs = seq < 0 ? s->plan->kv.n_seqs : 1};
+    memcpy(header.magic, state_magic, sizeof state_magic);
+    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
+        tn__page_table *t = &s->plan->kv.groups[g];
+        if (!t->n_pages) continue;
+        header.cells[g] = (uint32_t)tn__pages_number(t, seq);
+        for (int32_t i = 0; i < t->n_seqs; i++)
+            if (in_state(seq, i)) header.runs[g] += (uint32_t)t->sequences[i].n;
+    }
+    header.size = state_bytes(s, &header);
+    return header;
 }
 
 tn_status tn_session_state_size(tn_session *s, int32_t seq, size_t *size) {
@@ -78,11 +85,30 @@ tn_status tn_session_state_size(tn_session *s, int32_t seq, size_t *size) {
     return TN_OK;
 }
 
+/* ---- Saving ---- */
+
+static char *put_runs(const tn_session *s, int group, int32_t seq, char *p) {
+    const tn__page_table *t = &s->plan->kv.groups[group];
+    for (int32_t i = 0; i < s->plan->kv.n_seqs; i++) {
+        if (!in_state(seq, i)) continue;
+        const uint32_t n = t->n_pages ? (uint32_t)t->sequences[i].n : 0;
+        memcpy(p, &n, sizeof n);
+        p += sizeof n;
+        for (uint32_t k = 0; k < n; k++, p += sizeof(tn_page_run)) {
+            tn_page_run run = tn__page_run_at(t, i, (int32_t)k);
+            run.cell = t->numbers[run.cell]; /* a run's cells are neighbours in the state too */
+            memcpy(p, &run, sizeof run);
+        }
+    }
+    return p;
+}
+
 /* Reads the rows of the state's cells from a cache tensor, adjacent ones together. */
-static tn_status read_state_rows(const tn_tensor *t, const tn__cells *c, int32_t seq, char **to) {
-    for (int32_t i = 0; i < c->end;) {
+static tn_status read_state_rows(const tn_tensor *t, const int32_t *numbers, char **to) {
+    const int32_t cells = (int32_t)t->ne[1];
+    for (int32_t i = 0; i < cells;) {
         int32_t end = i;
-        while (end < c->end && in_state(c, end, seq)) end++;
+        while (end < cells && numbers[end] >= 0) end++;
         size_t bytes = (size_t)(end - i) * t->nb[1];
         if (bytes) TN_TRY(tn_tensor_get_at(t, *to, (size_t)i * t->nb[1], bytes));
         *to += bytes;
@@ -93,45 +119,28 @@ static tn_status read_state_rows(const tn_tensor *t, const tn__cells *c, int32_t
 
 tn_status tn_session_state_get(tn_session *s, int32_t seq, void *to, size_t size) {
     TN_TRY(check_state_args(s, seq));
-    state_header h = header_for(s, seq);
+    const state_header h = header_for(s, seq);
     if (!to || size < h.size)
         return tn_fail(TN_E_INVALID, "the state needs %llu bytes, %zu were given", (unsigned long long)h.size, size);
     char *p = to;
     memcpy(p, &h, sizeof h);
     p += sizeof h;
-    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        const tn__cells *c = &s->plan->kv.groups[g];
-        size_t row = (1 + h.words) * sizeof(int32_t);
-        for (int32_t i = 0; c->n && i < c->end; i++) {
-            if (!in_state(c, i, seq)) continue;
-            memcpy(p, tn__cell_meta(c, i), row);
-            p += row;
-        }
-    }
+    for (int g = 0; g < TN__CACHE_GROUPS; g++) p = put_runs(s, g, seq, p);
     for (int32_t i = 0; i < s->plan->kv.n_layer; i++) {
         const tn__kv_layer *l = &s->plan->kv.layers[i];
-        TN_TRY(read_state_rows(l->k, &s->plan->kv.groups[l->group], seq, &p));
-        TN_TRY(read_state_rows(l->v, &s->plan->kv.groups[l->group], seq, &p));
+        const int32_t *numbers = s->plan->kv.groups[l->group].numbers;
+        TN_TRY(read_state_rows(l->k, numbers, &p));
+        TN_TRY(read_state_rows(l->v, numbers, &p));
     }
     uint64_t sum = tn__hash_bytes(to, (size_t)(p - (char *)to), 0);
     memcpy(p, &sum, sizeof sum);
     return TN_OK;
 }
 
-/* Whether a cell's sequence words name at least one sequence and none past the last. */
-static bool known_owners(const char *words, uint32_t n_words, int32_t n_seqs) {
-    bool any = false;
-    for (uint32_t w = 0; w < n_words; w++) {
-        uint32_t bits, known = n_seqs - (int32_t)(32 * w) >= 32 ? ~0u : (1u << (n_seqs % 32)) - 1;
-        memcpy(&bits, words + w * sizeof bits, sizeof bits);
-        if (bits & ~known) return false;
-        any = any || bits;
-    }
-    return any;
-}
+/* ---- Loading ---- */
 
-/* Checks everything about a state before the cache changes. */
-static tn_status check_state(const tn_session *s, int32_t seq, const char *from, size_t size, state_header *h) {
+static tn_status check_state_header(const tn_session *s, int32_t seq, const char *from, size_t size,
+                                    state_header *h) {
     if (size < sizeof *h + sizeof(uint64_t)) return tn_fail(TN_E_FORMAT, "a state of %zu bytes is too short", size);
     memcpy(h, from, sizeof *h);
     if (memcmp(h->magic, state_magic, sizeof state_magic) != 0) return tn_fail(TN_E_FORMAT, "not a session state");
@@ -154,48 +163,98 @@ static tn_status check_state(const tn_session *s, int32_t seq, const char *from,
         return tn_fail(TN_E_STATE, "the state holds %s",
                        h->seq < 0 ? "all sequences: load it with sequence -1"
                                   : "one sequence: name the one to load it into");
-    if (seq < 0 && h->words != (uint32_t)((s->plan->kv.n_seqs + 31) / 32))
-        return tn_fail(TN_E_STATE, "the state has a different number of sequences");
-    if (h->words == 0 || h->words > 1 << 16)
-        return tn_fail(TN_E_FORMAT, "the state has %u words of sequences", h->words);
-    uint64_t expected = sizeof *h + sizeof sum;
-    for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        const tn__cells *c = &s->plan->kv.groups[g];
-        int32_t ours = 0;
-        for (int32_t i = 0; c->n && i < c->end; i++) ours += becomes_free(c, i, seq);
-        if (h->counts[g] && (!c->n || (int64_t)h->counts[g] > c->n - c->used + ours))
-            return tn_fail(TN_E_FULL, "the state needs %u cells, %d are free", h->counts[g], c->n - c->used + ours);
-        expected += (uint64_t)h->counts[g] * (1 + h->words) * sizeof(int32_t);
-    }
-    for (int32_t i = 0; i < s->plan->kv.n_layer; i++) {
-        const tn__kv_layer *l = &s->plan->kv.layers[i];
-        expected += (uint64_t)h->counts[l->group] * (l->k->nb[1] + l->v->nb[1]);
-    }
-    if (expected != size)
-        return tn_fail(TN_E_FORMAT, "the state should have %llu bytes, it has %zu", (unsigned long long)expected,
-                       size);
+    if (h->n_seqs != (seq < 0 ? s->plan->kv.n_seqs : 1))
+        return tn_fail(TN_E_STATE, "the state has %d sequences, the session %d", h->n_seqs, s->plan->kv.n_seqs);
+    if (state_bytes(s, h) != size)
+        return tn_fail(TN_E_FORMAT, "the state should have %llu bytes, it has %zu",
+                       (unsigned long long)state_bytes(s, h), size);
+    return TN_OK;
+}
+
+static tn_status check_state_run(const state_header *h, int group, tn_page_run run) {
+    if (run.count < 1 || run.cell < 0 || (int64_t)run.cell + run.count > (int64_t)h->cells[group])
+        return tn_fail(TN_E_FORMAT, "the state has a run of cells %d to %lld of %u", run.cell,
+                       (long long)run.cell + run.count - 1, h->cells[group]);
+    if (run.divisor < 1 || run.first < 0 || run.first > INT32_MAX - run.count)
+        return tn_fail(TN_E_FORMAT, "the state has a run at position %d, divided by %d", run.first, run.divisor);
+    return TN_OK;
+}
+
+/* The runs that a saved run becomes: it is cut at the borders of this session's pages. */
+static int32_t parts_of_run(const tn__page_table *t, tn_page_run run) {
+    return (run.cell + run.count - 1) / t->page - run.cell / t->page + 1;
+}
+
+/* Checks the runs of a state, and that there are pages for its cells. */
+static tn_status check_state_runs(const tn_session *s, int32_t seq, const char *from, const state_header *h) {
     const char *p = from + sizeof *h;
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        for (uint32_t i = 0; i < h->counts[g]; i++, p += (1 + h->words) * sizeof(int32_t)) {
-            int32_t position;
-            memcpy(&position, p, sizeof position);
-            if (position < 0) return tn_fail(TN_E_FORMAT, "the state has a cell at position %d", position);
-            if (seq < 0 && !known_owners(p + sizeof position, h->words, s->plan->kv.n_seqs))
-                return tn_fail(TN_E_FORMAT,
-                               "the state has a cell without a sequence, or with one that the session does not have");
+        const tn__page_table *t = &s->plan->kv.groups[g];
+        uint32_t total = 0;
+        if ((h->cells[g] || h->runs[g]) && !t->n_pages)
+            return tn_fail(TN_E_STATE, "the state has %u cells in a group of layers that the session does not have",
+                           h->cells[g]);
+        for (int32_t i = 0; i < h->n_seqs; i++) {
+            uint32_t n;
+            int64_t parts = 0;
+            memcpy(&n, p, sizeof n);
+            p += sizeof n;
+            if (n > h->runs[g] - total)
+                return tn_fail(TN_E_FORMAT, "the state has more runs than its header says: %u of %u", n, h->runs[g]);
+            total += n;
+            for (uint32_t k = 0; k < n; k++, p += sizeof(tn_page_run)) {
+                tn_page_run run;
+                memcpy(&run, p, sizeof run);
+                TN_TRY(check_state_run(h, g, run));
+                parts += parts_of_run(t, run);
+            }
+            if (parts > t->max_runs)
+                return tn_fail(TN_E_FULL, "a sequence of the state has %lld runs, the session has room for %d",
+                               (long long)parts, t->max_runs);
+        }
+        if (total != h->runs[g])
+            return tn_fail(TN_E_FORMAT, "the state has %u runs, its header says %u", total, h->runs[g]);
+        if (!t->n_pages) continue;
+        const int64_t pages = ((int64_t)h->cells[g] + t->page - 1) / t->page;
+        const int32_t free = t->n_free + tn__pages_freed_by(t, seq);
+        if (pages > free)
+            return tn_fail(TN_E_FULL, "the state needs %lld pages of %d cells, %d are free", (long long)pages,
+                           t->page, free);
+    }
+    return TN_OK;
+}
+
+/* Gives the runs to the sequences. *p: the runs of this group. */
+static tn_status place_state(tn_session *s, int group, int32_t seq, const state_header *h, int32_t *pages,
+                             const char **p) {
+    tn__page_table *t = &s->plan->kv.groups[group];
+    for (int32_t i = 0; i < h->n_seqs; i++) {
+        uint32_t n;
+        memcpy(&n, *p, sizeof n);
+        *p += sizeof n;
+        for (uint32_t k = 0; k < n; k++, *p += sizeof(tn_page_run)) {
+            tn_page_run run;
+            memcpy(&run, *p, sizeof run);
+            while (run.count > 0) {
+                const int32_t offset = run.cell % t->page, count = TN__MIN(run.count, t->page - offset);
+                const tn_page_run part = {pages[run.cell / t->page] * t->page + offset, count, run.first,
+                                          run.divisor};
+                TN_TRY(tn__pages_append(t, seq < 0 ? i : seq, part));
+                run.cell += count;
+                run.first += count;
+                run.count -= count;
+            }
         }
     }
     return TN_OK;
 }
 
-static tn_status write_state_rows(tn_tensor *t, const int32_t *cells, uint32_t n, const char **from) {
-    for (uint32_t i = 0; i < n;) {
-        uint32_t end = i + 1;
-        while (end < n && cells[end] == cells[end - 1] + 1) end++;
-        size_t bytes = (size_t)(end - i) * t->nb[1];
-        TN_TRY(tn_tensor_set_at(t, *from, (size_t)cells[i] * t->nb[1], bytes));
-        *from += bytes;
-        i = end;
+static tn_status write_state_rows(tn_tensor *t, int32_t page, const int32_t *pages, uint32_t n, const char **from) {
+    for (uint32_t i = 0, count; i < n; i += count) {
+        count = TN__MIN((uint32_t)page, n - i);
+        const size_t cell = (size_t)pages[i / (uint32_t)page] * (size_t)page;
+        TN_TRY(tn_tensor_set_at(t, *from, cell * t->nb[1], count * t->nb[1]));
+        *from += count * t->nb[1];
     }
     return TN_OK;
 }
@@ -204,40 +263,36 @@ tn_status tn_session_state_set(tn_session *s, int32_t seq, const void *from, siz
     TN_TRY(check_state_args(s, seq));
     if (!from) return tn_fail(TN_E_INVALID, "tn_session_state_set: NULL argument");
     state_header h;
-    TN_TRY(check_state(s, seq, from, size, &h));
-    uint32_t most = TN__MAX(h.counts[0], h.counts[1]);
-    int32_t *cells = tn_malloc(TN__CACHE_GROUPS * (size_t)most * sizeof *cells + 1);
-    if (!cells) return TN_E_NOMEM;
-    tn__queued_step_cancel(s);
-    tn_status status = tn_session_seq_remove(s, seq, 0, -1);
-    const char *p = (const char *)from + sizeof h;
+    TN_TRY(check_state_header(s, seq, from, size, &h));
+    TN_TRY(check_state_runs(s, seq, from, &h));
+    int32_t *pages[TN__CACHE_GROUPS] = {0};
+    tn_status status = TN_OK;
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        tn__cells *c = &s->plan->kv.groups[g];
-        int32_t cell = 0;
-        for (uint32_t i = 0; i < h.counts[g]; i++, cell++, p += (1 + h.words) * sizeof(int32_t)) {
-            while (tn__cell_meta(c, cell)[0] >= 0) cell++;
-            int32_t *meta = tn__cell_meta(c, cell);
-            if (seq < 0) {
-                memcpy(meta, p, (1 + h.words) * sizeof(int32_t));
-            } else {
-                memcpy(meta, p, sizeof(int32_t));
-                meta[1 + seq / 32] |= (int32_t)(1u << (seq % 32));
-            }
-            cells[(size_t)g * most + i] = cell;
-            c->used++;
-            c->end = TN__MAX(c->end, cell + 1);
-            tn__cells_touch(c, cell);
+        pages[g] = tn_malloc(((size_t)s->plan->kv.groups[g].n_pages + 1) * sizeof *pages[g]);
+        if (!pages[g]) status = TN_E_NOMEM;
+    }
+    const char *p = (const char *)from + sizeof h;
+    if (status == TN_OK) {
+        tn__queued_step_cancel(s);
+        status = tn_session_seq_remove(s, seq, 0, -1);
+        for (int g = 0; g < TN__CACHE_GROUPS && status == TN_OK; g++) {
+            tn__page_table *t = &s->plan->kv.groups[g];
+            const int32_t n = t->n_pages ? (int32_t)((h.cells[g] + (int64_t)t->page - 1) / t->page) : 0;
+            for (int32_t i = 0; i < n; i++) pages[g][i] = tn__pages_new(t);
+            status = place_state(s, g, seq, &h, pages[g], &p);
+            for (int32_t i = 0; i < n; i++)
+                tn__pages_give_back(t, pages[g][i]); /* no sequence of the state sees it */
         }
+        for (int32_t i = 0; i < s->plan->kv.n_layer && status == TN_OK; i++) {
+            const tn__kv_layer *l = &s->plan->kv.layers[i];
+            const int32_t page = s->plan->kv.groups[l->group].page;
+            status = write_state_rows(l->k, page, pages[l->group], h.cells[l->group], &p);
+            if (status == TN_OK) status = write_state_rows(l->v, page, pages[l->group], h.cells[l->group], &p);
+        }
+        /* No part of a state stays. */
+        if (status != TN_OK) (void)tn_session_seq_remove(s, seq, 0, -1);
     }
-    for (int32_t i = 0; i < s->plan->kv.n_layer && status == TN_OK; i++) {
-        const tn__kv_layer *l = &s->plan->kv.layers[i];
-        const int32_t *list = cells + (size_t)l->group * most;
-        status = write_state_rows(l->k, list, h.counts[l->group], &p);
-        if (status == TN_OK) status = write_state_rows(l->v, list, h.counts[l->group], &p);
-    }
-    tn_free(cells);
-    /* No part of a state stays. */
-    if (status != TN_OK) (void)tn_session_seq_remove(s, seq, 0, -1);
+    for (int g = 0; g < TN__CACHE_GROUPS; g++) tn_free(pages[g]);
     return status;
 }
 

@@ -45,7 +45,7 @@ static tn_status add_token_shapes(const tn_session_params *p, int32_t n, shape_l
 static tn_status add_move_shapes(const tn_session_plan *p, shape_list *l) {
     if (!p->model->h.causal) return TN_OK; /* encoders keep nothing to move */
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        if (!p->kv.groups[g].n) continue;
+        if (!p->kv.groups[g].n_pages) continue;
         TN_TRY(add_shape(l, TN__GRAPH_SHIFT, TN__MOVE_CELLS, g));
         TN_TRY(add_shape(l, TN__GRAPH_MOVE, TN__MOVE_CELLS, g));
     }

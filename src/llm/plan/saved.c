@@ -63,6 +63,7 @@ static uint64_t hash_plan_params(const tn_session_params *p) {
                                p->n_batch,
                                p->n_ubatch,
                                p->n_seqs,
+                               p->page,
                                p->n_outputs,
                                p->cache_k,
                                p->cache_v,

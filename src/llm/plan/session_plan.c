@@ -34,7 +34,10 @@ static tn_status fill_session_params(const tn_model *m, tn_session_params *p) {
     if (p->ffn_chunk && p->ffn_chunk < TN__MIN_FFN_CHUNK)
         return tn_fail(TN_E_INVALID, "feed-forward chunks of %d tokens; 0 or at least %d are possible", p->ffn_chunk,
                        (int)TN__MIN_FFN_CHUNK);
+    if (p->page < 0 || p->page > TN__MOVE_CELLS)
+        return tn_fail(TN_E_INVALID, "pages have 1 to %d cells, not %d", TN__MOVE_CELLS, p->page);
     if (p->n_seqs > 65536) return tn_fail(TN_E_INVALID, "%d sequences; at most 65536 are possible", p->n_seqs);
+    if (p->page == 0) p->page = tn__page_size(p->n_ctx, p->n_seqs);
     if (p->n_batch > p->n_ctx) p->n_batch = p->n_ctx;
     if (p->n_ubatch > p->n_batch) p->n_ubatch = p->n_batch;
     TN_TRY(tn__pooling_params(m, p));
@@ -219,6 +222,7 @@ static tn_status plan_cache(tn_session_plan *p) {
         .n_ctx = m->h.causal ? p->params.n_ctx : p->params.n_ubatch, /* encoders keep nothing between micro-batches */
         .n_ubatch = p->params.n_ubatch,
         .n_seqs = p->params.n_seqs,
+        .page = p->params.page,
         .type_k = p->params.cache_k,
         .type_v = p->params.cache_v,
         .types = p->placement.types,
@@ -239,7 +243,7 @@ static bool can_pipeline(const tn_session_plan *p) {
     const int *device_of_layer = p->placement.device_of_layer;
     bool several = false;
     if (p->sequential || p->params.n_pipeline == 1 || p->params.n_batch <= p->params.n_ubatch ||
-        !p->model->h.causal || p->params.n_overrides || p->kv.groups[TN__CACHE_WINDOW].n)
+        !p->model->h.causal || p->params.n_overrides || p->kv.groups[TN__CACHE_WINDOW].n_pages)
         return false;
     for (int32_t i = 1; i < p->model->h.n_layer + 2; i++) {
         const tn_device_caps caps = tn_device_get_caps(tn__plan_device(p, (size_t)device_of_layer[i]));

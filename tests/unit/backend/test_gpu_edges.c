@@ -1,6 +1,6 @@
-/* Edge cases of a GPU's kernels and copies: empty tensors, dimensions beyond a grid's, views of recent results, cache
- * rows outside the visible range, several devices and threads. Each is compared with the CPU. Skipped without a GPU.
- */
+/* Edge cases of a GPU's kernels and copies: empty tensors, dimensions beyond a grid's, views of recent results,
+ * several devices and threads. Each is compared with the CPU. Skipped without a GPU. */
+#include "device_graph.h"
 #include "gpu.h"
 #include "run_case.h"
 
@@ -13,105 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-/* ---- A graph on a device ---- */
-
-enum { MOST = 16 };
-typedef struct device_graph {
-    tn_arena *a, *data; /* of the graph; of the host's copies */
-    tn_sched *sched;
-    tn_buffer_type *memory;
-    tn_buffer *buffers[MOST];
-    /* `changed`: tensors that the graph writes to, compared after a run. */
-    tn_tensor *inputs[MOST], *changed[MOST];
-    const void *contents[MOST];
-    int n_buffers, n_inputs, n_changed;
-    rng r;
-} device_graph;
-
-static void device_graph_begin(device_graph *w, const char *device) {
-    *w = (device_graph){.r = {29}};
-    assert_ok(tn_arena_new(&(tn_arena_params){.size = 1 << 18, .no_alloc = true}, &w->a));
-    assert_ok(tn_arena_new(&(tn_arena_params){.size = 64 << 20}, &w->data));
-    assert_ok(tn_sched_new(&(tn_sched_params){.devices = {device}}, &w->sched));
-    w->memory = tn_device_buffer_type(tn_stream_device(tn_sched_stream(w->sched, 0)));
-}
-static void device_graph_end(device_graph *w) {
-    tn_sched_free(w->sched);
-    for (int i = 0; i < w->n_buffers; i++) tn_buffer_free(w->buffers[i]);
-    tn_arena_free(w->data);
-    tn_arena_free(w->a);
-}
-/* A tensor of random numbers on the device. */
-static tn_tensor *device_tensor(device_graph *w, tn_type type, tn_buffer_usage usage, int64_t n0, int64_t n1,
-                                int64_t n2) {
-    const int64_t ne[4] = {n0, n1, n2, 1};
-    tn_tensor *t = tn_tensor_new(w->a, type, 4, ne);
-    tn_buffer **buffer = &w->buffers[w->n_buffers++];
-    assert_ok(tn_buffer_new(w->memory, tn_buffer_type_tensor_size(w->memory, t), buffer));
-    tn_buffer_set_usage(*buffer, usage);
-    assert_ok(tn_buffer_bind(*buffer, t, 0));
-    assert_ok(tn_tensor_set(t, random_tensor(w->data, type, ne, 0, 1, &w->r)->data));
-    return t;
-}
-static tn_tensor *input_of(device_graph *w, tn_type type, int64_t n0, int64_t n1, int64_t n2, const void *contents) {
-    const int64_t ne[4] = {n0, n1, n2, 1};
-    tn_tensor *t = tn_input(w->a, type, n0, n1, n2);
-    w->contents[w->n_inputs] = contents ? contents : random_tensor(w->data, type, ne, 0, 1, &w->r)->data;
-    w->inputs[w->n_inputs++] = t;
-    return t;
-}
-/* All of `wanted` and of `changed` as floats, concatenated; the caller frees them with free(). The graph runs twice,
- * as in a token loop: a second run may be launched in another way. */
-static float *run_device_graph(device_graph *w, tn_tensor *const *wanted, int n, int64_t *count) {
-    tn_graph *graph;
-    tn_tensor *all[2 * MOST];
-    int n_all = 0;
-    *count = 0;
-    for (int i = 0; i < n; i++) all[n_all++] = tn_output(wanted[i]);
-    for (int i = 0; i < w->n_changed; i++) all[n_all++] = w->changed[i];
-    for (int i = 0; i < n_all; i++) *count += tn_nelements(all[i]);
-    assert_ok(tn_arena_status(w->a));
-    assert_ok(tn_graph_new(w->a, 256, &graph));
-    for (int i = 0; i < n; i++) assert_ok(tn_graph_add(graph, wanted[i]));
-    assert_ok(tn_sched_reserve(w->sched, graph));
-    for (int again = 0; again < 2; again++) {
-        for (int i = 0; i < w->n_inputs; i++) assert_ok(tn_tensor_set(w->inputs[i], w->contents[i]));
-        assert_ok(tn_sched_run(w->sched, graph));
-    }
-    float *values = malloc(((size_t)*count + 1) * sizeof *values), *to = values;
-    for (int i = 0; i < n_all; to += tn_nelements(all[i++])) {
-        void *bytes = malloc(tn_nbytes(all[i]) + 1);
-        assert_ok(tn_tensor_get(all[i], bytes));
-        assert_ok(tn_type_to_f32(all[i]->type, bytes, to, tn_nelements(all[i])));
-        free(bytes);
-    }
-    return values;
-}
-/* Relative to 1 + |value|. Larger for quantized weights, where one device rounds activations to eight bits. */
-static float tolerance = 2e-2f;
-static void check_close(const float *got, const float *want, int64_t n, const char *what) {
-    for (int64_t i = 0; i < n; i++)
-        if (!(fabsf(got[i] - want[i]) <= tolerance * (1 + fabsf(want[i]))))
-            fail_msg("%s: element %lld is %g, on the CPU %g", what, (long long)i, got[i], want[i]);
-}
-/* Runs a graph on both devices. */
-typedef int (*builder)(device_graph *w, tn_tensor **wanted);
-static void check_on_both(builder build, const char *what) {
-    float *result[2];
-    int64_t n = 0;
-    for (int i = 0; i < 2; i++) {
-        device_graph w;
-        tn_tensor *wanted[MOST];
-        device_graph_begin(&w, i ? tn_device_name(gpu) : "cpu");
-        int count = build(&w, wanted);
-        result[i] = run_device_graph(&w, wanted, count, &n);
-        device_graph_end(&w);
-    }
-    check_close(result[1], result[0], n, what);
-    free(result[0]);
-    free(result[1]);
-}
 
 /* ---- Single ops ---- */
 
@@ -264,11 +165,6 @@ static void empty_batches_run(void **state) {
     check_on_both(build_empty_batch, "an empty batch");
 }
 
-static tn_tensor *heads_of(device_graph *w, tn_tensor *cache, int64_t size, int64_t kv, int64_t stored) {
-    return tn_view(w->a, cache, 3, (int64_t[]){size, kv, cache->ne[1]},
-                   (size_t[]){2, (size_t)stored * 2, cache->nb[1]}, 0);
-}
-
 /* Permuted views with as many rows as columns: only their strides tell them apart from the tensor. */
 static int build_permuted(device_graph *w, tn_tensor **wanted) {
     enum { WIDTH = 256, N = 8, EXPERTS = 16, SIZE = 64, CELLS = 40 };
@@ -306,72 +202,6 @@ static void permuted_views_are_not_taken_for_their_tensor(void **state) {
     (void)state;
     NEED_GPU();
     check_on_both(build_permuted, "permuted views");
-}
-
-/* New rows of a cache, rotated or not, and attention over it. `rows` may be outside the visible range or outside the
- * cache; with `gaps`, attention reads only a part of each stored head. */
-typedef struct {
-    int tokens;
-    bool rotates, gaps;
-    int32_t rows[3], range[2];
-} storing;
-static const storing *now;
-static int build_storing(device_graph *w, tn_tensor **wanted) {
-    enum { SIZE = 64, HEADS = 4, KV = 2, CELLS = 300 };
-    int64_t tokens = now->tokens, stored = now->gaps ? 2 * SIZE : SIZE;
-    static int32_t cells[2 * CELLS], viewers[6], positions[3] = {7, 9, 11};
-    for (int i = 0; i < CELLS; i++) cells[2 * i] = i, cells[2 * i + 1] = 1;
-    for (int i = 0; i < 3; i++) viewers[2 * i] = CELLS, viewers[2 * i + 1] = 0;
-    tn_tensor *k = device_tensor(w, TN_F16, TN_USAGE_ANY, stored * KV, CELLS, 1),
-              *v = device_tensor(w, TN_F16, TN_USAGE_ANY, stored * KV, CELLS, 1);
-    tn_tensor *q = input_of(w, TN_F32, SIZE, HEADS, tokens, NULL),
-              *new_k = input_of(w, TN_F32, stored, KV, tokens, NULL),
-              *new_v = input_of(w, TN_F32, stored * KV, tokens, 1, NULL);
-    tn_tensor *rows = input_of(w, TN_I32, tokens, 1, 1, now->rows);
-    if (now->rotates) {
-        tn_rope_params p = tn_rope_params_default(SIZE, TN_ROPE_NEOX);
-        tn_tensor *positions_in = input_of(w, TN_I32, tokens, 1, 1, positions);
-        q = tn_rope(w->a, q, positions_in, NULL, &p);
-        new_k = tn_rope(w->a, new_k, positions_in, NULL, &p);
-    }
-    tn_tensor *with_k = tn_set_rows(w->a, k, tn_reshape(w->a, new_k, stored * KV, tokens), rows),
-              *with_v = tn_set_rows(w->a, v, new_v, rows);
-    tn_attention_sources s = {.q = q,
-                              .k = heads_of(w, with_k, SIZE, KV, stored),
-                              .v = heads_of(w, with_v, SIZE, KV, stored),
-                              .q_pos = input_of(w, TN_I32, 2, tokens, 1, viewers),
-                              .k_pos = input_of(w, TN_I32, 2, CELLS, 1, cells),
-                              .range = input_of(w, TN_I32, 2, 1, 1, now->range)};
-    tn_tensor *x = tn_attention(w->a, &s, &(tn_attention_params){.scale = 0.2f, .causal = true}),
-              *after = device_tensor(w, TN_F16, TN_USAGE_WEIGHTS, SIZE * HEADS, SIZE * HEADS, 1);
-    wanted[0] = tn_mul_mat(w->a, after, tn_reshape(w->a, x, SIZE * HEADS, tokens));
-    w->changed[w->n_changed++] = k;
-    w->changed[w->n_changed++] = v;
-    return 1;
-}
-static void new_rows_are_stored_inside_and_outside_the_range(void **state) {
-    (void)state;
-    NEED_GPU();
-    static const storing cases[] = {
-        {1, true, false, {140}, {0, 300}},
-        {1, true, false, {250}, {0, 200}},
-        {1, true, false, {300}, {0, 200}},
-        {1, false, false, {3}, {40, 200}},
-        {1, false, false, {299}, {0, 0}},
-        {1, true, false, {-1}, {0, 300}},
-        {3, true, false, {250, 10, 299}, {0, 200}},
-        {3, false, false, {20, 10, 1}, {100, 200}},
-        {3, true, false, {100, 1000, 100}, {0, 300}},
-        {1, true, true, {140}, {0, 300}},
-        {1, false, true, {140}, {0, 300}},
-        {3, false, true, {140, 3, 290}, {0, 200}},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char what[32];
-        now = &cases[i];
-        snprintf(what, sizeof what, "storing %zu", i);
-        check_on_both(build_storing, what);
-    }
 }
 
 /* ---- Repacked weights ---- */
@@ -673,7 +503,6 @@ int main(void) {
         cmocka_unit_test(matmuls_of_different_views_are_not_confused),
         cmocka_unit_test(empty_batches_run),
         cmocka_unit_test(permuted_views_are_not_taken_for_their_tensor),
-        cmocka_unit_test(new_rows_are_stored_inside_and_outside_the_range),
         cmocka_unit_test(weights_are_read_back_as_they_were_set),
         cmocka_unit_test(weights_can_be_read_while_they_are_used),
         cmocka_unit_test(unsupported_reads_of_weights_run_elsewhere),

@@ -369,8 +369,8 @@ static void a_state_does_not_take_shared_cells(void **state) {
     unlink(in_folder("shared"));
 }
 
-/* A cell of a sequence that the session does not have could never be freed. */
-static void a_state_with_unknown_owners_is_refused(void **state) {
+/* A run of cells that the state does not have would show what another sequence wrote. */
+static void a_state_with_impossible_runs_is_refused(void **state) {
     (void)state;
     tn_model *model;
     tn_session *session;
@@ -381,10 +381,14 @@ static void a_state_with_unknown_owners_is_refused(void **state) {
     size_t size;
     assert_ok(tn_session_state_size(session, -1, &size));
     unsigned char *bytes = malloc(size);
-    static const uint32_t owners[] = {0, 8, 0xffffffff};
-    for (size_t i = 0; i < 3; i++) {
+    /* After the header: the number of runs of sequence 0, then its only run: cell, count, first position, divisor. */
+    static const struct {
+        size_t field;
+        int32_t value;
+    } wrong[] = {{0, 2}, {0, 0}, {1, -1}, {1, 1}, {2, 0}, {2, 5}, {2, INT32_MAX}, {3, -1}, {3, INT32_MAX}, {4, 0}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         assert_ok(tn_session_state_get(session, -1, bytes, size));
-        memcpy(bytes + 56 + 4, &owners[i], 4); /* the first cell: position, then owners */
+        memcpy(bytes + 64 + 4 * wrong[i].field, &wrong[i].value, 4);
         uint64_t sum = tn__hash_bytes(bytes, size - 8, 0);
         memcpy(bytes + size - 8, &sum, 8);
         assert_fails(TN_E_FORMAT, tn_session_state_set(session, -1, bytes, size));
@@ -438,7 +442,7 @@ int main(void) {
         cmocka_unit_test(a_session_survives_a_full_device_with_a_largest_allocation),
         cmocka_unit_test(a_plan_that_failed_is_refused_and_replaced),
         cmocka_unit_test(a_state_does_not_take_shared_cells),
-        cmocka_unit_test(a_state_with_unknown_owners_is_refused),
+        cmocka_unit_test(a_state_with_impossible_runs_is_refused),
         cmocka_unit_test(a_file_that_changes_after_opening_is_noticed),
     };
     cmocka_set_test_filter(getenv("TENON_TESTS"));

@@ -199,10 +199,11 @@ static void test_attention(void **state) {
                               .k = weights_on(&c, 0, tn_tensor_nd(a, TN_F16, HEAD, KV, CELLS)),
                               .v = weights_on(&c, 0, tn_tensor_nd(a, TN_F16, HEAD, KV, CELLS)),
                               .q_pos = tn_input(a, TN_I32, 2, 1),
-                              .k_pos = weights_on(&c, 0, tn_tensor_nd(a, TN_I32, 2, CELLS)),
-                              .range = tn_input(a, TN_I32, 2)};
-    tn_tensor *full = tn_attention(a, &s, &(tn_attention_params){.scale = 1, .causal = 1});
-    tn_tensor *window = tn_attention(a, &s, &(tn_attention_params){.scale = 1, .causal = 1, .window = 512});
+                              .pages = tn_input(a, TN_I32, 4, 1 + CELLS / 64)};
+    tn_attention_params p = {.scale = 1, .causal = 1, .page = 64};
+    tn_tensor *full = tn_attention(a, &s, &p);
+    p.window = 512;
+    tn_tensor *window = tn_attention(a, &s, &p);
     tn_prediction empty = predict(&c, full, 0), half = predict(&c, full, 1023), deep = predict(&c, full, 2047);
     assert_near(1024 * empty.attention, half.attention);
     assert_near(2048 * empty.attention, deep.attention);
@@ -241,9 +242,9 @@ static double attention_time(predict_case *c, int64_t heads, int64_t kv_heads, i
                               .k = weights_on(c, 0, tn_tensor_nd(a, TN_F16, head, kv_heads, CELLS)),
                               .v = weights_on(c, 0, tn_tensor_nd(a, TN_F16, head, kv_heads, CELLS)),
                               .q_pos = tn_input(a, TN_I32, 2, 1),
-                              .k_pos = tn_input(a, TN_I32, 2, CELLS),
-                              .range = tn_input(a, TN_I32, 2)};
-    return predict(c, tn_attention(a, &s, &(tn_attention_params){.scale = 1, .causal = 1}), CELLS - 1).attention;
+                              .pages = tn_input(a, TN_I32, 4, 1 + CELLS / 64)};
+    const tn_attention_params p = {.scale = 1, .causal = 1, .page = 64};
+    return predict(c, tn_attention(a, &s, &p), CELLS - 1).attention;
 }
 
 /* Costs that do not grow with bytes and operations: the ends of matmuls, and keys. */

@@ -17,6 +17,15 @@ static tn_tensor *i32(tn_arena *a, int64_t n0, int64_t n1, int64_t n2) { return 
 static tn_tensor *attend(tn_arena *a, tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *q_pos) {
     return tn_attention(a, &(tn_attention_sources){.q = q, .k = k, .v = v, .q_pos = q_pos}, NULL);
 }
+static tn_tensor *attend_pages(tn_arena *a, int64_t entry, int32_t page, bool masked) {
+    tn_attention_sources s = {.q = f32(a, 8, 2, 6, 1),
+                              .k = f32(a, 8, 1, 9, 1),
+                              .v = f32(a, 8, 1, 9, 1),
+                              .q_pos = i32(a, 2, 6, 1),
+                              .pages = i32(a, entry, 3, 5),
+                              .mask = masked ? f32(a, 9, 6, 1, 1) : NULL};
+    return tn_attention(a, &s, &(tn_attention_params){.scale = 1, .page = page});
+}
 static void nothing(const tn_custom_job *job) { (void)job; }
 
 /* The sources of the cases. */
@@ -272,7 +281,12 @@ typedef struct fixture {
       (tn_custom(a, TN_F32, 1, (int64_t[]){5}, (tn_tensor *[]){m}, 1, nothing, NULL, 0)))                            \
     X(233, CUSTOM, TN_E_INVALID, (0, 0, 0, 0),                                                                       \
       (tn_custom(a, TN_F32, 1, (int64_t[]){5}, (tn_tensor *[]){m}, 1, NULL, NULL, 0)))                               \
-    X(234, CUSTOM, TN_E_INVALID, (0, 0, 0, 0), (tn_custom(a, TN_F32, 1, (int64_t[]){5}, NULL, 11, nothing, NULL, 0)))
+    X(234, CUSTOM, TN_E_INVALID, (0, 0, 0, 0),                                                                       \
+      (tn_custom(a, TN_F32, 1, (int64_t[]){5}, NULL, 11, nothing, NULL, 0)))                                         \
+    X(235, ATTENTION, TN_OK, (8, 2, 6, 1), (attend_pages(a, 4, 64, false)))                                          \
+    X(236, ATTENTION, TN_E_SHAPE, (0, 0, 0, 0), (attend_pages(a, 3, 64, false)))                                     \
+    X(237, ATTENTION, TN_E_INVALID, (0, 0, 0, 0), (attend_pages(a, 4, 0, false)))                                    \
+    X(238, ATTENTION, TN_E_INVALID, (0, 0, 0, 0), (attend_pages(a, 4, 64, true)))
 
 #define UNPACK(...) __VA_ARGS__
 static const struct {

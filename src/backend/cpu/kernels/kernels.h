@@ -90,7 +90,6 @@ typedef struct tn__matmul_job {
  * 1. attention_scratch returns the bytes of scratch (64-byte aligned) that all threads share.
  * 2. attention computes share ith of nth. If attention_splits() > 1, a barrier follows, then
  * 3. attention_combine combines the partial results, again by shares. */
-enum { TN__KEPT_HEAD = 128 };
 typedef struct tn__attention_job {
     int64_t head_k, head_v, heads, kv_heads, tokens, cells;
     tn_type k_type, v_type;
@@ -98,18 +97,16 @@ typedef struct tn__attention_job {
     size_t q_head, q_token, k_head, k_cell, v_head, v_cell;
     float *out;
     size_t out_head, out_token;
-    const int32_t *q_pos; /* [2, tokens], or NULL: cells - tokens + index */
-    const int32_t *k_pos; /* [1+words, cells], or NULL: index */
-    int32_t k_words;      /* words of sequence bits per cell */
-    const int32_t *range; /* first and end cell, or NULL: all */
-    const void *mask;     /* f32, or f16 when mask_f16; NULL: none */
+    bool paged;
+    const int32_t *q_pos;     /* [2, tokens]; NULL if not paged: cells - tokens + index */
+    const tn_page_run *pages; /* [sequences][1 + runs]; the first entry's `cell` is the number of runs */
+    int64_t runs, sequences;
+    const void *mask; /* f32, or f16 when mask_f16; NULL: none */
     bool mask_f16;
     size_t mask_token, mask_head; /* mask_head 0: one mask for all heads */
     const float *sinks;           /* [heads] or NULL */
     tn_attention_params params;
     void *scratch;
-    void *kept;   /* see attention_kept; NULL: nothing is kept */
-    bool unsplit; /* set by kernels: the cells are not divided among threads */
 } tn__attention_job;
 
 /* ---- The table ---- */
@@ -140,9 +137,6 @@ typedef struct tn__cpu_kernels {
     /* Attention. */
     size_t (*attention_scratch)(const tn__attention_job *job, int nth);
     int (*attention_splits)(const tn__attention_job *job);
-    /* Bytes (64-byte aligned) that a thread keeps from one job to the next while the contents of q_pos, k_pos and
-     * range do not change. The first TN__KEPT_HEAD bytes are zero initially. */
-    size_t (*attention_kept)(const tn__attention_job *job);
     void (*attention)(const tn__attention_job *job, int ith, int nth);
     void (*attention_combine)(const tn__attention_job *job, int ith, int nth);
 

@@ -16,28 +16,28 @@ static inline tn__query tn__query_of(const tn__attention_job *job, int64_t token
     if (job->q_pos) return (tn__query){job->q_pos[2 * token], job->q_pos[2 * token + 1]};
     return (tn__query){job->cells - job->tokens + token, 0};
 }
-static inline int64_t tn__cell_position(const tn__attention_job *job, int64_t cell) {
-    return job->k_pos ? job->k_pos[(1 + job->k_words) * cell] : cell;
+/* The runs of a query's sequence in the page table. */
+static inline const tn_page_run *tn__runs_of(const tn__attention_job *job, tn__query q, int64_t *n) {
+    *n = 0;
+    if (q.sequence < 0 || q.sequence >= job->sequences) return NULL;
+    const tn_page_run *row = job->pages + (size_t)q.sequence * (size_t)(1 + job->runs);
+    *n = row->cell < job->runs ? row->cell : job->runs;
+    return row + 1;
 }
-static inline void tn__cell_range(const tn__attention_job *job, int64_t *first, int64_t *end) {
-    int64_t lo = job->range ? job->range[0] : 0, hi = job->range ? job->range[1] : job->cells;
-    *first = lo < 0 ? 0 : lo;
-    *end = hi > job->cells ? job->cells : hi;
+static inline bool tn__run_is_valid(const tn__attention_job *job, const tn_page_run *r) {
+    return r->count >= 1 && r->count <= job->params.page && r->cell >= 0 && r->cell <= job->cells - r->count &&
+           r->first >= 0 && r->first - 1 <= INT32_MAX - r->count;
+}
+static inline int64_t tn__position_in_run(const tn_page_run *r, int32_t o) {
+    return r->divisor > 1 ? (r->first + o) / r->divisor : r->first + o;
 }
 
-static inline bool tn__sees(const tn__attention_job *job, tn__query q, int64_t cell) {
-    int64_t position = tn__cell_position(job, cell);
+/* Whether a query sees a position of its sequence. */
+static inline bool tn__sees_position(const tn__attention_job *job, tn__query q, int64_t position) {
     const tn_attention_params *p = &job->params;
-    if (position < 0 || q.sequence < 0) return false;
-    if (job->k_pos && job->k_words > 0) {
-        if (q.sequence >= 32 * job->k_words) return false;
-        const int32_t *words = job->k_pos + (1 + job->k_words) * cell + 1;
-        if (!((uint32_t)words[q.sequence / 32] >> (q.sequence % 32) & 1)) return false;
-    }
     if (p->causal && position > q.position) return false;
     if (p->window > 0 && q.position - position >= p->window) return false;
-    if (p->chunk > 0 && position / p->chunk != q.position / p->chunk) return false;
-    return true;
+    return !(p->chunk > 0 && position / p->chunk != q.position / p->chunk);
 }
 
 /* ALiBi: heads below the largest power of two use powers of one base, the rest odd powers of its root. */

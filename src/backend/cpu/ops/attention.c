@@ -4,9 +4,8 @@
 /* Also used for planning, before memory is bound. */
 static tn__attention_job attention_job_for(const tn_tensor *node, int64_t batch) {
     const tn_tensor *q = node->src[TN_ATTN_Q], *k = node->src[TN_ATTN_K], *v = node->src[TN_ATTN_V];
-    const tn_tensor *q_pos = node->src[TN_ATTN_Q_POS], *k_pos = node->src[TN_ATTN_K_POS];
-    const tn_tensor *range = node->src[TN_ATTN_RANGE], *mask = node->src[TN_ATTN_MASK];
-    const tn_tensor *sinks = node->src[TN_ATTN_SINKS];
+    const tn_tensor *q_pos = node->src[TN_ATTN_Q_POS], *pages = node->src[TN_ATTN_PAGES];
+    const tn_tensor *mask = node->src[TN_ATTN_MASK], *sinks = node->src[TN_ATTN_SINKS];
     tn__attention_job job = {
         .head_k = k->ne[0],
         .head_v = v->ne[0],
@@ -30,11 +29,12 @@ static tn__attention_job attention_job_for(const tn_tensor *node, int64_t batch)
         .out_token = node->nb[2],
         .params = node->params.attention,
     };
-    if (q_pos) {
+    if (pages) {
+        job.paged = true;
         job.q_pos = q_pos->data;
-        job.k_pos = k_pos->data;
-        job.k_words = (int32_t)k_pos->ne[0] - 1;
-        job.range = range->data;
+        job.pages = pages->data;
+        job.runs = pages->ne[1] - 1;
+        job.sequences = pages->ne[2];
     }
     if (mask) {
         job.mask = mask->data ? tn__at(mask, 0, 0, batch % mask->ne[3]) : NULL;
@@ -66,15 +66,12 @@ int tn__phases_attention(const tn_tensor *node, const tn__cpu_kernels *kernels, 
     return kernels->attention_splits(&job) > 1 ? 2 : 1;
 }
 
-size_t tn__kept_attention(const tn_tensor *node, const tn__cpu_kernels *kernels, int *sources) {
-    const tn__attention_job job = attention_job_for(node, 0);
-    *sources = 1 << TN_ATTN_Q_POS | 1 << TN_ATTN_K_POS | 1 << TN_ATTN_RANGE;
-    return kernels->attention_kept ? tn__scratch_size(kernels->attention_kept(&job)) : 0;
-}
-
 /* Two multiplications per cell; the number of visible cells is known only at run time. */
 double tn__cost_attention(const tn_tensor *node) {
-    return (double)tn_nrows(node) * (double)node->src[TN_ATTN_K]->ne[2] * (double)node->ne[0] * 0.1;
+    const tn_tensor *pages = node->src[TN_ATTN_PAGES];
+    double cells = (double)node->src[TN_ATTN_K]->ne[2];
+    if (pages) cells = TN__MIN(cells, (double)(pages->ne[1] - 1) * (double)node->params.attention.page);
+    return (double)tn_nrows(node) * cells * (double)node->ne[0] * 0.1;
 }
 
 void tn__run_attention(const tn__task *task) {
@@ -82,7 +79,6 @@ void tn__run_attention(const tn__task *task) {
     for (int64_t batch = 0; batch < task->node->ne[3]; batch++) {
         tn__attention_job job = attention_job_for(task->node, batch);
         job.scratch = task->scratch + (size_t)batch * bytes;
-        job.kept = task->kept;
         if (task->phase == 0)
             task->kernels->attention(&job, task->ith, task->nth);
         else

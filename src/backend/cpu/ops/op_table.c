@@ -147,7 +147,6 @@ const tn__cpu_op tn__cpu_ops[TN_OP_COUNT] = {
                          .supports = tn__supports_attention,
                          .phases = tn__phases_attention,
                          .scratch = tn__scratch_attention,
-                         .kept = tn__kept_attention,
                          .cost = tn__cost_attention},
 
     [TN_OP_CUSTOM] = {.run = tn__run_custom, .units = tn__units_custom, .cost = tn__cost_custom},

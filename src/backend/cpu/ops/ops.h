@@ -24,8 +24,7 @@ typedef struct tn__task {
     int ith, nth;
     bool shared; /* an earlier node of the same step has prepared the data for this one, in the same scratch */
     unsigned char
-        *scratch;        /* tn__cpu_op.scratch bytes, 64-byte aligned, shared by the threads and phases of the node */
-    unsigned char *kept; /* bytes of this thread that persist from node to node: see tn__cpu_op; NULL: none */
+        *scratch; /* tn__cpu_op.scratch bytes, 64-byte aligned, shared by the threads and phases of the node */
     _Atomic int32_t *next; /* counter of this node and phase, starts at 0 */
 } tn__task;
 
@@ -43,10 +42,6 @@ typedef struct tn__cpu_op {
      * for every source of which a thread reads the same part only. Otherwise TN__NOT_BY_ROWS. Consecutive nodes of
      * this kind need no barrier between them. NULL: never. */
     int (*by_rows)(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
-    /* Bytes that a thread keeps from a node for later nodes of the same run, the first TN__KEPT_HEAD of them zero at
-     * the start of a run, and a bit for every source that no node of the program may write (otherwise nothing is
-     * kept). NULL: none. */
-    size_t (*kept)(const tn_tensor *node, const tn__cpu_kernels *kernels, int *sources);
 } tn__cpu_op;
 /* TN__SCATTERED: the parts are of the sources' rows; a thread may write any row of the result. */
 enum { TN__NOT_BY_ROWS = -1, TN__SCATTERED = 1 << 16 };
@@ -207,7 +202,6 @@ void tn__run_pool(const tn__task *task);
 
 void tn__run_attention(const tn__task *task);
 int tn__phases_attention(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
-size_t tn__kept_attention(const tn_tensor *node, const tn__cpu_kernels *kernels, int *sources);
 size_t tn__scratch_attention(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);
 bool tn__supports_attention(const tn_tensor *node, char *reason, size_t size);
 double tn__cost_attention(const tn_tensor *node);

@@ -1,12 +1,12 @@
 // Attention: choosing a kernel, and the general kernel for what attention_decode.cu and attention_prefill.cu do not
-// support. Which cells are visible to a query follows from positions and sequence bits in device memory; no mask is
+// support. Which cells are visible to a query follows from positions and page tables in device memory; no mask is
 // stored.
 #include "backend/cuda/kernels/attention.cuh"
 #include "backend/cuda/kernels/weights.cuh"
 
 // ---- General kernel ----
 
-enum { PLAIN_THREADS = 128, PLAIN_FIXED = 32 }; // PLAIN_FIXED: floats of static shared memory
+enum { PLAIN_THREADS = 128, PLAIN_FIXED = 32 }; // PLAIN_FIXED: floats of static shared memory for sums
 
 // Rows of any type and alignment. The type is chosen at run time: this kernel is rarely used, and instantiating it
 // for every pair of types would not be worth the code size.
@@ -32,6 +32,7 @@ __device__ static float value_of(int type, const char *row, int i, int n) {
 __global__ static void plain_kernel(attention_job j) {
     extern __shared__ float shared[]; // q, then the running sum, then a tile of weights
     __shared__ float reduce[PLAIN_FIXED];
+    __shared__ int cells[PLAIN_THREADS];
     float *q = shared, *sum = q + j.head_k, *weight = sum + j.head_v;
     int head = blockIdx.x, token = blockIdx.y, batch = blockIdx.z, kv = head / (j.heads / j.kv_heads);
     const float *from = (const float *)(j.q + head * j.q1 + token * j.q2 + batch * j.q3);
@@ -39,21 +40,22 @@ __global__ static void plain_kernel(attention_job j) {
     for (int i = threadIdx.x; i < j.head_v; i += PLAIN_THREADS) sum[i] = 0;
     __syncthreads();
     attention_query query = query_of(j, token);
+    visible_positions sees = visible_to(j, query);
     float slope = attention_slope(j, head), max_score = -INFINITY, weight_sum = 0;
-    int first, end;
-    cell_range(j, &first, &end);
-    for (int begin = first; begin < end; begin += PLAIN_THREADS) {
-        int cell = begin + threadIdx.x, position = 0;
+    int end = logical_cells(j, query);
+    for (int begin = 0; begin < end; begin += PLAIN_THREADS) {
         float score = -INFINITY;
-        if (cell < end && query_sees(j, query, cell, &position)) {
-            const char *k = j.k + kv * j.k1 + (int64_t)cell * j.k2 + batch * j.k3;
+        paged_cell at = cell_at<false>(j, query.seq, begin + threadIdx.x, end);
+        cells[threadIdx.x] = at.cell;
+        if (at.cell >= 0 && at.position >= sees.low && at.position <= sees.high) {
+            const char *k = j.k + kv * j.k1 + (int64_t)at.cell * j.k2 + batch * j.k3;
             float dot = 0;
             for (int i = 0; i < j.head_k; i += 8) {
                 float v[8];
                 eight_of(j.k_type, k, i, v, j.head_k);
                 for (int e = 0; e < 8; e++) dot += q[i + e] * v[e];
             }
-            score = finish_score(j, dot, head, token, batch, cell, query, position, slope);
+            score = finish_score(j, dot, head, token, batch, at.cell, query, at.position, slope);
         }
         float tile_max = block_reduce<true>(score, reduce), new_max = fmaxf(max_score, tile_max);
         if (new_max == -INFINITY) continue; // uniform over the block
@@ -68,8 +70,8 @@ __global__ static void plain_kernel(attention_job j) {
             float s = sum[i] * rescale;
             for (int c = 0; c < n; c++)
                 if (weight[c] != 0)
-                    s += weight[c] * value_of(j.v_type, j.v + kv * j.v1 + (int64_t)(begin + c) * j.v2 + batch * j.v3,
-                                              i, j.head_v);
+                    s += weight[c] *
+                         value_of(j.v_type, j.v + kv * j.v1 + (int64_t)cells[c] * j.v2 + batch * j.v3, i, j.head_v);
             sum[i] = s;
         }
         __syncthreads();
@@ -98,12 +100,20 @@ bool attention_supported(const tn_tensor *t, char *reason, size_t size) {
         if (reason) snprintf(reason, size, "this cache type is not read on CUDA");
         return false;
     }
-    if (q->ne[0] % 8 || (q->ne[0] + v->ne[0] + PLAIN_THREADS + PLAIN_FIXED) * 4 > 48 << 10) {
+    if (q->ne[0] % 8 || (q->ne[0] + v->ne[0] + 2 * PLAIN_THREADS + PLAIN_FIXED) * 4 > 48 << 10) {
         if (reason) snprintf(reason, size, "heads of %lld elements", (long long)q->ne[0]);
         return false;
     }
     if (q->ne[2] > MOST_ROWS || q->ne[3] > MOST_ROWS) { // the plain kernel's grid
         if (reason) snprintf(reason, size, "%lld tokens in %lld batches", (long long)q->ne[2], (long long)q->ne[3]);
+        return false;
+    }
+    // Kernels count logical cells in 32 bits, and may go beyond the last by less than a tile of all warps.
+    const tn_tensor *pages = t->src[TN_ATTN_PAGES];
+    if (pages && pages->ne[1] - 1 > (INT32_MAX - 65536) / t->params.attention.page) {
+        if (reason)
+            snprintf(reason, size, "%lld runs of %d cells", (long long)pages->ne[1] - 1,
+                     (int)t->params.attention.page);
         return false;
     }
     return true;

@@ -1,4 +1,7 @@
-// Attention: what its kernels share. The job, which cells are visible to a query, scores, rotation.
+// Attention: what its kernels share. The job, page tables, which cells are visible to a query, scores, rotation.
+//
+// A kernel works on logical cells: run i of a sequence has the logical cells i * page to i * page + page - 1, of
+// which the first `count` exist. Without a page table all cells of k and v are one run.
 #ifndef TN_BACKEND_CUDA_KERNELS_ATTENTION_CUH
 #define TN_BACKEND_CUDA_KERNELS_ATTENTION_CUH
 
@@ -10,18 +13,28 @@ struct attention_job {
     const char *q, *k, *v;
     char *out;
     int64_t q1, q2, q3, k1, k2, k3, v1, v2, v3, o1, o2, o3; // byte strides of head, token or cell, batch
-    const int32_t *q_pos, *k_pos, *range;
+    const int32_t *q_pos;
+    // The page table, or NULL. By sequence: the number of runs and three zeros, then max_runs runs as tn_page_run.
+    const int32_t *pages;
     const char *mask;
     int64_t m0, m1, m2, m3;
     int mask_type, mask_heads, mask_batches;
     const float *sinks;
-    int head_k, head_v, heads, kv_heads, tokens, cells, words, k_type, v_type;
+    int head_k, head_v, heads, kv_heads, tokens, cells, k_type, v_type;
+    int page_shift; // log2 of the page, -1 if it is no power of two; 31 without a page table: all cells are in run 0
+    int max_runs, sequences;
     tn_attention_params p;
 };
 
+// log2 of a power of two, otherwise -1.
+static inline int page_shift_of(int32_t page) {
+    int shift = 0;
+    while (shift < 30 && 1 << shift < page) shift++;
+    return 1 << shift == page ? shift : -1;
+}
 static inline attention_job attention_job_of(const tn_tensor *t) {
     const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K], *v = t->src[TN_ATTN_V],
-                    *kp = t->src[TN_ATTN_K_POS], *mask = t->src[TN_ATTN_MASK];
+                    *pages = t->src[TN_ATTN_PAGES], *mask = t->src[TN_ATTN_MASK];
     attention_job j;
     memset(&j, 0, sizeof j);
     j.q = (const char *)q->data;
@@ -32,11 +45,13 @@ static inline attention_job attention_job_of(const tn_tensor *t) {
     j.k1 = (int64_t)k->nb[1], j.k2 = (int64_t)k->nb[2], j.k3 = (int64_t)k->nb[3];
     j.v1 = (int64_t)v->nb[1], j.v2 = (int64_t)v->nb[2], j.v3 = (int64_t)v->nb[3];
     j.o1 = (int64_t)t->nb[1], j.o2 = (int64_t)t->nb[2], j.o3 = (int64_t)t->nb[3];
-    if (kp) {
+    j.page_shift = 31;
+    if (pages) {
         j.q_pos = (const int32_t *)t->src[TN_ATTN_Q_POS]->data;
-        j.k_pos = (const int32_t *)kp->data;
-        j.range = (const int32_t *)t->src[TN_ATTN_RANGE]->data;
-        j.words = (int)kp->ne[0] - 1;
+        j.pages = (const int32_t *)pages->data;
+        j.max_runs = (int)pages->ne[1] - 1;
+        j.sequences = (int)pages->ne[2];
+        j.page_shift = page_shift_of(t->params.attention.page);
     }
     if (mask) {
         j.mask = (const char *)mask->data;
@@ -59,29 +74,79 @@ static inline attention_job attention_job_of(const tn_tensor *t) {
     return j;
 }
 
-// A query's position and sequence.
+// A query's position and sequence; -1: padding, or a sequence that the table does not have. It sees nothing.
 struct attention_query {
     int position, seq;
 };
 __device__ static attention_query query_of(const attention_job &j, int token) {
     if (!j.q_pos) return {j.cells - j.tokens + token, 0};
     int seq = j.q_pos[2 * token + 1];
-    return {j.q_pos[2 * token], seq < 32 * j.words ? seq : -1}; // a sequence that no cell can have: sees nothing
+    return {j.q_pos[2 * token], seq < j.sequences ? seq : -1};
 }
-// Whether a cell is visible to the query, and the cell's position.
-__device__ static bool query_sees(const attention_job &j, attention_query q, int cell, int *position) {
-    int p = cell;
-    if (j.k_pos) {
-        const int32_t *meta = j.k_pos + (int64_t)cell * (1 + j.words);
-        p = meta[0];
-        if (p < 0 || q.seq < 0 || !((uint32_t)meta[1 + q.seq / 32] >> (q.seq % 32) & 1)) return false;
+// The positions visible to a query: `low` to `high`. No cell has a position below 0.
+struct visible_positions {
+    int low, high;
+};
+enum { LAST_POSITION = 0x7fffffff };
+__device__ static visible_positions visible_without_chunks(const attention_job &j, attention_query q) {
+    if (q.seq < 0) return {LAST_POSITION, -1};
+    return {j.p.window && q.position >= j.p.window ? q.position - j.p.window + 1 : 0,
+            j.p.causal ? q.position : (int)LAST_POSITION};
+}
+__device__ static visible_positions visible_to(const attention_job &j, attention_query q) {
+    visible_positions sees = visible_without_chunks(j, q);
+    if (j.p.chunk) {
+        int start = q.position / j.p.chunk * j.p.chunk;
+        sees.low = max(sees.low, start);
+        sees.high = min(sees.high, start > LAST_POSITION - j.p.chunk ? LAST_POSITION : start + j.p.chunk - 1);
     }
-    *position = p;
-    if (j.p.causal && p > q.position) return false;
-    if (j.p.window && q.position - p >= j.p.window) return false;
-    if (j.p.chunk && p / j.p.chunk != q.position / j.p.chunk) return false;
-    return true;
+    return sees;
 }
+
+// ---- Page tables ----
+
+// The logical cells of a query's sequence.
+__device__ static int logical_cells(const attention_job &j, attention_query q) {
+    if (!j.pages) return j.cells;
+    // With one sequence the load does not wait for the query's.
+    int runs = j.sequences == 1 ? j.pages[0] : q.seq < 0 ? 0 : j.pages[4 * (int64_t)q.seq * (1 + j.max_runs)];
+    return q.seq < 0 ? 0 : min(max(runs, 0), j.max_runs) * j.p.page;
+}
+// The run that has this logical cell, and the first logical cell of a run.
+__device__ static int run_index(const attention_job &j, int logical) {
+    return j.page_shift >= 0 ? logical >> j.page_shift : logical / j.p.page;
+}
+__device__ static int run_begin(const attention_job &j, int run) { return j.pages ? run * j.p.page : 0; }
+// Run i of a sequence, i < max_runs. The count of a run that is not inside k and v or has invalid positions is 0.
+// ALIGNED: the table is 16-byte aligned.
+template <bool ALIGNED = true> __device__ static tn_page_run run_of(const attention_job &j, int seq, int i) {
+    if (!j.pages) return {0, j.cells, 0, 1};
+    const int32_t *at = j.pages + 4 * ((int64_t)seq * (1 + j.max_runs) + 1 + i);
+    int4 x = ALIGNED ? *(const int4 *)at : make_int4(at[0], at[1], at[2], at[3]);
+    bool is_valid =
+        x.y >= 1 && x.y <= j.p.page && x.x >= 0 && x.x <= j.cells - x.y && x.z >= 0 && x.z <= LAST_POSITION - x.y;
+    return {x.x, is_valid ? x.y : 0, x.z, x.w};
+}
+// The position of a cell of a run. Nearly all divisors are 1.
+__device__ static int run_position(const tn_page_run &run, int offset) {
+    int position = run.first + offset;
+    return run.divisor > 1 ? position / run.divisor : position;
+}
+// A logical cell: its index in k and v and its position. Cell -1: there is none, position LAST_POSITION.
+struct paged_cell {
+    int cell, position;
+};
+template <bool ALIGNED = true>
+__device__ static paged_cell cell_at(const attention_job &j, int seq, int logical, int end) {
+    if (logical >= end) return {-1, LAST_POSITION};
+    int index = run_index(j, logical), offset = logical - run_begin(j, index);
+    tn_page_run run = run_of<ALIGNED>(j, seq, index);
+    if (offset >= run.count) return {-1, LAST_POSITION};
+    return {run.cell + offset, run_position(run, offset)};
+}
+
+// ---- Scores ----
+
 // The ALiBi slope of a head, or 0.
 __device__ static float attention_slope(const attention_job &j, int head) {
     if (j.p.max_bias <= 0) return 0;
@@ -105,13 +170,8 @@ __device__ static float finish_score(const attention_job &j, float dot, int head
     }
     return s;
 }
-// The cells that may be visible to any query.
-__device__ static void cell_range(const attention_job &j, int *first, int *end) {
-    *first = j.range ? max(0, j.range[0]) : 0;
-    *end = j.range ? min(j.cells, j.range[1]) : j.cells;
-}
 
-// ---- Up to 8 tokens (attention_decode.cu) ----
+// ---- Few tokens (attention_decode.cu) ----
 
 // What can run in the same launch: rotating q and k, storing the new rows of k and v, preparing the next matmul's
 // input.
@@ -120,7 +180,7 @@ struct decode_extras {
     const tn_tensor *store_k, *store_v; // both or none
     gemv_next next;                     // has_next: stored instead of the result, in the form the next matmul reads
     bool has_next;
-    bool early; // no node of the program computes positions, rows or ranges
+    bool early; // no node of the program computes positions, rows or page tables
 };
 struct decode_job {
     attention_job a;
@@ -131,7 +191,7 @@ struct decode_job {
     // Rotation, if dims > 0.
     int dims, neox;
     // Steps of the persistent decode kernel with the same `rotation` have the same rotation table, and those with the
-    // same `view` attend to the same cells.
+    // same `view` read the same runs.
     int rotation, view;
     const int32_t *positions;
     const float *factors;
@@ -144,7 +204,8 @@ struct decode_job {
     char *cache_k, *cache_v;    // the same memory as a.k and a.v
     gemv_next next;
     bool store; // store the result as floats
-    bool early; // positions, rows and ranges are not computed by this program, so they may be read before grid_wait()
+    // Positions, rows and page tables are not computed by this program, so they may be read before grid_wait().
+    bool early;
     // Persistent decode kernel only: nothing may be read before the previous step has ended; where the result is
     // published to the next step, or NULL.
     bool wait_first;
@@ -183,8 +244,8 @@ __device__ static float rope_element(const decode_job &d, const float *x, int i,
 }
 
 bool decode_supports(const tn_tensor *t);
-// Whether the kernel can run decode_extras, which needs an f16 cache. `next` also needs heads of a multiple of 32
-// elements, which the caller checks.
+// Whether the kernel can run decode_extras, which needs an f16 cache and at most 8 tokens. `next` also needs heads of
+// a multiple of 32 elements, which the caller checks.
 bool decode_takes_more(const tn_tensor *t);
 // Rows of f16 with exactly 64 or 128 elements, and up to eight query heads per key/value head: what the persistent
 // decode kernel supports.
@@ -198,10 +259,12 @@ tn_status compile_decode(const compilation &c, const tn_tensor *t, const decode_
 bool prefill_supports(const device_description &device, const tn_tensor *t);
 tn_status compile_prefill(const compilation &c, const tn_tensor *t);
 
-// Whether the decode and prefill kernels can read the cache.
+// Whether the decode and prefill kernels can read the cache and the page table. They read row 0 instead of invisible
+// cells.
 static inline bool cache_is_fast(const tn_tensor *t) {
+    const tn_tensor *pages = t->src[TN_ATTN_PAGES];
     return cache_is_readable(t->src[TN_ATTN_K]) && cache_is_readable(t->src[TN_ATTN_V]) &&
-           t->src[TN_ATTN_Q]->ne[3] == 1;
+           t->src[TN_ATTN_Q]->ne[3] == 1 && t->src[TN_ATTN_K]->ne[2] > 0 && !(pages && (uintptr_t)pages->data % 16);
 }
 
 #endif

@@ -1,34 +1,52 @@
-// Attention for up to 8 tokens. The cells are split over blocks, and the last block to finish combines their results.
-// A block computes all query heads of a key/value head, or some of them.
+// Attention for up to 8 tokens, or up to 64 of many sequences. The logical cells of a token's sequence are split over
+// blocks, and the last block to finish combines their results. A block computes all query heads of a key/value head,
+// or some of them.
 //
 // With an f16 cache, rotating q and k and storing the new rows of k and v can run in the same launch. Every block
-// rotates the q it needs. The block whose share of the cells contains a new row stores it before it reads the share.
+// rotates the q it needs, and stores the new rows in its share of the cells before it reads them.
 #include "backend/cuda/kernels/attention.cuh"
 
 enum {
     THREADS = 256,
     CELLS = THREADS, // of a tile
     MAX_GROUP = 8,
+    // Tokens of any sequence; tokens of many sequences, where each needs the cells of its own only.
     MAX_TOKENS = 8,
+    MAX_SEQUENCES = 64,
     LEAST = 128,    // the fewest cells worth a block of their own
     MAX_SHARES = 64 // blocks of a head: two for each lane of the warp that combines them
 };
 
-// A block's share of the cells `first` to `end`: `begin` to `stop`.
+// A block's share: logical cells `begin` to `stop` of a sequence. Share 0 is that of a token's first block.
 struct decode_share {
-    int first, end, begin, stop, number;
+    int seq, begin, stop, number;
 };
-// Whether the block stores a new row: if the row is in its share; block 0 also if it is outside all shares.
-__device__ static bool stores_row(const decode_share &s, int row, int cells) {
-    return row >= s.first && row < s.end ? row >= s.begin && row < s.stop : s.number == 0 && row >= 0 && row < cells;
+// Whether a cell is in the share. All threads of the block call this.
+__device__ static bool share_has(const attention_job &j, const decode_share &s, int cell) {
+    bool has_it = false;
+    int last = s.stop > s.begin ? run_index(j, s.stop - 1) : -1;
+    for (int i = run_index(j, s.begin) + (int)threadIdx.x; i <= last; i += THREADS) {
+        tn_page_run run = run_of(j, s.seq, i);
+        int offset = cell - run.cell, logical = run_begin(j, i) + offset;
+        has_it = has_it || (offset >= 0 && offset < run.count && logical >= s.begin && logical < s.stop);
+    }
+    return __syncthreads_or(has_it);
 }
-// Stores the new rows of several tokens. If two tokens name the same row, the last one counts, as in set_rows.
+// Whether the block stores token t's row of k and v: if the row is in its share, and the token's first block in any
+// case, since the row may be in no share. The last of several tokens with the same row counts, as in set_rows.
+__device__ static bool stores_row(const decode_job &d, const decode_share &s, int token, int t) {
+    int row = d.rows[t];
+    if (row < 0 || row >= d.a.cells) return false;
+    for (int later = t + 1; later < d.a.tokens; later++)
+        if (d.rows[later] == row) return false;
+    return (t == token && s.number == 0) || share_has(d.a, s, row);
+}
+// Stores the new rows of several tokens.
 __device__ static void store_new_rows(const decode_job &d, int kv, const decode_share &share, int token,
                                       float2 *rotation) {
     int rotation_of = token; // the token whose rotation table is in `rotation`
     for (int t = 0; t < d.a.tokens; t++) {
-        int row = d.rows[t];
-        if (!stores_row(share, row, d.a.cells)) continue; // uniform over the block
+        if (!stores_row(d, share, token, t)) continue; // uniform over the block
         if (d.dims && t != rotation_of) {
             __syncthreads();
             rope_table(d, d.positions[t], rotation);
@@ -36,18 +54,19 @@ __device__ static void store_new_rows(const decode_job &d, int kv, const decode_
         }
         const float *k = (const float *)(d.new_k + kv * d.nk1 + t * d.nk2),
                     *v = (const float *)(d.new_v + kv * d.nv1 + t * d.nv2);
-        __half *to_k = (__half *)(d.cache_k + kv * d.a.k1 + (int64_t)row * d.a.k2),
-               *to_v = (__half *)(d.cache_v + kv * d.a.v1 + (int64_t)row * d.a.v2);
+        __half *to_k = (__half *)(d.cache_k + kv * d.a.k1 + (int64_t)d.rows[t] * d.a.k2),
+               *to_v = (__half *)(d.cache_v + kv * d.a.v1 + (int64_t)d.rows[t] * d.a.v2);
         int i = threadIdx.x; // a block has at least as many threads as a head has elements
         if (i < d.a.head_k) to_k[i] = __float2half_rn(rope_element(d, k, i, rotation));
         if (i < d.a.head_v) to_v[i] = __float2half_rn(v[i]);
     }
 }
 
-// Rows of k or v for a tile of cells.
+// Rows of k or v for a tile of n cells.
 struct decode_rows {
-    const char *at; // the first row
+    const char *at; // row 0
     int64_t stride;
+    const int *cells; // the row of each cell, or -1: not visible
     int n, size;
 };
 
@@ -59,7 +78,7 @@ __device__ static inline void multiply_keys(const decode_rows &k, const float (&
     int part = threadIdx.x % 8;
 #pragma unroll(WHOLE ? 4 : 2)
     for (int c = threadIdx.x / 8; c < (k.n + CELLS_AT_ONCE - 1) / CELLS_AT_ONCE * CELLS_AT_ONCE; c += CELLS_AT_ONCE) {
-        const char *row = k.at + min(c, k.n - 1) * k.stride;
+        const char *row = k.at + max(k.cells[c], 0) * k.stride;
         typename R::raw raw[STEPS];
 #pragma unroll
         for (int i = 0; i < STEPS; i++) {
@@ -89,13 +108,14 @@ __device__ static inline void multiply_keys(const decode_rows &k, const float (&
 }
 // Adds the weighted values of cells first, first + ROWS, … to `acc`. A thread sums eight dimensions from `dim` on.
 template <typename R, int ROWS, int GROUP>
-__device__ static inline void add_values(const decode_rows &v, int first, int dim, const int *visible,
+__device__ static inline void add_values(const decode_rows &v, int first, int dim,
                                          const float (&weight)[GROUP][CELLS], float (&acc)[GROUP][8]) {
     if (dim >= v.size) return;
 #pragma unroll 4
     for (int c = first; c < v.n; c += ROWS) {
-        typename R::raw raw = R::load(v.at + c * v.stride, dim);
-        if (visible[c] < 0) raw = {}; // an invisible cell may hold NaN
+        int cell = v.cells[c];
+        typename R::raw raw = R::load(v.at + max(cell, 0) * v.stride, dim);
+        if (cell < 0) raw = {}; // row 0 may hold NaN
         float f[8];
         R::floats(raw, dim, f);
 #pragma unroll
@@ -109,14 +129,17 @@ __device__ static inline void add_values(const decode_rows &v, int first, int di
 
 // WHOLE: rows are f16 and have exactly SIZE elements. Otherwise they are of any type and have up to SIZE elements.
 template <int SIZE, int GROUP, bool WHOLE>
-__global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
+__global__ static void __launch_bounds__(THREADS, SIZE > 128   ? 0
+                                                  : GROUP == 1 ? 3
+                                                  : GROUP == 2 ? 2
+                                                               : 0) decode_kernel(decode_job d) {
     constexpr int LANES = SIZE / 8, ROWS = THREADS / LANES, WARPS = THREADS / 32; // LANES threads read a row of v
     __shared__ __align__(16) float q[GROUP][SIZE];
     __shared__ float weight[GROUP][CELLS];
     __shared__ __align__(16) float warp_sums[WARPS][GROUP][SIZE];
     __shared__ float max_scores[GROUP], weight_sums[GROUP], rescales[GROUP];
     __shared__ float2 rotation[SIZE / 2];
-    __shared__ int visible[CELLS]; // a cell's position, or -1 if it is not visible
+    __shared__ int cells[CELLS]; // the cells of a tile, or -1 where none is visible
     __shared__ bool is_last_block;
     const attention_job &j = d.a;
     int parts = (int)gridDim.x / j.kv_heads, kv = blockIdx.x / parts, split = blockIdx.y, token = blockIdx.z;
@@ -124,22 +147,25 @@ __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
         group = min((int)GROUP, (kv + 1) * all_heads - head0);
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     grid_next();
-    // With `early`, positions and ranges were set before the program started. Only results of the previous kernel
-    // must be waited for.
+    // With `early`, positions and page tables were set before the program started. Only results of the previous
+    // kernel must be waited for.
     if (!d.early) grid_wait();
-    int first, end;
-    cell_range(j, &first, &end);
-    int n = max(end - first, 0), span = max((int)LEAST, ((n + d.splits - 1) / d.splits + 15) / 16 * 16),
+    attention_query query = query_of(j, token);
+    int n = logical_cells(j, query), span = max((int)LEAST, ((n + d.splits - 1) / d.splits + 15) / 16 * 16),
         active = max(1, (n + span - 1) / span);
     if (split >= active) return;
-    int begin = first + split * span, stop = min(end, begin + span);
-    attention_query query = query_of(j, token);
-    int new_row = d.rows && j.tokens == 1 ? d.rows[0] : -1;
-    auto find_visible_cells = [&](int tile) { // a thread per cell
-        int cell = tile + threadIdx.x, position = 0;
-        visible[threadIdx.x] = cell < stop && query_sees(j, query, cell, &position) ? position : -1;
+    const int begin = split * span, stop = begin + min(n - begin, span), new_row = d.rows ? d.rows[0] : -1;
+    const decode_share share = {query.seq, begin, stop, split};
+    // A thread per cell. Computes what it needs again for every tile, since registers are scarce.
+    auto find_visible_cells = [&](int tile) {
+        visible_positions sees = visible_to(j, query);
+        paged_cell at = cell_at(j, query.seq, tile + (int)threadIdx.x, stop);
+        bool is_visible = at.cell >= 0 && at.position >= sees.low && at.position <= sees.high;
+        cells[threadIdx.x] = is_visible ? at.cell : -1;
+        return is_visible;
     };
     find_visible_cells(begin);
+    const bool writes = d.rows && j.tokens == 1 && stores_row(d, share, 0, 0);
     if (d.dims) rope_table(d, d.positions[token], rotation);
     if (threadIdx.x < GROUP) {
         max_scores[threadIdx.x] = -INFINITY;
@@ -148,9 +174,7 @@ __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
     if (d.early) grid_wait();
     // With one token its new row of k and v is loaded together with q, so that the loads overlap.
     const int size_k = WHOLE ? SIZE : j.head_k, size_v = WHOLE ? SIZE : j.head_v;
-    const decode_share share = {first, end, begin, stop, split};
-    bool writes = stores_row(share, new_row, j.cells), writes_k = writes && (int)threadIdx.x < size_k,
-         writes_v = writes && (int)threadIdx.x < size_v;
+    const bool writes_k = writes && (int)threadIdx.x < size_k, writes_v = writes && (int)threadIdx.x < size_v;
     float new_k = 0, new_v = 0;
     if (writes_k) new_k = rope_element(d, (const float *)(d.new_k + kv * d.nk1), threadIdx.x, rotation);
     if (writes_v) new_v = ((const float *)(d.new_v + kv * d.nv1))[threadIdx.x];
@@ -175,35 +199,33 @@ __global__ static void __launch_bounds__(THREADS) decode_kernel(decode_job d) {
     int dim = threadIdx.x % LANES * 8, row = threadIdx.x / LANES;
     float acc[GROUP][8] = {};
     for (int tile = begin; tile < stop; tile += CELLS) {
-        int cells = min((int)CELLS, stop - tile);
-        if (tile > begin) {
-            find_visible_cells(tile);
-            __syncthreads();
-        }
-        decode_rows k = {j.k + kv * j.k1 + tile * j.k2, j.k2, cells, size_k},
-                    v = {j.v + kv * j.v1 + tile * j.v2, j.v2, cells, size_v};
+        if (tile > begin && !__syncthreads_or(find_visible_cells(tile))) continue;
+        int n_cells = min((int)CELLS, stop - tile);
+        decode_rows k = {j.k + kv * j.k1, j.k2, cells, n_cells, size_k},
+                    v = {j.v + kv * j.v1, j.v2, cells, n_cells, size_v};
 #define MULTIPLY(R) multiply_keys<R, SIZE, GROUP, WHOLE>(k, q, weight)
-#define ADD(R) add_values<R, ROWS, GROUP>(v, row, dim, visible, weight, acc)
+#define ADD(R) add_values<R, ROWS, GROUP>(v, row, dim, weight, acc)
         if (WHOLE)
             MULTIPLY(cache_f16);
         else
             WITH_CACHE_READER(j.k_type, MULTIPLY)
         __syncthreads();
         // From dot products to scores: a thread per cell.
-        int position = visible[threadIdx.x];
+        const bool is_visible = cells[threadIdx.x] >= 0;
+        const int logical = tile + (int)threadIdx.x,
+                  position = j.p.max_bias > 0 ? cell_at(j, query.seq, logical, stop).position : 0;
 #pragma unroll 1
         for (int g = 0; g < GROUP; g++)
-            weight[g][threadIdx.x] =
-                position >= 0 && g < group
-                    ? finish_score(j, weight[g][threadIdx.x], head0 + g, token, 0, tile + (int)threadIdx.x, query,
-                                   position, attention_slope(j, head0 + g))
-                    : -INFINITY;
+            weight[g][threadIdx.x] = is_visible && g < group
+                                         ? finish_score(j, weight[g][threadIdx.x], head0 + g, token, 0, logical,
+                                                        query, position, attention_slope(j, head0 + g))
+                                         : -INFINITY;
         __syncthreads();
         for (int g = warp; g < GROUP; g += WARPS) {
             float max_score = max_scores[g], weight_sum = 0;
-            for (int c = lane; c < cells; c += 32) max_score = fmaxf(max_score, weight[g][c]);
+            for (int c = lane; c < n_cells; c += 32) max_score = fmaxf(max_score, weight[g][c]);
             max_score = warp_max(max_score);
-            for (int c = lane; c < cells; c += 32) {
+            for (int c = lane; c < n_cells; c += 32) {
                 float w = weight[g][c] == -INFINITY ? 0 : __expf(weight[g][c] - max_score);
                 weight[g][c] = w;
                 weight_sum += w;
@@ -340,13 +362,21 @@ static int64_t decode_blocks_of(const tn_tensor *t) {
     return t->src[TN_ATTN_K]->ne[1] * ((decode_group_of(t) + decode_heads_of(t) - 1) / decode_heads_of(t));
 }
 
+// The most tokens that run here. How many sequences they belong to is not known before a run: as many tokens as the
+// table has sequences are probably one of each. Twice as many, since a batch is rounded up with padding.
+static int64_t decode_tokens_of(const tn_tensor *t) {
+    const tn_tensor *pages = t->src[TN_ATTN_PAGES];
+    int64_t wanted = pages && pages->ne[2] > 1 ? 2 * pages->ne[2] : 0;
+    return wanted <= MAX_TOKENS ? MAX_TOKENS : wanted < MAX_SEQUENCES ? wanted : MAX_SEQUENCES;
+}
 bool decode_supports(const tn_tensor *t) {
     const tn_tensor *q = t->src[TN_ATTN_Q];
-    return cache_is_fast(t) && !t->src[TN_ATTN_MASK] && q->ne[2] <= MAX_TOKENS && q->ne[1] > 0 &&
+    return cache_is_fast(t) && !t->src[TN_ATTN_MASK] && q->ne[2] <= decode_tokens_of(t) && q->ne[1] > 0 &&
            q->ne[2] * decode_blocks_of(t) <= N_TICKETS;
 }
 bool decode_takes_more(const tn_tensor *t) {
-    return decode_supports(t) && t->src[TN_ATTN_K]->type == TN_F16 && t->src[TN_ATTN_V]->type == TN_F16;
+    return decode_supports(t) && t->src[TN_ATTN_Q]->ne[2] <= MAX_TOKENS && t->src[TN_ATTN_K]->type == TN_F16 &&
+           t->src[TN_ATTN_V]->type == TN_F16;
 }
 
 // Enough blocks for two on every multiprocessor, but no more than the last one can combine.

@@ -1,10 +1,10 @@
-// Attention for many tokens, on tensor cores. A block computes 64 queries of one head and iterates over the cache in
-// tiles of 64 cells, or 32 where heads are large. Scores stay in registers. Heads are padded with zeros to SIZE
-// elements; keys and values may have different sizes.
+// Attention for many tokens, on tensor cores. A block computes 64 queries of one head and iterates over the logical
+// cells of their sequences, one sequence after the other, in tiles of 64 cells, or 32 where heads are large. Scores
+// stay in registers. Heads are padded with zeros to SIZE elements; keys and values may have different sizes.
 #include "backend/cuda/kernels/attention.cuh"
 #include "backend/cuda/kernels/mma.cuh"
 
-enum { QUERIES = 64, THREADS = 128, NEVER = 0x7fffffff };
+enum { QUERIES = 64, THREADS = 128, NEVER = LAST_POSITION };
 // Weights are scaled by e^LIFT, so they are at most 16384. Below 6e-5 f16 is subnormal and loses precision.
 static constexpr float LIFT = 9.704f;
 
@@ -44,12 +44,6 @@ __device__ static inline float within_half(float x) {
     return fabsf(x) > 65504 && fabsf(x) < INFINITY ? copysignf(65504, x) : x;
 }
 
-// Ranges over all queries of a block.
-struct queries {
-    bool one_sequence;
-    int seq, min_low, max_low, min_high, max_high;
-};
-
 __device__ static int warp_min_int(int x) {
     for (int offset = 16; offset; offset >>= 1) x = min(x, __shfl_xor_sync(0xffffffffu, x, offset));
     return x;
@@ -59,47 +53,84 @@ __device__ static int warp_max_int(int x) {
     return x;
 }
 
-// Whether a cell belongs to sequence `seq`.
-__device__ static bool has_cell(const attention_job &j, int cell, int seq) {
-    return seq >= 0 && ((uint32_t)j.k_pos[(int64_t)cell * (1 + j.words) + 1 + seq / 32] >> (seq % 32) & 1);
-}
-// A cell's position, or NEVER. With queries of several sequences, each query checks the sequence itself with
-// has_cell().
-__device__ static int position_of(const attention_job &j, const queries &all, int cell, int end) {
-    if (cell >= end) return NEVER;
-    if (!j.k_pos) return cell;
-    int p = j.k_pos[(int64_t)cell * (1 + j.words)];
-    return p >= 0 && (!all.one_sequence || has_cell(j, cell, all.seq)) ? p : NEVER;
+// The queries of a block that belong to one sequence: the range of positions that any or all of them see.
+struct queries {
+    bool is_alone; // no query of the block belongs to another sequence
+    int seq;       // NEVER: there is no such sequence
+    int cells;     // logical cells of the sequence
+    int min_low, max_low, min_high, max_high;
+};
+// The queries of the block's lowest sequence above `after`. All warps compute the same.
+__device__ static queries queries_after(const attention_job &j, int token0, int after, const int (&low)[QUERIES],
+                                        const int (&high)[QUERIES]) {
+    int lane = threadIdx.x % 32, seq[2], lows[2], highs[2];
+    for (int i = 0; i < 2; i++) {
+        int t = token0 + lane + 32 * i;
+        seq[i] = t < j.tokens ? query_of(j, t).seq : -1;
+    }
+    queries all = {};
+    all.seq = warp_min_int(min(seq[0] > after ? seq[0] : NEVER, seq[1] > after ? seq[1] : NEVER));
+    if (all.seq == NEVER) return all;
+    bool is_other = false; // padding belongs to every sequence, and sees nothing
+    for (int i = 0; i < 2; i++) {
+        bool other = seq[i] >= 0 && seq[i] != all.seq;
+        lows[i] = other ? NEVER - 1 : low[lane + 32 * i];
+        highs[i] = other ? -1 : high[lane + 32 * i];
+        is_other = is_other || other;
+    }
+    all.is_alone = !__any_sync(0xffffffffu, is_other);
+    all.cells = logical_cells(j, {0, all.seq});
+    all.min_low = warp_min_int(min(lows[0], lows[1]));
+    all.max_low = warp_max_int(max(lows[0], lows[1]));
+    all.min_high = warp_min_int(min(highs[0], highs[1]));
+    all.max_high = warp_max_int(max(highs[0], highs[1]));
+    return all;
 }
 
-// The next tile from `begin` on with a cell that is visible to a query, or `end`; stores its positions in shared
-// memory. `whole`: all its cells are visible to all queries. The result is uniform over the block.
+// The cells of a tile by lane: cell lane, and cell 32 + lane where a tile has 64. -1: not visible to any query.
+struct tile_cells {
+    int a, b;
+    // Cell c of the tile. All lanes call this.
+    template <int CELLS> __device__ int at(int c) const {
+        int x = __shfl_sync(0xffffffffu, a, c % 32);
+        if (CELLS == 32) return x;
+        int y = __shfl_sync(0xffffffffu, b, c % 32);
+        return c < 32 ? x : y;
+    }
+};
+// The next tile of the sequence from logical cell `begin` on with a cell that is visible to a query, or -1; stores
+// its positions in shared memory. `whole`: all its cells are visible to all queries. The result is uniform over the
+// block.
 template <int CELLS>
-__device__ static int next_tile(const attention_job &j, const queries &all, int begin, int end,
-                                int (&positions)[CELLS], bool *whole) {
+__device__ static int next_tile(const attention_job &j, const queries &all, int begin, int (&positions)[CELLS],
+                                tile_cells *cells, bool *whole) {
     *whole = false;
     int lane = threadIdx.x % 32;
-    for (; begin < end; begin += CELLS) {
-        int a = position_of(j, all, begin + lane, end),
-            b = CELLS > 32 ? position_of(j, all, begin + 32 + lane, end) : a;
-        int least = warp_min_int(min(a, b)), most = warp_max_int(max(a, b)),
-            highest_real = warp_max_int(max(a == NEVER ? -1 : a, b == NEVER ? -1 : b));
-        if (least > all.max_high || highest_real < all.min_low) continue;
-        *whole = all.one_sequence && most <= all.min_high && least >= all.max_low;
+    for (; begin < all.cells; begin += CELLS) {
+        paged_cell a = cell_at(j, all.seq, begin + lane, all.cells),
+                   b = CELLS > 32 ? cell_at(j, all.seq, begin + 32 + lane, all.cells) : a;
+        bool sees_a = a.cell >= 0 && a.position >= all.min_low && a.position <= all.max_high,
+             sees_b = b.cell >= 0 && b.position >= all.min_low && b.position <= all.max_high;
+        if (!__any_sync(0xffffffffu, sees_a || sees_b)) continue;
+        *whole = all.is_alone &&
+                 __all_sync(0xffffffffu, a.cell >= 0 && b.cell >= 0 && max(a.position, b.position) <= all.min_high &&
+                                             min(a.position, b.position) >= all.max_low);
+        *cells = {sees_a ? a.cell : -1, sees_b ? b.cell : -1};
         if (threadIdx.x < 32) {
-            positions[lane] = a;
-            if (CELLS > 32) positions[CELLS - 32 + lane] = b;
+            positions[lane] = sees_a ? a.position : NEVER;
+            if (CELLS > 32) positions[CELLS - 32 + lane] = sees_b ? b.position : NEVER;
         }
         return begin;
     }
-    return end;
+    return -1;
 }
 
 // Rows of keys or values for a tile.
 struct tile_rows {
     const char *at; // cell 0
     int64_t stride;
-    int type, size, begin, end; // the tile starts at cell `begin`; cells from `end` on are zeros
+    int type, size;
+    tile_cells cells; // invisible cells are zeros
 };
 template <typename R, typename tile, int PARTS>
 __device__ static inline void convert_tile(tile (&to)[PARTS], const tile_rows &rows) {
@@ -112,9 +143,9 @@ __device__ static inline void convert_tile(tile (&to)[PARTS], const tile_rows &r
         typename R::raw raw[BATCH];
 #pragma unroll
         for (int b = 0; b < BATCH; b++) {
-            int i = first + b * THREADS, cell = rows.begin + i / CHUNKS, at = i % CHUNKS * 8;
+            int i = first + b * THREADS, cell = rows.cells.at<CELLS>(i / CHUNKS), at = i % CHUNKS * 8;
             raw[b] = {};
-            if (cell < rows.end && at < rows.size) raw[b] = R::load(rows.at + cell * rows.stride, at);
+            if (cell >= 0 && at < rows.size) raw[b] = R::load(rows.at + cell * rows.stride, at);
         }
 #pragma unroll
         for (int b = 0; b < BATCH; b++) {
@@ -143,33 +174,14 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
     int kv = head / (j.heads / j.kv_heads), warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4,
         col = lane % 4;
     float slope = attention_slope(j, head);
-    int first, end;
-    cell_range(j, &first, &end);
-
-    queries all = {};
-    all.seq = query_of(j, token0).seq;
-    int differs = 0;
     if (threadIdx.x < QUERIES) {
         int t = token0 + threadIdx.x;
-        attention_query q = t < j.tokens ? query_of(j, t) : attention_query{0, -1};
-        bool is_real = t < j.tokens && q.seq >= 0;
-        int low = j.p.window ? q.position - j.p.window + 1 : -0x7fffffff, high = j.p.causal ? q.position : NEVER - 1;
-        if (j.p.chunk) {
-            low = max(low, q.position / j.p.chunk * j.p.chunk);
-            high = min(high, q.position / j.p.chunk * j.p.chunk + j.p.chunk - 1);
-        }
-        m.low[threadIdx.x] = is_real ? low : NEVER - 1;
-        m.high[threadIdx.x] = is_real ? high : -0x7fffffff;
-        differs = is_real && q.seq != all.seq;
+        visible_positions sees = visible_to(j, t < j.tokens ? query_of(j, t) : attention_query{0, -1});
+        m.low[threadIdx.x] = min(sees.low, NEVER - 1);
+        m.high[threadIdx.x] = min(sees.high, NEVER - 1);
     }
-    all.one_sequence = !__syncthreads_or(differs);
-    {
-        int l0 = m.low[lane], l1 = m.low[lane + 32], h0 = m.high[lane], h1 = m.high[lane + 32];
-        all.min_low = warp_min_int(min(l0, l1));
-        all.max_low = warp_max_int(max(l0, l1));
-        all.min_high = warp_min_int(min(h0, h1));
-        all.max_high = warp_max_int(max(h0, h1));
-    }
+    __syncthreads();
+    queries all = queries_after(j, token0, -1, m.low, m.high);
     int own = 16 * warp + row; // this lane has queries own and own + 8
     attention_query mine[2];
     for (int r = 0; r < 2; r++) {
@@ -207,38 +219,48 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
     };
     float out_sum[SIZE / 8][4] = {}, max_score[2] = {-INFINITY, -INFINITY}, weight_sum[2] = {0, 0};
 
-    auto fetch = [&](int begin, int stage) {
+    auto fetch = [&](const tile_cells &cells, int stage) {
         for (int i = threadIdx.x; i < CELLS * (SIZE / 8); i += THREADS) {
-            int c = i / (SIZE / 8), at = i % (SIZE / 8) * 8, cell = min(begin + c, end - 1);
-            copy16(&m.k[stage][0][c][at], j.k + kv * j.k1 + (int64_t)cell * j.k2 + 2 * at,
-                   begin + c < end && at < j.head_k);
-            copy16(&m.v[stage][0][c][at], j.v + kv * j.v1 + (int64_t)cell * j.v2 + 2 * at,
-                   begin + c < end && at < j.head_v);
+            int c = i / (SIZE / 8), at = i % (SIZE / 8) * 8, cell = cells.at<CELLS>(c);
+            const int64_t row = max(cell, 0);
+            copy16(&m.k[stage][0][c][at], j.k + kv * j.k1 + row * j.k2 + 2 * at, cell >= 0 && at < j.head_k);
+            copy16(&m.v[stage][0][c][at], j.v + kv * j.v1 + row * j.v2 + 2 * at, cell >= 0 && at < j.head_v);
         }
         copies_commit();
     };
-    auto convert = [&](int begin) {
+    auto convert = [&](const tile_cells &cells) {
 #pragma unroll 1
         for (int is_v = 0; is_v < 2; is_v++) {
-            tile_rows rows = is_v ? tile_rows{j.v + kv * j.v1, j.v2, j.v_type, j.head_v, begin, end}
-                                  : tile_rows{j.k + kv * j.k1, j.k2, j.k_type, j.head_k, begin, end};
+            tile_rows rows = is_v ? tile_rows{j.v + kv * j.v1, j.v2, j.v_type, j.head_v, cells}
+                                  : tile_rows{j.k + kv * j.k1, j.k2, j.k_type, j.head_k, cells};
             auto &to = is_v ? m.v[0] : m.k[0];
 #define CONVERT(R) convert_tile<R>(to, rows)
             WITH_CACHE_READER(rows.type, CONVERT)
 #undef CONVERT
         }
     };
+    // The next tile after logical cell `begin`, of this sequence or of the next one that has a visible cell.
+    auto advance = [&](int begin, int stage, tile_cells *cells, bool *is_whole) {
+        for (;;) {
+            if (all.seq == NEVER) return -1;
+            int tile = next_tile<CELLS>(j, all, begin, m.position[stage], cells, is_whole);
+            if (tile >= 0 || all.is_alone) return tile;
+            all = queries_after(j, token0, all.seq, m.low, m.high);
+            begin = 0;
+        }
+    };
     int stage = 0;
-    bool whole, next_whole = false;
-    int tile = next_tile<CELLS>(j, all, first, end, m.position[0], &whole);
-    if (FORM == ROWS_F16 && tile < end) fetch(tile, 0);
-    while (tile < end) {
-        int next = next_tile<CELLS>(j, all, tile + CELLS, end, m.position[stage ^ 1], &next_whole);
+    bool whole = false, next_whole = false;
+    tile_cells cells = {}, next_cells = {};
+    int tile = advance(0, 0, &cells, &whole);
+    if (FORM == ROWS_F16 && tile >= 0) fetch(cells, 0);
+    while (tile >= 0) {
+        int seq = all.seq, next = advance(tile + CELLS, stage ^ 1, &next_cells, &next_whole);
         if (FORM != ROWS_F16) {
-            convert(tile);
+            convert(cells);
         } else {
-            if (next < end) {
-                fetch(next, stage ^ 1);
+            if (next >= 0) {
+                fetch(next_cells, stage ^ 1);
                 copies_wait<1>();
             } else {
                 copies_wait<0>();
@@ -267,22 +289,13 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
                 }
         }
         if (!whole || j.p.soft_cap > 0 || slope > 0) {
-            uint32_t in_sequence = ~0u; // a bit for every score: the cell belongs to the query's sequence
-            if (!all.one_sequence) {
-                in_sequence = 0;
-#pragma unroll 1
-                for (int i = 0; i < CELLS / 2; i++) { // in the order of s
-                    int cell = tile + i / 4 * 8 + 2 * col + i % 2;
-                    in_sequence |= (uint32_t)(cell < end && has_cell(j, cell, i & 2 ? mine[1].seq : mine[0].seq))
-                                   << i;
-                }
-            }
+            const int seen_low[2] = {mine[0].seq == seq ? low[0] : NEVER, mine[1].seq == seq ? low[1] : NEVER};
 #pragma unroll
             for (int n = 0; n < CELLS / 8; n++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     int r = e / 2, position = m.position[stage][8 * n + 2 * col + e % 2];
-                    bool visible = position >= low[r] && position <= high[r] && (in_sequence >> (4 * n + e) & 1);
+                    bool visible = position >= seen_low[r] && position <= high[r];
                     float x = s[n][e];
                     if (j.p.soft_cap > 0) x = soft_capped(x, j.p.soft_cap);
                     if (slope > 0) x -= slope * (float)abs(mine[r].position - position);
@@ -340,6 +353,7 @@ __global__ static void __launch_bounds__(THREADS) prefill_kernel(attention_job j
         __syncthreads();
         stage ^= 1;
         tile = next;
+        cells = next_cells;
         whole = next_whole;
     }
 #pragma unroll

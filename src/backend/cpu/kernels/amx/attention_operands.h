@@ -81,45 +81,38 @@ static float tiled_queries(const tn__attention_job *job, int64_t kv, int64_t row
     return tiled_longest(longest) * (tiled_adjusts(job) ? TILED_LOG2_E * TILED_LOG2_E : 1);
 }
 
-/* Converts `count` rows of the cache to floats and fills up to `all` rows with zeros. */
-static void tiled_floats(tn_type type, const char *at, size_t stride, int count, int64_t n, int64_t padded,
-                         tiled_memory *m, int all) {
+/* Converts the rows of `count` listed cells to floats and fills up to `all` rows with zeros. */
+static void tiled_floats(tn_type type, const char *cell_0, size_t stride, const int32_t *cells, int count, int64_t n,
+                         int64_t padded, tiled_memory *m, int all) {
     for (int i = 0; i < all; i++) {
         float *row = m->rows + (size_t)i * (size_t)m->larger;
-        if (i < count) row_to_f32(type, at + (size_t)i * stride, row, n);
+        if (i < count) row_to_f32(type, cell_0 + (size_t)cells[i] * stride, row, n);
         for (int64_t d = i < count ? n : 0; d < padded; d++) row[d] = 0;
     }
 }
 
-/* Prefetches the row one block later. The rows of a head are often pages apart, which defeats the hardware
- * prefetcher. */
-TN__VEC void tiled_prefetch(const char *row, size_t stride, size_t bytes) {
-    for (size_t b = 0; b < bytes; b += 64) _mm_prefetch(row + TILED_CELLS * stride + b, _MM_HINT_T1);
+/* Prefetches a row of the next block. The rows of a head are often far apart, which defeats the hardware prefetcher.
+ */
+TN__VEC void tiled_prefetch(const char *row, size_t bytes) {
+    for (size_t b = 0; b < bytes; b += 64) _mm_prefetch(row + b, _MM_HINT_T1);
 }
 
-/* Whether a cell belongs to the sequence; true for jobs without sequences. */
-TN__VEC bool tiled_owns(const tn__attention_job *job, int32_t sequence, int64_t cell) {
-    if (!job->k_pos || job->k_words == 0) return true;
-    return (uint32_t)job->k_pos[(size_t)(1 + job->k_words) * (size_t)cell + 1 + (size_t)(sequence / 32)] >>
-               sequence % 32 &
-           1;
-}
-
-/* Converts keys, not transposed. Returns whether scores of queries of the given squared length with the sequence's
- * keys need TILED_PARTS multiplications: one rounding costs an error of 2^-9·|q|·|k| at worst, and a tenth of that
- * unless few dimensions dominate. */
-static bool tiled_keys(const tn__attention_job *job, int64_t kv, int64_t cell, int count, float queries,
-                       int32_t sequence, tiled_memory *m, uint16_t *keys) {
-    const char *k = (const char *)job->k + (size_t)kv * job->k_head + (size_t)cell * job->k_cell;
+/* Converts the keys of a list, not transposed. Returns whether scores of queries of the given squared length with
+ * these keys need TILED_PARTS multiplications: one rounding costs an error of 2^-9·|q|·|k| at worst, and a tenth of
+ * that unless few dimensions dominate. */
+static bool tiled_keys(const tn__attention_job *job, int64_t kv, const tiled_list *list, const tiled_list *later,
+                       float queries, tiled_memory *m, uint16_t *keys) {
+    const char *k = (const char *)job->k + (size_t)kv * job->k_head;
+    const int count = list->count;
     const bool halves = job->k_type == TN_F16 && job->head_k % 32 == 0;
     const size_t bytes = att_row_bytes(job->k_type, job->head_k);
     vf squares[TILED_GROUP], longest = vf_zero();
     for (int c = 0; c < TILED_CELLS; c++) {
         uint16_t *to = keys + (size_t)(c / 16) * (size_t)m->steps * TILED_VALUES + c % 16 * 32;
-        const char *at = k + (size_t)c * job->k_cell;
-        tiled_prefetch(at, job->k_cell, bytes);
+        const char *at = k + (size_t)list->cells[c] * job->k_cell;
+        if (c < later->count) tiled_prefetch(k + (size_t)later->cells[c] * job->k_cell, bytes);
         if (!halves || c >= count)
-            tiled_floats(job->k_type, at, job->k_cell, c < count, job->head_k, 32 * m->steps, m, 1);
+            tiled_floats(job->k_type, k, job->k_cell, list->cells + c, c < count, job->head_k, 32 * m->steps, m, 1);
         vf sum = vf_zero();
         for (int64_t s = 0; s < m->steps; s++) {
             const uint16_t *h = (const uint16_t *)at + 32 * s;
@@ -129,15 +122,14 @@ static bool tiled_keys(const tn__attention_job *job, int64_t kv, int64_t cell, i
             _mm512_store_si512(to + s * TILED_VALUES, tiled_rounded(low, high));
             sum = tiled_squares(sum, low, high);
         }
-        squares[c % TILED_GROUP] = c < count && tiled_owns(job, sequence, cell + c) ? sum : vf_zero();
+        squares[c % TILED_GROUP] = c < count ? sum : vf_zero();
         if (c % TILED_GROUP == TILED_GROUP - 1) longest = tiled_longer(longest, vf_sums(squares));
     }
     if (queries * tiled_longest(longest) <= TILED_LARGE * TILED_LARGE) return false;
     const size_t part = (size_t)m->steps * TILED_VALUES;
     for (int c = 0; c < TILED_CELLS; c++) {
         uint16_t *to = keys + (size_t)(c / 16) * 2 * part + c % 16 * 32;
-        tiled_floats(job->k_type, k + (size_t)c * job->k_cell, job->k_cell, c < count, job->head_k, 32 * m->steps, m,
-                     1);
+        tiled_floats(job->k_type, k, job->k_cell, list->cells + c, c < count, job->head_k, 32 * m->steps, m, 1);
         for (int64_t s = 0; s < m->steps; s++, to += TILED_VALUES) {
             const vf low = vf_load(m->rows + 32 * s), high = vf_load(m->rows + 32 * s + 16);
             const __m512i rounded = tiled_rounded(low, high);
@@ -148,25 +140,27 @@ static bool tiled_keys(const tn__attention_job *job, int64_t kv, int64_t cell, i
     return true;
 }
 
-/* Converts values: pairs of neighbouring cells, transposed. Each row is read completely before the next: rows are
- * often a multiple of 4 KiB apart, and few such lines stay in the cache together. */
-static void tiled_values(const tn__attention_job *job, int64_t kv, int64_t cell, int count, tiled_memory *m,
-                         uint16_t *values) {
-    const char *v = (const char *)job->v + (size_t)kv * job->v_head + (size_t)cell * job->v_cell;
+/* Converts the values of a list: pairs of neighbouring cells, transposed. Each row is read completely before the
+ * next: rows are often a multiple of 4 KiB apart, and few such lines stay in the cache together. */
+static void tiled_values(const tn__attention_job *job, int64_t kv, const tiled_list *list, const tiled_list *later,
+                         tiled_memory *m, uint16_t *values) {
+    const char *v = (const char *)job->v + (size_t)kv * job->v_head;
+    const int count = list->count;
     const size_t bytes = att_row_bytes(job->v_type, job->head_v);
     for (int c = 0; c < TILED_CELLS; c += 32) {
         const bool halves = job->v_type == TN_F16 && job->head_v % 32 == 0 && c + 32 <= count;
-        const char *at = v + (size_t)c * job->v_cell;
+        const int32_t *cells = list->cells + c;
         const int left = count > c ? count - c : 0;
         uint16_t *to = values + (size_t)(c / 32) * (size_t)m->bands * TILED_VALUES;
         if (!halves)
-            tiled_floats(job->v_type, at, job->v_cell, left < 32 ? left : 32, job->head_v, 16 * m->bands, m, 32);
+            tiled_floats(job->v_type, v, job->v_cell, cells, left < 32 ? left : 32, job->head_v, 16 * m->bands, m,
+                         32);
+        for (int i = 0; i < 32 && c + i < later->count; i++)
+            tiled_prefetch(v + (size_t)later->cells[c + i] * job->v_cell, bytes);
         for (int i = 0; i < 16; i++) {
-            const uint16_t *h = (const uint16_t *)(at + (size_t)(2 * i) * job->v_cell),
-                           *next = (const uint16_t *)(at + (size_t)(2 * i + 1) * job->v_cell);
+            const uint16_t *h = (const uint16_t *)(v + (size_t)cells[2 * i] * job->v_cell),
+                           *next = (const uint16_t *)(v + (size_t)cells[2 * i + 1] * job->v_cell);
             const float *f = m->rows + (size_t)(2 * i) * (size_t)m->larger;
-            tiled_prefetch((const char *)h, job->v_cell, bytes);
-            tiled_prefetch((const char *)next, job->v_cell, bytes);
             for (int64_t d = 0; d < m->bands; d++) {
                 const __m512i pairs = halves ? tiled_pairs(vf_load_f16(h + 16 * d), vf_load_f16(next + 16 * d))
                                              : tiled_pairs(vf_load(f + 16 * d), vf_load(f + m->larger + 16 * d));

@@ -55,11 +55,16 @@ typedef struct tiled_memory {
     int64_t steps, bands, larger; /* 32 and 16 dimensions each */
 } tiled_memory;
 
-/* A block of cells. */
+/* Cells that some row of the piece sees. Unused entries name cell 0. */
+typedef struct tiled_list {
+    int32_t cells[TILED_CELLS], positions[TILED_CELLS];
+    int count;
+    att_span span;
+} tiled_list;
+
+/* A block of cells in tile form. */
 typedef struct tiled_cells {
-    att_block block;
-    int64_t cell;
-    int count, sees;
+    tiled_list list;
     bool parts; /* scores take TILED_PARTS multiplications */
     uint16_t *keys, *values;
 } tiled_cells;
@@ -274,7 +279,6 @@ typedef struct tiled_rows {
     float slope[ATT_TILED_ROWS], most[ATT_TILED_ROWS], total[ATT_TILED_ROWS];
     int64_t row, kv;
     int rows;
-    int32_t sequence;
 } tiled_rows;
 
 static void tiled_begin(const tn__attention_job *job, int64_t kv, int64_t row, int rows, tiled_rows *p) {
@@ -282,13 +286,13 @@ static void tiled_begin(const tn__attention_job *job, int64_t kv, int64_t row, i
     p->row = row;
     p->kv = kv;
     p->rows = rows;
-    p->sequence = tn__query_of(job, row / share).sequence;
     for (int r = 0; r < (rows + TILED_GROUP - 1) / TILED_GROUP * TILED_GROUP; r++) {
         /* Padding rows of the last group see what the last row sees. */
-        const att_view view = att_view_of(job, (row + (r < rows ? r : rows - 1)) / share);
+        const int64_t token = (row + (r < rows ? r : rows - 1)) / share;
+        const att_span view = att_view_of(job, token);
         p->low[r] = view.low;
         p->high[r] = view.high;
-        p->position[r] = (int32_t)view.position;
+        p->position[r] = (int32_t)tn__query_of(job, token).position;
         p->slope[r] = r < rows ? tn__alibi_slope(job, kv * share + (row + r) % share) : 0;
         p->most[r] = -__builtin_inff();
         p->total[r] = 0;
@@ -299,28 +303,26 @@ static void tiled_begin(const tn__attention_job *job, int64_t kv, int64_t row, i
 typedef struct tiled_view {
     __mmask16 some, all;
 } tiled_view;
-static tiled_view tiled_view_of(const tiled_rows *p, int g, const att_block *b, int sees) {
+static tiled_view tiled_view_of(const tiled_rows *p, int g, att_span span) {
     const __m512i low = _mm512_loadu_si512(p->low + g), high = _mm512_loadu_si512(p->high + g),
-                  least = _mm512_set1_epi32(b->least), most = _mm512_set1_epi32(b->most);
+                  least = _mm512_set1_epi32(span.low), most = _mm512_set1_epi32(span.high);
     tiled_view v = {_mm512_cmple_epi32_mask(low, most) & _mm512_cmple_epi32_mask(least, high),
                     _mm512_cmple_epi32_mask(low, least) & _mm512_cmple_epi32_mask(most, high)};
-    if (sees != SEES_ALL) v.all = 0;
-    if (sees == SEES_NONE) v.some = 0;
     v.all &= v.some;
     return v;
 }
 
 /* Soft cap, ALiBi and masks of a group's scores; hidden cells get the score `hidden`. */
-static void tiled_adjust(const tn__attention_job *job, const tiled_rows *p, int g, const att_block *b, int64_t cell,
-                         int count, bool hide, float hidden, float *scores) {
+static void tiled_adjust(const tn__attention_job *job, const tiled_rows *p, int g, const tiled_list *list, bool hide,
+                         float hidden, float *scores) {
     const int64_t share = job->heads / job->kv_heads;
     const float cap = job->params.soft_cap;
     const __m512i low = _mm512_loadu_si512(p->low + g), high = _mm512_loadu_si512(p->high + g),
                   position = _mm512_loadu_si512(p->position + g);
     const vf slope = vf_load(p->slope + g), never = vf_set1(hidden);
-    for (int c = 0; c < count; c++) {
+    for (int c = 0; c < list->count; c++) {
         float *at = scores + (size_t)c * TILED_GROUP;
-        const __m512i here = _mm512_set1_epi32(b->position[c]);
+        const __m512i here = _mm512_set1_epi32(list->positions[c]);
         vf s = vf_load(at);
         if (cap > 0) s = vf_mul(vf_set1(cap), vf_tanh(vf_mul(s, vf_set1(1 / cap))));
         if (job->params.max_bias > 0)
@@ -328,19 +330,18 @@ static void tiled_adjust(const tn__attention_job *job, const tiled_rows *p, int 
         if (job->mask) {
             float masks[TILED_GROUP] = {0};
             for (int i = 0; i < TILED_GROUP && g + i < p->rows; i++)
-                masks[i] =
-                    tn__mask_value(job, p->kv * share + (p->row + g + i) % share, (p->row + g + i) / share, cell + c);
+                masks[i] = tn__mask_value(job, p->kv * share + (p->row + g + i) % share, (p->row + g + i) / share,
+                                          list->cells[c]);
             s = vf_add(s, vf_load(masks));
         }
         if (tiled_adjusts(job)) s = vf_mul(s, vf_set1(TILED_LOG2_E));
         if (hide) {
-            vm seen = _mm512_cmple_epi32_mask(low, here) & _mm512_cmple_epi32_mask(here, high);
-            if (!tiled_owns(job, p->sequence, cell + c)) seen = 0;
+            const vm seen = _mm512_cmple_epi32_mask(low, here) & _mm512_cmple_epi32_mask(here, high);
             s = vf_select(seen, s, never); /* also hides a NaN */
         }
         vf_store(at, s);
     }
-    for (int c = count; c < TILED_CELLS; c++) vf_store(scores + (size_t)c * TILED_GROUP, never);
+    for (int c = list->count; c < TILED_CELLS; c++) vf_store(scores + (size_t)c * TILED_GROUP, never);
 }
 
 /* Whether the weights of a group can have base zero, which bounded scores need: no earlier block used another base.
@@ -410,8 +411,8 @@ static __mmask16 tiled_weigh(const tiled_pipeline *l, float *scores, tiled_stage
     t->scores = scores;
     t->bounded = bounded && tiled_from_zero(l->p, l->now.at);
     t->total = vf_load(l->p->total + l->now.at);
-    if (tiled_adjusts(job) || c->count < TILED_CELLS || view.all != 0xffff)
-        tiled_adjust(job, l->p, l->now.at, &c->block, c->cell, c->count, view.all != 0xffff,
+    if (tiled_adjusts(job) || c->list.count < TILED_CELLS || view.all != 0xffff)
+        tiled_adjust(job, l->p, l->now.at, &c->list, view.all != 0xffff,
                      t->bounded ? TILED_HIDDEN : -__builtin_inff(), scores);
     if (!t->bounded) tiled_most(l->m, l->p, l->now.at, t);
     return (__mmask16)(~view.some & first_lanes(l->p->rows - l->now.at));
@@ -464,52 +465,44 @@ static void tiled_advance(tiled_pipeline *l, tiled_item next) {
     l->odd = !l->odd;
 }
 
-/* Whether any row sees a cell of a block. */
-static bool tiled_seen(const tiled_rows *p, const tiled_cells *c) {
-    for (int g = 0; g < p->rows; g += TILED_GROUP) {
-        if (tiled_view_of(p, g, &c->block, c->sees).some) return true;
-    }
-    return false;
+static tiled_list tiled_next(const tn__attention_job *job, att_cursor *cursor) {
+    tiled_list list = {.count = 0};
+    list.count = att_cursor_list(job, cursor, TILED_CELLS, list.cells, list.positions);
+    list.span = att_span_of_cells(list.positions, list.count);
+    return list;
 }
 
 /* Query rows [row, row + rows) of one kv head, all of one sequence, against the cells. */
-static void att_tiled_piece(const tn__attention_job *job, int64_t kv, int64_t row, int rows, const att_index *index,
-                            int nth, float *memory) {
+static void att_tiled_piece(const tn__attention_job *job, int64_t kv, int64_t row, int rows, float *memory) {
     const int64_t share = job->heads / job->kv_heads;
-    int64_t first, end;
     size_t floats;
     tiled_cells ring[TILED_RING];
     tiled_rows p;
     tiled_memory m = tiled_carve(job, memory, &floats);
-    tn__cell_range(job, &first, &end);
     tiled_begin(job, kv, row, rows, &p);
     memset(m.sums, 0, (size_t)((rows + TILED_GROUP - 1) / TILED_GROUP) * (size_t)m.bands * TILED_FLOATS * 4);
     const float queries = tiled_queries(job, kv, row, rows, false, &m);
-    const att_view anywhere = {INT32_MIN, INT32_MAX, p.sequence, 0};
+    const att_span span = att_span_of(job, row / share, (row + rows - 1) / share + 1);
+    att_cursor cursor = att_cursor_of(job, tn__query_of(job, row / share), span);
     const tiled_item none = {0};
     tiled_pipeline line = {.job = job, .m = &m, .p = &p};
-    size_t blocks = 0;
     bool residues = false; /* of queries have been converted */
     tiles_begin();
-    for (int64_t cell = first; (cell = att_index_next(index, p.sequence, cell)) < end; cell += TILED_CELLS) {
-        const int64_t left = end - cell;
+    tiled_list later = tiled_next(job, &cursor);
+    for (size_t blocks = 0; later.count > 0; blocks++) {
         const size_t ring_index = blocks % TILED_RING;
         tiled_cells *c = &ring[ring_index];
-        c->cell = cell;
-        c->count = (int)(left < TILED_CELLS ? left : TILED_CELLS);
-        att_summarise(job, cell, c->count, &c->block);
-        c->sees = att_sees(job, anywhere, &c->block);
-        if (!tiled_seen(&p, c)) continue;
+        c->list = later;
+        later = tiled_next(job, &cursor);
         c->keys = m.keys + ring_index * TILED_TALL * 2 * (size_t)m.steps * TILED_VALUES;
         c->values = m.values + ring_index * TILED_DEEP * (size_t)m.bands * TILED_VALUES;
-        c->parts = tiled_keys(job, kv, cell, c->count, queries, p.sequence, &m, c->keys);
-        tiled_values(job, kv, cell, c->count, &m, c->values);
+        c->parts = tiled_keys(job, kv, &c->list, &later, queries, &m, c->keys);
+        tiled_values(job, kv, &c->list, &later, &m, c->values);
         if (c->parts && !residues) tiled_queries(job, kv, row, rows, residues = true, &m);
         for (int at = 0; at < rows; at += TILED_GROUP) {
-            const tiled_view view = tiled_view_of(&p, at, &c->block, c->sees);
+            const tiled_view view = tiled_view_of(&p, at, c->list.span);
             if (view.some) tiled_advance(&line, (tiled_item){c, at, view});
         }
-        blocks++;
     }
     tiled_advance(&line, none);
     tiled_advance(&line, none);
@@ -524,6 +517,6 @@ static void att_tiled_piece(const tn__attention_job *job, int64_t kv, int64_t ro
         }
         for (int r = g; r < rows && r < g + TILED_GROUP; r++)
             att_finish(job, kv * share + (row + r) % share, (row + r) / share, p.most[r] * TILED_LN_2, p.total[r],
-                       m.rows + (size_t)(r - g) * (size_t)m.larger, 0, nth);
+                       m.rows + (size_t)(r - g) * (size_t)m.larger);
     }
 }

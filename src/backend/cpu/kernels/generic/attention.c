@@ -14,51 +14,76 @@ static int splits(const tn__attention_job *job) {
 }
 static void combine(const tn__attention_job *job, int ith, int nth) { (void)job, (void)ith, (void)nth; }
 
-/* `row` holds one key or value as floats. */
-static void attend(const tn__attention_job *job, int64_t head, int64_t token, float *row) {
+/* The online soft-max of one query and head. */
+typedef struct attend_state {
+    tn__query query;
+    int64_t head, token;
+    float slope, most, total;
+    const float *q;
+    float *out; /* weighted values so far, relative to `most` */
+    float *row; /* one key or value as floats */
+} attend_state;
+
+/* The sums so far become relative to a larger maximum. */
+static void attend_raise(const tn__attention_job *job, attend_state *s, float most) {
+    if (!(most > s->most)) return;
+    const float shrink = expf(s->most - most);
+    s->total *= shrink;
+    for (int64_t d = 0; d < job->head_v; d++) s->out[d] *= shrink;
+    s->most = most;
+}
+
+static void attend_cell(const tn__attention_job *job, attend_state *s, int64_t cell, int64_t position) {
     const tn_attention_params *p = &job->params;
-    int64_t kv = head / (job->heads / job->kv_heads), first, end;
-    const float *q =
-        (const float *)((const char *)job->q + (size_t)head * job->q_head + (size_t)token * job->q_token);
-    float *out = (float *)((char *)job->out + (size_t)head * job->out_head + (size_t)token * job->out_token);
-    float slope = tn__alibi_slope(job, head), most = -INFINITY, total = 0;
-    tn__query query = tn__query_of(job, token);
-    tn__cell_range(job, &first, &end);
-    for (int64_t d = 0; d < job->head_v; d++) out[d] = 0;
-    for (int64_t cell = first; cell < end; cell++) {
-        if (!tn__sees(job, query, cell)) continue;
-        const char *k = (const char *)job->k + (size_t)kv * job->k_head + (size_t)cell * job->k_cell;
-        tn__to_f32_of(job->k_type)(k, row, job->head_k);
-        double dot = 0;
-        for (int64_t d = 0; d < job->head_k; d++) dot += (double)q[d] * row[d];
-        float score = p->scale * (float)dot;
-        if (p->soft_cap > 0) score = p->soft_cap * tanhf(score / p->soft_cap);
-        if (slope > 0) score -= slope * fabsf((float)(query.position - tn__cell_position(job, cell)));
-        score += tn__mask_value(job, head, token, cell);
-        if (score == -INFINITY) continue;
-        if (score > most) { /* the sums so far are relative to the old maximum */
-            float shrink = expf(most - score);
-            total *= shrink;
-            for (int64_t d = 0; d < job->head_v; d++) out[d] *= shrink;
-            most = score;
+    const int64_t kv = s->head / (job->heads / job->kv_heads);
+    const char *k = (const char *)job->k + (size_t)kv * job->k_head + (size_t)cell * job->k_cell;
+    tn__to_f32_of(job->k_type)(k, s->row, job->head_k);
+    double dot = 0;
+    for (int64_t d = 0; d < job->head_k; d++) dot += (double)s->q[d] * s->row[d];
+    float score = p->scale * (float)dot;
+    if (p->soft_cap > 0) score = p->soft_cap * tanhf(score / p->soft_cap);
+    if (s->slope > 0) score -= s->slope * fabsf((float)(s->query.position - position));
+    score += tn__mask_value(job, s->head, s->token, cell);
+    if (score == -INFINITY) return;
+    attend_raise(job, s, score);
+    const float weight = expf(score - s->most);
+    const char *v = (const char *)job->v + (size_t)kv * job->v_head + (size_t)cell * job->v_cell;
+    tn__to_f32_of(job->v_type)(v, s->row, job->head_v);
+    s->total += weight;
+    for (int64_t d = 0; d < job->head_v; d++) s->out[d] += weight * s->row[d];
+}
+
+static void attend(const tn__attention_job *job, int64_t head, int64_t token, float *row) {
+    attend_state s = {
+        .query = tn__query_of(job, token),
+        .head = head,
+        .token = token,
+        .slope = tn__alibi_slope(job, head),
+        .most = -INFINITY,
+        .q = (const float *)((const char *)job->q + (size_t)head * job->q_head + (size_t)token * job->q_token),
+        .out = (float *)((char *)job->out + (size_t)head * job->out_head + (size_t)token * job->out_token),
+        .row = row};
+    for (int64_t d = 0; d < job->head_v; d++) s.out[d] = 0;
+    if (job->paged) {
+        int64_t n;
+        const tn_page_run *run = tn__runs_of(job, s.query, &n);
+        for (; n > 0; n--, run++) {
+            if (!tn__run_is_valid(job, run)) continue;
+            for (int32_t o = 0; o < run->count; o++) {
+                const int64_t position = tn__position_in_run(run, o);
+                if (tn__sees_position(job, s.query, position)) attend_cell(job, &s, run->cell + o, position);
+            }
         }
-        float weight = expf(score - most);
-        const char *v = (const char *)job->v + (size_t)kv * job->v_head + (size_t)cell * job->v_cell;
-        tn__to_f32_of(job->v_type)(v, row, job->head_v);
-        total += weight;
-        for (int64_t d = 0; d < job->head_v; d++) out[d] += weight * row[d];
+    } else {
+        for (int64_t cell = 0; cell < job->cells; cell++)
+            if (tn__sees_position(job, s.query, cell)) attend_cell(job, &s, cell, cell);
     }
-    if (job->sinks && query.sequence >= 0) {
-        float sink = job->sinks[head];
-        if (sink > most) {
-            float shrink = expf(most - sink);
-            total *= shrink;
-            for (int64_t d = 0; d < job->head_v; d++) out[d] *= shrink;
-            most = sink;
-        }
-        total += expf(sink - most);
+    const bool empty = s.total == 0;
+    if (job->sinks && !empty) {
+        attend_raise(job, &s, job->sinks[head]);
+        s.total += expf(job->sinks[head] - s.most);
     }
-    for (int64_t d = 0; d < job->head_v; d++) out[d] = total > 0 || isnan(total) ? out[d] / total : 0;
+    for (int64_t d = 0; d < job->head_v; d++) s.out[d] = empty ? 0 : s.out[d] / s.total;
 }
 
 static void attention(const tn__attention_job *job, int ith, int nth) {

@@ -2,14 +2,10 @@
  * type.
  *
  * Heads that share a key/value head are rows of one matrix of queries. A piece of work is up to ATT_ROWS of them
- * times a range of cells, ATT_CELLS at a time: keys are transposed to f32 panels, a register tile computes the
+ * times the cells that they see, ATT_CELLS at a time: keys are transposed to f32 panels, a register tile computes the
  * scores, rows are masked and exponentiated relative to the largest score so far, and a second tile multiplies them
- * with the values. Few queries on many cells (decode) are split over cells in ranges of fixed size; the partial
- * results are combined in order. The assignment of pieces to threads does not affect the sums.
- *
- * Decode reads every key and value once and is bound by memory bandwidth. Cells are visited in the order of memory:
- * all kv heads of a few cells before the next cells. Keys are multiplied in their own layout, and the next rows are
- * prefetched.
+ * with the values. Few queries (decode) are split over cells: attention_runs.h. Neither the number of threads nor the
+ * location of cells in memory affects the sums.
  *
  * A level with a matrix unit defines ATT_TILED, the name of a header that computes the pieces that suit it. */
 #include "backend/cpu/kernels/shared.h"
@@ -24,13 +20,11 @@ enum {
     ATT_ROWS = 96,   /* query rows that share prepared keys and values; a multiple of every TILE_COLS */
     ATT_CELLS = 128, /* a multiple of every TILE_ROWS */
     ATT_FEW = 16,    /* up to this many query rows per kv head, cells are split */
-    ATT_SPLIT = 512, /* cells of one split */
-    ATT_BATCH = 64,  /* cells at a time when there are few queries */
-    ATT_STEP = 16,   /* cells of one head computed before the next head; a multiple of every VL */
-    ATT_LIST = 256,  /* cells of one sequence among many that are listed at a time */
-    ATT_LIST_ROOM = ATT_LIST + ATT_BATCH, /* lists grow by whole blocks */
-    ATT_WORDS = 8,                        /* words of sequence bits in block summaries */
-    ATT_INDEX = 4096,                     /* words of the index from sequences to blocks */
+    ATT_SPLIT = 512, /* cells of one split; twice or more where there would be more than ATT_SPLITS */
+    ATT_SPLITS = 32,
+    ATT_STEP = 16,  /* cells computed at a time when there are few queries; a multiple of every VL */
+    ATT_LIST = 256, /* the most and the least cells of a list that few queries process together */
+    ATT_LIST_LEAST = 64,
 };
 
 #include "backend/cpu/kernels/template/attention_view.h"
@@ -56,26 +50,22 @@ static size_t att_thread_floats(const tn__attention_job *job) {
                     (size_t)VL * (size_t)att_larger(job);
     return (floats + 6 * 16 + 15) / 16 * 16;
 }
-/* Few queries: scaled queries and sums of all of them. */
-static size_t att_few_floats(const tn__attention_job *job) {
-    size_t rows = (size_t)(job->heads * job->tokens), k = (size_t)(job->head_k + VL), v = (size_t)(job->head_v + VL);
-    size_t larger = k > v ? k : v, scores = rows * ATT_BATCH, listed = (size_t)ATT_FEW * ATT_LIST_ROOM;
-    scores = scores > listed ? scores : listed;
-    return (rows * (k + v + 2) + scores + ATT_STEP * larger + 15) / 16 * 16 + 16;
+static int64_t att_group_rows(const tn__attention_job *job) { return job->tokens * (job->heads / job->kv_heads); }
+/* Query rows per kv head of a group of few, at most; 0: there is no such group. */
+static int64_t att_few_rows(const tn__attention_job *job) {
+    const int64_t share = job->heads / job->kv_heads, tokens = ATT_FEW / share;
+    return share * (job->tokens < tokens ? job->tokens : tokens);
 }
+static size_t att_few_floats(const tn__attention_job *job);
 static bool att_is_tiled(const tn__attention_job *job);
 static size_t att_tiled_floats(const tn__attention_job *job);
-static bool att_is_few(const tn__attention_job *job);
-static tn__attention_job att_part(const tn__attention_job *job, int64_t token, int64_t count);
-static int64_t att_part_tokens(const tn__attention_job *job);
+static int att_splits_of(int64_t cells);
+/* Of one thread. */
 static size_t att_floats(const tn__attention_job *job) {
-    if (att_is_few(job)) return att_few_floats(job);
-    size_t floats = att_is_tiled(job) ? att_tiled_floats(job) : att_thread_floats(job), part = 0;
-    if (job->k_words > 0) {
-        const tn__attention_job few = att_part(job, 0, att_part_tokens(job));
-        part = att_few_floats(&few);
-    }
-    return part > floats ? part : floats;
+    const size_t few = att_few_rows(job) > 0 ? att_few_floats(job) : 0;
+    if (att_group_rows(job) <= ATT_FEW) return few;
+    const size_t floats = att_is_tiled(job) ? att_tiled_floats(job) : att_thread_floats(job);
+    return few > floats ? few : floats;
 }
 static att_memory att_carve(const tn__attention_job *job, float *at) {
     size_t k = (size_t)job->head_k, v = (size_t)att_groups(job) * TILE_ROWS;
@@ -91,28 +81,40 @@ static att_memory att_carve(const tn__attention_job *job, float *at) {
     return m;
 }
 
-static int64_t att_group_rows(const tn__attention_job *job) { return job->tokens * (job->heads / job->kv_heads); }
-static bool att_is_few(const tn__attention_job *job) { return att_group_rows(job) <= ATT_FEW; }
+/* The most splits that a group may have; the contents of page tables are not known when a plan is made. */
 static int att_splits(const tn__attention_job *job) {
-    if (!att_is_few(job) || job->unsplit || job->cells <= ATT_SPLIT) return 1;
-    return (int)((job->cells + ATT_SPLIT - 1) / ATT_SPLIT);
+    if (att_few_rows(job) == 0) return 1;
+    int64_t cells = job->cells;
+    if (job->paged && __builtin_mul_overflow(job->runs, job->params.page, &cells)) cells = INT64_MAX / 2;
+    return att_splits_of(cells);
 }
-/* A partial result: maximum, sum, weighted values. */
+/* A group that is cut between threads. */
+typedef struct att_cut {
+    int64_t token, tokens, splits;
+} att_cut;
+/* Maximum, sum of weights and weighted values of one row in one split. */
 static size_t att_partial_floats(const tn__attention_job *job) { return 2 + (size_t)job->head_v; }
-/* Grows monotonically with the number of tokens, so that a reservation for the maximum suffices for all. Partial
- * results need the most memory at a few tokens: more than for one, and more than for many, which are not split. */
+static size_t att_slot_floats(const tn__attention_job *job) {
+    const size_t floats =
+        (size_t)(att_few_rows(job) * job->kv_heads) * (size_t)att_splits(job) * att_partial_floats(job);
+    return (floats + sizeof(att_cut) / sizeof(float) + 15) / 16 * 16;
+}
+/* Every thread but the last may begin a group that the next goes on with. Grows monotonically with the number of
+ * tokens, so that a reservation for the maximum suffices for all. */
 static size_t att_scratch(const tn__attention_job *job, int nth) {
     size_t floats = att_floats(job) * (size_t)nth;
-    int64_t few = ATT_FEW / (job->heads / job->kv_heads);
-    tn__attention_job split = *job;
-    if (split.tokens > few) split.tokens = few;
-    if (att_splits(&split) > 1)
-        floats += (size_t)(split.heads * split.tokens) * (size_t)att_splits(&split) * att_partial_floats(job);
+    if (att_splits(job) > 1) floats += att_slot_floats(job) * (size_t)(nth - 1);
     return floats * sizeof(float);
 }
-static float *att_partial(const tn__attention_job *job, int nth, int64_t head, int64_t token, int split) {
-    size_t index = ((size_t)token * (size_t)job->heads + (size_t)head) * (size_t)att_splits(job) + (size_t)split;
-    return (float *)job->scratch + att_floats(job) * (size_t)nth + index * att_partial_floats(job);
+static float *att_slot(const tn__attention_job *job, int nth, int slot) {
+    return (float *)job->scratch + att_floats(job) * (size_t)nth + att_slot_floats(job) * (size_t)(slot - 1);
+}
+static att_cut *att_cut_of(const tn__attention_job *job, int nth, int slot) {
+    return (att_cut *)(void *)att_slot(job, nth, slot);
+}
+static float *att_partial(const tn__attention_job *job, int nth, int slot, int split, int64_t row) {
+    const size_t index = (size_t)split * (size_t)(att_few_rows(job) * job->kv_heads) + (size_t)row;
+    return att_slot(job, nth, slot) + sizeof(att_cut) / sizeof(float) + index * att_partial_floats(job);
 }
 
 static void att_load_keys(const tn__attention_job *job, int64_t kv, const int32_t *cells, int count, att_memory *m) {
@@ -182,9 +184,8 @@ static float att_soft_max(float *s, int count, float *most, float *total) {
 }
 
 /* Soft cap, ALiBi and masks of one row's scores. */
-static void att_adjust(const tn__attention_job *job, float *s, int count, att_view view, int sees,
-                       const int32_t *positions, const int32_t *cells, int64_t head, int64_t token, float slope,
-                       const float *hide) {
+static void att_adjust(const tn__attention_job *job, float *s, int count, int sees, const int32_t *positions,
+                       const int32_t *cells, int64_t head, int64_t token, float slope, const float *hide) {
     float cap = job->params.soft_cap;
     if (cap > 0) {
         vf c = vf_set1(cap), inverse = vf_set1(1 / cap);
@@ -192,7 +193,8 @@ static void att_adjust(const tn__attention_job *job, float *s, int count, att_vi
             vf_store_n(s + i, vf_mul(c, vf_tanh(vf_mul(vf_load_n(s + i, count - i), inverse))), count - i);
     }
     if (slope > 0) {
-        for (int i = 0; i < count; i++) s[i] -= slope * __builtin_fabsf((float)(view.position - positions[i]));
+        const int64_t position = tn__query_of(job, token).position;
+        for (int i = 0; i < count; i++) s[i] -= slope * __builtin_fabsf((float)(position - positions[i]));
     }
     if (job->mask) {
         for (int i = 0; i < count; i++) s[i] += tn__mask_value(job, head, token, cells[i]);
@@ -217,23 +219,14 @@ static void att_tiles(const float *panels, size_t panel_floats, int n_panels, co
     }
 }
 
-/* Writes one query's result, or its partial result. */
+/* Writes one query's result. */
 static void att_finish(const tn__attention_job *job, int64_t head, int64_t token, float most, float total,
-                       const float *sums, int split, int nth) {
-    float *out, by;
-    if (att_splits(job) > 1) {
-        out = att_partial(job, nth, head, token, split);
-        out[0] = most;
-        out[1] = total;
-        out += 2;
-        by = 1;
-    } else {
-        out = (float *)((char *)job->out + (size_t)head * job->out_head + (size_t)token * job->out_token);
-        by = total != 0 ? 1 / total : 0; /* the result of a query that sees no cell is zero */
-        if (job->sinks && total != 0) {
-            float top = job->sinks[head] > most ? job->sinks[head] : most, shrink = __builtin_expf(most - top);
-            by = shrink / (total * shrink + __builtin_expf(job->sinks[head] - top));
-        }
+                       const float *sums) {
+    float *out = (float *)((char *)job->out + (size_t)head * job->out_head + (size_t)token * job->out_token);
+    float by = total != 0 ? 1 / total : 0; /* the result of a query that sees no cell is zero */
+    if (job->sinks && total != 0) {
+        float top = job->sinks[head] > most ? job->sinks[head] : most, shrink = __builtin_expf(most - top);
+        by = shrink / (total * shrink + __builtin_expf(job->sinks[head] - top));
     }
     vf factor = vf_set1(by);
     for (int64_t d = 0; d < job->head_v; d += VL) {
@@ -243,16 +236,13 @@ static void att_finish(const tn__attention_job *job, int64_t head, int64_t token
 }
 
 /* Query rows [row, row + rows) of one kv head, all of one sequence, against the cells. */
-static void att_piece(const tn__attention_job *job, int64_t kv, int64_t row, int rows, const att_index *index,
-                      int nth, att_memory *m) {
+static void att_piece(const tn__attention_job *job, int64_t kv, int64_t row, int rows, att_memory *m) {
     int64_t share = job->heads / job->kv_heads, groups = att_groups(job), padded = groups * TILE_ROWS;
     float most[ATT_ROWS], total[ATT_ROWS], hide[ATT_CELLS];
     int32_t cells[ATT_CELLS], positions[ATT_CELLS];
-    const int32_t sequence = tn__query_of(job, row / share).sequence;
     const att_span span = att_span_of(job, row / share, (row + rows - 1) / share + 1);
-    int64_t cell, end;
+    att_cursor cursor = att_cursor_of(job, tn__query_of(job, row / share), span);
     int count;
-    tn__cell_range(job, &cell, &end);
     for (int r = 0; r < rows; r++) {
         int64_t token = (row + r) / share, head = kv * share + (row + r) % share;
         const float *q =
@@ -265,7 +255,7 @@ static void att_piece(const tn__attention_job *job, int64_t kv, int64_t row, int
         total[r] = 0;
     }
     memset(m->sums, 0, (size_t)rows * (size_t)padded * sizeof(float));
-    while ((count = att_gather(job, index, sequence, span, &cell, end, ATT_CELLS, cells, positions)) > 0) {
+    while ((count = att_cursor_list(job, &cursor, ATT_CELLS, cells, positions)) > 0) {
         const att_span seen = att_span_of_cells(positions, count);
         int from = rows, to = 0;
         for (int r = 0; r < rows; r++) { /* the rows that see anything here */
@@ -279,12 +269,11 @@ static void att_piece(const tn__attention_job *job, int64_t kv, int64_t row, int
                   (size_t)job->head_k, (int)job->head_k, m->scores, ATT_CELLS, from, to, false);
         int64_t last_token = -1;
         int sees = SEES_NONE;
-        att_view view = {0};
         for (int r = from; r < to; r++) {
             int64_t token = (row + r) / share, head = kv * share + (row + r) % share;
             float *s = m->scores + (size_t)r * ATT_CELLS;
             if (token != last_token) {
-                view = att_view_of(job, token);
+                const att_span view = att_view_of(job, token);
                 sees = att_sees_span(view, seen);
                 if (sees == SEES_SOME) att_hide_positions(view, positions, count, hide);
                 last_token = token;
@@ -293,7 +282,7 @@ static void att_piece(const tn__attention_job *job, int64_t kv, int64_t row, int
                 memset(s, 0, (size_t)count * sizeof(float));
                 continue;
             }
-            att_adjust(job, s, count, view, sees, positions, cells, head, token, tn__alibi_slope(job, head), hide);
+            att_adjust(job, s, count, sees, positions, cells, head, token, tn__alibi_slope(job, head), hide);
             float shrink = att_soft_max(s, count, &most[r], &total[r]);
             if (shrink != 1) {
                 float *o = m->sums + (size_t)r * (size_t)padded;
@@ -307,7 +296,7 @@ static void att_piece(const tn__attention_job *job, int64_t kv, int64_t row, int
     }
     for (int r = 0; r < rows; r++)
         att_finish(job, kv * share + (row + r) % share, (row + r) / share, most[r], total[r],
-                   m->sums + (size_t)r * (size_t)padded, 0, nth);
+                   m->sums + (size_t)r * (size_t)padded);
 }
 
 #include "backend/cpu/kernels/template/attention_few.h"
@@ -318,51 +307,14 @@ static void att_piece(const tn__attention_job *job, int64_t kv, int64_t row, int
 static int64_t att_tiled_rows(int64_t rows) { return ATT_ROWS; }
 static bool att_is_tiled(const tn__attention_job *job) { return false; }
 static size_t att_tiled_floats(const tn__attention_job *job) { return 0; }
-static void att_tiled_piece(const tn__attention_job *job, int64_t kv, int64_t row, int rows, const att_index *index,
-                            int nth, float *memory) {}
+static void att_tiled_piece(const tn__attention_job *job, int64_t kv, int64_t row, int rows, float *memory) {}
 #endif
 
 #include "backend/cpu/kernels/template/attention_runs.h"
 
-static void att_combine(const tn__attention_job *job, int ith, int nth) {
-    int splits = att_splits(job);
-    int64_t from, to;
-    tn__share(job->heads * job->tokens, 1, ith, nth, &from, &to);
-    for (int64_t i = from; i < to; i++) {
-        int64_t head = i % job->heads, token = i / job->heads;
-        float *out = (float *)((char *)job->out + (size_t)head * job->out_head + (size_t)token * job->out_token);
-        float most = -__builtin_inff(), total = 0;
-        for (int s = 0; s < splits; s++) {
-            const float *p = att_partial(job, nth, head, token, s);
-            if (!(p[0] <= most)) most = p[0]; /* keeps a NaN */
-        }
-        bool empty = true;
-        for (int s = 0; s < splits; s++) empty = empty && att_partial(job, nth, head, token, s)[1] == 0;
-        for (int64_t d = 0; d < job->head_v; d++) out[d] = 0;
-        if (empty) continue;
-        if (job->sinks && job->sinks[head] > most) most = job->sinks[head];
-        for (int s = 0; s < splits; s++) {
-            const float *p = att_partial(job, nth, head, token, s);
-            if (p[1] == 0) continue;
-            float by = __builtin_expf(p[0] - most);
-            total += by * p[1];
-            for (int64_t d = 0; d < job->head_v; d += VL)
-                vf_store_n(
-                    out + d,
-                    vf_fma(vf_set1(by), vf_load_n(p + 2 + d, job->head_v - d), vf_load_n(out + d, job->head_v - d)),
-                    job->head_v - d);
-        }
-        if (job->sinks) total += __builtin_expf(job->sinks[head] - most);
-        vf factor = vf_set1(1 / total);
-        for (int64_t d = 0; d < job->head_v; d += VL)
-            vf_store_n(out + d, vf_mul(factor, vf_load_n(out + d, job->head_v - d)), job->head_v - d);
-    }
-}
-
 static void fill_attention(tn__cpu_kernels *table) {
     table->attention_scratch = att_scratch;
     table->attention_splits = att_splits;
-    table->attention_kept = att_kept_bytes;
     table->attention = att_run_all;
     table->attention_combine = att_combine;
 }

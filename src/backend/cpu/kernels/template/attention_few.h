@@ -7,30 +7,18 @@ TN__VEC vf att_lanes(tn_type type, const char *row, int64_t i, int64_t left) {
     memcpy(padded, h, (size_t)left * sizeof *h);
     return type == TN_F16 ? vf_load_f16(padded) : vf_load_bf16(padded);
 }
-/* Distance in bytes from a row to the one that the next step reads: the same cell of the next kv head, or the first
- * kv head of the next cells. Used as the prefetch distance. */
-static ptrdiff_t att_next_row_distance(int64_t kv, int64_t kv_from, int64_t kv_to, size_t head, size_t cell,
-                                       int step) {
-    if (kv + 1 < kv_to) return (ptrdiff_t)head;
-    return (ptrdiff_t)((size_t)step * cell) - (ptrdiff_t)((size_t)(kv - kv_from) * head);
+/* Prefetches rows of `count` listed cells into the second-level cache, which has far more outstanding requests to
+ * memory than the first. */
+static void att_prefetch_rows(const char *cell_0, size_t stride, const int32_t *cells, int count, size_t bytes) {
+    for (int i = 0; i < count; i++)
+        for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(cell_0 + (size_t)cells[i] * stride + at, 0, 2);
 }
-/* Prefetches `cells` rows into the second-level cache, which has far more outstanding requests to memory than the
- * first. The address may be outside the tensor: nothing is read from it. */
-static void att_prefetch_rows(uintptr_t rows, size_t stride, int cells, size_t bytes) {
-    for (int c = 0; c < cells; c++, rows += stride)
-        for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch((const void *)(rows + at), 0, 2);
-}
-
-/* Keys and values to prefetch while cells are computed: see attention_runs.h. */
-typedef struct att_prefetch att_prefetch;
-static void att_prefetch_step(att_prefetch *prefetch);
 
 /* Scores of `rows` queries with the listed cells, VL/rows cells at a time: VL sums over the head, reduced together at
  * the end. Lists and rows of scores have room up to the next multiple of ATT_STEP; results past the end are not used.
  * `two`: heads of two vectors, whose queries stay in registers. */
 TN__VEC void att_dots(tn_type type, const char *keys, size_t stride, const int32_t *cells, int count, const float *q,
-                      size_t q_next, int64_t depth, float *scores, size_t next, att_prefetch *prefetch,
-                      const int rows, const bool two) {
+                      size_t q_next, int64_t depth, float *scores, size_t next, const int rows, const bool two) {
     const int wide = VL / rows;
     vf low[4], high[4];
 #pragma GCC unroll 4
@@ -39,7 +27,6 @@ TN__VEC void att_dots(tn_type type, const char *keys, size_t stride, const int32
         high[r] = vf_load(q + (size_t)r * q_next + VL);
     }
     for (int at = 0; at < count; at += wide) {
-        if (prefetch && at % ATT_STEP == 0) att_prefetch_step(prefetch);
         vf sum[VL];
         if (two) {
 #pragma GCC unroll 16
@@ -74,7 +61,7 @@ TN__VEC void att_dots(tn_type type, const char *keys, size_t stride, const int32
 /* Adds the weighted values of the listed cells to the sums of `rows` queries. */
 TN__VEC void att_weigh(tn_type type, const char *values, size_t stride, const int32_t *cells, int count,
                        const float *weights, size_t next, float *sums, size_t s_next, int64_t head_v,
-                       att_prefetch *prefetch, const int rows) {
+                       const int rows) {
     int64_t d = 0;
     for (; d + 2 * VL <= head_v; d += 2 * VL) {
         vf a[4], b[4], odd_a[4], odd_b[4]; /* two sums each: additions do not wait for each other */
@@ -86,7 +73,6 @@ TN__VEC void att_weigh(tn_type type, const char *values, size_t stride, const in
         }
         int c = 0;
         for (; c + 2 <= count; c += 2) {
-            if (prefetch && d == 0 && c % ATT_STEP == 0) att_prefetch_step(prefetch);
             const char *even = values + (size_t)cells[c] * stride, *odd = values + (size_t)cells[c + 1] * stride;
             const vf u = att_lanes(type, even, d, VL), v = att_lanes(type, even, d + VL, VL);
             const vf x = att_lanes(type, odd, d, VL), y = att_lanes(type, odd, d + VL, VL);
@@ -130,19 +116,17 @@ TN__VEC void att_weigh(tn_type type, const char *values, size_t stride, const in
     {                                                                                                                \
         const float *x = q + (size_t)r * q_next;                                                                     \
         float *to = scores + (size_t)r * next;                                                                       \
-        att_prefetch *first = r ? NULL : prefetch;                                                                   \
         if (depth == 2 * VL)                                                                                         \
-            att_dots(TN_##TYPE, keys, stride, cells, count, x, q_next, depth, to, next, first, rows, true);          \
+            att_dots(TN_##TYPE, keys, stride, cells, count, x, q_next, depth, to, next, rows, true);                 \
         else                                                                                                         \
-            att_dots(TN_##TYPE, keys, stride, cells, count, x, q_next, depth, to, next, first, rows, false);         \
+            att_dots(TN_##TYPE, keys, stride, cells, count, x, q_next, depth, to, next, rows, false);                \
     }
 #define ATT_WEIGH(TYPE, rows)                                                                                        \
     att_weigh(TN_##TYPE, values, stride, cells, count, weights + (size_t)r * next, next, sums + (size_t)r * s_next,  \
-              s_next, head_v, r ? NULL : prefetch, rows)
+              s_next, head_v, rows)
 #define ATT_TYPED(TYPE)                                                                                              \
     static void att_dots_##TYPE(const char *keys, size_t stride, const int32_t *cells, int count, const float *q,    \
-                                size_t q_next, int64_t depth, float *scores, size_t next, int rows,                  \
-                                att_prefetch *prefetch) {                                                            \
+                                size_t q_next, int64_t depth, float *scores, size_t next, int rows) {                \
         int r = 0;                                                                                                   \
         for (; r + 4 <= rows; r += 4) ATT_DOTS(TYPE, 4)                                                              \
         for (; r + 2 <= rows; r += 2) ATT_DOTS(TYPE, 2)                                                              \
@@ -150,7 +134,7 @@ TN__VEC void att_weigh(tn_type type, const char *values, size_t stride, const in
     }                                                                                                                \
     static void att_weigh_##TYPE(const char *values, size_t stride, const int32_t *cells, int count,                 \
                                  const float *weights, size_t next, float *sums, size_t s_next, int64_t head_v,      \
-                                 int rows, att_prefetch *prefetch) {                                                 \
+                                 int rows) {                                                                         \
         int r = 0;                                                                                                   \
         for (; r + 4 <= rows; r += 4) ATT_WEIGH(TYPE, 4);                                                            \
         if (rows - r == 3) ATT_WEIGH(TYPE, 3);                                                                       \
@@ -179,59 +163,68 @@ static void att_to_floats(tn_type type, const char *from, size_t stride, const i
 }
 /* The listed cells of one kv head: scores of `rows` queries, and their sums of weighted values. */
 static void att_score_cells(const tn__attention_job *job, int64_t kv, const int32_t *cells, int count, const float *q,
-                            size_t q_next, int rows, float *scores, size_t next, float *buffer,
-                            att_prefetch *prefetch) {
+                            size_t q_next, int rows, float *scores, size_t next, float *buffer) {
     const char *k = att_key(job, kv, 0);
     if (att_has_lanes(job->k_type)) {
         (job->k_type == TN_F32 ? att_dots_F32
          : job->k_type == TN_F16
              ? att_dots_F16
-             : att_dots_BF16)(k, job->k_cell, cells, count, q, q_next, job->head_k, scores, next, rows, prefetch);
+             : att_dots_BF16)(k, job->k_cell, cells, count, q, q_next, job->head_k, scores, next, rows);
         return;
     }
     for (int c = 0; c < count; c += ATT_STEP) {
         att_to_floats(job->k_type, k, job->k_cell, cells + c, job->head_k, buffer);
         att_dots_F32((const char *)buffer, (size_t)job->head_k * sizeof(float), att_in_order, ATT_STEP, q, q_next,
-                     job->head_k, scores + c, next, rows, prefetch);
+                     job->head_k, scores + c, next, rows);
     }
 }
 static void att_weigh_cells(const tn__attention_job *job, int64_t kv, const int32_t *cells, int count,
-                            const float *weights, size_t next, float *sums, size_t s_next, int rows, float *buffer,
-                            att_prefetch *prefetch) {
+                            const float *weights, size_t next, float *sums, size_t s_next, int rows, float *buffer) {
     const char *v = att_value(job, kv, 0);
     if (att_has_lanes(job->v_type)) {
-        (job->v_type == TN_F32   ? att_weigh_F32
-         : job->v_type == TN_F16 ? att_weigh_F16
-                                 : att_weigh_BF16)(v, job->v_cell, cells, count, weights, next, sums, s_next,
-                                                   job->head_v, rows, prefetch);
+        (job->v_type == TN_F32 ? att_weigh_F32
+         : job->v_type == TN_F16
+             ? att_weigh_F16
+             : att_weigh_BF16)(v, job->v_cell, cells, count, weights, next, sums, s_next, job->head_v, rows);
         return;
     }
     for (int c = 0; c < count; c += ATT_STEP) {
         att_to_floats(job->v_type, v, job->v_cell, cells + c, job->head_v, buffer);
         att_weigh_F32((const char *)buffer, (size_t)job->head_v * sizeof(float), att_in_order,
-                      count - c < ATT_STEP ? count - c : ATT_STEP, weights + c, next, sums, s_next, job->head_v, rows,
-                      prefetch);
+                      count - c < ATT_STEP ? count - c : ATT_STEP, weights + c, next, sums, s_next, job->head_v,
+                      rows);
     }
 }
 
+/* The state of the online soft-max of some rows: maxima, sums of weights, sums of weighted values. */
+typedef struct att_sums {
+    float *most, *total, *values;
+} att_sums;
 /* Arrays of few queries in a thread's part of the scratch. */
 typedef struct att_few_memory {
-    size_t k_next, v_next, s_next; /* floats from one row of q, sums and scores to the next */
-    float *q, *scores, *buffer, *sums, *most, *total;
+    size_t k_next, v_next;      /* floats from one row of q and of values to the next */
+    float *q, *scores, *buffer; /* rows of scores have ATT_LIST floats */
+    att_sums now, before;       /* of this split, and of all splits before it */
 } att_few_memory;
-/* `rows` queries, of which `at_once` have scores of s_next cells at a time. */
-static att_few_memory att_few_carve(const tn__attention_job *job, size_t rows, size_t at_once, size_t s_next,
-                                    float *at) {
+static size_t att_few_floats(const tn__attention_job *job) {
+    const size_t each = (size_t)att_few_rows(job), rows = each * (size_t)job->kv_heads;
+    const size_t k = (size_t)(job->head_k + VL), v = (size_t)(job->head_v + VL);
+    return (rows * (k + 2 * (v + 2) + ATT_LIST) + ATT_STEP * (k > v ? k : v) + 15) / 16 * 16;
+}
+/* `each` queries of every kv head. */
+static att_few_memory att_few_carve(const tn__attention_job *job, size_t each, float *at) {
     att_few_memory m = {.k_next = (size_t)(job->head_k + VL - 1) / VL * VL,
-                        .v_next = (size_t)(job->head_v + VL - 1) / VL * VL,
-                        .s_next = s_next};
-    const size_t larger = m.k_next > m.v_next ? m.k_next : m.v_next;
+                        .v_next = (size_t)(job->head_v + VL - 1) / VL * VL};
+    const size_t rows = each * (size_t)job->kv_heads;
     m.q = at;
     m.scores = m.q + rows * m.k_next;
-    m.buffer = m.scores + at_once * s_next;
-    m.sums = m.buffer + ATT_STEP * larger;
-    m.most = m.sums + rows * m.v_next;
-    m.total = m.most + rows;
+    m.buffer = m.scores + rows * ATT_LIST;
+    m.now.values = m.buffer + ATT_STEP * (m.k_next > m.v_next ? m.k_next : m.v_next);
+    m.before.values = m.now.values + rows * m.v_next;
+    m.now.most = m.before.values + rows * m.v_next;
+    m.now.total = m.now.most + rows;
+    m.before.most = m.now.total + rows;
+    m.before.total = m.before.most + rows;
     return m;
 }
 /* Row i: kv head kv_from + i / each, token and head as in att_piece. */
@@ -244,129 +237,35 @@ static void att_few_begin(const tn__attention_job *job, int64_t kv_from, size_t 
         for (int64_t d = 0; d < job->head_k; d += VL)
             vf_store(m->q + i * m->k_next + (size_t)d,
                      vf_mul(vf_set1(job->params.scale), vf_load_n(from + d, job->head_k - d)));
-        m->most[i] = -__builtin_inff();
-        m->total[i] = 0;
+        m->now.most[i] = -__builtin_inff();
+        m->now.total[i] = 0;
     }
-    memset(m->sums, 0, rows * m->v_next * sizeof(float));
-}
-static void att_few_end(const tn__attention_job *job, int64_t kv_from, size_t rows, int split, int nth,
-                        const att_few_memory *m) {
-    int64_t share = job->heads / job->kv_heads, each = att_group_rows(job);
-    for (size_t i = 0; i < rows; i++) {
-        int64_t kv = kv_from + (int64_t)i / each, r = (int64_t)i % each;
-        att_finish(job, kv * share + r % share, r / share, m->most[i], m->total[i], m->sums + i * m->v_next, split,
-                   nth);
-    }
+    memset(m->now.values, 0, rows * m->v_next * sizeof(float));
 }
 /* Converts a row of scores of `count` listed cells to weights and rescales the earlier sums. The row has room up to
  * the next whole vector. */
 static void att_few_weights(const tn__attention_job *job, const att_few_memory *m, float *s, size_t row, int64_t head,
-                            int64_t token, att_view view, int sees, const int32_t *positions, const int32_t *cells,
-                            int count, const float *hide) {
-    att_adjust(job, s, count, view, sees, positions, cells, head, token, tn__alibi_slope(job, head), hide);
+                            int64_t token, int sees, const int32_t *positions, const int32_t *cells, int count,
+                            const float *hide) {
+    att_adjust(job, s, count, sees, positions, cells, head, token, tn__alibi_slope(job, head), hide);
     for (int i = count; i % VL != 0; i++) s[i] = -__builtin_inff();
-    const float shrink = att_soft_max(s, (count + VL - 1) / VL * VL, &m->most[row], &m->total[row]);
+    const float shrink = att_soft_max(s, (count + VL - 1) / VL * VL, &m->now.most[row], &m->now.total[row]);
     if (shrink == 1) return;
-    float *o = m->sums + row * m->v_next;
+    float *o = m->now.values + row * m->v_next;
     for (size_t d = 0; d < m->v_next; d += VL) vf_store(o + d, vf_mul(vf_set1(shrink), vf_load(o + d)));
 }
 
-/* Number of cells of one kv head computed before the next head. The same cells of all heads fit into half of the
- * first-level cache, so that memory is read in order. */
-static int att_step(const tn__attention_job *job) {
-    enum { BYTES = 16 * 1024 };
-    const size_t k = att_row_bytes(job->k_type, job->head_k), v = att_row_bytes(job->v_type, job->head_v);
-    const size_t most = BYTES / ((k > v ? k : v) * (size_t)job->kv_heads) / ATT_STEP * ATT_STEP;
-    return most > ATT_BATCH ? ATT_BATCH : most < ATT_STEP ? ATT_STEP : (int)most;
-}
-
-/* Kv heads [kv_from, kv_to) against the cells of one split. */
-static void att_few_piece(const tn__attention_job *job, int64_t kv_from, int64_t kv_to, int split, int nth,
-                          float *memory) {
-    int64_t share = job->heads / job->kv_heads, each = att_group_rows(job), first, end;
-    const size_t all = (size_t)(each * (kv_to - kv_from));
-    const size_t k_bytes = att_row_bytes(job->k_type, job->head_k), v_bytes = att_row_bytes(job->v_type, job->head_v);
-    const att_few_memory m = att_few_carve(job, all, all, ATT_BATCH, memory);
-    const int step = att_step(job);
-    float hide[ATT_BATCH];
-    int32_t cells[ATT_BATCH];
-    att_block block;
-    tn__cell_range(job, &first, &end);
-    if (att_splits(job) > 1) {
-        int64_t from = (int64_t)split * ATT_SPLIT, to = from + ATT_SPLIT;
-        first = first < from ? from : first;
-        end = end > to ? to : end;
-    }
-    att_few_begin(job, kv_from, all, &m);
-    const att_sequence_set sequences = att_sequences_of(job);
-    for (int64_t at_cell = first; at_cell < end; at_cell += ATT_BATCH) {
-        int64_t cell = at_cell;
-        int count = (int)(end - cell < ATT_BATCH ? end - cell : ATT_BATCH);
-        att_narrow(job, &sequences, &cell, &count);
-        if (count == 0) continue;
-        att_summarise(job, cell, count, &block);
-        int64_t t_from = job->tokens, t_to = 0;
-        for (int64_t t = 0; t < job->tokens; t++) { /* the tokens that see anything here */
-            if (att_sees(job, att_view_of(job, t), &block) == SEES_NONE) continue;
-            t_from = t < t_from ? t : t_from;
-            t_to = t + 1;
-        }
-        if (t_from >= t_to) continue;
-        for (int i = 0; i < ATT_BATCH; i++) cells[i] = (int32_t)(cell + (i < count ? i : count - 1));
-        const size_t r_from = (size_t)(t_from * share);
-        const int r_count = (int)((t_to - t_from) * share);
-        for (int c = 0; c < count; c += step) { /* in memory order: all heads of a few cells */
-            const int n = count - c < step ? count - c : step;
-            for (int64_t kv = kv_from; kv < kv_to; kv++) {
-                const size_t row = (size_t)((kv - kv_from) * each) + r_from;
-                att_prefetch_rows(
-                    (uintptr_t)att_key(job, kv, cell + c) +
-                        (uintptr_t)att_next_row_distance(kv, kv_from, kv_to, job->k_head, job->k_cell, step),
-                    job->k_cell, n, k_bytes);
-                att_score_cells(job, kv, cells + c, n, m.q + row * m.k_next, m.k_next, r_count,
-                                m.scores + row * ATT_BATCH + c, ATT_BATCH, m.buffer, NULL);
-            }
-        }
-        for (int64_t t = t_from; t < t_to; t++) {
-            att_view view = att_view_of(job, t);
-            int sees = att_sees(job, view, &block);
-            if (sees == SEES_SOME) att_hide(job, view, &block, cell, count, hide);
-            for (size_t i = (size_t)(t * share); i < all; i += (size_t)each) {
-                for (int64_t h = 0; h < share; h++) {
-                    const size_t row = i + (size_t)h;
-                    float *s = m.scores + row * ATT_BATCH;
-                    if (sees == SEES_NONE)
-                        memset(s, 0, (size_t)count * sizeof(float));
-                    else
-                        att_few_weights(job, &m, s, row, (kv_from + (int64_t)row / each) * share + h, t, view, sees,
-                                        block.position, cells, count, hide);
-                }
-            }
-        }
-        for (int c = 0; c < count; c += step) {
-            const int n = count - c < step ? count - c : step;
-            for (int64_t kv = kv_from; kv < kv_to; kv++) {
-                const size_t row = (size_t)((kv - kv_from) * each) + r_from;
-                att_prefetch_rows(
-                    (uintptr_t)att_value(job, kv, cell + c) +
-                        (uintptr_t)att_next_row_distance(kv, kv_from, kv_to, job->v_head, job->v_cell, step),
-                    job->v_cell, n, v_bytes);
-                att_weigh_cells(job, kv, cells + c, n, m.scores + row * ATT_BATCH + c, ATT_BATCH,
-                                m.sums + row * m.v_next, m.v_next, r_count, m.buffer, NULL);
-            }
-        }
-    }
-    att_few_end(job, kv_from, all, split, nth, &m);
-}
-
-static void att_few(const tn__attention_job *job, int ith, int nth) {
-    float *memory = (float *)job->scratch + att_floats(job) * (size_t)ith;
-    int64_t from, to;
-    tn__share(job->kv_heads * att_splits(job), 1, ith, nth, &from, &to);
-    while (from < to) {
-        int64_t split = from / job->kv_heads, kv = from % job->kv_heads;
-        int64_t kv_to = kv + (to - from) < job->kv_heads ? kv + (to - from) : job->kv_heads;
-        att_few_piece(job, kv, kv_to, (int)split, nth, memory);
-        from += kv_to - kv;
-    }
+/* Adds the sums of later cells to those of earlier ones. */
+static void att_fold(int64_t head_v, float *most, float *total, float *values, float later_most, float later_total,
+                     const float *later) {
+    if (later_total == 0) return;
+    const float top = *most >= later_most || *most != *most ? *most : later_most; /* keeps a NaN */
+    const float a = *total == 0 ? 0 : __builtin_expf(*most - top), b = __builtin_expf(later_most - top);
+    const vf av = vf_set1(a), bv = vf_set1(b);
+    for (int64_t d = 0; d < head_v; d += VL)
+        vf_store_n(values + d,
+                   vf_fma(bv, vf_load_n(later + d, head_v - d), vf_mul(av, vf_load_n(values + d, head_v - d))),
+                   head_v - d);
+    *total = a * *total + b * later_total;
+    *most = top;
 }

@@ -1,42 +1,104 @@
-/* Attention of a batch with many sequences (a server's decode): part of the attention template.
+/* Work of an attention job and its division among threads: part of the attention template.
  *
- * The tokens of a sequence are adjacent in the batch and form a run. A long run is a matrix of queries. A short run,
- * often a single token, first lists its visible cells from the blocks that contain its sequence, and then processes
- * the list once per kv head: scores, weights, values. The KV cache of all sequences is larger than any CPU cache, so
- * the keys and values of the next list (of this run or the next) are prefetched while this one is computed. */
+ * The adjacent tokens of a sequence form a group. A group of many query rows is computed in pieces of rows. A group
+ * of few, often a single token, is bound by memory bandwidth: its visible cells are divided into splits of fixed
+ * length, and a thread computes kv heads of a split, list of cells by list of cells. Within a list the rows that are
+ * read next are prefetched.
+ *
+ * Pieces and splits lie on one line, each as long as its estimated time, and every thread has an equal part of the
+ * line. A group of few rows that is cut between threads has its splits stored; att_combine adds them in order, as the
+ * thread that computes a whole group does. */
 
-static int64_t att_part_tokens(const tn__attention_job *job) {
-    int64_t share = job->heads / job->kv_heads, most = ATT_FEW / share > 1 ? ATT_FEW / share : 1;
-    return job->tokens < most ? job->tokens : most;
+/* Tokens [token, token + tokens) and the number of cells that any of them sees. */
+typedef struct att_group {
+    int64_t token, tokens, cells;
+    att_span span;
+    bool few;
+} att_group;
+static att_group att_group_at(const tn__attention_job *job, int64_t token) {
+    att_group g = {.token = token, .tokens = 1};
+    const tn__query q = tn__query_of(job, token);
+    if (!job->paged)
+        g.tokens = job->tokens - token;
+    else
+        while (token + g.tokens < job->tokens && tn__query_of(job, token + g.tokens).sequence == q.sequence)
+            g.tokens++;
+    g.few = g.tokens * (job->heads / job->kv_heads) <= ATT_FEW;
+    g.span = att_span_of(job, token, token + g.tokens);
+    att_cursor all = att_cursor_of(job, q, g.span);
+    g.cells = att_cursor_skip(job, &all, INT64_MAX);
+    return g;
 }
-/* A job for some of the tokens of another. */
-static tn__attention_job att_part(const tn__attention_job *job, int64_t token, int64_t count) {
+/* A job for the tokens of a group. */
+static tn__attention_job att_part(const tn__attention_job *job, const att_group *g) {
     tn__attention_job part = *job;
-    part.tokens = count;
-    part.unsplit = true;
-    if (job->q) part.q = (const char *)job->q + (size_t)token * job->q_token;
-    if (job->out) part.out = (float *)((char *)job->out + (size_t)token * job->out_token);
-    if (job->q_pos) part.q_pos = job->q_pos + 2 * token;
-    if (job->mask) part.mask = (const char *)job->mask + (size_t)token * job->mask_token;
+    part.tokens = g->tokens;
+    part.q = (const char *)job->q + (size_t)g->token * job->q_token;
+    part.out = (float *)((char *)job->out + (size_t)g->token * job->out_token);
+    if (job->q_pos) part.q_pos = job->q_pos + 2 * g->token;
     return part;
 }
-/* Number of consecutive tokens of the same sequence, starting with this one, and whether they are few. */
-static int64_t att_run_of(const tn__attention_job *job, int64_t token, bool *few) {
-    int64_t n = 1;
-    if (!job->q_pos || job->k_words == 0)
-        n = job->tokens - token;
-    else
-        while (token + n < job->tokens && job->q_pos[2 * (token + n) + 1] == job->q_pos[2 * token + 1]) n++;
-    *few = n * (job->heads / job->kv_heads) <= ATT_FEW;
-    return n;
+
+/* Cells of a split: at most ATT_SPLITS splits. */
+static int64_t att_split_cells(int64_t cells) {
+    int64_t each = ATT_SPLIT;
+    while (cells > each * ATT_SPLITS) each *= 2;
+    return each;
+}
+static int att_splits_of(int64_t cells) {
+    const int64_t each = att_split_cells(cells);
+    return cells > each ? (int)((cells + each - 1) / each) : 1;
 }
 
-/* A short run: the kv heads that this thread computes, and the positions visible to any of its tokens. */
+/* ---- The line ---- */
+
+/* A cell takes a piece one unit of time per row; few rows also wait for memory. */
+enum { ATT_WAIT = 3 };
+static int64_t att_piece_rows_max(const tn__attention_job *job, int64_t rows) {
+    return att_is_tiled(job) ? att_tiled_rows(rows * job->kv_heads) : ATT_ROWS;
+}
+/* Estimated length of the piece of these rows of a group. */
+static int64_t att_piece_length(const tn__attention_job *job, const att_group *g, int64_t row, int64_t rows) {
+    const int64_t share = job->heads / job->kv_heads, tokens = (rows + share - 1) / share;
+    const int64_t after = g->tokens - (row + rows + share - 1) / share;
+    int64_t cells = job->params.causal ? g->cells - after : g->cells;
+    if (job->params.window > 0 && cells > job->params.window + tokens) cells = job->params.window + tokens;
+    return rows * (cells > 1 ? cells : 1);
+}
+static int64_t att_few_cost(const tn__attention_job *job, const att_group *g) {
+    return g->tokens * (job->heads / job->kv_heads) + ATT_WAIT;
+}
+static int64_t att_length(const tn__attention_job *job, const att_group *g) {
+    if (g->few) return att_few_cost(job, g) * job->kv_heads * (g->cells > 1 ? g->cells : 1);
+    const int64_t rows = g->tokens * (job->heads / job->kv_heads), most = att_piece_rows_max(job, rows);
+    int64_t length = 0;
+    for (int64_t row = 0; row < rows; row += most)
+        length += att_piece_length(job, g, row, rows - row < most ? rows - row : most);
+    return length * job->kv_heads;
+}
+/* Where the part of a thread begins. */
+static int64_t att_bound(int64_t length, int ith, int nth) { return length / nth * ith + length % nth * ith / nth; }
+/* Of a group of few rows that begins at `at`: the first unit that begins at or after `bound`. Unit i is kv head
+ * i % kv_heads of split i / kv_heads. */
+static int64_t att_first_unit(const tn__attention_job *job, const att_group *g, int64_t at, int64_t bound) {
+    const int64_t cost = att_few_cost(job, g), each = att_split_cells(g->cells), cells = g->cells > 1 ? g->cells : 1;
+    const int64_t splits = att_splits_of(g->cells), rest = bound > at ? (bound - at + cost - 1) / cost : 0;
+    const int64_t split = rest / (each * job->kv_heads);
+    if (split >= splits) return splits * job->kv_heads;
+    const int64_t left = cells - split * each, n = left < each ? left : each;
+    const int64_t head = (rest - split * each * job->kv_heads + n - 1) / n;
+    return split * job->kv_heads + (head < job->kv_heads ? head : job->kv_heads);
+}
+
+/* ---- Groups of few rows ---- */
+
+/* Some kv heads of one split of a group. */
 typedef struct att_run {
-    tn__attention_job job;
+    tn__attention_job job; /* of the group's tokens */
+    int64_t token;         /* the first */
     int64_t kv_from, kv_to;
-    int32_t sequence;
-    att_span span;
+    int split, splits;
+    int slot; /* where the sums of a cut group are stored: 1 + the thread that begins it; 0: it is not cut */
 } att_run;
 
 /* A list of cells that a run processes together. The first visit of a run may be empty. */
@@ -44,255 +106,254 @@ typedef struct att_visit {
     const att_run *run;
     bool begins;
     int count;
-    int32_t *cells; /* padded with the last cell to a multiple of ATT_STEP */
-    int32_t own[ATT_LIST_ROOM];
+    int32_t cells[ATT_LIST]; /* padded with the last cell to a multiple of ATT_STEP */
+    int32_t positions[ATT_LIST];
 } att_visit;
 
-/* The lists of a thread, which are the same for every layer, kept if they fit. Each list is preceded by its length
- * and a bit that marks the beginning of a run. The struct is zero initially. */
-typedef struct att_kept {
-    const int32_t *q_pos, *k_pos, *range;
-    int64_t from, to;
-    int32_t causal, window, chunk, ints;
-    bool complete;
-    _Alignas(64) int32_t lists[];
-} att_kept;
-_Static_assert(sizeof(att_kept) <= TN__KEPT_HEAD, "the caller zeroes TN__KEPT_HEAD bytes");
-static int64_t att_kept_room(const tn__attention_job *job) {
-    enum { MOST = 16 * 1024 };
-    return job->tokens < MOST / ATT_LIST_ROOM ? job->tokens * ATT_LIST_ROOM : MOST;
-}
-static size_t att_kept_bytes(const tn__attention_job *job) {
-    if (att_is_few(job) || !job->k_words) return 0;
-    return sizeof(att_kept) + (size_t)att_kept_room(job) * sizeof(int32_t);
-}
-static bool att_is_kept(const tn__attention_job *job, int64_t from, int64_t to) {
-    const att_kept *kept = job->kept;
-    const tn_attention_params *p = &job->params;
-    return kept && kept->complete && kept->q_pos == job->q_pos && kept->k_pos == job->k_pos &&
-           kept->range == job->range && kept->from == from && kept->to == to && kept->window == p->window &&
-           kept->chunk == p->chunk && kept->causal == p->causal;
-}
-
-/* Iterates over a thread's share [from, to) of the short runs. The kv heads of all short runs are numbered
- * consecutively. */
+/* Iterates over a thread's part of the groups of few rows. */
 typedef struct att_walk {
     const tn__attention_job *job;
-    const att_index *index;
-    int64_t from, to;
-    int64_t token, item; /* of the next run: its first token, and the number of its first kv head */
-    int64_t cell, end;   /* of the rest of this run */
-    int cells_max;       /* cells of a visit */
-    att_run runs[2];     /* this one, and the one before, which may still be in use */
-    int which;
-    att_kept *kept; /* NULL: lists are not kept, or do not fit */
-    bool replay;    /* use the kept lists */
-    int32_t at;     /* index in the kept lists */
+    int64_t length; /* of the whole line */
+    int ith, nth;
+    att_group group;
+    int64_t token, at; /* of the next group */
+    int64_t unit, end; /* of this group's units, the rest of the thread's */
+    att_cursor cursor; /* after the cells that are listed, in the split before `unit` */
+    int64_t listed;    /* cells of the group before the cursor */
+    int64_t to;        /* the end of the run's cells */
+    int cells_max;     /* cells of a visit */
+    int slot;          /* of this group */
+    att_run run;
 } att_walk;
 
-/* Two visits, the one being computed and the one being prefetched, fit into a second-level cache. */
+/* Scores and weights of a visit stay in a near cache; a visit of many cells costs less per cell. */
 static int att_visit_cells_max(const tn__attention_job *job) {
-    enum { BYTES = 128 * 1024 };
+    enum { BYTES = 256 * 1024 };
     const size_t cell =
         (size_t)job->kv_heads * (att_row_bytes(job->k_type, job->head_k) + att_row_bytes(job->v_type, job->head_v));
-    const size_t most = BYTES / cell;
-    return most > ATT_LIST ? ATT_LIST : most < ATT_BATCH ? ATT_BATCH : (int)most;
+    int most = ATT_LIST;
+    while (most > ATT_LIST_LEAST && (size_t)most * cell > BYTES) most /= 2;
+    return most;
 }
 
-static bool att_next_run(att_walk *w) {
+/* The thread that has the first unit of a group that begins at `at`. */
+static int att_owner(const att_walk *w, int64_t at) {
+    int owner = w->ith;
+    while (att_bound(w->length, owner, w->nth) > at) owner--;
+    return owner;
+}
+/* The next group that the thread has units of. */
+static bool att_next_group(att_walk *w) {
     const tn__attention_job *job = w->job;
-    while (w->token < job->tokens && w->item < w->to) {
-        bool few;
-        const int64_t token = w->token, n = att_run_of(job, token, &few);
-        const int64_t kv = w->from > w->item ? w->from - w->item : 0;
-        const int64_t kv_to = w->to - w->item < job->kv_heads ? w->to - w->item : job->kv_heads;
-        w->token += n;
-        if (!few) continue;
-        w->item += job->kv_heads;
-        if (kv >= kv_to) continue;
-        w->which ^= 1;
-        att_run *run = &w->runs[w->which];
-        *run = (att_run){att_part(job, token, n), kv, kv_to, tn__query_of(job, token).sequence,
-                         att_span_of(job, token, token + n)};
-        tn__cell_range(job, &w->cell, &w->end);
+    const int64_t from = att_bound(w->length, w->ith, w->nth), to = att_bound(w->length, w->ith + 1, w->nth);
+    while (w->token < job->tokens && w->at < to) {
+        const int64_t at = w->at;
+        w->group = att_group_at(job, w->token);
+        w->token += w->group.tokens;
+        if (!w->group.few) continue;
+        w->at += att_length(job, &w->group);
+        w->unit = att_first_unit(job, &w->group, at, from);
+        w->end = att_first_unit(job, &w->group, at, to);
+        if (w->unit >= w->end) continue;
+        const int64_t units = att_splits_of(w->group.cells) * job->kv_heads;
+        w->slot = w->unit == 0 && w->end == units ? 0 : 1 + att_owner(w, at);
+        w->cursor = att_cursor_of(job, tn__query_of(job, w->group.token), w->group.span);
+        w->listed = 0;
         return true;
     }
     return false;
 }
-static bool att_replay_visit(att_walk *w, att_visit *v) {
-    if (w->at == w->kept->ints) return false;
-    const int32_t *list = w->kept->lists + w->at;
-    v->begins = list[0] & 1;
-    v->count = list[0] >> 1;
-    v->cells = w->kept->lists + w->at + 1;
-    w->at += 1 + (v->count + ATT_STEP - 1) / ATT_STEP * ATT_STEP;
-    if (v->begins) (void)att_next_run(w);
-    v->run = &w->runs[w->which];
+static bool att_next_run(att_walk *w) {
+    const tn__attention_job *job = w->job;
+    if (w->unit >= w->end && !att_next_group(w)) return false;
+    const int split = (int)(w->unit / job->kv_heads);
+    const int64_t begin = split * job->kv_heads, kv = w->unit - begin,
+                  kv_to = w->end - begin < job->kv_heads ? w->end - begin : job->kv_heads;
+    const int64_t each = att_split_cells(w->group.cells), first = split * each;
+    w->to = first + each < w->group.cells ? first + each : w->group.cells;
+    w->listed += att_cursor_skip(job, &w->cursor, first - w->listed);
+    w->unit = begin + kv_to;
+    w->run =
+        (att_run){att_part(job, &w->group), w->group.token, kv, kv_to, split, att_splits_of(w->group.cells), w->slot};
     return true;
 }
 static bool att_next_visit(att_walk *w, att_visit *v) {
-    if (w->replay) return att_replay_visit(w, v);
-    if (w->kept && w->at + 1 + ATT_LIST_ROOM > att_kept_room(w->job)) w->kept = NULL;
-    v->cells = w->kept ? w->kept->lists + w->at + 1 : v->own;
-    v->begins = w->cell >= w->end;
+    v->begins = w->listed >= w->to;
     if (v->begins && !att_next_run(w)) return false;
-    for (;;) {
-        int32_t positions[ATT_LIST_ROOM];
-        const att_run *run = v->run = &w->runs[w->which];
-        v->count = att_gather(w->job, w->index, run->sequence, run->span, &w->cell, w->end, w->cells_max + ATT_BATCH,
-                              v->cells, positions);
-        if (v->begins || v->count > 0) break;
-        v->begins = true;
-        if (!att_next_run(w)) return false;
-    }
-    const int whole = (v->count + ATT_STEP - 1) / ATT_STEP * ATT_STEP;
-    for (int i = v->count; i < whole; i++) v->cells[i] = v->cells[v->count - 1];
-    if (w->kept) w->kept->lists[w->at] = v->count << 1 | v->begins;
-    w->at += 1 + whole;
+    v->run = &w->run;
+    const int64_t left = w->to - w->listed;
+    const bool positions = v->run->job.tokens > 1 || v->run->job.params.max_bias > 0;
+    v->count = att_cursor_list(w->job, &w->cursor, (int)(left < w->cells_max ? left : w->cells_max), v->cells,
+                               positions ? v->positions : NULL);
+    w->listed += v->count;
+    for (int i = v->count; i > 0 && i % ATT_STEP != 0; i++) v->cells[i] = v->cells[v->count - 1];
     return true;
 }
 
-/* Prefetches the keys and values of a visit, evenly distributed over `steps` steps of the visit before. */
-typedef struct att_rows {
-    uintptr_t at; /* the first of `heads` rows of cell 0 */
-    size_t cell, head, bytes;
-    int heads;
-} att_rows;
-struct att_prefetch {
-    const int32_t *cells;
-    int count, next, steps;
-    int late; /* prefetches that are due, in units of 1/steps of a row */
-    att_rows keys, values;
-};
-static att_rows att_rows_of(const void *base, size_t cell, size_t head, size_t bytes, const att_run *run) {
-    const uintptr_t at = (uintptr_t)base + (size_t)run->kv_from * head;
-    const int heads = (int)(run->kv_to - run->kv_from);
-    if (head == bytes) return (att_rows){at, cell, 0, bytes * (size_t)heads, 1};
-    return (att_rows){at, cell, head, bytes, heads};
-}
-static att_prefetch att_prefetch_of(const att_visit *v, int steps) {
+/* Prefetches what is read after head `head` of the cells [c, c + ATT_STEP): the next head, or the first head of the
+ * next cells. */
+static void att_prefetch_next(const att_visit *v, int head, int c, bool keys) {
     const tn__attention_job *job = &v->run->job;
-    const size_t k = att_row_bytes(job->k_type, job->head_k), w = att_row_bytes(job->v_type, job->head_v);
-    return (att_prefetch){.cells = v->cells,
-                          .count = v->count,
-                          .steps = steps,
-                          .keys = att_rows_of(job->k, job->k_cell, job->k_head, k, v->run),
-                          .values = att_rows_of(job->v, job->v_cell, job->v_head, w, v->run)};
-}
-static void att_prefetch_step(att_prefetch *a) {
-    for (a->late += 2 * a->count; a->late >= a->steps; a->late -= a->steps) {
-        const att_rows *rows = a->next < a->count ? &a->keys : &a->values;
-        const size_t cell = (size_t)a->cells[a->next < a->count ? a->next : a->next - a->count];
-        att_prefetch_rows(rows->at + cell * rows->cell, rows->head, rows->heads, rows->bytes);
-        a->next++;
+    const int heads = (int)(v->run->kv_to - v->run->kv_from), last = v->count - c <= ATT_STEP;
+    const bool more = head + 1 < heads;
+    if (!more && last) { /* values follow keys */
+        if (!keys) return;
+        keys = false;
     }
+    const int from = more ? c : last ? 0 : c + ATT_STEP, left = v->count - from;
+    const int64_t kv = v->run->kv_from + (more ? head + 1 : 0);
+    att_prefetch_rows(keys ? att_key(job, kv, 0) : att_value(job, kv, 0), keys ? job->k_cell : job->v_cell,
+                      v->cells + from, left < ATT_STEP ? left : ATT_STEP,
+                      keys ? att_row_bytes(job->k_type, job->head_k) : att_row_bytes(job->v_type, job->head_v));
 }
 
-/* Computes one visit, kv head by kv head: scores, weights, values. Prefetches `next`, which may be NULL. */
-static void att_visit_cells(const att_visit *v, const att_visit *next, const att_few_memory *m) {
+/* Computes one visit: scores, weights, values. All heads of a few cells come before the next cells, so that memory is
+ * read in order. */
+static void att_visit_cells(const att_visit *v, const att_few_memory *m) {
     const tn__attention_job *job = &v->run->job;
     const int64_t share = job->heads / job->kv_heads, each = att_group_rows(job), kv_from = v->run->kv_from;
-    const int heads = (int)(v->run->kv_to - kv_from), steps = (v->count + ATT_STEP - 1) / ATT_STEP;
-    att_prefetch later, *prefetch = NULL;
-    if (next) {
-        later = att_prefetch_of(next, 2 * heads * steps);
-        prefetch = &later;
-    }
-    float hide[ATT_LIST_ROOM];
-    int32_t positions[ATT_LIST_ROOM];
-    for (int i = 0; i < v->count && (job->tokens > 1 || job->params.max_bias > 0); i++)
-        positions[i] = job->k_pos[(size_t)(1 + job->k_words) * (size_t)v->cells[i]];
-    for (int head = 0; head < heads; head++) {
-        const int64_t kv = kv_from + head;
-        const size_t first = (size_t)(head * each);
-        att_score_cells(job, kv, v->cells, v->count, m->q + first * m->k_next, m->k_next, (int)each, m->scores,
-                        m->s_next, m->buffer, prefetch);
-        for (int64_t r = 0; r < each; r++) {
-            const int64_t token = r / share;
-            const att_view view = att_view_of(job, token);
-            /* The list holds the cells visible to any token of the run; each token of several sees only some. */
-            if (job->tokens > 1 && r % share == 0) att_hide_positions(view, positions, v->count, hide);
-            att_few_weights(job, m, m->scores + (size_t)r * m->s_next, first + (size_t)r, kv * share + r % share,
-                            token, view, job->tokens > 1 ? SEES_SOME : SEES_ALL, positions, v->cells, v->count, hide);
+    const int heads = (int)(v->run->kv_to - kv_from);
+    float hide[ATT_LIST];
+    for (int c = 0; c < v->count; c += ATT_STEP) {
+        const int n = v->count - c < ATT_STEP ? v->count - c : ATT_STEP;
+        for (int head = 0; head < heads; head++) {
+            const size_t first = (size_t)(head * each);
+            att_prefetch_next(v, head, c, true);
+            att_score_cells(job, kv_from + head, v->cells + c, n, m->q + first * m->k_next, m->k_next, (int)each,
+                            m->scores + first * ATT_LIST + c, ATT_LIST, m->buffer);
         }
-        att_weigh_cells(job, kv, v->cells, v->count, m->scores, m->s_next, m->sums + first * m->v_next, m->v_next,
-                        (int)each, m->buffer, prefetch);
+    }
+    for (int64_t token = 0; token < job->tokens; token++) {
+        /* The list holds the cells visible to any token of the group; each token of several sees only some. */
+        if (job->tokens > 1) att_hide_positions(att_view_of(job, token), v->positions, v->count, hide);
+        for (int64_t i = 0; i < heads * share; i++) {
+            const int64_t kv = kv_from + i / share, row = i / share * each + token * share + i % share;
+            att_few_weights(job, m, m->scores + row * ATT_LIST, (size_t)row, kv * share + i % share, token,
+                            job->tokens > 1 ? SEES_SOME : SEES_ALL, v->positions, v->cells, v->count, hide);
+        }
+    }
+    for (int c = 0; c < v->count; c += ATT_STEP) {
+        const int n = v->count - c < ATT_STEP ? v->count - c : ATT_STEP;
+        for (int head = 0; head < heads; head++) {
+            const size_t first = (size_t)(head * each);
+            att_prefetch_next(v, head, c, false);
+            att_weigh_cells(job, kv_from + head, v->cells + c, n, m->scores + first * ATT_LIST + c, ATT_LIST,
+                            m->now.values + first * m->v_next, m->v_next, (int)each, m->buffer);
+        }
     }
 }
 
-static void att_short_runs(const tn__attention_job *job, const att_index *index, int64_t from, int64_t to, int nth,
-                           float *memory) {
-    att_walk walk = {.job = job,
-                     .index = index,
-                     .from = from,
-                     .to = to,
-                     .cells_max = att_visit_cells_max(job),
-                     .kept = job->kept,
-                     .replay = att_is_kept(job, from, to)};
-    att_visit visits[2];
-    att_few_memory m = {0};
-    size_t rows = 0;
-    if (walk.kept && !walk.replay) walk.kept->complete = false;
-    bool any = att_next_visit(&walk, &visits[0]);
-    if (any && visits[0].count > 0) {
-        att_prefetch first = att_prefetch_of(&visits[0], 1);
-        att_prefetch_step(&first);
+/* The sums of a run go to the result, to the sums of the splits before, or to the memory of a cut group. */
+static void att_end_run(const tn__attention_job *whole, const att_run *run, int nth, const att_few_memory *m) {
+    const tn__attention_job *job = &run->job;
+    const int64_t share = job->heads / job->kv_heads, each = att_group_rows(job);
+    const size_t rows = (size_t)((run->kv_to - run->kv_from) * each);
+    const att_sums *now = &m->now, *before = &m->before;
+    for (size_t i = 0; i < rows; i++) {
+        const int64_t kv = run->kv_from + (int64_t)i / each, r = (int64_t)i % each;
+        const float *values = now->values + i * m->v_next;
+        float *sum = before->values + i * m->v_next;
+        if (run->splits == 1) {
+            att_finish(job, kv * share + r % share, r / share, now->most[i], now->total[i], values);
+        } else if (run->slot) {
+            float *to = att_partial(whole, nth, run->slot, run->split, kv * each + r);
+            to[0] = now->most[i];
+            to[1] = now->total[i];
+            memcpy(to + 2, values, (size_t)job->head_v * sizeof(float));
+        } else if (run->split == 0) {
+            before->most[i] = now->most[i];
+            before->total[i] = now->total[i];
+            memcpy(sum, values, (size_t)job->head_v * sizeof(float));
+        } else {
+            att_fold(job->head_v, &before->most[i], &before->total[i], sum, now->most[i], now->total[i], values);
+            if (run->split == run->splits - 1)
+                att_finish(job, kv * share + r % share, r / share, before->most[i], before->total[i], sum);
+        }
     }
-    for (int i = 0; any; i ^= 1) {
-        const att_visit *v = &visits[i], *next = &visits[i ^ 1];
-        const att_run *run = v->run;
-        any = att_next_visit(&walk, &visits[i ^ 1]);
-        if (v->begins) {
-            rows = (size_t)(att_group_rows(&run->job) * (run->kv_to - run->kv_from));
-            m = att_few_carve(&run->job, rows, (size_t)att_group_rows(&run->job), ATT_LIST_ROOM, memory);
+}
+
+/* A thread's part of the groups of few rows, which begin at `at`. */
+static void att_short_groups(const tn__attention_job *job, int64_t at, int64_t length, int ith, int nth,
+                             float *memory) {
+    att_walk walk = {
+        .job = job, .length = length, .ith = ith, .nth = nth, .at = at, .cells_max = att_visit_cells_max(job)};
+    att_visit v;
+    att_few_memory m = {0};
+    att_cut *cut = ith + 1 < nth && att_splits(job) > 1 ? att_cut_of(job, nth, ith + 1) : NULL;
+    if (cut) cut->splits = 0;
+    while (att_next_visit(&walk, &v)) {
+        const att_run *run = v.run;
+        if (v.begins) {
+            const int64_t each = att_group_rows(&run->job);
+            const size_t rows = (size_t)(each * (run->kv_to - run->kv_from));
+            if (cut && run->slot == ith + 1 && run->splits > 1)
+                *cut = (att_cut){run->token, run->job.tokens, run->splits};
+            m = att_few_carve(&run->job, (size_t)each, memory);
             att_few_begin(&run->job, run->kv_from, rows, &m);
         }
-        if (v->count > 0) att_visit_cells(v, any ? next : NULL, &m);
-        if (!any || next->begins) att_few_end(&run->job, run->kv_from, rows, 0, nth, &m);
+        if (v.count > 0) att_visit_cells(&v, &m);
+        if (walk.listed >= walk.to) att_end_run(job, run, nth, &m);
     }
-    if (walk.replay || !walk.kept) return;
-    att_kept *kept = walk.kept;
-    kept->q_pos = job->q_pos, kept->k_pos = job->k_pos, kept->range = job->range;
-    kept->from = from, kept->to = to;
-    kept->window = job->params.window, kept->chunk = job->params.chunk, kept->causal = job->params.causal;
-    kept->ints = walk.at;
-    kept->complete = true;
+}
+
+/* The pieces of a group of many rows, which begins at `at`, whose beginnings are in [from, to). One kv head after the
+ * other, so that its cells stay in the cache; later queries, the longest pieces, first. */
+static void att_pieces(const tn__attention_job *job, const att_group *g, int64_t at, int64_t from, int64_t to,
+                       float *memory) {
+    const bool tiled = att_is_tiled(job);
+    const int64_t share = job->heads / job->kv_heads, rows = g->tokens * share, most = att_piece_rows_max(job, rows),
+                  blocks = (rows + most - 1) / most;
+    att_memory m = att_carve(job, memory);
+    for (int64_t i = 0; i < blocks * job->kv_heads && at < to; i++) {
+        const int64_t kv = i / blocks, row = (blocks - 1 - i % blocks) * most;
+        const int count = (int)(rows - row < most ? rows - row : most);
+        const int64_t begin = at;
+        at += att_piece_length(job, g, row, count);
+        if (begin < from || begin >= to) continue;
+        if (tiled)
+            att_tiled_piece(job, kv, g->token * share + row, count, memory);
+        else
+            att_piece(job, kv, g->token * share + row, count, &m);
+    }
 }
 
 static void att_run_all(const tn__attention_job *job, int ith, int nth) {
-    if (att_is_few(job)) {
-        att_few(job, ith, nth);
-        return;
-    }
     float *memory = (float *)job->scratch + att_floats(job) * (size_t)ith;
-    const bool tiled = att_is_tiled(job);
-    att_memory m = att_carve(job, memory);
-    int64_t share = job->heads / job->kv_heads, item = 0, n_short = 0, n, from, to;
-    bool few, all = true;
-    for (int64_t token = 0; token < job->tokens; token += n) {
-        n = att_run_of(job, token, &few);
-        n_short += few;
-        all = all && few;
+    int64_t length = 0, before_few = 0, at = 0, tokens;
+    for (int64_t token = 0; token < job->tokens; token += tokens) {
+        const att_group g = att_group_at(job, token);
+        const int64_t own = att_length(job, &g);
+        length += own;
+        before_few += g.few ? 0 : own;
+        tokens = g.tokens;
     }
-    tn__share(n_short * job->kv_heads, 1, ith, nth, &from, &to);
-    att_index index;
-    if (!all || !att_is_kept(job, from, to)) att_index_make(job, &index);
-    for (int64_t token = 0; !all && token < job->tokens; token += n) {
-        n = att_run_of(job, token, &few);
-        if (few) continue;
-        /* One kv head after the other, so that its cells stay in the cache; later queries, the longest pieces, first.
-         */
-        const int64_t rows = n * share, most = tiled ? att_tiled_rows(rows * job->kv_heads) : ATT_ROWS,
-                      blocks = (rows + most - 1) / most;
-        for (int64_t i = 0; i < blocks * job->kv_heads; i++) {
-            if (item++ % nth != ith) continue;
-            int64_t kv = i / blocks, block = blocks - 1 - i % blocks;
-            int count = (int)(rows - block * most < most ? rows - block * most : most);
-            if (tiled)
-                att_tiled_piece(job, kv, token * share + block * most, count, &index, nth, memory);
-            else
-                att_piece(job, kv, token * share + block * most, count, &index, nth, &m);
+    const int64_t from = att_bound(length, ith, nth), to = att_bound(length, ith + 1, nth);
+    for (int64_t token = 0; token < job->tokens && before_few > from && at < to; token += tokens) {
+        const att_group g = att_group_at(job, token);
+        tokens = g.tokens;
+        if (g.few) continue;
+        att_pieces(job, &g, at, from, to, memory);
+        at += att_length(job, &g);
+    }
+    att_short_groups(job, before_few, length, ith, nth, memory);
+}
+
+/* Adds the splits of the groups that were cut. */
+static void att_combine(const tn__attention_job *job, int ith, int nth) {
+    for (int slot = 1; slot < nth && att_splits(job) > 1; slot++) {
+        const att_cut *cut = att_cut_of(job, nth, slot);
+        if (!cut->splits) continue;
+        const int64_t share = job->heads / job->kv_heads, each = cut->tokens * share;
+        int64_t from, to;
+        tn__share(each * job->kv_heads, 1, ith, nth, &from, &to);
+        for (int64_t row = from; row < to; row++) {
+            float *sum = att_partial(job, nth, slot, 0, row);
+            for (int s = 1; s < cut->splits; s++) {
+                const float *later = att_partial(job, nth, slot, s, row);
+                att_fold(job->head_v, &sum[0], &sum[1], sum + 2, later[0], later[1], later + 2);
+            }
+            att_finish(job, row / each * share + row % each % share, cut->token + row % each / share, sum[0], sum[1],
+                       sum + 2);
         }
     }
-    if (from < to) att_short_runs(job, &index, from, to, nth, memory);
 }

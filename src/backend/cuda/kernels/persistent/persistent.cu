@@ -96,7 +96,9 @@ bool persistent_takes_attention(const device_description &device, const tn_tenso
     bool fits = q->ne[0] <= 64 || q->ne[1] / k->ne[1] <= 4;
     // Every key/value head needs a block of its own, also on a partition of a GPU.
     if (k->ne[1] > device.multiprocessors) return false;
-    return t->ne[2] == 1 && p.soft_cap == 0 && p.max_bias == 0 && !p.chunk && fits && q->nb[1] % 16 == 0;
+    // A tile of cells must be in one run.
+    bool has_tiles = !t->src[TN_ATTN_PAGES] || (p.page >= TILE_CELLS && page_shift_of(p.page) >= 0);
+    return t->ne[2] == 1 && p.soft_cap == 0 && p.max_bias == 0 && !p.chunk && fits && has_tiles && q->nb[1] % 16 == 0;
 }
 bool persistent_takes_matmul(const gemv_job &j) {
     persistent_matmul p;
@@ -225,17 +227,17 @@ static bool publish_last_rows(persistent_steps *c, decode_job *d) {
     for (int i = 0; i < p.job.n; buffer += p.job.m[i++].rows) p.published[i] = buffer;
     return true;
 }
-// Attention steps that rotate by the same positions share a table of angles; those that see the same cells share what
-// a block computes about them.
+// Attention steps that rotate by the same positions share a table of angles; those that read the same shares of the
+// same page table share its runs.
 static bool same_rotation(const decode_job &a, const decode_job &b) {
     return a.dims == b.dims && a.positions == b.positions && a.factors == b.factors && a.freq_scale == b.freq_scale &&
            a.ext_factor == b.ext_factor && a.attn_factor == b.attn_factor && a.corr_low == b.corr_low &&
            a.corr_high == b.corr_high && a.octave == b.octave;
 }
 static bool same_view(const decode_job &a, const decode_job &b) {
-    return a.a.range == b.a.range && a.a.q_pos == b.a.q_pos && a.a.k_pos == b.a.k_pos && a.rows == b.rows &&
-           a.a.cells == b.a.cells && a.a.words == b.a.words && a.a.kv_heads == b.a.kv_heads && a.splits == b.splits &&
-           a.a.p.causal == b.a.p.causal && a.a.p.window == b.a.p.window;
+    return a.a.pages == b.a.pages && a.a.q_pos == b.a.q_pos && a.rows == b.rows && a.a.cells == b.a.cells &&
+           a.a.p.page == b.a.p.page && a.a.max_runs == b.a.max_runs && a.a.sequences == b.a.sequences &&
+           a.a.kv_heads == b.a.kv_heads && a.splits == b.splits;
 }
 bool persistent_must_launch(const persistent_steps *c, const decode_job &job) {
     return c->size && (c->size != job.a.head_k || c->group != persistent_group_of(job));

@@ -1,8 +1,8 @@
 // The persistent decode kernel: attention of one token as a step, with rotation (RoPE) and the new row of the KV
 // cache.
-// A block computes one key/value head over a contiguous share of the cells. Each warp processes 8 cells, then
-// advances by 16 × 8. Warps combine their sums in shared memory, blocks in scratch, where the last block to finish
-// combines them.
+// A block computes one key/value head over a contiguous share of the logical cells. Each warp processes 8 cells,
+// which are in one run, then advances by 16 × 8. Warps combine their sums in shared memory, blocks in scratch, where
+// the last block to finish combines them.
 #ifndef TN_BACKEND_CUDA_KERNELS_PERSISTENT_PERSISTENT_ATTENTION_CUH
 #define TN_BACKEND_CUDA_KERNELS_PERSISTENT_PERSISTENT_ATTENTION_CUH
 
@@ -10,13 +10,36 @@
 #include "backend/cuda/kernels/persistent/persistent_sync.cuh"
 
 #if __CUDA_ARCH__ >= 900
-// The cells that a block attends to. Attentions of several layers share it (decode_job.view).
+// A block's share of the cells. Attentions of several layers have the same (decode_job.view).
 struct cell_view {
-    int first, end; // cells that any block looks at
-    int new_row;    // the cell that this token writes, or -1
+    int begin, stop; // logical cells
+    int active;      // blocks of a key/value head that have a share
+    int new_row;     // the cell that this token writes, or -1
     attention_query query;
-    unsigned first_tile[WARPS]; // by warp: a bit for each visible cell of its first tile
+    tn_page_run runs[VIEW_RUNS]; // the first runs of the share
 };
+// Loads the view of block number `split` of a key/value head. Every loading thread reads the query and the number of
+// runs itself: that is faster than waiting for one of them.
+__device__ static inline void load_view(const decode_job &d, int split, cell_view &view) {
+    const attention_job &j = d.a;
+    if (threadIdx.x < VIEW_RUNS) {
+        attention_query query = query_of(j, 0);
+        int n = logical_cells(j, query), max_blocks = min(d.splits, (int)gridDim.x / j.kv_heads);
+        int span = max((int)MIN_CELLS_PER_BLOCK,
+                       ((n + max_blocks - 1) / max_blocks + TILE_CELLS - 1) / TILE_CELLS * TILE_CELLS);
+        int begin = split * span, stop = min(n, begin + span), run = (begin >> j.page_shift) + (int)threadIdx.x;
+        if (run <= (stop - 1) >> j.page_shift) view.runs[threadIdx.x] = run_of(j, query.seq, run);
+        if (threadIdx.x == 0) {
+            view.begin = begin;
+            view.stop = stop;
+            view.active = max(1, (n + span - 1) / span);
+            view.new_row = d.rows && d.rows[0] < j.cells ? d.rows[0] : -1;
+            view.query = query;
+        }
+    }
+    __syncthreads();
+}
+
 // Shared memory of a step, where a matmul has its input.
 template <int SIZE, int GROUP> struct attention_shared {
     // q in the tensor cores' order: rounded to f16, and below that the rounding error, also in f16.
@@ -113,23 +136,10 @@ __device__ static inline void attend(const persistent_step &step, char *shared, 
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = j.heads / j.kv_heads;
     int kv = (int)blockIdx.x % j.kv_heads, split = (int)blockIdx.x / j.kv_heads;
     if (d.wait_first) wait_for_arrivals(counters, arrivals);
-    if (!view_is_loaded) {
-        if (threadIdx.x == 0) {
-            cell_range(j, &view.first, &view.end);
-            view.query = query_of(j, 0);
-            view.new_row = d.rows && d.rows[0] < j.cells ? d.rows[0] : -1;
-        }
-        __syncthreads();
-    }
-    int first = view.first, end = view.end;
-    int max_blocks = min(d.splits, (int)gridDim.x / j.kv_heads), n = max(end - first, 0);
-    int span = max((int)MIN_CELLS_PER_BLOCK,
-                   ((n + max_blocks - 1) / max_blocks + TILE_CELLS - 1) / TILE_CELLS * TILE_CELLS),
-        active = max(1, (n + span - 1) / span);
+    if (!view_is_loaded) load_view(d, split, view);
+    const int active = view.active, begin = view.begin, stop = view.stop, new_row = view.new_row;
     if (split >= active) return;
-    int begin = first + split * span, stop = min(end, begin + span);
-    attention_query query = view.query;
-    int new_row = view.new_row;
+    const visible_positions sees = visible_without_chunks(j, view.query);
 
     // Warps 0 to SIZE / 16 - 1 rotate q, warp 8 rotates the new row of k, warp 9 takes that of v. They load their
     // input as early as possible; for heads of 128 there are not enough registers to do so before the first tile.
@@ -151,16 +161,25 @@ __device__ static inline void attend(const persistent_step &step, char *shared, 
     bool input_done = false;
 #pragma unroll 1
     for (int tile = begin + warp * TILE_CELLS;; tile += WARPS * TILE_CELLS) {
+        // The tile is in one run: pages are multiples of TILE_CELLS. Visible cells as bits. Invisible cells of a
+        // visible tile are read from its last cell, an invisible tile from cell 0.
+        int index = tile >> j.page_shift, in_view = index - (begin >> j.page_shift),
+            offset = tile & (int)((1u << j.page_shift) - 1);
+        tn_page_run run = {0, 0, 0, 1};
+        if (tile < stop) run = in_view < VIEW_RUNS ? view.runs[in_view] : run_of(j, view.query.seq, index);
+        int mine = offset + lane % TILE_CELLS, position = run_position(run, mine);
+        unsigned visible_cells =
+            __ballot_sync(0xffffffffu, mine < run.count && position >= sees.low && position <= sees.high);
+        int cell0 = visible_cells ? run.cell + offset : 0, last = visible_cells ? run.count - offset - 1 : 0;
         uint4 k[SIZE / 32];
         uint32_t v[TILE_CELLS][DIMS / 2];
-        int cell = max(0, min(tile + lane / 4, stop - 1));
-        const char *at = j.k + kv * j.k1 + (int64_t)cell * j.k2 + 16 * (lane % 4);
+        const char *at = j.k + kv * j.k1 + (int64_t)(cell0 + min(lane / 4, last)) * j.k2 + 16 * (lane % 4);
 #pragma unroll
         for (int i = 0; i < SIZE / 32; i++) k[i] = *(const uint4 *)(at + 64 * i);
         at = j.v + kv * j.v1 + 2 * DIMS * lane;
 #pragma unroll
         for (int c = 0; c < TILE_CELLS; c++) {
-            const char *from = at + (int64_t)max(0, min(tile + c, stop - 1)) * j.v2;
+            const char *from = at + (int64_t)(cell0 + min(c, last)) * j.v2;
             if (DIMS == 4) {
                 uint2 raw = *(const uint2 *)from;
                 v[c][0] = raw.x;
@@ -168,23 +187,6 @@ __device__ static inline void attend(const persistent_step &step, char *shared, 
             } else {
                 v[c][0] = *(const uint32_t *)from;
             }
-        }
-        // Visible cells of this tile, as bits. The first tile's are kept: other layers have the same (view).
-        unsigned visible_cells = view_is_loaded && !input_done ? view.first_tile[warp] : 0;
-        if (!view_is_loaded || input_done) {
-            int mine = tile + lane % TILE_CELLS, position = max(0, min(mine, stop - 1));
-            uint32_t word = ~0u;
-            if (j.k_pos) {
-                const int32_t *meta = j.k_pos + (int64_t)position * (1 + j.words);
-                position = meta[0];
-                word = (uint32_t)meta[1 + max(0, query.seq) / 32];
-            }
-            bool visible = mine < stop &&
-                           !(j.k_pos && (position < 0 || query.seq < 0 || !(word >> (query.seq % 32) & 1))) &&
-                           !(j.p.causal && position > query.position) &&
-                           !(j.p.window && query.position - position >= j.p.window);
-            visible_cells = __ballot_sync(0xffffffffu, visible);
-            if (!input_done && lane == 0) view.first_tile[warp] = visible_cells;
         }
 
         if (!input_done) {
@@ -211,8 +213,8 @@ __device__ static inline void attend(const persistent_step &step, char *shared, 
                 }
                 uint2 four = make_uint2(halves(x[0], x[1]), halves(x[2], x[3]));
                 *(uint2 *)((is_v ? m.new_v : m.new_k) + dim) = four;
-                // The block whose share contains the new row stores it in the cache; the first block, if none does.
-                if (new_row < first || new_row >= end ? split == 0 : new_row >= begin && new_row < stop)
+                // The first block stores the new row. Blocks that attend to it take it from shared memory.
+                if (split == 0)
                     *(uint2 *)((is_v ? d.cache_v + kv * j.v1 + (int64_t)new_row * j.v2
                                      : d.cache_k + kv * j.k1 + (int64_t)new_row * j.k2) +
                                2 * dim) = four;
@@ -221,7 +223,7 @@ __device__ static inline void attend(const persistent_step &step, char *shared, 
         }
         if (tile >= stop) break;
 
-        if (tile + lane / 4 == new_row)
+        if (cell0 + lane / 4 == new_row)
 #pragma unroll
             for (int i = 0; i < SIZE / 32; i++) k[i] = *(const uint4 *)(m.new_k + 32 * i + 8 * (lane % 4));
         __syncwarp();
@@ -258,7 +260,7 @@ __device__ static inline void attend(const persistent_step &step, char *shared, 
 #pragma unroll
         for (int c = 0; c < TILE_CELLS; c++) {
             if (!(visible_cells >> c & 1)) continue; // an invisible cell may hold NaN
-            if (tile + c == new_row)
+            if (cell0 + c == new_row)
 #pragma unroll
                 for (int e = 0; e < DIMS / 2; e++) v[c][e] = *(const uint32_t *)(m.new_v + DIMS * lane + 2 * e);
             float f[DIMS];

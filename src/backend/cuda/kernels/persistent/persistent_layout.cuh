@@ -11,6 +11,8 @@ enum {
     // Attention: the fewest cells worth a block of their own, and the cells that a warp processes at a time.
     MIN_CELLS_PER_BLOCK = 128,
     TILE_CELLS = 8,
+    // Attention: runs that a block keeps in shared memory. Further runs of its share are read when needed.
+    VIEW_RUNS = 48,
     // A step tag occupies TAG_BITS bits of each of two neighbouring floats. 0 is no tag.
     TAG_BITS = 5,
     TAGS = (1 << 2 * TAG_BITS) - 1,

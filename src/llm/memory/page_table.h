@@ -1,0 +1,119 @@
+/* Page tables: which cells of a group of layers are in use, and the runs of cells that every sequence sees.
+ *
+ * The cells of a group are divided into pages of equal size. A sequence sees a list of runs: consecutive cells inside
+ * one page with consecutive positions. Several runs, of one sequence or of several, may name the same page; a page is
+ * free when no run names it. Cells of a page are written in order; `used` counts those written. A sequence appends to
+ * its last page where its last run ends at the last written cell, otherwise it begins a new page, so that what other
+ * sequences see never changes and sharing copies nothing.
+ *
+ * This module keeps the tables only. The cells' contents, and the copies of the tables on devices, are kv_cache.c's.
+ */
+#ifndef TN_LLM_MEMORY_PAGE_TABLE_H
+#define TN_LLM_MEMORY_PAGE_TABLE_H
+
+#include <tenon/tensor.h>
+
+typedef struct tn__page {
+    int32_t refs;   /* runs that name the page; 0: free */
+    int32_t used;   /* cells written */
+    int32_t writer; /* the sequence whose last run is open here, -1 for none */
+} tn__page;
+
+typedef struct tn__sequence_runs {
+    int32_t n;
+    int32_t tail;                   /* cells of the last run; its entry says more while the run is open */
+    bool open;                      /* the last run's entry covers the rest of its page */
+    int32_t dirty_first, dirty_end; /* entries that the devices do not have yet; entry 0 is the header */
+    /* Used while a batch takes cells. */
+    int32_t next_position, room, runs;
+    uint32_t batch;
+} tn__sequence_runs;
+
+typedef struct tn__page_table {
+    int32_t n_pages; /* 0: the group is not used */
+    int32_t page;    /* cells per page */
+    int32_t limit;   /* cells that may be in use */
+    int32_t window;  /* 0: none; otherwise pages behind the window are given back */
+    bool causal;     /* last runs may be open: cells above a query's position are hidden */
+    int32_t n_seqs, max_runs;
+    tn__page *pages;
+    int32_t *free_pages, n_free;
+    int32_t *numbers;  /* per cell, for tn__pages_number */
+    tn_page_run *runs; /* [n_seqs][1 + max_runs]: the tables as devices see them */
+    tn__sequence_runs *sequences;
+    int32_t used, peak; /* cells */
+    uint32_t changes;   /* of the tables so far */
+    uint32_t batch;
+} tn__page_table;
+
+/* Cells per page for a pool of n_ctx tokens: 64, less where the last pages of n_seqs sequences are a large part. */
+int32_t tn__page_size(int32_t n_ctx, int32_t n_seqs);
+/* Sizes a table; takes no memory. A pool of `cells` tokens; with a window, as many as the windows of all sequences
+ * and `n_ubatch` new tokens need. TN_E_OVERFLOW. */
+tn_status tn__page_table_size(tn__page_table *table, int32_t cells, int32_t page, int32_t window, int32_t n_ubatch,
+                              int32_t n_seqs, bool causal);
+/* Host memory that tn__page_table_allocate takes. */
+tn_status tn__page_table_bytes(const tn__page_table *table, size_t *bytes);
+tn_status tn__page_table_allocate(tn__page_table *table);
+void tn__page_table_free(tn__page_table *table);
+static inline int32_t tn__page_table_cells(const tn__page_table *t) { return t->n_pages * t->page; }
+
+/* The entries of a sequence: its header, then the runs. */
+static inline tn_page_run *tn__page_entries(const tn__page_table *t, int32_t seq) {
+    return t->runs + (size_t)seq * (size_t)(1 + t->max_runs);
+}
+/* Run i of a sequence, with the cells that are written. */
+static inline tn_page_run tn__page_run_at(const tn__page_table *t, int32_t seq, int32_t i) {
+    tn_page_run run = tn__page_entries(t, seq)[1 + i];
+    if (i + 1 == t->sequences[seq].n) run.count = t->sequences[seq].tail;
+    return run;
+}
+static inline int32_t tn__run_position(tn_page_run run, int32_t cell) {
+    return (int32_t)(((int64_t)run.first + cell) / run.divisor);
+}
+
+/* Takes a cell for every token and lists the cells. TN_E_FULL: there are too few; nothing has changed. */
+tn_status tn__pages_take(tn__page_table *table, int32_t n, const int32_t *positions, const int32_t *seqs,
+                         int32_t *rows);
+/* The cell that the sequence's next token gets, where taking it does not change the table of the devices, or -1. */
+int32_t tn__pages_next_cell(const tn__page_table *table, int32_t seq, int32_t position);
+/* Gives back runs behind the window of every later query. The first token of each sequence has its lowest position.
+ */
+void tn__pages_leave_window(tn__page_table *table, int32_t n, const int32_t *positions, const int32_t *seqs);
+/* Removes the positions from … to - 1 of a sequence; to < 0: to its end. TN_E_FULL: the table has no room for the
+ * run that is cut in two; nothing has changed. */
+tn_status tn__pages_remove(tn__page_table *table, int32_t seq, int32_t from, int32_t to);
+/* The target sees the source's cells at these positions too. TN_E_FULL as above. */
+tn_status tn__pages_copy(tn__page_table *table, int32_t source, int32_t target, int32_t from, int32_t to);
+/* Cuts runs so that each lies inside or outside the positions from … to - 1, and closes the last. TN_E_FULL as above.
+ */
+tn_status tn__pages_cut(tn__page_table *table, int32_t seq, int32_t from, int32_t to);
+/* Changes the first position and the divisor of a run. */
+void tn__pages_set_positions(tn__page_table *table, int32_t seq, int32_t run, int32_t first, int32_t divisor);
+/* Whether another sequence sees cells of the run. */
+bool tn__pages_shared(const tn__page_table *table, int32_t seq, int32_t run);
+/* Moves a run's cells to a new page and lists old and new cells. TN_E_FULL. */
+tn_status tn__pages_detach(tn__page_table *table, int32_t seq, int32_t run, int32_t *from, int32_t *to);
+/* Adds a run at the end of a sequence, whose cells are taken as written. TN_E_FULL. */
+tn_status tn__pages_append(tn__page_table *table, int32_t seq, tn_page_run run);
+/* A free page, which the caller names in runs at once or gives back, or -1. */
+int32_t tn__pages_new(tn__page_table *table);
+/* Gives back a new page unless a run names it. */
+void tn__pages_give_back(tn__page_table *table, int32_t page);
+/* The lowest and the highest position of a sequence; false if it sees none. */
+bool tn__pages_extent(const tn__page_table *table, int32_t seq, int32_t *first, int32_t *last);
+/* Pages that become free when the sequence (-1: every one) is removed. */
+int32_t tn__pages_freed_by(const tn__page_table *table, int32_t seq);
+/* Gathers the runs of a sequence's private pages into as few pages as they fill. Lists the cells to move: contents
+ * move from from[i] to to[i] in this order, at most `room` of them. Returns their number; 0: nothing to gather. */
+int32_t tn__pages_gather(tn__page_table *table, int32_t seq, int32_t room, int32_t *from, int32_t *to);
+/* Numbers the cells that a sequence (-1: any) sees, in order: table->numbers, -1 for the others. Returns how many. */
+int32_t tn__pages_number(tn__page_table *table, int32_t seq);
+/* Whether every sequence has room for its runs after tn__pages_compact. The cells of all sequences are numbered. */
+bool tn__pages_can_compact(tn__page_table *table);
+/* After the contents of every numbered cell were moved to the cell of that number. */
+void tn__pages_compact(tn__page_table *table);
+/* TN_E_FULL, with the figures. */
+tn_status tn__pages_fail_full(const tn__page_table *table, int32_t n);
+
+#endif
