@@ -85,6 +85,8 @@ typedef struct tn_budget {
 typedef struct tn_session_params {
     int32_t n_ctx;          /* tokens that the KV cache holds, shared by the sequences; 0: as trained */
     int32_t page;           /* cells per page of the KV cache, 1 to 256; 0: 64, or less with many sequences */
+    int32_t n_prefixes;     /* prefixes of sequences that are kept for later ones; 0: none */
+    int32_t n_checkpoints;  /* of these, how many windows fit beside the sequences' own; 0: n_seqs */
     int32_t n_batch;        /* max tokens in one tn_session_decode */
     int32_t n_ubatch;       /* max tokens computed at once (a micro-batch): the worst case that is reserved */
     int32_t n_seqs;         /* sequence ids are 0 … n_seqs-1 */
@@ -329,6 +331,31 @@ typedef struct tn_cache_usage {
 TN_API tn_cache_usage tn_session_cache_usage(const tn_session *session);
 /* For every cell (`cells` ints) the lowest id of its sequences, or -1: for pictures. */
 TN_API void tn_session_cache_map(const tn_session *session, int32_t *owner);
+
+/* ---- Prefixes ---- */
+
+/* A session with n_prefixes > 0 remembers the token of every cell. What a sequence holds can be kept when the sequence
+ * ends, or while it goes on, and another sequence that begins with the same tokens sees the same cells instead of
+ * decoding them again; nothing is copied. Prefixes are kept until their room is needed: the least recently used goes
+ * first. `key` separates what must not be shared: a prefix is taken only under the key that it was computed with. Cells
+ * whose positions were changed (tn_session_seq_shift) are never taken: they depend on tokens that are gone. */
+
+/* The empty sequence `seq` begins with the longest prefix of the tokens that is present, kept or in a live sequence;
+ * *n_taken tokens need not be decoded. Its later tokens belong to `key`. Leave out the last token of a prompt if its
+ * logits are needed. */
+TN_API tn_status tn_session_prefix_take(tn_session *session, int32_t seq, uint64_t key, const tn_token *tokens,
+                                        int32_t n_tokens, int32_t *n_taken);
+/* Keeps what the sequence holds. The sequence stays as it is. */
+TN_API tn_status tn_session_prefix_keep(tn_session *session, int32_t seq);
+/* Gives up all kept prefixes. */
+TN_API void tn_session_prefix_clear(tn_session *session);
+typedef struct tn_prefix_usage {
+    int32_t kept, limit;   /* prefixes */
+    int32_t cells;         /* written cells that only kept prefixes hold */
+    uint64_t asked, taken; /* tokens of all tn_session_prefix_take: given, and found */
+    uint64_t evicted;      /* prefixes that made room */
+} tn_prefix_usage;
+TN_API tn_prefix_usage tn_session_prefix_usage(tn_session *session);
 
 /* State: the cache of one sequence (seq ≥ 0) or all (-1), with checksum and the model's identity. */
 TN_API tn_status tn_session_state_size(tn_session *session, int32_t seq, size_t *size);

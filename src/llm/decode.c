@@ -61,13 +61,19 @@ typedef struct micro_batch {
     int32_t *rows[TN__CACHE_GROUPS]; /* their cells */
 } micro_batch;
 
-/* Where pages run out, partly filled ones are gathered first. */
-static tn_status take_cells(tn_session *s, const micro_batch *m) {
+/* Where pages run out, kept prefixes are given up, then partly filled pages are gathered. */
+static tn_status take_cells(tn_session *s, const tn_batch *b, const micro_batch *m) {
     const int32_t *positions = s->staging.positions + m->begin, *seqs = s->staging.seqs + m->begin;
-    tn_status status = tn__kv_take(&s->plan->kv, m->n, positions, seqs, m->rows);
-    if (status != TN_E_FULL) return status;
-    TN_TRY(tn_session_defragment(s));
-    return tn__kv_take(&s->plan->kv, m->n, positions, seqs, m->rows);
+    tn_status status;
+    do status = tn__kv_take(&s->plan->kv, m->n, positions, seqs, m->rows);
+    while (status == TN_E_FULL && tn__prefixes_evict(s));
+    if (status == TN_E_FULL) {
+        TN_TRY(tn_session_defragment(s));
+        status = tn__kv_take(&s->plan->kv, m->n, positions, seqs, m->rows);
+    }
+    if (status == TN_OK && s->prefixes.n)
+        tn__prefixes_write(s, m->n, b->tokens + m->begin, positions, seqs, m->rows[s->prefixes.group]);
+    return status;
 }
 
 /* After a failure: waits for queued work before the error is returned. */
@@ -165,7 +171,7 @@ static tn_status run_in_flight(tn_session *s, const tn_batch *b) {
     for (m.begin = 0; m.begin < b->n_tokens; m.begin += step) {
         m.n = TN__MIN(step, b->n_tokens - m.begin);
         for (int g = 0; g < TN__CACHE_GROUPS; g++) m.rows[g] = s->staging.rows[g] + m.begin;
-        TN_TRY(take_cells(s, &m));
+        TN_TRY(take_cells(s, b, &m));
     }
     TN_TRY(tn__kv_send_tables(&s->plan->kv));
     for (m.begin = 0; m.begin < b->n_tokens; m.begin += step) {
@@ -181,7 +187,7 @@ static tn_status run_one_by_one(tn_session *s, const tn_batch *b) {
         TN_TRY(micro_batch_end(s, i, b->n_tokens, &end));
         micro_batch m = {.begin = i, .n = end - i};
         memcpy(m.rows, s->staging.rows, sizeof m.rows);
-        TN_TRY(take_cells(s, &m));
+        TN_TRY(take_cells(s, b, &m));
         TN_TRY(tn__kv_send_tables(&s->plan->kv));
         TN_TRY(run_micro_batch(s, b, &m, true));
         if (!s->plan->model->h.causal) tn_session_clear(s);
@@ -223,6 +229,7 @@ tn_status tn_session_decode(tn_session *s, const tn_batch *b) {
     TN_TRY(stage_batch(s, b, &n_wanted));
     if (!causal) TN_TRY(check_whole_sequences(s, b->n_tokens));
     const tn__page_table *pages = &s->plan->kv.groups[TN__CACHE_FULL];
+    while (causal && pages->n_pages && pages->limit - pages->used < b->n_tokens && tn__prefixes_evict(s)) {}
     if (causal && pages->n_pages && pages->limit - pages->used < b->n_tokens) {
         TN_TRY(tn_session_defragment(s));
         if (pages->limit - pages->used < b->n_tokens) return tn__pages_fail_full(pages, b->n_tokens);

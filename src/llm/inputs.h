@@ -66,7 +66,7 @@ typedef struct tn__micro_batch {
     const tn_token *tokens;
     const int32_t *positions, *seqs;
     const int32_t *rows[TN__CACHE_GROUPS]; /* the tokens' cells */
-    const int32_t *out_rows; /* of the graph's outputs, all of them */
+    const int32_t *out_rows;               /* of the graph's outputs, all of them */
     int32_t n_outputs;
     /* Of graphs that move cells: n entries each. */
     const int32_t *move_from, *move_to, *move_delta;

@@ -17,6 +17,7 @@ static tn_status take_memory(tn_session *s) {
     TN_TRY(tn__kv_allocate(&p->kv, p->placement.types));
     tn_sched_set_locations(p->sched, NULL, NULL);
     for (size_t i = 0; i < p->graphs.n; i++) tn__graph_bind_argmax(&p->kv, p->graphs.sets[i]);
+    TN_TRY(tn__prefixes_new(p, &s->prefixes));
     TN_TRY(tn__staging_new(&p->params, p->pipelined, &s->staging));
     if (p->params.embeddings) TN_TRY(tn__embeddings_new(p, &s->embeddings));
     TN_TRY(tn__results_new(p, &s->results));
@@ -75,6 +76,7 @@ void tn_session_free(tn_session *s) {
     tn__staging_free(&s->staging);
     tn__results_free(&s->results);
     tn__embeddings_free(&s->embeddings);
+    tn__prefixes_free(&s->prefixes);
     tn_free(s);
 }
 

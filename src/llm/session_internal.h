@@ -97,6 +97,28 @@ tn_status tn__queued_step_take(tn_session *session, int32_t step[2]);
 /* Discards the queued step, before anything else computes on or writes to the device. */
 void tn__queued_step_cancel(tn_session *session);
 
+/* ---- Prefixes (memory/prefixes.c): what ended sequences leave for later ones ---- */
+
+typedef struct tn__prefixes {
+    int32_t n;           /* 0: none are kept */
+    int group;           /* whose cells are remembered */
+    uint64_t *last_used; /* per kept prefix; 0: there is none */
+    uint64_t *keys;      /* per sequence */
+    int32_t *tokens;     /* per cell */
+    uint64_t *hashes;    /* per cell: of key and tokens up to this one; 0: unknown */
+    uint64_t clock, seed, asked, taken, evicted;
+} tn__prefixes;
+
+tn_status tn__prefixes_new(const tn_session_plan *plan, tn__prefixes *prefixes);
+void tn__prefixes_free(tn__prefixes *prefixes);
+/* Remembers the tokens of a micro-batch, whose cells are taken. */
+void tn__prefixes_write(tn_session *session, int32_t n, const tn_token *tokens, const int32_t *positions,
+                        const int32_t *seqs, const int32_t *rows);
+/* After the contents of the staged n cells were moved; `changed`: their positions have changed. */
+void tn__prefixes_move(tn_session *session, int group, bool changed, int32_t n);
+/* Gives up the least recently used prefix. False: there is none. */
+bool tn__prefixes_evict(tn_session *session);
+
 /* ---- The session ---- */
 
 struct tn_session {
@@ -105,6 +127,7 @@ struct tn_session {
     tn__results results;
     tn__embeddings embeddings;
     tn__queued_step queued;
+    tn__prefixes prefixes;
     struct tn__sequence *sequences; /* generation state per sequence (generate.c) */
     tn_session_stats stats;
 };

@@ -28,8 +28,11 @@ tn_status tn__kv_new(const tn__kv_params *p, tn__kv *kv) {
         any_full = any_full || h->layers[i].window == 0;
     }
     tn__page_table full, windows = {0};
-    TN_TRY(tn__page_table_size(&full, p->n_ctx, p->page, 0, p->n_ubatch, p->n_seqs, h->causal));
-    if (window) TN_TRY(tn__page_table_size(&windows, 0, p->page, window, p->n_ubatch, p->n_seqs, h->causal));
+    TN_TRY(tn__page_table_size(&full, p->n_ctx, p->page, 0, p->n_ubatch, p->n_seqs, p->n_kept, p->n_checkpoints,
+                               h->causal));
+    if (window)
+        TN_TRY(tn__page_table_size(&windows, 0, p->page, window, p->n_ubatch, p->n_seqs, p->n_kept, p->n_checkpoints,
+                                   h->causal));
     const bool use_windows = window > 0 && windows.n_pages < full.n_pages;
     if (!use_windows || any_full) kv->groups[TN__CACHE_FULL] = full;
     if (use_windows) kv->groups[TN__CACHE_WINDOW] = windows;

@@ -37,7 +37,8 @@ typedef struct tn__kv {
 typedef struct tn__kv_params {
     const tn_model *model;
     int32_t n_ctx, n_ubatch, n_seqs;
-    int32_t page; /* cells per page */
+    int32_t page;                  /* cells per page */
+    int32_t n_kept, n_checkpoints; /* prefixes; how many of their windows fit */
     tn_type type_k, type_v;
     tn_buffer_type *const *types; /* per device */
     const int *device_of_layer;

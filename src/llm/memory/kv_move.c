@@ -13,7 +13,10 @@ static tn_status run_move(tn_session *s, tn__graph_kind kind, int group, int32_t
     tn__staging *g = &s->staging;
     tn__graph_set *set;
     TN_TRY(tn__graph_for(s->plan, (tn__shape){kind, TN__MOVE_CELLS, group}, &set));
-    if (!set->graph) return TN_OK; /* nothing rotates in this group */
+    if (!set->graph) { /* nothing rotates in this group */
+        tn__prefixes_move(s, group, true, n);
+        return TN_OK;
+    }
     const tn__micro_batch batch = {.n = n,
                                    .padded = TN__MOVE_CELLS,
                                    .h = &s->plan->model->h,
@@ -25,7 +28,9 @@ static tn_status run_move(tn_session *s, tn__graph_kind kind, int group, int32_t
     TN_TRY(tn_sched_alloc(s->plan->sched, set->graph));
     tn__inputs_stage(&set->inputs, &batch, g->values);
     TN_TRY(tn__inputs_set(&set->inputs, g->values));
-    return tn_sched_run(s->plan->sched, set->graph);
+    TN_TRY(tn_sched_run(s->plan->sched, set->graph));
+    tn__prefixes_move(s, group, kind == TN__GRAPH_SHIFT, n);
+    return TN_OK;
 }
 
 static tn_status check_movable_sequence(const tn_session *s, int32_t seq) {
@@ -159,11 +164,11 @@ tn_status tn_session_seq_divide(tn_session *s, int32_t seq, int32_t from, int32_
 static tn_status gather_pages(tn_session *s, int group) {
     tn__page_table *t = &s->plan->kv.groups[group];
     tn__staging *g = &s->staging;
-    for (int32_t seq = 0; t->n_pages && seq < t->n_seqs; seq++)
+    for (int32_t seq = 0; t->n_pages && seq < t->n_lists; seq++)
         for (int32_t n; (n = tn__pages_gather(t, seq, TN__MOVE_CELLS, g->move_from, g->move_to)) > 0;) {
             tn_status status = run_move(s, TN__GRAPH_MOVE, group, n);
             if (status == TN_OK) continue;
-            (void)tn_session_seq_remove(s, seq, 0, -1); /* its cells were being moved */
+            (void)tn__pages_remove(t, seq, 0, -1); /* its cells were being moved */
             return status;
         }
     return TN_OK;
@@ -176,7 +181,7 @@ static tn_status compact_pages(tn_session *s, int group) {
     tn__staging *g = &s->staging;
     const int32_t cells = tn__page_table_cells(t);
     int32_t n = 0;
-    if (!t->n_pages || tn__pages_number(t, -1) == t->used || !tn__pages_can_compact(t)) return TN_OK;
+    if (!t->n_pages || tn__pages_number(t, 0, t->n_lists) == t->used || !tn__pages_can_compact(t)) return TN_OK;
     for (int32_t i = 0; i < cells; i++) {
         if (t->numbers[i] < 0 || t->numbers[i] == i) continue;
         g->move_from[n] = i;

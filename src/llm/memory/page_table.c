@@ -21,13 +21,13 @@ int32_t tn__page_size(int32_t n_ctx, int32_t n_seqs) {
 }
 
 tn_status tn__page_table_size(tn__page_table *t, int32_t cells, int32_t page, int32_t window, int32_t n_ubatch,
-                              int32_t n_seqs, bool causal) {
+                              int32_t n_seqs, int32_t n_kept, int32_t n_checkpoints, bool causal) {
     int64_t pages = ((int64_t)cells + page - 1) / page, most = cells;
     pages += TN__MIN(n_seqs - 1, pages / SPARE_SHARE);
     if (window) {
         /* A window keeps window - 1 tokens before the new ones; the pages at its two ends may hold one token each. */
         most = (int64_t)window - 1 + 2 * ((int64_t)page - 1);
-        pages = n_seqs * (most / page + 1) + n_ubatch / page;
+        pages = ((int64_t)n_seqs + n_checkpoints) * (most / page + 1) + n_ubatch / page;
         most += n_ubatch;
     }
     const int64_t runs = most / page + 1 + SPARE_RUNS;
@@ -40,6 +40,7 @@ tn_status tn__page_table_size(tn__page_table *t, int32_t cells, int32_t page, in
     t->window = window;
     t->causal = causal;
     t->n_seqs = n_seqs;
+    t->n_lists = n_seqs + n_kept;
     t->max_runs = (int32_t)runs;
     return TN_OK;
 }
@@ -49,13 +50,13 @@ typedef struct table_sizes {
 } table_sizes;
 
 static bool table_sizes_of(const tn__page_table *t, table_sizes *s) {
-    const size_t n_pages = (size_t)t->n_pages, n_seqs = (size_t)t->n_seqs;
-    size_t rows; /* one more row than sequences, in which lists are built */
+    const size_t n_pages = (size_t)t->n_pages, n_lists = (size_t)t->n_lists;
+    size_t rows; /* one more, in which lists are built */
     return tn__mul_size(n_pages, sizeof(tn__page), &s->pages) &&
            tn__mul_size(n_pages, sizeof(int32_t), &s->free_pages) &&
            tn__mul_size(s->free_pages, (size_t)t->page, &s->numbers) &&
-           tn__mul_size(n_seqs, sizeof(tn__sequence_runs), &s->sequences) &&
-           tn__mul_size(n_seqs + 1, 1 + (size_t)t->max_runs, &rows) &&
+           tn__mul_size(n_lists, sizeof(tn__sequence_runs), &s->sequences) &&
+           tn__mul_size(n_lists + 1, 1 + (size_t)t->max_runs, &rows) &&
            tn__mul_size(rows, sizeof(tn_page_run), &s->runs);
 }
 
@@ -66,7 +67,7 @@ tn_status tn__page_table_bytes(const tn__page_table *t, size_t *bytes) {
     if (!table_sizes_of(t, &s) || !tn__add_size(s.pages, s.free_pages, bytes) ||
         !tn__add_size(*bytes, s.numbers, bytes) || !tn__add_size(*bytes, s.runs, bytes) ||
         !tn__add_size(*bytes, s.sequences, bytes))
-        return tn_fail(TN_E_OVERFLOW, "page tables of %d pages and %d sequences overflow", t->n_pages, t->n_seqs);
+        return tn_fail(TN_E_OVERFLOW, "page tables of %d pages and %d sequences overflow", t->n_pages, t->n_lists);
     return TN_OK;
 }
 
@@ -221,7 +222,7 @@ static bool page_is_private(const tn__page_table *t, int32_t seq, int32_t i) {
     return named == t->pages[page].refs;
 }
 
-static tn_page_run *list_in_progress(const tn__page_table *t) { return tn__page_entries(t, t->n_seqs) + 1; }
+static tn_page_run *list_in_progress(const tn__page_table *t) { return tn__page_entries(t, t->n_lists) + 1; }
 
 /* Adds a run to the list in progress, joined with the one before it where they continue each other. False: the list
  * is full. */
@@ -481,7 +482,7 @@ void tn__pages_set_positions(tn__page_table *t, int32_t seq, int32_t i, int32_t 
 bool tn__pages_shared(const tn__page_table *t, int32_t seq, int32_t i) {
     const tn_page_run run = tn__page_run_at(t, seq, i);
     if (page_is_private(t, seq, i)) return false;
-    for (int32_t other = 0; other < t->n_seqs; other++)
+    for (int32_t other = 0; other < t->n_lists; other++)
         for (int32_t k = 0; other != seq && k < t->sequences[other].n; k++) {
             const tn_page_run seen = tn__page_run_at(t, other, k);
             if (seen.cell < run.cell + run.count && run.cell < seen.cell + seen.count) return true;
@@ -531,15 +532,14 @@ bool tn__pages_extent(const tn__page_table *t, int32_t seq, int32_t *first, int3
     return n > 0;
 }
 
-int32_t tn__pages_freed_by(const tn__page_table *t, int32_t seq) {
+int32_t tn__pages_freed_by(tn__page_table *t, int32_t begin, int32_t end) {
     int32_t freed = 0;
-    if (seq < 0) return t->n_pages - t->n_free;
-    const tn_page_run *runs = tn__page_entries(t, seq) + 1;
-    for (int32_t i = 0; i < t->sequences[seq].n; i++) {
-        bool counted = false;
-        for (int32_t k = 0; k < i; k++) counted = counted || page_of(t, runs[k]) == page_of(t, runs[i]);
-        freed += !counted && page_is_private(t, seq, i);
-    }
+    memset(t->numbers, 0, (size_t)t->n_pages * sizeof *t->numbers);
+    for (int32_t seq = begin; seq < end; seq++)
+        for (int32_t i = 0; i < t->sequences[seq].n; i++) {
+            const int32_t page = page_of(t, tn__page_entries(t, seq)[1 + i]);
+            freed += ++t->numbers[page] == t->pages[page].refs;
+        }
     return freed;
 }
 
@@ -602,12 +602,12 @@ int32_t tn__pages_gather(tn__page_table *t, int32_t seq, int32_t room, int32_t *
 
 /* ---- Numbering and compacting ---- */
 
-int32_t tn__pages_number(tn__page_table *t, int32_t seq) {
+int32_t tn__pages_number(tn__page_table *t, int32_t begin, int32_t end) {
     const int32_t cells = tn__page_table_cells(t);
     int32_t n = 0;
     memset(t->numbers, 0, (size_t)cells * sizeof *t->numbers);
-    for (int32_t i = 0; i < t->n_seqs; i++)
-        for (int32_t k = 0; (seq < 0 || i == seq) && k < t->sequences[i].n; k++) {
+    for (int32_t i = begin; i < end; i++)
+        for (int32_t k = 0; k < t->sequences[i].n; k++) {
             const tn_page_run run = tn__page_run_at(t, i, k);
             for (int32_t c = 0; c < run.count; c++) t->numbers[run.cell + c] = 1;
         }
@@ -630,7 +630,7 @@ static bool list_numbered(const tn__page_table *t, int32_t seq, int32_t *n) {
 }
 
 bool tn__pages_can_compact(tn__page_table *t) {
-    for (int32_t seq = 0; seq < t->n_seqs; seq++) {
+    for (int32_t seq = 0; seq < t->n_lists; seq++) {
         int32_t n = 0;
         if (!list_numbered(t, seq, &n)) return false;
     }
@@ -638,10 +638,10 @@ bool tn__pages_can_compact(tn__page_table *t) {
 }
 
 void tn__pages_compact(tn__page_table *t) {
-    for (int32_t seq = 0; seq < t->n_seqs; seq++) close_last_run(t, seq);
+    for (int32_t seq = 0; seq < t->n_lists; seq++) close_last_run(t, seq);
     for (int32_t i = 0; i < t->n_pages; i++) t->pages[i] = (tn__page){.writer = -1};
     t->used = 0;
-    for (int32_t seq = 0; seq < t->n_seqs; seq++) {
+    for (int32_t seq = 0; seq < t->n_lists; seq++) {
         tn__sequence_runs *s = &t->sequences[seq];
         int32_t n = 0;
         if (!s->n) continue;

@@ -30,16 +30,17 @@ typedef struct tn__sequence_runs {
 } tn__sequence_runs;
 
 typedef struct tn__page_table {
-    int32_t n_pages; /* 0: the group is not used */
-    int32_t page;    /* cells per page */
-    int32_t limit;   /* cells that may be in use */
-    int32_t window;  /* 0: none; otherwise pages behind the window are given back */
-    bool causal;     /* last runs may be open: cells above a query's position are hidden */
-    int32_t n_seqs, max_runs;
+    int32_t n_pages;         /* 0: the group is not used */
+    int32_t page;            /* cells per page */
+    int32_t limit;           /* cells that may be in use */
+    int32_t window;          /* 0: none; otherwise pages behind the window are given back */
+    bool causal;             /* last runs may be open: cells above a query's position are hidden */
+    int32_t n_seqs, n_lists; /* sequences; with the lists of kept prefixes, which only the host has */
+    int32_t max_runs;
     tn__page *pages;
     int32_t *free_pages, n_free;
     int32_t *numbers;  /* per cell, for tn__pages_number */
-    tn_page_run *runs; /* [n_seqs][1 + max_runs]: the tables as devices see them */
+    tn_page_run *runs; /* [n_lists][1 + max_runs]: the tables as devices see them */
     tn__sequence_runs *sequences;
     int32_t used, peak; /* cells */
     uint32_t changes;   /* of the tables so far */
@@ -51,7 +52,7 @@ int32_t tn__page_size(int32_t n_ctx, int32_t n_seqs);
 /* Sizes a table; takes no memory. A pool of `cells` tokens; with a window, as many as the windows of all sequences
  * and `n_ubatch` new tokens need. TN_E_OVERFLOW. */
 tn_status tn__page_table_size(tn__page_table *table, int32_t cells, int32_t page, int32_t window, int32_t n_ubatch,
-                              int32_t n_seqs, bool causal);
+                              int32_t n_seqs, int32_t n_kept, int32_t n_checkpoints, bool causal);
 /* Host memory that tn__page_table_allocate takes. */
 tn_status tn__page_table_bytes(const tn__page_table *table, size_t *bytes);
 tn_status tn__page_table_allocate(tn__page_table *table);
@@ -102,13 +103,14 @@ int32_t tn__pages_new(tn__page_table *table);
 void tn__pages_give_back(tn__page_table *table, int32_t page);
 /* The lowest and the highest position of a sequence; false if it sees none. */
 bool tn__pages_extent(const tn__page_table *table, int32_t seq, int32_t *first, int32_t *last);
-/* Pages that become free when the sequence (-1: every one) is removed. */
-int32_t tn__pages_freed_by(const tn__page_table *table, int32_t seq);
+/* Pages that become free when the sequences begin … end - 1 are removed. */
+int32_t tn__pages_freed_by(tn__page_table *table, int32_t begin, int32_t end);
 /* Gathers the runs of a sequence's private pages into as few pages as they fill. Lists the cells to move: contents
  * move from from[i] to to[i] in this order, at most `room` of them. Returns their number; 0: nothing to gather. */
 int32_t tn__pages_gather(tn__page_table *table, int32_t seq, int32_t room, int32_t *from, int32_t *to);
-/* Numbers the cells that a sequence (-1: any) sees, in order: table->numbers, -1 for the others. Returns how many. */
-int32_t tn__pages_number(tn__page_table *table, int32_t seq);
+/* Numbers the cells that the sequences begin … end - 1 see, in order: table->numbers, -1 for the others. Returns how
+ * many. */
+int32_t tn__pages_number(tn__page_table *table, int32_t begin, int32_t end);
 /* Whether every sequence has room for its runs after tn__pages_compact. The cells of all sequences are numbered. */
 bool tn__pages_can_compact(tn__page_table *table);
 /* After the contents of every numbered cell were moved to the cell of that number. */

@@ -36,7 +36,9 @@ tn_status tn_session_seq_keep(tn_session *s, int32_t seq) {
 }
 
 void tn_session_clear(tn_session *s) {
-    if (s) tn_session_seq_remove(s, -1, 0, -1);
+    if (!s) return;
+    tn_session_prefix_clear(s);
+    tn_session_seq_remove(s, -1, 0, -1);
 }
 
 int32_t tn_session_seq_first(const tn_session *s, int32_t seq) {
@@ -72,7 +74,7 @@ void tn_session_cache_map(const tn_session *s, int32_t *owner) {
     const tn__page_table *t = reported_pages(s);
     const int32_t cells = tn__page_table_cells(t);
     for (int32_t i = 0; i < cells; i++) owner[i] = -1;
-    for (int32_t seq = t->n_seqs - 1; seq >= 0; seq--)
+    for (int32_t seq = t->n_lists - 1; seq >= 0; seq--)
         for (int32_t i = 0; i < t->sequences[seq].n; i++) {
             const tn_page_run run = tn__page_run_at(t, seq, i);
             for (int32_t k = 0; k < run.count; k++) owner[run.cell + k] = seq;

@@ -70,7 +70,7 @@ static state_header header_for(const tn_session *s, int32_t seq) {
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         tn__page_table *t = &s->plan->kv.groups[g];
         if (!t->n_pages) continue;
-        header.cells[g] = (uint32_t)tn__pages_number(t, seq);
+        header.cells[g] = (uint32_t)tn__pages_number(t, TN__MAX(seq, 0), seq < 0 ? t->n_seqs : seq + 1);
         for (int32_t i = 0; i < t->n_seqs; i++)
             if (in_state(seq, i)) header.runs[g] += (uint32_t)t->sequences[i].n;
     }
@@ -189,7 +189,7 @@ static int32_t parts_of_run(const tn__page_table *t, tn_page_run run) {
 static tn_status check_state_runs(const tn_session *s, int32_t seq, const char *from, const state_header *h) {
     const char *p = from + sizeof *h;
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
-        const tn__page_table *t = &s->plan->kv.groups[g];
+        tn__page_table *t = &s->plan->kv.groups[g];
         uint32_t total = 0;
         if ((h->cells[g] || h->runs[g]) && !t->n_pages)
             return tn_fail(TN_E_STATE, "the state has %u cells in a group of layers that the session does not have",
@@ -216,7 +216,7 @@ static tn_status check_state_runs(const tn_session *s, int32_t seq, const char *
             return tn_fail(TN_E_FORMAT, "the state has %u runs, its header says %u", total, h->runs[g]);
         if (!t->n_pages) continue;
         const int64_t pages = ((int64_t)h->cells[g] + t->page - 1) / t->page;
-        const int32_t free = t->n_free + tn__pages_freed_by(t, seq);
+        const int32_t free = t->n_free + tn__pages_freed_by(t, TN__MAX(seq, 0), seq < 0 ? t->n_seqs : seq + 1);
         if (pages > free)
             return tn_fail(TN_E_FULL, "the state needs %lld pages of %d cells, %d are free", (long long)pages,
                            t->page, free);

@@ -64,6 +64,8 @@ static uint64_t hash_plan_params(const tn_session_params *p) {
                                p->n_ubatch,
                                p->n_seqs,
                                p->page,
+                               p->n_prefixes,
+                               p->n_checkpoints,
                                p->n_outputs,
                                p->cache_k,
                                p->cache_v,

@@ -34,9 +34,14 @@ static tn_status fill_session_params(const tn_model *m, tn_session_params *p) {
     if (p->ffn_chunk && p->ffn_chunk < TN__MIN_FFN_CHUNK)
         return tn_fail(TN_E_INVALID, "feed-forward chunks of %d tokens; 0 or at least %d are possible", p->ffn_chunk,
                        (int)TN__MIN_FFN_CHUNK);
+    if (p->n_prefixes < 0 || p->n_prefixes > 65536)
+        return tn_fail(TN_E_INVALID, "%d kept prefixes; 0 to 65536 are possible", p->n_prefixes);
     if (p->page < 0 || p->page > TN__MOVE_CELLS)
         return tn_fail(TN_E_INVALID, "pages have 1 to %d cells, not %d", TN__MOVE_CELLS, p->page);
     if (p->n_seqs > 65536) return tn_fail(TN_E_INVALID, "%d sequences; at most 65536 are possible", p->n_seqs);
+    if (p->n_checkpoints < 0 || p->n_checkpoints > p->n_prefixes)
+        return tn_fail(TN_E_INVALID, "%d windows of %d kept prefixes", p->n_checkpoints, p->n_prefixes);
+    if (p->n_checkpoints == 0) p->n_checkpoints = TN__MIN(p->n_prefixes, p->n_seqs);
     if (p->page == 0) p->page = tn__page_size(p->n_ctx, p->n_seqs);
     if (p->n_batch > p->n_ctx) p->n_batch = p->n_ctx;
     if (p->n_ubatch > p->n_batch) p->n_ubatch = p->n_batch;
@@ -223,6 +228,8 @@ static tn_status plan_cache(tn_session_plan *p) {
         .n_ubatch = p->params.n_ubatch,
         .n_seqs = p->params.n_seqs,
         .page = p->params.page,
+        .n_kept = p->params.n_prefixes,
+        .n_checkpoints = p->params.n_checkpoints,
         .type_k = p->params.cache_k,
         .type_v = p->params.cache_v,
         .types = p->placement.types,
@@ -290,11 +297,16 @@ size_t tn__plan_upload_bytes(const tn_session_plan *p) {
 /* What the session takes on the host beside tensors. The graphs themselves are not part of it. */
 static tn_status plan_host(tn_session_plan *p) {
     tn__device_plan *host = &p->devices[p->placement.n_devices - 1];
-    size_t results, embeddings, metadata, *staging = &host->staging;
+    size_t results, embeddings, metadata, prefixes, *staging = &host->staging;
     TN_TRY(tn__results_bytes(p, &results));
     TN_TRY(tn__embeddings_bytes(p, &embeddings));
     TN_TRY(tn__kv_host_bytes(&p->kv, &metadata));
-    const size_t parts[] = {results, embeddings, metadata, tn__staging_bytes(&p->params, p->pipelined),
+    TN_TRY(tn__prefixes_bytes(p, &prefixes));
+    const size_t parts[] = {results,
+                            embeddings,
+                            metadata,
+                            prefixes,
+                            tn__staging_bytes(&p->params, p->pipelined),
                             tn__plan_upload_bytes(p)};
     for (size_t i = 0; i < TN__COUNT(parts); i++)
         if (!tn__add_size(*staging, parts[i], staging)) return tn_fail(TN_E_OVERFLOW, "the session's size overflows");

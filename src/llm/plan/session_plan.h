@@ -113,6 +113,8 @@ tn_status tn__results_bytes(const tn_session_plan *plan, size_t *bytes);
 /* The memory that results are in: one that the first device can write to directly, or NULL for the heap. */
 tn_buffer_type *tn__results_type(const tn_session_plan *plan);
 tn_status tn__embeddings_bytes(const tn_session_plan *plan, size_t *bytes);
+/* Host memory of kept prefixes (memory/prefixes.c). */
+tn_status tn__prefixes_bytes(const tn_session_plan *plan, size_t *bytes);
 
 /* ---- Queued steps (queued_step.c) ---- */
 

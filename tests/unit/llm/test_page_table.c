@@ -250,7 +250,7 @@ static void gather_some(page_model *m) {
 
 static void compact_all(page_model *m) {
     tn__page_table *t = &m->table;
-    const int32_t live = tn__pages_number(t, -1);
+    const int32_t live = tn__pages_number(t, 0, t->n_lists);
     if (!tn__pages_can_compact(t)) return;
     for (int32_t i = 0; i < tn__page_table_cells(t); i++)
         if (t->numbers[i] >= 0) m->cells[t->numbers[i]] = m->cells[i];
@@ -285,7 +285,7 @@ static void tables_agree_with_a_plain_model(void **state) {
         static const int32_t sizes[] = {1, 3, 8, 16, 64};
         const int32_t page = sizes[below(&m, 5)], window = below(&m, 3) ? 0 : 1 + below(&m, 40);
         const int32_t n_seqs = 1 + below(&m, MAX_SEQS);
-        assert_ok(tn__page_table_size(&m.table, 20 + below(&m, 200), page, window, 32, n_seqs, below(&m, 4) != 0));
+        assert_ok(tn__page_table_size(&m.table, 20 + below(&m, 200), page, window, 32, n_seqs, 0, 0, below(&m, 4) != 0));
         if (tn__page_table_cells(&m.table) > MAX_CELLS || m.table.max_runs > MAX_TOKENS) continue;
         assert_ok(tn__page_table_allocate(&m.table));
         for (int i = 0; i < 400; i++) {
@@ -312,7 +312,7 @@ static void every_token_of_the_pool_fits(void **state) {
         tn__page_table t;
         const int32_t n_seqs = 1 + (int32_t)rng_below(&r, 40), cells = 1 + (int32_t)rng_below(&r, 300);
         int32_t next[40] = {0};
-        assert_ok(tn__page_table_size(&t, cells, tn__page_size(cells, n_seqs), 0, 8, n_seqs, true));
+        assert_ok(tn__page_table_size(&t, cells, tn__page_size(cells, n_seqs), 0, 8, n_seqs, 0, 0, true));
         assert_ok(tn__page_table_allocate(&t));
         for (int32_t i = 0; i < cells; i++) {
             int32_t seq = (int32_t)rng_below(&r, (uint64_t)n_seqs), row;
@@ -329,7 +329,7 @@ static void every_token_of_the_pool_fits(void **state) {
 static void only_new_pages_are_sent(void **state) {
     (void)state;
     tn__page_table t;
-    assert_ok(tn__page_table_size(&t, 256, 64, 0, 8, 1, true));
+    assert_ok(tn__page_table_size(&t, 256, 64, 0, 8, 1, 0, 0, true));
     assert_ok(tn__page_table_allocate(&t));
     const int32_t seq = 0;
     for (int32_t i = 0, row; i < 256; i++) {

@@ -1,0 +1,299 @@
+/* Kept prefixes: lists of runs beside those of the sequences, found by the tokens of their cells.
+ *
+ * A prefix that is kept is a list of runs like a sequence's, in the same page tables. Prefixes that share cells share
+ * pages, so that a tree of conversations takes the pages of its distinct tokens. Every cell remembers its token and a
+ * hash of the key and of all tokens up to its own. The hash decides where the tokens before a list's first cell are
+ * gone (windows); tokens are compared one by one wherever they are there. */
+#include "llm/session_internal.h"
+
+#include "base/checked.h"
+#include "base/hash.h"
+
+#include <string.h>
+
+/* The group whose cells remember tokens. */
+static int remembered_group(const tn_session_plan *p) {
+    return p->kv.groups[TN__CACHE_FULL].n_pages ? TN__CACHE_FULL : TN__CACHE_WINDOW;
+}
+static tn__page_table *remembered_pages(const tn_session *s) { return &s->plan->kv.groups[s->prefixes.group]; }
+
+tn_status tn__prefixes_bytes(const tn_session_plan *p, size_t *bytes) {
+    const size_t cells = (size_t)tn__page_table_cells(&p->kv.groups[remembered_group(p)]);
+    const size_t lists = (size_t)p->params.n_prefixes + (size_t)p->params.n_seqs;
+    size_t per_list;
+    *bytes = 0;
+    if (!p->params.n_prefixes) return TN_OK;
+    if (!tn__mul_size(cells, sizeof(int32_t) + sizeof(uint64_t), bytes) ||
+        !tn__mul_size(lists, sizeof(uint64_t), &per_list) || !tn__add_size(*bytes, per_list, bytes))
+        return tn_fail(TN_E_OVERFLOW, "the tokens of %zu cells overflow", cells);
+    return TN_OK;
+}
+
+tn_status tn__prefixes_new(const tn_session_plan *p, tn__prefixes *x) {
+    const size_t cells = (size_t)tn__page_table_cells(&p->kv.groups[remembered_group(p)]);
+    if (!p->params.n_prefixes) return TN_OK;
+    x->n = p->params.n_prefixes;
+    x->group = remembered_group(p);
+    x->last_used = tn_calloc((size_t)x->n, sizeof *x->last_used);
+    x->keys = tn_calloc((size_t)p->params.n_seqs, sizeof *x->keys);
+    x->tokens = tn_calloc(cells, sizeof *x->tokens);
+    x->hashes = tn_calloc(cells, sizeof *x->hashes);
+    /* Nobody who sends prompts can know the seed, and so prepare two that have the same hash. */
+    x->seed = tn__mix64(tn_time_ns() ^ (uint64_t)(uintptr_t)x->hashes);
+    return x->last_used && x->keys && x->tokens && x->hashes ? TN_OK : TN_E_NOMEM;
+}
+
+void tn__prefixes_free(tn__prefixes *x) {
+    tn_free(x->last_used);
+    tn_free(x->keys);
+    tn_free(x->tokens);
+    tn_free(x->hashes);
+}
+
+/* ---- Hashes ---- */
+
+static uint64_t hash_of_key(const tn__prefixes *x, uint64_t key) { return tn__hash_combine(x->seed, key); }
+/* Of the tokens up to this one; never 0. */
+static uint64_t hash_after(uint64_t before, tn_token token) {
+    return tn__hash_combine(before, (uint64_t)(uint32_t)token) | 1;
+}
+
+/* The cell at a position of a list, or -1. The last runs are the likely ones. */
+static int32_t cell_at(const tn__page_table *t, int32_t list, int32_t position) {
+    for (int32_t i = t->sequences[list].n - 1; i >= 0; i--) {
+        const tn_page_run run = tn__page_run_at(t, list, i);
+        if (run.divisor == 1 && position >= run.first && position < run.first + run.count)
+            return run.cell + position - run.first;
+    }
+    return -1;
+}
+
+/* Whether the list holds its positions up to `last` once each and without gaps, from 0 on or inside its window. */
+static bool is_gapless(const tn__page_table *t, int32_t list, int32_t last) {
+    int32_t next = -1;
+    for (int32_t i = 0; i < t->sequences[list].n; i++) {
+        const tn_page_run run = tn__page_run_at(t, list, i);
+        if (run.divisor != 1 || (next < 0 ? run.first > 0 && !t->window : run.first != next)) return false;
+        next = run.first + run.count;
+        if (next > last) return true;
+    }
+    return false;
+}
+
+/* The hash of what a sequence holds before a position; 0 if it is unknown. */
+static uint64_t hash_before(const tn_session *s, int32_t seq, int32_t position) {
+    const tn__prefixes *x = &s->prefixes;
+    const tn__page_table *t = remembered_pages(s);
+    if (position == 0) return hash_of_key(x, x->keys[seq]);
+    const int32_t cell = cell_at(t, seq, position - 1);
+    return cell < 0 || !is_gapless(t, seq, position - 1) ? 0 : x->hashes[cell];
+}
+
+void tn__prefixes_write(tn_session *s, int32_t n, const tn_token *tokens, const int32_t *positions,
+                        const int32_t *seqs, const int32_t *rows) {
+    tn__prefixes *x = &s->prefixes;
+    for (int32_t i = 0; i < n; i++) {
+        const bool continues = i && seqs[i] == seqs[i - 1] && positions[i] == positions[i - 1] + 1;
+        const uint64_t before = continues ? x->hashes[rows[i - 1]] : hash_before(s, seqs[i], positions[i]);
+        x->tokens[rows[i]] = tokens[i];
+        x->hashes[rows[i]] = before ? hash_after(before, tokens[i]) : 0;
+    }
+}
+
+void tn__prefixes_move(tn_session *s, int group, bool changed, int32_t n) {
+    tn__prefixes *x = &s->prefixes;
+    const int32_t *from = s->staging.move_from, *to = s->staging.move_to;
+    int32_t tokens[TN__MOVE_CELLS];
+    uint64_t hashes[TN__MOVE_CELLS];
+    if (!x->n || group != x->group) return;
+    for (int32_t i = 0; i < n; i++) {
+        tokens[i] = x->tokens[from[i]];
+        hashes[i] = changed ? 0 : x->hashes[from[i]];
+    }
+    for (int32_t i = 0; i < n; i++) {
+        x->tokens[to[i]] = tokens[i];
+        x->hashes[to[i]] = hashes[i];
+    }
+}
+
+/* ---- Finding ---- */
+
+/* Whether the layers with a window can continue after `n` tokens of the list: all that a query there sees is held. */
+static bool windows_continue(const tn_session *s, int32_t list, int32_t n) {
+    const tn__page_table *t = &s->plan->kv.groups[TN__CACHE_WINDOW];
+    int32_t first, last, cells = 0;
+    if (!t->n_pages) return true;
+    if (!tn__pages_extent(t, list, &first, &last)) return false;
+    for (int32_t i = 0; i < t->sequences[list].n; i++) cells += tn__page_run_at(t, list, i).count;
+    return last >= n - 1 && cells == last - first + 1 && first <= TN__MAX(n + 1 - t->window, 0);
+}
+
+/* The number of tokens with which the list begins. */
+static int32_t match_list(const tn_session *s, int32_t list, uint64_t key, const tn_token *tokens, int32_t n) {
+    const tn__prefixes *x = &s->prefixes;
+    const tn__page_table *t = remembered_pages(s);
+    if (!t->sequences[list].n) return 0;
+    const tn_page_run head = tn__page_run_at(t, list, 0);
+    uint64_t hash = hash_of_key(x, key);
+    if (head.divisor != 1 || head.first >= n || (head.first > 0 && !t->window)) return 0;
+    for (int32_t i = 0; i <= head.first; i++) hash = hash_after(hash, tokens[i]);
+    if (x->hashes[head.cell] != hash) return 0;
+    int32_t matched = head.first;
+    for (int32_t i = 0; i < t->sequences[list].n; i++) {
+        const tn_page_run run = tn__page_run_at(t, list, i);
+        if (run.first != matched || run.divisor != 1) return matched;
+        for (int32_t c = 0; c < run.count; c++, matched++)
+            if (matched == n || x->tokens[run.cell + c] != tokens[matched] || !x->hashes[run.cell + c])
+                return matched;
+    }
+    return matched;
+}
+
+static tn_status check_prefixes(const tn_session *s, int32_t seq) {
+    if (!s) return tn_fail(TN_E_INVALID, "the session is NULL");
+    if (!s->prefixes.n)
+        return tn_fail(TN_E_UNSUPPORTED, "the session keeps no prefixes: set n_prefixes of its parameters");
+    if (seq < 0 || seq >= s->plan->kv.n_seqs)
+        return tn_fail(TN_E_INVALID, "there is no sequence %d; the session has 0 to %d", seq, s->plan->kv.n_seqs - 1);
+    return TN_OK;
+}
+
+static void touch_prefix(tn_session *s, int32_t list) {
+    if (list >= s->plan->kv.n_seqs) s->prefixes.last_used[list - s->plan->kv.n_seqs] = ++s->prefixes.clock;
+}
+
+static tn_status copy_list(tn_session *s, int32_t source, int32_t target, int32_t n) {
+    tn_status status = TN_OK;
+    for (int g = 0; g < TN__CACHE_GROUPS && status == TN_OK; g++)
+        if (s->plan->kv.groups[g].n_pages) status = tn__pages_copy(&s->plan->kv.groups[g], source, target, 0, n);
+    return status;
+}
+
+static void remove_list(tn_session *s, int32_t list) {
+    for (int g = 0; g < TN__CACHE_GROUPS; g++)
+        if (s->plan->kv.groups[g].n_pages) (void)tn__pages_remove(&s->plan->kv.groups[g], list, 0, -1);
+}
+
+tn_status tn_session_prefix_take(tn_session *s, int32_t seq, uint64_t key, const tn_token *tokens, int32_t n_tokens,
+                                 int32_t *n_taken) {
+    TN_TRY(check_prefixes(s, seq));
+    if (!n_taken || n_tokens < 0 || (n_tokens && !tokens))
+        return tn_fail(TN_E_INVALID, "tn_session_prefix_take: %d tokens at NULL, or no result", n_tokens);
+    tn__prefixes *x = &s->prefixes;
+    const tn__page_table *t = remembered_pages(s);
+    if (t->sequences[seq].n) return tn_fail(TN_E_STATE, "sequence %d is not empty", seq);
+    int32_t longest = 0, found = -1;
+    for (int32_t list = 0; list < t->n_lists; list++) {
+        const int32_t n = list == seq ? 0 : match_list(s, list, key, tokens, n_tokens);
+        if (n <= longest || !windows_continue(s, list, n)) continue;
+        longest = n;
+        found = list;
+    }
+    x->keys[seq] = key;
+    x->asked += (uint64_t)n_tokens;
+    *n_taken = 0;
+    if (found < 0) return TN_OK;
+    touch_prefix(s, found);
+    tn_status status = copy_list(s, found, seq, longest);
+    if (status != TN_OK) {
+        remove_list(s, seq);
+        return status == TN_E_FULL ? TN_OK : status; /* decoding does without it */
+    }
+    x->taken += (uint64_t)longest;
+    *n_taken = longest;
+    return TN_OK;
+}
+
+/* ---- Keeping ---- */
+
+/* The tokens from the sequence's beginning on whose hashes are known and which another sequence can take. */
+static int32_t keepable_tokens(const tn_session *s, int32_t seq) {
+    const tn__page_table *t = remembered_pages(s);
+    int32_t n = t->sequences[seq].n ? tn__page_run_at(t, seq, 0).first : 0;
+    if (n > 0 && !t->window) return 0;
+    for (int32_t i = 0; i < t->sequences[seq].n; i++) {
+        const tn_page_run run = tn__page_run_at(t, seq, i);
+        if (run.first != n || run.divisor != 1) return n;
+        for (int32_t c = 0; c < run.count; c++, n++)
+            if (!s->prefixes.hashes[run.cell + c]) return n;
+    }
+    return n;
+}
+
+/* The hash of the list's tokens up to a position; 0 if it does not hold that position. */
+static uint64_t hash_at(const tn_session *s, int32_t list, int32_t position) {
+    const int32_t cell = cell_at(remembered_pages(s), list, position);
+    return cell < 0 ? 0 : s->prefixes.hashes[cell];
+}
+
+/* A list for a new prefix: an unused one, else the least recently used. */
+static int32_t list_for_prefix(tn_session *s) {
+    const int32_t n_seqs = s->plan->kv.n_seqs;
+    for (int pass = 0; pass < 2; pass++)
+        for (int32_t i = 0; i < s->prefixes.n; i++) {
+            if (!s->prefixes.last_used[i]) return n_seqs + i;
+            if (pass == 0 && i == s->prefixes.n - 1) (void)tn__prefixes_evict(s);
+        }
+    return -1;
+}
+
+tn_status tn_session_prefix_keep(tn_session *s, int32_t seq) {
+    TN_TRY(check_prefixes(s, seq));
+    const tn__page_table *t = remembered_pages(s);
+    const int32_t n = keepable_tokens(s, seq);
+    if (n < 1 || !windows_continue(s, seq, n)) return TN_OK;
+    const uint64_t hash = hash_at(s, seq, n - 1);
+    for (int32_t list = t->n_seqs; list < t->n_lists; list++) {
+        int32_t first, last;
+        if (!tn__pages_extent(t, list, &first, &last)) continue;
+        if (hash_at(s, list, n - 1) == hash && windows_continue(s, list, n)) { /* it is kept already */
+            touch_prefix(s, list);
+            return TN_OK;
+        }
+        /* A prefix of this one, which can stand for it at any length; with windows only at its own. */
+        if (last < n - 1 && hash_at(s, seq, last) == hash_at(s, list, last) &&
+            !s->plan->kv.groups[TN__CACHE_WINDOW].n_pages) {
+            remove_list(s, list);
+            s->prefixes.last_used[list - t->n_seqs] = 0;
+        }
+    }
+    const int32_t list = list_for_prefix(s);
+    if (list < 0) return TN_OK;
+    tn_status status = copy_list(s, seq, list, n);
+    if (status != TN_OK) {
+        remove_list(s, list);
+        return status == TN_E_FULL ? TN_OK : status; /* a prefix with too many runs is not kept */
+    }
+    touch_prefix(s, list);
+    return TN_OK;
+}
+
+bool tn__prefixes_evict(tn_session *s) {
+    tn__prefixes *x = &s->prefixes;
+    int32_t oldest = -1;
+    for (int32_t i = 0; i < x->n; i++)
+        if (x->last_used[i] && (oldest < 0 || x->last_used[i] < x->last_used[oldest])) oldest = i;
+    if (oldest < 0) return false;
+    remove_list(s, s->plan->kv.n_seqs + oldest);
+    x->last_used[oldest] = 0;
+    x->evicted++;
+    return true;
+}
+
+void tn_session_prefix_clear(tn_session *s) {
+    if (!s) return;
+    for (int32_t i = 0; i < s->prefixes.n; i++) {
+        remove_list(s, s->plan->kv.n_seqs + i);
+        s->prefixes.last_used[i] = 0;
+    }
+}
+
+tn_prefix_usage tn_session_prefix_usage(tn_session *s) {
+    const tn__prefixes *x = &s->prefixes;
+    tn_prefix_usage usage = {.limit = x->n, .asked = x->asked, .taken = x->taken, .evicted = x->evicted};
+    if (!x->n) return usage;
+    for (int32_t i = 0; i < x->n; i++) usage.kept += x->last_used[i] != 0;
+    tn__page_table *t = remembered_pages(s);
+    usage.cells = tn__pages_number(t, 0, t->n_lists) - tn__pages_number(t, 0, t->n_seqs);
+    return usage;
+}
