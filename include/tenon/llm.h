@@ -334,19 +334,29 @@ TN_API void tn_session_cache_map(const tn_session *session, int32_t *owner);
 
 /* ---- Prefixes ---- */
 
-/* A session with n_prefixes > 0 remembers the token of every cell. What a sequence holds can be kept when the sequence
- * ends, or while it goes on, and another sequence that begins with the same tokens sees the same cells instead of
- * decoding them again; nothing is copied. Prefixes are kept until their room is needed: the least recently used goes
- * first. `key` separates what must not be shared: a prefix is taken only under the key that it was computed with. Cells
- * whose positions were changed (tn_session_seq_shift) are never taken: they depend on tokens that are gone. */
+/* A session with n_prefixes > 0 remembers the token of every cell. What a sequence holds can be kept when the
+ * sequence ends, or while it goes on, and another sequence that begins with the same tokens sees the same cells
+ * instead of decoding them again; nothing is copied. Prefixes are kept until their room is needed: the least recently
+ * used goes first. `key` separates what must not be shared: a prefix is taken only under the key that it was computed
+ * with. Cells whose positions were changed (tn_session_seq_shift) are never taken: they depend on tokens that are
+ * gone. Nor are those of a sequence that did not begin with tn_session_prefix_take, or into which parts of others
+ * were copied. A sequence that was removed as a whole begins anew: call tn_session_prefix_take again. */
 
 /* The empty sequence `seq` begins with the longest prefix of the tokens that is present, kept or in a live sequence;
  * *n_taken tokens need not be decoded. Its later tokens belong to `key`. Leave out the last token of a prompt if its
- * logits are needed. */
+ * logits are needed. With no tokens nothing is taken and the sequence can be kept. */
 TN_API tn_status tn_session_prefix_take(tn_session *session, int32_t seq, uint64_t key, const tn_token *tokens,
                                         int32_t n_tokens, int32_t *n_taken);
 /* Keeps what the sequence holds. The sequence stays as it is. */
 TN_API tn_status tn_session_prefix_keep(tn_session *session, int32_t seq);
+/* Says which tokens a sequence holds whose state was loaded: `n_tokens` from position 0 on. It can be kept then. The
+ * caller vouches that the state was computed from these tokens, without changes of positions. TN_E_STATE: it holds
+ * another number of tokens, has gaps, or shares cells. */
+TN_API tn_status tn_session_prefix_note(tn_session *session, int32_t seq, uint64_t key, const tn_token *tokens,
+                                        int32_t n_tokens);
+/* Gives up the kept prefixes that the tokens begin with, and those that begin with all of the tokens. */
+TN_API tn_status tn_session_prefix_forget(tn_session *session, uint64_t key, const tn_token *tokens,
+                                          int32_t n_tokens);
 /* Gives up all kept prefixes. */
 TN_API void tn_session_prefix_clear(tn_session *session);
 typedef struct tn_prefix_usage {

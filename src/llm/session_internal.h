@@ -99,13 +99,21 @@ void tn__queued_step_cancel(tn_session *session);
 
 /* ---- Prefixes (memory/prefixes.c): what ended sequences leave for later ones ---- */
 
+/* Under which key a sequence computes. Unknown: its cells are not taken or kept. */
+typedef struct tn__prefix_owner {
+    uint64_t key;
+    bool known;
+} tn__prefix_owner;
+
 typedef struct tn__prefixes {
-    int32_t n;           /* 0: none are kept */
-    int group;           /* whose cells are remembered */
-    uint64_t *last_used; /* per kept prefix; 0: there is none */
-    uint64_t *keys;      /* per sequence */
-    int32_t *tokens;     /* per cell */
-    uint64_t *hashes;    /* per cell: of key and tokens up to this one; 0: unknown */
+    int32_t n;                /* 0: none are kept */
+    int group;                /* whose cells are remembered */
+    uint64_t *last_used;      /* per kept prefix; 0: there is none */
+    tn__prefix_owner *owners; /* per sequence */
+    uint64_t *prompt;         /* hashes of the tokens that are looked for */
+    int32_t n_prompt;         /* room for them */
+    int32_t *tokens;          /* per cell */
+    uint64_t *hashes;         /* per cell: of key and tokens up to this one; 0: unknown */
     uint64_t clock, seed, asked, taken, evicted;
 } tn__prefixes;
 
@@ -114,6 +122,10 @@ void tn__prefixes_free(tn__prefixes *prefixes);
 /* Remembers the tokens of a micro-batch, whose cells are taken. */
 void tn__prefixes_write(tn_session *session, int32_t n, const tn_token *tokens, const int32_t *positions,
                         const int32_t *seqs, const int32_t *rows);
+/* A sequence became empty, or its cells come from a state. */
+void tn__prefixes_forget_owner(tn_session *session, int32_t seq);
+/* Before cells are copied from one sequence to another. A sequence of cells from several has no known tokens. */
+void tn__prefixes_copy_owner(tn_session *session, int32_t source, int32_t target);
 /* After the contents of the staged n cells were moved; `changed`: their positions have changed. */
 void tn__prefixes_move(tn_session *session, int group, bool changed, int32_t n);
 /* Gives up the least recently used prefix. False: there is none. */

@@ -140,8 +140,10 @@ static tn_status prepare_change(tn_session *s, int32_t seq, int32_t from, int32_
 }
 
 static tn_status change_positions(tn_session *s, int32_t seq, int32_t from, int32_t to, position_change change) {
-    TN_TRY(prepare_change(s, seq, from, to, change));
-    tn_status status = TN_OK;
+    tn_status status;
+    do status = prepare_change(s, seq, from, to, change);
+    while (status == TN_E_FULL && tn__prefixes_evict(s));
+    TN_TRY(status);
     for (int g = 0; g < TN__CACHE_GROUPS && status == TN_OK; g++)
         status = change_group_positions(s, g, seq, from, to, change);
     /* After a failure some cells hold neither what they held nor what they should. */

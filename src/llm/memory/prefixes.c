@@ -19,12 +19,12 @@ static tn__page_table *remembered_pages(const tn_session *s) { return &s->plan->
 
 tn_status tn__prefixes_bytes(const tn_session_plan *p, size_t *bytes) {
     const size_t cells = (size_t)tn__page_table_cells(&p->kv.groups[remembered_group(p)]);
-    const size_t lists = (size_t)p->params.n_prefixes + (size_t)p->params.n_seqs;
-    size_t per_list;
+    const size_t per_list = (size_t)p->params.n_prefixes * sizeof(uint64_t) +
+                            (size_t)p->params.n_seqs * sizeof(tn__prefix_owner) +
+                            (size_t)p->params.n_ctx * sizeof(uint64_t);
     *bytes = 0;
     if (!p->params.n_prefixes) return TN_OK;
-    if (!tn__mul_size(cells, sizeof(int32_t) + sizeof(uint64_t), bytes) ||
-        !tn__mul_size(lists, sizeof(uint64_t), &per_list) || !tn__add_size(*bytes, per_list, bytes))
+    if (!tn__mul_size(cells, sizeof(int32_t) + sizeof(uint64_t), bytes) || !tn__add_size(*bytes, per_list, bytes))
         return tn_fail(TN_E_OVERFLOW, "the tokens of %zu cells overflow", cells);
     return TN_OK;
 }
@@ -35,17 +35,20 @@ tn_status tn__prefixes_new(const tn_session_plan *p, tn__prefixes *x) {
     x->n = p->params.n_prefixes;
     x->group = remembered_group(p);
     x->last_used = tn_calloc((size_t)x->n, sizeof *x->last_used);
-    x->keys = tn_calloc((size_t)p->params.n_seqs, sizeof *x->keys);
+    x->owners = tn_calloc((size_t)p->params.n_seqs, sizeof *x->owners);
+    x->prompt = tn_calloc((size_t)p->params.n_ctx, sizeof *x->prompt);
+    x->n_prompt = p->params.n_ctx;
     x->tokens = tn_calloc(cells, sizeof *x->tokens);
     x->hashes = tn_calloc(cells, sizeof *x->hashes);
     /* Nobody who sends prompts can know the seed, and so prepare two that have the same hash. */
     x->seed = tn__mix64(tn_time_ns() ^ (uint64_t)(uintptr_t)x->hashes);
-    return x->last_used && x->keys && x->tokens && x->hashes ? TN_OK : TN_E_NOMEM;
+    return x->last_used && x->owners && x->prompt && x->tokens && x->hashes ? TN_OK : TN_E_NOMEM;
 }
 
 void tn__prefixes_free(tn__prefixes *x) {
     tn_free(x->last_used);
-    tn_free(x->keys);
+    tn_free(x->owners);
+    tn_free(x->prompt);
     tn_free(x->tokens);
     tn_free(x->hashes);
 }
@@ -84,7 +87,8 @@ static bool is_gapless(const tn__page_table *t, int32_t list, int32_t last) {
 static uint64_t hash_before(const tn_session *s, int32_t seq, int32_t position) {
     const tn__prefixes *x = &s->prefixes;
     const tn__page_table *t = remembered_pages(s);
-    if (position == 0) return hash_of_key(x, x->keys[seq]);
+    if (!x->owners[seq].known) return 0;
+    if (position == 0) return hash_of_key(x, x->owners[seq].key);
     const int32_t cell = cell_at(t, seq, position - 1);
     return cell < 0 || !is_gapless(t, seq, position - 1) ? 0 : x->hashes[cell];
 }
@@ -98,6 +102,19 @@ void tn__prefixes_write(tn_session *s, int32_t n, const tn_token *tokens, const 
         x->tokens[rows[i]] = tokens[i];
         x->hashes[rows[i]] = before ? hash_after(before, tokens[i]) : 0;
     }
+}
+
+void tn__prefixes_forget_owner(tn_session *s, int32_t seq) {
+    if (s->prefixes.n) s->prefixes.owners[seq].known = false;
+}
+
+void tn__prefixes_copy_owner(tn_session *s, int32_t source, int32_t target) {
+    tn__prefixes *x = &s->prefixes;
+    if (!x->n || source == target) return;
+    if (remembered_pages(s)->sequences[target].n)
+        x->owners[target].known = false;
+    else
+        x->owners[target] = x->owners[source];
 }
 
 void tn__prefixes_move(tn_session *s, int group, bool changed, int32_t n) {
@@ -128,25 +145,35 @@ static bool windows_continue(const tn_session *s, int32_t list, int32_t n) {
     return last >= n - 1 && cells == last - first + 1 && first <= TN__MAX(n + 1 - t->window, 0);
 }
 
-/* The number of tokens with which the list begins. */
-static int32_t match_list(const tn_session *s, int32_t list, uint64_t key, const tn_token *tokens, int32_t n) {
+/* Hashes of the tokens, for match_list. Returns how many there is room for. */
+static int32_t hash_prompt(tn__prefixes *x, uint64_t key, const tn_token *tokens, int32_t n) {
+    uint64_t hash = hash_of_key(x, key);
+    n = TN__MIN(n, x->n_prompt);
+    for (int32_t i = 0; i < n; i++) x->prompt[i] = hash = hash_after(hash, tokens[i]);
+    return n;
+}
+
+static bool list_is_known(const tn_session *s, int32_t list) {
+    return list >= s->plan->kv.n_seqs || s->prefixes.owners[list].known;
+}
+
+/* The number of tokens with which the list begins. Their hashes are x->prompt. */
+static int32_t match_list(const tn_session *s, int32_t list, const tn_token *tokens, int32_t n) {
     const tn__prefixes *x = &s->prefixes;
     const tn__page_table *t = remembered_pages(s);
-    if (!t->sequences[list].n) return 0;
+    if (!t->sequences[list].n || !list_is_known(s, list)) return 0;
     const tn_page_run head = tn__page_run_at(t, list, 0);
-    uint64_t hash = hash_of_key(x, key);
-    if (head.divisor != 1 || head.first >= n || (head.first > 0 && !t->window)) return 0;
-    for (int32_t i = 0; i <= head.first; i++) hash = hash_after(hash, tokens[i]);
-    if (x->hashes[head.cell] != hash) return 0;
+    if (head.first < 0 || head.first >= n || (head.first > 0 && !t->window)) return 0;
     int32_t matched = head.first;
     for (int32_t i = 0; i < t->sequences[list].n; i++) {
         const tn_page_run run = tn__page_run_at(t, list, i);
-        if (run.first != matched || run.divisor != 1) return matched;
+        if (run.first != matched || run.divisor != 1) break;
         for (int32_t c = 0; c < run.count; c++, matched++)
-            if (matched == n || x->tokens[run.cell + c] != tokens[matched] || !x->hashes[run.cell + c])
-                return matched;
+            if (matched == n || x->hashes[run.cell + c] != x->prompt[matched] ||
+                x->tokens[run.cell + c] != tokens[matched])
+                return matched == head.first ? 0 : matched;
     }
-    return matched;
+    return matched == head.first ? 0 : matched;
 }
 
 static tn_status check_prefixes(const tn_session *s, int32_t seq) {
@@ -183,13 +210,14 @@ tn_status tn_session_prefix_take(tn_session *s, int32_t seq, uint64_t key, const
     const tn__page_table *t = remembered_pages(s);
     if (t->sequences[seq].n) return tn_fail(TN_E_STATE, "sequence %d is not empty", seq);
     int32_t longest = 0, found = -1;
+    const int32_t n_hashed = hash_prompt(x, key, tokens, n_tokens);
     for (int32_t list = 0; list < t->n_lists; list++) {
-        const int32_t n = list == seq ? 0 : match_list(s, list, key, tokens, n_tokens);
+        const int32_t n = list == seq ? 0 : match_list(s, list, tokens, n_hashed);
         if (n <= longest || !windows_continue(s, list, n)) continue;
         longest = n;
         found = list;
     }
-    x->keys[seq] = key;
+    x->owners[seq] = (tn__prefix_owner){key, true};
     x->asked += (uint64_t)n_tokens;
     *n_taken = 0;
     if (found < 0) return TN_OK;
@@ -210,7 +238,7 @@ tn_status tn_session_prefix_take(tn_session *s, int32_t seq, uint64_t key, const
 static int32_t keepable_tokens(const tn_session *s, int32_t seq) {
     const tn__page_table *t = remembered_pages(s);
     int32_t n = t->sequences[seq].n ? tn__page_run_at(t, seq, 0).first : 0;
-    if (n > 0 && !t->window) return 0;
+    if (!list_is_known(s, seq) || (n > 0 && !t->window)) return 0;
     for (int32_t i = 0; i < t->sequences[seq].n; i++) {
         const tn_page_run run = tn__page_run_at(t, seq, i);
         if (run.first != n || run.divisor != 1) return n;
@@ -288,7 +316,48 @@ void tn_session_prefix_clear(tn_session *s) {
     }
 }
 
+tn_status tn_session_prefix_forget(tn_session *s, uint64_t key, const tn_token *tokens, int32_t n_tokens) {
+    TN_TRY(check_prefixes(s, 0));
+    if (n_tokens < 0 || (n_tokens && !tokens))
+        return tn_fail(TN_E_INVALID, "tn_session_prefix_forget: %d tokens at NULL", n_tokens);
+    const tn__page_table *t = remembered_pages(s);
+    const int32_t n = hash_prompt(&s->prefixes, key, tokens, n_tokens);
+    for (int32_t list = t->n_seqs; list < t->n_lists; list++) {
+        int32_t first, last;
+        if (!tn__pages_extent(t, list, &first, &last)) continue;
+        if (match_list(s, list, tokens, n) < TN__MAX(TN__MIN(last + 1, n), 1)) continue;
+        remove_list(s, list);
+        s->prefixes.last_used[list - t->n_seqs] = 0;
+    }
+    return TN_OK;
+}
+
+tn_status tn_session_prefix_note(tn_session *s, int32_t seq, uint64_t key, const tn_token *tokens, int32_t n_tokens) {
+    TN_TRY(check_prefixes(s, seq));
+    tn__prefixes *x = &s->prefixes;
+    const tn__page_table *t = remembered_pages(s);
+    int32_t first, last;
+    if (n_tokens < 1 || !tokens) return tn_fail(TN_E_INVALID, "tn_session_prefix_note: no tokens");
+    if (!tn__pages_extent(t, seq, &first, &last) || last != n_tokens - 1 || n_tokens > x->n_prompt ||
+        !is_gapless(t, seq, last))
+        return tn_fail(TN_E_STATE, "sequence %d does not hold %d tokens from its beginning on", seq, n_tokens);
+    for (int32_t i = 0; i < t->sequences[seq].n; i++)
+        if (tn__pages_shared(t, seq, i))
+            return tn_fail(TN_E_STATE, "sequence %d shares cells with others: they have their tokens", seq);
+    (void)hash_prompt(x, key, tokens, n_tokens);
+    for (int32_t i = 0; i < t->sequences[seq].n; i++) {
+        const tn_page_run run = tn__page_run_at(t, seq, i);
+        for (int32_t c = 0; c < run.count; c++) {
+            x->tokens[run.cell + c] = tokens[run.first + c];
+            x->hashes[run.cell + c] = x->prompt[run.first + c];
+        }
+    }
+    x->owners[seq] = (tn__prefix_owner){key, true};
+    return TN_OK;
+}
+
 tn_prefix_usage tn_session_prefix_usage(tn_session *s) {
+    if (!s) return (tn_prefix_usage){0};
     const tn__prefixes *x = &s->prefixes;
     tn_prefix_usage usage = {.limit = x->n, .asked = x->asked, .taken = x->taken, .evicted = x->evicted};
     if (!x->n) return usage;

@@ -17,12 +17,15 @@ tn_status tn_session_seq_remove(tn_session *s, int32_t seq, int32_t from, int32_
         for (int32_t i = 0; t->n_pages && i < t->n_seqs; i++)
             if (seq < 0 || i == seq) TN_TRY(tn__pages_remove(t, i, from, to));
     }
+    for (int32_t i = 0; from <= 0 && to < 0 && i < s->plan->kv.n_seqs; i++)
+        if (seq < 0 || i == seq) tn__prefixes_forget_owner(s, i);
     return TN_OK;
 }
 
 tn_status tn_session_seq_copy(tn_session *s, int32_t source, int32_t target, int32_t from, int32_t to) {
     TN_TRY(check_sequence(s, source, false));
     TN_TRY(check_sequence(s, target, false));
+    tn__prefixes_copy_owner(s, source, target);
     for (int g = 0; g < TN__CACHE_GROUPS; g++)
         if (s->plan->kv.groups[g].n_pages) TN_TRY(tn__pages_copy(&s->plan->kv.groups[g], source, target, from, to));
     return TN_OK;

@@ -264,9 +264,11 @@ tn_status tn_session_state_set(tn_session *s, int32_t seq, const void *from, siz
     if (!from) return tn_fail(TN_E_INVALID, "tn_session_state_set: NULL argument");
     state_header h;
     TN_TRY(check_state_header(s, seq, from, size, &h));
-    TN_TRY(check_state_runs(s, seq, from, &h));
+    tn_status status;
+    do status = check_state_runs(s, seq, from, &h);
+    while (status == TN_E_FULL && tn__prefixes_evict(s));
+    TN_TRY(status);
     int32_t *pages[TN__CACHE_GROUPS] = {0};
-    tn_status status = TN_OK;
     for (int g = 0; g < TN__CACHE_GROUPS; g++) {
         pages[g] = tn_malloc(((size_t)s->plan->kv.groups[g].n_pages + 1) * sizeof *pages[g]);
         if (!pages[g]) status = TN_E_NOMEM;

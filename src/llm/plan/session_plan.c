@@ -36,6 +36,9 @@ static tn_status fill_session_params(const tn_model *m, tn_session_params *p) {
                        (int)TN__MIN_FFN_CHUNK);
     if (p->n_prefixes < 0 || p->n_prefixes > 65536)
         return tn_fail(TN_E_INVALID, "%d kept prefixes; 0 to 65536 are possible", p->n_prefixes);
+    if (p->n_prefixes && !m->h.causal)
+        return tn_fail(TN_E_UNSUPPORTED, "%s is an encoder: its sequences have no prefixes that others could use",
+                       m->arch->info.name);
     if (p->page < 0 || p->page > TN__MOVE_CELLS)
         return tn_fail(TN_E_INVALID, "pages have 1 to %d cells, not %d", TN__MOVE_CELLS, p->page);
     if (p->n_seqs > 65536) return tn_fail(TN_E_INVALID, "%d sequences; at most 65536 are possible", p->n_seqs);

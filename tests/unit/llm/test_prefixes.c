@@ -1,0 +1,595 @@
+/* Kept prefixes: a sequence that takes a prefix computes what a cold one computes, for every architecture; nothing is
+ * taken that depends on other tokens, positions or keys; kept prefixes never take room from sequences; their memory
+ * is planned to the byte. */
+#include "support.h"
+
+#include "models/reference_models.h"
+#include "tenon/arch.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Texts are shorter than the pool, so that layers with windows have pages of their own. */
+enum { CONTEXT = 256, POOL = 2048, PAGE = 16, UBATCH = 32, SEQS = 4, KEPT = 16, VOCAB = 64, WINDOW = 16 };
+
+/* ---- Models and sessions ---- */
+
+typedef struct prefix_case {
+    tn_model *model;
+    tn_session *warm, *cold; /* with kept prefixes; without */
+    bool windows;
+    const char *name;
+} prefix_case;
+
+static char prefix_model_path[64];
+
+static tn_session_params prefix_params(int32_t n_ctx, int32_t n_prefixes) {
+    tn_session_params p = tn_session_params_default();
+    p.devices[0] = "cpu";
+    p.n_ctx = n_ctx;
+    p.n_batch = p.n_ctx;
+    p.n_ubatch = UBATCH;
+    p.n_seqs = SEQS;
+    p.n_prefixes = n_prefixes;
+    p.page = PAGE;
+    p.n_threads = 1;
+    p.cache_k = p.cache_v = TN_F32;
+    return p;
+}
+
+static void open_case(prefix_case *c, const char *arch, int32_t n_ctx, int32_t n_prefixes) {
+    const tiny_options options = {.arch = arch, .context = POOL, .vocab = VOCAB};
+    assert_ok(tiny_model_write(prefix_model_path, &options));
+    *c = (prefix_case){.name = arch};
+    assert_ok(tn_model_open(prefix_model_path, NULL, &c->model));
+    const tn_session_params warm = prefix_params(n_ctx, n_prefixes), cold = prefix_params(POOL, 0);
+    assert_ok(tn_session_open(c->model, &warm, &c->warm));
+    assert_ok(tn_session_open(c->model, &cold, &c->cold));
+    c->windows = tn_model_get_info(c->model).n_window > 0;
+}
+static void close_case(prefix_case *c) {
+    tn_session_free(c->warm);
+    tn_session_free(c->cold);
+    tn_model_close(c->model);
+}
+
+static const char *const some_archs[] = {"llama", "gemma2", "gemma3", "phi3", "gpt2", NULL};
+
+/* Runs a test on every causal architecture, or on some. */
+static void on_archs(bool all, void (*test)(prefix_case *c), int32_t n_ctx, int32_t n_prefixes) {
+    prefix_case c;
+    for (size_t i = 0; tn_arch_at(i); i++) {
+        const tn_arch *arch = tn_arch_at(i);
+        bool wanted = all;
+        for (size_t k = 0; some_archs[k]; k++) wanted = wanted || strcmp(some_archs[k], arch->name) == 0;
+        if (!wanted || arch->traits & TN_ARCH_ENCODER) continue;
+        open_case(&c, arch->name, n_ctx, n_prefixes);
+        test(&c);
+        close_case(&c);
+    }
+}
+
+/* Text number `text`: the same tokens every time. */
+static void make_text(tn_token *tokens, int32_t n, uint32_t text) {
+    for (int32_t i = 0; i < n; i++) tokens[i] = (tn_token)((text * 2654435761u + (uint32_t)i * 40503u) >> 9) % 60 + 3;
+}
+
+static tn_status decode_from(tn_session *s, int32_t seq, const tn_token *tokens, int32_t from, int32_t to) {
+    int32_t seqs[CONTEXT], positions[CONTEXT];
+    for (int32_t i = from; i < to; i++) {
+        seqs[i - from] = seq;
+        positions[i - from] = i;
+    }
+    const tn_batch batch = {.n_tokens = to - from, .tokens = tokens + from, .seqs = seqs, .positions = positions};
+    return tn_session_decode(s, &batch);
+}
+
+/* The last row of the warm session against a cold one that decodes all tokens. */
+static void compare_cold(prefix_case *c, const tn_token *tokens, int32_t n, const char *what) {
+    nmse error = {0};
+    assert_ok(tn_session_seq_remove(c->cold, 0, 0, -1));
+    assert_ok(decode_from(c->cold, 0, tokens, 0, n));
+    nmse_add(&error, tn_session_logits(c->warm, -1), tn_session_logits(c->cold, -1), VOCAB);
+    if (!(nmse_value(&error) <= 1e-10)) fail_msg("%s, %s: NMSE %g", c->name, what, nmse_value(&error));
+}
+
+/* Begins the empty sequence with these tokens, as a cold one would. Returns how many were taken. */
+static int32_t begin_sequence(prefix_case *c, int32_t seq, uint64_t key, const tn_token *tokens, int32_t n,
+                              const char *what) {
+    int32_t taken = -1;
+    assert_ok(tn_session_prefix_take(c->warm, seq, key, tokens, n - 1, &taken));
+    assert_true(taken >= 0 && taken < n);
+    assert_int_equal(tn_session_seq_last(c->warm, seq), taken - 1);
+    assert_ok(decode_from(c->warm, seq, tokens, taken, n));
+    compare_cold(c, tokens, n, what);
+    return taken;
+}
+static void end_sequence(prefix_case *c, int32_t seq) {
+    assert_ok(tn_session_prefix_keep(c->warm, seq));
+    assert_ok(tn_session_seq_remove(c->warm, seq, 0, -1));
+}
+
+/* ---- Taking ---- */
+
+static void check_takes(prefix_case *c) {
+    tn_token a[CONTEXT], branch[CONTEXT];
+    make_text(a, CONTEXT, 1);
+    make_text(branch, CONTEXT, 2);
+    memcpy(branch, a, 41 * sizeof *a);
+    branch[41] = a[41] == 5 ? 6 : 5;
+    assert_int_equal(begin_sequence(c, 0, 0, a, 70, "cold"), 0);
+    end_sequence(c, 0);
+    assert_int_equal(begin_sequence(c, 1, 0, a, 70, "the same again"), 69);
+    end_sequence(c, 1);
+    assert_int_equal(begin_sequence(c, 0, 0, a, 90, "continued"), 70);
+    end_sequence(c, 0);
+    /* Where windows are gone, the branch begins anew. */
+    const int32_t taken = begin_sequence(c, 2, 0, branch, 80, "a branch");
+    if (taken != (c->windows ? 0 : 41)) fail_msg("%s: %d taken", c->name, taken);
+    end_sequence(c, 2);
+    assert_int_equal(begin_sequence(c, 3, 0, a, 90, "the longer one again"), 89);
+    assert_int_equal(begin_sequence(c, 2, 0, branch, 80, "the branch again"), 79);
+    const tn_prefix_usage usage = tn_session_prefix_usage(c->warm);
+    assert_true(usage.kept >= 2 && usage.kept <= 4);
+    assert_int_equal(usage.asked, 69 + 69 + 89 + 79 + 89 + 79);
+    assert_int_equal(usage.taken, 69 + 70 + taken + 89 + 79);
+    assert_int_equal(usage.evicted, 0);
+    end_sequence(c, 3);
+    end_sequence(c, 2);
+    assert_int_equal(tn_session_prefix_usage(c->warm).cells, tn_session_cache_usage(c->warm).used);
+}
+static void prefixes_are_taken(void **state) {
+    (void)state;
+    on_archs(true, check_takes, POOL, KEPT);
+}
+
+/* Windows: after `n` tokens only lengths whose window is held can be continued. */
+static void check_windows(prefix_case *c) {
+    tn_token a[CONTEXT];
+    if (!c->windows) return;
+    make_text(a, CONTEXT, 3);
+    (void)begin_sequence(c, 0, 0, a, 100, "cold");
+    end_sequence(c, 0);
+    for (int32_t n = 2; n <= 120; n++) {
+        const int32_t taken = begin_sequence(c, 1, 0, a, n, "every length");
+        /* The last micro-batch began at 96: what it and the window before it hold. */
+        assert_true(taken == (n - 1 < 100 ? n - 1 : 100) || taken == 0);
+        if (n - 1 < 96 - WINDOW && taken) fail_msg("%s: %d taken", c->name, taken);
+        if (n - 1 >= 96) assert_true(taken > 0);
+        assert_ok(tn_session_seq_remove(c->warm, 1, 0, -1));
+    }
+}
+static void only_held_windows_are_taken(void **state) {
+    (void)state;
+    on_archs(true, check_windows, POOL, KEPT);
+}
+
+static void check_keys(prefix_case *c) {
+    tn_token a[CONTEXT];
+    make_text(a, CONTEXT, 4);
+    assert_int_equal(begin_sequence(c, 0, 1, a, 50, "key 1"), 0);
+    assert_int_equal(begin_sequence(c, 1, 2, a, 50, "key 2, key 1 is live"), 0);
+    end_sequence(c, 0);
+    end_sequence(c, 1);
+    assert_int_equal(begin_sequence(c, 0, 3, a, 50, "key 3"), 0);
+    assert_int_equal(begin_sequence(c, 1, 1, a, 50, "key 1 again"), 49);
+    /* A sequence that begins without taking leaves nothing, whatever key was there before. */
+    assert_ok(tn_session_seq_remove(c->warm, -1, 0, -1));
+    tn_session_prefix_clear(c->warm);
+    assert_ok(decode_from(c->warm, 1, a, 0, 50));
+    assert_ok(tn_session_prefix_keep(c->warm, 1));
+    assert_int_equal(begin_sequence(c, 2, 1, a, 50, "nothing was left"), 0);
+}
+static void keys_are_separate(void **state) {
+    (void)state;
+    on_archs(false, check_keys, POOL, KEPT);
+}
+
+static void check_live(prefix_case *c) {
+    tn_token a[CONTEXT], b[CONTEXT];
+    make_text(a, CONTEXT, 5);
+    memcpy(b, a, sizeof b);
+    for (int32_t i = 60; i < CONTEXT; i++) b[i] = a[i] == 7 ? 8 : 7;
+    (void)begin_sequence(c, 0, 0, a, 60, "cold");
+    assert_int_equal(begin_sequence(c, 1, 0, b, 61, "from a live sequence"), 60);
+    for (int32_t n = 61; n < 80; n++) {
+        assert_ok(decode_from(c->warm, 0, a, n - 1, n));
+        compare_cold(c, a, n, "the source goes on");
+        assert_ok(decode_from(c->warm, 1, b, n, n + 1));
+        compare_cold(c, b, n + 1, "the other goes on");
+    }
+}
+static void live_sequences_are_sources(void **state) {
+    (void)state;
+    on_archs(false, check_live, POOL, KEPT);
+}
+
+/* ---- What must not be taken ---- */
+
+static void check_shift(prefix_case *c) {
+    tn_token a[CONTEXT], joined[CONTEXT];
+    make_text(a, CONTEXT, 6);
+    memcpy(joined, a, sizeof joined);
+    memmove(joined + 10, a + 20, 60 * sizeof *a);
+    (void)begin_sequence(c, 0, 0, a, 60, "cold");
+    assert_ok(tn_session_prefix_keep(c->warm, 0)); /* the shift copies its cells */
+    assert_ok(tn_session_seq_remove(c->warm, 0, 10, 20));
+    const tn_status status = tn_session_seq_shift(c->warm, 0, 20, -1, -10);
+    if (status == TN_E_UNSUPPORTED) return;
+    assert_ok(status);
+    assert_ok(decode_from(c->warm, 0, joined, 50, 54));
+    assert_true(begin_sequence(c, 1, 0, joined, 54, "live, shifted") <= 10);
+    assert_ok(tn_session_seq_remove(c->warm, 1, 0, -1));
+    end_sequence(c, 0);
+    assert_true(begin_sequence(c, 1, 0, joined, 54, "kept, shifted") <= 10);
+    assert_int_equal(begin_sequence(c, 2, 0, a, 60, "kept before the shift"), 59);
+}
+static void shifted_cells_are_not_taken(void **state) {
+    (void)state;
+    on_archs(true, check_shift, POOL, KEPT);
+}
+
+static void check_gaps(prefix_case *c) {
+    tn_token a[CONTEXT], other[CONTEXT];
+    make_text(a, CONTEXT, 7);
+    memcpy(other, a, sizeof other);
+    for (int32_t i = 10; i < 20; i++) other[i] = a[i] == 9 ? 10 : 9;
+    (void)begin_sequence(c, 0, 0, a, 40, "cold");
+    assert_ok(tn_session_seq_remove(c->warm, 0, 10, 20));
+    assert_ok(decode_from(c->warm, 0, a, 40, 60));
+    end_sequence(c, 0);
+    assert_true(begin_sequence(c, 1, 0, a, 60, "a gap") <= 10);
+    assert_ok(tn_session_seq_remove(c->warm, -1, 0, -1));
+    tn_session_prefix_clear(c->warm);
+    if (c->windows) return; /* what fills the gap is out of the window's reach */
+    (void)begin_sequence(c, 0, 0, a, 40, "cold");
+    assert_ok(tn_session_seq_remove(c->warm, 0, 10, 20));
+    assert_ok(decode_from(c->warm, 0, other, 10, 20));
+    assert_ok(decode_from(c->warm, 0, other, 40, 60));
+    end_sequence(c, 0);
+    assert_true(begin_sequence(c, 1, 0, other, 60, "a filled gap") <= 20);
+    assert_ok(tn_session_seq_remove(c->warm, 1, 0, -1));
+    assert_true(begin_sequence(c, 1, 0, a, 60, "a filled gap, the old tokens") <= 10);
+}
+static void gaps_are_not_taken(void **state) {
+    (void)state;
+    on_archs(false, check_gaps, POOL, KEPT);
+}
+
+/* Cells that were computed after other tokens than those that come before them now. */
+static void check_mixed(prefix_case *c) {
+    tn_token a[CONTEXT], b[CONTEXT], mixed[CONTEXT];
+    make_text(a, CONTEXT, 8);
+    make_text(b, CONTEXT, 9);
+    memcpy(mixed, b, sizeof mixed);
+    memcpy(mixed, a, 12 * sizeof *a);
+    (void)begin_sequence(c, 0, 0, a, 12, "cold");
+    (void)begin_sequence(c, 1, 0, b, 40, "cold");
+    assert_ok(tn_session_seq_copy(c->warm, 1, 0, 12, 40));
+    assert_ok(decode_from(c->warm, 0, mixed, 40, 50));
+    assert_true(begin_sequence(c, 2, 0, mixed, 50, "parts of two, live") <= 12);
+    assert_ok(tn_session_seq_remove(c->warm, 2, 0, -1));
+    end_sequence(c, 0);
+    assert_true(begin_sequence(c, 2, 0, mixed, 50, "parts of two") <= 12);
+    assert_ok(tn_session_seq_remove(c->warm, 2, 0, -1));
+    /* Of one only: the copy is as good as the source. */
+    assert_ok(tn_session_seq_copy(c->warm, 1, 3, 0, -1));
+    assert_ok(tn_session_seq_remove(c->warm, 1, 0, -1));
+    assert_int_equal(begin_sequence(c, 2, 0, b, 41, "a copy"), 40);
+}
+static void parts_of_several_sequences_are_not_taken(void **state) {
+    (void)state;
+    on_archs(false, check_mixed, POOL, KEPT);
+}
+
+/* A loaded state lies in cells that held other tokens. */
+static void check_state_tokens(prefix_case *c) {
+    tn_token a[CONTEXT], b[CONTEXT];
+    size_t size;
+    const int32_t n = PAGE - 3; /* one page, which the state gets as well */
+    make_text(a, CONTEXT, 10);
+    make_text(b, CONTEXT, 11);
+    (void)begin_sequence(c, 0, 0, b, n, "cold");
+    assert_ok(tn_session_state_size(c->warm, 0, &size));
+    void *bytes = malloc(size);
+    assert_ok(tn_session_state_get(c->warm, 0, bytes, size));
+    assert_ok(tn_session_seq_remove(c->warm, 0, 0, -1));
+    (void)begin_sequence(c, 0, 0, a, n, "cold");
+    assert_ok(tn_session_seq_remove(c->warm, 0, 0, -1));
+    assert_ok(tn_session_state_set(c->warm, 0, bytes, size));
+    assert_int_equal(begin_sequence(c, 1, 0, a, n, "the tokens before"), 0);
+    assert_ok(tn_session_seq_remove(c->warm, 1, 0, -1));
+    assert_int_equal(begin_sequence(c, 1, 0, b, n, "tokens that are not known"), 0);
+    assert_ok(tn_session_seq_remove(c->warm, 1, 0, -1));
+    assert_fails(TN_E_STATE, tn_session_prefix_note(c->warm, 0, 0, b, n - 1));
+    assert_fails(TN_E_STATE, tn_session_prefix_note(c->warm, 1, 0, b, n));
+    assert_ok(tn_session_prefix_note(c->warm, 0, 0, b, n));
+    end_sequence(c, 0);
+    assert_int_equal(begin_sequence(c, 1, 0, b, n + 1, "noted tokens"), n);
+    assert_ok(tn_session_seq_remove(c->warm, 1, 0, -1));
+    /* Forgetting: what the tokens begin with, and what begins with them. */
+    assert_ok(tn_session_prefix_forget(c->warm, 1, b, n));
+    assert_int_equal(tn_session_prefix_usage(c->warm).kept, 1);
+    assert_ok(tn_session_prefix_forget(c->warm, 0, b, n));
+    assert_int_equal(tn_session_prefix_usage(c->warm).kept, 0);
+    assert_int_equal(tn_session_cache_usage(c->warm).used, 0);
+    free(bytes);
+}
+static void states_have_no_tokens_until_they_are_noted(void **state) {
+    (void)state;
+    on_archs(false, check_state_tokens, POOL, KEPT);
+}
+
+/* ---- Room ---- */
+
+enum { TIGHT = 96 };
+
+static void check_pressure(prefix_case *c) {
+    tn_token text[CONTEXT];
+    for (uint32_t i = 0; i < 40; i++) { /* each fills most of the context, and keeps it */
+        const int32_t n = 20 + (int32_t)(i * 13 % 70);
+        make_text(text, CONTEXT, 20 + i % 7);
+        (void)begin_sequence(c, (int32_t)(i % SEQS), 0, text, n, "under pressure");
+        if (i % 3 == 0) assert_ok(tn_session_prefix_keep(c->warm, (int32_t)(i % SEQS)));
+        end_sequence(c, (int32_t)(i % SEQS));
+    }
+    assert_true(tn_session_prefix_usage(c->warm).evicted > 0);
+    /* Shifts and states need room as well. */
+    make_text(text, CONTEXT, 50);
+    (void)begin_sequence(c, 0, 0, text, TIGHT / 2, "before a shift");
+    assert_ok(tn_session_prefix_keep(c->warm, 0));
+    make_text(text, CONTEXT, 51);
+    (void)begin_sequence(c, 1, 0, text, TIGHT / 2 - 1, "beside it");
+    end_sequence(c, 1);
+    assert_ok(tn_session_seq_remove(c->warm, 0, 4, 8));
+    const tn_status status = tn_session_seq_shift(c->warm, 0, 8, -1, -4);
+    assert_true(status == TN_OK || status == TN_E_UNSUPPORTED);
+    size_t size;
+    assert_ok(tn_session_state_size(c->warm, 0, &size));
+    void *bytes = malloc(size);
+    assert_ok(tn_session_state_get(c->warm, 0, bytes, size));
+    end_sequence(c, 0);
+    for (uint32_t i = 0; i < 3; i++) {
+        make_text(text, CONTEXT, 60 + i);
+        (void)begin_sequence(c, 1, 0, text, 40, "before a state");
+        end_sequence(c, 1);
+    }
+    assert_ok(tn_session_state_set(c->warm, 0, bytes, size));
+    free(bytes);
+}
+static void kept_prefixes_make_room(void **state) {
+    (void)state;
+    on_archs(true, check_pressure, TIGHT, KEPT);
+}
+
+/* ---- Conversations ---- */
+
+enum { HISTORIES = 24, STEPS = 120 };
+
+typedef struct conversation {
+    tn_token tokens[CONTEXT];
+    int32_t n;
+    uint64_t key;
+} conversation;
+
+typedef struct fuzz_state {
+    prefix_case *c;
+    conversation histories[HISTORIES], live[SEQS]; /* n == 0: none */
+    int32_t limit;
+    uint64_t random;
+} fuzz_state;
+
+static uint32_t pick(fuzz_state *f, uint32_t n) {
+    f->random = f->random * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(f->random >> 33) % n;
+}
+/* Tokens of all sequences, shared or not. */
+static int32_t live_tokens(const fuzz_state *f) {
+    int32_t n = 0;
+    for (int i = 0; i < SEQS; i++) n += f->live[i].n;
+    return n;
+}
+
+/* A turn: a branch of some history and a few new tokens. */
+static void fuzz_begin(fuzz_state *f, int32_t seq) {
+    conversation *x = &f->live[seq];
+    *x = f->histories[pick(f, HISTORIES)];
+    if (pick(f, 3) == 0) x->n = (int32_t)pick(f, (uint32_t)x->n + 1);
+    if (pick(f, 8) == 0) x->key ^= 1;
+    const int32_t room = f->limit - (live_tokens(f) - x->n), more = 1 + (int32_t)pick(f, 12), most = 80;
+    if (room < 4) {
+        x->n = 0;
+        return;
+    }
+    if (x->n + more > room || x->n + more > most) x->n = 0;
+    for (int32_t i = 0; i < more && x->n < room; i++) x->tokens[x->n++] = (tn_token)(3 + pick(f, 50));
+    (void)begin_sequence(f->c, seq, x->key, x->tokens, x->n, "a turn");
+}
+
+static void fuzz_continue(fuzz_state *f, int32_t seq) {
+    conversation *x = &f->live[seq];
+    if (x->n == CONTEXT || live_tokens(f) + 1 > f->limit) return;
+    x->tokens[x->n++] = (tn_token)(3 + pick(f, 50));
+    assert_ok(decode_from(f->c->warm, seq, x->tokens, x->n - 1, x->n));
+    compare_cold(f->c, x->tokens, x->n, "a token");
+}
+
+static void fuzz_end(fuzz_state *f, int32_t seq) {
+    conversation *x = &f->live[seq];
+    f->histories[pick(f, HISTORIES)] = *x;
+    if (pick(f, 4) == 0 && x->n > 12) { /* a shift, after which only the beginning may be kept */
+        assert_ok(tn_session_seq_remove(f->c->warm, seq, 3, 6));
+        (void)tn_session_seq_shift(f->c->warm, seq, 6, -1, -3);
+    }
+    if (pick(f, 5))
+        end_sequence(f->c, seq);
+    else
+        assert_ok(tn_session_seq_remove(f->c->warm, seq, 0, -1));
+    x->n = 0;
+}
+
+static void fuzz_conversations(prefix_case *c) {
+    static fuzz_state f;
+    memset(&f, 0, sizeof f);
+    f.c = c;
+    f.limit = tn_session_get_params(c->warm).n_ctx;
+    f.random = 12345;
+    for (uint32_t i = 0; i < HISTORIES; i++) {
+        make_text(f.histories[i].tokens, CONTEXT, 100 + i % 5);
+        f.histories[i].n = 8 + (int32_t)(i * 3 % 30);
+        f.histories[i].key = i % 2;
+    }
+    for (int step = 0; step < (getenv("TENON_LONG") ? 40 * STEPS : STEPS); step++) {
+        const int32_t seq = (int32_t)pick(&f, SEQS);
+        if (!f.live[seq].n)
+            fuzz_begin(&f, seq);
+        else if (pick(&f, 3))
+            fuzz_continue(&f, seq);
+        else
+            fuzz_end(&f, seq);
+        if (pick(&f, 12) == 0 && f.live[seq].n) assert_ok(tn_session_prefix_keep(c->warm, seq));
+        if (pick(&f, 40) == 0) assert_ok(tn_session_defragment(c->warm));
+    }
+    const tn_prefix_usage usage = tn_session_prefix_usage(c->warm);
+    assert_true(usage.taken > 0 && usage.taken <= usage.asked);
+}
+static void conversations_equal_cold_ones(void **state) {
+    (void)state;
+    on_archs(true, fuzz_conversations, 160, 6);
+    on_archs(false, fuzz_conversations, POOL, 6); /* with windows, of which fewer fit than prefixes are kept */
+}
+
+/* ---- Memory ---- */
+
+static _Atomic size_t live_bytes, live_blocks;
+
+static void *count_alloc(void *user, size_t size, size_t align) {
+    (void)user;
+    atomic_fetch_add(&live_bytes, size);
+    atomic_fetch_add(&live_blocks, 1);
+    return aligned_alloc(align, (size + align - 1) / align * align);
+}
+static void count_free(void *user, void *pointer, size_t size) {
+    (void)user;
+    atomic_fetch_sub(&live_bytes, size);
+    atomic_fetch_sub(&live_blocks, 1);
+    free(pointer);
+}
+
+/* Bytes that were asked for: each block has a header beside them. */
+static size_t asked_bytes(void) {
+    const size_t before = atomic_load(&live_bytes);
+    void *one = tn_malloc(1);
+    const size_t header = atomic_load(&live_bytes) - before - 1;
+    tn_free(one);
+    return before - header * atomic_load(&live_blocks);
+}
+
+/* Bytes planned on the host beside tensors, and those that a session took from the heap. */
+static void measure_session(const char *arch, int32_t n_prefixes, size_t *planned, size_t *cache, size_t *taken) {
+    tn_model *model;
+    tn_session_plan *plan;
+    tn_session *session;
+    tn_fit fit, now;
+    const tiny_options options = {.arch = arch, .context = POOL, .vocab = VOCAB};
+    assert_ok(tiny_model_write(prefix_model_path, &options));
+    assert_ok(tn_model_open(prefix_model_path, NULL, &model));
+    const tn_session_params p = prefix_params(POOL, n_prefixes);
+    const size_t before = asked_bytes();
+    assert_ok(tn_session_plan_new(model, &p, &plan));
+    assert_ok(tn_session_plan_fit(plan, &fit));
+    assert_ok(tn_session_new(plan, &session));
+    *taken = asked_bytes() - before;
+    assert_ok(tn_session_memory(session, &now));
+    assert_int_equal(now.devices[0].staging, fit.devices[0].staging);
+    assert_int_equal(now.devices[0].cache, fit.devices[0].cache);
+    *planned = fit.devices[0].staging;
+    *cache = fit.devices[0].cache;
+    tn_fit_free(&fit);
+    tn_fit_free(&now);
+    tn_session_free(session);
+    tn_session_plan_free(plan);
+    tn_model_close(model);
+}
+
+static void memory_is_planned(void **state) {
+    (void)state;
+    for (size_t i = 0; some_archs[i]; i++) {
+        size_t planned[2], cache[2], taken[2];
+        measure_session(some_archs[i], 0, &planned[0], &cache[0], &taken[0]);
+        measure_session(some_archs[i], 40, &planned[1], &cache[1], &taken[1]);
+        assert_true(planned[1] > planned[0]);
+        /* The cache's buffers are on the heap of this device as well. */
+        assert_int_equal(taken[1] - taken[0], planned[1] - planned[0] + (cache[1] - cache[0]));
+    }
+}
+
+/* ---- Arguments ---- */
+
+static void arguments_are_checked(void **state) {
+    (void)state;
+    prefix_case c;
+    tn_token a[CONTEXT];
+    int32_t taken;
+    make_text(a, CONTEXT, 1);
+    open_case(&c, "llama", CONTEXT, KEPT);
+    assert_fails(TN_E_UNSUPPORTED, tn_session_prefix_take(c.cold, 0, 0, a, 4, &taken));
+    assert_fails(TN_E_UNSUPPORTED, tn_session_prefix_keep(c.cold, 0));
+    assert_fails(TN_E_UNSUPPORTED, tn_session_prefix_note(c.cold, 0, 0, a, 4));
+    assert_fails(TN_E_UNSUPPORTED, tn_session_prefix_forget(c.cold, 0, a, 4));
+    assert_fails(TN_E_INVALID, tn_session_prefix_take(c.warm, SEQS, 0, a, 4, &taken));
+    assert_fails(TN_E_INVALID, tn_session_prefix_take(c.warm, 0, 0, a, -1, &taken));
+    assert_fails(TN_E_INVALID, tn_session_prefix_take(c.warm, 0, 0, NULL, 4, &taken));
+    assert_fails(TN_E_INVALID, tn_session_prefix_take(c.warm, 0, 0, a, 4, NULL));
+    assert_fails(TN_E_INVALID, tn_session_prefix_take(NULL, 0, 0, a, 4, &taken));
+    assert_int_equal(tn_session_prefix_usage(NULL).limit, 0);
+    assert_int_equal(tn_session_prefix_usage(c.cold).limit, 0);
+    assert_int_equal(tn_session_prefix_usage(c.warm).limit, KEPT);
+    tn_session_prefix_clear(NULL);
+    assert_ok(tn_session_prefix_keep(c.warm, 0)); /* of nothing */
+    assert_ok(decode_from(c.warm, 0, a, 0, 3));
+    assert_fails(TN_E_STATE, tn_session_prefix_take(c.warm, 0, 0, a, 4, &taken));
+    close_case(&c);
+    tn_session *session;
+    tn_model *model;
+    const tiny_options options = {.arch = "bert"};
+    assert_ok(tiny_model_write(prefix_model_path, &options));
+    assert_ok(tn_model_open(prefix_model_path, NULL, &model));
+    tn_session_params p = prefix_params(CONTEXT, KEPT);
+    assert_fails(TN_E_UNSUPPORTED, tn_session_open(model, &p, &session));
+    tn_model_close(model);
+}
+
+static int make_prefix_path(void **state) {
+    (void)state;
+    strcpy(prefix_model_path, "/tmp/tenon-prefixes-XXXXXX");
+    int file = mkstemp(prefix_model_path);
+    if (file >= 0) close(file);
+    return file < 0;
+}
+static int remove_prefix_path(void **state) {
+    (void)state;
+    return unlink(prefix_model_path);
+}
+
+int main(void) {
+    const tn_allocator counting = {count_alloc, count_free, NULL};
+    tn_set_allocator(&counting);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(prefixes_are_taken),
+        cmocka_unit_test(only_held_windows_are_taken),
+        cmocka_unit_test(keys_are_separate),
+        cmocka_unit_test(live_sequences_are_sources),
+        cmocka_unit_test(shifted_cells_are_not_taken),
+        cmocka_unit_test(gaps_are_not_taken),
+        cmocka_unit_test(parts_of_several_sequences_are_not_taken),
+        cmocka_unit_test(states_have_no_tokens_until_they_are_noted),
+        cmocka_unit_test(kept_prefixes_make_room),
+        cmocka_unit_test(conversations_equal_cold_ones),
+        cmocka_unit_test(memory_is_planned),
+        cmocka_unit_test(arguments_are_checked),
+    };
+    return cmocka_run_group_tests(tests, make_prefix_path, remove_prefix_path);
+}
