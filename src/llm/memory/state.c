@@ -104,13 +104,16 @@ static char *put_runs(const tn_session *s, int group, int32_t seq, char *p) {
 }
 
 /* Reads the rows of the state's cells from a cache tensor, adjacent ones together. */
-static tn_status read_state_rows(const tn_tensor *t, const int32_t *numbers, char **to) {
+static tn_status read_state_rows(tn_session *s, const tn_tensor *t, const int32_t *numbers, char **to) {
     const int32_t cells = (int32_t)t->ne[1];
     for (int32_t i = 0; i < cells;) {
         int32_t end = i;
         while (end < cells && numbers[end] >= 0) end++;
         size_t bytes = (size_t)(end - i) * t->nb[1];
-        if (bytes) TN_TRY(tn_tensor_get_at(t, *to, (size_t)i * t->nb[1], bytes));
+        if (bytes) {
+            TN_TRY(tn_sched_check_abort(s->plan->sched));
+            TN_TRY(tn_tensor_get_at(t, *to, (size_t)i * t->nb[1], bytes));
+        }
         *to += bytes;
         i = end + 1;
     }
@@ -129,8 +132,8 @@ tn_status tn_session_state_get(tn_session *s, int32_t seq, void *to, size_t size
     for (int32_t i = 0; i < s->plan->kv.n_layer; i++) {
         const tn__kv_layer *l = &s->plan->kv.layers[i];
         const int32_t *numbers = s->plan->kv.groups[l->group].numbers;
-        TN_TRY(read_state_rows(l->k, numbers, &p));
-        TN_TRY(read_state_rows(l->v, numbers, &p));
+        TN_TRY(read_state_rows(s, l->k, numbers, &p));
+        TN_TRY(read_state_rows(s, l->v, numbers, &p));
     }
     uint64_t sum = tn__hash_bytes(to, (size_t)(p - (char *)to), 0);
     memcpy(p, &sum, sizeof sum);
@@ -249,10 +252,12 @@ static tn_status place_state(tn_session *s, int group, int32_t seq, const state_
     return TN_OK;
 }
 
-static tn_status write_state_rows(tn_tensor *t, int32_t page, const int32_t *pages, uint32_t n, const char **from) {
+static tn_status write_state_rows(tn_session *s, tn_tensor *t, int32_t page, const int32_t *pages, uint32_t n,
+                                  const char **from) {
     for (uint32_t i = 0, count; i < n; i += count) {
         count = TN__MIN((uint32_t)page, n - i);
         const size_t cell = (size_t)pages[i / (uint32_t)page] * (size_t)page;
+        TN_TRY(tn_sched_check_abort(s->plan->sched));
         TN_TRY(tn_tensor_set_at(t, *from, cell * t->nb[1], count * t->nb[1]));
         *from += count * t->nb[1];
     }
@@ -288,8 +293,8 @@ tn_status tn_session_state_set(tn_session *s, int32_t seq, const void *from, siz
         for (int32_t i = 0; i < s->plan->kv.n_layer && status == TN_OK; i++) {
             const tn__kv_layer *l = &s->plan->kv.layers[i];
             const int32_t page = s->plan->kv.groups[l->group].page;
-            status = write_state_rows(l->k, page, pages[l->group], h.cells[l->group], &p);
-            if (status == TN_OK) status = write_state_rows(l->v, page, pages[l->group], h.cells[l->group], &p);
+            status = write_state_rows(s, l->k, page, pages[l->group], h.cells[l->group], &p);
+            if (status == TN_OK) status = write_state_rows(s, l->v, page, pages[l->group], h.cells[l->group], &p);
         }
         /* No part of a state stays. */
         if (status != TN_OK) (void)tn_session_seq_remove(s, seq, 0, -1);

@@ -224,12 +224,48 @@ static int remove_model_path(void **state) {
     return unlink(model_path);
 }
 
+/* A state is saved as a whole or not at all; a load that is stopped leaves the sequence empty. */
+static void saving_and_loading_a_state_can_be_stopped(void **state) {
+    (void)state;
+    tn_model *model = open_tiny_model(&(tiny_options){.layers = 3});
+    tn_session_params p = abort_params("cpu");
+    tn_session *session;
+    size_t size;
+    stop_at_question(0);
+    assert_ok(tn_session_open(model, &p, &session));
+    const tn_token tokens[] = {1, 2, 3, 4, 5};
+    const tn_batch batch = {.n_tokens = 5, .tokens = tokens};
+    assert_ok(tn_session_decode(session, &batch));
+    assert_ok(tn_session_state_size(session, 0, &size));
+    char *bytes = malloc(size);
+    stop_at_question(0);
+    assert_ok(tn_session_state_get(session, 0, bytes, size));
+    const int questions = atomic_load(&asked);
+    assert_true(questions >= 3 * 2);
+    for (int at = 1; at <= questions; at++) {
+        stop_at_question(at);
+        assert_fails(TN_E_ABORTED, tn_session_state_get(session, 0, bytes, size));
+        stop_at_question(0);
+        assert_ok(tn_session_state_get(session, 0, bytes, size));
+        stop_at_question(at);
+        assert_fails(TN_E_ABORTED, tn_session_state_set(session, 0, bytes, size));
+        assert_int_equal(tn_session_cache_usage(session).used, 0);
+        stop_at_question(0);
+        assert_ok(tn_session_state_set(session, 0, bytes, size));
+        assert_int_equal(tn_session_cache_usage(session).used, 5);
+    }
+    free(bytes);
+    tn_session_free(session);
+    tn_model_close(model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(planning_can_be_stopped),
         cmocka_unit_test(packing_can_be_stopped),
         cmocka_unit_test(loading_can_be_stopped),
         cmocka_unit_test(a_stopped_queued_step_is_queued_again),
+        cmocka_unit_test(saving_and_loading_a_state_can_be_stopped),
     };
     return cmocka_run_group_tests(tests, make_model_path, remove_model_path);
 }
