@@ -24,7 +24,9 @@ typedef struct tn_location tn_location; /* backend.h */
 enum { TN_MAX_DIMS = 4, TN_MAX_SRC = 10, TN_MAX_NAME = 64, TN_MAX_PARAMS = 64 };
 
 /* ---- Types ---- */
-/* X(NAME, name, GGUF id, elements per block, bytes per block). Values are GGUF's ids. */
+/* X(NAME, name, id, elements per block, bytes per block). Values are GGUF's ids. GGUF has no fp8 (e4m3: 4 exponent
+ * bits, 3 of mantissa, no infinity, largest value 448): its id is ours, and files with it are neither read nor
+ * written. */
 #define TN_TYPE_TABLE(X)                                                                                             \
     X(F32, f32, 0, 1, 4)                                                                                             \
     X(F16, f16, 1, 1, 2)                                                                                             \
@@ -58,13 +60,14 @@ enum { TN_MAX_DIMS = 4, TN_MAX_SRC = 10, TN_MAX_NAME = 64, TN_MAX_PARAMS = 64 };
     X(TQ1_0, tq1_0, 34, 256, 54)                                                                                     \
     X(TQ2_0, tq2_0, 35, 256, 66)                                                                                     \
     X(MXFP4, mxfp4, 39, 32, 17)                                                                                      \
-    X(NVFP4, nvfp4, 40, 64, 36)
+    X(NVFP4, nvfp4, 40, 64, 36)                                                                                      \
+    X(FP8, fp8, 63, 1, 1)
 
 typedef enum tn_type {
 #define TN_X(name, text, id, block, bytes) TN_##name = id,
     TN_TYPE_TABLE(TN_X)
 #undef TN_X
-        TN_TYPE_LIMIT = 41 /* one past the largest id; some smaller ids are unused */
+        TN_TYPE_LIMIT = 64 /* one past the largest id; some smaller ids are unused */
 } tn_type;
 
 TN_API bool tn_type_valid(tn_type type);                         /* in the table */
@@ -73,7 +76,7 @@ TN_API tn_status tn_type_parse(const char *name, tn_type *type); /* case-insensi
 TN_API int64_t tn_type_block(tn_type type);     /* elements per block; 1 for plain types; 0 outside the table */
 TN_API size_t tn_type_bytes(tn_type type);      /* bytes per block */
 TN_API bool tn_type_is_quantized(tn_type type); /* block type */
-TN_API bool tn_type_is_float(tn_type type);     /* f64 f32 f16 bf16 */
+TN_API bool tn_type_is_float(tn_type type);     /* f64 f32 f16 bf16 fp8 */
 TN_API bool tn_type_can_read(tn_type type);     /* conversion to f32 exists */
 TN_API bool tn_type_can_write(tn_type type);    /* conversion from f32 exists */
 /* Bytes of a row of n elements. False on overflow, or if n is not a multiple of the block. */

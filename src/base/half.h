@@ -1,4 +1,4 @@
-/* IEEE binary16 and bfloat16 conversions, round to nearest even, NaN preserved as quiet NaN. */
+/* IEEE binary16, bfloat16 and fp8 (e4m3) conversions, round to nearest even, NaN preserved as quiet NaN. */
 #ifndef TN_BASE_HALF_H
 #define TN_BASE_HALF_H
 
@@ -66,6 +66,26 @@ static inline uint16_t tn__f32_to_bf16(float value) {
     uint32_t bits = tn__f32_to_bits(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40u);
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+}
+
+/* fp8 has a sign, 4 exponent bits with a bias of 7 and 3 of mantissa. All bits of exponent and mantissa set are NaN;
+ * there is no infinity. */
+#define TN__FP8_MOST 448.0f
+static inline float tn__fp8_to_f32(uint8_t b) {
+    uint32_t sign = (uint32_t)(b & 0x80u) << 24, rest = b & 0x7fu;
+    if (rest == 0x7fu) return tn__f32_from_bits(sign | 0x7fc00000u);
+    /* As in tn__f16_to_f32; the biases differ by 120. */
+    return tn__f32_from_bits(tn__f32_to_bits(tn__f32_from_bits(rest << 20) * 0x1p120f) | sign);
+}
+/* Saturates: what lies beyond ±448, infinity included, becomes ±448. */
+static inline uint8_t tn__f32_to_fp8(float value) {
+    uint32_t bits = tn__f32_to_bits(value), sign = bits >> 24 & 0x80u;
+    bits &= 0x7fffffffu;
+    /* Subnormal result: in a sum with 2^14 the last bit of the mantissa counts 2^-9, the smallest step of fp8. */
+    uint32_t small = tn__f32_to_bits(tn__f32_from_bits(bits) + 0x1p14f) - 0x46800000u;
+    uint32_t normal = (bits + 0x7ffffu + (bits >> 20 & 1) - (120u << 23)) >> 20;
+    uint32_t code = bits < 0x3c800000u ? small : bits >= 0x43e00000u ? 0x7eu : normal;
+    return (uint8_t)(sign | (bits > 0x7f800000u ? 0x7fu : code));
 }
 
 #endif

@@ -273,7 +273,7 @@ static void fill_value(cursor *c, tn_gguf_value *value) {
 }
 
 tn_status tn__gguf_tensor_bytes(const char *where, uint32_t type_id, const int64_t ne[4], size_t *size) {
-    if (type_id >= TN_TYPE_LIMIT || !tn_type_valid((tn_type)type_id))
+    if (type_id >= TN_TYPE_LIMIT || !tn_type_valid((tn_type)type_id) || type_id == TN_FP8)
         return tn_fail(TN_E_FORMAT, "%s: unknown tensor type %" PRIu32, where, type_id);
     tn_type type = (tn_type)type_id;
     int64_t block = tn_type_block(type), rows = 1, count;

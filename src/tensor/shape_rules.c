@@ -477,15 +477,16 @@ static tn_status rule_out_prod(tn_tensor *t) {
     return TN_OK;
 }
 
+static bool has_cache_type(const tn_tensor *x) {
+    return is_f32_f16_bf16(x) || x->type == TN_FP8 || (tn_type_is_quantized(x->type) && tn_type_can_read(x->type));
+}
 static tn_status rule_attention(tn_tensor *t) {
     const tn_tensor *q = t->src[TN_ATTN_Q], *k = t->src[TN_ATTN_K], *v = t->src[TN_ATTN_V];
     const tn_tensor *q_pos = t->src[TN_ATTN_Q_POS], *pages = t->src[TN_ATTN_PAGES];
     const tn_attention_params *p = &t->params.attention;
     REQUIRE(q->type == TN_F32, TN_E_TYPE, "q must be f32");
-    REQUIRE((is_f32_f16_bf16(k) || tn_type_is_quantized(k->type)) && tn_type_can_read(k->type), TN_E_TYPE,
-            "k cannot be read");
-    REQUIRE((is_f32_f16_bf16(v) || tn_type_is_quantized(v->type)) && tn_type_can_read(v->type), TN_E_TYPE,
-            "v cannot be read");
+    REQUIRE(has_cache_type(k), TN_E_TYPE, "k cannot be read");
+    REQUIRE(has_cache_type(v), TN_E_TYPE, "v cannot be read");
     REQUIRE(tn_is_contiguous_rows(q) && tn_is_contiguous_rows(k) && tn_is_contiguous_rows(v), TN_E_SHAPE,
             "rows must be contiguous");
     REQUIRE(q->ne[0] == k->ne[0], TN_E_SHAPE, "head sizes of q and k differ");

@@ -39,6 +39,7 @@ static inline int64_t tn__f32_to_int(float value, int64_t low, int64_t high) {
     }
 TN__PLAIN(f16, uint16_t, tn__f16_to_f32(x[i]), tn__f32_to_f16(from[i]))
 TN__PLAIN(bf16, uint16_t, tn__bf16_to_f32(x[i]), tn__f32_to_bf16(from[i]))
+TN__PLAIN(fp8, uint8_t, tn__fp8_to_f32(x[i]), tn__f32_to_fp8(from[i]))
 TN__PLAIN(f64, double, (float)x[i], from[i])
 TN__PLAIN(i8, int8_t, x[i], (int8_t)tn__f32_to_int(from[i], INT8_MIN, INT8_MAX))
 TN__PLAIN(i16, int16_t, x[i], (int16_t)tn__f32_to_int(from[i], INT16_MIN, INT16_MAX))

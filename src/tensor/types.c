@@ -31,7 +31,9 @@ const char *tn_type_name(tn_type type) { return type_row_of(type)->name; }
 int64_t tn_type_block(tn_type type) { return type_row_of(type)->block; }
 size_t tn_type_bytes(tn_type type) { return type_row_of(type)->bytes; }
 bool tn_type_is_quantized(tn_type type) { return type_row_of(type)->block > 1; }
-bool tn_type_is_float(tn_type type) { return type == TN_F32 || type == TN_F16 || type == TN_BF16 || type == TN_F64; }
+bool tn_type_is_float(tn_type type) {
+    return type == TN_F32 || type == TN_F16 || type == TN_BF16 || type == TN_F64 || type == TN_FP8;
+}
 bool tn_type_can_read(tn_type type) { return type_row_of(type)->to_f32 != NULL; }
 bool tn_type_can_write(tn_type type) { return type_row_of(type)->from_f32 != NULL; }
 

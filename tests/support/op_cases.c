@@ -11,6 +11,7 @@ double tolerance_of_type(tn_type type) {
     case TN_F32: return 4e-6;
     case TN_F16: return 6e-4;
     case TN_BF16: return 4.5e-3;
+    case TN_FP8: return 0.0626;
     case TN_Q8_0:
     case TN_Q8_1:
     case TN_Q8_K: return 0.006;
@@ -487,9 +488,10 @@ static tn_attention_params attention_params(int64_t head, int64_t cells, rng *r)
 }
 
 static tn_tensor *attention_case(tn_arena *a, rng *r) {
-    static const tn_type cache_types[] = {TN_F32, TN_F16, TN_F16, TN_BF16, TN_Q8_0, TN_Q4_0, TN_Q5_1};
+    static const tn_type cache_types[] = {TN_F32,  TN_F16,  TN_F16,  TN_BF16, TN_FP8,
+                                          TN_Q8_0, TN_Q5_1, TN_Q5_0, TN_Q4_1, TN_Q4_0};
     static const int64_t heads[] = {32, 64, 80, 96, 128, 256, 4, 40};
-    tn_type kt = cache_types[rng_below(r, 7)], vt = chance(r, 70) ? kt : cache_types[rng_below(r, 7)];
+    tn_type kt = cache_types[rng_below(r, 10)], vt = chance(r, 70) ? kt : cache_types[rng_below(r, 10)];
     int64_t dk = heads[rng_below(r, 8)], dv = chance(r, 80) ? dk : heads[rng_below(r, 8)];
     if (tn_type_is_quantized(kt)) dk = 32 * pick_int(r, 1, 4);
     if (tn_type_is_quantized(vt)) dv = 32 * pick_int(r, 1, 4);
@@ -516,8 +518,9 @@ static tn_tensor *attention_case(tn_arena *a, rng *r) {
 tn_tensor *cache_case(tn_arena *a, int i, rng *r) {
     static const int64_t sizes[][2] = {{64, 64},   {80, 80},   {96, 96},   {112, 112}, {128, 128},
                                        {192, 192}, {256, 256}, {192, 128}, {40, 72}};
-    static const tn_type types[][2] = {{TN_F16, TN_F16},   {TN_BF16, TN_BF16}, {TN_F32, TN_F32},
-                                       {TN_Q8_0, TN_Q8_0}, {TN_Q4_0, TN_Q4_0}, {TN_F16, TN_Q8_0}};
+    static const tn_type types[][2] = {{TN_F16, TN_F16},   {TN_BF16, TN_BF16}, {TN_F32, TN_F32},  {TN_Q8_0, TN_Q8_0},
+                                       {TN_Q4_0, TN_Q4_0}, {TN_F16, TN_Q8_0},  {TN_FP8, TN_FP8},  {TN_Q5_1, TN_Q5_1},
+                                       {TN_Q5_0, TN_Q4_1}, {TN_Q4_1, TN_FP8},  {TN_FP8, TN_Q5_0}, {TN_Q8_0, TN_BF16}};
     static const int64_t groups[] = {1, 8, 4, 3, 2, 16, 5};
     enum { SIZES = sizeof sizes / sizeof *sizes, TYPES = sizeof types / sizeof *types };
     if (i >= 3 * SIZES * TYPES) return NULL;

@@ -477,8 +477,8 @@ static void test_plain_rows_agree_with_float64(void **state) {
 static void conversions(const tn__cpu_kernels *table) {
     const tn__cpu_kernels *generic = tn__cpu_kernels_at(TN__CPU_GENERIC);
     rng r = {49};
-    for (int t = 0; t < TYPES; t++) {
-        tn_type type = types[t];
+    for (int t = 0; t <= TYPES; t++) {
+        tn_type type = t < TYPES ? types[t] : TN_FP8;
         for (int64_t blocks = 1; blocks < 20; blocks += 3) {
             int64_t n = blocks * tn__block_of(type);
             size_t bytes = row_bytes(type, n);
@@ -501,7 +501,7 @@ static void conversions(const tn__cpu_kernels *table) {
                 table->from_f32[type](b, row, n);
                 generic->from_f32[type](b, again, n);
                 /* The bits of a NaN may differ. */
-                if (tn__block_of(type) == 1 && type != TN_F32 && n > 2) ((uint16_t *)row)[0] = ((uint16_t *)again)[0];
+                if ((type == TN_F16 || type == TN_BF16) && n > 2) ((uint16_t *)row)[0] = ((uint16_t *)again)[0];
                 if (memcmp(row, again, bytes) != 0) fail_msg("%s %s from_f32 differs", table->name, type_name(type));
             }
             free(row);
@@ -510,6 +510,24 @@ static void conversions(const tn__cpu_kernels *table) {
             free(b);
         }
     }
+}
+/* Every code, NaN included, at every place of a vector. */
+static void fp8_codes(const tn__cpu_kernels *table) {
+    uint8_t codes[256 + 37];
+    float values[256 + 37];
+    for (int i = 0; i < 256 + 37; i++) codes[i] = (uint8_t)i;
+    for (int first = 0; first < 37; first++) {
+        table->to_f32[TN_FP8](codes + first, values, 256);
+        for (int i = 0; i < 256; i++) {
+            const float want = tn__fp8_to_f32(codes[first + i]);
+            if (isnan(want) ? !isnan(values[i]) : values[i] != want)
+                fail_msg("%s: fp8 code %d is %g, expected %g", table->name, codes[first + i], values[i], want);
+        }
+    }
+}
+static void test_every_fp8_code_is_read(void **state) {
+    (void)state;
+    for_each_level(fp8_codes);
 }
 static void test_conversions_agree_with_the_block_formats(void **state) {
     (void)state;
@@ -549,6 +567,7 @@ int main(void) {
         cmocka_unit_test(test_unary_rows_agree_with_libm),
         cmocka_unit_test(test_plain_rows_agree_with_float64),
         cmocka_unit_test(test_conversions_agree_with_the_block_formats),
+        cmocka_unit_test(test_every_fp8_code_is_read),
         cmocka_unit_test(test_attention_agrees_with_float64),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -106,6 +106,40 @@ static void halves_round_to_nearest_even(void **state) {
     assert_true(isnan(tn__bf16_to_f32(tn__f32_to_bf16(NAN))));
 }
 
+/* The nearest of all finite fp8 values; of two equally near ones the even code. */
+static uint8_t nearest_fp8(float x) {
+    int best = 0;
+    for (int code = 0; code < 0x7f; code++) {
+        const double d = fabs((double)tn__fp8_to_f32((uint8_t)code) - fabs((double)x)),
+                     b = fabs((double)tn__fp8_to_f32((uint8_t)best) - fabs((double)x));
+        if (d < b || (d == b && code % 2 == 0)) best = code;
+    }
+    return (uint8_t)(best | (signbit(x) ? 0x80 : 0));
+}
+static void fp8_rounds_to_nearest_even_and_saturates(void **state) {
+    (void)state;
+    for (int code = 0; code < 256; code++) {
+        const float f = tn__fp8_to_f32((uint8_t)code);
+        assert_int_equal(isnan(f) != 0, (code & 0x7f) == 0x7f);
+        assert_int_equal(signbit(f) != 0, code >= 0x80);
+        assert_int_equal(tn__f32_to_fp8(f), code);
+    }
+    assert_true(tn__fp8_to_f32(0x7e) == 448 && tn__fp8_to_f32(1) == 0x1p-9f && tn__fp8_to_f32(0x38) == 1);
+    for (int code = 0; code < 0x7e; code++) { /* halfway between neighbours, and just beside it */
+        const float middle = (tn__fp8_to_f32((uint8_t)code) + tn__fp8_to_f32((uint8_t)(code + 1))) / 2;
+        const float near[] = {middle, nextafterf(middle, 0), nextafterf(middle, 1000)};
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(tn__f32_to_fp8(near[i]), nearest_fp8(near[i]));
+            assert_int_equal(tn__f32_to_fp8(-near[i]), nearest_fp8(-near[i]));
+        }
+    }
+    assert_int_equal(tn__f32_to_fp8(464), 0x7e);
+    assert_int_equal(tn__f32_to_fp8(1e30f), 0x7e);
+    assert_int_equal(tn__f32_to_fp8(-INFINITY), 0xfe);
+    assert_int_equal(tn__f32_to_fp8(1e-30f), 0);
+    assert_int_equal(tn__f32_to_fp8(NAN) & 0x7f, 0x7f);
+}
+
 static void pointer_map_finds_what_was_put(void **state) {
     (void)state;
     enum { N = 1000 };
@@ -146,6 +180,7 @@ int main(void) {
         cmocka_unit_test(failing_allocator_reaches_every_block),
         cmocka_unit_test(checked_arithmetic),
         cmocka_unit_test(halves_round_to_nearest_even),
+        cmocka_unit_test(fp8_rounds_to_nearest_even_and_saturates),
         cmocka_unit_test(pointer_map_finds_what_was_put),
         cmocka_unit_test(log_reaches_the_sink_above_the_level),
     };

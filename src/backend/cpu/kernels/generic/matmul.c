@@ -12,12 +12,16 @@ static void f16_to_f32(const void *from, float *to, int64_t n) {
 static void bf16_to_f32(const void *from, float *to, int64_t n) {
     for (int64_t i = 0; i < n; i++) to[i] = tn__bf16_to_f32(((const uint16_t *)from)[i]);
 }
+static void fp8_to_f32(const void *from, float *to, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = tn__fp8_to_f32(((const uint8_t *)from)[i]);
+}
 
 void (*tn__to_f32_of(tn_type type))(const void *, float *, int64_t) {
     switch (type) {
     case TN_F32: return f32_to_f32;
     case TN_F16: return f16_to_f32;
     case TN_BF16: return bf16_to_f32;
+    case TN_FP8: return fp8_to_f32;
 #define TN_ROW(NAME, name)                                                                                           \
     case TN_##NAME: return tn__dequantize_row_##name;
         TN_ROW(Q4_0, q4_0)

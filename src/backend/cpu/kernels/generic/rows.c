@@ -123,6 +123,9 @@ static void f16_from_f32(const float *from, void *to, int64_t n) {
 static void bf16_from_f32(const float *from, void *to, int64_t n) {
     for (int64_t i = 0; i < n; i++) ((uint16_t *)to)[i] = tn__f32_to_bf16(from[i]);
 }
+static void fp8_from_f32(const float *from, void *to, int64_t n) {
+    for (int64_t i = 0; i < n; i++) ((uint8_t *)to)[i] = tn__f32_to_fp8(from[i]);
+}
 
 void tn__kernels_generic_rows(tn__cpu_kernels *table) {
     table->add = add;
@@ -151,6 +154,7 @@ void tn__kernels_generic_rows(tn__cpu_kernels *table) {
     table->from_f32[TN_F32] = f32_from_f32;
     table->from_f32[TN_F16] = f16_from_f32;
     table->from_f32[TN_BF16] = bf16_from_f32;
+    table->from_f32[TN_FP8] = fp8_from_f32;
 #define TN_ROW(NAME, name) table->from_f32[TN_##NAME] = tn__quantize_row_##name;
     TN_ROW(Q4_0, q4_0)
     TN_ROW(Q4_1, q4_1)

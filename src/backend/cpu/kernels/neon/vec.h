@@ -79,6 +79,14 @@ TN__VEC vf vf_load_i8(const int8_t *p) {
     int8x8_t bytes = vreinterpret_s8_s32(vdup_n_s32(four));
     return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes))));
 }
+/* fp8, shifted to where a half float has the same bits, is 2^-8 of its value. The codes of NaN become ±480. */
+TN__VEC vf vf_load_fp8(const uint8_t *p) {
+    int32_t four;
+    memcpy(&four, p, 4);
+    int16x4_t wide = vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four))));
+    uint16x4_t half = vand_u16(vreinterpret_u16_s16(vshl_n_s16(wide, 7)), vdup_n_u16(0xbfff));
+    return vmulq_n_f32(vcvt_f32_f16(vreinterpret_f16_u16(half)), 256);
+}
 TN__VEC void vf_store_f16(uint16_t *p, vf v) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(v))); }
 TN__VEC void vf_store_bf16(uint16_t *p, vf v) {
     uint32x4_t bits = vreinterpretq_u32_f32(v), odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));

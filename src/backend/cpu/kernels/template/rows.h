@@ -205,7 +205,11 @@ static void fill_rows(tn__cpu_kernels *table) {
     table->rope_neox = row_rope_neox;
     table->to_f32[TN_F16] = row_f16_to_f32;
     table->to_f32[TN_BF16] = row_bf16_to_f32;
+    table->to_f32[TN_FP8] = row_fp8_to_f32;
     table->to_f32[TN_Q8_0] = row_q8_0_to_f32;
+    table->to_f32[TN_Q5_1] = row_q5_1_to_f32;
+    table->to_f32[TN_Q5_0] = row_q5_0_to_f32;
+    table->to_f32[TN_Q4_1] = row_q4_1_to_f32;
     table->to_f32[TN_Q4_0] = row_q4_0_to_f32;
     table->from_f32[TN_F16] = row_f32_to_f16;
     table->from_f32[TN_BF16] = row_f32_to_bf16;
