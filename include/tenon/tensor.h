@@ -190,6 +190,7 @@ TN_API void *tn_arena_alloc(tn_arena *arena, size_t size);
     X(DIAG_MASK_INF, diag_mask_inf, "mask∞(x)", 1, 1, UNARY, 1)                                                      \
     X(DIAG_MASK_ZERO, diag_mask_zero, "mask0(x)", 1, 1, UNARY, 1)                                                    \
     X(ROPE, rope, "rope(x)", 2, 3, ROPE, 1)                                                                          \
+    X(HADAMARD, hadamard, "H·x", 1, 1, NORM, 1)                                                                      \
     X(MUL_MAT, mul_mat, "x·y", 2, 2, MATMUL, 0)                                                                      \
     X(MUL_MAT_ID, mul_mat_id, "x[i]·y", 3, 3, MATMUL, 0)                                                             \
     X(OUT_PROD, out_prod, "x·yᵀ", 2, 2, MATMUL, 0)                                                                   \
@@ -350,6 +351,9 @@ typedef union tn_op_params {
     struct {
         int32_t n_past;
     } diag_mask;
+    struct {
+        int32_t block;
+    } hadamard;
     tn_rope_params rope;
     tn_attention_params attention;
     tn_conv_params conv;
@@ -539,6 +543,11 @@ TN_API tn_tensor *tn_diag_mask_zero(tn_arena *a, tn_tensor *x, int n_past);
 /* x[head, heads, tokens, …], pos i32[tokens] (4*tokens for MULTI/VISION), factors f32[dims/2] or NULL. */
 TN_API tn_tensor *tn_rope(tn_arena *a, tn_tensor *x, tn_tensor *pos, tn_tensor *factors,
                           const tn_rope_params *params);
+
+/* Every `block` neighbouring elements of a row (a power of two that divides it) times the Hadamard matrix of that
+ * size, scaled to be orthogonal: entry (i,j) is ±1/√block, negative where i & j has an odd number of bits. The matrix
+ * is its own inverse. Spreads outliers over the block, which makes rows easier to quantize. */
+TN_API tn_tensor *tn_hadamard(tn_arena *a, tn_tensor *x, int block);
 
 /* x[k,m,…] · y[k,n,…] → f32[m,n,…]; x is broadcast over y's outer dimensions and has any type with arithmetic. */
 TN_API tn_tensor *tn_mul_mat(tn_arena *a, tn_tensor *x, tn_tensor *y);

@@ -337,6 +337,10 @@ RULE(l2_norm) { /* y = x/max(|x|, eps): (g - y·Σ(g·y))/|x|, and g/eps where t
     tn__back_give(tape, t->src[0], tn_div(a, d, tn_clamp(a, length, eps, INFINITY)));
     return TN_OK;
 }
+RULE(hadamard) { /* the matrix is symmetric */
+    tn__back_give(tape, t->src[0], tn_hadamard(tape->arena, g, t->params.hadamard.block));
+    return TN_OK;
+}
 RULE(soft_max) { /* y·(g - Σ(g·y))·scale; sinks and masks are in y already */
     tn_arena *a = tape->arena;
     if (tn__back_needs(tape, t->src[1]) || tn__back_needs(tape, t->src[2]))
@@ -483,6 +487,7 @@ const tn__backward_rule tn__backward_rules[TN_OP_COUNT] = {
     [TN_OP_DIAG_MASK_INF] = diag_mask,
     [TN_OP_DIAG_MASK_ZERO] = diag_mask,
     [TN_OP_ROPE] = rope,
+    [TN_OP_HADAMARD] = hadamard,
     [TN_OP_MUL_MAT] = mul_mat,
     [TN_OP_OUT_PROD] = out_prod,
     [TN_OP_MUL_MAT_ID] = mul_mat_id,

@@ -220,6 +220,9 @@ tn_tensor *tn_rms_norm(tn_arena *a, tn_tensor *x, tn_tensor *weight, float eps) 
 tn_tensor *tn_l2_norm(tn_arena *a, tn_tensor *x, float eps) {
     return tn__op_new(a, TN_OP_L2_NORM, SOURCES(x), &(tn_op_params){.norm = {eps, 0}}, NULL);
 }
+tn_tensor *tn_hadamard(tn_arena *a, tn_tensor *x, int block) {
+    return tn__op_new(a, TN_OP_HADAMARD, SOURCES(x), &(tn_op_params){.hadamard = {block}}, NULL);
+}
 tn_tensor *tn_group_norm(tn_arena *a, tn_tensor *x, int groups, float eps) {
     return tn__op_new(a, TN_OP_GROUP_NORM, SOURCES(x), &(tn_op_params){.norm = {eps, groups}}, NULL);
 }

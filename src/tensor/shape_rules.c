@@ -382,6 +382,13 @@ static tn_status rule_norm(tn_tensor *t) {
     }
     return TN_OK;
 }
+static tn_status rule_hadamard(tn_tensor *t) {
+    const int32_t block = t->params.hadamard.block;
+    TN_TRY(check_rows_f32(t));
+    REQUIRE(block > 0 && (block & (block - 1)) == 0, TN_E_INVALID, "blocks of %d are not a power of two", block);
+    REQUIRE(t->ne[0] % block == 0, TN_E_SHAPE, "blocks of %d do not divide a row", block);
+    return TN_OK;
+}
 static tn_status rule_group_norm(tn_tensor *t) {
     TN_TRY(check_rows_f32(t));
     int32_t groups = t->params.norm.groups;
@@ -673,6 +680,7 @@ const tn__shape_rule tn__shape_rules[TN_OP_COUNT] = {
     [TN_OP_DIAG_MASK_INF] = rule_diag_mask,
     [TN_OP_DIAG_MASK_ZERO] = rule_diag_mask,
     [TN_OP_ROPE] = rule_rope,
+    [TN_OP_HADAMARD] = rule_hadamard,
     [TN_OP_MUL_MAT] = rule_mul_mat,
     [TN_OP_MUL_MAT_ID] = rule_mul_mat_id,
     [TN_OP_OUT_PROD] = rule_out_prod,

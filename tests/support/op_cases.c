@@ -273,6 +273,11 @@ static tn_tensor *norm_case(tn_arena *a, tn_op op, rng *r, bool wild) {
         for (int i = 1; i < 4; i++) ne[i] = ne[i] ? ne[i] : 1;
         return tn_group_norm(a, dense_tensor(a, TN_F32, ne, 2, r), (int)pick_int(r, 1, ne[2]), 1e-5f);
     }
+    if (op == TN_OP_HADAMARD) {
+        const int block = 1 << pick_int(r, 0, 9);
+        ne[0] = block * pick_int(r, 1, 3);
+        return tn_hadamard(a, tensor_of_rows(a, TN_F32, ne, 2, r), block);
+    }
     tn_tensor *x = tensor_of_rows(a, TN_F32, ne, 2, r);
     if (wild) add_nan_and_infinities(x, r);
     int64_t row[4] = {ne[0], chance(r, 70) ? 1 : ne[1], 1, 1};

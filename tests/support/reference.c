@@ -529,6 +529,22 @@ static void elementwise(const tn_tensor *node, double *out, double *scale) {
     free(y.v);
 }
 
+static void hadamard(const tn_tensor *node, double *out, double *scale) {
+    array x = load(node->src[0]);
+    const int64_t block = node->params.hadamard.block;
+    for (int64_t e = 0; e < tn_nelements(node); e++) {
+        const int64_t first = e - e % block, i = e % block;
+        double sum = 0, most = 0;
+        for (int64_t j = 0; j < block; j++) {
+            sum += __builtin_parityll((unsigned long long)(i & j)) ? -x.v[first + j] : x.v[first + j];
+            most += fabs(x.v[first + j]);
+        }
+        out[e] = sum / sqrt((double)block);
+        scale[e] = most / sqrt((double)block);
+    }
+    free(x.v);
+}
+
 static void norms(const tn_tensor *node, double *out, double *scale) {
     array x = load(node->src[0]), w = load(node->src[1]), b = load(node->src[2]);
     if (node->op == TN_OP_GROUP_NORM) {
@@ -586,6 +602,7 @@ void reference_run(const tn_tensor *node, double *out, double *scale_out) {
     case TN_OP_RMS_NORM:
     case TN_OP_L2_NORM:
     case TN_OP_GROUP_NORM: norms(node, out, scale); break;
+    case TN_OP_HADAMARD: hadamard(node, out, scale); break;
     case TN_OP_DIAG_MASK_INF:
     case TN_OP_DIAG_MASK_ZERO: movement(node, out, scale); break;
     default: {

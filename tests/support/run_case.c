@@ -128,6 +128,7 @@ static double tolerance_of_op(const tn_tensor *node) {
     case TN_OP_CONV_2D:
     case TN_OP_CONV_TRANSPOSE_1D:
     case TN_OP_CONV_TRANSPOSE_2D:
+    case TN_OP_HADAMARD: return 1e-6;
     case TN_OP_NORM:
     case TN_OP_RMS_NORM:
     case TN_OP_L2_NORM:

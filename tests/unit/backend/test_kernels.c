@@ -511,6 +511,24 @@ static void conversions(const tn__cpu_kernels *table) {
         }
     }
 }
+/* The same bits as in plain C, and its own inverse. */
+static void hadamards(const tn__cpu_kernels *table) {
+    rng r = {50};
+    float x[1024], y[1024], z[1024];
+    for (int64_t block = 1; block <= 512; block *= 2) {
+        for (int i = 0; i < 1024; i++) x[i] = rng_normal(&r);
+        table->hadamard(1024, block, x, y);
+        tn__hadamard(1024, block, x, z);
+        assert_memory_equal(y, z, sizeof y);
+        table->hadamard(1024, block, y, y); /* in place */
+        for (int i = 0; i < 1024; i++) assert_true(fabsf(y[i] - x[i]) < 1e-5f);
+    }
+}
+static void test_hadamard_is_its_own_inverse(void **state) {
+    (void)state;
+    for_each_level(hadamards);
+}
+
 /* Every code, NaN included, at every place of a vector. */
 static void fp8_codes(const tn__cpu_kernels *table) {
     uint8_t codes[256 + 37];
@@ -568,6 +586,7 @@ int main(void) {
         cmocka_unit_test(test_plain_rows_agree_with_float64),
         cmocka_unit_test(test_conversions_agree_with_the_block_formats),
         cmocka_unit_test(test_every_fp8_code_is_read),
+        cmocka_unit_test(test_hadamard_is_its_own_inverse),
         cmocka_unit_test(test_attention_agrees_with_float64),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

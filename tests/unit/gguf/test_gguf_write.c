@@ -221,6 +221,7 @@ static void mistakes_in_writing_are_errors(void **state) {
     assert_fails(TN_E_INVALID, tn_gguf_writer_add(w, "t", TN_F32, 1, (int64_t[]){0}));
     assert_fails(TN_E_INVALID, tn_gguf_writer_add(w, "t", TN_F32, 5, (int64_t[]){1, 1, 1, 1, 1}));
     assert_fails(TN_E_INVALID, tn_gguf_writer_add(w, "t", (tn_type)31, 1, (int64_t[]){32}));
+    assert_fails(TN_E_INVALID, tn_gguf_writer_add(w, "t", TN_FP8, 1, (int64_t[]){32}));
     memset(name, 'n', sizeof name - 1);
     name[sizeof name - 1] = 0;
     assert_fails(TN_E_INVALID, tn_gguf_writer_add(w, name, TN_F32, 1, (int64_t[]){1}));

@@ -76,6 +76,7 @@ BUILD(norm, tn_norm(a, x[0], x[1], x[2], 1e-5f))
 BUILD(norm_alone, tn_norm(a, x[0], NULL, NULL, 1e-5f))
 BUILD(rms_norm, tn_rms_norm(a, x[0], x[1], 1e-5f))
 BUILD(l2_norm, tn_l2_norm(a, x[0], 1e-5f))
+BUILD(hadamard, tn_hadamard(a, x[0], 4))
 BUILD(group_norm, tn_group_norm(a, x[0], 2, 1e-5f))
 BUILD(soft_max, tn_soft_max(a, x[0], NULL, NULL, 0.7f, 0))
 BUILD(soft_max_masked, tn_soft_max(a, x[0], floats(a, 5, 3, 3), tn_reshape(a, floats(a, 2, 1, 4), 2), 0.7f, 0))
@@ -177,6 +178,7 @@ static const gradient_case cases[] = {
     {TN_OP_NORM, "norm alone", norm_alone, {{6, 3}}, 0, 0},
     {TN_OP_RMS_NORM, "rms_norm", rms_norm, {{6, 3}, {6}}, 0, 0},
     {TN_OP_L2_NORM, "l2_norm", l2_norm, {{6, 3}}, 0, 0},
+    {TN_OP_HADAMARD, "hadamard", hadamard, {{8, 3}}, 0, 0},
     {TN_OP_GROUP_NORM, "group_norm", group_norm, {{3, 2, 4, 2}}, 0, 0},
     {TN_OP_SOFT_MAX, "soft_max", soft_max, {{5, 3}}, 0, 0},
     {TN_OP_SOFT_MAX, "soft_max, masked, with sinks", soft_max_masked, {{5, 3, 2}}, 0, 0},

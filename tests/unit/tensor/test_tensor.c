@@ -286,7 +286,12 @@ typedef struct fixture {
     X(235, ATTENTION, TN_OK, (8, 2, 6, 1), (attend_pages(a, 4, 64, false)))                                          \
     X(236, ATTENTION, TN_E_SHAPE, (0, 0, 0, 0), (attend_pages(a, 3, 64, false)))                                     \
     X(237, ATTENTION, TN_E_INVALID, (0, 0, 0, 0), (attend_pages(a, 4, 0, false)))                                    \
-    X(238, ATTENTION, TN_E_INVALID, (0, 0, 0, 0), (attend_pages(a, 4, 64, true)))
+    X(238, ATTENTION, TN_E_INVALID, (0, 0, 0, 0), (attend_pages(a, 4, 64, true)))                                    \
+    X(239, HADAMARD, TN_OK, (4, 3, 1, 1), (tn_hadamard(a, m, 2)))                                                    \
+    X(240, HADAMARD, TN_E_INVALID, (0, 0, 0, 0), (tn_hadamard(a, m, 3)))                                             \
+    X(241, HADAMARD, TN_E_INVALID, (0, 0, 0, 0), (tn_hadamard(a, m, 0)))                                             \
+    X(242, HADAMARD, TN_E_SHAPE, (0, 0, 0, 0), (tn_hadamard(a, m, 8)))                                               \
+    X(243, HADAMARD, TN_E_TYPE, (0, 0, 0, 0), (tn_hadamard(a, h, 2)))
 
 #define UNPACK(...) __VA_ARGS__
 static const struct {

@@ -166,6 +166,8 @@ typedef struct tn__cpu_kernels {
     float (*exp_sum)(int64_t n, float max, const float *x, float *y); /* y = exp(x - max); returns Σy */
     void (*rms_norm)(int64_t n, const float *x, const float *weight, float eps, float *y); /* weight may be NULL */
     void (*norm)(int64_t n, const float *x, const float *weight, const float *bias, float eps, float *y);
+    /* Blocks of a power of two that divides n times the orthogonal Hadamard matrix (tn_hadamard). */
+    void (*hadamard)(int64_t n, int64_t block, const float *x, float *y);
     /* Rotates n/2 pairs by the angles whose cosine and sine are given: (0,1)(2,3)… or (0,n/2)(1,n/2+1)…. */
     void (*rope_normal)(int64_t n, const float *x, const float *cos, const float *sin, float *y);
     void (*rope_neox)(int64_t n, const float *x, const float *cos, const float *sin, float *y);

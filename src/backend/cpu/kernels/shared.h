@@ -35,6 +35,9 @@ void tn__weights_f32(const tn__matmul_job *job, int64_t row, int64_t chunk, int6
 /* NULL for types without arithmetic. */
 void (*tn__to_f32_of(tn_type type))(const void *, float *, int64_t);
 
+/* Blocks of any size (generic/rows.c). */
+void tn__hadamard(int64_t n, int64_t block, const float *x, float *y);
+
 /* ---- Operands of a mat-mul ---- */
 
 /* Values per block and bytes per block without a call into the type table. */

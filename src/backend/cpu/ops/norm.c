@@ -50,6 +50,15 @@ void tn__run_group_norm(const tn__task *task) {
     }
 }
 
+void tn__run_hadamard(const tn__task *task) {
+    tn_tensor *y = task->node;
+    int64_t begin, end;
+    tn__task_share(task, tn_nrows(y), &begin, &end);
+    for (int64_t r = begin; r < end; r++)
+        task->kernels->hadamard(y->ne[0], y->params.hadamard.block,
+                                (const float *)(const void *)tn__row(y->src[0], r), (float *)(void *)tn__row(y, r));
+}
+
 /* ---- Soft-max ---- */
 
 size_t tn__scratch_rows(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads) {

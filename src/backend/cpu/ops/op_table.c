@@ -113,6 +113,8 @@ const tn__cpu_op tn__cpu_ops[TN_OP_COUNT] = {
                     .scratch = tn__scratch_rope,
                     .by_rows = tn__by_rows_one},
 
+    [TN_OP_HADAMARD] = {.run = tn__run_hadamard, .cost = cost_function, .by_rows = tn__by_rows_one},
+
     [TN_OP_MUL_MAT] = {.run = tn__run_mul_mat,
                        .supports = tn__supports_mul_mat,
                        .phases = tn__phases_mul_mat,

@@ -167,6 +167,7 @@ void tn__run_add_id(const tn__task *task);
 
 void tn__run_norm(const tn__task *task);
 void tn__run_group_norm(const tn__task *task);
+void tn__run_hadamard(const tn__task *task);
 int64_t tn__units_groups(const tn_tensor *node);
 void tn__run_soft_max(const tn__task *task);
 size_t tn__scratch_rows(const tn_tensor *node, const tn__cpu_kernels *kernels, int n_threads);

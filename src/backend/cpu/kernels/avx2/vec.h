@@ -64,6 +64,11 @@ TN__VEC vf vf_select(vm m, vf a, vf b) { return _mm256_blendv_ps(b, a, m); } /* 
 
 /* ---- Pairs ---- */
 TN__VEC vf vf_swap_pairs(vf a) { return _mm256_permute_ps(a, 0xb1); }
+TN__VEC vf vf_swap(vf a, int far) { /* lanes i and i ^ far: 1, 2 or 4 */
+    return far == 1   ? _mm256_permute_ps(a, 0xb1)
+           : far == 2 ? _mm256_permute_ps(a, 0x4e)
+                      : _mm256_permute2f128_ps(a, a, 1);
+}
 TN__VEC vf vf_twice_low(vf a) { return _mm256_permutevar8x32_ps(a, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3)); }
 TN__VEC vf vf_twice_high(vf a) { return _mm256_permutevar8x32_ps(a, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7)); }
 TN__VEC vf vf_minus_plus(void) { return _mm256_setr_ps(-1, 1, -1, 1, -1, 1, -1, 1); }

@@ -49,6 +49,12 @@ TN__VEC vf vf_select(vm m, vf a, vf b) { return _mm512_mask_blend_ps(m, b, a); }
 
 /* ---- Pairs ---- */
 TN__VEC vf vf_swap_pairs(vf a) { return _mm512_permute_ps(a, 0xb1); }
+TN__VEC vf vf_swap(vf a, int far) { /* lanes i and i ^ far: 1, 2, 4 or 8 */
+    return far == 1   ? _mm512_permute_ps(a, 0xb1)
+           : far == 2 ? _mm512_permute_ps(a, 0x4e)
+           : far == 4 ? _mm512_shuffle_f32x4(a, a, 0xb1)
+                      : _mm512_shuffle_f32x4(a, a, 0x4e);
+}
 TN__VEC vf vf_twice_low(vf a) {
     return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7), a);
 }

@@ -101,6 +101,23 @@ static void norm(int64_t n, const float *x, const float *weight, const float *bi
     for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean) * factor * (weight ? weight[i] : 1) + (bias ? bias[i] : 0);
 }
 
+/* Sums and differences of elements 1, 2, 4, … apart. Every level adds in this order, so that all give the same bits.
+ */
+void tn__hadamard(int64_t n, int64_t block, const float *x, float *y) {
+    const float scale = (float)(1 / sqrt((double)block));
+    if (y != x) memcpy(y, x, (size_t)n * sizeof *y);
+    for (int64_t far = 1; far < block; far *= 2) {
+        for (int64_t i = 0; i < n; i += 2 * far) {
+            for (int64_t j = i; j < i + far; j++) {
+                const float a = y[j], b = y[j + far];
+                y[j] = a + b;
+                y[j + far] = a - b;
+            }
+        }
+    }
+    for (int64_t i = 0; i < n; i++) y[i] *= scale;
+}
+
 static void rope_normal(int64_t n, const float *x, const float *cos, const float *sin, float *y) {
     for (int64_t i = 0; i < n / 2; i++) {
         float a = x[2 * i], b = x[2 * i + 1];
@@ -149,6 +166,7 @@ void tn__kernels_generic_rows(tn__cpu_kernels *table) {
     table->exp_sum = exp_sum;
     table->rms_norm = rms_norm;
     table->norm = norm;
+    table->hadamard = tn__hadamard;
     table->rope_normal = rope_normal;
     table->rope_neox = rope_neox;
     table->from_f32[TN_F32] = f32_from_f32;

@@ -63,6 +63,7 @@ TN__VEC vf vf_select(vm m, vf a, vf b) { return vbslq_f32(m, a, b); } /* m ? a :
 
 /* ---- Pairs ---- */
 TN__VEC vf vf_swap_pairs(vf a) { return vrev64q_f32(a); }
+TN__VEC vf vf_swap(vf a, int far) { return far == 1 ? vrev64q_f32(a) : vextq_f32(a, a, 2); } /* lanes i and i ^ far */
 TN__VEC vf vf_twice_low(vf a) { return vzip1q_f32(a, a); }
 TN__VEC vf vf_twice_high(vf a) { return vzip2q_f32(a, a); }
 TN__VEC vf vf_minus_plus(void) {

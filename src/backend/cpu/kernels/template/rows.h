@@ -137,6 +137,35 @@ static void row_norm(int64_t n, const float *x, const float *weight, const float
     }
 }
 
+/* Butterflies inside vectors, then between vectors. */
+static void row_hadamard(int64_t n, int64_t block, const float *x, float *y) {
+    static const float signs[4][16] = {{1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1},
+                                       {1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1},
+                                       {1, 1, 1, 1, -1, -1, -1, -1, 1, 1, 1, 1, -1, -1, -1, -1},
+                                       {1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1}};
+    if (block < VL) {
+        tn__hadamard(n, block, x, y);
+        return;
+    }
+    const vf scale = vf_set1((float)(1 / __builtin_sqrt((double)block)));
+    for (int64_t i = 0; i < n; i += VL) {
+        vf v = vf_load(x + i);
+#pragma GCC unroll 4
+        for (int k = 0; 1 << k < VL; k++) v = vf_fma(v, vf_load(signs[k]), vf_swap(v, 1 << k));
+        vf_store(y + i, block == VL ? vf_mul(scale, v) : v);
+    }
+    for (int64_t far = VL; far < block; far *= 2) {
+        const vf by = 2 * far == block ? scale : vf_set1(1);
+        for (int64_t i = 0; i < n; i += 2 * far) {
+            for (int64_t j = i; j < i + far; j += VL) {
+                const vf a = vf_load(y + j), b = vf_load(y + j + far);
+                vf_store(y + j, vf_mul(by, vf_add(a, b)));
+                vf_store(y + j + far, vf_mul(by, vf_sub(a, b)));
+            }
+        }
+    }
+}
+
 /* With the two values of each pair swapped and the sign of the first sine negated, one multiply-add gives both
  * results. */
 static void row_rope_normal(int64_t n, const float *x, const float *cos, const float *sin, float *y) {
@@ -201,6 +230,7 @@ static void fill_rows(tn__cpu_kernels *table) {
     table->exp_sum = row_exp_sum;
     table->rms_norm = row_rms_norm;
     table->norm = row_norm;
+    table->hadamard = row_hadamard;
     table->rope_normal = row_rope_normal;
     table->rope_neox = row_rope_neox;
     table->to_f32[TN_F16] = row_f16_to_f32;
